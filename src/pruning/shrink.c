@@ -155,29 +155,29 @@ static void describe_ops(struct choice *c) {
 
 /* ---- the choice ---- */
 
-struct ranked {
-    int    unit;
-    double importance;
-};
-
 static int by_importance(const void *a, const void *b) {
-    const struct ranked *x = a, *y = b;
+    const struct cr_ranked_unit *x = a, *y = b;
     if (x->importance != y->importance) return x->importance < y->importance ? -1 : 1;
     return x->unit - y->unit;
+}
+
+int cr_shrink_rank(const struct cr_shrink *shrink, int group, struct cr_ranked_unit *list) {
+    int count = 0;
+    for (int u = 0; u < shrink->groups->units; u++)
+        if (shrink->groups->group_of[u] == group) list[count++] = (struct cr_ranked_unit){u, shrink->importance[u]};
+    qsort(list, (size_t)count, sizeof *list, by_importance);
+    return count;
 }
 
 /* Lists the units of each group in ascending order of importance: side[k] to side[k + 1]. */
 static cr_status rank_units(struct choice *c) {
     const struct cr_channel_groups *g = c->shrink->groups;
-    struct ranked                  *list;
+    struct cr_ranked_unit          *list;
     int                             used = 0;
     CR_ALLOC(list, (size_t)g->units + 1);
     for (int k = 0; k < g->groups; k++) {
-        int count  = 0;
-        c->side[k] = used;
-        for (int u = 0; u < g->units; u++)
-            if (g->group_of[u] == k) list[count++] = (struct ranked){u, c->shrink->importance[u]};
-        qsort(list, (size_t)count, sizeof *list, by_importance);
+        const int count = cr_shrink_rank(c->shrink, k, list);
+        c->side[k]      = used;
         for (int i = 0; i < count; i++) c->order[used++] = list[i].unit;
     }
     c->side[g->groups] = used;

@@ -34,6 +34,14 @@ CR_MUST cr_status cr_shrink_add_taylor(const struct cr_channel_groups *groups, c
 void              cr_shrink_free(struct cr_shrink *shrink);
 /* Keeps the groups of the outputs of the layer with the parameter `param`. */
 void cr_shrink_keep(struct cr_shrink *shrink, int param);
+struct cr_ranked_unit {
+    int    unit;
+    double importance;
+};
+/* Lists the units of a group in ascending order of importance, equal ones by number; returns their count. list: [units]
+ * of all groups. */
+int cr_shrink_rank(const struct cr_shrink *shrink, int group, struct cr_ranked_unit *list);
+
 /* ---- pruning/group_decay.c ---- */
 
 /* Keeps the channels of the layers that prune.exempt names and of frozen layers; auto names none, because the first

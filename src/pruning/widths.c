@@ -7,17 +7,6 @@
 
 /* ---- levels ---- */
 
-struct ranked {
-    int    unit;
-    double importance;
-};
-
-static int by_importance(const void *a, const void *b) {
-    const struct ranked *x = a, *y = b;
-    if (x->importance != y->importance) return x->importance < y->importance ? -1 : 1;
-    return x->unit - y->unit;
-}
-
 /* Widths of a group: the full one, then multiples of a step. pad_shortcut needs the same number of channels on both
  * sides, so its groups lose an even number. */
 static void set_levels(const struct cr_shrink *shrink, struct cr_widths *w, int k, int64_t multiple) {
@@ -33,7 +22,7 @@ static void set_levels(const struct cr_shrink *shrink, struct cr_widths *w, int 
 }
 
 /* Sets w->last of the units of a group, given in ascending order of importance. */
-static void set_last(const struct cr_widths *w, int k, const struct ranked *unit, int count) {
+static void set_last(const struct cr_widths *w, int k, const struct cr_ranked_unit *unit, int count) {
     const bool halves = w->groups->group[k].halves;
     const int *width  = w->width + (size_t)k * (size_t)w->most;
     for (int i = 0; i < count; i++) w->last[unit[i].unit] = w->levels[k] - 1;
@@ -54,19 +43,15 @@ cr_status cr_widths_open(const struct cr_shrink *shrink, int64_t multiple, int m
                                             .width  = cr_alloc((size_t)g->groups * (size_t)most + 1, sizeof *w.width),
                                             .last   = cr_alloc((size_t)g->units + 1, sizeof *w.last),
                                             .most   = most};
-    struct ranked                  *list = cr_alloc((size_t)g->units + 1, sizeof *list);
+    struct cr_ranked_unit          *list = cr_alloc((size_t)g->units + 1, sizeof *list);
     *out                                 = w;
     if (!w.levels || !w.width || !w.last || !list) {
         cr_free(list);
         return CR_NO_MEMORY((size_t)g->units * sizeof *w.last);
     }
     for (int k = 0; k < g->groups; k++) {
-        int count = 0;
         set_levels(shrink, &w, k, multiple);
-        for (int u = 0; u < g->units; u++)
-            if (g->group_of[u] == k) list[count++] = (struct ranked){u, shrink->importance[u]};
-        qsort(list, (size_t)count, sizeof *list, by_importance);
-        set_last(&w, k, list, count);
+        set_last(&w, k, list, cr_shrink_rank(shrink, k, list));
     }
     cr_free(list);
     return CR_OK;

@@ -63,7 +63,7 @@ CR_MUST cr_status cr_run_prune_open(struct cr_run *run);
 void              cr_run_prune_close(struct cr_run *run);
 /* Warns when [prune] prunes nothing, or when the run ends before pruning is complete. */
 void cr_run_prune_warn(const struct cr_run *run);
-/* Does what is due (cr_prune_step_at) and logs it. No program may be running. */
+/* Prunes if this step is one of the schedule (cr_prune_step_at), and logs it. No program may be running. */
 CR_MUST cr_status cr_run_prune(struct cr_run *run, const struct cr_prune_step *due, struct cr_report *report);
 /* prune.group_decay for the updates from `since` to the current step. No program may be running. */
 CR_MUST cr_status cr_run_group_decay(struct cr_run *run, int64_t since, struct cr_report *report);
@@ -96,7 +96,7 @@ bool cr_run_stops_early(const struct cr_run *run, const struct cr_best *best);
  * frozen; the end of the run. early_best: the best result, when train.patience ended the run; else NULL. */
 void cr_run_log_setup(const struct cr_run *run);
 void cr_run_log_start(const struct cr_run *run, struct cr_report *report);
-/* With data.image_sizes, logs the size of the images that come next: at a change, or with `start` in any case. */
+/* With data.image_sizes, logs the size of the next images when it changes; with `start` always. */
 void cr_run_log_size(const struct cr_run *run, bool start);
 void cr_run_log_unfrozen(const struct cr_run *run, struct cr_report *report);
 void cr_run_log_end(const struct cr_run *run, struct cr_report *report, int ended_by, const struct cr_best *early_best);

@@ -112,7 +112,7 @@ static int find_function(const struct elf *elf, const char *name) {
     return -1;
 }
 
-/* Kernels of a file have long names that begin alike: their hashes are compared first. */
+/* Kernels of a file have long names with the same prefix, so their hashes are compared first. */
 static uint32_t hash_of(const char *name) {
     uint32_t hash = 2166136261u;
     for (; *name; name++) hash = (hash ^ (unsigned char)*name) * 16777619u;

@@ -143,7 +143,8 @@ cudaError_t __wrap_cudaLaunchKernelExC(const cudaLaunchConfig_t *c, const void *
     return record(host, c->gridDim, c->blockDim, c->dynamicSmemBytes, overlaps, cluster);
 }
 
-/* A launch with <<<...>>> pushes its sizes; the stub of the kernel pops them. */
+/* nvcc compiles a launch with <<<...>>> to two calls: the first stores the sizes of the launch, and the host function
+ * of the kernel reads them. */
 static struct {
     dim3   grid, block;
     size_t bytes;

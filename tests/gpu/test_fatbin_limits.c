@@ -32,8 +32,9 @@ enum {
 };
 
 struct totals {
-    int     ops, launches, foreign; /* foreign: with code for another family, as a stand-in for PTX */
-    int64_t most_bytes;             /* of shared memory */
+    int ops, launches,
+        foreign;        /* foreign: launches whose code is that of another family, because the build has no PTX */
+    int64_t most_bytes; /* of shared memory */
 };
 
 /* ---- one launch ---- */

@@ -8,18 +8,6 @@
 
 static const char *const steps[] = {"not compressed", "BN statistics re-estimated", "fine-tuned", "int8"};
 
-static void add_fact(struct cr_text *out, const char *name, const char *fmt, ...) CR_PRINTF(3, 4);
-static void add_fact(struct cr_text *out, const char *name, const char *fmt, ...) {
-    char    text[256];
-    va_list list;
-    va_start(list, fmt);
-    vsnprintf(text, sizeof text, fmt, list);
-    va_end(list);
-    cr_text_add(out, "<div><dt>%s</dt><dd>", name);
-    cr_page_escape(out, text);
-    cr_text_add(out, "</dd></div>\n");
-}
-
 /* The network to use; the first try when none keeps the accuracy. */
 static const struct cr_compress_point *shown(const struct cr_compress *c) {
     for (int i = 0; i < c->tries && !c->best; i++)
@@ -39,12 +27,12 @@ static void add_header(const struct cr_compress *c, struct cr_text *out) {
         cr_page_note(out, "No network that was tried keeps the accuracy within %g points.", c->max_drop);
     if (!after) return;
     cr_text_add(out, "<dl class=\"facts\">\n");
-    add_fact(out, "patterns", "%s", after->name);
-    add_fact(out, "speed, measured", "%.2f times", before->ms / after->ms);
-    add_fact(out, "time of a batch", "%.3f ms, before %.3f ms", after->ms, before->ms);
-    add_fact(out, "accuracy", "%.2f %%", 100 * after->accuracy);
-    add_fact(out, "change", "%+.2f points", 0 - cr_compress_drop(c, after->accuracy));
-    add_fact(out, "size on disk", "%.0f KiB, before %.0f KiB", after->bytes / 1024, c->point[0].bytes / 1024);
+    cr_page_fact(out, "patterns", "%s", after->name);
+    cr_page_fact(out, "speed, measured", "%.2f times", before->ms / after->ms);
+    cr_page_fact(out, "time of a batch", "%.3f ms, before %.3f ms", after->ms, before->ms);
+    cr_page_fact(out, "accuracy", "%.2f %%", 100 * after->accuracy);
+    cr_page_fact(out, "change", "%+.2f points", 0 - cr_compress_drop(c, after->accuracy));
+    cr_page_fact(out, "size on disk", "%.0f KiB, before %.0f KiB", after->bytes / 1024, c->point[0].bytes / 1024);
     cr_text_add(out, "</dl>\n");
 }
 

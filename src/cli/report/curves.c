@@ -8,18 +8,6 @@
 
 /* ---- header and facts ---- */
 
-static void add_fact(struct cr_text *out, const char *name, const char *fmt, ...) CR_PRINTF(3, 4);
-static void add_fact(struct cr_text *out, const char *name, const char *fmt, ...) {
-    char    text[256];
-    va_list list;
-    va_start(list, fmt);
-    vsnprintf(text, sizeof text, fmt, list);
-    va_end(list);
-    cr_text_add(out, "<div><dt>%s</dt><dd>", name);
-    cr_page_escape(out, text);
-    cr_text_add(out, "</dd></div>\n");
-}
-
 static double last_of(const struct cr_series *s) {
     return s->value[s->count - 1];
 }
@@ -41,28 +29,29 @@ void cr_report_facts(const struct cr_report_run *run, const struct cr_model *mod
     if (best.top1) {
         char name[64];
         snprintf(name, sizeof name, "best validation %s%s", cr_report_metric(run), best.averages ? " (averages)" : "");
-        add_fact(out, name, "%.2f %%", 100 * best.value);
+        cr_page_fact(out, name, "%.2f %%", 100 * best.value);
         if (steps > 0)
-            add_fact(out, "at epoch", "%.6g (step %.0f)", round(100 * best.step / steps) / 100, best.step);
+            cr_page_fact(out, "at epoch", "%.6g (step %.0f)", round(100 * best.step / steps) / 100, best.step);
         else
-            add_fact(out, "at step", "%.0f", best.step);
+            cr_page_fact(out, "at step", "%.0f", best.step);
     }
     if (loss) {
-        add_fact(out, "last training loss", "%.4f", last_of(loss));
+        cr_page_fact(out, "last training loss", "%.4f", last_of(loss));
         if (run->log.total_steps)
-            add_fact(out, "steps done", "%.0f of %lld", loss->step[loss->count - 1], (long long)run->log.total_steps);
+            cr_page_fact(out, "steps done", "%.0f of %lld", loss->step[loss->count - 1],
+                         (long long)run->log.total_steps);
         else
-            add_fact(out, "steps done", "%.0f", loss->step[loss->count - 1]);
+            cr_page_fact(out, "steps done", "%.0f", loss->step[loss->count - 1]);
     }
-    if (epoch) add_fact(out, "epochs", "%.0f of %lld", last_of(epoch), (long long)run->config.train.epochs);
-    if (speed) add_fact(out, "images/s, median", "%.0f", cr_series_median(speed));
-    if (wait) add_fact(out, "time waiting for data", "%.2f %%", 100 * mean_of(wait));
-    add_fact(out, "network", "%s", cr_word_arch(run->config.model.arch));
-    if (model) add_fact(out, "parameters", "%.3f M", (double)cr_param_store_trainable(&model->store) * 1e-6);
-    add_fact(out, "classes", "%d", run->classes);
-    add_fact(out, "data", "%s", cr_word_data_kind(run->config.data.kind));
-    add_fact(out, "effective batch size per GPU", "%lld",
-             (long long)(run->config.train.batch * run->config.train.accumulate));
+    if (epoch) cr_page_fact(out, "epochs", "%.0f of %lld", last_of(epoch), (long long)run->config.train.epochs);
+    if (speed) cr_page_fact(out, "images/s, median", "%.0f", cr_series_median(speed));
+    if (wait) cr_page_fact(out, "time waiting for data", "%.2f %%", 100 * mean_of(wait));
+    cr_page_fact(out, "network", "%s", cr_word_arch(run->config.model.arch));
+    if (model) cr_page_fact(out, "parameters", "%.3f M", (double)cr_param_store_trainable(&model->store) * 1e-6);
+    cr_page_fact(out, "classes", "%d", run->classes);
+    cr_page_fact(out, "data", "%s", cr_word_data_kind(run->config.data.kind));
+    cr_page_fact(out, "effective batch size per GPU", "%lld",
+                 (long long)(run->config.train.batch * run->config.train.accumulate));
     cr_text_add(out, "</dl>\n");
 }
 

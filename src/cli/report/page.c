@@ -30,6 +30,17 @@ void cr_page_escape(struct cr_text *out, const char *s) {
     }
 }
 
+void cr_page_fact(struct cr_text *out, const char *name, const char *fmt, ...) {
+    char    text[256];
+    va_list list;
+    va_start(list, fmt);
+    vsnprintf(text, sizeof text, fmt, list);
+    va_end(list);
+    cr_text_add(out, "<div><dt>%s</dt><dd>", name);
+    cr_page_escape(out, text);
+    cr_text_add(out, "</dd></div>\n");
+}
+
 void cr_page_begin(struct cr_text *out, const char *title) {
     cr_text_add(out, "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
                      "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src "

@@ -42,6 +42,8 @@ void              cr_page_begin(struct cr_text *out, const char *title);
 void              cr_page_end(struct cr_text *out);
 /* Adds text between tags or in quotes: escapes special characters and replaces invalid UTF-8. */
 void cr_page_escape(struct cr_text *out, const char *s);
+/* One entry of a list of facts: a name, which is HTML, and a text of at most 255 bytes, which is escaped. */
+void cr_page_fact(struct cr_text *out, const char *name, const char *fmt, ...) CR_PRINTF(3, 4);
 /* Starts a section; the caller adds </section>. */
 void cr_page_section(struct cr_text *out, const char *id, const char *heading);
 /* Starts a section whose contents are hidden until the reader opens them; the caller adds CR_PAGE_CLOSED_END. */

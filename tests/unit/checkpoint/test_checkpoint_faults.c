@@ -246,7 +246,7 @@ static void killed_at_any_moment(void) {
     unsigned          random = 12345;
     int               dirty  = 0;
     REQUIRE(done != MAP_FAILED && folder_open());
-    /* a child lives as long as several saves take, on slow machines and in emulators too */
+    /* the process is killed after the time of up to six saves, which is longer on slow machines and in emulators */
     const int64_t start = cr_time_ns();
     REQUIRE_OK(fake_save(folder, 1, false, 1));
     const unsigned span_us = (unsigned)CR_MAX((int64_t)9000, 6 * (cr_time_ns() - start) / 1000);

@@ -1,8 +1,8 @@
 /* tests/unit/pruning/test_channel_groups.c: the traced groups of channels equal those that measurements of random
  * networks give. Every filter is 0, so that a value reaches other layers only through sums, poolings, factors and
  * shortcuts. Then one filter, bias or BN shift after the other is changed, and every channel of every tensor that
- * changes belongs to the same unit. With random weights, a unit whose filters, scales and shifts are 0 is 0 in every
- * tensor, and what reads it does not matter. */
+ * changes belongs to the same unit. With random weights, a unit whose filters, scales and shifts are 0 has the
+ * value 0 in every tensor, whatever the filters that read it hold. */
 #include "model/model.h"
 #include "pruning/channel_groups.h"
 #include "tests/harness/random_network.h"

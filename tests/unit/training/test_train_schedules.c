@@ -1,6 +1,6 @@
 /* tests/unit/training/test_train_schedules.c: runs with the schedules acdc and rigl, and with prune.group_decay: resume
- * is bitwise identical from every step; the weights around each change of the masks are those that the papers define,
- * computed here from checkpoints and from gradients of a network without masks. */
+ * is bitwise identical from every step; the weights before and after each change of the masks are those that the
+ * papers define, computed here from checkpoints and from gradients of a network without masks. */
 #include "tests/harness/train_support.h"
 
 #include "optim/optim.h"
@@ -97,7 +97,7 @@ static void acdc_phases(void) {
     REQUIRE_OK(run_to(&r, "later", 5, &later));
     REQUIRE_OK(run_to(&r, "last", 12, &last));
     struct cr_prune p       = layers_of(&sparse);
-    double          largest = 0, smallest = INFINITY; /* of pruned weights, and of the others */
+    double          largest = 0, smallest = INFINITY; /* of the pruned weights; of all other weights */
     int64_t         pruned = 0, regrown = 0, end = 0;
     for (int l = 0; l < p.layers; l++) {
         const struct cr_param *q = &sparse.session.model.store.param[p.layer[l].param];
