@@ -109,7 +109,7 @@ static void check_range(const struct check *c, const char *dotted, const struct 
 static void check_channels(const struct check *c, const char *dotted, const struct cr_reals *list) {
     const int64_t channels = c->config->data.channels;
     if (was_rejected(c, dotted) || was_rejected(c, "data.channels") || list->count == 1) return;
-    if (list->count == channels) return;
+    if (list->count == channels || channels == 2) return; /* 2: check_format rejects it */
     if (channels == 1)
         COMPLAIN(c, dotted, "must be one number: the images are grey (channels = 1)");
     else
