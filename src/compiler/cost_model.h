@@ -59,6 +59,10 @@ struct cr_cost_model {
      * no kernel. */
     cr_status (*explain)(void *self, const struct cr_program *program, const struct cr_op *op,
                          struct cr_selection *out);
+    /* Finds ops that one launch can run, `first` to first + *ops - 1; *ops is 0 when there are none. Measures the
+     * seconds of that launch (*together) and of the ops' own launches (*apart). NULL: no ops. */
+    cr_status (*chain)(void *self, const struct cr_program *program, int first, int *ops, double *together,
+                       double *apart);
     /* Returns true when the op's kernel can read input `slot` directly from host memory (zero-copy). NULL: never. */
     bool (*reads_host)(void *self, const struct cr_op *op, int slot);
 };

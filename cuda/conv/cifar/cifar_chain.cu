@@ -40,14 +40,17 @@ template <typename T> __device__ __noinline__ void chain_filter(uint32_t base, c
 
 /* ---- a convolution of stride 1 ---- */
 
-template <class S, typename T>
-__device__ __noinline__ void chain_same(chain_block k) {
+template <class S, typename T> __device__ __noinline__ void chain_same(chain_block k) {
     const chain_step &s = k.step(0), *next = k.next();
-    using D = cut<S>;
-    using M = forward_memory<S>;
-    using X = chain_tile<S::K>;
-    constexpr int         A = S::K == 16 ? CHAIN_A16 : S::K == 32 ? CHAIN_A32 : CHAIN_A64,
-                  B         = S::K == 16 ? CHAIN_B16 : S::K == 32 ? CHAIN_B32 : CHAIN_B64;
+    using D                    = cut<S>;
+    using M                    = forward_memory<S>;
+    using X                    = chain_tile<S::K>;
+    constexpr int A            = S::K == 16   ? CHAIN_A16
+                                 : S::K == 32 ? CHAIN_A32
+                                              : CHAIN_A64,
+                  B            = S::K == 16   ? CHAIN_B16
+                                 : S::K == 32 ? CHAIN_B32
+                                              : CHAIN_B64;
     const int             lane = (int)threadIdx.x % CK_WARP;
     const forward_slot<S> slot;
     const int             n  = slot.n0 + lane % 4 * 2 * D::NT;
@@ -64,8 +67,7 @@ __device__ __noinline__ void chain_same(chain_block k) {
 #pragma unroll
     for (int m = 0; m < D::MT; m++)
 #pragma unroll
-        for (int half = 0; half < 2; half++)
-            out[2 * m + half] = forward_round<T, D::NT>(acc[m], half, first, second);
+        for (int half = 0; half < 2; half++) out[2 * m + half] = forward_round<T, D::NT>(acc[m], half, first, second);
     const auto place = [&](int i, int &row, int &col) {
         row = slot.row(i / 2, i % 2 * 8 + lane / 4), col = slot.col(i / 2, i % 2 * 8 + lane / 4);
     };
@@ -103,8 +105,8 @@ __device__ __forceinline__ void chain_taps(float (&acc)[cut<S>::NT][4], uint32_t
 
 /* The shortcut without parameters: from the block's input to the place of its output. */
 template <class S> __device__ __forceinline__ void chain_pad(uint32_t from, uint32_t to) {
-    using X             = chain_tile<S::C>;
-    using Y             = chain_tile<S::K>;
+    using X              = chain_tile<S::C>;
+    using Y              = chain_tile<S::K>;
     constexpr int BEFORE = (S::K - S::C) / 2 / 8, CHUNKS = S::K / 8;
     static_assert((S::K - S::C) / 2 % 8 == 0, "whole vectors");
     for (int v = (int)threadIdx.x; v < S::P * S::P * CHUNKS; v += THREADS) {
@@ -118,14 +120,13 @@ template <class S> __device__ __forceinline__ void chain_pad(uint32_t from, uint
 
 /* A first convolution of a block (R = 3), whose act() goes to the second tile, or a shortcut's (R = 1), whose y goes to
  * the first tile. */
-template <class S, typename T>
-__device__ __noinline__ void chain_down(chain_block k) {
+template <class S, typename T> __device__ __noinline__ void chain_down(chain_block k) {
     const chain_step &s = k.step(0), *next = k.next();
-    using D                = cut<S>;
-    using M                = forward_memory<S>;
-    using X                = chain_tile<S::C>;
-    using Y                = chain_tile<S::K>;
-    constexpr int         FROM = S::C == 16 ? CHAIN_A16 : CHAIN_A32, A = S::C == 16 ? CHAIN_A32 : CHAIN_A64,
+    using D            = cut<S>;
+    using M            = forward_memory<S>;
+    using X            = chain_tile<S::C>;
+    using Y            = chain_tile<S::K>;
+    constexpr int FROM = S::C == 16 ? CHAIN_A16 : CHAIN_A32, A = S::C == 16 ? CHAIN_A32 : CHAIN_A64,
                   B            = S::C == 16 ? CHAIN_B32 : CHAIN_B64;
     const int             lane = (int)threadIdx.x % CK_WARP;
     const forward_slot<S> slot;
@@ -184,15 +185,14 @@ template <typename T> __device__ __forceinline__ void chain_stem_filter(char *to
     }
 }
 
-template <typename T>
-__device__ __noinline__ void chain_stem(chain_block k, const void *images) {
+template <typename T> __device__ __noinline__ void chain_stem(chain_block k, const void *images) {
     const chain_step &s = k.step(0), *next = k.next();
-    constexpr int  NT = 2, MT = CHAIN_STEM_MT;
-    const int      lane = (int)threadIdx.x % CK_WARP, warp = (int)threadIdx.x / CK_WARP, n = lane % 4 * 2 * NT;
-    const T       *x = (const T *)images + (int64_t)blockIdx.x * STEM_SIDE * STEM_SIDE * 3;
-    piece<NT>      out[STEM_TILES * MT * 2];
-    const uint32_t b0 = k.base + (uint32_t)(CHAIN_STEM_W + ((lane & 7) + (lane >> 4) * 8) * STEM_PITCH +
-                                            (lane >> 3 & 1) * 16);
+    constexpr int     NT = 2, MT = CHAIN_STEM_MT;
+    const int         lane = (int)threadIdx.x % CK_WARP, warp = (int)threadIdx.x / CK_WARP, n = lane % 4 * 2 * NT;
+    const T          *x = (const T *)images + (int64_t)blockIdx.x * STEM_SIDE * STEM_SIDE * 3;
+    piece<NT>         out[STEM_TILES * MT * 2];
+    const uint32_t    b0 =
+        k.base + (uint32_t)(CHAIN_STEM_W + ((lane & 7) + (lane >> 4) * 8) * STEM_PITCH + (lane >> 3 & 1) * 16);
     chain_clear_sums<STEM_K, STEM_TILES>(k);
     if (next) chain_filter<T>(k.base, *next);
     chain_stem_filter<T>(k.memory + CHAIN_STEM_W, (const T *)s.w);
@@ -311,17 +311,17 @@ cudaError_t chain_run(const struct ck_chain_step *steps, int count, const void *
     cudaLaunchConfig_t  config    = {};
     for (int i = 0; i < count; i++) {
         const struct ck_chain_step *s = &steps[i];
-        a.step[i] = {.w       = s->w,
-                     .y       = s->y,
-                     .z       = s->z,
-                     .mask    = s->mask,
-                     .sums    = s->sums,
-                     .finish  = s->finish,
-                     .factors = ck_bn_factors_of(&s->finish),
-                     .w_at    = 0,
-                     .kind    = (short)chain_kind_of(&s->conv),
-                     .skip    = (short)s->skip,
-                     .pad     = s->pad};
+        a.step[i]                     = {.w       = s->w,
+                                         .y       = s->y,
+                                         .z       = s->z,
+                                         .mask    = s->mask,
+                                         .sums    = s->sums,
+                                         .finish  = s->finish,
+                                         .factors = ck_bn_factors_of(&s->finish),
+                                         .w_at    = 0,
+                                         .kind    = (short)chain_kind_of(&s->conv),
+                                         .skip    = (short)s->skip,
+                                         .pad     = s->pad};
     }
     place_filters(a.step, count);
     const cudaError_t error = ck_allow_shared(chain_kernel<T, MOST>, CHAIN_BYTES);

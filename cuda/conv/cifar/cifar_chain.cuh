@@ -10,7 +10,16 @@
 namespace cifar {
 namespace {
 
-enum chain_kind { CHAIN_STEM, CHAIN_16, CHAIN_DOWN_16, CHAIN_SHORT_16, CHAIN_32, CHAIN_DOWN_32, CHAIN_SHORT_32, CHAIN_64 };
+enum chain_kind {
+    CHAIN_STEM,
+    CHAIN_16,
+    CHAIN_DOWN_16,
+    CHAIN_SHORT_16,
+    CHAIN_32,
+    CHAIN_DOWN_32,
+    CHAIN_SHORT_32,
+    CHAIN_64
+};
 
 /* A whole image with a margin of one pixel: the input of the 3x3 convolutions with CH channels. */
 template <int CH> using chain_tile = input_tile<shape<CH, CH, 512 / CH, 1, 3>, 1, 512 / CH, CH>;
@@ -35,7 +44,7 @@ enum {
     CHAIN_SUMS  = CHAIN_W1 + 64 * (9 * 64 * 2 + 16), /* [2 tiles][WARPS][2][K], of up to 32 or 64 channels */
     CHAIN_TABLE = CHAIN_SUMS + WARPS * 2 * 64 * 4,   /* scale and bias of the convolution and of the shortcut */
     CHAIN_OWN   = CHAIN_TABLE + 2 * 2 * 64 * 4,      /* scale and bias that the block's owners have computed */
-    CHAIN_STEPS = CHAIN_OWN + 2 * 64 * 4,        /* four steps: the present one and those before and after it */
+    CHAIN_STEPS = CHAIN_OWN + 2 * 64 * 4,            /* four steps: the present one and those before and after it */
     CHAIN_BYTES = CHAIN_STEPS + 4 * 256
 };
 static_assert(CHAIN_W_S16 + 32 * (16 * 2 + 16) <= CHAIN_W0 && CHAIN_W2 + 64 * (9 * 64 * 2 + 16) <= CHAIN_W0, "places");
@@ -136,7 +145,7 @@ template <int K> __device__ __forceinline__ void chain_results(const chain_block
     float    *table = reinterpret_cast<float *>(k.memory + CHAIN_TABLE) + which * 2 * 64;
     const int c     = (int)threadIdx.x - (THREADS - 64);
     if (c >= 0 && c < K) {
-        const float2 v = exchange_result(k.mail, c, k.epoch);
+        const float3 v = exchange_result(k.mail, c, k.epoch);
         table[c] = v.x, table[64 + c] = v.y;
     }
     __syncthreads();
@@ -176,7 +185,7 @@ __device__ __forceinline__ void chain_act(const chain_block &k, const chain_step
     for (int i = 0; i < COUNT; i++) {
         int row, col;
         place(i, row, col);
-        const uint32_t at = k.base + to + (uint32_t)(((row + 1) * X::COLS + col + 1) * X::PITCH + n * 2);
+        const uint32_t at  = k.base + to + (uint32_t)(((row + 1) * X::COLS + col + 1) * X::PITCH + n * 2);
         piece<NT>      add = {};
         if constexpr (NT == 2)
             if (s.skip != CK_CHAIN_PLAIN) add = tile_get(at);

@@ -209,28 +209,23 @@ template <int C> struct add_end {
         }
     };
 };
-template <class Place> __global__ void __launch_bounds__(THREADS) add_kernel(add_args a) {
+/* Block `block` adds its vectors of [PARTS][each][DW]. */
+template <class Place>
+__device__ __forceinline__ void add_rows(const float *partial, float *dw, int each, bool accumulate, int block) {
     constexpr int FOURS = Place::DW / 4, BLOCKS = FOURS / ADD_COLUMNS;
     static_assert(FOURS % ADD_COLUMNS == 0, "whole blocks");
     __shared__ float4 all[THREADS];
-    ck_let_next_begin();
-    ck_wait_for_last();
-    if constexpr (Place::CH > 0)
-        if ((int)blockIdx.x < a.sums_blocks) {
-            sums_add<Place::CH>(a.sums_partial, a.sums_rows, (int)blockIdx.x, add_end<Place::CH>{a});
-            return;
-        }
-    const int     block = (int)blockIdx.x - a.sums_blocks, part = block / BLOCKS;
-    const int     slot_of_warp = (int)threadIdx.x % ADD_COLUMNS, share = (int)threadIdx.x / ADD_COLUMNS;
-    const int     four = block % BLOCKS * ADD_COLUMNS + slot_of_warp;
-    const float4 *from = reinterpret_cast<const float4 *>(a.partial) + (int64_t)part * a.each * FOURS + four;
-    float4        sum  = make_float4(0, 0, 0, 0);
-    for (int b = share; b < a.each; b += ADD_IN_FLIGHT * ADD_SHARES) {
+    const int         part         = block / BLOCKS;
+    const int         slot_of_warp = (int)threadIdx.x % ADD_COLUMNS, share = (int)threadIdx.x / ADD_COLUMNS;
+    const int         four = block % BLOCKS * ADD_COLUMNS + slot_of_warp;
+    const float4     *from = reinterpret_cast<const float4 *>(partial) + (int64_t)part * each * FOURS + four;
+    float4            sum  = make_float4(0, 0, 0, 0);
+    for (int b = share; b < each; b += ADD_IN_FLIGHT * ADD_SHARES) {
         float4 v[ADD_IN_FLIGHT]; /* all loads first, as in sums_add */
 #pragma unroll
         for (int i = 0; i < ADD_IN_FLIGHT; i++)
-            v[i] = b + i * ADD_SHARES < a.each ? __ldcg(from + (int64_t)(b + i * ADD_SHARES) * FOURS)
-                                               : make_float4(0, 0, 0, 0);
+            v[i] = b + i * ADD_SHARES < each ? __ldcg(from + (int64_t)(b + i * ADD_SHARES) * FOURS)
+                                             : make_float4(0, 0, 0, 0);
 #pragma unroll
         for (int i = 0; i < ADD_IN_FLIGHT; i++) add4(sum, v[i]);
     }
@@ -239,7 +234,17 @@ template <class Place> __global__ void __launch_bounds__(THREADS) add_kernel(add
     if (share) return;
 #pragma unroll
     for (int k = 1; k < ADD_SHARES; k++) add4(sum, all[k * ADD_COLUMNS + slot_of_warp]);
-    Place::store(a.dw, part, four, sum, a.accumulate);
+    Place::store(dw, part, four, sum, accumulate);
+}
+template <class Place> __global__ void __launch_bounds__(THREADS) add_kernel(add_args a) {
+    ck_let_next_begin();
+    ck_wait_for_last();
+    if constexpr (Place::CH > 0)
+        if ((int)blockIdx.x < a.sums_blocks) {
+            sums_add<Place::CH>(a.sums_partial, a.sums_rows, (int)blockIdx.x, add_end<Place::CH>{a});
+            return;
+        }
+    add_rows<Place>(a.partial, a.dw, a.each, a.accumulate, (int)blockIdx.x - a.sums_blocks);
 }
 template <class Place>
 cudaError_t add_run(const grad_args &a, const struct ck_bn_grad_finalize &finish, int64_t each, int64_t sums_rows,

@@ -1,0 +1,194 @@
+/* cuda/conv/cifar/cifar_backward.cu: the backward of consecutive convolutions of a CIFAR ResNet in three launches: the
+ * gradients of the inputs (cooperative), the parts of the filter gradients, their sums. See cifar_backward.h. */
+#include "cuda/conv/cifar/cifar_backward.cuh"
+#include "cuda/conv/cifar/cifar_backward.h"
+#include "cuda/conv/cifar/cifar_backward_dw.cuh"
+
+namespace cifar {
+namespace {
+
+template <typename T, int MOST>
+__global__ void __launch_bounds__(BACK_THREADS, 1) backward_kernel(const __grid_constant__ back_args<MOST> a) {
+    extern __shared__ __align__(16) char memory[];
+    back_block                           k = {.memory = memory,
+                                              .base   = ck_shared(memory),
+                                              .mail   = a.memory,
+                                              .all    = a.step,
+                                              .index  = 0,
+                                              .count  = a.count,
+                                              .epoch  = a.memory->epoch};
+    k.fetch(0), k.fetch(1);
+    __syncthreads();
+    back_layout::of_kind(k.step(0).kind).clear(k.half(0));
+    back_issue<T, true>(k.half(0), k.step(0));
+    for (; k.index < k.count; k.index++) {
+        k.epoch++;
+        switch (k.step(0).kind) {
+        case BACK_16: back_conv<s16, T>(k); break;
+        case BACK_DOWN_16: back_conv<d16, T>(k); break;
+        case BACK_32: back_conv<s32, T>(k); break;
+        case BACK_DOWN_32: back_conv<d32, T>(k); break;
+        case BACK_64: back_conv<s64, T>(k); break;
+        }
+    }
+    /* All blocks have read the first epoch: this warp owns channel 0 and has packets of all of them. */
+    if (blockIdx.x == 0 && threadIdx.x == 0) a.memory->epoch = k.epoch;
+}
+
+/* ---- host side ---- */
+
+int kind_of(const struct ck_conv *v) {
+    if (v->C == 3) return BACK_STEM;
+    if (v->stride == 1) return v->C == 16 ? BACK_16 : v->C == 32 ? BACK_32 : BACK_64;
+    return v->C == 16 ? BACK_DOWN_16 : BACK_DOWN_32;
+}
+
+/* Calls run(shape, place) with the shape of a convolution and the place of its filter gradient. */
+template <typename Run> auto run_kind(int kind, Run run) {
+    switch (kind) {
+    case BACK_16: return run(s16(), dw_place<s16>());
+    case BACK_DOWN_16: return run(d16(), dw_place<d16>());
+    case BACK_32: return run(s32(), dw_place<s32>());
+    case BACK_DOWN_32: return run(d32(), dw_place<d32>());
+    default: return run(s64(), dw_place<s64>());
+    }
+}
+/* Rows of a convolution's parts: blocks of the second launch. */
+int rows_of(int kind, int64_t N) {
+    if (kind == BACK_STEM) return (int)N * STEM_TILES;
+    return run_kind(kind,
+                    [&](auto s, auto) { return grad_tiling<decltype(s)>::JOINT ? (int)N : (int)SPLIT_DW_BLOCKS; });
+}
+/* Floats of a row; number of parts of dw, which the rows are divided among. */
+int row_floats(int kind) {
+    if (kind == BACK_STEM) return STEM_DW;
+    return run_kind(kind, [](auto, auto p) { return (int)decltype(p)::DW; });
+}
+int parts_of(int kind) {
+    if (kind == BACK_STEM) return 1;
+    return run_kind(kind, [](auto, auto p) { return (int)decltype(p)::PARTS; });
+}
+
+back_step step_of(const struct ck_cifar_conv_grad *s) {
+    back_step step        = {.g          = s->g,
+                             .dy_x       = s->dy_x,
+                             .w          = s->w,
+                             .x          = s->x,
+                             .add        = s->add,
+                             .bn_x       = s->bn_x,
+                             .dy_coeffs  = s->dy_coeffs,
+                             .scale_bias = s->scale_bias,
+                             .mean_rstd  = s->mean_rstd,
+                             .dx         = s->dx,
+                             .grad_sums  = s->grad_sums,
+                             .finish     = s->finish,
+                             .inverse    = 1 / (double)s->finish.count,
+                             .kind       = kind_of(&s->conv)};
+    step.finish.mean_rstd = s->mean_rstd;
+    return step;
+}
+
+template <typename T, int MOST>
+cudaError_t inputs_run(const struct ck_cifar_conv_grad *steps, int count, exchange *memory, cudaStream_t stream) {
+    back_args<MOST>     a         = {.memory = memory, .count = count, .step = {}};
+    cudaLaunchAttribute attribute = {};
+    cudaLaunchConfig_t  config    = {};
+    for (int i = 0; i < count; i++) a.step[i] = step_of(&steps[i]);
+    const cudaError_t error = ck_allow_shared(backward_kernel<T, MOST>, BACK_BYTES);
+    if (error != cudaSuccess) return error;
+    attribute.id              = cudaLaunchAttributeCooperative;
+    attribute.val.cooperative = 1;
+    config.gridDim            = dim3((unsigned)steps[0].conv.N);
+    config.blockDim           = dim3(BACK_THREADS);
+    config.dynamicSmemBytes   = BACK_BYTES;
+    config.stream             = stream;
+    config.attrs              = &attribute;
+    config.numAttrs           = 1;
+    return cudaLaunchKernelEx(&config, backward_kernel<T, MOST>, a);
+}
+
+enum {
+    DW_BYTES = most(most(dw_memory<s16>::BYTES, dw_memory<d16>::BYTES),
+                    most(most(dw_memory<s32>::BYTES, dw_memory<d32>::BYTES), most(dw_memory<s64>::BYTES, STEM_ALL)))
+};
+static_assert((DW_BYTES + 1024) * 2 <= 233472, "two blocks a multiprocessor");
+
+template <typename T, int MOST>
+cudaError_t filters_run(const struct ck_cifar_conv_grad *steps, int count, float *workspace, cudaStream_t stream) {
+    dw_layers<MOST> a      = {.N = steps[0].conv.N, .count = count, .layer = {}};
+    int             blocks = 0, add_blocks = 0;
+    for (int i = 0; i < count; i++) {
+        const struct ck_cifar_conv_grad *s    = &steps[i];
+        const int                        kind = kind_of(&s->conv), rows = rows_of(kind, a.N);
+        a.layer[i] = {.g          = s->g,
+                      .dy_x       = s->dy_x,
+                      .x          = s->x,
+                      .dy_coeffs  = s->dy_coeffs,
+                      .scale_bias = s->scale_bias,
+                      .partial    = workspace,
+                      .dw         = s->dw,
+                      .begin      = blocks,
+                      .add_begin  = add_blocks,
+                      .each       = rows / parts_of(kind),
+                      .kind       = kind,
+                      .accumulate = s->accumulate};
+        blocks += rows;
+        add_blocks += row_floats(kind) / 4 / ADD_COLUMNS * parts_of(kind);
+        workspace += (int64_t)rows * row_floats(kind);
+    }
+    cudaError_t error = ck_allow_shared(dw_parts_kernel<T, MOST>, DW_BYTES);
+    if (error != cudaSuccess) return error;
+    dw_parts_kernel<T, MOST><<<(unsigned)blocks, THREADS, DW_BYTES, stream>>>(a);
+    error = cudaGetLastError();
+    if (error != cudaSuccess) return error;
+    dw_add_kernel<MOST><<<(unsigned)add_blocks, THREADS, 0, stream>>>(a);
+    return cudaGetLastError();
+}
+
+template <typename T, int MOST>
+cudaError_t backward_run(const struct ck_cifar_conv_grad *steps, int count, void *memory, void *workspace,
+                         cudaStream_t stream) {
+    const int         inputs = steps[count - 1].dx ? count : count - 1;
+    const cudaError_t error  = inputs_run<T, MOST>(steps, inputs, (exchange *)memory, stream);
+    return error != cudaSuccess ? error : filters_run<T, MOST>(steps, count, (float *)workspace, stream);
+}
+template <typename T>
+cudaError_t backward_any(const struct ck_cifar_conv_grad *steps, int count, void *memory, void *workspace,
+                         cudaStream_t stream) {
+    if (count <= 20) return backward_run<T, 20>(steps, count, memory, workspace, stream);
+    return backward_run<T, CK_BACKWARD_STEPS_MAX>(steps, count, memory, workspace, stream);
+}
+
+} // namespace
+} // namespace cifar
+
+bool ck_cifar_backward_supports(int64_t images, int multiprocessors, int block_bytes) {
+    return images >= 8 && images <= multiprocessors && images * 2 > multiprocessors &&
+           images <= cifar::EXCHANGE_BLOCKS && block_bytes >= cifar::BACK_BYTES;
+}
+bool ck_cifar_backward_takes(const struct ck_conv *v) {
+    return ck_cifar_conv_supports(v) && v->C >= 16 && v->R == 3;
+}
+size_t ck_cifar_backward_exchange(void) {
+    return sizeof(cifar::exchange);
+}
+size_t ck_cifar_backward_workspace(const struct ck_cifar_conv_grad *steps, int count) {
+    size_t floats = 0;
+    for (int i = 0; i < count; i++) {
+        const int kind = cifar::kind_of(&steps[i].conv);
+        floats += (size_t)cifar::rows_of(kind, steps[i].conv.N) * (size_t)cifar::row_floats(kind);
+    }
+    return floats * sizeof(float);
+}
+cudaError_t ck_cifar_backward(const struct ck_cifar_conv_grad *steps, int count, void *exchange, void *workspace,
+                              cudaStream_t stream) {
+    if (count < 2 || count > CK_BACKWARD_STEPS_MAX || !steps[0].dy_x) return cudaErrorInvalidValue;
+    for (int i = 0; i < count; i++) {
+        const struct ck_cifar_conv_grad *s = &steps[i];
+        if (s->conv.N != steps[0].conv.N || s->conv.type != steps[0].conv.type) return cudaErrorInvalidValue;
+        if (i + 1 == count && s->conv.C == 3 && ck_cifar_conv_supports(&s->conv)) continue;
+        if (!ck_cifar_backward_takes(&s->conv) || !s->finish.coeffs || !s->mean_rstd) return cudaErrorInvalidValue;
+    }
+    return steps[0].conv.type == CK_F16 ? cifar::backward_any<__half>(steps, count, exchange, workspace, stream)
+                                        : cifar::backward_any<__nv_bfloat16>(steps, count, exchange, workspace, stream);
+}
