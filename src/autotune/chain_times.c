@@ -12,8 +12,16 @@ struct chain_bench {
     const struct cr_call        **list; /* [ops] */
     size_t                       *at;   /* [tensors]: place in the memory */
     int                           first, ops;
+    size_t                        workspace;
     void                         *memory, *prepared, *from, *to;
 };
+
+/* Bytes of a tensor's place. The chain may need a larger workspace than its first op. */
+static size_t bytes_of(const struct chain_bench *b, int tensor) {
+    const size_t a = b->device->caps.alignment, bytes = b->program->tensor[tensor].bytes;
+    const bool   first = tensor == b->program->op[b->first].workspace;
+    return ((first ? CR_MAX(bytes, b->workspace) : bytes) + a - 1) / a * a;
+}
 
 /* Gives each tensor of the chain a place; returns the bytes of all. */
 static size_t place_tensors(struct chain_bench *b) {
@@ -26,8 +34,7 @@ static size_t place_tensors(struct chain_bench *b) {
         for (int k = 0; k < n; k++) {
             if (b->at[ids[k]] != SIZE_MAX) continue;
             b->at[ids[k]] = bytes;
-            bytes += (p->tensor[ids[k]].bytes + b->device->caps.alignment - 1) / b->device->caps.alignment *
-                     b->device->caps.alignment;
+            bytes += bytes_of(b, ids[k]);
         }
     }
     return bytes;
@@ -117,18 +124,18 @@ static void release(struct chain_bench *b) {
     cr_free(b->at);
 }
 
-cr_status cr_cost_chain(struct cr_cost_table *c, const struct cr_program *p, int first, int *ops, double *together,
-                        double *apart) {
+cr_status cr_cost_chain(struct cr_cost_table *c, const struct cr_program *p, int first, struct cr_chain_cost *out) {
     struct chain_bench b = {.device = c->device, .program = p, .first = first};
-    *ops                 = 0;
+    *out                 = (struct cr_chain_cost){0};
     if (c->offline || !c->device->backend->async) return CR_OK;
     b.chain = cr_chain_find(c->device, p, first, 0, &b.ops);
     if (!b.chain) return CR_OK;
+    if (b.chain->workspace) b.workspace = b.chain->workspace(c->device, p, first, b.ops);
     cr_status status = allocate(&b);
     if (status == CR_OK) status = prepare_calls(&b);
-    if (status == CR_OK) status = measure(&b, false, apart);
-    if (status == CR_OK) status = measure(&b, true, together);
-    if (status == CR_OK) *ops = b.ops;
+    if (status == CR_OK) status = measure(&b, false, &out->apart);
+    if (status == CR_OK) status = measure(&b, true, &out->together);
+    if (status == CR_OK) out->ops = b.ops, out->kernel = b.chain->name, out->workspace = b.workspace;
     release(&b);
     if (status != CR_ERR_MEMORY) return status;
     cr_error_clear();

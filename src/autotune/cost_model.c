@@ -188,9 +188,8 @@ static bool model_reads_host(void *self, const struct cr_op *op, int slot) {
     return cr_device_reads_host(((struct cr_cost_table *)self)->device, op, slot);
 }
 
-static cr_status model_chain(void *self, const struct cr_program *p, int first, int *ops, double *together,
-                             double *apart) {
-    return cr_cost_chain(self, p, first, ops, together, apart);
+static cr_status model_chain(void *self, const struct cr_program *p, int first, struct cr_chain_cost *out) {
+    return cr_cost_chain(self, p, first, out);
 }
 
 struct cr_cost_model cr_cost_table_model(struct cr_cost_table *costs) {

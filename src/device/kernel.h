@@ -105,6 +105,9 @@ struct cr_chain_kernel {
     /* Returns the number of ops, from `first` on, that one launch can run: 2 or more; 0 when there is no such chain.
      * Kernels have been selected. An output that no op outside the chain reads need not be written. */
     int (*match)(const struct cr_device *device, const struct cr_program *program, int first);
+    /* Returns the bytes of scratch memory that the launch needs as the workspace of the first op, which has one. NULL:
+     * none. */
+    size_t (*workspace)(const struct cr_device *device, const struct cr_program *program, int first, int ops);
     /* Prepares the launch of a chain that `match` has found. call: [ops], with all addresses. *prepared receives an
      * object that `release` frees; it copies what it needs of the calls. CR_ERR_MEMORY. */
     cr_status (*prepare)(struct cr_device *device, const struct cr_call *const *call, int ops, void **prepared);

@@ -179,6 +179,7 @@ no_memory:
 static void widen_to_chain(struct cr_program *p, int begin, int end) {
     for (int t = 0; t < p->tensors; t++) {
         struct cr_tensor *a = &p->tensor[t];
+        if (a->first > begin && a->first <= end && p->op[a->first].workspace == t) continue; /* unused in the chain */
         if (a->first > begin && a->first <= end) a->first = begin;
         if (a->last >= begin && a->last < end) a->last = end;
     }

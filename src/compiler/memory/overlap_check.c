@@ -40,6 +40,7 @@ static void replay(struct check *c) {
     for (int i = 0; i < p->ops; i++) /* one launch runs the ops of a chain */
         for (int t = 0; p->op[i].chain && t < p->tensors; t++) {
             struct lifetime *l = &c->lifetime[t];
+            if (l->first > i && p->op[l->first].workspace == t) continue; /* the launch does not use it */
             if (l->first < i + p->op[i].chain && l->last >= i) l->first = CR_MIN(l->first, i);
             if (l->first < i + p->op[i].chain && l->last >= i) l->last = CR_MAX(l->last, i + p->op[i].chain - 1);
         }

@@ -10,16 +10,28 @@ static bool is_free(const struct cr_program *p, int first, int ops) {
     return true;
 }
 
+/* The workspace of the first op grows to what the launch of the chain needs. */
+static void choose(struct cr_program *p, int first, const struct cr_chain_cost *c) {
+    struct cr_op *op = &p->op[first];
+    op->chain        = c->ops;
+    if (!c->workspace) return;
+    CR_ASSERT(op->workspace >= 0);
+    struct cr_tensor *t = &p->tensor[op->workspace];
+    t->bytes            = CR_MAX(t->bytes, c->workspace);
+    t->dim[3]           = (int64_t)t->bytes;
+}
+
 cr_status cr_pass_chains(struct cr_program *p, const struct cr_cost_model *cost_model) {
+    struct cr_chain_cost c;
     if (!cost_model->chain) return CR_OK;
-    for (int i = p->hoisted, ops; i < p->ops; i += CR_MAX(ops, 1)) {
-        double together = 0, apart = 0;
-        CR_TRY(cost_model->chain(cost_model->self, p, i, &ops, &together, &apart));
-        if (!ops) continue;
-        const bool chosen = is_free(p, i, ops) && together < apart;
-        if (chosen) p->op[i].chain = ops;
-        cr_log(CR_LOG_INFO, "program %s: ops %d to %d take %.1f us in one launch and %.1f us in %d or more%s", p->name,
-               i, i + ops - 1, together * 1e6, apart * 1e6, ops, chosen ? "" : "; they stay apart");
+    for (int i = p->hoisted; i < p->ops; i += CR_MAX(c.ops, 1)) {
+        c = (struct cr_chain_cost){0};
+        CR_TRY(cost_model->chain(cost_model->self, p, i, &c));
+        if (!c.ops) continue;
+        const bool faster = is_free(p, i, c.ops) && c.together < c.apart;
+        if (faster) choose(p, i, &c);
+        cr_log(CR_LOG_INFO, "program %s: ops %d to %d take %.1f us by %s and %.1f us one by one%s", p->name, i,
+               i + c.ops - 1, c.together * 1e6, c.kernel, c.apart * 1e6, faster ? "" : ", which stays");
     }
     return CR_OK;
 }

@@ -1,8 +1,8 @@
-/* cuda/conv/cifar/cifar_backward.cu: the backward of consecutive convolutions of a CIFAR ResNet in three launches: the
- * gradients of the inputs (cooperative), the parts of the filter gradients, their sums. See cifar_backward.h. */
-#include "cuda/conv/cifar/cifar_backward.cuh"
-#include "cuda/conv/cifar/cifar_backward.h"
-#include "cuda/conv/cifar/cifar_backward_dw.cuh"
+/* cuda/conv/chain/backward.cu: the backward of consecutive convolutions of a CIFAR ResNet in three launches: the
+ * gradients of the inputs (cooperative), the parts of the filter gradients, their sums. See cuda/conv/chain/backward.h. */
+#include "cuda/conv/chain/backward.cuh"
+#include "cuda/conv/chain/backward.h"
+#include "cuda/conv/chain/backward_dw.cuh"
 
 namespace cifar {
 namespace {

@@ -1,10 +1,10 @@
-/* cuda/conv/cifar/cifar_chain.cuh: parts of the forward pass of a CIFAR ResNet in one launch (cifar_chain.cu): shared
+/* cuda/conv/chain/forward.cuh: parts of the forward pass of a CIFAR ResNet in one launch (cuda/conv/chain/forward.cu): shared
  * memory, arguments, what follows the products of a convolution. */
-#ifndef CK_CIFAR_CHAIN_CUH
-#define CK_CIFAR_CHAIN_CUH
+#ifndef CK_CHAIN_FORWARD_CUH
+#define CK_CHAIN_FORWARD_CUH
 
-#include "cuda/conv/cifar/cifar_chain.h"
-#include "cuda/conv/cifar/cifar_exchange.cuh"
+#include "cuda/conv/chain/exchange.cuh"
+#include "cuda/conv/chain/forward.h"
 #include "cuda/conv/cifar/cifar_forward.cuh"
 
 namespace cifar {

@@ -1,4 +1,4 @@
-/* cuda/conv/cifar/cifar_exchange.cuh: exchange of BN sums between the blocks of a cooperative launch.
+/* cuda/conv/chain/exchange.cuh: exchange of BN sums between the blocks of a cooperative launch.
  *
  * There is no barrier. A block sends a packet of 16 bytes for each channel: its two sums and the epoch, the number of
  * the exchange. One warp owns a channel: it polls the packets of all blocks, adds them and sends a packet with the
@@ -6,8 +6,8 @@
  * and no fence is needed. A packet is not overwritten too early: a block sends packets of the next epoch only after it
  * has all results, whose owners have read all packets of this epoch; and an owner sends results of the next epoch only
  * after it has packets of all blocks, which have read all results of this one. */
-#ifndef CK_CIFAR_EXCHANGE_CUH
-#define CK_CIFAR_EXCHANGE_CUH
+#ifndef CK_CHAIN_EXCHANGE_CUH
+#define CK_CHAIN_EXCHANGE_CUH
 
 #include "cuda/conv/cifar/cifar_sums.cuh"
 

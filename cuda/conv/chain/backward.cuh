@@ -1,12 +1,12 @@
-/* cuda/conv/cifar/cifar_backward.cuh: gradients of the inputs of consecutive convolutions in one launch
- * (cifar_backward.cu): shared memory, arguments, one convolution.
+/* cuda/conv/chain/backward.cuh: gradients of the inputs of consecutive convolutions in one launch
+ * (cuda/conv/chain/backward.cu): shared memory, arguments, one convolution.
  *
  * Shared memory has two halves. A convolution uses one of them: dy, the input of the BN behind it, and its filter. While
  * it runs, the other half gets those of the next convolution: dx is written there as the next g, the rest is copied. */
-#ifndef CK_CIFAR_BACKWARD_CUH
-#define CK_CIFAR_BACKWARD_CUH
+#ifndef CK_CHAIN_BACKWARD_CUH
+#define CK_CHAIN_BACKWARD_CUH
 
-#include "cuda/conv/cifar/cifar_exchange.cuh"
+#include "cuda/conv/chain/exchange.cuh"
 #include "cuda/conv/cifar/cifar_grad_dx.cuh"
 
 namespace cifar {

@@ -1,6 +1,6 @@
-/* cuda/conv/cifar/cifar_chain_kernels.c: finds the forward pass of a CIFAR ResNet in a program and runs it in one
- * cooperative launch (cuda/conv/cifar/cifar_chain.cu). Compute capability 9.0. */
-#include "cuda/conv/cifar/cifar_chain.h"
+/* cuda/conv/chain/forward_kernels.c: finds the forward pass of a CIFAR ResNet in a program and runs it in one
+ * cooperative launch (cuda/conv/chain/forward.cu). Compute capability 9.0. */
+#include "cuda/conv/chain/forward.h"
 #include "cuda/core/cuda_device.h"
 #include "cuda/core/kernel_tables.h"
 #include "cuda/core/op_shapes.h"
@@ -222,4 +222,4 @@ static const struct cr_chain_kernel forward = {.name    = "cuda.cifar_forward",
                                                .launch  = forward_launch,
                                                .release = forward_release};
 
-const struct cr_chain_kernel *const cr_cuda_chains[] = {&forward, NULL};
+const struct cr_chain_kernel *const cr_cuda_chains[] = {&forward, &cr_cuda_cifar_backward, NULL};

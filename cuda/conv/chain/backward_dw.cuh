@@ -1,10 +1,10 @@
-/* cuda/conv/cifar/cifar_backward_dw.cuh: the filter gradients of many convolutions of a CIFAR ResNet: one launch computes
+/* cuda/conv/chain/backward_dw.cuh: the filter gradients of many convolutions of a CIFAR ResNet: one launch computes
  * the parts of all of them, one adds them. The work of a block, and the order of all additions, are those of
- * cifar_conv_grad.cu with one image a block.
+ * cuda/conv/cifar/cifar_conv_grad.cu with one image a block.
  *
  * Bytes: g, dy_x and x, 2 an element each; twice from 64 channels on. Limiter: the L2 cache and memory. */
-#ifndef CK_CIFAR_BACKWARD_DW_CUH
-#define CK_CIFAR_BACKWARD_DW_CUH
+#ifndef CK_CHAIN_BACKWARD_DW_CUH
+#define CK_CHAIN_BACKWARD_DW_CUH
 
 #include "cuda/conv/cifar/cifar_grad_stem.cuh"
 

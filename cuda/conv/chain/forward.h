@@ -1,11 +1,11 @@
-/* cuda/conv/cifar/cifar_chain.h: launcher of the forward pass of a CIFAR ResNet, from its first convolution to its last
+/* cuda/conv/chain/forward.h: launcher of the forward pass of a CIFAR ResNet, from its first convolution to its last
  * block, as one cooperative launch: convolutions, BN sums and their finalization, BN, ReLU and shortcuts. Conventions:
  * cuda/common/launchers.h.
  *
  * A thread block has one image, whose activations stay in its shared memory. Only BN sums cross between blocks. All
  * results are bitwise those of ck_cifar_conv, ck_bn_apply and ck_pad_shortcut. */
-#ifndef CK_CIFAR_CHAIN_H
-#define CK_CIFAR_CHAIN_H
+#ifndef CK_CHAIN_FORWARD_H
+#define CK_CHAIN_FORWARD_H
 
 #include "cuda/common/launchers.h"
 

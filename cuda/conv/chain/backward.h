@@ -1,12 +1,12 @@
-/* cuda/conv/cifar/cifar_backward.h: launchers of the backward pass of consecutive convolutions of a CIFAR ResNet.
+/* cuda/conv/chain/backward.h: launchers of the backward pass of consecutive convolutions of a CIFAR ResNet.
  * Conventions: cuda/common/launchers.h.
  *
  * One cooperative launch computes the gradients of all inputs, one image a thread block: the gradient of an output stays
  * in shared memory, and only the sums of the BN's gradients cross between blocks. A second launch computes the parts of
  * all filter gradients, a third one adds them. All results are bitwise those of ck_cifar_conv_grad with as many
  * multiprocessors. */
-#ifndef CK_CIFAR_BACKWARD_H
-#define CK_CIFAR_BACKWARD_H
+#ifndef CK_CHAIN_BACKWARD_H
+#define CK_CHAIN_BACKWARD_H
 
 #include "cuda/conv/cifar/cifar_conv.h"
 

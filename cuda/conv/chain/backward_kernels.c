@@ -1,0 +1,126 @@
+/* cuda/conv/chain/backward_kernels.c: finds convolutions of a CIFAR ResNet whose backward follows each other in a
+ * program and runs them in three launches (cuda/conv/chain/backward.cu). Compute capability 9.0. */
+#include "cuda/conv/chain/backward.h"
+#include "cuda/core/cuda_device.h"
+#include "cuda/core/kernel_tables.h"
+#include "cuda/core/op_shapes.h"
+
+#include <string.h>
+
+#define IN(slot) (op->in[CR_IN_conv_grad_##slot])
+#define OUT(slot) (op->out[CR_OUT_conv_grad_##slot])
+
+static struct ck_conv shape_of(const struct cr_program *p, const struct cr_op *op) {
+    return cuda_conv_shape(op, &p->tensor[IN(x)], &p->tensor[IN(w)], &p->tensor[IN(g)]);
+}
+
+/* A gradient whose own kernel is that of this folder, with the BN behind the convolution: the chain repeats its bits. */
+static bool is_grad(const struct cr_device *device, const struct cr_program *p, int i) {
+    const struct cr_op *op = &p->op[i];
+    return i < p->ops && op->kind == CR_OP_conv_grad && op->kernel >= 0 && IN(dy_x) >= 0 &&
+           strncmp(device->kernels[op->kernel]->name, "cuda.cifar_conv_grad.", 21) == 0;
+}
+/* With the BN in front of it, whose gradient it finishes. */
+static bool is_link(const struct cr_device *device, const struct cr_program *p, int i) {
+    if (!is_grad(device, p, i)) return false;
+    const struct cr_op  *op    = &p->op[i];
+    const struct ck_conv shape = shape_of(p, op);
+    return IN(gamma) >= 0 && IN(mean_rstd) >= 0 && OUT(dx) >= 0 && ck_cifar_backward_takes(&shape);
+}
+
+/* Op i reads what the link before it has made. */
+static bool follows(const struct cr_program *p, int i) {
+    const struct cr_op *op = &p->op[i], *last = &p->op[i - 1];
+    const int           bn_x = last->in[CR_IN_conv_grad_bn_x];
+    return IN(g) == last->out[CR_OUT_conv_grad_dx] && IN(dy_coeffs) == last->out[CR_OUT_conv_grad_grad_coeffs] &&
+           IN(dy_x) == (bn_x >= 0 ? bn_x : last->in[CR_IN_conv_grad_x]);
+}
+
+static int backward_match(const struct cr_device *device, const struct cr_program *p, int first) {
+    const struct cuda_device *d = cuda_of(device);
+    if (d->cc != 90 || d->offline || !is_link(device, p, first)) return 0;
+    if (!ck_cifar_backward_supports(p->tensor[p->op[first].in[CR_IN_conv_grad_x]].dim[0], d->multiprocessors,
+                                    d->block_bytes))
+        return 0;
+    int end = first + 1;
+    while (end - first < CK_BACKWARD_STEPS_MAX && is_link(device, p, end) && follows(p, end)) end++;
+    if (end - first < CK_BACKWARD_STEPS_MAX && is_grad(device, p, end) && follows(p, end) &&
+        shape_of(p, &p->op[end]).C == 3)
+        end++;
+    return end - first > 1 ? end - first : 0;
+}
+
+static size_t backward_workspace(const struct cr_device *device, const struct cr_program *p, int first, int ops) {
+    struct ck_cifar_conv_grad step[CK_BACKWARD_STEPS_MAX];
+    (void)device;
+    for (int i = 0; i < ops; i++) step[i] = (struct ck_cifar_conv_grad){.conv = shape_of(p, &p->op[first + i])};
+    return ck_cifar_backward_workspace(step, ops);
+}
+
+/* ---- launch ---- */
+
+struct prepared {
+    void                     *exchange, *workspace;
+    int                       steps;
+    struct ck_cifar_conv_grad step[CK_BACKWARD_STEPS_MAX];
+};
+
+static struct ck_cifar_conv_grad step_of(const struct cr_call *call) {
+    const struct cr_op *op = call->op;
+    return (struct ck_cifar_conv_grad){.conv       = shape_of(call->program, op),
+                                       .g          = call->in[CR_IN_conv_grad_g],
+                                       .dy_x       = call->in[CR_IN_conv_grad_dy_x],
+                                       .dy_coeffs  = call->in[CR_IN_conv_grad_dy_coeffs],
+                                       .w          = call->in[CR_IN_conv_grad_w],
+                                       .x          = call->in[CR_IN_conv_grad_x],
+                                       .scale_bias = call->in[CR_IN_conv_grad_scale_bias],
+                                       .mean_rstd  = call->in[CR_IN_conv_grad_mean_rstd],
+                                       .add        = call->in[CR_IN_conv_grad_add],
+                                       .bn_x       = call->in[CR_IN_conv_grad_bn_x],
+                                       .dx         = call->out[CR_OUT_conv_grad_dx],
+                                       .dw         = call->out[CR_OUT_conv_grad_dw],
+                                       .grad_sums  = call->out[CR_OUT_conv_grad_grad_sums],
+                                       .accumulate = op->attr.conv.accumulate,
+                                       .finish     = {.gamma      = call->in[CR_IN_conv_grad_gamma],
+                                                      .dgamma     = call->out[CR_OUT_conv_grad_dgamma],
+                                                      .dbeta      = call->out[CR_OUT_conv_grad_dbeta],
+                                                      .coeffs     = call->out[CR_OUT_conv_grad_grad_coeffs],
+                                                      .count      = op->attr.conv.bn.count,
+                                                      .accumulate = op->attr.conv.bn.accumulate}};
+}
+
+static void backward_release(struct cr_device *device, void *prepared) {
+    struct prepared *a = prepared;
+    if (!a) return;
+    if (a->exchange) device->backend->release(device, a->exchange);
+    cr_free(a);
+}
+
+static cr_status backward_prepare(struct cr_device *device, const struct cr_call *const *call, int ops,
+                                  void **prepared) {
+    struct prepared *a;
+    CR_ALLOC(a, 1);
+    a->steps     = ops;
+    a->workspace = call[0]->workspace;
+    for (int i = 0; i < ops; i++) a->step[i] = step_of(call[i]);
+    const cr_status status = device->backend->reserve(device, ck_cifar_backward_exchange(), &a->exchange);
+    if (status == CR_OK)
+        *prepared = a;
+    else
+        backward_release(device, a);
+    return status;
+}
+
+static cr_status backward_launch(struct cr_device *device, void *prepared) {
+    const struct prepared *a = prepared;
+    CUDA_TRY(
+        ck_cifar_backward(a->step, a->steps, a->exchange, a->workspace, cuda_of(device)->stream[CR_STREAM_COMPUTE]));
+    return CR_OK;
+}
+
+const struct cr_chain_kernel cr_cuda_cifar_backward = {.name      = "cuda.cifar_backward",
+                                                       .match     = backward_match,
+                                                       .workspace = backward_workspace,
+                                                       .prepare   = backward_prepare,
+                                                       .launch    = backward_launch,
+                                                       .release   = backward_release};
