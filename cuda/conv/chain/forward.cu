@@ -74,10 +74,10 @@ template <class S, typename T> __device__ __noinline__ void chain_same(chain_blo
     sums_flush<D::NT, S::K>(first, second, chain_rows(k), slot.n0);
     __syncthreads();
     exchange_send<S::K>(k.mail, chain_rows(k), (int)blockIdx.x, k.epoch);
-    chain_store<S::K, S::P, T>(s, out, n, place);
+    chain_put<S::K>(k.base + (uint32_t)B, out, n, place); /* every warp has read its input */
     chain_own<S::K, 1>(k, s);
     chain_results<S::K>(k, 0);
-    chain_act<S::K, S::P, T>(k, s, out, (uint32_t)(s.z ? A : B), n, place);
+    chain_act<S::K, S::P, T, true>(k, s, k.base + (uint32_t)B, k.base + (uint32_t)(s.z ? A : B));
 }
 
 /* ---- stride 2 ---- */
@@ -127,7 +127,7 @@ template <class S, typename T> __device__ __noinline__ void chain_down(chain_blo
     using X            = chain_tile<S::C>;
     using Y            = chain_tile<S::K>;
     constexpr int FROM = S::C == 16 ? CHAIN_A16 : CHAIN_A32, A = S::C == 16 ? CHAIN_A32 : CHAIN_A64,
-                  B            = S::C == 16 ? CHAIN_B32 : CHAIN_B64;
+                  B = S::C == 16 ? CHAIN_B32 : CHAIN_B64, TO = S::R == 3 ? B : A;
     const int             lane = (int)threadIdx.x % CK_WARP;
     const forward_slot<S> slot;
     const int             n = slot.n0 + lane % 4 * 2 * D::NT;
@@ -156,19 +156,11 @@ template <class S, typename T> __device__ __noinline__ void chain_down(chain_blo
     __syncthreads();
     for (int t = 0; t < D::TILES; t++)
         exchange_send<S::K>(k.mail, chain_rows(k) + t * WARPS * 2 * S::K, (int)blockIdx.x * D::TILES + t, k.epoch);
-    chain_store<S::K, S::P, T>(s, out, n, place);
+    chain_put<S::K>(k.base + (uint32_t)TO, out, n, place);
     if (S::R == 3 && s.pad) chain_pad<S>(k.base + FROM, k.base + A);
     chain_own<S::K, D::TILES>(k, s);
     chain_results<S::K>(k, S::R == 1);
-    if constexpr (S::R == 3)
-        chain_act<S::K, S::P, T>(k, s, out, (uint32_t)B, n, place);
-    else
-#pragma unroll
-        for (int i = 0; i < 2 * D::TILES; i++) {
-            int row, col;
-            place(i, row, col);
-            tile_put<D::NT>(k.base + (uint32_t)(A + ((row + 1) * Y::COLS + col + 1) * Y::PITCH + n * 2), out[i]);
-        }
+    chain_act<S::K, S::P, T, S::R == 3>(k, s, k.base + (uint32_t)TO, k.base + (uint32_t)TO);
 }
 
 /* ---- the stem ---- */
@@ -236,10 +228,10 @@ template <typename T> __device__ __noinline__ void chain_stem(chain_block k, con
     for (int t = 0; t < STEM_TILES; t++)
         exchange_send<STEM_K>(k.mail, chain_rows(k) + t * WARPS * 2 * STEM_K, (int)blockIdx.x * STEM_TILES + t,
                               k.epoch);
-    chain_store<STEM_K, STEM_SIDE, T>(s, out, n, place);
+    chain_put<STEM_K>(k.base + (uint32_t)CHAIN_A16, out, n, place);
     chain_own<STEM_K, STEM_TILES>(k, s);
     chain_results<STEM_K>(k, 0);
-    chain_act<STEM_K, STEM_SIDE, T>(k, s, out, (uint32_t)CHAIN_A16, n, place);
+    chain_act<STEM_K, STEM_SIDE, T, true>(k, s, k.base + (uint32_t)CHAIN_A16, k.base + (uint32_t)CHAIN_A16);
 }
 
 /* ---- the kernel ---- */

@@ -101,12 +101,6 @@ template <int NT> __device__ __forceinline__ void tile_put(uint32_t at, const pi
     else
         asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(at), "r"(p.word[0]), "r"(p.word[1]) : "memory");
 }
-__device__ __forceinline__ piece<2> tile_get(uint32_t at) {
-    piece<2> p;
-    asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(p.word[0]), "=r"(p.word[1]) : "r"(at) : "memory");
-    return p;
-}
-
 /* ---- sums ---- */
 
 __device__ __forceinline__ float *chain_rows(const chain_block &k) {
@@ -153,73 +147,77 @@ template <int K> __device__ __forceinline__ void chain_results(const chain_block
 
 /* ---- what follows ---- */
 
-/* Stores the mask's bits of four channels of a thread; two neighbouring lanes have the channels of a byte. */
-template <typename T> __device__ __forceinline__ void chain_mask(uint8_t *mask, int64_t element, const piece<2> &p) {
-    unsigned bits = 0;
-#pragma unroll
-    for (int j = 0; j < 2; j++) {
-        const float2 v = ck_unpack_word<T>(p.word[j]);
-        bits |= (v.x > 0.0f ? 1u : 0u) << (2 * j) | (v.y > 0.0f ? 2u : 0u) << (2 * j);
-    }
-    const unsigned other = __shfl_down_sync(0xffffffffu, bits, 1);
-    if ((threadIdx.x & 1) == 0) mask[element / 8] = (uint8_t)(bits | other << 4);
-}
-
-/* act(y) of the pieces of a convolution with K channels, P x P pixels, into the tile at `to` and, where a block ends,
- * to z. place(i, row, col): pixel of piece i; n: the thread's first channel. */
-template <int K, int P, typename T, int NT, int COUNT, typename Place>
-__device__ __forceinline__ void chain_act(const chain_block &k, const chain_step &s, piece<NT> (&out)[COUNT],
-                                          uint32_t to, int n, Place place) {
-    using X            = chain_tile<K>;
-    const float *table = reinterpret_cast<const float *>(k.memory + CHAIN_TABLE);
-    float        scale[2 * NT], bias[2 * NT], more[2 * NT];
-    load_floats(scale, table + n), load_floats(bias, table + 64 + n);
-    load_floats(more, table + 2 * 64 + n);
-    if (s.skip == CK_CHAIN_SHORTCUT) {
-        float add[2 * NT];
-        load_floats(add, table + 3 * 64 + n);
-#pragma unroll
-        for (int j = 0; j < 2 * NT; j++) bias[j] += add[j];
-    }
+/* Writes the pieces of y, not yet normalised, to a tile. place(i, row, col): pixel of piece i; n: the thread's first
+ * channel. */
+template <int K, int NT, int COUNT, typename Place>
+__device__ __forceinline__ void chain_put(uint32_t to, const piece<NT> (&out)[COUNT], int n, Place place) {
+    using X = chain_tile<K>;
 #pragma unroll
     for (int i = 0; i < COUNT; i++) {
         int row, col;
         place(i, row, col);
-        const uint32_t at  = k.base + to + (uint32_t)(((row + 1) * X::COLS + col + 1) * X::PITCH + n * 2);
-        piece<NT>      add = {};
-        if constexpr (NT == 2)
-            if (s.skip != CK_CHAIN_PLAIN) add = tile_get(at);
+        tile_put<NT>(to + (uint32_t)(((row + 1) * X::COLS + col + 1) * X::PITCH + n * 2), out[i]);
+    }
+}
+
+/* Scale and bias of a thread's eight channels, and those of the shortcut. */
+struct chain_factors {
+    float                      scale[8], bias[8], more[8];
+    __device__ __forceinline__ chain_factors(const float *table, int first, bool shortcut) {
+        load_floats(scale, table + first), load_floats(bias, table + 64 + first);
+        if (!shortcut) return;
+        float add[8];
+        load_floats(more, table + 2 * 64 + first), load_floats(add, table + 3 * 64 + first);
 #pragma unroll
-        for (int j = 0; j < NT; j++) {
-            const float2 x = ck_unpack_word<T>(out[i].word[j]), a = ck_unpack_word<T>(add.word[j]);
-            float2       v;
-            if (s.skip == CK_CHAIN_SHORTCUT) {
-                v.x = fmaf(x.x, scale[2 * j], fmaf(a.x, more[2 * j], bias[2 * j]));
-                v.y = fmaf(x.y, scale[2 * j + 1], fmaf(a.y, more[2 * j + 1], bias[2 * j + 1]));
-            } else {
-                v.x = fmaf(x.x, scale[2 * j], bias[2 * j]), v.y = fmaf(x.y, scale[2 * j + 1], bias[2 * j + 1]);
-                if (s.skip == CK_CHAIN_IDENTITY) v.x += a.x, v.y += a.y;
+        for (int j = 0; j < 8; j++) bias[j] += add[j];
+    }
+};
+
+/* Stores y from the tile at `raw`. With ACT, also writes act(y), with the addition, to the tile at `to` and, where a
+ * block ends, to z. The loop is short: a step of straight code would exceed the instruction cache. */
+template <int K, int P, typename T, bool ACT>
+__device__ __forceinline__ void chain_act(const chain_block &k, const chain_step &s, uint32_t raw, uint32_t to) {
+    using X              = chain_tile<K>;
+    constexpr int CHUNKS = K / 8, ROWS = THREADS / CHUNKS / P, ROUNDS = P / ROWS;
+    static_assert(ROWS * P * CHUNKS == THREADS && ROUNDS * ROWS == P, "a thread keeps its column and its channels");
+    const int           chunk = (int)threadIdx.x % CHUNKS, col = (int)threadIdx.x / CHUNKS % P;
+    const int           row      = (int)threadIdx.x / CHUNKS / P;
+    const bool          shortcut = s.skip == CK_CHAIN_SHORTCUT, identity = s.skip == CK_CHAIN_IDENTITY;
+    const chain_factors f(reinterpret_cast<const float *>(k.memory + CHAIN_TABLE), chunk * 8, shortcut);
+    const uint32_t      at    = (uint32_t)(((row + 1) * X::COLS + col + 1) * X::PITCH + chunk * 16);
+    const int64_t       first = (((int64_t)blockIdx.x * P + row) * P + col) * K + chunk * 8;
+    T                  *y = (T *)s.y + first, *z = s.z ? (T *)s.z + first : NULL;
+    uint8_t            *mask = s.mask ? s.mask + first / 8 : NULL;
+    raw += at, to += at;
+#pragma unroll 2
+    for (int i = 0; i < ROUNDS; i++) {
+        uint4 v = ck_get16(raw);
+        ck_store_whole(y, v);
+        if (ACT) {
+            float x[8], a[8];
+            ck_unpack<T>(v, x);
+            if (shortcut || identity) ck_unpack<T>(ck_get16(to), a);
+#pragma unroll
+            for (int j = 0; j < 8; j++) {
+                x[j] = fmaf(x[j], f.scale[j], shortcut ? fmaf(a[j], f.more[j], f.bias[j]) : f.bias[j]);
+                if (identity) x[j] += a[j];
+                x[j] = ck_relu(x[j]);
             }
-            out[i].word[j] = ck_pack_word<T>(ck_relu(v.x), ck_relu(v.y));
+            v = ck_pack<T>(x);
+            ck_put16(to, v);
+            if (z) ck_store_whole(z, v);
+            if (mask) {
+                unsigned bits = 0;
+                ck_unpack<T>(v, x); /* a value too small for the type is 0 */
+#pragma unroll
+                for (int j = 0; j < 8; j++) bits |= x[j] > 0.0f ? 1u << j : 0u;
+                *mask = (uint8_t)bits;
+            }
         }
-        tile_put<NT>(at, out[i]);
-        if constexpr (NT == 2)
-            if (s.z) {
-                const int64_t element = (((int64_t)blockIdx.x * P + row) * P + col) * K + n;
-                piece_store<NT>((T *)s.z + element, out[i]);
-                if (s.mask) chain_mask<T>(s.mask, element, out[i]);
-            }
-    }
-}
-
-/* Stores the pieces of y. */
-template <int K, int P, typename T, int NT, int COUNT, typename Place>
-__device__ __forceinline__ void chain_store(const chain_step &s, const piece<NT> (&out)[COUNT], int n, Place place) {
-#pragma unroll
-    for (int i = 0; i < COUNT; i++) {
-        int row, col;
-        place(i, row, col);
-        piece_store<NT>((T *)s.y + (((int64_t)blockIdx.x * P + row) * P + col) * K + n, out[i]);
+        raw += ROWS * X::COLS * X::PITCH, to += ROWS * X::COLS * X::PITCH;
+        y += ROWS * P * K;
+        if (z) z += ROWS * P * K;
+        if (mask) mask += ROWS * P * K / 8;
     }
 }
 
