@@ -13,7 +13,7 @@ namespace {
 /* ---- filters ---- */
 
 template <class S, typename T> __device__ __forceinline__ void chain_filter_of(uint32_t to, const void *w) {
-    filter_issue<S, cut<S>::NT, S::TAPS * S::C * 2 + 16, THREADS>(to, (const T *)w);
+    filter_issue<S, cut<S>::NT, S::TAPS * S::C * 2 + 16, CHAIN_THREADS>(to, (const T *)w);
 }
 using s16 = shape<16, 16, 32, 1, 3>;
 using d16 = shape<16, 32, 32, 2, 3>;
@@ -51,30 +51,30 @@ template <class S, typename T> __device__ __noinline__ void chain_same(chain_blo
                   B            = S::K == 16   ? CHAIN_B16
                                  : S::K == 32 ? CHAIN_B32
                                               : CHAIN_B64;
+    constexpr int         MT   = D::MT / 2; /* two warps have the groups of one in cifar_conv.cu */
     const int             lane = (int)threadIdx.x % CK_WARP;
     const forward_slot<S> slot;
-    const int             n  = slot.n0 + lane % 4 * 2 * D::NT;
+    const int             n0 = slot.n0, m0 = (int)threadIdx.x / THREADS * MT;
     const uint32_t        xs = k.base + (uint32_t)(s.z ? B : A); /* the second convolution of a block ends it */
-    float                 first[2 * D::NT] = {}, second[2 * D::NT] = {}, acc[D::MT][D::NT][4] = {};
-    piece<D::NT>          out[2 * D::MT];
-    chain_clear_sums<S::K, 1>(k);
+    float                 first[2 * D::NT] = {}, second[2 * D::NT] = {}, acc[MT][D::NT][4] = {};
+    piece<D::NT>          out[2 * MT];
     ck_copy_wait<0>();
     __syncthreads(); /* the filter and the tile are complete */
     if (next) chain_filter<T>(k.base, *next);
     forward_rows<S, T>(
-        acc, xs + (uint32_t)(input_pixel<S, X>(slot.row(0, lane & 15), slot.col(0, lane & 15)) + (lane >> 4) * 16),
-        k.base + (uint32_t)(s.w_at + (slot.n0 + (lane & 7) + (lane >> 4) * 8) * M::W_PITCH + (lane >> 3 & 1) * 16));
+        acc, xs + (uint32_t)(input_pixel<S, X>(slot.row(m0, lane & 15), slot.col(0, lane & 15)) + (lane >> 4) * 16),
+        k.base + (uint32_t)(s.w_at + (n0 + (lane & 7) + (lane >> 4) * 8) * M::W_PITCH + (lane >> 3 & 1) * 16));
 #pragma unroll
-    for (int m = 0; m < D::MT; m++)
+    for (int m = 0; m < MT; m++)
 #pragma unroll
         for (int half = 0; half < 2; half++) out[2 * m + half] = forward_round<T, D::NT>(acc[m], half, first, second);
     const auto place = [&](int i, int &row, int &col) {
-        row = slot.row(i / 2, i % 2 * 8 + lane / 4), col = slot.col(i / 2, i % 2 * 8 + lane / 4);
+        row = slot.row(m0 + i / 2, i % 2 * 8 + lane / 4), col = slot.col(i / 2, i % 2 * 8 + lane / 4);
     };
-    sums_flush<D::NT, S::K>(first, second, chain_rows(k), slot.n0);
+    chain_sums<D::NT>(k, first, second);
     __syncthreads();
-    exchange_send<S::K>(k.mail, chain_rows(k), (int)blockIdx.x, k.epoch);
-    chain_put<S::K>(k.base + (uint32_t)B, out, n, place); /* every warp has read its input */
+    chain_send<S::K, D::NT, true>(k, (int)blockIdx.x, 0);
+    chain_put<S::K>(k.base + (uint32_t)B, out, n0 + lane % 4 * 2 * D::NT, place); /* every warp has read its input */
     chain_own<S::K, 1>(k, s);
     chain_results<S::K>(k, 0);
     chain_act<S::K, S::P, T, true>(k, s, k.base + (uint32_t)B, k.base + (uint32_t)(s.z ? A : B));
@@ -109,7 +109,7 @@ template <class S> __device__ __forceinline__ void chain_pad(uint32_t from, uint
     using Y              = chain_tile<S::K>;
     constexpr int BEFORE = (S::K - S::C) / 2 / 8, CHUNKS = S::K / 8;
     static_assert((S::K - S::C) / 2 % 8 == 0, "whole vectors");
-    for (int v = (int)threadIdx.x; v < S::P * S::P * CHUNKS; v += THREADS) {
+    for (int v = (int)threadIdx.x; v < S::P * S::P * CHUNKS; v += CHAIN_THREADS) {
         const int  chunk = v % CHUNKS, col = v / CHUNKS % S::P, row = v / CHUNKS / S::P, c = chunk - BEFORE;
         const bool real  = c >= 0 && c < S::C / 8;
         uint4      value = make_uint4(0, 0, 0, 0);
@@ -131,32 +131,30 @@ template <class S, typename T> __device__ __noinline__ void chain_down(chain_blo
     const int             lane = (int)threadIdx.x % CK_WARP;
     const forward_slot<S> slot;
     const int             n = slot.n0 + lane % 4 * 2 * D::NT;
-    piece<D::NT>          out[2 * D::TILES];
-    static_assert(D::MT == 1 && D::NT == 4, "a group a tile");
-    chain_clear_sums<S::K, D::TILES>(k);
+    piece<D::NT>          out[2];
+    const int             t = (int)threadIdx.x / THREADS; /* eight warps a tile */
+    static_assert(D::MT == 1 && D::NT == 4 && D::TILES <= 2, "a group a tile");
     ck_copy_wait<0>();
     __syncthreads();
     if (next) chain_filter<T>(k.base, *next);
     if (S::R == 3) image_margin<Y>(k.base + A), image_margin<Y>(k.base + B);
-    const uint32_t b0 =
-        k.base + (uint32_t)(s.w_at + (slot.n0 + (lane & 7) + (lane >> 4) * 8) * M::W_PITCH + (lane >> 3 & 1) * 16);
-#pragma unroll
-    for (int t = 0; t < D::TILES; t++) {
+    const auto place = [&](int i, int &row, int &col) {
+        row = t * D::TH + slot.row(0, i * 8 + lane / 4), col = slot.col(0, i * 8 + lane / 4);
+    };
+    if (t < D::TILES) {
+        const uint32_t b0 =
+            k.base + (uint32_t)(s.w_at + (slot.n0 + (lane & 7) + (lane >> 4) * 8) * M::W_PITCH + (lane >> 3 & 1) * 16);
         float     first[2 * D::NT] = {}, second[2 * D::NT] = {}, acc[D::NT][4] = {};
         const int row = 2 * (t * D::TH + slot.row(0, lane & 15)) + (S::R == 1),
                   col = 2 * slot.col(0, lane & 15) + (S::R == 1);
         chain_taps<S, T>(acc, k.base + (uint32_t)(FROM + (row * X::COLS + col) * X::PITCH + (lane >> 4) * 16), b0);
 #pragma unroll
-        for (int half = 0; half < 2; half++) out[2 * t + half] = forward_round<T, D::NT>(acc, half, first, second);
-        sums_flush<D::NT, S::K>(first, second, chain_rows(k) + t * WARPS * 2 * S::K, slot.n0);
+        for (int half = 0; half < 2; half++) out[half] = forward_round<T, D::NT>(acc, half, first, second);
+        chain_sums<D::NT>(k, first, second);
     }
-    const auto place = [&](int i, int &row, int &col) {
-        row = i / 2 * D::TH + slot.row(0, i % 2 * 8 + lane / 4), col = slot.col(0, i % 2 * 8 + lane / 4);
-    };
     __syncthreads();
-    for (int t = 0; t < D::TILES; t++)
-        exchange_send<S::K>(k.mail, chain_rows(k) + t * WARPS * 2 * S::K, (int)blockIdx.x * D::TILES + t, k.epoch);
-    chain_put<S::K>(k.base + (uint32_t)TO, out, n, place);
+    for (int i = 0; i < D::TILES; i++) chain_send<S::K, D::NT, false>(k, (int)blockIdx.x * D::TILES + i, i * WARPS);
+    if (t < D::TILES) chain_put<S::K>(k.base + (uint32_t)TO, out, n, place);
     if (S::R == 3 && s.pad) chain_pad<S>(k.base + FROM, k.base + A);
     chain_own<S::K, D::TILES>(k, s);
     chain_results<S::K>(k, S::R == 1);
@@ -169,7 +167,7 @@ enum { CHAIN_STEM_MT = 4 };
 
 /* [k][r][4 columns][4 channels] */
 template <typename T> __device__ __forceinline__ void chain_stem_filter(char *to, const T *w) {
-    for (int i = (int)threadIdx.x; i < STEM_K * 48; i += THREADS) {
+    for (int i = (int)threadIdx.x; i < STEM_K * 48; i += CHAIN_THREADS) {
         const int k = i / 48, r = i / 16 % 3, s = i / 4 % 4, c = i % 4;
         uint16_t  v = 0;
         if (s < 3 && c < 3) v = ((const uint16_t *)w)[((k * 3 + r) * 3 + s) * 3 + c];
@@ -180,54 +178,48 @@ template <typename T> __device__ __forceinline__ void chain_stem_filter(char *to
 template <typename T> __device__ __noinline__ void chain_stem(chain_block k, const void *images) {
     const chain_step &s = k.step(0), *next = k.next();
     constexpr int     NT = 2, MT = CHAIN_STEM_MT;
-    const int         lane = (int)threadIdx.x % CK_WARP, warp = (int)threadIdx.x / CK_WARP, n = lane % 4 * 2 * NT;
-    const T          *x = (const T *)images + (int64_t)blockIdx.x * STEM_SIDE * STEM_SIDE * 3;
-    piece<NT>         out[STEM_TILES * MT * 2];
-    const uint32_t    b0 =
+    const int      lane = (int)threadIdx.x % CK_WARP, warp = (int)threadIdx.x / CK_WARP % WARPS, n = lane % 4 * 2 * NT;
+    const T       *x = (const T *)images + (int64_t)blockIdx.x * STEM_SIDE * STEM_SIDE * 3;
+    piece<NT>      out[MT * 2];
+    const int      t              = (int)threadIdx.x / THREADS; /* eight warps a tile */
+    float          acc[MT][NT][4] = {}, first[2 * NT] = {}, second[2 * NT] = {};
+    uint32_t       at[MT];
+    const uint32_t b0 =
         k.base + (uint32_t)(CHAIN_STEM_W + ((lane & 7) + (lane >> 4) * 8) * STEM_PITCH + (lane >> 3 & 1) * 16);
-    chain_clear_sums<STEM_K, STEM_TILES>(k);
     if (next) chain_filter<T>(k.base, *next);
     chain_stem_filter<T>(k.memory + CHAIN_STEM_W, (const T *)s.w);
     image_margin<chain_tile<16>>(k.base + CHAIN_A16);
-    for (int t = 0; t < STEM_TILES; t++) stem_fill(k.memory + CHAIN_STEM_AT + t * STEM_BYTES, x, t * STEM_TH - 1);
+    stem_fill(k.memory + CHAIN_STEM_AT + t * STEM_BYTES, x, t * STEM_TH - 1);
     __syncthreads();
 #pragma unroll
-    for (int t = 0; t < STEM_TILES; t++) {
-        float    acc[MT][NT][4] = {}, first[2 * NT] = {}, second[2 * NT] = {};
-        uint32_t at[MT];
+    for (int m = 0; m < MT; m++) {
+        const int pixel = (warp * MT + m) * 16 + (lane & 15);
+        at[m]           = k.base + (uint32_t)(CHAIN_STEM_AT + t * STEM_BYTES + (lane >> 4) * 16) +
+                stem_pixel(pixel / STEM_SIDE, pixel % STEM_SIDE);
+    }
+#pragma unroll
+    for (int r = 0; r < 3; r++) {
+        uint32_t bf[4], af[4];
+        ck_ldmatrix(bf, b0 + (uint32_t)(r * 32));
 #pragma unroll
         for (int m = 0; m < MT; m++) {
-            const int pixel = (warp * MT + m) * 16 + (lane & 15);
-            at[m]           = k.base + (uint32_t)(CHAIN_STEM_AT + t * STEM_BYTES + (lane >> 4) * 16) +
-                    stem_pixel(pixel / STEM_SIDE, pixel % STEM_SIDE);
+            ck_ldmatrix(af, at[m] + (uint32_t)(r * STEM_LINE));
+            mma<T>(acc[m][0], af, bf[0], bf[1]);
+            mma<T>(acc[m][1], af, bf[2], bf[3]);
         }
-#pragma unroll
-        for (int r = 0; r < 3; r++) {
-            uint32_t bf[4], af[4];
-            ck_ldmatrix(bf, b0 + (uint32_t)(r * 32));
-#pragma unroll
-            for (int m = 0; m < MT; m++) {
-                ck_ldmatrix(af, at[m] + (uint32_t)(r * STEM_LINE));
-                mma<T>(acc[m][0], af, bf[0], bf[1]);
-                mma<T>(acc[m][1], af, bf[2], bf[3]);
-            }
-        }
-#pragma unroll
-        for (int m = 0; m < MT; m++)
-#pragma unroll
-            for (int half = 0; half < 2; half++)
-                out[(t * MT + m) * 2 + half] = forward_round<T, NT>(acc[m], half, first, second);
-        sums_flush<NT, STEM_K>(first, second, chain_rows(k) + t * WARPS * 2 * STEM_K, 0);
     }
+#pragma unroll
+    for (int m = 0; m < MT; m++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) out[m * 2 + half] = forward_round<T, NT>(acc[m], half, first, second);
+    chain_sums<NT>(k, first, second);
     const auto place = [&](int i, int &row, int &col) {
-        const int pixel = (warp * MT + i / 2 % MT) * 16 + i % 2 * 8 + lane / 4;
-        row = i / 2 / MT * STEM_TH + pixel / STEM_SIDE, col = pixel % STEM_SIDE;
+        const int pixel = (warp * MT + i / 2) * 16 + i % 2 * 8 + lane / 4;
+        row = t * STEM_TH + pixel / STEM_SIDE, col = pixel % STEM_SIDE;
     };
     __syncthreads();
     image_margin<chain_tile<16>>(k.base + CHAIN_B16); /* nobody reads the stem's tiles any more */
-    for (int t = 0; t < STEM_TILES; t++)
-        exchange_send<STEM_K>(k.mail, chain_rows(k) + t * WARPS * 2 * STEM_K, (int)blockIdx.x * STEM_TILES + t,
-                              k.epoch);
+    for (int i = 0; i < STEM_TILES; i++) chain_send<STEM_K, NT, false>(k, (int)blockIdx.x * STEM_TILES + i, i * WARPS);
     chain_put<STEM_K>(k.base + (uint32_t)CHAIN_A16, out, n, place);
     chain_own<STEM_K, STEM_TILES>(k, s);
     chain_results<STEM_K>(k, 0);
@@ -237,7 +229,7 @@ template <typename T> __device__ __noinline__ void chain_stem(chain_block k, con
 /* ---- the kernel ---- */
 
 template <typename T, int MOST>
-__global__ void __launch_bounds__(THREADS, 1) chain_kernel(const __grid_constant__ chain_args<MOST> a) {
+__global__ void __launch_bounds__(CHAIN_THREADS, 1) chain_kernel(const __grid_constant__ chain_args<MOST> a) {
     extern __shared__ __align__(16) char memory[];
     chain_block                          k = {.memory = memory,
                                               .base   = ck_shared(memory),
@@ -321,7 +313,7 @@ cudaError_t chain_run(const struct ck_chain_step *steps, int count, const void *
     attribute.id              = cudaLaunchAttributeCooperative;
     attribute.val.cooperative = 1;
     config.gridDim            = dim3((unsigned)steps[0].conv.N);
-    config.blockDim           = dim3(THREADS);
+    config.blockDim           = dim3(CHAIN_THREADS);
     config.dynamicSmemBytes   = CHAIN_BYTES;
     config.stream             = stream;
     config.attrs              = &attribute;

@@ -10,6 +10,7 @@
 namespace cifar {
 namespace {
 
+enum { CHAIN_WARPS = 16, CHAIN_THREADS = CHAIN_WARPS * CK_WARP };
 enum chain_kind {
     CHAIN_STEM,
     CHAIN_16,
@@ -41,10 +42,10 @@ enum {
     CHAIN_W2    = CHAIN_W_S32 + 64 * (32 * 2 + 16),
     CHAIN_W0    = CHAIN_B16 + chain_tile<16>::BYTES,
     CHAIN_W1    = CHAIN_W0 + 64 * (9 * 32 * 2 + 16),
-    CHAIN_SUMS  = CHAIN_W1 + 64 * (9 * 64 * 2 + 16), /* [2 tiles][WARPS][2][K], of up to 32 or 64 channels */
-    CHAIN_TABLE = CHAIN_SUMS + WARPS * 2 * 64 * 4,   /* scale and bias of the convolution and of the shortcut */
-    CHAIN_OWN   = CHAIN_TABLE + 2 * 2 * 64 * 4,      /* scale and bias that the block's owners have computed */
-    CHAIN_STEPS = CHAIN_OWN + 2 * 64 * 4,            /* four steps: the present one and those before and after it */
+    CHAIN_SUMS  = CHAIN_W1 + 64 * (9 * 64 * 2 + 16),     /* [CHAIN_WARPS][2][8*NT] */
+    CHAIN_TABLE = CHAIN_SUMS + CHAIN_WARPS * 2 * 32 * 4, /* scale and bias of the convolution and of the shortcut */
+    CHAIN_OWN   = CHAIN_TABLE + 2 * 2 * 64 * 4,          /* scale and bias that the block's owners have computed */
+    CHAIN_STEPS = CHAIN_OWN + 2 * 64 * 4,                /* four steps: the present one and those before and after it */
     CHAIN_BYTES = CHAIN_STEPS + 4 * 256
 };
 static_assert(CHAIN_W_S16 + 32 * (16 * 2 + 16) <= CHAIN_W0 && CHAIN_W2 + 64 * (9 * 64 * 2 + 16) <= CHAIN_W0, "places");
@@ -87,7 +88,7 @@ struct chain_block {
     __device__ __forceinline__ const chain_step *next() const { return index + 1 < count ? &step(1) : NULL; }
     /* Copies step `ahead` into shared memory; two warps do it. Its place was that of a step before the last barrier. */
     __device__ __forceinline__ void fetch(int ahead) const {
-        const int word = (int)threadIdx.x - 64;
+        const int word = (int)threadIdx.x - (CHAIN_THREADS - 64);
         if (word >= 0 && word < (int)sizeof(chain_step) / 4 && index + ahead < count)
             reinterpret_cast<uint32_t *>(memory + CHAIN_STEPS + (index + ahead) % 4 * 256)[word] =
                 reinterpret_cast<const uint32_t *>(all + index + ahead)[word];
@@ -106,12 +107,32 @@ template <int NT> __device__ __forceinline__ void tile_put(uint32_t at, const pi
 __device__ __forceinline__ float *chain_rows(const chain_block &k) {
     return reinterpret_cast<float *>(k.memory + CHAIN_SUMS);
 }
-/* A warp clears its own row of each tile. */
-template <int K, int TILES> __device__ __forceinline__ void chain_clear_sums(const chain_block &k) {
+/* Stores the warp's sums of its 8*NT channels as its row. */
+template <int NT>
+__device__ __forceinline__ void chain_sums(const chain_block &k, float (&first)[2 * NT], float (&second)[2 * NT]) {
     const int lane = (int)threadIdx.x % CK_WARP, warp = (int)threadIdx.x / CK_WARP;
-    for (int t = 0; t < TILES; t++)
-        for (int i = lane; i < 2 * K; i += CK_WARP) chain_rows(k)[(t * WARPS + warp) * 2 * K + i] = 0;
+    float    *row = chain_rows(k) + warp * 2 * 8 * NT;
+    for (int i = lane; i < 2 * 8 * NT; i += CK_WARP) row[i] = 0;
     __syncwarp();
+    sums_flush<NT, 8 * NT>(first, second, chain_rows(k), 0);
+}
+
+/* Sends the block's sums of K channels as row `row`, added as the blocks of cifar_conv.cu do it: over its eight warps,
+ * of which this block has two halves, or over eight warps from `warp` on. NW: warps along the channels. */
+template <int K, int NT, bool HALVES>
+__device__ __forceinline__ void chain_send(const chain_block &k, int row, int warp) {
+    constexpr int CH = 8 * NT, NW = K / CH;
+    const int     c = (int)threadIdx.x;
+    if (c >= K) return;
+    const float *rows = chain_rows(k) + (warp + c / CH) * 2 * CH + c % CH;
+    float        a = 0, b = 0;
+#pragma unroll
+    for (int w = 0; w < WARPS; w += NW) {
+        float first = rows[w * 2 * CH], second = rows[w * 2 * CH + CH];
+        if (HALVES) first += rows[(WARPS + w) * 2 * CH], second += rows[(WARPS + w) * 2 * CH + CH];
+        a += first, b += second;
+    }
+    packet_store(&k.mail->packet[c][row], a, b, k.epoch);
 }
 
 /* Owners: warp w of block b has channel b + w*blocks. Adds the sums of all blocks, finishes the BN and sends the
@@ -137,7 +158,7 @@ template <int K, int TILES> __device__ __forceinline__ void chain_own(const chai
 /* Scale and bias of all channels, into table `which`. All threads synchronise. */
 template <int K> __device__ __forceinline__ void chain_results(const chain_block &k, int which) {
     float    *table = reinterpret_cast<float *>(k.memory + CHAIN_TABLE) + which * 2 * 64;
-    const int c     = (int)threadIdx.x - (THREADS - 64);
+    const int c     = (int)threadIdx.x - (CHAIN_THREADS - 128);
     if (c >= 0 && c < K) {
         const float3 v = exchange_result(k.mail, c, k.epoch);
         table[c] = v.x, table[64 + c] = v.y;
@@ -178,8 +199,9 @@ struct chain_factors {
 template <int K, int P, typename T, bool ACT>
 __device__ __forceinline__ void chain_act(const chain_block &k, const chain_step &s, uint32_t raw, uint32_t to) {
     using X              = chain_tile<K>;
-    constexpr int CHUNKS = K / 8, ROWS = THREADS / CHUNKS / P, ROUNDS = P / ROWS;
-    static_assert(ROWS * P * CHUNKS == THREADS && ROUNDS * ROWS == P, "a thread keeps its column and its channels");
+    constexpr int CHUNKS = K / 8, ROWS = CHAIN_THREADS / CHUNKS / P, ROUNDS = P / ROWS;
+    static_assert(ROWS * P * CHUNKS == CHAIN_THREADS && ROUNDS * ROWS == P,
+                  "a thread keeps its column and its channels");
     const int           chunk = (int)threadIdx.x % CHUNKS, col = (int)threadIdx.x / CHUNKS % P;
     const int           row      = (int)threadIdx.x / CHUNKS / P;
     const bool          shortcut = s.skip == CK_CHAIN_SHORTCUT, identity = s.skip == CK_CHAIN_IDENTITY;

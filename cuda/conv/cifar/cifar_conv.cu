@@ -118,7 +118,11 @@ __global__ void __launch_bounds__(cut<S>::THREADS, cut<S>::RESIDENT) forward_ker
 #pragma unroll
         for (int m = 0; m < D::MT; m++)
 #pragma unroll
-            for (int half = 0; half < 2; half++) out[m][half] = forward_round<T, D::NT>(acc[m], half, first, second);
+            for (int half = 0; half < 2; half++) {
+                out[m][half] = forward_round<T, D::NT>(acc[m], half, first, second);
+                if (D::WHOLE && half && m + 1 == D::MT / 2 && a.sums && a.N <= (int64_t)gridDim.x)
+                    sums_flush<D::NT, S::K>(first, second, rows, slot_of_warp.n0, true); /* as chain/forward.cu does */
+            }
         if (a.sums && job + gridDim.x >= a.N * D::TILES)
             forward_sums<D::NT, S::K, D::WARPS>(a, first, second, rows, slot_of_warp.n0);
         T *y = (T *)a.y + (image * S::P + y0) * S::P * S::K + slot_of_warp.n0 + lane % 4 * 2 * D::NT;

@@ -55,7 +55,7 @@ template <class S> struct forward_slot {
     using G = groups<S::STRIDE == 1 ? (int)S::P : 16, S::STRIDE == 1 ? (int)D::TH : 1>;
     int                        n0, m0, strip;
     __device__ __forceinline__ forward_slot() {
-        const int warp = (int)threadIdx.x / CK_WARP, rest = warp / D::NW;
+        const int warp = (int)threadIdx.x / CK_WARP % D::WARPS, rest = warp / D::NW;
         n0 = warp % D::NW * 8 * D::NT;
         if constexpr (D::WHOLE)
             strip = rest % G::STRIPS * 16, m0 = rest / G::STRIPS * D::MT;
