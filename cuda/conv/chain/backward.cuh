@@ -150,9 +150,39 @@ template <int NT> struct keep_next {
         else
             asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(to), "r"(p.word[0]), "r"(p.word[1]) : "memory");
     }
+    template <int N> __device__ __forceinline__ void part(float (&)[N], float (&)[N]) const {}
 };
 
 /* ---- sums ---- */
+
+/* Stores the warp's sums of its 8*NT channels as its row. */
+template <int NT>
+__device__ __forceinline__ void back_sums(const back_block &k, float (&first)[2 * NT], float (&second)[2 * NT]) {
+    float *rows = k.floats(BACK_SUMS), *row = rows + (int)threadIdx.x / CK_WARP * 2 * 8 * NT;
+    for (int i = (int)threadIdx.x % CK_WARP; i < 2 * 8 * NT; i += CK_WARP) row[i] = 0;
+    __syncwarp();
+    sums_flush<NT, 8 * NT>(first, second, rows, 0);
+}
+
+/* Sends the block's sums, added as the blocks of cifar_conv_grad.cu do it, whose warps are fewer: PARTS of them are
+ * rows of several warps here. factor: multiplies the second sums. */
+template <class S> __device__ __forceinline__ void back_send(const back_block &k, const float *factor) {
+    using D          = grad_tiling<S>;
+    constexpr int CH = 8 * D::NT, ROW = 2 * CH, HALF = BACK_WARPS / 2;
+    const int     c = (int)threadIdx.x;
+    if (c >= S::C) return;
+    const float *rows = k.floats(BACK_SUMS) + c / CH * ROW + c % CH;
+    float        a = 0, b = 0;
+    for (int w = 0; w < D::DX_WARPS; w += D::NW) {
+        float first = rows[w * ROW], second = rows[w * ROW + CH];
+        if (D::BY_ROW) first += rows[(w + HALF) * ROW], second += rows[(w + HALF) * ROW + CH];
+        if (!D::BY_ROW && D::DX_WARPS == HALF && w >= D::ROWS)
+            for (int i = 1; i < 3; i++)
+                first += rows[(w + i * D::ROWS) * ROW], second += rows[(w + i * D::ROWS) * ROW + CH];
+        a += first, b += second;
+    }
+    packet_store(&k.mail->packet[c][blockIdx.x], a, b * factor[c], k.epoch);
+}
 
 /* Owners: warp w of block b has channel b + w*blocks. Adds the sums of all blocks, finishes the BN's gradient and sends
  * its coefficients. */
@@ -188,33 +218,61 @@ template <int K> __device__ __forceinline__ void back_coeffs(const back_block &k
 
 /* ---- one convolution ---- */
 
+/* dx of the image, with all warps. */
+template <class S, typename T>
+__device__ __forceinline__ void back_products(const grad_args &a, uint32_t dy, uint32_t filter, const float *table,
+                                              float (&first)[2 * grad_tiling<S>::NT],
+                                              float (&second)[2 * grad_tiling<S>::NT],
+                                              const keep_next<grad_tiling<S>::NT> &keep) {
+    using D             = grad_tiling<S>;
+    using L             = back_tile<S>;
+    const int      warp = (int)threadIdx.x / CK_WARP, n0 = warp % D::NW * 8 * D::NT;
+    const uint32_t b0 = dx_filter<S>(filter);
+    if constexpr (S::STRIDE == 1) {
+        /* 8 warps a tile, or two warps for the groups of one */
+        constexpr int STRIPS = cifar::groups<S::P, D::TH>::STRIPS, MT = D::TILES > 1 ? (int)D::MT : D::MT / 2;
+        const int     rest = warp % D::DX_WARPS / D::NW, more = warp / D::DX_WARPS;
+        const int     y0 = D::TILES > 1 ? more * D::TH : 0, m0 = rest / STRIPS * D::MT + (D::TILES > 1 ? 0 : more * MT);
+        dx_groups<S, T, 0, 0, MT>(a, dy + (uint32_t)(y0 * L::COLS * L::PITCH), b0, table, blockIdx.x, y0, m0,
+                                  rest % STRIPS * 16, n0, first, second, keep);
+    } else if constexpr (D::DX_WARPS == BACK_WARPS) {
+        dx_tile<S, T>(a, dy, b0, table, blockIdx.x, 0, first, second, keep);
+    } else { /* a warp for each parity of a group */
+        static_assert(D::ROWS * 4 == BACK_WARPS, "all warps work");
+        const int m0 = warp % D::ROWS, part = warp / D::ROWS;
+        if (part == 0) dx_groups<S, T, 1, 1, 1>(a, dy, b0, table, blockIdx.x, 0, m0, 0, n0, first, second, keep);
+        if (part == 1) dx_groups<S, T, 0, 1, 1>(a, dy, b0, table, blockIdx.x, 0, m0, 0, n0, first, second, keep);
+        if (part == 2) dx_groups<S, T, 1, 0, 1>(a, dy, b0, table, blockIdx.x, 0, m0, 0, n0, first, second, keep);
+        if (part == 3) dx_groups<S, T, 0, 0, 1>(a, dy, b0, table, blockIdx.x, 0, m0, 0, n0, first, second, keep);
+    }
+}
+
 template <class S, typename T> __device__ __noinline__ void back_conv(back_block k) {
     using D               = grad_tiling<S>;
     using L               = back_tile<S>;
     using M               = back_memory<S>;
     const back_step &s    = k.step(0);
-    const int        warp = (int)threadIdx.x / CK_WARP, lane = (int)threadIdx.x % CK_WARP;
     const uint32_t   half = k.half(0), filter = half + (uint32_t)M::W_AT, dy = half + (uint32_t)M::DY_AT;
-    float           *table = k.table(), *rows = k.floats(BACK_SUMS);
-    const grad_args  a = {.g            = NULL,
-                          .dy_x         = NULL,
-                          .w            = NULL,
-                          .x            = s.x,
-                          .add          = s.add,
-                          .bn_x         = s.bn_x,
-                          .dy_coeffs    = NULL,
-                          .scale_bias   = s.scale_bias,
-                          .mean_rstd    = s.mean_rstd,
-                          .dx           = s.dx,
-                          .dw           = NULL,
-                          .grad_sums    = NULL,
-                          .dw_partial   = NULL,
-                          .sums_partial = NULL,
-                          .N            = 0,
-                          .accumulate   = false,
-                          .w_new        = false,
-                          .by_image     = false};
-    static_assert(D::DX_WARPS * 2 * S::C * 4 <= 4096 && D::DX_WARPS <= BACK_WARPS, "places");
+    float           *table = k.table();
+    const grad_args  a     = {.g            = NULL,
+                              .dy_x         = NULL,
+                              .w            = NULL,
+                              .x            = s.x,
+                              .add          = s.add,
+                              .bn_x         = s.bn_x,
+                              .dy_coeffs    = NULL,
+                              .scale_bias   = s.scale_bias,
+                              .mean_rstd    = s.mean_rstd,
+                              .dx           = s.dx,
+                              .dw           = NULL,
+                              .grad_sums    = NULL,
+                              .dw_partial   = NULL,
+                              .sums_partial = NULL,
+                              .N            = 0,
+                              .accumulate   = false,
+                              .w_new        = false,
+                              .by_image     = false};
+    static_assert(BACK_WARPS * 2 * 8 * D::NT * 4 <= 4096 && D::DX_WARPS <= BACK_WARPS, "places");
     const table_entry<S::C> entry(a);
     back_coeffs<S::K>(k, s);
     entry.store(table);
@@ -230,20 +288,13 @@ template <class S, typename T> __device__ __noinline__ void back_conv(back_block
         if (k.step(1).kind != BACK_STEM) back_issue<T, false>(k.half(1), k.step(1));
         next.clear(k.half(1));
     }
-    if (warp < D::DX_WARPS) {
-        const keep_next<D::NT> keep = {k.half(1) + (uint32_t)((next.left * next.cols + next.left) * next.pitch),
-                                       next.cols, next.pitch, keeps};
-        float                  first[2 * D::NT] = {}, second[2 * D::NT] = {};
-        for (int i = lane; i < 2 * S::C; i += CK_WARP) rows[warp * 2 * S::C + i] = 0;
-        __syncwarp();
-#pragma unroll 1
-        for (int y0 = 0; y0 < S::P; y0 += D::TH)
-            dx_tile<S, T>(a, dy + (uint32_t)(y0 * L::COLS * L::PITCH), dx_filter<S>(filter), table, blockIdx.x, y0,
-                          first, second, keep);
-        sums_flush<D::NT, S::C>(first, second, rows, warp % D::NW * 8 * D::NT);
-    }
+    const keep_next<D::NT> keep = {k.half(1) + (uint32_t)((next.left * next.cols + next.left) * next.pitch), next.cols,
+                                   next.pitch, keeps};
+    float                  first[2 * D::NT] = {}, second[2 * D::NT] = {};
+    back_products<S, T>(a, dy, filter, table, first, second, keep);
+    back_sums<D::NT>(k, first, second);
     __syncthreads();
-    exchange_send<S::C, D::DX_WARPS>(k.mail, rows, (int)blockIdx.x, k.epoch, table + 3 * S::C);
+    back_send<S>(k, table + 3 * S::C);
     back_own<S::C>(k, s);
 }
 

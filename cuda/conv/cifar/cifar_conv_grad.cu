@@ -65,6 +65,12 @@ __device__ __forceinline__ void joint_issue_x(const grad_args &a, uint32_t x, in
     ck_copy_commit();
 }
 
+/* Where blocks have one image each. */
+template <class S> __device__ __forceinline__ keep_nothing<S> parts_of_sums(const grad_args &a, float *rows) {
+    using D = grad_tiling<S>;
+    return {a.by_image && a.mean_rstd && !D::LATE_SUMS ? rows : NULL, (int)threadIdx.x / CK_WARP % D::NW * 8 * D::NT};
+}
+
 /* The first warps prepare dy and compute dx. */
 template <class S, typename T> __device__ __forceinline__ void joint_dx(const grad_args &a, char *memory) {
     using D                              = grad_tiling<S>;
@@ -75,6 +81,7 @@ template <class S, typename T> __device__ __forceinline__ void joint_dx(const gr
           *table                         = reinterpret_cast<float *>(memory + D::TABLE_AT);
     float               first[2 * D::NT] = {}, second[2 * D::NT] = {};
     const joint_jobs<S> jobs(a);
+    const auto          keep = parts_of_sums<S>(a, rows);
     if (!a.w_new) filter_issue<S, D::NT, D::W_PITCH, D::DX_WARPS>(base + D::W_AT, (const T *)a.w);
     dx_clear<S>(base, rows);
     ck_begin_after_last();
@@ -96,7 +103,8 @@ template <class S, typename T> __device__ __forceinline__ void joint_dx(const gr
         else
             ck_copy_wait<LATER>();
         both<S>();
-        dx_tile<S, T>(a, dy, dx_filter<S>(base + D::W_AT), table, job / D::TILES, y0, first, second);
+        dx_tile<S, T>(a, dy, dx_filter<S>(base + D::W_AT), table, job / D::TILES, y0, first, second, keep);
+        if (D::TILES > 1 && job + 1 < jobs.end) keep.part(first, second);
         both<S>();
         joint_issue_dy<S, T>(a, dy, job + D::STAGES * jobs.step, jobs.end);
         stage = stage + 1 == D::STAGES ? 0 : stage + 1;
@@ -181,10 +189,11 @@ __device__ __forceinline__ void split_dx(const grad_args &a, char *memory, int b
     using D             = grad_tiling<S>;
     using L             = typename D::DY;
     const uint32_t base = ck_shared(memory), dy = base + D::DY_AT, line = base + D::LINE_AT;
-    float         *rows    = reinterpret_cast<float *>(memory + D::SUMS_AT),
-          *table           = reinterpret_cast<float *>(memory + D::TABLE_AT);
-    float first[2 * D::NT] = {}, second[2 * D::NT] = {};
-    bool  begun = false;
+    float         *rows         = reinterpret_cast<float *>(memory + D::SUMS_AT),
+          *table                = reinterpret_cast<float *>(memory + D::TABLE_AT);
+    float      first[2 * D::NT] = {}, second[2 * D::NT] = {};
+    bool       begun = false;
+    const auto keep  = parts_of_sums<S>(a, rows);
     static_assert(D::TILES == 1, "whole images");
     if (!a.w_new) filter_issue<S, D::NT, D::W_PITCH, D::DX_WARPS>(base + D::W_AT, (const T *)a.w);
     dx_clear<S>(base, rows);
@@ -209,7 +218,7 @@ __device__ __forceinline__ void split_dx(const grad_args &a, char *memory, int b
         }
         begun = true;
         __syncthreads();
-        dx_tile<S, T>(a, dy, dx_filter<S>(base + D::W_AT), table, image, 0, first, second);
+        dx_tile<S, T>(a, dy, dx_filter<S>(base + D::W_AT), table, image, 0, first, second, keep);
         __syncthreads();
     }
     dx_end<S>(a, first, second, rows, table, block);
@@ -256,7 +265,7 @@ cudaError_t grad_run(grad_args a, const struct ck_bn_grad_finalize &finish, int 
     if constexpr (!S::SMALL && (int)D::BYTES > (int)SHARED_LEAST)
         if (block_bytes < D::BYTES) return grad_run<small<S>, T>(a, finish, multiprocessors, block_bytes, stream);
     const int64_t dx_blocks = larger((int64_t)multiprocessors * RESIDENT - SPLIT_DW_BLOCKS, SPLIT_DX_LEAST);
-    a.by_image              = D::JOINT && a.N <= multiprocessors && a.N * D::TILES > multiprocessors;
+    a.by_image              = a.N <= (D::JOINT ? multiprocessors : dx_blocks) && a.N * 2 > multiprocessors;
     const unsigned most =
         a.by_image ? (unsigned)a.N : ck_blocks(a.N * D::TILES, 1, D::JOINT ? (int64_t)multiprocessors : dx_blocks);
     cudaError_t error;
