@@ -37,6 +37,10 @@ __global__ void __launch_bounds__(BACK_THREADS, 1) backward_kernel(const __grid_
 
 /* ---- host side ---- */
 
+/* Images of all jobs that compute one part of dw. */
+enum { SPLIT_IMAGES = grad_tiling<s64>::GROUP * grad_tiling<s64>::I };
+static_assert((int)SPLIT_IMAGES == (int)grad_tiling<d32>::GROUP * (int)grad_tiling<d32>::I, "the same for both");
+
 int kind_of(const struct ck_conv *v) {
     if (v->C == 3) return BACK_STEM;
     if (v->stride == 1) return v->C == 16 ? BACK_16 : v->C == 32 ? BACK_32 : BACK_64;
@@ -69,7 +73,12 @@ int parts_of(int kind) {
     return run_kind(kind, [](auto, auto p) { return (int)decltype(p)::PARTS; });
 }
 
-back_step step_of(const struct ck_cifar_conv_grad *s) {
+/* Elements of dy. */
+int64_t dy_elems(const struct ck_conv *v) {
+    return v->C == 3 ? 0 : v->N * v->P * v->Q * v->K;
+}
+
+back_step step_of(const struct ck_cifar_conv_grad *s, uint16_t *dy) {
     back_step step        = {.g          = s->g,
                              .dy_x       = s->dy_x,
                              .w          = s->w,
@@ -89,11 +98,15 @@ back_step step_of(const struct ck_cifar_conv_grad *s) {
 }
 
 template <typename T, int MOST>
-cudaError_t inputs_run(const struct ck_cifar_conv_grad *steps, int count, exchange *memory, cudaStream_t stream) {
+cudaError_t inputs_run(const struct ck_cifar_conv_grad *steps, int count, exchange *memory, uint16_t *dy,
+                       cudaStream_t stream) {
     back_args<MOST>     a         = {.memory = memory, .count = count, .step = {}};
     cudaLaunchAttribute attribute = {};
     cudaLaunchConfig_t  config    = {};
-    for (int i = 0; i < count; i++) a.step[i] = step_of(&steps[i]);
+    for (int i = 0; i < count; i++) {
+        a.step[i] = step_of(&steps[i], dy);
+        dy += dy_elems(&steps[i].conv);
+    }
     const cudaError_t error = ck_allow_shared(backward_kernel<T, MOST>, BACK_BYTES);
     if (error != cudaSuccess) return error;
     attribute.id              = cudaLaunchAttributeCooperative;
@@ -107,25 +120,21 @@ cudaError_t inputs_run(const struct ck_cifar_conv_grad *steps, int count, exchan
     return cudaLaunchKernelEx(&config, backward_kernel<T, MOST>, a);
 }
 
-enum {
-    DW_BYTES = most(most(dw_memory<s16>::BYTES, dw_memory<d16>::BYTES),
-                    most(most(dw_memory<s32>::BYTES, dw_memory<d32>::BYTES), most(dw_memory<s64>::BYTES, STEM_ALL)))
-};
-static_assert((DW_BYTES + 1024) * 2 <= 233472, "two blocks a multiprocessor");
-
 template <typename T, int MOST>
-cudaError_t filters_run(const struct ck_cifar_conv_grad *steps, int count, float *workspace, cudaStream_t stream) {
-    dw_layers<MOST> a      = {.N = steps[0].conv.N, .count = count, .layer = {}};
+cudaError_t filters_run(const struct ck_cifar_conv_grad *steps, int count, const uint16_t *dy, float *partial,
+                        int multiprocessors, cudaStream_t stream) {
+    dw_layers<MOST> a      = {.N = steps[0].conv.N, .count = count, .jobs = 0, .layer = {}};
     int             blocks = 0, add_blocks = 0;
     for (int i = 0; i < count; i++) {
         const struct ck_cifar_conv_grad *s    = &steps[i];
         const int                        kind = kind_of(&s->conv), rows = rows_of(kind, a.N);
-        a.layer[i] = {.g          = s->g,
-                      .dy_x       = s->dy_x,
+        a.layer[i] = {.dy         = dy,
                       .x          = s->x,
+                      .g          = s->g,
+                      .dy_x       = s->dy_x,
                       .dy_coeffs  = s->dy_coeffs,
                       .scale_bias = s->scale_bias,
-                      .partial    = workspace,
+                      .partial    = partial,
                       .dw         = s->dw,
                       .begin      = blocks,
                       .add_begin  = add_blocks,
@@ -134,29 +143,43 @@ cudaError_t filters_run(const struct ck_cifar_conv_grad *steps, int count, float
                       .accumulate = s->accumulate};
         blocks += rows;
         add_blocks += row_floats(kind) / 4 / ADD_COLUMNS * parts_of(kind);
-        workspace += (int64_t)rows * row_floats(kind);
+        partial += (int64_t)rows * row_floats(kind);
+        dy += dy_elems(&s->conv);
     }
     cudaError_t error = ck_allow_shared(dw_parts_kernel<T, MOST>, DW_BYTES);
     if (error != cudaSuccess) return error;
-    dw_parts_kernel<T, MOST><<<(unsigned)blocks, THREADS, DW_BYTES, stream>>>(a);
+    a.jobs = blocks;
+    dw_parts_kernel<T, MOST><<<ck_blocks(blocks, 1, 2 * (int64_t)multiprocessors), THREADS, DW_BYTES, stream>>>(a);
     error = cudaGetLastError();
     if (error != cudaSuccess) return error;
     dw_add_kernel<MOST><<<(unsigned)add_blocks, THREADS, 0, stream>>>(a);
     return cudaGetLastError();
 }
 
+/* The workspace: the parts of dw, then dy of all convolutions. */
+size_t partial_floats(const struct ck_cifar_conv_grad *steps, int count) {
+    size_t floats = 0;
+    for (int i = 0; i < count; i++) {
+        const int kind = kind_of(&steps[i].conv);
+        floats += (size_t)rows_of(kind, steps[i].conv.N) * (size_t)row_floats(kind);
+    }
+    return floats;
+}
+
 template <typename T, int MOST>
 cudaError_t backward_run(const struct ck_cifar_conv_grad *steps, int count, void *memory, void *workspace,
-                         cudaStream_t stream) {
-    const int         inputs = steps[count - 1].dx ? count : count - 1;
-    const cudaError_t error  = inputs_run<T, MOST>(steps, inputs, (exchange *)memory, stream);
-    return error != cudaSuccess ? error : filters_run<T, MOST>(steps, count, (float *)workspace, stream);
+                         int multiprocessors, cudaStream_t stream) {
+    const int         inputs  = steps[count - 1].dx ? count : count - 1;
+    float            *partial = (float *)workspace;
+    uint16_t         *dy      = (uint16_t *)(partial + partial_floats(steps, count));
+    const cudaError_t error   = inputs_run<T, MOST>(steps, inputs, (exchange *)memory, dy, stream);
+    return error != cudaSuccess ? error : filters_run<T, MOST>(steps, count, dy, partial, multiprocessors, stream);
 }
 template <typename T>
 cudaError_t backward_any(const struct ck_cifar_conv_grad *steps, int count, void *memory, void *workspace,
-                         cudaStream_t stream) {
-    if (count <= 20) return backward_run<T, 20>(steps, count, memory, workspace, stream);
-    return backward_run<T, CK_BACKWARD_STEPS_MAX>(steps, count, memory, workspace, stream);
+                         int multiprocessors, cudaStream_t stream) {
+    if (count <= 20) return backward_run<T, 20>(steps, count, memory, workspace, multiprocessors, stream);
+    return backward_run<T, CK_BACKWARD_STEPS_MAX>(steps, count, memory, workspace, multiprocessors, stream);
 }
 
 } // namespace
@@ -164,7 +187,7 @@ cudaError_t backward_any(const struct ck_cifar_conv_grad *steps, int count, void
 
 bool ck_cifar_backward_supports(int64_t images, int multiprocessors, int block_bytes) {
     return images >= 8 && images <= multiprocessors && images * 2 > multiprocessors &&
-           images <= cifar::EXCHANGE_BLOCKS && block_bytes >= cifar::BACK_BYTES;
+           images <= cifar::EXCHANGE_BLOCKS && images <= cifar::SPLIT_IMAGES && block_bytes >= cifar::BACK_BYTES;
 }
 bool ck_cifar_backward_takes(const struct ck_conv *v) {
     return ck_cifar_conv_supports(v) && v->C >= 16 && v->R == 3;
@@ -173,15 +196,12 @@ size_t ck_cifar_backward_exchange(void) {
     return sizeof(cifar::exchange);
 }
 size_t ck_cifar_backward_workspace(const struct ck_cifar_conv_grad *steps, int count) {
-    size_t floats = 0;
-    for (int i = 0; i < count; i++) {
-        const int kind = cifar::kind_of(&steps[i].conv);
-        floats += (size_t)cifar::rows_of(kind, steps[i].conv.N) * (size_t)cifar::row_floats(kind);
-    }
-    return floats * sizeof(float);
+    size_t bytes = cifar::partial_floats(steps, count) * sizeof(float);
+    for (int i = 0; i < count; i++) bytes += (size_t)cifar::dy_elems(&steps[i].conv) * sizeof(uint16_t);
+    return bytes;
 }
 cudaError_t ck_cifar_backward(const struct ck_cifar_conv_grad *steps, int count, void *exchange, void *workspace,
-                              cudaStream_t stream) {
+                              int multiprocessors, cudaStream_t stream) {
     if (count < 2 || count > CK_BACKWARD_STEPS_MAX || !steps[0].dy_x) return cudaErrorInvalidValue;
     for (int i = 0; i < count; i++) {
         const struct ck_cifar_conv_grad *s = &steps[i];
@@ -189,6 +209,7 @@ cudaError_t ck_cifar_backward(const struct ck_cifar_conv_grad *steps, int count,
         if (i + 1 == count && s->conv.C == 3 && ck_cifar_conv_supports(&s->conv)) continue;
         if (!ck_cifar_backward_takes(&s->conv) || !s->finish.coeffs || !s->mean_rstd) return cudaErrorInvalidValue;
     }
-    return steps[0].conv.type == CK_F16 ? cifar::backward_any<__half>(steps, count, exchange, workspace, stream)
-                                        : cifar::backward_any<__nv_bfloat16>(steps, count, exchange, workspace, stream);
+    return steps[0].conv.type == CK_F16
+               ? cifar::backward_any<__half>(steps, count, exchange, workspace, multiprocessors, stream)
+               : cifar::backward_any<__nv_bfloat16>(steps, count, exchange, workspace, multiprocessors, stream);
 }

@@ -47,7 +47,7 @@ static_assert(BACK_BYTES <= 227 * 1024, "a block of compute capability 9.0");
 struct back_step {
     const void                *g, *dy_x, *w, *x, *add, *bn_x;
     const float               *dy_coeffs, *scale_bias, *mean_rstd;
-    void                      *dx;
+    void                      *dx, *dy; /* dy: N,P,Q,K, for the filter gradient */
     float                     *grad_sums;
     struct ck_bn_grad_finalize finish;
     double                     inverse; /* 1 / finish.count */
@@ -216,6 +216,29 @@ template <int K> __device__ __forceinline__ void back_coeffs(const back_block &k
     }
 }
 
+/* dy = a*g + b*x + c in the place of g, and in global memory; as tile_bn_grad. */
+template <class S, typename T>
+__device__ __forceinline__ void back_dy(const back_block &k, const back_step &s, uint32_t half) {
+    using L           = back_tile<S>;
+    using M           = back_memory<S>;
+    const float *from = k.floats(BACK_COEFFS) + (int)threadIdx.x % L::CHUNKS * 8;
+    T           *out  = (T *)s.dy + (int64_t)blockIdx.x * S::P * S::P * S::K;
+    float        a[8], b[8], c[8];
+    load_floats(a, from), load_floats(b, from + S::K), load_floats(c, from + 2 * S::K);
+    tile_for_each<L>(-L::LEFT, 1, [&](uint32_t place, int at, int v, bool real) {
+        if (!real) return;
+        float          g[8], x[8];
+        const uint32_t to = half + (uint32_t)M::DY_AT + place;
+        ck_unpack<T>(ck_get16(to), g);
+        ck_unpack<T>(ck_get16(half + (uint32_t)M::LINE_AT + (uint32_t)v * 16), x);
+#pragma unroll
+        for (int i = 0; i < 8; i++) g[i] = fmaf(a[i], g[i], fmaf(b[i], x[i], c[i]));
+        const uint4 dy = ck_pack<T>(g);
+        ck_put16(to, dy);
+        ck_store_whole(out + at, dy);
+    });
+}
+
 /* ---- one convolution ---- */
 
 /* dx of the image, with all warps. */
@@ -279,7 +302,7 @@ template <class S, typename T> __device__ __noinline__ void back_conv(back_block
     ck_copy_wait<0>();
     filter_transpose<S, D::NT, D::W_PITCH, BACK_WARPS>(filter);
     __syncthreads(); /* g, the BN's input and the coefficients are complete */
-    tile_bn_grad<L, 0, T>(dy, half + (uint32_t)M::LINE_AT, k.floats(BACK_COEFFS), S::K, -L::LEFT, 1);
+    back_dy<S, T>(k, s, half);
     k.fetch(2);
     __syncthreads();
     const bool        keeps = k.has_next();

@@ -23,14 +23,14 @@ bool ck_cifar_backward_takes(const struct ck_conv *conv);
 /* Bytes of memory for the exchange of sums. It must be zeroed once, before the first launch, and only launches that
  * follow each other may use it. */
 size_t ck_cifar_backward_exchange(void);
-/* Bytes for the parts of the filter gradients, scratch memory of one launch. */
+/* Bytes for the parts of the filter gradients and the gradients of the outputs, scratch memory of one launch. */
 size_t ck_cifar_backward_workspace(const struct ck_cifar_conv_grad *steps, int count);
 /* The backward of `count` convolutions in their order: each one's g is the dx of the one before it, its dy_x the input
  * of the BN whose gradient that one finishes, its dy_coeffs what it computes. All have finish.coeffs; the last one may
  * be the stem, without dx. cudaErrorCooperativeLaunchTooLarge when the GPU cannot run N blocks at the same time;
  * cudaErrorInvalidValue for unsupported arguments. */
 cudaError_t ck_cifar_backward(const struct ck_cifar_conv_grad *steps, int count, void *exchange, void *workspace,
-                              cudaStream_t stream);
+                              int multiprocessors, cudaStream_t stream);
 
 #ifdef __cplusplus
 }

@@ -113,8 +113,8 @@ static cr_status backward_prepare(struct cr_device *device, const struct cr_call
 
 static cr_status backward_launch(struct cr_device *device, void *prepared) {
     const struct prepared *a = prepared;
-    CUDA_TRY(
-        ck_cifar_backward(a->step, a->steps, a->exchange, a->workspace, cuda_of(device)->stream[CR_STREAM_COMPUTE]));
+    CUDA_TRY(ck_cifar_backward(a->step, a->steps, a->exchange, a->workspace, cuda_of(device)->multiprocessors,
+                               cuda_of(device)->stream[CR_STREAM_COMPUTE]));
     return CR_OK;
 }
 

@@ -16,10 +16,9 @@ __device__ __forceinline__ void add4(float4 &a, const float4 &b) {
 
 /* Adds filter positions FIRST..END-1 of a piece of dw [16 k][positions][16 c] to acc, over the pixels of a tile that
  * belong to `group`; dy and x point at the piece's channels. */
-template <class S, typename T, int FIRST, int END, int N>
+template <class S, typename T, int FIRST, int END, class LD, int N>
 __device__ __forceinline__ void dw_taps(float (&acc)[N][2][4], uint32_t dy, uint32_t x, int group) {
     using D         = grad_tiling<S>;
-    using LD        = typename D::DW_DY;
     using LX        = typename D::DW_X;
     constexpr int H = D::JOINT ? (int)D::TH : (int)S::P, EDGE = LD::LEFT; /* the margin of dy */
     const int     lane = (int)threadIdx.x % CK_WARP, pa = (lane & 7) + (lane >> 4) * 8, pb = lane & 15;
@@ -42,10 +41,9 @@ __device__ __forceinline__ void dw_taps(float (&acc)[N][2][4], uint32_t dy, uint
 }
 /* The same for all nine filter positions with a stride of 1: a group has some rows, and a row of x is used for three
  * rows of dy. */
-template <class S, typename T>
+template <class S, typename T, class LD>
 __device__ __forceinline__ void dw_rows(float (&acc)[9][2][4], uint32_t dy, uint32_t x, int group) {
     using D              = grad_tiling<S>;
-    using LD             = typename D::DW_DY;
     using LX             = typename D::DW_X;
     using G              = cifar::groups<S::P, D::JOINT ? (int)D::TH : (int)S::P>;
     constexpr int SHARES = D::GROUPS / G::STRIPS > D::I ? D::GROUPS / G::STRIPS / D::I : 1, ROWS = G::DOWN / SHARES,
@@ -79,14 +77,15 @@ __device__ __forceinline__ void dw_rows(float (&acc)[9][2][4], uint32_t dy, uint
         }
     }
 }
-template <class S, typename T, int N>
+/* LD: the tile of dy. */
+template <class S, typename T, class LD = typename grad_tiling<S>::DW_DY, int N>
 __device__ __forceinline__ void dw_piece(float (&acc)[N][2][4], uint32_t dy, uint32_t x, int group, int late) {
     if constexpr (grad_tiling<S>::BY_ROW)
-        dw_rows<S, T>(acc, dy, x, group);
+        dw_rows<S, T, LD>(acc, dy, x, group);
     else if (!late)
-        dw_taps<S, T, 0, N>(acc, dy, x, group);
+        dw_taps<S, T, 0, N, LD>(acc, dy, x, group);
     else if constexpr (S::TAPS > N)
-        dw_taps<S, T, N, S::TAPS>(acc, dy, x, group);
+        dw_taps<S, T, N, S::TAPS, LD>(acc, dy, x, group);
 }
 
 /* Adds the `GROUPS` warps of each of SLOTS parts of the pieces; slot: the warp's part. Afterwards group 0 has the sums.
