@@ -78,40 +78,43 @@ int64_t dy_elems(const struct ck_conv *v) {
     return v->C == 3 ? 0 : v->N * v->P * v->Q * v->K;
 }
 
-back_step step_of(const struct ck_cifar_conv_grad *s, uint16_t *dy) {
-    back_step step        = {.g          = s->g,
-                             .dy_x       = s->dy_x,
-                             .w          = s->w,
-                             .x          = s->x,
-                             .add        = s->add,
-                             .bn_x       = s->bn_x,
-                             .dy_coeffs  = s->dy_coeffs,
-                             .scale_bias = s->scale_bias,
-                             .mean_rstd  = s->mean_rstd,
-                             .dx         = s->dx,
-                             .grad_sums  = s->grad_sums,
-                             .finish     = s->finish,
-                             .inverse    = 1 / (double)s->finish.count,
-                             .kind       = kind_of(&s->conv)};
-    step.finish.mean_rstd = s->mean_rstd;
+back_step step_of(const struct ck_backward_step *step_args, uint16_t *dy) {
+    const struct ck_cifar_conv_grad *s    = &step_args->grad;
+    back_step                        step = {.g          = s->g,
+                                             .dy_x       = s->dy_x,
+                                             .w          = s->w,
+                                             .x          = s->x,
+                                             .add        = s->add,
+                                             .bn_x       = s->bn_x,
+                                             .dy_coeffs  = s->dy_coeffs,
+                                             .scale_bias = s->scale_bias,
+                                             .mean_rstd  = s->mean_rstd,
+                                             .dx         = s->dx,
+                                             .dy         = dy,
+                                             .pad_dx     = step_args->pad_dx,
+                                             .grad_sums  = s->grad_sums,
+                                             .finish     = s->finish,
+                                             .inverse    = 1 / (double)s->finish.count,
+                                             .kind       = kind_of(&s->conv)};
+    step.finish.mean_rstd                 = s->mean_rstd;
     return step;
 }
 
 template <typename T, int MOST>
-cudaError_t inputs_run(const struct ck_cifar_conv_grad *steps, int count, exchange *memory, uint16_t *dy,
+cudaError_t inputs_run(const struct ck_backward_step *steps, int count, exchange *memory, uint16_t *dy,
                        cudaStream_t stream) {
     back_args<MOST>     a         = {.memory = memory, .count = count, .step = {}};
     cudaLaunchAttribute attribute = {};
     cudaLaunchConfig_t  config    = {};
     for (int i = 0; i < count; i++) {
         a.step[i] = step_of(&steps[i], dy);
-        dy += dy_elems(&steps[i].conv);
+        dy += dy_elems(&steps[i].grad.conv);
     }
     const cudaError_t error = ck_allow_shared(backward_kernel<T, MOST>, BACK_BYTES);
     if (error != cudaSuccess) return error;
     attribute.id              = cudaLaunchAttributeCooperative;
     attribute.val.cooperative = 1;
-    config.gridDim            = dim3((unsigned)steps[0].conv.N);
+    config.gridDim            = dim3((unsigned)steps[0].grad.conv.N);
     config.blockDim           = dim3(BACK_THREADS);
     config.dynamicSmemBytes   = BACK_BYTES;
     config.stream             = stream;
@@ -121,12 +124,12 @@ cudaError_t inputs_run(const struct ck_cifar_conv_grad *steps, int count, exchan
 }
 
 template <typename T, int MOST>
-cudaError_t filters_run(const struct ck_cifar_conv_grad *steps, int count, const uint16_t *dy, float *partial,
+cudaError_t filters_run(const struct ck_backward_step *steps, int count, const uint16_t *dy, float *partial,
                         int multiprocessors, cudaStream_t stream) {
-    dw_layers<MOST> a      = {.N = steps[0].conv.N, .count = count, .jobs = 0, .layer = {}};
+    dw_layers<MOST> a      = {.N = steps[0].grad.conv.N, .count = count, .jobs = 0, .layer = {}};
     int             blocks = 0, add_blocks = 0;
     for (int i = 0; i < count; i++) {
-        const struct ck_cifar_conv_grad *s    = &steps[i];
+        const struct ck_cifar_conv_grad *s    = &steps[i].grad;
         const int                        kind = kind_of(&s->conv), rows = rows_of(kind, a.N);
         a.layer[i] = {.dy         = dy,
                       .x          = s->x,
@@ -157,26 +160,26 @@ cudaError_t filters_run(const struct ck_cifar_conv_grad *steps, int count, const
 }
 
 /* The workspace: the parts of dw, then dy of all convolutions. */
-size_t partial_floats(const struct ck_cifar_conv_grad *steps, int count) {
+size_t partial_floats(const struct ck_backward_step *steps, int count) {
     size_t floats = 0;
     for (int i = 0; i < count; i++) {
-        const int kind = kind_of(&steps[i].conv);
-        floats += (size_t)rows_of(kind, steps[i].conv.N) * (size_t)row_floats(kind);
+        const int kind = kind_of(&steps[i].grad.conv);
+        floats += (size_t)rows_of(kind, steps[i].grad.conv.N) * (size_t)row_floats(kind);
     }
     return floats;
 }
 
 template <typename T, int MOST>
-cudaError_t backward_run(const struct ck_cifar_conv_grad *steps, int count, void *memory, void *workspace,
+cudaError_t backward_run(const struct ck_backward_step *steps, int count, void *memory, void *workspace,
                          int multiprocessors, cudaStream_t stream) {
-    const int         inputs  = steps[count - 1].dx ? count : count - 1;
+    const int         inputs  = steps[count - 1].grad.dx ? count : count - 1;
     float            *partial = (float *)workspace;
     uint16_t         *dy      = (uint16_t *)(partial + partial_floats(steps, count));
     const cudaError_t error   = inputs_run<T, MOST>(steps, inputs, (exchange *)memory, dy, stream);
     return error != cudaSuccess ? error : filters_run<T, MOST>(steps, count, dy, partial, multiprocessors, stream);
 }
 template <typename T>
-cudaError_t backward_any(const struct ck_cifar_conv_grad *steps, int count, void *memory, void *workspace,
+cudaError_t backward_any(const struct ck_backward_step *steps, int count, void *memory, void *workspace,
                          int multiprocessors, cudaStream_t stream) {
     if (count <= 20) return backward_run<T, 20>(steps, count, memory, workspace, multiprocessors, stream);
     return backward_run<T, CK_BACKWARD_STEPS_MAX>(steps, count, memory, workspace, multiprocessors, stream);
@@ -189,27 +192,28 @@ bool ck_cifar_backward_supports(int64_t images, int multiprocessors, int block_b
     return images >= 8 && images <= multiprocessors && images * 2 > multiprocessors &&
            images <= cifar::EXCHANGE_BLOCKS && images <= cifar::SPLIT_IMAGES && block_bytes >= cifar::BACK_BYTES;
 }
-bool ck_cifar_backward_takes(const struct ck_conv *v) {
+bool ck_cifar_backward_accepts(const struct ck_conv *v) {
     return ck_cifar_conv_supports(v) && v->C >= 16 && v->R == 3;
 }
 size_t ck_cifar_backward_exchange(void) {
     return sizeof(cifar::exchange);
 }
-size_t ck_cifar_backward_workspace(const struct ck_cifar_conv_grad *steps, int count) {
+size_t ck_cifar_backward_workspace(const struct ck_backward_step *steps, int count) {
     size_t bytes = cifar::partial_floats(steps, count) * sizeof(float);
-    for (int i = 0; i < count; i++) bytes += (size_t)cifar::dy_elems(&steps[i].conv) * sizeof(uint16_t);
+    for (int i = 0; i < count; i++) bytes += (size_t)cifar::dy_elems(&steps[i].grad.conv) * sizeof(uint16_t);
     return bytes;
 }
-cudaError_t ck_cifar_backward(const struct ck_cifar_conv_grad *steps, int count, void *exchange, void *workspace,
+cudaError_t ck_cifar_backward(const struct ck_backward_step *steps, int count, void *exchange, void *workspace,
                               int multiprocessors, cudaStream_t stream) {
-    if (count < 2 || count > CK_BACKWARD_STEPS_MAX || !steps[0].dy_x) return cudaErrorInvalidValue;
+    if (count < 2 || count > CK_BACKWARD_STEPS_MAX || !steps[0].grad.dy_x) return cudaErrorInvalidValue;
     for (int i = 0; i < count; i++) {
-        const struct ck_cifar_conv_grad *s = &steps[i];
-        if (s->conv.N != steps[0].conv.N || s->conv.type != steps[0].conv.type) return cudaErrorInvalidValue;
+        const struct ck_cifar_conv_grad *s = &steps[i].grad;
+        if (s->conv.N != steps[0].grad.conv.N || s->conv.type != steps[0].grad.conv.type) return cudaErrorInvalidValue;
         if (i + 1 == count && s->conv.C == 3 && ck_cifar_conv_supports(&s->conv)) continue;
-        if (!ck_cifar_backward_takes(&s->conv) || !s->finish.coeffs || !s->mean_rstd) return cudaErrorInvalidValue;
+        if (!ck_cifar_backward_accepts(&s->conv) || !s->finish.coeffs || !s->mean_rstd) return cudaErrorInvalidValue;
+        if (steps[i].pad_dx && (i + 1 == count || s->conv.C < 32 || s->conv.stride != 1)) return cudaErrorInvalidValue;
     }
-    return steps[0].conv.type == CK_F16
+    return steps[0].grad.conv.type == CK_F16
                ? cifar::backward_any<__half>(steps, count, exchange, workspace, multiprocessors, stream)
                : cifar::backward_any<__nv_bfloat16>(steps, count, exchange, workspace, multiprocessors, stream);
 }

@@ -48,6 +48,7 @@ struct back_step {
     const void                *g, *dy_x, *w, *x, *add, *bn_x;
     const float               *dy_coeffs, *scale_bias, *mean_rstd;
     void                      *dx, *dy; /* dy: N,P,Q,K, for the filter gradient */
+    void                      *pad_dx;  /* see struct ck_backward_step */
     float                     *grad_sums;
     struct ck_bn_grad_finalize finish;
     double                     inverse; /* 1 / finish.count */
@@ -270,6 +271,21 @@ __device__ __forceinline__ void back_products(const grad_args &a, uint32_t dy, u
     }
 }
 
+/* The gradient of a shortcut without parameters, from dx in the tile at `from`, whose margin lies before it. */
+template <class S, typename T> __device__ __forceinline__ void back_pad(uint32_t from, int cols, int pitch, T *out) {
+    constexpr int C = S::C / 2, SIDE = 2 * S::H, CHUNKS = C / 8, BEFORE = (S::C - C) / 2 / 8;
+    static_assert((S::C - C) / 2 % 8 == 0, "whole vectors");
+    out += (int64_t)blockIdx.x * SIDE * SIDE * C;
+#pragma unroll 2
+    for (int v = (int)threadIdx.x; v < SIDE * SIDE * CHUNKS; v += BACK_THREADS) {
+        const int chunk = v % CHUNKS, col = v / CHUNKS % SIDE, row = v / CHUNKS / SIDE;
+        uint4     value = make_uint4(0, 0, 0, 0);
+        if ((row & 1) == 0 && (col & 1) == 0)
+            value = ck_get16(from + (uint32_t)((row / 2 * cols + col / 2) * pitch + (chunk + BEFORE) * 16));
+        ck_store_whole(out + v * 8, value);
+    }
+}
+
 template <class S, typename T> __device__ __noinline__ void back_conv(back_block k) {
     using D               = grad_tiling<S>;
     using L               = back_tile<S>;
@@ -318,6 +334,8 @@ template <class S, typename T> __device__ __noinline__ void back_conv(back_block
     back_sums<D::NT>(k, first, second);
     __syncthreads();
     back_send<S>(k, table + 3 * S::C);
+    if constexpr (S::C >= 32)
+        if (s.pad_dx) back_pad<S, T>(keep.at, keep.cols, keep.pitch, (T *)s.pad_dx);
     back_own<S::C>(k, s);
 }
 

@@ -25,15 +25,26 @@ static bool is_link(const struct cr_device *device, const struct cr_program *p, 
     if (!is_grad(device, p, i)) return false;
     const struct cr_op  *op    = &p->op[i];
     const struct ck_conv shape = shape_of(p, op);
-    return IN(gamma) >= 0 && IN(mean_rstd) >= 0 && OUT(dx) >= 0 && ck_cifar_backward_takes(&shape);
+    return IN(gamma) >= 0 && IN(mean_rstd) >= 0 && OUT(dx) >= 0 && ck_cifar_backward_accepts(&shape);
 }
 
-/* Op i reads what the link before it has made. */
-static bool follows(const struct cr_program *p, int i) {
-    const struct cr_op *op = &p->op[i], *last = &p->op[i - 1];
+/* Op i reads what link `before` has made. */
+static bool follows(const struct cr_program *p, int i, int before) {
+    const struct cr_op *op = &p->op[i], *last = &p->op[before];
     const int           bn_x = last->in[CR_IN_conv_grad_bn_x];
     return IN(g) == last->out[CR_OUT_conv_grad_dx] && IN(dy_coeffs) == last->out[CR_OUT_conv_grad_grad_coeffs] &&
            IN(dy_x) == (bn_x >= 0 ? bn_x : last->in[CR_IN_conv_grad_x]);
+}
+
+/* Op i is the gradient of a shortcut without parameters whose output's gradient link `before` has made. */
+static bool is_pad(const struct cr_program *p, int i, int before) {
+    const struct cr_op *op = &p->op[i];
+    if (i >= p->ops || op->kind != CR_OP_pad_shortcut_grad) return false;
+    const struct cr_tensor *dy = &p->tensor[op->in[CR_IN_pad_shortcut_grad_dy]],
+                           *dx = &p->tensor[op->out[CR_OUT_pad_shortcut_grad_dx]];
+    return op->in[CR_IN_pad_shortcut_grad_dy] == p->op[before].out[CR_OUT_conv_grad_dx] && op->attr.conv.stride == 2 &&
+           dx->dim[1] == 2 * dy->dim[1] && 2 * dx->dim[3] == dy->dim[3] && dx->dtype == dy->dtype &&
+           op->attr.conv.pad_c == (dy->dim[3] - dx->dim[3]) / 2 && p->op[before].attr.conv.stride == 1;
 }
 
 static int backward_match(const struct cr_device *device, const struct cr_program *p, int first) {
@@ -42,30 +53,37 @@ static int backward_match(const struct cr_device *device, const struct cr_progra
     if (!ck_cifar_backward_supports(p->tensor[p->op[first].in[CR_IN_conv_grad_x]].dim[0], d->multiprocessors,
                                     d->block_bytes))
         return 0;
-    int end = first + 1;
-    while (end - first < CK_BACKWARD_STEPS_MAX && is_link(device, p, end) && follows(p, end)) end++;
-    if (end - first < CK_BACKWARD_STEPS_MAX && is_grad(device, p, end) && follows(p, end) &&
-        shape_of(p, &p->op[end]).C == 3)
-        end++;
-    return end - first > 1 ? end - first : 0;
+    int links = 1, last = first;
+    for (int i; links < CK_BACKWARD_STEPS_MAX; last = i, links++) {
+        i = last + 1 + is_pad(p, last + 1, last);
+        if (!is_grad(device, p, i) || !follows(p, i, last)) break;
+        if (is_link(device, p, i)) continue;
+        if (shape_of(p, &p->op[i]).C != 3) break;
+        last = i, links++; /* the stem */
+        break;
+    }
+    return links > 1 ? last + 1 - first : 0;
 }
 
+/* The steps of ops `first` to first + ops - 1; call: NULL for shapes only. Returns their number. */
+static int steps_of(const struct cr_program *p, int first, int ops, const struct cr_call *const *call,
+                    struct ck_backward_step *step);
+
 static size_t backward_workspace(const struct cr_device *device, const struct cr_program *p, int first, int ops) {
-    struct ck_cifar_conv_grad step[CK_BACKWARD_STEPS_MAX];
+    struct ck_backward_step step[CK_BACKWARD_STEPS_MAX];
     (void)device;
-    for (int i = 0; i < ops; i++) step[i] = (struct ck_cifar_conv_grad){.conv = shape_of(p, &p->op[first + i])};
-    return ck_cifar_backward_workspace(step, ops);
+    return ck_cifar_backward_workspace(step, steps_of(p, first, ops, NULL, step));
 }
 
 /* ---- launch ---- */
 
 struct prepared {
-    void                     *exchange, *workspace;
-    int                       steps;
-    struct ck_cifar_conv_grad step[CK_BACKWARD_STEPS_MAX];
+    void                   *exchange, *workspace;
+    int                     steps;
+    struct ck_backward_step step[CK_BACKWARD_STEPS_MAX];
 };
 
-static struct ck_cifar_conv_grad step_of(const struct cr_call *call) {
+static struct ck_cifar_conv_grad grad_of(const struct cr_call *call) {
     const struct cr_op *op = call->op;
     return (struct ck_cifar_conv_grad){.conv       = shape_of(call->program, op),
                                        .g          = call->in[CR_IN_conv_grad_g],
@@ -89,6 +107,20 @@ static struct ck_cifar_conv_grad step_of(const struct cr_call *call) {
                                                       .accumulate = op->attr.conv.bn.accumulate}};
 }
 
+static int steps_of(const struct cr_program *p, int first, int ops, const struct cr_call *const *call,
+                    struct ck_backward_step *step) {
+    int n = 0;
+    for (int i = 0; i < ops; i++) {
+        const struct cr_op *op = &p->op[first + i];
+        if (op->kind == CR_OP_conv_grad)
+            step[n++] = (struct ck_backward_step){.grad = call ? grad_of(call[i])
+                                                               : (struct ck_cifar_conv_grad){.conv = shape_of(p, op)}};
+        else if (call)
+            step[n - 1].pad_dx = call[i]->out[CR_OUT_pad_shortcut_grad_dx];
+    }
+    return n;
+}
+
 static void backward_release(struct cr_device *device, void *prepared) {
     struct prepared *a = prepared;
     if (!a) return;
@@ -100,9 +132,8 @@ static cr_status backward_prepare(struct cr_device *device, const struct cr_call
                                   void **prepared) {
     struct prepared *a;
     CR_ALLOC(a, 1);
-    a->steps     = ops;
-    a->workspace = call[0]->workspace;
-    for (int i = 0; i < ops; i++) a->step[i] = step_of(call[i]);
+    a->workspace           = call[0]->workspace;
+    a->steps               = steps_of(call[0]->program, (int)(call[0]->op - call[0]->program->op), ops, call, a->step);
     const cr_status status = device->backend->reserve(device, ck_cifar_backward_exchange(), &a->exchange);
     if (status == CR_OK)
         *prepared = a;

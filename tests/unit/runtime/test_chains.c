@@ -88,7 +88,7 @@ static cr_status open_network(struct net *n, double together) {
 
 /* ---- cases ---- */
 
-static void the_faster_way_is_chosen(void) {
+static void the_faster_alternative_is_chosen(void) {
     struct net n;
     REQUIRE_OK(open_network(&n, 1e-4));
     for (int i = 0; i < n.program.ops; i++) CHECK_INT(n.program.op[i].chain, i == FIRST ? OPS : 0);
@@ -145,5 +145,5 @@ static void a_part_of_a_chain_runs_op_by_op(void) {
     net_close(&n);
 }
 
-TESTS(CASE(the_faster_way_is_chosen), CASE(tensors_of_a_chain_live_through_it),
+TESTS(CASE(the_faster_alternative_is_chosen), CASE(tensors_of_a_chain_live_through_it),
       CASE(a_chain_is_one_launch_and_gives_the_same_bits), CASE(a_part_of_a_chain_runs_op_by_op))
