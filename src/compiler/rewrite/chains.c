@@ -3,6 +3,9 @@
 #include "compiler/cost_model.h"
 #include "compiler/passes.h"
 
+#include <stdlib.h>
+#include <string.h>
+
 /* Whether no op of the chain but the first waits for another stream. */
 static bool is_free(const struct cr_program *p, int first, int ops) {
     for (int i = first; i < first + ops; i++)
@@ -22,13 +25,15 @@ static void choose(struct cr_program *p, int first, const struct cr_chain_cost *
 }
 
 cr_status cr_pass_chains(struct cr_program *p, const struct cr_cost_model *cost_model) {
+    const char          *env    = getenv("CRESNET_CHAINS");
+    const bool           always = env && strcmp(env, "always") == 0;
     struct cr_chain_cost c;
-    if (!cost_model->chain) return CR_OK;
+    if (!cost_model->chain || (env && strcmp(env, "no") == 0)) return CR_OK;
     for (int i = p->hoisted; i < p->ops; i += CR_MAX(c.ops, 1)) {
         c = (struct cr_chain_cost){0};
         CR_TRY(cost_model->chain(cost_model->self, p, i, &c));
         if (!c.ops) continue;
-        const bool faster = is_free(p, i, c.ops) && c.together < c.apart;
+        const bool faster = is_free(p, i, c.ops) && (always || c.together < c.apart);
         if (faster) choose(p, i, &c);
         cr_log(CR_LOG_INFO, "program %s: ops %d to %d take %.1f us by %s and %.1f us one by one%s", p->name, i,
                i + c.ops - 1, c.together * 1e6, c.kernel, c.apart * 1e6, faster ? "" : ", which stays");
