@@ -1,7 +1,8 @@
-/* tests/programs/test_cuda_chains.c: chains of ops that one launch runs (struct cr_chain_kernel). A step with chains gives
+/* tests/programs/test_cuda_chains.c: chains of ops that one launch runs (struct cr_chain_kernel). A step with chains
+ * gives
  * the same bits as the same program op by op; a launch that needs more multiprocessors than there are is refused. */
 #include "core/rng.h"
-#include "cuda/conv/chain/forward.h"
+#include "cuda/conv/cifar/chain/forward.h"
 #include "cuda/core/cuda_device.h"
 #include "session/session.h"
 #include "tests/harness/test_gpu.h"

@@ -121,7 +121,8 @@ __global__ void __launch_bounds__(cut<S>::THREADS, cut<S>::RESIDENT) forward_ker
             for (int half = 0; half < 2; half++) {
                 out[m][half] = forward_round<T, D::NT>(acc[m], half, first, second);
                 if (D::WHOLE && half && m + 1 == D::MT / 2 && a.sums && a.N <= (int64_t)gridDim.x)
-                    sums_flush<D::NT, S::K>(first, second, rows, slot_of_warp.n0, true); /* as chain/forward.cu does */
+                    sums_flush<D::NT, S::K>(first, second, rows, slot_of_warp.n0,
+                                            true); /* as cuda/conv/cifar/chain/forward.cu does */
             }
         if (a.sums && job + gridDim.x >= a.N * D::TILES)
             forward_sums<D::NT, S::K, D::WARPS>(a, first, second, rows, slot_of_warp.n0);

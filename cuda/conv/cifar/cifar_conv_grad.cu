@@ -33,7 +33,7 @@ template <class S> __device__ __forceinline__ void both() {
 }
 
 /* The tiles of a block. With a multiprocessor for each image, but not for each tile, a block has the tiles
- * of one image, as in cuda/conv/chain/backward.cu, which * gives the same bits. */
+ * of one image, as in cuda/conv/cifar/chain/backward.cu, which * gives the same bits. */
 template <class S> struct joint_jobs {
     int64_t                    first, step, end;
     __device__ __forceinline__ joint_jobs(const grad_args &a) {

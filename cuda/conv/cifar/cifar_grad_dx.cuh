@@ -72,8 +72,9 @@ template <typename T, int NT> __device__ __forceinline__ extra<NT> extra_load(co
 }
 
 /* What else happens to dx. keep(row, column, channel, piece) gets each piece; part(first, second) is called after the
- * first half of a warp's groups, or after the pixels of one parity. Here nothing, except that `part` may add the sums to
- * the warp's row: then they are added in the same order as by cuda/conv/chain/backward.cu, where two or three warps
+ * first half of a warp's groups, or after the pixels of one parity. Here nothing, except that `part` may add the sums
+ * to
+ * the warp's row: then they are added in the same order as by cuda/conv/cifar/chain/backward.cu, where two or three warps
  * divide the work of one. */
 template <class S> struct keep_nothing {
     float                                                    *rows; /* NULL: the sums stay in registers */

@@ -1,4 +1,5 @@
-/* compiler/rewrite/chains.c: joins ops that one launch can run. The program stays a list of ops: each op keeps its kernel,
+/* compiler/rewrite/chains.c: joins ops that one launch can run. The program stays a list of ops: each op keeps its
+ * kernel,
  * and a run of a part of the program, or without the chain, gives the same bits. */
 #include "compiler/cost_model.h"
 #include "compiler/passes.h"

@@ -1,11 +1,12 @@
-/* cuda/conv/chain/forward.cu: the forward pass of a CIFAR ResNet in one cooperative launch. A block has one image.
+/* cuda/conv/cifar/chain/forward.cu: the forward pass of a CIFAR ResNet in one cooperative launch. A block has one image.
  * The output of a convolution stays in registers until the BN's sums have been exchanged; then it becomes the next
- * convolution's input in shared memory. Work is divided and added as in cuda/conv/cifar/cifar_conv.cu, so the results are the same
+ * convolution's input in shared memory. Work is divided and added as in cuda/conv/cifar/cifar_conv.cu, so the results
+ * are the same
  * bits.
  *
  * Bytes: y and the blocks' outputs, 2 an element, written; filters, from the L2 cache, once a block. Limiter: latency.
  * A convolution is products, an exchange, and act(). */
-#include "cuda/conv/chain/forward.cuh"
+#include "cuda/conv/cifar/chain/forward.cuh"
 
 namespace cifar {
 namespace {

@@ -1,6 +1,6 @@
-/* cuda/conv/chain/backward_kernels.c: finds convolutions of a CIFAR ResNet whose backward follows each other in a
- * program and runs them in three launches (cuda/conv/chain/backward.cu). Compute capability 9.0. */
-#include "cuda/conv/chain/backward.h"
+/* cuda/conv/cifar/chain/backward_kernels.c: finds convolutions of a CIFAR ResNet whose backward follows each other in a
+ * program and runs them in three launches (cuda/conv/cifar/chain/backward.cu). Compute capability 9.0. */
+#include "cuda/conv/cifar/chain/backward.h"
 #include "cuda/core/cuda_device.h"
 #include "cuda/core/kernel_tables.h"
 #include "cuda/core/op_shapes.h"
@@ -14,7 +14,8 @@ static struct ck_conv shape_of(const struct cr_program *p, const struct cr_op *o
     return cuda_conv_shape(op, &p->tensor[IN(x)], &p->tensor[IN(w)], &p->tensor[IN(g)]);
 }
 
-/* A gradient whose own kernel is that of this folder, with the BN behind the convolution: the chain repeats its bits. */
+/* A gradient whose own kernel is that of this folder, with the BN behind the convolution: the chain repeats its bits.
+ * */
 static bool is_grad(const struct cr_device *device, const struct cr_program *p, int i) {
     const struct cr_op *op = &p->op[i];
     return i < p->ops && op->kind == CR_OP_conv_grad && op->kernel >= 0 && IN(dy_x) >= 0 &&

@@ -1,10 +1,11 @@
-/* cuda/conv/chain/forward.cuh: parts of the forward pass of a CIFAR ResNet in one launch (cuda/conv/chain/forward.cu): shared
+/* cuda/conv/cifar/chain/forward.cuh: parts of the forward pass of a CIFAR ResNet in one launch
+ * (cuda/conv/cifar/chain/forward.cu): shared
  * memory, arguments, what follows the products of a convolution. */
 #ifndef CK_CHAIN_FORWARD_CUH
 #define CK_CHAIN_FORWARD_CUH
 
-#include "cuda/conv/chain/exchange.cuh"
-#include "cuda/conv/chain/forward.h"
+#include "cuda/conv/cifar/chain/exchange.cuh"
+#include "cuda/conv/cifar/chain/forward.h"
 #include "cuda/conv/cifar/cifar_forward.cuh"
 
 namespace cifar {

@@ -1,8 +1,9 @@
-/* cuda/conv/chain/exchange.cuh: exchange of BN sums between the blocks of a cooperative launch.
+/* cuda/conv/cifar/chain/exchange.cuh: exchange of BN sums between the blocks of a cooperative launch.
  *
  * There is no barrier. A block sends a packet of 16 bytes for each channel: its two sums and the epoch, the number of
  * the exchange. One warp owns a channel: it polls the packets of all blocks, adds them and sends a packet with the
- * results, which all blocks poll. A packet is written and read in one access, so whoever sees the epoch sees the values,
+ * results, which all blocks poll. A packet is written and read in one access, so whoever sees the epoch sees the
+ * values,
  * and no fence is needed. A packet is not overwritten too early: a block sends packets of the next epoch only after it
  * has all results, whose owners have read all packets of this epoch; and an owner sends results of the next epoch only
  * after it has packets of all blocks, which have read all results of this one. */

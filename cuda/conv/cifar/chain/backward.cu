@@ -1,8 +1,9 @@
-/* cuda/conv/chain/backward.cu: the backward of consecutive convolutions of a CIFAR ResNet in three launches: the
- * gradients of the inputs (cooperative), the parts of the filter gradients, their sums. See cuda/conv/chain/backward.h. */
-#include "cuda/conv/chain/backward.cuh"
-#include "cuda/conv/chain/backward.h"
-#include "cuda/conv/chain/backward_dw.cuh"
+/* cuda/conv/cifar/chain/backward.cu: the backward of consecutive convolutions of a CIFAR ResNet in three launches: the
+ * gradients of the inputs (cooperative), the parts of the filter gradients, their sums. See
+ * cuda/conv/cifar/chain/backward.h. */
+#include "cuda/conv/cifar/chain/backward.cuh"
+#include "cuda/conv/cifar/chain/backward.h"
+#include "cuda/conv/cifar/chain/backward_dw.cuh"
 
 namespace cifar {
 namespace {

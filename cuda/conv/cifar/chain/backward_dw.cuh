@@ -1,10 +1,10 @@
-/* cuda/conv/chain/backward_dw.cuh: the filter gradients of many convolutions of a CIFAR ResNet: one launch computes the
- * parts of all of them, one adds them. What is added to a part, and the order of all additions, are those of
+/* cuda/conv/cifar/chain/backward_dw.cuh: the filter gradients of many convolutions of a CIFAR ResNet: one launch computes the
+ * parts of all of them, one adds them. Both add the same numbers in the same order as
  * cuda/conv/cifar/cifar_conv_grad.cu with one image a block.
  *
- * A job is what a block of that file computes of dw. Blocks loop over the jobs of all convolutions. While a tile is
- * multiplied, the copies of the next one, of this or of the next job, are in flight. Jobs whose tiles are too large for
- * that (16 -> 32 channels), and the stem, copy their own tile.
+ * A job is the part of dw that a block of that file computes. Blocks loop over the jobs of all convolutions. While a
+ * tile is multiplied, the copies of the next one, of this or of the next job, are in flight. Jobs whose tiles are too
+ * large for that (16 -> 32 channels), and the stem, copy their own tile.
  *
  * Bytes: dy and x, 2 an element each; twice from 64 channels on. Limiter: the L2 cache and memory. */
 #ifndef CK_CHAIN_BACKWARD_DW_CUH

@@ -1,7 +1,8 @@
-/* cuda/conv/chain/backward.h: launchers of the backward pass of consecutive convolutions of a CIFAR ResNet.
+/* cuda/conv/cifar/chain/backward.h: launchers of the backward pass of consecutive convolutions of a CIFAR ResNet.
  * Conventions: cuda/common/launchers.h.
  *
- * One cooperative launch computes the gradients of all inputs, one image a thread block: the gradient of an output stays
+ * One cooperative launch computes the gradients of all inputs, one image a thread block: the gradient of an output
+ * stays
  * in shared memory, and only the sums of the BN's gradients cross between blocks. A second launch computes the parts of
  * all filter gradients, a third one adds them. All results are bitwise those of ck_cifar_conv_grad with as many
  * multiprocessors. */

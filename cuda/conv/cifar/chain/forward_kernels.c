@@ -1,6 +1,6 @@
-/* cuda/conv/chain/forward_kernels.c: finds the forward pass of a CIFAR ResNet in a program and runs it in one
- * cooperative launch (cuda/conv/chain/forward.cu). Compute capability 9.0. */
-#include "cuda/conv/chain/forward.h"
+/* cuda/conv/cifar/chain/forward_kernels.c: finds the forward pass of a CIFAR ResNet in a program and runs it in one
+ * cooperative launch (cuda/conv/cifar/chain/forward.cu). Compute capability 9.0. */
+#include "cuda/conv/cifar/chain/forward.h"
 #include "cuda/core/cuda_device.h"
 #include "cuda/core/kernel_tables.h"
 #include "cuda/core/op_shapes.h"
@@ -25,7 +25,8 @@ struct walk {
     struct found            *found;
 };
 
-/* A convolution with sums and their finalization whose own kernel is that of this folder: the chain repeats its bits. */
+/* A convolution with sums and their finalization whose own kernel is that of this folder: the chain repeats its bits.
+ * */
 static bool is_conv(const struct walk *w, int i) {
     const struct cr_op *op = &w->p->op[i];
     return op->kind == CR_OP_conv && op->in[CR_IN_conv_gamma] >= 0 && op->kernel >= 0 &&
@@ -168,8 +169,8 @@ static struct ck_bn_finalize finish_of(const struct cr_call *call) {
 static struct ck_chain_step step_of(const struct cr_call *conv, const struct cr_call *apply, const struct link *l) {
     const struct cr_program *p  = conv->program;
     const struct cr_op      *op = conv->op;
-    return (struct ck_chain_step){.conv   = cuda_conv_shape(op, cuda_in(p, op, CR_IN_conv_x),
-                                                            cuda_in(p, op, CR_IN_conv_w), cuda_out(p, op, CR_OUT_conv_y)),
+    const struct cr_tensor  *x = cuda_in(p, op, CR_IN_conv_x), *w = cuda_in(p, op, CR_IN_conv_w);
+    return (struct ck_chain_step){.conv   = cuda_conv_shape(op, x, w, cuda_out(p, op, CR_OUT_conv_y)),
                                   .w      = conv->in[CR_IN_conv_w],
                                   .y      = conv->out[CR_OUT_conv_y],
                                   .sums   = conv->out[CR_OUT_conv_sums],

@@ -1,12 +1,13 @@
-/* cuda/conv/chain/backward.cuh: gradients of the inputs of consecutive convolutions in one launch
- * (cuda/conv/chain/backward.cu): shared memory, arguments, one convolution.
+/* cuda/conv/cifar/chain/backward.cuh: gradients of the inputs of consecutive convolutions in one launch
+ * (cuda/conv/cifar/chain/backward.cu): shared memory, arguments, one convolution.
  *
- * Shared memory has two halves. A convolution uses one of them: dy, the input of the BN behind it, and its filter. While
+ * Shared memory has two halves. A convolution uses one of them: dy, the input of the BN behind it, and its filter.
+ * While
  * it runs, the other half gets those of the next convolution: dx is written there as the next g, the rest is copied. */
 #ifndef CK_CHAIN_BACKWARD_CUH
 #define CK_CHAIN_BACKWARD_CUH
 
-#include "cuda/conv/chain/exchange.cuh"
+#include "cuda/conv/cifar/chain/exchange.cuh"
 #include "cuda/conv/cifar/cifar_grad_dx.cuh"
 
 namespace cifar {
