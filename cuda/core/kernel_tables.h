@@ -67,8 +67,6 @@ extern const struct cr_kernel *const cr_cuda_baseline_kernels[];
 /* cuda/sparse/block/block_sparse_kernels.c: patterns of whole blocks of channels */
 extern const struct cr_kernel *const cr_cuda_block_sparse_kernels[];
 
-/* cuda/conv/cifar/chain/backward_kernels.c */
-extern const struct cr_chain_kernel cr_cuda_cifar_backward;
 /* cuda/conv/cifar/chain/forward_kernels.c: kernels that run several ops; ends with NULL */
 extern const struct cr_chain_kernel *const cr_cuda_chains[];
 

@@ -75,8 +75,9 @@ static void train(struct run *r, bool op_by_op, char **store) {
     struct cr_exec          *exec    = r->session.train_exec[0];
     const struct cr_backend *backend = r->session.device->backend;
     const size_t             bytes   = r->session.memory.bytes[CR_REGION_STORE];
-    *store                           = malloc(bytes);
+    *store                           = calloc(bytes, 1);
     REQUIRE(*store);
+    REQUIRE_OK(backend->put(r->session.device, r->session.memory.region[CR_REGION_STORE], *store, bytes));
     REQUIRE_OK(cr_session_init(&r->session));
     for (int64_t i = 0; i < STEPS; i++) {
         REQUIRE_OK(feed(r, i));

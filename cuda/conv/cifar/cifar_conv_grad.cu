@@ -18,8 +18,8 @@
  * (split); add, bn_x and x a second time 2 each; dx 2. Roofline: 4.3 TB/s, or about 600 TFLOP/s of mma.sync. At 128
  * images on an H200, joint 16->16, the first launch takes 18,500 clocks: about 5,000 until the first tile has arrived;
  * 4,400 a tile for dx, whose warps also do mask, addition and sums; 1,850 for dw; 1,600 to store sums and dw. */
+#include "cuda/conv/cifar/cifar_grad_dw.cuh"
 #include "cuda/conv/cifar/cifar_grad_dx.cuh"
-#include "cuda/conv/cifar/cifar_grad_stem.cuh"
 
 namespace cifar {
 namespace {
@@ -32,23 +32,12 @@ template <class S> __device__ __forceinline__ void both() {
     barrier_sync<0, grad_tiling<S>::BLOCK>();
 }
 
-/* The tiles of a block. With a multiprocessor for each image, but not for each tile, a block has the tiles
- * of one image, as in cuda/conv/cifar/chain/backward.cu, which * gives the same bits. */
-template <class S> struct joint_jobs {
-    int64_t                    first, step, end;
-    __device__ __forceinline__ joint_jobs(const grad_args &a) {
-        constexpr int TILES = grad_tiling<S>::TILES;
-        first = a.by_image ? (int64_t)blockIdx.x * TILES : blockIdx.x, step = a.by_image ? 1 : gridDim.x;
-        end = a.by_image ? first + TILES : a.N * TILES;
-    }
-};
-
 /* Starts the copies of a block's tile number `job`; without such a tile, commits an empty group. */
 template <class S, typename T>
-__device__ __forceinline__ void joint_issue_dy(const grad_args &a, uint32_t dy, int64_t job, int64_t end) {
+__device__ __forceinline__ void joint_issue_dy(const grad_args &a, uint32_t dy, int64_t job) {
     using D = grad_tiling<S>;
     using L = typename D::DY;
-    if (job < end) {
+    if (job < a.N * D::TILES) {
         const int64_t out  = job / D::TILES * S::P * S::P * S::K;
         const int     row0 = (int)(job % D::TILES) * D::TH - L::LEFT;
         tile_issue<L, false, false>(dy, (const T *)a.g + out, row0, 1);
@@ -57,31 +46,23 @@ __device__ __forceinline__ void joint_issue_dy(const grad_args &a, uint32_t dy, 
     ck_copy_commit();
 }
 template <class S, typename T>
-__device__ __forceinline__ void joint_issue_x(const grad_args &a, uint32_t x, int64_t job, int64_t end) {
+__device__ __forceinline__ void joint_issue_x(const grad_args &a, uint32_t x, int64_t job) {
     using D = grad_tiling<S>;
-    if (job < end)
+    if (job < a.N * D::TILES)
         tile_issue<typename D::DW_X, false, KEEP_X>(x, (const T *)a.x + job / D::TILES * S::H * S::H * S::C,
                                                     input_row<S>((int)(job % D::TILES) * D::TH), 1);
     ck_copy_commit();
 }
 
-/* Where blocks have one image each. */
-template <class S> __device__ __forceinline__ keep_nothing<S> parts_of_sums(const grad_args &a, float *rows) {
-    using D = grad_tiling<S>;
-    return {a.by_image && a.mean_rstd && !D::LATE_SUMS ? rows : NULL, (int)threadIdx.x / CK_WARP % D::NW * 8 * D::NT};
-}
-
 /* The first warps prepare dy and compute dx. */
 template <class S, typename T> __device__ __forceinline__ void joint_dx(const grad_args &a, char *memory) {
-    using D                              = grad_tiling<S>;
-    using L                              = typename D::DY;
-    constexpr int  LATER                 = D::STAGES - 1;
-    const uint32_t base                  = ck_shared(memory);
-    float         *rows                  = reinterpret_cast<float *>(memory + D::SUMS_AT),
-          *table                         = reinterpret_cast<float *>(memory + D::TABLE_AT);
-    float               first[2 * D::NT] = {}, second[2 * D::NT] = {};
-    const joint_jobs<S> jobs(a);
-    const auto          keep = parts_of_sums<S>(a, rows);
+    using D                = grad_tiling<S>;
+    using L                = typename D::DY;
+    constexpr int  LATER   = D::STAGES - 1;
+    const uint32_t base    = ck_shared(memory);
+    float         *rows    = reinterpret_cast<float *>(memory + D::SUMS_AT),
+          *table           = reinterpret_cast<float *>(memory + D::TABLE_AT);
+    float first[2 * D::NT] = {}, second[2 * D::NT] = {};
     if (!a.w_new) filter_issue<S, D::NT, D::W_PITCH, D::DX_WARPS>(base + D::W_AT, (const T *)a.w);
     dx_clear<S>(base, rows);
     ck_begin_after_last();
@@ -90,12 +71,12 @@ template <class S, typename T> __device__ __forceinline__ void joint_dx(const gr
     if (a.w_new) filter_issue<S, D::NT, D::W_PITCH, D::DX_WARPS>(base + D::W_AT, (const T *)a.w);
     ck_copy_commit();
     for (int i = 0; i < D::STAGES; i++)
-        joint_issue_dy<S, T>(a, base + (uint32_t)(D::DY_AT + i * D::DY_STAGE), jobs.first + i * jobs.step, jobs.end);
+        joint_issue_dy<S, T>(a, base + (uint32_t)(D::DY_AT + i * D::DY_STAGE), blockIdx.x + (int64_t)i * gridDim.x);
     entry.store(table);
     ck_copy_wait<D::STAGES>();
     filter_transpose<S, D::NT, D::W_PITCH, D::DX_WARPS>(base + D::W_AT);
     int stage = 0;
-    for (int64_t job = jobs.first; job < jobs.end; job += jobs.step) {
+    for (int64_t job = blockIdx.x; job < a.N * D::TILES; job += gridDim.x) {
         const int      y0 = (int)(job % D::TILES) * D::TH;
         const uint32_t dy = base + (uint32_t)(D::DY_AT + stage * D::DY_STAGE);
         if (a.dy_x)
@@ -103,10 +84,9 @@ template <class S, typename T> __device__ __forceinline__ void joint_dx(const gr
         else
             ck_copy_wait<LATER>();
         both<S>();
-        dx_tile<S, T>(a, dy, dx_filter<S>(base + D::W_AT), table, job / D::TILES, y0, first, second, keep);
-        if (D::TILES > 1 && job + 1 < jobs.end) keep.part(first, second);
+        dx_tile<S, T>(a, dy, dx_filter<S>(base + D::W_AT), table, job / D::TILES, y0, first, second);
         both<S>();
-        joint_issue_dy<S, T>(a, dy, job + D::STAGES * jobs.step, jobs.end);
+        joint_issue_dy<S, T>(a, dy, job + (int64_t)D::STAGES * gridDim.x);
         stage = stage + 1 == D::STAGES ? 0 : stage + 1;
     }
     dx_end<S>(a, first, second, rows, table, (int)blockIdx.x);
@@ -114,20 +94,19 @@ template <class S, typename T> __device__ __forceinline__ void joint_dx(const gr
 
 /* The other warps prepare x and compute dw. */
 template <class S, typename T> __device__ __forceinline__ void joint_dw(const grad_args &a, char *memory) {
-    using D                   = grad_tiling<S>;
-    using X                   = typename D::DW_X;
-    constexpr int       LATER = D::STAGES - 1;
-    const uint32_t      base  = ck_shared(memory);
-    const dw_slot<S>    slot_of_warp;
-    const joint_jobs<S> jobs(a);
-    float               acc[D::EARLY][2][4] = {};
+    using D                = grad_tiling<S>;
+    using X                = typename D::DW_X;
+    constexpr int    LATER = D::STAGES - 1;
+    const uint32_t   base  = ck_shared(memory);
+    const dw_slot<S> slot_of_warp;
+    float            acc[D::EARLY][2][4] = {};
     for (int i = 0; i < D::STAGES; i++) tile_margin<X>(base + (uint32_t)(D::X_AT + i * X::BYTES));
     ck_begin_after_last();
     if (a.scale_bias) tile_warm<X>(a.scale_bias, S::C, 2);
     for (int i = 0; i < D::STAGES; i++)
-        joint_issue_x<S, T>(a, base + (uint32_t)(D::X_AT + i * X::BYTES), jobs.first + i * jobs.step, jobs.end);
+        joint_issue_x<S, T>(a, base + (uint32_t)(D::X_AT + i * X::BYTES), blockIdx.x + (int64_t)i * gridDim.x);
     int stage = 0;
-    for (int64_t job = jobs.first; job < jobs.end; job += jobs.step) {
+    for (int64_t job = blockIdx.x; job < a.N * D::TILES; job += gridDim.x) {
         const int      y0 = (int)(job % D::TILES) * D::TH;
         const uint32_t dy = base + (uint32_t)(D::DY_AT + stage * D::DY_STAGE),
                        x  = base + (uint32_t)(D::X_AT + stage * X::BYTES);
@@ -139,7 +118,7 @@ template <class S, typename T> __device__ __forceinline__ void joint_dw(const gr
         dw_piece<S, T>(acc, dy + slot_of_warp.dy_bytes(), x + slot_of_warp.x_bytes(), slot_of_warp.group,
                        slot_of_warp.late);
         both<S>();
-        joint_issue_x<S, T>(a, x, job + D::STAGES * jobs.step, jobs.end);
+        joint_issue_x<S, T>(a, x, job + (int64_t)D::STAGES * gridDim.x);
         stage = stage + 1 == D::STAGES ? 0 : stage + 1;
     }
     dw_block<S>(acc, a.dw_partial + (int64_t)blockIdx.x * D::DW, reinterpret_cast<float *>(memory + D::BARRIER_AT),
@@ -189,11 +168,10 @@ __device__ __forceinline__ void split_dx(const grad_args &a, char *memory, int b
     using D             = grad_tiling<S>;
     using L             = typename D::DY;
     const uint32_t base = ck_shared(memory), dy = base + D::DY_AT, line = base + D::LINE_AT;
-    float         *rows         = reinterpret_cast<float *>(memory + D::SUMS_AT),
-          *table                = reinterpret_cast<float *>(memory + D::TABLE_AT);
-    float      first[2 * D::NT] = {}, second[2 * D::NT] = {};
-    bool       begun = false;
-    const auto keep  = parts_of_sums<S>(a, rows);
+    float         *rows    = reinterpret_cast<float *>(memory + D::SUMS_AT),
+          *table           = reinterpret_cast<float *>(memory + D::TABLE_AT);
+    float first[2 * D::NT] = {}, second[2 * D::NT] = {};
+    bool  begun = false;
     static_assert(D::TILES == 1, "whole images");
     if (!a.w_new) filter_issue<S, D::NT, D::W_PITCH, D::DX_WARPS>(base + D::W_AT, (const T *)a.w);
     dx_clear<S>(base, rows);
@@ -218,7 +196,7 @@ __device__ __forceinline__ void split_dx(const grad_args &a, char *memory, int b
         }
         begun = true;
         __syncthreads();
-        dx_tile<S, T>(a, dy, dx_filter<S>(base + D::W_AT), table, image, 0, first, second, keep);
+        dx_tile<S, T>(a, dy, dx_filter<S>(base + D::W_AT), table, image, 0, first, second);
         __syncthreads();
     }
     dx_end<S>(a, first, second, rows, table, block);
@@ -234,10 +212,67 @@ template <class S, typename T> __global__ void __launch_bounds__(THREADS, 2) spl
 
 /* ---- the stem: dw only ---- */
 
+/* The forward product, transposed: the columns of a piece are 4 columns of the filter by 4
+ * channels; 3 by 3 of them are stored. */
+
+enum { STEM_DW = STEM_K * 3 * 16 };
+struct stem_place {
+    enum { DW = STEM_DW, PARTS = 1, CH = 0 };
+    static __device__ __forceinline__ void put(float *to, float x, float y, bool first, bool accumulate) {
+        to[0] = accumulate ? to[0] + x : x;
+        if (first) to[1] = accumulate ? to[1] + y : y; /* the third element is stored separately */
+    }
+    static __device__ __forceinline__ void store(float *dw, int, int four, float4 v, bool accumulate) {
+        const dw_four at(four);
+        const int     s = at.c / 4, c = at.c % 4;
+        if (s == 3) return;
+        float *to = dw + ((at.k * 3 + at.tap) * 3 + s) * 3 + c;
+        put(to, v.x, v.y, c == 0, accumulate);
+        put(to + 8 * 27, v.z, v.w, c == 0, accumulate);
+    }
+};
+
+using stem_shape = shape<16, 16, 32, 1, 3>; /* of dy; only dy is used */
+using stem_dy    = output_tile<stem_shape, 1, STEM_TH, STEM_K, false>;
+enum {
+    STEM_LINE_AT = stem_dy::BYTES,
+    STEM_X_AT    = STEM_LINE_AT + stem_dy::VECTORS * 16,
+    STEM_ALL     = STEM_X_AT + STEM_BYTES
+};
+
 template <typename T> __global__ void __launch_bounds__(THREADS, 2) stem_grad_kernel(grad_args a) {
     extern __shared__ __align__(16) char memory[];
     ck_begin_after_last();
-    stem_dw<T>(a, memory, (int)blockIdx.x, (int)gridDim.x);
+    const uint32_t base = ck_shared(memory), line = base + STEM_LINE_AT;
+    const int      lane = (int)threadIdx.x % CK_WARP, warp = (int)threadIdx.x / CK_WARP;
+    const uint32_t ya = base + (uint32_t)(((lane & 7) + (lane >> 4) * 8) * stem_dy::PITCH + (lane >> 3 & 1) * 16);
+    const uint32_t xb = base + STEM_X_AT + (uint32_t)((lane >> 4) * 16);
+    float          acc[3][2][4] = {};
+    for (int64_t job = blockIdx.x; job < a.N * STEM_TILES; job += gridDim.x) {
+        const int64_t image = job / STEM_TILES, out = image * STEM_SIDE * STEM_SIDE * STEM_K;
+        const int     y0 = (int)(job % STEM_TILES) * STEM_TH;
+        tile_issue<stem_dy, false, false>(base, (const T *)a.g + out, y0, 1);
+        if (a.dy_x) tile_issue<stem_dy, true, false>(line, (const T *)a.dy_x + out, y0, 1);
+        stem_fill(memory + STEM_X_AT, (const T *)a.x + image * STEM_SIDE * STEM_SIDE * 3, y0 - 1);
+        ck_copy_commit();
+        if (!a.dy_x) ck_copy_wait<0>();
+        if (a.dy_x) tile_bn_grad<stem_dy, 0, T>(base, line, a.dy_coeffs, STEM_K, y0, 1);
+        __syncthreads();
+        for (int p0 = warp * 16; p0 < STEM_TH * STEM_SIDE; p0 += WARPS * 16) {
+            const int p = p0 + (lane & 15);
+            uint32_t  af[4], bf[4];
+            ck_ldmatrix_trans(af, ya + (uint32_t)(p0 * stem_dy::PITCH));
+#pragma unroll
+            for (int r = 0; r < 3; r++) {
+                ck_ldmatrix_trans(bf, xb + stem_pixel(p / STEM_SIDE + r, p % STEM_SIDE));
+                mma<T>(acc[r][0], af, bf[0], bf[1]);
+                mma<T>(acc[r][1], af, bf[2], bf[3]);
+            }
+        }
+        __syncthreads();
+    }
+    dw_warps<WARPS, 1, 0>(acc, reinterpret_cast<float *>(memory), 0, warp);
+    if (warp == 0) dw_write<0, 3>(acc, a.dw_partial + (int64_t)blockIdx.x * STEM_DW);
 }
 
 /* ---- host side ---- */
@@ -259,16 +294,14 @@ template <class S> constexpr int least_bytes() {
 }
 
 template <class S, typename T>
-cudaError_t grad_run(grad_args a, const struct ck_bn_grad_finalize &finish, int multiprocessors, int block_bytes,
+cudaError_t grad_run(const grad_args &a, const struct ck_bn_grad_finalize &finish, int multiprocessors, int block_bytes,
                      cudaStream_t stream) {
     using D = grad_tiling<S>;
     if constexpr (!S::SMALL && (int)D::BYTES > (int)SHARED_LEAST)
         if (block_bytes < D::BYTES) return grad_run<small<S>, T>(a, finish, multiprocessors, block_bytes, stream);
-    const int64_t dx_blocks = larger((int64_t)multiprocessors * RESIDENT - SPLIT_DW_BLOCKS, SPLIT_DX_LEAST);
-    a.by_image              = a.N <= (D::JOINT ? multiprocessors : dx_blocks) && a.N * 2 > multiprocessors;
-    const unsigned most =
-        a.by_image ? (unsigned)a.N : ck_blocks(a.N * D::TILES, 1, D::JOINT ? (int64_t)multiprocessors : dx_blocks);
-    cudaError_t error;
+    const int64_t  dx_blocks = larger((int64_t)multiprocessors * RESIDENT - SPLIT_DW_BLOCKS, SPLIT_DX_LEAST);
+    const unsigned most      = ck_blocks(a.N * D::TILES, 1, D::JOINT ? (int64_t)multiprocessors : dx_blocks);
+    cudaError_t    error;
     if constexpr (D::JOINT)
         error = launch(joint_kernel<S, T>, a, most, D::BLOCK, D::BYTES, stream);
     else

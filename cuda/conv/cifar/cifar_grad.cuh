@@ -18,7 +18,6 @@ struct grad_args {
     float       *dw, *grad_sums, *dw_partial, *sums_partial;
     int64_t      N;
     bool         accumulate, w_new;
-    bool         by_image; /* block b has the tiles of image b; there are N blocks (split: N that compute dx) */
 };
 
 /* ---- shapes ---- */

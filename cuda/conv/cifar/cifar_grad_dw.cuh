@@ -16,9 +16,10 @@ __device__ __forceinline__ void add4(float4 &a, const float4 &b) {
 
 /* Adds filter positions FIRST..END-1 of a piece of dw [16 k][positions][16 c] to acc, over the pixels of a tile that
  * belong to `group`; dy and x point at the piece's channels. */
-template <class S, typename T, int FIRST, int END, class LD, int N>
+template <class S, typename T, int FIRST, int END, int N>
 __device__ __forceinline__ void dw_taps(float (&acc)[N][2][4], uint32_t dy, uint32_t x, int group) {
     using D         = grad_tiling<S>;
+    using LD        = typename D::DW_DY;
     using LX        = typename D::DW_X;
     constexpr int H = D::JOINT ? (int)D::TH : (int)S::P, EDGE = LD::LEFT; /* the margin of dy */
     const int     lane = (int)threadIdx.x % CK_WARP, pa = (lane & 7) + (lane >> 4) * 8, pb = lane & 15;
@@ -41,9 +42,10 @@ __device__ __forceinline__ void dw_taps(float (&acc)[N][2][4], uint32_t dy, uint
 }
 /* The same for all nine filter positions with a stride of 1: a group has some rows, and a row of x is used for three
  * rows of dy. */
-template <class S, typename T, class LD>
+template <class S, typename T>
 __device__ __forceinline__ void dw_rows(float (&acc)[9][2][4], uint32_t dy, uint32_t x, int group) {
     using D              = grad_tiling<S>;
+    using LD             = typename D::DW_DY;
     using LX             = typename D::DW_X;
     using G              = cifar::groups<S::P, D::JOINT ? (int)D::TH : (int)S::P>;
     constexpr int SHARES = D::GROUPS / G::STRIPS > D::I ? D::GROUPS / G::STRIPS / D::I : 1, ROWS = G::DOWN / SHARES,
@@ -77,15 +79,14 @@ __device__ __forceinline__ void dw_rows(float (&acc)[9][2][4], uint32_t dy, uint
         }
     }
 }
-/* LD: the tile of dy. */
-template <class S, typename T, class LD = typename grad_tiling<S>::DW_DY, int N>
+template <class S, typename T, int N>
 __device__ __forceinline__ void dw_piece(float (&acc)[N][2][4], uint32_t dy, uint32_t x, int group, int late) {
     if constexpr (grad_tiling<S>::BY_ROW)
-        dw_rows<S, T, LD>(acc, dy, x, group);
+        dw_rows<S, T>(acc, dy, x, group);
     else if (!late)
-        dw_taps<S, T, 0, N, LD>(acc, dy, x, group);
+        dw_taps<S, T, 0, N>(acc, dy, x, group);
     else if constexpr (S::TAPS > N)
-        dw_taps<S, T, N, S::TAPS, LD>(acc, dy, x, group);
+        dw_taps<S, T, N, S::TAPS>(acc, dy, x, group);
 }
 
 /* Adds the `GROUPS` warps of each of SLOTS parts of the pieces; slot: the warp's part. Afterwards group 0 has the sums.
@@ -208,23 +209,28 @@ template <int C> struct add_end {
         }
     };
 };
-/* Block `block` adds its vectors of [PARTS][each][DW]. */
-template <class Place>
-__device__ __forceinline__ void add_rows(const float *partial, float *dw, int each, bool accumulate, int block) {
+template <class Place> __global__ void __launch_bounds__(THREADS) add_kernel(add_args a) {
     constexpr int FOURS = Place::DW / 4, BLOCKS = FOURS / ADD_COLUMNS;
     static_assert(FOURS % ADD_COLUMNS == 0, "whole blocks");
     __shared__ float4 all[THREADS];
-    const int         part         = block / BLOCKS;
-    const int         slot_of_warp = (int)threadIdx.x % ADD_COLUMNS, share = (int)threadIdx.x / ADD_COLUMNS;
-    const int         four = block % BLOCKS * ADD_COLUMNS + slot_of_warp;
-    const float4     *from = reinterpret_cast<const float4 *>(partial) + (int64_t)part * each * FOURS + four;
-    float4            sum  = make_float4(0, 0, 0, 0);
-    for (int b = share; b < each; b += ADD_IN_FLIGHT * ADD_SHARES) {
+    ck_let_next_begin();
+    ck_wait_for_last();
+    if constexpr (Place::CH > 0)
+        if ((int)blockIdx.x < a.sums_blocks) {
+            sums_add<Place::CH>(a.sums_partial, a.sums_rows, (int)blockIdx.x, add_end<Place::CH>{a});
+            return;
+        }
+    const int     block = (int)blockIdx.x - a.sums_blocks, part = block / BLOCKS;
+    const int     slot_of_warp = (int)threadIdx.x % ADD_COLUMNS, share = (int)threadIdx.x / ADD_COLUMNS;
+    const int     four = block % BLOCKS * ADD_COLUMNS + slot_of_warp;
+    const float4 *from = reinterpret_cast<const float4 *>(a.partial) + (int64_t)part * a.each * FOURS + four;
+    float4        sum  = make_float4(0, 0, 0, 0);
+    for (int b = share; b < a.each; b += ADD_IN_FLIGHT * ADD_SHARES) {
         float4 v[ADD_IN_FLIGHT]; /* all loads first, as in sums_add */
 #pragma unroll
         for (int i = 0; i < ADD_IN_FLIGHT; i++)
-            v[i] = b + i * ADD_SHARES < each ? __ldcg(from + (int64_t)(b + i * ADD_SHARES) * FOURS)
-                                             : make_float4(0, 0, 0, 0);
+            v[i] = b + i * ADD_SHARES < a.each ? __ldcg(from + (int64_t)(b + i * ADD_SHARES) * FOURS)
+                                               : make_float4(0, 0, 0, 0);
 #pragma unroll
         for (int i = 0; i < ADD_IN_FLIGHT; i++) add4(sum, v[i]);
     }
@@ -233,17 +239,7 @@ __device__ __forceinline__ void add_rows(const float *partial, float *dw, int ea
     if (share) return;
 #pragma unroll
     for (int k = 1; k < ADD_SHARES; k++) add4(sum, all[k * ADD_COLUMNS + slot_of_warp]);
-    Place::store(dw, part, four, sum, accumulate);
-}
-template <class Place> __global__ void __launch_bounds__(THREADS) add_kernel(add_args a) {
-    ck_let_next_begin();
-    ck_wait_for_last();
-    if constexpr (Place::CH > 0)
-        if ((int)blockIdx.x < a.sums_blocks) {
-            sums_add<Place::CH>(a.sums_partial, a.sums_rows, (int)blockIdx.x, add_end<Place::CH>{a});
-            return;
-        }
-    add_rows<Place>(a.partial, a.dw, a.each, a.accumulate, (int)blockIdx.x - a.sums_blocks);
+    Place::store(a.dw, part, four, sum, a.accumulate);
 }
 template <class Place>
 cudaError_t add_run(const grad_args &a, const struct ck_bn_grad_finalize &finish, int64_t each, int64_t sums_rows,

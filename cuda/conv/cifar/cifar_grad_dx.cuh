@@ -71,26 +71,12 @@ template <typename T, int NT> __device__ __forceinline__ extra<NT> extra_load(co
     return e;
 }
 
-/* What else happens to dx. keep(row, column, channel, piece) gets each piece; part(first, second) is called after the
- * first half of a warp's groups, or after the pixels of one parity. Here nothing, except that `part` may add the sums
- * to
- * the warp's row: then they are added in the same order as by cuda/conv/cifar/chain/backward.cu, where two or three warps
- * divide the work of one. */
-template <class S> struct keep_nothing {
-    float                                                    *rows; /* NULL: the sums stay in registers */
-    int                                                       n0;
-    template <typename Piece> __device__ __forceinline__ void operator()(int, int, int, const Piece &) const {}
-    template <int N> __device__ __forceinline__ void          part(float (&first)[N], float (&second)[N]) const {
-                 if (rows) sums_flush<N / 2, S::C>(first, second, rows, n0, true);
-    }
-};
-
 /* v = product + add, masked, rounded, stored, summed, for `half` of the 16 pixels; table: at the thread's first
- * channel. Returns dx. */
+ * channel. */
 template <class S, typename T, int NT>
-__device__ __forceinline__ piece<NT> dx_store(const grad_args &a, const float (&acc)[NT][4], int half,
-                                              const extra<NT> &e, int64_t at, const float *table,
-                                              float (&first)[2 * NT], float (&second)[2 * NT]) {
+__device__ __forceinline__ void dx_store(const grad_args &a, const float (&acc)[NT][4], int half, const extra<NT> &e,
+                                         int64_t at, const float *table, float (&first)[2 * NT],
+                                         float (&second)[2 * NT]) {
     float     v[2 * NT], x[2 * NT];
     piece<NT> out;
 #pragma unroll
@@ -132,7 +118,6 @@ __device__ __forceinline__ piece<NT> dx_store(const grad_args &a, const float (&
             second[2 * j + 1] = fmaf(r.y, x[2 * j + 1], second[2 * j + 1]);
         }
     }
-    return out;
 }
 
 /* [4][C] in shared memory: scale_bias, then mean_rstd. Loads come before the copies of tiles; behind them they would
@@ -211,14 +196,14 @@ __device__ __forceinline__ void dx_taps(float (&acc)[MT][NT][4], const uint32_t 
 
 /* MT groups of 16 pixels of dx from group m0 (of a strip) on. With a stride, these are pixels of one parity: rows
  * 2i+PH, columns 2j+PW, to which 1, 2 or 4 filter positions contribute. */
-template <class S, typename T, int PH, int PW, int MT, typename Keep>
+template <class S, typename T, int PH, int PW>
 __device__ __forceinline__ void
 dx_groups(const grad_args &a, uint32_t dy, uint32_t b0, const float *table, int64_t image, int y0, int m0, int strip,
-          int n0, float (&first)[2 * grad_tiling<S>::NT], float (&second)[2 * grad_tiling<S>::NT], const Keep &keep) {
-    using D              = grad_tiling<S>;
-    using L              = typename D::DY;
-    using G              = cifar::groups<D::BY_ROW ? (int)S::P : 16, D::BY_ROW ? (int)D::TH : 1>;
-    constexpr int  NT    = D::NT;
+          int n0, float (&first)[2 * grad_tiling<S>::NT], float (&second)[2 * grad_tiling<S>::NT]) {
+    using D           = grad_tiling<S>;
+    using L           = typename D::DY;
+    using G           = cifar::groups<D::BY_ROW ? (int)S::P : 16, D::BY_ROW ? (int)D::TH : 1>;
+    constexpr int  MT = D::MT, NT = D::NT;
     constexpr bool EARLY = MT * NT <= 8; /* otherwise the product needs the registers */
     const int      lane = (int)threadIdx.x % CK_WARP, c = n0 + lane % 4 * 2 * NT;
     const int64_t  start = image * S::H * S::H * S::C;
@@ -250,28 +235,23 @@ dx_groups(const grad_args &a, uint32_t dy, uint32_t b0, const float *table, int6
 #pragma unroll
     for (int m = 0; m < MT; m++)
 #pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const piece<NT> out =
-                dx_store<S, T, NT>(a, acc[m], half, e[m][half], start + where[m][half], table + c, first, second);
-            const int i = half * 8 + lane / 4;
-            keep((y0 + row(m, i)) * S::STRIDE + PH, col(m, i) * S::STRIDE + PW, c, out);
-            if (D::TILES == 1 && half && 2 * (m + 1) == MT) keep.part(first, second);
-        }
+        for (int half = 0; half < 2; half++)
+            dx_store<S, T, NT>(a, acc[m], half, e[m][half], start + where[m][half], table + c, first, second);
 }
 
-/* dx of a tile whose dy is in shared memory, by DX_WARPS warps, one of which calls; b0: the filter at the thread's
- * first column. Adds the sums to first and second. */
-template <class S, typename T, typename Keep>
+/* dx of a tile whose dy is in shared memory; b0: the filter at the thread's first column. Adds the sums to first and
+ * second. */
+template <class S, typename T>
 __device__ __forceinline__ void dx_tile(const grad_args &a, uint32_t dy, uint32_t b0, const float *table, int64_t image,
                                         int y0, float (&first)[2 * grad_tiling<S>::NT],
-                                        float (&second)[2 * grad_tiling<S>::NT], const Keep &keep) {
+                                        float (&second)[2 * grad_tiling<S>::NT]) {
     using D        = grad_tiling<S>;
     const int warp = (int)threadIdx.x / CK_WARP, n0 = warp % D::NW * 8 * D::NT;
     if constexpr (S::STRIDE == 1) {
         constexpr int STRIPS = cifar::groups<S::P, D::TH>::STRIPS;
         const int     rest   = warp / D::NW;
-        dx_groups<S, T, 0, 0, D::MT>(a, dy, b0, table, image, y0, rest / STRIPS * D::MT, rest % STRIPS * 16, n0, first,
-                                     second, keep);
+        dx_groups<S, T, 0, 0>(a, dy, b0, table, image, y0, rest / STRIPS * D::MT, rest % STRIPS * 16, n0, first,
+                              second);
     } else {
         /* PARTS warps divide the four parities of a group: 4 filter positions; 2, 2 and 1. */
         constexpr int PARTS = D::DX_WARPS / D::ROWS;
@@ -279,16 +259,11 @@ __device__ __forceinline__ void dx_tile(const grad_args &a, uint32_t dy, uint32_
                           (PARTS == 1 || PARTS == 2 || PARTS == 4),
                       "shares");
         const int m0 = warp % D::ROWS, part = warp / D::ROWS;
-        if (part == 0) dx_groups<S, T, 1, 1, 1>(a, dy, b0, table, image, y0, m0, 0, n0, first, second, keep);
-        if (part == (PARTS > 1 ? 1 : 0)) {
-            dx_groups<S, T, 0, 1, 1>(a, dy, b0, table, image, y0, m0, 0, n0, first, second, keep);
-            if (PARTS == 2) keep.part(first, second);
-        }
-        if (part == (PARTS > 2 ? 2 : PARTS > 1 ? 1 : 0)) {
-            dx_groups<S, T, 1, 0, 1>(a, dy, b0, table, image, y0, m0, 0, n0, first, second, keep);
-            if (PARTS == 2) keep.part(first, second);
-        }
-        if (part == PARTS - 1) dx_groups<S, T, 0, 0, 1>(a, dy, b0, table, image, y0, m0, 0, n0, first, second, keep);
+        if (part == 0) dx_groups<S, T, 1, 1>(a, dy, b0, table, image, y0, m0, 0, n0, first, second);
+        if (part == (PARTS > 1 ? 1 : 0)) dx_groups<S, T, 0, 1>(a, dy, b0, table, image, y0, m0, 0, n0, first, second);
+        if (part == (PARTS > 2 ? 2 : PARTS > 1 ? 1 : 0))
+            dx_groups<S, T, 1, 0>(a, dy, b0, table, image, y0, m0, 0, n0, first, second);
+        if (part == PARTS - 1) dx_groups<S, T, 0, 0>(a, dy, b0, table, image, y0, m0, 0, n0, first, second);
     }
 }
 template <class S> __device__ __forceinline__ uint32_t dx_filter(uint32_t filter) {

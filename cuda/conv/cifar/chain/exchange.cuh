@@ -23,15 +23,14 @@ struct exchange {
     unsigned epoch; /* number of the last exchange of the launches before this one */
 };
 
-__device__ __forceinline__ void packet_store(uint4 *at, float a, float b, unsigned epoch, float c = 0) {
+__device__ __forceinline__ void packet_store(uint4 *at, float a, float b, unsigned epoch) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    const uint64_t low  = (uint64_t)__float_as_uint(a) | (uint64_t)__float_as_uint(b) << 32,
-                   high = (uint64_t)epoch | (uint64_t)__float_as_uint(c) << 32;
+    const uint64_t low = (uint64_t)__float_as_uint(a) | (uint64_t)__float_as_uint(b) << 32, high = epoch;
     asm volatile("{ .reg .b128 v; mov.b128 v, {%1, %2}; st.relaxed.gpu.global.b128 [%0], v; }" ::"l"(at), "l"(low),
                  "l"(high)
                  : "memory");
 #else
-    (void)at, (void)a, (void)b, (void)epoch, (void)c;
+    (void)at, (void)a, (void)b, (void)epoch;
 #endif
 }
 __device__ __forceinline__ uint4 packet_load(const uint4 *at) {
@@ -45,19 +44,6 @@ __device__ __forceinline__ uint4 packet_load(const uint4 *at) {
     (void)at;
 #endif
     return make_uint4((unsigned)low, (unsigned)(low >> 32), (unsigned)high, (unsigned)(high >> 32));
-}
-
-/* Sends the block's sums of CH channels as row `row`, from `rows` [W][2*CH] in shared memory. factor: multiplies the
- * second sums, [CH], or NULL. The first CH threads do the work, after a barrier. */
-template <int CH, int W = WARPS>
-__device__ __forceinline__ void exchange_send(exchange *x, const float *rows, int row, unsigned epoch,
-                                              const float *factor = NULL) {
-    const int c = (int)threadIdx.x;
-    if (c >= CH) return;
-    float a = 0, b = 0;
-#pragma unroll
-    for (int w = 0; w < W; w++) a += rows[w * 2 * CH + c], b += rows[w * 2 * CH + CH + c];
-    packet_store(&x->packet[c][row], a, factor ? b * factor[c] : b, epoch);
 }
 
 /* Adds the `count` rows of channel c, in one warp and in the order of sums_add, whose result it repeats bit by bit:
@@ -99,12 +85,12 @@ __device__ __forceinline__ void exchange_add(const exchange *x, int c, int count
     first = (float)total[0], second = (float)total[1];
 }
 
-/* Waits for the results of channel c, three numbers. */
-__device__ __forceinline__ float3 exchange_result(const exchange *x, int c, unsigned epoch) {
+/* Waits for the two results of channel c. */
+__device__ __forceinline__ float2 exchange_result(const exchange *x, int c, unsigned epoch) {
     uint4 v;
     do v = packet_load(&x->result[c]);
     while (v.z != epoch);
-    return make_float3(__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.w));
+    return make_float2(__uint_as_float(v.x), __uint_as_float(v.y));
 }
 
 } // namespace

@@ -43,40 +43,50 @@ template <typename T> __device__ __noinline__ void chain_filter(uint32_t base, c
 
 template <class S, typename T> __device__ __noinline__ void chain_same(chain_block k) {
     const chain_step &s = k.step(0), *next = k.next();
-    using D                    = cut<S>;
-    using M                    = forward_memory<S>;
-    using X                    = chain_tile<S::K>;
-    constexpr int A            = S::K == 16   ? CHAIN_A16
-                                 : S::K == 32 ? CHAIN_A32
-                                              : CHAIN_A64,
-                  B            = S::K == 16   ? CHAIN_B16
-                                 : S::K == 32 ? CHAIN_B32
-                                              : CHAIN_B64;
-    constexpr int         MT   = D::MT / 2; /* two warps have the groups of one in cifar_conv.cu */
-    const int             lane = (int)threadIdx.x % CK_WARP;
-    const forward_slot<S> slot;
-    const int             n0 = slot.n0, m0 = (int)threadIdx.x / THREADS * MT;
-    const uint32_t        xs = k.base + (uint32_t)(s.z ? B : A); /* the second convolution of a block ends it */
-    float                 first[2 * D::NT] = {}, second[2 * D::NT] = {}, acc[MT][D::NT][4] = {};
-    piece<D::NT>          out[2 * MT];
+    using D         = cut<S>;
+    using M         = forward_memory<S>;
+    using X         = chain_tile<S::K>;
+    constexpr int A = S::K == 16   ? CHAIN_A16
+                      : S::K == 32 ? CHAIN_A32
+                                   : CHAIN_A64,
+                  B = S::K == 16   ? CHAIN_B16
+                      : S::K == 32 ? CHAIN_B32
+                                   : CHAIN_B64;
+    /* Two warps have the groups of one in cifar_conv.cu; with 64 channels eight warps work: more would read the filter
+     * from shared memory more often. */
+    constexpr bool          TWO  = D::MT > 2;
+    constexpr int           MT   = TWO ? D::MT / 2 : (int)D::MT;
+    const int               lane = (int)threadIdx.x % CK_WARP, warp = (int)threadIdx.x / CK_WARP;
+    const forward_slot<S>   slot;
+    const int               n0 = slot.n0, m0 = TWO ? warp / WARPS * MT : 0;
+    const uint32_t          xs = k.base + (uint32_t)(s.z ? B : A); /* the second convolution of a block ends it */
+    const chain_owner<S::K> owner(s);
+    piece<D::NT>            out[2 * MT];
     ck_copy_wait<0>();
     __syncthreads(); /* the filter and the tile are complete */
     if (next) chain_filter<T>(k.base, *next);
-    forward_rows<S, T>(
-        acc, xs + (uint32_t)(input_pixel<S, X>(slot.row(m0, lane & 15), slot.col(0, lane & 15)) + (lane >> 4) * 16),
-        k.base + (uint32_t)(s.w_at + (n0 + (lane & 7) + (lane >> 4) * 8) * M::W_PITCH + (lane >> 3 & 1) * 16));
+    if (TWO || warp < WARPS) {
+        float first[2 * D::NT] = {}, second[2 * D::NT] = {}, acc[MT][D::NT][4] = {};
+        forward_rows<S, T>(
+            acc, xs + (uint32_t)(input_pixel<S, X>(slot.row(m0, lane & 15), slot.col(0, lane & 15)) + (lane >> 4) * 16),
+            k.base + (uint32_t)(s.w_at + (n0 + (lane & 7) + (lane >> 4) * 8) * M::W_PITCH + (lane >> 3 & 1) * 16));
 #pragma unroll
-    for (int m = 0; m < MT; m++)
+        for (int m = 0; m < MT; m++) {
 #pragma unroll
-        for (int half = 0; half < 2; half++) out[2 * m + half] = forward_round<T, D::NT>(acc[m], half, first, second);
+            for (int half = 0; half < 2; half++)
+                out[2 * m + half] = forward_round<T, D::NT>(acc[m], half, first, second);
+            if (!TWO && 2 * (m + 1) == MT) chain_sums<D::NT>(k, first, second, warp);
+        }
+        chain_sums<D::NT>(k, first, second, TWO ? warp : warp + WARPS);
+    }
     const auto place = [&](int i, int &row, int &col) {
         row = slot.row(m0 + i / 2, i % 2 * 8 + lane / 4), col = slot.col(i / 2, i % 2 * 8 + lane / 4);
     };
-    chain_sums<D::NT>(k, first, second);
     __syncthreads();
     chain_send<S::K, D::NT, true>(k, (int)blockIdx.x, 0);
-    chain_put<S::K>(k.base + (uint32_t)B, out, n0 + lane % 4 * 2 * D::NT, place); /* every warp has read its input */
-    chain_own<S::K, 1>(k, s);
+    if (TWO || warp < WARPS) /* every warp has read its input */
+        chain_put<S::K>(k.base + (uint32_t)B, out, n0 + lane % 4 * 2 * D::NT, place);
+    owner.template run<1>(k, s);
     chain_results<S::K>(k, 0);
     chain_act<S::K, S::P, T, true>(k, s, k.base + (uint32_t)B, k.base + (uint32_t)(s.z ? A : B));
 }
@@ -129,11 +139,12 @@ template <class S, typename T> __device__ __noinline__ void chain_down(chain_blo
     using Y            = chain_tile<S::K>;
     constexpr int FROM = S::C == 16 ? CHAIN_A16 : CHAIN_A32, A = S::C == 16 ? CHAIN_A32 : CHAIN_A64,
                   B = S::C == 16 ? CHAIN_B32 : CHAIN_B64, TO = S::R == 3 ? B : A;
-    const int             lane = (int)threadIdx.x % CK_WARP;
-    const forward_slot<S> slot;
-    const int             n = slot.n0 + lane % 4 * 2 * D::NT;
-    piece<D::NT>          out[2];
-    const int             t = (int)threadIdx.x / THREADS; /* eight warps a tile */
+    const int               lane = (int)threadIdx.x % CK_WARP;
+    const forward_slot<S>   slot;
+    const int               n = slot.n0 + lane % 4 * 2 * D::NT;
+    const chain_owner<S::K> owner(s);
+    piece<D::NT>            out[2];
+    const int               t = (int)threadIdx.x / THREADS; /* eight warps a tile */
     static_assert(D::MT == 1 && D::NT == 4 && D::TILES <= 2, "a group a tile");
     ck_copy_wait<0>();
     __syncthreads();
@@ -151,13 +162,13 @@ template <class S, typename T> __device__ __noinline__ void chain_down(chain_blo
         chain_taps<S, T>(acc, k.base + (uint32_t)(FROM + (row * X::COLS + col) * X::PITCH + (lane >> 4) * 16), b0);
 #pragma unroll
         for (int half = 0; half < 2; half++) out[half] = forward_round<T, D::NT>(acc, half, first, second);
-        chain_sums<D::NT>(k, first, second);
+        chain_sums<D::NT>(k, first, second, (int)threadIdx.x / CK_WARP);
     }
     __syncthreads();
     for (int i = 0; i < D::TILES; i++) chain_send<S::K, D::NT, false>(k, (int)blockIdx.x * D::TILES + i, i * WARPS);
     if (t < D::TILES) chain_put<S::K>(k.base + (uint32_t)TO, out, n, place);
     if (S::R == 3 && s.pad) chain_pad<S>(k.base + FROM, k.base + A);
-    chain_own<S::K, D::TILES>(k, s);
+    owner.template run<D::TILES>(k, s);
     chain_results<S::K>(k, S::R == 1);
     chain_act<S::K, S::P, T, S::R == 3>(k, s, k.base + (uint32_t)TO, k.base + (uint32_t)TO);
 }
@@ -179,13 +190,14 @@ template <typename T> __device__ __forceinline__ void chain_stem_filter(char *to
 template <typename T> __device__ __noinline__ void chain_stem(chain_block k, const void *images) {
     const chain_step &s = k.step(0), *next = k.next();
     constexpr int     NT = 2, MT = CHAIN_STEM_MT;
-    const int      lane = (int)threadIdx.x % CK_WARP, warp = (int)threadIdx.x / CK_WARP % WARPS, n = lane % 4 * 2 * NT;
-    const T       *x = (const T *)images + (int64_t)blockIdx.x * STEM_SIDE * STEM_SIDE * 3;
-    piece<NT>      out[MT * 2];
-    const int      t              = (int)threadIdx.x / THREADS; /* eight warps a tile */
-    float          acc[MT][NT][4] = {}, first[2 * NT] = {}, second[2 * NT] = {};
-    uint32_t       at[MT];
-    const uint32_t b0 =
+    const int lane = (int)threadIdx.x % CK_WARP, warp = (int)threadIdx.x / CK_WARP % WARPS, n = lane % 4 * 2 * NT;
+    const T  *x = (const T *)images + (int64_t)blockIdx.x * STEM_SIDE * STEM_SIDE * 3;
+    const chain_owner<STEM_K> owner(s);
+    piece<NT>                 out[MT * 2];
+    const int                 t              = (int)threadIdx.x / THREADS; /* eight warps a tile */
+    float                     acc[MT][NT][4] = {}, first[2 * NT] = {}, second[2 * NT] = {};
+    uint32_t                  at[MT];
+    const uint32_t            b0 =
         k.base + (uint32_t)(CHAIN_STEM_W + ((lane & 7) + (lane >> 4) * 8) * STEM_PITCH + (lane >> 3 & 1) * 16);
     if (next) chain_filter<T>(k.base, *next);
     chain_stem_filter<T>(k.memory + CHAIN_STEM_W, (const T *)s.w);
@@ -213,7 +225,7 @@ template <typename T> __device__ __noinline__ void chain_stem(chain_block k, con
     for (int m = 0; m < MT; m++)
 #pragma unroll
         for (int half = 0; half < 2; half++) out[m * 2 + half] = forward_round<T, NT>(acc[m], half, first, second);
-    chain_sums<NT>(k, first, second);
+    chain_sums<NT>(k, first, second, (int)threadIdx.x / CK_WARP);
     const auto place = [&](int i, int &row, int &col) {
         const int pixel = (warp * MT + i / 2) * 16 + i % 2 * 8 + lane / 4;
         row = t * STEM_TH + pixel / STEM_SIDE, col = pixel % STEM_SIDE;
@@ -222,7 +234,7 @@ template <typename T> __device__ __noinline__ void chain_stem(chain_block k, con
     image_margin<chain_tile<16>>(k.base + CHAIN_B16); /* nobody reads the stem's tiles any more */
     for (int i = 0; i < STEM_TILES; i++) chain_send<STEM_K, NT, false>(k, (int)blockIdx.x * STEM_TILES + i, i * WARPS);
     chain_put<STEM_K>(k.base + (uint32_t)CHAIN_A16, out, n, place);
-    chain_own<STEM_K, STEM_TILES>(k, s);
+    owner.template run<STEM_TILES>(k, s);
     chain_results<STEM_K>(k, 0);
     chain_act<STEM_K, STEM_SIDE, T, true>(k, s, k.base + (uint32_t)CHAIN_A16, k.base + (uint32_t)CHAIN_A16);
 }
@@ -296,17 +308,18 @@ cudaError_t chain_run(const struct ck_chain_step *steps, int count, const void *
     cudaLaunchConfig_t  config    = {};
     for (int i = 0; i < count; i++) {
         const struct ck_chain_step *s = &steps[i];
-        a.step[i]                     = {.w       = s->w,
-                                         .y       = s->y,
-                                         .z       = s->z,
-                                         .mask    = s->mask,
-                                         .sums    = s->sums,
-                                         .finish  = s->finish,
-                                         .factors = ck_bn_factors_of(&s->finish),
-                                         .w_at    = 0,
-                                         .kind    = (short)chain_kind_of(&s->conv),
-                                         .skip    = (short)s->skip,
-                                         .pad     = s->pad};
+        a.step[i]                     = {.w        = s->w,
+                                         .y        = s->y,
+                                         .z        = s->z,
+                                         .mask     = s->mask,
+                                         .sums     = s->sums,
+                                         .finish   = s->finish,
+                                         .factors  = ck_bn_factors_of(&s->finish),
+                                         .w_at     = 0,
+                                         .kind     = (short)chain_kind_of(&s->conv),
+                                         .skip     = (short)s->skip,
+                                         .channels = (short)s->conv.K,
+                                         .pad      = s->pad};
     }
     place_filters(a.step, count);
     const cudaError_t error = ck_allow_shared(chain_kernel<T, MOST>, CHAIN_BYTES);

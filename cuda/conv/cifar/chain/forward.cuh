@@ -62,7 +62,7 @@ struct chain_step {
     struct ck_bn_finalize finish;
     struct ck_bn_factors  factors;
     int                   w_at; /* place of the filter */
-    short                 kind, skip;
+    short                 kind, skip, channels;
     bool                  pad;
 };
 static_assert(sizeof(chain_step) <= 256 && sizeof(chain_step) % 4 == 0, "a step's place");
@@ -108,18 +108,19 @@ template <int NT> __device__ __forceinline__ void tile_put(uint32_t at, const pi
 __device__ __forceinline__ float *chain_rows(const chain_block &k) {
     return reinterpret_cast<float *>(k.memory + CHAIN_SUMS);
 }
-/* Stores the warp's sums of its 8*NT channels as its row. */
+/* Stores the warp's sums of its 8*NT channels as row `row`; the thread's sums become 0. */
 template <int NT>
-__device__ __forceinline__ void chain_sums(const chain_block &k, float (&first)[2 * NT], float (&second)[2 * NT]) {
+__device__ __forceinline__ void chain_sums(const chain_block &k, float (&first)[2 * NT], float (&second)[2 * NT],
+                                           int                row) {
     const int lane = (int)threadIdx.x % CK_WARP, warp = (int)threadIdx.x / CK_WARP;
-    float    *row = chain_rows(k) + warp * 2 * 8 * NT;
-    for (int i = lane; i < 2 * 8 * NT; i += CK_WARP) row[i] = 0;
+    float    *rows = chain_rows(k) + (row - warp) * 2 * 8 * NT; /* sums_flush adds to row `warp` */
+    for (int i = lane; i < 2 * 8 * NT; i += CK_WARP) rows[warp * 2 * 8 * NT + i] = 0;
     __syncwarp();
-    sums_flush<NT, 8 * NT>(first, second, chain_rows(k), 0);
+    sums_flush<NT, 8 * NT>(first, second, rows, 0, true);
 }
 
 /* Sends the block's sums of K channels as row `row`, added as the blocks of cifar_conv.cu do it: over its eight warps,
- * of which this block has two halves, or over eight warps from `warp` on. NW: warps along the channels. */
+ * whose sums have two halves here, or over eight warps from `warp` on. NW: warps along the channels. */
 template <int K, int NT, bool HALVES>
 __device__ __forceinline__ void chain_send(const chain_block &k, int row, int warp) {
     constexpr int CH = 8 * NT, NW = K / CH;
@@ -136,32 +137,49 @@ __device__ __forceinline__ void chain_send(const chain_block &k, int row, int wa
     packet_store(&k.mail->packet[c][row], a, b, k.epoch);
 }
 
-/* Owners: warp w of block b has channel b + w*blocks. Adds the sums of all blocks, finishes the BN and sends the
- * results. */
-template <int K, int TILES> __device__ __forceinline__ void chain_own(const chain_block &k, const chain_step &s) {
-    const int c = (int)blockIdx.x + (int)threadIdx.x / CK_WARP * (int)gridDim.x, lane = (int)threadIdx.x % CK_WARP;
-    k.fetch(2);
-    if (c >= K) return;
-    ck_bn_channel bn;
-    float         sum, squares;
-    bn.load(s.finish, c); /* in flight while the packets arrive */
-    exchange_add<EXCHANGE_BLOCKS * TILES>(k.mail, c, (int)gridDim.x * TILES, k.epoch, sum, squares);
-    if (lane) return;
-    float                *own    = reinterpret_cast<float *>(k.memory + CHAIN_OWN);
-    struct ck_bn_finalize finish = s.finish;
-    finish.scale_bias            = own; /* read back at once; global memory would take longer */
-    bn.finish(finish, s.factors, c, K, sum, squares);
-    packet_store(&k.mail->result[c], own[c], own[K + c], k.epoch);
-    s.finish.scale_bias[c] = own[c], s.finish.scale_bias[K + c] = own[K + c];
-    s.sums[c] = sum, s.sums[K + c] = squares;
+/* The parameters of the next BN's channel, into the L2 cache. */
+__device__ __forceinline__ void chain_prefetch(const chain_block &k) {
+    const chain_step *next = k.next();
+    const int         c    = (int)blockIdx.x + (int)threadIdx.x / CK_WARP * (int)gridDim.x;
+    if (!next || c >= (int)next->channels) return;
+    const float *const from[4] = {next->finish.gamma, next->finish.beta, next->finish.old_mean, next->finish.old_var};
+#pragma unroll
+    for (int i = 0; i < 4; i++) asm volatile("prefetch.global.L2 [%0];" ::"l"(from[i] + c));
 }
+
+/* Owners: warp w of block b has channel b + w*blocks. The parameters of its BN are read before the products: they come
+ * from memory, while everything else of the exchange is in the L2 cache. */
+template <int K> struct chain_owner {
+    int           c;
+    ck_bn_channel bn;
+    __device__    __forceinline__ explicit chain_owner(const chain_step &s)
+        : c((int)blockIdx.x + (int)threadIdx.x / CK_WARP * (int)gridDim.x) {
+        if (c < K) bn.load(s.finish, c);
+    }
+    /* Adds the sums of all blocks, finishes the BN and sends the results. */
+    template <int TILES> __device__ __forceinline__ void run(const chain_block &k, const chain_step &s) const {
+        float sum, squares;
+        k.fetch(2);
+        if (c >= K) return;
+        exchange_add<EXCHANGE_BLOCKS * TILES>(k.mail, c, (int)gridDim.x * TILES, k.epoch, sum, squares);
+        if (threadIdx.x % CK_WARP) return;
+        float                *own    = reinterpret_cast<float *>(k.memory + CHAIN_OWN);
+        struct ck_bn_finalize finish = s.finish;
+        finish.scale_bias            = own; /* read back at once; global memory would take longer */
+        bn.finish(finish, s.factors, c, K, sum, squares);
+        packet_store(&k.mail->result[c], own[c], own[K + c], k.epoch);
+        s.finish.scale_bias[c] = own[c], s.finish.scale_bias[K + c] = own[K + c];
+        s.sums[c] = sum, s.sums[K + c] = squares;
+        chain_prefetch(k);
+    }
+};
 
 /* Scale and bias of all channels, into table `which`. All threads synchronise. */
 template <int K> __device__ __forceinline__ void chain_results(const chain_block &k, int which) {
     float    *table = reinterpret_cast<float *>(k.memory + CHAIN_TABLE) + which * 2 * 64;
     const int c     = (int)threadIdx.x - (CHAIN_THREADS - 128);
     if (c >= 0 && c < K) {
-        const float3 v = exchange_result(k.mail, c, k.epoch);
+        const float2 v = exchange_result(k.mail, c, k.epoch);
         table[c] = v.x, table[64 + c] = v.y;
     }
     __syncthreads();
