@@ -39,7 +39,7 @@ __device__ __forceinline__ void get_panel(float (&v)[8], uint32_t panel, int row
     const int      vector = (int)threadIdx.x % 8;
     const bool     swap   = vector >= 4;
     const uint32_t from   = panel + (uint32_t)(row * PANEL_ROW + vector * 32 + (swap ? 16 : 0));
-    const uint4    first  = ck_get16(from), second = ck_get16(swap ? from - 16 : from + 16);
+    const uint4    first = ck_get16(from), second = ck_get16(swap ? from - 16 : from + 16);
     set4(v, swap ? second : first);
     set4(v + 4, swap ? first : second);
 }

@@ -8,8 +8,8 @@
  * where they fit, else they are copied with each step. act is applied to fragments in registers. Results leave by rows
  * through cuda/conv/mma/panel.cuh, where a lane adds `add`, masks, and sums its 8 columns. A second kernel adds the sums
  * of the blocks in a fixed order. Two blocks share a multiprocessor: one multiplies while the other stores. */
-#include "cuda/conv/mma/point_mma_work.cuh"
 #include "cuda/conv/mma/point_mma.h"
+#include "cuda/conv/mma/point_mma_work.cuh"
 #include "cuda/conv/pointwise/column_sums.cuh"
 
 namespace {

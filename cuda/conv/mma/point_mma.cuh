@@ -27,10 +27,10 @@ enum kind {
 };
 
 struct plan {
-    bool resident;                                         /* the filters of all channels stay in shared memory */
-    int  columns, blocks_k;                                /* of a tile: 64 or 128; ceil(K / columns) */
-    int  steps, stages;                                    /* ceil(C / 64); of the ring of copies */
-    int  tiles, groups;                                    /* of rows; blocks with the same columns */
+    bool resident;                                            /* the filters of all channels stay in shared memory */
+    int  columns, blocks_k;                                   /* of a tile: 64 or 128; ceil(K / columns) */
+    int  steps, stages;                                       /* ceil(C / 64); of the ring of copies */
+    int  tiles, groups;                                       /* of rows; blocks with the same columns */
     int  stage_at, panel_at, column_at, scale_bias_at, bytes; /* the filters are at 0 */
 };
 
@@ -77,8 +77,8 @@ template <typename T, int COLUMNS, bool W_TRANSPOSED> struct copier {
     __device__ __forceinline__ void copy_w(uint32_t to, int s) const {
 #pragma unroll
         for (int i = 0; i < COLUMNS / 32; i++) {
-            const int     at = row + 32 * i, c = s * STEP + (W_TRANSPOSED ? at % 64 : chunk * 8),
-                          k    = column + (W_TRANSPOSED ? at / 64 * 64 + chunk * 8 : at);
+            const int at = row + 32 * i, c = s * STEP + (W_TRANSPOSED ? at % 64 : chunk * 8),
+                      k        = column + (W_TRANSPOSED ? at / 64 * 64 + chunk * 8 : at);
             const bool    is   = c < p.C && k < p.K;
             const int64_t from = W_TRANSPOSED ? (int64_t)c * p.K + k : (int64_t)k * p.C + c;
             ck_copy16(ck_chunk_at(to, 128, at, chunk), static_cast<const T *>(p.w) + (is ? from : 0), is);
@@ -90,8 +90,8 @@ template <typename T, int COLUMNS, bool W_TRANSPOSED> struct copier {
     /* Starts the next step's copies into a stage, if there is one, and ends the group of copies. */
     __device__ __forceinline__ void next(int stage) {
         if (tile < p.plan.tiles) {
-            const uint32_t to = shared + (uint32_t)(p.plan.stage_at +
-                                                    stage * ((int)X_BYTES + (p.plan.resident ? 0 : W_BYTES)));
+            const uint32_t to =
+                shared + (uint32_t)(p.plan.stage_at + stage * ((int)X_BYTES + (p.plan.resident ? 0 : W_BYTES)));
             copy_x(to);
             if (!p.plan.resident) copy_w(to + X_BYTES, step);
             if (++step == p.plan.steps) {

@@ -9,8 +9,8 @@ namespace {
 /* A warp has 64 columns and 16 or 32 rows of a tile. */
 template <typename T, int COLUMNS, int KIND> struct worker {
     static constexpr int ACROSS = COLUMNS / 64, WARP_ROWS = ROWS / (WARPS / ACROSS), FRAGMENTS = WARP_ROWS / 16,
-                         W_BYTES = COLUMNS * STEP * 2,
-                         UNROLL  = KIND == PLAIN || KIND == INFER ? 4 : 2; /* of fragments: registers are short */
+                         W_BYTES       = COLUMNS * STEP * 2,
+                         UNROLL        = KIND == PLAIN || KIND == INFER ? 4 : 2; /* of fragments: registers are short */
     static constexpr bool W_TRANSPOSED = KIND == TRANSPOSED || KIND == GRADIENT, ADDS = KIND == INFER || W_TRANSPOSED,
                           SUMS = KIND == PLAIN || KIND == ACT || KIND == GRADIENT;
 
@@ -38,7 +38,8 @@ template <typename T, int COLUMNS, int KIND> struct worker {
         const uint32_t at = shared + (uint32_t)(p.plan.scale_bias_at + (c + lane % 4 * 2) * 4);
 #pragma unroll
         for (int half = 0; half < 2; half++) { /* channels 0..7 and 8..15: words 0, 1 and 2, 3 */
-            const float2 scale = ck_get8(at + (uint32_t)(half * 32)), bias = ck_get8(at + (uint32_t)((half * 8 + p.C) * 4));
+            const float2 scale = ck_get8(at + (uint32_t)(half * 32)),
+                         bias  = ck_get8(at + (uint32_t)((half * 8 + p.C) * 4));
 #pragma unroll
             for (int j = 2 * half; j < 2 * half + 2; j++) {
                 const float2 v = ck_pair<T>(a[j]);
@@ -47,7 +48,8 @@ template <typename T, int COLUMNS, int KIND> struct worker {
         }
     }
     __device__ __forceinline__ void multiply(int stage, int step) {
-        const uint32_t x = shared + (uint32_t)(p.plan.stage_at + stage * ((int)X_BYTES + (p.plan.resident ? 0 : W_BYTES))),
+        const uint32_t x = shared +
+                           (uint32_t)(p.plan.stage_at + stage * ((int)X_BYTES + (p.plan.resident ? 0 : W_BYTES))),
                        w = p.plan.resident ? shared + (uint32_t)(step * W_BYTES) : x + X_BYTES;
 #pragma unroll UNROLL
         for (int i = 0; i < STEP; i += 16) {
@@ -182,8 +184,7 @@ template <typename T, int COLUMNS, int KIND> struct worker {
         }
     }
     /* Rows 8*HALF to 8*HALF+7 of a fragment; row: the lane's first one. */
-    template <int HALF>
-    __device__ __forceinline__ void finish_half(const float (&of)[8][4], const loaded &l, int row) {
+    template <int HALF> __device__ __forceinline__ void finish_half(const float (&of)[8][4], const loaded &l, int row) {
         put_panel<HALF>(panel, of);
         __syncwarp();
 #pragma unroll

@@ -1,0 +1,242 @@
+/* cuda/conv/mma/point_grad_mma_work.cuh: a thread of cuda/conv/mma/point_grad_mma.cu: dy and xa, products, results. */
+#ifndef CK_POINT_GRAD_MMA_WORK_CUH
+#define CK_POINT_GRAD_MMA_WORK_CUH
+
+#include "cuda/conv/mma/point_grad_mma.cuh"
+
+namespace {
+
+template <typename T, typename P> struct worker : loader<T, P> {
+    using loader<T, P>::p;
+    using loader<T, P>::slice;
+    using loader<T, P>::g;
+    using loader<T, P>::d;
+    using loader<T, P>::x;
+    static constexpr int MODE = P::MODE, W_FRAGMENTS = P::W_ROWS / 16, W_PAIRS = P::W_COLUMNS / 16,
+                         V_PAIRS = P::V_COLUMNS / 16;
+
+    const uint32_t shared;
+    const int      warp, lane;
+    float          dw[W_FRAGMENTS][2 * W_PAIRS][4];
+    float          sums[2][8];  /* of dx and dx*(x-mean), of the thread's 8 channels */
+    uint4          held[P::CN]; /* x of this tile (INNER), or bn_x */
+    uint4          add[P::CN];
+    unsigned       above; /* BLOCK: which elements of x are above 0 */
+
+    __device__ worker(const params &params_, uint32_t shared_, int slice_)
+        : loader<T, P>(params_, slice_), shared(shared_), warp((int)threadIdx.x / 32), lane((int)threadIdx.x % 32),
+          above(0) {
+#pragma unroll
+        for (int i = 0; i < W_FRAGMENTS * W_PAIRS * 8; i++) dw[i / (W_PAIRS * 8)][i / 4 % (2 * W_PAIRS)][i % 4] = 0.0f;
+#pragma unroll
+        for (int i = 0; i < 16; i++) sums[i / 8][i % 8] = 0.0f;
+    }
+
+    /* ---- dy and xa in shared memory ---- */
+
+    __device__ __forceinline__ void make_dy(int tile) const {
+        const uint32_t abc = shared + (uint32_t)(P::ABC_AT + this->k_vector() * 32);
+#pragma unroll
+        for (int half = 0; half < 2; half++) { /* 4 channels at a time, for the registers of the coefficients */
+            float a[4], b[4], c[4];
+            get4(a, abc + (uint32_t)(half * 16));
+            get4(b, abc + (uint32_t)(half * 16 + P::K * 4));
+            get4(c, abc + (uint32_t)(half * 16 + P::K * 8));
+#pragma unroll
+            for (int i = 0; i < P::KN; i++) {
+                const float2 g0 = ck_pair<T>(half ? g[i].z : g[i].x), g1 = ck_pair<T>(half ? g[i].w : g[i].y),
+                             d0 = ck_pair<T>(half ? d[i].z : d[i].x), d1 = ck_pair<T>(half ? d[i].w : d[i].y);
+                const bool     is = this->exists(tile, this->k_row(i));
+                const uint32_t y0 = ck_pack_pair<T>(fmaf(a[0], g0.x, fmaf(b[0], d0.x, c[0])),
+                                                    fmaf(a[1], g0.y, fmaf(b[1], d0.y, c[1]))),
+                               y1 = ck_pack_pair<T>(fmaf(a[2], g1.x, fmaf(b[2], d1.x, c[2])),
+                                                    fmaf(a[3], g1.y, fmaf(b[3], d1.y, c[3])));
+                put8(ck_chunk_at(shared + P::DY_AT, P::K * 2, this->k_row(i), this->k_vector()) + (uint32_t)(half * 8),
+                     is ? y0 : 0, is ? y1 : 0);
+            }
+        }
+    }
+    static __device__ __forceinline__ void put8(uint32_t to, uint32_t low, uint32_t high) {
+        asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(to), "r"(low), "r"(high) : "memory");
+    }
+    /* Mean, scale or bias of four of the thread's channels of x. */
+    __device__ __forceinline__ void channels(float (&v)[4], int which, int from) const {
+        get4(v, shared + (uint32_t)(P::CHANNEL_AT + (which * P::C + this->c_vector() * 8 + from) * 4));
+    }
+    __device__ __forceinline__ void make_xa(int tile) {
+        above = 0;
+#pragma unroll
+        for (int i = 0; i < P::CN; i++) {
+            uint4 word = x[i];
+            float v[8];
+            if (MODE != PLAIN) ck_unpack<T>(word, v);
+            if (MODE == INNER) {
+                held[i] = word;
+#pragma unroll
+                for (int half = 0; half < 8; half += 4) {
+                    float scale[4], bias[4];
+                    channels(scale, 1, half), channels(bias, 2, half);
+#pragma unroll
+                    for (int j = half; j < half + 4; j++) v[j] = ck_relu(fmaf(v[j], scale[j - half], bias[j - half]));
+                }
+                word = this->exists(tile, this->c_row(i)) ? ck_pack<T>(v) : make_uint4(0, 0, 0, 0);
+            }
+            if (MODE == BLOCK) {
+#pragma unroll
+                for (int j = 0; j < 8; j++) above |= (v[j] > 0.0f ? 1u : 0u) << (8 * i + j);
+            }
+            ck_put16(ck_chunk_at(shared + P::XA_AT, P::C * 2, this->c_row(i), this->c_vector()), word);
+        }
+    }
+
+    /* ---- products ---- */
+
+    __device__ __forceinline__ void wgrad() {
+        const int k = warp / P::W_ACROSS * P::W_ROWS, c = warp % P::W_ACROSS * P::W_COLUMNS;
+#pragma unroll 2
+        for (int pixel = 0; pixel < P::TILE; pixel += 16) {
+            uint32_t a[W_FRAGMENTS][4];
+#pragma unroll
+            for (int m = 0; m < W_FRAGMENTS; m++)
+                ck_left_transposed(a[m], shared + P::DY_AT, P::K * 2, k + m * 16, pixel);
+#pragma unroll
+            for (int n = 0; n < W_PAIRS; n++) {
+                uint32_t b[4];
+                ck_right_transposed(b, shared + P::XA_AT, P::C * 2, c + n * 16, pixel);
+#pragma unroll
+                for (int m = 0; m < W_FRAGMENTS; m++) {
+                    ck_mma<T>(dw[m][2 * n], a[m], b[0], b[1]);
+                    ck_mma<T>(dw[m][2 * n + 1], a[m], b[2], b[3]);
+                }
+            }
+        }
+    }
+    /* v = dy * w, in f32 in shared memory. */
+    __device__ __forceinline__ void dgrad() const {
+        const int row = warp / P::V_ACROSS * 16, c = warp % P::V_ACROSS * P::V_COLUMNS;
+        float     v[2 * V_PAIRS][4];
+#pragma unroll
+        for (int i = 0; i < V_PAIRS * 8; i++) v[i / 4][i % 4] = 0.0f;
+#pragma unroll(P::K == 64 ? 4 : 2)
+        for (int k = 0; k < P::K; k += 16) {
+            uint32_t a[4];
+            ck_left(a, shared + P::DY_AT, P::K * 2, row, k);
+#pragma unroll
+            for (int n = 0; n < V_PAIRS; n++) {
+                uint32_t b[4];
+                ck_right_transposed(b, shared, P::C * 2, c + n * 16, k);
+                ck_mma<T>(v[2 * n], a, b[0], b[1]);
+                ck_mma<T>(v[2 * n + 1], a, b[2], b[3]);
+            }
+        }
+        const uint32_t to = shared + (uint32_t)(P::V_AT + (row + lane / 4) * P::V_ROW + (c + lane % 4 * 2) * 4);
+#pragma unroll
+        for (int i = 0; i < 2 * V_PAIRS; i++)
+#pragma unroll
+            for (int half = 0; half < 2; half++)
+                put8(to + (uint32_t)(half * 8 * P::V_ROW + i * 32), __float_as_uint(v[i][2 * half]),
+                     __float_as_uint(v[i][2 * half + 1]));
+    }
+
+    /* ---- results ---- */
+
+    __device__ __forceinline__ void get_v(float (&v)[8], int row) const {
+        const bool     swap = (this->c_vector() & 4) != 0; /* so that eight threads read from all banks */
+        const uint32_t from = shared + (uint32_t)(P::V_AT + row * P::V_ROW + this->c_vector() * 32 + (swap ? 16 : 0));
+        float          first[4], second[4];
+        get4(first, from);
+        get4(second, swap ? from - 16 : from + 16);
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            v[i]     = swap ? second[i] : first[i];
+            v[4 + i] = swap ? first[i] : second[i];
+        }
+    }
+    /* The ReLU mask of vector i, and the sums; other: elements of x, or of bn_x. */
+    __device__ __forceinline__ void mask(float (&v)[8], const float (&other)[8], int i) {
+#pragma unroll
+        for (int half = 0; half < 8; half += 4) { /* for the registers of the vectors */
+            float mean[4], scale[4], bias[4];
+            channels(mean, 0, half);
+            if (MODE == INNER) channels(scale, 1, half), channels(bias, 2, half);
+#pragma unroll
+            for (int j = half; j < half + 4; j++) {
+                const bool is = MODE == INNER ? fmaf(other[j], scale[j - half], bias[j - half]) > 0.0f
+                                              : (above >> (8 * i + j) & 1u) != 0;
+                v[j]          = is ? v[j] : 0.0f;
+                sums[0][j] += v[j];
+                sums[1][j] = fmaf(v[j], other[j] - mean[j - half], sums[1][j]);
+            }
+        }
+    }
+    __device__ __forceinline__ void finish(int tile) {
+#pragma unroll
+        for (int i = 0; i < P::CN; i++) {
+            float v[8], other[8];
+            get_v(v, this->c_row(i));
+            if (!this->exists(tile, this->c_row(i))) continue;
+            if (MODE != INNER && p.add) {
+                ck_unpack<T>(add[i], other);
+#pragma unroll
+                for (int j = 0; j < 8; j++) v[j] += other[j];
+            }
+            if (MODE != PLAIN) {
+                ck_unpack<T>(held[i], other);
+                mask(v, other, i);
+            }
+            ck_store_whole(static_cast<T *>(p.dx) + this->c_at(tile, i) * 8, ck_pack<T>(v));
+        }
+    }
+
+    __device__ __forceinline__ void run(int first, int step) {
+        this->load(first);
+        for (int tile = first; tile < p.tiles; tile += step) {
+            make_dy(tile);
+            make_xa(tile);
+            __syncthreads(); /* dy and xa are complete */
+            this->load(tile + step);
+            if (MODE != INNER && p.add) this->load_c(add, p.add, tile);
+            if (MODE == BLOCK) this->load_c(held, p.bn_x, tile);
+            wgrad();
+            dgrad();
+            __syncthreads(); /* v is complete; nobody reads dy and xa */
+            finish(tile);
+        }
+    }
+
+    /* ---- sums of the block ---- */
+
+    __device__ __forceinline__ void write_dw(int group) const {
+        const int k = warp / P::W_ACROSS * P::W_ROWS + lane / 4,
+                  c = slice + warp % P::W_ACROSS * P::W_COLUMNS + lane % 4 * 2;
+        float *to   = p.dw_part + ((int64_t)group * P::K + k) * p.C + c;
+#pragma unroll
+        for (int m = 0; m < W_FRAGMENTS; m++)
+#pragma unroll
+            for (int n = 0; n < 2 * W_PAIRS; n++)
+#pragma unroll
+                for (int half = 0; half < 2; half++)
+                    *reinterpret_cast<float2 *>(to + (int64_t)(m * 16 + half * 8) * p.C + n * 8) =
+                        make_float2(dw[m][n][2 * half], dw[m][n][2 * half + 1]);
+    }
+    __device__ __forceinline__ void write_sums(int group) {
+        const uint32_t at = shared + P::V_AT; /* f32 [WARPS][2][C] */
+        __syncthreads();
+#pragma unroll
+        for (int i = 0; i < 16; i++) {
+            float &s = sums[i / 8][i % 8];
+            for (int lanes = P::CV; lanes < 32; lanes *= 2) s += __shfl_xor_sync(0xffffffffu, s, lanes);
+            if (lane < P::CV) ck_put4(at + (uint32_t)(((warp * 2 + i / 8) * P::C + lane * 8 + i % 8) * 4), s);
+        }
+        __syncthreads();
+        for (int i = (int)threadIdx.x; i < 2 * P::C; i += THREADS) {
+            float sum = 0.0f;
+            for (int w = 0; w < WARPS; w++) sum += __uint_as_float(ck_get4(at + (uint32_t)((w * 2 * P::C + i) * 4)));
+            p.sums_part[((int64_t)group * 2 + i / P::C) * p.C + slice + i % P::C] = sum;
+        }
+    }
+};
+
+} // namespace
+
+#endif
