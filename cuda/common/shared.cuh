@@ -38,6 +38,9 @@ __device__ __forceinline__ void ck_put4(uint32_t at, uint32_t v) {
 __device__ __forceinline__ void ck_put4(uint32_t at, float v) {
     asm volatile("st.shared.f32 [%0], %1;" ::"r"(at), "f"(v) : "memory");
 }
+__device__ __forceinline__ void ck_put8(uint32_t at, uint32_t low, uint32_t high) {
+    asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(at), "r"(low), "r"(high) : "memory");
+}
 __device__ __forceinline__ void ck_put16(uint32_t at, uint4 v) {
     asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
                  : "memory");

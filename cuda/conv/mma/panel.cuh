@@ -18,9 +18,7 @@ template <int HALF> __device__ __forceinline__ void put_panel(uint32_t panel, co
     const uint32_t to   = panel + (uint32_t)(lane / 4 * PANEL_ROW + lane % 4 * 8);
 #pragma unroll
     for (int n = 0; n < 8; n++)
-        asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to + (uint32_t)(n * 32)), "f"(acc[n][HALF * 2]),
-                     "f"(acc[n][HALF * 2 + 1])
-                     : "memory");
+        ck_put8(to + (uint32_t)(n * 32), __float_as_uint(acc[n][HALF * 2]), __float_as_uint(acc[n][HALF * 2 + 1]));
 }
 
 __device__ __forceinline__ void set4(float *v, uint4 word) {

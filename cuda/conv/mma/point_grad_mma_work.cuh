@@ -51,13 +51,11 @@ template <typename T, typename P> struct worker : loader<T, P> {
                                                     fmaf(a[1], g0.y, fmaf(b[1], d0.y, c[1]))),
                                y1 = ck_pack_pair<T>(fmaf(a[2], g1.x, fmaf(b[2], d1.x, c[2])),
                                                     fmaf(a[3], g1.y, fmaf(b[3], d1.y, c[3])));
-                put8(ck_chunk_at(shared + P::DY_AT, P::K * 2, this->k_row(i), this->k_vector()) + (uint32_t)(half * 8),
-                     is ? y0 : 0, is ? y1 : 0);
+                ck_put8(ck_chunk_at(shared + P::DY_AT, P::K * 2, this->k_row(i), this->k_vector()) +
+                            (uint32_t)(half * 8),
+                        is ? y0 : 0, is ? y1 : 0);
             }
         }
-    }
-    static __device__ __forceinline__ void put8(uint32_t to, uint32_t low, uint32_t high) {
-        asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(to), "r"(low), "r"(high) : "memory");
     }
     /* Mean, scale or bias of four of the thread's channels of x. */
     __device__ __forceinline__ void channels(float (&v)[4], int which, int from) const {
@@ -134,8 +132,8 @@ template <typename T, typename P> struct worker : loader<T, P> {
         for (int i = 0; i < 2 * V_PAIRS; i++)
 #pragma unroll
             for (int half = 0; half < 2; half++)
-                put8(to + (uint32_t)(half * 8 * P::V_ROW + i * 32), __float_as_uint(v[i][2 * half]),
-                     __float_as_uint(v[i][2 * half + 1]));
+                ck_put8(to + (uint32_t)(half * 8 * P::V_ROW + i * 32), __float_as_uint(v[i][2 * half]),
+                        __float_as_uint(v[i][2 * half + 1]));
     }
 
     /* ---- results ---- */

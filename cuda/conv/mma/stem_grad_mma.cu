@@ -50,8 +50,8 @@ template <typename T> struct worker {
                 const int     pixel = i / 8, line = pixel / LINE, q = at.q + pixel % LINE;
                 const bool    is   = at.p + line < p.shape.P && q < p.shape.Q;
                 const int64_t from = (((int64_t)at.n * p.shape.P + at.p + line) * p.shape.Q + q) * p.shape.K + column;
-                ck_copy16(ck_chunk_at(to, G_ROW, pixel, i % 8), static_cast<const T *>(p.g) + (is ? from + i % 8 * 8 : 0),
-                          is);
+                ck_copy16(ck_chunk_at(to, G_ROW, pixel, i % 8),
+                          static_cast<const T *>(p.g) + (is ? from + i % 8 * 8 : 0), is);
             }
             copy_x<THREADS>(p.shape, p.x, at, to + X_AT);
         }
@@ -103,8 +103,8 @@ template <typename T> struct worker {
 
 template <typename T> __global__ void __launch_bounds__(THREADS, 2) stem_grad_mma(const params p) {
     extern __shared__ __align__(128) unsigned char memory[];
-    const int parts = p.shape.K / COLUMNS, group = (int)blockIdx.x / parts;
-    worker<T> worker(p, ck_shared(memory), (int)blockIdx.x % parts * COLUMNS);
+    const int                                      parts = p.shape.K / COLUMNS, group = (int)blockIdx.x / parts;
+    worker<T>                                      worker(p, ck_shared(memory), (int)blockIdx.x % parts * COLUMNS);
     worker.run(group);
     worker.write(group);
 }
@@ -132,12 +132,12 @@ size_t ck_stem_grad_mma_workspace(const struct ck_stem_grad *a, const struct ck_
 cudaError_t ck_stem_grad_mma(const struct ck_stem_grad *a, void *workspace, const struct ck_mma_gpu *gpu,
                              cudaStream_t stream) {
     if (!ck_stem_grad_mma_supports(a, gpu)) return cudaErrorInvalidValue;
-    params p  = {};
-    p.shape   = shape_of(a->N, a->H, a->W, a->K);
-    p.groups  = groups_of(p.shape, gpu->multiprocessors);
-    p.x       = a->x;
-    p.g       = a->g;
-    p.partial = static_cast<float *>(workspace);
+    params p                = {};
+    p.shape                 = shape_of(a->N, a->H, a->W, a->K);
+    p.groups                = groups_of(p.shape, gpu->multiprocessors);
+    p.x                     = a->x;
+    p.g                     = a->g;
+    p.partial               = static_cast<float *>(workspace);
     const cudaError_t error = a->type == CK_F16 ? start<__half>(p, stream) : start<__nv_bfloat16>(p, stream);
     if (error != cudaSuccess) return error;
     const struct pg_parts parts = {p.partial, NULL, p.groups, 0};

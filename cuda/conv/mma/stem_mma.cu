@@ -51,7 +51,8 @@ template <typename T, bool INFER> struct worker {
                       static_cast<const T *>(p.w) + (int64_t)(column + k) * (TAPS * DEPTH) + chunk * 8, true);
         }
         if (INFER && threadIdx.x < COLUMNS)
-            ck_put4(shared + (uint32_t)(VECTOR_AT + (int)threadIdx.x * 4), p.bias ? p.bias[column + threadIdx.x] : 0.0f);
+            ck_put4(shared + (uint32_t)(VECTOR_AT + (int)threadIdx.x * 4),
+                    p.bias ? p.bias[column + threadIdx.x] : 0.0f);
     }
 
     /* Address of this lane's row of fragment m: pixel lane % 16 of plane lane / 16. */
@@ -160,7 +161,7 @@ template <typename T, bool INFER> struct worker {
 
 template <typename T, bool INFER> __global__ void __launch_bounds__(THREADS, 2) stem_mma(const params p) {
     extern __shared__ __align__(128) unsigned char memory[];
-    const int parts = p.shape.K / COLUMNS, group = (int)blockIdx.x / parts;
+    const int                                      parts = p.shape.K / COLUMNS, group = (int)blockIdx.x / parts;
     ck_begin_after_last();
     worker<T, INFER> worker(p, ck_shared(memory), (int)blockIdx.x % parts * COLUMNS);
     worker.run(group);
@@ -192,15 +193,15 @@ size_t ck_stem_mma_workspace(const struct ck_stem_conv *a, const struct ck_mma_g
 cudaError_t ck_stem_mma(const struct ck_stem_conv *a, void *workspace, const struct ck_mma_gpu *gpu,
                         cudaStream_t stream) {
     if (!ck_stem_mma_supports(a, gpu)) return cudaErrorInvalidValue;
-    params p  = {};
-    p.shape   = shape_of(a->N, a->H, a->W, a->K);
-    p.groups  = groups_of(p.shape, gpu->multiprocessors);
-    p.x       = a->x;
-    p.w       = a->w;
-    p.bias    = a->bias;
-    p.relu    = a->relu;
-    p.y       = a->y;
-    p.partial = a->sums ? static_cast<float *>(workspace) : nullptr;
+    params p                = {};
+    p.shape                 = shape_of(a->N, a->H, a->W, a->K);
+    p.groups                = groups_of(p.shape, gpu->multiprocessors);
+    p.x                     = a->x;
+    p.w                     = a->w;
+    p.bias                  = a->bias;
+    p.relu                  = a->relu;
+    p.y                     = a->y;
+    p.partial               = a->sums ? static_cast<float *>(workspace) : nullptr;
     const cudaError_t error = a->type == CK_F16 ? start_kind<__half>(p, stream) : start_kind<__nv_bfloat16>(p, stream);
     if (error != cudaSuccess || !a->sums) return error;
     return add_column_sums(p.partial, a->sums, p.groups, a->K, a->K, stream);
