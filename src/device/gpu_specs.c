@@ -240,7 +240,9 @@ static bool has_1x1_grad(const struct conv_shape *f, enum mode mode) {
       mma[]   = {{256, 64, INNER}, {64, 128, BLOCK}, {128, 128, BLOCK}, {64, 64, PLAIN}, {256, 64, PLAIN}};
     const struct shape *kernels = has_wgmma(f) ? wgmma : mma;
     const size_t        count   = has_wgmma(f) ? CR_COUNT(wgmma) : CR_COUNT(mma);
-    if (has_wgmma(f) && mode == INNER && f->K == 512 && f->C == 128) return true;
+    if (mode == INNER && f->K == 512)
+        return has_wgmma(f) ? f->C == 128
+                            : f->C % 64 == 0 && f->C / 64 <= SLICES && cr_capability_of(f->cc).block_bytes >= 157 << 10;
     for (size_t i = 0; i < count; i++)
         if (kernels[i].mode == mode && f->K == kernels[i].K && f->C % kernels[i].C == 0 &&
             f->C / kernels[i].C <= SLICES)

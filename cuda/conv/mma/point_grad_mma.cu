@@ -20,8 +20,9 @@ namespace {
 /* w, and the vectors over channels. */
 template <typename T, typename P>
 __device__ __forceinline__ void load_constants(const params &p, uint32_t shared, int slice) {
-    for (int i = (int)threadIdx.x; i < P::K * P::CV; i += THREADS) {
-        const int k = i / P::CV, v = i % P::CV;
+    constexpr int VECTORS = P::C / 8; /* of a row of w */
+    for (int i = (int)threadIdx.x; i < P::K * VECTORS; i += THREADS) {
+        const int k = i / VECTORS, v = i % VECTORS;
         ck_copy16(ck_chunk_at(shared, P::C * 2, k, v), static_cast<const T *>(p.w) + (int64_t)k * p.C + slice + v * 8,
                   true);
     }
@@ -91,6 +92,7 @@ cudaError_t start(const struct ck_point_grad *args, void *workspace, int multipr
 /* The kernels: channels of dy and of a slice of x, mode, pixels of a tile. The first that fits is used. */
 #define PLANS(DO)                                                                                                      \
     DO(256, 64, INNER, 64)                                                                                             \
+    DO(512, 64, INNER, 32, true)                                                                                       \
     DO(64, 128, BLOCK, 64)                                                                                             \
     DO(128, 128, BLOCK, 32)                                                                                            \
     DO(64, 64, PLAIN, 64)                                                                                              \

@@ -10,24 +10,70 @@ namespace {
 enum mode { INNER, BLOCK, PLAIN }; /* as in cuda/conv/pointwise/point_grad.h */
 enum { WARPS = 16, THREADS = WARPS * 32 };
 
-/* KS, CS: channels of dy and of the slice of x. TILE: pixels. */
-template <int KS, int CS, int MODE_, int TILE_> struct plan {
-    static constexpr int K = KS, C = CS, MODE = MODE_, TILE = TILE_;
-    /* a thread has the same 8 channels of dy and of x in all rows: vectors of a row, rows and vectors at a time */
-    static constexpr int KV = K / 8, CV = C / 8, K_ROWS = THREADS / KV, C_ROWS = THREADS / CV;
+/* KS, CS: channels of dy and of the slice of x. TILE: pixels. D_SHARED: dy_x of the next tile waits in shared memory, for
+ * lack of registers. */
+template <int KS, int CS, int MODE_, int TILE_, bool D_SHARED_ = false> struct plan {
+    static constexpr int  K = KS, C = CS, MODE = MODE_, TILE = TILE_;
+    static constexpr bool D_SHARED = D_SHARED_;
+    /* a thread has the same 8 channels of dy and the same CE of x in all rows: vectors of a row, rows and vectors at a
+     * time */
+    static constexpr int CE = TILE * C >= THREADS * 8 ? 8 : 4;
+    static constexpr int KV = K / 8, CV = C / CE, K_ROWS = THREADS / KV, C_ROWS = THREADS / CV;
     static constexpr int KN = TILE / K_ROWS, CN = TILE / C_ROWS;
     static_assert(KN * K_ROWS == TILE && CN * C_ROWS == TILE, "all threads load");
-    /* warps of dgrad: rows and columns of v; of wgrad: rows and columns of dw */
-    static constexpr int V_DOWN = TILE / 16, V_ACROSS = WARPS / V_DOWN, V_COLUMNS = C / V_ACROSS;
+    /* warps of dgrad: parts of the sum over K, rows and columns of v; of wgrad: rows and columns of dw */
+    static constexpr int V_DOWN = TILE / 16, V_PARTS = V_DOWN * (C / 16) < WARPS ? 2 : 1,
+                         V_ACROSS = WARPS / V_PARTS / V_DOWN, V_COLUMNS = C / V_ACROSS;
     static constexpr int W_DOWN = K >= 256 ? 8 : 4, W_ACROSS = WARPS / W_DOWN, W_ROWS = K / W_DOWN,
                          W_COLUMNS = C / W_ACROSS;
     static_assert(V_COLUMNS % 16 == 0 && W_ROWS % 16 == 0 && W_COLUMNS % 16 == 0, "whole fragments");
     /* shared memory */
-    static constexpr int V_ROW = (C + 8) * 4; /* rows lie in different banks */
+    static constexpr int V_ROW = (C + 8) * 4 /* rows lie in different banks */, V_BYTES = TILE * V_ROW;
     static constexpr int DY_AT = K * C * 2, XA_AT = DY_AT + TILE * K * 2, V_AT = XA_AT + TILE * C * 2;
-    static constexpr int ABC_AT = V_AT + TILE * V_ROW, CHANNEL_AT = ABC_AT + 3 * K * 4; /* mean, scale, bias */
-    static constexpr int BYTES = CHANNEL_AT + (MODE == INNER ? 3 : MODE == BLOCK ? 1 : 0) * C * 4;
-    static_assert(WARPS * 2 * C * 4 <= TILE * V_ROW, "sums of all warps");
+    static constexpr int D_AT = V_AT + V_PARTS * V_BYTES, ABC_AT = D_AT + (D_SHARED ? TILE * K * 2 : 0);
+    static constexpr int CHANNEL_AT = ABC_AT + 3 * K * 4; /* mean, scale, bias */
+    static constexpr int BYTES      = CHANNEL_AT + (MODE == INNER ? 3 : MODE == BLOCK ? 1 : 0) * C * 4;
+    static_assert(WARPS * 2 * C * 4 <= V_PARTS * V_BYTES, "sums of all warps");
+};
+
+/* Some elements of a row as they are in memory: 8 or 4. */
+template <int ELEMENTS> struct elements {
+    uint32_t word[ELEMENTS / 2];
+
+    __device__ __forceinline__ void clear() {
+#pragma unroll
+        for (int i = 0; i < ELEMENTS / 2; i++) word[i] = 0;
+    }
+    template <typename T> __device__ __forceinline__ void load(const T *array, int64_t i) {
+        if constexpr (ELEMENTS == 8) {
+            const uint4 v = reinterpret_cast<const uint4 *>(array)[i];
+            word[0] = v.x, word[1] = v.y, word[2] = v.z, word[3] = v.w;
+        } else {
+            const uint2 v = reinterpret_cast<const uint2 *>(array)[i];
+            word[0] = v.x, word[1] = v.y;
+        }
+    }
+    template <typename T> __device__ __forceinline__ void store(T *array, int64_t i) const {
+        if constexpr (ELEMENTS == 8)
+            ck_store_whole(array + i * 8, make_uint4(word[0], word[1], word[2], word[3]));
+        else
+            reinterpret_cast<uint2 *>(array)[i] = make_uint2(word[0], word[1]);
+    }
+    __device__ __forceinline__ void put(uint32_t to) const {
+#pragma unroll
+        for (int i = 0; i < ELEMENTS / 2; i += 2) ck_put8(to + (uint32_t)(i * 4), word[i], word[i + 1]);
+    }
+    template <typename T> __device__ __forceinline__ void unpack(float (&v)[ELEMENTS]) const {
+#pragma unroll
+        for (int i = 0; i < ELEMENTS / 2; i++) {
+            const float2 pair = ck_pair<T>(word[i]);
+            v[2 * i] = pair.x, v[2 * i + 1] = pair.y;
+        }
+    }
+    template <typename T> __device__ __forceinline__ void pack(const float (&v)[ELEMENTS]) {
+#pragma unroll
+        for (int i = 0; i < ELEMENTS / 2; i++) word[i] = ck_pack_pair<T>(v[2 * i], v[2 * i + 1]);
+    }
 };
 
 struct params {
@@ -46,11 +92,15 @@ __device__ __forceinline__ void get4(float *v, uint32_t from) {
 /* The thread's vectors of a tile: while the products of one tile run, g, dy_x and x of the next are on their way, and
  * add and bn_x of this one. */
 template <typename T, typename P> struct loader {
-    const params &p;
-    const int     slice; /* first channel of x */
-    uint4         g[P::KN], d[P::KN], x[P::CN];
+    using vector = elements<P::CE>;
+    const params  &p;
+    const uint32_t shared;
+    const int      slice; /* first channel of x */
+    uint4          g[P::KN], d[P::D_SHARED ? 1 : P::KN];
+    vector         x[P::CN];
 
-    __device__                            loader(const params &params_, int slice_) : p(params_), slice(slice_) {}
+    __device__ loader(const params &params_, uint32_t shared_, int slice_)
+        : p(params_), shared(shared_), slice(slice_) {}
     __device__ __forceinline__ static int k_vector() { return (int)threadIdx.x % P::KV; }
     __device__ __forceinline__ static int k_row(int i) { return (int)threadIdx.x / P::KV + i * P::K_ROWS; }
     __device__ __forceinline__ static int c_vector() { return (int)threadIdx.x % P::CV; }
@@ -60,26 +110,40 @@ template <typename T, typename P> struct loader {
     }
     /* Number of the vector of x, add, bn_x and dx. */
     __device__ __forceinline__ int64_t c_at(int tile, int i) const {
-        return ((int64_t)(tile * P::TILE + c_row(i)) * p.C + slice) / 8 + c_vector();
+        return ((int64_t)(tile * P::TILE + c_row(i)) * p.C + slice) / P::CE + c_vector();
     }
-    __device__ __forceinline__ void load_c(uint4 (&to)[P::CN], const void *from, int tile) const {
+    __device__ __forceinline__ void load_c(vector (&to)[P::CN], const void *from, int tile) const {
 #pragma unroll
         for (int i = 0; i < P::CN; i++) {
-            to[i] = make_uint4(0, 0, 0, 0);
-            if (exists(tile, c_row(i))) to[i] = ck_load(static_cast<const T *>(from), c_at(tile, i));
+            to[i].clear();
+            if (exists(tile, c_row(i))) to[i].load(static_cast<const T *>(from), c_at(tile, i));
         }
+    }
+    /* Place of the thread's vector i of dy_x; no other thread uses it, so that its own wait is enough. */
+    __device__ __forceinline__ uint32_t d_at(int i) const {
+        return shared + (uint32_t)(P::D_AT + (i * THREADS + (int)threadIdx.x) * 16);
     }
     __device__ __forceinline__ void load(int tile) {
 #pragma unroll
         for (int i = 0; i < P::KN; i++) {
-            const int64_t at = (int64_t)(tile * P::TILE + k_row(i)) * P::KV + k_vector();
-            g[i] = d[i] = make_uint4(0, 0, 0, 0);
-            if (exists(tile, k_row(i))) {
-                g[i] = ck_load(static_cast<const T *>(p.g), at);
-                d[i] = ck_load(static_cast<const T *>(p.dy_x), at);
+            const bool    is = exists(tile, k_row(i));
+            const int64_t at = is ? (int64_t)(tile * P::TILE + k_row(i)) * P::KV + k_vector() : 0;
+            g[i]             = make_uint4(0, 0, 0, 0);
+            if (is) g[i] = ck_load(static_cast<const T *>(p.g), at);
+            if constexpr (P::D_SHARED) {
+                ck_copy16(d_at(i), static_cast<const T *>(p.dy_x) + at * 8, is);
+            } else {
+                d[i] = make_uint4(0, 0, 0, 0);
+                if (is) d[i] = ck_load(static_cast<const T *>(p.dy_x), at);
             }
         }
         load_c(x, p.x, tile);
+    }
+    __device__ __forceinline__ uint4 dy_x(int i) const {
+        if constexpr (P::D_SHARED)
+            return ck_get16(d_at(i));
+        else
+            return d[i];
     }
 };
 

@@ -10,32 +10,32 @@ template <typename T, typename P> struct worker : loader<T, P> {
     using loader<T, P>::p;
     using loader<T, P>::slice;
     using loader<T, P>::g;
-    using loader<T, P>::d;
     using loader<T, P>::x;
-    static constexpr int MODE = P::MODE, W_FRAGMENTS = P::W_ROWS / 16, W_PAIRS = P::W_COLUMNS / 16,
+    using loader<T, P>::shared;
+    using typename loader<T, P>::vector;
+    static constexpr int MODE = P::MODE, CE = P::CE, W_FRAGMENTS = P::W_ROWS / 16, W_PAIRS = P::W_COLUMNS / 16,
                          V_PAIRS = P::V_COLUMNS / 16;
 
-    const uint32_t shared;
-    const int      warp, lane;
-    float          dw[W_FRAGMENTS][2 * W_PAIRS][4];
-    float          sums[2][8];  /* of dx and dx*(x-mean), of the thread's 8 channels */
-    uint4          held[P::CN]; /* x of this tile (INNER), or bn_x */
-    uint4          add[P::CN];
-    unsigned       above; /* BLOCK: which elements of x are above 0 */
+    const int warp, lane;
+    float     dw[W_FRAGMENTS][2 * W_PAIRS][4];
+    float     sums[2][8];  /* of dx and dx*(x-mean), of the thread's 8 channels */
+    vector    held[P::CN]; /* x of this tile (INNER), or bn_x */
+    vector    add[P::CN];
+    unsigned  above; /* BLOCK: which elements of x are above 0 */
 
     __device__ worker(const params &params_, uint32_t shared_, int slice_)
-        : loader<T, P>(params_, slice_), shared(shared_), warp((int)threadIdx.x / 32), lane((int)threadIdx.x % 32),
-          above(0) {
+        : loader<T, P>(params_, shared_, slice_), warp((int)threadIdx.x / 32), lane((int)threadIdx.x % 32), above(0) {
 #pragma unroll
         for (int i = 0; i < W_FRAGMENTS * W_PAIRS * 8; i++) dw[i / (W_PAIRS * 8)][i / 4 % (2 * W_PAIRS)][i % 4] = 0.0f;
 #pragma unroll
-        for (int i = 0; i < 16; i++) sums[i / 8][i % 8] = 0.0f;
+        for (int i = 0; i < 2 * CE; i++) sums[i / CE][i % CE] = 0.0f;
     }
 
     /* ---- dy and xa in shared memory ---- */
 
     __device__ __forceinline__ void make_dy(int tile) const {
         const uint32_t abc = shared + (uint32_t)(P::ABC_AT + this->k_vector() * 32);
+        if (P::D_SHARED) ck_copy_wait_all();
 #pragma unroll
         for (int half = 0; half < 2; half++) { /* 4 channels at a time, for the registers of the coefficients */
             float a[4], b[4], c[4];
@@ -44,8 +44,9 @@ template <typename T, typename P> struct worker : loader<T, P> {
             get4(c, abc + (uint32_t)(half * 16 + P::K * 8));
 #pragma unroll
             for (int i = 0; i < P::KN; i++) {
+                const uint4  d  = this->dy_x(i);
                 const float2 g0 = ck_pair<T>(half ? g[i].z : g[i].x), g1 = ck_pair<T>(half ? g[i].w : g[i].y),
-                             d0 = ck_pair<T>(half ? d[i].z : d[i].x), d1 = ck_pair<T>(half ? d[i].w : d[i].y);
+                             d0 = ck_pair<T>(half ? d.z : d.x), d1 = ck_pair<T>(half ? d.w : d.y);
                 const bool     is = this->exists(tile, this->k_row(i));
                 const uint32_t y0 = ck_pack_pair<T>(fmaf(a[0], g0.x, fmaf(b[0], d0.x, c[0])),
                                                     fmaf(a[1], g0.y, fmaf(b[1], d0.y, c[1]))),
@@ -59,31 +60,36 @@ template <typename T, typename P> struct worker : loader<T, P> {
     }
     /* Mean, scale or bias of four of the thread's channels of x. */
     __device__ __forceinline__ void channels(float (&v)[4], int which, int from) const {
-        get4(v, shared + (uint32_t)(P::CHANNEL_AT + (which * P::C + this->c_vector() * 8 + from) * 4));
+        get4(v, shared + (uint32_t)(P::CHANNEL_AT + (which * P::C + this->c_vector() * CE + from) * 4));
+    }
+    __device__ __forceinline__ void activate(float (&v)[CE]) const {
+#pragma unroll
+        for (int from = 0; from < CE; from += 4) {
+            float scale[4], bias[4];
+            channels(scale, 1, from), channels(bias, 2, from);
+#pragma unroll
+            for (int j = from; j < from + 4; j++) v[j] = ck_relu(fmaf(v[j], scale[j - from], bias[j - from]));
+        }
     }
     __device__ __forceinline__ void make_xa(int tile) {
         above = 0;
 #pragma unroll
         for (int i = 0; i < P::CN; i++) {
-            uint4 word = x[i];
-            float v[8];
-            if (MODE != PLAIN) ck_unpack<T>(word, v);
+            const int row = this->c_row(i), byte = this->c_vector() * CE * 2;
+            vector    here = x[i];
+            float     v[CE];
+            here.template unpack<T>(v);
             if (MODE == INNER) {
-                held[i] = word;
-#pragma unroll
-                for (int half = 0; half < 8; half += 4) {
-                    float scale[4], bias[4];
-                    channels(scale, 1, half), channels(bias, 2, half);
-#pragma unroll
-                    for (int j = half; j < half + 4; j++) v[j] = ck_relu(fmaf(v[j], scale[j - half], bias[j - half]));
-                }
-                word = this->exists(tile, this->c_row(i)) ? ck_pack<T>(v) : make_uint4(0, 0, 0, 0);
+                held[i] = here;
+                activate(v);
+                here.template pack<T>(v);
+                if (!this->exists(tile, row)) here.clear();
             }
             if (MODE == BLOCK) {
 #pragma unroll
-                for (int j = 0; j < 8; j++) above |= (v[j] > 0.0f ? 1u : 0u) << (8 * i + j);
+                for (int j = 0; j < CE; j++) above |= (v[j] > 0.0f ? 1u : 0u) << (CE * i + j);
             }
-            ck_put16(ck_chunk_at(shared + P::XA_AT, P::C * 2, this->c_row(i), this->c_vector()), word);
+            here.put(ck_chunk_at(shared + P::XA_AT, P::C * 2, row, byte / 16) + (uint32_t)(byte % 16));
         }
     }
 
@@ -109,14 +115,16 @@ template <typename T, typename P> struct worker : loader<T, P> {
             }
         }
     }
-    /* v = dy * w, in f32 in shared memory. */
+    /* v = dy * w, in f32 in shared memory, in V_PARTS parts of the sum over K. */
     __device__ __forceinline__ void dgrad() const {
-        const int row = warp / P::V_ACROSS * 16, c = warp % P::V_ACROSS * P::V_COLUMNS;
-        float     v[2 * V_PAIRS][4];
+        constexpr int PART = P::K / P::V_PARTS;
+        const int     part = warp / (WARPS / P::V_PARTS), w = warp % (WARPS / P::V_PARTS);
+        const int     row = w / P::V_ACROSS * 16, c = w % P::V_ACROSS * P::V_COLUMNS;
+        float         v[2 * V_PAIRS][4];
 #pragma unroll
         for (int i = 0; i < V_PAIRS * 8; i++) v[i / 4][i % 4] = 0.0f;
 #pragma unroll(P::K == 64 ? 4 : 2)
-        for (int k = 0; k < P::K; k += 16) {
+        for (int k = part * PART; k < part * PART + PART; k += 16) {
             uint32_t a[4];
             ck_left(a, shared + P::DY_AT, P::K * 2, row, k);
 #pragma unroll
@@ -127,7 +135,8 @@ template <typename T, typename P> struct worker : loader<T, P> {
                 ck_mma<T>(v[2 * n + 1], a, b[2], b[3]);
             }
         }
-        const uint32_t to = shared + (uint32_t)(P::V_AT + (row + lane / 4) * P::V_ROW + (c + lane % 4 * 2) * 4);
+        const uint32_t to =
+            shared + (uint32_t)(P::V_AT + part * P::V_BYTES + (row + lane / 4) * P::V_ROW + (c + lane % 4 * 2) * 4);
 #pragma unroll
         for (int i = 0; i < 2 * V_PAIRS; i++)
 #pragma unroll
@@ -138,51 +147,63 @@ template <typename T, typename P> struct worker : loader<T, P> {
 
     /* ---- results ---- */
 
-    __device__ __forceinline__ void get_v(float (&v)[8], int row) const {
-        const bool     swap = (this->c_vector() & 4) != 0; /* so that eight threads read from all banks */
-        const uint32_t from = shared + (uint32_t)(P::V_AT + row * P::V_ROW + this->c_vector() * 32 + (swap ? 16 : 0));
-        float          first[4], second[4];
-        get4(first, from);
-        get4(second, swap ? from - 16 : from + 16);
+    /* The thread's channels of a row of v. With 8 of them, threads 4 to 7 read their second half first, so that eight
+     * threads read from all banks. */
+    __device__ __forceinline__ void get_v(float (&v)[CE], int row) const {
+        const bool     swap = CE == 8 && (this->c_vector() & 4) != 0;
+        const uint32_t from =
+            shared + (uint32_t)(P::V_AT + row * P::V_ROW + this->c_vector() * (CE * 4) + (swap ? 16 : 0));
+        float half[2][4];
+        get4(half[0], from);
+        if (CE == 8) get4(half[1], swap ? from - 16 : from + 16);
+        if (P::V_PARTS == 2) {
+            float more[4];
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            v[i]     = swap ? second[i] : first[i];
-            v[4 + i] = swap ? first[i] : second[i];
+            for (int h = 0; h < CE / 4; h++) {
+                get4(more, (h == 0 ? from : swap ? from - 16 : from + 16) + (uint32_t)P::V_BYTES);
+#pragma unroll
+                for (int i = 0; i < 4; i++) half[h][i] += more[i];
+            }
         }
+#pragma unroll
+        for (int i = 0; i < CE; i++)
+            v[i] = CE == 4 ? half[0][i % 4] : (i < 4) != swap ? half[0][i % 4] : half[1][i % 4];
     }
     /* The ReLU mask of vector i, and the sums; other: elements of x, or of bn_x. */
-    __device__ __forceinline__ void mask(float (&v)[8], const float (&other)[8], int i) {
+    __device__ __forceinline__ void mask(float (&v)[CE], const float (&other)[CE], int i) {
 #pragma unroll
-        for (int half = 0; half < 8; half += 4) { /* for the registers of the vectors */
+        for (int from = 0; from < CE; from += 4) { /* for the registers of the vectors */
             float mean[4], scale[4], bias[4];
-            channels(mean, 0, half);
-            if (MODE == INNER) channels(scale, 1, half), channels(bias, 2, half);
+            channels(mean, 0, from);
+            if (MODE == INNER) channels(scale, 1, from), channels(bias, 2, from);
 #pragma unroll
-            for (int j = half; j < half + 4; j++) {
-                const bool is = MODE == INNER ? fmaf(other[j], scale[j - half], bias[j - half]) > 0.0f
-                                              : (above >> (8 * i + j) & 1u) != 0;
+            for (int j = from; j < from + 4; j++) {
+                const bool is = MODE == INNER ? fmaf(other[j], scale[j - from], bias[j - from]) > 0.0f
+                                              : (above >> (CE * i + j) & 1u) != 0;
                 v[j]          = is ? v[j] : 0.0f;
                 sums[0][j] += v[j];
-                sums[1][j] = fmaf(v[j], other[j] - mean[j - half], sums[1][j]);
+                sums[1][j] = fmaf(v[j], other[j] - mean[j - from], sums[1][j]);
             }
         }
     }
     __device__ __forceinline__ void finish(int tile) {
 #pragma unroll
         for (int i = 0; i < P::CN; i++) {
-            float v[8], other[8];
+            float  v[CE], other[CE];
+            vector result;
             get_v(v, this->c_row(i));
             if (!this->exists(tile, this->c_row(i))) continue;
             if (MODE != INNER && p.add) {
-                ck_unpack<T>(add[i], other);
+                add[i].template unpack<T>(other);
 #pragma unroll
-                for (int j = 0; j < 8; j++) v[j] += other[j];
+                for (int j = 0; j < CE; j++) v[j] += other[j];
             }
             if (MODE != PLAIN) {
-                ck_unpack<T>(held[i], other);
+                held[i].template unpack<T>(other);
                 mask(v, other, i);
             }
-            ck_store_whole(static_cast<T *>(p.dx) + this->c_at(tile, i) * 8, ck_pack<T>(v));
+            result.template pack<T>(v);
+            result.store(static_cast<T *>(p.dx), this->c_at(tile, i));
         }
     }
 
@@ -221,10 +242,10 @@ template <typename T, typename P> struct worker : loader<T, P> {
         const uint32_t at = shared + P::V_AT; /* f32 [WARPS][2][C] */
         __syncthreads();
 #pragma unroll
-        for (int i = 0; i < 16; i++) {
-            float &s = sums[i / 8][i % 8];
+        for (int i = 0; i < 2 * CE; i++) {
+            float &s = sums[i / CE][i % CE];
             for (int lanes = P::CV; lanes < 32; lanes *= 2) s += __shfl_xor_sync(0xffffffffu, s, lanes);
-            if (lane < P::CV) ck_put4(at + (uint32_t)(((warp * 2 + i / 8) * P::C + lane * 8 + i % 8) * 4), s);
+            if (lane < P::CV) ck_put4(at + (uint32_t)(((warp * 2 + i / CE) * P::C + lane * CE + i % CE) * 4), s);
         }
         __syncthreads();
         for (int i = (int)threadIdx.x; i < 2 * P::C; i += THREADS) {
