@@ -235,17 +235,17 @@ static bool has_1x1_grad(const struct conv_shape *f, enum mode mode) {
     static const struct shape {
         int64_t   K, C;
         enum mode mode;
-    } wgmma[] = {{256, 64, INNER},  {64, 256, BLOCK}, {128, 128, BLOCK},
-                 {256, 128, BLOCK}, {64, 64, PLAIN},  {256, 64, PLAIN}},
-      mma[]   = {{256, 64, INNER}, {64, 128, BLOCK}, {128, 128, BLOCK}, {64, 64, PLAIN}, {256, 64, PLAIN}};
+        int       kib; /* shared memory of a block */
+    } wgmma[] = {{256, 64, INNER, 0},  {64, 256, BLOCK, 0}, {128, 128, BLOCK, 0},
+                 {256, 128, BLOCK, 0}, {64, 64, PLAIN, 0},  {256, 64, PLAIN, 0}},
+      mma[]   = {{256, 64, INNER, 99},   {64, 128, BLOCK, 99}, {128, 128, BLOCK, 99}, {64, 64, PLAIN, 99},
+                 {256, 128, BLOCK, 141}, {256, 64, PLAIN, 99}, {512, 64, INNER, 157}};
     const struct shape *kernels = has_wgmma(f) ? wgmma : mma;
-    const size_t        count   = has_wgmma(f) ? CR_COUNT(wgmma) : CR_COUNT(mma);
-    if (mode == INNER && f->K == 512)
-        return has_wgmma(f) ? f->C == 128
-                            : f->C % 64 == 0 && f->C / 64 <= SLICES && cr_capability_of(f->cc).block_bytes >= 157 << 10;
+    const size_t count = has_wgmma(f) ? CR_COUNT(wgmma) : CR_COUNT(mma), bytes = cr_capability_of(f->cc).block_bytes;
+    if (has_wgmma(f) && mode == INNER && f->K == 512 && f->C == 128) return true;
     for (size_t i = 0; i < count; i++)
         if (kernels[i].mode == mode && f->K == kernels[i].K && f->C % kernels[i].C == 0 &&
-            f->C / kernels[i].C <= SLICES)
+            f->C / kernels[i].C <= SLICES && (size_t)kernels[i].kib << 10 <= bytes)
             return true;
     return false;
 }

@@ -10,11 +10,11 @@ namespace {
 enum mode { INNER, BLOCK, PLAIN }; /* as in cuda/conv/pointwise/point_grad.h */
 enum { WARPS = 16, THREADS = WARPS * 32 };
 
-/* KS, CS: channels of dy and of the slice of x. TILE: pixels. D_SHARED: dy_x of the next tile waits in shared memory, for
- * lack of registers. */
-template <int KS, int CS, int MODE_, int TILE_, bool D_SHARED_ = false> struct plan {
+/* KS, CS: channels of dy and of the slice of x. TILE: pixels. COPIES: dy_x of the next tile, add and bn_x wait in shared
+ * memory, for lack of registers. */
+template <int KS, int CS, int MODE_, int TILE_, bool COPIES_ = false> struct plan {
     static constexpr int  K = KS, C = CS, MODE = MODE_, TILE = TILE_;
-    static constexpr bool D_SHARED = D_SHARED_;
+    static constexpr bool COPIES = COPIES_;
     /* a thread has the same 8 channels of dy and the same CE of x in all rows: vectors of a row, rows and vectors at a
      * time */
     static constexpr int CE = TILE * C >= THREADS * 8 ? 8 : 4;
@@ -30,7 +30,8 @@ template <int KS, int CS, int MODE_, int TILE_, bool D_SHARED_ = false> struct p
     /* shared memory */
     static constexpr int V_ROW = (C + 8) * 4 /* rows lie in different banks */, V_BYTES = TILE * V_ROW;
     static constexpr int DY_AT = K * C * 2, XA_AT = DY_AT + TILE * K * 2, V_AT = XA_AT + TILE * C * 2;
-    static constexpr int D_AT = V_AT + V_PARTS * V_BYTES, ABC_AT = D_AT + (D_SHARED ? TILE * K * 2 : 0);
+    static constexpr int D_AT = V_AT + V_PARTS * V_BYTES, E_AT = D_AT + (COPIES ? TILE * K * 2 : 0);
+    static constexpr int ABC_AT     = E_AT + (COPIES && MODE == BLOCK ? 2 * TILE * C * 2 : 0);
     static constexpr int CHANNEL_AT = ABC_AT + 3 * K * 4; /* mean, scale, bias */
     static constexpr int BYTES      = CHANNEL_AT + (MODE == INNER ? 3 : MODE == BLOCK ? 1 : 0) * C * 4;
     static_assert(WARPS * 2 * C * 4 <= V_PARTS * V_BYTES, "sums of all warps");
@@ -58,6 +59,11 @@ template <int ELEMENTS> struct elements {
             ck_store_whole(array + i * 8, make_uint4(word[0], word[1], word[2], word[3]));
         else
             reinterpret_cast<uint2 *>(array)[i] = make_uint2(word[0], word[1]);
+    }
+    __device__ __forceinline__ void get(uint32_t from) {
+        static_assert(ELEMENTS == 8, "16 bytes");
+        const uint4 v = ck_get16(from);
+        word[0] = v.x, word[1] = v.y, word[2] = v.z, word[3] = v.w;
     }
     __device__ __forceinline__ void put(uint32_t to) const {
 #pragma unroll
@@ -96,7 +102,7 @@ template <typename T, typename P> struct loader {
     const params  &p;
     const uint32_t shared;
     const int      slice; /* first channel of x */
-    uint4          g[P::KN], d[P::D_SHARED ? 1 : P::KN];
+    uint4          g[P::KN], d[P::COPIES ? 1 : P::KN];
     vector         x[P::CN];
 
     __device__ loader(const params &params_, uint32_t shared_, int slice_)
@@ -119,7 +125,20 @@ template <typename T, typename P> struct loader {
             if (exists(tile, c_row(i))) to[i].load(static_cast<const T *>(from), c_at(tile, i));
         }
     }
-    /* Place of the thread's vector i of dy_x; no other thread uses it, so that its own wait is enough. */
+    /* Place of the thread's vector i of dy_x, and of add (0) or bn_x (1); no other thread uses it, so that its own wait
+     * is enough. */
+    __device__ __forceinline__ uint32_t e_at(int which, int i) const {
+        return shared + (uint32_t)(P::E_AT + ((which * P::CN + i) * THREADS + (int)threadIdx.x) * (P::CE * 2));
+    }
+    /* Starts the copies of add or bn_x. */
+    __device__ __forceinline__ void copy_c(int which, const void *from, int tile) const {
+        static_assert(!P::COPIES || P::MODE != BLOCK || P::CE == 8, "copies of 16 bytes");
+#pragma unroll
+        for (int i = 0; i < P::CN; i++) {
+            const bool is = exists(tile, c_row(i));
+            ck_copy16(e_at(which, i), static_cast<const T *>(from) + (is ? c_at(tile, i) * 8 : 0), is);
+        }
+    }
     __device__ __forceinline__ uint32_t d_at(int i) const {
         return shared + (uint32_t)(P::D_AT + (i * THREADS + (int)threadIdx.x) * 16);
     }
@@ -130,17 +149,18 @@ template <typename T, typename P> struct loader {
             const int64_t at = is ? (int64_t)(tile * P::TILE + k_row(i)) * P::KV + k_vector() : 0;
             g[i]             = make_uint4(0, 0, 0, 0);
             if (is) g[i] = ck_load(static_cast<const T *>(p.g), at);
-            if constexpr (P::D_SHARED) {
+            if constexpr (P::COPIES) {
                 ck_copy16(d_at(i), static_cast<const T *>(p.dy_x) + at * 8, is);
             } else {
                 d[i] = make_uint4(0, 0, 0, 0);
                 if (is) d[i] = ck_load(static_cast<const T *>(p.dy_x), at);
             }
         }
+        if (P::COPIES) ck_copy_commit();
         load_c(x, p.x, tile);
     }
     __device__ __forceinline__ uint4 dy_x(int i) const {
-        if constexpr (P::D_SHARED)
+        if constexpr (P::COPIES)
             return ck_get16(d_at(i));
         else
             return d[i];

@@ -13,7 +13,8 @@ template <typename T, typename P> struct worker : loader<T, P> {
     using loader<T, P>::x;
     using loader<T, P>::shared;
     using typename loader<T, P>::vector;
-    static constexpr int MODE = P::MODE, CE = P::CE, W_FRAGMENTS = P::W_ROWS / 16, W_PAIRS = P::W_COLUMNS / 16,
+    static constexpr bool COPIES = P::COPIES && P::MODE == BLOCK; /* of add and bn_x */
+    static constexpr int  MODE = P::MODE, CE = P::CE, W_FRAGMENTS = P::W_ROWS / 16, W_PAIRS = P::W_COLUMNS / 16,
                          V_PAIRS = P::V_COLUMNS / 16;
 
     const int warp, lane;
@@ -35,7 +36,7 @@ template <typename T, typename P> struct worker : loader<T, P> {
 
     __device__ __forceinline__ void make_dy(int tile) const {
         const uint32_t abc = shared + (uint32_t)(P::ABC_AT + this->k_vector() * 32);
-        if (P::D_SHARED) ck_copy_wait_all();
+        if (P::COPIES) ck_copy_wait_all();
 #pragma unroll
         for (int half = 0; half < 2; half++) { /* 4 channels at a time, for the registers of the coefficients */
             float a[4], b[4], c[4];
@@ -193,6 +194,10 @@ template <typename T, typename P> struct worker : loader<T, P> {
             vector result;
             get_v(v, this->c_row(i));
             if (!this->exists(tile, this->c_row(i))) continue;
+            if constexpr (COPIES) {
+                if (p.add) add[i].get(this->e_at(0, i));
+                held[i].get(this->e_at(1, i));
+            }
             if (MODE != INNER && p.add) {
                 add[i].template unpack<T>(other);
 #pragma unroll
@@ -213,12 +218,18 @@ template <typename T, typename P> struct worker : loader<T, P> {
             make_dy(tile);
             make_xa(tile);
             __syncthreads(); /* dy and xa are complete */
+            if (COPIES) {
+                if (p.add) this->copy_c(0, p.add, tile);
+                this->copy_c(1, p.bn_x, tile);
+                ck_copy_commit();
+            }
             this->load(tile + step);
-            if (MODE != INNER && p.add) this->load_c(add, p.add, tile);
-            if (MODE == BLOCK) this->load_c(held, p.bn_x, tile);
+            if (MODE != INNER && !COPIES && p.add) this->load_c(add, p.add, tile);
+            if (MODE == BLOCK && !COPIES) this->load_c(held, p.bn_x, tile);
             wgrad();
             dgrad();
-            __syncthreads(); /* v is complete; nobody reads dy and xa */
+            __syncthreads();               /* v is complete; nobody reads dy and xa */
+            if (COPIES) ck_copy_wait<1>(); /* add and bn_x; dy_x may be on its way */
             finish(tile);
         }
     }
