@@ -14,22 +14,22 @@ __device__ __forceinline__ uint32_t ck_chunk_at(uint32_t tile, int row_bytes, in
 }
 
 /* a from a tile of rows m, columns k. */
-__device__ __forceinline__ void ck_left(uint32_t (&a)[4], uint32_t tile, int row_bytes, int m, int k) {
+__device__ __forceinline__ void ck_mma_a(uint32_t (&a)[4], uint32_t tile, int row_bytes, int m, int k) {
     const int lane = (int)threadIdx.x % 32;
     ck_ldmatrix(a, ck_chunk_at(tile, row_bytes, m + lane % 16, k / 8 + lane / 16));
 }
 /* a from a tile of rows k, columns m. */
-__device__ __forceinline__ void ck_left_transposed(uint32_t (&a)[4], uint32_t tile, int row_bytes, int m, int k) {
+__device__ __forceinline__ void ck_mma_a_transposed(uint32_t (&a)[4], uint32_t tile, int row_bytes, int m, int k) {
     const int lane = (int)threadIdx.x % 32;
     ck_ldmatrix_trans(a, ck_chunk_at(tile, row_bytes, k + lane / 16 * 8 + lane % 8, m / 8 + lane / 8 % 2));
 }
 /* Two b from a tile of rows n, columns k: b[0], b[1] for columns n to n+7, b[2], b[3] for n+8 to n+15. */
-__device__ __forceinline__ void ck_right(uint32_t (&b)[4], uint32_t tile, int row_bytes, int n, int k) {
+__device__ __forceinline__ void ck_mma_b(uint32_t (&b)[4], uint32_t tile, int row_bytes, int n, int k) {
     const int lane = (int)threadIdx.x % 32;
     ck_ldmatrix(b, ck_chunk_at(tile, row_bytes, n + lane / 16 * 8 + lane % 8, k / 8 + lane / 8 % 2));
 }
 /* The same from a tile of rows k, columns n. */
-__device__ __forceinline__ void ck_right_transposed(uint32_t (&b)[4], uint32_t tile, int row_bytes, int n, int k) {
+__device__ __forceinline__ void ck_mma_b_transposed(uint32_t (&b)[4], uint32_t tile, int row_bytes, int n, int k) {
     const int lane = (int)threadIdx.x % 32;
     ck_ldmatrix_trans(b, ck_chunk_at(tile, row_bytes, k + lane / 8 % 2 * 8 + lane % 8, n / 8 + lane / 16));
 }

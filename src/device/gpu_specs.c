@@ -126,8 +126,8 @@ static bool cudnn_sums(const struct cr_device *device, const struct conv_shape *
     return !device->options.deterministic && cudnn_fuses_forward(f);
 }
 
-/* Kernels of this project for 1x1 convolutions and for the stem in space-to-depth form: wgmma on compute capability 9.0,
- * mma.sync on all others from 8.0 on. */
+/* Kernels of this project for 1x1 convolutions and for the stem in space-to-depth form: wgmma on compute capability
+ * 9.0, mma.sync on all others from 8.0 on. */
 static bool has_wgmma(const struct conv_shape *f) {
     return f->cc == 90;
 }

@@ -60,10 +60,10 @@ __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) gram_blocks(const stru
 #pragma unroll
         for (int k = 0; k < TILE; k += 16) {
             uint32_t l[4], b[4];
-            ck_left_transposed(l, at, C_ROW, m, k);
+            ck_mma_a_transposed(l, at, C_ROW, m, k);
 #pragma unroll
             for (int j = 0; j < 4; j += 2) {
-                ck_right_transposed(b, at, C_ROW, n + j * 8, k);
+                ck_mma_b_transposed(b, at, C_ROW, n + j * 8, k);
                 ck_mma<T>(acc[j], l, b[0], b[1]);
                 ck_mma<T>(acc[j + 1], l, b[2], b[3]);
             }

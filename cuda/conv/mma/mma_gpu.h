@@ -1,5 +1,5 @@
-/* cuda/conv/mma/mma_gpu.h: what the kernels in cuda/conv/mma/ need to know of the GPU. They run on all GPUs from compute
- * capability 8.0 on; sizes of tiles and stages follow from its shared memory. */
+/* cuda/conv/mma/mma_gpu.h: what the kernels in cuda/conv/mma/ need to know of the GPU. They run on all GPUs from
+ * compute capability 8.0 on; sizes of tiles and stages follow from its shared memory. */
 #ifndef CK_MMA_GPU_H
 #define CK_MMA_GPU_H
 

@@ -1,8 +1,8 @@
 /* cuda/conv/mma/panel.cuh: results of products on their way from fragments to memory.
  *
  * A warp moves 8 rows of 64 columns at a time, in f32, through a panel of shared memory of its own. It then reads them
- * by rows: lane l has 8 neighbouring columns, vector l % 8, of rows l / 8 and l / 8 + 4. So the lanes access whole lines
- * of 128 bytes of the tensors, and a lane meets the same 8 columns in all panels. */
+ * by rows: lane l has 8 neighbouring columns, vector l % 8, of rows l / 8 and l / 8 + 4. So the lanes access whole
+ * lines of 128 bytes of the tensors, and a lane has the same 8 columns in all panels. */
 #ifndef CK_PANEL_CUH
 #define CK_PANEL_CUH
 
@@ -34,12 +34,12 @@ __device__ __forceinline__ void get8(float (&v)[8], uint32_t from) {
 }
 /* This lane's vector of row `row`. Lanes 4 to 7 read their second half first, so that eight lanes use all banks. */
 __device__ __forceinline__ void get_panel(float (&v)[8], uint32_t panel, int row) {
-    const int      vector = (int)threadIdx.x % 8;
-    const bool     swap   = vector >= 4;
-    const uint32_t from   = panel + (uint32_t)(row * PANEL_ROW + vector * 32 + (swap ? 16 : 0));
-    const uint4    first = ck_get16(from), second = ck_get16(swap ? from - 16 : from + 16);
-    set4(v, swap ? second : first);
-    set4(v + 4, swap ? first : second);
+    const int      vector      = (int)threadIdx.x % 8;
+    const bool     upper_first = vector >= 4;
+    const uint32_t from        = panel + (uint32_t)(row * PANEL_ROW + vector * 32 + (upper_first ? 16 : 0));
+    const uint4    first = ck_get16(from), second = ck_get16(upper_first ? from - 16 : from + 16);
+    set4(v, upper_first ? second : first);
+    set4(v + 4, upper_first ? first : second);
 }
 
 /* Sums of a lane's 8 columns; of the rows of all panels so far. */

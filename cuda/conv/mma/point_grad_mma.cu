@@ -12,8 +12,8 @@
  *
  * Bytes a pixel: see point_grad_sm90a.cu. The limiter is memory, followed closely by shared memory: for 64 pixels of
  * K 256, C 64, fragments are 384 KiB, 3,000 of the 4,900 cycles that 80 KiB of memory take. */
+#include "cuda/common/point_grad_fold.cuh"
 #include "cuda/conv/mma/point_grad_mma_work.cuh"
-#include "cuda/conv/pointwise/point_grad_fold.cuh"
 
 namespace {
 

@@ -7,11 +7,11 @@
 
 namespace {
 
-enum mode { INNER, BLOCK, PLAIN }; /* as in cuda/conv/pointwise/point_grad.h */
+enum mode { INNER, BLOCK, PLAIN }; /* as in cuda/common/fused_conv.h */
 enum { WARPS = 16, THREADS = WARPS * 32 };
 
-/* KS, CS: channels of dy and of the slice of x. TILE: pixels. COPIES: dy_x of the next tile, add and bn_x wait in shared
- * memory, for lack of registers. */
+/* KS, CS: channels of dy and of the slice of x. TILE: pixels. COPIES: dy_x of the next tile, add and bn_x wait in
+ * shared memory, for lack of registers. */
 template <int KS, int CS, int MODE_, int TILE_, bool COPIES_ = false> struct plan {
     static constexpr int  K = KS, C = CS, MODE = MODE_, TILE = TILE_;
     static constexpr bool COPIES = COPIES_;

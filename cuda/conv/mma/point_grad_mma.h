@@ -1,10 +1,10 @@
 /* cuda/conv/mma/point_grad_mma.h: launchers of the whole backward of a 1x1 convolution for GPUs from compute capability
- * 8.0 on: cuda/conv/mma/point_grad_mma.cu. Arguments and results are those of cuda/conv/pointwise/point_grad.h. */
+ * 8.0 on: cuda/conv/mma/point_grad_mma.cu. Arguments and results are those of cuda/common/fused_conv.h. */
 #ifndef CK_POINT_GRAD_MMA_H
 #define CK_POINT_GRAD_MMA_H
 
+#include "cuda/common/fused_conv.h"
 #include "cuda/conv/mma/mma_gpu.h"
-#include "cuda/conv/pointwise/point_grad.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -103,11 +103,11 @@ template <typename T, typename P> struct worker : loader<T, P> {
             uint32_t a[W_FRAGMENTS][4];
 #pragma unroll
             for (int m = 0; m < W_FRAGMENTS; m++)
-                ck_left_transposed(a[m], shared + P::DY_AT, P::K * 2, k + m * 16, pixel);
+                ck_mma_a_transposed(a[m], shared + P::DY_AT, P::K * 2, k + m * 16, pixel);
 #pragma unroll
             for (int n = 0; n < W_PAIRS; n++) {
                 uint32_t b[4];
-                ck_right_transposed(b, shared + P::XA_AT, P::C * 2, c + n * 16, pixel);
+                ck_mma_b_transposed(b, shared + P::XA_AT, P::C * 2, c + n * 16, pixel);
 #pragma unroll
                 for (int m = 0; m < W_FRAGMENTS; m++) {
                     ck_mma<T>(dw[m][2 * n], a[m], b[0], b[1]);
@@ -127,11 +127,11 @@ template <typename T, typename P> struct worker : loader<T, P> {
 #pragma unroll(P::K == 64 ? 4 : 2)
         for (int k = part * PART; k < part * PART + PART; k += 16) {
             uint32_t a[4];
-            ck_left(a, shared + P::DY_AT, P::K * 2, row, k);
+            ck_mma_a(a, shared + P::DY_AT, P::K * 2, row, k);
 #pragma unroll
             for (int n = 0; n < V_PAIRS; n++) {
                 uint32_t b[4];
-                ck_right_transposed(b, shared, P::C * 2, c + n * 16, k);
+                ck_mma_b_transposed(b, shared, P::C * 2, c + n * 16, k);
                 ck_mma<T>(v[2 * n], a, b[0], b[1]);
                 ck_mma<T>(v[2 * n + 1], a, b[2], b[3]);
             }
@@ -151,24 +151,24 @@ template <typename T, typename P> struct worker : loader<T, P> {
     /* The thread's channels of a row of v. With 8 of them, threads 4 to 7 read their second half first, so that eight
      * threads read from all banks. */
     __device__ __forceinline__ void get_v(float (&v)[CE], int row) const {
-        const bool     swap = CE == 8 && (this->c_vector() & 4) != 0;
+        const bool     upper_first = CE == 8 && (this->c_vector() & 4) != 0;
         const uint32_t from =
-            shared + (uint32_t)(P::V_AT + row * P::V_ROW + this->c_vector() * (CE * 4) + (swap ? 16 : 0));
+            shared + (uint32_t)(P::V_AT + row * P::V_ROW + this->c_vector() * (CE * 4) + (upper_first ? 16 : 0));
         float half[2][4];
         get4(half[0], from);
-        if (CE == 8) get4(half[1], swap ? from - 16 : from + 16);
+        if (CE == 8) get4(half[1], upper_first ? from - 16 : from + 16);
         if (P::V_PARTS == 2) {
             float more[4];
 #pragma unroll
             for (int h = 0; h < CE / 4; h++) {
-                get4(more, (h == 0 ? from : swap ? from - 16 : from + 16) + (uint32_t)P::V_BYTES);
+                get4(more, (h == 0 ? from : upper_first ? from - 16 : from + 16) + (uint32_t)P::V_BYTES);
 #pragma unroll
                 for (int i = 0; i < 4; i++) half[h][i] += more[i];
             }
         }
 #pragma unroll
         for (int i = 0; i < CE; i++)
-            v[i] = CE == 4 ? half[0][i % 4] : (i < 4) != swap ? half[0][i % 4] : half[1][i % 4];
+            v[i] = CE == 4 ? half[0][i % 4] : (i < 4) != upper_first ? half[0][i % 4] : half[1][i % 4];
     }
     /* The ReLU mask of vector i, and the sums; other: elements of x, or of bn_x. */
     __device__ __forceinline__ void mask(float (&v)[CE], const float (&other)[CE], int i) {

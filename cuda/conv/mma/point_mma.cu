@@ -6,11 +6,11 @@
  * A block has one set of 64 or 128 columns for the whole launch and every groups-th tile of 128 pixels. Copies
  * (cp.async) of 64 channels at a time run stages - 1 steps ahead, also across tiles. The filters stay in shared memory
  * where they fit, else they are copied with each step. act is applied to fragments in registers. Results leave by rows
- * through cuda/conv/mma/panel.cuh, where a lane adds `add`, masks, and sums its 8 columns. A second kernel adds the sums
- * of the blocks in a fixed order. Two blocks share a multiprocessor: one multiplies while the other stores. */
+ * through cuda/conv/mma/panel.cuh, where a lane adds `add`, masks, and sums its 8 columns. A second kernel adds the
+ * sums of the blocks in a fixed order. Two blocks share a multiprocessor: one multiplies while the other stores. */
+#include "cuda/common/column_sums.cuh"
 #include "cuda/conv/mma/point_mma.h"
 #include "cuda/conv/mma/point_mma_work.cuh"
-#include "cuda/conv/pointwise/column_sums.cuh"
 
 namespace {
 

@@ -17,7 +17,7 @@ enum {
     BLOCK_BYTES = 99 << 10 /* shared memory that a block has on every GPU */
 };
 
-/* What a kernel does besides the product; at launch, further arguments say which of it. */
+/* What a kernel can do in addition to the product; its arguments say which of it. */
 enum kind {
     PLAIN,      /* sums of y */
     INFER,      /* bias, add, ReLU */
@@ -45,8 +45,8 @@ struct params {
     bool         relu;
 };
 
-/* A block's copies: x of all its tiles, step by step, and the filters. Each thread copies 16-byte chunk `chunk` of every
- * 32nd row. */
+/* A block's copies: x of all its tiles, step by step, and the filters. Each thread copies 16-byte chunk `chunk` of
+ * every 32nd row. */
 template <typename T, int COLUMNS, bool W_TRANSPOSED> struct copier {
     static constexpr int W_BYTES = COLUMNS * STEP * 2;
     const params        &p;

@@ -1,11 +1,11 @@
 /* cuda/conv/mma/point_mma.h: launchers of 1x1 convolutions and the gradients of their inputs for GPUs from compute
- * capability 8.0 on: cuda/conv/mma/point_mma.cu. Arguments and results are those of cuda/conv/pointwise/point_conv.h,
+ * capability 8.0 on: cuda/conv/mma/point_mma.cu. Arguments and results are those of cuda/common/fused_conv.h,
  * with scale_bias limited to channels whose vectors fit into shared memory. */
 #ifndef CK_POINT_MMA_H
 #define CK_POINT_MMA_H
 
+#include "cuda/common/fused_conv.h"
 #include "cuda/conv/mma/mma_gpu.h"
-#include "cuda/conv/pointwise/point_conv.h"
 
 #ifdef __cplusplus
 extern "C" {

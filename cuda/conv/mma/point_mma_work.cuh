@@ -56,16 +56,16 @@ template <typename T, int COLUMNS, int KIND> struct worker {
             uint32_t a[FRAGMENTS][4];
 #pragma unroll
             for (int m = 0; m < FRAGMENTS; m++) {
-                ck_left(a[m], x, 128, first_row + m * 16, i);
+                ck_mma_a(a[m], x, 128, first_row + m * 16, i);
                 if (KIND == ACT) activate(a[m], step * STEP + i);
             }
 #pragma unroll
             for (int n = 0; n < 4; n++) {
                 uint32_t b[4];
                 if (W_TRANSPOSED)
-                    ck_right_transposed(b, w + (uint32_t)(part * 64 * 128), 128, n * 16, i);
+                    ck_mma_b_transposed(b, w + (uint32_t)(part * 64 * 128), 128, n * 16, i);
                 else
-                    ck_right(b, w, 128, part * 64 + n * 16, i);
+                    ck_mma_b(b, w, 128, part * 64 + n * 16, i);
 #pragma unroll
                 for (int m = 0; m < FRAGMENTS; m++) {
                     ck_mma<T>(acc[m][2 * n], a[m], b[0], b[1]);

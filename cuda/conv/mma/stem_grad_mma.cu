@@ -4,10 +4,10 @@
  * limiter is the tensor cores, as in the forward convolution.
  *
  * A block has 64 channels of dy and every groups-th tile of 2 x 112 pixels. dw[64][256] stays in the registers of its 8
- * warps from the first tile to the last: a warp has 32 channels and one row of filter positions. Copies of the next tile
- * run during the products. A second kernel adds the blocks' dw in a fixed order. */
+ * warps from the first tile to the last: a warp has 32 channels and one row of filter positions. Copies of the next
+ * tile run during the products. A second kernel adds the blocks' dw in a fixed order. */
+#include "cuda/common/point_grad_fold.cuh"
 #include "cuda/conv/mma/stem_mma.cuh"
-#include "cuda/conv/pointwise/point_grad_fold.cuh"
 
 namespace {
 
@@ -65,7 +65,7 @@ template <typename T> struct worker {
             const uint32_t from = x + (uint32_t)(line_of(f) * ROW_BYTES + pixel_of(f) * 16);
             uint32_t       a[2][4];
 #pragma unroll
-            for (int m = 0; m < 2; m++) ck_left_transposed(a[m], stage, G_ROW, k + m * 16, f * 16);
+            for (int m = 0; m < 2; m++) ck_mma_a_transposed(a[m], stage, G_ROW, k + m * 16, f * 16);
 #pragma unroll
             for (int s = 0; s < SIDE; s++) {
                 uint32_t b[4];

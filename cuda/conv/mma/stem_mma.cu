@@ -7,9 +7,9 @@
  * A block has 64 channels, whose filters stay in shared memory, and every groups-th tile of 2 x 112 pixels. Each of its
  * 7 warps computes 32 pixels x 64 channels. Copies of the next tile's x run during the products. Results leave through
  * cuda/conv/mma/panel.cuh; the panels use the place of the x that was just read. */
+#include "cuda/common/column_sums.cuh"
 #include "cuda/conv/mma/panel.cuh"
 #include "cuda/conv/mma/stem_mma.cuh"
-#include "cuda/conv/pointwise/column_sums.cuh"
 
 namespace {
 
@@ -73,7 +73,7 @@ template <typename T, bool INFER> struct worker {
 #pragma unroll
             for (int n = 0; n < 4; n++) {
                 uint32_t b[4];
-                ck_right(b, shared, W_ROW, n * 16, tap * DEPTH);
+                ck_mma_b(b, shared, W_ROW, n * 16, tap * DEPTH);
 #pragma unroll
                 for (int m = 0; m < 2; m++) {
                     ck_mma<T>(acc[m][2 * n], a[m], b[0], b[1]);

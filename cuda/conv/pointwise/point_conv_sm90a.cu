@@ -15,8 +15,8 @@
  * a result through its own ring of panels (16 x 64). add and bn_x are loaded into a panel ahead of time, y replaces add
  * and is stored by TMA, and sums are computed down the panel's columns. Sums of a worker (resident) or of a tile
  * (streamed) go to the workspace; a second kernel adds them in a fixed order. */
+#include "cuda/common/column_sums.cuh"
 #include "cuda/common/tma.cuh"
-#include "cuda/conv/pointwise/column_sums.cuh"
 #include "cuda/conv/pointwise/point_conv_plan.cuh"
 #include "cuda/conv/pointwise/point_conv_work.cuh"
 

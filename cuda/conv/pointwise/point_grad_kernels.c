@@ -1,5 +1,5 @@
-/* cuda/conv/pointwise/point_grad_kernels.c: kernel table of the whole backward of 1x1 convolutions with stride 1, in f16
- * and bf16. Device code is in cuda/conv/pointwise/point_grad_sm90a.cu for compute capability 9.0, and in
+/* cuda/conv/pointwise/point_grad_kernels.c: kernel table of the whole backward of 1x1 convolutions with stride 1, in
+ * f16 and bf16. Device code is in cuda/conv/pointwise/point_grad_sm90a.cu for compute capability 9.0, and in
  * cuda/conv/mma/point_grad_mma.cu for all others from 8.0 on. */
 #include "cuda/conv/mma/mma_device.h"
 #include "cuda/conv/mma/point_grad_mma.h"

@@ -24,9 +24,9 @@
  * Bytes a pixel, 16 bits an element: 4*(K + C), and 2*C each for add and bn_x. Limiter: memory. Roofline at 4 TB/s for
  * the shapes of ResNet-50 at batch 256: 257 us (K 256, C 64), 462 (64, 256, block), 128 (512, 128), 231 (128, 512,
  * block). The last two are limited by shared memory as well, where the tensor cores read both operands. */
+#include "cuda/common/point_grad_fold.cuh"
 #include "cuda/common/tma.cuh"
 #include "cuda/conv/pointwise/point_grad.h"
-#include "cuda/conv/pointwise/point_grad_fold.cuh"
 #include "cuda/conv/pointwise/point_grad_load.cuh"
 #include "cuda/conv/pointwise/point_grad_work.cuh"
 

@@ -1,4 +1,4 @@
-/* cuda/conv/pointwise/point_grad_fold.cuh: adds the filter gradients and BN sums that the blocks of a backward kernel
+/* cuda/common/point_grad_fold.cuh: adds the filter gradients and BN sums that the blocks of a backward kernel
  * stored in the workspace. */
 #ifndef CK_POINT_GRAD_FOLD_CUH
 #define CK_POINT_GRAD_FOLD_CUH
@@ -43,16 +43,15 @@ static __global__ void __launch_bounds__(FOLD_WARPS *CK_WARP)
 }
 
 struct pg_parts {
-    const float *dw, *sums;           /* [dw_parts][K][C], [sums_parts][2][C] */
+    const float *dw, *sums; /* [dw_parts][K][C], [sums_parts][2][C] */
     int          dw_parts, sums_parts;
 };
 /* Adds the parts. mean_rstd [2][C]: NULL without sums. */
 static cudaError_t pg_fold(const struct pg_parts *parts, const float *mean_rstd, float *dw, float *grad_sums, int K,
                            int C, bool accumulate, cudaStream_t stream) {
     const int elems = K * C, blocks = (elems + (mean_rstd ? 2 * C : 0)) / FOLD_ELEMS;
-    pg_fold_kernel<<<blocks, FOLD_WARPS * CK_WARP, 0, stream>>>(parts->dw, parts->dw_parts, parts->sums,
-                                                                parts->sums_parts, mean_rstd, dw, grad_sums, elems, C,
-                                                                accumulate);
+    pg_fold_kernel<<<blocks, FOLD_WARPS * CK_WARP, 0, stream>>>(
+        parts->dw, parts->dw_parts, parts->sums, parts->sums_parts, mean_rstd, dw, grad_sums, elems, C, accumulate);
     return cudaGetLastError();
 }
 

@@ -1,4 +1,4 @@
-/* cuda/conv/pointwise/column_sums.cuh: adds the sums over columns that the blocks of a convolution stored in the
+/* cuda/common/column_sums.cuh: adds the sums over columns that the blocks of a convolution stored in the
  * workspace. */
 #ifndef CK_COLUMN_SUMS_CUH
 #define CK_COLUMN_SUMS_CUH
