@@ -239,7 +239,7 @@ static bool has_1x1_grad(const struct conv_shape *f, enum mode mode) {
     } wgmma[] = {{256, 64, INNER, 0},  {64, 256, BLOCK, 0}, {128, 128, BLOCK, 0},
                  {256, 128, BLOCK, 0}, {64, 64, PLAIN, 0},  {256, 64, PLAIN, 0}},
       mma[]   = {{256, 64, INNER, 99},   {64, 128, BLOCK, 99}, {128, 128, BLOCK, 99}, {64, 64, PLAIN, 99},
-                 {256, 128, BLOCK, 141}, {256, 64, PLAIN, 99}, {512, 64, INNER, 157}};
+                 {256, 128, BLOCK, 157}, {256, 64, PLAIN, 99}, {512, 64, INNER, 157}};
     const struct shape *kernels = has_wgmma(f) ? wgmma : mma;
     const size_t count = has_wgmma(f) ? CR_COUNT(wgmma) : CR_COUNT(mma), bytes = cr_capability_of(f->cc).block_bytes;
     if (has_wgmma(f) && mode == INNER && f->K == 512 && f->C == 128) return true;

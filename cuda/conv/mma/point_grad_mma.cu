@@ -92,8 +92,8 @@ cudaError_t start(const struct ck_point_grad *args, void *workspace, int multipr
 /* The kernels: channels of dy and of a slice of x, mode, pixels of a tile. The first that fits is used. */
 #define PLANS(DO)                                                                                                      \
     DO(256, 64, INNER, 64)                                                                                             \
-    DO(256, 128, BLOCK, 32, true)                                                                                      \
-    DO(512, 64, INNER, 32, true)                                                                                       \
+    DO(256, 128, BLOCK, 32, 2)                                                                                         \
+    DO(512, 64, INNER, 32, 1)                                                                                          \
     DO(64, 128, BLOCK, 64)                                                                                             \
     DO(128, 128, BLOCK, 32)                                                                                            \
     DO(64, 64, PLAIN, 64)                                                                                              \

@@ -10,11 +10,10 @@ namespace {
 enum mode { INNER, BLOCK, PLAIN }; /* as in cuda/common/fused_conv.h */
 enum { WARPS = 16, THREADS = WARPS * 32 };
 
-/* KS, CS: channels of dy and of the slice of x. TILE: pixels. COPIES: dy_x of the next tile, add and bn_x wait in
- * shared memory, for lack of registers. */
-template <int KS, int CS, int MODE_, int TILE_, bool COPIES_ = false> struct plan {
-    static constexpr int  K = KS, C = CS, MODE = MODE_, TILE = TILE_;
-    static constexpr bool COPIES = COPIES_;
+/* KS, CS: channels of dy and of the slice of x. TILE: pixels. COPIES: how many of dy_x and g of the next
+ * tile wait in shared memory, for lack of registers; if any, add and bn_x do, too. */
+template <int KS, int CS, int MODE_, int TILE_, int COPIES_ = 0> struct plan {
+    static constexpr int K = KS, C = CS, MODE = MODE_, TILE = TILE_, COPIES = COPIES_;
     /* a thread has the same 8 channels of dy and the same CE of x in all rows: vectors of a row, rows and vectors at a
      * time */
     static constexpr int CE = TILE * C >= THREADS * 8 ? 8 : 4;
@@ -30,7 +29,7 @@ template <int KS, int CS, int MODE_, int TILE_, bool COPIES_ = false> struct pla
     /* shared memory */
     static constexpr int V_ROW = (C + 8) * 4 /* rows lie in different banks */, V_BYTES = TILE * V_ROW;
     static constexpr int DY_AT = K * C * 2, XA_AT = DY_AT + TILE * K * 2, V_AT = XA_AT + TILE * C * 2;
-    static constexpr int D_AT = V_AT + V_PARTS * V_BYTES, E_AT = D_AT + (COPIES ? TILE * K * 2 : 0);
+    static constexpr int D_AT = V_AT + V_PARTS * V_BYTES, E_AT = D_AT + COPIES * TILE * K * 2;
     static constexpr int ABC_AT     = E_AT + (COPIES && MODE == BLOCK ? 2 * TILE * C * 2 : 0);
     static constexpr int CHANNEL_AT = ABC_AT + 3 * K * 4; /* mean, scale, bias */
     static constexpr int BYTES      = CHANNEL_AT + (MODE == INNER ? 3 : MODE == BLOCK ? 1 : 0) * C * 4;
@@ -102,7 +101,7 @@ template <typename T, typename P> struct loader {
     const params  &p;
     const uint32_t shared;
     const int      slice; /* first channel of x */
-    uint4          g[P::KN], d[P::COPIES ? 1 : P::KN];
+    uint4          g[P::COPIES > 1 ? 1 : P::KN], d[P::COPIES > 0 ? 1 : P::KN];
     vector         x[P::CN];
 
     __device__ loader(const params &params_, uint32_t shared_, int slice_)
@@ -125,45 +124,48 @@ template <typename T, typename P> struct loader {
             if (exists(tile, c_row(i))) to[i].load(static_cast<const T *>(from), c_at(tile, i));
         }
     }
-    /* Place of the thread's vector i of dy_x, and of add (0) or bn_x (1); no other thread uses it, so that its own wait
-     * is enough. */
-    __device__ __forceinline__ uint32_t e_at(int which, int i) const {
+    /* Places of the thread's vector i of add (0) or bn_x (1), and of dy_x (0) or g (1). No other thread uses them, so
+     * that its own wait is enough. */
+    __device__ __forceinline__ uint32_t c_copy_at(int which, int i) const {
         return shared + (uint32_t)(P::E_AT + ((which * P::CN + i) * THREADS + (int)threadIdx.x) * (P::CE * 2));
+    }
+    __device__ __forceinline__ uint32_t k_copy_at(int which, int i) const {
+        return shared + (uint32_t)(P::D_AT + ((which * P::KN + i) * THREADS + (int)threadIdx.x) * 16);
     }
     /* Starts the copies of add or bn_x. */
     __device__ __forceinline__ void copy_c(int which, const void *from, int tile) const {
-        static_assert(!P::COPIES || P::MODE != BLOCK || P::CE == 8, "copies of 16 bytes");
+        static_assert(P::COPIES == 0 || P::MODE != BLOCK || P::CE == 8, "copies of 16 bytes");
 #pragma unroll
         for (int i = 0; i < P::CN; i++) {
             const bool is = exists(tile, c_row(i));
-            ck_copy16(e_at(which, i), static_cast<const T *>(from) + (is ? c_at(tile, i) * 8 : 0), is);
+            ck_copy16(c_copy_at(which, i), static_cast<const T *>(from) + (is ? c_at(tile, i) * 8 : 0), is);
         }
     }
-    __device__ __forceinline__ uint32_t d_at(int i) const {
-        return shared + (uint32_t)(P::D_AT + (i * THREADS + (int)threadIdx.x) * 16);
-    }
-    __device__ __forceinline__ void load(int tile) {
+    /* Loads or copies dy_x or g. */
+    template <int WHICH, int N> __device__ __forceinline__ void load_k(uint4 (&to)[N], const void *from, int tile) {
 #pragma unroll
         for (int i = 0; i < P::KN; i++) {
             const bool    is = exists(tile, k_row(i));
-            const int64_t at = is ? (int64_t)(tile * P::TILE + k_row(i)) * P::KV + k_vector() : 0;
-            g[i]             = make_uint4(0, 0, 0, 0);
-            if (is) g[i] = ck_load(static_cast<const T *>(p.g), at);
-            if constexpr (P::COPIES) {
-                ck_copy16(d_at(i), static_cast<const T *>(p.dy_x) + at * 8, is);
+            const int64_t at = (int64_t)(tile * P::TILE + k_row(i)) * P::KV + k_vector();
+            if constexpr (P::COPIES > WHICH) {
+                ck_copy16(k_copy_at(WHICH, i), static_cast<const T *>(from) + (is ? at * 8 : 0), is);
             } else {
-                d[i] = make_uint4(0, 0, 0, 0);
-                if (is) d[i] = ck_load(static_cast<const T *>(p.dy_x), at);
+                to[i] = make_uint4(0, 0, 0, 0);
+                if (is) to[i] = ck_load(static_cast<const T *>(from), at);
             }
         }
+    }
+    __device__ __forceinline__ void load(int tile) {
+        load_k<1>(g, p.g, tile);
+        load_k<0>(d, p.dy_x, tile);
         if (P::COPIES) ck_copy_commit();
         load_c(x, p.x, tile);
     }
-    __device__ __forceinline__ uint4 dy_x(int i) const {
-        if constexpr (P::COPIES)
-            return ck_get16(d_at(i));
+    template <int WHICH, int N> __device__ __forceinline__ uint4 loaded(const uint4 (&from)[N], int i) const {
+        if constexpr (P::COPIES > WHICH)
+            return ck_get16(k_copy_at(WHICH, i));
         else
-            return d[i];
+            return from[i];
     }
 };
 

@@ -10,10 +10,11 @@ template <typename T, typename P> struct worker : loader<T, P> {
     using loader<T, P>::p;
     using loader<T, P>::slice;
     using loader<T, P>::g;
+    using loader<T, P>::d;
     using loader<T, P>::x;
     using loader<T, P>::shared;
     using typename loader<T, P>::vector;
-    static constexpr bool COPIES = P::COPIES && P::MODE == BLOCK; /* of add and bn_x */
+    static constexpr bool COPIES = P::COPIES > 0 && P::MODE == BLOCK; /* of add and bn_x */
     static constexpr int  MODE = P::MODE, CE = P::CE, W_FRAGMENTS = P::W_ROWS / 16, W_PAIRS = P::W_COLUMNS / 16,
                          V_PAIRS = P::V_COLUMNS / 16;
 
@@ -45,9 +46,9 @@ template <typename T, typename P> struct worker : loader<T, P> {
             get4(c, abc + (uint32_t)(half * 16 + P::K * 8));
 #pragma unroll
             for (int i = 0; i < P::KN; i++) {
-                const uint4  d  = this->dy_x(i);
-                const float2 g0 = ck_pair<T>(half ? g[i].z : g[i].x), g1 = ck_pair<T>(half ? g[i].w : g[i].y),
-                             d0 = ck_pair<T>(half ? d.z : d.x), d1 = ck_pair<T>(half ? d.w : d.y);
+                const uint4  u = this->template loaded<1>(g, i), v = this->template loaded<0>(d, i);
+                const float2 g0 = ck_pair<T>(half ? u.z : u.x), g1 = ck_pair<T>(half ? u.w : u.y),
+                             d0 = ck_pair<T>(half ? v.z : v.x), d1 = ck_pair<T>(half ? v.w : v.y);
                 const bool     is = this->exists(tile, this->k_row(i));
                 const uint32_t y0 = ck_pack_pair<T>(fmaf(a[0], g0.x, fmaf(b[0], d0.x, c[0])),
                                                     fmaf(a[1], g0.y, fmaf(b[1], d0.y, c[1]))),
@@ -195,8 +196,8 @@ template <typename T, typename P> struct worker : loader<T, P> {
             get_v(v, this->c_row(i));
             if (!this->exists(tile, this->c_row(i))) continue;
             if constexpr (COPIES) {
-                if (p.add) add[i].get(this->e_at(0, i));
-                held[i].get(this->e_at(1, i));
+                if (p.add) add[i].get(this->c_copy_at(0, i));
+                held[i].get(this->c_copy_at(1, i));
             }
             if (MODE != INNER && p.add) {
                 add[i].template unpack<T>(other);
