@@ -90,6 +90,7 @@ struct ck_stem_grad {
     const float *dy_coeffs;  /* [3][K], with dy_x */
     float       *dw;         /* [K][4][4][16] */
     bool         accumulate; /* adds to dw */
+    int          config;     /* tile config of cuda/conv/mma, index below ck_stem_grad_mma_configs */
 };
 
 #endif

@@ -3,17 +3,17 @@
  * Bytes a pixel: 128 of dy and 32 of x, read 2.5 times (mostly from L2). 32,768 operations a pixel for 64 channels. The
  * limiter is the tensor cores, as in the forward convolution.
  *
- * A block has 64 channels of dy and every groups-th tile of 2 x 112 pixels. dw[64][256] stays in the registers of its 8
- * warps from the first tile to the last: a warp has 32 channels and one row of filter positions. Copies of the next
- * tile run during the products. A second kernel adds the blocks' dw in a fixed order. */
+ * A block has 64 channels of dy and every groups-th tile of 2 x 112 pixels. dw[64][256] stays in the registers of its
+ * warps from the first tile to the last. A warp has one row of filter positions and 32 channels, or all 64: then there
+ * are half as many warps, and a product needs two thirds of the fragments. Copies of the next tile run during the
+ * products. A second kernel adds the blocks' dw in a fixed order. */
 #include "cuda/common/point_grad_fold.cuh"
 #include "cuda/conv/mma/stem_mma.cuh"
 
 namespace {
 
 enum {
-    WARPS    = 8,
-    THREADS  = WARPS * 32,
+    CONFIGS  = 2,
     G_ROW    = COLUMNS * 2,
     G_BYTES  = LINES * LINE * G_ROW,
     X_AT     = G_BYTES, /* of a stage */
@@ -29,17 +29,19 @@ struct params {
     int          groups;
 };
 
-template <typename T> struct worker {
-    const params  &p;
-    const uint32_t shared;
-    const int      lane, k, r, column; /* k: first of the warp's 32 channels; r: row of filter positions */
-    float          dw[2][2 * SIDE][4];
+/* DOWN: fragments of 16 channels of a warp. */
+template <typename T, int DOWN> struct worker {
+    static constexpr int THREADS = COLUMNS / 16 / DOWN * SIDE * 32;
+    const params        &p;
+    const uint32_t       shared;
+    const int            lane, k, r, column; /* k: first of the warp's channels; r: row of filter positions */
+    float                dw[DOWN][2 * SIDE][4];
 
     __device__ worker(const params &params_, uint32_t shared_, int column_)
-        : p(params_), shared(shared_), lane((int)threadIdx.x % 32), k((int)threadIdx.x / 32 / SIDE * 32),
+        : p(params_), shared(shared_), lane((int)threadIdx.x % 32), k((int)threadIdx.x / 32 / SIDE * (DOWN * 16)),
           r((int)threadIdx.x / 32 % SIDE), column(column_) {
 #pragma unroll
-        for (int i = 0; i < 64; i++) dw[i / 32][i / 4 % 8][i % 4] = 0.0f;
+        for (int i = 0; i < DOWN * 32; i++) dw[i / 32][i / 4 % 8][i % 4] = 0.0f;
     }
 
     __device__ __forceinline__ void copy(int tile, int stage) const {
@@ -63,15 +65,15 @@ template <typename T> struct worker {
 #pragma unroll 1
         for (int f = 0; f < FRAGMENTS; f++) {
             const uint32_t from = x + (uint32_t)(line_of(f) * ROW_BYTES + pixel_of(f) * 16);
-            uint32_t       a[2][4];
+            uint32_t       a[DOWN][4];
 #pragma unroll
-            for (int m = 0; m < 2; m++) ck_mma_a_transposed(a[m], stage, G_ROW, k + m * 16, f * 16);
+            for (int m = 0; m < DOWN; m++) ck_mma_a_transposed(a[m], stage, G_ROW, k + m * 16, f * 16);
 #pragma unroll
             for (int s = 0; s < SIDE; s++) {
                 uint32_t b[4];
                 ck_ldmatrix_trans(b, from + (uint32_t)(s * 16));
 #pragma unroll
-                for (int m = 0; m < 2; m++) {
+                for (int m = 0; m < DOWN; m++) {
                     ck_mma<T>(dw[m][2 * s], a[m], b[0], b[1]);
                     ck_mma<T>(dw[m][2 * s + 1], a[m], b[2], b[3]);
                 }
@@ -91,7 +93,7 @@ template <typename T> struct worker {
         float *to = p.partial + ((int64_t)group * p.shape.K + column + k + lane / 4) * ELEMENTS + r * (SIDE * DEPTH) +
                     lane % 4 * 2;
 #pragma unroll
-        for (int m = 0; m < 2; m++)
+        for (int m = 0; m < DOWN; m++)
 #pragma unroll
             for (int n = 0; n < 2 * SIDE; n++)
 #pragma unroll
@@ -101,20 +103,25 @@ template <typename T> struct worker {
     }
 };
 
-template <typename T> __global__ void __launch_bounds__(THREADS, 2) stem_grad_mma(const params p) {
+template <typename T, int DOWN>
+__global__ void __launch_bounds__((worker<T, DOWN>::THREADS), 2) stem_grad_mma(const params p) {
     extern __shared__ __align__(128) unsigned char memory[];
     const int                                      parts = p.shape.K / COLUMNS, group = (int)blockIdx.x / parts;
-    worker<T>                                      worker(p, ck_shared(memory), (int)blockIdx.x % parts * COLUMNS);
+    worker<T, DOWN>                                worker(p, ck_shared(memory), (int)blockIdx.x % parts * COLUMNS);
     worker.run(group);
     worker.write(group);
 }
 
-template <typename T> cudaError_t start(const params &p, cudaStream_t stream) {
-    const auto        kernel = stem_grad_mma<T>;
-    const cudaError_t error  = ck_allow_shared(kernel, BYTES);
+template <typename T, int DOWN> cudaError_t start(const params &p, cudaStream_t stream) {
+    const auto        kernel  = stem_grad_mma<T, DOWN>;
+    const int         threads = worker<T, DOWN>::THREADS;
+    const cudaError_t error   = ck_allow_shared(kernel, BYTES);
     if (error != cudaSuccess) return error;
-    kernel<<<(unsigned)(p.groups * (p.shape.K / COLUMNS)), THREADS, BYTES, stream>>>(p);
+    kernel<<<(unsigned)(p.groups * (p.shape.K / COLUMNS)), threads, BYTES, stream>>>(p);
     return cudaGetLastError();
+}
+template <typename T> cudaError_t start_config(const params &p, int config, cudaStream_t stream) {
+    return config == 0 ? start<T, 2>(p, stream) : start<T, 4>(p, stream);
 }
 
 } // namespace
@@ -124,6 +131,10 @@ bool ck_stem_grad_mma_supports(const struct ck_stem_grad *a, const struct ck_mma
            (int)BYTES <= gpu->block_bytes;
 }
 
+int ck_stem_grad_mma_configs(void) {
+    return CONFIGS;
+}
+
 size_t ck_stem_grad_mma_workspace(const struct ck_stem_grad *a, const struct ck_mma_gpu *gpu) {
     const shape s = shape_of(a->N, a->H, a->W, a->K);
     return sizeof(float) * (size_t)groups_of(s, gpu->multiprocessors) * (size_t)a->K * ELEMENTS;
@@ -131,14 +142,15 @@ size_t ck_stem_grad_mma_workspace(const struct ck_stem_grad *a, const struct ck_
 
 cudaError_t ck_stem_grad_mma(const struct ck_stem_grad *a, void *workspace, const struct ck_mma_gpu *gpu,
                              cudaStream_t stream) {
-    if (!ck_stem_grad_mma_supports(a, gpu)) return cudaErrorInvalidValue;
+    if (!ck_stem_grad_mma_supports(a, gpu) || a->config < 0 || a->config >= CONFIGS) return cudaErrorInvalidValue;
     params p                = {};
     p.shape                 = shape_of(a->N, a->H, a->W, a->K);
     p.groups                = groups_of(p.shape, gpu->multiprocessors);
     p.x                     = a->x;
     p.g                     = a->g;
     p.partial               = static_cast<float *>(workspace);
-    const cudaError_t error = a->type == CK_F16 ? start<__half>(p, stream) : start<__nv_bfloat16>(p, stream);
+    const cudaError_t error = a->type == CK_F16 ? start_config<__half>(p, a->config, stream)
+                                                : start_config<__nv_bfloat16>(p, a->config, stream);
     if (error != cudaSuccess) return error;
     const struct pg_parts parts = {p.partial, NULL, p.groups, 0};
     return pg_fold(&parts, NULL, a->dw, NULL, (int)a->K, ELEMENTS, a->accumulate, stream);

@@ -18,6 +18,8 @@ size_t      ck_stem_mma_workspace(const struct ck_stem_conv *args, const struct 
 cudaError_t ck_stem_mma(const struct ck_stem_conv *args, void *workspace, const struct ck_mma_gpu *gpu,
                         cudaStream_t stream);
 
+/* Number of tile configs of ck_stem_grad_mma. They add in different orders. */
+int         ck_stem_grad_mma_configs(void);
 bool        ck_stem_grad_mma_supports(const struct ck_stem_grad *args, const struct ck_mma_gpu *gpu);
 size_t      ck_stem_grad_mma_workspace(const struct ck_stem_grad *args, const struct ck_mma_gpu *gpu);
 cudaError_t ck_stem_grad_mma(const struct ck_stem_grad *args, void *workspace, const struct ck_mma_gpu *gpu,

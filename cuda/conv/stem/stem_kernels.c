@@ -141,7 +141,12 @@ static struct ck_stem_grad grad_of(const struct cr_op *op, const struct cr_tenso
                                  .H          = x->dim[1],
                                  .W          = x->dim[2],
                                  .K          = dy->dim[3],
-                                 .accumulate = op->attr.conv.accumulate};
+                                 .accumulate = op->attr.conv.accumulate,
+                                 .config     = op->algo};
+}
+static int grad_algo_count(struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    (void)p, (void)op;
+    return cuda_has_wgmma(device) ? 1 : ck_stem_grad_mma_configs();
 }
 
 static bool grad_supports(const struct cr_device *device, const struct ck_stem_grad *a) {
@@ -249,21 +254,22 @@ static void nothing_to_release(void *prepared) {
 
 /* ---- the kernels ---- */
 
-#define STEM_KERNEL(kernel, kernel_name, kind, part, type, of_math)                                                    \
+#define STEM_KERNEL(kernel, kernel_name, kind, part, algos, type, of_math)                                             \
     static const struct cr_kernel kernel = {.name          = kernel_name,                                              \
                                             .op            = CR_OP_##kind,                                             \
                                             .math          = of_math,                                                  \
                                             .deterministic = true,                                                     \
                                             .accepts       = part##_accepts_##type,                                    \
+                                            .algo_count    = algos,                                                    \
                                             .prepare       = part##_prepare,                                           \
                                             .launch        = part##_launch,                                            \
                                             .release       = nothing_to_release}
-STEM_KERNEL(kernel_conv_f16, "cuda.stem.f16", conv, conv, f16, CR_MATH_F16);
-STEM_KERNEL(kernel_conv_bf16, "cuda.stem.bf16", conv, conv, bf16, CR_MATH_BF16);
-STEM_KERNEL(kernel_wgrad_f16, "cuda.stem_wgrad.f16", conv_wgrad, wgrad, f16, CR_MATH_F16);
-STEM_KERNEL(kernel_wgrad_bf16, "cuda.stem_wgrad.bf16", conv_wgrad, wgrad, bf16, CR_MATH_BF16);
-STEM_KERNEL(kernel_grad_f16, "cuda.stem_grad.f16", conv_grad, grad, f16, CR_MATH_F16);
-STEM_KERNEL(kernel_grad_bf16, "cuda.stem_grad.bf16", conv_grad, grad, bf16, CR_MATH_BF16);
+STEM_KERNEL(kernel_conv_f16, "cuda.stem.f16", conv, conv, NULL, f16, CR_MATH_F16);
+STEM_KERNEL(kernel_conv_bf16, "cuda.stem.bf16", conv, conv, NULL, bf16, CR_MATH_BF16);
+STEM_KERNEL(kernel_wgrad_f16, "cuda.stem_wgrad.f16", conv_wgrad, wgrad, grad_algo_count, f16, CR_MATH_F16);
+STEM_KERNEL(kernel_wgrad_bf16, "cuda.stem_wgrad.bf16", conv_wgrad, wgrad, grad_algo_count, bf16, CR_MATH_BF16);
+STEM_KERNEL(kernel_grad_f16, "cuda.stem_grad.f16", conv_grad, grad, grad_algo_count, f16, CR_MATH_F16);
+STEM_KERNEL(kernel_grad_bf16, "cuda.stem_grad.bf16", conv_grad, grad, grad_algo_count, bf16, CR_MATH_BF16);
 
 static const struct cr_kernel kernel_pool_f16  = {CR_KERNEL("cuda.stem_pool.f16", conv_pool, CR_MATH_F16),
                                                   .accepts = pool_accepts_f16, .launch = pool_launch};
