@@ -15,6 +15,7 @@
  * a result through its own ring of panels (16 x 64). add and bn_x are loaded into a panel ahead of time, y replaces add
  * and is stored by TMA, and sums are computed down the panel's columns. Sums of a worker (resident) or of a tile
  * (streamed) go to the workspace; a second kernel adds them in a fixed order. */
+#include "cuda/common/column_sums.cuh"
 #include "cuda/common/tma.cuh"
 #include "cuda/conv/pointwise/point_conv_plan.cuh"
 #include "cuda/conv/pointwise/point_conv_work.cuh"
@@ -79,22 +80,6 @@ __global__ void __launch_bounds__((1 + WORKERS) * GROUP, 1) point_conv(const __g
     (void)p;
     __trap();
 #endif
-}
-
-/* partial[rows][2][width] -> sums[2][K], in double; a block processes 32 columns. */
-enum { SUM_LANES = 32 };
-__global__ void __launch_bounds__(32 * SUM_LANES)
-    point_sums(const float *partial, float *sums, int rows, int64_t width, int64_t K) {
-    __shared__ double part[SUM_LANES][33];
-    const int64_t     column = (int64_t)blockIdx.x * 32 + threadIdx.x, of = column / width, k = column % width;
-    double            sum = 0.0;
-    for (int r = (int)threadIdx.y; r < rows; r += SUM_LANES) sum += (double)partial[r * 2 * width + column];
-    part[threadIdx.y][threadIdx.x] = sum;
-    __syncthreads();
-    if (threadIdx.y == 0 && k < K) {
-        for (int r = 1; r < SUM_LANES; r++) sum += part[r][threadIdx.x];
-        sums[of * K + k] = (float)sum;
-    }
 }
 
 /* ---- host side ---- */
@@ -172,9 +157,7 @@ cudaError_t launch(const struct ck_point_conv *a, const struct plan *plan, void 
                                                 : start_mode<__nv_bfloat16>(&p, a->transposed, stream);
     if (error != cudaSuccess || !a->sums) return error;
     const int64_t width = (int64_t)plan->blocks_k * plan->columns;
-    point_sums<<<(unsigned)(2 * width / 32), dim3(32, SUM_LANES), 0, stream>>>(p.partial, a->sums, plan->partial_rows,
-                                                                               width, a->K);
-    return cudaGetLastError();
+    return add_column_sums(p.partial, a->sums, plan->partial_rows, width, a->K, stream);
 }
 
 } // namespace
