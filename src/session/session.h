@@ -26,6 +26,8 @@ struct cr_session_options {
     bool        ref_only;      /* CPU: use reference kernels only */
     bool        masks;         /* create a store with pruning masks even when [prune] is not set */
     bool        draw_masks;    /* for measurements: prune as [prune] says when model.weights names no pruned weights */
+    const uint8_t *pattern; /* evaluation: masks that the program relies on, in the layout of the parameter store; NULL:
+                               those of model.weights. Borrowed */
     const char *masks_from;    /* with train: folder or file of pruned weights whose masks stay fixed; NULL when none */
     bool        f32_input;     /* the evaluation program reads normalised f32 images instead of bytes */
     bool        keep_features; /* the evaluation program keeps the pooled features for the host */
@@ -129,6 +131,8 @@ struct cr_cost_model cr_session_cost_model(struct cr_session *session);
  * with `draw`, sets it to the masks that [prune] makes of the initial weights (for measurements). Programs rely on the
  * masks, so they must not change afterwards. */
 CR_MUST cr_status cr_session_sparsity_pattern(struct cr_session *session, const char *weights, bool draw);
+/* Sets session->pattern to a copy of `pattern`, which has a bit for each element of the parameter store's values. */
+CR_MUST cr_status cr_session_copy_pattern(struct cr_session *session, const uint8_t *pattern);
 /* True when an update does not depend on the gradients of pruned weights. Clipping and LARS use norms of all
  * gradients. */
 bool cr_session_may_mask_gradients(const struct cr_config *config);

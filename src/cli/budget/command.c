@@ -116,15 +116,6 @@ out:
     return status;
 }
 
-/* Runs the network that was written. */
-static cr_status measure(struct job *j) {
-    struct cr_config config = j->clock.config;
-    if (j->outcome.measured_dense <= 0) return CR_OK;
-    config.model.channels = j->outcome.best.config.model.channels;
-    config.model.weights  = j->config->train.output;
-    return cr_budget_measure(&config, j->source.session.model.classes, j->clock.batch, &j->outcome.measured);
-}
-
 /* ---- the command ---- */
 
 static void close_job(struct job *j) {
@@ -161,7 +152,6 @@ cr_status cr_prune_to_budget(const struct cr_config *config, const struct cr_bud
     CR_TRY_OUT(open_data(&j));
     CR_TRY_OUT(choose(&j));
     CR_TRY_OUT(save(&j));
-    CR_TRY_OUT(measure(&j));
     const struct cr_budget_report report = {config,    &j.request, &j.source,     &j.clock,
                                             &j.layers, &j.outcome, j.recalibrated};
     (json ? cr_budget_json : cr_budget_print)(&report, out);
