@@ -41,6 +41,7 @@ struct cr_budget_source {
     struct cr_program        program; /* evaluation of one image, before compiler passes */
     struct cr_channel_groups groups;
     struct cr_shrink         shrink;
+    struct cr_multiples      multiples; /* of channels */
     struct cr_widths         widths;
     double                  *taylor; /* [units] */
     struct cr_state_buffers  buffers;
@@ -50,7 +51,8 @@ struct cr_budget_source {
  * source, also after a failure. */
 CR_MUST cr_status cr_budget_source_open(const struct cr_config *config, bool channels, struct cr_budget_source *source);
 /* Allows each group at most `most` widths. */
-CR_MUST cr_status cr_budget_source_levels(struct cr_budget_source *source, int most);
+CR_MUST cr_status cr_budget_source_levels(struct cr_budget_source *source, const struct cr_multiples *multiples,
+                                          int most);
 void              cr_budget_source_close(struct cr_budget_source *source);
 
 /* ---- clock.c ---- */

@@ -21,8 +21,7 @@ struct chooser {
     const struct cr_budget_problem *problem;
     struct cr_budget_outcome       *out;
     struct cr_budget_candidate      present;     /* the network that was chosen last */
-    double                          least;       /* cost of the cheapest network of the table */
-    double                          least_table; /* by the table */
+    double                          least_table; /* cost of the cheapest network of the table */
     const uint8_t                  *given_mask;  /* of the network before; NULL: nothing is pruned */
 };
 
@@ -34,6 +33,14 @@ static cr_status solve(struct chooser *c, double budget, struct cr_budget_candid
         status = cr_budget_candidate_make(c->source, c->clock, c->axes, c->layers, c->problem, &result, candidate);
     cr_search_free(&result);
     c->out->compiled += c->clock->unit == CR_BUDGET_SECONDS;
+    return status;
+}
+
+static cr_status find_least(struct chooser *c) {
+    struct cr_search_result result;
+    const cr_status         status = cr_search(&c->problem->search, -1, &result);
+    if (status == CR_OK) c->least_table = c->problem->fixed + result.cost;
+    cr_search_free(&result);
     return status;
 }
 
@@ -92,7 +99,7 @@ static cr_status refuse_macs(const struct chooser *c, double least) {
                    "--flops %g cannot be reached: at most %.4g times fewer multiply-adds, with multiples of %lld "
                    "channels, of which every group keeps at least one: give a smaller factor, other patterns or a "
                    "smaller prune.multiple",
-                   c->request->flops, floor_factor(c->out->dense / least), (long long)c->source->config.prune.multiple);
+                   c->request->flops, floor_factor(c->out->dense / least), (long long)c->source->multiples.wide);
 }
 
 /* least: the shortest time that was found, in seconds. */
@@ -167,11 +174,8 @@ static cr_status refine(struct chooser *c, double cost) {
 
 static cr_status choose(void *self, double budget, double *cost, double *loss) {
     struct chooser *c = self;
-    if (c->least <= budget * (1 + 1e-9)) CR_TRY(refine(c, budget));
-    if (c->least > budget * (1 + 1e-9) || !c->present.level) {
-        cr_budget_candidate_free(&c->present);
-        CR_TRY(solve(c, -1, &c->present));
-    }
+    CR_TRY(refine(c, budget));
+    if (!c->present.level) CR_TRY(solve(c, -1, &c->present));
     *cost = c->present.cost;
     *loss = c->present.loss;
     return CR_OK;
@@ -205,7 +209,7 @@ static cr_status choose_predicted(struct chooser *c, bool *met, double *least) {
 static cr_status choose_measured(struct chooser *c, bool *met, double *least) {
     const struct cr_budget_networks networks = {c, choose, measure, keep};
     struct cr_budget_met            result;
-    CR_TRY(cr_budget_meet(&networks, c->out->target, c->out->scale, &result));
+    CR_TRY(cr_budget_meet(&networks, c->out->target, c->out->dense, c->out->measured_dense, &result));
     *met                = result.met;
     *least              = result.least;
     c->out->predicted   = result.predicted;
@@ -219,11 +223,10 @@ cr_status cr_budget_choose(struct cr_budget_source *source, struct cr_budget_clo
                            const struct cr_budget_axes *axes, const struct cr_budget_request *request,
                            struct cr_budget_layers *layers, const struct cr_budget_problem *problem,
                            struct cr_budget_outcome *out) {
-    struct chooser             c        = {source, clock, axes, request, layers, problem, out, .least = 0};
-    struct cr_budget_candidate cheapest = {0};
-    bool                       met      = false;
-    double                     least    = 0;
-    cr_status                  status;
+    struct chooser c     = {source, clock, axes, request, layers, problem, out, .least_table = problem->dense};
+    bool           met   = false;
+    double         least = 0;
+    cr_status      status;
     CR_TRY(cost_of_given(&c));
     CR_TRY(measure_given(&c));
     const double before = out->scale * out->dense;
@@ -231,10 +234,7 @@ cr_status cr_budget_choose(struct cr_budget_source *source, struct cr_budget_clo
                           : request->speedup > 0 ? before / request->speedup
                                                  : before / request->flops;
     if (before <= out->target) return refuse_reached(&c);
-    CR_TRY_OUT(solve(&c, -1, &cheapest));
-    c.least       = cheapest.cost;
-    c.least_table = cheapest.table;
-    cr_budget_candidate_free(&cheapest);
+    CR_TRY_OUT(find_least(&c));
     CR_TRY_OUT(clock->measured ? choose_measured(&c, &met, &least) : choose_predicted(&c, &met, &least));
     if (!met) {
         if (request->unreachable) *request->unreachable = true;
@@ -243,7 +243,6 @@ cr_status cr_budget_choose(struct cr_budget_source *source, struct cr_budget_clo
     }
     cr_budget_candidate_show(source, layers, &out->best);
 out:
-    cr_budget_candidate_free(&cheapest);
     cr_budget_candidate_free(&c.present);
     return status;
 }
