@@ -25,8 +25,8 @@ static bool find_slope(const struct rounds *r, double cost, double seconds, doub
     return *slope >= 0.2 * factor && *slope <= 5 * factor;
 }
 
-/* The line through the present network and the one measured before, or the one before pruning. Where that makes no sense,
- * times are in proportion to costs. */
+/* The line through the present network and the one measured before, or the one before pruning. Where that makes no
+ * sense, times are in proportion to costs. */
 static void correct(struct rounds *r) {
     if (!find_slope(r, r->last_cost, r->last, &r->slope) && !find_slope(r, r->dense_cost, r->dense, &r->slope))
         r->slope = r->measured / r->cost;

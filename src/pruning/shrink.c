@@ -102,14 +102,14 @@ struct step {
     int group, width; /* the width before */
 };
 struct choice {
-    struct cr_shrink   *shrink;
-    struct step        *step; /* [steps] that were taken */
-    int                 steps;
-    bool               *needed; /* [groups] the last step of the group cannot be undone */
-    struct weighted_op *op;
-    int                 ops;
-    int                *order, *side; /* units by group, then by importance; first of each group in `side` */
-    bool               *has;          /* memory of axis.has */
+    struct cr_shrink          *shrink;
+    struct step               *step; /* [steps] that were taken */
+    int                        steps;
+    bool                      *needed; /* [groups] the last step of the group cannot be undone */
+    struct weighted_op        *op;
+    int                        ops;
+    int                       *order, *side; /* units by group, then by importance; first of each group in `side` */
+    bool                      *has;          /* memory of axis.has */
     const struct cr_multiples *multiples;
 };
 

@@ -15,7 +15,7 @@ static void set_levels(const struct cr_shrink *shrink, struct cr_widths *w, int 
     int64_t                        step  = rounded ? unit : (wide + unit - 1) / unit * unit;
     int                           *width = w->width + (size_t)k * (size_t)w->most;
     while (step < wide) step *= 2;
-    width[w->levels[k]++]                = group->units;
+    width[w->levels[k]++] = group->units;
     if (shrink->keeps[k]) return;
     for (int64_t next = (group->units - 1) / step * step; next >= step && w->levels[k] < w->most; next -= step)
         if (!group->halves || (group->units - next) % 2 == 0) width[w->levels[k]++] = (int)next;

@@ -14,7 +14,8 @@ struct cr_widths {
 };
 /* Levels of multiples of that of each group, at most `most` of a group, about equally far apart. rounded: they are
  * multiples of the multiple times a power of 2, for which devices have the fastest kernels, such as 64 and 32 of 256.
- * Groups that the shrink keeps have one level. Borrows the groups; the caller frees *out with cr_widths_free. CR_ERR_MEMORY. */
+ * Groups that the shrink keeps have one level. Borrows the groups; the caller frees *out with cr_widths_free.
+ * CR_ERR_MEMORY. */
 CR_MUST cr_status cr_widths_open(const struct cr_shrink *shrink, const struct cr_multiples *multiples, bool rounded,
                                  int most, struct cr_widths *out);
 void              cr_widths_free(struct cr_widths *widths);

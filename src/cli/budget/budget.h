@@ -18,8 +18,9 @@
  *   - The time of an op depends on its widths and its pattern. Times are measured on a GPU by the table of kernel
  *     times, and on the CPU by running the op, unless train.measure = no. A pattern changes the time of a
  *     convolution by the same factor at all widths; the whole network that was chosen is compiled, and its time
- *     corrects the sum.
- *   - Nothing is written before a choice meets the target. */
+ *     corrects the sum. Then the network is run, and its time corrects the prediction.
+ *   - Nothing is written before a choice meets the target: by its measured time, or with train.measure = no by its
+ *     predicted time. */
 #ifndef CR_BUDGET_H
 #define CR_BUDGET_H
 
@@ -209,10 +210,10 @@ void cr_budget_candidate_free(struct cr_budget_candidate *candidate);
 
 struct cr_budget_outcome {
     struct cr_budget_candidate best;
-    double                     target; /* seconds or multiply-adds */
-    double                     dense;  /* cost with nothing pruned */
-    double                     scale;  /* measured time / cost of the network before; 1 when unknown */
-    double                     predicted;                /* of `best`, before it was measured */
+    double                     target;    /* seconds or multiply-adds */
+    double                     dense;     /* cost with nothing pruned */
+    double                     scale;     /* measured time / cost of the network before; 1 when unknown */
+    double                     predicted; /* of `best`, before it was measured */
     double                     measured_dense, measured; /* seconds; 0: not measured */
     double                     first;    /* predicted / measured time of the first network that was measured */
     int                        compiled; /* networks that were compiled */

@@ -210,11 +210,11 @@ static cr_status choose_measured(struct chooser *c, bool *met, double *least) {
     const struct cr_budget_networks networks = {c, choose, measure, keep};
     struct cr_budget_met            result;
     CR_TRY(cr_budget_meet(&networks, c->out->target, c->out->dense, c->out->measured_dense, &result));
-    *met                = result.met;
-    *least              = result.least;
-    c->out->predicted   = result.predicted;
-    c->out->measured    = result.measured;
-    c->out->first       = result.first;
+    *met                      = result.met;
+    *least                    = result.least;
+    c->out->predicted         = result.predicted;
+    c->out->measured          = result.measured;
+    c->out->first             = result.first;
     c->out->measured_networks = result.networks;
     return CR_OK;
 }

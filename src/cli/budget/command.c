@@ -34,7 +34,7 @@ static struct cr_multiples multiples_of(const struct job *j) {
 
 /* Finds layers and axes for at most `most` widths of each group. */
 static cr_status open_widths(struct job *j, int most) {
-    const char **names;
+    const char              **names;
     const struct cr_multiples multiples = multiples_of(j);
     CR_TRY(cr_budget_source_levels(&j->source, &multiples, most));
     cr_budget_layers_close(&j->layers);

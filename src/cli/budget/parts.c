@@ -8,14 +8,14 @@ enum { PARTS_MAX = 2 };
 /* A convolution as the layers emit it, with ReLU. */
 static struct cr_op conv_op(enum cr_op_kind kind, int layer, const struct cr_program *p, int w, int stride, int pad) {
     struct cr_op op = cr_op_make(kind, layer);
-    op.attr.conv    = (struct cr_conv_attr){
-           .stride = stride, .pad = pad, .window = (int)p->tensor[w].dim[1], .relu = true};
+    op.attr.conv =
+        (struct cr_conv_attr){.stride = stride, .pad = pad, .window = (int)p->tensor[w].dim[1], .relu = true};
     return op;
 }
 
 static int split_conv_pair(const struct cr_program *p, const struct cr_op *op, struct cr_op part[PARTS_MAX]) {
     const int w = op->in[CR_IN_conv_pair_w], next = op->in[CR_IN_conv_pair_next_w];
-    part[0]                    = conv_op(CR_OP_conv, op->layer, p, w, 1, 0);
+    part[0]                     = conv_op(CR_OP_conv, op->layer, p, w, 1, 0);
     part[0].in[CR_IN_conv_x]    = op->in[CR_IN_conv_pair_x];
     part[0].in[CR_IN_conv_w]    = w;
     part[0].in[CR_IN_conv_bias] = op->in[CR_IN_conv_pair_bias];
@@ -31,7 +31,7 @@ static int split_conv_pair(const struct cr_program *p, const struct cr_op *op, s
 
 static int split_qconv_pair(const struct cr_program *p, const struct cr_op *op, struct cr_op part[PARTS_MAX]) {
     const int w = op->in[CR_IN_qconv_pair_w], next = op->in[CR_IN_qconv_pair_next_w];
-    part[0]                       = conv_op(CR_OP_qconv, op->layer, p, w, 1, 0);
+    part[0]                        = conv_op(CR_OP_qconv, op->layer, p, w, 1, 0);
     part[0].in[CR_IN_qconv_x]      = op->in[CR_IN_qconv_pair_x];
     part[0].in[CR_IN_qconv_w]      = w;
     part[0].in[CR_IN_qconv_coeffs] = op->in[CR_IN_qconv_pair_coeffs];
@@ -49,20 +49,20 @@ static int split_qconv_pair(const struct cr_program *p, const struct cr_op *op, 
 
 /* Adds a tensor between convolution and pooling. */
 static int split_conv_pool(struct cr_program *p, const struct cr_op *op, struct cr_op part[PARTS_MAX]) {
-    const int           w = op->in[CR_IN_conv_pool_w], stride = op->attr.conv.stride, pad = op->attr.conv.pad;
+    const int              w = op->in[CR_IN_conv_pool_w], stride = op->attr.conv.stride, pad = op->attr.conv.pad;
     const struct cr_tensor filter = p->tensor[w], x = p->tensor[op->in[CR_IN_conv_pool_x]];
     const int64_t          P = (x.dim[1] + 2 * pad - filter.dim[1]) / stride + 1;
     const int64_t          Q = (x.dim[2] + 2 * pad - filter.dim[2]) / stride + 1;
-    const int              t = cr_tensor_add(p, "convolved", p->tensor[op->out[CR_OUT_conv_pool_y]].dtype,
-                                             CR_REGION_POOL, x.dim[0], P, Q, filter.dim[0]);
-    part[0]                  = conv_op(CR_OP_conv, op->layer, p, w, stride, pad);
-    part[0].in[CR_IN_conv_x]    = op->in[CR_IN_conv_pool_x];
-    part[0].in[CR_IN_conv_w]    = w;
-    part[0].in[CR_IN_conv_bias] = op->in[CR_IN_conv_pool_bias];
-    part[0].out[CR_OUT_conv_y]  = t;
-    part[1]                     = cr_op_make(CR_OP_maxpool, op->layer);
-    part[1].attr.conv           = (struct cr_conv_attr){.stride = 2, .pad = 1, .window = 3};
-    part[1].in[CR_IN_maxpool_x] = t;
+    const int t = cr_tensor_add(p, "convolved", p->tensor[op->out[CR_OUT_conv_pool_y]].dtype, CR_REGION_POOL, x.dim[0],
+                                P, Q, filter.dim[0]);
+    part[0]     = conv_op(CR_OP_conv, op->layer, p, w, stride, pad);
+    part[0].in[CR_IN_conv_x]      = op->in[CR_IN_conv_pool_x];
+    part[0].in[CR_IN_conv_w]      = w;
+    part[0].in[CR_IN_conv_bias]   = op->in[CR_IN_conv_pool_bias];
+    part[0].out[CR_OUT_conv_y]    = t;
+    part[1]                       = cr_op_make(CR_OP_maxpool, op->layer);
+    part[1].attr.conv             = (struct cr_conv_attr){.stride = 2, .pad = 1, .window = 3};
+    part[1].in[CR_IN_maxpool_x]   = t;
     part[1].out[CR_OUT_maxpool_y] = op->out[CR_OUT_conv_pool_y];
     return 2;
 }

@@ -56,8 +56,9 @@ static cr_status add_scopes(struct builder *b) {
 
 /* ---- costs ---- */
 
-/* The cost of an op at the present levels, or of its parts where the compiler does not fuse them. Where no kernel accepts
- * either, other ops run instead, whose cost is not known: narrower channels shall not seem to save time then. */
+/* The cost of an op at the present levels, or of its parts where the compiler does not fuse them. Where no kernel
+ * accepts either, other ops run instead, whose cost is not known: narrower channels shall not seem to save time then.
+ */
 static cr_status cost_at(struct builder *b, const struct cr_op *op, double full, double *cost) {
     struct cr_program *p = &b->clock->program;
     double             parts;

@@ -25,9 +25,9 @@ static void make_scales(const struct cr_param_store *store, int scale, const flo
     for (int64_t k = 0; k < q->elems; k++) {
         const int64_t count = filter == CR_NONE ? 0 : store->param[filter].elems / q->elems;
         running[q->offset + k] =
-            filter == CR_NONE ? activation_scale
-                              : cr_quant_filter_scale(value + store->param[filter].offset + k * count, count,
-                                                      CR_QUANT_MAX);
+            filter == CR_NONE
+                ? activation_scale
+                : cr_quant_filter_scale(value + store->param[filter].offset + k * count, count, CR_QUANT_MAX);
     }
 }
 
@@ -49,8 +49,8 @@ static void fill(const struct cr_param_store *store, const struct cr_budget_weig
 }
 
 static cr_status put_weights(struct cr_session *s, const struct cr_budget_weights *from) {
-    const struct cr_param_store *store = &s->model.store;
-    float                       *value = cr_alloc((size_t)store->value_elems + 1, sizeof *value);
+    const struct cr_param_store *store   = &s->model.store;
+    float                       *value   = cr_alloc((size_t)store->value_elems + 1, sizeof *value);
     float                       *running = cr_alloc((size_t)store->running_elems + 1, sizeof *running);
     cr_status                    status;
     if (!value || !running) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory: %lld weights", (long long)store->value_elems);
@@ -99,9 +99,9 @@ static cr_status time_window(const struct runner *r, int runs, void *const event
 
 /* The median of windows of runs that follow each other. */
 static cr_status time_windows(const struct runner *r, double one, double *seconds) {
-    struct cr_device      *device = r->session->device;
-    const struct cr_async *async  = device->backend->async;
-    const int              runs   = (int)CR_MIN(CR_MAX(window_s / one, 1.0), (double)WINDOW_MAX);
+    struct cr_device      *device   = r->session->device;
+    const struct cr_async *async    = device->backend->async;
+    const int              runs     = (int)CR_MIN(CR_MAX(window_s / one, 1.0), (double)WINDOW_MAX);
     void                  *event[2] = {NULL, NULL};
     int64_t                times[WINDOWS_MAX];
     int                    count = 0;

@@ -174,7 +174,7 @@ static bool uses_tensor_cores(const struct cr_config *c) {
 
 cr_status cr_prune_channels(const struct cr_config *config, double factor, int64_t recalibrate, bool json,
                             struct cr_text *out) {
-    struct job          j     = {.config = *config, .recalibrate = recalibrate, .tensor_cores = uses_tensor_cores(config)};
+    struct job          j = {.config = *config, .recalibrate = recalibrate, .tensor_cores = uses_tensor_cores(config)};
     struct cr_cmd_names names = {0};
     int                 classes;
     cr_status           status;
