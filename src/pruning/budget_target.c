@@ -15,7 +15,7 @@ struct rounds {
     double                           last_cost, last;   /* of the network that was measured last */
     double                           offset, slope;     /* predicted time: offset + slope * cost */
     double                           cost, measured;    /* of the present network */
-    bool                             close;             /* its prediction was right */
+    bool                             close;             /* its prediction was correct */
 };
 
 static bool find_slope(const struct rounds *r, double cost, double seconds, double *slope) {
@@ -55,8 +55,8 @@ static cr_status try_budget(struct rounds *r, double budget) {
     return n->keep(n->self);
 }
 
-cr_status cr_budget_meet(const struct cr_budget_networks *networks, double target, double cost, double seconds,
-                         struct cr_budget_met *out) {
+cr_status cr_budget_reach(const struct cr_budget_networks *networks, double target, double cost, double seconds,
+                          struct cr_budget_met *out) {
     struct rounds r   = {.networks   = networks,
                          .out        = out,
                          .target     = target,

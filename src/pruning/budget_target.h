@@ -31,7 +31,7 @@ enum { CR_BUDGET_ROUNDS = 6 }; /* networks that are measured at most, and the ch
  * most CR_BUDGET_ROUNDS times. Of the networks that meet the target the one with the least loss is kept. cost, seconds:
  * of the network before pruning, measured. The first prediction is in proportion to them. The errors of the functions.
  */
-CR_MUST cr_status cr_budget_meet(const struct cr_budget_networks *networks, double target, double cost, double seconds,
-                                 struct cr_budget_met *out);
+CR_MUST cr_status cr_budget_reach(const struct cr_budget_networks *networks, double target, double cost, double seconds,
+                                  struct cr_budget_met *out);
 
 #endif

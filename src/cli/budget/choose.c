@@ -209,7 +209,7 @@ static cr_status choose_predicted(struct chooser *c, bool *met, double *least) {
 static cr_status choose_measured(struct chooser *c, bool *met, double *least) {
     const struct cr_budget_networks networks = {c, choose, measure, keep};
     struct cr_budget_met            result;
-    CR_TRY(cr_budget_meet(&networks, c->out->target, c->out->dense, c->out->measured_dense, &result));
+    CR_TRY(cr_budget_reach(&networks, c->out->target, c->out->dense, c->out->measured_dense, &result));
     *met                      = result.met;
     *least                    = result.least;
     c->out->predicted         = result.predicted;

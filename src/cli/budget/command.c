@@ -22,7 +22,7 @@ struct job {
 
 /* ---- the choice ---- */
 
-/* Where times are measured, they tell which widths are fast. Not so in 8 bits: the kernel for channels that are no
+/* Where times are measured, they show which widths are fast. Not so in 8 bits: the kernel for channels that are no
  * multiple of 64 is so slow that measuring it takes long. */
 static struct cr_multiples multiples_of(const struct job *j) {
     const struct cr_budget_clock *k    = &j->clock;

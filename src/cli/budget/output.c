@@ -79,9 +79,9 @@ static void print_time(const struct cr_budget_report *r, struct cr_text *out) {
         cr_text_add(out, "measured  %.4g ms, %.3g times as fast; predicted %+.1f %%\n", 1e3 * o->measured,
                     before / o->measured, 100 * (o->predicted / o->measured - 1));
     if (o->measured > 0 && o->measured_networks > 1)
-        cr_text_add(out,
-                    "%d networks measured; the first prediction was off by %+.1f %%, and each time corrected the next\n",
-                    o->measured_networks, 100 * (o->first - 1));
+        cr_text_add(
+            out, "%d networks measured; the first prediction was off by %+.1f %%, and each time corrected the next\n",
+            o->measured_networks, 100 * (o->first - 1));
     cr_text_add(out, "times are %s on %s%s\n",
                 !k->measured ? "not measured: they are roofline estimates of kernels" : "sums of measured kernel times",
                 k->session.device->caps.text, o->measured > 0 ? ", scaled by measured times of whole networks" : "");

@@ -1,7 +1,7 @@
 /* cli/budget/runs.c: the time of a network when it runs. See cli/budget/budget.h.
  *
  * The program is timed alone, as kernel times are: images are copied once, before the first run. In evaluation and
- * inference the copy of the next batch runs beside the program. */
+ * inference the copy of the next batch overlaps with the program. */
 #include "cli/budget/budget.h"
 #include "quantization/quantization.h"
 

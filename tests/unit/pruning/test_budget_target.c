@@ -11,7 +11,7 @@ enum { NETWORKS = 200 };
 /* Network i costs less than network i - 1 and loses more. */
 struct invented {
     double cost[NETWORKS], seconds[NETWORKS];
-    int    present, kept, measured;
+    int    present, best, measured;
     int    fail_at; /* the measurement that fails; 0: none */
 };
 
@@ -32,19 +32,19 @@ static cr_status measure(void *self, double *seconds) {
 
 static cr_status keep(void *self) {
     struct invented *v = self;
-    v->kept            = v->present;
+    v->best            = v->present;
     return CR_OK;
 }
 
 static void invent(struct invented *v) {
-    *v = (struct invented){.kept = -1};
+    *v = (struct invented){.best = -1};
     for (int i = 0; i < NETWORKS; i++) v->cost[i] = v->seconds[i] = 5e-3 * (1 - 0.004 * i);
 }
 
-static struct cr_budget_met meet(struct invented *v, double target) {
+static struct cr_budget_met reach(struct invented *v, double target) {
     const struct cr_budget_networks networks = {v, choose, measure, keep};
     struct cr_budget_met            met;
-    CHECK_INT(cr_budget_meet(&networks, target, v->cost[0], v->seconds[0], &met), CR_OK);
+    CHECK_INT(cr_budget_reach(&networks, target, v->cost[0], v->seconds[0], &met), CR_OK);
     CHECK_INT(met.networks, v->measured);
     CHECK(met.networks <= CR_BUDGET_ROUNDS + 1);
     return met;
@@ -59,18 +59,18 @@ static int best_of(const struct invented *v, double target) {
 
 static void check_met(const struct invented *v, const struct cr_budget_met *met, double target) {
     CHECK(met->met);
-    CHECK(met->measured == v->seconds[v->kept] && met->measured <= target);
+    CHECK(met->measured == v->seconds[v->best] && met->measured <= target);
     CHECK(fabs(met->predicted / met->measured - 1) <= 0.02);
-    CHECK(v->kept >= best_of(v, target) && v->kept <= best_of(v, target) + 3);
+    CHECK(v->best >= best_of(v, target) && v->best <= best_of(v, target) + 3);
 }
 
 static void right_prediction(void) {
     struct invented v;
     invent(&v);
-    const struct cr_budget_met met = meet(&v, 3e-3);
+    const struct cr_budget_met met = reach(&v, 3e-3);
     check_met(&v, &met, 3e-3);
     CHECK_INT(met.networks, 1);
-    CHECK_INT(v.kept, best_of(&v, 3e-3));
+    CHECK_INT(v.best, best_of(&v, 3e-3));
 }
 
 /* All pruned networks take 20 % longer than predicted, or 20 % less. */
@@ -80,26 +80,26 @@ static void wrong_scale(void) {
         struct invented v;
         invent(&v);
         for (int i = 1; i < NETWORKS; i++) v.seconds[i] *= factors[f];
-        const struct cr_budget_met met = meet(&v, 3e-3);
+        const struct cr_budget_met met = reach(&v, 3e-3);
         check_met(&v, &met, 3e-3);
         CHECK(fabs(met.first * factors[f] - 1) < 1e-12);
         CHECK(met.networks <= 3);
     }
 }
 
-/* A part of the time does not depend on the network: the second prediction is right. */
+/* A part of the time does not depend on the network: the second prediction is correct. */
 static void constant_part(void) {
     for (double target = 2.3e-3; target < 5e-3; target += 0.3e-3) {
         struct invented v;
         invent(&v);
         for (int i = 0; i < NETWORKS; i++) v.seconds[i] = 1.5e-3 + 0.7 * v.cost[i];
-        const struct cr_budget_met met = meet(&v, target);
+        const struct cr_budget_met met = reach(&v, target);
         check_met(&v, &met, target);
         CHECK(met.networks <= 3);
     }
 }
 
-/* Times that differ by up to 6 % at random: the kept network is the best one that was measured. */
+/* Times that differ by up to 6 % at random: the best network that was measured stays. */
 static void noise(void) {
     struct cr_rng rng = cr_rng_make(5, CR_RNG_TEST, 0, 0);
     for (int n = 0; n < 200; n++) {
@@ -107,25 +107,25 @@ static void noise(void) {
         const double    target = 1.5e-3 + 1e-5 * (double)cr_rng_below(&rng, 300);
         invent(&v);
         for (int i = 0; i < NETWORKS; i++) v.seconds[i] *= 1.1 + 6e-5 * (double)cr_rng_below(&rng, 1000);
-        const struct cr_budget_met met = meet(&v, target);
-        CHECK(met.met && met.measured == v.seconds[v.kept] && met.measured <= target);
+        const struct cr_budget_met met = reach(&v, target);
+        CHECK(met.met && met.measured == v.seconds[v.best] && met.measured <= target);
         CHECK(fabs(met.predicted / met.measured - 1) <= 0.07);
         CHECK(met.measured > 0.85 * target);
     }
 }
 
-/* The factor of the network before is too low or too high to tell whether a target can be met. */
+/* The factor of the network before alone does not show whether a target can be met. */
 static void at_the_end(void) {
     struct invented v;
     invent(&v);
     for (int i = 1; i < NETWORKS; i++) v.seconds[i] *= 0.5;
     const double               least = v.seconds[NETWORKS - 1];
-    const struct cr_budget_met met   = meet(&v, least);
-    CHECK(met.met && v.kept == NETWORKS - 1);
+    const struct cr_budget_met met   = reach(&v, least);
+    CHECK(met.met && v.best == NETWORKS - 1);
     invent(&v);
     for (int i = 1; i < NETWORKS; i++) v.seconds[i] *= 2;
-    const struct cr_budget_met missed = meet(&v, v.cost[NETWORKS - 1]);
-    CHECK(!missed.met && v.kept == -1);
+    const struct cr_budget_met missed = reach(&v, v.cost[NETWORKS - 1]);
+    CHECK(!missed.met && v.best == -1);
     CHECK(missed.least == v.seconds[NETWORKS - 1]);
 }
 
@@ -136,7 +136,7 @@ static void failure(void) {
     invent(&v);
     for (int i = 1; i < NETWORKS; i++) v.seconds[i] *= 1.2;
     v.fail_at = 2;
-    CHECK_INT(cr_budget_meet(&networks, 3e-3, v.cost[0], v.seconds[0], &met), CR_ERR_DEVICE);
+    CHECK_INT(cr_budget_reach(&networks, 3e-3, v.cost[0], v.seconds[0], &met), CR_ERR_DEVICE);
 }
 
 TESTS(CASE(right_prediction), CASE(wrong_scale), CASE(constant_part), CASE(noise), CASE(at_the_end), CASE(failure))
