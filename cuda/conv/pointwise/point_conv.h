@@ -8,7 +8,14 @@
  *   sums[2][K]    = sums of y and y^2, of the rounded values; with bn_x: of y and y*(bn_x - mean)*rstd
  *
  * The gradient of the input of a 1x1 convolution is the same product: x is dy, w[C][K] is transposed, bn_x is the input
- * of the BN in front of the convolution. */
+ * of the BN in front of the convolution.
+ *
+ * For BN statistics from Gram matrices (docs/internals/gram-bn.md; ck_point_gram):
+ *   with out_scale_bias:  y = v*out_scale_bias[0][k] + out_scale_bias[1][k] (+ add), then ReLU when `relu`
+ *   mask[pixels][K/8]     = the bits of y > 0, of the rounded values; bit j of a byte is channel j of 8
+ *   with second_x[pixels][K] and second_w[K][K]:
+ *               v = xa w^T + factor_bias[0][k]*(act(second_x) second_w^T) + factor_bias[1][k]
+ *               scale_bias and bn_x belong to second_x, not to x: bn_x is second_x, and its BN has scale_bias */
 #ifndef CR_POINT_CONV_H
 #define CR_POINT_CONV_H
 
@@ -37,6 +44,11 @@ struct ck_point_conv {
     const float *mean_rstd, *gamma, *beta;
     void        *y;
     float       *sums; /* [2][K] or NULL; not with bias; with add only if bn_x is given */
+    /* only for ck_point_gram, which has K % 64 == 0; out_scale_bias: [2][K], not with bias or sums */
+    const float   *out_scale_bias;
+    unsigned char *mask;                /* or NULL; with out_scale_bias */
+    const void    *second_x, *second_w; /* not with add and sums, bias or relu */
+    const float   *factor_bias;         /* [2][K] */
 };
 
 /* Number of tile configs. All give the same y except for the last bit; they add sums in different orders. */
@@ -46,6 +58,12 @@ bool ck_point_conv_supports(const struct ck_point_conv *args);
 /* Workspace of ck_point_conv in bytes. */
 size_t      ck_point_conv_workspace(const struct ck_point_conv *args, int multiprocessors);
 cudaError_t ck_point_conv(const struct ck_point_conv *args, void *workspace, int multiprocessors, cudaStream_t stream);
+
+/* The same for arguments with out_scale_bias or second_x: cuda/conv/gram/gram_point_sm90a.cu. */
+int         ck_point_gram_configs(const struct ck_point_conv *args, int multiprocessors);
+bool        ck_point_gram_supports(const struct ck_point_conv *args);
+size_t      ck_point_gram_workspace(const struct ck_point_conv *args, int multiprocessors);
+cudaError_t ck_point_gram(const struct ck_point_conv *args, void *workspace, int multiprocessors, cudaStream_t stream);
 
 #ifdef __cplusplus
 }

@@ -1,0 +1,150 @@
+/* cuda/conv/pointwise/point_conv_block.cuh: a thread block of the kernels with the arguments of
+ * cuda/conv/pointwise/point_conv.h, and their launch.
+ *
+ * Bytes: 2*(C + K) a pixel; add and bn_x 2*K more each; plus w and the vectors. 2*C*K floating-point operations a
+ * pixel. Up to C*K/(C + K) of about 200 the limiter is memory (all of ResNet-50's stages 1 and 2), above it the tensor
+ * cores.
+ *
+ * One block for each multiprocessor, for the whole launch: a warpgroup that only loads (TMA) and WORKERS that multiply.
+ * A tile is 64 rows (pixels) x COLUMNS for each worker; a step is 64 channels of the reduced dimension. Two divisions
+ * of the work:
+ *   - resident: the block has one set of columns and holds their filters in shared memory. Each worker has its own
+ *     tiles and its own ring of stages, so that one multiplies while another stores.
+ *   - streamed: the filters do not fit. The workers of a team process neighbouring rows of one tile, whose stages have
+ *     x and w. Two teams process tiles alternately: one multiplies while the other stores.
+ * act is applied between shared memory and registers; wgmma then reads x from registers. Each warp sends its 16 rows of
+ * a result through its own ring of panels (16 x 64). add and bn_x are loaded into a panel ahead of time, y replaces add
+ * and is stored by TMA, and sums are computed down the panel's columns. Sums of a worker (resident) or of a tile
+ * (streamed) go to the workspace; a second kernel adds them in a fixed order. */
+#ifndef CK_POINT_CONV_BLOCK_CUH
+#define CK_POINT_CONV_BLOCK_CUH
+
+#include "cuda/common/tma.cuh"
+#include "cuda/conv/pointwise/point_conv_plan.cuh"
+#include "cuda/conv/pointwise/point_conv_work.cuh"
+
+namespace {
+
+#if CK_HAS_SM90A
+/* A block of a kernel. run(worker) calls run_as with the features of the arguments as template parameters. */
+template <typename T, int COLUMNS, int WORKERS, bool RESIDENT, int MODE, class Run>
+__device__ __forceinline__ void point_block(const params &p, const Run &run) {
+    extern __shared__ __align__(1024) unsigned char memory[];
+    const uint32_t                                  shared = ck_shared(memory), bar = shared + (uint32_t)p.plan.bar_at;
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < WORKERS_MAX * STAGES_MAX; i++) {
+            ck_mbar_init(bar + 8 * (uint32_t)(BAR_FULL + i), 1);
+            ck_mbar_init(bar + 8 * (uint32_t)(BAR_EMPTY + i),
+                         4 * team_of<WORKERS, RESIDENT>()); /* warps that read the stage */
+        }
+        for (int i = 0; i < 4 * PANELS_MAX; i++) ck_mbar_init(bar + 8 * (uint32_t)(BAR_PANEL + i), 1);
+        ck_mbar_init(bar + 8 * BAR_FILTERS, 1);
+        for (int i = 0; i < 2; i++) ck_mbar_init(bar + 8 * (uint32_t)(BAR_ORDER + i), 4 * team_of<WORKERS, RESIDENT>());
+        ck_mbar_init_fence();
+    }
+    __syncthreads();
+    const int group = (int)threadIdx.x / GROUP;
+    if (group == 0) {
+        ck_registers_decrease<WORKERS == 4 ? 24 : 40>();
+        const int warp = (int)threadIdx.x / 32;
+        if (warp < (RESIDENT ? WORKERS : 1) && threadIdx.x % 32 == 0)
+            load<COLUMNS, WORKERS, RESIDENT, MODE>(p, shared, warp);
+    } else {
+        ck_registers_increase<WORKERS == 2 ? 232 : WORKERS == 3 ? 152 : 112>();
+        ck_begin_after_last();
+        worker<T, COLUMNS, WORKERS, RESIDENT, MODE> worker(p, shared, group - 1);
+        run(worker);
+    }
+}
+#endif
+
+/* partial[rows][2][width] -> sums[2][K], in double; a block processes 32 columns. */
+enum { SUM_LANES = 32 };
+__global__ void __launch_bounds__(32 * SUM_LANES)
+    point_sums(const float *partial, float *sums, int rows, int64_t width, int64_t K) {
+    __shared__ double part[SUM_LANES][33];
+    const int64_t     column = (int64_t)blockIdx.x * 32 + threadIdx.x, of = column / width, k = column % width;
+    double            sum = 0.0;
+    for (int r = (int)threadIdx.y; r < rows; r += SUM_LANES) sum += (double)partial[r * 2 * width + column];
+    part[threadIdx.y][threadIdx.x] = sum;
+    __syncthreads();
+    if (threadIdx.y == 0 && k < K) {
+        for (int r = 1; r < SUM_LANES; r++) sum += part[r][threadIdx.x];
+        sums[of * K + k] = (float)sum;
+    }
+}
+
+/* ---- host side ---- */
+
+/* Every stride-th pixel of every stride-th row of x, 64 channels of `pixels` pixels a box. */
+bool map_pixels(CUtensorMap *map, const struct ck_point_conv *a, int pixels) {
+    const int corner[2] = {0, 0};
+    return ck_tma_pixels(map, a->type, a->x, a->N, a->H, a->W, a->C, corner, corner, a->stride, pixels);
+}
+
+bool make_maps(struct params *p, const struct ck_point_conv *a) {
+    const int     x_rows = p->plan.resident ? ROWS : team(&p->plan) * ROWS;
+    const int64_t rows   = rows_of(a);
+    const bool    x =
+        a->stride > 1 ? map_pixels(&p->x, a, x_rows) : ck_tma_matrix(&p->x, a->type, a->x, rows, a->C, x_rows);
+    const bool w = a->transposed ? ck_tma_matrix(&p->w, a->type, a->w, a->C, a->K, 64)
+                                 : ck_tma_matrix(&p->w, a->type, a->w, a->K, a->C, p->plan.columns);
+    /* second_x has as many columns as y, and second_w is square */
+    if (a->second_x && !(ck_tma_matrix(&p->second_x, a->type, a->second_x, rows, a->K, x_rows) &&
+                         ck_tma_matrix(&p->second_w, a->type, a->second_w, a->K, a->K, p->plan.columns)))
+        return false;
+    return x && w && ck_tma_matrix(&p->y, a->type, a->y, rows, a->K, STRIP) &&
+           (!a->add || ck_tma_matrix(&p->add, a->type, a->add, rows, a->K, STRIP)) &&
+           (!a->bn_x || ck_tma_matrix(&p->bn_x, a->type, a->bn_x, rows, a->K, STRIP));
+}
+
+/* Fills the arguments of a kernel. Returns false when the driver rejects the sizes. */
+bool make_params(struct params *to, const struct ck_point_conv *a, const struct plan *plan, void *workspace) {
+    struct params p  = {};
+    p.plan           = *plan;
+    p.scale_bias     = a->scale_bias;
+    p.bias           = a->bias;
+    p.mean_rstd      = a->mean_rstd;
+    p.gamma          = a->gamma;
+    p.beta           = a->beta;
+    p.out_scale_bias = a->out_scale_bias;
+    p.factor_bias    = a->factor_bias;
+    p.mask           = a->mask;
+    p.partial        = a->sums ? static_cast<float *>(workspace) : nullptr;
+    p.rows           = (int)rows_of(a);
+    p.C              = (int)a->C;
+    p.K              = (int)a->K;
+    p.stride         = a->stride;
+    p.P              = (int)side_of(a->H, a->stride);
+    p.Q              = (int)side_of(a->W, a->stride);
+    p.add_given      = a->add != nullptr;
+    p.bn_given       = a->bn_x != nullptr;
+    p.relu           = a->relu;
+    p.early          = a->early && !a->scale_bias;
+    *to              = p;
+    return make_maps(to, a);
+}
+
+/* The second launch: the sums over the blocks. */
+cudaError_t start_sums(const struct params *p, const struct ck_point_conv *a, cudaStream_t stream) {
+    const int64_t width = (int64_t)p->plan.blocks_k * p->plan.columns;
+    if (!a->sums) return cudaSuccess;
+    point_sums<<<(unsigned)(2 * width / 32), dim3(32, SUM_LANES), 0, stream>>>(p->partial, a->sums,
+                                                                               p->plan.partial_rows, width, a->K);
+    return cudaGetLastError();
+}
+
+/* Number of configs, size of the workspace, and the plan of config a->config. */
+int configs_of(const struct ck_point_conv *a, int multiprocessors) {
+    struct plan plan;
+    return find_plan(&plan, a, -1, multiprocessors);
+}
+size_t workspace_of(const struct ck_point_conv *a, int multiprocessors) {
+    struct plan plan;
+    if (!a->sums || find_plan(&plan, a, a->config, multiprocessors) <= a->config) return 0;
+    return sizeof(float) * 2 * (size_t)plan.partial_rows * (size_t)plan.blocks_k * (size_t)plan.columns;
+}
+
+} // namespace
+
+#endif
