@@ -96,7 +96,7 @@ size_t      ck_gram_product_workspace(const struct ck_gram_product *args, int mu
 cudaError_t ck_gram_product(const struct ck_gram_product *args, void *workspace, int multiprocessors,
                             cudaStream_t stream);
 
-/* ---- small kernels, for any C up to 1024 and any K, in f64 ---- */
+/* ---- small kernels, for any C up to 1024 and any K up to 2048 ---- */
 
 struct ck_gram_bn {
     enum ck_type type; /* of w */

@@ -13,7 +13,7 @@ namespace {
 constexpr int RUN = 8, SCRATCH_BYTES = 16 * 128 * (int)sizeof(float); /* tiles; [16][128] or [2][16][64] sums */
 
 /* CHUNKS: of a stage. 1: C = 64. 2: C = 128. 4: larger; blocks on the diagonal use two of them. */
-template <int CHUNKS> constexpr int stages    = CHUNKS == 1 ? 20 : CHUNKS == 2 ? 10 : 5;
+template <int CHUNKS> constexpr int stages    = CHUNKS == 1 ? 8 : CHUNKS == 2 ? 6 : 5;
 template <int CHUNKS> constexpr int bars_at   = stages<CHUNKS> *CHUNKS *CHUNK;
 template <int CHUNKS> constexpr int shared_of = bars_at<CHUNKS> + BAR_BYTES + SCRATCH_BYTES;
 
