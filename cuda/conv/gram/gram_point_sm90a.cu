@@ -83,7 +83,8 @@ bool ck_point_gram_supports(const struct ck_point_conv *a) {
     if (a->H > most / a->W || a->N > most / (a->H * a->W) || a->transposed || a->bias || a->gamma || a->beta)
         return false;
     if (a->second_x) {
-        if (!a->second_w || !a->factor_bias || a->out_scale_bias || a->mask || a->relu || a->stride > 1) return false;
+        if (!a->second_w || !a->factor_bias || a->out_scale_bias || a->mask || a->relu) return false;
+        if (a->stride > 1 && (a->add || a->bn_x)) return false; /* all other pixels are 0 */
         if (a->bn_x && (a->add || !a->scale_bias || !a->mean_rstd)) return false;
         if ((a->bn_x != nullptr) != (a->sums != nullptr)) return false;
     } else if (!a->out_scale_bias || a->sums || a->bn_x || a->mean_rstd || a->factor_bias) {

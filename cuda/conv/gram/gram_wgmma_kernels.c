@@ -176,13 +176,13 @@ static cr_status conv_launch(struct cr_device *device, const struct cr_call *cal
 /* ---- gradient by the input ---- */
 
 static struct ck_point_conv dgrad_of(const struct cr_program *p, const struct cr_op *op) {
-    const struct cr_tensor *g = IN(gram_dgrad, g);
-    return (struct ck_point_conv){.type        = cuda_type(g),
-                                  .N           = g->dim[0],
-                                  .H           = g->dim[1],
-                                  .W           = g->dim[2],
-                                  .C           = g->dim[3],
-                                  .K           = IN(gram_dgrad, x)->dim[3],
+    const struct cr_tensor *x = IN(gram_dgrad, x);
+    return (struct ck_point_conv){.type        = cuda_type(x),
+                                  .N           = x->dim[0],
+                                  .H           = x->dim[1],
+                                  .W           = x->dim[2],
+                                  .C           = IN(gram_dgrad, g)->dim[3],
+                                  .K           = x->dim[3],
                                   .stride      = op->attr.conv.stride,
                                   .config      = op->algo,
                                   .add         = data_of(IN(gram_dgrad, add)),

@@ -40,7 +40,8 @@ struct params {
     const float   *scale_bias, *bias, *mean_rstd, *gamma, *beta, *out_scale_bias, *factor_bias;
     float         *partial; /* NULL without sums */
     unsigned char *mask;
-    int            rows, C, K, stride, P, Q;
+    void          *data; /* of y, only with second_x and stride > 1 */
+    int            rows, C, K, stride, H, W, P, Q;
     bool           add_given, bn_given, relu, early;
 };
 
@@ -119,8 +120,11 @@ __device__ __forceinline__ void load_scale_bias(const params &p, uint32_t to, ui
 }
 
 /* Rows of second_x in the first steps, then rows of x. */
-__device__ __forceinline__ void load_joined(const params &p, uint32_t to, uint32_t bar, int step, int row) {
-    if (step < p.plan.second_steps)
+__device__ __forceinline__ void load_joined(const params &p, uint32_t to, uint32_t bar, int step, int row, int w, int h,
+                                            int n) {
+    if (step < p.plan.second_steps && p.stride > 1)
+        ck_tma_load_pixels(to, &p.second_x, bar, step * STEP, w, h, n);
+    else if (step < p.plan.second_steps)
         ck_tma_load(to, &p.second_x, bar, step * STEP, row);
     else
         ck_tma_load(to, &p.x, bar, (step - p.plan.second_steps) * STEP, row);
@@ -165,7 +169,7 @@ __device__ __forceinline__ void load(const params &p, uint32_t shared, int ring)
             const bool act = !RESIDENT && s < act_steps<MODE>(p);
             ck_mbar_expect(full, STAGE + (act ? SCALE_BIAS_BYTES : 0));
             if (MODE == JOINED)
-                load_joined(p, to, full, s, scheduler.row);
+                load_joined(p, to, full, s, scheduler.row, w, h, n);
             else if (p.stride > 1)
                 ck_tma_load_pixels(to, &p.x, full, s * STEP, w, h, n);
             else

@@ -77,23 +77,28 @@ __global__ void __launch_bounds__(32 * SUM_LANES)
 /* ---- host side ---- */
 
 /* Every stride-th pixel of every stride-th row of x, 64 channels of `pixels` pixels a box. */
-bool map_pixels(CUtensorMap *map, const struct ck_point_conv *a, int pixels) {
+bool map_pixels(CUtensorMap *map, const struct ck_point_conv *a, const void *data, int64_t channels, int pixels) {
     const int corner[2] = {0, 0};
-    return ck_tma_pixels(map, a->type, a->x, a->N, a->H, a->W, a->C, corner, corner, a->stride, pixels);
+    return ck_tma_pixels(map, a->type, data, a->N, a->H, a->W, channels, corner, corner, a->stride, pixels);
+}
+
+/* second_x has as many columns as y, and second_w is square. */
+bool make_second_maps(struct params *p, const struct ck_point_conv *a, int64_t rows, int x_rows) {
+    return (a->stride > 1 ? map_pixels(&p->second_x, a, a->second_x, a->K, x_rows)
+                          : ck_tma_matrix(&p->second_x, a->type, a->second_x, rows, a->K, x_rows)) &&
+           ck_tma_matrix(&p->second_w, a->type, a->second_w, a->K, a->K, p->plan.columns);
 }
 
 bool make_maps(struct params *p, const struct ck_point_conv *a) {
-    const int     x_rows = p->plan.resident ? ROWS : team(&p->plan) * ROWS;
-    const int64_t rows   = rows_of(a);
+    const int     x_rows  = p->plan.resident ? ROWS : team(&p->plan) * ROWS;
+    const int64_t rows    = rows_of(a);
+    const bool    strided = a->stride > 1 && !a->second_x;
     const bool    x =
-        a->stride > 1 ? map_pixels(&p->x, a, x_rows) : ck_tma_matrix(&p->x, a->type, a->x, rows, a->C, x_rows);
+        strided ? map_pixels(&p->x, a, a->x, a->C, x_rows) : ck_tma_matrix(&p->x, a->type, a->x, rows, a->C, x_rows);
     const bool w = a->transposed ? ck_tma_matrix(&p->w, a->type, a->w, a->C, a->K, 64)
                                  : ck_tma_matrix(&p->w, a->type, a->w, a->K, a->C, p->plan.columns);
-    /* second_x has as many columns as y, and second_w is square */
-    if (a->second_x && !(ck_tma_matrix(&p->second_x, a->type, a->second_x, rows, a->K, x_rows) &&
-                         ck_tma_matrix(&p->second_w, a->type, a->second_w, a->K, a->K, p->plan.columns)))
-        return false;
-    return x && w && ck_tma_matrix(&p->y, a->type, a->y, rows, a->K, STRIP) &&
+    return x && w && (!a->second_x || make_second_maps(p, a, rows, x_rows)) &&
+           ck_tma_matrix(&p->y, a->type, a->y, rows, a->K, STRIP) &&
            (!a->add || ck_tma_matrix(&p->add, a->type, a->add, rows, a->K, STRIP)) &&
            (!a->bn_x || ck_tma_matrix(&p->bn_x, a->type, a->bn_x, rows, a->K, STRIP));
 }
@@ -115,6 +120,9 @@ bool make_params(struct params *to, const struct ck_point_conv *a, const struct 
     p.C              = (int)a->C;
     p.K              = (int)a->K;
     p.stride         = a->stride;
+    p.data           = a->y;
+    p.H              = (int)a->H;
+    p.W              = (int)a->W;
     p.P              = (int)side_of(a->H, a->stride);
     p.Q              = (int)side_of(a->W, a->stride);
     p.add_given      = a->add != nullptr;

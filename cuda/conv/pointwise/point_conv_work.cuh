@@ -161,6 +161,22 @@ struct worker : multiplier<T, COLUMNS, WORKERS, RESIDENT, MODE> {
         *(uint32_t *)(p.mask + ((int64_t)(row + r) * p.K + column + half * 32) / 8) = bits;
     }
 
+    /* Stores a panel at the pixels (p*stride, q*stride) of y [N][H][W][K], and zeros at the pixels between them. A lane
+     * has 8 columns of every 4th row. */
+    __device__ __forceinline__ void store_pixels(uint32_t y, int column, int row) const {
+        const int chunk = lane % 8;
+        for (int r = lane / 8; r < STRIP && row + r < p.rows && column + chunk * 8 < p.K; r += 4) {
+            const int n = (row + r) / (p.P * p.Q), rest = row + r - n * (p.P * p.Q), h = rest / p.Q * p.stride,
+                      w      = (rest - rest / p.Q * p.Q) * p.stride;
+            const uint4 word = ck_get16(y + (uint32_t)(r * 128 + (chunk ^ r % 8) * 16)), zero = make_uint4(0, 0, 0, 0);
+            for (int dh = 0; dh < p.stride && h + dh < p.H; dh++)
+                for (int dw = 0; dw < p.stride && w + dw < p.W; dw++)
+                    ck_store_whole((T *)p.data + (((int64_t)n * p.H + h + dh) * p.W + w + dw) * p.K + column +
+                                       chunk * 8,
+                                   dh + dw ? zero : word);
+        }
+    }
+
     /* Adds the warp's 16 rows of two columns of a panel: y and y^2, or y and y*xhat. */
     template <bool BN> __device__ __forceinline__ void add_sums(int i, uint32_t y, uint32_t other) {
         const uint32_t word = (uint32_t)(lane % 4) * 4, sixteen = (uint32_t)(lane / 4) * 16;
@@ -218,7 +234,9 @@ struct worker : multiplier<T, COLUMNS, WORKERS, RESIDENT, MODE> {
                     ck_bulk_wait_read<2>();
             }
             __syncwarp();
-            if (lane == 0) {
+            if (MODE == JOINED && p.stride > 1)
+                store_pixels(y, column + i * 64, row);
+            else if (lane == 0) {
                 ck_tma_store(&p.y, y, column + i * 64, row);
                 ck_bulk_commit();
             }
