@@ -41,6 +41,7 @@ static const struct job jobs[] = {
     {CR_OP_gram_dgrad, 0},
     {CR_OP_gram_dgrad, SCALE_BIAS},
     {CR_OP_gram_dgrad, CHECKOPS_ADD},
+    {CR_OP_gram_dgrad, CHECKOPS_ADD | CHECKOPS_RELU},
     {CR_OP_gram_dgrad, BN},
     {CR_OP_conv, OUT_BN},
     {CR_OP_conv, OUT_BN | SCALE_BIAS},

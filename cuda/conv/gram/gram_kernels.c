@@ -141,6 +141,7 @@ static bool dgrad_accepts(const struct cr_device *device, const struct cr_progra
     const struct cr_tensor *x = IN(gram_dgrad, x), *g = IN(gram_dgrad, g);
     const bool              bn = IN(gram_dgrad, mean_rstd) != NULL;
     if (bn != (OUT(gram_dgrad, grad_sums) != NULL) || (bn && !IN(gram_dgrad, scale_bias))) return false;
+    if (op->attr.conv.relu) return false;
     if (cuda_of(device)->block_bytes < ck_gram_dgrad_shared()) return false; /* enough from 9.0 to 11.x only */
     return is_half_on(device, x, type) && fits(op, x, g) && is_like(g, x) && is_like(IN(gram_dgrad, w_g), x) &&
            is_like(IN(gram_dgrad, w_x), x) && is_like(IN(gram_dgrad, add), x) && is_like(OUT(gram_dgrad, dx), x) &&

@@ -9,7 +9,9 @@ namespace {
 template <int MODE> struct run_gram {
     template <class Worker> __device__ __forceinline__ void operator()(Worker &worker) const {
         if constexpr (MODE == JOINED) {
-            if (worker.p.bn_given)
+            if (worker.p.bn_given && worker.p.add_given)
+                worker.template run_as<0, true, true>();
+            else if (worker.p.bn_given)
                 worker.template run_as<0, false, true>();
             else if (worker.p.add_given)
                 worker.template run_as<0, true, false>();
@@ -84,9 +86,10 @@ bool ck_point_gram_supports(const struct ck_point_conv *a) {
         return false;
     if (a->second_x) {
         if (!a->second_w || !a->factor_bias || a->out_scale_bias || a->mask || a->relu) return false;
-        if (a->stride > 1 && (a->add || a->bn_x)) return false; /* all other pixels are 0 */
-        if (a->bn_x && (a->add || !a->scale_bias || !a->mean_rstd)) return false;
-        if ((a->bn_x != nullptr) != (a->sums != nullptr)) return false;
+        const bool relu = a->bn_x && !a->mean_rstd; /* bn_x is the output of a ReLU */
+        if (relu && (!a->add || a->scale_bias || a->sums)) return false;
+        if (a->bn_x && !relu && (a->add || !a->scale_bias || !a->sums || a->stride > 1)) return false;
+        if (!a->bn_x && (a->sums || a->mean_rstd)) return false;
     } else if (!a->out_scale_bias || a->sums || a->bn_x || a->mean_rstd || a->factor_bias) {
         return false;
     }
@@ -107,6 +110,11 @@ cudaError_t ck_point_gram(const struct ck_point_conv *a, void *workspace, int mu
     if (a->config < 0 || !ck_point_gram_supports(a) || find_plan(&plan, a, a->config, multiprocessors) <= a->config)
         return cudaErrorInvalidValue;
     if (!make_params(&p, a, &plan, workspace)) return cudaErrorNotSupported;
+    if (a->second_x && a->stride > 1 && a->add && a->add != a->y) { /* the pixels that the kernel does not write */
+        const size_t      bytes = (size_t)(a->N * a->H * a->W * a->K) * 2;
+        const cudaError_t error = cudaMemcpyAsync(a->y, a->add, bytes, cudaMemcpyDeviceToDevice, stream);
+        if (error != cudaSuccess) return error;
+    }
     const cudaError_t error = a->type == CK_F16 ? start_as<__half>(&p, a->second_x != nullptr, stream)
                                                 : start_as<__nv_bfloat16>(&p, a->second_x != nullptr, stream);
     return error == cudaSuccess ? start_sums(&p, a, stream) : error;

@@ -175,6 +175,11 @@ static cr_status conv_launch(struct cr_device *device, const struct cr_call *cal
 
 /* ---- gradient by the input ---- */
 
+/* For a mask. */
+static bool reads_x_again(const struct cr_program *p, const struct cr_op *op) {
+    return IN(gram_dgrad, mean_rstd) || op->attr.conv.relu;
+}
+
 static struct ck_point_conv dgrad_of(const struct cr_program *p, const struct cr_op *op) {
     const struct cr_tensor *x = IN(gram_dgrad, x);
     return (struct ck_point_conv){.type        = cuda_type(x),
@@ -188,7 +193,7 @@ static struct ck_point_conv dgrad_of(const struct cr_program *p, const struct cr
                                   .add         = data_of(IN(gram_dgrad, add)),
                                   .scale_bias  = data_of(IN(gram_dgrad, scale_bias)),
                                   .mean_rstd   = data_of(IN(gram_dgrad, mean_rstd)),
-                                  .bn_x        = IN(gram_dgrad, mean_rstd) ? &present : NULL,
+                                  .bn_x        = reads_x_again(p, op) ? &present : NULL,
                                   .sums        = output_of(OUT(gram_dgrad, grad_sums)),
                                   .second_x    = &present,
                                   .second_w    = &present,
@@ -229,7 +234,7 @@ static cr_status dgrad_launch(struct cr_device *device, const struct cr_call *ca
     a.add                  = call->in[CR_IN_gram_dgrad_add];
     a.scale_bias           = call->in[CR_IN_gram_dgrad_scale_bias];
     a.mean_rstd            = call->in[CR_IN_gram_dgrad_mean_rstd];
-    a.bn_x                 = a.mean_rstd ? a.second_x : NULL;
+    a.bn_x                 = reads_x_again(call->program, call->op) ? a.second_x : NULL;
     a.y                    = call->out[CR_OUT_gram_dgrad_dx];
     a.sums                 = call->out[CR_OUT_gram_dgrad_grad_sums];
     CUDA_TRY(ck_point_gram(&a, call->workspace, cuda_of(device)->multiprocessors, cr_cuda_stream(device, call)));
@@ -248,5 +253,5 @@ KERNELS(conv, conv, .algo_count = conv_algo_count);
 KERNELS(wgrad, conv_wgrad, .prepare = wgrad_prepare, .release = nothing_to_release);
 KERNELS(dgrad, gram_dgrad, .algo_count = dgrad_algo_count, .prepare = dgrad_prepare, .release = nothing_to_release);
 
-const struct cr_kernel *const cr_cuda_gram_wgmma_kernels[] = {&gram_f16,  &gram_bf16,  &conv_f16,  &conv_bf16,
-                                                              &wgrad_f16, &wgrad_bf16, &dgrad_f16, &dgrad_bf16, NULL};
+const struct cr_kernel *const cr_cuda_gram_wgmma_kernels[] = {
+    &gram_f16, &gram_bf16, &conv_f16, &conv_bf16, &wgrad_f16, &wgrad_bf16, &dgrad_f16, &dgrad_bf16, NULL};

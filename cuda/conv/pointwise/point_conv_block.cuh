@@ -89,6 +89,12 @@ bool make_second_maps(struct params *p, const struct ck_point_conv *a, int64_t r
            ck_tma_matrix(&p->second_w, a->type, a->second_w, a->K, a->K, p->plan.columns);
 }
 
+/* A tensor like y, in boxes of a panel. */
+bool map_result(CUtensorMap *map, const struct ck_point_conv *a, const void *data, int64_t rows) {
+    return a->stride > 1 && a->second_x ? map_pixels(map, a, data, a->K, STRIP)
+                                        : ck_tma_matrix(map, a->type, data, rows, a->K, STRIP);
+}
+
 bool make_maps(struct params *p, const struct ck_point_conv *a) {
     const int     x_rows  = p->plan.resident ? ROWS : team(&p->plan) * ROWS;
     const int64_t rows    = rows_of(a);
@@ -99,8 +105,7 @@ bool make_maps(struct params *p, const struct ck_point_conv *a) {
                                  : ck_tma_matrix(&p->w, a->type, a->w, a->K, a->C, p->plan.columns);
     return x && w && (!a->second_x || make_second_maps(p, a, rows, x_rows)) &&
            ck_tma_matrix(&p->y, a->type, a->y, rows, a->K, STRIP) &&
-           (!a->add || ck_tma_matrix(&p->add, a->type, a->add, rows, a->K, STRIP)) &&
-           (!a->bn_x || ck_tma_matrix(&p->bn_x, a->type, a->bn_x, rows, a->K, STRIP));
+           (!a->add || map_result(&p->add, a, a->add, rows)) && (!a->bn_x || map_result(&p->bn_x, a, a->bn_x, rows));
 }
 
 /* Fills the arguments of a kernel. Returns false when the driver rejects the sizes. */

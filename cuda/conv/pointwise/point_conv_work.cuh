@@ -58,11 +58,12 @@ struct worker : multiplier<T, COLUMNS, WORKERS, RESIDENT, MODE> {
                 ck_put4(last + 4 * COLUMNS, k < p.K ? p.factor_bias[p.K + k] : 0.0f);
             }
             if (p.bn_given) {
-                const float mean = k < p.K ? p.mean_rstd[k] : 0.0f, rstd = k < p.K ? p.mean_rstd[p.K + k] : 0.0f;
-                const float scale = k >= p.K         ? 0.0f
+                const bool  is   = k < p.K && p.mean_rstd; /* otherwise the mask is bn_x > 0 */
+                const float mean = is ? p.mean_rstd[k] : 0.0f, rstd = is ? p.mean_rstd[p.K + k] : 0.0f;
+                const float scale = k >= p.K || !is  ? 1.0f
                                     : MODE == JOINED ? p.scale_bias[k]
                                                      : p.gamma[k] * rstd,
-                            bias  = k >= p.K         ? 0.0f
+                            bias  = k >= p.K || !is  ? 0.0f
                                     : MODE == JOINED ? p.scale_bias[p.K + k]
                                                      : p.beta[k] - mean * scale;
                 ck_put4(to, scale);
@@ -88,8 +89,15 @@ struct worker : multiplier<T, COLUMNS, WORKERS, RESIDENT, MODE> {
         const uint32_t bar = panel_full + 8 * (uint32_t)ahead_at.at, at = (uint32_t)(ahead_at.at * PANEL_BYTES);
         const int      column = ahead.column + ahead_panel * 64, row = strip_row(ahead.row);
         ck_mbar_expect(bar, (uint32_t)PANEL_BYTES * (uint32_t)(p.add_given + p.bn_given));
-        if (p.add_given) ck_tma_load(panels_at + at, &p.add, bar, column, row);
-        if (p.bn_given) ck_tma_load(others_at + at, &p.bn_x, bar, column, row);
+        if (MODE == JOINED && p.stride > 1) {
+            const int first = row < p.rows ? row : 0, n = first / (p.P * p.Q), rest = first - n * (p.P * p.Q),
+                      h = rest / p.Q, w = rest - h * p.Q;
+            if (p.add_given) ck_tma_load_pixels(panels_at + at, &p.add, bar, column, w * p.stride, h * p.stride, n);
+            if (p.bn_given) ck_tma_load_pixels(others_at + at, &p.bn_x, bar, column, w * p.stride, h * p.stride, n);
+        } else {
+            if (p.add_given) ck_tma_load(panels_at + at, &p.add, bar, column, row);
+            if (p.bn_given) ck_tma_load(others_at + at, &p.bn_x, bar, column, row);
+        }
         ahead_at.next(plan.panels);
         if (++ahead_panel == PANELS) {
             ahead_panel = 0;
@@ -161,16 +169,16 @@ struct worker : multiplier<T, COLUMNS, WORKERS, RESIDENT, MODE> {
         *(uint32_t *)(p.mask + ((int64_t)(row + r) * p.K + column + half * 32) / 8) = bits;
     }
 
-    /* Stores a panel at the pixels (p*stride, q*stride) of y [N][H][W][K], and zeros at the pixels between them. A lane
-     * has 8 columns of every 4th row. */
+    /* Stores a panel at the pixels (p*stride, q*stride) of y [N][H][W][K], and without add zeros at the pixels between
+     * them. A lane has 8 columns of every 4th row. */
     __device__ __forceinline__ void store_pixels(uint32_t y, int column, int row) const {
-        const int chunk = lane % 8;
+        const int chunk = lane % 8, side = p.add_given ? 1 : p.stride;
         for (int r = lane / 8; r < STRIP && row + r < p.rows && column + chunk * 8 < p.K; r += 4) {
             const int n = (row + r) / (p.P * p.Q), rest = row + r - n * (p.P * p.Q), h = rest / p.Q * p.stride,
                       w      = (rest - rest / p.Q * p.Q) * p.stride;
             const uint4 word = ck_get16(y + (uint32_t)(r * 128 + (chunk ^ r % 8) * 16)), zero = make_uint4(0, 0, 0, 0);
-            for (int dh = 0; dh < p.stride && h + dh < p.H; dh++)
-                for (int dw = 0; dw < p.stride && w + dw < p.W; dw++)
+            for (int dh = 0; dh < side && h + dh < p.H; dh++)
+                for (int dw = 0; dw < side && w + dw < p.W; dw++)
                     ck_store_whole((T *)p.data + (((int64_t)n * p.H + h + dh) * p.W + w + dw) * p.K + column +
                                        chunk * 8,
                                    dh + dw ? zero : word);
