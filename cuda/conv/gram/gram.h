@@ -18,7 +18,6 @@ enum { CK_GRAM_C = 64, CK_GRAM_K = 256 };
 struct ck_gram {
     enum ck_type type;
     int64_t      pixels;
-    int64_t      center;     /* pixel whose values are the shift */
     const void  *x;          /* [pixels][C] */
     const float *scale_bias; /* [2][C] or NULL */
     float       *gram;       /* [C+2][C] */

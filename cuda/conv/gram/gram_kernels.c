@@ -64,7 +64,6 @@ static cr_status gram_launch(struct cr_device *device, const struct cr_call *cal
     const struct cr_tensor *x    = cuda_in(call->program, call->op, CR_IN_gram_x);
     const struct ck_gram    args = {.type       = cuda_type(x),
                                     .pixels     = cuda_pixels(x),
-                                    .center     = x->dim[1] / 2 * x->dim[2] + x->dim[2] / 2,
                                     .x          = call->in[CR_IN_gram_x],
                                     .scale_bias = call->in[CR_IN_gram_scale_bias],
                                     .gram       = call->out[CR_OUT_gram_gram]};

@@ -7,6 +7,7 @@
  * of the block. Products are summed in f32 over runs of 512 pixels, the runs of a block in f32, the blocks in f64. */
 #include "cuda/conv/gram/gram.h"
 #include "cuda/conv/gram/gram_ring.cuh"
+#include "cuda/conv/gram/gram_shift.cuh"
 
 namespace {
 
@@ -22,8 +23,7 @@ struct params {
     const void  *data;
     const float *scale_bias;
     float       *gram, *partial; /* partial[parts][C*C + C] */
-    int64_t      center;
-    int          C, pixels, tiles, slices;
+    int          H, W, C, pixels, tiles, slices;
 };
 
 #if CK_HAS_SM90A
@@ -75,21 +75,25 @@ template <typename T, int STAGE, int CHUNKS, bool ACT> struct multiplier {
           thread((int)threadIdx.x - GROUP - (ALONE ? me * GROUP : 0)), warp((int)threadIdx.x % GROUP / 32),
           lane((int)threadIdx.x % 32), vector(thread % VECTORS), row(thread / VECTORS),
           c(vector < 16 ? s.i + vector * 8 : s.j + (vector - 16) * 8) {
-        float v[8];
-        ck_unpack<T>(ck_load((const T *)p.data, (p.center * p.C + c) / 8), v);
 #pragma unroll
         for (int i = 0; i < 8; i++) {
             scale[i] = ACT ? p.scale_bias[c + i] : 1.0f;
             bias[i]  = ACT ? p.scale_bias[p.C + c + i] : 0.0f;
             sum[i]   = 0.0f;
         }
-        activate(v);
-#pragma unroll
-        for (int i = 0; i < 8; i++) t[i] = v[i];
+        shifts_of(t, p.pixels, [&](int64_t pixel, float(&v)[8]) {
+            ck_unpack<T>(ck_load((const T *)p.data, (pixel_at((int)pixel) * p.C + c) / 8), v);
+            activate(v);
+        });
 #pragma unroll
         for (int i = 0; i < ACC; i++) acc[i] = total[i] = 0.0f;
         if (s.group == 0 && me == 0 && row == 0 && s.i == s.j)
             for (int i = 0; i < 8; i++) p.gram[(int64_t)(p.C + 1) * p.C + c + i] = t[i];
+    }
+    /* Number in x of pixel `i` of those that are read. */
+    __device__ __forceinline__ int64_t pixel_at(int i) const {
+        const int n = i / (p.x.P * p.x.Q), rest = i - n * (p.x.P * p.x.Q), h = rest / p.x.Q;
+        return ((int64_t)n * p.H + h * p.x.stride) * p.W + (rest - h * p.x.Q) * p.x.stride;
     }
     __device__ __forceinline__ void activate(float (&v)[8]) const {
         if (!ACT) return;
@@ -272,7 +276,8 @@ cudaError_t ck_gram_matrix(const struct ck_gram_matrix *a, void *workspace, int 
     p.scale_bias       = a->scale_bias;
     p.gram             = a->gram;
     p.partial          = static_cast<float *>(workspace);
-    p.center           = a->H / 2 / a->stride * a->stride * a->W + a->W / 2 / a->stride * a->stride;
+    p.H                = (int)a->H;
+    p.W                = (int)a->W;
     p.C                = (int)a->C;
     p.pixels           = l.pixels;
     p.tiles            = l.tiles;

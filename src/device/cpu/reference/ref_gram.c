@@ -21,15 +21,21 @@ static int64_t pixel_offset(const struct pixels *q, int64_t p) {
     return ((n * q->a.H + h) * q->a.W + w) * q->a.C;
 }
 
+static double shift_of(const struct pixels *q, int64_t i) {
+    double sample[CR_GRAM_SAMPLES];
+    for (int s = 0; s < CR_GRAM_SAMPLES; s++)
+        sample[s] = ref_get(&q->a, pixel_offset(q, cr_gram_sample(s, q->a.N * q->rows * q->columns)) + i);
+    return cr_gram_shift(sample);
+}
+
 /* Row i of the Gram matrix, its sum and its shift. */
 static void gram_row(const struct pixels *q, const struct ref *gram, int64_t i) {
-    const int64_t C = q->a.C, P = q->a.N * q->rows * q->columns,
-                  center = pixel_offset(q, q->a.H / 2 / q->stride * q->columns + q->a.W / 2 / q->stride);
-    const double t       = ref_get(&q->a, center + i);
-    double       sum     = 0;
+    const int64_t C = q->a.C, P = q->a.N * q->rows * q->columns;
+    const double  t   = shift_of(q, i);
+    double        sum = 0;
     for (int64_t p = 0; p < P; p++) sum += ref_get(&q->a, pixel_offset(q, p) + i) - t;
     for (int64_t j = 0; j < C; j++) {
-        const double u   = ref_get(&q->a, center + j);
+        const double u   = shift_of(q, j);
         double       dot = 0;
         for (int64_t p = 0; p < P; p++) {
             const int64_t at = pixel_offset(q, p);
