@@ -67,7 +67,7 @@ size_t      ck_gram_dgrad_workspace(int multiprocessors);
 cudaError_t ck_gram_dgrad(const struct ck_gram_dgrad *args, void *workspace, int multiprocessors, cudaStream_t stream);
 
 /* ---- compute capability 9.0 only (*_sm90a.cu): 1x1 convolutions of any stride. The convolution and the gradient of its
- * input are ck_point_gram (cuda/conv/pointwise/point_conv.h). ---- */
+ * input are ck_point_gram (cuda/conv/pointwise/). ---- */
 
 struct ck_gram_matrix {
     enum ck_type type;
@@ -95,7 +95,7 @@ size_t      ck_gram_product_workspace(const struct ck_gram_product *args, int mu
 cudaError_t ck_gram_product(const struct ck_gram_product *args, void *workspace, int multiprocessors,
                             cudaStream_t stream);
 
-/* ---- small kernels, for any C up to 1024 and any K up to 2048 ---- */
+/* ---- small kernels, for any C up to 512 and any K up to 2048, in f64 ---- */
 
 struct ck_gram_bn {
     enum ck_type type; /* of w */

@@ -180,7 +180,7 @@ static cr_status dgrad_launch(struct cr_device *device, const struct cr_call *ca
 /* Statistics are those of one rank. */
 static bool is_small(const struct cr_device *device, const struct cr_op *op, const struct cr_tensor *w,
                      const struct cr_tensor *gram, enum cr_dtype type) {
-    return is_half_on(device, w, type) && is_point(w) && w->dim[3] <= 1024 && w->dim[0] <= 2048 &&
+    return is_half_on(device, w, type) && is_point(w) && w->dim[3] <= 512 && w->dim[0] <= 2048 &&
            gram->dtype == CR_F32 && op->attr.bn.ranks <= 1;
 }
 

@@ -35,7 +35,7 @@ struct slice {
 
     __device__ slice(const params &p) {
         int at = (int)blockIdx.x % p.slices, row = 0;
-        for (int columns = p.C / 128; at >= columns; columns--, row++) at -= columns; /* C = 64: one slice */
+        for (int columns = p.C / 128; columns > 0 && at >= columns; columns--, row++) at -= columns;
         i     = row * 128;
         j     = (row + at) * 128;
         group = (int)blockIdx.x / p.slices;

@@ -1,14 +1,13 @@
 /* cuda/conv/gram/gram_small.cu: statistics of a BN and everything that its backward pass needs, from a Gram matrix.
  *
- * Matrix products are summed in f32 over runs of 16 terms, everything else is in f64; all sums have a fixed order. A
- * block computes several channels at once, because each reads a whole matrix: limited by the L2 cache, 2 to 8
- * microseconds. */
+ * All sums are in f64 and have a fixed order. A block computes several channels at once, because each reads a whole
+ * matrix: limited by f64 arithmetic and the L2 cache, 2 to 10 microseconds. */
 #include "cuda/common/common.cuh"
 #include "cuda/conv/gram/gram.h"
 
 namespace {
 
-constexpr int THREADS = 512, WARPS = THREADS / 32, RUN = 16, KB = 8, CB = 4; /* output, input channels of a block */
+constexpr int THREADS = 512, WARPS = THREADS / 32, RUN = 8, KB = 8, CB = 4; /* output, input channels of a block */
 
 /* Sums over the lanes of a warp, the result in all lanes. */
 __device__ __forceinline__ double warp_sum(double v) {
@@ -49,75 +48,88 @@ struct part {
     }
 };
 
-__host__ __device__ constexpr int padded(int64_t n) {
-    return (int)((n + RUN - 1) / RUN * RUN);
-}
-
-/* sum[i] += the sum over the lines of part.first ... of left[i][line] * right(line); left has padded lines. */
+/* sum[i] += the sum over the lines of the part of left[i][line] * right(line). */
 template <int N, class Right>
-__device__ __forceinline__ void add_products(double (&sum)[N], const float *left, int stride, const part &p,
+__device__ __forceinline__ void add_products(double (&sum)[N], const double *left, int stride, const part &p,
                                              const Right &right) {
     for (int l = p.first; l < p.end; l += RUN) {
-        float v[RUN];
+        double v[RUN];
 #pragma unroll
-        for (int r = 0; r < RUN; r++) v[r] = l + r < p.end ? right(l + r) : 0.0f;
+        for (int r = 0; r < RUN; r++) v[r] = l + r < p.end ? right(l + r) : 0.0;
 #pragma unroll
-        for (int i = 0; i < N; i++) {
-            float run = 0.0f;
+        for (int r = 0; r < RUN; r++)
+            if (l + r < p.end) {
 #pragma unroll
-            for (int r = 0; r < RUN; r += 4) {
-                const float4 a = *(const float4 *)(left + i * stride + l + r);
-                run            = fmaf(a.x, v[r], run);
-                run            = fmaf(a.y, v[r + 1], run);
-                run            = fmaf(a.z, v[r + 2], run);
-                run            = fmaf(a.w, v[r + 3], run);
+                for (int i = 0; i < N; i++) sum[i] = fma(left[i * stride + l + r], v[r], sum[i]);
             }
-            sum[i] += (double)run;
-        }
     }
 }
 
-/* w[KB][padded C] of the block's channels; 0 outside. */
-template <typename T> __device__ __forceinline__ void read_filters(float *to, const void *w, int64_t K, int C) {
+/* Sums over the groups: of entry i of column `column`, from parts[THREADS][N]. */
+template <int N>
+__device__ __forceinline__ double sum_of_groups(const double *parts, const part &p, int column, int i) {
+    double sum = 0.0;
+    for (int g = 0; g < p.groups; g++) sum += parts[(g * p.width + column) * N + i];
+    return sum;
+}
+
+/* w[KB][C] of the block's channels; 0 outside. */
+template <typename T> __device__ __forceinline__ void read_filters(double *to, const void *w, int64_t K, int C) {
     const int64_t k0 = (int64_t)blockIdx.x * KB;
-    for (int i = (int)threadIdx.x; i < KB * padded(C); i += THREADS) {
-        const int k = i / padded(C), c = i % padded(C);
-        to[i] = k0 + k < K && c < C ? ck_float(((const T *)w)[(k0 + k) * C + c]) : 0.0f;
+    for (int i = (int)threadIdx.x; i < KB * C; i += THREADS) {
+        const int k = i / C, c = i % C;
+        to[i] = k0 + k < K ? (double)ck_float(((const T *)w)[(k0 + k) * C + c]) : 0.0;
     }
     __syncthreads();
 }
 
-template <typename T> __global__ void __launch_bounds__(THREADS) bn_finalize(const struct ck_gram_bn a) {
-    extern __shared__ __align__(16) unsigned char memory[];
-    __shared__ double                             scratch[WARPS * KB], mean[KB], moved[KB];
-    float *const                                  w = reinterpret_cast<float *>(memory);
-    const int C = (int)a.C, warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
-    double    square[KB] = {};
-    read_filters<T>(w, a.w, a.K, C);
-    if (warp < KB) {
-        double part_mean = 0.0, part_moved = 0.0;
-        for (int c = lane; c < C; c += 32) {
-            const double v = (double)w[warp * padded(C) + c], average = (double)a.gram[C * C + c] / a.count;
-            part_mean += v * ((double)a.gram[(C + 1) * C + c] + average);
-            part_moved += v * average;
-        }
-        part_mean = warp_sum(part_mean), part_moved = warp_sum(part_moved);
-        if (lane == 0) mean[warp] = part_mean, moved[warp] = part_moved;
+/* Means of y of the block's channels, a warp for each, without and with the shift. */
+__device__ __forceinline__ void find_means(const double *w, const float *gram, int C, double P, double *mean,
+                                           double *shift) {
+    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
+    if (warp >= KB) return;
+    double a = 0.0, b = 0.0;
+    for (int c = lane; c < C; c += 32) {
+        const double v = w[warp * C + c], t = (double)gram[(C + 1) * C + c];
+        a += v * (t + (double)gram[C * C + c] / P);
+        b += v * t;
     }
-    const part p(C, C);
-    for (int i = p.column; i < C; i += p.width) {
-        double line[KB] = {};
-        add_products(line, w, padded(C), p, [&](int j) { return a.gram[j * C + i]; });
+    a = warp_sum(a), b = warp_sum(b);
+    if (lane == 0) mean[warp] = a, shift[warp] = b;
+}
+
+template <typename T> __global__ void __launch_bounds__(THREADS) bn_finalize(const struct ck_gram_bn a) {
+    extern __shared__ __align__(16) unsigned char memory[]; /* f64 w[KB][C], parts[THREADS][KB], averages[C] */
+    __shared__ double                             scratch[WARPS * KB], mean[KB], shift[KB];
+    double *const                                 w = reinterpret_cast<double *>(memory);
+    const int                                     C = (int)a.C;
+    double *const parts = w + KB * C, *const averages = parts + THREADS * KB;
+    double square[KB] = {};
+    for (int c = (int)threadIdx.x; c < C; c += THREADS) averages[c] = (double)a.gram[C * C + c] / a.count;
+    read_filters<T>(w, a.w, a.K, C);
+    find_means(w, a.gram, C, a.count, mean, shift);
+    const part   p(C, C);
+    const double each = 1.0 / a.count;
+    for (int first = 0; first < C; first += p.width) {
+        const int i        = first + p.column;
+        double    line[KB] = {};
+        if (i < C)
+            add_products(line, w, C, p,
+                         [&](int j) { return (double)a.gram[j * C + i] * each - averages[i] * averages[j]; });
+        __syncthreads();
 #pragma unroll
-        for (int k = 0; k < KB; k++) square[k] += (double)w[k * padded(C) + i] * line[k];
+        for (int k = 0; k < KB; k++) parts[(int)threadIdx.x * KB + k] = line[k];
+        __syncthreads();
+        if (p.group || i >= C) continue;
+#pragma unroll
+        for (int k = 0; k < KB; k++) square[k] += w[k * C + i] * sum_of_groups<KB>(parts, p, p.column, k);
     }
     block_sums(square, scratch);
     const int64_t k = (int64_t)blockIdx.x * KB + threadIdx.x;
     if (threadIdx.x >= KB || k >= a.K) return;
-    double mine = 0.0;
+    double var = 0.0;
 #pragma unroll
-    for (int i = 0; i < KB; i++) mine = (int)threadIdx.x == i ? square[i] : mine;
-    double var = mine / a.count - moved[threadIdx.x] * moved[threadIdx.x];
+    for (int i = 0; i < KB; i++) var = (int)threadIdx.x == i ? square[i] : var;
     if (var < 0.0) var = 0.0; /* NaN stays NaN */
     const double average = mean[threadIdx.x], rstd = 1.0 / sqrt(var + (double)a.eps), scale = (double)a.gamma[k] * rstd;
     a.mean_rstd[k]        = (float)average;
@@ -132,62 +144,60 @@ template <typename T> __global__ void __launch_bounds__(THREADS) bn_finalize(con
 
 /* dy = A*g + B*(y - mean) + D */
 struct channel {
-    double A, B, D, mean, moved; /* moved: mean - w t */
+    double A, B, D, mean, shift; /* shift: w t */
 };
 
 /* One output channel by a warp: its coefficients, dgamma and dbeta. */
-__device__ __forceinline__ channel make_channel(const struct ck_gram_bn_grad &a, const float *w, int64_t k) {
+__device__ __forceinline__ channel make_channel(const struct ck_gram_bn_grad &a, const double *w, int64_t k,
+                                                double mean, double shift) {
     const int C = (int)a.C, lane = (int)threadIdx.x % 32;
-    double    dot = 0.0, shift = 0.0, average = 0.0;
-    for (int c = lane; c < C; c += 32) {
-        const double v = (double)w[c];
-        dot += v * (double)a.m[k * C + c];
-        shift += v * (double)a.gram[(C + 1) * C + c];
-        average += v * ((double)a.gram[C * C + c] / a.count);
-    }
-    dot = warp_sum(dot), shift = warp_sum(shift), average = warp_sum(average);
-    const double mean = shift + average, rstd = (double)a.mean_rstd[a.K + k], sum = (double)a.dy_sums[k],
-                 A = (double)a.gamma[k] * rstd, product = rstd * (dot - mean * sum);
+    double    dot = 0.0;
+    for (int c = lane; c < C; c += 32) dot += w[c] * (double)a.m[k * C + c];
+    dot               = warp_sum(dot);
+    const double rstd = (double)a.mean_rstd[a.K + k], sum = (double)a.dy_sums[k], A = (double)a.gamma[k] * rstd,
+                 product = rstd * (dot - mean * sum);
     if (lane == 0) {
         if (a.dgamma) a.dgamma[k] = (float)((a.accumulate ? (double)a.dgamma[k] : 0.0) + product);
         if (a.dbeta) a.dbeta[k] = (float)((a.accumulate ? (double)a.dbeta[k] : 0.0) + sum);
     }
-    return {A, -A * rstd * (product / a.count), -A * (sum / a.count), mean, average};
+    return {A, -A * rstd * (product / a.count), -A * (sum / a.count), mean, shift};
 }
 
 /* KB output channels: their coefficients, dgamma, dbeta and lines of dw. */
 template <typename T>
 __global__ void __launch_bounds__(THREADS) grad_outputs(const struct ck_gram_bn_grad a, channel *channels) {
-    extern __shared__ __align__(16) unsigned char memory[]; /* f32 w[KB][padded C], f64 lines[THREADS][KB] */
+    extern __shared__ __align__(16) unsigned char memory[]; /* f64 w[KB][C], parts[THREADS][KB] */
     __shared__ channel                            own[KB];
-    float *const                                  w = reinterpret_cast<float *>(memory);
+    __shared__ double                             mean[KB], shift[KB];
+    double *const                                 w = reinterpret_cast<double *>(memory);
     const int                                     C = (int)a.C, warp = (int)threadIdx.x / 32;
-    double *const                                 lines = reinterpret_cast<double *>(w + KB * padded(C));
+    double *const                                 parts = w + KB * C;
     const int64_t                                 k0    = (int64_t)blockIdx.x * KB;
     read_filters<T>(w, a.w, a.K, C);
+    find_means(w, a.gram, C, a.count, mean, shift);
+    __syncwarp();
     if (warp < KB && k0 + warp < a.K) {
-        const channel h = make_channel(a, w + warp * padded(C), k0 + warp);
+        const channel h = make_channel(a, w + warp * C, k0 + warp, mean[warp], shift[warp]);
         if (threadIdx.x % 32 == 0) own[warp] = channels[k0 + warp] = h;
     }
     const part p(C, C);
     for (int first = 0; first < C; first += p.width) {
         const int c        = first + p.column;
         double    sums[KB] = {};
-        if (c < C) add_products(sums, w, padded(C), p, [&](int j) { return a.gram[j * C + c]; });
+        if (c < C) add_products(sums, w, C, p, [&](int j) { return (double)a.gram[j * C + c]; });
         __syncthreads(); /* own is there, and the lines before are read */
 #pragma unroll
-        for (int k = 0; k < KB; k++) lines[(int)threadIdx.x * KB + k] = sums[k];
+        for (int k = 0; k < KB; k++) parts[(int)threadIdx.x * KB + k] = sums[k];
         __syncthreads();
         for (int i = (int)threadIdx.x; i < KB * p.width; i += THREADS) {
             const int k = i / p.width, column = i % p.width, at = first + column;
             if (k0 + k >= a.K || at >= C) continue;
             const channel h = own[k];
             const double  s = (double)a.gram[C * C + at], t = (double)a.gram[(C + 1) * C + at];
-            double        line = -h.moved * s;
-            for (int g = 0; g < p.groups; g++) line += lines[(g * p.width + column) * KB + k];
-            const int64_t to = (k0 + k) * C + at;
-            const double  v  = h.A * (double)a.m[to] + h.D * (s + a.count * t) + h.B * line;
-            a.dw[to]         = (float)((a.accumulate ? (double)a.dw[to] : 0.0) + v);
+            const double  line = (h.shift - h.mean) * s + sum_of_groups<KB>(parts, p, column, k);
+            const int64_t to   = (k0 + k) * C + at;
+            const double  v    = h.A * (double)a.m[to] + h.D * (s + a.count * t) + h.B * line;
+            a.dw[to]           = (float)((a.accumulate ? (double)a.dw[to] : 0.0) + v);
         }
     }
 }
@@ -203,28 +213,25 @@ __device__ __forceinline__ double factor_of(double most) {
 /* CB input channels: their lines of w_g and w_x, their factors and biases. */
 template <typename T>
 __global__ void __launch_bounds__(THREADS) grad_inputs(const struct ck_gram_bn_grad a, const channel *channels) {
-    extern __shared__     __align__(
-            16) unsigned char memory[]; /* f32 wb[CB][padded K], f64 parts[THREADS][CB], line[CB][C] */
-    __shared__ double     scratch[WARPS * CB];
-    const int             C = (int)a.C, K = (int)a.K, c0 = (int)blockIdx.x * CB;
-    const T *const        w        = (const T *)a.w;
-    float *const          wb       = reinterpret_cast<float *>(memory);
-    double *const         parts    = reinterpret_cast<double *>(wb + CB * padded(K));
-    double *const         line     = parts + THREADS * CB;
-    double                bias[CB] = {}, most[CB] = {};
-    for (int i = (int)threadIdx.x; i < padded(K); i += THREADS) {
-        channel h     = {};
-        double  share = 0.0;
-        if (i < K) h = channels[i], share = (double)a.dy_sums[i] / a.count;
+    extern __shared__ __align__(16) unsigned char memory[]; /* f64 wb[CB][K], parts[THREADS][CB], line[CB][C] */
+    __shared__ double                             scratch[WARPS * CB];
+    const int                                     C = (int)a.C, K = (int)a.K, c0 = (int)blockIdx.x * CB;
+    const T *const                                w        = (const T *)a.w;
+    double *const                                 wb       = reinterpret_cast<double *>(memory);
+    double *const                                 parts    = wb + CB * K;
+    double *const                                 line     = parts + THREADS * CB;
+    double                                        bias[CB] = {}, most[CB] = {};
+    for (int i = (int)threadIdx.x; i < K; i += THREADS) {
+        const channel h       = channels[i];
+        const double  average = (double)a.dy_sums[i] / a.count;
 #pragma unroll
         for (int c = 0; c < CB; c++) {
-            const bool   is = i < K && c0 + c < C;
-            const double v = is ? (double)ck_float(w[(int64_t)i * C + c0 + c]) : 0.0, scaled = h.A * v;
-            wb[c * padded(K) + i] = is ? (float)(h.B * v) : 0.0f;
-            if (!is) continue;
-            const T rounded                         = ck_round<T>((float)scaled);
+            if (c0 + c >= C) continue;
+            const double v = (double)ck_float(w[(int64_t)i * C + c0 + c]), scaled = h.A * v;
+            const T      rounded                    = ck_round<T>((float)scaled);
+            wb[c * K + i]                           = v * h.B;
             ((T *)a.w_g)[(int64_t)(c0 + c) * K + i] = rounded;
-            bias[c] += v * (h.D - h.B * h.mean) + (scaled - (double)ck_float(rounded)) * share;
+            bias[c] += v * (h.D - h.B * h.mean) + (scaled - (double)ck_float(rounded)) * average;
         }
     }
     __syncthreads();
@@ -232,7 +239,7 @@ __global__ void __launch_bounds__(THREADS) grad_inputs(const struct ck_gram_bn_g
     for (int first = 0; first < C; first += p.width) {
         const int j        = first + p.column;
         double    sums[CB] = {};
-        if (j < C) add_products(sums, wb, padded(K), p, [&](int k) { return ck_float(w[(int64_t)k * C + j]); });
+        if (j < C) add_products(sums, wb, K, p, [&](int k) { return (double)ck_float(w[(int64_t)k * C + j]); });
         __syncthreads();
 #pragma unroll
         for (int c = 0; c < CB; c++) parts[(int)threadIdx.x * CB + c] = sums[c];
@@ -240,9 +247,7 @@ __global__ void __launch_bounds__(THREADS) grad_inputs(const struct ck_gram_bn_g
         for (int i = (int)threadIdx.x; i < CB * p.width; i += THREADS) {
             const int c = i / p.width, column = i % p.width;
             if (first + column >= C) continue;
-            double sum = 0.0;
-            for (int g = 0; g < p.groups; g++) sum += parts[(g * p.width + column) * CB + c];
-            line[c * C + first + column] = sum;
+            line[c * C + first + column] = sum_of_groups<CB>(parts, p, column, c);
         }
     }
     __syncthreads();
@@ -284,7 +289,7 @@ unsigned blocks_of(int64_t channels, int per_block) {
 }
 
 template <typename T> cudaError_t start_finalize(const struct ck_gram_bn *a, cudaStream_t stream) {
-    const int64_t     bytes = (int64_t)sizeof(float) * KB * padded(a->C);
+    const int64_t     bytes = (int64_t)sizeof(double) * (KB * a->C + THREADS * KB + a->C);
     const cudaError_t error = ck_allow_shared(bn_finalize<T>, bytes);
     if (error != cudaSuccess) return error;
     bn_finalize<T><<<blocks_of(a->K, KB), THREADS, (size_t)bytes, stream>>>(*a);
@@ -292,10 +297,9 @@ template <typename T> cudaError_t start_finalize(const struct ck_gram_bn *a, cud
 }
 
 template <typename T> cudaError_t start_grad(const struct ck_gram_bn_grad *a, channel *channels, cudaStream_t stream) {
-    const int64_t outputs = (int64_t)sizeof(float) * KB * padded(a->C) + (int64_t)sizeof(double) * THREADS * KB;
-    const int64_t inputs =
-        (int64_t)sizeof(float) * CB * padded(a->K) + (int64_t)sizeof(double) * (THREADS * CB + CB * a->C);
-    cudaError_t error = ck_allow_shared(grad_outputs<T>, outputs);
+    const int64_t outputs = (int64_t)sizeof(double) * (KB * a->C + THREADS * KB),
+                  inputs  = (int64_t)sizeof(double) * (CB * a->K + THREADS * CB + CB * a->C);
+    cudaError_t error     = ck_allow_shared(grad_outputs<T>, outputs);
     if (error == cudaSuccess) error = ck_allow_shared(grad_inputs<T>, inputs);
     if (error != cudaSuccess) return error;
     grad_outputs<T><<<blocks_of(a->K, KB), THREADS, (size_t)outputs, stream>>>(*a, channels);
