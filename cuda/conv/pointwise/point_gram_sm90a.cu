@@ -28,7 +28,7 @@ template <int MODE> struct run_gram {
 #endif
 
 template <typename T, int COLUMNS, int WORKERS, bool RESIDENT, int MODE>
-__global__ void __launch_bounds__((1 + WORKERS) * GROUP, 1) gram_point(const __grid_constant__ params p) {
+__global__ void __launch_bounds__((1 + WORKERS) * GROUP, 1) point_gram(const __grid_constant__ params p) {
 #if CK_HAS_SM90A
     point_block<T, COLUMNS, WORKERS, RESIDENT, MODE>(p, run_gram<MODE>());
 #else
@@ -39,7 +39,7 @@ __global__ void __launch_bounds__((1 + WORKERS) * GROUP, 1) gram_point(const __g
 
 template <typename T, int COLUMNS, int WORKERS, bool RESIDENT, int MODE>
 cudaError_t start(const struct params *p, cudaStream_t stream) {
-    const auto        kernel = gram_point<T, COLUMNS, WORKERS, RESIDENT, MODE>;
+    const auto        kernel = point_gram<T, COLUMNS, WORKERS, RESIDENT, MODE>;
     const cudaError_t error  = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, p->plan.bytes);
     if (error != cudaSuccess) return error;
     return ck_launch(kernel, dim3((unsigned)p->plan.grid), dim3((1 + WORKERS) * GROUP), (size_t)p->plan.bytes, stream,
