@@ -2,7 +2,7 @@
 # gram-bn.sh [BUILD]: verifies and measures train.gram_bn on a GPU of compute capability 8.0 or later, in less than nine
 # minutes. BUILD (default build-gram) is built when it is missing. Parts, each with a time limit:
 #   1. test_checkops on the kernels of cuda/conv/gram and on the convolution gradient that only masks
-#   5. times of these kernels on ResNet-50's layers, batch 256, and their share of the roofline
+#   5. times of these kernels on ResNet-50's layers, batch 256, and their percentage of the roofline
 #   2. cresnet check: every op of a rewritten training step against FP64, op by op, fp16 and bf16
 #   3. the losses of 40 steps of a bottleneck network, with and without
 #   4. ResNet-50, batch 256, fp16: images/s and memory with no, all and auto, and the profile of both programs
@@ -36,7 +36,10 @@ if wants 1; then
 fi
 
 if wants 5; then
-    timeout 90 "$build/tests/test_checkops" --device cuda --bench --algos gram 2>&1 | grep " us " | cut -c1-180
+    for kernels in gram_wgmma.wgrad point_gram.dgrad point_gram.conv gram_wgmma.gram gram.finalize gram.grad; do
+        timeout 40 "$build/tests/test_checkops" --device cuda --bench --algos cuda.$kernels 2>&1 |
+            grep -E " us |FAIL" | grep -v "no case" | cut -c1-170
+    done
     say "times of kernels done"
 fi
 

@@ -177,10 +177,10 @@ struct cr_op {
     } attr;
 };
 
-/* The shift of the op gram, from `a` at CR_GRAM_SAMPLES pixels: that of pixel CR_GRAM_CENTER, truncated to a multiple of
- * 2^(n-3), where 2^n is the largest power of two that is not above the largest magnitude of the samples. A shift with so
- * few bits is subtracted without rounding from values of its size and above. 0 below 2^-100; not truncated if a sample is
- * infinite or NaN. */
+/* The shift of the op gram, from `a` at CR_GRAM_SAMPLES pixels: that of pixel CR_GRAM_CENTER, truncated to a multiple
+ * of 2^(n-3), where 2^n is the largest power of two that is not above the largest magnitude of the samples. A shift
+ * with so few bits is subtracted without rounding from values of its size and above. 0 below 2^-100; not truncated if
+ * a sample is infinite or NaN. */
 enum { CR_GRAM_SAMPLES = 8, CR_GRAM_CENTER = 4 };
 int64_t cr_gram_sample(int i, int64_t pixels);
 double  cr_gram_shift(const double sample[CR_GRAM_SAMPLES]);

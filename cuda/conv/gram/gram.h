@@ -66,8 +66,8 @@ int         ck_gram_dgrad_shared(void);
 size_t      ck_gram_dgrad_workspace(int multiprocessors);
 cudaError_t ck_gram_dgrad(const struct ck_gram_dgrad *args, void *workspace, int multiprocessors, cudaStream_t stream);
 
-/* ---- compute capability 9.0 only (*_sm90a.cu): 1x1 convolutions of any stride. The convolution and the gradient of its
- * input are ck_point_gram (cuda/conv/pointwise/). ---- */
+/* ---- compute capability 9.0 only (*_sm90a.cu): 1x1 convolutions of any stride. The convolution and the gradient of
+ * its input are ck_point_gram (cuda/conv/pointwise/). ---- */
 
 struct ck_gram_matrix {
     enum ck_type type;

@@ -3,8 +3,8 @@
  *
  * A block computes a slice of dw: 256 output channels x 64 or 128 input channels, over every n-th tile of 64 pixels.
  * Two warpgroups multiply. With 128 input channels each has 64 of them; with 64 they take tiles in turn. They compute
- * dw^T = a^T dy: a^T goes from shared memory to registers, where act is applied, and dy is read from shared memory. While
- * the products run, the warps add dy over the tile's pixels. */
+ * dw^T = a^T dy: a^T goes from shared memory to registers, where act is applied, and dy is read from shared memory.
+ * While the products run, the warps add dy over the tile's pixels. */
 #include "cuda/conv/gram/gram.h"
 #include "cuda/conv/gram/gram_ring.cuh"
 

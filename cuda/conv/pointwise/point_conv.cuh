@@ -1,5 +1,5 @@
-/* cuda/conv/pointwise/point_conv.cuh: the division of a launch of cuda/conv/pointwise/point_conv_block.cuh, the kernel's
- * arguments, and the warps that load. */
+/* cuda/conv/pointwise/point_conv.cuh: the division of a launch of cuda/conv/pointwise/point_conv_block.cuh, the
+ * kernel's arguments, and the warps that load. */
 #ifndef CK_POINT_CONV_CUH
 #define CK_POINT_CONV_CUH
 

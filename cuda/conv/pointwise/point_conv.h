@@ -17,8 +17,8 @@
  *               v = xa w^T + factor_bias[0][k]*(act(second_x) second_w^T) + factor_bias[1][k]
  *               scale_bias and bn_x belong to second_x, not to x: bn_x is second_x, and its BN has scale_bias, or
  *               y = v (+ add) where bn_x > 0, else 0 (without scale_bias, mean_rstd and sums)
- *               with stride > 1: N, H, W are of second_x and y; x has the pixels (p*stride, q*stride). With add the other
- *               pixels of y are those of add, otherwise they are 0 */
+ *               with stride > 1: N, H, W are of second_x and y; x has the pixels (p*stride, q*stride). With add the
+ *               other pixels of y are those of add, otherwise they are 0 */
 #ifndef CR_POINT_CONV_H
 #define CR_POINT_CONV_H
 

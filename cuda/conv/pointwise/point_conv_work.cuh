@@ -9,8 +9,8 @@
 
 namespace {
 
-/* What is done with a product before it is rounded. */
-enum { BIAS = 1, SCALE = 2 }; /* + bias; * scale + bias of the BN behind the convolution, with the ReLU mask as bits */
+/* A product gets a bias, or scale and bias of the BN behind the convolution; then the ReLU mask is written as bits. */
+enum { BIAS = 1, SCALE = 2 };
 
 template <typename T, int COLUMNS, int WORKERS, bool RESIDENT, int MODE>
 struct worker : multiplier<T, COLUMNS, WORKERS, RESIDENT, MODE> {

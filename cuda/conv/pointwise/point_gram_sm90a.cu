@@ -1,5 +1,5 @@
-/* cuda/conv/pointwise/point_gram_sm90a.cu: 1x1 convolutions whose BN has its statistics from a Gram matrix, and the gradients
- * of their inputs, on compute capability 9.0: the kernels of ck_point_gram (cuda/conv/pointwise/point_conv.h). The code
+/* cuda/conv/pointwise/point_gram_sm90a.cu: 1x1 convolutions whose BN has its statistics from a Gram matrix, and the
+ * gradients of their inputs, on compute capability 9.0: the kernels of ck_point_gram. The code
  * is in cuda/conv/pointwise/point_conv_block.cuh. */
 #include "cuda/conv/pointwise/point_conv_block.cuh"
 

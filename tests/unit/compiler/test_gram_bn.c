@@ -59,6 +59,9 @@ static void check_variant(const struct variant *v, bool fuse) {
     cr_config_close(&config);
 }
 
+#define WITH(option)                                                                                                   \
+    { .overrides = {option}, .count = 1, .net = bottleneck, .new = 6, .strided = 1 }
+
 /* Two bottleneck stages of two blocks: four last convolutions, and the two shortcuts with a convolution. */
 static void gives_the_same_results(void) {
     enum { FROZEN = 9 };
@@ -71,11 +74,11 @@ static void gives_the_same_results(void) {
                              {.net = bottleneck, .new = 6, .strided = 1},
                              {.net = bottleneck, .new = 6, .strided = 1},
                              {.net = bottleneck, .new = 6, .strided = 1},
-                             {.overrides = {"model.excitation=yes"}, .count = 1, .net = bottleneck, .new = 6, .strided = 1},
-                             {.overrides = {"model.eca=yes"}, .count = 1, .net = bottleneck, .new = 6, .strided = 1},
-                             {.overrides = {"model.stochastic_depth=0.3"}, .count = 1, .net = bottleneck, .new = 6, .strided = 1},
-                             {.overrides = {"model.zero_init_last=yes"}, .count = 1, .net = bottleneck, .new = 6, .strided = 1},
-                             {.overrides = {"model.blur_pool=yes"}, .count = 1, .net = bottleneck, .new = 6, .strided = 1},
+                             WITH("model.excitation=yes"),
+                             WITH("model.eca=yes"),
+                             WITH("model.stochastic_depth=0.3"),
+                             WITH("model.zero_init_last=yes"),
+                             WITH("model.blur_pool=yes"),
                              {.net = bottleneck, .new = 3},
                              {.net = bottleneck, .new = 6, .strided = 1},
                              {.net = a, .new = 4},
