@@ -16,7 +16,17 @@
  *   sums[2][K]    = sums of y and y^2, of the rounded values; with bn_x: of y and y*(bn_x - mean)*rstd
  *
  * The gradient of the input of a 1x1 convolution is the same product: x is dy, w[C][K] is transposed, bn_x is the input
- * of the BN in front of the convolution. */
+ * of the BN in front of the convolution.
+ *
+ * For BN statistics from Gram matrices (docs/internals/gram-bn.md; ck_point_gram, 9.0 only):
+ *   with out_scale_bias:  y = v*out_scale_bias[0][k] + out_scale_bias[1][k] (+ add), then ReLU when `relu`
+ *   mask[pixels][K/8]     = the bits of y > 0, of the rounded values; bit j of a byte is channel j of 8
+ *   with second_x[pixels][K] and second_w[K][K]:
+ *               v = xa w^T + factor_bias[0][k]*(act(second_x) second_w^T) + factor_bias[1][k]
+ *               scale_bias and bn_x belong to second_x, not to x: bn_x is second_x, and its BN has scale_bias, or
+ *               y = v (+ add) where bn_x > 0, else 0 (without scale_bias, mean_rstd and sums)
+ *               with stride > 1: N, H, W are of second_x and y; x has the pixels (p*stride, q*stride). With add the
+ *               other pixels of y are those of add, otherwise they are 0 */
 struct ck_point_conv {
     enum ck_type type;       /* of x, w, y, add, bn_x: 16 bits */
     int64_t      N, H, W, C; /* of x */
@@ -36,6 +46,11 @@ struct ck_point_conv {
     const float *mean_rstd, *gamma, *beta;
     void        *y;
     float       *sums; /* [2][K] or NULL; not with bias; with add only if bn_x is given */
+    /* only for ck_point_gram, which has K % 64 == 0; out_scale_bias: [2][K], not with bias or sums */
+    const float   *out_scale_bias;
+    unsigned char *mask;                /* or NULL; with out_scale_bias */
+    const void    *second_x, *second_w; /* not with add and sums, bias or relu */
+    const float   *factor_bias;         /* [2][K] */
 };
 
 /* ---- the whole backward of a 1x1 convolution with stride 1 ---- */

@@ -18,6 +18,12 @@ bool ck_point_conv_supports(const struct ck_point_conv *args);
 size_t      ck_point_conv_workspace(const struct ck_point_conv *args, int multiprocessors);
 cudaError_t ck_point_conv(const struct ck_point_conv *args, void *workspace, int multiprocessors, cudaStream_t stream);
 
+/* The same for arguments with out_scale_bias or second_x: cuda/conv/pointwise/point_gram_sm90a.cu. */
+int         ck_point_gram_configs(const struct ck_point_conv *args, int multiprocessors);
+bool        ck_point_gram_supports(const struct ck_point_conv *args);
+size_t      ck_point_gram_workspace(const struct ck_point_conv *args, int multiprocessors);
+cudaError_t ck_point_gram(const struct ck_point_conv *args, void *workspace, int multiprocessors, cudaStream_t stream);
+
 #ifdef __cplusplus
 }
 #endif
