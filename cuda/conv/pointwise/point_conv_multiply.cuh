@@ -77,10 +77,8 @@ template <typename T, int COLUMNS, int WORKERS, bool RESIDENT, int MODE> struct 
     }
     /* This warp has finished reading the stage. */
     __device__ __forceinline__ void release(int at) const {
-        const uint32_t empty = full + 8 * (uint32_t)(BAR_EMPTY - BAR_FULL + at);
         __syncwarp();
-        if (lane == 0) ck_mbar_arrive(empty);
-        if (MODE == JOINED && plan.pair && lane == 0) pc_arrive(ck_other_block(empty, 1 - (int)pc_rank()));
+        if (lane == 0) ck_mbar_arrive(full + 8 * (uint32_t)(BAR_EMPTY - BAR_FULL + at));
     }
 
     __device__ __forceinline__ void step_from_shared(int step) {
