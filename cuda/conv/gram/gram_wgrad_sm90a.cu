@@ -13,8 +13,10 @@ namespace {
 constexpr int DY_CHUNKS = 4, COLUMNS = DY_CHUNKS * 64, SUMS_BYTES = 2 * COLUMNS * (int)sizeof(float);
 
 /* A: chunks of a in a tile. */
-template <int A> constexpr int stage_bytes                    = (DY_CHUNKS + A) * CHUNK;
-template <int A> constexpr int stages                         = A == 1 ? 5 : 4;
+template <int A> constexpr int stage_bytes = (DY_CHUNKS + A) * CHUNK;
+/* Even: with A = 1 a warpgroup always meets the same stages. Otherwise it could take the end of the other one's tile in
+ * a stage for the end of its own. */
+template <int A> constexpr int stages                         = 4;
 template <int A> constexpr int bars_at                        = stages<A> *stage_bytes<A>;
 template <int A> constexpr int                      sums_at   = bars_at<A> + BAR_BYTES;
 template <int A> constexpr int                      shared_of = sums_at<A> + SUMS_BYTES;

@@ -68,9 +68,10 @@ bool plan_as(struct plan *p, const struct ck_point_conv *a, bool resident, int c
     int64_t blocks = resident ? multiprocessors / p->blocks_k : multiprocessors;
     if (tiles > INT32_MAX / 2) return false;
     if (blocks > (tiles + share - 1) / share) blocks = (tiles + share - 1) / share;
-    p->tiles        = (int)tiles;
-    p->grid         = (int)(resident ? blocks * p->blocks_k : blocks);
-    p->partial_rows = (int)(resident ? blocks * workers : down * team(p));
+    p->tiles = (int)tiles;
+    p->grid  = (int)(resident ? blocks * p->blocks_k : blocks);
+    /* with second_x and one set of columns a worker adds the sums of all of its tiles */
+    p->partial_rows = (int)(resident || (a->second_x && p->blocks_k == 1) ? blocks * workers : down * team(p));
     return true;
 }
 
@@ -106,10 +107,8 @@ const struct choice choices_scale[CHOICES_MAX + 1] = {
     {true, 128, 3, 4, 2, 0}, {false, 256, 2, 2, 3, 0},
 };
 const struct choice choices_joined[CHOICES_MAX + 1] = {
-    {true, 64, 4, 2, 2, 1},
-    {false, 256, 2, 2, 2, 0},
-    {false, 128, 2, 2, 3, 0},
-    {false, 128, 3, 2, 2, 0},
+    {true, 64, 4, 2, 2, 1},   {true, 64, 3, 2, 2, 1},   {true, 64, 2, 2, 4, 1},
+    {false, 256, 2, 2, 2, 0}, {false, 128, 2, 2, 3, 0}, {false, 128, 3, 2, 2, 0},
 };
 
 const struct choice *choices_for(const struct ck_point_conv *a) {

@@ -304,8 +304,9 @@ struct worker : multiplier<T, COLUMNS, WORKERS, RESIDENT, MODE> {
     }
 
     template <int INFER, bool ADD, bool BN> __device__ __forceinline__ void run_as() {
-        tiles at(plan, me / TEAM, TAKERS);
-        int   column = -1; /* the column of the last call of set_columns */
+        tiles      at(plan, me / TEAM, TAKERS);
+        int        column = -1;                                   /* the column of the last call of set_columns */
+        const bool once   = MODE == JOINED && plan.blocks_k == 1; /* all tiles have the same columns */
         /* all panels but one: the buffer of the last is loaded when the first panel has been stored */
         if ((ADD || BN) && lane == 0)
             for (int i = 0; i < plan.panels - 1; i++) load_ahead();
@@ -316,9 +317,9 @@ struct worker : multiplier<T, COLUMNS, WORKERS, RESIDENT, MODE> {
             if ((INFER || BN || MODE == JOINED) && at.column != column) set_columns(column = at.column);
             multiply();
             finish<INFER, ADD, BN>(strip_row(at.row), at.column);
-            if (p.partial && !RESIDENT) flush<!ADD>(at.row / ROWS + me % TEAM, at.column);
+            if (p.partial && !RESIDENT && !once) flush<!ADD>(at.row / ROWS + me % TEAM, at.column);
         }
-        if (p.partial && RESIDENT) flush<true>((int)blockIdx.x / plan.blocks_k * WORKERS + me, at.column);
+        if (p.partial && (RESIDENT || once)) flush<true>((int)blockIdx.x / plan.blocks_k * WORKERS + me, at.column);
         if (lane == 0) ck_bulk_wait<0>();
     }
 };

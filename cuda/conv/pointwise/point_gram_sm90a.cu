@@ -63,6 +63,8 @@ template <typename T> cudaError_t start_dgrad(const struct params *p, cudaStream
     const int          kind = plan->columns * 10 + plan->workers;
     if (plan->resident) {
         if (kind == 644) return start<T, 64, 4, true, JOINED>(p, stream);
+        if (kind == 643) return start<T, 64, 3, true, JOINED>(p, stream);
+        if (kind == 642) return start<T, 64, 2, true, JOINED>(p, stream);
     } else {
         if (kind == 2562) return start<T, 256, 2, false, JOINED>(p, stream);
         if (kind == 1282) return start<T, 128, 2, false, JOINED>(p, stream);
