@@ -1,4 +1,5 @@
-/* cuda/conv/cifar/chain/forward.cu: the forward pass of a CIFAR ResNet in one cooperative launch. A block has one image.
+/* cuda/conv/cifar/chain/forward.cu: the forward pass of a CIFAR ResNet in one cooperative launch. A block has one
+ * image.
  * The output of a convolution stays in registers until the BN's sums have been exchanged; then it becomes the next
  * convolution's input in shared memory. Work is divided and added as in cuda/conv/cifar/cifar_conv.cu, so the results
  * are the same

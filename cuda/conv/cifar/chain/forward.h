@@ -1,4 +1,5 @@
-/* cuda/conv/cifar/chain/forward.h: launcher of the forward pass of a CIFAR ResNet, from its first convolution to its last
+/* cuda/conv/cifar/chain/forward.h: launcher of the forward pass of a CIFAR ResNet, from its first convolution to its
+ * last
  * block, as one cooperative launch: convolutions, BN sums and their finalization, BN, ReLU and shortcuts. Conventions:
  * cuda/common/launchers.h.
  *
