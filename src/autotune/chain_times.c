@@ -137,7 +137,10 @@ cr_status cr_cost_chain(struct cr_cost_table *c, const struct cr_program *p, int
     if (status == CR_OK) status = measure(&b, true, &out->together);
     if (status == CR_OK) out->ops = b.ops, out->kernel = b.chain->name, out->workspace = b.workspace;
     release(&b);
-    if (status != CR_ERR_MEMORY) return status;
+    if (status == CR_OK) return CR_OK;
+    /* not enough memory, or the device refuses the launch: no chain. A fault of the device shows at its next use. */
+    cr_log(CR_LOG_INFO, "program %s: no launch of ops %d to %d together: %s", p->name, first, first + b.ops - 1,
+           cr_error_message());
     cr_error_clear();
     return CR_OK;
 }
