@@ -28,9 +28,9 @@ __device__ __forceinline__ void load_constants(const params &p, uint32_t shared,
     }
     ck_copy_commit();
     for (int i = (int)threadIdx.x; i < 3 * P::K; i += THREADS)
-        ck_put4(shared + (uint32_t)(P::ABC_AT + i * 4), p.dy_coeffs[i]);
+        ck_put4(shared + (uint32_t)(P::ABC_AT + i / P::K * P::K * 4 + channel_at<8>(i % P::K, P::K)), p.dy_coeffs[i]);
     for (int c = (int)threadIdx.x; c < P::C && P::MODE != PLAIN; c += THREADS) {
-        const uint32_t at = shared + (uint32_t)(P::CHANNEL_AT + c * 4);
+        const uint32_t at = shared + (uint32_t)(P::CHANNEL_AT + channel_at<P::CE>(c, P::C));
         ck_put4(at, p.mean_rstd[slice + c]);
         if (P::MODE == INNER) {
             ck_put4(at + P::C * 4, p.scale_bias[slice + c]);

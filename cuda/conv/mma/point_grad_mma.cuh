@@ -65,8 +65,10 @@ template <int ELEMENTS> struct elements {
         word[0] = v.x, word[1] = v.y, word[2] = v.z, word[3] = v.w;
     }
     __device__ __forceinline__ void put(uint32_t to) const {
-#pragma unroll
-        for (int i = 0; i < ELEMENTS / 2; i += 2) ck_put8(to + (uint32_t)(i * 4), word[i], word[i + 1]);
+        if constexpr (ELEMENTS == 8)
+            ck_put16(to, make_uint4(word[0], word[1], word[2], word[3]));
+        else
+            ck_put8(to, word[0], word[1]);
     }
     template <typename T> __device__ __forceinline__ void unpack(float (&v)[ELEMENTS]) const {
 #pragma unroll
@@ -94,6 +96,12 @@ __device__ __forceinline__ void get4(float *v, uint32_t from) {
     v[0] = __uint_as_float(word.x), v[1] = __uint_as_float(word.y);
     v[2] = __uint_as_float(word.z), v[3] = __uint_as_float(word.w);
 }
+/* Byte at which channel c of `count` is stored in shared memory: the first halves of all vectors of 8, then the second
+ * halves, so that threads with neighbouring vectors read from different banks. ELEMENTS: of a vector, 8 or 4. */
+template <int ELEMENTS> __device__ __forceinline__ int channel_at(int c, int count) {
+    return ELEMENTS == 4 ? c * 4 : c % 8 / 4 * (count * 2) + c / 8 * 16 + c % 4 * 4;
+}
+
 /* The thread's vectors of a tile: while the products of one tile run, g, dy_x and x of the next are on their way, and
  * add and bn_x of this one. */
 template <typename T, typename P> struct loader {
@@ -155,11 +163,13 @@ template <typename T, typename P> struct loader {
             }
         }
     }
-    __device__ __forceinline__ void load(int tile) {
+    __device__ __forceinline__ void load_x(int tile) {
+        load_c(x, p.x, tile);
+    }
+    __device__ __forceinline__ void load_g(int tile) {
         load_k<1>(g, p.g, tile);
         load_k<0>(d, p.dy_x, tile);
         if (P::COPIES) ck_copy_commit();
-        load_c(x, p.x, tile);
     }
     template <int WHICH, int N> __device__ __forceinline__ uint4 loaded(const uint4 (&from)[N], int i) const {
         if constexpr (P::COPIES > WHICH)
