@@ -8,12 +8,13 @@
 namespace {
 
 enum mode { INNER, BLOCK, PLAIN }; /* as in cuda/common/fused_conv.h */
-enum { WARPS = 16, THREADS = WARPS * 32 };
 
 /* KS, CS: channels of dy and of the slice of x. TILE: pixels. COPIES: how many of dy_x and g of the next
- * tile wait in shared memory, for lack of registers; if any, add and bn_x do, too. */
-template <int KS, int CS, int MODE_, int TILE_, int COPIES_ = 0> struct plan {
-    static constexpr int K = KS, C = CS, MODE = MODE_, TILE = TILE_, COPIES = COPIES_;
+ * tile wait in shared memory, for lack of registers; if any, add and bn_x do, too.
+ * WARPS: of a block; two blocks of 8 warps share a multiprocessor. */
+template <int KS, int CS, int MODE_, int TILE_, int COPIES_ = 0, int WARPS_ = 16> struct plan {
+    static constexpr int K = KS, C = CS, MODE = MODE_, TILE = TILE_, COPIES = COPIES_, WARPS = WARPS_,
+                         THREADS = WARPS * 32, BLOCKS = 16 / WARPS;
     /* a thread has the same 8 channels of dy and the same CE of x in all rows: vectors of a row, rows and vectors at a
      * time */
     static constexpr int CE = TILE * C >= THREADS * 8 ? 8 : 4;
@@ -23,7 +24,7 @@ template <int KS, int CS, int MODE_, int TILE_, int COPIES_ = 0> struct plan {
     /* warps of dgrad: parts of the sum over K, rows and columns of v; of wgrad: rows and columns of dw */
     static constexpr int V_DOWN = TILE / 16, V_PARTS = V_DOWN * (C / 16) < WARPS ? 2 : 1,
                          V_ACROSS = WARPS / V_PARTS / V_DOWN, V_COLUMNS = C / V_ACROSS;
-    static constexpr int W_DOWN = K >= 256 ? 8 : 4, W_ACROSS = WARPS / W_DOWN, W_ROWS = K / W_DOWN,
+    static constexpr int W_DOWN = K >= 256 ? 8 : WARPS / 4, W_ACROSS = WARPS / W_DOWN, W_ROWS = K / W_DOWN,
                          W_COLUMNS = C / W_ACROSS;
     static_assert(V_COLUMNS % 16 == 0 && W_ROWS % 16 == 0 && W_COLUMNS % 16 == 0, "whole fragments");
     /* shared memory */
@@ -135,10 +136,10 @@ template <typename T, typename P> struct loader {
     /* Places of the thread's vector i of add (0) or bn_x (1), and of dy_x (0) or g (1). No other thread uses them, so
      * that its own wait is enough. */
     __device__ __forceinline__ uint32_t c_copy_at(int which, int i) const {
-        return shared + (uint32_t)(P::E_AT + ((which * P::CN + i) * THREADS + (int)threadIdx.x) * (P::CE * 2));
+        return shared + (uint32_t)(P::E_AT + ((which * P::CN + i) * P::THREADS + (int)threadIdx.x) * (P::CE * 2));
     }
     __device__ __forceinline__ uint32_t k_copy_at(int which, int i) const {
-        return shared + (uint32_t)(P::D_AT + ((which * P::KN + i) * THREADS + (int)threadIdx.x) * 16);
+        return shared + (uint32_t)(P::D_AT + ((which * P::KN + i) * P::THREADS + (int)threadIdx.x) * 16);
     }
     /* Starts the copies of add or bn_x. */
     __device__ __forceinline__ void copy_c(int which, const void *from, int tile) const {

@@ -124,7 +124,7 @@ template <typename T, typename P> struct worker : loader<T, P> {
     /* v = dy * w, in f32 in shared memory, in V_PARTS parts of the sum over K. */
     __device__ __forceinline__ void dgrad() const {
         constexpr int PART = P::K / P::V_PARTS;
-        const int     part = warp / (WARPS / P::V_PARTS), w = warp % (WARPS / P::V_PARTS);
+        const int     part = warp / (P::WARPS / P::V_PARTS), w = warp % (P::WARPS / P::V_PARTS);
         const int     row = w / P::V_ACROSS * 16, c = w % P::V_ACROSS * P::V_COLUMNS;
         float         v[2 * V_PAIRS][4];
 #pragma unroll
@@ -266,9 +266,9 @@ template <typename T, typename P> struct worker : loader<T, P> {
             if (lane < P::CV) ck_put4(at + (uint32_t)(((warp * 2 + i / CE) * P::C + lane * CE + i % CE) * 4), s);
         }
         __syncthreads();
-        for (int i = (int)threadIdx.x; i < 2 * P::C; i += THREADS) {
+        for (int i = (int)threadIdx.x; i < 2 * P::C; i += P::THREADS) {
             float sum = 0.0f;
-            for (int w = 0; w < WARPS; w++) sum += __uint_as_float(ck_get4(at + (uint32_t)((w * 2 * P::C + i) * 4)));
+            for (int w = 0; w < P::WARPS; w++) sum += __uint_as_float(ck_get4(at + (uint32_t)((w * 2 * P::C + i) * 4)));
             p.sums_part[((int64_t)group * 2 + i / P::C) * p.C + slice + i % P::C] = sum;
         }
     }
