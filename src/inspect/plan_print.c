@@ -309,8 +309,23 @@ static void json_offloads(const struct cr_program *p, struct cr_json_writer *w) 
     cr_json_put_int(w, "mapped_reads", mapped);
 }
 
-void cr_plan_print_json(const struct cr_program *p, const struct cr_config *config, const char *device, int64_t batch,
-                        double plan_ms, size_t online_bytes, struct cr_text *out) {
+static void json_sizes(const struct cr_plan_numbers *n, struct cr_json_writer *w) {
+    if (n->sizes < 2) return;
+    cr_json_open_array(w, "sizes");
+    for (int k = 0; k < n->sizes; k++) {
+        cr_json_open_object(w, NULL);
+        cr_json_put_int(w, "image_size", n->size[k].image_size);
+        cr_json_put_int(w, "from_epoch", n->size[k].from_epoch);
+        cr_json_put_int(w, "ops", n->size[k].ops);
+        cr_json_put_uint(w, "peak_bytes", n->size[k].peak_bytes);
+        cr_json_put_uint(w, "bound_bytes", n->size[k].bound_bytes);
+        cr_json_close_object(w);
+    }
+    cr_json_close_array(w);
+}
+
+void cr_plan_print_json(const struct cr_program *p, const struct cr_config *config, const struct cr_plan_numbers *n,
+                        struct cr_text *out) {
     struct view v;
     if (!view_open(&v, p, out)) return;
     double bytes = 0, flops = 0;
@@ -325,8 +340,8 @@ void cr_plan_print_json(const struct cr_program *p, const struct cr_config *conf
     cr_json_put_string(&w, "program", p->name);
     cr_json_put_string(&w, "config", config->name ? config->name : "");
     cr_json_put_string(&w, "arch", cr_word_arch(config->model.arch));
-    cr_json_put_string(&w, "device", device);
-    cr_json_put_int(&w, "batch", batch);
+    cr_json_put_string(&w, "device", n->device);
+    cr_json_put_int(&w, "batch", n->batch);
     cr_json_put_bool(&w, "fuse", config->train.fuse);
     cr_json_put_bool(&w, "reuse", config->memory.reuse);
     cr_json_put_int(&w, "ops", p->ops);
@@ -342,8 +357,9 @@ void cr_plan_print_json(const struct cr_program *p, const struct cr_config *conf
     json_offloads(p, &w);
     cr_json_put_fixed(&w, "flops", flops, 0);
     cr_json_put_fixed(&w, "bytes", bytes, 0);
-    cr_json_put_fixed(&w, "plan_ms", plan_ms, 3);
-    cr_json_put_uint(&w, "online_bytes", online_bytes);
+    cr_json_put_fixed(&w, "plan_ms", n->plan_ms, 3);
+    cr_json_put_uint(&w, "online_bytes", n->online_bytes);
+    json_sizes(n, &w);
     cr_json_close_object(&w);
     cr_json_end_line(&w);
     view_close(&v);

@@ -38,10 +38,26 @@ CR_MUST cr_status cr_plan_print_lifetimes(const struct cr_program *program, cons
 /* Returns the tensor that input `slot` of an op reads from host memory (mapped read) instead of after a prefetch, or
  * CR_NONE. */
 int cr_plan_mapped_reads(const struct cr_program *program, const struct cr_op *op, int slot);
-/* Prints one JSON object on one line. `device`: description of the device. `batch`: images per run of the program.
- * `plan_ms`: time of the planner in milliseconds. `online_bytes`: bytes that a best-fit pool without knowledge of
- * the future would need. */
-void cr_plan_print_json(const struct cr_program *program, const struct cr_config *config, const char *device,
-                        int64_t batch, double plan_ms, size_t online_bytes, struct cr_text *out);
+/* The program of one size of data.image_sizes. Memory in bytes. */
+struct cr_plan_size {
+    int     image_size; /* pixels */
+    int64_t from_epoch; /* number of epochs before the first one with this size, as in data.image_sizes */
+    size_t  peak_bytes, bound_bytes;
+    int     ops;
+};
+
+/* Numbers for cr_plan_print_json that are not in the program. */
+struct cr_plan_numbers {
+    const char                *device;       /* description of the device */
+    int64_t                    batch;        /* images per run of the program */
+    double                     plan_ms;      /* time of the planner in milliseconds */
+    size_t                     online_bytes; /* what a best-fit pool without knowledge of the future would need */
+    const struct cr_plan_size *size;         /* [sizes] all sizes of data.image_sizes */
+    int                        sizes;        /* fewer than 2: not printed */
+};
+
+/* Prints one JSON object on one line. */
+void cr_plan_print_json(const struct cr_program *program, const struct cr_config *config,
+                        const struct cr_plan_numbers *numbers, struct cr_text *out);
 
 #endif

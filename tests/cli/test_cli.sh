@@ -137,6 +137,13 @@ holds "an evaluation has no gradients" lacks_gradients
 run plan tiny.ini --choices --after=fuse; expect "plan --choices --after" 2 "leave --after"
 run plan tiny.ini train.accumulate=4 --which micro --json; expect "plan of a micro-step" 0 '"program": "micro"'
 run plan tiny.ini train.accumulate=4; expect "plan with accumulation" 0 "program micro_last"
+for size in 12 16; do run plan tiny.ini data.image_size=$size --json -q; cp stdout size$size.json; done
+run plan tiny.ini data.image_sizes=12@0,16@2,12@3 --json -q; expect "plan --json with several sizes" 0
+holds "plan --json: each size as planned alone, the largest as the program" python3 -c 'import json
+p, one = (json.load(open("stdout")), {s: json.load(open("size%d.json" % s)) for s in (12, 16)})
+assert [(s["image_size"], s["from_epoch"]) for s in p["sizes"]] == [(12, 0), (16, 2), (12, 3)], p
+assert all(s[k] == one[s["image_size"]][k] for s in p["sizes"] for k in ("ops", "peak_bytes", "bound_bytes")), p
+assert p["peak_bytes"] == one[16]["peak_bytes"] > one[12]["peak_bytes"] and "sizes" not in one[16], p'
 run plan tiny.ini --csv; is "plan --csv" "$(head -1 stdout)" "id,lower,upper,size,offset"
 # ---- plan --trace ----
 { echo time,event,id,size; echo 0,malloc,p,100

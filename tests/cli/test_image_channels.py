@@ -85,9 +85,17 @@ def adapted_weights():
         check(f"{name} from RGB weights", ran.returncode == 0 and got.shape == want.shape and np.abs(got - want).max() < 1e-7, ran)
 
 
+def fine_tuned():
+    """The format and the normalisation of the images come from the run whose weights are used; no key is set by hand."""
+    ran = cresnet("finetune", "set-rgba", "--weights", "rgba", "-o", "tuned", "train.epochs=1", "train.device=cpu", "train.threads=1", "data.workers=0")
+    dump = open("tuned.ini").read() if ran.returncode == 0 else ""
+    check("finetune", "channels = 4\n" in dump and "mean = 0.485,0.456,0.406,0.449\n" in dump.replace(", ", ","), (ran, dump))
+
+
 def main():
     for name, (channels, bits) in KINDS.items():
         one_kind(name, channels, bits)
+    fine_tuned()
     adapted_weights()
     ran = cresnet("data", "stat", "grey.ini", "--json")
     check("data stat", ran.returncode == 0 and len(json.loads(ran.stdout)["train"]["mean"]) == 1, ran)

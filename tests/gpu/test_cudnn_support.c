@@ -1,16 +1,12 @@
 /* tests/gpu/test_cudnn_support.c: every op of the configurations in configs/ has a kernel on compute capability 8.0
  * and 9.0, in every precision, plain and fused, and so has every op of networks with other numbers of channels; the
- * fused forms of a convolution that cuDNN supports for ResNet-50's shapes; how large batches are split. cuDNN is
- * queried for an offline GPU: the test needs the libraries, but no GPU. */
+ * fused forms of a convolution that cuDNN supports for ResNet-50's shapes. cuDNN is queried for an offline GPU: the
+ * test needs the libraries, but no GPU. */
 #include "compiler/passes.h"
-#include "cuda/conv/cudnn/cudnn_conv.h"
 #include "cuda/core/cuda_device.h"
 #include "cuda/core/kernel_tables.h"
-#include "cuda/core/libraries.h"
-#include "device/offline.h"
 #include "session/session.h"
-#include "tests/harness/conv_cases.h"
-#include "tests/harness/test.h"
+#include "tests/gpu/cudnn_queries.h"
 
 #include <dirent.h>
 
@@ -23,11 +19,6 @@ static const struct precision {
                   {"tf32", CR_F32, CR_MATH_TF32},
                   {"fp16", CR_F16, CR_MATH_F16},
                   {"bf16", CR_BF16, CR_MATH_BF16}};
-
-#define NEED_LIBRARIES()                                                                                               \
-    do {                                                                                                               \
-        if (cr_cuda_libs_missing()) SKIP(cr_cuda_libs_missing());                                                      \
-    } while (0)
 
 /* ---- cache of queried shapes ---- */
 
@@ -59,10 +50,6 @@ struct tally {
     int    others;           /* ops that are not convolutions */
     size_t workspace;        /* largest workspace that cuDNN needs */
 };
-
-static const struct cr_gpu *gpu_of(int cc) {
-    return cr_gpu_find(cc == 80 ? "a100" : "h200");
-}
 
 static bool is_conv(enum cr_op_kind kind) {
     return kind == CR_OP_conv || kind == CR_OP_conv_dgrad || kind == CR_OP_conv_wgrad;
@@ -210,14 +197,6 @@ static void networks_with_any_number_of_channels_have_kernels(void) {
                      widths[i % CR_COUNT(widths)], &t);
         CHECK_INT(t.cudnn + t.own, seens);
     }
-}
-
-/* ---- single ops ---- */
-
-static struct cudnn_support support_of(const struct alone *a, int cc, enum cr_math math) {
-    struct cudnn_support s = {0};
-    if (cr_cudnn_support(gpu_of(cc), &a->p, &a->op, math, false, &s) != CR_OK) TEST_FAIL_("%s", cr_error_message());
-    return s;
 }
 
 /* ---- fused forms ---- */
@@ -412,135 +391,7 @@ static void own_convolution_kernels_are_plain(void) {
     }
 }
 
-/* ---- large batches ---- */
-
-static struct cudnn_conv_key key_for(enum form form, enum cr_dtype real, enum cr_math math,
-                                     const struct shape_of_conv *s) {
-    struct cudnn_conv_key k = {0};
-    struct alone          a;
-    alone_open(&a, form, real, s);
-    CHECK(cr_cudnn_key_of(&a.p, &a.op, math, &k));
-    alone_close(&a);
-    return k;
-}
-
-/* Plans that cuDNN itself has for a form, without our rules. */
-static int plans_of_cudnn(enum form form, enum cr_dtype real, enum cr_math math, const struct shape_of_conv *s) {
-    const struct cudnn_conv_key key   = key_for(form, real, math, s);
-    const struct cudnn_rules    rules = {.workspace_bytes = (size_t)4 << 30, .refused_engine = {-1, -1}};
-    struct cudnn_device         gpu;
-    struct cudnn_problem        problem;
-    struct cudnn_search         search;
-    int                         plans = 0;
-    if (cr_cudnn_device_open_offline(gpu_of(90), &gpu) != CR_OK) return -1;
-    cr_cudnn_problem_open(gpu, &key, &problem);
-    cr_cudnn_search_open(&problem.graph, &rules, &search);
-    for (bool found = true; found && plans < 3;) {
-        struct cudnn_plan plan;
-        if (cr_cudnn_search_next(&search, &plan, &found) != CR_OK) break;
-        if (!found) break;
-        plans++;
-        cr_cudnn_plan_close(&plan);
-    }
-    cr_cudnn_search_close(&search);
-    cr_cudnn_problem_close(&problem);
-    cr_cudnn_device_close(&gpu);
-    return plans;
-}
-
-/* cuDNN refuses what cr_cudnn_may_have refuses; and cr_cudnn_may_have accepts the neighbouring cases. */
-static void refusals_without_a_query_are_correct(void) {
-    NEED_LIBRARIES();
-    static const struct {
-        enum cr_dtype        real;
-        enum cr_math         math;
-        struct shape_of_conv shape;
-        bool                 there;
-    } table[] = {
-        {CR_F16, CR_MATH_F16, {16, 16, 16, 16, 5, 1, 2}, true},
-        {CR_F16, CR_MATH_F16, {16, 16, 16, 16, 7, 1, 3}, false},
-        {CR_F16, CR_MATH_F16, {16, 16, 24, 8, 3, 1, 1}, true},
-        {CR_F16, CR_MATH_F16, {16, 16, 20, 16, 3, 1, 1}, false},
-        {CR_F16, CR_MATH_F16, {16, 16, 16, 20, 3, 1, 1}, false},
-        {CR_BF16, CR_MATH_BF16, {16, 16, 16, 16, 3, 1, 1}, false},
-        {CR_F32, CR_MATH_TF32, {16, 16, 16, 16, 3, 1, 1}, false},
-    };
-    static const enum form forms[] = {SUMS, ACT_SUMS, ACT_WGRAD, DGRAD_BN};
-    for (size_t i = 0; i < CR_COUNT(table) * CR_COUNT(forms); i++) {
-        const size_t    t    = i / CR_COUNT(forms);
-        const enum form form = forms[i % CR_COUNT(forms)];
-        if (table[t].real == CR_F32 && form != SUMS) continue; /* no key */
-        const struct cudnn_conv_key key   = key_for(form, table[t].real, table[t].math, &table[t].shape);
-        const int                   plans = plans_of_cudnn(form, table[t].real, table[t].math, &table[t].shape);
-        CHECK_INT(cr_cudnn_may_have(&key), table[t].there);
-        if ((plans > 0) != table[t].there) TEST_FAIL_("case %zu, %s: cuDNN has %d plans", t, form_name[form], plans);
-    }
-}
-
-/* Slices cover the batch in order, none is too large, and each begins at a 16-byte address. */
-static void check_slices(const struct shape_of_conv *s, int64_t count, int64_t images) {
-    const struct cudnn_conv_key k = key_for(PLAIN, CR_F16, CR_MATH_F16, s);
-    struct cudnn_slices         slices;
-    int64_t                     sum = 0;
-    REQUIRE(cr_cudnn_slices_of(&k, &slices));
-    CHECK_INT(slices.count, count);
-    CHECK_INT(slices.images, images);
-    for (int64_t i = 0; i < slices.count; i++) {
-        const struct cudnn_conv_key part = cr_cudnn_slice_key(&k, &slices, i);
-        const int64_t              *x = part.dim[CR_CUDNN_X], *y = part.dim[CR_CUDNN_Y];
-        CHECK_INT(x[0], y[0]);
-        CHECK(x[0] > 0 && x[0] <= images && (i == 0 || x[0] == images || i == slices.count - 1));
-        CHECK(x[0] * x[1] * x[2] * x[3] <= INT32_MAX && y[0] * y[1] * y[2] * y[3] <= INT32_MAX);
-        CHECK_INT(sum * x[1] * x[2] * x[3] * 2 % 16, 0);
-        CHECK_INT(sum * y[1] * y[2] * y[3] * 2 % 16, 0);
-        sum += x[0];
-    }
-    CHECK_INT(sum, s->N);
-}
-
-static void large_batches_are_split(void) {
-    check_slices(&(struct shape_of_conv){(1 << 22) - 1, 8, 8, 8, 3, 1, 1}, 1,
-                 (1 << 22) - 1); /* 512 elements per image */
-    check_slices(&(struct shape_of_conv){1 << 22, 8, 8, 8, 3, 1, 1}, 2, 1 << 21);
-    check_slices(&(struct shape_of_conv){(1 << 22) + 2, 8, 8, 8, 3, 1, 1}, 2, (1 << 21) + 1);
-    check_slices(&(struct shape_of_conv){3 << 21, 8, 8, 8, 3, 1, 1}, 2, 3 << 20);
-    check_slices(&(struct shape_of_conv){12582917 /* prime */, 8, 8, 8, 3, 1, 1}, 4, 3145730);
-    check_slices(&(struct shape_of_conv){2816, 112, 64, 64, 3, 1, 1}, 2, 1408);
-    check_slices(&(struct shape_of_conv){1 << 16, 224, 3, 1, 1, 1, 0}, 8, 1 << 13);
-    check_slices(&(struct shape_of_conv){1 << 26, 5, 3, 3, 3, 1, 1}, 4,
-                 1 << 24); /* 75 elements: every eighth image is aligned */
-    check_slices(&(struct shape_of_conv){100000007, 5, 3, 3, 3, 1, 1}, 4, 25000008);
-    struct cudnn_slices         slices;
-    const struct cudnn_conv_key huge =
-        key_for(PLAIN, CR_F16, CR_MATH_F16, &(struct shape_of_conv){2, 32768, 3, 8, 1, 1, 0});
-    CHECK(!cr_cudnn_slices_of(&huge, &slices)); /* y of one image has 2^33 elements */
-}
-
-static void slices_of_a_sum_add_to_it(void) {
-    const struct shape_of_conv  s      = {1 << 22, 8, 8, 8, 3, 1, 1};
-    const struct cudnn_slices   slices = {.count = 2, .images = 1 << 21};
-    const struct cudnn_conv_key wide   = key_for(WGRAD, CR_F32, CR_MATH_F32, &s),
-                                half   = key_for(WGRAD, CR_F16, CR_MATH_F16, &s);
-    CHECK_INT(cr_cudnn_slice_key(&wide, &slices, 0).accumulate, 0);
-    CHECK_INT(cr_cudnn_slice_key(&wide, &slices, 1).accumulate, 1);
-    CHECK_INT(cr_cudnn_slice_key(&half, &slices, 1).accumulate, 0); /* the conversion adds */
-}
-
-static void large_batches_are_supported(void) {
-    NEED_LIBRARIES();
-    const struct shape_of_conv s = {1 << 20, 32, 16, 16, 3, 1, 1};
-    for (int form = 0; form < FORMS; form++) {
-        struct alone a;
-        alone_open(&a, (enum form)form, CR_F16, &s);
-        const struct cudnn_support got = support_of(&a, 90, CR_MATH_F16);
-        CHECK(got.supported);
-        CHECK_INT(got.slices, 16);
-        alone_close(&a);
-    }
-}
-
 TESTS(CASE(offline_queries_see_no_gpu), CASE(every_op_of_the_shipped_configs_has_a_kernel),
       CASE(networks_with_any_number_of_channels_have_kernels), CASE(expected_fused_forms_exist),
       CASE(forms_have_several_algos), CASE(unsupported_ops_are_refused), CASE(slot_types_are_checked),
-      CASE(own_convolution_kernels_are_plain), CASE(refusals_without_a_query_are_correct),
-      CASE(large_batches_are_split), CASE(slices_of_a_sum_add_to_it), CASE(large_batches_are_supported))
+      CASE(own_convolution_kernels_are_plain))

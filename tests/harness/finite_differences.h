@@ -26,6 +26,14 @@ struct fd {
     int64_t compared, kinks;
 };
 
+/* Runs everything once: forward, then backward with the weights of L as dy. */
+static inline bool fd_run(const struct fd *f) {
+    struct ref_run *run = f->run;
+    if (ref_exec(run, 0, run->p.ops) == CR_OK) return true;
+    TEST_FAIL_("run: %s", cr_error_message());
+    return false;
+}
+
 static inline double fd_value(const struct fd *f, double *terms) {
     double L = 0;
     *terms   = 0;

@@ -117,6 +117,13 @@ static inline int ref_leaf(struct ref_run *run, const char *name, int64_t a, int
     return cr_tensor_add(&run->p, name, run->p.real, CR_REGION_POOL, a, b, c, d);
 }
 
+/* A leaf of one value per channel, named part.name. */
+static inline int ref_named_leaf(struct ref_run *run, const char *part, const char *name, int64_t C) {
+    char full[64];
+    snprintf(full, sizeof full, "%s.%s", part, name);
+    return ref_leaf(run, full, 1, 1, 1, C);
+}
+
 /* Appends the op and returns its output of the given slot. */
 static inline int ref_emit_slot(struct ref_run *run, const struct cr_op *op, const char *name, int slot) {
     int index = cr_emit(&run->p, op, name); /* a separate statement: it may reallocate run->p.op */

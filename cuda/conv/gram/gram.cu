@@ -40,7 +40,7 @@ template <typename T, bool ACT> struct shifted : reader<T, ACT> {
                 }
                 word = ck_pack<T>(v);
             }
-            ck_put16(chunk_at(to, C_ROW, this->row + 32 * i, this->vector), word);
+            ck_put16(ck_chunk_at(to, C_ROW, this->row + 32 * i, this->vector), word);
         }
     }
 };
@@ -64,12 +64,12 @@ __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) gram_blocks(const stru
 #pragma unroll
         for (int k = 0; k < TILE; k += 16) {
             uint32_t l[4], b[4];
-            left_transposed(l, at, C_ROW, m, k);
+            ck_mma_a_transposed(l, at, C_ROW, m, k);
 #pragma unroll
             for (int j = 0; j < 4; j += 2) {
-                right_transposed(b, at, C_ROW, n + j * 8, k);
-                multiply<T>(acc[j], l, b[0], b[1]);
-                multiply<T>(acc[j + 1], l, b[2], b[3]);
+                ck_mma_b_transposed(b, at, C_ROW, n + j * 8, k);
+                ck_mma<T>(acc[j], l, b[0], b[1]);
+                ck_mma<T>(acc[j + 1], l, b[2], b[3]);
             }
         }
         if (turn % RUN < RUN - 1) continue;

@@ -19,6 +19,7 @@
 #ifndef CK_POINT_CONV_BLOCK_CUH
 #define CK_POINT_CONV_BLOCK_CUH
 
+#include "cuda/common/column_sums.cuh"
 #include "cuda/common/tma.cuh"
 #include "cuda/conv/pointwise/point_conv_plan.cuh"
 #include "cuda/conv/pointwise/point_conv_work.cuh"
@@ -57,22 +58,6 @@ __device__ __forceinline__ void point_block(const params &p, const Run &run) {
     }
 }
 #endif
-
-/* partial[rows][2][width] -> sums[2][K], in double; a block processes 32 columns. */
-enum { SUM_LANES = 32 };
-__global__ void __launch_bounds__(32 * SUM_LANES)
-    point_sums(const float *partial, float *sums, int rows, int64_t width, int64_t K) {
-    __shared__ double part[SUM_LANES][33];
-    const int64_t     column = (int64_t)blockIdx.x * 32 + threadIdx.x, of = column / width, k = column % width;
-    double            sum = 0.0;
-    for (int r = (int)threadIdx.y; r < rows; r += SUM_LANES) sum += (double)partial[r * 2 * width + column];
-    part[threadIdx.y][threadIdx.x] = sum;
-    __syncthreads();
-    if (threadIdx.y == 0 && k < K) {
-        for (int r = 1; r < SUM_LANES; r++) sum += part[r][threadIdx.x];
-        sums[of * K + k] = (float)sum;
-    }
-}
 
 /* ---- host side ---- */
 
@@ -142,9 +127,7 @@ bool make_params(struct params *to, const struct ck_point_conv *a, const struct 
 cudaError_t start_sums(const struct params *p, const struct ck_point_conv *a, cudaStream_t stream) {
     const int64_t width = (int64_t)p->plan.blocks_k * p->plan.columns;
     if (!a->sums) return cudaSuccess;
-    point_sums<<<(unsigned)(2 * width / 32), dim3(32, SUM_LANES), 0, stream>>>(p->partial, a->sums,
-                                                                               p->plan.partial_rows, width, a->K);
-    return cudaGetLastError();
+    return add_column_sums(p->partial, a->sums, p->plan.partial_rows, width, a->K, stream);
 }
 
 /* Number of configs, size of the workspace, and the plan of config a->config. */

@@ -190,20 +190,54 @@ static cr_status print_table(struct plan *p, struct cr_text *out) {
     return CR_OK;
 }
 
+/* Compiles the program of one size of data.image_sizes, which the caller frees. */
+static cr_status compile_size(struct plan *p, enum cr_program_kind kind, const char *until, int k,
+                              struct cr_program *program) {
+    struct cr_model *model   = &p->session.model;
+    const int64_t    largest = model->image_size;
+    model->image_size        = p->sizes.size[k];
+    const cr_status status   = cr_session_compile(&p->session, kind, p->batch, until, program);
+    model->image_size        = largest;
+    return status;
+}
+
+/* Fills size[] with the numbers of all sizes of data.image_sizes. */
+static cr_status measure_sizes(struct plan *p, enum cr_program_kind kind, struct cr_plan_size *size) {
+    for (int k = 0; k < p->sizes.count; k++) {
+        struct cr_program  one;
+        struct cr_program *program = k == cr_size_largest(&p->sizes) ? &p->program : &one;
+        if (program == &one) CR_TRY(compile_size(p, kind, NULL, k, &one));
+        size[k] = (struct cr_plan_size){.image_size  = p->sizes.size[k],
+                                        .from_epoch  = p->sizes.epoch[k],
+                                        .peak_bytes  = program->region_bytes[CR_REGION_POOL],
+                                        .bound_bytes = program->bound_bytes,
+                                        .ops         = program->ops};
+        if (program == &one) cr_program_free(&one);
+    }
+    return CR_OK;
+}
+
 /* Adds the numbers as JSON. Planning is fast and deterministic, so it is repeated here to measure its time. */
-static cr_status print_json(struct plan *p, struct cr_text *out) {
+static cr_status print_json(struct plan *p, enum cr_program_kind kind, struct cr_text *out) {
     const struct cr_device *device = p->session.device;
     const int64_t           start  = cr_time_ns();
+    struct cr_plan_size     size[CR_SIZES_MAX];
+    struct cr_plan_numbers  numbers = {.device = device->caps.text, .batch = p->batch, .size = size};
     struct cr_pool_event   *event;
     struct cr_pool_times    online;
     int                     events;
     CR_TRY(cr_pass_plan(&p->program, device->caps.alignment, p->config.memory.reuse));
-    const double ms = (double)(cr_time_ns() - start) * 1e-6;
+    numbers.plan_ms = (double)(cr_time_ns() - start) * 1e-6;
     CR_TRY(cr_pool_events(&p->program, device->caps.alignment, &event, &events));
     const cr_status status = cr_pool_best_fit(event, events, 1, &online);
     cr_free(event);
     CR_TRY(status);
-    cr_plan_print_json(&p->program, &p->config, device->caps.text, p->batch, ms, online.peak_bytes, out);
+    numbers.online_bytes = online.peak_bytes;
+    if (kind != CR_PROGRAM_EVAL) { /* evaluation has one size */
+        CR_TRY(measure_sizes(p, kind, size));
+        numbers.sizes = p->sizes.count;
+    }
+    cr_plan_print_json(&p->program, &p->config, &numbers, out);
     return CR_OK;
 }
 
@@ -220,14 +254,12 @@ static cr_status print_sizes(struct plan *p, enum cr_program_kind kind, const ch
     for (int k = 0; k < sizes->count; k++) {
         struct cr_program one;
         if (k == largest) continue;
-        p->session.model.image_size = sizes->size[k];
-        CR_TRY(cr_session_compile(&p->session, kind, p->batch, until, &one));
+        CR_TRY(compile_size(p, kind, until, k, &one));
         cr_text_add(out, "images of %d pixels, from epoch %lld on:\n", sizes->size[k], (long long)sizes->epoch[k] + 1);
         cr_plan_print_summary(&one, out);
         cr_text_add(out, "\n");
         cr_program_free(&one);
     }
-    p->session.model.image_size = sizes->size[largest];
     cr_text_add(out, "images of %d pixels, from epoch %lld on, whose pool the other sizes share:\n",
                 sizes->size[largest], (long long)sizes->epoch[largest] + 1);
     return CR_OK;
@@ -244,7 +276,7 @@ static cr_status print_plan(struct plan *p, const struct cr_args *args, enum cr_
     if (cr_args_has(args, CR_OPT_PNG))
         CR_TRY(cr_cmd_write_with(args, args->value[CR_OPT_PNG], CR_OUTPUT_PLAN_PNG, write_png, &p->program));
     if (cr_args_has(args, CR_OPT_JSON))
-        CR_TRY(print_json(p, out));
+        CR_TRY(print_json(p, kind, out));
     else if (cr_args_has(args, CR_OPT_CSV))
         cr_plan_print_csv(&p->program, out);
     else if (cr_args_has(args, CR_OPT_LIFETIMES))

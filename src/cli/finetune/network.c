@@ -30,13 +30,14 @@ static const char *dumped(struct cr_finetune *f, const char *dump, const char *s
     return text ? text : "";
 }
 
-/* Copies the keys that describe the network, and the normalisation of its images. */
+/* Copies the keys that describe the network, the format of its images and their normalisation. */
 static cr_status copy_network(struct cr_finetune *f, const struct cr_config *config) {
     static const char *const keys[][2] = {{"model", "arch"},     {"model", "block"},     {"model", "depths"},
                                           {"model", "widths"},   {"model", "groups"},    {"model", "width_per_group"},
                                           {"model", "stem"},     {"model", "shortcut"},  {"model", "excitation"},
                                           {"model", "eca"},      {"model", "blur_pool"}, {"model", "bn_eps"},
-                                          {"model", "channels"}, {"data", "mean"},       {"data", "std"}};
+                                          {"model", "channels"}, {"data", "channels"},   {"data", "bits"},
+                                          {"data", "mean"},      {"data", "std"}};
     struct cr_config         plain;
     struct cr_text           theirs = {0}, defaults = {0};
     struct cr_prepare        prepare;

@@ -37,6 +37,25 @@ static void defaults(void) {
     CHECK(!config.src && !config.path);
 }
 
+/* The defaults for other than three channels: the averages of ImageNet's three. */
+static void defaults_of_channels(void) {
+    static const char *const channels[] = {"data.channels=1", "data.channels=3", "data.channels=4"};
+    static const double      mean[][4]  = {{0.449}, {0.485, 0.456, 0.406}, {0.485, 0.456, 0.406, 0.449}},
+                        std[][4]        = {{0.226}, {0.229, 0.224, 0.225}, {0.229, 0.224, 0.225, 0.226}};
+    for (size_t k = 0; k < CR_COUNT(channels); k++) {
+        struct cr_config config;
+        const int        n = (const int[]){1, 3, 4}[k];
+        REQUIRE_OK(cr_config_open(&config, NULL, &channels[k], 1));
+        CHECK_INT(config.data.mean.count, n);
+        CHECK_INT(config.data.std.count, n);
+        for (int c = 0; c < n; c++) {
+            CHECK_NEAR(cr_config_mean(&config, c), mean[k][c], 1e-6);
+            CHECK_NEAR(cr_config_std(&config, c), std[k][c], 1e-6);
+        }
+        cr_config_close(&config);
+    }
+}
+
 static void precedence(void) {
     static const char *const overrides[] = {"train.seed=9", " train.keep = 4 ", "train.seed=10", "data.root=a=b.c ",
                                             "model.arch=RESNET56"};
@@ -351,6 +370,6 @@ static void no_leaks(void) {
     CHECK_INT(cr_alloc_live(), 0);
 }
 
-TESTS(CASE(defaults), CASE(precedence), CASE(includes), CASE(named_configs), CASE(all_errors_are_reported),
-      CASE(overrides_are_checked), CASE(types_are_strict), CASE(ranges_are_checked), CASE(rules_between_keys),
-      CASE(edit_distance), CASE(no_leaks))
+TESTS(CASE(defaults), CASE(defaults_of_channels), CASE(precedence), CASE(includes), CASE(named_configs),
+      CASE(all_errors_are_reported), CASE(overrides_are_checked), CASE(types_are_strict), CASE(ranges_are_checked),
+      CASE(rules_between_keys), CASE(edit_distance), CASE(no_leaks))

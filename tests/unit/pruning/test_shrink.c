@@ -5,6 +5,12 @@
 #include "tests/harness/random_network.h"
 #include "tests/harness/reference_run.h"
 
+static const struct cr_multiples *multiple_of(int64_t channels) {
+    static struct cr_multiples multiples;
+    multiples = (struct cr_multiples){channels, channels};
+    return &multiples;
+}
+
 enum { CLASSES = 3, NETWORKS = 50 };
 
 struct network {
@@ -119,7 +125,7 @@ static void check_network(const struct random_network *r, uint64_t i) {
     REQUIRE_OK(cr_channel_groups_trace(&n.run.p, &groups));
     REQUIRE_OK(cr_shrink_open(&groups, &n.run.store, i % 3 ? CR_PRUNE_IMPORTANCE_L2 : CR_PRUNE_IMPORTANCE_BN,
                               buffer(&n, CR_BUFFER_VALUE), NULL, &s));
-    REQUIRE_OK(cr_shrink_choose(&s, 1 + (int64_t)(i % 2), i % 3 ? 1.25 : 1.1));
+    REQUIRE_OK(cr_shrink_choose(&s, multiple_of(1 + (int64_t)(i % 2)), i % 3 ? 1.25 : 1.1));
     for (int u = 0; u < groups.units; u++) removed_channels += s.removed[u];
     REQUIRE_OK(open_small(&n, &s, r->keys, RANDOM_KEYS, r->size, &small));
     CHECK_NEAR(cr_model_flops(&small.run.p), 2 * s.macs, 0.5);
@@ -165,7 +171,7 @@ static void smallest_first(void) {
                 ref_set(&n.run, t, by_bn ? k : k * 72 + j, (by_bn && k % 2 ? -1 : 1) * (20 - k * 13 % 16));
         REQUIRE_OK(cr_shrink_open(&groups, &n.run.store, by_bn ? CR_PRUNE_IMPORTANCE_BN : CR_PRUNE_IMPORTANCE_L2,
                                   buffer(&n, CR_BUFFER_VALUE), NULL, &s));
-        REQUIRE_OK(cr_shrink_choose(&s, 4, 2));
+        REQUIRE_OK(cr_shrink_choose(&s, multiple_of(4), 2));
         const int left = (int)cr_shrink_width(&s, &n.run.store, "layer2.0.conv1");
         CHECK(left >= 4 && left < 16 && left % 4 == 0);
         for (int k = 0; k < 16; k++)
@@ -185,20 +191,20 @@ static void targets_that_cannot_be_met(void) {
     fill(&n, 4);
     REQUIRE_OK(cr_channel_groups_trace(&n.run.p, &groups));
     REQUIRE_OK(cr_shrink_open(&groups, &n.run.store, CR_PRUNE_IMPORTANCE_L2, buffer(&n, CR_BUFFER_VALUE), NULL, &s));
-    CHECK_INT(cr_shrink_choose(&s, 8, 100), CR_ERR_CONFIG);
+    CHECK_INT(cr_shrink_choose(&s, multiple_of(8), 100), CR_ERR_CONFIG);
     text               = strstr(cr_error_message(), "at most ");
     const double least = text ? strtod(text + strlen("at most "), NULL) : 0;
     cr_shrink_free(&s);
     /* The factor of the message can be reached. Every group has 8 channels then. */
     REQUIRE_OK(cr_shrink_open(&groups, &n.run.store, CR_PRUNE_IMPORTANCE_L2, buffer(&n, CR_BUFFER_VALUE), NULL, &s));
     CHECK(least > 1.2);
-    REQUIRE_OK(cr_shrink_choose(&s, 8, least));
+    REQUIRE_OK(cr_shrink_choose(&s, multiple_of(8), least));
     for (int k = 0; k < groups.groups; k++) CHECK_INT(s.width[k], 8);
     cr_shrink_free(&s);
     /* A group that is kept has all of its channels, whatever the target. */
     REQUIRE_OK(cr_shrink_open(&groups, &n.run.store, CR_PRUNE_IMPORTANCE_L2, buffer(&n, CR_BUFFER_VALUE), NULL, &s));
     cr_shrink_keep(&s, cr_param_store_find(&n.run.store, "layer2.0.conv1.weight"));
-    CHECK_INT(cr_shrink_choose(&s, 1, 1e6), CR_ERR_CONFIG);
+    CHECK_INT(cr_shrink_choose(&s, multiple_of(1), 1e6), CR_ERR_CONFIG);
     CHECK_INT(cr_shrink_width(&s, &n.run.store, "layer2.0.conv1"), 16);
     CHECK_INT(cr_shrink_width(&s, &n.run.store, "layer2.0.conv2"), 1);
     cr_shrink_free(&s);
@@ -215,7 +221,7 @@ static cr_status all_steps(const struct cr_config *config, const float *value, s
     if (status == CR_OK) {
         status = cr_shrink_open(&g, &m->store, CR_PRUNE_IMPORTANCE_L2, value, NULL, &s);
         if (status == CR_OK) {
-            status = cr_shrink_choose(&s, 1, 1.5);
+            status = cr_shrink_choose(&s, multiple_of(1), 1.5);
             cr_shrink_free(&s);
         }
         cr_channel_groups_free(&g);

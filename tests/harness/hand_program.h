@@ -1,0 +1,105 @@
+/* tests/harness/hand_program.h: programs of a few ops, built by hand, and the text of what fusion makes of them. */
+#ifndef CR_TEST_HAND_PROGRAM_H
+#define CR_TEST_HAND_PROGRAM_H
+
+#include "compiler/passes.h"
+#include "tests/harness/test.h"
+
+struct hand {
+    struct cr_program p;
+    int               x, scale_bias, saved; /* leaves */
+};
+
+static inline void hand_open(struct hand *h) {
+    cr_program_init(&h->p, "hand", NULL);
+    h->x          = cr_tensor_add(&h->p, "x", CR_F32, CR_REGION_INPUT, 2, 4, 4, 8);
+    h->scale_bias = cr_tensor_add(&h->p, "scale_bias", CR_F32, CR_REGION_INPUT, 2, 1, 1, 8);
+    h->saved      = cr_tensor_add(&h->p, "mean_rstd", CR_F32, CR_REGION_INPUT, 2, 1, 1, 8);
+}
+
+static inline int emit1(struct hand *h, struct cr_op op, const char *name) {
+    int index = cr_emit(&h->p, &op, name); /* may reallocate the array */
+    return h->p.op[index].out[0];
+}
+
+static inline int bn(struct hand *h, int x, const char *name) {
+    struct cr_op op                  = cr_op_make(CR_OP_bn_apply, CR_NONE);
+    op.in[CR_IN_bn_apply_x]          = x;
+    op.in[CR_IN_bn_apply_scale_bias] = h->scale_bias;
+    op.in[CR_IN_bn_apply_mean_rstd]  = h->saved;
+    return emit1(h, op, name);
+}
+
+static inline int relu(struct hand *h, int x, const char *name) {
+    struct cr_op op = cr_op_make(CR_OP_relu, CR_NONE);
+    op.in[0]        = x;
+    return emit1(h, op, name);
+}
+
+static inline int add(struct hand *h, int a, int b, const char *name) {
+    struct cr_op op = cr_op_make(CR_OP_add, CR_NONE);
+    op.in[0]        = a;
+    op.in[1]        = b;
+    return emit1(h, op, name);
+}
+
+static inline int bn_relu(struct hand *h, int x, int with, const char *name) {
+    struct cr_op op                  = cr_op_make(CR_OP_bn_apply, CR_NONE);
+    op.in[CR_IN_bn_apply_x]          = x;
+    op.in[CR_IN_bn_apply_scale_bias] = h->scale_bias;
+    op.in[CR_IN_bn_apply_add]        = with;
+    op.attr.bn.relu                  = true;
+    return emit1(h, op, name);
+}
+
+static inline int relu_grad(struct hand *h, int dy, int y, const char *name) {
+    struct cr_op op = cr_op_make(CR_OP_relu_grad, CR_NONE);
+    op.in[0]        = dy;
+    op.in[1]        = y;
+    return emit1(h, op, name);
+}
+
+/* sums and apply of the gradient of a BN; returns dx */
+static inline int bn_grad(struct hand *h, int dy, int x, const char *name) {
+    char         text[64];
+    struct cr_op sums = cr_op_make(CR_OP_bn_grad_sums, CR_NONE), apply = cr_op_make(CR_OP_bn_grad_apply, CR_NONE);
+    sums.in[CR_IN_bn_grad_sums_dy]        = dy;
+    sums.in[CR_IN_bn_grad_sums_x]         = x;
+    sums.in[CR_IN_bn_grad_sums_mean_rstd] = h->saved;
+    snprintf(text, sizeof text, "%s.sums", name);
+    emit1(h, sums, text);
+    apply.in[CR_IN_bn_grad_apply_dy]     = dy;
+    apply.in[CR_IN_bn_grad_apply_x]      = x;
+    apply.in[CR_IN_bn_grad_apply_coeffs] = h->scale_bias;
+    return emit1(h, apply, name);
+}
+
+static inline void keep(struct hand *h, int tensor) {
+    h->p.tensor[tensor].keep = true;
+}
+
+/* Text of the fused program: one line per op, "kind slot:name slot:name ...", outputs first. */
+static inline void fused_text(struct hand *h, const struct cr_cost_model *cost_model, struct cr_text *out) {
+    cr_status status = cr_pass_fuse(&h->p, cost_model);
+    if (status == CR_OK) status = cr_program_check(&h->p);
+    CHECK_STATUS(status, CR_OK);
+    for (int i = 0; i < h->p.ops; i++) {
+        const struct cr_op      *op   = &h->p.op[i];
+        const struct cr_op_info *info = cr_op_info(op->kind);
+        cr_text_add(out, "%s%s %s =", i ? "; " : "", info->name, h->p.tensor[op->out[0]].name);
+        for (int s = 0; s < info->ins; s++)
+            if (op->in[s] >= 0) cr_text_add(out, " %s:%s", info->in_name[s], h->p.tensor[op->in[s]].name);
+        if (op->kind == CR_OP_bn_apply && op->attr.bn.relu) cr_text_add(out, " relu");
+    }
+}
+
+static inline void check_fused(struct hand *h, const struct cr_cost_model *cost_model, const char *want) {
+    static const struct cr_cost_model any  = {.alignment = 64};
+    struct cr_text                    text = {0};
+    fused_text(h, cost_model ? cost_model : &any, &text);
+    CHECK_STR(text.data, want);
+    cr_text_free(&text);
+    cr_program_free(&h->p);
+}
+
+#endif

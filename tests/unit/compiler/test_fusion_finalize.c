@@ -1,0 +1,136 @@
+/* tests/unit/compiler/test_fusion_finalize.c: convolutions that finalize the sums they compute: what is fused, and what
+ * must not be. */
+#include "tests/harness/fusion_network.h"
+#include "tests/harness/hand_program.h"
+
+/* conv with its sums, then bn_finalize. */
+struct finishing {
+    struct hand h;
+    int         run[2], sums, w;
+};
+
+static void finishing_open(struct finishing *f) {
+    struct cr_op op = cr_op_make(CR_OP_conv, CR_NONE);
+    hand_open(&f->h);
+    struct cr_program *p        = &f->h.p;
+    f->w                        = cr_tensor_add(p, "w", CR_F32, CR_REGION_INPUT, 8, 1, 1, 8);
+    f->run[0]                   = cr_tensor_add(p, "mean", CR_F32, CR_REGION_INPUT, 1, 1, 1, 8);
+    f->run[1]                   = cr_tensor_add(p, "var", CR_F32, CR_REGION_INPUT, 1, 1, 1, 8);
+    p->tensor[f->run[0]].offset = 1 << 20; /* apart from the other leaves */
+    p->tensor[f->run[1]].offset = 2 << 20;
+    op.in[CR_IN_conv_x]         = f->h.x;
+    op.in[CR_IN_conv_w]         = f->w;
+    op.out[CR_OUT_conv_sums]    = CR_NEW;
+    op.attr.conv.stride         = 1;
+    keep(&f->h, emit1(&f->h, op, "y"));
+    f->sums = p->op[0].out[CR_OUT_conv_sums];
+}
+
+static void finishing_ends(struct finishing *f, bool half) {
+    struct cr_op op                       = cr_op_make(CR_OP_bn_finalize, CR_NONE);
+    op.in[CR_IN_bn_finalize_sums]         = f->sums;
+    op.in[CR_IN_bn_finalize_gamma]        = f->run[0];
+    op.in[CR_IN_bn_finalize_beta]         = f->run[1];
+    op.in[CR_IN_bn_finalize_running_mean] = op.out[CR_OUT_bn_finalize_running_mean] = f->run[0];
+    op.in[CR_IN_bn_finalize_running_var] = op.out[CR_OUT_bn_finalize_running_var] = f->run[1];
+    op.out[CR_OUT_bn_finalize_scale_bias_half]                                    = half ? CR_NEW : CR_NONE;
+    op.attr.bn = (struct cr_bn_attr){.eps = 1, .momentum = 0.5f, .count = 32};
+    keep(&f->h, emit1(&f->h, op, "next"));
+}
+
+static const char apart[] =
+    "conv y = x:x w:w; bn_finalize next = sums:y.sums gamma:mean beta:var running_mean:mean running_var:var";
+
+static void conv_fuses_finalize(void) {
+    struct finishing f;
+    finishing_open(&f);
+    finishing_ends(&f, false);
+    struct cr_cost_model cost_model = {.alignment = 64};
+    REQUIRE_OK(cr_pass_fuse(&f.h.p, &cost_model));
+    const struct cr_op *op = &f.h.p.op[0];
+    CHECK_INT(f.h.p.ops, 1);
+    CHECK_STR(f.h.p.tensor[op->out[CR_OUT_conv_next_scale_bias]].name, "next");
+    CHECK_STR(f.h.p.tensor[op->out[CR_OUT_conv_running_var]].name, "var");
+    CHECK_STR(f.h.p.tensor[op->in[CR_IN_conv_beta]].name, "var");
+    CHECK_INT(op->attr.conv.bn.count, 32);
+    CHECK_INT(op->attr.conv.stride, 1);
+    cr_program_free(&f.h.p);
+}
+
+static bool no_finishing(void *self, const struct cr_program *p, const struct cr_op *op) {
+    (void)self, (void)p;
+    return op->kind != CR_OP_conv || op->in[CR_IN_conv_gamma] == CR_NONE;
+}
+
+/* No fusion: a cost model without this form; sums, or their 16-bit copy, that other ops read; another stream. */
+static void finalize_is_not_fused(void) {
+    const struct cr_cost_model cannot = {.alignment = 64, .accepts = no_finishing};
+    for (int why = 0; why < 4; why++) {
+        struct finishing f;
+        finishing_open(&f);
+        finishing_ends(&f, why == 1);
+        if (why == 2) keep(&f.h, f.sums);
+        if (why == 3) f.h.p.op[1].stream = CR_STREAM_TO_HOST;
+        check_fused(&f.h, why == 0 ? &cannot : NULL, apart);
+    }
+}
+
+/* No fusion: an op in between reads an output of bn_finalize or writes one of its inputs, and would see other
+ * values. */
+static void finalize_is_not_fused_across_other_ops(void) {
+    for (int writes = 0; writes < 2; writes++) {
+        struct finishing f;
+        struct cr_op     op = cr_op_make(writes ? CR_OP_zero : CR_OP_relu, CR_NONE);
+        finishing_open(&f);
+        if (writes)
+            op.out[0] = f.run[1];
+        else
+            op.in[0] = f.run[0];
+        keep(&f.h, emit1(&f.h, op, "z"));
+        finishing_ends(&f, false);
+        struct cr_cost_model cost_model = {.alignment = 64};
+        REQUIRE_OK(cr_pass_fuse(&f.h.p, &cost_model));
+        CHECK_INT(count_kind(&f.h.p, CR_OP_bn_finalize), 1);
+        CHECK_INT(COUNT_IN(&f.h.p, conv, gamma), 0);
+        cr_program_free(&f.h.p);
+    }
+}
+
+/* Every launch has the same cost: then everything is fused. */
+static cr_status costs_a_launch(void *self, const struct cr_program *p, const struct cr_op *op, double *seconds) {
+    (void)self, (void)p, (void)op;
+    *seconds = 1e-6;
+    return CR_OK;
+}
+
+/* Only the gradient of the BN of the last block remains, because no convolution computes its sums; for the BNs of the
+ * shortcuts (B) the end of the block computes the sums. */
+static void cifar_fuses_finalize_into_convolutions(void) {
+    for (int b_shortcut = 0; b_shortcut < 2; b_shortcut++) {
+        struct bench_model b;
+        struct cr_program  p;
+        const char        *overrides[]  = {"model.arch=resnet20", b_shortcut ? "model.shortcut=B" : "model.shortcut=A"};
+        struct cr_cost_model cost_model = {.alignment = 64, .cost = costs_a_launch};
+        REQUIRE_OK(bench_open(&b, overrides, 2, 32));
+        REQUIRE_OK(cr_model_program(&b.model, &b.config, CR_PROGRAM_STEP, 4, &p));
+        REQUIRE_OK(cr_pass_fuse(&p, &cost_model));
+        REQUIRE_OK(cr_program_check(&p));
+        const int bns = b_shortcut ? 21 : 19;
+        CHECK_INT(count_kind(&p, CR_OP_bn_finalize), 0);
+        CHECK_INT(COUNT_OUT(&p, conv, next_scale_bias), bns);
+        CHECK_INT(COUNT_OUT(&p, conv_grad, grad_sums), COUNT_OUT(&p, conv_grad, grad_coeffs));
+        CHECK_INT(COUNT_OUT(&p, conv_grad, grad_coeffs) + count_kind(&p, CR_OP_bn_grad_finalize), bns);
+        for (int i = 0; i < p.ops; i++) {
+            if (p.op[i].kind != CR_OP_bn_grad_finalize) continue;
+            for (int k = 0; k < i; k++)
+                CHECK(p.op[k].kind != CR_OP_conv_grad ||
+                      p.op[k].out[CR_OUT_conv_grad_grad_sums] != p.op[i].in[CR_IN_bn_grad_finalize_grad_sums]);
+        }
+        if (!b_shortcut) CHECK_INT(count_kind(&p, CR_OP_bn_grad_finalize), 1);
+        cr_program_free(&p);
+        bench_close(&b);
+    }
+}
+
+TESTS(CASE(conv_fuses_finalize), CASE(finalize_is_not_fused), CASE(finalize_is_not_fused_across_other_ops),
+      CASE(cifar_fuses_finalize_into_convolutions))
