@@ -2,7 +2,8 @@
  *
  * A warp moves 8 rows of 64 columns at a time, in f32, through a panel of shared memory of its own. It then reads them
  * by rows: lane l has 8 neighbouring columns, vector l % 8, of rows l / 8 and l / 8 + 4. So the lanes access whole
- * lines of 128 bytes of the tensors, and a lane has the same 8 columns in all panels. */
+ * lines of 128 bytes of the tensors, and a lane has the same 8 columns in all panels. Results that are final move as
+ * 16-bit elements. */
 #ifndef CK_PANEL_CUH
 #define CK_PANEL_CUH
 
@@ -42,6 +43,24 @@ __device__ __forceinline__ void get_panel(float (&v)[8], uint32_t panel, int row
     set4(v + 4, upper_first ? first : second);
 }
 
+/* The same for 16-bit elements: all 16 rows of a fragment, in rows of 144 bytes, which lie in different banks. */
+enum { HALF_ROW = 72 * 2 };
+static_assert(16 * HALF_ROW <= PANEL_BYTES, "a fragment");
+template <typename T, bool RELU>
+__device__ __forceinline__ void put_half_panel(uint32_t panel, const float (&acc)[8][4]) {
+    const int      lane = (int)threadIdx.x % 32;
+    const uint32_t to   = panel + (uint32_t)(lane / 4 * HALF_ROW + lane % 4 * 4);
+#pragma unroll
+    for (int i = 0; i < 16; i++) {
+        const float low = acc[i % 8][i / 8 * 2], high = acc[i % 8][i / 8 * 2 + 1];
+        ck_put4(to + (uint32_t)(i / 8 * 8 * HALF_ROW + i % 8 * 16),
+                RELU ? ck_pack_relu<T>(low, high) : ck_pack_pair<T>(low, high));
+    }
+}
+__device__ __forceinline__ uint4 get_half_panel(uint32_t panel, int row) {
+    return ck_get16(panel + (uint32_t)(row * HALF_ROW + (int)threadIdx.x % 8 * 16));
+}
+
 /* Sums of a lane's 8 columns; of the rows of all panels so far. */
 struct column_sums {
     float first[8], second[8];
@@ -49,6 +68,16 @@ struct column_sums {
     __device__ column_sums() {
 #pragma unroll
         for (int i = 0; i < 8; i++) first[i] = second[i] = 0.0f;
+    }
+    /* Adds a vector of elements and their squares. */
+    template <typename T> __device__ __forceinline__ void add(uint4 vector) {
+        float v[8];
+        ck_unpack<T>(vector, v);
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            first[i] += v[i];
+            second[i] = fmaf(v[i], v[i], second[i]);
+        }
     }
     /* Adds the four lanes that have the same columns; lanes 0 to 7 have the result. */
     __device__ __forceinline__ void add_lanes() {

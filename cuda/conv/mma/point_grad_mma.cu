@@ -21,16 +21,16 @@ namespace {
 template <typename T, typename P>
 __device__ __forceinline__ void load_constants(const params &p, uint32_t shared, int slice) {
     constexpr int VECTORS = P::C / 8; /* of a row of w */
-    for (int i = (int)threadIdx.x; i < P::K * VECTORS; i += THREADS) {
+    for (int i = (int)threadIdx.x; i < P::K * VECTORS; i += P::THREADS) {
         const int k = i / VECTORS, v = i % VECTORS;
         ck_copy16(ck_chunk_at(shared, P::C * 2, k, v), static_cast<const T *>(p.w) + (int64_t)k * p.C + slice + v * 8,
                   true);
     }
     ck_copy_commit();
-    for (int i = (int)threadIdx.x; i < 3 * P::K; i += THREADS)
-        ck_put4(shared + (uint32_t)(P::ABC_AT + i * 4), p.dy_coeffs[i]);
-    for (int c = (int)threadIdx.x; c < P::C && P::MODE != PLAIN; c += THREADS) {
-        const uint32_t at = shared + (uint32_t)(P::CHANNEL_AT + c * 4);
+    for (int i = (int)threadIdx.x; i < 3 * P::K; i += P::THREADS)
+        ck_put4(shared + (uint32_t)(P::ABC_AT + i / P::K * P::K * 4 + channel_at<8>(i % P::K, P::K)), p.dy_coeffs[i]);
+    for (int c = (int)threadIdx.x; c < P::C && P::MODE != PLAIN; c += P::THREADS) {
+        const uint32_t at = shared + (uint32_t)(P::CHANNEL_AT + channel_at<P::CE>(c, P::C));
         ck_put4(at, p.mean_rstd[slice + c]);
         if (P::MODE == INNER) {
             ck_put4(at + P::C * 4, p.scale_bias[slice + c]);
@@ -41,7 +41,8 @@ __device__ __forceinline__ void load_constants(const params &p, uint32_t shared,
     __syncthreads();
 }
 
-template <typename T, typename P> __global__ void __launch_bounds__(THREADS, 1) point_grad_mma(const params p) {
+template <typename T, typename P>
+__global__ void __launch_bounds__(P::THREADS, P::BLOCKS) point_grad_mma(const params p) {
     extern __shared__ __align__(128) unsigned char memory[];
     const uint32_t                                 shared = ck_shared(memory);
     const int slice = (int)blockIdx.x % p.slices * P::C, group = (int)blockIdx.x / p.slices;
@@ -62,7 +63,7 @@ template <typename P> layout layout_of(const struct ck_point_grad_kind *kind, in
     layout l;
     l.tiles  = (int)((kind->pixels + P::TILE - 1) / P::TILE);
     l.slices = (int)(kind->C / P::C);
-    l.groups = multiprocessors / l.slices > 1 ? multiprocessors / l.slices : 1;
+    l.groups = multiprocessors * P::BLOCKS / l.slices > 1 ? multiprocessors * P::BLOCKS / l.slices : 1;
     if (l.groups > l.tiles) l.groups = l.tiles;
     l.dw_bytes   = (size_t)l.groups * (size_t)(kind->K * kind->C) * sizeof(float);
     l.sums_bytes = (size_t)l.groups * 2 * (size_t)kind->C * sizeof(float);
@@ -81,7 +82,7 @@ cudaError_t start(const struct ck_point_grad *args, void *workspace, int multipr
     const auto  kernel = point_grad_mma<T, P>;
     cudaError_t error  = ck_allow_shared(kernel, P::BYTES);
     if (error != cudaSuccess) return error;
-    kernel<<<(unsigned)(l.groups * l.slices), THREADS, P::BYTES, stream>>>(p);
+    kernel<<<(unsigned)(l.groups * l.slices), P::THREADS, P::BYTES, stream>>>(p);
     error = cudaGetLastError();
     if (error != cudaSuccess) return error;
     const struct pg_parts parts = {p.dw_part, p.sums_part, l.groups, l.groups};
@@ -94,9 +95,9 @@ cudaError_t start(const struct ck_point_grad *args, void *workspace, int multipr
     DO(256, 64, INNER, 64)                                                                                             \
     DO(256, 128, BLOCK, 32, 2)                                                                                         \
     DO(512, 64, INNER, 32, 1)                                                                                          \
-    DO(64, 128, BLOCK, 64)                                                                                             \
+    DO(64, 128, BLOCK, 32, 0, 8)                                                                                       \
     DO(128, 128, BLOCK, 32)                                                                                            \
-    DO(64, 64, PLAIN, 64)                                                                                              \
+    DO(64, 64, PLAIN, 32, 0, 8)                                                                                        \
     DO(256, 64, PLAIN, 64)
 
 enum { SLICES_MAX = 8, PIXELS_MAX = 1 << 30 };

@@ -8,12 +8,13 @@
 namespace {
 
 enum mode { INNER, BLOCK, PLAIN }; /* as in cuda/common/fused_conv.h */
-enum { WARPS = 16, THREADS = WARPS * 32 };
 
 /* KS, CS: channels of dy and of the slice of x. TILE: pixels. COPIES: how many of dy_x and g of the next
- * tile wait in shared memory, for lack of registers; if any, add and bn_x do, too. */
-template <int KS, int CS, int MODE_, int TILE_, int COPIES_ = 0> struct plan {
-    static constexpr int K = KS, C = CS, MODE = MODE_, TILE = TILE_, COPIES = COPIES_;
+ * tile wait in shared memory, for lack of registers; if any, add and bn_x do, too.
+ * WARPS: of a block; two blocks of 8 warps share a multiprocessor. */
+template <int KS, int CS, int MODE_, int TILE_, int COPIES_ = 0, int WARPS_ = 16> struct plan {
+    static constexpr int K = KS, C = CS, MODE = MODE_, TILE = TILE_, COPIES = COPIES_, WARPS = WARPS_,
+                         THREADS = WARPS * 32, BLOCKS = 16 / WARPS;
     /* a thread has the same 8 channels of dy and the same CE of x in all rows: vectors of a row, rows and vectors at a
      * time */
     static constexpr int CE = TILE * C >= THREADS * 8 ? 8 : 4;
@@ -23,7 +24,7 @@ template <int KS, int CS, int MODE_, int TILE_, int COPIES_ = 0> struct plan {
     /* warps of dgrad: parts of the sum over K, rows and columns of v; of wgrad: rows and columns of dw */
     static constexpr int V_DOWN = TILE / 16, V_PARTS = V_DOWN * (C / 16) < WARPS ? 2 : 1,
                          V_ACROSS = WARPS / V_PARTS / V_DOWN, V_COLUMNS = C / V_ACROSS;
-    static constexpr int W_DOWN = K >= 256 ? 8 : 4, W_ACROSS = WARPS / W_DOWN, W_ROWS = K / W_DOWN,
+    static constexpr int W_DOWN = K >= 256 ? 8 : WARPS / 4, W_ACROSS = WARPS / W_DOWN, W_ROWS = K / W_DOWN,
                          W_COLUMNS = C / W_ACROSS;
     static_assert(V_COLUMNS % 16 == 0 && W_ROWS % 16 == 0 && W_COLUMNS % 16 == 0, "whole fragments");
     /* shared memory */
@@ -65,8 +66,10 @@ template <int ELEMENTS> struct elements {
         word[0] = v.x, word[1] = v.y, word[2] = v.z, word[3] = v.w;
     }
     __device__ __forceinline__ void put(uint32_t to) const {
-#pragma unroll
-        for (int i = 0; i < ELEMENTS / 2; i += 2) ck_put8(to + (uint32_t)(i * 4), word[i], word[i + 1]);
+        if constexpr (ELEMENTS == 8)
+            ck_put16(to, make_uint4(word[0], word[1], word[2], word[3]));
+        else
+            ck_put8(to, word[0], word[1]);
     }
     template <typename T> __device__ __forceinline__ void unpack(float (&v)[ELEMENTS]) const {
 #pragma unroll
@@ -94,6 +97,12 @@ __device__ __forceinline__ void get4(float *v, uint32_t from) {
     v[0] = __uint_as_float(word.x), v[1] = __uint_as_float(word.y);
     v[2] = __uint_as_float(word.z), v[3] = __uint_as_float(word.w);
 }
+/* Byte at which channel c of `count` is stored in shared memory: the first halves of all vectors of 8, then the second
+ * halves, so that threads with neighbouring vectors read from different banks. ELEMENTS: of a vector, 8 or 4. */
+template <int ELEMENTS> __device__ __forceinline__ int channel_at(int c, int count) {
+    return ELEMENTS == 4 ? c * 4 : c % 8 / 4 * (count * 2) + c / 8 * 16 + c % 4 * 4;
+}
+
 /* The thread's vectors of a tile: while the products of one tile run, g, dy_x and x of the next are on their way, and
  * add and bn_x of this one. */
 template <typename T, typename P> struct loader {
@@ -127,10 +136,10 @@ template <typename T, typename P> struct loader {
     /* Places of the thread's vector i of add (0) or bn_x (1), and of dy_x (0) or g (1). No other thread uses them, so
      * that its own wait is enough. */
     __device__ __forceinline__ uint32_t c_copy_at(int which, int i) const {
-        return shared + (uint32_t)(P::E_AT + ((which * P::CN + i) * THREADS + (int)threadIdx.x) * (P::CE * 2));
+        return shared + (uint32_t)(P::E_AT + ((which * P::CN + i) * P::THREADS + (int)threadIdx.x) * (P::CE * 2));
     }
     __device__ __forceinline__ uint32_t k_copy_at(int which, int i) const {
-        return shared + (uint32_t)(P::D_AT + ((which * P::KN + i) * THREADS + (int)threadIdx.x) * 16);
+        return shared + (uint32_t)(P::D_AT + ((which * P::KN + i) * P::THREADS + (int)threadIdx.x) * 16);
     }
     /* Starts the copies of add or bn_x. */
     __device__ __forceinline__ void copy_c(int which, const void *from, int tile) const {
@@ -155,11 +164,13 @@ template <typename T, typename P> struct loader {
             }
         }
     }
-    __device__ __forceinline__ void load(int tile) {
+    __device__ __forceinline__ void load_x(int tile) {
+        load_c(x, p.x, tile);
+    }
+    __device__ __forceinline__ void load_g(int tile) {
         load_k<1>(g, p.g, tile);
         load_k<0>(d, p.dy_x, tile);
         if (P::COPIES) ck_copy_commit();
-        load_c(x, p.x, tile);
     }
     template <int WHICH, int N> __device__ __forceinline__ uint4 loaded(const uint4 (&from)[N], int i) const {
         if constexpr (P::COPIES > WHICH)

@@ -20,10 +20,10 @@ template <typename T, typename P> struct worker : loader<T, P> {
 
     const int warp, lane;
     float     dw[W_FRAGMENTS][2 * W_PAIRS][4];
-    float     sums[2][8];  /* of dx and dx*(x-mean), of the thread's 8 channels */
+    float     sums[2][CE]; /* of dx and dx*(x - mean), of the thread's channels */
     vector    held[P::CN]; /* x of this tile (INNER), or bn_x */
     vector    add[P::CN];
-    unsigned  above; /* BLOCK: which elements of x are above 0 */
+    unsigned  above; /* which elements have a ReLU in front of them that is above 0 */
 
     __device__ worker(const params &params_, uint32_t shared_, int slice_)
         : loader<T, P>(params_, shared_, slice_), warp((int)threadIdx.x / 32), lane((int)threadIdx.x % 32), above(0) {
@@ -35,34 +35,37 @@ template <typename T, typename P> struct worker : loader<T, P> {
 
     /* ---- dy and xa in shared memory ---- */
 
+    /* Coefficients of four of the thread's channels of dy. */
+    __device__ __forceinline__ void coefficients(float (&v)[4], int which, int half) const {
+        get4(v, shared + (uint32_t)(P::ABC_AT + which * P::K * 4 + half * (P::K * 2) + this->k_vector() * 16));
+    }
     __device__ __forceinline__ void make_dy(int tile) const {
-        const uint32_t abc = shared + (uint32_t)(P::ABC_AT + this->k_vector() * 32);
         if (P::COPIES) ck_copy_wait_all();
 #pragma unroll
         for (int half = 0; half < 2; half++) { /* 4 channels at a time, for the registers of the coefficients */
             float a[4], b[4], c[4];
-            get4(a, abc + (uint32_t)(half * 16));
-            get4(b, abc + (uint32_t)(half * 16 + P::K * 4));
-            get4(c, abc + (uint32_t)(half * 16 + P::K * 8));
+            coefficients(a, 0, half), coefficients(b, 1, half), coefficients(c, 2, half);
 #pragma unroll
             for (int i = 0; i < P::KN; i++) {
-                const uint4  u = this->template loaded<1>(g, i), v = this->template loaded<0>(d, i);
-                const float2 g0 = ck_pair<T>(half ? u.z : u.x), g1 = ck_pair<T>(half ? u.w : u.y),
-                             d0 = ck_pair<T>(half ? v.z : v.x), d1 = ck_pair<T>(half ? v.w : v.y);
-                const bool     is = this->exists(tile, this->k_row(i));
-                const uint32_t y0 = ck_pack_pair<T>(fmaf(a[0], g0.x, fmaf(b[0], d0.x, c[0])),
-                                                    fmaf(a[1], g0.y, fmaf(b[1], d0.y, c[1]))),
-                               y1 = ck_pack_pair<T>(fmaf(a[2], g1.x, fmaf(b[2], d1.x, c[2])),
-                                                    fmaf(a[3], g1.y, fmaf(b[3], d1.y, c[3])));
+                const uint4    u = this->template loaded<1>(g, i), v = this->template loaded<0>(d, i);
+                const bool     is   = this->exists(tile, this->k_row(i));
+                const uint32_t low  = dy_word(half ? u.z : u.x, half ? v.z : v.x, a, b, c, 0),
+                               high = dy_word(half ? u.w : u.y, half ? v.w : v.y, a, b, c, 2);
                 ck_put8(ck_chunk_at(shared + P::DY_AT, P::K * 2, this->k_row(i), this->k_vector()) +
                             (uint32_t)(half * 8),
-                        is ? y0 : 0, is ? y1 : 0);
+                        is ? low : 0, is ? high : 0);
             }
         }
     }
-    /* Mean, scale or bias of four of the thread's channels of x. */
+    static __device__ __forceinline__ uint32_t dy_word(uint32_t g, uint32_t d, const float (&a)[4], const float (&b)[4],
+                                                       const float (&c)[4], int i) {
+        const float2 u = ck_pair<T>(g), v = ck_pair<T>(d);
+        return ck_pack_pair<T>(fmaf(a[i], u.x, fmaf(b[i], v.x, c[i])),
+                               fmaf(a[i + 1], u.y, fmaf(b[i + 1], v.y, c[i + 1])));
+    }
+    /* Mean (0), scale (1) or bias (2) of four of the thread's channels of x. */
     __device__ __forceinline__ void channels(float (&v)[4], int which, int from) const {
-        get4(v, shared + (uint32_t)(P::CHANNEL_AT + (which * P::C + this->c_vector() * CE + from) * 4));
+        get4(v, shared + (uint32_t)(P::CHANNEL_AT + which * P::C * 4 + from / 4 * (P::C * 2) + this->c_vector() * 16));
     }
     __device__ __forceinline__ void activate(float (&v)[CE]) const {
 #pragma unroll
@@ -79,17 +82,18 @@ template <typename T, typename P> struct worker : loader<T, P> {
         for (int i = 0; i < P::CN; i++) {
             const int row = this->c_row(i), byte = this->c_vector() * CE * 2;
             vector    here = x[i];
-            float     v[CE];
-            here.template unpack<T>(v);
-            if (MODE == INNER) {
-                held[i] = here;
-                activate(v);
-                here.template pack<T>(v);
-                if (!this->exists(tile, row)) here.clear();
-            }
-            if (MODE == BLOCK) {
+            if (MODE != PLAIN) {
+                float v[CE];
+                here.template unpack<T>(v);
+                if (MODE == INNER) {
+                    held[i] = here;
+                    activate(v);
+                    here.template pack<T>(v);
+                    if (!this->exists(tile, row)) here.clear();
+                } else {
 #pragma unroll
-                for (int j = 0; j < CE; j++) above |= (v[j] > 0.0f ? 1u : 0u) << (CE * i + j);
+                    for (int j = 0; j < CE; j++) above |= (v[j] > 0.0f ? 1u : 0u) << (CE * i + j);
+                }
             }
             here.put(ck_chunk_at(shared + P::XA_AT, P::C * 2, row, byte / 16) + (uint32_t)(byte % 16));
         }
@@ -120,7 +124,7 @@ template <typename T, typename P> struct worker : loader<T, P> {
     /* v = dy * w, in f32 in shared memory, in V_PARTS parts of the sum over K. */
     __device__ __forceinline__ void dgrad() const {
         constexpr int PART = P::K / P::V_PARTS;
-        const int     part = warp / (WARPS / P::V_PARTS), w = warp % (WARPS / P::V_PARTS);
+        const int     part = warp / (P::WARPS / P::V_PARTS), w = warp % (P::WARPS / P::V_PARTS);
         const int     row = w / P::V_ACROSS * 16, c = w % P::V_ACROSS * P::V_COLUMNS;
         float         v[2 * V_PAIRS][4];
 #pragma unroll
@@ -171,27 +175,29 @@ template <typename T, typename P> struct worker : loader<T, P> {
         for (int i = 0; i < CE; i++)
             v[i] = CE == 4 ? half[0][i % 4] : (i < 4) != upper_first ? half[0][i % 4] : half[1][i % 4];
     }
-    /* The ReLU mask of vector i, and the sums; other: elements of x, or of bn_x. */
-    __device__ __forceinline__ void mask(float (&v)[CE], const float (&other)[CE], int i) {
+    /* The ReLU mask of vector i, and the sums; other: x, or bn_x. */
+    __device__ __forceinline__ void mask(float (&v)[CE], const vector &other, int i) {
+        float x_[CE];
+        other.template unpack<T>(x_);
 #pragma unroll
-        for (int from = 0; from < CE; from += 4) { /* for the registers of the vectors */
+        for (int from = 0; from < CE; from += 4) {
             float mean[4], scale[4], bias[4];
             channels(mean, 0, from);
             if (MODE == INNER) channels(scale, 1, from), channels(bias, 2, from);
 #pragma unroll
             for (int j = from; j < from + 4; j++) {
-                const bool is = MODE == INNER ? fmaf(other[j], scale[j - from], bias[j - from]) > 0.0f
+                const bool is = MODE == INNER ? fmaf(x_[j], scale[j - from], bias[j - from]) > 0.0f
                                               : (above >> (CE * i + j) & 1u) != 0;
                 v[j]          = is ? v[j] : 0.0f;
                 sums[0][j] += v[j];
-                sums[1][j] = fmaf(v[j], other[j] - mean[j - from], sums[1][j]);
+                sums[1][j] = fmaf(v[j], x_[j] - mean[j - from], sums[1][j]);
             }
         }
     }
     __device__ __forceinline__ void finish(int tile) {
 #pragma unroll
         for (int i = 0; i < P::CN; i++) {
-            float  v[CE], other[CE];
+            float  v[CE];
             vector result;
             get_v(v, this->c_row(i));
             if (!this->exists(tile, this->c_row(i))) continue;
@@ -200,21 +206,20 @@ template <typename T, typename P> struct worker : loader<T, P> {
                 held[i].get(this->c_copy_at(1, i));
             }
             if (MODE != INNER && p.add) {
+                float other[CE];
                 add[i].template unpack<T>(other);
 #pragma unroll
                 for (int j = 0; j < CE; j++) v[j] += other[j];
             }
-            if (MODE != PLAIN) {
-                held[i].template unpack<T>(other);
-                mask(v, other, i);
-            }
+            if (MODE != PLAIN) mask(v, held[i], i);
             result.template pack<T>(v);
             result.store(static_cast<T *>(p.dx), this->c_at(tile, i));
         }
     }
 
     __device__ __forceinline__ void run(int first, int step) {
-        this->load(first);
+        this->load_x(first);
+        this->load_g(first);
         for (int tile = first; tile < p.tiles; tile += step) {
             make_dy(tile);
             make_xa(tile);
@@ -224,10 +229,11 @@ template <typename T, typename P> struct worker : loader<T, P> {
                 this->copy_c(1, p.bn_x, tile);
                 ck_copy_commit();
             }
-            this->load(tile + step);
             if (MODE != INNER && !COPIES && p.add) this->load_c(add, p.add, tile);
             if (MODE == BLOCK && !COPIES) this->load_c(held, p.bn_x, tile);
+            this->load_x(tile + step);
             wgrad();
+            this->load_g(tile + step); /* later: loads that wait for a place delay those from shared memory */
             dgrad();
             __syncthreads();               /* v is complete; nobody reads dy and xa */
             if (COPIES) ck_copy_wait<1>(); /* add and bn_x; dy_x may be on its way */
@@ -260,9 +266,9 @@ template <typename T, typename P> struct worker : loader<T, P> {
             if (lane < P::CV) ck_put4(at + (uint32_t)(((warp * 2 + i / CE) * P::C + lane * CE + i % CE) * 4), s);
         }
         __syncthreads();
-        for (int i = (int)threadIdx.x; i < 2 * P::C; i += THREADS) {
+        for (int i = (int)threadIdx.x; i < 2 * P::C; i += P::THREADS) {
             float sum = 0.0f;
-            for (int w = 0; w < WARPS; w++) sum += __uint_as_float(ck_get4(at + (uint32_t)((w * 2 * P::C + i) * 4)));
+            for (int w = 0; w < P::WARPS; w++) sum += __uint_as_float(ck_get4(at + (uint32_t)((w * 2 * P::C + i) * 4)));
             p.sums_part[((int64_t)group * 2 + i / P::C) * p.C + slice + i % P::C] = sum;
         }
     }

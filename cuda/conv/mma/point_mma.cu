@@ -25,6 +25,7 @@ template <typename T, int COLUMNS, int KIND> __global__ void __launch_bounds__(T
     if (p.plan.resident) copier.copy_all_w();
     for (int s = 0; s < p.plan.stages - 1; s++) copier.next(s);
     worker.set_vectors(p, shared, column);
+    __syncthreads(); /* the bias is complete */
     int stage = 0;
     for (int tile = group; tile < p.plan.tiles; tile += p.plan.groups) {
         worker.clear();

@@ -27,24 +27,37 @@ template <typename T, int COLUMNS, int KIND> struct worker {
           lane((int)threadIdx.x % 32), first_row((int)threadIdx.x / 32 / ACROSS * WARP_ROWS),
           part((int)threadIdx.x / 32 % ACROSS), k(column + part * 64 + lane % 8 * 8) {}
 
+    /* The products start from the bias. */
     __device__ __forceinline__ void clear() {
 #pragma unroll
-        for (int i = 0; i < FRAGMENTS * 32; i++) acc[i / 32][i / 4 % 8][i % 4] = 0.0f;
+        for (int n = 0; n < 8; n++) {
+            float2 bias = make_float2(0.0f, 0.0f);
+            if (KIND == INFER)
+                bias = ck_get8(shared + (uint32_t)(p.plan.column_at + (part * 64 + n * 8 + lane % 4 * 2) * 4));
+#pragma unroll
+            for (int m = 0; m < FRAGMENTS; m++) {
+                acc[m][n][0] = acc[m][n][2] = bias.x;
+                acc[m][n][1] = acc[m][n][3] = bias.y;
+            }
+        }
     }
 
     /* ---- product ---- */
 
-    __device__ __forceinline__ void activate(uint32_t (&a)[4], int c) const {
+    /* ReLU(x*scale + bias) of 16 channels from c on, of all fragments. */
+    __device__ __forceinline__ void activate(uint32_t (&a)[FRAGMENTS][4], int c) const {
         const uint32_t at = shared + (uint32_t)(p.plan.scale_bias_at + (c + lane % 4 * 2) * 4);
 #pragma unroll
         for (int half = 0; half < 2; half++) { /* channels 0..7 and 8..15: words 0, 1 and 2, 3 */
             const float2 scale = ck_get8(at + (uint32_t)(half * 32)),
                          bias  = ck_get8(at + (uint32_t)((half * 8 + p.C) * 4));
 #pragma unroll
-            for (int j = 2 * half; j < 2 * half + 2; j++) {
-                const float2 v = ck_pair<T>(a[j]);
-                a[j]           = ck_pack_relu<T>(fmaf(v.x, scale.x, bias.x), fmaf(v.y, scale.y, bias.y));
-            }
+            for (int m = 0; m < FRAGMENTS; m++)
+#pragma unroll
+                for (int j = 2 * half; j < 2 * half + 2; j++) {
+                    const float2 v = ck_pair<T>(a[m][j]);
+                    a[m][j]        = ck_pack_relu<T>(fmaf(v.x, scale.x, bias.x), fmaf(v.y, scale.y, bias.y));
+                }
         }
     }
     __device__ __forceinline__ void multiply(int stage, int step) {
@@ -55,10 +68,8 @@ template <typename T, int COLUMNS, int KIND> struct worker {
         for (int i = 0; i < STEP; i += 16) {
             uint32_t a[FRAGMENTS][4];
 #pragma unroll
-            for (int m = 0; m < FRAGMENTS; m++) {
-                ck_mma_a(a[m], x, 128, first_row + m * 16, i);
-                if (KIND == ACT) activate(a[m], step * STEP + i);
-            }
+            for (int m = 0; m < FRAGMENTS; m++) ck_mma_a(a[m], x, 128, first_row + m * 16, i);
+            if (KIND == ACT) activate(a, step * STEP + i);
 #pragma unroll
             for (int n = 0; n < 4; n++) {
                 uint32_t b[4];
@@ -104,16 +115,6 @@ template <typename T, int COLUMNS, int KIND> struct worker {
         set4(v, ck_get16(shared + (uint32_t)(p.plan.column_at + (which * COLUMNS + column) * 4)));
     }
 
-    __device__ __forceinline__ void infer(float (&v)[8]) const {
-        const float least = p.relu ? 0.0f : __int_as_float((int)0xff800000); /* minus infinity */
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            float bias[4];
-            vector(bias, 0, half);
-#pragma unroll
-            for (int i = 0; i < 4; i++) v[half * 4 + i] = ck_at_least(v[half * 4 + i] + bias[i], least);
-        }
-    }
     __device__ __forceinline__ void mask(float (&v)[8], const float (&x)[8]) const {
 #pragma unroll
         for (int half = 0; half < 2; half++) {
@@ -139,36 +140,32 @@ template <typename T, int COLUMNS, int KIND> struct worker {
             }
         }
     }
-    __device__ __forceinline__ void add_sums(const float (&v)[8]) {
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            sums.first[i] += v[i];
-            sums.second[i] = fmaf(v[i], v[i], sums.second[i]);
-        }
+    __device__ __forceinline__ void store(uint4 vector, int row) const {
+        ck_store_whole(static_cast<T *>(p.y) + (int64_t)row * p.K + k, vector);
     }
-    /* Stores the lane's 8 elements; at: their vector's number in y. */
-    __device__ __forceinline__ void finish_vector(float (&v)[8], uint4 add, uint4 bn, int64_t at) {
+    /* Stores the lane's 8 elements of a row after add, mask and ReLU. */
+    __device__ __forceinline__ void finish_vector(float (&v)[8], uint4 add, uint4 bn, int row) {
         float other[8];
-        if (ADDS && p.add) {
+        if (p.add) {
             ck_unpack<T>(add, other);
 #pragma unroll
             for (int i = 0; i < 8; i++) v[i] += other[i];
         }
-        if (KIND == INFER) infer(v);
+        if (KIND == INFER && p.relu) {
+#pragma unroll
+            for (int i = 0; i < 8; i++) v[i] = ck_relu(v[i]);
+        }
         if (KIND == GRADIENT) {
             ck_unpack<T>(bn, other);
             mask(v, other);
         }
         const uint4 word = ck_pack<T>(v);
-        ck_store_whole(static_cast<T *>(p.y) + at * 8, word);
-        if (!SUMS || !p.partial) return;
-        ck_unpack<T>(word, v);
-        if (KIND == GRADIENT)
+        store(word, row);
+        if (KIND == GRADIENT && p.partial) {
+            ck_unpack<T>(word, v);
             add_bn_sums(v, other);
-        else
-            add_sums(v);
+        }
     }
-
     /* Vectors of add and bn_x for two rows of a panel. */
     struct loaded {
         uint4 add[2], bn[2];
@@ -179,7 +176,7 @@ template <typename T, int COLUMNS, int KIND> struct worker {
             const int64_t at = (int64_t)(row + 4 * i) * (p.K / 8) + k / 8;
             const bool    is = k < p.K && row + 4 * i < p.rows;
             l.add[i] = l.bn[i] = make_uint4(0, 0, 0, 0);
-            if (ADDS && is && p.add) l.add[i] = ck_load(static_cast<const T *>(p.add), at);
+            if (is && p.add) l.add[i] = ck_load(static_cast<const T *>(p.add), at);
             if (KIND == GRADIENT && is) l.bn[i] = ck_load(static_cast<const T *>(p.bn_x), at);
         }
     }
@@ -191,8 +188,25 @@ template <typename T, int COLUMNS, int KIND> struct worker {
         for (int i = 0; i < 2; i++) {
             float v[8];
             get_panel(v, panel, lane / 8 + 4 * i);
-            if (k < p.K && row + 4 * i < p.rows)
-                finish_vector(v, l.add[i], l.bn[i], (int64_t)(row + 4 * i) * (p.K / 8) + k / 8);
+            if (k < p.K && row + 4 * i < p.rows) finish_vector(v, l.add[i], l.bn[i], row + 4 * i);
+        }
+        __syncwarp();
+    }
+
+    /* A fragment whose results are final; row: the lane's first one. */
+    __device__ __forceinline__ void finish_plain(const float (&of)[8][4], int row) {
+        if (KIND == INFER && p.relu)
+            put_half_panel<T, true>(panel, of);
+        else
+            put_half_panel<T, false>(panel, of);
+        __syncwarp();
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const uint4 word = get_half_panel(panel, lane / 8 + 4 * i);
+            if (k < p.K && row + 4 * i < p.rows) {
+                store(word, row + 4 * i);
+                if (SUMS && p.partial) sums.template add<T>(word);
+            }
         }
         __syncwarp();
     }
@@ -202,12 +216,16 @@ template <typename T, int COLUMNS, int KIND> struct worker {
 #pragma unroll
         for (int m = 0; m < FRAGMENTS; m++) {
             const int row = tile * ROWS + first_row + m * 16 + lane / 8;
-            loaded    low = {}, high = {};
-            if (ADDS) load(low, row);
-            if (ADDS && KIND != GRADIENT) load(high, row + 8);
-            finish_half<0>(acc[m], low, row);
-            if (KIND == GRADIENT) load(high, row + 8);
-            finish_half<1>(acc[m], high, row + 8);
+            if (KIND == GRADIENT || (ADDS && p.add)) {
+                loaded low = {}, high = {};
+                load(low, row);
+                if (KIND != GRADIENT) load(high, row + 8);
+                finish_half<0>(acc[m], low, row);
+                if (KIND == GRADIENT) load(high, row + 8);
+                finish_half<1>(acc[m], high, row + 8);
+            } else {
+                finish_plain(acc[m], row);
+            }
         }
     }
 

@@ -13,13 +13,17 @@
 namespace {
 
 enum {
-    CONFIGS  = 2,
-    G_ROW    = COLUMNS * 2,
-    G_BYTES  = LINES * LINE * G_ROW,
-    X_AT     = G_BYTES, /* of a stage */
-    STAGE    = G_BYTES + (X_BYTES + 127) / 128 * 128,
-    BYTES    = STAGES * STAGE,
-    ELEMENTS = TAPS * DEPTH /* of a filter */
+    CONFIGS   = 2,
+    LINES     = 2,
+    FRAGMENTS = LINES * ACROSS,
+    X_ROWS    = LINES + SIDE - 1,
+    X_BYTES   = X_ROWS * ROW_BYTES,
+    G_ROW     = COLUMNS * 2,
+    G_BYTES   = LINES * LINE * G_ROW,
+    X_AT      = G_BYTES, /* of a stage */
+    STAGE     = G_BYTES + (X_BYTES + 127) / 128 * 128,
+    BYTES     = STAGES * STAGE,
+    ELEMENTS  = TAPS * DEPTH /* of a filter */
 };
 
 struct params {
@@ -55,7 +59,7 @@ template <typename T, int DOWN> struct worker {
                 ck_copy16(ck_chunk_at(to, G_ROW, pixel, i % 8),
                           static_cast<const T *>(p.g) + (is ? from + i % 8 * 8 : 0), is);
             }
-            copy_x<THREADS>(p.shape, p.x, at, to + X_AT);
+            copy_x<THREADS, X_ROWS>(p.shape, p.x, at, to + X_AT);
         }
         ck_copy_commit();
     }
@@ -136,7 +140,7 @@ int ck_stem_grad_mma_configs(void) {
 }
 
 size_t ck_stem_grad_mma_workspace(const struct ck_stem_grad *a, const struct ck_mma_gpu *gpu) {
-    const shape s = shape_of(a->N, a->H, a->W, a->K);
+    const shape s = shape_of(a->N, a->H, a->W, a->K, FRAGMENTS);
     return sizeof(float) * (size_t)groups_of(s, gpu->multiprocessors) * (size_t)a->K * ELEMENTS;
 }
 
@@ -144,7 +148,7 @@ cudaError_t ck_stem_grad_mma(const struct ck_stem_grad *a, void *workspace, cons
                              cudaStream_t stream) {
     if (!ck_stem_grad_mma_supports(a, gpu) || a->config < 0 || a->config >= CONFIGS) return cudaErrorInvalidValue;
     params p                = {};
-    p.shape                 = shape_of(a->N, a->H, a->W, a->K);
+    p.shape                 = shape_of(a->N, a->H, a->W, a->K, FRAGMENTS);
     p.groups                = groups_of(p.shape, gpu->multiprocessors);
     p.x                     = a->x;
     p.g                     = a->g;

@@ -1,12 +1,13 @@
 /* cuda/conv/mma/stem_mma.cu: forward convolution of the space-to-depth stem (cuda/conv/mma/stem_mma.h).
  *
- * Bytes a pixel: 32 of x, read 2.5 times (mostly from L2), and 128 of y. 32,768 operations a pixel for 64 channels. The
- * limiter is the tensor cores, closely followed by shared memory: 6 ldmatrix for 16 products. At batch 256 and 224x224
+ * Bytes a pixel: 32 of x, read twice (mostly from L2), and 128 of y. 32,768 operations a pixel for 64 channels. The
+ * limiter is the tensor cores, closely followed by shared memory. At batch 256 and 224x224
  * images: 105 GFLOP, 175 us at 600 TFLOP/s; memory takes 124 us.
  *
- * A block has 64 channels, whose filters stay in shared memory, and every groups-th tile of 2 x 112 pixels. Each of its
- * 7 warps computes 32 pixels x 64 channels. Copies of the next tile's x run during the products. Results leave through
- * cuda/conv/mma/panel.cuh; the panels use the place of the x that was just read. */
+ * A block has 64 channels, whose filters stay in shared memory, and every groups-th tile of 288 pixels. Each of its
+ * 6 warps computes 48 pixels x 64 channels, which takes 7 ldmatrix for 24 products. Copies of the next tile's x run
+ * during the products. Results leave through cuda/conv/mma/panel.cuh; the panels use the place of the x that was just
+ * read. */
 #include "cuda/common/column_sums.cuh"
 #include "cuda/conv/mma/panel.cuh"
 #include "cuda/conv/mma/stem_mma.cuh"
@@ -14,8 +15,12 @@
 namespace {
 
 enum {
-    WARPS     = FRAGMENTS / 2,
+    EACH      = 3, /* fragments of a warp */
+    WARPS     = 6,
     THREADS   = WARPS * 32,
+    FRAGMENTS = WARPS * EACH,
+    X_ROWS    = (FRAGMENTS + ACROSS - 2) / ACROSS + 1 + SIDE - 1, /* below the lines that a tile can touch */
+    X_BYTES   = X_ROWS * ROW_BYTES,
     W_ROW     = TAPS * DEPTH * 2,
     X_AT      = COLUMNS * W_ROW,
     VECTOR_AT = X_AT + STAGES * X_BYTES,
@@ -38,7 +43,7 @@ template <typename T, bool INFER> struct worker {
     const params  &p;
     const uint32_t shared;
     const int      warp, lane, column; /* column: first channel of the block */
-    float          acc[2][8][4];
+    float          acc[EACH][8][4];
     column_sums    sums;
 
     __device__ worker(const params &params_, uint32_t shared_, int column_)
@@ -56,71 +61,69 @@ template <typename T, bool INFER> struct worker {
     }
 
     /* Address of this lane's row of fragment m: pixel lane % 16 of plane lane / 16. */
-    __device__ __forceinline__ uint32_t pixels(uint32_t x, int m) const {
-        const int f = warp * 2 + m;
+    __device__ __forceinline__ uint32_t pixels(uint32_t x, int m, int first) const {
+        const int f = first + warp * EACH + m;
         return x + (uint32_t)((line_of(f) * 2 + lane / 16) * PLANE_BYTES + (pixel_of(f) + lane % 16) * 16);
     }
-    __device__ __forceinline__ void multiply(uint32_t x) {
-        const uint32_t from[2] = {pixels(x, 0), pixels(x, 1)};
+    __device__ __forceinline__ void multiply(uint32_t x, int first) {
+        uint32_t from[EACH];
 #pragma unroll
-        for (int i = 0; i < 64; i++) acc[i / 32][i / 4 % 8][i % 4] = 0.0f;
+        for (int m = 0; m < EACH; m++) from[m] = pixels(x, m, first);
+        clear();
 #pragma unroll 2
         for (int tap = 0; tap < TAPS; tap++) {
             const uint32_t on = (uint32_t)(tap / SIDE * ROW_BYTES + tap % SIDE * 16);
-            uint32_t       a[2][4];
+            uint32_t       a[EACH][4];
 #pragma unroll
-            for (int m = 0; m < 2; m++) ck_ldmatrix(a[m], from[m] + on);
+            for (int m = 0; m < EACH; m++) ck_ldmatrix(a[m], from[m] + on);
 #pragma unroll
             for (int n = 0; n < 4; n++) {
                 uint32_t b[4];
                 ck_mma_b(b, shared, W_ROW, n * 16, tap * DEPTH);
 #pragma unroll
-                for (int m = 0; m < 2; m++) {
+                for (int m = 0; m < EACH; m++) {
                     ck_mma<T>(acc[m][2 * n], a[m], b[0], b[1]);
                     ck_mma<T>(acc[m][2 * n + 1], a[m], b[2], b[3]);
                 }
             }
         }
     }
-
-    __device__ __forceinline__ void finish_vector(float (&v)[8], int64_t pixel) {
-        if (INFER) {
-            const float least = p.relu ? 0.0f : __int_as_float((int)0xff800000); /* minus infinity */
-            float       bias[8];
-            get8(bias, shared + (uint32_t)(VECTOR_AT + lane % 8 * 32));
+    /* The products start from the bias. */
+    __device__ __forceinline__ void clear() {
 #pragma unroll
-            for (int i = 0; i < 8; i++) v[i] = ck_at_least(v[i] + bias[i], least);
-        } else {
+        for (int n = 0; n < 8; n++) {
+            float2 bias = make_float2(0.0f, 0.0f);
+            if (INFER) bias = ck_get8(shared + (uint32_t)(VECTOR_AT + (n * 8 + lane % 4 * 2) * 4));
 #pragma unroll
-            for (int i = 0; i < 8; i++) {
-                sums.first[i] += v[i];
-                sums.second[i] = fmaf(v[i], v[i], sums.second[i]);
+            for (int m = 0; m < EACH; m++) {
+                acc[m][n][0] = acc[m][n][2] = bias.x;
+                acc[m][n][1] = acc[m][n][3] = bias.y;
             }
         }
-        ck_store_whole(static_cast<T *>(p.y) + pixel * p.shape.K + column + lane % 8 * 8, ck_pack<T>(v));
     }
-    template <int HALF>
-    __device__ __forceinline__ void finish_half(const float (&of)[8][4], uint32_t panel, int64_t first, int inside) {
-        put_panel<HALF>(panel, of);
-        __syncwarp();
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            const int row = lane / 8 + 4 * i;
-            float     v[8];
-            get_panel(v, panel, row);
-            if (HALF * 8 + row < inside) finish_vector(v, first + HALF * 8 + row);
-        }
-        __syncwarp();
-    }
+
     __device__ __forceinline__ void finish(const place &at, uint32_t x) {
         const uint32_t panel = x + (uint32_t)(warp * PANEL_BYTES);
 #pragma unroll
-        for (int m = 0; m < 2; m++) {
-            const int     f = warp * 2 + m, row = at.p + line_of(f), q = at.q + pixel_of(f);
+        for (int m = 0; m < EACH; m++) {
+            const int     f = at.first + warp * EACH + m, row = at.p + line_of(f), q = at.q + pixel_of(f);
             const int     inside = row < p.shape.P ? p.shape.Q - q : 0; /* pixels of the fragment that are in y */
             const int64_t first  = ((int64_t)at.n * p.shape.P + row) * p.shape.Q + q;
-            finish_half<0>(acc[m], panel, first, inside);
-            finish_half<1>(acc[m], panel, first, inside);
+            if (INFER && p.relu)
+                put_half_panel<T, true>(panel, acc[m]);
+            else
+                put_half_panel<T, false>(panel, acc[m]);
+            __syncwarp();
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const int   pixel = lane / 8 + 4 * i;
+                const uint4 word  = get_half_panel(panel, pixel);
+                if (pixel < inside) {
+                    ck_store_whole(static_cast<T *>(p.y) + (first + pixel) * p.shape.K + column + lane % 8 * 8, word);
+                    if (!INFER) sums.template add<T>(word);
+                }
+            }
+            __syncwarp();
         }
     }
 
@@ -128,7 +131,7 @@ template <typename T, bool INFER> struct worker {
         return shared + (uint32_t)(X_AT + i % STAGES * X_BYTES);
     }
     __device__ __forceinline__ void copy(int tile, int i) const {
-        if (tile < p.shape.tiles) copy_x<THREADS>(p.shape, p.x, place(p.shape, tile), stage(i));
+        if (tile < p.shape.tiles) copy_x<THREADS, X_ROWS>(p.shape, p.x, place(p.shape, tile), stage(i));
         ck_copy_commit();
     }
     __device__ __forceinline__ void run(int group) {
@@ -138,7 +141,7 @@ template <typename T, bool INFER> struct worker {
             ck_copy_wait<0>();
             __syncthreads(); /* this tile's x is complete; the panels in the other stage have been read */
             copy(tile + p.groups, i + 1);
-            multiply(stage(i));
+            multiply(stage(i), place(p.shape, tile).first);
             __syncthreads(); /* x has been read */
             finish(place(p.shape, tile), stage(i));
         }
@@ -186,7 +189,7 @@ bool ck_stem_mma_supports(const struct ck_stem_conv *a, const struct ck_mma_gpu 
 }
 
 size_t ck_stem_mma_workspace(const struct ck_stem_conv *a, const struct ck_mma_gpu *gpu) {
-    const shape s = shape_of(a->N, a->H, a->W, a->K);
+    const shape s = shape_of(a->N, a->H, a->W, a->K, FRAGMENTS);
     return a->sums ? sizeof(float) * 2 * (size_t)groups_of(s, gpu->multiprocessors) * (size_t)a->K : 0;
 }
 
@@ -194,7 +197,7 @@ cudaError_t ck_stem_mma(const struct ck_stem_conv *a, void *workspace, const str
                         cudaStream_t stream) {
     if (!ck_stem_mma_supports(a, gpu)) return cudaErrorInvalidValue;
     params p                = {};
-    p.shape                 = shape_of(a->N, a->H, a->W, a->K);
+    p.shape                 = shape_of(a->N, a->H, a->W, a->K, FRAGMENTS);
     p.groups                = groups_of(p.shape, gpu->multiprocessors);
     p.x                     = a->x;
     p.w                     = a->w;
