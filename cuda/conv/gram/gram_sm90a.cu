@@ -107,27 +107,35 @@ template <typename T, int STAGE, int CHUNKS, bool ACT> struct multiplier {
     __device__ __forceinline__ uint32_t stage_at(int at) const {
         return shared + (uint32_t)(at * STAGE * CHUNK);
     }
+    __device__ __forceinline__ uint32_t place(int at, int r) const {
+        return stage_at(at) + (uint32_t)(vector / 8 * CHUNK + r * 128 + (vector % 8 ^ r % 8) * 16);
+    }
+    /* TAIL: the tile has fewer pixels, `valid`. */
+    template <bool TAIL> __device__ __forceinline__ void center_rows(int at, int valid) {
+        uint4 word[PIXELS / ROWS]; /* all loads first */
+#pragma unroll
+        for (int i = 0; i < PIXELS / ROWS; i++) word[i] = ck_get16(place(at, row + i * ROWS));
+#pragma unroll
+        for (int i = 0; i < PIXELS / ROWS; i++) {
+            const bool is = !TAIL || row + i * ROWS < valid;
+            float      v[8];
+            ck_unpack<T>(word[i], v);
+            activate(v);
+#pragma unroll
+            for (int j = 0; j < 8; j++) {
+                v[j] = is ? v[j] - t[j] : 0.0f;
+                sum[j] += v[j];
+            }
+            ck_put16(place(at, row + i * ROWS), ck_pack<T>(v));
+        }
+    }
     /* Replaces this thread's part of a tile by a - t; rows behind the last pixel by 0. */
     __device__ __forceinline__ void center_tile(int at, int tile) {
-        const uint32_t from  = stage_at(at) + (uint32_t)(vector / 8 * CHUNK);
-        const int      valid = p.pixels - tile * PIXELS;
-#pragma unroll
-        for (int r = row; r < PIXELS; r += ROWS) {
-            const uint32_t place = from + (uint32_t)(r * 128 + (vector % 8 ^ r % 8) * 16);
-            uint4          word  = make_uint4(0, 0, 0, 0);
-            if (r < valid) {
-                float v[8];
-                ck_unpack<T>(ck_get16(place), v);
-                activate(v);
-#pragma unroll
-                for (int i = 0; i < 8; i++) {
-                    v[i] -= t[i];
-                    sum[i] += v[i];
-                }
-                word = ck_pack<T>(v);
-            }
-            ck_put16(place, word);
-        }
+        const int valid = p.pixels - tile * PIXELS;
+        if (valid < PIXELS)
+            center_rows<true>(at, valid);
+        else
+            center_rows<false>(at, valid);
         ck_fence_async();
     }
     __device__ __forceinline__ void barrier() const {

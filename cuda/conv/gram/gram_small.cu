@@ -7,7 +7,7 @@
 
 namespace {
 
-constexpr int THREADS = 512, WARPS = THREADS / 32, RUN = 8, KB = 8, CB = 4; /* output, input channels of a block */
+constexpr int THREADS = 512, WARPS = THREADS / 32, RUN = 16, KB = 8, CB = 4; /* output, input channels of a block */
 
 /* Sums over the lanes of a warp, the result in all lanes. */
 __device__ __forceinline__ double warp_sum(double v) {
@@ -48,20 +48,27 @@ struct part {
     }
 };
 
-/* sum[i] += the sum over the lines of the part of left[i][line] * right(line). */
-template <int N, class Right>
-__device__ __forceinline__ void add_products(double (&sum)[N], const double *left, int stride, const part &p,
-                                             const Right &right) {
+/* sum[i] += the sum over the lines of the part of left[line][i] * value(load(line), line). The loads of a run start before
+ * the products of the run before. */
+template <int N, class Load, class Value>
+__device__ __forceinline__ void add_products(double (&sum)[N], const double *left, const part &p, const Load &load,
+                                             const Value &value) {
+    float v[RUN], next[RUN];
+#pragma unroll
+    for (int r = 0; r < RUN; r++) next[r] = p.first + r < p.end ? load(p.first + r) : 0.0f;
     for (int l = p.first; l < p.end; l += RUN) {
-        double v[RUN];
 #pragma unroll
-        for (int r = 0; r < RUN; r++) v[r] = l + r < p.end ? right(l + r) : 0.0;
+        for (int r = 0; r < RUN; r++) {
+            v[r]    = next[r];
+            next[r] = l + RUN + r < p.end ? load(l + RUN + r) : 0.0f;
+        }
 #pragma unroll
-        for (int r = 0; r < RUN; r++)
-            if (l + r < p.end) {
+        for (int r = 0; r < RUN; r++) {
+            if (l + r >= p.end) break;
+            const double factor = value(v[r], l + r);
 #pragma unroll
-                for (int i = 0; i < N; i++) sum[i] = fma(left[i * stride + l + r], v[r], sum[i]);
-            }
+            for (int i = 0; i < N; i++) sum[i] = fma(left[(l + r) * N + i], factor, sum[i]);
+        }
     }
 }
 
@@ -73,25 +80,25 @@ __device__ __forceinline__ double sum_of_groups(const double *parts, const part 
     return sum;
 }
 
-/* w[KB][C] of the block's channels; 0 outside. */
+/* w[C][KB] of the block's channels; 0 outside. */
 template <typename T> __device__ __forceinline__ void read_filters(double *to, const void *w, int64_t K, int C) {
     const int64_t k0 = (int64_t)blockIdx.x * KB;
-    for (int i = (int)threadIdx.x; i < KB * C; i += THREADS) {
-        const int k = i / C, c = i % C;
-        to[i] = k0 + k < K ? (double)ck_float(((const T *)w)[(k0 + k) * C + c]) : 0.0;
-    }
+    for (int c = (int)threadIdx.x; c < C; c += THREADS)
+#pragma unroll
+        for (int k = 0; k < KB; k++)
+            to[c * KB + k] = k0 + k < K ? (double)ck_float(((const T *)w)[(k0 + k) * C + c]) : 0.0;
     __syncthreads();
 }
 
-/* Means of y of the block's channels, a warp for each, without and with the shift. */
-__device__ __forceinline__ void find_means(const double *w, const float *gram, int C, double P, double *mean,
+/* Means of y of the block's channels, and of its part w t; a warp for each. each: 1 / pixels. */
+__device__ __forceinline__ void find_means(const double *w, const float *gram, int C, double each, double *mean,
                                            double *shift) {
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
     if (warp >= KB) return;
     double a = 0.0, b = 0.0;
     for (int c = lane; c < C; c += 32) {
-        const double v = w[warp * C + c], t = (double)gram[(C + 1) * C + c];
-        a += v * (t + (double)gram[C * C + c] / P);
+        const double v = w[c * KB + warp], t = (double)gram[(C + 1) * C + c];
+        a += v * (t + (double)gram[C * C + c] * each);
         b += v * t;
     }
     a = warp_sum(a), b = warp_sum(b);
@@ -99,30 +106,31 @@ __device__ __forceinline__ void find_means(const double *w, const float *gram, i
 }
 
 template <typename T> __global__ void __launch_bounds__(THREADS) bn_finalize(const struct ck_gram_bn a) {
-    extern __shared__ __align__(16) unsigned char memory[]; /* f64 w[KB][C], parts[THREADS][KB], averages[C] */
+    extern __shared__ __align__(16) unsigned char memory[]; /* f64 w[C][KB], parts[THREADS][KB], averages[C] */
     __shared__ double                             scratch[WARPS * KB], mean[KB], shift[KB];
     double *const                                 w = reinterpret_cast<double *>(memory);
     const int                                     C = (int)a.C;
     double *const parts = w + KB * C, *const averages = parts + THREADS * KB;
-    double square[KB] = {};
-    for (int c = (int)threadIdx.x; c < C; c += THREADS) averages[c] = (double)a.gram[C * C + c] / a.count;
+    const double each       = 1.0 / a.count;
+    double       square[KB] = {};
+    for (int c = (int)threadIdx.x; c < C; c += THREADS) averages[c] = (double)a.gram[C * C + c] * each;
     read_filters<T>(w, a.w, a.K, C);
-    find_means(w, a.gram, C, a.count, mean, shift);
-    const part   p(C, C);
-    const double each = 1.0 / a.count;
+    find_means(w, a.gram, C, each, mean, shift);
+    const part p(C, C);
     for (int first = 0; first < C; first += p.width) {
         const int i        = first + p.column;
         double    line[KB] = {};
         if (i < C)
-            add_products(line, w, C, p,
-                         [&](int j) { return (double)a.gram[j * C + i] * each - averages[i] * averages[j]; });
+            add_products(
+                line, w, p, [&](int j) { return a.gram[j * C + i]; },
+                [&](float g, int j) { return (double)g * each - averages[i] * averages[j]; });
         __syncthreads();
 #pragma unroll
         for (int k = 0; k < KB; k++) parts[(int)threadIdx.x * KB + k] = line[k];
         __syncthreads();
         if (p.group || i >= C) continue;
 #pragma unroll
-        for (int k = 0; k < KB; k++) square[k] += w[k * C + i] * sum_of_groups<KB>(parts, p, p.column, k);
+        for (int k = 0; k < KB; k++) square[k] += w[i * KB + k] * sum_of_groups<KB>(parts, p, p.column, k);
     }
     block_sums(square, scratch);
     const int64_t k = (int64_t)blockIdx.x * KB + threadIdx.x;
@@ -152,7 +160,7 @@ __device__ __forceinline__ channel make_channel(const struct ck_gram_bn_grad &a,
                                                 double mean, double shift) {
     const int C = (int)a.C, lane = (int)threadIdx.x % 32;
     double    dot = 0.0;
-    for (int c = lane; c < C; c += 32) dot += w[c] * (double)a.m[k * C + c];
+    for (int c = lane; c < C; c += 32) dot += w[c * KB] * (double)a.m[k * C + c];
     dot               = warp_sum(dot);
     const double rstd = (double)a.mean_rstd[a.K + k], sum = (double)a.dy_sums[k], A = (double)a.gamma[k] * rstd,
                  product = rstd * (dot - mean * sum);
@@ -166,7 +174,7 @@ __device__ __forceinline__ channel make_channel(const struct ck_gram_bn_grad &a,
 /* KB output channels: their coefficients, dgamma, dbeta and lines of dw. */
 template <typename T>
 __global__ void __launch_bounds__(THREADS) grad_outputs(const struct ck_gram_bn_grad a, channel *channels) {
-    extern __shared__ __align__(16) unsigned char memory[]; /* f64 w[KB][C], parts[THREADS][KB] */
+    extern __shared__ __align__(16) unsigned char memory[]; /* f64 w[C][KB], parts[THREADS][KB] */
     __shared__ channel                            own[KB];
     __shared__ double                             mean[KB], shift[KB];
     double *const                                 w = reinterpret_cast<double *>(memory);
@@ -174,17 +182,19 @@ __global__ void __launch_bounds__(THREADS) grad_outputs(const struct ck_gram_bn_
     double *const                                 parts = w + KB * C;
     const int64_t                                 k0    = (int64_t)blockIdx.x * KB;
     read_filters<T>(w, a.w, a.K, C);
-    find_means(w, a.gram, C, a.count, mean, shift);
+    find_means(w, a.gram, C, 1.0 / a.count, mean, shift);
     __syncwarp();
     if (warp < KB && k0 + warp < a.K) {
-        const channel h = make_channel(a, w + warp * C, k0 + warp, mean[warp], shift[warp]);
+        const channel h = make_channel(a, w + warp, k0 + warp, mean[warp], shift[warp]);
         if (threadIdx.x % 32 == 0) own[warp] = channels[k0 + warp] = h;
     }
     const part p(C, C);
     for (int first = 0; first < C; first += p.width) {
         const int c        = first + p.column;
         double    sums[KB] = {};
-        if (c < C) add_products(sums, w, C, p, [&](int j) { return (double)a.gram[j * C + c]; });
+        if (c < C)
+            add_products(
+                sums, w, p, [&](int j) { return a.gram[j * C + c]; }, [](float g, int) { return (double)g; });
         __syncthreads(); /* own is there, and the lines before are read */
 #pragma unroll
         for (int k = 0; k < KB; k++) parts[(int)threadIdx.x * KB + k] = sums[k];
@@ -213,7 +223,7 @@ __device__ __forceinline__ double factor_of(double most) {
 /* CB input channels: their lines of w_g and w_x, their factors and biases. */
 template <typename T>
 __global__ void __launch_bounds__(THREADS) grad_inputs(const struct ck_gram_bn_grad a, const channel *channels) {
-    extern __shared__ __align__(16) unsigned char memory[]; /* f64 wb[CB][K], parts[THREADS][CB], line[CB][C] */
+    extern __shared__ __align__(16) unsigned char memory[]; /* f64 wb[K][CB], parts[THREADS][CB], line[CB][C] */
     __shared__ double                             scratch[WARPS * CB];
     const int                                     C = (int)a.C, K = (int)a.K, c0 = (int)blockIdx.x * CB;
     const T *const                                w        = (const T *)a.w;
@@ -226,10 +236,11 @@ __global__ void __launch_bounds__(THREADS) grad_inputs(const struct ck_gram_bn_g
         const double  average = (double)a.dy_sums[i] / a.count;
 #pragma unroll
         for (int c = 0; c < CB; c++) {
+            wb[i * CB + c] = 0.0;
             if (c0 + c >= C) continue;
             const double v = (double)ck_float(w[(int64_t)i * C + c0 + c]), scaled = h.A * v;
             const T      rounded                    = ck_round<T>((float)scaled);
-            wb[c * K + i]                           = v * h.B;
+            wb[i * CB + c]                          = v * h.B;
             ((T *)a.w_g)[(int64_t)(c0 + c) * K + i] = rounded;
             bias[c] += v * (h.D - h.B * h.mean) + (scaled - (double)ck_float(rounded)) * average;
         }
@@ -239,7 +250,10 @@ __global__ void __launch_bounds__(THREADS) grad_inputs(const struct ck_gram_bn_g
     for (int first = 0; first < C; first += p.width) {
         const int j        = first + p.column;
         double    sums[CB] = {};
-        if (j < C) add_products(sums, wb, K, p, [&](int k) { return (double)ck_float(w[(int64_t)k * C + j]); });
+        if (j < C)
+            add_products(
+                sums, wb, p, [&](int k) { return ck_float(w[(int64_t)k * C + j]); },
+                [](float v, int) { return (double)v; });
         __syncthreads();
 #pragma unroll
         for (int c = 0; c < CB; c++) parts[(int)threadIdx.x * CB + c] = sums[c];
