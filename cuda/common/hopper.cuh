@@ -172,43 +172,6 @@ __device__ __forceinline__ void ck_stmatrix_trans(uint32_t to, const uint32_t (&
     asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(to), "r"(r[0]), "r"(r[1])
                  : "memory");
 }
-/* As ck_unpack_word, with one instruction for each f16 element. */
-template <typename T> __device__ __forceinline__ float2 ck_pair(uint32_t word) {
-    return ck_unpack_word<T>(word);
-}
-template <> __device__ __forceinline__ float2 ck_pair<__half>(uint32_t word) {
-    float2 v;
-    asm("{\n.reg .b16 low, high;\nmov.b32 {low, high}, %2;\ncvt.f32.f16 %0, low;\ncvt.f32.f16 %1, high;\n}"
-        : "=f"(v.x), "=f"(v.y)
-        : "r"(word));
-    return v;
-}
-/* Rounds two floats; the lower half is the first. */
-template <typename T> __device__ __forceinline__ uint32_t ck_pack_pair(float low, float high) {
-    uint32_t word;
-    if constexpr (__is_same(T, __half))
-        asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
-    else
-        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
-    return word;
-}
-/* max(x, least); NaN stays NaN. */
-__device__ __forceinline__ float ck_at_least(float x, float least) {
-    asm("max.NaN.f32 %0, %0, %1;" : "+f"(x) : "f"(least));
-    return x;
-}
-/* ReLU of two floats (NaN stays NaN), rounded; the lower half is the first. */
-template <typename T> __device__ __forceinline__ uint32_t ck_pack_relu(float low, float high);
-template <> __device__ __forceinline__ uint32_t           ck_pack_relu<__half>(float low, float high) {
-              uint32_t word;
-              asm("cvt.rn.relu.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
-              return word;
-}
-template <> __device__ __forceinline__ uint32_t ck_pack_relu<__nv_bfloat16>(float low, float high) {
-    uint32_t word;
-    asm("cvt.rn.relu.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
-    return word;
-}
 
 /* ---- wgmma: D[64][N] (+)= A[64][16] B[16][N], f32 sums, 16-bit operands ---- */
 

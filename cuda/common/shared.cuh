@@ -38,6 +38,9 @@ __device__ __forceinline__ void ck_put4(uint32_t at, uint32_t v) {
 __device__ __forceinline__ void ck_put4(uint32_t at, float v) {
     asm volatile("st.shared.f32 [%0], %1;" ::"r"(at), "f"(v) : "memory");
 }
+__device__ __forceinline__ void ck_put8(uint32_t at, uint32_t low, uint32_t high) {
+    asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(at), "r"(low), "r"(high) : "memory");
+}
 __device__ __forceinline__ void ck_put16(uint32_t at, uint4 v) {
     asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
                  : "memory");
@@ -80,6 +83,46 @@ __device__ __forceinline__ void ck_ldmatrix_trans(uint32_t (&r)[4], uint32_t fro
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                  : "r"(from)
                  : "memory");
+}
+
+/* ---- pairs of 16-bit elements ---- */
+
+/* As ck_unpack_word, with one instruction for each f16 element. */
+template <typename T> __device__ __forceinline__ float2 ck_pair(uint32_t word) {
+    return ck_unpack_word<T>(word);
+}
+template <> __device__ __forceinline__ float2 ck_pair<__half>(uint32_t word) {
+    float2 v;
+    asm("{\n.reg .b16 low, high;\nmov.b32 {low, high}, %2;\ncvt.f32.f16 %0, low;\ncvt.f32.f16 %1, high;\n}"
+        : "=f"(v.x), "=f"(v.y)
+        : "r"(word));
+    return v;
+}
+/* Rounds two floats; the lower half is the first. */
+template <typename T> __device__ __forceinline__ uint32_t ck_pack_pair(float low, float high) {
+    uint32_t word;
+    if constexpr (__is_same(T, __half))
+        asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+    else
+        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+    return word;
+}
+/* max(x, least); NaN stays NaN. */
+__device__ __forceinline__ float ck_at_least(float x, float least) {
+    asm("max.NaN.f32 %0, %0, %1;" : "+f"(x) : "f"(least));
+    return x;
+}
+/* ReLU of two floats (NaN stays NaN), rounded; the lower half is the first. */
+template <typename T> __device__ __forceinline__ uint32_t ck_pack_relu(float low, float high);
+template <> __device__ __forceinline__ uint32_t           ck_pack_relu<__half>(float low, float high) {
+              uint32_t word;
+              asm("cvt.rn.relu.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+              return word;
+}
+template <> __device__ __forceinline__ uint32_t ck_pack_relu<__nv_bfloat16>(float low, float high) {
+    uint32_t word;
+    asm("cvt.rn.relu.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+    return word;
 }
 
 #endif

@@ -2,6 +2,7 @@
 # gram-bn.sh [BUILD]: verifies and measures train.gram_bn on a GPU of compute capability 8.0 or later, in less than nine
 # minutes. BUILD (default build-gram) is built when it is missing. Parts, each with a time limit:
 #   1. test_checkops on the kernels of cuda/conv/gram and on the convolution gradient that only masks
+#   5. times of these kernels on ResNet-50's layers, batch 256, and their percentage of the roofline
 #   2. cresnet check: every op of a rewritten training step against FP64, op by op, fp16 and bf16
 #   3. the losses of 40 steps of a bottleneck network, with and without
 #   4. ResNet-50, batch 256, fp16: images/s and memory with no, all and auto, and the profile of both programs
@@ -10,7 +11,7 @@ set -u
 [ "${1:-}" != --help ] || { sed -n '2,/^set -u/{/^set -u/d;s/^# \{0,1\}//;p}' "$0"; exit 0; }
 root=$(cd "$(dirname "$0")/../.." && pwd)
 build=${1:-$root/build-gram}
-parts=${PARTS:-1 2 3 4}
+parts=${PARTS:-1 5 2 3 4}
 begin=$SECONDS
 failed=0
 say() { printf '%4d s  %s\n' $((SECONDS - begin)) "$*"; }
@@ -27,10 +28,19 @@ trap 'rm -rf "$work"' EXIT
 cresnet=$build/cresnet
 
 if wants 1; then
-    for kernels in cuda.gram cuda.point_grad; do
-        timeout 100 "$build/tests/test_checkops" --device cuda --seconds 60 "$kernels" >"$work/ops" 2>&1 || failed=1
-        grep -E "^(ok|FAIL| )" "$work/ops" | cut -c1-200
+    for kernels in cuda.gram_wgmma cuda.point_gram cuda.gram.gram cuda.gram.conv cuda.gram.wgrad cuda.gram.dgrad cuda.gram.finalize cuda.gram.grad; do
+        timeout 60 "$build/tests/test_checkops" --device cuda --algos --seconds 25 "$kernels" >"$work/ops" 2>&1 || failed=1
+        grep -E "^(ok|FAIL|none| )" "$work/ops" | cut -c1-200
     done
+    say "checkops done"
+fi
+
+if wants 5; then
+    for kernels in gram_wgmma.wgrad point_gram.dgrad point_gram.conv gram_wgmma.gram gram.finalize gram.grad; do
+        timeout 40 "$build/tests/test_checkops" --device cuda --bench --algos cuda.$kernels 2>&1 |
+            grep -E " us |FAIL" | grep -v "no case" | cut -c1-170
+    done
+    say "times of kernels done"
 fi
 
 net="model.arch=custom model.block=bottleneck model.stem=imagenet model.depths=2,2 model.widths=64,128 model.classes=10"
@@ -74,8 +84,8 @@ if wants 4; then
     for mode in no all; do
         # shellcheck disable=SC2086
         timeout 60 "$cresnet" profile $bench train.gram_bn=$mode >"$work/profile-$mode" 2>&1
-        say "profile with gram_bn=$mode, ops of layer1.1:"
-        grep -E "layer1\.1\.|gram" "$work/profile-$mode" | head -30 | cut -c1-160
+        say "profile with gram_bn=$mode, ops of the second blocks of stages 1 to 3:"
+        grep -E "layer[123]\.1\." "$work/profile-$mode" | head -70 | cut -c1-160
         [ -z "${OUT:-}" ] || cp "$work/profile-$mode" "$OUT/"
     done
 fi

@@ -159,6 +159,13 @@ static cr_status has_candidates(struct cr_cost_table *c, const struct cr_program
     return CR_OK;
 }
 
+/* A table from a file may name a kernel that does not compute this op. Convolutions are not asked again: a library takes
+ * long to answer, and their kernels refuse in `prepare`. */
+static bool still_accepts(const struct cr_cost_table *c, const struct cr_program *p, const struct cr_op *op,
+                          int kernel) {
+    return cr_cost_stores_rejections(op->kind) || cr_kernel_accepts(c->device, c->device->kernels[kernel], p, op);
+}
+
 static cr_status model_select(void *self, const struct cr_program *p, struct cr_op *op, size_t *workspace) {
     struct cr_cost_table *c = self;
     struct cr_cost        best;
@@ -167,6 +174,7 @@ static cr_status model_select(void *self, const struct cr_program *p, struct cr_
     if (!several) return cr_device_select(c->device, p, op, workspace);
     CR_TRY(cr_cost_table_best(c, p, op, &best));
     if (best.kernel < 0) return cr_device_select(c->device, p, op, workspace); /* sets the error message */
+    if (!still_accepts(c, p, op, best.kernel)) return cr_device_select(c->device, p, op, workspace);
     op->kernel = best.kernel;
     op->algo   = best.algo;
     return cr_device_workspace(c->device, p, op, workspace);

@@ -62,6 +62,11 @@ static void add_attributes(struct cr_text *out, const struct cr_program *p, cons
     case CR_OP_sparse_filter: add_pattern(out, p, op); break;
     case CR_OP_s2d_filter_grad: cr_text_add(out, "%s", c->accumulate ? " accumulate" : ""); break;
     case CR_OP_bn_apply: cr_text_add(out, "%s", op->attr.bn.relu ? " relu" : ""); break;
+    case CR_OP_loss:
+    case CR_OP_loss_grad: /* each loss has kernels of its own */
+        cr_text_add(out, "%s%s%s", op->attr.loss.sigmoid ? " bce" : "", op->attr.loss.several ? " several" : "",
+                    op->attr.loss.gamma != 0 ? " focal" : "");
+        break;
     case CR_OP_gram_bn_grad:
     case CR_OP_bn_grad_finalize: cr_text_add(out, "%s", op->attr.bn.accumulate ? " accumulate" : ""); break;
     case CR_OP_channel_conv_wgrad:

@@ -126,12 +126,16 @@ static bool cudnn_sums(const struct cr_device *device, const struct conv_shape *
     return !device->options.deterministic && cudnn_fuses_forward(f);
 }
 
-/* Kernels of this project for 1x1 convolutions and for the stem in space-to-depth form: compute capability 9.0 only. */
+/* Kernels of this project for 1x1 convolutions and for the stem in space-to-depth form: wgmma on compute capability
+ * 9.0, mma.sync on all others from 8.0 on. */
+static bool has_wgmma(const struct conv_shape *f) {
+    return f->cc == 90;
+}
 static bool is_1x1(const struct conv_shape *f) {
-    return f->cc == 90 && f->half && f->R == 1 && f->pad == 0 && f->C % 8 == 0 && f->K % 8 == 0;
+    return f->cc >= 80 && f->half && f->R == 1 && f->pad == 0 && f->C % 8 == 0 && f->K % 8 == 0;
 }
 static bool is_stem(const struct conv_shape *f) {
-    return f->cc == 90 && f->half && f->R == 4 && f->stride == 1 && f->pad == 0 && f->C == 16;
+    return f->cc >= 80 && f->half && f->R == 4 && f->stride == 1 && f->pad == 0 && f->C == 16;
 }
 
 /* Kernels of this project for the ResNets for CIFAR. */
@@ -191,7 +195,7 @@ static bool conv_accepts(const struct cr_device *device, const struct cr_program
 
 static bool pool_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     const struct conv_shape f = conv_shape_of(device, p, op, op->in[CR_IN_conv_pool_x], op->in[CR_IN_conv_pool_w]);
-    return is_stem(&f) && f.K % 64 == 0 && f.x->dim[2] <= 115;
+    return has_wgmma(&f) && is_stem(&f) && f.K % 64 == 0 && f.x->dim[2] <= 115;
 }
 
 static bool dgrad_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
@@ -228,15 +232,20 @@ static enum mode mode_of(const struct cr_op *op) {
 }
 static bool has_1x1_grad(const struct conv_shape *f, enum mode mode) {
     enum { SLICES = 8 }; /* the kernels split C into at most 8 slices */
-    static const struct {
+    static const struct shape {
         int64_t   K, C;
         enum mode mode;
-    } kernels[] = {{256, 64, INNER},  {64, 256, BLOCK}, {128, 128, BLOCK},
-                   {256, 128, BLOCK}, {64, 64, PLAIN},  {256, 64, PLAIN}};
-    if (mode == INNER && f->K == 512 && f->C == 128) return true;
-    for (size_t i = 0; i < CR_COUNT(kernels); i++)
+        int       kib; /* shared memory of a block */
+    } wgmma[] = {{256, 64, INNER, 0},  {64, 256, BLOCK, 0}, {128, 128, BLOCK, 0},
+                 {256, 128, BLOCK, 0}, {64, 64, PLAIN, 0},  {256, 64, PLAIN, 0}},
+      mma[]   = {{256, 64, INNER, 99},   {64, 128, BLOCK, 99}, {128, 128, BLOCK, 99}, {64, 64, PLAIN, 99},
+                 {256, 128, BLOCK, 157}, {256, 64, PLAIN, 99}, {512, 64, INNER, 157}};
+    const struct shape *kernels = has_wgmma(f) ? wgmma : mma;
+    const size_t count = has_wgmma(f) ? CR_COUNT(wgmma) : CR_COUNT(mma), bytes = cr_capability_of(f->cc).block_bytes;
+    if (has_wgmma(f) && mode == INNER && f->K == 512 && f->C == 128) return true;
+    for (size_t i = 0; i < count; i++)
         if (kernels[i].mode == mode && f->K == kernels[i].K && f->C % kernels[i].C == 0 &&
-            f->C / kernels[i].C <= SLICES)
+            f->C / kernels[i].C <= SLICES && (size_t)kernels[i].kib << 10 <= bytes)
             return true;
     return false;
 }
@@ -249,7 +258,8 @@ static bool grad_accepts(const struct cr_device *device, const struct cr_program
                         : dx;
     if (has_input(op, CR_IN_conv_grad_gamma)) return false;
     if (!dx)
-        return is_stem(&f) && !has_input(op, CR_IN_conv_grad_mean_rstd) && !has_input(op, CR_IN_conv_grad_scale_bias) &&
+        return is_stem(&f) && (has_wgmma(&f) || !has_input(op, CR_IN_conv_grad_dy_x)) &&
+               !has_input(op, CR_IN_conv_grad_mean_rstd) && !has_input(op, CR_IN_conv_grad_scale_bias) &&
                !has_input(op, CR_IN_conv_grad_add);
     return is_1x1(&f) && f.stride == 1 && has_input(op, CR_IN_conv_grad_dy_x) && has_1x1_grad(&f, mode_of(op));
 }

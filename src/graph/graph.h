@@ -102,7 +102,7 @@ struct cr_conv_attr {
     int                     window;       /* maxpool: R = S = window; convolutions use R, S of the filter */
     int                     pad_c;        /* pad_shortcut: number of zero channels before the input's channels */
     bool                    accumulate;   /* conv_wgrad, conv_grad, s2d_filter_grad: add to dw instead of assigning */
-    bool                    relu;         /* conv: apply ReLU to y */
+    bool                    relu;         /* conv: apply ReLU to y; gram_dgrad: see graph/ops.def */
     struct cr_qconv_types   types;        /* pack_filter: of the qconv that reads the packed filter */
     bool                    early_filter; /* conv*, qconv*: see cr_pass_early_filters in compiler/passes.h */
     struct cr_bn_attr       bn;      /* conv, conv_grad with slot gamma: the batch norm whose sums the op finalizes */
@@ -176,6 +176,14 @@ struct cr_op {
         struct cr_reduce_attr  reduce;
     } attr;
 };
+
+/* The shift of the op gram, from `a` at CR_GRAM_SAMPLES pixels: that of pixel CR_GRAM_CENTER, truncated to a multiple
+ * of 2^(n-3), where 2^n is the largest power of two that is not above the largest magnitude of the samples. A shift
+ * with so few bits is subtracted without rounding from values of its size and above. 0 below 2^-100; not truncated if
+ * a sample is infinite or NaN. */
+enum { CR_GRAM_SAMPLES = 8, CR_GRAM_CENTER = 4 };
+int64_t cr_gram_sample(int i, int64_t pixels);
+double  cr_gram_shift(const double sample[CR_GRAM_SAMPLES]);
 
 /* The op drop sets an element to 0 when its random word is below the threshold, and multiplies it by the scale
  * otherwise. */

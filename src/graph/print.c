@@ -52,7 +52,9 @@ static void print_attributes(const struct cr_op *op, struct cr_text *out) {
         print_bn(op, out);
         break;
     case CR_OP_gram:
-    case CR_OP_gram_dgrad: cr_text_add(out, "  stride=%d", op->attr.conv.stride); break;
+    case CR_OP_gram_dgrad:
+        cr_text_add(out, "  stride=%d%s", op->attr.conv.stride, op->attr.conv.relu ? " relu" : "");
+        break;
     case CR_OP_conv_pool: cr_text_add(out, "  stride=%d pad=%d", op->attr.conv.stride, op->attr.conv.pad); break;
     case CR_OP_sparse_filter: print_pattern(op, out); break;
     case CR_OP_mix:

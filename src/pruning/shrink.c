@@ -102,15 +102,15 @@ struct step {
     int group, width; /* the width before */
 };
 struct choice {
-    struct cr_shrink   *shrink;
-    struct step        *step; /* [steps] that were taken */
-    int                 steps;
-    bool               *needed; /* [groups] the last step of the group cannot be undone */
-    struct weighted_op *op;
-    int                 ops;
-    int                *order, *side; /* units by group, then by importance; first of each group in `side` */
-    bool               *has;          /* memory of axis.has */
-    int64_t             multiple;
+    struct cr_shrink          *shrink;
+    struct step               *step; /* [steps] that were taken */
+    int                        steps;
+    bool                      *needed; /* [groups] the last step of the group cannot be undone */
+    struct weighted_op        *op;
+    int                        ops;
+    int                       *order, *side; /* units by group, then by importance; first of each group in `side` */
+    bool                      *has;          /* memory of axis.has */
+    const struct cr_multiples *multiples;
 };
 
 static void describe_axis(const struct cr_channel_groups *g, int tensor, enum cr_channel_axis a, int64_t size,
@@ -185,9 +185,23 @@ static cr_status rank_units(struct choice *c) {
     return CR_OK;
 }
 
+struct cr_multiples cr_multiples_of(const struct cr_config *config, bool tensor_cores) {
+    const int64_t given = config->prune.multiple;
+    if (given) return (struct cr_multiples){given, given};
+    return (struct cr_multiples){CR_MULTIPLE, tensor_cores ? CR_MULTIPLE_WIDE : CR_MULTIPLE};
+}
+
+int64_t cr_multiple_of_group(const struct cr_multiples *m, const struct cr_channel_groups *groups, int group) {
+    int widest = 0;
+    for (int k = 0; k < groups->groups; k++) widest = CR_MAX(widest, groups->group[k].units);
+    const bool    wide     = widest >= 2 * m->wide && groups->group[group].units >= m->wide;
+    const int64_t multiple = wide ? m->wide : m->narrow;
+    return groups->group[group].halves && multiple % 2 ? 2 * multiple : multiple;
+}
+
 /* The next lower width of a group; 0 when there is none. */
 static int next_width(const struct choice *c, int k) {
-    const int64_t step = c->shrink->groups->group[k].halves && c->multiple % 2 ? 2 * c->multiple : c->multiple;
+    const int64_t step = cr_multiple_of_group(c->multiples, c->shrink->groups, k);
     const int64_t low  = (c->shrink->width[k] - 1) / step * step;
     return c->shrink->keeps[k] || low < step ? 0 : (int)low;
 }
@@ -266,16 +280,16 @@ static cr_status choose(struct choice *c, double factor) {
                 CR_ERR_CONFIG,
                 "%g times fewer multiply-adds cannot be reached: at most %.4g times fewer, with multiples of "
                 "%lld channels, of which every group keeps at least one: give a smaller factor%s",
-                factor, floor(1000 * s->macs_before / s->macs) / 1000, (long long)c->multiple,
-                c->multiple > 1 ? " or a smaller prune.multiple" : "");
+                factor, floor(1000 * s->macs_before / s->macs) / 1000, (long long)c->multiples->wide,
+                c->multiples->wide > 1 ? " or a smaller prune.multiple" : "");
     undo_steps(c, factor);
     return CR_OK;
 }
 
-cr_status cr_shrink_choose(struct cr_shrink *s, int64_t multiple, double factor) {
+cr_status cr_shrink_choose(struct cr_shrink *s, const struct cr_multiples *multiples, double factor) {
     const struct cr_channel_groups *g      = s->groups;
     const size_t                    ops    = (size_t)g->program->ops + 1;
-    struct choice                   c      = {.shrink = s, .multiple = multiple};
+    struct choice                   c      = {.shrink = s, .multiples = multiples};
     cr_status                       status = CR_OK;
     c.op                                   = cr_alloc(ops, sizeof *c.op);
     c.order                                = cr_alloc((size_t)g->units + 1, sizeof *c.order);

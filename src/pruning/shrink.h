@@ -58,10 +58,22 @@ CR_MUST cr_status cr_shrink_decay(const struct cr_shrink *shrink, const struct c
 /* pruning/phases.c: true when the decay is due after `step` updates; *since: the step up to which it was applied. */
 bool cr_prune_decays_at(const struct cr_config *config, int64_t step, int64_t steps_per_epoch, int64_t *since);
 
-/* Removes units until macs <= macs_before / factor. Every group keeps at least `multiple` units, and each width is a
- * multiple of `multiple` or unchanged. CR_ERR_CONFIG when the factor cannot be reached; the message gives the largest
+/* Numbers of channels are multiples of `narrow`; in a network with a group of at least 2 * `wide` units, those of
+ * groups with at least `wide` units are multiples of `wide`. */
+struct cr_multiples {
+    int64_t narrow, wide;
+};
+enum { CR_MULTIPLE = 8, CR_MULTIPLE_WIDE = 64 };
+/* prune.multiple; without it CR_MULTIPLE, and CR_MULTIPLE_WIDE for wide groups when `tensor_cores`: GPU kernels in
+ * 16 and 8 bits are fast at such widths. */
+struct cr_multiples cr_multiples_of(const struct cr_config *config, bool tensor_cores);
+/* The multiple of a group; even where channels are removed on two sides. */
+int64_t cr_multiple_of_group(const struct cr_multiples *multiples, const struct cr_channel_groups *groups, int group);
+
+/* Removes units until macs <= macs_before / factor. Each width is a multiple of that of the group, at least 1 time, or
+ * unchanged. CR_ERR_CONFIG when the factor cannot be reached; the message gives the largest
  * factor. */
-CR_MUST cr_status cr_shrink_choose(struct cr_shrink *shrink, int64_t multiple, double factor);
+CR_MUST cr_status cr_shrink_choose(struct cr_shrink *shrink, const struct cr_multiples *multiples, double factor);
 /* Output channels that are left of a layer with weights, e.g. "layer1.0.conv1". */
 int64_t cr_shrink_width(const struct cr_shrink *shrink, const struct cr_param_store *store, const char *layer);
 /* Copies the elements that are left: host buffers `from` and `to` with the layouts VALUE, RUNNING and MASK of both

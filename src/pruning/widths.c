@@ -9,13 +9,13 @@
 
 /* Widths of a group: the full one, then multiples of a step. pad_shortcut needs the same number of channels on both
  * sides, so its groups lose an even number. */
-static void set_levels(const struct cr_shrink *shrink, struct cr_widths *w, int k, int64_t multiple) {
+static void set_levels(const struct cr_shrink *shrink, struct cr_widths *w, int k, int64_t unit, bool rounded) {
     const struct cr_channel_group *group = &shrink->groups->group[k];
-    const int64_t                  unit  = group->halves && multiple % 2 ? 2 * multiple : multiple;
     const int64_t                  wide  = (group->units + w->most - 1) / w->most;
-    const int64_t                  step  = (wide + unit - 1) / unit * unit;
+    int64_t                        step  = rounded ? unit : (wide + unit - 1) / unit * unit;
     int                           *width = w->width + (size_t)k * (size_t)w->most;
-    width[w->levels[k]++]                = group->units;
+    while (step < wide) step *= 2;
+    width[w->levels[k]++] = group->units;
     if (shrink->keeps[k]) return;
     for (int64_t next = (group->units - 1) / step * step; next >= step && w->levels[k] < w->most; next -= step)
         if (!group->halves || (group->units - next) % 2 == 0) width[w->levels[k]++] = (int)next;
@@ -36,7 +36,8 @@ static void set_last(const struct cr_widths *w, int k, const struct cr_ranked_un
     }
 }
 
-cr_status cr_widths_open(const struct cr_shrink *shrink, int64_t multiple, int most, struct cr_widths *out) {
+cr_status cr_widths_open(const struct cr_shrink *shrink, const struct cr_multiples *multiples, bool rounded, int most,
+                         struct cr_widths *out) {
     const struct cr_channel_groups *g    = shrink->groups;
     struct cr_widths                w    = {.groups = g,
                                             .levels = cr_alloc((size_t)g->groups + 1, sizeof *w.levels),
@@ -50,7 +51,7 @@ cr_status cr_widths_open(const struct cr_shrink *shrink, int64_t multiple, int m
         return CR_NO_MEMORY((size_t)g->units * sizeof *w.last);
     }
     for (int k = 0; k < g->groups; k++) {
-        set_levels(shrink, &w, k, multiple);
+        set_levels(shrink, &w, k, cr_multiple_of_group(multiples, g, k), rounded);
         set_last(&w, k, list, cr_shrink_rank(shrink, k, list));
     }
     cr_free(list);

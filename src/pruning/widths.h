@@ -12,9 +12,12 @@ struct cr_widths {
     int                            *last;   /* [units] the last level at which the unit is left */
     int                             most;   /* levels that a group has at most */
 };
-/* Levels of multiples of `multiple`, at most `most` of a group, about equally far apart. Groups that the shrink keeps
- * have one level. Borrows the groups; the caller frees *out with cr_widths_free. CR_ERR_MEMORY. */
-CR_MUST cr_status cr_widths_open(const struct cr_shrink *shrink, int64_t multiple, int most, struct cr_widths *out);
+/* Levels of multiples of that of each group, at most `most` of a group, about equally far apart. rounded: they are
+ * multiples of the multiple times a power of 2, for which devices have the fastest kernels, such as 64 and 32 of 256.
+ * Groups that the shrink keeps have one level. Borrows the groups; the caller frees *out with cr_widths_free.
+ * CR_ERR_MEMORY. */
+CR_MUST cr_status cr_widths_open(const struct cr_shrink *shrink, const struct cr_multiples *multiples, bool rounded,
+                                 int most, struct cr_widths *out);
 void              cr_widths_free(struct cr_widths *widths);
 /* Sets width and removed of the shrink to these levels: level[groups]. */
 void cr_widths_apply(const struct cr_widths *widths, const int *level, struct cr_shrink *shrink);

@@ -282,6 +282,8 @@ static cr_status open_all(struct cr_session *s, const struct cr_session_options 
     s->batch = o->batch ? o->batch : c->train.batch;
     if (o->train) /* programs must not rely on masks that training changes */
         CR_TRY(cr_session_sparsity_pattern(s, cr_config_prunes(c) ? NULL : o->masks_from, o->draw_masks));
+    else if (o->pattern)
+        CR_TRY(cr_session_copy_pattern(s, o->pattern));
     else if (!o->masks)
         CR_TRY(cr_session_sparsity_pattern(s, c->model.weights, o->draw_masks));
     CR_TRY(cr_session_open_cost_table(s, o));

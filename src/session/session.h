@@ -19,20 +19,22 @@
 struct cr_label_scores; /* session/labels/label_scores.h */
 
 struct cr_session_options {
-    bool        train;         /* build the training programs */
-    bool        all_sizes;     /* ... for every size of data.image_sizes; else for data.image_size alone */
-    bool        eval;          /* build the evaluation program */
-    bool        execute;       /* allocate device memory and bind the programs; false: compile only (cresnet plan) */
-    bool        ref_only;      /* CPU: use reference kernels only */
-    bool        masks;         /* create a store with pruning masks even when [prune] is not set */
-    bool        draw_masks;    /* for measurements: prune as [prune] says when model.weights names no pruned weights */
-    const char *masks_from;    /* with train: folder or file of pruned weights whose masks stay fixed; NULL when none */
-    bool        f32_input;     /* the evaluation program reads normalised f32 images instead of bytes */
-    bool        keep_features; /* the evaluation program keeps the pooled features for the host */
-    bool        keep_maps;     /* the evaluation program keeps the output of the last stage for the host */
-    bool        calibrate; /* quantised network: the evaluation program computes in floating point and keeps the tensors
+    bool           train;      /* build the training programs */
+    bool           all_sizes;  /* ... for every size of data.image_sizes; else for data.image_size alone */
+    bool           eval;       /* build the evaluation program */
+    bool           execute;    /* allocate device memory and bind the programs; false: compile only (cresnet plan) */
+    bool           ref_only;   /* CPU: use reference kernels only */
+    bool           masks;      /* create a store with pruning masks even when [prune] is not set */
+    bool           draw_masks; /* for measurements: prune as [prune] says when model.weights names no pruned weights */
+    const uint8_t *pattern; /* evaluation: masks that the program relies on, in the layout of the parameter store; NULL:
+                               those of model.weights. Borrowed */
+    const char    *masks_from; /* with train: folder or file of pruned weights whose masks stay fixed; NULL when none */
+    bool           f32_input;  /* the evaluation program reads normalised f32 images instead of bytes */
+    bool           keep_features; /* the evaluation program keeps the pooled features for the host */
+    bool           keep_maps;     /* the evaluation program keeps the output of the last stage for the host */
+    bool calibrate;      /* quantised network: the evaluation program computes in floating point and keeps the tensors
                                   that are to be quantised for the host */
-    bool        without_scales; /* quantised network: the weights to load have no scales yet */
+    bool without_scales; /* quantised network: the weights to load have no scales yet */
     /* with train: the dataset by which [loss] class_weights are resolved; NULL: all weights are 1. Borrowed */
     const struct cr_dataset *train_data;
     int64_t                  batch;     /* batch size for training; 0 uses [train] batch */
@@ -129,6 +131,8 @@ struct cr_cost_model cr_session_cost_model(struct cr_session *session);
  * with `draw`, sets it to the masks that [prune] makes of the initial weights (for measurements). Programs rely on the
  * masks, so they must not change afterwards. */
 CR_MUST cr_status cr_session_sparsity_pattern(struct cr_session *session, const char *weights, bool draw);
+/* Sets session->pattern to a copy of `pattern`, which has a bit for each element of the parameter store's values. */
+CR_MUST cr_status cr_session_copy_pattern(struct cr_session *session, const uint8_t *pattern);
 /* True when an update does not depend on the gradients of pruned weights. Clipping and LARS use norms of all
  * gradients. */
 bool cr_session_may_mask_gradients(const struct cr_config *config);

@@ -39,6 +39,15 @@ cr_status cr_session_sparsity_pattern(struct cr_session *s, const char *weights,
     return CR_OK;
 }
 
+cr_status cr_session_copy_pattern(struct cr_session *s, const uint8_t *pattern) {
+    const size_t bytes = (size_t)s->model.store.value_elems / 8;
+    if (!s->config->train.sparse || s->model.store.real != CR_F32) return CR_OK;
+    CR_ALLOC(s->pattern, bytes + 1);
+    memcpy(s->pattern, pattern, bytes);
+    s->model.store.pattern = s->pattern;
+    return CR_OK;
+}
+
 bool cr_session_may_mask_gradients(const struct cr_config *c) {
     return c->train.clip_norm == 0 && c->optim.kind != CR_OPTIM_LARS;
 }

@@ -31,6 +31,41 @@ static void read_pixel(const struct cr_verify_values *v, int64_t at, double *a, 
     }
 }
 
+/* The pixels that a convolution with this stride reads. */
+struct read_pixels {
+    int64_t H, W, C, rows, columns, stride, count;
+};
+static int64_t element_of(const struct read_pixels *r, int64_t p) {
+    const int64_t n = p / (r->rows * r->columns), h = p / r->columns % r->rows, w = p % r->columns;
+    return ((n * r->H + h * r->stride) * r->W + w * r->stride) * r->C;
+}
+
+/* The shift of channel c, and how much a kernel's may differ: samples may lie at either end of their intervals.
+ * a, off: [CR_GRAM_SAMPLES][C]. */
+static void find_shift(const struct pixel_values *q, const double *a, const double *off, int64_t C, int64_t c) {
+    double sample[CR_GRAM_SAMPLES];
+    for (int i = 0; i < CR_GRAM_SAMPLES; i++) sample[i] = a[i * C + c];
+    q->t[c]     = cr_gram_shift(sample);
+    q->t_off[c] = 0;
+    for (int k = 0; k < 9; k++) { /* the center and the others: low, exact or high */
+        for (int i = 0; i < CR_GRAM_SAMPLES; i++)
+            sample[i] = a[i * C + c] + (i == CR_GRAM_CENTER ? k / 3 - 1 : k % 3 - 1) * off[i * C + c];
+        q->t_off[c] = fmax(q->t_off[c], fabs(cr_gram_shift(sample) - q->t[c]));
+    }
+}
+
+static cr_status read_shifts(const struct cr_verify_values *v, const struct pixel_values *q,
+                             const struct read_pixels *r) {
+    double *memory;
+    CR_ALLOC(memory, (size_t)(2 * CR_GRAM_SAMPLES * r->C));
+    double *off = memory + CR_GRAM_SAMPLES * r->C;
+    for (int i = 0; i < CR_GRAM_SAMPLES; i++)
+        read_pixel(v, element_of(r, cr_gram_sample(i, r->count)), memory + i * r->C, off + i * r->C);
+    for (int64_t c = 0; c < r->C; c++) find_shift(q, memory, off, r->C, c);
+    cr_free(memory);
+    return CR_OK;
+}
+
 static void add_pixel(const struct cr_verify_values *v, struct cr_verify_expected *e, const struct pixel_values *q,
                       int64_t at) {
     const struct cr_tensor *x = tensor_of(v->original, v->op->in[CR_IN_gram_x]);
@@ -65,29 +100,27 @@ static void put_slack(struct cr_verify_expected *e, const struct pixel_values *q
 }
 
 cr_status cr_verify_epilogue_gram(const struct cr_verify_values *v, struct cr_verify_expected *e) {
-    const int64_t *dims = tensor_of(v->original, v->op->in[CR_IN_gram_x])->dim, C = dims[3],
-                  stride = v->op->attr.conv.stride, rows = (dims[1] - 1) / stride + 1,
-                  columns = (dims[2] - 1) / stride + 1,
-                  center  = (dims[1] / 2 / stride * stride * dims[2] + dims[2] / 2 / stride * stride) * C;
-    double *memory;
+    const int64_t     *dims = tensor_of(v->original, v->op->in[CR_IN_gram_x])->dim, C = dims[3];
+    struct read_pixels r = {.H = dims[1], .W = dims[2], .C = C, .stride = v->op->attr.conv.stride};
+    double            *memory;
+    r.rows    = (r.H - 1) / r.stride + 1;
+    r.columns = (r.W - 1) / r.stride + 1;
+    r.count   = dims[0] * r.rows * r.columns;
     CR_TRY(cr_verify_array(e, 0, &e->slack[0]));
     CR_ALLOC(memory, (size_t)(C * (C + 8)));
-    const struct pixel_values q = {.a       = memory,
-                                   .off     = memory + C,
-                                   .t       = memory + 2 * C,
-                                   .t_off   = memory + 3 * C,
-                                   .d       = memory + 4 * C,
-                                   .error   = memory + 5 * C,
-                                   .sum_abs = memory + 6 * C,
-                                   .squares = memory + 7 * C};
-    read_pixel(v, center, q.t, q.t_off);
-    for (int64_t n = 0; n < dims[0]; n++)
-        for (int64_t p = 0; p < rows; p++)
-            for (int64_t w = 0; w < columns; w++)
-                add_pixel(v, e, &q, ((n * dims[1] + p * stride) * dims[2] + w * stride) * C);
-    put_slack(e, &q, C, dims[0] * rows * columns);
+    const struct pixel_values q      = {.a       = memory,
+                                        .off     = memory + C,
+                                        .t       = memory + 2 * C,
+                                        .t_off   = memory + 3 * C,
+                                        .d       = memory + 4 * C,
+                                        .error   = memory + 5 * C,
+                                        .sum_abs = memory + 6 * C,
+                                        .squares = memory + 7 * C};
+    const cr_status           status = read_shifts(v, &q, &r);
+    for (int64_t p = 0; p < r.count && status == CR_OK; p++) add_pixel(v, e, &q, element_of(&r, p));
+    if (status == CR_OK) put_slack(e, &q, C, r.count);
     cr_free(memory);
-    return CR_OK;
+    return status;
 }
 
 /* ---- statistics of y = w a ---- */

@@ -211,7 +211,18 @@ cr_status cr_verify_epilogue_conv_grad(const struct cr_verify_values *v, struct 
     return cr_verify_finalize_conv_grad(v, e);
 }
 
+/* Where the ReLU of gram_dgrad masks, the result is exactly 0. */
+static void mask_read_pixels(const struct cr_verify_values *v, struct cr_verify_expected *e) {
+    const int64_t *dims = tensor_of(v->original, v->op->in[CR_IN_gram_dgrad_x])->dim, stride = v->op->attr.conv.stride;
+    const double  *x = v->in[CR_IN_gram_dgrad_x];
+    for (int64_t i = 0; i < e->elems[CR_OUT_gram_dgrad_dx]; i++) {
+        const int64_t pixel = i / dims[3], w = pixel % dims[2], h = pixel / dims[2] % dims[1];
+        if (w % stride == 0 && h % stride == 0 && !(x[i] > 0)) e->scale[CR_OUT_gram_dgrad_dx][i] = 0;
+    }
+}
+
 cr_status cr_verify_epilogue_gram_dgrad(const struct cr_verify_values *v, struct cr_verify_expected *e) {
+    if (v->op->attr.conv.relu) mask_read_pixels(v, e);
     if (v->op->in[CR_IN_gram_dgrad_mean_rstd] < 0) return CR_OK;
     const struct cr_verify_mask g = cr_verify_mask_of(v, CR_IN_gram_dgrad_x, CR_NONE, CR_IN_gram_dgrad_scale_bias);
     CR_TRY(cr_verify_apply_mask(&g, e, CR_OUT_gram_dgrad_dx));

@@ -73,7 +73,10 @@ struct checkops_list {
 };
 /* All cases, ordered by op kind. The caller frees the list with checkops_list_free. */
 CR_MUST cr_status checkops_list_make(enum checkops_extent extent, struct checkops_list *list);
-void              checkops_list_free(struct checkops_list *list);
+/* Cases of BN statistics from Gram matrices; of ResNet-50 with N images. */
+void checkops_list_gram(struct checkops_list *list);
+void checkops_list_gram_layers(struct checkops_list *list, int64_t N, enum cr_dtype real);
+void checkops_list_free(struct checkops_list *list);
 /* Whether 16-bit programs need cases of their own for this op: false if all tensors of the op are f32 there. */
 bool checkops_has_half(enum cr_op_kind kind);
 /* ---- internal: checkops_cases.c, checkops_fused.c and checkops_layers.c ---- */

@@ -255,48 +255,8 @@ static void list_blocks(struct checkops_list *out) {
         }
 }
 
-/* 1x1 convolutions whose BN takes its statistics from a Gram matrix: stages 1 to 3 of ResNet-50, and small shapes. */
-static const struct shape expansions[] = {
-    {1, 1, 1, 3, 8, 1, 1, 0, false},     {2, 5, 4, 7, 13, 1, 1, 0, false},     {2, 7, 6, 8, 16, 1, 2, 0, false},
-    {1, 5, 4, 16, 24, 1, 3, 0, false},   {1, 5, 7, 64, 256, 1, 1, 0, true},    {3, 9, 8, 64, 72, 1, 1, 0, true},
-    {2, 14, 14, 64, 256, 1, 1, 0, true}, {1, 14, 14, 128, 512, 1, 1, 0, true}, {1, 15, 13, 64, 256, 1, 2, 0, true},
-    {1, 9, 7, 256, 1024, 1, 1, 0, true}, {5, 13, 11, 64, 256, 1, 1, 0, true},
-};
-
-/* All families for the kernels of devices that need 64 channels and more. */
-static void list_gram_families(struct checkops_list *out) {
-    static const struct shape expansion[] = {{2, 9, 8, 64, 256, 1, 1, 0, false}};
-    const struct table        t           = {expansion, CR_COUNT(expansion)};
-    const unsigned            end         = CHECKOPS_OUT_SCALE_BIAS | CHECKOPS_RELU | CHECKOPS_ADD | CHECKOPS_BITS;
-    if (out->extent == CHECKOPS_WIDE) return;
-    list(out, CR_OP_gram, t, FLAGS(0, CHECKOPS_SCALE_BIAS));
-    list(out, CR_OP_gram_bn_finalize, t, FLAGS(0));
-    list(out, CR_OP_gram_bn_grad, t, FLAGS(0, CHECKOPS_ACCUMULATE));
-    list(out, CR_OP_gram_dgrad, t, FLAGS(0, CHECKOPS_SCALE_BIAS, CHECKOPS_SCALE_BIAS | CHECKOPS_BN));
-    list(out, CR_OP_conv, t, FLAGS(end, end | CHECKOPS_SCALE_BIAS));
-    list(out, CR_OP_conv_wgrad, t, FLAGS(CHECKOPS_SUMS, CHECKOPS_SUMS | CHECKOPS_SCALE_BIAS));
-}
-
-static void list_gram(struct checkops_list *out) {
-    enum { OUT_BN = CHECKOPS_OUT_SCALE_BIAS, SCALE_BIAS = CHECKOPS_SCALE_BIAS };
-    list(out, CR_OP_gram, TABLE(expansions), FLAGS(0, SCALE_BIAS));
-    list(out, CR_OP_gram_bn_finalize, TABLE(expansions), FLAGS(0));
-    list(out, CR_OP_gram_bn_sums, TABLE(expansions), FLAGS(0));
-    list(out, CR_OP_gram_bn_grad_sums, TABLE(expansions), FLAGS(0));
-    list(out, CR_OP_gram_bn_grad, TABLE(expansions),
-         FLAGS(0, CHECKOPS_ACCUMULATE, CHECKOPS_SUMS, CHECKOPS_SUMS | CHECKOPS_ACCUMULATE));
-    list(out, CR_OP_gram_dgrad, TABLE(expansions), FLAGS(0, SCALE_BIAS, CHECKOPS_ADD));
-    list(out, CR_OP_conv, TABLE(expansions), FLAGS(OUT_BN, OUT_BN | SCALE_BIAS, OUT_BN | CHECKOPS_RELU));
-    list(out, CR_OP_conv_wgrad, TABLE(expansions), FLAGS(CHECKOPS_SUMS, CHECKOPS_SUMS | SCALE_BIAS));
-    list_gram_families(out);
-    for (size_t i = 0; i < CR_COUNT(expansions); i++) {
-        const struct table one = {&expansions[i], 1};
-        if (expansions[i].stride == 1) list(out, CR_OP_gram_dgrad, one, FLAGS(SCALE_BIAS | CHECKOPS_BN));
-        if (expansions[i].K % 8) continue;
-        list(out, CR_OP_conv, one,
-             FLAGS(OUT_BN | CHECKOPS_RELU | CHECKOPS_ADD | CHECKOPS_BITS,
-                   OUT_BN | SCALE_BIAS | CHECKOPS_RELU | CHECKOPS_ADD | CHECKOPS_BITS));
-    }
+/* Ops around BN statistics from Gram matrices that exist without them, too. */
+static void list_gram_neighbours(struct checkops_list *out) {
     list(out, CR_OP_conv_grad, TABLE(convs),
          FLAGS(CHECKOPS_MASK, CHECKOPS_MASK | CHECKOPS_ADD | CHECKOPS_BITS, CHECKOPS_FROZEN_BN | CHECKOPS_MASK,
                CHECKOPS_FROZEN_BN | CHECKOPS_MASK | CHECKOPS_ADD));
@@ -305,7 +265,8 @@ static void list_gram(struct checkops_list *out) {
 
 void checkops_list_fused(struct checkops_list *out) {
     list_convs(out);
-    list_gram(out);
+    checkops_list_gram(out);
+    list_gram_neighbours(out);
     list_patterns(out);
     list_two_of_four(out);
     list_pattern_grads(out, TABLE(odd), 1);
@@ -367,6 +328,7 @@ static void add_layers(struct checkops_list *out, int64_t N, enum cr_dtype real)
 void checkops_list_fused_layers(struct checkops_list *out) {
     add_layers(out, 2, CR_F16);
     add_layers(out, 2, CR_BF16);
+    checkops_list_gram_layers(out, 48, CR_F16);
 }
 
 /* ResNet-50's images, batch 256. */
@@ -416,4 +378,5 @@ void checkops_list_fused_full_size(struct checkops_list *out) {
         checkops_list_add(out, &c);
     }
     add_layers(out, 256, CR_F16);
+    checkops_list_gram_layers(out, 256, CR_F16);
 }

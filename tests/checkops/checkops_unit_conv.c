@@ -192,7 +192,7 @@ void checkops_build_gram(struct checkops_build *b) {
     const struct checkops_case *c     = b->c;
     const int                   ranks = c->kind == CR_OP_gram_bn_sums || has_flag(b, CHECKOPS_SUMS) ? 2 : 1;
     if (c->kind == CR_OP_gram || c->kind == CR_OP_gram_dgrad) {
-        b->op.attr.conv = (struct cr_conv_attr){.stride = c->stride};
+        b->op.attr.conv = (struct cr_conv_attr){.stride = c->stride, .relu = has_flag(b, CHECKOPS_RELU)};
         if (c->kind == CR_OP_gram_dgrad) {
             build_gram_dgrad(b);
             return;

@@ -2,6 +2,7 @@
  *
  * The operands are a - t, rounded to 16 bits. Products are summed in f32 over runs of 512 pixels; the runs of a block
  * are added in f32, the blocks in f64, both in order. */
+#include "cuda/conv/gram/gram_shift.cuh"
 #include "cuda/conv/gram/gram_tile.cuh"
 
 namespace {
@@ -11,10 +12,13 @@ constexpr int LENGTH = C * C + C, BLOCKS_PER_SM = 2, RUN = 8; /* of a block's re
 template <typename T, bool ACT> struct shifted : reader<T, ACT> {
     float      t[8], sum[8];
     __device__ shifted(const struct ck_gram &a) : reader<T, ACT>(a.x, a.scale_bias, a.pixels) {
-        float v[8];
-        ck_unpack<T>(ck_load(this->x, a.center * C / 8 + this->vector), v);
-        this->activate(v);
-        ck_unpack<T>(ck_pack<T>(v), t);
+        shifts_of(t, a.pixels, [&](int64_t pixel, float(&v)[8]) {
+            ck_unpack<T>(ck_load(this->x, pixel * C / 8 + this->vector), v);
+            this->activate(v);
+            ck_unpack<T>(ck_pack<T>(v), v);
+        });
+        if (blockIdx.x == 0 && threadIdx.x < 8)
+            for (int i = 0; i < 8; i++) a.gram[(C + 1) * C + this->vector * 8 + i] = t[i];
 #pragma unroll
         for (int i = 0; i < 8; i++) sum[i] = 0.0f;
     }
@@ -36,7 +40,7 @@ template <typename T, bool ACT> struct shifted : reader<T, ACT> {
                 }
                 word = ck_pack<T>(v);
             }
-            ck_put16(chunk_at(to, C_ROW, this->row + 32 * i, this->vector), word);
+            ck_put16(ck_chunk_at(to, C_ROW, this->row + 32 * i, this->vector), word);
         }
     }
 };
@@ -60,12 +64,12 @@ __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) gram_blocks(const stru
 #pragma unroll
         for (int k = 0; k < TILE; k += 16) {
             uint32_t l[4], b[4];
-            left_transposed(l, at, C_ROW, m, k);
+            ck_mma_a_transposed(l, at, C_ROW, m, k);
 #pragma unroll
             for (int j = 0; j < 4; j += 2) {
-                right_transposed(b, at, C_ROW, n + j * 8, k);
-                multiply<T>(acc[j], l, b[0], b[1]);
-                multiply<T>(acc[j + 1], l, b[2], b[3]);
+                ck_mma_b_transposed(b, at, C_ROW, n + j * 8, k);
+                ck_mma<T>(acc[j], l, b[0], b[1]);
+                ck_mma<T>(acc[j + 1], l, b[2], b[3]);
             }
         }
         if (turn % RUN < RUN - 1) continue;
@@ -92,13 +96,6 @@ __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) gram_blocks(const stru
     to[C * C + (int)threadIdx.x] = sum;
 }
 
-template <typename T, bool ACT> __global__ void gram_shift(const struct ck_gram a) {
-    const int c = (int)threadIdx.x;
-    float     v = ck_float(((const T *)a.x)[a.center * C + c]);
-    if (ACT) v = ck_float(ck_round<T>(ck_relu(fmaf(v, a.scale_bias[c], a.scale_bias[C + c]))));
-    a.gram[(C + 1) * C + c] = v;
-}
-
 int blocks_of(int64_t pixels, int multiprocessors) {
     return (int)ck_blocks(tiles_of(pixels), 1, (int64_t)multiprocessors * BLOCKS_PER_SM);
 }
@@ -108,7 +105,6 @@ cudaError_t start(const struct ck_gram *a, float *partial, int blocks, cudaStrea
     gram_blocks<T, ACT><<<blocks, THREADS, 0, stream>>>(*a, partial);
     add_blocks<<<(LENGTH + THREADS - 1) / THREADS, THREADS, 0, stream>>>(partial, blocks, LENGTH, a->gram, LENGTH,
                                                                          nullptr);
-    gram_shift<T, ACT><<<1, C, 0, stream>>>(*a);
     return cudaGetLastError();
 }
 

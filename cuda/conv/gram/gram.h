@@ -18,7 +18,6 @@ enum { CK_GRAM_C = 64, CK_GRAM_K = 256 };
 struct ck_gram {
     enum ck_type type;
     int64_t      pixels;
-    int64_t      center;     /* pixel whose values are the shift */
     const void  *x;          /* [pixels][C] */
     const float *scale_bias; /* [2][C] or NULL */
     float       *gram;       /* [C+2][C] */
@@ -67,7 +66,36 @@ int         ck_gram_dgrad_shared(void);
 size_t      ck_gram_dgrad_workspace(int multiprocessors);
 cudaError_t ck_gram_dgrad(const struct ck_gram_dgrad *args, void *workspace, int multiprocessors, cudaStream_t stream);
 
-/* ---- small kernels, for any C up to 1024 and any K, in f64 ---- */
+/* ---- compute capability 9.0 only (*_sm90a.cu): 1x1 convolutions of any stride. The convolution and the gradient of
+ * its input are ck_point_gram (cuda/conv/pointwise/). ---- */
+
+struct ck_gram_matrix {
+    enum ck_type type;
+    int64_t      N, H, W, C; /* of x; C is 64 or a multiple of 128 up to 512 */
+    int          stride;
+    const void  *x;
+    const float *scale_bias; /* [2][C] or NULL */
+    float       *gram;       /* [C+2][C] */
+};
+bool        ck_gram_matrix_supports(const struct ck_gram_matrix *args);
+size_t      ck_gram_matrix_workspace(const struct ck_gram_matrix *args, int multiprocessors);
+cudaError_t ck_gram_matrix(const struct ck_gram_matrix *args, void *workspace, int multiprocessors,
+                           cudaStream_t stream);
+
+struct ck_gram_product {
+    enum ck_type type;
+    int64_t      N, H, W, C, K; /* of x; C is 64 or a multiple of 128, K a multiple of 256 */
+    int          stride;
+    const void  *x, *dy;       /* dy has the pixels (p*stride, q*stride) of x */
+    const float *scale_bias;   /* [2][C] or NULL */
+    float       *dw, *dy_sums; /* [K][C], [K] */
+};
+bool        ck_gram_product_supports(const struct ck_gram_product *args);
+size_t      ck_gram_product_workspace(const struct ck_gram_product *args, int multiprocessors);
+cudaError_t ck_gram_product(const struct ck_gram_product *args, void *workspace, int multiprocessors,
+                            cudaStream_t stream);
+
+/* ---- small kernels, for any C up to 512 and any K up to 2048, in f64 ---- */
 
 struct ck_gram_bn {
     enum ck_type type; /* of w */

@@ -16,13 +16,13 @@ __device__ __forceinline__ void multiply_half(float (&acc)[2][4][4], uint32_t x,
     for (int k = 0; k < C; k += 16) {
         uint32_t b[2][4];
 #pragma unroll
-        for (int j = 0; j < 2; j++) right(b[j], w, C_ROW, n + j * 16, k);
+        for (int j = 0; j < 2; j++) ck_mma_b(b[j], w, C_ROW, n + j * 16, k);
 #pragma unroll
         for (int m = 0; m < 2; m++) {
             uint32_t a[4];
-            left(a, x, C_ROW, row + m * 16, k);
+            ck_mma_a(a, x, C_ROW, row + m * 16, k);
 #pragma unroll
-            for (int j = 0; j < 4; j++) multiply<T>(acc[m][j], a, b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]);
+            for (int j = 0; j < 4; j++) ck_mma<T>(acc[m][j], a, b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]);
         }
     }
 }

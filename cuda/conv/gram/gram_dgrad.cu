@@ -17,12 +17,12 @@ __device__ __forceinline__ void multiply_tile(float (&acc)[4][4], uint32_t g, ui
 #pragma unroll
     for (int k = 0; k < C; k += 16) {
         uint32_t a[4], b[4];
-        left(a, x, C_ROW, m, k);
+        ck_mma_a(a, x, C_ROW, m, k);
 #pragma unroll
         for (int j = 0; j < 4; j += 2) {
-            right(b, w_x, C_ROW, n + j * 8, k);
-            multiply<T>(acc[j], a, b[0], b[1]);
-            multiply<T>(acc[j + 1], a, b[2], b[3]);
+            ck_mma_b(b, w_x, C_ROW, n + j * 8, k);
+            ck_mma<T>(acc[j], a, b[0], b[1]);
+            ck_mma<T>(acc[j + 1], a, b[2], b[3]);
         }
     }
 #pragma unroll
@@ -32,12 +32,12 @@ __device__ __forceinline__ void multiply_tile(float (&acc)[4][4], uint32_t g, ui
 #pragma unroll 4
     for (int k = 0; k < K; k += 16) {
         uint32_t a[4], b[4];
-        left(a, g, K_ROW, m, k);
+        ck_mma_a(a, g, K_ROW, m, k);
 #pragma unroll
         for (int j = 0; j < 4; j += 2) {
-            right(b, w_g, K_ROW, n + j * 8, k);
-            multiply<T>(acc[j], a, b[0], b[1]);
-            multiply<T>(acc[j + 1], a, b[2], b[3]);
+            ck_mma_b(b, w_g, K_ROW, n + j * 8, k);
+            ck_mma<T>(acc[j], a, b[0], b[1]);
+            ck_mma<T>(acc[j + 1], a, b[2], b[3]);
         }
     }
 }

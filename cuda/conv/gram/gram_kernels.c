@@ -64,7 +64,6 @@ static cr_status gram_launch(struct cr_device *device, const struct cr_call *cal
     const struct cr_tensor *x    = cuda_in(call->program, call->op, CR_IN_gram_x);
     const struct ck_gram    args = {.type       = cuda_type(x),
                                     .pixels     = cuda_pixels(x),
-                                    .center     = x->dim[1] / 2 * x->dim[2] + x->dim[2] / 2,
                                     .x          = call->in[CR_IN_gram_x],
                                     .scale_bias = call->in[CR_IN_gram_scale_bias],
                                     .gram       = call->out[CR_OUT_gram_gram]};
@@ -141,6 +140,7 @@ static bool dgrad_accepts(const struct cr_device *device, const struct cr_progra
     const struct cr_tensor *x = IN(gram_dgrad, x), *g = IN(gram_dgrad, g);
     const bool              bn = IN(gram_dgrad, mean_rstd) != NULL;
     if (bn != (OUT(gram_dgrad, grad_sums) != NULL) || (bn && !IN(gram_dgrad, scale_bias))) return false;
+    if (op->attr.conv.relu) return false;
     if (cuda_of(device)->block_bytes < ck_gram_dgrad_shared()) return false; /* enough from 9.0 to 11.x only */
     return is_half_on(device, x, type) && fits(op, x, g) && is_like(g, x) && is_like(IN(gram_dgrad, w_g), x) &&
            is_like(IN(gram_dgrad, w_x), x) && is_like(IN(gram_dgrad, add), x) && is_like(OUT(gram_dgrad, dx), x) &&
@@ -180,8 +180,8 @@ static cr_status dgrad_launch(struct cr_device *device, const struct cr_call *ca
 /* Statistics are those of one rank. */
 static bool is_small(const struct cr_device *device, const struct cr_op *op, const struct cr_tensor *w,
                      const struct cr_tensor *gram, enum cr_dtype type) {
-    return is_half_on(device, w, type) && is_point(w) && w->dim[3] <= 1024 && gram->dtype == CR_F32 &&
-           op->attr.bn.ranks <= 1;
+    return is_half_on(device, w, type) && is_point(w) && w->dim[3] <= 512 && w->dim[0] <= 2048 &&
+           gram->dtype == CR_F32 && op->attr.bn.ranks <= 1;
 }
 
 static bool finalize_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op,

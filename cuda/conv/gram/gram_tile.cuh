@@ -1,11 +1,9 @@
-/* cuda/conv/gram/gram_tile.cuh: tiles in shared memory and products of the kernels in cuda/conv/gram/.
- *
- * A tile has rows of 16-bit elements; 16-byte chunk c of row r is stored at chunk c ^ (r % 8), so that eight rows of
- * one chunk lie in different banks. */
+/* cuda/conv/gram/gram_tile.cuh: tiles in shared memory of the kernels in cuda/conv/gram/, as cuda/common/mma.cuh
+ * describes them. */
 #ifndef CK_GRAM_TILE_CUH
 #define CK_GRAM_TILE_CUH
 
-#include "cuda/common/shared.cuh"
+#include "cuda/common/mma.cuh"
 #include "cuda/conv/gram/gram.h"
 
 namespace {
@@ -13,51 +11,6 @@ namespace {
 constexpr int C = CK_GRAM_C, K = CK_GRAM_K;
 constexpr int TILE = 64, THREADS = 256; /* pixels of a tile; threads of a block */
 constexpr int C_ROW = C * 2, K_ROW = K * 2, C_TILE = TILE * C_ROW, K_TILE = TILE * K_ROW; /* bytes */
-
-__device__ __forceinline__ uint32_t chunk_at(uint32_t tile, int row_bytes, int row, int chunk) {
-    return tile + (uint32_t)(row * row_bytes + ((chunk ^ (row & 7)) << 4));
-}
-
-/* ---- fragments of a product d[16][8] += a[16][16] b[16][8]; lane is that of the warp ---- */
-
-/* a from a tile of rows m, columns k. */
-__device__ __forceinline__ void left(uint32_t (&a)[4], uint32_t tile, int row_bytes, int m, int k) {
-    const int lane = (int)threadIdx.x % 32;
-    ck_ldmatrix(a, chunk_at(tile, row_bytes, m + lane % 16, k / 8 + lane / 16));
-}
-/* a from a tile of rows k, columns m. */
-__device__ __forceinline__ void left_transposed(uint32_t (&a)[4], uint32_t tile, int row_bytes, int m, int k) {
-    const int lane = (int)threadIdx.x % 32;
-    ck_ldmatrix_trans(a, chunk_at(tile, row_bytes, k + lane / 16 * 8 + lane % 8, m / 8 + lane / 8 % 2));
-}
-/* Two b from a tile of rows n, columns k: b[0], b[1] for columns n to n+7, b[2], b[3] for n+8 to n+15. */
-__device__ __forceinline__ void right(uint32_t (&b)[4], uint32_t tile, int row_bytes, int n, int k) {
-    const int lane = (int)threadIdx.x % 32;
-    ck_ldmatrix(b, chunk_at(tile, row_bytes, n + lane / 16 * 8 + lane % 8, k / 8 + lane / 8 % 2));
-}
-/* The same from a tile of rows k, columns n. */
-__device__ __forceinline__ void right_transposed(uint32_t (&b)[4], uint32_t tile, int row_bytes, int n, int k) {
-    const int lane = (int)threadIdx.x % 32;
-    ck_ldmatrix_trans(b, chunk_at(tile, row_bytes, k + lane / 8 % 2 * 8 + lane % 8, n / 8 + lane / 16));
-}
-
-template <typename T>
-__device__ __forceinline__ void multiply(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
-template <>
-__device__ __forceinline__ void multiply<__half>(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-                 "{%0,%1,%2,%3};"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-template <>
-__device__ __forceinline__ void multiply<__nv_bfloat16>(float (&d)[4], const uint32_t (&a)[4], uint32_t b0,
-                                                        uint32_t b1) {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-                 "{%0,%1,%2,%3};"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
 
 /* ---- a tile of a ---- */
 
@@ -103,7 +56,7 @@ template <typename T, bool ACT> struct reader {
                 activate(v);
                 word = exists(tile, i) ? ck_pack<T>(v) : make_uint4(0, 0, 0, 0);
             }
-            ck_put16(chunk_at(to, C_ROW, row + 32 * i, vector), word);
+            ck_put16(ck_chunk_at(to, C_ROW, row + 32 * i, vector), word);
         }
     }
 };
@@ -117,7 +70,7 @@ __device__ __forceinline__ void copy_wide(uint32_t to, const T *from, int64_t ti
         const int     row = (int)threadIdx.x / 32 + 8 * i;
         const int64_t p   = tile * TILE + row;
         const bool    is  = tile < tiles && p < pixels;
-        ck_copy16(chunk_at(to, K_ROW, row, vector), from + (is ? p * K : 0) + vector * 8, is);
+        ck_copy16(ck_chunk_at(to, K_ROW, row, vector), from + (is ? p * K : 0) + vector * 8, is);
     }
 }
 
@@ -125,7 +78,7 @@ __device__ __forceinline__ void copy_wide(uint32_t to, const T *from, int64_t ti
 template <typename T> __device__ __forceinline__ void copy_matrix(uint32_t to, const T *from, int rows, int columns) {
     const int chunks = columns / 8;
     for (int i = (int)threadIdx.x; i < rows * chunks; i += THREADS)
-        ck_copy16(chunk_at(to, columns * 2, i / chunks, i % chunks), from + (int64_t)i * 8, true);
+        ck_copy16(ck_chunk_at(to, columns * 2, i / chunks, i % chunks), from + (int64_t)i * 8, true);
 }
 
 /* ---- sums over blocks ---- */

@@ -18,17 +18,17 @@ __device__ __forceinline__ void multiply_tile(float (&acc)[2][9][4], uint32_t dy
         uint32_t a[2][4];
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            left_transposed(a[i], dy, K_ROW, m + i * 16, k);
-            multiply<T>(acc[i][8], a[i], ones<T>(), ones<T>());
+            ck_mma_a_transposed(a[i], dy, K_ROW, m + i * 16, k);
+            ck_mma<T>(acc[i][8], a[i], ones<T>(), ones<T>());
         }
 #pragma unroll
         for (int j = 0; j < 8; j += 2) {
             uint32_t b[4];
-            right_transposed(b, x, C_ROW, j * 8, k);
+            ck_mma_b_transposed(b, x, C_ROW, j * 8, k);
 #pragma unroll
             for (int i = 0; i < 2; i++) {
-                multiply<T>(acc[i][j], a[i], b[0], b[1]);
-                multiply<T>(acc[i][j + 1], a[i], b[2], b[3]);
+                ck_mma<T>(acc[i][j], a[i], b[0], b[1]);
+                ck_mma<T>(acc[i][j + 1], a[i], b[2], b[3]);
             }
         }
     }

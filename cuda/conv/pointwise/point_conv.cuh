@@ -1,5 +1,5 @@
-/* cuda/conv/pointwise/point_conv.cuh: the division of a launch of cuda/conv/pointwise/point_conv_sm90a.cu, the kernel's
- * arguments, and the warps that load. */
+/* cuda/conv/pointwise/point_conv.cuh: the division of a launch of cuda/conv/pointwise/point_conv_block.cuh, the
+ * kernel's arguments, and the warps that load. */
 #ifndef CK_POINT_CONV_CUH
 #define CK_POINT_CONV_CUH
 
@@ -25,7 +25,9 @@ enum {
 struct plan {
     bool resident;
     int  columns, blocks_k, workers; /* of a tile; ceil(K / columns) */
-    int  steps, stages;              /* ceil(C / 64); of a ring */
+    int  steps, stages;              /* ceil(C / 64), and those of second_x; of a ring */
+    int  second_steps;               /* the first steps of a tile: of second_x */
+    int  vectors;                    /* over the columns of a tile */
     int  panels;                     /* of a warp's ring: 2 or 4 */
     int  grid, tiles;                /* tiles: of 64 rows (resident), of workers x 64 rows x columns (streamed) */
     int  w_at, panel_at, other_at, stage_at, scale_bias_at, column_at, scratch_at, bar_at, bytes;
@@ -33,12 +35,14 @@ struct plan {
 };
 
 struct params {
-    CUtensorMap  x, w, y, add, bn_x;
-    struct plan  plan;
-    const float *scale_bias, *bias, *mean_rstd, *gamma, *beta;
-    float       *partial; /* NULL without sums */
-    int          rows, C, K, stride, P, Q;
-    bool         add_given, bn_given, relu, early;
+    CUtensorMap    x, w, y, add, bn_x, second_x, second_w;
+    struct plan    plan;
+    const float   *scale_bias, *bias, *mean_rstd, *gamma, *beta, *out_scale_bias, *factor_bias;
+    float         *partial; /* NULL without sums */
+    unsigned char *mask;
+    void          *data; /* of y, only with second_x and stride > 1 */
+    int            rows, C, K, stride, H, W, P, Q;
+    bool           add_given, bn_given, relu, early;
 };
 
 /* Barriers, 8 bytes each, from bar_at on: full and empty of each worker's stages, panels of each warp, filters. */
@@ -51,7 +55,7 @@ enum {
     BAR_COUNT   = BAR_ORDER + 2
 };
 
-enum mode { AS_IS, ACT, TRANSPOSED };
+enum mode { AS_IS, ACT, TRANSPOSED, JOINED }; /* JOINED: with second_x */
 
 #if CK_HAS_SM90A
 
@@ -91,8 +95,11 @@ template <int COLUMNS, int WORKERS, bool RESIDENT> struct scheduler {
 /* ---- the loading warps ---- */
 
 template <int COLUMNS, int MODE>
-__device__ __forceinline__ void load_filters(const params &p, uint32_t to, uint32_t bar, int k0, int c0) {
-    if (MODE == TRANSPOSED) {
+__device__ __forceinline__ void load_filters(const params &p, uint32_t to, uint32_t bar, int k0, int step) {
+    const int c0 = (MODE == JOINED && step >= p.plan.second_steps ? step - p.plan.second_steps : step) * STEP;
+    if (MODE == JOINED) {
+        ck_tma_load(to, step < p.plan.second_steps ? &p.second_w : &p.w, bar, c0, k0);
+    } else if (MODE == TRANSPOSED) {
 #pragma unroll
         for (int i = 0; i < COLUMNS / 64; i++) ck_tma_load(to + (uint32_t)(i * 64 * 128), &p.w, bar, k0 + i * 64, c0);
     } else {
@@ -100,9 +107,27 @@ __device__ __forceinline__ void load_filters(const params &p, uint32_t to, uint3
     }
 }
 
-__device__ __forceinline__ void load_scale_bias(const params &p, uint32_t to, uint32_t bar, int c0) {
+/* The channels of scale_bias, and the number of steps that need it. */
+template <int MODE> __device__ __forceinline__ int act_channels(const params &p) {
+    return MODE == JOINED ? p.K : p.C;
+}
+template <int MODE> __device__ __forceinline__ int act_steps(const params &p) {
+    return MODE == ACT ? p.plan.steps : MODE == JOINED && p.scale_bias ? p.plan.second_steps : 0;
+}
+__device__ __forceinline__ void load_scale_bias(const params &p, uint32_t to, uint32_t bar, int c0, int channels) {
     ck_bulk_load(to, p.scale_bias + c0, bar, SCALE_BIAS_BYTES / 2);
-    ck_bulk_load(to + SCALE_BIAS_BYTES / 2, p.scale_bias + p.C + c0, bar, SCALE_BIAS_BYTES / 2);
+    ck_bulk_load(to + SCALE_BIAS_BYTES / 2, p.scale_bias + channels + c0, bar, SCALE_BIAS_BYTES / 2);
+}
+
+/* Rows of second_x in the first steps, then rows of x. */
+__device__ __forceinline__ void load_joined(const params &p, uint32_t to, uint32_t bar, int step, int row, int w, int h,
+                                            int n) {
+    if (step < p.plan.second_steps && p.stride > 1)
+        ck_tma_load_pixels(to, &p.second_x, bar, step * STEP, w, h, n);
+    else if (step < p.plan.second_steps)
+        ck_tma_load(to, &p.second_x, bar, step * STEP, row);
+    else
+        ck_tma_load(to, &p.x, bar, (step - p.plan.second_steps) * STEP, row);
 }
 
 /* One lane of a warp fills ring `ring`; there is one ring when streamed. */
@@ -116,13 +141,14 @@ __device__ __forceinline__ void load(const params &p, uint32_t shared, int ring)
     scheduler<COLUMNS, WORKERS, RESIDENT> scheduler(plan, ring, RESIDENT ? WORKERS : 1);
     if (!p.early || !RESIDENT) ck_begin_after_last();
     if (RESIDENT && ring == 0) {
-        ck_mbar_expect(bar + 8 * BAR_FILTERS, (uint32_t)plan.steps * (W_BYTES + (MODE == ACT ? SCALE_BIAS_BYTES : 0)));
+        ck_mbar_expect(bar + 8 * BAR_FILTERS,
+                       (uint32_t)plan.steps * W_BYTES + (uint32_t)act_steps<MODE>(p) * SCALE_BIAS_BYTES);
         for (int s = 0; s < plan.steps; s++) {
             load_filters<COLUMNS, MODE>(p, shared + (uint32_t)plan.w_at + (uint32_t)s * W_BYTES, bar + 8 * BAR_FILTERS,
-                                        scheduler.column, s * STEP);
-            if (MODE == ACT)
+                                        scheduler.column, s);
+            if (s < act_steps<MODE>(p))
                 load_scale_bias(p, shared + (uint32_t)(plan.scale_bias_at + s * SCALE_BIAS_BYTES),
-                                bar + 8 * BAR_FILTERS, s * STEP);
+                                bar + 8 * BAR_FILTERS, s * STEP, act_channels<MODE>(p));
         }
     }
     if (p.early && RESIDENT) ck_begin_after_last();
@@ -140,14 +166,18 @@ __device__ __forceinline__ void load(const params &p, uint32_t shared, int ring)
             const uint32_t full = bar + 8 * (uint32_t)(BAR_FULL + ring * STAGES_MAX + at.at),
                            to   = stages + (uint32_t)at.at * STAGE;
             ck_mbar_wait(full + 8 * (BAR_EMPTY - BAR_FULL), at.parity ^ 1);
-            ck_mbar_expect(full, STAGE + (MODE == ACT && !RESIDENT ? SCALE_BIAS_BYTES : 0));
-            if (p.stride > 1)
+            const bool act = !RESIDENT && s < act_steps<MODE>(p);
+            ck_mbar_expect(full, STAGE + (act ? SCALE_BIAS_BYTES : 0));
+            if (MODE == JOINED)
+                load_joined(p, to, full, s, scheduler.row, w, h, n);
+            else if (p.stride > 1)
                 ck_tma_load_pixels(to, &p.x, full, s * STEP, w, h, n);
             else
                 ck_tma_load(to, &p.x, full, s * STEP, scheduler.row);
-            if (MODE == ACT && !RESIDENT)
-                load_scale_bias(p, shared + (uint32_t)(plan.scale_bias_at + at.at * SCALE_BIAS_BYTES), full, s * STEP);
-            if (!RESIDENT) load_filters<COLUMNS, MODE>(p, to + X, full, scheduler.column, s * STEP);
+            if (act)
+                load_scale_bias(p, shared + (uint32_t)(plan.scale_bias_at + at.at * SCALE_BIAS_BYTES), full, s * STEP,
+                                act_channels<MODE>(p));
+            if (!RESIDENT) load_filters<COLUMNS, MODE>(p, to + X, full, scheduler.column, s);
             at.next(plan.stages);
         }
     }

@@ -1,6 +1,8 @@
-/* cuda/conv/pointwise/point_conv_kernels.c: kernel table of 1x1 convolutions and the gradients of their inputs, for
- * compute capability 9.0 in f16 and bf16, with all fused operations of the ops. Device code is in
- * cuda/conv/pointwise/point_conv_sm90a.cu. */
+/* cuda/conv/pointwise/point_conv_kernels.c: kernel table of 1x1 convolutions and the gradients of their inputs in f16
+ * and bf16, with all fused operations of the ops. Device code is in cuda/conv/pointwise/point_conv_sm90a.cu for compute
+ * capability 9.0, and in cuda/conv/mma/point_mma.cu for all others from 8.0 on. */
+#include "cuda/conv/mma/mma_device.h"
+#include "cuda/conv/mma/point_mma.h"
 #include "cuda/conv/pointwise/point_conv.h"
 #include "cuda/core/cuda_device.h"
 #include "cuda/core/kernel_tables.h"
@@ -40,8 +42,33 @@ static float *sums_of(const struct cr_tensor *t) {
 #define IN_BIT(kind, slot) (1u << CR_IN_##kind##_##slot)
 #define OUT_BIT(kind, slot) (1u << CR_OUT_##kind##_##slot)
 
-static bool is_point(const struct cr_device *device, const struct cr_op *op, const struct cr_tensor *w) {
-    return cuda_of(device)->cc == 90 && w->dim[1] == 1 && w->dim[2] == 1 && op->attr.conv.pad == 0;
+static bool is_point(const struct cr_op *op, const struct cr_tensor *w) {
+    return w->dim[1] == 1 && w->dim[2] == 1 && op->attr.conv.pad == 0;
+}
+
+/* ---- the two implementations ---- */
+
+static bool supports(const struct cr_device *device, const struct ck_point_conv *a) {
+    const struct ck_mma_gpu gpu = cuda_mma_gpu(device);
+    if (cuda_has_wgmma(device)) return ck_point_conv_supports(a);
+    return cuda_uses_mma(device) && ck_point_mma_supports(a, &gpu);
+}
+static int configs(const struct cr_device *device, const struct ck_point_conv *a) {
+    const struct ck_mma_gpu gpu = cuda_mma_gpu(device);
+    return cuda_has_wgmma(device) ? ck_point_conv_configs(a, gpu.multiprocessors) : ck_point_mma_configs(a, &gpu);
+}
+static size_t workspace_of(const struct cr_device *device, const struct ck_point_conv *a) {
+    const struct ck_mma_gpu gpu = cuda_mma_gpu(device);
+    return cuda_has_wgmma(device) ? ck_point_conv_workspace(a, gpu.multiprocessors) : ck_point_mma_workspace(a, &gpu);
+}
+static cr_status launch(struct cr_device *device, const struct cr_call *call, const struct ck_point_conv *a) {
+    const struct ck_mma_gpu gpu    = cuda_mma_gpu(device);
+    const cudaStream_t      stream = cr_cuda_stream(device, call);
+    if (cuda_has_wgmma(device))
+        CUDA_TRY(ck_point_conv(a, call->workspace, gpu.multiprocessors, stream));
+    else
+        CUDA_TRY(ck_point_mma(a, call->workspace, &gpu, stream));
+    return CR_OK;
 }
 
 /* ---- forward ---- */
@@ -66,11 +93,11 @@ static bool conv_accepts(const struct cr_device *device, const struct cr_program
             op, IN_BIT(conv, x) | IN_BIT(conv, w) | IN_BIT(conv, scale_bias) | IN_BIT(conv, bias) | IN_BIT(conv, add),
             OUT_BIT(conv, y) | OUT_BIT(conv, sums)))
         return false;
-    if (x->dtype != type || !is_point(device, op, IN(w))) return false;
+    if (x->dtype != type || !is_point(op, IN(w))) return false;
     if (!is_like(IN(w), x) || !is_like(OUT(y), x) || !is_like(IN(add), x)) return false;
     if (!is_f32(IN(scale_bias)) || !is_f32(IN(bias)) || !is_f32(OUT(sums))) return false;
     const struct ck_point_conv a = conv_of(p, op);
-    return ck_point_conv_supports(&a);
+    return supports(device, &a);
 }
 static bool conv_accepts_f16(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     return conv_accepts(device, p, op, CR_F16);
@@ -81,14 +108,14 @@ static bool conv_accepts_bf16(const struct cr_device *device, const struct cr_pr
 
 static int conv_algo_count(struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     const struct ck_point_conv a = conv_of(p, op);
-    return ck_point_conv_configs(&a, cuda_of(device)->multiprocessors);
+    return configs(device, &a);
 }
 
 static cr_status conv_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
                               void **prepared, size_t *workspace_bytes) {
     const struct ck_point_conv a = conv_of(p, op);
     *prepared                    = NULL;
-    *workspace_bytes             = ck_point_conv_workspace(&a, cuda_of(device)->multiprocessors);
+    *workspace_bytes             = workspace_of(device, &a);
     return CR_OK;
 }
 
@@ -102,8 +129,7 @@ static cr_status conv_launch(struct cr_device *device, const struct cr_call *cal
     a.y                    = call->out[CR_OUT_conv_y];
     a.sums                 = call->out[CR_OUT_conv_sums];
     a.early                = call->op->attr.conv.early_filter;
-    CUDA_TRY(ck_point_conv(&a, call->workspace, cuda_of(device)->multiprocessors, cr_cuda_stream(device, call)));
-    return CR_OK;
+    return launch(device, call, &a);
 }
 
 #undef IN
@@ -135,11 +161,11 @@ static bool dgrad_accepts(const struct cr_device *device, const struct cr_progra
                              IN_BIT(conv_dgrad, beta),
                          OUT_BIT(conv_dgrad, dx) | OUT_BIT(conv_dgrad, grad_sums)))
         return false;
-    if (dy->dtype != type || !is_point(device, op, IN(w)) || (OUT(grad_sums) && !IN(bn_x))) return false;
+    if (dy->dtype != type || !is_point(op, IN(w)) || (OUT(grad_sums) && !IN(bn_x))) return false;
     if (!is_like(IN(w), dy) || !is_like(OUT(dx), dy) || !is_like(IN(add), dy) || !is_like(IN(bn_x), dy)) return false;
     if (!is_f32(IN(mean_rstd)) || !is_f32(IN(gamma)) || !is_f32(IN(beta)) || !is_f32(OUT(grad_sums))) return false;
     const struct ck_point_conv a = dgrad_of(p, op);
-    return ck_point_conv_supports(&a);
+    return supports(device, &a);
 }
 static bool dgrad_accepts_f16(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     return dgrad_accepts(device, p, op, CR_F16);
@@ -150,14 +176,14 @@ static bool dgrad_accepts_bf16(const struct cr_device *device, const struct cr_p
 
 static int dgrad_algo_count(struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     const struct ck_point_conv a = dgrad_of(p, op);
-    return ck_point_conv_configs(&a, cuda_of(device)->multiprocessors);
+    return configs(device, &a);
 }
 
 static cr_status dgrad_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
                                void **prepared, size_t *workspace_bytes) {
     const struct ck_point_conv a = dgrad_of(p, op);
     *prepared                    = NULL;
-    *workspace_bytes             = ck_point_conv_workspace(&a, cuda_of(device)->multiprocessors);
+    *workspace_bytes             = workspace_of(device, &a);
     return CR_OK;
 }
 
@@ -172,8 +198,7 @@ static cr_status dgrad_launch(struct cr_device *device, const struct cr_call *ca
     a.beta                 = call->in[CR_IN_conv_dgrad_beta];
     a.y                    = call->out[CR_OUT_conv_dgrad_dx];
     a.sums                 = call->out[CR_OUT_conv_dgrad_grad_sums];
-    CUDA_TRY(ck_point_conv(&a, call->workspace, cuda_of(device)->multiprocessors, cr_cuda_stream(device, call)));
-    return CR_OK;
+    return launch(device, call, &a);
 }
 
 static void nothing_to_release(void *prepared) {

@@ -1,4 +1,4 @@
-/* cuda/conv/pointwise/point_conv_plan.cuh: host side of cuda/conv/pointwise/point_conv_sm90a.cu: the tile configs of a
+/* cuda/conv/pointwise/point_conv_plan.cuh: host side of cuda/conv/pointwise/point_conv_block.cuh: the tile configs of a
  * launch, best first. */
 #ifndef CK_POINT_CONV_PLAN_CUH
 #define CK_POINT_CONV_PLAN_CUH
@@ -23,15 +23,15 @@ int team(const struct plan *p) {
 /* Computes the offsets in shared memory, with as many stages as fit. Returns false when fewer than `least` fit. */
 bool lay_out(struct plan *p, const struct ck_point_conv *a, int least) {
     const int w_bytes = p->columns * 128, rings = p->resident ? p->workers : 1;
-    const int stage            = p->resident ? X_BYTES : team(p) * X_BYTES + w_bytes,
-              per_stage        = rings * stage + (a->scale_bias && !p->resident ? SCALE_BIAS_BYTES : 0);
-    const int vectors          = a->bn_x                        ? 4
-                                 : a->bias || a->relu || a->add ? 1
-                                                                : 0,
-              columns          = (p->resident ? 1 : p->workers) * vectors * p->columns * 4;
+    const int stage     = p->resident ? X_BYTES : team(p) * X_BYTES + w_bytes,
+              per_stage = rings * stage + (a->scale_bias && !p->resident ? SCALE_BIAS_BYTES : 0);
+    p->vectors          = a->bn_x ? 4 : a->out_scale_bias ? 2 : a->bias || a->relu || a->add ? 1 : 0;
+    if (a->second_x) p->vectors += 2;
+    const int columns          = (p->resident ? 1 : p->workers) * p->vectors * p->columns * 4;
     const int scratch          = a->sums && a->add && !p->resident ? p->workers * 4 * GROUP * 4 : 0;
     const int ring_of_panels   = p->workers * 4 * p->panels * PANEL_BYTES,
-              scale_bias_bytes = a->scale_bias && p->resident ? p->steps * SCALE_BIAS_BYTES : 0;
+              act_steps        = a->second_x ? p->second_steps : p->steps,
+              scale_bias_bytes = a->scale_bias && p->resident ? act_steps * SCALE_BIAS_BYTES : 0;
     p->w_at                    = 0;
     p->panel_at                = p->resident ? p->steps * w_bytes : 0;
     p->other_at                = p->panel_at + ring_of_panels;
@@ -53,12 +53,13 @@ bool lay_out(struct plan *p, const struct ck_point_conv *a, int least) {
 /* A plan of this kind, if at least `least` stages fit. */
 bool plan_as(struct plan *p, const struct ck_point_conv *a, bool resident, int columns, int workers, int panels,
              int least, int multiprocessors) {
-    p->resident = resident;
-    p->columns  = columns;
-    p->workers  = workers;
-    p->panels   = panels;
-    p->blocks_k = (int)((a->K + columns - 1) / columns);
-    p->steps    = (int)((a->C + STEP - 1) / STEP);
+    p->resident     = resident;
+    p->columns      = columns;
+    p->workers      = workers;
+    p->panels       = panels;
+    p->blocks_k     = (int)((a->K + columns - 1) / columns);
+    p->second_steps = a->second_x ? (int)((a->K + STEP - 1) / STEP) : 0;
+    p->steps        = (int)((a->C + STEP - 1) / STEP) + p->second_steps;
     if (resident && (p->blocks_k > multiprocessors || (int64_t)p->steps * columns * 128 >= SHARED_LIMIT)) return false;
     if (workers * panels > PANELS_MAX || !lay_out(p, a, least)) return false;
     const int64_t rows = rows_of(a), high = resident ? ROWS : team(p) * ROWS, down = (rows + high - 1) / high;
@@ -67,9 +68,10 @@ bool plan_as(struct plan *p, const struct ck_point_conv *a, bool resident, int c
     int64_t blocks = resident ? multiprocessors / p->blocks_k : multiprocessors;
     if (tiles > INT32_MAX / 2) return false;
     if (blocks > (tiles + share - 1) / share) blocks = (tiles + share - 1) / share;
-    p->tiles        = (int)tiles;
-    p->grid         = (int)(resident ? blocks * p->blocks_k : blocks);
-    p->partial_rows = (int)(resident ? blocks * workers : down * team(p));
+    p->tiles = (int)tiles;
+    p->grid  = (int)(resident ? blocks * p->blocks_k : blocks);
+    /* with second_x and one set of columns a worker adds the sums of all of its tiles */
+    p->partial_rows = (int)(resident || (a->second_x && p->blocks_k == 1) ? blocks * workers : down * team(p));
     return true;
 }
 
@@ -99,7 +101,19 @@ const struct choice choices_bn[CHOICES_MAX + 1] = {
     {false, 256, 2, 2, 3, 0}, {false, 128, 3, 2, 3, 0}, {true, 128, 2, 4, 3, 0},
 };
 
+/* Not measured: in the order of bytes in flight. */
+const struct choice choices_scale[CHOICES_MAX + 1] = {
+    {true, 256, 2, 4, 4, 0}, {true, 256, 2, 2, 2, 0},  {true, 128, 3, 2, 2, 0},
+    {true, 128, 3, 4, 2, 0}, {false, 256, 2, 2, 3, 0},
+};
+const struct choice choices_joined[CHOICES_MAX + 1] = {
+    {true, 64, 4, 2, 2, 1},   {true, 64, 3, 2, 2, 1},   {true, 64, 2, 2, 4, 1},
+    {false, 256, 2, 2, 2, 0}, {false, 128, 2, 2, 3, 0}, {false, 128, 3, 2, 2, 0},
+};
+
 const struct choice *choices_for(const struct ck_point_conv *a) {
+    if (a->second_x) return choices_joined;
+    if (a->out_scale_bias) return choices_scale;
     if (a->K <= 64) return choices_narrow;
     if (a->bn_x) return choices_bn;
     if (a->add) return choices_add;

@@ -1,191 +1,79 @@
-/* cuda/conv/pointwise/point_conv_work.cuh: a multiplying warpgroup of cuda/conv/pointwise/point_conv_sm90a.cu:
- * products, results, sums. */
+/* cuda/conv/pointwise/point_conv_work.cuh: the results and sums of a multiplying warpgroup
+ * (cuda/conv/pointwise/point_conv_multiply.cuh). */
 #ifndef CK_POINT_CONV_WORK_CUH
 #define CK_POINT_CONV_WORK_CUH
 
-#include "cuda/conv/pointwise/point_conv.cuh"
+#include "cuda/conv/pointwise/point_conv_multiply.cuh"
 
 #if CK_HAS_SM90A
 
 namespace {
 
-/* A worker is one warpgroup. Each warp has panels and sums of its own. */
-template <typename T, int COLUMNS, int WORKERS, bool RESIDENT, int MODE> struct worker {
-    static constexpr int      PANELS = COLUMNS / 64, ACC = COLUMNS / 2;
-    static constexpr int      TEAM = team_of<WORKERS, RESIDENT>(), TAKERS = WORKERS / TEAM;
-    static constexpr uint32_t W_BYTES = COLUMNS * 128, STAGE = TEAM * X_BYTES + (RESIDENT ? 0 : W_BYTES);
-    static constexpr bool     TURNS = TAKERS > 1 && !RESIDENT; /* teams multiply one after the other */
-    static constexpr int      FRAGMENTS =
-        COLUMNS == 128 && WORKERS == 4 ? 1 : 2; /* sets of registers for steps with act, as many as fit */
-    static constexpr int B_NEXT =
-        MODE == TRANSPOSED ? 2048 / 16 : 32 / 16;          /* 16 channels further in w, in units of a descriptor */
-    static constexpr bool LATE = MODE != ACT || !RESIDENT; /* a stage is read until its products are complete */
-    using tiles                = scheduler<COLUMNS, WORKERS, RESIDENT>;
+/* A product gets a bias, or scale and bias of the BN behind the convolution; then the ReLU mask is written as bits. */
+enum { BIAS = 1, SCALE = 2 };
 
-    const params &p;
-    const plan   &plan;
-    /* index of the worker; warp in the worker, lane in the warp, thread in the worker */
-    const int me, warp, lane, thread;
-    uint32_t  full, filters_at, stages_at, scale_bias_base; /* of the ring */
-    uint32_t  panels_at, others_at, panel_full;             /* of the warp */
-    uint32_t  columns_at, scratch_at, worker_at;            /* of the worker; worker_at: panels of its first warp */
-    /* for ldmatrix and stmatrix: byte offset of the lane's row and 16-byte chunk, for each 16 columns */
-    uint32_t      chunk[4];
-    ck_ring_place stage, panel;
-    uint32_t      turn; /* parity of this team's next turn */
-    float         acc[ACC];
-    /* two columns of each panel: first and second column of the lower, of the upper sum */
-    float         sum[PANELS][4];
-    tiles         ahead; /* next tile whose add and bn_x are loaded */
-    int           ahead_panel;
-    ck_ring_place ahead_at;
+template <typename T, int COLUMNS, int WORKERS, bool RESIDENT, int MODE>
+struct worker : multiplier<T, COLUMNS, WORKERS, RESIDENT, MODE> {
+    using base = multiplier<T, COLUMNS, WORKERS, RESIDENT, MODE>;
+    using base::acc;
+    using base::ahead;
+    using base::ahead_at;
+    using base::ahead_panel;
+    using base::chunk;
+    using base::columns_at;
+    using base::full;
+    using base::group_barrier;
+    using base::lane;
+    using base::me;
+    using base::multiply;
+    using base::others_at;
+    using base::p;
+    using base::panel;
+    using base::panel_full;
+    using base::panels_at;
+    using base::plan;
+    using base::scratch_at;
+    using base::stage;
+    using base::sum;
+    using base::thread;
+    using base::turn;
+    using base::warp;
+    using base::worker_at;
+    using typename base::tiles;
+    static constexpr int  PANELS = base::PANELS, ACC = base::ACC, TEAM = base::TEAM, TAKERS = base::TAKERS;
+    static constexpr bool TURNS = base::TURNS;
 
-    __device__ worker(const params &params_, uint32_t shared, int me_)
-        : p(params_), plan(params_.plan), me(me_), warp((int)threadIdx.x / 32 % 4), lane((int)threadIdx.x % 32),
-          thread((int)threadIdx.x % GROUP), ahead(params_.plan, me_ / TEAM, TAKERS), ahead_panel(0) {
-        const int      ring = RESIDENT ? me : 0, of = me * 4 + warp, own = RESIDENT ? 0 : me;
-        const uint32_t bar = shared + (uint32_t)plan.bar_at;
-        full               = bar + 8 * (uint32_t)(BAR_FULL + ring * STAGES_MAX);
-        filters_at         = shared + (uint32_t)plan.w_at;
-        stages_at          = shared + (uint32_t)plan.stage_at + (uint32_t)(ring * plan.stages) * STAGE;
-        scale_bias_base    = shared + (uint32_t)(plan.scale_bias_at + lane % 4 * 8);
-        panels_at          = shared + (uint32_t)(plan.panel_at + of * plan.panels * PANEL_BYTES);
-        others_at          = shared + (uint32_t)(plan.other_at + of * plan.panels * PANEL_BYTES);
-        panel_full         = bar + 8 * (uint32_t)(BAR_PANEL + of * plan.panels);
-        columns_at = shared + (uint32_t)(plan.column_at + own * (p.bn_given ? 4 : 1) * COLUMNS * (int)sizeof(float));
-        scratch_at = shared + (uint32_t)(plan.scratch_at + me * 4 * GROUP * (int)sizeof(float));
-        worker_at  = panels_at - (uint32_t)(warp * plan.panels * PANEL_BYTES);
-#pragma unroll
-        for (int i = 0; i < 4; i++) chunk[i] = (uint32_t)(lane % 16 * 128 + ((2 * i + lane / 16) ^ lane % 8) * 16);
-#pragma unroll
-        for (int i = 0; i < PANELS; i++) sum[i][0] = sum[i][1] = sum[i][2] = sum[i][3] = 0.0f;
-    }
-    __device__ __forceinline__ void group_barrier() const {
-        ck_barrier(1 + me, GROUP);
-    }
+    __device__ worker(const params &params_, uint32_t shared, int me_) : base(params_, shared, me_) {}
 
-    /* ---- product ---- */
-
-    __device__ __forceinline__ uint32_t pixels() const {
-        return stages_at + (uint32_t)stage.at * STAGE + (uint32_t)(me % TEAM * X_BYTES);
-    }
-    __device__ __forceinline__ uint64_t filters(int step) const {
-        const uint32_t b =
-            RESIDENT ? filters_at + (uint32_t)step * W_BYTES : stages_at + (uint32_t)stage.at * STAGE + TEAM * X_BYTES;
-        return MODE == TRANSPOSED ? ck_operand_transposed(b, 64 * 128) : ck_operand(b);
-    }
-    /* This warp has finished reading the stage. */
-    __device__ __forceinline__ void release(int at) const {
-        __syncwarp();
-        if (lane == 0) ck_mbar_arrive(full + 8 * (uint32_t)(BAR_EMPTY - BAR_FULL + at));
-    }
-
-    __device__ __forceinline__ void step_from_shared(int step) {
-        const uint64_t a = ck_operand(pixels()), b = filters(step);
-        ck_mbar_wait(full + 8 * (uint32_t)stage.at, stage.parity);
-        ck_wgmma_fence();
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            ck_wgmma<T, COLUMNS>::template both<MODE == TRANSPOSED>(acc, a + (uint64_t)(2 * i),
-                                                                    b + (uint64_t)(B_NEXT * i), step + i > 0);
-        ck_wgmma_commit();
-    }
-
-    /* a: registers that no unfinished product reads. */
-    __device__ __forceinline__ void step_with_act(int step, uint32_t (&a)[4][4]) {
-        const uint32_t x          = pixels() + (uint32_t)(warp * PANEL_BYTES),
-                       scale_bias = scale_bias_base + (uint32_t)((RESIDENT ? step : stage.at) * SCALE_BIAS_BYTES);
-        const uint64_t b          = filters(step);
-        ck_mbar_wait(full + 8 * (uint32_t)stage.at, stage.parity);
-#pragma unroll
-        for (int i = 0; i < 4; i++) ck_ldmatrix(a[i], x + chunk[i]);
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-#pragma unroll
-            for (int half = 0; half < 2; half++) { /* channels 0..7 and 8..15 of the fragment: words 0, 1 and 2, 3 */
-                const uint32_t at    = scale_bias + (uint32_t)(i * 64 + half * 32);
-                const float2   scale = ck_get8(at), bias = ck_get8(at + SCALE_BIAS_BYTES / 2);
-#pragma unroll
-                for (int j = 2 * half; j < 2 * half + 2; j++) {
-                    const float2 v = ck_pair<T>(a[i][j]);
-                    a[i][j]        = ck_pack_relu<T>(fmaf(v.x, scale.x, bias.x), fmaf(v.y, scale.y, bias.y));
-                }
-            }
-        }
-        ck_wgmma_fence();
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            ck_wgmma<T, COLUMNS>::template left<0>(acc, a[i], b + (uint64_t)(B_NEXT * i), step + i > 0);
-        ck_wgmma_commit();
-        /* an arrival does not wait for loads in flight; the issued products have waited for them */
-        if (!LATE) release(stage.at);
-    }
-
-    /* Stages are filled in the order of tiles, and their barriers only distinguish one round from the next. So a team
-     * waits for its stages only after the other team has waited for all stages of the previous tile. */
-    __device__ __forceinline__ uint32_t order_barrier(int team) const {
-        return full + 8 * (uint32_t)(BAR_ORDER - BAR_FULL + team);
-    }
-    __device__ __forceinline__ void wait_order() {
-        ck_mbar_wait(order_barrier(me / TEAM), turn);
-        turn ^= 1;
-    }
-    __device__ __forceinline__ void signal_order() const {
-        __syncwarp();
-        if (lane == 0) ck_mbar_arrive(order_barrier(1 - me / TEAM));
-    }
-
-    /* acc = the tile's products. One step is in flight while the next is prepared. */
-    __device__ __forceinline__ void multiply() {
-        if (TURNS) wait_order();
-        int before = 0;
-        if constexpr (MODE == ACT) {
-            uint32_t a[FRAGMENTS][4][4];
-            for (int step = 0; step < plan.steps; step += FRAGMENTS) {
-#pragma unroll
-                for (int odd = 0; odd < FRAGMENTS; odd++)
-                    if (step + odd < plan.steps) {
-                        step_with_act(step + odd, a[odd]);
-                        ck_wgmma_wait<FRAGMENTS - 1>();
-                        if (LATE && (FRAGMENTS == 1 || step + odd > 0)) release(FRAGMENTS == 1 ? stage.at : before);
-                        before = stage.at;
-                        stage.next(plan.stages);
-                    }
-            }
-        } else {
-            for (int step = 0; step < plan.steps; step++) {
-                step_from_shared(step);
-                ck_wgmma_wait<1>();
-                if (step > 0) release(before);
-                before = stage.at;
-                stage.next(plan.stages);
-            }
-        }
-        if (TURNS) signal_order();
-        ck_wgmma_wait<0>();
-        ck_wgmma_hold(acc);
-        if (LATE && !(MODE == ACT && FRAGMENTS == 1)) release(before);
-        if (TURNS) stage.skip(plan.steps * (TAKERS - 1), plan.stages); /* the other team's tile */
-    }
-
-    /* ---- results ---- */
-
-    /* Vectors over the tile's columns, f32 [4][COLUMNS]: bias; or scale and bias of the BN in front, rstd,
-     * -mean*rstd. */
+    /* Vectors over the tile's columns, f32 [vectors][COLUMNS]: bias; or scale and bias of the BN behind; or scale and
+     * bias of the BN in front, rstd, -mean*rstd; then factor and bias of the products with second_x. */
     __device__ __forceinline__ void set_columns(int column) const {
         group_barrier();
         for (int i = thread; i < COLUMNS; i += GROUP) {
             const uint32_t to = columns_at + (uint32_t)i * 4;
             const int      k  = column + i;
+            if (MODE == JOINED) {
+                const uint32_t last = to + (p.bn_given ? base::BN_VECTORS : 0) * 4 * COLUMNS;
+                ck_put4(last, k < p.K ? p.factor_bias[k] : 0.0f);
+                ck_put4(last + 4 * COLUMNS, k < p.K ? p.factor_bias[p.K + k] : 0.0f);
+            }
             if (p.bn_given) {
-                const float mean = k < p.K ? p.mean_rstd[k] : 0.0f, rstd = k < p.K ? p.mean_rstd[p.K + k] : 0.0f;
-                const float scale = k < p.K ? p.gamma[k] * rstd : 0.0f,
-                            bias  = k < p.K ? p.beta[k] - mean * scale : 0.0f;
+                const bool  is   = k < p.K && p.mean_rstd; /* otherwise the mask is bn_x > 0 */
+                const float mean = is ? p.mean_rstd[k] : 0.0f, rstd = is ? p.mean_rstd[p.K + k] : 0.0f;
+                const float scale = k >= p.K || !is  ? 1.0f
+                                    : MODE == JOINED ? p.scale_bias[k]
+                                                     : p.gamma[k] * rstd,
+                            bias  = k >= p.K || !is  ? 0.0f
+                                    : MODE == JOINED ? p.scale_bias[p.K + k]
+                                                     : p.beta[k] - mean * scale;
                 ck_put4(to, scale);
                 ck_put4(to + 4 * COLUMNS, bias);
                 ck_put4(to + 8 * COLUMNS, rstd);
                 ck_put4(to + 12 * COLUMNS, -mean * rstd);
-            } else {
+            } else if (p.out_scale_bias) {
+                ck_put4(to, k < p.K ? p.out_scale_bias[k] : 0.0f);
+                ck_put4(to + 4 * COLUMNS, k < p.K ? p.out_scale_bias[p.K + k] : 0.0f);
+            } else if (MODE != JOINED) {
                 ck_put4(to, p.bias && k < p.K ? p.bias[k] : 0.0f);
             }
         }
@@ -193,9 +81,7 @@ template <typename T, int COLUMNS, int WORKERS, bool RESIDENT, int MODE> struct 
     }
 
     /* First row of this warp in the tile at `row`. */
-    __device__ __forceinline__ int strip_row(int row) const {
-        return row + me % TEAM * ROWS + warp * STRIP;
-    }
+    __device__ __forceinline__ int strip_row(int row) const { return row + me % TEAM * ROWS + warp * STRIP; }
 
     /* Called by the warp's first lane: loads add and bn_x of the next panel, whose buffers are free. */
     __device__ __forceinline__ void load_ahead() {
@@ -203,8 +89,15 @@ template <typename T, int COLUMNS, int WORKERS, bool RESIDENT, int MODE> struct 
         const uint32_t bar = panel_full + 8 * (uint32_t)ahead_at.at, at = (uint32_t)(ahead_at.at * PANEL_BYTES);
         const int      column = ahead.column + ahead_panel * 64, row = strip_row(ahead.row);
         ck_mbar_expect(bar, (uint32_t)PANEL_BYTES * (uint32_t)(p.add_given + p.bn_given));
-        if (p.add_given) ck_tma_load(panels_at + at, &p.add, bar, column, row);
-        if (p.bn_given) ck_tma_load(others_at + at, &p.bn_x, bar, column, row);
+        if (MODE == JOINED && p.stride > 1) {
+            const int first = row < p.rows ? row : 0, n = first / (p.P * p.Q), rest = first - n * (p.P * p.Q),
+                      h = rest / p.Q, w = rest - h * p.Q;
+            if (p.add_given) ck_tma_load_pixels(panels_at + at, &p.add, bar, column, w * p.stride, h * p.stride, n);
+            if (p.bn_given) ck_tma_load_pixels(others_at + at, &p.bn_x, bar, column, w * p.stride, h * p.stride, n);
+        } else {
+            if (p.add_given) ck_tma_load(panels_at + at, &p.add, bar, column, row);
+            if (p.bn_given) ck_tma_load(others_at + at, &p.bn_x, bar, column, row);
+        }
         ahead_at.next(plan.panels);
         if (++ahead_panel == PANELS) {
             ahead_panel = 0;
@@ -212,8 +105,8 @@ template <typename T, int COLUMNS, int WORKERS, bool RESIDENT, int MODE> struct 
         }
     }
 
-    /* Finishes panel `i` of acc and writes it to its buffer. INFER: adds the bias; with least 0 also applies ReLU. */
-    template <bool INFER, bool ADD, bool BN>
+    /* Finishes panel `i` of acc and writes it to its buffer. INFER: BIAS or SCALE; with least 0 also applies ReLU. */
+    template <int INFER, bool ADD, bool BN>
     __device__ __forceinline__ void write_panel(int i, uint32_t to, uint32_t other, float least) const {
         const uint32_t columns = columns_at + (uint32_t)(i * 64 + lane % 4 * 2) * 4;
 #pragma unroll
@@ -225,7 +118,7 @@ template <typename T, int COLUMNS, int WORKERS, bool RESIDENT, int MODE> struct 
 #pragma unroll
             for (int j = 0; j < 4; j++) {
                 v[j] = make_float2(acc[i * 32 + q * 8 + j * 2], acc[i * 32 + q * 8 + j * 2 + 1]);
-                if (ADD) {
+                if (ADD && INFER != SCALE) {
                     const float2 a = ck_pair<T>(add[j]);
                     v[j].x += a.x;
                     v[j].y += a.y;
@@ -236,11 +129,16 @@ template <typename T, int COLUMNS, int WORKERS, bool RESIDENT, int MODE> struct 
                 const uint32_t from = columns + (uint32_t)(q * 16 + half * 8) * 4;
                 float2         first, second;
                 if (INFER || BN) first = ck_get8(from);
-                if (BN) second = ck_get8(from + 4 * COLUMNS);
+                if (INFER == SCALE || BN) second = ck_get8(from + 4 * COLUMNS);
 #pragma unroll
                 for (int j = 2 * half; j < 2 * half + 2; j++) {
-                    if (INFER)
+                    if (INFER == BIAS)
                         v[j] = make_float2(ck_at_least(v[j].x + first.x, least), ck_at_least(v[j].y + first.y, least));
+                    if (INFER == SCALE) {
+                        const float2 a = ADD ? ck_pair<T>(add[j]) : make_float2(0.0f, 0.0f);
+                        v[j].x         = ck_at_least(fmaf(v[j].x, first.x, second.x) + a.x, least);
+                        v[j].y         = ck_at_least(fmaf(v[j].y, first.y, second.y) + a.y, least);
+                    }
                     if (BN) {
                         const float2 b = ck_pair<T>(x[j]);
                         v[j].x         = fmaf(b.x, first.x, second.x) > 0.0f ? v[j].x : 0.0f;
@@ -250,6 +148,40 @@ template <typename T, int COLUMNS, int WORKERS, bool RESIDENT, int MODE> struct 
                 }
             }
             ck_stmatrix(to + chunk[q], word);
+        }
+    }
+
+    /* Writes the bits of y > 0 of a panel: a lane has 32 columns of a row. */
+    __device__ __forceinline__ void write_mask(uint32_t y, int column, int row) const {
+        const int r = lane / 2, half = lane % 2;
+        uint32_t  bits = 0;
+        if (row + r >= p.rows || column >= p.K) return;
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const uint4    eight   = ck_get16(y + (uint32_t)(r * 128 + ((half * 4 + i) ^ r % 8) * 16));
+            const uint32_t word[4] = {eight.x, eight.y, eight.z, eight.w};
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                const float2 v = ck_pair<T>(word[j]);
+                bits |= (v.x > 0.0f ? 1u : 0u) << (i * 8 + j * 2) | (v.y > 0.0f ? 2u : 0u) << (i * 8 + j * 2);
+            }
+        }
+        *(uint32_t *)(p.mask + ((int64_t)(row + r) * p.K + column + half * 32) / 8) = bits;
+    }
+
+    /* Stores a panel at the pixels (p*stride, q*stride) of y [N][H][W][K], and without add zeros at the pixels between
+     * them. A lane has 8 columns of every 4th row. */
+    __device__ __forceinline__ void store_pixels(uint32_t y, int column, int row) const {
+        const int chunk = lane % 8, side = p.add_given ? 1 : p.stride;
+        for (int r = lane / 8; r < STRIP && row + r < p.rows && column + chunk * 8 < p.K; r += 4) {
+            const int n = (row + r) / (p.P * p.Q), rest = row + r - n * (p.P * p.Q), h = rest / p.Q * p.stride,
+                      w      = (rest - rest / p.Q * p.Q) * p.stride;
+            const uint4 word = ck_get16(y + (uint32_t)(r * 128 + (chunk ^ r % 8) * 16)), zero = make_uint4(0, 0, 0, 0);
+            for (int dh = 0; dh < side && h + dh < p.H; dh++)
+                for (int dw = 0; dw < side && w + dw < p.W; dw++)
+                    ck_store_whole((T *)p.data + (((int64_t)n * p.H + h + dh) * p.W + w + dw) * p.K + column +
+                                       chunk * 8,
+                                   dh + dw ? zero : word);
         }
     }
 
@@ -293,7 +225,7 @@ template <typename T, int COLUMNS, int WORKERS, bool RESIDENT, int MODE> struct 
     }
 
     /* The warp's strip of the tile: all lanes write to shared memory, lane 0 stores to memory. */
-    template <bool INFER, bool ADD, bool BN> __device__ __forceinline__ void finish(int row, int column) {
+    template <int INFER, bool ADD, bool BN> __device__ __forceinline__ void finish(int row, int column) {
         const float least = INFER && p.relu ? 0.0f : __int_as_float((int)0xff800000); /* minus infinity */
         if (p.partial && row + STRIP > p.rows) clear_outside(row);
 #pragma unroll
@@ -310,10 +242,13 @@ template <typename T, int COLUMNS, int WORKERS, bool RESIDENT, int MODE> struct 
                     ck_bulk_wait_read<2>();
             }
             __syncwarp();
-            if (lane == 0) {
+            if (MODE == JOINED && p.stride > 1)
+                store_pixels(y, column + i * 64, row);
+            else if (lane == 0) {
                 ck_tma_store(&p.y, y, column + i * 64, row);
                 ck_bulk_commit();
             }
+            if (INFER == SCALE && p.mask) write_mask(y, column + i * 64, row);
             if (p.partial) add_sums<BN>(i, y, other);
             /* the next panel is loaded into the buffer of the previous panel: all lanes have read it */
             if (ADD || BN) {
@@ -368,9 +303,10 @@ template <typename T, int COLUMNS, int WORKERS, bool RESIDENT, int MODE> struct 
         for (int i = 0; i < PANELS; i++) sum[i][0] = sum[i][1] = sum[i][2] = sum[i][3] = 0.0f;
     }
 
-    template <bool INFER, bool ADD, bool BN> __device__ __forceinline__ void run_as() {
-        tiles at(plan, me / TEAM, TAKERS);
-        int   column = -1; /* the column of the last call of set_columns */
+    template <int INFER, bool ADD, bool BN> __device__ __forceinline__ void run_as() {
+        tiles      at(plan, me / TEAM, TAKERS);
+        int        column = -1;                                   /* the column of the last call of set_columns */
+        const bool once   = MODE == JOINED && plan.blocks_k == 1; /* all tiles have the same columns */
         /* all panels but one: the buffer of the last is loaded when the first panel has been stored */
         if ((ADD || BN) && lane == 0)
             for (int i = 0; i < plan.panels - 1; i++) load_ahead();
@@ -378,12 +314,12 @@ template <typename T, int COLUMNS, int WORKERS, bool RESIDENT, int MODE> struct 
         turn = me < TEAM ? 1 : 0; /* the first team starts at once */
         if (RESIDENT) ck_mbar_wait(full + 8 * (uint32_t)(BAR_FILTERS - BAR_FULL) - 8 * (uint32_t)(me * STAGES_MAX), 0);
         for (; at.more(); at.next(plan)) {
-            if ((INFER || BN) && at.column != column) set_columns(column = at.column);
+            if ((INFER || BN || MODE == JOINED) && at.column != column) set_columns(column = at.column);
             multiply();
             finish<INFER, ADD, BN>(strip_row(at.row), at.column);
-            if (p.partial && !RESIDENT) flush<!ADD>(at.row / ROWS + me % TEAM, at.column);
+            if (p.partial && !RESIDENT && !once) flush<!ADD>(at.row / ROWS + me % TEAM, at.column);
         }
-        if (p.partial && RESIDENT) flush<true>((int)blockIdx.x / plan.blocks_k * WORKERS + me, at.column);
+        if (p.partial && (RESIDENT || once)) flush<true>((int)blockIdx.x / plan.blocks_k * WORKERS + me, at.column);
         if (lane == 0) ck_bulk_wait<0>();
     }
 };

@@ -1,5 +1,8 @@
-/* cuda/conv/pointwise/point_grad_kernels.c: kernel table of the whole backward of 1x1 convolutions with stride 1, for
- * compute capability 9.0 in f16 and bf16. Device code is in cuda/conv/pointwise/point_grad_sm90a.cu. */
+/* cuda/conv/pointwise/point_grad_kernels.c: kernel table of the whole backward of 1x1 convolutions with stride 1, in
+ * f16 and bf16. Device code is in cuda/conv/pointwise/point_grad_sm90a.cu for compute capability 9.0, and in
+ * cuda/conv/mma/point_grad_mma.cu for all others from 8.0 on. */
+#include "cuda/conv/mma/mma_device.h"
+#include "cuda/conv/mma/point_grad_mma.h"
 #include "cuda/conv/pointwise/point_grad.h"
 #include "cuda/core/cuda_device.h"
 #include "cuda/core/kernel_tables.h"
@@ -30,6 +33,17 @@ static struct ck_point_grad_kind kind_of(const struct cr_program *p, const struc
                                        .bn_x       = IN(bn_x) != NULL || IN(y) != NULL};
 }
 
+static bool supports(const struct cr_device *device, const struct ck_point_grad_kind *kind) {
+    const struct ck_mma_gpu gpu = cuda_mma_gpu(device);
+    if (cuda_has_wgmma(device)) return ck_point_grad_supports(kind);
+    return cuda_uses_mma(device) && ck_point_grad_mma_supports(kind, &gpu);
+}
+static size_t workspace_of(const struct cr_device *device, const struct ck_point_grad_kind *kind) {
+    const struct ck_mma_gpu gpu = cuda_mma_gpu(device);
+    return cuda_has_wgmma(device) ? ck_point_grad_workspace(kind, gpu.multiprocessors)
+                                  : ck_point_grad_mma_workspace(kind, &gpu);
+}
+
 /* With y the kernel computes sums that nobody reads, of a BN that does not exist: x is its input, (mean, rstd) are
  * zeros in the workspace, and the sums follow them. x is read twice, the second time from the L2 cache. */
 static size_t unused_bytes(const struct cr_program *p, const struct cr_op *op) {
@@ -43,9 +57,7 @@ static bool accepts(const struct cr_device *device, const struct cr_program *p, 
                              IN_BIT(mean_rstd) | IN_BIT(add) | IN_BIT(bn_x) | IN_BIT(y),
                          OUT_BIT(dx) | OUT_BIT(dw) | OUT_BIT(grad_sums)))
         return false;
-    if (cuda_of(device)->cc != 90 || op->attr.conv.stride != 1 || op->attr.conv.pad != 0 || w->dim[1] != 1 ||
-        w->dim[2] != 1)
-        return false;
+    if (op->attr.conv.stride != 1 || op->attr.conv.pad != 0 || w->dim[1] != 1 || w->dim[2] != 1) return false;
     if (!OUT(dx) || (IN(mean_rstd) != NULL) != (OUT(grad_sums) != NULL)) return false;
     if (IN(y) && (op->in[CR_IN_conv_grad_y] != op->in[CR_IN_conv_grad_x] || IN(mean_rstd) || IN(scale_bias)))
         return false;
@@ -56,7 +68,7 @@ static bool accepts(const struct cr_device *device, const struct cr_program *p, 
         !is_f32(OUT(grad_sums)))
         return false;
     const struct ck_point_grad_kind kind = kind_of(p, op);
-    return ck_point_grad_supports(&kind);
+    return supports(device, &kind);
 }
 static bool f16_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     return IN(x)->dtype == CR_F16 && accepts(device, p, op);
@@ -69,7 +81,7 @@ static cr_status point_grad_prepare(struct cr_device *device, const struct cr_pr
                                     void **prepared, size_t *workspace_bytes) {
     const struct ck_point_grad_kind kind = kind_of(p, op);
     *prepared                            = NULL;
-    *workspace_bytes = 2 * unused_bytes(p, op) + ck_point_grad_workspace(&kind, cuda_of(device)->multiprocessors);
+    *workspace_bytes                     = 2 * unused_bytes(p, op) + workspace_of(device, &kind);
     return CR_OK;
 }
 static void nothing_to_release(void *prepared) {
@@ -77,29 +89,35 @@ static void nothing_to_release(void *prepared) {
 }
 
 static cr_status point_grad_launch(struct cr_device *device, const struct cr_call *call) {
-    const size_t         unused = unused_bytes(call->program, call->op); /* a multiple of 512 */
-    char                *work   = call->workspace;
-    struct ck_point_grad args   = {.kind       = kind_of(call->program, call->op),
-                                   .g          = call->in[CR_IN_conv_grad_g],
-                                   .dy_x       = call->in[CR_IN_conv_grad_dy_x],
-                                   .w          = call->in[CR_IN_conv_grad_w],
-                                   .x          = call->in[CR_IN_conv_grad_x],
-                                   .add        = call->in[CR_IN_conv_grad_add],
-                                   .bn_x       = call->in[CR_IN_conv_grad_bn_x],
-                                   .dy_coeffs  = call->in[CR_IN_conv_grad_dy_coeffs],
-                                   .scale_bias = call->in[CR_IN_conv_grad_scale_bias],
-                                   .mean_rstd  = call->in[CR_IN_conv_grad_mean_rstd],
-                                   .dx         = call->out[CR_OUT_conv_grad_dx],
-                                   .dw         = call->out[CR_OUT_conv_grad_dw],
-                                   .grad_sums  = call->out[CR_OUT_conv_grad_grad_sums],
-                                   .accumulate = call->op->attr.conv.accumulate};
+    const size_t            unused = unused_bytes(call->program, call->op); /* a multiple of 512 */
+    const struct ck_mma_gpu gpu    = cuda_mma_gpu(device);
+    const cudaStream_t      stream = cr_cuda_stream(device, call);
+    char                   *work   = call->workspace;
+    struct ck_point_grad    args   = {.kind       = kind_of(call->program, call->op),
+                                      .g          = call->in[CR_IN_conv_grad_g],
+                                      .dy_x       = call->in[CR_IN_conv_grad_dy_x],
+                                      .w          = call->in[CR_IN_conv_grad_w],
+                                      .x          = call->in[CR_IN_conv_grad_x],
+                                      .add        = call->in[CR_IN_conv_grad_add],
+                                      .bn_x       = call->in[CR_IN_conv_grad_bn_x],
+                                      .dy_coeffs  = call->in[CR_IN_conv_grad_dy_coeffs],
+                                      .scale_bias = call->in[CR_IN_conv_grad_scale_bias],
+                                      .mean_rstd  = call->in[CR_IN_conv_grad_mean_rstd],
+                                      .dx         = call->out[CR_OUT_conv_grad_dx],
+                                      .dw         = call->out[CR_OUT_conv_grad_dw],
+                                      .grad_sums  = call->out[CR_OUT_conv_grad_grad_sums],
+                                      .accumulate = call->op->attr.conv.accumulate};
     if (unused) {
-        CUDA_TRY(cudaMemsetAsync(work, 0, unused, cr_cuda_stream(device, call)));
+        CUDA_TRY(cudaMemsetAsync(work, 0, unused, stream));
         args.mean_rstd = (const float *)(const void *)work;
         args.grad_sums = (float *)(void *)(work + unused);
         args.bn_x      = args.x;
     }
-    CUDA_TRY(ck_point_grad(&args, work + 2 * unused, cuda_of(device)->multiprocessors, cr_cuda_stream(device, call)));
+    work += 2 * unused;
+    if (cuda_has_wgmma(device))
+        CUDA_TRY(ck_point_grad(&args, work, gpu.multiprocessors, stream));
+    else
+        CUDA_TRY(ck_point_grad_mma(&args, work, &gpu, stream));
     return CR_OK;
 }
 

@@ -24,6 +24,7 @@
  * Bytes a pixel, 16 bits an element: 4*(K + C), and 2*C each for add and bn_x. Limiter: memory. Roofline at 4 TB/s for
  * the shapes of ResNet-50 at batch 256: 257 us (K 256, C 64), 462 (64, 256, block), 128 (512, 128), 231 (128, 512,
  * block). The last two are limited by shared memory as well, where the tensor cores read both operands. */
+#include "cuda/common/point_grad_fold.cuh"
 #include "cuda/common/tma.cuh"
 #include "cuda/conv/pointwise/point_grad.h"
 #include "cuda/conv/pointwise/point_grad_load.cuh"
@@ -90,43 +91,6 @@ static __global__ void __launch_bounds__(P::THREADS, 1) pg_kernel(const __grid_c
 #endif
 }
 
-/* out[i] (+)= scale * sum of part[0..parts)[i]. A block computes 128 elements; its warps divide the parts. First come
- * the elements of dw, then those of grad_sums, whose second half is multiplied by rstd. */
-enum { FOLD_WARPS = 8, FOLD_ELEMS = 4 * CK_WARP };
-static __global__ void __launch_bounds__(FOLD_WARPS *CK_WARP)
-    pg_fold_kernel(const float *dw_part, int dw_parts, const float *sums_part, int sums_parts, const float *mean_rstd,
-                   float *dw, float *grad_sums, int dw_elems, int C, bool accumulate) {
-    __shared__ float4 share[FOLD_WARPS][CK_WARP];
-    const int         lane = (int)threadIdx.x % CK_WARP, warp = (int)threadIdx.x / CK_WARP;
-    const bool        sums  = (int)blockIdx.x * FOLD_ELEMS >= dw_elems;
-    const int         at    = (int)blockIdx.x * FOLD_ELEMS - (sums ? dw_elems : 0) + lane * 4;
-    const float      *from  = sums ? sums_part : dw_part;
-    const int         parts = sums ? sums_parts : dw_parts, elems = sums ? 2 * C : dw_elems;
-    float4            s = make_float4(0, 0, 0, 0);
-#pragma unroll 8
-    for (int p = warp; p < parts; p += FOLD_WARPS) {
-        const float4 f = *(const float4 *)(from + (int64_t)p * elems + at);
-        s.x += f.x, s.y += f.y, s.z += f.z, s.w += f.w;
-    }
-    share[warp][lane] = s;
-    __syncthreads();
-    if (warp != 0) return;
-    for (int w = 1; w < FOLD_WARPS; w++) {
-        const float4 f = share[w][lane];
-        s.x += f.x, s.y += f.y, s.z += f.z, s.w += f.w;
-    }
-    if (sums && at >= C) {                                  /* C is a multiple of 64: all four or none */
-        const float4 r = *(const float4 *)(mean_rstd + at); /* rstd follows C means */
-        s.x *= r.x, s.y *= r.y, s.z *= r.z, s.w *= r.w;
-    }
-    float4 *to = (float4 *)((sums ? grad_sums : dw) + at);
-    if (!sums && accumulate) {
-        const float4 f = *to;
-        s.x += f.x, s.y += f.y, s.z += f.z, s.w += f.w;
-    }
-    *to = s;
-}
-
 /* ---- host side ---- */
 
 /* data [pixels][channels], read in boxes of `rows` pixels and 64 channels. With NULL data the map is not used. */
@@ -177,11 +141,9 @@ static cudaError_t pg_launch(const struct ck_point_grad *args, void *workspace, 
     config.stream = stream, config.attrs = &cluster, config.numAttrs = P::PAIR ? 1 : 0;
     error = cudaLaunchKernelEx(&config, kernel, a);
     if (error != cudaSuccess) return error;
-    const int elems = (int)(K * C), blocks = (elems + (P::MODE == PLAIN ? 0 : (int)(2 * C))) / FOLD_ELEMS;
-    pg_fold_kernel<<<blocks, FOLD_WARPS * CK_WARP, 0, stream>>>(a.dw_part, l.dw_parts, a.sums_part, l.groups,
-                                                                a.mean_rstd, args->dw, args->grad_sums, elems, (int)C,
-                                                                args->accumulate);
-    return cudaGetLastError();
+    const struct pg_parts parts = {a.dw_part, a.sums_part, l.dw_parts, l.groups};
+    return pg_fold(&parts, P::MODE == PLAIN ? NULL : a.mean_rstd, args->dw, args->grad_sums, (int)K, (int)C,
+                   args->accumulate, stream);
 }
 
 /* The kernels: shape of a block, mode, slots of g, dy_x, x, add and bn_x, pairs. C of the tensor is the plan's C times

@@ -153,14 +153,6 @@ int cr_budget_op_layers(const struct cr_budget_axes *a, const struct cr_op *op, 
     return count;
 }
 
-/* Packed 8-bit filters have a length that the device knows. */
-static void resize_packed(struct cr_program *p, const struct cr_cost_model *model, const struct cr_op *op, int packed) {
-    const int64_t     elems = model->packed_elems ? model->packed_elems(model->self, p, op) : 0;
-    struct cr_tensor *t     = &p->tensor[packed];
-    if (elems > 0) t->dim[3] = elems;
-    t->bytes = (size_t)cr_tensor_elems(t) * cr_dtype_bytes(t->dtype);
-}
-
 void cr_budget_resize(const struct cr_budget_axes *a, struct cr_program *p, const struct cr_cost_model *model,
                       const struct cr_op *op, const int *level) {
     int       id[CR_OP_IN_MAX + CR_OP_OUT_MAX];
@@ -173,6 +165,5 @@ void cr_budget_resize(const struct cr_budget_axes *a, struct cr_program *p, cons
         }
         t->bytes = (size_t)cr_tensor_elems(t) * cr_dtype_bytes(t->dtype);
     }
-    if (op->kind == CR_OP_qconv && op->in[CR_IN_qconv_packed] >= 0)
-        resize_packed(p, model, op, op->in[CR_IN_qconv_packed]);
+    cr_budget_resize_packed(p, model, op);
 }

@@ -1,7 +1,9 @@
 /* cli/budget/budget.h: cresnet prune with a budget of time or multiply-adds for all patterns together: the parts.
  *
  *   source.c     the network to be pruned, on the host: groups of channels, importance, weights
- *   clock.c      the time of an op, a program and a run on the device
+ *   clock.c      the time of an op and a program on the device
+ *   runs.c       the time of the network when it runs
+ *   parts.c      the time of a fused op where its parts run instead
  *   axes.c       the op of the compiled evaluation program with other widths
  *   patterns.c   the choices of single layers: single weights, 2:4, blocks
  *   problem.c    the search problem (pruning/budget_search.h) of all of these
@@ -16,8 +18,9 @@
  *   - The time of an op depends on its widths and its pattern. Times are measured on a GPU by the table of kernel
  *     times, and on the CPU by running the op, unless train.measure = no. A pattern changes the time of a
  *     convolution by the same factor at all widths; the whole network that was chosen is compiled, and its time
- *     corrects the sum.
- *   - Nothing is written before a choice meets the target. */
+ *     corrects the sum. Then the network is run, and its time corrects the prediction.
+ *   - Nothing is written before a choice meets the target: by its measured time, or with train.measure = no by its
+ *     predicted time. */
 #ifndef CR_BUDGET_H
 #define CR_BUDGET_H
 
@@ -39,6 +42,7 @@ struct cr_budget_source {
     struct cr_program        program; /* evaluation of one image, before compiler passes */
     struct cr_channel_groups groups;
     struct cr_shrink         shrink;
+    struct cr_multiples      multiples; /* of channels */
     struct cr_widths         widths;
     double                  *taylor; /* [units] */
     struct cr_state_buffers  buffers;
@@ -48,7 +52,8 @@ struct cr_budget_source {
  * source, also after a failure. */
 CR_MUST cr_status cr_budget_source_open(const struct cr_config *config, bool channels, struct cr_budget_source *source);
 /* Allows each group at most `most` widths. */
-CR_MUST cr_status cr_budget_source_levels(struct cr_budget_source *source, int most);
+CR_MUST cr_status cr_budget_source_levels(struct cr_budget_source *source, const struct cr_multiples *multiples,
+                                          int most);
 void              cr_budget_source_close(struct cr_budget_source *source);
 
 /* ---- clock.c ---- */
@@ -78,9 +83,28 @@ CR_MUST cr_status cr_budget_program_cost(struct cr_budget_clock *clock, const st
  * (NULL: none). Adds up the costs of its ops. `model` is opened by the caller. */
 CR_MUST cr_status cr_budget_network_cost(struct cr_budget_clock *clock, const struct cr_config *config,
                                          struct cr_model *model, const uint8_t *mask, double *cost);
-/* Runs the network of a configuration with its weights on random images: the median seconds of a batch, on the CPU the
- * least. */
-CR_MUST cr_status cr_budget_measure(const struct cr_config *config, int classes, int64_t batch, double *seconds);
+
+/* ---- runs.c ---- */
+
+struct cr_budget_weights {
+    const struct cr_param_store *store;
+    const float                 *value, *running;
+    const uint8_t               *mask; /* NULL: nothing is pruned */
+};
+/* Runs the network of a configuration with these weights on random images: the seconds of a batch when batches follow
+ * each other (on the CPU the least time of a batch), without copying the images. Quantised networks get scales for
+ * it. */
+CR_MUST cr_status cr_budget_measure(const struct cr_config *config, int classes, int64_t batch,
+                                    const struct cr_budget_weights *weights, double *seconds);
+
+/* ---- parts.c ---- */
+
+/* The sum of the costs of the convolutions, or of convolution and pooling, that a fused op consists of. *known is false
+ * when the op has no such parts or no kernel accepts one of them. The program is as before. */
+CR_MUST cr_status cr_budget_parts_cost(struct cr_budget_clock *clock, struct cr_program *program,
+                                       const struct cr_op *op, double *cost, bool *known);
+/* Gives the packed 8-bit filters of an op the length that the device wants for its widths. */
+void cr_budget_resize_packed(struct cr_program *program, const struct cr_cost_model *model, const struct cr_op *op);
 
 /* ---- axes.c ---- */
 
@@ -186,11 +210,14 @@ void cr_budget_candidate_free(struct cr_budget_candidate *candidate);
 
 struct cr_budget_outcome {
     struct cr_budget_candidate best;
-    double                     target; /* cost */
-    double                     dense;  /* cost with nothing pruned */
-    double                     scale;  /* measured / predicted time of the unpruned network; 1 when unknown */
+    double                     target;    /* seconds or multiply-adds */
+    double                     dense;     /* cost with nothing pruned */
+    double                     scale;     /* measured time / cost of the network before; 1 when unknown */
+    double                     predicted; /* of `best`, before it was measured */
     double                     measured_dense, measured; /* seconds; 0: not measured */
-    int                        compiled;                 /* networks that were compiled */
+    double                     first;    /* predicted / measured time of the first network that was measured */
+    int                        compiled; /* networks that were compiled */
+    int                        measured_networks;
 };
 CR_MUST cr_status cr_budget_choose(struct cr_budget_source *source, struct cr_budget_clock *clock,
                                    const struct cr_budget_axes *axes, const struct cr_budget_request *request,

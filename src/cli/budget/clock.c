@@ -1,10 +1,5 @@
-/* cli/budget/clock.c: times of ops, programs and runs. See cli/budget/budget.h. */
+/* cli/budget/clock.c: times of ops and programs. See cli/budget/budget.h. */
 #include "cli/budget/budget.h"
-
-#include <stdlib.h>
-
-enum { WARMUP = 3, RUNS_MIN = 7, RUNS_MAX = 4000 };
-static const double runs_s = 1; /* runs end after this time */
 
 /* ---- open, close ---- */
 
@@ -102,44 +97,5 @@ cr_status cr_budget_network_cost(struct cr_budget_clock *clock, const struct cr_
     CR_TRY(cr_session_compile(&other, CR_PROGRAM_EVAL, clock->batch, "fuse", &program));
     const cr_status status = cr_budget_program_cost(clock, &program, cost);
     cr_program_free(&program);
-    return status;
-}
-
-/* ---- runs ---- */
-
-static cr_status time_runs(struct cr_session *s, const struct cr_cmd_batch *batch, const struct cr_step_block *step,
-                           double *seconds) {
-    int64_t times[RUNS_MAX], sum = 0;
-    int     count = 0;
-    for (int i = -WARMUP; i < RUNS_MAX && (i < RUNS_MIN || (double)sum * 1e-9 < runs_s); i++) {
-        const int64_t start = cr_time_ns();
-        CR_TRY(cr_exec_feed(s->eval_exec, batch->images, batch->labels, batch->boxes));
-        CR_TRY(cr_exec_run(s->eval_exec, step));
-        CR_TRY(s->device->backend->sync(s->device));
-        if (i < 0) continue;
-        times[count] = cr_time_ns() - start;
-        sum += times[count++];
-    }
-    *seconds = 1e-3 * cr_cmd_median_ms(times, count); /* sorts the times */
-    /* as for single ops: other processes may use the same cores */
-    if (s->device->caps.host_memory) *seconds = 1e-9 * (double)times[0];
-    return CR_OK;
-}
-
-cr_status cr_budget_measure(const struct cr_config *config, int classes, int64_t batch_size, double *seconds) {
-    const struct cr_session_options options = {
-        .eval = true, .execute = true, .eval_batch = batch_size, .batch = batch_size, .classes = classes};
-    const struct cr_step_block step    = cr_cmd_step_block(config);
-    struct cr_session          session = {0};
-    struct cr_cmd_batch        batch   = {0};
-    cr_status                  status;
-    CR_TRY_OUT(cr_session_open(config, &options, &session));
-    CR_TRY_OUT(cr_session_init(&session));
-    if (*config->model.weights) CR_TRY_OUT(cr_session_load_weights(&session, config->model.weights, true));
-    CR_TRY_OUT(cr_cmd_random_batch(&session.eval, classes, (uint64_t)config->train.seed, &batch));
-    CR_TRY_OUT(time_runs(&session, &batch, &step, seconds));
-out:
-    cr_cmd_batch_free(&batch);
-    cr_session_close(&session);
     return status;
 }

@@ -70,19 +70,21 @@ static void print_gap(const struct cr_budget_report *r, struct cr_text *out) {
 }
 
 static void print_time(const struct cr_budget_report *r, struct cr_text *out) {
-    const struct cr_budget_outcome *o = r->outcome;
-    const struct cr_budget_clock   *k = r->clock;
-    const double                    s = 1e3 * o->scale;
+    const struct cr_budget_outcome *o      = r->outcome;
+    const struct cr_budget_clock   *k      = r->clock;
+    const double                    before = o->scale * o->dense;
     cr_text_add(out, "predicted %.4g ms per batch of %lld, %.3g times as fast (before %.4g ms; target %.4g ms)\n",
-                s * o->best.cost, (long long)k->batch, o->dense / o->best.cost, s * o->dense, s * o->target);
+                1e3 * o->predicted, (long long)k->batch, before / o->predicted, 1e3 * before, 1e3 * o->target);
     if (o->measured > 0)
-        cr_text_add(out, "measured  %.4g ms, %.3g times as fast (before %.4g ms); predicted %+.1f %%\n",
-                    1e3 * o->measured, o->measured_dense / o->measured, 1e3 * o->measured_dense,
-                    100 * (o->scale * o->best.cost / o->measured - 1));
+        cr_text_add(out, "measured  %.4g ms, %.3g times as fast; predicted %+.1f %%\n", 1e3 * o->measured,
+                    before / o->measured, 100 * (o->predicted / o->measured - 1));
+    if (o->measured > 0 && o->measured_networks > 1)
+        cr_text_add(
+            out, "%d networks measured; the first prediction was off by %+.1f %%, and each time corrected the next\n",
+            o->measured_networks, 100 * (o->first - 1));
     cr_text_add(out, "times are %s on %s%s\n",
                 !k->measured ? "not measured: they are roofline estimates of kernels" : "sums of measured kernel times",
-                k->session.device->caps.text,
-                o->measured_dense > 0 ? ", scaled by the measured time of the network before" : "");
+                k->session.device->caps.text, o->measured > 0 ? ", scaled by measured times of whole networks" : "");
 }
 
 void cr_budget_print(const struct cr_budget_report *r, struct cr_text *out) {
@@ -117,15 +119,17 @@ static void json_layers(const struct cr_budget_report *r, struct cr_json_writer 
 }
 
 static void json_time(const struct cr_budget_report *r, struct cr_json_writer *w) {
-    const struct cr_budget_outcome *o = r->outcome;
-    const double                    s = 1e3 * o->scale;
-    cr_json_put_general(w, "target_ms", s * o->target, 9);
-    cr_json_put_general(w, "predicted_ms", s * o->best.cost, 9);
-    cr_json_put_general(w, "before_ms", s * o->dense, 9);
-    cr_json_put_general(w, "speedup", o->dense / o->best.cost, 6);
+    const struct cr_budget_outcome *o      = r->outcome;
+    const double                    before = o->scale * o->dense;
+    cr_json_put_general(w, "target_ms", 1e3 * o->target, 9);
+    cr_json_put_general(w, "predicted_ms", 1e3 * o->predicted, 9);
+    cr_json_put_general(w, "before_ms", 1e3 * before, 9);
+    cr_json_put_general(w, "speedup", before / o->predicted, 6);
     if (o->measured > 0) {
         cr_json_put_general(w, "measured_ms", 1e3 * o->measured, 9);
         cr_json_put_general(w, "measured_before_ms", 1e3 * o->measured_dense, 9);
+        cr_json_put_int(w, "measured_networks", o->measured_networks);
+        cr_json_put_general(w, "first_prediction", o->first, 6);
     }
     cr_json_put_int(w, "batch", r->clock->batch);
     cr_json_put_bool(w, "measured", r->clock->measured);

@@ -56,13 +56,20 @@ static cr_status add_scopes(struct builder *b) {
 
 /* ---- costs ---- */
 
-/* The cost of an op at the present levels. Where no kernel accepts the op, its estimate, in proportion to the known
- * cost at full width. */
-static cr_status cost_at(struct builder *b, const struct cr_op *op, double estimate_scale, double *cost) {
-    bool known;
-    cr_budget_resize(b->axes, &b->clock->program, &b->clock->model, op, b->level);
-    CR_TRY(cr_budget_op_cost(b->clock, &b->clock->program, op, cost, &known));
-    if (!known) *cost *= estimate_scale;
+/* The cost of an op at the present levels, or of its parts where the compiler does not fuse them. Where no kernel
+ * accepts either, other ops run instead, whose cost is not known: narrower channels shall not seem to save time then.
+ */
+static cr_status cost_at(struct builder *b, const struct cr_op *op, double full, double *cost) {
+    struct cr_program *p = &b->clock->program;
+    double             parts;
+    bool               known, known_parts;
+    cr_budget_resize(b->axes, p, &b->clock->model, op, b->level);
+    CR_TRY(cr_budget_op_cost(b->clock, p, op, cost, &known));
+    CR_TRY(cr_budget_parts_cost(b->clock, p, op, &parts, &known_parts));
+    if (known_parts && (!known || parts < *cost))
+        *cost = parts;
+    else if (!known)
+        *cost = full;
     return CR_OK;
 }
 
@@ -109,8 +116,7 @@ static void set_levels(const struct builder *b, const struct cr_search_factor *f
     }
 }
 
-static cr_status fill_factor(struct builder *b, struct cr_search_factor *f, const struct cr_op *op, double full,
-                             double estimate_scale) {
+static cr_status fill_factor(struct builder *b, struct cr_search_factor *f, const struct cr_op *op, double full) {
     const int count = combinations_of(b, f);
     int       layer[CR_BUDGET_OP_LAYERS], choices = 0;
     const int layers = cr_budget_op_layers(b->axes, op, layer);
@@ -121,7 +127,7 @@ static cr_status fill_factor(struct builder *b, struct cr_search_factor *f, cons
     for (int i = 0; i < count; i++) {
         double cost;
         set_levels(b, f, i);
-        CR_TRY(cost_at(b, op, estimate_scale, &cost));
+        CR_TRY(cost_at(b, op, full, &cost));
         add_options(b, op, cost, f, i);
     }
     restore(b, op);
@@ -135,7 +141,6 @@ static cr_status add_options_of_ops(struct builder *b) {
         double full;
         bool   known;
         CR_TRY(cr_budget_op_cost(b->clock, p, &p->op[i], &full, &known));
-        const double estimate = cr_op_seconds(&b->clock->model, p, &p->op[i]);
         b->problem->dense += full;
         if (f == search->factors || b->problem->factor_op[f] != i) {
             int       layer[CR_BUDGET_OP_LAYERS];
@@ -144,7 +149,7 @@ static cr_status add_options_of_ops(struct builder *b) {
             b->problem->fixed += full;
             continue;
         }
-        CR_TRY(fill_factor(b, &search->factor[f++], &p->op[i], full, known && estimate > 0 ? full / estimate : 1));
+        CR_TRY(fill_factor(b, &search->factor[f++], &p->op[i], full));
     }
     return CR_OK;
 }

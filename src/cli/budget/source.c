@@ -78,9 +78,10 @@ cr_status cr_budget_source_open(const struct cr_config *config, bool channels, s
     return CR_OK;
 }
 
-cr_status cr_budget_source_levels(struct cr_budget_source *s, int most) {
+cr_status cr_budget_source_levels(struct cr_budget_source *s, const struct cr_multiples *multiples, int most) {
     cr_widths_free(&s->widths);
-    return cr_widths_open(&s->shrink, s->config.prune.multiple, most, &s->widths);
+    s->multiples = *multiples;
+    return cr_widths_open(&s->shrink, multiples, !s->config.prune.multiple, most, &s->widths);
 }
 
 void cr_budget_source_close(struct cr_budget_source *s) {

@@ -23,6 +23,7 @@ struct job {
     struct cr_state_buffers  buffers;
     float                   *running;
     struct cr_text           channels;
+    bool                     tensor_cores; /* the network shall run on a GPU in 16 or 8 bits */
 };
 
 static cr_status open_session(struct cr_config *config, int classes, const struct cr_dataset *train,
@@ -67,7 +68,8 @@ static cr_status choose(struct job *j, double factor) {
     CR_TRY(rank_by_gradients(j));
     CR_TRY(cr_shrink_open(&j->groups, store, j->config.prune.importance, j->buffers.value, j->taylor, &j->shrink));
     CR_TRY(cr_shrink_keep_exempt(&j->shrink, store, &j->config));
-    CR_TRY(cr_shrink_choose(&j->shrink, j->config.prune.multiple, factor));
+    const struct cr_multiples multiples = cr_multiples_of(&j->config, j->tensor_cores);
+    CR_TRY(cr_shrink_choose(&j->shrink, &multiples, factor));
     cr_channels_text(&j->session.model, &j->config, width_of, j, &j->channels);
     if (j->channels.failed) return CR_NO_MEMORY(j->channels.length);
     if (!cr_ini_can_hold(j->channels.data, &why))
@@ -163,9 +165,16 @@ static void close_job(struct job *j) {
     cr_text_free(&j->channels);
 }
 
+/* By the configuration alone: no GPU is needed here. */
+static bool uses_tensor_cores(const struct cr_config *c) {
+    const enum cr_precision p = c->train.precision;
+    const bool gpu = c->train.device == CR_DEVICE_CUDA, half = p == CR_PRECISION_FP16 || p == CR_PRECISION_BF16;
+    return (half && c->train.device != CR_DEVICE_CPU) || (gpu && p == CR_PRECISION_AUTO);
+}
+
 cr_status cr_prune_channels(const struct cr_config *config, double factor, int64_t recalibrate, bool json,
                             struct cr_text *out) {
-    struct job          j     = {.config = *config, .recalibrate = recalibrate};
+    struct job          j = {.config = *config, .recalibrate = recalibrate, .tensor_cores = uses_tensor_cores(config)};
     struct cr_cmd_names names = {0};
     int                 classes;
     cr_status           status;

@@ -154,7 +154,7 @@ static const struct cr_cli_option options[CR_OPT_COUNT] = {
         {"importance", 0, "I", "prune.importance", ON(PRUNE) | ON(COMPRESS),
          "what to keep: l2 (norm of weights, the default), taylor (gradients), or for channels bn (BN scale)"},
     [CR_OPT_MULTIPLE]     = {"multiple", 0, "N", "prune.multiple", ON(PRUNE) | ON(COMPRESS),
-                             "channels: numbers of channels are multiples of N (8)"},
+                             "channels: numbers of channels are multiples of N (auto: 8, or 64 for a GPU)"},
     [CR_OPT_RECALIBRATE]  = {"recalibrate", 0, "N", NULL, ON(PRUNE),
                              "compute BN statistics again from N training batches after pruning"},
     [CR_OPT_QUANT_IMAGES] = {"images", 0, "N", "quant.images", ON(QUANTIZE), "training images to calibrate with (512)"},

@@ -214,6 +214,53 @@ static bool is_accepted(const struct cr_edit *edit, const struct cr_cost_model *
     return !present || cr_fuse_accepted(edit, cost_model, op);
 }
 
+/* ---- strided shortcuts ---- */
+
+/* The ops that add the gradient of a strided shortcut to that of the block's first convolution and mask the sum with x,
+ * the output of the block before. */
+struct block_end {
+    int add, relu, other; /* ops; the gradient of the first convolution. add == CR_NONE: not found */
+};
+
+static struct block_end end_of(const struct cr_edit *edit, const struct cr_gram_candidate *s) {
+    struct block_end none = {.add = CR_NONE}, e = none;
+    if (s->dgrad == CR_NONE || op_at(edit, s->dgrad)->attr.conv.stride == 1) return none;
+    const int x = op_at(edit, s->conv)->in[CR_IN_conv_x], dx = op_at(edit, s->dgrad)->out[CR_OUT_conv_dgrad_dx];
+    if (!is_private(edit, dx, 1)) return none;
+    e.add = reader_of(edit, dx, CR_OP_add, s->dgrad);
+    if (e.add == CR_NONE || !is_private(edit, op_at(edit, e.add)->out[CR_OUT_add_y], 1)) return none;
+    const struct cr_op *add = op_at(edit, e.add);
+    e.other                 = add->in[add->in[CR_IN_add_a] == dx ? CR_IN_add_b : CR_IN_add_a];
+    e.relu                  = reader_of(edit, add->out[CR_OUT_add_y], CR_OP_relu_grad, e.add);
+    if (e.relu == CR_NONE || e.other == dx) return none;
+    const struct cr_op *relu = op_at(edit, e.relu);
+    return cr_op_uses_only(relu, 3, 1) && relu->in[CR_IN_relu_grad_dy] == add->out[CR_OUT_add_y] &&
+                   relu->in[CR_IN_relu_grad_y] == x && relu->stream == op_at(edit, s->dgrad)->stream &&
+                   add->stream == relu->stream && cr_edit_can_move(edit, s->dgrad, e.relu)
+               ? e
+               : none;
+}
+
+/* gram_dgrad that adds to the masked gradient of the first convolution, at its own pixels only: the others need no
+ * gradient of the shortcut. */
+static struct cr_op dgrad_behind(const struct cr_edit *edit, const struct block_end *e, const struct gram_ops *o) {
+    struct cr_op op              = o->dgrad;
+    op.in[CR_IN_gram_dgrad_add]  = op_at(edit, e->add)->out[CR_OUT_add_y];
+    op.out[CR_OUT_gram_dgrad_dx] = op_at(edit, e->relu)->out[CR_OUT_relu_grad_dx];
+    op.attr.conv.relu            = true;
+    return op;
+}
+
+static void put_dgrad_behind(struct cr_edit *edit, const struct cr_gram_candidate *s, const struct block_end *e,
+                             const struct cr_op *dgrad) {
+    struct cr_op mask             = *op_at(edit, e->relu);
+    mask.in[CR_IN_relu_grad_dy]   = e->other;
+    mask.out[CR_OUT_relu_grad_dx] = dgrad->in[CR_IN_gram_dgrad_add];
+    cr_edit_replace(edit, e->add, &mask);
+    cr_edit_replace(edit, e->relu, dgrad);
+    cr_edit_remove(edit, s->dgrad);
+}
+
 /* ---- the rewrite ---- */
 
 /* The ops stand in an order in which each input exists: with SyncBN each of grad_sums, all_reduce and gram_bn_grad
@@ -257,8 +304,13 @@ bool cr_gram_rewrite(struct cr_edit *edit, const struct cr_cost_model *cost_mode
     if (!is_accepted(edit, cost_model, &o.gram, true) || !is_accepted(edit, cost_model, &o.sums, sync) ||
         !is_accepted(edit, cost_model, &o.finalize, true) || !is_accepted(edit, cost_model, &o.conv, true) ||
         !is_accepted(edit, cost_model, &o.m, true) || !is_accepted(edit, cost_model, &o.grad_sums, sync) ||
-        !is_accepted(edit, cost_model, &o.grad, true) || !is_accepted(edit, cost_model, &o.dgrad, s->dgrad != CR_NONE))
+        !is_accepted(edit, cost_model, &o.grad, true))
         return false;
+    const struct block_end end    = end_of(edit, s);
+    const struct cr_op     behind = end.add == CR_NONE ? o.dgrad : dgrad_behind(edit, &end, &o);
+    const bool             moves  = end.add != CR_NONE && cr_fuse_accepted(edit, cost_model, &behind);
+    if (!moves && !is_accepted(edit, cost_model, &o.dgrad, s->dgrad != CR_NONE)) return false;
     put_ops(edit, s, &o);
+    if (moves) put_dgrad_behind(edit, s, &end, &behind);
     return true;
 }

@@ -64,7 +64,7 @@ static bool input_slots(const struct cr_op *op, int *x, int *scale_bias) {
     case CR_OP_gram_dgrad:
         *x          = CR_IN_gram_dgrad_x;
         *scale_bias = CR_IN_gram_dgrad_scale_bias;
-        return true;
+        return !op->attr.conv.relu;
     default: return false;
     }
 }

@@ -233,6 +233,52 @@ static void attributes_are_distinguished(void) {
     cr_program_free(&p);
 }
 
+/* The kernel of one loss computes another loss wrongly. */
+static void losses_are_distinguished(void) {
+    const struct cr_loss_attr losses[] = {{.smoothing = 0.1f},
+                                          {.sigmoid = true},
+                                          {.sigmoid = true, .several = true},
+                                          {.gamma = 2},
+                                          {.sigmoid = true, .gamma = 2}};
+    struct cr_device          device   = {0};
+    struct cr_program         p;
+    struct cr_text            text[CR_COUNT(losses)] = {{0}};
+    cr_program_init(&p, "p", NULL);
+    for (enum cr_op_kind kind = CR_OP_loss;; kind = CR_OP_loss_grad) {
+        for (size_t i = 0; i < CR_COUNT(losses); i++) {
+            struct cr_op op = cr_op_make(kind, CR_NONE);
+            op.attr.loss    = losses[i];
+            CHECK_STATUS(cr_cost_signature(&device, &p, &op, &text[i]), CR_OK);
+            for (size_t j = 0; j < i; j++) CHECK(strcmp(text[i].data, text[j].data) != 0);
+        }
+        for (size_t i = 0; i < CR_COUNT(losses); i++) cr_text_free(&text[i]);
+        if (kind == CR_OP_loss_grad) break;
+    }
+    cr_program_free(&p);
+}
+
+static bool refuses(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    return (void)device, (void)p, (void)op, false;
+}
+
+/* A table from a file names the fastest kernel, which does not compute this op. */
+static void a_kernel_that_refuses_the_op_is_not_selected(void) {
+    struct fixture s;
+    char           dir[SUPPORT_PATH];
+    size_t         bytes;
+    make_folder(dir);
+    fixture_open(&s, dir, "GPU A, driver 1");
+    const struct cr_cost_model model = cr_cost_table_model(s.table);
+    CHECK_STATUS(model.select(model.self, &s.program, &s.op, &bytes), CR_OK);
+    CHECK_INT(s.op.kernel, 1);
+    kernel_b.accepts = refuses;
+    CHECK_STATUS(model.select(model.self, &s.program, &s.op, &bytes), CR_OK);
+    CHECK_INT(s.op.kernel, 0);
+    kernel_b.accepts = NULL;
+    fixture_close(&s);
+    drop_folder(dir);
+}
+
 static void without_scratch_memory_the_first_kernel_is_selected(void) {
     struct fixture s;
     char           dir[SUPPORT_PATH];
@@ -248,4 +294,5 @@ TESTS(CASE(fastest_kernel_and_algo_is_selected), CASE(enqueue_time_is_not_counte
       CASE(inputs_are_noise_each_time), CASE(known_times_are_not_measured_again),
       CASE(checkpoint_table_takes_precedence), CASE(checkpoint_table_is_not_written_to_the_file),
       CASE(missing_kernel_is_reported), CASE(candidates_without_memory_are_not_selected),
-      CASE(without_scratch_memory_the_first_kernel_is_selected), CASE(attributes_are_distinguished))
+      CASE(without_scratch_memory_the_first_kernel_is_selected), CASE(attributes_are_distinguished),
+      CASE(losses_are_distinguished), CASE(a_kernel_that_refuses_the_op_is_not_selected))

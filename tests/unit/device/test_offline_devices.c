@@ -133,13 +133,16 @@ static const struct takes {
     {"h200", true, CR_F16, PLAIN, {8, 56, 64, 64, 3, 1, 1}, true},
     {"a100", true, CR_F32, PLAIN, {8, 224, 3, 64, 7, 2, 3}, true},
     {"h200", true, CR_BF16, BIAS_ADD_RELU, {8, 56, 64, 64, 3, 1, 1}, true},
-    /* sums: those of cuDNN are in f16 and not deterministic; on 9.0 our own kernel for 1x1 */
+    /* sums: those of cuDNN are in f16 and not deterministic; our own kernels for 1x1 are */
     {"h200", false, CR_F16, SUMS, {8, 56, 64, 64, 3, 1, 1}, true},
     {"h200", true, CR_F16, SUMS, {8, 56, 64, 64, 3, 1, 1}, false},
     {"h200", false, CR_BF16, SUMS, {8, 56, 64, 64, 3, 1, 1}, false},
     {"h200", false, CR_F32, SUMS, {8, 56, 64, 64, 3, 1, 1}, false},
     {"h200", true, CR_BF16, SUMS, {8, 56, 64, 256, 1, 1, 0}, true},
-    {"a100", true, CR_BF16, SUMS, {8, 56, 64, 256, 1, 1, 0}, false},
+    {"a100", true, CR_BF16, SUMS, {8, 56, 64, 256, 1, 1, 0}, true},
+    {"rtx3090", true, CR_BF16, SUMS, {8, 56, 64, 256, 1, 1, 0}, true},
+    {"a100", true, CR_F32, SUMS, {8, 56, 64, 256, 1, 1, 0}, false},
+    {"a100", true, CR_F16, SUMS, {8, 56, 64, 64, 3, 1, 1}, false},
     {"a100", false, CR_F16, SUMS, {8, 56, 64, 256, 1, 1, 0}, true},
     {"h200", true, CR_F16, SUMS, {8, 32, 16, 16, 3, 1, 1}, true}, /* that of a CIFAR network */
     {"a100", true, CR_F16, SUMS, {8, 32, 16, 16, 3, 1, 1}, true},
@@ -150,7 +153,8 @@ static const struct takes {
     {"h200", true, CR_F16, ACT_WGRAD, {8, 56, 64, 64, 3, 1, 1}, true},
     /* cuDNN has no fused forward convolution for 12.0 */
     {"rtx5090", true, CR_F16, ACT, {8, 56, 64, 64, 3, 1, 1}, false},
-    {"rtx5090", false, CR_F16, SUMS, {8, 56, 64, 256, 1, 1, 0}, false},
+    {"rtx5090", false, CR_F16, SUMS, {8, 56, 64, 64, 3, 1, 1}, false},
+    {"rtx5090", false, CR_F16, SUMS, {8, 56, 64, 256, 1, 1, 0}, true},
     {"rtx5090", true, CR_F16, ACT_WGRAD, {8, 56, 64, 64, 3, 1, 1}, true},
     {"rtx5090", true, CR_F16, SUMS, {8, 32, 16, 16, 3, 1, 1}, true},
     {"h200", true, CR_BF16, ACT_WGRAD, {8, 56, 64, 64, 3, 1, 1}, false},

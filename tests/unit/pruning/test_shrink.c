@@ -2,8 +2,15 @@
  * weights and BN scales are 0; the choice of channels meets the target; targets that cannot be met are refused. */
 #include "model/channels.h"
 #include "pruning/shrink.h"
+#include "pruning/widths.h"
 #include "tests/harness/random_network.h"
 #include "tests/harness/reference_run.h"
+
+static const struct cr_multiples *multiple_of(int64_t channels) {
+    static struct cr_multiples multiples;
+    multiples = (struct cr_multiples){channels, channels};
+    return &multiples;
+}
 
 enum { CLASSES = 3, NETWORKS = 50 };
 
@@ -119,7 +126,7 @@ static void check_network(const struct random_network *r, uint64_t i) {
     REQUIRE_OK(cr_channel_groups_trace(&n.run.p, &groups));
     REQUIRE_OK(cr_shrink_open(&groups, &n.run.store, i % 3 ? CR_PRUNE_IMPORTANCE_L2 : CR_PRUNE_IMPORTANCE_BN,
                               buffer(&n, CR_BUFFER_VALUE), NULL, &s));
-    REQUIRE_OK(cr_shrink_choose(&s, 1 + (int64_t)(i % 2), i % 3 ? 1.25 : 1.1));
+    REQUIRE_OK(cr_shrink_choose(&s, multiple_of(1 + (int64_t)(i % 2)), i % 3 ? 1.25 : 1.1));
     for (int u = 0; u < groups.units; u++) removed_channels += s.removed[u];
     REQUIRE_OK(open_small(&n, &s, r->keys, RANDOM_KEYS, r->size, &small));
     CHECK_NEAR(cr_model_flops(&small.run.p), 2 * s.macs, 0.5);
@@ -165,7 +172,7 @@ static void smallest_first(void) {
                 ref_set(&n.run, t, by_bn ? k : k * 72 + j, (by_bn && k % 2 ? -1 : 1) * (20 - k * 13 % 16));
         REQUIRE_OK(cr_shrink_open(&groups, &n.run.store, by_bn ? CR_PRUNE_IMPORTANCE_BN : CR_PRUNE_IMPORTANCE_L2,
                                   buffer(&n, CR_BUFFER_VALUE), NULL, &s));
-        REQUIRE_OK(cr_shrink_choose(&s, 4, 2));
+        REQUIRE_OK(cr_shrink_choose(&s, multiple_of(4), 2));
         const int left = (int)cr_shrink_width(&s, &n.run.store, "layer2.0.conv1");
         CHECK(left >= 4 && left < 16 && left % 4 == 0);
         for (int k = 0; k < 16; k++)
@@ -185,20 +192,20 @@ static void targets_that_cannot_be_met(void) {
     fill(&n, 4);
     REQUIRE_OK(cr_channel_groups_trace(&n.run.p, &groups));
     REQUIRE_OK(cr_shrink_open(&groups, &n.run.store, CR_PRUNE_IMPORTANCE_L2, buffer(&n, CR_BUFFER_VALUE), NULL, &s));
-    CHECK_INT(cr_shrink_choose(&s, 8, 100), CR_ERR_CONFIG);
+    CHECK_INT(cr_shrink_choose(&s, multiple_of(8), 100), CR_ERR_CONFIG);
     text               = strstr(cr_error_message(), "at most ");
     const double least = text ? strtod(text + strlen("at most "), NULL) : 0;
     cr_shrink_free(&s);
     /* The factor of the message can be reached. Every group has 8 channels then. */
     REQUIRE_OK(cr_shrink_open(&groups, &n.run.store, CR_PRUNE_IMPORTANCE_L2, buffer(&n, CR_BUFFER_VALUE), NULL, &s));
     CHECK(least > 1.2);
-    REQUIRE_OK(cr_shrink_choose(&s, 8, least));
+    REQUIRE_OK(cr_shrink_choose(&s, multiple_of(8), least));
     for (int k = 0; k < groups.groups; k++) CHECK_INT(s.width[k], 8);
     cr_shrink_free(&s);
     /* A group that is kept has all of its channels, whatever the target. */
     REQUIRE_OK(cr_shrink_open(&groups, &n.run.store, CR_PRUNE_IMPORTANCE_L2, buffer(&n, CR_BUFFER_VALUE), NULL, &s));
     cr_shrink_keep(&s, cr_param_store_find(&n.run.store, "layer2.0.conv1.weight"));
-    CHECK_INT(cr_shrink_choose(&s, 1, 1e6), CR_ERR_CONFIG);
+    CHECK_INT(cr_shrink_choose(&s, multiple_of(1), 1e6), CR_ERR_CONFIG);
     CHECK_INT(cr_shrink_width(&s, &n.run.store, "layer2.0.conv1"), 16);
     CHECK_INT(cr_shrink_width(&s, &n.run.store, "layer2.0.conv2"), 1);
     cr_shrink_free(&s);
@@ -215,13 +222,58 @@ static cr_status all_steps(const struct cr_config *config, const float *value, s
     if (status == CR_OK) {
         status = cr_shrink_open(&g, &m->store, CR_PRUNE_IMPORTANCE_L2, value, NULL, &s);
         if (status == CR_OK) {
-            status = cr_shrink_choose(&s, 1, 1.5);
+            status = cr_shrink_choose(&s, multiple_of(1), 1.5);
             cr_shrink_free(&s);
         }
         cr_channel_groups_free(&g);
     }
     cr_program_free(&p);
     return status;
+}
+
+/* ---- multiples ---- */
+
+static int group_of(const struct cr_channel_groups *groups, int units) {
+    for (int k = 0; k < groups->groups; k++)
+        if (groups->group[k].units == units) return k;
+    return CR_NONE;
+}
+
+/* Widths of the group with `units` channels in a network with 64 and `widest` channels, as "192 128 64". */
+static void widths_are(int widest, int units, int64_t given, bool tensor_cores, int most, const char *expected) {
+    char              key[64], text[256] = "";
+    const char *const keys[] = {"model.arch=custom", "model.depths=1,1", key, "model.stem=cifar", "model.shortcut=B"};
+    struct network    n      = {0};
+    struct cr_channel_groups groups;
+    struct cr_shrink         s;
+    struct cr_widths         w;
+    snprintf(key, sizeof key, "model.widths=64,%d", widest);
+    REQUIRE_OK(open_network(keys, CR_COUNT(keys), 4, &n));
+    n.config.prune.multiple = given;
+    fill(&n, 5);
+    REQUIRE_OK(cr_channel_groups_trace(&n.run.p, &groups));
+    REQUIRE_OK(cr_shrink_open(&groups, &n.run.store, CR_PRUNE_IMPORTANCE_L2, buffer(&n, CR_BUFFER_VALUE), NULL, &s));
+    const struct cr_multiples multiples = cr_multiples_of(&n.config, tensor_cores);
+    const int                 k         = group_of(&groups, units);
+    REQUIRE(k != CR_NONE);
+    REQUIRE_OK(cr_widths_open(&s, &multiples, !given, most, &w));
+    for (int i = 1; i < w.levels[k]; i++)
+        snprintf(text + strlen(text), sizeof text - strlen(text), "%s%d", i > 1 ? " " : "", w.width[k * most + i]);
+    CHECK_STR(text, expected);
+    cr_widths_free(&w);
+    cr_shrink_free(&s);
+    cr_channel_groups_free(&groups);
+    close_network(&n);
+}
+
+static void multiples(void) {
+    widths_are(256, 256, 0, false, 8, "224 192 160 128 96 64 32");
+    widths_are(256, 256, 0, false, 6, "192 128 64"); /* and not 208 160 112 64 16 */
+    widths_are(256, 64, 0, false, 8, "56 48 40 32 24 16 8");
+    widths_are(256, 256, 0, true, 8, "192 128 64");
+    widths_are(256, 64, 0, true, 8, "");
+    widths_are(96, 64, 0, true, 4, "48 32 16"); /* no layer has 128 channels */
+    widths_are(256, 256, 24, true, 6, "240 192 144 96 48");
 }
 
 /* Each allocation fails once: an error, and nothing is left. */
@@ -253,4 +305,5 @@ static void failing_allocations(void) {
 }
 
 TESTS({"logits_of_the_masked_network", logits_of_the_masked_network}, {"smallest_first", smallest_first},
-      {"targets_that_cannot_be_met", targets_that_cannot_be_met}, {"failing_allocations", failing_allocations})
+      {"targets_that_cannot_be_met", targets_that_cannot_be_met}, {"multiples", multiples},
+      {"failing_allocations", failing_allocations})

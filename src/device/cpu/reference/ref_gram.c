@@ -21,15 +21,21 @@ static int64_t pixel_offset(const struct pixels *q, int64_t p) {
     return ((n * q->a.H + h) * q->a.W + w) * q->a.C;
 }
 
+static double shift_of(const struct pixels *q, int64_t i) {
+    double sample[CR_GRAM_SAMPLES];
+    for (int s = 0; s < CR_GRAM_SAMPLES; s++)
+        sample[s] = ref_get(&q->a, pixel_offset(q, cr_gram_sample(s, q->a.N * q->rows * q->columns)) + i);
+    return cr_gram_shift(sample);
+}
+
 /* Row i of the Gram matrix, its sum and its shift. */
 static void gram_row(const struct pixels *q, const struct ref *gram, int64_t i) {
-    const int64_t C = q->a.C, P = q->a.N * q->rows * q->columns,
-                  center = pixel_offset(q, q->a.H / 2 / q->stride * q->columns + q->a.W / 2 / q->stride);
-    const double t       = ref_get(&q->a, center + i);
-    double       sum     = 0;
+    const int64_t C = q->a.C, P = q->a.N * q->rows * q->columns;
+    const double  t   = shift_of(q, i);
+    double        sum = 0;
     for (int64_t p = 0; p < P; p++) sum += ref_get(&q->a, pixel_offset(q, p) + i) - t;
     for (int64_t j = 0; j < C; j++) {
-        const double u   = ref_get(&q->a, center + j);
+        const double u   = shift_of(q, j);
         double       dot = 0;
         for (int64_t p = 0; p < P; p++) {
             const int64_t at = pixel_offset(q, p);
@@ -275,6 +281,7 @@ struct gram_dgrad {
     struct pixels       q;
     struct ref          g, w_g, w_x, factor_bias, dx;
     struct ref_epilogue epilogue;
+    bool                relu; /* masks the pixels that are read with a > 0 */
 };
 
 static void dgrad_row(const struct gram_dgrad *v, int64_t n, int64_t h) {
@@ -288,7 +295,8 @@ static void dgrad_row(const struct gram_dgrad *v, int64_t n, int64_t h) {
             for (int64_t k = 0; reads && k < K; k++) by_g += ref_get(&v->w_g, c * K + k) * ref_get(&v->g, g0 + k);
             for (int64_t j = 0; reads && j < C; j++) by_x += ref_get(&v->w_x, c * C + j) * ref_get(&v->q.a, x0 + j);
             const double sum = reads ? by_g + ref_get(&v->factor_bias, c) * by_x + ref_get(&v->factor_bias, C + c) : 0;
-            ref_put(&v->dx, x0 + c, ref_epilogue_apply(&v->epilogue, x0 + c, c, sum));
+            const bool   masked = v->relu && reads && !(ref_get(&v->q.a, x0 + c) > 0);
+            ref_put(&v->dx, x0 + c, masked ? 0 : ref_epilogue_apply(&v->epilogue, x0 + c, c, sum));
         }
     }
 }
@@ -304,7 +312,8 @@ cr_status cr_ref_gram_dgrad(struct cr_device *device, const struct cr_call *call
                            .w_x         = REF_IN(gram_dgrad, w_x),
                            .factor_bias = REF_IN(gram_dgrad, factor_bias),
                            .dx          = REF_OUT(gram_dgrad, dx),
-                           .epilogue    = {.add = REF_IN(gram_dgrad, add)}};
+                           .epilogue    = {.add = REF_IN(gram_dgrad, add)},
+                           .relu        = call->op->attr.conv.relu};
     if (mean_rstd.data) v.epilogue.mask = (struct ref_relu_mask){.x = x, .scale_bias = scale_bias};
     CR_PARALLEL_FOR(cr_cpu_threads(device))
     for (int64_t i = 0; i < v.dx.N * v.dx.H; i++) dgrad_row(&v, i / v.dx.H, i % v.dx.H);

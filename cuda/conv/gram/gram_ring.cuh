@@ -1,0 +1,114 @@
+/* cuda/conv/gram/gram_ring.cuh: what the kernels of cuda/conv/gram/ for compute capability 9.0 share that sum over
+ * pixels: a ring of tiles in shared memory that one thread fills by TMA, and the sums of parts.
+ *
+ * A chunk is 64 pixels x 64 channels in the layout of cuda/common/hopper.cuh: pixels are its rows. Products sum over
+ * rows, so both operands are transposed; 16 pixels further are 2048 bytes. */
+#ifndef CK_GRAM_RING_CUH
+#define CK_GRAM_RING_CUH
+
+#include "cuda/common/hopper.cuh"
+#include "cuda/common/tma.cuh"
+
+namespace {
+
+enum {
+    PIXELS     = 64, /* of a tile */
+    CHUNK      = PIXELS * 128,
+    GROUP      = 128, /* threads of a warpgroup */
+    GROUPS     = 2,   /* that multiply; one more loads */
+    BLOCK      = (GROUPS + 1) * GROUP,
+    STAGES_MAX = 24,
+    BAR_BYTES  = 2 * 8 * STAGES_MAX,
+};
+
+/* A tensor whose pixels are read: all, or those of a convolution with this stride. */
+struct source {
+    CUtensorMap map;
+    int         stride, P, Q; /* P x Q pixels of an image are read */
+};
+
+/* The tiles of a block: first, first + step, ... */
+struct share {
+    int first, step, end;
+};
+
+#if CK_HAS_SM90A
+
+/* Barriers of stage s: full at bars + 8*s, empty STAGES_MAX further. */
+__device__ __forceinline__ void set_barriers(uint32_t bars, int stages, uint32_t readers) {
+    if (threadIdx.x == 0) {
+        for (int s = 0; s < stages; s++) {
+            ck_mbar_init(bars + 8 * (uint32_t)s, 1);
+            ck_mbar_init(bars + 8 * (uint32_t)(STAGES_MAX + s), readers);
+        }
+        ck_mbar_init_fence();
+    }
+    __syncthreads();
+}
+
+/* 64 channels from c on of a tile. */
+__device__ __forceinline__ void load_chunk(uint32_t to, const source &from, uint32_t bar, int c, int tile) {
+    const int row = tile * PIXELS;
+    if (from.stride == 1) {
+        ck_tma_load(to, &from.map, bar, c, row);
+        return;
+    }
+    const int n = row / (from.P * from.Q), rest = row - n * (from.P * from.Q), h = rest / from.Q;
+    ck_tma_load_pixels(to, &from.map, bar, c, (rest - h * from.Q) * from.stride, h * from.stride, n);
+}
+
+/* This warp has finished reading stage `at`. */
+__device__ __forceinline__ void release_stage(uint32_t bars, int at) {
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) ck_mbar_arrive(bars + 8 * (uint32_t)(STAGES_MAX + at));
+}
+
+#endif
+
+/* to[i] = sum over the parts of from[part][i] for i < first, then to_rest; in f64 and in a fixed order. length % 4 == 0
+ * and first % 4 == 0. */
+enum { PART_LANES = 8 };
+__global__ void __launch_bounds__(32 * PART_LANES)
+    add_parts(const float *from, int parts, int64_t length, float *to, int64_t first, float *to_rest) {
+    __shared__ double share[PART_LANES][4][32];
+    const int64_t     i      = ((int64_t)blockIdx.x * 32 + threadIdx.x) * 4;
+    double            sum[4] = {};
+    ck_begin_after_last();
+    if (i < length)
+        for (int p = (int)threadIdx.y; p < parts; p += PART_LANES) {
+            const float4 v = *(const float4 *)(from + p * length + i);
+            sum[0] += (double)v.x, sum[1] += (double)v.y, sum[2] += (double)v.z, sum[3] += (double)v.w;
+        }
+#pragma unroll
+    for (int j = 0; j < 4; j++) share[threadIdx.y][j][threadIdx.x] = sum[j];
+    __syncthreads();
+    if (threadIdx.y || i >= length) return;
+    for (int l = 1; l < PART_LANES; l++)
+#pragma unroll
+        for (int j = 0; j < 4; j++) sum[j] += share[l][j][threadIdx.x];
+    *(float4 *)(i < first ? to + i : to_rest + (i - first)) =
+        make_float4((float)sum[0], (float)sum[1], (float)sum[2], (float)sum[3]);
+}
+
+/* ---- host side ---- */
+
+cudaError_t start_add(const float *from, int parts, int64_t length, float *to, int64_t first, float *to_rest,
+                      cudaStream_t stream) {
+    return ck_launch(add_parts, dim3((unsigned)((length / 4 + 31) / 32)), dim3(32, PART_LANES), 0, stream, from, parts,
+                     length, to, first, to_rest);
+}
+
+/* Tensor [N][H][W][C], of which a convolution with this stride reads the pixels. */
+bool map_source(struct source *s, enum ck_type type, const void *data, int64_t N, int64_t H, int64_t W, int64_t C,
+                int stride) {
+    const int corner[2] = {0, 0};
+    s->stride           = stride;
+    s->P                = (int)((H - 1) / stride + 1);
+    s->Q                = (int)((W - 1) / stride + 1);
+    return stride == 1 ? ck_tma_matrix(&s->map, type, data, N * H * W, C, PIXELS)
+                       : ck_tma_pixels(&s->map, type, data, N, H, W, C, corner, corner, stride, PIXELS);
+}
+
+} // namespace
+
+#endif

@@ -1,0 +1,174 @@
+/* cuda/conv/pointwise/point_gram_kernels.c: kernel table of 1x1 convolutions whose BN takes its statistics from a Gram
+ * matrix, and of the gradients of their inputs, for compute capability 9.0, f16 and bf16. Device code is in
+ * cuda/conv/pointwise/point_gram_sm90a.cu. */
+#include "cuda/conv/pointwise/point_conv.h"
+#include "cuda/core/cuda_device.h"
+#include "cuda/core/kernel_tables.h"
+#include "cuda/core/op_shapes.h"
+
+/* For optional slots: an absent tensor also fits. */
+static bool is_like(const struct cr_tensor *t, const struct cr_tensor *data) {
+    return !t || t->dtype == data->dtype;
+}
+static bool is_f32(const struct cr_tensor *t) {
+    return !t || t->dtype == CR_F32;
+}
+static bool is_point(const struct cr_device *device, const struct cr_op *op, const struct cr_tensor *x,
+                     enum cr_dtype type) {
+    return cuda_of(device)->cc == 90 && x->dtype == type && op->attr.conv.pad == 0;
+}
+static void nothing_to_release(void *prepared) {
+    (void)prepared;
+}
+/* Placeholders for tensors that exist; the pointers are set at launch. */
+static const char  present;
+static const void *data_of(const struct cr_tensor *t) {
+    return t ? &present : NULL;
+}
+static void *output_of(const struct cr_tensor *t) {
+    return t ? (void *)(uintptr_t)&present : NULL;
+}
+
+#define IN(kind, slot) cuda_in(p, op, CR_IN_##kind##_##slot)
+#define OUT(kind, slot) cuda_out(p, op, CR_OUT_##kind##_##slot)
+#define IN_BIT(kind, slot) (1u << CR_IN_##kind##_##slot)
+#define OUT_BIT(kind, slot) (1u << CR_OUT_##kind##_##slot)
+
+/* Makes the accepts functions of both types. */
+#define BOTH_TYPES(name)                                                                                               \
+    static bool name##_accepts_f16(const struct cr_device *d, const struct cr_program *p, const struct cr_op *op) {    \
+        return name##_accepts(d, p, op, CR_F16);                                                                       \
+    }                                                                                                                  \
+    static bool name##_accepts_bf16(const struct cr_device *d, const struct cr_program *p, const struct cr_op *op) {   \
+        return name##_accepts(d, p, op, CR_BF16);                                                                      \
+    }
+
+/* ---- the convolution with its BN ---- */
+
+static struct ck_point_conv conv_of(const struct cr_program *p, const struct cr_op *op) {
+    const struct cr_tensor *x = IN(conv, x);
+    return (struct ck_point_conv){.type           = cuda_type(x),
+                                  .N              = x->dim[0],
+                                  .H              = x->dim[1],
+                                  .W              = x->dim[2],
+                                  .C              = x->dim[3],
+                                  .K              = OUT(conv, y)->dim[3],
+                                  .stride         = op->attr.conv.stride,
+                                  .config         = op->algo,
+                                  .relu           = op->attr.conv.relu,
+                                  .scale_bias     = data_of(IN(conv, scale_bias)),
+                                  .add            = data_of(IN(conv, add)),
+                                  .out_scale_bias = data_of(IN(conv, out_scale_bias)),
+                                  .mask           = output_of(OUT(conv, mask))};
+}
+
+static bool conv_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
+                         enum cr_dtype type) {
+    const struct cr_tensor *x = IN(conv, x), *w = IN(conv, w);
+    const unsigned          ins =
+        IN_BIT(conv, x) | IN_BIT(conv, w) | IN_BIT(conv, scale_bias) | IN_BIT(conv, add) | IN_BIT(conv, out_scale_bias);
+    if (!cr_op_uses_only(op, ins, OUT_BIT(conv, y) | OUT_BIT(conv, mask)) || !IN(conv, out_scale_bias)) return false;
+    const struct ck_point_conv a = conv_of(p, op);
+    return is_point(device, op, x, type) && w->dim[1] == 1 && w->dim[2] == 1 && is_like(w, x) &&
+           is_like(OUT(conv, y), x) && is_like(IN(conv, add), x) && is_f32(IN(conv, scale_bias)) &&
+           is_f32(IN(conv, out_scale_bias)) && ck_point_gram_supports(&a);
+}
+BOTH_TYPES(conv)
+
+static int conv_algo_count(struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    const struct ck_point_conv a = conv_of(p, op);
+    return ck_point_gram_configs(&a, cuda_of(device)->multiprocessors);
+}
+
+static cr_status conv_launch(struct cr_device *device, const struct cr_call *call) {
+    struct ck_point_conv a = conv_of(call->program, call->op);
+    a.x                    = call->in[CR_IN_conv_x];
+    a.w                    = call->in[CR_IN_conv_w];
+    a.add                  = call->in[CR_IN_conv_add];
+    a.scale_bias           = call->in[CR_IN_conv_scale_bias];
+    a.out_scale_bias       = call->in[CR_IN_conv_out_scale_bias];
+    a.y                    = call->out[CR_OUT_conv_y];
+    a.mask                 = call->out[CR_OUT_conv_mask];
+    CUDA_TRY(ck_point_gram(&a, call->workspace, cuda_of(device)->multiprocessors, cr_cuda_stream(device, call)));
+    return CR_OK;
+}
+
+/* ---- gradient by the input ---- */
+
+/* For a mask. */
+static bool reads_x_again(const struct cr_program *p, const struct cr_op *op) {
+    return IN(gram_dgrad, mean_rstd) || op->attr.conv.relu;
+}
+
+static struct ck_point_conv dgrad_of(const struct cr_program *p, const struct cr_op *op) {
+    const struct cr_tensor *x = IN(gram_dgrad, x);
+    return (struct ck_point_conv){.type        = cuda_type(x),
+                                  .N           = x->dim[0],
+                                  .H           = x->dim[1],
+                                  .W           = x->dim[2],
+                                  .C           = IN(gram_dgrad, g)->dim[3],
+                                  .K           = x->dim[3],
+                                  .stride      = op->attr.conv.stride,
+                                  .config      = op->algo,
+                                  .add         = data_of(IN(gram_dgrad, add)),
+                                  .scale_bias  = data_of(IN(gram_dgrad, scale_bias)),
+                                  .mean_rstd   = data_of(IN(gram_dgrad, mean_rstd)),
+                                  .bn_x        = reads_x_again(p, op) ? &present : NULL,
+                                  .sums        = output_of(OUT(gram_dgrad, grad_sums)),
+                                  .second_x    = &present,
+                                  .second_w    = &present,
+                                  .factor_bias = (const float *)(const void *)&present};
+}
+
+static bool dgrad_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
+                          enum cr_dtype type) {
+    const struct cr_tensor    *x = IN(gram_dgrad, x), *g = IN(gram_dgrad, g);
+    const struct ck_point_conv a = dgrad_of(p, op);
+    return is_point(device, op, x, type) && is_like(g, x) && is_like(IN(gram_dgrad, w_g), x) &&
+           is_like(IN(gram_dgrad, w_x), x) && is_like(IN(gram_dgrad, add), x) && is_like(OUT(gram_dgrad, dx), x) &&
+           is_f32(IN(gram_dgrad, factor_bias)) && is_f32(IN(gram_dgrad, scale_bias)) &&
+           is_f32(IN(gram_dgrad, mean_rstd)) && ck_point_gram_supports(&a);
+}
+BOTH_TYPES(dgrad)
+
+static int dgrad_algo_count(struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    const struct ck_point_conv a = dgrad_of(p, op);
+    return ck_point_gram_configs(&a, cuda_of(device)->multiprocessors);
+}
+
+static cr_status dgrad_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
+                               void **prepared, size_t *workspace_bytes) {
+    const struct ck_point_conv a = dgrad_of(p, op);
+    *prepared                    = NULL;
+    *workspace_bytes             = ck_point_gram_workspace(&a, cuda_of(device)->multiprocessors);
+    return CR_OK;
+}
+
+static cr_status dgrad_launch(struct cr_device *device, const struct cr_call *call) {
+    struct ck_point_conv a = dgrad_of(call->program, call->op);
+    a.x                    = call->in[CR_IN_gram_dgrad_g];
+    a.w                    = call->in[CR_IN_gram_dgrad_w_g];
+    a.second_x             = call->in[CR_IN_gram_dgrad_x];
+    a.second_w             = call->in[CR_IN_gram_dgrad_w_x];
+    a.factor_bias          = call->in[CR_IN_gram_dgrad_factor_bias];
+    a.add                  = call->in[CR_IN_gram_dgrad_add];
+    a.scale_bias           = call->in[CR_IN_gram_dgrad_scale_bias];
+    a.mean_rstd            = call->in[CR_IN_gram_dgrad_mean_rstd];
+    a.bn_x                 = reads_x_again(call->program, call->op) ? a.second_x : NULL;
+    a.y                    = call->out[CR_OUT_gram_dgrad_dx];
+    a.sums                 = call->out[CR_OUT_gram_dgrad_grad_sums];
+    CUDA_TRY(ck_point_gram(&a, call->workspace, cuda_of(device)->multiprocessors, cr_cuda_stream(device, call)));
+    return CR_OK;
+}
+
+/* ---- the kernels ---- */
+
+#define KERNELS(name, kind, ...)                                                                                       \
+    static const struct cr_kernel name##_f16  = {CR_KERNEL("cuda.point_gram." #name ".f16", kind, CR_MATH_F16),        \
+                                                 .accepts = name##_accepts_f16, .launch = name##_launch, __VA_ARGS__}, \
+                                  name##_bf16 = {CR_KERNEL("cuda.point_gram." #name ".bf16", kind, CR_MATH_BF16),      \
+                                                 .accepts = name##_accepts_bf16, .launch = name##_launch, __VA_ARGS__}
+KERNELS(conv, conv, .algo_count = conv_algo_count);
+KERNELS(dgrad, gram_dgrad, .algo_count = dgrad_algo_count, .prepare = dgrad_prepare, .release = nothing_to_release);
+
+const struct cr_kernel *const cr_cuda_point_gram_kernels[] = {&conv_f16, &conv_bf16, &dgrad_f16, &dgrad_bf16, NULL};

@@ -1,0 +1,142 @@
+/* tests/unit/pruning/test_budget_target.c: a target time is met by measurement when predictions are wrong, on invented
+ * networks with invented times. */
+#include "core/rng.h"
+#include "pruning/budget_target.h"
+#include "tests/harness/test.h"
+
+#include <math.h>
+
+enum { NETWORKS = 200 };
+
+/* Network i costs less than network i - 1 and loses more. */
+struct invented {
+    double cost[NETWORKS], seconds[NETWORKS];
+    int    present, best, measured;
+    int    fail_at; /* the measurement that fails; 0: none */
+};
+
+static cr_status choose(void *self, double budget, double *cost, double *loss) {
+    struct invented *v = self;
+    v->present         = 0;
+    while (v->present < NETWORKS - 1 && v->cost[v->present] > budget) v->present++;
+    *cost = v->cost[v->present];
+    *loss = v->present;
+    return CR_OK;
+}
+
+static cr_status measure(void *self, double *seconds) {
+    struct invented *v = self;
+    *seconds           = v->seconds[v->present];
+    return ++v->measured == v->fail_at ? CR_FAIL(CR_ERR_DEVICE, "no time") : CR_OK;
+}
+
+static cr_status keep(void *self) {
+    struct invented *v = self;
+    v->best            = v->present;
+    return CR_OK;
+}
+
+static void invent(struct invented *v) {
+    *v = (struct invented){.best = -1};
+    for (int i = 0; i < NETWORKS; i++) v->cost[i] = v->seconds[i] = 5e-3 * (1 - 0.004 * i);
+}
+
+static struct cr_budget_met reach(struct invented *v, double target) {
+    const struct cr_budget_networks networks = {v, choose, measure, keep};
+    struct cr_budget_met            met;
+    CHECK_INT(cr_budget_reach(&networks, target, v->cost[0], v->seconds[0], &met), CR_OK);
+    CHECK_INT(met.networks, v->measured);
+    CHECK(met.networks <= CR_BUDGET_ROUNDS + 1);
+    return met;
+}
+
+/* The network that loses least of those that meet the target. */
+static int best_of(const struct invented *v, double target) {
+    int i = 0;
+    while (i < NETWORKS && v->seconds[i] > target) i++;
+    return i;
+}
+
+static void check_met(const struct invented *v, const struct cr_budget_met *met, double target) {
+    CHECK(met->met);
+    CHECK(met->measured == v->seconds[v->best] && met->measured <= target);
+    CHECK(fabs(met->predicted / met->measured - 1) <= 0.02);
+    CHECK(v->best >= best_of(v, target) && v->best <= best_of(v, target) + 3);
+}
+
+static void right_prediction(void) {
+    struct invented v;
+    invent(&v);
+    const struct cr_budget_met met = reach(&v, 3e-3);
+    check_met(&v, &met, 3e-3);
+    CHECK_INT(met.networks, 1);
+    CHECK_INT(v.best, best_of(&v, 3e-3));
+}
+
+/* All pruned networks take 20 % longer than predicted, or 20 % less. */
+static void wrong_scale(void) {
+    static const double factors[] = {1.2, 0.8};
+    for (size_t f = 0; f < CR_COUNT(factors); f++) {
+        struct invented v;
+        invent(&v);
+        for (int i = 1; i < NETWORKS; i++) v.seconds[i] *= factors[f];
+        const struct cr_budget_met met = reach(&v, 3e-3);
+        check_met(&v, &met, 3e-3);
+        CHECK(fabs(met.first * factors[f] - 1) < 1e-12);
+        CHECK(met.networks <= 3);
+    }
+}
+
+/* A part of the time does not depend on the network: the second prediction is correct. */
+static void constant_part(void) {
+    for (double target = 2.3e-3; target < 5e-3; target += 0.3e-3) {
+        struct invented v;
+        invent(&v);
+        for (int i = 0; i < NETWORKS; i++) v.seconds[i] = 1.5e-3 + 0.7 * v.cost[i];
+        const struct cr_budget_met met = reach(&v, target);
+        check_met(&v, &met, target);
+        CHECK(met.networks <= 3);
+    }
+}
+
+/* Times that differ by up to 6 % at random: the best network that was measured stays. */
+static void noise(void) {
+    struct cr_rng rng = cr_rng_make(5, CR_RNG_TEST, 0, 0);
+    for (int n = 0; n < 200; n++) {
+        struct invented v;
+        const double    target = 1.5e-3 + 1e-5 * (double)cr_rng_below(&rng, 300);
+        invent(&v);
+        for (int i = 0; i < NETWORKS; i++) v.seconds[i] *= 1.1 + 6e-5 * (double)cr_rng_below(&rng, 1000);
+        const struct cr_budget_met met = reach(&v, target);
+        CHECK(met.met && met.measured == v.seconds[v.best] && met.measured <= target);
+        CHECK(fabs(met.predicted / met.measured - 1) <= 0.07);
+        CHECK(met.measured > 0.85 * target);
+    }
+}
+
+/* The factor of the network before alone does not show whether a target can be met. */
+static void at_the_end(void) {
+    struct invented v;
+    invent(&v);
+    for (int i = 1; i < NETWORKS; i++) v.seconds[i] *= 0.5;
+    const double               least = v.seconds[NETWORKS - 1];
+    const struct cr_budget_met met   = reach(&v, least);
+    CHECK(met.met && v.best == NETWORKS - 1);
+    invent(&v);
+    for (int i = 1; i < NETWORKS; i++) v.seconds[i] *= 2;
+    const struct cr_budget_met missed = reach(&v, v.cost[NETWORKS - 1]);
+    CHECK(!missed.met && v.best == -1);
+    CHECK(missed.least == v.seconds[NETWORKS - 1]);
+}
+
+static void failure(void) {
+    struct invented                 v;
+    const struct cr_budget_networks networks = {&v, choose, measure, keep};
+    struct cr_budget_met            met;
+    invent(&v);
+    for (int i = 1; i < NETWORKS; i++) v.seconds[i] *= 1.2;
+    v.fail_at = 2;
+    CHECK_INT(cr_budget_reach(&networks, 3e-3, v.cost[0], v.seconds[0], &met), CR_ERR_DEVICE);
+}
+
+TESTS(CASE(right_prediction), CASE(wrong_scale), CASE(constant_part), CASE(noise), CASE(at_the_end), CASE(failure))
