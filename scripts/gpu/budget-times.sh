@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# budget-times.sh [BUILD]: predicted against measured time of networks that `cresnet prune --speedup` makes, for ten targets on one GPU:
+# budget-times.sh [BUILD [NUMBER...]]: predicted against measured time of networks that `cresnet prune --speedup` makes, for ten targets on one GPU:
 # ResNet-50 and ResNet-18 on 224 px images and ResNet-56 on 32 px images, in fp16, int8 and fp32, with all patterns and with channels
 # alone. Weights are random, because times do not depend on their values. Prints one line per target, with the time of bench infer; exit
-# code 1 when a prediction is off by more than 5 percent or a target is missed. KEEP=FILE appends the chosen channels to a file.
+# code 1 when a prediction is off by more than 5 percent or a target is missed. NUMBER: only these of the ten targets. KEEP=FILE appends the chosen channels to a file.
 set -u
 [ "${1:-}" != --help ] || { sed -n '2,/^set -u/{/^set -u/d;s/^# \{0,1\}//;p}' "$0"; exit 0; }
 root=$(cd "$(dirname "$0")/../.." && pwd)
 cresnet=${1:-$root/build}/cresnet
+only=" ${*:2} " number=0
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 failed=0
@@ -23,6 +24,8 @@ value() { sed -n "s/.*\"$1\": *\([0-9.e+-]*\).*/\1/p" "$work/out.json"; }
 target() {
     local net=$1 batch=$2 speedup=$3 pattern=$4 begin=$SECONDS after=0
     shift 4
+    number=$((number + 1))
+    [[ $only == "  " || $only == *" $number "* ]] || return
     run_of "$net" || { failed=1; return; }
     rm -rf "$work/small"
     if ! timeout 150 "$cresnet" prune "$work/$net" --speedup "$speedup" --pattern "$pattern" --batch "$batch" train.device=cuda "$@" --json \

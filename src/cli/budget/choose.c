@@ -22,6 +22,7 @@ struct chooser {
     struct cr_budget_outcome       *out;
     struct cr_budget_candidate      present;     /* the network that was chosen last */
     double                          least_table; /* cost of the cheapest network of the table */
+    double                          table_ratio; /* of the last network: cost by the table / when compiled */
     const uint8_t                  *given_mask;  /* of the network before; NULL: nothing is pruned */
 };
 
@@ -151,7 +152,7 @@ static bool meets(const struct cr_budget_candidate *candidate, double cost) {
 /* Narrows the budget of the table until the cost of the compiled network is just below `cost`. c->present becomes the
  * network with the least loss that is not above it, and is empty when there is none. */
 static cr_status refine(struct chooser *c, double cost) {
-    double budget = cost * c->problem->dense / c->out->dense;
+    double budget = cost * c->table_ratio, before = 0;
     cr_budget_candidate_free(&c->present);
     for (int i = 0; i < TRIES; i++) {
         struct cr_budget_candidate candidate = {0};
@@ -159,10 +160,13 @@ static cr_status refine(struct chooser *c, double cost) {
         const double               ratio     = candidate.cost > 0 ? cost / candidate.cost : 1;
         const bool                 met       = status == CR_OK && meets(&candidate, cost);
         const double               table     = candidate.table;
+        if (status == CR_OK && candidate.cost > 0) c->table_ratio = table / candidate.cost;
         if (met && (!c->present.level || candidate.loss < c->present.loss)) move(&candidate, &c->present);
         cr_budget_candidate_free(&candidate);
         CR_TRY(status);
         if (c->clock->unit == CR_BUDGET_MACS || (met && ratio * close_enough <= 1)) return CR_OK;
+        if (met && table <= before && table >= before) return CR_OK; /* the next network costs too much */
+        before            = table;
         const double next = met ? budget * ratio : CR_MIN(budget, table) * CR_MIN(ratio, 0.995);
         if (next < c->least_table && !met) return CR_OK;
         budget = next;
@@ -235,6 +239,7 @@ cr_status cr_budget_choose(struct cr_budget_source *source, struct cr_budget_clo
                                                  : before / request->flops;
     if (before <= out->target) return refuse_reached(&c);
     CR_TRY_OUT(find_least(&c));
+    c.table_ratio = problem->dense / out->dense;
     CR_TRY_OUT(clock->measured ? choose_measured(&c, &met, &least) : choose_predicted(&c, &met, &least));
     if (!met) {
         if (request->unreachable) *request->unreachable = true;

@@ -2,6 +2,7 @@
  * weights and BN scales are 0; the choice of channels meets the target; targets that cannot be met are refused. */
 #include "model/channels.h"
 #include "pruning/shrink.h"
+#include "pruning/widths.h"
 #include "tests/harness/random_network.h"
 #include "tests/harness/reference_run.h"
 
@@ -230,6 +231,51 @@ static cr_status all_steps(const struct cr_config *config, const float *value, s
     return status;
 }
 
+/* ---- multiples ---- */
+
+static int group_of(const struct cr_channel_groups *groups, int units) {
+    for (int k = 0; k < groups->groups; k++)
+        if (groups->group[k].units == units) return k;
+    return CR_NONE;
+}
+
+/* Widths of the group with `units` channels in a network with 64 and `widest` channels, as "192 128 64". */
+static void widths_are(int widest, int units, int64_t given, bool tensor_cores, int most, const char *expected) {
+    char              key[64], text[256] = "";
+    const char *const keys[] = {"model.arch=custom", "model.depths=1,1", key, "model.stem=cifar", "model.shortcut=B"};
+    struct network    n      = {0};
+    struct cr_channel_groups groups;
+    struct cr_shrink         s;
+    struct cr_widths         w;
+    snprintf(key, sizeof key, "model.widths=64,%d", widest);
+    REQUIRE_OK(open_network(keys, CR_COUNT(keys), 4, &n));
+    n.config.prune.multiple = given;
+    fill(&n, 5);
+    REQUIRE_OK(cr_channel_groups_trace(&n.run.p, &groups));
+    REQUIRE_OK(cr_shrink_open(&groups, &n.run.store, CR_PRUNE_IMPORTANCE_L2, buffer(&n, CR_BUFFER_VALUE), NULL, &s));
+    const struct cr_multiples multiples = cr_multiples_of(&n.config, tensor_cores);
+    const int                 k         = group_of(&groups, units);
+    REQUIRE(k != CR_NONE);
+    REQUIRE_OK(cr_widths_open(&s, &multiples, !given, most, &w));
+    for (int i = 1; i < w.levels[k]; i++)
+        snprintf(text + strlen(text), sizeof text - strlen(text), "%s%d", i > 1 ? " " : "", w.width[k * most + i]);
+    CHECK_STR(text, expected);
+    cr_widths_free(&w);
+    cr_shrink_free(&s);
+    cr_channel_groups_free(&groups);
+    close_network(&n);
+}
+
+static void multiples(void) {
+    widths_are(256, 256, 0, false, 8, "224 192 160 128 96 64 32");
+    widths_are(256, 256, 0, false, 6, "192 128 64"); /* and not 208 160 112 64 16 */
+    widths_are(256, 64, 0, false, 8, "56 48 40 32 24 16 8");
+    widths_are(256, 256, 0, true, 8, "192 128 64");
+    widths_are(256, 64, 0, true, 8, "");
+    widths_are(96, 64, 0, true, 4, "48 32 16"); /* no layer has 128 channels */
+    widths_are(256, 256, 24, true, 6, "240 192 144 96 48");
+}
+
 /* Each allocation fails once: an error, and nothing is left. */
 static void failing_allocations(void) {
     static const char *const keys[] = {"model.arch=custom", "model.depths=1,1", "model.widths=8,16", "model.stem=cifar",
@@ -259,4 +305,5 @@ static void failing_allocations(void) {
 }
 
 TESTS({"logits_of_the_masked_network", logits_of_the_masked_network}, {"smallest_first", smallest_first},
-      {"targets_that_cannot_be_met", targets_that_cannot_be_met}, {"failing_allocations", failing_allocations})
+      {"targets_that_cannot_be_met", targets_that_cannot_be_met}, {"multiples", multiples},
+      {"failing_allocations", failing_allocations})
