@@ -151,7 +151,8 @@ static void large_means(void) {
     cr_free(e);
 }
 
-/* The shift has at most four bits, lies near its pixel, and is subtracted in f16 without rounding from larger values. */
+/* The shift has at most four bits, lies near its pixel, and is subtracted in f16 without rounding from larger values.
+ */
 static void shifts_have_few_bits(void) {
     double sample[CR_GRAM_SAMPLES] = {1.9, -0.5, 0, 0.1, 0.392334, 0.2, 0.3, 0.4};
     CHECK(cr_gram_shift(sample) == 0.375); /* a multiple of 1/8, because the largest is in [1, 2) */
