@@ -1,6 +1,6 @@
 /* cuda/conv/mma/stem_mma.h: launchers of the space-to-depth stem for GPUs from compute capability 8.0 on:
- * cuda/conv/mma/stem_mma.cu, stem_grad_mma.cu. Arguments and results: cuda/common/fused_conv.h; the gradient has no
- * dy_x. */
+ * cuda/conv/mma/stem_mma.cu, stem_grad_mma.cu. Arguments and results: cuda/common/fused_conv.h; sums are of
+ * the rounded y, and the gradient has no dy_x. */
 #ifndef CK_STEM_MMA_H
 #define CK_STEM_MMA_H
 
