@@ -60,7 +60,6 @@ struct ck_point_grad_kind {
     enum ck_type type;                                   /* of all data; a 16-bit type */
     int64_t      pixels, C, K;                           /* x [pixels][C], g [pixels][K], w [K][C] */
     bool         dy_x, scale_bias, mean_rstd, add, bn_x; /* which optional inputs are given */
-    int          config;                                 /* tile config of cuda/conv/mma */
 };
 
 /* dy = dy_coeffs[0]*g + dy_coeffs[1]*dy_x + dy_coeffs[2], rounded to the type;  v = dy * w (+ add);  dw (+)= dy^T * xa

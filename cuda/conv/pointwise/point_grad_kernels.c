@@ -30,8 +30,7 @@ static struct ck_point_grad_kind kind_of(const struct cr_program *p, const struc
                                        .scale_bias = IN(scale_bias) != NULL,
                                        .mean_rstd  = IN(mean_rstd) != NULL || IN(y) != NULL,
                                        .add        = IN(add) != NULL,
-                                       .bn_x       = IN(bn_x) != NULL || IN(y) != NULL,
-                                       .config     = op->algo};
+                                       .bn_x       = IN(bn_x) != NULL || IN(y) != NULL};
 }
 
 static bool supports(const struct cr_device *device, const struct ck_point_grad_kind *kind) {
@@ -76,12 +75,6 @@ static bool f16_accepts(const struct cr_device *device, const struct cr_program 
 }
 static bool bf16_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     return IN(x)->dtype == CR_BF16 && accepts(device, p, op);
-}
-
-static int point_grad_algo_count(struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    const struct ck_point_grad_kind kind = kind_of(p, op);
-    const struct ck_mma_gpu         gpu  = cuda_mma_gpu(device);
-    return cuda_has_wgmma(device) ? 1 : ck_point_grad_mma_configs(&kind, &gpu);
 }
 
 static cr_status point_grad_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
@@ -134,7 +127,6 @@ static cr_status point_grad_launch(struct cr_device *device, const struct cr_cal
                                             .math          = of_math,                                                  \
                                             .deterministic = true,                                                     \
                                             .accepts       = of_type,                                                  \
-                                            .algo_count    = point_grad_algo_count,                                    \
                                             .prepare       = point_grad_prepare,                                       \
                                             .launch        = point_grad_launch,                                        \
                                             .release       = nothing_to_release}
