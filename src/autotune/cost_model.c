@@ -159,8 +159,8 @@ static cr_status has_candidates(struct cr_cost_table *c, const struct cr_program
     return CR_OK;
 }
 
-/* A table from a file may name a kernel that does not compute this op. Convolutions are not asked again: a library takes
- * long to answer, and their kernels refuse in `prepare`. */
+/* A table from a file may name a kernel that does not compute this op. For convolutions this would take long, because a
+ * library builds a plan first; their kernels refuse in `prepare`. */
 static bool still_accepts(const struct cr_cost_table *c, const struct cr_program *p, const struct cr_op *op,
                           int kernel) {
     return cr_cost_stores_rejections(op->kind) || cr_kernel_accepts(c->device, c->device->kernels[kernel], p, op);

@@ -18,6 +18,8 @@ struct pixel_values {
     double *t, *t_off;         /* the same of the pixel that is the shift */
     double *d, *error;         /* [C] a - t, and the error of this operand */
     double *squares, *sum_abs; /* [C+1][C] squared errors of the products and (line C) of the sums; [C] sum of |d| */
+    double *exact, *rounded;   /* [C] a - t, and the same as a 16-bit operand */
+    double *effect;            /* [C][C] sum of the products of the rounded operands minus that of the exact ones */
 };
 
 /* Values of the pixel at element `at` of x. */
@@ -72,8 +74,10 @@ static void add_pixel(const struct cr_verify_values *v, struct cr_verify_expecte
     const int64_t           C = x->dim[3];
     read_pixel(v, at, q->a, q->off);
     for (int64_t c = 0; c < C; c++) {
-        q->d[c]     = fabs(q->a[c] - q->t[c]);
-        q->error[c] = q->off[c] + (x->dtype == CR_F64 ? 0 : cr_verify_half_ulp(x->dtype, q->d[c]));
+        q->exact[c]   = q->a[c] - q->t[c];
+        q->rounded[c] = cr_verify_stored(x->dtype, q->exact[c]);
+        q->d[c]       = fabs(q->exact[c]);
+        q->error[c]   = q->off[c] + (x->dtype == CR_F64 ? 0 : cr_verify_half_ulp(x->dtype, q->d[c]));
         q->sum_abs[c] += q->d[c];
         e->scale[0][C * C + c] += q->d[c];
         q->squares[C * C + c] += q->error[c] * q->error[c];
@@ -83,17 +87,21 @@ static void add_pixel(const struct cr_verify_values *v, struct cr_verify_expecte
             const double error = q->d[i] * q->error[j] + q->error[i] * (q->d[j] + q->error[j]);
             e->scale[0][i * C + j] += q->d[i] * q->d[j];
             q->squares[i * C + j] += error * error;
+            q->effect[i * C + j] += q->rounded[i] * q->rounded[j] - q->exact[i] * q->exact[j];
         }
 }
 
-/* Errors of the operands are independent, so their squares add up; an error of the shift is the same for all pixels. */
+/* Errors of the operands are independent, so their squares add up; an error of the shift is the same for all pixels.
+ * Equal values of a have equal errors. Their effect on a sum is known, because a - t is rounded to the nearest 16-bit
+ * number: a kernel may round this difference or not. */
 static void put_slack(struct cr_verify_expected *e, const struct pixel_values *q, int64_t C, int64_t P) {
     for (int64_t i = 0; i <= C; i++)
         for (int64_t j = 0; j < C; j++) {
             const double t_off     = i == C ? (double)P * q->t_off[j]
                                             : q->t_off[i] * q->sum_abs[j] + q->t_off[j] * q->sum_abs[i] +
                                               (double)P * q->t_off[i] * q->t_off[j];
-            e->slack[0][i * C + j] = or_zero(CR_VERIFY_C * sqrt(q->squares[i * C + j]) + t_off);
+            const double effect    = i == C ? 0 : or_zero(fabs(q->effect[i * C + j]));
+            e->slack[0][i * C + j] = or_zero(CR_VERIFY_C * sqrt(q->squares[i * C + j]) + t_off + effect);
             e->scale[0][i * C + j] = or_zero(e->scale[0][i * C + j]);
         }
     for (int64_t j = 0; j < C; j++) e->slack[0][(C + 1) * C + j] = or_zero(q->t_off[j]);
@@ -107,7 +115,7 @@ cr_status cr_verify_epilogue_gram(const struct cr_verify_values *v, struct cr_ve
     r.columns = (r.W - 1) / r.stride + 1;
     r.count   = dims[0] * r.rows * r.columns;
     CR_TRY(cr_verify_array(e, 0, &e->slack[0]));
-    CR_ALLOC(memory, (size_t)(C * (C + 8)));
+    CR_ALLOC(memory, (size_t)(C * (2 * C + 10)));
     const struct pixel_values q      = {.a       = memory,
                                         .off     = memory + C,
                                         .t       = memory + 2 * C,
@@ -115,7 +123,10 @@ cr_status cr_verify_epilogue_gram(const struct cr_verify_values *v, struct cr_ve
                                         .d       = memory + 4 * C,
                                         .error   = memory + 5 * C,
                                         .sum_abs = memory + 6 * C,
-                                        .squares = memory + 7 * C};
+                                        .squares = memory + 7 * C,
+                                        .exact   = memory + (C + 8) * C,
+                                        .rounded = memory + (C + 9) * C,
+                                        .effect  = memory + (C + 10) * C};
     const cr_status           status = read_shifts(v, &q, &r);
     for (int64_t p = 0; p < r.count && status == CR_OK; p++) add_pixel(v, e, &q, element_of(&r, p));
     if (status == CR_OK) put_slack(e, &q, C, r.count);

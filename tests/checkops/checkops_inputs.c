@@ -162,10 +162,11 @@ static void prune_filter(const struct checkops_unit *unit, const struct cr_tenso
 cr_status checkops_inputs_make(const struct checkops_unit *unit, const struct checkops_draw *draw,
                                struct checkops_inputs *inputs) {
     const struct cr_op     *op     = unit->op;
+    const uint32_t          family = (uint32_t)draw->family;
     struct checkops_drawing d      = {.unit  = unit,
                                       .draw  = *draw,
                                       .limit = checkops_huge_limit(unit),
-                                      .rng   = cr_rng_make(20, CR_RNG_TEST, (uint64_t)op->kind, (uint32_t)draw->family)};
+                                      .rng   = cr_rng_make(20, CR_RNG_TEST, (uint64_t)op->kind, family)};
     const int               filter = op->kind == CR_OP_conv_dgrad ? (int)CR_IN_conv_dgrad_w
                                      : op->kind == CR_OP_conv     ? (int)CR_IN_conv_w
                                                                   : CR_NONE;

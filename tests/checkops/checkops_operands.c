@@ -1,4 +1,4 @@
-/* tests/checkops/checkops_operands.c: draws the numbers of one operand, by its meaning and by the family of the draw. */
+/* tests/checkops/checkops_operands.c: draws the numbers of an operand, by its meaning and the family of the draw. */
 #include "tests/checkops/checkops_operands.h"
 
 #include <float.h>

@@ -1,4 +1,4 @@
-/* tests/checkops/checkops_operands.h: one operand of a unit. See checkops_inputs.c for the letters that name meanings. */
+/* tests/checkops/checkops_operands.h: one operand of a unit. checkops_inputs.c lists the letters that name meanings. */
 #ifndef CHECKOPS_OPERANDS_H
 #define CHECKOPS_OPERANDS_H
 

@@ -61,6 +61,10 @@ static float stored(enum cr_dtype dtype, float x) {
 static float affine(const struct operand *x, const struct operand *coeffs, int64_t i, int64_t c) {
     return fmaf(x->value[i], coeffs->value[c], coeffs->value[coeffs->t->dim[3] + c]);
 }
+/* As fmaf, which is a slow call here; a tie may round to the other side. */
+static float multiply_add(float a, float b, float sum) {
+    return (float)((double)a * (double)b + (double)sum);
+}
 static float rectified(float x) {
     return x < 0 ? 0 : x;
 }
@@ -98,7 +102,7 @@ static float conv_sum(const struct cr_conv_attr *a, const struct operand *x, con
         for (int64_t c = w->t->dim[3] - 1; c >= 0; c--) {
             const float f = w->value[at(w->t, at_y[3], r, s, c)];
             if (there)
-                sum = fmaf(x->value[at(x->t, at_y[0], h, q, c)], f, sum);
+                sum = multiply_add(x->value[at(x->t, at_y[0], h, q, c)], f, sum);
             else if (coeffs->t && mistake == ACTIVATES_PADDING)
                 sum += rectified(coeffs->value[coeffs->t->dim[3] + c]) * f;
         }
@@ -199,13 +203,15 @@ static cr_status grad_dy(struct grad *v) {
 static float grad_filter(const struct grad *v, int64_t i) {
     const struct cr_tensor *tw = v->in[CR_IN_conv_grad_w].t, *ty = v->dy.t, *tx = v->xa.t;
     const int64_t           C = tw->dim[3], S = tw->dim[2], R = tw->dim[1], c = i % C, s = i / C % S, r = i / C / S % R,
-                  k = i / C / S / R;
-    float sum       = 0;
-    for (int64_t m = 0; m < cr_tensor_elems(ty) / ty->dim[3]; m++) {
-        const int64_t q = m % ty->dim[2], p = m / ty->dim[2] % ty->dim[1], n = m / ty->dim[2] / ty->dim[1];
-        const int64_t h = p * v->a.stride - v->a.pad + r, w = q * v->a.stride - v->a.pad + s;
-        if (inside(tx, h, w)) sum = fmaf(v->dy.value[m * ty->dim[3] + k], v->xa.value[at(tx, n, h, w, c)], sum);
-    }
+                  k  = i / C / S / R;
+    const float *dy  = v->dy.value + k;
+    float        sum = 0;
+    for (int64_t n = 0; n < ty->dim[0]; n++)
+        for (int64_t p = 0; p < ty->dim[1]; p++)
+            for (int64_t q = 0; q < ty->dim[2]; q++, dy += ty->dim[3]) {
+                const int64_t h = p * v->a.stride - v->a.pad + r, w = q * v->a.stride - v->a.pad + s;
+                if (inside(tx, h, w)) sum = multiply_add(*dy, v->xa.value[at(tx, n, h, w, c)], sum);
+            }
     return sum;
 }
 
@@ -222,7 +228,7 @@ static float grad_input(const struct grad *v, int64_t i) {
             !inside(ty, top / v->a.stride, left / v->a.stride))
             continue;
         const float *dy = v->dy.value + at(ty, n, top / v->a.stride, left / v->a.stride, 0);
-        for (int64_t k = 0; k < ty->dim[3]; k++) sum = fmaf(dy[k], w->value[at(w->t, k, r, s, c)], sum);
+        for (int64_t k = 0; k < ty->dim[3]; k++) sum = multiply_add(dy[k], w->value[at(w->t, k, r, s, c)], sum);
     }
     return sum;
 }

@@ -1,4 +1,4 @@
-/* tests/gpu/cudnn_queries.h: asks cuDNN about an offline GPU, which needs the libraries, but no GPU. */
+/* tests/gpu/cudnn_queries.h: queries of cuDNN for an offline GPU, which need the libraries, but no GPU. */
 #ifndef CR_TEST_CUDNN_QUERIES_H
 #define CR_TEST_CUDNN_QUERIES_H
 

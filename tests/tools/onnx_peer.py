@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs other ONNX runtimes for test_onnx.c.
 
-  onnx_peer.py truth DIR WEIGHTS   PyTorch's side (torch, torchvision): torchvision_peer.py's resnet18 and resnet50, and the CIFAR
+  onnx_peer.py truth DIR WEIGHTS   PyTorch's side (torch, torchvision): resnet18 and resnet50 with random weights, and the CIFAR
                                    ResNet-20 of WEIGHTS: DIR/NAME.safetensors, images DIR/NAME.u8, logits DIR/NAME.f64 and .f32
   onnx_peer.py run FILE.onnx PIXELS SIZE OUT   onnxruntime's logits of u8 images [n][SIZE][SIZE][3], normalised by the file's own
                                    metadata; all at once must be the same as one by one; written as f32
@@ -31,6 +31,21 @@ def cifar(where, weights):
     torch_nets.save_logits(f"{where}/resnet20", model, pixels)
 
 
+def imagenet(where, name):
+    import st
+    import torch
+    import torch_nets
+    import torch_resnets
+
+    torch.manual_seed(7)
+    model, _ = torch_resnets.build(name)
+    with torch.no_grad():
+        torch_resnets.random_values(model)
+    st.save(f"{where}/{name}.safetensors", {k: v.numpy() for k, v in model.state_dict().items()})
+    pixels = np.random.RandomState(3).randint(0, 256, (IMAGES, 64, 64, 3)).astype(np.uint8)
+    torch_nets.save_logits(f"{where}/{name}", model, pixels)
+
+
 def run(path, pixels, size, out):
     import onnxruntime
 
@@ -53,9 +68,8 @@ def run(path, pixels, size, out):
 
 if __name__ == "__main__":
     if sys.argv[1] == "truth":
-        import torchvision_peer
-
-        torchvision_peer.make(sys.argv[2])
+        for network in "resnet18", "resnet50":
+            imagenet(sys.argv[2], network)
         if len(sys.argv) > 3:
             cifar(sys.argv[2], sys.argv[3])
     else:

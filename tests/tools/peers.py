@@ -15,3 +15,12 @@ def interpreter(*modules):
             if subprocess.run([python, "-c", code], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode == 0:
                 return python
     return None
+
+
+def with_modules(script, *modules):
+    """For a script that needs the modules: True when this interpreter has them, False when none has. Otherwise runs the script with the
+    interpreter that has them and exits as it does."""
+    python = interpreter(*modules)
+    if not python or os.path.samefile(python, sys.executable):
+        return python is not None
+    sys.exit(subprocess.run([python, "-B", script], env={**os.environ, "CRESNET_PEERS": python}).returncode)

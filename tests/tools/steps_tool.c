@@ -12,6 +12,8 @@
  *     --grads PREFIX   no training: one step per batch with learning rate 0, K in all; the gradients of batch k,
  *     divided by the loss scale, are written to PREFIX-k.safetensors, with the names and the order of parameters in
  *     files
+ *     --logits FILE    no training: writes the logits of the batches, from the evaluation program, as one tensor
+ *     `logits`, F32 [K*N,classes]
  *
  * Prints one JSON line: the loss of each step and the settings of the run. */
 #include "checkpoint/internal.h"
@@ -27,7 +29,7 @@
 enum { OVERRIDES_MAX = 64, GRAD_TRIES = 40 };
 
 struct tool {
-    const char       *config_path, *batches_path, *weights, *save, *save_end, *grads;
+    const char       *config_path, *batches_path, *weights, *save, *save_end, *grads, *logits;
     const char       *overrides[OVERRIDES_MAX];
     int               override_count;
     int64_t           steps;
@@ -44,11 +46,8 @@ static cr_status parse(int argc, char **argv, struct tool *t) {
     const struct {
         const char  *name;
         const char **value;
-    } texts[] = {{"--batches", &t->batches_path},
-                 {"--weights", &t->weights},
-                 {"--save", &t->save},
-                 {"--save-end", &t->save_end},
-                 {"--grads", &t->grads}};
+    } texts[] = {{"--batches", &t->batches_path}, {"--weights", &t->weights}, {"--save", &t->save},
+                 {"--save-end", &t->save_end},    {"--grads", &t->grads},     {"--logits", &t->logits}};
     t->steps  = 1;
     for (int i = 1; i < argc; i++) {
         bool taken = false;
@@ -119,11 +118,11 @@ static cr_status draw_batch(struct tool *t) {
 }
 
 static cr_status open_all(struct tool *t) {
-    struct cr_session_options options = {.train = true, .execute = true};
+    struct cr_session_options options = {.train = !t->logits, .eval = t->logits, .execute = true};
     CR_TRY(cr_config_open(&t->config, t->config_path, t->overrides, t->override_count));
     if (t->config.train.accumulate != 1) return CR_FAIL(CR_ERR_CONFIG, "train.accumulate must be 1 here");
     if (t->batches_path) CR_TRY(read_batches(t));
-    options.batch = t->batch;
+    options.batch = options.eval_batch = t->batch;
     CR_TRY(cr_session_open(&t->config, &options, &t->session));
     if (t->batches_path && t->size != t->session.prepare_train.size)
         return CR_FAIL(CR_ERR_FORMAT, "%s: images of %" PRId64 " pixels a side, data.image_size is %d", t->batches_path,
@@ -138,7 +137,7 @@ static cr_status open_all(struct tool *t) {
         if (t->labels[i] < -1 || t->labels[i] >= t->session.model.classes)
             return CR_FAIL(CR_ERR_FORMAT, "label %d: the network has %d classes", t->labels[i],
                            t->session.model.classes);
-    CR_TRY(cr_session_init(&t->session));
+    if (!t->logits || !t->weights) CR_TRY(cr_session_init(&t->session)); /* a file of weights has all values */
     return t->weights ? cr_session_load_weights(&t->session, t->weights, true) : CR_OK;
 }
 
@@ -266,8 +265,42 @@ static cr_status grads_of(struct tool *t, int64_t k, struct cr_exec_result *r, s
     return save_grads(t, path, scale);
 }
 
+static cr_status logits_of(struct tool *t, float *out) {
+    const struct cr_step_block block  = {0};
+    const int64_t              pixels = t->batch * t->size * t->size * 3;
+    for (int64_t k = 0; k < t->count; k++) {
+        CR_TRY(cr_exec_feed(t->session.eval_exec, t->images + k * pixels, NULL, NULL));
+        CR_TRY(cr_exec_run(t->session.eval_exec, &block));
+        CR_TRY(
+            cr_exec_get(t->session.eval_exec, t->session.eval.logits, out + k * t->batch * t->session.model.classes));
+    }
+    return CR_OK;
+}
+
+static cr_status save_logits(struct tool *t) {
+    const int64_t            count = t->count * t->batch * t->session.model.classes;
+    const struct cr_st_entry entry = {
+        .name = "logits", .dtype = CR_F32, .dims = 2, .dim = {t->count * t->batch, t->session.model.classes}};
+    struct cr_st_writer *writer = NULL;
+    float               *logits = cr_alloc((size_t)count, sizeof *logits);
+    cr_status            status;
+    if (!logits) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory for the logits");
+    CR_TRY_OUT(logits_of(t, logits));
+    (void)unlink(t->logits); /* the writer refuses to overwrite files */
+    CR_TRY_OUT(cr_st_create(t->logits, &entry, 1, NULL, 0, &writer));
+    status = cr_st_write(writer, logits, (size_t)count * sizeof *logits);
+    if (status == CR_OK)
+        status = cr_st_finish(writer);
+    else
+        cr_st_abandon(writer);
+out:
+    cr_free(logits);
+    return status;
+}
+
 static cr_status run(struct tool *t, struct cr_text *losses, struct cr_text *scales, int64_t *skipped) {
     if (t->save) CR_TRY(save_weights(t, t->save));
+    if (t->logits) return save_logits(t);
     const int64_t steps = t->grads ? t->count : t->steps;
     for (int64_t i = 0; i < steps; i++) {
         struct cr_exec_result r;

@@ -48,8 +48,8 @@ struct part {
     }
 };
 
-/* sum[i] += the sum over the lines of the part of left[line][i] * value(load(line), line). The loads of a run start before
- * the products of the run before. */
+/* sum[i] += the sum over the lines of the part of left[line][i] * value(load(line), line). The loads of a run start
+ * before the products of the run before. */
 template <int N, class Load, class Value>
 __device__ __forceinline__ void add_products(double (&sum)[N], const double *left, const part &p, const Load &load,
                                              const Value &value) {

@@ -180,7 +180,7 @@ static const char *const nets[][7] = {
 
 static void minimum_over_all_programs(void) {
     int tried = 0, longest = 0;
-    for (int round = 0; round < 60; round++) {
+    for (int round = 0; round < (TEST_SANITIZED ? 12 : 60); round++) {
         struct artificial    v          = {.seed = (uint64_t)round, .accepted_eighths = 1 + round % 5};
         struct cr_cost_model cost_model = hashed(&v);
         struct bench_model   b;
@@ -191,7 +191,7 @@ static void minimum_over_all_programs(void) {
         cr_program_free(&p);
         bench_close(&b);
     }
-    CHECK(tried > 1000);
+    CHECK(tried > (TEST_SANITIZED ? 200 : 1000));
     CHECK_INT(longest, 4); /* a CIFAR stem and the bottleneck block after it */
 }
 
@@ -396,7 +396,7 @@ static void all_programs_are_valid(void) {
     static const enum cr_program_kind kinds[]    = {CR_PROGRAM_STEP, CR_PROGRAM_MICRO_FIRST, CR_PROGRAM_MICRO,
                                                     CR_PROGRAM_MICRO_LAST, CR_PROGRAM_EVAL};
     static const enum cr_dtype        reals[]    = {CR_F32, CR_F16, CR_BF16};
-    for (int round = 0; round < 30; round++) {
+    for (int round = 0; round < 30; round += TEST_SANITIZED ? 4 : 1) {
         struct artificial    v          = {.seed = 900 + (uint64_t)round, .accepted_eighths = 2 + round % 7};
         struct cr_cost_model cost_model = hashed(&v);
         struct bench_model   b;
@@ -415,9 +415,10 @@ static void cost_estimates_are_few(void) {
     struct artificial    v          = {.seed = 5, .accepted_eighths = 8}; /* every op is accepted */
     struct cr_cost_model cost_model = hashed(&v);
     struct cr_program    p;
-    if (!open_fused(&p, "resnet152", CR_F16, &cost_model)) return;
-    CHECK(v.estimates > 155);
-    CHECK(v.estimates < 40 * 155);
+    const int            convolutions = TEST_SANITIZED ? 53 : 155;
+    if (!open_fused(&p, TEST_SANITIZED ? "resnet50" : "resnet152", CR_F16, &cost_model)) return;
+    CHECK(v.estimates > convolutions);
+    CHECK(v.estimates < 40 * convolutions);
     cr_program_free(&p);
     v = (struct artificial){.seed = 5, .accepted_eighths = 0}; /* no choice, no cost estimate */
     if (!open_fused(&p, "resnet50", CR_F32, &cost_model)) return;

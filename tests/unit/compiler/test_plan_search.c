@@ -28,7 +28,7 @@ static bool fits(struct cr_interval *interval, int n, int i, size_t capacity) {
 
 static void tiny_instances_reach_the_optimum(void) {
     int better = 0;
-    for (int round = 0; round < 3000; round++) {
+    for (int round = 0; round < (TEST_SANITIZED ? 500 : 3000); round++) {
         struct cr_rng         rng = test_rng(700000 + (uint64_t)round);
         int                   n   = (int)draw(&rng, 3, 8);
         struct cr_interval    interval[8], mine[8];
@@ -58,7 +58,7 @@ static void tiny_instances_reach_the_optimum(void) {
 static void random_instances(void) {
     struct cr_interval interval[120], again[120];
     int                better = 0, hard = 0;
-    for (int round = 0; round < 400; round++) {
+    for (int round = 0; round < (TEST_SANITIZED ? 60 : 400); round++) {
         struct cr_rng        rng       = test_rng(800000 + (uint64_t)round);
         int                  n         = (int)draw(&rng, 20, 120);
         size_t               alignment = (size_t)draw(&rng, 1, 99);
@@ -215,7 +215,7 @@ static void invalid_files_are_refused(void) {
 
 /* Compares the sweep with the plain check of all pairs, over plans that are mostly invalid. */
 static void invalid_plans_are_detected(void) {
-    int right = 0, rounds = 20000;
+    int right = 0, rounds = TEST_SANITIZED ? 4000 : 20000;
     for (int round = 0; round < rounds; round++) {
         struct cr_rng       rng = test_rng(900000 + (uint64_t)round);
         struct cr_interval  interval[6];

@@ -151,4 +151,21 @@ static void large_means(void) {
     cr_free(e);
 }
 
-TESTS(CASE(large_means))
+/* The shift has at most four bits, lies near its pixel, and is subtracted in f16 without rounding from larger values.
+ */
+static void shifts_have_few_bits(void) {
+    double sample[CR_GRAM_SAMPLES] = {1.9, -0.5, 0, 0.1, 0.392334, 0.2, 0.3, 0.4};
+    CHECK(cr_gram_shift(sample) == 0.375); /* a multiple of 1/8, because the largest is in [1, 2) */
+    sample[CR_GRAM_CENTER] = -0.9;
+    CHECK(cr_gram_shift(sample) == -0.875);
+    sample[0] = -130;
+    CHECK(cr_gram_shift(sample) == 0); /* below an eighth of 128 */
+    sample[0] = INFINITY;
+    CHECK(cr_gram_shift(sample) == -0.9);
+    for (int i = 0; i < CR_GRAM_SAMPLES; i++) sample[i] = 0;
+    CHECK(cr_gram_shift(sample) == 0);
+    for (int i = 1; i < CR_GRAM_SAMPLES; i++) CHECK(cr_gram_sample(i, 8) == i && cr_gram_sample(i, 1) == 0);
+    CHECK_INT((int)cr_gram_sample(CR_GRAM_SAMPLES - 1, 1000), 937);
+}
+
+TESTS(CASE(large_means), CASE(shifts_have_few_bits))

@@ -29,19 +29,25 @@ static void printed_intervals_plan_again(void) {
     bench_close(&b);
 }
 
+static const struct cr_plan_size    sizes[] = {{128, 0, 1000, 900, 84}, {160, 6, 2000, 1900, 84}};
+static const struct cr_plan_numbers numbers = {
+    .device = "an \"invented\" device", .batch = 2, .plan_ms = 1.5, .online_bytes = 77, .size = sizes, .sizes = 2};
+
 static void json_is_one_line(void) {
     struct bench_model b;
     struct cr_program  p;
     struct cr_text     text = {0};
     char               want[128];
     if (!compiled(&b, "resnet20", 32, 2, CR_PROGRAM_STEP, true, true, &p)) return;
-    cr_plan_print_json(&p, &b.config, "an \"invented\" device", 2, 1.5, 77, &text);
+    cr_plan_print_json(&p, &b.config, &numbers, &text);
     REQUIRE(!text.failed);
     CHECK(strchr(text.data, '\n') == text.data + text.length - 1);
     snprintf(want, sizeof want, "\"peak_bytes\": %zu, \"bound_bytes\": %zu, \"ratio\": 1.0",
              p.region_bytes[CR_REGION_POOL], p.bound_bytes);
     CHECK_HAS(text.data, want);
     CHECK_HAS(text.data, "\"an \\\"invented\\\" device\"");
+    CHECK_HAS(text.data, "\"sizes\": [{\"image_size\": 128, \"from_epoch\": 0, \"ops\": 84, \"peak_bytes\": 1000, "
+                         "\"bound_bytes\": 900}, {\"image_size\": 160, \"from_epoch\": 6, ");
     cr_text_free(&text);
     cr_program_free(&p);
     bench_close(&b);
@@ -56,7 +62,7 @@ static void printing_survives_failing_allocations(void) {
         failing_alloc_begin(&f);
         cr_plan_print_summary(&p, &text);
         cr_plan_print_csv(&p, &text);
-        cr_plan_print_json(&p, &b.config, "device", 2, 1.5, 77, &text);
+        cr_plan_print_json(&p, &b.config, &numbers, &text);
         failing_alloc_end(&f, text.failed ? CR_ERR_MEMORY : CR_OK);
         cr_text_free(&text);
     }

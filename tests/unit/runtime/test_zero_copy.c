@@ -216,7 +216,7 @@ static void printed_location_of_tensors(void) {
     CHECK_HAS(text.data, "offloaded 0.0, mapped reads 4.0");
     cr_text_free(&text);
     REQUIRE_OK(cr_config_open(&config, NULL, NULL, 0));
-    cr_plan_print_json(&l.p, &config, "", 1, 0, 0, &text);
+    cr_plan_print_json(&l.p, &config, &(struct cr_plan_numbers){.device = "", .batch = 1}, &text);
     CHECK_HAS(text.data, "\"offloaded\": 0, \"mapped_reads\": 1");
     cr_text_free(&text);
     cr_config_close(&config);
