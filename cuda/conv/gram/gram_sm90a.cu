@@ -11,7 +11,7 @@
 
 namespace {
 
-constexpr int RUN = 8, SCRATCH_BYTES = 16 * 128 * (int)sizeof(float); /* tiles; [16][128] or [2][16][64] sums */
+constexpr int SCRATCH_BYTES = 16 * 128 * (int)sizeof(float); /* [16][128] or [2][16][64] sums */
 
 /* CHUNKS: of a stage. 1: C = 64. 2: C = 128. 4: larger; blocks on the diagonal use two of them. */
 template <int CHUNKS> constexpr int stages    = CHUNKS == 1 ? 8 : CHUNKS == 2 ? 6 : 5;
@@ -27,6 +27,7 @@ struct params {
 };
 
 #if CK_HAS_SM90A
+constexpr int RUN = 8; /* tiles whose products are summed in registers before they are added up */
 
 /* The block's part of the matrix: lines from i on, columns from j on. */
 struct slice {
