@@ -298,15 +298,21 @@ static void any_number_of_channels_has_a_program(void) {
     CHECK_INT(sums[1], 0);
 }
 
+/* Both have the fusions of a training step. Hopper GPUs also pool the stem of an evaluation in its kernel.
+ */
 static void fused_programs_are_shorter_on_newer_gpus(void) {
     struct cr_device *h200 = open_listed("h200", true), *a100 = open_listed("a100", true);
     struct cr_program new, old;
     REQUIRE(h200 && a100);
-    REQUIRE_OK(compile_for(h200, "resnet50", CR_BF16, &new));
-    REQUIRE_OK(compile_for(a100, "resnet50", CR_BF16, &old));
-    CHECK(new.ops < old.ops);
-    cr_program_free(&new);
-    cr_program_free(&old);
+    for (enum cr_program_kind kind = CR_PROGRAM_STEP;; kind = CR_PROGRAM_EVAL) {
+        REQUIRE_OK(compile_kind(h200, "resnet50", 224, CR_BF16, kind, &new));
+        REQUIRE_OK(compile_kind(a100, "resnet50", 224, CR_BF16, kind, &old));
+        CHECK(kind == CR_PROGRAM_EVAL ? new.ops < old.ops : new.ops <= old.ops);
+        printf("    ops on %s: H200 %d, A100 %d\n", kind == CR_PROGRAM_EVAL ? "evaluation" : "step", new.ops, old.ops);
+        cr_program_free(&new);
+        cr_program_free(&old);
+        if (kind == CR_PROGRAM_EVAL) break;
+    }
     cr_device_close(h200);
     cr_device_close(a100);
 }
