@@ -63,7 +63,7 @@ static void add_attributes(struct cr_text *out, const struct cr_program *p, cons
     case CR_OP_s2d_filter_grad: cr_text_add(out, "%s", c->accumulate ? " accumulate" : ""); break;
     case CR_OP_bn_apply: cr_text_add(out, "%s", op->attr.bn.relu ? " relu" : ""); break;
     case CR_OP_loss:
-    case CR_OP_loss_grad: /* each loss has kernels of its own */
+    case CR_OP_loss_grad: /* the kernel of one loss cannot compute another loss */
         cr_text_add(out, "%s%s%s", op->attr.loss.sigmoid ? " bce" : "", op->attr.loss.several ? " several" : "",
                     op->attr.loss.gamma != 0 ? " focal" : "");
         break;

@@ -1,4 +1,4 @@
-/* tests/gpu/test_cudnn_batches.c: what is refused without a query is not in cuDNN; how large batches are split. cuDNN
+/* tests/gpu/test_cudnn_batches.c: cuDNN has no plan for what we refuse without a query; large batches are split. cuDNN
  * is queried for an offline GPU: the test needs the libraries, but no GPU. */
 #include "tests/gpu/cudnn_queries.h"
 

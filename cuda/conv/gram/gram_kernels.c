@@ -4,6 +4,7 @@
 #include "cuda/core/cuda_device.h"
 #include "cuda/core/kernel_tables.h"
 #include "cuda/core/op_shapes.h"
+#include "cuda/core/typed_kernels.h"
 
 /* For optional slots: an absent tensor also fits. */
 static bool is_like(const struct cr_tensor *t, const struct cr_tensor *data) {
@@ -22,24 +23,6 @@ static bool fits(const struct cr_op *op, const struct cr_tensor *narrow, const s
 }
 static bool is_point(const struct cr_tensor *w) {
     return w->dim[1] == 1 && w->dim[2] == 1;
-}
-
-#define IN(kind, slot) cuda_in(p, op, CR_IN_##kind##_##slot)
-#define OUT(kind, slot) cuda_out(p, op, CR_OUT_##kind##_##slot)
-#define IN_BIT(kind, slot) (1u << CR_IN_##kind##_##slot)
-#define OUT_BIT(kind, slot) (1u << CR_OUT_##kind##_##slot)
-
-/* Makes the accepts functions of both types. */
-#define BOTH_TYPES(name)                                                                                               \
-    static bool name##_accepts_f16(const struct cr_device *d, const struct cr_program *p, const struct cr_op *op) {    \
-        return name##_accepts(d, p, op, CR_F16);                                                                       \
-    }                                                                                                                  \
-    static bool name##_accepts_bf16(const struct cr_device *d, const struct cr_program *p, const struct cr_op *op) {   \
-        return name##_accepts(d, p, op, CR_BF16);                                                                      \
-    }
-
-static void nothing_to_release(void *prepared) {
-    (void)prepared;
 }
 
 /* ---- gram ---- */

@@ -4,7 +4,7 @@
  * A block computes 64 x 64 (C = 64) or 128 x 128 elements of the matrix over every n-th tile of 64 pixels; of a larger
  * matrix only the blocks on and above the diagonal. The warps replace a tile in shared memory by a - t, rounded to 16
  * bits, and then multiply it with itself. With C = 64 the two warpgroups take tiles in turn; otherwise each has 64
- * lines of the block. Products are summed in f32 over runs of 512 pixels, the runs of a block in f32, blocks in f64. */
+ * rows of the block. Products are summed in f32 over runs of 512 pixels, the runs of a block in f32, blocks in f64. */
 #include "cuda/conv/gram/gram.h"
 #include "cuda/conv/gram/gram_ring.cuh"
 #include "cuda/conv/gram/gram_shift.cuh"
@@ -29,7 +29,7 @@ struct params {
 #if CK_HAS_SM90A
 constexpr int RUN = 8; /* tiles whose products are summed in registers before they are added up */
 
-/* The block's part of the matrix: lines from i on, columns from j on. */
+/* The block's part of the matrix: its first row is i, its first column is j. */
 struct slice {
     int   i, j, group;
     share tiles;

@@ -1,6 +1,6 @@
 /* cuda/conv/mma/point_mma.cu: device code and launchers of cuda/conv/mma/point_mma.h.
  *
- * Bytes and operations: see cuda/conv/pointwise/point_conv_sm90a.cu. The limiter is memory where C*K/(C + K) is below
+ * Bytes and operations: see cuda/conv/pointwise/point_conv_block.cuh. The limiter is memory where C*K/(C + K) is below
  * about 100, else the tensor cores or shared memory: mma.sync reads 24 KiB of fragments for 128 x 128 x 16 products.
  *
  * A block has one set of 64 or 128 columns for the whole launch and every groups-th tile of 128 pixels. Copies
@@ -73,7 +73,7 @@ bool lay_out(struct plan *p, const struct ck_point_conv *a, bool resident, int l
     return true;
 }
 
-/* A plan within `limit` bytes of shared memory. Filters that stay are better than deeper copies. */
+/* A plan within `limit` bytes of shared memory. Filters that stay in shared memory are better than more stages. */
 bool plan_as(struct plan *p, const struct ck_point_conv *a, int columns, int64_t limit, int multiprocessors) {
     const int64_t rows = rows_of(a), tiles = (rows + ROWS - 1) / ROWS;
     *p          = {};

@@ -1,5 +1,5 @@
-/* cuda/conv/pointwise/point_conv_multiply.cuh: a multiplying warpgroup of cuda/conv/pointwise/point_conv_block.cuh: its
- * places in shared memory and its products. */
+/* cuda/conv/pointwise/point_conv_multiply.cuh: a warpgroup of cuda/conv/pointwise/point_conv_block.cuh that
+ * multiplies: its addresses in shared memory and its products. */
 #ifndef CK_POINT_CONV_MULTIPLY_CUH
 #define CK_POINT_CONV_MULTIPLY_CUH
 

@@ -1,5 +1,5 @@
-/* tests/unit/compiler/test_fusion_finalize.c: convolutions that finalize the sums they compute: what is fused, and what
- * must not be. */
+/* tests/unit/compiler/test_fusion_finalize.c: convolutions that compute BN sums and finalize them: which programs are
+ * fused, and which must not be. */
 #include "tests/harness/fusion_network.h"
 #include "tests/harness/hand_program.h"
 

@@ -1,5 +1,5 @@
-/* tests/unit/pruning/test_budget_target.c: a target time is met by measurement when predictions are wrong, on invented
- * networks with invented times. */
+/* tests/unit/pruning/test_budget_target.c: the measured time meets the target although predictions are wrong. Networks
+ * and their times are made up. */
 #include "core/rng.h"
 #include "pruning/budget_target.h"
 #include "tests/harness/test.h"
