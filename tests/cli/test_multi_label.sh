@@ -156,7 +156,9 @@ bad 'train/0000.png,a;;b\n' "wrong/train.csv:1: a label is empty: write file,lab
 bad 'train/0000.png,a;b;\n' "wrong/train.csv:1: a label is empty"
 bad 'train/0000.png,a;b; a\n' "wrong/train.csv:1: the label a occurs twice: remove one of them"
 bad 'train/0000.png,a\ntrain/0001.png,b\ntrain/0000.png,b\n' "wrong/train.csv:3: line 1 has this image already: write one line"
-{ printf 'train/0000.png,'; seq -s ';' 150000; printf 'train/0001.png,a;b;a\n'; } >wrong/train.csv # comparing all pairs would take minutes
+# Comparing all pairs would take minutes. The address sanitizer itself measures the rest of the line for each label (strict_string_checks).
+labels=150000; [ -z "${CRESNET_SANITIZE:-}" ] || labels=15000
+{ printf 'train/0000.png,'; seq -s ';' $labels; printf 'train/0001.png,a;b;a\n'; } >wrong/train.csv
 run train net.ini -o bad data.root=wrong data.val_fraction=0.5; expect "very many labels" 1 "wrong/train.csv:2: the label a occurs twice"
 bad 'train/0000.png,a\n,b\n' "wrong/train.csv:2: the name of the file is empty"
 bad 'train/0000.png,a\ntrain/0001.png,\n' "has 1 different labels; from 2 to"
