@@ -10,7 +10,7 @@ case $bin in /*) ;; *) bin=$PWD/$bin ;; esac
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cd "$work" || exit 1
-export HOME=$work XDG_CACHE_HOME=$work/cache GOMP_SPINCOUNT=10000
+export HOME=$work XDG_CACHE_HOME=$work/cache GOMP_SPINCOUNT=${GOMP_SPINCOUNT:-10000}
 unset CRESNET_TRACE
 
 passed=0 failed=0 skipped=0
