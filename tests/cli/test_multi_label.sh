@@ -123,7 +123,7 @@ run report run -o report.html; expect "report" 0; holds "mAP and classes" grep -
 run data stat net.ini; expect "data stat" 0 "480 images, 4 classes"; is "images of a class" "$(awk '$2 == "disc" { print $4 }' stdout)" "$(grep -c disc shapes/val.csv)"
 run data pack net.ini packed; expect "data pack" 2 "packed datasets have one label per image"; holds "data pack makes nothing" [ ! -e packed ]
 library=$(dirname "$bin")/libcresnet.so
-if [ -f "$library" ] && [ -z "${CRESNET_SANITIZE:-}" ] && python3 -c 'import numpy' 2>/dev/null; then
+if [ -f "$library" ] && [ -z "${CRESNET_SANITIZE:-}" ] && numpy_python=$(python_with numpy); then
     cat >library.py <<'PY'
 import csv, sys
 import cresnet
@@ -136,7 +136,7 @@ with cresnet.Model("run", device="cpu") as model:
         for label, p in zip(labels, probabilities):
             assert abs(p - float(row["p:" + model.class_name(label)])) < 1e-5
 PY
-    holds "libcresnet: sigmoids and thresholds" env CRESNET_LIBRARY="$library" PYTHONPATH="$source_dir/python" python3 library.py
+    holds "libcresnet: sigmoids and thresholds" env CRESNET_LIBRARY="$library" PYTHONPATH="$source_dir/python" "$numpy_python" library.py
 else skip "no libcresnet, or no python3 with numpy"; fi
 
 # ---- mistakes ----
