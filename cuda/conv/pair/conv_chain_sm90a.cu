@@ -1,0 +1,185 @@
+/* cuda/conv/pair/conv_chain_sm90a.cu: device code and launcher of cuda/conv/pair/conv_chain.h.
+ *
+ * Bytes: 64 + 2*K + L elements a pixel; the 3x3 convolution by itself moves 128 more (t is written and read).
+ * 73,728 + 2*K*(64 + L) floating-point operations a pixel. The limiter is memory.
+ *
+ * One block for each multiprocessor, for the whole launch. A tile is 8 x 8 pixels. One warpgroup computes t of a tile
+ * from x and the pixels around it, with the 3x3 filter in its registers, and writes it to shared memory. Two warpgroups
+ * ("workers") compute y and z of alternate tiles from there as conv_pair does. The threads of a fourth one load. */
+#include "cuda/common/tma.cuh"
+#include "cuda/conv/pair/conv_chain.cuh"
+
+namespace {
+
+enum { THREADS = (WORKERS + 2) * GROUP, REGISTERS_FIRST = 208 };
+
+#if CK_HAS_SM90A
+/* A full barrier counts one arrival, except that four warps write t; an empty one counts four warps. */
+__device__ __forceinline__ void init_barriers(uint32_t bars) {
+    const int  i    = (int)threadIdx.x;
+    const bool full = (i >= BAR_Y && i < BAR_FULL) || (i >= BAR_IMAGE && i < BAR_IMAGE_EMPTY);
+    if (i >= BAR_CHAIN) return;
+    ck_mbar_init(bars + 8 * (uint32_t)i, full ? 1 : 4);
+    ck_mbar_init_fence();
+}
+
+__device__ __forceinline__ void set_biases(const chain_params &p, uint32_t to) {
+    for (int i = (int)threadIdx.x; i < p.K + p.plan.L; i += (int)blockDim.x)
+        ck_put4(to + 4 * (uint32_t)i, i < p.K ? p.coeffs[i] : p.next_coeffs[i - p.K]);
+}
+
+__device__ __forceinline__ void load(const chain_params &p, uint32_t shared, int warp) {
+    if (warp < WORKERS)
+        load_adds(p, shared, warp);
+    else if (warp == WORKERS)
+        load_images(p, shared);
+    else
+        load_filters(p, shared, CHANNELS);
+}
+#endif
+
+template <typename T, int L> __global__ void __launch_bounds__(THREADS, 1)
+    conv_chain(const __grid_constant__ chain_params p) {
+#if CK_HAS_SM90A
+    extern __shared__ __align__(1024) unsigned char memory[];
+    const uint32_t                                  shared = ck_shared(memory);
+    const int  group = (int)threadIdx.x / GROUP, warp = (int)threadIdx.x / 32 - 4 * (WORKERS + 1);
+    const bool loads_filters = warp == 3;
+    init_barriers(shared + (uint32_t)p.plan.bar_at);
+    if (p.early) set_biases(p, shared + (uint32_t)p.plan.coeffs_at);
+    if (threadIdx.x == 0) ck_tma_prefetch(&p.image);
+    if (threadIdx.x == 32) ck_tma_prefetch(&p.w);
+    if (threadIdx.x == 64) ck_tma_prefetch(&p.next_w);
+    if (threadIdx.x == 96) ck_tma_prefetch(&p.add);
+    __syncthreads();
+    if (!p.early) {
+        ck_wait_for_last();
+        set_biases(p, shared + (uint32_t)p.plan.coeffs_at);
+        __syncthreads();
+    }
+    if (group == WORKERS + 1) {
+        ck_registers_decrease<24>();
+        if (!loads_filters) ck_begin_after_last();
+        if (threadIdx.x % 32 == 0) load(p, shared, warp);
+    } else if (group == WORKERS) {
+        ck_registers_increase<REGISTERS_FIRST>();
+        first_worker<T> first(p, shared);
+        first.load_filter();
+        ck_begin_after_last();
+        first.run();
+    } else {
+        if (L == 128) ck_registers_increase<136>();
+        ck_begin_after_last();
+        worker<T, L, 128, box_tile, chain_params>(p, shared, group).run();
+    }
+#else
+    (void)p;
+    __trap();
+#endif
+}
+
+/* ---- host side ---- */
+
+int rounded(int bytes, int to) {
+    return (bytes + to - 1) / to * to;
+}
+
+/* A config: pixels of a row of x in shared memory, slots of x and of t. */
+const struct {
+    int wide, image_slots, x_slots;
+} configs[] = {{16, 2, 1}, {HALO, 2, 1}, {HALO, 3, 2}, {HALO, 3, 1}};
+
+/* Computes the offsets in shared memory: the filters, y, t, x, the biases, the barriers. Returns false when the rings do
+ * not fit. */
+bool lay_out(struct chain_params *p) {
+    struct plan *plan = &p->plan;
+    const int filters = plan->chunks * plan->filter_bytes, images = p->image_slots * p->image_bytes;
+    const int rest = 4 * (p->K + plan->L) + 8 * BAR_CHAIN, t = WORKERS * plan->x_slots * plan->x_bytes;
+    const int room = SHARED_LIMIT - filters - images - rest - t;
+    plan->y_slots  = room <= 0 ? 0 : room / (WORKERS * SLOT_BYTES);
+    if (plan->y_slots < 3) return false;
+    if (plan->y_slots > Y_SLOTS_MAX) plan->y_slots = Y_SLOTS_MAX;
+    plan->y_at      = filters;
+    plan->x_at      = plan->y_at + WORKERS * plan->y_slots * SLOT_BYTES;
+    p->image_at     = plan->x_at + t;
+    plan->coeffs_at = p->image_at + images;
+    plan->bar_at    = plan->coeffs_at + rounded(4 * (p->K + plan->L), 8);
+    plan->bytes     = plan->bar_at + 8 * BAR_CHAIN;
+    return true;
+}
+
+bool make_plan(struct chain_params *p, const struct ck_conv_chain *a, int config) {
+    const int64_t across = (a->W + SIDE - 1) / SIDE, down = (a->H + SIDE - 1) / SIDE;
+    if (a->type == CK_F32 || a->N < 1 || a->H < 1 || a->W < 1 || a->H > 65535 || a->W > 65535) return false;
+    if (a->K < 64 || a->K > 4096 || a->K % 64 || (a->L != 64 && a->L != 128)) return false;
+    if (a->N >= INT32_MAX / 2 / (across * down)) return false;
+    p->K                 = (int)a->K;
+    p->across            = (int)across;
+    p->down              = (int)down;
+    p->z_panels          = (int)a->L * 2 / PANEL;
+    p->wide              = configs[config].wide;
+    p->image_slots       = configs[config].image_slots;
+    p->image_bytes       = rounded(HALO * p->wide * ROW, 1024);
+    p->plan.L            = (int)a->L;
+    p->plan.x_panel      = PANEL;
+    p->plan.panels       = 1;
+    p->plan.chunks       = (int)a->K * 2 / PANEL;
+    p->plan.x_bytes      = ROWS * ROW;
+    p->plan.x_slots      = configs[config].x_slots;
+    p->plan.filter_bytes = PANEL * CHANNELS + (int)a->L * PANEL;
+    p->plan.tiles        = (int)(a->N * across * down);
+    return lay_out(p);
+}
+
+/* Boxes of 64 channels of width x height pixels of an image. */
+bool map_boxes(CUtensorMap *map, enum ck_type type, const struct ck_conv_chain *a, const void *data, int64_t channels,
+               int width, int height) {
+    const cuuint64_t dim[4]   = {(cuuint64_t)channels, (cuuint64_t)a->W, (cuuint64_t)a->H, (cuuint64_t)a->N};
+    const cuuint64_t pitch[3] = {2 * dim[0], 2 * dim[0] * dim[1], 2 * dim[0] * dim[1] * dim[2]};
+    const cuuint32_t box[4]   = {CHANNELS, (cuuint32_t)width, (cuuint32_t)height, 1};
+    return ck_tma_boxes(map, type, 4, data, dim, pitch, box);
+}
+
+bool make_maps(struct chain_params *p, const struct ck_conv_chain *a) {
+    return map_boxes(&p->image, a->type, a, a->x, CHANNELS, p->wide, HALO) &&
+           map_boxes(&p->add, a->type, a, a->add, a->K, SIDE, SIDE) &&
+           map_boxes(&p->y, a->type, a, a->y, a->K, SIDE, SIDE) &&
+           map_boxes(&p->z, a->type, a, a->z, a->L, SIDE, SIDE) &&
+           ck_tma_matrix(&p->w, a->type, a->w, a->K, CHANNELS, CHANNELS) &&
+           ck_tma_byte_matrix(&p->next_w, a->next_w, a->L, a->K * 2, PANEL, (int)a->L);
+}
+
+template <typename T, int L> cudaError_t start(const struct chain_params *p, cudaStream_t stream) {
+    const auto        kernel = conv_chain<T, L>;
+    const cudaError_t error  = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, p->plan.bytes);
+    if (error != cudaSuccess) return error;
+    return ck_launch(kernel, dim3((unsigned)p->plan.grid), dim3(THREADS), (size_t)p->plan.bytes, stream, *p);
+}
+
+template <typename T> cudaError_t start_any(const struct chain_params *p, cudaStream_t stream) {
+    return p->plan.L == 64 ? start<T, 64>(p, stream) : start<T, 128>(p, stream);
+}
+
+} // namespace
+
+int ck_conv_chain_configs(const struct ck_conv_chain *a) {
+    struct chain_params p     = {};
+    int                 count = 0;
+    while (count < (int)(sizeof configs / sizeof *configs) && make_plan(&p, a, count)) count++;
+    return count;
+}
+
+cudaError_t ck_conv_chain(const struct ck_conv_chain *a, int multiprocessors, cudaStream_t stream) {
+    struct chain_params p = {};
+    if (a->config < 0 || a->config >= ck_conv_chain_configs(a) || !make_plan(&p, a, a->config))
+        return cudaErrorInvalidValue;
+    const int blocks = (p.plan.tiles + WORKERS - 1) / WORKERS;
+    p.plan.grid      = blocks < multiprocessors ? blocks : multiprocessors;
+    p.coeffs         = a->bias;
+    p.next_coeffs    = a->next_bias;
+    p.first_w        = a->first_w;
+    p.first_bias     = a->first_bias;
+    p.early          = a->early;
+    if (!make_maps(&p, a)) return cudaErrorNotSupported;
+    return a->type == CK_F16 ? start_any<__half>(&p, stream) : start_any<__nv_bfloat16>(&p, stream);
+}
