@@ -283,7 +283,15 @@ static void infer_qstem(struct rule *r) {
     set_pooled(r, CR_U8, x, w, 2, 3);
 }
 static void infer_conv_pair(struct rule *r) {
-    set_pair(r, input(r, CR_IN_conv_pair_x), input(r, CR_IN_conv_pair_w), input(r, CR_IN_conv_pair_next_w));
+    const struct cr_tensor *x = input(r, CR_IN_conv_pair_x), *w = input(r, CR_IN_conv_pair_w);
+    struct cr_tensor        t = *x; /* what the pair reads */
+    if (r->op->in[CR_IN_conv_pair_first_w] >= 0) {
+        const struct cr_tensor *first = input(r, CR_IN_conv_pair_first_w);
+        CR_ASSERT(first->dim[1] == 3 && first->dim[2] == 3 && first->dim[3] == x->dim[3]);
+        CR_ASSERT(r->op->in[CR_IN_conv_pair_first_bias] >= 0);
+        t.dim[3] = first->dim[0];
+    }
+    set_pair(r, &t, w, input(r, CR_IN_conv_pair_next_w));
 }
 static void infer_qconv_pair(struct rule *r) {
     set_pair(r, input(r, CR_IN_qconv_pair_x), input(r, CR_IN_qconv_pair_w), input(r, CR_IN_qconv_pair_next_w));

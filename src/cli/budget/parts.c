@@ -3,7 +3,7 @@
  * program has the parts. See cli/budget/budget.h. */
 #include "cli/budget/budget.h"
 
-enum { PARTS_MAX = 2 };
+enum { PARTS_MAX = 3 };
 
 /* A convolution as the layers emit it, with ReLU. */
 static struct cr_op conv_op(enum cr_op_kind kind, int layer, const struct cr_program *p, int w, int stride, int pad) {
@@ -13,7 +13,23 @@ static struct cr_op conv_op(enum cr_op_kind kind, int layer, const struct cr_pro
     return op;
 }
 
-static int split_conv_pair(const struct cr_program *p, const struct cr_op *op, struct cr_op part[PARTS_MAX]) {
+/* The 3x3 convolution in front of a pair. Adds a tensor between them, which the pair's first convolution reads. */
+static int split_first(struct cr_program *p, const struct cr_op *op, struct cr_op *first, struct cr_op *next) {
+    const int w = op->in[CR_IN_conv_pair_first_w];
+    if (w < 0) return 0;
+    const struct cr_tensor x = p->tensor[op->in[CR_IN_conv_pair_x]];
+    const int              t =
+        cr_tensor_add(p, "convolved", x.dtype, CR_REGION_POOL, x.dim[0], x.dim[1], x.dim[2], p->tensor[w].dim[0]);
+    *first                    = conv_op(CR_OP_conv, op->layer, p, w, 1, 1);
+    first->in[CR_IN_conv_x]    = op->in[CR_IN_conv_pair_x];
+    first->in[CR_IN_conv_w]    = w;
+    first->in[CR_IN_conv_bias] = op->in[CR_IN_conv_pair_first_bias];
+    first->out[CR_OUT_conv_y]  = t;
+    next->in[CR_IN_conv_x]     = t;
+    return 1;
+}
+
+static int split_conv_pair(struct cr_program *p, const struct cr_op *op, struct cr_op part[PARTS_MAX]) {
     const int w = op->in[CR_IN_conv_pair_w], next = op->in[CR_IN_conv_pair_next_w];
     part[0]                     = conv_op(CR_OP_conv, op->layer, p, w, 1, 0);
     part[0].in[CR_IN_conv_x]    = op->in[CR_IN_conv_pair_x];
@@ -26,7 +42,7 @@ static int split_conv_pair(const struct cr_program *p, const struct cr_op *op, s
     part[1].in[CR_IN_conv_w]    = next;
     part[1].in[CR_IN_conv_bias] = op->in[CR_IN_conv_pair_next_bias];
     part[1].out[CR_OUT_conv_y]  = op->out[CR_OUT_conv_pair_z];
-    return 2;
+    return 2 + split_first(p, op, &part[2], &part[0]);
 }
 
 static int split_qconv_pair(const struct cr_program *p, const struct cr_op *op, struct cr_op part[PARTS_MAX]) {

@@ -2,10 +2,11 @@
  *
  *     conv(x, w, bias, add), ReLU -> y;    conv(y, next_w, next_bias), ReLU -> z      becomes    conv_pair
  *     qconv(x, w, coeffs, add), ReLU -> y; qconv(y, next_w, next_coeffs), ReLU -> z   becomes    qconv_pair
+ *     conv(x, first_w, first_bias) 3x3, ReLU -> t; conv_pair(t, ...)                  becomes    conv_pair
  *
  * In ResNets these are the last convolution of a bottleneck block, with the residual stream, and the first convolution
  * of the next block. y stays an output, because the next block adds it; but the second convolution need not read it
- * from memory. Done where one kernel takes less time than two. Runs after cr_pass_sparsify, so that filters with a
+ * from memory. The 3x3 convolution in front of them joins the pair in a second round. Done where one kernel takes less time than two. Runs after cr_pass_sparsify, so that filters with a
  * sparsity pattern have their kernels already. */
 #include "compiler/fusion/fusion.h"
 #include "compiler/passes.h"
@@ -87,6 +88,38 @@ static void join(struct cr_edit *edit, const struct cr_cost_model *cost_model, i
     cr_edit_replace(edit, writer, &pair);
 }
 
+static bool is_first(const struct cr_program *p, const struct cr_op *op) {
+    const struct cr_conv_attr *a = &op->attr.conv;
+    const struct cr_tensor    *w = &p->tensor[op->in[W]];
+    return w->dim[1] == 3 && w->dim[2] == 3 && a->stride == 1 && a->pad == 1 && a->relu && is_plain_conv(op, false);
+}
+
+/* Joins the pair at `root` with the 3x3 convolution that writes its input. */
+static void join_first(struct cr_edit *edit, const struct cr_cost_model *cost_model, int root) {
+    const struct cr_op *pair   = cr_fuse_op(edit, root);
+    const int           writer = cr_edit_private_writer(edit, pair->in[CR_IN_conv_pair_x], CR_OP_conv);
+    if (writer == CR_NONE || !is_first(edit->program, cr_fuse_op(edit, writer))) return;
+    if (!cr_fuse_same_stream(edit, writer, root) || !cr_edit_can_move(edit, writer, root)) return;
+    const struct cr_op *first         = cr_fuse_op(edit, writer);
+    struct cr_op        op            = *pair;
+    op.in[CR_IN_conv_pair_x]          = first->in[CR_IN_conv_x];
+    op.in[CR_IN_conv_pair_first_w]    = first->in[CR_IN_conv_w];
+    op.in[CR_IN_conv_pair_first_bias] = first->in[CR_IN_conv_bias];
+    if (!cr_fuse_accepted(edit, cost_model, &op) || !is_no_slower(edit, cost_model, first, pair, &op)) return;
+    cr_edit_remove(edit, writer);
+    cr_edit_replace(edit, root, &op);
+}
+
+static cr_status join_firsts(struct cr_program *program, const struct cr_cost_model *cost_model) {
+    struct cr_edit edit;
+    CR_TRY(cr_edit_open(&edit, program));
+    for (int i = 0; i < program->ops; i++)
+        if (!edit.removed[i] && program->op[i].kind == CR_OP_conv_pair) join_first(&edit, cost_model, i);
+    const cr_status status = cr_edit_finish(&edit);
+    cr_edit_close(&edit);
+    return status;
+}
+
 static bool is_conv(const struct cr_op *op) {
     return op->kind == CR_OP_conv || op->kind == CR_OP_qconv;
 }
@@ -101,5 +134,6 @@ cr_status cr_pass_conv_pairs(struct cr_program *program, const struct cr_cost_mo
         if (!edit.removed[i] && is_conv(&program->op[i])) join(&edit, cost_model, i);
     const cr_status status = cr_edit_finish(&edit);
     cr_edit_close(&edit);
-    return status;
+    CR_TRY(status);
+    return join_firsts(program, cost_model);
 }

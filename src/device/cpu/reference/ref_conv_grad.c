@@ -64,6 +64,9 @@ cr_status cr_ref_prepare(struct cr_device *device, const struct cr_program *p, c
     if (op->kind == CR_OP_conv_wgrad && in[CR_IN_conv_wgrad_scale_bias] >= 0)
         *workspace_bytes = bytes_of(p, in[CR_IN_conv_wgrad_x]);
     if (op->kind == CR_OP_gram && in[CR_IN_gram_scale_bias] >= 0) *workspace_bytes = bytes_of(p, in[CR_IN_gram_x]);
+    if (op->kind == CR_OP_conv_pair && in[CR_IN_conv_pair_first_w] >= 0)
+        *workspace_bytes = bytes_of(p, in[CR_IN_conv_pair_x]) / (size_t)p->tensor[in[CR_IN_conv_pair_x]].dim[3] *
+                           (size_t)p->tensor[in[CR_IN_conv_pair_first_w]].dim[0];
     if (op->kind == CR_OP_gram_bn_grad) *workspace_bytes = cr_ref_gram_bn_grad_workspace(p, op);
     if (op->kind == CR_OP_gram_dgrad && in[CR_IN_gram_dgrad_scale_bias] >= 0)
         *workspace_bytes = bytes_of(p, in[CR_IN_gram_dgrad_x]);
