@@ -282,19 +282,25 @@ static void infer_qstem(struct rule *r) {
     CR_ASSERT(x->dtype == CR_U8 && x->dim[3] == 3 && w->dim[1] == 7 && w->dim[2] == 7 && w->dim[3] == 3);
     set_pooled(r, CR_U8, x, w, 2, 3);
 }
-static void infer_conv_pair(struct rule *r) {
-    const struct cr_tensor *x = input(r, CR_IN_conv_pair_x), *w = input(r, CR_IN_conv_pair_w);
-    struct cr_tensor        t = *x; /* what the pair reads */
-    if (r->op->in[CR_IN_conv_pair_first_w] >= 0) {
-        const struct cr_tensor *first = input(r, CR_IN_conv_pair_first_w);
-        CR_ASSERT(first->dim[1] == 3 && first->dim[2] == 3 && first->dim[3] == x->dim[3]);
-        CR_ASSERT(r->op->in[CR_IN_conv_pair_first_bias] >= 0);
-        t.dim[3] = first->dim[0];
+/* first, coeffs: the slots of the filter and of the bias or coefficients of a 3x3 convolution in front of the pair. */
+static void set_pair_after(struct rule *r, const struct cr_tensor *x, const struct cr_tensor *w,
+                           const struct cr_tensor *next, int first, int coeffs) {
+    struct cr_tensor t = *x; /* what the pair reads */
+    if (r->op->in[first] >= 0) {
+        const struct cr_tensor *filter = input(r, first);
+        CR_ASSERT(filter->dim[1] == 3 && filter->dim[2] == 3 && filter->dim[3] == x->dim[3]);
+        CR_ASSERT(r->op->in[coeffs] >= 0);
+        t.dim[3] = filter->dim[0];
     }
-    set_pair(r, &t, w, input(r, CR_IN_conv_pair_next_w));
+    set_pair(r, &t, w, next);
+}
+static void infer_conv_pair(struct rule *r) {
+    set_pair_after(r, input(r, CR_IN_conv_pair_x), input(r, CR_IN_conv_pair_w), input(r, CR_IN_conv_pair_next_w),
+                   CR_IN_conv_pair_first_w, CR_IN_conv_pair_first_bias);
 }
 static void infer_qconv_pair(struct rule *r) {
-    set_pair(r, input(r, CR_IN_qconv_pair_x), input(r, CR_IN_qconv_pair_w), input(r, CR_IN_qconv_pair_next_w));
+    set_pair_after(r, input(r, CR_IN_qconv_pair_x), input(r, CR_IN_qconv_pair_w), input(r, CR_IN_qconv_pair_next_w),
+                   CR_IN_qconv_pair_first_w, CR_IN_qconv_pair_first_coeffs);
 }
 static void infer_qconv_coeffs(struct rule *r) {
     set(r, CR_F32, 3, 1, 1, input(r, CR_IN_qconv_coeffs_w_scale)->dim[3]);

@@ -301,6 +301,7 @@ static void list_quant(struct checkops_list *list) {
                   FLAGS(0, RELU, X_SIGNED, F32, RELU | ADD, RELU | ADD | CHECKOPS_ADD_SCALE_BIAS, F32 | RELU | ADD,
                         X_SIGNED | RELU | ADD));
     list_variants(list, CR_OP_qconv_pair, TABLE(pairs), FLAGS(0, CHECKOPS_ADD_SCALE_BIAS));
+    list_variants(list, CR_OP_qconv_pair, TABLE(chains), FLAGS(CHECKOPS_TWO, CHECKOPS_TWO | CHECKOPS_ADD_SCALE_BIAS));
     list_variants(list, CR_OP_qstem, TABLE(stems), FLAGS(0));
 }
 

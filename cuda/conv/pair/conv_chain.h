@@ -2,13 +2,15 @@
  * capability 9.0 only): the 3x3 convolution of a bottleneck block with 64 channels, its last convolution, and the first
  * one of the next block. Conventions: cuda/common/launchers.h.
  *
- *   t = relu(x * first_w + first_bias), 3x3, stride 1, one zero pixel around the image; rounded to `type`, not stored
- *   y = relu(t * w + bias + add)
- *   z = relu(y * next_w + next_bias); sums in f32 */
+ *   f16, bf16   t = relu(x * first_w + first_bias), 3x3, stride 1, one zero pixel around the image; rounded, not stored
+ *               y = relu(t * w + bias + add), z = relu(y * next_w + next_bias); sums in f32
+ *   u8          t, y and z as ck_int8_conv computes them (cuda/conv/int8/int8_conv.h), all with ReLU
+ *
+ * The filters of 8-bit convolutions are as ck_int8_pack writes them. */
 #ifndef CR_CONV_CHAIN_H
 #define CR_CONV_CHAIN_H
 
-#include "cuda/common/launchers.h"
+#include "cuda/conv/pair/conv_pair.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -17,16 +19,17 @@ extern "C" {
 enum { CK_CONV_CHAIN_CHANNELS = 64 }; /* of x and t */
 
 struct ck_conv_chain {
-    enum ck_type type; /* CK_F16 or CK_BF16: of all tensors but the biases */
-    int64_t      N, H, W, K, L; /* channels of y, z */
-    bool         early;         /* no launch since the last but one writes a filter or a bias */
-    int          config;        /* index below ck_conv_chain_configs */
-    const void  *x;             /* [N][H][W][64] */
-    const void  *first_w;       /* [64][3][3][64] */
-    const void  *w, *next_w;    /* [K][64], [L][K] */
-    const float *first_bias, *bias, *next_bias; /* [64], [K], [L] */
-    const void  *add;                           /* [N][H][W][K] */
-    void        *y, *z;                         /* [N][H][W][K], [N][H][W][L]; y may be add */
+    enum ck_pair_type type;          /* of x, y and z, and of add unless add_signed */
+    int64_t           N, H, W, K, L; /* K, L: channels of y, z */
+    bool              add_signed;    /* add is i8 instead of u8 */
+    bool              early;         /* no launch since the last but one writes a filter, a bias or a coefficient */
+    int               config;        /* index below ck_conv_chain_configs */
+    const void       *x;             /* [N][H][W][64] */
+    const void       *first_w;       /* [64][3][3][64] */
+    const void       *w, *next_w;    /* [K][64], [L][K] */
+    const float      *first_coeffs, *coeffs, *next_coeffs; /* u8: [3][64], [3][K], [3][L]; else biases [64], [K], [L] */
+    const void       *add;                                 /* [N][H][W][K] */
+    void             *y, *z;                               /* [N][H][W][K], [N][H][W][L]; y may be add */
 };
 
 /* Number of configs of the rings in shared memory; 0: the kernel does not support the sizes, because the filters must

@@ -49,11 +49,11 @@ enum {
 
 #if CK_HAS_SM90A
 
-/* The numbers of a worker's tiles, in order. */
+/* The numbers of a worker's tiles, in order. Few tiles are spread over the blocks, one each. */
 struct tiles {
     int        at, step, end;
     __device__ tiles(const plan &p, int worker)
-        : at((int)blockIdx.x * WORKERS + worker), step((int)gridDim.x * WORKERS), end(p.tiles) {}
+        : at((int)blockIdx.x + worker * (int)gridDim.x), step((int)gridDim.x * WORKERS), end(p.tiles) {}
     __device__ __forceinline__ bool more() const { return at < end; }
     __device__ __forceinline__ void next() { at += step; }
 };

@@ -67,7 +67,7 @@ static struct ck_conv_pair pair_of(const struct cr_program *p, const struct cr_o
 static bool pair_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     const struct cr_tensor   *add = IN(add);
     const struct ck_conv_pair a   = pair_of(p, op);
-    return cuda_of(device)->cc == 90 && IN(x)->dtype == CR_U8 && (add->dtype == CR_U8 || add->dtype == CR_I8) &&
+    return cuda_of(device)->cc == 90 && op->in[CR_IN_qconv_pair_first_w] < 0 && IN(x)->dtype == CR_U8 && (add->dtype == CR_U8 || add->dtype == CR_I8) &&
            ck_conv_pair_supports(&a);
 }
 

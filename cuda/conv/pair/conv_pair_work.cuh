@@ -48,6 +48,27 @@ __device__ __forceinline__ void get_four(uint32_t at, float *to) {
     to[3]         = __uint_as_float(v.w);
 }
 
+/* All threads copy the coefficients or biases of both convolutions. */
+__device__ __forceinline__ void set_bytes(uint32_t to, const float *from, int count) {
+    for (int i = (int)threadIdx.x; i < count; i += (int)blockDim.x) {
+        const uint32_t at = to + coeff_place(i / 4) + (uint32_t)(i % 4 * 4);
+        ck_put4(at, from[i]);
+        ck_put4(at + (uint32_t)(4 * count), from[count + i]);
+    }
+}
+__device__ __forceinline__ void set_biases(uint32_t to, const float *from, int count) {
+    for (int i = (int)threadIdx.x; i < count; i += (int)blockDim.x) ck_put4(to + 4 * (uint32_t)i, from[i]);
+}
+template <typename T, int L> __device__ __forceinline__ void set_coeffs(const params &p, uint32_t to) {
+    if constexpr (is_byte<T>) {
+        set_bytes(to, p.coeffs, p.K);
+        set_bytes(to + 8 * (uint32_t)p.K, p.next_coeffs, L);
+    } else {
+        set_biases(to, p.coeffs, p.K);
+        set_biases(to + 4 * (uint32_t)p.K, p.next_coeffs, L);
+    }
+}
+
 /* Tile: pixel_tile, or another division of the pixels with the same functions; Params: what it needs. */
 template <typename T, int L, int X_PANEL, typename Tile = pixel_tile, typename Params = params> struct worker {
     static constexpr int CHANNELS = PANEL / (int)sizeof(T);

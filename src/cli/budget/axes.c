@@ -32,7 +32,8 @@ static int filters_of(const struct cr_op *op, int in[CR_BUDGET_OP_LAYERS], int o
     case CR_OP_qconv_pair:
         in[0] = CR_IN_qconv_pair_w, out[0] = CR_OUT_qconv_pair_y;
         in[1] = CR_IN_qconv_pair_next_w, out[1] = CR_OUT_qconv_pair_z;
-        return 2;
+        in[2] = CR_IN_qconv_pair_first_w, out[2] = CR_NONE;
+        return op->in[CR_IN_qconv_pair_first_w] < 0 ? 2 : 3;
     default: return 0;
     }
 }

@@ -33,7 +33,11 @@ static int early_inputs(const struct cr_op *op, int ids[INPUTS_MAX]) {
         ids[1] = op->in[CR_IN_qconv_pair_next_packed];
         ids[2] = op->in[CR_IN_qconv_pair_coeffs];
         ids[3] = op->in[CR_IN_qconv_pair_next_coeffs];
-        return ids[0] < 0 || ids[1] < 0 ? 0 : 4;
+        ids[4] = op->in[CR_IN_qconv_pair_first_packed];
+        ids[5] = op->in[CR_IN_qconv_pair_first_coeffs];
+        if (ids[0] < 0 || ids[1] < 0) return 0;
+        if (op->in[CR_IN_qconv_pair_first_w] < 0) return 4;
+        return ids[4] < 0 ? 0 : 6;
     default: return 0;
     }
 }

@@ -62,6 +62,10 @@ static void pairs(void) {
     struct cr_op           op = pair_of(&p, 16, 64, 32);
     CHECK_INT(cr_budget_parts_cost(&clock, &p, &op, &seconds, &known), CR_OK);
     CHECK(known && seconds >= 16 * 64 + 64 * 32 && seconds <= 16 * 64 + 64 * 32);
+    op.in[CR_IN_conv_pair_first_w]    = tensor(&p, CR_F16, 16, 3, 3, 16); /* a 3x3 convolution in front */
+    op.in[CR_IN_conv_pair_first_bias] = tensor(&p, CR_F32, 1, 1, 1, 16);
+    CHECK_INT(cr_budget_parts_cost(&clock, &p, &op, &seconds, &known), CR_OK);
+    CHECK(known && fabs(seconds - (9 * 16 * 16 + 16 * 64 + 64 * 32)) < 1e-9);
     op = pair_of(&p, 16, 64, 24);
     CHECK_INT(cr_budget_parts_cost(&clock, &p, &op, &seconds, &known), CR_OK);
     CHECK(!known);

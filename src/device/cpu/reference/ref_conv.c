@@ -109,7 +109,8 @@ static struct ref before_pair(struct cr_device *device, const struct cr_call *ca
                             .pad      = 1,
                             .epilogue = {.bias = REF_IN(conv_pair, first_bias), .relu = true}};
     if (!w.data) return x;
-    conv.y.C = w.N;
+    conv.y.C     = w.N;
+    conv.y.elems = x.elems / x.C * w.N;
     forward(device, &conv);
     return conv.y;
 }
