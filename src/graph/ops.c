@@ -86,10 +86,10 @@ static void infer_normalize(struct rule *r) {
     set(r, r->p->real, x->dim[0], x->dim[1] / 2 + 3, x->dim[2] / 2 + 3, 16);
 }
 
-/* y and z of two 1x1 convolutions */
-static void set_pair(struct rule *r, const struct cr_tensor *x, const struct cr_tensor *w,
-                     const struct cr_tensor *next) {
-    CR_ASSERT(x->dim[3] == w->dim[3] && w->dim[0] == next->dim[3]);
+/* y and z of two 1x1 convolutions, with or without a 3x3 convolution in front */
+static void set_pair(struct rule *r, int w_slot, int next_slot, int first) {
+    const struct cr_tensor *x = input(r, 0), *w = input(r, w_slot), *next = input(r, next_slot);
+    CR_ASSERT((has(r, first) ? input(r, first)->dim[0] : x->dim[3]) == w->dim[3] && w->dim[0] == next->dim[3]);
     set(r, x->dtype, x->dim[0], x->dim[1], x->dim[2], r->slot == 0 ? w->dim[0] : next->dim[0]);
 }
 
@@ -282,25 +282,11 @@ static void infer_qstem(struct rule *r) {
     CR_ASSERT(x->dtype == CR_U8 && x->dim[3] == 3 && w->dim[1] == 7 && w->dim[2] == 7 && w->dim[3] == 3);
     set_pooled(r, CR_U8, x, w, 2, 3);
 }
-/* first, coeffs: the slots of the filter and of the bias or coefficients of a 3x3 convolution in front of the pair. */
-static void set_pair_after(struct rule *r, const struct cr_tensor *x, const struct cr_tensor *w,
-                           const struct cr_tensor *next, int first, int coeffs) {
-    struct cr_tensor t = *x; /* what the pair reads */
-    if (r->op->in[first] >= 0) {
-        const struct cr_tensor *filter = input(r, first);
-        CR_ASSERT(filter->dim[1] == 3 && filter->dim[2] == 3 && filter->dim[3] == x->dim[3]);
-        CR_ASSERT(r->op->in[coeffs] >= 0);
-        t.dim[3] = filter->dim[0];
-    }
-    set_pair(r, &t, w, next);
-}
 static void infer_conv_pair(struct rule *r) {
-    set_pair_after(r, input(r, CR_IN_conv_pair_x), input(r, CR_IN_conv_pair_w), input(r, CR_IN_conv_pair_next_w),
-                   CR_IN_conv_pair_first_w, CR_IN_conv_pair_first_bias);
+    set_pair(r, CR_IN_conv_pair_w, CR_IN_conv_pair_next_w, CR_IN_conv_pair_first_w);
 }
 static void infer_qconv_pair(struct rule *r) {
-    set_pair_after(r, input(r, CR_IN_qconv_pair_x), input(r, CR_IN_qconv_pair_w), input(r, CR_IN_qconv_pair_next_w),
-                   CR_IN_qconv_pair_first_w, CR_IN_qconv_pair_first_coeffs);
+    set_pair(r, CR_IN_qconv_pair_w, CR_IN_qconv_pair_next_w, CR_IN_qconv_pair_first_w);
 }
 static void infer_qconv_coeffs(struct rule *r) {
     set(r, CR_F32, 3, 1, 1, input(r, CR_IN_qconv_coeffs_w_scale)->dim[3]);

@@ -156,7 +156,7 @@ cr_status cr_verify_epilogue_conv(const struct cr_verify_values *v, struct cr_ve
 /* An element of t, the result of the 3x3 convolution in front of a pair: its value, and in *scale the same sum over
  * absolute values. */
 static double first_value(const struct cr_verify_values *v, int64_t pixel, int64_t k, double *scale) {
-    const struct cr_tensor *x = tensor_of(v->original, v->op->in[CR_IN_conv_pair_x]);
+    const struct cr_tensor *x  = tensor_of(v->original, v->op->in[CR_IN_conv_pair_x]);
     const double           *in = v->in[CR_IN_conv_pair_x], *w = v->in[CR_IN_conv_pair_first_w];
     const int64_t           C = x->dim[3], row = pixel / x->dim[2] % x->dim[1], column = pixel % x->dim[2];
     double                  sum = ((const double *)v->in[CR_IN_conv_pair_first_bias])[k];
@@ -178,7 +178,7 @@ static cr_status round_first(const struct cr_verify_values *v, struct cr_verify_
     enum { Y = CR_OUT_conv_pair_y };
     const struct cr_tensor *y = tensor_of(v->original, v->op->out[Y]);
     const double           *w = v->in[CR_IN_conv_pair_w];
-    const int64_t K = y->dim[3], C = tensor_of(v->original, v->op->in[CR_IN_conv_pair_w])->dim[3];
+    const int64_t           K = y->dim[3], C = tensor_of(v->original, v->op->in[CR_IN_conv_pair_w])->dim[3];
     CR_TRY(cr_verify_array(e, Y, &e->slack[Y]));
     for (int64_t i = 0; i < e->elems[Y] / K * C; i++) {
         const int64_t pixel = i / C, c = i % C;

@@ -53,7 +53,7 @@ template <int CHUNK> struct loader {
     const split_params       &p;
     const share               mine;
     const uint32_t            shared, bars;
-    __device__ loader(const split_params &params_, uint32_t shared_)
+    __device__                loader(const split_params &params_, uint32_t shared_)
         : p(params_), mine(params_), shared(shared_), bars(shared_ + (uint32_t)params_.bar_at) {}
 
     __device__ __forceinline__ void load_filter() const {
@@ -91,11 +91,11 @@ template <int CHUNK, bool SIGNED> struct split_worker {
     float               scale[4], bias[4];
 
     __device__ split_worker(const split_params &params_, uint32_t shared_)
-        : p(params_), mine(params_), thread((int)threadIdx.x), warp((int)threadIdx.x / 32),
-          lane((int)threadIdx.x % 32), each(UNITS / params_.parts), shared(shared_) {}
+        : p(params_), mine(params_), thread((int)threadIdx.x), warp((int)threadIdx.x / 32), lane((int)threadIdx.x % 32),
+          each(UNITS / params_.parts), shared(shared_) {}
 
     /* The first of the thread's four channels when sums are stored. */
-    __device__ __forceinline__ int channel() const { return mine.column + thread % 16 * 4; }
+    __device__ __forceinline__ int  channel() const { return mine.column + thread % 16 * 4; }
     __device__ __forceinline__ void load_coeffs() {
 #pragma unroll
         for (int k = 0; k < 4; k++) {
@@ -112,10 +112,9 @@ template <int CHUNK, bool SIGNED> struct split_worker {
             ck_wgmma_fence();
 #pragma unroll
             for (int k = 0; k < CHUNK / 32; k++)
-                ck_wgmma_int8<SIGNED, COLUMNS>::run(acc, ck_operand_rows<CHUNK>(shared + 2 * (uint32_t)i * tile) + 2 * k,
-                                                    ck_operand_rows<CHUNK>(shared + (2 * (uint32_t)i + 1) * tile) +
-                                                        2 * k,
-                                                    i + k);
+                ck_wgmma_int8<SIGNED, COLUMNS>::run(
+                    acc, ck_operand_rows<CHUNK>(shared + 2 * (uint32_t)i * tile) + 2 * k,
+                    ck_operand_rows<CHUNK>(shared + (2 * (uint32_t)i + 1) * tile) + 2 * k, i + k);
             ck_wgmma_commit();
         }
         ck_wgmma_wait<0>();
@@ -134,8 +133,7 @@ template <int CHUNK, bool SIGNED> struct split_worker {
             for (int i = 0; i < 4; i++) {
                 float v[4];
 #pragma unroll
-                for (int k = 0; k < 4; k++)
-                    v[k] = __int_as_float(acc[(4 * i + k) / 2 * 4 + half * 2 + k % 2]);
+                for (int k = 0; k < 4; k++) v[k] = __int_as_float(acc[(4 * i + k) / 2 * 4 + half * 2 + k % 2]);
                 ck_send_four(to + sums_place(row, 4 * q + i), v);
             }
         }
@@ -149,7 +147,7 @@ template <int CHUNK, bool SIGNED> struct split_worker {
         } else if (p.y_type == CK_INT8_F32) {
             *reinterpret_cast<float4 *>(static_cast<float *>(p.y) + at) = make_float4(v[0], v[1], v[2], v[3]);
         } else {
-            const bool half = p.y_type == CK_INT8_F16;
+            const bool  half = p.y_type == CK_INT8_F16;
             const uint2 words =
                 half ? make_uint2(ck_pack_word<__half>(v[0], v[1]), ck_pack_word<__half>(v[2], v[3]))
                      : make_uint2(ck_pack_word<__nv_bfloat16>(v[0], v[1]), ck_pack_word<__nv_bfloat16>(v[2], v[3]));
@@ -189,8 +187,8 @@ template <int CHUNK, bool SIGNED> struct split_worker {
 
 #endif
 
-template <int CHUNK, bool SIGNED> __global__ void __launch_bounds__(THREADS, 1)
-    int8_split(const __grid_constant__ split_params p) {
+template <int CHUNK, bool SIGNED>
+__global__ void __launch_bounds__(THREADS, 1) int8_split(const __grid_constant__ split_params p) {
 #if CK_HAS_SM90A
     extern __shared__ __align__(1024) unsigned char memory[];
     const uint32_t                                  shared = ck_shared(memory);
@@ -242,10 +240,10 @@ bool make_plan(struct split_params *p, const struct ck_int8_conv *a, int config,
     if (a->C < 64 || a->C % 64 || a->K < 4 || a->K % 4 || a->R > 16 || a->S > 16 || a->stride > 8 || a->pad > 15)
         return false;
     if (a->C > 8192 || a->K > 8192 || positions < 1 || positions > 1 << 20) return false;
-    p->parts    = parts;
-    p->chunks   = (int)a->C / chunk;
-    p->steps    = a->R * a->S * p->chunks;
-    p->blocks_k = (int)(a->K + COLUMNS - 1) / COLUMNS;
+    p->parts       = parts;
+    p->chunks      = (int)a->C / chunk;
+    p->steps       = a->R * a->S * p->chunks;
+    p->blocks_k    = (int)(a->K + COLUMNS - 1) / COLUMNS;
     const int most = (p->steps + parts - 1) / parts; /* steps of a block */
     if (p->steps < parts || rows * p->blocks_k * parts > 2 * multiprocessors) return false;
     p->sums_at   = most * 2 * ROWS * chunk;
@@ -259,8 +257,7 @@ bool make_maps(struct split_params *p, const struct ck_int8_conv *a, int chunk) 
     const int     low[2] = {-a->pad, -a->pad}, high[2] = {a->pad - (a->S - 1), a->pad - (a->R - 1)};
     const int64_t filters = (a->K + 63) / 64 * 64, row = a->R * a->S * a->C;
     if (!ck_tma_byte_matrix(&p->w, a->w, filters, row, chunk, COLUMNS)) return false;
-    if (p->by_pixel)
-        return ck_tma_byte_pixels(&p->x, a->x, a->N, a->H, a->W, a->C, low, high, a->stride, chunk, ROWS);
+    if (p->by_pixel) return ck_tma_byte_pixels(&p->x, a->x, a->N, a->H, a->W, a->C, low, high, a->stride, chunk, ROWS);
     return ck_tma_byte_matrix(&p->x, a->x, p->positions, a->C, chunk, ROWS);
 }
 
@@ -303,20 +300,20 @@ cudaError_t ck_int8_split(const struct ck_int8_conv *a, int multiprocessors, cud
         found += fits ? 1 : 0;
     }
     if (a->config < 0 || found != a->config || !fits) return cudaErrorInvalidValue;
-    p.coeffs     = a->coeffs;
-    p.add        = static_cast<const uint8_t *>(a->add);
-    p.y          = a->y;
-    p.K          = (int)a->K;
-    p.P          = (int)a->P;
-    p.Q          = (int)a->Q;
-    p.S          = a->S;
-    p.stride     = a->stride;
-    p.pad        = a->pad;
-    p.y_type     = a->y_type;
-    p.relu       = a->relu;
-    p.add_signed = a->add_type == CK_INT8_I8;
-    p.early      = a->early;
-    p.by_pixel   = a->stride > 1 || a->pad > 0 || a->R > 1 || a->S > 1;
+    p.coeffs        = a->coeffs;
+    p.add           = static_cast<const uint8_t *>(a->add);
+    p.y             = a->y;
+    p.K             = (int)a->K;
+    p.P             = (int)a->P;
+    p.Q             = (int)a->Q;
+    p.S             = a->S;
+    p.stride        = a->stride;
+    p.pad           = a->pad;
+    p.y_type        = a->y_type;
+    p.relu          = a->relu;
+    p.add_signed    = a->add_type == CK_INT8_I8;
+    p.early         = a->early;
+    p.by_pixel      = a->stride > 1 || a->pad > 0 || a->R > 1 || a->S > 1;
     const int chunk = a->C % 128 == 0 ? 128 : 64;
     if (!make_maps(&p, a, chunk)) return cudaErrorNotSupported;
     if (chunk == 64) return a->x_type == CK_INT8_I8 ? start<64, true>(&p, stream) : start<64, false>(&p, stream);

@@ -1,4 +1,4 @@
-/* cuda/conv/pair/conv_chain.cuh: arguments and tiles of cuda/conv/pair/conv_chain_sm90a.cu, and the threads that load. */
+/* cuda/conv/pair/conv_chain.cuh: arguments and tiles of cuda/conv/pair/conv_chain_sm90a.cu, and threads that load. */
 #ifndef CK_CONV_CHAIN_CUH
 #define CK_CONV_CHAIN_CUH
 
@@ -9,9 +9,9 @@ namespace {
 
 enum {
     CHANNELS        = CK_CONV_CHAIN_CHANNELS,
-    SIDE            = 8,        /* a tile has 8 x 8 pixels */
-    HALO            = SIDE + 2, /* rows and columns of x for a tile */
-    TAPS            = 9,        /* filter positions */
+    SIDE            = 8,                   /* a tile has 8 x 8 pixels */
+    HALO            = SIDE + 2,            /* rows and columns of x for a tile */
+    TAPS            = 9,                   /* filter positions */
     FIRST_BYTES     = CHANNELS * CHANNELS, /* of the 8-bit filter of one position */
     IMAGE_SLOTS_MAX = 3
 };
@@ -26,7 +26,7 @@ enum {
 
 /* t takes the place of the input of a pair of 1x1 convolutions. */
 struct chain_params : params {
-    CUtensorMap  image, first;   /* first: the 8-bit 3x3 filter */
+    CUtensorMap  image, first; /* first: the 8-bit 3x3 filter */
     const void  *first_w;
     const float *first_coeffs;
     int          H, W, across, down; /* across, down: tiles of an image */
@@ -47,11 +47,11 @@ __device__ __forceinline__ void store_box(const CUtensorMap *map, uint32_t from,
 struct box_tile {
     const chain_params &p;
     int                 n, h, w;
-    __device__ box_tile(const chain_params &params_, int tile) : p(params_) {
-        const int line = tile / p.across;
-        w              = (tile - line * p.across) * SIDE;
-        n              = line / p.down;
-        h              = (line - n * p.down) * SIDE;
+    __device__          box_tile(const chain_params &params_, int tile) : p(params_) {
+                 const int line = tile / p.across;
+                 w              = (tile - line * p.across) * SIDE;
+                 n              = line / p.down;
+                 h              = (line - n * p.down) * SIDE;
     }
     __device__ __forceinline__ void load(uint32_t to, const CUtensorMap *map, uint32_t bar, int column) const {
         ck_tma_load_box(to, map, bar, column / 2, w, h, n);

@@ -65,9 +65,8 @@ template <typename T> struct first_half : first_worker<2 * CHANNELS> {
 
     /* The fragments of the left operand: a thread has two output channels. */
     __device__ __forceinline__ void load_filter() {
-        const int       k    = this->warp * 16 + this->lane / 4;
-        const uint32_t *from = static_cast<const uint32_t *>(this->p.first_w) + k * (TAPS * CHANNELS / 2) +
-                               this->lane % 4;
+        const int       k    = warp * 16 + lane / 4;
+        const uint32_t *from = static_cast<const uint32_t *>(p.first_w) + k * (TAPS * CHANNELS / 2) + lane % 4;
 #pragma unroll
         for (int t = 0; t < TAPS; t++)
 #pragma unroll
@@ -77,16 +76,16 @@ template <typename T> struct first_half : first_worker<2 * CHANNELS> {
                     filter[t][s][i] =
                         __ldg(from + i % 2 * 8 * (TAPS * CHANNELS / 2) + t * (CHANNELS / 2) + s * 8 + i / 2 * 4);
 #pragma unroll
-        for (int i = 0; i < 2; i++) bias[i] = __ldg(this->p.first_coeffs + k + 8 * i);
+        for (int i = 0; i < 2; i++) bias[i] = __ldg(p.first_coeffs + k + 8 * i);
     }
 
     /* acc[64 output channels][64 pixels] */
     __device__ __forceinline__ void multiply() {
-        const uint32_t from = this->wait_image();
+        const uint32_t from = wait_image();
         ck_wgmma_fence();
 #pragma unroll
         for (int t = 0; t < TAPS; t++) {
-            const uint64_t x = this->pixels(from, t);
+            const uint64_t x = pixels(from, t);
 #pragma unroll
             for (int s = 0; s < STEPS; s++)
                 ck_wgmma<T, ROWS>::template left<0>(acc, filter[t][s], x + (uint64_t)(2 * s), t + s);
@@ -94,12 +93,12 @@ template <typename T> struct first_half : first_worker<2 * CHANNELS> {
         ck_wgmma_commit();
         ck_wgmma_wait<0>();
         ck_wgmma_hold(acc);
-        this->release_image();
+        release_image();
     }
 
     /* Writes the tile of t as rows of a pixel's 64 channels. */
     __device__ __forceinline__ void put(uint32_t to) const {
-        const int row = this->lane % 8, chunk = this->warp * 2 + this->lane / 8 % 2;
+        const int row = lane % 8, chunk = warp * 2 + lane / 8 % 2;
 #pragma unroll
         for (int j = 0; j < ROWS / 8; j += 2) {
             uint32_t word[4];
@@ -108,14 +107,14 @@ template <typename T> struct first_half : first_worker<2 * CHANNELS> {
                 const float *v = acc + (j + i / 2) * 4 + i % 2 * 2;
                 word[i]        = ck_pack_relu<T>(v[0] + bias[i % 2], v[1] + bias[i % 2]);
             }
-            ck_stmatrix_trans(to + (uint32_t)((8 * (j + this->lane / 16) + row) * ROW + (chunk ^ row) * 16), word);
+            ck_stmatrix_trans(to + (uint32_t)((8 * (j + lane / 16) + row) * ROW + (chunk ^ row) * 16), word);
         }
     }
 
     __device__ __forceinline__ void run() {
-        each_tile(this->p.plan, [&](int worker, int) {
+        each_tile(p.plan, [&](int worker, int) {
             multiply();
-            this->give(worker, [&](uint32_t to) { put(to); });
+            give(worker, [&](uint32_t to) { put(to); });
         });
     }
 };
@@ -145,10 +144,9 @@ struct first_byte : first_worker<CHANNELS> {
         for (int t = 0; t < TAPS; t++)
 #pragma unroll
             for (int k = 0; k < ROW / 32; k++)
-                ck_wgmma_int8<false, CHANNELS>::run(acc, pixels(from, t) + (uint64_t)(2 * k),
-                                                    ck_operand_rows<ROW>(filter + (uint32_t)(t * FIRST_BYTES)) +
-                                                        (uint64_t)(2 * k),
-                                                    t + k);
+                ck_wgmma_int8<false, CHANNELS>::run(
+                    acc, pixels(from, t) + (uint64_t)(2 * k),
+                    ck_operand_rows<ROW>(filter + (uint32_t)(t * FIRST_BYTES)) + (uint64_t)(2 * k), t + k);
         ck_wgmma_commit();
         ck_wgmma_wait<0>();
         ck_wgmma_hold(acc);
@@ -166,7 +164,8 @@ struct first_byte : first_worker<CHANNELS> {
             for (int k = 0; k < 16; k++) v[k] = fmaf((float)acc[k / 2 * 4 + half * 2 + k % 2], scale[k], bias[k]);
 #pragma unroll
             for (int k = 0; k < 4; k++) word[k] = pack_bytes(v + 4 * k);
-            ck_put16(to + (uint32_t)(row * ROW + (q ^ row / 2 % 4) * 16), make_uint4(word[0], word[1], word[2], word[3]));
+            ck_put16(to + (uint32_t)(row * ROW + (q ^ row / 2 % 4) * 16),
+                     make_uint4(word[0], word[1], word[2], word[3]));
         }
     }
 

@@ -15,8 +15,11 @@ enum { THREADS = (WORKERS + 2) * GROUP };
 
 /* Registers of a thread: a multiprocessor has 512 for four threads of different warpgroups. */
 template <typename T, int L> struct registers {
-    static constexpr int FIRST = sizeof(T) == 1 ? 104 : 208, WORK = sizeof(T) == 1 ? 192 : L == 128 ? 136 : 128,
-                         LOAD = 24;
+    static constexpr int FIRST = sizeof(T) == 1 ? 104 : 208,
+                         WORK  = sizeof(T) == 1 ? 192
+                                 : L == 128     ? 136
+                                                : 128,
+                         LOAD  = 24;
 };
 
 #if CK_HAS_SM90A
@@ -41,8 +44,8 @@ template <typename T> __device__ __forceinline__ void load(const chain_params &p
 }
 #endif
 
-template <typename T, int L> __global__ void __launch_bounds__(THREADS, 1)
-    conv_chain(const __grid_constant__ chain_params p) {
+template <typename T, int L>
+__global__ void __launch_bounds__(THREADS, 1) conv_chain(const __grid_constant__ chain_params p) {
 #if CK_HAS_SM90A
     extern __shared__ __align__(1024) unsigned char memory[];
     const uint32_t                                  shared = ck_shared(memory);
@@ -76,7 +79,7 @@ template <typename T, int L> __global__ void __launch_bounds__(THREADS, 1)
     } else {
         if (registers<T, L>::WORK > 128) ck_registers_increase<registers<T, L>::WORK>();
         ck_begin_after_last();
-        worker<T, L, CHANNELS * (int)sizeof(T), box_tile, chain_params>(p, shared, group).run();
+        worker<T, L, CHANNELS *(int)sizeof(T), box_tile, chain_params>(p, shared, group).run();
     }
 #else
     (void)p;
@@ -91,14 +94,12 @@ int rounded(int bytes, int to) {
 }
 
 /* A config: pixels of a row of x in shared memory, slots of x and of t. */
-const struct {
-    int wide, image_slots, x_slots;
-} configs[] = {{16, 2, 1}, {HALO, 2, 1}, {HALO, 3, 2}, {HALO, 3, 1}};
+const struct { int wide, image_slots, x_slots; } configs[] = {{16, 2, 1}, {HALO, 2, 1}, {HALO, 3, 2}, {HALO, 3, 1}};
 
-/* Computes the offsets in shared memory: the 1x1 filters, y, t, x, the 8-bit 3x3 filter, the coefficients, the barriers.
+/* Computes the offsets in shared memory: 1x1 filters, y, t, x, the 8-bit 3x3 filter, coefficients, barriers.
  * Returns false when the rings do not fit. */
 bool lay_out(struct chain_params *p, int size) {
-    struct plan *plan = &p->plan;
+    struct plan *plan    = &p->plan;
     const int    filters = plan->chunks * plan->filter_bytes, images = p->image_slots * p->image_bytes;
     const int    first = size == 1 ? TAPS * FIRST_BYTES : 0, t = WORKERS * plan->x_slots * plan->x_bytes;
     const int    coeffs = (p->K + plan->L) * (size == 1 ? 8 : 4);
@@ -153,10 +154,9 @@ bool map_boxes(CUtensorMap *map, const struct ck_conv_chain *a, const void *data
     const cuuint64_t pitch[3] = {2 * dim[0], 2 * dim[0] * dim[1], 2 * dim[0] * dim[1] * dim[2]};
     const cuuint32_t box[4]   = {(cuuint32_t)bytes / 2, (cuuint32_t)width, (cuuint32_t)height, 1};
     const cuuint32_t every[4] = {1, 1, 1, 1};
-    return encode &&
-           encode(map, CU_TENSOR_MAP_DATA_TYPE_UINT16, 4, const_cast<void *>(data), dim, pitch, box, every,
-                  CU_TENSOR_MAP_INTERLEAVE_NONE, ck_tma_swizzle(bytes), CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                  CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+    return encode && encode(map, CU_TENSOR_MAP_DATA_TYPE_UINT16, 4, const_cast<void *>(data), dim, pitch, box, every,
+                            CU_TENSOR_MAP_INTERLEAVE_NONE, ck_tma_swizzle(bytes), CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                            CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
 bool make_maps(struct chain_params *p, const struct ck_conv_chain *a) {
@@ -194,14 +194,14 @@ cudaError_t ck_conv_chain(const struct ck_conv_chain *a, int multiprocessors, cu
     struct chain_params p = {};
     if (a->config < 0 || a->config >= ck_conv_chain_configs(a) || !make_plan(&p, a, a->config))
         return cudaErrorInvalidValue;
-    p.plan.grid      = p.plan.tiles < multiprocessors ? p.plan.tiles : multiprocessors;
-    p.coeffs         = a->coeffs;
-    p.next_coeffs    = a->next_coeffs;
-    p.first_w        = a->first_w;
-    p.first_coeffs   = a->first_coeffs;
-    p.to             = a->z;
-    p.add_signed     = a->add_signed;
-    p.early          = a->early;
+    p.plan.grid    = p.plan.tiles < multiprocessors ? p.plan.tiles : multiprocessors;
+    p.coeffs       = a->coeffs;
+    p.next_coeffs  = a->next_coeffs;
+    p.first_w      = a->first_w;
+    p.first_coeffs = a->first_coeffs;
+    p.to           = a->z;
+    p.add_signed   = a->add_signed;
+    p.early        = a->early;
     if (!make_maps(&p, a)) return cudaErrorNotSupported;
     switch (a->type) {
     case CK_PAIR_U8: return start_any<uint8_t>(&p, stream);

@@ -60,8 +60,8 @@ struct tiles {
 
 /* A tile of ROWS neighbouring pixels of a matrix [pixels][channels]. */
 struct pixel_tile {
-    int        first, pixels;
-    __device__ pixel_tile(const params &p, int tile) : first(tile * ROWS), pixels(p.pixels) {}
+    int                             first, pixels;
+    __device__                      pixel_tile(const params &p, int tile) : first(tile * ROWS), pixels(p.pixels) {}
     __device__ __forceinline__ void load(uint32_t to, const CUtensorMap *map, uint32_t bar, int column) const {
         ck_tma_load(to, map, bar, column, first);
     }
@@ -72,13 +72,13 @@ struct pixel_tile {
     __device__ __forceinline__ int pixel(int row) const { return first + row < pixels ? first + row : -1; }
 };
 
-/* Fills a worker's slots of y for a tile: the chunks' with add. Slots in which the worker will write z stay unchanged. */
+/* Fills a worker's slots of y for a tile with add. Slots in which the worker will write z stay unchanged. */
 template <typename Tile>
 __device__ __forceinline__ void load_add(const params &p, uint32_t shared, int worker, const Tile &tile,
                                          ck_ring_place &y) {
     const plan    &plan  = p.plan;
     const uint32_t y_bar = shared + (uint32_t)(plan.bar_at + 8 * (BAR_Y + worker * Y_SLOTS_MAX)), empty = 8 * BAR_FULL;
-    const uint32_t y_at  = shared + (uint32_t)(plan.y_at + worker * plan.y_slots * SLOT_BYTES);
+    const uint32_t y_at = shared + (uint32_t)(plan.y_at + worker * plan.y_slots * SLOT_BYTES);
     for (int i = 0; i < plan.chunks + p.z_panels; i++) {
         const uint32_t slot = y_bar + 8 * (uint32_t)y.at;
         ck_mbar_wait(slot + empty, y.parity ^ 1);
@@ -96,7 +96,7 @@ __device__ __forceinline__ void load_add(const params &p, uint32_t shared, int w
 __device__ __forceinline__ void load_x(const params &p, uint32_t shared, int worker) {
     const plan    &plan  = p.plan;
     const uint32_t x_bar = shared + (uint32_t)(plan.bar_at + 8 * (BAR_X + worker * X_SLOTS_MAX)), empty = 8 * BAR_FULL;
-    const uint32_t x_at  = shared + (uint32_t)(plan.x_at + worker * plan.x_slots * plan.x_bytes);
+    const uint32_t x_at = shared + (uint32_t)(plan.x_at + worker * plan.x_slots * plan.x_bytes);
     ck_ring_place  x, y;
     for (tiles t(plan, worker); t.more(); t.next()) {
         const pixel_tile tile(p, t.at);

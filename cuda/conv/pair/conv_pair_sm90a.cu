@@ -93,15 +93,15 @@ bool ck_conv_pair_supports(const struct ck_conv_pair *a) {
 cudaError_t ck_conv_pair(const struct ck_conv_pair *a, int multiprocessors, cudaStream_t stream) {
     struct params p = {};
     if (!make_plan(&p.plan, a)) return cudaErrorInvalidValue;
-    p.plan.grid      = p.plan.tiles < multiprocessors ? p.plan.tiles : multiprocessors;
-    p.coeffs         = a->coeffs;
-    p.next_coeffs    = a->next_coeffs;
-    p.to             = a->z;
-    p.pixels         = (int)a->pixels;
-    p.K              = (int)a->K;
-    p.z_panels       = size_of(a) == 1 ? 0 : (int)a->L * 2 / PANEL;
-    p.add_signed     = a->add_signed;
-    p.early          = a->early;
+    p.plan.grid   = p.plan.tiles < multiprocessors ? p.plan.tiles : multiprocessors;
+    p.coeffs      = a->coeffs;
+    p.next_coeffs = a->next_coeffs;
+    p.to          = a->z;
+    p.pixels      = (int)a->pixels;
+    p.K           = (int)a->K;
+    p.z_panels    = size_of(a) == 1 ? 0 : (int)a->L * 2 / PANEL;
+    p.add_signed  = a->add_signed;
+    p.early       = a->early;
     if (!make_maps(&p, a)) return cudaErrorNotSupported;
     switch (a->type) {
     case CK_PAIR_U8: return start_any<uint8_t>(&p, stream);

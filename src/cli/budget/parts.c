@@ -24,7 +24,7 @@ static void split_first(struct cr_program *p, const struct cr_op *op, int w, str
     const struct cr_tensor x = p->tensor[op->in[CR_IN_conv_pair_x]];
     const int              t =
         cr_tensor_add(p, "convolved", x.dtype, CR_REGION_POOL, x.dim[0], x.dim[1], x.dim[2], p->tensor[w].dim[0]);
-    *first                   = conv_op(next->kind, op->layer, p, w, 1, 1);
+    *first                    = conv_op(next->kind, op->layer, p, w, 1, 1);
     first->in[CR_IN_conv_x]   = op->in[CR_IN_conv_pair_x];
     first->in[CR_IN_conv_w]   = w;
     first->out[CR_OUT_conv_y] = t;

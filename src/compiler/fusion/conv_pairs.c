@@ -7,8 +7,8 @@
  *
  * In ResNets these are the last convolution of a bottleneck block, with the residual stream, and the first convolution
  * of the next block. y stays an output, because the next block adds it; but the second convolution need not read it
- * from memory. The 3x3 convolution in front of them joins the pair in a second round. Done where one kernel takes less time than two. Runs after cr_pass_sparsify, so that filters with a
- * sparsity pattern have their kernels already. */
+ * from memory. The 3x3 convolution in front of them joins the pair in a second round. Done where one kernel takes less
+ * time than two. Runs after cr_pass_sparsify, so that filters with a sparsity pattern have their kernels already. */
 #include "compiler/fusion/fusion.h"
 #include "compiler/passes.h"
 

@@ -1,6 +1,6 @@
 /* tests/unit/compiler/test_conv_pairs.c: the pass that joins two 1x1 convolutions in a row, and the 3x3 convolution in
- * front of them: which convolutions of ResNets it joins, in floating point and in 8 bits; equal logits; not where a device has no such kernel, where two
- * kernels are faster than one, or where a filter has a sparsity pattern. */
+ * front of them: which convolutions of ResNets it joins, in floating point and in 8 bits; equal logits; not where a
+ * device has no such kernel, where two kernels are faster than one, or where a filter has a sparsity pattern. */
 #include "compiler/cost_model.h"
 #include "compiler/passes.h"
 #include "core/rng.h"
@@ -10,7 +10,8 @@
 enum { BATCH = 2, CLASSES = 5, SIZE = 32 };
 
 /* Bottleneck blocks 2, 3: the pairs are 1.0 - 1.1, 1.1 - 2.0 (behind which the shortcut reads y too), 2.0 - 2.1 and
- * 2.1 - 2.2; the last block has no next one. The 3x3 convolution of 2.0 has stride 2, so three pairs have one in front. */
+ * 2.1 - 2.2; the last block has no next one. The 3x3 convolution of 2.0 has stride 2, so three pairs have one in
+ * front. */
 #define BOTTLENECKS                                                                                                    \
     "data.kind=synthetic", "data.image_size=32", "train.device=cpu", "model.arch=custom", "model.block=bottleneck",    \
         "model.depths=2,3", "model.widths=8,16", "model.stem=imagenet", "model.shortcut=B"

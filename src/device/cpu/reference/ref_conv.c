@@ -101,13 +101,13 @@ static void forward(struct cr_device *device, const struct ref_conv *v) {
 
 /* The 3x3 convolution in front of a pair; its result is in the workspace. Without one, the pair reads x. */
 static struct ref before_pair(struct cr_device *device, const struct cr_call *call) {
-    const struct ref      x = REF_IN(conv_pair, x), w = REF_IN(conv_pair, first_w);
-    struct ref_conv conv = {.x        = x,
-                            .w        = w,
-                            .y        = ref_scratch_like(&x, call->workspace),
-                            .stride   = 1,
-                            .pad      = 1,
-                            .epilogue = {.bias = REF_IN(conv_pair, first_bias), .relu = true}};
+    const struct ref x = REF_IN(conv_pair, x), w = REF_IN(conv_pair, first_w);
+    struct ref_conv  conv = {.x        = x,
+                             .w        = w,
+                             .y        = ref_scratch_like(&x, call->workspace),
+                             .stride   = 1,
+                             .pad      = 1,
+                             .epilogue = {.bias = REF_IN(conv_pair, first_bias), .relu = true}};
     if (!w.data) return x;
     conv.y.C     = w.N;
     conv.y.elems = x.elems / x.C * w.N;
