@@ -27,8 +27,9 @@ enum {
 /* t takes the place of the input of a pair of 1x1 convolutions. */
 struct chain_params : params {
     CUtensorMap  image, first; /* first: the 8-bit 3x3 filter */
+    CUtensorMap  shortcut, shortcut_w;
     const void  *first_w;
-    const float *first_coeffs;
+    const float *first_coeffs, *shortcut_bias;
     int          H, W, across, down; /* across, down: tiles of an image */
     int          row, wide;          /* of x in shared memory: bytes of a pixel, pixels of a row, HALO or more */
     int          image_slots, image_bytes, image_at, first_at;
@@ -89,10 +90,36 @@ __device__ __forceinline__ void load_images(const chain_params &p, uint32_t shar
     });
 }
 
-/* One thread fills a worker's slots of y with add. */
+/* One thread fills a worker's slots of y with add. With a shortcut it loads the tile of shortcut_x behind that of t. */
 __device__ __forceinline__ void load_adds(const chain_params &p, uint32_t shared, int worker) {
-    ck_ring_place y;
-    for (tiles t(p.plan, worker); t.more(); t.next()) load_add(p, shared, worker, box_tile(p, t.at), y);
+    const plan    &plan  = p.plan;
+    const uint32_t x_bar = shared + (uint32_t)(plan.bar_at + 8 * (BAR_X + worker * X_SLOTS_MAX));
+    ck_ring_place  x, y;
+    for (tiles t(plan, worker); t.more(); t.next()) {
+        const box_tile tile(p, t.at);
+        if (!p.add_given) {
+            const uint32_t bar = x_bar + 8 * (uint32_t)x.at;
+            ck_mbar_wait(bar + 8 * BAR_FULL, x.parity ^ 1);
+            ck_mbar_expect(bar, SLOT_BYTES);
+            tile.load(shared + (uint32_t)(plan.x_at + (worker * plan.x_slots + x.at) * plan.x_bytes + SLOT_BYTES),
+                      &p.shortcut, bar, 0);
+            x.next(plan.x_slots);
+        }
+        load_add(p, shared, worker, tile, y);
+    }
+}
+
+/* One thread loads the filters of both operands of y, in pieces that belong to a chunk of y, and next_w. */
+__device__ __forceinline__ void load_shortcut_filters(const chain_params &p, uint32_t shared) {
+    const plan    &plan = p.plan;
+    const uint32_t bar  = shared + (uint32_t)(plan.bar_at + 8 * BAR_W);
+    ck_mbar_expect(bar, (uint32_t)(plan.chunks * plan.filter_bytes));
+    for (int chunk = 0; chunk < plan.chunks; chunk++) {
+        const uint32_t to = shared + (uint32_t)(chunk * plan.filter_bytes);
+        ck_tma_load(to, &p.w, bar, 0, chunk * CHANNELS);
+        ck_tma_load(to + SLOT_BYTES, &p.shortcut_w, bar, 0, chunk * CHANNELS);
+        ck_tma_load(to + 2 * SLOT_BYTES, &p.next_w, bar, chunk * PANEL, 0);
+    }
 }
 
 /* One thread loads the 8-bit 3x3 filter. */

@@ -23,50 +23,64 @@ template <typename T, int L> struct registers {
 };
 
 #if CK_HAS_SM90A
-/* A full barrier counts one arrival, except that four warps write t; an empty one counts four warps. */
-__device__ __forceinline__ void init_barriers(uint32_t bars) {
+/* A full barrier counts one arrival, except that four warps write t, and one thread loads shortcut_x; an empty one counts
+ * four warps. */
+__device__ __forceinline__ void init_barriers(uint32_t bars, bool shortcut) {
     const int  i    = (int)threadIdx.x;
     const bool full = (i >= BAR_Y && i < BAR_FULL) || (i >= BAR_IMAGE && i < BAR_IMAGE_EMPTY);
     if (i >= BAR_CHAIN) return;
-    ck_mbar_init(bars + 8 * (uint32_t)i, full ? 1 : 4);
+    ck_mbar_init(bars + 8 * (uint32_t)i, full ? 1 : i < BAR_Y && shortcut ? 5 : 4);
     ck_mbar_init_fence();
 }
 
-template <typename T> __device__ __forceinline__ void load(const chain_params &p, uint32_t shared, int warp) {
+/* The biases of y's two operands are added. */
+template <typename T, int L, bool SHORTCUT>
+__device__ __forceinline__ void set_all_coeffs(const chain_params &p, uint32_t to) {
+    set_coeffs<T, L>(p, to);
+    if (SHORTCUT)
+        for (int i = (int)threadIdx.x; i < p.K; i += (int)blockDim.x)
+            ck_put4(to + 4 * (uint32_t)i, p.coeffs[i] + p.shortcut_bias[i]);
+}
+
+template <typename T, bool SHORTCUT>
+__device__ __forceinline__ void load(const chain_params &p, uint32_t shared, int warp) {
     if (warp < WORKERS) {
         load_adds(p, shared, warp);
     } else if (warp == WORKERS) {
         load_images(p, shared);
     } else {
         if (is_byte<T>) load_first(p, shared);
-        load_filters(p, shared, PANEL / (int)sizeof(T));
+        if (SHORTCUT)
+            load_shortcut_filters(p, shared);
+        else
+            load_filters(p, shared, PANEL / (int)sizeof(T));
     }
 }
 #endif
 
-template <typename T, int L>
+template <typename T, int L, bool SHORTCUT>
 __global__ void __launch_bounds__(THREADS, 1) conv_chain(const __grid_constant__ chain_params p) {
 #if CK_HAS_SM90A
     extern __shared__ __align__(1024) unsigned char memory[];
     const uint32_t                                  shared = ck_shared(memory);
     const int  group = (int)threadIdx.x / GROUP, warp = (int)threadIdx.x / 32 - 4 * (WORKERS + 1);
     const bool loads_filters = warp == 3;
-    init_barriers(shared + (uint32_t)p.plan.bar_at);
-    if (p.early) set_coeffs<T, L>(p, shared + (uint32_t)p.plan.coeffs_at);
+    init_barriers(shared + (uint32_t)p.plan.bar_at, SHORTCUT);
+    if (p.early) set_all_coeffs<T, L, SHORTCUT>(p, shared + (uint32_t)p.plan.coeffs_at);
     if (threadIdx.x == 0) ck_tma_prefetch(&p.image);
     if (threadIdx.x == 32) ck_tma_prefetch(&p.w);
     if (threadIdx.x == 64) ck_tma_prefetch(&p.next_w);
-    if (threadIdx.x == 96) ck_tma_prefetch(&p.add);
+    if (threadIdx.x == 96) ck_tma_prefetch(SHORTCUT ? &p.shortcut : &p.add);
     __syncthreads();
     if (!p.early) {
         ck_wait_for_last();
-        set_coeffs<T, L>(p, shared + (uint32_t)p.plan.coeffs_at);
+        set_all_coeffs<T, L, SHORTCUT>(p, shared + (uint32_t)p.plan.coeffs_at);
         __syncthreads();
     }
     if (group == WORKERS + 1) {
         ck_registers_decrease<registers<T, L>::LOAD>();
         if (!loads_filters) ck_begin_after_last();
-        if (threadIdx.x % 32 == 0) load<T>(p, shared, warp);
+        if (threadIdx.x % 32 == 0) load<T, SHORTCUT>(p, shared, warp);
     } else if (group == WORKERS) {
         if (is_byte<T>)
             ck_registers_decrease<registers<T, L>::FIRST>();
@@ -79,7 +93,7 @@ __global__ void __launch_bounds__(THREADS, 1) conv_chain(const __grid_constant__
     } else {
         if (registers<T, L>::WORK > 128) ck_registers_increase<registers<T, L>::WORK>();
         ck_begin_after_last();
-        worker<T, L, CHANNELS *(int)sizeof(T), box_tile, chain_params>(p, shared, group).run();
+        worker<T, L, CHANNELS *(int)sizeof(T), box_tile, chain_params, !SHORTCUT>(p, shared, group).run();
     }
 #else
     (void)p;
@@ -121,6 +135,7 @@ bool make_plan(struct chain_params *p, const struct ck_conv_chain *a, int config
     const int64_t across = (a->W + SIDE - 1) / SIDE, down = (a->H + SIDE - 1) / SIDE;
     const int     size = a->type == CK_PAIR_U8 ? 1 : 2;
     if (a->N < 1 || a->H < 1 || a->W < 1 || a->H > 65535 || a->W > 65535) return false;
+    if (a->shortcut && size == 1) return false;
     if (a->K < 64 || a->K > 4096 || a->K * size % PANEL || (a->L != 64 && a->L != 128)) return false;
     if (a->N >= INT32_MAX / 2 / (across * down * SIDE * SIDE)) return false;
     p->K                 = (int)a->K;
@@ -135,11 +150,11 @@ bool make_plan(struct chain_params *p, const struct ck_conv_chain *a, int config
     p->image_bytes       = rounded(HALO * p->wide * p->row, 1024);
     p->plan.L            = (int)a->L;
     p->plan.x_panel      = p->row;
-    p->plan.panels       = 1;
+    p->plan.panels       = a->shortcut ? 2 : 1;
     p->plan.chunks       = (int)a->K * size / PANEL;
-    p->plan.x_bytes      = ROWS * p->row;
+    p->plan.x_bytes      = p->plan.panels * ROWS * p->row;
     p->plan.x_slots      = configs[config].x_slots;
-    p->plan.filter_bytes = PANEL * CHANNELS + (int)a->L * PANEL;
+    p->plan.filter_bytes = p->plan.panels * PANEL * CHANNELS + (int)a->L * PANEL;
     p->plan.tiles        = (int)(a->N * across * down);
     return lay_out(p, size);
 }
@@ -159,10 +174,15 @@ bool map_boxes(CUtensorMap *map, const struct ck_conv_chain *a, const void *data
                             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
+bool map_shortcut(struct chain_params *p, const struct ck_conv_chain *a) {
+    return map_boxes(&p->shortcut, a, a->shortcut_x, p->row, PANEL, SIDE, SIDE) &&
+           ck_tma_byte_matrix(&p->shortcut_w, a->shortcut_w, a->K, p->row, PANEL, CHANNELS);
+}
+
 bool make_maps(struct chain_params *p, const struct ck_conv_chain *a) {
     const int size = a->type == CK_PAIR_U8 ? 1 : 2;
     return map_boxes(&p->image, a, a->x, p->row, p->row, p->wide, HALO) &&
-           map_boxes(&p->add, a, a->add, a->K * size, PANEL, SIDE, SIDE) &&
+           (a->shortcut ? map_shortcut(p, a) : map_boxes(&p->add, a, a->add, a->K * size, PANEL, SIDE, SIDE)) &&
            map_boxes(&p->y, a, a->y, a->K * size, PANEL, SIDE, SIDE) &&
            (size == 1 || map_boxes(&p->z, a, a->z, a->L * size, PANEL, SIDE, SIDE)) &&
            (size == 2 || ck_tma_byte_matrix(&p->first, a->first_w, CHANNELS, TAPS * CHANNELS, CHANNELS, CHANNELS)) &&
@@ -170,15 +190,17 @@ bool make_maps(struct chain_params *p, const struct ck_conv_chain *a) {
            ck_tma_byte_matrix(&p->next_w, a->next_w, a->L, a->K * size, PANEL, (int)a->L);
 }
 
-template <typename T, int L> cudaError_t start(const struct chain_params *p, cudaStream_t stream) {
-    const auto        kernel = conv_chain<T, L>;
+template <typename T, int L, bool SHORTCUT> cudaError_t start(const struct chain_params *p, cudaStream_t stream) {
+    const auto        kernel = conv_chain<T, L, SHORTCUT>;
     const cudaError_t error  = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, p->plan.bytes);
     if (error != cudaSuccess) return error;
     return ck_launch(kernel, dim3((unsigned)p->plan.grid), dim3(THREADS), (size_t)p->plan.bytes, stream, *p);
 }
 
 template <typename T> cudaError_t start_any(const struct chain_params *p, cudaStream_t stream) {
-    return p->plan.L == 64 ? start<T, 64>(p, stream) : start<T, 128>(p, stream);
+    if constexpr (sizeof(T) == 2)
+        if (!p->add_given) return p->plan.L == 64 ? start<T, 64, true>(p, stream) : start<T, 128, true>(p, stream);
+    return p->plan.L == 64 ? start<T, 64, false>(p, stream) : start<T, 128, false>(p, stream);
 }
 
 } // namespace
@@ -194,14 +216,16 @@ cudaError_t ck_conv_chain(const struct ck_conv_chain *a, int multiprocessors, cu
     struct chain_params p = {};
     if (a->config < 0 || a->config >= ck_conv_chain_configs(a) || !make_plan(&p, a, a->config))
         return cudaErrorInvalidValue;
-    p.plan.grid    = p.plan.tiles < multiprocessors ? p.plan.tiles : multiprocessors;
-    p.coeffs       = a->coeffs;
-    p.next_coeffs  = a->next_coeffs;
-    p.first_w      = a->first_w;
-    p.first_coeffs = a->first_coeffs;
-    p.to           = a->z;
-    p.add_signed   = a->add_signed;
-    p.early        = a->early;
+    p.plan.grid     = p.plan.tiles < multiprocessors ? p.plan.tiles : multiprocessors;
+    p.coeffs        = a->coeffs;
+    p.next_coeffs   = a->next_coeffs;
+    p.first_w       = a->first_w;
+    p.first_coeffs  = a->first_coeffs;
+    p.to            = a->z;
+    p.shortcut_bias = a->shortcut_bias;
+    p.add_given     = !a->shortcut;
+    p.add_signed    = a->add_signed;
+    p.early         = a->early;
     if (!make_maps(&p, a)) return cudaErrorNotSupported;
     switch (a->type) {
     case CK_PAIR_U8: return start_any<uint8_t>(&p, stream);

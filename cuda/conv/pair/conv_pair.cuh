@@ -35,7 +35,7 @@ struct params {
     const float *coeffs, *next_coeffs;
     void        *to; /* z */
     int          pixels, K, z_panels;
-    bool         add_signed, early;
+    bool         add_given, add_signed, early;
 };
 
 /* Barriers, 8 bytes each, from bar_at on. A full barrier counts one arrival, an empty one those of four warps. */
@@ -72,7 +72,8 @@ struct pixel_tile {
     __device__ __forceinline__ int pixel(int row) const { return first + row < pixels ? first + row : -1; }
 };
 
-/* Fills a worker's slots of y for a tile with add. Slots in which the worker will write z stay unchanged. */
+/* Fills a worker's slots of y for a tile with add, if it is given. Slots in which the worker will write z stay
+ * unchanged. */
 template <typename Tile>
 __device__ __forceinline__ void load_add(const params &p, uint32_t shared, int worker, const Tile &tile,
                                          ck_ring_place &y) {
@@ -82,7 +83,7 @@ __device__ __forceinline__ void load_add(const params &p, uint32_t shared, int w
     for (int i = 0; i < plan.chunks + p.z_panels; i++) {
         const uint32_t slot = y_bar + 8 * (uint32_t)y.at;
         ck_mbar_wait(slot + empty, y.parity ^ 1);
-        if (i < plan.chunks) {
+        if (i < plan.chunks && p.add_given) {
             ck_mbar_expect(slot, SLOT_BYTES);
             tile.load(y_at + (uint32_t)(y.at * SLOT_BYTES), &p.add, slot, i * PANEL);
         } else {

@@ -100,6 +100,7 @@ cudaError_t ck_conv_pair(const struct ck_conv_pair *a, int multiprocessors, cuda
     p.pixels      = (int)a->pixels;
     p.K           = (int)a->K;
     p.z_panels    = size_of(a) == 1 ? 0 : (int)a->L * 2 / PANEL;
+    p.add_given   = true;
     p.add_signed  = a->add_signed;
     p.early       = a->early;
     if (!make_maps(&p, a)) return cudaErrorNotSupported;

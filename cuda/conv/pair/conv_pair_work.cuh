@@ -69,8 +69,10 @@ template <typename T, int L> __device__ __forceinline__ void set_coeffs(const pa
     }
 }
 
-/* Tile: pixel_tile, or another division of the pixels with the same functions; Params: what it needs. */
-template <typename T, int L, int X_PANEL, typename Tile = pixel_tile, typename Params = params> struct worker {
+/* Tile: pixel_tile, or another division of the pixels with the same functions; Params: what it needs. ADD: y has a
+ * summand. */
+template <typename T, int L, int X_PANEL, typename Tile = pixel_tile, typename Params = params, bool ADD = true>
+struct worker {
     static constexpr int CHANNELS = PANEL / (int)sizeof(T);
     using Sum                     = typename std::conditional<is_byte<T>, int, float>::type;
 
@@ -187,8 +189,8 @@ template <typename T, int L, int X_PANEL, typename Tile = pixel_tile, typename P
             }
         }
     }
-    /* Writes 64 16-bit channels, rounded, to the current slot; with ADD plus what is there. */
-    template <bool ADD, int N>
+    /* Writes 64 16-bit channels, rounded, to the current slot; WITH_ADD: plus what is there. */
+    template <bool WITH_ADD, int N>
     __device__ __forceinline__ void finish_half(const Sum (&sums)[N], int from, uint32_t bias_at) const {
 #pragma unroll
         for (int j = 0; j < 8; j++) {
@@ -197,7 +199,7 @@ template <typename T, int L, int X_PANEL, typename Tile = pixel_tile, typename P
             for (int half = 0; half < 2; half++) {
                 const uint32_t at = place(warp * 16 + lane / 4 + half * 8, j) + (uint32_t)(lane % 4 * 4);
                 float low = sums[from + 4 * j + 2 * half] + bias.x, high = sums[from + 4 * j + 2 * half + 1] + bias.y;
-                if (ADD) {
+                if (WITH_ADD) {
                     const float2 a = ck_pair<T>(ck_get4(at));
                     low += a.x;
                     high += a.y;
@@ -255,7 +257,7 @@ template <typename T, int L, int X_PANEL, typename Tile = pixel_tile, typename P
                 else
                     finish_first_bytes<false>(chunk);
             } else
-                finish_half<true>(first, 0, coeffs + (uint32_t)(4 * CHANNELS * chunk));
+                finish_half<ADD>(first, 0, coeffs + (uint32_t)(4 * CHANNELS * chunk));
             store(&p.y, chunk * PANEL, tile);
             multiply_second(filter, chunk);
             held = y.at;
