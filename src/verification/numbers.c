@@ -75,6 +75,7 @@ static double reduction(const struct cr_program *p, const struct cr_op *op, int 
     case CR_OP_conv_pair: /* the terms of t lead to y, and those of y to z */
         return (double)dim(p, in[CR_IN_conv_pair_w], 3) + 2 +
                (in[CR_IN_conv_pair_first_w] < 0 ? 0 : 9 * (double)dim(p, in[CR_IN_conv_pair_x], 3) + 1) +
+               (in[CR_IN_conv_pair_shortcut_w] < 0 ? 0 : (double)dim(p, in[CR_IN_conv_pair_shortcut_w], 3) + 1) +
                (slot == CR_OUT_conv_pair_z ? (double)dim(p, in[CR_IN_conv_pair_next_w], 3) + 1 : 0);
     case CR_OP_channel_conv:
     case CR_OP_channel_conv_dgrad: return (double)dim(p, in[1], 3);

@@ -192,11 +192,32 @@ static cr_status round_first(const struct cr_verify_values *v, struct cr_verify_
     return CR_OK;
 }
 
+/* The convolution of the shortcut may be rounded before it is added. */
+static cr_status round_shortcut(const struct cr_verify_values *v, struct cr_verify_expected *e) {
+    enum { Y = CR_OUT_conv_pair_y };
+    const struct cr_tensor *y = tensor_of(v->original, v->op->out[Y]);
+    const double           *x = v->in[CR_IN_conv_pair_shortcut_x], *w = v->in[CR_IN_conv_pair_shortcut_w],
+                 *bias = v->in[CR_IN_conv_pair_shortcut_bias];
+    const int64_t K = y->dim[3], C = tensor_of(v->original, v->op->in[CR_IN_conv_pair_shortcut_w])->dim[3];
+    if (!e->slack[Y]) CR_TRY(cr_verify_array(e, Y, &e->slack[Y]));
+    for (int64_t i = 0; i < e->elems[Y]; i++) {
+        double sum = bias[i % K], scale = fabs(sum);
+        for (int64_t c = 0; c < C; c++) {
+            sum += x[i / K * C + c] * w[i % K * C + c];
+            scale += fabs(x[i / K * C + c] * w[i % K * C + c]);
+        }
+        if (scale >= cr_verify_largest(y->dtype)) e->scale[Y][i] = CR_VERIFY_UNUSED;
+        if (isfinite(sum)) e->slack[Y][i] += cr_verify_half_ulp(y->dtype, 2 * fabs(sum));
+    }
+    return CR_OK;
+}
+
 /* z reads y, which is rounded to its type. A pixel of y that may overflow makes its pixel of z unknown. */
 cr_status cr_verify_epilogue_conv_pair(const struct cr_verify_values *v, struct cr_verify_expected *e) {
     enum { Y = CR_OUT_conv_pair_y, Z = CR_OUT_conv_pair_z };
     const bool first = v->op->in[CR_IN_conv_pair_first_w] >= 0;
     if (first) CR_TRY(round_first(v, e));
+    if (v->op->in[CR_IN_conv_pair_shortcut_w] >= 0) CR_TRY(round_shortcut(v, e));
     const struct cr_tensor *y    = tensor_of(v->original, v->op->out[Y]);
     const double           *next = v->in[CR_IN_conv_pair_next_w];
     const int64_t           K = y->dim[3], L = e->elems[Z] / (e->elems[Y] / K);
@@ -204,9 +225,10 @@ cr_status cr_verify_epilogue_conv_pair(const struct cr_verify_values *v, struct 
     for (int64_t i = 0; i < e->elems[Z]; i++) {
         const double *want = e->want[Y] + i / L * K, *scale = e->scale[Y] + i / L * K, *w = next + i % L * K;
         for (int64_t k = 0; k < K; k++) {
-            const double before = first ? e->slack[Y][i / L * K + k] : 0;
+            const double before = e->slack[Y] ? e->slack[Y][i / L * K + k] : 0;
             if (scale[k] >= cr_verify_largest(y->dtype) || scale[k] == CR_VERIFY_UNUSED)
                 e->scale[Z][i] = CR_VERIFY_UNUSED;
+            if (before > 0 && !isfinite(w[k])) e->scale[Z][i] = CR_VERIFY_UNUSED; /* y may be 0 or not */
             if (isfinite(want[k]) && isfinite(w[k]))
                 e->slack[Z][i] += fabs(w[k]) * (cr_verify_half_ulp(y->dtype, 2 * fabs(want[k])) + before);
         }

@@ -310,7 +310,9 @@ static void list_all(struct checkops_list *list) {
     list_quant(list);
     list_convs(list, CR_OP_conv, FLAGS(0));
     list_variants(list, CR_OP_conv_pair, TABLE(pairs), FLAGS(0));
-    list_variants(list, CR_OP_conv_pair, TABLE(chains), FLAGS(CHECKOPS_TWO)); /* TWO: after a 3x3 convolution */
+    /* TWO: after a 3x3 convolution; BIAS: with a shortcut */
+    list_variants(list, CR_OP_conv_pair, TABLE(chains),
+                  FLAGS(CHECKOPS_TWO, CHECKOPS_BIAS, CHECKOPS_TWO | CHECKOPS_BIAS));
     list_variants(list, CR_OP_conv_pool, TABLE(pooled), FLAGS(0));
     list_convs(list, CR_OP_conv_dgrad, FLAGS(0));
     list_convs(list, CR_OP_conv_wgrad, FLAGS(0, CHECKOPS_ACCUMULATE));

@@ -12,19 +12,26 @@
 
 static struct ck_conv_chain half_chain_of(const struct cr_program *p, const struct cr_op *op) {
     const struct cr_tensor *x = IN(x);
-    return (struct ck_conv_chain){.type   = x->dtype == CR_F16 ? CK_PAIR_F16 : CK_PAIR_BF16,
-                                  .N      = x->dim[0],
-                                  .H      = x->dim[1],
-                                  .W      = x->dim[2],
-                                  .K      = IN(w)->dim[0],
-                                  .L      = IN(next_w)->dim[0],
-                                  .config = op->algo};
+    return (struct ck_conv_chain){.type     = x->dtype == CR_F16 ? CK_PAIR_F16 : CK_PAIR_BF16,
+                                  .N        = x->dim[0],
+                                  .H        = x->dim[1],
+                                  .W        = x->dim[2],
+                                  .K        = IN(w)->dim[0],
+                                  .L        = IN(next_w)->dim[0],
+                                  .shortcut = op->in[CR_IN_conv_pair_shortcut_w] >= 0,
+                                  .config   = op->algo};
+}
+
+static bool summand_fits(const struct cr_program *p, const struct cr_op *op, enum cr_dtype dtype) {
+    if (op->in[CR_IN_conv_pair_add] >= 0) return IN(add)->dtype == dtype && op->in[CR_IN_conv_pair_shortcut_w] < 0;
+    return IN(shortcut_x)->dtype == dtype && IN(shortcut_w)->dtype == dtype && IN(shortcut_bias)->dtype == CR_F32 &&
+           IN(shortcut_x)->dim[3] == CK_CONV_CHAIN_CHANNELS;
 }
 
 static bool types_fit(const struct cr_program *p, const struct cr_op *op, enum cr_dtype dtype) {
-    return IN(x)->dtype == dtype && IN(first_w)->dtype == dtype && IN(w)->dtype == dtype && IN(add)->dtype == dtype &&
-           IN(next_w)->dtype == dtype && IN(first_bias)->dtype == CR_F32 && IN(bias)->dtype == CR_F32 &&
-           IN(next_bias)->dtype == CR_F32;
+    return IN(x)->dtype == dtype && IN(first_w)->dtype == dtype && IN(w)->dtype == dtype &&
+           summand_fits(p, op, dtype) && IN(next_w)->dtype == dtype && IN(first_bias)->dtype == CR_F32 &&
+           IN(bias)->dtype == CR_F32 && IN(next_bias)->dtype == CR_F32;
 }
 
 static int half_configs(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
@@ -55,6 +62,9 @@ static cr_status half_launch(struct cr_device *device, const struct cr_call *cal
     a.add                  = call->in[CR_IN_conv_pair_add];
     a.next_w               = call->in[CR_IN_conv_pair_next_w];
     a.next_coeffs          = call->in[CR_IN_conv_pair_next_bias];
+    a.shortcut_x           = call->in[CR_IN_conv_pair_shortcut_x];
+    a.shortcut_w           = call->in[CR_IN_conv_pair_shortcut_w];
+    a.shortcut_bias        = call->in[CR_IN_conv_pair_shortcut_bias];
     a.y                    = call->out[CR_OUT_conv_pair_y];
     a.z                    = call->out[CR_OUT_conv_pair_z];
     a.early                = call->op->attr.conv.early_filter;

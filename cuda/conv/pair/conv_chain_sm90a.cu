@@ -23,8 +23,8 @@ template <typename T, int L> struct registers {
 };
 
 #if CK_HAS_SM90A
-/* A full barrier counts one arrival, except that four warps write t, and one thread loads shortcut_x; an empty one counts
- * four warps. */
+/* A full barrier counts one arrival, except that four warps write t and one thread loads shortcut_x. An empty barrier
+ * counts four warps. */
 __device__ __forceinline__ void init_barriers(uint32_t bars, bool shortcut) {
     const int  i    = (int)threadIdx.x;
     const bool full = (i >= BAR_Y && i < BAR_FULL) || (i >= BAR_IMAGE && i < BAR_IMAGE_EMPTY);

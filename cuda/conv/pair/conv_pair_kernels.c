@@ -20,7 +20,7 @@ static struct ck_conv_pair half_pair_of(const struct cr_program *p, const struct
 static bool half_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
                          enum cr_dtype dtype) {
     const struct ck_conv_pair a = half_pair_of(p, op);
-    return cuda_of(device)->cc == 90 && op->in[CR_IN_conv_pair_first_w] < 0 &&
+    return cuda_of(device)->cc == 90 && op->in[CR_IN_conv_pair_first_w] < 0 && op->in[CR_IN_conv_pair_add] >= 0 &&
            cuda_in(p, op, CR_IN_conv_pair_x)->dtype == dtype && cuda_in(p, op, CR_IN_conv_pair_w)->dtype == dtype &&
            cuda_in(p, op, CR_IN_conv_pair_add)->dtype == dtype &&
            cuda_in(p, op, CR_IN_conv_pair_next_w)->dtype == dtype &&

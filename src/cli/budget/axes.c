@@ -18,6 +18,7 @@ static int64_t size_of(const struct cr_tensor *t, enum cr_channel_axis axis) {
 /* The filter slots of ops that compute a convolution, and the slots of the results; returns their number. CR_NONE: the
  * result is not stored. */
 static int filters_of(const struct cr_op *op, int in[CR_BUDGET_OP_LAYERS], int out[CR_BUDGET_OP_LAYERS]) {
+    int count = 2; /* of a pair */
     switch (op->kind) {
     case CR_OP_conv:
     case CR_OP_group_conv: in[0] = CR_IN_conv_w, out[0] = CR_OUT_conv_y; return 1;
@@ -27,8 +28,9 @@ static int filters_of(const struct cr_op *op, int in[CR_BUDGET_OP_LAYERS], int o
     case CR_OP_conv_pair:
         in[0] = CR_IN_conv_pair_w, out[0] = CR_OUT_conv_pair_y;
         in[1] = CR_IN_conv_pair_next_w, out[1] = CR_OUT_conv_pair_z;
-        in[2] = CR_IN_conv_pair_first_w, out[2] = CR_NONE;
-        return op->in[CR_IN_conv_pair_first_w] < 0 ? 2 : 3;
+        if (op->in[CR_IN_conv_pair_first_w] >= 0) in[count] = CR_IN_conv_pair_first_w, out[count++] = CR_NONE;
+        if (op->in[CR_IN_conv_pair_shortcut_w] >= 0) in[count] = CR_IN_conv_pair_shortcut_w, out[count++] = CR_NONE;
+        return count;
     case CR_OP_qconv_pair:
         in[0] = CR_IN_qconv_pair_w, out[0] = CR_OUT_qconv_pair_y;
         in[1] = CR_IN_qconv_pair_next_w, out[1] = CR_OUT_qconv_pair_z;

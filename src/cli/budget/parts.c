@@ -3,7 +3,7 @@
  * program has the parts. See cli/budget/budget.h. */
 #include "cli/budget/budget.h"
 
-enum { PARTS_MAX = 3 };
+enum { PARTS_MAX = 4 };
 
 /* The slots that split_first uses for both kinds. */
 _Static_assert((int)CR_IN_conv_pair_x == (int)CR_IN_qconv_pair_x && (int)CR_IN_conv_x == (int)CR_IN_qconv_x &&
@@ -31,6 +31,20 @@ static void split_first(struct cr_program *p, const struct cr_op *op, int w, str
     next->in[CR_IN_conv_x]    = t;
 }
 
+/* The convolution in the place of the pair's summand. Adds a tensor for its result. */
+static void split_shortcut(struct cr_program *p, const struct cr_op *op, struct cr_op *shortcut, struct cr_op *pair) {
+    const int              w = op->in[CR_IN_conv_pair_shortcut_w];
+    const struct cr_tensor y = p->tensor[op->out[CR_OUT_conv_pair_y]];
+    const int t = cr_tensor_add(p, "shortcut", y.dtype, CR_REGION_POOL, y.dim[0], y.dim[1], y.dim[2], y.dim[3]);
+    *shortcut   = conv_op(CR_OP_conv, op->layer, p, w, 1, 0);
+    shortcut->attr.conv.relu      = false;
+    shortcut->in[CR_IN_conv_x]    = op->in[CR_IN_conv_pair_shortcut_x];
+    shortcut->in[CR_IN_conv_w]    = w;
+    shortcut->in[CR_IN_conv_bias] = op->in[CR_IN_conv_pair_shortcut_bias];
+    shortcut->out[CR_OUT_conv_y]  = t;
+    pair->in[CR_IN_conv_add]      = t;
+}
+
 static int split_conv_pair(struct cr_program *p, const struct cr_op *op, struct cr_op part[PARTS_MAX]) {
     const int w = op->in[CR_IN_conv_pair_w], next = op->in[CR_IN_conv_pair_next_w];
     part[0]                     = conv_op(CR_OP_conv, op->layer, p, w, 1, 0);
@@ -44,10 +58,12 @@ static int split_conv_pair(struct cr_program *p, const struct cr_op *op, struct 
     part[1].in[CR_IN_conv_w]    = next;
     part[1].in[CR_IN_conv_bias] = op->in[CR_IN_conv_pair_next_bias];
     part[1].out[CR_OUT_conv_y]  = op->out[CR_OUT_conv_pair_z];
-    if (op->in[CR_IN_conv_pair_first_w] < 0) return 2;
-    split_first(p, op, op->in[CR_IN_conv_pair_first_w], &part[2], &part[0]);
-    part[2].in[CR_IN_conv_bias] = op->in[CR_IN_conv_pair_first_bias];
-    return 3;
+    int parts                   = 2;
+    if (op->in[CR_IN_conv_pair_shortcut_w] >= 0) split_shortcut(p, op, &part[parts++], &part[0]);
+    if (op->in[CR_IN_conv_pair_first_w] < 0) return parts;
+    split_first(p, op, op->in[CR_IN_conv_pair_first_w], &part[parts], &part[0]);
+    part[parts].in[CR_IN_conv_bias] = op->in[CR_IN_conv_pair_first_bias];
+    return parts + 1;
 }
 
 static int split_qconv_pair(struct cr_program *p, const struct cr_op *op, struct cr_op part[PARTS_MAX]) {

@@ -7,8 +7,9 @@
  *
  * In ResNets these are the last convolution of a bottleneck block, with the residual stream, and the first convolution
  * of the next block. y stays an output, because the next block adds it; but the second convolution need not read it
- * from memory. The 3x3 convolution in front of them joins the pair in a second round. Done where one kernel takes less
- * time than two. Runs after cr_pass_sparsify, so that filters with a sparsity pattern have their kernels already. */
+ * from memory. The 3x3 convolution in front of them joins the pair in a second round, and then the convolution of a
+ * shortcut, which writes the pair's summand. Done where one kernel takes less time than two. Runs after
+ * cr_pass_sparsify, so that filters with a sparsity pattern have their kernels already. */
 #include "compiler/fusion/fusion.h"
 #include "compiler/passes.h"
 
@@ -126,12 +127,38 @@ static void join_first(struct cr_edit *edit, const struct cr_cost_model *cost_mo
     cr_edit_replace(edit, root, &op);
 }
 
+/* The convolution of a shortcut: 1x1, without ReLU. */
+static bool is_shortcut(const struct cr_program *p, const struct cr_op *op) {
+    const struct cr_conv_attr *a = &op->attr.conv;
+    const struct cr_tensor    *w = &p->tensor[op->in[W]];
+    return w->dim[1] == 1 && w->dim[2] == 1 && a->stride == 1 && a->pad == 0 && !a->relu && is_plain_conv(op, false);
+}
+
+/* Joins the pair at `root` with the convolution that writes its summand. */
+static void join_shortcut(struct cr_edit *edit, const struct cr_cost_model *cost_model, int root) {
+    const struct cr_op *pair   = cr_fuse_op(edit, root);
+    const int           writer = cr_edit_private_writer(edit, pair->in[CR_IN_conv_pair_add], CR_OP_conv);
+    if (writer == CR_NONE || !is_shortcut(edit->program, cr_fuse_op(edit, writer))) return;
+    if (!cr_fuse_same_stream(edit, writer, root) || !cr_edit_can_move(edit, writer, root)) return;
+    const struct cr_op *conv             = cr_fuse_op(edit, writer);
+    struct cr_op        op               = *pair;
+    op.in[CR_IN_conv_pair_add]           = CR_NONE;
+    op.in[CR_IN_conv_pair_shortcut_x]    = conv->in[CR_IN_conv_x];
+    op.in[CR_IN_conv_pair_shortcut_w]    = conv->in[CR_IN_conv_w];
+    op.in[CR_IN_conv_pair_shortcut_bias] = conv->in[CR_IN_conv_bias];
+    if (!cr_fuse_accepted(edit, cost_model, &op) || !is_no_slower(edit, cost_model, conv, pair, &op)) return;
+    cr_edit_remove(edit, writer);
+    cr_edit_replace(edit, root, &op);
+}
+
 static cr_status join_firsts(struct cr_program *program, const struct cr_cost_model *cost_model) {
     struct cr_edit edit;
     CR_TRY(cr_edit_open(&edit, program));
     for (int i = 0; i < program->ops; i++)
         if (!edit.removed[i] && (program->op[i].kind == CR_OP_conv_pair || program->op[i].kind == CR_OP_qconv_pair))
             join_first(&edit, cost_model, i);
+    for (int i = 0; i < program->ops; i++)
+        if (!edit.removed[i] && program->op[i].kind == CR_OP_conv_pair) join_shortcut(&edit, cost_model, i);
     const cr_status status = cr_edit_finish(&edit);
     cr_edit_close(&edit);
     return status;

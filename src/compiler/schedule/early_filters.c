@@ -5,7 +5,7 @@
  * one of them may launch nothing. */
 #include "compiler/passes.h"
 
-enum { OPS_BEFORE = 2, INPUTS_MAX = 6 };
+enum { OPS_BEFORE = 2, INPUTS_MAX = 8 };
 
 /* Stores the ids of the filters and coefficients of an op, CR_NONE for absent ones. Returns their number. A qconv
  * without a packed filter packs it itself, so it has nothing to read early. */
@@ -22,7 +22,9 @@ static int early_inputs(const struct cr_op *op, int ids[INPUTS_MAX]) {
         ids[3] = op->in[CR_IN_conv_pair_next_bias];
         ids[4] = op->in[CR_IN_conv_pair_first_w];
         ids[5] = op->in[CR_IN_conv_pair_first_bias];
-        return ids[4] < 0 ? 4 : 6;
+        ids[6] = op->in[CR_IN_conv_pair_shortcut_w];
+        ids[7] = op->in[CR_IN_conv_pair_shortcut_bias];
+        return ids[4] < 0 ? 4 : ids[6] < 0 ? 6 : 8;
     case CR_OP_conv_grad: ids[0] = op->in[CR_IN_conv_grad_w]; return 1;
     case CR_OP_qconv:
         ids[0] = op->in[CR_IN_qconv_packed];
