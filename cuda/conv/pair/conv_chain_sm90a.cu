@@ -15,7 +15,11 @@ enum { THREADS = (WORKERS + 2) * GROUP };
 
 /* Registers of a thread: a multiprocessor has 512 for four threads of different warpgroups. */
 template <typename T, int L> struct registers {
-    static constexpr int FIRST = sizeof(T) == 1 ? 104 : 208, WORK = sizeof(T) == 1 ? 192 : 136, LOAD = 24;
+    static constexpr int FIRST = sizeof(T) == 1 ? 104 : 208,
+                         WORK  = sizeof(T) == 1 ? 192
+                                 : L == 128     ? 136
+                                                : 128,
+                         LOAD  = 24;
 };
 
 #if CK_HAS_SM90A
@@ -89,9 +93,7 @@ __global__ void __launch_bounds__(THREADS, 1) conv_chain(const __grid_constant__
     } else {
         if (registers<T, L>::WORK > 128) ck_registers_increase<registers<T, L>::WORK>();
         ck_begin_after_last();
-        worker<T, L, CHANNELS *(int)sizeof(T), !is_byte<T> && L == 64, box_tile, chain_params, !SHORTCUT>(p, shared,
-                                                                                                          group)
-            .run();
+        worker<T, L, CHANNELS *(int)sizeof(T), box_tile, chain_params, !SHORTCUT>(p, shared, group).run();
     }
 #else
     (void)p;

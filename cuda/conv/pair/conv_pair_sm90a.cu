@@ -48,7 +48,7 @@ __global__ void __launch_bounds__((1 + WORKERS) * GROUP, 1) conv_pair(const __gr
         }
     } else {
         ck_registers_increase<232>();
-        worker<T, L, X_PANEL, !is_byte<T>>(p, shared, group).run();
+        worker<T, L, X_PANEL>(p, shared, group).run();
     }
 #else
     (void)p;

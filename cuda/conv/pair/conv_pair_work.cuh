@@ -70,14 +70,11 @@ template <typename T, int L> __device__ __forceinline__ void set_coeffs(const pa
 }
 
 /* Tile: pixel_tile, or another division of the pixels with the same functions; Params: what it needs. ADD: y has a
- * summand. AHEAD: the products of the next chunk of y are computed while this one is added, rounded and stored (16 bits
- * only). */
-template <typename T, int L, int X_PANEL, bool AHEAD, typename Tile = pixel_tile, typename Params = params,
-          bool ADD = true>
+ * summand. */
+template <typename T, int L, int X_PANEL, typename Tile = pixel_tile, typename Params = params, bool ADD = true>
 struct worker {
-    static constexpr int CHANNELS     = PANEL / (int)sizeof(T);
-    static constexpr int CHUNKS_AHEAD = 4, PANELS_AHEAD = ADD ? 1 : 2; /* of 256 channels of y, and 64 of x */
-    using Sum = typename std::conditional<is_byte<T>, int, float>::type;
+    static constexpr int CHANNELS = PANEL / (int)sizeof(T);
+    using Sum                     = typename std::conditional<is_byte<T>, int, float>::type;
 
     const Params &p;
     const plan   &plan;
@@ -86,7 +83,7 @@ struct worker {
     float         add_scale;
     ck_ring_place x, y;
     int           held; /* slot of y that the previous chunk occupies, or -1 */
-    Sum           first[CHANNELS / 2], ahead[AHEAD ? CHANNELS / 2 : 1], second[L / 2];
+    Sum           first[CHANNELS / 2], second[L / 2];
 
     __device__ worker(const Params &params_, uint32_t shared_, int me_)
         : p(params_), plan(params_.plan), me(me_), warp((int)threadIdx.x / 32 % 4), lane((int)threadIdx.x % 32),
@@ -125,22 +122,17 @@ struct worker {
         }
     }
 
-    /* sums = x * w of a chunk; not yet complete. PANELS: of x, or 0 when the plan says how many. */
-    template <int PANELS>
-    __device__ __forceinline__ void start_first(Sum (&sums)[CHANNELS / 2], uint32_t filter) const {
+    /* first = x * w of the chunk */
+    __device__ __forceinline__ void multiply_first(uint32_t filter) {
         const uint32_t rows = x_at + (uint32_t)(x.at * plan.x_bytes);
         ck_wgmma_fence();
-        for (int i = 0; i < (PANELS ? PANELS : plan.panels); i++)
+        for (int i = 0; i < plan.panels; i++)
 #pragma unroll
             for (int k = 0; k < X_PANEL / 32; k++)
-                multiply<T, CHANNELS>(sums, ck_operand_rows<X_PANEL>(rows + (uint32_t)(i * ROWS * X_PANEL)) + 2 * k,
+                multiply<T, CHANNELS>(first, ck_operand_rows<X_PANEL>(rows + (uint32_t)(i * ROWS * X_PANEL)) + 2 * k,
                                       ck_operand_rows<X_PANEL>(filter + (uint32_t)(i * CHANNELS * X_PANEL)) + 2 * k,
                                       i + k);
         ck_wgmma_commit();
-    }
-    /* first = x * w of the chunk */
-    __device__ __forceinline__ void multiply_first(uint32_t filter) {
-        start_first<0>(first, filter);
         ck_wgmma_wait<0>();
         ck_wgmma_hold(first);
         ck_wgmma_hold(second);
@@ -280,53 +272,9 @@ struct worker {
             finish_second_half(tile);
     }
 
-    /* Chunk CHUNK, whose products are being summed in `now`. The tensor cores finish products in the order of their
-     * start: `now`, those of z with the chunk before, and those of the next chunk. The compiler must see that each sum
-     * is complete when it is read, so nothing here depends on numbers at run time. */
-    template <int CHUNK>
-    __device__ __forceinline__ void run_chunk(const Tile &tile, Sum (&now)[CHANNELS / 2], Sum (&next)[CHANNELS / 2]) {
-        constexpr bool more   = CHUNK + 1 < CHUNKS_AHEAD;
-        const uint32_t filter = shared + (uint32_t)(CHUNK * plan.filter_bytes);
-        if (more) start_first<PANELS_AHEAD>(next, filter + (uint32_t)plan.filter_bytes);
-        ck_wgmma_wait<(more ? 1 : 0) + (CHUNK > 0 ? 1 : 0)>();
-        ck_wgmma_hold(now);
-        if (!more) {
-            release(x_bar + 8 * (uint32_t)x.at);
-            x.next(plan.x_slots);
-        }
-        ck_mbar_wait(y_bar + 8 * (uint32_t)y.at, y.parity);
-        finish_half<ADD>(now, 0, coeffs + (uint32_t)(4 * CHANNELS * CHUNK));
-        store(&p.y, CHUNK * PANEL, tile);
-        multiply_second(filter, CHUNK);
-        ck_wgmma_wait<more ? 2 : 1>();
-        release_held<1>();
-        held = y.at;
-        y.next(plan.y_slots);
-    }
-    __device__ __forceinline__ void run_tile_ahead(const Tile &tile) {
-        ck_mbar_wait(x_bar + 8 * (uint32_t)x.at, x.parity);
-        start_first<PANELS_AHEAD>(first, shared);
-        run_chunk<0>(tile, first, ahead);
-        run_chunk<1>(tile, ahead, first);
-        run_chunk<2>(tile, first, ahead);
-        run_chunk<3>(tile, ahead, first);
-        ck_wgmma_wait<0>();
-        ck_wgmma_hold(second);
-        release_held<0>();
-        finish_second_half(tile);
-    }
-
     __device__ __forceinline__ void run() {
         ck_mbar_wait(shared + (uint32_t)plan.bar_at + 8 * BAR_W, 0);
-        for (tiles t(plan, me); t.more(); t.next()) {
-            if constexpr (AHEAD) {
-                if (plan.chunks == CHUNKS_AHEAD && plan.panels == PANELS_AHEAD) {
-                    run_tile_ahead(Tile(p, t.at));
-                    continue;
-                }
-            }
-            run_tile(Tile(p, t.at));
-        }
+        for (tiles t(plan, me); t.more(); t.next()) run_tile(Tile(p, t.at));
         if (leads()) ck_bulk_wait<0>();
     }
 };
