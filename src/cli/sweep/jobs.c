@@ -128,18 +128,8 @@ static cr_status loop(struct cr_sweep *sweep, const char *config, const sigset_t
             cr_log(CR_LOG_INFO, "sweep: stopping %d runs after a checkpoint", running(sweep, got));
         }
         for (pid_t process; (process = waitpid(-1, &how, WNOHANG)) > 0;)
-            if (process == sweep->mps.process)
-                sweep->mps.process = 0;
-            else
-                ended(sweep, process, how, *signal_taken != 0 || status != CR_OK);
+            ended(sweep, process, how, *signal_taken != 0 || status != CR_OK);
     }
-}
-
-/* True if processes of this sweep compute on a GPU at the same time. */
-static bool shares_gpu(const struct cr_sweep *sweep) {
-    int runs = 0;
-    for (int i = 0; i < sweep->runs; i++) runs += !sweep->run[i].cpu;
-    return CR_MIN(sweep->jobs, runs) > 1;
 }
 
 cr_status cr_sweep_execute(struct cr_sweep *sweep, const char *config, int *signal_taken) {
@@ -152,11 +142,9 @@ cr_status cr_sweep_execute(struct cr_sweep *sweep, const char *config, int *sign
     sigaddset(&set, SIGTERM);
     sigaddset(&set, SIGCHLD);
     sigaction(SIGCHLD, &standard, &old);
-    if (shares_gpu(sweep)) cr_sweep_mps_start(&sweep->mps);
     sigprocmask(SIG_BLOCK, &set, &mask);
     cr_status status = loop(sweep, config, &set, &mask, signal_taken);
     sigprocmask(SIG_SETMASK, &mask, NULL);
-    cr_sweep_mps_stop(&sweep->mps);
     sigaction(SIGCHLD, &old, NULL);
     return status;
 }

@@ -23,17 +23,10 @@ struct cr_sweep_run {
     int64_t             threads;
     int                 process, code; /* process id while running; exit code of an ended run */
 };
-/* NVIDIA's Multi-Process Service, which lets processes compute on a GPU at the same time. All zero: not started. */
-struct cr_sweep_mps {
-    int  process;
-    char folder[96]; /* of its sockets and logs */
-};
-
 struct cr_sweep {
     struct cr_sweep_run *run; /* [runs] */
     int                  runs, overrides, varied;
     int                  jobs;  /* runs at once */
-    struct cr_sweep_mps  mps;
     char                *root;  /* folder of the run folders */
     struct cr_arena      arena; /* owns all strings and arrays */
 };
@@ -45,11 +38,5 @@ CR_MUST cr_status cr_sweep_expand(const struct cr_args *args, struct cr_sweep *s
 /* cli/sweep/jobs.c: runs what waits, at most `jobs` at once. SIGINT and SIGTERM are forwarded to the runs, and no other
  * run starts; *signal_taken is then the signal. A failed run gets the state CR_SWEEP_FAILED and is no error here. */
 CR_MUST cr_status cr_sweep_execute(struct cr_sweep *sweep, const char *config, int *signal_taken);
-/* cli/sweep/mps.c: starts the service, and sets the environment variables by which processes that start later find it.
- * Without the service (not installed, no permission) the runs take turns, and a line says so. Nothing happens when the
- * environment names a service or the machine has one. cr_sweep_mps_stop ends it after the last run; without a started
- * service it does nothing. */
-void cr_sweep_mps_start(struct cr_sweep_mps *mps);
-void cr_sweep_mps_stop(struct cr_sweep_mps *mps);
 
 #endif
