@@ -5,6 +5,7 @@
 #include "cuda/core/cuda_device.h"
 #include "cuda/core/kernel_tables.h"
 #include "cuda/core/op_shapes.h"
+#include "cuda/elementwise/zero.h"
 
 #include <math.h>
 #include <string.h>
@@ -174,7 +175,11 @@ static cr_status cast_launch(struct cr_device *device, const struct cr_call *cal
 
 /* 0 is represented by zero bits in every type. */
 static cr_status zero_launch(struct cr_device *device, const struct cr_call *call) {
-    CUDA_TRY(cudaMemsetAsync(call->out[CR_OUT_zero_y], 0, OUT(zero, y)->bytes, cr_cuda_stream(device, call)));
+    const size_t bytes  = OUT(zero, y)->bytes;
+    void        *y      = call->out[CR_OUT_zero_y];
+    cudaStream_t stream = cr_cuda_stream(device, call);
+    const bool   small  = bytes % 4 == 0 && bytes <= CK_ZERO_BYTES_MAX;
+    CUDA_TRY(small ? ck_zero(y, bytes, stream) : cudaMemsetAsync(y, 0, bytes, stream));
     return CR_OK;
 }
 

@@ -35,7 +35,8 @@ template <typename T>
 __global__ void __launch_bounds__(THREADS)
     quantize(const T *x, const float *scale, uint8_t *y, int64_t elems, float low, float high) {
     const int64_t vectors = elems / LANES, step = (int64_t)gridDim.x * THREADS;
-    const float   s = *scale;
+    ck_begin_after_last();
+    const float s = *scale;
     for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < vectors; i += step) {
         float    v[LANES];
         uint32_t word[2] = {0, 0};
@@ -151,8 +152,9 @@ cudaError_t ck_quantize(enum ck_type type, const void *x, const float *scale, vo
                         cudaStream_t stream) {
     const unsigned blocks = ck_blocks(elems / LANES, THREADS, BLOCKS);
     const float    low = is_signed ? -127.0f : 0.0f, high = is_signed ? 127.0f : 255.0f;
-    CK_BY_TYPE(type, quantize<T><<<blocks, THREADS, 0, stream>>>((const T *)x, scale, (uint8_t *)y, elems, low, high));
-    return cudaGetLastError();
+    CK_BY_TYPE(type, return ck_launch(quantize<T>, blocks, THREADS, 0, stream, (const T *)x, scale, (uint8_t *)y, elems,
+                                      low, high));
+    return cudaErrorInvalidValue;
 }
 
 cudaError_t ck_dequantize(enum ck_type type, const void *x, bool is_signed, const float *scale, void *y, int64_t elems,

@@ -72,8 +72,10 @@ static double reduction(const struct cr_program *p, const struct cr_op *op, int 
         return (double)(dim(p, in[CR_IN_gram_dgrad_g], 3) + dim(p, in[CR_IN_gram_dgrad_x], 3));
     case CR_OP_conv_pool: /* the terms of one sum, and its bias: the maximum has the error of one of its operands */
         return (double)(elems(p, in[CR_IN_conv_pool_w]) / dim(p, in[CR_IN_conv_pool_w], 0)) + 1;
-    case CR_OP_conv_pair: /* the terms of y lead to z */
-        return (double)dim(p, in[CR_IN_conv_pair_x], 3) + 2 +
+    case CR_OP_conv_pair: /* the terms of t lead to y, and those of y to z */
+        return (double)dim(p, in[CR_IN_conv_pair_w], 3) + 2 +
+               (in[CR_IN_conv_pair_first_w] < 0 ? 0 : 9 * (double)dim(p, in[CR_IN_conv_pair_x], 3) + 1) +
+               (in[CR_IN_conv_pair_shortcut_w] < 0 ? 0 : (double)dim(p, in[CR_IN_conv_pair_shortcut_w], 3) + 1) +
                (slot == CR_OUT_conv_pair_z ? (double)dim(p, in[CR_IN_conv_pair_next_w], 3) + 1 : 0);
     case CR_OP_channel_conv:
     case CR_OP_channel_conv_dgrad: return (double)dim(p, in[1], 3);

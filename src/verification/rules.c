@@ -11,7 +11,7 @@ static const struct cr_verify_rule rules[CR_OP_COUNT] = {
     [CR_OP_mix]                = {.exact = true},
     [CR_OP_conv]               = {.magnitude = "kakaakkkkka", .extra = 1, .products = true, .pads = true},
     [CR_OP_conv_pool]          = {.magnitude = "aaa", .extra = 1, .products = true, .pads = true},
-    [CR_OP_conv_pair]          = {.magnitude = "aaaaaa", .extra = 2, .products = true},
+    [CR_OP_conv_pair]          = {.magnitude = "aaaaaaaaaaa", .extra = 2, .products = true, .pads = true},
     [CR_OP_group_conv]         = {.magnitude = "aa", .extra = 1, .products = true, .pads = true},
     [CR_OP_bn_sums]            = {.magnitude = "a", .extra = 2},
     [CR_OP_bn_finalize]        = {.extra = 4, .by_unit = true},

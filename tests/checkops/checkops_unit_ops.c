@@ -80,15 +80,24 @@ static void build_shortcut(struct checkops_build *b) {
     out_image(b, CR_OUT_pad_shortcut_grad_dx);
 }
 
-/* z has c->window channels. */
+/* z has c->window channels. TWO: a 3x3 convolution of as many channels as x has comes first. BIAS: a convolution of as
+ * many channels instead of add. */
 static void build_conv_pair(struct checkops_build *b) {
     const struct checkops_case *c = b->c;
     in(b, CR_IN_conv_pair_x, b->real, c->N, c->H, c->W, c->C);
     in(b, CR_IN_conv_pair_w, b->real, c->K, 1, 1, c->C);
     in(b, CR_IN_conv_pair_bias, b->wide, 1, 1, 1, c->K);
-    in(b, CR_IN_conv_pair_add, b->real, c->N, c->H, c->W, c->K);
+    if (!(c->flags & CHECKOPS_BIAS)) in(b, CR_IN_conv_pair_add, b->real, c->N, c->H, c->W, c->K);
     in(b, CR_IN_conv_pair_next_w, b->real, c->window, 1, 1, c->K);
     in(b, CR_IN_conv_pair_next_bias, b->wide, 1, 1, 1, c->window);
+    if (c->flags & CHECKOPS_BIAS) {
+        in(b, CR_IN_conv_pair_shortcut_x, b->real, c->N, c->H, c->W, c->C);
+        in(b, CR_IN_conv_pair_shortcut_w, b->real, c->K, 1, 1, c->C);
+        in(b, CR_IN_conv_pair_shortcut_bias, b->wide, 1, 1, 1, c->K);
+    }
+    if (!(c->flags & CHECKOPS_TWO)) return;
+    in(b, CR_IN_conv_pair_first_w, b->real, c->C, 3, 3, c->C);
+    in(b, CR_IN_conv_pair_first_bias, b->wide, 1, 1, 1, c->C);
 }
 
 static void build_conv_pool(struct checkops_build *b) {

@@ -48,20 +48,47 @@ __device__ __forceinline__ void get_four(uint32_t at, float *to) {
     to[3]         = __uint_as_float(v.w);
 }
 
-template <typename T, int L, int X_PANEL> struct worker {
-    static constexpr int CHANNELS = PANEL / (int)sizeof(T);
-    using Sum                     = typename std::conditional<is_byte<T>, int, float>::type;
+/* All threads copy the coefficients or biases of both convolutions. */
+__device__ __forceinline__ void set_bytes(uint32_t to, const float *from, int count) {
+    for (int i = (int)threadIdx.x; i < count; i += (int)blockDim.x) {
+        const uint32_t at = to + coeff_place(i / 4) + (uint32_t)(i % 4 * 4);
+        ck_put4(at, from[i]);
+        ck_put4(at + (uint32_t)(4 * count), from[count + i]);
+    }
+}
+__device__ __forceinline__ void set_biases(uint32_t to, const float *from, int count) {
+    for (int i = (int)threadIdx.x; i < count; i += (int)blockDim.x) ck_put4(to + 4 * (uint32_t)i, from[i]);
+}
+template <typename T, int L> __device__ __forceinline__ void set_coeffs(const params &p, uint32_t to) {
+    if constexpr (is_byte<T>) {
+        set_bytes(to, p.coeffs, p.K);
+        set_bytes(to + 8 * (uint32_t)p.K, p.next_coeffs, L);
+    } else {
+        set_biases(to, p.coeffs, p.K);
+        set_biases(to + 4 * (uint32_t)p.K, p.next_coeffs, L);
+    }
+}
 
-    const params &p;
+/* Tile: pixel_tile, or another division of the pixels with the same functions; Params: what it needs. ADD: y has a
+ * summand. AHEAD: the products of the next chunk of y are computed while this one is added, rounded and stored (16 bits
+ * only). */
+template <typename T, int L, int X_PANEL, bool AHEAD, typename Tile = pixel_tile, typename Params = params,
+          bool ADD = true>
+struct worker {
+    static constexpr int CHANNELS     = PANEL / (int)sizeof(T);
+    static constexpr int CHUNKS_AHEAD = 4, PANELS_AHEAD = ADD ? 1 : 2; /* of 256 channels of y, and 64 of x */
+    using Sum = typename std::conditional<is_byte<T>, int, float>::type;
+
+    const Params &p;
     const plan   &plan;
     const int     me, warp, lane;
     uint32_t      shared, x_at, y_at, x_bar, y_bar, coeffs, next_coeffs;
     float         add_scale;
     ck_ring_place x, y;
     int           held; /* slot of y that the previous chunk occupies, or -1 */
-    Sum           first[CHANNELS / 2], second[L / 2];
+    Sum           first[CHANNELS / 2], ahead[AHEAD ? CHANNELS / 2 : 1], second[L / 2];
 
-    __device__ worker(const params &params_, uint32_t shared_, int me_)
+    __device__ worker(const Params &params_, uint32_t shared_, int me_)
         : p(params_), plan(params_.plan), me(me_), warp((int)threadIdx.x / 32 % 4), lane((int)threadIdx.x % 32),
           shared(shared_), held(-1) {
         const uint32_t bars = shared + (uint32_t)plan.bar_at;
@@ -89,26 +116,31 @@ template <typename T, int L, int X_PANEL> struct worker {
         held = -1;
     }
     /* What this warpgroup wrote to the current slot becomes visible to TMA and wgmma, and is stored. */
-    __device__ __forceinline__ void store(const CUtensorMap *map, int column, int pixel) const {
+    __device__ __forceinline__ void store(const CUtensorMap *map, int column, const Tile &tile) const {
         ck_fence_async();
         ck_barrier(1 + me, GROUP);
         if (leads()) {
-            ck_tma_store(map, slot(), column, pixel);
+            tile.store(map, slot(), column);
             ck_bulk_commit();
         }
     }
 
-    /* first = x * w of the chunk */
-    __device__ __forceinline__ void multiply_first(uint32_t filter) {
+    /* sums = x * w of a chunk; not yet complete. PANELS: of x, or 0 when the plan says how many. */
+    template <int PANELS>
+    __device__ __forceinline__ void start_first(Sum (&sums)[CHANNELS / 2], uint32_t filter) const {
         const uint32_t rows = x_at + (uint32_t)(x.at * plan.x_bytes);
         ck_wgmma_fence();
-        for (int i = 0; i < plan.panels; i++)
+        for (int i = 0; i < (PANELS ? PANELS : plan.panels); i++)
 #pragma unroll
             for (int k = 0; k < X_PANEL / 32; k++)
-                multiply<T, CHANNELS>(first, ck_operand_rows<X_PANEL>(rows + (uint32_t)(i * ROWS * X_PANEL)) + 2 * k,
+                multiply<T, CHANNELS>(sums, ck_operand_rows<X_PANEL>(rows + (uint32_t)(i * ROWS * X_PANEL)) + 2 * k,
                                       ck_operand_rows<X_PANEL>(filter + (uint32_t)(i * CHANNELS * X_PANEL)) + 2 * k,
                                       i + k);
         ck_wgmma_commit();
+    }
+    /* first = x * w of the chunk */
+    __device__ __forceinline__ void multiply_first(uint32_t filter) {
+        start_first<0>(first, filter);
         ck_wgmma_wait<0>();
         ck_wgmma_hold(first);
         ck_wgmma_hold(second);
@@ -165,8 +197,8 @@ template <typename T, int L, int X_PANEL> struct worker {
             }
         }
     }
-    /* Writes 64 16-bit channels, rounded, to the current slot; with ADD plus what is there. */
-    template <bool ADD, int N>
+    /* Writes 64 16-bit channels, rounded, to the current slot; WITH_ADD: plus what is there. */
+    template <bool WITH_ADD, int N>
     __device__ __forceinline__ void finish_half(const Sum (&sums)[N], int from, uint32_t bias_at) const {
 #pragma unroll
         for (int j = 0; j < 8; j++) {
@@ -175,7 +207,7 @@ template <typename T, int L, int X_PANEL> struct worker {
             for (int half = 0; half < 2; half++) {
                 const uint32_t at = place(warp * 16 + lane / 4 + half * 8, j) + (uint32_t)(lane % 4 * 4);
                 float low = sums[from + 4 * j + 2 * half] + bias.x, high = sums[from + 4 * j + 2 * half + 1] + bias.y;
-                if (ADD) {
+                if (WITH_ADD) {
                     const float2 a = ck_pair<T>(ck_get4(at));
                     low += a.x;
                     high += a.y;
@@ -185,7 +217,7 @@ template <typename T, int L, int X_PANEL> struct worker {
         }
     }
 
-    __device__ __forceinline__ void finish_second_bytes(int pixel) const {
+    __device__ __forceinline__ void finish_second_bytes(const Tile &tile) const {
         const int q = lane % 4;
 #pragma unroll
         for (int g = 0; g < L / 64; g++) {
@@ -193,30 +225,30 @@ template <typename T, int L, int X_PANEL> struct worker {
             get_coeffs(next_coeffs, L, 64 * g + 16 * q, scale, bias);
 #pragma unroll
             for (int half = 0; half < 2; half++) {
-                const int row = pixel + warp * 16 + lane / 4 + half * 8;
+                const int pixel = tile.pixel(warp * 16 + lane / 4 + half * 8);
                 uint32_t  word[4];
                 scale_sums(second, g, half, scale, bias, v);
 #pragma unroll
                 for (int k = 0; k < 4; k++) word[k] = pack_bytes(v + 4 * k);
-                if (row < p.pixels)
-                    ck_store_whole(static_cast<uint8_t *>(p.to) + (int64_t)row * L + 64 * g + 16 * q,
+                if (pixel >= 0)
+                    ck_store_whole(static_cast<uint8_t *>(p.to) + (int64_t)pixel * L + 64 * g + 16 * q,
                                    make_uint4(word[0], word[1], word[2], word[3]));
             }
         }
     }
-    __device__ __forceinline__ void finish_second_half(int pixel) {
+    __device__ __forceinline__ void finish_second_half(const Tile &tile) {
 #pragma unroll
         for (int i = 0; i < L / 64; i++) {
             ck_mbar_wait(y_bar + 8 * (uint32_t)y.at, y.parity);
             finish_half<false>(second, 32 * i, next_coeffs + (uint32_t)(4 * 64 * i));
-            store(&p.z, i * PANEL, pixel);
+            store(&p.z, i * PANEL, tile);
             release_held<1>();
             held = y.at;
             y.next(plan.y_slots);
         }
     }
 
-    __device__ __forceinline__ void run_tile(int pixel) {
+    __device__ __forceinline__ void run_tile(const Tile &tile) {
         ck_mbar_wait(x_bar + 8 * (uint32_t)x.at, x.parity);
         for (int chunk = 0; chunk < plan.chunks; chunk++) {
             const uint32_t filter = shared + (uint32_t)(chunk * plan.filter_bytes);
@@ -233,8 +265,8 @@ template <typename T, int L, int X_PANEL> struct worker {
                 else
                     finish_first_bytes<false>(chunk);
             } else
-                finish_half<true>(first, 0, coeffs + (uint32_t)(4 * CHANNELS * chunk));
-            store(&p.y, chunk * PANEL, pixel);
+                finish_half<ADD>(first, 0, coeffs + (uint32_t)(4 * CHANNELS * chunk));
+            store(&p.y, chunk * PANEL, tile);
             multiply_second(filter, chunk);
             held = y.at;
             y.next(plan.y_slots);
@@ -243,14 +275,58 @@ template <typename T, int L, int X_PANEL> struct worker {
         ck_wgmma_hold(second);
         release_held<0>();
         if constexpr (is_byte<T>)
-            finish_second_bytes(pixel);
+            finish_second_bytes(tile);
         else
-            finish_second_half(pixel);
+            finish_second_half(tile);
+    }
+
+    /* Chunk CHUNK, whose products are being summed in `now`. The tensor cores finish products in the order of their
+     * start: `now`, those of z with the chunk before, and those of the next chunk. The compiler must see that each sum
+     * is complete when it is read, so nothing here depends on numbers at run time. */
+    template <int CHUNK>
+    __device__ __forceinline__ void run_chunk(const Tile &tile, Sum (&now)[CHANNELS / 2], Sum (&next)[CHANNELS / 2]) {
+        constexpr bool more   = CHUNK + 1 < CHUNKS_AHEAD;
+        const uint32_t filter = shared + (uint32_t)(CHUNK * plan.filter_bytes);
+        if (more) start_first<PANELS_AHEAD>(next, filter + (uint32_t)plan.filter_bytes);
+        ck_wgmma_wait<(more ? 1 : 0) + (CHUNK > 0 ? 1 : 0)>();
+        ck_wgmma_hold(now);
+        if (!more) {
+            release(x_bar + 8 * (uint32_t)x.at);
+            x.next(plan.x_slots);
+        }
+        ck_mbar_wait(y_bar + 8 * (uint32_t)y.at, y.parity);
+        finish_half<ADD>(now, 0, coeffs + (uint32_t)(4 * CHANNELS * CHUNK));
+        store(&p.y, CHUNK * PANEL, tile);
+        multiply_second(filter, CHUNK);
+        ck_wgmma_wait<more ? 2 : 1>();
+        release_held<1>();
+        held = y.at;
+        y.next(plan.y_slots);
+    }
+    __device__ __forceinline__ void run_tile_ahead(const Tile &tile) {
+        ck_mbar_wait(x_bar + 8 * (uint32_t)x.at, x.parity);
+        start_first<PANELS_AHEAD>(first, shared);
+        run_chunk<0>(tile, first, ahead);
+        run_chunk<1>(tile, ahead, first);
+        run_chunk<2>(tile, first, ahead);
+        run_chunk<3>(tile, ahead, first);
+        ck_wgmma_wait<0>();
+        ck_wgmma_hold(second);
+        release_held<0>();
+        finish_second_half(tile);
     }
 
     __device__ __forceinline__ void run() {
         ck_mbar_wait(shared + (uint32_t)plan.bar_at + 8 * BAR_W, 0);
-        for (tiles t(plan, me); t.more(); t.next()) run_tile(t.pixel());
+        for (tiles t(plan, me); t.more(); t.next()) {
+            if constexpr (AHEAD) {
+                if (plan.chunks == CHUNKS_AHEAD && plan.panels == PANELS_AHEAD) {
+                    run_tile_ahead(Tile(p, t.at));
+                    continue;
+                }
+            }
+            run_tile(Tile(p, t.at));
+        }
         if (leads()) ck_bulk_wait<0>();
     }
 };
