@@ -128,6 +128,12 @@ endif()
 
 # ---- the language ----
 
+# A build that only checks compiles each file for one architecture (below). Names of architectures given here still decide.
+set(cuda_one_each OFF)
+if(CRESNET_CUDA_UNOPTIMISED AND CRESNET_CUDA_TARGETS STREQUAL "DEFAULT" AND NOT DEFINED CMAKE_CUDA_ARCHITECTURES AND NOT DEFINED ENV{CUDAARCHS})
+  set(cuda_one_each ON)
+  set(CMAKE_CUDA_ARCHITECTURES 80-real)
+endif()
 # DEFAULT: machine code for A100 and H100/H200, and PTX, which the driver compiles for later GPUs; the build machine may have no GPU.
 # An explicit CMAKE_CUDA_ARCHITECTURES takes the place of DEFAULT only.
 if(NOT CRESNET_CUDA_TARGETS STREQUAL "DEFAULT" OR (NOT DEFINED CMAKE_CUDA_ARCHITECTURES AND NOT DEFINED ENV{CUDAARCHS}))
@@ -174,7 +180,7 @@ if(CRESNET_CUDA_UNOPTIMISED)
   endif()
 endif()
 
-# cuda_sources_for(90a FILE...): compiles these files for one more architecture.
+# cuda_sources_for(90a FILE...): compiles these files for this architecture, too.
 function(cuda_sources_for arch)
   foreach(source ${ARGN})
     set_property(SOURCE ${source} APPEND PROPERTY COMPILE_OPTIONS "--generate-code=arch=compute_${arch},code=[sm_${arch}]")
@@ -184,9 +190,24 @@ endfunction()
 file(GLOB_RECURSE cresnet_cuda_sources CONFIGURE_DEPENDS cuda/*.c cuda/*.cu)
 # *_sm90a.cu use instructions that only compute capability 9.0 has; their kernels accept no other GPU, and a build that is not for 9.0
 # needs no code of theirs.
-if("${CMAKE_CUDA_ARCHITECTURES}" MATCHES "(^|;)(90|all|native)")
-  set(cuda_sm90a ${cresnet_cuda_sources})
-  list(FILTER cuda_sm90a INCLUDE REGEX "_sm90a\\.cu$")
+set(cuda_sm90a ${cresnet_cuda_sources})
+list(FILTER cuda_sm90a INCLUDE REGEX "_sm90a\\.cu$")
+if(cuda_one_each)
+  # Each architecture costs a run of the front end and of the assembler, which is most of the time. A file is compiled for 9.0a if only
+  # that has its kernels, else for 8.0, and also for 9.0 if it has code of its own for it.
+  set(CMAKE_CUDA_ARCHITECTURES OFF)
+  set(cuda_sm80 ${cresnet_cuda_sources})
+  list(FILTER cuda_sm80 INCLUDE REGEX "\\.cu$")
+  list(REMOVE_ITEM cuda_sm80 ${cuda_sm90a})
+  cuda_sources_for(80 ${cuda_sm80})
+  foreach(source ${cuda_sm80})
+    file(STRINGS ${source} lines REGEX "__CUDA_ARCH")
+    if(lines)
+      cuda_sources_for(90 ${source})
+    endif()
+  endforeach()
+endif()
+if(cuda_one_each OR "${CMAKE_CUDA_ARCHITECTURES}" MATCHES "(^|;)(90|all|native)")
   cuda_sources_for(90a ${cuda_sm90a})
   set_property(SOURCE cuda/core/capability.c APPEND PROPERTY COMPILE_DEFINITIONS CR_CUDA_SM90A=1)
 endif()
@@ -229,4 +250,7 @@ if(NOT CRESNET_WITH_NCCL STREQUAL "OFF")
   endif()
 endif()
 list(JOIN CMAKE_CUDA_ARCHITECTURES " " cuda_archs)
+if(cuda_one_each)
+  set(cuda_archs "one architecture each, unoptimised")
+endif()
 set(cresnet_cuda_state "${CUDAToolkit_VERSION}, cuDNN ${cuDNN_VERSION}, cuBLAS ${cublas_version}, cuRAND ${curand_version}, for ${cuda_archs}")

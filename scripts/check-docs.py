@@ -286,7 +286,7 @@ def run_page(root, path, wanted, binary, report, cache, seconds=None):
         environment = {k: v for k, v in os.environ.items() if not k.startswith(("CRESNET_", "OMP_", "XDG_"))}
         environment.update(HOME=temporary, XDG_CACHE_HOME=cache, BASH_ENV=temporary + "/prelude.sh", CUDA_VISIBLE_DEVICES="",
                            CHECK_DOCS_FAILURE=str(failure), OMP_NUM_THREADS=THREADS, OMP_THREAD_LIMIT=THREADS, TERM="dumb",
-                           PATH=f"{folder}/build:{os.environ.get('PATH', '')}", GOMP_SPINCOUNT="10000")
+                           PATH=f"{folder}/build:{os.environ.get('PATH', '')}", GOMP_SPINCOUNT=os.environ.get("GOMP_SPINCOUNT", "10000"))
         with open(Path(temporary) / "log", "wb") as log:
             shell = subprocess.Popen(["bash", "--norc", temporary + "/page.sh"], cwd=folder, env=environment, stdin=subprocess.DEVNULL,
                                      stdout=log, stderr=subprocess.STDOUT, start_new_session=True)

@@ -9,8 +9,8 @@
 #                       Default: ../shared/data next to the tree, if it exists
 #   CRESNET_TEST_CIFAR  folder with CIFAR-10's binary files; unpacked from CRESNET_TEST_DATA if that has them compressed
 #   CRESNET_TEST_ONLY   plain, address or thread: only that one of the three runs
-#   CRESNET_TEST_ARCHS  CUDA architectures of the test build, such as "80-real;90-real;90-virtual" (default: 80-real;90-real on machines
-#                       without a GPU, else those of a release build)
+#   CRESNET_TEST_ARCHS  CUDA architectures of the test build, such as "80-real;90-real;90-virtual" (default: those of a release build;
+#                       on machines without a GPU, each file for one architecture that has its kernels)
 #   CRESNET_TEST_CUDA   no: builds without CUDA, downloads nothing
 #   JOBS                number of parallel tests (2)
 #   The page of cresnet report is opened in chromium where that is installed.
@@ -20,6 +20,8 @@
 set -u
 root=$(cd "$(dirname "$0")/.." && pwd)
 cd "$root" || exit 1
+# Tests run in parallel: a thread that waits must not keep the core.
+export GOMP_SPINCOUNT=${GOMP_SPINCOUNT:-0}
 . scripts/deps.sh
 jobs=${JOBS:-2}
 # Tests run in parallel, and small ops spend their time in waiting for threads that have no core: test_golden_train takes a tenth of the
@@ -86,8 +88,8 @@ find_data
 if [ "${CRESNET_TEST_ONLY:-plain}" = plain ]; then
     need_peers # the tests count what they skip
     if ! need_cuda; then skipped=$((skipped + 1))
-    elif [ -n "${CRESNET_TEST_ARCHS:-}" ] || [ ! -e /dev/nvidia0 ]; then
-        cuda_options="$cuda_options -DCMAKE_CUDA_ARCHITECTURES=${CRESNET_TEST_ARCHS:-80-real;90-real}"
+    elif [ -n "${CRESNET_TEST_ARCHS:-}" ]; then
+        cuda_options="$cuda_options -DCMAKE_CUDA_ARCHITECTURES=$CRESNET_TEST_ARCHS"
     fi
     # Without a GPU the CUDA code is only compiled: most of nvcc's optimisations would take minutes and be of no use.
     if [ "${cuda_options#*=ON}" != "$cuda_options" ] && [ ! -e /dev/nvidia0 ]; then

@@ -73,6 +73,7 @@ static void *find(void *library, const char *library_name, const char *name) {
 #define TEXT(x) TEXT_(x)
 #define CUDNN_SO "libcudnn.so." TEXT(CUDNN_MAJOR)
 #define CUBLAS_SO "libcublas.so." TEXT(CUBLAS_VER_MAJOR)
+#define NVRTC_SO "libnvrtc.so." TEXT(CUBLAS_VER_MAJOR) /* cuBLAS has the major version of the toolkit */
 
 static void load(void) {
     void *cudnn = open_library(CUDNN_SO), *cublas = open_library(CUBLAS_SO);
@@ -82,6 +83,14 @@ static void load(void) {
 #define X(result, name, params, args) *(void **)(void *)&libs.name = find(cublas, CUBLAS_SO, #name);
     CUBLAS_FUNCTIONS(X)
 #undef X
+}
+
+static pthread_once_t nvrtc_once = PTHREAD_ONCE_INIT;
+static void           load_nvrtc(void) {
+    (void)open_library(NVRTC_SO);
+}
+void cr_cuda_keep_nvrtc(void) {
+    pthread_once(&nvrtc_once, load_nvrtc);
 }
 
 const char *cr_cuda_libs_missing(void) {

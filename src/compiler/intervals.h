@@ -22,6 +22,7 @@ CR_MUST cr_status cr_plan_bound(const struct cr_interval *interval, int count, s
 struct cr_plan_effort {
     size_t  alignment;
     size_t  capacity; /* the search stops at a plan of this many bytes; 0: it looks for the smallest plan */
+    double  enough;   /* no search when the greedy plan is at most this many times the bound; 0: every such plan */
     int64_t visits;   /* budget of search steps, about 2 ns each; 0 or less: no search */
     int64_t limit_ns; /* time limit; INT64_MAX: none. With a time limit the plan may differ from run to run */
 };

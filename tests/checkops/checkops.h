@@ -217,12 +217,12 @@ struct checkops_runner {
  * with other options. The caller then calls checkops_arena_close(&runner->arena). */
 CR_MUST cr_status checkops_runner(struct checkops_runner *runner, const struct checkops_list *list);
 
-/* Runs deliberately wrong kernels and returns the number of those that were not detected. *tried is the number of
- * kernels. */
-int checkops_selftest(struct cr_device *cpu, int *tried);
+/* Runs deliberately wrong kernels, those of one shard (as of the cases; shards = 0: all), and returns the number of
+ * those that were not detected. *tried is the number of kernels. */
+int checkops_selftest(struct cr_device *cpu, int shard, int shards, int *tried);
 /* ---- internal: checkops_selftest.c and checkops_selftest_fused.c ---- */
 typedef bool checkops_blames(void *self, const struct cr_kernel *kernel,
                              bool wrong); /* runs the kernel; returns whether the verdict is correct */
-int          checkops_selftest_fused(checkops_blames *blames, void *self, int *tried);
+int          checkops_selftest_fused(checkops_blames *blames, void *self);
 
 #endif

@@ -372,12 +372,11 @@ static const struct {
                    CR_RELAXED_HALF_BIAS | CR_RELAXED_ROUNDED_SUM),
 };
 
-int checkops_selftest_fused(checkops_blames *blames, void *self, int *tried) {
+int checkops_selftest_fused(checkops_blames *blames, void *self) {
     int missed = 0;
     for (size_t i = 0; i < CR_COUNT(kernels); i++) {
         mistake = kernels[i].mistake;
         missed += !blames(self, &kernels[i].kernel, strncmp(kernels[i].kernel.name, "bad", 3) == 0);
     }
-    *tried += (int)CR_COUNT(kernels);
     return missed;
 }

@@ -2,8 +2,8 @@
  * kernels are detected.
  *   test_checkops [--bench] [--algos] [--shard I/N] [--seconds S] [--device cpu|cuda] [PART]
  * PART: only kernels whose name contains it; --bench: measures time instead of comparing results; --algos: all
- * algorithms of kernels that have several; --shard I/N: the cases I, I+N, I+2N ... of the list. --ways and --share
- * are the old names of --algos and --shard; they work until 0.4. */
+ * algorithms of kernels that have several; --shard I/N: the cases I, I+N, I+2N ... of the list, and these of the wrong
+ * kernels. --ways and --share are the old names of --algos and --shard; they work until 0.4. */
 #include "tests/checkops/checkops.h"
 
 #include <math.h>
@@ -155,9 +155,9 @@ out:
     return status;
 }
 
-static void self_test(struct cr_device *cpu, struct totals *totals) {
+static void self_test(struct cr_device *cpu, const struct arguments *arguments, struct totals *totals) {
     int       tried;
-    const int missed = checkops_selftest(cpu, &tried);
+    const int missed = checkops_selftest(cpu, arguments->shard, arguments->shards, &tried);
     totals->failed += missed;
     totals->passed += tried - missed;
 }
@@ -171,7 +171,7 @@ static cr_status check_all(const struct arguments *arguments, struct totals *tot
     cr_status                      status;
     CR_TRY_OUT(cr_device_open(CR_DEVICE_CPU, &all, &references.wide));
     CR_TRY_OUT(cr_device_open(CR_DEVICE_CPU, &one, &references.one));
-    if (!arguments->bench && !arguments->filter && !arguments->device) self_test(references.one, totals);
+    if (!arguments->bench && !arguments->filter && !arguments->device) self_test(references.one, arguments, totals);
     for (const struct cr_backend *const *b = cr_backends(); *b; b++) {
         const char *why = NULL;
         if (arguments->device && strcmp(arguments->device, (*b)->name) != 0) continue;

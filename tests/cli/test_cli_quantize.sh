@@ -56,8 +56,8 @@ holds "rounded values in floating point have the same loss" python3 -c "assert a
 run plan Q-mse --program --which eval; expect "plan" 0 "qconv"
 run export Q-mse -o q.onnx; expect "export --onnx" 0; holds "ONNX has 8-bit values" grep -q -a QuantizeLinear q.onnx
 library=$(dirname "$bin")/libcresnet.so
-if [ -z "${CRESNET_SANITIZE:-}" ] && [ -f "$library" ] && python3 -c 'import numpy' 2>/dev/null; then
-    CRESNET_LIBRARY=$library PYTHONPATH=$source_dir/python python3 - Q-mse "$image" q.json >library.out 2>&1 <<'PY'
+if [ -z "${CRESNET_SANITIZE:-}" ] && [ -f "$library" ] && numpy_python=$(python_with numpy); then
+    CRESNET_LIBRARY=$library PYTHONPATH=$source_dir/python "$numpy_python" - Q-mse "$image" q.json >library.out 2>&1 <<'PY'
 import json, sys
 import cresnet
 with cresnet.Model(sys.argv[1], device="cpu") as model:

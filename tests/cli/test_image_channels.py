@@ -7,14 +7,14 @@ import subprocess
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "tools"))
+import peers
 import png
 from support import ROOT, TINY_MODEL, check, cresnet, run, skip
 
-try:
+np = None
+if peers.with_modules(os.path.abspath(__file__), "numpy"):
     import numpy as np
     import st
-except ImportError:
-    np = None
 
 KINDS = {"grey": (1, 16), "rgba": (4, 8)}
 

@@ -83,12 +83,12 @@ else skip "no C++ compiler or no pkg-config"; fi
 
 # ---- Python ----
 
-if python3 -c 'import numpy' 2>/dev/null; then
+if numpy_python=$(python_with numpy); then
     export PYTHONPATH=$source_dir/python PYTHONDONTWRITEBYTECODE=1
     # shellcheck disable=SC2086
-    python3 "$source_dir/examples/classify.py" run $images >py.txt 2>&1
+    "$numpy_python" "$source_dir/examples/classify.py" run $images >py.txt 2>&1
     is "classify.py: exit code" $? 0
     is "classify.py: images" "$(grep -c '^shapes' py.txt)" 4
-    holds "arrays and errors" python3 "$source_dir/tests/cli/library_arrays.py" run "$first"
+    holds "arrays and errors" "$numpy_python" "$source_dir/tests/cli/library_arrays.py" run "$first"
 else skip "no NumPy"; fi
 sum_up

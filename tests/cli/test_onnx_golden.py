@@ -23,11 +23,10 @@ import peers
 import png
 from support import ROOT, check, counted, cresnet, run
 
-try:
-    import numpy as np
-except ImportError:
+if not peers.with_modules(HERE, "numpy"):
     print("skip no python3 with numpy\n0 passed, 0 failed, 1 skipped")
     sys.exit(77)
+import numpy as np
 import st
 
 GOLDEN = TESTS + "/golden/onnx"

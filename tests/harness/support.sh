@@ -10,7 +10,7 @@ case $bin in /*) ;; *) bin=$PWD/$bin ;; esac
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cd "$work" || exit 1
-export HOME=$work XDG_CACHE_HOME=$work/cache GOMP_SPINCOUNT=10000
+export HOME=$work XDG_CACHE_HOME=$work/cache GOMP_SPINCOUNT=${GOMP_SPINCOUNT:-10000}
 unset CRESNET_TRACE
 
 passed=0 failed=0 skipped=0
@@ -30,6 +30,8 @@ holds() {
 # problems FILE...: the lines that `cresnet train -q` printed and that are not results
 problems() { grep -hvE '^(evaluation at step|done: step|stopped by signal) ' "$@"; }
 there() { command -v "$1" >/dev/null 2>&1; }
+# python_with MODULE...: prints a python3 that can import them, from build/peers-venv if need be; fails without one
+python_with() { python3 -B "$source_dir/tests/tools/peers.py" "$@"; }
 # sum_up [CODE]: ends the test; exit code CODE when nothing failed (default 0; 77: everything was skipped)
 sum_up() {
     echo "$passed passed, $failed failed, $skipped skipped"

@@ -1,5 +1,8 @@
-"""Finds Python packages that some tests compare with: tensorboard, onnxruntime. scripts/deps.sh installs them into build/peers-venv;
-CRESNET_PEERS names another interpreter that has them."""
+"""Finds Python packages that some tests need or compare with: numpy, torch, tensorboard, onnxruntime. scripts/deps.sh installs all but torch
+into build/peers-venv; CRESNET_PEERS names another interpreter that has them.
+
+  python3 peers.py MODULE...   prints an interpreter that can import the modules; exit status 1 without one"""
+import importlib.util
 import os
 import subprocess
 import sys
@@ -20,7 +23,15 @@ def interpreter(*modules):
 def with_modules(script, *modules):
     """For a script that needs the modules: True when this interpreter has them, False when none has. Otherwise runs the script with the
     interpreter that has them and exits as it does."""
-    python = interpreter(*modules)
-    if not python or os.path.samefile(python, sys.executable):
-        return python is not None
-    sys.exit(subprocess.run([python, "-B", script], env={**os.environ, "CRESNET_PEERS": python}).returncode)
+    if all(importlib.util.find_spec(module) for module in modules):
+        return True
+    python = interpreter(*modules)  # that of a virtual environment may be a link to this one
+    if not python or python == sys.executable:
+        return False
+    sys.exit(subprocess.run([python, "-B", script, *sys.argv[1:]], env={**os.environ, "CRESNET_PEERS": python}).returncode)
+
+
+if __name__ == "__main__":
+    found = interpreter(*sys.argv[1:])
+    print(found or "")
+    sys.exit(found is None)

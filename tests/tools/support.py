@@ -38,7 +38,8 @@ def run(test):
     work = tempfile.mkdtemp()
     try:
         os.chdir(work)
-        os.environ.update(HOME=work, XDG_CACHE_HOME=work + "/cache", GOMP_SPINCOUNT="10000")
+        os.environ.update(HOME=work, XDG_CACHE_HOME=work + "/cache")
+        os.environ.setdefault("GOMP_SPINCOUNT", "10000")
         test()
     finally:
         os.chdir("/")

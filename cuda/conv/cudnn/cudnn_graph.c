@@ -2,6 +2,7 @@
 #include "cuda/conv/cudnn/cudnn_descriptor.h"
 
 #include "cuda/core/cuda_device.h"
+#include "cuda/core/libraries.h"
 #include "device/capability.h"
 #include "device/offline.h"
 #include "formats/json_write.h"
@@ -100,6 +101,7 @@ void cr_cudnn_device_close(struct cudnn_device *gpu) {
 /* ---- building ---- */
 
 void cr_cudnn_graph_init(struct cudnn_graph *g, struct cudnn_device gpu) {
+    cr_cuda_keep_nvrtc();
     *g = (struct cudnn_graph){.gpu = gpu, .refused = CUDNN_STATUS_SUCCESS, .broken = CUDNN_STATUS_SUCCESS};
 }
 

@@ -30,9 +30,10 @@ struct planner {
     int          times;
     int         *order; /* items in the order of placement */
     struct key  *key;
-    struct item *placed; /* sorted by offset */
+    int         *placed; /* items, sorted by offset */
     int64_t     *best;   /* offsets by item */
     int         *best_order;
+    int         *earlier; /* an order of an earlier round of the improvement */
     int64_t      peak, bound;
     int64_t      visits; /* compared pairs: the budget of the improvement */
 };
@@ -102,6 +103,7 @@ static void release(struct planner *w) {
     cr_free(w->placed);
     cr_free(w->best);
     cr_free(w->best_order);
+    cr_free(w->earlier);
 }
 
 /* ---- orders ---- */
@@ -142,7 +144,7 @@ static void sort_order(struct planner *w, enum order_kind order_kind) {
 static int64_t find_gap(struct planner *w, int placed, const struct item *x, bool lowest) {
     int64_t top = 0, at = -1, smallest = INT64_MAX;
     for (int i = 0; i < placed; i++) {
-        const struct item *y = &w->placed[i];
+        const struct item *y = &w->item[w->placed[i]];
         if (y->upper <= x->lower || x->upper <= y->lower) continue;
         int64_t gap = y->offset - top;
         if (gap >= x->size && gap < smallest) {
@@ -156,17 +158,17 @@ static int64_t find_gap(struct planner *w, int placed, const struct item *x, boo
     return at >= 0 ? at : top;
 }
 
-static void insert_placed(struct planner *w, int placed, const struct item *x) {
+static void insert_placed(struct planner *w, int placed, int item) {
     int low = 0, high = placed;
     while (low < high) {
         int middle = (low + high) / 2;
-        if (w->placed[middle].offset > x->offset)
+        if (w->item[w->placed[middle]].offset > w->item[item].offset)
             high = middle;
         else
             low = middle + 1;
     }
     memmove(&w->placed[low + 1], &w->placed[low], (size_t)(placed - low) * sizeof *w->placed);
-    w->placed[low] = *x;
+    w->placed[low] = item;
 }
 
 /* Places all items in the present order. Keeps the plan and returns true when it is the best so far. */
@@ -176,7 +178,7 @@ static bool place_all(struct planner *w, bool lowest) {
         struct item *x = &w->item[w->order[i]];
         x->offset      = find_gap(w, i, x, lowest);
         peak           = CR_MAX(peak, x->offset + x->size);
-        insert_placed(w, i, x);
+        insert_placed(w, i, w->order[i]);
     }
     if (peak >= w->peak) return false;
     w->peak = peak;
@@ -207,6 +209,15 @@ static bool move_to_front(struct planner *w) {
     return true;
 }
 
+/* The next order depends on the present one only: once an order returns, all later rounds repeat earlier ones. Compares
+ * with one earlier order, that of the last round whose number is a power of two (Brent's algorithm). */
+static bool has_returned(struct planner *w, int round) {
+    const size_t bytes = (size_t)w->items * sizeof *w->order;
+    if (round > 0 && memcmp(w->order, w->earlier, bytes) == 0) return true;
+    if ((round & (round - 1)) == 0) memcpy(w->earlier, w->order, bytes);
+    return false;
+}
+
 /* Improves the best order: first with the smallest gap, then again with the lowest gap. */
 static void improve(struct planner *w) {
     for (int start = 0; start < 2 && w->peak > w->bound; start++) {
@@ -214,6 +225,10 @@ static void improve(struct planner *w) {
         for (int i = 0; i < w->items; i++) w->item[i].offset = w->best[i];
         for (int round = 0; round < IMPROVE_ROUNDS / 2; round++) {
             if (w->peak == w->bound || w->visits > IMPROVE_VISITS || !move_to_front(w)) return;
+            if (has_returned(w, round)) { /* the other rounds would find nothing: they only count */
+                w->visits += (int64_t)(IMPROVE_ROUNDS / 2 - round) * w->items * (w->items - 1) / 2;
+                break;
+            }
             place_all(w, start == 1);
         }
     }
@@ -226,6 +241,7 @@ static cr_status plan_items(struct planner *w) {
     CR_ALLOC(w->placed, n);
     CR_ALLOC(w->best, n);
     CR_ALLOC(w->best_order, n);
+    CR_ALLOC(w->earlier, n);
     w->peak = INT64_MAX;
     for (int order_kind = 0; order_kind < ORDERS; order_kind++)
         for (int lowest = 0; lowest < 2; lowest++) {

@@ -94,12 +94,12 @@ static void build_intervals(struct plan *w) {
 /* Greedy placement is enough for nearly all programs. The search runs for the others, with a budget that keeps it
  * short. */
 static cr_status place_shared(struct plan *w, size_t alignment, size_t *peak, size_t *bound) {
-    const struct cr_plan_effort effort = {.alignment = alignment, .visits = SEARCH_VISITS, .limit_ns = INT64_MAX};
-    struct cr_plan_found        found;
-    CR_TRY(cr_plan_intervals(w->interval, w->intervals, alignment, peak, bound));
-    if ((double)*peak <= SEARCH_THRESHOLD * (double)*bound) return CR_OK;
+    const struct cr_plan_effort effort = {
+        .alignment = alignment, .enough = SEARCH_THRESHOLD, .visits = SEARCH_VISITS, .limit_ns = INT64_MAX};
+    struct cr_plan_found found;
     CR_TRY(cr_plan_search(w->interval, w->intervals, &effort, &found));
-    *peak = found.peak;
+    *peak  = found.peak;
+    *bound = found.bound;
     return CR_OK;
 }
 

@@ -320,6 +320,7 @@ cr_status cr_plan_search(struct cr_interval *interval, int count, const struct c
     found->greedy      = found->peak;
     found->lower_bound = found->bound;
     if (found->peak <= CR_MAX(found->bound, effort->capacity) || effort->visits <= 0) return CR_OK;
+    if ((double)found->peak <= effort->enough * (double)found->bound) return CR_OK;
     if (effort->limit_ns < INT64_MAX) w.budget.deadline_ns = cr_time_ns() + effort->limit_ns;
     CR_TRY_OUT(search_plan(&w, count, effort, found));
 out:

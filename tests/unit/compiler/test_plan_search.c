@@ -135,9 +135,10 @@ static void searching_survives_failing_allocations(void) {
 }
 
 static void hard_instances_fit(void) {
-    const char *names[] = {"A", "C", "E", "G", "I", "K"};
+    /* The search for I takes a hundred times as long as the others: two minutes with a sanitizer. */
+    const char *names[] = {"A", "C", "E", "G", "K", "I"};
     if (!test_data_dir()) SKIP("CRESNET_TEST_DATA is not set");
-    for (size_t i = 0; i < CR_COUNT(names); i++) {
+    for (size_t i = 0; i < CR_COUNT(names) - TEST_SANITIZED; i++) {
         char                  path[1024];
         struct cr_lifetimes   intervals;
         struct cr_plan_found  found;
