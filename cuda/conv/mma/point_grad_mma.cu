@@ -21,15 +21,15 @@ namespace {
 template <typename T, typename P>
 __device__ __forceinline__ void load_constants(const params &p, uint32_t shared, int slice) {
     constexpr int VECTORS = P::C / 8; /* of a row of w */
-    for (int i = (int)threadIdx.x; i < P::K * VECTORS; i += P::THREADS) {
+    for (int i = (int)threadIdx.x; i < P::K * VECTORS; i += P::BLOCK_THREADS) {
         const int k = i / VECTORS, v = i % VECTORS;
         ck_copy16(ck_chunk_at(shared, P::C * 2, k, v), static_cast<const T *>(p.w) + (int64_t)k * p.C + slice + v * 8,
                   true);
     }
     ck_copy_commit();
-    for (int i = (int)threadIdx.x; i < 3 * P::K; i += P::THREADS)
+    for (int i = (int)threadIdx.x; i < 3 * P::K; i += P::BLOCK_THREADS)
         ck_put4(shared + (uint32_t)(P::ABC_AT + i / P::K * P::K * 4 + channel_at<8>(i % P::K, P::K)), p.dy_coeffs[i]);
-    for (int c = (int)threadIdx.x; c < P::C && P::MODE != PLAIN; c += P::THREADS) {
+    for (int c = (int)threadIdx.x; c < P::C && P::MODE != PLAIN; c += P::BLOCK_THREADS) {
         const uint32_t at = shared + (uint32_t)(P::CHANNEL_AT + channel_at<P::CE>(c, P::C));
         ck_put4(at, p.mean_rstd[slice + c]);
         if (P::MODE == INNER) {
@@ -42,15 +42,19 @@ __device__ __forceinline__ void load_constants(const params &p, uint32_t shared,
 }
 
 template <typename T, typename P>
-__global__ void __launch_bounds__(P::THREADS, P::BLOCKS) point_grad_mma(const params p) {
+__global__ void __launch_bounds__(P::BLOCK_THREADS, P::BLOCKS) point_grad_mma(const params p) {
     extern __shared__ __align__(128) unsigned char memory[];
     const uint32_t                                 shared = ck_shared(memory);
-    const int slice = (int)blockIdx.x % p.slices * P::C, group = (int)blockIdx.x / p.slices;
+    const int slice = (int)blockIdx.x % p.slices * P::C, block = (int)blockIdx.x / p.slices;
     load_constants<T, P>(p, shared, slice);
     worker<T, P> worker(p, shared, slice);
-    worker.run(group, (int)gridDim.x / p.slices);
-    worker.write_dw(group);
-    if (P::MODE != PLAIN) worker.write_sums(group);
+    if constexpr (P::OVERLAP)
+        worker.run_overlapped(block, (int)gridDim.x / p.slices);
+    else
+    worker.run(block * P::GROUPS, (int)gridDim.x / p.slices * P::GROUPS);
+    if (P::MODE != PLAIN) worker.write_sums(block * P::GROUPS + worker.group());
+    if (P::GROUPS > 1) worker.add_groups();
+    if (worker.group() == 0) worker.write_dw(block);
 }
 
 /* ---- host side ---- */
@@ -66,7 +70,7 @@ template <typename P> layout layout_of(const struct ck_point_grad_kind *kind, in
     l.groups = multiprocessors * P::BLOCKS / l.slices > 1 ? multiprocessors * P::BLOCKS / l.slices : 1;
     if (l.groups > l.tiles) l.groups = l.tiles;
     l.dw_bytes   = (size_t)l.groups * (size_t)(kind->K * kind->C) * sizeof(float);
-    l.sums_bytes = (size_t)l.groups * 2 * (size_t)kind->C * sizeof(float);
+    l.sums_bytes = (size_t)(l.groups * P::GROUPS) * 2 * (size_t)kind->C * sizeof(float);
     return l;
 }
 
@@ -82,23 +86,35 @@ cudaError_t start(const struct ck_point_grad *args, void *workspace, int multipr
     const auto  kernel = point_grad_mma<T, P>;
     cudaError_t error  = ck_allow_shared(kernel, P::BYTES);
     if (error != cudaSuccess) return error;
-    kernel<<<(unsigned)(l.groups * l.slices), P::THREADS, P::BYTES, stream>>>(p);
+    kernel<<<(unsigned)(l.groups * l.slices), P::BLOCK_THREADS, P::BYTES, stream>>>(p);
     error = cudaGetLastError();
     if (error != cudaSuccess) return error;
-    const struct pg_parts parts = {p.dw_part, p.sums_part, l.groups, l.groups};
+    const struct pg_parts parts = {p.dw_part, p.sums_part, l.groups, l.groups * P::GROUPS};
     return pg_fold(&parts, P::MODE == PLAIN ? NULL : p.mean_rstd, args->dw, args->grad_sums, (int)kind->K, (int)kind->C,
                    args->accumulate, stream);
 }
 
-/* The kernels: channels of dy and of a slice of x, mode, pixels of a tile. The first that fits is used. */
+/* The kernels: channels of dy and of a slice of x, mode, pixels of a tile, copies, warps, early loads, groups. Those
+ * that fit are tile configs in this order; the fastest is found by measuring. */
 #define PLANS(DO)                                                                                                      \
     DO(256, 64, INNER, 64)                                                                                             \
+    DO(256, 64, INNER, 32, 2, 8, true, 2)                                                                              \
+    DO(256, 64, INNER, 64, 0, 16, true, 1, true)                                                                       \
     DO(256, 128, BLOCK, 32, 2)                                                                                         \
     DO(512, 64, INNER, 32, 1)                                                                                          \
     DO(64, 128, BLOCK, 32, 0, 8)                                                                                       \
+    DO(64, 128, BLOCK, 64, 0, 16, true)                                                                                \
+    DO(64, 128, BLOCK, 32, 0, 8, true, 2)                                                                              \
+    DO(64, 128, BLOCK, 64, 0, 16, true, 1, true)                                                                       \
     DO(128, 128, BLOCK, 32)                                                                                            \
+    DO(128, 128, BLOCK, 32, 2, 8, true, 2)                                                                             \
+    DO(128, 128, BLOCK, 32, 0, 16, true, 1, true)                                                                      \
     DO(64, 64, PLAIN, 32, 0, 8)                                                                                        \
-    DO(256, 64, PLAIN, 64)
+    DO(64, 64, PLAIN, 32, 0, 8, true, 2)                                                                               \
+    DO(64, 64, PLAIN, 64, 0, 16, true, 1, true)                                                                        \
+    DO(256, 64, PLAIN, 64)                                                                                             \
+    DO(256, 64, PLAIN, 32, 2, 8, true, 2)                                                                              \
+    DO(256, 64, PLAIN, 64, 0, 16, true, 1, true)
 
 enum { SLICES_MAX = 8, PIXELS_MAX = 1 << 30 };
 
@@ -115,18 +131,22 @@ template <typename P> bool fits(const struct ck_point_grad_kind *kind, const str
 
 } // namespace
 
-bool ck_point_grad_mma_supports(const struct ck_point_grad_kind *kind, const struct ck_mma_gpu *gpu) {
+int ck_point_grad_mma_configs(const struct ck_point_grad_kind *kind, const struct ck_mma_gpu *gpu) {
+    int configs = 0;
     if ((kind->type != CK_F16 && kind->type != CK_BF16) || !kind->dy_x || kind->pixels < 1 || kind->pixels > PIXELS_MAX)
-        return false;
-#define TAKES(...)                                                                                                     \
-    if (fits<plan<__VA_ARGS__>>(kind, gpu)) return true;
-    PLANS(TAKES)
-    return false;
+        return 0;
+#define COUNT(...) configs += fits<plan<__VA_ARGS__>>(kind, gpu);
+    PLANS(COUNT)
+    return configs;
 }
 
-size_t ck_point_grad_mma_workspace(const struct ck_point_grad_kind *kind, const struct ck_mma_gpu *gpu) {
+bool ck_point_grad_mma_supports(const struct ck_point_grad_kind *kind, const struct ck_mma_gpu *gpu) {
+    return ck_point_grad_mma_configs(kind, gpu) > 0;
+}
+
+size_t ck_point_grad_mma_workspace(const struct ck_point_grad_kind *kind, int config, const struct ck_mma_gpu *gpu) {
 #define WORKSPACE(...)                                                                                                 \
-    if (fits<plan<__VA_ARGS__>>(kind, gpu)) {                                                                          \
+    if (fits<plan<__VA_ARGS__>>(kind, gpu) && config-- == 0) {                                                         \
         const layout l = layout_of<plan<__VA_ARGS__>>(kind, gpu->multiprocessors);                                     \
         return l.dw_bytes + l.sums_bytes;                                                                              \
     }
@@ -134,11 +154,11 @@ size_t ck_point_grad_mma_workspace(const struct ck_point_grad_kind *kind, const 
     return 0;
 }
 
-cudaError_t ck_point_grad_mma(const struct ck_point_grad *args, void *workspace, const struct ck_mma_gpu *gpu,
-                              cudaStream_t stream) {
+cudaError_t ck_point_grad_mma(const struct ck_point_grad *args, int config, void *workspace,
+                              const struct ck_mma_gpu *gpu, cudaStream_t stream) {
     const struct ck_point_grad_kind *kind = &args->kind;
 #define LAUNCH(...)                                                                                                    \
-    if (fits<plan<__VA_ARGS__>>(kind, gpu))                                                                            \
+    if (fits<plan<__VA_ARGS__>>(kind, gpu) && config-- == 0)                                                           \
         return kind->type == CK_F16                                                                                    \
                    ? start<__half, plan<__VA_ARGS__>>(args, workspace, gpu->multiprocessors, stream)                   \
                    : start<__nv_bfloat16, plan<__VA_ARGS__>>(args, workspace, gpu->multiprocessors, stream);
