@@ -138,6 +138,13 @@ static bool is_stem(const struct conv_shape *f) {
     return f->cc >= 80 && f->half && f->R == 4 && f->stride == 1 && f->pad == 0 && f->C == 16;
 }
 
+/* 3x3 convolutions of 64 channels with sums: mma.sync, where a block has the shared memory for the filter and two tiles;
+ * on 9.0 there are none with sums. */
+static bool is_3x3_of_64(const struct conv_shape *f) {
+    return f->cc >= 80 && !has_wgmma(f) && f->half && f->R == 3 && f->stride == 1 && f->pad == 1 && f->C == 64 &&
+           f->K == 64 && f->x->dim[2] <= 66 && cr_capability_of(f->cc).block_bytes >= 163 << 10;
+}
+
 /* Kernels of this project for the ResNets for CIFAR. */
 static bool is_cifar(const struct conv_shape *f) {
     if (!f->half || (f->R != 1 && f->R != 3) || f->pad != f->R / 2) return false;
@@ -190,7 +197,7 @@ static bool conv_accepts(const struct cr_device *device, const struct cr_program
     if (scale_bias && p->tensor[op->in[CR_IN_conv_scale_bias]].dtype != CR_F32)
         return sums ? cudnn_sums(device, &f) : cudnn_fuses_forward(&f);
     return (!scale_bias && cudnn_sums(device, &f)) || (is_1x1(&f) && !(scale_bias && f.C % 64)) || is_stem(&f) ||
-           (is_cifar(&f) && !(scale_bias && f.C == 3));
+           (!scale_bias && is_3x3_of_64(&f)) || (is_cifar(&f) && !(scale_bias && f.C == 3));
 }
 
 static bool pool_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
