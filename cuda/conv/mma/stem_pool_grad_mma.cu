@@ -1,0 +1,264 @@
+/* cuda/conv/mma/stem_pool_grad_mma.cu: filter gradient of the space-to-depth stem with the gradient of max pooling, ReLU
+ * and BN behind it (cuda/conv/mma/stem_mma.h): the gradient of the convolution's output is not stored.
+ *
+ * Bytes a pixel of y: 128 of y, 32 of dy of the pooling, 16 of its index, 32 of x. 32,768 operations a pixel for 64
+ * channels. The limiter is the tensor cores.
+ *
+ * A block has 64 channels and every groups-th tile of 2 x 112 pixels. dw[64][256] stays in registers from the first tile
+ * to the last, twice: for each line. A warp has a line, 32 channels and a row of filter positions. Half of the warps of
+ * each scheduler multiply while the others compute the gradient for the next tile, then the reverse. A thread computes 8
+ * channels of 2 x 2 pixels, which four windows of the pooling cover. */
+#include "cuda/common/point_grad_fold.cuh"
+#include "cuda/conv/mma/stem_mma.cuh"
+
+namespace {
+
+enum {
+    LINES     = 2,
+    FRAGMENTS = LINES * ACROSS,
+    WARPS     = 16,
+    THREADS   = WARPS * 32,
+    DOWN      = 2, /* fragments of 16 channels of a warp */
+    X_ROWS    = LINES + SIDE - 1,
+    X_BYTES   = (X_ROWS * ROW_BYTES + 127) / 128 * 128,
+    X_BUFFERS = 3, /* of this tile, the next, and the one on its way */
+    G_ROW     = COLUMNS * 2,
+    G_BYTES   = LINES * LINE * G_ROW,
+    QUADS     = LINE / 2 * (COLUMNS / 8), /* threads that have pixels */
+    VECTORS   = 5,                        /* coeffs[3], scale, bias */
+    Y_AT      = VECTORS * COLUMNS * 4,
+    G_AT      = Y_AT + 4 * THREADS * 16,
+    X_AT      = G_AT + 2 * G_BYTES,
+    BYTES     = X_AT + X_BUFFERS * X_BYTES,
+    ELEMENTS  = TAPS * DEPTH /* of a filter */
+};
+static_assert(QUADS <= THREADS && Y_AT % 128 == 0, "a thread for each quad");
+static_assert(COLUMNS * ELEMENTS * 4 <= 2 * G_BYTES + X_BUFFERS * X_BYTES, "dw of a line");
+
+struct params {
+    struct shape shape;
+    int          pooled_h, pooled_w;
+    const void  *x, *g, *y; /* g: dy of the pooling */
+    const uint8_t *index;
+    const float *coeffs, *scale_bias; /* [3][K], [2][K] */
+    float       *partial;             /* [groups][K][256] */
+    int          groups;
+};
+
+template <typename T> struct worker {
+    const params  &p;
+    const uint32_t shared;
+    const int      warp, lane, column, vector, quad; /* column: first of the block; of the thread: 8 channels, pixels */
+    float          dw[DOWN][2 * SIDE][4];
+    uint4          g[4];      /* windows (i, j), (i, j + 1), (i + 1, j), (i + 1, j + 1) */
+    uint2          winner[4];
+
+    __device__ worker(const params &params_, uint32_t shared_, int column_)
+        : p(params_), shared(shared_), warp((int)threadIdx.x / 32), lane((int)threadIdx.x % 32), column(column_),
+          vector((int)threadIdx.x % 8), quad((int)threadIdx.x / 8) {
+#pragma unroll
+        for (int i = 0; i < DOWN * 32; i++) dw[i / 32][i / 4 % 8][i % 4] = 0.0f;
+    }
+    __device__ __forceinline__ void set_vectors() const {
+        for (int i = (int)threadIdx.x; i < VECTORS * COLUMNS; i += THREADS) {
+            const int m = i / COLUMNS, k = i % COLUMNS;
+            ck_put4(shared + (uint32_t)(i * 4), m < 3 ? p.coeffs[(int64_t)m * p.shape.K + column + k]
+                                                      : p.scale_bias[(int64_t)(m - 3) * p.shape.K + column + k]);
+        }
+    }
+
+    /* ---- the gradient of y ---- */
+
+    __device__ __forceinline__ uint32_t y_at(int pixel) const {
+        return shared + (uint32_t)(Y_AT + (pixel * THREADS + (int)threadIdx.x) * 16);
+    }
+    __device__ __forceinline__ bool exists(const place &at, int pixel) const {
+        return quad < LINE / 2 && at.p + pixel / 2 < p.shape.P && at.q + 2 * quad + pixel % 2 < p.shape.Q;
+    }
+    /* Starts the copies of a tile's x and y, and its loads. */
+    __device__ __forceinline__ void load(int tile, int buffer) {
+#pragma unroll
+        for (int k = 0; k < 4; k++) g[k] = make_uint4(0, 0, 0, 0), winner[k] = make_uint2(0xffffffffu, 0xffffffffu);
+        if (tile < p.shape.tiles) {
+            const place at(p.shape, tile);
+            copy_x<THREADS, X_ROWS>(p.shape, p.x, at, shared + (uint32_t)(X_AT + buffer * X_BYTES), (int)threadIdx.x);
+#pragma unroll
+            for (int k = 0; k < 4; k++) {
+                const bool    is = exists(at, k);
+                const int64_t pixel =
+                    ((int64_t)at.n * p.shape.P + at.p + k / 2) * p.shape.Q + at.q + 2 * quad + k % 2;
+                ck_copy16(y_at(k), static_cast<const T *>(p.y) + (is ? pixel * p.shape.K + column + vector * 8 : 0), is);
+                const int i = at.p / 2 + k / 2, j = at.q / 2 + quad + k % 2;
+                if (quad < LINE / 2 && i < p.pooled_h && j < p.pooled_w) {
+                    const int64_t from =
+                        (((int64_t)at.n * p.pooled_h + i) * p.pooled_w + j) * p.shape.K + column + vector * 8;
+                    g[k]      = *reinterpret_cast<const uint4 *>(static_cast<const T *>(p.g) + from);
+                    winner[k] = *reinterpret_cast<const uint2 *>(p.index + from);
+                }
+            }
+        }
+        ck_copy_commit();
+    }
+    static __device__ __forceinline__ uint32_t word_of(const uint4 &v, int i) {
+        return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
+    }
+    /* The gradient of channels 2*i, 2*i + 1 of a pixel: the windows that chose it. Window k is row 2 - k/2*2 of the
+     * pixels below, and its middle row is that of the pixels above; columns likewise. */
+    __device__ __forceinline__ float2 gradient(int pixel, int i) const {
+        float2 sum = make_float2(0.0f, 0.0f);
+#pragma unroll
+        for (int k = 0; k < 4; k++) {
+            if (k / 2 > pixel / 2 || k % 2 > pixel % 2) continue;
+            const uint32_t r = pixel / 2 ? 2 - k / 2 * 2 : 1, s = pixel % 2 ? 2 - k % 2 * 2 : 1, tap = r * 3 + s;
+            const uint32_t bytes = (i < 2 ? winner[k].x : winner[k].y) >> (i % 2 * 16);
+            const float2   v     = ck_pair<T>(word_of(g[k], i));
+            sum.x += (bytes & 255u) == tap ? v.x : 0.0f;
+            sum.y += (bytes >> 8 & 255u) == tap ? v.y : 0.0f;
+        }
+        return sum;
+    }
+    /* Two channels of a pixel. */
+    __device__ __forceinline__ uint32_t word(uint32_t y, float2 d, int i) const {
+        const float2 v = ck_pair<T>(y);
+        float2       k[VECTORS];
+#pragma unroll
+        for (int m = 0; m < VECTORS; m++) k[m] = ck_get8(shared + (uint32_t)((m * COLUMNS + vector * 8 + 2 * i) * 4));
+        d.x = fmaf(v.x, k[3].x, k[4].x) > 0.0f ? d.x : 0.0f;
+        d.y = fmaf(v.y, k[3].y, k[4].y) > 0.0f ? d.y : 0.0f;
+        return ck_pack_pair<T>(fmaf(k[0].x, d.x, fmaf(k[1].x, v.x, k[2].x)),
+                               fmaf(k[0].y, d.y, fmaf(k[1].y, v.y, k[2].y)));
+    }
+    __device__ __forceinline__ void convert(int tile, int buffer) {
+        ck_copy_wait_all();
+        if (quad < LINE / 2) {
+            const place at(p.shape, tile);
+#pragma unroll
+            for (int pixel = 0; pixel < 4; pixel++) {
+                const uint4 y  = ck_get16(y_at(pixel));
+                const bool  is = tile < p.shape.tiles && exists(at, pixel);
+                uint32_t    out[4];
+#pragma unroll
+                for (int i = 0; i < 4; i++) out[i] = is ? word(word_of(y, i), gradient(pixel, i), i) : 0;
+                ck_put16(ck_chunk_at(shared + (uint32_t)(G_AT + buffer * G_BYTES), G_ROW,
+                                     pixel / 2 * LINE + 2 * quad + pixel % 2, vector),
+                         make_uint4(out[0], out[1], out[2], out[3]));
+            }
+        }
+    }
+
+    /* ---- products ---- */
+
+    __device__ __forceinline__ void multiply(uint32_t g_at, uint32_t x_at) {
+        const int line = warp / 8, k = warp / 4 % 2 * (DOWN * 16), r = warp % 4;
+        /* this lane's row of the transposed matrices: pixel lane % 16 of plane lane / 16 */
+        const uint32_t x = x_at + (uint32_t)(((line + r) * 2 + lane / 16) * PLANE_BYTES + lane % 16 * 16);
+#pragma unroll 1
+        for (int f = 0; f < ACROSS; f++) {
+            uint32_t a[DOWN][4], b[SIDE][4];
+#pragma unroll
+            for (int m = 0; m < DOWN; m++) ck_mma_a_transposed(a[m], g_at, G_ROW, k + m * 16, line * LINE + f * 16);
+#pragma unroll
+            for (int s = 0; s < SIDE; s++) ck_ldmatrix_trans(b[s], x + (uint32_t)(f * 256 + s * 16));
+#pragma unroll
+            for (int s = 0; s < SIDE; s++)
+#pragma unroll
+                for (int m = 0; m < DOWN; m++) {
+                    ck_mma<T>(dw[m][2 * s], a[m], b[s][0], b[s][1]);
+                    ck_mma<T>(dw[m][2 * s + 1], a[m], b[s][2], b[s][3]);
+                }
+        }
+    }
+    __device__ __forceinline__ void run(int first) {
+        const int products = warp / 4 % 2;
+        set_vectors();
+        load(first, 0);
+        __syncthreads(); /* the vectors are complete */
+        convert(first, 0);
+        load(first + p.groups, 1);
+        for (int tile = first, i = 0; tile < p.shape.tiles; tile += p.groups, i++) {
+            __syncthreads(); /* this tile is complete; nobody reads the other gradient and the oldest x */
+#pragma unroll 1
+            for (int phase = 0; phase < 2; phase++) {
+                if (phase == products)
+                    multiply(shared + (uint32_t)(G_AT + i % 2 * G_BYTES), shared + (uint32_t)(X_AT + i % 3 * X_BYTES));
+                else {
+                    convert(tile + p.groups, (i + 1) % 2);
+                    load(tile + 2 * p.groups, (i + 2) % 3);
+                }
+            }
+        }
+        ck_copy_wait_all();
+    }
+    /* Adds the second line's dw to the first one's and stores it in row `group` of the workspace. */
+    __device__ __forceinline__ void write(int group) {
+        const uint32_t at = shared + (uint32_t)(G_AT + (int)threadIdx.x % (THREADS / 2) * 4);
+        __syncthreads();
+#pragma unroll
+        for (int i = 0; i < DOWN * 32; i++)
+            if (warp >= WARPS / 2) ck_put4(at + (uint32_t)(i * (THREADS / 2) * 4), dw[i / 32][i / 4 % 8][i % 4]);
+        __syncthreads();
+        if (warp >= WARPS / 2) return;
+        float *to = p.partial +
+                    ((int64_t)group * p.shape.K + column + warp / 4 % 2 * (DOWN * 16) + lane / 4) * ELEMENTS +
+                    warp % 4 * (SIDE * DEPTH) + lane % 4 * 2;
+#pragma unroll
+        for (int i = 0; i < DOWN * 32; i += 2) {
+            const int m = i / 32, n = i / 4 % 8, half = i % 4 / 2;
+            *reinterpret_cast<float2 *>(to + (m * 16 + half * 8) * ELEMENTS + n * 8) =
+                make_float2(dw[m][n][2 * half] + __uint_as_float(ck_get4(at + (uint32_t)(i * (THREADS / 2) * 4))),
+                            dw[m][n][2 * half + 1] +
+                                __uint_as_float(ck_get4(at + (uint32_t)((i + 1) * (THREADS / 2) * 4))));
+        }
+    }
+};
+
+template <typename T> __global__ void __launch_bounds__(THREADS, 1) stem_pool_grad_mma(const params p) {
+    extern __shared__ __align__(128) unsigned char memory[];
+    const int                                      parts = p.shape.K / COLUMNS, group = (int)blockIdx.x / parts;
+    worker<T>                                      worker(p, ck_shared(memory), (int)blockIdx.x % parts * COLUMNS);
+    worker.run(group);
+    worker.write(group);
+}
+
+template <typename T> cudaError_t start(const params &p, cudaStream_t stream) {
+    const auto        kernel = stem_pool_grad_mma<T>;
+    const cudaError_t error  = ck_allow_shared(kernel, BYTES);
+    if (error != cudaSuccess) return error;
+    kernel<<<(unsigned)(p.groups * (p.shape.K / COLUMNS)), THREADS, BYTES, stream>>>(p);
+    return cudaGetLastError();
+}
+int blocks_of(const shape &s, const struct ck_mma_gpu *gpu) {
+    return (groups_of(s, gpu->multiprocessors) + 1) / 2;
+}
+
+} // namespace
+
+bool ck_stem_pool_grad_mma_supports(const struct ck_stem_pool_grad *a, const struct ck_mma_gpu *gpu) {
+    return (a->type == CK_F16 || a->type == CK_BF16) && shape_fits(a->N, a->H, a->W, a->K) && (int)BYTES <= gpu->block_bytes;
+}
+
+size_t ck_stem_pool_grad_mma_workspace(const struct ck_stem_pool_grad *a, const struct ck_mma_gpu *gpu) {
+    const shape s = shape_of(a->N, a->H, a->W, a->K, FRAGMENTS);
+    return sizeof(float) * (size_t)blocks_of(s, gpu) * (size_t)a->K * ELEMENTS;
+}
+
+cudaError_t ck_stem_pool_grad_mma(const struct ck_stem_pool_grad *a, void *workspace, const struct ck_mma_gpu *gpu,
+                                  cudaStream_t stream) {
+    if (!ck_stem_pool_grad_mma_supports(a, gpu)) return cudaErrorInvalidValue;
+    params p                = {};
+    p.shape                 = shape_of(a->N, a->H, a->W, a->K, FRAGMENTS);
+    p.groups                = blocks_of(p.shape, gpu);
+    p.pooled_h              = (p.shape.P - 1) / 2 + 1;
+    p.pooled_w              = (p.shape.Q - 1) / 2 + 1;
+    p.x                     = a->x;
+    p.g                     = a->g;
+    p.y                     = a->y;
+    p.index                 = a->index;
+    p.coeffs                = a->coeffs;
+    p.scale_bias            = a->scale_bias;
+    p.partial               = static_cast<float *>(workspace);
+    const cudaError_t error = a->type == CK_F16 ? start<__half>(p, stream) : start<__nv_bfloat16>(p, stream);
+    if (error != cudaSuccess) return error;
+    const struct pg_parts parts = {p.partial, NULL, p.groups, 0};
+    return pg_fold(&parts, NULL, a->dw, NULL, (int)a->K, ELEMENTS, a->accumulate, stream);
+}
