@@ -205,6 +205,12 @@ static bool pool_accepts(const struct cr_device *device, const struct cr_program
     return has_wgmma(&f) && is_stem(&f) && f.K % 64 == 0 && f.x->dim[2] <= 115;
 }
 
+static bool pool_grad_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    const struct conv_shape f =
+        conv_shape_of(device, p, op, op->in[CR_IN_conv_pool_grad_x], op->out[CR_OUT_conv_pool_grad_dw]);
+    return !has_wgmma(&f) && is_stem(&f) && f.K % 64 == 0 && cr_capability_of(f.cc).block_bytes >= 145 << 10;
+}
+
 static bool dgrad_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     const struct conv_shape f = conv_shape_of(device, p, op, op->out[CR_OUT_conv_dgrad_dx], op->in[CR_IN_conv_dgrad_w]);
     if (!has_input(op, CR_IN_conv_dgrad_bn_x)) return !has_output(op, CR_OUT_conv_dgrad_grad_sums);
@@ -348,6 +354,7 @@ cr_status cr_gpu_open_from_list(const struct cr_gpu *gpu, const struct cr_device
         d->kernel[host_inputs[i].kind].host_slots |= 1u << host_inputs[i].slot;
     d->kernel[CR_OP_conv].accepts      = conv_accepts;
     d->kernel[CR_OP_conv_pool].accepts = pool_accepts;
+    d->kernel[CR_OP_conv_pool_grad].accepts = pool_grad_accepts;
     d->kernel[CR_OP_gram].accepts = d->kernel[CR_OP_gram_dgrad].accepts = gram_accepts;
     d->kernel[CR_OP_gram_bn_finalize].accepts = d->kernel[CR_OP_gram_bn_grad].accepts = gram_bn_accepts;
     d->kernel[CR_OP_gram_bn_sums].accepts = d->kernel[CR_OP_gram_bn_grad_sums].accepts = refuses;

@@ -101,7 +101,7 @@ struct cr_conv_attr {
     int                     stride, pad;
     int                     window;       /* maxpool: R = S = window; convolutions use R, S of the filter */
     int                     pad_c;        /* pad_shortcut: number of zero channels before the input's channels */
-    bool                    accumulate;   /* conv_wgrad, conv_grad, s2d_filter_grad: add to dw instead of assigning */
+    bool                    accumulate;   /* conv_wgrad, conv_grad, conv_pool_grad, s2d_filter_grad: add to dw instead of assigning */
     bool                    relu;         /* conv: apply ReLU to y; gram_dgrad: see graph/ops.def */
     struct cr_qconv_types   types;        /* pack_filter: of the qconv that reads the packed filter */
     bool                    early_filter; /* conv*, qconv*: see cr_pass_early_filters in compiler/passes.h */

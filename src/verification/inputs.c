@@ -154,6 +154,57 @@ void cr_verify_prologue_conv_grad(struct cr_verify_run *run) {
     for (int s = CR_OUT_conv_grad_grad_sums; s <= CR_OUT_conv_grad_grad_coeffs; s++) run->op->out[s] = CR_NONE;
 }
 
+/* ---- conv_pool_grad: the gradient of y is computed while y is read ---- */
+
+/* The gradient that max pooling 3x3, stride 2, padding 1 passes to element `at` of y: any sum of its windows' gradients,
+ * each rounded to the type. */
+static struct interval pooled_gradient(const struct cr_verify_run *run, const struct cr_tensor *y,
+                                       const struct cr_tensor *pooled, int64_t at) {
+    const int64_t C = y->dim[3], w = at / C % y->dim[2], h = at / C / y->dim[2] % y->dim[1],
+                  n     = at / C / y->dim[2] / y->dim[1];
+    const double  *d     = run->in[CR_IN_conv_pool_grad_dy];
+    const uint8_t *index = run->in[CR_IN_conv_pool_grad_index];
+    double         sum = 0, size = 0;
+    int            windows = 0;
+    for (int64_t i = h / 2; i <= (h + 1) / 2 && i < pooled->dim[1]; i++)
+        for (int64_t j = w / 2; j <= (w + 1) / 2 && j < pooled->dim[2]; j++) {
+            const int64_t from = ((n * pooled->dim[1] + i) * pooled->dim[2] + j) * C + at % C;
+            if (index[from] != (h - 2 * i + 1) * 3 + w - 2 * j + 1) continue;
+            sum += d[from];
+            size += fabs(d[from]);
+            windows++;
+        }
+    const double rounding =
+        windows > 1 && y->dtype != CR_F64 ? (windows - 1) * cr_verify_half_ulp(y->dtype, size) : 0;
+    return (struct interval){sum - rounding, sum, sum + rounding};
+}
+
+void cr_verify_prologue_conv_pool_grad(struct cr_verify_run *run) {
+    const struct cr_tensor *y      = tensor_of(run->original, run->op->in[CR_IN_conv_pool_grad_y]),
+                           *pooled = tensor_of(run->original, run->op->in[CR_IN_conv_pool_grad_dy]);
+    const int64_t           C      = y->dim[3];
+    double                 *data   = run->in[CR_IN_conv_pool_grad_y];
+    const double *scale_bias = run->in[CR_IN_conv_pool_grad_scale_bias], *k = run->in[CR_IN_conv_pool_grad_coeffs];
+    for (int64_t i = 0; i < cr_tensor_elems(y); i++) {
+        const int64_t c     = i % C;
+        const double  scale = scale_bias[c], bias = scale_bias[C + c], pre = data[i] * scale + bias,
+                     error = y->dtype == CR_F64 ? 0 : cr_verify_affine_error(data[i], scale, bias);
+        struct interval g  = pooled_gradient(run, y, pooled, i);
+        if (error > 0 && fabs(pre) <= error) /* the ReLU may pass it or not */
+            g = (struct interval){fmin(g.low, 0), pre > 0 ? g.exact : 0, fmax(g.high, 0)};
+        else if (!(pre > 0))
+            g = (struct interval){0, 0, 0};
+        const double    linear = k[C + c] * data[i], constant = k[2 * C + c];
+        const double    low[3] = {k[c] * g.low, linear, constant}, exact[3] = {k[c] * g.exact, linear, constant},
+                     high[3]  = {k[c] * g.high, linear, constant};
+        const struct interval a = sum_interval(y->dtype, low), b = sum_interval(y->dtype, exact),
+                              e = sum_interval(y->dtype, high);
+        data[i] = operand_of(run, (struct interval){fmin(fmin(a.low, b.low), e.low), b.exact,
+                                                    fmax(fmax(a.high, b.high), e.high)});
+    }
+    run->op->in[CR_IN_conv_pool_grad_coeffs] = CR_NONE; /* y is its own gradient */
+}
+
 /* ---- max-pool of act(x): values within their interval; the index where no other element can be the maximum ---- */
 
 struct pooling {
