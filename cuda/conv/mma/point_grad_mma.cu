@@ -21,15 +21,15 @@ namespace {
 template <typename T, typename P>
 __device__ __forceinline__ void load_constants(const params &p, uint32_t shared, int slice) {
     constexpr int VECTORS = P::C / 8; /* of a row of w */
-    for (int i = (int)threadIdx.x; i < P::K * VECTORS; i += P::BLOCK_THREADS) {
+    for (int i = (int)threadIdx.x; i < P::K * VECTORS; i += P::THREADS) {
         const int k = i / VECTORS, v = i % VECTORS;
         ck_copy16(ck_chunk_at(shared, P::C * 2, k, v), static_cast<const T *>(p.w) + (int64_t)k * p.C + slice + v * 8,
                   true);
     }
     ck_copy_commit();
-    for (int i = (int)threadIdx.x; i < 3 * P::K; i += P::BLOCK_THREADS)
+    for (int i = (int)threadIdx.x; i < 3 * P::K; i += P::THREADS)
         ck_put4(shared + (uint32_t)(P::ABC_AT + i / P::K * P::K * 4 + channel_at<8>(i % P::K, P::K)), p.dy_coeffs[i]);
-    for (int c = (int)threadIdx.x; c < P::C && P::MODE != PLAIN; c += P::BLOCK_THREADS) {
+    for (int c = (int)threadIdx.x; c < P::C && P::MODE != PLAIN; c += P::THREADS) {
         const uint32_t at = shared + (uint32_t)(P::CHANNEL_AT + channel_at<P::CE>(c, P::C));
         ck_put4(at, p.mean_rstd[slice + c]);
         if (P::MODE == INNER) {
@@ -42,19 +42,15 @@ __device__ __forceinline__ void load_constants(const params &p, uint32_t shared,
 }
 
 template <typename T, typename P>
-__global__ void __launch_bounds__(P::BLOCK_THREADS, P::BLOCKS) point_grad_mma(const params p) {
+__global__ void __launch_bounds__(P::THREADS, P::BLOCKS) point_grad_mma(const params p) {
     extern __shared__ __align__(128) unsigned char memory[];
     const uint32_t                                 shared = ck_shared(memory);
-    const int slice = (int)blockIdx.x % p.slices * P::C, block = (int)blockIdx.x / p.slices;
+    const int slice = (int)blockIdx.x % p.slices * P::C, group = (int)blockIdx.x / p.slices;
     load_constants<T, P>(p, shared, slice);
     worker<T, P> worker(p, shared, slice);
-    if constexpr (P::OVERLAP)
-        worker.run_overlapped(block, (int)gridDim.x / p.slices);
-    else
-    worker.run(block * P::GROUPS, (int)gridDim.x / p.slices * P::GROUPS);
-    if (P::MODE != PLAIN) worker.write_sums(block * P::GROUPS + worker.group());
-    if (P::GROUPS > 1) worker.add_groups();
-    if (worker.group() == 0) worker.write_dw(block);
+    worker.run(group, (int)gridDim.x / p.slices);
+    worker.write_dw(group);
+    if (P::MODE != PLAIN) worker.write_sums(group);
 }
 
 /* ---- host side ---- */
@@ -70,7 +66,7 @@ template <typename P> layout layout_of(const struct ck_point_grad_kind *kind, in
     l.groups = multiprocessors * P::BLOCKS / l.slices > 1 ? multiprocessors * P::BLOCKS / l.slices : 1;
     if (l.groups > l.tiles) l.groups = l.tiles;
     l.dw_bytes   = (size_t)l.groups * (size_t)(kind->K * kind->C) * sizeof(float);
-    l.sums_bytes = (size_t)(l.groups * P::GROUPS) * 2 * (size_t)kind->C * sizeof(float);
+    l.sums_bytes = (size_t)l.groups * 2 * (size_t)kind->C * sizeof(float);
     return l;
 }
 
@@ -86,35 +82,25 @@ cudaError_t start(const struct ck_point_grad *args, void *workspace, int multipr
     const auto  kernel = point_grad_mma<T, P>;
     cudaError_t error  = ck_allow_shared(kernel, P::BYTES);
     if (error != cudaSuccess) return error;
-    kernel<<<(unsigned)(l.groups * l.slices), P::BLOCK_THREADS, P::BYTES, stream>>>(p);
+    kernel<<<(unsigned)(l.groups * l.slices), P::THREADS, P::BYTES, stream>>>(p);
     error = cudaGetLastError();
     if (error != cudaSuccess) return error;
-    const struct pg_parts parts = {p.dw_part, p.sums_part, l.groups, l.groups * P::GROUPS};
+    const struct pg_parts parts = {p.dw_part, p.sums_part, l.groups, l.groups};
     return pg_fold(&parts, P::MODE == PLAIN ? NULL : p.mean_rstd, args->dw, args->grad_sums, (int)kind->K, (int)kind->C,
                    args->accumulate, stream);
 }
 
-/* The kernels: channels of dy and of a slice of x, mode, pixels of a tile, copies, warps, early loads, groups. Those
- * that fit are tile configs in this order; the fastest is found by measuring. */
+/* The kernels: channels of dy and of a slice of x, mode, pixels of a tile, copies, warps, early loads. Those that fit are
+ * tile configs in this order; the fastest is found by measuring. */
 #define PLANS(DO)                                                                                                      \
     DO(256, 64, INNER, 64)                                                                                             \
-    DO(256, 64, INNER, 32, 2, 8, true, 2)                                                                              \
-    DO(256, 64, INNER, 64, 0, 16, true, 1, true)                                                                       \
     DO(256, 128, BLOCK, 32, 2)                                                                                         \
     DO(512, 64, INNER, 32, 1)                                                                                          \
     DO(64, 128, BLOCK, 32, 0, 8)                                                                                       \
     DO(64, 128, BLOCK, 64, 0, 16, true)                                                                                \
-    DO(64, 128, BLOCK, 32, 0, 8, true, 2)                                                                              \
-    DO(64, 128, BLOCK, 64, 0, 16, true, 1, true)                                                                       \
     DO(128, 128, BLOCK, 32)                                                                                            \
-    DO(128, 128, BLOCK, 32, 2, 8, true, 2)                                                                             \
-    DO(128, 128, BLOCK, 32, 0, 16, true, 1, true)                                                                      \
     DO(64, 64, PLAIN, 32, 0, 8)                                                                                        \
-    DO(64, 64, PLAIN, 32, 0, 8, true, 2)                                                                               \
-    DO(64, 64, PLAIN, 64, 0, 16, true, 1, true)                                                                        \
-    DO(256, 64, PLAIN, 64)                                                                                             \
-    DO(256, 64, PLAIN, 32, 2, 8, true, 2)                                                                              \
-    DO(256, 64, PLAIN, 64, 0, 16, true, 1, true)
+    DO(256, 64, PLAIN, 64)
 
 enum { SLICES_MAX = 8, PIXELS_MAX = 1 << 30 };
 

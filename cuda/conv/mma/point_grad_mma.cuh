@@ -11,18 +11,12 @@ enum mode { INNER, BLOCK, PLAIN }; /* as in cuda/common/fused_conv.h */
 
 /* KS, CS: channels of dy and of the slice of x. TILE: pixels. COPIES: how many of dy_x and g of the next
  * tile wait in shared memory, for lack of registers; if any, add and bn_x do, too.
- * WARPS: of a group. EARLY: the loads of the next tile's g and dy_x start before all products, else between those of dw
- * and of dx. GROUPS: of a block; each has tiles of its own, and they take turns with the products, so that one waits
- * for memory and converts while the other multiplies. 16 warps share a multiprocessor. */
-template <int KS, int CS, int MODE_, int TILE_, int COPIES_ = 0, int WARPS_ = 16, bool EARLY_ = false, int GROUPS_ = 1,
-          bool OVERLAP_ = false>
-struct plan {
+ * WARPS: of a block; two blocks of 8 warps share a multiprocessor. EARLY: the loads of the next tile's g and dy_x start
+ * before all products, else between those of dw and of dx. */
+template <int KS, int CS, int MODE_, int TILE_, int COPIES_ = 0, int WARPS_ = 16, bool EARLY_ = false> struct plan {
     static constexpr int K = KS, C = CS, MODE = MODE_, TILE = TILE_, COPIES = COPIES_, WARPS = WARPS_,
-                         THREADS = WARPS * 32, GROUPS = GROUPS_, BLOCK_THREADS = GROUPS * THREADS,
-                         BLOCKS      = 16 / (WARPS * GROUPS);
-    static constexpr bool EARLY = EARLY_, OVERLAP = OVERLAP_;
-    static constexpr int  BUFFERS = OVERLAP ? 2 : 1; /* of dy, xa and v */
-    static_assert(GROUPS == 1 || GROUPS == 2, "barriers");
+                         THREADS = WARPS * 32, BLOCKS = 16 / WARPS;
+    static constexpr bool EARLY = EARLY_;
     /* a thread has the same 8 channels of dy and the same CE of x in all rows: vectors of a row, rows and vectors at a
      * time */
     static constexpr int CE = TILE * C >= THREADS * 8 ? 8 : 4;
@@ -35,24 +29,15 @@ struct plan {
     static constexpr int W_DOWN = K >= 256 ? 8 : WARPS / 4, W_ACROSS = WARPS / W_DOWN, W_ROWS = K / W_DOWN,
                          W_COLUMNS = C / W_ACROSS;
     static_assert(V_COLUMNS % 16 == 0 && W_ROWS % 16 == 0 && W_COLUMNS % 16 == 0, "whole fragments");
-    /* shared memory of the block: w, the vectors over channels; then of each group, from GROUPS_AT */
-    static constexpr int ABC_AT = K * C * 2, CHANNEL_AT = ABC_AT + 3 * K * 4 /* mean, scale, bias */;
-    static constexpr int GROUPS_AT = CHANNEL_AT + (MODE == INNER ? 3 : MODE == BLOCK ? 1 : 0) * C * 4;
-    static constexpr int V_ROW = C * 4, V_BYTES = TILE * V_ROW;
-    static constexpr int DY_AT = 0, XA_AT = DY_AT + TILE * K * 2, V_AT = XA_AT + TILE * C * 2;
-    static constexpr int BUFFER_BYTES = V_AT + V_PARTS * V_BYTES; /* dy, xa, v */
-    static constexpr int D_AT = BUFFERS * BUFFER_BYTES, E_AT = D_AT + COPIES * TILE * K * 2;
-    static constexpr int GROUP_BYTES = E_AT + (COPIES && MODE == BLOCK ? 2 * TILE * C * 2 : 0);
-    static constexpr int BYTES       = GROUPS_AT + GROUPS * GROUP_BYTES;
-    static_assert(GROUPS_AT % 128 == 0 && GROUP_BYTES % 128 == 0, "rows of tiles");
+    /* shared memory */
+    static constexpr int V_ROW = (C + 8) * 4 /* rows lie in different banks */, V_BYTES = TILE * V_ROW;
+    static constexpr int DY_AT = K * C * 2, XA_AT = DY_AT + TILE * K * 2, V_AT = XA_AT + TILE * C * 2;
+    static constexpr int D_AT = V_AT + V_PARTS * V_BYTES, E_AT = D_AT + COPIES * TILE * K * 2;
+    static constexpr int ABC_AT     = E_AT + (COPIES && MODE == BLOCK ? 2 * TILE * C * 2 : 0);
+    static constexpr int CHANNEL_AT = ABC_AT + 3 * K * 4; /* mean, scale, bias */
+    static constexpr int BYTES      = CHANNEL_AT + (MODE == INNER ? 3 : MODE == BLOCK ? 1 : 0) * C * 4;
     static_assert(WARPS * 2 * C * 4 <= V_PARTS * V_BYTES, "sums of all warps");
-    static_assert(GROUPS == 1 || K * C * 4 <= GROUPS * GROUP_BYTES, "dw of a group");
 };
-
-/* Byte of a row of v, so that four rows lie in different banks. */
-__device__ __forceinline__ uint32_t v_byte(int row, int byte) {
-    return (uint32_t)(byte ^ (row & 3) << 5);
-}
 
 /* Some elements of a row as they are in memory: 8 or 4. */
 template <int ELEMENTS> struct elements {
@@ -125,23 +110,17 @@ template <int ELEMENTS> __device__ __forceinline__ int channel_at(int c, int cou
 template <typename T, typename P> struct loader {
     using vector = elements<P::CE>;
     const params  &p;
-    const uint32_t shared, own; /* of the block, of the group */
-    const int      slice;       /* first channel of x */
+    const uint32_t shared;
+    const int      slice; /* first channel of x */
     uint4          g[P::COPIES > 1 ? 1 : P::KN], d[P::COPIES > 0 ? 1 : P::KN];
     vector         x[P::CN];
 
     __device__ loader(const params &params_, uint32_t shared_, int slice_)
-        : p(params_), shared(shared_), own(shared_ + (uint32_t)(P::GROUPS_AT + group() * P::GROUP_BYTES)),
-          slice(slice_) {}
-    /* Group of the block; thread of the group. */
-    __device__ __forceinline__ static int group() { return P::GROUPS == 1 ? 0 : (int)threadIdx.x / P::THREADS; }
-    __device__ __forceinline__ static int thread() {
-        return P::GROUPS == 1 ? (int)threadIdx.x : (int)threadIdx.x % P::THREADS;
-    }
-    __device__ __forceinline__ static int k_vector() { return thread() % P::KV; }
-    __device__ __forceinline__ static int k_row(int i) { return thread() / P::KV + i * P::K_ROWS; }
-    __device__ __forceinline__ static int c_vector() { return thread() % P::CV; }
-    __device__ __forceinline__ static int c_row(int i) { return thread() / P::CV + i * P::C_ROWS; }
+        : p(params_), shared(shared_), slice(slice_) {}
+    __device__ __forceinline__ static int k_vector() { return (int)threadIdx.x % P::KV; }
+    __device__ __forceinline__ static int k_row(int i) { return (int)threadIdx.x / P::KV + i * P::K_ROWS; }
+    __device__ __forceinline__ static int c_vector() { return (int)threadIdx.x % P::CV; }
+    __device__ __forceinline__ static int c_row(int i) { return (int)threadIdx.x / P::CV + i * P::C_ROWS; }
     __device__ __forceinline__ bool       exists(int tile, int row) const {
               return tile < p.tiles && tile * P::TILE + row < p.pixels;
     }
@@ -159,10 +138,10 @@ template <typename T, typename P> struct loader {
     /* Places of the thread's vector i of add (0) or bn_x (1), and of dy_x (0) or g (1). No other thread uses them, so
      * that its own wait is enough. */
     __device__ __forceinline__ uint32_t c_copy_at(int which, int i) const {
-        return own + (uint32_t)(P::E_AT + ((which * P::CN + i) * P::THREADS + thread()) * (P::CE * 2));
+        return shared + (uint32_t)(P::E_AT + ((which * P::CN + i) * P::THREADS + (int)threadIdx.x) * (P::CE * 2));
     }
     __device__ __forceinline__ uint32_t k_copy_at(int which, int i) const {
-        return own + (uint32_t)(P::D_AT + ((which * P::KN + i) * P::THREADS + thread()) * 16);
+        return shared + (uint32_t)(P::D_AT + ((which * P::KN + i) * P::THREADS + (int)threadIdx.x) * 16);
     }
     /* Starts the copies of add or bn_x. */
     __device__ __forceinline__ void copy_c(int which, const void *from, int tile) const {
