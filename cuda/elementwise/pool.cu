@@ -169,7 +169,8 @@ template <typename T>
 __device__ __forceinline__ void prefetch_next(const window &g, int size, const T *x, int p, int q, int c) {
     for (int r = 1; r < size; r++)
         for (int s = 0; s < g.stride; s++) {
-            const int h = min((p + 1) * g.stride - g.pad + r, g.H - 1), column = min(max(q * g.stride - g.pad + s, 0), g.W - 1);
+            const int h      = min((p + 1) * g.stride - g.pad + r, g.H - 1),
+                      column = min(max(q * g.stride - g.pad + s, 0), g.W - 1);
             asm volatile("prefetch.global.L2 [%0];" ::"l"(x + ((h * g.W + column) * g.C + c)));
         }
 }

@@ -138,8 +138,8 @@ static bool is_stem(const struct conv_shape *f) {
     return f->cc >= 80 && f->half && f->R == 4 && f->stride == 1 && f->pad == 0 && f->C == 16;
 }
 
-/* 3x3 convolutions of 64 channels with sums: mma.sync, where a block has the shared memory for the filter and two tiles;
- * on 9.0 there are none with sums. */
+/* 3x3 convolutions of 64 channels with sums: mma.sync, where a block has the shared memory for the filter and two
+ * tiles. Those of 9.0 have no sums. */
 static bool is_3x3_of_64(const struct conv_shape *f) {
     return f->cc >= 80 && !has_wgmma(f) && f->half && f->R == 3 && f->stride == 1 && f->pad == 1 && f->C == 64 &&
            f->K == 64 && f->x->dim[2] <= 66 && cr_capability_of(f->cc).block_bytes >= 163 << 10;
@@ -352,8 +352,8 @@ cr_status cr_gpu_open_from_list(const struct cr_gpu *gpu, const struct cr_device
     }
     for (size_t i = 0; i < CR_COUNT(host_inputs); i++)
         d->kernel[host_inputs[i].kind].host_slots |= 1u << host_inputs[i].slot;
-    d->kernel[CR_OP_conv].accepts      = conv_accepts;
-    d->kernel[CR_OP_conv_pool].accepts = pool_accepts;
+    d->kernel[CR_OP_conv].accepts           = conv_accepts;
+    d->kernel[CR_OP_conv_pool].accepts      = pool_accepts;
     d->kernel[CR_OP_conv_pool_grad].accepts = pool_grad_accepts;
     d->kernel[CR_OP_gram].accepts = d->kernel[CR_OP_gram_dgrad].accepts = gram_accepts;
     d->kernel[CR_OP_gram_bn_finalize].accepts = d->kernel[CR_OP_gram_bn_grad].accepts = gram_bn_accepts;

@@ -2,8 +2,8 @@
  *
  * Bytes a pixel: 256, with bn_x 384; 73,728 operations a pixel. The limiter is the tensor cores.
  *
- * A block has the whole filter in shared memory and consecutive tiles of 256 positions, which two groups of 4 warps take
- * in turn: one multiplies while the other stores its results and starts copies. A warp computes 64 positions x 64
+ * A block has the whole filter in shared memory and consecutive tiles of 256 positions, which two groups of 4 warps
+ * take in turn: one multiplies while the other stores its results and starts copies. A warp computes 64 positions x 64
  * channels; the fragments of the next 16 channels are on their way during the products of these. */
 #include "cuda/common/column_sums.cuh"
 #include "cuda/conv/mma/conv3x3_mma.cuh"
@@ -12,15 +12,14 @@ namespace {
 
 template <typename T, int KIND> struct worker {
     static constexpr bool W_TRANSPOSED = KIND == TRANSPOSED || KIND == GRADIENT;
-    const params  &p;
-    const uint32_t shared, panel;
-    const int      group, warp, lane;
-    float          acc[EACH][8][4];
-    column_sums    sums;
+    const params         &p;
+    const uint32_t        shared, panel;
+    const int             group, warp, lane;
+    float                 acc[EACH][8][4];
+    column_sums           sums;
 
     __device__ worker(const params &params_, uint32_t shared_)
-        : p(params_), shared(shared_),
-          panel(shared_ + (uint32_t)(PANELS_AT + (int)threadIdx.x / 32 * PANEL_HALF)),
+        : p(params_), shared(shared_), panel(shared_ + (uint32_t)(PANELS_AT + (int)threadIdx.x / 32 * PANEL_HALF)),
           group((int)threadIdx.x / THREADS), warp((int)threadIdx.x % THREADS / 32), lane((int)threadIdx.x % 32) {}
 
     /* ---- constants of the block ---- */
@@ -63,7 +62,8 @@ template <typename T, int KIND> struct worker {
             at.a[m]       = ck_chunk_at(shared + RING_AT, ROW, (int)slot, lane / 16);
         }
         if (W_TRANSPOSED)
-            at.b = ck_chunk_at(shared, W_ROW, lane / 8 % 2 * 8 + lane % 8, lane / 16) + (uint32_t)((TAPS - 1 - tap) * ROW);
+            at.b =
+                ck_chunk_at(shared, W_ROW, lane / 8 % 2 * 8 + lane % 8, lane / 16) + (uint32_t)((TAPS - 1 - tap) * ROW);
         else
             at.b = ck_chunk_at(shared, W_ROW, lane / 16 * 8 + lane % 8, lane / 8 % 2) + (uint32_t)(tap * ROW);
     }
@@ -170,7 +170,8 @@ template <typename T, int KIND> struct worker {
         }
         return ck_pack<T>(v);
     }
-    template <int HALF> __device__ __forceinline__ void finish_half(float (&of)[8][4], const rows &r, const numbers &bn) {
+    template <int HALF>
+    __device__ __forceinline__ void finish_half(float (&of)[8][4], const rows &r, const numbers &bn) {
         if (W_TRANSPOSED && p.add) add_rows<HALF>(of, r);
 #pragma unroll
         for (int n = 0; n < 8; n++) {
@@ -210,7 +211,9 @@ template <typename T, int KIND> struct worker {
     /* ---- groups ---- */
 
     enum { ALONE = 1 /* barriers of one group */, TURN = 3 /* a group's turn with the products */ };
-    __device__ __forceinline__ void sync() const { ck_group_wait(ALONE + group, THREADS); }
+    __device__ __forceinline__ void sync() const {
+        ck_group_wait(ALONE + group, THREADS);
+    }
     /* The positions of a tile that the tile before it does not have. */
     __device__ __forceinline__ void copy(int tile, int last) const {
         if (tile < last)

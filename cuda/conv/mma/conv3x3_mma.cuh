@@ -1,7 +1,7 @@
 /* cuda/conv/mma/conv3x3_mma.cuh: pixels, shared memory and copies of cuda/conv/mma/conv3x3_mma.cu.
  *
- * Positions are pixels of images with one zero row on top and one zero column on the left, which are the zeros below and
- * on the right of their neighbours. A filter position is then a constant distance in this order: the result at position
+ * Positions are pixels of images with one zero row on top and one zero column on the left, which are the zeros below
+ * and on the right of their neighbours. A filter position is then a constant distance in this order: the result at position
  * o needs the positions o + r*(W + 1) + s. Position p is in slot p % slots of a ring in shared memory, 128 bytes. */
 #ifndef CK_CONV3X3_MMA_CUH
 #define CK_CONV3X3_MMA_CUH
@@ -24,7 +24,7 @@ enum {
     W_ROW      = TAPS * ROW,
     PANEL_HALF = 8 * HALF_ROW, /* 8 rows of 64 results */
     W_BYTES    = CHANNELS * W_ROW,
-    VECTORS_AT = W_BYTES,                   /* f32 [4][64] */
+    VECTORS_AT = W_BYTES, /* f32 [4][64] */
     PANELS_AT  = VECTORS_AT + 4 * CHANNELS * 4,
     RING_AT    = PANELS_AT + GROUPS * WARPS * PANEL_HALF
 };

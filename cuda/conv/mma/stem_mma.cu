@@ -39,13 +39,13 @@ struct params {
     const float *bias;
     void        *y;
     float       *partial; /* [groups][2][K], NULL without sums */
-    int          groups; /* of all blocks with the same channels */
+    int          groups;  /* of all blocks with the same channels */
     bool         relu;
 };
 
 template <typename T, bool INFER, int GROUPS> struct worker {
     const params  &p;
-    const uint32_t shared, own; /* of the block, of the group */
+    const uint32_t shared, own;               /* of the block, of the group */
     const int      group, warp, lane, column; /* column: first channel of the block */
     float          acc[EACH][8][4];
     column_sums    sums;
@@ -76,7 +76,8 @@ template <typename T, bool INFER, int GROUPS> struct worker {
     };
     __device__ __forceinline__ void load(fragments &f, const uint32_t (&from)[EACH], int tap) const {
 #pragma unroll
-        for (int m = 0; m < EACH; m++) ck_ldmatrix(f.a[m], from[m] + (uint32_t)(tap / SIDE * ROW_BYTES + tap % SIDE * 16));
+        for (int m = 0; m < EACH; m++)
+            ck_ldmatrix(f.a[m], from[m] + (uint32_t)(tap / SIDE * ROW_BYTES + tap % SIDE * 16));
 #pragma unroll
         for (int n = 0; n < 4; n++) ck_mma_b(f.b[n], shared, W_ROW, n * 16, tap * DEPTH);
     }
@@ -126,7 +127,8 @@ template <typename T, bool INFER, int GROUPS> struct worker {
                     put_half_panel<T, false>(panel + (uint32_t)(k * PANEL_BYTES), acc[m + k]);
             __syncwarp();
 #pragma unroll
-            for (int k = 0; k < PANELS; k++) finish_fragment(at, at.first + warp * EACH + m + k, panel + (uint32_t)(k * PANEL_BYTES));
+            for (int k = 0; k < PANELS; k++)
+                finish_fragment(at, at.first + warp * EACH + m + k, panel + (uint32_t)(k * PANEL_BYTES));
             __syncwarp();
         }
     }
@@ -146,9 +148,11 @@ template <typename T, bool INFER, int GROUPS> struct worker {
             }
     }
 
-    __device__ __forceinline__ uint32_t stage(int i) const { return own + (uint32_t)(i % STAGES * X_BYTES); }
-    __device__ __forceinline__ void     copy(int tile, int i) const {
-            if (tile < p.shape.tiles)
+    __device__ __forceinline__ uint32_t stage(int i) const {
+        return own + (uint32_t)(i % STAGES * X_BYTES);
+    }
+    __device__ __forceinline__ void copy(int tile, int i) const {
+        if (tile < p.shape.tiles)
             copy_x<THREADS, X_ROWS>(p.shape, p.x, place(p.shape, tile), stage(i), warp * 32 + lane);
         ck_copy_commit();
     }
@@ -208,7 +212,7 @@ template <typename T, bool INFER, int GROUPS> struct worker {
 template <typename T, bool INFER, int GROUPS>
 __global__ void __launch_bounds__(GROUPS *THREADS, 2 / GROUPS) stem_mma(const params p) {
     extern __shared__ __align__(128) unsigned char memory[];
-    const int                                      parts = p.shape.K / COLUMNS, first = (int)blockIdx.x / parts * GROUPS;
+    const int parts = p.shape.K / COLUMNS, first = (int)blockIdx.x / parts * GROUPS;
     ck_begin_after_last();
     worker<T, INFER, GROUPS> worker(p, ck_shared(memory), (int)blockIdx.x % parts * COLUMNS);
     worker.run(first, p.groups);

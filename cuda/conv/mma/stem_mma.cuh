@@ -68,8 +68,7 @@ struct place {
 
 /* Starts the copies of a tile's rows of x; elements outside x become 0. */
 template <int THREADS, int ROWS>
-__device__ __forceinline__ void copy_x(const shape &s, const void *x, const place &at, uint32_t to,
-                                       int thread) {
+__device__ __forceinline__ void copy_x(const shape &s, const void *x, const place &at, uint32_t to, int thread) {
     const char   *from  = static_cast<const char *>(x) + (((int64_t)at.n * s.H + at.p) * s.W + at.q) * (DEPTH * 2);
     const int64_t pitch = (int64_t)s.W * (DEPTH * 2);
     for (int i = thread; i < ROWS * 2 * SPAN; i += THREADS) {

@@ -1,13 +1,13 @@
-/* cuda/conv/mma/stem_pool_grad_mma.cu: filter gradient of the space-to-depth stem with the gradient of max pooling, ReLU
- * and BN behind it (cuda/conv/mma/stem_mma.h): the gradient of the convolution's output is not stored.
+/* cuda/conv/mma/stem_pool_grad_mma.cu: filter gradient of the space-to-depth stem with the gradient of max pooling,
+ * ReLU and BN behind it (cuda/conv/mma/stem_mma.h). The gradient of the convolution's output is not stored.
  *
- * Bytes a pixel of y: 128 of y, 32 of dy of the pooling, 16 of its index, 32 of x. 32,768 operations a pixel for 64
- * channels. The limiter is the tensor cores.
+ * Bytes a pixel of y: 128 of y, 32 of the gradient of the pooling, 16 of its index, 32 of x. 32,768 operations a pixel
+ * for 64 channels. The limiter is the tensor cores.
  *
- * A block has 64 channels and every groups-th tile of 2 x 112 pixels. dw[64][256] stays in registers from the first tile
- * to the last, twice: for each line. A warp has a line, 32 channels and a row of filter positions. Half of the warps of
- * each scheduler multiply while the others compute the gradient for the next tile, then the reverse. A thread computes 8
- * channels of 2 x 2 pixels, which four windows of the pooling cover. */
+ * A block has 64 channels and every groups-th tile of 2 x 112 pixels. dw[64][256] stays in registers from the first to
+ * the last tile, once for each line. A warp has a line, 32 channels and a row of filter positions. Half of the warps of
+ * each scheduler multiply while the others compute the gradient for the next tile, then the reverse. A thread computes
+ * 8 channels of 2 x 2 pixels, which four windows of the pooling cover. */
 #include "cuda/common/point_grad_fold.cuh"
 #include "cuda/conv/mma/stem_mma.cuh"
 
@@ -36,13 +36,13 @@ static_assert(QUADS <= THREADS && Y_AT % 128 == 0, "a thread for each quad");
 static_assert(COLUMNS * ELEMENTS * 4 <= 2 * G_BYTES + X_BUFFERS * X_BYTES, "dw of a line");
 
 struct params {
-    struct shape shape;
-    int          pooled_h, pooled_w;
-    const void  *x, *g, *y; /* g: dy of the pooling */
+    struct shape   shape;
+    int            pooled_h, pooled_w;
+    const void    *x, *g, *y; /* g: dy of the pooling */
     const uint8_t *index;
-    const float *coeffs, *scale_bias; /* [3][K], [2][K] */
-    float       *partial;             /* [groups][K][256] */
-    int          groups;
+    const float   *coeffs, *scale_bias; /* [3][K], [2][K] */
+    float         *partial;             /* [groups][K][256] */
+    int            groups;
 };
 
 template <typename T> struct worker {
@@ -50,7 +50,7 @@ template <typename T> struct worker {
     const uint32_t shared;
     const int      warp, lane, column, vector, quad; /* column: first of the block; of the thread: 8 channels, pixels */
     float          dw[DOWN][2 * SIDE][4];
-    uint4          g[4];      /* windows (i, j), (i, j + 1), (i + 1, j), (i + 1, j + 1) */
+    uint4          g[4]; /* windows (i, j), (i, j + 1), (i + 1, j), (i + 1, j + 1) */
     uint2          winner[4];
 
     __device__ worker(const params &params_, uint32_t shared_, int column_)
@@ -84,10 +84,10 @@ template <typename T> struct worker {
             copy_x<THREADS, X_ROWS>(p.shape, p.x, at, shared + (uint32_t)(X_AT + buffer * X_BYTES), (int)threadIdx.x);
 #pragma unroll
             for (int k = 0; k < 4; k++) {
-                const bool    is = exists(at, k);
-                const int64_t pixel =
-                    ((int64_t)at.n * p.shape.P + at.p + k / 2) * p.shape.Q + at.q + 2 * quad + k % 2;
-                ck_copy16(y_at(k), static_cast<const T *>(p.y) + (is ? pixel * p.shape.K + column + vector * 8 : 0), is);
+                const bool    is    = exists(at, k);
+                const int64_t pixel = ((int64_t)at.n * p.shape.P + at.p + k / 2) * p.shape.Q + at.q + 2 * quad + k % 2;
+                ck_copy16(y_at(k), static_cast<const T *>(p.y) + (is ? pixel * p.shape.K + column + vector * 8 : 0),
+                          is);
                 const int i = at.p / 2 + k / 2, j = at.q / 2 + quad + k % 2;
                 if (quad < LINE / 2 && i < p.pooled_h && j < p.pooled_w) {
                     const int64_t from =
@@ -204,10 +204,9 @@ template <typename T> struct worker {
 #pragma unroll
         for (int i = 0; i < DOWN * 32; i += 2) {
             const int m = i / 32, n = i / 4 % 8, half = i % 4 / 2;
-            *reinterpret_cast<float2 *>(to + (m * 16 + half * 8) * ELEMENTS + n * 8) =
-                make_float2(dw[m][n][2 * half] + __uint_as_float(ck_get4(at + (uint32_t)(i * (THREADS / 2) * 4))),
-                            dw[m][n][2 * half + 1] +
-                                __uint_as_float(ck_get4(at + (uint32_t)((i + 1) * (THREADS / 2) * 4))));
+            *reinterpret_cast<float2 *>(to + (m * 16 + half * 8) * ELEMENTS + n * 8) = make_float2(
+                dw[m][n][2 * half] + __uint_as_float(ck_get4(at + (uint32_t)(i * (THREADS / 2) * 4))),
+                dw[m][n][2 * half + 1] + __uint_as_float(ck_get4(at + (uint32_t)((i + 1) * (THREADS / 2) * 4))));
         }
     }
 };
@@ -234,7 +233,8 @@ int blocks_of(const shape &s, const struct ck_mma_gpu *gpu) {
 } // namespace
 
 bool ck_stem_pool_grad_mma_supports(const struct ck_stem_pool_grad *a, const struct ck_mma_gpu *gpu) {
-    return (a->type == CK_F16 || a->type == CK_BF16) && shape_fits(a->N, a->H, a->W, a->K) && (int)BYTES <= gpu->block_bytes;
+    return (a->type == CK_F16 || a->type == CK_BF16) && shape_fits(a->N, a->H, a->W, a->K) &&
+           (int)BYTES <= gpu->block_bytes;
 }
 
 size_t ck_stem_pool_grad_mma_workspace(const struct ck_stem_pool_grad *a, const struct ck_mma_gpu *gpu) {

@@ -337,6 +337,14 @@ static const struct cr_kernel kernel_pool_f16  = {CR_KERNEL("cuda.stem_pool.f16"
 static const struct cr_kernel kernel_pool_bf16 = {CR_KERNEL("cuda.stem_pool.bf16", conv_pool, CR_MATH_BF16),
                                                   .accepts = pool_accepts_bf16, .launch = pool_launch};
 
-const struct cr_kernel *const cr_cuda_stem_kernels[] = {
-    &kernel_conv_f16,  &kernel_conv_bf16, &kernel_pool_f16,      &kernel_pool_bf16,      &kernel_wgrad_f16, &kernel_wgrad_bf16,
-    &kernel_grad_f16,  &kernel_grad_bf16, &kernel_pool_grad_f16, &kernel_pool_grad_bf16, NULL};
+const struct cr_kernel *const cr_cuda_stem_kernels[] = {&kernel_conv_f16,
+                                                        &kernel_conv_bf16,
+                                                        &kernel_pool_f16,
+                                                        &kernel_pool_bf16,
+                                                        &kernel_wgrad_f16,
+                                                        &kernel_wgrad_bf16,
+                                                        &kernel_grad_f16,
+                                                        &kernel_grad_bf16,
+                                                        &kernel_pool_grad_f16,
+                                                        &kernel_pool_grad_bf16,
+                                                        NULL};

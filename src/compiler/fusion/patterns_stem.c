@@ -74,8 +74,8 @@ bool cr_fuse_pool_grad(struct cr_edit *edit, const struct cr_cost_model *cost_mo
     return true;
 }
 
-/* The filter gradient of a convolution without a gradient of its input: conv_wgrad, or conv_grad as the fusions that are
- * chosen by cost write it. Stores its x and dw. */
+/* The filter gradient of a convolution without a gradient of its input: conv_wgrad, or conv_grad as the fusions that
+ * are chosen by cost write it. Stores its x and dw. */
 static bool is_filter_grad(const struct cr_op *op, int dy, int *x, int *dw) {
     if (op->kind == CR_OP_conv_wgrad) {
         *x = op->in[CR_IN_conv_wgrad_x], *dw = op->out[CR_OUT_conv_wgrad_dw];

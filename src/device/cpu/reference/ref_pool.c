@@ -156,13 +156,13 @@ cr_status cr_ref_pool_bn_grad_apply(struct cr_device *device, const struct cr_ca
 }
 
 void cr_ref_conv_pool_dy(struct cr_device *device, const struct cr_call *call, const struct ref *dy) {
-    struct pool_bn v  = pool_bn_of(call, REF_IN(conv_pool_grad, dy), REF_IN(conv_pool_grad, index),
-                                   REF_IN(conv_pool_grad, y), REF_IN(conv_pool_grad, scale_bias));
-    v.pool.window     = 3;
-    v.pool.stride     = 2;
-    v.pool.pad        = 1;
-    v.grad_coeffs     = REF_IN(conv_pool_grad, coeffs);
-    v.out             = *dy;
+    struct pool_bn v = pool_bn_of(call, REF_IN(conv_pool_grad, dy), REF_IN(conv_pool_grad, index),
+                                  REF_IN(conv_pool_grad, y), REF_IN(conv_pool_grad, scale_bias));
+    v.pool.window    = 3;
+    v.pool.stride    = 2;
+    v.pool.pad       = 1;
+    v.grad_coeffs    = REF_IN(conv_pool_grad, coeffs);
+    v.out            = *dy;
     pool_bn_apply(device, &v);
 }
 
