@@ -27,7 +27,7 @@ cudaError_t ck_stem_grad_mma(const struct ck_stem_grad *args, void *workspace, c
 
 /* The filter gradient with the gradient of max pooling (3x3, stride 2, one pixel of padding), ReLU and BN behind the
  * convolution: dy = coeffs[0]*d + coeffs[1]*y + coeffs[2], rounded to the type, where d is the sum of g over the
- * windows that chose the pixel, where y*scale_bias[0] + scale_bias[1] > 0, else 0. P and Q are those of y, H-3 and W-3. */
+ * windows that chose the pixel, where y*scale_bias[0] + scale_bias[1] > 0, else 0. P is H-3 and Q is W-3. */
 struct ck_stem_pool_grad {
     enum ck_type         type;                /* of x, g and y: 16 bits */
     int64_t              N, H, W, K;          /* H and W of x; K a multiple of 64 */
