@@ -2,7 +2,8 @@
  *
  * Positions are pixels of images with one zero row on top and one zero column on the left, which are the zeros below
  * and on the right of their neighbours. A filter position is then a constant distance in this order: the result at
- * position o needs the positions o + r*(W + 1) + s. Position p is in slot p % slots of a ring in shared memory, 128 bytes. */
+ * position o needs the positions o + r*(W + 1) + s. Position p is in slot p % slots of a ring in shared memory, in 128
+ * bytes. */
 #ifndef CK_CONV3X3_MMA_CUH
 #define CK_CONV3X3_MMA_CUH
 
