@@ -163,18 +163,6 @@ __device__ __forceinline__ void pool_one(const window &g, const Act             
     w.end(y + to, index ? index + to : nullptr);
 }
 
-/* Brings the elements that only the next result below has into L2, while this one is computed: there are not enough
- * registers for their loads. A thread fetches `stride` columns, its neighbours the others. */
-template <typename T>
-__device__ __forceinline__ void prefetch_next(const window &g, int size, const T *x, int p, int q, int c) {
-    for (int r = 1; r < size; r++)
-        for (int s = 0; s < g.stride; s++) {
-            const int h      = min((p + 1) * g.stride - g.pad + r, g.H - 1),
-                      column = min(max(q * g.stride - g.pad + s, 0), g.W - 1);
-            asm volatile("prefetch.global.L2 [%0];" ::"l"(x + ((h * g.W + column) * g.C + c)));
-        }
-}
-
 template <typename T, int LANES, int SIZE, bool ACT>
 __global__ void __launch_bounds__(THREADS, ACT ? 2 : 4)
     maxpool(const T *x, const float *scale_bias, T *y, uint8_t *index, window g) {
@@ -189,11 +177,9 @@ __global__ void __launch_bounds__(THREADS, ACT ? 2 : 4)
             actor<T, LANES, ACT> act;
             act.begin(scale_bias, (int)c, g.C);
             typename word_of<T, LANES>::word shared[SIZE ? SIZE : 1];
-            for (int p = p0; p < p1; p++) {
-                if (ACT && SIZE && p + 1 < p1) prefetch_next(g, SIZE, x + image, p, (int)q, (int)c);
+            for (int p = p0; p < p1; p++)
                 pool_one<T, LANES, SIZE>(g, act, shared, ACT && SIZE == g.stride + 1 && p > p0, x + image, y + result,
                                          index ? index + result : nullptr, p, (int)q, (int)c);
-            }
         }
     }
 }

@@ -63,39 +63,25 @@ template <typename T, int DOWN> struct worker {
         }
         ck_copy_commit();
     }
-    struct fragments {
-        uint32_t a[DOWN][4], b[SIDE][4];
-    };
-    /* 16 pixels; x: this lane's row of the transposed matrices of the first of them. */
-    __device__ __forceinline__ void load(fragments &to, uint32_t stage, uint32_t x, int f) const {
-        const uint32_t from = x + (uint32_t)(line_of(f) * ROW_BYTES + pixel_of(f) * 16);
-#pragma unroll
-        for (int m = 0; m < DOWN; m++) ck_mma_a_transposed(to.a[m], stage, G_ROW, k + m * 16, f * 16);
-#pragma unroll
-        for (int s = 0; s < SIDE; s++) ck_ldmatrix_trans(to.b[s], from + (uint32_t)(s * 16));
-    }
-    __device__ __forceinline__ void add(const fragments &of) {
-#pragma unroll
-        for (int s = 0; s < SIDE; s++)
-#pragma unroll
-            for (int m = 0; m < DOWN; m++) {
-                ck_mma<T>(dw[m][2 * s], of.a[m], of.b[s][0], of.b[s][1]);
-                ck_mma<T>(dw[m][2 * s + 1], of.a[m], of.b[s][2], of.b[s][3]);
-            }
-    }
-    /* The fragments of the next 16 pixels are on their way during the products of these. */
     __device__ __forceinline__ void multiply(uint32_t stage) {
-        /* pixel lane % 16 of plane lane / 16 */
+        /* this lane's row of the transposed matrices: pixel lane % 16 of plane lane / 16 */
         const uint32_t x = stage + X_AT + (uint32_t)((r * 2 + lane / 16) * PLANE_BYTES + lane % 16 * 16);
-        fragments      even, odd;
-        static_assert(FRAGMENTS % 2 == 0, "pairs");
-        load(even, stage, x, 0);
 #pragma unroll 1
-        for (int f = 0; f < FRAGMENTS; f += 2) {
-            load(odd, stage, x, f + 1);
-            add(even);
-            load(even, stage, x, f + 2 < FRAGMENTS ? f + 2 : 0); /* the last one is not used */
-            add(odd);
+        for (int f = 0; f < FRAGMENTS; f++) {
+            const uint32_t from = x + (uint32_t)(line_of(f) * ROW_BYTES + pixel_of(f) * 16);
+            uint32_t       a[DOWN][4];
+#pragma unroll
+            for (int m = 0; m < DOWN; m++) ck_mma_a_transposed(a[m], stage, G_ROW, k + m * 16, f * 16);
+#pragma unroll
+            for (int s = 0; s < SIDE; s++) {
+                uint32_t b[4];
+                ck_ldmatrix_trans(b, from + (uint32_t)(s * 16));
+#pragma unroll
+                for (int m = 0; m < DOWN; m++) {
+                    ck_mma<T>(dw[m][2 * s], a[m], b[0], b[1]);
+                    ck_mma<T>(dw[m][2 * s + 1], a[m], b[2], b[3]);
+                }
+            }
         }
     }
     __device__ __forceinline__ void run(int group) {

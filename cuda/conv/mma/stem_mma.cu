@@ -24,11 +24,10 @@ enum {
     W_ROW     = TAPS * DEPTH * 2,
     VECTOR_AT = COLUMNS * W_ROW,
     GROUPS_AT = VECTOR_AT + COLUMNS * 4,
-    PANELS    = 2, /* of a warp, in the place of the x that was just read */
-    GROUP     = STAGES * X_BYTES
+    PANELS_AT = STAGES * X_BYTES, /* of a group */
+    GROUP     = PANELS_AT + WARPS * PANEL_BYTES
 };
 static_assert(WARPS * 2 * COLUMNS * 4 <= X_BYTES && X_BYTES % 16 == 0, "sums of all warps");
-static_assert(WARPS * PANELS * PANEL_BYTES <= X_BYTES && EACH % PANELS == 0, "panels");
 constexpr int bytes_of(int groups) {
     return GROUPS_AT + groups * GROUP;
 }
@@ -114,38 +113,29 @@ template <typename T, bool INFER, int GROUPS> struct worker {
         }
     }
 
-    /* x: the stage that was just read. */
-    __device__ __forceinline__ void finish(const place &at, uint32_t x) {
-        const uint32_t panel = x + (uint32_t)(warp * PANELS * PANEL_BYTES);
+    __device__ __forceinline__ void finish(const place &at) {
+        const uint32_t panel = own + (uint32_t)(PANELS_AT + warp * PANEL_BYTES);
 #pragma unroll
-        for (int m = 0; m < EACH; m += PANELS) {
-#pragma unroll
-            for (int k = 0; k < PANELS; k++)
-                if (INFER && p.relu)
-                    put_half_panel<T, true>(panel + (uint32_t)(k * PANEL_BYTES), acc[m + k]);
-                else
-                    put_half_panel<T, false>(panel + (uint32_t)(k * PANEL_BYTES), acc[m + k]);
+        for (int m = 0; m < EACH; m++) {
+            const int     f = at.first + warp * EACH + m, row = at.p + line_of(f), q = at.q + pixel_of(f);
+            const int     inside = row < p.shape.P ? p.shape.Q - q : 0; /* pixels of the fragment that are in y */
+            const int64_t first  = ((int64_t)at.n * p.shape.P + row) * p.shape.Q + q;
+            if (INFER && p.relu)
+                put_half_panel<T, true>(panel, acc[m]);
+            else
+                put_half_panel<T, false>(panel, acc[m]);
             __syncwarp();
 #pragma unroll
-            for (int k = 0; k < PANELS; k++)
-                finish_fragment(at, at.first + warp * EACH + m + k, panel + (uint32_t)(k * PANEL_BYTES));
+            for (int i = 0; i < 4; i++) {
+                const int   pixel = lane / 8 + 4 * i;
+                const uint4 word  = get_half_panel(panel, pixel);
+                if (pixel < inside) {
+                    ck_store_whole(static_cast<T *>(p.y) + (first + pixel) * p.shape.K + column + lane % 8 * 8, word);
+                    if (!INFER) sums.template add<T>(word);
+                }
+            }
             __syncwarp();
         }
-    }
-    __device__ __forceinline__ void finish_fragment(const place &at, int f, uint32_t panel) {
-        const int     row = at.p + line_of(f), q = at.q + pixel_of(f);
-        const int     inside = row < p.shape.P ? p.shape.Q - q : 0; /* pixels of the fragment that are in y */
-        const int64_t first  = ((int64_t)at.n * p.shape.P + row) * p.shape.Q + q;
-        uint4         word[4];
-#pragma unroll
-        for (int i = 0; i < 4; i++) word[i] = get_half_panel(panel, lane / 8 + 4 * i);
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            if (lane / 8 + 4 * i < inside) {
-                ck_store_whole(static_cast<T *>(p.y) + (first + lane / 8 + 4 * i) * p.shape.K + column + lane % 8 * 8,
-                               word[i]);
-                if (!INFER) sums.template add<T>(word[i]);
-            }
     }
 
     __device__ __forceinline__ uint32_t stage(int i) const {
@@ -190,8 +180,7 @@ template <typename T, bool INFER, int GROUPS> struct worker {
             multiply(stage(i), at.first);
             end_turn(first + step >= p.shape.tiles);
             copy(tile + step, i + 1);
-            sync(); /* the group has read x */
-            if (tile < p.shape.tiles) finish(at, stage(i));
+            if (tile < p.shape.tiles) finish(at);
         }
     }
     /* Stores the group's sums in row `row` of the workspace. */

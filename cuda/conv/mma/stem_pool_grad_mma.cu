@@ -117,31 +117,38 @@ template <typename T> struct worker {
         }
         return sum;
     }
-    /* Two channels of a pixel. */
-    __device__ __forceinline__ uint32_t word(uint32_t y, float2 d, int i) const {
+    /* Channels 2*i, 2*i + 1 of a pixel; k: the vectors of four channels. */
+    __device__ __forceinline__ uint32_t word(uint32_t y, float2 d, const float (&k)[VECTORS][4], int i) const {
         const float2 v = ck_pair<T>(y);
-        float2       k[VECTORS];
-#pragma unroll
-        for (int m = 0; m < VECTORS; m++) k[m] = ck_get8(shared + (uint32_t)((m * COLUMNS + vector * 8 + 2 * i) * 4));
-        d.x = fmaf(v.x, k[3].x, k[4].x) > 0.0f ? d.x : 0.0f;
-        d.y = fmaf(v.y, k[3].y, k[4].y) > 0.0f ? d.y : 0.0f;
-        return ck_pack_pair<T>(fmaf(k[0].x, d.x, fmaf(k[1].x, v.x, k[2].x)),
-                               fmaf(k[0].y, d.y, fmaf(k[1].y, v.y, k[2].y)));
+        const int    c = i % 2 * 2;
+        d.x            = fmaf(v.x, k[3][c], k[4][c]) > 0.0f ? d.x : 0.0f;
+        d.y            = fmaf(v.y, k[3][c + 1], k[4][c + 1]) > 0.0f ? d.y : 0.0f;
+        return ck_pack_pair<T>(fmaf(k[0][c], d.x, fmaf(k[1][c], v.x, k[2][c])),
+                               fmaf(k[0][c + 1], d.y, fmaf(k[1][c + 1], v.y, k[2][c + 1])));
     }
+    /* Four channels at a time, for the registers of the vectors. */
     __device__ __forceinline__ void convert(int tile, int buffer) {
         ck_copy_wait_all();
-        if (quad < LINE / 2) {
-            const place at(p.shape, tile);
+        if (quad >= LINE / 2) return;
+        const place    at(p.shape, tile);
+        const uint32_t to = shared + (uint32_t)(G_AT + buffer * G_BYTES);
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            float k[VECTORS][4];
+#pragma unroll
+            for (int m = 0; m < VECTORS; m++) {
+                const uint4 four = ck_get16(shared + (uint32_t)((m * COLUMNS + vector * 8 + half * 4) * 4));
+                k[m][0] = __uint_as_float(four.x), k[m][1] = __uint_as_float(four.y);
+                k[m][2] = __uint_as_float(four.z), k[m][3] = __uint_as_float(four.w);
+            }
 #pragma unroll
             for (int pixel = 0; pixel < 4; pixel++) {
-                const uint4 y  = ck_get16(y_at(pixel));
-                const bool  is = tile < p.shape.tiles && exists(at, pixel);
-                uint32_t    out[4];
-#pragma unroll
-                for (int i = 0; i < 4; i++) out[i] = is ? word(word_of(y, i), gradient(pixel, i), i) : 0;
-                ck_put16(ck_chunk_at(shared + (uint32_t)(G_AT + buffer * G_BYTES), G_ROW,
-                                     pixel / 2 * LINE + 2 * quad + pixel % 2, vector),
-                         make_uint4(out[0], out[1], out[2], out[3]));
+                const float2   y    = ck_get8(y_at(pixel) + (uint32_t)(half * 8));
+                const bool     is   = tile < p.shape.tiles && exists(at, pixel);
+                const uint32_t low  = word(__float_as_uint(y.x), gradient(pixel, 2 * half), k, 2 * half),
+                               high = word(__float_as_uint(y.y), gradient(pixel, 2 * half + 1), k, 2 * half + 1);
+                ck_put8(ck_chunk_at(to, G_ROW, pixel / 2 * LINE + 2 * quad + pixel % 2, vector) + (uint32_t)(half * 8),
+                        is ? low : 0, is ? high : 0);
             }
         }
     }
