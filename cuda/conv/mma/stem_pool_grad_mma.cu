@@ -11,6 +11,8 @@
 #include "cuda/common/point_grad_fold.cuh"
 #include "cuda/conv/mma/stem_mma.cuh"
 
+#include <type_traits>
+
 namespace {
 
 enum {
@@ -52,6 +54,7 @@ template <typename T> struct worker {
     float          dw[DOWN][2 * SIDE][4];
     uint4          g[4]; /* windows (i, j), (i, j + 1), (i + 1, j), (i + 1, j + 1) */
     uint2          winner[4];
+    unsigned       here; /* bits of the pixels that exist */
 
     __device__ worker(const params &params_, uint32_t shared_, int column_)
         : p(params_), shared(shared_), warp((int)threadIdx.x / 32), lane((int)threadIdx.x % 32), column(column_),
@@ -72,50 +75,58 @@ template <typename T> struct worker {
     __device__ __forceinline__ uint32_t y_at(int pixel) const {
         return shared + (uint32_t)(Y_AT + (pixel * THREADS + (int)threadIdx.x) * 16);
     }
-    __device__ __forceinline__ bool exists(const place &at, int pixel) const {
-        return quad < LINE / 2 && at.p + pixel / 2 < p.shape.P && at.q + 2 * quad + pixel % 2 < p.shape.Q;
-    }
     /* Starts the copies of a tile's x and y, and its loads. */
     __device__ __forceinline__ void load(int tile, int buffer) {
 #pragma unroll
         for (int k = 0; k < 4; k++) g[k] = make_uint4(0, 0, 0, 0), winner[k] = make_uint2(0xffffffffu, 0xffffffffu);
+        here = 0;
         if (tile < p.shape.tiles) {
             const place at(p.shape, tile);
             copy_x<THREADS, X_ROWS>(p.shape, p.x, at, shared + (uint32_t)(X_AT + buffer * X_BYTES), (int)threadIdx.x);
-#pragma unroll
-            for (int k = 0; k < 4; k++) {
-                const bool    is    = exists(at, k);
-                const int64_t pixel = ((int64_t)at.n * p.shape.P + at.p + k / 2) * p.shape.Q + at.q + 2 * quad + k % 2;
-                ck_copy16(y_at(k), static_cast<const T *>(p.y) + (is ? pixel * p.shape.K + column + vector * 8 : 0),
-                          is);
-                const int i = at.p / 2 + k / 2, j = at.q / 2 + quad + k % 2;
-                if (quad < LINE / 2 && i < p.pooled_h && j < p.pooled_w) {
-                    const int64_t from =
-                        (((int64_t)at.n * p.pooled_h + i) * p.pooled_w + j) * p.shape.K + column + vector * 8;
-                    g[k]      = *reinterpret_cast<const uint4 *>(static_cast<const T *>(p.g) + from);
-                    winner[k] = *reinterpret_cast<const uint2 *>(p.index + from);
-                }
-            }
+            if (quad < LINE / 2) load_quad(at);
         }
         ck_copy_commit();
+    }
+    __device__ __forceinline__ void load_quad(const place &at) {
+        const int q = at.q + 2 * quad, i = at.p / 2, j = at.q / 2 + quad, K = p.shape.K;
+        const T  *y = static_cast<const T *>(p.y) + (((int64_t)at.n * p.shape.P + at.p) * p.shape.Q + q) * K + column +
+                     vector * 8;
+        const int64_t from = (((int64_t)at.n * p.pooled_h + i) * p.pooled_w + j) * K + column + vector * 8;
+#pragma unroll
+        for (int k = 0; k < 4; k++) {
+            const bool is = at.p + k / 2 < p.shape.P && q + k % 2 < p.shape.Q;
+            here |= is ? 1u << k : 0u;
+            ck_copy16(y_at(k), is ? y + (k / 2 * p.shape.Q + k % 2) * K : p.y, is);
+            if (i + k / 2 < p.pooled_h && j + k % 2 < p.pooled_w) {
+                const int64_t window = from + (k / 2 * p.pooled_w + k % 2) * K;
+                g[k]                 = *reinterpret_cast<const uint4 *>(static_cast<const T *>(p.g) + window);
+                winner[k]            = *reinterpret_cast<const uint2 *>(p.index + window);
+            }
+        }
     }
     static __device__ __forceinline__ uint32_t word_of(const uint4 &v, int i) {
         return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
     }
+    /* Keeps those of two channels whose window chose `tap`; the others become 0. */
+    static __device__ __forceinline__ uint32_t chosen(uint32_t word, uint2 winner, int i, uint32_t tap) {
+        const uint32_t spread = __byte_perm(i < 2 ? winner.x : winner.y, 0u, i % 2 ? 0x4342u : 0x4140u),
+                       taps   = tap | tap << 16; /* small numbers, which are different f16 numbers */
+        return word & __heq2_mask(reinterpret_cast<const __half2 &>(spread), reinterpret_cast<const __half2 &>(taps));
+    }
     /* The gradient of channels 2*i, 2*i + 1 of a pixel: the windows that chose it. Window k is row 2 - k/2*2 of the
      * pixels below, and its middle row is that of the pixels above; columns likewise. */
     __device__ __forceinline__ float2 gradient(int pixel, int i) const {
-        float2 sum = make_float2(0.0f, 0.0f);
+        using pair   = typename std::conditional<std::is_same<T, __half>::value, __half2, __nv_bfloat162>::type;
+        uint32_t sum = 0;
 #pragma unroll
         for (int k = 0; k < 4; k++) {
             if (k / 2 > pixel / 2 || k % 2 > pixel % 2) continue;
-            const uint32_t r = pixel / 2 ? 2 - k / 2 * 2 : 1, s = pixel % 2 ? 2 - k % 2 * 2 : 1, tap = r * 3 + s;
-            const uint32_t bytes = (i < 2 ? winner[k].x : winner[k].y) >> (i % 2 * 16);
-            const float2   v     = ck_pair<T>(word_of(g[k], i));
-            sum.x += (bytes & 255u) == tap ? v.x : 0.0f;
-            sum.y += (bytes >> 8 & 255u) == tap ? v.y : 0.0f;
+            const uint32_t r = pixel / 2 ? 2 - k / 2 * 2 : 1, s = pixel % 2 ? 2 - k % 2 * 2 : 1;
+            const uint32_t more = chosen(word_of(g[k], i), winner[k], i, r * 3 + s);
+            const pair     all  = __hadd2(reinterpret_cast<const pair &>(sum), reinterpret_cast<const pair &>(more));
+            sum                 = k == 0 ? more : reinterpret_cast<const uint32_t &>(all);
         }
-        return sum;
+        return ck_pair<T>(sum);
     }
     /* Channels 2*i, 2*i + 1 of a pixel; k: the vectors of four channels. */
     __device__ __forceinline__ uint32_t word(uint32_t y, float2 d, const float (&k)[VECTORS][4], int i) const {
@@ -127,10 +138,9 @@ template <typename T> struct worker {
                                fmaf(k[0][c + 1], d.y, fmaf(k[1][c + 1], v.y, k[2][c + 1])));
     }
     /* Four channels at a time, for the registers of the vectors. */
-    __device__ __forceinline__ void convert(int tile, int buffer) {
+    __device__ __forceinline__ void convert(int buffer) {
         ck_copy_wait_all();
         if (quad >= LINE / 2) return;
-        const place    at(p.shape, tile);
         const uint32_t to = shared + (uint32_t)(G_AT + buffer * G_BYTES);
 #pragma unroll
         for (int half = 0; half < 2; half++) {
@@ -144,7 +154,7 @@ template <typename T> struct worker {
 #pragma unroll
             for (int pixel = 0; pixel < 4; pixel++) {
                 const float2   y    = ck_get8(y_at(pixel) + (uint32_t)(half * 8));
-                const bool     is   = tile < p.shape.tiles && exists(at, pixel);
+                const bool     is   = (here >> pixel & 1u) != 0;
                 const uint32_t low  = word(__float_as_uint(y.x), gradient(pixel, 2 * half), k, 2 * half),
                                high = word(__float_as_uint(y.y), gradient(pixel, 2 * half + 1), k, 2 * half + 1);
                 ck_put8(ck_chunk_at(to, G_ROW, pixel / 2 * LINE + 2 * quad + pixel % 2, vector) + (uint32_t)(half * 8),
@@ -180,7 +190,7 @@ template <typename T> struct worker {
         set_vectors();
         load(first, 0);
         __syncthreads(); /* the vectors are complete */
-        convert(first, 0);
+        convert(0);
         load(first + p.groups, 1);
         for (int tile = first, i = 0; tile < p.shape.tiles; tile += p.groups, i++) {
             __syncthreads(); /* this tile is complete; nobody reads the other gradient and the oldest x */
@@ -189,7 +199,7 @@ template <typename T> struct worker {
                 if (phase == products)
                     multiply(shared + (uint32_t)(G_AT + i % 2 * G_BYTES), shared + (uint32_t)(X_AT + i % 3 * X_BYTES));
                 else {
-                    convert(tile + p.groups, (i + 1) % 2);
+                    convert((i + 1) % 2);
                     load(tile + 2 * p.groups, (i + 2) % 3);
                 }
             }
