@@ -82,6 +82,8 @@ int64_t cr_cuda_mma_sp_elems(struct cr_device *device, const struct cr_program *
 extern const struct cr_kernel *const cr_cuda_int8_stem_kernels[];
 /* cuda/conv/pair/conv_pair_kernels.c: two 1x1 convolutions in one kernel */
 extern const struct cr_kernel *const cr_cuda_conv_pair_kernels[];
+/* cuda/conv/pair/conv_chain_kernels.c: a 3x3 convolution and two 1x1 convolutions in one kernel */
+extern const struct cr_kernel *const cr_cuda_conv_chain_kernels[];
 
 /* Size of the packed filter of a qconv in bytes; 0 when the kernel reads the filter itself. */
 int64_t cr_cuda_int8_packed_bytes(struct cr_device *device, const struct cr_program *program, const struct cr_op *op);

@@ -58,10 +58,10 @@ target resnet50 256 1.3 channels train.precision=fp16
 target resnet50 256 1.6 channels train.precision=fp16
 target resnet50 256 2.0 auto train.precision=fp16
 target resnet50 1 1.2 channels train.precision=fp16
-target resnet50 256 1.5 channels quant.type=int8
+target resnet50 256 1.4 channels quant.type=int8
 target resnet50 32 2.0 auto train.precision=fp32
 target resnet18 256 1.5 channels train.precision=fp16
-target resnet18 64 2.0 auto train.precision=bf16
+target resnet18 64 1.5 auto train.precision=bf16
 target resnet56 1000 1.5 channels train.precision=fp16
 target resnet56 128 1.3 auto train.precision=fp16
 exit $failed

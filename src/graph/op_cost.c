@@ -25,6 +25,12 @@ static double gram_flops(const struct cr_program *p, const struct cr_op *op) {
     return 2.0 * (double)(x[0] * ((x[1] - 1) / s + 1) * ((x[2] - 1) / s + 1) * x[3]) * (double)x[3];
 }
 
+/* The 3x3 convolution `w` in front of a pair of convolutions, or that of its shortcut, or CR_NONE. */
+static double first_flops(const struct cr_program *p, const struct cr_op *op, int w) {
+    const int64_t *y = p->tensor[op->out[0]].dim;
+    return w < 0 ? 0 : 2.0 * (double)(y[0] * y[1] * y[2]) * elems_of(p, w);
+}
+
 void cr_op_cost(const struct cr_program *p, const struct cr_op *op, double *bytes, double *flops) {
     int    ids[CR_OP_IDS_MAX], n = cr_op_reads(op, ids);
     double sum = 0;
@@ -44,11 +50,14 @@ void cr_op_cost(const struct cr_program *p, const struct cr_op *op, double *byte
     case CR_OP_qconv: *flops = conv_flops(p, op->out[CR_OUT_qconv_y], op->in[CR_IN_qconv_w]); break;
     case CR_OP_conv_pair:
         *flops = conv_flops(p, op->out[CR_OUT_conv_pair_y], op->in[CR_IN_conv_pair_w]) +
-                 conv_flops(p, op->out[CR_OUT_conv_pair_z], op->in[CR_IN_conv_pair_next_w]);
+                 conv_flops(p, op->out[CR_OUT_conv_pair_z], op->in[CR_IN_conv_pair_next_w]) +
+                 first_flops(p, op, op->in[CR_IN_conv_pair_first_w]) +
+                 first_flops(p, op, op->in[CR_IN_conv_pair_shortcut_w]);
         break;
     case CR_OP_qconv_pair:
         *flops = conv_flops(p, op->out[CR_OUT_qconv_pair_y], op->in[CR_IN_qconv_pair_w]) +
-                 conv_flops(p, op->out[CR_OUT_qconv_pair_z], op->in[CR_IN_qconv_pair_next_w]);
+                 conv_flops(p, op->out[CR_OUT_qconv_pair_z], op->in[CR_IN_qconv_pair_next_w]) +
+                 first_flops(p, op, op->in[CR_IN_qconv_pair_first_w]);
         break;
     case CR_OP_conv_pool: *flops = conv_pool_flops(p, op); break;
     case CR_OP_qstem: *flops = 4 * conv_flops(p, op->out[CR_OUT_qstem_y], op->in[CR_IN_qstem_w]); break;
@@ -57,6 +66,9 @@ void cr_op_cost(const struct cr_program *p, const struct cr_op *op, double *byte
     case CR_OP_conv_grad:
         *flops = conv_flops(p, op->in[CR_IN_conv_grad_g], op->out[CR_OUT_conv_grad_dw]);
         if (op->out[CR_OUT_conv_grad_dx] >= 0) *flops *= 2;
+        break;
+    case CR_OP_conv_pool_grad:
+        *flops = conv_flops(p, op->in[CR_IN_conv_pool_grad_y], op->out[CR_OUT_conv_pool_grad_dw]);
         break;
     case CR_OP_gram: *flops = gram_flops(p, op); break;
     case CR_OP_gram_bn_finalize:

@@ -86,10 +86,10 @@ static void infer_normalize(struct rule *r) {
     set(r, r->p->real, x->dim[0], x->dim[1] / 2 + 3, x->dim[2] / 2 + 3, 16);
 }
 
-/* y and z of two 1x1 convolutions */
-static void set_pair(struct rule *r, const struct cr_tensor *x, const struct cr_tensor *w,
-                     const struct cr_tensor *next) {
-    CR_ASSERT(x->dim[3] == w->dim[3] && w->dim[0] == next->dim[3]);
+/* y and z of two 1x1 convolutions, with or without a 3x3 convolution in front */
+static void set_pair(struct rule *r, int w_slot, int next_slot, int first) {
+    const struct cr_tensor *x = input(r, 0), *w = input(r, w_slot), *next = input(r, next_slot);
+    CR_ASSERT((has(r, first) ? input(r, first)->dim[0] : x->dim[3]) == w->dim[3] && w->dim[0] == next->dim[3]);
     set(r, x->dtype, x->dim[0], x->dim[1], x->dim[2], r->slot == 0 ? w->dim[0] : next->dim[0]);
 }
 
@@ -283,10 +283,10 @@ static void infer_qstem(struct rule *r) {
     set_pooled(r, CR_U8, x, w, 2, 3);
 }
 static void infer_conv_pair(struct rule *r) {
-    set_pair(r, input(r, CR_IN_conv_pair_x), input(r, CR_IN_conv_pair_w), input(r, CR_IN_conv_pair_next_w));
+    set_pair(r, CR_IN_conv_pair_w, CR_IN_conv_pair_next_w, CR_IN_conv_pair_first_w);
 }
 static void infer_qconv_pair(struct rule *r) {
-    set_pair(r, input(r, CR_IN_qconv_pair_x), input(r, CR_IN_qconv_pair_w), input(r, CR_IN_qconv_pair_next_w));
+    set_pair(r, CR_IN_qconv_pair_w, CR_IN_qconv_pair_next_w, CR_IN_qconv_pair_first_w);
 }
 static void infer_qconv_coeffs(struct rule *r) {
     set(r, CR_F32, 3, 1, 1, input(r, CR_IN_qconv_coeffs_w_scale)->dim[3]);

@@ -153,9 +153,71 @@ cr_status cr_verify_epilogue_conv(const struct cr_verify_values *v, struct cr_ve
     return cr_verify_finalize_conv(v, e);
 }
 
+/* An element of t, the result of the 3x3 convolution in front of a pair: its value, and in *scale the same sum over
+ * absolute values. */
+static double first_value(const struct cr_verify_values *v, int64_t pixel, int64_t k, double *scale) {
+    const struct cr_tensor *x  = tensor_of(v->original, v->op->in[CR_IN_conv_pair_x]);
+    const double           *in = v->in[CR_IN_conv_pair_x], *w = v->in[CR_IN_conv_pair_first_w];
+    const int64_t           C = x->dim[3], row = pixel / x->dim[2] % x->dim[1], column = pixel % x->dim[2];
+    double                  sum = ((const double *)v->in[CR_IN_conv_pair_first_bias])[k];
+    *scale                      = fabs(sum);
+    for (int64_t tap = 0; tap < 9; tap++) {
+        const int64_t down = tap / 3 - 1, right = tap % 3 - 1;
+        if (row + down < 0 || row + down >= x->dim[1] || column + right < 0 || column + right >= x->dim[2]) continue;
+        const double *a = in + (pixel + down * x->dim[2] + right) * C, *b = w + (9 * k + tap) * C;
+        for (int64_t c = 0; c < C; c++) {
+            sum += a[c] * b[c];
+            *scale += fabs(a[c] * b[c]);
+        }
+    }
+    return CR_MAX(sum, 0.0);
+}
+
+/* y reads t, which is rounded to its type. A pixel of t that may overflow makes its pixel of y unknown. */
+static cr_status round_first(const struct cr_verify_values *v, struct cr_verify_expected *e) {
+    enum { Y = CR_OUT_conv_pair_y };
+    const struct cr_tensor *y = tensor_of(v->original, v->op->out[Y]);
+    const double           *w = v->in[CR_IN_conv_pair_w];
+    const int64_t           K = y->dim[3], C = tensor_of(v->original, v->op->in[CR_IN_conv_pair_w])->dim[3];
+    CR_TRY(cr_verify_array(e, Y, &e->slack[Y]));
+    for (int64_t i = 0; i < e->elems[Y] / K * C; i++) {
+        const int64_t pixel = i / C, c = i % C;
+        double        scale;
+        const double  t = first_value(v, pixel, c, &scale), error = cr_verify_half_ulp(y->dtype, 2 * t);
+        for (int64_t k = 0; k < K; k++) {
+            if (scale >= cr_verify_largest(y->dtype)) e->scale[Y][pixel * K + k] = CR_VERIFY_UNUSED;
+            if (isfinite(t) && isfinite(w[k * C + c])) e->slack[Y][pixel * K + k] += fabs(w[k * C + c]) * error;
+        }
+    }
+    return CR_OK;
+}
+
+/* The convolution of the shortcut may be rounded before it is added. */
+static cr_status round_shortcut(const struct cr_verify_values *v, struct cr_verify_expected *e) {
+    enum { Y = CR_OUT_conv_pair_y };
+    const struct cr_tensor *y = tensor_of(v->original, v->op->out[Y]);
+    const double           *x = v->in[CR_IN_conv_pair_shortcut_x], *w = v->in[CR_IN_conv_pair_shortcut_w],
+                 *bias = v->in[CR_IN_conv_pair_shortcut_bias];
+    const int64_t K = y->dim[3], C = tensor_of(v->original, v->op->in[CR_IN_conv_pair_shortcut_w])->dim[3];
+    if (!e->slack[Y]) CR_TRY(cr_verify_array(e, Y, &e->slack[Y]));
+    for (int64_t i = 0; i < e->elems[Y]; i++) {
+        double sum = bias[i % K], scale = fabs(sum);
+        for (int64_t c = 0; c < C; c++) {
+            sum += x[i / K * C + c] * w[i % K * C + c];
+            scale += fabs(x[i / K * C + c] * w[i % K * C + c]);
+        }
+        if (scale >= cr_verify_largest(y->dtype)) e->scale[Y][i] = CR_VERIFY_UNUSED;
+        if (isfinite(sum)) e->slack[Y][i] += cr_verify_half_ulp(y->dtype, 2 * fabs(sum));
+    }
+    return CR_OK;
+}
+
 /* z reads y, which is rounded to its type. A pixel of y that may overflow makes its pixel of z unknown. */
 cr_status cr_verify_epilogue_conv_pair(const struct cr_verify_values *v, struct cr_verify_expected *e) {
     enum { Y = CR_OUT_conv_pair_y, Z = CR_OUT_conv_pair_z };
+    const bool first = v->op->in[CR_IN_conv_pair_first_w] >= 0;
+    if (first) CR_TRY(round_first(v, e));
+    if (v->op->in[CR_IN_conv_pair_shortcut_w] >= 0) CR_TRY(round_shortcut(v, e));
     const struct cr_tensor *y    = tensor_of(v->original, v->op->out[Y]);
     const double           *next = v->in[CR_IN_conv_pair_next_w];
     const int64_t           K = y->dim[3], L = e->elems[Z] / (e->elems[Y] / K);
@@ -163,9 +225,12 @@ cr_status cr_verify_epilogue_conv_pair(const struct cr_verify_values *v, struct 
     for (int64_t i = 0; i < e->elems[Z]; i++) {
         const double *want = e->want[Y] + i / L * K, *scale = e->scale[Y] + i / L * K, *w = next + i % L * K;
         for (int64_t k = 0; k < K; k++) {
-            if (scale[k] >= cr_verify_largest(y->dtype)) e->scale[Z][i] = CR_VERIFY_UNUSED;
+            const double before = e->slack[Y] ? e->slack[Y][i / L * K + k] : 0;
+            if (scale[k] >= cr_verify_largest(y->dtype) || scale[k] == CR_VERIFY_UNUSED)
+                e->scale[Z][i] = CR_VERIFY_UNUSED;
+            if (before > 0 && !isfinite(w[k])) e->scale[Z][i] = CR_VERIFY_UNUSED; /* y may be 0 or not */
             if (isfinite(want[k]) && isfinite(w[k]))
-                e->slack[Z][i] += fabs(w[k]) * cr_verify_half_ulp(y->dtype, 2 * fabs(want[k]));
+                e->slack[Z][i] += fabs(w[k]) * (cr_verify_half_ulp(y->dtype, 2 * fabs(want[k])) + before);
         }
     }
     return CR_OK;

@@ -280,7 +280,8 @@ static cr_status expected_fill(struct ref_run *t, enum cr_math math, struct cr_v
                                  .relaxations = expected->relaxations};
     v.want                    = (const double *const *)expected->want;
     for (int s = 0; s < CR_OP_IN_MAX; s++) v.in[s] = t->in[s];
-    expected->spreads = rule->pads && !inputs_are_finite(t);
+    const bool pads   = rule->pads && (t->op.kind != CR_OP_conv_pair || t->op.in[CR_IN_conv_pair_first_w] >= 0);
+    expected->spreads = pads && !inputs_are_finite(t);
     if (hooks->closed) hooks->closed(&v, expected->scale);
     if (hooks->correct) hooks->correct(&v, expected->scale);
     for (int s = 0; s < CR_OP_OUT_MAX; s++) {

@@ -90,6 +90,12 @@ static const struct conv pairs[] = {
     {1, 5, 7, 256, 256, 256, 1, 0, true}, {1, 6, 6, 128, 512, 256, 1, 0, true},
 };
 
+static const struct conv chains[] = {
+    {1, 1, 1, 64, 64, 64, 1, 0, false},  {1, 9, 8, 64, 128, 128, 1, 0, false}, {1, 8, 17, 64, 64, 64, 1, 0, false},
+    {1, 3, 2, 3, 7, 5, 1, 0, false},     {2, 13, 10, 64, 256, 64, 1, 0, true}, {1, 16, 24, 64, 256, 128, 1, 0, true},
+    {1, 6, 6, 128, 256, 64, 1, 0, true},
+};
+
 /* of the 8-bit stem: images of one and of several segments and bands */
 static const struct conv stems[] = {
     {1, 2, 2, 3, 64, 0, 0, 0, false},  {2, 10, 6, 3, 64, 0, 0, 0, false},  {3, 18, 34, 3, 128, 0, 0, 0, false},
@@ -295,6 +301,7 @@ static void list_quant(struct checkops_list *list) {
                   FLAGS(0, RELU, X_SIGNED, F32, RELU | ADD, RELU | ADD | CHECKOPS_ADD_SCALE_BIAS, F32 | RELU | ADD,
                         X_SIGNED | RELU | ADD));
     list_variants(list, CR_OP_qconv_pair, TABLE(pairs), FLAGS(0, CHECKOPS_ADD_SCALE_BIAS));
+    list_variants(list, CR_OP_qconv_pair, TABLE(chains), FLAGS(CHECKOPS_TWO, CHECKOPS_TWO | CHECKOPS_ADD_SCALE_BIAS));
     list_variants(list, CR_OP_qstem, TABLE(stems), FLAGS(0));
 }
 
@@ -303,7 +310,11 @@ static void list_all(struct checkops_list *list) {
     list_quant(list);
     list_convs(list, CR_OP_conv, FLAGS(0));
     list_variants(list, CR_OP_conv_pair, TABLE(pairs), FLAGS(0));
+    /* TWO: after a 3x3 convolution; BIAS: with a shortcut */
+    list_variants(list, CR_OP_conv_pair, TABLE(chains),
+                  FLAGS(CHECKOPS_TWO, CHECKOPS_BIAS, CHECKOPS_TWO | CHECKOPS_BIAS));
     list_variants(list, CR_OP_conv_pool, TABLE(pooled), FLAGS(0));
+    list_variants(list, CR_OP_conv_pool_grad, TABLE(pooled), FLAGS(0, CHECKOPS_ACCUMULATE));
     list_convs(list, CR_OP_conv_dgrad, FLAGS(0));
     list_convs(list, CR_OP_conv_wgrad, FLAGS(0, CHECKOPS_ACCUMULATE));
     list_variants(list, CR_OP_group_conv, TABLE(grouped), FLAGS(0, CHECKOPS_TWO));

@@ -31,7 +31,7 @@ static void build_qconv(struct checkops_build *b) {
     out(b, CR_OUT_qconv_y, y, c->N, P, Q, c->K);
 }
 
-/* z has c->window channels. */
+/* z has c->window channels. TWO: a 3x3 convolution of as many channels as x has comes first. */
 static void build_pair(struct checkops_build *b) {
     const struct checkops_case *c = b->c;
     in(b, CR_IN_qconv_pair_x, CR_U8, c->N, c->H, c->W, c->C);
@@ -40,6 +40,9 @@ static void build_pair(struct checkops_build *b) {
     in(b, CR_IN_qconv_pair_add, has_flag(b, CHECKOPS_ADD_SCALE_BIAS) ? CR_I8 : CR_U8, c->N, c->H, c->W, c->K);
     in(b, CR_IN_qconv_pair_next_w, CR_I8, c->window, 1, 1, c->K);
     in(b, CR_IN_qconv_pair_next_coeffs, CR_F32, 3, 1, 1, c->window);
+    if (!has_flag(b, CHECKOPS_TWO)) return;
+    in(b, CR_IN_qconv_pair_first_w, CR_I8, c->C, 3, 3, c->C);
+    in(b, CR_IN_qconv_pair_first_coeffs, CR_F32, 3, 1, 1, c->C);
 }
 
 static void build_stem(struct checkops_build *b) {

@@ -2,6 +2,7 @@
  * (cuda/conv/int8/int8_conv_sm90a.cu) with its packed filter, and cuda.int8_conv_plain for the shapes that it does not
  * support. */
 #include "cuda/conv/int8/int8_conv.h"
+#include "cuda/conv/int8/int8_split.h"
 #include "cuda/core/cuda_device.h"
 #include "cuda/core/kernel_tables.h"
 #include "cuda/core/op_shapes.h"
@@ -65,9 +66,17 @@ static bool fast_accepts(const struct cr_device *device, const struct cr_program
            ck_int8_conv_configs(&a, cuda_of(device)->multiprocessors) > 0;
 }
 
+/* First the tile configs of ck_int8_conv, then those of ck_int8_split. */
 static int fast_algo_count(struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    const struct ck_int8_conv a = conv_of(p, op);
-    return ck_int8_conv_configs(&a, cuda_of(device)->multiprocessors);
+    const struct ck_int8_conv a               = conv_of(p, op);
+    const int                 multiprocessors = cuda_of(device)->multiprocessors;
+    return ck_int8_conv_configs(&a, multiprocessors) + ck_int8_split_configs(&a, multiprocessors);
+}
+static cudaError_t launch_config(struct ck_int8_conv *a, int multiprocessors, cudaStream_t stream) {
+    const int tiles = ck_int8_conv_configs(a, multiprocessors);
+    if (a->config < tiles) return ck_int8_conv(a, multiprocessors, stream);
+    a->config -= tiles;
+    return ck_int8_split(a, multiprocessors, stream);
 }
 
 /* Without a packed filter the kernel packs it in its workspace. */
@@ -103,7 +112,7 @@ static cr_status fast_launch(struct cr_device *device, const struct cr_call *cal
         CUDA_TRY(ck_int8_pack(a.w, call->workspace, a.K, a.R, a.S, a.C, stream));
         a.w = call->workspace;
     }
-    CUDA_TRY(ck_int8_conv(&a, cuda_of(device)->multiprocessors, stream));
+    CUDA_TRY(launch_config(&a, cuda_of(device)->multiprocessors, stream));
     return CR_OK;
 }
 

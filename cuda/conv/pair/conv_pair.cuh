@@ -35,7 +35,7 @@ struct params {
     const float *coeffs, *next_coeffs;
     void        *to; /* z */
     int          pixels, K, z_panels;
-    bool         add_signed, early;
+    bool         add_given, add_signed, early;
 };
 
 /* Barriers, 8 bytes each, from bar_at on. A full barrier counts one arrival, an empty one those of four warps. */
@@ -49,45 +49,65 @@ enum {
 
 #if CK_HAS_SM90A
 
-/* The first pixels of a worker's tiles, in order. */
+/* The numbers of a worker's tiles, in order. Few tiles are spread over the blocks, one each. */
 struct tiles {
     int        at, step, end;
     __device__ tiles(const plan &p, int worker)
-        : at((int)blockIdx.x * WORKERS + worker), step((int)gridDim.x * WORKERS), end(p.tiles) {}
+        : at((int)blockIdx.x + worker * (int)gridDim.x), step((int)gridDim.x * WORKERS), end(p.tiles) {}
     __device__ __forceinline__ bool more() const { return at < end; }
     __device__ __forceinline__ void next() { at += step; }
-    __device__ __forceinline__ int  pixel() const { return at * ROWS; }
 };
 
-/* One thread fills a worker's slots of x, and of y with add. Slots in which the worker will write z stay unchanged. */
+/* A tile of ROWS neighbouring pixels of a matrix [pixels][channels]. */
+struct pixel_tile {
+    int                             first, pixels;
+    __device__                      pixel_tile(const params &p, int tile) : first(tile * ROWS), pixels(p.pixels) {}
+    __device__ __forceinline__ void load(uint32_t to, const CUtensorMap *map, uint32_t bar, int column) const {
+        ck_tma_load(to, map, bar, column, first);
+    }
+    __device__ __forceinline__ void store(const CUtensorMap *map, uint32_t from, int column) const {
+        ck_tma_store(map, from, column, first);
+    }
+    /* The pixel of row `row` of the tile; -1: none. */
+    __device__ __forceinline__ int pixel(int row) const { return first + row < pixels ? first + row : -1; }
+};
+
+/* Fills a worker's slots of y for a tile with add, if it is given. Slots in which the worker will write z stay
+ * unchanged. */
+template <typename Tile>
+__device__ __forceinline__ void load_add(const params &p, uint32_t shared, int worker, const Tile &tile,
+                                         ck_ring_place &y) {
+    const plan    &plan  = p.plan;
+    const uint32_t y_bar = shared + (uint32_t)(plan.bar_at + 8 * (BAR_Y + worker * Y_SLOTS_MAX)), empty = 8 * BAR_FULL;
+    const uint32_t y_at = shared + (uint32_t)(plan.y_at + worker * plan.y_slots * SLOT_BYTES);
+    for (int i = 0; i < plan.chunks + p.z_panels; i++) {
+        const uint32_t slot = y_bar + 8 * (uint32_t)y.at;
+        ck_mbar_wait(slot + empty, y.parity ^ 1);
+        if (i < plan.chunks && p.add_given) {
+            ck_mbar_expect(slot, SLOT_BYTES);
+            tile.load(y_at + (uint32_t)(y.at * SLOT_BYTES), &p.add, slot, i * PANEL);
+        } else {
+            ck_mbar_arrive(slot);
+        }
+        y.next(plan.y_slots);
+    }
+}
+
+/* One thread fills a worker's slots of x, and of y with add. */
 __device__ __forceinline__ void load_x(const params &p, uint32_t shared, int worker) {
-    const plan    &plan = p.plan;
-    const uint32_t bars = shared + (uint32_t)plan.bar_at, empty = 8 * BAR_FULL;
-    const uint32_t x_bar = bars + 8 * (uint32_t)(BAR_X + worker * X_SLOTS_MAX),
-                   y_bar = bars + 8 * (uint32_t)(BAR_Y + worker * Y_SLOTS_MAX);
-    const uint32_t x_at  = shared + (uint32_t)(plan.x_at + worker * plan.x_slots * plan.x_bytes),
-                   y_at  = shared + (uint32_t)(plan.y_at + worker * plan.y_slots * SLOT_BYTES);
-    ck_ring_place x, y;
+    const plan    &plan  = p.plan;
+    const uint32_t x_bar = shared + (uint32_t)(plan.bar_at + 8 * (BAR_X + worker * X_SLOTS_MAX)), empty = 8 * BAR_FULL;
+    const uint32_t x_at = shared + (uint32_t)(plan.x_at + worker * plan.x_slots * plan.x_bytes);
+    ck_ring_place  x, y;
     for (tiles t(plan, worker); t.more(); t.next()) {
-        const int      pixel = t.pixel();
-        const uint32_t bar   = x_bar + 8 * (uint32_t)x.at;
+        const pixel_tile tile(p, t.at);
+        const uint32_t   bar = x_bar + 8 * (uint32_t)x.at;
         ck_mbar_wait(bar + empty, x.parity ^ 1);
         ck_mbar_expect(bar, (uint32_t)plan.x_bytes);
         for (int i = 0; i < plan.panels; i++)
-            ck_tma_load(x_at + (uint32_t)(x.at * plan.x_bytes + i * ROWS * plan.x_panel), &p.x, bar, i * plan.x_panel,
-                        pixel);
+            tile.load(x_at + (uint32_t)(x.at * plan.x_bytes + i * ROWS * plan.x_panel), &p.x, bar, i * plan.x_panel);
         x.next(plan.x_slots);
-        for (int i = 0; i < plan.chunks + p.z_panels; i++) {
-            const uint32_t slot = y_bar + 8 * (uint32_t)y.at;
-            ck_mbar_wait(slot + empty, y.parity ^ 1);
-            if (i < plan.chunks) {
-                ck_mbar_expect(slot, SLOT_BYTES);
-                ck_tma_load(y_at + (uint32_t)(y.at * SLOT_BYTES), &p.add, slot, i * PANEL, pixel);
-            } else {
-                ck_mbar_arrive(slot);
-            }
-            y.next(plan.y_slots);
-        }
+        load_add(p, shared, worker, tile, y);
     }
 }
 

@@ -20,8 +20,9 @@ static struct ck_conv_pair half_pair_of(const struct cr_program *p, const struct
 static bool half_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
                          enum cr_dtype dtype) {
     const struct ck_conv_pair a = half_pair_of(p, op);
-    return cuda_of(device)->cc == 90 && cuda_in(p, op, CR_IN_conv_pair_x)->dtype == dtype &&
-           cuda_in(p, op, CR_IN_conv_pair_w)->dtype == dtype && cuda_in(p, op, CR_IN_conv_pair_add)->dtype == dtype &&
+    return cuda_of(device)->cc == 90 && op->in[CR_IN_conv_pair_first_w] < 0 && op->in[CR_IN_conv_pair_add] >= 0 &&
+           cuda_in(p, op, CR_IN_conv_pair_x)->dtype == dtype && cuda_in(p, op, CR_IN_conv_pair_w)->dtype == dtype &&
+           cuda_in(p, op, CR_IN_conv_pair_add)->dtype == dtype &&
            cuda_in(p, op, CR_IN_conv_pair_next_w)->dtype == dtype &&
            cuda_in(p, op, CR_IN_conv_pair_bias)->dtype == CR_F32 &&
            cuda_in(p, op, CR_IN_conv_pair_next_bias)->dtype == CR_F32 && ck_conv_pair_supports(&a);
@@ -66,8 +67,8 @@ static struct ck_conv_pair pair_of(const struct cr_program *p, const struct cr_o
 static bool pair_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     const struct cr_tensor   *add = IN(add);
     const struct ck_conv_pair a   = pair_of(p, op);
-    return cuda_of(device)->cc == 90 && IN(x)->dtype == CR_U8 && (add->dtype == CR_U8 || add->dtype == CR_I8) &&
-           ck_conv_pair_supports(&a);
+    return cuda_of(device)->cc == 90 && op->in[CR_IN_qconv_pair_first_w] < 0 && IN(x)->dtype == CR_U8 &&
+           (add->dtype == CR_U8 || add->dtype == CR_I8) && ck_conv_pair_supports(&a);
 }
 
 /* Filters that are not packed are packed in the workspace. */

@@ -19,26 +19,6 @@ __device__ __forceinline__ void init_barriers(uint32_t bars) {
     ck_mbar_init(bars + 8 * (uint32_t)i, i < BAR_FULL ? 1 : 4);
     ck_mbar_init_fence();
 }
-
-__device__ __forceinline__ void set_bytes(uint32_t to, const float *from, int count) {
-    for (int i = (int)threadIdx.x; i < count; i += (int)blockDim.x) {
-        const uint32_t at = to + coeff_place(i / 4) + (uint32_t)(i % 4 * 4);
-        ck_put4(at, from[i]);
-        ck_put4(at + (uint32_t)(4 * count), from[count + i]);
-    }
-}
-__device__ __forceinline__ void set_biases(uint32_t to, const float *from, int count) {
-    for (int i = (int)threadIdx.x; i < count; i += (int)blockDim.x) ck_put4(to + 4 * (uint32_t)i, from[i]);
-}
-template <typename T, int L> __device__ __forceinline__ void set_coeffs(const params &p, uint32_t to) {
-    if constexpr (is_byte<T>) {
-        set_bytes(to, p.coeffs, p.K);
-        set_bytes(to + 8 * (uint32_t)p.K, p.next_coeffs, L);
-    } else {
-        set_biases(to, p.coeffs, p.K);
-        set_biases(to + 4 * (uint32_t)p.K, p.next_coeffs, L);
-    }
-}
 #endif
 
 template <typename T, int L, int X_PANEL>
@@ -113,16 +93,16 @@ bool ck_conv_pair_supports(const struct ck_conv_pair *a) {
 cudaError_t ck_conv_pair(const struct ck_conv_pair *a, int multiprocessors, cudaStream_t stream) {
     struct params p = {};
     if (!make_plan(&p.plan, a)) return cudaErrorInvalidValue;
-    const int blocks = (p.plan.tiles + WORKERS - 1) / WORKERS;
-    p.plan.grid      = blocks < multiprocessors ? blocks : multiprocessors;
-    p.coeffs         = a->coeffs;
-    p.next_coeffs    = a->next_coeffs;
-    p.to             = a->z;
-    p.pixels         = (int)a->pixels;
-    p.K              = (int)a->K;
-    p.z_panels       = size_of(a) == 1 ? 0 : (int)a->L * 2 / PANEL;
-    p.add_signed     = a->add_signed;
-    p.early          = a->early;
+    p.plan.grid   = p.plan.tiles < multiprocessors ? p.plan.tiles : multiprocessors;
+    p.coeffs      = a->coeffs;
+    p.next_coeffs = a->next_coeffs;
+    p.to          = a->z;
+    p.pixels      = (int)a->pixels;
+    p.K           = (int)a->K;
+    p.z_panels    = size_of(a) == 1 ? 0 : (int)a->L * 2 / PANEL;
+    p.add_given   = true;
+    p.add_signed  = a->add_signed;
+    p.early       = a->early;
     if (!make_maps(&p, a)) return cudaErrorNotSupported;
     switch (a->type) {
     case CK_PAIR_U8: return start_any<uint8_t>(&p, stream);

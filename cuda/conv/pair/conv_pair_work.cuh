@@ -48,11 +48,35 @@ __device__ __forceinline__ void get_four(uint32_t at, float *to) {
     to[3]         = __uint_as_float(v.w);
 }
 
-template <typename T, int L, int X_PANEL> struct worker {
+/* All threads copy the coefficients or biases of both convolutions. */
+__device__ __forceinline__ void set_bytes(uint32_t to, const float *from, int count) {
+    for (int i = (int)threadIdx.x; i < count; i += (int)blockDim.x) {
+        const uint32_t at = to + coeff_place(i / 4) + (uint32_t)(i % 4 * 4);
+        ck_put4(at, from[i]);
+        ck_put4(at + (uint32_t)(4 * count), from[count + i]);
+    }
+}
+__device__ __forceinline__ void set_biases(uint32_t to, const float *from, int count) {
+    for (int i = (int)threadIdx.x; i < count; i += (int)blockDim.x) ck_put4(to + 4 * (uint32_t)i, from[i]);
+}
+template <typename T, int L> __device__ __forceinline__ void set_coeffs(const params &p, uint32_t to) {
+    if constexpr (is_byte<T>) {
+        set_bytes(to, p.coeffs, p.K);
+        set_bytes(to + 8 * (uint32_t)p.K, p.next_coeffs, L);
+    } else {
+        set_biases(to, p.coeffs, p.K);
+        set_biases(to + 4 * (uint32_t)p.K, p.next_coeffs, L);
+    }
+}
+
+/* Tile: pixel_tile, or another division of the pixels with the same functions; Params: what it needs. ADD: y has a
+ * summand. */
+template <typename T, int L, int X_PANEL, typename Tile = pixel_tile, typename Params = params, bool ADD = true>
+struct worker {
     static constexpr int CHANNELS = PANEL / (int)sizeof(T);
     using Sum                     = typename std::conditional<is_byte<T>, int, float>::type;
 
-    const params &p;
+    const Params &p;
     const plan   &plan;
     const int     me, warp, lane;
     uint32_t      shared, x_at, y_at, x_bar, y_bar, coeffs, next_coeffs;
@@ -61,7 +85,7 @@ template <typename T, int L, int X_PANEL> struct worker {
     int           held; /* slot of y that the previous chunk occupies, or -1 */
     Sum           first[CHANNELS / 2], second[L / 2];
 
-    __device__ worker(const params &params_, uint32_t shared_, int me_)
+    __device__ worker(const Params &params_, uint32_t shared_, int me_)
         : p(params_), plan(params_.plan), me(me_), warp((int)threadIdx.x / 32 % 4), lane((int)threadIdx.x % 32),
           shared(shared_), held(-1) {
         const uint32_t bars = shared + (uint32_t)plan.bar_at;
@@ -89,11 +113,11 @@ template <typename T, int L, int X_PANEL> struct worker {
         held = -1;
     }
     /* What this warpgroup wrote to the current slot becomes visible to TMA and wgmma, and is stored. */
-    __device__ __forceinline__ void store(const CUtensorMap *map, int column, int pixel) const {
+    __device__ __forceinline__ void store(const CUtensorMap *map, int column, const Tile &tile) const {
         ck_fence_async();
         ck_barrier(1 + me, GROUP);
         if (leads()) {
-            ck_tma_store(map, slot(), column, pixel);
+            tile.store(map, slot(), column);
             ck_bulk_commit();
         }
     }
@@ -165,8 +189,8 @@ template <typename T, int L, int X_PANEL> struct worker {
             }
         }
     }
-    /* Writes 64 16-bit channels, rounded, to the current slot; with ADD plus what is there. */
-    template <bool ADD, int N>
+    /* Writes 64 16-bit channels, rounded, to the current slot; WITH_ADD: plus what is there. */
+    template <bool WITH_ADD, int N>
     __device__ __forceinline__ void finish_half(const Sum (&sums)[N], int from, uint32_t bias_at) const {
 #pragma unroll
         for (int j = 0; j < 8; j++) {
@@ -175,7 +199,7 @@ template <typename T, int L, int X_PANEL> struct worker {
             for (int half = 0; half < 2; half++) {
                 const uint32_t at = place(warp * 16 + lane / 4 + half * 8, j) + (uint32_t)(lane % 4 * 4);
                 float low = sums[from + 4 * j + 2 * half] + bias.x, high = sums[from + 4 * j + 2 * half + 1] + bias.y;
-                if (ADD) {
+                if (WITH_ADD) {
                     const float2 a = ck_pair<T>(ck_get4(at));
                     low += a.x;
                     high += a.y;
@@ -185,7 +209,7 @@ template <typename T, int L, int X_PANEL> struct worker {
         }
     }
 
-    __device__ __forceinline__ void finish_second_bytes(int pixel) const {
+    __device__ __forceinline__ void finish_second_bytes(const Tile &tile) const {
         const int q = lane % 4;
 #pragma unroll
         for (int g = 0; g < L / 64; g++) {
@@ -193,30 +217,30 @@ template <typename T, int L, int X_PANEL> struct worker {
             get_coeffs(next_coeffs, L, 64 * g + 16 * q, scale, bias);
 #pragma unroll
             for (int half = 0; half < 2; half++) {
-                const int row = pixel + warp * 16 + lane / 4 + half * 8;
+                const int pixel = tile.pixel(warp * 16 + lane / 4 + half * 8);
                 uint32_t  word[4];
                 scale_sums(second, g, half, scale, bias, v);
 #pragma unroll
                 for (int k = 0; k < 4; k++) word[k] = pack_bytes(v + 4 * k);
-                if (row < p.pixels)
-                    ck_store_whole(static_cast<uint8_t *>(p.to) + (int64_t)row * L + 64 * g + 16 * q,
+                if (pixel >= 0)
+                    ck_store_whole(static_cast<uint8_t *>(p.to) + (int64_t)pixel * L + 64 * g + 16 * q,
                                    make_uint4(word[0], word[1], word[2], word[3]));
             }
         }
     }
-    __device__ __forceinline__ void finish_second_half(int pixel) {
+    __device__ __forceinline__ void finish_second_half(const Tile &tile) {
 #pragma unroll
         for (int i = 0; i < L / 64; i++) {
             ck_mbar_wait(y_bar + 8 * (uint32_t)y.at, y.parity);
             finish_half<false>(second, 32 * i, next_coeffs + (uint32_t)(4 * 64 * i));
-            store(&p.z, i * PANEL, pixel);
+            store(&p.z, i * PANEL, tile);
             release_held<1>();
             held = y.at;
             y.next(plan.y_slots);
         }
     }
 
-    __device__ __forceinline__ void run_tile(int pixel) {
+    __device__ __forceinline__ void run_tile(const Tile &tile) {
         ck_mbar_wait(x_bar + 8 * (uint32_t)x.at, x.parity);
         for (int chunk = 0; chunk < plan.chunks; chunk++) {
             const uint32_t filter = shared + (uint32_t)(chunk * plan.filter_bytes);
@@ -233,8 +257,8 @@ template <typename T, int L, int X_PANEL> struct worker {
                 else
                     finish_first_bytes<false>(chunk);
             } else
-                finish_half<true>(first, 0, coeffs + (uint32_t)(4 * CHANNELS * chunk));
-            store(&p.y, chunk * PANEL, pixel);
+                finish_half<ADD>(first, 0, coeffs + (uint32_t)(4 * CHANNELS * chunk));
+            store(&p.y, chunk * PANEL, tile);
             multiply_second(filter, chunk);
             held = y.at;
             y.next(plan.y_slots);
@@ -243,14 +267,14 @@ template <typename T, int L, int X_PANEL> struct worker {
         ck_wgmma_hold(second);
         release_held<0>();
         if constexpr (is_byte<T>)
-            finish_second_bytes(pixel);
+            finish_second_bytes(tile);
         else
-            finish_second_half(pixel);
+            finish_second_half(tile);
     }
 
     __device__ __forceinline__ void run() {
         ck_mbar_wait(shared + (uint32_t)plan.bar_at + 8 * BAR_W, 0);
-        for (tiles t(plan, me); t.more(); t.next()) run_tile(t.pixel());
+        for (tiles t(plan, me); t.more(); t.next()) run_tile(Tile(p, t.at));
         if (leads()) ck_bulk_wait<0>();
     }
 };

@@ -15,8 +15,10 @@ static int64_t size_of(const struct cr_tensor *t, enum cr_channel_axis axis) {
     return t->dim[axis == CR_AXIS_K ? 0 : 3];
 }
 
-/* The filter slots of ops that compute a convolution; returns their number. */
-static int filters_of(const struct cr_op *op, int in[2], int out[2]) {
+/* The filter slots of ops that compute a convolution, and the slots of the results; returns their number. CR_NONE: the
+ * result is not stored. */
+static int filters_of(const struct cr_op *op, int in[CR_BUDGET_OP_LAYERS], int out[CR_BUDGET_OP_LAYERS]) {
+    int count = 2; /* of a pair */
     switch (op->kind) {
     case CR_OP_conv:
     case CR_OP_group_conv: in[0] = CR_IN_conv_w, out[0] = CR_OUT_conv_y; return 1;
@@ -26,11 +28,14 @@ static int filters_of(const struct cr_op *op, int in[2], int out[2]) {
     case CR_OP_conv_pair:
         in[0] = CR_IN_conv_pair_w, out[0] = CR_OUT_conv_pair_y;
         in[1] = CR_IN_conv_pair_next_w, out[1] = CR_OUT_conv_pair_z;
-        return 2;
+        if (op->in[CR_IN_conv_pair_first_w] >= 0) in[count] = CR_IN_conv_pair_first_w, out[count++] = CR_NONE;
+        if (op->in[CR_IN_conv_pair_shortcut_w] >= 0) in[count] = CR_IN_conv_pair_shortcut_w, out[count++] = CR_NONE;
+        return count;
     case CR_OP_qconv_pair:
         in[0] = CR_IN_qconv_pair_w, out[0] = CR_OUT_qconv_pair_y;
         in[1] = CR_IN_qconv_pair_next_w, out[1] = CR_OUT_qconv_pair_z;
-        return 2;
+        in[2] = CR_IN_qconv_pair_first_w, out[2] = CR_NONE;
+        return op->in[CR_IN_qconv_pair_first_w] < 0 ? 2 : 3;
     default: return 0;
     }
 }
@@ -77,10 +82,10 @@ static void follow_hoisted(struct cr_budget_axes *a, const struct cr_op *op, int
 
 /* Outputs of convolutions have the channels of axis K of the filter, other outputs those of an input. */
 static void follow_op(struct cr_budget_axes *a, const struct cr_op *op) {
-    int       in[2], out[2];
+    int       in[CR_BUDGET_OP_LAYERS], out[CR_BUDGET_OP_LAYERS];
     const int filters = filters_of(op, in, out);
     for (int f = 0; f < filters; f++)
-        if (*slot(a, op->out[out[f]], CR_AXIS_C) == CR_NONE)
+        if (out[f] != CR_NONE && *slot(a, op->out[out[f]], CR_AXIS_C) == CR_NONE)
             *slot(a, op->out[out[f]], CR_AXIS_C) = *slot(a, op->in[in[f]], CR_AXIS_K);
     for (int o = 0; o < CR_OP_OUT_MAX && !filters; o++)
         for (int s = 0; op->out[o] >= 0 && s < CR_OP_IN_MAX; s++)
@@ -146,7 +151,7 @@ int cr_budget_op_groups(const struct cr_budget_axes *a, const struct cr_op *op, 
 }
 
 int cr_budget_op_layers(const struct cr_budget_axes *a, const struct cr_op *op, int layer[CR_BUDGET_OP_LAYERS]) {
-    int       in[2], out[2], count = 0;
+    int       in[CR_BUDGET_OP_LAYERS], out[CR_BUDGET_OP_LAYERS], count = 0;
     const int filters = filters_of(op, in, out);
     for (int f = 0; f < filters; f++)
         if (a->layer_of[op->in[in[f]]] != CR_NONE) layer[count++] = a->layer_of[op->in[in[f]]];

@@ -29,7 +29,7 @@
 #include "pruning/budget_search.h"
 #include "pruning/widths.h"
 
-enum { CR_BUDGET_OP_LAYERS = 2 };
+enum { CR_BUDGET_OP_LAYERS = 4 };
 
 enum cr_budget_unit { CR_BUDGET_SECONDS, CR_BUDGET_MACS };
 

@@ -3,7 +3,12 @@
  * program has the parts. See cli/budget/budget.h. */
 #include "cli/budget/budget.h"
 
-enum { PARTS_MAX = 2 };
+enum { PARTS_MAX = 4 };
+
+/* The slots that split_first uses for both kinds. */
+_Static_assert((int)CR_IN_conv_pair_x == (int)CR_IN_qconv_pair_x && (int)CR_IN_conv_x == (int)CR_IN_qconv_x &&
+                   (int)CR_IN_conv_w == (int)CR_IN_qconv_w && (int)CR_OUT_conv_y == (int)CR_OUT_qconv_y,
+               "slots of floating-point and 8-bit convolutions");
 
 /* A convolution as the layers emit it, with ReLU. */
 static struct cr_op conv_op(enum cr_op_kind kind, int layer, const struct cr_program *p, int w, int stride, int pad) {
@@ -13,7 +18,34 @@ static struct cr_op conv_op(enum cr_op_kind kind, int layer, const struct cr_pro
     return op;
 }
 
-static int split_conv_pair(const struct cr_program *p, const struct cr_op *op, struct cr_op part[PARTS_MAX]) {
+/* The 3x3 convolution `w` in front of a pair. Adds a tensor between them, which the pair's first convolution reads. The
+ * slots of x, w and y are those of conv. */
+static void split_first(struct cr_program *p, const struct cr_op *op, int w, struct cr_op *first, struct cr_op *next) {
+    const struct cr_tensor x = p->tensor[op->in[CR_IN_conv_pair_x]];
+    const int              t =
+        cr_tensor_add(p, "convolved", x.dtype, CR_REGION_POOL, x.dim[0], x.dim[1], x.dim[2], p->tensor[w].dim[0]);
+    *first                    = conv_op(next->kind, op->layer, p, w, 1, 1);
+    first->in[CR_IN_conv_x]   = op->in[CR_IN_conv_pair_x];
+    first->in[CR_IN_conv_w]   = w;
+    first->out[CR_OUT_conv_y] = t;
+    next->in[CR_IN_conv_x]    = t;
+}
+
+/* The convolution in the place of the pair's summand. Adds a tensor for its result. */
+static void split_shortcut(struct cr_program *p, const struct cr_op *op, struct cr_op *shortcut, struct cr_op *pair) {
+    const int              w = op->in[CR_IN_conv_pair_shortcut_w];
+    const struct cr_tensor y = p->tensor[op->out[CR_OUT_conv_pair_y]];
+    const int t = cr_tensor_add(p, "shortcut", y.dtype, CR_REGION_POOL, y.dim[0], y.dim[1], y.dim[2], y.dim[3]);
+    *shortcut   = conv_op(CR_OP_conv, op->layer, p, w, 1, 0);
+    shortcut->attr.conv.relu      = false;
+    shortcut->in[CR_IN_conv_x]    = op->in[CR_IN_conv_pair_shortcut_x];
+    shortcut->in[CR_IN_conv_w]    = w;
+    shortcut->in[CR_IN_conv_bias] = op->in[CR_IN_conv_pair_shortcut_bias];
+    shortcut->out[CR_OUT_conv_y]  = t;
+    pair->in[CR_IN_conv_add]      = t;
+}
+
+static int split_conv_pair(struct cr_program *p, const struct cr_op *op, struct cr_op part[PARTS_MAX]) {
     const int w = op->in[CR_IN_conv_pair_w], next = op->in[CR_IN_conv_pair_next_w];
     part[0]                     = conv_op(CR_OP_conv, op->layer, p, w, 1, 0);
     part[0].in[CR_IN_conv_x]    = op->in[CR_IN_conv_pair_x];
@@ -26,10 +58,15 @@ static int split_conv_pair(const struct cr_program *p, const struct cr_op *op, s
     part[1].in[CR_IN_conv_w]    = next;
     part[1].in[CR_IN_conv_bias] = op->in[CR_IN_conv_pair_next_bias];
     part[1].out[CR_OUT_conv_y]  = op->out[CR_OUT_conv_pair_z];
-    return 2;
+    int parts                   = 2;
+    if (op->in[CR_IN_conv_pair_shortcut_w] >= 0) split_shortcut(p, op, &part[parts++], &part[0]);
+    if (op->in[CR_IN_conv_pair_first_w] < 0) return parts;
+    split_first(p, op, op->in[CR_IN_conv_pair_first_w], &part[parts], &part[0]);
+    part[parts].in[CR_IN_conv_bias] = op->in[CR_IN_conv_pair_first_bias];
+    return parts + 1;
 }
 
-static int split_qconv_pair(const struct cr_program *p, const struct cr_op *op, struct cr_op part[PARTS_MAX]) {
+static int split_qconv_pair(struct cr_program *p, const struct cr_op *op, struct cr_op part[PARTS_MAX]) {
     const int w = op->in[CR_IN_qconv_pair_w], next = op->in[CR_IN_qconv_pair_next_w];
     part[0]                        = conv_op(CR_OP_qconv, op->layer, p, w, 1, 0);
     part[0].in[CR_IN_qconv_x]      = op->in[CR_IN_qconv_pair_x];
@@ -44,7 +81,11 @@ static int split_qconv_pair(const struct cr_program *p, const struct cr_op *op, 
     part[1].in[CR_IN_qconv_coeffs] = op->in[CR_IN_qconv_pair_next_coeffs];
     part[1].in[CR_IN_qconv_packed] = op->in[CR_IN_qconv_pair_next_packed];
     part[1].out[CR_OUT_qconv_y]    = op->out[CR_OUT_qconv_pair_z];
-    return 2;
+    if (op->in[CR_IN_qconv_pair_first_w] < 0) return 2;
+    split_first(p, op, op->in[CR_IN_qconv_pair_first_w], &part[2], &part[0]);
+    part[2].in[CR_IN_qconv_coeffs] = op->in[CR_IN_qconv_pair_first_coeffs];
+    part[2].in[CR_IN_qconv_packed] = op->in[CR_IN_qconv_pair_first_packed];
+    return 3;
 }
 
 /* Adds a tensor between convolution and pooling. */

@@ -2,11 +2,14 @@
  *
  *     conv(x, w, bias, add), ReLU -> y;    conv(y, next_w, next_bias), ReLU -> z      becomes    conv_pair
  *     qconv(x, w, coeffs, add), ReLU -> y; qconv(y, next_w, next_coeffs), ReLU -> z   becomes    qconv_pair
+ *     conv(x, first_w, first_bias) 3x3, ReLU -> t; conv_pair(t, ...)                  becomes    conv_pair
+ *     qconv(x, first_w, first_coeffs) 3x3, ReLU -> t; qconv_pair(t, ...)              becomes    qconv_pair
  *
  * In ResNets these are the last convolution of a bottleneck block, with the residual stream, and the first convolution
  * of the next block. y stays an output, because the next block adds it; but the second convolution need not read it
- * from memory. Done where one kernel takes less time than two. Runs after cr_pass_sparsify, so that filters with a
- * sparsity pattern have their kernels already. */
+ * from memory. The 3x3 convolution in front of them joins the pair in a second round, and then the convolution of a
+ * shortcut, which writes the pair's summand. Done where one kernel takes less time than two. Runs after
+ * cr_pass_sparsify, so that filters with a sparsity pattern have their kernels already. */
 #include "compiler/fusion/fusion.h"
 #include "compiler/passes.h"
 
@@ -14,6 +17,7 @@
 enum { X = CR_IN_conv_x, W = CR_IN_conv_w, Y = CR_OUT_conv_y };
 _Static_assert((int)X == (int)CR_IN_qconv_x && (int)W == (int)CR_IN_qconv_w && (int)Y == (int)CR_OUT_qconv_y,
                "slots of conv and qconv");
+_Static_assert((int)CR_IN_conv_pair_x == (int)CR_IN_qconv_pair_x, "slots of conv_pair and qconv_pair");
 
 static bool is_pointwise(const struct cr_program *p, const struct cr_op *op) {
     const struct cr_conv_attr *a = &op->attr.conv;
@@ -87,6 +91,79 @@ static void join(struct cr_edit *edit, const struct cr_cost_model *cost_model, i
     cr_edit_replace(edit, writer, &pair);
 }
 
+/* The 3x3 convolution in front of a pair. */
+static bool is_first(const struct cr_program *p, const struct cr_op *op) {
+    const struct cr_conv_attr *a = &op->attr.conv;
+    const struct cr_tensor    *w = &p->tensor[op->in[W]];
+    return w->dim[1] == 3 && w->dim[2] == 3 && a->stride == 1 && a->pad == 1 && a->relu &&
+           (op->kind == CR_OP_conv ? is_plain_conv(op, false) : is_unsigned_qconv(p, op, false));
+}
+
+static struct cr_op with_first(const struct cr_op *pair, const struct cr_op *first) {
+    struct cr_op op          = *pair;
+    op.in[CR_IN_conv_pair_x] = first->in[X];
+    if (first->kind == CR_OP_conv) {
+        op.in[CR_IN_conv_pair_first_w]    = first->in[CR_IN_conv_w];
+        op.in[CR_IN_conv_pair_first_bias] = first->in[CR_IN_conv_bias];
+    } else {
+        op.in[CR_IN_qconv_pair_first_w]      = first->in[CR_IN_qconv_w];
+        op.in[CR_IN_qconv_pair_first_coeffs] = first->in[CR_IN_qconv_coeffs];
+        op.in[CR_IN_qconv_pair_first_packed] = first->in[CR_IN_qconv_packed];
+    }
+    return op;
+}
+
+/* Joins the pair at `root` with the 3x3 convolution that writes its input. */
+static void join_first(struct cr_edit *edit, const struct cr_cost_model *cost_model, int root) {
+    const struct cr_op   *pair   = cr_fuse_op(edit, root);
+    const enum cr_op_kind kind   = pair->kind == CR_OP_conv_pair ? CR_OP_conv : CR_OP_qconv;
+    const int             writer = cr_edit_private_writer(edit, pair->in[CR_IN_conv_pair_x], kind);
+    if (writer == CR_NONE || !is_first(edit->program, cr_fuse_op(edit, writer))) return;
+    if (!cr_fuse_same_stream(edit, writer, root) || !cr_edit_can_move(edit, writer, root)) return;
+    const struct cr_op *first = cr_fuse_op(edit, writer);
+    const struct cr_op  op    = with_first(pair, first);
+    if (!cr_fuse_accepted(edit, cost_model, &op) || !is_no_slower(edit, cost_model, first, pair, &op)) return;
+    cr_edit_remove(edit, writer);
+    cr_edit_replace(edit, root, &op);
+}
+
+/* The convolution of a shortcut: 1x1, without ReLU. */
+static bool is_shortcut(const struct cr_program *p, const struct cr_op *op) {
+    const struct cr_conv_attr *a = &op->attr.conv;
+    const struct cr_tensor    *w = &p->tensor[op->in[W]];
+    return w->dim[1] == 1 && w->dim[2] == 1 && a->stride == 1 && a->pad == 0 && !a->relu && is_plain_conv(op, false);
+}
+
+/* Joins the pair at `root` with the convolution that writes its summand. */
+static void join_shortcut(struct cr_edit *edit, const struct cr_cost_model *cost_model, int root) {
+    const struct cr_op *pair   = cr_fuse_op(edit, root);
+    const int           writer = cr_edit_private_writer(edit, pair->in[CR_IN_conv_pair_add], CR_OP_conv);
+    if (writer == CR_NONE || !is_shortcut(edit->program, cr_fuse_op(edit, writer))) return;
+    if (!cr_fuse_same_stream(edit, writer, root) || !cr_edit_can_move(edit, writer, root)) return;
+    const struct cr_op *conv             = cr_fuse_op(edit, writer);
+    struct cr_op        op               = *pair;
+    op.in[CR_IN_conv_pair_add]           = CR_NONE;
+    op.in[CR_IN_conv_pair_shortcut_x]    = conv->in[CR_IN_conv_x];
+    op.in[CR_IN_conv_pair_shortcut_w]    = conv->in[CR_IN_conv_w];
+    op.in[CR_IN_conv_pair_shortcut_bias] = conv->in[CR_IN_conv_bias];
+    if (!cr_fuse_accepted(edit, cost_model, &op) || !is_no_slower(edit, cost_model, conv, pair, &op)) return;
+    cr_edit_remove(edit, writer);
+    cr_edit_replace(edit, root, &op);
+}
+
+static cr_status join_firsts(struct cr_program *program, const struct cr_cost_model *cost_model) {
+    struct cr_edit edit;
+    CR_TRY(cr_edit_open(&edit, program));
+    for (int i = 0; i < program->ops; i++)
+        if (!edit.removed[i] && (program->op[i].kind == CR_OP_conv_pair || program->op[i].kind == CR_OP_qconv_pair))
+            join_first(&edit, cost_model, i);
+    for (int i = 0; i < program->ops; i++)
+        if (!edit.removed[i] && program->op[i].kind == CR_OP_conv_pair) join_shortcut(&edit, cost_model, i);
+    const cr_status status = cr_edit_finish(&edit);
+    cr_edit_close(&edit);
+    return status;
+}
+
 static bool is_conv(const struct cr_op *op) {
     return op->kind == CR_OP_conv || op->kind == CR_OP_qconv;
 }
@@ -101,5 +178,6 @@ cr_status cr_pass_conv_pairs(struct cr_program *program, const struct cr_cost_mo
         if (!edit.removed[i] && is_conv(&program->op[i])) join(&edit, cost_model, i);
     const cr_status status = cr_edit_finish(&edit);
     cr_edit_close(&edit);
-    return status;
+    CR_TRY(status);
+    return join_firsts(program, cost_model);
 }

@@ -5,7 +5,7 @@
  * one of them may launch nothing. */
 #include "compiler/passes.h"
 
-enum { OPS_BEFORE = 2, INPUTS_MAX = 4 };
+enum { OPS_BEFORE = 2, INPUTS_MAX = 8 };
 
 /* Stores the ids of the filters and coefficients of an op, CR_NONE for absent ones. Returns their number. A qconv
  * without a packed filter packs it itself, so it has nothing to read early. */
@@ -20,7 +20,11 @@ static int early_inputs(const struct cr_op *op, int ids[INPUTS_MAX]) {
         ids[1] = op->in[CR_IN_conv_pair_next_w];
         ids[2] = op->in[CR_IN_conv_pair_bias];
         ids[3] = op->in[CR_IN_conv_pair_next_bias];
-        return 4;
+        ids[4] = op->in[CR_IN_conv_pair_first_w];
+        ids[5] = op->in[CR_IN_conv_pair_first_bias];
+        ids[6] = op->in[CR_IN_conv_pair_shortcut_w];
+        ids[7] = op->in[CR_IN_conv_pair_shortcut_bias];
+        return ids[4] < 0 ? 4 : ids[6] < 0 ? 6 : 8;
     case CR_OP_conv_grad: ids[0] = op->in[CR_IN_conv_grad_w]; return 1;
     case CR_OP_qconv:
         ids[0] = op->in[CR_IN_qconv_packed];
@@ -31,7 +35,11 @@ static int early_inputs(const struct cr_op *op, int ids[INPUTS_MAX]) {
         ids[1] = op->in[CR_IN_qconv_pair_next_packed];
         ids[2] = op->in[CR_IN_qconv_pair_coeffs];
         ids[3] = op->in[CR_IN_qconv_pair_next_coeffs];
-        return ids[0] < 0 || ids[1] < 0 ? 0 : 4;
+        ids[4] = op->in[CR_IN_qconv_pair_first_packed];
+        ids[5] = op->in[CR_IN_qconv_pair_first_coeffs];
+        if (ids[0] < 0 || ids[1] < 0) return 0;
+        if (op->in[CR_IN_qconv_pair_first_w] < 0) return 4;
+        return ids[4] < 0 ? 0 : 6;
     default: return 0;
     }
 }

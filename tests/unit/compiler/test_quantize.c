@@ -92,10 +92,13 @@ static bool has_layer(const struct cr_program *p, enum cr_op_kind kind, const ch
     return false;
 }
 
-/* qstem stands for a quantize and a qconv, qconv_pair for two qconvs. */
+/* qstem stands for a quantize and a qconv, qconv_pair for two qconvs, or three with a 3x3 convolution in front. */
 static void check_counts(const struct cr_program *p, const struct counts *want) {
     const int stems = net_count(p, CR_OP_qstem), pairs = net_count(p, CR_OP_qconv_pair);
-    CHECK_INT(net_count(p, CR_OP_qconv) + stems + 2 * pairs, want->qconv);
+    int       firsts = 0;
+    for (int i = 0; i < p->ops; i++)
+        firsts += p->op[i].kind == CR_OP_qconv_pair && p->op[i].in[CR_IN_qconv_pair_first_w] >= 0;
+    CHECK_INT(net_count(p, CR_OP_qconv) + stems + 2 * pairs + firsts, want->qconv);
     CHECK_INT(net_count(p, CR_OP_conv), want->conv);
     CHECK_INT(net_count(p, CR_OP_dense), want->dense);
     CHECK_INT(net_count(p, CR_OP_quantize) + stems, want->quantize);

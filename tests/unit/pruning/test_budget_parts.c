@@ -21,7 +21,7 @@ static bool accepts(void *self, const struct cr_program *p, const struct cr_op *
         return true;
     }
     CHECK(op->kind == CR_OP_conv || op->kind == CR_OP_qconv);
-    CHECK(op->attr.conv.relu);
+    CHECK(op->attr.conv.relu || p->tensor[op->in[CR_IN_conv_x]].dim[3] == 8); /* a shortcut has no ReLU */
     return p->tensor[op->in[op->kind == CR_OP_qconv ? CR_IN_qconv_w : CR_IN_conv_w]].dim[0] != 24;
 }
 
@@ -62,6 +62,16 @@ static void pairs(void) {
     struct cr_op           op = pair_of(&p, 16, 64, 32);
     CHECK_INT(cr_budget_parts_cost(&clock, &p, &op, &seconds, &known), CR_OK);
     CHECK(known && seconds >= 16 * 64 + 64 * 32 && seconds <= 16 * 64 + 64 * 32);
+    op.in[CR_IN_conv_pair_first_w]    = tensor(&p, CR_F16, 16, 3, 3, 16); /* a 3x3 convolution in front */
+    op.in[CR_IN_conv_pair_first_bias] = tensor(&p, CR_F32, 1, 1, 1, 16);
+    CHECK_INT(cr_budget_parts_cost(&clock, &p, &op, &seconds, &known), CR_OK);
+    CHECK(known && fabs(seconds - (9 * 16 * 16 + 16 * 64 + 64 * 32)) < 1e-9);
+    op.in[CR_IN_conv_pair_add]           = CR_NONE; /* and a convolution as summand */
+    op.in[CR_IN_conv_pair_shortcut_x]    = tensor(&p, CR_F16, N, SIZE, SIZE, 8);
+    op.in[CR_IN_conv_pair_shortcut_w]    = tensor(&p, CR_F16, 64, 1, 1, 8);
+    op.in[CR_IN_conv_pair_shortcut_bias] = tensor(&p, CR_F32, 1, 1, 1, 64);
+    CHECK_INT(cr_budget_parts_cost(&clock, &p, &op, &seconds, &known), CR_OK);
+    CHECK(known && fabs(seconds - (9 * 16 * 16 + 16 * 64 + 64 * 32 + 8 * 64)) < 1e-9);
     op = pair_of(&p, 16, 64, 24);
     CHECK_INT(cr_budget_parts_cost(&clock, &p, &op, &seconds, &known), CR_OK);
     CHECK(!known);

@@ -99,13 +99,44 @@ static void forward(struct cr_device *device, const struct ref_conv *v) {
     for (int64_t i = 0; i < rows; i++) forward_row_typed(v, i / v->y.H, i % v->y.H);
 }
 
+/* The 3x3 convolution in front of a pair; its result is in the workspace. Without one, the pair reads x. */
+static struct ref before_pair(struct cr_device *device, const struct cr_call *call) {
+    const struct ref x = REF_IN(conv_pair, x), w = REF_IN(conv_pair, first_w);
+    struct ref_conv  conv = {.x        = x,
+                             .w        = w,
+                             .y        = ref_scratch_like(&x, call->workspace),
+                             .stride   = 1,
+                             .pad      = 1,
+                             .epilogue = {.bias = REF_IN(conv_pair, first_bias), .relu = true}};
+    if (!w.data) return x;
+    conv.y.C     = w.N;
+    conv.y.elems = x.elems / x.C * w.N;
+    forward(device, &conv);
+    return conv.y;
+}
+
+/* add, or the convolution in its place. Its result is in the workspace, behind that of the 3x3 convolution. */
+static struct ref summand_of_pair(struct cr_device *device, const struct cr_call *call, const struct ref *t) {
+    const struct ref x = REF_IN(conv_pair, shortcut_x), y = REF_OUT(conv_pair, y), first = REF_IN(conv_pair, first_w);
+    char *const      behind = (char *)call->workspace + (first.data ? t->elems * (int64_t)cr_dtype_bytes(t->dtype) : 0);
+    const struct ref_conv conv = {.x        = x,
+                                  .w        = REF_IN(conv_pair, shortcut_w),
+                                  .y        = ref_scratch_like(&y, behind),
+                                  .stride   = 1,
+                                  .epilogue = {.bias = REF_IN(conv_pair, shortcut_bias)}};
+    if (!x.data) return REF_IN(conv_pair, add);
+    forward(device, &conv);
+    return conv.y;
+}
+
 cr_status cr_ref_conv_pair(struct cr_device *device, const struct cr_call *call) {
-    const struct ref_conv first = {.x        = REF_IN(conv_pair, x),
+    const struct ref      t     = before_pair(device, call);
+    const struct ref_conv first = {.x        = t,
                                    .w        = REF_IN(conv_pair, w),
                                    .y        = REF_OUT(conv_pair, y),
                                    .stride   = 1,
                                    .epilogue = {.bias = REF_IN(conv_pair, bias),
-                                                .add  = REF_IN(conv_pair, add),
+                                                .add  = summand_of_pair(device, call, &t),
                                                 .relu = true}},
                           next  = {.x        = first.y,
                                    .w        = REF_IN(conv_pair, next_w),

@@ -50,8 +50,25 @@ cr_status cr_ref_conv_grad(struct cr_device *device, const struct cr_call *call)
     return CR_OK;
 }
 
+/* Without coeffs, y is already its own gradient: verification computes it. */
+cr_status cr_ref_conv_pool_grad(struct cr_device *device, const struct cr_call *call) {
+    struct ref dy = REF_IN(conv_pool_grad, y), coeffs = REF_IN(conv_pool_grad, coeffs);
+    if (coeffs.data) {
+        dy = ref_scratch_like(&dy, call->workspace);
+        cr_ref_conv_pool_dy(device, call, &dy);
+    }
+    const struct ref_conv v = ref_conv_of(call, REF_IN(conv_pool_grad, x), REF_OUT(conv_pool_grad, dw), dy);
+    cr_ref_wgrad(device, &v);
+    return CR_OK;
+}
+
 static size_t bytes_of(const struct cr_program *p, int tensor) {
     return tensor < 0 ? 0 : p->tensor[tensor].bytes;
+}
+
+/* The result of a convolution of x with stride 1, which is not stored; 0 without one. */
+static size_t between(const struct cr_program *p, int x, int w) {
+    return w < 0 ? 0 : bytes_of(p, x) / (size_t)p->tensor[x].dim[3] * (size_t)p->tensor[w].dim[0];
 }
 
 cr_status cr_ref_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op, void **prepared,
@@ -64,10 +81,16 @@ cr_status cr_ref_prepare(struct cr_device *device, const struct cr_program *p, c
     if (op->kind == CR_OP_conv_wgrad && in[CR_IN_conv_wgrad_scale_bias] >= 0)
         *workspace_bytes = bytes_of(p, in[CR_IN_conv_wgrad_x]);
     if (op->kind == CR_OP_gram && in[CR_IN_gram_scale_bias] >= 0) *workspace_bytes = bytes_of(p, in[CR_IN_gram_x]);
+    if (op->kind == CR_OP_conv_pair)
+        *workspace_bytes = between(p, in[CR_IN_conv_pair_x], in[CR_IN_conv_pair_first_w]) +
+                           between(p, in[CR_IN_conv_pair_shortcut_x], in[CR_IN_conv_pair_shortcut_w]);
+    if (op->kind == CR_OP_qconv_pair)
+        *workspace_bytes = between(p, in[CR_IN_qconv_pair_x], in[CR_IN_qconv_pair_first_w]);
     if (op->kind == CR_OP_gram_bn_grad) *workspace_bytes = cr_ref_gram_bn_grad_workspace(p, op);
     if (op->kind == CR_OP_gram_dgrad && in[CR_IN_gram_dgrad_scale_bias] >= 0)
         *workspace_bytes = bytes_of(p, in[CR_IN_gram_dgrad_x]);
     if (op->kind == CR_OP_conv_grad && (in[CR_IN_conv_grad_scale_bias] >= 0 || in[CR_IN_conv_grad_dy_coeffs] >= 0))
         *workspace_bytes = bytes_of(p, in[CR_IN_conv_grad_x]) + bytes_of(p, in[CR_IN_conv_grad_g]);
+    if (op->kind == CR_OP_conv_pool_grad) *workspace_bytes = bytes_of(p, in[CR_IN_conv_pool_grad_y]);
     return CR_OK;
 }

@@ -196,9 +196,27 @@ cr_status cr_ref_qconv(struct cr_device *device, const struct cr_call *call) {
     return CR_OK;
 }
 
+/* The 3x3 convolution in front of a pair; its result is in the workspace. Without one, the pair reads x. */
+static struct ref before_pair(struct cr_device *device, const struct cr_call *call) {
+    const struct ref x = REF_IN(qconv_pair, x), w = REF_IN(qconv_pair, first_w);
+    struct qconv     v = {.x      = x,
+                          .w      = w,
+                          .coeffs = REF_IN(qconv_pair, first_coeffs),
+                          .y      = ref_scratch_like(&x, call->workspace),
+                          .stride = 1,
+                          .pad    = 1,
+                          .relu   = true};
+    if (!w.data) return x;
+    v.y.C     = w.N;
+    v.y.elems = x.elems / x.C * w.N;
+    CR_PARALLEL_FOR(cr_cpu_threads(device))
+    for (int64_t i = 0; i < v.y.elems; i++) qconv_element(&v, i);
+    return v.y;
+}
+
 cr_status cr_ref_qconv_pair(struct cr_device *device, const struct cr_call *call) {
     const struct ref   y     = REF_OUT(qconv_pair, y);
-    const struct qconv first = {.x      = REF_IN(qconv_pair, x),
+    const struct qconv first = {.x      = before_pair(device, call),
                                 .w      = REF_IN(qconv_pair, w),
                                 .coeffs = REF_IN(qconv_pair, coeffs),
                                 .add    = REF_IN(qconv_pair, add),
