@@ -81,8 +81,8 @@ suite() {
     echo "$name: $1 passed, $2 failed, $3 skipped in $((SECONDS - start)) s"
 }
 
-# Downloads, which take minutes on a fresh machine: what tests compare with and what the optimised build needs. Runs while the first build compiles.
-# Leaves the options of CMake for the optimised build in build/plain-options, or no file where CUDA is missing.
+# Downloads, which take minutes on a fresh machine: what tests compare with, and what the optimised build needs. Runs while the first build
+# compiles. Leaves the options of CMake for the optimised build in build/plain-options, or no file where CUDA is missing.
 download() {
     rm -f build/plain-options
     need_peers # the tests count what they skip
