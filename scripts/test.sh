@@ -12,7 +12,7 @@
 #   CRESNET_TEST_ARCHS  CUDA architectures of the test build, such as "80-real;90-real;90-virtual" (default: those of a release build;
 #                       on machines without a GPU, each file for one architecture that has its kernels)
 #   CRESNET_TEST_CUDA   no: builds without CUDA, downloads nothing
-#   JOBS                number of parallel tests (2)
+#   JOBS                number of parallel tests (3)
 #   The page of cresnet report is opened in chromium where that is installed.
 #   Comparisons with TensorBoard's reader and onnxruntime download these as pip wheels into build/peers-venv, or are skipped.
 #   Comparisons with PyTorch itself (weights and logits in both directions, .pth files, losses on the same draws) run where python3-torch
@@ -23,7 +23,7 @@ cd "$root" || exit 1
 # Tests run in parallel: a thread that waits must not keep the core.
 export GOMP_SPINCOUNT=${GOMP_SPINCOUNT:-0}
 . scripts/deps.sh
-jobs=${JOBS:-2}
+jobs=${JOBS:-3} # for two cores: tests also wait, for the disk and for other processes
 # Tests run in parallel, and small ops spend their time in waiting for threads that have no core: test_golden_train takes a tenth of the
 # time with one thread. Tests of threads set their number themselves.
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
