@@ -1,0 +1,128 @@
+/* cuda/conv/gram/gram_finalize.cu: statistics of a BN from a Gram matrix: ck_gram_bn_finalize.
+ *
+ * A block computes 16 channels. Their variances are the quadratic forms w G w^T: because G is symmetric, the warps read
+ * its tiles of 8 x 8 on and above the diagonal, and count those above twice. All sums are in f64 and have a fixed
+ * order. Limited by f64 products and the L2 cache: 3 to 12 microseconds. */
+#include "cuda/conv/gram/gram.h"
+#include "cuda/conv/gram/gram_f64.cuh"
+
+namespace {
+
+constexpr int THREADS = 512, WARPS = THREADS / 32, RUN = 4;
+
+/* Rows of the block in f64, 0 outside. */
+template <typename T> __device__ __forceinline__ void read_filters(double *to, int length, const struct ck_gram_bn &a) {
+    const int64_t k0 = (int64_t)blockIdx.x * PANEL;
+    for (int i = (int)threadIdx.x; i < PANEL * length; i += THREADS) {
+        const int row = i / length, c = i % length;
+        to[i] = k0 + row < a.K && c < a.C ? (double)ck_float(((const T *)a.w)[(k0 + row) * a.C + c]) : 0.0;
+    }
+    __syncthreads();
+}
+
+/* Of row `w`: the mean of w (a - t) and w t. */
+__device__ __forceinline__ void find_mean(const double *w, const float *gram, int C, double each, double *rest,
+                                          double *shift) {
+    double a = 0.0, b = 0.0;
+#pragma unroll 4
+    for (int c = (int)threadIdx.x % 32; c < C; c += 32) {
+        a += w[c] * (double)gram[C * C + c];
+        b += w[c] * (double)gram[(C + 1) * C + c];
+    }
+    *rest  = warp_sum(a) * each;
+    *shift = warp_sum(b);
+}
+
+/* The lane's part of column tile `tile` of w G. */
+__device__ __forceinline__ void column_tile(double (&sum)[1][4], const double *w, int length, const float *gram, int C,
+                                            int tile) {
+    const int    t = (int)threadIdx.x % 4, column = tile * 8 + (int)threadIdx.x % 32 / 4;
+    const float *from = gram + column;
+    double       a[4], last[2];
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const int row = tile * 8 + 4 * half + t;
+        last[half]    = row < C && column < C ? (double)from[(int64_t)row * C] : 0.0;
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++) sum[0][i] = 0.0;
+    add_panel<1, RUN>(sum, w, length, tile * 8, [&](int row, float(&v)[1]) {
+        if (column < C) v[0] = from[(int64_t)row * C];
+    });
+#pragma unroll
+    for (int i = 0; i < 4; i++) sum[0][i] *= 2.0;
+    get_left(a, w, length, tile * 8);
+    multiply_f64(sum[0], a, last[0], last[1]);
+}
+
+/* This lane's terms of w G w^T for rows lane / 4 and lane / 4 + 8. */
+__device__ __forceinline__ void square_of(double (&square)[2], const double *w, int length, const float *gram, int C) {
+    const int lane = (int)threadIdx.x % 32, tiles = (C + 7) / 8;
+    square[0] = square[1] = 0.0;
+    for (int pair = (int)threadIdx.x / 32; pair < (tiles + 1) / 2; pair += WARPS)
+        for (int side = 0; side < 2; side++) { /* a short and a long column */
+            const int tile = side ? tiles - 1 - pair : pair;
+            double    line[1][4];
+            if (side && tile == pair) break;
+            column_tile(line, w, length, gram, C, tile);
+            const double *at = w + lane / 4 * length + tile * 8 + lane % 4 * 2;
+            square[0] += at[0] * line[0][0] + at[1] * line[0][1];
+            square[1] += at[8 * length] * line[0][2] + at[8 * length + 1] * line[0][3];
+        }
+}
+
+__device__ __forceinline__ void put_channel(const struct ck_gram_bn &a, int64_t k, double average, double var) {
+    if (var < 0.0) var = 0.0; /* NaN stays NaN */
+    const double rstd = 1.0 / sqrt(var + (double)a.eps), scale = (double)a.gamma[k] * rstd;
+    a.mean_rstd[k]        = (float)average;
+    a.mean_rstd[a.K + k]  = (float)rstd;
+    a.scale_bias[k]       = (float)scale;
+    a.scale_bias[a.K + k] = (float)((double)a.beta[k] - average * scale);
+    const double m = (double)a.momentum, unbiased = a.count > 1.0 ? var * a.count / (a.count - 1.0) : var;
+    const bool   good = isfinite(average) && isfinite(var);
+    a.mean[k]         = good ? (float)((1.0 - m) * (double)a.old_mean[k] + m * average) : a.old_mean[k];
+    a.var[k]          = good ? (float)((1.0 - m) * (double)a.old_var[k] + m * unbiased) : a.old_var[k];
+}
+
+template <typename T> __global__ void __launch_bounds__(THREADS) bn_finalize(const struct ck_gram_bn a) {
+    extern __shared__ __align__(16) unsigned char memory[]; /* f64 w[PANEL][length] */
+    __shared__ double                             parts[WARPS][PANEL], rest[PANEL], shift[PANEL];
+    double *const                                 w = reinterpret_cast<double *>(memory);
+    const int    C = (int)a.C, length = row_length(C), warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
+    const double each = 1.0 / a.count;
+    double       square[2], mean, part;
+    static_assert(WARPS == PANEL, "a warp for the mean of each row");
+    ck_begin_after_last();
+    read_filters<T>(w, length, a);
+    square_of(square, w, length, a.gram, C);
+    find_mean(w + warp * length, a.gram, C, each, &mean, &part);
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        square[i] += __shfl_xor_sync(0xffffffffu, square[i], 1);
+        square[i] += __shfl_xor_sync(0xffffffffu, square[i], 2);
+        if (lane % 4 == 0) parts[warp][lane / 4 + 8 * i] = square[i];
+    }
+    if (lane == 0) rest[warp] = mean, shift[warp] = part;
+    __syncthreads();
+    const int64_t k = (int64_t)blockIdx.x * PANEL + threadIdx.x;
+    if (threadIdx.x >= PANEL || k >= a.K) return;
+    double sum = 0.0;
+    for (int i = 0; i < WARPS; i++) sum += parts[i][threadIdx.x];
+    mean = rest[threadIdx.x];
+    /* an infinite mean has no variance */
+    put_channel(a, k, shift[threadIdx.x] + mean, sum * each - (isfinite(mean) ? mean * mean : (double)NAN));
+}
+
+template <typename T> cudaError_t start_finalize(const struct ck_gram_bn *a, cudaStream_t stream) {
+    const int64_t     bytes = (int64_t)sizeof(double) * PANEL * row_length((int)a->C);
+    const cudaError_t error = ck_allow_shared(bn_finalize<T>, bytes);
+    if (error != cudaSuccess) return error;
+    return ck_launch(bn_finalize<T>, dim3((unsigned)((a->K + PANEL - 1) / PANEL)), dim3(THREADS), (size_t)bytes, stream,
+                     *a);
+}
+
+} // namespace
+
+cudaError_t ck_gram_bn_finalize(const struct ck_gram_bn *a, cudaStream_t stream) {
+    return a->type == CK_F16 ? start_finalize<__half>(a, stream) : start_finalize<__nv_bfloat16>(a, stream);
+}
