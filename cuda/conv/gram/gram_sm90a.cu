@@ -5,7 +5,6 @@
  * matrix only the blocks on and above the diagonal. The warps replace a tile in shared memory by a - t, rounded to 16
  * bits, and then multiply it with itself. With C = 64 the two warpgroups take tiles in turn; otherwise each has 64
  * rows of the block. Products are summed in f32 over runs of 512 pixels, the runs of a block in f32, blocks in f64. */
-#include "cuda/common/word_floats.cuh"
 #include "cuda/conv/gram/gram.h"
 #include "cuda/conv/gram/gram_ring.cuh"
 #include "cuda/conv/gram/gram_shift.cuh"
@@ -94,7 +93,7 @@ template <typename T, int STAGE, int CHUNKS, bool ACT> struct multiplier {
             sum[i]   = 0.0f;
         }
         shifts_of(t, p.pixels, [&](int64_t pixel, float(&v)[8]) {
-            ck_vector_floats<T>(ck_load((const T *)p.data, (pixel_at((int)pixel) * p.C + c) / 8), v);
+            unpack(ck_load((const T *)p.data, (pixel_at((int)pixel) * p.C + c) / 8), v);
             activate(v);
         });
 #pragma unroll
@@ -107,6 +106,14 @@ template <typename T, int STAGE, int CHUNKS, bool ACT> struct multiplier {
         const int n = i / (p.x.P * p.x.Q), rest = i - n * (p.x.P * p.x.Q), h = rest / p.x.Q;
         return ((int64_t)n * p.H + h * p.x.stride) * p.W + (rest - h * p.x.Q) * p.x.stride;
     }
+    static __device__ __forceinline__ void unpack(const uint4 &word, float (&v)[8]) {
+        const uint32_t pair[4] = {word.x, word.y, word.z, word.w};
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const float2 two = ck_pair<T>(pair[i]);
+            v[2 * i] = two.x, v[2 * i + 1] = two.y;
+        }
+    }
     __device__ __forceinline__ void activate(float (&v)[8]) const {
         if (!ACT) return;
         uint4 word;
@@ -114,7 +121,7 @@ template <typename T, int STAGE, int CHUNKS, bool ACT> struct multiplier {
         word.y = ck_pack_relu<T>(fmaf(v[2], scale[2], bias[2]), fmaf(v[3], scale[3], bias[3]));
         word.z = ck_pack_relu<T>(fmaf(v[4], scale[4], bias[4]), fmaf(v[5], scale[5], bias[5]));
         word.w = ck_pack_relu<T>(fmaf(v[6], scale[6], bias[6]), fmaf(v[7], scale[7], bias[7]));
-        ck_vector_floats<T>(word, v);
+        unpack(word, v);
     }
     __device__ __forceinline__ uint32_t stage_at(int at) const {
         return shared + (uint32_t)(at * STAGE * CHUNK);
@@ -134,7 +141,7 @@ template <typename T, int STAGE, int CHUNKS, bool ACT> struct multiplier {
         for (int i = 0; i < TILES * PASSES; i++) {
             const bool is = !TAIL || row + i * ROWS < valid;
             float      v[8];
-            ck_vector_floats<T>(word[i / PASSES][i % PASSES], v);
+            unpack(word[i / PASSES][i % PASSES], v);
             activate(v);
 #pragma unroll
             for (int j = 0; j < 8; j++) {

@@ -4,6 +4,8 @@
 
 #include <string.h>
 
+static const double uncertainty = 0.002; /* of the measured time of a program */
+
 /* Candidates with the same shapes have the same costs, so they are chosen together. */
 struct group {
     int64_t x[4], w[4]; /* shapes of input and filter */
@@ -82,17 +84,26 @@ out:
     return status;
 }
 
-/* Adds one group after the other, in program order, and keeps it when the program becomes faster. */
+static void choose_all(struct choice *c, bool chosen) {
+    for (int g = 0; g < c->groups; g++) c->group[g].chosen = chosen;
+}
+
+/* Begins with all groups, because neighbours save more together than alone, and removes one after the other, the last
+ * of the program first, when the program becomes faster by more than the measured times can tell. Below that a group
+ * stays, because it saves memory. */
 static cr_status choose_fastest(struct choice *c, const struct cr_program *program) {
-    double best_s, with_s;
+    double plain_s, best_s, without_s;
     if (!c->groups) return CR_OK;
+    CR_TRY(chosen_seconds(c, program, &plain_s));
+    choose_all(c, true);
     CR_TRY(chosen_seconds(c, program, &best_s));
-    for (int g = 0; g < c->groups; g++) {
-        c->group[g].chosen = true;
-        CR_TRY(chosen_seconds(c, program, &with_s));
-        c->group[g].chosen = with_s < best_s;
-        if (c->group[g].chosen) best_s = with_s;
+    for (int g = c->groups - 1; g >= 0; g--) {
+        c->group[g].chosen = false;
+        CR_TRY(chosen_seconds(c, program, &without_s));
+        c->group[g].chosen = without_s > best_s * (1 - uncertainty);
+        if (!c->group[g].chosen) best_s = without_s;
     }
+    if (best_s >= plain_s) choose_all(c, false);
     return CR_OK;
 }
 
@@ -102,7 +113,7 @@ static cr_status choose(struct choice *c, struct cr_program *program, enum cr_gr
     find_candidates(c, &edit);
     cr_edit_close(&edit);
     if (mode == CR_GRAM_AUTO) return choose_fastest(c, program);
-    for (int g = 0; g < c->groups; g++) c->group[g].chosen = true;
+    choose_all(c, true);
     return CR_OK;
 }
 
