@@ -4,10 +4,7 @@
  * A block computes a slice of dw: 256 output channels x 64 or 128 input channels, over every n-th tile of 64 pixels.
  * Two warpgroups multiply. With 128 input channels each has 64 of them; with 64 they take tiles in turn. They compute
  * dw^T = a^T dy: a^T goes from shared memory to registers, where act is applied, and dy is read from shared memory.
- * While the products run, the warps add dy over the tile's pixels. Where the input channels have an even number of
- * slices, two blocks of a cluster have the same part of dy and load it together: reading both tiles from the L2 cache
- * took longer than the products. */
-#include "cuda/common/cluster.cuh"
+ * While the products run, the warps add dy over the tile's pixels. */
 #include "cuda/conv/gram/gram.h"
 #include "cuda/conv/gram/gram_ring.cuh"
 
@@ -29,7 +26,6 @@ struct params {
     const float *scale_bias;
     float       *partial; /* [parts][K*C + K] */
     int          C, K, tiles, slices_c, slices_k;
-    bool         pair; /* the blocks are pairs, which load dy together */
 };
 
 #if CK_HAS_SM90A
@@ -53,23 +49,12 @@ template <int A> __device__ __forceinline__ void load_tiles(const params &p, uin
     for (int tile = s.tiles.first; tile < s.tiles.end; tile += s.tiles.step) {
         const uint32_t full = shared + (uint32_t)bars_at<A> + 8 * (uint32_t)at.at,
                        to   = shared + (uint32_t)(at.at * stage_bytes<A>);
-        if (A == 2 && p.pair)
-            ck_mbar_wait_both(full + 8 * STAGES_MAX, at.parity ^ 1);
-        else
-            ck_mbar_wait(full + 8 * STAGES_MAX, at.parity ^ 1);
+        ck_mbar_wait(full + 8 * STAGES_MAX, at.parity ^ 1);
         ck_mbar_expect(full, stage_bytes<A>);
 #pragma unroll
         for (int i = 0; i < A; i++) load_chunk(to + (DY_CHUNKS + i) * CHUNK, p.x, full, s.c + i * 64, tile);
-        if (A == 2 && p.pair) {
 #pragma unroll
-            for (int n = 0; n < DY_CHUNKS / 2; n++) {
-                const int i = (int)ck_cluster_rank() * (DY_CHUNKS / 2) + n;
-                ck_tma_load_both(to + (uint32_t)(i * CHUNK), &p.dy.map, full, s.k + i * 64, tile * PIXELS);
-            }
-        } else {
-#pragma unroll
-            for (int i = 0; i < DY_CHUNKS; i++) load_chunk(to + i * CHUNK, p.dy, full, s.k + i * 64, tile);
-        }
+        for (int i = 0; i < DY_CHUNKS; i++) load_chunk(to + i * CHUNK, p.dy, full, s.k + i * 64, tile);
         at.next(stages<A>);
     }
 }
@@ -144,17 +129,7 @@ template <typename T, int A, bool ACT> struct multiplier {
         if (s.c == 0) add_sums(dy);
         ck_wgmma_wait<0>();
         ck_wgmma_hold(acc);
-        release(at);
-    }
-    /* This warp has finished reading stage `at`. */
-    __device__ __forceinline__ void release(int at) const {
-        const uint32_t empty = shared + (uint32_t)bars_at<A> + 8 * (uint32_t)(STAGES_MAX + at);
-        __syncwarp();
-        if (lane) return;
-        if (A == 2 && p.pair)
-            ck_mbar_arrive_both(empty);
-        else
-            ck_mbar_arrive(empty);
+        release_stage(shared + (uint32_t)bars_at<A>, at);
     }
     __device__ __forceinline__ void run() {
         ck_ring_place at;
@@ -195,9 +170,7 @@ __global__ void __launch_bounds__(BLOCK, 1) wgrad(const __grid_constant__ params
 #if CK_HAS_SM90A
     extern __shared__ __align__(1024) unsigned char memory[];
     const uint32_t                                  shared = ck_shared(memory);
-    set_barriers(shared + (uint32_t)bars_at<A>, stages<A>,
-                 A == 1 ? GROUP / 32 : (p.pair ? 2 : 1) * GROUPS * GROUP / 32);
-    if (A == 2 && p.pair) ck_cluster_sync(); /* the barriers of both blocks are there */
+    set_barriers(shared + (uint32_t)bars_at<A>, stages<A>, A == 1 ? GROUP / 32 : GROUPS * GROUP / 32);
     if (threadIdx.x < GROUP) {
         ck_registers_decrease<24>();
         ck_begin_after_last();
@@ -207,7 +180,6 @@ __global__ void __launch_bounds__(BLOCK, 1) wgrad(const __grid_constant__ params
         ck_begin_after_last();
         multiplier<T, A, ACT>(p, shared).run();
     }
-    if (A == 2 && p.pair) ck_cluster_sync(); /* the other block has sent everything */
 #else
     (void)p;
     __trap();
@@ -236,8 +208,7 @@ struct layout layout_of(const struct ck_gram_product *a, int multiprocessors) {
 template <typename T, int A, bool ACT> cudaError_t start(const params *p, int blocks, cudaStream_t stream) {
     const cudaError_t error = ck_allow_shared(wgrad<T, A, ACT>, shared_of<A>);
     if (error != cudaSuccess) return error;
-    return ck_launch_clusters(p->pair ? 2 : 1, wgrad<T, A, ACT>, dim3((unsigned)blocks), dim3(BLOCK),
-                              (size_t)shared_of<A>, stream, *p);
+    return ck_launch(wgrad<T, A, ACT>, dim3((unsigned)blocks), dim3(BLOCK), (size_t)shared_of<A>, stream, *p);
 }
 
 template <typename T> cudaError_t start_as(const params *p, int blocks, cudaStream_t stream) {
@@ -273,7 +244,6 @@ cudaError_t ck_gram_product(const struct ck_gram_product *a, void *workspace, in
     p.tiles                  = l.tiles;
     p.slices_c               = l.slices_c;
     p.slices_k               = l.slices_k;
-    p.pair                   = l.slices_c % 2 == 0;
     const int         blocks = l.groups * l.slices_c * l.slices_k;
     const cudaError_t error =
         a->type == CK_F16 ? start_as<__half>(&p, blocks, stream) : start_as<__nv_bfloat16>(&p, blocks, stream);

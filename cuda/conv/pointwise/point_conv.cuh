@@ -3,7 +3,7 @@
 #ifndef CK_POINT_CONV_CUH
 #define CK_POINT_CONV_CUH
 
-#include "cuda/conv/pointwise/point_cluster.cuh"
+#include "cuda/common/hopper.cuh"
 
 namespace {
 
@@ -29,7 +29,6 @@ struct plan {
     int  second_steps;               /* the first steps of a tile: of second_x */
     int  vectors;                    /* over the columns of a tile */
     int  panels;                     /* of a warp's ring: 2 or 4 */
-    bool pair;                       /* streamed, with second_x: two blocks of a cluster load the filters together */
     int  grid, tiles;                /* tiles: of 64 rows (resident), of workers x 64 rows x columns (streamed) */
     int  w_at, panel_at, other_at, stage_at, scale_bias_at, column_at, scratch_at, bar_at, bytes;
     int  partial_rows; /* of the workspace: [partial_rows][2][blocks_k * columns] f32 */
@@ -81,9 +80,9 @@ template <int COLUMNS, int WORKERS, bool RESIDENT> struct scheduler {
         if (RESIDENT) {
             row = tile * ROWS;
         } else {
-            const int one = p.pair ? tile / 2 : tile, down = one / p.blocks_k;
-            row    = (p.pair ? 2 * down + tile % 2 : down) * (team_of<WORKERS, RESIDENT>() * ROWS);
-            column = (one - down * p.blocks_k) * COLUMNS;
+            const int down = tile / p.blocks_k;
+            row            = down * (team_of<WORKERS, RESIDENT>() * ROWS);
+            column         = (tile - down * p.blocks_k) * COLUMNS;
         }
     }
     __device__ bool more() const { return tile < end; }
@@ -99,12 +98,7 @@ template <int COLUMNS, int MODE>
 __device__ __forceinline__ void load_filters(const params &p, uint32_t to, uint32_t bar, int k0, int step) {
     const int c0 = (MODE == JOINED && step >= p.plan.second_steps ? step - p.plan.second_steps : step) * STEP;
     if (MODE == JOINED) {
-        const CUtensorMap *const map  = step < p.plan.second_steps ? &p.second_w : &p.w;
-        const int                half = (int)pc_rank() * (COLUMNS / 2);
-        if (p.plan.pair)
-            pc_load_to_both(to + (uint32_t)(half * 128), map, bar, c0, k0 + half);
-        else
-            ck_tma_load(to, map, bar, c0, k0);
+        ck_tma_load(to, step < p.plan.second_steps ? &p.second_w : &p.w, bar, c0, k0);
     } else if (MODE == TRANSPOSED) {
 #pragma unroll
         for (int i = 0; i < COLUMNS / 64; i++) ck_tma_load(to + (uint32_t)(i * 64 * 128), &p.w, bar, k0 + i * 64, c0);
@@ -162,9 +156,8 @@ __device__ __forceinline__ void load(const params &p, uint32_t shared, int ring)
     for (; scheduler.more(); scheduler.next(plan)) {
         int w = 0, h = 0, n = 0;
         if (p.stride > 1) {
-            const int row  = scheduler.row < p.rows ? scheduler.row : 0; /* tiles behind the last are not stored */
-            n              = row / (p.P * p.Q);
-            const int rest = row - n * (p.P * p.Q);
+            n              = scheduler.row / (p.P * p.Q);
+            const int rest = scheduler.row - n * (p.P * p.Q);
             h              = rest / p.Q;
             w              = (rest - h * p.Q) * p.stride;
             h *= p.stride;
@@ -172,10 +165,7 @@ __device__ __forceinline__ void load(const params &p, uint32_t shared, int ring)
         for (int s = 0; s < plan.steps; s++) {
             const uint32_t full = bar + 8 * (uint32_t)(BAR_FULL + ring * STAGES_MAX + at.at),
                            to   = stages + (uint32_t)at.at * STAGE;
-            if (MODE == JOINED && plan.pair)
-                pc_wait(full + 8 * (BAR_EMPTY - BAR_FULL), at.parity ^ 1);
-            else
-                ck_mbar_wait(full + 8 * (BAR_EMPTY - BAR_FULL), at.parity ^ 1);
+            ck_mbar_wait(full + 8 * (BAR_EMPTY - BAR_FULL), at.parity ^ 1);
             const bool act = !RESIDENT && s < act_steps<MODE>(p);
             ck_mbar_expect(full, STAGE + (act ? SCALE_BIAS_BYTES : 0));
             if (MODE == JOINED)

@@ -36,18 +36,14 @@ __device__ __forceinline__ void point_block(const params &p, const Run &run) {
         for (int i = 0; i < WORKERS_MAX * STAGES_MAX; i++) {
             ck_mbar_init(bar + 8 * (uint32_t)(BAR_FULL + i), 1);
             ck_mbar_init(bar + 8 * (uint32_t)(BAR_EMPTY + i),
-                         4 * team_of<WORKERS, RESIDENT>() *
-                             (MODE == JOINED && p.plan.pair ? 2 : 1)); /* warps that read the stage */
+                         4 * team_of<WORKERS, RESIDENT>()); /* warps that read the stage */
         }
         for (int i = 0; i < 4 * PANELS_MAX; i++) ck_mbar_init(bar + 8 * (uint32_t)(BAR_PANEL + i), 1);
         ck_mbar_init(bar + 8 * BAR_FILTERS, 1);
         for (int i = 0; i < 2; i++) ck_mbar_init(bar + 8 * (uint32_t)(BAR_ORDER + i), 4 * team_of<WORKERS, RESIDENT>());
         ck_mbar_init_fence();
     }
-    if (MODE == JOINED && p.plan.pair)
-        ck_cluster_sync(); /* the barriers of both blocks are there */
-    else
-        __syncthreads();
+    __syncthreads();
     const int group = (int)threadIdx.x / GROUP;
     if (group == 0) {
         ck_registers_decrease<WORKERS == 4 ? 24 : 40>();
@@ -60,7 +56,6 @@ __device__ __forceinline__ void point_block(const params &p, const Run &run) {
         worker<T, COLUMNS, WORKERS, RESIDENT, MODE> worker(p, shared, group - 1);
         run(worker);
     }
-    if (MODE == JOINED && p.plan.pair) ck_cluster_sync(); /* the other block has sent everything */
 }
 #endif
 
@@ -72,16 +67,11 @@ bool map_pixels(CUtensorMap *map, const struct ck_point_conv *a, const void *dat
     return ck_tma_pixels(map, a->type, data, a->N, a->H, a->W, channels, corner, corner, a->stride, pixels);
 }
 
-/* Filters in a box. */
-int filter_rows(const struct plan *p) {
-    return p->pair ? p->columns / 2 : p->columns;
-}
-
 /* second_x has as many columns as y, and second_w is square. */
 bool make_second_maps(struct params *p, const struct ck_point_conv *a, int64_t rows, int x_rows) {
     return (a->stride > 1 ? map_pixels(&p->second_x, a, a->second_x, a->K, x_rows)
                           : ck_tma_matrix(&p->second_x, a->type, a->second_x, rows, a->K, x_rows)) &&
-           ck_tma_matrix(&p->second_w, a->type, a->second_w, a->K, a->K, filter_rows(&p->plan));
+           ck_tma_matrix(&p->second_w, a->type, a->second_w, a->K, a->K, p->plan.columns);
 }
 
 /* A tensor like y, in boxes of a panel. */
@@ -97,7 +87,7 @@ bool make_maps(struct params *p, const struct ck_point_conv *a) {
     const bool    x =
         strided ? map_pixels(&p->x, a, a->x, a->C, x_rows) : ck_tma_matrix(&p->x, a->type, a->x, rows, a->C, x_rows);
     const bool w = a->transposed ? ck_tma_matrix(&p->w, a->type, a->w, a->C, a->K, 64)
-                                 : ck_tma_matrix(&p->w, a->type, a->w, a->K, a->C, filter_rows(&p->plan));
+                                 : ck_tma_matrix(&p->w, a->type, a->w, a->K, a->C, p->plan.columns);
     return x && w && (!a->second_x || make_second_maps(p, a, rows, x_rows)) &&
            ck_tma_matrix(&p->y, a->type, a->y, rows, a->K, STRIP) &&
            (!a->add || map_result(&p->add, a, a->add, rows)) && (!a->bn_x || map_result(&p->bn_x, a, a->bn_x, rows));

@@ -77,10 +77,8 @@ template <typename T, int COLUMNS, int WORKERS, bool RESIDENT, int MODE> struct 
     }
     /* This warp has finished reading the stage. */
     __device__ __forceinline__ void release(int at) const {
-        const uint32_t empty = full + 8 * (uint32_t)(BAR_EMPTY - BAR_FULL + at);
         __syncwarp();
-        if (lane == 0) ck_mbar_arrive(empty);
-        if (MODE == JOINED && plan.pair && lane == 0) pc_arrive(ck_other_block(empty, 1 - (int)pc_rank()));
+        if (lane == 0) ck_mbar_arrive(full + 8 * (uint32_t)(BAR_EMPTY - BAR_FULL + at));
     }
 
     __device__ __forceinline__ void step_from_shared(int step) {
@@ -153,26 +151,19 @@ template <typename T, int COLUMNS, int WORKERS, bool RESIDENT, int MODE> struct 
         }
     }
 
-    /* acc = the products with second_x, scaled. With act each step is complete before the next is read. */
+    /* acc = the products with second_x, scaled. Each step is complete before the next is read. */
     __device__ __forceinline__ void multiply_second() {
-        int before = 0;
+        uint32_t a[4][4];
         for (int step = 0; step < plan.second_steps; step++) {
-            if (p.scale_bias) {
-                uint32_t a[4][4];
+            if (p.scale_bias)
                 step_with_act(step, a);
-                ck_wgmma_wait<0>();
-                ck_wgmma_hold(acc);
-            } else {
+            else
                 step_from_shared(step);
-                ck_wgmma_wait<1>();
-            }
-            if (p.scale_bias || step > 0) release(p.scale_bias ? stage.at : before);
-            before = stage.at;
+            ck_wgmma_wait<0>();
+            ck_wgmma_hold(acc);
+            release(stage.at);
             stage.next(plan.stages);
         }
-        ck_wgmma_wait<0>();
-        ck_wgmma_hold(acc);
-        if (!p.scale_bias) release(before);
         scale_products();
     }
 

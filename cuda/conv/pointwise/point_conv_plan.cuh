@@ -52,8 +52,7 @@ bool lay_out(struct plan *p, const struct ck_point_conv *a, int least) {
 
 /* A plan of this kind, if at least `least` stages fit. */
 bool plan_as(struct plan *p, const struct ck_point_conv *a, bool resident, int columns, int workers, int panels,
-             int least, bool pair, int multiprocessors) {
-    p->pair         = pair;
+             int least, int multiprocessors) {
     p->resident     = resident;
     p->columns      = columns;
     p->workers      = workers;
@@ -67,15 +66,12 @@ bool plan_as(struct plan *p, const struct ck_point_conv *a, bool resident, int c
     const int64_t tiles = resident ? down : down * p->blocks_k, share = resident ? workers : 1;
     /* resident: blocks with the same columns */
     int64_t blocks = resident ? multiprocessors / p->blocks_k : multiprocessors;
-    if (tiles > INT32_MAX / 2 || (pair && multiprocessors < 2)) return false;
+    if (tiles > INT32_MAX / 2) return false;
     if (blocks > (tiles + share - 1) / share) blocks = (tiles + share - 1) / share;
-    if (pair) blocks = blocks < 2 ? 2 : blocks / 2 * 2;
-    /* the blocks of a pair have the same columns and as many tiles */
-    p->tiles = (int)(pair ? (down + 1) / 2 * 2 * p->blocks_k : tiles);
+    p->tiles = (int)tiles;
     p->grid  = (int)(resident ? blocks * p->blocks_k : blocks);
     /* with second_x and one set of columns a worker adds the sums of all of its tiles */
-    p->partial_rows =
-        (int)(resident || (a->second_x && p->blocks_k == 1) ? blocks * workers : (down + (pair ? 1 : 0)) * team(p));
+    p->partial_rows = (int)(resident || (a->second_x && p->blocks_k == 1) ? blocks * workers : down * team(p));
     return true;
 }
 
@@ -85,7 +81,6 @@ struct choice {
     int  columns, workers, panels;
     int  least;    /* minimum number of stages */
     int  blocks_k; /* maximum; 0: no limit */
-    bool pair;     /* of struct plan */
 };
 enum { CHOICES_MAX = 8 };
 const struct choice choices_narrow[CHOICES_MAX + 1] = {{true, 64, 4, 2, 2, 1}, {false, 128, 2, 2, 2, 0}}; /* K <= 64 */
@@ -112,9 +107,8 @@ const struct choice choices_scale[CHOICES_MAX + 1] = {
     {true, 128, 3, 4, 2, 0}, {false, 256, 2, 2, 3, 0},
 };
 const struct choice choices_joined[CHOICES_MAX + 1] = {
-    {true, 64, 4, 2, 2, 1},         {true, 64, 3, 2, 2, 1},         {true, 64, 2, 2, 4, 1},
-    {false, 256, 2, 2, 2, 0, true}, {false, 128, 2, 2, 3, 0, true}, {false, 256, 2, 2, 2, 0},
-    {false, 128, 2, 2, 3, 0},       {false, 128, 3, 2, 2, 0},
+    {true, 64, 4, 2, 2, 1},   {true, 64, 3, 2, 2, 1},   {true, 64, 2, 2, 4, 1},
+    {false, 256, 2, 2, 2, 0}, {false, 128, 2, 2, 3, 0}, {false, 128, 3, 2, 2, 0},
 };
 
 const struct choice *choices_for(const struct ck_point_conv *a) {
@@ -133,8 +127,7 @@ int find_plan(struct plan *p, const struct ck_point_conv *a, int algo, int multi
     for (const struct choice *c = choices_for(a); c->columns && (algo < 0 || fitting <= algo); c++) {
         if (c->columns == 256 && a->K <= 128) continue; /* half of the columns would be unused */
         if (c->blocks_k && (a->K + c->columns - 1) / c->columns > c->blocks_k) continue;
-        if (plan_as(p, a, c->resident, c->columns, c->workers, c->panels, c->least, c->pair, multiprocessors))
-            fitting++;
+        if (plan_as(p, a, c->resident, c->columns, c->workers, c->panels, c->least, multiprocessors)) fitting++;
     }
     return fitting;
 }

@@ -42,22 +42,8 @@ cudaError_t start(const struct params *p, cudaStream_t stream) {
     const auto        kernel = point_gram<T, COLUMNS, WORKERS, RESIDENT, MODE>;
     const cudaError_t error  = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, p->plan.bytes);
     if (error != cudaSuccess) return error;
-    if (!p->plan.pair)
-        return ck_launch(kernel, dim3((unsigned)p->plan.grid), dim3((1 + WORKERS) * GROUP), (size_t)p->plan.bytes,
-                         stream, *p);
-    cudaLaunchAttribute cluster = {};
-    cudaLaunchConfig_t  config  = {};
-    cluster.id                  = cudaLaunchAttributeClusterDimension;
-    cluster.val.clusterDim.x    = 2;
-    cluster.val.clusterDim.y    = 1;
-    cluster.val.clusterDim.z    = 1;
-    config.gridDim              = dim3((unsigned)p->plan.grid);
-    config.blockDim             = dim3((1 + WORKERS) * GROUP);
-    config.dynamicSmemBytes     = (size_t)p->plan.bytes;
-    config.stream               = stream;
-    config.attrs                = &cluster;
-    config.numAttrs             = 1;
-    return cudaLaunchKernelEx(&config, kernel, *p);
+    return ck_launch(kernel, dim3((unsigned)p->plan.grid), dim3((1 + WORKERS) * GROUP), (size_t)p->plan.bytes, stream,
+                     *p);
 }
 
 template <typename T, int MODE> cudaError_t start_conv(const struct params *p, cudaStream_t stream) {

@@ -66,6 +66,17 @@ static cr_status rewrite(const struct choice *c, struct cr_program *program) {
     return status;
 }
 
+/* *some: the device rewrites some of the chosen groups. */
+static cr_status rewrites_some(const struct choice *c, const struct cr_program *program, bool *some) {
+    struct cr_program copy;
+    CR_TRY(cr_program_copy(program, &copy));
+    const cr_status status = rewrite(c, &copy);
+    *some                  = false;
+    for (int i = 0; i < copy.ops && !*some; i++) *some = copy.op[i].kind == CR_OP_gram;
+    cr_program_free(&copy);
+    return status;
+}
+
 /* Seconds of the fused program with the chosen groups. */
 static cr_status chosen_seconds(const struct choice *c, const struct cr_program *program, double *seconds) {
     struct cr_program copy;
@@ -93,7 +104,6 @@ static void choose_all(struct choice *c, bool chosen) {
  * stays, because it saves memory. */
 static cr_status choose_fastest(struct choice *c, const struct cr_program *program) {
     double plain_s, best_s, without_s;
-    if (!c->groups) return CR_OK;
     CR_TRY(chosen_seconds(c, program, &plain_s));
     choose_all(c, true);
     CR_TRY(chosen_seconds(c, program, &best_s));
@@ -103,18 +113,20 @@ static cr_status choose_fastest(struct choice *c, const struct cr_program *progr
         c->group[g].chosen = without_s > best_s * (1 - uncertainty);
         if (!c->group[g].chosen) best_s = without_s;
     }
-    if (best_s >= plain_s) choose_all(c, false);
+    if (plain_s <= best_s * (1 - uncertainty)) choose_all(c, false);
     return CR_OK;
 }
 
 static cr_status choose(struct choice *c, struct cr_program *program, enum cr_gram_mode mode) {
     struct cr_edit edit;
+    bool           some;
     CR_TRY(cr_edit_open(&edit, program));
     find_candidates(c, &edit);
     cr_edit_close(&edit);
-    if (mode == CR_GRAM_AUTO) return choose_fastest(c, program);
     choose_all(c, true);
-    return CR_OK;
+    CR_TRY(rewrites_some(c, program, &some));
+    choose_all(c, some && mode == CR_GRAM_ALL);
+    return some && mode == CR_GRAM_AUTO ? choose_fastest(c, program) : CR_OK;
 }
 
 cr_status cr_pass_gram(struct cr_program *program, const struct cr_cost_model *cost_model, enum cr_gram_mode mode) {
