@@ -50,8 +50,8 @@ __device__ __forceinline__ void get_left(double (&a)[4], const double *left, int
 }
 
 /* sum[n] += left[16][depth] * right for the NT tiles of a warp. Elements of left from `depth` to the next multiple of 8
- * are 0. read(k, v): v[n] = right(k, column of this lane + n). The reads of a run of STEPS steps start before the
- * products of the run before. */
+ * are 0. read(k, v): v[n] = right(k, column of this lane + n) for k < depth, without branches: then the reads of a run
+ * of STEPS steps are in flight together, and start before the products of the run before. */
 template <int NT, int STEPS, class Read>
 __device__ __forceinline__ void add_panel(double (&sum)[NT][4], const double *left, int length, int depth,
                                           const Read &read) {
@@ -63,17 +63,19 @@ __device__ __forceinline__ void add_panel(double (&sum)[NT][4], const double *le
 #pragma unroll
             for (int half = 0; half < 2; half++) {
                 const int row = k + 8 * s + 4 * half + t;
-#pragma unroll
-                for (int n = 0; n < NT; n++) next[s][half][n] = 0.0f;
-                if (row < depth) read(row, next[s][half]);
+                read(row < depth ? row : depth - 1, next[s][half]);
             }
     };
+    if (depth <= 0) return;
     read_run(0);
     for (int k = 0; k < depth; k += 8 * STEPS) {
         double b[STEPS][2][NT];
 #pragma unroll
-        for (int i = 0; i < STEPS * 2 * NT; i++) (&b[0][0][0])[i] = (double)(&next[0][0][0])[i];
-        read_run(k + 8 * STEPS);
+        for (int i = 0; i < STEPS * 2 * NT; i++) {
+            const int row    = k + i / NT * 4 + t;
+            (&b[0][0][0])[i] = row < depth ? (double)(&next[0][0][0])[i] : 0.0;
+        }
+        if (k + 8 * STEPS < depth) read_run(k + 8 * STEPS);
 #pragma unroll
         for (int s = 0; s < STEPS; s++) {
             double a[4];

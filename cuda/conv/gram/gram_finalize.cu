@@ -20,35 +20,47 @@ template <typename T> __device__ __forceinline__ void read_filters(double *to, i
     __syncthreads();
 }
 
-/* Of row `w`: the mean of w (a - t) and w t. */
-__device__ __forceinline__ void find_mean(const double *w, const float *gram, int C, double each, double *rest,
-                                          double *shift) {
+/* Sums over the input channels c of row `w`: w (t + s/P), the mean of y, and w s/P. */
+__device__ __forceinline__ void find_mean(const double *w, const float *gram, int C, double each, double *mean,
+                                          double *rest) {
     double a = 0.0, b = 0.0;
 #pragma unroll 4
     for (int c = (int)threadIdx.x % 32; c < C; c += 32) {
-        a += w[c] * (double)gram[C * C + c];
-        b += w[c] * (double)gram[(C + 1) * C + c];
+        const double s = (double)gram[C * C + c] * each;
+        a += w[c] * ((double)gram[(C + 1) * C + c] + s);
+        b += w[c] * s;
     }
-    *rest  = warp_sum(a) * each;
-    *shift = warp_sum(b);
+    *mean = warp_sum(a);
+    *rest = warp_sum(b);
+}
+
+/* The variance of row `w` term by term, where numbers are not finite, so that infinities cancel as in the reference. */
+__device__ __noinline__ double variance_by_terms(const double *w, const float *gram, int C, double each) {
+    double var = 0.0;
+    for (int i = (int)threadIdx.x % 32; i < C; i += 32) {
+        const double average = (double)gram[C * C + i] * each;
+        double       line    = 0.0;
+        for (int j = 0; j < C; j++)
+            line += ((double)gram[i * C + j] * each - average * ((double)gram[C * C + j] * each)) * w[j];
+        var += w[i] * line;
+    }
+    return warp_sum(var);
 }
 
 /* The lane's part of column tile `tile` of w G. */
 __device__ __forceinline__ void column_tile(double (&sum)[1][4], const double *w, int length, const float *gram, int C,
                                             int tile) {
-    const int    t = (int)threadIdx.x % 4, column = tile * 8 + (int)threadIdx.x % 32 / 4;
-    const float *from = gram + column;
+    const int    t = (int)threadIdx.x % 4, own = tile * 8 + (int)threadIdx.x % 32 / 4, column = own < C ? own : C - 1;
+    const float *from = gram + column; /* columns behind the last are not used */
     double       a[4], last[2];
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         const int row = tile * 8 + 4 * half + t;
-        last[half]    = row < C && column < C ? (double)from[(int64_t)row * C] : 0.0;
+        last[half]    = row < C ? (double)from[(int64_t)row * C] : 0.0;
     }
 #pragma unroll
     for (int i = 0; i < 4; i++) sum[0][i] = 0.0;
-    add_panel<1, RUN>(sum, w, length, tile * 8, [&](int row, float(&v)[1]) {
-        if (column < C) v[0] = from[(int64_t)row * C];
-    });
+    add_panel<1, RUN>(sum, w, length, tile * 8, [&](int row, float(&v)[1]) { v[0] = from[(int64_t)row * C]; });
 #pragma unroll
     for (int i = 0; i < 4; i++) sum[0][i] *= 2.0;
     get_left(a, w, length, tile * 8);
@@ -65,9 +77,14 @@ __device__ __forceinline__ void square_of(double (&square)[2], const double *w, 
             double    line[1][4];
             if (side && tile == pair) break;
             column_tile(line, w, length, gram, C, tile);
-            const double *at = w + lane / 4 * length + tile * 8 + lane % 4 * 2;
-            square[0] += at[0] * line[0][0] + at[1] * line[0][1];
-            square[1] += at[8 * length] * line[0][2] + at[8 * length + 1] * line[0][3];
+            const int     column = tile * 8 + lane % 4 * 2;
+            const double *at     = w + lane / 4 * length + column;
+#pragma unroll
+            for (int i = 0; i < 2; i++)
+                if (column + i < C) {
+                    square[0] += at[i] * line[0][i];
+                    square[1] += at[8 * length + i] * line[0][2 + i];
+                }
         }
 }
 
@@ -86,31 +103,28 @@ __device__ __forceinline__ void put_channel(const struct ck_gram_bn &a, int64_t 
 
 template <typename T> __global__ void __launch_bounds__(THREADS) bn_finalize(const struct ck_gram_bn a) {
     extern __shared__ __align__(16) unsigned char memory[]; /* f64 w[PANEL][length] */
-    __shared__ double                             parts[WARPS][PANEL], rest[PANEL], shift[PANEL];
+    __shared__ double                             parts[WARPS][PANEL];
     double *const                                 w = reinterpret_cast<double *>(memory);
     const int    C = (int)a.C, length = row_length(C), warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
     const double each = 1.0 / a.count;
-    double       square[2], mean, part;
-    static_assert(WARPS == PANEL, "a warp for the mean of each row");
+    double       square[2], mean, rest, var = 0.0;
+    static_assert(WARPS == PANEL, "a warp for each row");
     ck_begin_after_last();
     read_filters<T>(w, length, a);
     square_of(square, w, length, a.gram, C);
-    find_mean(w + warp * length, a.gram, C, each, &mean, &part);
+    find_mean(w + warp * length, a.gram, C, each, &mean, &rest);
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         square[i] += __shfl_xor_sync(0xffffffffu, square[i], 1);
         square[i] += __shfl_xor_sync(0xffffffffu, square[i], 2);
         if (lane % 4 == 0) parts[warp][lane / 4 + 8 * i] = square[i];
     }
-    if (lane == 0) rest[warp] = mean, shift[warp] = part;
     __syncthreads();
-    const int64_t k = (int64_t)blockIdx.x * PANEL + threadIdx.x;
-    if (threadIdx.x >= PANEL || k >= a.K) return;
-    double sum = 0.0;
-    for (int i = 0; i < WARPS; i++) sum += parts[i][threadIdx.x];
-    mean = rest[threadIdx.x];
-    /* an infinite mean has no variance */
-    put_channel(a, k, shift[threadIdx.x] + mean, sum * each - (isfinite(mean) ? mean * mean : (double)NAN));
+    for (int i = 0; i < WARPS; i++) var += parts[i][warp];
+    var = var * each - rest * rest;
+    if (!isfinite(var)) var = variance_by_terms(w + warp * length, a.gram, C, each);
+    const int64_t k = (int64_t)blockIdx.x * PANEL + warp;
+    if (lane == 0 && k < a.K) put_channel(a, k, mean, var);
 }
 
 template <typename T> cudaError_t start_finalize(const struct ck_gram_bn *a, cudaStream_t stream) {

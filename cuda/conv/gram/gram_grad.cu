@@ -4,6 +4,7 @@
  * a block computes 16 x 128 elements of w^T B w over 256 output channels, or of w G, from which dw follows. The last
  * block of 16 lines of w^T B w adds the parts and makes w_x and the biases. All sums are in f64 and have a fixed order.
  * Limited by f64 products and the L2 cache: 5 to 30 microseconds. */
+#include "cuda/common/shared.cuh"
 #include "cuda/conv/gram/gram.h"
 #include "cuda/conv/gram/gram_f64.cuh"
 
@@ -31,23 +32,24 @@ struct plan {
 template <typename T>
 __global__ void __launch_bounds__(THREADS) grad_channels(const struct ck_gram_bn_grad a, const plan p) {
     const int     C = (int)a.C, lane = (int)threadIdx.x % 32;
-    const int64_t k   = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32;
-    const T      *w   = (const T *)a.w + k * C;
-    double        dot = 0.0, rest = 0.0, shift = 0.0;
+    const int64_t k    = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32;
+    const T      *w    = (const T *)a.w + k * C;
+    const double  each = 1.0 / a.count;
+    double        dot = 0.0, mean = 0.0, shift = 0.0;
     ck_begin_after_last();
     if (blockIdx.x == 0 && (int)threadIdx.x < p.panels) p.done[threadIdx.x] = 0;
     if (k >= a.K) return;
 #pragma unroll 8
     for (int c = lane; c < C; c += 32) {
-        const double v = (double)ck_float(w[c]);
+        const double v = (double)ck_float(w[c]), t = (double)a.gram[(C + 1) * C + c];
         dot += v * (double)a.m[k * C + c];
-        rest += v * (double)a.gram[C * C + c];
-        shift += v * (double)a.gram[(C + 1) * C + c];
+        mean += v * (t + (double)a.gram[C * C + c] * each);
+        shift += v * t;
     }
-    dot = warp_sum(dot), rest = warp_sum(rest), shift = warp_sum(shift);
+    dot = warp_sum(dot), mean = warp_sum(mean), shift = warp_sum(shift);
     if (lane) return;
-    const double mean = shift + rest / a.count, rstd = (double)a.mean_rstd[a.K + k], sum = (double)a.dy_sums[k],
-                 A = (double)a.gamma[k] * rstd, product = rstd * (dot - mean * sum);
+    const double rstd = (double)a.mean_rstd[a.K + k], sum = (double)a.dy_sums[k], A = (double)a.gamma[k] * rstd,
+                 product = rstd * (dot - mean * sum);
     if (a.dgamma) a.dgamma[k] = (float)((a.accumulate ? (double)a.dgamma[k] : 0.0) + product);
     if (a.dbeta) a.dbeta[k] = (float)((a.accumulate ? (double)a.dbeta[k] : 0.0) + sum);
     p.channels[k] = {A, -A * rstd * (product / a.count), -A * (sum / a.count), mean, shift};
@@ -55,29 +57,30 @@ __global__ void __launch_bounds__(THREADS) grad_channels(const struct ck_gram_bn
 
 /* ---- products ---- */
 
-/* to[n] = value(n) of `columns` elements from `from` on, those of a lane. */
-__device__ __forceinline__ void read_right(float (&to)[TILES], const float *from, int columns) {
-    if (columns >= TILES && (uintptr_t)from % 8 == 0) {
-        const float2 v = *(const float2 *)from;
+/* Elements of a line from `column` on; behind the last they are those before, which are not used. EVEN: C is. */
+template <bool EVEN>
+__device__ __forceinline__ void read_right(float (&to)[TILES], const float *line, int column, int C) {
+    if constexpr (EVEN) {
+        const float2 v = *(const float2 *)(line + (column < C ? column : C - TILES));
         to[0] = v.x, to[1] = v.y;
-        return;
-    }
+    } else {
 #pragma unroll
-    for (int n = 0; n < TILES; n++) to[n] = n < columns ? from[n] : 0.0f;
+        for (int n = 0; n < TILES; n++) to[n] = line[column + n < C ? column + n : C - 1];
+    }
 }
-template <typename T> __device__ __forceinline__ void read_right(float (&to)[TILES], const T *from, int columns) {
-    if (columns >= TILES && (uintptr_t)from % 4 == 0) {
-        const uint32_t v    = *(const uint32_t *)from;
-        const T       *pair = (const T *)&v;
-        to[0] = ck_float(pair[0]), to[1] = ck_float(pair[1]);
-        return;
-    }
+template <bool EVEN, typename T>
+__device__ __forceinline__ void read_right(float (&to)[TILES], const T *line, int column, int C) {
+    if constexpr (EVEN) {
+        const float2 v = ck_pair<T>(*(const uint32_t *)(line + (column < C ? column : C - TILES)));
+        to[0] = v.x, to[1] = v.y;
+    } else {
 #pragma unroll
-    for (int n = 0; n < TILES; n++) to[n] = n < columns ? ck_float(from[n]) : 0.0f;
+        for (int n = 0; n < TILES; n++) to[n] = ck_float(line[column + n < C ? column + n : C - 1]);
+    }
 }
 
 /* The part of this warp: sum = left[16][depth] * right[depth][columns from `column` on]. */
-template <class Value>
+template <bool EVEN, class Value>
 __device__ __forceinline__ void multiply_panel(double (&sum)[TILES][4], const double *left, int length, int depth,
                                                const Value *right, int C, int column) {
     const int mine = column + (int)threadIdx.x % 32 / 4 * TILES;
@@ -85,9 +88,8 @@ __device__ __forceinline__ void multiply_panel(double (&sum)[TILES][4], const do
     for (int n = 0; n < TILES; n++)
 #pragma unroll
         for (int i = 0; i < 4; i++) sum[n][i] = 0.0;
-    add_panel<TILES, STEPS>(sum, left, length, depth, [&](int row, float(&v)[TILES]) {
-        if (mine < C) read_right(v, right + (int64_t)row * C + mine, C - mine);
-    });
+    add_panel<TILES, STEPS>(sum, left, length, depth,
+                            [&](int row, float(&v)[TILES]) { read_right<EVEN>(v, right + (int64_t)row * C, mine, C); });
 }
 
 /* each(line of the panel, column, value) for the results of this lane. */
@@ -105,10 +107,33 @@ __device__ __forceinline__ void for_results(const double (&sum)[TILES][4], int C
             }
 }
 
+/* A line of dw by the lane that has the products `line` of these columns. */
+__device__ __forceinline__ void put_filters(const struct ck_gram_bn_grad &a, const plan &p, int64_t k, int column,
+                                            const double (&line)[2 * TILES]) {
+    const int C = (int)a.C;
+    if (k >= a.K) return;
+    const channel h = p.channels[k];
+    float         m[2 * TILES], s[2 * TILES], t[2 * TILES], old[2 * TILES];
+#pragma unroll
+    for (int i = 0; i < 2 * TILES; i++) { /* all reads before the first store */
+        const int c = column + i < C ? column + i : C - 1;
+        m[i]        = a.m[k * C + c];
+        s[i]        = a.gram[C * C + c];
+        t[i]        = a.gram[(C + 1) * C + c];
+        old[i]      = a.accumulate ? a.dw[k * C + c] : 0.0f;
+    }
+#pragma unroll
+    for (int i = 0; i < 2 * TILES; i++) {
+        const double v = h.A * (double)m[i] + h.D * ((double)s[i] + a.count * (double)t[i]) +
+                         h.B * ((h.shift - h.mean) * (double)s[i] + line[i]);
+        if (column + i < C) a.dw[k * C + column + i] = (float)((double)old[i] + v);
+    }
+}
+
 /* 16 lines of dw, COLUMNS columns. */
-template <typename T>
+template <typename T, bool EVEN>
 __device__ void make_filters(const struct ck_gram_bn_grad &a, const plan &p, double *left, int block) {
-    const int C = (int)a.C, length = row_length(C),
+    const int C = (int)a.C, length = row_length(C), lane = (int)threadIdx.x % 32,
               column = block % p.chunks * COLUMNS + (int)threadIdx.x / 32 * WARP_COLUMNS;
     const int64_t k0 = (int64_t)(block / p.chunks) * PANEL;
     double        sum[TILES][4];
@@ -118,15 +143,34 @@ __device__ void make_filters(const struct ck_gram_bn_grad &a, const plan &p, dou
     }
     __syncthreads();
     if (column >= C) return;
-    multiply_panel(sum, left, length, C, a.gram, C, column);
-    for_results(sum, C, column, [&](int row, int c, double line) {
-        const int64_t k = k0 + row, to = k * C + c;
-        if (k >= a.K) return;
-        const channel h = p.channels[k];
-        const double  s = (double)a.gram[C * C + c], t = (double)a.gram[(C + 1) * C + c];
-        const double  v = h.A * (double)a.m[to] + h.D * (s + a.count * t) + h.B * ((h.shift - h.mean) * s + line);
-        a.dw[to]        = (float)((a.accumulate ? (double)a.dw[to] : 0.0) + v);
-    });
+    multiply_panel<EVEN>(sum, left, length, C, a.gram, C, column);
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        double line[2 * TILES];
+#pragma unroll
+        for (int i = 0; i < 2 * TILES; i++) line[i] = sum[i % TILES][2 * half + i / TILES];
+        put_filters(a, p, k0 + lane / 4 + 8 * half, column + lane % 4 * 2 * TILES, line);
+    }
+}
+
+/* PANEL elements of a line from `column` on; 0 behind the last. */
+template <typename T>
+__device__ __forceinline__ void read_filters(float (&to)[PANEL], const T *line, int column, int C) {
+    if (C % PANEL == 0) {
+#pragma unroll
+        for (int i = 0; i < PANEL / 8; i++) {
+            const uint4    v       = ((const uint4 *)(line + column))[i];
+            const uint32_t pair[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                const float2 two  = ck_pair<T>(pair[j]);
+                to[8 * i + 2 * j] = two.x, to[8 * i + 2 * j + 1] = two.y;
+            }
+        }
+        return;
+    }
+#pragma unroll
+    for (int c = 0; c < PANEL; c++) to[c] = column + c < C ? ck_float(line[column + c]) : 0.0f;
 }
 
 /* left[c][k] = w B of 16 input channels and SPLIT output channels; `puts`: also their part of w_g and of the biases. */
@@ -136,13 +180,15 @@ __device__ __forceinline__ void make_left(const struct ck_gram_bn_grad &a, const
     __shared__ double sums[WARPS][PANEL];
     const int         C = (int)a.C, k = split * SPLIT + (int)threadIdx.x;
     double            bias[PANEL] = {};
+    float             w[PANEL];
     static_assert(SPLIT == THREADS, "a thread for each output channel");
     if (k < a.K) {
         const channel h       = p.channels[k];
         const double  average = (double)a.dy_sums[k] / a.count;
+        read_filters(w, (const T *)a.w + (int64_t)k * C, c0, C);
 #pragma unroll
         for (int c = 0; c < PANEL; c++) {
-            const double v = c0 + c < C ? (double)ck_float(((const T *)a.w)[(int64_t)k * C + c0 + c]) : 0.0;
+            const double v                      = (double)w[c];
             left[c * length + (int)threadIdx.x] = v * h.B;
             if (!puts || c0 + c >= C) continue;
             const double scaled                       = h.A * v;
@@ -179,14 +225,17 @@ __device__ __forceinline__ double factor_of(double most) {
 template <typename T> __device__ __forceinline__ void make_line(const struct ck_gram_bn_grad &a, const plan &p, int c) {
     constexpr int EACH = CHANNELS_MAX / 32;
     const int     C = (int)a.C, lane = (int)threadIdx.x % 32;
+    const double  each = 1.0 / a.count;
     double        exact[EACH], most = 0.0, bias = 0.0;
 #pragma unroll
     for (int i = 0; i < EACH; i++) exact[i] = 0.0;
     for (int split = 0; split < p.splits; split++)
 #pragma unroll
-        for (int i = 0; i < EACH; i++)
+        for (int i = 0; i < EACH; i++) {
+            if (i * 32 >= C) break;
             if (i * 32 + lane < C) exact[i] += p.parts[((int64_t)split * C + c) * C + i * 32 + lane];
-                /* NaN if an element is NaN: then the factor is 1 */
+        }
+        /* NaN if an element is NaN: then the factor is 1 */
 #pragma unroll
     for (int i = 0; i < EACH; i++) {
         const double size = fabs(exact[i]);
@@ -201,11 +250,12 @@ template <typename T> __device__ __forceinline__ void make_line(const struct ck_
 #pragma unroll
     for (int i = 0; i < EACH; i++) {
         const int j = i * 32 + lane;
+        if (i * 32 >= C) break;
         if (j >= C) continue;
         const T rounded                  = ck_round<T>((float)(exact[i] * reverse));
         ((T *)a.w_x)[(int64_t)c * C + j] = rounded;
         bias += (exact[i] - (double)ck_float(rounded) * factor) *
-                ((double)a.gram[(C + 1) * C + j] + (double)a.gram[C * C + j] / a.count);
+                ((double)a.gram[(C + 1) * C + j] + (double)a.gram[C * C + j] * each);
     }
     bias = warp_sum(bias);
     if (lane) return;
@@ -226,7 +276,7 @@ __device__ __forceinline__ bool is_last(const plan &p, int panel) {
 }
 
 /* 16 lines of w^T B w, COLUMNS columns, SPLIT output channels. */
-template <typename T>
+template <typename T, bool EVEN>
 __device__ void make_inputs(const struct ck_gram_bn_grad &a, const plan &p, double *left, int block) {
     const int C = (int)a.C, length = row_length(SPLIT), warp = (int)threadIdx.x / 32, chunk = block % p.chunks,
               split = block / p.chunks % p.splits, panel = block / p.chunks / p.splits, c0 = panel * PANEL,
@@ -235,7 +285,7 @@ __device__ void make_inputs(const struct ck_gram_bn_grad &a, const plan &p, doub
     make_left<T>(a, p, left, length, c0, split, chunk == 0);
     if (column < C) {
         double sum[TILES][4];
-        multiply_panel(sum, left, length, depth, (const T *)a.w + (int64_t)k0 * C, C, column);
+        multiply_panel<EVEN>(sum, left, length, depth, (const T *)a.w + (int64_t)k0 * C, C, column);
         for_results(sum, C, column, [&](int row, int j, double v) {
             if (c0 + row < C) p.parts[((int64_t)split * C + c0 + row) * C + j] = v;
         });
@@ -244,16 +294,16 @@ __device__ void make_inputs(const struct ck_gram_bn_grad &a, const plan &p, doub
     for (int row = warp; row < PANEL && c0 + row < C; row += WARPS) make_line<T>(a, p, c0 + row);
 }
 
-template <typename T>
+template <typename T, bool EVEN>
 __global__ void __launch_bounds__(THREADS, 2) grad_products(const struct ck_gram_bn_grad a, const plan p) {
     extern __shared__ __align__(16) unsigned char memory[]; /* f64 left[PANEL][length] */
     double *const                                 left   = reinterpret_cast<double *>(memory);
     const int                                     inputs = p.panels * p.splits * p.chunks;
     ck_begin_after_last();
     if ((int)blockIdx.x < inputs)
-        make_inputs<T>(a, p, left, (int)blockIdx.x);
+        make_inputs<T, EVEN>(a, p, left, (int)blockIdx.x);
     else
-        make_filters<T>(a, p, left, (int)blockIdx.x - inputs);
+        make_filters<T, EVEN>(a, p, left, (int)blockIdx.x - inputs);
 }
 
 /* ---- host side ---- */
@@ -277,15 +327,21 @@ size_t plan_work(struct plan *p, int64_t K, int64_t C, void *workspace) {
     return channels + parts + biases + done;
 }
 
-template <typename T> cudaError_t start_grad(const struct ck_gram_bn_grad *a, const plan *p, cudaStream_t stream) {
-    const int     length = row_length((int)a->C > SPLIT ? (int)a->C : SPLIT);
-    const int64_t bytes  = (int64_t)sizeof(double) * PANEL * length;
-    const dim3    blocks((unsigned)(p->chunks * (p->panels * p->splits + p->lines)));
-    cudaError_t   error = ck_allow_shared(grad_products<T>, bytes);
-    if (error == cudaSuccess)
-        error = ck_launch(grad_channels<T>, dim3((unsigned)parts_of(a->K, WARPS)), dim3(THREADS), 0, stream, *a, *p);
+template <typename T, bool EVEN>
+cudaError_t start_products(const struct ck_gram_bn_grad *a, const plan *p, cudaStream_t stream) {
+    const int         length = row_length((int)a->C > SPLIT ? (int)a->C : SPLIT);
+    const int64_t     bytes  = (int64_t)sizeof(double) * PANEL * length;
+    const dim3        blocks((unsigned)(p->chunks * (p->panels * p->splits + p->lines)));
+    const cudaError_t error = ck_allow_shared(grad_products<T, EVEN>, bytes);
     if (error != cudaSuccess) return error;
-    return ck_launch(grad_products<T>, blocks, dim3(THREADS), (size_t)bytes, stream, *a, *p);
+    return ck_launch(grad_products<T, EVEN>, blocks, dim3(THREADS), (size_t)bytes, stream, *a, *p);
+}
+
+template <typename T> cudaError_t start_grad(const struct ck_gram_bn_grad *a, const plan *p, cudaStream_t stream) {
+    const cudaError_t error =
+        ck_launch(grad_channels<T>, dim3((unsigned)parts_of(a->K, WARPS)), dim3(THREADS), 0, stream, *a, *p);
+    if (error != cudaSuccess) return error;
+    return a->C % 2 == 0 ? start_products<T, true>(a, p, stream) : start_products<T, false>(a, p, stream);
 }
 
 } // namespace
