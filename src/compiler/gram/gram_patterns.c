@@ -114,7 +114,7 @@ static bool join_sums(const struct cr_edit *edit, int root, const struct cr_op *
 }
 
 /* What joining the sums to `dgrad` (see join_sums) saves, at least 0. */
-static double join_saves(const struct cr_edit *edit, const struct cr_cost_model *cost_model, int root,
+static double join_saves(struct cr_edit *edit, const struct cr_cost_model *cost_model, int root,
                          const struct cr_op *dgrad) {
     struct joined j;
     if (dgrad->kind != CR_OP_gram_dgrad || !join_sums(edit, root, dgrad, &j) ||
