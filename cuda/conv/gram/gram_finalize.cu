@@ -8,7 +8,7 @@
 
 namespace {
 
-constexpr int THREADS = 512, WARPS = THREADS / 32, RUN = 4;
+constexpr int THREADS = 512, WARPS = THREADS / 32, RUN = 8;
 
 /* Rows of the block in f64, 0 outside. */
 template <typename T> __device__ __forceinline__ void read_filters(double *to, int length, const struct ck_gram_bn &a) {
