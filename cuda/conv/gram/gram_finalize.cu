@@ -13,6 +13,7 @@ constexpr int THREADS = 512, WARPS = THREADS / 32, RUN = 8;
 /* Rows of the block in f64, 0 outside. */
 template <typename T> __device__ __forceinline__ void read_filters(double *to, int length, const struct ck_gram_bn &a) {
     const int64_t k0 = (int64_t)blockIdx.x * PANEL;
+#pragma unroll 8
     for (int i = (int)threadIdx.x; i < PANEL * length; i += THREADS) {
         const int row = i / length, c = i % length;
         to[i] = k0 + row < a.K && c < a.C ? (double)ck_float(((const T *)a.w)[(k0 + row) * a.C + c]) : 0.0;

@@ -137,6 +137,7 @@ __device__ void make_filters(const struct ck_gram_bn_grad &a, const plan &p, dou
               column = block % p.chunks * COLUMNS + (int)threadIdx.x / 32 * WARP_COLUMNS;
     const int64_t k0 = (int64_t)(block / p.chunks) * PANEL;
     double        sum[TILES][4];
+#pragma unroll 8
     for (int i = (int)threadIdx.x; i < PANEL * length; i += THREADS) {
         const int row = i / length, c = i % length;
         left[i] = k0 + row < a.K && c < C ? (double)ck_float(((const T *)a.w)[(k0 + row) * C + c]) : 0.0;
