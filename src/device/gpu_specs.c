@@ -152,6 +152,11 @@ static bool is_cifar_grad(const struct conv_shape *f) {
     return is_cifar(f) && (!large || cr_capability_of(f->cc).block_bytes >= 103 << 10);
 }
 
+/* The kernel of this project for 3x3 convolutions of 64 channels, which also sums its result. */
+static bool is_conv3x3(const struct conv_shape *f) {
+    return f->cc == 90 && f->half && f->R == 3 && f->stride == 1 && f->pad == 1 && f->C == 64 && f->K == 64;
+}
+
 /* Kernels of this project for BN statistics from Gram matrices: 1x1 convolutions from 64 to 256 channels, and on 9.0 from
  * up to 512 channels with any stride. */
 static bool is_gram_width(int cc, int64_t C, int64_t K, int stride) {
@@ -195,8 +200,8 @@ static bool conv_accepts(const struct cr_device *device, const struct cr_program
     /* cuDNN reads scale and bias in the type of the images; the kernels of this project read them in f32. */
     if (scale_bias && p->tensor[op->in[CR_IN_conv_scale_bias]].dtype != CR_F32)
         return sums ? cudnn_sums(device, &f) : cudnn_fuses_forward(&f);
-    return (!scale_bias && cudnn_sums(device, &f)) || (is_1x1(&f) && !(scale_bias && f.C % 64)) || is_stem(&f) ||
-           (is_cifar(&f) && !(scale_bias && f.C == 3));
+    return (!scale_bias && (cudnn_sums(device, &f) || is_conv3x3(&f))) || (is_1x1(&f) && !(scale_bias && f.C % 64)) ||
+           is_stem(&f) || (is_cifar(&f) && !(scale_bias && f.C == 3));
 }
 
 static bool pool_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
