@@ -27,9 +27,12 @@ struct source {
     int         stride, P, Q; /* P x Q pixels of an image are read */
 };
 
-/* The tiles of a block: first, first + step, ... */
+/* The tiles of a block: first, first + step, ..., counted from the end of the tensor: the kernel before has written or
+ * read it from the begin on, and the next one begins there again, so both find in the L2 cache what was used last. */
 struct share {
     int first, step, end;
+
+    __device__ int in_tensor(int tile) const { return end - 1 - tile; }
 };
 
 #if CK_HAS_SM90A

@@ -67,7 +67,8 @@ template <int CHUNKS> __device__ __forceinline__ void load_tiles(const params &p
         ck_mbar_wait(full + 8 * STAGES_MAX, at.parity ^ 1);
         ck_mbar_expect(full, (uint32_t)(chunks * CHUNK));
         for (int c = 0; c < chunks; c++)
-            load_chunk(to + (uint32_t)(c * CHUNK), p.x, full, c < 2 ? s.i + c * 64 : s.j + (c - 2) * 64, tile);
+            load_chunk(to + (uint32_t)(c * CHUNK), p.x, full, c < 2 ? s.i + c * 64 : s.j + (c - 2) * 64,
+                       s.tiles.in_tensor(tile));
         at.next(stages<CHUNKS>);
     }
 }
@@ -153,12 +154,12 @@ template <typename T, int STAGE, int CHUNKS, bool ACT> struct multiplier {
         }
     }
     __device__ __forceinline__ void center_tiles(const int (&at)[PAIR], int tiles, int tile) {
-        const int end = p.pixels - (tile + (tiles - 1) * s.tiles.step) * PIXELS, last[PAIR] = {at[PAIR - 1]};
+        const int end = p.pixels - s.tiles.in_tensor(tile) * PIXELS, last[PAIR] = {at[PAIR - 1]};
         if (tiles == PAIR && end >= PIXELS) {
             center_rows<PAIR, false>(at, PIXELS);
         } else {
-            if (tiles == 2) center_rows<1, false>(at, PIXELS);
-            center_rows<1, true>(tiles == 2 ? last : at, end);
+            center_rows<1, true>(at, end);
+            if (tiles == 2) center_rows<1, false>(last, PIXELS);
         }
         ck_fence_async();
     }
