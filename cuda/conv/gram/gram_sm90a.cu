@@ -12,7 +12,7 @@
 
 namespace {
 
-constexpr int TEAM = 4, TEAM_THREADS = TEAM * GROUP, ACC = 32; /* warpgroups that multiply; sums of a thread */
+constexpr int TEAM = 4, TEAM_THREADS = TEAM * GROUP; /* warpgroups that multiply */
 constexpr int TOTAL_BYTES = TEAM * 64 * 64 * (int)sizeof(float), SCRATCH_BYTES = 64 * 64 * (int)sizeof(float);
 
 /* CHUNKS: of a stage. 1: C = 64. 2: C = 128. 4: larger; blocks on the diagonal use two of them. */
@@ -75,10 +75,10 @@ template <int CHUNKS> __device__ __forceinline__ void load_tiles(const params &p
 
 /* A warpgroup. STAGE: chunks of a stage; CHUNKS: those that are used. */
 template <typename T, int STAGE, int CHUNKS, bool ACT> struct multiplier {
-    static constexpr bool ALONE   = CHUNKS == 1; /* the warpgroup has its own tiles */
-    static constexpr int  THREADS = ALONE ? GROUP : TEAM_THREADS;
-    static constexpr int  PAIR    = STAGE == 2 ? 2 : 1;                   /* tiles that are prepared together */
-    static constexpr int  VECTORS = CHUNKS * 8, ROWS = THREADS / VECTORS; /* of a pass; a thread has one vector */
+    static constexpr bool ALONE   = CHUNKS == 1;                            /* the warpgroup has its own tiles */
+    static constexpr int  THREADS = ALONE ? GROUP : TEAM_THREADS, ACC = 32; /* ACC: sums of a thread */
+    static constexpr int  PAIR    = STAGE == 2 ? 2 : 1;                     /* tiles that are prepared together */
+    static constexpr int  VECTORS = CHUNKS * 8, ROWS = THREADS / VECTORS;   /* of a pass; a thread has one vector */
 
     const params  &p;
     const slice    s;
