@@ -104,9 +104,9 @@ static int updated_input(const struct cr_op *op, int out) {
     return is ? CR_IN_gram_dgrad_add : CR_NONE;
 }
 
-/* Bytes of scratch memory that an op needs: inputs: of the noise, read by the op; kept: of the noise, not written. */
+/* Bytes of scratch memory that an op needs: inputs: of the noise, read by the op; unwritten: of the noise, not written. */
 struct scratch_bytes {
-    size_t noise, zeros, inputs, kept;
+    size_t noise, zeros, inputs, unwritten;
 };
 
 /* Assigns scratch memory to the operands of the op: inputs first, then outputs, then workspace. Sets pointers only as
@@ -125,13 +125,13 @@ static struct scratch_bytes place(const struct cr_device *device, const struct c
         if (z ? s->zeros != NULL : s->noise != NULL) call->in[k] = (char *)(z ? s->zeros : s->noise) + at[k];
         *(z ? &size.zeros : &size.noise) += aligned(device, t->bytes);
     }
-    size.inputs = size.kept = size.noise;
+    size.inputs = size.unwritten = size.noise;
     for (int k = 0; k < info->outs; k++) {
         if (op->out[k] < 0) continue;
         const int    updated = updated_input(op, k);
         const size_t to      = updated == CR_NONE ? size.noise : at[updated];
         if (s->noise) call->out[k] = (char *)s->noise + to;
-        size.kept = CR_MIN(size.kept, to);
+        size.unwritten = CR_MIN(size.unwritten, to);
         if (updated == CR_NONE) size.noise += aligned(device, p->tensor[op->out[k]].bytes);
     }
     if (workspace && s->noise) call->workspace = (char *)s->noise + size.noise;
@@ -252,7 +252,7 @@ cr_status cr_cost_measure(struct cr_device *device, struct cr_measure_memory *sc
     size = place(device, p, op, scratch, &call, workspace);
     CR_TRY_OUT(scratch_reserve(device, scratch, size.noise, size.zeros, size.inputs));
     size                 = place(device, p, op, scratch, &call, workspace);
-    scratch->clean_bytes = CR_MIN(scratch->clean_bytes, size.kept);
+    scratch->clean_bytes = CR_MIN(scratch->clean_bytes, size.unwritten);
     call.prepared        = prepared;
     w.call               = &call;
     w.separator          = scratch->zeros ? scratch->zeros : scratch->noise;

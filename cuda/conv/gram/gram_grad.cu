@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(THREADS) grad_channels(const struct ck_gram_bn
 
 /* Elements of a line from `column` on; behind the last they are those before, which are not used. EVEN: C is. */
 template <bool EVEN>
-__device__ __forceinline__ void read_right(float (&to)[TILES], const float *line, int column, int C) {
+__device__ __forceinline__ void read_columns(float (&to)[TILES], const float *line, int column, int C) {
     if constexpr (EVEN) {
         const float2 v = *(const float2 *)(line + (column < C ? column : C - TILES));
         to[0] = v.x, to[1] = v.y;
@@ -69,7 +69,7 @@ __device__ __forceinline__ void read_right(float (&to)[TILES], const float *line
     }
 }
 template <bool EVEN, typename T>
-__device__ __forceinline__ void read_right(float (&to)[TILES], const T *line, int column, int C) {
+__device__ __forceinline__ void read_columns(float (&to)[TILES], const T *line, int column, int C) {
     if constexpr (EVEN) {
         const float2 v = ck_pair<T>(*(const uint32_t *)(line + (column < C ? column : C - TILES)));
         to[0] = v.x, to[1] = v.y;
@@ -88,8 +88,9 @@ __device__ __forceinline__ void multiply_panel(double (&sum)[TILES][4], const do
     for (int n = 0; n < TILES; n++)
 #pragma unroll
         for (int i = 0; i < 4; i++) sum[n][i] = 0.0;
-    add_panel<TILES, STEPS>(sum, left, length, depth,
-                            [&](int row, float(&v)[TILES]) { read_right<EVEN>(v, right + (int64_t)row * C, mine, C); });
+    add_panel<TILES, STEPS>(sum, left, length, depth, [&](int row, float(&v)[TILES]) {
+        read_columns<EVEN>(v, right + (int64_t)row * C, mine, C);
+    });
 }
 
 /* each(line of the panel, column, value) for the results of this lane. */

@@ -17,9 +17,8 @@ constexpr int TOTAL_BYTES = TEAM * 64 * 64 * (int)sizeof(float), SCRATCH_BYTES =
 
 /* CHUNKS: of a stage. 1: C = 64. 2: C = 128. 4: larger; blocks on the diagonal use two of them. */
 template <int CHUNKS> constexpr int stages  = 16 / CHUNKS; /* CHUNKS = 1: a multiple of TEAM */
-template <int CHUNKS> constexpr int bars_at = stages<CHUNKS> *CHUNKS *CHUNK;
-constexpr int                                                         total_at = 16 * CHUNK + BAR_BYTES;
-constexpr int shared_of                                                        = total_at + TOTAL_BYTES + SCRATCH_BYTES;
+constexpr int                       BARS_AT = 16 * CHUNK, TOTAL_AT = BARS_AT + BAR_BYTES,
+              SHARED_BYTES = TOTAL_AT + TOTAL_BYTES + SCRATCH_BYTES;
 
 struct params {
     source       x;
@@ -62,7 +61,7 @@ template <int CHUNKS> __device__ __forceinline__ void load_tiles(const params &p
     const int     chunks = CHUNKS == 4 && s.i == s.j ? 2 : CHUNKS;
     ck_ring_place at;
     for (int tile = s.tiles.first; tile < s.tiles.end; tile += s.tiles.step) {
-        const uint32_t full = shared + (uint32_t)bars_at<CHUNKS> + 8 * (uint32_t)at.at,
+        const uint32_t full = shared + (uint32_t)BARS_AT + 8 * (uint32_t)at.at,
                        to   = shared + (uint32_t)(at.at * CHUNKS * CHUNK);
         ck_mbar_wait(full + 8 * STAGES_MAX, at.parity ^ 1);
         ck_mbar_expect(full, (uint32_t)(chunks * CHUNK));
@@ -191,7 +190,7 @@ template <typename T, int STAGE, int CHUNKS, bool ACT> struct multiplier {
     }
     /* Place of sum i of a thread of warpgroup `of`. */
     __device__ __forceinline__ uint32_t total(int of, int i, int of_thread) const {
-        return shared + (uint32_t)(total_at + ((of * ACC + i) * GROUP + of_thread) * (int)sizeof(float));
+        return shared + (uint32_t)(TOTAL_AT + ((of * ACC + i) * GROUP + of_thread) * (int)sizeof(float));
     }
     __device__ __forceinline__ void add_run(bool first) {
         const int mine = (int)threadIdx.x % GROUP;
@@ -203,7 +202,7 @@ template <typename T, int STAGE, int CHUNKS, bool ACT> struct multiplier {
     }
     __device__ __forceinline__ void run() {
         const int      turns = ALONE ? TEAM : 1, step = s.tiles.step * turns;
-        const uint32_t bars = shared + (uint32_t)bars_at<STAGE>;
+        const uint32_t bars = shared + (uint32_t)BARS_AT;
         int            tile = s.tiles.first + (ALONE ? me * s.tiles.step : 0), before = 0, stage[PAIR], last[PAIR];
         bool           first = true;
         ck_ring_place  at;
@@ -244,7 +243,7 @@ template <typename T, int STAGE, int CHUNKS, bool ACT> struct multiplier {
     }
     __device__ __forceinline__ void put(float *to) {
         const int      mine = (int)threadIdx.x % GROUP, warp = mine / 32, lane = mine % 32;
-        const uint32_t scratch = shared + (uint32_t)(total_at + TOTAL_BYTES), width = ALONE ? 64 : 128;
+        const uint32_t scratch = shared + (uint32_t)(TOTAL_AT + TOTAL_BYTES), width = ALONE ? 64 : 128;
         if (CHUNKS < 4)
 #pragma unroll
             for (int i = 0; i < 8; i++)
@@ -278,7 +277,7 @@ __global__ void __launch_bounds__(TEAM_THREADS + GROUP, 1) gram_matrix(const __g
 #if CK_HAS_SM90A
     extern __shared__ __align__(1024) unsigned char memory[];
     const uint32_t                                  shared = ck_shared(memory);
-    set_barriers(shared + (uint32_t)bars_at<CHUNKS>, stages<CHUNKS>, (CHUNKS == 1 ? GROUP : TEAM_THREADS) / 32);
+    set_barriers(shared + (uint32_t)BARS_AT, stages<CHUNKS>, (CHUNKS == 1 ? GROUP : TEAM_THREADS) / 32);
     if (threadIdx.x < GROUP) {
         ck_registers_decrease<24>();
         ck_begin_after_last();
@@ -326,10 +325,10 @@ struct layout layout_of(const struct ck_gram_matrix *a, int multiprocessors) {
 }
 
 template <typename T, int CHUNKS, bool ACT> cudaError_t start(const params *p, int blocks, cudaStream_t stream) {
-    const cudaError_t error = ck_allow_shared(gram_matrix<T, CHUNKS, ACT>, shared_of);
+    const cudaError_t error = ck_allow_shared(gram_matrix<T, CHUNKS, ACT>, SHARED_BYTES);
     if (error != cudaSuccess) return error;
-    return ck_launch(gram_matrix<T, CHUNKS, ACT>, dim3((unsigned)blocks), dim3(TEAM_THREADS + GROUP), (size_t)shared_of,
-                     stream, *p);
+    return ck_launch(gram_matrix<T, CHUNKS, ACT>, dim3((unsigned)blocks), dim3(TEAM_THREADS + GROUP),
+                     (size_t)SHARED_BYTES, stream, *p);
 }
 
 template <typename T, bool ACT> cudaError_t start_as(const params *p, int blocks, cudaStream_t stream) {

@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) gram_wgrad(const struc
     reader<T, ACT>                                 in(a.x, a.scale_bias, a.pixels);
     float                                          acc[2][9][4] = {};
     int                                            turn         = 0;
-    /* from the end, as struct share of gram_ring.cuh */
+    /* from the end: see gram_ring.cuh */
     const auto from_end = [&](int64_t tile) { return tile < tiles ? tiles - 1 - tile : tiles; };
 #pragma unroll
     for (int s = 0; s < STAGES - 1; s++) {

@@ -100,8 +100,8 @@ static void choose_all(struct choice *c, bool chosen) {
 }
 
 /* Begins with all groups, because neighbours save more together than alone, and removes one after the other, the last
- * of the program first, when the program becomes faster by more than the measured times can tell. Below that a group
- * stays, because it saves memory. */
+ * of the program first, when the program becomes faster by more than the error of the measured times. Below that a
+ * group stays, because it saves memory. */
 static cr_status choose_fastest(struct choice *c, const struct cr_program *program) {
     double plain_s, best_s, without_s;
     CR_TRY(chosen_seconds(c, program, &plain_s));
