@@ -156,7 +156,7 @@ static void outputs_are_not_stored(void) {
 }
 
 /* Two stages, each with two last convolutions and a shortcut. Without measured times nothing is chosen, so that a slow
- * kernel is not chosen either. The shortcut of the second stage has images of 9 pixels and does not pay beside the
+ * kernel is not chosen either. The shortcut of the second stage has images of 9 pixels and does not pay next to the
  * others. A difference within the error of the times does not count. */
 static void auto_chooses_by_time(void) {
     static const struct {
