@@ -104,7 +104,8 @@ static int updated_input(const struct cr_op *op, int out) {
     return is ? CR_IN_gram_dgrad_add : CR_NONE;
 }
 
-/* Bytes of scratch memory that an op needs: inputs: of the noise, read by the op; unwritten: of the noise, not written. */
+/* Bytes of scratch memory that an op needs. inputs: the first bytes of the noise, which the op reads; unwritten: the
+ * first ones that it does not write. */
 struct scratch_bytes {
     size_t noise, zeros, inputs, unwritten;
 };

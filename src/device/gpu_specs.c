@@ -157,8 +157,8 @@ static bool is_conv3x3(const struct conv_shape *f) {
     return f->cc == 90 && f->half && f->R == 3 && f->stride == 1 && f->pad == 1 && f->C == 64 && f->K == 64;
 }
 
-/* Kernels of this project for BN statistics from Gram matrices: 1x1 convolutions from 64 to 256 channels, and on 9.0 from
- * up to 512 channels with any stride. */
+/* Kernels of this project for BN statistics from Gram matrices: 1x1 convolutions from 64 to 256 channels, and on 9.0
+ * from up to 512 channels with any stride. */
 static bool is_gram_width(int cc, int64_t C, int64_t K, int stride) {
     if (cc == 90) return (C == 64 || (C % 128 == 0 && C <= 512)) && K % 256 == 0;
     return cc >= 80 && C == 64 && K == 256 && stride == 1;

@@ -69,8 +69,8 @@ __device__ __forceinline__ void release_stage(uint32_t bars, int at) {
 #endif
 
 /* to[i] = sum over the parts of from[part][i] for i < first, then to_rest; in f64 and in a fixed order. length % 4 == 0
- * and first % 4 == 0. With C, `from` begins with a matrix [C][C], and elements outside of the blocks of 128 x 128 on its
- * diagonal have `far` parts. */
+ * and first % 4 == 0. With C, `from` begins with a matrix [C][C], and elements outside of the blocks of 128 x 128 on
+ * its diagonal have `far` parts. */
 enum { PART_LANES = 16 };
 __global__ void __launch_bounds__(32 * PART_LANES)
     add_parts(const float *from, int parts, int64_t length, float *to, int64_t first, float *to_rest, int C, int far) {

@@ -3,8 +3,8 @@
  *
  * A block computes 64 x 64 (C = 64) or 128 x 128 elements of the matrix over every n-th tile of 64 pixels; of a larger
  * matrix only the blocks on and above the diagonal. The warps replace a tile in shared memory by a - t, rounded to 16
- * bits, and then multiply it with itself: 64 x 64 elements a warpgroup. With C = 64 each of the four warpgroups has tiles
- * of its own; otherwise all prepare a tile together. Products are summed in f32 over runs of 512 pixels, the runs of a
+ * bits, and then multiply it with itself: 64 x 64 elements a warpgroup. With C = 64 each of the four warpgroups has
+ * tiles of its own; otherwise all prepare a tile together. Products are summed in f32 over runs of 512 pixels, the runs of a
  * block in f32 in shared memory, blocks in f64. */
 #include "cuda/conv/gram/gram.h"
 #include "cuda/conv/gram/gram_ring.cuh"
