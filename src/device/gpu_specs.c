@@ -138,8 +138,8 @@ static bool is_stem(const struct conv_shape *f) {
     return f->cc >= 80 && f->half && f->R == 4 && f->stride == 1 && f->pad == 0 && f->C == 16;
 }
 
-/* 3x3 convolutions of 64 channels with sums: mma.sync, where a block has the shared memory for the filter and two
- * tiles. Those of 9.0 have no sums. */
+/* 3x3 convolutions of 64 channels with sums: wgmma, or mma.sync where a block has the shared memory for the filter and
+ * two tiles. */
 static bool is_3x3_of_64(const struct conv_shape *f) {
     if (!f->half || f->R != 3 || f->stride != 1 || f->pad != 1 || f->C != 64 || f->K != 64) return false;
     return has_wgmma(f) || (f->cc >= 80 && f->x->dim[2] <= 66 && cr_capability_of(f->cc).block_bytes >= 163 << 10);
