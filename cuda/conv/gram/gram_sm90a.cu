@@ -3,22 +3,20 @@
  *
  * A block computes 64 x 64 (C = 64) or 128 x 128 elements of the matrix over every n-th tile of 64 pixels; of a larger
  * matrix only the blocks on and above the diagonal. The warps replace a tile in shared memory by a - t, rounded to 16
- * bits, and then multiply it with itself: 64 x 64 elements a warpgroup. With C = 64 each of the four warpgroups has
- * tiles of its own; otherwise all prepare a tile together. Products are summed in f32 over runs of 512 pixels, the runs of a
- * block in f32 in shared memory, blocks in f64. */
+ * bits, and then multiply it with itself. With C = 64 the two warpgroups take tiles in turn; otherwise each has 64
+ * rows of the block. Products are summed in f32 over runs of 512 pixels, the runs of a block in f32, blocks in f64. */
 #include "cuda/conv/gram/gram.h"
 #include "cuda/conv/gram/gram_ring.cuh"
 #include "cuda/conv/gram/gram_shift.cuh"
 
 namespace {
 
-constexpr int TEAM = 4, TEAM_THREADS = TEAM * GROUP; /* warpgroups that multiply */
-constexpr int TOTAL_BYTES = TEAM * 64 * 64 * (int)sizeof(float), SCRATCH_BYTES = 64 * 64 * (int)sizeof(float);
+constexpr int SCRATCH_BYTES = 16 * 128 * (int)sizeof(float); /* [16][128] or [2][16][64] sums */
 
 /* CHUNKS: of a stage. 1: C = 64. 2: C = 128. 4: larger; blocks on the diagonal use two of them. */
-template <int CHUNKS> constexpr int stages  = 16 / CHUNKS; /* CHUNKS = 1: a multiple of TEAM */
-constexpr int                       BARS_AT = 16 * CHUNK, TOTAL_AT = BARS_AT + BAR_BYTES,
-              SHARED_BYTES = TOTAL_AT + TOTAL_BYTES + SCRATCH_BYTES;
+template <int CHUNKS> constexpr int stages    = CHUNKS == 1 ? 16 : CHUNKS == 2 ? 12 : 6;
+template <int CHUNKS> constexpr int bars_at   = stages<CHUNKS> *CHUNKS *CHUNK;
+template <int CHUNKS> constexpr int shared_of = bars_at<CHUNKS> + BAR_BYTES + SCRATCH_BYTES;
 
 struct params {
     source       x;
@@ -30,7 +28,7 @@ struct params {
 };
 
 #if CK_HAS_SM90A
-constexpr int RUN = 8; /* tiles whose products are summed in registers before they are added up */
+constexpr int RUN = 8, PAIR = 2; /* tiles: summed in registers before they are added up; multiplied together */
 
 /* The block's part of the matrix: its first row is i, its first column is j. */
 struct slice {
@@ -61,33 +59,32 @@ template <int CHUNKS> __device__ __forceinline__ void load_tiles(const params &p
     const int     chunks = CHUNKS == 4 && s.i == s.j ? 2 : CHUNKS;
     ck_ring_place at;
     for (int tile = s.tiles.first; tile < s.tiles.end; tile += s.tiles.step) {
-        const uint32_t full = shared + (uint32_t)BARS_AT + 8 * (uint32_t)at.at,
+        const uint32_t full = shared + (uint32_t)bars_at<CHUNKS> + 8 * (uint32_t)at.at,
                        to   = shared + (uint32_t)(at.at * CHUNKS * CHUNK);
         ck_mbar_wait(full + 8 * STAGES_MAX, at.parity ^ 1);
         ck_mbar_expect(full, (uint32_t)(chunks * CHUNK));
         for (int c = 0; c < chunks; c++)
-            load_chunk(to + (uint32_t)(c * CHUNK), p.x, full, c < 2 ? s.i + c * 64 : s.j + (c - 2) * 64,
-                       s.tiles.in_tensor(tile));
+            load_chunk(to + (uint32_t)(c * CHUNK), p.x, full, c < 2 ? s.i + c * 64 : s.j + (c - 2) * 64, tile);
         at.next(stages<CHUNKS>);
     }
 }
 
 /* A warpgroup. STAGE: chunks of a stage; CHUNKS: those that are used. */
 template <typename T, int STAGE, int CHUNKS, bool ACT> struct multiplier {
-    static constexpr bool ALONE   = CHUNKS == 1;                            /* the warpgroup has its own tiles */
-    static constexpr int  THREADS = ALONE ? GROUP : TEAM_THREADS, ACC = 32; /* ACC: sums of a thread */
-    static constexpr int  PAIR    = STAGE == 2 ? 2 : 1;                     /* tiles that are prepared together */
-    static constexpr int  VECTORS = CHUNKS * 8, ROWS = THREADS / VECTORS;   /* of a pass; a thread has one vector */
+    static constexpr bool ALONE = CHUNKS == 1; /* the warpgroup has its own tiles */
+    static constexpr int  WIDTH = ALONE ? 64 : 128, ACC = WIDTH / 2, THREADS = ALONE ? GROUP : GROUPS * GROUP;
+    static constexpr int  VECTORS = CHUNKS * 8, ROWS = THREADS / VECTORS; /* of a pass; a thread has one vector */
 
     const params  &p;
     const slice    s;
     const uint32_t shared;
-    const int      me, thread, vector, row, c; /* thread: of THREADS; c: the first of this thread's eight channels */
-    float          acc[ACC], scale[8], bias[8], t[8], sum[8];
+    const int      me, thread, warp, lane, vector, row, c; /* c: the first of this thread's eight channels */
+    float          acc[ACC], total[ACC], scale[8], bias[8], t[8], sum[8];
 
     __device__ multiplier(const params &p_, uint32_t shared_)
         : p(p_), s(p_), shared(shared_), me((int)threadIdx.x / GROUP - 1),
-          thread((int)threadIdx.x - GROUP - (ALONE ? me * GROUP : 0)), vector(thread % VECTORS), row(thread / VECTORS),
+          thread((int)threadIdx.x - GROUP - (ALONE ? me * GROUP : 0)), warp((int)threadIdx.x % GROUP / 32),
+          lane((int)threadIdx.x % 32), vector(thread % VECTORS), row(thread / VECTORS),
           c(vector < 16 ? s.i + vector * 8 : s.j + (vector - 16) * 8) {
 #pragma unroll
         for (int i = 0; i < 8; i++) {
@@ -99,6 +96,8 @@ template <typename T, int STAGE, int CHUNKS, bool ACT> struct multiplier {
             unpack(ck_load((const T *)p.data, (pixel_at((int)pixel) * p.C + c) / 8), v);
             activate(v);
         });
+#pragma unroll
+        for (int i = 0; i < ACC; i++) acc[i] = total[i] = 0.0f;
         if (s.group == 0 && me == 0 && row == 0 && s.i == s.j)
             for (int i = 0; i < 8; i++) p.gram[(int64_t)(p.C + 1) * p.C + c + i] = t[i];
     }
@@ -152,35 +151,28 @@ template <typename T, int STAGE, int CHUNKS, bool ACT> struct multiplier {
             ck_put16(place(at[i / PASSES], row + i % PASSES * ROWS), ck_pack<T>(v));
         }
     }
-    __device__ __forceinline__ void center_tiles(const int (&at)[PAIR], int tiles, int tile) {
-        const int end = p.pixels - s.tiles.in_tensor(tile) * PIXELS, last[PAIR] = {at[PAIR - 1]};
-        if (tiles == PAIR && end >= PIXELS) {
-            center_rows<PAIR, false>(at, PIXELS);
+    __device__ __forceinline__ void center_tiles(const int (&at)[PAIR], int tiles, int tile, int step) {
+        const int last[PAIR] = {at[1], at[1]}, end = p.pixels - (tile + (tiles - 1) * step) * PIXELS;
+        if (CHUNKS < 4 && tiles == 2 && end >= PIXELS) { /* with four chunks, a tile has enough loads */
+            center_rows<2, false>(at, PIXELS);
         } else {
-            center_rows<1, true>(at, end);
-            if (tiles == 2) center_rows<1, false>(last, PIXELS);
+            if (tiles == 2) center_rows<1, false>(at, PIXELS);
+            center_rows<1, true>(tiles == 2 ? last : at, end);
         }
         ck_fence_async();
     }
     __device__ __forceinline__ void barrier() const {
         ck_barrier(1 + (ALONE ? me : 0), THREADS);
     }
-    /* First row and column of this warpgroup's products in the block's. */
-    __device__ __forceinline__ int first_row() const {
-        return ALONE ? 0 : me / 2 * 64;
-    }
-    __device__ __forceinline__ int first_column() const {
-        return ALONE ? 0 : me % 2 * 64;
-    }
     __device__ __forceinline__ void multiply(int at, int keep) {
-        const uint32_t left  = stage_at(at) + (uint32_t)(first_row() / 64 * CHUNK),
-                       right = stage_at(at) + (uint32_t)((CHUNKS == 4 ? 2 : 0) + first_column() / 64) * CHUNK;
+        const uint32_t left  = stage_at(at) + (uint32_t)((ALONE ? 0 : me) * CHUNK),
+                       right = stage_at(at) + (uint32_t)(CHUNKS == 4 ? 2 * CHUNK : 0);
         const uint64_t a = ck_operand_transposed(left, CHUNK), b = ck_operand_transposed(right, CHUNK);
         ck_wgmma_fence();
 #pragma unroll
         for (int i = 0; i < PIXELS / 16; i++)
-            ck_wgmma<T, 64>::template both<1, 1>(acc, a + (uint64_t)(2048 / 16 * i), b + (uint64_t)(2048 / 16 * i),
-                                                 keep + i > 0);
+            ck_wgmma<T, WIDTH>::template both<1, 1>(acc, a + (uint64_t)(2048 / 16 * i), b + (uint64_t)(2048 / 16 * i),
+                                                    keep + i > 0);
         ck_wgmma_commit();
     }
     /* Waits for the products of the tile before. */
@@ -188,28 +180,16 @@ template <typename T, int STAGE, int CHUNKS, bool ACT> struct multiplier {
         ck_wgmma_wait<0>();
         ck_wgmma_hold(acc);
     }
-    /* Place of sum i of a thread of warpgroup `of`. */
-    __device__ __forceinline__ uint32_t total(int of, int i, int of_thread) const {
-        return shared + (uint32_t)(TOTAL_AT + ((of * ACC + i) * GROUP + of_thread) * (int)sizeof(float));
-    }
-    __device__ __forceinline__ void add_run(bool first) {
-        const int mine = (int)threadIdx.x % GROUP;
-#pragma unroll
-        for (int i = 0; i < ACC; i++) {
-            const uint32_t at = total(me, i, mine);
-            ck_put4(at, __float_as_uint(first ? acc[i] : __uint_as_float(ck_get4(at)) + acc[i]));
-        }
-    }
+    /* Tiles in pairs: the loads of both overlap, and they share waits and barriers. */
     __device__ __forceinline__ void run() {
-        const int      turns = ALONE ? TEAM : 1, step = s.tiles.step * turns;
-        const uint32_t bars = shared + (uint32_t)BARS_AT;
+        const int      turns = ALONE ? GROUPS : 1, step = s.tiles.step * turns;
+        const uint32_t bars = shared + (uint32_t)bars_at<STAGE>;
         int            tile = s.tiles.first + (ALONE ? me * s.tiles.step : 0), before = 0, stage[PAIR], last[PAIR];
-        bool           first = true;
         ck_ring_place  at;
         if (ALONE) at.skip(me, stages<STAGE>);
         while (tile < s.tiles.end) {
             for (int n = 0; n < RUN && tile < s.tiles.end; n += PAIR, tile += PAIR * step) {
-                const int tiles = PAIR == 2 && tile + step < s.tiles.end ? 2 : 1;
+                const int tiles = tile + step < s.tiles.end ? 2 : 1;
 #pragma unroll
                 for (int i = 0; i < PAIR; i++) {
                     stage[i] = at.at;
@@ -217,73 +197,58 @@ template <typename T, int STAGE, int CHUNKS, bool ACT> struct multiplier {
                     ck_mbar_wait(bars + 8 * (uint32_t)at.at, at.parity);
                     at.skip(turns, stages<STAGE>);
                 }
-                center_tiles(stage, tiles, tile);
+                center_tiles(stage, tiles, tile, step);
                 complete();
 #pragma unroll
                 for (int i = 0; i < PAIR; i++)
                     if (i < before) release_stage(bars, last[i]);
                 barrier();
-#pragma unroll
-                for (int i = 0; i < PAIR; i++)
-                    if (i < tiles) multiply(stage[i], n + i > 0);
+                multiply(stage[0], n > 0);
+                if (tiles == 2) multiply(stage[1], 1);
                 before = tiles;
 #pragma unroll
                 for (int i = 0; i < PAIR; i++) last[i] = stage[i];
             }
             complete();
-            add_run(first);
-            first = false;
-        }
-        if (first) { /* no tile for this warpgroup */
 #pragma unroll
-            for (int i = 0; i < ACC; i++) acc[i] = 0.0f;
-            add_run(true);
+            for (int i = 0; i < ACC; i++) total[i] += acc[i];
         }
-        put(p.partial + (int64_t)s.group * ((int64_t)p.C * p.C + p.C));
+        put(p.partial + (int64_t)(ALONE ? s.group * GROUPS + me : s.group) * ((int64_t)p.C * p.C + p.C));
     }
     __device__ __forceinline__ void put(float *to) {
-        const int      mine = (int)threadIdx.x % GROUP, warp = mine / 32, lane = mine % 32;
-        const uint32_t scratch = shared + (uint32_t)(TOTAL_AT + TOTAL_BYTES), width = ALONE ? 64 : 128;
-        if (CHUNKS < 4)
 #pragma unroll
-            for (int i = 0; i < 8; i++)
-                ck_put4(scratch + (((ALONE ? me * ROWS : 0) + row) * width + vector * 8 + i) * 4,
-                        __float_as_uint(sum[i]));
-        ck_barrier(1 + TEAM, TEAM_THREADS);
-#pragma unroll
-        for (int n = 0; n < (ALONE ? ACC / TEAM : ACC); n++) {
-            const int i = ALONE ? me * (ACC / TEAM) + n : n;
-            float     v = 0.0f;
-            for (int of = ALONE ? 0 : me; of < (ALONE ? TEAM : me + 1); of++)
-                v += __uint_as_float(ck_get4(total(of, i, mine)));
-            const int line                   = s.i + first_row() + warp * 16 + i / 2 % 2 * 8 + lane / 4,
-                      column                 = s.j + first_column() + i / 4 * 8 + lane % 4 * 2 + i % 2;
-            to[(int64_t)line * p.C + column] = v;
-            if (CHUNKS == 4) to[(int64_t)column * p.C + line] = v;
+        for (int i = 0; i < ACC; i++) {
+            const int line                   = s.i + (ALONE ? 0 : me * 64) + warp * 16 + i / 2 % 2 * 8 + lane / 4,
+                      column                 = s.j + i / 4 * 8 + lane % 4 * 2 + i % 2;
+            to[(int64_t)line * p.C + column] = total[i];
+            if (CHUNKS == 4) to[(int64_t)column * p.C + line] = total[i];
         }
-        const int all = (int)threadIdx.x - GROUP;
-        if (CHUNKS == 4 || all >= (int)width) return;
-        float v = 0.0f;
-        for (int r = 0; r < SCRATCH_BYTES / 4 / (int)width; r++)
-            v += __uint_as_float(ck_get4(scratch + (uint32_t)(r * (int)width + all) * 4));
-        to[(int64_t)p.C * p.C + s.i + all] = v;
+        if (CHUNKS == 4) return;
+        const uint32_t scratch = shared + (uint32_t)(bars_at<STAGE> + BAR_BYTES + (ALONE ? me : 0) * ROWS * WIDTH * 4);
+#pragma unroll
+        for (int i = 0; i < 8; i++) ck_put4(scratch + (uint32_t)((row * WIDTH + vector * 8 + i) * 4), sum[i]);
+        barrier();
+        if (thread >= WIDTH) return;
+        float all = 0.0f;
+        for (int r = 0; r < ROWS; r++) all += __uint_as_float(ck_get4(scratch + (uint32_t)((r * WIDTH + thread) * 4)));
+        to[(int64_t)p.C * p.C + s.i + thread] = all;
     }
 };
 
 #endif
 
 template <typename T, int CHUNKS, bool ACT>
-__global__ void __launch_bounds__(TEAM_THREADS + GROUP, 1) gram_matrix(const __grid_constant__ params p) {
+__global__ void __launch_bounds__(BLOCK, 1) gram_matrix(const __grid_constant__ params p) {
 #if CK_HAS_SM90A
     extern __shared__ __align__(1024) unsigned char memory[];
     const uint32_t                                  shared = ck_shared(memory);
-    set_barriers(shared + (uint32_t)BARS_AT, stages<CHUNKS>, (CHUNKS == 1 ? GROUP : TEAM_THREADS) / 32);
+    set_barriers(shared + (uint32_t)bars_at<CHUNKS>, stages<CHUNKS>, (CHUNKS == 1 ? GROUP : GROUPS * GROUP) / 32);
     if (threadIdx.x < GROUP) {
         ck_registers_decrease<24>();
         ck_begin_after_last();
         if (threadIdx.x == 0) load_tiles<CHUNKS>(p, shared);
     } else {
-        ck_registers_increase<112>();
+        ck_registers_increase<240>();
         ck_begin_after_last();
         if constexpr (CHUNKS == 4) {
             const slice s(p);
@@ -319,16 +284,16 @@ struct layout layout_of(const struct ck_gram_matrix *a, int multiprocessors) {
     l.far    = (int)ck_blocks(l.far, 1, l.tiles);
     l.near   = (int)ck_blocks(l.near, 1, l.tiles);
     l.blocks = wide * l.near + above * l.far;
-    l.parts  = l.near > l.far ? l.near : l.far;
+    l.parts  = a->C == 64 ? l.near * GROUPS : l.near > l.far ? l.near : l.far;
     l.length = a->C * a->C + a->C;
     return l;
 }
 
 template <typename T, int CHUNKS, bool ACT> cudaError_t start(const params *p, int blocks, cudaStream_t stream) {
-    const cudaError_t error = ck_allow_shared(gram_matrix<T, CHUNKS, ACT>, SHARED_BYTES);
+    const cudaError_t error = ck_allow_shared(gram_matrix<T, CHUNKS, ACT>, shared_of<CHUNKS>);
     if (error != cudaSuccess) return error;
-    return ck_launch(gram_matrix<T, CHUNKS, ACT>, dim3((unsigned)blocks), dim3(TEAM_THREADS + GROUP),
-                     (size_t)SHARED_BYTES, stream, *p);
+    return ck_launch(gram_matrix<T, CHUNKS, ACT>, dim3((unsigned)blocks), dim3(BLOCK), (size_t)shared_of<CHUNKS>,
+                     stream, *p);
 }
 
 template <typename T, bool ACT> cudaError_t start_as(const params *p, int blocks, cudaStream_t stream) {
@@ -375,5 +340,6 @@ cudaError_t ck_gram_matrix(const struct ck_gram_matrix *a, void *workspace, int 
         error = a->scale_bias ? start_as<__nv_bfloat16, true>(&p, blocks, stream)
                               : start_as<__nv_bfloat16, false>(&p, blocks, stream);
     if (error != cudaSuccess) return error;
-    return start_add(p.partial, l.near, l.length, a->gram, l.length, nullptr, stream, (int)a->C, l.far);
+    const int near = a->C == 64 ? l.parts : l.near;
+    return start_add(p.partial, near, l.length, a->gram, l.length, nullptr, stream, (int)a->C, l.far);
 }
