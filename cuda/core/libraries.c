@@ -87,7 +87,7 @@ static void load(void) {
 
 static pthread_once_t nvrtc_once = PTHREAD_ONCE_INIT;
 static void           load_nvrtc(void) {
-    (void)open_library(NVRTC_SO);
+              (void)open_library(NVRTC_SO);
 }
 void cr_cuda_keep_nvrtc(void) {
     pthread_once(&nvrtc_once, load_nvrtc);

@@ -7,7 +7,7 @@
  * Thread-safe. */
 const char *cr_cuda_libs_missing(void);
 
-/* Loads NVRTC, where it is found, and keeps it. cuDNN loads and unloads it for each engine that it is asked about.
+/* Loads NVRTC, where it is found, and keeps it. cuDNN loads and unloads it for each engine whose support is queried.
  * Thread-safe. */
 void cr_cuda_keep_nvrtc(void);
 

@@ -45,6 +45,7 @@ static void add_attributes(struct cr_text *out, const struct cr_program *p, cons
     case CR_OP_conv_dgrad:
     case CR_OP_conv_wgrad:
     case CR_OP_conv_grad:
+    case CR_OP_conv_pool_grad:
     case CR_OP_group_conv:
     case CR_OP_group_conv_dgrad:
     case CR_OP_group_conv_wgrad:

@@ -138,6 +138,13 @@ static bool is_stem(const struct conv_shape *f) {
     return f->cc >= 80 && f->half && f->R == 4 && f->stride == 1 && f->pad == 0 && f->C == 16;
 }
 
+/* 3x3 convolutions of 64 channels with sums: mma.sync, where a block has the shared memory for the filter and two
+ * tiles. Those of 9.0 have no sums. */
+static bool is_3x3_of_64(const struct conv_shape *f) {
+    return f->cc >= 80 && !has_wgmma(f) && f->half && f->R == 3 && f->stride == 1 && f->pad == 1 && f->C == 64 &&
+           f->K == 64 && f->x->dim[2] <= 66 && cr_capability_of(f->cc).block_bytes >= 163 << 10;
+}
+
 /* Kernels of this project for the ResNets for CIFAR. */
 static bool is_cifar(const struct conv_shape *f) {
     if (!f->half || (f->R != 1 && f->R != 3) || f->pad != f->R / 2) return false;
@@ -190,12 +197,18 @@ static bool conv_accepts(const struct cr_device *device, const struct cr_program
     if (scale_bias && p->tensor[op->in[CR_IN_conv_scale_bias]].dtype != CR_F32)
         return sums ? cudnn_sums(device, &f) : cudnn_fuses_forward(&f);
     return (!scale_bias && cudnn_sums(device, &f)) || (is_1x1(&f) && !(scale_bias && f.C % 64)) || is_stem(&f) ||
-           (is_cifar(&f) && !(scale_bias && f.C == 3));
+           (!scale_bias && is_3x3_of_64(&f)) || (is_cifar(&f) && !(scale_bias && f.C == 3));
 }
 
 static bool pool_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     const struct conv_shape f = conv_shape_of(device, p, op, op->in[CR_IN_conv_pool_x], op->in[CR_IN_conv_pool_w]);
     return has_wgmma(&f) && is_stem(&f) && f.K % 64 == 0 && f.x->dim[2] <= 115;
+}
+
+static bool pool_grad_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    const struct conv_shape f =
+        conv_shape_of(device, p, op, op->in[CR_IN_conv_pool_grad_x], op->out[CR_OUT_conv_pool_grad_dw]);
+    return !has_wgmma(&f) && is_stem(&f) && f.K % 64 == 0 && cr_capability_of(f.cc).block_bytes >= 145 << 10;
 }
 
 static bool dgrad_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
@@ -339,8 +352,9 @@ cr_status cr_gpu_open_from_list(const struct cr_gpu *gpu, const struct cr_device
     }
     for (size_t i = 0; i < CR_COUNT(host_inputs); i++)
         d->kernel[host_inputs[i].kind].host_slots |= 1u << host_inputs[i].slot;
-    d->kernel[CR_OP_conv].accepts      = conv_accepts;
-    d->kernel[CR_OP_conv_pool].accepts = pool_accepts;
+    d->kernel[CR_OP_conv].accepts           = conv_accepts;
+    d->kernel[CR_OP_conv_pool].accepts      = pool_accepts;
+    d->kernel[CR_OP_conv_pool_grad].accepts = pool_grad_accepts;
     d->kernel[CR_OP_gram].accepts = d->kernel[CR_OP_gram_dgrad].accepts = gram_accepts;
     d->kernel[CR_OP_gram_bn_finalize].accepts = d->kernel[CR_OP_gram_bn_grad].accepts = gram_bn_accepts;
     d->kernel[CR_OP_gram_bn_sums].accepts = d->kernel[CR_OP_gram_bn_grad_sums].accepts = refuses;

@@ -98,11 +98,11 @@ struct cr_qconv_types {
 };
 /* Attributes of conv*, maxpool* and pad_shortcut*. Windows are R x S; stride and padding are the same for H and W. */
 struct cr_conv_attr {
-    int                     stride, pad;
-    int                     window;       /* maxpool: R = S = window; convolutions use R, S of the filter */
-    int                     pad_c;        /* pad_shortcut: number of zero channels before the input's channels */
-    bool                    accumulate;   /* conv_wgrad, conv_grad, s2d_filter_grad: add to dw instead of assigning */
-    bool                    relu;         /* conv: apply ReLU to y; gram_dgrad: see graph/ops.def */
+    int  stride, pad;
+    int  window;     /* maxpool: R = S = window; convolutions use R, S of the filter */
+    int  pad_c;      /* pad_shortcut: number of zero channels before the input's channels */
+    bool accumulate; /* conv_wgrad, conv_grad, conv_pool_grad, s2d_filter_grad: add to dw instead of assigning */
+    bool relu;       /* conv: apply ReLU to y; gram_dgrad: see graph/ops.def */
     struct cr_qconv_types   types;        /* pack_filter: of the qconv that reads the packed filter */
     bool                    early_filter; /* conv*, qconv*: see cr_pass_early_filters in compiler/passes.h */
     struct cr_bn_attr       bn;      /* conv, conv_grad with slot gamma: the batch norm whose sums the op finalizes */

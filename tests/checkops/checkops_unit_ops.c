@@ -108,6 +108,20 @@ static void build_conv_pool(struct checkops_build *b) {
     in(b, CR_IN_conv_pool_bias, b->wide, 1, 1, 1, c->K);
 }
 
+static void build_conv_pool_grad(struct checkops_build *b) {
+    const struct checkops_case *c = b->c;
+    const int64_t               P = checkops_window_out(c->H, c), Q = checkops_window_out(c->W, c);
+    b->op.attr.conv =
+        (struct cr_conv_attr){.stride = c->stride, .pad = c->pad, .accumulate = (c->flags & CHECKOPS_ACCUMULATE) != 0};
+    in(b, CR_IN_conv_pool_grad_dy, b->real, c->N, (P - 1) / 2 + 1, (Q - 1) / 2 + 1, c->K);
+    in(b, CR_IN_conv_pool_grad_index, CR_U8, c->N, (P - 1) / 2 + 1, (Q - 1) / 2 + 1, c->K);
+    in(b, CR_IN_conv_pool_grad_y, b->real, c->N, P, Q, c->K);
+    in(b, CR_IN_conv_pool_grad_scale_bias, b->wide, 2, 1, 1, c->K);
+    in(b, CR_IN_conv_pool_grad_coeffs, b->wide, 3, 1, 1, c->K);
+    in(b, CR_IN_conv_pool_grad_x, b->real, c->N, c->H, c->W, c->C);
+    out(b, CR_OUT_conv_pool_grad_dw, b->wide, c->K, c->window, c->window, c->C);
+}
+
 static void build_dense(struct checkops_build *b) {
     const struct checkops_case *c = b->c;
     b->op.attr.dense.accumulate   = (c->flags & CHECKOPS_ACCUMULATE) != 0;
@@ -425,6 +439,7 @@ void checkops_build_op(struct checkops_build *b) {
     case CR_OP_group_conv_wgrad: checkops_build_group_conv(b); return;
     case CR_OP_conv_pair: build_conv_pair(b); return;
     case CR_OP_conv_pool: build_conv_pool(b); return;
+    case CR_OP_conv_pool_grad: build_conv_pool_grad(b); return;
     case CR_OP_maxpool:
     case CR_OP_maxpool_grad:
     case CR_OP_pool_bn_grad_sums:

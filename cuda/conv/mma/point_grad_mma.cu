@@ -90,12 +90,14 @@ cudaError_t start(const struct ck_point_grad *args, void *workspace, int multipr
                    args->accumulate, stream);
 }
 
-/* The kernels: channels of dy and of a slice of x, mode, pixels of a tile. The first that fits is used. */
+/* The kernels: channels of dy and of a slice of x, mode, pixels of a tile, copies, warps, early loads. Those that fit
+ * are tile configs in this order; the fastest is found by measuring. */
 #define PLANS(DO)                                                                                                      \
     DO(256, 64, INNER, 64)                                                                                             \
     DO(256, 128, BLOCK, 32, 2)                                                                                         \
     DO(512, 64, INNER, 32, 1)                                                                                          \
     DO(64, 128, BLOCK, 32, 0, 8)                                                                                       \
+    DO(64, 128, BLOCK, 64, 0, 16, true)                                                                                \
     DO(128, 128, BLOCK, 32)                                                                                            \
     DO(64, 64, PLAIN, 32, 0, 8)                                                                                        \
     DO(256, 64, PLAIN, 64)
@@ -115,18 +117,22 @@ template <typename P> bool fits(const struct ck_point_grad_kind *kind, const str
 
 } // namespace
 
-bool ck_point_grad_mma_supports(const struct ck_point_grad_kind *kind, const struct ck_mma_gpu *gpu) {
+int ck_point_grad_mma_configs(const struct ck_point_grad_kind *kind, const struct ck_mma_gpu *gpu) {
+    int configs = 0;
     if ((kind->type != CK_F16 && kind->type != CK_BF16) || !kind->dy_x || kind->pixels < 1 || kind->pixels > PIXELS_MAX)
-        return false;
-#define TAKES(...)                                                                                                     \
-    if (fits<plan<__VA_ARGS__>>(kind, gpu)) return true;
-    PLANS(TAKES)
-    return false;
+        return 0;
+#define COUNT(...) configs += fits<plan<__VA_ARGS__>>(kind, gpu);
+    PLANS(COUNT)
+    return configs;
 }
 
-size_t ck_point_grad_mma_workspace(const struct ck_point_grad_kind *kind, const struct ck_mma_gpu *gpu) {
+bool ck_point_grad_mma_supports(const struct ck_point_grad_kind *kind, const struct ck_mma_gpu *gpu) {
+    return ck_point_grad_mma_configs(kind, gpu) > 0;
+}
+
+size_t ck_point_grad_mma_workspace(const struct ck_point_grad_kind *kind, int config, const struct ck_mma_gpu *gpu) {
 #define WORKSPACE(...)                                                                                                 \
-    if (fits<plan<__VA_ARGS__>>(kind, gpu)) {                                                                          \
+    if (fits<plan<__VA_ARGS__>>(kind, gpu) && config-- == 0) {                                                         \
         const layout l = layout_of<plan<__VA_ARGS__>>(kind, gpu->multiprocessors);                                     \
         return l.dw_bytes + l.sums_bytes;                                                                              \
     }
@@ -134,11 +140,11 @@ size_t ck_point_grad_mma_workspace(const struct ck_point_grad_kind *kind, const 
     return 0;
 }
 
-cudaError_t ck_point_grad_mma(const struct ck_point_grad *args, void *workspace, const struct ck_mma_gpu *gpu,
-                              cudaStream_t stream) {
+cudaError_t ck_point_grad_mma(const struct ck_point_grad *args, int config, void *workspace,
+                              const struct ck_mma_gpu *gpu, cudaStream_t stream) {
     const struct ck_point_grad_kind *kind = &args->kind;
 #define LAUNCH(...)                                                                                                    \
-    if (fits<plan<__VA_ARGS__>>(kind, gpu))                                                                            \
+    if (fits<plan<__VA_ARGS__>>(kind, gpu) && config-- == 0)                                                           \
         return kind->type == CK_F16                                                                                    \
                    ? start<__half, plan<__VA_ARGS__>>(args, workspace, gpu->multiprocessors, stream)                   \
                    : start<__nv_bfloat16, plan<__VA_ARGS__>>(args, workspace, gpu->multiprocessors, stream);

@@ -11,10 +11,12 @@ enum mode { INNER, BLOCK, PLAIN }; /* as in cuda/common/fused_conv.h */
 
 /* KS, CS: channels of dy and of the slice of x. TILE: pixels. COPIES: how many of dy_x and g of the next
  * tile wait in shared memory, for lack of registers; if any, add and bn_x do, too.
- * WARPS: of a block; two blocks of 8 warps share a multiprocessor. */
-template <int KS, int CS, int MODE_, int TILE_, int COPIES_ = 0, int WARPS_ = 16> struct plan {
+ * WARPS: of a block; two blocks of 8 warps share a multiprocessor. EARLY: the loads of the next tile's g and dy_x start
+ * before all products, else between those of dw and of dx. */
+template <int KS, int CS, int MODE_, int TILE_, int COPIES_ = 0, int WARPS_ = 16, bool EARLY_ = false> struct plan {
     static constexpr int K = KS, C = CS, MODE = MODE_, TILE = TILE_, COPIES = COPIES_, WARPS = WARPS_,
                          THREADS = WARPS * 32, BLOCKS = 16 / WARPS;
+    static constexpr bool EARLY = EARLY_;
     /* a thread has the same 8 channels of dy and the same CE of x in all rows: vectors of a row, rows and vectors at a
      * time */
     static constexpr int CE = TILE * C >= THREADS * 8 ? 8 : 4;

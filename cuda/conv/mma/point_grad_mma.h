@@ -12,10 +12,12 @@ extern "C" {
 
 /* Returns whether a kernel supports the description. */
 bool ck_point_grad_mma_supports(const struct ck_point_grad_kind *kind, const struct ck_mma_gpu *gpu);
-/* Workspace of ck_point_grad_mma in bytes. */
-size_t      ck_point_grad_mma_workspace(const struct ck_point_grad_kind *kind, const struct ck_mma_gpu *gpu);
-cudaError_t ck_point_grad_mma(const struct ck_point_grad *args, void *workspace, const struct ck_mma_gpu *gpu,
-                              cudaStream_t stream);
+/* Number of tile configs. They add in different orders. */
+int ck_point_grad_mma_configs(const struct ck_point_grad_kind *kind, const struct ck_mma_gpu *gpu);
+/* Workspace of ck_point_grad_mma in bytes. config: index below ck_point_grad_mma_configs. */
+size_t ck_point_grad_mma_workspace(const struct ck_point_grad_kind *kind, int config, const struct ck_mma_gpu *gpu);
+cudaError_t ck_point_grad_mma(const struct ck_point_grad *args, int config, void *workspace,
+                              const struct ck_mma_gpu *gpu, cudaStream_t stream);
 
 #ifdef __cplusplus
 }

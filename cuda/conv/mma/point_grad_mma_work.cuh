@@ -232,8 +232,9 @@ template <typename T, typename P> struct worker : loader<T, P> {
             if (MODE != INNER && !COPIES && p.add) this->load_c(add, p.add, tile);
             if (MODE == BLOCK && !COPIES) this->load_c(held, p.bn_x, tile);
             this->load_x(tile + step);
+            if (P::EARLY) this->load_g(tile + step);
             wgrad();
-            this->load_g(tile + step); /* later: loads that wait for a place delay those from shared memory */
+            if (!P::EARLY) this->load_g(tile + step);
             dgrad();
             __syncthreads();               /* v is complete; nobody reads dy and xa */
             if (COPIES) ck_copy_wait<1>(); /* add and bn_x; dy_x may be on its way */

@@ -59,7 +59,7 @@ template <typename T, int DOWN> struct worker {
                 ck_copy16(ck_chunk_at(to, G_ROW, pixel, i % 8),
                           static_cast<const T *>(p.g) + (is ? from + i % 8 * 8 : 0), is);
             }
-            copy_x<THREADS, X_ROWS>(p.shape, p.x, at, to + X_AT);
+            copy_x<THREADS, X_ROWS>(p.shape, p.x, at, to + X_AT, (int)threadIdx.x);
         }
         ck_copy_commit();
     }

@@ -15,19 +15,22 @@
 namespace {
 
 enum {
-    EACH      = 3, /* fragments of a warp */
-    WARPS     = 6,
+    EACH      = 4, /* fragments of a warp */
+    WARPS     = 4, /* of a group */
     THREADS   = WARPS * 32,
     FRAGMENTS = WARPS * EACH,
     X_ROWS    = (FRAGMENTS + ACROSS - 2) / ACROSS + 1 + SIDE - 1, /* below the lines that a tile can touch */
     X_BYTES   = X_ROWS * ROW_BYTES,
     W_ROW     = TAPS * DEPTH * 2,
-    X_AT      = COLUMNS * W_ROW,
-    VECTOR_AT = X_AT + STAGES * X_BYTES,
-    BYTES     = VECTOR_AT + COLUMNS * 4
+    VECTOR_AT = COLUMNS * W_ROW,
+    GROUPS_AT = VECTOR_AT + COLUMNS * 4,
+    PANELS_AT = STAGES * X_BYTES, /* of a group */
+    GROUP     = PANELS_AT + WARPS * PANEL_BYTES
 };
-static_assert(WARPS * PANEL_BYTES <= X_BYTES && X_BYTES % 16 == 0, "panels in the place of x");
-static_assert(WARPS * 2 * COLUMNS * 4 <= X_BYTES, "sums of all warps");
+static_assert(WARPS * 2 * COLUMNS * 4 <= X_BYTES && X_BYTES % 16 == 0, "sums of all warps");
+constexpr int bytes_of(int groups) {
+    return GROUPS_AT + groups * GROUP;
+}
 
 struct params {
     struct shape shape;
@@ -35,22 +38,24 @@ struct params {
     const float *bias;
     void        *y;
     float       *partial; /* [groups][2][K], NULL without sums */
-    int          groups;
+    int          groups;  /* of all blocks with the same channels */
     bool         relu;
 };
 
-template <typename T, bool INFER> struct worker {
+template <typename T, bool INFER, int GROUPS> struct worker {
     const params  &p;
-    const uint32_t shared;
-    const int      warp, lane, column; /* column: first channel of the block */
+    const uint32_t shared, own;               /* of the block, of the group */
+    const int      group, warp, lane, column; /* column: first channel of the block */
     float          acc[EACH][8][4];
     column_sums    sums;
 
     __device__ worker(const params &params_, uint32_t shared_, int column_)
-        : p(params_), shared(shared_), warp((int)threadIdx.x / 32), lane((int)threadIdx.x % 32), column(column_) {}
+        : p(params_), shared(shared_), own(shared_ + (uint32_t)(GROUPS_AT + (int)threadIdx.x / THREADS * GROUP)),
+          group((int)threadIdx.x / THREADS), warp((int)threadIdx.x % THREADS / 32), lane((int)threadIdx.x % 32),
+          column(column_) {}
 
     __device__ __forceinline__ void copy_filters() const {
-        for (int i = (int)threadIdx.x; i < COLUMNS * W_ROW / 16; i += THREADS) {
+        for (int i = (int)threadIdx.x; i < COLUMNS * W_ROW / 16; i += GROUPS * THREADS) {
             const int k = i / (W_ROW / 16), chunk = i % (W_ROW / 16);
             ck_copy16(ck_chunk_at(shared, W_ROW, k, chunk),
                       static_cast<const T *>(p.w) + (int64_t)(column + k) * (TAPS * DEPTH) + chunk * 8, true);
@@ -65,27 +70,33 @@ template <typename T, bool INFER> struct worker {
         const int f = first + warp * EACH + m;
         return x + (uint32_t)((line_of(f) * 2 + lane / 16) * PLANE_BYTES + (pixel_of(f) + lane % 16) * 16);
     }
+    struct fragments {
+        uint32_t a[EACH][4], b[4][4];
+    };
+    __device__ __forceinline__ void load(fragments &f, const uint32_t (&from)[EACH], int tap) const {
+#pragma unroll
+        for (int m = 0; m < EACH; m++)
+            ck_ldmatrix(f.a[m], from[m] + (uint32_t)(tap / SIDE * ROW_BYTES + tap % SIDE * 16));
+#pragma unroll
+        for (int n = 0; n < 4; n++) ck_mma_b(f.b[n], shared, W_ROW, n * 16, tap * DEPTH);
+    }
     __device__ __forceinline__ void multiply(uint32_t x, int first) {
-        uint32_t from[EACH];
+        uint32_t  from[EACH];
+        fragments f[2]; /* of this tap and the next */
 #pragma unroll
         for (int m = 0; m < EACH; m++) from[m] = pixels(x, m, first);
+        load(f[0], from, 0);
         clear();
-#pragma unroll 2
+#pragma unroll
         for (int tap = 0; tap < TAPS; tap++) {
-            const uint32_t on = (uint32_t)(tap / SIDE * ROW_BYTES + tap % SIDE * 16);
-            uint32_t       a[EACH][4];
+            if (tap + 1 < TAPS) load(f[(tap + 1) % 2], from, tap + 1);
 #pragma unroll
-            for (int m = 0; m < EACH; m++) ck_ldmatrix(a[m], from[m] + on);
-#pragma unroll
-            for (int n = 0; n < 4; n++) {
-                uint32_t b[4];
-                ck_mma_b(b, shared, W_ROW, n * 16, tap * DEPTH);
+            for (int n = 0; n < 4; n++)
 #pragma unroll
                 for (int m = 0; m < EACH; m++) {
-                    ck_mma<T>(acc[m][2 * n], a[m], b[0], b[1]);
-                    ck_mma<T>(acc[m][2 * n + 1], a[m], b[2], b[3]);
+                    ck_mma<T>(acc[m][2 * n], f[tap % 2].a[m], f[tap % 2].b[n][0], f[tap % 2].b[n][1]);
+                    ck_mma<T>(acc[m][2 * n + 1], f[tap % 2].a[m], f[tap % 2].b[n][2], f[tap % 2].b[n][3]);
                 }
-            }
         }
     }
     /* The products start from the bias. */
@@ -102,8 +113,8 @@ template <typename T, bool INFER> struct worker {
         }
     }
 
-    __device__ __forceinline__ void finish(const place &at, uint32_t x) {
-        const uint32_t panel = x + (uint32_t)(warp * PANEL_BYTES);
+    __device__ __forceinline__ void finish(const place &at) {
+        const uint32_t panel = own + (uint32_t)(PANELS_AT + warp * PANEL_BYTES);
 #pragma unroll
         for (int m = 0; m < EACH; m++) {
             const int     f = at.first + warp * EACH + m, row = at.p + line_of(f), q = at.q + pixel_of(f);
@@ -128,69 +139,107 @@ template <typename T, bool INFER> struct worker {
     }
 
     __device__ __forceinline__ uint32_t stage(int i) const {
-        return shared + (uint32_t)(X_AT + i % STAGES * X_BYTES);
+        return own + (uint32_t)(i % STAGES * X_BYTES);
     }
     __device__ __forceinline__ void copy(int tile, int i) const {
-        if (tile < p.shape.tiles) copy_x<THREADS, X_ROWS>(p.shape, p.x, place(p.shape, tile), stage(i));
+        if (tile < p.shape.tiles)
+            copy_x<THREADS, X_ROWS>(p.shape, p.x, place(p.shape, tile), stage(i), warp * 32 + lane);
         ck_copy_commit();
     }
-    __device__ __forceinline__ void run(int group) {
+
+    enum { ALONE = 1 /* barriers of one group */, TURN = 3 /* a group's turn with the products */ };
+    /* Also waits for the whole group. */
+    __device__ __forceinline__ void take_turn() const {
+        if (GROUPS == 1)
+            __syncthreads();
+        else
+            ck_group_wait(TURN + group, GROUPS * THREADS);
+    }
+    __device__ __forceinline__ void end_turn(bool last) const {
+        if (GROUPS > 1 && !(last && group == 1)) ck_group_arrive(TURN + (group ^ 1), GROUPS * THREADS);
+    }
+    __device__ __forceinline__ void sync() const {
+        if (GROUPS == 1)
+            __syncthreads();
+        else
+            ck_group_wait(ALONE + group, THREADS);
+    }
+
+    /* Tiles first + group, first + group + step, ...: as many as the first group has. */
+    __device__ __forceinline__ void run(int first, int step) {
         copy_filters();
-        copy(group, 0);
-        for (int tile = group, i = 0; tile < p.shape.tiles; tile += p.groups, i++) {
+        copy(first + group, 0);
+        ck_copy_wait<0>();
+        __syncthreads(); /* the filters are complete */
+        if (GROUPS > 1 && group == 1 && first < p.shape.tiles) ck_group_arrive(TURN, GROUPS * THREADS);
+        for (int i = 0; first < p.shape.tiles; first += step, i++) {
+            const int   tile = first + group;
+            const place at(p.shape, tile);
             ck_copy_wait<0>();
-            __syncthreads(); /* this tile's x is complete; the panels in the other stage have been read */
-            copy(tile + p.groups, i + 1);
-            multiply(stage(i), place(p.shape, tile).first);
-            __syncthreads(); /* x has been read */
-            finish(place(p.shape, tile), stage(i));
+            take_turn(); /* this tile's x is complete; the other stage has been read */
+            multiply(stage(i), at.first);
+            end_turn(first + step >= p.shape.tiles);
+            copy(tile + step, i + 1);
+            if (tile < p.shape.tiles) finish(at);
         }
     }
-    /* Stores the block's sums in row `group` of the workspace. */
-    __device__ __forceinline__ void write_sums(int group) {
-        const uint32_t to = shared + X_AT; /* f32 [WARPS][2][64] */
+    /* Stores the group's sums in row `row` of the workspace. */
+    __device__ __forceinline__ void write_sums(int row) {
+        const uint32_t to = own; /* f32 [WARPS][2][64] */
         sums.add_lanes();
-        __syncthreads();
+        sync();
         if (lane < 8) sums.put(to + (uint32_t)(warp * 512));
-        __syncthreads();
-        if (threadIdx.x < 2 * COLUMNS) {
-            const int i   = (int)threadIdx.x;
-            float     sum = 0.0f;
+        sync();
+        for (int i = warp * 32 + lane; i < 2 * COLUMNS; i += THREADS) {
+            float sum = 0.0f;
             for (int w = 0; w < WARPS; w++) sum += __uint_as_float(ck_get4(to + (uint32_t)(w * 512 + i * 4)));
-            p.partial[((int64_t)group * 2 + i / COLUMNS) * p.shape.K + column + i % COLUMNS] = sum;
+            p.partial[((int64_t)row * 2 + i / COLUMNS) * p.shape.K + column + i % COLUMNS] = sum;
         }
     }
 };
 
-template <typename T, bool INFER> __global__ void __launch_bounds__(THREADS, 2) stem_mma(const params p) {
+template <typename T, bool INFER, int GROUPS>
+__global__ void __launch_bounds__(GROUPS *THREADS, 2 / GROUPS) stem_mma(const params p) {
     extern __shared__ __align__(128) unsigned char memory[];
-    const int                                      parts = p.shape.K / COLUMNS, group = (int)blockIdx.x / parts;
+    const int parts = p.shape.K / COLUMNS, first = (int)blockIdx.x / parts * GROUPS;
     ck_begin_after_last();
-    worker<T, INFER> worker(p, ck_shared(memory), (int)blockIdx.x % parts * COLUMNS);
-    worker.run(group);
-    if (!INFER && p.partial) worker.write_sums(group);
+    worker<T, INFER, GROUPS> worker(p, ck_shared(memory), (int)blockIdx.x % parts * COLUMNS);
+    worker.run(first, p.groups);
+    if (!INFER && p.partial) worker.write_sums(first + worker.group);
 }
 
-template <typename T, bool INFER> cudaError_t start(const params &p, cudaStream_t stream) {
-    const auto        kernel = stem_mma<T, INFER>;
-    const cudaError_t error  = ck_allow_shared(kernel, BYTES);
+template <typename T, bool INFER, int GROUPS> cudaError_t start(const params &p, cudaStream_t stream) {
+    const auto        kernel = stem_mma<T, INFER, GROUPS>;
+    const cudaError_t error  = ck_allow_shared(kernel, bytes_of(GROUPS));
     if (error != cudaSuccess) return error;
-    return ck_launch(kernel, dim3((unsigned)(p.groups * (p.shape.K / COLUMNS))), dim3(THREADS), BYTES, stream, p);
+    return ck_launch(kernel, dim3((unsigned)(p.groups / GROUPS * (p.shape.K / COLUMNS))), dim3(GROUPS * THREADS),
+                     bytes_of(GROUPS), stream, p);
 }
-template <typename T> cudaError_t start_kind(const params &p, cudaStream_t stream) {
-    return p.bias || p.relu ? start<T, true>(p, stream) : start<T, false>(p, stream);
+template <typename T> cudaError_t start_kind(const params &p, bool two, cudaStream_t stream) {
+    const bool infer = p.bias || p.relu;
+    if (two) return infer ? start<T, true, 2>(p, stream) : start<T, false, 2>(p, stream);
+    return infer ? start<T, true, 1>(p, stream) : start<T, false, 1>(p, stream);
+}
+
+/* Two groups share a block and its filters where they fit. */
+bool has_two(const struct ck_mma_gpu *gpu) {
+    return bytes_of(2) <= gpu->block_bytes;
+}
+int groups_for(const shape &s, const struct ck_mma_gpu *gpu) {
+    const int groups = groups_of(s, gpu->multiprocessors);
+    return has_two(gpu) ? (groups + 1) / 2 * 2 : groups;
 }
 
 } // namespace
 
 bool ck_stem_mma_supports(const struct ck_stem_conv *a, const struct ck_mma_gpu *gpu) {
     return (a->type == CK_F16 || a->type == CK_BF16) && shape_fits(a->N, a->H, a->W, a->K) &&
-           !(a->sums && (a->bias || a->relu)) && (int)BYTES <= gpu->block_bytes;
+           !(a->sums && (a->bias || a->relu)) && bytes_of(1) <= gpu->block_bytes;
 }
 
 size_t ck_stem_mma_workspace(const struct ck_stem_conv *a, const struct ck_mma_gpu *gpu) {
     const shape s = shape_of(a->N, a->H, a->W, a->K, FRAGMENTS);
-    return a->sums ? sizeof(float) * 2 * (size_t)groups_of(s, gpu->multiprocessors) * (size_t)a->K : 0;
+    return a->sums ? sizeof(float) * 2 * (size_t)groups_for(s, gpu) * (size_t)a->K : 0;
 }
 
 cudaError_t ck_stem_mma(const struct ck_stem_conv *a, void *workspace, const struct ck_mma_gpu *gpu,
@@ -198,14 +247,15 @@ cudaError_t ck_stem_mma(const struct ck_stem_conv *a, void *workspace, const str
     if (!ck_stem_mma_supports(a, gpu)) return cudaErrorInvalidValue;
     params p                = {};
     p.shape                 = shape_of(a->N, a->H, a->W, a->K, FRAGMENTS);
-    p.groups                = groups_of(p.shape, gpu->multiprocessors);
+    p.groups                = groups_for(p.shape, gpu);
     p.x                     = a->x;
     p.w                     = a->w;
     p.bias                  = a->bias;
     p.relu                  = a->relu;
     p.y                     = a->y;
     p.partial               = a->sums ? static_cast<float *>(workspace) : nullptr;
-    const cudaError_t error = a->type == CK_F16 ? start_kind<__half>(p, stream) : start_kind<__nv_bfloat16>(p, stream);
+    const cudaError_t error = a->type == CK_F16 ? start_kind<__half>(p, has_two(gpu), stream)
+                                                : start_kind<__nv_bfloat16>(p, has_two(gpu), stream);
     if (error != cudaSuccess || !a->sums) return error;
     return add_column_sums(p.partial, a->sums, p.groups, a->K, a->K, stream);
 }

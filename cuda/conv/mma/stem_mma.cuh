@@ -68,10 +68,10 @@ struct place {
 
 /* Starts the copies of a tile's rows of x; elements outside x become 0. */
 template <int THREADS, int ROWS>
-__device__ __forceinline__ void copy_x(const shape &s, const void *x, const place &at, uint32_t to) {
+__device__ __forceinline__ void copy_x(const shape &s, const void *x, const place &at, uint32_t to, int thread) {
     const char   *from  = static_cast<const char *>(x) + (((int64_t)at.n * s.H + at.p) * s.W + at.q) * (DEPTH * 2);
     const int64_t pitch = (int64_t)s.W * (DEPTH * 2);
-    for (int i = (int)threadIdx.x; i < ROWS * 2 * SPAN; i += THREADS) {
+    for (int i = thread; i < ROWS * 2 * SPAN; i += THREADS) {
         const int  row = i / (2 * SPAN), piece = i - row * (2 * SPAN), pixel = piece / 2;
         const bool is = at.q + pixel < s.W && at.p + row < s.H;
         ck_copy16(to + (uint32_t)((row * 2 + piece % 2) * PLANE_BYTES + pixel * 16),

@@ -38,10 +38,10 @@ static bool supports(const struct cr_device *device, const struct ck_point_grad_
     if (cuda_has_wgmma(device)) return ck_point_grad_supports(kind);
     return cuda_uses_mma(device) && ck_point_grad_mma_supports(kind, &gpu);
 }
-static size_t workspace_of(const struct cr_device *device, const struct ck_point_grad_kind *kind) {
+static size_t workspace_of(const struct cr_device *device, const struct ck_point_grad_kind *kind, int config) {
     const struct ck_mma_gpu gpu = cuda_mma_gpu(device);
     return cuda_has_wgmma(device) ? ck_point_grad_workspace(kind, gpu.multiprocessors)
-                                  : ck_point_grad_mma_workspace(kind, &gpu);
+                                  : ck_point_grad_mma_workspace(kind, config, &gpu);
 }
 
 /* With y the kernel computes sums that nobody reads, of a BN that does not exist: x is its input, (mean, rstd) are
@@ -77,11 +77,17 @@ static bool bf16_accepts(const struct cr_device *device, const struct cr_program
     return IN(x)->dtype == CR_BF16 && accepts(device, p, op);
 }
 
+static int point_grad_algo_count(struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    const struct ck_point_grad_kind kind = kind_of(p, op);
+    const struct ck_mma_gpu         gpu  = cuda_mma_gpu(device);
+    return cuda_has_wgmma(device) ? 1 : ck_point_grad_mma_configs(&kind, &gpu);
+}
+
 static cr_status point_grad_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
                                     void **prepared, size_t *workspace_bytes) {
     const struct ck_point_grad_kind kind = kind_of(p, op);
     *prepared                            = NULL;
-    *workspace_bytes                     = 2 * unused_bytes(p, op) + workspace_of(device, &kind);
+    *workspace_bytes                     = 2 * unused_bytes(p, op) + workspace_of(device, &kind, op->algo);
     return CR_OK;
 }
 static void nothing_to_release(void *prepared) {
@@ -117,7 +123,7 @@ static cr_status point_grad_launch(struct cr_device *device, const struct cr_cal
     if (cuda_has_wgmma(device))
         CUDA_TRY(ck_point_grad(&args, work, gpu.multiprocessors, stream));
     else
-        CUDA_TRY(ck_point_grad_mma(&args, work, &gpu, stream));
+        CUDA_TRY(ck_point_grad_mma(&args, call->op->algo, work, &gpu, stream));
     return CR_OK;
 }
 
@@ -127,6 +133,7 @@ static cr_status point_grad_launch(struct cr_device *device, const struct cr_cal
                                             .math          = of_math,                                                  \
                                             .deterministic = true,                                                     \
                                             .accepts       = of_type,                                                  \
+                                            .algo_count    = point_grad_algo_count,                                    \
                                             .prepare       = point_grad_prepare,                                       \
                                             .launch        = point_grad_launch,                                        \
                                             .release       = nothing_to_release}

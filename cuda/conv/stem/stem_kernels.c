@@ -248,6 +248,65 @@ static cr_status grad_launch(struct cr_device *device, const struct cr_call *cal
     return grad_start(device, call, &a);
 }
 
+#undef IN
+#undef OUT
+
+/* ---- filter gradient with the gradient of pooling, ReLU and BN ---- */
+
+#define IN(slot) cuda_in(p, op, CR_IN_conv_pool_grad_##slot)
+#define OUT(slot) cuda_out(p, op, CR_OUT_conv_pool_grad_##slot)
+
+static struct ck_stem_pool_grad pool_grad_of(const struct cr_program *p, const struct cr_op *op) {
+    const struct cr_tensor *x = IN(x);
+    return (struct ck_stem_pool_grad){.type       = cuda_type(x),
+                                      .N          = x->dim[0],
+                                      .H          = x->dim[1],
+                                      .W          = x->dim[2],
+                                      .K          = IN(y)->dim[3],
+                                      .accumulate = op->attr.conv.accumulate};
+}
+
+static bool pool_grad_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
+                              enum cr_dtype type) {
+    if (!is_stem(op, type, IN(x), OUT(dw), IN(y)) || IN(dy)->dtype != type || IN(index)->dtype != CR_U8) return false;
+    if (!is_f32(IN(scale_bias)) || !is_f32(IN(coeffs)) || !is_f32(OUT(dw))) return false;
+    const struct ck_stem_pool_grad a   = pool_grad_of(p, op);
+    const struct ck_mma_gpu        gpu = cuda_mma_gpu(device);
+    return cuda_uses_mma(device) && ck_stem_pool_grad_mma_supports(&a, &gpu);
+}
+static bool pool_grad_accepts_f16(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    return pool_grad_accepts(device, p, op, CR_F16);
+}
+static bool pool_grad_accepts_bf16(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    return pool_grad_accepts(device, p, op, CR_BF16);
+}
+
+static cr_status pool_grad_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
+                                   void **prepared, size_t *workspace_bytes) {
+    const struct ck_stem_pool_grad a   = pool_grad_of(p, op);
+    const struct ck_mma_gpu        gpu = cuda_mma_gpu(device);
+    *prepared                          = NULL;
+    *workspace_bytes                   = ck_stem_pool_grad_mma_workspace(&a, &gpu);
+    return CR_OK;
+}
+
+static cr_status pool_grad_launch(struct cr_device *device, const struct cr_call *call) {
+    const struct ck_mma_gpu  gpu = cuda_mma_gpu(device);
+    struct ck_stem_pool_grad a   = pool_grad_of(call->program, call->op);
+    a.x                          = call->in[CR_IN_conv_pool_grad_x];
+    a.g                          = call->in[CR_IN_conv_pool_grad_dy];
+    a.y                          = call->in[CR_IN_conv_pool_grad_y];
+    a.index                      = call->in[CR_IN_conv_pool_grad_index];
+    a.coeffs                     = call->in[CR_IN_conv_pool_grad_coeffs];
+    a.scale_bias                 = call->in[CR_IN_conv_pool_grad_scale_bias];
+    a.dw                         = call->out[CR_OUT_conv_pool_grad_dw];
+    CUDA_TRY(ck_stem_pool_grad_mma(&a, call->workspace, &gpu, cr_cuda_stream(device, call)));
+    return CR_OK;
+}
+
+#undef IN
+#undef OUT
+
 static void nothing_to_release(void *prepared) {
     (void)prepared;
 }
@@ -270,12 +329,22 @@ STEM_KERNEL(kernel_wgrad_f16, "cuda.stem_wgrad.f16", conv_wgrad, wgrad, grad_alg
 STEM_KERNEL(kernel_wgrad_bf16, "cuda.stem_wgrad.bf16", conv_wgrad, wgrad, grad_algo_count, bf16, CR_MATH_BF16);
 STEM_KERNEL(kernel_grad_f16, "cuda.stem_grad.f16", conv_grad, grad, grad_algo_count, f16, CR_MATH_F16);
 STEM_KERNEL(kernel_grad_bf16, "cuda.stem_grad.bf16", conv_grad, grad, grad_algo_count, bf16, CR_MATH_BF16);
+STEM_KERNEL(kernel_pool_grad_f16, "cuda.stem_pool_grad.f16", conv_pool_grad, pool_grad, NULL, f16, CR_MATH_F16);
+STEM_KERNEL(kernel_pool_grad_bf16, "cuda.stem_pool_grad.bf16", conv_pool_grad, pool_grad, NULL, bf16, CR_MATH_BF16);
 
 static const struct cr_kernel kernel_pool_f16  = {CR_KERNEL("cuda.stem_pool.f16", conv_pool, CR_MATH_F16),
                                                   .accepts = pool_accepts_f16, .launch = pool_launch};
 static const struct cr_kernel kernel_pool_bf16 = {CR_KERNEL("cuda.stem_pool.bf16", conv_pool, CR_MATH_BF16),
                                                   .accepts = pool_accepts_bf16, .launch = pool_launch};
 
-const struct cr_kernel *const cr_cuda_stem_kernels[] = {&kernel_conv_f16,  &kernel_conv_bf16, &kernel_pool_f16,
-                                                        &kernel_pool_bf16, &kernel_wgrad_f16, &kernel_wgrad_bf16,
-                                                        &kernel_grad_f16,  &kernel_grad_bf16, NULL};
+const struct cr_kernel *const cr_cuda_stem_kernels[] = {&kernel_conv_f16,
+                                                        &kernel_conv_bf16,
+                                                        &kernel_pool_f16,
+                                                        &kernel_pool_bf16,
+                                                        &kernel_wgrad_f16,
+                                                        &kernel_wgrad_bf16,
+                                                        &kernel_grad_f16,
+                                                        &kernel_grad_bf16,
+                                                        &kernel_pool_grad_f16,
+                                                        &kernel_pool_grad_bf16,
+                                                        NULL};

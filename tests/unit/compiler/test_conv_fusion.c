@@ -37,7 +37,8 @@ static bool is_fused_conv(const struct cr_op *op) {
     case CR_OP_conv: return !cr_op_uses_only(op, 3, 1);
     case CR_OP_conv_dgrad: return !cr_op_uses_only(op, 3, 1);
     case CR_OP_conv_wgrad: return op->in[CR_IN_conv_wgrad_scale_bias] >= 0;
-    case CR_OP_conv_grad: return true;
+    case CR_OP_conv_grad:
+    case CR_OP_conv_pool_grad: return true;
     default: return false;
     }
 }
@@ -224,7 +225,7 @@ static bool accepts_features(void *self, const struct cr_program *p, const struc
 static cr_status flat_cost(void *self, const struct cr_program *p, const struct cr_op *op, double *seconds) {
     (void)self, (void)p;
     bool conv = op->kind == CR_OP_conv || op->kind == CR_OP_conv_dgrad || op->kind == CR_OP_conv_wgrad ||
-                op->kind == CR_OP_conv_grad;
+                op->kind == CR_OP_conv_grad || op->kind == CR_OP_conv_pool_grad;
     *seconds = conv ? 10 : 1;
     return CR_OK;
 }
@@ -296,8 +297,9 @@ static void resnet50_fuses_what_pays(void) {
     if (!open_fused(&p, "resnet50", CR_F32, &cost_model)) return;
     CHECK_INT(count_kind(&p, CR_OP_conv_grad), 52);
     CHECK_INT(count_kind(&p, CR_OP_bn_grad_apply), 0);
-    CHECK_INT(count_kind(&p, CR_OP_pool_bn_grad_apply), 1);
-    CHECK_INT(count_kind(&p, CR_OP_conv_wgrad), 1); /* that of the stem */
+    CHECK_INT(count_kind(&p, CR_OP_pool_bn_grad_apply), 0);
+    CHECK_INT(count_kind(&p, CR_OP_conv_wgrad), 0);
+    CHECK_INT(count_kind(&p, CR_OP_conv_pool_grad), 1); /* the stem */
     CHECK_INT(count_kind(&p, CR_OP_conv_dgrad), 0);
     CHECK_INT(COUNT_IN(&p, conv_grad, bn_x), 32 + 11);
     CHECK_INT(count_kind(&p, CR_OP_relu_grad), 5);

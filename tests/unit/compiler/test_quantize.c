@@ -53,8 +53,7 @@ static void fill_store(const struct net *n) {
         const float            mean = q->role == CR_ROLE_VAR || q->role == CR_ROLE_GAMMA ? 1.2f : 0.1f,
                     wide            = conv ? 2.0f / sqrtf((float)q->fan_in) : 0.3f;
         for (int64_t e = 0; e < q->elems; e++)
-            at[e] = q->role == CR_ROLE_SCALE ? (q->elems > 1 ? 0x1p-8f : 0x1p-6f)
-                                             : mean * !conv + wide * number(i, e);
+            at[e] = q->role == CR_ROLE_SCALE ? (q->elems > 1 ? 0x1p-8f : 0x1p-6f) : mean * !conv + wide * number(i, e);
     }
 }
 

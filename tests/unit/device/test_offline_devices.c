@@ -142,7 +142,9 @@ static const struct takes {
     {"a100", true, CR_BF16, SUMS, {8, 56, 64, 256, 1, 1, 0}, true},
     {"rtx3090", true, CR_BF16, SUMS, {8, 56, 64, 256, 1, 1, 0}, true},
     {"a100", true, CR_F32, SUMS, {8, 56, 64, 256, 1, 1, 0}, false},
-    {"a100", true, CR_F16, SUMS, {8, 56, 64, 64, 3, 1, 1}, false},
+    {"a100", true, CR_F16, SUMS, {8, 56, 64, 64, 3, 1, 1}, true}, /* our own, which needs 163 KiB of shared memory */
+    {"a100", true, CR_F16, SUMS, {8, 56, 128, 128, 3, 1, 1}, false},
+    {"rtx3090", true, CR_F16, SUMS, {8, 56, 64, 64, 3, 1, 1}, false},
     {"a100", false, CR_F16, SUMS, {8, 56, 64, 256, 1, 1, 0}, true},
     {"h200", true, CR_F16, SUMS, {8, 32, 16, 16, 3, 1, 1}, true}, /* that of a CIFAR network */
     {"a100", true, CR_F16, SUMS, {8, 32, 16, 16, 3, 1, 1}, true},
@@ -298,16 +300,16 @@ static void any_number_of_channels_has_a_program(void) {
     CHECK_INT(sums[1], 0);
 }
 
-/* Both have the fusions of a training step. Hopper GPUs also pool the stem of an evaluation in its kernel.
- */
-static void fused_programs_are_shorter_on_newer_gpus(void) {
+/* Both have the fusions of a training step. Hopper GPUs also pool the stem of an evaluation in its kernel, older ones
+ * compute the gradient of that pooling in the stem's filter gradient. */
+static void pooling_is_fused_in_the_stem(void) {
     struct cr_device *h200 = open_listed("h200", true), *a100 = open_listed("a100", true);
     struct cr_program new, old;
     REQUIRE(h200 && a100);
     for (enum cr_program_kind kind = CR_PROGRAM_STEP;; kind = CR_PROGRAM_EVAL) {
         REQUIRE_OK(compile_kind(h200, "resnet50", 224, CR_BF16, kind, &new));
         REQUIRE_OK(compile_kind(a100, "resnet50", 224, CR_BF16, kind, &old));
-        CHECK(kind == CR_PROGRAM_EVAL ? new.ops < old.ops : new.ops <= old.ops);
+        CHECK(kind == CR_PROGRAM_EVAL ? new.ops < old.ops : new.ops > old.ops);
         printf("    ops on %s: H200 %d, A100 %d\n", kind == CR_PROGRAM_EVAL ? "evaluation" : "step", new.ops, old.ops);
         cr_program_free(&new);
         cr_program_free(&old);
@@ -361,4 +363,4 @@ TESTS(CASE(gpus_are_found_by_name), CASE(offline_gpu_has_its_figures), CASE(capa
       CASE(capability_of_the_environment_is_read), CASE(rates_agree_with_data_sheets),
       CASE(kernel_list_matches_known_properties), CASE(kernels_answer_without_a_gpu),
       CASE(list_and_kernels_give_the_same_programs), CASE(any_number_of_channels_has_a_program),
-      CASE(every_gpu_has_a_program), CASE(fused_programs_are_shorter_on_newer_gpus), CASE(stem_is_pooled_on_hopper))
+      CASE(every_gpu_has_a_program), CASE(pooling_is_fused_in_the_stem), CASE(stem_is_pooled_on_hopper))
