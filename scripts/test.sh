@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# test.sh: installs missing packages, builds, and runs the whole test suite: an optimised build with warnings as errors and with the GPU
-# device; a build for the CPU under the address and undefined-behaviour sanitizers; the tests of threads under the thread sanitizer.
+# test.sh: installs missing packages, builds, and runs the whole test suite: a build for the CPU under the address and undefined-behaviour
+# sanitizers; an optimised build with the GPU device; the tests of threads under the thread sanitizer. Warnings are errors.
 # Where there is no CUDA toolkit, NVIDIA's wheels are downloaded into build/ (1 GB); if that fails too, the build has no GPU device and
 # one skipped test is counted. Tests that need a GPU are skipped where there is none.
 # The last line is the sum of all runs, "N passed, N failed, N skipped"; the exit code is 0 when nothing failed.
@@ -69,6 +69,7 @@ suite() {
         return 0
     fi
     echo "built in $((SECONDS - start)) s"
+    wait_for_downloads
     ctest --test-dir "$dir" --output-on-failure -j "$jobs" --no-tests=error "$@"
     code=$?
     log=$dir/Testing/Temporary/LastTest.log
@@ -80,25 +81,46 @@ suite() {
     echo "$name: $1 passed, $2 failed, $3 skipped in $((SECONDS - start)) s"
 }
 
-need_packages || exit 1
-# shellcheck disable=SC2086
-need_packages $test_packages # the test that needs it counts what it skips
-find_data
-
-if [ "${CRESNET_TEST_ONLY:-plain}" = plain ]; then
+# Downloads, which take minutes on a fresh machine: what tests compare with, and what the optimised build needs. Runs while the first build
+# compiles. Leaves the options of CMake for the optimised build in build/plain-options, or no file where CUDA is missing.
+download() {
+    rm -f build/plain-options
     need_peers # the tests count what they skip
-    if ! need_cuda; then skipped=$((skipped + 1))
-    elif [ -n "${CRESNET_TEST_ARCHS:-}" ]; then
-        cuda_options="$cuda_options -DCMAKE_CUDA_ARCHITECTURES=$CRESNET_TEST_ARCHS"
-    fi
+    need_cuda || return 0
+    [ -z "${CRESNET_TEST_ARCHS:-}" ] || cuda_options="$cuda_options -DCMAKE_CUDA_ARCHITECTURES=$CRESNET_TEST_ARCHS"
     # Without a GPU the CUDA code is only compiled: most of nvcc's optimisations would take minutes and be of no use.
-    if [ "${cuda_options#*=ON}" != "$cuda_options" ] && [ ! -e /dev/nvidia0 ]; then
-        cuda_options="$cuda_options -DCRESNET_CUDA_UNOPTIMISED=ON"
-    fi
+    [ -e /dev/nvidia0 ] || cuda_options="$cuda_options -DCRESNET_CUDA_UNOPTIMISED=ON"
+    echo "$cuda_options" >build/plain-options
+}
+
+downloading="" # process
+wait_for_downloads() {
+    [ -n "$downloading" ] || return 0
+    wait "$downloading"
+    downloading=""
+    cat build/download.log
+}
+
+plain_suite() {
+    local options=-DCRESNET_WITH_CUDA=OFF
+    wait_for_downloads
+    if [ -f build/plain-options ]; then options=$(cat build/plain-options); else skipped=$((skipped + 1)); fi
+    suite plain "$options"
+}
+
+need_packages || exit 1
+# The tests that need them count what they skip; two installations at once would block each other.
+# shellcheck disable=SC2086
+need_packages $test_packages g++ python3-venv
+find_data
+mkdir -p build
+if [ "${CRESNET_TEST_ONLY:-plain}" = plain ]; then
+    download >build/download.log 2>&1 &
+    downloading=$!
 fi
-suite plain "${cuda_options:-}"
 export ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1 UBSAN_OPTIONS=print_stacktrace=1
 suite address -DCRESNET_SANITIZE=address
+[ "${CRESNET_TEST_ONLY:-plain}" != plain ] || plain_suite
 export TSAN_OPTIONS=halt_on_error=1
 build_target=thread_tests suite thread -DCRESNET_SANITIZE=thread -L threads
 
