@@ -1,6 +1,6 @@
 /* cuda/conv/conv3x3/conv3x3_kernels.c: kernel table of 3x3 convolutions with 64 channels on both sides, in f16 and
- * bf16. With BN sums, on compute capability 9.0 (cuda/conv/conv3x3/conv3x3_sm90a.cu) and on all others from 8.0 on. There
- * also the gradient of the input with the gradient of the BN and ReLU in front (cuda/conv/mma/conv3x3_mma.cu). */
+ * bf16, with BN sums: on compute capability 9.0 (cuda/conv/conv3x3/conv3x3_sm90a.cu) and on all others from 8.0 on.
+ * There also the gradient of the input with the gradient of the BN and ReLU in front (cuda/conv/mma/conv3x3_mma.cu). */
 #include "cuda/conv/conv3x3/conv3x3.h"
 #include "cuda/conv/mma/conv3x3_mma.h"
 #include "cuda/conv/mma/mma_device.h"
