@@ -86,45 +86,46 @@ template <typename Map> __device__ __forceinline__ void point_element(const Map 
     map.out[i] = ck_round<T>(out[0]);
 }
 
-/* Loads up to UNROLL vectors from v on; does not read past the end. */
+/* Loads up to UNROLL vectors: v, v - stride, ...; none before `first`. */
 template <typename Map>
 __device__ __forceinline__ void point_load(const Map &map, point_words<Map> (&raw)[Map::UNROLL], int64_t v,
-                                           int64_t stride, int64_t vectors) {
+                                           int64_t stride, int64_t first) {
 #pragma unroll
     for (int u = 0; u < Map::UNROLL; u++)
-        if (v + u * stride < vectors) {
+        if (v - u * stride >= first) {
 #pragma unroll
-            for (int s = 0; s < Map::INPUTS; s++) raw[u].in[s] = ck_load(map.in[s], v + u * stride);
+            for (int s = 0; s < Map::INPUTS; s++) raw[u].in[s] = ck_load(map.in[s], v - u * stride);
             if constexpr (Map::READS_BITS)
-                raw[u].bits = ck_load_bits<ck_vector_elems<typename Map::Type>()>(map.in_bits, v + u * stride);
+                raw[u].bits = ck_load_bits<ck_vector_elems<typename Map::Type>()>(map.in_bits, v - u * stride);
             else
                 raw[u].bits = 0;
         }
 }
 
 /* `stride`: in vectors, a multiple of the channels' period and at least the number of threads. The first loads are in
- * progress while the coefficients are loaded. */
+ * progress while the coefficients are loaded. From the end to the begin: the kernel before has written its last part
+ * last, and the next one begins at the begin, so both parts are still in the L2 cache. */
 template <typename Map>
 __global__ void __launch_bounds__(POINT_THREADS, Map::RESIDENT)
     point_kernel(Map map, int64_t elems, int64_t C, int64_t stride) {
     constexpr int N = ck_vector_elems<typename Map::Type>(), U = Map::UNROLL;
-    const int64_t vectors = elems / N;
-    int64_t       v       = (int64_t)blockIdx.x * POINT_THREADS + threadIdx.x;
+    const int64_t vectors = elems / N, first = (int64_t)blockIdx.x * POINT_THREADS + threadIdx.x;
     ck_begin_after_last();
     if constexpr (!Map::READS_BITS && !Map::WRITES_BITS) /* with bit masks there are whole vectors only */
-        if (v < elems % N) point_element(map, vectors * N + v, C);
-    if (v >= vectors) return;
+        if (first < elems % N) point_element(map, vectors * N + first, C);
+    if (first >= vectors) return;
+    int64_t          v = first + (vectors - 1 - first) / stride * stride;
     point_words<Map> raw[U];
-    point_load(map, raw, v, stride, vectors);
+    point_load(map, raw, v, stride, first);
     typename Map::template Params<N> params;
-    map.template load_params<N>(&params, v * N % C, C);
+    map.template load_params<N>(&params, first * N % C, C);
     while (true) {
 #pragma unroll
         for (int u = 0; u < U; u++)
-            if (v + u * stride < vectors) point_vector<Map, N>(map, params, raw[u], v + u * stride);
-        v += U * stride;
-        if (v >= vectors) return;
-        point_load(map, raw, v, stride, vectors);
+            if (v - u * stride >= first) point_vector<Map, N>(map, params, raw[u], v - u * stride);
+        v -= U * stride;
+        if (v < first) return;
+        point_load(map, raw, v, stride, first);
     }
 }
 

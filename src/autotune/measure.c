@@ -96,31 +96,48 @@ static bool needs_zeros(const struct cr_tensor *t) {
     return t->dtype == CR_U8 || t->dtype == CR_I32 || t->dtype == CR_F64;
 }
 
+/* The input that an output updates in place, of which a kernel writes only a part; CR_NONE: none. In a program the
+ * memory planner gives both the same memory; otherwise the kernel would copy the rest first. */
+static int updated_input(const struct cr_op *op, int out) {
+    const bool is = op->kind == CR_OP_gram_dgrad && out == CR_OUT_gram_dgrad_dx && op->attr.conv.stride > 1 &&
+                    op->in[CR_IN_gram_dgrad_add] >= 0;
+    return is ? CR_IN_gram_dgrad_add : CR_NONE;
+}
+
+/* Bytes of scratch memory that an op needs. inputs: the first bytes of the noise, which the op reads; unwritten: the
+ * first ones that it does not write. */
+struct scratch_bytes {
+    size_t noise, zeros, inputs, unwritten;
+};
+
 /* Assigns scratch memory to the operands of the op: inputs first, then outputs, then workspace. Sets pointers only as
  * far as memory is reserved, and returns the sizes that the op needs. */
-static void place(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
-                  const struct cr_measure_memory *s, struct cr_call *call, size_t workspace, size_t *noise_bytes,
-                  size_t *zero_bytes, size_t *input_bytes) {
-    const struct cr_op_info *info  = cr_op_info(op->kind);
-    size_t                   noise = 0, zeros = 0;
+static struct scratch_bytes place(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
+                                  const struct cr_measure_memory *s, struct cr_call *call, size_t workspace) {
+    const struct cr_op_info *info = cr_op_info(op->kind);
+    struct scratch_bytes     size = {0};
+    size_t                   at[CR_OP_IN_MAX];
     *call = (struct cr_call){.program = p, .op = op};
     for (int k = 0; k < info->ins; k++) {
         if (op->in[k] < 0) continue;
         const struct cr_tensor *t = &p->tensor[op->in[k]];
         const bool              z = needs_zeros(t);
-        if (z ? s->zeros != NULL : s->noise != NULL)
-            call->in[k] = (char *)(z ? s->zeros : s->noise) + (z ? zeros : noise);
-        *(z ? &zeros : &noise) += aligned(device, t->bytes);
+        at[k]                     = z ? size.zeros : size.noise;
+        if (z ? s->zeros != NULL : s->noise != NULL) call->in[k] = (char *)(z ? s->zeros : s->noise) + at[k];
+        *(z ? &size.zeros : &size.noise) += aligned(device, t->bytes);
     }
-    *input_bytes = noise;
+    size.inputs = size.unwritten = size.noise;
     for (int k = 0; k < info->outs; k++) {
         if (op->out[k] < 0) continue;
-        if (s->noise) call->out[k] = (char *)s->noise + noise;
-        noise += aligned(device, p->tensor[op->out[k]].bytes);
+        const int    updated = updated_input(op, k);
+        const size_t to      = updated == CR_NONE ? size.noise : at[updated];
+        if (s->noise) call->out[k] = (char *)s->noise + to;
+        size.unwritten = CR_MIN(size.unwritten, to);
+        if (updated == CR_NONE) size.noise += aligned(device, p->tensor[op->out[k]].bytes);
     }
-    if (workspace && s->noise) call->workspace = (char *)s->noise + noise;
-    *noise_bytes = noise + aligned(device, workspace);
-    *zero_bytes  = zeros;
+    if (workspace && s->noise) call->workspace = (char *)s->noise + size.noise;
+    size.noise += aligned(device, workspace);
+    return size;
 }
 
 struct stopwatch {
@@ -228,14 +245,15 @@ cr_status cr_cost_measure(struct cr_device *device, struct cr_measure_memory *sc
     struct stopwatch       w     = {.device = device, .kernel = kernel};
     struct cr_call         call;
     double                 lower_s;
-    size_t                 workspace = 0, noise, zeros, inputs;
+    struct scratch_bytes   size;
+    size_t                 workspace = 0;
     void                  *prepared  = NULL;
     cr_status              status    = CR_OK;
     if (kernel->prepare) CR_TRY(kernel->prepare(device, p, op, &prepared, &workspace));
-    place(device, p, op, scratch, &call, workspace, &noise, &zeros, &inputs);
-    CR_TRY_OUT(scratch_reserve(device, scratch, noise, zeros, inputs));
-    place(device, p, op, scratch, &call, workspace, &noise, &zeros, &inputs);
-    scratch->clean_bytes = CR_MIN(scratch->clean_bytes, inputs); /* the op writes behind its inputs */
+    size = place(device, p, op, scratch, &call, workspace);
+    CR_TRY_OUT(scratch_reserve(device, scratch, size.noise, size.zeros, size.inputs));
+    size                 = place(device, p, op, scratch, &call, workspace);
+    scratch->clean_bytes = CR_MIN(scratch->clean_bytes, size.unwritten);
     call.prepared        = prepared;
     w.call               = &call;
     w.separator          = scratch->zeros ? scratch->zeros : scratch->noise;

@@ -138,11 +138,11 @@ static bool is_stem(const struct conv_shape *f) {
     return f->cc >= 80 && f->half && f->R == 4 && f->stride == 1 && f->pad == 0 && f->C == 16;
 }
 
-/* 3x3 convolutions of 64 channels with sums: mma.sync, where a block has the shared memory for the filter and two
- * tiles. Those of 9.0 have no sums. */
+/* 3x3 convolutions of 64 channels with sums: wgmma, or mma.sync where a block has the shared memory for the filter and
+ * two tiles. */
 static bool is_3x3_of_64(const struct conv_shape *f) {
-    return f->cc >= 80 && !has_wgmma(f) && f->half && f->R == 3 && f->stride == 1 && f->pad == 1 && f->C == 64 &&
-           f->K == 64 && f->x->dim[2] <= 66 && cr_capability_of(f->cc).block_bytes >= 163 << 10;
+    if (!f->half || f->R != 3 || f->stride != 1 || f->pad != 1 || f->C != 64 || f->K != 64) return false;
+    return has_wgmma(f) || (f->cc >= 80 && f->x->dim[2] <= 66 && cr_capability_of(f->cc).block_bytes >= 163 << 10);
 }
 
 /* Kernels of this project for the ResNets for CIFAR. */
@@ -159,18 +159,24 @@ static bool is_cifar_grad(const struct conv_shape *f) {
     return is_cifar(f) && (!large || cr_capability_of(f->cc).block_bytes >= 103 << 10);
 }
 
-/* Kernels of this project for BN statistics from Gram matrices: 1x1 convolutions from 64 to 256 channels. */
+/* Kernels of this project for BN statistics from Gram matrices: 1x1 convolutions from 64 to 256 channels, and on 9.0
+ * from up to 512 channels with any stride. */
+static bool is_gram_width(int cc, int64_t C, int64_t K, int stride) {
+    if (cc == 90) return (C == 64 || (C % 128 == 0 && C <= 512)) && K % 256 == 0;
+    return cc >= 80 && C == 64 && K == 256 && stride == 1;
+}
 static bool is_gram(const struct conv_shape *f) {
-    return f->cc >= 80 && f->half && f->R == 1 && f->pad == 0 && f->stride == 1 && f->C == 64 && f->K == 256;
+    return f->half && f->R == 1 && f->pad == 0 && is_gram_width(f->cc, f->C, f->K, (int)f->stride);
 }
 
 static bool gram_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    const int               cc = offline_of(device)->gpu->cc;
-    const struct cr_tensor *x  = &p->tensor[op->in[op->kind == CR_OP_gram ? CR_IN_gram_x : CR_IN_gram_dgrad_x]];
-    if (cc < 80 || (x->dtype != CR_F16 && x->dtype != CR_BF16) || x->dim[3] != 64 || op->attr.conv.stride != 1)
-        return false;
-    return op->kind == CR_OP_gram || (p->tensor[op->in[CR_IN_gram_dgrad_g]].dim[3] == 256 &&
-                                      cr_capability_of(cc).block_bytes >= 169 << 10); /* ck_gram_dgrad_shared */
+    const bool              dgrad = op->kind == CR_OP_gram_dgrad;
+    const int               cc    = offline_of(device)->gpu->cc;
+    const struct cr_tensor *x     = &p->tensor[op->in[dgrad ? CR_IN_gram_dgrad_x : CR_IN_gram_x]];
+    const int64_t           K     = dgrad ? p->tensor[op->in[CR_IN_gram_dgrad_g]].dim[3] : 256;
+    if (x->dtype != CR_F16 && x->dtype != CR_BF16) return false;
+    return is_gram_width(cc, x->dim[3], K, op->attr.conv.stride) &&
+           (!dgrad || cc == 90 || cr_capability_of(cc).block_bytes >= 169 << 10); /* ck_gram_dgrad_shared */
 }
 
 /* gram_bn_finalize and gram_bn_grad of one rank; with several ranks there is no kernel. */

@@ -115,16 +115,14 @@ cr_status cr_session_compile_with(struct cr_session *s, struct cr_cost_model *mo
     return status;
 }
 
-/* train.gram_bn changes nothing on a device without kernels for the new ops, or where they are not faster. */
+/* train.gram_bn = all changes nothing on a device without kernels for the new ops. */
 static void warn_unused_gram(const struct cr_session *s, enum cr_program_kind kind, const struct cr_program *p) {
-    const enum cr_gram_mode mode  = s->config->train.gram_bn;
-    const bool              first = kind == CR_PROGRAM_STEP || kind == CR_PROGRAM_MICRO_FIRST;
-    if (mode == CR_GRAM_NO || !s->config->train.fuse || !first) return;
+    const bool first = kind == CR_PROGRAM_STEP || kind == CR_PROGRAM_MICRO_FIRST;
+    if (s->config->train.gram_bn != CR_GRAM_ALL || !s->config->train.fuse || !first) return;
     for (int i = 0; i < p->ops; i++)
         if (p->op[i].kind == CR_OP_gram) return;
-    cr_log(CR_LOG_WARN, "train.gram_bn = %s has no effect: %s", mode == CR_GRAM_ALL ? "all" : "auto",
-           mode == CR_GRAM_ALL ? "the network has no 1x1 convolution that allows it, or the device lacks the kernels"
-                               : "no 1x1 convolution of this network is measured to be faster with it");
+    cr_log(CR_LOG_WARN, "train.gram_bn = all has no effect: the network has no 1x1 convolution that allows it, or the "
+                        "device lacks the kernels");
 }
 
 cr_status cr_session_compile(struct cr_session *s, enum cr_program_kind kind, int64_t batch, const char *until,

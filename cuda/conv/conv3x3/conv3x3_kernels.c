@@ -1,6 +1,6 @@
 /* cuda/conv/conv3x3/conv3x3_kernels.c: kernel table of 3x3 convolutions with 64 channels on both sides, in f16 and
- * bf16. On compute capability 9.0 for inference (cuda/conv/conv3x3/conv3x3_sm90a.cu). On all others from 8.0 on with BN
- * sums, and the gradient of the input with the gradient of the BN and ReLU in front (cuda/conv/mma/conv3x3_mma.cu). */
+ * bf16, with BN sums: on compute capability 9.0 (cuda/conv/conv3x3/conv3x3_sm90a.cu) and on all others from 8.0 on.
+ * There also the gradient of the input with the gradient of the BN and ReLU in front (cuda/conv/mma/conv3x3_mma.cu). */
 #include "cuda/conv/conv3x3/conv3x3.h"
 #include "cuda/conv/mma/conv3x3_mma.h"
 #include "cuda/conv/mma/mma_device.h"
@@ -66,7 +66,7 @@ static bool conv_accepts(const struct cr_device *device, const struct cr_program
     const struct ck_conv3x3     wgmma = wgmma_of(p, op);
     const struct ck_conv3x3_mma mma   = mma_of(p, op);
     const struct ck_mma_gpu     gpu   = cuda_mma_gpu(device);
-    if (cuda_has_wgmma(device)) return !OUT(sums) && ck_conv3x3_supports(&wgmma);
+    if (cuda_has_wgmma(device)) return !(OUT(sums) && (IN(bias) || op->attr.conv.relu)) && ck_conv3x3_supports(&wgmma);
     return cuda_uses_mma(device) && ck_conv3x3_mma_supports(&mma, &gpu);
 }
 static bool conv_accepts_f16(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
@@ -81,7 +81,10 @@ static cr_status conv_prepare(struct cr_device *device, const struct cr_program 
     const struct ck_conv3x3_mma mma = mma_of(p, op);
     const struct ck_mma_gpu     gpu = cuda_mma_gpu(device);
     *prepared                       = NULL;
-    *workspace_bytes                = cuda_has_wgmma(device) ? 0 : ck_conv3x3_mma_workspace(&mma, &gpu);
+    if (!cuda_has_wgmma(device))
+        *workspace_bytes = ck_conv3x3_mma_workspace(&mma, &gpu);
+    else
+        *workspace_bytes = OUT(sums) ? ck_conv3x3_workspace(cuda_of(device)->multiprocessors) : 0;
     return CR_OK;
 }
 
@@ -103,8 +106,9 @@ static cr_status conv_launch(struct cr_device *device, const struct cr_call *cal
     a.w                 = call->in[CR_IN_conv_w];
     a.bias              = call->in[CR_IN_conv_bias];
     a.y                 = call->out[CR_OUT_conv_y];
+    a.sums              = call->out[CR_OUT_conv_sums];
     a.early             = call->op->attr.conv.early_filter;
-    CUDA_TRY(ck_conv3x3(&a, cuda_of(device)->multiprocessors, cr_cuda_stream(device, call)));
+    CUDA_TRY(ck_conv3x3(&a, call->workspace, cuda_of(device)->multiprocessors, cr_cuda_stream(device, call)));
     return CR_OK;
 }
 

@@ -10,7 +10,10 @@
  * A tile of x is loaded once for all nine filter positions. Positions are pixels of images with one zero row on top and
  * one zero column on the left, which are the zeros below and on the right of their neighbours. A filter position is
  * then a constant distance in this order, so each of its products reads the same rows of shared memory from another
- * address. */
+ * address.
+ *
+ * The sums over the pixels are made while the workers store y, when the registers of the products are free. */
+#include "cuda/common/column_sums.cuh"
 #include "cuda/common/hopper_int8.cuh"
 #include "cuda/common/tma.cuh"
 #include "cuda/conv/conv3x3/conv3x3.h"
@@ -28,6 +31,8 @@ enum {
     STEPS        = CHANNELS / 16, /* products for each filter position */
     Y_BYTES      = COLUMNS * ROW,
     SLOTS_MAX    = 4,
+    WARP_SUMS    = 8 * 16, /* of a warp: eight sums and eight sums of squares of each chunk of channels */
+    SUMS_BYTES   = WORKERS * 4 * WARP_SUMS * (int)sizeof(float),
     SHARED_LIMIT = 227 * 1024
 };
 
@@ -40,7 +45,7 @@ enum { BAR_FULL = 0, BAR_EMPTY = SLOTS_MAX, BAR_COUNT = 2 * SLOTS_MAX };
 /* Offsets are into shared memory; the slots of x are first. */
 struct plan {
     int rows; /* positions in a slot of x */
-    int slots, slot_bytes, tiles, y_at, bar_at, bytes;
+    int slots, slot_bytes, tiles, y_at, sums_at, bar_at, bytes;
 };
 
 struct params {
@@ -49,6 +54,7 @@ struct params {
     const void  *w;
     const float *bias;
     void        *y;
+    float       *partial; /* [blocks][WORKERS][2][64], or NULL without sums */
     int          positions, H, W;
     bool         relu, early;
 };
@@ -95,16 +101,17 @@ struct place {
 template <typename T> struct worker {
     const params &p;
     const int     me, thread, warp, lane;
-    uint32_t      x_at, y_at, bars;
+    uint32_t      x_at, y_at, sums_at, bars; /* sums_at: of the warp */
     uint32_t      filter[TAPS][STEPS][4];
     float         bias[2], acc[COLUMNS / 2];
     ck_ring_place at;
 
     __device__ worker(const params &params_, uint32_t shared, int me_)
         : p(params_), me(me_), thread((int)threadIdx.x % GROUP), warp(thread / 32), lane(thread % 32) {
-        x_at = shared + (uint32_t)(me * COLUMNS * ROW);
-        y_at = shared + (uint32_t)(p.plan.y_at + me * Y_BYTES);
-        bars = shared + (uint32_t)p.plan.bar_at;
+        x_at    = shared + (uint32_t)(me * COLUMNS * ROW);
+        y_at    = shared + (uint32_t)(p.plan.y_at + me * Y_BYTES);
+        sums_at = shared + (uint32_t)(p.plan.sums_at + (me * 4 + warp) * WARP_SUMS * (int)sizeof(float));
+        bars    = shared + (uint32_t)p.plan.bar_at;
     }
 
     /* The fragments of the left operand: a thread has two output channels. */
@@ -161,21 +168,70 @@ template <typename T> struct worker {
         }
     }
 
-    /* Stores the tile of y; 8 threads store a pixel. */
-    __device__ __forceinline__ void store(int position) const {
-        const int chunk = thread % 8;
+    /* Stores the tile of y; 8 threads store a pixel. SUMS: also adds it to the sums. */
+    template <bool SUMS> __device__ __forceinline__ void store(int position) const {
+        const int chunk   = thread % 8;
+        float     sum[16] = {};
         place     to(p, position + thread / 8);
 #pragma unroll 1
         for (int row = thread / 8; row < COLUMNS; row += GROUP / 8) {
             const int pixel = to.pixel(p);
-            if (pixel >= 0 && position + row < p.positions)
-                ck_store_whole(static_cast<uint8_t *>(p.y) + (int64_t)pixel * ROW + chunk * 16,
-                               ck_get16(y_at + (uint32_t)(row * ROW + (chunk ^ row % 8) * 16)));
+            if (pixel >= 0 && position + row < p.positions) {
+                const uint4 word = ck_get16(y_at + (uint32_t)(row * ROW + (chunk ^ row % 8) * 16));
+                ck_store_whole(static_cast<uint8_t *>(p.y) + (int64_t)pixel * ROW + chunk * 16, word);
+                if (SUMS) add_pixel(sum, word);
+            }
             to.advance(p, GROUP / 8);
         }
+        if (SUMS) add_sums(sum);
+    }
+
+    static __device__ __forceinline__ void add_pixel(float (&sum)[16], const uint4 &word) {
+        const uint32_t pair[4] = {word.x, word.y, word.z, word.w};
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const float2 v = ck_pair<T>(pair[i]);
+            sum[2 * i] += v.x;
+            sum[2 * i + 1] += v.y;
+            sum[8 + 2 * i]     = fmaf(v.x, v.x, sum[8 + 2 * i]);
+            sum[8 + 2 * i + 1] = fmaf(v.y, v.y, sum[8 + 2 * i + 1]);
+        }
+    }
+    /* Adds the threads' sums to those of the warp: four lanes have the same channels. */
+    __device__ __forceinline__ void add_sums(float (&sum)[16]) const {
+#pragma unroll
+        for (int i = 0; i < 16; i++) {
+            sum[i] += __shfl_xor_sync(0xffffffffu, sum[i], 8);
+            sum[i] += __shfl_xor_sync(0xffffffffu, sum[i], 16);
+        }
+        if (lane >= 8) return;
+#pragma unroll
+        for (int i = 0; i < 16; i++) {
+            const uint32_t of = sums_at + (uint32_t)((i * 8 + lane) * (int)sizeof(float));
+            ck_put4(of, __float_as_uint(__uint_as_float(ck_get4(of)) + sum[i]));
+        }
+    }
+    __device__ __forceinline__ void clear_sums() const {
+#pragma unroll
+        for (int i = 0; i < WARP_SUMS / 32; i++)
+            ck_put4(sums_at + (uint32_t)((i * 32 + lane) * (int)sizeof(float)), 0u);
+        __syncwarp();
+    }
+    /* The worker's sums over its warps, to the workspace: a thread has one. */
+    __device__ __forceinline__ void put_sums() const {
+        const int      channel = thread % CHANNELS, i = thread / CHANNELS * 8 + channel % 8;
+        const uint32_t first = sums_at - (uint32_t)(warp * WARP_SUMS * (int)sizeof(float));
+        float          sum   = 0.0f;
+        ck_barrier(STAGED + me, GROUP);
+#pragma unroll
+        for (int w = 0; w < 4; w++)
+            sum += __uint_as_float(
+                ck_get4(first + (uint32_t)((w * WARP_SUMS + i * 8 + channel / 8) * (int)sizeof(float))));
+        p.partial[((int64_t)blockIdx.x * WORKERS + me) * 2 * CHANNELS + thread] = sum;
     }
 
     __device__ __forceinline__ void run() {
+        if (p.partial) clear_sums();
         if (me == 1) ck_barrier_arrive(TURN, TILE_THREADS);
         for (int tile = (int)blockIdx.x; tile < p.plan.tiles; tile += (int)gridDim.x) {
             multiply(tile + (int)gridDim.x >= p.plan.tiles);
@@ -185,8 +241,12 @@ template <typename T> struct worker {
             else
                 put<false>();
             ck_barrier(STAGED + me, GROUP);
-            store(tile * TILE + me * COLUMNS);
+            if (p.partial)
+                store<true>(tile * TILE + me * COLUMNS);
+            else
+                store<false>(tile * TILE + me * COLUMNS);
         }
+        if (p.partial) put_sums();
     }
 };
 
@@ -227,15 +287,17 @@ __global__ void __launch_bounds__((1 + WORKERS) * GROUP, 1) conv3x3(const __grid
 bool make_plan(struct plan *p, const struct ck_conv3x3 *a) {
     const int64_t positions = a->N * (a->H + 1) * (a->W + 1);
     if (a->type == CK_F32 || a->N < 1 || a->H < 1 || a->W < 1 || a->W > 1024) return false;
+    if (a->sums && (a->bias || a->relu)) return false;
     if (a->H >= INT32_MAX / 2 / (a->W + 1) || a->N >= INT32_MAX / 2 / ((a->H + 1) * (a->W + 1))) return false;
     p->rows       = ((TILE + 2 * ((int)a->W + 1) + 2) + 7) / 8 * 8;
     p->slot_bytes = p->rows * ROW;
-    p->slots      = (SHARED_LIMIT - WORKERS * Y_BYTES - 8 * BAR_COUNT) / p->slot_bytes;
+    p->slots      = (SHARED_LIMIT - WORKERS * Y_BYTES - SUMS_BYTES - 8 * BAR_COUNT) / p->slot_bytes;
     if (p->slots > SLOTS_MAX) p->slots = SLOTS_MAX;
-    p->y_at   = p->slots * p->slot_bytes;
-    p->bar_at = p->y_at + WORKERS * Y_BYTES;
-    p->bytes  = p->bar_at + 8 * BAR_COUNT;
-    p->tiles  = (int)((positions + TILE - 1) / TILE);
+    p->y_at    = p->slots * p->slot_bytes;
+    p->sums_at = p->y_at + WORKERS * Y_BYTES;
+    p->bar_at  = p->sums_at + SUMS_BYTES;
+    p->bytes   = p->bar_at + 8 * BAR_COUNT;
+    p->tiles   = (int)((positions + TILE - 1) / TILE);
     return p->slots >= 2 && p->rows <= 1024;
 }
 
@@ -254,13 +316,18 @@ bool ck_conv3x3_supports(const struct ck_conv3x3 *a) {
     return make_plan(&plan, a);
 }
 
-cudaError_t ck_conv3x3(const struct ck_conv3x3 *a, int multiprocessors, cudaStream_t stream) {
+size_t ck_conv3x3_workspace(int multiprocessors) {
+    return sizeof(float) * (size_t)multiprocessors * WORKERS * 2 * CHANNELS;
+}
+
+cudaError_t ck_conv3x3(const struct ck_conv3x3 *a, void *workspace, int multiprocessors, cudaStream_t stream) {
     const int     before[2] = {-1, -1}, none[2] = {0, 0};
     struct params p = {};
     if (!make_plan(&p.plan, a)) return cudaErrorInvalidValue;
     p.w         = a->w;
     p.bias      = a->bias;
     p.y         = a->y;
+    p.partial   = a->sums ? static_cast<float *>(workspace) : nullptr;
     p.positions = (int)(a->N * (a->H + 1) * (a->W + 1));
     p.H         = (int)a->H;
     p.W         = (int)a->W;
@@ -268,6 +335,9 @@ cudaError_t ck_conv3x3(const struct ck_conv3x3 *a, int multiprocessors, cudaStre
     p.early     = a->early;
     if (!ck_tma_pixels(&p.x, a->type, a->x, a->N, a->H, a->W, CHANNELS, before, none, 1, p.plan.rows))
         return cudaErrorNotSupported;
-    const int blocks = p.plan.tiles < multiprocessors ? p.plan.tiles : multiprocessors;
-    return a->type == CK_F16 ? start<__half>(&p, blocks, stream) : start<__nv_bfloat16>(&p, blocks, stream);
+    const int         blocks = p.plan.tiles < multiprocessors ? p.plan.tiles : multiprocessors;
+    const cudaError_t error =
+        a->type == CK_F16 ? start<__half>(&p, blocks, stream) : start<__nv_bfloat16>(&p, blocks, stream);
+    if (error != cudaSuccess || !a->sums) return error;
+    return add_column_sums(p.partial, a->sums, blocks * WORKERS, CHANNELS, CHANNELS, stream);
 }

@@ -119,7 +119,7 @@ struct ck_gram_bn_grad {
     void        *w_g, *w_x;
     float       *factor_bias, *dw, *dgamma, *dbeta; /* dgamma and dbeta may be NULL */
 };
-size_t      ck_gram_bn_grad_workspace(int64_t K);
+size_t      ck_gram_bn_grad_workspace(int64_t K, int64_t C);
 cudaError_t ck_gram_bn_grad(const struct ck_gram_bn_grad *args, void *workspace, cudaStream_t stream);
 
 #ifdef __cplusplus

@@ -205,7 +205,7 @@ static cr_status grad_prepare(struct cr_device *device, const struct cr_program 
                               void **prepared, size_t *workspace_bytes) {
     (void)device;
     *prepared        = NULL;
-    *workspace_bytes = ck_gram_bn_grad_workspace(IN(gram_bn_grad, w)->dim[0]);
+    *workspace_bytes = ck_gram_bn_grad_workspace(IN(gram_bn_grad, w)->dim[0], IN(gram_bn_grad, w)->dim[3]);
     return CR_OK;
 }
 

@@ -27,9 +27,12 @@ struct source {
     int         stride, P, Q; /* P x Q pixels of an image are read */
 };
 
-/* The tiles of a block: first, first + step, ... */
+/* The tiles of a block: first, first + step, ..., counted from the end of the tensor: the kernel before has written or
+ * read it from the begin on, and the next one begins there again, so both find in the L2 cache what was used last. */
 struct share {
     int first, step, end;
+
+    __device__ int in_tensor(int tile) const { return end - 1 - tile; }
 };
 
 #if CK_HAS_SM90A
@@ -66,15 +69,18 @@ __device__ __forceinline__ void release_stage(uint32_t bars, int at) {
 #endif
 
 /* to[i] = sum over the parts of from[part][i] for i < first, then to_rest; in f64 and in a fixed order. length % 4 == 0
- * and first % 4 == 0. */
-enum { PART_LANES = 8 };
+ * and first % 4 == 0. With C, `from` begins with a matrix [C][C], and elements outside of the blocks of 128 x 128 on
+ * its diagonal have `far` parts. */
+enum { PART_LANES = 16 };
 __global__ void __launch_bounds__(32 * PART_LANES)
-    add_parts(const float *from, int parts, int64_t length, float *to, int64_t first, float *to_rest) {
+    add_parts(const float *from, int parts, int64_t length, float *to, int64_t first, float *to_rest, int C, int far) {
     __shared__ double share[PART_LANES][4][32];
     const int64_t     i      = ((int64_t)blockIdx.x * 32 + threadIdx.x) * 4;
     double            sum[4] = {};
     ck_begin_after_last();
+    if (C && i < (int64_t)C * C && i / C / 128 != i % C / 128) parts = far;
     if (i < length)
+#pragma unroll 4
         for (int p = (int)threadIdx.y; p < parts; p += PART_LANES) {
             const float4 v = *(const float4 *)(from + p * length + i);
             sum[0] += (double)v.x, sum[1] += (double)v.y, sum[2] += (double)v.z, sum[3] += (double)v.w;
@@ -93,9 +99,9 @@ __global__ void __launch_bounds__(32 * PART_LANES)
 /* ---- host side ---- */
 
 cudaError_t start_add(const float *from, int parts, int64_t length, float *to, int64_t first, float *to_rest,
-                      cudaStream_t stream) {
+                      cudaStream_t stream, int C = 0, int far = 0) {
     return ck_launch(add_parts, dim3((unsigned)((length / 4 + 31) / 32)), dim3(32, PART_LANES), 0, stream, from, parts,
-                     length, to, first, to_rest);
+                     length, to, first, to_rest, C, far);
 }
 
 /* Tensor [N][H][W][C], of which a convolution with this stride reads the pixels. */

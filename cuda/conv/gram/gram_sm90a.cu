@@ -14,7 +14,7 @@ namespace {
 constexpr int SCRATCH_BYTES = 16 * 128 * (int)sizeof(float); /* [16][128] or [2][16][64] sums */
 
 /* CHUNKS: of a stage. 1: C = 64. 2: C = 128. 4: larger; blocks on the diagonal use two of them. */
-template <int CHUNKS> constexpr int stages    = CHUNKS == 1 ? 8 : CHUNKS == 2 ? 6 : 5;
+template <int CHUNKS> constexpr int stages    = CHUNKS == 1 ? 16 : CHUNKS == 2 ? 12 : 6;
 template <int CHUNKS> constexpr int bars_at   = stages<CHUNKS> *CHUNKS *CHUNK;
 template <int CHUNKS> constexpr int shared_of = bars_at<CHUNKS> + BAR_BYTES + SCRATCH_BYTES;
 
@@ -23,24 +23,34 @@ struct params {
     const void  *data;
     const float *scale_bias;
     float       *gram, *partial; /* partial[parts][C*C + C] */
-    int          H, W, C, pixels, tiles, slices;
+    int          H, W, C, pixels, tiles;
+    int          near, far; /* blocks of a slice on and above the diagonal */
 };
 
 #if CK_HAS_SM90A
-constexpr int RUN = 8; /* tiles whose products are summed in registers before they are added up */
+constexpr int RUN = 8, PAIR = 2; /* tiles: summed in registers before they are added up; multiplied together */
 
 /* The block's part of the matrix: its first row is i, its first column is j. */
 struct slice {
     int   i, j, group;
     share tiles;
 
+    /* The blocks of slices on the diagonal come first. */
     __device__ slice(const params &p) {
-        int at = (int)blockIdx.x % p.slices, row = 0;
-        for (int columns = p.C / 128; columns > 0 && at >= columns; columns--, row++) at -= columns;
+        const int wide = p.C < 128 ? 1 : p.C / 128, near = wide * p.near, far = wide * (wide - 1) / 2;
+        int       block = (int)blockIdx.x, row = 0, column = 0;
+        if (block < near) {
+            row = column = block % wide;
+            group        = block / wide;
+        } else {
+            block -= near;
+            group  = block / far;
+            column = block % far + 1;
+            for (int columns = wide - 1; column > row + columns; columns--, row++) column -= columns - 1;
+        }
         i     = row * 128;
-        j     = (row + at) * 128;
-        group = (int)blockIdx.x / p.slices;
-        tiles = {group, (int)gridDim.x / p.slices, p.tiles};
+        j     = column * 128;
+        tiles = {group, row == column ? p.near : p.far, p.tiles};
     }
 };
 
@@ -83,7 +93,7 @@ template <typename T, int STAGE, int CHUNKS, bool ACT> struct multiplier {
             sum[i]   = 0.0f;
         }
         shifts_of(t, p.pixels, [&](int64_t pixel, float(&v)[8]) {
-            ck_unpack<T>(ck_load((const T *)p.data, (pixel_at((int)pixel) * p.C + c) / 8), v);
+            unpack(ck_load((const T *)p.data, (pixel_at((int)pixel) * p.C + c) / 8), v);
             activate(v);
         });
 #pragma unroll
@@ -96,6 +106,14 @@ template <typename T, int STAGE, int CHUNKS, bool ACT> struct multiplier {
         const int n = i / (p.x.P * p.x.Q), rest = i - n * (p.x.P * p.x.Q), h = rest / p.x.Q;
         return ((int64_t)n * p.H + h * p.x.stride) * p.W + (rest - h * p.x.Q) * p.x.stride;
     }
+    static __device__ __forceinline__ void unpack(const uint4 &word, float (&v)[8]) {
+        const uint32_t pair[4] = {word.x, word.y, word.z, word.w};
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const float2 two = ck_pair<T>(pair[i]);
+            v[2 * i] = two.x, v[2 * i + 1] = two.y;
+        }
+    }
     __device__ __forceinline__ void activate(float (&v)[8]) const {
         if (!ACT) return;
         uint4 word;
@@ -103,7 +121,7 @@ template <typename T, int STAGE, int CHUNKS, bool ACT> struct multiplier {
         word.y = ck_pack_relu<T>(fmaf(v[2], scale[2], bias[2]), fmaf(v[3], scale[3], bias[3]));
         word.z = ck_pack_relu<T>(fmaf(v[4], scale[4], bias[4]), fmaf(v[5], scale[5], bias[5]));
         word.w = ck_pack_relu<T>(fmaf(v[6], scale[6], bias[6]), fmaf(v[7], scale[7], bias[7]));
-        ck_unpack<T>(word, v);
+        unpack(word, v);
     }
     __device__ __forceinline__ uint32_t stage_at(int at) const {
         return shared + (uint32_t)(at * STAGE * CHUNK);
@@ -111,32 +129,36 @@ template <typename T, int STAGE, int CHUNKS, bool ACT> struct multiplier {
     __device__ __forceinline__ uint32_t place(int at, int r) const {
         return stage_at(at) + (uint32_t)(vector / 8 * CHUNK + r * 128 + (vector % 8 ^ r % 8) * 16);
     }
-    /* TAIL: the tile has fewer pixels, `valid`. */
-    template <bool TAIL> __device__ __forceinline__ void center_rows(int at, int valid) {
-        uint4 word[PIXELS / ROWS]; /* all loads first */
+    /* Replaces this thread's part of TILES tiles, at stages `at`, by a - t; the first tile has `valid` pixels. TAIL:
+     * this may be less than PIXELS; rows behind the last pixel become 0. */
+    template <int TILES, bool TAIL> __device__ __forceinline__ void center_rows(const int (&at)[PAIR], int valid) {
+        constexpr int PASSES = PIXELS / ROWS;
+        uint4         word[TILES][PASSES]; /* all loads first */
 #pragma unroll
-        for (int i = 0; i < PIXELS / ROWS; i++) word[i] = ck_get16(place(at, row + i * ROWS));
+        for (int i = 0; i < TILES * PASSES; i++)
+            word[i / PASSES][i % PASSES] = ck_get16(place(at[i / PASSES], row + i % PASSES * ROWS));
 #pragma unroll
-        for (int i = 0; i < PIXELS / ROWS; i++) {
+        for (int i = 0; i < TILES * PASSES; i++) {
             const bool is = !TAIL || row + i * ROWS < valid;
             float      v[8];
-            ck_unpack<T>(word[i], v);
+            unpack(word[i / PASSES][i % PASSES], v);
             activate(v);
 #pragma unroll
             for (int j = 0; j < 8; j++) {
                 v[j] = is ? v[j] - t[j] : 0.0f;
                 sum[j] += v[j];
             }
-            ck_put16(place(at, row + i * ROWS), ck_pack<T>(v));
+            ck_put16(place(at[i / PASSES], row + i % PASSES * ROWS), ck_pack<T>(v));
         }
     }
-    /* Replaces this thread's part of a tile by a - t; rows behind the last pixel by 0. */
-    __device__ __forceinline__ void center_tile(int at, int tile) {
-        const int valid = p.pixels - tile * PIXELS;
-        if (valid < PIXELS)
-            center_rows<true>(at, valid);
-        else
-            center_rows<false>(at, valid);
+    __device__ __forceinline__ void center_tiles(const int (&at)[PAIR], int tiles, int tile, int step) {
+        const int last[PAIR] = {at[1], at[1]}, end = p.pixels - (tile + (tiles - 1) * step) * PIXELS;
+        if (CHUNKS < 4 && tiles == 2 && end >= PIXELS) { /* with four chunks, a tile has enough loads */
+            center_rows<2, false>(at, PIXELS);
+        } else {
+            if (tiles == 2) center_rows<1, false>(at, PIXELS);
+            center_rows<1, true>(tiles == 2 ? last : at, end);
+        }
         ck_fence_async();
     }
     __device__ __forceinline__ void barrier() const {
@@ -158,21 +180,34 @@ template <typename T, int STAGE, int CHUNKS, bool ACT> struct multiplier {
         ck_wgmma_wait<0>();
         ck_wgmma_hold(acc);
     }
+    /* Tiles in pairs: the loads of both overlap, and they share waits and barriers. */
     __device__ __forceinline__ void run() {
-        const int     turns = ALONE ? GROUPS : 1, step = s.tiles.step * turns;
-        int           tile = s.tiles.first + (ALONE ? me * s.tiles.step : 0), before = -1;
-        ck_ring_place at;
+        const int      turns = ALONE ? GROUPS : 1, step = s.tiles.step * turns;
+        const uint32_t bars = shared + (uint32_t)bars_at<STAGE>;
+        int            tile = s.tiles.first + (ALONE ? me * s.tiles.step : 0), before = 0, stage[PAIR], last[PAIR];
+        ck_ring_place  at;
         if (ALONE) at.skip(me, stages<STAGE>);
         while (tile < s.tiles.end) {
-            for (int n = 0; n < RUN && tile < s.tiles.end; n++, tile += step) {
-                ck_mbar_wait(shared + (uint32_t)bars_at<STAGE> + 8 * (uint32_t)at.at, at.parity);
-                center_tile(at.at, tile);
+            for (int n = 0; n < RUN && tile < s.tiles.end; n += PAIR, tile += PAIR * step) {
+                const int tiles = tile + step < s.tiles.end ? 2 : 1;
+#pragma unroll
+                for (int i = 0; i < PAIR; i++) {
+                    stage[i] = at.at;
+                    if (i >= tiles) continue;
+                    ck_mbar_wait(bars + 8 * (uint32_t)at.at, at.parity);
+                    at.skip(turns, stages<STAGE>);
+                }
+                center_tiles(stage, tiles, tile, step);
                 complete();
-                if (before >= 0) release_stage(shared + (uint32_t)bars_at<STAGE>, before);
+#pragma unroll
+                for (int i = 0; i < PAIR; i++)
+                    if (i < before) release_stage(bars, last[i]);
                 barrier();
-                multiply(at.at, n > 0);
-                before = at.at;
-                at.skip(turns, stages<STAGE>);
+                multiply(stage[0], n > 0);
+                if (tiles == 2) multiply(stage[1], 1);
+                before = tiles;
+#pragma unroll
+                for (int i = 0; i < PAIR; i++) last[i] = stage[i];
             }
             complete();
 #pragma unroll
@@ -234,18 +269,22 @@ __global__ void __launch_bounds__(BLOCK, 1) gram_matrix(const __grid_constant__ 
 /* ---- host side ---- */
 
 struct layout {
-    int     slices, groups, parts, tiles, pixels;
+    int     near, far, blocks, parts, tiles, pixels;
     int64_t length;
 };
 
+/* A block above the diagonal reads twice as many channels, and takes about 3/2 of the time of one on the diagonal. */
 struct layout layout_of(const struct ck_gram_matrix *a, int multiprocessors) {
-    const int     wide = (int)(a->C / 128);
+    const int     wide = a->C < 128 ? 1 : (int)(a->C / 128), above = wide * (wide - 1) / 2;
     struct layout l;
     l.pixels = (int)(a->N * ((a->H - 1) / a->stride + 1) * ((a->W - 1) / a->stride + 1));
-    l.slices = a->C == 64 ? 1 : wide * (wide + 1) / 2;
     l.tiles  = (l.pixels + PIXELS - 1) / PIXELS;
-    l.groups = (int)ck_blocks(l.tiles, 1, ck_blocks(multiprocessors / l.slices, 1, INT32_MAX));
-    l.parts  = a->C == 64 ? l.groups * GROUPS : l.groups;
+    l.far    = 3 * multiprocessors / (2 * wide + 3 * above);
+    l.near   = (multiprocessors - above * l.far) / wide;
+    l.far    = (int)ck_blocks(l.far, 1, l.tiles);
+    l.near   = (int)ck_blocks(l.near, 1, l.tiles);
+    l.blocks = wide * l.near + above * l.far;
+    l.parts  = a->C == 64 ? l.near * GROUPS : l.near > l.far ? l.near : l.far;
     l.length = a->C * a->C + a->C;
     return l;
 }
@@ -290,8 +329,9 @@ cudaError_t ck_gram_matrix(const struct ck_gram_matrix *a, void *workspace, int 
     p.C                = (int)a->C;
     p.pixels           = l.pixels;
     p.tiles            = l.tiles;
-    p.slices           = l.slices;
-    const int   blocks = l.groups * l.slices;
+    p.near             = l.near;
+    p.far              = l.far;
+    const int   blocks = l.blocks;
     cudaError_t error;
     if (a->type == CK_F16)
         error =
@@ -300,5 +340,6 @@ cudaError_t ck_gram_matrix(const struct ck_gram_matrix *a, void *workspace, int 
         error = a->scale_bias ? start_as<__nv_bfloat16, true>(&p, blocks, stream)
                               : start_as<__nv_bfloat16, false>(&p, blocks, stream);
     if (error != cudaSuccess) return error;
-    return start_add(p.partial, l.parts, l.length, a->gram, l.length, nullptr, stream);
+    const int near = a->C == 64 ? l.parts : l.near;
+    return start_add(p.partial, near, l.length, a->gram, l.length, nullptr, stream, (int)a->C, l.far);
 }

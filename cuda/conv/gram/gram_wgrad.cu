@@ -43,20 +43,22 @@ __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) gram_wgrad(const struc
     reader<T, ACT>                                 in(a.x, a.scale_bias, a.pixels);
     float                                          acc[2][9][4] = {};
     int                                            turn         = 0;
+    /* from the end: see gram_ring.cuh */
+    const auto from_end = [&](int64_t tile) { return tile < tiles ? tiles - 1 - tile : tiles; };
 #pragma unroll
     for (int s = 0; s < STAGES - 1; s++) {
-        copy_wide(base + (uint32_t)(s * K_TILE), (const T *)a.dy, blockIdx.x + s * step, tiles, a.pixels);
+        copy_wide(base + (uint32_t)(s * K_TILE), (const T *)a.dy, from_end(blockIdx.x + s * step), tiles, a.pixels);
         ck_copy_commit();
     }
-    in.load(blockIdx.x);
+    in.load(from_end(blockIdx.x));
     for (int64_t tile = blockIdx.x; tile < tiles; tile += step, turn++) {
         const uint32_t dy = base + (uint32_t)(turn % STAGES * K_TILE), x = base + (uint32_t)(A_AT + turn % 2 * C_TILE);
-        in.store(tile, x);
+        in.store(from_end(tile), x);
         ck_copy_wait<STAGES - 2>();
         __syncthreads(); /* the tile is there, and all warps have left the stage that is filled next */
-        in.load(tile + step);
-        copy_wide(base + (uint32_t)((turn + STAGES - 1) % STAGES * K_TILE), (const T *)a.dy, tile + (STAGES - 1) * step,
-                  tiles, a.pixels);
+        in.load(from_end(tile + step));
+        copy_wide(base + (uint32_t)((turn + STAGES - 1) % STAGES * K_TILE), (const T *)a.dy,
+                  from_end(tile + (STAGES - 1) * step), tiles, a.pixels);
         ck_copy_commit();
         multiply_tile<T>(acc, dy, x, m);
     }

@@ -51,10 +51,11 @@ template <int A> __device__ __forceinline__ void load_tiles(const params &p, uin
                        to   = shared + (uint32_t)(at.at * stage_bytes<A>);
         ck_mbar_wait(full + 8 * STAGES_MAX, at.parity ^ 1);
         ck_mbar_expect(full, stage_bytes<A>);
+        const int from = s.tiles.in_tensor(tile);
 #pragma unroll
-        for (int i = 0; i < A; i++) load_chunk(to + (DY_CHUNKS + i) * CHUNK, p.x, full, s.c + i * 64, tile);
+        for (int i = 0; i < A; i++) load_chunk(to + (DY_CHUNKS + i) * CHUNK, p.x, full, s.c + i * 64, from);
 #pragma unroll
-        for (int i = 0; i < DY_CHUNKS; i++) load_chunk(to + i * CHUNK, p.dy, full, s.k + i * 64, tile);
+        for (int i = 0; i < DY_CHUNKS; i++) load_chunk(to + i * CHUNK, p.dy, full, s.k + i * 64, from);
         at.next(stages<A>);
     }
 }

@@ -1,13 +1,14 @@
 /* cuda/conv/mma/stem_mma.cu: forward convolution of the space-to-depth stem (cuda/conv/mma/stem_mma.h).
  *
  * Bytes a pixel: 32 of x, read twice (mostly from L2), and 128 of y. 32,768 operations a pixel for 64 channels. The
- * limiter is the tensor cores, closely followed by shared memory. At batch 256 and 224x224
- * images: 105 GFLOP, 175 us at 600 TFLOP/s; memory takes 124 us.
+ * limiter is the tensor cores. At batch 256 and 224x224 images: 105 GFLOP, 222 us at the 8 cycles that a product takes
+ * on an H200; memory takes 124 us.
  *
- * A block has 64 channels, whose filters stay in shared memory, and every groups-th tile of 288 pixels. Each of its
- * 6 warps computes 48 pixels x 64 channels, which takes 7 ldmatrix for 24 products. Copies of the next tile's x run
- * during the products. Results leave through cuda/conv/mma/panel.cuh; the panels use the place of the x that was just
- * read. */
+ * A block has 64 channels, whose filters stay in shared memory. Where the memory suffices, two groups of 4 warps share
+ * them and take turns: one multiplies while the other stores its results and copies its next x. Otherwise a block has
+ * one group. A group has tiles of 256 pixels of its own; a warp computes 64 pixels x 64 channels, which takes 8
+ * ldmatrix for 32 products, and loads the fragments of the next filter position during the products of this one.
+ * Results leave through cuda/conv/mma/panel.cuh. */
 #include "cuda/common/column_sums.cuh"
 #include "cuda/conv/mma/panel.cuh"
 #include "cuda/conv/mma/stem_mma.cuh"

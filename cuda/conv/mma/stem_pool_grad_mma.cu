@@ -11,8 +11,6 @@
 #include "cuda/common/point_grad_fold.cuh"
 #include "cuda/conv/mma/stem_mma.cuh"
 
-#include <type_traits>
-
 namespace {
 
 enum {
@@ -46,6 +44,11 @@ struct params {
     float         *partial;             /* [groups][K][256] */
     int            groups;
 };
+
+/* The type of two values in a register. */
+template <typename T> struct two_of;
+template <> struct two_of<__half> { using type = __half2; };
+template <> struct two_of<__nv_bfloat16> { using type = __nv_bfloat162; };
 
 template <typename T> struct worker {
     const params  &p;
@@ -116,7 +119,7 @@ template <typename T> struct worker {
     /* The gradient of channels 2*i, 2*i + 1 of a pixel: the windows that chose it. Window k is row 2 - k/2*2 of the
      * pixels below, and its middle row is that of the pixels above; columns likewise. */
     __device__ __forceinline__ float2 gradient(int pixel, int i) const {
-        using pair   = typename std::conditional<std::is_same<T, __half>::value, __half2, __nv_bfloat162>::type;
+        using pair   = typename two_of<T>::type;
         uint32_t sum = 0;
 #pragma unroll
         for (int k = 0; k < 4; k++) {

@@ -79,6 +79,8 @@ static cr_status conv_launch(struct cr_device *device, const struct cr_call *cal
 
 /* ---- gradient by the input ---- */
 
+enum { SUMMED_CHANNELS_MAX = 256 }; /* with sums: a block has all channels of a pixel */
+
 /* For a mask. */
 static bool reads_x_again(const struct cr_program *p, const struct cr_op *op) {
     return IN(gram_dgrad, mean_rstd) || op->attr.conv.relu;
@@ -108,6 +110,7 @@ static bool dgrad_accepts(const struct cr_device *device, const struct cr_progra
                           enum cr_dtype type) {
     const struct cr_tensor    *x = IN(gram_dgrad, x), *g = IN(gram_dgrad, g);
     const struct ck_point_conv a = dgrad_of(p, op);
+    if (IN(gram_dgrad, mean_rstd) && x->dim[3] > SUMMED_CHANNELS_MAX) return false;
     return is_point(device, op, x, type) && is_like(g, x) && is_like(IN(gram_dgrad, w_g), x) &&
            is_like(IN(gram_dgrad, w_x), x) && is_like(IN(gram_dgrad, add), x) && is_like(OUT(gram_dgrad, dx), x) &&
            is_f32(IN(gram_dgrad, factor_bias)) && is_f32(IN(gram_dgrad, scale_bias)) &&

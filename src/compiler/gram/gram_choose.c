@@ -4,6 +4,8 @@
 
 #include <string.h>
 
+static const double uncertainty = 0.002; /* of the measured time of a program */
+
 /* Candidates with the same shapes have the same costs, so they are chosen together. */
 struct group {
     int64_t x[4], w[4]; /* shapes of input and filter */
@@ -64,6 +66,17 @@ static cr_status rewrite(const struct choice *c, struct cr_program *program) {
     return status;
 }
 
+/* *some: the device rewrites some of the chosen groups. */
+static cr_status rewrites_some(const struct choice *c, const struct cr_program *program, bool *some) {
+    struct cr_program copy;
+    CR_TRY(cr_program_copy(program, &copy));
+    const cr_status status = rewrite(c, &copy);
+    *some                  = false;
+    for (int i = 0; i < copy.ops && !*some; i++) *some = copy.op[i].kind == CR_OP_gram;
+    cr_program_free(&copy);
+    return status;
+}
+
 /* Seconds of the fused program with the chosen groups. */
 static cr_status chosen_seconds(const struct choice *c, const struct cr_program *program, double *seconds) {
     struct cr_program copy;
@@ -82,28 +95,38 @@ out:
     return status;
 }
 
-/* Adds one group after the other, in program order, and keeps it when the program becomes faster. */
+static void choose_all(struct choice *c, bool chosen) {
+    for (int g = 0; g < c->groups; g++) c->group[g].chosen = chosen;
+}
+
+/* Begins with all groups, because neighbours save more together than alone, and removes one after the other, the last
+ * of the program first, when the program becomes faster by more than the error of the measured times. Below that a
+ * group stays, because it saves memory. */
 static cr_status choose_fastest(struct choice *c, const struct cr_program *program) {
-    double best_s, with_s;
-    if (!c->groups) return CR_OK;
+    double plain_s, best_s, without_s;
+    CR_TRY(chosen_seconds(c, program, &plain_s));
+    choose_all(c, true);
     CR_TRY(chosen_seconds(c, program, &best_s));
-    for (int g = 0; g < c->groups; g++) {
-        c->group[g].chosen = true;
-        CR_TRY(chosen_seconds(c, program, &with_s));
-        c->group[g].chosen = with_s < best_s;
-        if (c->group[g].chosen) best_s = with_s;
+    for (int g = c->groups - 1; g >= 0; g--) {
+        c->group[g].chosen = false;
+        CR_TRY(chosen_seconds(c, program, &without_s));
+        c->group[g].chosen = without_s > best_s * (1 - uncertainty);
+        if (!c->group[g].chosen) best_s = without_s;
     }
+    if (plain_s <= best_s * (1 - uncertainty)) choose_all(c, false);
     return CR_OK;
 }
 
 static cr_status choose(struct choice *c, struct cr_program *program, enum cr_gram_mode mode) {
     struct cr_edit edit;
+    bool           some;
     CR_TRY(cr_edit_open(&edit, program));
     find_candidates(c, &edit);
     cr_edit_close(&edit);
-    if (mode == CR_GRAM_AUTO) return choose_fastest(c, program);
-    for (int g = 0; g < c->groups; g++) c->group[g].chosen = true;
-    return CR_OK;
+    choose_all(c, true);
+    CR_TRY(rewrites_some(c, program, &some));
+    choose_all(c, some && mode == CR_GRAM_ALL);
+    return some && mode == CR_GRAM_AUTO ? choose_fastest(c, program) : CR_OK;
 }
 
 cr_status cr_pass_gram(struct cr_program *program, const struct cr_cost_model *cost_model, enum cr_gram_mode mode) {

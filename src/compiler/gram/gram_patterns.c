@@ -81,7 +81,54 @@ static struct cr_op activated(const struct cr_edit *edit, int k, int a, const st
     return op;
 }
 
-/* All readers of the BN's output read its input instead, so that the output need not exist. */
+/* gram_dgrad that also masks its result and sums the gradient of the BN before it, and the ops behind it. */
+struct joined {
+    struct cr_op dgrad, apply; /* bn_grad_apply without the mask */
+    int          sums, last;   /* op indices of bn_grad_sums, which disappears, and of bn_grad_apply */
+};
+
+/* dgrad: the op at `root`, which reads x through scale_bias. Returns false when the ops behind it do not match. */
+static bool join_sums(const struct cr_edit *edit, int root, const struct cr_op *dgrad, struct joined *j) {
+    const int dx = dgrad->out[CR_OUT_gram_dgrad_dx], x = dgrad->in[CR_IN_gram_dgrad_x],
+              scale_bias = dgrad->in[CR_IN_gram_dgrad_scale_bias];
+    if (scale_bias == CR_NONE || dgrad->in[CR_IN_gram_dgrad_mean_rstd] != CR_NONE || dgrad->attr.conv.stride != 1 ||
+        !cr_edit_is_private(edit, dx) || edit->reads[dx] != 2 || edit->writes[dx] != 1)
+        return false;
+    j->sums = cr_edit_next_reader(edit, dx, root);
+    j->last = j->sums == CR_NONE ? CR_NONE : cr_edit_next_reader(edit, dx, j->sums);
+    if (j->last == CR_NONE || cr_fuse_op(edit, j->sums)->kind != CR_OP_bn_grad_sums ||
+        cr_fuse_op(edit, j->last)->kind != CR_OP_bn_grad_apply)
+        return false;
+    const struct cr_op *sums = cr_fuse_op(edit, j->sums);
+    j->apply                 = *cr_fuse_op(edit, j->last);
+    if (sums->in[CR_IN_bn_grad_sums_dy] != dx || sums->in[CR_IN_bn_grad_sums_x] != x ||
+        sums->in[CR_IN_bn_grad_sums_scale_bias] != scale_bias || j->apply.in[CR_IN_bn_grad_apply_dy] != dx ||
+        j->apply.in[CR_IN_bn_grad_apply_x] != x || j->apply.in[CR_IN_bn_grad_apply_scale_bias] != scale_bias ||
+        !cr_edit_can_move_up(edit, j->sums, root) || !cr_fuse_same_stream(edit, j->sums, root))
+        return false;
+    j->dgrad                                    = *dgrad;
+    j->dgrad.in[CR_IN_gram_dgrad_mean_rstd]     = sums->in[CR_IN_bn_grad_sums_mean_rstd];
+    j->dgrad.out[CR_OUT_gram_dgrad_grad_sums]   = sums->out[CR_OUT_bn_grad_sums_grad_sums];
+    j->apply.in[CR_IN_bn_grad_apply_scale_bias] = CR_NONE;
+    return true;
+}
+
+/* What joining the sums to `dgrad` (see join_sums) saves, at least 0. */
+static double join_saves(struct cr_edit *edit, const struct cr_cost_model *cost_model, int root,
+                         const struct cr_op *dgrad) {
+    struct joined j;
+    if (dgrad->kind != CR_OP_gram_dgrad || !join_sums(edit, root, dgrad, &j) ||
+        !cr_fuse_accepted(edit, cost_model, &j.dgrad) || !cr_fuse_accepted(edit, cost_model, &j.apply))
+        return 0;
+    const double apart_s = cr_fuse_seconds(edit, cost_model, dgrad) +
+                           cr_fuse_seconds(edit, cost_model, cr_fuse_op(edit, j.sums)) +
+                           cr_fuse_seconds(edit, cost_model, cr_fuse_op(edit, j.last));
+    return CR_MAX(apart_s - cr_fuse_seconds(edit, cost_model, &j.dgrad) - cr_fuse_seconds(edit, cost_model, &j.apply),
+                  0.0);
+}
+
+/* All readers of the BN's output read its input instead, so that the output need not exist. Only then can gram_dgrad
+ * sum the gradient of this BN, which belongs to the gain. */
 bool cr_fuse_gram_input(struct cr_edit *edit, const struct cr_cost_model *cost_model, int root) {
     const int a = cr_fuse_op(edit, root)->in[CR_IN_gram_x], writer = cr_fuse_writer(edit, a, CR_OP_bn_apply);
     if (writer == CR_NONE || !cr_edit_is_private(edit, a)) return false;
@@ -97,7 +144,7 @@ bool cr_fuse_gram_input(struct cr_edit *edit, const struct cr_cost_model *cost_m
             !cr_fuse_accepted(edit, cost_model, &op))
             return false;
         plain_s += cr_fuse_seconds(edit, cost_model, cr_fuse_op(edit, k));
-        fused_s += cr_fuse_seconds(edit, cost_model, &op);
+        fused_s += cr_fuse_seconds(edit, cost_model, &op) - join_saves(edit, cost_model, k, &op);
         readers++;
     }
     if (readers != edit->reads[a] || fused_s > plain_s) return false;
@@ -113,35 +160,18 @@ bool cr_fuse_gram_input(struct cr_edit *edit, const struct cr_cost_model *cost_m
 /* ---- the ReLU mask and the BN gradient sums behind gram_dgrad ---- */
 
 bool cr_fuse_gram_dgrad(struct cr_edit *edit, const struct cr_cost_model *cost_model, int root) {
-    struct cr_op fused = *cr_fuse_op(edit, root);
-    const int    dx = fused.out[CR_OUT_gram_dgrad_dx], x = fused.in[CR_IN_gram_dgrad_x],
-              scale_bias = fused.in[CR_IN_gram_dgrad_scale_bias];
-    if (scale_bias == CR_NONE || fused.in[CR_IN_gram_dgrad_mean_rstd] != CR_NONE || fused.attr.conv.stride != 1 ||
-        !cr_edit_is_private(edit, dx) || edit->reads[dx] != 2 || edit->writes[dx] != 1)
+    const struct cr_op dgrad = *cr_fuse_op(edit, root);
+    struct joined      j;
+    if (!join_sums(edit, root, &dgrad, &j)) return false;
+    const double plain_s = cr_fuse_seconds(edit, cost_model, &dgrad) +
+                           cr_fuse_seconds(edit, cost_model, cr_fuse_op(edit, j.sums)) +
+                           cr_fuse_seconds(edit, cost_model, cr_fuse_op(edit, j.last));
+    if (!cr_fuse_accepted(edit, cost_model, &j.dgrad) || !cr_fuse_accepted(edit, cost_model, &j.apply) ||
+        cr_fuse_seconds(edit, cost_model, &j.dgrad) + cr_fuse_seconds(edit, cost_model, &j.apply) > plain_s)
         return false;
-    const int first = cr_edit_next_reader(edit, dx, root),
-              last  = first == CR_NONE ? CR_NONE : cr_edit_next_reader(edit, dx, first);
-    if (last == CR_NONE || cr_fuse_op(edit, first)->kind != CR_OP_bn_grad_sums ||
-        cr_fuse_op(edit, last)->kind != CR_OP_bn_grad_apply)
-        return false;
-    const struct cr_op *sums  = cr_fuse_op(edit, first);
-    struct cr_op        apply = *cr_fuse_op(edit, last);
-    if (sums->in[CR_IN_bn_grad_sums_dy] != dx || sums->in[CR_IN_bn_grad_sums_x] != x ||
-        sums->in[CR_IN_bn_grad_sums_scale_bias] != scale_bias || apply.in[CR_IN_bn_grad_apply_dy] != dx ||
-        apply.in[CR_IN_bn_grad_apply_x] != x || apply.in[CR_IN_bn_grad_apply_scale_bias] != scale_bias ||
-        !cr_edit_can_move_up(edit, first, root) || !cr_fuse_same_stream(edit, first, root))
-        return false;
-    fused.in[CR_IN_gram_dgrad_mean_rstd]   = sums->in[CR_IN_bn_grad_sums_mean_rstd];
-    fused.out[CR_OUT_gram_dgrad_grad_sums] = sums->out[CR_OUT_bn_grad_sums_grad_sums];
-    const double plain_s                   = cr_fuse_seconds(edit, cost_model, cr_fuse_op(edit, root)) +
-                           cr_fuse_seconds(edit, cost_model, sums) + cr_fuse_seconds(edit, cost_model, &apply);
-    apply.in[CR_IN_bn_grad_apply_scale_bias] = CR_NONE;
-    if (!cr_fuse_accepted(edit, cost_model, &fused) || !cr_fuse_accepted(edit, cost_model, &apply) ||
-        cr_fuse_seconds(edit, cost_model, &fused) + cr_fuse_seconds(edit, cost_model, &apply) > plain_s)
-        return false;
-    cr_edit_remove(edit, first);
-    cr_edit_replace(edit, root, &fused);
-    cr_edit_replace(edit, last, &apply);
+    cr_edit_remove(edit, j.sums);
+    cr_edit_replace(edit, root, &j.dgrad);
+    cr_edit_replace(edit, j.last, &j.apply);
     return true;
 }
 
