@@ -34,8 +34,8 @@ __device__ __forceinline__ void ck_mma_b_transposed(uint32_t (&b)[4], uint32_t t
     ck_ldmatrix_trans(b, ck_chunk_at(tile, row_bytes, k + lane / 8 % 2 * 8 + lane % 8, n / 8 + lane / 16));
 }
 
-/* Barriers of some warps of a block, 1 to 15 (0 is that of __syncthreads): `threads` counts those that wait and those
- * that only arrive. */
+/* Barriers 1 to 15 of a block, for a part of its warps; barrier 0 is that of __syncthreads. `threads` is the number of
+ * threads that wait or arrive. */
 __device__ __forceinline__ void ck_group_wait(int barrier, int threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }

@@ -1,7 +1,7 @@
 /* cuda/conv/mma/stem_mma.cu: forward convolution of the space-to-depth stem (cuda/conv/mma/stem_mma.h).
  *
  * Bytes a pixel: 32 of x, read twice (mostly from L2), and 128 of y. 32,768 operations a pixel for 64 channels. The
- * limiter is the tensor cores. At batch 256 and 224x224 images: 105 GFLOP, 222 us at the 8 cycles that a product takes
+ * tensor cores limit the time. At batch 256 and 224x224 images: 105 GFLOP, 222 us at the 8 cycles that a product takes
  * on an H200; memory takes 124 us.
  *
  * A block has 64 channels, whose filters stay in shared memory. Where the memory suffices, two groups of 4 warps share

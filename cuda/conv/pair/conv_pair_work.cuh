@@ -69,8 +69,8 @@ template <typename T, int L> __device__ __forceinline__ void set_coeffs(const pa
     }
 }
 
-/* Tile: pixel_tile, or another division of the pixels with the same functions; Params: what it needs. ADD: y has a
- * summand. */
+/* Tile is pixel_tile, or another division of the pixels with the same functions. Params has its parameters. ADD: a
+ * tensor is added to y. */
 template <typename T, int L, int X_PANEL, typename Tile = pixel_tile, typename Params = params, bool ADD = true>
 struct worker {
     static constexpr int CHANNELS = PANEL / (int)sizeof(T);
