@@ -1,7 +1,11 @@
-/* cuda/conv/conv3x3/conv3x3.h: 3x3 convolutions of 64 channels to 64 channels on Hopper GPUs (compute capability
- * 9.0 only). Conventions: cuda/common/launchers.h.
+/* cuda/conv/conv3x3/conv3x3.h: 3x3 convolutions of 64 channels to 64 channels, and the gradient of their input, on
+ * Hopper GPUs (compute capability 9.0 only). Stride 1, one zero pixel around the image, sums in f32. Conventions:
+ * cuda/common/launchers.h.
  *
- *   y = x * w (+ bias[k]), then ReLU when `relu`; stride 1, one zero pixel around the image, sums in f32 */
+ *   forward   y = x * w (+ bias[k]), then ReLU when `relu`; sums[2][64] = sums of y and y^2, of the rounded values
+ *   gradient  with `transposed`: x is dy and y is dx, v = gradient of the convolution by its input (+ add);
+ *             y = v; with bn_x: y = v where (bn_x - mean)*rstd*gamma + beta > 0, else 0, and sums[2][64] = sums of y
+ *             and y*(bn_x - mean)*rstd, of the rounded values */
 #ifndef CR_CONV3X3_H
 #define CR_CONV3X3_H
 
@@ -14,18 +18,21 @@ extern "C" {
 enum { CK_CONV3X3_CHANNELS = 64 };
 
 struct ck_conv3x3 {
-    enum ck_type type; /* CK_F16 or CK_BF16: of x, w and y */
+    enum ck_type type; /* CK_F16 or CK_BF16: of x, w, y, add and bn_x */
     int64_t      N, H, W;
-    bool         relu;
-    bool         early; /* no launch since the last but one writes w or bias: they are read before the last ends */
-    const void  *x;     /* [N][H][W][64] */
-    const void  *w;     /* [64][3][3][64] */
-    const float *bias;  /* [64] or NULL */
-    void        *y;     /* [N][H][W][64] */
-    float       *sums;  /* [2][64]: sums of y and y^2, or NULL; only without bias and ReLU */
+    bool         relu, transposed;
+    bool         early;      /* no launch since the last but one writes w or bias: they are read before the last ends */
+    const void  *x;          /* [N][H][W][64] */
+    const void  *w;          /* [64][3][3][64] */
+    const float *bias;       /* [64] or NULL; not with transposed or sums */
+    const void  *add, *bn_x; /* like y, or NULL; with transposed; y may be add */
+    const float *mean_rstd, *gamma, *beta; /* with bn_x: [2][64], [64], [64] */
+    void        *y;                        /* [N][H][W][64] */
+    float       *sums;                     /* [2][64] or NULL; with bn_x, or without transposed, bias and ReLU */
 };
 
-/* Returns whether the kernel supports the sizes: two tiles of an image must fit in shared memory. */
+/* Returns whether the kernel supports the arguments: two tiles of an image must fit in shared memory. For pointers,
+ * only NULL or not NULL matters. */
 bool        ck_conv3x3_supports(const struct ck_conv3x3 *args);
 size_t      ck_conv3x3_workspace(int multiprocessors); /* only with sums */
 cudaError_t ck_conv3x3(const struct ck_conv3x3 *args, void *workspace, int multiprocessors, cudaStream_t stream);

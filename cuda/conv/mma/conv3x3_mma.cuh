@@ -13,7 +13,7 @@
 namespace {
 
 enum {
-    CHANNELS   = CK_CONV3X3_MMA_CHANNELS,
+    CHANNELS   = CK_CONV3X3_CHANNELS,
     SIDE       = 3,
     TAPS       = SIDE * SIDE,
     EACH       = 4, /* fragments of 16 positions of a warp */
