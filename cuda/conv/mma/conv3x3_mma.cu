@@ -275,8 +275,8 @@ shape shape_of(const struct ck_conv3x3 *a, int multiprocessors) {
     s.slots   = (GROUPS * TILE + s.reach() + 7) / 8 * 8;
     s.tiles   = (int)((a->N * (a->H + 1) * (a->W + 1) + TILE - 1) / TILE);
     s.blocks  = multiprocessors < s.tiles ? multiprocessors : s.tiles;
-    s.pitches = divisor_of(s.W + 1);
-    s.lines   = divisor_of(s.H + 1);
+    s.pitches = ck_divisor_of(s.W + 1);
+    s.lines   = ck_divisor_of(s.H + 1);
     return s;
 }
 int64_t bytes_of(const shape &s) {
