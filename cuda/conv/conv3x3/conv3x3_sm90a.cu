@@ -12,7 +12,7 @@
  * then a constant distance in this order, so each of its products reads the same rows of shared memory from another
  * address.
  *
- * The gradient of the input is the same product with the filter turned around. Another thread loads bn_x.
+ * The gradient of the input is the same product with the filter rotated and transposed. Another thread loads bn_x.
  *
  * The sums over the pixels are made while the workers store y, when the registers of the products are free. */
 #include "cuda/common/column_sums.cuh"

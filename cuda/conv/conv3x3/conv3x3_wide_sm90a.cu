@@ -9,8 +9,8 @@
  * memory with the pixel's neighbour, or a row of zeros; ldmatrix reads it into registers. Filters pass through a ring
  * that both workers read. The second worker is some steps behind, so it multiplies while the first one stores.
  *
- * The gradient of the input with stride 2: pixels of y with even and odd rows and columns are four passes with one, two,
- * two and four filter positions. */
+ * The gradient of the input with stride 2: pixels of y with even and odd rows and columns are four passes, with one,
+ * two, two and four filter positions. */
 #include "cuda/common/column_sums.cuh"
 #include "cuda/conv/conv3x3/conv3x3_wide_work.cuh"
 

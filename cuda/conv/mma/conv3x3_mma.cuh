@@ -42,9 +42,9 @@ enum kind {
 };
 
 struct shape {
-    int     N, H, W;
-    int     pitch; /* W + 1 */
-    int     slots, tiles, blocks;
+    int        N, H, W;
+    int        pitch; /* W + 1 */
+    int        slots, tiles, blocks;
     ck_divisor pitches, lines; /* by W + 1, by H + 1 */
 
     /* Number of the pixel at row h - top, column w - left of a position's image, or -1: there is none. */

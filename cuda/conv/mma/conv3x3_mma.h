@@ -1,9 +1,9 @@
 /* cuda/conv/mma/conv3x3_mma.h: launchers of 3x3 convolutions of 64 channels to 64 channels for GPUs from compute
- * capability 8.0 on: cuda/conv/mma/conv3x3_mma.cu. The arguments are those of cuda/conv/conv3x3/conv3x3.h. */
+ * capability 8.0 on: cuda/conv/mma/conv3x3_mma.cu. The arguments are those of cuda/common/conv3x3_args.h. */
 #ifndef CK_CONV3X3_MMA_H
 #define CK_CONV3X3_MMA_H
 
-#include "cuda/conv/conv3x3/conv3x3.h"
+#include "cuda/common/conv3x3_args.h"
 #include "cuda/conv/mma/mma_gpu.h"
 
 #ifdef __cplusplus
