@@ -1,0 +1,93 @@
+#!/usr/bin/env python3
+"""run_suite.py: runs the tests of a build folder where there is no CTest, in parallel and the longest first.
+
+    run_suite.py tests.json LOGS [--jobs N] [--seconds S] [--each S] [--only REGEX] [--without REGEX]
+
+tests.json is what `ctest --show-only=json-v1` prints. LOGS is a folder for the output of each test. Tests still run or wait after S
+seconds in all are counted as not finished. Ends with the tests that failed or did not finish, and "N passed, N failed, N skipped".
+Exit code 0: all passed."""
+import argparse
+import concurrent.futures
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+
+SUM = re.compile(r"^(\d+) passed, (\d+) failed, (\d+) skipped", re.M)
+
+
+def read_tests(path):
+    tests = []
+    for test in json.load(open(path))["tests"]:
+        if "command" not in test:
+            continue
+        own = {p["name"]: p["value"] for p in test.get("properties", [])}
+        tests.append({"name": test["name"], "command": test["command"], "folder": own.get("WORKING_DIRECTORY", "."),
+                      "environment": dict(e.split("=", 1) for e in own.get("ENVIRONMENT", [])),
+                      "limit": float(own.get("TIMEOUT", 1200)), "cost": float(own.get("COST", 0))})
+    return sorted(tests, key=lambda t: -t["cost"])
+
+
+def run_test(test, args, end):
+    """Returns the verdict and the counts of one test."""
+    start = time.monotonic()
+    limit = min(args.each or test["limit"], end - start)
+    test["seconds"] = 0.0
+    if limit <= 1:
+        return "not started", (0, 0, 0)
+    log = os.path.join(args.logs, test["name"] + ".txt")
+    with open(log, "w") as out:
+        process = subprocess.Popen(test["command"], cwd=test["folder"], env={**os.environ, **test["environment"]}, stdin=subprocess.DEVNULL,
+                                   stdout=out, stderr=subprocess.STDOUT, start_new_session=True)
+        try:
+            code = process.wait(limit)
+        except subprocess.TimeoutExpired:
+            code = None
+        try:
+            os.killpg(process.pid, signal.SIGKILL)  # also what a test left running
+        except ProcessLookupError:
+            pass
+        process.wait()
+    test["seconds"] = time.monotonic() - start
+    found = SUM.findall(open(log, errors="replace").read())
+    passed, failed, skipped = map(int, found[-1]) if found else (0, 0, 0)
+    if code is None:
+        return f"not finished in {limit:.0f} s", (0, 0, 0)
+    if code == 77:
+        return "skipped", (0, 0, max(skipped, 1))
+    if code != 0:
+        return f"failed, exit code {code}", (passed, max(failed, 1), skipped)
+    return "passed", (passed, failed, skipped) if found else (1, 0, 0)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("tests")
+    parser.add_argument("logs")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    parser.add_argument("--seconds", type=float, default=3600)
+    parser.add_argument("--each", type=float, default=0)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--without", default="^$")
+    args = parser.parse_args()
+    os.makedirs(args.logs, exist_ok=True)
+    tests = [t for t in read_tests(args.tests) if re.search(args.only, t["name"]) and not re.search(args.without, t["name"])]
+    end = time.monotonic() + args.seconds
+    sums, bad = [0, 0, 0], []
+    with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
+        futures = {pool.submit(run_test, test, args, end): test for test in tests}
+        for future in concurrent.futures.as_completed(futures):
+            verdict, counts = future.result()
+            test = futures[future]
+            print(f"{test['seconds']:7.1f} s  {test['name']}: {verdict}", flush=True)
+            sums = [a + b for a, b in zip(sums, counts)]
+            if not verdict.startswith(("passed", "skipped")):
+                bad.append(f"{test['name']}: {verdict}")
+    print(f"{len(tests)} tests, {len(bad)} of them failed or did not finish", *sorted(bad), sep="\n  ")
+    print("{} passed, {} failed, {} skipped".format(*sums))
+    return 1 if bad else 0
+
+
+raise SystemExit(main())
