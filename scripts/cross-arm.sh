@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # cross-arm.sh: compiles the CPU build for 64-bit ARM on a Debian machine and runs the test programs in an emulator (qemu-user).
 # Downloads Debian's arm64 packages of the libraries into the build folder; nothing of them is installed. The last line is the sum,
-# "N passed, N failed, N skipped"; the exit code is 0 when nothing failed. It takes about an hour on two cores.
+# "N passed, N failed, N skipped"; the exit code is 0 when nothing failed. It takes some hours on two cores.
 #
 #   scripts/cross-arm.sh [BUILD-FOLDER]     default: build/arm
 #
 # Variables: JOBS (number of parallel tests, default 2), CTEST_ARGS (more arguments of ctest, such as "-R kernel"), PACK (a file: the tests
-# are not run, but packed for another x86 machine, see below).
+# are not run, but packed for another x86 machine, tests/tools/pack_emulated.sh).
 # Not run in the emulator: checks of the source tree, and the trainings of SLOW.
 set -eu
 SLOW='test_golden_train|test_ranks_train|test_offload_networks|test_ref_net|test_train$|test_api_threads'
@@ -50,34 +50,11 @@ cmake -G Ninja -S "$root" -B "$dir/build" -DCMAKE_TOOLCHAIN_FILE="$root/cmake/aa
     -DCRESNET_WITH_CUDA=OFF -DCRESNET_WITH_CURL=OFF -DCRESNET_WERROR=ON >"$dir/cmake.log" || { tail -n 20 "$dir/cmake.log"; exit 1; }
 ninja -C "$dir/build" >"$dir/build.log" || { tail -n 30 "$dir/build.log"; exit 1; }
 
-# What the tests need on another x86 machine, where the archive must be unpacked into a folder of the same name as this tree:
-#   xz -dc FILE | tar -x -C TREE && TREE/build/arm/packed/run.sh LOGS [OPTIONS OF tests/tools/run_suite.py]
-pack() {
-    local to=$dir/packed program
-    command -v qemu-aarch64-static >/dev/null || { echo "cross-arm.sh: install qemu-user-static" >&2; return 1; }
-    rm -rf "$to"
-    mkdir -p "$to/bin"
-    cp "$(command -v qemu-aarch64-static)" "$to/bin/qemu-aarch64"
-    ctest --test-dir "$dir/build" --show-only=json-v1 | sed "s#\"[^\"]*/qemu-aarch64\"#\"qemu-aarch64\"#; s#\"[^\"]*/python3[0-9.]*\"#\"python3\"#" >"$to/tests.json"
-    cat >"$to/run.sh" <<EOF
-#!/bin/sh
-export PATH=$to/bin:\$PATH
-printf '%s\n' $to/bin/qemu-aarch64 $system >$system/etc/emulator
-exec python3 $root/tests/tools/run_suite.py $to/tests.json "\$@"
-EOF
-    chmod +x "$to/run.sh"
-    (cd "$root" && {
-        git ls-files
-        find "${dir#"$root"/}/packed" "${dir#"$root"/}/root/emulated" "${dir#"$root"/}/build/tests/emulated" -type f
-        for program in "$dir/build/cresnet" "$dir"/build/tests/*_tool "$dir"/build/tests/test_* "$dir"/build/tests/fuzz_*; do
-            if [ -f "$program" ] && [ -x "$program" ]; then echo "${program#"$root"/}"; fi
-        done
-    } | tar -c --ignore-failed-read -T - ) | xz -9 --lzma2=dict=256MiB -T1 >"$1"
-}
 if [ -n "${PACK:-}" ]; then
-    pack "$PACK"
+    "$root/tests/tools/pack_emulated.sh" "$dir" "$PACK"
     exit
 fi
+export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} # as in scripts/test.sh
 code=0
 # shellcheck disable=SC2086
 ctest --test-dir "$dir/build" -j"${JOBS:-2}" --timeout 3600 -E "^(check_.*|$SLOW)" ${CTEST_ARGS:-} >"$dir/ctest.log" || code=1

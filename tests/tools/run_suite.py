@@ -2,12 +2,15 @@
 """run_suite.py: runs the tests of a build folder where there is no CTest, in parallel and the longest first.
 
     run_suite.py tests.json LOGS [--jobs N] [--seconds S] [--each S] [--only REGEX] [--without REGEX]
+                 [--shards N] [--cases REGEX] [--last REGEX] [--costs CTestCostData.txt]
 
-tests.json is what `ctest --show-only=json-v1` prints. LOGS is a folder for the output of each test. Tests still run or wait after S
-seconds in all are counted as not finished. Ends with the tests that failed or did not finish, and "N passed, N failed, N skipped".
-Exit code 0: all passed."""
+tests.json is what `ctest --show-only=json-v1` prints; CTestCostData.txt has the seconds of tests in an earlier run of CTest. LOGS is a
+folder for the output of each test. Tests still run or wait after S seconds in all are counted as not finished.
+--shards: test_checkops runs as N tests. --cases: these programs run as one test for each case. --last: these start after all others.
+Ends with the tests that failed or did not finish, and "N passed, N failed, N skipped". Exit code 0: all passed."""
 import argparse
 import concurrent.futures
+import glob
 import json
 import os
 import re
@@ -27,7 +30,33 @@ def read_tests(path):
         tests.append({"name": test["name"], "command": test["command"], "folder": own.get("WORKING_DIRECTORY", "."),
                       "environment": dict(e.split("=", 1) for e in own.get("ENVIRONMENT", [])),
                       "limit": float(own.get("TIMEOUT", 1200)), "cost": float(own.get("COST", 0))})
-    return sorted(tests, key=lambda t: -t["cost"])
+    return tests
+
+
+def case_names(test):
+    """The names that select every case of a program once: `program NAME` runs all cases whose name contains NAME."""
+    source, = glob.glob(os.path.join(test["environment"]["CRESNET_SOURCE"], "tests", "**", test["name"] + ".c"), recursive=True)
+    text = open(source).read()
+    names = re.findall(r"CASE\((\w+)\)", text[text.index("\nTESTS("):])
+    return [n for n in names if not any(other != n and other in n for other in names)]
+
+
+def divided(tests, args):
+    """Long programs as several tests."""
+    costs = {}
+    if args.costs:
+        costs = {f[0]: float(f[2]) for f in map(str.split, open(args.costs)) if len(f) == 3}
+    result = []
+    for test in tests:
+        parts = [(test["name"], [])]
+        if test["name"] == "test_checkops" and args.shards:
+            parts = [(f"test_checkops.{i}", ["--device", "cpu", "--shard", f"{i}/{args.shards}"]) for i in range(args.shards)]
+        elif re.search(args.cases, test["name"]):
+            parts = [(f"{test['name']}.{case}", [case]) for case in case_names(test)]
+        for name, arguments in parts:
+            cost = costs.get(test["name"], test["cost"]) / len(parts)
+            result.append({**test, "name": name, "command": test["command"] + arguments, "cost": cost})
+    return sorted(result, key=lambda t: (bool(re.search(args.last, t["name"])), -t["cost"]))
 
 
 def run_test(test, args, end):
@@ -69,11 +98,14 @@ def main():
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--seconds", type=float, default=3600)
     parser.add_argument("--each", type=float, default=0)
+    parser.add_argument("--shards", type=int, default=0)
+    parser.add_argument("--costs")
     parser.add_argument("--only", default="")
-    parser.add_argument("--without", default="^$")
+    for name in ("--without", "--cases", "--last"):
+        parser.add_argument(name, default="^$")
     args = parser.parse_args()
     os.makedirs(args.logs, exist_ok=True)
-    tests = [t for t in read_tests(args.tests) if re.search(args.only, t["name"]) and not re.search(args.without, t["name"])]
+    tests = [t for t in divided(read_tests(args.tests), args) if re.search(args.only, t["name"]) and not re.search(args.without, t["name"])]
     end = time.monotonic() + args.seconds
     sums, bad = [0, 0, 0], []
     with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
