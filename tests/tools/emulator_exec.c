@@ -1,6 +1,6 @@
-/* tests/tools/emulator_exec.c: exec for a program of another processor that runs in an emulator (scripts/cross-arm.sh). The
- * system cannot start such programs, so a program that starts itself starts the emulator instead. The file /etc/emulator of
- * the emulated system has two lines: the path of the emulator, and the root of that system. */
+/* tests/tools/emulator_exec.c: exec for a program of another processor that runs in an emulator (scripts/cross-arm.sh).
+ * The system cannot start such programs, so a program that starts itself starts the emulator instead. The file
+ * /etc/emulator of the emulated system has two lines: the path of the emulator, and the root of that system. */
 #include <elf.h>
 #include <limits.h>
 #include <stdio.h>

@@ -2,7 +2,7 @@
 """run_suite.py: runs the tests of a build folder where there is no CTest, in parallel and the longest first.
 
     run_suite.py tests.json LOGS [--jobs N] [--seconds S] [--each S] [--only REGEX] [--without REGEX]
-                 [--shards N] [--cases REGEX] [--last REGEX] [--costs CTestCostData.txt]
+                 [--shards N] [--cases REGEX] [--last REGEX] [--times CTestCostData.txt]
 
 tests.json is what `ctest --show-only=json-v1` prints; CTestCostData.txt has the seconds of tests in an earlier run of CTest. LOGS is a
 folder for the output of each test. Tests still run or wait after S seconds in all are counted as not finished.
@@ -43,9 +43,9 @@ def case_names(test):
 
 def divided(tests, args):
     """Long programs as several tests."""
-    costs = {}
-    if args.costs:
-        costs = {f[0]: float(f[2]) for f in map(str.split, open(args.costs)) if len(f) == 3}
+    seconds = {}
+    if args.times:
+        seconds = {f[0]: float(f[2]) for f in map(str.split, open(args.times)) if len(f) == 3}
     result = []
     for test in tests:
         parts = [(test["name"], [])]
@@ -54,7 +54,7 @@ def divided(tests, args):
         elif re.search(args.cases, test["name"]):
             parts = [(f"{test['name']}.{case}", [case]) for case in case_names(test)]
         for name, arguments in parts:
-            cost = costs.get(test["name"], test["cost"]) / len(parts)
+            cost = seconds.get(test["name"], test["cost"]) / len(parts)
             result.append({**test, "name": name, "command": test["command"] + arguments, "cost": cost})
     return sorted(result, key=lambda t: (bool(re.search(args.last, t["name"])), -t["cost"]))
 
@@ -99,7 +99,7 @@ def main():
     parser.add_argument("--seconds", type=float, default=3600)
     parser.add_argument("--each", type=float, default=0)
     parser.add_argument("--shards", type=int, default=0)
-    parser.add_argument("--costs")
+    parser.add_argument("--times")
     parser.add_argument("--only", default="")
     for name in ("--without", "--cases", "--last"):
         parser.add_argument(name, default="^$")
