@@ -12,6 +12,8 @@
 #include <cstdio>
 #include <fstream>
 #include <iostream>
+#include <cstdlib>
+#include <sys/prctl.h>
 
 namespace {
 
@@ -67,7 +69,8 @@ void run(const Options &o) {
     std::fflush(stdout);
     if (!o.data.empty()) samples.write_labels(o.out + "/labels.txt");
     write_settings(o, o.out + "/user.conf", rate, samples.PerformanceSampleCount());
-    const mlperf::TestSettings settings = settings_of(o, o.out + "/user.conf");
+    mlperf::TestSettings settings           = settings_of(o, o.out + "/user.conf");
+    settings.server_num_issue_query_threads = server.issuing_threads(); // no key of user.conf
     mlperf::LogSettings        log;
     log.log_output.outdir = o.out;
     log.enable_trace      = false;
@@ -81,6 +84,7 @@ void run(const Options &o) {
 
 int main(int argc, char **argv) {
     try {
+        if (std::getenv("LG_NOTHP")) prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0); // TRIAL
         run(read_options(argc, argv));
         return 0;
     } catch (const std::exception &failure) {

@@ -34,6 +34,8 @@ void set(Options &o, const std::string &name, const std::string &value) {
         o.streams = int(number(name, value, 1, 64));
     else if (name == "--deadline-ms")
         o.deadline_ms = number(name, value, 0, 1e6);
+    else if (name == "--issue-threads")
+        o.issue_threads = int(number(name, value, 0, 256));
     else if (name == "--seconds")
         o.seconds = number(name, value, 0.1, 1e6);
     else if (name == "--qps")

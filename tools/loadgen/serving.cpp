@@ -7,19 +7,17 @@
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
+#include <pthread.h>
+#include <sched.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 // ---- times ----
 
-void Longest::add(Clock::duration time) {
-    const int64_t ns  = std::chrono::duration_cast<std::chrono::nanoseconds>(time).count();
-    int64_t       old = longest;
-    while (ns > old && !longest.compare_exchange_weak(old, ns)) {
-    }
-}
-
 void Server::print_delays() const {
-    std::printf("longest times: %.1f ms for a batch, %.1f ms to report it, %.1f ms between two queries\n",
-                computing.milliseconds(), reporting.milliseconds(), silence.milliseconds());
+    std::printf("longest times: %.1f ms for a batch, %.1f ms to report it, %.1f ms between two queries\n%s\n",
+                computing.milliseconds(), reporting.milliseconds(), pauses.milliseconds(), pauses.text().c_str());
 }
 
 // ---- the queue ----
@@ -186,9 +184,7 @@ void Server::IssueQuery(const std::vector<mlperf::QuerySample> &query) {
         queue->push_bulk(query);
         queue->wait_for_bulk();
     } else {
-        const Clock::time_point now = Clock::now();
-        if (last_call != Clock::time_point{}) silence.add(now - last_call);
-        last_call = now;
+        pauses.called();
         queue->push(query);
     }
 }
@@ -226,6 +222,7 @@ Server::Server(const Options &options)
     gpu     = options.device.rfind("cuda", 0) == 0;
     batch   = direct ? 1 : options.batch ? size_t(options.batch) : gpu ? 256 : 8;
     streams = direct ? 1 : options.streams ? size_t(options.streams) : gpu ? 4 : 1;
+    issue_threads = options.scenario == "Server" ? size_t(options.issue_threads) : 0;
     open_models(options);
     cresnet_info info{};
     info.size = sizeof info;
@@ -280,14 +277,33 @@ double Server::warm_up(double seconds, DeviceMemory &memory) {
     return double(images) / elapsed;
 }
 
+static void trial_issuer(int i) { // TRIAL
+    if (const char *pin = std::getenv("LG_PIN")) {
+        cpu_set_t set;
+        CPU_ZERO(&set);
+        CPU_SET(std::atoi(pin) + i, &set);
+        std::fprintf(stderr, "pin %d\n", pthread_setaffinity_np(pthread_self(), sizeof set, &set));
+    }
+    if (std::getenv("LG_FIFO")) {
+        sched_param p{};
+        p.sched_priority = 1;
+        std::fprintf(stderr, "fifo %d\n", pthread_setschedparam(pthread_self(), SCHED_FIFO, &p));
+    }
+    if (const char *nice = std::getenv("LG_NICE")) std::fprintf(stderr, "nice %d\n", setpriority(PRIO_PROCESS, gettid(), std::atoi(nice)));
+    mlperf::RegisterIssueQueryThread();
+}
+
 void Server::start(const Samples &loaded, DeviceMemory &memory) {
     samples = &loaded;
     own     = std::make_unique<Stream>(model(), batch, memory);
     for (size_t i = 0; !direct && i < streams; i++) workers.emplace_back(&Server::work, this, i, &memory);
+    for (size_t i = 0; i < issue_threads; i++) issuers.emplace_back(trial_issuer, int(i));
 }
 
 void Server::stop() {
     queue->close();
     for (std::thread &worker : workers) worker.join();
+    for (std::thread &issuer : issuers) issuer.join(); // LoadGen ends them with the test
     workers.clear();
+    issuers.clear();
 }
