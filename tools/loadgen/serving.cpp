@@ -168,7 +168,7 @@ void Server::compute(Stream &stream, const std::vector<Request> &requests) {
 }
 
 void Server::work(size_t index, DeviceMemory *memory) {
-    Stream stream(models[index].get(), batch, *memory);
+    Stream stream(models[index % streams].get(), batch, *memory);
     while (queue->take(stream.requests)) {
         compute(stream, stream.requests);
         queue->count_done(stream.requests.size());
@@ -222,13 +222,14 @@ Server::Server(const Options &options)
     gpu     = options.device.rfind("cuda", 0) == 0;
     batch   = direct ? 1 : options.batch ? size_t(options.batch) : gpu ? 256 : 8;
     streams = direct ? 1 : options.streams ? size_t(options.streams) : gpu ? 4 : 1;
+    calls   = direct ? 1 : options.calls ? size_t(options.calls) : 1;
     issue_threads = options.scenario == "Server" ? size_t(options.issue_threads) : 0;
     open_models(options);
     cresnet_info info{};
     info.size = sizeof info;
     if (cresnet_get_info(model(), &info) != CRESNET_OK) throw Failure("cresnet_get_info failed");
     name = std::string("cresnet ") + cresnet_version() + ", " + info.network + ", " + info.precision + ", batch " +
-           std::to_string(batch) + ", streams " + std::to_string(streams) + ", " + info.device;
+           std::to_string(batch) + ", streams " + std::to_string(streams) + ", calls " + std::to_string(calls) + ", " + info.device;
     queue = std::make_unique<Queue>(batch, std::chrono::duration_cast<Clock::duration>(
                                                std::chrono::duration<double, std::milli>(options.deadline_ms)));
 }
@@ -257,8 +258,8 @@ double Server::warm_up(double seconds, DeviceMemory &memory) {
     }
     const Clock::time_point begin = Clock::now();
     const auto end = begin + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
-    for (Model &m : models)
-        threads.emplace_back([&, handle = m.get()] {
+    for (size_t k = 0; k < streams * calls; k++)
+        threads.emplace_back([&, handle = models[k % streams].get()] {
             Stream stream(handle, batch, memory);
             for (size_t i = 0; i < batch; i++) stream.set_image(i, image);
             try {
@@ -296,7 +297,7 @@ static void trial_issuer(int i) { // TRIAL
 void Server::start(const Samples &loaded, DeviceMemory &memory) {
     samples = &loaded;
     own     = std::make_unique<Stream>(model(), batch, memory);
-    for (size_t i = 0; !direct && i < streams; i++) workers.emplace_back(&Server::work, this, i, &memory);
+    for (size_t i = 0; !direct && i < streams * calls; i++) workers.emplace_back(&Server::work, this, i, &memory);
     for (size_t i = 0; i < issue_threads; i++) issuers.emplace_back(trial_issuer, int(i));
 }
 

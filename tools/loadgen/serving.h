@@ -83,7 +83,7 @@ class Server : public mlperf::SystemUnderTest {
     struct Stream; // the arrays of one batch
 
     std::string              name;
-    size_t                   batch, streams, issue_threads;
+    size_t                   batch, streams, calls, issue_threads;
     bool                     gpu = false;
     bool                     direct, offline; // direct: the thread of LoadGen computes (SingleStream)
     std::vector<Model>       models;
