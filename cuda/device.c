@@ -9,7 +9,6 @@
 #include "device/offline.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 enum { CC_MIN = 80, RING_BYTES = 4 << 20 };
@@ -127,8 +126,7 @@ static cr_status open_streams(struct cuda_device *d) {
     CUDA_TRY(cudaMalloc((void **)&d->step, sizeof *d->step));
     for (int i = 0; i < 2; i++) {
         CUDA_TRY(cudaHostAlloc(&d->ring[i], RING_BYTES, cudaHostAllocDefault));
-        CUDA_TRY(cudaEventCreateWithFlags(&d->ring_done[i], cudaEventDisableTiming |
-                                                                (getenv("LG_BLOCK") ? cudaEventBlockingSync : 0)));
+        CUDA_TRY(cudaEventCreateWithFlags(&d->ring_done[i], cudaEventDisableTiming));
     }
     return CR_OK;
 }

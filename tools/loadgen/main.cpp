@@ -12,8 +12,6 @@
 #include <cstdio>
 #include <fstream>
 #include <iostream>
-#include <cstdlib>
-#include <sys/prctl.h>
 
 namespace {
 
@@ -84,7 +82,6 @@ void run(const Options &o) {
 
 int main(int argc, char **argv) {
     try {
-        if (std::getenv("LG_NOTHP")) prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0); // TRIAL
         run(read_options(argc, argv));
         return 0;
     } catch (const std::exception &failure) {

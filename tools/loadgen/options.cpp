@@ -37,7 +37,7 @@ void set(Options &o, const std::string &name, const std::string &value) {
     else if (name == "--deadline-ms")
         o.deadline_ms = number(name, value, 0, 1e6);
     else if (name == "--issue-threads")
-        o.issue_threads = int(number(name, value, 0, 256));
+        o.issue_threads = int(number(name, value, 1, 256));
     else if (name == "--seconds")
         o.seconds = number(name, value, 0.1, 1e6);
     else if (name == "--qps")

@@ -7,11 +7,6 @@
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
-#include <pthread.h>
-#include <sched.h>
-#include <sys/prctl.h>
-#include <sys/resource.h>
-#include <unistd.h>
 
 // ---- times ----
 
@@ -221,9 +216,11 @@ Server::Server(const Options &options)
     : direct(options.scenario == "SingleStream"), offline(options.scenario == "Offline") {
     gpu     = options.device.rfind("cuda", 0) == 0;
     batch   = direct ? 1 : options.batch ? size_t(options.batch) : gpu ? 256 : 8;
-    streams = direct ? 1 : options.streams ? size_t(options.streams) : gpu ? 4 : 1;
-    calls   = direct ? 1 : options.calls ? size_t(options.calls) : 1;
-    issue_threads = options.scenario == "Server" ? size_t(options.issue_threads) : 0;
+    streams = direct ? 1 : options.streams ? size_t(options.streams) : gpu ? 2 : 1;
+    calls   = direct ? 1 : options.calls ? size_t(options.calls) : gpu ? 2 : 1;
+    // With one thread, LoadGen calls from the thread that starts the test.
+    issue_threads = options.issue_threads ? size_t(options.issue_threads) : gpu ? 4 : 1;
+    if (options.scenario != "Server" || issue_threads == 1) issue_threads = 0;
     open_models(options);
     cresnet_info info{};
     info.size = sizeof info;
@@ -278,27 +275,11 @@ double Server::warm_up(double seconds, DeviceMemory &memory) {
     return double(images) / elapsed;
 }
 
-static void trial_issuer(int i) { // TRIAL
-    if (const char *pin = std::getenv("LG_PIN")) {
-        cpu_set_t set;
-        CPU_ZERO(&set);
-        CPU_SET(std::atoi(pin) + i, &set);
-        std::fprintf(stderr, "pin %d\n", pthread_setaffinity_np(pthread_self(), sizeof set, &set));
-    }
-    if (std::getenv("LG_FIFO")) {
-        sched_param p{};
-        p.sched_priority = 1;
-        std::fprintf(stderr, "fifo %d\n", pthread_setschedparam(pthread_self(), SCHED_FIFO, &p));
-    }
-    if (const char *nice = std::getenv("LG_NICE")) std::fprintf(stderr, "nice %d\n", setpriority(PRIO_PROCESS, gettid(), std::atoi(nice)));
-    mlperf::RegisterIssueQueryThread();
-}
-
 void Server::start(const Samples &loaded, DeviceMemory &memory) {
     samples = &loaded;
     own     = std::make_unique<Stream>(model(), batch, memory);
     for (size_t i = 0; !direct && i < streams * calls; i++) workers.emplace_back(&Server::work, this, i, &memory);
-    for (size_t i = 0; i < issue_threads; i++) issuers.emplace_back(trial_issuer, int(i));
+    for (size_t i = 0; i < issue_threads; i++) issuers.emplace_back(mlperf::RegisterIssueQueryThread);
 }
 
 void Server::stop() {
