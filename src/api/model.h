@@ -37,8 +37,8 @@ enum { CR_API_BEGUN = 2 };
 struct cr_api_worker {
     pthread_t          thread;
     bool               started;
-    pthread_mutex_t    mutex;       /* protects the members below */
-    pthread_cond_t     work, done;  /* for the thread of the model; for callers */
+    pthread_mutex_t    mutex;        /* protects the members below */
+    pthread_cond_t     work, done;   /* for the thread of the model; for callers */
     struct cr_api_job *first, *last; /* not begun */
     struct cr_api_job *begun[CR_API_BEGUN];
     int                begun_jobs;
@@ -76,18 +76,18 @@ struct cresnet_model {
     char  broken[256]; /* the error after which the model cannot be used; "" while it can */
 
     /* One batch on the host. */
-    uint8_t           *images;    /* [batch][size][width] pixels of the network's format */
-    const void       **addresses; /* [batch]: images on the device; NULL without async */
-    float             *values;    /* the same as normalised f32; NULL without f32_input */
-    float             *logits, *features;
-    struct cr_ranked  *ranked;  /* [classes]: scratch memory for sorting */
-    float             *view;    /* logits or features of one view; NULL without [data] tta */
-    void              *raw;     /* logits or features in the type of the device */
+    uint8_t          *images;    /* [batch][size][width] pixels of the network's format */
+    const void      **addresses; /* [batch]: images on the device; NULL without async */
+    float            *values;    /* the same as normalised f32; NULL without f32_input */
+    float            *logits, *features;
+    struct cr_ranked *ranked; /* [classes]: scratch memory for sorting */
+    float            *view;   /* logits or features of one view; NULL without [data] tta */
+    void             *raw;    /* logits or features in the type of the device */
     struct {
         void *logits, *ready; /* page-locked memory in the type of the device, and the event when they are there */
-    } overlap[CR_API_BEGUN]; /* of a device with async */
+    } overlap[CR_API_BEGUN];  /* of a device with async */
     int                overlap_begun, overlap_ended; /* calls modulo CR_API_BEGUN */
-    struct cr_scratch *scratch; /* [decoders]: one for each thread that decodes images */
+    struct cr_scratch *scratch;                      /* [decoders]: one for each thread that decodes images */
     int                decoders;
 };
 

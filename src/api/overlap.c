@@ -45,7 +45,8 @@ bool cr_api_overlap_ready(struct cresnet_model *m, void *argument) {
     bool              reached = false;
     (void)argument;
     cr_error_hold(); /* the end of the job reports the error */
-    const cr_status status = device->backend->async->event_reached(device, m->overlap[m->overlap_ended].ready, &reached);
+    const cr_status status =
+        device->backend->async->event_reached(device, m->overlap[m->overlap_ended].ready, &reached);
     cr_error_release();
     return reached || status != CR_OK;
 }

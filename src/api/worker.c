@@ -88,7 +88,7 @@ static void nap(void) {
 static struct cr_api_job *take(struct cr_api_worker *w) {
     struct cr_api_job *job = w->first;
     if (!job || (w->begun_jobs && (!job->end || w->begun_jobs == CR_API_BEGUN))) return NULL;
-    w->first = job->next;
+    w->first          = job->next;
     return w->current = job;
 }
 

@@ -284,4 +284,5 @@ static void the_folder_is_removed(void) {
 
 TESTS(CASE(results_are_close_to_those_of_the_cpu), CASE(tensors_in_gpu_memory_wait_for_their_stream),
       CASE(scattered_tensors_in_gpu_memory_are_gathered), CASE(threads_share_a_model_and_keep_their_gpu),
-      CASE(overlapping_calls_get_their_own_results), CASE(a_gpu_that_does_not_exist_is_an_error), CASE(the_folder_is_removed))
+      CASE(overlapping_calls_get_their_own_results), CASE(a_gpu_that_does_not_exist_is_an_error),
+      CASE(the_folder_is_removed))

@@ -38,8 +38,8 @@ class Pauses {
     std::string text() const;
 
   private:
-    Longest          longest;
-    std::atomic<int> count{0};
+    Longest            longest;
+    std::atomic<int>   count{0};
     mutable std::mutex mutex;
     ThreadUse          before, after; // of the longest pause
     double             pause = 0;     // milliseconds
