@@ -101,6 +101,7 @@ static const struct {
     [CR_EVENT_RESUME]   = {.name = "resume"},
     [CR_EVENT_TRAIN]    = {.name = "train", .group = "train"},
     [CR_EVENT_EVAL]     = {.name = "eval", .group = "val", .result = true},
+    [CR_EVENT_FINAL_TTA] = {.name = "final_tta", .result = true},
     [CR_EVENT_PRUNE]    = {.name = "prune", .group = "prune"},
     [CR_EVENT_SPARSITY] = {.name = "sparsity", .group = "prune"},
     [CR_EVENT_UNFREEZE] = {.name = "unfreeze"},
