@@ -149,15 +149,13 @@ static void add_view(struct view_sum *v, const float *logits, const int32_t *lab
 /* As run_batches_each, for batches of views. The scores that the device computes are those of single views. */
 static cr_status run_batches_views(struct cr_session *s, struct cr_loader *loader, int views, volatile const int *stop,
                                    const struct cr_sample_callback *callback, struct cr_scores *out) {
-    const struct cr_step_block step   = {0};
-    const struct cr_tensor    *t      = &s->eval.tensor[s->eval.logits];
-    struct view_sum            v      = {.views   = views,
-                                         .classes = s->model.classes,
-                                         .words   = s->eval.tensor[s->eval.labels].dim[3]};
-    cr_status                  status = CR_OK;
-    float                     *logits = cr_alloc((size_t)cr_tensor_elems(t), sizeof *logits);
-    void                      *raw    = cr_alloc(t->bytes, 1);
-    v.sum                             = cr_alloc((size_t)v.classes, sizeof *v.sum);
+    const struct cr_step_block step = {0};
+    const struct cr_tensor    *t    = &s->eval.tensor[s->eval.logits];
+    struct view_sum v = {.views = views, .classes = s->model.classes, .words = s->eval.tensor[s->eval.labels].dim[3]};
+    cr_status       status = CR_OK;
+    float          *logits = cr_alloc((size_t)cr_tensor_elems(t), sizeof *logits);
+    void           *raw    = cr_alloc(t->bytes, 1);
+    v.sum                  = cr_alloc((size_t)v.classes, sizeof *v.sum);
     if (!logits || !raw || !v.sum)
         CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory: logits of %lld images", (long long)s->eval_batch);
     for (;;) {

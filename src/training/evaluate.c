@@ -160,7 +160,8 @@ cr_status cr_run_check_final_tta(const struct cr_run *run) {
     struct cr_prepare       prepare;
     if (c->train.final_tta == CR_TTA_NONE) return CR_OK;
     if (cr_comm_size(run->comm) > 1)
-        return cr_config_fail(c, "train.final_tta", "needs a run of one process: evaluate afterwards with cresnet eval");
+        return cr_config_fail(c, "train.final_tta",
+                              "needs a run of one process: evaluate afterwards with cresnet eval");
     tta.data.tta = c->train.final_tta;
     return cr_prepare_from_config(&tta, CR_SPLIT_VAL, &prepare);
 }

@@ -39,7 +39,7 @@ struct cr_finetune {
     bool                      averages;     /* moving averages of the weights */
     double                    images_per_s; /* of training, measured with the next two; 0: unknown */
     int                       measured_size, measured_stages;
-    double                    seconds;      /* estimated duration; 0: unknown */
+    double                    seconds; /* estimated duration; 0: unknown */
     struct cr_finetune_choice choice[CR_FINETUNE_CHOICES];
     int                       choices;
 };

@@ -45,7 +45,7 @@ static void set_epochs(struct cr_finetune *f, int64_t epochs) {
 
 /* Sets the most epochs, up to three times the number for this set, that fit into --minutes; at least one. */
 static void fill_time(struct cr_finetune *f) {
-    const int64_t most    = 3 * epochs_of_set(f), age = cr_process_age_ns();
+    const int64_t most = 3 * epochs_of_set(f), age = cr_process_age_ns();
     const double  seconds = 60 * f->minutes - (double)CR_MAX(age, (int64_t)0) * 1e-9;
     int64_t       epochs  = 1;
     for (int64_t more = 2; more <= most; more++) {
@@ -57,7 +57,7 @@ static void fill_time(struct cr_finetune *f) {
 
 /* ---- image size and trained stages ---- */
 
-enum { KEPT_MIN = 3, LAST_STAGES = 2 }; /* networks with more than KEPT_MIN stages */
+enum { FIXED_MIN = 3, LAST_STAGES = 2 }; /* networks with more than FIXED_MIN stages */
 
 /* Networks classify images a third larger than those they were trained with better (Touvron et al. 2019). */
 static void set_size(struct cr_finetune *f, int eval_size) {
@@ -88,8 +88,8 @@ static int default_size(const struct cr_finetune *f, const int sizes[8]) {
 
 /* Of pretrained networks the first stages may keep their weights: they see edges and textures, which are the same in
  * other images. Without their backward pass a CPU has time for larger images. */
-static bool may_keep_stages(const struct cr_finetune *f) {
-    return !f->gpu && *f->weights && !is_tiny(f) && f->stages > KEPT_MIN && !is_given(f, "model.freeze");
+static bool may_fix_stages(const struct cr_finetune *f) {
+    return !f->gpu && *f->weights && !is_tiny(f) && f->stages > FIXED_MIN && !is_given(f, "model.freeze");
 }
 
 /* With --minutes: the largest size with enough epochs, if need be with the last stages alone. */
@@ -101,7 +101,7 @@ static void fit_to_time(struct cr_finetune *f, const int sizes[8]) {
         f->trained_stages = f->stages;
         fill_time(f);
         if (f->epochs >= want) return;
-        if (!may_keep_stages(f)) continue;
+        if (!may_fix_stages(f)) continue;
         f->trained_stages = LAST_STAGES;
         fill_time(f);
         if (f->epochs >= want / 2) return;

@@ -24,18 +24,18 @@ static cr_status time_steps(struct cr_session *s, const struct cr_step_block *bl
 }
 
 cr_status cr_finetune_measure(struct cr_finetune *f) {
-    char                            freeze[160];
-    const char *const               plain[] = {freeze,          "model.unfreeze=",    "data.mixup=0", "data.cutmix=0",
-                                               "data.erase=0", "train.accumulate=1", NULL};
+    char              freeze[160];
+    const char *const plain[] = {
+        freeze, "model.unfreeze=", "data.mixup=0", "data.cutmix=0", "data.erase=0", "train.accumulate=1", NULL};
     const struct cr_session_options options = {.train = true, .execute = true, .classes = f->classes};
     struct cr_config                config;
     struct cr_session               session = {0};
     struct cr_cmd_batch             batch   = {0};
     struct cr_text                  parts   = {0};
     cr_status                       status;
-    const int                       kept = f->stages - f->trained_stages;
-    if (kept) CR_TRY(cr_finetune_frozen(kept, &parts));
-    snprintf(freeze, sizeof freeze, "model.freeze=%.140s", kept ? parts.data : "");
+    const int                       fixed = f->stages - f->trained_stages;
+    if (fixed) CR_TRY(cr_finetune_frozen(fixed, &parts));
+    snprintf(freeze, sizeof freeze, "model.freeze=%.140s", fixed ? parts.data : "");
     cr_text_free(&parts);
     CR_TRY(cr_finetune_config(f, plain, &config));
     CR_TRY_OUT(cr_session_open(&config, &options, &session));
@@ -67,8 +67,9 @@ static double image_cost(const struct cr_finetune *f, int size, int trained_stag
 double cr_finetune_seconds(const struct cr_finetune *f) {
     const double unit        = 1 / (f->images_per_s * image_cost(f, f->measured_size, f->measured_stages));
     const double evaluations = (double)((f->epochs + f->eval_every - 1) / f->eval_every);
-    const double steps       = (double)f->train * ((double)f->frozen_epochs * image_cost(f, f->size, 0) +
-                                             (double)(f->epochs - f->frozen_epochs) * image_cost(f, f->size, f->trained_stages));
-    const double evaluated   = (double)f->val * evaluations * (f->averages ? 2 : 1) * image_cost(f, f->eval_size, 0);
+    const double steps =
+        (double)f->train * ((double)f->frozen_epochs * image_cost(f, f->size, 0) +
+                            (double)(f->epochs - f->frozen_epochs) * image_cost(f, f->size, f->trained_stages));
+    const double evaluated = (double)f->val * evaluations * (f->averages ? 2 : 1) * image_cost(f, f->eval_size, 0);
     return open_s + evaluations * save_s + overhead * (steps + evaluated) * unit;
 }

@@ -58,7 +58,7 @@ static void finish_covariance(struct patches *p) {
     const double count = (double)CR_MAX(p->count, 1);
     for (int i = 0; i < p->n; i++)
         for (int j = 0; j <= i; j++) {
-            const double value = p->product[i * p->n + j] / count - p->sum[i] / count * (p->sum[j] / count);
+            const double value       = p->product[i * p->n + j] / count - p->sum[i] / count * (p->sum[j] / count);
             p->product[i * p->n + j] = p->product[j * p->n + i] = value;
         }
 }
@@ -125,7 +125,7 @@ static int take_largest(double *matrix, int n, double *value) {
     int best = 0;
     for (int i = 1; i < n; i++)
         if (matrix[i * n + i] > matrix[best * n + best]) best = i;
-    *value                 = matrix[best * n + best];
+    *value                  = matrix[best * n + best];
     matrix[best * n + best] = -1;
     return best;
 }
@@ -135,11 +135,11 @@ static int take_largest(double *matrix, int n, double *value) {
 static void make_filters(const struct patches *p, double *vectors, float *filters) {
     const int half = CR_MIN((int)p->filter->dim[0] / 2, p->n);
     for (int k = 0; k < half; k++) {
-        double       value;
+        double        value;
         const double *vector = vectors + p->n * take_largest(p->product, p->n, &value);
         for (int i = 0; i < p->n; i++) {
-            const float weight                    = (float)(vector[i] / sqrt(CR_MAX(value, 0) + smallest));
-            filters[(size_t)k * (size_t)p->n + (size_t)i]          = weight;
+            const float weight                            = (float)(vector[i] / sqrt(CR_MAX(value, 0) + smallest));
+            filters[(size_t)k * (size_t)p->n + (size_t)i] = weight;
             filters[(size_t)(half + k) * (size_t)p->n + (size_t)i] = -weight;
         }
     }
@@ -156,8 +156,8 @@ static const struct cr_param *first_filter(const struct cr_param_store *store) {
 static cr_status replace_filters(struct cr_session *s, const struct patches *p, double *vectors) {
     const struct cr_param_store *store = &s->model.store;
     const size_t                 bytes = (size_t)p->filter->elems * sizeof(float);
-    void                        *at    = (char *)s->memory.region[CR_REGION_STORE] +
-               cr_param_store_buffer_offset(store, CR_BUFFER_VALUE) + (size_t)p->filter->offset * sizeof(float);
+    void *at = (char *)s->memory.region[CR_REGION_STORE] + cr_param_store_buffer_offset(store, CR_BUFFER_VALUE) +
+               (size_t)p->filter->offset * sizeof(float);
     float *filters;
     CR_ALLOC(filters, (size_t)p->filter->elems);
     cr_status status = s->device->backend->sync(s->device);
@@ -171,13 +171,13 @@ static cr_status replace_filters(struct cr_session *s, const struct patches *p, 
 }
 
 cr_status cr_session_whiten_stem(struct cr_session *s, const struct cr_dataset *train) {
-    const struct cr_config *c = s->config;
-    struct patches p = {.filter = first_filter(&s->model.store),
-                        .height = s->prepare_train.size,
-                        .width  = cr_prepare_width(&s->prepare_train),
-                        .format = s->prepare_train.format};
-    double        *vectors = NULL;
-    cr_status      status  = CR_OK;
+    const struct cr_config *c       = s->config;
+    struct patches          p       = {.filter = first_filter(&s->model.store),
+                                       .height = s->prepare_train.size,
+                                       .width  = cr_prepare_width(&s->prepare_train),
+                                       .format = s->prepare_train.format};
+    double                 *vectors = NULL;
+    cr_status               status  = CR_OK;
     CR_ASSERT(p.filter && s->model.store.real == CR_F32 && p.filter->dim[3] == cr_format_channels(p.format));
     p.n = (int)(p.filter->elems / p.filter->dim[0]);
     for (int i = 0; i < cr_format_channels(p.format); i++) {

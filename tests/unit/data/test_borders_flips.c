@@ -50,7 +50,7 @@ static void windows_of_the_padded_image(void) {
 static void wide_borders(void) {
     uint8_t               rgb[2 * 2 * 3], out[2 * 2 * 3];
     const struct cr_image image = {2, 2, rgb, CR_RGB8}, dot = {1, 1, rgb, CR_RGB8};
-    struct cr_prepare     prep  = {.size = 2, .crop = CR_CROP_PAD, .pad = 40, .pad_mode = CR_PAD_REFLECT}, black = prep;
+    struct cr_prepare     prep = {.size = 2, .crop = CR_CROP_PAD, .pad = 40, .pad_mode = CR_PAD_REFLECT}, black = prep;
     for (int i = 0; i < 12; i++) rgb[i] = (uint8_t)(10 * i);
     black.pad_mode = CR_PAD_CONSTANT;
     for (int i = 0; i < 40; i++) {

@@ -6,8 +6,8 @@
 
 enum { IMAGES = 200, SIDE = 16, STEPS = 2, HALF_MAX = 27 };
 
-static const char *const keys[] = {"data.train_images=200", "data.image_size=16", "data.crop=none", "data.hflip=0",
-                                   "train.device=cpu",      NULL,                 NULL};
+static const char *const keys[] = {
+    "data.train_images=200", "data.image_size=16", "data.crop=none", "data.hflip=0", "train.device=cpu", NULL, NULL};
 
 static const struct cr_param *stem(const struct cr_session *s) {
     return &s->model.store.param[0];
