@@ -246,8 +246,8 @@ CR_MUST cr_status cr_session_evaluate(struct cr_session *session, const struct c
 CR_MUST cr_status cr_session_evaluate_views(struct cr_session *session, const struct cr_dataset *dataset,
                                             enum cr_tta tta, volatile const int *stop, struct cr_scores *out);
 
-/* As cr_session_evaluate; calls on_sample for each readable sample with its logits ([model.classes], valid during the call). The host
- * waits for the device after every batch. */
+/* As cr_session_evaluate; calls on_sample for each readable sample with its logits ([model.classes], valid during the
+ * call). The host waits for the device after every batch. */
 struct cr_sample_callback {
     void *self;
     /* labels: the label, or with data.multi_label the labels as graph/loss.h describes them */
