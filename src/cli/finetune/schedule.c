@@ -92,19 +92,25 @@ static bool may_fix_stages(const struct cr_finetune *f) {
     return !f->gpu && *f->weights && !is_tiny(f) && f->stages > FIXED_MIN && !is_given(f, "model.freeze");
 }
 
-/* With --minutes: the largest size with enough epochs, if need be with the last stages alone. */
-static void fit_to_time(struct cr_finetune *f, const int sizes[8]) {
+/* Chooses the trained stages for the current size: all, or the last ones if there is no time for all. Returns whether
+ * there is time for enough epochs. */
+static bool fits_time(struct cr_finetune *f) {
     const int64_t want = epochs_of_set(f) * 3 / 4;
-    fill_time(f); /* if the user gives the size */
+    f->trained_stages  = f->stages;
+    fill_time(f);
+    if (f->epochs >= want) return true;
+    if (!may_fix_stages(f)) return false;
+    f->trained_stages = LAST_STAGES;
+    fill_time(f);
+    return f->epochs >= want / 2;
+}
+
+/* With --minutes: the largest size with enough epochs. */
+static void fit_to_time(struct cr_finetune *f, const int sizes[8]) {
+    if (!sizes[0]) (void)fits_time(f); /* the user gives the size */
     for (int i = 0; sizes[i]; i++) {
         set_size(f, sizes[i]);
-        f->trained_stages = f->stages;
-        fill_time(f);
-        if (f->epochs >= want) return;
-        if (!may_fix_stages(f)) continue;
-        f->trained_stages = LAST_STAGES;
-        fill_time(f);
-        if (f->epochs >= want / 2) return;
+        if (fits_time(f)) return;
     }
 }
 
@@ -140,6 +146,7 @@ static cr_status choose_size(struct cr_finetune *f) {
     CR_TRY(set_sizes(f));
     set_epochs(f, epochs_of_set(f));
     if (f->minutes <= 0 && f->gpu) return CR_OK;
+    if (f->minutes > 0 && may_fix_stages(f)) f->trained_stages = LAST_STAGES; /* the likely choice */
     CR_TRY(cr_finetune_measure(f));
     if (f->minutes <= 0) return CR_OK;
     fit_to_time(f, sizes);
@@ -160,7 +167,8 @@ static int64_t batch_of_set(const struct cr_finetune *f) {
 
 static cr_status set_rates(struct cr_finetune *f) {
     /* weights of small images are farther from photos than those of ImageNet */
-    const double lr = (is_tiny(f) ? 0.04 : 0.005) * (double)f->batch / 16, scratch = 0.05 * (double)f->batch / 16;
+    const double base = is_tiny(f) ? 0.04 : f->trained_stages < f->stages ? 0.015 : 0.005;
+    const double lr = base * (double)f->batch / 16, scratch = 0.05 * (double)f->batch / 16;
     CR_TRY(cr_finetune_set(f, "optim", "kind", NULL, "sgd"));
     CR_TRY(cr_finetune_set(f, "optim", "lr", NULL, "%g", *f->weights ? lr : scratch));
     if (*f->weights && !is_tiny(f))
