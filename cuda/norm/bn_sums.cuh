@@ -16,6 +16,7 @@
 #ifndef CK_BN_SUMS_CUH
 #define CK_BN_SUMS_CUH
 
+#include <stdlib.h>
 #include "cuda/common/common.cuh"
 #include "cuda/norm/bn_point.cuh"
 
@@ -34,6 +35,7 @@ struct sums_shape {
     int64_t rows, span_rows, C;
     int     vectors; /* in a row */
     int     width, depth, columns /* blocks across a row */, spans;
+    int     mode;
 };
 
 /* `resident`: blocks of the kernel that the device holds at once. */
@@ -48,6 +50,7 @@ static inline struct sums_shape sums_shape_of(int lanes, int64_t rows, int64_t C
     s.spans = (int)ck_blocks(rows, (int64_t)s.depth * SUMS_LEAST, resident / s.columns > 1 ? resident / s.columns : 1);
     s.span_rows = ((rows + s.spans - 1) / s.spans + s.depth - 1) / s.depth * s.depth;
     s.spans     = (int)ck_blocks(rows, s.span_rows, INT32_MAX);
+    s.mode = getenv("CK_SUMS") ? atoi(getenv("CK_SUMS")) : 0;
     return s;
 }
 
@@ -138,10 +141,46 @@ __global__ void __launch_bounds__(FOLD_WARPS *CK_WARP)
     }
 }
 
+/* The same: a block computes 8 outputs; a warp adds four spans at a time. */
+enum { FOLD_OUTPUTS = 8 };
+template <class Terms>
+__global__ void __launch_bounds__(FOLD_WARPS *CK_WARP)
+    sums_fold8(const Terms terms, const double *partial, int spans, int64_t C, int64_t outputs) {
+    __shared__ double part[FOLD_WARPS][FOLD_OUTPUTS];
+    const int lane = (int)threadIdx.x % CK_WARP, warp = (int)threadIdx.x / CK_WARP;
+    const int     step = (int)blockDim.x / FOLD_OUTPUTS;
+    const int64_t o    = (int64_t)blockIdx.x * FOLD_OUTPUTS + lane % FOLD_OUTPUTS;
+    double        sum  = 0;
+    ck_wait_for_last();
+    if (o < outputs)
+        for (int span = (int)threadIdx.x / FOLD_OUTPUTS; span < spans; span += FOLD_IN_FLIGHT / 2 * step) {
+            double v[FOLD_IN_FLIGHT / 2];
+#pragma unroll
+            for (int k = 0; k < FOLD_IN_FLIGHT / 2; k++)
+                v[k] = span + k * step < spans ? partial[(span + k * step) * outputs + o] : 0.0;
+#pragma unroll
+            for (int k = 0; k < FOLD_IN_FLIGHT / 2; k++) sum += v[k];
+        }
+    sum += __shfl_xor_sync(0xffffffffu, sum, 8);
+    sum += __shfl_xor_sync(0xffffffffu, sum, 16);
+    if (lane < FOLD_OUTPUTS) part[warp][lane] = sum;
+    __syncthreads();
+    if (warp >= FOLD_OUTPUTS) return;
+    sum = lane < (int)blockDim.x / CK_WARP ? part[lane][warp] : 0.0;
+    const double all = ck_warp_sum(sum);
+    const int64_t of = (int64_t)blockIdx.x * FOLD_OUTPUTS + warp;
+    if (lane == 0 && of < outputs) terms.put((int)(of / C), of % C, C, all);
+}
+
 template <class Terms>
 static cudaError_t sums_fold_launch(const Terms &terms, const struct sums_shape &s, int sums, const double *partial,
                                     cudaStream_t stream) {
     const int64_t  outputs = sums * s.C;
+    if (getenv("CK_FOLD")) {
+        const unsigned warps = ck_blocks(s.spans, 4 * atoi(getenv("CK_FOLD")), FOLD_WARPS);
+        return ck_launch_if(false, sums_fold8<Terms>, ck_blocks(outputs, FOLD_OUTPUTS, INT64_MAX),
+                        (warps < 8 ? 8 : warps) * CK_WARP, 0, stream, terms, partial, s.spans, s.C, outputs);
+    }
     const unsigned blocks  = ck_blocks(outputs, CK_WARP, INT64_MAX);
     return ck_launch_if(blocks <= FOLD_EARLY, sums_fold<Terms>, blocks,
                         ck_blocks(s.spans, FOLD_IN_FLIGHT / 2, FOLD_WARPS) * CK_WARP, 0, stream, terms, partial,
@@ -220,15 +259,17 @@ __global__ void __launch_bounds__(SUMS_THREADS, Terms::RESIDENT)
     extern __shared__ double part[];
     constexpr int            N = Terms::LANES;
     ck_begin_after_last();
-    const int row       = (int)threadIdx.x / shape.width,
-              column    = (int)blockIdx.x * shape.width + (int)threadIdx.x % shape.width;
-    const int64_t begin = blockIdx.y * shape.span_rows + row, end = min((blockIdx.y + 1) * shape.span_rows, shape.rows);
+    const int row    = (int)threadIdx.x / shape.width,
+              column = (int)blockIdx.x * shape.width + (int)threadIdx.x % shape.width;
+    int64_t begin = blockIdx.y * shape.span_rows + row, end = min((blockIdx.y + 1) * shape.span_rows, shape.rows), step = shape.depth;
+    if (shape.mode) begin = blockIdx.y * (int64_t)shape.depth + row, end = shape.rows, step = (int64_t)shape.spans * shape.depth;
     sums_clear<Terms::SUMS * N>(part);
     if (row < shape.depth && column < shape.vectors && begin < end) {
         typename Terms::Params params;
         terms.load_params(&params, (int64_t)column * N, shape.C);
-        sums_column(terms, params, begin * shape.vectors + column, (int64_t)shape.depth * shape.vectors,
-                    (int)((end - begin + shape.depth - 1) / shape.depth), part);
+        const int left = (int)((end - begin + step - 1) / step);
+        if (shape.mode == 2) begin = shape.rows - 1 - begin, step = -step;
+        sums_column(terms, params, begin * shape.vectors + column, step * shape.vectors, left, part);
     }
     sums_end<Terms::SUMS, N>(shape, part, partial);
 }
