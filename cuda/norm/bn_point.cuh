@@ -10,6 +10,7 @@
 #ifndef CK_BN_POINT_CUH
 #define CK_BN_POINT_CUH
 
+#include <stdlib.h>
 #include "cuda/common/common.cuh"
 
 enum { POINT_THREADS = 256, POINT_WAVES = 2 /* waves of resident blocks: slow multiprocessors get less work */ };
@@ -86,17 +87,17 @@ template <typename Map> __device__ __forceinline__ void point_element(const Map 
     map.out[i] = ck_round<T>(out[0]);
 }
 
-/* Loads up to UNROLL vectors: v, v - stride, ...; none before `first`. */
+/* Loads up to UNROLL vectors: v, v + step, ...; `left` of them exist. */
 template <typename Map>
 __device__ __forceinline__ void point_load(const Map &map, point_words<Map> (&raw)[Map::UNROLL], int64_t v,
-                                           int64_t stride, int64_t first) {
+                                           int64_t step, int left) {
 #pragma unroll
     for (int u = 0; u < Map::UNROLL; u++)
-        if (v - u * stride >= first) {
+        if (u < left) {
 #pragma unroll
-            for (int s = 0; s < Map::INPUTS; s++) raw[u].in[s] = ck_load(map.in[s], v - u * stride);
+            for (int s = 0; s < Map::INPUTS; s++) raw[u].in[s] = ck_load(map.in[s], v + u * step);
             if constexpr (Map::READS_BITS)
-                raw[u].bits = ck_load_bits<ck_vector_elems<typename Map::Type>()>(map.in_bits, v - u * stride);
+                raw[u].bits = ck_load_bits<ck_vector_elems<typename Map::Type>()>(map.in_bits, v + u * step);
             else
                 raw[u].bits = 0;
         }
@@ -107,25 +108,28 @@ __device__ __forceinline__ void point_load(const Map &map, point_words<Map> (&ra
  * last, and the next one begins at the begin, so both parts are still in the L2 cache. */
 template <typename Map>
 __global__ void __launch_bounds__(POINT_THREADS, Map::RESIDENT)
-    point_kernel(Map map, int64_t elems, int64_t C, int64_t stride) {
+    point_kernel(Map map, int64_t elems, int64_t C, int64_t stride, int ascending) {
     constexpr int N = ck_vector_elems<typename Map::Type>(), U = Map::UNROLL;
     const int64_t vectors = elems / N, first = (int64_t)blockIdx.x * POINT_THREADS + threadIdx.x;
     ck_begin_after_last();
     if constexpr (!Map::READS_BITS && !Map::WRITES_BITS) /* with bit masks there are whole vectors only */
         if (first < elems % N) point_element(map, vectors * N + first, C);
     if (first >= vectors) return;
-    int64_t          v = first + (vectors - 1 - first) / stride * stride;
+    int              left = (int)((vectors - 1 - first) / stride) + 1;
+    const int64_t    step = ascending ? stride : -stride;
+    int64_t          v    = ascending ? first : first + (left - 1) * stride;
     point_words<Map> raw[U];
-    point_load(map, raw, v, stride, first);
+    point_load(map, raw, v, step, left);
     typename Map::template Params<N> params;
     map.template load_params<N>(&params, first * N % C, C);
     while (true) {
 #pragma unroll
         for (int u = 0; u < U; u++)
-            if (v - u * stride >= first) point_vector<Map, N>(map, params, raw[u], v - u * stride);
-        v -= U * stride;
-        if (v < first) return;
-        point_load(map, raw, v, stride, first);
+            if (u < left) point_vector<Map, N>(map, params, raw[u], v + u * step);
+        v += U * step;
+        left -= U;
+        if (left <= 0) return;
+        point_load(map, raw, v, step, left);
     }
 }
 
@@ -139,7 +143,7 @@ static cudaError_t point_launch(const Map &map, int64_t pixels, int64_t C, int m
     const int64_t  strided = (wanted + step - 1) / step * step;
     const int64_t  stride  = strided * POINT_THREADS;
     const unsigned blocks  = ck_blocks(vectors, POINT_THREADS, strided); /* no block is past the end */
-    return ck_launch(point_kernel<Map>, blocks, POINT_THREADS, 0, stream, map, pixels * C, C, stride);
+    return ck_launch(point_kernel<Map>, blocks, POINT_THREADS, 0, stream, map, pixels * C, C, stride, getenv("CK_POINT") ? 1 : 0);
 }
 
 #endif

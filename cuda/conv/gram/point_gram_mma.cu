@@ -51,7 +51,7 @@ int64_t side_of(int64_t side, int stride) {
     return (side - 1) / stride + 1;
 }
 gram_kind kind_of(const struct ck_point_conv *a) {
-    if (a->second_x) return a->mean_rstd ? GRAD_BN : a->scale_bias ? GRAD_ACT : GRAD;
+    if (a->second_x) return a->mean_rstd ? GRAD_BN : a->bn_x ? GRAD_RELU : a->scale_bias ? GRAD_ACT : GRAD;
     return a->scale_bias ? CONV_ACT : CONV;
 }
 int seconds_of(const struct ck_point_conv *a) {
@@ -84,6 +84,7 @@ template <typename T> cudaError_t start_kind(const gram_params &p, gram_kind kin
     case GRAD: return start_columns<T, GRAD>(p, stream);
     case GRAD_ACT: return start_columns<T, GRAD_ACT>(p, stream);
     case GRAD_BN: return start_columns<T, GRAD_BN>(p, stream);
+    case GRAD_RELU: return start_columns<T, GRAD_RELU>(p, stream);
     }
     return cudaErrorInvalidValue;
 }
@@ -123,14 +124,23 @@ bool has_shape(const struct ck_point_conv *a) {
     return a->H <= most / a->W && a->N <= most / (a->H * a->W);
 }
 
+/* Sets the pixels of a gradient that the kernel does not write: those between the pixels of a stride. */
+cudaError_t set_others(const struct ck_point_conv *a, cudaStream_t stream) {
+    const size_t bytes = (size_t)(a->N * a->H * a->W * a->K) * 2;
+    if (!a->second_x || a->stride == 1 || a->add == a->y) return cudaSuccess;
+    return a->add ? cudaMemcpyAsync(a->y, a->add, bytes, cudaMemcpyDeviceToDevice, stream)
+                  : cudaMemsetAsync(a->y, 0, bytes, stream);
+}
+
 } // namespace
 
 bool ck_point_gram_mma_supports(const struct ck_point_conv *a, const struct ck_mma_gpu *gpu) {
     if (!has_shape(a) || a->transposed || a->bias) return false;
     if (a->second_x) {
-        const bool bn = a->mean_rstd != nullptr;
-        if (a->stride > 1 || a->relu || a->out_scale_bias || a->mask || !a->second_w || !a->factor_bias) return false;
-        if (bn != (a->sums != nullptr) || bn != (a->bn_x != nullptr) || (bn && (!a->scale_bias || a->add))) return false;
+        const bool bn = a->mean_rstd != nullptr, relu = a->bn_x && !bn; /* bn_x is the output of a ReLU */
+        if (a->relu || a->out_scale_bias || a->mask || !a->second_w || !a->factor_bias) return false;
+        if (bn != (a->sums != nullptr) || (relu && (!a->add || a->scale_bias))) return false;
+        if (bn && (!a->bn_x || !a->scale_bias || a->add || a->stride > 1)) return false;
     } else if (!a->out_scale_bias || a->sums || a->bn_x) {
         return false;
     }
@@ -154,8 +164,10 @@ cudaError_t ck_point_gram_mma(const struct ck_point_conv *a, void *workspace, co
     if (a->config < 0 || !ck_point_gram_mma_supports(a, gpu) || find_plan(&plan, a, a->config, gpu) <= a->config)
         return cudaErrorInvalidValue;
     const gram_params p     = params_of(a, &plan, workspace);
-    const cudaError_t error = a->type == CK_F16 ? start_kind<__half>(p, kind_of(a), stream)
-                                                : start_kind<__nv_bfloat16>(p, kind_of(a), stream);
+    cudaError_t       error = set_others(a, stream);
+    if (error != cudaSuccess) return error;
+    error = a->type == CK_F16 ? start_kind<__half>(p, kind_of(a), stream)
+                              : start_kind<__nv_bfloat16>(p, kind_of(a), stream);
     if (error != cudaSuccess || !a->sums) return error;
     return add_column_sums(p.partial, a->sums, plan.groups, (int64_t)plan.blocks_k * plan.columns, a->K, stream);
 }

@@ -12,7 +12,8 @@ enum gram_kind {
     CONV_ACT, /* the same for act(x) */
     GRAD,     /* v + factor*(second_x second_w^T) + bias (+ add) */
     GRAD_ACT, /* the same with act(second_x) */
-    GRAD_BN   /* the same, masked by act(second_x) > 0, with sums */
+    GRAD_BN,  /* the same, masked by act(second_x) > 0, with sums */
+    GRAD_RELU /* GRAD, masked by second_x > 0 */
 };
 
 struct gram_params : params {
@@ -48,7 +49,8 @@ template <typename T, int COLUMNS> struct pair_copier : copier<T, COLUMNS, false
         for (int i = 0; i < ROWS / 32; i++) {
             const int  r  = tile * ROWS + row + 32 * i;
             const bool is = r < p.rows;
-            ck_copy16(ck_chunk_at(to, 128, row + 32 * i, chunk), from.x + (is ? (int64_t)r * from.channels : 0), is);
+            const int64_t pixel = !is ? 0 : step < g.seconds ? base::pixel_of(r) : r;
+            ck_copy16(ck_chunk_at(to, 128, row + 32 * i, chunk), from.x + pixel * from.channels, is);
         }
     }
     __device__ __forceinline__ void copy_w(uint32_t to, int s) const {
@@ -81,7 +83,7 @@ template <typename T, int COLUMNS> struct pair_copier : copier<T, COLUMNS, false
 template <typename T, int COLUMNS, gram_kind KIND>
 struct gram_worker : worker<T, COLUMNS, KIND == CONV_ACT ? ACT : PLAIN> {
     static constexpr bool IS_CONV = KIND == CONV || KIND == CONV_ACT, ACTIVE = KIND == GRAD_ACT || KIND == GRAD_BN,
-                          SUMS = KIND == GRAD_BN;
+                          SUMS = KIND == GRAD_BN, MASKS = SUMS || KIND == GRAD_RELU;
     using base                 = worker<T, COLUMNS, KIND == CONV_ACT ? ACT : PLAIN>;
     using base::acc, base::FRAGMENTS, base::k, base::lane, base::p, base::panel, base::part, base::shared, base::sums;
     const gram_params &g;
@@ -149,14 +151,23 @@ struct gram_worker : worker<T, COLUMNS, KIND == CONV_ACT ? ACT : PLAIN> {
     __device__ __forceinline__ int row_of(int tile, int m) const {
         return tile * ROWS + this->first_row + m * 16 + lane / 8;
     }
+    /* Number of the lane's vector of a row in y, add and second_x. */
+    __device__ __forceinline__ int64_t vector_of(int row) const {
+        int64_t pixel = row;
+        if (!IS_CONV && !SUMS && p.stride > 1) {
+            const int n = row / (p.P * p.Q), rest = row - n * (p.P * p.Q), h = rest / p.Q;
+            pixel = ((int64_t)n * p.H + h * p.stride) * p.W + (rest - h * p.Q) * p.stride;
+        }
+        return pixel * (p.K / 8) + k / 8;
+    }
     __device__ __forceinline__ void load(loaded &l, int row) const {
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            const int64_t at = (int64_t)(row + 4 * i) * (p.K / 8) + k / 8;
+            const int64_t at = vector_of(row + 4 * i);
             const bool    is = k < p.K && row + 4 * i < p.rows;
             l.add[i] = l.x[i] = make_uint4(0, 0, 0, 0);
             if (!SUMS && is && p.add) l.add[i] = ck_load(static_cast<const T *>(p.add), at);
-            if (SUMS && is) l.x[i] = ck_load(static_cast<const T *>(g.second_x), at);
+            if (MASKS && is) l.x[i] = ck_load(static_cast<const T *>(g.second_x), at);
         }
     }
     __device__ __forceinline__ void get_vector(float (&v)[8], int which) const {
@@ -186,12 +197,12 @@ struct gram_worker : worker<T, COLUMNS, KIND == CONV_ACT ? ACT : PLAIN> {
 #pragma unroll
             for (int i = 0; i < 8; i++) v[i] = ck_relu(v[i]);
         }
-        if (SUMS) {
-            ck_unpack<T>(x, other);
-            this->mask(v, other);
-        }
+        if (MASKS) ck_unpack<T>(x, other);
+        if (SUMS) this->mask(v, other);
+#pragma unroll
+        for (int i = 0; i < 8 && KIND == GRAD_RELU; i++) v[i] = other[i] > 0.0f ? v[i] : 0.0f;
         const uint4 word = ck_pack<T>(v);
-        this->store(word, row);
+        ck_store_whole(static_cast<T *>(p.y) + vector_of(row) * 8, word);
         if (IS_CONV && g.mask) put_mask(word, row);
         if (SUMS) {
             ck_unpack<T>(word, v);
