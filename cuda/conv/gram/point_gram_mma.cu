@@ -6,6 +6,7 @@
  * with second_w, then the sums are scaled and get their bias, and the other steps add x w^T. A warp loads `add`, and
  * second_x for the mask, before the products of a tile. */
 #include "cuda/common/column_sums.cuh"
+#include "cuda/conv/gram/gram_conv.h"
 #include "cuda/conv/gram/point_gram_mma.cuh"
 #include "cuda/conv/gram/point_gram_mma.h"
 #include "cuda/conv/mma/point_mma_plan.cuh"
@@ -149,20 +150,22 @@ bool ck_point_gram_mma_supports(const struct ck_point_conv *a, const struct ck_m
 
 int ck_point_gram_mma_configs(const struct ck_point_conv *a, const struct ck_mma_gpu *gpu) {
     struct plan plan;
-    return find_plan(&plan, a, -1, gpu);
+    return ck_gram_conv_configs(a, gpu) + find_plan(&plan, a, -1, gpu);
 }
 
 size_t ck_point_gram_mma_workspace(const struct ck_point_conv *a, const struct ck_mma_gpu *gpu) {
     struct plan plan;
-    if (!a->sums || find_plan(&plan, a, a->config, gpu) <= a->config) return 0;
+    if (!a->sums || find_plan(&plan, a, a->config, gpu) <= a->config) return 0; /* only gradients have sums */
     return sizeof(float) * 2 * (size_t)plan.groups * (size_t)plan.blocks_k * (size_t)plan.columns;
 }
 
 cudaError_t ck_point_gram_mma(const struct ck_point_conv *a, void *workspace, const struct ck_mma_gpu *gpu,
                               cudaStream_t stream) {
     struct plan plan;
-    if (a->config < 0 || !ck_point_gram_mma_supports(a, gpu) || find_plan(&plan, a, a->config, gpu) <= a->config)
-        return cudaErrorInvalidValue;
+    const int   first = ck_gram_conv_configs(a, gpu);
+    if (a->config < 0 || !ck_point_gram_mma_supports(a, gpu)) return cudaErrorInvalidValue;
+    if (a->config < first) return ck_gram_conv(a, a->config, gpu, stream);
+    if (find_plan(&plan, a, a->config - first, gpu) <= a->config - first) return cudaErrorInvalidValue;
     const gram_params p     = params_of(a, &plan, workspace);
     cudaError_t       error = set_others(a, stream);
     if (error != cudaSuccess) return error;
