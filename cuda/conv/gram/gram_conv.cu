@@ -247,7 +247,14 @@ int ck_gram_conv_configs(const struct ck_point_conv *a, const struct ck_mma_gpu 
 
 cudaError_t ck_gram_conv(const struct ck_point_conv *a, int config, const struct ck_mma_gpu *gpu, cudaStream_t stream) {
     const int rows = rows_of(config, a->C), bytes = bytes_of(rows, a->C);
-    params    p    = {a->x, a->w, a->add, a->scale_bias, a->out_scale_bias, a->y, a->mask};
+    params    p    = {};
+    p.x            = a->x;
+    p.w            = a->w;
+    p.add          = a->add;
+    p.scale_bias   = a->scale_bias;
+    p.out_scale_bias = a->out_scale_bias;
+    p.y            = a->y;
+    p.mask         = a->mask;
     p.stride       = a->stride;
     p.H            = (int)a->H;
     p.W            = (int)a->W;
