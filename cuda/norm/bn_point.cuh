@@ -10,8 +10,8 @@
 #ifndef CK_BN_POINT_CUH
 #define CK_BN_POINT_CUH
 
-#include <stdlib.h>
 #include "cuda/common/common.cuh"
+#include <stdlib.h>
 
 enum { POINT_THREADS = 256, POINT_WAVES = 2 /* waves of resident blocks: slow multiprocessors get less work */ };
 
@@ -143,7 +143,8 @@ static cudaError_t point_launch(const Map &map, int64_t pixels, int64_t C, int m
     const int64_t  strided = (wanted + step - 1) / step * step;
     const int64_t  stride  = strided * POINT_THREADS;
     const unsigned blocks  = ck_blocks(vectors, POINT_THREADS, strided); /* no block is past the end */
-    return ck_launch(point_kernel<Map>, blocks, POINT_THREADS, 0, stream, map, pixels * C, C, stride, getenv("CK_POINT") ? 1 : 0);
+    return ck_launch(point_kernel<Map>, blocks, POINT_THREADS, 0, stream, map, pixels * C, C, stride,
+                     getenv("CK_POINT") ? 1 : 0);
 }
 
 #endif

@@ -121,9 +121,9 @@ __global__ void __launch_bounds__(FOLD_WARPS *CK_WARP)
     sums_fold(const Terms terms, const double *partial, int spans, int64_t C, int64_t outputs) {
     __shared__ double part[FOLD_WARPS][FOLD_OUTPUTS + 1];
     const int lane = (int)threadIdx.x % CK_WARP, warp = (int)threadIdx.x / CK_WARP, warps = (int)blockDim.x / CK_WARP;
-    const int step = (int)blockDim.x / FOLD_OUTPUTS;
+    const int step      = (int)blockDim.x / FOLD_OUTPUTS;
     const int64_t first = (int64_t)blockIdx.x * FOLD_OUTPUTS, own = first + lane % FOLD_OUTPUTS;
-    double        sum   = 0;
+    double        sum = 0;
     ck_wait_for_last();
     if (own < outputs)
         for (int span = (int)threadIdx.x / FOLD_OUTPUTS; span < spans; span += FOLD_IN_FLIGHT * step) {
@@ -227,9 +227,9 @@ __global__ void __launch_bounds__(SUMS_THREADS, Terms::RESIDENT)
     extern __shared__ double part[];
     constexpr int            N = Terms::LANES;
     ck_begin_after_last();
-    const int row         = (int)threadIdx.x / shape.width,
-              column      = (int)blockIdx.x * shape.width + (int)threadIdx.x % shape.width;
-    const int64_t behind  = (int64_t)blockIdx.y * shape.depth + row, step = (int64_t)shape.spans * shape.depth;
+    const int row        = (int)threadIdx.x / shape.width,
+              column     = (int)blockIdx.x * shape.width + (int)threadIdx.x % shape.width;
+    const int64_t behind = (int64_t)blockIdx.y * shape.depth + row, step = (int64_t)shape.spans * shape.depth;
     sums_clear<Terms::SUMS * N>(part);
     if (row < shape.depth && column < shape.vectors && behind < shape.rows) {
         typename Terms::Params params;

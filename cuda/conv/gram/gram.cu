@@ -118,7 +118,7 @@ template <typename T, int C> struct products {
     }
 };
 
-template <int C> constexpr int shared_of = (RING + 2) * TILE * C * 2;
+template <int C> constexpr int shared_of = (RING + 2) * TILE *C * 2;
 template <int C> constexpr int resident  = C == 64 ? 2 : 1; /* blocks of a multiprocessor */
 
 template <typename T, bool ACT, int C>
@@ -169,8 +169,7 @@ cudaError_t start(const struct ck_gram_matrix *a, float *partial, int blocks, cu
     if (error != cudaSuccess) return error;
     error = ck_launch(gram_mma<T, ACT, C>, dim3((unsigned)blocks), dim3(THREADS), (size_t)shared_of<C>, stream, x,
                       a->gram, partial);
-    return error != cudaSuccess ? error
-                                : start_add(partial, blocks, C * C + C, a->gram, C * C + C, nullptr, stream);
+    return error != cudaSuccess ? error : start_add(partial, blocks, C * C + C, a->gram, C * C + C, nullptr, stream);
 }
 template <typename T, bool ACT>
 cudaError_t start_as(const struct ck_gram_matrix *a, float *partial, int blocks, cudaStream_t stream) {

@@ -5,8 +5,8 @@
  * (cp.async) of x run one tile ahead. `add` is copied to where the results of the warp will stand: a warp adds it to
  * its fragments, stores the results in its place as 16-bit elements, moves them to memory by rows of 128 bytes, and
  * starts the copy for its next tile. So no load is waited for while there is other work. */
-#include "cuda/conv/gram/gram_conv.h"
 #include "cuda/common/mma.cuh"
+#include "cuda/conv/gram/gram_conv.h"
 
 namespace {
 
@@ -39,8 +39,8 @@ template <typename T, int ROWS, int C, bool ACT> struct worker {
 
     __device__ worker(const params &p_, uint32_t shared_, int column_)
         : p(p_), shared(shared_), results(shared_ + (uint32_t)(L::RESULT_AT + (int)threadIdx.x / 32 * L::RESULTS)),
-          lane((int)threadIdx.x % 32), part((int)threadIdx.x / 32 % 2),
-          first_row((int)threadIdx.x / 64 * L::WARP_ROWS), column(column_) {}
+          lane((int)threadIdx.x % 32), part((int)threadIdx.x / 32 % 2), first_row((int)threadIdx.x / 64 * L::WARP_ROWS),
+          column(column_) {}
 
     /* ---- copies ---- */
 
@@ -66,7 +66,7 @@ template <typename T, int ROWS, int C, bool ACT> struct worker {
 #pragma unroll
             for (int i = 0; i < ROWS * CHUNKS / THREADS; i++) {
                 const int at = (int)threadIdx.x + i * THREADS, row = at / CHUNKS, chunk = at % CHUNKS,
-                          r  = tile * ROWS + row;
+                          r   = tile * ROWS + row;
                 const bool is = r < p.rows;
                 ck_copy16(ck_chunk_at(to + (uint32_t)(chunk / 8 * L::X_STEP), ROW, row, chunk % 8),
                           static_cast<const T *>(p.x) + (is ? pixel_of(r) * C + chunk * 8 : 0), is);
@@ -75,14 +75,18 @@ template <typename T, int ROWS, int C, bool ACT> struct worker {
         ck_copy_commit();
     }
     /* Number in y of the first element of this lane's vector i of the warp's part of a tile; its row. */
-    __device__ __forceinline__ int row_of(int tile, int i) const { return tile * ROWS + first_row + i * 4 + lane / 8; }
+    __device__ __forceinline__ int row_of(int tile, int i) const {
+        return tile * ROWS + first_row + i * 4 + lane / 8;
+    }
     __device__ __forceinline__ int64_t element_of(int row) const {
         return (int64_t)row * p.K + column + part * 64 + lane % 8 * 8;
     }
     __device__ __forceinline__ uint32_t vector_at(int i) const {
         return ck_chunk_at(results, ROW, i * 4 + lane / 8, lane % 8);
     }
-    __device__ __forceinline__ bool exists(int row) const { return row < p.rows && column + part * 64 < p.K; }
+    __device__ __forceinline__ bool exists(int row) const {
+        return row < p.rows && column + part * 64 < p.K;
+    }
     __device__ __forceinline__ void copy_add(int tile) const {
         if (p.add && tile < p.tiles) {
 #pragma unroll
@@ -107,7 +111,8 @@ template <typename T, int ROWS, int C, bool ACT> struct worker {
         const uint32_t at = shared + (uint32_t)(L::SCALE_AT + (c + lane % 4 * 2) * 4);
 #pragma unroll
         for (int half = 0; half < 2; half++) { /* channels 0..7 and 8..15: words 0, 1 and 2, 3 */
-            const float2 scale = ck_get8(at + (uint32_t)(half * 32)), bias = ck_get8(at + (uint32_t)((half * 8 + C) * 4));
+            const float2 scale = ck_get8(at + (uint32_t)(half * 32)),
+                         bias  = ck_get8(at + (uint32_t)((half * 8 + C) * 4));
 #pragma unroll
             for (int m = 0; m < L::FRAGMENTS; m++)
 #pragma unroll
@@ -124,7 +129,7 @@ template <typename T, int ROWS, int C, bool ACT> struct worker {
         for (int c = 0; c < C; c += 16) {
             const uint32_t x = shared + (uint32_t)(L::X_AT + stage * L::X_STAGE + c / 64 * L::X_STEP),
                            w = shared + (uint32_t)(c / 64 * L::W_STEP);
-            uint32_t       a[L::FRAGMENTS][4];
+            uint32_t a[L::FRAGMENTS][4];
 #pragma unroll
             for (int m = 0; m < L::FRAGMENTS; m++) ck_mma_a(a[m], x, ROW, first_row + m * 16, c % 64);
             if (ACT) activate(a, c);
@@ -147,16 +152,18 @@ template <typename T, int ROWS, int C, bool ACT> struct worker {
     template <bool ADD, bool RELU> __device__ __forceinline__ void put_results() const {
 #pragma unroll
         for (int n = 0; n < 8; n++) {
-            const int    k     = column + part * 64 + n * 8 + lane % 4 * 2;
-            const float2 none  = make_float2(0.0f, 0.0f), *const pair = reinterpret_cast<const float2 *>(p.out_scale_bias + k);
+            const int    k    = column + part * 64 + n * 8 + lane % 4 * 2;
+            const float2 none = make_float2(0.0f, 0.0f), *const pair =
+                                                             reinterpret_cast<const float2 *>(p.out_scale_bias + k);
             const float2 scale = k < p.K ? __ldg(pair) : none, bias = k < p.K ? __ldg(pair + p.K / 2) : none;
 #pragma unroll
             for (int m = 0; m < L::FRAGMENTS; m++)
 #pragma unroll
                 for (int half = 0; half < 2; half++) {
-                    const uint32_t at  = ck_chunk_at(results, ROW, m * 16 + half * 8 + lane / 4, n) + (uint32_t)(lane % 4 * 4);
-                    float          low = fmaf(acc[m][n][2 * half], scale.x, bias.x),
-                                   high = fmaf(acc[m][n][2 * half + 1], scale.y, bias.y);
+                    const uint32_t at =
+                        ck_chunk_at(results, ROW, m * 16 + half * 8 + lane / 4, n) + (uint32_t)(lane % 4 * 4);
+                    float low  = fmaf(acc[m][n][2 * half], scale.x, bias.x),
+                          high = fmaf(acc[m][n][2 * half + 1], scale.y, bias.y);
                     if (ADD) {
                         const float2 other = ck_pair<T>(ck_get4(at));
                         low += other.x;
@@ -193,10 +200,11 @@ template <typename T, int ROWS, int C, bool ACT> struct worker {
     }
 };
 
-template <typename T, int ROWS, int C, bool ACT> __global__ void __launch_bounds__(THREADS, 2) gram_conv(const params p) {
+template <typename T, int ROWS, int C, bool ACT>
+__global__ void __launch_bounds__(THREADS, 2) gram_conv(const params p) {
     extern __shared__ __align__(128) unsigned char memory[];
-    const int group = (int)blockIdx.x / p.blocks_k;
-    worker<T, ROWS, C, ACT> worker(p, ck_shared(memory), (int)blockIdx.x % p.blocks_k * COLUMNS);
+    const int                                      group = (int)blockIdx.x / p.blocks_k;
+    worker<T, ROWS, C, ACT>                        worker(p, ck_shared(memory), (int)blockIdx.x % p.blocks_k * COLUMNS);
     ck_begin_after_last();
     worker.copy_w();
     worker.set_vectors();
@@ -247,25 +255,26 @@ int ck_gram_conv_configs(const struct ck_point_conv *a, const struct ck_mma_gpu 
 
 cudaError_t ck_gram_conv(const struct ck_point_conv *a, int config, const struct ck_mma_gpu *gpu, cudaStream_t stream) {
     const int rows = rows_of(config, a->C), bytes = bytes_of(rows, a->C);
-    params    p    = {};
-    p.x            = a->x;
-    p.w            = a->w;
-    p.add          = a->add;
-    p.scale_bias   = a->scale_bias;
-    p.out_scale_bias = a->out_scale_bias;
-    p.y            = a->y;
-    p.mask         = a->mask;
-    p.stride       = a->stride;
-    p.H            = (int)a->H;
-    p.W            = (int)a->W;
-    p.P            = (p.H - 1) / a->stride + 1;
-    p.Q            = (p.W - 1) / a->stride + 1;
-    p.rows         = (int)a->N * p.P * p.Q;
-    p.K            = (int)a->K;
-    p.tiles        = (p.rows + rows - 1) / rows;
-    p.blocks_k     = (int)((a->K + COLUMNS - 1) / COLUMNS);
-    p.relu         = a->relu;
-    const int resident = 2 * (bytes + 1024) <= gpu->multiprocessor_bytes ? 2 : 1, most = resident * gpu->multiprocessors;
+    params    p        = {};
+    p.x                = a->x;
+    p.w                = a->w;
+    p.add              = a->add;
+    p.scale_bias       = a->scale_bias;
+    p.out_scale_bias   = a->out_scale_bias;
+    p.y                = a->y;
+    p.mask             = a->mask;
+    p.stride           = a->stride;
+    p.H                = (int)a->H;
+    p.W                = (int)a->W;
+    p.P                = (p.H - 1) / a->stride + 1;
+    p.Q                = (p.W - 1) / a->stride + 1;
+    p.rows             = (int)a->N * p.P * p.Q;
+    p.K                = (int)a->K;
+    p.tiles            = (p.rows + rows - 1) / rows;
+    p.blocks_k         = (int)((a->K + COLUMNS - 1) / COLUMNS);
+    p.relu             = a->relu;
+    const int resident = 2 * (bytes + 1024) <= gpu->multiprocessor_bytes ? 2 : 1,
+              most     = resident * gpu->multiprocessors;
     p.groups           = (int)ck_blocks(p.tiles, 1, most > p.blocks_k ? most / p.blocks_k : 1);
     return a->type == CK_F16 ? start<__half>(p, rows, a->C, stream) : start<__nv_bfloat16>(p, rows, a->C, stream);
 }

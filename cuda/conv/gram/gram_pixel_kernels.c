@@ -6,15 +6,9 @@
 #include "cuda/core/cuda_device.h"
 #include "cuda/core/kernel_tables.h"
 #include "cuda/core/op_shapes.h"
+#include "cuda/core/optional_slots.h"
 #include "cuda/core/typed_kernels.h"
 
-/* For optional slots: an absent tensor also fits. */
-static bool is_like(const struct cr_tensor *t, const struct cr_tensor *data) {
-    return !t || t->dtype == data->dtype;
-}
-static bool is_f32(const struct cr_tensor *t) {
-    return !t || t->dtype == CR_F32;
-}
 static bool is_point(const struct cr_op *op, const struct cr_tensor *x, enum cr_dtype type) {
     return x->dtype == type && op->attr.conv.pad == 0;
 }
@@ -108,8 +102,8 @@ static cr_status wgrad_prepare(struct cr_device *device, const struct cr_program
     const struct ck_gram_product a   = product_of(p, op);
     const struct ck_mma_gpu      gpu = cuda_mma_gpu(device);
     *prepared                        = NULL;
-    *workspace_bytes = cuda_has_wgmma(device) ? ck_gram_product_workspace(&a, gpu.multiprocessors)
-                                              : ck_gram_product_mma_workspace(&a, &gpu);
+    *workspace_bytes                 = cuda_has_wgmma(device) ? ck_gram_product_workspace(&a, gpu.multiprocessors)
+                                                              : ck_gram_product_mma_workspace(&a, &gpu);
     return CR_OK;
 }
 
@@ -143,6 +137,6 @@ KERNEL(wgrad, "cuda.gram.wgrad.bf16", conv_wgrad, wgrad, bf16, CR_MATH_BF16);
 KERNEL(wgrad_wgmma, "cuda.gram_wgmma.wgrad.f16", conv_wgrad, wgrad, f16, CR_MATH_F16);
 KERNEL(wgrad_wgmma, "cuda.gram_wgmma.wgrad.bf16", conv_wgrad, wgrad, bf16, CR_MATH_BF16);
 
-const struct cr_kernel *const cr_cuda_gram_pixel_kernels[] = {
-    &gram_f16,  &gram_bf16,  &gram_wgmma_f16,  &gram_wgmma_bf16,
-    &wgrad_f16, &wgrad_bf16, &wgrad_wgmma_f16, &wgrad_wgmma_bf16, NULL};
+const struct cr_kernel *const cr_cuda_gram_pixel_kernels[] = {&gram_f16,        &gram_bf16,        &gram_wgmma_f16,
+                                                              &gram_wgmma_bf16, &wgrad_f16,        &wgrad_bf16,
+                                                              &wgrad_wgmma_f16, &wgrad_wgmma_bf16, NULL};

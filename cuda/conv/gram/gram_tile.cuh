@@ -41,7 +41,9 @@ template <typename T, bool ACT, int WIDTH> struct reader {
             bias[i]  = ACT ? from.scale_bias[from.C + c + i] : 0.0f;
         }
     }
-    __device__ __forceinline__ int pixel(int tile, int i) const { return tile * TILE + row + STEP * i; }
+    __device__ __forceinline__ int pixel(int tile, int i) const {
+        return tile * TILE + row + STEP * i;
+    }
     __device__ __forceinline__ bool exists(int tile, int i) const {
         return tile < from.tiles && pixel(tile, i) < from.pixels;
     }
@@ -55,8 +57,8 @@ template <typename T, bool ACT, int WIDTH> struct reader {
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             const float2 v = ck_pair<T>(pair[i]);
-            pair[i]        = ck_pack_relu<T>(fmaf(v.x, scale[2 * i], bias[2 * i]),
-                                             fmaf(v.y, scale[2 * i + 1], bias[2 * i + 1]));
+            pair[i] =
+                ck_pack_relu<T>(fmaf(v.x, scale[2 * i], bias[2 * i]), fmaf(v.y, scale[2 * i + 1], bias[2 * i + 1]));
         }
         return make_uint4(pair[0], pair[1], pair[2], pair[3]);
     }

@@ -13,10 +13,10 @@
 namespace {
 
 /* WIDTH: columns of a slice. */
-template <int WIDTH> constexpr int lines  = WIDTH == 64 ? 256 : 128;
-template <int WIDTH> constexpr int a_tile = TILE * WIDTH * 2;
-template <int WIDTH> constexpr int dy_tile = TILE * lines<WIDTH> * 2;
-template <int WIDTH, int STAGES> constexpr int shared_of = STAGES * dy_tile<WIDTH> + 2 * a_tile<WIDTH>;
+template <int WIDTH> constexpr int lines                 = WIDTH == 64 ? 256 : 128;
+template <int WIDTH> constexpr int a_tile                = TILE *WIDTH * 2;
+template <int WIDTH> constexpr int dy_tile               = TILE *lines<WIDTH> * 2;
+template <int WIDTH, int STAGES> constexpr int shared_of = STAGES *dy_tile<WIDTH> + 2 * a_tile<WIDTH>;
 
 struct params {
     source      x;
@@ -68,13 +68,13 @@ template <typename T, bool ACT, int WIDTH, int STAGES> struct multiplier : reade
     __device__ __forceinline__ void copy_dy(int turn, int tile) const {
         constexpr int  VECTORS = lines<WIDTH> / 8, ROWS_AT_ONCE = THREADS / VECTORS;
         const int      vector = (int)threadIdx.x % VECTORS, k = line + vector * 8;
-        const uint32_t to     = shared + (uint32_t)(turn % STAGES * dy_tile<WIDTH>);
+        const uint32_t to = shared + (uint32_t)(turn % STAGES * dy_tile<WIDTH>);
 #pragma unroll
         for (int i = 0; i < TILE / ROWS_AT_ONCE; i++) {
-            const int  r  = (int)threadIdx.x / VECTORS + ROWS_AT_ONCE * i, pixel = tile * TILE + r;
+            const int  r = (int)threadIdx.x / VECTORS + ROWS_AT_ONCE * i, pixel = tile * TILE + r;
             const bool is = tile < from.tiles && pixel < from.pixels && k < p.K;
-            ck_copy16(ck_chunk_at(to, ROW, r, vector), static_cast<const T *>(p.dy) + (is ? (int64_t)pixel * p.K + k : 0),
-                      is);
+            ck_copy16(ck_chunk_at(to, ROW, r, vector),
+                      static_cast<const T *>(p.dy) + (is ? (int64_t)pixel * p.K + k : 0), is);
         }
         ck_copy_commit();
     }
@@ -102,7 +102,7 @@ template <typename T, bool ACT, int WIDTH, int STAGES> struct multiplier : reade
     }
     __device__ __forceinline__ void put() const {
         const int lane = (int)threadIdx.x % 32, C = from.C, first = (int)blockIdx.x % p.slices % p.across * WIDTH + n;
-        float    *to   = p.partial + (int64_t)((int)blockIdx.x / p.slices) * ((int64_t)p.K * C + p.K);
+        float    *to = p.partial + (int64_t)((int)blockIdx.x / p.slices) * ((int64_t)p.K * C + p.K);
 #pragma unroll
         for (int i = 0; i < 2; i++)
 #pragma unroll

@@ -61,7 +61,7 @@ int seconds_of(const struct ck_point_conv *a) {
 int find_plan(struct plan *p, const struct ck_point_conv *a, int algo, const struct ck_mma_gpu *gpu) {
     const int64_t       rows  = a->N * side_of(a->H, a->stride) * side_of(a->W, a->stride);
     const int64_t       steps = a->C / STEP + seconds_of(a), scale_bias = 2 * (a->second_x ? a->K : a->C);
-    const struct demand d     = {
+    const struct demand d = {
         rows, a->K, steps, a->second_x ? 6 : 2, a->scale_bias ? scale_bias : 0, a->mean_rstd != nullptr, true};
     return find_plan(p, &d, algo, gpu);
 }

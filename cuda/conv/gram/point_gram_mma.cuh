@@ -47,8 +47,8 @@ template <typename T, int COLUMNS> struct pair_copier : copier<T, COLUMNS, false
         const source from = source_of(step);
 #pragma unroll
         for (int i = 0; i < ROWS / 32; i++) {
-            const int  r  = tile * ROWS + row + 32 * i;
-            const bool is = r < p.rows;
+            const int     r     = tile * ROWS + row + 32 * i;
+            const bool    is    = r < p.rows;
             const int64_t pixel = !is ? 0 : step < g.seconds ? base::pixel_of(r) : r;
             ck_copy16(ck_chunk_at(to, 128, row + 32 * i, chunk), from.x + pixel * from.channels, is);
         }
@@ -84,7 +84,7 @@ template <typename T, int COLUMNS, gram_kind KIND>
 struct gram_worker : worker<T, COLUMNS, KIND == CONV_ACT ? ACT : PLAIN> {
     static constexpr bool IS_CONV = KIND == CONV || KIND == CONV_ACT, ACTIVE = KIND == GRAD_ACT || KIND == GRAD_BN,
                           SUMS = KIND == GRAD_BN, MASKS = SUMS || KIND == GRAD_RELU;
-    using base                 = worker<T, COLUMNS, KIND == CONV_ACT ? ACT : PLAIN>;
+    using base = worker<T, COLUMNS, KIND == CONV_ACT ? ACT : PLAIN>;
     using base::acc, base::FRAGMENTS, base::k, base::lane, base::p, base::panel, base::part, base::shared, base::sums;
     const gram_params &g;
 
@@ -95,8 +95,8 @@ struct gram_worker : worker<T, COLUMNS, KIND == CONV_ACT ? ACT : PLAIN> {
     enum { SCALE, BIAS, RSTD, SHIFT, FACTOR, SUMMAND };
     __device__ __forceinline__ void set_vectors(int column) const {
         for (int i = (int)threadIdx.x; i < COLUMNS; i += THREADS) {
-            const uint32_t     to   = shared + (uint32_t)(p.plan.column_at + i * 4);
-            const int          c    = column + i, K = p.K;
+            const uint32_t     to = shared + (uint32_t)(p.plan.column_at + i * 4);
+            const int          c = column + i, K = p.K;
             const bool         is   = c < K;
             const float *const pair = IS_CONV ? g.out_scale_bias : p.scale_bias;
             if (IS_CONV || SUMS) {
@@ -211,7 +211,7 @@ struct gram_worker : worker<T, COLUMNS, KIND == CONV_ACT ? ACT : PLAIN> {
     }
     template <int HALF>
     __device__ __forceinline__ void finish_half(const float (&of)[8][4], const loaded &l, const float (&scale)[8],
-                                                const float (&bias)[8], int row) {
+                                                const float (&bias)[8], int            row) {
         put_panel<HALF>(panel, of);
         __syncwarp();
 #pragma unroll

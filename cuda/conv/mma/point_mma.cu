@@ -58,8 +58,8 @@ enum kind kind_of(const struct ck_point_conv *a) {
 
 int find_plan(struct plan *p, const struct ck_point_conv *a, int algo, const struct ck_mma_gpu *gpu) {
     const int64_t       steps = (a->C + STEP - 1) / STEP;
-    const struct demand d     = {
-        rows_of(a), a->K, steps, a->bn_x ? 4 : 1, a->scale_bias ? 2 * a->C : 0, a->bn_x != nullptr, false};
+    const struct demand d     = {rows_of(a),         a->K, steps, a->bn_x ? 4 : 1, a->scale_bias ? 2 * a->C : 0,
+                                 a->bn_x != nullptr, false};
     return find_plan(p, &d, algo, gpu);
 }
 

@@ -19,8 +19,8 @@ struct demand {
 bool lay_out(struct plan *p, const struct demand *d, bool resident, int least, int64_t limit) {
     const int64_t w = (int64_t)p->columns * STEP * 2, stage = (int64_t)X_BYTES + (resident ? 0 : w);
     const int64_t vectors = (int64_t)d->vectors * p->columns * 4, scale_bias = d->scale_bias * (int64_t)sizeof(float);
-    const int64_t fixed   = (resident ? p->steps * w : 0) + WARPS * PANEL_BYTES + vectors + scale_bias;
-    const int64_t stages  = (limit - fixed) / stage;
+    const int64_t fixed  = (resident ? p->steps * w : 0) + WARPS * PANEL_BYTES + vectors + scale_bias;
+    const int64_t stages = (limit - fixed) / stage;
     if (fixed >= limit || stages < least) return false;
     p->resident      = resident;
     p->stages        = (int)(stages < STAGES_MAX ? stages : (int64_t)STAGES_MAX);
@@ -36,11 +36,11 @@ bool lay_out(struct plan *p, const struct demand *d, bool resident, int least, i
  * better than more stages. */
 bool plan_as(struct plan *p, const struct demand *d, int columns, int64_t limit, int64_t blocks) {
     const int64_t tiles = (d->rows + ROWS - 1) / ROWS;
-    *p          = {};
-    p->columns  = columns;
-    p->blocks_k = (int)((d->K + columns - 1) / columns);
-    p->steps    = (int)d->steps;
-    p->tiles    = (int)tiles;
+    *p                  = {};
+    p->columns          = columns;
+    p->blocks_k         = (int)((d->K + columns - 1) / columns);
+    p->steps            = (int)d->steps;
+    p->tiles            = (int)tiles;
     if (!lay_out(p, d, true, 3, limit) && !lay_out(p, d, false, 3, limit) && !lay_out(p, d, true, 2, limit) &&
         !lay_out(p, d, false, 2, limit))
         return false;
@@ -56,8 +56,8 @@ int find_plan(struct plan *p, const struct demand *d, int algo, const struct ck_
     const int64_t half = gpu->multiprocessor_bytes / 2 - 1024 /* of the driver */, all = BLOCK_BYTES;
     const int64_t limits[3] = {half < all ? half : all, all < gpu->block_bytes ? all : gpu->block_bytes,
                                gpu->block_bytes};
-    int           found     = 0;
-    struct plan   before    = {};
+    int         found  = 0;
+    struct plan before = {};
     for (int wide = d->K > 64 && !d->narrow ? 1 : 0; wide >= 0; wide--)
         for (int i = 0; i < (d->alone ? 3 : 2); i++) {
             if (algo >= 0 && found > algo) return found;

@@ -60,7 +60,9 @@ template <typename T, int COLUMNS, int KIND> struct worker {
                 }
         }
     }
-    __device__ __forceinline__ void multiply(int stage, int step) { multiply_as<KIND == ACT>(stage, step, p.C); }
+    __device__ __forceinline__ void multiply(int stage, int step) {
+        multiply_as<KIND == ACT>(stage, step, p.C);
+    }
     template <bool ACTIVE> __device__ __forceinline__ void multiply_as(int stage, int step, int channels) {
         const uint32_t x = shared +
                            (uint32_t)(p.plan.stage_at + stage * ((int)X_BYTES + (p.plan.resident ? 0 : W_BYTES))),

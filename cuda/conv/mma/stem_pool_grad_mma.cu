@@ -25,7 +25,7 @@ enum {
     G_ROW     = COLUMNS * 2,
     G_BYTES   = LINES * LINE * G_ROW,
     QUADS     = LINE / 2 * (COLUMNS / 8), /* threads that have pixels */
-    SIGN_AT   = 3 * COLUMNS * 4, /* behind coeffs[3]; see mask */
+    SIGN_AT   = 3 * COLUMNS * 4,          /* behind coeffs[3]; see mask */
     LEAST_AT  = SIGN_AT + COLUMNS * 2,
     Y_AT      = LEAST_AT + COLUMNS * 2,
     G_AT      = Y_AT + 4 * THREADS * 16,
@@ -72,7 +72,8 @@ template <typename T> struct worker {
             ck_put4(shared + (uint32_t)(i * 4), p.coeffs[(int64_t)(i / COLUMNS) * p.shape.K + column + i % COLUMNS]);
         if (i >= COLUMNS / 2) return;
         const float *scale = p.scale_bias + column + 2 * i, *bias = scale + p.shape.K;
-        ck_put4(shared + (uint32_t)(SIGN_AT + i * 4), (scale[0] < 0.0f ? 0x8000u : 0u) | (scale[1] < 0.0f ? 1u << 31 : 0u));
+        ck_put4(shared + (uint32_t)(SIGN_AT + i * 4),
+                (scale[0] < 0.0f ? 0x8000u : 0u) | (scale[1] < 0.0f ? 1u << 31 : 0u));
         ck_put4(shared + (uint32_t)(LEAST_AT + i * 4), bound(scale[0], bias[0]) | bound(scale[1], bias[1]) << 16);
     }
     /* The largest number of T for which y*|scale| + bias is not above 0, as bits: numbers are ordered as integers, and

@@ -8,27 +8,12 @@
 #include "cuda/core/cuda_device.h"
 #include "cuda/core/kernel_tables.h"
 #include "cuda/core/op_shapes.h"
+#include "cuda/core/optional_slots.h"
 #include "cuda/core/typed_kernels.h"
 
-/* For optional slots: an absent tensor also fits. */
-static bool is_like(const struct cr_tensor *t, const struct cr_tensor *data) {
-    return !t || t->dtype == data->dtype;
-}
-static bool is_f32(const struct cr_tensor *t) {
-    return !t || t->dtype == CR_F32;
-}
 static bool is_point(const struct cr_op *op, const struct cr_tensor *x, enum cr_dtype type) {
     return x->dtype == type && op->attr.conv.pad == 0;
 }
-/* Placeholders for tensors that exist; the pointers are set at launch. */
-static const char  present;
-static const void *data_of(const struct cr_tensor *t) {
-    return t ? &present : NULL;
-}
-static void *output_of(const struct cr_tensor *t) {
-    return t ? (void *)(uintptr_t)&present : NULL;
-}
-
 /* ---- the two implementations ---- */
 
 static bool supports(const struct cr_device *device, const struct ck_point_conv *a) {
@@ -81,9 +66,9 @@ static bool conv_accepts(const struct cr_device *device, const struct cr_program
         IN_BIT(conv, x) | IN_BIT(conv, w) | IN_BIT(conv, scale_bias) | IN_BIT(conv, add) | IN_BIT(conv, out_scale_bias);
     if (!cr_op_uses_only(op, ins, OUT_BIT(conv, y) | OUT_BIT(conv, mask)) || !IN(conv, out_scale_bias)) return false;
     const struct ck_point_conv a = conv_of(p, op);
-    return is_point(op, x, type) && w->dim[1] == 1 && w->dim[2] == 1 && is_like(w, x) &&
-           is_like(OUT(conv, y), x) && is_like(IN(conv, add), x) && is_f32(IN(conv, scale_bias)) &&
-           is_f32(IN(conv, out_scale_bias)) && supports(device, &a);
+    return is_point(op, x, type) && w->dim[1] == 1 && w->dim[2] == 1 && is_like(w, x) && is_like(OUT(conv, y), x) &&
+           is_like(IN(conv, add), x) && is_f32(IN(conv, scale_bias)) && is_f32(IN(conv, out_scale_bias)) &&
+           supports(device, &a);
 }
 BOTH_TYPES(conv)
 
@@ -126,11 +111,11 @@ static struct ck_point_conv dgrad_of(const struct cr_program *p, const struct cr
                                   .add         = data_of(IN(gram_dgrad, add)),
                                   .scale_bias  = data_of(IN(gram_dgrad, scale_bias)),
                                   .mean_rstd   = data_of(IN(gram_dgrad, mean_rstd)),
-                                  .bn_x        = reads_x_again(p, op) ? &present : NULL,
+                                  .bn_x        = reads_x_again(p, op) ? data_of(x) : NULL,
                                   .sums        = output_of(OUT(gram_dgrad, grad_sums)),
-                                  .second_x    = &present,
-                                  .second_w    = &present,
-                                  .factor_bias = (const float *)(const void *)&present};
+                                  .second_x    = data_of(x),
+                                  .second_w    = data_of(IN(gram_dgrad, w_x)),
+                                  .factor_bias = vector_of(IN(gram_dgrad, factor_bias))};
 }
 
 static bool dgrad_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
