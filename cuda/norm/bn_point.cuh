@@ -11,7 +11,6 @@
 #define CK_BN_POINT_CUH
 
 #include "cuda/common/common.cuh"
-#include <stdlib.h>
 
 enum { POINT_THREADS = 256, POINT_WAVES = 2 /* waves of resident blocks: slow multiprocessors get less work */ };
 
@@ -87,17 +86,17 @@ template <typename Map> __device__ __forceinline__ void point_element(const Map 
     map.out[i] = ck_round<T>(out[0]);
 }
 
-/* Loads up to UNROLL vectors: v, v + step, ...; `left` of them exist. */
+/* Loads up to UNROLL vectors: v, v - stride, ...; none before `first`. */
 template <typename Map>
 __device__ __forceinline__ void point_load(const Map &map, point_words<Map> (&raw)[Map::UNROLL], int64_t v,
-                                           int64_t step, int left) {
+                                           int64_t stride, int64_t first) {
 #pragma unroll
     for (int u = 0; u < Map::UNROLL; u++)
-        if (u < left) {
+        if (v - u * stride >= first) {
 #pragma unroll
-            for (int s = 0; s < Map::INPUTS; s++) raw[u].in[s] = ck_load(map.in[s], v + u * step);
+            for (int s = 0; s < Map::INPUTS; s++) raw[u].in[s] = ck_load(map.in[s], v - u * stride);
             if constexpr (Map::READS_BITS)
-                raw[u].bits = ck_load_bits<ck_vector_elems<typename Map::Type>()>(map.in_bits, v + u * step);
+                raw[u].bits = ck_load_bits<ck_vector_elems<typename Map::Type>()>(map.in_bits, v - u * stride);
             else
                 raw[u].bits = 0;
         }
@@ -108,28 +107,25 @@ __device__ __forceinline__ void point_load(const Map &map, point_words<Map> (&ra
  * last, and the next one begins at the begin, so both parts are still in the L2 cache. */
 template <typename Map>
 __global__ void __launch_bounds__(POINT_THREADS, Map::RESIDENT)
-    point_kernel(Map map, int64_t elems, int64_t C, int64_t stride, int ascending) {
+    point_kernel(Map map, int64_t elems, int64_t C, int64_t stride) {
     constexpr int N = ck_vector_elems<typename Map::Type>(), U = Map::UNROLL;
     const int64_t vectors = elems / N, first = (int64_t)blockIdx.x * POINT_THREADS + threadIdx.x;
     ck_begin_after_last();
     if constexpr (!Map::READS_BITS && !Map::WRITES_BITS) /* with bit masks there are whole vectors only */
         if (first < elems % N) point_element(map, vectors * N + first, C);
     if (first >= vectors) return;
-    int              left = (int)((vectors - 1 - first) / stride) + 1;
-    const int64_t    step = ascending ? stride : -stride;
-    int64_t          v    = ascending ? first : first + (left - 1) * stride;
+    int64_t          v = first + (vectors - 1 - first) / stride * stride;
     point_words<Map> raw[U];
-    point_load(map, raw, v, step, left);
+    point_load(map, raw, v, stride, first);
     typename Map::template Params<N> params;
     map.template load_params<N>(&params, first * N % C, C);
     while (true) {
 #pragma unroll
         for (int u = 0; u < U; u++)
-            if (u < left) point_vector<Map, N>(map, params, raw[u], v + u * step);
-        v += U * step;
-        left -= U;
-        if (left <= 0) return;
-        point_load(map, raw, v, step, left);
+            if (v - u * stride >= first) point_vector<Map, N>(map, params, raw[u], v - u * stride);
+        v -= U * stride;
+        if (v < first) return;
+        point_load(map, raw, v, stride, first);
     }
 }
 
@@ -143,8 +139,7 @@ static cudaError_t point_launch(const Map &map, int64_t pixels, int64_t C, int m
     const int64_t  strided = (wanted + step - 1) / step * step;
     const int64_t  stride  = strided * POINT_THREADS;
     const unsigned blocks  = ck_blocks(vectors, POINT_THREADS, strided); /* no block is past the end */
-    return ck_launch(point_kernel<Map>, blocks, POINT_THREADS, 0, stream, map, pixels * C, C, stride,
-                     getenv("CK_POINT") ? 1 : 0);
+    return ck_launch(point_kernel<Map>, blocks, POINT_THREADS, 0, stream, map, pixels * C, C, stride);
 }
 
 #endif

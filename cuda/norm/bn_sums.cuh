@@ -2,10 +2,10 @@
  *
  * A tensor is read as rows of C/N vectors of N elements: 16 bytes, or one element where C is not a whole number of
  * vectors.
- *   - Stage one: a block processes `width` <= SUMS_WIDTH neighbouring vectors of a part of the rows, a span. Of pointwise
- *     terms a span is `depth` neighbouring rows and every spans-th such group before them, from the end to the begin:
- *     the kernel before has written its last part last, so it is still in the L2 cache. A thread processes one vector
- *     column and one row of each group. It sums SUMS_RUN rows in float and adds them to its doubles.
+ *   - Stage one: a block processes `width` <= SUMS_WIDTH neighbouring vectors of a part of the rows, a span. For
+ *     pointwise terms a span is `depth` neighbouring rows and every spans-th such group before them, from the end to
+ *     the begin: the kernel before has written its last part last, so it is still in the L2 cache. A thread processes
+ *     one vector column and one row of each group. It sums SUMS_RUN rows in float and adds them to its doubles.
  *     The doubles are in shared memory, which leaves the registers to loads in flight. The block adds its threads'
  *     doubles and writes one double for each channel and sum: partial[span][sum][C]. There are no more blocks than the
  *     device holds at once: a second wave would cost more than slow multiprocessors do.

@@ -8,7 +8,6 @@
 #define CR_GRAM_H
 
 #include "cuda/common/launchers.h"
-#include "cuda/conv/mma/mma_gpu.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -47,10 +46,11 @@ size_t      ck_gram_product_workspace(const struct ck_gram_product *args, int mu
 cudaError_t ck_gram_product(const struct ck_gram_product *args, void *workspace, int multiprocessors,
                             cudaStream_t stream);
 
-bool        ck_gram_product_mma_supports(const struct ck_gram_product *args, const struct ck_mma_gpu *gpu);
-size_t      ck_gram_product_mma_workspace(const struct ck_gram_product *args, const struct ck_mma_gpu *gpu);
-cudaError_t ck_gram_product_mma(const struct ck_gram_product *args, void *workspace, const struct ck_mma_gpu *gpu,
-                                cudaStream_t stream);
+/* block_bytes: shared memory of a block. */
+bool        ck_gram_product_mma_supports(const struct ck_gram_product *args, int multiprocessors);
+size_t      ck_gram_product_mma_workspace(const struct ck_gram_product *args, int multiprocessors);
+cudaError_t ck_gram_product_mma(const struct ck_gram_product *args, void *workspace, int multiprocessors,
+                                int block_bytes, cudaStream_t stream);
 
 /* ---- small kernels, for any C up to 512 and any K up to 2048, in f64 ---- */
 

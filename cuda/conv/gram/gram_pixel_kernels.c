@@ -85,9 +85,9 @@ static bool wgrad_fits(const struct cr_program *p, const struct cr_op *op, enum 
 }
 static bool wgrad_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
                           enum cr_dtype type) {
-    const struct ck_gram_product a   = product_of(p, op);
-    const struct ck_mma_gpu      gpu = cuda_mma_gpu(device);
-    return cuda_uses_mma(device) && wgrad_fits(p, op, type) && ck_gram_product_mma_supports(&a, &gpu);
+    const struct ck_gram_product a = product_of(p, op);
+    return cuda_uses_mma(device) && wgrad_fits(p, op, type) &&
+           ck_gram_product_mma_supports(&a, cuda_of(device)->multiprocessors);
 }
 static bool wgrad_wgmma_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
                                 enum cr_dtype type) {
@@ -108,17 +108,18 @@ static cr_status wgrad_prepare(struct cr_device *device, const struct cr_program
 }
 
 static cr_status wgrad_launch(struct cr_device *device, const struct cr_call *call) {
-    const struct ck_mma_gpu gpu = cuda_mma_gpu(device);
-    struct ck_gram_product  a   = product_of(call->program, call->op);
+    const struct cuda_device *d = cuda_of(device);
+    const cudaStream_t        s = cr_cuda_stream(device, call);
+    struct ck_gram_product    a = product_of(call->program, call->op);
     a.x                         = call->in[CR_IN_conv_wgrad_x];
     a.dy                        = call->in[CR_IN_conv_wgrad_dy];
     a.scale_bias                = call->in[CR_IN_conv_wgrad_scale_bias];
     a.dw                        = call->out[CR_OUT_conv_wgrad_dw];
     a.dy_sums                   = call->out[CR_OUT_conv_wgrad_dy_sums];
     if (cuda_has_wgmma(device))
-        CUDA_TRY(ck_gram_product(&a, call->workspace, gpu.multiprocessors, cr_cuda_stream(device, call)));
+        CUDA_TRY(ck_gram_product(&a, call->workspace, d->multiprocessors, s));
     else
-        CUDA_TRY(ck_gram_product_mma(&a, call->workspace, &gpu, cr_cuda_stream(device, call)));
+        CUDA_TRY(ck_gram_product_mma(&a, call->workspace, d->multiprocessors, d->block_bytes, s));
     return CR_OK;
 }
 

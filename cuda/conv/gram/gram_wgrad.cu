@@ -8,7 +8,6 @@
  * are added in f64 and in order. */
 #include "cuda/conv/gram/gram_parts.cuh"
 #include "cuda/conv/gram/gram_tile.cuh"
-#include "cuda/conv/mma/mma_gpu.h"
 
 namespace {
 
@@ -176,33 +175,33 @@ cudaError_t start_as(const params &p, int groups, int block_bytes, cudaStream_t 
 
 } // namespace
 
-bool ck_gram_product_mma_supports(const struct ck_gram_product *a, const struct ck_mma_gpu *gpu) {
+bool ck_gram_product_mma_supports(const struct ck_gram_product *a, int multiprocessors) {
     static_assert(shared_of<64, 2> <= 99 << 10 && shared_of<128, 4> <= 99 << 10, "what every GPU has");
     return a->type != CK_F32 && (a->C == 64 || a->C % 128 == 0) && a->C > 0 && a->K >= 64 && a->K % 64 == 0 &&
-           fits_ints(a->N, a->H, a->W, a->stride) && slices_of(a) <= gpu->multiprocessors;
+           fits_ints(a->N, a->H, a->W, a->stride) && slices_of(a) <= multiprocessors;
 }
 
-size_t ck_gram_product_mma_workspace(const struct ck_gram_product *a, const struct ck_mma_gpu *gpu) {
-    return sizeof(float) * (size_t)(a->K * a->C + a->K) * (size_t)groups_of(a, gpu->multiprocessors);
+size_t ck_gram_product_mma_workspace(const struct ck_gram_product *a, int multiprocessors) {
+    return sizeof(float) * (size_t)(a->K * a->C + a->K) * (size_t)groups_of(a, multiprocessors);
 }
 
-cudaError_t ck_gram_product_mma(const struct ck_gram_product *a, void *workspace, const struct ck_mma_gpu *gpu,
+cudaError_t ck_gram_product_mma(const struct ck_gram_product *a, void *workspace, int multiprocessors, int block_bytes,
                                 cudaStream_t stream) {
-    if (!ck_gram_product_mma_supports(a, gpu)) return cudaErrorInvalidValue;
-    const int    groups = groups_of(a, gpu->multiprocessors), bytes = gpu->block_bytes;
-    const params p = {source_of(a->x, a->scale_bias, a->N, a->H, a->W, a->C, a->stride),
-                      a->dy,
-                      (int)a->K,
-                      (int)slices_of(a),
+    if (!ck_gram_product_mma_supports(a, multiprocessors)) return cudaErrorInvalidValue;
+    const int    groups = groups_of(a, multiprocessors);
+    const params p      = {source_of(a->x, a->scale_bias, a->N, a->H, a->W, a->C, a->stride),
+                           a->dy,
+                           (int)a->K,
+                           (int)slices_of(a),
                       a->C == 64 ? 1 : (int)a->C / 128,
-                      static_cast<float *>(workspace)};
+                           static_cast<float *>(workspace)};
     cudaError_t  error;
     if (a->type == CK_F16)
-        error = a->scale_bias ? start_as<__half, true>(p, groups, bytes, stream)
-                              : start_as<__half, false>(p, groups, bytes, stream);
+        error = a->scale_bias ? start_as<__half, true>(p, groups, block_bytes, stream)
+                              : start_as<__half, false>(p, groups, block_bytes, stream);
     else
-        error = a->scale_bias ? start_as<__nv_bfloat16, true>(p, groups, bytes, stream)
-                              : start_as<__nv_bfloat16, false>(p, groups, bytes, stream);
+        error = a->scale_bias ? start_as<__nv_bfloat16, true>(p, groups, block_bytes, stream)
+                              : start_as<__nv_bfloat16, false>(p, groups, block_bytes, stream);
     if (error != cudaSuccess) return error;
     return start_add(p.partial, groups, a->K * a->C + a->K, a->dw, a->K * a->C, a->dy_sums, stream);
 }

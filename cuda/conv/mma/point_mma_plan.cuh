@@ -51,13 +51,13 @@ bool plan_as(struct plan *p, const struct demand *d, int columns, int64_t limit,
 }
 
 /* Stores tile config number `algo` of those that fit in *p. It exists when the result is above algo. With algo < 0,
- * counts the configs. Limits of shared memory: two blocks on a multiprocessor; what every GPU has; what this GPU has. */
+ * counts the configs. Limits of shared memory: two blocks on a multiprocessor; what every GPU has; and with `alone`
+ * what this GPU has. */
 int find_plan(struct plan *p, const struct demand *d, int algo, const struct ck_mma_gpu *gpu) {
     const int64_t half = gpu->multiprocessor_bytes / 2 - 1024 /* of the driver */, all = BLOCK_BYTES;
-    const int64_t limits[3] = {half < all ? half : all, all < gpu->block_bytes ? all : gpu->block_bytes,
-                               gpu->block_bytes};
-    int         found  = 0;
-    struct plan before = {};
+    const int64_t most = gpu->block_bytes, limits[3] = {half < all ? half : all, all < most ? all : most, most};
+    int           found  = 0;
+    struct plan   before = {};
     for (int wide = d->K > 64 && !d->narrow ? 1 : 0; wide >= 0; wide--)
         for (int i = 0; i < (d->alone ? 3 : 2); i++) {
             if (algo >= 0 && found > algo) return found;

@@ -1,4 +1,4 @@
-/* cuda/conv/gram/gram_conv.cu: a 1x1 convolution of 64 or 128 channels with the BN behind it, the sum of both branches,
+/* cuda/conv/mma/gram/gram_conv.cu: a 1x1 convolution of 64 or 128 channels with the BN behind it, the sum of both branches,
  * ReLU and its mask, with mma.sync: the first tile configs of ck_point_gram_mma.
  *
  * A block has 128 columns, whose filters stay in shared memory, and every groups-th tile of 64 or 128 pixels. Copies
@@ -6,7 +6,7 @@
  * its fragments, stores the results in its place as 16-bit elements, moves them to memory by rows of 128 bytes, and
  * starts the copy for its next tile. So no load is waited for while there is other work. */
 #include "cuda/common/mma.cuh"
-#include "cuda/conv/gram/gram_conv.h"
+#include "cuda/conv/mma/gram/gram_conv.h"
 
 namespace {
 

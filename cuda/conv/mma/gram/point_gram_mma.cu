@@ -1,4 +1,4 @@
-/* cuda/conv/gram/point_gram_mma.cu: device code and launchers of cuda/conv/gram/point_gram_mma.h.
+/* cuda/conv/mma/gram/point_gram_mma.cu: device code and launchers of cuda/conv/mma/gram/point_gram_mma.h.
  *
  * The convolution moves 2*(C + K) bytes a pixel, 2*K more with add, K/8 more with the mask; the gradient
  * 2*(C + 2*K), 2*K more with add. The limiter is memory. Tiles, copies and products are those of
@@ -6,14 +6,16 @@
  * with second_w, then the sums are scaled and get their bias, and the other steps add x w^T. A warp loads `add`, and
  * second_x for the mask, before the products of a tile. */
 #include "cuda/common/column_sums.cuh"
-#include "cuda/conv/gram/gram_conv.h"
-#include "cuda/conv/gram/point_gram_mma.cuh"
-#include "cuda/conv/gram/point_gram_mma.h"
+#include "cuda/conv/mma/gram/gram_conv.h"
+#include "cuda/conv/mma/gram/point_gram_mma.cuh"
+#include "cuda/conv/mma/gram/point_gram_mma.h"
 #include "cuda/conv/mma/point_mma_plan.cuh"
 
-#include <type_traits>
-
 namespace {
+
+/* The copies of a convolution or of a gradient. */
+template <typename T, int COLUMNS, bool IS_CONV> struct copier_of { using copies = copier<T, COLUMNS, false>; };
+template <typename T, int COLUMNS> struct copier_of<T, COLUMNS, false> { using copies = pair_copier<T, COLUMNS>; };
 
 template <typename T, int COLUMNS, gram_kind KIND>
 __global__ void __launch_bounds__(THREADS, 2) point_gram_mma(const gram_params p) {
@@ -21,10 +23,9 @@ __global__ void __launch_bounds__(THREADS, 2) point_gram_mma(const gram_params p
     const uint32_t                                 shared = ck_shared(memory);
     const int group = (int)blockIdx.x / p.plan.blocks_k, column = (int)blockIdx.x % p.plan.blocks_k * COLUMNS;
     ck_begin_after_last();
-    using work    = gram_worker<T, COLUMNS, KIND>;
-    using copying = std::conditional_t<work::IS_CONV, copier<T, COLUMNS, false>, pair_copier<T, COLUMNS>>;
-    copying copier(p, shared, column, group);
-    work    worker(p, shared, column);
+    using work = gram_worker<T, COLUMNS, KIND>;
+    typename copier_of<T, COLUMNS, work::IS_CONV>::copies copier(p, shared, column, group);
+    work                                                  worker(p, shared, column);
     if (p.plan.resident) copier.copy_all_w();
     for (int s = 0; s < p.plan.stages - 1; s++) copier.next(s);
     worker.set_vectors(column);

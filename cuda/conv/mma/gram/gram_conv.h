@@ -1,5 +1,5 @@
-/* cuda/conv/gram/gram_conv.h: tile configs of ck_point_gram_mma for convolutions of 64 and 128 channels:
- * cuda/conv/gram/gram_conv.cu. */
+/* cuda/conv/mma/gram/gram_conv.h: tile configs of ck_point_gram_mma for convolutions of 64 and 128 channels:
+ * cuda/conv/mma/gram/gram_conv.cu. */
 #ifndef CK_GRAM_CONV_H
 #define CK_GRAM_CONV_H
 
