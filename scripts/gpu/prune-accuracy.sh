@@ -11,7 +11,8 @@
 # Variables: CRESNET (build/cresnet), CONFIGS (configs), CIFAR (folder of CIFAR-10's six .bin files), WORK (prune-accuracy; it must
 # remain between runs), LIMIT_S (540), SEEDS (1 2 3), JOBS (6: trainings at a time), EPOCHS (200, dense), MORE_EPOCHS (120),
 # TEACHER (yes: the dense network teaches all others, the control included), VARIANTS (names of the list below),
-# SETTINGS (more keys for all trainings, such as train.precision=fp32).
+# SETTINGS (more keys for all trainings, such as train.precision=fp32), MORE_SETTINGS (more keys for the further epochs, such as
+# "train.batch=256 optim.lr=0.1").
 # shellcheck disable=SC2317 # stages are called by name
 set -u
 here=$(cd "$(dirname "$0")/../.." && pwd)
@@ -55,7 +56,7 @@ further() {
     shift 4
     [ "$TEACHER" = no ] || teacher="distill.teacher=$base distill.weight=0.7"
     # shellcheck disable=SC2086
-    train "$name" "$config" --epochs "$MORE_EPOCHS" train.seed="$seed" optim.lr=0.05 $teacher "$@"
+    train "$name" "$config" --epochs "$MORE_EPOCHS" train.seed="$seed" optim.lr=0.05 $teacher "$@" ${MORE_SETTINGS:-}
 }
 
 # variant NAME VARIANT SEED BASE: prunes and trains, or only trains (control)

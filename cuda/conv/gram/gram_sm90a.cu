@@ -64,7 +64,8 @@ template <int CHUNKS> __device__ __forceinline__ void load_tiles(const params &p
         ck_mbar_wait(full + 8 * STAGES_MAX, at.parity ^ 1);
         ck_mbar_expect(full, (uint32_t)(chunks * CHUNK));
         for (int c = 0; c < chunks; c++)
-            load_chunk(to + (uint32_t)(c * CHUNK), p.x, full, c < 2 ? s.i + c * 64 : s.j + (c - 2) * 64, tile);
+            load_chunk(to + (uint32_t)(c * CHUNK), p.x, full, c < 2 ? s.i + c * 64 : s.j + (c - 2) * 64,
+                       s.tiles.in_tensor(tile));
         at.next(stages<CHUNKS>);
     }
 }
@@ -151,13 +152,14 @@ template <typename T, int STAGE, int CHUNKS, bool ACT> struct multiplier {
             ck_put16(place(at[i / PASSES], row + i % PASSES * ROWS), ck_pack<T>(v));
         }
     }
-    __device__ __forceinline__ void center_tiles(const int (&at)[PAIR], int tiles, int tile, int step) {
-        const int last[PAIR] = {at[1], at[1]}, end = p.pixels - (tile + (tiles - 1) * step) * PIXELS;
+    /* Only the first tile of the kernel, the last one of the tensor, has less than PIXELS. */
+    __device__ __forceinline__ void center_tiles(const int (&at)[PAIR], int tiles, int tile) {
+        const int last[PAIR] = {at[1], at[1]}, end = p.pixels - s.tiles.in_tensor(tile) * PIXELS;
         if (CHUNKS < 4 && tiles == 2 && end >= PIXELS) { /* with four chunks, a tile has enough loads */
             center_rows<2, false>(at, PIXELS);
         } else {
-            if (tiles == 2) center_rows<1, false>(at, PIXELS);
-            center_rows<1, true>(tiles == 2 ? last : at, end);
+            center_rows<1, true>(at, end);
+            if (tiles == 2) center_rows<1, false>(last, PIXELS);
         }
         ck_fence_async();
     }
@@ -197,7 +199,7 @@ template <typename T, int STAGE, int CHUNKS, bool ACT> struct multiplier {
                     ck_mbar_wait(bars + 8 * (uint32_t)at.at, at.parity);
                     at.skip(turns, stages<STAGE>);
                 }
-                center_tiles(stage, tiles, tile, step);
+                center_tiles(stage, tiles, tile);
                 complete();
 #pragma unroll
                 for (int i = 0; i < PAIR; i++)
