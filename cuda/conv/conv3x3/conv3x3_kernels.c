@@ -5,25 +5,10 @@
 #include "cuda/conv/mma/conv3x3_mma.h"
 #include "cuda/conv/mma/mma_device.h"
 #include "cuda/core/kernel_tables.h"
+#include "cuda/core/optional_slots.h"
 #include "cuda/core/typed_kernels.h"
 
-/* For optional slots: an absent tensor also fits. */
-static bool is_like(const struct cr_tensor *t, const struct cr_tensor *data) {
-    return !t || t->dtype == data->dtype;
-}
-static bool is_f32(const struct cr_tensor *t) {
-    return !t || t->dtype == CR_F32;
-}
-
-/* Whether a kernel supports the sizes depends on which tensors exist. Here the address of `present` stands for each of
- * them; the launch sets the pointers. */
-static const float  present;
-static const float *vector_of(const struct cr_tensor *t) {
-    return t ? &present : NULL;
-}
-static float *sums_of(const struct cr_tensor *t) {
-    return t ? (float *)(uintptr_t)&present : NULL;
-}
+#include <stdlib.h>
 
 static bool is_3x3(const struct cr_op *op, const struct cr_tensor *w) {
     return w->dim[0] == CK_CONV3X3_CHANNELS && w->dim[1] == 3 && w->dim[2] == 3 && w->dim[3] == CK_CONV3X3_CHANNELS &&
@@ -32,7 +17,7 @@ static bool is_3x3(const struct cr_op *op, const struct cr_tensor *w) {
 
 static bool supports(const struct cr_device *device, const struct ck_conv3x3 *a) {
     const struct ck_mma_gpu gpu = cuda_mma_gpu(device);
-    if (cuda_has_wgmma(device)) return ck_conv3x3_supports(a);
+    if (cuda_has_wgmma(device)) return !(a->transposed && getenv("CRESNET_NO_CONV3X3_DGRAD")) && ck_conv3x3_supports(a);
     return cuda_uses_mma(device) && ck_conv3x3_mma_supports(a, &gpu);
 }
 static size_t workspace_of(const struct cr_device *device, const struct ck_conv3x3 *a) {
@@ -60,7 +45,7 @@ static struct ck_conv3x3 conv_of(const struct cr_program *p, const struct cr_op 
                                .relu  = op->attr.conv.relu,
                                .early = op->attr.conv.early_filter,
                                .bias  = vector_of(IN(conv, bias)),
-                               .sums  = sums_of(OUT(conv, sums))};
+                               .sums  = output_of(OUT(conv, sums))};
 }
 
 static bool conv_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
@@ -110,7 +95,7 @@ static struct ck_conv3x3 dgrad_of(const struct cr_program *p, const struct cr_op
                                .mean_rstd  = vector_of(IN(conv_dgrad, mean_rstd)),
                                .gamma      = vector_of(IN(conv_dgrad, gamma)),
                                .beta       = vector_of(IN(conv_dgrad, beta)),
-                               .sums       = sums_of(OUT(conv_dgrad, grad_sums))};
+                               .sums       = output_of(OUT(conv_dgrad, grad_sums))};
 }
 
 static bool dgrad_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op,

@@ -4,30 +4,17 @@
 #include "cuda/conv/conv3x3/conv3x3_wide.h"
 #include "cuda/conv/mma/mma_device.h"
 #include "cuda/core/kernel_tables.h"
+#include "cuda/core/optional_slots.h"
 #include "cuda/core/typed_kernels.h"
 
-/* For optional slots: an absent tensor also fits. */
-static bool is_like(const struct cr_tensor *t, const struct cr_tensor *data) {
-    return !t || t->dtype == data->dtype;
-}
-static bool is_f32(const struct cr_tensor *t) {
-    return !t || t->dtype == CR_F32;
-}
-
-/* Whether a kernel supports the sizes depends on which tensors exist. Here the address of `present` stands for each of
- * them; the launch sets the pointers. */
-static const float  present;
-static const float *vector_of(const struct cr_tensor *t) {
-    return t ? &present : NULL;
-}
-static float *sums_of(const struct cr_tensor *t) {
-    return t ? (float *)(uintptr_t)&present : NULL;
-}
+#include <stdlib.h>
 
 static bool is_3x3(const struct cr_op *op, const struct cr_tensor *w) {
     return w->dim[1] == 3 && w->dim[2] == 3 && op->attr.conv.pad == 1;
 }
 static bool supports(const struct cr_device *device, const struct ck_conv3x3_wide *a) {
+    if (getenv(a->transposed ? "CRESNET_NO_CONV3X3_WIDE_DGRAD" : "CRESNET_NO_CONV3X3_WIDE")) return false;
+    if (a->stride == 2 && getenv("CRESNET_NO_CONV3X3_STRIDED")) return false;
     return cuda_has_wgmma(device) && ck_conv3x3_wide_supports(a, cuda_of(device)->multiprocessors);
 }
 static cr_status start(struct cr_device *device, const struct cr_call *call, const struct ck_conv3x3_wide *a) {
@@ -46,7 +33,7 @@ static struct ck_conv3x3_wide conv_of(const struct cr_program *p, const struct c
                                     .K      = y->dim[3],
                                     .C      = x->dim[3],
                                     .stride = op->attr.conv.stride,
-                                    .sums   = sums_of(OUT(conv, sums))};
+                                    .sums   = output_of(OUT(conv, sums))};
 }
 
 static bool conv_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
@@ -94,7 +81,7 @@ static struct ck_conv3x3_wide dgrad_of(const struct cr_program *p, const struct 
                                     .mean_rstd  = vector_of(IN(conv_dgrad, mean_rstd)),
                                     .gamma      = vector_of(IN(conv_dgrad, gamma)),
                                     .beta       = vector_of(IN(conv_dgrad, beta)),
-                                    .sums       = sums_of(OUT(conv_dgrad, grad_sums))};
+                                    .sums       = output_of(OUT(conv_dgrad, grad_sums))};
 }
 
 static bool dgrad_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
