@@ -148,7 +148,8 @@ static cr_status grad_launch(struct cr_device *device, const struct cr_call *cal
                                                            .coeffs     = call->out[CR_OUT_conv_grad_grad_coeffs],
                                                            .count      = op->attr.conv.bn.count,
                                                            .accumulate = op->attr.conv.bn.accumulate},
-                                            .w_new      = !op->attr.conv.early_filter};
+                                            .w_new      = !op->attr.conv.early_filter,
+                                            .x_new      = !op->attr.conv.early_data};
     CUDA_TRY(ck_cifar_conv_grad(&args, call->workspace, cuda_of(device)->multiprocessors, cuda_of(device)->block_bytes,
                                 cr_cuda_stream(device, call)));
     return CR_OK;

@@ -74,6 +74,28 @@ static void first_ops_wait(void) {
     cr_program_free(&p);
 }
 
+/* The backward of a convolution may read x early when no op that may still run has written it. */
+static void activations_of_the_backward(void) {
+    for (int writer = 0; writer < 3; writer++) {
+        struct cr_program p;
+        cr_program_init(&p, "step", NULL);
+        struct cr_op grad             = cr_op_make(CR_OP_conv_grad, CR_NONE);
+        grad.in[CR_IN_conv_grad_x]    = store_tensor(&p, 4 << 20, ELEMS);
+        grad.in[CR_IN_conv_grad_g]    = store_tensor(&p, 5 << 20, ELEMS);
+        grad.in[CR_IN_conv_grad_w]    = store_tensor(&p, 6 << 20, ELEMS);
+        grad.out[CR_OUT_conv_grad_dw] = store_tensor(&p, 7 << 20, ELEMS);
+        for (int i = 0; i < 3; i++)
+            write_tensor(&p, i == writer ? grad.in[CR_IN_conv_grad_x] : store_tensor(&p, 1 << 20, ELEMS));
+        write_tensor(&p, grad.in[CR_IN_conv_grad_g]); /* g is always new */
+        const int at = p.ops;
+        (void)cr_emit(&p, &grad, NULL);
+        CHECK(!p.failed && p.ops == at + 1);
+        cr_pass_early_filters(&p);
+        CHECK(p.op[at].attr.conv.early_data == (writer < 2));
+        cr_program_free(&p);
+    }
+}
+
 /* A 16-bit program begins with the op that rounds all parameters. The first convolution follows directly; all others
  * may read their filter early. The bit is set by the last pass only. */
 static void network_in_16_bits(void) {
@@ -105,4 +127,4 @@ static void network_in_16_bits(void) {
     bench_close(&b);
 }
 
-TESTS(CASE(cases_by_hand), CASE(first_ops_wait), CASE(network_in_16_bits))
+TESTS(CASE(cases_by_hand), CASE(first_ops_wait), CASE(activations_of_the_backward), CASE(network_in_16_bits))
