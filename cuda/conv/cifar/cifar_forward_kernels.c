@@ -201,4 +201,4 @@ static const struct cr_chain_kernel forward = {.name    = "cuda.cifar_forward",
                                                .launch  = forward_launch,
                                                .release = forward_release};
 
-const struct cr_chain_kernel *const cr_cuda_chains[] = {&forward, NULL};
+const struct cr_chain_kernel *const cr_cuda_chains[] = {&cr_cuda_cifar_head, &forward, NULL};
