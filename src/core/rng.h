@@ -20,7 +20,8 @@ enum cr_rng_purpose {
     CR_RNG_COLOUR    = 8,
     CR_RNG_MIX       = 9,
     CR_RNG_DROP      = 10,
-    CR_RNG_MASK      = 11
+    CR_RNG_MASK      = 11,
+    CR_RNG_FLIP      = 12
 };
 
 /* A sequential reader of the stream (seed, purpose, a, b). Plain data: may be copied. */

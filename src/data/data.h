@@ -80,8 +80,10 @@ struct cr_prepare {                                /* built by cr_prepare_from_c
     int                  view;                     /* the view to prepare, from 0 */
     enum cr_crop         crop;                     /* training only; never AUTO */
     int                  pad;                      /* pixels of the border of CR_CROP_PAD */
+    enum cr_pad_mode     pad_mode;                 /* and what they show */
     double               scale[2], ratio[2];       /* ranges of area fraction and aspect of CR_CROP_RANDOM_RESIZED */
     double               hflip;                    /* probability of a horizontal flip */
+    enum cr_flip         flip;                     /* whether each epoch draws it, or the first one only */
     enum cr_augment      augment;                  /* training: policy of operations on pixels */
     int                  rand_ops, rand_magnitude; /* of CR_AUGMENT_RAND */
     double               rand_prob;

@@ -145,8 +145,10 @@ float cr_param_store_initial(const struct cr_param_store *store, int param, int6
     return 0.0f;
 }
 
-static void init_param(const struct cr_param_store *store, int param, const struct cr_config *config, float *dst) {
-    const struct cr_param *q = &store->param[param];
+void cr_param_store_init_param(const struct cr_param_store *store, int param, const struct cr_config *config,
+                               float *value, float *running) {
+    const struct cr_param *q   = &store->param[param];
+    float                 *dst = (cr_param_is_running(q->role) ? running : value) + q->offset;
     const int64_t          K = q->dim[0], R = q->dim[1], S = q->dim[2], C = q->dim[3];
     for (int64_t k = 0; k < K; k++)
         for (int64_t r = 0; r < R; r++)
@@ -157,10 +159,7 @@ static void init_param(const struct cr_param_store *store, int param, const stru
 
 void cr_param_store_init_host(const struct cr_param_store *store, const struct cr_config *config, float *value,
                               float *running) {
-    for (int i = 0; i < store->params; i++) {
-        const struct cr_param *q = &store->param[i];
-        init_param(store, i, config, (cr_param_is_running(q->role) ? running : value) + q->offset);
-    }
+    for (int i = 0; i < store->params; i++) cr_param_store_init_param(store, i, config, value, running);
 }
 
 void cr_param_store_free(struct cr_param_store *store) {

@@ -119,7 +119,10 @@ int64_t cr_param_store_trainable(const struct cr_param_store *store);
  * (filters: O,I,H,W). */
 float cr_param_store_initial(const struct cr_param_store *store, int param, int64_t oihw,
                              const struct cr_config *config);
-/* Writes the initial values of all parameters to two host buffers with the layout of VALUE and RUNNING. */
+/* Writes the initial values of parameter `param` to one of two host buffers with the layout of VALUE and RUNNING. */
+void cr_param_store_init_param(const struct cr_param_store *store, int param, const struct cr_config *config,
+                               float *value, float *running);
+/* The same for all parameters. */
 void cr_param_store_init_host(const struct cr_param_store *store, const struct cr_config *config, float *value,
                               float *running);
 void cr_param_store_free(struct cr_param_store *store);

@@ -55,6 +55,7 @@ static void set_lr_scales(struct cr_param_store *store, const struct cr_config *
         at += begins_block(store, i);
         q->lr_scale = q->classifier ? 1 : pow(config->optim.layer_decay, blocks + 1 - at);
         if (q->classifier && config->optim.head_lr > 0) q->lr_scale = config->optim.head_lr / config->optim.lr;
+        if (q->role == CR_ROLE_BETA) q->lr_scale *= config->optim.bn_bias_factor;
     }
 }
 

@@ -147,17 +147,15 @@ static void add_view(struct view_sum *v, const float *logits, const int32_t *lab
 }
 
 /* As run_batches_each, for batches of views. The scores that the device computes are those of single views. */
-static cr_status run_batches_views(struct cr_session *s, struct cr_loader *loader, volatile const int *stop,
+static cr_status run_batches_views(struct cr_session *s, struct cr_loader *loader, int views, volatile const int *stop,
                                    const struct cr_sample_callback *callback, struct cr_scores *out) {
-    const struct cr_step_block step   = {0};
-    const struct cr_tensor    *t      = &s->eval.tensor[s->eval.logits];
-    struct view_sum            v      = {.views   = cr_prepare_views(s->prepare_eval.tta),
-                                         .classes = s->model.classes,
-                                         .words   = s->eval.tensor[s->eval.labels].dim[3]};
-    cr_status                  status = CR_OK;
-    float                     *logits = cr_alloc((size_t)cr_tensor_elems(t), sizeof *logits);
-    void                      *raw    = cr_alloc(t->bytes, 1);
-    v.sum                             = cr_alloc((size_t)v.classes, sizeof *v.sum);
+    const struct cr_step_block step = {0};
+    const struct cr_tensor    *t    = &s->eval.tensor[s->eval.logits];
+    struct view_sum v = {.views = views, .classes = s->model.classes, .words = s->eval.tensor[s->eval.labels].dim[3]};
+    cr_status       status = CR_OK;
+    float          *logits = cr_alloc((size_t)cr_tensor_elems(t), sizeof *logits);
+    void           *raw    = cr_alloc(t->bytes, 1);
+    v.sum                  = cr_alloc((size_t)v.classes, sizeof *v.sum);
     if (!logits || !raw || !v.sum)
         CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory: logits of %lld images", (long long)s->eval_batch);
     for (;;) {
@@ -238,16 +236,12 @@ out:
 
 /* ---- a whole evaluation ---- */
 
-cr_status cr_session_evaluate(struct cr_session *s, const struct cr_dataset *dataset, volatile const int *stop,
-                              struct cr_scores *out) {
-    return cr_session_evaluate_each(s, dataset, stop, NULL, out);
-}
-
-cr_status cr_session_evaluate_each(struct cr_session *s, const struct cr_dataset *dataset, volatile const int *stop,
-                                   const struct cr_sample_callback *callback, struct cr_scores *out) {
+/* `prepare`: as the session's, but its member tta counts in a training session too. */
+static cr_status evaluate(struct cr_session *s, const struct cr_dataset *dataset, const struct cr_prepare *prepare,
+                          volatile const int *stop, const struct cr_sample_callback *callback, struct cr_scores *out) {
     const struct cr_config         *c       = s->config;
     struct cr_loader_options        options = {.split         = CR_SPLIT_VAL,
-                                               .prepare       = s->prepare_eval,
+                                               .prepare       = *prepare,
                                                .batch         = s->eval_batch,
                                                .seed          = (uint64_t)c->train.seed,
                                                .workers       = (int)c->data.workers,
@@ -258,10 +252,9 @@ cr_status cr_session_evaluate_each(struct cr_session *s, const struct cr_dataset
     struct cr_loader               *loader;
     struct cr_scores                scores     = {.several = c->data.multi_label};
     int64_t                         start      = cr_time_ns();
-    const bool                      views      = s->prepare_eval.tta != CR_TTA_NONE && s->trains == 0;
+    const bool                      views      = prepare->tta != CR_TTA_NONE;
     struct collector                several    = {.callback = callback};
     const struct cr_sample_callback collecting = {&several, collect};
-    if (!views) options.prepare.tta = CR_TTA_NONE;
     CR_ASSERT(!views || cr_comm_size(s->comm) == 1); /* the views of an image are not divided between ranks */
     if (c->data.multi_label) {
         CR_TRY(start_collecting(s, &several));
@@ -269,7 +262,7 @@ cr_status cr_session_evaluate_each(struct cr_session *s, const struct cr_dataset
     }
     CR_TRY(cr_loader_open(dataset, &options, &loader));
     cr_exec_refresh(s->eval_exec); /* training has changed the parameters and reused the pool */
-    cr_status status = views      ? run_batches_views(s, loader, stop, callback, &scores)
+    cr_status status = views ? run_batches_views(s, loader, cr_prepare_views(prepare->tta), stop, callback, &scores)
                        : callback ? run_batches_each(s, loader, stop, callback, &scores)
                                   : run_batches(s, loader, stop, &scores);
     scores.corrupt   = cr_loader_corrupt(loader);
@@ -286,4 +279,23 @@ cr_status cr_session_evaluate_each(struct cr_session *s, const struct cr_dataset
                          s->model.real == CR_F16 ? "; please try train.precision = bf16 or fp32" : "");
     if (status == CR_OK) *out = scores;
     return status;
+}
+
+cr_status cr_session_evaluate_each(struct cr_session *s, const struct cr_dataset *dataset, volatile const int *stop,
+                                   const struct cr_sample_callback *callback, struct cr_scores *out) {
+    struct cr_prepare prepare = s->prepare_eval;
+    if (s->trains) prepare.tta = CR_TTA_NONE;
+    return evaluate(s, dataset, &prepare, stop, callback, out);
+}
+
+cr_status cr_session_evaluate(struct cr_session *s, const struct cr_dataset *dataset, volatile const int *stop,
+                              struct cr_scores *out) {
+    return cr_session_evaluate_each(s, dataset, stop, NULL, out);
+}
+
+cr_status cr_session_evaluate_views(struct cr_session *s, const struct cr_dataset *dataset, enum cr_tta tta,
+                                    volatile const int *stop, struct cr_scores *out) {
+    struct cr_prepare prepare = s->prepare_eval;
+    prepare.tta               = tta;
+    return evaluate(s, dataset, &prepare, stop, NULL, out);
 }

@@ -194,6 +194,10 @@ static inline int cr_session_program_at(const struct cr_session *session, int64_
 }
 /* Initialises weights and state on the device ([model] init, [train] loss_scale). */
 CR_MUST cr_status cr_session_init(struct cr_session *session);
+/* Replaces the filters of the first convolution by filters that whiten patches of the training images (model.stem_init
+ * = whitening). After cr_session_init; the averages of [ema] keep the old values. CR_ERR_MEMORY, and the errors of the
+ * loader. */
+CR_MUST cr_status cr_session_whiten_stem(struct cr_session *session, const struct cr_dataset *train);
 /* Writes "device 0.61 s, kernel selection 0.40 s, memory 0.05 s, weight initialisation 0.01 s" to text. */
 void cr_session_times_text(const struct cr_session *session, char *text, size_t size);
 /* Adjusts the loss scale after loading the state of a run that may have had another precision or loss scale. */
@@ -238,9 +242,12 @@ CR_MUST cr_status cr_session_save_thresholds(const struct cr_session *session, c
  * status. */
 CR_MUST cr_status cr_session_evaluate(struct cr_session *session, const struct cr_dataset *dataset,
                                       volatile const int *stop, struct cr_scores *out);
+/* The same with the views of `tta`, also in a session that trains. One rank only. */
+CR_MUST cr_status cr_session_evaluate_views(struct cr_session *session, const struct cr_dataset *dataset,
+                                            enum cr_tta tta, volatile const int *stop, struct cr_scores *out);
 
-/* The same; calls on_sample for each readable sample with its logits ([model.classes], valid during the call). The host
- * waits for the device after every batch. */
+/* As cr_session_evaluate; calls on_sample for each readable sample with its logits ([model.classes], valid during the
+ * call). The host waits for the device after every batch. */
 struct cr_sample_callback {
     void *self;
     /* labels: the label, or with data.multi_label the labels as graph/loss.h describes them */

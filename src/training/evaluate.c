@@ -151,3 +151,40 @@ cr_status cr_run_evaluate(struct cr_run *run, struct cr_report *report, volatile
     cr_run_event_evaluated(run, &e, has_ema ? &ema : NULL, is_best);
     return CR_OK;
 }
+
+/* ---- train.final_tta ---- */
+
+cr_status cr_run_check_final_tta(const struct cr_run *run) {
+    const struct cr_config *c   = &run->config;
+    struct cr_config        tta = *c;
+    struct cr_prepare       prepare;
+    if (c->train.final_tta == CR_TTA_NONE) return CR_OK;
+    if (cr_comm_size(run->comm) > 1)
+        return cr_config_fail(c, "train.final_tta",
+                              "needs a run of one process: evaluate afterwards with cresnet eval");
+    tta.data.tta = c->train.final_tta;
+    return cr_prepare_from_config(&tta, CR_SPLIT_VAL, &prepare);
+}
+
+cr_status cr_run_evaluate_views(struct cr_run *run, struct cr_report *report, volatile const int *stop) {
+    const enum cr_tta tta     = run->config.train.final_tta;
+    const bool        has_ema = run->session.model.store.has_ema;
+    const int         labels  = labels_of(run);
+    struct cr_scores  e;
+    char              human[128], text[320];
+    if (tta == CR_TTA_NONE) return CR_OK;
+    if (has_ema) CR_TRY(cr_state_ema_exchange(&run->session)); /* predict uses the averages too */
+    cr_status status = cr_session_evaluate_views(&run->session, run->val, tta, stop, &e);
+    if (has_ema) CR_TRY(cr_state_ema_exchange(&run->session));
+    if (status == CR_ERR_INTERRUPTED) return CR_OK; /* the checkpoint is complete */
+    CR_TRY(status);
+    scores_text(&e, labels, human);
+    snprintf(text, sizeof text, "evaluation with tta = %s (%d views of each image%s): %s", cr_word_tta(tta),
+             cr_prepare_views(tta), has_ema ? ", moving averages" : "", human);
+    struct cr_json_writer w = cr_report_begin(report, CR_EVENT_FINAL_TTA);
+    cr_json_put_int(&w, "step", run->at.step);
+    cr_json_put_string(&w, "tta", cr_word_tta(tta));
+    put_scores(&w, &e, labels, has_ema ? &ema_names : &raw_names);
+    cr_report_end(report, &w, text);
+    return CR_OK;
+}

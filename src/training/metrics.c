@@ -97,16 +97,17 @@ static const struct {
     const char *group;  /* of the curves in TensorBoard; NULL: the event has none */
     bool        result; /* printed in spite of --quiet */
 } events[CR_EVENTS] = {
-    [CR_EVENT_START]    = {.name = "start"},
-    [CR_EVENT_RESUME]   = {.name = "resume"},
-    [CR_EVENT_TRAIN]    = {.name = "train", .group = "train"},
-    [CR_EVENT_EVAL]     = {.name = "eval", .group = "val", .result = true},
-    [CR_EVENT_PRUNE]    = {.name = "prune", .group = "prune"},
-    [CR_EVENT_SPARSITY] = {.name = "sparsity", .group = "prune"},
-    [CR_EVENT_UNFREEZE] = {.name = "unfreeze"},
-    [CR_EVENT_SAVE]     = {.name = "save"},
-    [CR_EVENT_STOPPED]  = {.name = "stopped", .result = true},
-    [CR_EVENT_DONE]     = {.name = "done", .result = true},
+    [CR_EVENT_START]     = {.name = "start"},
+    [CR_EVENT_RESUME]    = {.name = "resume"},
+    [CR_EVENT_TRAIN]     = {.name = "train", .group = "train"},
+    [CR_EVENT_EVAL]      = {.name = "eval", .group = "val", .result = true},
+    [CR_EVENT_FINAL_TTA] = {.name = "final_tta", .result = true},
+    [CR_EVENT_PRUNE]     = {.name = "prune", .group = "prune"},
+    [CR_EVENT_SPARSITY]  = {.name = "sparsity", .group = "prune"},
+    [CR_EVENT_UNFREEZE]  = {.name = "unfreeze"},
+    [CR_EVENT_SAVE]      = {.name = "save"},
+    [CR_EVENT_STOPPED]   = {.name = "stopped", .result = true},
+    [CR_EVENT_DONE]      = {.name = "done", .result = true},
 };
 
 /* Appends the line with one system call. A line that was cut before is ended first. A write error is reported once

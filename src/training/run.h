@@ -127,6 +127,10 @@ CR_MUST cr_status cr_run_save(struct cr_run *run, struct cr_report *report);
  * *stop becomes non-zero. */
 CR_MUST cr_status cr_run_evaluate(struct cr_run *run, struct cr_report *report, volatile const int *stop,
                                   struct cr_best *best);
+/* train.final_tta: CR_ERR_CONFIG when it cannot be evaluated at the end of this run. */
+CR_MUST cr_status cr_run_check_final_tta(const struct cr_run *run);
+/* The last evaluation, with the views of train.final_tta; does nothing without this key. It does not change `best`. */
+CR_MUST cr_status cr_run_evaluate_views(struct cr_run *run, struct cr_report *report, volatile const int *stop);
 
 /* training/same_data.c: computes run->data_contents. On resume: CR_ERR_CONFIG, with a list of the differences, when the
  * training set is not the one of the checkpoint; with `force` a warning, unless the number of classes changed. */

@@ -230,6 +230,10 @@ static cr_status open_loader(struct cr_run *run) {
 static cr_status load_values(struct cr_run *run) {
     if (!run->from) {
         CR_TRY(cr_session_init(&run->session));
+        if (run->config.model.stem_init == CR_STEM_INIT_WHITENING) {
+            CR_TRY(cr_session_whiten_stem(&run->session, run->train));
+            CR_TRY(cr_state_ema_start(&run->session));
+        }
         if (*run->config.model.weights) {
             CR_TRY(cr_session_load_weights(&run->session, run->config.model.weights, false));
             CR_TRY(cr_state_ema_start(&run->session));
@@ -338,6 +342,7 @@ static cr_status open_run(const struct cr_config *given, const struct cr_train_o
     else
         CR_TRY(copy_config(given, o, run));
     CR_TRY(cr_run_prune_check(&run->config));
+    CR_TRY(cr_run_check_final_tta(run));
     CR_TRY(cr_device_check(run->config.train.device));
     if (!run->from) CR_TRY(cr_state_weights_there(&run->config));
     /* The data is opened before anything is written: a wrong data.root leaves no empty run folder. */

@@ -317,6 +317,7 @@ static cr_status loop(struct cr_run *run, struct cr_report *report, const struct
         cr_report_resume_clock(report, cr_loader_wait_ns(run->loader));
     }
     *ended_by = state.ended_by ? state.ended_by : cr_comm_size(run->comm) == 1 ? stop_signal : 0;
+    if (!*ended_by) CR_TRY(cr_run_evaluate_views(run, report, &stop_signal));
     cr_run_log_end(run, report, *ended_by, state.ended_early ? &state.best : NULL);
     return CR_OK;
 }

@@ -109,5 +109,17 @@ def main():
     again = [text.replace("again", "run") for text in (ran.stdout, ran.stderr)]
     check("training evaluates plainly", ran.returncode == 0 and again == [trained.stdout, trained.stderr], (again, trained))
 
+    ran = cresnet("train", "c.ini", "-o", "final", "-q", "--device", "cpu", "train.final_tta=flip")
+    events = [json.loads(line) for line in open("final/log.jsonl")]
+    final = [e for e in events if e["event"] == "final_tta"]
+    plain = [text.replace("final", "run") for text in (ran.stdout, ran.stderr)]
+    check("one more evaluation at the end", len(final) == 1 and events[-2] == final[0] and "with tta = flip (2 views" in "".join(plain), events[-3:])
+    check("the first one stays", [e for e in events if e["event"] == "eval"] == [json.loads(x) for x in open("run/log.jsonl") if '"event":"eval"' in x], events)
+    check("the same weights", open("final/last/model.safetensors", "rb").read() == open("run/last/model.safetensors", "rb").read())
+    want = json.loads(cresnet("eval", "final", "--last", "--tta", "flip", "--json", "-q").stdout or "{}")
+    check("as eval --tta flip", final and all(abs(final[0][k] - want.get(k, 9)) < 1e-6 for k in ("correct", "top1", "loss")), (final, want))
+    ran = cresnet("train", "c.ini", "-o", "none", "-q", "--device", "cpu", "train.final_tta=five-crop")
+    check("no room for crops at the end", ran.returncode == 2 and "set eval_resize" in ran.stderr and not os.path.exists("none"), ran)
+
 
 run(main)

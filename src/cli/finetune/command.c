@@ -150,7 +150,10 @@ static void say_network(const struct cr_finetune *f) {
 
 static void say_schedule(const struct cr_finetune *f, const struct cr_config *c) {
     char frozen[96] = "", time[96] = "";
-    if (c->model.unfreeze.count)
+    if (f->trained_stages < f->stages)
+        snprintf(frozen, sizeof frozen, " of the last %d of %d stages and the classifier", f->trained_stages,
+                 f->stages);
+    else if (c->model.unfreeze.count)
         snprintf(frozen, sizeof frozen, ", at first %" PRId64 " with the classifier alone",
                  (int64_t)c->model.unfreeze.at[0]);
     if (f->seconds > 0)

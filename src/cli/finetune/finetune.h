@@ -33,10 +33,13 @@ struct cr_finetune {
     const char               *weights;      /* model.weights; "": from scratch */
     const char               *network;      /* for people: "resnet18" */
     int                       trained_size; /* image size in pixels that the weights were trained with */
-    int                       size, eval_size;
+    int                       stages;       /* of the network */
+    int                       size, eval_size, trained_stages; /* the first ones keep their weights */
     int64_t                   batch, epochs, frozen_epochs, eval_every;
-    double                    images_per_s; /* of training, measured; 0: unknown */
-    double                    seconds;      /* estimated duration; 0: unknown */
+    bool                      averages;     /* moving averages of the weights */
+    double                    images_per_s; /* of training, measured with the next two; 0: unknown */
+    int                       measured_size, measured_stages;
+    double                    seconds; /* estimated duration; 0: unknown */
     struct cr_finetune_choice choice[CR_FINETUNE_CHOICES];
     int                       choices;
 };
@@ -59,7 +62,18 @@ bool cr_finetune_is_own(const char *ini);
  * weights. */
 CR_MUST cr_status cr_finetune_network(struct cr_finetune *f);
 
+/* ---- speed.c ---- */
+
+/* Measures images per second of training with the choices so far, size and trained stages, without the loader. Sets
+ * images_per_s, measured_size and measured_stages. */
+CR_MUST cr_status cr_finetune_measure(struct cr_finetune *f);
+/* Estimated seconds from the start of the training to its end, by the measured speed. */
+double cr_finetune_seconds(const struct cr_finetune *f);
+
 /* ---- schedule.c ---- */
+
+/* Appends the value of model.freeze for the stem and the first `stages` stages. CR_ERR_MEMORY. */
+CR_MUST cr_status cr_finetune_frozen(int stages, struct cr_text *out);
 
 /* Chooses image size, batch size, epochs, learning rates; with --minutes, and on the CPU, by a measured speed. */
 CR_MUST cr_status cr_finetune_schedule(struct cr_finetune *f);

@@ -1,72 +1,9 @@
 /* cli/finetune/schedule.c: image size, batch size, epochs and learning rates of cresnet finetune, by the size of the
  * set and, on the CPU or with --minutes, by the measured speed of training. See cli/finetune/finetune.h. */
 #include "cli/finetune/finetune.h"
-#include "session/session.h"
+#include "model/model.h"
 
-#include <math.h>
-#include <stdio.h>
 #include <unistd.h>
-
-/* ---- measured speed ---- */
-
-enum { MEASURE_STEPS = 6 };
-static const double measure_s = 1.5; /* enough for a few percent */
-
-static cr_status time_steps(struct cr_session *s, const struct cr_step_block *block, const struct cr_cmd_batch *batch,
-                            double *images_per_s) {
-    int64_t start = 0;
-    int     steps = -1; /* the first step is not timed */
-    while (steps < MEASURE_STEPS && (steps < 1 || (double)(cr_time_ns() - start) < measure_s * 1e9)) {
-        CR_TRY(cr_exec_feed(s->train_exec[0], batch->images, batch->labels, batch->boxes));
-        CR_TRY(cr_exec_run(s->train_exec[0], block));
-        CR_TRY(s->device->backend->sync(s->device));
-        if (++steps == 0) start = cr_time_ns();
-    }
-    *images_per_s = (double)(steps * s->batch) / ((double)(cr_time_ns() - start) * 1e-9);
-    return CR_OK;
-}
-
-/* Images per second of training all parts of the network with the choices so far, without the loader. */
-static cr_status measure(const struct cr_finetune *f, double *images_per_s) {
-    static const char *const        plain[] = {"model.freeze=",
-                                               "model.unfreeze=",
-                                               "data.mixup=0",
-                                               "data.cutmix=0",
-                                               "data.erase=0",
-                                               "train.accumulate=1",
-                                               NULL};
-    const struct cr_session_options options = {.train = true, .execute = true, .classes = f->classes};
-    struct cr_config                config;
-    struct cr_session               session = {0};
-    struct cr_cmd_batch             batch   = {0};
-    cr_status                       status;
-    CR_TRY(cr_finetune_config(f, plain, &config));
-    CR_TRY_OUT(cr_session_open(&config, &options, &session));
-    CR_TRY_OUT(cr_session_init(&session));
-    CR_TRY_OUT(cr_cmd_random_batch(&session.train[0], f->classes, 1, &batch));
-    const struct cr_step_block block = cr_cmd_step_block(&config);
-    CR_TRY_OUT(time_steps(&session, &block, &batch, images_per_s));
-out:
-    cr_cmd_batch_free(&batch);
-    cr_session_close(&session);
-    cr_config_close(&config);
-    return status;
-}
-
-/* ---- a model of the time ---- */
-
-enum { EVALUATIONS = 8 };
-/* Relative to a training step: an image of an evaluation (twice, for the moving averages too), of a step that trains
- * the classifier only, and what loading, saving and starting cost. */
-static const double eval_cost = 0.4, frozen_cost = 0.4, overhead = 1.1, start_s = 3;
-
-static double seconds_of(const struct cr_finetune *f, double images_per_s, int64_t epochs, int64_t frozen) {
-    const double pixels = (double)f->eval_size * f->eval_size / ((double)f->size * f->size);
-    const double passes = (double)(epochs - frozen) + frozen_cost * (double)frozen;
-    const double images = passes * (double)f->train +
-                          (double)CR_MIN(epochs, (int64_t)EVALUATIONS) * 2 * eval_cost * pixels * (double)f->val;
-    return start_s + overhead * images / images_per_s;
-}
 
 /* ---- epochs ---- */
 
@@ -93,16 +30,34 @@ static int64_t frozen_of(const struct cr_finetune *f, int64_t epochs) {
     return *f->weights && !is_tiny(f) && epochs > 1 ? CR_MIN((epochs + 5) / 10, (int64_t)2) : 0;
 }
 
-/* The most epochs, up to three times the number for this set, that fit into --minutes; 0 when none fits. */
-static int64_t epochs_in_time(const struct cr_finetune *f, double images_per_s) {
-    const int64_t most   = 3 * epochs_of_set(f);
-    int64_t       epochs = 0;
-    while (epochs < most && seconds_of(f, images_per_s, epochs + 1, frozen_of(f, epochs + 1)) <= 60 * f->minutes)
-        epochs++;
-    return epochs;
+enum { EVALUATIONS = 8, FEW_EVALUATIONS = 3, FEW_UPDATES = 500 };
+
+/* Sets the number of epochs and what depends on it. On a CPU with little time, evaluations and moving averages, which
+ * double them, take too much of it. */
+static void set_epochs(struct cr_finetune *f, int64_t epochs) {
+    const bool    hurry       = !f->gpu && f->minutes > 0;
+    const int64_t evaluations = hurry ? FEW_EVALUATIONS : EVALUATIONS;
+    f->epochs                 = epochs;
+    f->frozen_epochs          = f->trained_stages < f->stages ? 0 : frozen_of(f, epochs);
+    f->eval_every             = CR_MAX((epochs + evaluations - 1) / evaluations, (int64_t)1);
+    f->averages               = !hurry || epochs * f->train / f->batch > FEW_UPDATES;
 }
 
-/* ---- image size ---- */
+/* Sets the most epochs, up to three times the number for this set, that fit into --minutes; at least one. */
+static void fill_time(struct cr_finetune *f) {
+    const int64_t most = 3 * epochs_of_set(f), age = cr_process_age_ns();
+    const double  seconds = 60 * f->minutes - (double)CR_MAX(age, (int64_t)0) * 1e-9;
+    int64_t       epochs  = 1;
+    for (int64_t more = 2; more <= most; more++) {
+        set_epochs(f, more);
+        if (cr_finetune_seconds(f) <= seconds) epochs = more;
+    }
+    set_epochs(f, epochs);
+}
+
+/* ---- image size and trained stages ---- */
+
+enum { FIXED_MIN = 3, LAST_STAGES = 2 }; /* networks with more than FIXED_MIN stages */
 
 /* Networks classify images a third larger than those they were trained with better (Touvron et al. 2019). */
 static void set_size(struct cr_finetune *f, int eval_size) {
@@ -131,18 +86,32 @@ static int default_size(const struct cr_finetune *f, const int sizes[8]) {
     return sizes[i];
 }
 
-/* With --minutes: the largest size with enough epochs. Time is proportional to the number of pixels. */
+/* Of pretrained networks the first stages may keep their weights: they see edges and textures, which are the same in
+ * other images. Without their backward pass a CPU has time for larger images. */
+static bool may_fix_stages(const struct cr_finetune *f) {
+    return !f->gpu && *f->weights && !is_tiny(f) && f->stages > FIXED_MIN && !is_given(f, "model.freeze");
+}
+
+/* Chooses the trained stages for the current size: all, or the last ones if there is no time for all. Returns whether
+ * there is time for enough epochs. */
+static bool fits_time(struct cr_finetune *f) {
+    const int64_t want = epochs_of_set(f) * 3 / 4;
+    f->trained_stages  = f->stages;
+    fill_time(f);
+    if (f->epochs >= want) return true;
+    if (!may_fix_stages(f)) return false;
+    f->trained_stages = LAST_STAGES;
+    fill_time(f);
+    return f->epochs >= want / 2;
+}
+
+/* With --minutes: the largest size with enough epochs. */
 static void fit_to_time(struct cr_finetune *f, const int sizes[8]) {
-    const double  speed = f->images_per_s * f->size * f->size;
-    const int64_t want  = epochs_of_set(f) * 3 / 4;
-    f->epochs           = epochs_in_time(f, f->images_per_s); /* if the user gives the size */
+    if (!sizes[0]) (void)fits_time(f); /* the user gives the size */
     for (int i = 0; sizes[i]; i++) {
         set_size(f, sizes[i]);
-        f->images_per_s = speed / ((double)f->size * f->size);
-        f->epochs       = epochs_in_time(f, f->images_per_s);
-        if (f->epochs >= want) break;
+        if (fits_time(f)) return;
     }
-    f->epochs = CR_MAX(f->epochs, (int64_t)1);
 }
 
 static cr_status set_sizes(struct cr_finetune *f) {
@@ -175,16 +144,17 @@ static cr_status choose_size(struct cr_finetune *f) {
     set_size(f, default_size(f, sizes));
     use_given_sizes(f, sizes);
     CR_TRY(set_sizes(f));
-    f->epochs = epochs_of_set(f);
+    set_epochs(f, epochs_of_set(f));
     if (f->minutes <= 0 && f->gpu) return CR_OK;
-    CR_TRY(measure(f, &f->images_per_s));
-    const int first = f->size;
-    if (f->minutes > 0) fit_to_time(f, sizes);
+    if (f->minutes > 0 && may_fix_stages(f)) f->trained_stages = LAST_STAGES; /* the likely choice */
+    CR_TRY(cr_finetune_measure(f));
+    if (f->minutes <= 0) return CR_OK;
+    fit_to_time(f, sizes);
     CR_TRY(set_sizes(f));
-    if (f->size == first) return CR_OK;
+    if (f->size == f->measured_size && f->trained_stages == f->measured_stages) return CR_OK;
     /* small images take longer than their number of pixels says */
-    CR_TRY(measure(f, &f->images_per_s));
-    f->epochs = CR_MAX(epochs_in_time(f, f->images_per_s), (int64_t)1);
+    CR_TRY(cr_finetune_measure(f));
+    fill_time(f);
     return CR_OK;
 }
 
@@ -197,7 +167,8 @@ static int64_t batch_of_set(const struct cr_finetune *f) {
 
 static cr_status set_rates(struct cr_finetune *f) {
     /* weights of small images are farther from photos than those of ImageNet */
-    const double lr = (is_tiny(f) ? 0.04 : 0.005) * (double)f->batch / 16, scratch = 0.05 * (double)f->batch / 16;
+    const double base = is_tiny(f) ? 0.04 : f->trained_stages < f->stages ? 0.015 : 0.005;
+    const double lr = base * (double)f->batch / 16, scratch = 0.05 * (double)f->batch / 16;
     CR_TRY(cr_finetune_set(f, "optim", "kind", NULL, "sgd"));
     CR_TRY(cr_finetune_set(f, "optim", "lr", NULL, "%g", *f->weights ? lr : scratch));
     if (*f->weights && !is_tiny(f))
@@ -207,6 +178,7 @@ static cr_status set_rates(struct cr_finetune *f) {
     CR_TRY(cr_finetune_set(f, "optim", "weight_decay", NULL, "0.0005"));
     CR_TRY(cr_finetune_set(f, "schedule", "kind", NULL, "cosine"));
     CR_TRY(cr_finetune_set(f, "schedule", "warmup_epochs", NULL, "0.5"));
+    if (!f->averages) return CR_OK;
     const double updates = (double)(f->epochs * f->train) / (double)f->batch;
     return cr_finetune_set(f, "ema", "decay", "moving averages of the weights, which `cresnet predict` uses", "%g",
                            updates < 1500    ? 0.98
@@ -214,34 +186,50 @@ static cr_status set_rates(struct cr_finetune *f) {
                                              : 0.999);
 }
 
+cr_status cr_finetune_frozen(int stages, struct cr_text *out) {
+    cr_text_add(out, "stem");
+    for (int s = 1; s <= stages; s++) cr_text_add(out, ",layer%d", s);
+    return out->failed ? CR_NO_MEMORY(64) : CR_OK;
+}
+
 static cr_status set_frozen(struct cr_finetune *f) {
-    if (!f->frozen_epochs) return CR_OK;
-    /* the number of stages is the model's */
-    struct cr_config config;
-    struct cr_model  model;
-    struct cr_text   parts = {0};
-    cr_status        status;
-    CR_TRY(cr_finetune_config(f, NULL, &config));
-    CR_TRY_OUT(cr_model_open(&config, f->classes, f->size, f->eval_size, &model));
-    cr_text_add(&parts, "stem");
-    for (int s = 1; s <= model.stages; s++) cr_text_add(&parts, ",layer%d", s);
-    cr_model_close(&model);
-    if (parts.failed) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory");
-    CR_TRY_OUT(cr_finetune_set(f, "model", "freeze", "at first only the new classifier is trained", "%s", parts.data));
-    CR_TRY_OUT(cr_finetune_set(f, "model", "unfreeze", NULL, "%lld", (long long)f->frozen_epochs));
+    struct cr_text parts = {0};
+    cr_status      status;
+    const bool     keeps = f->trained_stages < f->stages;
+    if (!f->frozen_epochs && !keeps) return CR_OK;
+    CR_TRY_OUT(cr_finetune_frozen(keeps ? f->stages - f->trained_stages : f->stages, &parts));
+    CR_TRY_OUT(cr_finetune_set(f, "model", "freeze",
+                               keeps ? "the first stages keep their weights: there is no time to train all"
+                                     : "at first only the new classifier is trained",
+                               "%s", parts.data));
+    if (!keeps) CR_TRY_OUT(cr_finetune_set(f, "model", "unfreeze", NULL, "%lld", (long long)f->frozen_epochs));
 out:
     cr_text_free(&parts);
-    cr_config_close(&config);
     return status;
 }
 
 static cr_status set_train(struct cr_finetune *f) {
-    f->eval_every = (f->epochs + EVALUATIONS - 1) / EVALUATIONS;
+    const int64_t steps = CR_MAX(f->train / f->batch, (int64_t)1);
     CR_TRY(cr_finetune_set(f, "train", "epochs", NULL, "%lld", (long long)f->epochs));
     CR_TRY(cr_finetune_set(f, "train", "label_smoothing", NULL, "0.1"));
     CR_TRY(cr_finetune_set(f, "train", "eval_every", NULL, "%lld", (long long)f->eval_every));
+    CR_TRY(cr_finetune_set(f, "train", "save_every", "steps: a checkpoint for each evaluation", "%lld",
+                           (long long)(steps * f->eval_every)));
     CR_TRY(cr_finetune_set(f, "train", "patience", "stop after this number of evaluations without a better one", "4"));
     return cr_finetune_set(f, "train", "output", NULL, "%s", f->run);
+}
+
+static cr_status count_stages(struct cr_finetune *f) {
+    struct cr_config config;
+    struct cr_model  model;
+    CR_TRY(cr_finetune_config(f, NULL, &config));
+    cr_status status = cr_model_open(&config, f->classes, 64, 64, &model);
+    if (status == CR_OK) {
+        f->stages = f->trained_stages = model.stages;
+        cr_model_close(&model);
+    }
+    cr_config_close(&config);
+    return status;
 }
 
 cr_status cr_finetune_schedule(struct cr_finetune *f) {
@@ -250,10 +238,10 @@ cr_status cr_finetune_schedule(struct cr_finetune *f) {
     f->batch           = is_given(f, "train.batch") && f->given.train.batch ? f->given.train.batch : batch_of_set(f);
     CR_TRY(cr_finetune_set(f, "train", "batch", NULL, "%lld", (long long)f->batch));
     CR_TRY(cr_finetune_set(f, "data", "workers", NULL, "%d", workers));
+    CR_TRY(count_stages(f));
     CR_TRY(choose_size(f));
-    if (is_given(f, "train.epochs")) f->epochs = f->given.train.epochs;
-    f->seconds       = f->images_per_s > 0 ? seconds_of(f, f->images_per_s, f->epochs, frozen_of(f, f->epochs)) : 0;
-    f->frozen_epochs = frozen_of(f, f->epochs);
+    if (is_given(f, "train.epochs")) set_epochs(f, f->given.train.epochs);
+    f->seconds = f->images_per_s > 0 ? cr_finetune_seconds(f) : 0;
     CR_TRY(set_frozen(f));
     CR_TRY(set_train(f));
     return set_rates(f);

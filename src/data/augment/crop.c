@@ -81,7 +81,10 @@ static cr_status read_views(const struct cr_config *config, enum cr_split split,
 }
 
 cr_status cr_prepare_from_config(const struct cr_config *config, enum cr_split split, struct cr_prepare *out) {
-    struct cr_prepare prep  = {.pad = (int)config->data.pad, .hflip = config->data.hflip};
+    struct cr_prepare prep  = {.pad      = (int)config->data.pad,
+                               .pad_mode = config->data.pad_mode,
+                               .hflip    = config->data.hflip,
+                               .flip     = config->data.flip};
     bool              small = is_small_set(config->data.kind);
     prep.width              = (int)config->data.image_width;
     prep.format             = cr_format_of(config);
@@ -221,6 +224,29 @@ cr_status cr_prepare_eval_with(const struct cr_prepare *prep, const struct cr_la
 
 /* ---- random crops ---- */
 
+/* The pixel that position `at` shows on an axis of `size` pixels, where the image continues beyond its borders. */
+static int padded(enum cr_pad_mode mode, int at, int size) {
+    if (mode == CR_PAD_EDGE || size == 1) return CR_MIN(CR_MAX(at, 0), size - 1);
+    const int period = 2 * size - 2, folded = ((at % period) + period) % period; /* torchvision's reflect */
+    return folded < size ? folded : period - folded;
+}
+
+/* Shifts the image here instead of on the device, which knows only black borders. */
+static cr_status shift_padded(const struct cr_prepare *prep, struct cr_scratch *scratch, uint8_t *rgb, int32_t box[4]) {
+    const int    height = prep->size, width = cr_prepare_width(prep);
+    const size_t bytes = cr_format_bytes(prep->format), row = (size_t)width * bytes;
+    CR_TRY(cr_buffer_reserve(&scratch->copy, cr_prepare_bytes(prep)));
+    const uint8_t *copy = memcpy(scratch->copy.bytes, rgb, cr_prepare_bytes(prep));
+    for (int y = 0; y < height; y++) {
+        const uint8_t *from = copy + (size_t)padded(prep->pad_mode, y + box[0], height) * row;
+        for (int x = 0; x < width; x++)
+            memcpy(rgb + (size_t)y * row + (size_t)x * bytes,
+                   from + (size_t)padded(prep->pad_mode, x + box[1], width) * bytes, bytes);
+    }
+    box[0] = box[1] = 0;
+    return CR_OK;
+}
+
 /* A crop of the image's own size, shifted by at most the padding over its border. */
 static cr_status prepare_pad(const struct cr_prepare *prep, const struct cr_lazy_image *lazy, struct cr_rng *rng,
                              struct cr_scratch *scratch, uint8_t *out, int32_t box[4]) {
@@ -228,7 +254,8 @@ static cr_status prepare_pad(const struct cr_prepare *prep, const struct cr_lazy
     whole.eval_resize       = 0;
     box[0]                  = (int32_t)cr_rng_below(rng, 2 * (uint64_t)prep->pad + 1) - prep->pad;
     box[1]                  = (int32_t)cr_rng_below(rng, 2 * (uint64_t)prep->pad + 1) - prep->pad;
-    return cr_prepare_eval_with(&whole, lazy, scratch, out);
+    CR_TRY(cr_prepare_eval_with(&whole, lazy, scratch, out));
+    return prep->pad_mode == CR_PAD_CONSTANT ? CR_OK : shift_padded(prep, scratch, out, box);
 }
 
 /* Draws a box of random area and aspect within the image. After ten boxes that do not fit, it is the largest centred
@@ -290,6 +317,13 @@ static cr_status prepare_random_resized(const struct cr_prepare *prep, const str
 
 /* ---- one sample ---- */
 
+/* The flip of the first epoch is random; every later epoch shows the other side of the image. `epoch` may contain the
+ * place of the sample in its epoch in the bits above 24. */
+static bool alternates(const struct cr_prepare *prep, uint64_t seed, int64_t epoch, int64_t sample) {
+    struct cr_rng rng = cr_rng_make(seed, CR_RNG_FLIP, (uint64_t)sample, 0);
+    return (cr_rng_real(&rng) < prep->hflip) != (epoch % 2 != 0);
+}
+
 cr_status cr_prepare_train_with(const struct cr_prepare *prep, const struct cr_lazy_image *lazy, uint64_t seed,
                                 int64_t epoch, int64_t sample, struct cr_scratch *scratch, uint8_t *out,
                                 int32_t box[4]) {
@@ -307,6 +341,7 @@ cr_status cr_prepare_train_with(const struct cr_prepare *prep, const struct cr_l
     }
     if (status != CR_OK) return status;
     box[2] = cr_rng_real(&rng) < prep->hflip; /* the last random number */
+    if (prep->flip == CR_FLIP_ALTERNATE) box[2] = alternates(prep, seed, epoch, sample);
     return cr_prepare_colour(prep, seed, epoch, sample, scratch, out, box);
 }
 

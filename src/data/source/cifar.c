@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -123,7 +124,8 @@ static cr_status open_file(const char *path, FILE **out) {
     return CR_FAIL(CR_ERR_MEMORY, "%s: out of memory while opening", path);
 }
 
-static cr_status cifar_read_file(const struct cifar *cifar, const char *path, int64_t records, struct cr_buffer *buffer,
+/* `buffer` has room for RECORDS_PER_READ records. */
+static cr_status cifar_read_file(const struct cifar *cifar, const char *path, int64_t records, uint8_t *buffer,
                                  int64_t first) {
     size_t record = (size_t)cifar->form->label_bytes + CR_CIFAR_PIXEL_BYTES;
     FILE  *file;
@@ -137,17 +139,52 @@ static cr_status cifar_read_file(const struct cifar *cifar, const char *path, in
                     "again with %s",
                     path, (long long)info.st_size, (long long)record * records, (long long)records, record,
                     cifar->form->script);
-    CR_TRY_OUT(cr_buffer_reserve(buffer, record * RECORDS_PER_READ));
     for (int64_t at = 0; at < records; at += RECORDS_PER_READ) {
-        size_t got = fread(buffer->bytes, 1, record * RECORDS_PER_READ, file);
+        size_t got = fread(buffer, 1, record * RECORDS_PER_READ, file);
         if (got != record * RECORDS_PER_READ) CR_FAIL_OUT(CR_ERR_IO, "%s: reading failed: %s", path, strerror(errno));
-        CR_TRY_OUT(cr_cifar_parse(buffer->bytes, got, cifar->form->label_bytes, path, at,
+        CR_TRY_OUT(cr_cifar_parse(buffer, got, cifar->form->label_bytes, path, at,
                                   cifar->pixels + (size_t)(first + at) * CR_CIFAR_PIXEL_BYTES,
                                   cifar->labels + first + at));
     }
 out:
     fclose(file);
     return status;
+}
+
+/* One of the files of a split. */
+struct cifar_file {
+    const struct cifar *cifar;
+    char                path[PATH_MAX];
+    int64_t             records, first;
+    uint8_t            *buffer;
+    cr_status           status;
+};
+
+struct cifar_files {
+    struct cifar_file *file;
+    int                count;
+    atomic_int         next; /* index of the next file to read */
+};
+
+static cr_status read_file(const struct cifar_file *f) {
+    return cifar_read_file(f->cifar, f->path, f->records, f->buffer, f->first);
+}
+
+static void *read_worker(void *argument) {
+    struct cifar_files *files = argument;
+    for (int f; (f = atomic_fetch_add(&files->next, 1)) < files->count;)
+        files->file[f].status = read_file(&files->file[f]);
+    return NULL;
+}
+
+/* Reads the files at the same time. Errors belong to a thread, so a file that failed is read again here. */
+static cr_status cifar_read_files(struct cifar_file *file, int count) {
+    struct cifar_files files = {.file = file, .count = count};
+    cr_work_together(read_worker, &files, count);
+    cr_error_clear();
+    for (int f = 0; f < count; f++)
+        if (file[f].status != CR_OK) CR_TRY(read_file(&file[f]));
+    return CR_OK;
 }
 
 /* Finds the folder of the binary files: data.root itself, or the folder that the archive contains. */
@@ -252,9 +289,10 @@ cr_status cr_cifar_open(const struct cr_config *config, enum cr_split split, str
     const struct cifar_form *form   = config->data.kind == CR_DATA_CIFAR10 ? &cifar10 : &cifar100;
     int                      files  = split == CR_SPLIT_TRAIN ? form->train_files : 1;
     int64_t                  each   = form->records_per_file[split];
-    struct cr_buffer         buffer = {0};
+    struct cifar_file       *file   = NULL;
+    uint8_t                 *buffer = NULL;
     struct cifar            *cifar;
-    char                     folder[PATH_MAX], path[PATH_MAX], name[NAME_BYTES];
+    char                     folder[PATH_MAX], name[NAME_BYTES];
     cr_status                status = CR_OK;
     CR_TRY(cifar_find_folder(config, form, split, folder));
     CR_ALLOC(cifar, 1);
@@ -269,11 +307,19 @@ cr_status cr_cifar_open(const struct cr_config *config, enum cr_split split, str
     CR_TRY(cifar_read_names(dataset, form, folder));
     CR_ALLOC(cifar->pixels, (size_t)dataset->count * CR_CIFAR_PIXEL_BYTES);
     CR_ALLOC(cifar->labels, (size_t)dataset->count);
+    const size_t bytes = ((size_t)form->label_bytes + CR_CIFAR_PIXEL_BYTES) * RECORDS_PER_READ;
+    file               = cr_alloc((size_t)files, sizeof *file);
+    buffer             = cr_alloc((size_t)files, bytes);
+    if (!file || !buffer) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory for %d files in %s", files, folder);
     for (int f = 0; f < files; f++) {
+        file[f].cifar   = cifar;
+        file[f].records = each;
+        file[f].first   = f * each;
+        file[f].buffer  = buffer + (size_t)f * bytes;
         cifar_file_name(form, split, f, name);
-        CR_TRY_OUT(cr_path_format(path, "%s/%s", folder, name));
-        CR_TRY_OUT(cifar_read_file(cifar, path, each, &buffer, f * each));
+        CR_TRY_OUT(cr_path_format(file[f].path, "%s/%s", folder, name));
     }
+    CR_TRY_OUT(cifar_read_files(file, files));
     for (int64_t i = 0; i < dataset->count; i++) dataset->class_counts[cifar->labels[i]]++;
     dataset->fingerprint = cr_hash_bytes(CR_HASH_START, cifar->labels, (size_t)dataset->count * sizeof *cifar->labels);
     /* The hash of the labels cannot distinguish two orders of images within one class, so the first and the last
@@ -283,6 +329,7 @@ cr_status cr_cifar_open(const struct cr_config *config, enum cr_split split, str
         cr_hash_bytes(dataset->fingerprint, cifar->pixels + (size_t)(dataset->count - 1) * CR_CIFAR_PIXEL_BYTES,
                       CR_CIFAR_PIXEL_BYTES);
 out:
-    cr_free(buffer.bytes);
+    cr_free(file);
+    cr_free(buffer);
     return status;
 }

@@ -199,20 +199,6 @@ static cr_status init_widened(const struct cr_param_store *store, const struct c
     return CR_OK;
 }
 
-static cr_status cpu_init_store(struct cr_device *device, const struct cr_param_store *store,
-                                const struct cr_config *config, void *region) {
-    (void)device;
-    char   *base               = region;
-    void   *value              = base + cr_param_store_buffer_offset(store, CR_BUFFER_VALUE);
-    void   *running            = base + cr_param_store_buffer_offset(store, CR_BUFFER_RUNNING);
-    double *state              = (double *)(void *)(base + cr_param_store_buffer_offset(store, CR_BUFFER_STATE));
-    state[CR_STATE_LOSS_SCALE] = 1.0; /* 16-bit training increases it */
-    CR_ASSERT(store->real == CR_F32 || store->real == CR_F64);
-    if (store->real == CR_F64) return init_widened(store, config, value, running);
-    cr_param_store_init_host(store, config, value, running);
-    return CR_OK;
-}
-
 /* oneDNN divides the work of a primitive among as many threads as omp_get_max_threads returns where it is created. */
 static void cpu_for_each(struct cr_device *device, int count, void (*job)(void *context, int i), void *context) {
     const int threads = cr_cpu_threads(device);
@@ -227,6 +213,31 @@ static void cpu_for_each(struct cr_device *device, int count, void (*job)(void *
 #endif
         for (int i = 0; i < count; i++) job(context, i);
     }
+}
+
+struct initial {
+    const struct cr_param_store *store;
+    const struct cr_config      *config;
+    float                       *value, *running;
+};
+
+static void init_one(void *context, int param) {
+    const struct initial *all = context;
+    cr_param_store_init_param(all->store, param, all->config, all->value, all->running);
+}
+
+static cr_status cpu_init_store(struct cr_device *device, const struct cr_param_store *store,
+                                const struct cr_config *config, void *region) {
+    char   *base               = region;
+    void   *value              = base + cr_param_store_buffer_offset(store, CR_BUFFER_VALUE);
+    void   *running            = base + cr_param_store_buffer_offset(store, CR_BUFFER_RUNNING);
+    double *state              = (double *)(void *)(base + cr_param_store_buffer_offset(store, CR_BUFFER_STATE));
+    state[CR_STATE_LOSS_SCALE] = 1.0; /* 16-bit training increases it */
+    CR_ASSERT(store->real == CR_F32 || store->real == CR_F64);
+    if (store->real == CR_F64) return init_widened(store, config, value, running);
+    const struct initial all = {store, config, value, running};
+    cpu_for_each(device, store->params, init_one, (void *)(uintptr_t)&all);
+    return CR_OK;
 }
 
 static const struct cr_benchmarks benchmarks = {.pools = cr_cpu_pools, .spdnn = cr_cpu_spdnn};

@@ -201,8 +201,8 @@ static void overrides_are_checked(void) {
         {"train.kind=sgd", "[train] kind = sgd: unknown key; did you mean [data] kind?"},
         {"train.num_classes=3", "did you mean [model] classes?"},
         {"data.num_workers=3", "did you mean workers?"},
-        {"optim.zzzzzz=3", "unknown key; keys of [optim]: kind, lr, head_lr, layer_decay, momentum, nesterov, "
-                           "weight_decay, decay_norm_bias, "
+        {"optim.zzzzzz=3", "unknown key; keys of [optim]: kind, lr, head_lr, layer_decay, bn_bias_factor, momentum, "
+                           "nesterov, weight_decay, decay_norm_bias, "
                            "beta2, eps, trust"},
         {"model.arch=resnet51", "must be one of resnet18, resnet34,"},
         {"model.arch=resnet51", "; did you mean resnet50?"},
