@@ -1,5 +1,6 @@
 # Toolchain file: compiles for 64-bit ARM with Debian's cross compiler, and runs tests with qemu-user. scripts/cross-arm.sh uses it.
-#   CRESNET_ARM_ROOT  folder with unpacked Debian packages for arm64 (libpng, libjpeg, iniparser, oneDNN)
+#   CRESNET_ARM_ROOT  folder with unpacked Debian packages for arm64 (libpng, libjpeg, iniparser, oneDNN); its folder emulated/ is the
+#                     root of the emulated system (scripts/cross-arm.sh)
 set(CMAKE_SYSTEM_NAME Linux)
 set(CMAKE_SYSTEM_PROCESSOR aarch64)
 set(CMAKE_C_COMPILER aarch64-linux-gnu-gcc)
@@ -17,5 +18,4 @@ set(CMAKE_C_FLAGS_INIT "-isystem ${CRESNET_ARM_ROOT}/usr/include/aarch64-linux-g
 set(CMAKE_EXE_LINKER_FLAGS_INIT "-Wl,-rpath-link,${arm_libraries}")
 set(CMAKE_SHARED_LINKER_FLAGS_INIT "-Wl,-rpath-link,${arm_libraries}")
 
-set(CMAKE_CROSSCOMPILING_EMULATOR qemu-aarch64 -L /usr/aarch64-linux-gnu
-    -E LD_LIBRARY_PATH=${arm_libraries}:/usr/aarch64-linux-gnu/lib)
+set(CMAKE_CROSSCOMPILING_EMULATOR qemu-aarch64 -L ${CRESNET_ARM_ROOT}/emulated)

@@ -23,8 +23,10 @@
  *     environment variable and installs no signal handler. It keeps no state outside of its models.
  *   - After an error the model can be used again. After CRESNET_ERROR_DEVICE and CRESNET_ERROR_BROKEN it can only be
  *     closed.
- *   - Threads: any number of models may be used at the same time. Calls on one model from several threads wait for each
- *     other. cresnet_close must be the last call on its model. A thread needs 512 KiB of stack.
+ *   - Threads: any number of models may be used at the same time. Calls on one model from several threads are computed
+ *     one after the other. Of calls for tensors on the device with at most max_batch images, the next one is given to
+ *     the device before the one before has ended, so two callers keep the device busy. cresnet_close must be the last
+ *     call on its model. A thread needs 512 KiB of stack.
  *   - A process may call fork() before cresnet_open. A model must not be used in a child process.
  *   - Arrays belong to the caller. The library reads and writes them only during the call. Pointers that it returns
  *     belong to the model and are valid until cresnet_close.

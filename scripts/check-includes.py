@@ -62,6 +62,7 @@ FOLDERS = {
     "cuda/conv/pointwise": 4.3,  # 1x1 convolutions fused with BN
     "cuda/conv/int8": 4.3,  # 8-bit convolutions and the 8-bit stem
     "cuda/conv/mma": 4.25,  # mma.sync kernels of 1x1 convolutions and the stem
+    "cuda/conv/mma/gram": 4.26,  # the same for BN statistics from Gram matrices
     "cuda/conv/pair": 4.4,  # two 1x1 convolutions in one kernel
     "cuda/conv/conv3x3": 4.3,  # 3x3 convolutions of 64 channels
     "cuda/conv/gram": 4.3,  # BN statistics from Gram matrices

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # cross-arm.sh: compiles the CPU build for 64-bit ARM on a Debian machine and runs the test programs in an emulator (qemu-user).
 # Downloads Debian's arm64 packages of the libraries into the build folder; nothing of them is installed. The last line is the sum,
-# "N passed, N failed, N skipped"; the exit code is 0 when nothing failed. It takes about an hour on two cores.
+# "N passed, N failed, N skipped"; the exit code is 0 when nothing failed. It takes some hours on two cores.
 #
 #   scripts/cross-arm.sh [BUILD-FOLDER]     default: build/arm
 #
-# Variables: JOBS (number of parallel tests, default 2), CTEST_ARGS (more arguments of ctest, such as "-R kernel").
-# Not run in the emulator: scripts of tests/cli, which start the program themselves, checks of the source tree, and the trainings of
-# SLOW.
+# Variables: JOBS (number of parallel tests, default 2), CTEST_ARGS (more arguments of ctest, such as "-R kernel"), PACK (a file: the tests
+# are not run, but packed for another x86 machine, tests/tools/pack_emulated.sh).
+# Not run in the emulator: checks of the source tree, and the trainings of SLOW.
 set -eu
 SLOW='test_golden_train|test_ranks_train|test_offload_networks|test_ref_net|test_train$|test_api_threads'
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -36,16 +36,28 @@ if [ ! -e "$dir/root/complete" ]; then
     touch "$dir/root/complete"
 fi
 
+# The root of the emulated system: the loader and libraries. The build runs the program, too.
+system=$dir/root/emulated
+mkdir -p "$system/lib" "$system/etc"
+for library in ld-linux-aarch64.so.1 libc.so.6 libm.so.6 libpthread.so.0 libdl.so.2 librt.so.1 libgcc_s.so.1 libgomp.so.1 libstdc++.so.6; do
+    cp -L "/usr/aarch64-linux-gnu/lib/$library" "$system/lib/"
+done
+cp -L "$dir"/root/usr/lib/aarch64-linux-gnu/*.so.[0-9]* "$system/lib/"
+printf '%s\n' "$(command -v qemu-aarch64)" "$system" >"$system/etc/emulator"
+
 export PKG_CONFIG_LIBDIR=$dir/root/usr/lib/aarch64-linux-gnu/pkgconfig
 cmake -G Ninja -S "$root" -B "$dir/build" -DCMAKE_TOOLCHAIN_FILE="$root/cmake/aarch64-linux-gnu.cmake" -DCRESNET_ARM_ROOT="$dir/root" \
     -DCRESNET_WITH_CUDA=OFF -DCRESNET_WITH_CURL=OFF -DCRESNET_WERROR=ON >"$dir/cmake.log" || { tail -n 20 "$dir/cmake.log"; exit 1; }
 ninja -C "$dir/build" >"$dir/build.log" || { tail -n 30 "$dir/build.log"; exit 1; }
 
-# CTest runs programs of the build by the emulator that the toolchain file names. Scripts have no such command.
-scripts=$(cd "$root/tests/cli" && printf '%s\n' test_*.* | sed 's/\..*/$/' | paste -sd'|')
+if [ -n "${PACK:-}" ]; then
+    "$root/tests/tools/pack_emulated.sh" "$dir" "$PACK"
+    exit
+fi
+export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} # as in scripts/test.sh
 code=0
 # shellcheck disable=SC2086
-ctest --test-dir "$dir/build" -j"${JOBS:-2}" --timeout 3600 -E "^($scripts|check_.*|$SLOW)" ${CTEST_ARGS:-} >"$dir/ctest.log" || code=1
+ctest --test-dir "$dir/build" -j"${JOBS:-2}" --timeout 3600 -E "^(check_.*|$SLOW)" ${CTEST_ARGS:-} >"$dir/ctest.log" || code=1
 grep -E '\*\*\*|tests passed' "$dir/ctest.log" || true
 awk '/ passed, .* failed, .* skipped/ && $1 ~ /^[0-9]+$/ { p += $1; f += $3; s += $5 }
     END { print p + 0 " passed, " f + 0 " failed, " s + 0 " skipped" }' "$dir/build/Testing/Temporary/LastTest.log"

@@ -7,7 +7,9 @@
 #   --device D         cpu, cuda or cuda:N (default: cuda when the build and the machine have it)
 #   --precision P      fp32, tf32, fp16 or bf16 (default: fp16 on a GPU, fp32 on a CPU)
 #   --batch N          images of a batch (default: 256 on a GPU, 8 on a CPU; SingleStream: 1)
-#   --streams N        batches that are computed at the same time (default: 4 on a GPU, 1 on a CPU; SingleStream: 1)
+#   --streams N        models, each with a CUDA stream (default: 2 on a GPU, 1 on a CPU; SingleStream: 1)
+#   --calls N          batches that a model has at the same time; the next one is ready when one ends (default: 2 on a GPU, else 1)
+#   --issue-threads N  Server: threads of LoadGen that issue queries (default: 4 on a GPU, else 1)
 #   --deadline-ms X    Server: the longest time that a request waits for its batch to be full (default: 8)
 #   --seconds N        least duration of the measurement (default: 120; MLPerf's rules: 600)
 #   --qps N            Server: requests a second; Offline: expected images a second (default: from a short measurement)
@@ -44,7 +46,7 @@ while [ $# -gt 0 ]; do
         --data) data=$value ;;
         --device) device=$value ;;
         --out) out=$value ;;
-        --precision | --batch | --streams | --deadline-ms | --seconds | --qps)
+        --precision | --batch | --streams | --calls | --issue-threads | --deadline-ms | --seconds | --qps)
             case $value in "" | *[!a-z0-9.]*) echo "mlperf.sh: error: $name \"$value\": give a value" >&2; exit 2 ;; esac
             pass="$pass $name $value" ;;
         *) echo "mlperf.sh: error: unknown option $name; scripts/mlperf.sh --help lists the options" >&2; exit 2 ;;

@@ -75,12 +75,25 @@ cmake -G Ninja -S "$root" -B "$dir/build" -DCRESNET_WITH_CUDA=ON -DCRESNET_WITH_
     -DCUDAToolkit_ROOT="$dir/toolkit" -DcuDNN_ROOT="$dir/unpacked/nvidia/cudnn" -DNCCL_ROOT="$dir/unpacked/nvidia/nccl" \
     -DCMAKE_CUDA_ARCHITECTURES="${ARCHS:-80-real;90-real}" >"$dir/cmake.log" 2>&1 || { tail -n 20 "$dir/cmake.log"; exit 1; }
 grep -- '-- cresnet' "$dir/cmake.log"
+
+# The program, the library, and the tests of the GPU device that need no GPU: all test programs together would take 20 GB.
+tests='^test_(fatbin|cudnn|nccl|offline)_'
+# shellcheck disable=SC2046
+targets="cresnet libcresnet $(cd "$root/tests" && ls unit/*/test_*.c gpu/test_*.c | sed 's#.*/##; s#\.c$##' | grep -E "$tests" | paste -sd' ')"
 start=$SECONDS
-ninja -j "${JOBS:-2}" -C "$dir/build" >"$dir/build.log" || { grep -E -A8 'error|FAILED' "$dir/build.log" | head -80; exit 1; }
+# shellcheck disable=SC2086
+ninja -j "${JOBS:-2}" -C "$dir/build" $targets >"$dir/build.log" || { grep -E -A8 'error|FAILED' "$dir/build.log" | head -80; exit 1; }
 echo "built in $((SECONDS - start)) s"
 
+# The linked program and the library, with the CPU: they must start on machines that have no driver and none of NVIDIA's libraries.
+"$dir/build/cresnet" --version | grep -E '^(CUDA|NCCL|device)'
+rm -rf "$dir/run"
+"$dir/build/cresnet" train "$root/configs/demo.ini" --device cpu --steps 100 -q train.eval_every=0 "data.root=$dir/shapes" -o "$dir/run"
+cc -std=c17 -I"$root/include" "$root/examples/classify.c" "$dir/build/libcresnet.so" -Wl,-rpath,"$dir/build" -o "$dir/classify"
+"$dir/classify" "$dir/run" "$(find "$dir/shapes" -name '*.png' | sort | head -1)"
+
 code=0
-ctest --test-dir "$dir/build" -R '^test_(fatbin|cudnn|nccl|offline)_' --output-on-failure >"$dir/ctest.log" || code=1
+ctest --test-dir "$dir/build" -R "$tests" --output-on-failure >"$dir/ctest.log" || code=1
 grep -E '\*\*\*|tests passed' "$dir/ctest.log" || true
 awk '/ passed, .* failed, .* skipped/ && $1 ~ /^[0-9]+$/ { p += $1; f += $3; s += $5 }
     END { print p + 0 " passed, " f + 0 " failed, " s + 0 " skipped" }' "$dir/build/Testing/Temporary/LastTest.log"

@@ -24,12 +24,12 @@ extern const struct cr_kernel *const cr_cuda_conv3x3_kernels[];
 extern const struct cr_kernel *const cr_cuda_cifar_kernels[];
 /* cuda/conv/pointwise/point_grad_kernels.c */
 extern const struct cr_kernel *const cr_cuda_point_grad_kernels[];
-/* cuda/conv/gram/gram_kernels.c: BN statistics from Gram matrices */
+/* cuda/conv/gram/gram_kernels.c: BN statistics from Gram matrices, the small kernels */
 extern const struct cr_kernel *const cr_cuda_gram_kernels[];
-/* cuda/conv/pointwise/point_gram_kernels.c: their convolutions and gradients of inputs, compute capability 9.0 */
+/* cuda/conv/pointwise/point_gram_kernels.c: their convolutions and gradients of inputs */
 extern const struct cr_kernel *const cr_cuda_point_gram_kernels[];
-/* cuda/conv/gram/gram_wgmma_kernels.c: the other ops, compute capability 9.0 */
-extern const struct cr_kernel *const cr_cuda_gram_wgmma_kernels[];
+/* cuda/conv/gram/gram_pixel_kernels.c: the kernels over all pixels */
+extern const struct cr_kernel *const cr_cuda_gram_pixel_kernels[];
 /* cuda/conv/stem/stem_kernels.c */
 extern const struct cr_kernel *const cr_cuda_stem_kernels[];
 /* cuda/norm/fold_bn_kernels.c */

@@ -96,6 +96,14 @@ static cr_status host_wait(struct cr_device *device, void *event) {
     CUDA_TRY(cudaEventSynchronize(event));
     return CR_OK;
 }
+static cr_status event_reached(struct cr_device *device, void *event, bool *reached) {
+    (void)device;
+    const cudaError_t error = cudaEventQuery(event);
+    *reached                = error == cudaSuccess;
+    if (error == cudaErrorNotReady) return CR_OK; /* not kept as the last error of the thread */
+    CUDA_TRY(error);
+    return CR_OK;
+}
 static cr_status elapsed(struct cr_device *device, void *from, void *to, double *seconds) {
     (void)device;
     float ms;
@@ -160,6 +168,7 @@ const struct cr_async cr_cuda_async = {
     .stream_wait_event     = stream_wait_event,
     .wait_for_foreign      = wait_for_foreign,
     .host_wait             = host_wait,
+    .event_reached         = event_reached,
     .elapsed               = elapsed,
     .capture_begin         = capture_begin,
     .capture_end           = capture_end,

@@ -5,17 +5,11 @@
 #include "cuda/core/cuda_device.h"
 #include "cuda/core/kernel_tables.h"
 #include "cuda/core/op_shapes.h"
+#include "cuda/core/optional_slots.h"
 
 #define SLOT_IN(kind, slot) (1u << CR_IN_##kind##_##slot)
 #define SLOT_OUT(kind, slot) (1u << CR_OUT_##kind##_##slot)
 
-/* For optional slots: an absent tensor also fits. */
-static bool is_like(const struct cr_tensor *t, const struct cr_tensor *data) {
-    return !t || t->dtype == data->dtype;
-}
-static bool is_f32(const struct cr_tensor *t) {
-    return !t || t->dtype == CR_F32;
-}
 static bool is_half(const struct cr_tensor *t) {
     return !t || t->dtype == CR_F16 || t->dtype == CR_BF16;
 }

@@ -2,8 +2,10 @@
  *
  * A tensor is read as rows of C/N vectors of N elements: 16 bytes, or one element where C is not a whole number of
  * vectors.
- *   - Stage one: a block processes `width` <= SUMS_WIDTH neighbouring vectors of a span of rows. A thread processes one
- *     vector column and every `depth`-th row of the span. It sums SUMS_RUN rows in float and adds them to its doubles.
+ *   - Stage one: a block processes `width` <= SUMS_WIDTH neighbouring vectors of a part of the rows, a span. For
+ *     pointwise terms a span is `depth` neighbouring rows and every spans-th such group before them, from the end to
+ *     the begin: the kernel before has written its last part last, so it is still in the L2 cache. A thread processes
+ *     one vector column and one row of each group. It sums SUMS_RUN rows in float and adds them to its doubles.
  *     The doubles are in shared memory, which leaves the registers to loads in flight. The block adds its threads'
  *     doubles and writes one double for each channel and sum: partial[span][sum][C]. There are no more blocks than the
  *     device holds at once: a second wave would cost more than slow multiprocessors do.
@@ -25,8 +27,10 @@ enum {
     SUMS_WIDTH = 16,               /* vectors: half a warp reads 256 bytes of a row; 8 and 32 are slower */
     SUMS_RUN   = 32,               /* rows summed in float */
     SUMS_LEAST = 4,                /* minimum rows of a thread for another span to pay */
-    FOLD_WARPS = 32,               /* maximum warps of a block of stage two */
-    FOLD_IN_FLIGHT = 16,           /* spans that a thread has in flight */
+    FOLD_OUTPUTS   = 8,            /* of a block of stage two: 64 bytes of a span */
+    FOLD_WARPS     = 32,           /* maximum warps of a block of stage two */
+    FOLD_SPANS     = 4,            /* of a thread, while there are warps left */
+    FOLD_IN_FLIGHT = 8,            /* spans that a thread has in flight */
     FOLD_EARLY     = 6             /* blocks of stage two that may start early: more would take space from stage one */
 };
 
@@ -108,30 +112,33 @@ __device__ __forceinline__ void sums_end(const struct sums_shape &shape, const d
     partial[which * shape.C + c] = sum;
 }
 
-/* ---- stage two; where it is small, its blocks are placed while stage one runs: a block computes 32 outputs, one for
- * each lane; its warps divide the spans ---- */
+/* ---- stage two; where it is small, its blocks are placed while stage one runs: a block computes 8 outputs. A warp
+ * adds four spans at a time, of which it reads 64 bytes each; the warps divide the spans. ---- */
 
 /* Calls terms.put(which, channel, C, sum). */
 template <class Terms>
 __global__ void __launch_bounds__(FOLD_WARPS *CK_WARP)
     sums_fold(const Terms terms, const double *partial, int spans, int64_t C, int64_t outputs) {
-    __shared__ double part[FOLD_WARPS][CK_WARP + 1];
+    __shared__ double part[FOLD_WARPS][FOLD_OUTPUTS + 1];
     const int lane = (int)threadIdx.x % CK_WARP, warp = (int)threadIdx.x / CK_WARP, warps = (int)blockDim.x / CK_WARP;
-    const int64_t first = (int64_t)blockIdx.x * CK_WARP;
-    double        sum   = 0;
+    const int step      = (int)blockDim.x / FOLD_OUTPUTS;
+    const int64_t first = (int64_t)blockIdx.x * FOLD_OUTPUTS, own = first + lane % FOLD_OUTPUTS;
+    double        sum = 0;
     ck_wait_for_last();
-    if (first + lane < outputs)
-        for (int span = warp; span < spans; span += FOLD_IN_FLIGHT * warps) {
+    if (own < outputs)
+        for (int span = (int)threadIdx.x / FOLD_OUTPUTS; span < spans; span += FOLD_IN_FLIGHT * step) {
             double v[FOLD_IN_FLIGHT];
 #pragma unroll
             for (int k = 0; k < FOLD_IN_FLIGHT; k++)
-                v[k] = span + k * warps < spans ? partial[(span + k * warps) * outputs + first + lane] : 0.0;
+                v[k] = span + k * step < spans ? partial[(span + k * step) * outputs + own] : 0.0;
 #pragma unroll
             for (int k = 0; k < FOLD_IN_FLIGHT; k++) sum += v[k];
         }
-    part[warp][lane] = sum;
+#pragma unroll
+    for (int lanes = FOLD_OUTPUTS; lanes < CK_WARP; lanes *= 2) sum += __shfl_xor_sync(0xffffffffu, sum, lanes);
+    if (lane < FOLD_OUTPUTS) part[warp][lane] = sum;
     __syncthreads();
-    for (int k = warp; k < CK_WARP; k += warps) {
+    for (int k = warp; k < FOLD_OUTPUTS; k += warps) {
         const double  all = ck_warp_sum(lane < warps ? part[lane][k] : 0.0);
         const int64_t o   = first + k;
         if (lane == 0 && o < outputs) terms.put((int)(o / C), o % C, C, all);
@@ -142,9 +149,9 @@ template <class Terms>
 static cudaError_t sums_fold_launch(const Terms &terms, const struct sums_shape &s, int sums, const double *partial,
                                     cudaStream_t stream) {
     const int64_t  outputs = sums * s.C;
-    const unsigned blocks  = ck_blocks(outputs, CK_WARP, INT64_MAX);
-    return ck_launch_if(blocks <= FOLD_EARLY, sums_fold<Terms>, blocks,
-                        ck_blocks(s.spans, FOLD_IN_FLIGHT / 2, FOLD_WARPS) * CK_WARP, 0, stream, terms, partial,
+    const unsigned blocks  = ck_blocks(outputs, FOLD_OUTPUTS, INT64_MAX);
+    const unsigned warps   = ck_blocks(s.spans, FOLD_SPANS * CK_WARP / FOLD_OUTPUTS, FOLD_WARPS);
+    return ck_launch_if(blocks <= FOLD_EARLY, sums_fold<Terms>, blocks, warps * CK_WARP, 0, stream, terms, partial,
                         s.spans, s.C, outputs);
 }
 
@@ -220,15 +227,15 @@ __global__ void __launch_bounds__(SUMS_THREADS, Terms::RESIDENT)
     extern __shared__ double part[];
     constexpr int            N = Terms::LANES;
     ck_begin_after_last();
-    const int row       = (int)threadIdx.x / shape.width,
-              column    = (int)blockIdx.x * shape.width + (int)threadIdx.x % shape.width;
-    const int64_t begin = blockIdx.y * shape.span_rows + row, end = min((blockIdx.y + 1) * shape.span_rows, shape.rows);
+    const int row        = (int)threadIdx.x / shape.width,
+              column     = (int)blockIdx.x * shape.width + (int)threadIdx.x % shape.width;
+    const int64_t behind = (int64_t)blockIdx.y * shape.depth + row, step = (int64_t)shape.spans * shape.depth;
     sums_clear<Terms::SUMS * N>(part);
-    if (row < shape.depth && column < shape.vectors && begin < end) {
+    if (row < shape.depth && column < shape.vectors && behind < shape.rows) {
         typename Terms::Params params;
         terms.load_params(&params, (int64_t)column * N, shape.C);
-        sums_column(terms, params, begin * shape.vectors + column, (int64_t)shape.depth * shape.vectors,
-                    (int)((end - begin + shape.depth - 1) / shape.depth), part);
+        sums_column(terms, params, (shape.rows - 1 - behind) * shape.vectors + column, -step * shape.vectors,
+                    (int)((shape.rows - behind + step - 1) / step), part);
     }
     sums_end<Terms::SUMS, N>(shape, part, partial);
 }

@@ -7,8 +7,8 @@
 #   ResNet-56              CIFAR-10, 100 epochs by its shipped configuration (CIFAR)
 #   ResNet-18, ResNet-50   a folder of photos with train/ and val/ (PHOTOS)
 #
-# Stages of a network and a seed: base (training), ptq (cresnet quantize), extra (more epochs in floating point, the control of QAT) and
-# qat (the same epochs with quantised values, then cresnet quantize). The newest checkpoint counts, not the best one, and all networks
+# Stages of a network and a seed: base (training), ptq (cresnet quantize), choice (the same with --max-drop 0.3), extra (more epochs in
+# floating point, the control of QAT) and qat (the same epochs with quantised values, then cresnet quantize). The newest checkpoint counts, not the best one, and all networks
 # are evaluated with train.precision=fp32. Trainings compute in PRECISION. The means are over the seeds.
 #
 # The work stops LIMIT_S seconds after the start: a training then saves a checkpoint. Run the same command again to continue. Exit code:
@@ -16,10 +16,18 @@
 #
 #   CIFAR=DIR WEIGHTS=DIR PHOTOS=DIR WORK=DIR scripts/gpu/quantize-accuracy.sh
 #
+# The networks of the photos begin with random weights. With all of Imagenette (9,469 and 3,925 photos), at 128 px, the six trainings
+# at the same time:
+#
+#   PHOTOS=DIR WORK=DIR NETS="resnet50 resnet18" JOBS=6 PHOTO_RAW=160 PHOTO_EPOCHS=20 PHOTO_QAT_EPOCHS=4 PHOTO_LR=0.3 \
+#       PHOTO_SETTINGS="data.image_size=128 data.eval_resize=160 data.workers=3 data.jitter=0,0,0,0 train.batch=64" \
+#       scripts/gpu/quantize-accuracy.sh
+#
 # Variables: CRESNET (build/cresnet), CONFIGS (configs), CIFAR (folder of the six .bin or .bin.xz files), WEIGHTS (folder of
 # resnet20-cifar10.safetensors and resnet32-cifar10.safetensors), PHOTOS, WORK (quantize-accuracy; it must remain between runs; the
 # results are $WORK/results/*), LIMIT_S (540), NETS, SEEDS (1 2 3), JOBS (3: stages at a time), EPOCHS56 (100), PHOTO_EPOCHS (100),
-# QAT_EPOCHS (5), PHOTO_QAT_EPOCHS (10), PRECISION (auto), SETTINGS, CIFAR_SETTINGS, PHOTO_SETTINGS (more keys for all commands, for
+# QAT_EPOCHS (5), PHOTO_QAT_EPOCHS (10), PHOTO_LR (0.05: learning rate of base), PHOTO_RAW (empty; SIZE: the photos are packed once as
+# pixels with the short side SIZE, which saves the time of decoding), METHOD (entropy), PRECISION (auto), SETTINGS, CIFAR_SETTINGS, PHOTO_SETTINGS (more keys for all commands, for
 # those of CIFAR-10 and for those of the photos).
 # shellcheck disable=SC2317 # stages are called by name
 set -u
@@ -29,6 +37,7 @@ WORK=$(realpath -m "${WORK:-quantize-accuracy}")
 SEEDS=${SEEDS:-1 2 3} JOBS=${JOBS:-3} LIMIT_S=${LIMIT_S:-540} PRECISION=${PRECISION:-auto}
 NETS=${NETS:-resnet56 resnet50 resnet18 resnet32 resnet20} # the longest first
 EPOCHS56=${EPOCHS56:-100} PHOTO_EPOCHS=${PHOTO_EPOCHS:-100} QAT_EPOCHS=${QAT_EPOCHS:-5} PHOTO_QAT_EPOCHS=${PHOTO_QAT_EPOCHS:-10}
+PHOTO_LR=${PHOTO_LR:-0.05} PHOTO_RAW=${PHOTO_RAW:-} METHOD=${METHOD:-entropy}
 RESERVE_S=25 # to save, evaluate and print
 start=$SECONDS
 usage() { echo "quantize-accuracy.sh: $1 (see the head of the script)" >&2; exit 2; }
@@ -63,6 +72,15 @@ unpack_cifar() {
     done
 }
 
+pack_photos() {
+    local out=$WORK/photos-$PHOTO_RAW
+    [ -f "$out/complete" ] ||
+        { "$CRESNET" data pack "$PHOTOS" "$out" --raw "$PHOTO_RAW" --force -j "$(nproc)" -q >"$WORK/logs/pack.txt" 2>&1 && touch "$out/complete"; } ||
+        usage "$PHOTOS cannot be packed: $(tail -n 1 "$WORK/logs/pack.txt")"
+    log "packed $PHOTOS"
+    PHOTOS=$out
+}
+
 # Absolute paths of the inputs that the networks of NETS need.
 check_inputs() {
     local net cifar=0
@@ -78,6 +96,7 @@ check_inputs() {
     done
     [ $cifar = 0 ] || unpack_cifar
     [ -z "${PHOTOS:-}" ] || PHOTOS=$(realpath "$PHOTOS")
+    case $NETS in *resnet18* | *resnet50*) [ -z "$PHOTO_RAW" ] || pack_photos ;; esac
     [ -z "${WEIGHTS:-}" ] || WEIGHTS=$(realpath "$WEIGHTS")
 }
 
@@ -88,7 +107,7 @@ keys() {
     if is_photo "$1"; then
         # shellcheck disable=SC2086
         printf '%s\n' "$CONFIGS/finetune-folder.ini" "model.arch=$1" "model.weights=" "data.root=$PHOTOS" data.val_fraction=0 ema.decay=0 \
-            optim.weight_decay=0.0005 train.batch=64 ${SETTINGS:-} ${PHOTO_SETTINGS:-}
+            ${PHOTO_RAW:+data.kind=packed} optim.weight_decay=0.0005 train.batch=64 ${SETTINGS:-} ${PHOTO_SETTINGS:-}
     else
         # shellcheck disable=SC2086
         printf '%s\n' "$CONFIGS/cifar10-$([ "$1" = resnet56 ] && echo resnet56 || echo resnet20).ini" "model.arch=$1" \
@@ -124,22 +143,30 @@ float_score='"float": {' int8_score='"int8": {' eval_score='"split": "val", '
 
 base() { # NET NAME SEED
     local epochs=$EPOCHS56 more=""
-    if is_photo "$1"; then epochs=$PHOTO_EPOCHS more=optim.lr=0.05; fi
+    if is_photo "$1"; then epochs=$PHOTO_EPOCHS more=optim.lr=$PHOTO_LR; fi
     # shellcheck disable=SC2086
     train "$1" "$2" --epochs "$epochs" train.seed="$3" $more
 }
 
-ptq() { # NET NAME BASE
-    local out=$WORK/runs/$2-int8 code fixed
+ptq() { # NET NAME BASE ARGUMENTS...: also choice
+    local net=$1 name=$2 from=$3 out=$WORK/runs/$2-int8 code fixed
+    shift 3
     rm -rf "$out"
-    if is_published "$1"; then
-        mapfile -t fixed < <(keys "$1")
-        evaluate "$2" "$WORK/logs/$2.txt" quantize "${fixed[@]}" --weights "$3" -o "$out"
+    if is_published "$net"; then
+        mapfile -t fixed < <(keys "$net")
+        evaluate "$name" "$WORK/logs/$name.txt" quantize "${fixed[@]}" --weights "$from" -o "$out" --method "$METHOD" "$@"
     else
-        evaluate "$2" "$WORK/logs/$2.txt" quantize "$3" -o "$out"
+        evaluate "$name" "$WORK/logs/$name.txt" quantize "$from" -o "$out" --method "$METHOD" "$@"
     fi
     code=$?
     rm -rf "$out"
+    return "$code"
+}
+choice() { # NET NAME BASE: a drop that cannot be kept is a result, too
+    ptq "$@" --max-drop 0.3
+    local code=$?
+    [ $code != 1 ] || [ ! -s "$WORK/results/$2.json.part" ] || mv "$WORK/results/$2.json.part" "$WORK/results/$2.json"
+    [ -f "$WORK/results/$2.json" ] && return 0
     return "$code"
 }
 
@@ -184,7 +211,7 @@ stage() {
     # shellcheck disable=SC2046
     case $1 in
         base) text=trained ;;
-        ptq) text="fp32 $(percent $(scores "$name" "$float_score")), int8 $(percent $(scores "$name" "$int8_score"))" ;;
+        ptq | choice) text="fp32 $(percent $(scores "$name" "$float_score")), int8 $(percent $(scores "$name" "$int8_score"))" ;;
         extra) text=$(percent $(scores "$name" "$eval_score")) ;;
         qat) text="int8 $(percent $(scores "$name" "$int8_score"))" ;;
     esac
@@ -201,12 +228,16 @@ chain() { # NET SEED
     local net=$1 seed=$2 name=$1-s$2 from
     if is_published "$net"; then
         from=$WEIGHTS/$net-cifar10.safetensors
-        [ "$seed" != "${SEEDS%% *}" ] || stage "$net-ptq" ptq "$net" "$net-ptq" "$from"
+        if [ "$seed" = "${SEEDS%% *}" ]; then
+            stage "$net-ptq" ptq "$net" "$net-ptq" "$from"
+            stage "$net-choice" choice "$net" "$net-choice" "$from"
+        fi
     else
         from=$WORK/runs/$name-base/last
-        all_done "$name-ptq" "$name-extra" "$name-qat" && return
+        all_done "$name-ptq" "$name-choice" "$name-extra" "$name-qat" && return
         stage "$name-base" base "$net" "$name-base" "$seed" || return
         stage "$name-ptq" ptq "$net" "$name-ptq" "$from"
+        stage "$name-choice" choice "$net" "$name-choice" "$from"
     fi
     stage "$name-extra" extra "$net" "$name-extra" "$seed" "$from"
     stage "$name-qat" qat "$net" "$name-qat" "$seed" "$from"
@@ -226,16 +257,16 @@ run_chains() {
 
 # ---- the table ----
 
-# One line for each network and seed: NET, then correct answers and images of base, ptq, extra, qat; "- -" for what is missing.
+# One line for each network and seed: NET, then correct answers and images of base, ptq, choice, extra, qat; "- -" for what is missing.
 collect() {
-    local net seed calibrated
+    local net seed calibrated chosen
     for net in $NETS; do
         for seed in $SEEDS; do
-            calibrated=$net-s$seed-ptq
-            ! is_published "$net" || calibrated=$net-ptq
-            set -- "$(scores "$calibrated" "$float_score")" "$(scores "$calibrated" "$int8_score")" \
+            calibrated=$net-s$seed-ptq chosen=$net-s$seed-choice
+            ! is_published "$net" || calibrated=$net-ptq chosen=$net-choice
+            set -- "$(scores "$calibrated" "$float_score")" "$(scores "$calibrated" "$int8_score")" "$(scores "$chosen" "$int8_score")" \
                 "$(scores "$net-s$seed-extra" "$eval_score")" "$(scores "$net-s$seed-qat" "$int8_score")"
-            echo "$net ${1:-- -} ${2:-- -} ${3:-- -} ${4:-- -}"
+            echo "$net ${1:-- -} ${2:-- -} ${3:-- -} ${4:-- -} ${5:-- -}"
         done
     done
 }
@@ -251,21 +282,22 @@ table() {
             if (d > bar + 1e-9) bad = 1
             return sprintf("%+.2f%s", d, d > bar + 1e-9 ? " !" : "")
         }
-        BEGIN { split("base ptq extra qat", name, " ") }
+        BEGIN { split("base ptq choice extra qat", name, " ") }
         {
             if (!($1 in seeds)) order[++nets] = $1
             seeds[$1]++
-            for (i = 1; i <= 4; i++)
+            for (i = 1; i <= 5; i++)
                 if ($(2 * i) == "-") missing = 1
                 else { sum[$1, name[i]] += 100 * $(2 * i) / $(2 * i + 1); count[$1, name[i]]++; images[$1] = $(2 * i + 1) }
         }
         END {
-            printf "| network | images | seeds | fp32 | PTQ | drop | fp32, more epochs | QAT | drop |\n"
-            printf "|---|---:|---:|---:|---:|---:|---:|---:|---:|\n"
+            printf "| network | images | seeds | fp32 | PTQ | drop | --max-drop | drop | fp32, more epochs | QAT | drop |\n"
+            printf "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n"
             for (k = 1; k <= nets; k++) {
                 n = order[k]
-                printf "| %s | %s | %d | %s | %s | %s | %s | %s | %s |\n", n, n in images ? images[n] : "-", seeds[n],
+                printf "| %s | %s | %d | %s | %s | %s | %s | %s | %s | %s | %s |\n", n, n in images ? images[n] : "-", seeds[n],
                     mean(n, "base"), mean(n, "ptq"), drop(n, "base", "ptq", ptq_bar),
+                    mean(n, "choice"), drop(n, "base", "choice", ptq_bar),
                     mean(n, "extra"), mean(n, "qat"), drop(n, "extra", "qat", qat_bar)
             }
             exit bad ? 1 : missing ? 3 : 0

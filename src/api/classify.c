@@ -173,7 +173,10 @@ cresnet_status cr_api_classify(cresnet_model *m, struct cr_api_images *job, cres
     const cresnet_status status = cr_api_check_output(m, job->output, error);
     if (status != CRESNET_OK) return status;
     clear_errors(job);
-    return cr_api_call(m, classify, job, error);
+    if (!cr_api_can_overlap(m, job)) return cr_api_call(m, classify, job, error);
+    struct cr_api_job overlapped = {
+        .begin = cr_api_overlap_begin, .end = cr_api_overlap_end, .ready = cr_api_overlap_ready, .argument = job};
+    return cr_api_call_job(m, &overlapped, error);
 }
 
 /* ---- public functions ---- */

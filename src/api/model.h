@@ -3,7 +3,8 @@
  * Invariants
  *   - Every model has one thread. It opens the session, computes, and closes the session. The thread of the caller
  *     waits meanwhile, so its OpenMP settings, its current GPU and its stack do not matter and do not change.
- *   - Calls on one model wait for each other (`calls`). */
+ *   - Calls on one model are computed one after the other. Only calls for tensors on the device overlap: the next one
+ *     is given to the device before the results of the one before are there (api/overlap.c). */
 #ifndef CR_API_MODEL_H
 #define CR_API_MODEL_H
 
@@ -15,18 +16,34 @@
 struct cr_scratch;
 
 /* A piece of work for the thread of a model. */
-typedef cr_status cr_api_job_fn(struct cresnet_model *model, void *job);
+typedef cr_status cr_api_job_fn(struct cresnet_model *model, void *argument);
 
+/* A call from outside, on the stack of the caller. */
+struct cr_api_job {
+    cr_api_job_fn *begin; /* does the work; with `end`, only gives it to the device */
+    cr_api_job_fn *end;   /* waits for the work and writes the results; NULL: begin has done all */
+    /* With `end`: whether the work has been done, or has failed. Does not wait. */
+    bool (*ready)(struct cresnet_model *model, void *argument);
+    void              *argument;
+    bool               done;
+    cresnet_error      result;
+    struct cr_api_job *next;
+};
+
+/* Jobs that were begun at the same time: the device computes one while the host writes the results of the other. */
+enum { CR_API_BEGUN = 2 };
+
+/* Jobs are begun and ended in the order of the calls. */
 struct cr_api_worker {
-    pthread_t       thread;
-    bool            started;
-    pthread_mutex_t calls; /* held during a call from outside */
-    pthread_mutex_t mutex; /* protects the members below */
-    pthread_cond_t  changed;
-    cr_api_job_fn  *function; /* NULL when there is nothing to do */
-    void           *job;
-    bool            quit, done, abandoned; /* abandoned: a programming error has ended the thread */
-    cresnet_error   result;
+    pthread_t          thread;
+    bool               started;
+    pthread_mutex_t    mutex;        /* protects the members below */
+    pthread_cond_t     work, done;   /* for the thread of the model; for callers */
+    struct cr_api_job *first, *last; /* not begun */
+    struct cr_api_job *begun[CR_API_BEGUN];
+    int                begun_jobs;
+    struct cr_api_job *current;         /* whose function runs */
+    bool               quit, abandoned; /* abandoned: a programming error has ended the thread */
 };
 
 /* One call: prepares the images of a batch and computes it. One of images, encoded, paths and tensors is not NULL. */
@@ -59,14 +76,18 @@ struct cresnet_model {
     char  broken[256]; /* the error after which the model cannot be used; "" while it can */
 
     /* One batch on the host. */
-    uint8_t           *images;    /* [batch][size][width] pixels of the network's format */
-    const void       **addresses; /* [batch]: images on the device; NULL without async */
-    float             *values;    /* the same as normalised f32; NULL without f32_input */
-    float             *logits, *features;
-    struct cr_ranked  *ranked;  /* [classes]: scratch memory for sorting */
-    float             *view;    /* logits or features of one view; NULL without [data] tta */
-    void              *raw;     /* logits or features in the type of the device */
-    struct cr_scratch *scratch; /* [decoders]: one for each thread that decodes images */
+    uint8_t          *images;    /* [batch][size][width] pixels of the network's format */
+    const void      **addresses; /* [batch]: images on the device; NULL without async */
+    float            *values;    /* the same as normalised f32; NULL without f32_input */
+    float            *logits, *features;
+    struct cr_ranked *ranked; /* [classes]: scratch memory for sorting */
+    float            *view;   /* logits or features of one view; NULL without [data] tta */
+    void             *raw;    /* logits or features in the type of the device */
+    struct {
+        void *logits, *ready; /* page-locked memory in the type of the device, and the event when they are there */
+    } overlap[CR_API_BEGUN];  /* of a device with async */
+    int                overlap_begun, overlap_ended; /* calls modulo CR_API_BEGUN */
+    struct cr_scratch *scratch;                      /* [decoders]: one for each thread that decodes images */
     int                decoders;
 };
 
@@ -75,7 +96,9 @@ struct cresnet_model {
 /* Creates a model and its thread. On failure *error says why and the result is NULL. */
 struct cresnet_model *cr_api_start(cresnet_error *error);
 /* Lets the thread of the model run a function and waits for it. Writes the result to *error (which may be NULL). */
-cresnet_status cr_api_call(struct cresnet_model *model, cr_api_job_fn *function, void *job, cresnet_error *error);
+cresnet_status cr_api_call(struct cresnet_model *model, cr_api_job_fn *function, void *argument, cresnet_error *error);
+/* The same for a job of which begin, end, ready and argument are set. */
+cresnet_status cr_api_call_job(struct cresnet_model *model, struct cr_api_job *job, cresnet_error *error);
 /* Ends the thread and frees the model, whose session must be closed. */
 void cr_api_stop(struct cresnet_model *model);
 /* Writes an error of the library itself. Returns status. */
@@ -110,6 +133,17 @@ cresnet_status cr_api_classify(cresnet_model *model, struct cr_api_images *call,
 CR_MUST cr_status cr_api_feed_tensors(struct cresnet_model *model, struct cr_api_images *call, int count);
 /* Writes the values that the op normalize computes from the first `count` images to model->values. */
 void cr_api_normalize(struct cresnet_model *model, int count);
+
+/* ---- api/overlap.c ---- */
+
+CR_MUST cr_status cr_api_overlap_open(struct cresnet_model *model);
+void              cr_api_overlap_close(struct cresnet_model *model);
+/* Whether a call can be begun while another one is computed: its images are on the device and fit into a batch. */
+bool cr_api_can_overlap(const struct cresnet_model *model, const struct cr_api_images *call);
+/* The functions of such a job. The argument is the call. */
+cr_status cr_api_overlap_begin(struct cresnet_model *model, void *call);
+bool      cr_api_overlap_ready(struct cresnet_model *model, void *call);
+cr_status cr_api_overlap_end(struct cresnet_model *model, void *call);
 
 /* ---- api/results.c ---- */
 

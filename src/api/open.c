@@ -135,6 +135,7 @@ static cr_status reserve_batch(struct cresnet_model *m) {
     if (cr_api_views(m) > 1) CR_ALLOC(m->view, (size_t)CR_MAX(of_features, cr_tensor_elems(logits)));
     m->raw = cr_alloc(raw, 1);
     if (!m->raw) return CR_NO_MEMORY(raw);
+    CR_TRY(cr_api_overlap_open(m));
     const int decoders = count_decoders(m);
     CR_ALLOC(m->scratch, (size_t)decoders);
     m->decoders = decoders;
@@ -193,6 +194,7 @@ static cr_status close_job(struct cresnet_model *m, void *unused) {
     cr_free(m->raw);
     cr_free(m->ranked);
     cr_free(m->threshold);
+    cr_api_overlap_close(m);
     cr_session_close(&m->session);
     cr_arena_free(&m->arena);
     cr_config_close(&m->config);

@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 enum { STACK_BYTES = 8 << 20 };
 
@@ -41,42 +42,114 @@ cresnet_status cr_api_fail(cresnet_error *error, cresnet_status status, const ch
     return status;
 }
 
-static void finish(struct cresnet_model *model, cresnet_status status, const char *text) {
+/* The mutex is held. */
+static void finish_locked(struct cresnet_model *model, struct cr_api_job *job, cresnet_status status,
+                          const char *text) {
+    cr_api_fail(&job->result, status, "%s", text);
+    if (status == CRESNET_ERROR_DEVICE && !*model->broken) snprintf(model->broken, sizeof model->broken, "%s", text);
+    job->done = true;
+}
+
+static void finish(struct cresnet_model *model, struct cr_api_job *job, cresnet_status status, const char *text) {
     struct cr_api_worker *w = &model->worker;
     (void)pthread_mutex_lock(&w->mutex);
-    cr_api_fail(&w->result, status, "%s", text);
-    if (status == CRESNET_ERROR_DEVICE && !*model->broken) snprintf(model->broken, sizeof model->broken, "%s", text);
-    w->function = NULL;
-    w->done     = true;
-    (void)pthread_cond_broadcast(&w->changed);
+    finish_locked(model, job, status, text);
+    (void)pthread_cond_broadcast(&w->done);
     (void)pthread_mutex_unlock(&w->mutex);
 }
 
 /* Memory and locks of the job are lost; the model cannot be used any more. */
 void cr_api_abandon(const char *text) {
     struct cresnet_model *model = current;
+    struct cr_api_worker *w     = &model->worker;
     current                     = NULL;
-    model->worker.abandoned     = true;
-    finish(model, CRESNET_ERROR_DEVICE, text);
+    (void)pthread_mutex_lock(&w->mutex);
+    w->abandoned = true;
+    if (w->current) finish_locked(model, w->current, CRESNET_ERROR_DEVICE, text);
+    for (int i = 0; i < w->begun_jobs; i++) finish_locked(model, w->begun[i], CRESNET_ERROR_DEVICE, text);
+    for (; w->first; w->first = w->first->next) finish_locked(model, w->first, CRESNET_ERROR_DEVICE, text);
+    (void)pthread_cond_broadcast(&w->done);
+    (void)pthread_mutex_unlock(&w->mutex);
     pthread_exit(NULL);
 }
 
 /* ---- the thread ---- */
 
+/* A batch that takes longer than SPIN_NS is awaited with naps, which cost a tenth of a processor. A nap delays the
+ * answer by less than one percent of what the next images of such a batch need. */
+enum { SPIN_NS = 500000, NAP_NS = 30000 };
+
+static void nap(void) {
+    const struct timespec time = {.tv_nsec = NAP_NS};
+    (void)nanosleep(&time, NULL);
+}
+
+/* Removes the first job that can begin now; NULL when there is none. The mutex is held. */
+static struct cr_api_job *take(struct cr_api_worker *w) {
+    struct cr_api_job *job = w->first;
+    if (!job || (w->begun_jobs && (!job->end || w->begun_jobs == CR_API_BEGUN))) return NULL;
+    w->first          = job->next;
+    return w->current = job;
+}
+
+/* Waits for a job that can begin. Returns NULL when the oldest job that was begun is ready or stands in the way of the
+ * next one, and after `quit`. */
+static struct cr_api_job *next_job(struct cresnet_model *model) {
+    struct cr_api_worker *w   = &model->worker;
+    struct cr_api_job    *job = NULL;
+    (void)pthread_mutex_lock(&w->mutex);
+    if (!w->begun_jobs)
+        while (!w->first && !w->quit) (void)pthread_cond_wait(&w->work, &w->mutex);
+    for (const int64_t start = cr_time_ns(); !(job = take(w)) && w->begun_jobs;) {
+        struct cr_api_job *oldest = w->begun[0];
+        (void)pthread_mutex_unlock(&w->mutex);
+        if (oldest->ready(model, oldest->argument)) return NULL;
+        if (cr_time_ns() - start > SPIN_NS) nap();
+        (void)pthread_mutex_lock(&w->mutex);
+    }
+    (void)pthread_mutex_unlock(&w->mutex);
+    return job;
+}
+
+static const char is_broken[] = "close this model: an earlier error has left it unusable";
+
+static void begin(struct cresnet_model *model, struct cr_api_job *job) {
+    struct cr_api_worker *w = &model->worker;
+    if (*model->broken) { /* since this job was added */
+        w->current = NULL;
+        finish(model, job, CRESNET_ERROR_BROKEN, is_broken);
+        return;
+    }
+    const cr_status status = job->begin(model, job->argument);
+    w->current             = NULL;
+    if (status == CR_OK && job->end)
+        w->begun[w->begun_jobs++] = job;
+    else
+        finish(model, job, public_status(status), status == CR_OK ? "" : cr_error_message());
+    cr_error_clear();
+}
+
+static void end_oldest(struct cresnet_model *model) {
+    struct cr_api_worker *w      = &model->worker;
+    struct cr_api_job    *job    = w->begun[0];
+    const cr_status       status = job->end(model, job->argument);
+    for (int i = 1; i < w->begun_jobs; i++) w->begun[i - 1] = w->begun[i];
+    w->begun_jobs--;
+    finish(model, job, public_status(status), status == CR_OK ? "" : cr_error_message());
+    cr_error_clear();
+}
+
 static void *serve(void *argument) {
     struct cresnet_model *model = argument;
-    struct cr_api_worker *w     = &model->worker;
     current                     = model;
     for (;;) {
-        (void)pthread_mutex_lock(&w->mutex);
-        while (!w->function && !w->quit) (void)pthread_cond_wait(&w->changed, &w->mutex);
-        cr_api_job_fn *function = w->function;
-        void          *job      = w->job;
-        (void)pthread_mutex_unlock(&w->mutex);
-        if (!function) return NULL;
-        const cr_status status = function(model, job);
-        finish(model, public_status(status), status == CR_OK ? "" : cr_error_message());
-        cr_error_clear();
+        struct cr_api_job *job = next_job(model);
+        if (job)
+            begin(model, job);
+        else if (model->worker.begun_jobs)
+            end_oldest(model);
+        else
+            return NULL;
     }
 }
 
@@ -101,9 +174,9 @@ struct cresnet_model *cr_api_start(cresnet_error *error) {
         cr_api_fail(error, CRESNET_ERROR_MEMORY, "out of memory");
         return NULL;
     }
-    (void)pthread_mutex_init(&model->worker.calls, NULL);
     (void)pthread_mutex_init(&model->worker.mutex, NULL);
-    (void)pthread_cond_init(&model->worker.changed, NULL);
+    (void)pthread_cond_init(&model->worker.work, NULL);
+    (void)pthread_cond_init(&model->worker.done, NULL);
     const int failed = start_thread(model);
     if (failed) {
         cr_api_fail(error, CRESNET_ERROR_MEMORY, "cannot start a thread: %s", strerror(failed));
@@ -114,26 +187,28 @@ struct cresnet_model *cr_api_start(cresnet_error *error) {
     return model;
 }
 
-cresnet_status cr_api_call(struct cresnet_model *model, cr_api_job_fn *function, void *job, cresnet_error *error) {
+cresnet_status cr_api_call_job(struct cresnet_model *model, struct cr_api_job *job, cresnet_error *error) {
     struct cr_api_worker *w = &model->worker;
-    cresnet_error         result;
-    (void)pthread_mutex_lock(&w->calls);
-    if (*model->broken) {
-        (void)pthread_mutex_unlock(&w->calls);
-        return cr_api_fail(error, CRESNET_ERROR_BROKEN, "close this model: an earlier error has left it unusable: %s",
-                           model->broken);
-    }
     (void)pthread_mutex_lock(&w->mutex);
-    w->function = function;
-    w->job      = job;
-    w->done     = false;
-    (void)pthread_cond_broadcast(&w->changed);
-    while (!w->done) (void)pthread_cond_wait(&w->changed, &w->mutex);
-    result = w->result;
+    if (*model->broken) {
+        cr_api_fail(&job->result, CRESNET_ERROR_BROKEN, "%s: %s", is_broken, model->broken);
+    } else {
+        if (w->first)
+            w->last->next = job;
+        else
+            w->first = job;
+        w->last = job;
+        (void)pthread_cond_signal(&w->work);
+        while (!job->done) (void)pthread_cond_wait(&w->done, &w->mutex);
+    }
     (void)pthread_mutex_unlock(&w->mutex);
-    (void)pthread_mutex_unlock(&w->calls);
-    if (error) *error = result;
-    return result.status;
+    if (error) *error = job->result;
+    return job->result.status;
+}
+
+cresnet_status cr_api_call(struct cresnet_model *model, cr_api_job_fn *function, void *argument, cresnet_error *error) {
+    struct cr_api_job job = {.begin = function, .argument = argument};
+    return cr_api_call_job(model, &job, error);
 }
 
 void cr_api_stop(struct cresnet_model *model) {
@@ -141,12 +216,12 @@ void cr_api_stop(struct cresnet_model *model) {
     if (w->started) {
         (void)pthread_mutex_lock(&w->mutex);
         w->quit = true;
-        (void)pthread_cond_broadcast(&w->changed);
+        (void)pthread_cond_signal(&w->work);
         (void)pthread_mutex_unlock(&w->mutex);
         (void)pthread_join(w->thread, NULL);
     }
-    (void)pthread_mutex_destroy(&w->calls);
     (void)pthread_mutex_destroy(&w->mutex);
-    (void)pthread_cond_destroy(&w->changed);
+    (void)pthread_cond_destroy(&w->work);
+    (void)pthread_cond_destroy(&w->done);
     cr_free(model);
 }

@@ -96,6 +96,8 @@ struct cr_async {
     cr_status (*wait_for_foreign)(struct cr_device *device, enum cr_stream stream, void *foreign);
     /* Blocks the host until the event has been reached. */
     cr_status (*host_wait)(struct cr_device *device, void *event);
+    /* *reached: whether a recorded event has been reached. Does not wait. */
+    cr_status (*event_reached)(struct cr_device *device, void *event, bool *reached);
     /* Seconds between two events, both recorded and reached. */
     cr_status (*elapsed)(struct cr_device *device, void *from, void *to, double *seconds);
 

@@ -159,24 +159,22 @@ static bool is_cifar_grad(const struct conv_shape *f) {
     return is_cifar(f) && (!large || cr_capability_of(f->cc).block_bytes >= 103 << 10);
 }
 
-/* Kernels of this project for BN statistics from Gram matrices: 1x1 convolutions from 64 to 256 channels, and on 9.0
- * from up to 512 channels with any stride. */
-static bool is_gram_width(int cc, int64_t C, int64_t K, int stride) {
+/* Kernels of this project for BN statistics from Gram matrices: 1x1 convolutions from 64 or 128 channels, and on 9.0
+ * from up to 512 channels. */
+static bool is_gram_width(int cc, int64_t C, int64_t K) {
     if (cc == 90) return (C == 64 || (C % 128 == 0 && C <= 512)) && K % 256 == 0;
-    return cc >= 80 && C == 64 && K == 256 && stride == 1;
+    return cc >= 80 && (C == 64 || C == 128) && K % 64 == 0;
 }
 static bool is_gram(const struct conv_shape *f) {
-    return f->half && f->R == 1 && f->pad == 0 && is_gram_width(f->cc, f->C, f->K, (int)f->stride);
+    return f->half && f->R == 1 && f->pad == 0 && is_gram_width(f->cc, f->C, f->K);
 }
 
 static bool gram_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     const bool              dgrad = op->kind == CR_OP_gram_dgrad;
-    const int               cc    = offline_of(device)->gpu->cc;
     const struct cr_tensor *x     = &p->tensor[op->in[dgrad ? CR_IN_gram_dgrad_x : CR_IN_gram_x]];
     const int64_t           K     = dgrad ? p->tensor[op->in[CR_IN_gram_dgrad_g]].dim[3] : 256;
     if (x->dtype != CR_F16 && x->dtype != CR_BF16) return false;
-    return is_gram_width(cc, x->dim[3], K, op->attr.conv.stride) &&
-           (!dgrad || cc == 90 || cr_capability_of(cc).block_bytes >= 169 << 10); /* ck_gram_dgrad_shared */
+    return is_gram_width(offline_of(device)->gpu->cc, x->dim[3], K);
 }
 
 /* gram_bn_finalize and gram_bn_grad of one rank; with several ranks there is no kernel. */
@@ -228,8 +226,7 @@ static bool dgrad_accepts(const struct cr_device *device, const struct cr_progra
 
 static bool wgrad_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     const struct conv_shape f = conv_shape_of(device, p, op, op->in[CR_IN_conv_wgrad_x], op->out[CR_OUT_conv_wgrad_dw]);
-    if (has_output(op, CR_OUT_conv_wgrad_dy_sums)) /* ck_gram_wgrad_shared */
-        return is_gram(&f) && cr_capability_of(f.cc).block_bytes >= 112 << 10;
+    if (has_output(op, CR_OUT_conv_wgrad_dy_sums)) return is_gram(&f);
     return !has_input(op, CR_IN_conv_wgrad_scale_bias) ||
            (p->tensor[op->in[CR_IN_conv_wgrad_scale_bias]].dtype == f.x->dtype && cudnn_fuses(&f));
 }

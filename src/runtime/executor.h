@@ -135,6 +135,9 @@ CR_MUST cr_status cr_exec_result(struct cr_exec *exec, int64_t run, struct cr_ex
 /* Copies a tensor to the host, or from the host; waits for earlier runs. After a whole run this is useful for tensors
  * in the STORE region and tensors with `keep`; the bytes of other tensors are reused. */
 CR_MUST cr_status cr_exec_get(struct cr_exec *exec, int tensor, void *host);
+/* Copies a tensor in device memory to memory of async->host_reserve after the runs so far, and records `event`. For a
+ * device with async. */
+CR_MUST cr_status cr_exec_get_later(struct cr_exec *exec, int tensor, void *host, void *event);
 CR_MUST cr_status cr_exec_put(struct cr_exec *exec, int tensor, const void *host);
 
 /* ---- runtime/feed_ring.c: for the executor ---- */

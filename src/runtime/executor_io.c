@@ -173,6 +173,14 @@ cr_status cr_exec_get(struct cr_exec *exec, int tensor, void *host) {
     return CR_OK;
 }
 
+cr_status cr_exec_get_later(struct cr_exec *exec, int tensor, void *host, void *event) {
+    const struct cr_async *async = cr_exec_async(exec);
+    CR_ASSERT(async && !in_host_memory(exec, tensor));
+    CR_TRY(async->get(cr_exec_device(exec), CR_STREAM_COMPUTE, host, cr_exec_address(exec, tensor),
+                      exec->program->tensor[tensor].bytes));
+    return async->event_record(cr_exec_device(exec), CR_STREAM_COMPUTE, event);
+}
+
 cr_status cr_exec_put(struct cr_exec *exec, int tensor, const void *host) {
     const size_t bytes = exec->program->tensor[tensor].bytes;
     if (!in_host_memory(exec, tensor))

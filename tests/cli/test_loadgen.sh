@@ -65,7 +65,7 @@ PY
 }
 
 for scenario in Offline Server SingleStream; do
-    options="--run run --data shapes --device cpu --seconds 0.5 --batch 7 --streams 2"
+    options="--run run --data shapes --device cpu --seconds 0.5 --batch 7 --streams 2 --calls 2 --issue-threads 3"
     rate=""
     [ $scenario != Server ] || rate="--qps 100000" # requests come faster than they are answered, some in queries larger than a batch
     # shellcheck disable=SC2086
@@ -83,7 +83,10 @@ for scenario in Offline Server SingleStream; do
     has "$scenario: settings" "$(cat stdout)" "min_duration (ms): 500"
     has "$scenario: samples" "$(cat stdout)" "performance_sample_count : 100"
     case $scenario in # a busy machine may miss the latency limit, but it must answer every request
-        Server) has "requests a second" "$(cat stdout)" "target_qps : 300" ;;
+        Server)
+            has "requests a second" "$(cat stdout)" "target_qps : 300"
+            holds "issuing threads" grep -q '"requested_server_num_issue_query_threads", "value": 3' performance/mlperf_log_detail.txt
+            has "delays" "$(cat stdout)" "of a thread" ;;
         *) has "$scenario: valid" "$(cat stdout)" "Min queries satisfied : Yes" ;;
     esac
 done

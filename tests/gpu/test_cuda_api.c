@@ -203,6 +203,69 @@ static void threads_share_a_model_and_keep_their_gpu(void) {
     CHECK(cudaGetDevice(&after) == cudaSuccess && after == before);
 }
 
+/* Calls for tensors on the device overlap: each gets its own results, also next to calls that cannot overlap. */
+enum { CALLS = 60 };
+struct overlapping {
+    cresnet_model *model;
+    const char    *device; /* all images */
+    int            number, wrong;
+    bool           compare; /* with the results that an earlier run of this thread's calls has left here */
+    float          logits[CALLS][BATCH][API_CLASSES];
+};
+
+static void *call_with_parts(void *argument) {
+    struct overlapping *c = argument;
+    for (int i = 0; i < CALLS; i++) {
+        const int            first = (c->number + 7 * i) % (IMAGES - BATCH), count = 1 + (c->number + i) % BATCH;
+        const bool           host   = c->number == 0 && i % 8 == 0;
+        const char          *pixels = host ? (const char *)images : c->device;
+        const cresnet_tensor tensor = {
+            .data = pixels + first * API_PIXELS, .type = CRESNET_U8, .count = count, .on_device = !host};
+        float          logits[BATCH][API_CLASSES];
+        const size_t   bytes = (size_t)count * sizeof logits[0];
+        cresnet_output output;
+        cresnet_error  error;
+        cresnet_output_init(&output);
+        output.logits = logits[0];
+        if (cresnet_classify_tensor(c->model, &tensor, &output, &error) != CRESNET_OK ||
+            (c->compare && memcmp(logits, c->logits[i], bytes) != 0))
+            c->wrong++;
+        memcpy(c->logits[i], logits, bytes);
+    }
+    return NULL;
+}
+
+static void overlapping_calls_get_their_own_results(void) {
+    static struct results     want;
+    static struct overlapping caller[THREADS];
+    cresnet_error             error;
+    pthread_t                 thread[THREADS];
+    char                     *device = NULL;
+    NEED_GPU();
+    if (!have_run()) return;
+    cresnet_model       *model  = open_on("cuda", "fp16", false);
+    const cresnet_tensor tensor = {.data = images, .type = CRESNET_U8, .count = IMAGES};
+    const cresnet_output output = output_to(&want);
+    REQUIRE(model);
+    CHECK_CALL(cresnet_classify_tensor(model, &tensor, &output, &error), CRESNET_OK);
+    REQUIRE(cudaMalloc((void **)&device, sizeof images) == cudaSuccess);
+    REQUIRE(cudaMemcpy(device, images, sizeof images, cudaMemcpyHostToDevice) == cudaSuccess);
+    for (int i = 0; i < THREADS; i++) {
+        caller[i] = (struct overlapping){.model = model, .device = device, .number = i};
+        (void)call_with_parts(&caller[i]);
+        for (int k = 0; k < API_CLASSES; k++)
+            CHECK_NEAR((double)caller[i].logits[1][0][k], (double)want.logits[i + 7][k], 1e-2);
+        caller[i].compare = true;
+    }
+    for (int i = 0; i < THREADS; i++) REQUIRE(pthread_create(&thread[i], NULL, call_with_parts, &caller[i]) == 0);
+    for (int i = 0; i < THREADS; i++) {
+        (void)pthread_join(thread[i], NULL);
+        CHECK_INT(caller[i].wrong, 0);
+    }
+    cresnet_close(model);
+    (void)cudaFree(device);
+}
+
 static void a_gpu_that_does_not_exist_is_an_error(void) {
     cresnet_options options;
     cresnet_model  *model;
@@ -221,4 +284,5 @@ static void the_folder_is_removed(void) {
 
 TESTS(CASE(results_are_close_to_those_of_the_cpu), CASE(tensors_in_gpu_memory_wait_for_their_stream),
       CASE(scattered_tensors_in_gpu_memory_are_gathered), CASE(threads_share_a_model_and_keep_their_gpu),
-      CASE(a_gpu_that_does_not_exist_is_an_error), CASE(the_folder_is_removed))
+      CASE(overlapping_calls_get_their_own_results), CASE(a_gpu_that_does_not_exist_is_an_error),
+      CASE(the_folder_is_removed))

@@ -205,14 +205,25 @@ static CUresult memory_ops(CUstream stream, unsigned count, CUstreamBatchMemOpPa
     (void)stream, (void)count, (void)ops, (void)flags;
     return CUDA_SUCCESS;
 }
-cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **out, unsigned version, unsigned long long flags,
-                                             enum cudaDriverEntryPointQueryResult *found) {
+static cudaError_t driver_entry(void **out, enum cudaDriverEntryPointQueryResult *found) {
     CUresult (*entry)(CUstream, unsigned, CUstreamBatchMemOpParams *, unsigned) = memory_ops;
-    (void)name, (void)version, (void)flags;
     memcpy(out, &entry, sizeof *out);
     *found = cudaDriverEntryPointSuccess;
     return cudaSuccess;
 }
+#if CUDART_VERSION >= 12050 /* as in cuda/common/driver.h */
+cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **out, unsigned version, unsigned long long flags,
+                                             enum cudaDriverEntryPointQueryResult *found) {
+    (void)name, (void)version, (void)flags;
+    return driver_entry(out, found);
+}
+#else
+cudaError_t cudaGetDriverEntryPoint(const char *name, void **out, unsigned long long flags,
+                                    enum cudaDriverEntryPointQueryResult *found) {
+    (void)name, (void)flags;
+    return driver_entry(out, found);
+}
+#endif
 cr_status cr_cuda_fail(cudaError_t error, const char *what, const char *file, int line) {
     return cr_error_set(CR_ERR_DEVICE, file, line, "%s: %d", what, (int)error);
 }

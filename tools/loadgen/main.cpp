@@ -67,7 +67,8 @@ void run(const Options &o) {
     std::fflush(stdout);
     if (!o.data.empty()) samples.write_labels(o.out + "/labels.txt");
     write_settings(o, o.out + "/user.conf", rate, samples.PerformanceSampleCount());
-    const mlperf::TestSettings settings = settings_of(o, o.out + "/user.conf");
+    mlperf::TestSettings settings           = settings_of(o, o.out + "/user.conf");
+    settings.server_num_issue_query_threads = server.issuing_threads(); // no key of user.conf
     mlperf::LogSettings        log;
     log.log_output.outdir = o.out;
     log.enable_trace      = false;

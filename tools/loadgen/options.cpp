@@ -32,8 +32,12 @@ void set(Options &o, const std::string &name, const std::string &value) {
         o.batch = int(number(name, value, 1, 65536));
     else if (name == "--streams")
         o.streams = int(number(name, value, 1, 64));
+    else if (name == "--calls")
+        o.calls = int(number(name, value, 1, 64));
     else if (name == "--deadline-ms")
         o.deadline_ms = number(name, value, 0, 1e6);
+    else if (name == "--issue-threads")
+        o.issue_threads = int(number(name, value, 1, 256));
     else if (name == "--seconds")
         o.seconds = number(name, value, 0.1, 1e6);
     else if (name == "--qps")

@@ -10,16 +10,9 @@
 
 // ---- times ----
 
-void Longest::add(Clock::duration time) {
-    const int64_t ns  = std::chrono::duration_cast<std::chrono::nanoseconds>(time).count();
-    int64_t       old = longest;
-    while (ns > old && !longest.compare_exchange_weak(old, ns)) {
-    }
-}
-
 void Server::print_delays() const {
-    std::printf("longest times: %.1f ms for a batch, %.1f ms to report it, %.1f ms between two queries\n",
-                computing.milliseconds(), reporting.milliseconds(), silence.milliseconds());
+    std::printf("longest times: %.1f ms for a batch, %.1f ms to report it, %.1f ms between two queries\n%s\n",
+                computing.milliseconds(), reporting.milliseconds(), pauses.milliseconds(), pauses.text().c_str());
 }
 
 // ---- the queue ----
@@ -170,7 +163,7 @@ void Server::compute(Stream &stream, const std::vector<Request> &requests) {
 }
 
 void Server::work(size_t index, DeviceMemory *memory) {
-    Stream stream(models[index].get(), batch, *memory);
+    Stream stream(models[index % streams].get(), batch, *memory);
     while (queue->take(stream.requests)) {
         compute(stream, stream.requests);
         queue->count_done(stream.requests.size());
@@ -186,9 +179,7 @@ void Server::IssueQuery(const std::vector<mlperf::QuerySample> &query) {
         queue->push_bulk(query);
         queue->wait_for_bulk();
     } else {
-        const Clock::time_point now = Clock::now();
-        if (last_call != Clock::time_point{}) silence.add(now - last_call);
-        last_call = now;
+        pauses.called();
         queue->push(query);
     }
 }
@@ -225,13 +216,17 @@ Server::Server(const Options &options)
     : direct(options.scenario == "SingleStream"), offline(options.scenario == "Offline") {
     gpu     = options.device.rfind("cuda", 0) == 0;
     batch   = direct ? 1 : options.batch ? size_t(options.batch) : gpu ? 256 : 8;
-    streams = direct ? 1 : options.streams ? size_t(options.streams) : gpu ? 4 : 1;
+    streams = direct ? 1 : options.streams ? size_t(options.streams) : gpu ? 2 : 1;
+    calls   = direct ? 1 : options.calls ? size_t(options.calls) : gpu ? 2 : 1;
+    // With one thread, LoadGen calls from the thread that starts the test.
+    issue_threads = options.issue_threads ? size_t(options.issue_threads) : gpu ? 4 : 1;
+    if (options.scenario != "Server" || issue_threads == 1) issue_threads = 0;
     open_models(options);
     cresnet_info info{};
     info.size = sizeof info;
     if (cresnet_get_info(model(), &info) != CRESNET_OK) throw Failure("cresnet_get_info failed");
     name = std::string("cresnet ") + cresnet_version() + ", " + info.network + ", " + info.precision + ", batch " +
-           std::to_string(batch) + ", streams " + std::to_string(streams) + ", " + info.device;
+           std::to_string(batch) + ", streams " + std::to_string(streams) + ", calls " + std::to_string(calls) + ", " + info.device;
     queue = std::make_unique<Queue>(batch, std::chrono::duration_cast<Clock::duration>(
                                                std::chrono::duration<double, std::milli>(options.deadline_ms)));
 }
@@ -260,8 +255,8 @@ double Server::warm_up(double seconds, DeviceMemory &memory) {
     }
     const Clock::time_point begin = Clock::now();
     const auto end = begin + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
-    for (Model &m : models)
-        threads.emplace_back([&, handle = m.get()] {
+    for (size_t k = 0; k < streams * calls; k++)
+        threads.emplace_back([&, handle = models[k % streams].get()] {
             Stream stream(handle, batch, memory);
             for (size_t i = 0; i < batch; i++) stream.set_image(i, image);
             try {
@@ -283,11 +278,14 @@ double Server::warm_up(double seconds, DeviceMemory &memory) {
 void Server::start(const Samples &loaded, DeviceMemory &memory) {
     samples = &loaded;
     own     = std::make_unique<Stream>(model(), batch, memory);
-    for (size_t i = 0; !direct && i < streams; i++) workers.emplace_back(&Server::work, this, i, &memory);
+    for (size_t i = 0; !direct && i < streams * calls; i++) workers.emplace_back(&Server::work, this, i, &memory);
+    for (size_t i = 0; i < issue_threads; i++) issuers.emplace_back(mlperf::RegisterIssueQueryThread);
 }
 
 void Server::stop() {
     queue->close();
     for (std::thread &worker : workers) worker.join();
+    for (std::thread &issuer : issuers) issuer.join(); // LoadGen ends them with the test
     workers.clear();
+    issuers.clear();
 }

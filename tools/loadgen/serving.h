@@ -1,6 +1,7 @@
 // serving.h: the system under test: requests wait in a queue, and worker threads compute them in batches.
 #pragma once
 
+#include "delays.h"
 #include "options.h"
 #include "samples.h"
 
@@ -17,22 +18,11 @@
 #include <vector>
 
 using Model = std::unique_ptr<cresnet_model, decltype(&cresnet_close)>;
-using Clock = std::chrono::steady_clock;
 
 struct Request {
     mlperf::ResponseId       id;
     mlperf::QuerySampleIndex sample;
     Clock::time_point        arrival;
-};
-
-// The longest time of one kind, in nanoseconds. Any thread may add times.
-class Longest {
-  public:
-    void   add(Clock::duration time);
-    double milliseconds() const { return double(longest) / 1e6; }
-
-  private:
-    std::atomic<int64_t> longest{0};
 };
 
 // Requests in the order of arrival.
@@ -84,6 +74,7 @@ class Server : public mlperf::SystemUnderTest {
     // Computes for about `seconds` on all streams, which also loads kernels. Returns images per second. Throws Failure.
     double warm_up(double seconds, DeviceMemory &memory);
     void   start(const Samples &samples, DeviceMemory &memory);
+    size_t issuing_threads() const { return issue_threads; } // Server: 0 for the thread that calls StartTest
     void   stop();
     // Prints the longest delays: they explain a Server run whose 99th percentile is far above its median.
     void print_delays() const;
@@ -92,16 +83,16 @@ class Server : public mlperf::SystemUnderTest {
     struct Stream; // the arrays of one batch
 
     std::string              name;
-    size_t                   batch, streams;
+    size_t                   batch, streams, calls, issue_threads;
     bool                     gpu = false;
     bool                     direct, offline; // direct: the thread of LoadGen computes (SingleStream)
     std::vector<Model>       models;
     std::unique_ptr<Queue>   queue;
-    std::vector<std::thread> workers;
+    std::vector<std::thread> workers, issuers;
     std::unique_ptr<Stream>  own; // of the thread of LoadGen
     const Samples           *samples = nullptr;
-    Clock::time_point        last_call{}; // of IssueQuery
-    Longest                  silence, computing, reporting;
+    Longest                  computing, reporting;
+    Pauses                   pauses; // of IssueQuery
 
     void open_models(const Options &options);
     void work(size_t index, DeviceMemory *memory);

@@ -7,14 +7,7 @@
 #include "cuda/core/cuda_device.h"
 #include "cuda/core/kernel_tables.h"
 #include "cuda/core/op_shapes.h"
-
-/* For optional slots: an absent tensor also fits. */
-static bool is_like(const struct cr_tensor *t, const struct cr_tensor *data) {
-    return !t || t->dtype == data->dtype;
-}
-static bool is_f32(const struct cr_tensor *t) {
-    return !t || t->dtype == CR_F32;
-}
+#include "cuda/core/optional_slots.h"
 
 /* A filter can exceed the number range of struct ck_conv only if the shape is not supported. */
 static bool supports(const struct cr_op *op, const struct cr_tensor *x, const struct cr_tensor *w,

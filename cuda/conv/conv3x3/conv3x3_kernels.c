@@ -5,25 +5,8 @@
 #include "cuda/conv/mma/conv3x3_mma.h"
 #include "cuda/conv/mma/mma_device.h"
 #include "cuda/core/kernel_tables.h"
+#include "cuda/core/optional_slots.h"
 #include "cuda/core/typed_kernels.h"
-
-/* For optional slots: an absent tensor also fits. */
-static bool is_like(const struct cr_tensor *t, const struct cr_tensor *data) {
-    return !t || t->dtype == data->dtype;
-}
-static bool is_f32(const struct cr_tensor *t) {
-    return !t || t->dtype == CR_F32;
-}
-
-/* Whether a kernel supports the sizes depends on which tensors exist. Here the address of `present` stands for each of
- * them; the launch sets the pointers. */
-static const float  present;
-static const float *vector_of(const struct cr_tensor *t) {
-    return t ? &present : NULL;
-}
-static float *sums_of(const struct cr_tensor *t) {
-    return t ? (float *)(uintptr_t)&present : NULL;
-}
 
 static bool is_3x3(const struct cr_op *op, const struct cr_tensor *w) {
     return w->dim[0] == CK_CONV3X3_CHANNELS && w->dim[1] == 3 && w->dim[2] == 3 && w->dim[3] == CK_CONV3X3_CHANNELS &&
@@ -45,7 +28,7 @@ static struct ck_conv3x3_mma mma_of(const struct cr_program *p, const struct cr_
                                    .W    = x->dim[2],
                                    .relu = op->attr.conv.relu,
                                    .bias = vector_of(IN(conv, bias)),
-                                   .sums = sums_of(OUT(conv, sums))};
+                                   .sums = output_of(OUT(conv, sums))};
 }
 
 static bool conv_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
@@ -117,7 +100,7 @@ static struct ck_conv3x3_mma dgrad_of(const struct cr_program *p, const struct c
                                    .mean_rstd  = vector_of(IN(conv_dgrad, mean_rstd)),
                                    .gamma      = vector_of(IN(conv_dgrad, gamma)),
                                    .beta       = vector_of(IN(conv_dgrad, beta)),
-                                   .sums       = sums_of(OUT(conv_dgrad, grad_sums))};
+                                   .sums       = output_of(OUT(conv_dgrad, grad_sums))};
 }
 
 static bool dgrad_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op,

@@ -1,38 +1,52 @@
-/* cuda/conv/gram/gram.cu: the Gram matrix of the input of a 1x1 convolution, its sums and its shift.
+/* cuda/conv/gram/gram.cu: the Gram matrix of the input of a 1x1 convolution, its sums and its shift, with mma.sync:
+ * ck_gram_mma (cuda/conv/gram/gram.h).
  *
- * The operands are a - t, rounded to 16 bits. Products are summed in f32 over runs of 512 pixels; the runs of a block
- * are added in f32, the blocks in f64, both in order. */
+ * A block reads every n-th tile. Copies (cp.async) run ahead; a thread replaces the 16-byte chunks that it has copied
+ * itself by a - t, rounded to 16 bits. Half of the warps of a scheduler do so for the next tile while the others
+ * multiply, then the reverse. Products are summed in f32 over runs of 512 pixels; the runs of a
+ * block are added in f32, the blocks in f64, both in order. */
+#include "cuda/conv/gram/gram_parts.cuh"
 #include "cuda/conv/gram/gram_shift.cuh"
 #include "cuda/conv/gram/gram_tile.cuh"
 
 namespace {
 
-constexpr int LENGTH = C * C + C, BLOCKS_PER_SM = 2, RUN = 8; /* of a block's result; tiles of a run */
+enum { RING = 4 /* tiles in flight and in use */, RUN = 8 /* tiles of a run */ };
 
-template <typename T, bool ACT> struct shifted : reader<T, ACT> {
-    float      t[8], sum[8];
-    __device__ shifted(const struct ck_gram &a) : reader<T, ACT>(a.x, a.scale_bias, a.pixels) {
-        shifts_of(t, a.pixels, [&](int64_t pixel, float(&v)[8]) {
-            ck_unpack<T>(ck_load(this->x, pixel * C / 8 + this->vector), v);
-            this->activate(v);
-            ck_unpack<T>(ck_pack<T>(v), v);
+template <typename T, bool ACT, int C> struct centered : reader<T, ACT, C> {
+    using base = reader<T, ACT, C>;
+    using base::at, base::BYTES, base::c, base::COUNT, base::exists, base::from, base::pixel, base::row, base::STEP;
+    const uint32_t ring, tiles; /* raw chunks, thread by thread; two tiles of a - t */
+    float          t[8], sum[8];
+
+    __device__ centered(const source &x, uint32_t shared, float *gram)
+        : base(x, 0), ring(shared), tiles(shared + RING * BYTES) {
+        shifts_of(t, x.pixels, [&](int64_t pixel, float(&v)[8]) {
+            unpack<T>(this->activated(*reinterpret_cast<const uint4 *>(at((int)pixel))), v);
         });
-        if (blockIdx.x == 0 && threadIdx.x < 8)
-            for (int i = 0; i < 8; i++) a.gram[(C + 1) * C + this->vector * 8 + i] = t[i];
+        if (blockIdx.x == 0 && row == 0)
+            for (int i = 0; i < 8; i++) gram[(C + 1) * C + c + i] = t[i];
 #pragma unroll
         for (int i = 0; i < 8; i++) sum[i] = 0.0f;
     }
-    __device__ __forceinline__ void store_centered(int64_t tile, uint32_t to) {
+    __device__ __forceinline__ uint32_t chunk(int turn, int i) const {
+        return ring + (uint32_t)(turn % RING * BYTES + (i * THREADS + (int)threadIdx.x) * 16);
+    }
+    __device__ __forceinline__ void copy(int turn, int tile) const {
 #pragma unroll
-        for (int i = 0; i < 2; i++) {
+        for (int i = 0; i < COUNT; i++) {
+            const bool is = exists(tile, i);
+            ck_copy16(chunk(turn, i), at(is ? pixel(tile, i) : 0), is);
+        }
+        ck_copy_commit();
+    }
+    __device__ __forceinline__ void convert(int turn, int tile) {
+#pragma unroll
+        for (int i = 0; i < COUNT; i++) {
             float v[8];
-            ck_unpack<T>(this->held[i], v);
-            if (ACT) {
-                this->activate(v);
-                ck_unpack<T>(ck_pack<T>(v), v);
-            }
             uint4 word = make_uint4(0, 0, 0, 0);
-            if (this->exists(tile, i)) {
+            unpack<T>(this->activated(ck_get16(chunk(turn, i))), v);
+            if (exists(tile, i)) {
 #pragma unroll
                 for (int j = 0; j < 8; j++) {
                     v[j] -= t[j];
@@ -40,86 +54,145 @@ template <typename T, bool ACT> struct shifted : reader<T, ACT> {
                 }
                 word = ck_pack<T>(v);
             }
-            ck_put16(ck_chunk_at(to, C_ROW, this->row + 32 * i, this->vector), word);
+            ck_put16(ck_chunk_at(tiles + (uint32_t)(turn % 2 * BYTES), C * 2, row + STEP * i, this->vector), word);
         }
+    }
+    /* Stores the block's sums; memory: [STEP][C] f32. All threads call. */
+    __device__ __forceinline__ void put_sums(float *memory, float *to) const {
+#pragma unroll
+        for (int i = 0; i < 8; i++) memory[row * C + c + i] = sum[i];
+        __syncthreads();
+        if (threadIdx.x >= C) return;
+        float all = 0.0f;
+        for (int r = 0; r < STEP; r++) all += memory[r * C + (int)threadIdx.x];
+        to[threadIdx.x] = all;
     }
 };
 
-/* Warp w: lines 16*(w%4) to +15 and columns 32*(w/4) to +31 of the matrix. */
-template <typename T, bool ACT>
-__global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) gram_blocks(const struct ck_gram a, float *partial) {
-    __shared__ __align__(128) unsigned char memory[2 * C_TILE];
-    const uint32_t                          base = ck_shared(memory);
-    const int       warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, m = warp % 4 * 16, n = warp / 4 * 32;
-    const int64_t   tiles = (a.pixels + TILE - 1) / TILE;
-    shifted<T, ACT> in(a);
-    float           acc[4][4] = {}, total[4][4] = {};
-    int             turn = 0;
-    in.load(blockIdx.x);
-    for (int64_t tile = blockIdx.x; tile < tiles; tile += gridDim.x, turn++) {
-        const uint32_t at = base + (uint32_t)(turn % 2 * C_TILE);
-        in.store_centered(tile, at);
-        __syncthreads();
-        in.load(tile + gridDim.x);
+/* A warp has C/4 rows and C/2 columns of the matrix. */
+template <typename T, int C> struct products {
+    static constexpr int M = C / 64, N = C / 16; /* fragments of 16 x 8 */
+    const int            m, n;
+    float                acc[M][N][4], total[M][N][4];
+
+    __device__ products() : m((int)threadIdx.x / 32 % 4 * (C / 4)), n((int)threadIdx.x / 128 * (C / 2)) {
+        clear(acc);
+        clear(total);
+    }
+    static __device__ __forceinline__ void clear(float (&f)[M][N][4]) {
+#pragma unroll
+        for (int i = 0; i < M * N * 4; i++) f[i / (N * 4)][i / 4 % N][i % 4] = 0.0f;
+    }
+    __device__ __forceinline__ void add_tile(uint32_t tile) {
 #pragma unroll
         for (int k = 0; k < TILE; k += 16) {
-            uint32_t l[4], b[4];
-            ck_mma_a_transposed(l, at, C_ROW, m, k);
+            uint32_t a[M][4];
 #pragma unroll
-            for (int j = 0; j < 4; j += 2) {
-                ck_mma_b_transposed(b, at, C_ROW, n + j * 8, k);
-                ck_mma<T>(acc[j], l, b[0], b[1]);
-                ck_mma<T>(acc[j + 1], l, b[2], b[3]);
+            for (int i = 0; i < M; i++) ck_mma_a_transposed(a[i], tile, C * 2, m + i * 16, k);
+#pragma unroll
+            for (int j = 0; j < N; j += 2) {
+                uint32_t b[4];
+                ck_mma_b_transposed(b, tile, C * 2, n + j * 8, k);
+#pragma unroll
+                for (int i = 0; i < M; i++) {
+                    ck_mma<T>(acc[i][j], a[i], b[0], b[1]);
+                    ck_mma<T>(acc[i][j + 1], a[i], b[2], b[3]);
+                }
             }
         }
-        if (turn % RUN < RUN - 1) continue;
-#pragma unroll
-        for (int i = 0; i < 16; i++) {
-            total[i / 4][i % 4] += acc[i / 4][i % 4];
-            acc[i / 4][i % 4] = 0.0f;
-        }
     }
-    float *to = partial + (int64_t)blockIdx.x * LENGTH;
+    __device__ __forceinline__ void end_run() {
 #pragma unroll
-    for (int j = 0; j < 4; j++)
+        for (int i = 0; i < M * N * 4; i++) total[i / (N * 4)][i / 4 % N][i % 4] += acc[i / (N * 4)][i / 4 % N][i % 4];
+        clear(acc);
+    }
+    __device__ __forceinline__ void put(float *to) const {
+        const int lane = (int)threadIdx.x % 32;
 #pragma unroll
-        for (int i = 0; i < 4; i++)
-            to[(m + lane / 4 + i / 2 * 8) * C + n + j * 8 + lane % 4 * 2 + i % 2] = total[j][i] + acc[j][i];
+        for (int i = 0; i < M; i++)
+#pragma unroll
+            for (int j = 0; j < N; j++)
+#pragma unroll
+                for (int e = 0; e < 4; e++)
+                    to[(m + i * 16 + lane / 4 + e / 2 * 8) * C + n + j * 8 + lane % 4 * 2 + e % 2] = total[i][j][e];
+    }
+};
+
+template <int C> constexpr int shared_of = (RING + 2) * TILE *C * 2;
+template <int C> constexpr int resident  = C == 64 ? 2 : 1; /* blocks of a multiprocessor */
+
+template <typename T, bool ACT, int C>
+__global__ void __launch_bounds__(THREADS, resident<C>) gram_mma(const source x, float *gram, float *partial) {
+    extern __shared__ __align__(128) unsigned char memory[];
+    const int                                      step = (int)gridDim.x;
+    ck_begin_after_last();
+    centered<T, ACT, C> in(x, ck_shared(memory), gram);
+    products<T, C>      out;
+    int                 turn = 0;
+    /* from the end: see gram_ring.cuh */
+    const auto from_end = [&](int tile) { return tile < x.tiles ? x.tiles - 1 - tile : x.tiles; };
+    const auto prepare  = [&](int number, int tile) {
+        ck_copy_wait<RING - 2>();
+        in.convert(number, from_end(tile));
+        in.copy(number + RING - 1, from_end(tile + (RING - 1) * step));
+    };
+    for (int s = 0; s < RING - 1; s++) in.copy(s, from_end((int)blockIdx.x + s * step));
+    prepare(0, (int)blockIdx.x);
+    for (int tile = (int)blockIdx.x; tile < x.tiles; tile += step, turn++) {
+        __syncthreads(); /* the tile is complete, and all warps have left the tile before */
+#pragma unroll 1
+        for (int phase = 0; phase < 2; phase++) {
+            if (phase == products_phase())
+                out.add_tile(in.tiles + (uint32_t)(turn % 2 * in.BYTES));
+            else
+                prepare(turn + 1, tile + step);
+        }
+        if (turn % RUN == RUN - 1) out.end_run();
+    }
+    out.end_run();
+    float *to = partial + (int64_t)blockIdx.x * (C * C + C);
+    out.put(to);
+    ck_copy_wait_all();
     __syncthreads();
-    float *sums = reinterpret_cast<float *>(memory); /* [32 rows][C] */
-#pragma unroll
-    for (int i = 0; i < 8; i++) sums[in.row * C + in.vector * 8 + i] = in.sum[i];
-    __syncthreads();
-    if (threadIdx.x >= C) return;
-    float sum = 0.0f;
-    for (int r = 0; r < 32; r++) sum += sums[r * C + (int)threadIdx.x];
-    to[C * C + (int)threadIdx.x] = sum;
+    in.put_sums(reinterpret_cast<float *>(memory), to + C * C);
 }
 
-int blocks_of(int64_t pixels, int multiprocessors) {
-    return (int)ck_blocks(tiles_of(pixels), 1, (int64_t)multiprocessors * BLOCKS_PER_SM);
+int blocks_of(const struct ck_gram_matrix *a, int multiprocessors) {
+    const source x = source_of(a->x, nullptr, a->N, a->H, a->W, a->C, a->stride);
+    return (int)ck_blocks(x.tiles, 1, (int64_t)multiprocessors * (a->C == 64 ? resident<64> : resident<128>));
 }
 
+template <typename T, bool ACT, int C>
+cudaError_t start(const struct ck_gram_matrix *a, float *partial, int blocks, cudaStream_t stream) {
+    const source x     = source_of(a->x, a->scale_bias, a->N, a->H, a->W, a->C, a->stride);
+    cudaError_t  error = ck_allow_shared(gram_mma<T, ACT, C>, shared_of<C>);
+    if (error != cudaSuccess) return error;
+    error = ck_launch(gram_mma<T, ACT, C>, dim3((unsigned)blocks), dim3(THREADS), (size_t)shared_of<C>, stream, x,
+                      a->gram, partial);
+    return error != cudaSuccess ? error : start_add(partial, blocks, C * C + C, a->gram, C * C + C, nullptr, stream);
+}
 template <typename T, bool ACT>
-cudaError_t start(const struct ck_gram *a, float *partial, int blocks, cudaStream_t stream) {
-    gram_blocks<T, ACT><<<blocks, THREADS, 0, stream>>>(*a, partial);
-    add_blocks<<<(LENGTH + THREADS - 1) / THREADS, THREADS, 0, stream>>>(partial, blocks, LENGTH, a->gram, LENGTH,
-                                                                         nullptr);
-    return cudaGetLastError();
+cudaError_t start_as(const struct ck_gram_matrix *a, float *partial, int blocks, cudaStream_t stream) {
+    return a->C == 64 ? start<T, ACT, 64>(a, partial, blocks, stream) : start<T, ACT, 128>(a, partial, blocks, stream);
 }
 
 } // namespace
 
-size_t ck_gram_workspace(int multiprocessors) {
-    return sizeof(float) * LENGTH * BLOCKS_PER_SM * (size_t)multiprocessors;
+bool ck_gram_mma_supports(const struct ck_gram_matrix *a) {
+    return a->type != CK_F32 && (a->C == 64 || a->C == 128) && fits_ints(a->N, a->H, a->W, a->stride);
 }
 
-cudaError_t ck_gram(const struct ck_gram *a, void *workspace, int multiprocessors, cudaStream_t stream) {
-    const int    blocks  = blocks_of(a->pixels, multiprocessors);
+size_t ck_gram_mma_workspace(const struct ck_gram_matrix *a, int multiprocessors) {
+    return sizeof(float) * (size_t)(a->C * a->C + a->C) * (size_t)blocks_of(a, multiprocessors);
+}
+
+cudaError_t ck_gram_mma(const struct ck_gram_matrix *a, void *workspace, int multiprocessors, cudaStream_t stream) {
+    if (!ck_gram_mma_supports(a)) return cudaErrorInvalidValue;
+    const int    blocks  = blocks_of(a, multiprocessors);
     float *const partial = static_cast<float *>(workspace);
     if (a->type == CK_F16)
-        return a->scale_bias ? start<__half, true>(a, partial, blocks, stream)
-                             : start<__half, false>(a, partial, blocks, stream);
-    return a->scale_bias ? start<__nv_bfloat16, true>(a, partial, blocks, stream)
-                         : start<__nv_bfloat16, false>(a, partial, blocks, stream);
+        return a->scale_bias ? start_as<__half, true>(a, partial, blocks, stream)
+                             : start_as<__half, false>(a, partial, blocks, stream);
+    return a->scale_bias ? start_as<__nv_bfloat16, true>(a, partial, blocks, stream)
+                         : start_as<__nv_bfloat16, false>(a, partial, blocks, stream);
 }

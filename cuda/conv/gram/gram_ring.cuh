@@ -1,5 +1,5 @@
 /* cuda/conv/gram/gram_ring.cuh: what the kernels of cuda/conv/gram/ for compute capability 9.0 share that sum over
- * pixels: a ring of tiles in shared memory that one thread fills by TMA, and the sums of parts.
+ * pixels: a ring of tiles in shared memory that one thread fills by TMA.
  *
  * A chunk is 64 pixels x 64 channels in the layout of cuda/common/hopper.cuh: pixels are its rows. Products sum over
  * rows, so both operands are transposed; 16 pixels further are 2048 bytes. */
@@ -8,6 +8,7 @@
 
 #include "cuda/common/hopper.cuh"
 #include "cuda/common/tma.cuh"
+#include "cuda/conv/gram/gram_parts.cuh"
 
 namespace {
 
@@ -68,41 +69,7 @@ __device__ __forceinline__ void release_stage(uint32_t bars, int at) {
 
 #endif
 
-/* to[i] = sum over the parts of from[part][i] for i < first, then to_rest; in f64 and in a fixed order. length % 4 == 0
- * and first % 4 == 0. With C, `from` begins with a matrix [C][C], and elements outside of the blocks of 128 x 128 on
- * its diagonal have `far` parts. */
-enum { PART_LANES = 16 };
-__global__ void __launch_bounds__(32 * PART_LANES)
-    add_parts(const float *from, int parts, int64_t length, float *to, int64_t first, float *to_rest, int C, int far) {
-    __shared__ double share[PART_LANES][4][32];
-    const int64_t     i      = ((int64_t)blockIdx.x * 32 + threadIdx.x) * 4;
-    double            sum[4] = {};
-    ck_begin_after_last();
-    if (C && i < (int64_t)C * C && i / C / 128 != i % C / 128) parts = far;
-    if (i < length)
-#pragma unroll 4
-        for (int p = (int)threadIdx.y; p < parts; p += PART_LANES) {
-            const float4 v = *(const float4 *)(from + p * length + i);
-            sum[0] += (double)v.x, sum[1] += (double)v.y, sum[2] += (double)v.z, sum[3] += (double)v.w;
-        }
-#pragma unroll
-    for (int j = 0; j < 4; j++) share[threadIdx.y][j][threadIdx.x] = sum[j];
-    __syncthreads();
-    if (threadIdx.y || i >= length) return;
-    for (int l = 1; l < PART_LANES; l++)
-#pragma unroll
-        for (int j = 0; j < 4; j++) sum[j] += share[l][j][threadIdx.x];
-    *(float4 *)(i < first ? to + i : to_rest + (i - first)) =
-        make_float4((float)sum[0], (float)sum[1], (float)sum[2], (float)sum[3]);
-}
-
 /* ---- host side ---- */
-
-cudaError_t start_add(const float *from, int parts, int64_t length, float *to, int64_t first, float *to_rest,
-                      cudaStream_t stream, int C = 0, int far = 0) {
-    return ck_launch(add_parts, dim3((unsigned)((length / 4 + 31) / 32)), dim3(32, PART_LANES), 0, stream, from, parts,
-                     length, to, first, to_rest, C, far);
-}
 
 /* Tensor [N][H][W][C], of which a convolution with this stride reads the pixels. */
 bool map_source(struct source *s, enum ck_type type, const void *data, int64_t N, int64_t H, int64_t W, int64_t C,

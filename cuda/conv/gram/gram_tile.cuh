@@ -1,5 +1,6 @@
-/* cuda/conv/gram/gram_tile.cuh: tiles in shared memory of the kernels in cuda/conv/gram/, as cuda/common/mma.cuh
- * describes them. */
+/* cuda/conv/gram/gram_tile.cuh: tiles of 64 pixels in shared memory, as cuda/common/mma.cuh describes them, of the
+ * kernels of this folder with mma.sync that sum over pixels. Pixels are rows of a tile; products sum over rows, so both
+ * operands are read transposed. */
 #ifndef CK_GRAM_TILE_CUH
 #define CK_GRAM_TILE_CUH
 
@@ -8,96 +9,88 @@
 
 namespace {
 
-constexpr int C = CK_GRAM_C, K = CK_GRAM_K;
-constexpr int TILE = 64, THREADS = 256; /* pixels of a tile; threads of a block */
-constexpr int C_ROW = C * 2, K_ROW = K * 2, C_TILE = TILE * C_ROW, K_TILE = TILE * K_ROW; /* bytes */
+enum { TILE = 64, THREADS = 256 };
 
-/* ---- a tile of a ---- */
+/* x at the pixels that a convolution reads. */
+struct source {
+    const void  *x;
+    const float *scale_bias; /* or NULL */
+    int          C, stride, H, W, P, Q, pixels, tiles;
 
-/* A thread reads the same 8 channels of every 32nd row: its scale and bias stay in registers. */
-template <typename T, bool ACT> struct reader {
-    const T *x;
-    int64_t  pixels;
-    int      vector, row; /* chunk of the row, first row */
-    float    scale[8], bias[8];
-    uint4    held[2];
-
-    __device__ reader(const void *x_, const float *scale_bias, int64_t pixels_)
-        : x((const T *)x_), pixels(pixels_), vector((int)threadIdx.x % 8), row((int)threadIdx.x / 8) {
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            scale[i] = ACT ? scale_bias[vector * 8 + i] : 1.0f;
-            bias[i]  = ACT ? scale_bias[C + vector * 8 + i] : 0.0f;
-        }
-    }
-    __device__ __forceinline__ bool exists(int64_t tile, int i) const {
-        return tile * TILE + row + 32 * i < pixels;
-    }
-    /* Starts the loads of a tile; rows behind the last pixel are 0. */
-    __device__ __forceinline__ void load(int64_t tile) {
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            held[i] = make_uint4(0, 0, 0, 0);
-            if (exists(tile, i)) held[i] = ck_load(x, ((tile * TILE + row + 32 * i) * C) / 8 + vector);
-        }
-    }
-    __device__ __forceinline__ void activate(float (&v)[8]) const {
-#pragma unroll
-        for (int i = 0; i < 8; i++) v[i] = ACT ? ck_relu(fmaf(v[i], scale[i], bias[i])) : v[i];
-    }
-    /* Stores a of the loaded tile; rows behind the last pixel are 0. */
-    __device__ __forceinline__ void store(int64_t tile, uint32_t to) const {
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            uint4 word = held[i];
-            if (ACT) {
-                float v[8];
-                ck_unpack<T>(held[i], v);
-                activate(v);
-                word = exists(tile, i) ? ck_pack<T>(v) : make_uint4(0, 0, 0, 0);
-            }
-            ck_put16(ck_chunk_at(to, C_ROW, row + 32 * i, vector), word);
-        }
+    /* Number in x of pixel r of those that are read. */
+    __device__ __forceinline__ int64_t pixel_of(int r) const {
+        if (stride == 1) return r;
+        const int n = r / (P * Q), rest = r - n * (P * Q), h = rest / Q;
+        return ((int64_t)n * H + h * stride) * W + (rest - h * Q) * stride;
     }
 };
 
-/* Starts the copies of a tile of K channels; rows behind the last pixel become 0. */
-template <typename T>
-__device__ __forceinline__ void copy_wide(uint32_t to, const T *from, int64_t tile, int64_t tiles, int64_t pixels) {
-    const int vector = (int)threadIdx.x % 32;
+/* A thread's part of tiles of WIDTH channels: the same 8 channels of every STEP-th row, so that their scale and bias
+ * stay in registers. */
+template <typename T, bool ACT, int WIDTH> struct reader {
+    static constexpr int VECTORS = WIDTH / 8, STEP = THREADS / VECTORS, COUNT = TILE / STEP, BYTES = TILE * WIDTH * 2;
+    const source        &from;
+    const int            vector, row, c; /* chunk of a row, first row, first channel */
+    float                scale[8], bias[8];
+
+    __device__ reader(const source &from_, int channel)
+        : from(from_), vector((int)threadIdx.x % VECTORS), row((int)threadIdx.x / VECTORS), c(channel + vector * 8) {
 #pragma unroll
-    for (int i = 0; i < 8; i++) {
-        const int     row = (int)threadIdx.x / 32 + 8 * i;
-        const int64_t p   = tile * TILE + row;
-        const bool    is  = tile < tiles && p < pixels;
-        ck_copy16(ck_chunk_at(to, K_ROW, row, vector), from + (is ? p * K : 0) + vector * 8, is);
+        for (int i = 0; i < 8; i++) {
+            scale[i] = ACT ? from.scale_bias[c + i] : 1.0f;
+            bias[i]  = ACT ? from.scale_bias[from.C + c + i] : 0.0f;
+        }
+    }
+    __device__ __forceinline__ int pixel(int tile, int i) const {
+        return tile * TILE + row + STEP * i;
+    }
+    __device__ __forceinline__ bool exists(int tile, int i) const {
+        return tile < from.tiles && pixel(tile, i) < from.pixels;
+    }
+    __device__ __forceinline__ const T *at(int r) const {
+        return static_cast<const T *>(from.x) + from.pixel_of(r) * from.C + c;
+    }
+    /* act(x), rounded. */
+    __device__ __forceinline__ uint4 activated(uint4 word) const {
+        if (!ACT) return word;
+        uint32_t pair[4] = {word.x, word.y, word.z, word.w};
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const float2 v = ck_pair<T>(pair[i]);
+            pair[i] =
+                ck_pack_relu<T>(fmaf(v.x, scale[2 * i], bias[2 * i]), fmaf(v.y, scale[2 * i + 1], bias[2 * i + 1]));
+        }
+        return make_uint4(pair[0], pair[1], pair[2], pair[3]);
+    }
+};
+
+/* Which of two phases is the warp's products: half of the warps of a scheduler multiply first, while the others prepare
+ * the next tile. */
+__device__ __forceinline__ int products_phase() {
+    return (int)threadIdx.x / 128 % 2;
+}
+
+template <typename T> __device__ __forceinline__ void unpack(const uint4 &word, float (&v)[8]) {
+    const uint32_t pair[4] = {word.x, word.y, word.z, word.w};
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const float2 two = ck_pair<T>(pair[i]);
+        v[2 * i] = two.x, v[2 * i + 1] = two.y;
     }
 }
 
-/* Copies a matrix of `rows` rows. */
-template <typename T> __device__ __forceinline__ void copy_matrix(uint32_t to, const T *from, int rows, int columns) {
-    const int chunks = columns / 8;
-    for (int i = (int)threadIdx.x; i < rows * chunks; i += THREADS)
-        ck_copy16(ck_chunk_at(to, columns * 2, i / chunks, i % chunks), from + (int64_t)i * 8, true);
+/* ---- host side ---- */
+
+inline source source_of(const void *x, const float *scale_bias, int64_t N, int64_t H, int64_t W, int64_t C,
+                        int stride) {
+    const int64_t P = (H - 1) / stride + 1, Q = (W - 1) / stride + 1, pixels = N * P * Q;
+    return {x,      scale_bias, (int)C, stride,      (int)H,
+            (int)W, (int)P,     (int)Q, (int)pixels, (int)((pixels + TILE - 1) / TILE)};
 }
 
-/* ---- sums over blocks ---- */
-
-/* to[i] = sum of from[block][i] over the blocks, in f64 and in order. */
-__global__ void __launch_bounds__(THREADS)
-    add_blocks(const float *from, int blocks, int64_t length, float *to, int64_t first, float *to_rest) {
-    const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
-    if (i >= length) return;
-    double sum = 0.0;
-    for (int b = 0; b < blocks; b++) sum += (double)from[b * length + i];
-    if (i < first)
-        to[i] = (float)sum;
-    else
-        to_rest[i - first] = (float)sum;
-}
-
-inline int64_t tiles_of(int64_t pixels) {
-    return (pixels + TILE - 1) / TILE;
+inline bool fits_ints(int64_t N, int64_t H, int64_t W, int stride) {
+    const int64_t most = INT32_MAX / 2;
+    return stride >= 1 && stride <= 8 && N > 0 && H > 0 && W > 0 && H <= most / W && N <= most / (H * W);
 }
 
 } // namespace

@@ -10,6 +10,7 @@
  * sums of the blocks in a fixed order. Two blocks share a multiprocessor: one multiplies while the other stores. */
 #include "cuda/common/column_sums.cuh"
 #include "cuda/conv/mma/point_mma.h"
+#include "cuda/conv/mma/point_mma_plan.cuh"
 #include "cuda/conv/mma/point_mma_work.cuh"
 
 namespace {
@@ -55,57 +56,11 @@ enum kind kind_of(const struct ck_point_conv *a) {
     return a->bias || a->add || a->relu ? INFER : PLAIN;
 }
 
-/* A plan whose filters stay in shared memory or not, if at least `least` stages fit into `limit` bytes. */
-bool lay_out(struct plan *p, const struct ck_point_conv *a, bool resident, int least, int64_t limit) {
-    const int64_t w = (int64_t)p->columns * STEP * 2, stage = (int64_t)X_BYTES + (resident ? 0 : w);
-    const int64_t vectors    = (int64_t)(a->bn_x ? 4 : 1) * p->columns * 4,
-                  scale_bias = a->scale_bias ? 2 * a->C * (int64_t)sizeof(float) : 0;
-    const int64_t fixed      = (resident ? p->steps * w : 0) + WARPS * PANEL_BYTES + vectors + scale_bias;
-    const int64_t stages     = (limit - fixed) / stage;
-    if (fixed >= limit || stages < least) return false;
-    p->resident      = resident;
-    p->stages        = (int)(stages < STAGES_MAX ? stages : (int64_t)STAGES_MAX);
-    p->stage_at      = (int)(resident ? p->steps * w : 0);
-    p->panel_at      = (int)(p->stage_at + p->stages * stage);
-    p->column_at     = p->panel_at + WARPS * PANEL_BYTES;
-    p->scale_bias_at = (int)(p->column_at + vectors);
-    p->bytes         = (int)(p->scale_bias_at + scale_bias);
-    return true;
-}
-
-/* A plan within `limit` bytes of shared memory. Filters that stay in shared memory are better than more stages. */
-bool plan_as(struct plan *p, const struct ck_point_conv *a, int columns, int64_t limit, int multiprocessors) {
-    const int64_t rows = rows_of(a), tiles = (rows + ROWS - 1) / ROWS;
-    *p          = {};
-    p->columns  = columns;
-    p->blocks_k = (int)((a->K + columns - 1) / columns);
-    p->steps    = (int)((a->C + STEP - 1) / STEP);
-    p->tiles    = (int)tiles;
-    if (!lay_out(p, a, true, 3, limit) && !lay_out(p, a, false, 3, limit) && !lay_out(p, a, true, 2, limit) &&
-        !lay_out(p, a, false, 2, limit))
-        return false;
-    int64_t groups = 2 * (int64_t)multiprocessors / p->blocks_k;
-    if (groups < 1) groups = 1;
-    p->groups = (int)(groups < tiles ? groups : tiles);
-    return true;
-}
-
-/* Stores tile config number `algo` of those that fit in *p. It exists when the result is above algo. With algo < 0,
- * counts the configs. Limits of shared memory: two blocks on a multiprocessor; what every GPU has. */
 int find_plan(struct plan *p, const struct ck_point_conv *a, int algo, const struct ck_mma_gpu *gpu) {
-    const int64_t half = gpu->multiprocessor_bytes / 2 - 1024 /* of the driver */, all = BLOCK_BYTES;
-    const int64_t limits[2] = {half < all ? half : all, all < gpu->block_bytes ? all : gpu->block_bytes};
-    int           found     = 0;
-    struct plan   before    = {};
-    for (int wide = a->K > 64 && !a->bn_x ? 1 : 0; wide >= 0; wide--)
-        for (int i = 0; i < 2; i++) {
-            if (algo >= 0 && found > algo) return found;
-            if (!plan_as(p, a, wide ? 128 : 64, limits[i], gpu->multiprocessors)) continue;
-            if (i == 1 && found && before.columns == p->columns && before.bytes == p->bytes) continue;
-            before = *p;
-            found++;
-        }
-    return found;
+    const int64_t       steps = (a->C + STEP - 1) / STEP;
+    const struct demand d     = {rows_of(a),         a->K, steps, a->bn_x ? 4 : 1, a->scale_bias ? 2 * a->C : 0,
+                                 a->bn_x != nullptr, false};
+    return find_plan(p, &d, algo, gpu);
 }
 
 template <typename T, int COLUMNS, int KIND> cudaError_t start(const params &p, cudaStream_t stream) {

@@ -44,13 +44,13 @@ template <typename T, int COLUMNS, int KIND> struct worker {
 
     /* ---- product ---- */
 
-    /* ReLU(x*scale + bias) of 16 channels from c on, of all fragments. */
-    __device__ __forceinline__ void activate(uint32_t (&a)[FRAGMENTS][4], int c) const {
+    /* ReLU(x*scale + bias) of 16 channels from c on, of all fragments; x has `channels`. */
+    __device__ __forceinline__ void activate(uint32_t (&a)[FRAGMENTS][4], int c, int channels) const {
         const uint32_t at = shared + (uint32_t)(p.plan.scale_bias_at + (c + lane % 4 * 2) * 4);
 #pragma unroll
         for (int half = 0; half < 2; half++) { /* channels 0..7 and 8..15: words 0, 1 and 2, 3 */
             const float2 scale = ck_get8(at + (uint32_t)(half * 32)),
-                         bias  = ck_get8(at + (uint32_t)((half * 8 + p.C) * 4));
+                         bias  = ck_get8(at + (uint32_t)((half * 8 + channels) * 4));
 #pragma unroll
             for (int m = 0; m < FRAGMENTS; m++)
 #pragma unroll
@@ -61,6 +61,9 @@ template <typename T, int COLUMNS, int KIND> struct worker {
         }
     }
     __device__ __forceinline__ void multiply(int stage, int step) {
+        multiply_as<KIND == ACT>(stage, step, p.C);
+    }
+    template <bool ACTIVE> __device__ __forceinline__ void multiply_as(int stage, int step, int channels) {
         const uint32_t x = shared +
                            (uint32_t)(p.plan.stage_at + stage * ((int)X_BYTES + (p.plan.resident ? 0 : W_BYTES))),
                        w = p.plan.resident ? shared + (uint32_t)(step * W_BYTES) : x + X_BYTES;
@@ -69,7 +72,7 @@ template <typename T, int COLUMNS, int KIND> struct worker {
             uint32_t a[FRAGMENTS][4];
 #pragma unroll
             for (int m = 0; m < FRAGMENTS; m++) ck_mma_a(a[m], x, 128, first_row + m * 16, i);
-            if (KIND == ACT) activate(a, step * STEP + i);
+            if (ACTIVE) activate(a, step * STEP + i, channels);
 #pragma unroll
             for (int n = 0; n < 4; n++) {
                 uint32_t b[4];

@@ -27,8 +27,9 @@ enum {
 };
 
 struct shape {
-    int N, H, W, P, Q, K;
-    int segments, fragments, runs, tiles; /* of a row of y; of a tile; tiles of P lines; of a launch */
+    int      N, H, W, P, Q, K;
+    int      segments, fragments, runs, tiles; /* of a row of y; of a tile; tiles of P lines; of a launch */
+    unsigned inverse;                          /* 2^32 / runs, rounded down */
 };
 
 inline shape shape_of(int64_t N, int64_t H, int64_t W, int64_t K, int fragments) {
@@ -40,6 +41,7 @@ inline shape shape_of(int64_t N, int64_t H, int64_t W, int64_t K, int fragments)
     s.fragments = fragments;
     s.runs      = (s.P * ACROSS + fragments - 1) / fragments;
     s.tiles     = s.N * s.segments * s.runs;
+    s.inverse   = UINT32_MAX / (unsigned)s.runs;
     return s;
 }
 inline bool shape_fits(int64_t N, int64_t H, int64_t W, int64_t K) {
@@ -58,24 +60,30 @@ inline int groups_of(const shape &s, int multiprocessors) {
 struct place {
     int        n, p, q, first;
     __device__ place(const shape &s, int tile) {
-        const int strip = tile / s.runs, fragment = (tile - strip * s.runs) * s.fragments;
-        p     = fragment / ACROSS;
-        first = fragment % ACROSS;
-        n     = strip / s.segments;
-        q     = (strip - n * s.segments) * LINE;
+        int strip = (int)__umulhi((unsigned)tile, s.inverse), run = tile - strip * s.runs; /* or one less */
+        if (run >= s.runs) strip++, run -= s.runs;
+        const int fragment = run * s.fragments;
+        p                  = fragment / ACROSS;
+        first              = fragment % ACROSS;
+        n                  = s.segments == 1 ? strip : strip / s.segments;
+        q                  = (strip - n * s.segments) * LINE;
     }
 };
 
 /* Starts the copies of a tile's rows of x; elements outside x become 0. */
 template <int THREADS, int ROWS>
 __device__ __forceinline__ void copy_x(const shape &s, const void *x, const place &at, uint32_t to, int thread) {
-    const char   *from  = static_cast<const char *>(x) + (((int64_t)at.n * s.H + at.p) * s.W + at.q) * (DEPTH * 2);
-    const int64_t pitch = (int64_t)s.W * (DEPTH * 2);
-    for (int i = thread; i < ROWS * 2 * SPAN; i += THREADS) {
-        const int  row = i / (2 * SPAN), piece = i - row * (2 * SPAN), pixel = piece / 2;
-        const bool is = at.q + pixel < s.W && at.p + row < s.H;
-        ck_copy16(to + (uint32_t)((row * 2 + piece % 2) * PLANE_BYTES + pixel * 16),
-                  is ? from + row * pitch + piece * 16 : x, is);
+    constexpr unsigned PIECES = ROWS * 2 * SPAN;
+    const char        *from = static_cast<const char *>(x) + (((int64_t)at.n * s.H + at.p) * s.W + at.q) * (DEPTH * 2);
+    const int          wide = s.W - at.q, high = s.H - at.p, pitch = s.W * (DEPTH * 2);
+#pragma unroll
+    for (unsigned k = 0; k < (PIECES + THREADS - 1) / THREADS; k++) {
+        const unsigned i = (unsigned)thread + k * THREADS, row = i / (2 * SPAN), piece = i - row * (2 * SPAN),
+                       pixel = piece / 2;
+        const bool is        = (int)pixel < wide && (int)row < high;
+        if ((k + 1) * THREADS <= PIECES || i < PIECES)
+            ck_copy16(to + (row * 2 + piece % 2) * PLANE_BYTES + pixel * 16,
+                      from + (is ? (int)row * pitch + (int)piece * 16 : 0), is);
     }
 }
 

@@ -25,8 +25,9 @@ enum {
     G_ROW     = COLUMNS * 2,
     G_BYTES   = LINES * LINE * G_ROW,
     QUADS     = LINE / 2 * (COLUMNS / 8), /* threads that have pixels */
-    VECTORS   = 5,                        /* coeffs[3], scale, bias */
-    Y_AT      = VECTORS * COLUMNS * 4,
+    SIGN_AT   = 3 * COLUMNS * 4,          /* behind coeffs[3]; see mask */
+    LEAST_AT  = SIGN_AT + COLUMNS * 2,
+    Y_AT      = LEAST_AT + COLUMNS * 2,
     G_AT      = Y_AT + 4 * THREADS * 16,
     X_AT      = G_AT + 2 * G_BYTES,
     BYTES     = X_AT + X_BUFFERS * X_BYTES,
@@ -66,11 +67,31 @@ template <typename T> struct worker {
         for (int i = 0; i < DOWN * 32; i++) dw[i / 32][i / 4 % 8][i % 4] = 0.0f;
     }
     __device__ __forceinline__ void set_vectors() const {
-        for (int i = (int)threadIdx.x; i < VECTORS * COLUMNS; i += THREADS) {
-            const int m = i / COLUMNS, k = i % COLUMNS;
-            ck_put4(shared + (uint32_t)(i * 4), m < 3 ? p.coeffs[(int64_t)m * p.shape.K + column + k]
-                                                      : p.scale_bias[(int64_t)(m - 3) * p.shape.K + column + k]);
+        const int i = (int)threadIdx.x;
+        if (i < 3 * COLUMNS)
+            ck_put4(shared + (uint32_t)(i * 4), p.coeffs[(int64_t)(i / COLUMNS) * p.shape.K + column + i % COLUMNS]);
+        if (i >= COLUMNS / 2) return;
+        const float *scale = p.scale_bias + column + 2 * i, *bias = scale + p.shape.K;
+        ck_put4(shared + (uint32_t)(SIGN_AT + i * 4),
+                (scale[0] < 0.0f ? 0x8000u : 0u) | (scale[1] < 0.0f ? 1u << 31 : 0u));
+        ck_put4(shared + (uint32_t)(LEAST_AT + i * 4), bound(scale[0], bias[0]) | bound(scale[1], bias[1]) << 16);
+    }
+    /* The largest number of T for which y*|scale| + bias is not above 0, as bits: numbers are ordered as integers, and
+     * so are the sums. All numbers from -infinity to infinity are searched. */
+    static __device__ __forceinline__ uint32_t bound(float scale, float bias) {
+        constexpr int INFINITE = __is_same(T, __half) ? 0x7c00 : 0x7f80;
+        int           low = -INFINITE, above = INFINITE + 1;
+        while (above - low > 1) {
+            const int middle = (low + above) >> 1;
+            if (fmaf(ck_pair<T>(bits_of(middle)).x, fabsf(scale), bias) > 0.0f)
+                above = middle;
+            else
+                low = middle;
         }
+        return bits_of(low);
+    }
+    static __device__ __forceinline__ uint32_t bits_of(int number) {
+        return number < 0 ? 0x8000u | (uint32_t)-number : (uint32_t)number;
     }
 
     /* ---- the gradient of y ---- */
@@ -118,7 +139,7 @@ template <typename T> struct worker {
     }
     /* The gradient of channels 2*i, 2*i + 1 of a pixel: the windows that chose it. Window k is row 2 - k/2*2 of the
      * pixels below, and its middle row is that of the pixels above; columns likewise. */
-    __device__ __forceinline__ float2 gradient(int pixel, int i) const {
+    __device__ __forceinline__ uint32_t gradient(int pixel, int i) const {
         using pair   = typename two_of<T>::type;
         uint32_t sum = 0;
 #pragma unroll
@@ -129,14 +150,18 @@ template <typename T> struct worker {
             const pair     all  = __hadd2(reinterpret_cast<const pair &>(sum), reinterpret_cast<const pair &>(more));
             sum                 = k == 0 ? more : reinterpret_cast<const uint32_t &>(all);
         }
-        return ck_pair<T>(sum);
+        return sum;
     }
-    /* Channels 2*i, 2*i + 1 of a pixel; k: the vectors of four channels. */
-    __device__ __forceinline__ uint32_t word(uint32_t y, float2 d, const float (&k)[VECTORS][4], int i) const {
-        const float2 v = ck_pair<T>(y);
+    /* Keeps those of two channels where y*scale + bias > 0: where y, or -y if scale < 0, is above the bound. */
+    static __device__ __forceinline__ uint32_t mask(uint32_t word, uint32_t y, uint32_t sign, uint32_t least) {
+        using pair         = typename two_of<T>::type;
+        const uint32_t own = y ^ sign;
+        return word & __hgt2_mask(reinterpret_cast<const pair &>(own), reinterpret_cast<const pair &>(least));
+    }
+    /* Channels 2*i, 2*i + 1 of a pixel; k: coeffs of four channels. */
+    __device__ __forceinline__ uint32_t word(uint32_t y, uint32_t gradient, const float (&k)[3][4], int i) const {
+        const float2 v = ck_pair<T>(y), d = ck_pair<T>(gradient);
         const int    c = i % 2 * 2;
-        d.x            = fmaf(v.x, k[3][c], k[4][c]) > 0.0f ? d.x : 0.0f;
-        d.y            = fmaf(v.y, k[3][c + 1], k[4][c + 1]) > 0.0f ? d.y : 0.0f;
         return ck_pack_pair<T>(fmaf(k[0][c], d.x, fmaf(k[1][c], v.x, k[2][c])),
                                fmaf(k[0][c + 1], d.y, fmaf(k[1][c + 1], v.y, k[2][c + 1])));
     }
@@ -147,23 +172,32 @@ template <typename T> struct worker {
         const uint32_t to = shared + (uint32_t)(G_AT + buffer * G_BYTES);
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            float k[VECTORS][4];
+            float    k[3][4];
+            uint2    y[4]; /* before the first store, so that the loads are in flight together */
+            uint32_t at = shared + (uint32_t)((vector * 8 + half * 4) * 4);
 #pragma unroll
-            for (int m = 0; m < VECTORS; m++) {
-                const uint4 four = ck_get16(shared + (uint32_t)((m * COLUMNS + vector * 8 + half * 4) * 4));
-                k[m][0] = __uint_as_float(four.x), k[m][1] = __uint_as_float(four.y);
-                k[m][2] = __uint_as_float(four.z), k[m][3] = __uint_as_float(four.w);
-            }
+            for (int pixel = 0; pixel < 4; pixel++) y[pixel] = get_words(y_at(pixel) + (uint32_t)(half * 8));
+#pragma unroll
+            for (int m = 0; m < 3; m++) set4(k[m], ck_get16(at + (uint32_t)(m * COLUMNS * 4)));
+            at               = shared + (uint32_t)((vector * 8 + half * 4) * 2);
+            const uint2 sign = get_words(at + SIGN_AT), least = get_words(at + LEAST_AT);
 #pragma unroll
             for (int pixel = 0; pixel < 4; pixel++) {
-                const float2   y    = ck_get8(y_at(pixel) + (uint32_t)(half * 8));
-                const bool     is   = (here >> pixel & 1u) != 0;
-                const uint32_t low  = word(__float_as_uint(y.x), gradient(pixel, 2 * half), k, 2 * half),
-                               high = word(__float_as_uint(y.y), gradient(pixel, 2 * half + 1), k, 2 * half + 1);
+                const uint32_t keep = 0u - (here >> pixel & 1u); /* all bits, or none */
+                const uint32_t low  = mask(gradient(pixel, 2 * half), y[pixel].x, sign.x, least.x),
+                               high = mask(gradient(pixel, 2 * half + 1), y[pixel].y, sign.y, least.y);
                 ck_put8(ck_chunk_at(to, G_ROW, pixel / 2 * LINE + 2 * quad + pixel % 2, vector) + (uint32_t)(half * 8),
-                        is ? low : 0, is ? high : 0);
+                        keep & word(y[pixel].x, low, k, 2 * half), keep & word(y[pixel].y, high, k, 2 * half + 1));
             }
         }
+    }
+    static __device__ __forceinline__ uint2 get_words(uint32_t at) {
+        const float2 v = ck_get8(at);
+        return make_uint2(__float_as_uint(v.x), __float_as_uint(v.y));
+    }
+    static __device__ __forceinline__ void set4(float (&v)[4], uint4 word) {
+        v[0] = __uint_as_float(word.x), v[1] = __uint_as_float(word.y);
+        v[2] = __uint_as_float(word.z), v[3] = __uint_as_float(word.w);
     }
 
     /* ---- products ---- */

@@ -7,17 +7,9 @@
 #include "cuda/core/cuda_device.h"
 #include "cuda/core/kernel_tables.h"
 #include "cuda/core/op_shapes.h"
+#include "cuda/core/optional_slots.h"
 
-/* For optional slots: an absent tensor also fits. */
-static bool is_like(const struct cr_tensor *t, const struct cr_tensor *data) {
-    return !t || t->dtype == data->dtype;
-}
-static bool is_f32(const struct cr_tensor *t) {
-    return !t || t->dtype == CR_F32;
-}
-
-/* x is the input and y the output; for the gradient they are dy and dx. `present` is a placeholder for tensors that
- * exist; the pointers are set at launch. */
+/* x is the input and y the output; for the gradient they are dy and dx. The pointers are set at launch. */
 static struct ck_point_conv shape_of(const struct cr_op *op, const struct cr_tensor *x, const struct cr_tensor *y) {
     return (struct ck_point_conv){.type   = cuda_type(x),
                                   .N      = x->dim[0],
@@ -27,16 +19,6 @@ static struct ck_point_conv shape_of(const struct cr_op *op, const struct cr_ten
                                   .K      = y->dim[3],
                                   .stride = op->attr.conv.stride,
                                   .config = op->algo};
-}
-static const char  present;
-static const void *data_of(const struct cr_tensor *t) {
-    return t ? &present : NULL;
-}
-static const float *vector_of(const struct cr_tensor *t) {
-    return t ? (const float *)(const void *)&present : NULL;
-}
-static float *sums_of(const struct cr_tensor *t) {
-    return t ? (float *)(uintptr_t)&present : NULL;
 }
 
 #define IN_BIT(kind, slot) (1u << CR_IN_##kind##_##slot)
@@ -82,7 +64,7 @@ static struct ck_point_conv conv_of(const struct cr_program *p, const struct cr_
     a.scale_bias           = vector_of(IN(scale_bias));
     a.bias                 = vector_of(IN(bias));
     a.add                  = data_of(IN(add));
-    a.sums                 = sums_of(OUT(sums));
+    a.sums                 = output_of(OUT(sums));
     return a;
 }
 
@@ -148,7 +130,7 @@ static struct ck_point_conv dgrad_of(const struct cr_program *p, const struct cr
     a.mean_rstd            = vector_of(IN(mean_rstd));
     a.gamma                = vector_of(IN(gamma));
     a.beta                 = vector_of(IN(beta));
-    a.sums                 = sums_of(OUT(grad_sums));
+    a.sums                 = output_of(OUT(grad_sums));
     return a;
 }
 

@@ -7,19 +7,12 @@
 #include "cuda/core/cuda_device.h"
 #include "cuda/core/kernel_tables.h"
 #include "cuda/core/op_shapes.h"
+#include "cuda/core/optional_slots.h"
 
 #define IN(slot) cuda_in(p, op, CR_IN_conv_grad_##slot)
 #define OUT(slot) cuda_out(p, op, CR_OUT_conv_grad_##slot)
 #define IN_BIT(slot) (1u << CR_IN_conv_grad_##slot)
 #define OUT_BIT(slot) (1u << CR_OUT_conv_grad_##slot)
-
-/* For optional slots: an absent tensor also fits. */
-static bool is_like(const struct cr_tensor *t, const struct cr_tensor *data) {
-    return !t || t->dtype == data->dtype;
-}
-static bool is_f32(const struct cr_tensor *t) {
-    return !t || t->dtype == CR_F32;
-}
 
 static struct ck_point_grad_kind kind_of(const struct cr_program *p, const struct cr_op *op) {
     return (struct ck_point_grad_kind){.type       = cuda_type(IN(x)),

@@ -1,30 +1,43 @@
 /* cuda/conv/pointwise/point_gram_kernels.c: kernel table of 1x1 convolutions whose BN takes its statistics from a Gram
- * matrix, and of the gradients of their inputs, for compute capability 9.0, f16 and bf16. Device code is in
- * cuda/conv/pointwise/point_gram_sm90a.cu. */
+ * matrix, and of the gradients of their inputs, f16 and bf16. Device code is in
+ * cuda/conv/pointwise/point_gram_sm90a.cu for compute capability 9.0, and in cuda/conv/mma/gram/point_gram_mma.cu for all
+ * others from 8.0 on. */
+#include "cuda/conv/mma/gram/point_gram_mma.h"
+#include "cuda/conv/mma/mma_device.h"
 #include "cuda/conv/pointwise/point_conv.h"
 #include "cuda/core/cuda_device.h"
 #include "cuda/core/kernel_tables.h"
 #include "cuda/core/op_shapes.h"
+#include "cuda/core/optional_slots.h"
 #include "cuda/core/typed_kernels.h"
 
-/* For optional slots: an absent tensor also fits. */
-static bool is_like(const struct cr_tensor *t, const struct cr_tensor *data) {
-    return !t || t->dtype == data->dtype;
+static bool is_point(const struct cr_op *op, const struct cr_tensor *x, enum cr_dtype type) {
+    return x->dtype == type && op->attr.conv.pad == 0;
 }
-static bool is_f32(const struct cr_tensor *t) {
-    return !t || t->dtype == CR_F32;
+/* ---- the two implementations ---- */
+
+static bool supports(const struct cr_device *device, const struct ck_point_conv *a) {
+    const struct ck_mma_gpu gpu = cuda_mma_gpu(device);
+    if (cuda_has_wgmma(device)) return ck_point_gram_supports(a);
+    return cuda_uses_mma(device) && ck_point_gram_mma_supports(a, &gpu);
 }
-static bool is_point(const struct cr_device *device, const struct cr_op *op, const struct cr_tensor *x,
-                     enum cr_dtype type) {
-    return cuda_of(device)->cc == 90 && x->dtype == type && op->attr.conv.pad == 0;
+static int configs(const struct cr_device *device, const struct ck_point_conv *a) {
+    const struct ck_mma_gpu gpu = cuda_mma_gpu(device);
+    return cuda_has_wgmma(device) ? ck_point_gram_configs(a, gpu.multiprocessors) : ck_point_gram_mma_configs(a, &gpu);
 }
-/* Placeholders for tensors that exist; the pointers are set at launch. */
-static const char  present;
-static const void *data_of(const struct cr_tensor *t) {
-    return t ? &present : NULL;
+static size_t workspace_of(const struct cr_device *device, const struct ck_point_conv *a) {
+    const struct ck_mma_gpu gpu = cuda_mma_gpu(device);
+    return cuda_has_wgmma(device) ? ck_point_gram_workspace(a, gpu.multiprocessors)
+                                  : ck_point_gram_mma_workspace(a, &gpu);
 }
-static void *output_of(const struct cr_tensor *t) {
-    return t ? (void *)(uintptr_t)&present : NULL;
+static cr_status launch(struct cr_device *device, const struct cr_call *call, const struct ck_point_conv *a) {
+    const struct ck_mma_gpu gpu    = cuda_mma_gpu(device);
+    const cudaStream_t      stream = cr_cuda_stream(device, call);
+    if (cuda_has_wgmma(device))
+        CUDA_TRY(ck_point_gram(a, call->workspace, gpu.multiprocessors, stream));
+    else
+        CUDA_TRY(ck_point_gram_mma(a, call->workspace, &gpu, stream));
+    return CR_OK;
 }
 
 /* ---- the convolution with its BN ---- */
@@ -53,15 +66,15 @@ static bool conv_accepts(const struct cr_device *device, const struct cr_program
         IN_BIT(conv, x) | IN_BIT(conv, w) | IN_BIT(conv, scale_bias) | IN_BIT(conv, add) | IN_BIT(conv, out_scale_bias);
     if (!cr_op_uses_only(op, ins, OUT_BIT(conv, y) | OUT_BIT(conv, mask)) || !IN(conv, out_scale_bias)) return false;
     const struct ck_point_conv a = conv_of(p, op);
-    return is_point(device, op, x, type) && w->dim[1] == 1 && w->dim[2] == 1 && is_like(w, x) &&
-           is_like(OUT(conv, y), x) && is_like(IN(conv, add), x) && is_f32(IN(conv, scale_bias)) &&
-           is_f32(IN(conv, out_scale_bias)) && ck_point_gram_supports(&a);
+    return is_point(op, x, type) && w->dim[1] == 1 && w->dim[2] == 1 && is_like(w, x) && is_like(OUT(conv, y), x) &&
+           is_like(IN(conv, add), x) && is_f32(IN(conv, scale_bias)) && is_f32(IN(conv, out_scale_bias)) &&
+           supports(device, &a);
 }
 BOTH_TYPES(conv)
 
 static int conv_algo_count(struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     const struct ck_point_conv a = conv_of(p, op);
-    return ck_point_gram_configs(&a, cuda_of(device)->multiprocessors);
+    return configs(device, &a);
 }
 
 static cr_status conv_launch(struct cr_device *device, const struct cr_call *call) {
@@ -73,8 +86,7 @@ static cr_status conv_launch(struct cr_device *device, const struct cr_call *cal
     a.out_scale_bias       = call->in[CR_IN_conv_out_scale_bias];
     a.y                    = call->out[CR_OUT_conv_y];
     a.mask                 = call->out[CR_OUT_conv_mask];
-    CUDA_TRY(ck_point_gram(&a, call->workspace, cuda_of(device)->multiprocessors, cr_cuda_stream(device, call)));
-    return CR_OK;
+    return launch(device, call, &a);
 }
 
 /* ---- gradient by the input ---- */
@@ -99,11 +111,11 @@ static struct ck_point_conv dgrad_of(const struct cr_program *p, const struct cr
                                   .add         = data_of(IN(gram_dgrad, add)),
                                   .scale_bias  = data_of(IN(gram_dgrad, scale_bias)),
                                   .mean_rstd   = data_of(IN(gram_dgrad, mean_rstd)),
-                                  .bn_x        = reads_x_again(p, op) ? &present : NULL,
+                                  .bn_x        = reads_x_again(p, op) ? data_of(x) : NULL,
                                   .sums        = output_of(OUT(gram_dgrad, grad_sums)),
-                                  .second_x    = &present,
-                                  .second_w    = &present,
-                                  .factor_bias = (const float *)(const void *)&present};
+                                  .second_x    = data_of(x),
+                                  .second_w    = data_of(IN(gram_dgrad, w_x)),
+                                  .factor_bias = vector_of(IN(gram_dgrad, factor_bias))};
 }
 
 static bool dgrad_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
@@ -111,23 +123,23 @@ static bool dgrad_accepts(const struct cr_device *device, const struct cr_progra
     const struct cr_tensor    *x = IN(gram_dgrad, x), *g = IN(gram_dgrad, g);
     const struct ck_point_conv a = dgrad_of(p, op);
     if (IN(gram_dgrad, mean_rstd) && x->dim[3] > SUMMED_CHANNELS_MAX) return false;
-    return is_point(device, op, x, type) && is_like(g, x) && is_like(IN(gram_dgrad, w_g), x) &&
+    return is_point(op, x, type) && is_like(g, x) && is_like(IN(gram_dgrad, w_g), x) &&
            is_like(IN(gram_dgrad, w_x), x) && is_like(IN(gram_dgrad, add), x) && is_like(OUT(gram_dgrad, dx), x) &&
            is_f32(IN(gram_dgrad, factor_bias)) && is_f32(IN(gram_dgrad, scale_bias)) &&
-           is_f32(IN(gram_dgrad, mean_rstd)) && ck_point_gram_supports(&a);
+           is_f32(IN(gram_dgrad, mean_rstd)) && supports(device, &a);
 }
 BOTH_TYPES(dgrad)
 
 static int dgrad_algo_count(struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     const struct ck_point_conv a = dgrad_of(p, op);
-    return ck_point_gram_configs(&a, cuda_of(device)->multiprocessors);
+    return configs(device, &a);
 }
 
 static cr_status dgrad_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
                                void **prepared, size_t *workspace_bytes) {
     const struct ck_point_conv a = dgrad_of(p, op);
     *prepared                    = NULL;
-    *workspace_bytes             = ck_point_gram_workspace(&a, cuda_of(device)->multiprocessors);
+    *workspace_bytes             = workspace_of(device, &a);
     return CR_OK;
 }
 
@@ -144,8 +156,7 @@ static cr_status dgrad_launch(struct cr_device *device, const struct cr_call *ca
     a.bn_x                 = reads_x_again(call->program, call->op) ? a.second_x : NULL;
     a.y                    = call->out[CR_OUT_gram_dgrad_dx];
     a.sums                 = call->out[CR_OUT_gram_dgrad_grad_sums];
-    CUDA_TRY(ck_point_gram(&a, call->workspace, cuda_of(device)->multiprocessors, cr_cuda_stream(device, call)));
-    return CR_OK;
+    return launch(device, call, &a);
 }
 
 /* ---- the kernels ---- */

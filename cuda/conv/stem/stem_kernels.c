@@ -7,23 +7,10 @@
 #include "cuda/core/cuda_device.h"
 #include "cuda/core/kernel_tables.h"
 #include "cuda/core/op_shapes.h"
+#include "cuda/core/optional_slots.h"
 
 #define IN_BIT(kind, slot) (1u << CR_IN_##kind##_##slot)
 #define OUT_BIT(kind, slot) (1u << CR_OUT_##kind##_##slot)
-
-/* For optional slots: an absent tensor also fits. */
-static bool is_f32(const struct cr_tensor *t) {
-    return !t || t->dtype == CR_F32;
-}
-
-/* `present` is a placeholder for vectors that exist; the pointers are set at launch. */
-static const float  present;
-static const float *vector_of(const struct cr_tensor *t) {
-    return t ? &present : NULL;
-}
-static float *sums_of(const struct cr_tensor *t) {
-    return t ? (float *)(uintptr_t)&present : NULL;
-}
 
 /* x, y (or dy) and the filter or its gradient. */
 static bool is_stem(const struct cr_op *op, enum cr_dtype type, const struct cr_tensor *x,
@@ -46,7 +33,7 @@ static struct ck_stem_conv conv_of(const struct cr_program *p, const struct cr_o
                                  .K    = OUT(y)->dim[3],
                                  .bias = vector_of(IN(bias)),
                                  .relu = op->attr.conv.relu,
-                                 .sums = sums_of(OUT(sums))};
+                                 .sums = output_of(OUT(sums))};
 }
 
 static bool conv_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
@@ -217,7 +204,7 @@ static bool grad_accepts(const struct cr_device *device, const struct cr_program
     if (!is_stem(op, type, IN(x), OUT(dw), IN(g)) || !is_f32(OUT(dw)) || !is_f32(IN(dy_coeffs))) return false;
     if ((IN(dy_x) != NULL) != (IN(dy_coeffs) != NULL) || (IN(dy_x) && IN(dy_x)->dtype != type)) return false;
     struct ck_stem_grad a = grad_of(op, IN(x), IN(g));
-    a.dy_x                = IN(dy_x) ? &present : NULL;
+    a.dy_x                = data_of(IN(dy_x));
     a.dy_coeffs           = vector_of(IN(dy_coeffs));
     return grad_supports(device, &a);
 }

@@ -42,11 +42,17 @@ static int filters_of(const struct cr_op *op, int in[CR_BUDGET_OP_LAYERS], int o
 
 /* ---- finding the channels ---- */
 
+/* The 16-bit copy of a parameter has the name of the parameter in the trace, which is in f32. */
+static const char *name_of(const struct cr_program *p, const struct cr_tensor *t) {
+    return t->buffer == (int)CR_BUFFER_HALF && t->param != CR_NONE ? p->store->param[t->param].name : t->name;
+}
+
 /* Tensors of the same name and shape. The trace has its channels for one image, so the batch differs. */
 static cr_status find_by_name(struct cr_budget_axes *a, int tensor, const char *const *names, int layers) {
     const struct cr_program *plain = &a->source->program;
     const struct cr_tensor  *t     = &a->program->tensor[tensor];
-    const int                same  = cr_tensor_find(plain, t->name);
+    const char              *name  = name_of(a->program, t);
+    const int                same  = cr_tensor_find(plain, name);
     if (same == CR_NONE) return CR_OK;
     for (int axis = 0; axis < CR_CHANNEL_AXES; axis++) {
         const bool store = t->region == CR_REGION_STORE;
@@ -56,7 +62,7 @@ static cr_status find_by_name(struct cr_budget_axes *a, int tensor, const char *
         *slot(a, tensor, axis) = a->count++;
     }
     for (int l = 0; l < layers; l++)
-        if (t->region == CR_REGION_STORE && strcmp(t->name, names[l]) == 0) a->layer_of[tensor] = l;
+        if (t->region == CR_REGION_STORE && strcmp(name, names[l]) == 0) a->layer_of[tensor] = l;
     return CR_OK;
 }
 

@@ -47,10 +47,13 @@ static cr_status open_widths(struct job *j, int most) {
     return status;
 }
 
-/* Networks whose groups depend on many others get fewer widths. */
+/* Networks whose groups depend on many others get fewer widths. So do networks in 8 bits on a GPU: an op has up to 20
+ * tile configs at each pair of widths, and every one is timed. */
 static cr_status choose_widths(struct job *j) {
-    static const int most[] = {8, 6, 4, 3, 2, 1};
-    for (size_t i = 0; i < CR_COUNT(most); i++) {
+    static const int most[] = {8, 6, 5, 4, 3, 2, 1};
+    const bool       int8   = j->clock.config.quant.type != CR_QUANT_NONE;
+    const bool       many   = int8 && j->clock.measured && j->clock.session.device->backend->async;
+    for (size_t i = many ? 2 : 0; i < CR_COUNT(most); i++) {
         CR_TRY(open_widths(j, most[i]));
         const double size = cr_budget_problem_size(&j->source, &j->clock, &j->axes, &j->layers);
         if (size < 0) return CR_NO_MEMORY((size_t)j->layers.count);
