@@ -75,6 +75,11 @@ holds "nothing was written" [ ! -e X ] && holds "nothing was written" [ ! -e X.i
 
 # ---- --minutes ----
 run finetune images --weights start -o M --minutes 0.05 --device cpu --threads 1 train.epochs=1; expect "--minutes" 0 " minutes at "
+run train tiny.ini -o four --steps 1 model.stem=imagenet model.depths=1,1,1,1 model.widths=4,4,8,8 data.image_size=72 -q --device cpu; expect "weights of four stages" 0
+run finetune images --weights four -o Q --minutes 0.02 --device cpu --threads 1; expect "no time for all stages" 0 "1 epochs of the last 2 of 4 stages and the classifier"
+is "no time for all stages: the file" "$(key Q.ini freeze) $(key Q.ini unfreeze)$(key Q.ini decay), $(key Q.ini image_size) px, saved every $(key Q.ini save_every) steps" "stem,layer1,layer2 , 48 px, saved every 7 steps"
+run finetune images --weights four -o Y --minutes 2 --device cpu --threads 1 model.freeze=stem train.epochs=1; expect "stages that the user freezes" 0
+is "stages that the user freezes: the file" "$(key Y.ini freeze)" stem
 for bad in 0 -1 x nan 1e9; do run finetune images --minutes=$bad; expect "--minutes $bad" 2 "must be a number of minutes above 0"; done
 
 # ---- mistakes ----

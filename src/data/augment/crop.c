@@ -321,7 +321,7 @@ static cr_status prepare_random_resized(const struct cr_prepare *prep, const str
  * place of the sample in its epoch in the bits above 24. */
 static bool alternates(const struct cr_prepare *prep, uint64_t seed, int64_t epoch, int64_t sample) {
     struct cr_rng rng = cr_rng_make(seed, CR_RNG_FLIP, (uint64_t)sample, 0);
-    return (cr_rng_real(&rng) < prep->hflip) != (epoch % 2 != 0);
+    return prep->hflip > 0 && (cr_rng_real(&rng) < prep->hflip) != (epoch % 2 != 0);
 }
 
 cr_status cr_prepare_train_with(const struct cr_prepare *prep, const struct cr_lazy_image *lazy, uint64_t seed,

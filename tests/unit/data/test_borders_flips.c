@@ -88,6 +88,12 @@ static void flips_alternate(void) {
             CHECK_INT(other[2], epoch % 2 ? !box[2] : box[2]);
         }
     }
+    prep.hflip = 0;
+    for (int epoch = 0; epoch < 4; epoch++) {
+        int32_t box[4];
+        REQUIRE_OK(prepare_train(&prep, &image, 1, epoch, 0, out, box));
+        CHECK_INT(box[2], 0);
+    }
     CHECK_NEAR(first, IMAGES / 2.0, 150);
     CHECK_NEAR(same_seed, IMAGES / 2.0, 150);
 }
