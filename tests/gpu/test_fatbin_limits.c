@@ -72,7 +72,8 @@ static void check_launch(const struct target *t, const struct cr_kernel *kernel,
         TEST_FAIL_("%s on %s, %s: no code for %s", kernel->name, t->gpu, where, l->name);
         return;
     }
-    const char *what = exceeds(t, l, code);
+    /* A build without code of 9.0 uses the kernels of 8.0 there: see cr_cuda_set_capability. */
+    const char *what = foreign && t->cc == 90 ? NULL : exceeds(t, l, code);
     if (what)
         TEST_FAIL_("%s on %s (%d.%d, code of %d%s), %s: %s: %lld + %lld bytes of shared memory (%lld allowed), %d "
                    "registers x %u threads of at most %d, grid %u x %u x %u in %s",
