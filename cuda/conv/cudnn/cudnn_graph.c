@@ -72,7 +72,7 @@ static void hide_gpus(void) {
     setenv("CUDA_VISIBLE_DEVICES", "", 1);
 }
 
-/* Engines of older versions ask the GPU of this machine how many blocks it can hold, and divide by the answer, 0:
+/* Engines of older versions query how many blocks the GPU of this machine can hold, and divide by the answer, 0:
  * queries for ResNet-50's shapes ended with SIGFPE in 9.8.0 and 9.10.2. */
 const char *cr_cudnn_offline_unsupported(void) {
     return cudnnGetVersion() < OFFLINE_VERSION ? "queries for a GPU that is not there need cuDNN 9.12 or newer" : NULL;
