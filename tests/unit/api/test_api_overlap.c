@@ -1,5 +1,5 @@
-/* tests/unit/api/test_api_overlap.c: calls of several threads on one model: the order of their parts, on a device that is
- * a counter. */
+/* tests/unit/api/test_api_overlap.c: calls of several threads on one model: the order of their parts, on a device that
+ * is a counter. */
 #include "api/model.h"
 #include "tests/harness/test.h"
 
