@@ -7,7 +7,7 @@
 #
 # Variables: JOBS (number of parallel tests, default 2), CTEST_ARGS (more arguments of ctest, such as "-R kernel"), PACK (a file: the tests
 # are not run, but packed for another x86 machine, tests/tools/pack_emulated.sh).
-# Not run in the emulator: checks of the source tree, and the trainings of SLOW.
+# Not run in the emulator: checks of the source tree, the trainings of SLOW, and test_limits (limits of processes count qemu's thread).
 set -eu
 SLOW='test_golden_train|test_ranks_train|test_offload_networks|test_ref_net|test_train$|test_api_threads'
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -57,7 +57,7 @@ fi
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} # as in scripts/test.sh
 code=0
 # shellcheck disable=SC2086
-ctest --test-dir "$dir/build" -j"${JOBS:-2}" --timeout 3600 -E "^(check_.*|$SLOW)" ${CTEST_ARGS:-} >"$dir/ctest.log" || code=1
+ctest --test-dir "$dir/build" -j"${JOBS:-2}" --timeout 3600 -E "^(check_.*|test_limits|$SLOW)" ${CTEST_ARGS:-} >"$dir/ctest.log" || code=1
 grep -E '\*\*\*|tests passed' "$dir/ctest.log" || true
 awk '/ passed, .* failed, .* skipped/ && $1 ~ /^[0-9]+$/ { p += $1; f += $3; s += $5 }
     END { print p + 0 " passed, " f + 0 " failed, " s + 0 " skipped" }' "$dir/build/Testing/Temporary/LastTest.log"
