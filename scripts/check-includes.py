@@ -67,6 +67,7 @@ FOLDERS = {
     "cuda/conv/gram": 4.3,  # BN statistics from Gram matrices
     "cuda/conv/stem": 4.3,
     "cuda/conv/cifar": 4.4,  # networks of 16 to 64 channels
+    "cuda/conv/cifar/chain": 4.5,  # several ops of such a network in one launch
     "cuda/sparse": 4.3,  # helpers of all sparse kernels
     "cuda/sparse/direct": 4.4,
     "cuda/sparse/block": 4.4,

@@ -47,54 +47,6 @@ __device__ __forceinline__ void forward_load(const forward_args &a, uint32_t xs,
     }
 }
 
-/* A warp's work: its first channel, and the positions of its groups of 16 pixels. */
-template <class S> struct forward_slot {
-    using D = cut<S>;
-    using G = groups<S::STRIDE == 1 ? (int)S::P : 16, S::STRIDE == 1 ? (int)D::TH : 1>;
-    int                        n0, m0, strip;
-    __device__ __forceinline__ forward_slot() {
-        const int warp = (int)threadIdx.x / CK_WARP, rest = warp / D::NW;
-        n0 = warp % D::NW * 8 * D::NT;
-        if constexpr (D::WHOLE)
-            strip = rest % G::STRIPS * 16, m0 = rest / G::STRIPS * D::MT;
-        else
-            strip = 0, m0 = rest * D::MT;
-    }
-    /* Row and column in the tile of pixel i of group m. */
-    __device__ __forceinline__ int row(int m, int i) const {
-        return D::WHOLE ? m0 + m + G::row(i) : ((m0 + m) * 16 + i) / S::P;
-    }
-    __device__ __forceinline__ int col(int m, int i) const {
-        return D::WHOLE ? strip + G::col(i) : ((m0 + m) * 16 + i) % S::P;
-    }
-};
-
-/* Products for a stride of 1: one column of the filter and 16 channels at a time; an input row is used for three rows
- * of output. */
-template <class S, typename T, int MT>
-__device__ __forceinline__ void forward_rows(float (&acc)[MT][2][4], uint32_t at, uint32_t b0) {
-    using X = typename forward_memory<S>::X;
-    static_assert(S::R == 3 && cut<S>::NT == 2, "three rows, two times 8 columns");
-#pragma unroll 1
-    for (int s = 0; s < 3; s++)
-#pragma unroll
-        for (int c = 0; c < S::C; c += 16) {
-            uint32_t bf[3][4], af[MT + 2][4];
-#pragma unroll
-            for (int r = 0; r < 3; r++) ck_ldmatrix(bf[r], b0 + (uint32_t)(((r * 3 + s) * S::C + c) * 2));
-#pragma unroll
-            for (int t = 0; t < MT + 2; t++) {
-                ck_ldmatrix(af[t], at + (uint32_t)(t * input_tap<S, X>(1, 0) + s * X::PITCH + c * 2));
-#pragma unroll
-                for (int r = 0; r < 3; r++)
-                    if (t - r >= 0 && t - r < MT) {
-                        mma<T>(acc[t - r][0], af[t], bf[r][0], bf[r][1]);
-                        mma<T>(acc[t - r][1], af[t], bf[r][2], bf[r][3]);
-                    }
-            }
-        }
-}
-
 /* Products for any shape: one filter position and 16 channels at a time. One row of the filter at a time is unrolled;
  * unrolling all rows would exceed the instruction cache. */
 template <class S, typename T, int MT, int NT>
@@ -166,7 +118,12 @@ __global__ void __launch_bounds__(cut<S>::THREADS, cut<S>::RESIDENT) forward_ker
 #pragma unroll
         for (int m = 0; m < D::MT; m++)
 #pragma unroll
-            for (int half = 0; half < 2; half++) out[m][half] = forward_round<T, D::NT>(acc[m], half, first, second);
+            for (int half = 0; half < 2; half++) {
+                out[m][half] = forward_round<T, D::NT>(acc[m], half, first, second);
+                if (D::WHOLE && half && m + 1 == D::MT / 2 && a.sums && a.N <= (int64_t)gridDim.x)
+                    sums_flush<D::NT, S::K>(first, second, rows, slot_of_warp.n0,
+                                            true); /* as cuda/conv/cifar/chain/forward.cu does */
+            }
         if (a.sums && job + gridDim.x >= a.N * D::TILES)
             forward_sums<D::NT, S::K, D::WARPS>(a, first, second, rows, slot_of_warp.n0);
         T *y = (T *)a.y + (image * S::P + y0) * S::P * S::K + slot_of_warp.n0 + lane % 4 * 2 * D::NT;

@@ -265,7 +265,7 @@ __device__ __forceinline__ uint32_t stem_pixel(int row, int col) {
 template <typename T> __device__ __forceinline__ void stem_fill(char *to, const T *x, int row0) {
     const uint16_t *bits = reinterpret_cast<const uint16_t *>(x);
 #pragma unroll 3
-    for (int v = (int)threadIdx.x; v < STEM_ROWS * STEM_WIDE; v += THREADS) {
+    for (int v = (int)threadIdx.x % THREADS; v < STEM_ROWS * STEM_WIDE; v += THREADS) {
         const int row = v / STEM_WIDE, col = v % STEM_WIDE, h = row0 + row, w = col - 1;
         uint2     pixel = make_uint2(0, 0);
         if (h >= 0 && h < STEM_SIDE && w >= 0 && w < STEM_SIDE) {

@@ -49,6 +49,54 @@ template <class S> struct forward_memory {
     enum { SUMS_AT = X_AT + X::BYTES, BYTES = SUMS_AT + D::WARPS * 2 * S::K * 4 };
 };
 
+/* A warp's work: its first channel, and the positions of its groups of 16 pixels. */
+template <class S> struct forward_slot {
+    using D = cut<S>;
+    using G = groups<S::STRIDE == 1 ? (int)S::P : 16, S::STRIDE == 1 ? (int)D::TH : 1>;
+    int                        n0, m0, strip;
+    __device__ __forceinline__ forward_slot() {
+        const int warp = (int)threadIdx.x / CK_WARP % D::WARPS, rest = warp / D::NW;
+        n0 = warp % D::NW * 8 * D::NT;
+        if constexpr (D::WHOLE)
+            strip = rest % G::STRIPS * 16, m0 = rest / G::STRIPS * D::MT;
+        else
+            strip = 0, m0 = rest * D::MT;
+    }
+    /* Row and column in the tile of pixel i of group m. */
+    __device__ __forceinline__ int row(int m, int i) const {
+        return D::WHOLE ? m0 + m + G::row(i) : ((m0 + m) * 16 + i) / S::P;
+    }
+    __device__ __forceinline__ int col(int m, int i) const {
+        return D::WHOLE ? strip + G::col(i) : ((m0 + m) * 16 + i) % S::P;
+    }
+};
+
+/* Products for a stride of 1: one column of the filter and 16 channels at a time; an input row is used for three rows
+ * of output. */
+template <class S, typename T, int MT>
+__device__ __forceinline__ void forward_rows(float (&acc)[MT][2][4], uint32_t at, uint32_t b0) {
+    using X = typename forward_memory<S>::X;
+    static_assert(S::R == 3 && cut<S>::NT == 2, "three rows, two times 8 columns");
+#pragma unroll 1
+    for (int s = 0; s < 3; s++)
+#pragma unroll
+        for (int c = 0; c < S::C; c += 16) {
+            uint32_t bf[3][4], af[MT + 2][4];
+#pragma unroll
+            for (int r = 0; r < 3; r++) ck_ldmatrix(bf[r], b0 + (uint32_t)(((r * 3 + s) * S::C + c) * 2));
+#pragma unroll
+            for (int t = 0; t < MT + 2; t++) {
+                ck_ldmatrix(af[t], at + (uint32_t)(t * input_tap<S, X>(1, 0) + s * X::PITCH + c * 2));
+#pragma unroll
+                for (int r = 0; r < 3; r++)
+                    if (t - r >= 0 && t - r < MT) {
+                        mma<T>(acc[t - r][0], af[t], bf[r][0], bf[r][1]);
+                        mma<T>(acc[t - r][1], af[t], bf[r][2], bf[r][3]);
+                    }
+            }
+        }
+}
+
 /* Rounds `half` of a group of 16 pixels x 8*NT columns, and sums the rounded values. */
 template <typename T, int NT>
 __device__ __forceinline__ piece<NT> forward_round(const float (&acc)[NT][4], int half, float (&first)[2 * NT],

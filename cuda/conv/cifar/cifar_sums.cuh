@@ -8,9 +8,10 @@
 namespace cifar {
 
 /* Adds the thread's first and second sums of 2*NT channels, in column order, to the warp's row of `rows`
- * [WARPS][2][CH]; n0: the warp's first channel. */
+ * [WARPS][2][CH]; n0: the warp's first channel. clear: the thread's sums become 0. */
 template <int NT, int CH>
-__device__ __forceinline__ void sums_flush(float (&first)[2 * NT], float (&second)[2 * NT], float *rows, int n0) {
+__device__ __forceinline__ void sums_flush(float (&first)[2 * NT], float (&second)[2 * NT], float *rows, int n0,
+                                           bool clear = false) {
     const int lane = (int)threadIdx.x % CK_WARP, warp = (int)threadIdx.x / CK_WARP;
 #pragma unroll
     for (int i = 0; i < 2 * NT; i++) {
@@ -28,6 +29,9 @@ __device__ __forceinline__ void sums_flush(float (&first)[2 * NT], float (&secon
             row[CH + i] += second[i];
         }
     }
+    if (clear)
+#pragma unroll
+        for (int i = 0; i < 2 * NT; i++) first[i] = second[i] = 0;
 }
 
 /* Writes the block's row of partial [blocks][2*CH] from `rows` [WARPS][2*CH]. Its first WARPS warps call, after a
