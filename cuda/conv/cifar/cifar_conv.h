@@ -57,6 +57,7 @@ struct ck_cifar_conv_grad {
     struct ck_bn_grad_finalize
          finish; /* coeffs NULL: no finalize; its own grad_sums, mean_rstd and channels are not read */
     bool w_new;  /* as in ck_cifar_conv */
+    bool x_new;  /* one of the last two launches may have written x, dy_x or bn_x; if false, the kernel reads them early */
 };
 /* Workspace of ck_cifar_conv_grad in bytes. */
 size_t ck_cifar_conv_grad_workspace(const struct ck_conv *conv, int multiprocessors);

@@ -9,6 +9,8 @@
 #include "cuda/core/kernel_tables.h"
 #include "cuda/core/op_shapes.h"
 
+#include <stdlib.h>
+
 /* For optional slots: an absent tensor also fits. */
 static bool is_like(const struct cr_tensor *t, const struct cr_tensor *data) {
     return !t || t->dtype == data->dtype;
@@ -156,7 +158,8 @@ static cr_status grad_launch(struct cr_device *device, const struct cr_call *cal
                                                            .coeffs     = call->out[CR_OUT_conv_grad_grad_coeffs],
                                                            .count      = op->attr.conv.bn.count,
                                                            .accumulate = op->attr.conv.bn.accumulate},
-                                            .w_new      = !op->attr.conv.early_filter};
+                                            .w_new      = !op->attr.conv.early_filter,
+                                            .x_new      = !op->attr.conv.early_data || getenv("CK_X_NEW")};
     CUDA_TRY(ck_cifar_conv_grad(&args, call->workspace, cuda_of(device)->multiprocessors, cuda_of(device)->block_bytes,
                                 cr_cuda_stream(device, call)));
     return CR_OK;

@@ -44,6 +44,16 @@ static int early_inputs(const struct cr_op *op, int ids[INPUTS_MAX]) {
     }
 }
 
+/* The same for the activations that the backward reads and that the forward pass has written. */
+static int early_data(const struct cr_op *op, int ids[INPUTS_MAX]) {
+    static const int slots[] = {CR_IN_conv_grad_x, CR_IN_conv_grad_dy_x, CR_IN_conv_grad_bn_x};
+    int              count   = 0;
+    if (op->kind != CR_OP_conv_grad) return 0;
+    for (int i = 0; i < (int)CR_COUNT(slots); i++)
+        if (op->in[slots[i]] >= 0) ids[count++] = op->in[slots[i]];
+    return count;
+}
+
 static bool overlap(const struct cr_tensor *a, const struct cr_tensor *b) {
     return a->region == b->region && a->offset < b->offset + b->bytes && b->offset < a->offset + a->bytes;
 }
@@ -54,14 +64,21 @@ static bool writes(const struct cr_program *p, const struct cr_op *op, int tenso
     return false;
 }
 
+/* None of the ops before op i that may still run writes one of the tensors. */
+static bool are_old(const struct cr_program *p, int i, const int *ids, int count) {
+    for (int before = i - OPS_BEFORE; before < i; before++)
+        for (int k = 0; k < count; k++)
+            if (writes(p, &p->op[before], ids[k])) return false;
+    return true;
+}
+
 /* The ops before the first ones are not known: they belong to the program that ran before. */
 void cr_pass_early_filters(struct cr_program *p) {
     for (int i = OPS_BEFORE; i < p->ops; i++) {
         int       ids[INPUTS_MAX];
         const int count = early_inputs(&p->op[i], ids);
-        bool      early = true;
-        for (int before = i - OPS_BEFORE; before < i; before++)
-            for (int k = 0; k < count; k++) early &= !writes(p, &p->op[before], ids[k]);
-        if (count) p->op[i].attr.conv.early_filter = early;
+        if (count) p->op[i].attr.conv.early_filter = are_old(p, i, ids, count);
+        const int data = early_data(&p->op[i], ids);
+        if (data) p->op[i].attr.conv.early_data = are_old(p, i, ids, data);
     }
 }

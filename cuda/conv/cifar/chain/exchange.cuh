@@ -16,10 +16,12 @@ namespace cifar {
 namespace {
 
 enum { EXCHANGE_CHANNELS = 64, EXCHANGE_BLOCKS = 148, EXCHANGE_ROWS = 2 * EXCHANGE_BLOCKS };
+enum { EXCHANGE_PACKETS = (2 * EXCHANGE_CHANNELS + 2) / 3 };
 
 struct exchange {
     uint4    packet[EXCHANGE_CHANNELS][EXCHANGE_ROWS];
     uint4    result[EXCHANGE_CHANNELS];
+    uint4    row[2][EXCHANGE_ROWS * EXCHANGE_PACKETS];
     unsigned epoch; /* number of the last exchange of the launches before this one */
 };
 
@@ -31,6 +33,17 @@ __device__ __forceinline__ void packet_store(uint4 *at, float a, float b, unsign
                  : "memory");
 #else
     (void)at, (void)a, (void)b, (void)epoch;
+#endif
+}
+__device__ __forceinline__ void packet_store3(uint4 *at, float a, float b, float c, unsigned epoch) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    const uint64_t low  = (uint64_t)__float_as_uint(a) | (uint64_t)__float_as_uint(b) << 32,
+                   high = (uint64_t)__float_as_uint(c) | (uint64_t)epoch << 32;
+    asm volatile("{ .reg .b128 v; mov.b128 v, {%1, %2}; st.relaxed.gpu.global.b128 [%0], v; }" ::"l"(at), "l"(low),
+                 "l"(high)
+                 : "memory");
+#else
+    (void)at, (void)a, (void)b, (void)c, (void)epoch;
 #endif
 }
 __device__ __forceinline__ uint4 packet_load(const uint4 *at) {

@@ -61,10 +61,12 @@ template <class S, typename T> __device__ __noinline__ void chain_same(chain_blo
     const forward_slot<S>   slot;
     const int               n0 = slot.n0, m0 = TWO ? warp / WARPS * MT : 0;
     const uint32_t          xs = k.base + (uint32_t)(s.z ? B : A); /* the second convolution of a block ends it */
-    const chain_owner<S::K> owner(s);
+    const chain_exchange_of<S::K> exchange(s);
     piece<D::NT>            out[2 * MT];
+    MARK(0);
     ck_copy_wait<0>();
     __syncthreads(); /* the filter and the tile are complete */
+    MARK(1);
     if (next) chain_filter<T>(k.base, *next);
     if (TWO || warp < WARPS) {
         float first[2 * D::NT] = {}, second[2 * D::NT] = {}, acc[MT][D::NT][4] = {};
@@ -83,13 +85,23 @@ template <class S, typename T> __device__ __noinline__ void chain_same(chain_blo
     const auto place = [&](int i, int &row, int &col) {
         row = slot.row(m0 + i / 2, i % 2 * 8 + lane / 4), col = slot.col(i / 2, i % 2 * 8 + lane / 4);
     };
+    const int n = n0 + lane % 4 * 2 * D::NT;
+    MARK(2);
     __syncthreads();
     chain_send<S::K, D::NT, true>(k, (int)blockIdx.x, 0);
-    if (TWO || warp < WARPS) /* every warp has read its input */
-        chain_put<S::K>(k.base + (uint32_t)B, out, n0 + lane % 4 * 2 * D::NT, place);
-    owner.template run<1>(k, s);
-    chain_results<S::K>(k, 0);
-    chain_act<S::K, S::P, T, true>(k, s, k.base + (uint32_t)B, k.base + (uint32_t)(s.z ? A : B));
+    MARK(3);
+    if (!CHAIN_REGS && (TWO || warp < WARPS)) /* every warp has read its input */
+        chain_put<S::K>(k.base + (uint32_t)B, out, n, place);
+    if (CHAIN_REGS && CHAIN_EARLY_Y && (TWO || warp < WARPS)) chain_store<S::K, S::P, D::NT, T>(s.y, out, n, place);
+    exchange.template run<1>(k, s, 0);
+    MARK(4);
+    if (!CHAIN_REGS)
+        chain_act<S::K, S::P, T, true>(k, s, k.base + (uint32_t)B, k.base + (uint32_t)(s.z ? A : B));
+    else if (TWO || warp < WARPS) {
+        if (!CHAIN_EARLY_Y) chain_store<S::K, S::P, D::NT, T>(s.y, out, n, place);
+        chain_finish<S::K, S::P, D::NT, T>(k, s, out, k.base + (uint32_t)(s.z ? A : B), n, place);
+    }
+    MARK(5);
 }
 
 /* ---- stride 2 ---- */
@@ -143,12 +155,14 @@ template <class S, typename T> __device__ __noinline__ void chain_down(chain_blo
     const int               lane = (int)threadIdx.x % CK_WARP;
     const forward_slot<S>   slot;
     const int               n = slot.n0 + lane % 4 * 2 * D::NT;
-    const chain_owner<S::K> owner(s);
+    const chain_exchange_of<S::K> exchange(s);
     piece<D::NT>            out[2];
     const int               t = (int)threadIdx.x / THREADS; /* eight warps a tile */
     static_assert(D::MT == 1 && D::NT == 4 && D::TILES <= 2, "a group a tile");
+    MARK(0);
     ck_copy_wait<0>();
     __syncthreads();
+    MARK(1);
     if (next) chain_filter<T>(k.base, *next);
     if (S::R == 3) image_margin<Y>(k.base + A), image_margin<Y>(k.base + B);
     const auto place = [&](int i, int &row, int &col) {
@@ -165,13 +179,22 @@ template <class S, typename T> __device__ __noinline__ void chain_down(chain_blo
         for (int half = 0; half < 2; half++) out[half] = forward_round<T, D::NT>(acc, half, first, second);
         chain_sums<D::NT>(k, first, second, (int)threadIdx.x / CK_WARP);
     }
+    MARK(2);
     __syncthreads();
     for (int i = 0; i < D::TILES; i++) chain_send<S::K, D::NT, false>(k, (int)blockIdx.x * D::TILES + i, i * WARPS);
-    if (t < D::TILES) chain_put<S::K>(k.base + (uint32_t)TO, out, n, place);
+    MARK(3);
+    if (t < D::TILES && (!CHAIN_REGS || S::R == 1)) chain_put<S::K>(k.base + (uint32_t)TO, out, n, place);
+    if (CHAIN_REGS && CHAIN_EARLY_Y && t < D::TILES) chain_store<S::K, S::P, D::NT, T>(s.y, out, n, place);
     if (S::R == 3 && s.pad) chain_pad<S>(k.base + FROM, k.base + A);
-    owner.template run<D::TILES>(k, s);
-    chain_results<S::K>(k, S::R == 1);
-    chain_act<S::K, S::P, T, S::R == 3>(k, s, k.base + (uint32_t)TO, k.base + (uint32_t)TO);
+    exchange.template run<D::TILES>(k, s, S::R == 1);
+    MARK(4);
+    if (!CHAIN_REGS)
+        chain_act<S::K, S::P, T, S::R == 3>(k, s, k.base + (uint32_t)TO, k.base + (uint32_t)TO);
+    else if (t < D::TILES) {
+        if (!CHAIN_EARLY_Y) chain_store<S::K, S::P, D::NT, T>(s.y, out, n, place);
+        if (S::R == 3) chain_finish<S::K, S::P, D::NT, T>(k, s, out, k.base + (uint32_t)TO, n, place);
+    }
+    MARK(5);
 }
 
 /* ---- the stem ---- */
@@ -193,8 +216,10 @@ template <typename T> __device__ __noinline__ void chain_stem(chain_block k, con
     constexpr int     NT = 2, MT = CHAIN_STEM_MT;
     const int lane = (int)threadIdx.x % CK_WARP, warp = (int)threadIdx.x / CK_WARP % WARPS, n = lane % 4 * 2 * NT;
     const T  *x = (const T *)images + (int64_t)blockIdx.x * STEM_SIDE * STEM_SIDE * 3;
-    const chain_owner<STEM_K> owner(s);
+    const chain_exchange_of<STEM_K> exchange(s);
     piece<NT>                 out[MT * 2];
+    MARK(0);
+    MARK(1);
     const int                 t              = (int)threadIdx.x / THREADS; /* eight warps a tile */
     float                     acc[MT][NT][4] = {}, first[2 * NT] = {}, second[2 * NT] = {};
     uint32_t                  at[MT];
@@ -231,13 +256,22 @@ template <typename T> __device__ __noinline__ void chain_stem(chain_block k, con
         const int pixel = (warp * MT + i / 2) * 16 + i % 2 * 8 + lane / 4;
         row = t * STEM_TH + pixel / STEM_SIDE, col = pixel % STEM_SIDE;
     };
+    MARK(2);
     __syncthreads();
-    image_margin<chain_tile<16>>(k.base + CHAIN_B16); /* nobody reads the stem's tiles any more */
     for (int i = 0; i < STEM_TILES; i++) chain_send<STEM_K, NT, false>(k, (int)blockIdx.x * STEM_TILES + i, i * WARPS);
-    chain_put<STEM_K>(k.base + (uint32_t)CHAIN_A16, out, n, place);
-    owner.template run<STEM_TILES>(k, s);
-    chain_results<STEM_K>(k, 0);
-    chain_act<STEM_K, STEM_SIDE, T, true>(k, s, k.base + (uint32_t)CHAIN_A16, k.base + (uint32_t)CHAIN_A16);
+    MARK(3);
+    image_margin<chain_tile<16>>(k.base + CHAIN_B16); /* nobody reads the stem's tiles any more */
+    if (!CHAIN_REGS) chain_put<STEM_K>(k.base + (uint32_t)CHAIN_A16, out, n, place);
+    if (CHAIN_REGS && CHAIN_EARLY_Y) chain_store<STEM_K, STEM_SIDE, NT, T>(s.y, out, n, place);
+    exchange.template run<STEM_TILES>(k, s, 0);
+    MARK(4);
+    if (!CHAIN_REGS)
+        chain_act<STEM_K, STEM_SIDE, T, true>(k, s, k.base + (uint32_t)CHAIN_A16, k.base + (uint32_t)CHAIN_A16);
+    else {
+        if (!CHAIN_EARLY_Y) chain_store<STEM_K, STEM_SIDE, NT, T>(s.y, out, n, place);
+        chain_finish<STEM_K, STEM_SIDE, NT, T>(k, s, out, k.base + (uint32_t)CHAIN_A16, n, place);
+    }
+    MARK(5);
 }
 
 /* ---- the kernel ---- */
@@ -345,6 +379,11 @@ cudaError_t chain_any(const struct ck_chain_step *steps, int count, const void *
 } // namespace
 } // namespace cifar
 
+#ifdef CHAIN_MARKS
+extern "C" void chain_marks_get(void *to, size_t bytes) {
+    (void)cudaMemcpyFromSymbol(to, cifar::chain_marks, bytes);
+}
+#endif
 bool ck_cifar_chain_supports(int64_t images, int multiprocessors, int block_bytes) {
     return images >= 8 && images <= multiprocessors && images <= cifar::EXCHANGE_BLOCKS &&
            block_bytes >= cifar::CHAIN_BYTES;
@@ -359,6 +398,9 @@ cudaError_t ck_cifar_chain(const struct ck_chain_step *steps, int count, const v
         if (!ck_cifar_conv_supports(&steps[i].conv) || steps[i].conv.N != steps[0].conv.N ||
             steps[i].conv.type != steps[0].conv.type)
             return cudaErrorInvalidValue;
+#ifdef CHAIN_ONE
+    return cifar::chain_run<__half, 24>(steps, count, x, exchange, stream);
+#endif
     return steps[0].conv.type == CK_F16 ? cifar::chain_any<__half>(steps, count, x, exchange, stream)
                                         : cifar::chain_any<__nv_bfloat16>(steps, count, x, exchange, stream);
 }
