@@ -73,11 +73,11 @@ template <class S> struct forward_slot {
 
 /* Products for a stride of 1: one column of the filter and 16 channels at a time; an input row is used for three rows
  * of output. */
-template <class S, typename T, int MT>
+template <class S, typename T, int UNROLL = 1, int MT>
 __device__ __forceinline__ void forward_rows(float (&acc)[MT][2][4], uint32_t at, uint32_t b0) {
     using X = typename forward_memory<S>::X;
     static_assert(S::R == 3 && cut<S>::NT == 2, "three rows, two times 8 columns");
-#pragma unroll 1
+#pragma unroll UNROLL
     for (int s = 0; s < 3; s++)
 #pragma unroll
         for (int c = 0; c < S::C; c += 16) {

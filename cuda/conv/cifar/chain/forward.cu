@@ -70,7 +70,7 @@ template <class S, typename T> __device__ __noinline__ void chain_same(chain_blo
     if (next) chain_filter<T>(k.base, *next);
     if (TWO || warp < WARPS) {
         float first[2 * D::NT] = {}, second[2 * D::NT] = {}, acc[MT][D::NT][4] = {};
-        forward_rows<S, T>(
+        forward_rows<S, T, (S::C == 16 ? CHAIN_UNROLL : 1)>(
             acc, xs + (uint32_t)(input_pixel<S, X>(slot.row(m0, lane & 15), slot.col(0, lane & 15)) + (lane >> 4) * 16),
             k.base + (uint32_t)(s.w_at + (n0 + (lane & 7) + (lane >> 4) * 8) * M::W_PITCH + (lane >> 3 & 1) * 16));
 #pragma unroll

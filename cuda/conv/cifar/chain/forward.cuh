@@ -20,6 +20,9 @@ namespace {
 #ifndef CHAIN_EARLY_Y
 #define CHAIN_EARLY_Y 0
 #endif
+#ifndef CHAIN_UNROLL
+#define CHAIN_UNROLL 1
+#endif
 #ifndef CHAIN_STORE
 #define CHAIN_STORE 1
 #endif
@@ -292,6 +295,9 @@ template <int K> struct chain_all {
                     if (v[i].w != k.epoch) v[i] = packet_load(from + (g + i * GROUPS) * PACKETS);
 #pragma unroll
                 for (int i = 0; i < EACH; i++) wait |= v[i].w != k.epoch;
+#ifdef CHAIN_NOWAIT
+                break;
+#endif
             }
 #pragma unroll
             for (int i = 0; i < EACH; i++) {
