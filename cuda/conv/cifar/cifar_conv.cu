@@ -19,6 +19,24 @@ namespace {
 
 /* ---- the first launch: all shapes but the stem ---- */
 
+/* act(x) with an addition, of a whole image in registers. */
+template <class S, typename T, class Image>
+__device__ __forceinline__ void forward_add(const forward_args &a, Image &p, const float (&scale)[8], float (&bias)[8],
+                                            int64_t image) {
+    Image q;
+    float more[8] = {};
+    if (a.add_scale_bias) {
+        float own[8];
+        load_floats(more, a.add_scale_bias + p.chunk() * 8);
+        load_floats(own, a.add_scale_bias + S::C + p.chunk() * 8);
+#pragma unroll
+        for (int i = 0; i < 8; i++) bias[i] += own[i];
+    }
+    q.load((const T *)a.add + image * S::H * S::H * S::C);
+#pragma unroll
+    for (int i = 0; i < p.ROUNDS; i++) p.v[i] = act_sum<T>(p.v[i], q.v[i], scale, bias, more, a.add_scale_bias != NULL);
+}
+
 /* Copies of the filter are in flight; the input's tile comes through registers, or by copies as well. All threads
  * synchronise afterwards. */
 template <class S, typename T>
@@ -34,10 +52,14 @@ __device__ __forceinline__ void forward_load(const forward_args &a, uint32_t xs,
             load_floats(bias, a.scale_bias + S::C + p.chunk() * 8);
         }
         p.load(x);
-        if (a.scale_bias)
+        if (a.add) {
+            forward_add<S, T>(a, p, scale, bias, image);
+        } else if (a.scale_bias) {
 #pragma unroll
             for (int i = 0; i < p.ROUNDS; i++) p.v[i] = act<T>(p.v[i], scale, bias);
+        }
         p.store(xs);
+        if (a.z) p.keep((T *)a.z + image * S::H * S::H * S::C);
         ck_copy_wait<0>();
     } else {
         tile_issue<X, false, false>(xs, x, input_row<S>(y0), 1);
@@ -246,8 +268,11 @@ size_t ck_cifar_conv_workspace(const struct ck_conv *v, int multiprocessors) {
 cudaError_t ck_cifar_conv(const struct ck_cifar_conv *args, void *workspace, int multiprocessors, cudaStream_t stream) {
     const cifar::forward_args a = {.x          = args->x,
                                    .w          = args->w,
+                                   .add        = args->add,
                                    .scale_bias = args->scale_bias,
+                                   .add_scale_bias = args->add_scale_bias,
                                    .y          = args->y,
+                                   .z          = args->z,
                                    .sums       = args->sums,
                                    .partial    = (float *)workspace,
                                    .N          = args->conv.N,
@@ -259,6 +284,8 @@ cudaError_t ck_cifar_conv(const struct ck_cifar_conv *args, void *workspace, int
                                    .factors = ck_bn_factors_of(&args->finish)};
     if (!ck_cifar_conv_supports(&args->conv) || (args->conv.C == 3 && args->scale_bias)) return cudaErrorInvalidValue;
     if (args->finish.scale_bias && !args->sums) return cudaErrorInvalidValue;
+    if (args->z ? args->conv.stride != 1 || args->conv.C == 3 || !args->scale_bias : args->add != NULL)
+        return cudaErrorInvalidValue;
     return args->conv.type == CK_F16 ? cifar::forward_any<__half>(&args->conv, a, f, multiprocessors, stream)
                                      : cifar::forward_any<__nv_bfloat16>(&args->conv, a, f, multiprocessors, stream);
 }

@@ -159,6 +159,12 @@ template <class L> struct whole_image {
         for (int i = 0; i < ROUNDS; i++)
             v[i] = __ldcg(reinterpret_cast<const uint4 *>(from + pixel(thread) + i * STEP * L::SIDE * L::CT) + chunk());
     }
+    template <typename T> __device__ __forceinline__ void keep(T *to) const {
+        const int thread = (int)threadIdx.x % L::THREADS;
+#pragma unroll
+        for (int i = 0; i < ROUNDS; i++)
+            ck_store_whole(to + pixel(thread) + i * STEP * L::SIDE * L::CT + chunk() * 8, v[i]);
+    }
     __device__ __forceinline__ void store(uint32_t to) const {
         const int thread = (int)threadIdx.x % L::THREADS;
         to += (uint32_t)(((thread / LINE + 1) * L::COLS + thread % LINE / L::CHUNKS + 1) * L::PITCH + chunk() * 16);
@@ -182,6 +188,19 @@ template <typename T> __device__ __forceinline__ uint4 act(uint4 v, const float 
     ck_unpack<T>(v, f);
 #pragma unroll
     for (int i = 0; i < 8; i++) f[i] = ck_relu(fmaf(f[i], scale[i], bias[i]));
+    return ck_pack<T>(f);
+}
+
+/* The same with an addition, as ck_bn_apply: `more`, if own_bn, is the scale of the addition, whose bias is in `bias`. */
+template <typename T>
+__device__ __forceinline__ uint4 act_sum(uint4 v, uint4 add, const float (&scale)[8], const float (&bias)[8],
+                                         const float (&more)[8], bool own_bn) {
+    float f[8], g[8];
+    ck_unpack<T>(v, f);
+    ck_unpack<T>(add, g);
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        f[i] = ck_relu(own_bn ? fmaf(f[i], scale[i], fmaf(g[i], more[i], bias[i])) : fmaf(f[i], scale[i], bias[i]) + g[i]);
     return ck_pack<T>(f);
 }
 

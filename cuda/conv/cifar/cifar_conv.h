@@ -28,6 +28,11 @@ struct ck_cifar_conv {
     struct ck_bn_finalize finish; /* scale_bias NULL: no finalize; its own sums and channels are not read */
     /* one of the last two launches may have written w; if false, the kernel reads w before these launches end */
     bool w_new;
+    /* With z (only where a stride of 1 and 16 channels or more): act(x) = relu(x*scale_bias[0] + scale_bias[1] + add) is
+     * stored in z, N,H,W,C, the results of ck_bn_apply. add: N,H,W,C, or NULL; with add_scale_bias, [2][C], its BN. */
+    const void  *add;
+    const float *add_scale_bias;
+    void        *z;
 };
 /* ck_cifar_conv_workspace returns the workspace of ck_cifar_conv in bytes. With sums, a second, small launch adds the
  * sums that the blocks of the first launch stored in the workspace. Returns cudaErrorInvalidValue for unsupported

@@ -19,9 +19,9 @@ template <class S> struct cut {
 };
 
 struct forward_args {
-    const void  *x, *w;
-    const float *scale_bias;
-    void        *y;
+    const void  *x, *w, *add;
+    const float *scale_bias, *add_scale_bias;
+    void        *y, *z;
     float       *sums, *partial;
     int64_t      N;
     bool         w_new;

@@ -36,7 +36,11 @@ using output_tile = tile<I,
 template <class S> struct grad_tiling {
     static constexpr bool JOINT = S::TAPS * S::K * S::C <= 32 * 32 * 9, BY_ROW = S::STRIDE == 1;
     enum {
+#ifdef GRAD_DX16
+        DX_WARPS = JOINT ? 16 : 8,
+#else
         DX_WARPS   = JOINT && !BY_ROW ? 16 : 8,
+#endif
         DX_THREADS = DX_WARPS * CK_WARP,
         DW_WARPS   = 8,
         DW_THREADS = DW_WARPS * CK_WARP

@@ -10,6 +10,7 @@
 #include "cuda/core/op_shapes.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 /* For optional slots: an absent tensor also fits. */
 static bool is_like(const struct cr_tensor *t, const struct cr_tensor *data) {
@@ -76,20 +77,75 @@ static struct ck_bn_finalize conv_finish(const struct cr_call *call) {
                                    .momentum   = a->momentum};
 }
 
+static struct ck_cifar_conv conv_args(const struct cr_call *call) {
+    const struct cr_program *p  = call->program;
+    const struct cr_op      *op = call->op;
+    return (struct ck_cifar_conv){.conv       = cuda_conv_shape(op, IN(x), IN(w), OUT(y)),
+                                  .x          = call->in[CR_IN_conv_x],
+                                  .w          = call->in[CR_IN_conv_w],
+                                  .scale_bias = call->in[CR_IN_conv_scale_bias],
+                                  .y          = call->out[CR_OUT_conv_y],
+                                  .sums       = call->out[CR_OUT_conv_sums],
+                                  .finish     = conv_finish(call),
+                                  .w_new      = !op->attr.conv.early_filter};
+}
+
 static cr_status conv_launch(struct cr_device *device, const struct cr_call *call) {
-    const struct cr_program   *p    = call->program;
-    const struct cr_op        *op   = call->op;
-    const struct ck_cifar_conv args = {.conv       = cuda_conv_shape(op, IN(x), IN(w), OUT(y)),
-                                       .x          = call->in[CR_IN_conv_x],
-                                       .w          = call->in[CR_IN_conv_w],
-                                       .scale_bias = call->in[CR_IN_conv_scale_bias],
-                                       .y          = call->out[CR_OUT_conv_y],
-                                       .sums       = call->out[CR_OUT_conv_sums],
-                                       .finish     = conv_finish(call),
-                                       .w_new      = !op->attr.conv.early_filter};
+    const struct ck_cifar_conv args = conv_args(call);
     CUDA_TRY(ck_cifar_conv(&args, call->workspace, cuda_of(device)->multiprocessors, cr_cuda_stream(device, call)));
     return CR_OK;
 }
+
+/* ---- the end of a block and the convolution behind it: bn_apply and conv in one launch ---- */
+
+struct block_end {
+    struct ck_cifar_conv args;
+    void                *workspace;
+};
+
+static int block_end_match(const struct cr_device *device, const struct cr_program *p, int first) {
+    if (cuda_of(device)->offline || first + 1 >= p->ops) return 0;
+    const struct cr_op *apply = &p->op[first], *op = apply + 1;
+    if (apply->kind != CR_OP_bn_apply || !apply->attr.bn.relu || apply->out[CR_OUT_bn_apply_mask] >= 0) return 0;
+    if (op->kind != CR_OP_conv || op->in[CR_IN_conv_x] != apply->out[CR_OUT_bn_apply_y] || IN(scale_bias)) return 0;
+    if (op->kernel < 0 || strncmp(device->kernels[op->kernel]->name, "cuda.cifar_conv.", 16) != 0) return 0;
+    const struct cr_tensor *x = cuda_in(p, apply, CR_IN_bn_apply_x), *add = cuda_in(p, apply, CR_IN_bn_apply_add);
+    return op->attr.conv.stride == 1 && IN(x)->dim[3] != 3 && x->dtype == IN(x)->dtype && is_like(add, x) ? 2 : 0;
+}
+
+static cr_status block_end_prepare(struct cr_device *device, const struct cr_call *const *call, int ops,
+                                   void **prepared) {
+    struct block_end *a;
+    (void)device, (void)ops;
+    CR_ALLOC(a, 1);
+    a->args                = conv_args(call[1]);
+    a->args.x              = call[0]->in[CR_IN_bn_apply_x];
+    a->args.scale_bias     = call[0]->in[CR_IN_bn_apply_scale_bias];
+    a->args.add            = call[0]->in[CR_IN_bn_apply_add];
+    a->args.add_scale_bias = call[0]->in[CR_IN_bn_apply_add_scale_bias];
+    a->args.z              = call[0]->out[CR_OUT_bn_apply_y];
+    a->workspace           = call[1]->workspace;
+    *prepared              = a;
+    return CR_OK;
+}
+
+static cr_status block_end_launch(struct cr_device *device, void *prepared) {
+    const struct block_end *a = prepared;
+    CUDA_TRY(ck_cifar_conv(&a->args, a->workspace, cuda_of(device)->multiprocessors,
+                           cuda_of(device)->stream[CR_STREAM_COMPUTE]));
+    return CR_OK;
+}
+
+static void block_end_release(struct cr_device *device, void *prepared) {
+    (void)device;
+    cr_free(prepared);
+}
+
+const struct cr_chain_kernel cr_cuda_cifar_block_end = {.name    = "cuda.cifar_block_end",
+                                                        .match   = block_end_match,
+                                                        .prepare = block_end_prepare,
+                                                        .launch  = block_end_launch,
+                                                        .release = block_end_release};
 #undef IN
 #undef OUT
 #undef IN_BIT
