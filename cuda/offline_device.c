@@ -1,6 +1,7 @@
 /* cuda/offline_device.c: an offline device: a GPU that is not in this machine, opened for planning only.
  * Its kernels report which ops they accept and how much workspace they need. cuDNN gets a description of the GPU. The
  * libraries are required; a driver and a GPU are not. */
+#include "cuda/conv/cudnn/cudnn_graph.h"
 #include "cuda/core/cuda_device.h"
 #include "cuda/core/device_parts.h"
 #include "cuda/core/kernel_tables.h"
@@ -24,6 +25,13 @@ static const struct cr_backend offline_backend = {
 
 cr_status cr_cuda_open_offline(const struct cr_gpu *gpu, const struct cr_device_options *options,
                                struct cr_device **out) {
+    if (cr_cuda_libs_missing()) return CR_FAIL(CR_ERR_DEVICE, "%s", cr_cuda_libs_missing());
+    if (cr_cudnn_offline_unsupported()) return CR_FAIL(CR_ERR_DEVICE, "%s", cr_cudnn_offline_unsupported());
+    return cr_cuda_open_offline_kernels(gpu, options, out);
+}
+
+cr_status cr_cuda_open_offline_kernels(const struct cr_gpu *gpu, const struct cr_device_options *options,
+                                       struct cr_device **out) {
     struct cuda_device *d;
     if (cr_cuda_libs_missing()) return CR_FAIL(CR_ERR_DEVICE, "%s", cr_cuda_libs_missing());
     CR_ALLOC(d, 1);

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# oldest-cuda.sh: builds the tree with the oldest supported CUDA toolkit, 12.4, and runs the tests of the GPU device that need no GPU.
+# oldest-cuda.sh: builds the program and the library with the oldest supported CUDA toolkit, 12.4, runs them on the CPU, and runs the tests
+# of the GPU device that need no GPU.
 # The toolkit is put together in the build folder, and nothing is installed: nvcc, the device compiler and the static runtime come from
 # Debian 13's packages nvidia-cuda-toolkit and nvidia-cuda-dev, because NVIDIA's wheels of CUDA 12 lack them; headers and libraries from
-# NVIDIA's wheels, in the versions of 12.4 and with the oldest supported cuDNN. Downloads 2.3 GB once. The last line is the sum, "N passed, N failed, N skipped"; the exit code is
-# 0 when nothing failed.
+# NVIDIA's wheels, in the versions of 12.4 and with the oldest supported cuDNN. Downloads 2.3 GB once. The last line is the sum,
+# "N passed, N failed, N skipped"; the exit code is 0 when nothing failed.
 #
 #   scripts/oldest-cuda.sh [BUILD-FOLDER]     default: build/oldest-cuda
 #

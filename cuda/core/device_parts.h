@@ -15,8 +15,12 @@ extern const struct cr_pool cr_cuda_pools[]; /* cuda/core/allocators.c */
 /* cuda/spdnn/spdnn_cuda.c */
 cr_status cr_cuda_spdnn(struct cr_device *device, const struct cr_spdnn_net *net, const struct cr_spdnn_inputs *inputs,
                         const struct cr_spdnn_options *options, struct cr_spdnn_result *out);
+/* cuda/offline_device.c: see cr_gpu_open_offline. open_offline_kernels opens the device with every version of cuDNN;
+ * where cr_cudnn_offline_unsupported gives a reason, only kernels of this project may be queried. */
 cr_status cr_cuda_open_offline(const struct cr_gpu *gpu, const struct cr_device_options *options,
-                               struct cr_device **out); /* cuda/offline_device.c */
+                               struct cr_device **out);
+cr_status cr_cuda_open_offline_kernels(const struct cr_gpu *gpu, const struct cr_device_options *options,
+                                       struct cr_device **out);
 
 /* cuda/core/capability.c: sets cc and the limits of shared memory. The context of the GPU must exist. CR_ERR_CONFIG
  * when CRESNET_CAPABILITY has an unknown value, or this build has no code for it. */

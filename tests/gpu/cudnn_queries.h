@@ -3,6 +3,7 @@
 #define CR_TEST_CUDNN_QUERIES_H
 
 #include "cuda/conv/cudnn/cudnn_conv.h"
+#include "cuda/conv/cudnn/cudnn_graph.h"
 #include "cuda/core/libraries.h"
 #include "device/offline.h"
 #include "tests/harness/conv_cases.h"
@@ -11,6 +12,7 @@
 #define NEED_LIBRARIES()                                                                                               \
     do {                                                                                                               \
         if (cr_cuda_libs_missing()) SKIP(cr_cuda_libs_missing());                                                      \
+        if (cr_cudnn_offline_unsupported()) SKIP(cr_cudnn_offline_unsupported());                                      \
     } while (0)
 
 static inline const struct cr_gpu *gpu_of(int cc) {

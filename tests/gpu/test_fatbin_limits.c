@@ -7,6 +7,8 @@
  * The ops are those of all shipped configs, and all cases of test_checkops. */
 #include "compiler/compiler.h"
 #include "cuda/core/cuda_device.h"
+#include "cuda/core/device_parts.h"
+#include "cuda/core/libraries.h"
 #include "device/capability.h"
 #include "device/offline.h"
 #include "model/model.h"
@@ -70,7 +72,8 @@ static void check_launch(const struct target *t, const struct cr_kernel *kernel,
         TEST_FAIL_("%s on %s, %s: no code for %s", kernel->name, t->gpu, where, l->name);
         return;
     }
-    const char *what = exceeds(t, l, code);
+    /* A build without code of 9.0 uses the kernels of 8.0 there: see cr_cuda_set_capability. */
+    const char *what = foreign && t->cc == 90 ? NULL : exceeds(t, l, code);
     if (what)
         TEST_FAIL_("%s on %s (%d.%d, code of %d%s), %s: %s: %lld + %lld bytes of shared memory (%lld allowed), %d "
                    "registers x %u threads of at most %d, grid %u x %u x %u in %s",
@@ -165,12 +168,9 @@ static cr_status open_devices(void) {
     static struct cr_backend       backend;
     const struct cr_device_options options = {.tf32 = true};
     for (size_t i = 0; i < TARGETS; i++) {
-        bool queried = false;
-        CR_TRY(cr_gpu_open_offline(cr_gpu_find(targets[i].gpu), &options, &devices[i], &queried));
-        if (!queried) {
-            why_not = "cuDNN or cuBLAS is missing: kernels cannot be queried";
-            return CR_OK;
-        }
+        why_not = cr_cuda_libs_missing();
+        if (why_not) return CR_OK;
+        CR_TRY(cr_cuda_open_offline_kernels(cr_gpu_find(targets[i].gpu), &options, &devices[i]));
         backend                      = *devices[i]->backend;
         backend.put                  = put_nothing;
         devices[i]->backend          = &backend;

@@ -15,7 +15,7 @@
 #error "cresnet needs cuDNN 9.8 or later: older versions cannot build plans without a GPU"
 #endif
 
-enum { ALIGNMENT = 16 };
+enum { ALIGNMENT = 16, OFFLINE_VERSION = 91200 };
 
 static void set_ints(struct cudnn_graph *g, cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t name, int64_t count,
                      const int64_t *values) {
@@ -72,8 +72,15 @@ static void hide_gpus(void) {
     setenv("CUDA_VISIBLE_DEVICES", "", 1);
 }
 
+/* Engines of older versions query how many blocks the GPU of this machine can hold, and divide by the answer, 0:
+ * queries for ResNet-50's shapes ended with SIGFPE in 9.8.0 and 9.10.2. */
+const char *cr_cudnn_offline_unsupported(void) {
+    return cudnnGetVersion() < OFFLINE_VERSION ? "queries for a GPU that is not there need cuDNN 9.12 or newer" : NULL;
+}
+
 cr_status cr_cudnn_device_open_offline(const struct cr_gpu *gpu, struct cudnn_device *out) {
     struct cr_text json = {0};
+    if (cr_cudnn_offline_unsupported()) return CR_FAIL(CR_ERR_DEVICE, "%s", cr_cudnn_offline_unsupported());
     hide_gpus();
     cudnnBackendDescriptor_t d = NULL;
     CUDNN_TRY(cudnnBackendCreateDescriptor(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, &d));

@@ -38,9 +38,12 @@ struct cudnn_device {
     cudnnHandle_t            handle;
     cudnnBackendDescriptor_t offline;
 };
-/* Describes a GPU to cuDNN. The caller calls cr_cudnn_device_close. CR_ERR_DEVICE when cuDNN fails. Hides all GPUs from
- * this process, so that the answers of cuDNN are the same on every machine: a process that plans for an offline device
- * must use no GPU, before or later. */
+/* Why this version of cuDNN cannot answer for an offline device, a text for the user; NULL when it can. The libraries
+ * must have been opened. */
+const char *cr_cudnn_offline_unsupported(void);
+/* Describes a GPU to cuDNN. The caller calls cr_cudnn_device_close. CR_ERR_DEVICE when cuDNN fails or is too old. Hides
+ * all GPUs from this process, so that the answers of cuDNN are the same on every machine: a process that plans for an
+ * offline device must use no GPU, before or later. */
 CR_MUST cr_status cr_cudnn_device_open_offline(const struct cr_gpu *gpu, struct cudnn_device *out);
 void              cr_cudnn_device_close(struct cudnn_device *gpu); /* for offline devices */
 
