@@ -102,7 +102,7 @@ static bool fits_time(struct cr_finetune *f) {
     if (!may_fix_stages(f)) return false;
     f->trained_stages = LAST_STAGES;
     fill_time(f);
-    return f->epochs >= want / 2;
+    return f->epochs >= want * 2 / 5;
 }
 
 /* With --minutes: the largest size with enough epochs. */
