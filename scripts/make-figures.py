@@ -197,8 +197,8 @@ def training_speed():
     rows = read_rows("training_speed")
     figure = Figure("Training speed of cresnet and PyTorch", "Images per second; higher is better. Batch 256, 224 × 224 images, 16-bit floating point.",
                     ["Machine: one NVIDIA H200. cresnet: fp16, bitwise reproducible (train.deterministic = yes).",
-                     "PyTorch 2.11: torch.compile, the whole step in one CUDA graph, fp16 or bf16, whichever is faster.",
-                     "ResNet-50: both programs were measured in turn. Other networks: PyTorch on another day."],
+                     "PyTorch 2.11: torch.compile, the whole step in one CUDA graph, fp16, in the same call.",
+                     "ResNet-18: PyTorch in bf16 without that graph, on another day."],
                     270, "network (ratio of cresnet to PyTorch)", "training speed (images/s)")
     values = [(row["network"], number(row, "cresnet_images_per_second"), number(row, "pytorch_images_per_second")) for row in rows]
     highest = max(max(ours, theirs) for _, ours, theirs in values)
@@ -229,7 +229,7 @@ def memory_speed():
     measured, predicted = speeds("slowdown_percent"), speeds("predicted_slowdown_percent")
     least = min(rows, key=lambda row: number(row, "device_memory_mib"))
     figure = Figure("ResNet-50: training speed under a device memory limit", "Higher is better. Batch 256, 224 × 224 images, fp16.",
-                    ["Machine: one NVIDIA H200. Each filled circle is one run; all but the rightmost set memory.limit.",
+                    ["Machine: one NVIDIA H100. Each filled circle is one run; all but the rightmost set memory.limit.",
                      f"The run in {thousands(number(least, 'device_memory_mib'))} MiB trains {thousands(number(least, 'images_per_second'))} images/s.",
                      "A limit is kept by recomputation and by offloading to host memory. Results are bitwise identical.",
                      "Neither axis starts at zero."],

@@ -20,6 +20,8 @@ extern const struct cr_kernel *const cr_cuda_pool_bn_kernels[];
 extern const struct cr_kernel *const cr_cuda_point_conv_kernels[];
 /* cuda/conv/conv3x3/conv3x3_kernels.c */
 extern const struct cr_kernel *const cr_cuda_conv3x3_kernels[];
+/* cuda/conv/conv3x3/conv3x3_wide_kernels.c */
+extern const struct cr_kernel *const cr_cuda_conv3x3_wide_kernels[];
 /* cuda/conv/cifar/cifar_kernels.c */
 extern const struct cr_kernel *const cr_cuda_cifar_kernels[];
 /* cuda/conv/pointwise/point_grad_kernels.c */
@@ -70,6 +72,11 @@ extern const struct cr_kernel *const cr_cuda_direct_grad_kernels[];
 extern const struct cr_kernel *const cr_cuda_baseline_kernels[];
 /* cuda/sparse/block/block_sparse_kernels.c: patterns of whole blocks of channels */
 extern const struct cr_kernel *const cr_cuda_block_sparse_kernels[];
+
+/* cuda/conv/cifar/cifar_forward_kernels.c: kernels that run several ops; ends with NULL */
+extern const struct cr_chain_kernel *const cr_cuda_chains[];
+/* cuda/conv/cifar/cifar_head_kernels.c: one of them, the ops around the loss */
+extern const struct cr_chain_kernel cr_cuda_cifar_head;
 
 /* Size of a packed filter in f32 elements, in the op's weight format (attr.conv.pattern); 0 when the family does not
  * support the format for this convolution. cr_cuda_packed_elems (cr_backend.packed_elems) calls the family of the

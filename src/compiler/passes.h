@@ -144,6 +144,11 @@ CR_MUST cr_status cr_pass_fit(struct cr_program *program, const struct cr_cost_m
 /* Sets the waits of each op: the op waits for each op of another stream that it depends on. */
 CR_MUST cr_status cr_pass_insert_waits(struct cr_program *program);
 
+/* Joins consecutive ops into chains (op.chain), each of which one launch runs, where cost_model->chain says that this
+ * is faster, or wherever there is one (CRESNET_CHAINS=always), or never (CRESNET_CHAINS=no). Runs after the waits have
+ * been inserted; no op of a chain waits for another stream. */
+CR_MUST cr_status cr_pass_chains(struct cr_program *program, const struct cr_cost_model *cost_model);
+
 /* Sets the offset of each POOL tensor, region_bytes[POOL] (the pool's size) and bound_bytes (a lower bound of the
  * size). reuse = false: no two tensors share memory and no op works in place; tests compare results with such a plan.
  */

@@ -105,6 +105,7 @@ struct cr_conv_attr {
     bool relu;       /* conv: apply ReLU to y; gram_dgrad: see graph/ops.def */
     struct cr_qconv_types   types;        /* pack_filter: of the qconv that reads the packed filter */
     bool                    early_filter; /* conv*, qconv*: see cr_pass_early_filters in compiler/passes.h */
+    bool                    early_data;   /* conv_grad: the same for x, dy_x and bn_x */
     struct cr_bn_attr       bn;      /* conv, conv_grad with slot gamma: the batch norm whose sums the op finalizes */
     struct cr_sparsity_attr pattern; /* conv, conv_dgrad, conv_wgrad, sparse_filter */
 };
@@ -162,6 +163,7 @@ struct cr_op {
     int             wait[CR_OP_WAIT_MAX]; /* ops on other streams that must complete first; CR_NONE ends the list */
     int             kernel; /* index of the chosen kernel in the backend's table; CR_NONE before selection */
     int             algo;   /* algorithm (or tile config) of the kernel; 0 is the kernel's default */
+    int             chain;  /* number of ops, from this one on, that one launch runs; 0: the op has its own launch */
     union {
         struct cr_conv_attr    conv; /* conv*, maxpool*, pad_shortcut*; avgpool* has it but does not read it */
         struct cr_bn_attr      bn;
@@ -294,7 +296,8 @@ bool cr_op_uses_only(const struct cr_op *op, unsigned in, unsigned out);
 /* True for a convolution, or a gradient of one, with a sparsity pattern. */
 bool cr_op_has_sparsity_pattern(const struct cr_op *op);
 
-/* Sets first and last of every tensor. */
+/* Sets first and last of every tensor. A tensor that an op of a chain uses lives through the whole chain: it is one
+ * launch. */
 void cr_program_lifetimes(struct cr_program *program);
 /* Checks the invariants above. Further checks: required slots are filled, transient tensors are written before they are
  * read, names are unique, and in programs with gradients exactly one op writes each trainable parameter's gradient.

@@ -32,16 +32,21 @@ template <class S> __device__ __forceinline__ void both() {
     barrier_sync<0, grad_tiling<S>::BLOCK>();
 }
 
-/* Starts the copies of a block's tile number `job`; without such a tile, commits an empty group. */
+/* Starts the copies of a block's tile number `job`: of g or of dy_x. */
+template <class S, bool G, typename T>
+__device__ __forceinline__ void joint_issue_part(const T *from, uint32_t dy, int64_t job) {
+    using D            = grad_tiling<S>;
+    using L            = typename D::DY;
+    const int64_t out  = job / D::TILES * S::P * S::P * S::K;
+    const int     row0 = (int)(job % D::TILES) * D::TH - L::LEFT;
+    tile_issue<L, !G, false>(G ? dy : dy + L::BYTES, from + out, row0, 1);
+}
+/* Both, unless only g is missing; without such a tile, commits an empty group. */
 template <class S, typename T>
-__device__ __forceinline__ void joint_issue_dy(const grad_args &a, uint32_t dy, int64_t job) {
-    using D = grad_tiling<S>;
-    using L = typename D::DY;
-    if (job < a.N * D::TILES) {
-        const int64_t out  = job / D::TILES * S::P * S::P * S::K;
-        const int     row0 = (int)(job % D::TILES) * D::TH - L::LEFT;
-        tile_issue<L, false, false>(dy, (const T *)a.g + out, row0, 1);
-        if (a.dy_x) tile_issue<L, true, false>(dy + L::BYTES, (const T *)a.dy_x + out, row0, 1);
+__device__ __forceinline__ void joint_issue_dy(const grad_args &a, uint32_t dy, int64_t job, bool g_only) {
+    if (job < a.N * grad_tiling<S>::TILES) {
+        joint_issue_part<S, true>((const T *)a.g, dy, job);
+        if (a.dy_x && !g_only) joint_issue_part<S, false>((const T *)a.dy_x, dy, job);
     }
     ck_copy_commit();
 }
@@ -64,14 +69,21 @@ template <class S, typename T> __device__ __forceinline__ void joint_dx(const gr
           *table           = reinterpret_cast<float *>(memory + D::TABLE_AT);
     float first[2 * D::NT] = {}, second[2 * D::NT] = {};
     if (!a.w_new) filter_issue<S, D::NT, D::W_PITCH, D::DX_WARPS>(base + D::W_AT, (const T *)a.w);
+    if (!a.x_new && a.dy_x)
+        for (int i = 0; i < D::STAGES; i++)
+            if (blockIdx.x + (int64_t)i * gridDim.x < a.N * D::TILES)
+                joint_issue_part<S, false>((const T *)a.dy_x, base + (uint32_t)(D::DY_AT + i * D::DY_STAGE),
+                                           blockIdx.x + (int64_t)i * gridDim.x);
     dx_clear<S>(base, rows);
+    if (!a.x_new && a.bn_x) dx_prefetch<S, T>(a);
     ck_begin_after_last();
     const table_entry<S::C> entry(a);
     if (a.dy_coeffs) tile_warm<L>(a.dy_coeffs, S::K, 3);
     if (a.w_new) filter_issue<S, D::NT, D::W_PITCH, D::DX_WARPS>(base + D::W_AT, (const T *)a.w);
     ck_copy_commit();
     for (int i = 0; i < D::STAGES; i++)
-        joint_issue_dy<S, T>(a, base + (uint32_t)(D::DY_AT + i * D::DY_STAGE), blockIdx.x + (int64_t)i * gridDim.x);
+        joint_issue_dy<S, T>(a, base + (uint32_t)(D::DY_AT + i * D::DY_STAGE), blockIdx.x + (int64_t)i * gridDim.x,
+                             !a.x_new);
     entry.store(table);
     ck_copy_wait<D::STAGES>();
     filter_transpose<S, D::NT, D::W_PITCH, D::DX_WARPS>(base + D::W_AT);
@@ -86,7 +98,7 @@ template <class S, typename T> __device__ __forceinline__ void joint_dx(const gr
         both<S>();
         dx_tile<S, T>(a, dy, dx_filter<S>(base + D::W_AT), table, job / D::TILES, y0, first, second);
         both<S>();
-        joint_issue_dy<S, T>(a, dy, job + (int64_t)D::STAGES * gridDim.x);
+        joint_issue_dy<S, T>(a, dy, job + (int64_t)D::STAGES * gridDim.x, false);
         stage = stage + 1 == D::STAGES ? 0 : stage + 1;
     }
     dx_end<S>(a, first, second, rows, table, (int)blockIdx.x);
@@ -100,11 +112,15 @@ template <class S, typename T> __device__ __forceinline__ void joint_dw(const gr
     const uint32_t   base  = ck_shared(memory);
     const dw_slot<S> slot_of_warp;
     float            acc[D::EARLY][2][4] = {};
+    const auto       issue               = [&]() {
+        for (int i = 0; i < D::STAGES; i++)
+            joint_issue_x<S, T>(a, base + (uint32_t)(D::X_AT + i * X::BYTES), blockIdx.x + (int64_t)i * gridDim.x);
+    };
+    if (!a.x_new) issue();
     for (int i = 0; i < D::STAGES; i++) tile_margin<X>(base + (uint32_t)(D::X_AT + i * X::BYTES));
     ck_begin_after_last();
     if (a.scale_bias) tile_warm<X>(a.scale_bias, S::C, 2);
-    for (int i = 0; i < D::STAGES; i++)
-        joint_issue_x<S, T>(a, base + (uint32_t)(D::X_AT + i * X::BYTES), blockIdx.x + (int64_t)i * gridDim.x);
+    if (a.x_new) issue();
     int stage = 0;
     for (int64_t job = blockIdx.x; job < a.N * D::TILES; job += gridDim.x) {
         const int      y0 = (int)(job % D::TILES) * D::TH;
@@ -141,14 +157,23 @@ template <class S, typename T> __device__ __forceinline__ void split_dw(const gr
     const uint32_t   base = ck_shared(memory), dy = base + D::S_DY_AT, line = base + D::S_LINE_AT, x = base + D::S_X_AT;
     float            acc[D::EARLY][2][4] = {};
     const dw_slot<S> slot_of_warp;
+    const auto       issue = [&](int64_t image,
+                           int     images) { /* all but g */
+                                         if (a.dy_x)
+                                             tile_issue<L, true, false>(
+                                                 line, (const T *)a.dy_x + image * S::P * S::P * S::K + k0, 0, images);
+                                         tile_issue<X, false, KEEP_X>(x,
+                                                                      (const T *)a.x + image * S::H * S::H * S::C + c0,
+                                                                      input_row<S>(0), images);
+    };
+    const int64_t first = (int64_t)(blockIdx.x % D::GROUP) * D::I;
+    if (!a.x_new && first < a.N) issue(first, (int)min((int64_t)D::I, a.N - first));
     tile_margin<X>(x);
     ck_begin_after_last();
-    for (int64_t image = (int64_t)(blockIdx.x % D::GROUP) * D::I; image < a.N; image += D::GROUP * D::I) {
-        const int     images = (int)min((int64_t)D::I, a.N - image);
-        const int64_t out    = image * S::P * S::P * S::K + k0;
-        tile_issue<L, false, false>(dy, (const T *)a.g + out, 0, images);
-        if (a.dy_x) tile_issue<L, true, false>(line, (const T *)a.dy_x + out, 0, images);
-        tile_issue<X, false, KEEP_X>(x, (const T *)a.x + image * S::H * S::H * S::C + c0, input_row<S>(0), images);
+    for (int64_t image = first; image < a.N; image += D::GROUP * D::I) {
+        const int images = (int)min((int64_t)D::I, a.N - image);
+        tile_issue<L, false, false>(dy, (const T *)a.g + image * S::P * S::P * S::K + k0, 0, images);
+        if (a.x_new || image != first) issue(image, images);
         ck_copy_commit();
         if (!a.dy_x && !a.scale_bias) ck_copy_wait<0>();
         if (a.dy_x) tile_bn_grad<L, 0, T>(dy, line, a.dy_coeffs + k0, S::K, 0, images);
@@ -173,6 +198,10 @@ __device__ __forceinline__ void split_dx(const grad_args &a, char *memory, int b
     float first[2 * D::NT] = {}, second[2 * D::NT] = {};
     bool  begun = false;
     static_assert(D::TILES == 1, "whole images");
+    const auto issue = [&](int64_t image) {
+        tile_issue<L, true, false>(line, (const T *)a.dy_x + image * S::P * S::P * S::K, -L::LEFT, 1);
+    };
+    if (!a.x_new && a.dy_x && block < a.N) issue(block), ck_copy_commit();
     if (!a.w_new) filter_issue<S, D::NT, D::W_PITCH, D::DX_WARPS>(base + D::W_AT, (const T *)a.w);
     dx_clear<S>(base, rows);
     ck_begin_after_last();
@@ -181,7 +210,7 @@ __device__ __forceinline__ void split_dx(const grad_args &a, char *memory, int b
     for (int64_t image = block; image < a.N; image += blocks) {
         const int64_t out = image * S::P * S::P * S::K;
         tile_issue<L, false, false>(dy, (const T *)a.g + out, -L::LEFT, 1);
-        if (a.dy_x) tile_issue<L, true, false>(line, (const T *)a.dy_x + out, -L::LEFT, 1);
+        if (a.dy_x && (a.x_new || image != block)) issue(image);
         ck_copy_commit();
         if (!begun && a.w_new) filter_issue<S, D::NT, D::W_PITCH, D::DX_WARPS>(base + D::W_AT, (const T *)a.w);
         ck_copy_commit();
@@ -212,25 +241,7 @@ template <class S, typename T> __global__ void __launch_bounds__(THREADS, 2) spl
 
 /* ---- the stem: dw only ---- */
 
-/* The forward product, transposed: the columns of a piece are 4 columns of the filter by 4
- * channels; 3 by 3 of them are stored. */
-
-enum { STEM_DW = STEM_K * 3 * 16 };
-struct stem_place {
-    enum { DW = STEM_DW, PARTS = 1, CH = 0 };
-    static __device__ __forceinline__ void put(float *to, float x, float y, bool first, bool accumulate) {
-        to[0] = accumulate ? to[0] + x : x;
-        if (first) to[1] = accumulate ? to[1] + y : y; /* the third element is stored separately */
-    }
-    static __device__ __forceinline__ void store(float *dw, int, int four, float4 v, bool accumulate) {
-        const dw_four at(four);
-        const int     s = at.c / 4, c = at.c % 4;
-        if (s == 3) return;
-        float *to = dw + ((at.k * 3 + at.tap) * 3 + s) * 3 + c;
-        put(to, v.x, v.y, c == 0, accumulate);
-        put(to + 8 * 27, v.z, v.w, c == 0, accumulate);
-    }
-};
+/* The forward product, transposed. */
 
 using stem_shape = shape<16, 16, 32, 1, 3>; /* of dy; only dy is used */
 using stem_dy    = output_tile<stem_shape, 1, STEM_TH, STEM_K, false>;
@@ -242,18 +253,27 @@ enum {
 
 template <typename T> __global__ void __launch_bounds__(THREADS, 2) stem_grad_kernel(grad_args a) {
     extern __shared__ __align__(16) char memory[];
-    ck_begin_after_last();
-    const uint32_t base = ck_shared(memory), line = base + STEM_LINE_AT;
-    const int      lane = (int)threadIdx.x % CK_WARP, warp = (int)threadIdx.x / CK_WARP;
+    const uint32_t                       base = ck_shared(memory), line = base + STEM_LINE_AT;
+    const int                            lane = (int)threadIdx.x % CK_WARP, warp = (int)threadIdx.x / CK_WARP;
     const uint32_t ya = base + (uint32_t)(((lane & 7) + (lane >> 4) * 8) * stem_dy::PITCH + (lane >> 3 & 1) * 16);
     const uint32_t xb = base + STEM_X_AT + (uint32_t)((lane >> 4) * 16);
     float          acc[3][2][4] = {};
+    const auto     issue =
+        [&](int64_t job) { /* all but g */
+                           const int64_t image = job / STEM_TILES;
+                           const int     y0    = (int)(job % STEM_TILES) * STEM_TH;
+                           if (a.dy_x)
+                               tile_issue<stem_dy, true, false>(
+                                   line, (const T *)a.dy_x + image * STEM_SIDE * STEM_SIDE * STEM_K, y0, 1);
+                           stem_fill(memory + STEM_X_AT, (const T *)a.x + image * STEM_SIDE * STEM_SIDE * 3, y0 - 1);
+        };
+    if (!a.x_new && blockIdx.x < a.N * STEM_TILES) issue(blockIdx.x);
+    ck_begin_after_last();
     for (int64_t job = blockIdx.x; job < a.N * STEM_TILES; job += gridDim.x) {
-        const int64_t image = job / STEM_TILES, out = image * STEM_SIDE * STEM_SIDE * STEM_K;
-        const int     y0 = (int)(job % STEM_TILES) * STEM_TH;
+        const int64_t out = job / STEM_TILES * STEM_SIDE * STEM_SIDE * STEM_K;
+        const int     y0  = (int)(job % STEM_TILES) * STEM_TH;
         tile_issue<stem_dy, false, false>(base, (const T *)a.g + out, y0, 1);
-        if (a.dy_x) tile_issue<stem_dy, true, false>(line, (const T *)a.dy_x + out, y0, 1);
-        stem_fill(memory + STEM_X_AT, (const T *)a.x + image * STEM_SIDE * STEM_SIDE * 3, y0 - 1);
+        if (a.x_new || job != blockIdx.x) issue(job);
         ck_copy_commit();
         if (!a.dy_x) ck_copy_wait<0>();
         if (a.dy_x) tile_bn_grad<stem_dy, 0, T>(base, line, a.dy_coeffs, STEM_K, y0, 1);
@@ -364,7 +384,8 @@ cudaError_t ck_cifar_conv_grad(const struct ck_cifar_conv_grad *args, void *work
                                 .sums_partial = (float *)workspace + cifar::dw_floats(&args->conv, multiprocessors),
                                 .N            = args->conv.N,
                                 .accumulate   = args->accumulate,
-                                .w_new        = args->w_new};
+                                .w_new        = args->w_new,
+                                .x_new        = args->x_new};
     if (!ck_cifar_conv_grad_supports(&args->conv, block_bytes)) return cudaErrorInvalidValue;
     if (!args->mean_rstd != !args->grad_sums || !args->dy_x != !args->dy_coeffs) return cudaErrorInvalidValue;
     if ((args->mean_rstd && !args->bn_x && !args->scale_bias) || (args->finish.coeffs && !args->grad_sums))

@@ -17,7 +17,7 @@ struct grad_args {
     void        *dx;
     float       *dw, *grad_sums, *dw_partial, *sums_partial;
     int64_t      N;
-    bool         accumulate, w_new;
+    bool         accumulate, w_new, x_new;
 };
 
 /* ---- shapes ---- */

@@ -184,6 +184,24 @@ template <class S> struct dw_place {
     }
 };
 
+/* The stem: the columns of a piece are 4 columns of the filter by 4 channels; 3 by 3 of them are stored. */
+enum { STEM_DW = STEM_K * 3 * 16 };
+struct stem_place {
+    enum { DW = STEM_DW, PARTS = 1, CH = 0 };
+    static __device__ __forceinline__ void put(float *to, float x, float y, bool first, bool accumulate) {
+        to[0] = accumulate ? to[0] + x : x;
+        if (first) to[1] = accumulate ? to[1] + y : y; /* the third element is stored separately */
+    }
+    static __device__ __forceinline__ void store(float *dw, int, int four, float4 v, bool accumulate) {
+        const dw_four at(four);
+        const int     s = at.c / 4, c = at.c % 4;
+        if (s == 3) return;
+        float *to = dw + ((at.k * 3 + at.tap) * 3 + s) * 3 + c;
+        put(to, v.x, v.y, c == 0, accumulate);
+        put(to + 8 * 27, v.z, v.w, c == 0, accumulate);
+    }
+};
+
 /* The second launch. partial: [PARTS][each][DW]. A block adds ADD_COLUMNS vectors of four numbers; its threads divide
  * the `each` rows. The first blocks add grad_sums, which the next op waits for longest, and finish them. */
 enum { ADD_COLUMNS = 16, ADD_SHARES = THREADS / ADD_COLUMNS, ADD_IN_FLIGHT = 9 /* 144 rows */ };

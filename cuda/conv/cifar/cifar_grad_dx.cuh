@@ -276,6 +276,14 @@ template <class S> __device__ __forceinline__ void dx_clear_sums(float *rows) {
     using D = grad_tiling<S>;
     for (int i = (int)threadIdx.x; i < D::DX_WARPS * 2 * S::C; i += D::DX_THREADS) rows[i] = 0;
 }
+/* Brings bn_x of the block's first image into the L2 cache. */
+template <class S, typename T> __device__ __forceinline__ void dx_prefetch(const grad_args &a) {
+    using D             = grad_tiling<S>;
+    constexpr int LINES = S::H * S::H * S::C * 2 / 128;
+    const char   *from  = (const char *)((const T *)a.bn_x + (int64_t)(blockIdx.x / D::TILES) * S::H * S::H * S::C);
+    for (int i = (int)threadIdx.x; i < LINES; i += D::DX_THREADS)
+        asm volatile("prefetch.global.L2 [%0];" ::"l"(from + i * 128));
+}
 /* Work before the first tile that does not depend on earlier launches. */
 template <class S> __device__ __forceinline__ void dx_clear(uint32_t base, float *rows) {
     using D = grad_tiling<S>;

@@ -1,6 +1,6 @@
 /* cuda/conv/conv3x3/conv3x3_kernels.c: kernel table of 3x3 convolutions with 64 channels on both sides, in f16 and
- * bf16, with BN sums: on compute capability 9.0 (cuda/conv/conv3x3/conv3x3_sm90a.cu) and on all others from 8.0 on.
- * There also the gradient of the input with the gradient of the BN and ReLU in front (cuda/conv/mma/conv3x3_mma.cu). */
+ * bf16, with BN sums, and of the gradient of the input with the gradient of the BN and ReLU in front: on compute
+ * capability 9.0 (cuda/conv/conv3x3/conv3x3_sm90a.cu) and on all others from 8.0 on (cuda/conv/mma/conv3x3_mma.cu). */
 #include "cuda/conv/conv3x3/conv3x3.h"
 #include "cuda/conv/mma/conv3x3_mma.h"
 #include "cuda/conv/mma/mma_device.h"
@@ -8,27 +8,44 @@
 #include "cuda/core/optional_slots.h"
 #include "cuda/core/typed_kernels.h"
 
+#include <stdlib.h>
+
 static bool is_3x3(const struct cr_op *op, const struct cr_tensor *w) {
     return w->dim[0] == CK_CONV3X3_CHANNELS && w->dim[1] == 3 && w->dim[2] == 3 && w->dim[3] == CK_CONV3X3_CHANNELS &&
            op->attr.conv.stride == 1 && op->attr.conv.pad == 1;
 }
 
+static bool supports(const struct cr_device *device, const struct ck_conv3x3 *a) {
+    const struct ck_mma_gpu gpu = cuda_mma_gpu(device);
+    if (cuda_has_wgmma(device)) return !(a->transposed && getenv("CRESNET_NO_CONV3X3_DGRAD")) && ck_conv3x3_supports(a);
+    return cuda_uses_mma(device) && ck_conv3x3_mma_supports(a, &gpu);
+}
+static size_t workspace_of(const struct cr_device *device, const struct ck_conv3x3 *a) {
+    const struct ck_mma_gpu gpu = cuda_mma_gpu(device);
+    if (!cuda_has_wgmma(device)) return ck_conv3x3_mma_workspace(a, &gpu);
+    return a->sums ? ck_conv3x3_workspace(gpu.multiprocessors) : 0;
+}
+static cr_status start(struct cr_device *device, const struct cr_call *call, const struct ck_conv3x3 *a) {
+    const struct ck_mma_gpu gpu = cuda_mma_gpu(device);
+    if (cuda_has_wgmma(device))
+        CUDA_TRY(ck_conv3x3(a, call->workspace, gpu.multiprocessors, cr_cuda_stream(device, call)));
+    else
+        CUDA_TRY(ck_conv3x3_mma(a, call->workspace, &gpu, cr_cuda_stream(device, call)));
+    return CR_OK;
+}
+
 /* ---- forward ---- */
 
-static struct ck_conv3x3 wgmma_of(const struct cr_program *p, const struct cr_op *op) {
+static struct ck_conv3x3 conv_of(const struct cr_program *p, const struct cr_op *op) {
     const struct cr_tensor *x = IN(conv, x);
-    return (struct ck_conv3x3){
-        .type = cuda_type(x), .N = x->dim[0], .H = x->dim[1], .W = x->dim[2], .relu = op->attr.conv.relu};
-}
-static struct ck_conv3x3_mma mma_of(const struct cr_program *p, const struct cr_op *op) {
-    const struct cr_tensor *x = IN(conv, x);
-    return (struct ck_conv3x3_mma){.type = cuda_type(x),
-                                   .N    = x->dim[0],
-                                   .H    = x->dim[1],
-                                   .W    = x->dim[2],
-                                   .relu = op->attr.conv.relu,
-                                   .bias = vector_of(IN(conv, bias)),
-                                   .sums = output_of(OUT(conv, sums))};
+    return (struct ck_conv3x3){.type  = cuda_type(x),
+                               .N     = x->dim[0],
+                               .H     = x->dim[1],
+                               .W     = x->dim[2],
+                               .relu  = op->attr.conv.relu,
+                               .early = op->attr.conv.early_filter,
+                               .bias  = vector_of(IN(conv, bias)),
+                               .sums  = output_of(OUT(conv, sums))};
 }
 
 static bool conv_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
@@ -41,66 +58,44 @@ static bool conv_accepts(const struct cr_device *device, const struct cr_program
         !is_f32(OUT(conv, sums)))
         return false;
     if (!is_3x3(op, IN(conv, w))) return false;
-    const struct ck_conv3x3     wgmma = wgmma_of(p, op);
-    const struct ck_conv3x3_mma mma   = mma_of(p, op);
-    const struct ck_mma_gpu     gpu   = cuda_mma_gpu(device);
-    if (cuda_has_wgmma(device))
-        return !(OUT(conv, sums) && (IN(conv, bias) || op->attr.conv.relu)) && ck_conv3x3_supports(&wgmma);
-    return cuda_uses_mma(device) && ck_conv3x3_mma_supports(&mma, &gpu);
+    const struct ck_conv3x3 a = conv_of(p, op);
+    return supports(device, &a);
 }
 BOTH_TYPES(conv)
 
 static cr_status conv_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
                               void **prepared, size_t *workspace_bytes) {
-    const struct ck_conv3x3_mma mma = mma_of(p, op);
-    const struct ck_mma_gpu     gpu = cuda_mma_gpu(device);
-    *prepared                       = NULL;
-    if (!cuda_has_wgmma(device))
-        *workspace_bytes = ck_conv3x3_mma_workspace(&mma, &gpu);
-    else
-        *workspace_bytes = OUT(conv, sums) ? ck_conv3x3_workspace(cuda_of(device)->multiprocessors) : 0;
+    const struct ck_conv3x3 a = conv_of(p, op);
+    *prepared                 = NULL;
+    *workspace_bytes          = workspace_of(device, &a);
     return CR_OK;
 }
 
-static cr_status conv_launch_mma(struct cr_device *device, const struct cr_call *call) {
-    const struct ck_mma_gpu gpu = cuda_mma_gpu(device);
-    struct ck_conv3x3_mma   a   = mma_of(call->program, call->op);
-    a.x                         = call->in[CR_IN_conv_x];
-    a.w                         = call->in[CR_IN_conv_w];
-    a.bias                      = call->in[CR_IN_conv_bias];
-    a.y                         = call->out[CR_OUT_conv_y];
-    a.sums                      = call->out[CR_OUT_conv_sums];
-    CUDA_TRY(ck_conv3x3_mma(&a, call->workspace, &gpu, cr_cuda_stream(device, call)));
-    return CR_OK;
-}
 static cr_status conv_launch(struct cr_device *device, const struct cr_call *call) {
-    if (!cuda_has_wgmma(device)) return conv_launch_mma(device, call);
-    struct ck_conv3x3 a = wgmma_of(call->program, call->op);
+    struct ck_conv3x3 a = conv_of(call->program, call->op);
     a.x                 = call->in[CR_IN_conv_x];
     a.w                 = call->in[CR_IN_conv_w];
     a.bias              = call->in[CR_IN_conv_bias];
     a.y                 = call->out[CR_OUT_conv_y];
     a.sums              = call->out[CR_OUT_conv_sums];
-    a.early             = call->op->attr.conv.early_filter;
-    CUDA_TRY(ck_conv3x3(&a, call->workspace, cuda_of(device)->multiprocessors, cr_cuda_stream(device, call)));
-    return CR_OK;
+    return start(device, call, &a);
 }
 
 /* ---- gradient of the input ---- */
 
-static struct ck_conv3x3_mma dgrad_of(const struct cr_program *p, const struct cr_op *op) {
+static struct ck_conv3x3 dgrad_of(const struct cr_program *p, const struct cr_op *op) {
     const struct cr_tensor *dy = IN(conv_dgrad, dy);
-    return (struct ck_conv3x3_mma){.type       = cuda_type(dy),
-                                   .N          = dy->dim[0],
-                                   .H          = dy->dim[1],
-                                   .W          = dy->dim[2],
-                                   .transposed = true,
-                                   .add        = vector_of(IN(conv_dgrad, add)),
-                                   .bn_x       = vector_of(IN(conv_dgrad, bn_x)),
-                                   .mean_rstd  = vector_of(IN(conv_dgrad, mean_rstd)),
-                                   .gamma      = vector_of(IN(conv_dgrad, gamma)),
-                                   .beta       = vector_of(IN(conv_dgrad, beta)),
-                                   .sums       = output_of(OUT(conv_dgrad, grad_sums))};
+    return (struct ck_conv3x3){.type       = cuda_type(dy),
+                               .N          = dy->dim[0],
+                               .H          = dy->dim[1],
+                               .W          = dy->dim[2],
+                               .transposed = true,
+                               .add        = vector_of(IN(conv_dgrad, add)),
+                               .bn_x       = vector_of(IN(conv_dgrad, bn_x)),
+                               .mean_rstd  = vector_of(IN(conv_dgrad, mean_rstd)),
+                               .gamma      = vector_of(IN(conv_dgrad, gamma)),
+                               .beta       = vector_of(IN(conv_dgrad, beta)),
+                               .sums       = output_of(OUT(conv_dgrad, grad_sums))};
 }
 
 static bool dgrad_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
@@ -119,35 +114,31 @@ static bool dgrad_accepts(const struct cr_device *device, const struct cr_progra
     if (!is_f32(IN(conv_dgrad, mean_rstd)) || !is_f32(IN(conv_dgrad, gamma)) || !is_f32(IN(conv_dgrad, beta)) ||
         !is_f32(OUT(conv_dgrad, grad_sums)))
         return false;
-    const struct ck_conv3x3_mma a   = dgrad_of(p, op);
-    const struct ck_mma_gpu     gpu = cuda_mma_gpu(device);
-    return cuda_uses_mma(device) && ck_conv3x3_mma_supports(&a, &gpu);
+    const struct ck_conv3x3 a = dgrad_of(p, op);
+    return supports(device, &a);
 }
 BOTH_TYPES(dgrad)
 
 static cr_status dgrad_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
                                void **prepared, size_t *workspace_bytes) {
-    const struct ck_conv3x3_mma a   = dgrad_of(p, op);
-    const struct ck_mma_gpu     gpu = cuda_mma_gpu(device);
-    *prepared                       = NULL;
-    *workspace_bytes                = ck_conv3x3_mma_workspace(&a, &gpu);
+    const struct ck_conv3x3 a = dgrad_of(p, op);
+    *prepared                 = NULL;
+    *workspace_bytes          = workspace_of(device, &a);
     return CR_OK;
 }
 
 static cr_status dgrad_launch(struct cr_device *device, const struct cr_call *call) {
-    const struct ck_mma_gpu gpu = cuda_mma_gpu(device);
-    struct ck_conv3x3_mma   a   = dgrad_of(call->program, call->op);
-    a.x                         = call->in[CR_IN_conv_dgrad_dy];
-    a.w                         = call->in[CR_IN_conv_dgrad_w];
-    a.add                       = call->in[CR_IN_conv_dgrad_add];
-    a.bn_x                      = call->in[CR_IN_conv_dgrad_bn_x];
-    a.mean_rstd                 = call->in[CR_IN_conv_dgrad_mean_rstd];
-    a.gamma                     = call->in[CR_IN_conv_dgrad_gamma];
-    a.beta                      = call->in[CR_IN_conv_dgrad_beta];
-    a.y                         = call->out[CR_OUT_conv_dgrad_dx];
-    a.sums                      = call->out[CR_OUT_conv_dgrad_grad_sums];
-    CUDA_TRY(ck_conv3x3_mma(&a, call->workspace, &gpu, cr_cuda_stream(device, call)));
-    return CR_OK;
+    struct ck_conv3x3 a = dgrad_of(call->program, call->op);
+    a.x                 = call->in[CR_IN_conv_dgrad_dy];
+    a.w                 = call->in[CR_IN_conv_dgrad_w];
+    a.add               = call->in[CR_IN_conv_dgrad_add];
+    a.bn_x              = call->in[CR_IN_conv_dgrad_bn_x];
+    a.mean_rstd         = call->in[CR_IN_conv_dgrad_mean_rstd];
+    a.gamma             = call->in[CR_IN_conv_dgrad_gamma];
+    a.beta              = call->in[CR_IN_conv_dgrad_beta];
+    a.y                 = call->out[CR_OUT_conv_dgrad_dx];
+    a.sums              = call->out[CR_OUT_conv_dgrad_grad_sums];
+    return start(device, call, &a);
 }
 
 /* ---- the kernels ---- */

@@ -99,11 +99,10 @@ BOTH_TYPES(wgrad_wgmma)
 
 static cr_status wgrad_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
                                void **prepared, size_t *workspace_bytes) {
-    const struct ck_gram_product a   = product_of(p, op);
-    const struct ck_mma_gpu      gpu = cuda_mma_gpu(device);
-    *prepared                        = NULL;
-    *workspace_bytes                 = cuda_has_wgmma(device) ? ck_gram_product_workspace(&a, gpu.multiprocessors)
-                                                              : ck_gram_product_mma_workspace(&a, &gpu);
+    const struct ck_gram_product a = product_of(p, op);
+    const int                    m = cuda_of(device)->multiprocessors;
+    *prepared                      = NULL;
+    *workspace_bytes = cuda_has_wgmma(device) ? ck_gram_product_workspace(&a, m) : ck_gram_product_mma_workspace(&a, m);
     return CR_OK;
 }
 

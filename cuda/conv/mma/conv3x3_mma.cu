@@ -268,21 +268,21 @@ template <typename T, int KIND> __global__ void __launch_bounds__(GROUPS *THREAD
 
 /* ---- host side ---- */
 
-shape shape_of(const struct ck_conv3x3_mma *a, int multiprocessors) {
+shape shape_of(const struct ck_conv3x3 *a, int multiprocessors) {
     shape s;
     s.N = (int)a->N, s.H = (int)a->H, s.W = (int)a->W;
     s.pitch   = s.W + 1;
     s.slots   = (GROUPS * TILE + s.reach() + 7) / 8 * 8;
     s.tiles   = (int)((a->N * (a->H + 1) * (a->W + 1) + TILE - 1) / TILE);
     s.blocks  = multiprocessors < s.tiles ? multiprocessors : s.tiles;
-    s.pitches = divisor_of(s.W + 1);
-    s.lines   = divisor_of(s.H + 1);
+    s.pitches = ck_divisor_of(s.W + 1);
+    s.lines   = ck_divisor_of(s.H + 1);
     return s;
 }
 int64_t bytes_of(const shape &s) {
     return RING_AT + (int64_t)s.slots * ROW;
 }
-enum kind kind_of(const struct ck_conv3x3_mma *a) {
+enum kind kind_of(const struct ck_conv3x3 *a) {
     if (a->transposed) return a->bn_x ? GRADIENT : TRANSPOSED;
     return a->bias || a->relu ? INFER : PLAIN;
 }
@@ -306,7 +306,7 @@ template <typename T> cudaError_t start_kind(const params &p, enum kind kind, cu
 
 } // namespace
 
-bool ck_conv3x3_mma_supports(const struct ck_conv3x3_mma *a, const struct ck_mma_gpu *gpu) {
+bool ck_conv3x3_mma_supports(const struct ck_conv3x3 *a, const struct ck_mma_gpu *gpu) {
     const int64_t most = INT32_MAX / 2;
     if (a->type == CK_F32 || a->N < 1 || a->H < 1 || a->W < 1 || a->W > 1024 || a->H > most / (a->W + 2) / 1024)
         return false;
@@ -317,12 +317,12 @@ bool ck_conv3x3_mma_supports(const struct ck_conv3x3_mma *a, const struct ck_mma
     return bytes_of(shape_of(a, gpu->multiprocessors)) <= gpu->block_bytes;
 }
 
-size_t ck_conv3x3_mma_workspace(const struct ck_conv3x3_mma *a, const struct ck_mma_gpu *gpu) {
+size_t ck_conv3x3_mma_workspace(const struct ck_conv3x3 *a, const struct ck_mma_gpu *gpu) {
     const shape s = shape_of(a, gpu->multiprocessors);
     return a->sums ? sizeof(float) * 2 * CHANNELS * GROUPS * (size_t)s.blocks : 0;
 }
 
-cudaError_t ck_conv3x3_mma(const struct ck_conv3x3_mma *a, void *workspace, const struct ck_mma_gpu *gpu,
+cudaError_t ck_conv3x3_mma(const struct ck_conv3x3 *a, void *workspace, const struct ck_mma_gpu *gpu,
                            cudaStream_t stream) {
     if (!ck_conv3x3_mma_supports(a, gpu)) return cudaErrorInvalidValue;
     params p    = {};

@@ -7,13 +7,14 @@
 #ifndef CK_CONV3X3_MMA_CUH
 #define CK_CONV3X3_MMA_CUH
 
+#include "cuda/common/divisor.cuh"
 #include "cuda/conv/mma/conv3x3_mma.h"
 #include "cuda/conv/mma/panel.cuh"
 
 namespace {
 
 enum {
-    CHANNELS   = CK_CONV3X3_MMA_CHANNELS,
+    CHANNELS   = CK_CONV3X3_CHANNELS,
     SIDE       = 3,
     TAPS       = SIDE * SIDE,
     EACH       = 4, /* fragments of 16 positions of a warp */
@@ -40,20 +41,11 @@ enum kind {
     GRADIENT    /* the gradient of x; add, mask of BN and ReLU, sums */
 };
 
-/* Division of numbers below 2^32 / divisor. */
-struct divisor {
-    uint32_t            by, inverse;
-    __device__ uint32_t divide(uint32_t n) const { return __umulhi(n, inverse); }
-};
-inline divisor divisor_of(int64_t by) {
-    return {(uint32_t)by, (uint32_t)(((1ull << 32) + (uint64_t)by - 1) / (uint64_t)by)};
-}
-
 struct shape {
-    int     N, H, W;
-    int     pitch; /* W + 1 */
-    int     slots, tiles, blocks;
-    divisor pitches, lines; /* by W + 1, by H + 1 */
+    int        N, H, W;
+    int        pitch; /* W + 1 */
+    int        slots, tiles, blocks;
+    ck_divisor pitches, lines; /* by W + 1, by H + 1 */
 
     /* Number of the pixel at row h - top, column w - left of a position's image, or -1: there is none. */
     __device__ __forceinline__ int pixel(int position, int border) const {

@@ -1,7 +1,7 @@
 /* cuda/conv/pointwise/point_gram_kernels.c: kernel table of 1x1 convolutions whose BN takes its statistics from a Gram
  * matrix, and of the gradients of their inputs, f16 and bf16. Device code is in
- * cuda/conv/pointwise/point_gram_sm90a.cu for compute capability 9.0, and in cuda/conv/mma/gram/point_gram_mma.cu for all
- * others from 8.0 on. */
+ * cuda/conv/pointwise/point_gram_sm90a.cu for compute capability 9.0, and in cuda/conv/mma/gram/point_gram_mma.cu for
+ * all others from 8.0 on. */
 #include "cuda/conv/mma/gram/point_gram_mma.h"
 #include "cuda/conv/mma/mma_device.h"
 #include "cuda/conv/pointwise/point_conv.h"

@@ -1,5 +1,5 @@
-/* cuda/conv/mma/gram/gram_conv.cu: a 1x1 convolution of 64 or 128 channels with the BN behind it, the sum of both branches,
- * ReLU and its mask, with mma.sync: the first tile configs of ck_point_gram_mma.
+/* cuda/conv/mma/gram/gram_conv.cu: a 1x1 convolution of 64 or 128 channels with the BN behind it, the sum of both
+ * branches, ReLU and its mask, with mma.sync: the first tile configs of ck_point_gram_mma.
  *
  * A block has 128 columns, whose filters stay in shared memory, and every groups-th tile of 64 or 128 pixels. Copies
  * (cp.async) of x run one tile ahead. `add` is copied to where the results of the warp will stand: a warp adds it to

@@ -1,5 +1,5 @@
-/* cuda/conv/mma/gram/point_gram_mma.cuh: copies and results of cuda/conv/mma/gram/point_gram_mma.cu. Products and sums are
- * those of cuda/conv/mma/point_mma_work.cuh. */
+/* cuda/conv/mma/gram/point_gram_mma.cuh: copies and results of cuda/conv/mma/gram/point_gram_mma.cu. Products and sums
+ * are those of cuda/conv/mma/point_mma_work.cuh. */
 #ifndef CK_POINT_GRAM_MMA_CUH
 #define CK_POINT_GRAM_MMA_CUH
 

@@ -1,7 +1,7 @@
-/* cuda/conv/mma/gram/point_gram_mma.h: launchers of 1x1 convolutions whose BN takes its statistics from a Gram matrix, and
- * of the gradients of their inputs, for GPUs from compute capability 8.0 on: cuda/conv/mma/gram/point_gram_mma.cu.
- * Arguments and results are those of cuda/common/fused_conv.h with out_scale_bias or second_x: C and K are multiples of
- * 64; sums only with stride 1. */
+/* cuda/conv/mma/gram/point_gram_mma.h: launchers of 1x1 convolutions whose BN takes its statistics from a Gram matrix,
+ * and of the gradients of their inputs, for GPUs from compute capability 8.0 on: cuda/conv/mma/gram/point_gram_mma.cu.
+ * Arguments and results are those of cuda/common/fused_conv.h with out_scale_bias or second_x: C and K are multiples
+ * of 64; sums only with stride 1. */
 #ifndef CK_POINT_GRAM_MMA_H
 #define CK_POINT_GRAM_MMA_H
 

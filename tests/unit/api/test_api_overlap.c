@@ -1,0 +1,110 @@
+/* tests/unit/api/test_api_overlap.c: calls of several threads on one model: the order of their parts, on a device that is
+ * a counter. */
+#include "api/model.h"
+#include "tests/harness/test.h"
+
+#include <stdatomic.h>
+
+enum { CALLERS = 8, CALLS = 200 };
+
+/* The device ends one job at each question whether one has ended. */
+static struct { atomic_int begun, ended, most, wrong, alone; } device;
+
+struct call {
+    int       number, value;
+    cr_status begin, end; /* what the functions return */
+};
+
+static cr_status begin_call(struct cresnet_model *m, void *argument) {
+    struct call *c = argument;
+    (void)m;
+    if (c->begin != CR_OK) return CR_FAIL(c->begin, "call %d cannot begin", c->number);
+    const int open = ++device.begun - device.ended;
+    if (open > device.most) device.most = open;
+    return CR_OK;
+}
+
+static bool call_is_ready(struct cresnet_model *m, void *argument) {
+    static int asked;
+    (void)m;
+    (void)argument;
+    return asked++ % 3 == 2;
+}
+
+static cr_status end_call(struct cresnet_model *m, void *argument) {
+    struct call *c = argument;
+    (void)m;
+    device.ended++;
+    c->value = 10 * c->number;
+    return c->end == CR_OK ? CR_OK : CR_FAIL(c->end, "call %d cannot end", c->number);
+}
+
+/* Cannot overlap. */
+static cr_status whole_call(struct cresnet_model *m, void *argument) {
+    struct call *c = argument;
+    (void)m;
+    if (device.begun != device.ended) device.wrong++;
+    device.alone++;
+    c->value = 10 * c->number;
+    return CR_OK;
+}
+
+static cresnet_status overlapped(struct cresnet_model *m, struct call *c, cresnet_error *error) {
+    struct cr_api_job job = {.begin = begin_call, .end = end_call, .ready = call_is_ready, .argument = c};
+    return cr_api_call_job(m, &job, error);
+}
+
+struct caller {
+    struct cresnet_model *model;
+    int                   number;
+};
+
+static void *call_often(void *argument) {
+    const struct caller *caller = argument;
+    for (int i = 0; i < CALLS; i++) {
+        struct call   c = {.number = 1 + caller->number * CALLS + i};
+        cresnet_error error;
+        const bool    alone = c.number % 50 == 0, numeric = c.number % 7 == 0;
+        if (numeric && !alone) *(c.number % 2 ? &c.begin : &c.end) = CR_ERR_NUMERIC;
+        const cresnet_status status =
+            alone ? cr_api_call(caller->model, whole_call, &c, &error) : overlapped(caller->model, &c, &error);
+        if (status != (numeric && !alone ? CRESNET_ERROR_NOT_FINITE : CRESNET_OK)) device.wrong++;
+        if (c.begin == CR_OK && c.value != 10 * c.number) device.wrong++;
+        if (status != CRESNET_OK && (int)strtol(error.text + 5, NULL, 10) != c.number) device.wrong++;
+    }
+    return NULL;
+}
+
+static void each_call_has_its_own_result(void) {
+    cresnet_error         error;
+    pthread_t             thread[CALLERS];
+    struct caller         caller[CALLERS];
+    struct cresnet_model *m = cr_api_start(&error);
+    REQUIRE(m);
+    for (int i = 0; i < CALLERS; i++) {
+        caller[i] = (struct caller){m, i};
+        REQUIRE(pthread_create(&thread[i], NULL, call_often, &caller[i]) == 0);
+    }
+    for (int i = 0; i < CALLERS; i++) (void)pthread_join(thread[i], NULL);
+    CHECK_INT(device.wrong, 0);
+    CHECK_INT(device.begun, device.ended);
+    CHECK_INT(device.most, CR_API_BEGUN);
+    CHECK_INT(device.alone, CALLERS * CALLS / 50);
+    cr_api_stop(m);
+}
+
+static void calls_after_a_failure_of_the_device_are_refused(void) {
+    cresnet_error         error;
+    struct cresnet_model *m = cr_api_start(&error);
+    struct call           c = {.number = 3, .end = CR_ERR_DEVICE}, next = {.number = 4};
+    REQUIRE(m);
+    CHECK_INT(overlapped(m, &c, &error), CRESNET_ERROR_DEVICE);
+    CHECK_STR(error.text, "call 3 cannot end");
+    CHECK_INT(overlapped(m, &next, &error), CRESNET_ERROR_BROKEN);
+    CHECK_HAS(error.text, "call 3 cannot end");
+    CHECK_INT(next.value, 0);
+    CHECK_INT(cr_api_call(m, whole_call, &next, NULL), CRESNET_ERROR_BROKEN);
+    cr_api_stop(m);
+}
+
+TESTS(CASE(each_call_has_its_own_result), CASE(calls_after_a_failure_of_the_device_are_refused))
