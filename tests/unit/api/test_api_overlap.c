@@ -1,5 +1,5 @@
-/* tests/unit/api/test_api_overlap.c: calls of several threads on one model: the order of their parts, on a device that is
- * a counter. */
+/* tests/unit/api/test_api_overlap.c: calls of several threads on one model: the order of their parts, on a device that
+ * is a counter. */
 #include "api/model.h"
 #include "tests/harness/test.h"
 
@@ -7,7 +7,7 @@
 
 enum { CALLERS = 8, CALLS = 200 };
 
-/* The device ends one job at each question whether one has ended. */
+/* The device ends a job at every third poll. */
 static struct { atomic_int begun, ended, most, wrong, alone; } device;
 
 struct call {
@@ -25,10 +25,10 @@ static cr_status begin_call(struct cresnet_model *m, void *argument) {
 }
 
 static bool call_is_ready(struct cresnet_model *m, void *argument) {
-    static int asked;
+    static int polls;
     (void)m;
     (void)argument;
-    return asked++ % 3 == 2;
+    return polls++ % 3 == 2;
 }
 
 static cr_status end_call(struct cresnet_model *m, void *argument) {
