@@ -6,7 +6,7 @@
 
 /* ---- measured speed ---- */
 
-enum { MEASURE_STEPS = 6 };
+enum { MEASURE_STEPS = 100 };
 static const double measure_s = 1; /* enough for a few percent */
 
 static cr_status time_steps(struct cr_session *s, const struct cr_step_block *block, const struct cr_cmd_batch *batch,
