@@ -138,8 +138,8 @@ static bool is_stem(const struct conv_shape *f) {
     return f->cc >= 80 && f->half && f->R == 4 && f->stride == 1 && f->pad == 0 && f->C == 16;
 }
 
-/* 3x3 convolutions with sums: of 64 channels and of multiples of 128 with wgmma; of 64 with mma.sync where a block has the
- * shared memory for the filter and two tiles. */
+/* 3x3 convolutions with sums: of 64 channels and of multiples of 128 with wgmma; of 64 with mma.sync where a block has
+ * the shared memory for the filter and two tiles. */
 static bool is_3x3_with_sums(const struct conv_shape *f) {
     if (!f->half || f->R != 3 || f->stride != 1 || f->pad != 1) return false;
     if (has_wgmma(f) && f->C % 128 == 0 && f->K % 128 == 0) return f->x->dim[2] <= 127;

@@ -3,8 +3,8 @@
  *
  * A block computes a slice of dw, 256 x 64 or 128 x 128 elements, over every n-th tile of 64 pixels; the blocks of the
  * slices of one tile run at the same time, so that all but one read it from the L2 cache. A warp has 32 lines and 64
- * columns of the slice. The sums of dy are the product with a column of ones. Sums are in f32 within a block; the blocks
- * are added in f64 and in order. */
+ * columns of the slice. The sums of dy are the product with a column of ones. Sums are in f32 within a block; the
+ * blocks are added in f64 and in order. */
 #include "cuda/conv/gram/gram_parts.cuh"
 #include "cuda/conv/gram/gram_tile.cuh"
 

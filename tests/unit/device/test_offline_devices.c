@@ -133,8 +133,8 @@ static const struct takes {
     {"h200", true, CR_F16, PLAIN, {8, 56, 64, 64, 3, 1, 1}, true},
     {"a100", true, CR_F32, PLAIN, {8, 224, 3, 64, 7, 2, 3}, true},
     {"h200", true, CR_BF16, BIAS_ADD_RELU, {8, 56, 64, 64, 3, 1, 1}, true},
-    /* sums: those of cuDNN are in f16 and not deterministic; our own kernels are, for 1x1, for 3x3 of 64 channels, and on
-     * 9.0 for 3x3 of multiples of 128 */
+    /* sums: those of cuDNN are in f16 and not deterministic; our own kernels are, for 1x1, for 3x3 of 64 channels, and
+     * on 9.0 for 3x3 of multiples of 128 */
     {"h200", true, CR_F16, SUMS, {8, 56, 64, 64, 3, 1, 1}, true},
     {"h200", true, CR_BF16, SUMS, {8, 56, 64, 64, 3, 1, 1}, true},
     {"h200", false, CR_F16, SUMS, {8, 28, 128, 128, 3, 1, 1}, true},

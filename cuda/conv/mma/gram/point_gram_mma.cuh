@@ -23,8 +23,8 @@ struct gram_params : params {
     unsigned char *mask;
 };
 
-/* Copies of steps over second_x and second_w, then over x and w. Channels are whole steps. Without STRIDED the stride is
- * 1: the choice at run time costs 6 to 13 % of the time of the whole kernel. */
+/* Copies of steps over second_x and second_w, then over x and w. Channels are whole steps. Without STRIDED the stride
+ * is 1: the choice at run time costs 6 to 13 % of the time of the whole kernel. */
 template <typename T, int COLUMNS, bool STRIDED> struct pair_copier : copier<T, COLUMNS, false> {
     using base = copier<T, COLUMNS, false>;
     using base::chunk, base::column, base::p, base::row, base::shared, base::step, base::tile;
