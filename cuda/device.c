@@ -217,7 +217,6 @@ static cr_status cuda_open(const struct cr_device_options *options, struct cr_de
     d->index        = options->index;
     cr_cuda_collect_kernels(d);
     d->base.kernels  = d->kernels;
-    d->base.chains   = cr_cuda_chains;
     cr_status status = open_device(d);
     if (status != CR_OK) {
         cuda_close(&d->base);

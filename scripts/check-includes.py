@@ -108,7 +108,6 @@ FOLDERS = {
 # Includes that the levels alone would refuse: (folder or file, header or folder): reason.
 EXCEPTIONS = {
     ("cuda/conv/cifar", "cuda/norm/bn_finish.cuh"): "the CIFAR kernels finish BN sums themselves",
-    ("cuda/conv/cifar", "cuda/train/loss_rows.cuh"): "the head of a CIFAR network computes the loss, too",
     ("cuda/sparse/wgmma_sp", "cuda/sparse/two_four"): "the plan and the wgmma helpers of 2:4 filters",
     ("cuda/conv/cudnn", "src/formats/json_write.h"): "cuDNN reads the properties of an offline device as JSON",
     ("cuda/sparse/wgmma_sp", "cuda/sparse/mma_sp"): "the split of a number into sparse tensor core operands",

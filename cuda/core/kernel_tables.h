@@ -73,11 +73,6 @@ extern const struct cr_kernel *const cr_cuda_baseline_kernels[];
 /* cuda/sparse/block/block_sparse_kernels.c: patterns of whole blocks of channels */
 extern const struct cr_kernel *const cr_cuda_block_sparse_kernels[];
 
-/* cuda/conv/cifar/cifar_forward_kernels.c: kernels that run several ops; ends with NULL */
-extern const struct cr_chain_kernel *const cr_cuda_chains[];
-/* cuda/conv/cifar/cifar_head_kernels.c: one of them, the ops around the loss */
-extern const struct cr_chain_kernel cr_cuda_cifar_head;
-
 /* Size of a packed filter in f32 elements, in the op's weight format (attr.conv.pattern); 0 when the family does not
  * support the format for this convolution. cr_cuda_packed_elems (cr_backend.packed_elems) calls the family of the
  * format. */

@@ -196,10 +196,6 @@ static bool model_reads_host(void *self, const struct cr_op *op, int slot) {
     return cr_device_reads_host(((struct cr_cost_table *)self)->device, op, slot);
 }
 
-static cr_status model_chain(void *self, const struct cr_program *p, int first, struct cr_chain_cost *out) {
-    return cr_cost_chain(self, p, first, out);
-}
-
 struct cr_cost_model cr_cost_table_model(struct cr_cost_table *costs) {
     struct cr_cost_model t = cr_device_cost_model(costs->device);
     t.self                 = costs;
@@ -211,7 +207,6 @@ struct cr_cost_model cr_cost_table_model(struct cr_cost_table *costs) {
     t.estimate             = model_estimate;
     t.algo_name            = model_algo_name;
     t.reads_host           = model_reads_host;
-    t.chain                = model_chain;
     cr_cost_use_copy_rates(costs, &t);
     return t;
 }

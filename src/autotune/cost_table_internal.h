@@ -83,14 +83,6 @@ void cr_cost_cut(struct cr_cost_table *costs, int entries);
 /* Frees entries, buckets and texts, but neither the scratch memory nor the table itself. */
 void cr_cost_free_table(struct cr_cost_table *costs);
 
-/* ---- autotune/chain_times.c ---- */
-
-/* Measures the longest chain of the device's chain kernels that begins with op `first`: cr_cost_model.chain. out->ops
- * is 0 when there is none, when there is not enough memory to measure it, or when the device refuses the launch.
- * Nothing is stored: the results do not depend on the choice. */
-CR_MUST cr_status cr_cost_chain(struct cr_cost_table *costs, const struct cr_program *program, int first,
-                                struct cr_chain_cost *out);
-
 /* ---- autotune/copy_rates.c ---- */
 
 /* Copies the measured copy rates, if there are any, into the model. */

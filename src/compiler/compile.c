@@ -64,7 +64,6 @@ cr_status cr_compile(struct cr_program *program, const struct cr_cost_model *cos
     }
     CR_TRY(cr_pass_insert_waits(program));
     CR_TRY(cr_waits_check(program));
-    if (options->fuse) CR_TRY(cr_pass_chains(program, cost_model));
     if (last_pass == PASS_INSERT_WAITS) return CR_OK;
 
     CR_TRY(cr_pass_plan(program, cost_model->alignment, options->reuse));

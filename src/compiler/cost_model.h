@@ -15,14 +15,6 @@ struct cr_selection {
     const char *source;  /* where `seconds` comes from: "measured", "file", "checkpoint", "roofline" ... */
 };
 
-/* Ops `first` to first + ops - 1, which one launch can run. */
-struct cr_chain_cost {
-    const char *kernel;          /* name of the chain kernel */
-    int         ops;             /* 0: there are no such ops, and nothing else is set */
-    size_t      workspace;       /* bytes that the launch needs as the workspace of the first op */
-    double      together, apart; /* seconds of that launch and of the ops' own launches */
-};
-
 /* Rates, factors and callbacks of a device. The owner keeps `self` alive while a pass runs. Each callback gets `self`.
  * A callback may be NULL; the comment of the callback says what the passes assume then. */
 struct cr_cost_model {
@@ -67,8 +59,6 @@ struct cr_cost_model {
      * no kernel. */
     cr_status (*explain)(void *self, const struct cr_program *program, const struct cr_op *op,
                          struct cr_selection *out);
-    /* Finds ops that one launch can run and measures it. NULL: no ops. */
-    cr_status (*chain)(void *self, const struct cr_program *program, int first, struct cr_chain_cost *out);
     /* Returns true when the op's kernel can read input `slot` directly from host memory (zero-copy). NULL: never. */
     bool (*reads_host)(void *self, const struct cr_op *op, int slot);
 };

@@ -144,19 +144,15 @@ CR_MUST cr_status cr_pass_fit(struct cr_program *program, const struct cr_cost_m
 /* Sets the waits of each op: the op waits for each op of another stream that it depends on. */
 CR_MUST cr_status cr_pass_insert_waits(struct cr_program *program);
 
-/* Joins consecutive ops into chains (op.chain), each of which one launch runs, where cost_model->chain says that this
- * is faster, or wherever there is one (CRESNET_CHAINS=always), or never (CRESNET_CHAINS=no). Runs after the waits have
- * been inserted; no op of a chain waits for another stream. */
-CR_MUST cr_status cr_pass_chains(struct cr_program *program, const struct cr_cost_model *cost_model);
-
 /* Sets the offset of each POOL tensor, region_bytes[POOL] (the pool's size) and bound_bytes (a lower bound of the
  * size). reuse = false: no two tensors share memory and no op works in place; tests compare results with such a plan.
  */
 CR_MUST cr_status cr_pass_plan(struct cr_program *program, size_t alignment, bool reuse);
 
 /* Sets attr.conv.early_filter of each convolution whose filter (of pairs: filters and coefficients) is not written by
- * the two ops before it. A kernel may read such a filter while the launches of these two ops still run. The attribute
- * is false until this pass, which runs last because it compares offsets. */
+ * the two ops before it, and attr.conv.early_data of each conv_grad whose x, dy_x and bn_x are not. A kernel may read
+ * such tensors while the launches of these two ops still run. The attributes are false until this pass, which runs last
+ * because it compares offsets. */
 void cr_pass_early_filters(struct cr_program *program);
 
 /* Returns the tensor at the start of the chain of aliases of tensor t. */

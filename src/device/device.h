@@ -114,7 +114,6 @@ struct cr_async {
 };
 
 struct cr_kernel; /* device/kernel.h */
-struct cr_chain_kernel;
 struct cr_step_block;
 struct cr_gpu;        /* device/offline.h */
 struct cr_benchmarks; /* device/benchmarks.h */
@@ -176,12 +175,11 @@ struct cr_backend {
 
 /* An open device. The device structure of every backend begins with this one. */
 struct cr_device {
-    const struct cr_backend             *backend;
-    const struct cr_kernel *const       *kernels; /* best first within an op kind; ends with NULL */
-    const struct cr_chain_kernel *const *chains;  /* kernels that run several ops; ends with NULL. NULL: none */
-    struct cr_device_options             options;
-    struct cr_device_caps                caps;
-    size_t free_at_start; /* free device memory before anything was reserved; 0 when unknown */
+    const struct cr_backend       *backend;
+    const struct cr_kernel *const *kernels; /* best first within an op kind; ends with NULL */
+    struct cr_device_options       options;
+    struct cr_device_caps          caps;
+    size_t                         free_at_start; /* free device memory before anything was reserved; 0 when unknown */
 };
 
 /* All backends of this build, best first; ends with NULL. */

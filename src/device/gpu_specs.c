@@ -138,10 +138,12 @@ static bool is_stem(const struct conv_shape *f) {
     return f->cc >= 80 && f->half && f->R == 4 && f->stride == 1 && f->pad == 0 && f->C == 16;
 }
 
-/* 3x3 convolutions of 64 channels with sums: wgmma, or mma.sync where a block has the shared memory for the filter and
- * two tiles. */
-static bool is_3x3_of_64(const struct conv_shape *f) {
-    if (!f->half || f->R != 3 || f->stride != 1 || f->pad != 1 || f->C != 64 || f->K != 64) return false;
+/* 3x3 convolutions with sums: of 64 channels and of multiples of 128 with wgmma; of 64 with mma.sync where a block has
+ * the shared memory for the filter and two tiles. */
+static bool is_3x3_with_sums(const struct conv_shape *f) {
+    if (!f->half || f->R != 3 || f->stride != 1 || f->pad != 1) return false;
+    if (has_wgmma(f) && f->C % 128 == 0 && f->K % 128 == 0) return f->x->dim[2] <= 127;
+    if (f->C != 64 || f->K != 64) return false;
     return has_wgmma(f) || (f->cc >= 80 && f->x->dim[2] <= 66 && cr_capability_of(f->cc).block_bytes >= 163 << 10);
 }
 
@@ -201,7 +203,7 @@ static bool conv_accepts(const struct cr_device *device, const struct cr_program
     if (scale_bias && p->tensor[op->in[CR_IN_conv_scale_bias]].dtype != CR_F32)
         return sums ? cudnn_sums(device, &f) : cudnn_fuses_forward(&f);
     return (!scale_bias && cudnn_sums(device, &f)) || (is_1x1(&f) && !(scale_bias && f.C % 64)) || is_stem(&f) ||
-           (!scale_bias && is_3x3_of_64(&f)) || (is_cifar(&f) && !(scale_bias && f.C == 3));
+           (!scale_bias && is_3x3_with_sums(&f)) || (is_cifar(&f) && !(scale_bias && f.C == 3));
 }
 
 static bool pool_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {

@@ -98,29 +98,6 @@ struct cr_kernel {
     void (*release)(void *prepared);
 };
 
-/* A kernel that runs several consecutive ops, a chain, in fewer launches. It is deterministic. Its results are those of
- * the ops' own kernels, up to the order in which terms are added (compiler/rewrite/chains.c). */
-struct cr_chain_kernel {
-    const char *name;
-    /* Returns the number of ops, from `first` on, that it can run: 2 or more; 0 when there is no such chain.
-     * Kernels have been selected. An output that no op outside the chain reads need not be written. */
-    int (*match)(const struct cr_device *device, const struct cr_program *program, int first);
-    /* Returns the bytes of scratch memory that the launch needs as the workspace of the first op, which has one. NULL:
-     * none. */
-    size_t (*workspace)(const struct cr_device *device, const struct cr_program *program, int first, int ops);
-    /* Prepares the launch of a chain that `match` has found. call: [ops], with all addresses. *prepared receives an
-     * object that `release` frees; it copies what it needs of the calls. CR_ERR_MEMORY. */
-    cr_status (*prepare)(struct cr_device *device, const struct cr_call *const *call, int ops, void **prepared);
-    /* Enqueues the chain on the compute stream. CR_ERR_DEVICE when the device reports an error, for example because
-     * fewer multiprocessors are available than the launch needs at the same time. */
-    cr_status (*launch)(struct cr_device *device, void *prepared);
-    void (*release)(struct cr_device *device, void *prepared); /* accepts NULL */
-};
-/* Returns the device's first chain kernel that runs `ops` ops from `first` on, or the longest chain when `ops` is 0;
- * NULL when there is none. *found receives the number of ops. */
-const struct cr_chain_kernel *cr_chain_find(const struct cr_device *device, const struct cr_program *program, int first,
-                                            int ops, int *found);
-
 /* The first members of a deterministic kernel. `kind` is the op kind without CR_OP_. */
 #define CR_KERNEL(kernel_name, kind, kernel_math)                                                                      \
     .name = kernel_name, .op = CR_OP_##kind, .math = kernel_math, .deterministic = true

@@ -108,19 +108,6 @@ bool cr_kernel_accepts(const struct cr_device *device, const struct cr_kernel *k
            (!kernel->accepts || kernel->accepts(device, program, op));
 }
 
-const struct cr_chain_kernel *cr_chain_find(const struct cr_device *device, const struct cr_program *program, int first,
-                                            int ops, int *found) {
-    const struct cr_chain_kernel *best = NULL;
-    *found                             = 0;
-    for (int k = 0; device->chains && device->chains[k]; k++) {
-        const int n = device->chains[k]->match(device, program, first);
-        if (n <= *found || (ops && n != ops)) continue;
-        best   = device->chains[k];
-        *found = n;
-    }
-    return best;
-}
-
 const struct cr_kernel *cr_kernel_find(const struct cr_device *device, const struct cr_program *program,
                                        const struct cr_op *op, int from, int *index) {
     const struct cr_kernel *const *kernels = device->kernels;

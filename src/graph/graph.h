@@ -163,7 +163,6 @@ struct cr_op {
     int             wait[CR_OP_WAIT_MAX]; /* ops on other streams that must complete first; CR_NONE ends the list */
     int             kernel; /* index of the chosen kernel in the backend's table; CR_NONE before selection */
     int             algo;   /* algorithm (or tile config) of the kernel; 0 is the kernel's default */
-    int             chain;  /* number of ops, from this one on, that one launch runs; 0: the op has its own launch */
     union {
         struct cr_conv_attr    conv; /* conv*, maxpool*, pad_shortcut*; avgpool* has it but does not read it */
         struct cr_bn_attr      bn;
@@ -296,8 +295,7 @@ bool cr_op_uses_only(const struct cr_op *op, unsigned in, unsigned out);
 /* True for a convolution, or a gradient of one, with a sparsity pattern. */
 bool cr_op_has_sparsity_pattern(const struct cr_op *op);
 
-/* Sets first and last of every tensor. A tensor that an op of a chain uses lives through the whole chain: it is one
- * launch. */
+/* Sets first and last of every tensor. */
 void cr_program_lifetimes(struct cr_program *program);
 /* Checks the invariants above. Further checks: required slots are filled, transient tensors are written before they are
  * read, names are unique, and in programs with gradients exactly one op writes each trainable parameter's gradient.

@@ -132,7 +132,6 @@ static void print_op(const struct cr_program *p, int index, struct cr_text *out)
         print_tensor(p, op->in[s], false, out);
     }
     print_attributes(op, out);
-    if (op->chain) cr_text_add(out, "  chain=%d", op->chain);
     if (op->workspace >= 0) cr_text_add(out, "  workspace=%zu", p->tensor[op->workspace].bytes);
     if (op->stream != CR_STREAM_COMPUTE) cr_text_add(out, "  stream=%s", cr_stream_name(op->stream));
     for (int i = 0; i < CR_OP_WAIT_MAX && op->wait[i] >= 0; i++) cr_text_add(out, "  wait=%d", op->wait[i]);

@@ -176,15 +176,6 @@ no_memory:
 
 /* ---- lifetimes ---- */
 
-static void widen_to_chain(struct cr_program *p, int begin, int end) {
-    for (int t = 0; t < p->tensors; t++) {
-        struct cr_tensor *a = &p->tensor[t];
-        if (a->first > begin && a->first <= end && p->op[a->first].workspace == t) continue; /* unused in the chain */
-        if (a->first > begin && a->first <= end) a->first = begin;
-        if (a->last >= begin && a->last < end) a->last = end;
-    }
-}
-
 void cr_program_lifetimes(struct cr_program *p) {
     for (int t = 0; t < p->tensors; t++) p->tensor[t].first = p->tensor[t].last = -1;
     for (int i = 0; i < p->ops; i++) {
@@ -198,8 +189,6 @@ void cr_program_lifetimes(struct cr_program *p) {
             n = cr_op_reads(&p->op[i], ids);
         }
     }
-    for (int i = 0; i < p->ops; i++)
-        if (p->op[i].chain) widen_to_chain(p, i, i + p->op[i].chain - 1);
     for (int t = 0; t < p->tensors; t++)
         if (p->tensor[t].keep && p->tensor[t].first >= 0) p->tensor[t].last = p->ops - 1;
 }

@@ -33,22 +33,6 @@ static cr_status bind(struct cr_exec *exec, int index) {
     return CR_OK;
 }
 
-/* Prepares the launch of the chain that begins with op `index`. */
-static cr_status bind_chain(struct cr_exec *exec, int index) {
-    struct cr_device      *device = cr_exec_device(exec);
-    struct cr_bound_op    *bound  = &exec->op[index];
-    const int              ops    = exec->program->op[index].chain;
-    const struct cr_call **calls;
-    int                    found;
-    bound->chain = cr_chain_find(device, exec->program, index, ops, &found);
-    CR_ASSERT(bound->chain);
-    CR_ALLOC(calls, (size_t)ops);
-    for (int i = 0; i < ops; i++) calls[i] = &exec->op[index + i].call;
-    const cr_status status = bound->chain->prepare(device, calls, ops, &bound->chain_prepared);
-    cr_free(calls);
-    return status;
-}
-
 static int last_reader(const struct cr_program *p, int tensor) {
     int ids[CR_OP_IDS_MAX];
     for (int i = p->ops - 1; tensor != CR_NONE && i >= 0; i--)
@@ -104,8 +88,6 @@ cr_status cr_exec_open(const struct cr_program *program, struct cr_memory *memor
         goto out;
     }
     for (int i = 0; i < program->ops; i++) CR_TRY_OUT(bind(exec, i));
-    for (int i = 0; i < program->ops; i++)
-        if (program->op[i].chain) CR_TRY_OUT(bind_chain(exec, i));
     CR_TRY_OUT(open_streams(exec));
     CR_TRY_OUT(cr_exec_open_results(exec));
     *out = exec;
@@ -137,8 +119,6 @@ void cr_exec_close(struct cr_exec *exec) {
     for (int i = 0; exec->op && i < exec->program->ops; i++)
         if (exec->op[i].kernel && exec->op[i].kernel->release && exec->op[i].call.prepared)
             exec->op[i].kernel->release(exec->op[i].call.prepared);
-    for (int i = 0; exec->op && i < exec->program->ops; i++)
-        if (exec->op[i].chain) exec->op[i].chain->release(cr_exec_device(exec), exec->op[i].chain_prepared);
     cr_exec_close_hooks(exec);
     cr_free(exec->op);
     cr_arena_free(&exec->arena);
@@ -164,23 +144,20 @@ static cr_status wait_before(struct cr_exec *exec, int i, bool *stream_begun) {
     return CR_OK;
 }
 
-enum how { ALONE, AS_CHAIN, IN_CHAIN };
-
-static cr_status launch_kernel(struct cr_exec *exec, const struct cr_step_block *step, int i, enum how how) {
+static cr_status launch_kernel(struct cr_exec *exec, const struct cr_step_block *step, int i) {
     struct cr_bound_op *bound = &exec->op[i];
     bound->call.step          = step;
-    if (how == ALONE) CR_TRY(bound->kernel->launch(cr_exec_device(exec), &bound->call));
-    if (how == AS_CHAIN) CR_TRY(bound->chain->launch(cr_exec_device(exec), bound->chain_prepared));
+    CR_TRY(bound->kernel->launch(cr_exec_device(exec), &bound->call));
     if (i == exec->last_image_reader && exec->memory->ring)
         return cr_feed_consumed(cr_exec_device(exec), exec->memory->ring);
     return CR_OK;
 }
 
 /* Enqueues op i, between the work of the hooks, and the event that other streams wait for. */
-static cr_status enqueue_op(struct cr_exec *exec, const struct cr_step_block *step, int i, enum how how) {
+static cr_status enqueue_op(struct cr_exec *exec, const struct cr_step_block *step, int i) {
     struct cr_device *device = cr_exec_device(exec);
     CR_TRY(cr_exec_before_launch(exec, i));
-    CR_TRY(launch_kernel(exec, step, i, how));
+    CR_TRY(launch_kernel(exec, step, i));
     CR_TRY(cr_exec_after_launch(exec, i));
     if (exec->op[i].done)
         CR_TRY(cr_exec_async(exec)->event_record(device, exec->program->op[i].stream, exec->op[i].done));
@@ -195,10 +172,10 @@ static cr_status op_error(const struct cr_exec *exec, int i, cr_status status) {
                    op->layer >= 0 ? exec->program->layer[op->layer] : "?", cr_error_message());
 }
 
-static cr_status launch_op(struct cr_exec *exec, const struct cr_step_block *step, int i, enum how how) {
+static cr_status launch_op(struct cr_exec *exec, const struct cr_step_block *step, int i) {
     const struct cr_async *async = cr_exec_async(exec);
     if (async) async->range_push(exec->op[i].title);
-    const cr_status status = enqueue_op(exec, step, i, how);
+    const cr_status status = enqueue_op(exec, step, i);
     if (async) async->range_pop();
     return status == CR_OK ? CR_OK : op_error(exec, i, status);
 }
@@ -208,11 +185,9 @@ static cr_status launch_range(struct cr_exec *exec, const struct cr_step_block *
     const struct cr_async *async                    = cr_exec_async(exec);
     bool                   stream_begun[CR_STREAMS] = {false};
     if (exec->begun) CR_TRY(async->event_record(cr_exec_device(exec), CR_STREAM_COMPUTE, exec->begun));
-    for (int i = first, chain_end = 0; i <= last; i++) { /* a part of a chain runs op by op */
-        const bool begins = exec->op[i].chain && i + exec->program->op[i].chain - 1 <= last;
-        if (begins) chain_end = i + exec->program->op[i].chain;
+    for (int i = first; i <= last; i++) {
         CR_TRY(wait_before(exec, i, stream_begun));
-        CR_TRY(launch_op(exec, step, i, begins ? AS_CHAIN : i < chain_end ? IN_CHAIN : ALONE));
+        CR_TRY(launch_op(exec, step, i));
     }
     for (int s = CR_STREAM_COMPUTE + 1; s < CR_STREAMS; s++)
         if (stream_begun[s] && exec->last_of[s] <= last)

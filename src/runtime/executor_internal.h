@@ -10,9 +10,6 @@ struct cr_bound_op {
     struct cr_call          call;
     char                   *title; /* "conv layer1.0.conv1", for the timeline of a profiler */
     void                   *done;  /* event after the op; NULL when no other stream waits for the op */
-    /* The first op of a chain: the kernel that runs it, and what its prepare returned. Else NULL. */
-    const struct cr_chain_kernel *chain;
-    void                         *chain_prepared;
 };
 
 /* Host copies of the results of a run, in the types of their tensors; page-locked on a device with async. */

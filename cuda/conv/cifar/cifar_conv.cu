@@ -19,36 +19,28 @@ namespace {
 
 /* ---- the first launch: all shapes but the stem ---- */
 
-/* Copies of the filter are in flight; the input's tile comes through registers, or by copies as well. begins: the
- * block's first tile. All threads synchronise afterwards. */
+/* Copies of the filter are in flight; the input's tile comes through registers, or by copies as well. All threads
+ * synchronise afterwards. */
 template <class S, typename T>
-__device__ __forceinline__ void forward_load(const forward_args &a, char *memory, int64_t image, int y0, bool begins) {
-    using M              = forward_memory<S>;
-    using X              = typename M::X;
-    const uint32_t xs    = ck_shared(memory) + M::X_AT;
-    const int64_t  first = image * S::H * S::H * S::C;
-    if constexpr (M::D::WHOLE) {
-        __shared__ finished<S::C> done;
-        const float              *scale_bias = a.before.rows ? done.scale_bias : a.scale_bias;
-        whole_image<X>            p, add;
-        p.load((const T *)a.x + first);
-        if (a.add) add.load((const T *)a.add + first);
-        if (begins && a.before.rows) {
-            done.run(a.before, reinterpret_cast<double *>(memory + M::X_AT));
-            image_margin<X>(xs);
+__device__ __forceinline__ void forward_load(const forward_args &a, uint32_t xs, int64_t image, int y0) {
+    using D    = cut<S>;
+    using X    = typename forward_memory<S>::X;
+    const T *x = (const T *)a.x + image * S::H * S::H * S::C;
+    if constexpr (D::WHOLE) {
+        whole_image<X> p;
+        float          scale[8], bias[8];
+        if (a.scale_bias) {
+            load_floats(scale, a.scale_bias + p.chunk() * 8);
+            load_floats(bias, a.scale_bias + S::C + p.chunk() * 8);
         }
-        if (scale_bias) {
-            const sum_factors f(scale_bias, a.add ? a.add_scale_bias : NULL, S::C, p.chunk() * 8);
+        p.load(x);
+        if (a.scale_bias)
 #pragma unroll
-            for (int i = 0; i < p.ROUNDS; i++)
-                p.v[i] = a.add ? act_sum<T>(p.v[i], add.v[i], f.scale, f.bias, f.more, a.add_scale_bias != NULL)
-                               : act<T>(p.v[i], f.scale, f.bias);
-        }
+            for (int i = 0; i < p.ROUNDS; i++) p.v[i] = act<T>(p.v[i], scale, bias);
         p.store(xs);
-        if (a.z) p.keep((T *)a.z + first);
         ck_copy_wait<0>();
     } else {
-        tile_issue<X, false, false>(xs, (const T *)a.x + first, input_row<S>(y0), 1);
+        tile_issue<X, false, false>(xs, x, input_row<S>(y0), 1);
         ck_copy_commit();
         if (!a.scale_bias) ck_copy_wait<0>();
         if (a.scale_bias) tile_act<X, 0, T>(xs, a.scale_bias, S::C, input_row<S>(y0), 1);
@@ -146,10 +138,10 @@ __global__ void __launch_bounds__(cut<S>::THREADS, cut<S>::RESIDENT) forward_ker
         base + (uint32_t)((slot_of_warp.n0 + (lane & 7) + (lane >> 4) * 8) * M::W_PITCH + (lane >> 3 & 1) * 16);
 
     if (!a.w_new) filter_issue<S, D::NT, M::W_PITCH, D::THREADS>(base, (const T *)a.w);
-    if constexpr (!D::WHOLE)
-        tile_margin<X>(xs);
-    else if (!a.before.rows) /* otherwise its place is in use first */
+    if constexpr (D::WHOLE)
         image_margin<X>(xs);
+    else
+        tile_margin<X>(xs);
     for (int i = (int)threadIdx.x; i < D::WARPS * 2 * S::K; i += D::THREADS) rows[i] = 0;
     ck_begin_after_last();
     if (a.w_new) filter_issue<S, D::NT, M::W_PITCH, D::THREADS>(base, (const T *)a.w);
@@ -158,7 +150,7 @@ __global__ void __launch_bounds__(cut<S>::THREADS, cut<S>::RESIDENT) forward_ker
     for (int64_t job = blockIdx.x; job < a.N * D::TILES; job += gridDim.x) {
         const int64_t image = job / D::TILES;
         const int     y0    = (int)(job % D::TILES) * D::TH;
-        forward_load<S, T>(a, memory, image, y0, job == (int64_t)blockIdx.x);
+        forward_load<S, T>(a, xs, image, y0);
         __syncthreads();
         uint32_t at[D::MT];
         float    acc[D::MT][D::NT][4] = {};
@@ -252,37 +244,19 @@ template <typename T> __global__ void __launch_bounds__(THREADS, 3) stem_kernel(
 
 enum { RESIDENT = 2 /* maximum blocks a multiprocessor */ };
 
-template <class S> unsigned forward_blocks(int64_t N, int multiprocessors) {
-    using D = cut<S>;
-    return ck_blocks(N * D::TILES, 1, (int64_t)multiprocessors * D::RESIDENT);
-}
-unsigned stem_blocks(int64_t N, int multiprocessors) {
-    return ck_blocks(N * STEM_TILES, 1, (int64_t)multiprocessors * RESIDENT);
-}
-/* Rows of sums that the blocks of a convolution store. */
-int rows_of(const struct ck_conv *v, int multiprocessors) {
-    unsigned rows = stem_blocks(v->N, multiprocessors);
-    if (v->C != 3)
-        (void)run_shape(v, [&](auto s) {
-            rows = forward_blocks<decltype(s)>(v->N, multiprocessors);
-            return cudaSuccess;
-        });
-    return (int)rows;
-}
-
 template <class S, typename T>
 cudaError_t forward_run(const forward_args &a, const finish_args &finish, int multiprocessors, cudaStream_t stream) {
     using M = forward_memory<S>;
     using D = typename M::D;
-    static_assert((int)D::RESIDENT <= (int)RESIDENT && (M::BYTES + 3072) * D::RESIDENT <= 233472, "so many fit");
-    const unsigned    blocks = forward_blocks<S>(a.N, multiprocessors);
+    static_assert((int)D::RESIDENT <= (int)RESIDENT && (M::BYTES + 1024) * D::RESIDENT <= 233472, "so many fit");
+    const unsigned    blocks = ck_blocks(a.N * D::TILES, 1, (int64_t)multiprocessors * D::RESIDENT);
     const cudaError_t error  = launch(forward_kernel<S, T>, a, blocks, D::THREADS, M::BYTES, stream);
     return error != cudaSuccess ? error : finish_run<S::K>(finish, blocks, stream);
 }
 
 template <typename T>
 cudaError_t stem_run(const forward_args &a, const finish_args &finish, int multiprocessors, cudaStream_t stream) {
-    const unsigned    blocks = stem_blocks(a.N, multiprocessors);
+    const unsigned    blocks = ck_blocks(a.N * STEM_TILES, 1, (int64_t)multiprocessors * RESIDENT);
     const cudaError_t error  = launch(stem_kernel<T>, a, blocks, THREADS, 0, stream);
     return error != cudaSuccess ? error : finish_run<STEM_K>(finish, blocks, stream);
 }
@@ -312,38 +286,22 @@ size_t ck_cifar_conv_workspace(const struct ck_conv *v, int multiprocessors) {
     return (size_t)multiprocessors * cifar::RESIDENT * 2 * (size_t)v->K * sizeof(float);
 }
 
-static cifar::finish_args finish_of(const struct ck_cifar_conv *args, const void *workspace) {
-    return {.partial = (const float *)workspace,
-            .sums    = args->sums,
-            .rows    = 0,
-            .finish  = args->finish,
-            .factors = ck_bn_factors_of(&args->finish)};
-}
-
 cudaError_t ck_cifar_conv(const struct ck_cifar_conv *args, void *workspace, int multiprocessors, cudaStream_t stream) {
-    const struct ck_cifar_conv *before = args->before;
-    const bool                  whole  = args->conv.stride == 1 && args->conv.C != 3;
-    cifar::finish_args          f      = finish_of(args, workspace);
-    cifar::forward_args         a      = {.x              = args->x,
-                                          .w              = args->w,
-                                          .add            = args->add,
-                                          .scale_bias     = args->scale_bias,
-                                          .add_scale_bias = args->add_scale_bias,
-                                          .y              = args->y,
-                                          .z              = args->z,
-                                          .sums           = args->sums,
-                                          .partial        = (float *)workspace,
-                                          .N              = args->conv.N,
-                                          .w_new          = args->w_new,
-                                          .before         = {}};
+    const cifar::forward_args a = {.x          = args->x,
+                                   .w          = args->w,
+                                   .scale_bias = args->scale_bias,
+                                   .y          = args->y,
+                                   .sums       = args->sums,
+                                   .partial    = (float *)workspace,
+                                   .N          = args->conv.N,
+                                   .w_new      = args->w_new};
+    const cifar::finish_args  f = {.partial = (float *)workspace,
+                                   .sums    = args->sums,
+                                   .rows    = 0,
+                                   .finish  = args->finish,
+                                   .factors = ck_bn_factors_of(&args->finish)};
     if (!ck_cifar_conv_supports(&args->conv) || (args->conv.C == 3 && args->scale_bias)) return cudaErrorInvalidValue;
-    if ((args->finish.scale_bias || args->defer) && !args->sums) return cudaErrorInvalidValue;
-    if (args->z ? !whole || (!args->scale_bias && !before) : args->add != NULL) return cudaErrorInvalidValue;
-    if (before && (!whole || before->conv.K != args->conv.C || !before->finish.scale_bias))
-        return cudaErrorInvalidValue;
-    if (before) a.before = finish_of(before, args->before_workspace);
-    if (before) a.before.rows = cifar::rows_of(&before->conv, multiprocessors);
-    if (args->defer) f.sums = NULL; /* no second launch */
+    if (args->finish.scale_bias && !args->sums) return cudaErrorInvalidValue;
     return args->conv.type == CK_F16 ? cifar::forward_any<__half>(&args->conv, a, f, multiprocessors, stream)
                                      : cifar::forward_any<__nv_bfloat16>(&args->conv, a, f, multiprocessors, stream);
 }

@@ -159,12 +159,6 @@ template <class L> struct whole_image {
         for (int i = 0; i < ROUNDS; i++)
             v[i] = __ldcg(reinterpret_cast<const uint4 *>(from + pixel(thread) + i * STEP * L::SIDE * L::CT) + chunk());
     }
-    /* To the same place of an image in memory. */
-    template <typename T> __device__ __forceinline__ void keep(T *to) const {
-        to += pixel((int)threadIdx.x % L::THREADS) + chunk() * 8;
-#pragma unroll
-        for (int i = 0; i < ROUNDS; i++) ck_store_whole(to + i * STEP * L::SIDE * L::CT, v[i]);
-    }
     __device__ __forceinline__ void store(uint32_t to) const {
         const int thread = (int)threadIdx.x % L::THREADS;
         to += (uint32_t)(((thread / LINE + 1) * L::COLS + thread % LINE / L::CHUNKS + 1) * L::PITCH + chunk() * 16);
@@ -190,35 +184,6 @@ template <typename T> __device__ __forceinline__ uint4 act(uint4 v, const float 
     for (int i = 0; i < 8; i++) f[i] = ck_relu(fmaf(f[i], scale[i], bias[i]));
     return ck_pack<T>(f);
 }
-
-/* The same with an addition, as ck_bn_apply computes it. own_bn: `more` is the scale of the addition, whose bias has
- * been added to `bias`. */
-template <typename T>
-__device__ __forceinline__ uint4 act_sum(uint4 v, uint4 add, const float (&scale)[8], const float (&bias)[8],
-                                         const float (&more)[8], bool own_bn) {
-    float f[8], g[8];
-    ck_unpack<T>(v, f);
-    ck_unpack<T>(add, g);
-#pragma unroll
-    for (int i = 0; i < 8; i++)
-        f[i] =
-            ck_relu(own_bn ? fmaf(f[i], scale[i], fmaf(g[i], more[i], bias[i])) : fmaf(f[i], scale[i], bias[i]) + g[i]);
-    return ck_pack<T>(f);
-}
-/* Scale and bias of eight channels for act_sum. add_scale_bias: [2][C], or NULL. */
-struct sum_factors {
-    float                      scale[8], bias[8], more[8];
-    __device__ __forceinline__ sum_factors(const float *scale_bias, const float *add_scale_bias, int C, int first) {
-        load_floats(scale, scale_bias + first);
-        load_floats(bias, scale_bias + C + first);
-        if (!add_scale_bias) return;
-        float own[8];
-        load_floats(more, add_scale_bias + first);
-        load_floats(own, add_scale_bias + C + first);
-#pragma unroll
-        for (int i = 0; i < 8; i++) bias[i] += own[i];
-    }
-};
 
 /* Applies act() to the data of this thread's copies. Waits for them, except for the last LATER groups. scale_bias: CH
  * scales, then CH biases at scale_bias + gap. */

@@ -28,18 +28,6 @@ struct ck_cifar_conv {
     struct ck_bn_finalize finish; /* scale_bias NULL: no finalize; its own sums and channels are not read */
     /* one of the last two launches may have written w; if false, the kernel reads w before these launches end */
     bool w_new;
-    /* With z (only for a stride of 1 and 16 channels or more): act(x) = relu(x*scale_bias[0] + scale_bias[1] + add),
-     * which is stored in z, N,H,W,C, as ck_bn_apply does. add: N,H,W,C, or NULL; add_scale_bias: [2][C], its BN, or
-     * NULL. */
-    const void  *add;
-    const float *add_scale_bias;
-    void        *z;
-    /* The next convolution finishes the sums, so there is no second launch; the workspace is in use until then. */
-    bool defer;
-    /* The convolution, launched with `defer`, whose x is its y and whose scale_bias is made here; all blocks add its
-     * sums. NULL: scale_bias is read. Stride 1 and 16 channels or more only. */
-    const struct ck_cifar_conv *before;
-    const void                 *before_workspace;
 };
 /* ck_cifar_conv_workspace returns the workspace of ck_cifar_conv in bytes. With sums, a second, small launch adds the
  * sums that the blocks of the first launch stored in the workspace. Returns cudaErrorInvalidValue for unsupported

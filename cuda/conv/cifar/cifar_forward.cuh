@@ -18,23 +18,13 @@ template <class S> struct cut {
     static_assert(MW * MT == ROWS, "all warps have the same amount of work");
 };
 
-/* Finishes the sums of a convolution. */
-struct finish_args {
-    const float          *partial;
-    float                *sums;
-    int                   rows;
-    struct ck_bn_finalize finish;
-    struct ck_bn_factors  factors;
-};
-
 struct forward_args {
-    const void  *x, *w, *add;
-    const float *scale_bias, *add_scale_bias;
-    void        *y, *z;
+    const void  *x, *w;
+    const float *scale_bias;
+    void        *y;
     float       *sums, *partial;
     int64_t      N;
     bool         w_new;
-    finish_args  before; /* rows 0: none */
 };
 
 /* Copies filters to shared memory, one row for each channel k, in column order. All blocks read the same bytes at the
@@ -85,60 +75,15 @@ __device__ __forceinline__ void forward_sums(const forward_args &a, float (&firs
     sums_write<K, WARPS>(rows, NULL, a.partial, (int)blockIdx.x);
 }
 
-/* ---- instead of a second launch: all blocks of the next convolution add the sums and finish the BN ---- */
-
-/* Results of the BN in shared memory, as in struct ck_bn_finalize. */
-template <int C> struct finished {
-    float scale_bias[2 * C], mean_rstd[2 * C], mean[C], var[C];
-    /* Adds the rows of all blocks of the last convolution; room: 8 KiB of shared memory. Block c also stores the
-     * results of channel c. All threads call and synchronise. */
-    __device__ __forceinline__ void run(const finish_args &f, double *room) {
-        constexpr int FOURS = 2 * C / 4, SHARES = THREADS / FOURS, ADD = THREADS / (2 * C) /* threads a sum */;
-        constexpr int IN_FLIGHT = C == 16 ? 4 : 8; /* with 16 channels the image needs the registers */
-        const int     t = (int)threadIdx.x, c = t / (2 * ADD), which = t / ADD % 2;
-        const bool    last = t % (2 * ADD) == 0;
-        ck_bn_channel bn;
-        double        s[4] = {}, sum = 0;
-        if (last) bn.load(f.finish, c);
-        const float4 *from = reinterpret_cast<const float4 *>(f.partial) + t % FOURS;
-        for (int b = t / FOURS; b < f.rows; b += SHARES * IN_FLIGHT) {
-            float4 v[IN_FLIGHT];
-#pragma unroll
-            for (int i = 0; i < IN_FLIGHT; i++)
-                v[i] = b + i * SHARES < f.rows ? __ldcg(from + (int64_t)(b + i * SHARES) * FOURS)
-                                               : make_float4(0, 0, 0, 0);
-#pragma unroll
-            for (int i = 0; i < IN_FLIGHT; i++) {
-                s[0] += (double)v[i].x, s[1] += (double)v[i].y;
-                s[2] += (double)v[i].z, s[3] += (double)v[i].w;
-            }
-        }
-#pragma unroll
-        for (int i = 0; i < 4; i++) room[t / FOURS * 2 * C + t % FOURS * 4 + i] = s[i];
-        __syncthreads();
-#pragma unroll
-        for (int i = 0; i < SHARES / ADD; i++) sum += room[(i * ADD + t % ADD) * 2 * C + which * C + c];
-#pragma unroll
-        for (int offset = 1; offset < ADD; offset *= 2) sum += __shfl_xor_sync(0xffffffffu, sum, offset);
-        const float first = (float)sum, second = __shfl_down_sync(0xffffffffu, first, ADD);
-        if (last) store(f, bn, c, first, second);
-        __syncthreads();
-    }
-    __device__ __forceinline__ void store(const finish_args &f, const ck_bn_channel &bn, int c, float sum,
-                                          float squares) {
-        struct ck_bn_finalize to = f.finish;
-        to.scale_bias = scale_bias, to.mean_rstd = mean_rstd, to.new_mean = mean, to.new_var = var;
-        bn.finish(to, f.factors, c, C, sum, squares);
-        if (c % (int)gridDim.x != (int)blockIdx.x) return;
-        f.sums[c] = sum, f.sums[C + c] = squares;
-        f.finish.scale_bias[c] = scale_bias[c], f.finish.scale_bias[C + c] = scale_bias[C + c];
-        f.finish.mean_rstd[c] = mean_rstd[c], f.finish.mean_rstd[C + c] = mean_rstd[C + c];
-        f.finish.new_mean[c] = mean[c], f.finish.new_var[c] = var[c];
-    }
-};
-
 /* ---- the second launch: adds the sums of all blocks and finishes the BN ---- */
 
+struct finish_args {
+    const float          *partial;
+    float                *sums;
+    int                   rows;
+    struct ck_bn_finalize finish;
+    struct ck_bn_factors  factors;
+};
 template <int K> struct forward_end {
     const finish_args &a;
     struct channel {

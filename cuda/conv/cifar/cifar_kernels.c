@@ -1,8 +1,8 @@
 /* cuda/conv/cifar/cifar_kernels.c: kernel table of the convolutions of CIFAR ResNets, forward and backward, and their
  * classifier, in f16 and bf16, for every GPU. The backward of 16 -> 32 channels, 3x3, needs more shared memory than a
- * block of compute capability 8.6, 8.9 or 12.0 has. Device code is in cifar_conv.cu, cifar_conv_grad.cu and
- * cifar_dense.cu. */
-#include "cuda/conv/cifar/cifar_calls.h"
+ * block of compute capability 8.6, 8.9 or 12.0 has. Device code is in cuda/conv/cifar/cifar_conv.cu, cifar_conv_grad.cu
+ * and cifar_dense.cu. */
+#include "cuda/conv/cifar/cifar_conv.h"
 #include "cuda/conv/cifar/cifar_dense.h"
 #include "cuda/core/cuda_device.h"
 #include "cuda/core/kernel_tables.h"
@@ -66,25 +66,20 @@ static struct ck_bn_finalize conv_finish(const struct cr_call *call) {
                                    .momentum   = a->momentum};
 }
 
-struct ck_cifar_conv cuda_cifar_conv_args(const struct cr_call *call) {
-    const struct cr_program *p  = call->program;
-    const struct cr_op      *op = call->op;
-    return (struct ck_cifar_conv){.conv       = cuda_conv_shape(op, IN(x), IN(w), OUT(y)),
-                                  .x          = call->in[CR_IN_conv_x],
-                                  .w          = call->in[CR_IN_conv_w],
-                                  .scale_bias = call->in[CR_IN_conv_scale_bias],
-                                  .y          = call->out[CR_OUT_conv_y],
-                                  .sums       = call->out[CR_OUT_conv_sums],
-                                  .finish     = conv_finish(call),
-                                  .w_new      = !op->attr.conv.early_filter};
-}
-
 static cr_status conv_launch(struct cr_device *device, const struct cr_call *call) {
-    const struct ck_cifar_conv args = cuda_cifar_conv_args(call);
+    const struct cr_program   *p    = call->program;
+    const struct cr_op        *op   = call->op;
+    const struct ck_cifar_conv args = {.conv       = cuda_conv_shape(op, IN(x), IN(w), OUT(y)),
+                                       .x          = call->in[CR_IN_conv_x],
+                                       .w          = call->in[CR_IN_conv_w],
+                                       .scale_bias = call->in[CR_IN_conv_scale_bias],
+                                       .y          = call->out[CR_OUT_conv_y],
+                                       .sums       = call->out[CR_OUT_conv_sums],
+                                       .finish     = conv_finish(call),
+                                       .w_new      = !op->attr.conv.early_filter};
     CUDA_TRY(ck_cifar_conv(&args, call->workspace, cuda_of(device)->multiprocessors, cr_cuda_stream(device, call)));
     return CR_OK;
 }
-
 #undef IN
 #undef OUT
 #undef IN_BIT

@@ -8,8 +8,6 @@
 #include "cuda/core/optional_slots.h"
 #include "cuda/core/typed_kernels.h"
 
-#include <stdlib.h>
-
 static bool is_3x3(const struct cr_op *op, const struct cr_tensor *w) {
     return w->dim[0] == CK_CONV3X3_CHANNELS && w->dim[1] == 3 && w->dim[2] == 3 && w->dim[3] == CK_CONV3X3_CHANNELS &&
            op->attr.conv.stride == 1 && op->attr.conv.pad == 1;
@@ -17,7 +15,7 @@ static bool is_3x3(const struct cr_op *op, const struct cr_tensor *w) {
 
 static bool supports(const struct cr_device *device, const struct ck_conv3x3 *a) {
     const struct ck_mma_gpu gpu = cuda_mma_gpu(device);
-    if (cuda_has_wgmma(device)) return !(a->transposed && getenv("CRESNET_NO_CONV3X3_DGRAD")) && ck_conv3x3_supports(a);
+    if (cuda_has_wgmma(device)) return ck_conv3x3_supports(a);
     return cuda_uses_mma(device) && ck_conv3x3_mma_supports(a, &gpu);
 }
 static size_t workspace_of(const struct cr_device *device, const struct ck_conv3x3 *a) {

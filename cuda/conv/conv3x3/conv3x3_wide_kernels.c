@@ -7,14 +7,10 @@
 #include "cuda/core/optional_slots.h"
 #include "cuda/core/typed_kernels.h"
 
-#include <stdlib.h>
-
 static bool is_3x3(const struct cr_op *op, const struct cr_tensor *w) {
     return w->dim[1] == 3 && w->dim[2] == 3 && op->attr.conv.pad == 1;
 }
 static bool supports(const struct cr_device *device, const struct ck_conv3x3_wide *a) {
-    if (getenv(a->transposed ? "CRESNET_NO_CONV3X3_WIDE_DGRAD" : "CRESNET_NO_CONV3X3_WIDE")) return false;
-    if (a->stride == 2 && getenv("CRESNET_NO_CONV3X3_STRIDED")) return false;
     return cuda_has_wgmma(device) && ck_conv3x3_wide_supports(a, cuda_of(device)->multiprocessors);
 }
 static cr_status start(struct cr_device *device, const struct cr_call *call, const struct ck_conv3x3_wide *a) {

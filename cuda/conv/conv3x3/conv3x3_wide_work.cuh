@@ -4,21 +4,11 @@
 #define CK_CONV3X3_WIDE_WORK_CUH
 
 #include "cuda/conv/conv3x3/conv3x3_wide.cuh"
+#include "cuda/conv/conv3x3/eight_channels.cuh"
 
 #if CK_HAS_SM90A
 
 namespace {
-
-__device__ __forceinline__ void get8(float (&v)[8], uint32_t at) {
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-        const uint4 word = ck_get16(at + (uint32_t)(16 * i));
-        v[4 * i]         = __uint_as_float(word.x);
-        v[4 * i + 1]     = __uint_as_float(word.y);
-        v[4 * i + 2]     = __uint_as_float(word.z);
-        v[4 * i + 3]     = __uint_as_float(word.w);
-    }
-}
 
 template <typename T, int KIND> struct worker {
     const params  &p;
@@ -124,45 +114,6 @@ template <typename T, int KIND> struct worker {
 
     /* ---- results: 16 pixels and 64 channels at a time through the warp's panel; a lane has 8 channels of them ---- */
 
-    struct numbers {
-        float scale[8], bias[8]; /* of the BN in front, for the lane's channels */
-    };
-    struct eight_sums {
-        float first[8] = {}, second[8] = {};
-    };
-    static __device__ __forceinline__ void unpack(float (&v)[8], const uint4 &word) {
-        const uint32_t pair[4] = {word.x, word.y, word.z, word.w};
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const float2 two = ck_pair<T>(pair[i]);
-            v[2 * i]         = two.x;
-            v[2 * i + 1]     = two.y;
-        }
-    }
-    /* y where the BN and ReLU in front let it pass; sums of y and y*bn_x. */
-    static __device__ __forceinline__ uint4 mask(const uint4 &word, const uint4 &bn, const numbers &of,
-                                                 eight_sums &sums) {
-        float v[8], b[8];
-        unpack(v, word);
-        unpack(b, bn);
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            v[i] = fmaf(b[i], of.scale[i], of.bias[i]) > 0.0f ? v[i] : 0.0f;
-            sums.first[i] += v[i];
-            sums.second[i] = fmaf(v[i], b[i], sums.second[i]);
-        }
-        return make_uint4(ck_pack_pair<T>(v[0], v[1]), ck_pack_pair<T>(v[2], v[3]), ck_pack_pair<T>(v[4], v[5]),
-                          ck_pack_pair<T>(v[6], v[7]));
-    }
-    static __device__ __forceinline__ void add_squares(const uint4 &word, eight_sums &sums) {
-        float v[8];
-        unpack(v, word);
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            sums.first[i] += v[i];
-            sums.second[i] = fmaf(v[i], v[i], sums.second[i]);
-        }
-    }
     __device__ __forceinline__ int64_t y_at(int pixel, const pass &pass) const {
         if (p.stride == 1) return (int64_t)pixel * p.K;
         const place of(p, pixel);
@@ -180,7 +131,7 @@ template <typename T, int KIND> struct worker {
         }
     }
     template <int I, int HALF>
-    __device__ __forceinline__ void store(int tile, const pass &pass, uint32_t panel, const numbers &of,
+    __device__ __forceinline__ void store(int tile, const pass &pass, uint32_t panel, const scale_bias &of,
                                           eight_sums &sums) const {
         const uint32_t bn_x = shared + (uint32_t)(x.at * plan.slot_bytes + first_row(I) * ROW);
         put<I, HALF>(panel);
@@ -192,8 +143,8 @@ template <typename T, int KIND> struct worker {
             uint4          word  = ck_get16(panel + at), bn;
             if (KIND == GRADIENT) bn = ck_get16(bn_x + at);
             if (pixel < p.pixels) {
-                if (KIND == GRADIENT) word = mask(word, bn, of, sums);
-                if (KIND == FORWARD && p.partial) add_squares(word, sums);
+                if (KIND == GRADIENT) word = mask<T>(word, bn, of, sums);
+                if (KIND == FORWARD && p.partial) add_squares<T>(word, sums);
                 ck_store_whole(
                     static_cast<T *>(p.y) + y_at(pixel, pass) + column_of(plan) + HALF * CHUNK + lane % 8 * 8, word);
             }
@@ -203,7 +154,7 @@ template <typename T, int KIND> struct worker {
     template <int HALF> __device__ __forceinline__ void finish(int tile, const pass &pass) {
         const uint32_t panel = shared + (uint32_t)(plan.panels_at + (me * 4 + warp) * PANEL),
                        bn    = shared + (uint32_t)(plan.bn_at + (HALF * CHUNK + lane % 8 * 8) * 4);
-        numbers    of;
+        scale_bias of;
         eight_sums sums;
         if (KIND == GRADIENT) {
             get8(of.scale, bn), get8(of.bias, bn + 4 * COLUMNS);
@@ -214,20 +165,13 @@ template <typename T, int KIND> struct worker {
         if (KIND == GRADIENT) {
             release((uint32_t)(BAR_X_EMPTY + x.at));
             x.next(plan.slots);
-            normalize(sums, bn);
+            normalize(sums, bn + 8 * COLUMNS, bn + 12 * COLUMNS);
         }
         if (KIND != TRANSPOSED && p.partial) add_sums<HALF>(sums);
     }
 
     /* ---- sums: those of each warp are in shared memory, [2][128] ---- */
 
-    /* Sums of y*bn_x become sums of y*(bn_x - mean)*rstd: of one tile, before larger sums could cancel. */
-    static __device__ __forceinline__ void normalize(eight_sums &sums, uint32_t bn) {
-        float rstd[8], shift[8];
-        get8(rstd, bn + 8 * COLUMNS), get8(shift, bn + 12 * COLUMNS);
-#pragma unroll
-        for (int i = 0; i < 8; i++) sums.second[i] = fmaf(sums.second[i], rstd[i], sums.first[i] * shift[i]);
-    }
     __device__ __forceinline__ uint32_t sums_at(int of_warp) const {
         return shared + (uint32_t)(plan.sums_at + of_warp * 2 * COLUMNS * 4);
     }
@@ -245,13 +189,8 @@ template <typename T, int KIND> struct worker {
             const float keep = upper ? pair[4 + i] : pair[i], send = upper ? pair[i] : pair[4 + i];
             sum[i] = keep + __shfl_xor_sync(0xffffffffu, send, 16);
         }
-        const int      channel = HALF * CHUNK + lane % 8 * 8 + (upper ? 4 : 0);
-        const uint32_t at      = sums_at(me * 4 + warp) + (uint32_t)(((second ? COLUMNS : 0) + channel) * 4);
-        const uint4    last    = ck_get16(at);
-        ck_put16(at, make_uint4(__float_as_uint(__uint_as_float(last.x) + sum[0]),
-                                __float_as_uint(__uint_as_float(last.y) + sum[1]),
-                                __float_as_uint(__uint_as_float(last.z) + sum[2]),
-                                __float_as_uint(__uint_as_float(last.w) + sum[3])));
+        const int channel = HALF * CHUNK + lane % 8 * 8 + (upper ? 4 : 0);
+        add_four(sums_at(me * 4 + warp) + (uint32_t)(((second ? COLUMNS : 0) + channel) * 4), sum);
     }
     __device__ __forceinline__ void clear_sums() const {
 #pragma unroll

@@ -4,6 +4,7 @@
 #define CK_CONV3X3_WORK_CUH
 
 #include "cuda/conv/conv3x3/conv3x3.cuh"
+#include "cuda/conv/conv3x3/eight_channels.cuh"
 
 #if CK_HAS_SM90A
 
@@ -14,16 +15,6 @@ __device__ __forceinline__ uint32_t transposed(uint32_t word) {
     uint32_t to;
     asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(to) : "r"(word));
     return to;
-}
-__device__ __forceinline__ void get8(float (&v)[8], uint32_t at) {
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-        const uint4 word = ck_get16(at + (uint32_t)(16 * i));
-        v[4 * i]         = __uint_as_float(word.x);
-        v[4 * i + 1]     = __uint_as_float(word.y);
-        v[4 * i + 2]     = __uint_as_float(word.z);
-        v[4 * i + 3]     = __uint_as_float(word.w);
-    }
 }
 
 template <typename T, int KIND> struct worker {
@@ -142,49 +133,9 @@ template <typename T, int KIND> struct worker {
         ck_copy_commit();
     }
 
-    struct numbers {
-        float scale[8], bias[8]; /* of the BN in front, for the thread's channels */
-    };
-    struct eight_sums {
-        float first[8] = {}, second[8] = {};
-    };
-    /* y where the BN and ReLU in front let it pass; sums of y and y*bn_x. */
-    static __device__ __forceinline__ uint4 mask(const uint4 &word, const uint4 &bn, const numbers &of,
-                                                 eight_sums &sums) {
-        float v[8], x[8];
-        unpack(v, word);
-        unpack(x, bn);
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            v[i] = fmaf(x[i], of.scale[i], of.bias[i]) > 0.0f ? v[i] : 0.0f;
-            sums.first[i] += v[i];
-            sums.second[i] = fmaf(v[i], x[i], sums.second[i]);
-        }
-        return make_uint4(ck_pack_pair<T>(v[0], v[1]), ck_pack_pair<T>(v[2], v[3]), ck_pack_pair<T>(v[4], v[5]),
-                          ck_pack_pair<T>(v[6], v[7]));
-    }
-    static __device__ __forceinline__ void add_squares(const uint4 &word, eight_sums &sums) {
-        float v[8];
-        unpack(v, word);
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            sums.first[i] += v[i];
-            sums.second[i] = fmaf(v[i], v[i], sums.second[i]);
-        }
-    }
-    static __device__ __forceinline__ void unpack(float (&v)[8], const uint4 &word) {
-        const uint32_t pair[4] = {word.x, word.y, word.z, word.w};
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const float2 two = ck_pair<T>(pair[i]);
-            v[2 * i]         = two.x;
-            v[2 * i + 1]     = two.y;
-        }
-    }
-
     /* Stores the tile of y; 8 threads store a pixel. SUMS: also adds it to the sums. */
     template <bool SUMS> __device__ __forceinline__ void store(int position) {
-        numbers        of;
+        scale_bias     of;
         eight_sums     sums;
         const uint32_t bn_at = bars - (uint32_t)(p.plan.bar_at - p.plan.bn_at) + (uint32_t)(thread % 8 * 32);
         if (KIND == GRADIENT) {
@@ -199,8 +150,8 @@ template <typename T, int KIND> struct worker {
             uint4     word  = ck_get16(y_at + vector_at(row)), bn;
             if (KIND == GRADIENT) bn = ck_get16(y_at + WORKERS * Y_BYTES + vector_at(row));
             if (pixel >= 0 && position + row < p.positions) {
-                if (KIND == GRADIENT) word = mask(word, bn, of, sums);
-                if (KIND == FORWARD && SUMS) add_squares(word, sums);
+                if (KIND == GRADIENT) word = mask<T>(word, bn, of, sums);
+                if (KIND == FORWARD && SUMS) add_squares<T>(word, sums);
                 ck_store_whole(static_cast<uint8_t *>(p.y) + (int64_t)pixel * ROW + thread % 8 * 16, word);
             }
             to.advance(p, GROUP / 8);
@@ -208,35 +159,20 @@ template <typename T, int KIND> struct worker {
         if (KIND == GRADIENT) {
             __syncwarp();
             if (lane == 0) ck_mbar_arrive(bars + 8 * (uint32_t)(BAR_BN_EMPTY + me));
-            normalize(sums, bn_at);
+            normalize(sums, bn_at + 8 * CHANNELS, bn_at + 12 * CHANNELS);
         }
         if (SUMS) add_sums(sums);
     }
 
     /* ---- sums: those of each thread are in shared memory ---- */
 
-    /* Sums of y*bn_x become sums of y*(bn_x - mean)*rstd: of one tile, before larger sums could cancel. */
-    static __device__ __forceinline__ void normalize(eight_sums &sums, uint32_t bn_at) {
-        float rstd[8], shift[8];
-        get8(rstd, bn_at + 8 * CHANNELS), get8(shift, bn_at + 12 * CHANNELS);
-#pragma unroll
-        for (int i = 0; i < 8; i++) sums.second[i] = fmaf(sums.second[i], rstd[i], sums.first[i] * shift[i]);
-    }
-
     __device__ __forceinline__ uint32_t sums_at() const { /* of the thread */
         return bars - (uint32_t)(p.plan.bar_at - p.plan.sums_at) + (uint32_t)((me * GROUP + thread) * 16);
     }
     __device__ __forceinline__ void add_sums(const eight_sums &sums) const {
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const float   *v    = (i < 2 ? sums.first : sums.second) + i % 2 * 4;
-            const uint32_t of   = sums_at() + (uint32_t)(i * SUMS_VECTOR);
-            const uint4    last = ck_get16(of);
-            ck_put16(of, make_uint4(__float_as_uint(__uint_as_float(last.x) + v[0]),
-                                    __float_as_uint(__uint_as_float(last.y) + v[1]),
-                                    __float_as_uint(__uint_as_float(last.z) + v[2]),
-                                    __float_as_uint(__uint_as_float(last.w) + v[3])));
-        }
+        for (int i = 0; i < 4; i++)
+            add_four(sums_at() + (uint32_t)(i * SUMS_VECTOR), (i < 2 ? sums.first : sums.second) + i % 2 * 4);
     }
     __device__ __forceinline__ void clear_sums() const {
 #pragma unroll

@@ -1,9 +1,8 @@
 /* cuda/conv/gram/gram.cu: the Gram matrix of the input of a 1x1 convolution, its sums and its shift, with mma.sync:
  * ck_gram_mma (cuda/conv/gram/gram.h).
  *
- * A block reads every n-th tile. Copies (cp.async) run ahead; a thread replaces the 16-byte chunks that it has copied
- * itself by a - t, rounded to 16 bits. Half of the warps of a scheduler do so for the next tile while the others
- * multiply, then the reverse. Products are summed in f32 over runs of 512 pixels; the runs of a
+ * A block reads every n-th tile. Copies (cp.async) run three tiles ahead; a thread replaces the 16-byte chunks that it
+ * has copied itself by a - t, rounded to 16 bits. Products are summed in f32 over runs of 512 pixels; the runs of a
  * block are added in f32, the blocks in f64, both in order. */
 #include "cuda/conv/gram/gram_parts.cuh"
 #include "cuda/conv/gram/gram_shift.cuh"
@@ -131,22 +130,13 @@ __global__ void __launch_bounds__(THREADS, resident<C>) gram_mma(const source x,
     int                 turn = 0;
     /* from the end: see gram_ring.cuh */
     const auto from_end = [&](int tile) { return tile < x.tiles ? x.tiles - 1 - tile : x.tiles; };
-    const auto prepare  = [&](int number, int tile) {
-        ck_copy_wait<RING - 2>();
-        in.convert(number, from_end(tile));
-        in.copy(number + RING - 1, from_end(tile + (RING - 1) * step));
-    };
     for (int s = 0; s < RING - 1; s++) in.copy(s, from_end((int)blockIdx.x + s * step));
-    prepare(0, (int)blockIdx.x);
     for (int tile = (int)blockIdx.x; tile < x.tiles; tile += step, turn++) {
+        ck_copy_wait<RING - 2>();
+        in.convert(turn, from_end(tile));
+        in.copy(turn + RING - 1, from_end(tile + (RING - 1) * step));
         __syncthreads(); /* the tile is complete, and all warps have left the tile before */
-#pragma unroll 1
-        for (int phase = 0; phase < 2; phase++) {
-            if (phase == products_phase())
-                out.add_tile(in.tiles + (uint32_t)(turn % 2 * in.BYTES));
-            else
-                prepare(turn + 1, tile + step);
-        }
+        out.add_tile(in.tiles + (uint32_t)(turn % 2 * in.BYTES));
         if (turn % RUN == RUN - 1) out.end_run();
     }
     out.end_run();

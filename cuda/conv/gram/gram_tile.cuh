@@ -64,12 +64,6 @@ template <typename T, bool ACT, int WIDTH> struct reader {
     }
 };
 
-/* Which of two phases is the warp's products: half of the warps of a scheduler multiply first, while the others prepare
- * the next tile. */
-__device__ __forceinline__ int products_phase() {
-    return (int)threadIdx.x / 128 % 2;
-}
-
 template <typename T> __device__ __forceinline__ void unpack(const uint4 &word, float (&v)[8]) {
     const uint32_t pair[4] = {word.x, word.y, word.z, word.w};
 #pragma unroll

@@ -3,9 +3,8 @@
  *
  * A block computes a slice of dw, 256 x 64 or 128 x 128 elements, over every n-th tile of 64 pixels; the blocks of the
  * slices of one tile run at the same time, so that all but one read it from the L2 cache. A warp has 32 lines and 64
- * columns of the slice. Half of the warps of a scheduler prepare the next tile of a while the others multiply, then the
- * reverse. The sums of dy are the product with a column of ones. Sums are in f32 within a block; the blocks
- * are added in f64 and in order. */
+ * columns of the slice. The sums of dy are the product with a column of ones. Sums are in f32 within a block; the
+ * blocks are added in f64 and in order. */
 #include "cuda/conv/gram/gram_parts.cuh"
 #include "cuda/conv/gram/gram_tile.cuh"
 
@@ -129,21 +128,13 @@ __global__ void __launch_bounds__(THREADS, 1) gram_wgrad(const params p) {
 #pragma unroll
     for (int s = 0; s < STAGES - 1; s++) in.copy_dy(s, from_end(first + s * step));
     in.load(from_end(first));
-    in.store(0, from_end(first));
-    in.load(from_end(first + step));
     for (int tile = first; tile < tiles; tile += step, turn++) {
+        in.store(turn, from_end(tile));
         ck_copy_wait<STAGES - 2>();
-        __syncthreads(); /* the tile is there, and all warps have left the tile before */
+        __syncthreads(); /* the tile is there, and all warps have left the stage that is filled next */
+        in.load(from_end(tile + step));
         in.copy_dy(turn + STAGES - 1, from_end(tile + (STAGES - 1) * step));
-#pragma unroll 1
-        for (int phase = 0; phase < 2; phase++) {
-            if (phase == products_phase())
-                in.multiply(turn);
-            else {
-                in.store(turn + 1, from_end(tile + step));
-                in.load(from_end(tile + 2 * step));
-            }
-        }
+        in.multiply(turn);
     }
     in.put();
 }

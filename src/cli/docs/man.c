@@ -133,9 +133,6 @@ static const char *const environment[][2] = {
      "Folder for measured kernel times of GPUs and for published weights, or off to store none. Default: "
      "~/.cache/cresnet."},
     {"CRESNET_OFFLINE", "1: published weights are not downloaded."},
-    {"CRESNET_CHAINS",
-     "no, always: a GPU never, or wherever possible, runs several ops in fewer launches; the name of a chain kernel: "
-     "only by this one. Default: where that is measured faster."},
     {"CRESNET_SYNC", "1: a GPU runs op by op without overlap, and an error names the op that failed."},
     {"CRESNET_WEIGHTS_DIR", "Folder that is searched first for published weights."},
     {"CRESNET_WEIGHTS_URL, CRESNET_WEIGHTS_LIST, CRESNET_DOWNLOAD_TIMEOUT",

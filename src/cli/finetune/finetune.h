@@ -72,6 +72,8 @@ double cr_finetune_seconds(const struct cr_finetune *f);
 
 /* ---- schedule.c ---- */
 
+/* Were the weights trained with images of at most 64 pixels? */
+bool cr_finetune_is_tiny(const struct cr_finetune *f);
 /* Appends the value of model.freeze for the stem and the first `stages` stages. CR_ERR_MEMORY. */
 CR_MUST cr_status cr_finetune_frozen(int stages, struct cr_text *out);
 

@@ -22,12 +22,12 @@ static int64_t epochs_of_set(const struct cr_finetune *f) {
 }
 
 /* The layers of networks for tiny images have to change much to fit photos: freezing them first does not help. */
-static bool is_tiny(const struct cr_finetune *f) {
+bool cr_finetune_is_tiny(const struct cr_finetune *f) {
     return f->trained_size <= 64;
 }
 
 static int64_t frozen_of(const struct cr_finetune *f, int64_t epochs) {
-    return *f->weights && !is_tiny(f) && epochs > 1 ? CR_MIN((epochs + 5) / 10, (int64_t)2) : 0;
+    return *f->weights && !cr_finetune_is_tiny(f) && epochs > 1 ? CR_MIN((epochs + 5) / 10, (int64_t)2) : 0;
 }
 
 enum { EVALUATIONS = 8, FEW_EVALUATIONS = 3, FEW_UPDATES = 500 };
@@ -57,7 +57,9 @@ static void fill_time(struct cr_finetune *f) {
 
 /* ---- image size and trained stages ---- */
 
-enum { FIXED_MIN = 3, LAST_STAGES = 2 }; /* networks with more than FIXED_MIN stages */
+/* Networks with more than FIXED_MIN stages may be trained in their LAST_STAGES alone. Images below SMALL_SIZE lose more
+ * than epochs gain: they are for trainings that are too short for FEW_EPOCHS. */
+enum { FIXED_MIN = 3, LAST_STAGES = 2, SMALL_SIZE = 128, FEW_EPOCHS = 2 };
 
 /* Networks classify images a third larger than those they were trained with better (Touvron et al. 2019). */
 static void set_size(struct cr_finetune *f, int eval_size) {
@@ -70,11 +72,11 @@ static void set_size(struct cr_finetune *f, int eval_size) {
 static void list_sizes(const struct cr_finetune *f, int sizes[8]) {
     static const int imagenet[] = {224, 192, 160, 128, 96, 64};
     const int        t = f->trained_size, tiny[] = {2 * t, 2 * t * 3 / 4 / 8 * 8, t};
-    const int        count = is_tiny(f) ? (int)CR_COUNT(tiny) : (int)CR_COUNT(imagenet);
+    const int        count = cr_finetune_is_tiny(f) ? (int)CR_COUNT(tiny) : (int)CR_COUNT(imagenet);
     int              used  = 0;
     for (int i = 0; i < count; i++) {
-        const int size = is_tiny(f) ? tiny[i] : imagenet[i];
-        if (!is_tiny(f) || size <= CR_MAX(t, f->source_size)) sizes[used++] = size;
+        const int size = cr_finetune_is_tiny(f) ? tiny[i] : imagenet[i];
+        if (!cr_finetune_is_tiny(f) || size <= CR_MAX(t, f->source_size)) sizes[used++] = size;
     }
     sizes[used] = 0;
 }
@@ -82,14 +84,14 @@ static void list_sizes(const struct cr_finetune *f, int sizes[8]) {
 /* Without --minutes: the whole size on a GPU, 128 pixels on the CPU. */
 static int default_size(const struct cr_finetune *f, const int sizes[8]) {
     int i = 0;
-    while (!f->gpu && !is_tiny(f) && sizes[i + 1] && sizes[i] > 128) i++;
+    while (!f->gpu && !cr_finetune_is_tiny(f) && sizes[i + 1] && sizes[i] > 128) i++;
     return sizes[i];
 }
 
 /* Of pretrained networks the first stages may keep their weights: they see edges and textures, which are the same in
  * other images. Without their backward pass a CPU has time for larger images. */
 static bool may_fix_stages(const struct cr_finetune *f) {
-    return !f->gpu && *f->weights && !is_tiny(f) && f->stages > FIXED_MIN && !is_given(f, "model.freeze");
+    return !f->gpu && *f->weights && !cr_finetune_is_tiny(f) && f->stages > FIXED_MIN && !is_given(f, "model.freeze");
 }
 
 /* Chooses the trained stages for the current size: all, or the last ones if there is no time for all. Returns whether
@@ -102,7 +104,7 @@ static bool fits_time(struct cr_finetune *f) {
     if (!may_fix_stages(f)) return false;
     f->trained_stages = LAST_STAGES;
     fill_time(f);
-    return f->epochs >= want / 2;
+    return f->epochs >= (f->eval_size > SMALL_SIZE ? want / 2 : FEW_EPOCHS);
 }
 
 /* With --minutes: the largest size with enough epochs. */
@@ -167,11 +169,11 @@ static int64_t batch_of_set(const struct cr_finetune *f) {
 
 static cr_status set_rates(struct cr_finetune *f) {
     /* weights of small images are farther from photos than those of ImageNet */
-    const double base = is_tiny(f) ? 0.04 : f->trained_stages < f->stages ? 0.015 : 0.005;
+    const double base = cr_finetune_is_tiny(f) ? 0.04 : f->trained_stages < f->stages ? 0.02 : 0.005;
     const double lr = base * (double)f->batch / 16, scratch = 0.05 * (double)f->batch / 16;
     CR_TRY(cr_finetune_set(f, "optim", "kind", NULL, "sgd"));
     CR_TRY(cr_finetune_set(f, "optim", "lr", NULL, "%g", *f->weights ? lr : scratch));
-    if (*f->weights && !is_tiny(f))
+    if (*f->weights && !cr_finetune_is_tiny(f))
         CR_TRY(cr_finetune_set(f, "optim", "head_lr", "the classifier is new and learns faster", "%g", 5 * lr));
     CR_TRY(cr_finetune_set(f, "optim", "momentum", NULL, "0.9"));
     CR_TRY(cr_finetune_set(f, "optim", "nesterov", NULL, "yes"));

@@ -37,13 +37,6 @@ static void replay(struct check *c) {
         n = cr_op_writes(&p->op[i], ids);
         replay_ids(c, i, ids, n);
     }
-    for (int i = 0; i < p->ops; i++) /* one launch runs the ops of a chain */
-        for (int t = 0; p->op[i].chain && t < p->tensors; t++) {
-            struct lifetime *l = &c->lifetime[t];
-            if (l->first > i && p->op[l->first].workspace == t) continue; /* the launch does not use it */
-            if (l->first < i + p->op[i].chain && l->last >= i) l->first = CR_MIN(l->first, i);
-            if (l->first < i + p->op[i].chain && l->last >= i) l->last = CR_MAX(l->last, i + p->op[i].chain - 1);
-        }
     for (int t = 0; t < p->tensors; t++)
         if (p->tensor[t].keep && c->lifetime[t].first >= 0) c->lifetime[t].last = p->ops; /* behind the last op */
 }

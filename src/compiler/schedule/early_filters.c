@@ -64,17 +64,6 @@ static bool writes(const struct cr_program *p, const struct cr_op *op, int tenso
     return false;
 }
 
-/* The first of the OPS_BEFORE ops or chains before op i, or before its chain: the ops of a chain are launched together,
- * so they count as one. -1 when there are fewer. */
-static int first_before(const struct cr_program *p, int i) {
-    int start[OPS_BEFORE] = {0}, count = 0; /* ring of the last ones */
-    for (int at = 0, ops = 0; at < i; at += ops) {
-        ops = CR_MAX(p->op[at].chain, 1);
-        if (at + ops <= i) start[count++ % OPS_BEFORE] = at;
-    }
-    return count < OPS_BEFORE ? -1 : start[count % OPS_BEFORE];
-}
-
 /* None of the ops from `first` to i - 1, which may still run, writes one of the tensors. */
 static bool are_old(const struct cr_program *p, int first, int i, const int *ids, int count) {
     for (int before = first; before < i; before++)
@@ -83,13 +72,11 @@ static bool are_old(const struct cr_program *p, int first, int i, const int *ids
     return true;
 }
 
-/* The ops before the first ones are not known: they belong to the program that ran before. In a chain, its ops before
- * op i are examined too, so that the attribute also holds where the chain runs op by op. */
+/* The ops before the first ones are not known: they belong to the program that ran before. */
 void cr_pass_early_filters(struct cr_program *p) {
     for (int i = OPS_BEFORE; i < p->ops; i++) {
         int       ids[INPUTS_MAX];
-        const int first = first_before(p, i), count = early_inputs(&p->op[i], ids);
-        if (first < 0) continue;
+        const int first = i - OPS_BEFORE, count = early_inputs(&p->op[i], ids);
         if (count) p->op[i].attr.conv.early_filter = are_old(p, first, i, ids, count);
         const int data = early_data(&p->op[i], ids);
         if (data) p->op[i].attr.conv.early_data = are_old(p, first, i, ids, data);

@@ -74,28 +74,6 @@ static void first_ops_wait(void) {
     cr_program_free(&p);
 }
 
-/* The ops of a chain are launched together: all of them may still run while one other launch is between. */
-static void ops_of_a_chain_count_as_one(void) {
-    for (int chain = 0; chain <= 3; chain += 3) {
-        struct cr_program p;
-        cr_program_init(&p, "step", NULL);
-        struct cr_op conv     = cr_op_make(CR_OP_conv, CR_NONE);
-        conv.in[CR_IN_conv_x] = cr_tensor_add(&p, "x", CR_F32, CR_REGION_INPUT, 1, 8, 8, 16);
-        conv.in[CR_IN_conv_w] = store_tensor(&p, 0, ELEMS);
-        conv.attr.conv.stride = 1;
-        conv.attr.conv.pad    = 1;
-        write_tensor(&p, store_tensor(&p, 2 << 20, ELEMS));
-        write_tensor(&p, conv.in[CR_IN_conv_w]); /* the first op of the chain */
-        p.op[1].chain = chain;
-        for (int i = 0; i < 3; i++) write_tensor(&p, store_tensor(&p, 1 << 20, ELEMS));
-        const int at = cr_emit(&p, &conv, "y");
-        CHECK(!p.failed);
-        cr_pass_early_filters(&p);
-        CHECK(p.op[at].attr.conv.early_filter == (chain == 0));
-        cr_program_free(&p);
-    }
-}
-
 /* The backward of a convolution may read x early when no op that may still run has written it. */
 static void activations_of_the_backward(void) {
     for (int writer = 0; writer < 3; writer++) {
@@ -149,5 +127,4 @@ static void network_in_16_bits(void) {
     bench_close(&b);
 }
 
-TESTS(CASE(cases_by_hand), CASE(first_ops_wait), CASE(ops_of_a_chain_count_as_one), CASE(activations_of_the_backward),
-      CASE(network_in_16_bits))
+TESTS(CASE(cases_by_hand), CASE(first_ops_wait), CASE(activations_of_the_backward), CASE(network_in_16_bits))

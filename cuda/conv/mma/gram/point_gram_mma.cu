@@ -14,8 +14,11 @@
 namespace {
 
 /* The copies of a convolution or of a gradient. */
-template <typename T, int COLUMNS, bool IS_CONV> struct copier_of { using copies = copier<T, COLUMNS, false>; };
-template <typename T, int COLUMNS> struct copier_of<T, COLUMNS, false> { using copies = pair_copier<T, COLUMNS>; };
+template <typename T, int COLUMNS, gram_kind KIND> struct copier_of {
+    using copies = pair_copier<T, COLUMNS, KIND != GRAD_BN>;
+};
+template <typename T, int COLUMNS> struct copier_of<T, COLUMNS, CONV> { using copies = copier<T, COLUMNS, false>; };
+template <typename T, int COLUMNS> struct copier_of<T, COLUMNS, CONV_ACT> { using copies = copier<T, COLUMNS, false>; };
 
 template <typename T, int COLUMNS, gram_kind KIND>
 __global__ void __launch_bounds__(THREADS, 2) point_gram_mma(const gram_params p) {
@@ -24,8 +27,8 @@ __global__ void __launch_bounds__(THREADS, 2) point_gram_mma(const gram_params p
     const int group = (int)blockIdx.x / p.plan.blocks_k, column = (int)blockIdx.x % p.plan.blocks_k * COLUMNS;
     ck_begin_after_last();
     using work = gram_worker<T, COLUMNS, KIND>;
-    typename copier_of<T, COLUMNS, work::IS_CONV>::copies copier(p, shared, column, group);
-    work                                                  worker(p, shared, column);
+    typename copier_of<T, COLUMNS, KIND>::copies copier(p, shared, column, group);
+    work                                         worker(p, shared, column);
     if (p.plan.resident) copier.copy_all_w();
     for (int s = 0; s < p.plan.stages - 1; s++) copier.next(s);
     worker.set_vectors(column);
