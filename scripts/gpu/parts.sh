@@ -277,7 +277,7 @@ part_speed() {
     for p in $(gpu && echo fp16 bf16 || echo fp32); do
         # shellcheck disable=SC2086
         against "ResNet-50 training, batch 256, $p" "$(rate step $net data.kind=synthetic train.precision=$p --steps $steps)" \
-            "$([ "$p" = fp16 ] && echo 10000 || echo 8000)" "$([ "$p" = fp16 ] && echo 1.4 || echo 1)" "$(fastest_peer train 50 256)"
+            12000 1.6 "$(fastest_peer train 50 256)"
     done
     # cuDNN kernels that are not deterministic, as PyTorch uses by default
     gpu && row INFO "... fp16, train.deterministic=no" "$(rate step $net data.kind=synthetic train.precision=fp16 train.deterministic=no --steps $steps) img/s"
@@ -286,15 +286,16 @@ part_speed() {
     done
 }
 
-# The targets are 1.4 times the rates of PyTorch 2.11 (bf16, compiled) on one H200. Measuring PyTorch takes minutes: only for PEER_DEPTHS.
+# The targets are multiples of PyTorch 2.11's rates on one H200. Measuring PyTorch takes minutes: only for PEER_DEPTHS.
 part_depths() {
-    local depth target
+    local depth target ratio
     gpu || { row SKIP "other depths" "sizes for a GPU"; return; }
-    for depth in ${PEER_DEPTHS:-}; do peer train "$depth" 256 224 bf16-compile; done
+    for depth in ${PEER_DEPTHS:-}; do peer train "$depth" 256 224 fp16-compile-graph; done
     for depth in 18 101 152; do
-        target=$(case $depth in 18) calc %.0f "1.4 * 17917" ;; 101) calc %.0f "1.4 * 4506" ;; 152) calc %.0f "1.4 * 3131" ;; esac)
+        ratio=$([ $depth = 18 ] && echo 1.4 || echo 1.55)
+        target=$(case $depth in 18) calc %.0f "$ratio * 17917" ;; 101) calc %.0f "$ratio * 4750" ;; 152) calc %.0f "$ratio * 3354" ;; esac)
         against "ResNet-$depth training, batch 256, fp16" "$(rate step configs/resnet50.ini model.arch=resnet$depth -b 256 data.kind=synthetic train.precision=fp16 --steps 30)" \
-            "$target" 1.4 "$(fastest_peer train "$depth" 256)"
+            "$target" "$ratio" "$(fastest_peer train "$depth" 256)"
     done
 }
 
@@ -318,7 +319,7 @@ part_infer() {
     for p in fp16 bf16 tf32; do
         if [ $p = fp16 ]; then
             against "ResNet-50 inference, batch 256, fp16" "$(rate infer configs/resnet50.ini train.eval_batch=256 data.kind=synthetic train.precision=$p --steps 60)" \
-                38000 1 "$(fastest_peer infer 50 256)"
+                52000 1 "$(fastest_peer infer 50 256)"
         else
             row INFO "ResNet-50 inference, batch 256, $p" "$(rate infer configs/resnet50.ini train.eval_batch=256 data.kind=synthetic train.precision=$p --steps 60) img/s"
         fi
