@@ -64,7 +64,7 @@ FOLDERS = {
     "cuda/conv/mma": 4.25,  # mma.sync kernels of 1x1 convolutions and the stem
     "cuda/conv/mma/gram": 4.26,  # the same for BN statistics from Gram matrices
     "cuda/conv/pair": 4.4,  # two 1x1 convolutions in one kernel
-    "cuda/conv/conv3x3": 4.3,  # 3x3 convolutions of 64 channels
+    "cuda/conv/conv3x3": 4.3,  # 3x3 convolutions of 64 channels, and of multiples of 128
     "cuda/conv/gram": 4.3,  # BN statistics from Gram matrices
     "cuda/conv/stem": 4.3,
     "cuda/conv/cifar": 4.4,  # networks of 16 to 64 channels

@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-/* Division of numbers below 2^32 / divisor. */
+/* Division of numbers below 2^32 / divisor; the divisor is at least 2. */
 struct ck_divisor {
     uint32_t            by, inverse;
     __device__ uint32_t divide(uint32_t n) const { return __umulhi(n, inverse); }

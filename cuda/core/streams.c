@@ -100,7 +100,10 @@ static cr_status event_reached(struct cr_device *device, void *event, bool *reac
     (void)device;
     const cudaError_t error = cudaEventQuery(event);
     *reached                = error == cudaSuccess;
-    if (error == cudaErrorNotReady) return CR_OK; /* not kept as the last error of the thread */
+    if (error == cudaErrorNotReady) { /* no failure: the next launch must not find it as the last error */
+        (void)cudaGetLastError();
+        return CR_OK;
+    }
     CUDA_TRY(error);
     return CR_OK;
 }

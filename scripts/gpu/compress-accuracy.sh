@@ -45,7 +45,7 @@ for seed in $SEEDS; do
     sed -n '/^patterns/,$p' "$WORK/logs/compress-$seed.txt"
     run "control-$seed" train "$base/last/config.ini" "model.weights=$base" "distill.teacher=$base" optim.lr="$MORE_LR" --epochs "$MORE_EPOCHS" \
         -o "$WORK/control-$seed" -q
-    rm -rf "$WORK/control-int8-$seed"
+    [ -f "$WORK/logs/control-quantize-$seed.done" ] || rm -rf "$WORK/control-int8-$seed"
     run "control-quantize-$seed" quantize "$WORK/control-$seed" --last -o "$WORK/control-int8-$seed"
     run "control-int8-$seed" eval "$WORK/control-int8-$seed" --json -q
     run "small-int8-$seed" eval "$WORK/small-$seed/network" --json -q

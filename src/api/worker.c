@@ -116,8 +116,10 @@ static const char is_broken[] = "close this model: an earlier error has left it 
 static void begin(struct cresnet_model *model, struct cr_api_job *job) {
     struct cr_api_worker *w = &model->worker;
     if (*model->broken) { /* since this job was added */
+        char text[sizeof is_broken + sizeof model->broken + 2];
+        snprintf(text, sizeof text, "%s: %s", is_broken, model->broken);
         w->current = NULL;
-        finish(model, job, CRESNET_ERROR_BROKEN, is_broken);
+        finish(model, job, CRESNET_ERROR_BROKEN, text);
         return;
     }
     const cr_status status = job->begin(model, job->argument);

@@ -103,6 +103,9 @@ size_t            cr_prepare_bytes(const struct cr_prepare *prep); /* of a prepa
 void cr_prepare_size_text(const struct cr_prepare *prep, char text[32]);
 /* Number of views of an evaluation image: 1, 2, 5 or 10. */
 int cr_prepare_views(enum cr_tta tta);
+/* CR_ERR_CONFIG, about the key `key` (data.tta or train.final_tta): the images are too small for the views of `tta`. */
+CR_MUST cr_status cr_prepare_check_views(const struct cr_config *config, const char *key, enum cr_tta tta,
+                                         const struct cr_prepare *prep);
 /* Fills one entry of cr_batch.mixes: how the device erases and mixes the image at index `at` of a batch of `batch`
  * images, with the random numbers of (seed, epoch, sample). The partner of image `at` is its neighbour at ^ 1 (timm
  * counts from the end of the batch; the order is random in both). A batch that several ranks divide is therefore

@@ -75,7 +75,7 @@ struct cr_param {
     int64_t            elems;
     int64_t            offset;          /* elements from the start of each buffer; a multiple of 64 */
     bool               decay;           /* weight decay applies */
-    double             lr_scale;        /* factor of the learning rate: 1 without optim.head_lr and layer_decay */
+    double             lr_scale;        /* factor of the learning rate: by optim.head_lr, layer_decay, bn_bias_factor */
     bool               frozen;          /* has no gradient and is not updated */
     bool               classifier;      /* of the last layer, whose size is the number of classes */
     bool               zero;            /* a gamma with the initial value 0 (model.zero_init_last) */

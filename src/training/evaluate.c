@@ -155,15 +155,14 @@ cr_status cr_run_evaluate(struct cr_run *run, struct cr_report *report, volatile
 /* ---- train.final_tta ---- */
 
 cr_status cr_run_check_final_tta(const struct cr_run *run) {
-    const struct cr_config *c   = &run->config;
-    struct cr_config        tta = *c;
+    const struct cr_config *c = &run->config;
     struct cr_prepare       prepare;
     if (c->train.final_tta == CR_TTA_NONE) return CR_OK;
     if (cr_comm_size(run->comm) > 1)
         return cr_config_fail(c, "train.final_tta",
                               "needs a run of one process: evaluate afterwards with cresnet eval");
-    tta.data.tta = c->train.final_tta;
-    return cr_prepare_from_config(&tta, CR_SPLIT_VAL, &prepare);
+    CR_TRY(cr_prepare_from_config(c, CR_SPLIT_VAL, &prepare));
+    return cr_prepare_check_views(c, "train.final_tta", c->train.final_tta, &prepare);
 }
 
 cr_status cr_run_evaluate_views(struct cr_run *run, struct cr_report *report, volatile const int *stop) {

@@ -120,6 +120,7 @@ def main():
     check("as eval --tta flip", final and all(abs(final[0][k] - want.get(k, 9)) < 1e-6 for k in ("correct", "top1", "loss")), (final, want))
     ran = cresnet("train", "c.ini", "-o", "none", "-q", "--device", "cpu", "train.final_tta=five-crop")
     check("no room for crops at the end", ran.returncode == 2 and "set eval_resize" in ran.stderr and not os.path.exists("none"), ran)
+    check("the key that was given is named", "[train] final_tta = five-crop" in ran.stderr and "[data]" not in ran.stderr, ran)
 
 
 run(main)

@@ -72,7 +72,7 @@ void Pauses::note(const ThreadUse &from, const ThreadUse &to, double millisecond
 }
 
 std::string Pauses::text() const {
-    char                              line[256];
+    char                              line[384];
     const std::lock_guard<std::mutex> lock(mutex);
     if (count == 0) return "no pause of more than 10 ms between two queries of a thread";
     std::snprintf(line, sizeof line,

@@ -227,7 +227,8 @@ Server::Server(const Options &options)
     info.size = sizeof info;
     if (cresnet_get_info(model(), &info) != CRESNET_OK) throw Failure("cresnet_get_info failed");
     name = std::string("cresnet ") + cresnet_version() + ", " + info.network + ", " + info.precision + ", batch " +
-           std::to_string(batch) + ", streams " + std::to_string(streams) + ", calls " + std::to_string(calls) + ", " + info.device;
+           std::to_string(batch) + ", streams " + std::to_string(streams) + ", calls " + std::to_string(calls) + ", " +
+           info.device;
     queue = std::make_unique<Queue>(batch, std::chrono::duration_cast<Clock::duration>(
                                                std::chrono::duration<double, std::milli>(options.deadline_ms)));
 }

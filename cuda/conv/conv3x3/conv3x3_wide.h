@@ -19,7 +19,7 @@ struct ck_conv3x3_wide {
     enum ck_type type;       /* CK_F16 or CK_BF16: of x, w, y and bn_x */
     int64_t      N, H, W, K; /* of y; K is a multiple of 128 */
     int64_t      C;          /* channels of x, a multiple of 128 */
-    int          stride;     /* H and W are multiples of it */
+    int          stride;     /* H and W are multiples of it, and at least twice it */
     bool         transposed;
     const void  *x;                        /* [N][H/stride][W/stride][C] */
     const void  *w;                        /* [K][3][3][C], or [C][3][3][K] with transposed */

@@ -88,6 +88,7 @@ bool are_allowed(const struct ck_conv3x3_wide *a) {
     if (a->C % COLUMNS || a->K % COLUMNS || a->C < 1 || a->K < 1 || a->C > 8192 || a->K > 8192) return false;
     if (a->stride != 1 && !(a->stride == 2 && a->transposed)) return false;
     if (a->H % a->stride || a->W % a->stride) return false;
+    if (a->H < 2 * a->stride || a->W < 2 * a->stride) return false; /* the divisors are above 1 */
     /* in 32 bits: pixels behind the last tile too, also times the divisors */
     if (a->N > most / (a->H * a->W) / (a->H > a->W ? a->H : a->W) - 1) return false;
     if (a->bn_x ? !a->transposed || !(a->mean_rstd && a->gamma && a->beta) : a->transposed && a->sums) return false;

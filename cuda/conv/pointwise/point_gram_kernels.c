@@ -14,6 +14,7 @@
 static bool is_point(const struct cr_op *op, const struct cr_tensor *x, enum cr_dtype type) {
     return x->dtype == type && op->attr.conv.pad == 0;
 }
+
 /* ---- the two implementations ---- */
 
 static bool supports(const struct cr_device *device, const struct ck_point_conv *a) {

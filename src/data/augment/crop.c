@@ -71,13 +71,16 @@ int cr_prepare_views(enum cr_tta tta) {
     return 1;
 }
 
+cr_status cr_prepare_check_views(const struct cr_config *config, const char *key, enum cr_tta tta,
+                                 const struct cr_prepare *prep) {
+    if (cr_prepare_views(tta) <= 2 || prep->eval_resize > prep->size) return CR_OK;
+    return cr_config_fail(config, key, "%s needs images larger than the crop of %d pixels: set eval_resize, e.g. to %d",
+                          cr_word_tta(tta), prep->size, prep->size * 256 / 224);
+}
+
 static cr_status read_views(const struct cr_config *config, enum cr_split split, struct cr_prepare *prep) {
     prep->tta = split == CR_SPLIT_VAL ? config->data.tta : CR_TTA_NONE;
-    if (cr_prepare_views(prep->tta) > 2 && prep->eval_resize <= prep->size)
-        return cr_config_fail(config, "data.tta",
-                              "%s needs images larger than the crop of %d pixels: set eval_resize, e.g. to %d",
-                              cr_word_tta(prep->tta), prep->size, prep->size * 256 / 224);
-    return CR_OK;
+    return cr_prepare_check_views(config, "data.tta", prep->tta, prep);
 }
 
 cr_status cr_prepare_from_config(const struct cr_config *config, enum cr_split split, struct cr_prepare *out) {

@@ -3,6 +3,7 @@
 #include "api/model.h"
 #include "tests/harness/test.h"
 
+#include <sched.h>
 #include <stdatomic.h>
 
 enum { CALLERS = 8, CALLS = 200 };
@@ -107,4 +108,43 @@ static void calls_after_a_failure_of_the_device_are_refused(void) {
     cr_api_stop(m);
 }
 
-TESTS(CASE(each_call_has_its_own_result), CASE(calls_after_a_failure_of_the_device_are_refused))
+static cr_status fail_when_a_call_waits(struct cresnet_model *m, void *argument) {
+    (void)argument;
+    for (bool waits = false; !waits;) {
+        (void)pthread_mutex_lock(&m->worker.mutex);
+        waits = m->worker.first != NULL;
+        (void)pthread_mutex_unlock(&m->worker.mutex);
+        (void)sched_yield();
+    }
+    return CR_FAIL(CR_ERR_DEVICE, "the device is lost");
+}
+
+static void *lose_device(void *model) {
+    CHECK_INT(cr_api_call(model, fail_when_a_call_waits, NULL, NULL), CRESNET_ERROR_DEVICE);
+    return NULL;
+}
+
+static bool has_current(struct cresnet_model *m) {
+    (void)pthread_mutex_lock(&m->worker.mutex);
+    const bool has = m->worker.current != NULL;
+    (void)pthread_mutex_unlock(&m->worker.mutex);
+    return has;
+}
+
+static void a_waiting_call_gets_the_reason(void) {
+    cresnet_error         error;
+    pthread_t             thread;
+    struct cresnet_model *m    = cr_api_start(&error);
+    struct call           next = {.number = 5};
+    REQUIRE(m);
+    REQUIRE(pthread_create(&thread, NULL, lose_device, m) == 0);
+    while (!has_current(m)) (void)sched_yield();
+    CHECK_INT(cr_api_call(m, whole_call, &next, &error), CRESNET_ERROR_BROKEN);
+    CHECK_HAS(error.text, "the device is lost");
+    CHECK_INT(next.value, 0);
+    (void)pthread_join(thread, NULL);
+    cr_api_stop(m);
+}
+
+TESTS(CASE(each_call_has_its_own_result), CASE(calls_after_a_failure_of_the_device_are_refused),
+      CASE(a_waiting_call_gets_the_reason))
