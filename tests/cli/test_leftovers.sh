@@ -20,7 +20,7 @@ rm -rf P/*tmp*
 # a process that still writes keeps its file: the lock says so
 # shellcheck disable=SC2086
 "$bin" data pack tiny.ini $big P >/dev/null 2>&1 & pid=$!
-wait_for 'P/train.crpk.tmp.*'
+for _ in $(seq 400); do [ -s P/train.crpk.tmp.$pid ] && break; sleep 0.02; done # it is locked before it has contents
 kill -STOP $pid
 run data pack tiny.ini P -q; expect "data pack while another one writes" 0
 holds "the file of a process that writes stays" [ -e P/train.crpk.tmp.$pid ]
