@@ -218,7 +218,7 @@ struct checkops_runner {
 CR_MUST cr_status checkops_runner(struct checkops_runner *runner, const struct checkops_list *list);
 
 /* Runs kernels that are wrong on purpose, and returns the number of those that were not detected. With shards > 0 only
- * the kernels of one shard run, chosen like cases. *tried is the number of kernels that ran. */
+ * the kernels of one shard run; a shard is chosen as for cases. *tried is the number of kernels that ran. */
 int checkops_selftest(struct cr_device *cpu, int shard, int shards, int *tried);
 /* ---- internal: checkops_selftest.c and checkops_selftest_fused.c ---- */
 typedef bool checkops_blames(void *self, const struct cr_kernel *kernel,

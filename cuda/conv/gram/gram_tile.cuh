@@ -1,6 +1,6 @@
-/* cuda/conv/gram/gram_tile.cuh: tiles of 64 pixels in shared memory, as cuda/common/mma.cuh describes them, of the
- * kernels of this folder with mma.sync that sum over pixels. Pixels are rows of a tile; products sum over rows, so both
- * operands are read transposed. */
+/* cuda/conv/gram/gram_tile.cuh: tiles of 64 pixels in shared memory, as cuda/common/mma.cuh describes them, for the
+ * kernels with mma.sync in this folder. Pixels are the rows of a tile. Products sum over rows, so both operands are read
+ * transposed. */
 #ifndef CK_GRAM_TILE_CUH
 #define CK_GRAM_TILE_CUH
 
@@ -17,7 +17,7 @@ struct source {
     const float *scale_bias; /* or NULL */
     int          C, stride, H, W, P, Q, pixels, tiles;
 
-    /* Number in x of pixel r of those that are read. */
+    /* Index in x of the r-th pixel that the convolution reads. */
     __device__ __forceinline__ int64_t pixel_of(int r) const {
         if (stride == 1) return r;
         const int n = r / (P * Q), rest = r - n * (P * Q), h = rest / Q;

@@ -91,7 +91,7 @@ cudaError_t start(const struct ck_point_grad *args, void *workspace, int multipr
 }
 
 /* The kernels: channels of dy and of a slice of x, mode, pixels of a tile, copies, warps, early loads. Those that
- * fit are the tile configs, in this order. Measured times choose one. */
+ * fit are the tile configs, in this order. The autotuner chooses the fastest one. */
 #define PLANS(DO)                                                                                                      \
     DO(256, 64, INNER, 64)                                                                                             \
     DO(256, 128, BLOCK, 32, 2)                                                                                         \

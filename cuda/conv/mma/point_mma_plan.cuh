@@ -50,9 +50,9 @@ bool plan_as(struct plan *p, const struct demand *d, int columns, int64_t limit,
     return true;
 }
 
-/* Stores tile config number `algo` of those that fit in *p. It exists when the result is above algo. With algo < 0,
- * counts the configs. Limits of shared memory: two blocks on a multiprocessor; what every GPU has; and with `alone`
- * what this GPU has. */
+/* Stores tile config `algo`, an index into the configs that fit, in *p. It exists if the result is greater than algo.
+ * With algo < 0 the result is the number of configs. They differ in their limit of shared memory: half of a
+ * multiprocessor, what every GPU has, and, if d->alone is set, what this GPU has. */
 int find_plan(struct plan *p, const struct demand *d, int algo, const struct ck_mma_gpu *gpu) {
     const int64_t half = gpu->multiprocessor_bytes / 2 - 1024 /* of the driver */, all = BLOCK_BYTES;
     const int64_t most = gpu->block_bytes, limits[3] = {half < all ? half : all, all < most ? all : most, most};
