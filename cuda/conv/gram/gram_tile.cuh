@@ -1,6 +1,6 @@
 /* cuda/conv/gram/gram_tile.cuh: tiles of 64 pixels in shared memory, as cuda/common/mma.cuh describes them, for the
- * kernels with mma.sync in this folder. Pixels are the rows of a tile. Products sum over rows, so both operands are read
- * transposed. */
+ * kernels with mma.sync in this folder. Pixels are the rows of a tile. Products sum over rows, so both operands are
+ * read transposed. */
 #ifndef CK_GRAM_TILE_CUH
 #define CK_GRAM_TILE_CUH
 
