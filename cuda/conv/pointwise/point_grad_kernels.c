@@ -1,6 +1,7 @@
 /* cuda/conv/pointwise/point_grad_kernels.c: kernel table of the whole backward of 1x1 convolutions with stride 1, in
  * f16 and bf16. Device code is in cuda/conv/pointwise/point_grad_sm90a.cu for compute capability 9.0, and in
  * cuda/conv/mma/point_grad_mma.cu for all others from 8.0 on. */
+#include "cuda/common/norm_launchers.h"
 #include "cuda/conv/mma/mma_device.h"
 #include "cuda/conv/mma/point_grad_mma.h"
 #include "cuda/conv/pointwise/point_grad.h"
@@ -21,26 +22,31 @@ static struct ck_point_grad_kind kind_of(const struct cr_program *p, const struc
                                        .K          = IN(g)->dim[3],
                                        .dy_x       = IN(dy_x) && IN(dy_coeffs),
                                        .scale_bias = IN(scale_bias) != NULL,
-                                       .mean_rstd  = IN(mean_rstd) != NULL || IN(y) != NULL,
+                                       .mean_rstd  = IN(mean_rstd) != NULL,
                                        .add        = IN(add) != NULL,
                                        .bn_x       = IN(bn_x) != NULL || IN(y) != NULL};
 }
 
-static bool supports(const struct cr_device *device, const struct ck_point_grad_kind *kind) {
-    const struct ck_mma_gpu gpu = cuda_mma_gpu(device);
-    if (cuda_has_wgmma(device)) return ck_point_grad_supports(kind);
-    return cuda_uses_mma(device) && ck_point_grad_mma_supports(kind, &gpu);
+/* The kernels with mma.sync have no mode `masked`. With y they compute sums that nobody reads, of a BN that does not
+ * exist: x is its input, (mean, rstd) are zeros in the workspace, and the sums follow them. */
+static struct ck_point_grad_kind mma_kind_of(const struct cr_program *p, const struct cr_op *op) {
+    struct ck_point_grad_kind kind = kind_of(p, op);
+    kind.mean_rstd                 = kind.mean_rstd || IN(y);
+    return kind;
 }
-static size_t workspace_of(const struct cr_device *device, const struct ck_point_grad_kind *kind, int config) {
-    const struct ck_mma_gpu gpu = cuda_mma_gpu(device);
-    return cuda_has_wgmma(device) ? ck_point_grad_workspace(kind, gpu.multiprocessors)
-                                  : ck_point_grad_mma_workspace(kind, config, &gpu);
+static size_t unused_bytes(const struct cr_program *p, const struct cr_op *op) {
+    return IN(y) ? 2 * sizeof(float) * (size_t)IN(x)->dim[3] : 0; /* a multiple of 512 */
 }
 
-/* With y the kernel computes sums that nobody reads, of a BN that does not exist: x is its input, (mean, rstd) are
- * zeros in the workspace, and the sums follow them. x is read twice, the second time from the L2 cache. */
-static size_t unused_bytes(const struct cr_program *p, const struct cr_op *op) {
-    return IN(y) ? 2 * sizeof(float) * (size_t)IN(x)->dim[3] : 0;
+static size_t dy_bytes(const struct ck_point_grad_kind *kind) {
+    return (2 * (size_t)(kind->pixels * kind->K) + 511) / 512 * 512;
+}
+
+static bool supports(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    const struct ck_mma_gpu         gpu  = cuda_mma_gpu(device);
+    const struct ck_point_grad_kind kind = kind_of(p, op), mma = mma_kind_of(p, op);
+    if (cuda_has_wgmma(device)) return ck_point_grad_supports(&kind);
+    return cuda_uses_mma(device) && ck_point_grad_mma_supports(&mma, &gpu);
 }
 
 static bool accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
@@ -60,8 +66,7 @@ static bool accepts(const struct cr_device *device, const struct cr_program *p, 
     if (!is_f32(IN(dy_coeffs)) || !is_f32(IN(scale_bias)) || !is_f32(IN(mean_rstd)) || !is_f32(OUT(dw)) ||
         !is_f32(OUT(grad_sums)))
         return false;
-    const struct ck_point_grad_kind kind = kind_of(p, op);
-    return supports(device, &kind);
+    return supports(device, p, op);
 }
 static bool f16_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     return IN(x)->dtype == CR_F16 && accepts(device, p, op);
@@ -70,53 +75,91 @@ static bool bf16_accepts(const struct cr_device *device, const struct cr_program
     return IN(x)->dtype == CR_BF16 && accepts(device, p, op);
 }
 
+/* Compute capability 9.0: algorithm 1 makes dy first, in the workspace, so that its slices of x need not make it. */
 static int point_grad_algo_count(struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    const struct ck_point_grad_kind kind = kind_of(p, op);
-    const struct ck_mma_gpu         gpu  = cuda_mma_gpu(device);
-    return cuda_has_wgmma(device) ? 1 : ck_point_grad_mma_configs(&kind, &gpu);
+    const struct ck_point_grad_kind mma = mma_kind_of(p, op);
+    const struct ck_mma_gpu         gpu = cuda_mma_gpu(device);
+    struct ck_point_grad_kind       kind = kind_of(p, op);
+    if (!cuda_has_wgmma(device)) return ck_point_grad_mma_configs(&mma, &gpu);
+    kind.dy_x = false;
+    return IN(dy_x) && ck_point_grad_supports(&kind) ? 2 : 1;
 }
 
 static cr_status point_grad_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
                                     void **prepared, size_t *workspace_bytes) {
-    const struct ck_point_grad_kind kind = kind_of(p, op);
+    const struct ck_mma_gpu         gpu = cuda_mma_gpu(device);
+    const struct ck_point_grad_kind mma = mma_kind_of(p, op);
+    struct ck_point_grad_kind       kind = kind_of(p, op);
     *prepared                            = NULL;
-    *workspace_bytes                     = 2 * unused_bytes(p, op) + workspace_of(device, &kind, op->algo);
+    if (!cuda_has_wgmma(device)) {
+        *workspace_bytes = 2 * unused_bytes(p, op) + ck_point_grad_mma_workspace(&mma, op->algo, &gpu);
+        return CR_OK;
+    }
+    kind.dy_x        = kind.dy_x && op->algo == 0;
+    *workspace_bytes = (op->algo ? dy_bytes(&kind) : 0) + ck_point_grad_workspace(&kind, gpu.multiprocessors);
     return CR_OK;
 }
 static void nothing_to_release(void *prepared) {
     (void)prepared;
 }
 
-static cr_status point_grad_launch(struct cr_device *device, const struct cr_call *call) {
-    const size_t            unused = unused_bytes(call->program, call->op); /* a multiple of 512 */
-    const struct ck_mma_gpu gpu    = cuda_mma_gpu(device);
-    const cudaStream_t      stream = cr_cuda_stream(device, call);
-    char                   *work   = call->workspace;
-    struct ck_point_grad    args   = {.kind       = kind_of(call->program, call->op),
-                                      .g          = call->in[CR_IN_conv_grad_g],
-                                      .dy_x       = call->in[CR_IN_conv_grad_dy_x],
-                                      .w          = call->in[CR_IN_conv_grad_w],
-                                      .x          = call->in[CR_IN_conv_grad_x],
-                                      .add        = call->in[CR_IN_conv_grad_add],
-                                      .bn_x       = call->in[CR_IN_conv_grad_bn_x],
-                                      .dy_coeffs  = call->in[CR_IN_conv_grad_dy_coeffs],
-                                      .scale_bias = call->in[CR_IN_conv_grad_scale_bias],
-                                      .mean_rstd  = call->in[CR_IN_conv_grad_mean_rstd],
-                                      .dx         = call->out[CR_OUT_conv_grad_dx],
-                                      .dw         = call->out[CR_OUT_conv_grad_dw],
-                                      .grad_sums  = call->out[CR_OUT_conv_grad_grad_sums],
-                                      .accumulate = call->op->attr.conv.accumulate};
+static struct ck_point_grad args_of(const struct cr_call *call, const struct ck_point_grad_kind *kind) {
+    return (struct ck_point_grad){.kind       = *kind,
+                                  .g          = call->in[CR_IN_conv_grad_g],
+                                  .dy_x       = call->in[CR_IN_conv_grad_dy_x],
+                                  .w          = call->in[CR_IN_conv_grad_w],
+                                  .x          = call->in[CR_IN_conv_grad_x],
+                                  .add        = call->in[CR_IN_conv_grad_add],
+                                  .bn_x       = call->in[CR_IN_conv_grad_bn_x],
+                                  .dy_coeffs  = call->in[CR_IN_conv_grad_dy_coeffs],
+                                  .scale_bias = call->in[CR_IN_conv_grad_scale_bias],
+                                  .mean_rstd  = call->in[CR_IN_conv_grad_mean_rstd],
+                                  .dx         = call->out[CR_OUT_conv_grad_dx],
+                                  .dw         = call->out[CR_OUT_conv_grad_dw],
+                                  .grad_sums  = call->out[CR_OUT_conv_grad_grad_sums],
+                                  .accumulate = call->op->attr.conv.accumulate};
+}
+
+static cr_status launch_mma(struct cr_device *device, const struct cr_call *call) {
+    const struct ck_point_grad_kind kind   = mma_kind_of(call->program, call->op);
+    const size_t                    unused = unused_bytes(call->program, call->op);
+    const struct ck_mma_gpu         gpu    = cuda_mma_gpu(device);
+    const cudaStream_t              stream = cr_cuda_stream(device, call);
+    struct ck_point_grad            args   = args_of(call, &kind);
+    char                           *work   = call->workspace;
     if (unused) {
         CUDA_TRY(cudaMemsetAsync(work, 0, unused, stream));
         args.mean_rstd = (const float *)(const void *)work;
         args.grad_sums = (float *)(void *)(work + unused);
         args.bn_x      = args.x;
     }
-    work += 2 * unused;
-    if (cuda_has_wgmma(device))
-        CUDA_TRY(ck_point_grad(&args, work, gpu.multiprocessors, stream));
-    else
-        CUDA_TRY(ck_point_grad_mma(&args, call->op->algo, work, &gpu, stream));
+    CUDA_TRY(ck_point_grad_mma(&args, call->op->algo, work + 2 * unused, &gpu, stream));
+    return CR_OK;
+}
+
+static cr_status point_grad_launch(struct cr_device *device, const struct cr_call *call) {
+    if (!cuda_has_wgmma(device)) return launch_mma(device, call);
+    const int                       multiprocessors = cuda_of(device)->multiprocessors;
+    const cudaStream_t              stream          = cr_cuda_stream(device, call);
+    const struct ck_point_grad_kind kind            = kind_of(call->program, call->op);
+    struct ck_point_grad            args            = args_of(call, &kind);
+    char                           *work            = call->workspace;
+    if (call->op->algo) {
+        const struct ck_bn_grad apply = {.type     = kind.type,
+                                         .by       = CK_MASK_NONE,
+                                         .dy       = args.g,
+                                         .x        = args.dy_x,
+                                         .coeffs   = args.dy_coeffs,
+                                         .dx       = work,
+                                         .pixels   = kind.pixels,
+                                         .channels = kind.K};
+        CUDA_TRY(ck_bn_grad_apply(&apply, multiprocessors, stream));
+        args.g         = work;
+        args.dy_x      = NULL;
+        args.kind.dy_x = false;
+        work += dy_bytes(&kind);
+    }
+    CUDA_TRY(ck_point_grad(&args, work, multiprocessors, stream));
     return CR_OK;
 }
 

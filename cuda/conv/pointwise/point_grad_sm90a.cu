@@ -45,7 +45,7 @@ static __device__ __forceinline__ void pg_channels(const pg_args &a, uint32_t ba
     for (int c = (int)threadIdx.x; c < P::C; c += P::THREADS) {
         const uint32_t at   = base + P::CHANNEL_AT + c * 4;
         const int      from = place.c + c;
-        if (P::MODE != PLAIN) ck_put4(at, a.mean_rstd[from]);
+        if (P::SUMS) ck_put4(at, a.mean_rstd[from]);
         if (P::MODE == INNER) {
             ck_put4(at + P::C * 4, a.scale_bias[from]);
             ck_put4(at + P::C * 8, a.scale_bias[a.C + from]);
@@ -76,8 +76,10 @@ static __global__ void __launch_bounds__(P::THREADS, 1) pg_kernel(const __grid_c
         worker.write_grad_sums(base + P::G_AT);
     } else if (P::MAKER && warp < P::WARPS + GROUP_WARPS) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"((int)P::MAKER_REGS));
-        const pg_maker<T, P> maker = {{a, base, place}, 0};
-        maker.run();
+        if constexpr (P::MAKER) {
+            const pg_maker<T, P> maker = {{a, base, place}, 0};
+            maker.run();
+        }
     } else {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"((int)P::LOADER_REGS));
         if (warp == P::THREADS / CK_WARP - GROUP_WARPS && lane == 0) {
@@ -142,7 +144,7 @@ static cudaError_t pg_launch(const struct ck_point_grad *args, void *workspace, 
     error = cudaLaunchKernelEx(&config, kernel, a);
     if (error != cudaSuccess) return error;
     const struct pg_parts parts = {a.dw_part, a.sums_part, l.dw_parts, l.groups};
-    return pg_fold(&parts, P::MODE == PLAIN ? NULL : a.mean_rstd, args->dw, args->grad_sums, (int)K, (int)C,
+    return pg_fold(&parts, P::SUMS ? a.mean_rstd : NULL, args->dw, args->grad_sums, (int)K, (int)C,
                    args->accumulate, stream);
 }
 
@@ -154,6 +156,10 @@ static cudaError_t pg_launch(const struct ck_point_grad *args, void *workspace, 
     DO(64, 256, BLOCK, 3, 2, 2, 4, 4, false)                                                                           \
     DO(128, 128, BLOCK, 3, 2, 3, 4, 4, false)                                                                          \
     DO(256, 128, BLOCK, 2, 1, 2, 2, 2, false)                                                                          \
+    DO(64, 256, MASKED, 3, 2, 2, 8, 4, false)                                                                          \
+    DO(128, 128, MASKED, 3, 2, 3, 8, 4, false)                                                                         \
+    DO(256, 128, MASKED, 2, 1, 2, 3, 2, false)                                                                         \
+    DO(256, 128, MASKED, 3, 0, 2, 4, 2, false)                                                                         \
     DO(64, 64, PLAIN, 8, 4, 8, 4, 4, false)                                                                            \
     DO(256, 64, PLAIN, 3, 1, 3, 4, 2, false)
 
@@ -162,17 +168,18 @@ enum { SLICES_MAX = 8, PIXELS_MAX = 1 << 30 };
 static int pg_mode(const struct ck_point_grad_kind *kind) {
     if (kind->scale_bias && kind->mean_rstd && !kind->bn_x && !kind->add) return INNER;
     if (!kind->scale_bias && kind->mean_rstd && kind->bn_x) return BLOCK;
+    if (!kind->scale_bias && !kind->mean_rstd && kind->bn_x) return MASKED;
     if (!kind->scale_bias && !kind->mean_rstd && !kind->bn_x) return PLAIN;
     return -1;
 }
 template <typename P> static bool pg_fits(const struct ck_point_grad_kind *kind) {
-    if (pg_mode(kind) != P::MODE) return false;
+    if (pg_mode(kind) != P::MODE || P::GIVEN == kind->dy_x) return false;
     if (P::PAIR) return kind->K == 2 * P::K && kind->C == P::C;
     return kind->K == P::K && kind->C % P::C == 0 && kind->C / P::C <= SLICES_MAX;
 }
 
 bool ck_point_grad_supports(const struct ck_point_grad_kind *kind) {
-    if ((kind->type != CK_F16 && kind->type != CK_BF16) || !kind->dy_x || kind->pixels < 1 || kind->pixels > PIXELS_MAX)
+    if ((kind->type != CK_F16 && kind->type != CK_BF16) || kind->pixels < 1 || kind->pixels > PIXELS_MAX)
         return false;
 #define PG_TAKES(...)                                                                                                  \
     if (pg_fits<pg_plan<__VA_ARGS__>>(kind)) return true;
