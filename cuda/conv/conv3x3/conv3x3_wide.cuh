@@ -29,6 +29,9 @@ enum {
     SLOTS        = 2,          /* of x */
     FILTERS_MIN  = 3,
     FILTERS_MAX  = 8,
+    AHEAD_MIN    = 4,   /* vectors of bn_x that a thread copies ahead */
+    AHEAD_MAX    = 8,
+    AHEAD_BYTES  = GROUP * 16, /* of one of them */
     FLAT_MAX     = 512, /* tiles: rows of sums that a second launch adds */
     SUMS_BYTES   = WARPS * 2 * COLUMNS * 4,
     BN_BYTES     = 4 * COLUMNS * 4, /* f32: scale, bias, rstd, -mean*rstd */
@@ -71,7 +74,8 @@ struct plan {
     int  tiles, columns, blocks; /* tiles of 256 pixels, of 128 columns; thread blocks */
     bool flat;                   /* a block's tiles have different columns */
     int  sums;                   /* rows of sums in the workspace */
-    int  y_at, w_at, sums_at, bn_at, zero_at, bar_at, bytes;
+    int  ahead; /* vectors of bn_x */
+    int  y_at, w_at, ahead_at, sums_at, bn_at, zero_at, bar_at, bytes;
 };
 
 struct params {

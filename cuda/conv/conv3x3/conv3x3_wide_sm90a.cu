@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(GROUPS * GROUP, 1) conv3x3_wide(const __grid_c
 
 /* Forward, the neighbours are the filter's positions. In the gradient a neighbour at distance d has the filter's
  * position 1 - d; with stride 2 only those with the parity of the pixel of y. */
-void make_passes(struct params *p, const struct ck_conv3x3_wide *a) {
+void make_passes(struct params *p, const struct ck_conv3x3 *a) {
     p->plan.passes = a->stride * a->stride;
     for (int i = 0; i < p->plan.passes; i++) {
         struct pass *to = &p->pass[i];
@@ -69,7 +69,7 @@ void make_passes(struct params *p, const struct ck_conv3x3_wide *a) {
     }
 }
 
-bool are_allowed(const struct ck_conv3x3_wide *a) {
+bool are_allowed(const struct ck_conv3x3 *a) {
     const int64_t most = INT32_MAX / 4;
     if (a->type == CK_F32 || a->N < 1 || a->H < 1 || a->W < 1 || a->W > 127 * a->stride || a->H > 4096) return false;
     if (a->C % COLUMNS || a->K % COLUMNS || a->C < 1 || a->K < 1 || a->C > 8192 || a->K > 8192) return false;
@@ -78,19 +78,22 @@ bool are_allowed(const struct ck_conv3x3_wide *a) {
     if (a->H < 2 * a->stride || a->W < 2 * a->stride) return false; /* the divisors are above 1 */
     /* in 32 bits: pixels behind the last tile too, also times the divisors */
     if (a->N > most / (a->H * a->W) / (a->H > a->W ? a->H : a->W) - 1) return false;
+    if (a->bias || a->relu || a->add) return false;
     if (a->bn_x ? !a->transposed || !(a->mean_rstd && a->gamma && a->beta) : a->transposed && a->sums) return false;
     return true;
 }
 
-bool lay_out(struct plan *p, const struct ck_conv3x3_wide *a, int filters) {
-    p->filters = filters;
-    p->y_at    = SLOTS * p->slot_bytes;
-    p->w_at    = p->y_at + WORKERS * HALVES * HALF_BYTES;
-    p->sums_at = p->w_at + filters * W_BYTES;
-    p->bn_at   = p->sums_at + (a->sums ? SUMS_BYTES : 0);
-    p->zero_at = p->bn_at + (a->bn_x ? BN_BYTES : 0);
-    p->bar_at  = p->zero_at + ROW;
-    p->bytes   = p->bar_at + 8 * BAR_COUNT;
+bool lay_out(struct plan *p, const struct ck_conv3x3 *a, int filters) {
+    p->filters  = filters;
+    p->ahead    = a->stride == 1 ? AHEAD_MIN : AHEAD_MAX; /* with stride 2, storing takes longer than the products */
+    p->y_at     = SLOTS * p->slot_bytes;
+    p->w_at     = p->y_at + WORKERS * HALVES * HALF_BYTES;
+    p->ahead_at = p->w_at + filters * W_BYTES;
+    p->sums_at  = p->ahead_at + (a->bn_x ? p->ahead * AHEAD_BYTES : 0);
+    p->bn_at    = p->sums_at + (a->sums ? SUMS_BYTES : 0);
+    p->zero_at  = p->bn_at + (a->bn_x ? BN_BYTES : 0);
+    p->bar_at   = p->zero_at + ROW;
+    p->bytes    = p->bar_at + 8 * BAR_COUNT;
     return p->bytes <= SHARED_LIMIT;
 }
 
@@ -98,7 +101,7 @@ int rounds(int items, int blocks) {
     return (items + blocks - 1) / blocks;
 }
 
-bool make_plan(struct plan *p, const struct ck_conv3x3_wide *a, int multiprocessors) {
+bool make_plan(struct plan *p, const struct ck_conv3x3 *a, int multiprocessors) {
     if (!are_allowed(a)) return false;
     const int64_t wide = a->W / a->stride, pixels = a->N * (a->H / a->stride) * wide;
     p->rows       = (TILE + 2 * ((int)wide + 1) + 15) / 16 * 16; /* two boxes of whole swizzled blocks of 8 rows */
@@ -117,7 +120,7 @@ bool make_plan(struct plan *p, const struct ck_conv3x3_wide *a, int multiprocess
     return false;
 }
 
-bool make_maps(struct params *p, const struct ck_conv3x3_wide *a) {
+bool make_maps(struct params *p, const struct ck_conv3x3 *a) {
     return ck_tma_matrix(&p->x, a->type, a->x, p->pixels, a->C, p->plan.rows / 2) &&
            (a->transposed ? ck_tma_matrix(&p->w, a->type, a->w, a->C, TAPS * a->K, CHUNK)
                           : ck_tma_matrix(&p->w, a->type, a->w, a->K, TAPS * a->C, COLUMNS));
@@ -141,19 +144,18 @@ template <typename T> cudaError_t start_kind(const struct params *p, enum kind k
 
 } // namespace
 
-bool ck_conv3x3_wide_supports(const struct ck_conv3x3_wide *a, int multiprocessors) {
+bool ck_conv3x3_wide_supports(const struct ck_conv3x3 *a, int multiprocessors) {
     struct plan plan;
     return make_plan(&plan, a, multiprocessors);
 }
 
-size_t ck_conv3x3_wide_workspace(const struct ck_conv3x3_wide *a, int multiprocessors) {
+size_t ck_conv3x3_wide_workspace(const struct ck_conv3x3 *a, int multiprocessors) {
     struct plan plan;
     if (!a->sums || !make_plan(&plan, a, multiprocessors)) return 0;
     return sizeof(float) * (size_t)plan.sums * 2 * (size_t)a->K;
 }
 
-cudaError_t ck_conv3x3_wide(const struct ck_conv3x3_wide *a, void *workspace, int multiprocessors,
-                            cudaStream_t stream) {
+cudaError_t ck_conv3x3_wide(const struct ck_conv3x3 *a, void *workspace, int multiprocessors, cudaStream_t stream) {
     struct params p = {};
     if (!make_plan(&p.plan, a, multiprocessors)) return cudaErrorInvalidValue;
     p.bn_x      = a->bn_x;

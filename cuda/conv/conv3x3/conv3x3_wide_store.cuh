@@ -12,9 +12,9 @@
 namespace {
 
 /* A warp has 32 pixels of each worker's 128. A lane has 8 channels of every fourth of them, so 8 vectors of a part: 64
- * channels of a worker's pixels. */
+ * channels of a worker's pixels. bn_x is copied into shared memory some vectors ahead; a thread reads what it copied. */
 template <typename T, int KIND> struct storer {
-    enum { PIXELS = ROWS / WARPS, VECTORS = PIXELS / 4, AHEAD = 4 };
+    enum { PIXELS = ROWS / WARPS, VECTORS = PIXELS / 4, UNROLLED = 4 };
     static constexpr bool SUMS = KIND != TRANSPOSED;
 
     const params  &p;
@@ -23,7 +23,7 @@ template <typename T, int KIND> struct storer {
     const uint32_t shared, bars;
     uint32_t       parity = 0;
     int            column = -1; /* first of the tile's */
-    uint4          bn_x[AHEAD]; /* of the next vectors */
+    int            slot = 0;    /* of the next vector of bn_x */
 
     __device__ storer(const params &params_, uint32_t shared_)
         : p(params_), plan(params_.plan), warp((int)threadIdx.x / 32 % 4), lane((int)threadIdx.x % 32), shared(shared_),
@@ -46,38 +46,53 @@ template <typename T, int KIND> struct storer {
         const int   row = of.h * p.stride + at.of.row;
         return (int64_t)((of.n * p.H + row) * p.W + of.w * p.stride + at.of.column) * p.K + k;
     }
-    __device__ __forceinline__ void load_bn_x(uint4 &to, const part &at, int vector) const {
-        const int pixel = pixel_of(at, vector);
-        if (pixel >= p.pixels) return;
-        const T *from = static_cast<const T *>(p.bn_x) + index_of(at, pixel);
-        asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(to.x), "=r"(to.y), "=r"(to.z), "=r"(to.w)
-                     : "l"(from));
+    __device__ __forceinline__ uint32_t slot_at(int of) const {
+        return shared + (uint32_t)(plan.ahead_at + (of * GROUP + warp * 32 + lane) * 16);
     }
-    __device__ __forceinline__ void finish(const part &at, const part &next, bool next_exists) {
+    /* Each copy is a group of its own, and so is each vector for which there is nothing to copy. */
+    __device__ __forceinline__ void copy_bn_x(const part &at, int vector, int to) const {
+        const int  pixel = pixel_of(at, vector);
+        const bool real  = pixel < p.pixels;
+        if (at.tile >= 0)
+            ck_copy16(slot_at(to), static_cast<const T *>(p.bn_x) + (real ? index_of(at, pixel) : 0), real);
+        ck_copy_commit();
+    }
+    __device__ __forceinline__ uint4 next_bn_x() const {
+        if (plan.ahead == AHEAD_MAX)
+            ck_copy_wait<AHEAD_MAX - 1>();
+        else
+            ck_copy_wait<AHEAD_MIN - 1>();
+        return ck_get16(slot_at(slot));
+    }
+    /* Starts the copies for the first vectors of a tile. */
+    __device__ __forceinline__ void begin_bn_x(const part &at) {
+        slot = 0;
+        for (int i = 0; i < plan.ahead; i++) copy_bn_x(at, i, i);
+    }
+    /* next: the part behind this one; its tile is -1 when there is none. */
+    __device__ __forceinline__ void finish(const part &at, const part &next) {
         const uint32_t from = shared + (uint32_t)(plan.y_at + (at.worker * HALVES + at.half) * HALF_BYTES),
                        bn   = shared + (uint32_t)(plan.bn_at + (at.half * CHUNK + lane % 8 * 8) * 4);
         scale_bias of;
         eight_sums sums;
         if (KIND == GRADIENT) get8(of.scale, bn), get8(of.bias, bn + 4 * COLUMNS);
-#pragma unroll 1
-        for (int first = 0; first < VECTORS; first += AHEAD)
-#pragma unroll
-            for (int i = 0; i < AHEAD; i++) {
-                const int row = row_of(first + i), pixel = pixel_of(at, first + i);
-                uint4     word = ck_get16(from + (uint32_t)(row * ROW + ((lane % 8 ^ row % 8) << 4)));
-                if (KIND == GRADIENT) {
-                    const uint4 bn_x_now = bn_x[i];
-                    if (first + AHEAD < VECTORS)
-                        load_bn_x(bn_x[i], at, first + AHEAD + i);
-                    else if (next_exists)
-                        load_bn_x(bn_x[i], next, i);
-                    if (pixel < p.pixels) word = mask<T>(word, bn_x_now, of, sums);
-                }
-                if (pixel >= p.pixels) continue;
-                if (KIND == FORWARD && p.partial) add_squares<T>(word, sums);
-                ck_store_whole(static_cast<T *>(p.y) + index_of(at, pixel), word);
+#pragma unroll UNROLLED
+        for (int i = 0; i < VECTORS; i++) {
+            const int  row = row_of(i), pixel = pixel_of(at, i);
+            const bool real = pixel < p.pixels;
+            uint4      word = ck_get16(from + (uint32_t)(row * ROW + ((lane % 8 ^ row % 8) << 4)));
+            if (KIND == GRADIENT) {
+                const uint4 bn_x = next_bn_x();
+                if (real) word = mask<T>(word, bn_x, of, sums);
+                const int  later = i + plan.ahead;
+                const bool here  = later < VECTORS;
+                copy_bn_x({at.of, here ? at.tile : next.tile, here ? at.worker : next.worker, here ? at.half : next.half},
+                          later % VECTORS, slot);
+                slot = slot + 1 == plan.ahead ? 0 : slot + 1;
             }
+            if (KIND == FORWARD && p.partial && real) add_squares<T>(word, sums);
+            if (real) ck_store_whole(static_cast<T *>(p.y) + index_of(at, pixel), word);
+        }
         if (KIND == GRADIENT) normalize(sums, bn + 8 * COLUMNS, bn + 12 * COLUMNS);
         if (SUMS && p.partial) add_sums(sums, at.half);
     }
@@ -143,14 +158,13 @@ template <typename T, int KIND> struct storer {
     }
 
     __device__ __forceinline__ void store_tile(int tile, const pass &pass) {
-#pragma unroll
-        for (int j = 0; j < AHEAD && KIND == GRADIENT; j++) load_bn_x(bn_x[j], {pass, tile, 0, 0}, j);
+        if (KIND == GRADIENT) begin_bn_x({pass, tile, 0, 0});
 #pragma unroll 1
         for (int j = 0; j < WORKERS * HALVES; j++) {
-            const int worker = j / HALVES, half = j % HALVES;
+            const int  worker = j / HALVES, half = j % HALVES;
+            const bool last = j + 1 == WORKERS * HALVES;
             if (half == 0) ck_mbar_wait(bars + 8 * (uint32_t)(BAR_Y + worker), parity);
-            finish({pass, tile, worker, half}, {pass, tile, (j + 1) / HALVES, (j + 1) % HALVES},
-                   j + 1 < WORKERS * HALVES);
+            finish({pass, tile, worker, half}, {pass, last ? -1 : tile, (j + 1) / HALVES, (j + 1) % HALVES});
             if (half < HALVES - 1) continue;
             __syncwarp();
             if (lane == 0) ck_mbar_arrive(bars + 8 * (uint32_t)(BAR_Y_EMPTY + worker));
