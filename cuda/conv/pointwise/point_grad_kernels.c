@@ -1,7 +1,6 @@
 /* cuda/conv/pointwise/point_grad_kernels.c: kernel table of the whole backward of 1x1 convolutions with stride 1, in
  * f16 and bf16. Device code is in cuda/conv/pointwise/point_grad_sm90a.cu for compute capability 9.0, and in
  * cuda/conv/mma/point_grad_mma.cu for all others from 8.0 on. */
-#include "cuda/common/norm_launchers.h"
 #include "cuda/conv/mma/mma_device.h"
 #include "cuda/conv/mma/point_grad_mma.h"
 #include "cuda/conv/pointwise/point_grad.h"
@@ -27,7 +26,7 @@ static struct ck_point_grad_kind kind_of(const struct cr_program *p, const struc
                                        .bn_x       = IN(bn_x) != NULL || IN(y) != NULL};
 }
 
-/* The kernels with mma.sync have no mode `masked`. With y they compute sums that nobody reads, of a BN that does not
+/* With y the mode is `masked`. The kernels with mma.sync do not have it. With y they compute sums that nobody reads, of a BN that does not
  * exist: x is its input, (mean, rstd) are zeros in the workspace, and the sums follow them. */
 static struct ck_point_grad_kind mma_kind_of(const struct cr_program *p, const struct cr_op *op) {
     struct ck_point_grad_kind kind = kind_of(p, op);
@@ -36,10 +35,6 @@ static struct ck_point_grad_kind mma_kind_of(const struct cr_program *p, const s
 }
 static size_t unused_bytes(const struct cr_program *p, const struct cr_op *op) {
     return IN(y) ? 2 * sizeof(float) * (size_t)IN(x)->dim[3] : 0; /* a multiple of 512 */
-}
-
-static size_t dy_bytes(const struct ck_point_grad_kind *kind) {
-    return (2 * (size_t)(kind->pixels * kind->K) + 511) / 512 * 512;
 }
 
 static bool supports(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
@@ -58,6 +53,7 @@ static bool accepts(const struct cr_device *device, const struct cr_program *p, 
         return false;
     if (op->attr.conv.stride != 1 || op->attr.conv.pad != 0 || w->dim[1] != 1 || w->dim[2] != 1) return false;
     if (!OUT(dx) || (IN(mean_rstd) != NULL) != (OUT(grad_sums) != NULL)) return false;
+    if (IN(bn_x) && !IN(mean_rstd)) return false;
     if (IN(y) && (op->in[CR_IN_conv_grad_y] != op->in[CR_IN_conv_grad_x] || IN(mean_rstd) || IN(scale_bias)))
         return false;
     if (!is_like(IN(g), x) || !is_like(IN(dy_x), x) || !is_like(w, x) || !is_like(IN(add), x) ||
@@ -75,28 +71,20 @@ static bool bf16_accepts(const struct cr_device *device, const struct cr_program
     return IN(x)->dtype == CR_BF16 && accepts(device, p, op);
 }
 
-/* Compute capability 9.0: algorithm 1 makes dy first, in the workspace, so that its slices of x need not make it. */
 static int point_grad_algo_count(struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     const struct ck_point_grad_kind mma = mma_kind_of(p, op);
     const struct ck_mma_gpu         gpu = cuda_mma_gpu(device);
-    struct ck_point_grad_kind       kind = kind_of(p, op);
-    if (!cuda_has_wgmma(device)) return ck_point_grad_mma_configs(&mma, &gpu);
-    kind.dy_x = false;
-    return IN(dy_x) && ck_point_grad_supports(&kind) ? 2 : 1;
+    return cuda_has_wgmma(device) ? 1 : ck_point_grad_mma_configs(&mma, &gpu);
 }
 
 static cr_status point_grad_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
                                     void **prepared, size_t *workspace_bytes) {
-    const struct ck_mma_gpu         gpu = cuda_mma_gpu(device);
-    const struct ck_point_grad_kind mma = mma_kind_of(p, op);
-    struct ck_point_grad_kind       kind = kind_of(p, op);
+    const struct ck_mma_gpu         gpu  = cuda_mma_gpu(device);
+    const struct ck_point_grad_kind kind = kind_of(p, op), mma = mma_kind_of(p, op);
     *prepared                            = NULL;
-    if (!cuda_has_wgmma(device)) {
-        *workspace_bytes = 2 * unused_bytes(p, op) + ck_point_grad_mma_workspace(&mma, op->algo, &gpu);
-        return CR_OK;
-    }
-    kind.dy_x        = kind.dy_x && op->algo == 0;
-    *workspace_bytes = (op->algo ? dy_bytes(&kind) : 0) + ck_point_grad_workspace(&kind, gpu.multiprocessors);
+    *workspace_bytes                     = cuda_has_wgmma(device)
+                                               ? ck_point_grad_workspace(&kind, gpu.multiprocessors)
+                                               : 2 * unused_bytes(p, op) + ck_point_grad_mma_workspace(&mma, op->algo, &gpu);
     return CR_OK;
 }
 static void nothing_to_release(void *prepared) {
@@ -139,27 +127,9 @@ static cr_status launch_mma(struct cr_device *device, const struct cr_call *call
 
 static cr_status point_grad_launch(struct cr_device *device, const struct cr_call *call) {
     if (!cuda_has_wgmma(device)) return launch_mma(device, call);
-    const int                       multiprocessors = cuda_of(device)->multiprocessors;
-    const cudaStream_t              stream          = cr_cuda_stream(device, call);
-    const struct ck_point_grad_kind kind            = kind_of(call->program, call->op);
-    struct ck_point_grad            args            = args_of(call, &kind);
-    char                           *work            = call->workspace;
-    if (call->op->algo) {
-        const struct ck_bn_grad apply = {.type     = kind.type,
-                                         .by       = CK_MASK_NONE,
-                                         .dy       = args.g,
-                                         .x        = args.dy_x,
-                                         .coeffs   = args.dy_coeffs,
-                                         .dx       = work,
-                                         .pixels   = kind.pixels,
-                                         .channels = kind.K};
-        CUDA_TRY(ck_bn_grad_apply(&apply, multiprocessors, stream));
-        args.g         = work;
-        args.dy_x      = NULL;
-        args.kind.dy_x = false;
-        work += dy_bytes(&kind);
-    }
-    CUDA_TRY(ck_point_grad(&args, work, multiprocessors, stream));
+    const struct ck_point_grad_kind kind = kind_of(call->program, call->op);
+    const struct ck_point_grad      args = args_of(call, &kind);
+    CUDA_TRY(ck_point_grad(&args, call->workspace, cuda_of(device)->multiprocessors, cr_cuda_stream(device, call)));
     return CR_OK;
 }
 
