@@ -16,6 +16,7 @@ __global__ void __launch_bounds__(SUM_COLUMNS *SUM_LANES)
     const int         warp = (int)threadIdx.x / CK_WARP, lane = (int)threadIdx.x % CK_WARP;
     const int64_t     first = (int64_t)blockIdx.x * SUM_COLUMNS, column = first + lane % SUM_COLUMNS;
     double            sum = 0.0;
+    ck_begin_after_last();
 #pragma unroll 4
     for (int r = (int)threadIdx.x / SUM_COLUMNS; r < rows; r += SUM_LANES)
         sum += (double)partial[r * 2 * width + column];
@@ -35,9 +36,8 @@ static_assert((int)SUM_WARPS == (int)CK_WARP, "a lane for each warp");
 /* width is a multiple of 16. */
 inline cudaError_t add_column_sums(const float *partial, float *sums, int rows, int64_t width, int64_t K,
                                    cudaStream_t stream) {
-    point_sums<<<(unsigned)(2 * width / SUM_COLUMNS), SUM_COLUMNS * SUM_LANES, 0, stream>>>(partial, sums, rows, width,
-                                                                                            K);
-    return cudaGetLastError();
+    return ck_launch(point_sums, dim3((unsigned)(2 * width / SUM_COLUMNS)), dim3(SUM_COLUMNS * SUM_LANES), 0, stream,
+                     partial, sums, rows, width, K);
 }
 
 } // namespace

@@ -1,5 +1,5 @@
-/* cuda/common/conv3x3_args.h: arguments of 3x3 convolutions with one zero pixel around the image, and of the gradient of
- * their input; sums in f32. For 64 channels on both sides there are kernels with wgmma for compute capability 9.0
+/* cuda/common/conv3x3_args.h: arguments of 3x3 convolutions with one zero pixel around the image, and of the gradient
+ * of their input; sums in f32. For 64 channels on both sides there are kernels with wgmma for compute capability 9.0
  * (cuda/conv/conv3x3) and with mma.sync for all others from 8.0 on (cuda/conv/mma); for 128 and more channels there is
  * one for 9.0 (cuda/conv/conv3x3/conv3x3_wide.h). Conventions: cuda/common/launchers.h.
  *

@@ -1,7 +1,7 @@
 /* cuda/conv/conv3x3/conv3x3_kernels.c: kernel table of 3x3 convolutions in f16 and bf16, with BN sums, and of the
  * gradient of the input with the gradient of the BN and ReLU in front. With 64 channels on both sides: on compute
- * capability 9.0 (cuda/conv/conv3x3/conv3x3_sm90a.cu) and on all others from 8.0 on (cuda/conv/mma/conv3x3_mma.cu). With
- * 128 and more channels: on 9.0 (cuda/conv/conv3x3/conv3x3_wide_sm90a.cu). */
+ * capability 9.0 (cuda/conv/conv3x3/conv3x3_sm90a.cu) and on all others from 8.0 on (cuda/conv/mma/conv3x3_mma.cu).
+ * With 128 and more channels: on 9.0 (cuda/conv/conv3x3/conv3x3_wide_sm90a.cu). */
 #include "cuda/conv/conv3x3/conv3x3.h"
 #include "cuda/conv/conv3x3/conv3x3_wide.h"
 #include "cuda/conv/mma/conv3x3_mma.h"

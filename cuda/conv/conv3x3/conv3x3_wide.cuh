@@ -10,7 +10,7 @@
 namespace {
 
 enum {
-    GROUP        = 128, /* threads of a warpgroup */
+    GROUP        = 128,         /* threads of a warpgroup */
     WORKERS      = 2,           /* warpgroups that multiply */
     GROUPS       = WORKERS + 2, /* one that loads and one that stores */
     WARPS        = 4,           /* of a warpgroup */
@@ -29,10 +29,10 @@ enum {
     SLOTS        = 2,          /* of x */
     FILTERS_MIN  = 3,
     FILTERS_MAX  = 8,
-    AHEAD_MIN    = 4,   /* vectors of bn_x that a thread copies ahead */
+    AHEAD_MIN    = 4, /* vectors of bn_x that a thread copies ahead */
     AHEAD_MAX    = 8,
     AHEAD_BYTES  = GROUP * 16, /* of one of them */
-    FLAT_MAX     = 512, /* tiles: rows of sums that a second launch adds */
+    FLAT_MAX     = 512,        /* tiles: rows of sums that a second launch adds */
     SUMS_BYTES   = WARPS * 2 * COLUMNS * 4,
     BN_BYTES     = 4 * COLUMNS * 4, /* f32: scale, bias, rstd, -mean*rstd */
     SHARED_LIMIT = 227 * 1024
@@ -69,12 +69,12 @@ struct pass {
 
 /* Offsets are into shared memory; the slots of x are first. */
 struct plan {
-    int rows; /* pixels in a slot of x: those of a tile and their neighbours */
-    int slot_bytes, filters, chunks, passes;
+    int  rows; /* pixels in a slot of x: those of a tile and their neighbours */
+    int  slot_bytes, filters, chunks, passes;
     int  tiles, columns, blocks; /* tiles of 256 pixels, of 128 columns; thread blocks */
     bool flat;                   /* a block's tiles have different columns */
     int  sums;                   /* rows of sums in the workspace */
-    int  ahead; /* vectors of bn_x */
+    int  ahead;                  /* vectors of bn_x */
     int  y_at, w_at, ahead_at, sums_at, bn_at, zero_at, bar_at, bytes;
 };
 
@@ -87,7 +87,7 @@ struct params {
     void        *y;
     float       *partial;                          /* [rows of sums][2][K], or NULL without sums */
     int          pixels, P, Q, C, H, W, K, stride; /* pixels, P, Q, C of x; H, W, K of y */
-    ck_divisor   lines, images; /* by Q, by P */
+    ck_divisor   lines, images;                    /* by Q, by P */
 };
 
 #if CK_HAS_SM90A

@@ -18,7 +18,7 @@
 namespace {
 
 template <typename T, int KIND>
-__global__ void __launch_bounds__(GROUPS * GROUP, 1) conv3x3_wide(const __grid_constant__ params p) {
+__global__ void __launch_bounds__(GROUPS *GROUP, 1) conv3x3_wide(const __grid_constant__ params p) {
 #if CK_HAS_SM90A
     extern __shared__ __align__(1024) unsigned char memory[];
     const uint32_t                                  shared = ck_shared(memory);
@@ -130,8 +130,7 @@ template <typename T, int KIND> cudaError_t start(const struct params *p, cudaSt
     const auto        kernel = conv3x3_wide<T, KIND>;
     const cudaError_t error  = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, p->plan.bytes);
     if (error != cudaSuccess) return error;
-    return ck_launch(kernel, dim3((unsigned)p->plan.blocks), dim3(GROUPS * GROUP), (size_t)p->plan.bytes, stream,
-                     *p);
+    return ck_launch(kernel, dim3((unsigned)p->plan.blocks), dim3(GROUPS * GROUP), (size_t)p->plan.bytes, stream, *p);
 }
 template <typename T> cudaError_t start_kind(const struct params *p, enum kind kind, cudaStream_t stream) {
     switch (kind) {

@@ -12,7 +12,8 @@
 namespace {
 
 /* A warp has 32 pixels of each worker's 128. A lane has 8 channels of every fourth of them, so 8 vectors of a part: 64
- * channels of a worker's pixels. bn_x is copied into shared memory some vectors ahead; a thread reads what it copied. */
+ * channels of a worker's pixels. bn_x is copied into shared memory some vectors ahead. A thread reads what it copied;
+ * each copy is a group of its own, because a load into registers would make the warp wait for all later ones. */
 template <typename T, int KIND> struct storer {
     enum { PIXELS = ROWS / WARPS, VECTORS = PIXELS / 4, UNROLLED = 4 };
     static constexpr bool SUMS = KIND != TRANSPOSED;
@@ -23,7 +24,7 @@ template <typename T, int KIND> struct storer {
     const uint32_t shared, bars;
     uint32_t       parity = 0;
     int            column = -1; /* first of the tile's */
-    int            slot = 0;    /* of the next vector of bn_x */
+    int            slot   = 0;  /* of the next vector of bn_x */
 
     __device__ storer(const params &params_, uint32_t shared_)
         : p(params_), plan(params_.plan), warp((int)threadIdx.x / 32 % 4), lane((int)threadIdx.x % 32), shared(shared_),
@@ -49,7 +50,7 @@ template <typename T, int KIND> struct storer {
     __device__ __forceinline__ uint32_t slot_at(int of) const {
         return shared + (uint32_t)(plan.ahead_at + (of * GROUP + warp * 32 + lane) * 16);
     }
-    /* Each copy is a group of its own, and so is each vector for which there is nothing to copy. */
+    /* A vector for which there is nothing to copy is a group, too. */
     __device__ __forceinline__ void copy_bn_x(const part &at, int vector, int to) const {
         const int  pixel = pixel_of(at, vector);
         const bool real  = pixel < p.pixels;
@@ -86,8 +87,9 @@ template <typename T, int KIND> struct storer {
                 if (real) word = mask<T>(word, bn_x, of, sums);
                 const int  later = i + plan.ahead;
                 const bool here  = later < VECTORS;
-                copy_bn_x({at.of, here ? at.tile : next.tile, here ? at.worker : next.worker, here ? at.half : next.half},
-                          later % VECTORS, slot);
+                copy_bn_x(
+                    {at.of, here ? at.tile : next.tile, here ? at.worker : next.worker, here ? at.half : next.half},
+                    later % VECTORS, slot);
                 slot = slot + 1 == plan.ahead ? 0 : slot + 1;
             }
             if (KIND == FORWARD && p.partial && real) add_squares<T>(word, sums);
@@ -121,8 +123,7 @@ template <typename T, int KIND> struct storer {
     }
     __device__ __forceinline__ void clear_sums() const {
 #pragma unroll
-        for (int i = 0; i < 2; i++)
-            ck_put16(sums_at(warp) + (uint32_t)((i * 32 + lane) * 16), make_uint4(0, 0, 0, 0));
+        for (int i = 0; i < 2; i++) ck_put16(sums_at(warp) + (uint32_t)((i * 32 + lane) * 16), make_uint4(0, 0, 0, 0));
         __syncwarp();
     }
     /* The sums over the warps, to a row of the workspace: a thread has both sums of a channel. */

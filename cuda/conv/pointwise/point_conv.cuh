@@ -23,7 +23,7 @@ enum {
 
 /* Division of a launch; offsets are into shared memory. */
 struct plan {
-    bool resident, once; /* once: all tiles of a worker have the same columns */
+    bool resident, once;             /* once: all tiles of a worker have the same columns */
     int  columns, blocks_k, workers; /* of a tile; ceil(K / columns) */
     int  steps, stages;              /* ceil(C / 64), and those of second_x; of a ring */
     int  second_steps;               /* the first steps of a tile: of second_x */
@@ -136,8 +136,7 @@ __device__ __forceinline__ void prefetch_panel(const CUtensorMap *map, int colum
 }
 /* Starts to read the add and bn_x of a tile into the L2 cache. The panels in shared memory hold too little of them to
  * hide the latency of memory. */
-template <int COLUMNS, int HIGH>
-__device__ __forceinline__ void prefetch_panels(const params &p, int column, int row) {
+template <int COLUMNS, int HIGH> __device__ __forceinline__ void prefetch_panels(const params &p, int column, int row) {
     for (int strip = row; strip < row + HIGH; strip += STRIP)
 #pragma unroll
         for (int i = 0; i < COLUMNS; i += 64) {

@@ -6,8 +6,6 @@
 #include "cuda/conv/pointwise/point_conv.cuh"
 #include "cuda/conv/pointwise/point_conv.h"
 
-#include <stdlib.h>
-
 namespace {
 
 int64_t side_of(int64_t side, int stride) {
@@ -76,9 +74,9 @@ bool plan_as(struct plan *p, const struct ck_point_conv *a, bool resident, int c
     const int takers = resident ? workers : workers / team(p);
     p->once          = resident || blocks * takers % p->blocks_k == 0;
     if (getenv("CRESNET_NO_ONCE")) p->once = resident || (a->second_x && p->blocks_k == 1);
-    p->partial_rows  = (int)(resident  ? blocks * workers
-                             : p->once ? blocks * takers / p->blocks_k * team(p)
-                                       : down * team(p));
+    p->partial_rows = (int)(resident  ? blocks * workers
+                            : p->once ? blocks * takers / p->blocks_k * team(p)
+                                      : down * team(p));
     return true;
 }
 

@@ -310,8 +310,8 @@ struct worker : multiplier<T, COLUMNS, WORKERS, RESIDENT, MODE> {
     }
 
     template <int INFER, bool ADD, bool BN> __device__ __forceinline__ void run_as() {
-        tiles      at(plan, me / TEAM, TAKERS);
-        int        column = -1;                                   /* the column of the last call of set_columns */
+        tiles at(plan, me / TEAM, TAKERS);
+        int   column = -1; /* the column of the last call of set_columns */
         /* all panels but one: the buffer of the last is loaded when the first panel has been stored */
         if ((ADD || BN) && lane == 0)
             for (int i = 0; i < plan.panels - 1; i++) load_ahead();

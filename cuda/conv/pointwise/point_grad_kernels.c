@@ -26,8 +26,8 @@ static struct ck_point_grad_kind kind_of(const struct cr_program *p, const struc
                                        .bn_x       = IN(bn_x) != NULL || IN(y) != NULL};
 }
 
-/* With y the mode is `masked`. The kernels with mma.sync do not have it. With y they compute sums that nobody reads, of a BN that does not
- * exist: x is its input, (mean, rstd) are zeros in the workspace, and the sums follow them. */
+/* With y the mode is `masked`. The kernels with mma.sync do not have it. They compute sums that nobody reads, of a BN
+ * that does not exist: x is its input, (mean, rstd) are zeros in the workspace, and the sums follow them. */
 static struct ck_point_grad_kind mma_kind_of(const struct cr_program *p, const struct cr_op *op) {
     struct ck_point_grad_kind kind = kind_of(p, op);
     kind.mean_rstd                 = kind.mean_rstd || IN(y);
@@ -81,10 +81,10 @@ static cr_status point_grad_prepare(struct cr_device *device, const struct cr_pr
                                     void **prepared, size_t *workspace_bytes) {
     const struct ck_mma_gpu         gpu  = cuda_mma_gpu(device);
     const struct ck_point_grad_kind kind = kind_of(p, op), mma = mma_kind_of(p, op);
-    *prepared                            = NULL;
-    *workspace_bytes                     = cuda_has_wgmma(device)
-                                               ? ck_point_grad_workspace(&kind, gpu.multiprocessors)
-                                               : 2 * unused_bytes(p, op) + ck_point_grad_mma_workspace(&mma, op->algo, &gpu);
+    *prepared        = NULL;
+    *workspace_bytes = cuda_has_wgmma(device)
+                           ? ck_point_grad_workspace(&kind, gpu.multiprocessors)
+                           : 2 * unused_bytes(p, op) + ck_point_grad_mma_workspace(&mma, op->algo, &gpu);
     return CR_OK;
 }
 static void nothing_to_release(void *prepared) {

@@ -18,8 +18,8 @@ enum {
 };
 
 /* KS, CS: channels of dy and of the slice of x. Numbers of slots: G tiles of dy, D of dy_x, X tiles of x, E units of
- * add and of bn_x. With D = 0, g is dy. GROUPS warpgroups compute the products: 2 where dw needs their registers. PAIR: two blocks share a
- * tile of KS*2 channels of dy. */
+ * add and of bn_x. With D = 0, g is dy. GROUPS warpgroups compute the products: 2 where dw needs their registers. PAIR:
+ * two blocks share a tile of KS*2 channels of dy. */
 template <int KS, int CS, int MODE_, int G, int D, int X, int E_, int GROUPS_, bool PAIR_> struct pg_plan {
     static constexpr int  K = KS, C = CS, MODE = MODE_, SG = G, SD = D, SX = X, E = E_, GROUPS = GROUPS_;
     static constexpr bool PAIR = PAIR_;
@@ -29,7 +29,8 @@ template <int KS, int CS, int MODE_, int G, int D, int X, int E_, int GROUPS_, b
     /* one more group computes dy and xa; otherwise all groups do */
     static constexpr bool GIVEN = D == 0;
     static constexpr bool MAKER = GROUPS == 2 && CC == 2 && !GIVEN;
-    static constexpr bool EARLY = GROUPS == 2 && !MAKER && !GIVEN; /* registers for dgrad are reserved while dy is computed */
+    static constexpr bool EARLY =
+        GROUPS == 2 && !MAKER && !GIVEN;                  /* registers for dgrad are reserved while dy is computed */
     static constexpr bool WIDE  = GROUPS == 2 && CC == 2; /* tiles of dw are 64x128, else 64x64 */
     static constexpr int  ACC   = WIDE ? 64 : 32;         /* registers of one */
     static constexpr int  TILES = KC * CC < GROUPS ? 1 : KC * CC / GROUPS / (WIDE ? 2 : 1); /* tiles of dw in a group */

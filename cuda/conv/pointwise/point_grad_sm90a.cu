@@ -60,6 +60,7 @@ static __global__ void __launch_bounds__(P::THREADS, 1) pg_kernel(const __grid_c
     const uint32_t                                  base  = ck_shared(pg_memory);
     const pg_place                                  place = pg_place_of<P>(a);
     if (threadIdx.x == 0) pg_barriers<P>(base);
+    ck_begin_after_last();
     pg_channels<P>(a, base, place);
     if constexpr (P::PAIR)
         ck_cluster_sync();
@@ -116,6 +117,17 @@ template <typename P> static struct pg_layout pg_layout_of(const struct ck_point
     return l;
 }
 
+static cudaError_t pg_launch_pairs(void (*kernel)(pg_args), dim3 blocks, dim3 threads, int bytes, cudaStream_t stream,
+                                   const pg_args &a) {
+    cudaLaunchAttribute cluster = {};
+    cudaLaunchConfig_t  config  = {};
+    cluster.id                  = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim      = {2, 1, 1};
+    config.gridDim = blocks, config.blockDim = threads, config.dynamicSmemBytes = (size_t)bytes;
+    config.stream = stream, config.attrs = &cluster, config.numAttrs = 1;
+    return cudaLaunchKernelEx(&config, kernel, a);
+}
+
 template <typename T, typename P>
 static cudaError_t pg_launch(const struct ck_point_grad *args, void *workspace, int multiprocessors,
                              cudaStream_t stream) {
@@ -134,18 +146,13 @@ static cudaError_t pg_launch(const struct ck_point_grad *args, void *workspace, 
     const auto  kernel = pg_kernel<T, P>;
     cudaError_t error  = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, P::BYTES);
     if (error != cudaSuccess) return error;
-    cudaLaunchAttribute cluster = {};
-    cluster.id = cudaLaunchAttributeClusterDimension, cluster.val.clusterDim.x = 2,
-    cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
-    cudaLaunchConfig_t config                           = {};
-    config.gridDim = dim3((unsigned)(l.groups * l.slices)), config.blockDim = dim3(P::THREADS),
-    config.dynamicSmemBytes = P::BYTES;
-    config.stream = stream, config.attrs = &cluster, config.numAttrs = P::PAIR ? 1 : 0;
-    error = cudaLaunchKernelEx(&config, kernel, a);
+    const dim3 blocks((unsigned)(l.groups * l.slices)), threads(P::THREADS);
+    error = P::PAIR ? pg_launch_pairs(kernel, blocks, threads, P::BYTES, stream, a)
+                    : ck_launch(kernel, blocks, threads, (size_t)P::BYTES, stream, a);
     if (error != cudaSuccess) return error;
     const struct pg_parts parts = {a.dw_part, a.sums_part, l.dw_parts, l.groups};
-    return pg_fold(&parts, P::SUMS ? a.mean_rstd : NULL, args->dw, args->grad_sums, (int)K, (int)C,
-                   args->accumulate, stream);
+    return pg_fold(&parts, P::SUMS ? a.mean_rstd : NULL, args->dw, args->grad_sums, (int)K, (int)C, args->accumulate,
+                   stream);
 }
 
 /* The kernels: shape of a block, mode, slots of g, dy_x, x, add and bn_x, pairs. C of the tensor is the plan's C times
@@ -179,8 +186,7 @@ template <typename P> static bool pg_fits(const struct ck_point_grad_kind *kind)
 }
 
 bool ck_point_grad_supports(const struct ck_point_grad_kind *kind) {
-    if ((kind->type != CK_F16 && kind->type != CK_BF16) || kind->pixels < 1 || kind->pixels > PIXELS_MAX)
-        return false;
+    if ((kind->type != CK_F16 && kind->type != CK_BF16) || kind->pixels < 1 || kind->pixels > PIXELS_MAX) return false;
 #define PG_TAKES(...)                                                                                                  \
     if (pg_fits<pg_plan<__VA_ARGS__>>(kind)) return true;
     PG_PLANS(PG_TAKES)
