@@ -3,11 +3,12 @@
  * With 128 channels on both sides: 512 bytes a pixel, with bn_x 768; 294,912 floating-point operations a pixel. The
  * limiter is the tensor cores.
  *
- * A tile is 256 pixels and 128 channels of y. One block for each multiprocessor: a thread that loads x and bn_x, one
- * that loads the filters, and two warpgroups ("workers") that multiply 128 pixels each. x is loaded once for all nine
- * filter positions: neighbouring pixels of the tensor, without a border. A row of the product is the row of shared
+ * A tile is 256 pixels and 128 channels of y. One block for each multiprocessor: a thread that loads x, one that loads
+ * the filters, two warpgroups ("workers") that multiply 128 pixels each, and one that stores. x is loaded once for all
+ * nine filter positions: neighbouring pixels of the tensor, without a border. A row of the product is the row of shared
  * memory with the pixel's neighbour, or a row of zeros; ldmatrix reads it into registers. Filters pass through a ring
- * that both workers read. The second worker is some steps behind, so it multiplies while the first one stores.
+ * that both workers read. Workers write their results to shared memory and begin the next tile. The third warpgroup
+ * applies the mask, adds to the sums and stores meanwhile (conv3x3_wide_store.cuh).
  *
  * The gradient of the input with stride 2: pixels of y with even and odd rows and columns are four passes, with one,
  * two, two and four filter positions. */

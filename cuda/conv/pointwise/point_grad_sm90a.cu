@@ -15,6 +15,7 @@
  * (cuda/conv/pointwise/point_grad_plan.cuh):
  *   - dw up to 16384 floats: all groups compute dy of the next tile while their products of this tile run.
  *   - dw of 32768 floats: two groups have the registers for dw and do products and units; a third computes dy and xa.
+ *     Without dy_x there is no third one, and a unit is finished during the products of dw.
  *   - dw of 4096 floats: each group has tiles of its own.
  * Larger dw is divided among several blocks. Slices of C: dy is computed in each slice. The slices run concurrently on
  * neighbouring multiprocessors, so dy comes from memory once and from L2 once for each slice. Pairs (512 channels of
