@@ -17,6 +17,7 @@ struct grad_args {
     void        *dx;
     float       *dw, *grad_sums, *dw_partial, *sums_partial;
     int64_t      N;
+    int          C, K;
     bool         accumulate, w_new, x_new;
 };
 
@@ -31,7 +32,7 @@ using output_tile = tile<I,
                          S::P + (!HALO || S::R == 1 ? 0
                                  : S::STRIDE == 1   ? 2
                                                     : 1),
-                         CH, S::K, S::P, 1, HALO && S::R == 3 && S::STRIDE == 1 ? 1 : 0, false, THREADS>;
+                         CH, S::K, S::P, 1, HALO && S::R == 3 && S::STRIDE == 1 ? 1 : 0, false, THREADS, S::ANY>;
 
 template <class S> struct grad_tiling {
     static constexpr bool JOINT = S::TAPS * S::K * S::C <= 32 * 32 * 9, BY_ROW = S::STRIDE == 1;
@@ -53,6 +54,14 @@ template <class S> struct grad_tiling {
     enum { KB = JOINT ? (int)S::K : 32, CB = JOINT ? (int)S::C : 32, PARTS = S::K / KB * (S::C / CB) };
     enum { HELD = KB / PIECE * (CB / PIECE), I = JOINT ? 1 : S::STRIDE == 2 ? 2 : 4, DW = KB * CB * S::TAPS };
     enum { GROUP = SPLIT_DW_BLOCKS / PARTS /* blocks of a part */ };
+    /* With ANY: only the parts that exist. */
+    static __host__ __device__ int parts_in(int C) { return S::ANY ? (C + CB - 1) / CB : S::C / CB; }
+    static __host__ __device__ int parts(int C, int K) {
+        return S::ANY ? (K + KB - 1) / KB * parts_in(C) : (int)PARTS;
+    }
+    static __host__ __device__ int group(int C, int K) {
+        return S::ANY ? SPLIT_DW_BLOCKS / parts(C, K) : (int)GROUP;
+    }
     /* With a stride, two warps divide the filter positions of a piece. The first warp has EARLY of them. */
     enum {
         SPLIT  = S::TAPS > 1 && !BY_ROW ? 2 : 1,
