@@ -296,9 +296,9 @@ template <class S, typename T> __device__ __forceinline__ void dx_prefetch(const
         asm volatile("prefetch.global.L2 [%0];" ::"l"(from + i * 128));
 }
 /* Work before the first tile that does not depend on earlier launches. */
-template <class S> __device__ __forceinline__ void dx_clear(uint32_t base, float *rows) {
+template <class S> __device__ __forceinline__ void dx_clear(const grad_args &a, uint32_t base, float *rows) {
     using D = grad_tiling<S>;
-    for (int i = 0; i < (D::JOINT ? (int)D::STAGES : 1); i++)
+    for (int i = 0; i < (D::JOINT ? stages<S>(a) : 1); i++)
         tile_margin<typename D::DY>(base + (uint32_t)(D::DY_AT + i * D::DY_STAGE));
     if (!D::LATE_SUMS) dx_clear_sums<S>(rows);
 }

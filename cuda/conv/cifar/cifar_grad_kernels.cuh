@@ -58,27 +58,31 @@ template <class S, typename T> __device__ __forceinline__ void joint_dx(const gr
     float first[2 * D::NT] = {}, second[2 * D::NT] = {};
     if (!a.w_new) filter_issue<S, D::NT, D::W_PITCH, D::DX_WARPS>(base + D::W_AT, (const T *)a.w, a);
     if (!a.x_new && a.dy_x)
-        for (int i = 0; i < D::STAGES; i++)
+        for (int i = 0; i < stages<S>(a); i++)
             if (blockIdx.x + (int64_t)i * gridDim.x < a.N * D::TILES)
                 joint_issue_part<S, false>((const T *)a.dy_x, base + (uint32_t)(D::DY_AT + i * D::DY_STAGE),
                                            blockIdx.x + (int64_t)i * gridDim.x, K);
-    dx_clear<S>(base, rows);
+    dx_clear<S>(a, base, rows);
     if (!a.x_new && a.bn_x) dx_prefetch<S, T>(a);
     ck_begin_after_last();
     const table_entry<S> entry(a);
     if (a.dy_coeffs) tile_warm<L>(a.dy_coeffs, K, 3, {K, K});
     if (a.w_new) filter_issue<S, D::NT, D::W_PITCH, D::DX_WARPS>(base + D::W_AT, (const T *)a.w, a);
     ck_copy_commit();
-    for (int i = 0; i < D::STAGES; i++)
+    for (int i = 0; i < stages<S>(a); i++)
         joint_issue_dy<S, T>(a, base + (uint32_t)(D::DY_AT + i * D::DY_STAGE), blockIdx.x + (int64_t)i * gridDim.x,
                              !a.x_new);
     entry.store(table);
-    ck_copy_wait<D::STAGES>();
+    if (S::ANY && a.one_stage)
+        ck_copy_wait<1>();
+    else
+        ck_copy_wait<D::STAGES>();
     filter_transpose<S, D::NT, D::W_PITCH, D::DX_WARPS>(base + D::W_AT);
     int stage = 0;
     for (int64_t job = blockIdx.x; job < a.N * D::TILES; job += gridDim.x) {
         const int      y0 = (int)(job % D::TILES) * D::TH;
         const uint32_t dy = base + (uint32_t)(D::DY_AT + stage * D::DY_STAGE);
+        wait_for_stage<S>(a);
         if (a.dy_x)
             tile_bn_grad<L, LATER, T>(dy, dy + L::BYTES, a.dy_coeffs, K, y0 - L::LEFT, 1, {K, K});
         else
@@ -86,8 +90,8 @@ template <class S, typename T> __device__ __forceinline__ void joint_dx(const gr
         both<S>();
         dx_tile<S, T>(a, dy, dx_filter<S>(base + D::W_AT), table, job / D::TILES, y0, first, second);
         both<S>();
-        joint_issue_dy<S, T>(a, dy, job + (int64_t)D::STAGES * gridDim.x, false);
-        stage = stage + 1 == D::STAGES ? 0 : stage + 1;
+        joint_issue_dy<S, T>(a, dy, job + (int64_t)stages<S>(a) * gridDim.x, false);
+        stage = stage + 1 == stages<S>(a) ? 0 : stage + 1;
     }
     dx_end<S>(a, first, second, rows, table, (int)blockIdx.x);
 }
@@ -103,11 +107,11 @@ template <class S, typename T> __device__ __forceinline__ void joint_dw(const gr
     const bool       exists = slot_of_warp.exists(a, 0, 0);
     float            acc[D::EARLY][2][4] = {};
     const auto       issue               = [&]() {
-        for (int i = 0; i < D::STAGES; i++)
-            joint_issue_x<S, T>(a, base + (uint32_t)(D::X_AT + i * X::BYTES), blockIdx.x + (int64_t)i * gridDim.x);
+        for (int i = 0; i < stages<S>(a); i++)
+            joint_issue_x<S, T>(a, base + (uint32_t)(x_at<S>(a) + i * X::BYTES), blockIdx.x + (int64_t)i * gridDim.x);
     };
     if (!a.x_new) issue();
-    for (int i = 0; i < D::STAGES; i++) tile_margin<X>(base + (uint32_t)(D::X_AT + i * X::BYTES));
+    for (int i = 0; i < stages<S>(a); i++) tile_margin<X>(base + (uint32_t)(x_at<S>(a) + i * X::BYTES));
     ck_begin_after_last();
     if (a.scale_bias) tile_warm<X>(a.scale_bias, C, 2, {C, C});
     if (a.x_new) issue();
@@ -115,7 +119,8 @@ template <class S, typename T> __device__ __forceinline__ void joint_dw(const gr
     for (int64_t job = blockIdx.x; job < a.N * D::TILES; job += gridDim.x) {
         const int      y0 = (int)(job % D::TILES) * D::TH;
         const uint32_t dy = base + (uint32_t)(D::DY_AT + stage * D::DY_STAGE),
-                       x  = base + (uint32_t)(D::X_AT + stage * X::BYTES);
+                       x  = base + (uint32_t)(x_at<S>(a) + stage * X::BYTES);
+        wait_for_stage<S>(a);
         if (a.scale_bias)
             tile_act<X, LATER, T>(x, a.scale_bias, C, input_row<S>(y0), 1, {C, C});
         else
@@ -124,10 +129,10 @@ template <class S, typename T> __device__ __forceinline__ void joint_dw(const gr
         dw_piece<S, T>(acc, dy + slot_of_warp.dy_bytes(), x + slot_of_warp.x_bytes(), slot_of_warp.group,
                        slot_of_warp.late, exists);
         both<S>();
-        joint_issue_x<S, T>(a, x, job + (int64_t)D::STAGES * gridDim.x);
-        stage = stage + 1 == D::STAGES ? 0 : stage + 1;
+        joint_issue_x<S, T>(a, x, job + (int64_t)stages<S>(a) * gridDim.x);
+        stage = stage + 1 == stages<S>(a) ? 0 : stage + 1;
     }
-    dw_block<S>(acc, a.dw_partial + (int64_t)blockIdx.x * D::DW, reinterpret_cast<float *>(memory + D::BARRIER_AT),
+    dw_block<S>(acc, a.dw_partial + (int64_t)blockIdx.x * D::DW, reinterpret_cast<float *>(memory + barrier_at<S>(a)),
                 slot_of_warp, exists);
 }
 
@@ -197,7 +202,7 @@ __device__ __forceinline__ void split_dx(const grad_args &a, char *memory, int b
     };
     if (!a.x_new && a.dy_x && block < a.N) issue(block), ck_copy_commit();
     if (!a.w_new) filter_issue<S, D::NT, D::W_PITCH, D::DX_WARPS>(base + D::W_AT, (const T *)a.w, a);
-    dx_clear<S>(base, rows);
+    dx_clear<S>(a, base, rows);
     ck_begin_after_last();
     const table_entry<S> entry(a);
     if (a.dy_coeffs) tile_warm<L>(a.dy_coeffs, K, 3, {K, K});
@@ -299,10 +304,6 @@ inline int64_t larger(int64_t a, int64_t b) {
     return a > b ? a : b;
 }
 
-/* The same shape in less shared memory, for GPUs whose blocks have less than those of compute capability 9.0. With one
- * stage, the copies of the next tile wait until the tile has been used. */
-template <class S> using small = shape<S::C, S::K, S::H, S::STRIDE, S::R, true, S::ANY>;
-
 enum { SHARED_LEAST = 99 * 1024 /* every GPU of compute capability 8.0 or later has it */ };
 
 /* Shared memory that the smallest variant needs. */
@@ -311,18 +312,23 @@ template <class S> constexpr int least_bytes() {
 }
 
 template <class S, typename T>
-cudaError_t grad_run(const grad_args &a, const struct ck_bn_grad_finalize &finish, int multiprocessors, int block_bytes,
+cudaError_t grad_run(grad_args a, const struct ck_bn_grad_finalize &finish, int multiprocessors, int block_bytes,
                      cudaStream_t stream) {
-    using D = grad_tiling<S>;
-    if constexpr (!S::SMALL && (int)D::BYTES > (int)SHARED_LEAST)
-        if (block_bytes < D::BYTES) return grad_run<small<S>, T>(a, finish, multiprocessors, block_bytes, stream);
+    using D      = grad_tiling<S>;
+    int    bytes = D::BYTES;
+    if constexpr (!S::SMALL && (int)D::BYTES > (int)SHARED_LEAST) {
+        if constexpr (!S::ANY)
+            if (block_bytes < D::BYTES)
+                return grad_run<small<S>, T>(a, finish, multiprocessors, block_bytes, stream);
+        if (block_bytes < D::BYTES) a.one_stage = true, bytes = grad_tiling<small<S>>::BYTES;
+    }
     const int64_t  dx_blocks = larger((int64_t)multiprocessors * RESIDENT - SPLIT_DW_BLOCKS, SPLIT_DX_LEAST);
     const unsigned most      = ck_blocks(a.N * D::TILES, 1, D::JOINT ? (int64_t)multiprocessors : dx_blocks);
     cudaError_t    error;
     if constexpr (D::JOINT)
-        error = launch(joint_kernel<S, T>, a, most, D::BLOCK, D::BYTES, stream);
+        error = launch(joint_kernel<S, T>, a, most, D::BLOCK, bytes, stream);
     else
-        error = launch(split_kernel<S, T>, a, SPLIT_DW_BLOCKS + most, D::BLOCK, D::BYTES, stream);
+        error = launch(split_kernel<S, T>, a, SPLIT_DW_BLOCKS + most, D::BLOCK, bytes, stream);
     return error != cudaSuccess
                ? error
                : add_run<dw_place<S>>(a, finish, D::JOINT ? (int64_t)most : D::group(a.C, a.K), most, stream);

@@ -32,6 +32,7 @@ static bool conv_accepts(const struct cr_device *device, const struct cr_program
     if (!cr_op_uses_only(op, IN_BIT(x) | IN_BIT(w) | IN_BIT(scale_bias) | IN_BIT(bias) | IN_BIT(add) | FINISH_IN,
                          OUT_BIT(y) | OUT_BIT(sums) | FINISH_OUT))
         return false;
+    if ((IN(bias) || IN(add) || op->attr.conv.relu) && (!IN(bias) || IN(scale_bias) || OUT(sums))) return false;
     if (!is_f32(IN(scale_bias)) || !is_f32(IN(bias)) || !is_like(IN(add), IN(x)) || !is_f32(OUT(sums))) return false;
     for (int s = CR_IN_conv_gamma; s <= CR_IN_conv_running_var; s++)
         if (!is_f32(cuda_in(p, op, s)) || !cuda_in(p, op, s) != !IN(gamma)) return false;
