@@ -73,15 +73,14 @@ template <class S> struct forward_slot {
 
 /* Products for a stride of 1: one column of the filter and 16 channels at a time; an input row is used for three rows
  * of output. */
-template <class S, typename T, int MT>
-__device__ __forceinline__ void forward_rows(float (&acc)[MT][2][4], uint32_t at, uint32_t b0, int C) {
+template <class S, typename T, int GROUPS, int MT>
+__device__ __forceinline__ void forward_rows(float (&acc)[MT][2][4], uint32_t at, uint32_t b0) {
     using X = typename forward_memory<S>::X;
     static_assert(S::R == 3 && cut<S>::NT == 2, "three rows, two times 8 columns");
-    constexpr int UNROLL = S::ANY ? 1 : S::C / 16;
 #pragma unroll 1
     for (int s = 0; s < 3; s++)
-#pragma unroll UNROLL
-        for (int c = 0; c < C; c += 16) {
+#pragma unroll
+        for (int c = 0; c < GROUPS * 16; c += 16) {
             uint32_t bf[3][4], af[MT + 2][4];
 #pragma unroll
             for (int r = 0; r < 3; r++) ck_ldmatrix(bf[r], b0 + (uint32_t)(((r * 3 + s) * S::C + c) * 2));
@@ -100,17 +99,16 @@ __device__ __forceinline__ void forward_rows(float (&acc)[MT][2][4], uint32_t at
 
 /* Products for any shape: one filter position and 16 channels at a time. One row of the filter at a time is unrolled;
  * unrolling all rows would exceed the instruction cache. */
-template <class S, typename T, int MT, int NT>
-__device__ __forceinline__ void forward_taps(float (&acc)[MT][NT][4], const uint32_t (&at)[MT], uint32_t b0, int C) {
+template <class S, typename T, int GROUPS, int MT, int NT>
+__device__ __forceinline__ void forward_taps(float (&acc)[MT][NT][4], const uint32_t (&at)[MT], uint32_t b0) {
     using M = forward_memory<S>;
     using X = typename M::X;
-    constexpr int UNROLL = S::ANY ? 1 : S::C / 16;
 #pragma unroll 1
     for (int r = 0; r < S::R; r++) {
 #pragma unroll
         for (int s = 0; s < S::R; s++)
-#pragma unroll UNROLL
-            for (int c = 0; c < C; c += 16) {
+#pragma unroll
+            for (int c = 0; c < GROUPS * 16; c += 16) {
                 uint32_t af[MT][4], bf[NT / 2][4];
 #pragma unroll
                 for (int j = 0; j < NT / 2; j++)
@@ -140,7 +138,7 @@ __global__ void __launch_bounds__(cut<S>::THREADS, cut<S>::RESIDENT) forward_ker
     const forward_slot<S>                slot_of_warp;
     const int                            C = in_channels<S>(a), K = out_channels<S>(a);
     const int                            channel = slot_of_warp.n0 + lane % 4 * 2 * D::NT;
-    const bool                           warp_works = !S::ANY || slot_of_warp.n0 < K, works = !S::ANY || channel < K;
+    const bool                           works = !S::ANY || channel < K;
     const uint32_t                       b0 =
         base + (uint32_t)((slot_of_warp.n0 + (lane & 7) + (lane >> 4) * 8) * M::W_PITCH + (lane >> 3 & 1) * 16);
 
@@ -165,33 +163,33 @@ __global__ void __launch_bounds__(cut<S>::THREADS, cut<S>::RESIDENT) forward_ker
         for (int m = 0; m < D::MT; m++)
             at[m] = xs + (uint32_t)(input_pixel<S, X>(slot_of_warp.row(m, lane & 15), slot_of_warp.col(m, lane & 15)) +
                                     (lane >> 4) * 16);
-        if (warp_works) {
+        const auto multiply = [&](auto groups) {
             if constexpr (D::WHOLE)
-                forward_rows<S, T>(acc, at[0], b0, C);
+                forward_rows<S, T, decltype(groups)::N16>(acc, at[0], b0);
             else
-                forward_taps<S, T>(acc, at, b0, C);
-        }
-        const int64_t to      = (image * S::P + y0) * S::P * K + channel;
+                forward_taps<S, T, decltype(groups)::N16>(acc, at, b0);
+        };
+        if (!S::ANY || slot_of_warp.n0 < K) for_groups<S::ANY, S::C / 16>(C, multiply);
+        const int64_t to      = (image * S::P + y0) * S::P * K + slot_of_warp.n0 + lane % 4 * 2 * D::NT;
         const auto    element = [=](int m, int half) {
             const int i = half * 8 + lane / 4;
             return (slot_of_warp.row(m, i) * S::P + slot_of_warp.col(m, i)) * K;
         };
+        if constexpr (S::ANY)
+            if (a.bias && works) inference_end<T>(a, acc, channel, (const T *)a.add + to, element);
         piece<D::NT> out[D::MT][2];
 #pragma unroll
         for (int m = 0; m < D::MT; m++)
 #pragma unroll
-            for (int half = 0; half < 2; half++) {
-                if (S::ANY && works) inference_end<T, D::NT>(a, acc[m], half, channel, to + element(m, half));
-                out[m][half] = forward_round<T, D::NT>(acc[m], half, first, second);
-            }
+            for (int half = 0; half < 2; half++) out[m][half] = forward_round<T, D::NT>(acc[m], half, first, second);
         if (a.sums && job + gridDim.x >= a.N * D::TILES)
             forward_sums<D::NT, S::K, D::WARPS, S::ANY>(a, first, second, rows, slot_of_warp.n0);
         T *y = (T *)a.y + to;
+        if (works)
 #pragma unroll
-        for (int m = 0; m < D::MT; m++)
+            for (int m = 0; m < D::MT; m++)
 #pragma unroll
-            for (int half = 0; half < 2; half++)
-                if (works) piece_store<D::NT>(y + element(m, half), out[m][half]);
+                for (int half = 0; half < 2; half++) piece_store<D::NT>(y + element(m, half), out[m][half]);
         __syncthreads();
     }
 }
@@ -243,22 +241,22 @@ template <typename T, bool ANY> __global__ void __launch_bounds__(THREADS, 3) st
         const int     channel = lane % 4 * 2 * NT;
         const bool    works   = !ANY || channel < K;
         const int64_t to = ((image * STEM_SIDE + y0) * STEM_SIDE + warp * STEM_MT * 16 + lane / 4) * K + channel;
-        piece<NT>     out[STEM_MT][2];
+        const auto    element = [=](int m, int half) { return (m * 16 + half * 8) * K; };
+        if constexpr (ANY)
+            if (a.bias && works) inference_end<T>(a, acc, channel, (const T *)a.add + to, element);
+        piece<NT> out[STEM_MT][2];
 #pragma unroll
         for (int m = 0; m < STEM_MT; m++)
 #pragma unroll
-            for (int half = 0; half < 2; half++) {
-                if (ANY && works) inference_end<T, NT>(a, acc[m], half, channel, to + (m * 16 + half * 8) * K);
-                out[m][half] = forward_round<T, NT>(acc[m], half, first, second);
-            }
+            for (int half = 0; half < 2; half++) out[m][half] = forward_round<T, NT>(acc[m], half, first, second);
         if (a.sums && job + gridDim.x >= a.N * STEM_TILES)
             forward_sums<NT, STEM_K, WARPS, ANY>(a, first, second, rows, 0);
         T *y = (T *)a.y + to;
+        if (works)
 #pragma unroll
-        for (int m = 0; m < STEM_MT; m++)
+            for (int m = 0; m < STEM_MT; m++)
 #pragma unroll
-            for (int half = 0; half < 2; half++)
-                if (works) piece_store<NT>(y + (m * 16 + half * 8) * K, out[m][half]);
+                for (int half = 0; half < 2; half++) piece_store<NT>(y + element(m, half), out[m][half]);
         __syncthreads();
     }
 }
@@ -293,7 +291,7 @@ cudaError_t forward_any(const struct ck_conv *v, const forward_args &a, const fi
 template <typename T>
 cudaError_t forward(const struct ck_conv *v, const forward_args &a, const finish_args &f, int multiprocessors,
                     cudaStream_t stream) {
-    return is_narrow(v) || a.bias || a.add || a.relu ? forward_any<T, true>(v, a, f, multiprocessors, stream)
+    return is_narrow(v) || a.bias ? forward_any<T, true>(v, a, f, multiprocessors, stream)
                                                      : forward_any<T, false>(v, a, f, multiprocessors, stream);
 }
 
@@ -323,12 +321,12 @@ cudaError_t ck_cifar_conv(const struct ck_cifar_conv *args, void *workspace, int
                                    .sums       = args->sums,
                                    .partial    = (float *)workspace,
                                    .N          = args->conv.N,
-                                   .C          = (int)args->conv.C,
-                                   .K          = (int)args->conv.K,
                                    .w_new      = args->w_new,
+                                   .relu       = args->relu,
+                                   .C          = (uint8_t)args->conv.C,
+                                   .K          = (uint8_t)args->conv.K,
                                    .bias       = args->bias,
-                                   .add        = args->add,
-                                   .relu       = args->relu};
+                                   .add        = args->add};
     const cifar::finish_args  f = {.partial = (float *)workspace,
                                    .sums    = args->sums,
                                    .rows    = 0,
@@ -337,6 +335,7 @@ cudaError_t ck_cifar_conv(const struct ck_cifar_conv *args, void *workspace, int
                                    .factors = ck_bn_factors_of(&args->finish)};
     if (!ck_cifar_conv_supports(&args->conv) || (args->conv.C == 3 && args->scale_bias)) return cudaErrorInvalidValue;
     if (args->finish.scale_bias && !args->sums) return cudaErrorInvalidValue;
+    if ((args->add || args->relu) && !args->bias) return cudaErrorInvalidValue;
     return args->conv.type == CK_F16 ? cifar::forward<__half>(&args->conv, a, f, multiprocessors, stream)
                                      : cifar::forward<__nv_bfloat16>(&args->conv, a, f, multiprocessors, stream);
 }

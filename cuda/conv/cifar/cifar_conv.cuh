@@ -41,6 +41,17 @@ template <class S, class Args> __device__ __forceinline__ int out_channels(const
 __device__ __forceinline__ int round_up(int channels, int step) {
     return (channels + step - 1) / step * step;
 }
+/* Calls f(channels_of<N>()) with N = MOST, or with ANY the number of groups of 16 that `channels` have, so that loops
+ * over them are unrolled without a branch. */
+template <int N> struct channels_of { enum { N16 = N }; };
+template <bool ANY, int MOST, typename F> __device__ __forceinline__ void for_groups(int channels, F f) {
+    if constexpr (!ANY || MOST == 1)
+        f(channels_of<MOST>());
+    else if (channels > (MOST - 1) * 16)
+        f(channels_of<MOST>());
+    else
+        for_groups<ANY, MOST - 1>(channels, f);
+}
 
 /* ---- instructions ---- */
 

@@ -24,12 +24,12 @@ struct forward_args {
     void        *y;
     float       *sums, *partial;
     int64_t      N;
-    int          C, K;
     bool         w_new;
-    /* only with ANY: the end of inference */
+    /* only with ANY: channels, and the end of inference */
+    bool         relu;
+    uint8_t      C, K;
     const float *bias; /* [K] or NULL */
     const void  *add;  /* like y, or NULL */
-    bool         relu;
 };
 
 /* Copies filters to shared memory, one row for each channel k, in column order. All blocks read the same bytes at the
@@ -43,7 +43,7 @@ __device__ __forceinline__ void filter_issue(uint32_t to, const T *w, const forw
         const int      v  = round * THREADS + (int)threadIdx.x, k = v / CHUNKS, c = v % CHUNKS * 8 % S::C;
         const uint32_t at = to + (uint32_t)(column_of<NT>(v / CHUNKS) * PITCH + v % CHUNKS * 16);
         if constexpr (S::ANY) {
-            if (k < round_up(a.K, 8 * NT) && k < S::K && c / 16 * 16 < a.C)
+            if (k < round_up(a.K, 8 * NT) && c / 16 * 16 < a.C)
                 ck_copy16(at, w + (k * S::TAPS + v % CHUNKS * 8 / S::C) * a.C + c, k < a.K && c < a.C);
         } else if (ALL % THREADS == 0 || v < ALL)
             ck_copy16(at, w + v * 8, true);
@@ -84,20 +84,33 @@ __device__ __forceinline__ void forward_sums(const forward_args &a, float (&firs
     sums_write<K, WARPS, ANY>(rows, NULL, a.partial, (int)blockIdx.x, a.K);
 }
 
-/* The end of inference for 2*NT channels of a pixel from element `at` of y on; channel: the first one. */
-template <typename T, int NT>
-__device__ __forceinline__ void inference_end(const forward_args &a, float (&acc)[NT][4], int half, int channel,
-                                              int64_t at) {
-    float bias[2 * NT] = {};
-    if (a.bias) load_floats(bias, a.bias + channel);
-    piece<NT> add = {};
-    if (a.add) add = piece_load<NT>((const T *)a.add + at);
+/* The end of inference, for the thread's 2*NT channels of 16*MT pixels: acc = [relu](acc + bias [+ add]). They are at
+ * add + element(m, half); channel: the first one. The loads of some pixels are in flight before their first sum. */
+template <typename T, int MT, int NT, typename Element>
+__device__ __forceinline__ void inference_end(const forward_args &a, float (&acc)[MT][NT][4], int channel, const T *add,
+                                              Element element) {
+    constexpr int AT_A_TIME = MT * NT > 8 ? 8 / NT : MT;
+    const float   lowest = a.relu ? 0.0f : -INFINITY;
+    float         bias[2 * NT];
+    load_floats(bias, a.bias + channel);
 #pragma unroll
-    for (int j = 0; j < NT; j++) {
-        const float2 more = ck_unpack_word<T>(add.word[j]);
-        float       &v = acc[j][2 * half], &w = acc[j][2 * half + 1];
-        v += bias[2 * j] + more.x, w += bias[2 * j + 1] + more.y;
-        if (a.relu) v = ck_relu(v), w = ck_relu(w);
+    for (int m0 = 0; m0 < MT; m0 += AT_A_TIME) {
+        piece<NT> p[AT_A_TIME][2] = {};
+        if (a.add)
+#pragma unroll
+            for (int m = 0; m < AT_A_TIME; m++)
+#pragma unroll
+                for (int half = 0; half < 2; half++) p[m][half] = piece_load<NT>(add + element(m0 + m, half));
+#pragma unroll
+        for (int m = 0; m < AT_A_TIME; m++)
+#pragma unroll
+            for (int i = 0; i < 2 * NT; i++) { /* word i % NT of half i / NT */
+                const int    half = i / NT, j = i % NT;
+                const float2 more = ck_unpack_word<T>(p[m][half].word[j]);
+                float       &v = acc[m0 + m][j][2 * half], &w = acc[m0 + m][j][2 * half + 1];
+                v += bias[2 * j] + more.x, w += bias[2 * j + 1] + more.y;
+                v = v < lowest ? lowest : v, w = w < lowest ? lowest : w;
+            }
     }
 }
 

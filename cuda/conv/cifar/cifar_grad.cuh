@@ -17,9 +17,14 @@ struct grad_args {
     void        *dx;
     float       *dw, *grad_sums, *dw_partial, *sums_partial;
     int64_t      N;
-    int          C, K;
-    bool         accumulate, w_new, x_new, one_stage /* only with ANY */;
+    bool         accumulate, w_new, x_new;
+    /* Only with ANY. They are in the padding: with more than 128 bytes of arguments, the compiler of CUDA 13.0 gives
+     * other registers to the kernels without ANY, which then spill more and take 2 % longer. */
+    bool    one_stage;
+    uint8_t C, K;
 };
+
+static_assert(sizeof(grad_args) <= 128, "see above");
 
 /* ---- shapes ---- */
 

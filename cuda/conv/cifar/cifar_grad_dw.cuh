@@ -226,8 +226,9 @@ enum { ADD_COLUMNS = 16, ADD_SHARES = THREADS / ADD_COLUMNS, ADD_IN_FLIGHT = 9 /
 struct add_args {
     const float               *partial, *sums_partial;
     float                     *dw, *grad_sums;
-    int                        each, sums_rows, sums_blocks, C, K;
+    int                        each, sums_rows, sums_blocks;
     bool                       accumulate;
+    uint8_t                    C, K; /* only with ANY, as in grad_args */
     struct ck_bn_grad_finalize finish;
     double                     inverse; /* 1/M */
 };
@@ -291,9 +292,9 @@ cudaError_t add_run(const grad_args &a, const struct ck_bn_grad_finalize &finish
                             .each         = (int)each,
                             .sums_rows    = (int)sums_rows,
                             .sums_blocks  = a.grad_sums ? (Place::ANY ? a.C : Place::CH) / SUMS_CHANNELS : 0,
+                            .accumulate   = a.accumulate,
                             .C            = a.C,
                             .K            = a.K,
-                            .accumulate   = a.accumulate,
                             .finish       = finish,
                             .inverse      = 1 / (double)finish.count};
     add.finish.mean_rstd = a.mean_rstd;

@@ -142,16 +142,15 @@ template <class S> struct table_entry {
 
 /* Products for a stride of 1: one column of the filter and 16 channels at a time; a row of dy is used for three rows of
  * dx. */
-template <class S, typename T, int MT>
-__device__ __forceinline__ void dx_rows(float (&acc)[MT][2][4], uint32_t at, uint32_t b0, int K) {
-    using D              = grad_tiling<S>;
-    using L              = typename D::DY;
-    constexpr int UNROLL = S::ANY ? 1 : S::K / 16;
+template <class S, typename T, int GROUPS, int MT>
+__device__ __forceinline__ void dx_rows(float (&acc)[MT][2][4], uint32_t at, uint32_t b0) {
+    using D = grad_tiling<S>;
+    using L = typename D::DY;
     static_assert(S::R == 3 && D::NT == 2, "three rows, two times 8 columns");
 #pragma unroll 1
     for (int s = 0; s < 3; s++)
-#pragma unroll UNROLL
-        for (int k = 0; k < K; k += 16) {
+#pragma unroll
+        for (int k = 0; k < GROUPS * 16; k += 16) {
             uint32_t bf[3][4], af[MT + 2][4]; /* down: index for filter row 2 - down */
 #pragma unroll
             for (int down = 0; down < 3; down++)
@@ -170,11 +169,10 @@ __device__ __forceinline__ void dx_rows(float (&acc)[MT][2][4], uint32_t at, uin
 }
 /* Products for any shape; with a stride, for the pixels of one parity. One row of the filter at a time is unrolled;
  * unrolling all rows would exceed the instruction cache. */
-template <class S, typename T, int PH, int PW, int MT, int NT>
-__device__ __forceinline__ void dx_taps(float (&acc)[MT][NT][4], const uint32_t (&at)[MT], uint32_t b0, int K) {
-    using D              = grad_tiling<S>;
-    using L              = typename D::DY;
-    constexpr int UNROLL = S::ANY ? 1 : S::K / 16;
+template <class S, typename T, int PH, int PW, int GROUPS, int MT, int NT>
+__device__ __forceinline__ void dx_taps(float (&acc)[MT][NT][4], const uint32_t (&at)[MT], uint32_t b0) {
+    using D = grad_tiling<S>;
+    using L = typename D::DY;
     static_assert(S::STRIDE == 2, "parities");
 #pragma unroll 1
     for (int r = S::R == 3 && !PH; r < S::R; r += 2) {
@@ -184,8 +182,8 @@ __device__ __forceinline__ void dx_taps(float (&acc)[MT][NT][4], const uint32_t 
         for (int s = S::R == 3 && !PW; s < S::R; s += 2) {
             constexpr bool none  = S::R == 1 && (PH || PW); /* no filter position contributes to these pixels */
             const int      right = S::R == 3 && PW && s == 0;
-#pragma unroll UNROLL
-            for (int k = 0; k < (none ? 0 : K); k += 16) {
+#pragma unroll
+            for (int k = 0; k < (none ? 0 : GROUPS * 16); k += 16) {
                 uint32_t af[MT][4], bf[NT / 2][4];
 #pragma unroll
                 for (int j = 0; j < NT / 2; j++)
@@ -214,7 +212,7 @@ dx_groups(const grad_args &a, uint32_t dy, uint32_t b0, const float *table, int6
     constexpr int  MT = D::MT, NT = D::NT;
     constexpr bool EARLY = MT * NT <= 8; /* otherwise the product needs the registers */
     const int      lane = (int)threadIdx.x % CK_WARP, c = n0 + lane % 4 * 2 * NT;
-    const int      C = in_channels<S>(a), K = out_channels<S>(a);
+    const int      C     = in_channels<S>(a);
     const bool     works = !S::ANY || c < C;
     const int64_t  start = image * S::H * S::H * C;
     int            where[MT][2]; /* relative to start */
@@ -233,20 +231,23 @@ dx_groups(const grad_args &a, uint32_t dy, uint32_t b0, const float *table, int6
             if (EARLY && works) e[m][half] = extra_load<T, NT>(a, start + where[m][half]);
         }
     }
-    if constexpr (D::BY_ROW)
-        dx_rows<S, T>(acc, at[0], b0, K);
-    else
-        dx_taps<S, T, PH, PW>(acc, at, b0, K);
+    for_groups<S::ANY, S::K / 16>(a.K, [&](auto groups) {
+        if constexpr (D::BY_ROW)
+            dx_rows<S, T, decltype(groups)::N16>(acc, at[0], b0);
+        else
+            dx_taps<S, T, PH, PW, decltype(groups)::N16>(acc, at, b0);
+    });
+    if (!works) return;
 #pragma unroll
     for (int m = 0; m < MT; m++)
 #pragma unroll
         for (int half = 0; half < 2; half++)
-            if (!EARLY && works) e[m][half] = extra_load<T, NT>(a, start + where[m][half]);
+            if (!EARLY) e[m][half] = extra_load<T, NT>(a, start + where[m][half]);
 #pragma unroll
     for (int m = 0; m < MT; m++)
 #pragma unroll
         for (int half = 0; half < 2; half++)
-            if (works) dx_store<S, T, NT>(a, acc[m], half, e[m][half], start + where[m][half], table + c, first, second);
+            dx_store<S, T, NT>(a, acc[m], half, e[m][half], start + where[m][half], table + c, first, second);
 }
 
 /* dx of a tile whose dy is in shared memory; b0: the filter at the thread's first column. Adds the sums to first and

@@ -369,11 +369,12 @@ inline grad_args args_of(const struct ck_cifar_conv_grad *args, void *workspace,
                                 .dw_partial   = (float *)workspace,
                                 .sums_partial = (float *)workspace + dw_floats(&args->conv, multiprocessors),
                                 .N            = args->conv.N,
-                                .C            = (int)args->conv.C,
-                                .K            = (int)args->conv.K,
                                 .accumulate   = args->accumulate,
                                 .w_new        = args->w_new,
-                                .x_new        = args->x_new};
+                                .x_new        = args->x_new,
+                                .one_stage    = false,
+                                .C            = (uint8_t)args->conv.C,
+                                .K            = (uint8_t)args->conv.K};
 }
 
 /* All convolutions whose channels are those of tiles, or with ANY all others. */
