@@ -74,7 +74,8 @@ static const struct shape narrow[] = {
     {3, 32, 32, 3, 8, 3, 1, 1, true},
 };
 #define INFERENCE                                                                                                      \
-    CHECKOPS_BIAS, CHECKOPS_BIAS | CHECKOPS_RELU, CHECKOPS_BIAS | CHECKOPS_ADD, CHECKOPS_BIAS | CHECKOPS_ADD | CHECKOPS_RELU
+    CHECKOPS_BIAS, CHECKOPS_BIAS | CHECKOPS_RELU, CHECKOPS_BIAS | CHECKOPS_ADD,                                        \
+        CHECKOPS_BIAS | CHECKOPS_ADD | CHECKOPS_RELU
 
 struct table {
     const struct shape *shape;
