@@ -88,11 +88,11 @@ static enum cr_offload_mode offload_use(const struct cr_session *s) {
 
 /* ---- compiling ---- */
 
-cr_status cr_session_compile_with(struct cr_session *s, struct cr_cost_model *model, enum cr_program_kind kind,
-                                  int64_t batch, const char *until, struct cr_fit_report *fit, struct cr_program *out) {
+static cr_status compile(struct cr_session *s, struct cr_cost_model *model, enum cr_program_kind kind, int64_t batch,
+                         const char *until, enum cr_gram_mode gram, struct cr_fit_report *fit, struct cr_program *out) {
     const struct cr_config   *c       = s->config;
     struct cr_compile_options options = {.fuse                = c->train.fuse,
-                                         .gram                = c->train.gram_bn,
+                                         .gram                = gram,
                                          .sparse              = c->train.sparse,
                                          .reuse               = c->memory.reuse,
                                          .recompute           = c->memory.recompute,
@@ -115,6 +115,32 @@ cr_status cr_session_compile_with(struct cr_session *s, struct cr_cost_model *mo
     return status;
 }
 
+cr_status cr_session_compile_with(struct cr_session *s, struct cr_cost_model *model, enum cr_program_kind kind,
+                                  int64_t batch, const char *until, struct cr_fit_report *fit, struct cr_program *out) {
+    return compile(s, model, kind, batch, until, s->config->train.gram_bn, fit, out);
+}
+
+/* A program with all Gram matrices keeps fewer activations, but is a little slower without a limit, so the compiler
+ * leaves some of them out. Below a limit that program may be faster, because less is recomputed and offloaded:
+ * compiles it too, and keeps the better one. */
+static cr_status try_all_gram(struct cr_session *s, struct cr_cost_model *model, enum cr_program_kind kind,
+                              int64_t batch, const char *until, struct cr_fit_report *fit, struct cr_program *out) {
+    struct cr_program    all;
+    struct cr_fit_report all_fit;
+    CR_TRY(compile(s, model, kind, batch, until, CR_GRAM_ALL, &all_fit, &all));
+    const bool fits = fit->after <= pool_limit(s, out), all_fits = all_fit.after <= pool_limit(s, &all);
+    if (fits != all_fits ? !all_fits : all_fit.seconds >= fit->seconds) {
+        cr_program_free(&all);
+        return CR_OK;
+    }
+    cr_program_free(out);
+    *out                   = all;
+    all_fit.before         = fit->before;
+    all_fit.seconds_before = fit->seconds_before;
+    *fit                   = all_fit;
+    return CR_OK;
+}
+
 /* train.gram_bn = all changes nothing on a device without kernels for the new ops. */
 static void warn_unused_gram(const struct cr_session *s, enum cr_program_kind kind, const struct cr_program *p) {
     const bool first = kind == CR_PROGRAM_STEP || kind == CR_PROGRAM_MICRO_FIRST;
@@ -132,6 +158,12 @@ cr_status cr_session_compile(struct cr_session *s, enum cr_program_kind kind, in
     if (s->limit && s->cost_table && offload_use(s) != CR_OFFLOAD_MODE_NO)
         CR_TRY(cr_cost_table_copy_rates(s->cost_table, &model));
     CR_TRY(cr_session_compile_with(s, &model, kind, batch, until, &fit, out));
+    if (s->config->train.gram_bn == CR_GRAM_AUTO && model.cost && kind != CR_PROGRAM_EVAL && s->limit &&
+        (fit.recomputed || fit.offloaded || fit.after > pool_limit(s, out))) {
+        const cr_status status = try_all_gram(s, &model, kind, batch, until, &fit, out);
+        if (status != CR_OK) cr_program_free(out);
+        CR_TRY(status);
+    }
     if (!until) warn_unused_gram(s, kind, out);
     if (fit.before > s->fit.before) s->fit = fit;
     return CR_OK;
