@@ -149,7 +149,8 @@ static const struct cr_cli_option options[CR_OPT_COUNT] = {
     [CR_OPT_PRUNE_BATCH] = {"batch", 'b', "N", "train.eval_batch", ON(PRUNE) | ON(COMPRESS),
                             "batch size whose time is meant"},
     [CR_OPT_PRUNE_FLOPS] = {"flops", 0, "X", NULL, ON(PRUNE),
-                            "X times fewer multiply-adds, e.g. 2; with --pattern channels or a list"},
+                            "X times fewer multiply-adds, e.g. 2; with --pattern channels or a list, or with a "
+                            "target of time as a second bound"},
     [CR_OPT_IMPORTANCE] =
         {"importance", 0, "I", "prune.importance", ON(PRUNE) | ON(COMPRESS),
          "what to keep: l2 (norm of weights, the default), taylor (gradients), or for channels bn (BN scale)"},
