@@ -13,10 +13,10 @@
 #
 # int8 is post-training quantisation of the same networks. No kernel for 8-bit values skips pruned weights, so masks have the speed of the dense network.
 #
-# Variables: CRESNET (build/cresnet), CONFIGS (configs), CIFAR, WORK (prune-accuracy), LIMIT_S (540), SEEDS (1), JOBS (2: trainings at a time), EPOCHS (200,
-# dense), MORE_EPOCHS (120, after pruning), TEACHER (yes), FAMILY (dense networks), VARIANTS (pruned networks; channels-X: X times fewer multiply-adds;
-# speedup-X: channels chosen by measured times, X times as fast in fp16), PRECISIONS (fp16 int8 fp32), DEVICE (cuda), BATCHES (1000 1), STEPS (60), PRUNE,
-# SETTINGS, MORE_SETTINGS (as in prune-accuracy.sh), EVAL (more keys of evaluations).
+# Variables: CRESNET (build/cresnet), CONFIGS (configs), CIFAR, WORK (prune-accuracy), LIMIT_S (540), SEEDS (1), JOBS (2: trainings at a time), EPOCHS
+# (200, dense), MORE_EPOCHS (100), SPARSE_EPOCHS (40), TEACHER (yes), PRUNE, SETTINGS and MORE_SETTINGS (as in prune-accuracy.sh), FAMILY (dense networks),
+# VARIANTS (pruned networks; channels-X: X times fewer multiply-adds, channels-XmN: with multiples of N channels; speedup-X: channels chosen by measured
+# times, X times as fast in fp16), PRECISIONS (fp16 int8 fp32), DEVICE (cuda), BATCHES (1000 1), STEPS (60), EVAL (more keys of evaluations).
 # PHOTOS=DIR (train/ and val/): also ResNet-50 on photos of 224 px, dense, with half of the multiply-adds and with blocks of 64x64. PHOTO_EPOCHS (20),
 # PHOTO_MORE_EPOCHS (12), PHOTO_SETTINGS.
 # shellcheck disable=SC2317 # stages are called by name
@@ -24,9 +24,10 @@ set -u
 here=$(cd "$(dirname "$0")/../.." && pwd)
 CRESNET=$(realpath "${CRESNET:-$here/build/cresnet}") CONFIGS=$(realpath "${CONFIGS:-$here/configs}")
 WORK=$(realpath -m "${WORK:-prune-accuracy}") CIFAR=${CIFAR:-$here/datasets/cifar10}
-SEEDS=${SEEDS:-1} JOBS=${JOBS:-2} LIMIT_S=${LIMIT_S:-540} EPOCHS=${EPOCHS:-200} MORE_EPOCHS=${MORE_EPOCHS:-120} TEACHER=${TEACHER:-yes}
+SEEDS=${SEEDS:-1} JOBS=${JOBS:-2} LIMIT_S=${LIMIT_S:-540} EPOCHS=${EPOCHS:-200} MORE_EPOCHS=${MORE_EPOCHS:-100} TEACHER=${TEACHER:-yes}
+SPARSE_EPOCHS=${SPARSE_EPOCHS:-40} PRUNE=${PRUNE:---multiple 1}
 FAMILY=${FAMILY:-resnet56 resnet20 resnet32 resnet44}
-VARIANTS=${VARIANTS:-channels-2.1 2:4 blocks-16x16 weights-90 channels-2.57 blocks-64x64 weights-95 blocks-32x32 channels-4 speedup-1.5}
+VARIANTS=${VARIANTS:-channels-2.1 2:4 blocks-16x16 weights-90 channels-2.57 blocks-64x64 weights-95 blocks-32x32 channels-2.57m8 channels-4 speedup-1.5}
 PRECISIONS=${PRECISIONS:-fp16 int8 fp32} DEVICE=${DEVICE:-cuda} BATCHES=${BATCHES:-1000 1} STEPS=${STEPS:-60}
 PHOTO_EPOCHS=${PHOTO_EPOCHS:-20} PHOTO_MORE_EPOCHS=${PHOTO_MORE_EPOCHS:-12}
 usage() { echo "pareto.sh: $1 (see the head of the script)" >&2; exit 2; }
@@ -143,7 +144,7 @@ score() {
 }
 
 accuracy() {
-    local work="" more="" seed net kind
+    local work="" more seed net
     [ -f "$CIFAR/test_batch.bin" ] || usage "no $CIFAR/test_batch.bin: set CIFAR"
     CIFAR=$(realpath "$CIFAR")
     export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$((($(nproc) + JOBS - 1) / JOBS))}
@@ -151,11 +152,8 @@ accuracy() {
         for net in $FAMILY; do work+="$seed $net"$'\n'; done
     done
     run_all dense "${work%$'\n'}"
-    for seed in $SEEDS; do
-        [ -f "$WORK/runs/dense-s$seed.complete" ] || continue
-        for kind in control $VARIANTS; do more+="$kind $seed"$'\n'; done
-    done
-    [ -z "$more" ] || run_all pruned "${more%$'\n'}"
+    more=$(pruned_lines)
+    [ -z "$more" ] || run_all pruned "$more"
     for seed in $SEEDS; do
         for net in dense control ${FAMILY/resnet56/} $VARIANTS; do score "$(result_name "$net" "$seed")"; done
     done

@@ -22,7 +22,9 @@ def describe(name):
     if name in FAMILY:
         return "cifar10", FAMILY[name], "dense, further epochs" if name == "control" else "dense", "dense" if name == "control" else name
     kind, _, value = name.partition("-")
-    pattern = {"channels": f"channels, {value}x fewer multiply-adds", "speedup": f"channels, {value}x by time", "2": "2:4",
+    factor, _, multiple = value.partition("m")
+    pattern = {"channels": f"channels, {factor}x fewer multiply-adds" + (f", multiples of {multiple}" if multiple else ""),
+               "speedup": f"channels, {value}x by time", "2": "2:4",
                "blocks": f"blocks {value}, 80 %", "weights": f"single weights, {value} %"}[kind]
     return "cifar10", "ResNet-56", pattern, name
 
@@ -48,7 +50,7 @@ def speeds(work, name, precision):
 def rows(work, seeds):
     names = {path.name.rsplit("-", 2)[0] for path in (work / "speed").iterdir() if is_result(path)}
     names |= {path.name.rsplit("-s", 1)[0] for path in (work / "results").iterdir() if is_result(path) and "-s" in path.name}
-    for name in sorted(names):
+    for name in sorted(names - {"decayed"}):
         data, network, pattern, speed = describe(name)
         for precision in PRECISIONS:
             images_per_s, trained = speeds(work, speed, precision)

@@ -8,17 +8,20 @@
 #
 #   CIFAR=DIR WORK=DIR scripts/gpu/prune-accuracy.sh
 #
-# Variables: CRESNET (build/cresnet), CONFIGS (configs), CIFAR (folder of CIFAR-10's six .bin files), WORK (prune-accuracy; it must
-# remain between runs), LIMIT_S (540), SEEDS (1 2 3), JOBS (2: trainings at a time; more are slower in all), EPOCHS (200, dense), MORE_EPOCHS (120),
-# TEACHER (yes: the dense network teaches all others, the control included), VARIANTS (names of the list below),
-# SETTINGS (more keys for all trainings, such as train.precision=fp32), MORE_SETTINGS (more keys for the further epochs, such as
-# "train.batch=256 optim.lr=0.1").
+# Networks with fewer channels: SPARSE_EPOCHS of the further epochs train the dense network with prune.group_decay = 0.0005, then channels are removed,
+# and the other epochs follow. The sum of decay times learning rate is that of DepGraph's sparse learning.
+#
+# Variables: CRESNET (build/cresnet), CONFIGS (configs), CIFAR (folder of CIFAR-10's six .bin files), WORK (prune-accuracy; it must remain between
+# runs), LIMIT_S (540), SEEDS (1 2 3), JOBS (2: trainings at a time; more are slower in all), EPOCHS (200, dense), MORE_EPOCHS (100), SPARSE_EPOCHS (40),
+# TEACHER (yes: the dense network teaches all others, the control included), VARIANTS (names of the list below; channels-XmN: with multiples of N
+# channels), PRUNE (more options of prune for channels; --multiple 1), SETTINGS (more keys for all trainings, such as train.precision=fp32),
+# MORE_SETTINGS (more keys for the further epochs, such as "train.batch=256 optim.lr=0.1").
 set -u
 here=$(cd "$(dirname "$0")/../.." && pwd)
 CRESNET=$(realpath "${CRESNET:-$here/build/cresnet}") CONFIGS=$(realpath "${CONFIGS:-$here/configs}")
 WORK=$(realpath -m "${WORK:-prune-accuracy}") CIFAR=${CIFAR:-$here/datasets/cifar10}
-SEEDS=${SEEDS:-1 2 3} JOBS=${JOBS:-2} LIMIT_S=${LIMIT_S:-540} EPOCHS=${EPOCHS:-200} MORE_EPOCHS=${MORE_EPOCHS:-120}
-TEACHER=${TEACHER:-yes} VARIANTS=${VARIANTS:-channels-2.1 channels-2.57 weights-90 weights-95 2:4 blocks-16x16}
+SEEDS=${SEEDS:-1 2 3} JOBS=${JOBS:-2} LIMIT_S=${LIMIT_S:-540} EPOCHS=${EPOCHS:-200} MORE_EPOCHS=${MORE_EPOCHS:-100}
+TEACHER=${TEACHER:-yes} SPARSE_EPOCHS=${SPARSE_EPOCHS:-40} PRUNE=${PRUNE:---multiple 1} VARIANTS=${VARIANTS:-channels-2.1 channels-2.57 weights-90 weights-95 2:4 blocks-16x16}
 usage() { echo "prune-accuracy.sh: $1 (see the head of the script)" >&2; exit 2; }
 [ $# = 0 ] || usage "no arguments are taken"
 [ -x "$CRESNET" ] || usage "no program $CRESNET: set CRESNET"
@@ -36,12 +39,8 @@ target() {
 }
 
 run_all dense "$(printf '%s\n' $SEEDS)"
-work=""
-for seed in $SEEDS; do
-    [ -f "$WORK/runs/dense-s$seed.complete" ] || continue
-    for kind in control $VARIANTS; do work+="$kind $seed"$'\n'; done
-done
-[ -z "$work" ] || run_all pruned "${work%$'\n'}"
+work=$(pruned_lines)
+[ -z "$work" ] || run_all pruned "$work"
 
 # mean VARIANT: of the seeds, in percent; nothing if one is missing
 mean() {

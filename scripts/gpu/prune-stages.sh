@@ -1,7 +1,7 @@
 # prune-stages.sh: trainings of pruned ResNet-56 networks on CIFAR-10 that can be interrupted. prune-accuracy.sh and pareto.sh source this file and share
 # the folder WORK: a network that one of them has trained is not trained again by the other.
 #
-# The sourcing script sets CRESNET, CONFIGS, CIFAR, WORK (absolute paths), JOBS, LIMIT_S, EPOCHS, MORE_EPOCHS and TEACHER.
+# The sourcing script sets CRESNET, CONFIGS, CIFAR, WORK (absolute paths), JOBS, LIMIT_S, EPOCHS, MORE_EPOCHS, SPARSE_EPOCHS and TEACHER.
 # shellcheck disable=SC2317 # stages are called by name
 RESERVE_S=20 # to save, evaluate and print
 start=$SECONDS
@@ -23,13 +23,13 @@ train() {
     touch "$run.complete"
 }
 
-# further NAME SEED BASE CONFIG KEYS...: the further epochs of a variant
+# further NAME SEED BASE EPOCHS CONFIG KEYS...: the further epochs of a variant
 further() {
-    local name=$1 seed=$2 base=$3 config=$4 teacher=""
-    shift 4
+    local name=$1 seed=$2 base=$3 epochs=$4 config=$5 teacher=""
+    shift 5
     [ "$TEACHER" = no ] || teacher="distill.teacher=$base distill.weight=0.7"
     # shellcheck disable=SC2086
-    train "$name" "$config" --epochs "$MORE_EPOCHS" train.seed="$seed" optim.lr=0.05 $teacher "$@" ${MORE_SETTINGS:-}
+    train "$name" "$config" --epochs "$epochs" train.seed="$seed" optim.lr=0.05 $teacher "$@" ${MORE_SETTINGS:-}
 }
 
 # keys_of VARIANT: the keys of the masks of a variant
@@ -41,29 +41,51 @@ keys_of() {
     esac
 }
 
-# prune_channels VARIANT RUN OUT KEYS...: channels-X has X times fewer multiply-adds, speedup-X takes 1/X of the time of a batch of 1000
+# prune_channels VARIANT RUN OUT KEYS...: channels-X has X times fewer multiply-adds, channels-XmN too, with multiples of N channels; speedup-X takes
+# 1/X of the time of a batch of 1000
 prune_channels() {
-    local kind=$1 run=$2 out=$3 target="--flops"
+    local kind=${1%%-*} value=${1#*-} run=$2 out=$3 target multiple=""
     shift 3
     [ ! -f "$out/last/config.ini" ] || return 0
-    [ "${kind%%-*}" = channels ] || target="--batch 1000 --speedup"
+    [ "$kind" = channels ] && target="--flops ${value%m*} ${PRUNE:-}" || target="--batch 1000 --speedup ${value%m*}"
+    [ "${value%m*}" = "$value" ] || multiple="--multiple ${value#*m}"
     rm -rf "$out"
     # shellcheck disable=SC2086
-    timeout $(($(left) + RESERVE_S)) "$CRESNET" prune "$run" --pattern channels $target "${kind#*-}" ${PRUNE:-} "$@" -o "$out"
+    timeout $(($(left) + RESERVE_S)) "$CRESNET" prune "$run" --pattern channels $target $multiple "$@" -o "$out"
+}
+
+# channels NAME VARIANT SEED BASE: sparse learning, pruning, further epochs. Networks with fewer multiply-adds are trained in the shape of the dense
+# network, with channels that are 0: kernels are faster for 16, 32 and 64 channels. Then these channels are removed.
+channels() {
+    local name=$1 kind=$2 seed=$3 base=$4 from=$4 small=$WORK/runs/$1-small wide=$1-wide log=$WORK/logs/$1.txt
+    local epochs=$((MORE_EPOCHS - SPARSE_EPOCHS)) config=$CONFIGS/cifar10-resnet56.ini
+    if [ "$SPARSE_EPOCHS" -gt 0 ]; then
+        from=$WORK/runs/decayed-s$seed
+        while [ ! -f "$from.complete" ] && [ ! -f "$WORK/failed" ] && [ "$(left)" -gt 5 ]; do sleep 1; done # another job trains it
+        [ -f "$from.complete" ] || return 124
+        from=$from/last
+    fi
+    if [ "${kind%%-*}" = speedup ]; then
+        prune_channels "$kind" "$from" "$small" --recalibrate 16 >>"$log" 2>&1 || return
+        further "$name" "$seed" "$base" "$epochs" "$small/last/config.ini" model.weights="$small"
+        return
+    fi
+    prune_channels "$kind" "$from" "$small" --recalibrate 16 --keep-shape >>"$log" 2>&1 || return
+    further "$wide" "$seed" "$base" "$epochs" "$config" model.weights="$small" || return
+    prune_channels "$kind" "$WORK/runs/$wide/last" "$WORK/runs/$name" >>"$log" 2>&1 && touch "$WORK/runs/$name.complete"
 }
 
 # variant NAME VARIANT SEED BASE: prunes and trains, or only trains (control)
 variant() {
-    local name=$1 kind=$2 seed=$3 base=$4 small=$WORK/runs/$1-small sparse="prune.start=0 prune.end=$((MORE_EPOCHS / 3)) prune.frequency=100"
+    local name=$1 kind=$2 seed=$3 base=$4 sparse="prune.start=0 prune.end=$((MORE_EPOCHS / 3)) prune.frequency=100"
     local config=$CONFIGS/cifar10-resnet56.ini
     case $kind in
-        control) further "$name" "$seed" "$base" "$config" model.weights="$base" ;;
-        channels-* | speedup-*)
-            prune_channels "$kind" "$base" "$small" --recalibrate 16 >>"$WORK/logs/$name.txt" 2>&1 || return
-            further "$name" "$seed" "$base" "$small/last/config.ini" model.weights="$small" ;;
+        control) further "$name" "$seed" "$base" "$MORE_EPOCHS" "$config" model.weights="$base" ;;
+        decayed) further "$name" "$seed" "$base" "$SPARSE_EPOCHS" "$config" model.weights="$base" prune.group_decay=0.0005 prune.frequency=100 ;;
+        channels-* | speedup-*) channels "$name" "$kind" "$seed" "$base" ;;
         weights-* | 2:4 | blocks-*)
             # shellcheck disable=SC2046,SC2086
-            further "$name" "$seed" "$base" "$config" model.weights="$base" $(keys_of "$kind") $sparse ;;
+            further "$name" "$seed" "$base" "$MORE_EPOCHS" "$config" model.weights="$base" $(keys_of "$kind") $sparse ;;
         *) echo "unknown variant $kind" >&2; return 1 ;;
     esac
 }
@@ -103,6 +125,15 @@ pruned() { # VARIANT SEED
     local name
     name=$(result_name "$1" "$2")
     stage "$name" variant "$name" "$1" "$2" "$WORK/runs/dense-s$2/last"
+}
+
+# pruned_lines: "VARIANT SEED" of all seeds with a dense network, for run_all. `decayed` is first: channels need it.
+pruned_lines() {
+    local seed kind before="control"
+    case " $VARIANTS" in *" channels-"* | *" speedup-"*) [ "$SPARSE_EPOCHS" = 0 ] || before="decayed control" ;; esac
+    for kind in $before $VARIANTS; do
+        for seed in $SEEDS; do [ ! -f "$WORK/runs/dense-s$seed.complete" ] || echo "$kind $seed"; done
+    done
 }
 
 # run_all FUNCTION "LINES OF ARGUMENTS": JOBS at a time

@@ -302,6 +302,8 @@ static cr_status check(const struct cr_args *args, const struct cr_config *confi
     if (config->prune.importance == CR_PRUNE_IMPORTANCE_BN && !r->channels)
         return cr_config_fail(config, "prune.importance",
                               "bn is only for --pattern channels: give --importance l2 or taylor");
+    if (cr_args_has(args, CR_OPT_KEEP_SHAPE) && (time || !only_channels(r)))
+        return cr_args_fail(args, "--keep-shape is only for --pattern channels --flops X");
     if (!time && cr_args_has(args, CR_OPT_PRUNE_BATCH))
         return cr_args_fail(args, "--batch needs --target-ms MS or --speedup X, whose batch size it is: leave it out");
     if (!args->value[CR_OPT_OUTPUT])
@@ -313,7 +315,8 @@ static cr_status prune(const struct cr_args *args, struct job *job, const struct
                        struct cr_text *out) {
     const bool json = cr_args_has(args, CR_OPT_JSON);
     if (r->flops > 0 && !cr_prune_by_time(r) && only_channels(r))
-        return cr_prune_channels(job->config, r->flops, job->recalibrate, json, out);
+        return cr_prune_channels(job->config, r->flops, cr_args_has(args, CR_OPT_KEEP_SHAPE), job->recalibrate, json,
+                                 out);
     if (r->flops > 0 || cr_prune_by_time(r)) return cr_prune_to_budget(job->config, r, json, out);
     return run(args, job, out);
 }

@@ -38,10 +38,11 @@ CR_MUST cr_status cr_prune_to_budget(const struct cr_config *config, const struc
                                      struct cr_text *out);
 
 /* prune_channels.c: removes channels until the network has `factor` times fewer multiply-adds, writes the checkpoint of
- * the smaller network, and adds a table or a JSON line to *out. recalibrate: as in cr_prune_recalibrate. CR_ERR_CONFIG
- * when the factor cannot be reached. */
-CR_MUST cr_status cr_prune_channels(const struct cr_config *config, double factor, int64_t recalibrate, bool json,
-                                    struct cr_text *out);
+ * the smaller network, and adds a table or a JSON line to *out. keep_shape: writes the network of the given shape, in
+ * which these channels are 0. recalibrate: as in cr_prune_recalibrate. CR_ERR_CONFIG when the factor cannot be reached.
+ */
+CR_MUST cr_status cr_prune_channels(const struct cr_config *config, double factor, bool keep_shape, int64_t recalibrate,
+                                    bool json, struct cr_text *out);
 
 /* prune.c: changes the copy `local` of the configuration so that a session runs on the CPU in fp32. With importance =
  * taylor or recalibrate > 0, opens the training set, and the session can run cr_session_gradients and
