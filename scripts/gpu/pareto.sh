@@ -26,8 +26,8 @@ CRESNET=$(realpath "${CRESNET:-$here/build/cresnet}") CONFIGS=$(realpath "${CONF
 WORK=$(realpath -m "${WORK:-prune-accuracy}") CIFAR=${CIFAR:-$here/datasets/cifar10}
 SEEDS=${SEEDS:-1} JOBS=${JOBS:-2} LIMIT_S=${LIMIT_S:-540} EPOCHS=${EPOCHS:-200} MORE_EPOCHS=${MORE_EPOCHS:-100} TEACHER=${TEACHER:-yes}
 SPARSE_EPOCHS=${SPARSE_EPOCHS:-40} PRUNE=${PRUNE:---multiple 1}
-FAMILY=${FAMILY:-resnet56 resnet20 resnet32 resnet44}
-VARIANTS=${VARIANTS:-channels-2.1 2:4 blocks-16x16 weights-90 channels-2.57 blocks-64x64 weights-95 blocks-32x32 channels-2.57m8 channels-4 speedup-1.5}
+FAMILY=${FAMILY:-resnet56 resnet20 resnet44 resnet32}
+VARIANTS=${VARIANTS:-channels-2.1 2:4 channels-2.57 weights-90 blocks-16x16 channels-2.57m8 weights-95 blocks-64x64 blocks-32x32 channels-4}
 PRECISIONS=${PRECISIONS:-fp16 int8 fp32} DEVICE=${DEVICE:-cuda} BATCHES=${BATCHES:-1000 1} STEPS=${STEPS:-60}
 PHOTO_EPOCHS=${PHOTO_EPOCHS:-20} PHOTO_MORE_EPOCHS=${PHOTO_MORE_EPOCHS:-12}
 usage() { echo "pareto.sh: $1 (see the head of the script)" >&2; exit 2; }
@@ -126,10 +126,10 @@ speed() {
 # score NAME: correct answers of a trained network in each precision, to results/NAME-PRECISION
 score() {
     local name=$1 run=$WORK/runs/$1 data=${2:-data.root=$CIFAR} precision
-    [ -f "$run.complete" ] || { missing; return; }
+    [ -f "$run.complete" ] || return
     for precision in $PRECISIONS; do
         [ ! -s "$WORK/results/$name-$precision" ] || continue
-        [ "$(left)" -gt 0 ] || { missing; return; }
+        [ "$(left)" -gt 0 ] || return
         # shellcheck disable=SC2086
         if [ "$precision" = int8 ]; then
             rm -rf "$run-int8"
@@ -139,25 +139,37 @@ score() {
         fi >"$WORK/logs/$name-$precision.txt" 2>&1
         field correct <"$WORK/logs/$name-$precision.txt" >"$WORK/results/$name-$precision"
         field images <"$WORK/logs/$name-$precision.txt" >"$WORK/results/$name-images"
-        [ -s "$WORK/results/$name-$precision" ] || { log "$name $precision: FAILED: $(tail -n 1 "$WORK/logs/$name-$precision.txt" | cut -c 1-200)"; code=1; }
+        [ -s "$WORK/results/$name-$precision" ] && continue
+        log "$name $precision: FAILED: $(tail -n 1 "$WORK/logs/$name-$precision.txt" | cut -c 1-200)"
+        touch "$WORK/failed"
     done
 }
 
+# A training and its evaluation in each precision
+dense_scored() { # SEED NET
+    dense "$@" && score "$(result_name "${2/resnet56/dense}" "$1")"
+}
+pruned_scored() { # VARIANT SEED
+    pruned "$@" && [ "$1" != decayed ] && score "$(result_name "$1" "$2")"
+}
+
 accuracy() {
-    local work="" more seed net
+    local work="" more seed net precision
     [ -f "$CIFAR/test_batch.bin" ] || usage "no $CIFAR/test_batch.bin: set CIFAR"
     CIFAR=$(realpath "$CIFAR")
     export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$((($(nproc) + JOBS - 1) / JOBS))}
     for seed in $SEEDS; do
         for net in $FAMILY; do work+="$seed $net"$'\n'; done
     done
-    run_all dense "${work%$'\n'}"
+    run_all dense_scored "${work%$'\n'}"
     more=$(pruned_lines)
-    [ -z "$more" ] || run_all pruned "$more"
-    for seed in $SEEDS; do
-        for net in dense control ${FAMILY/resnet56/} $VARIANTS; do score "$(result_name "$net" "$seed")"; done
-    done
+    [ -z "$more" ] || run_all pruned_scored "$more"
     [ -z "${PHOTOS:-}" ] || photos
+    for seed in $SEEDS; do
+        for net in ${FAMILY/resnet56/dense} control $VARIANTS; do
+            for precision in $PRECISIONS; do [ -s "$WORK/results/$(result_name "$net" "$seed")-$precision" ] || missing; done
+        done
+    done
 }
 
 # ResNet-50 on photos: the dense network, half of the multiply-adds, blocks of 64x64. The dense network teaches both.
