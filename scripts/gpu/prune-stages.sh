@@ -140,6 +140,7 @@ pruned_lines() {
 run_all() {
     local running=0 arguments
     while read -r arguments; do
+        [ -n "$arguments" ] || continue
         [ $running -lt "$JOBS" ] || { wait -n; running=$((running - 1)); }
         # shellcheck disable=SC2086
         "$1" $arguments &
