@@ -99,6 +99,7 @@ measure() {
     if has_masks "$net" && [ "$precision" = int8 ]; then
         [ -s "$WORK/speed/$dense-int8-$batch" ] && cp "$WORK/speed/$dense-int8-$batch" "$file"
     else
+        case $net in photos-*) keys+=" data.image_size=224" ;; esac # trainings may use smaller photos
         # shellcheck disable=SC2046,SC2086
         timeout $(($(left) + RESERVE_S)) "$CRESNET" bench infer "$config" data.kind=synthetic train.device="$DEVICE" $keys $(keys_of_precision "$precision") \
             train.eval_batch="$batch" --steps "$STEPS" --json -q >"$file.part" 2>"$WORK/logs/speed.txt" && mv "$file.part" "$file"

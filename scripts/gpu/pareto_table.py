@@ -63,7 +63,7 @@ def rows(work, seeds):
                 yield row
 
 
-def mark_fronts(table):
+def add_fronts(table):
     """Adds `front` to every row with accuracy and speed: compared with the rows of the same data and precision."""
     for row in table:
         others = [r for r in table if (r["data"], r["precision"]) == (row["data"], row["precision"]) and "top1" in r]
@@ -77,7 +77,7 @@ def mark_fronts(table):
 def main():
     work, seeds = Path(sys.argv[1]), (sys.argv[2] if len(sys.argv) > 2 else "1").split()
     table = sorted(rows(work, seeds), key=lambda r: (r["data"], PRECISIONS.index(r["precision"]), r["pattern"] != "dense", r["network"], r["pattern"]))
-    mark_fronts(table)
+    add_fronts(table)
     (work / "pareto.jsonl").write_text("".join(json.dumps(row) + "\n" for row in table), encoding="utf-8")
     print("| data, precision | network | pattern | top-1, % | images/s by batch size | front |\n|---|---|---|---:|---|---|")
     for row in table:

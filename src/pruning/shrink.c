@@ -354,7 +354,8 @@ static void copy_param(const struct cr_shrink *s, int tensor, const struct cr_pa
 static void zero_param(const struct cr_shrink *s, int tensor, const struct cr_param *q, float *buffer) {
     const int64_t inner = q->dim[1] * q->dim[2] * q->dim[3], C = q->dim[3];
     for (int64_t i = 0; i < q->elems; i++)
-        if (!is_left(s, tensor, CR_AXIS_K, i / inner) || !is_left(s, tensor, CR_AXIS_C, i % C)) buffer[q->offset + i] = 0;
+        if (!is_left(s, tensor, CR_AXIS_K, i / inner) || !is_left(s, tensor, CR_AXIS_C, i % C))
+            buffer[q->offset + i] = 0;
 }
 
 void cr_shrink_zero(const struct cr_shrink *s, const struct cr_param_store *store, float *value, float *running) {

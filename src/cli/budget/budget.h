@@ -170,11 +170,11 @@ CR_MUST cr_status cr_budget_masks(const struct cr_config *config, const struct c
 
 struct cr_budget_problem {
     struct cr_search_problem search;
-    int                     *variable_of; /* [groups] CR_NONE: one level */
-    int                     *group_of;    /* [variables] */
-    int                     *factor_op;   /* [factors] index of the op */
-    double                   fixed;       /* cost of the ops that no choice changes */
-    double                   dense;       /* cost with nothing pruned */
+    int                     *variable_of;            /* [groups] CR_NONE: one level */
+    int                     *group_of;               /* [variables] */
+    int                     *factor_op;              /* [factors] index of the op */
+    double                   fixed;                  /* cost of the ops that no choice changes */
+    double                   dense;                  /* cost with nothing pruned */
     double                   fixed_macs, dense_macs; /* the same in multiply-adds of one image */
 };
 CR_MUST cr_status cr_budget_problem_open(const struct cr_budget_source *source, struct cr_budget_clock *clock,

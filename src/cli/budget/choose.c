@@ -97,7 +97,8 @@ static cr_status refuse_macs(const struct chooser *c, double least) {
                    "--flops %g cannot be reached: at most %.4g times fewer multiply-adds, with multiples of %lld "
                    "channels, of which every group keeps at least one: give a smaller factor, other patterns or a "
                    "smaller prune.multiple",
-                   c->request->flops, floor_factor(c->problem->dense_macs / least), (long long)c->source->multiples.wide);
+                   c->request->flops, floor_factor(c->problem->dense_macs / least),
+                   (long long)c->source->multiples.wide);
 }
 
 /* The cheapest network of the table within the bound of multiply-adds. An error when no network keeps that bound. */
@@ -244,8 +245,8 @@ cr_status cr_budget_choose(struct cr_budget_source *source, struct cr_budget_clo
     bool           met   = false;
     double         least = 0;
     cr_status      status;
-    c.macs               = both ? problem->dense_macs / request->flops : INFINITY;
-    out->macs            = problem->dense_macs;
+    c.macs    = both ? problem->dense_macs / request->flops : INFINITY;
+    out->macs = problem->dense_macs;
     CR_TRY(cost_of_given(&c));
     CR_TRY(measure_given(&c));
     const double before = out->scale * out->dense;

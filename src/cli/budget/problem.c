@@ -81,10 +81,10 @@ static void restore(struct builder *b, const struct cr_op *op) {
 /* The options at the present levels: dense, and each pattern that fits the widths. */
 static void add_options(const struct builder *b, const struct cr_op *op, double cost, struct cr_search_factor *f,
                         int combination) {
-    int       layer[CR_BUDGET_OP_LAYERS];
-    const int layers = cr_budget_op_layers(b->axes, op, layer);
-    int       at     = f->first[combination];
-    double    left = 1, loss = 0;
+    int          layer[CR_BUDGET_OP_LAYERS];
+    const int    layers = cr_budget_op_layers(b->axes, op, layer);
+    int          at     = f->first[combination];
+    double       left = 1, loss = 0;
     const double macs = cr_budget_op_macs(b->clock, &b->clock->program, op);
     for (int l = 0; l < layers; l++) {
         const struct cr_budget_layer *q = &b->layers->at[layer[l]];

@@ -204,8 +204,8 @@ cr_status cr_prune_channels(const struct cr_config *config, double factor, bool 
     CR_TRY_OUT(cr_prune_name_classes(config->model.weights, classes, &names));
     struct cr_config saved = *config;
     if (!keep_shape) saved.model.channels = j.channels.data;
-    saved.model.weights    = ""; /* they have other shapes */
-    saved.prune.pattern    = CR_PRUNE_PATTERN_UNSTRUCTURED;
+    saved.model.weights = ""; /* they have other shapes */
+    saved.prune.pattern = CR_PRUNE_PATTERN_UNSTRUCTURED;
     CR_TRY_OUT(cr_prune_save(keep_shape ? &j.session : &j.small, &saved, &names));
     if (json)
         print_json(&j, config->train.output, out);

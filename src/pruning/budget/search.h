@@ -35,7 +35,7 @@ struct cr_search_result {
     int   *value;      /* [variables] */
     int   *option;     /* [factors] index in factor.option */
     double cost, loss; /* sums */
-    double gap; /* in units of cost: no choice of a cost of at most budget - gap has a smaller loss. 0: optimal */
+    double gap;      /* in units of cost: no choice of a cost of at most budget - gap has a smaller loss. 0: optimal */
     double second;   /* cr_search_two: sum of the second costs */
     double loss_gap; /* cr_search_two: no choice of a cost of at most budget - gap, and of a second cost within its
                       * bound, has a loss below loss - loss_gap */

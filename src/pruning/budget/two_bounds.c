@@ -72,11 +72,11 @@ static void set_options(struct bounds *b, enum objective objective, double multi
 
 /* Searches the copy. The sums of *out are those of the given problem. */
 static cr_status search(struct bounds *b, enum objective objective, double multiplier, struct cr_search_result *out) {
-    const bool swapped = objective == LEAST_COST_WITHIN_SECOND;
+    const bool exchanged = objective == LEAST_COST_WITHIN_SECOND;
     set_options(b, objective, multiplier);
-    CR_TRY(cr_search_within(&b->copy, swapped ? b->second : b->budget, b->options, out));
+    CR_TRY(cr_search_within(&b->copy, exchanged ? b->second : b->budget, b->options, out));
     out->cost = out->loss = out->second = 0;
-    if (swapped) out->gap = 0;
+    if (exchanged) out->gap = 0;
     for (int f = 0; f < b->problem->factors; f++) {
         const struct cr_search_option *o = &b->problem->factor[f].option[out->option[f]];
         out->cost += o->cost;
@@ -98,8 +98,8 @@ static void replace(struct cr_search_result *old, struct cr_search_result *new) 
     *new = (struct cr_search_result){0};
 }
 
-/* One multiplier: the one at which `over` and `under` have the same value, which is an upper bound of the least value. *done
- * when no other choice has a smaller one. */
+/* One multiplier: the one at which `over` and `under` have the same value, which is an upper bound of the least value.
+ * *done when no other choice has a smaller one. */
 static cr_status step(struct bounds *b, bool *done) {
     struct cr_search_result r;
     const double            multiplier = (b->under.loss - b->over.loss) / (b->over.second - b->under.second);

@@ -253,4 +253,5 @@ static void lack_of_memory(void) {
     cr_search_problem_free(&scarce);
 }
 
-TESTS(CASE(against_brute_force), CASE(two_bounds_against_brute_force), CASE(two_bounds_nearly_optimal), CASE(long_chain), CASE(lack_of_memory))
+TESTS(CASE(against_brute_force), CASE(two_bounds_against_brute_force), CASE(two_bounds_nearly_optimal),
+      CASE(long_chain), CASE(lack_of_memory))
