@@ -74,6 +74,22 @@ def add_fronts(table):
             (r["images_per_s"][batch] > speed or r["top1"] > row["top1"]) for r in others)]
 
 
+def kind_of(row):
+    """The pattern without its numbers."""
+    return row["pattern"].split(",")[0].split()[0].replace("single", "single weights")
+
+
+def print_fronts(table):
+    """For each precision: the networks on the front by batch size, and the patterns that are never on it."""
+    for data, precision in dict.fromkeys((row["data"], row["precision"]) for row in table):
+        rows_here = [row for row in table if (row["data"], row["precision"]) == (data, precision) and "front" in row]
+        for batch in sorted({batch for row in rows_here for batch in row["images_per_s"]}, key=int, reverse=True):
+            front = sorted((row for row in rows_here if batch in row["front"]), key=lambda row: row["images_per_s"][batch])
+            never = sorted({kind_of(row) for row in rows_here} - {kind_of(row) for row in front})
+            print(f"{data}, {precision}, batch {batch}: front: {'; '.join(row['network'] + ' ' + row['pattern'] for row in front)}. "
+                  f"Never: {', '.join(never) or 'none'}.")
+
+
 def main():
     work, seeds = Path(sys.argv[1]), (sys.argv[2] if len(sys.argv) > 2 else "1").split()
     table = sorted(rows(work, seeds), key=lambda r: (r["data"], PRECISIONS.index(r["precision"]), r["pattern"] != "dense", r["network"], r["pattern"]))
@@ -84,6 +100,8 @@ def main():
         speed = ", ".join(f"{batch}: {value:,.0f}" for batch, value in sorted(row["images_per_s"].items(), key=lambda x: -int(x[0])))
         top1 = f"{row['top1']:.2f}" if "top1" in row else ""
         print(f"| {row['data']}, {row['precision']} | {row['network']} | {row['pattern']} | {top1} | {speed} | {', '.join(row.get('front', []))} |")
+    print()
+    print_fronts(table)
 
 
 if __name__ == "__main__":
