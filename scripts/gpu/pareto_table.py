@@ -63,15 +63,18 @@ def rows(work, seeds):
                 yield row
 
 
+def beats(other, row, batch):
+    """Whether `other` is better in one respect and not worse in the other; speeds within 1 % are equal."""
+    speed, other_speed = row["images_per_s"][batch], other["images_per_s"].get(batch, 0)
+    return (other["top1"] > row["top1"] and other_speed >= 0.99 * speed) or (other["top1"] >= row["top1"] and other_speed > 1.01 * speed)
+
+
 def add_fronts(table):
     """Adds `front` to every row with accuracy and speed: compared with the rows of the same data and precision."""
     for row in table:
         others = [r for r in table if (r["data"], r["precision"]) == (row["data"], row["precision"]) and "top1" in r]
-        if "top1" not in row:
-            continue
-        row["front"] = [batch for batch, speed in row["images_per_s"].items() if not any(
-            r["images_per_s"].get(batch, 0) >= speed and r["top1"] >= row["top1"] and
-            (r["images_per_s"][batch] > speed or r["top1"] > row["top1"]) for r in others)]
+        if "top1" in row:
+            row["front"] = [batch for batch in row["images_per_s"] if not any(beats(other, row, batch) for other in others)]
 
 
 def kind_of(row):
