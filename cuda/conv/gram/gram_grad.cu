@@ -243,7 +243,7 @@ __device__ __forceinline__ void make_line(const struct ck_gram_bn_grad &a, const
     double       exact[EACH], most = 0.0, bias = 0.0;
 #pragma unroll
     for (int i = 0; i < EACH; i++) exact[i] = 0.0;
-#pragma unroll(WHOLE && EACH <= 8 ? 32 / EACH : 1)
+#pragma unroll(WHOLE &&EACH <= 8 ? 32 / EACH : 1)
     for (int split = 0; split < p.splits; split++)
 #pragma unroll
         for (int i = 0; i < EACH; i++)
