@@ -19,6 +19,7 @@ template <class S> struct cut {
 };
 
 struct forward_args {
+    static constexpr bool LAST = false;
     const void  *x, *w;
     const float *scale_bias;
     void        *y;
