@@ -30,7 +30,10 @@ need_packages() {
     fi
     echo "installing:$missing"
     export DEBIAN_FRONTEND=noninteractive
-    $as_root apt-get -qq update || echo "apt-get update failed; using the existing package lists" >&2
+    if [ -z "${packages_updated:-}" ]; then
+        $as_root apt-get -qq update || echo "apt-get update failed; using the existing package lists" >&2
+        packages_updated=yes # once in a script
+    fi
     # shellcheck disable=SC2086
     if ! $as_root apt-get -qq -y install --no-install-recommends $missing >/dev/null; then
         echo "These packages could not be installed:$missing" >&2
@@ -45,7 +48,7 @@ need_peers() {
     need_packages python3 python3-venv || return 1
     rm -rf $peers_venv
     mkdir -p build
-    if ! { python3 -m venv $peers_venv && timeout 600 $peers_venv/bin/pip install --disable-pip-version-check --no-cache-dir --retries 2 \
+    if ! { python3 -m venv $peers_venv && timeout 600 $peers_venv/bin/pip install --disable-pip-version-check --no-cache-dir --no-compile --retries 2 \
         --timeout 30 tensorboard onnxruntime; } >build/peers-fetch.log 2>&1; then
         echo "peers: tensorboard and onnxruntime are not installed and could not be downloaded: $(tail -1 build/peers-fetch.log)"
         return 1
@@ -78,7 +81,7 @@ cuda_fetch() {
     rm -rf $cuda_venv
     need_packages python3 python3-venv || return 1
     # shellcheck disable=SC2086
-    if ! { python3 -m venv $cuda_venv && timeout 1200 $cuda_venv/bin/pip install --disable-pip-version-check --no-cache-dir \
+    if ! { python3 -m venv $cuda_venv && timeout 1200 $cuda_venv/bin/pip install --disable-pip-version-check --no-cache-dir --no-compile \
         --no-deps --retries 2 --timeout 30 $cuda_wheels; } >build/cuda-fetch.log 2>&1; then
         tail -1 build/cuda-fetch.log
         return 1

@@ -56,24 +56,49 @@ sum_log() {
         END { add(); print P + 0, F + 0, S + 0 }' "$1"
 }
 
-# suite NAME "CMAKE OPTIONS" CTEST ARGUMENTS...
-suite() {
-    local name=$1 options=$2 dir=build/$1 log code sums start=$SECONDS
-    shift 2
-    [ -z "${CRESNET_TEST_ONLY:-}" ] || [ "$CRESNET_TEST_ONLY" = "$name" ] || return 0
-    echo "== $name"
-    # shellcheck disable=SC2086
-    if ! build "$dir" -DCRESNET_WERROR=ON $options; then
-        echo "$name: the build failed"
-        failed=$((failed + 1))
-        return 0
-    fi
-    echo "built in $((SECONDS - start)) s"
-    wait_for_downloads
-    ctest --test-dir "$dir" --output-on-failure -j "$jobs" --no-tests=error "$@"
+selected() { [ "${CRESNET_TEST_ONLY:-$1}" = "$1" ]; }
+
+# start_build NAME: begins to build build/NAME. The first build has all cores. Tests often wait, for the disk, for each other or for a time;
+# the later builds run beside the tests of the run before and, with the lowest priority, take only what these leave of the cores.
+start_build() {
+    local name=$1 options target="" start
+    case $name in
+        address) options=-DCRESNET_SANITIZE=address ;;
+        plain) wait_for_downloads; plain_options ;;
+        thread) options=-DCRESNET_SANITIZE=thread target=thread_tests ;;
+    esac
+    start=$SECONDS
+    {
+        [ "$name" = "${runs[0]}" ] || renice -n 19 -p "$BASHPID" >/dev/null
+        # shellcheck disable=SC2086
+        build_target=$target build "build/$name" -DCRESNET_WERROR=ON $options
+        code=$?
+        echo "built in $((SECONDS - start)) s"
+        exit $code
+    } >"build/$name-build.txt" 2>&1 &
+    building=$!
+}
+
+# finish_build NAME: waits for its end and prints what it said.
+finish_build() {
+    local code
+    wait "$building"
     code=$?
-    log=$dir/Testing/Temporary/LastTest.log
-    sums=$(sum_log "$log")
+    echo "== $1"
+    cat "build/$1-build.txt"
+    [ $code -eq 0 ] && return 0
+    echo "$1: the build failed"
+    failed=$((failed + 1))
+    return 1
+}
+
+run_tests() {
+    local name=$1 dir=build/$1 label="" code sums start=$SECONDS
+    [ "$name" != thread ] || label="-L threads"
+    # shellcheck disable=SC2086
+    ctest --test-dir "$dir" --output-on-failure -j "$jobs" --no-tests=error $label
+    code=$?
+    sums=$(sum_log "$dir/Testing/Temporary/LastTest.log")
     # shellcheck disable=SC2086
     set -- $sums
     [ $code -eq 0 ] || [ "$2" -gt 0 ] || set -- "$1" 1 "$3"
@@ -101,11 +126,10 @@ wait_for_downloads() {
     cat build/download.log
 }
 
-plain_suite() {
-    local options=-DCRESNET_WITH_CUDA=OFF
-    wait_for_downloads
+# Sets start_build's options.
+plain_options() {
+    options=-DCRESNET_WITH_CUDA=OFF
     if [ -f build/plain-options ]; then options=$(cat build/plain-options); else skipped=$((skipped + 1)); fi
-    suite plain "$options"
 }
 
 need_packages || exit 1
@@ -114,15 +138,21 @@ need_packages || exit 1
 need_packages $test_packages g++ python3-venv
 find_data
 mkdir -p build
-if [ "${CRESNET_TEST_ONLY:-plain}" = plain ]; then
+if selected plain; then
     download >build/download.log 2>&1 &
     downloading=$!
 fi
-export ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1 UBSAN_OPTIONS=print_stacktrace=1
-suite address -DCRESNET_SANITIZE=address
-[ "${CRESNET_TEST_ONLY:-plain}" != plain ] || plain_suite
-export TSAN_OPTIONS=halt_on_error=1
-build_target=thread_tests suite thread -DCRESNET_SANITIZE=thread -L threads
+export ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1 UBSAN_OPTIONS=print_stacktrace=1 TSAN_OPTIONS=halt_on_error=1
+runs=()
+for name in address plain thread; do
+    if selected $name; then runs+=("$name"); fi
+done
+[ ${#runs[@]} -eq 0 ] || start_build "${runs[0]}"
+for i in "${!runs[@]}"; do
+    finish_build "${runs[i]}" && built=yes || built=no
+    [ $((i + 1)) -eq ${#runs[@]} ] || start_build "${runs[i + 1]}"
+    [ $built = no ] || run_tests "${runs[i]}"
+done
 
 echo "all runs: $SECONDS s"
 echo "$passed passed, $failed failed, $skipped skipped"

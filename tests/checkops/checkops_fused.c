@@ -74,7 +74,8 @@ static const struct shape narrow[] = {
     {3, 32, 32, 3, 8, 3, 1, 1, true},
 };
 #define INFERENCE                                                                                                      \
-    CHECKOPS_BIAS, CHECKOPS_BIAS | CHECKOPS_RELU, CHECKOPS_BIAS | CHECKOPS_ADD, CHECKOPS_BIAS | CHECKOPS_ADD | CHECKOPS_RELU
+    CHECKOPS_BIAS, CHECKOPS_BIAS | CHECKOPS_RELU, CHECKOPS_BIAS | CHECKOPS_ADD,                                        \
+        CHECKOPS_BIAS | CHECKOPS_ADD | CHECKOPS_RELU
 
 struct table {
     const struct shape *shape;
@@ -117,6 +118,8 @@ static void list(struct checkops_list *out, enum cr_op_kind kind, struct table t
  * the start of a block reads the output of the block before; the first convolution of a network has no dx. */
 #define INNER (CHECKOPS_FROZEN_BN | CHECKOPS_SCALE_BIAS | CHECKOPS_BN)
 #define FIRST (CHECKOPS_FROZEN_BN | CHECKOPS_BN)
+/* The block before has BN statistics from a Gram matrix. */
+#define MASKED (CHECKOPS_FROZEN_BN | CHECKOPS_MASK | CHECKOPS_ADD)
 
 static void list_convs(struct checkops_list *out) {
     list(out, CR_OP_conv, TABLE(convs),
@@ -277,8 +280,13 @@ static void list_blocks(struct checkops_list *out) {
         }
 }
 
-/* Ops around BN statistics from Gram matrices that exist without them, too. */
+/* Ops around BN statistics from Gram matrices that exist without them, too. In `many_pixels` the thread blocks of fused
+ * kernels have several tiles. */
 static void list_gram_neighbours(struct checkops_list *out) {
+    static const struct shape many_pixels[] = {{8, 56, 56, 256, 64, 1, 1, 0, true},
+                                               {12, 28, 28, 512, 128, 1, 1, 0, true},
+                                               {24, 14, 14, 1024, 256, 1, 1, 0, true}};
+    list(out, CR_OP_conv_grad, TABLE(many_pixels), FLAGS(MASKED, MASKED & ~CHECKOPS_FROZEN_BN));
     list(out, CR_OP_conv_grad, TABLE(convs),
          FLAGS(CHECKOPS_MASK, CHECKOPS_MASK | CHECKOPS_ADD | CHECKOPS_BITS, CHECKOPS_FROZEN_BN | CHECKOPS_MASK,
                CHECKOPS_FROZEN_BN | CHECKOPS_MASK | CHECKOPS_ADD));
@@ -335,12 +343,22 @@ static const struct job layer_jobs[] = {
     {CR_OP_conv_dgrad, CHECKOPS_BN},
     {CR_OP_conv_grad, INNER},
     {CR_OP_conv_grad, FIRST | CHECKOPS_ADD},
+    {CR_OP_conv_grad, MASKED},
+    {CR_OP_conv_grad, MASKED & ~CHECKOPS_FROZEN_BN},
 };
 
-static void add_layers(struct checkops_list *out, int64_t N, enum cr_dtype real) {
+/* Layers of wide_resnet50_2, only to be timed. */
+static const struct shape wide_layers[] = {{256, 56, 56, 128, 128, 3, 1, 1, true},
+                                           {256, 28, 28, 256, 256, 3, 1, 1, true},
+                                           {256, 14, 14, 512, 512, 3, 1, 1, true},
+                                           {256, 7, 7, 1024, 1024, 3, 1, 1, true},
+                                           {256, 28, 28, 512, 256, 1, 1, 0, true}};
+
+static void add_layers(struct checkops_list *out, const struct shape *shape, size_t shapes, int64_t N,
+                       enum cr_dtype real) {
     for (size_t j = 0; j < CR_COUNT(layer_jobs); j++)
-        for (size_t i = 0; i < CR_COUNT(layers); i++) {
-            struct checkops_case c = case_of(&layers[i], layer_jobs[j].kind, layer_jobs[j].flags);
+        for (size_t i = 0; i < shapes; i++) {
+            struct checkops_case c = case_of(&shape[i], layer_jobs[j].kind, layer_jobs[j].flags);
             c.N                    = N;
             c.real                 = real;
             checkops_list_add(out, &c);
@@ -348,8 +366,8 @@ static void add_layers(struct checkops_list *out, int64_t N, enum cr_dtype real)
 }
 
 void checkops_list_fused_layers(struct checkops_list *out) {
-    add_layers(out, 2, CR_F16);
-    add_layers(out, 2, CR_BF16);
+    add_layers(out, layers, CR_COUNT(layers), 2, CR_F16);
+    add_layers(out, layers, CR_COUNT(layers), 2, CR_BF16);
     checkops_list_gram_layers(out, 48, CR_F16);
 }
 
@@ -399,6 +417,7 @@ void checkops_list_fused_full_size(struct checkops_list *out) {
         c.real                 = c.kind == CR_OP_s2d_filter_grad ? CR_F32 : CR_F16;
         checkops_list_add(out, &c);
     }
-    add_layers(out, 256, CR_F16);
+    add_layers(out, layers, CR_COUNT(layers), 256, CR_F16);
+    add_layers(out, wide_layers, CR_COUNT(wide_layers), 256, CR_F16);
     checkops_list_gram_layers(out, 256, CR_F16);
 }

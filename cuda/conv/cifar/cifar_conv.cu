@@ -24,8 +24,8 @@ namespace {
 template <class S, typename T>
 __device__ __forceinline__ void forward_load(const forward_args &a, const float *scale_bias, uint32_t xs, int64_t image,
                                              int y0) {
-    using D    = cut<S>;
-    using X    = typename forward_memory<S>::X;
+    using D          = cut<S>;
+    using X          = typename forward_memory<S>::X;
     const int      C = in_channels<S>(a);
     const channels n = {C, C};
     const T       *x = (const T *)a.x + image * S::H * S::H * C;
@@ -158,7 +158,7 @@ __global__ void __launch_bounds__(cut<S>::THREADS, cut<S>::RESIDENT) forward_ker
     const forward_slot<S>                slot_of_warp;
     const int                            C = in_channels<S>(a), K = out_channels<S>(a);
     const int                            channel = slot_of_warp.n0 + lane % 4 * 2 * D::NT;
-    const bool                           works = !S::ANY || channel < K;
+    const bool                           works   = !S::ANY || channel < K;
     const uint32_t                       b0 =
         base + (uint32_t)((slot_of_warp.n0 + (lane & 7) + (lane >> 4) * 8) * M::W_PITCH + (lane >> 3 & 1) * 16);
 
@@ -266,7 +266,7 @@ template <typename T, bool ANY> __global__ void __launch_bounds__(THREADS, 3) st
         }
         const int     channel = lane % 4 * 2 * NT;
         const bool    works   = !ANY || channel < K;
-        const int64_t to = ((image * STEM_SIDE + y0) * STEM_SIDE + warp * STEM_MT * 16 + lane / 4) * K + channel;
+        const int64_t to      = ((image * STEM_SIDE + y0) * STEM_SIDE + warp * STEM_MT * 16 + lane / 4) * K + channel;
         const auto    element = [=](int m, int half) { return (m * 16 + half * 8) * K; };
         if constexpr (ANY)
             if (a.bias && works) inference_end<T>(a, acc, channel, (const T *)a.add + to, element);
@@ -300,14 +300,14 @@ cudaError_t forward_run(const Args &a, const finish_args &finish, int multiproce
     const unsigned    blocks = ck_blocks(a.N * D::TILES, 1, (int64_t)multiprocessors * D::RESIDENT);
     const int         bytes  = M::BYTES + (Args::LAST ? (int)last_sums<S::C>::ROOM : 0);
     const cudaError_t error  = launch(forward_kernel<S, T, Args>, a, blocks, D::THREADS, bytes, stream);
-    return error != cudaSuccess ? error : finish_run<S::ANY ? 0 : (int)S::K>(finish, blocks, stream);
+    return error != cudaSuccess ? error : finish_run < S::ANY ? 0 : (int)S::K > (finish, blocks, stream);
 }
 
 template <typename T, bool ANY>
 cudaError_t stem_run(const forward_args &a, const finish_args &finish, int multiprocessors, cudaStream_t stream) {
     const unsigned    blocks = ck_blocks(a.N * STEM_TILES, 1, (int64_t)multiprocessors * RESIDENT);
     const cudaError_t error  = launch(stem_kernel<T, ANY>, a, blocks, THREADS, 0, stream);
-    return error != cudaSuccess ? error : finish_run<ANY ? 0 : (int)STEM_K>(finish, blocks, stream);
+    return error != cudaSuccess ? error : finish_run < ANY ? 0 : (int)STEM_K > (finish, blocks, stream);
 }
 
 template <typename T, bool ANY>
@@ -334,7 +334,7 @@ template <typename T>
 cudaError_t forward(const struct ck_conv *v, const forward_args &a, const finish_args &f, int multiprocessors,
                     cudaStream_t stream) {
     return is_narrow(v) || a.bias ? forward_any<T, true>(v, a, f, multiprocessors, stream)
-                                                     : forward_any<T, false>(v, a, f, multiprocessors, stream);
+                                  : forward_any<T, false>(v, a, f, multiprocessors, stream);
 }
 
 } // namespace
@@ -374,12 +374,12 @@ cudaError_t ck_cifar_conv(const struct ck_cifar_conv *args, void *workspace, int
                                    .K          = (uint8_t)args->conv.K,
                                    .bias       = args->bias,
                                    .add        = args->add};
-    const cifar::finish_args  f = {.partial = (float *)workspace,
-                                   .sums    = args->finish_later ? NULL : args->sums,
-                                   .rows    = 0,
+    const cifar::finish_args  f = {.partial  = (float *)workspace,
+                                   .sums     = args->finish_later ? NULL : args->sums,
+                                   .rows     = 0,
                                    .channels = (int)args->conv.K,
-                                   .finish  = args->finish,
-                                   .factors = ck_bn_factors_of(&args->finish)};
+                                   .finish   = args->finish,
+                                   .factors  = ck_bn_factors_of(&args->finish)};
     if (!ck_cifar_conv_supports(&args->conv) || (args->conv.C == 3 && args->scale_bias)) return cudaErrorInvalidValue;
     if (args->finish.scale_bias && !args->sums) return cudaErrorInvalidValue;
     if ((args->add || args->relu) && !args->bias) return cudaErrorInvalidValue;

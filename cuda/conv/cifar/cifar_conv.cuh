@@ -43,7 +43,9 @@ __device__ __forceinline__ int round_up(int channels, int step) {
 }
 /* Calls f(channels_of<N>()) with N = MOST, or with ANY the number of groups of 16 that `channels` have, so that loops
  * over them are unrolled without a branch. */
-template <int N> struct channels_of { enum { N16 = N }; };
+template <int N> struct channels_of {
+    enum { N16 = N };
+};
 template <bool ANY, int MOST, typename F> __device__ __forceinline__ void for_groups(int channels, F f) {
     if constexpr (!ANY || MOST == 1)
         f(channels_of<MOST>());
@@ -102,7 +104,9 @@ struct tile {
 };
 
 /* Of a tile with ANY: channels of a pixel in memory, and how many of them follow the tile's first one. */
-struct channels { int all, here; };
+struct channels {
+    int all, here;
+};
 /* A thread's chunk of coefficients; chunks that do not exist get the first one. */
 template <class L> __device__ __forceinline__ int coefficients(channels n) {
     const int first = (int)threadIdx.x % L::CHUNKS * 8;
@@ -196,8 +200,8 @@ template <class L> struct whole_image {
         }
 #pragma unroll
         for (int i = 0; i < ROUNDS; i++)
-            v[i] =
-                __ldcg(reinterpret_cast<const uint4 *>(from + pixel(thread) * all + i * STEP * L::SIDE * all) + chunk());
+            v[i] = __ldcg(reinterpret_cast<const uint4 *>(from + pixel(thread) * all + i * STEP * L::SIDE * all) +
+                          chunk());
     }
     __device__ __forceinline__ void store(uint32_t to) const {
         const int thread = (int)threadIdx.x % L::THREADS;
@@ -263,10 +267,10 @@ __device__ __forceinline__ void tile_bn_grad(uint32_t at, uint32_t line, const f
 
 /* The convolution's input for TH rows of output. */
 template <class S, int I, int TH, int CH, int THREADS = cifar::THREADS>
-using input_tile = tile<I, S::R == 1 ? (int)TH : S::STRIDE * TH + (S::STRIDE == 1 ? 2 : 1),
-                        S::R == 1 ? (int)S::P : S::H + (S::STRIDE == 1 ? 2 : 1), CH, S::C, S::H,
-                        S::R == 1 ? (int)S::STRIDE : 1, S::R == 1 ? 0 : 1, S::R == 3 && S::STRIDE == 2, THREADS,
-                        S::ANY>;
+using input_tile =
+    tile<I, S::R == 1 ? (int)TH : S::STRIDE * TH + (S::STRIDE == 1 ? 2 : 1),
+         S::R == 1 ? (int)S::P : S::H + (S::STRIDE == 1 ? 2 : 1), CH, S::C, S::H, S::R == 1 ? (int)S::STRIDE : 1,
+         S::R == 1 ? 0 : 1, S::R == 3 && S::STRIDE == 2, THREADS, S::ANY>;
 template <class S> __device__ __forceinline__ int input_row(int y0) {
     return S::R == 1 ? y0 : S::STRIDE * y0 - 1;
 }

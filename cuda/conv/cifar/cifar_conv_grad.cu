@@ -41,7 +41,6 @@ cudaError_t ck_cifar_conv_grad(const struct ck_cifar_conv_grad *args, void *work
         return cudaErrorInvalidValue;
     if ((args->conv.C == 3) != !args->dx || (!args->dx && (args->mean_rstd || args->scale_bias || args->add)))
         return cudaErrorInvalidValue;
-    return cifar::is_narrow(&args->conv)
-               ? cifar::narrow_grad(args, workspace, multiprocessors, block_bytes, stream)
-               : cifar::grad<false>(args, workspace, multiprocessors, block_bytes, stream);
+    return cifar::is_narrow(&args->conv) ? cifar::narrow_grad(args, workspace, multiprocessors, block_bytes, stream)
+                                         : cifar::grad<false>(args, workspace, multiprocessors, block_bytes, stream);
 }

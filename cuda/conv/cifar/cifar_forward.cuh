@@ -41,7 +41,7 @@ __device__ __forceinline__ void filter_issue(uint32_t to, const T *w, const forw
     int           round = (int)blockIdx.x % ROUNDS;
 #pragma unroll 6
     for (int i = 0; i < ROUNDS; i++) {
-        const int      v  = round * THREADS + (int)threadIdx.x, k = v / CHUNKS, c = v % CHUNKS * 8 % S::C;
+        const int      v = round * THREADS + (int)threadIdx.x, k = v / CHUNKS, c = v % CHUNKS * 8 % S::C;
         const uint32_t at = to + (uint32_t)(column_of<NT>(v / CHUNKS) * PITCH + v % CHUNKS * 16);
         if constexpr (S::ANY) {
             if (k < round_up(a.K, 8 * NT) && c / 16 * 16 < a.C)
@@ -91,7 +91,7 @@ template <typename T, int MT, int NT, typename Element>
 __device__ __forceinline__ void inference_end(const forward_args &a, float (&acc)[MT][NT][4], int channel, const T *add,
                                               Element element) {
     constexpr int AT_A_TIME = MT * NT > 8 ? 8 / NT : MT;
-    const float   lowest = a.relu ? 0.0f : -INFINITY;
+    const float   lowest    = a.relu ? 0.0f : -INFINITY;
     float         bias[2 * NT];
     load_floats(bias, a.bias + channel);
 #pragma unroll
@@ -133,7 +133,7 @@ template <int K_> struct forward_end {
             if (end.a.finish.scale_bias) bn.load(end.a.finish, k);
         }
         __device__ __forceinline__ void finish(const forward_end &end, int k, float sum, float squares) const {
-            const int K = K_ ? K_ : end.a.channels;
+            const int K       = K_ ? K_ : end.a.channels;
             end.a.sums[k]     = sum;
             end.a.sums[K + k] = squares;
             if (end.a.finish.scale_bias) bn.finish(end.a.finish, end.a.factors, k, K, sum, squares);

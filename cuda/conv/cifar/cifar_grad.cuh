@@ -61,12 +61,8 @@ template <class S> struct grad_tiling {
     enum { GROUP = SPLIT_DW_BLOCKS / PARTS /* blocks of a part */ };
     /* With ANY: only the parts that exist. */
     static __host__ __device__ int parts_in(int C) { return S::ANY ? (C + CB - 1) / CB : S::C / CB; }
-    static __host__ __device__ int parts(int C, int K) {
-        return S::ANY ? (K + KB - 1) / KB * parts_in(C) : (int)PARTS;
-    }
-    static __host__ __device__ int group(int C, int K) {
-        return S::ANY ? SPLIT_DW_BLOCKS / parts(C, K) : (int)GROUP;
-    }
+    static __host__ __device__ int parts(int C, int K) { return S::ANY ? (K + KB - 1) / KB * parts_in(C) : (int)PARTS; }
+    static __host__ __device__ int group(int C, int K) { return S::ANY ? SPLIT_DW_BLOCKS / parts(C, K) : (int)GROUP; }
     /* With a stride, two warps divide the filter positions of a piece. The first warp has EARLY of them. */
     enum {
         SPLIT  = S::TAPS > 1 && !BY_ROW ? 2 : 1,

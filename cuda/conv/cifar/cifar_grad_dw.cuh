@@ -191,8 +191,8 @@ template <class S> struct dw_place {
     static __device__ __forceinline__ void store(float *dw, int part, int four, float4 v, bool accumulate, int in_all,
                                                  int K) {
         const dw_four at(four % FOURS);
-        const int     C = ANY ? in_all : (int)S::C, k = first_k(part, four, C) + at.k, c = first_c(part, four, C) + at.c;
-        float        *to = dw + (k * S::TAPS + at.tap) * C + c;
+        const int C = ANY ? in_all : (int)S::C, k = first_k(part, four, C) + at.k, c = first_c(part, four, C) + at.c;
+        float    *to = dw + (k * S::TAPS + at.tap) * C + c;
         if (ANY && c >= C) return;
         if (!ANY || k < K) add2(to, v.x, v.y, accumulate);
         if (!ANY || k + 8 < K) add2(to + 8 * S::TAPS * C, v.z, v.w, accumulate);
@@ -233,15 +233,15 @@ struct add_args {
     double                     inverse; /* 1/M */
 };
 template <class Place> struct add_end {
-    const add_args                       &a;
-    __device__ __forceinline__ int        channels() const { return Place::ANY ? a.C : (int)Place::CH; }
+    const add_args                &a;
+    __device__ __forceinline__ int channels() const { return Place::ANY ? a.C : (int)Place::CH; }
     struct channel {
         ck_bn_grad_channel         bn;
         __device__ __forceinline__ channel(const add_end &end, int c) {
             if (end.a.finish.coeffs) bn.load(end.a.finish, c, end.channels());
         }
         __device__ __forceinline__ void finish(const add_end &end, int c, float sum, float product) const {
-            const int C = end.channels();
+            const int C            = end.channels();
             end.a.grad_sums[c]     = sum;
             end.a.grad_sums[C + c] = product;
             if (end.a.finish.coeffs) bn.finish(end.a.finish, end.a.inverse, c, C, sum, product);
@@ -260,9 +260,9 @@ template <class Place> __global__ void __launch_bounds__(THREADS) add_kernel(add
             sums_add(a.sums_partial, a.sums_rows, (int)blockIdx.x, end, end.channels());
             return;
         }
-    const int     block = (int)blockIdx.x - a.sums_blocks, part = block / BLOCKS;
-    const int     slot_of_warp = (int)threadIdx.x % ADD_COLUMNS, share = (int)threadIdx.x / ADD_COLUMNS;
-    const int     four = block % BLOCKS * ADD_COLUMNS + slot_of_warp;
+    const int block = (int)blockIdx.x - a.sums_blocks, part = block / BLOCKS;
+    const int slot_of_warp = (int)threadIdx.x % ADD_COLUMNS, share = (int)threadIdx.x / ADD_COLUMNS;
+    const int four = block % BLOCKS * ADD_COLUMNS + slot_of_warp;
     if (Place::ANY && !Place::exists(part, four, a.C, a.K)) return; /* the same for all threads */
     const float4 *from = reinterpret_cast<const float4 *>(a.partial) + (int64_t)part * a.each * FOURS + four;
     float4        sum  = make_float4(0, 0, 0, 0);

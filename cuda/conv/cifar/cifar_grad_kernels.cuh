@@ -104,7 +104,7 @@ template <class S, typename T> __device__ __forceinline__ void joint_dw(const gr
     const int        C     = in_channels<S>(a);
     const uint32_t   base  = ck_shared(memory);
     const dw_slot<S> slot_of_warp;
-    const bool       exists = slot_of_warp.exists(a, 0, 0);
+    const bool       exists              = slot_of_warp.exists(a, 0, 0);
     float            acc[D::EARLY][2][4] = {};
     const auto       issue               = [&]() {
         for (int i = 0; i < stages<S>(a); i++)
@@ -145,9 +145,9 @@ template <class S, typename T> __global__ void __launch_bounds__(grad_tiling<S>:
 }
 
 template <class S, typename T> __device__ __forceinline__ void split_dw(const grad_args &a, char *memory) {
-    using D        = grad_tiling<S>;
-    using L        = typename D::DW_DY;
-    using X        = typename D::DW_X;
+    using D     = grad_tiling<S>;
+    using L     = typename D::DW_DY;
+    using X     = typename D::DW_X;
     const int C = in_channels<S>(a), K = out_channels<S>(a), blocks = D::group(a.C, a.K), parts_in = D::parts_in(a.C);
     const int part = (int)blockIdx.x / blocks, k0 = part / parts_in * D::KB, c0 = part % parts_in * D::CB;
     const channels   of_dy = {K, K - k0}, of_x = {C, C - c0};
@@ -155,15 +155,15 @@ template <class S, typename T> __device__ __forceinline__ void split_dw(const gr
     float            acc[D::EARLY][2][4] = {};
     const dw_slot<S> slot_of_warp;
     const bool       exists = slot_of_warp.exists(a, k0, c0);
-    const auto       issue = [&](int64_t image,
-                           int     images) { /* all but g */
-                                         if (a.dy_x)
-                                             tile_issue<L, true, false>(
-                                                 line, (const T *)a.dy_x + image * S::P * S::P * K + k0, 0, images,
-                                                 of_dy);
-                                         tile_issue<X, false, KEEP_X>(x, (const T *)a.x + image * S::H * S::H * C + c0,
-                                                                      input_row<S>(0), images, of_x);
-    };
+    const auto       issue =
+        [&](int64_t image,
+            int     images) { /* all but g */
+                          if (a.dy_x)
+                              tile_issue<L, true, false>(line, (const T *)a.dy_x + image * S::P * S::P * K + k0, 0,
+                                                         images, of_dy);
+                          tile_issue<X, false, KEEP_X>(x, (const T *)a.x + image * S::H * S::H * C + c0,
+                                                       input_row<S>(0), images, of_x);
+        };
     const int64_t first = (int64_t)((int)blockIdx.x % blocks) * D::I;
     if (!a.x_new && first < a.N) issue(first, (int)min((int64_t)D::I, a.N - first));
     tile_margin<X>(x);
@@ -191,11 +191,11 @@ __device__ __forceinline__ void split_dx(const grad_args &a, char *memory, int b
     using D             = grad_tiling<S>;
     using L             = typename D::DY;
     const uint32_t base = ck_shared(memory), dy = base + D::DY_AT, line = base + D::LINE_AT;
-    float         *rows    = reinterpret_cast<float *>(memory + D::SUMS_AT),
-          *table           = reinterpret_cast<float *>(memory + D::TABLE_AT);
-    float first[2 * D::NT] = {}, second[2 * D::NT] = {};
-    bool  begun = false;
-    const int K = out_channels<S>(a);
+    float         *rows        = reinterpret_cast<float *>(memory + D::SUMS_AT),
+          *table               = reinterpret_cast<float *>(memory + D::TABLE_AT);
+    float     first[2 * D::NT] = {}, second[2 * D::NT] = {};
+    bool      begun = false;
+    const int K     = out_channels<S>(a);
     static_assert(D::TILES == 1, "whole images");
     const auto issue = [&](int64_t image) {
         tile_issue<L, true, false>(line, (const T *)a.dy_x + image * S::P * S::P * K, -L::LEFT, 1, {K, K});
@@ -251,9 +251,9 @@ enum {
 };
 
 template <typename T, bool ANY> __global__ void __launch_bounds__(THREADS, 2) stem_grad_kernel(grad_args a) {
-    using stem_dy   = stem_tile<ANY>;
-    const int     K = ANY ? a.K : (int)STEM_K;
-    const channels n = {K, K};
+    using stem_dy       = stem_tile<ANY>;
+    const int         K = ANY ? a.K : (int)STEM_K;
+    const channels    n = {K, K};
     extern __shared__ __align__(16) char memory[];
     const uint32_t                       base = ck_shared(memory), line = base + STEM_LINE_AT;
     const int                            lane = (int)threadIdx.x % CK_WARP, warp = (int)threadIdx.x / CK_WARP;
@@ -314,12 +314,11 @@ template <class S> constexpr int least_bytes() {
 template <class S, typename T>
 cudaError_t grad_run(grad_args a, const struct ck_bn_grad_finalize &finish, int multiprocessors, int block_bytes,
                      cudaStream_t stream) {
-    using D      = grad_tiling<S>;
-    int    bytes = D::BYTES;
+    using D   = grad_tiling<S>;
+    int bytes = D::BYTES;
     if constexpr (!S::SMALL && (int)D::BYTES > (int)SHARED_LEAST) {
         if constexpr (!S::ANY)
-            if (block_bytes < D::BYTES)
-                return grad_run<small<S>, T>(a, finish, multiprocessors, block_bytes, stream);
+            if (block_bytes < D::BYTES) return grad_run<small<S>, T>(a, finish, multiprocessors, block_bytes, stream);
         if (block_bytes < D::BYTES) a.one_stage = true, bytes = grad_tiling<small<S>>::BYTES;
     }
     const int64_t  dx_blocks = larger((int64_t)multiprocessors * RESIDENT - SPLIT_DW_BLOCKS, SPLIT_DX_LEAST);
@@ -342,7 +341,8 @@ cudaError_t grad_any(const struct ck_conv *v, const grad_args &a, const struct c
         const cudaError_t error  = launch(stem_grad_kernel<T, ANY>, a, blocks, THREADS, STEM_ALL, stream);
         return error != cudaSuccess ? error : add_run<stem_place<ANY>>(a, f, blocks, 0, stream);
     }
-    return run_shape<ANY>(v, [&](auto s) { return grad_run<decltype(s), T>(a, f, multiprocessors, block_bytes, stream); });
+    return run_shape<ANY>(v,
+                          [&](auto s) { return grad_run<decltype(s), T>(a, f, multiprocessors, block_bytes, stream); });
 }
 
 /* Number of blocks that store a part of dw, or sums. */
@@ -355,26 +355,26 @@ inline int64_t dw_floats(const struct ck_conv *v, int multiprocessors) {
 
 inline grad_args args_of(const struct ck_cifar_conv_grad *args, void *workspace, int multiprocessors) {
     return {.g            = args->g,
-                                .dy_x         = args->dy_x,
-                                .w            = args->w,
-                                .x            = args->x,
-                                .add          = args->add,
-                                .bn_x         = args->bn_x,
-                                .dy_coeffs    = args->dy_coeffs,
-                                .scale_bias   = args->scale_bias,
-                                .mean_rstd    = args->mean_rstd,
-                                .dx           = args->dx,
-                                .dw           = args->dw,
-                                .grad_sums    = args->grad_sums,
-                                .dw_partial   = (float *)workspace,
-                                .sums_partial = (float *)workspace + dw_floats(&args->conv, multiprocessors),
-                                .N            = args->conv.N,
-                                .accumulate   = args->accumulate,
-                                .w_new        = args->w_new,
-                                .x_new        = args->x_new,
-                                .one_stage    = false,
-                                .C            = (uint8_t)args->conv.C,
-                                .K            = (uint8_t)args->conv.K};
+            .dy_x         = args->dy_x,
+            .w            = args->w,
+            .x            = args->x,
+            .add          = args->add,
+            .bn_x         = args->bn_x,
+            .dy_coeffs    = args->dy_coeffs,
+            .scale_bias   = args->scale_bias,
+            .mean_rstd    = args->mean_rstd,
+            .dx           = args->dx,
+            .dw           = args->dw,
+            .grad_sums    = args->grad_sums,
+            .dw_partial   = (float *)workspace,
+            .sums_partial = (float *)workspace + dw_floats(&args->conv, multiprocessors),
+            .N            = args->conv.N,
+            .accumulate   = args->accumulate,
+            .w_new        = args->w_new,
+            .x_new        = args->x_new,
+            .one_stage    = false,
+            .C            = (uint8_t)args->conv.C,
+            .K            = (uint8_t)args->conv.K};
 }
 
 /* All convolutions whose channels are those of tiles, or with ANY all others. */

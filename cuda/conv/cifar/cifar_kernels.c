@@ -1,6 +1,7 @@
 /* cuda/conv/cifar/cifar_kernels.c: kernel table of the convolutions of CIFAR ResNets, forward and backward, and their
- * classifier, in f16 and bf16, for every GPU. The forward also has bias, sum and ReLU of inference. The backward of 16 -> 32 channels, 3x3, needs more shared memory than a
- * block of compute capability 8.6, 8.9 or 12.0 has. Device code is in cuda/conv/cifar/cifar_conv.cu, cifar_conv_grad.cu
+ * classifier, in f16 and bf16, for every GPU. The forward also has bias, sum and ReLU of inference. The backward of
+ * 32x32 pixels with stride 2, 3x3, needs more shared memory than a block of compute capability 8.6, 8.9 or 12.0 has.
+ * Device code is in cuda/conv/cifar/cifar_conv.cu, cifar_conv_grad.cu
  * and cifar_dense.cu. */
 #include "cuda/conv/cifar/cifar_conv.h"
 #include "cuda/conv/cifar/cifar_dense.h"

@@ -1,5 +1,5 @@
-/* cuda/conv/cifar/cifar_narrow_grad.cu: the backward of CIFAR convolutions with fewer channels than tiles have, as channel
- * pruning leaves them; see cuda/conv/cifar/cifar_conv_grad.cu. */
+/* cuda/conv/cifar/cifar_narrow_grad.cu: the backward of CIFAR convolutions with fewer channels than tiles have, as
+ * channel pruning leaves them; see cuda/conv/cifar/cifar_conv_grad.cu. */
 #include "cuda/conv/cifar/cifar_grad_kernels.cuh"
 
 cudaError_t cifar::narrow_grad(const struct ck_cifar_conv_grad *args, void *workspace, int multiprocessors,
