@@ -240,18 +240,21 @@ template <typename T, int EACH, bool WHOLE>
 __device__ __forceinline__ void make_line(const struct ck_gram_bn_grad &a, const plan &p, int c) {
     const int    C = WHOLE ? 32 * EACH : (int)a.C, lane = (int)threadIdx.x % 32;
     const double each = 1.0 / a.count;
-    double       exact[EACH], mean[EACH], most = 0.0, bias = 0.0;
+    double       exact[EACH], most = 0.0, bias = 0.0;
 #pragma unroll
-    for (int i = 0; i < EACH; i++) {
-        const int j = WHOLE || i * 32 + lane < C ? i * 32 + lane : C - 1;
-        exact[i]    = 0.0;
-        mean[i]     = (double)a.gram[(C + 1) * C + j] + (double)a.gram[C * C + j] * each;
-    }
-#pragma unroll 4
+    for (int i = 0; i < EACH; i++) exact[i] = 0.0;
+#pragma unroll(WHOLE &&EACH <= 8 ? 32 / EACH : 1)
     for (int split = 0; split < p.splits; split++)
 #pragma unroll
         for (int i = 0; i < EACH; i++)
             if (WHOLE || i * 32 + lane < C) exact[i] += p.parts[((int64_t)split * C + c) * C + i * 32 + lane];
+    float t[EACH], s[EACH]; /* all reads before the first store */
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        const int j = WHOLE || i * 32 + lane < C ? i * 32 + lane : C - 1;
+        t[i]        = a.gram[(C + 1) * C + j];
+        s[i]        = a.gram[C * C + j];
+    }
 #pragma unroll
     for (int i = 0; i < EACH; i++) { /* if an element is NaN, the factor is 1 */
         const double size = fabs(exact[i]);
@@ -264,7 +267,7 @@ __device__ __forceinline__ void make_line(const struct ck_gram_bn_grad &a, const
         if (!WHOLE && j >= C) continue;
         const T rounded                  = ck_round<T>((float)(exact[i] * reverse));
         ((T *)a.w_x)[(int64_t)c * C + j] = rounded;
-        bias += (exact[i] - (double)ck_float(rounded) * factor) * mean[i];
+        bias += (exact[i] - (double)ck_float(rounded) * factor) * ((double)t[i] + (double)s[i] * each);
     }
     bias = warp_sum(bias);
     if (lane) return;
@@ -313,6 +316,8 @@ __device__ void make_inputs(const struct ck_gram_bn_grad &a, const plan &p, doub
         make_lines<T, 4, true>(a, p, c0);
     else if (C == 256)
         make_lines<T, 8, true>(a, p, c0);
+    else if (C == 512)
+        make_lines<T, 16, true>(a, p, c0);
     else
         make_lines<T, CHANNELS_MAX / 32, false>(a, p, c0);
 }
