@@ -52,11 +52,11 @@ struct cr_call {
     void                       *out[CR_OP_OUT_MAX];
     void                       *workspace; /* scratch memory of the size that prepare returned, for this launch only */
     void                       *prepared;  /* result of prepare; NULL when the kernel has no prepare */
-    /* attr.conv.finish_later, when a whole program runs: this launch leaves the end of the BN to that of the next op,
-     * whose `last` is this call. A launch of one op alone has false and NULL. */
+    const struct cr_step_block *step; /* host memory; a kernel of a GPU reads the copy that set_step made instead */
+    /* With attr.conv.finish_later, when a whole program runs: the launch leaves the end of the BN to the next one, and
+     * that launch has this call as `last`. false and NULL where an op is launched alone. */
     bool                  finish_later;
     const struct cr_call *last;
-    const struct cr_step_block *step; /* host memory; a kernel of a GPU reads the copy that set_step made instead */
 };
 
 /* A kernel: one implementation of one op kind. All instances are constants with static lifetime. */

@@ -50,25 +50,6 @@ __device__ __forceinline__ void forward_load(const forward_args &a, const float 
     }
 }
 
-/* The first image of a block that finishes the BN before it. */
-template <class S, typename T>
-__device__ __forceinline__ void forward_load_last(const forward_last_args &a, uint32_t xs, float *room) {
-    using X = typename forward_memory<S>::X;
-    last_sums<S::C> sums;
-    whole_image<X>  p;
-    float           scale[8], bias[8];
-    sums.begin(a);
-    if (blockIdx.x < a.N) p.load((const T *)a.x + (int64_t)blockIdx.x * S::H * S::H * S::C);
-    sums.end(a, room);
-    if (blockIdx.x >= a.N) return;
-    load_floats(scale, room + p.chunk() * 8);
-    load_floats(bias, room + S::C + p.chunk() * 8);
-#pragma unroll
-    for (int i = 0; i < p.ROUNDS; i++) p.v[i] = act<T>(p.v[i], scale, bias);
-    p.store(xs);
-    ck_copy_wait<0>();
-}
-
 /* A warp's work: its first channel, and the positions of its groups of 16 pixels. */
 template <class S> struct forward_slot {
     using D = cut<S>;
@@ -295,7 +276,8 @@ template <class S, typename T, class Args>
 cudaError_t forward_run(const Args &a, const finish_args &finish, int multiprocessors, cudaStream_t stream) {
     using M = forward_memory<S>;
     using D = typename M::D;
-    static_assert((int)D::RESIDENT <= (int)RESIDENT && (M::BYTES + last_sums<S::C>::ROOM + 1024) * D::RESIDENT <= 233472,
+    static_assert((int)D::RESIDENT <= (int)RESIDENT &&
+                      (M::BYTES + last_sums<S::C>::ROOM + 1024) * D::RESIDENT <= 233472,
                   "so many fit");
     const unsigned    blocks = ck_blocks(a.N * D::TILES, 1, (int64_t)multiprocessors * D::RESIDENT);
     const int         bytes  = M::BYTES + (Args::LAST ? (int)last_sums<S::C>::ROOM : 0);
@@ -352,8 +334,8 @@ bool ck_cifar_conv_supports(const struct ck_conv *v) {
 }
 
 bool ck_cifar_conv_finishes(const struct ck_conv *last, const struct ck_conv *v) {
-    return ck_cifar_conv_supports(last) && ck_cifar_conv_supports(v) && !cifar::is_narrow(last) && !cifar::is_narrow(v) &&
-           v->stride == 1 && v->C != 3 && last->K == v->C && last->type == v->type;
+    return ck_cifar_conv_supports(last) && ck_cifar_conv_supports(v) && !cifar::is_narrow(last) &&
+           !cifar::is_narrow(v) && v->stride == 1 && v->C != 3 && last->K == v->C && last->type == v->type;
 }
 
 size_t ck_cifar_conv_workspace(const struct ck_conv *v, int multiprocessors) {

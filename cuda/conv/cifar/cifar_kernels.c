@@ -99,7 +99,7 @@ static cr_status conv_launch(struct cr_device *device, const struct cr_call *cal
 static bool conv_finishes(const struct cr_device *device, const struct cr_program *p, const struct cr_op *first,
                           const struct cr_op *op) {
     const struct cr_tensor *x = cuda_in(p, first, CR_IN_conv_x), *w = cuda_in(p, first, CR_IN_conv_w),
-                           *y  = cuda_out(p, first, CR_OUT_conv_y);
+                           *y = cuda_out(p, first, CR_OUT_conv_y);
     const struct ck_conv last = cuda_conv_shape(first, x, w, y), v = cuda_conv_shape(op, IN(x), IN(w), OUT(y));
     (void)device;
     return ck_cifar_conv_finishes(&last, &v);

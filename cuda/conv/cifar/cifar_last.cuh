@@ -1,6 +1,6 @@
-/* cuda/conv/cifar/cifar_last.cuh: a convolution that finishes the BN of the convolution before it: it adds the sums that
- * the blocks of the launch before it stored, instead of a small launch between them. Each block does it for itself;
- * block 0 also stores the results. */
+/* cuda/conv/cifar/cifar_last.cuh: a convolution that finishes the BN of the convolution before it: it adds the sums
+ * that the blocks of the launch before it stored, instead of a small launch between them. Each block does it for
+ * itself; block 0 also stores the results. */
 #ifndef CK_CIFAR_LAST_CUH
 #define CK_CIFAR_LAST_CUH
 
@@ -21,8 +21,8 @@ struct forward_last_args : forward_args {
 /* A thread's rows, of four neighbouring numbers. The loads start before those of the image. */
 template <int C> struct last_sums {
     enum { FOURS = 2 * C / 4, SHARES = THREADS / FOURS, FLIGHT = C == 16 ? 8 : 16, ROOM = (WARPS * 2 + 2) * C * 4 };
-    float4                     v[FLIGHT];
-    float                      gamma, beta;
+    float4                          v[FLIGHT];
+    float                           gamma, beta;
     __device__ __forceinline__ void load(const forward_last_args &a, int from) {
         const int four = (int)threadIdx.x % FOURS, b = from + (int)threadIdx.x / FOURS;
 #pragma unroll
@@ -40,10 +40,10 @@ template <int C> struct last_sums {
 #pragma unroll
         for (int i = 0; i < FLIGHT; i++) s[0] += v[i].x, s[1] += v[i].y, s[2] += v[i].z, s[3] += v[i].w;
     }
-    /* Writes scale_bias [2][C] to the start of `room`, ROOM bytes of shared memory. The order of the sums is the same in
-     * all blocks. All threads call; afterwards they are synchronised. */
+    /* Writes scale_bias [2][C] to the start of `room`, ROOM bytes of shared memory. The order of the sums is the same
+     * in all blocks. All threads call; afterwards they are synchronised. */
     __device__ __forceinline__ void end(const forward_last_args &a, float *room) {
-        const int c = (int)threadIdx.x;
+        const int c     = (int)threadIdx.x;
         float    *parts = room + 2 * C, s[4] = {};
         add_to(s);
         for (int b = SHARES * FLIGHT; b < a.last_rows; b += SHARES * FLIGHT) load(a, b), add_to(s);
@@ -62,7 +62,8 @@ template <int C> struct last_sums {
                                                    int c) const {
         double first = 0, second = 0;
 #pragma unroll
-        for (int w = 0; w < WARPS; w++) first += (double)parts[w * 2 * C + c], second += (double)parts[w * 2 * C + C + c];
+        for (int w = 0; w < WARPS; w++)
+            first += (double)parts[w * 2 * C + c], second += (double)parts[w * 2 * C + C + c];
         const float  sum = (float)first, squares = (float)second;
         const double mean = (double)sum * a.factors.inverse;
         double       var  = (double)squares * a.factors.inverse - mean * mean;
@@ -76,6 +77,25 @@ template <int C> struct last_sums {
         a.last_sums[c] = sum, a.last_sums[C + c] = squares;
     }
 };
+
+/* The first image of a block that finishes the BN before it. */
+template <class S, typename T>
+__device__ __forceinline__ void forward_load_last(const forward_last_args &a, uint32_t xs, float *room) {
+    using X = typename forward_memory<S>::X;
+    last_sums<S::C> sums;
+    whole_image<X>  p;
+    float           scale[8], bias[8];
+    sums.begin(a);
+    if (blockIdx.x < a.N) p.load((const T *)a.x + (int64_t)blockIdx.x * S::H * S::H * S::C);
+    sums.end(a, room);
+    if (blockIdx.x >= a.N) return;
+    load_floats(scale, room + p.chunk() * 8);
+    load_floats(bias, room + S::C + p.chunk() * 8);
+#pragma unroll
+    for (int i = 0; i < p.ROUNDS; i++) p.v[i] = act<T>(p.v[i], scale, bias);
+    p.store(xs);
+    ck_copy_wait<0>();
+}
 
 } // namespace
 } // namespace cifar

@@ -1,9 +1,9 @@
 /* compiler/schedule/finish_later.c: a convolution finishes the BN of the convolution before it.
  *
  * A convolution that computes the sums of the BN behind it and finishes them needs a second, small launch: the sums of
- * all its blocks must exist before one of them is finished. Where the next op reads the resulting scale_bias, its blocks
- * can add the sums themselves, and the small launch is not needed. The results are written by the next launch, so no op
- * of another stream may use them. */
+ * all its blocks must exist before one of them is finished. Where the next op reads the resulting scale_bias, its
+ * blocks can add the sums themselves, and the small launch is not needed. The results are written by the next launch,
+ * so no op of another stream may use them. */
 #include "compiler/passes.h"
 
 #include <stdlib.h>

@@ -67,10 +67,10 @@ static void nothing_is_marked_where_a_result_is_needed_earlier(void) {
     CHECK_INT(marked(&p), 0);
     int first = 1; /* the first convolution of the first block */
     while (p.op[first].kind != CR_OP_conv || p.op[first].in[CR_IN_conv_scale_bias] < 0) first++;
-    struct cr_op copy   = cr_op_make(CR_OP_offload, CR_NONE);
-    copy.stream         = CR_STREAM_TO_HOST;
-    copy.in[0]          = p.op[first].in[CR_IN_conv_scale_bias];
-    copy.out[0]         = cr_tensor_add(&p, "copy", CR_F32, CR_REGION_HOST, 2, 1, 1, 16);
+    struct cr_op copy = cr_op_make(CR_OP_offload, CR_NONE);
+    copy.stream       = CR_STREAM_TO_HOST;
+    copy.in[0]        = p.op[first].in[CR_IN_conv_scale_bias];
+    copy.out[0]       = cr_tensor_add(&p, "copy", CR_F32, CR_REGION_HOST, 2, 1, 1, 16);
     (void)cr_emit(&p, &copy, "copy");
     cr_pass_finish_later(&p, &model);
     CHECK_INT(marked(&p), 8);
