@@ -35,7 +35,8 @@ struct ck_cifar_conv {
     bool w_new;
     /* A convolution can finish the BN of the convolution whose launch comes directly before it, instead of a second
      * launch of that one: `last` has finish_later and finish.scale_bias, which is scale_bias here. Its results, sums
-     * and `finish`, are complete after this launch. last_workspace: its workspace. Only where ck_cifar_conv_finishes. */
+     * and `finish`, are complete after this launch. last_workspace: its workspace. Only where ck_cifar_conv_finishes
+     * says so. */
     bool                        finish_later;
     const struct ck_cifar_conv *last; /* or NULL */
     const void                 *last_workspace;
