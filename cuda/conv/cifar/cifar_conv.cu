@@ -3,7 +3,8 @@
  *
  * A block holds the whole filter and a tile of the input in shared memory and multiplies with the tensor cores. With a
  * stride of 1 a tile is an image, and a row of it in registers is used for three rows of the filter. Blocks loop over
- * the tiles. They store their sums in the workspace; a second launch of a few blocks adds them and finishes the BN.
+ * the tiles. They store their sums in the workspace; the next convolution adds them and finishes the BN
+ * (cuda/conv/cifar/cifar_last.cuh), or a second launch of a few blocks does.
  * (Variants that finish in the same launch were slower on an H200: a last block that is selected by a ticket ends 2 to
  * 3 us after the products, and blocks that wait for the numbers of all other blocks in memory 2 to 6 us. An empty
  * launch costs 0.6 us.)

@@ -6,8 +6,6 @@
  * so no op of another stream may use them. */
 #include "compiler/passes.h"
 
-#include <stdlib.h>
-
 static bool overlap(const struct cr_program *p, int a, int b) {
     const struct cr_tensor *s = &p->tensor[a], *t = &p->tensor[b];
     if (a == b) return true;
@@ -41,7 +39,7 @@ static bool fits(const struct cr_program *p, const struct cr_op *last, const str
 }
 
 void cr_pass_finish_later(struct cr_program *p, const struct cr_cost_model *cost_model) {
-    if (!cost_model->finishes || getenv("CRESNET_NO_FINISH_LATER")) return;
+    if (!cost_model->finishes) return;
     for (int i = 1; i < p->ops; i++) {
         struct cr_op       *last = &p->op[i - 1];
         const struct cr_op *op   = &p->op[i];
