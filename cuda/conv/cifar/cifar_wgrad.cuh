@@ -1,0 +1,171 @@
+/* cuda/conv/cifar/cifar_wgrad.cuh: the filter gradients of many CIFAR convolutions in one launch. */
+#ifndef CK_CIFAR_WGRAD_CUH
+#define CK_CIFAR_WGRAD_CUH
+
+#include "cuda/conv/cifar/cifar_grad_dw.cuh"
+
+namespace cifar {
+namespace {
+
+/* A shape whose dw is computed alone: TH rows of dy and IMAGES images a tile. */
+template <class S, int TH_, int IMAGES_> struct dw_shape : shape<S::C, S::K, S::H, S::STRIDE, S::R> {
+    using BASE = S;
+};
+template <class B, int TH_, int IMAGES_> struct grad_tiling<dw_shape<B, TH_, IMAGES_>> {
+    using S                     = dw_shape<B, TH_, IMAGES_>;
+    static constexpr bool JOINT = true /* TH rows a tile */, BY_ROW = S::STRIDE == 1;
+    enum { DW_WARPS = 8, DW_THREADS = THREADS, DW_BARRIER = 0, TH = TH_, TILES = S::P / TH, I = IMAGES_, STAGES = 2 };
+    static_assert(I == 1 || TILES == 1, "rows of one image, or whole images");
+    enum { KB = S::K < 32 ? (int)S::K : 32, CB = S::C < 32 ? (int)S::C : 32, PARTS = S::K / KB * (S::C / CB) };
+    enum { HELD = KB / PIECE * (CB / PIECE), DW = KB * CB * S::TAPS };
+    enum {
+        SPLIT  = S::TAPS > 1 && !BY_ROW ? 2 : 1,
+        EARLY  = (S::TAPS + SPLIT - 1) / SPLIT,
+        GROUPS = DW_WARPS / (HELD * SPLIT)
+    };
+    static_assert(GROUPS >= 1, "a warp has one piece");
+    using DW_DY = output_tile<S, I, TH, KB, false>;
+    using DW_X  = input_tile<S, I, TH, CB>;
+    enum {
+        LINE_AT = DW_DY::BYTES,
+        X_AT    = LINE_AT + DW_DY::VECTORS * 16,
+        STAGE   = X_AT + DW_X::BYTES,
+        ROUND   = GROUPS / 2 * HELD * SPLIT * EARLY * 8 * CK_WARP * 4,
+        BYTES   = STAGES * STAGE > ROUND ? STAGES * STAGE : ROUND
+    };
+};
+
+using dw_16    = dw_shape<shape<16, 16, 32, 1, 3>, 8, 1>;
+using dw_16_32 = dw_shape<shape<16, 32, 32, 2, 3>, 8, 1>;
+using dw_32    = dw_shape<shape<32, 32, 16, 1, 3>, 8, 1>;
+using dw_32_64 = dw_shape<shape<32, 64, 16, 2, 3>, 8, 1>;
+using dw_64    = dw_shape<shape<64, 64, 8, 1, 3>, 8, 2>;
+
+enum { DW_MOST = 56 /* convolutions a launch */ };
+struct dw_conv {
+    const void  *g, *dy_x, *x;
+    const float *dy_coeffs, *scale_bias;
+    float       *partial, *dw; /* partial: [parts][slices][DW] */
+    int          shape, slices, first_block, first_add;
+};
+struct dw_list {
+    dw_conv conv[DW_MOST];
+    int     convs;
+    int64_t N;
+};
+
+/* One slice of the images for one part of dw. */
+template <class S, typename T>
+__device__ __forceinline__ void dw_run(const dw_conv &a, int64_t N, int part, int slice, char *memory) {
+    using D        = grad_tiling<S>;
+    using L        = typename D::DW_DY;
+    using X        = typename D::DW_X;
+    const int      k0 = part / (S::C / D::CB) * D::KB, c0 = part % (S::C / D::CB) * D::CB;
+    const uint32_t base = ck_shared(memory);
+    float          acc[D::EARLY][2][4] = {};
+    const dw_slot<S> slot_of_warp;
+    const int64_t    jobs = D::I > 1 ? (N + D::I - 1) / D::I : N * D::TILES;
+    const auto image_of = [](int64_t job) { return D::I > 1 ? job * D::I : job / D::TILES; };
+    const auto row_of   = [](int64_t job) { return D::I > 1 ? 0 : (int)(job % D::TILES) * D::TH; };
+    const auto issue    = [&](int64_t job, uint32_t at) {
+        if (job < jobs) {
+            const int64_t image  = image_of(job);
+            const int     images = (int)min((int64_t)D::I, N - image), y0 = row_of(job);
+            tile_issue<L, false, false>(at, (const T *)a.g + image * S::P * S::P * S::K + k0, y0, images);
+            if (a.dy_x)
+                tile_issue<L, true, false>(at + D::LINE_AT, (const T *)a.dy_x + image * S::P * S::P * S::K + k0, y0,
+                                           images);
+            tile_issue<X, false, false>(at + D::X_AT, (const T *)a.x + image * S::H * S::H * S::C + c0,
+                                        input_row<S>(y0), images);
+        }
+        ck_copy_commit();
+    };
+    for (int i = 0; i < D::STAGES; i++) tile_margin<X>(base + (uint32_t)(i * D::STAGE + D::X_AT));
+    for (int i = 0; i < D::STAGES; i++) issue(slice + (int64_t)i * a.slices, base + (uint32_t)(i * D::STAGE));
+    int stage = 0;
+    for (int64_t job = slice; job < jobs; job += a.slices) {
+        const int      images = (int)min((int64_t)D::I, N - image_of(job)), y0 = row_of(job);
+        const uint32_t at = base + (uint32_t)(stage * D::STAGE);
+        if (a.dy_x) tile_bn_grad<L, D::STAGES - 1, T>(at, at + D::LINE_AT, a.dy_coeffs + k0, S::K, y0, images);
+        if (a.scale_bias)
+            tile_act<X, D::STAGES - 1, T>(at + D::X_AT, a.scale_bias + c0, S::C, input_row<S>(y0), images);
+        else if (!a.dy_x)
+            ck_copy_wait<D::STAGES - 1>();
+        __syncthreads();
+        dw_piece<S, T>(acc, at + slot_of_warp.dy_bytes(), at + D::X_AT + slot_of_warp.x_bytes(), slot_of_warp.group,
+                       slot_of_warp.late);
+        __syncthreads();
+        issue(job + (int64_t)D::STAGES * a.slices, at);
+        stage = stage + 1 == D::STAGES ? 0 : stage + 1;
+    }
+    ck_copy_wait<0>();
+    __syncthreads();
+    dw_block<S>(acc, a.partial + ((int64_t)part * a.slices + slice) * D::DW, reinterpret_cast<float *>(memory),
+                slot_of_warp);
+}
+
+/* Calls run(shape) for the number of a shape. */
+template <typename Run> __device__ __forceinline__ void dw_each(int shape, Run run) {
+    if (shape == 0)
+        run(dw_16());
+    else if (shape == 1)
+        run(dw_16_32());
+    else if (shape == 2)
+        run(dw_32());
+    else if (shape == 3)
+        run(dw_32_64());
+    else
+        run(dw_64());
+}
+
+template <typename T> __global__ void __launch_bounds__(THREADS, 2) dw_kernel(const __grid_constant__ dw_list list) {
+    extern __shared__ __align__(16) char memory[];
+    int conv = 0;
+    while (conv + 1 < list.convs && (int)blockIdx.x >= list.conv[conv + 1].first_block) conv++;
+    const dw_conv &a     = list.conv[conv];
+    const int      block = (int)blockIdx.x - a.first_block;
+    ck_begin_after_last();
+    dw_each(a.shape, [&](auto s) {
+        dw_run<decltype(s), T>(a, list.N, block / a.slices, block % a.slices, memory);
+    });
+}
+
+/* Adds the slices: 64 vectors a block, its threads divide the slices. */
+enum { DW_COLUMNS = 64, DW_SHARES = THREADS / DW_COLUMNS, DW_FLIGHT = 8 };
+__global__ void __launch_bounds__(THREADS) dw_add_kernel(const __grid_constant__ dw_list list) {
+    __shared__ float4 all[THREADS];
+    int conv = 0;
+    while (conv + 1 < list.convs && (int)blockIdx.x >= list.conv[conv + 1].first_add) conv++;
+    const dw_conv &a = list.conv[conv];
+    ck_begin_after_last();
+    dw_each(a.shape, [&](auto s) {
+        using S             = decltype(s);
+        constexpr int FOURS = grad_tiling<S>::DW / 4, BLOCKS = FOURS / DW_COLUMNS;
+        static_assert(FOURS % DW_COLUMNS == 0, "whole blocks");
+        const int     block = (int)blockIdx.x - a.first_add, part = block / BLOCKS;
+        const int     column = (int)threadIdx.x % DW_COLUMNS, share = (int)threadIdx.x / DW_COLUMNS;
+        const int     four   = block % BLOCKS * DW_COLUMNS + column;
+        const float4 *from   = reinterpret_cast<const float4 *>(a.partial) + (int64_t)part * a.slices * FOURS + four;
+        float4        sum    = make_float4(0, 0, 0, 0);
+        for (int b = share; b < a.slices; b += DW_FLIGHT * DW_SHARES) {
+            float4 v[DW_FLIGHT];
+#pragma unroll
+            for (int i = 0; i < DW_FLIGHT; i++)
+                v[i] = b + i * DW_SHARES < a.slices ? __ldcg(from + (int64_t)(b + i * DW_SHARES) * FOURS)
+                                                    : make_float4(0, 0, 0, 0);
+#pragma unroll
+            for (int i = 0; i < DW_FLIGHT; i++) add4(sum, v[i]);
+        }
+        all[threadIdx.x] = sum;
+        __syncthreads();
+        if (share) return;
+#pragma unroll
+        for (int k = 1; k < DW_SHARES; k++) add4(sum, all[k * DW_COLUMNS + column]);
+        dw_place<S>::store(a.dw, part, four, sum, false);
+    });
+}
+
+} // namespace
+} // namespace cifar
+
+#endif
