@@ -61,6 +61,7 @@ static void add_attributes(struct cr_text *out, const struct cr_program *p, cons
     case CR_OP_gram:
     case CR_OP_gram_dgrad: cr_text_add(out, " s%d", c->stride); break;
     case CR_OP_sparse_filter: add_pattern(out, p, op); break;
+    case CR_OP_conv_wgrads:
     case CR_OP_s2d_filter_grad: cr_text_add(out, "%s", c->accumulate ? " accumulate" : ""); break;
     case CR_OP_bn_apply: cr_text_add(out, "%s", op->attr.bn.relu ? " relu" : ""); break;
     case CR_OP_loss:

@@ -46,6 +46,7 @@ cr_status cr_compile(struct cr_program *program, const struct cr_cost_model *cos
             CR_TRY(cr_pass_sparsify(program, cost_model, options->sparse_filter_grads, NULL));
             CR_TRY(cr_pass_fold(program, cost_model)); /* folds adds and ReLUs that the dense kernel did not accept */
         }
+        CR_TRY(cr_pass_filter_grads(program, cost_model));
         CR_TRY(cr_pass_conv_pool(program, cost_model));
         CR_TRY(cr_pass_conv_pairs(program, cost_model));
         CR_TRY(cr_pass_hoist(program)); /* ops that fuse and sparsify have added */

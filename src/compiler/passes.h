@@ -77,6 +77,10 @@ CR_MUST cr_status cr_pass_sparsify(struct cr_program *program, const struct cr_c
 /* Joins two 1x1 convolutions in a row where one kernel takes less time: compiler/fusion/conv_pairs.c. */
 CR_MUST cr_status cr_pass_conv_pairs(struct cr_program *program, const struct cr_cost_model *cost_model);
 
+/* Moves the filter gradients of several conv_grad into one op conv_wgrads where that takes less time:
+ * compiler/fusion/filter_grads.c. */
+CR_MUST cr_status cr_pass_filter_grads(struct cr_program *program, const struct cr_cost_model *cost_model);
+
 /* Joins a convolution and the max pooling behind it where one kernel takes less time: compiler/fusion/conv_pool.c. */
 CR_MUST cr_status cr_pass_conv_pool(struct cr_program *program, const struct cr_cost_model *cost_model);
 

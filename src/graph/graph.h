@@ -22,7 +22,7 @@
 /* ---- ops ---- */
 
 enum {
-    CR_OP_IN_MAX   = 11,
+    CR_OP_IN_MAX   = 30,
     CR_OP_OUT_MAX  = 7,
     CR_OP_IDS_MAX  = CR_OP_IN_MAX + 1, /* tensors that an op reads (or writes): its slots and its workspace */
     CR_OP_WAIT_MAX = 4,
@@ -50,6 +50,9 @@ enum cr_op_kind {
 #define END(op)           CR_OUTS_##op };
 #include "graph/ops.def"
 // clang-format on
+
+/* The op conv_wgrads: number of convolutions, slots from a convolution to the next. */
+enum { CR_WGRADS = CR_OUTS_conv_wgrads, CR_WGRADS_STEP = CR_INS_conv_wgrads / CR_WGRADS };
 
 /* The entry of an op kind in graph/ops.def. */
 struct cr_op_info {
@@ -101,7 +104,7 @@ struct cr_conv_attr {
     int  stride, pad;
     int  window;     /* maxpool: R = S = window; convolutions use R, S of the filter */
     int  pad_c;      /* pad_shortcut: number of zero channels before the input's channels */
-    bool accumulate; /* conv_wgrad, conv_grad, conv_pool_grad, s2d_filter_grad: add to dw instead of assigning */
+    bool accumulate; /* conv_wgrad*, conv_grad, conv_pool_grad, s2d_filter_grad: add to dw instead of assigning */
     bool relu;       /* conv: apply ReLU to y; gram_dgrad: see graph/ops.def */
     struct cr_qconv_types   types;        /* pack_filter: of the qconv that reads the packed filter */
     bool                    early_filter; /* conv*, qconv*: see cr_pass_early_filters in compiler/passes.h */

@@ -64,8 +64,13 @@ void cr_op_cost(const struct cr_program *p, const struct cr_op *op, double *byte
     case CR_OP_conv_dgrad: *flops = conv_flops(p, op->in[CR_IN_conv_dgrad_dy], op->in[CR_IN_conv_dgrad_w]); break;
     case CR_OP_conv_wgrad: *flops = conv_flops(p, op->in[CR_IN_conv_wgrad_dy], op->out[CR_OUT_conv_wgrad_dw]); break;
     case CR_OP_conv_grad:
-        *flops = conv_flops(p, op->in[CR_IN_conv_grad_g], op->out[CR_OUT_conv_grad_dw]);
-        if (op->out[CR_OUT_conv_grad_dx] >= 0) *flops *= 2;
+        *flops = conv_flops(p, op->in[CR_IN_conv_grad_g], op->in[CR_IN_conv_grad_w]);
+        *flops *= (op->out[CR_OUT_conv_grad_dx] >= 0) + (op->out[CR_OUT_conv_grad_dw] >= 0);
+        break;
+    case CR_OP_conv_wgrads:
+        for (int i = 0; i < CR_WGRADS; i++)
+            if (op->out[i] >= 0)
+                *flops += conv_flops(p, op->in[CR_IN_conv_wgrads_g0 + i * CR_WGRADS_STEP], op->out[i]);
         break;
     case CR_OP_conv_pool_grad:
         *flops = conv_flops(p, op->in[CR_IN_conv_pool_grad_y], op->out[CR_OUT_conv_pool_grad_dw]);

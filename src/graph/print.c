@@ -62,6 +62,7 @@ static void print_attributes(const struct cr_op *op, struct cr_text *out) {
     case CR_OP_normalize:
         cr_text_add(out, "%s", op->attr.input.s2d ? "  s2d" : op->attr.input.wide ? "  wide" : "");
         break;
+    case CR_OP_conv_wgrads:
     case CR_OP_s2d_filter_grad: cr_text_add(out, "%s", op->attr.conv.accumulate ? "  accumulate" : ""); break;
     case CR_OP_maxpool:
     case CR_OP_maxpool_grad:

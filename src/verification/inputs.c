@@ -129,25 +129,34 @@ void cr_verify_prologue_dgrad(struct cr_verify_run *run) {
 }
 
 /* The gradient of the convolution's output, computed from the gradient of the BN that follows it. */
-static void read_bn_gradient(struct cr_verify_run *run) {
-    const int id = run->op->in[CR_IN_conv_grad_g];
-    if (run->op->in[CR_IN_conv_grad_dy_coeffs] < 0) {
-        make_absolute(run, CR_IN_conv_grad_g);
+static void read_bn_gradient(struct cr_verify_run *run, int g_slot, int x_slot, int coeffs) {
+    const int id = run->op->in[g_slot];
+    if (run->op->in[coeffs] < 0) {
+        make_absolute(run, g_slot);
         return;
     }
     const enum cr_dtype dtype = tensor_of(run->original, id)->dtype;
     const int64_t       C = tensor_of(run->original, id)->dim[3], n = elems_of(run->original, id);
-    double             *g = run->in[CR_IN_conv_grad_g];
-    const double       *x = run->in[CR_IN_conv_grad_dy_x], *k = run->in[CR_IN_conv_grad_dy_coeffs];
+    double             *g = run->in[g_slot];
+    const double       *x = run->in[x_slot], *k = run->in[coeffs];
     for (int64_t i = 0; i < n; i++) {
         const double term[3] = {k[i % C] * g[i], k[C + i % C] * x[i], k[2 * C + i % C]};
         g[i]                 = operand_of(run, sum_interval(dtype, term));
     }
-    run->op->in[CR_IN_conv_grad_dy_coeffs] = run->op->in[CR_IN_conv_grad_dy_x] = CR_NONE;
+    run->op->in[coeffs] = run->op->in[x_slot] = CR_NONE;
+}
+
+void cr_verify_prologue_conv_wgrads(struct cr_verify_run *run) {
+    for (int i = 0, from = 0; i < CR_WGRADS; i++, from += CR_WGRADS_STEP) {
+        if (run->op->out[i] < 0) continue;
+        read_bn_gradient(run, CR_IN_conv_wgrads_g0 + from, CR_IN_conv_wgrads_dy_x0 + from,
+                         CR_IN_conv_wgrads_dy_coeffs0 + from);
+        read_activated(run, CR_IN_conv_wgrads_x0 + from, CR_IN_conv_wgrads_scale_bias0 + from);
+    }
 }
 
 void cr_verify_prologue_conv_grad(struct cr_verify_run *run) {
-    read_bn_gradient(run);
+    read_bn_gradient(run, CR_IN_conv_grad_g, CR_IN_conv_grad_dy_x, CR_IN_conv_grad_dy_coeffs);
     read_activated(run, CR_IN_conv_grad_x, CR_IN_conv_grad_scale_bias);
     run->op->in[CR_IN_conv_grad_mean_rstd] = run->op->in[CR_IN_conv_grad_bn_x] = run->op->in[CR_IN_conv_grad_gamma] =
         run->op->in[CR_IN_conv_grad_y]                                         = CR_NONE;

@@ -19,6 +19,7 @@ enum checkops_flag {
     CHECKOPS_OUT_SCALE_BIAS = 1 << 4, /* conv: the BN behind it; with BITS its mask */
     CHECKOPS_MASK           = 1 << 5, /* the optional input y of bn_grad_* and conv_grad */
     CHECKOPS_NO_INDEX       = 1 << 6,
+    CHECKOPS_NO_DW          = 1 << 6, /* conv_grad */
     CHECKOPS_SMOOTH         = 1 << 7,
     CHECKOPS_SCALED         = 1 << 8, /* loss scale 1024 */
     CHECKOPS_NESTEROV       = 1 << 9,
@@ -35,7 +36,7 @@ enum checkops_flag {
     CHECKOPS_BITS =
         1 << 18, /* the mask consists of bits; bn_apply: writes the mask; sgd: has a mask of pruned weights */
     CHECKOPS_MASK_FROM_X = 1 << 19, /* the mask is recomputed from act(x) */
-    CHECKOPS_FROZEN_BN   = 1 << 20, /* conv_grad: the inputs of a frozen BN, dy_x and its coefficients */
+    CHECKOPS_FROZEN_BN   = 1 << 20, /* conv_grad*: the inputs of a frozen BN, dy_x and its coefficients */
     CHECKOPS_NO_DX       = 1 << 21,
     CHECKOPS_S2D         = 1 << 22,
     CHECKOPS_FINISH      = 1 << 23, /* with SUMS or BN: the op also finishes these sums */

@@ -98,8 +98,27 @@ static void build_grad(struct checkops_build *b) {
     if (has_flag(b, CHECKOPS_MASK) && !has_flag(b, CHECKOPS_BITS))
         b->op.in[CR_IN_conv_grad_y] = b->op.in[CR_IN_conv_grad_x]; /* a block's output is its own mask */
     b->op.out[CR_OUT_conv_grad_dx] = has_flag(b, CHECKOPS_NO_DX) ? CR_NONE : CR_NEW;
-    out_filter(b, CR_OUT_conv_grad_dw);
+    if (!has_flag(b, CHECKOPS_NO_DW)) out_filter(b, CR_OUT_conv_grad_dw);
     if (has_flag(b, CHECKOPS_FINISH)) grad_finish(b);
+}
+
+/* Convolutions of two shapes in turn: that of the case, and 3x3 with stride 1 behind it. All have g and x; of three
+ * neighbours one has no act(x) and one no BN behind it. */
+static void build_wgrads(struct checkops_build *b) {
+    const struct checkops_case *c = b->c;
+    const int64_t               P = checkops_window_out(c->H, c), Q = checkops_window_out(c->W, c);
+    for (int i = 0, from = 0; i < (has_flag(b, CHECKOPS_SUMS) ? CR_WGRADS : 1); i++, from += CR_WGRADS_STEP) {
+        const bool    behind = i % 2;
+        const int64_t C = behind ? c->K : c->C, window = behind ? 3 : c->window;
+        in_output(b, CR_IN_conv_wgrads_g0 + from);
+        in(b, CR_IN_conv_wgrads_x0 + from, b->real, c->N, behind ? P : c->H, behind ? Q : c->W, C);
+        if (i % 3 != 1) in(b, CR_IN_conv_wgrads_scale_bias0 + from, b->wide, 2, 1, 1, C);
+        if (i % 3 != 2) {
+            in_output(b, CR_IN_conv_wgrads_dy_x0 + from);
+            in_vector(b, CR_IN_conv_wgrads_dy_coeffs0 + from, 3, c->K);
+        }
+        out(b, CR_OUT_conv_wgrads_dw0 + i, b->wide, c->K, window, window, C);
+    }
 }
 
 /* 2 groups, or with TWO 4. */
@@ -131,6 +150,7 @@ void checkops_build_conv(struct checkops_build *b) {
     case CR_OP_conv: build_forward(b); break;
     case CR_OP_conv_dgrad: build_dgrad(b); break;
     case CR_OP_conv_grad: build_grad(b); break;
+    case CR_OP_conv_wgrads: build_wgrads(b); break;
     default:
         in_image(b, CR_IN_conv_wgrad_x);
         in_output(b, CR_IN_conv_wgrad_dy);

@@ -433,6 +433,7 @@ void checkops_build_op(struct checkops_build *b) {
     case CR_OP_conv:
     case CR_OP_conv_dgrad:
     case CR_OP_conv_wgrad:
+    case CR_OP_conv_wgrads:
     case CR_OP_conv_grad: checkops_build_conv(b); return;
     case CR_OP_group_conv:
     case CR_OP_group_conv_dgrad:

@@ -184,6 +184,21 @@ template <int C> __global__ void __launch_bounds__(THREADS) dx_sums_kernel(add_a
     ck_wait_for_last();
     sums_add<C>(a.sums_partial, a.sums_rows, (int)blockIdx.x, add_end<C>{a});
 }
+template <int C>
+cudaError_t dx_sums_run(const grad_args &a, const struct ck_bn_grad_finalize &finish, int rows, cudaStream_t stream) {
+    add_args add         = {.partial      = NULL,
+                            .sums_partial = a.sums_partial,
+                            .dw           = NULL,
+                            .grad_sums    = a.grad_sums,
+                            .each         = 0,
+                            .sums_rows    = rows,
+                            .sums_blocks  = C / SUMS_CHANNELS,
+                            .accumulate   = false,
+                            .finish       = finish,
+                            .inverse      = 1 / (double)finish.count};
+    add.finish.mean_rstd = a.mean_rstd;
+    return launch(dx_sums_kernel<C>, add, C / SUMS_CHANNELS, THREADS, 0, stream);
+}
 
 } // namespace
 } // namespace cifar

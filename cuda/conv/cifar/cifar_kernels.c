@@ -101,7 +101,7 @@ static bool grad_accepts(const struct cr_device *device, const struct cr_program
                          OUT_BIT(dx) | OUT_BIT(dw) | OUT_BIT(grad_sums) | OUT_BIT(dgamma) | OUT_BIT(dbeta) |
                              OUT_BIT(grad_coeffs)))
         return false;
-    if (!IN(gamma) != !OUT(grad_coeffs) || (IN(gamma) ? !OUT(grad_sums) : OUT(dgamma) || OUT(dbeta))) return false;
+    if (!OUT(dw) || !IN(gamma) != !OUT(grad_coeffs) || (IN(gamma) ? !OUT(grad_sums) : OUT(dgamma) || OUT(dbeta))) return false;
     if (!is_f32(IN(gamma)) || !is_f32(OUT(dgamma)) || !is_f32(OUT(dbeta)) || !is_f32(OUT(grad_coeffs))) return false;
     if (!supports(op, x, IN(w), IN(g))) return false;
     const struct ck_conv v = cuda_conv_shape(op, x, IN(w), IN(g));

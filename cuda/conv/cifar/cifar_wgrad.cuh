@@ -51,6 +51,7 @@ struct dw_conv {
 struct dw_list {
     dw_conv conv[DW_MOST];
     int     convs;
+    bool    accumulate;
     int64_t N;
 };
 
@@ -161,7 +162,7 @@ __global__ void __launch_bounds__(THREADS) dw_add_kernel(const __grid_constant__
         if (share) return;
 #pragma unroll
         for (int k = 1; k < DW_SHARES; k++) add4(sum, all[k * DW_COLUMNS + column]);
-        dw_place<S>::store(a.dw, part, four, sum, false);
+        dw_place<S>::store(a.dw, part, four, sum, list.accumulate);
     });
 }
 

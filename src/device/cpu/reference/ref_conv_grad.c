@@ -28,7 +28,7 @@ cr_status cr_ref_conv_grad(struct cr_device *device, const struct cr_call *call)
         apply_bn_grad(device, &g, &dy_x, &dy_coeffs, &dy);
     }
     struct ref_conv v = ref_conv_of(call, active, dw, dy); /* dw first, because dx may use the memory of an input */
-    cr_ref_wgrad(device, &v);
+    if (dw.data) cr_ref_wgrad(device, &v);
     if (!dx.data) return CR_OK;
     v                 = ref_conv_of(call, dx, w, dy);
     v.epilogue.add    = REF_IN(conv_grad, add);
@@ -47,6 +47,29 @@ cr_status cr_ref_conv_grad(struct cr_device *device, const struct cr_call *call)
                                                          .dgamma    = REF_OUT(conv_grad, dgamma),
                                                          .dbeta     = REF_OUT(conv_grad, dbeta),
                                                          .coeffs    = REF_OUT(conv_grad, grad_coeffs)});
+    return CR_OK;
+}
+
+/* The convolutions use the same scratch memory, one after the other. */
+cr_status cr_ref_conv_wgrads(struct cr_device *device, const struct cr_call *call) {
+    for (int i = 0; i < CR_WGRADS; i++) {
+        const int        from = i * CR_WGRADS_STEP;
+        const struct ref g = ref_in(call, CR_IN_conv_wgrads_g0 + from), dw = ref_out(call, CR_OUT_conv_wgrads_dw0 + i),
+                         dy_x       = ref_in(call, CR_IN_conv_wgrads_dy_x0 + from),
+                         dy_coeffs  = ref_in(call, CR_IN_conv_wgrads_dy_coeffs0 + from),
+                         scale_bias = ref_in(call, CR_IN_conv_wgrads_scale_bias0 + from);
+        struct ref x = ref_in(call, CR_IN_conv_wgrads_x0 + from), dy = g;
+        if (!dw.data) continue;
+        char *const scratch = call->workspace;
+        if (dy_coeffs.data) {
+            dy = ref_scratch_like(&g, scratch + (size_t)x.elems * cr_dtype_bytes(x.dtype));
+            apply_bn_grad(device, &g, &dy_x, &dy_coeffs, &dy);
+        }
+        ref_conv_activate(device, &x, &scale_bias, scratch);
+        struct ref_conv v = ref_conv_of(call, x, dw, dy);
+        v.stride = (x.H + g.H - 1) / g.H, v.pad = dw.H / 2;
+        cr_ref_wgrad(device, &v);
+    }
     return CR_OK;
 }
 
@@ -91,6 +114,9 @@ cr_status cr_ref_prepare(struct cr_device *device, const struct cr_program *p, c
         *workspace_bytes = bytes_of(p, in[CR_IN_gram_dgrad_x]);
     if (op->kind == CR_OP_conv_grad && (in[CR_IN_conv_grad_scale_bias] >= 0 || in[CR_IN_conv_grad_dy_coeffs] >= 0))
         *workspace_bytes = bytes_of(p, in[CR_IN_conv_grad_x]) + bytes_of(p, in[CR_IN_conv_grad_g]);
+    for (int i = 0; op->kind == CR_OP_conv_wgrads && i < CR_WGRADS; i++)
+        *workspace_bytes = CR_MAX(*workspace_bytes, bytes_of(p, in[CR_IN_conv_wgrads_x0 + i * CR_WGRADS_STEP]) +
+                                                        bytes_of(p, in[CR_IN_conv_wgrads_g0 + i * CR_WGRADS_STEP]));
     if (op->kind == CR_OP_conv_pool_grad) *workspace_bytes = bytes_of(p, in[CR_IN_conv_pool_grad_y]);
     return CR_OK;
 }
