@@ -146,7 +146,7 @@ struct checkops_draw {
     enum checkops_family family;
     int                  target; /* the input slot that a HUGE, DENORMAL or NONFINITE draw fills; CR_NONE otherwise */
 };
-enum { CHECKOPS_DRAWS_MAX = 32 };
+enum { CHECKOPS_DRAWS_MAX = 64 };
 int  checkops_draws(const struct checkops_unit *unit, int index, struct checkops_draw draws[CHECKOPS_DRAWS_MAX]);
 void checkops_draw_text(const struct checkops_unit *unit, const struct checkops_draw *draw, char *text, size_t size);
 
