@@ -61,6 +61,20 @@ static const struct shape cifar[] = {
     {4, 16, 16, 32, 32, 3, 1, 1, true}, {2, 16, 16, 32, 64, 3, 2, 1, true}, {3, 16, 16, 32, 64, 1, 2, 0, true},
     {5, 8, 8, 64, 64, 3, 1, 1, true},   {3, 32, 32, 3, 16, 3, 1, 1, true},
 };
+/* The same with pruned channels. */
+static const struct shape narrow[] = {
+    {4, 32, 32, 8, 8, 3, 1, 1, true},   {3, 32, 32, 8, 16, 3, 1, 1, true},  {5, 32, 32, 16, 8, 3, 1, 1, true},
+    {3, 32, 32, 16, 24, 3, 2, 1, true}, {2, 32, 32, 8, 32, 3, 2, 1, true},  {3, 32, 32, 8, 8, 3, 2, 1, true},
+    {2, 32, 32, 8, 24, 1, 2, 0, true},  {3, 32, 32, 16, 8, 1, 2, 0, true},  {4, 16, 16, 24, 32, 3, 1, 1, true},
+    {3, 16, 16, 32, 8, 3, 1, 1, true},  {5, 16, 16, 16, 16, 3, 1, 1, true}, {2, 16, 16, 8, 24, 3, 1, 1, true},
+    {3, 16, 16, 24, 48, 3, 2, 1, true}, {2, 16, 16, 32, 24, 3, 2, 1, true}, {5, 16, 16, 8, 64, 3, 2, 1, true},
+    {3, 16, 16, 24, 56, 1, 2, 0, true}, {4, 16, 16, 16, 8, 1, 2, 0, true},  {5, 8, 8, 48, 64, 3, 1, 1, true},
+    {6, 8, 8, 64, 56, 3, 1, 1, true},   {3, 8, 8, 8, 40, 3, 1, 1, true},    {7, 8, 8, 32, 32, 3, 1, 1, true},
+    {2, 8, 8, 40, 16, 3, 1, 1, true},   {140, 8, 8, 24, 48, 3, 1, 1, true}, {140, 32, 32, 8, 8, 3, 1, 1, true},
+    {3, 32, 32, 3, 8, 3, 1, 1, true},
+};
+#define INFERENCE                                                                                                      \
+    CHECKOPS_BIAS, CHECKOPS_BIAS | CHECKOPS_RELU, CHECKOPS_BIAS | CHECKOPS_ADD, CHECKOPS_BIAS | CHECKOPS_ADD | CHECKOPS_RELU
 
 struct table {
     const struct shape *shape;
@@ -124,13 +138,27 @@ static void list_convs(struct checkops_list *out) {
 }
 
 static void list_finishing(struct checkops_list *out) {
-    const struct table inner = {cifar, CR_COUNT(cifar) - 1}; /* the stem has no op before it */
-    list(out, CR_OP_conv, TABLE(cifar), FLAGS(CHECKOPS_SUMS | CHECKOPS_FINISH));
-    list(out, CR_OP_conv, inner, FLAGS(CHECKOPS_SCALE_BIAS | CHECKOPS_SUMS | CHECKOPS_FINISH));
+    const struct table tables[] = {TABLE(cifar), TABLE(narrow)};
+    for (size_t i = 0; i < CR_COUNT(tables); i++) {
+        struct table inner = tables[i];
+        inner.shapes--; /* the stem has no op before it */
+        list(out, CR_OP_conv, tables[i], FLAGS(CHECKOPS_SUMS | CHECKOPS_FINISH));
+        list(out, CR_OP_conv, inner, FLAGS(CHECKOPS_SCALE_BIAS | CHECKOPS_SUMS | CHECKOPS_FINISH));
+        list(out, CR_OP_conv_grad, inner,
+             FLAGS(INNER | CHECKOPS_FINISH, INNER | CHECKOPS_FINISH | CHECKOPS_ACCUMULATE,
+                   FIRST | CHECKOPS_ADD | CHECKOPS_FINISH, CHECKOPS_SCALE_BIAS | CHECKOPS_BN | CHECKOPS_FINISH));
+    }
+    list(out, CR_OP_conv, TABLE(cifar), FLAGS(INFERENCE));
+    list(out, CR_OP_conv, TABLE(narrow), FLAGS(0, CHECKOPS_SUMS, INFERENCE));
+    list(out, CR_OP_conv_grad, TABLE(narrow),
+         FLAGS(0, CHECKOPS_ADD, CHECKOPS_ACCUMULATE, CHECKOPS_FROZEN_BN | CHECKOPS_NO_DX));
+}
+
+/* The gradient of the input alone, and the filter gradients of several convolutions. */
+static void list_apart(struct checkops_list *out) {
+    const struct table inner = {cifar, CR_COUNT(cifar) - 1};
     list(out, CR_OP_conv_grad, inner,
-         FLAGS(INNER | CHECKOPS_FINISH, INNER | CHECKOPS_FINISH | CHECKOPS_ACCUMULATE,
-               FIRST | CHECKOPS_ADD | CHECKOPS_FINISH, CHECKOPS_SCALE_BIAS | CHECKOPS_BN | CHECKOPS_FINISH,
-               INNER | CHECKOPS_FINISH | CHECKOPS_NO_DW, FIRST | CHECKOPS_ADD | CHECKOPS_FINISH | CHECKOPS_NO_DW,
+         FLAGS(INNER | CHECKOPS_FINISH | CHECKOPS_NO_DW, FIRST | CHECKOPS_ADD | CHECKOPS_FINISH | CHECKOPS_NO_DW,
                CHECKOPS_FROZEN_BN | CHECKOPS_NO_DW, CHECKOPS_SCALE_BIAS | CHECKOPS_BN | CHECKOPS_NO_DW));
     list(out, CR_OP_conv_wgrads, inner,
          FLAGS(CHECKOPS_SUMS, CHECKOPS_SUMS | CHECKOPS_ACCUMULATE, 0, CHECKOPS_ACCUMULATE));
@@ -277,6 +305,7 @@ void checkops_list_fused(struct checkops_list *out) {
     list_pattern_grads(out, TABLE(convs), 2);
     list_blocks(out);
     list_finishing(out);
+    list_apart(out);
     list_pointwise(out);
     list_scale_bias_copies(out);
     list(out, CR_OP_maxpool, TABLE(pools), FLAGS(CHECKOPS_SCALE_BIAS, CHECKOPS_SCALE_BIAS | CHECKOPS_NO_INDEX));

@@ -15,10 +15,11 @@ extern "C" {
 /* Whether both functions below support the shape on a GPU whose blocks have up to block_bytes of shared memory. */
 bool ck_cifar_apart_supports(const struct ck_conv *conv, int block_bytes);
 
-/* As ck_cifar_conv_grad without dw: dw is NULL. */
-size_t      ck_cifar_dgrad_workspace(const struct ck_conv *conv, int multiprocessors);
-cudaError_t ck_cifar_dgrad(const struct ck_cifar_conv_grad *args, void *workspace, int multiprocessors, int block_bytes,
-                           cudaStream_t stream);
+/* As ck_cifar_conv_grad without dw: dw is NULL. algo: 0 to ck_cifar_dgrad_algos() - 1, divisions of the work. */
+int         ck_cifar_dgrad_algos(const struct ck_conv *conv);
+size_t      ck_cifar_dgrad_workspace(const struct ck_conv *conv, int algo, int multiprocessors);
+cudaError_t ck_cifar_dgrad(const struct ck_cifar_conv_grad *args, int algo, void *workspace, int multiprocessors,
+                           int block_bytes, cudaStream_t stream);
 
 /* The filter gradients of up to CK_CIFAR_WGRADS convolutions with the same type and N. Two launches; the second adds the
  * parts that the blocks of the first stored in the workspace. The order of the sums does not depend on the other

@@ -45,11 +45,17 @@ static bool dgrad_accepts(const struct cr_device *device, const struct cr_progra
     return ck_cifar_apart_supports(&v, cuda_of(device)->block_bytes) && has_whole_bn(p, op);
 }
 
+static int dgrad_algo_count(struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    const struct ck_conv v = cuda_conv_shape(op, IN(x), IN(w), IN(g));
+    (void)device;
+    return ck_cifar_dgrad_algos(&v);
+}
+
 static cr_status dgrad_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
                                void **prepared, size_t *workspace_bytes) {
     const struct ck_conv v = cuda_conv_shape(op, IN(x), IN(w), IN(g));
     *prepared              = NULL;
-    *workspace_bytes       = ck_cifar_dgrad_workspace(&v, cuda_of(device)->multiprocessors);
+    *workspace_bytes       = ck_cifar_dgrad_workspace(&v, op->algo, cuda_of(device)->multiprocessors);
     return CR_OK;
 }
 
@@ -76,8 +82,8 @@ static cr_status dgrad_launch(struct cr_device *device, const struct cr_call *ca
                                                            .accumulate = op->attr.conv.bn.accumulate},
                                             .w_new      = !op->attr.conv.early_filter,
                                             .x_new      = !op->attr.conv.early_data};
-    CUDA_TRY(ck_cifar_dgrad(&args, call->workspace, cuda_of(device)->multiprocessors, cuda_of(device)->block_bytes,
-                            cr_cuda_stream(device, call)));
+    CUDA_TRY(ck_cifar_dgrad(&args, op->algo, call->workspace, cuda_of(device)->multiprocessors,
+                            cuda_of(device)->block_bytes, cr_cuda_stream(device, call)));
     return CR_OK;
 }
 #undef IN
@@ -158,17 +164,18 @@ BY_TYPE(dgrad, CR_IN_conv_grad_x, BF16)
 BY_TYPE(wgrads, CR_IN_conv_wgrads_x0, F16)
 BY_TYPE(wgrads, CR_IN_conv_wgrads_x0, BF16)
 
-#define APART_KERNEL(kernel, text, kind, what, enum_type)                                                              \
+#define APART_KERNEL(kernel, text, kind, what, enum_type, algos)                                                       \
     static const struct cr_kernel kernel = {.name          = text,                                                     \
                                             .op            = CR_OP_##what,                                             \
                                             .math          = CR_MATH_##enum_type,                                      \
                                             .deterministic = true,                                                     \
                                             .accepts       = kind##_accepts_##enum_type,                               \
+                                            .algo_count    = algos,                                                    \
                                             .prepare       = kind##_prepare,                                           \
                                             .launch        = kind##_launch}
-APART_KERNEL(dgrad_f16, "cuda.cifar_dgrad.f16", dgrad, conv_grad, F16);
-APART_KERNEL(dgrad_bf16, "cuda.cifar_dgrad.bf16", dgrad, conv_grad, BF16);
-APART_KERNEL(wgrads_f16, "cuda.cifar_wgrads.f16", wgrads, conv_wgrads, F16);
-APART_KERNEL(wgrads_bf16, "cuda.cifar_wgrads.bf16", wgrads, conv_wgrads, BF16);
+APART_KERNEL(dgrad_f16, "cuda.cifar_dgrad.f16", dgrad, conv_grad, F16, dgrad_algo_count);
+APART_KERNEL(dgrad_bf16, "cuda.cifar_dgrad.bf16", dgrad, conv_grad, BF16, dgrad_algo_count);
+APART_KERNEL(wgrads_f16, "cuda.cifar_wgrads.f16", wgrads, conv_wgrads, F16, NULL);
+APART_KERNEL(wgrads_bf16, "cuda.cifar_wgrads.bf16", wgrads, conv_wgrads, BF16, NULL);
 
 const struct cr_kernel *const cr_cuda_cifar_apart_kernels[] = {&dgrad_f16, &dgrad_bf16, &wgrads_f16, &wgrads_bf16, NULL};

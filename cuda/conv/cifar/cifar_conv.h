@@ -16,7 +16,7 @@ extern "C" {
 /* Returns whether the convolution has one of the shapes above, in a 16-bit type. */
 bool ck_cifar_conv_supports(const struct ck_conv *conv);
 
-/* y = act(x) * w. sums[2][K] = sums of y and y^2 over the pixels (of the rounded values). With finish.scale_bias, also
+/* y = act(x) * w (+ bias[K]) (+ add), with relu max(0, y). sums[2][K] = sums of y and y^2 over the pixels (of the rounded values). With finish.scale_bias, also
  * the results of ck_bn_finalize for these sums, bitwise identical. */
 struct ck_cifar_conv {
     struct ck_conv conv;
@@ -26,6 +26,9 @@ struct ck_cifar_conv {
     void                 *y;
     float                *sums;   /* or NULL */
     struct ck_bn_finalize finish; /* scale_bias NULL: no finalize; its own sums and channels are not read */
+    const float          *bias;   /* f32, or NULL */
+    const void           *add;    /* like y, or NULL; y may be add */
+    bool                  relu;
     /* one of the last two launches may have written w; if false, the kernel reads w before these launches end */
     bool w_new;
 };

@@ -7,20 +7,22 @@
 namespace cifar {
 namespace {
 
-template <class S> struct dx_choice;
-template <> struct dx_choice<shape<16, 16, 32, 1, 3>> { using type = dx_shape<shape<16, 16, 32, 1, 3>, 16, 8, 2>; };
-template <> struct dx_choice<shape<16, 32, 32, 2, 3>> { using type = dx_shape<shape<16, 32, 32, 2, 3>, 8, 8, 2>; };
-template <> struct dx_choice<shape<32, 32, 16, 1, 3>> { using type = dx_shape<shape<32, 32, 16, 1, 3>, 8, 8, 2>; };
-template <> struct dx_choice<shape<32, 64, 16, 2, 3>> { using type = dx_shape<shape<32, 64, 16, 2, 3>, 8, 8, 2>; };
-template <> struct dx_choice<shape<64, 64, 8, 1, 3>> { using type = dx_shape<shape<64, 64, 8, 1, 3>, 8, 8, 2>; };
+/* Algorithm 0 has parts of images, for small batches, algorithm 1 whole images. At 8x8 pixels both are the same. */
+template <class S, int ALGO> struct dx_choice { using type = dx_shape<S, 8, 8, 2>; };
+template <> struct dx_choice<shape<16, 16, 32, 1, 3>, 0> { using type = dx_shape<shape<16, 16, 32, 1, 3>, 16, 8, 2>; };
+template <> struct dx_choice<shape<16, 16, 32, 1, 3>, 1> { using type = dx_shape<shape<16, 16, 32, 1, 3>, 32, 16, 1>; };
+template <> struct dx_choice<shape<16, 32, 32, 2, 3>, 1> { using type = dx_shape<shape<16, 32, 32, 2, 3>, 16, 16, 1>; };
+template <> struct dx_choice<shape<32, 32, 16, 1, 3>, 1> { using type = dx_shape<shape<32, 32, 16, 1, 3>, 16, 8, 2>; };
 
-template <typename Run> cudaError_t dx_run_shape(const struct ck_conv *v, Run run) {
-    return run_shape(v, [&](auto s) {
+template <typename Run> cudaError_t dx_run_shape(const struct ck_conv *v, int algo, Run run) {
+    return run_shape<false>(v, [&](auto s) {
         using S = decltype(s);
-        if constexpr (S::R == 3)
-            return run(typename dx_choice<S>::type());
-        else
-            return cudaErrorInvalidValue;
+        if constexpr (S::R == 3) {
+            if constexpr (S::P > 8)
+                if (algo == 1) return run(typename dx_choice<S, 1>::type());
+            return run(typename dx_choice<S, 0>::type());
+        }
+        return cudaErrorInvalidValue;
     });
 }
 
@@ -35,20 +37,23 @@ cudaError_t dgrad_run(const grad_args &a, const struct ck_bn_grad_finalize &fini
 }
 
 template <typename T>
-cudaError_t dgrad_any(const struct ck_conv *v, const grad_args &a, const struct ck_bn_grad_finalize &f,
+cudaError_t dgrad_any(const struct ck_conv *v, int algo, const grad_args &a, const struct ck_bn_grad_finalize &f,
                       int multiprocessors, cudaStream_t stream) {
-    return dx_run_shape(v, [&](auto s) { return dgrad_run<decltype(s), T>(a, f, multiprocessors, stream); });
+    return dx_run_shape(v, algo, [&](auto s) { return dgrad_run<decltype(s), T>(a, f, multiprocessors, stream); });
 }
 
 /* The most shared memory of a block. */
 int dgrad_bytes(const struct ck_conv *v) {
-    int bytes = 0;
-    (void)dx_run_shape(v, [&](auto s) { return bytes = grad_tiling<decltype(s)>::BYTES, cudaSuccess; });
-    return bytes;
+    int most = 0;
+    for (int algo = 0; algo < 2; algo++)
+        (void)dx_run_shape(v, algo, [&](auto s) {
+            return most = grad_tiling<decltype(s)>::BYTES > most ? grad_tiling<decltype(s)>::BYTES : most, cudaSuccess;
+        });
+    return most;
 }
-int dgrad_blocks(const struct ck_conv *v) {
+int dgrad_blocks(const struct ck_conv *v, int algo) {
     int blocks = 0;
-    (void)dx_run_shape(v, [&](auto s) { return blocks = decltype(s)::BLOCKS, cudaSuccess; });
+    (void)dx_run_shape(v, algo, [&](auto s) { return blocks = decltype(s)::BLOCKS, cudaSuccess; });
     return blocks;
 }
 
@@ -58,16 +63,19 @@ int dgrad_blocks(const struct ck_conv *v) {
 enum { WGRADS_BYTES = 92 * 1024 /* cifar_wgrads.cu asserts it */ };
 
 bool ck_cifar_apart_supports(const struct ck_conv *v, int block_bytes) {
-    return ck_cifar_conv_supports(v) && v->C != 3 && v->R == 3 && cifar::dgrad_bytes(v) <= block_bytes &&
+    return ck_cifar_conv_supports(v) && !cifar::is_narrow(v) && v->C != 3 && v->R == 3 && cifar::dgrad_bytes(v) <= block_bytes &&
            (int)WGRADS_BYTES <= block_bytes;
 }
 
-size_t ck_cifar_dgrad_workspace(const struct ck_conv *v, int multiprocessors) {
-    return (size_t)multiprocessors * (size_t)cifar::dgrad_blocks(v) * 2 * (size_t)v->C * sizeof(float);
+int ck_cifar_dgrad_algos(const struct ck_conv *v) {
+    return v->P > 8 ? 2 : 1;
+}
+size_t ck_cifar_dgrad_workspace(const struct ck_conv *v, int algo, int multiprocessors) {
+    return (size_t)multiprocessors * (size_t)cifar::dgrad_blocks(v, algo) * 2 * (size_t)v->C * sizeof(float);
 }
 
-cudaError_t ck_cifar_dgrad(const struct ck_cifar_conv_grad *args, void *workspace, int multiprocessors, int block_bytes,
-                           cudaStream_t stream) {
+cudaError_t ck_cifar_dgrad(const struct ck_cifar_conv_grad *args, int algo, void *workspace, int multiprocessors,
+                           int block_bytes, cudaStream_t stream) {
     const cifar::grad_args a = {.g            = args->g,
                                 .dy_x         = args->dy_x,
                                 .w            = args->w,
@@ -83,14 +91,17 @@ cudaError_t ck_cifar_dgrad(const struct ck_cifar_conv_grad *args, void *workspac
                                 .dw_partial   = NULL,
                                 .sums_partial = (float *)workspace,
                                 .N            = args->conv.N,
+                                .C            = (int)args->conv.C,
+                                .K            = (int)args->conv.K,
                                 .accumulate   = false,
                                 .w_new        = args->w_new,
-                                .x_new        = args->x_new};
+                                .x_new        = args->x_new,
+                                .one_stage    = false};
     if (!ck_cifar_apart_supports(&args->conv, block_bytes) || args->dw || !args->dx) return cudaErrorInvalidValue;
     if (!args->mean_rstd != !args->grad_sums || !args->dy_x != !args->dy_coeffs) return cudaErrorInvalidValue;
     if ((args->mean_rstd && !args->bn_x && !args->scale_bias) || (args->finish.coeffs && !args->grad_sums))
         return cudaErrorInvalidValue;
     return args->conv.type == CK_F16
-               ? cifar::dgrad_any<__half>(&args->conv, a, args->finish, multiprocessors, stream)
-               : cifar::dgrad_any<__nv_bfloat16>(&args->conv, a, args->finish, multiprocessors, stream);
+               ? cifar::dgrad_any<__half>(&args->conv, algo, a, args->finish, multiprocessors, stream)
+               : cifar::dgrad_any<__nv_bfloat16>(&args->conv, algo, a, args->finish, multiprocessors, stream);
 }

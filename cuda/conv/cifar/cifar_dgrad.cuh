@@ -129,31 +129,31 @@ __global__ void __launch_bounds__(grad_tiling<S>::DX_THREADS, S::BLOCKS) dx_kern
     const uint32_t   base = ck_shared(memory);
     float           *rows = reinterpret_cast<float *>(memory + D::SUMS_AT),
           *table          = reinterpret_cast<float *>(memory + D::TABLE_AT);
-    if (!a.w_new) filter_issue<S, D::NT, D::W_PITCH, D::DX_WARPS>(base + D::W_AT, (const T *)a.w);
+    if (!a.w_new) filter_issue<S, D::NT, D::W_PITCH, D::DX_WARPS>(base + D::W_AT, (const T *)a.w, a);
     if (!a.x_new && blockIdx.x < a.N * D::TILES) dx_issue<S, false, true, T>(a, blockIdx.x, base);
-    dx_clear<S>(base, rows);
+    dx_clear<S>(a, base, rows);
     if (!a.x_new && a.bn_x) dx_prefetch<S, T>(a);
     if constexpr (FINISH) {
         float early[3] = {};
         if ((int)threadIdx.x < S::K)
             early[0] = args.last.finish.gamma[threadIdx.x], early[1] = args.last.finish.mean_rstd[threadIdx.x],
             early[2] = args.last.finish.mean_rstd[S::K + threadIdx.x];
-        table_entry<S::C>(a).store(table); /* of the forward pass */
+        table_entry<S>(a).store(table); /* of the forward pass */
         ck_begin_after_last();
         dx_rows_of_last<S> last;
         last.load(args.last, 0);
         if (blockIdx.x < a.N * D::TILES) dx_issue<S, true, false, T>(a, blockIdx.x, base);
         if (a.x_new && blockIdx.x < a.N * D::TILES) dx_issue<S, false, true, T>(a, blockIdx.x, base);
-        if (a.w_new) filter_issue<S, D::NT, D::W_PITCH, D::DX_WARPS>(base + D::W_AT, (const T *)a.w);
+        if (a.w_new) filter_issue<S, D::NT, D::W_PITCH, D::DX_WARPS>(base + D::W_AT, (const T *)a.w, a);
         ck_copy_commit();
         dx_coeffs<S>(args.last, last, early, memory);
     } else {
         ck_begin_after_last();
-        const table_entry<S::C> entry(a);
+        const table_entry<S> entry(a);
         if (a.dy_coeffs) tile_warm<L>(a.dy_coeffs, S::K, 3);
         if (blockIdx.x < a.N * D::TILES) dx_issue<S, true, false, T>(a, blockIdx.x, base);
         if (a.x_new && blockIdx.x < a.N * D::TILES) dx_issue<S, false, true, T>(a, blockIdx.x, base);
-        if (a.w_new) filter_issue<S, D::NT, D::W_PITCH, D::DX_WARPS>(base + D::W_AT, (const T *)a.w);
+        if (a.w_new) filter_issue<S, D::NT, D::W_PITCH, D::DX_WARPS>(base + D::W_AT, (const T *)a.w, a);
         ck_copy_commit();
         entry.store(table);
     }
@@ -179,10 +179,14 @@ __global__ void __launch_bounds__(grad_tiling<S>::DX_THREADS, S::BLOCKS) dx_kern
 }
 
 /* The sums alone, as a second launch. */
+template <int C> struct dx_sums_place {
+    enum { CH = C };
+    static constexpr bool ANY = false;
+};
 template <int C> __global__ void __launch_bounds__(THREADS) dx_sums_kernel(add_args a) {
     ck_let_next_begin();
     ck_wait_for_last();
-    sums_add<C>(a.sums_partial, a.sums_rows, (int)blockIdx.x, add_end<C>{a});
+    sums_add(a.sums_partial, a.sums_rows, (int)blockIdx.x, add_end<dx_sums_place<C>>{a}, C);
 }
 template <int C>
 cudaError_t dx_sums_run(const grad_args &a, const struct ck_bn_grad_finalize &finish, int rows, cudaStream_t stream) {
@@ -193,6 +197,8 @@ cudaError_t dx_sums_run(const grad_args &a, const struct ck_bn_grad_finalize &fi
                             .each         = 0,
                             .sums_rows    = rows,
                             .sums_blocks  = C / SUMS_CHANNELS,
+                            .C            = C,
+                            .K            = a.K,
                             .accumulate   = false,
                             .finish       = finish,
                             .inverse      = 1 / (double)finish.count};

@@ -24,6 +24,8 @@ template <class B, int TH_, int IMAGES_> struct grad_tiling<dw_shape<B, TH_, IMA
         GROUPS = DW_WARPS / (HELD * SPLIT)
     };
     static_assert(GROUPS >= 1, "a warp has one piece");
+    static __host__ __device__ int parts_in(int) { return S::C / CB; }
+    static __host__ __device__ int parts(int, int) { return PARTS; }
     using DW_DY = output_tile<S, I, TH, KB, false>;
     using DW_X  = input_tile<S, I, TH, CB>;
     enum {
@@ -94,7 +96,7 @@ __device__ __forceinline__ void dw_run(const dw_conv &a, int64_t N, int part, in
             ck_copy_wait<D::STAGES - 1>();
         __syncthreads();
         dw_piece<S, T>(acc, at + slot_of_warp.dy_bytes(), at + D::X_AT + slot_of_warp.x_bytes(), slot_of_warp.group,
-                       slot_of_warp.late);
+                       slot_of_warp.late, true);
         __syncthreads();
         issue(job + (int64_t)D::STAGES * a.slices, at);
         stage = stage + 1 == D::STAGES ? 0 : stage + 1;
@@ -102,7 +104,7 @@ __device__ __forceinline__ void dw_run(const dw_conv &a, int64_t N, int part, in
     ck_copy_wait<0>();
     __syncthreads();
     dw_block<S>(acc, a.partial + ((int64_t)part * a.slices + slice) * D::DW, reinterpret_cast<float *>(memory),
-                slot_of_warp);
+                slot_of_warp, true);
 }
 
 /* Calls run(shape) for the number of a shape. */
@@ -162,7 +164,7 @@ __global__ void __launch_bounds__(THREADS) dw_add_kernel(const __grid_constant__
         if (share) return;
 #pragma unroll
         for (int k = 1; k < DW_SHARES; k++) add4(sum, all[k * DW_COLUMNS + column]);
-        dw_place<S>::store(a.dw, part, four, sum, list.accumulate);
+        dw_place<S>::store(a.dw, part, four, sum, list.accumulate, S::C, S::K);
     });
 }
 

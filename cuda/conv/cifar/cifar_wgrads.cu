@@ -53,7 +53,7 @@ cudaError_t ck_cifar_wgrads(const struct ck_cifar_wgrads *args, void *workspace,
         const auto           &c      = args->conv[i];
         const cifar::dw_sizes s      = cifar::sizes_of(&c.conv);
         const int             slices = cifar::slices_of(s, c.conv.N);
-        if (!ck_cifar_conv_supports(&c.conv) || c.conv.R != 3 || c.conv.C == 3 || c.conv.N != args->conv[0].conv.N)
+        if (!ck_cifar_conv_supports(&c.conv) || cifar::is_narrow(&c.conv) || c.conv.R != 3 || c.conv.C == 3 || c.conv.N != args->conv[0].conv.N)
             return cudaErrorInvalidValue;
         list.conv[i] = {.g           = c.g,
                         .dy_x        = c.dy_x,
