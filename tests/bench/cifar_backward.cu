@@ -66,7 +66,7 @@ struct bn { float *gamma, *mean_rstd, *scale_bias, *coeffs, *sums, *dgamma, *dbe
 struct layer {
     int    C, K, H, stride, P, kind; /* kind: as dw_each */
     bool   second;                   /* of its block */
-    T     *w, *z, *dx, *dx_rotating;
+    T     *w, *z, *dx, *dx_rotating, *dy;
     float *dw, *partial, *dw_partial;
     int    rows; /* of partial */
     int    stage;
@@ -105,6 +105,7 @@ static void make(int blocks) {
                 l.w = data((int64_t)l.K * 9 * l.C, 1 / sqrtf(9.0f * (float)l.K));
                 l.z = c ? NULL : data(N * H * H * C, 1, true);
                 l.dx = data(N * H * H * C, 1);
+                l.dy = data(N * l.P * l.P * l.K, 1);
                 l.dx_rotating = turn[C == 16 ? 0 : C == 32 ? 1 : 2][layers.size() % 3];
                 l.dw = room((int64_t)l.K * 9 * l.C);
                 l.partial = room(1056 * 2 * C), l.dw_partial = room((int64_t)64 * l.K * 9 * l.C);
@@ -129,8 +130,8 @@ static grad_args args_of(int i) {
             .add = !l.second && l.stride == 1 ? g_of(i + 1) : NULL, .bn_x = l.second ? NULL : bns[i].y,
             .dy_coeffs = bns[i + 1].coeffs, .scale_bias = l.second ? bns[i].scale_bias : NULL,
             .mean_rstd = bns[i].mean_rstd, .dx = dx_of(i), .dw = l.dw, .grad_sums = bns[i].sums,
-            .dw_partial = NULL, .sums_partial = l.partial, .N = N, .accumulate = false, .w_new = false,
-            .x_new = false};
+            .dw_partial = NULL, .sums_partial = l.partial, .N = N, .C = l.C, .K = l.K, .accumulate = false, .w_new = false,
+            .x_new = false, .one_stage = false};
 }
 static void joint(int i, cudaStream_t s) {
     const layer     &l = layers[i];
@@ -146,13 +147,15 @@ static void joint(int i, cudaStream_t s) {
 
 /* ---- dx alone ---- */
 
-static int variant[5];
+static int  variant[5];
+static bool store_dy;
 template <class S> void dx_run(int i, bool fused, cudaStream_t s) {
     using D = grad_tiling<S>;
     const dx_args a = {.grad = args_of(i),
                        .last = {.partial = fused ? layers[i + 1].partial : NULL, .grad_sums = bns[i + 1].sums,
                                 .rows = fused ? layers[i + 1].rows : 0, .finish = finish_of(i + 1),
-                                .inverse = 1 / (double)bns[i + 1].count}};
+                                .inverse = 1 / (double)bns[i + 1].count},
+                       .dy = store_dy ? layers[i].dy : NULL};
     const unsigned blocks = ck_blocks(N * D::TILES, 1, (int64_t)multiprocessors * S::BLOCKS);
     layers[i].rows = (int)blocks;
     if (fused)
@@ -198,7 +201,8 @@ static void dx(int i, bool fused, cudaStream_t s) {
 }
 static void sums(int i, cudaStream_t s) {
     add_args a         = {.partial = NULL, .sums_partial = layers[i].partial, .dw = NULL, .grad_sums = bns[i].sums,
-                          .each = 0, .sums_rows = layers[i].rows, .sums_blocks = layers[i].C / SUMS_CHANNELS,
+                          .each = 0, .sums_rows = layers[i].rows, .sums_blocks = layers[i].C / SUMS_CHANNELS, .C = layers[i].C,
+                          .K = layers[i].K,
                           .accumulate = false, .finish = finish_of(i), .inverse = 1 / (double)bns[i].count};
     const int blocks = layers[i].C / SUMS_CHANNELS;
     if (layers[i].C == 16)
@@ -211,6 +215,7 @@ static void sums(int i, cudaStream_t s) {
 
 /* ---- dw of several ---- */
 
+static int set;
 template <class S> void dw_sizes(int &parts, int &add_blocks, int &bytes) {
     using D = grad_tiling<S>;
     parts = D::PARTS, add_blocks = D::DW / 4 / DW_COLUMNS * D::PARTS, bytes = std::max(bytes, (int)D::BYTES);
@@ -223,25 +228,34 @@ static dw_list list_of(const std::vector<int> &which, const int (&slices)[5], in
         const layer    &l = layers[i];
         const grad_args a = args_of(i);
         int             parts = 0, add = 0;
-        switch (l.kind) {
-        case 0: dw_sizes<dw_16>(parts, add, bytes); break;
-        case 1: dw_sizes<dw_16_32>(parts, add, bytes); break;
-        case 2: dw_sizes<dw_32>(parts, add, bytes); break;
-        case 3: dw_sizes<dw_32_64>(parts, add, bytes); break;
-        default: dw_sizes<dw_64>(parts, add, bytes);
-        }
-        list.conv[list.convs++] = {.g = a.g, .dy_x = a.dy_x, .x = a.x, .dy_coeffs = a.dy_coeffs,
+        const auto sizes = [&](auto n) {
+            constexpr int SET = decltype(n)::value;
+            switch (l.kind) {
+            case 0: dw_sizes<dw_16<SET>>(parts, add, bytes); break;
+            case 1: dw_sizes<dw_16_32<SET>>(parts, add, bytes); break;
+            case 2: dw_sizes<dw_32<SET>>(parts, add, bytes); break;
+            case 3: dw_sizes<dw_32_64<SET>>(parts, add, bytes); break;
+            default: dw_sizes<dw_64<SET>>(parts, add, bytes);
+            }
+        };
+        if (set == 0) sizes(std::integral_constant<int, 0>());
+        if (set == 1) sizes(std::integral_constant<int, 1>());
+        if (set == 2) sizes(std::integral_constant<int, 2>());
+        list.conv[list.convs++] = {.g = set ? layers[i].dy : a.g, .dy_x = set ? NULL : a.dy_x, .x = a.x, .dy_coeffs = a.dy_coeffs,
                                    .scale_bias = a.scale_bias, .partial = l.dw_partial, .dw = l.dw, .shape = l.kind,
                                    .slices = slices[l.kind], .first_block = blocks, .first_add = adds};
         blocks += parts * slices[l.kind], adds += add;
     }
     return list;
 }
+static bool show;
 static void dw(const std::vector<int> &which, const int (&slices)[5], bool overlap, cudaStream_t s) {
     int           blocks, adds, bytes;
     const dw_list list = list_of(which, slices, blocks, adds, bytes);
-    TRY(ck_allow_shared(dw_kernel<T>, bytes));
-    TRY(ck_launch_if(overlap, dw_kernel<T>, blocks, THREADS, bytes, s, list));
+    const auto kernel = set == 0 ? dw_kernel<T, 0> : set == 1 ? dw_kernel<T, 1> : dw_kernel<T, 2>;
+    if (show) printf("(%d blocks, %d B) ", blocks, bytes), show = false;
+    TRY(ck_allow_shared(kernel, bytes));
+    TRY(ck_launch_if(overlap, kernel, blocks, THREADS, bytes, s, list));
 }
 static void dw_sum(const std::vector<int> &which, const int (&slices)[5], bool overlap, cudaStream_t s) {
     int           blocks, adds, bytes;
@@ -353,43 +367,11 @@ static std::vector<int> all_of(int from, int to) {
     for (int i = to; i < from; i++) v.push_back(i); /* the largest first */
     return v;
 }
-static void fork_side() {
-    TRY(cudaEventRecord(fork_, main_stream));
-    TRY(cudaStreamWaitEvent(side, fork_, 0));
-}
-static void join_side() {
-    TRY(cudaEventRecord(join_, side));
-    TRY(cudaStreamWaitEvent(main_stream, join_, 0));
-}
-/* dw of groups of `each` layers in the branch; layers below `last` behind the chain. */
-static void branches(bool fused, int each, const int (&slices)[5], const int (&end_slices)[5], int last) {
-    const int n = (int)layers.size();
-    bool      forked = false;
-    int       done = n;
-    for (int i = n - 1; i >= 0; i--) {
-        dx(i, fused && i != n - 1, main_stream);
-        if (!fused || i == 0) sums(i, main_stream);
-        if (done - i >= each && i >= last) { /* dy of layers i..done-1 are complete; coefficients too */
-            fork_side();
-            dw(all_of(done, i), slices, false, side);
-            forked = true, done = i;
-        }
-    }
-    if (done > 0) dw(all_of(done, 0), end_slices, true, main_stream);
-    if (forked) join_side();
-    int mixed[5];
-    (void)mixed;
-    if (done > 0) dw_sum(all_of(done, 0), end_slices, false, main_stream);
-    if (done < n) dw_sum(all_of(n, done), slices, done > 0, main_stream);
-}
-
 int main(int argc, char **argv) {
     cudaDeviceProp p;
     int            low, high;
     N = argc > 1 ? atoi(argv[1]) : 128;
-    const int   blocks  = argc > 2 ? atoi(argv[2]) : 3;
-    const char *section = argc > 3 ? argv[3] : "all";
-    const auto  want    = [&](const char *name) { return !strcmp(section, "all") || !strcmp(section, name); };
+    const int blocks = argc > 2 ? atoi(argv[2]) : 3;
     TRY(cudaGetDeviceProperties(&p, 0));
     multiprocessors = p.multiProcessorCount, block_bytes = (int)p.sharedMemPerBlockOptin;
     TRY(cudaDeviceGetStreamPriorityRange(&low, &high));
@@ -415,89 +397,55 @@ int main(int argc, char **argv) {
     rotating = true;
     report("the same, gradients in 3 buffers", base, false, false);
     rotating = false;
-    for (int stage = 0; want("tilings") && stage < 3; stage++) {
-        const int from = stage == 0 ? two : stage == 1 ? three : n, to = stage == 0 ? 0 : stage == 1 ? two : three;
-        char      name[64];
-        snprintf(name, sizeof name, "stage %d: both gradients", stage + 1);
-        report(name, [&] { for (int i = from - 1; i >= to; i--) joint(i, main_stream); }, false, false);
-        for (int fused = 0; fused < 2; fused++)
-            for (int a = 0; a < 4; a++)
-                for (int b = 0; b < 4; b++) {
-                    static const int  counts[5] = {4, 3, 4, 3, 2};
-                    const int         down = stage == 0 ? -1 : stage == 1 ? 1 : 3, same = stage * 2;
-                    if (a >= counts[same] || (down < 0 ? b > 0 : b >= counts[down])) continue;
-                    if (a && b) continue;
-                    variant[same] = a;
-                    if (down >= 0) variant[down] = b;
-                    snprintf(name, sizeof name, "stage %d: dx %s, tiling %d, %d", stage + 1, fused ? "fused" : "alone", a, b);
-                    report(name, [&] { chain(from, to, fused); }, false, false);
-                    variant[same] = 0;
-                    if (down >= 0) variant[down] = 0;
-                }
-    }
-    for (int i = 4; i < argc && i < 9; i++) variant[i - 4] = atoi(argv[i]);
-    if (want("alone")) report("dx alone", [&] { chain(n, 0, false); }, true, false);
-    if (want("fused")) report("dx alone, sums added by the next", [&] { chain(n, 0, true); }, true, false);
-    const int whole[5] = {16, 16, 12, 8, 4}, thin[5] = {13, 13, 13, 4, 3}, stage_of[5] = {44, 44, 44, 12, 12},
-              wide[5] = {33, 33, 33, 8, 8};
+    const int  best[5] = {2, 1, 1, 0, 0}, small[5] = {0, 0, 0, 0, 0};
+    const int *use     = N > 64 ? best : small;
+    for (int i = 0; i < 5; i++) variant[i] = use[i];
+    static const int combos[][5] = {{16, 12, 12, 6, 3}, {14, 14, 14, 7, 4}, {17, 12, 12, 8, 3}, {18, 14, 11, 6, 3}, {20, 12, 10, 5, 3}};
+    report("dx", [&] { chain(n, 0, false); }, true, false);
+    report("dx, fused sums", [&] { chain(n, 0, true); }, true, false);
+    store_dy = true;
+    report("dx, dy stored", [&] { chain(n, 0, false); }, true, false);
+    report("dx, fused sums, dy stored", [&] { chain(n, 0, true); }, true, false);
     base();
-    if (want("dw")) {
-    report("dw of all, slices 16 16 12 8 4", [&] { dw(all_of(n, 0), whole, true, main_stream); dw_sum(all_of(n, 0), whole, true, main_stream); }, false, true);
-    report("dw of all, slices 13 13 13 4 3", [&] { dw(all_of(n, 0), thin, true, main_stream); dw_sum(all_of(n, 0), thin, true, main_stream); }, false, true);
-    report("dw of all, without the sum", [&] { dw(all_of(n, 0), whole, true, main_stream); }, false, false);
-    for (int stage = 0; stage < 3; stage++) {
-        const int from = stage == 0 ? two : stage == 1 ? three : n, to = stage == 0 ? 0 : stage == 1 ? two : three;
-        char      name[64];
-        snprintf(name, sizeof name, "dw of stage %d, slices of a stage", stage + 1);
-        report(name, [&] { dw(all_of(from, to), stage_of, true, main_stream); dw_sum(all_of(from, to), stage_of, true, main_stream); }, false, false);
+    chain(n, 0, false);
+    for (set = 0; set < 3; set++) {
+        for (const auto &slices : combos) {
+            char name[64];
+            snprintf(name, sizeof name, "dw set %d, slices %d %d %d %d %d", set, slices[0], slices[1], slices[2], slices[3], slices[4]);
+            show = true;
+            report(name, [&] { dw(all_of(n, 0), slices, true, main_stream); dw_sum(all_of(n, 0), slices, true, main_stream); }, false, true);
+        }
+        for (int stage = 0; stage < 3; stage++) {
+            static const int stage_of[5] = {44, 44, 44, 12, 12};
+            const int        from = stage == 0 ? two : stage == 1 ? three : n, to = stage == 0 ? 0 : stage == 1 ? two : three;
+            char             name[64];
+            snprintf(name, sizeof name, "dw set %d, stage %d", set, stage + 1);
+            report(name, [&] { dw(all_of(from, to), stage_of, true, main_stream); dw_sum(all_of(from, to), stage_of, true, main_stream); }, false, false);
+        }
     }
-    }
-    for (int fused = 0; fused < 2; fused++) {
-        if (!want(fused ? "fused" : "alone")) continue;
-        const std::string f = fused ? "fused: " : "alone: ";
-        report((f + "dx, then dw of all").c_str(), [&] {
-            chain(n, 0, fused);
-            dw(all_of(n, 0), whole, true, main_stream);
-            dw_sum(all_of(n, 0), whole, true, main_stream);
-        }, true, true);
-        report((f + "dw at the end of a stage").c_str(), [&] {
-            chain(n, three, fused);
-            dw(all_of(n, three), stage_of, true, main_stream);
-            chain(three, two, fused);
-            dw(all_of(three, two), stage_of, true, main_stream);
-            chain(two, 0, fused);
-            dw(all_of(two, 0), stage_of, true, main_stream);
-            dw_sum(all_of(n, 0), stage_of, true, main_stream);
-        }, true, true);
-        for (int each : {1, 2, 3, 6})
-            for (int w = 0; w < 3; w++) {
-                static const int few[5] = {16, 16, 16, 8, 4}, some[5] = {32, 32, 32, 8, 8}, most[5] = {64, 64, 32, 16, 16};
-                const std::string text = f + "branch, " + std::to_string(each) + " layers, slices " + (w == 0 ? "16" : w == 1 ? "32" : "64");
-                const auto &slices = w == 0 ? few : w == 1 ? some : most;
-                report(text.c_str(), [&] { branches(fused, each, slices, stage_of, 0); }, true, true);
+    for (set = 0; set < 3; set++)
+        for (int fused = 0; fused < 2; fused++)
+            for (const auto &slices : combos) {
+                char name[64];
+                store_dy = set > 0;
+                snprintf(name, sizeof name, "all: set %d%s, slices %d %d %d %d %d", set, fused ? ", fused" : "", slices[0], slices[1], slices[2], slices[3], slices[4]);
+                report(name, [&] {
+                    chain(n, 0, fused);
+                    dw(all_of(n, 0), slices, true, main_stream);
+                    dw_sum(all_of(n, 0), slices, true, main_stream);
+                }, true, true);
+                if (&slices != &combos[0]) continue;
+                static const int stage_of[5] = {44, 44, 44, 12, 12};
+                snprintf(name, sizeof name, "all: set %d%s, dw of a stage", set, fused ? ", fused" : "");
+                report(name, [&] {
+                    chain(n, three, fused);
+                    dw(all_of(n, three), stage_of, true, main_stream);
+                    chain(three, two, fused);
+                    dw(all_of(three, two), stage_of, true, main_stream);
+                    chain(two, 0, fused);
+                    dw(all_of(two, 0), stage_of, true, main_stream);
+                    dw_sum(all_of(n, 0), stage_of, true, main_stream);
+                }, true, true);
             }
-        report((f + "branch for stages 2, 3; dw of 1 behind").c_str(), [&] { branches(fused, 2 * blocks, wide, stage_of, two); }, true, true);
-        report((f + "branch of 2; last 2 behind").c_str(), [&] { branches(fused, 2, wide, wide, 2); }, true, true);
-        report((f + "stages 3, 2 apart, stage 1 joint").c_str(), [&] {
-            chain(n, two, fused);
-            dw(all_of(n, two), stage_of, true, main_stream);
-            for (int i = two - 1; i >= 0; i--) joint(i, main_stream);
-            dw_sum(all_of(n, two), stage_of, true, main_stream);
-        }, true, true);
-        report((f + "stages 3, 2 apart in a branch, 1 joint").c_str(), [&] {
-            chain(n, two, fused);
-            fork_side();
-            dw(all_of(n, two), wide, false, side);
-            dw_sum(all_of(n, two), wide, true, side);
-            for (int i = two - 1; i >= 0; i--) joint(i, main_stream);
-            join_side();
-        }, true, true);
-        report((f + "stage 3 apart, stages 2, 1 joint").c_str(), [&] {
-            chain(n, three, fused);
-            dw(all_of(n, three), stage_of, true, main_stream);
-            for (int i = three - 1; i >= 0; i--) joint(i, main_stream);
-            dw_sum(all_of(n, three), stage_of, true, main_stream);
-        }, true, true);
-    }
     return 0;
 }

@@ -31,7 +31,7 @@ cudaError_t dgrad_run(const grad_args &a, const struct ck_bn_grad_finalize &fini
                       cudaStream_t stream) {
     using D                 = grad_tiling<S>;
     const unsigned    blocks = ck_blocks(a.N * D::TILES, 1, (int64_t)multiprocessors * S::BLOCKS);
-    const dx_args     args   = {.grad = a, .last = {}};
+    const dx_args     args   = {.grad = a, .last = {}, .dy = NULL};
     const cudaError_t error  = launch(dx_kernel<S, T, false>, args, blocks, D::DX_THREADS, D::BYTES, stream);
     return error != cudaSuccess || !a.grad_sums ? error : dx_sums_run<S::C>(a, finish, (int)blocks, stream);
 }

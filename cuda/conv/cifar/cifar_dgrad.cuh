@@ -47,6 +47,7 @@ struct dx_finish {
 struct dx_args {
     grad_args grad;
     dx_finish last;
+    void     *dy; /* also stored, or NULL */
 };
 
 /* A thread's rows of `partial`; the first loads start before the copies of tiles. */
@@ -109,6 +110,30 @@ __device__ __forceinline__ void dx_coeffs(const dx_finish &f, dx_rows_of_last<S>
     __syncthreads();
 }
 
+/* As tile_bn_grad; also stores rows y0..y0+TH-1 of the image at `to`. */
+template <class S, class L, typename T>
+__device__ __forceinline__ void dx_bn_grad(uint32_t at, uint32_t line, const float *coeffs, int y0, T *to) {
+    using D = grad_tiling<S>;
+    float     a[8], b[8], c[8];
+    const int first = (int)threadIdx.x % L::CHUNKS * 8;
+    load_floats(a, coeffs + first);
+    load_floats(b, coeffs + S::K + first);
+    load_floats(c, coeffs + 2 * S::K + first);
+    ck_copy_wait<0>();
+    tile_for_each<L>(y0 - L::LEFT, 1, channels{}, [&](uint32_t place, int from, int v, bool real) {
+        if (!real) return;
+        float g[8], x[8];
+        ck_unpack<T>(ck_get16(at + place), g);
+        ck_unpack<T>(ck_get16(line + (uint32_t)v * 16), x);
+#pragma unroll
+        for (int i = 0; i < 8; i++) g[i] = fmaf(a[i], g[i], fmaf(b[i], x[i], c[i]));
+        const uint4 out = ck_pack<T>(g);
+        ck_put16(at + place, out);
+        const int h = from / (S::P * S::K);
+        if (to && (D::TILES == 1 || (h >= y0 && h < y0 + D::TH))) ck_store_whole(to + from, out);
+    });
+}
+
 /* Starts the copies of tile `job`: g, and dy_x unless its copies are in flight. */
 template <class S, bool G, bool X, typename T> __device__ __forceinline__ void dx_issue(const grad_args &a, int64_t job,
                                                                                          uint32_t base) {
@@ -164,7 +189,8 @@ __global__ void __launch_bounds__(grad_tiling<S>::DX_THREADS, S::BLOCKS) dx_kern
     for (int64_t job = blockIdx.x; job < a.N * D::TILES; job += gridDim.x) {
         const int y0 = (int)(job % D::TILES) * D::TH;
         if (a.dy_x)
-            tile_bn_grad<L, 0, T>(base + D::DY_AT, base + D::LINE_AT, coeffs, S::K, y0 - L::LEFT, 1);
+            dx_bn_grad<S, L, T>(base + D::DY_AT, base + D::LINE_AT, coeffs, y0,
+                                args.dy ? (T *)args.dy + job / D::TILES * S::P * S::P * S::K : (T *)NULL);
         else
             ck_copy_wait<0>();
         __syncthreads();
