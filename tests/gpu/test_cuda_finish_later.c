@@ -11,7 +11,7 @@
 enum { BATCH = 40, SIZE = 32, CLASSES = 10, PIXELS = BATCH * SIZE * SIZE * 3 };
 
 struct outcome {
-    float *values; /* the store */
+    float *values; /* parameter store */
     size_t bytes;
     double loss;
     int    marked; /* convolutions */
