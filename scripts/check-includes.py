@@ -44,6 +44,7 @@ FOLDERS = {
     "src/data/source": 4.1,
     "src/data/loader": 4.1,
     "src/pruning": 4.0,  # masks, budgets, schedules
+    "src/pruning/budget": 4.0,  # searches that know nothing of networks
     "src/quantization": 4.0,  # scales of quantised values
     "src/device": 4.0,  # the interface of a device, and the table of devices
     "src/device/cpu": 4.1,

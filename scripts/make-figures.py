@@ -1,14 +1,17 @@
 #!/usr/bin/env python3
-"""make-figures.py: draws docs/figures/*.svg from the measured values in docs/figures/*.csv.
+"""make-figures.py: draws docs/figures/*.svg from the measured values in docs/figures/*.csv and *.jsonl.
 
   scripts/make-figures.py           write the SVG files
   scripts/make-figures.py --check   write nothing; exit 1 if an SVG file differs from what its CSV file gives
 
-The output depends on the CSV files alone. A CSV file has a header line; lines that start with # are comments. Each figure
+The output depends on these files alone. A CSV file has a header line; lines that start with # are comments. pareto.jsonl is
+a result of scripts/gpu/pareto.sh. Each figure
 has a background of its own and a second set of colours for dark mode. The script stops if two labels overlap, if a label
 leaves the figure, or if a value lies outside the axes.
 """
 import csv
+import functools
+import json
 import math
 import sys
 from pathlib import Path
@@ -128,10 +131,10 @@ class Figure:
         turn = f' transform="rotate(-90 {x:.1f} {y:.1f})"' if vertical else ""
         self.add(f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{turn}>{escape(string)}</text>')
 
-    def label_point(self, x, y, string):
-        """Writes a label at the first free place around a point at pixels (x, y)."""
+    def label_point(self, x, y, string, more=()):
+        """Writes a label at the first free place around a point at pixels (x, y). more: further places, (dx, dy, anchor)."""
         for dx, dy, anchor in ((0, 22, "middle"), (0, -13, "middle"), (11, 5, "start"), (-11, 5, "end"), (9, 19, "start"),
-                               (-9, 19, "end"), (9, -10, "start"), (-9, -10, "end")):
+                               (-9, 19, "end"), (9, -10, "start"), (-9, -10, "end"), *more):
             box = self.box(x + dx, y + dy, string, "label", anchor)
             inside_plot = box[0] > LEFT and box[2] < WIDTH - 4 and box[1] > TOP - 14 and box[3] < self.bottom
             if inside_plot and self.is_free(box):
@@ -281,7 +284,56 @@ def accuracy_sparsity():
     return figure.svg()
 
 
+PARETO_BATCH = "1000"
+PARETO_PRECISIONS = {"fp32": "32-bit floating point", "fp16": "16-bit floating point", "int8": "8 bits"}
+
+
+def pareto_label(row):
+    """A short name of a network: ResNet-20, 2.1x, 2:4, 16x16, 90 %."""
+    pattern = row["pattern"]
+    if pattern == "dense":
+        return row["network"]
+    if pattern == "dense, further epochs":
+        return "longer"
+    words = pattern.split(", ")
+    if words[0] == "channels":
+        return words[1].split()[0].replace("x", "×") + ("" if len(words) < 3 else f" (m{words[2].split()[-1]})")
+    return words[-1] if words[0] == "single weights" else words[0].replace("blocks ", "").replace("x", "×")
+
+
+def pareto(precision):
+    rows = [json.loads(line) for line in (FOLDER / "pareto.jsonl").read_text(encoding="utf-8").splitlines()]
+    rows = [row for row in rows if row["data"] == "cifar10" and row["precision"] == precision and "top1" in row and PARETO_BATCH in row["images_per_s"]]
+    if not rows:
+        raise FigureError("pareto.jsonl: no rows with accuracy and speed")
+    seeds = len(rows[0]["correct"])
+    figure = Figure(f"Accuracy and speed on CIFAR-10, {precision}", f"ResNet-20 to 56, and pruned ResNet-56. Batches of 1000 images, {PARETO_PRECISIONS[precision]}.",
+                    [f"Machine: one NVIDIA H200. {'One seed' if seeds == 1 else f'Mean of {seeds} seeds'}, last epoch. Line: no network is both as fast and as accurate.",
+                     "Blue: factor of the multiply-adds. Orange: 2:4; 80 % in blocks; percent of single weights.",
+                     "The vertical axis does not start at zero."], 330, "inference speed (thousands of images/s)", "top-1 accuracy (%)")
+    points = sorted((row["images_per_s"][PARETO_BATCH], row["top1"], row) for row in rows)
+    step = nice_step(points[-1][0] * 1.1, 6)
+    y_step = nice_step(max(y for _, y, _ in points) - min(y for _, y, _ in points) + 0.2, 7)
+    low = y_step * math.floor(min(y for _, y, _ in points) / y_step - 0.3)
+    high = y_step * math.ceil(max(y for _, y, _ in points) / y_step + 0.3)
+    right = step * math.ceil(points[-1][0] * 1.1 / step)
+    figure.axes((0, right), (low, high))
+    figure.grid(ticks(0, right, step), ticks(low, high, y_step), lambda v: f"{v / 1000:g}", lambda v: f"{v:.1f}")
+    figure.curve([(x, y) for x, y, row in points if PARETO_BATCH in row["front"]], "reference")
+    for x, y, row in points:
+        kind = row["pattern"].split(",")[0]
+        shape, style = {"dense": ("circle", "hollow stroke-1"), "channels": ("circle", "fill-1")}.get(kind, ("square", "fill-2"))
+        figure.marker(figure.x(x), figure.y(y), shape, style)
+    more = [(dx, dy, anchor) for dy in (36, -27, 50, -41) for dx, anchor in ((0, "middle"), (14, "start"), (-14, "end"))]
+    for x, y, row in points:
+        figure.label_point(figure.x(x), figure.y(y), pareto_label(row), more)
+    legend(figure, [("hollow", 1, "dense networks"), ("circle", 1, "fewer channels"), ("square", 2, "2:4, blocks, single weights")])
+    return figure.svg()
+
+
 FIGURES = {"training-speed": training_speed, "memory-speed": memory_speed, "accuracy-sparsity": accuracy_sparsity}
+if (FOLDER / "pareto.jsonl").exists():
+    FIGURES.update({f"pareto-{precision}": functools.partial(pareto, precision) for precision in PARETO_PRECISIONS})
 
 
 def main():

@@ -62,11 +62,13 @@ struct ck_point_grad_kind {
     bool         dy_x, scale_bias, mean_rstd, add, bn_x; /* which optional inputs are given */
 };
 
-/* dy = dy_coeffs[0]*g + dy_coeffs[1]*dy_x + dy_coeffs[2], rounded to the type;  v = dy * w (+ add);  dw (+)= dy^T * xa
+/* dy = dy_coeffs[0]*g + dy_coeffs[1]*dy_x + dy_coeffs[2], rounded to the type, or g without dy_x;
+ * v = dy * w (+ add);  dw (+)= dy^T * xa
  *   inner   with scale_bias and mean_rstd: xa = relu(x*scale_bias[0] + scale_bias[1]), rounded;
  *           dx = v where the argument of relu is > 0, else 0; grad_sums = sums of dx and of dx*(x-mean)*rstd
  *   block   with mean_rstd and bn_x: xa = x; dx = v where x > 0, else 0;
  *           grad_sums = sums of dx and of dx*(bn_x-mean)*rstd
+ *   masked  with bn_x, which is x, without scale_bias and mean_rstd: xa = x; dx = v where x > 0, else 0 (9.0 only)
  *   plain   without scale_bias, mean_rstd and bn_x: xa = x; dx = v */
 struct ck_point_grad {
     struct ck_point_grad_kind kind;

@@ -18,6 +18,7 @@ static __global__ void __launch_bounds__(FOLD_WARPS *CK_WARP)
     const float      *from  = sums ? sums_part : dw_part;
     const int         parts = sums ? sums_parts : dw_parts, elems = sums ? 2 * C : dw_elems;
     float4            s = make_float4(0, 0, 0, 0);
+    ck_begin_after_last();
 #pragma unroll 8
     for (int p = warp; p < parts; p += FOLD_WARPS) {
         const float4 f = *(const float4 *)(from + (int64_t)p * elems + at);
@@ -50,9 +51,8 @@ struct pg_parts {
 static cudaError_t pg_fold(const struct pg_parts *parts, const float *mean_rstd, float *dw, float *grad_sums, int K,
                            int C, bool accumulate, cudaStream_t stream) {
     const int elems = K * C, blocks = (elems + (mean_rstd ? 2 * C : 0)) / FOLD_ELEMS;
-    pg_fold_kernel<<<blocks, FOLD_WARPS * CK_WARP, 0, stream>>>(
-        parts->dw, parts->dw_parts, parts->sums, parts->sums_parts, mean_rstd, dw, grad_sums, elems, C, accumulate);
-    return cudaGetLastError();
+    return ck_launch(pg_fold_kernel, dim3((unsigned)blocks), dim3(FOLD_WARPS * CK_WARP), 0, stream, parts->dw,
+                     parts->dw_parts, parts->sums, parts->sums_parts, mean_rstd, dw, grad_sums, elems, C, accumulate);
 }
 
 #endif

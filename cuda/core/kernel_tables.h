@@ -20,8 +20,6 @@ extern const struct cr_kernel *const cr_cuda_pool_bn_kernels[];
 extern const struct cr_kernel *const cr_cuda_point_conv_kernels[];
 /* cuda/conv/conv3x3/conv3x3_kernels.c */
 extern const struct cr_kernel *const cr_cuda_conv3x3_kernels[];
-/* cuda/conv/conv3x3/conv3x3_wide_kernels.c */
-extern const struct cr_kernel *const cr_cuda_conv3x3_wide_kernels[];
 /* cuda/conv/cifar/cifar_kernels.c */
 extern const struct cr_kernel *const cr_cuda_cifar_kernels[];
 /* cuda/conv/pointwise/point_grad_kernels.c */

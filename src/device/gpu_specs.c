@@ -149,17 +149,25 @@ static bool is_3x3_with_sums(const struct conv_shape *f) {
     return has_wgmma(f) || (f->cc >= 80 && f->x->dim[2] <= 66 && cr_capability_of(f->cc).block_bytes >= 163 << 10);
 }
 
-/* Kernels of this project for the ResNets for CIFAR. */
+/* Kernels of this project for the ResNets for CIFAR: multiples of 8 channels, at most 16 for 32x32 pixels, 32 for 16x16
+ * and 64 for 8x8. */
+static bool is_cifar_width(int64_t side, int64_t channels) {
+    return channels >= 8 && channels % 8 == 0 && side * channels <= 512;
+}
 static bool is_cifar(const struct conv_shape *f) {
     if (!f->half || (f->R != 1 && f->R != 3) || f->pad != f->R / 2) return false;
-    if (f->stride == 2) return f->K == 2 * f->C && (f->C == 16 || f->C == 32) && f->H * f->C == 512;
-    if (f->stride != 1 || f->R != 3) return false;
-    return f->C == 3 ? f->K == 16 && f->H == 32 : f->K == f->C && f->H * f->C == 512 && f->C <= 64;
+    const int64_t side = f->H / f->stride; /* of the output */
+    if (f->stride == 2) {
+        if (f->H != 32 && f->H != 16) return false;
+    } else if (f->stride != 1 || f->R != 3 || (f->H != 32 && f->H != 16 && f->H != 8))
+        return false;
+    if (!is_cifar_width(side, f->K)) return false;
+    return is_cifar_width(f->H, f->C) || (f->C == 3 && f->stride == 1 && f->H == 32);
 }
 
 /* Their backward, where a block has the shared memory: it needs 103 KiB for one of the shapes. */
 static bool is_cifar_grad(const struct conv_shape *f) {
-    const bool large = f->C == 16 && f->K == 32 && f->R == 3;
+    const bool large = f->H == 32 && f->stride == 2 && f->R == 3;
     return is_cifar(f) && (!large || cr_capability_of(f->cc).block_bytes >= 103 << 10);
 }
 

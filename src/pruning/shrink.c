@@ -351,6 +351,21 @@ static void copy_param(const struct cr_shrink *s, int tensor, const struct cr_pa
     CR_ASSERT(used == small->elems);
 }
 
+static void zero_param(const struct cr_shrink *s, int tensor, const struct cr_param *q, float *buffer) {
+    const int64_t inner = q->dim[1] * q->dim[2] * q->dim[3], C = q->dim[3];
+    for (int64_t i = 0; i < q->elems; i++)
+        if (!is_left(s, tensor, CR_AXIS_K, i / inner) || !is_left(s, tensor, CR_AXIS_C, i % C))
+            buffer[q->offset + i] = 0;
+}
+
+void cr_shrink_zero(const struct cr_shrink *s, const struct cr_param_store *store, float *value, float *running) {
+    for (int i = 0; i < store->params; i++) {
+        const struct cr_param *q      = &store->param[i];
+        const int              tensor = param_tensor(s->groups->program, store, i);
+        if (tensor != CR_NONE) zero_param(s, tensor, q, cr_param_is_running(q->role) ? running : value);
+    }
+}
+
 void cr_shrink_copy(const struct cr_shrink *s, const struct cr_param_store *store, const struct cr_shrink_buffers *from,
                     const struct cr_param_store *small, const struct cr_shrink_buffers *to) {
     for (int i = 0; i < store->params; i++) {

@@ -85,5 +85,8 @@ struct cr_shrink_buffers {
 void cr_shrink_copy(const struct cr_shrink *shrink, const struct cr_param_store *store,
                     const struct cr_shrink_buffers *from, const struct cr_param_store *small,
                     const struct cr_shrink_buffers *to);
+/* Sets the elements that are not left to 0, in VALUE and RUNNING: the layers of a removed channel have the output 0 and
+ * all gradients of its parameters are 0. */
+void cr_shrink_zero(const struct cr_shrink *shrink, const struct cr_param_store *store, float *value, float *running);
 
 #endif

@@ -52,8 +52,9 @@ static void bench_line(const struct checkops_runner *w, const struct cr_kernel *
     checkops_unit_text(unit, shape, sizeof shape);
     const double roofline_s =
         CR_MAX(bytes / w->device->caps.bytes_per_s, flops / cr_device_flops(w->device, kernel->math));
-    printf("     %-22s %9.1f us %7.2f GB/s %8.2f GFLOP/s %5.1f %% of roofline  %s\n", kernel->name, seconds * 1e6,
-           bytes / seconds * 1e-9, flops / seconds * 1e-9, 100 * roofline_s / seconds, shape);
+    printf("     %-22s %9.1f us %7.2f GB/s %8.2f GFLOP/s %5.1f %% of roofline  %s, algorithm %d\n", kernel->name,
+           seconds * 1e6, bytes / seconds * 1e-9, flops / seconds * 1e-9, 100 * roofline_s / seconds, shape,
+           unit->op->algo);
 }
 
 struct sample { /* a draw and its expected result */

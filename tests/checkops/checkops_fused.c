@@ -61,6 +61,21 @@ static const struct shape cifar[] = {
     {4, 16, 16, 32, 32, 3, 1, 1, true}, {2, 16, 16, 32, 64, 3, 2, 1, true}, {3, 16, 16, 32, 64, 1, 2, 0, true},
     {5, 8, 8, 64, 64, 3, 1, 1, true},   {3, 32, 32, 3, 16, 3, 1, 1, true},
 };
+/* The same with pruned channels. */
+static const struct shape narrow[] = {
+    {4, 32, 32, 8, 8, 3, 1, 1, true},   {3, 32, 32, 8, 16, 3, 1, 1, true},  {5, 32, 32, 16, 8, 3, 1, 1, true},
+    {3, 32, 32, 16, 24, 3, 2, 1, true}, {2, 32, 32, 8, 32, 3, 2, 1, true},  {3, 32, 32, 8, 8, 3, 2, 1, true},
+    {2, 32, 32, 8, 24, 1, 2, 0, true},  {3, 32, 32, 16, 8, 1, 2, 0, true},  {4, 16, 16, 24, 32, 3, 1, 1, true},
+    {3, 16, 16, 32, 8, 3, 1, 1, true},  {5, 16, 16, 16, 16, 3, 1, 1, true}, {2, 16, 16, 8, 24, 3, 1, 1, true},
+    {3, 16, 16, 24, 48, 3, 2, 1, true}, {2, 16, 16, 32, 24, 3, 2, 1, true}, {5, 16, 16, 8, 64, 3, 2, 1, true},
+    {3, 16, 16, 24, 56, 1, 2, 0, true}, {4, 16, 16, 16, 8, 1, 2, 0, true},  {5, 8, 8, 48, 64, 3, 1, 1, true},
+    {6, 8, 8, 64, 56, 3, 1, 1, true},   {3, 8, 8, 8, 40, 3, 1, 1, true},    {7, 8, 8, 32, 32, 3, 1, 1, true},
+    {2, 8, 8, 40, 16, 3, 1, 1, true},   {140, 8, 8, 24, 48, 3, 1, 1, true}, {140, 32, 32, 8, 8, 3, 1, 1, true},
+    {3, 32, 32, 3, 8, 3, 1, 1, true},
+};
+#define INFERENCE                                                                                                      \
+    CHECKOPS_BIAS, CHECKOPS_BIAS | CHECKOPS_RELU, CHECKOPS_BIAS | CHECKOPS_ADD,                                        \
+        CHECKOPS_BIAS | CHECKOPS_ADD | CHECKOPS_RELU
 
 struct table {
     const struct shape *shape;
@@ -103,6 +118,8 @@ static void list(struct checkops_list *out, enum cr_op_kind kind, struct table t
  * the start of a block reads the output of the block before; the first convolution of a network has no dx. */
 #define INNER (CHECKOPS_FROZEN_BN | CHECKOPS_SCALE_BIAS | CHECKOPS_BN)
 #define FIRST (CHECKOPS_FROZEN_BN | CHECKOPS_BN)
+/* The block before has BN statistics from a Gram matrix. */
+#define MASKED (CHECKOPS_FROZEN_BN | CHECKOPS_MASK | CHECKOPS_ADD)
 
 static void list_convs(struct checkops_list *out) {
     list(out, CR_OP_conv, TABLE(convs),
@@ -124,12 +141,20 @@ static void list_convs(struct checkops_list *out) {
 }
 
 static void list_finishing(struct checkops_list *out) {
-    const struct table inner = {cifar, CR_COUNT(cifar) - 1}; /* the stem has no op before it */
-    list(out, CR_OP_conv, TABLE(cifar), FLAGS(CHECKOPS_SUMS | CHECKOPS_FINISH));
-    list(out, CR_OP_conv, inner, FLAGS(CHECKOPS_SCALE_BIAS | CHECKOPS_SUMS | CHECKOPS_FINISH));
-    list(out, CR_OP_conv_grad, inner,
-         FLAGS(INNER | CHECKOPS_FINISH, INNER | CHECKOPS_FINISH | CHECKOPS_ACCUMULATE,
-               FIRST | CHECKOPS_ADD | CHECKOPS_FINISH, CHECKOPS_SCALE_BIAS | CHECKOPS_BN | CHECKOPS_FINISH));
+    const struct table tables[] = {TABLE(cifar), TABLE(narrow)};
+    for (size_t i = 0; i < CR_COUNT(tables); i++) {
+        struct table inner = tables[i];
+        inner.shapes--; /* the stem has no op before it */
+        list(out, CR_OP_conv, tables[i], FLAGS(CHECKOPS_SUMS | CHECKOPS_FINISH));
+        list(out, CR_OP_conv, inner, FLAGS(CHECKOPS_SCALE_BIAS | CHECKOPS_SUMS | CHECKOPS_FINISH));
+        list(out, CR_OP_conv_grad, inner,
+             FLAGS(INNER | CHECKOPS_FINISH, INNER | CHECKOPS_FINISH | CHECKOPS_ACCUMULATE,
+                   FIRST | CHECKOPS_ADD | CHECKOPS_FINISH, CHECKOPS_SCALE_BIAS | CHECKOPS_BN | CHECKOPS_FINISH));
+    }
+    list(out, CR_OP_conv, TABLE(cifar), FLAGS(INFERENCE));
+    list(out, CR_OP_conv, TABLE(narrow), FLAGS(0, CHECKOPS_SUMS, INFERENCE));
+    list(out, CR_OP_conv_grad, TABLE(narrow),
+         FLAGS(0, CHECKOPS_ADD, CHECKOPS_ACCUMULATE, CHECKOPS_FROZEN_BN | CHECKOPS_NO_DX));
 }
 
 static void list_pointwise(struct checkops_list *out) {
@@ -255,8 +280,13 @@ static void list_blocks(struct checkops_list *out) {
         }
 }
 
-/* Ops around BN statistics from Gram matrices that exist without them, too. */
+/* Ops around BN statistics from Gram matrices that exist without them, too. In `many_pixels` the thread blocks of fused
+ * kernels have several tiles. */
 static void list_gram_neighbours(struct checkops_list *out) {
+    static const struct shape many_pixels[] = {{8, 56, 56, 256, 64, 1, 1, 0, true},
+                                               {12, 28, 28, 512, 128, 1, 1, 0, true},
+                                               {24, 14, 14, 1024, 256, 1, 1, 0, true}};
+    list(out, CR_OP_conv_grad, TABLE(many_pixels), FLAGS(MASKED, MASKED & ~CHECKOPS_FROZEN_BN));
     list(out, CR_OP_conv_grad, TABLE(convs),
          FLAGS(CHECKOPS_MASK, CHECKOPS_MASK | CHECKOPS_ADD | CHECKOPS_BITS, CHECKOPS_FROZEN_BN | CHECKOPS_MASK,
                CHECKOPS_FROZEN_BN | CHECKOPS_MASK | CHECKOPS_ADD));
@@ -313,12 +343,22 @@ static const struct job layer_jobs[] = {
     {CR_OP_conv_dgrad, CHECKOPS_BN},
     {CR_OP_conv_grad, INNER},
     {CR_OP_conv_grad, FIRST | CHECKOPS_ADD},
+    {CR_OP_conv_grad, MASKED},
+    {CR_OP_conv_grad, MASKED & ~CHECKOPS_FROZEN_BN},
 };
 
-static void add_layers(struct checkops_list *out, int64_t N, enum cr_dtype real) {
+/* Layers of wide_resnet50_2, only to be timed. */
+static const struct shape wide_layers[] = {{256, 56, 56, 128, 128, 3, 1, 1, true},
+                                           {256, 28, 28, 256, 256, 3, 1, 1, true},
+                                           {256, 14, 14, 512, 512, 3, 1, 1, true},
+                                           {256, 7, 7, 1024, 1024, 3, 1, 1, true},
+                                           {256, 28, 28, 512, 256, 1, 1, 0, true}};
+
+static void add_layers(struct checkops_list *out, const struct shape *shape, size_t shapes, int64_t N,
+                       enum cr_dtype real) {
     for (size_t j = 0; j < CR_COUNT(layer_jobs); j++)
-        for (size_t i = 0; i < CR_COUNT(layers); i++) {
-            struct checkops_case c = case_of(&layers[i], layer_jobs[j].kind, layer_jobs[j].flags);
+        for (size_t i = 0; i < shapes; i++) {
+            struct checkops_case c = case_of(&shape[i], layer_jobs[j].kind, layer_jobs[j].flags);
             c.N                    = N;
             c.real                 = real;
             checkops_list_add(out, &c);
@@ -326,8 +366,8 @@ static void add_layers(struct checkops_list *out, int64_t N, enum cr_dtype real)
 }
 
 void checkops_list_fused_layers(struct checkops_list *out) {
-    add_layers(out, 2, CR_F16);
-    add_layers(out, 2, CR_BF16);
+    add_layers(out, layers, CR_COUNT(layers), 2, CR_F16);
+    add_layers(out, layers, CR_COUNT(layers), 2, CR_BF16);
     checkops_list_gram_layers(out, 48, CR_F16);
 }
 
@@ -377,6 +417,7 @@ void checkops_list_fused_full_size(struct checkops_list *out) {
         c.real                 = c.kind == CR_OP_s2d_filter_grad ? CR_F32 : CR_F16;
         checkops_list_add(out, &c);
     }
-    add_layers(out, 256, CR_F16);
+    add_layers(out, layers, CR_COUNT(layers), 256, CR_F16);
+    add_layers(out, wide_layers, CR_COUNT(wide_layers), 256, CR_F16);
     checkops_list_gram_layers(out, 256, CR_F16);
 }

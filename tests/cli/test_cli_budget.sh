@@ -15,6 +15,10 @@ holds "the least loss of all 2048 combinations" python3 "$source_dir/tests/tools
 run eval M -q; expect "evaluating it" 0 "top-1"
 run prune R --pattern channels,2:4 --flops 2.5 --multiple 4 --json -o M2; holds "equal runs give equal networks" cmp M/last/model.safetensors M2/last/model.safetensors
 
+# ---- two bounds ----
+run prune R --pattern channels --speedup 1.0001 --flops 1.7 --multiple 4 train.measure=no -b 4 --json -o P; expect "a loose bound of time" 0 '"loss_gap"'
+holds "the least loss of all 64 combinations, within the gap" python3 "$source_dir/tests/tools/budget_brute.py" r.safetensors 1.7 channels
+
 # ---- times ----
 estimate="train.measure=no train.threads=1 -b 4"
 run prune R --pattern unstructured --target-ms 0.000001 $estimate -o X; expect "a time that cannot be reached" 2 "--target-ms 1e-06 cannot be reached: " "the minimum is " "give a larger time"
@@ -40,6 +44,14 @@ loss=$(field loss)
 run prune R --pattern unstructured --speedup 1.5 $estimate --json -o A2; expect "one pattern" 0
 holds "more patterns lose no more" python3 -c "assert $loss <= $(field loss) * 1.02"
 run eval A -q; expect "evaluating it" 0 "top-1"
+run prune R --speedup 1.5 --flops 2 --multiple 4 $estimate -o F; expect "both bounds" 0 "multiply-adds that are left" "times as fast"
+run prune R --speedup 1.5 --flops 2 --multiple 4 $estimate --json -o F2; expect "both bounds, JSON" 0
+holds "both are kept" python3 -c '
+import json, sys
+r = json.load(open("stdout"))
+assert r["speedup"] >= 1.5 and 2 * r["multiply_adds"] <= r["multiply_adds_before"], r
+assert r["loss"] >= float(sys.argv[1]) * 0.98 and 0 <= r["loss_gap"] <= 0.3 * r["loss"], r' "$loss"
+run eval F -q; expect "evaluating it" 0 "top-1"
 run train A/last/config.ini model.weights=A -o AT --steps 3 -q; expect "fine-tuning it" 0 "done: step 3"
 run prune T2 --pattern channels --speedup 1.2 --multiple 4 $estimate -o T3; expect "channels of a pruned network" 0; run eval T3 -q; expect "evaluating it" 0 "top-1"
 run prune R --pattern channels --speedup 1.2 --multiple 4 $estimate quant.type=int8 -o I; expect "for 8-bit values" 0 "predicted"
@@ -58,6 +70,8 @@ refused() { # NAME TEXT ARGS...: `prune ARGS -o X` prints TEXT in one error and 
 }
 refused "a time that is reached anyway" "no pruning needed" R --target-ms 1000 $estimate
 refused "a speedup that cannot be met" "--speedup 500 cannot be reached: the minimum is" R --speedup 500 --multiple 4 $estimate
+refused "a speedup that cannot be met within multiply-adds" "--speedup 500 cannot be reached within --flops: the minimum is" R --speedup 500 --flops 2 --multiple 4 $estimate
+refused "multiply-adds that cannot be met, with a speedup" "--flops 500 cannot be reached: at most" R --speedup 1.2 --flops 500 --multiple 4 $estimate
 refused "multiply-adds that cannot be met" "cannot be reached: at most" R --pattern channels,2:4 --flops 500 --multiple 4
 for x in 0 -1 nan x ''; do refused "--target-ms '$x'" "must be milliseconds above 0" R --target-ms "$x"; done
 for x in 1 0.5 nan 2x ''; do refused "--speedup '$x'" "above 1" R --speedup "$x"; done

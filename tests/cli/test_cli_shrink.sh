@@ -43,6 +43,19 @@ run prune R --pattern channels --flops 1.2 --exempt layer2 --multiple 4 -o E --j
 run prune R --pattern channels --flops 1.2 --importance taylor prune.batches=3 --multiple 4 -o G; expect "by gradients" 0 "million multiply-adds"; run eval G -q; expect "eval" 0
 run prune R --pattern channels --flops 1.2 --importance taylor prune.batches=3 --multiple 4 -o G2; holds "equal gradients give equal networks" cmp G/last/model.safetensors G2/last/model.safetensors
 
+# ---- removed channels that are 0, in the given shape: training keeps them at 0, and the same command removes them ----
+run prune R --pattern channels --flops 2 --multiple 4 --keep-shape -o K; expect "--keep-shape" 0 "the removed channels are 0"
+holds "the configuration has no channels" grep -qx "channels =" K/last/config.ini
+run eval K --json; python3 -c "assert abs($(field loss) - $loss) < 1e-5 * $loss" && pass || fail "the smaller network has this loss: $(field loss), $loss"
+run prune K --pattern channels --flops 2 --multiple 4 -o KS; holds "the same network is left" cmp KS/last/model.safetensors S/last/model.safetensors
+run train K/last/config.ini model.weights=K -o KT --steps 6 -q; expect "fine-tuning" 0 "done: step 6"
+run prune KT --pattern channels --flops 2 --multiple 4 --json -o KTS; is "the same channels are removed" "$(field channels)" "$channels"
+run eval KT --json; tuned=$(field loss); run eval KTS --json
+python3 -c "assert abs($(field loss) - $tuned) < 1e-5 * $tuned" && pass || fail "training keeps them at 0: $(field loss), $tuned"
+run train S/last/config.ini model.weights=S -o ST --steps 6 -q; run eval ST --json
+python3 -c "assert abs($(field loss) - $tuned) < 1e-3 * $tuned" && pass || fail "training the smaller network is the same: $(field loss), $tuned"
+run prune R --pattern channels --flops 2 --multiple 4 --keep-shape --recalibrate 2 -o KR; expect "with new BN statistics" 0; run eval KR -q; expect "eval" 0
+
 # ---- it is a network like any other ----
 run train S/last/config.ini model.weights=S -o T --steps 6 -q; expect "fine-tuning" 0 "done: step 6"
 cp -a T V; run train S/last/config.ini --resume V/step-3 -q; expect "resume" 0 "done: step 6"
@@ -71,7 +84,9 @@ for x in 1 0.5 -2 nan inf x 2x ''; do refused "--flops '$x'" "above 1" R --patte
 refused "no --flops" "needs --flops X" R --pattern channels
 refused "no --pattern channels" "needs --pattern channels" R --flops 2
 refused "--flops and --sparsity" "channels is for" R --pattern channels --flops 2 --sparsity 0.5
-refused "--flops and --target-ms" "give one of --target-ms, --speedup and --flops" R --pattern channels --flops 2 --target-ms 5
+refused "--flops and a time that cannot be reached" "cannot be reached within --flops" R --pattern channels --flops 2 --multiple 4 --target-ms 0.000001 -b 4 train.measure=no
+refused "--keep-shape with a target of time" "--keep-shape is only for" R --pattern channels --flops 2 --speedup 1.1 --keep-shape -b 4 train.measure=no
+refused "--keep-shape of masks" "--keep-shape is only for" R --sparsity 0.5 --keep-shape
 refused "a quantised network" "a quantised network cannot be pruned" Q --pattern channels --flops 2
 refused "an unknown layer" "is not a layer or part" R --pattern channels --flops 2 --exempt layer9
 run data shapes images data.train_images=20 data.val_images=10; rm -r images/*/"$(ls images/train | head -1)"

@@ -23,27 +23,29 @@ namespace {
  * synchronise afterwards. */
 template <class S, typename T>
 __device__ __forceinline__ void forward_load(const forward_args &a, uint32_t xs, int64_t image, int y0) {
-    using D    = cut<S>;
-    using X    = typename forward_memory<S>::X;
-    const T *x = (const T *)a.x + image * S::H * S::H * S::C;
+    using D          = cut<S>;
+    using X          = typename forward_memory<S>::X;
+    const int      C = in_channels<S>(a);
+    const channels n = {C, C};
+    const T       *x = (const T *)a.x + image * S::H * S::H * C;
     if constexpr (D::WHOLE) {
         whole_image<X> p;
         float          scale[8], bias[8];
         if (a.scale_bias) {
-            load_floats(scale, a.scale_bias + p.chunk() * 8);
-            load_floats(bias, a.scale_bias + S::C + p.chunk() * 8);
+            load_floats(scale, a.scale_bias + coefficients<X>(n));
+            load_floats(bias, a.scale_bias + C + coefficients<X>(n));
         }
-        p.load(x);
-        if (a.scale_bias)
+        p.load(x, n);
+        if (a.scale_bias && (!S::ANY || p.chunk() * 8 < C))
 #pragma unroll
             for (int i = 0; i < p.ROUNDS; i++) p.v[i] = act<T>(p.v[i], scale, bias);
         p.store(xs);
         ck_copy_wait<0>();
     } else {
-        tile_issue<X, false, false>(xs, x, input_row<S>(y0), 1);
+        tile_issue<X, false, false>(xs, x, input_row<S>(y0), 1, n);
         ck_copy_commit();
         if (!a.scale_bias) ck_copy_wait<0>();
-        if (a.scale_bias) tile_act<X, 0, T>(xs, a.scale_bias, S::C, input_row<S>(y0), 1);
+        if (a.scale_bias) tile_act<X, 0, T>(xs, a.scale_bias, C, input_row<S>(y0), 1, n);
     }
 }
 
@@ -71,14 +73,14 @@ template <class S> struct forward_slot {
 
 /* Products for a stride of 1: one column of the filter and 16 channels at a time; an input row is used for three rows
  * of output. */
-template <class S, typename T, int MT>
+template <class S, typename T, int GROUPS, int MT>
 __device__ __forceinline__ void forward_rows(float (&acc)[MT][2][4], uint32_t at, uint32_t b0) {
     using X = typename forward_memory<S>::X;
     static_assert(S::R == 3 && cut<S>::NT == 2, "three rows, two times 8 columns");
 #pragma unroll 1
     for (int s = 0; s < 3; s++)
 #pragma unroll
-        for (int c = 0; c < S::C; c += 16) {
+        for (int c = 0; c < GROUPS * 16; c += 16) {
             uint32_t bf[3][4], af[MT + 2][4];
 #pragma unroll
             for (int r = 0; r < 3; r++) ck_ldmatrix(bf[r], b0 + (uint32_t)(((r * 3 + s) * S::C + c) * 2));
@@ -97,7 +99,7 @@ __device__ __forceinline__ void forward_rows(float (&acc)[MT][2][4], uint32_t at
 
 /* Products for any shape: one filter position and 16 channels at a time. One row of the filter at a time is unrolled;
  * unrolling all rows would exceed the instruction cache. */
-template <class S, typename T, int MT, int NT>
+template <class S, typename T, int GROUPS, int MT, int NT>
 __device__ __forceinline__ void forward_taps(float (&acc)[MT][NT][4], const uint32_t (&at)[MT], uint32_t b0) {
     using M = forward_memory<S>;
     using X = typename M::X;
@@ -106,7 +108,7 @@ __device__ __forceinline__ void forward_taps(float (&acc)[MT][NT][4], const uint
 #pragma unroll
         for (int s = 0; s < S::R; s++)
 #pragma unroll
-            for (int c = 0; c < S::C; c += 16) {
+            for (int c = 0; c < GROUPS * 16; c += 16) {
                 uint32_t af[MT][4], bf[NT / 2][4];
 #pragma unroll
                 for (int j = 0; j < NT / 2; j++)
@@ -134,17 +136,20 @@ __global__ void __launch_bounds__(cut<S>::THREADS, cut<S>::RESIDENT) forward_ker
     float                               *rows             = reinterpret_cast<float *>(memory + M::SUMS_AT);
     float                                first[2 * D::NT] = {}, second[2 * D::NT] = {};
     const forward_slot<S>                slot_of_warp;
+    const int                            C = in_channels<S>(a), K = out_channels<S>(a);
+    const int                            channel = slot_of_warp.n0 + lane % 4 * 2 * D::NT;
+    const bool                           works   = !S::ANY || channel < K;
     const uint32_t                       b0 =
         base + (uint32_t)((slot_of_warp.n0 + (lane & 7) + (lane >> 4) * 8) * M::W_PITCH + (lane >> 3 & 1) * 16);
 
-    if (!a.w_new) filter_issue<S, D::NT, M::W_PITCH, D::THREADS>(base, (const T *)a.w);
+    if (!a.w_new) filter_issue<S, D::NT, M::W_PITCH, D::THREADS>(base, (const T *)a.w, a);
     if constexpr (D::WHOLE)
         image_margin<X>(xs);
     else
         tile_margin<X>(xs);
     for (int i = (int)threadIdx.x; i < D::WARPS * 2 * S::K; i += D::THREADS) rows[i] = 0;
     ck_begin_after_last();
-    if (a.w_new) filter_issue<S, D::NT, M::W_PITCH, D::THREADS>(base, (const T *)a.w);
+    if (a.w_new) filter_issue<S, D::NT, M::W_PITCH, D::THREADS>(base, (const T *)a.w, a);
     ck_copy_commit();
 
     for (int64_t job = blockIdx.x; job < a.N * D::TILES; job += gridDim.x) {
@@ -158,25 +163,33 @@ __global__ void __launch_bounds__(cut<S>::THREADS, cut<S>::RESIDENT) forward_ker
         for (int m = 0; m < D::MT; m++)
             at[m] = xs + (uint32_t)(input_pixel<S, X>(slot_of_warp.row(m, lane & 15), slot_of_warp.col(m, lane & 15)) +
                                     (lane >> 4) * 16);
-        if constexpr (D::WHOLE)
-            forward_rows<S, T>(acc, at[0], b0);
-        else
-            forward_taps<S, T>(acc, at, b0);
+        const auto multiply = [&](auto groups) {
+            if constexpr (D::WHOLE)
+                forward_rows<S, T, decltype(groups)::N16>(acc, at[0], b0);
+            else
+                forward_taps<S, T, decltype(groups)::N16>(acc, at, b0);
+        };
+        if (!S::ANY || slot_of_warp.n0 < K) for_groups<S::ANY, S::C / 16>(C, multiply);
+        const int64_t to      = (image * S::P + y0) * S::P * K + slot_of_warp.n0 + lane % 4 * 2 * D::NT;
+        const auto    element = [=](int m, int half) {
+            const int i = half * 8 + lane / 4;
+            return (slot_of_warp.row(m, i) * S::P + slot_of_warp.col(m, i)) * K;
+        };
+        if constexpr (S::ANY)
+            if (a.bias && works) inference_end<T>(a, acc, channel, (const T *)a.add + to, element);
         piece<D::NT> out[D::MT][2];
 #pragma unroll
         for (int m = 0; m < D::MT; m++)
 #pragma unroll
             for (int half = 0; half < 2; half++) out[m][half] = forward_round<T, D::NT>(acc[m], half, first, second);
         if (a.sums && job + gridDim.x >= a.N * D::TILES)
-            forward_sums<D::NT, S::K, D::WARPS>(a, first, second, rows, slot_of_warp.n0);
-        T *y = (T *)a.y + (image * S::P + y0) * S::P * S::K + slot_of_warp.n0 + lane % 4 * 2 * D::NT;
+            forward_sums<D::NT, S::K, D::WARPS, S::ANY>(a, first, second, rows, slot_of_warp.n0);
+        T *y = (T *)a.y + to;
+        if (works)
 #pragma unroll
-        for (int m = 0; m < D::MT; m++)
+            for (int m = 0; m < D::MT; m++)
 #pragma unroll
-            for (int half = 0; half < 2; half++) {
-                const int i = half * 8 + lane / 4;
-                piece_store<D::NT>(y + (slot_of_warp.row(m, i) * S::P + slot_of_warp.col(m, i)) * S::K, out[m][half]);
-            }
+                for (int half = 0; half < 2; half++) piece_store<D::NT>(y + element(m, half), out[m][half]);
         __syncthreads();
     }
 }
@@ -185,8 +198,9 @@ __global__ void __launch_bounds__(cut<S>::THREADS, cut<S>::RESIDENT) forward_ker
 
 enum { STEM_MT = 4 };
 
-template <typename T> __global__ void __launch_bounds__(THREADS, 3) stem_kernel(forward_args a) {
+template <typename T, bool ANY> __global__ void __launch_bounds__(THREADS, 3) stem_kernel(forward_args a) {
     constexpr int NT = 2, W_PITCH = 48 * 2 + 16;
+    const int     K = ANY ? a.K : (int)STEM_K;
     __shared__ __align__(16) char tile[STEM_BYTES];
     __shared__ __align__(16) char filter[STEM_K * W_PITCH];
     __shared__ float              rows[WARPS * 2 * STEM_K];
@@ -197,7 +211,7 @@ template <typename T> __global__ void __launch_bounds__(THREADS, 3) stem_kernel(
     for (int i = (int)threadIdx.x; i < STEM_K * 48; i += THREADS) { /* [k][r][4 columns][4 channels] */
         const int k = i / 48, r = i / 16 % 3, s = i / 4 % 4, c = i % 4;
         uint16_t  v = 0;
-        if (s < 3 && c < 3) v = ((const uint16_t *)a.w)[((k * 3 + r) * 3 + s) * 3 + c];
+        if (s < 3 && c < 3 && (!ANY || k < K)) v = ((const uint16_t *)a.w)[((k * 3 + r) * 3 + s) * 3 + c];
         *reinterpret_cast<uint16_t *>(filter + column_of<NT>(k) * W_PITCH + i % 48 * 2) = v;
     }
     const uint32_t b0 = ck_shared(filter) + (uint32_t)(((lane & 7) + (lane >> 4) * 8) * W_PITCH + (lane >> 3 & 1) * 16);
@@ -224,18 +238,25 @@ template <typename T> __global__ void __launch_bounds__(THREADS, 3) stem_kernel(
                 mma<T>(acc[m][1], af, bf[2], bf[3]);
             }
         }
+        const int     channel = lane % 4 * 2 * NT;
+        const bool    works   = !ANY || channel < K;
+        const int64_t to      = ((image * STEM_SIDE + y0) * STEM_SIDE + warp * STEM_MT * 16 + lane / 4) * K + channel;
+        const auto    element = [=](int m, int half) { return (m * 16 + half * 8) * K; };
+        if constexpr (ANY)
+            if (a.bias && works) inference_end<T>(a, acc, channel, (const T *)a.add + to, element);
         piece<NT> out[STEM_MT][2];
 #pragma unroll
         for (int m = 0; m < STEM_MT; m++)
 #pragma unroll
             for (int half = 0; half < 2; half++) out[m][half] = forward_round<T, NT>(acc[m], half, first, second);
-        if (a.sums && job + gridDim.x >= a.N * STEM_TILES) forward_sums<NT, STEM_K, WARPS>(a, first, second, rows, 0);
-        T *y = (T *)a.y + ((image * STEM_SIDE + y0) * STEM_SIDE + warp * STEM_MT * 16 + lane / 4) * STEM_K +
-               lane % 4 * 2 * NT;
+        if (a.sums && job + gridDim.x >= a.N * STEM_TILES)
+            forward_sums<NT, STEM_K, WARPS, ANY>(a, first, second, rows, 0);
+        T *y = (T *)a.y + to;
+        if (works)
 #pragma unroll
-        for (int m = 0; m < STEM_MT; m++)
+            for (int m = 0; m < STEM_MT; m++)
 #pragma unroll
-            for (int half = 0; half < 2; half++) piece_store<NT>(y + (m * 16 + half * 8) * STEM_K, out[m][half]);
+                for (int half = 0; half < 2; half++) piece_store<NT>(y + element(m, half), out[m][half]);
         __syncthreads();
     }
 }
@@ -251,21 +272,27 @@ cudaError_t forward_run(const forward_args &a, const finish_args &finish, int mu
     static_assert((int)D::RESIDENT <= (int)RESIDENT && (M::BYTES + 1024) * D::RESIDENT <= 233472, "so many fit");
     const unsigned    blocks = ck_blocks(a.N * D::TILES, 1, (int64_t)multiprocessors * D::RESIDENT);
     const cudaError_t error  = launch(forward_kernel<S, T>, a, blocks, D::THREADS, M::BYTES, stream);
-    return error != cudaSuccess ? error : finish_run<S::K>(finish, blocks, stream);
+    return error != cudaSuccess ? error : finish_run < S::ANY ? 0 : (int)S::K > (finish, blocks, stream);
 }
 
-template <typename T>
+template <typename T, bool ANY>
 cudaError_t stem_run(const forward_args &a, const finish_args &finish, int multiprocessors, cudaStream_t stream) {
     const unsigned    blocks = ck_blocks(a.N * STEM_TILES, 1, (int64_t)multiprocessors * RESIDENT);
-    const cudaError_t error  = launch(stem_kernel<T>, a, blocks, THREADS, 0, stream);
-    return error != cudaSuccess ? error : finish_run<STEM_K>(finish, blocks, stream);
+    const cudaError_t error  = launch(stem_kernel<T, ANY>, a, blocks, THREADS, 0, stream);
+    return error != cudaSuccess ? error : finish_run < ANY ? 0 : (int)STEM_K > (finish, blocks, stream);
 }
 
-template <typename T>
+template <typename T, bool ANY>
 cudaError_t forward_any(const struct ck_conv *v, const forward_args &a, const finish_args &f, int multiprocessors,
                         cudaStream_t stream) {
-    if (v->C == 3) return stem_run<T>(a, f, multiprocessors, stream);
-    return run_shape(v, [&](auto s) { return forward_run<decltype(s), T>(a, f, multiprocessors, stream); });
+    if (v->C == 3) return stem_run<T, ANY>(a, f, multiprocessors, stream);
+    return run_shape<ANY>(v, [&](auto s) { return forward_run<decltype(s), T>(a, f, multiprocessors, stream); });
+}
+template <typename T>
+cudaError_t forward(const struct ck_conv *v, const forward_args &a, const finish_args &f, int multiprocessors,
+                    cudaStream_t stream) {
+    return is_narrow(v) || a.bias ? forward_any<T, true>(v, a, f, multiprocessors, stream)
+                                  : forward_any<T, false>(v, a, f, multiprocessors, stream);
 }
 
 } // namespace
@@ -275,11 +302,11 @@ bool ck_cifar_conv_supports(const struct ck_conv *v) {
     if (v->type == CK_F32 || v->N < 1 || v->H != v->W || v->R != v->S || (v->R != 3 && v->R != 1) || v->pad != v->R / 2)
         return false;
     if (v->P != v->H / v->stride || v->Q != v->P || v->N > INT32_MAX) return false;
-    const bool down = v->stride == 2 && v->K == 2 * v->C && ((v->C == 16 && v->H == 32) || (v->C == 32 && v->H == 16));
-    const bool same =
-        v->stride == 1 && v->R == 3 && v->K == v->C && v->H * v->C == 512 && (v->C == 16 || v->C == 32 || v->C == 64);
-    const bool stem = v->stride == 1 && v->R == 3 && v->C == 3 && v->K == 16 && v->H == 32;
-    return down || same || stem;
+    const bool down = v->stride == 2 && (v->H == 32 || v->H == 16);
+    const bool same = v->stride == 1 && v->R == 3 && (v->H == 32 || v->H == 16 || v->H == 8);
+    const bool stem = v->stride == 1 && v->R == 3 && v->C == 3 && v->H == 32;
+    if ((!down && !same) || v->K < 8 || v->K % 8 || v->K > cifar::most_out(v)) return false;
+    return stem || (v->C >= 8 && v->C % 8 == 0 && v->C <= cifar::most_in(v));
 }
 
 size_t ck_cifar_conv_workspace(const struct ck_conv *v, int multiprocessors) {
@@ -294,14 +321,21 @@ cudaError_t ck_cifar_conv(const struct ck_cifar_conv *args, void *workspace, int
                                    .sums       = args->sums,
                                    .partial    = (float *)workspace,
                                    .N          = args->conv.N,
-                                   .w_new      = args->w_new};
-    const cifar::finish_args  f = {.partial = (float *)workspace,
-                                   .sums    = args->sums,
-                                   .rows    = 0,
-                                   .finish  = args->finish,
-                                   .factors = ck_bn_factors_of(&args->finish)};
+                                   .w_new      = args->w_new,
+                                   .relu       = args->relu,
+                                   .C          = (uint8_t)args->conv.C,
+                                   .K          = (uint8_t)args->conv.K,
+                                   .bias       = args->bias,
+                                   .add        = args->add};
+    const cifar::finish_args  f = {.partial  = (float *)workspace,
+                                   .sums     = args->sums,
+                                   .rows     = 0,
+                                   .channels = (int)args->conv.K,
+                                   .finish   = args->finish,
+                                   .factors  = ck_bn_factors_of(&args->finish)};
     if (!ck_cifar_conv_supports(&args->conv) || (args->conv.C == 3 && args->scale_bias)) return cudaErrorInvalidValue;
     if (args->finish.scale_bias && !args->sums) return cudaErrorInvalidValue;
-    return args->conv.type == CK_F16 ? cifar::forward_any<__half>(&args->conv, a, f, multiprocessors, stream)
-                                     : cifar::forward_any<__nv_bfloat16>(&args->conv, a, f, multiprocessors, stream);
+    if ((args->add || args->relu) && !args->bias) return cudaErrorInvalidValue;
+    return args->conv.type == CK_F16 ? cifar::forward<__half>(&args->conv, a, f, multiprocessors, stream)
+                                     : cifar::forward<__nv_bfloat16>(&args->conv, a, f, multiprocessors, stream);
 }

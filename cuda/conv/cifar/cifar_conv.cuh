@@ -23,12 +23,37 @@ template <int ID, int THREADS> __device__ __forceinline__ void barrier_sync() {
     asm volatile("bar.sync %0, %1;\n" ::"n"(ID), "n"(THREADS) : "memory");
 }
 
-/* SMALL: the backward needs less shared memory. */
-template <int C_, int K_, int H_, int STRIDE_, int R_, bool SMALL_ = false> struct shape {
+/* SMALL: the backward needs less shared memory. ANY: C and K are those of the tiles in shared memory; tensors have any
+ * multiple of 8 up to them, which kernels get as arguments. The missing channels of tiles and filters are 0. */
+template <int C_, int K_, int H_, int STRIDE_, int R_, bool SMALL_ = false, bool ANY_ = false> struct shape {
     enum { C = C_, K = K_, H = H_, STRIDE = STRIDE_, R = R_, TAPS = R * R, PAD = R / 2, P = H / STRIDE };
-    static constexpr bool SMALL = SMALL_;
+    static constexpr bool SMALL = SMALL_, ANY = ANY_;
     static_assert(R == 3 || STRIDE == 2, "1x1 filters are shortcuts");
 };
+
+/* Channels of the tensors. Products read channels in groups of 16. */
+template <class S, class Args> __device__ __forceinline__ int in_channels(const Args &a) {
+    return S::ANY ? a.C : (int)S::C;
+}
+template <class S, class Args> __device__ __forceinline__ int out_channels(const Args &a) {
+    return S::ANY ? a.K : (int)S::K;
+}
+__device__ __forceinline__ int round_up(int channels, int step) {
+    return (channels + step - 1) / step * step;
+}
+/* Calls f(channels_of<N>()) with N = MOST, or with ANY the number of groups of 16 that `channels` have, so that loops
+ * over them are unrolled without a branch. */
+template <int N> struct channels_of {
+    enum { N16 = N };
+};
+template <bool ANY, int MOST, typename F> __device__ __forceinline__ void for_groups(int channels, F f) {
+    if constexpr (!ANY || MOST == 1)
+        f(channels_of<MOST>());
+    else if (channels > (MOST - 1) * 16)
+        f(channels_of<MOST>());
+    else
+        for_groups<ANY, MOST - 1>(channels, f);
+}
 
 /* ---- instructions ---- */
 
@@ -54,9 +79,9 @@ __device__ __forceinline__ void mma<__nv_bfloat16>(float (&d)[4], const uint32_t
 
 /* I images of ROWS x COLS pixels with CH channels. Column j of the image (WIDE of them) is stored in column(j); the
  * remaining columns are the margin. SIDE: rows and columns of the image in memory, of which every STEP-th is read; CT:
- * its channels. THREADS threads of a block, starting at a multiple of that number, fill the tile. */
+ * its channels, unless ANY. THREADS threads of a block, starting at a multiple of that number, fill the tile. */
 template <int I_, int ROWS_, int COLS_, int CH_, int CT_, int SIDE_, int STEP_, int LEFT_, bool HALVES_,
-          int THREADS_ = cifar::THREADS>
+          int THREADS_ = cifar::THREADS, bool ANY_ = false>
 struct tile {
     enum {
         I       = I_,
@@ -71,42 +96,55 @@ struct tile {
     };
     enum { WIDE = SIDE / STEP, PITCH = CH * 2 + 16, IMAGE = ROWS * COLS * PITCH, BYTES = I * IMAGE, CHUNKS = CH / 8 };
     enum { VECTORS = I * ROWS * WIDE * CHUNKS, MARGIN = COLS - WIDE };
-    static constexpr bool                 HALVES = HALVES_;
+    static constexpr bool                 HALVES = HALVES_, ANY = ANY_;
     static __device__ __forceinline__ int place(int col) {
         return HALVES ? (col & 1) * ((COLS + 1) / 2) + (col >> 1) : col;
     }
     static_assert(THREADS % CHUNKS == 0, "a thread meets one chunk of channels");
 };
 
+/* Of a tile with ANY: channels of a pixel in memory, and how many of them follow the tile's first one. */
+struct channels {
+    int all, here;
+};
+/* A thread's chunk of coefficients; chunks that do not exist get the first one. */
+template <class L> __device__ __forceinline__ int coefficients(channels n) {
+    const int first = (int)threadIdx.x % L::CHUNKS * 8;
+    return L::ANY && first >= n.here ? 0 : first;
+}
+
 /* Visits the vectors of 16 bytes that a thread moves. A thread keeps its column and its chunk of channels, so the
  * distances between its vectors are constant. f(to, from, v, real): position in the tile (bytes), position in memory
- * from the tile's first image on (elements), number of the vector, and whether it is inside the images. */
-template <class L, typename F> __device__ __forceinline__ void tile_for_each(int row0, int images, F f) {
+ * from the tile's first image on (elements), number of the vector, and whether it is inside the images. Channels
+ * behind the last group of 16 are not visited. */
+template <class L, typename F> __device__ __forceinline__ void tile_for_each(int row0, int images, channels n, F f) {
     constexpr int LINE = L::WIDE * L::CHUNKS, STEP = L::THREADS / LINE, LINES = L::I * L::ROWS,
                   ROUNDS = (LINES + STEP - 1) / STEP;
     static_assert(L::THREADS % LINE == 0, "a thread keeps its column");
     const int thread = (int)threadIdx.x % L::THREADS, chunk = thread % L::CHUNKS, col = thread / L::CHUNKS % L::WIDE;
     const int first = thread / LINE, to = L::place(col + L::LEFT) * L::PITCH + chunk * 16,
-              from = col * L::STEP * L::CT + chunk * 8;
+              all = L::ANY ? n.all : (int)L::CT, from = col * L::STEP * all + chunk * 8;
+    if (L::ANY && chunk / 2 * 16 >= n.here) return;
 #pragma unroll
     for (int i = 0; i < ROUNDS; i++) {
         const int line = first + i * STEP;
         if (ROUNDS * STEP != LINES && line >= LINES) break;
         const int image = L::I == 1 ? 0 : line / L::ROWS, row = L::I == 1 ? line : line % L::ROWS,
                   h     = (row0 + row) * L::STEP;
-        const bool real = h >= 0 && h < L::SIDE && (L::I == 1 || image < images);
-        f((uint32_t)(to + image * L::IMAGE + row * L::COLS * L::PITCH), from + (image * L::SIDE + h) * L::SIDE * L::CT,
+        const bool real = h >= 0 && h < L::SIDE && (L::I == 1 || image < images) && (!L::ANY || chunk * 8 < n.here);
+        f((uint32_t)(to + image * L::IMAGE + row * L::COLS * L::PITCH), from + (image * L::SIDE + h) * L::SIDE * all,
           thread + i * L::THREADS, real);
     }
 }
 
 /* Loads the thread's coefficients of a tile, `rows` rows `gap` apart, into the L1 cache, ahead of the copies. */
-template <class L> __device__ __forceinline__ void tile_warm(const float *scale_bias, int gap, int rows) {
+template <class L>
+__device__ __forceinline__ void tile_warm(const float *scale_bias, int gap, int rows, channels n = {}) {
     for (int i = 0; i < rows; i++) {
         float unused;
         asm volatile("ld.global.f32 %0, [%1];\n"
                      : "=f"(unused)
-                     : "l"(scale_bias + i * gap + (int)threadIdx.x % L::CHUNKS * 8)
+                     : "l"(scale_bias + i * gap + coefficients<L>(n))
                      : "memory");
     }
 }
@@ -114,8 +152,8 @@ template <class L> __device__ __forceinline__ void tile_warm(const float *scale_
 /* Starts the copies of a tile: rows row0.. of `images` images from `from` on (which points at the first channel
  * needed). With LINE, vector v goes to to + 16*v instead of its place in the tile; CACHED: through the L1 cache. */
 template <class L, bool LINE, bool CACHED, typename T>
-__device__ __forceinline__ void tile_issue(uint32_t to, const T *from, int row0, int images) {
-    tile_for_each<L>(row0, images, [=](uint32_t place, int at, int v, bool real) {
+__device__ __forceinline__ void tile_issue(uint32_t to, const T *from, int row0, int images, channels n = {}) {
+    tile_for_each<L>(row0, images, n, [=](uint32_t place, int at, int v, bool real) {
         if (CACHED)
             ck_copy16_cached(to + (LINE ? (uint32_t)v * 16 : place), from + at, real);
         else
@@ -151,13 +189,19 @@ template <class L> struct whole_image {
     uint4                                 v[ROUNDS];
     static __device__ __forceinline__ int chunk() { return (int)threadIdx.x % L::CHUNKS; }
     static __device__ __forceinline__ int pixel(int thread) {
-        return (thread / LINE * L::SIDE + thread % LINE / L::CHUNKS) * L::CT;
+        return thread / LINE * L::SIDE + thread % LINE / L::CHUNKS;
     }
-    template <typename T> __device__ __forceinline__ void load(const T *from) {
-        const int thread = (int)threadIdx.x % L::THREADS;
+    template <typename T> __device__ __forceinline__ void load(const T *from, channels n = {}) {
+        const int thread = (int)threadIdx.x % L::THREADS, all = L::ANY ? n.all : (int)L::CT;
+        if (L::ANY && chunk() * 8 >= n.here) {
+#pragma unroll
+            for (int i = 0; i < ROUNDS; i++) v[i] = make_uint4(0, 0, 0, 0);
+            return;
+        }
 #pragma unroll
         for (int i = 0; i < ROUNDS; i++)
-            v[i] = __ldcg(reinterpret_cast<const uint4 *>(from + pixel(thread) + i * STEP * L::SIDE * L::CT) + chunk());
+            v[i] = __ldcg(reinterpret_cast<const uint4 *>(from + pixel(thread) * all + i * STEP * L::SIDE * all) +
+                          chunk());
     }
     __device__ __forceinline__ void store(uint32_t to) const {
         const int thread = (int)threadIdx.x % L::THREADS;
@@ -188,12 +232,13 @@ template <typename T> __device__ __forceinline__ uint4 act(uint4 v, const float 
 /* Applies act() to the data of this thread's copies. Waits for them, except for the last LATER groups. scale_bias: CH
  * scales, then CH biases at scale_bias + gap. */
 template <class L, int LATER, typename T>
-__device__ __forceinline__ void tile_act(uint32_t at, const float *scale_bias, int gap, int row0, int images) {
+__device__ __forceinline__ void tile_act(uint32_t at, const float *scale_bias, int gap, int row0, int images,
+                                         channels n = {}) {
     float scale[8], bias[8];
-    load_floats(scale, scale_bias + (int)threadIdx.x % L::CHUNKS * 8);
-    load_floats(bias, scale_bias + gap + (int)threadIdx.x % L::CHUNKS * 8);
+    load_floats(scale, scale_bias + coefficients<L>(n));
+    load_floats(bias, scale_bias + gap + coefficients<L>(n));
     ck_copy_wait<LATER>();
-    tile_for_each<L>(row0, images, [&](uint32_t place, int, int, bool real) {
+    tile_for_each<L>(row0, images, n, [&](uint32_t place, int, int, bool real) {
         if (real) ck_put16(at + place, act<T>(ck_get16(at + place), scale, bias));
     });
 }
@@ -202,14 +247,14 @@ __device__ __forceinline__ void tile_act(uint32_t at, const float *scale_bias, i
  * c, `gap` apart. */
 template <class L, int LATER, typename T>
 __device__ __forceinline__ void tile_bn_grad(uint32_t at, uint32_t line, const float *coeffs, int gap, int row0,
-                                             int images) {
+                                             int images, channels n = {}) {
     float     a[8], b[8], c[8];
-    const int first = (int)threadIdx.x % L::CHUNKS * 8;
+    const int first = coefficients<L>(n);
     load_floats(a, coeffs + first);
     load_floats(b, coeffs + gap + first);
     load_floats(c, coeffs + 2 * gap + first);
     ck_copy_wait<LATER>();
-    tile_for_each<L>(row0, images, [&](uint32_t place, int, int v, bool real) {
+    tile_for_each<L>(row0, images, n, [&](uint32_t place, int, int v, bool real) {
         if (!real) return;
         float g[8], x[8];
         ck_unpack<T>(ck_get16(at + place), g);
@@ -222,9 +267,10 @@ __device__ __forceinline__ void tile_bn_grad(uint32_t at, uint32_t line, const f
 
 /* The convolution's input for TH rows of output. */
 template <class S, int I, int TH, int CH, int THREADS = cifar::THREADS>
-using input_tile = tile<I, S::R == 1 ? (int)TH : S::STRIDE * TH + (S::STRIDE == 1 ? 2 : 1),
-                        S::R == 1 ? (int)S::P : S::H + (S::STRIDE == 1 ? 2 : 1), CH, S::C, S::H,
-                        S::R == 1 ? (int)S::STRIDE : 1, S::R == 1 ? 0 : 1, S::R == 3 && S::STRIDE == 2, THREADS>;
+using input_tile =
+    tile<I, S::R == 1 ? (int)TH : S::STRIDE * TH + (S::STRIDE == 1 ? 2 : 1),
+         S::R == 1 ? (int)S::P : S::H + (S::STRIDE == 1 ? 2 : 1), CH, S::C, S::H, S::R == 1 ? (int)S::STRIDE : 1,
+         S::R == 1 ? 0 : 1, S::R == 3 && S::STRIDE == 2, THREADS, S::ANY>;
 template <class S> __device__ __forceinline__ int input_row(int y0) {
     return S::R == 1 ? y0 : S::STRIDE * y0 - 1;
 }
@@ -322,13 +368,26 @@ cudaError_t launch(Kernel kernel, const Args &a, int64_t blocks, int threads, in
                                 : ck_launch(kernel, (unsigned)blocks, (unsigned)threads, (size_t)bytes, stream, a);
 }
 
-/* Calls run(shape) with the shape of v: one of the shapes with 16 channels or more that ck_cifar_conv_supports. */
-template <typename Run> cudaError_t run_shape(const struct ck_conv *v, Run run) {
-    if (v->C == 16 && v->K == 16) return run(shape<16, 16, 32, 1, 3>());
-    if (v->C == 16) return v->R == 3 ? run(shape<16, 32, 32, 2, 3>()) : run(shape<16, 32, 32, 2, 1>());
-    if (v->C == 32 && v->K == 32) return run(shape<32, 32, 16, 1, 3>());
-    if (v->C == 32) return v->R == 3 ? run(shape<32, 64, 16, 2, 3>()) : run(shape<32, 64, 16, 2, 1>());
-    return run(shape<64, 64, 8, 1, 3>());
+/* The channels of tiles, which tensors of this size have at most. */
+inline int64_t most_in(const struct ck_conv *v) {
+    return 512 / v->H;
+}
+inline int64_t most_out(const struct ck_conv *v) {
+    return 512 / v->P;
+}
+/* Whether tensors have fewer channels than tiles. The stem's input has 3 in both cases. */
+inline bool is_narrow(const struct ck_conv *v) {
+    return (v->C != 3 && v->C != most_in(v)) || v->K != most_out(v);
+}
+
+/* Calls run(shape) with the shape of v: one of those that ck_cifar_conv_supports, but not the stem. */
+template <bool ANY, typename Run> cudaError_t run_shape(const struct ck_conv *v, Run run) {
+    constexpr bool B = false;
+    if (v->H == 32 && v->stride == 1) return run(shape<16, 16, 32, 1, 3, B, ANY>());
+    if (v->H == 32) return v->R == 3 ? run(shape<16, 32, 32, 2, 3, B, ANY>()) : run(shape<16, 32, 32, 2, 1, B, ANY>());
+    if (v->H == 16 && v->stride == 1) return run(shape<32, 32, 16, 1, 3, B, ANY>());
+    if (v->H == 16) return v->R == 3 ? run(shape<32, 64, 16, 2, 3, B, ANY>()) : run(shape<32, 64, 16, 2, 1, B, ANY>());
+    return run(shape<64, 64, 8, 1, 3, B, ANY>());
 }
 
 } // namespace cifar

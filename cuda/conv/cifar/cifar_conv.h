@@ -2,7 +2,8 @@
  *
  * Shapes: square images, 16 bits, R x R filters with R = 3 (pad 1) or, with stride 2, R = 1 (pad 0):
  *   3->16 and 16->16 at 32x32;  16->32 at 32x32 stride 2, R = 3 and 1;  32->32 at 16x16;
- *   32->64 at 16x16 stride 2, R = 3 and 1;  64->64 at 8x8.
+ *   32->64 at 16x16 stride 2, R = 3 and 1;  64->64 at 8x8;
+ * and all of them with fewer channels, in multiples of 8, as channel pruning leaves them.
  * The tensor cores multiply; sums are f32. N: any number of images from 1 on. All results are deterministic. */
 #ifndef CK_CIFAR_CONV_H
 #define CK_CIFAR_CONV_H
@@ -16,8 +17,9 @@ extern "C" {
 /* Returns whether the convolution has one of the shapes above, in a 16-bit type. */
 bool ck_cifar_conv_supports(const struct ck_conv *conv);
 
-/* y = act(x) * w. sums[2][K] = sums of y and y^2 over the pixels (of the rounded values). With finish.scale_bias, also
- * the results of ck_bn_finalize for these sums, bitwise identical. */
+/* y = act(x) * w; in inference y = act(x) * w + bias[K] (+ add), then ReLU with `relu`. sums[2][K] = sums of y and y^2
+ * over the pixels (of the rounded values). With finish.scale_bias, also the results of ck_bn_finalize for these sums,
+ * bitwise identical. */
 struct ck_cifar_conv {
     struct ck_conv conv;
     const void    *x, *w;
@@ -26,6 +28,9 @@ struct ck_cifar_conv {
     void                 *y;
     float                *sums;   /* or NULL */
     struct ck_bn_finalize finish; /* scale_bias NULL: no finalize; its own sums and channels are not read */
+    const float          *bias;   /* f32, or NULL: neither add nor relu */
+    const void           *add;    /* like y, or NULL; y may be add */
+    bool                  relu;
     /* one of the last two launches may have written w; if false, the kernel reads w before these launches end */
     bool w_new;
 };

@@ -25,19 +25,28 @@ struct forward_args {
     float       *sums, *partial;
     int64_t      N;
     bool         w_new;
+    /* only with ANY: channels, and the end of inference */
+    bool         relu;
+    uint8_t      C, K;
+    const float *bias; /* [K] or NULL */
+    const void  *add;  /* like y, or NULL */
 };
 
 /* Copies filters to shared memory, one row for each channel k, in column order. All blocks read the same bytes at the
  * same time; each starts at another position, so that they do not queue for one part of the L2 cache. */
 template <class S, int NT, int PITCH, int THREADS, typename T>
-__device__ __forceinline__ void filter_issue(uint32_t to, const T *w) {
+__device__ __forceinline__ void filter_issue(uint32_t to, const T *w, const forward_args &a) {
     constexpr int CHUNKS = S::TAPS * S::C / 8, ALL = S::K * CHUNKS, ROUNDS = (ALL + THREADS - 1) / THREADS;
     int           round = (int)blockIdx.x % ROUNDS;
 #pragma unroll 6
     for (int i = 0; i < ROUNDS; i++) {
-        const int v = round * THREADS + (int)threadIdx.x;
-        if (ALL % THREADS == 0 || v < ALL)
-            ck_copy16(to + (uint32_t)(column_of<NT>(v / CHUNKS) * PITCH + v % CHUNKS * 16), w + v * 8, true);
+        const int      v = round * THREADS + (int)threadIdx.x, k = v / CHUNKS, c = v % CHUNKS * 8 % S::C;
+        const uint32_t at = to + (uint32_t)(column_of<NT>(v / CHUNKS) * PITCH + v % CHUNKS * 16);
+        if constexpr (S::ANY) {
+            if (k < round_up(a.K, 8 * NT) && c / 16 * 16 < a.C)
+                ck_copy16(at, w + (k * S::TAPS + v % CHUNKS * 8 / S::C) * a.C + c, k < a.K && c < a.C);
+        } else if (ALL % THREADS == 0 || v < ALL)
+            ck_copy16(at, w + v * 8, true);
         round = round + 1 == ROUNDS ? 0 : round + 1;
     }
 }
@@ -67,12 +76,42 @@ __device__ __forceinline__ piece<NT> forward_round(const float (&acc)[NT][4], in
 }
 
 /* The block's sums, after its last tile. */
-template <int NT, int K, int WARPS>
+template <int NT, int K, int WARPS, bool ANY>
 __device__ __forceinline__ void forward_sums(const forward_args &a, float (&first)[2 * NT], float (&second)[2 * NT],
                                              float *rows, int n0) {
     sums_flush<NT, K>(first, second, rows, n0);
     __syncthreads();
-    sums_write<K, WARPS>(rows, NULL, a.partial, (int)blockIdx.x);
+    sums_write<K, WARPS, ANY>(rows, NULL, a.partial, (int)blockIdx.x, a.K);
+}
+
+/* The end of inference, for the thread's 2*NT channels of 16*MT pixels: acc = [relu](acc + bias [+ add]). They are at
+ * add + element(m, half); channel: the first one. The loads of some pixels are in flight before their first sum. */
+template <typename T, int MT, int NT, typename Element>
+__device__ __forceinline__ void inference_end(const forward_args &a, float (&acc)[MT][NT][4], int channel, const T *add,
+                                              Element element) {
+    constexpr int AT_A_TIME = MT * NT > 8 ? 8 / NT : MT;
+    const float   lowest    = a.relu ? 0.0f : -INFINITY;
+    float         bias[2 * NT];
+    load_floats(bias, a.bias + channel);
+#pragma unroll
+    for (int m0 = 0; m0 < MT; m0 += AT_A_TIME) {
+        piece<NT> p[AT_A_TIME][2] = {};
+        if (a.add)
+#pragma unroll
+            for (int m = 0; m < AT_A_TIME; m++)
+#pragma unroll
+                for (int half = 0; half < 2; half++) p[m][half] = piece_load<NT>(add + element(m0 + m, half));
+#pragma unroll
+        for (int m = 0; m < AT_A_TIME; m++)
+#pragma unroll
+            for (int i = 0; i < 2 * NT; i++) { /* word i % NT of half i / NT */
+                const int    half = i / NT, j = i % NT;
+                const float2 more = ck_unpack_word<T>(p[m][half].word[j]);
+                float       &v = acc[m0 + m][j][2 * half], &w = acc[m0 + m][j][2 * half + 1];
+                v += bias[2 * j] + more.x, w += bias[2 * j + 1] + more.y;
+                v = v < lowest ? lowest : v, w = w < lowest ? lowest : w;
+            }
+    }
 }
 
 /* ---- the second launch: adds the sums of all blocks and finishes the BN ---- */
@@ -80,11 +119,12 @@ __device__ __forceinline__ void forward_sums(const forward_args &a, float (&firs
 struct finish_args {
     const float          *partial;
     float                *sums;
-    int                   rows;
+    int                   rows, channels;
     struct ck_bn_finalize finish;
     struct ck_bn_factors  factors;
 };
-template <int K> struct forward_end {
+/* K = 0: a.channels */
+template <int K_> struct forward_end {
     const finish_args &a;
     struct channel {
         ck_bn_channel              bn;
@@ -92,6 +132,7 @@ template <int K> struct forward_end {
             if (end.a.finish.scale_bias) bn.load(end.a.finish, k);
         }
         __device__ __forceinline__ void finish(const forward_end &end, int k, float sum, float squares) const {
+            const int K       = K_ ? K_ : end.a.channels;
             end.a.sums[k]     = sum;
             end.a.sums[K + k] = squares;
             if (end.a.finish.scale_bias) bn.finish(end.a.finish, end.a.factors, k, K, sum, squares);
@@ -101,12 +142,12 @@ template <int K> struct forward_end {
 template <int K> __global__ void __launch_bounds__(THREADS) finish_kernel(finish_args a) {
     ck_let_next_begin();
     ck_wait_for_last();
-    sums_add<K>(a.partial, a.rows, (int)blockIdx.x, forward_end<K>{a});
+    sums_add(a.partial, a.rows, (int)blockIdx.x, forward_end<K>{a}, K ? K : a.channels);
 }
 template <int K> cudaError_t finish_run(finish_args a, unsigned rows, cudaStream_t stream) {
     if (!a.sums) return cudaSuccess;
     a.rows = (int)rows;
-    return launch(finish_kernel<K>, a, K / SUMS_CHANNELS, THREADS, 0, stream);
+    return launch(finish_kernel<K>, a, (K ? K : a.channels) / SUMS_CHANNELS, THREADS, 0, stream);
 }
 
 } // namespace

@@ -18,7 +18,13 @@ struct grad_args {
     float       *dw, *grad_sums, *dw_partial, *sums_partial;
     int64_t      N;
     bool         accumulate, w_new, x_new;
+    /* Only with ANY. They are in the padding: with more than 128 bytes of arguments, the compiler of CUDA 13.0 gives
+     * other registers to the kernels without ANY, which then spill more and take 2 % longer. */
+    bool    one_stage;
+    uint8_t C, K;
 };
+
+static_assert(sizeof(grad_args) <= 128, "see above");
 
 /* ---- shapes ---- */
 
@@ -31,7 +37,7 @@ using output_tile = tile<I,
                          S::P + (!HALO || S::R == 1 ? 0
                                  : S::STRIDE == 1   ? 2
                                                     : 1),
-                         CH, S::K, S::P, 1, HALO && S::R == 3 && S::STRIDE == 1 ? 1 : 0, false, THREADS>;
+                         CH, S::K, S::P, 1, HALO && S::R == 3 && S::STRIDE == 1 ? 1 : 0, false, THREADS, S::ANY>;
 
 template <class S> struct grad_tiling {
     static constexpr bool JOINT = S::TAPS * S::K * S::C <= 32 * 32 * 9, BY_ROW = S::STRIDE == 1;
@@ -53,6 +59,10 @@ template <class S> struct grad_tiling {
     enum { KB = JOINT ? (int)S::K : 32, CB = JOINT ? (int)S::C : 32, PARTS = S::K / KB * (S::C / CB) };
     enum { HELD = KB / PIECE * (CB / PIECE), I = JOINT ? 1 : S::STRIDE == 2 ? 2 : 4, DW = KB * CB * S::TAPS };
     enum { GROUP = SPLIT_DW_BLOCKS / PARTS /* blocks of a part */ };
+    /* With ANY: only the parts that exist. */
+    static __host__ __device__ int parts_in(int C) { return S::ANY ? (C + CB - 1) / CB : S::C / CB; }
+    static __host__ __device__ int parts(int C, int K) { return S::ANY ? (K + KB - 1) / KB * parts_in(C) : (int)PARTS; }
+    static __host__ __device__ int group(int C, int K) { return S::ANY ? SPLIT_DW_BLOCKS / parts(C, K) : (int)GROUP; }
     /* With a stride, two warps divide the filter positions of a piece. The first warp has EARLY of them. */
     enum {
         SPLIT  = S::TAPS > 1 && !BY_ROW ? 2 : 1,
@@ -64,8 +74,9 @@ template <class S> struct grad_tiling {
     using DW_DY = output_tile<S, I, JOINT ? (int)TH : (int)S::P, KB, JOINT>;
     using DW_X  = input_tile<S, I, JOINT ? (int)TH : (int)S::P, CB>;
     enum { W_PITCH = S::TAPS * S::C * 2 + 16 };
-    /* SMALL, joint: one stage. SMALL, split: the sums have the space of dy, after the last tile. */
-    static constexpr bool LATE_SUMS = S::SMALL && !JOINT;
+    /* SMALL, joint: one stage. SMALL, split: the sums have the space of dy, after the last tile. With ANY there is one
+     * kernel for both: the number of stages is an argument, and split kernels always have their sums there. */
+    static constexpr bool LATE_SUMS = (S::SMALL || S::ANY) && !JOINT;
     /* Shared memory. Joint: sums, table, filter, then STAGES times dy and dy_x, then STAGES times x; dw is reduced in
      * the space of x, or of dy and x. Split: sums, table, filter, dy, dy_x or dy, dy_x, x; dw is reduced in the space
      * of the last three. */
@@ -93,6 +104,25 @@ template <class S> struct grad_tiling {
     static_assert(!LATE_SUMS || DX_WARPS * 2 * S::C * 4 <= (int)DY_STAGE, "the sums fit into dy");
     static_assert(!JOINT || (int)BARRIER_AT + (int)ROUND <= (int)JOINT_BYTES, "dw is reduced in this space");
 };
+
+/* The same shape in less shared memory, for GPUs whose blocks have less than those of compute capability 9.0. With one
+ * stage, the copies of the next tile wait until the tile has been used. */
+template <class S> using small = shape<S::C, S::K, S::H, S::STRIDE, S::R, true, S::ANY>;
+
+/* What depends on the number of stages. */
+template <class S> __device__ __forceinline__ int stages(const grad_args &a) {
+    return S::ANY && a.one_stage ? 1 : (int)grad_tiling<S>::STAGES;
+}
+template <class S> __device__ __forceinline__ int x_at(const grad_args &a) {
+    return S::ANY && a.one_stage ? (int)grad_tiling<small<S>>::X_AT : (int)grad_tiling<S>::X_AT;
+}
+template <class S> __device__ __forceinline__ int barrier_at(const grad_args &a) {
+    return S::ANY && a.one_stage ? (int)grad_tiling<small<S>>::BARRIER_AT : (int)grad_tiling<S>::BARRIER_AT;
+}
+/* Before a wait for all copies but those of the later stages: with one stage there are none. */
+template <class S> __device__ __forceinline__ void wait_for_stage(const grad_args &a) {
+    if (S::ANY && a.one_stage) ck_copy_wait<0>();
+}
 
 } // namespace
 } // namespace cifar

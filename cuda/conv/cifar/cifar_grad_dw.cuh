@@ -80,7 +80,9 @@ __device__ __forceinline__ void dw_rows(float (&acc)[9][2][4], uint32_t dy, uint
     }
 }
 template <class S, typename T, int N>
-__device__ __forceinline__ void dw_piece(float (&acc)[N][2][4], uint32_t dy, uint32_t x, int group, int late) {
+__device__ __forceinline__ void dw_piece(float (&acc)[N][2][4], uint32_t dy, uint32_t x, int group, int late,
+                                         bool exists) {
+    if (S::ANY && !exists) return;
     if constexpr (grad_tiling<S>::BY_ROW)
         dw_rows<S, T>(acc, dy, x, group);
     else if (!late)
@@ -138,22 +140,24 @@ template <class S> struct dw_slot {
         piece = warp % D::HELD, late = warp / D::HELD % D::SPLIT, group = warp / (D::HELD * D::SPLIT);
     }
     /* First channel of the piece in a pixel of dy and of x. */
-    __device__ __forceinline__ uint32_t dy_bytes() const {
-        return (uint32_t)(piece / (grad_tiling<S>::CB / PIECE) * PIECE * 2);
-    }
-    __device__ __forceinline__ uint32_t x_bytes() const {
-        return (uint32_t)(piece % (grad_tiling<S>::CB / PIECE) * PIECE * 2);
+    __device__ __forceinline__ int      k() const { return piece / (grad_tiling<S>::CB / PIECE) * PIECE; }
+    __device__ __forceinline__ int      c() const { return piece % (grad_tiling<S>::CB / PIECE) * PIECE; }
+    __device__ __forceinline__ uint32_t dy_bytes() const { return (uint32_t)(k() * 2); }
+    __device__ __forceinline__ uint32_t x_bytes() const { return (uint32_t)(c() * 2); }
+    /* Whether the tensors have the piece; k0, c0: first channels of the block's part of dw. */
+    __device__ __forceinline__ bool exists(const grad_args &a, int k0, int c0) const {
+        return !S::ANY || (k0 + k() < a.K && c0 + c() < a.C);
     }
 };
 
-/* Stores the block's pieces to `to`; room: shared memory. */
+/* Stores the block's pieces that exist to `to`; room: shared memory. */
 template <class S, int N>
-__device__ __forceinline__ void dw_block(float (&acc)[N][2][4], float *to, float *room,
-                                         const dw_slot<S> &slot_of_warp) {
+__device__ __forceinline__ void dw_block(float (&acc)[N][2][4], float *to, float *room, const dw_slot<S> &slot_of_warp,
+                                         bool exists) {
     using D = grad_tiling<S>;
     dw_warps<D::GROUPS, D::HELD * D::SPLIT, D::DW_BARRIER>(acc, room, slot_of_warp.piece * D::SPLIT + slot_of_warp.late,
                                                            slot_of_warp.group);
-    if (slot_of_warp.group) return;
+    if (slot_of_warp.group || !exists) return;
     to += slot_of_warp.piece * PIECE * PIECE * S::TAPS;
     if (!slot_of_warp.late)
         dw_write<0, N>(acc, to);
@@ -169,36 +173,50 @@ __device__ __forceinline__ void add2(float *to, float x, float y, bool accumulat
     }
     *reinterpret_cast<float2 *>(to) = v;
 }
-/* Index of four elements of part `part` in dw. */
+/* Index of four elements of part `part` in dw [K][TAPS][C]. */
 template <class S> struct dw_place {
-    enum { DW = grad_tiling<S>::DW, PARTS = grad_tiling<S>::PARTS, CH = S::C };
-    static __device__ __forceinline__ void store(float *dw, int part, int four, float4 v, bool accumulate) {
-        using D                  = grad_tiling<S>;
-        constexpr int TRANSPOSED = D::CB / PIECE, FOURS = S::TAPS * 2 * CK_WARP;
+    using D = grad_tiling<S>;
+    enum { DW = D::DW, CH = S::C, TRANSPOSED = D::CB / PIECE, FOURS = S::TAPS * 2 * CK_WARP };
+    static constexpr bool                 ANY = S::ANY;
+    static __host__ int                   parts(int C, int K) { return D::parts(C, K); }
+    static __device__ __forceinline__ int first_k(int part, int four, int C) {
+        return part / D::parts_in(C) * D::KB + four / FOURS / TRANSPOSED * PIECE;
+    }
+    static __device__ __forceinline__ int first_c(int part, int four, int C) {
+        return part % D::parts_in(C) * D::CB + four / FOURS % TRANSPOSED * PIECE;
+    }
+    static __device__ __forceinline__ bool exists(int part, int four, int C, int K) {
+        return first_k(part, four, C) < K && first_c(part, four, C) < C;
+    }
+    static __device__ __forceinline__ void store(float *dw, int part, int four, float4 v, bool accumulate, int in_all,
+                                                 int K) {
         const dw_four at(four % FOURS);
-        const int     piece = four / FOURS, k = part / (S::C / D::CB) * D::KB + piece / TRANSPOSED * PIECE + at.k;
-        const int     c  = part % (S::C / D::CB) * D::CB + piece % TRANSPOSED * PIECE + at.c;
-        float        *to = dw + (k * S::TAPS + at.tap) * S::C + c;
-        add2(to, v.x, v.y, accumulate);
-        add2(to + 8 * S::TAPS * S::C, v.z, v.w, accumulate);
+        const int C = ANY ? in_all : (int)S::C, k = first_k(part, four, C) + at.k, c = first_c(part, four, C) + at.c;
+        float    *to = dw + (k * S::TAPS + at.tap) * C + c;
+        if (ANY && c >= C) return;
+        if (!ANY || k < K) add2(to, v.x, v.y, accumulate);
+        if (!ANY || k + 8 < K) add2(to + 8 * S::TAPS * C, v.z, v.w, accumulate);
     }
 };
 
 /* The stem: the columns of a piece are 4 columns of the filter by 4 channels; 3 by 3 of them are stored. */
 enum { STEM_DW = STEM_K * 3 * 16 };
-struct stem_place {
-    enum { DW = STEM_DW, PARTS = 1, CH = 0 };
+template <bool ANY_> struct stem_place {
+    enum { DW = STEM_DW, CH = 0 };
+    static constexpr bool                  ANY = ANY_;
+    static __host__ int                    parts(int, int) { return 1; }
+    static __device__ __forceinline__ bool exists(int, int, int, int) { return true; }
     static __device__ __forceinline__ void put(float *to, float x, float y, bool first, bool accumulate) {
         to[0] = accumulate ? to[0] + x : x;
         if (first) to[1] = accumulate ? to[1] + y : y; /* the third element is stored separately */
     }
-    static __device__ __forceinline__ void store(float *dw, int, int four, float4 v, bool accumulate) {
+    static __device__ __forceinline__ void store(float *dw, int, int four, float4 v, bool accumulate, int, int K) {
         const dw_four at(four);
         const int     s = at.c / 4, c = at.c % 4;
         if (s == 3) return;
         float *to = dw + ((at.k * 3 + at.tap) * 3 + s) * 3 + c;
-        put(to, v.x, v.y, c == 0, accumulate);
-        put(to + 8 * 27, v.z, v.w, c == 0, accumulate);
+        if (!ANY || at.k < K) put(to, v.x, v.y, c == 0, accumulate);
+        if (!ANY || at.k + 8 < K) put(to + 8 * 27, v.z, v.w, c == 0, accumulate);
     }
 };
 
@@ -210,17 +228,20 @@ struct add_args {
     float                     *dw, *grad_sums;
     int                        each, sums_rows, sums_blocks;
     bool                       accumulate;
+    uint8_t                    C, K; /* only with ANY, as in grad_args */
     struct ck_bn_grad_finalize finish;
     double                     inverse; /* 1/M */
 };
-template <int C> struct add_end {
-    const add_args &a;
+template <class Place> struct add_end {
+    const add_args                &a;
+    __device__ __forceinline__ int channels() const { return Place::ANY ? a.C : (int)Place::CH; }
     struct channel {
         ck_bn_grad_channel         bn;
         __device__ __forceinline__ channel(const add_end &end, int c) {
-            if (end.a.finish.coeffs) bn.load(end.a.finish, c, C);
+            if (end.a.finish.coeffs) bn.load(end.a.finish, c, end.channels());
         }
         __device__ __forceinline__ void finish(const add_end &end, int c, float sum, float product) const {
+            const int C            = end.channels();
             end.a.grad_sums[c]     = sum;
             end.a.grad_sums[C + c] = product;
             if (end.a.finish.coeffs) bn.finish(end.a.finish, end.a.inverse, c, C, sum, product);
@@ -235,12 +256,14 @@ template <class Place> __global__ void __launch_bounds__(THREADS) add_kernel(add
     ck_wait_for_last();
     if constexpr (Place::CH > 0)
         if ((int)blockIdx.x < a.sums_blocks) {
-            sums_add<Place::CH>(a.sums_partial, a.sums_rows, (int)blockIdx.x, add_end<Place::CH>{a});
+            const add_end<Place> end{a};
+            sums_add(a.sums_partial, a.sums_rows, (int)blockIdx.x, end, end.channels());
             return;
         }
-    const int     block = (int)blockIdx.x - a.sums_blocks, part = block / BLOCKS;
-    const int     slot_of_warp = (int)threadIdx.x % ADD_COLUMNS, share = (int)threadIdx.x / ADD_COLUMNS;
-    const int     four = block % BLOCKS * ADD_COLUMNS + slot_of_warp;
+    const int block = (int)blockIdx.x - a.sums_blocks, part = block / BLOCKS;
+    const int slot_of_warp = (int)threadIdx.x % ADD_COLUMNS, share = (int)threadIdx.x / ADD_COLUMNS;
+    const int four = block % BLOCKS * ADD_COLUMNS + slot_of_warp;
+    if (Place::ANY && !Place::exists(part, four, a.C, a.K)) return; /* the same for all threads */
     const float4 *from = reinterpret_cast<const float4 *>(a.partial) + (int64_t)part * a.each * FOURS + four;
     float4        sum  = make_float4(0, 0, 0, 0);
     for (int b = share; b < a.each; b += ADD_IN_FLIGHT * ADD_SHARES) {
@@ -257,7 +280,7 @@ template <class Place> __global__ void __launch_bounds__(THREADS) add_kernel(add
     if (share) return;
 #pragma unroll
     for (int k = 1; k < ADD_SHARES; k++) add4(sum, all[k * ADD_COLUMNS + slot_of_warp]);
-    Place::store(a.dw, part, four, sum, a.accumulate);
+    Place::store(a.dw, part, four, sum, a.accumulate, a.C, a.K);
 }
 template <class Place>
 cudaError_t add_run(const grad_args &a, const struct ck_bn_grad_finalize &finish, int64_t each, int64_t sums_rows,
@@ -268,13 +291,15 @@ cudaError_t add_run(const grad_args &a, const struct ck_bn_grad_finalize &finish
                             .grad_sums    = a.grad_sums,
                             .each         = (int)each,
                             .sums_rows    = (int)sums_rows,
-                            .sums_blocks  = a.grad_sums ? Place::CH / SUMS_CHANNELS : 0,
+                            .sums_blocks  = a.grad_sums ? (Place::ANY ? a.C : Place::CH) / SUMS_CHANNELS : 0,
                             .accumulate   = a.accumulate,
+                            .C            = a.C,
+                            .K            = a.K,
                             .finish       = finish,
                             .inverse      = 1 / (double)finish.count};
     add.finish.mean_rstd = a.mean_rstd;
-    return launch(add_kernel<Place>, add, Place::DW / 4 / ADD_COLUMNS * Place::PARTS + add.sums_blocks, THREADS, 0,
-                  stream);
+    return launch(add_kernel<Place>, add, Place::DW / 4 / ADD_COLUMNS * Place::parts(a.C, a.K) + add.sums_blocks,
+                  THREADS, 0, stream);
 }
 
 } // namespace

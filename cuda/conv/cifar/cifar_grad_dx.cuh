@@ -20,7 +20,7 @@ template <class S, int NT> struct filter_regions {
     static __device__ __forceinline__ int column(int region) { return region % TRANSPOSED * WORDS * 4; } /* bytes */
 };
 template <class S, int NT, int PITCH, int WARPS, typename T>
-__device__ __forceinline__ void filter_issue(uint32_t to, const T *w) {
+__device__ __forceinline__ void filter_issue(uint32_t to, const T *w, const grad_args &a) {
     using R              = filter_regions<S, NT>;
     constexpr int ROUNDS = (R::ALL + WARPS * 4 - 1) / (WARPS * 4);
     const int     lane   = (int)threadIdx.x % CK_WARP;
@@ -34,7 +34,11 @@ __device__ __forceinline__ void filter_issue(uint32_t to, const T *w) {
         for (int q = 0; q < NT; q++) {
             const int region = at + q * (4 / NT) + lane / (8 * NT), k = R::row(region) + lane % (8 * NT) / NT;
             const int byte = R::column(region) + lane % NT * 16;
-            if (R::ALL % 4 == 0 || region < R::ALL)
+            if constexpr (S::ANY) {
+                const int c = byte / 2 % S::C, tap = byte / 2 / S::C;
+                if (region < R::ALL && k / 16 * 16 < a.K && c / (8 * NT) * 8 * NT < a.C)
+                    ck_copy16(to + (uint32_t)(k * PITCH + byte), w + (k * S::TAPS + tap) * a.C + c, k < a.K && c < a.C);
+            } else if (R::ALL % 4 == 0 || region < R::ALL)
                 ck_copy16(to + (uint32_t)(k * PITCH + byte),
                           reinterpret_cast<const char *>(w) + k * S::TAPS * S::C * 2 + byte, true);
         }
@@ -120,23 +124,25 @@ __device__ __forceinline__ void dx_store(const grad_args &a, const float (&acc)[
     }
 }
 
-/* [4][C] in shared memory: scale_bias, then mean_rstd. Loads come before the copies of tiles; behind them they would
+/* [4][S::C] in shared memory: scale_bias, then mean_rstd. Loads come before the copies of tiles; behind them they would
  * wait in the queue. */
-template <int C> struct table_entry {
+template <class S> struct table_entry {
     float                      scale_bias = 0, mean_rstd = 0;
     __device__ __forceinline__ table_entry(const grad_args &a) {
-        if ((int)threadIdx.x >= 2 * C) return;
-        if (a.scale_bias) scale_bias = a.scale_bias[threadIdx.x];
-        if (a.mean_rstd) mean_rstd = a.mean_rstd[threadIdx.x];
+        const int thread = (int)threadIdx.x, c = thread % S::C;
+        const int at = S::ANY ? thread / S::C * a.C + c : thread;
+        if (thread >= 2 * S::C || (S::ANY && c >= a.C)) return;
+        if (a.scale_bias) scale_bias = a.scale_bias[at];
+        if (a.mean_rstd) mean_rstd = a.mean_rstd[at];
     }
     __device__ __forceinline__ void store(float *table) const {
-        if ((int)threadIdx.x < 2 * C) table[threadIdx.x] = scale_bias, table[2 * C + threadIdx.x] = mean_rstd;
+        if ((int)threadIdx.x < 2 * S::C) table[threadIdx.x] = scale_bias, table[2 * S::C + threadIdx.x] = mean_rstd;
     }
 };
 
 /* Products for a stride of 1: one column of the filter and 16 channels at a time; a row of dy is used for three rows of
  * dx. */
-template <class S, typename T, int MT>
+template <class S, typename T, int GROUPS, int MT>
 __device__ __forceinline__ void dx_rows(float (&acc)[MT][2][4], uint32_t at, uint32_t b0) {
     using D = grad_tiling<S>;
     using L = typename D::DY;
@@ -144,7 +150,7 @@ __device__ __forceinline__ void dx_rows(float (&acc)[MT][2][4], uint32_t at, uin
 #pragma unroll 1
     for (int s = 0; s < 3; s++)
 #pragma unroll
-        for (int k = 0; k < S::K; k += 16) {
+        for (int k = 0; k < GROUPS * 16; k += 16) {
             uint32_t bf[3][4], af[MT + 2][4]; /* down: index for filter row 2 - down */
 #pragma unroll
             for (int down = 0; down < 3; down++)
@@ -163,7 +169,7 @@ __device__ __forceinline__ void dx_rows(float (&acc)[MT][2][4], uint32_t at, uin
 }
 /* Products for any shape; with a stride, for the pixels of one parity. One row of the filter at a time is unrolled;
  * unrolling all rows would exceed the instruction cache. */
-template <class S, typename T, int PH, int PW, int MT, int NT>
+template <class S, typename T, int PH, int PW, int GROUPS, int MT, int NT>
 __device__ __forceinline__ void dx_taps(float (&acc)[MT][NT][4], const uint32_t (&at)[MT], uint32_t b0) {
     using D = grad_tiling<S>;
     using L = typename D::DY;
@@ -177,7 +183,7 @@ __device__ __forceinline__ void dx_taps(float (&acc)[MT][NT][4], const uint32_t 
             constexpr bool none  = S::R == 1 && (PH || PW); /* no filter position contributes to these pixels */
             const int      right = S::R == 3 && PW && s == 0;
 #pragma unroll
-            for (int k = 0; k < (none ? 0 : (int)S::K); k += 16) {
+            for (int k = 0; k < (none ? 0 : GROUPS * 16); k += 16) {
                 uint32_t af[MT][4], bf[NT / 2][4];
 #pragma unroll
                 for (int j = 0; j < NT / 2; j++)
@@ -206,7 +212,9 @@ dx_groups(const grad_args &a, uint32_t dy, uint32_t b0, const float *table, int6
     constexpr int  MT = D::MT, NT = D::NT;
     constexpr bool EARLY = MT * NT <= 8; /* otherwise the product needs the registers */
     const int      lane = (int)threadIdx.x % CK_WARP, c = n0 + lane % 4 * 2 * NT;
-    const int64_t  start = image * S::H * S::H * S::C;
+    const int      C     = in_channels<S>(a);
+    const bool     works = !S::ANY || c < C;
+    const int64_t  start = image * S::H * S::H * C;
     int            where[MT][2]; /* relative to start */
     extra<NT>      e[MT][2] = {};
     uint32_t       at[MT];
@@ -219,14 +227,17 @@ dx_groups(const grad_args &a, uint32_t dy, uint32_t b0, const float *table, int6
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             const int i = half * 8 + lane / 4, h = (y0 + row(m, i)) * S::STRIDE + PH, w = col(m, i) * S::STRIDE + PW;
-            where[m][half] = (h * S::H + w) * S::C + c;
-            if (EARLY) e[m][half] = extra_load<T, NT>(a, start + where[m][half]);
+            where[m][half] = (h * S::H + w) * C + c;
+            if (EARLY && works) e[m][half] = extra_load<T, NT>(a, start + where[m][half]);
         }
     }
-    if constexpr (D::BY_ROW)
-        dx_rows<S, T>(acc, at[0], b0);
-    else
-        dx_taps<S, T, PH, PW>(acc, at, b0);
+    for_groups<S::ANY, S::K / 16>(a.K, [&](auto groups) {
+        if constexpr (D::BY_ROW)
+            dx_rows<S, T, decltype(groups)::N16>(acc, at[0], b0);
+        else
+            dx_taps<S, T, PH, PW, decltype(groups)::N16>(acc, at, b0);
+    });
+    if (!works) return;
 #pragma unroll
     for (int m = 0; m < MT; m++)
 #pragma unroll
@@ -247,6 +258,7 @@ __device__ __forceinline__ void dx_tile(const grad_args &a, uint32_t dy, uint32_
                                         float (&second)[2 * grad_tiling<S>::NT]) {
     using D        = grad_tiling<S>;
     const int warp = (int)threadIdx.x / CK_WARP, n0 = warp % D::NW * 8 * D::NT;
+    if (S::ANY && n0 >= a.C) return;
     if constexpr (S::STRIDE == 1) {
         constexpr int STRIPS = cifar::groups<S::P, D::TH>::STRIPS;
         const int     rest   = warp / D::NW;
@@ -278,16 +290,16 @@ template <class S> __device__ __forceinline__ void dx_clear_sums(float *rows) {
 }
 /* Brings bn_x of the block's first image into the L2 cache. */
 template <class S, typename T> __device__ __forceinline__ void dx_prefetch(const grad_args &a) {
-    using D             = grad_tiling<S>;
-    constexpr int LINES = S::H * S::H * S::C * 2 / 128;
-    const char   *from  = (const char *)((const T *)a.bn_x + (int64_t)(blockIdx.x / D::TILES) * S::H * S::H * S::C);
-    for (int i = (int)threadIdx.x; i < LINES; i += D::DX_THREADS)
+    using D            = grad_tiling<S>;
+    const int   values = S::H * S::H * in_channels<S>(a);
+    const char *from   = (const char *)((const T *)a.bn_x + (int64_t)(blockIdx.x / D::TILES) * values);
+    for (int i = (int)threadIdx.x; i < values * 2 / 128; i += D::DX_THREADS)
         asm volatile("prefetch.global.L2 [%0];" ::"l"(from + i * 128));
 }
 /* Work before the first tile that does not depend on earlier launches. */
-template <class S> __device__ __forceinline__ void dx_clear(uint32_t base, float *rows) {
+template <class S> __device__ __forceinline__ void dx_clear(const grad_args &a, uint32_t base, float *rows) {
     using D = grad_tiling<S>;
-    for (int i = 0; i < (D::JOINT ? (int)D::STAGES : 1); i++)
+    for (int i = 0; i < (D::JOINT ? stages<S>(a) : 1); i++)
         tile_margin<typename D::DY>(base + (uint32_t)(D::DY_AT + i * D::DY_STAGE));
     if (!D::LATE_SUMS) dx_clear_sums<S>(rows);
 }
@@ -305,7 +317,7 @@ __device__ __forceinline__ void dx_end(const grad_args &a, float (&first)[2 * gr
     }
     sums_flush<D::NT, S::C>(first, second, rows, (int)threadIdx.x / CK_WARP % D::NW * 8 * D::NT);
     barrier_sync<D::DX_BARRIER, D::DX_THREADS>();
-    sums_write<S::C, D::DX_WARPS>(rows, table + 3 * S::C, a.sums_partial, block);
+    sums_write<S::C, D::DX_WARPS, S::ANY>(rows, table + 3 * S::C, a.sums_partial, block, a.C);
 }
 
 } // namespace

@@ -1,6 +1,7 @@
 /* cuda/conv/cifar/cifar_kernels.c: kernel table of the convolutions of CIFAR ResNets, forward and backward, and their
- * classifier, in f16 and bf16, for every GPU. The backward of 16 -> 32 channels, 3x3, needs more shared memory than a
- * block of compute capability 8.6, 8.9 or 12.0 has. Device code is in cuda/conv/cifar/cifar_conv.cu, cifar_conv_grad.cu
+ * classifier, in f16 and bf16, for every GPU. The forward also has bias, sum and ReLU of inference. The backward of
+ * 32x32 pixels with stride 2, 3x3, needs more shared memory than a block of compute capability 8.6, 8.9 or 12.0 has.
+ * Device code is in cuda/conv/cifar/cifar_conv.cu, cifar_conv_grad.cu
  * and cifar_dense.cu. */
 #include "cuda/conv/cifar/cifar_conv.h"
 #include "cuda/conv/cifar/cifar_dense.h"
@@ -29,10 +30,11 @@ static bool supports(const struct cr_op *op, const struct cr_tensor *x, const st
 
 /* All tensors that finish the sums are present, or none. */
 static bool conv_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    if (!cr_op_uses_only(op, IN_BIT(x) | IN_BIT(w) | IN_BIT(scale_bias) | FINISH_IN,
+    if (!cr_op_uses_only(op, IN_BIT(x) | IN_BIT(w) | IN_BIT(scale_bias) | IN_BIT(bias) | IN_BIT(add) | FINISH_IN,
                          OUT_BIT(y) | OUT_BIT(sums) | FINISH_OUT))
         return false;
-    if (op->attr.conv.relu || !is_f32(IN(scale_bias)) || !is_f32(OUT(sums))) return false;
+    if ((IN(bias) || IN(add) || op->attr.conv.relu) && (!IN(bias) || IN(scale_bias) || OUT(sums))) return false;
+    if (!is_f32(IN(scale_bias)) || !is_f32(IN(bias)) || !is_like(IN(add), IN(x)) || !is_f32(OUT(sums))) return false;
     for (int s = CR_IN_conv_gamma; s <= CR_IN_conv_running_var; s++)
         if (!is_f32(cuda_in(p, op, s)) || !cuda_in(p, op, s) != !IN(gamma)) return false;
     for (int s = CR_OUT_conv_next_scale_bias; s <= CR_OUT_conv_running_var; s++)
@@ -76,6 +78,9 @@ static cr_status conv_launch(struct cr_device *device, const struct cr_call *cal
                                        .y          = call->out[CR_OUT_conv_y],
                                        .sums       = call->out[CR_OUT_conv_sums],
                                        .finish     = conv_finish(call),
+                                       .bias       = call->in[CR_IN_conv_bias],
+                                       .add        = call->in[CR_IN_conv_add],
+                                       .relu       = op->attr.conv.relu,
                                        .w_new      = !op->attr.conv.early_filter};
     CUDA_TRY(ck_cifar_conv(&args, call->workspace, cuda_of(device)->multiprocessors, cr_cuda_stream(device, call)));
     return CR_OK;

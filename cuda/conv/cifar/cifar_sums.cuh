@@ -31,14 +31,17 @@ __device__ __forceinline__ void sums_flush(float (&first)[2 * NT], float (&secon
 }
 
 /* Writes the block's row of partial [blocks][2*CH] from `rows` [WARPS][2*CH]. Its first WARPS warps call, after a
- * barrier. factor: multiplies the second sums, [CH], or NULL. */
-template <int CH, int WARPS>
-__device__ __forceinline__ void sums_write(const float *rows, const float *factor, float *partial, int block) {
+ * barrier. factor: multiplies the second sums, [CH], or NULL. With ANY, partial is [blocks][2*channels]. */
+template <int CH, int WARPS, bool ANY>
+__device__ __forceinline__ void sums_write(const float *rows, const float *factor, float *partial, int block,
+                                           int channels) {
     for (int i = (int)threadIdx.x; i < 2 * CH; i += WARPS * CK_WARP) {
         float s = 0;
 #pragma unroll
         for (int w = 0; w < WARPS; w++) s += rows[w * 2 * CH + i];
-        __stcg(partial + (int64_t)block * 2 * CH + i, factor && i >= CH ? s * factor[i - CH] : s);
+        if (ANY && i % CH >= channels) continue;
+        const int to = ANY ? i / CH * channels + i % CH : i;
+        __stcg(partial + (int64_t)block * 2 * (ANY ? channels : CH) + to, factor && i >= CH ? s * factor[i - CH] : s);
     }
 }
 
@@ -47,8 +50,8 @@ __device__ __forceinline__ void sums_write(const float *rows, const float *facto
  * first sum: in a loop that the compiler unrolls, the remaining loads come one by one and take half a microsecond
  * each. */
 enum { SUMS_CHANNELS = 8, SUMS_IN_FLIGHT = 5, SUMS_SHARES = THREADS / 4 };
-template <int CH, typename End>
-__device__ __forceinline__ void sums_add(const float *partial, int rows, int part, const End &end) {
+template <typename End>
+__device__ __forceinline__ void sums_add(const float *partial, int rows, int part, const End &end, int CH) {
     __shared__ double room[WARPS][2 * SUMS_CHANNELS];
     const int         four = (int)threadIdx.x % 4, share = (int)threadIdx.x / 4,
               c                      = part * SUMS_CHANNELS + (int)threadIdx.x % SUMS_CHANNELS;

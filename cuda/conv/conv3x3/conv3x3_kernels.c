@@ -1,7 +1,9 @@
-/* cuda/conv/conv3x3/conv3x3_kernels.c: kernel table of 3x3 convolutions with 64 channels on both sides, in f16 and
- * bf16, with BN sums, and of the gradient of the input with the gradient of the BN and ReLU in front: on compute
- * capability 9.0 (cuda/conv/conv3x3/conv3x3_sm90a.cu) and on all others from 8.0 on (cuda/conv/mma/conv3x3_mma.cu). */
+/* cuda/conv/conv3x3/conv3x3_kernels.c: kernel table of 3x3 convolutions in f16 and bf16, with BN sums, and of the
+ * gradient of the input with the gradient of the BN and ReLU in front. With 64 channels on both sides: on compute
+ * capability 9.0 (cuda/conv/conv3x3/conv3x3_sm90a.cu) and on all others from 8.0 on (cuda/conv/mma/conv3x3_mma.cu).
+ * With 128 and more channels: on 9.0 (cuda/conv/conv3x3/conv3x3_wide_sm90a.cu). */
 #include "cuda/conv/conv3x3/conv3x3.h"
+#include "cuda/conv/conv3x3/conv3x3_wide.h"
 #include "cuda/conv/mma/conv3x3_mma.h"
 #include "cuda/conv/mma/mma_device.h"
 #include "cuda/core/kernel_tables.h"
@@ -9,41 +11,51 @@
 #include "cuda/core/typed_kernels.h"
 
 static bool is_3x3(const struct cr_op *op, const struct cr_tensor *w) {
-    return w->dim[0] == CK_CONV3X3_CHANNELS && w->dim[1] == 3 && w->dim[2] == 3 && w->dim[3] == CK_CONV3X3_CHANNELS &&
-           op->attr.conv.stride == 1 && op->attr.conv.pad == 1;
+    return w->dim[1] == 3 && w->dim[2] == 3 && op->attr.conv.pad == 1;
+}
+static bool is_narrow(const struct ck_conv3x3 *a) {
+    return a->C == CK_CONV3X3_CHANNELS && a->K == CK_CONV3X3_CHANNELS && a->stride == 1;
 }
 
 static bool supports(const struct cr_device *device, const struct ck_conv3x3 *a) {
     const struct ck_mma_gpu gpu = cuda_mma_gpu(device);
+    if (!is_narrow(a)) return cuda_has_wgmma(device) && ck_conv3x3_wide_supports(a, gpu.multiprocessors);
     if (cuda_has_wgmma(device)) return ck_conv3x3_supports(a);
     return cuda_uses_mma(device) && ck_conv3x3_mma_supports(a, &gpu);
 }
 static size_t workspace_of(const struct cr_device *device, const struct ck_conv3x3 *a) {
     const struct ck_mma_gpu gpu = cuda_mma_gpu(device);
+    if (!is_narrow(a)) return ck_conv3x3_wide_workspace(a, gpu.multiprocessors);
     if (!cuda_has_wgmma(device)) return ck_conv3x3_mma_workspace(a, &gpu);
     return a->sums ? ck_conv3x3_workspace(gpu.multiprocessors) : 0;
 }
 static cr_status start(struct cr_device *device, const struct cr_call *call, const struct ck_conv3x3 *a) {
-    const struct ck_mma_gpu gpu = cuda_mma_gpu(device);
-    if (cuda_has_wgmma(device))
-        CUDA_TRY(ck_conv3x3(a, call->workspace, gpu.multiprocessors, cr_cuda_stream(device, call)));
+    const struct ck_mma_gpu gpu    = cuda_mma_gpu(device);
+    const cudaStream_t      stream = cr_cuda_stream(device, call);
+    if (!is_narrow(a))
+        CUDA_TRY(ck_conv3x3_wide(a, call->workspace, gpu.multiprocessors, stream));
+    else if (cuda_has_wgmma(device))
+        CUDA_TRY(ck_conv3x3(a, call->workspace, gpu.multiprocessors, stream));
     else
-        CUDA_TRY(ck_conv3x3_mma(a, call->workspace, &gpu, cr_cuda_stream(device, call)));
+        CUDA_TRY(ck_conv3x3_mma(a, call->workspace, &gpu, stream));
     return CR_OK;
 }
 
 /* ---- forward ---- */
 
 static struct ck_conv3x3 conv_of(const struct cr_program *p, const struct cr_op *op) {
-    const struct cr_tensor *x = IN(conv, x);
-    return (struct ck_conv3x3){.type  = cuda_type(x),
-                               .N     = x->dim[0],
-                               .H     = x->dim[1],
-                               .W     = x->dim[2],
-                               .relu  = op->attr.conv.relu,
-                               .early = op->attr.conv.early_filter,
-                               .bias  = vector_of(IN(conv, bias)),
-                               .sums  = output_of(OUT(conv, sums))};
+    const struct cr_tensor *x = IN(conv, x), *y = OUT(conv, y);
+    return (struct ck_conv3x3){.type   = cuda_type(x),
+                               .N      = y->dim[0],
+                               .H      = y->dim[1],
+                               .W      = y->dim[2],
+                               .K      = y->dim[3],
+                               .C      = x->dim[3],
+                               .stride = op->attr.conv.stride,
+                               .relu   = op->attr.conv.relu,
+                               .early  = op->attr.conv.early_filter,
+                               .bias   = vector_of(IN(conv, bias)),
+                               .sums   = output_of(OUT(conv, sums))};
 }
 
 static bool conv_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
@@ -82,11 +94,14 @@ static cr_status conv_launch(struct cr_device *device, const struct cr_call *cal
 /* ---- gradient of the input ---- */
 
 static struct ck_conv3x3 dgrad_of(const struct cr_program *p, const struct cr_op *op) {
-    const struct cr_tensor *dy = IN(conv_dgrad, dy);
+    const struct cr_tensor *dy = IN(conv_dgrad, dy), *dx = OUT(conv_dgrad, dx);
     return (struct ck_conv3x3){.type       = cuda_type(dy),
-                               .N          = dy->dim[0],
-                               .H          = dy->dim[1],
-                               .W          = dy->dim[2],
+                               .N          = dx->dim[0],
+                               .H          = dx->dim[1],
+                               .W          = dx->dim[2],
+                               .K          = dx->dim[3],
+                               .C          = dy->dim[3],
+                               .stride     = op->attr.conv.stride,
                                .transposed = true,
                                .add        = vector_of(IN(conv_dgrad, add)),
                                .bn_x       = vector_of(IN(conv_dgrad, bn_x)),

@@ -3,57 +3,45 @@
  * With 128 channels on both sides: 512 bytes a pixel, with bn_x 768; 294,912 floating-point operations a pixel. The
  * limiter is the tensor cores.
  *
- * A tile is 256 pixels and 128 channels of y. One block for each multiprocessor: a thread that loads x and bn_x, one
- * that loads the filters, and two warpgroups ("workers") that multiply 128 pixels each. x is loaded once for all nine
- * filter positions: neighbouring pixels of the tensor, without a border. A row of the product is the row of shared
+ * A tile is 256 pixels and 128 channels of y. One block for each multiprocessor: a thread that loads x, one that loads
+ * the filters, two warpgroups ("workers") that multiply 128 pixels each, and one that stores. x is loaded once for all
+ * nine filter positions: neighbouring pixels of the tensor, without a border. A row of the product is the row of shared
  * memory with the pixel's neighbour, or a row of zeros; ldmatrix reads it into registers. Filters pass through a ring
- * that both workers read. The second worker is some steps behind, so it multiplies while the first one stores.
+ * that both workers read. Workers write their results to shared memory and begin the next tile. The third warpgroup
+ * applies the mask, adds to the sums and stores meanwhile (conv3x3_wide_store.cuh).
  *
  * The gradient of the input with stride 2: pixels of y with even and odd rows and columns are four passes, with one,
  * two, two and four filter positions. */
 #include "cuda/common/column_sums.cuh"
+#include "cuda/conv/conv3x3/conv3x3_wide_store.cuh"
 #include "cuda/conv/conv3x3/conv3x3_wide_work.cuh"
 
 namespace {
 
-#if CK_HAS_SM90A
-
-/* Scale and bias of the BN in front, rstd and -mean*rstd, of the block's columns; and a row of zeros. */
-__device__ __forceinline__ void set_constants(const params &p, uint32_t shared) {
-    const int i = (int)threadIdx.x, k = column_of(p.plan) + i;
-    if (i < ROW / 4) ck_put4(shared + (uint32_t)(p.plan.zero_at + 4 * i), 0u);
-    if (i >= COLUMNS || !p.bn_given) return;
-    const uint32_t to   = shared + (uint32_t)(p.plan.bn_at + i * 4);
-    const float    mean = p.mean_rstd[k], rstd = p.mean_rstd[p.K + k], scale = p.gamma[k] * rstd;
-    ck_put4(to, scale);
-    ck_put4(to + 4 * COLUMNS, p.beta[k] - mean * scale);
-    ck_put4(to + 8 * COLUMNS, rstd);
-    ck_put4(to + 12 * COLUMNS, -mean * rstd);
-}
-
-#endif
-
 template <typename T, int KIND>
-__global__ void __launch_bounds__((1 + WORKERS) * GROUP, 1) conv3x3_wide(const __grid_constant__ params p) {
+__global__ void __launch_bounds__(GROUPS *GROUP, 1) conv3x3_wide(const __grid_constant__ params p) {
 #if CK_HAS_SM90A
     extern __shared__ __align__(1024) unsigned char memory[];
     const uint32_t                                  shared = ck_shared(memory);
     const int                                       group = (int)threadIdx.x / GROUP, bar = (int)threadIdx.x;
     if (bar < BAR_COUNT) {
-        const bool full = bar < BAR_X_EMPTY || (bar >= BAR_W && bar < BAR_W_EMPTY);
-        ck_mbar_init(shared + (uint32_t)(p.plan.bar_at + 8 * bar), full ? 1 : WARPS);
+        const unsigned arrivals = bar < BAR_X_EMPTY ? 1 : bar < BAR_Y ? WORKERS * WARPS : WARPS;
+        ck_mbar_init(shared + (uint32_t)(p.plan.bar_at + 8 * bar), arrivals);
         ck_mbar_init_fence();
     }
+    if (bar < ROW / 4) ck_put4(shared + (uint32_t)(p.plan.zero_at + 4 * bar), 0u);
     ck_begin_after_last();
-    set_constants(p, shared);
     __syncthreads();
-    if (group == WORKERS) {
-        ck_registers_decrease<24>();
-        if (threadIdx.x == WORKERS * GROUP) load_x(p, shared);
-        if (threadIdx.x == WORKERS * GROUP + 32) load_w<KIND != FORWARD>(p, shared);
-    } else {
-        ck_registers_increase<240>();
+    if (group < WORKERS) {
+        ck_registers_increase<192>();
         worker<T, KIND>(p, shared, group).run();
+    } else if (group == WORKERS) {
+        ck_registers_decrease<96>();
+        storer<T, KIND>(p, shared).run();
+    } else {
+        ck_registers_decrease<32>();
+        if (threadIdx.x == (WORKERS + 1) * GROUP) load_x(p, shared);
+        if (threadIdx.x == (WORKERS + 1) * GROUP + 32) load_w<KIND != FORWARD>(p, shared);
     }
 #else
     (void)p;
@@ -65,7 +53,7 @@ __global__ void __launch_bounds__((1 + WORKERS) * GROUP, 1) conv3x3_wide(const _
 
 /* Forward, the neighbours are the filter's positions. In the gradient a neighbour at distance d has the filter's
  * position 1 - d; with stride 2 only those with the parity of the pixel of y. */
-void make_passes(struct params *p, const struct ck_conv3x3_wide *a) {
+void make_passes(struct params *p, const struct ck_conv3x3 *a) {
     p->plan.passes = a->stride * a->stride;
     for (int i = 0; i < p->plan.passes; i++) {
         struct pass *to = &p->pass[i];
@@ -82,7 +70,7 @@ void make_passes(struct params *p, const struct ck_conv3x3_wide *a) {
     }
 }
 
-bool are_allowed(const struct ck_conv3x3_wide *a) {
+bool are_allowed(const struct ck_conv3x3 *a) {
     const int64_t most = INT32_MAX / 4;
     if (a->type == CK_F32 || a->N < 1 || a->H < 1 || a->W < 1 || a->W > 127 * a->stride || a->H > 4096) return false;
     if (a->C % COLUMNS || a->K % COLUMNS || a->C < 1 || a->K < 1 || a->C > 8192 || a->K > 8192) return false;
@@ -91,24 +79,30 @@ bool are_allowed(const struct ck_conv3x3_wide *a) {
     if (a->H < 2 * a->stride || a->W < 2 * a->stride) return false; /* the divisors are above 1 */
     /* in 32 bits: pixels behind the last tile too, also times the divisors */
     if (a->N > most / (a->H * a->W) / (a->H > a->W ? a->H : a->W) - 1) return false;
+    if (a->bias || a->relu || a->add) return false;
     if (a->bn_x ? !a->transposed || !(a->mean_rstd && a->gamma && a->beta) : a->transposed && a->sums) return false;
     return true;
 }
 
-bool lay_out(struct plan *p, const struct ck_conv3x3_wide *a, int slots, int filters) {
-    p->slots     = slots;
-    p->filters   = filters;
-    p->w_at      = slots * p->slot_bytes;
-    p->panels_at = p->w_at + filters * W_BYTES;
-    p->sums_at   = p->panels_at + WARPS * PANEL;
-    p->bn_at     = p->sums_at + (a->sums ? SUMS_BYTES : 0);
-    p->zero_at   = p->bn_at + (a->bn_x ? BN_BYTES : 0);
-    p->bar_at    = p->zero_at + ROW;
-    p->bytes     = p->bar_at + 8 * BAR_COUNT;
+bool lay_out(struct plan *p, const struct ck_conv3x3 *a, int filters) {
+    p->filters  = filters;
+    p->ahead    = a->stride == 1 ? AHEAD_MIN : AHEAD_MAX; /* with stride 2, storing takes longer than the products */
+    p->y_at     = SLOTS * p->slot_bytes;
+    p->w_at     = p->y_at + WORKERS * HALVES * HALF_BYTES;
+    p->ahead_at = p->w_at + filters * W_BYTES;
+    p->sums_at  = p->ahead_at + (a->bn_x ? p->ahead * AHEAD_BYTES : 0);
+    p->bn_at    = p->sums_at + (a->sums ? SUMS_BYTES : 0);
+    p->zero_at  = p->bn_at + (a->bn_x ? BN_BYTES : 0);
+    p->bar_at   = p->zero_at + ROW;
+    p->bytes    = p->bar_at + 8 * BAR_COUNT;
     return p->bytes <= SHARED_LIMIT;
 }
 
-bool make_plan(struct plan *p, const struct ck_conv3x3_wide *a, int multiprocessors) {
+int rounds(int items, int blocks) {
+    return (items + blocks - 1) / blocks;
+}
+
+bool make_plan(struct plan *p, const struct ck_conv3x3 *a, int multiprocessors) {
     if (!are_allowed(a)) return false;
     const int64_t wide = a->W / a->stride, pixels = a->N * (a->H / a->stride) * wide;
     p->rows       = (TILE + 2 * ((int)wide + 1) + 15) / 16 * 16; /* two boxes of whole swizzled blocks of 8 rows */
@@ -117,27 +111,27 @@ bool make_plan(struct plan *p, const struct ck_conv3x3_wide *a, int multiprocess
     p->columns    = (int)(a->K / COLUMNS);
     p->tiles      = (int)((pixels + TILE - 1) / TILE);
     if (p->columns > multiprocessors) return false;
-    const int most = multiprocessors / p->columns;
-    p->blocks      = (p->tiles < most ? p->tiles : most) * p->columns;
+    /* A block has tiles of the same columns, and then one row of sums, if this does not take more rounds. */
+    const int items = p->tiles * p->columns, most = multiprocessors / p->columns * p->columns;
+    p->flat   = p->tiles <= FLAT_MAX && rounds(items, multiprocessors) < rounds(items, most);
+    p->blocks = p->flat ? multiprocessors : items < most ? items : most;
+    p->sums   = p->flat ? p->tiles : p->blocks / p->columns;
     for (int filters = FILTERS_MAX; filters >= FILTERS_MIN; filters--)
-        if (lay_out(p, a, SLOTS_MIN, filters)) return true;
+        if (lay_out(p, a, filters)) return true;
     return false;
 }
 
-bool make_maps(struct params *p, const struct ck_conv3x3_wide *a) {
-    const int none[2] = {0, 0}, last[2] = {1 - a->stride, 1 - a->stride};
+bool make_maps(struct params *p, const struct ck_conv3x3 *a) {
     return ck_tma_matrix(&p->x, a->type, a->x, p->pixels, a->C, p->plan.rows / 2) &&
            (a->transposed ? ck_tma_matrix(&p->w, a->type, a->w, a->C, TAPS * a->K, CHUNK)
-                          : ck_tma_matrix(&p->w, a->type, a->w, a->K, TAPS * a->C, COLUMNS)) &&
-           (!a->bn_x || ck_tma_pixels(&p->bn_x, a->type, a->bn_x, a->N, a->H, a->W, a->K, none, last, a->stride, TILE));
+                          : ck_tma_matrix(&p->w, a->type, a->w, a->K, TAPS * a->C, COLUMNS));
 }
 
 template <typename T, int KIND> cudaError_t start(const struct params *p, cudaStream_t stream) {
     const auto        kernel = conv3x3_wide<T, KIND>;
     const cudaError_t error  = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, p->plan.bytes);
     if (error != cudaSuccess) return error;
-    return ck_launch(kernel, dim3((unsigned)p->plan.blocks), dim3((1 + WORKERS) * GROUP), (size_t)p->plan.bytes, stream,
-                     *p);
+    return ck_launch(kernel, dim3((unsigned)p->plan.blocks), dim3(GROUPS * GROUP), (size_t)p->plan.bytes, stream, *p);
 }
 template <typename T> cudaError_t start_kind(const struct params *p, enum kind kind, cudaStream_t stream) {
     switch (kind) {
@@ -150,21 +144,21 @@ template <typename T> cudaError_t start_kind(const struct params *p, enum kind k
 
 } // namespace
 
-bool ck_conv3x3_wide_supports(const struct ck_conv3x3_wide *a, int multiprocessors) {
+bool ck_conv3x3_wide_supports(const struct ck_conv3x3 *a, int multiprocessors) {
     struct plan plan;
     return make_plan(&plan, a, multiprocessors);
 }
 
-size_t ck_conv3x3_wide_workspace(const struct ck_conv3x3_wide *a, int multiprocessors) {
+size_t ck_conv3x3_wide_workspace(const struct ck_conv3x3 *a, int multiprocessors) {
     struct plan plan;
     if (!a->sums || !make_plan(&plan, a, multiprocessors)) return 0;
-    return sizeof(float) * (size_t)(plan.blocks / plan.columns) * 2 * (size_t)a->K;
+    return sizeof(float) * (size_t)plan.sums * 2 * (size_t)a->K;
 }
 
-cudaError_t ck_conv3x3_wide(const struct ck_conv3x3_wide *a, void *workspace, int multiprocessors,
-                            cudaStream_t stream) {
+cudaError_t ck_conv3x3_wide(const struct ck_conv3x3 *a, void *workspace, int multiprocessors, cudaStream_t stream) {
     struct params p = {};
     if (!make_plan(&p.plan, a, multiprocessors)) return cudaErrorInvalidValue;
+    p.bn_x      = a->bn_x;
     p.mean_rstd = a->mean_rstd;
     p.gamma     = a->gamma;
     p.beta      = a->beta;
@@ -178,7 +172,6 @@ cudaError_t ck_conv3x3_wide(const struct ck_conv3x3_wide *a, void *workspace, in
     p.W         = (int)a->W;
     p.K         = (int)a->K;
     p.stride    = a->stride;
-    p.bn_given  = a->bn_x != nullptr;
     p.lines     = ck_divisor_of(p.Q);
     p.images    = ck_divisor_of(p.P);
     make_passes(&p, a);
@@ -187,5 +180,5 @@ cudaError_t ck_conv3x3_wide(const struct ck_conv3x3_wide *a, void *workspace, in
     const cudaError_t error =
         a->type == CK_F16 ? start_kind<__half>(&p, kind, stream) : start_kind<__nv_bfloat16>(&p, kind, stream);
     if (error != cudaSuccess || !a->sums) return error;
-    return add_column_sums(p.partial, a->sums, p.plan.blocks / p.plan.columns, a->K, a->K, stream);
+    return add_column_sums(p.partial, a->sums, p.plan.sums, a->K, a->K, stream);
 }

@@ -89,17 +89,25 @@ __device__ __forceinline__ void square_of(double (&square)[2], const double *w, 
         }
 }
 
-__device__ __forceinline__ void put_channel(const struct ck_gram_bn &a, int64_t k, double average, double var) {
+/* What a channel needs in addition; loaded early. */
+struct channel {
+    float      gamma, beta, mean, var;
+    __device__ channel(const struct ck_gram_bn &a, int64_t k)
+        : gamma(a.gamma[k]), beta(a.beta[k]), mean(a.old_mean[k]), var(a.old_var[k]) {}
+};
+
+__device__ __forceinline__ void put_channel(const struct ck_gram_bn &a, const channel &of, int64_t k, double average,
+                                            double var) {
     if (var < 0.0) var = 0.0; /* NaN stays NaN */
-    const double rstd = 1.0 / sqrt(var + (double)a.eps), scale = (double)a.gamma[k] * rstd;
+    const double rstd = 1.0 / sqrt(var + (double)a.eps), scale = (double)of.gamma * rstd;
     a.mean_rstd[k]        = (float)average;
     a.mean_rstd[a.K + k]  = (float)rstd;
     a.scale_bias[k]       = (float)scale;
-    a.scale_bias[a.K + k] = (float)((double)a.beta[k] - average * scale);
+    a.scale_bias[a.K + k] = (float)((double)of.beta - average * scale);
     const double m = (double)a.momentum, unbiased = a.count > 1.0 ? var * a.count / (a.count - 1.0) : var;
     const bool   good = isfinite(average) && isfinite(var);
-    a.mean[k]         = good ? (float)((1.0 - m) * (double)a.old_mean[k] + m * average) : a.old_mean[k];
-    a.var[k]          = good ? (float)((1.0 - m) * (double)a.old_var[k] + m * unbiased) : a.old_var[k];
+    a.mean[k]         = good ? (float)((1.0 - m) * (double)of.mean + m * average) : of.mean;
+    a.var[k]          = good ? (float)((1.0 - m) * (double)of.var + m * unbiased) : of.var;
 }
 
 template <typename T> __global__ void __launch_bounds__(THREADS) bn_finalize(const struct ck_gram_bn a) {
@@ -111,6 +119,8 @@ template <typename T> __global__ void __launch_bounds__(THREADS) bn_finalize(con
     double       square[2], mean, rest, var = 0.0;
     static_assert(WARPS == PANEL, "a warp for each row");
     ck_begin_after_last();
+    const int64_t k = (int64_t)blockIdx.x * PANEL + warp;
+    const channel of(a, k < a.K ? k : a.K - 1);
     read_filters<T>(w, length, a);
     square_of(square, w, length, a.gram, C);
     find_mean(w + warp * length, a.gram, C, each, &mean, &rest);
@@ -124,8 +134,7 @@ template <typename T> __global__ void __launch_bounds__(THREADS) bn_finalize(con
     for (int i = 0; i < WARPS; i++) var += parts[i][warp];
     var = var * each - rest * rest;
     if (!isfinite(var)) var = variance_by_terms(w + warp * length, a.gram, C, each);
-    const int64_t k = (int64_t)blockIdx.x * PANEL + warp;
-    if (lane == 0 && k < a.K) put_channel(a, k, mean, var);
+    if (lane == 0 && k < a.K) put_channel(a, of, k, mean, var);
 }
 
 template <typename T> cudaError_t start_finalize(const struct ck_gram_bn *a, cudaStream_t stream) {

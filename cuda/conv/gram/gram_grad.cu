@@ -39,6 +39,7 @@ __global__ void __launch_bounds__(THREADS) grad_channels(const struct ck_gram_bn
     ck_begin_after_last();
     if (blockIdx.x == 0 && (int)threadIdx.x < p.panels) p.done[threadIdx.x] = 0;
     if (k >= a.K) return;
+    const float gamma = a.gamma[k], of_rstd = a.mean_rstd[a.K + k], of_sum = a.dy_sums[k];
 #pragma unroll 8
     for (int c = lane; c < C; c += 32) {
         const double v = (double)ck_float(w[c]), t = (double)a.gram[(C + 1) * C + c];
@@ -48,7 +49,7 @@ __global__ void __launch_bounds__(THREADS) grad_channels(const struct ck_gram_bn
     }
     dot = warp_sum(dot), mean = warp_sum(mean), shift = warp_sum(shift);
     if (lane) return;
-    const double rstd = (double)a.mean_rstd[a.K + k], sum = (double)a.dy_sums[k], A = (double)a.gamma[k] * rstd,
+    const double rstd = (double)of_rstd, sum = (double)of_sum, A = (double)gamma * rstd,
                  product = rstd * (dot - mean * sum);
     if (a.dgamma) a.dgamma[k] = (float)((a.accumulate ? (double)a.dgamma[k] : 0.0) + product);
     if (a.dbeta) a.dbeta[k] = (float)((a.accumulate ? (double)a.dbeta[k] : 0.0) + sum);
@@ -223,47 +224,63 @@ __device__ __forceinline__ double factor_of(double most) {
     return ldexp(1.0, exponent - 8 < -120 ? -120 : exponent - 8);
 }
 
-/* Line c of w_x, its factor and bias, by a warp. */
-template <typename T> __device__ __forceinline__ void make_line(const struct ck_gram_bn_grad &a, const plan &p, int c) {
-    constexpr int EACH = CHANNELS_MAX / 32;
-    const int     C = (int)a.C, lane = (int)threadIdx.x % 32;
-    const double  each = 1.0 / a.count;
-    double        exact[EACH], most = 0.0, bias = 0.0;
-#pragma unroll
-    for (int i = 0; i < EACH; i++) exact[i] = 0.0;
-    for (int split = 0; split < p.splits; split++)
-#pragma unroll
-        for (int i = 0; i < EACH; i++) {
-            if (i * 32 >= C) break;
-            if (i * 32 + lane < C) exact[i] += p.parts[((int64_t)split * C + c) * C + i * 32 + lane];
-        }
-        /* NaN if an element is NaN: then the factor is 1 */
-#pragma unroll
-    for (int i = 0; i < EACH; i++) {
-        const double size = fabs(exact[i]);
-        if (size > most || isnan(size)) most = size;
-    }
+/* The largest size in a warp; NaN if one is NaN. */
+__device__ __forceinline__ double largest(double most) {
 #pragma unroll
     for (int i = 16; i; i /= 2) {
         const double other = __shfl_xor_sync(0xffffffffu, most, i);
         if (other > most || isnan(other)) most = other;
     }
-    const double factor = factor_of(most), reverse = 1.0 / factor;
+    return most;
+}
+
+/* Line c of w_x, its factor and bias, by a warp; a lane has EACH columns. WHOLE: C is 32 * EACH, so all reads of a part
+ * are in flight together. */
+template <typename T, int EACH, bool WHOLE>
+__device__ __forceinline__ void make_line(const struct ck_gram_bn_grad &a, const plan &p, int c) {
+    const int    C = WHOLE ? 32 * EACH : (int)a.C, lane = (int)threadIdx.x % 32;
+    const double each = 1.0 / a.count;
+    double       exact[EACH], most = 0.0, bias = 0.0;
+#pragma unroll
+    for (int i = 0; i < EACH; i++) exact[i] = 0.0;
+#pragma unroll(WHOLE &&EACH <= 8 ? 32 / EACH : 1)
+    for (int split = 0; split < p.splits; split++)
+#pragma unroll
+        for (int i = 0; i < EACH; i++)
+            if (WHOLE || i * 32 + lane < C) exact[i] += p.parts[((int64_t)split * C + c) * C + i * 32 + lane];
+    float t[EACH], s[EACH]; /* all reads before the first store */
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        const int j = WHOLE || i * 32 + lane < C ? i * 32 + lane : C - 1;
+        t[i]        = a.gram[(C + 1) * C + j];
+        s[i]        = a.gram[C * C + j];
+    }
+#pragma unroll
+    for (int i = 0; i < EACH; i++) { /* if an element is NaN, the factor is 1 */
+        const double size = fabs(exact[i]);
+        if (size > most || isnan(size)) most = size;
+    }
+    const double factor = factor_of(largest(most)), reverse = 1.0 / factor;
 #pragma unroll
     for (int i = 0; i < EACH; i++) {
         const int j = i * 32 + lane;
-        if (i * 32 >= C) break;
-        if (j >= C) continue;
+        if (!WHOLE && j >= C) continue;
         const T rounded                  = ck_round<T>((float)(exact[i] * reverse));
         ((T *)a.w_x)[(int64_t)c * C + j] = rounded;
-        bias += (exact[i] - (double)ck_float(rounded) * factor) *
-                ((double)a.gram[(C + 1) * C + j] + (double)a.gram[C * C + j] * each);
+        bias += (exact[i] - (double)ck_float(rounded) * factor) * ((double)t[i] + (double)s[i] * each);
     }
     bias = warp_sum(bias);
     if (lane) return;
     for (int split = 0; split < p.splits; split++) bias += p.biases[(int64_t)split * C + c];
     a.factor_bias[c]     = (float)factor;
     a.factor_bias[C + c] = (float)bias;
+}
+
+/* The lines of a panel, by a block. */
+template <typename T, int EACH, bool WHOLE>
+__device__ __forceinline__ void make_lines(const struct ck_gram_bn_grad &a, const plan &p, int c0) {
+    for (int row = (int)threadIdx.x / 32; row < PANEL && c0 + row < (int)a.C; row += WARPS)
+        make_line<T, EACH, WHOLE>(a, p, c0 + row);
 }
 
 /* Returns whether this block is the last one of its panel; then it sees what the others have written. */
@@ -293,7 +310,16 @@ __device__ void make_inputs(const struct ck_gram_bn_grad &a, const plan &p, doub
         });
     }
     if (!is_last(p, panel)) return;
-    for (int row = warp; row < PANEL && c0 + row < C; row += WARPS) make_line<T>(a, p, c0 + row);
+    if (C == 64)
+        make_lines<T, 2, true>(a, p, c0);
+    else if (C == 128)
+        make_lines<T, 4, true>(a, p, c0);
+    else if (C == 256)
+        make_lines<T, 8, true>(a, p, c0);
+    else if (C == 512)
+        make_lines<T, 16, true>(a, p, c0);
+    else
+        make_lines<T, CHANNELS_MAX / 32, false>(a, p, c0);
 }
 
 template <typename T, bool EVEN>

@@ -21,26 +21,27 @@ static struct ck_point_grad_kind kind_of(const struct cr_program *p, const struc
                                        .K          = IN(g)->dim[3],
                                        .dy_x       = IN(dy_x) && IN(dy_coeffs),
                                        .scale_bias = IN(scale_bias) != NULL,
-                                       .mean_rstd  = IN(mean_rstd) != NULL || IN(y) != NULL,
+                                       .mean_rstd  = IN(mean_rstd) != NULL,
                                        .add        = IN(add) != NULL,
                                        .bn_x       = IN(bn_x) != NULL || IN(y) != NULL};
 }
 
-static bool supports(const struct cr_device *device, const struct ck_point_grad_kind *kind) {
-    const struct ck_mma_gpu gpu = cuda_mma_gpu(device);
-    if (cuda_has_wgmma(device)) return ck_point_grad_supports(kind);
-    return cuda_uses_mma(device) && ck_point_grad_mma_supports(kind, &gpu);
+/* With y the mode is `masked`. The kernels with mma.sync do not have it. They compute sums that nobody reads, of a BN
+ * that does not exist: x is its input, (mean, rstd) are zeros in the workspace, and the sums follow them. */
+static struct ck_point_grad_kind mma_kind_of(const struct cr_program *p, const struct cr_op *op) {
+    struct ck_point_grad_kind kind = kind_of(p, op);
+    kind.mean_rstd                 = kind.mean_rstd || IN(y);
+    return kind;
 }
-static size_t workspace_of(const struct cr_device *device, const struct ck_point_grad_kind *kind, int config) {
-    const struct ck_mma_gpu gpu = cuda_mma_gpu(device);
-    return cuda_has_wgmma(device) ? ck_point_grad_workspace(kind, gpu.multiprocessors)
-                                  : ck_point_grad_mma_workspace(kind, config, &gpu);
+static size_t unused_bytes(const struct cr_program *p, const struct cr_op *op) {
+    return IN(y) ? 2 * sizeof(float) * (size_t)IN(x)->dim[3] : 0; /* a multiple of 512 */
 }
 
-/* With y the kernel computes sums that nobody reads, of a BN that does not exist: x is its input, (mean, rstd) are
- * zeros in the workspace, and the sums follow them. x is read twice, the second time from the L2 cache. */
-static size_t unused_bytes(const struct cr_program *p, const struct cr_op *op) {
-    return IN(y) ? 2 * sizeof(float) * (size_t)IN(x)->dim[3] : 0;
+static bool supports(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    const struct ck_mma_gpu         gpu  = cuda_mma_gpu(device);
+    const struct ck_point_grad_kind kind = kind_of(p, op), mma = mma_kind_of(p, op);
+    if (cuda_has_wgmma(device)) return ck_point_grad_supports(&kind);
+    return cuda_uses_mma(device) && ck_point_grad_mma_supports(&mma, &gpu);
 }
 
 static bool accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
@@ -52,6 +53,7 @@ static bool accepts(const struct cr_device *device, const struct cr_program *p, 
         return false;
     if (op->attr.conv.stride != 1 || op->attr.conv.pad != 0 || w->dim[1] != 1 || w->dim[2] != 1) return false;
     if (!OUT(dx) || (IN(mean_rstd) != NULL) != (OUT(grad_sums) != NULL)) return false;
+    if (IN(bn_x) && !IN(mean_rstd)) return false;
     if (IN(y) && (op->in[CR_IN_conv_grad_y] != op->in[CR_IN_conv_grad_x] || IN(mean_rstd) || IN(scale_bias)))
         return false;
     if (!is_like(IN(g), x) || !is_like(IN(dy_x), x) || !is_like(w, x) || !is_like(IN(add), x) ||
@@ -60,8 +62,7 @@ static bool accepts(const struct cr_device *device, const struct cr_program *p, 
     if (!is_f32(IN(dy_coeffs)) || !is_f32(IN(scale_bias)) || !is_f32(IN(mean_rstd)) || !is_f32(OUT(dw)) ||
         !is_f32(OUT(grad_sums)))
         return false;
-    const struct ck_point_grad_kind kind = kind_of(p, op);
-    return supports(device, &kind);
+    return supports(device, p, op);
 }
 static bool f16_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     return IN(x)->dtype == CR_F16 && accepts(device, p, op);
@@ -71,52 +72,64 @@ static bool bf16_accepts(const struct cr_device *device, const struct cr_program
 }
 
 static int point_grad_algo_count(struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    const struct ck_point_grad_kind kind = kind_of(p, op);
-    const struct ck_mma_gpu         gpu  = cuda_mma_gpu(device);
-    return cuda_has_wgmma(device) ? 1 : ck_point_grad_mma_configs(&kind, &gpu);
+    const struct ck_point_grad_kind mma = mma_kind_of(p, op);
+    const struct ck_mma_gpu         gpu = cuda_mma_gpu(device);
+    return cuda_has_wgmma(device) ? 1 : ck_point_grad_mma_configs(&mma, &gpu);
 }
 
 static cr_status point_grad_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
                                     void **prepared, size_t *workspace_bytes) {
-    const struct ck_point_grad_kind kind = kind_of(p, op);
-    *prepared                            = NULL;
-    *workspace_bytes                     = 2 * unused_bytes(p, op) + workspace_of(device, &kind, op->algo);
+    const struct ck_mma_gpu         gpu  = cuda_mma_gpu(device);
+    const struct ck_point_grad_kind kind = kind_of(p, op), mma = mma_kind_of(p, op);
+    *prepared        = NULL;
+    *workspace_bytes = cuda_has_wgmma(device)
+                           ? ck_point_grad_workspace(&kind, gpu.multiprocessors)
+                           : 2 * unused_bytes(p, op) + ck_point_grad_mma_workspace(&mma, op->algo, &gpu);
     return CR_OK;
 }
 static void nothing_to_release(void *prepared) {
     (void)prepared;
 }
 
-static cr_status point_grad_launch(struct cr_device *device, const struct cr_call *call) {
-    const size_t            unused = unused_bytes(call->program, call->op); /* a multiple of 512 */
-    const struct ck_mma_gpu gpu    = cuda_mma_gpu(device);
-    const cudaStream_t      stream = cr_cuda_stream(device, call);
-    char                   *work   = call->workspace;
-    struct ck_point_grad    args   = {.kind       = kind_of(call->program, call->op),
-                                      .g          = call->in[CR_IN_conv_grad_g],
-                                      .dy_x       = call->in[CR_IN_conv_grad_dy_x],
-                                      .w          = call->in[CR_IN_conv_grad_w],
-                                      .x          = call->in[CR_IN_conv_grad_x],
-                                      .add        = call->in[CR_IN_conv_grad_add],
-                                      .bn_x       = call->in[CR_IN_conv_grad_bn_x],
-                                      .dy_coeffs  = call->in[CR_IN_conv_grad_dy_coeffs],
-                                      .scale_bias = call->in[CR_IN_conv_grad_scale_bias],
-                                      .mean_rstd  = call->in[CR_IN_conv_grad_mean_rstd],
-                                      .dx         = call->out[CR_OUT_conv_grad_dx],
-                                      .dw         = call->out[CR_OUT_conv_grad_dw],
-                                      .grad_sums  = call->out[CR_OUT_conv_grad_grad_sums],
-                                      .accumulate = call->op->attr.conv.accumulate};
+static struct ck_point_grad args_of(const struct cr_call *call, const struct ck_point_grad_kind *kind) {
+    return (struct ck_point_grad){.kind       = *kind,
+                                  .g          = call->in[CR_IN_conv_grad_g],
+                                  .dy_x       = call->in[CR_IN_conv_grad_dy_x],
+                                  .w          = call->in[CR_IN_conv_grad_w],
+                                  .x          = call->in[CR_IN_conv_grad_x],
+                                  .add        = call->in[CR_IN_conv_grad_add],
+                                  .bn_x       = call->in[CR_IN_conv_grad_bn_x],
+                                  .dy_coeffs  = call->in[CR_IN_conv_grad_dy_coeffs],
+                                  .scale_bias = call->in[CR_IN_conv_grad_scale_bias],
+                                  .mean_rstd  = call->in[CR_IN_conv_grad_mean_rstd],
+                                  .dx         = call->out[CR_OUT_conv_grad_dx],
+                                  .dw         = call->out[CR_OUT_conv_grad_dw],
+                                  .grad_sums  = call->out[CR_OUT_conv_grad_grad_sums],
+                                  .accumulate = call->op->attr.conv.accumulate};
+}
+
+static cr_status launch_mma(struct cr_device *device, const struct cr_call *call) {
+    const struct ck_point_grad_kind kind   = mma_kind_of(call->program, call->op);
+    const size_t                    unused = unused_bytes(call->program, call->op);
+    const struct ck_mma_gpu         gpu    = cuda_mma_gpu(device);
+    const cudaStream_t              stream = cr_cuda_stream(device, call);
+    struct ck_point_grad            args   = args_of(call, &kind);
+    char                           *work   = call->workspace;
     if (unused) {
         CUDA_TRY(cudaMemsetAsync(work, 0, unused, stream));
         args.mean_rstd = (const float *)(const void *)work;
         args.grad_sums = (float *)(void *)(work + unused);
         args.bn_x      = args.x;
     }
-    work += 2 * unused;
-    if (cuda_has_wgmma(device))
-        CUDA_TRY(ck_point_grad(&args, work, gpu.multiprocessors, stream));
-    else
-        CUDA_TRY(ck_point_grad_mma(&args, call->op->algo, work, &gpu, stream));
+    CUDA_TRY(ck_point_grad_mma(&args, call->op->algo, work + 2 * unused, &gpu, stream));
+    return CR_OK;
+}
+
+static cr_status point_grad_launch(struct cr_device *device, const struct cr_call *call) {
+    if (!cuda_has_wgmma(device)) return launch_mma(device, call);
+    const struct ck_point_grad_kind kind = kind_of(call->program, call->op);
+    const struct ck_point_grad      args = args_of(call, &kind);
+    CUDA_TRY(ck_point_grad(&args, call->workspace, cuda_of(device)->multiprocessors, cr_cuda_stream(device, call)));
     return CR_OK;
 }
 

@@ -64,11 +64,13 @@ template <typename P> struct pg_loader : pg_block<P> {
     __device__ __forceinline__ void run() const {
         const int tiles   = (a.tiles - at.first + at.step - 1) / at.step;
         const int a_units = P::HAS_A && a.has_add ? tiles * P::CC : 0, b_units = P::HAS_B ? tiles * P::CC : 0;
+        const int parts = P::GIVEN ? 0 : tiles * SHARES;
         int       g = 0, d = 0, x = 0, ua = 0, ub = 0;
         load_w();
-        while (g < tiles || d < tiles * SHARES || x < tiles || ua < a_units || ub < b_units) {
+        while (g < tiles || d < parts || x < tiles || ua < a_units || ub < b_units) {
             if (g < tiles) g += next_g(g);
-            if (d < tiles * SHARES) d += next_d(d);
+            if constexpr (!P::GIVEN)
+                if (d < parts) d += next_d(d);
             if (x < tiles) x += next_x(x);
             if (ua < a_units) ua += next_unit(&a.add, P::A_AT, ua, P::EMPTY_A, P::FULL_A);
             if (ub < b_units) ub += next_unit(&a.bn_x, P::B_AT, ub, P::EMPTY_B, P::FULL_B);

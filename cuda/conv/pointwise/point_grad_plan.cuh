@@ -5,7 +5,7 @@
 
 #include "cuda/conv/pointwise/point_grad.cuh"
 
-enum { INNER, BLOCK, PLAIN }; /* as in cuda/conv/pointwise/point_grad.h */
+enum { INNER, BLOCK, PLAIN, MASKED }; /* as in cuda/common/fused_conv.h */
 enum {
     TILE         = 64,    /* pixels */
     CHUNK        = 8192,  /* bytes of 64 pixels of 64 channels */
@@ -18,8 +18,8 @@ enum {
 };
 
 /* KS, CS: channels of dy and of the slice of x. Numbers of slots: G tiles of dy, D of dy_x, X tiles of x, E units of
- * add and of bn_x. GROUPS warpgroups compute the products: 2 where dw needs their registers. PAIR: two blocks share a
- * tile of KS*2 channels of dy. */
+ * add and of bn_x. With D = 0, g is dy. GROUPS warpgroups compute the products: 2 where dw needs their registers. PAIR:
+ * two blocks share a tile of KS*2 channels of dy. */
 template <int KS, int CS, int MODE_, int G, int D, int X, int E_, int GROUPS_, bool PAIR_> struct pg_plan {
     static constexpr int  K = KS, C = CS, MODE = MODE_, SG = G, SD = D, SX = X, E = E_, GROUPS = GROUPS_;
     static constexpr bool PAIR = PAIR_;
@@ -27,8 +27,10 @@ template <int KS, int CS, int MODE_, int G, int D, int X, int E_, int GROUPS_, b
     /* a group has tiles of its own: dw is one tile, and each group has one */
     static constexpr bool ALONE = KC * CC == 1;
     /* one more group computes dy and xa; otherwise all groups do */
-    static constexpr bool MAKER = GROUPS == 2 && CC == 2;
-    static constexpr bool EARLY = GROUPS == 2 && !MAKER;  /* registers for dgrad are reserved while dy is computed */
+    static constexpr bool GIVEN = D == 0;
+    static constexpr bool MAKER = GROUPS == 2 && CC == 2 && !GIVEN;
+    static constexpr bool EARLY =
+        GROUPS == 2 && !MAKER && !GIVEN;                  /* registers for dgrad are reserved while dy is computed */
     static constexpr bool WIDE  = GROUPS == 2 && CC == 2; /* tiles of dw are 64x128, else 64x64 */
     static constexpr int  ACC   = WIDE ? 64 : 32;         /* registers of one */
     static constexpr int  TILES = KC * CC < GROUPS ? 1 : KC * CC / GROUPS / (WIDE ? 2 : 1); /* tiles of dw in a group */
@@ -46,8 +48,9 @@ template <int KS, int CS, int MODE_, int G, int D, int X, int E_, int GROUPS_, b
     static constexpr int MAKE_WARPS = MAKER || ALONE ? GROUP_WARPS : WARPS; /* warps that compute a tile of dy */
     static constexpr int USE_WARPS  = ALONE ? GROUP_WARPS : WARPS;          /* warps that read it */
 
-    static constexpr bool HAS_A = MODE != INNER, HAS_B = MODE == BLOCK;
+    static constexpr bool HAS_A = MODE != INNER, HAS_B = MODE == BLOCK, SUMS = MODE == INNER || MODE == BLOCK;
     static_assert(KC <= 4 && CC <= 4 && (MODE != INNER || CC == (PAIR ? 2 : 1)), "chunks of a tile");
+    static_assert(!GIVEN || (HAS_A && !ALONE && !PAIR && GROUPS == 2 && CC == 2), "kernels without dy_x");
     static_assert(GROUPS == 4 || (GROUPS == 2 && KC == 4 && CC <= 2), "how tiles of dw are shared out");
     static_assert(!ALONE || (SG % GROUPS == 0 && SD % GROUPS == 0 && SX % GROUPS == 0),
                   "a group always meets the same slots");
@@ -61,7 +64,7 @@ template <int KS, int CS, int MODE_, int G, int D, int X, int E_, int GROUPS_, b
     static constexpr int CHANNEL_ROWS = MODE == INNER ? 3 : MODE == BLOCK ? 1 : 0;
     static constexpr int BARRIER_AT = CHANNEL_AT + CHANNEL_ROWS * C * 4, ABC_AT = BARRIER_AT + 8 * BARRIERS_MAX;
     /* float[3][K]; false: read from memory through L1 */
-    static constexpr bool ABC_SHARED = ABC_AT + 3 * K * 4 <= SHARED_MAX;
+    static constexpr bool ABC_SHARED = !GIVEN && ABC_AT + 3 * K * 4 <= SHARED_MAX;
     static constexpr int  BYTES      = ABC_AT + (ABC_SHARED ? 3 * K * 4 : 0);
 
     /* Barriers: a full and an empty one for each slot, or for each part of a slot where parts arrive separately. READY:

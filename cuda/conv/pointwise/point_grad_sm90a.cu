@@ -15,6 +15,7 @@
  * (cuda/conv/pointwise/point_grad_plan.cuh):
  *   - dw up to 16384 floats: all groups compute dy of the next tile while their products of this tile run.
  *   - dw of 32768 floats: two groups have the registers for dw and do products and units; a third computes dy and xa.
+ *     Without dy_x there is no third one, and a unit is finished during the products of dw.
  *   - dw of 4096 floats: each group has tiles of its own.
  * Larger dw is divided among several blocks. Slices of C: dy is computed in each slice. The slices run concurrently on
  * neighbouring multiprocessors, so dy comes from memory once and from L2 once for each slice. Pairs (512 channels of
@@ -45,7 +46,7 @@ static __device__ __forceinline__ void pg_channels(const pg_args &a, uint32_t ba
     for (int c = (int)threadIdx.x; c < P::C; c += P::THREADS) {
         const uint32_t at   = base + P::CHANNEL_AT + c * 4;
         const int      from = place.c + c;
-        if (P::MODE != PLAIN) ck_put4(at, a.mean_rstd[from]);
+        if (P::SUMS) ck_put4(at, a.mean_rstd[from]);
         if (P::MODE == INNER) {
             ck_put4(at + P::C * 4, a.scale_bias[from]);
             ck_put4(at + P::C * 8, a.scale_bias[a.C + from]);
@@ -60,6 +61,7 @@ static __global__ void __launch_bounds__(P::THREADS, 1) pg_kernel(const __grid_c
     const uint32_t                                  base  = ck_shared(pg_memory);
     const pg_place                                  place = pg_place_of<P>(a);
     if (threadIdx.x == 0) pg_barriers<P>(base);
+    ck_begin_after_last();
     pg_channels<P>(a, base, place);
     if constexpr (P::PAIR)
         ck_cluster_sync();
@@ -76,8 +78,10 @@ static __global__ void __launch_bounds__(P::THREADS, 1) pg_kernel(const __grid_c
         worker.write_grad_sums(base + P::G_AT);
     } else if (P::MAKER && warp < P::WARPS + GROUP_WARPS) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"((int)P::MAKER_REGS));
-        const pg_maker<T, P> maker = {{a, base, place}, 0};
-        maker.run();
+        if constexpr (P::MAKER) {
+            const pg_maker<T, P> maker = {{a, base, place}, 0};
+            maker.run();
+        }
     } else {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"((int)P::LOADER_REGS));
         if (warp == P::THREADS / CK_WARP - GROUP_WARPS && lane == 0) {
@@ -114,6 +118,17 @@ template <typename P> static struct pg_layout pg_layout_of(const struct ck_point
     return l;
 }
 
+static cudaError_t pg_launch_pairs(void (*kernel)(pg_args), dim3 blocks, dim3 threads, int bytes, cudaStream_t stream,
+                                   const pg_args &a) {
+    cudaLaunchAttribute cluster = {};
+    cudaLaunchConfig_t  config  = {};
+    cluster.id                  = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim      = {2, 1, 1};
+    config.gridDim = blocks, config.blockDim = threads, config.dynamicSmemBytes = (size_t)bytes;
+    config.stream = stream, config.attrs = &cluster, config.numAttrs = 1;
+    return cudaLaunchKernelEx(&config, kernel, a);
+}
+
 template <typename T, typename P>
 static cudaError_t pg_launch(const struct ck_point_grad *args, void *workspace, int multiprocessors,
                              cudaStream_t stream) {
@@ -132,18 +147,13 @@ static cudaError_t pg_launch(const struct ck_point_grad *args, void *workspace, 
     const auto  kernel = pg_kernel<T, P>;
     cudaError_t error  = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, P::BYTES);
     if (error != cudaSuccess) return error;
-    cudaLaunchAttribute cluster = {};
-    cluster.id = cudaLaunchAttributeClusterDimension, cluster.val.clusterDim.x = 2,
-    cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
-    cudaLaunchConfig_t config                           = {};
-    config.gridDim = dim3((unsigned)(l.groups * l.slices)), config.blockDim = dim3(P::THREADS),
-    config.dynamicSmemBytes = P::BYTES;
-    config.stream = stream, config.attrs = &cluster, config.numAttrs = P::PAIR ? 1 : 0;
-    error = cudaLaunchKernelEx(&config, kernel, a);
+    const dim3 blocks((unsigned)(l.groups * l.slices)), threads(P::THREADS);
+    error = P::PAIR ? pg_launch_pairs(kernel, blocks, threads, P::BYTES, stream, a)
+                    : ck_launch(kernel, blocks, threads, (size_t)P::BYTES, stream, a);
     if (error != cudaSuccess) return error;
     const struct pg_parts parts = {a.dw_part, a.sums_part, l.dw_parts, l.groups};
-    return pg_fold(&parts, P::MODE == PLAIN ? NULL : a.mean_rstd, args->dw, args->grad_sums, (int)K, (int)C,
-                   args->accumulate, stream);
+    return pg_fold(&parts, P::SUMS ? a.mean_rstd : NULL, args->dw, args->grad_sums, (int)K, (int)C, args->accumulate,
+                   stream);
 }
 
 /* The kernels: shape of a block, mode, slots of g, dy_x, x, add and bn_x, pairs. C of the tensor is the plan's C times
@@ -154,6 +164,10 @@ static cudaError_t pg_launch(const struct ck_point_grad *args, void *workspace, 
     DO(64, 256, BLOCK, 3, 2, 2, 4, 4, false)                                                                           \
     DO(128, 128, BLOCK, 3, 2, 3, 4, 4, false)                                                                          \
     DO(256, 128, BLOCK, 2, 1, 2, 2, 2, false)                                                                          \
+    DO(64, 256, MASKED, 3, 2, 2, 8, 4, false)                                                                          \
+    DO(128, 128, MASKED, 3, 2, 3, 8, 4, false)                                                                         \
+    DO(256, 128, MASKED, 2, 1, 2, 3, 2, false)                                                                         \
+    DO(256, 128, MASKED, 3, 0, 2, 4, 2, false)                                                                         \
     DO(64, 64, PLAIN, 8, 4, 8, 4, 4, false)                                                                            \
     DO(256, 64, PLAIN, 3, 1, 3, 4, 2, false)
 
@@ -162,18 +176,18 @@ enum { SLICES_MAX = 8, PIXELS_MAX = 1 << 30 };
 static int pg_mode(const struct ck_point_grad_kind *kind) {
     if (kind->scale_bias && kind->mean_rstd && !kind->bn_x && !kind->add) return INNER;
     if (!kind->scale_bias && kind->mean_rstd && kind->bn_x) return BLOCK;
+    if (!kind->scale_bias && !kind->mean_rstd && kind->bn_x) return MASKED;
     if (!kind->scale_bias && !kind->mean_rstd && !kind->bn_x) return PLAIN;
     return -1;
 }
 template <typename P> static bool pg_fits(const struct ck_point_grad_kind *kind) {
-    if (pg_mode(kind) != P::MODE) return false;
+    if (pg_mode(kind) != P::MODE || P::GIVEN == kind->dy_x) return false;
     if (P::PAIR) return kind->K == 2 * P::K && kind->C == P::C;
     return kind->K == P::K && kind->C % P::C == 0 && kind->C / P::C <= SLICES_MAX;
 }
 
 bool ck_point_grad_supports(const struct ck_point_grad_kind *kind) {
-    if ((kind->type != CK_F16 && kind->type != CK_BF16) || !kind->dy_x || kind->pixels < 1 || kind->pixels > PIXELS_MAX)
-        return false;
+    if ((kind->type != CK_F16 && kind->type != CK_BF16) || kind->pixels < 1 || kind->pixels > PIXELS_MAX) return false;
 #define PG_TAKES(...)                                                                                                  \
     if (pg_fits<pg_plan<__VA_ARGS__>>(kind)) return true;
     PG_PLANS(PG_TAKES)

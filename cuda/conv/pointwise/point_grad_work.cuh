@@ -75,7 +75,7 @@ template <typename T, typename P> struct pg_worker : pg_maker<T, P> {
         uint32_t x[2], y[2], add[2];
     };
     __device__ __forceinline__ void read_pair(pair &p, int c, uint32_t out, uint32_t x_from, uint32_t add_from) const {
-        if (P::MODE != PLAIN) p.mean = channel(0, c);
+        if (P::SUMS) p.mean = channel(0, c);
         if (P::MODE == INNER) p.scale = channel(1, c), p.bias = channel(2, c);
 #pragma unroll
         for (int h = 0; h < 2; h++) {
@@ -99,10 +99,12 @@ template <typename T, typename P> struct pg_worker : pg_maker<T, P> {
                 const float2 x = ck_pair<T>(r.x[h]), y = P::MODE == BLOCK ? ck_pair<T>(r.y[h]) : x;
                 p = (P::MODE == INNER ? fmaf(x.x, r.scale.x, r.bias.x) : x.x) > 0.0f ? p : 0.0f;
                 q = (P::MODE == INNER ? fmaf(x.y, r.scale.y, r.bias.y) : x.y) > 0.0f ? q : 0.0f;
-                s[0] += p;
-                s[1] += q;
-                s[2] = fmaf(p, y.x - r.mean.x, s[2]);
-                s[3] = fmaf(q, y.y - r.mean.y, s[3]);
+                if (P::SUMS) {
+                    s[0] += p;
+                    s[1] += q;
+                    s[2] = fmaf(p, y.x - r.mean.x, s[2]);
+                    s[3] = fmaf(q, y.y - r.mean.y, s[3]);
+                }
             }
             ck_put4(out + h * 1024, ck_pack_pair<T>(p, q));
         }
@@ -133,7 +135,7 @@ template <typename T, typename P> struct pg_worker : pg_maker<T, P> {
             }
 #pragma unroll
             for (int b = 0; b < BATCH; b++) finish_pair(j + b, r[b], out + (uint32_t)((j + b ^ lane / 4) << 4), s[b]);
-            if constexpr (P::MODE != PLAIN)
+            if constexpr (P::SUMS)
 #pragma unroll
                 for (int b = 0; b < BATCH; b++) add_rows(j + b, s[b]);
         }
@@ -176,9 +178,9 @@ template <typename T, typename P> struct pg_worker : pg_maker<T, P> {
         const uint32_t row = (warp * 16 + lane / 4) * 128 + lane % 4 * 4;
         if (P::HAS_A && a.has_add) ck_mbar_wait(barrier(P::FULL_A + slot), parity);
         if (P::HAS_B) ck_mbar_wait(barrier(P::FULL_B + slot), parity);
-        /* In mode `plain` without add nothing is loaded into `out`. Only the storing thread knows that the last store
-         * from it has been read. */
-        if (P::MODE == PLAIN && !a.has_add) ck_barrier(1 + group, GROUP);
+        /* Where nothing is loaded into `out`, only the storing thread knows that the last store from it has been
+         * read. */
+        if (P::HAS_A && !P::HAS_B && !a.has_add) ck_barrier(1 + group, GROUP);
         finish_rows(chunk, out + row, x_from + row, add_from + row);
         ck_fence_async();
         ck_barrier(1 + group, GROUP);
@@ -223,19 +225,44 @@ template <typename T, typename P> struct pg_worker : pg_maker<T, P> {
             if (more) this->make(next, index + P::AHEAD, 1);
     }
 
+    /* dy is complete: the end of the unit runs during the products of dw. */
+    __device__ __forceinline__ void multiply_and_finish(int tile, int index, int unit) {
+        ck_wgmma_fence();
+        dgrad(index);
+        ck_wgmma_commit();
+        wgrad(index);
+        ck_wgmma_commit();
+        ck_wgmma_wait<1>();
+        ck_wgmma_hold(v);
+        finish(tile, index, unit);
+        ck_wgmma_wait<0>();
+        warp_arrive(P::EMPTY_G + pg_slot<P::SG>(index));
+        warp_arrive(P::EMPTY_X + pg_slot<P::SX>(index));
+    }
+
+    __device__ __forceinline__ void wait_dy(int index) const {
+        const int slot = pg_slot<P::SG>(index);
+        for (int i = 0; i < SHARES && P::GIVEN; i++)
+            ck_mbar_wait(barrier(P::FULL_G + SHARES * slot + i), pg_parity<P::SG>(index));
+        if (!P::GIVEN) ck_mbar_wait(barrier(P::READY + slot), pg_parity<P::SG>(index));
+    }
     __device__ __forceinline__ void step(int tile, int index) {
         const int  unit = index * P::CC + unit_chunk(index);
         const bool mine = P::ALONE || P::CC == P::GROUPS || unit % P::GROUPS == group;
         if (P::MODE != INNER || P::MAKER) this->wait_x(index); /* otherwise the computation of xa has waited for it */
-        ck_mbar_wait(barrier(P::READY + pg_slot<P::SG>(index)), pg_parity<P::SG>(index));
-        multiply(tile, index, mine);
-        if (P::PAIR && unit_chunk(index) != at.rank)
-            send(index);
-        else if (mine) {
-            if constexpr (P::PAIR) receive(index);
-            finish(tile, index, unit);
+        wait_dy(index);
+        if constexpr (P::GIVEN) {
+            multiply_and_finish(tile, index, unit);
+        } else {
+            multiply(tile, index, mine);
+            if (P::PAIR && unit_chunk(index) != at.rank)
+                send(index);
+            else if (mine) {
+                if constexpr (P::PAIR) receive(index);
+                finish(tile, index, unit);
+            }
+            if (P::MODE != INNER || P::PAIR) warp_arrive(P::EMPTY_X + pg_slot<P::SX>(index));
         }
-        if (P::MODE != INNER || P::PAIR) warp_arrive(P::EMPTY_X + pg_slot<P::SX>(index));
     }
 
     __device__ __forceinline__ void run() {
@@ -243,7 +270,8 @@ template <typename T, typename P> struct pg_worker : pg_maker<T, P> {
 #pragma unroll
         for (int i = 0; i < P::TILES * P::ACC; i++) dw[i / P::ACC][i % P::ACC] = 0.0f;
         sum[0] = sum[1] = sum[2] = sum[3] = 0.0f;
-        if (!P::MAKER && tile < a.tiles) this->make(tile, index, 0);
+        if constexpr (!P::MAKER && !P::GIVEN)
+            if (tile < a.tiles) this->make(tile, index, 0);
         ck_mbar_wait(barrier(P::FULL_W), 0);
         for (; tile < a.tiles; tile += P::AHEAD * at.step, index += P::AHEAD) step(tile, index);
     }
@@ -264,7 +292,7 @@ template <typename T, typename P> struct pg_worker : pg_maker<T, P> {
     }
     /* The sums of the warps that share channels, in order; `scratch` is shared memory that is no longer used. */
     __device__ __forceinline__ void write_grad_sums(uint32_t scratch) const {
-        if (P::MODE == PLAIN) return;
+        if (!P::SUMS) return;
         const int which = lane / 16, c = lane / 4 % 2 * 8 + lane % 4 * 2 + lane / 8 % 2;
 #pragma unroll
         for (int i = 0; i < 4; i++)

@@ -6,7 +6,7 @@
  *   parts.c      the time of a fused op where its parts run instead
  *   axes.c       the op of the compiled evaluation program with other widths
  *   patterns.c   the choices of single layers: single weights, 2:4, blocks
- *   problem.c    the search problem (pruning/budget_search.h) of all of these
+ *   problem.c    the search problem (pruning/budget/search.h) of all of these
  *   candidate.c  the smaller network of a choice, its masks and its predicted time
  *   choose.c     the choice whose predicted time meets the target
  *   output.c     the table and the JSON line
@@ -26,7 +26,7 @@
 
 #include "autotune/host_times.h"
 #include "cli/commands/prune.h"
-#include "pruning/budget_search.h"
+#include "pruning/budget/two_bounds.h"
 #include "pruning/widths.h"
 
 enum { CR_BUDGET_OP_LAYERS = 4 };
@@ -77,6 +77,8 @@ void              cr_budget_clock_close(struct cr_budget_clock *clock);
  * estimate, when no kernel accepts the op. */
 CR_MUST cr_status cr_budget_op_cost(struct cr_budget_clock *clock, const struct cr_program *program,
                                     const struct cr_op *op, double *cost, bool *known);
+/* Multiply-adds of one image; pruned weights of a convolution are skipped. */
+double cr_budget_op_macs(const struct cr_budget_clock *clock, const struct cr_program *program, const struct cr_op *op);
 /* Sum over the ops that run for each batch. */
 CR_MUST cr_status cr_budget_program_cost(struct cr_budget_clock *clock, const struct cr_program *program, double *cost);
 /* Compiles the evaluation program of another network on the same device: config.model.channels, and `mask` as pattern
@@ -134,6 +136,7 @@ struct cr_budget_choice {
     enum cr_prune_pattern pattern;
     double                sparsity, ratio; /* ratio: time compared with the dense kernel */
     double                left;            /* fraction of the squared L2 norm */
+    double                density;         /* fraction of the weights */
     int64_t               outputs, inputs; /* channels must be multiples of these */
 };
 struct cr_budget_layer {
@@ -167,16 +170,17 @@ CR_MUST cr_status cr_budget_masks(const struct cr_config *config, const struct c
 
 struct cr_budget_problem {
     struct cr_search_problem search;
-    int                     *variable_of; /* [groups] CR_NONE: one level */
-    int                     *group_of;    /* [variables] */
-    int                     *factor_op;   /* [factors] index of the op */
-    double                   fixed;       /* cost of the ops that no choice changes */
-    double                   dense;       /* cost with nothing pruned */
+    int                     *variable_of;            /* [groups] CR_NONE: one level */
+    int                     *group_of;               /* [variables] */
+    int                     *factor_op;              /* [factors] index of the op */
+    double                   fixed;                  /* cost of the ops that no choice changes */
+    double                   dense;                  /* cost with nothing pruned */
+    double                   fixed_macs, dense_macs; /* the same in multiply-adds of one image */
 };
 CR_MUST cr_status cr_budget_problem_open(const struct cr_budget_source *source, struct cr_budget_clock *clock,
                                          struct cr_budget_axes *axes, struct cr_budget_layers *layers,
                                          struct cr_budget_problem *problem);
-/* The size of the search (pruning/budget_search.h) that such a problem has, without measuring anything; negative when
+/* The size of the search (pruning/budget/search.h) that such a problem has, without measuring anything; negative when
  * memory is short. */
 double cr_budget_problem_size(const struct cr_budget_source *source, struct cr_budget_clock *clock,
                               struct cr_budget_axes *axes, struct cr_budget_layers *layers);
@@ -194,6 +198,7 @@ struct cr_budget_candidate {
     float           *value, *running; /* layouts of the smaller parameter store */
     uint8_t         *mask;
     double           table, cost, loss, gap;  /* table: by the problem; cost: of the compiled network */
+    double           macs, loss_gap;          /* multiply-adds of one image; see cr_search_result */
     double          *layer_cost, *layer_lost; /* [layers] by the table */
 };
 /* Makes the network of a search result and predicts its cost. The caller frees *out, also after a failure. */
@@ -212,6 +217,7 @@ struct cr_budget_outcome {
     struct cr_budget_candidate best;
     double                     target;    /* seconds or multiply-adds */
     double                     dense;     /* cost with nothing pruned */
+    double                     macs;      /* multiply-adds of one image with nothing pruned */
     double                     scale;     /* measured time / cost of the network before; 1 when unknown */
     double                     predicted; /* of `best`, before it was measured */
     double                     measured_dense, measured; /* seconds; 0: not measured */

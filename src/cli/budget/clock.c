@@ -41,8 +41,8 @@ void cr_budget_clock_close(struct cr_budget_clock *clock) {
 
 /* ---- ops ---- */
 
-/* A multiply-add is two operations. Pruned weights of a convolution are skipped. */
-static double macs_of(const struct cr_program *p, const struct cr_op *op) {
+/* A multiply-add is two operations. */
+double cr_budget_op_macs(const struct cr_budget_clock *clock, const struct cr_program *p, const struct cr_op *op) {
     double bytes, flops;
     switch (op->kind) {
     case CR_OP_conv:
@@ -51,7 +51,8 @@ static double macs_of(const struct cr_program *p, const struct cr_op *op) {
     case CR_OP_conv_pair:
     case CR_OP_conv_pool:
     case CR_OP_qconv:
-    case CR_OP_qconv_pair: cr_op_cost(p, op, &bytes, &flops); return flops / 2;
+    case CR_OP_qconv_pair:
+    case CR_OP_qstem: cr_op_cost(p, op, &bytes, &flops); return flops / 2 / (double)clock->batch;
     default: return 0;
     }
 }
@@ -60,7 +61,7 @@ cr_status cr_budget_op_cost(struct cr_budget_clock *clock, const struct cr_progr
                             double *cost, bool *known) {
     *known = true;
     if (clock->unit == CR_BUDGET_MACS) {
-        *cost = macs_of(p, op);
+        *cost = cr_budget_op_macs(clock, p, op);
         return CR_OK;
     }
     *cost = cr_op_seconds(&clock->model, p, op);

@@ -72,7 +72,7 @@ static cr_status open_data(struct job *j) {
 }
 
 static cr_status choose(struct job *j) {
-    const enum cr_budget_unit unit = j->request.flops > 0 ? CR_BUDGET_MACS : CR_BUDGET_SECONDS;
+    const enum cr_budget_unit unit = cr_prune_by_time(&j->request) ? CR_BUDGET_SECONDS : CR_BUDGET_MACS;
     CR_TRY(cr_budget_source_open(j->config, j->request.channels, &j->source));
     CR_TRY(cr_budget_clock_open(j->config, j->source.session.model.classes, unit, &j->clock));
     CR_TRY(choose_widths(j));
@@ -147,7 +147,7 @@ static void close_job(struct job *j) {
 static cr_status check(const struct job *j) {
     const struct cr_config         *c     = j->config;
     const struct cr_budget_request *r     = &j->request;
-    const bool                      masks = r->two_four || r->block || r->unstructured, time = r->flops <= 0;
+    const bool                      masks = r->two_four || r->block || r->unstructured, time = cr_prune_by_time(r);
     if (r->automatic || !masks || !time) return CR_OK;
     if (c->quant.type != CR_QUANT_NONE)
         return cr_config_fail(c, "quant.type",

@@ -60,7 +60,12 @@ static void print_totals(const struct cr_budget_report *r, struct cr_text *out) 
 
 static void print_gap(const struct cr_budget_report *r, struct cr_text *out) {
     const struct cr_budget_candidate *b = &r->outcome->best;
-    if (b->gap <= 0)
+    if (b->loss_gap > 0)
+        cr_text_add(out,
+                    "optimality gap %.2g %% of the loss: no choice with as few multiply-adds that is %.2g %% cheaper "
+                    "in this table loses less than that",
+                    100 * b->loss_gap / b->loss, 100 * b->gap / b->table);
+    else if (b->gap <= 0)
         cr_text_add(out, "no other choice of that cost in this table loses less");
     else
         cr_text_add(out, "optimality gap %.2g %%: no choice that is %.2g %% cheaper in this table loses less",
@@ -92,11 +97,10 @@ void cr_budget_print(const struct cr_budget_report *r, struct cr_text *out) {
     print_totals(r, out);
     print_gap(r, out);
     if (r->recalibrated) cr_text_add(out, "BN statistics are from %lld training batches\n", (long long)r->recalibrated);
-    if (in_time(r))
-        print_time(r, out);
-    else
+    if (r->request->flops > 0)
         cr_text_add(out, "multiply-adds that are left: %.4g of %.4g million (%.3g times fewer)\n",
-                    1e-6 * r->outcome->best.cost, 1e-6 * r->outcome->dense, r->outcome->dense / r->outcome->best.cost);
+                    1e-6 * r->outcome->best.macs, 1e-6 * r->outcome->macs, r->outcome->macs / r->outcome->best.macs);
+    if (in_time(r)) print_time(r, out);
 }
 
 static void json_layers(const struct cr_budget_report *r, struct cr_json_writer *w) {
@@ -144,15 +148,13 @@ void cr_budget_json(const struct cr_budget_report *r, struct cr_text *out) {
     cr_json_put_string(&w, "channels", o->best.config.model.channels);
     cr_json_put_int(&w, "parameters_before", cr_param_store_trainable(&r->source->session.model.store));
     cr_json_put_int(&w, "parameters", cr_param_store_trainable(&o->best.model.store));
-    if (in_time(r))
-        json_time(r, &w);
-    else {
-        cr_json_put_int(&w, "multiply_adds_before", (int64_t)o->dense);
-        cr_json_put_int(&w, "multiply_adds", (int64_t)o->best.cost);
-    }
+    if (in_time(r)) json_time(r, &w);
+    cr_json_put_int(&w, "multiply_adds_before", (int64_t)o->macs);
+    cr_json_put_int(&w, "multiply_adds", (int64_t)o->best.macs);
     if (r->recalibrated) cr_json_put_int(&w, "recalibrated_batches", r->recalibrated);
     cr_json_put_general(&w, "loss", o->best.loss, 9);
     cr_json_put_general(&w, "gap", o->best.table > 0 ? o->best.gap / o->best.table : 0, 6);
+    if (r->request->flops > 0 && in_time(r)) cr_json_put_general(&w, "loss_gap", o->best.loss_gap, 9);
     json_layers(r, &w);
     cr_json_close_object(&w);
     cr_json_end_line(&w);

@@ -82,7 +82,8 @@ static void add_choice(const struct trial *t, struct cr_budget_layer *l, double 
     struct cr_budget_choice c = {
         .pattern = t->pattern, .sparsity = t->sparsity, .ratio = ratio, .outputs = 1, .inputs = 1};
     if (ratio >= 1) return;
-    c.left = norm_left(t, q);
+    c.left    = norm_left(t, q);
+    c.density = 1 - (double)cr_prune_count(q, t->mask) / (double)q->elems;
     if (t->pattern == CR_PRUNE_PATTERN_BLOCK) CR_ASSERT(cr_config_block(t->prune.config, &c.outputs, &c.inputs));
     if (t->pattern == CR_PRUNE_PATTERN_2_4) c.inputs = 4;
     CR_ASSERT(l->choices < CHOICES_MAX);

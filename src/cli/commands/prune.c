@@ -270,7 +270,7 @@ static bool only_channels(const struct cr_budget_request *r) {
 }
 
 static cr_status check_pattern(const struct cr_args *args, const struct cr_budget_request *r, bool guided) {
-    if (r->flops > 0 && !args->value[CR_OPT_PATTERN] && !r->channels)
+    if (r->flops > 0 && !cr_prune_by_time(r) && !args->value[CR_OPT_PATTERN] && !r->channels)
         return cr_args_fail(args, "--flops needs --pattern channels, which makes the network smaller, or a list of "
                                   "patterns");
     if (r->several && !guided)
@@ -283,7 +283,7 @@ static cr_status check_pattern(const struct cr_args *args, const struct cr_budge
 }
 
 static cr_status check(const struct cr_args *args, const struct cr_config *config, const struct cr_budget_request *r) {
-    const bool time = r->target_s > 0 || r->speedup > 0, guided = time || r->flops > 0;
+    const bool time = cr_prune_by_time(r), guided = time || r->flops > 0;
     if (!*config->model.weights)
         return cr_args_fail(args, "no weights to prune: give --weights FILE, or a run folder instead of %s",
                             args->operand[0]);
@@ -302,6 +302,8 @@ static cr_status check(const struct cr_args *args, const struct cr_config *confi
     if (config->prune.importance == CR_PRUNE_IMPORTANCE_BN && !r->channels)
         return cr_config_fail(config, "prune.importance",
                               "bn is only for --pattern channels: give --importance l2 or taylor");
+    if (cr_args_has(args, CR_OPT_KEEP_SHAPE) && (time || !only_channels(r)))
+        return cr_args_fail(args, "--keep-shape is only for --pattern channels --flops X");
     if (!time && cr_args_has(args, CR_OPT_PRUNE_BATCH))
         return cr_args_fail(args, "--batch needs --target-ms MS or --speedup X, whose batch size it is: leave it out");
     if (!args->value[CR_OPT_OUTPUT])
@@ -312,8 +314,10 @@ static cr_status check(const struct cr_args *args, const struct cr_config *confi
 static cr_status prune(const struct cr_args *args, struct job *job, const struct cr_budget_request *r,
                        struct cr_text *out) {
     const bool json = cr_args_has(args, CR_OPT_JSON);
-    if (r->flops > 0 && only_channels(r)) return cr_prune_channels(job->config, r->flops, job->recalibrate, json, out);
-    if (r->flops > 0 || r->target_s > 0 || r->speedup > 0) return cr_prune_to_budget(job->config, r, json, out);
+    if (r->flops > 0 && !cr_prune_by_time(r) && only_channels(r))
+        return cr_prune_channels(job->config, r->flops, cr_args_has(args, CR_OPT_KEEP_SHAPE), job->recalibrate, json,
+                                 out);
+    if (r->flops > 0 || cr_prune_by_time(r)) return cr_prune_to_budget(job->config, r, json, out);
     return run(args, job, out);
 }
 

@@ -12,13 +12,16 @@
 
 /* What the command line demands: a budget of time or multiply-adds, and patterns that may be used for it. */
 struct cr_budget_request {
-    double  target_s, speedup, flops; /* at most one is above 0; none: masks of a given sparsity */
+    double  target_s, speedup; /* at most one is above 0 */
+    double  flops;             /* 0, or also a bound of multiply-adds; none of the three: masks of a given sparsity */
     bool    channels, two_four, block, unstructured;
     bool    automatic;   /* --pattern auto: patterns that do not suit the network are left out */
     bool    several;     /* patterns are `auto`, or more than one */
     int64_t recalibrate; /* training batches for new BN statistics; 0: they stay */
     bool   *unreachable; /* becomes true when the budget cannot be met; may be NULL */
 };
+/* There is a target of time. */
+bool cr_prune_by_time(const struct cr_budget_request *request);
 /* prune_request.c: reads --target-ms, --speedup and --flops. CR_ERR_USAGE. */
 CR_MUST cr_status cr_prune_targets(const struct cr_args *args, struct cr_budget_request *request);
 /* Reads the patterns from --pattern, or from prune.pattern when the user has given it; with neither, a target of
@@ -35,10 +38,11 @@ CR_MUST cr_status cr_prune_to_budget(const struct cr_config *config, const struc
                                      struct cr_text *out);
 
 /* prune_channels.c: removes channels until the network has `factor` times fewer multiply-adds, writes the checkpoint of
- * the smaller network, and adds a table or a JSON line to *out. recalibrate: as in cr_prune_recalibrate. CR_ERR_CONFIG
- * when the factor cannot be reached. */
-CR_MUST cr_status cr_prune_channels(const struct cr_config *config, double factor, int64_t recalibrate, bool json,
-                                    struct cr_text *out);
+ * the smaller network, and adds a table or a JSON line to *out. keep_shape: writes the network of the given shape, in
+ * which these channels are 0. recalibrate: as in cr_prune_recalibrate. CR_ERR_CONFIG when the factor cannot be reached.
+ */
+CR_MUST cr_status cr_prune_channels(const struct cr_config *config, double factor, bool keep_shape, int64_t recalibrate,
+                                    bool json, struct cr_text *out);
 
 /* prune.c: changes the copy `local` of the configuration so that a session runs on the CPU in fp32. With importance =
  * taylor or recalibrate > 0, opens the training set, and the session can run cr_session_gradients and

@@ -24,6 +24,7 @@ struct job {
     float                   *running;
     struct cr_text           channels;
     bool                     tensor_cores; /* the network shall run on a GPU in 16 or 8 bits */
+    bool                     keep_shape;   /* removed channels become 0 in `session`, which is written */
 };
 
 static cr_status open_session(struct cr_config *config, int classes, const struct cr_dataset *train,
@@ -99,6 +100,16 @@ out:
     return status;
 }
 
+/* The network of the given shape with channels that are 0. */
+static cr_status zero_weights(struct job *j) {
+    struct cr_session *s = &j->session;
+    cr_shrink_zero(&j->shrink, &s->model.store, j->buffers.value, j->running);
+    CR_TRY(cr_state_buffers_put(s, &j->buffers));
+    CR_TRY(cr_state_buffer_put(s, CR_BUFFER_RUNNING, j->running));
+    CR_TRY(cr_prune_recalibrate(s, j->train, j->recalibrate, &j->recalibrated));
+    return cr_state_ema_start(s);
+}
+
 static cr_status make_small(struct job *j) {
     struct cr_program eval;
     j->small_config                = j->config;
@@ -108,7 +119,7 @@ static cr_status make_small(struct job *j) {
     const double macs = cr_model_flops(&eval) / 2;
     cr_program_free(&eval);
     CR_ASSERT(macs > j->shrink.macs - 1 && macs < j->shrink.macs + 1);
-    return copy_weights(j);
+    return j->keep_shape ? zero_weights(j) : copy_weights(j);
 }
 
 /* ---- output ---- */
@@ -123,6 +134,7 @@ static void print_table(const struct job *j, struct cr_text *out) {
                 (long long)cr_param_store_trainable(&j->small.model.store));
     cr_text_add(out, "%-28s %12.2f %12.2f  (%.3g times fewer)\n", "million multiply-adds", 1e-6 * s->macs_before,
                 1e-6 * s->macs, s->macs_before / s->macs);
+    if (j->keep_shape) cr_text_add(out, "the shape is kept: the removed channels are 0\n");
     if (j->recalibrate) cr_prune_recalibrated_text(j->recalibrated, &j->config, out);
 }
 
@@ -172,9 +184,12 @@ static bool uses_tensor_cores(const struct cr_config *c) {
     return (half && c->train.device != CR_DEVICE_CPU) || (gpu && p == CR_PRECISION_AUTO);
 }
 
-cr_status cr_prune_channels(const struct cr_config *config, double factor, int64_t recalibrate, bool json,
-                            struct cr_text *out) {
-    struct job          j = {.config = *config, .recalibrate = recalibrate, .tensor_cores = uses_tensor_cores(config)};
+cr_status cr_prune_channels(const struct cr_config *config, double factor, bool keep_shape, int64_t recalibrate,
+                            bool json, struct cr_text *out) {
+    struct job          j     = {.config       = *config,
+                                 .recalibrate  = recalibrate,
+                                 .tensor_cores = uses_tensor_cores(config),
+                                 .keep_shape   = keep_shape};
     struct cr_cmd_names names = {0};
     int                 classes;
     cr_status           status;
@@ -188,10 +203,10 @@ cr_status cr_prune_channels(const struct cr_config *config, double factor, int64
     CR_TRY_OUT(make_small(&j));
     CR_TRY_OUT(cr_prune_name_classes(config->model.weights, classes, &names));
     struct cr_config saved = *config;
-    saved.model.channels   = j.channels.data;
-    saved.model.weights    = ""; /* they have other shapes */
-    saved.prune.pattern    = CR_PRUNE_PATTERN_UNSTRUCTURED;
-    CR_TRY_OUT(cr_prune_save(&j.small, &saved, &names));
+    if (!keep_shape) saved.model.channels = j.channels.data;
+    saved.model.weights = ""; /* they have other shapes */
+    saved.prune.pattern = CR_PRUNE_PATTERN_UNSTRUCTURED;
+    CR_TRY_OUT(cr_prune_save(keep_shape ? &j.session : &j.small, &saved, &names));
     if (json)
         print_json(&j, config->train.output, out);
     else

@@ -28,9 +28,13 @@ cr_status cr_prune_targets(const struct cr_args *args, struct cr_budget_request 
     CR_TRY(read_number(args, CR_OPT_PRUNE_FLOPS, 1, 1e6, "the factor by which multiply-adds shrink, above 1, e.g. 2",
                        &r->flops));
     r->target_s = 1e-3 * ms;
-    if ((r->target_s > 0) + (r->speedup > 0) + (r->flops > 0) > 1)
-        return cr_args_fail(args, "give one of --target-ms, --speedup and --flops");
+    if (r->target_s > 0 && r->speedup > 0)
+        return cr_args_fail(args, "give one of --target-ms and --speedup; --flops can be added to either");
     return CR_OK;
+}
+
+bool cr_prune_by_time(const struct cr_budget_request *r) {
+    return r->target_s > 0 || r->speedup > 0;
 }
 
 /* ---- patterns ---- */
@@ -66,11 +70,11 @@ const char *cr_prune_pattern_key(const struct cr_args *args, char *buffer, size_
 }
 
 cr_status cr_prune_patterns(const struct cr_args *args, const struct cr_config *config, struct cr_budget_request *r) {
-    const bool  guided = r->target_s > 0 || r->speedup > 0 || r->flops > 0;
+    const bool  guided = cr_prune_by_time(r) || r->flops > 0;
     const char *text   = args->value[CR_OPT_PATTERN];
     int         count  = 0;
     if (!text && cr_config_given(config, "prune.pattern")) text = cr_word_prune_pattern(config->prune.pattern);
-    if (!text && (r->target_s > 0 || r->speedup > 0)) text = "auto";
+    if (!text && cr_prune_by_time(r)) text = "auto";
     if (!text) return CR_OK;
     if (!guided && !strchr(text, ',') && strcmp(text, "auto") != 0) {
         r->channels = config->prune.pattern == CR_PRUNE_PATTERN_CHANNELS;

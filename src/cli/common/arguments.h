@@ -113,6 +113,7 @@ enum cr_option_id { /* in the order of --help */
                     CR_OPT_IMPORTANCE,
                     CR_OPT_MULTIPLE,
                     CR_OPT_RECALIBRATE,
+                    CR_OPT_KEEP_SHAPE,
                     CR_OPT_QUANT_IMAGES,
                     CR_OPT_QUANT_METHOD,
                     CR_OPT_MAX_DROP,

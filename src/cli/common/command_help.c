@@ -132,7 +132,7 @@ static const char about_prune[] =
     "--sparsity. Training can also prune (prune.schedule); see cresnet help keys prune.\n"
     "--target-ms and --speedup choose the widths of all layers and their patterns from the times of kernels on\n"
     "--device: the predicted time to evaluate --batch images meets the target, and as little weight magnitude as\n"
-    "possible is removed. --pattern limits the choice to some patterns.\n"
+    "possible is removed. --pattern limits the choice to some patterns. With --flops X both bounds are kept.\n"
     "--pattern channels removes whole channels until the network has --flops X times fewer multiply-adds, and writes\n"
     "the weights of a smaller dense network; its config.ini holds the number of channels of each layer.\n"
     "--recalibrate N computes the running statistics of the batch norms again from N training batches: it recovers a\n"

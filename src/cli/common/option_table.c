@@ -149,7 +149,8 @@ static const struct cr_cli_option options[CR_OPT_COUNT] = {
     [CR_OPT_PRUNE_BATCH] = {"batch", 'b', "N", "train.eval_batch", ON(PRUNE) | ON(COMPRESS),
                             "batch size whose time is meant"},
     [CR_OPT_PRUNE_FLOPS] = {"flops", 0, "X", NULL, ON(PRUNE),
-                            "X times fewer multiply-adds, e.g. 2; with --pattern channels or a list"},
+                            "X times fewer multiply-adds, e.g. 2; with --pattern channels or a list, or with a "
+                            "target of time as a second bound"},
     [CR_OPT_IMPORTANCE] =
         {"importance", 0, "I", "prune.importance", ON(PRUNE) | ON(COMPRESS),
          "what to keep: l2 (norm of weights, the default), taylor (gradients), or for channels bn (BN scale)"},
@@ -157,6 +158,8 @@ static const struct cr_cli_option options[CR_OPT_COUNT] = {
                              "channels: numbers of channels are multiples of N (auto: 8, or 64 for a GPU)"},
     [CR_OPT_RECALIBRATE]  = {"recalibrate", 0, "N", NULL, ON(PRUNE),
                              "compute BN statistics again from N training batches after pruning"},
+    [CR_OPT_KEEP_SHAPE]   = {"keep-shape", 0, NULL, NULL, ON(PRUNE),
+                             "channels: set removed channels to 0 instead; training keeps them at 0"},
     [CR_OPT_QUANT_IMAGES] = {"images", 0, "N", "quant.images", ON(QUANTIZE), "training images to calibrate with (512)"},
     [CR_OPT_QUANT_METHOD] = {"method", 0, "M", "quant.method", ON(QUANTIZE),
                              "how scales are chosen: entropy (default), mse, percentile or max"},

@@ -159,6 +159,17 @@ static const struct takes {
     {"a100", true, CR_F16, SUMS, {8, 32, 16, 16, 3, 1, 1}, true},
     {"rtx4090", true, CR_F16, SUMS, {8, 32, 16, 16, 3, 1, 1}, true},
     {"a100", true, CR_F32, SUMS, {8, 32, 16, 16, 3, 1, 1}, false},
+    /* the same with pruned channels, and shapes beside them */
+    {"h200", true, CR_F16, SUMS, {8, 32, 8, 16, 3, 1, 1}, true},
+    {"a100", true, CR_BF16, SUMS, {8, 32, 3, 8, 3, 1, 1}, true},
+    {"rtx4090", true, CR_F16, SUMS, {8, 16, 24, 8, 3, 1, 1}, true},
+    {"h200", true, CR_F16, SUMS, {8, 8, 40, 56, 3, 1, 1}, true},
+    {"h200", true, CR_F16, SUMS, {8, 16, 24, 40, 3, 2, 1}, true},
+    {"h200", true, CR_F16, SUMS, {8, 16, 12, 16, 3, 1, 1}, false},
+    {"h200", true, CR_F16, SUMS, {8, 16, 40, 32, 3, 1, 1}, false},
+    {"h200", true, CR_F16, SUMS, {8, 16, 32, 40, 3, 1, 1}, false},
+    {"h200", true, CR_F16, SUMS, {8, 8, 72, 64, 3, 1, 1}, false},
+    {"h200", true, CR_F16, SUMS, {8, 24, 16, 16, 3, 1, 1}, false},
     /* prologues and masks without sums are deterministic */
     {"h200", true, CR_F16, ACT, {8, 56, 64, 64, 3, 1, 1}, true},
     {"h200", true, CR_F16, ACT_WGRAD, {8, 56, 64, 64, 3, 1, 1}, true},

@@ -1,7 +1,7 @@
 /* tests/unit/pruning/test_budget_target.c: the measured time meets the target although predictions are wrong. Networks
  * and their times are made up. */
 #include "core/rng.h"
-#include "pruning/budget_target.h"
+#include "pruning/budget/target.h"
 #include "tests/harness/test.h"
 
 #include <math.h>

@@ -1,5 +1,5 @@
-/* pruning/budget_lists.c: lists of options that are not dominated. See pruning/budget_search.h. */
-#include "pruning/budget_lists.h"
+/* pruning/budget/lists.c: lists of options that are not dominated. See pruning/budget/search.h. */
+#include "pruning/budget/lists.h"
 
 #include <math.h>
 #include <string.h>

@@ -1,5 +1,5 @@
-/* pruning/budget_target.c: meets a target time by measurement. See pruning/budget_target.h. */
-#include "pruning/budget_target.h"
+/* pruning/budget/target.c: meets a target time by measurement. See pruning/budget/target.h. */
+#include "pruning/budget/target.h"
 
 #include <math.h>
 

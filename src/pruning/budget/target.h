@@ -1,4 +1,4 @@
-/* pruning/budget_target.h: meets a target time by measurement. Networks are chosen by their cost, the sum of kernel
+/* pruning/budget/target.h: meets a target time by measurement. Networks are chosen by their cost, the sum of kernel
  * times. The measured time of a network differs from it by more than a constant factor: kernels overlap, caches and
  * clocks depend on the network, and some time is not that of kernels. So the chosen network is measured, predictions
  * follow the line through this network and the one measured before, and the choice is repeated. It knows nothing of

@@ -1,8 +1,8 @@
-/* pruning/budget_lists.h: lists of options, shared by budget_search.c and budget_lists.c; no other file includes it. */
+/* pruning/budget/lists.h: lists of options, shared by search.c and lists.c; no other file includes it. */
 #ifndef CR_BUDGET_LISTS_H
 #define CR_BUDGET_LISTS_H
 
-#include "pruning/budget_search.h"
+#include "pruning/budget/search.h"
 
 enum {
     CR_SEARCH_SCOPE      = 16,      /* variables of a factor, original or new */
@@ -49,7 +49,7 @@ struct cr_search_state {
     bool failed, full;                    /* memory is short; there are too many trails: fewer parts are needed */
 };
 
-/* ---- budget_lists.c ---- */
+/* ---- lists.c ---- */
 
 /* Appends to s->trail and returns the index; s->failed when memory is short. */
 int cr_search_add_trail(struct cr_search_state *s, enum cr_search_origin origin, int a, int b, int below);

@@ -1,5 +1,5 @@
-/* pruning/budget_search.c: elimination of variables with lists of the best options. See pruning/budget_search.h. */
-#include "pruning/budget_lists.h"
+/* pruning/budget/search.c: elimination of variables with lists of the best options. See pruning/budget/search.h. */
+#include "pruning/budget/lists.h"
 
 #include <math.h>
 #include <string.h>
@@ -330,11 +330,12 @@ out:
 }
 
 /* Lists become shorter until they fit. */
-static cr_status run_within(const struct cr_search_problem *problem, double budget, struct cr_search_result *out) {
+static cr_status run_within(const struct cr_search_problem *problem, double budget, int most,
+                            struct cr_search_result *out) {
     cr_status status = CR_ERR_MEMORY;
     bool      full   = true;
-    for (int parts = CR_SEARCH_PARTS_MAX; full && parts >= CR_SEARCH_PARTS_MIN; parts /= 4) {
-        if (parts < CR_SEARCH_PARTS_MAX) cr_error_clear();
+    for (int parts = most; full && parts >= CR_SEARCH_PARTS_MIN; parts /= 4) {
+        if (parts < most) cr_error_clear();
         status = run(problem, budget, parts, &full, out);
     }
     return status;
@@ -347,13 +348,18 @@ static cr_status open_result(const struct cr_search_problem *problem, struct cr_
 }
 
 cr_status cr_search(const struct cr_search_problem *problem, double budget, struct cr_search_result *out) {
+    return cr_search_within(problem, budget, CR_SEARCH_PARTS_MAX, out);
+}
+
+cr_status cr_search_within(const struct cr_search_problem *problem, double budget, int options,
+                           struct cr_search_result *out) {
     struct cr_search_result other;
     bool                    full;
     CR_TRY(open_result(problem, out));
     CR_TRY(run(problem, budget, 0, &full, out));
     if (out->cost > budget) return CR_OK;
     cr_status status = open_result(problem, &other);
-    if (status == CR_OK) status = run_within(problem, budget, &other);
+    if (status == CR_OK) status = run_within(problem, budget, options, &other);
     if (status == CR_OK && other.cost <= budget) {
         const struct cr_search_result cheapest = *out;
         *out                                   = other;
