@@ -177,7 +177,7 @@ if(CRESNET_CUDA_UNOPTIMISED)
     message(WARNING "CRESNET_CUDA_UNOPTIMISED needs CUDA 13.0 or later: the GPU code is optimised as usual")
   else()
     add_compile_options("$<$<COMPILE_LANGUAGE:CUDA>:--Ofast-compile=max>")
-    set(CMAKE_CUDA_FLAGS_RELEASE "-O1") # of the host compiler
+    set(CMAKE_CUDA_FLAGS_RELEASE "-O0") # of the host compiler
   endif()
 endif()
 
