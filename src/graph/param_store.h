@@ -105,7 +105,7 @@ struct cr_param_store {
 int cr_param_store_add(struct cr_param_store *store, const char *name, enum cr_param_role role, const int64_t dim[4],
                        int layer);
 /* Returns the index of the parameter with this name, or CR_NONE. */
-int           cr_param_store_find(const struct cr_param_store *store, const char *name);
+int cr_param_store_find(const struct cr_param_store *store, const char *name);
 /* Returns the index of the filters of the first convolution, or CR_NONE. */
 int           cr_param_store_first_filter(const struct cr_param_store *store);
 enum cr_dtype cr_param_store_buffer_dtype(const struct cr_param_store *store, enum cr_param_buffer buffer);
