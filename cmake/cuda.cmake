@@ -177,7 +177,7 @@ if(CRESNET_CUDA_UNOPTIMISED)
     message(WARNING "CRESNET_CUDA_UNOPTIMISED needs CUDA 13.0 or later: the GPU code is optimised as usual")
   else()
     add_compile_options("$<$<COMPILE_LANGUAGE:CUDA>:--Ofast-compile=max>")
-    set(CMAKE_CUDA_FLAGS_RELEASE "-O1") # of the host compiler
+    set(CMAKE_CUDA_FLAGS_RELEASE "-O0") # of the host compiler
   endif()
 endif()
 
@@ -197,6 +197,8 @@ if(cuda_one_each)
   # Each architecture costs a run of the front end and of the assembler, which is most of the time. A file is compiled for 9.0a if only
   # that has its kernels, else for 8.0, and also for 9.0 if it has code of its own for it.
   set(CMAKE_CUDA_ARCHITECTURES OFF)
+  include(${CMAKE_CURRENT_LIST_DIR}/cuda_units.cmake)
+  cuda_join_files(cresnet_cuda_sources)
   set(cuda_sm80 ${cresnet_cuda_sources})
   list(FILTER cuda_sm80 INCLUDE REGEX "\\.cu$")
   list(REMOVE_ITEM cuda_sm80 ${cuda_sm90a})

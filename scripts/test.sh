@@ -59,7 +59,7 @@ sum_log() {
 selected() { [ "${CRESNET_TEST_ONLY:-$1}" = "$1" ]; }
 
 # start_build NAME: begins to build build/NAME. The first build has all cores. Tests often wait, for the disk, for each other or for a time;
-# the later builds run beside the tests of the run before and, with the lowest priority, take only what these leave of the cores.
+# the later builds run during the tests of the run before, with the lowest priority: they take only what these leave of the cores.
 start_build() {
     local name=$1 options target="" start
     case $name in

@@ -8,8 +8,9 @@
 #
 #   CIFAR=DIR WORK=DIR scripts/gpu/prune-accuracy.sh
 #
-# Networks with fewer channels: SPARSE_EPOCHS of the further epochs train the dense network with prune.group_decay = 0.0005, then channels are removed,
-# and the other epochs follow. The sum of decay times learning rate is that of DepGraph's sparse learning.
+# Networks with fewer channels: SPARSE_EPOCHS of the further epochs train the dense network with prune.group_decay = 0.005 instead of weight decay, then
+# channels are removed, and the other epochs follow. This is the strength of DepGraph's sparse learning: the most important channel of a group decays as
+# by a weight decay of 0.0005 (0.0005 in the gradient is 0.005 in the weights with a momentum of 0.9), the least important one 16 times as fast.
 #
 # Variables: CRESNET (build/cresnet), CONFIGS (configs), CIFAR (folder of CIFAR-10's six .bin files), WORK (prune-accuracy; it must remain between
 # runs), LIMIT_S (540), SEEDS (1 2 3), JOBS (2: trainings at a time; more are slower in all), EPOCHS (200, dense), MORE_EPOCHS (100), SPARSE_EPOCHS (40),

@@ -81,7 +81,8 @@ variant() {
     local config=$CONFIGS/cifar10-resnet56.ini
     case $kind in
         control) further "$name" "$seed" "$base" "$MORE_EPOCHS" "$config" model.weights="$base" ;;
-        decayed) further "$name" "$seed" "$base" "$SPARSE_EPOCHS" "$config" model.weights="$base" prune.group_decay=0.0005 prune.frequency=100 ;;
+        decayed) further "$name" "$seed" "$base" "$SPARSE_EPOCHS" "$config" model.weights="$base" prune.group_decay=0.005 prune.frequency=100 \
+            optim.weight_decay=0 ;;
         channels-* | speedup-*) channels "$name" "$kind" "$seed" "$base" ;;
         weights-* | 2:4 | blocks-*)
             # shellcheck disable=SC2046,SC2086

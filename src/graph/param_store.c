@@ -66,6 +66,12 @@ int cr_param_store_find(const struct cr_param_store *store, const char *name) {
     return CR_NONE;
 }
 
+int cr_param_store_first_filter(const struct cr_param_store *store) {
+    for (int i = 0; i < store->params; i++)
+        if (store->param[i].role == CR_ROLE_CONV) return i;
+    return CR_NONE;
+}
+
 enum cr_dtype cr_param_store_buffer_dtype(const struct cr_param_store *store, enum cr_param_buffer buffer) {
     switch (buffer) {
     case CR_BUFFER_STATE: return CR_F64;

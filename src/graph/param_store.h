@@ -106,6 +106,8 @@ int cr_param_store_add(struct cr_param_store *store, const char *name, enum cr_p
                        int layer);
 /* Returns the index of the parameter with this name, or CR_NONE. */
 int           cr_param_store_find(const struct cr_param_store *store, const char *name);
+/* Returns the index of the filters of the first convolution, or CR_NONE. */
+int           cr_param_store_first_filter(const struct cr_param_store *store);
 enum cr_dtype cr_param_store_buffer_dtype(const struct cr_param_store *store, enum cr_param_buffer buffer);
 /* Offset of a buffer in the STORE region in bytes, a multiple of 256; its size in bytes, 0 when the store has no such
  * buffer; the size of the whole region in bytes. */

@@ -73,7 +73,11 @@ void run(const Options &o) {
     log.log_output.outdir = o.out;
     log.enable_trace      = false;
     server.start(samples, *memory);
-    mlperf::StartTest(&server, &samples, settings, log, o.out + "/audit.config");
+    try {
+        mlperf::StartTest(&server, &samples, settings, log, o.out + "/audit.config");
+    } catch (const std::exception &failure) { // by Samples, or by LoadGen
+        end_process(failure);
+    }
     server.stop();
     if (o.scenario == "Server") server.print_delays();
 }

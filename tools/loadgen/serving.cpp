@@ -142,15 +142,20 @@ struct Server::Stream {
     }
 };
 
-// LoadGen waits for every response: an error ends the process.
+void end_process(const std::exception &failure) {
+    static std::atomic_flag ended = ATOMIC_FLAG_INIT;
+    while (ended.test_and_set()) std::this_thread::sleep_for(std::chrono::seconds(1));
+    std::fprintf(stderr, "cresnet-loadgen: error: %s\n", failure.what());
+    std::_Exit(1);
+}
+
 void Server::compute(Stream &stream, const std::vector<Request> &requests) {
     const Clock::time_point begin = Clock::now();
     try {
         for (size_t i = 0; i < requests.size(); i++) stream.set_image(i, samples->image(requests[i].sample));
         stream.classify(requests.size());
     } catch (const std::exception &failure) {
-        std::fprintf(stderr, "cresnet-loadgen: error: %s\n", failure.what());
-        std::_Exit(1);
+        end_process(failure);
     }
     const Clock::time_point end = Clock::now();
     computing.add(end - begin);
@@ -180,7 +185,11 @@ void Server::IssueQuery(const std::vector<mlperf::QuerySample> &query) {
         queue->wait_for_bulk();
     } else {
         pauses.called();
-        queue->push(query);
+        try {
+            queue->push(query);
+        } catch (const std::exception &failure) { // in a thread of LoadGen, which catches nothing
+            end_process(failure);
+        }
     }
 }
 

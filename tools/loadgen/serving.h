@@ -59,6 +59,10 @@ class Queue {
     void move_bulk(std::vector<Request> &out);
 };
 
+// Prints the error and ends the process. LoadGen's threads end with the test only, and it waits for every response: after an
+// error during a test nothing can be joined. The first error counts; threads with a later one wait for the end.
+[[noreturn]] void end_process(const std::exception &failure);
+
 class Server : public mlperf::SystemUnderTest {
   public:
     // Opens the models. Throws Failure.

@@ -291,7 +291,7 @@ cudaError_t add_run(const grad_args &a, const struct ck_bn_grad_finalize &finish
                             .grad_sums    = a.grad_sums,
                             .each         = (int)each,
                             .sums_rows    = (int)sums_rows,
-                            .sums_blocks  = a.grad_sums ? (Place::ANY ? a.C : Place::CH) / SUMS_CHANNELS : 0,
+                            .sums_blocks  = a.grad_sums ? (Place::ANY ? a.C : (int)Place::CH) / SUMS_CHANNELS : 0,
                             .accumulate   = a.accumulate,
                             .C            = a.C,
                             .K            = a.K,

@@ -23,7 +23,7 @@ enum {
 
 /* Division of a launch; offsets are into shared memory. */
 struct plan {
-    bool resident, once;             /* once: all tiles of a worker have the same columns */
+    bool resident;
     int  columns, blocks_k, workers; /* of a tile; ceil(K / columns) */
     int  steps, stages;              /* ceil(C / 64), and those of second_x; of a ring */
     int  second_steps;               /* the first steps of a tile: of second_x */
@@ -42,7 +42,7 @@ struct params {
     unsigned char *mask;
     void          *data; /* of y, only with second_x and stride > 1 */
     int            rows, C, K, stride, H, W, P, Q;
-    bool           add_given, bn_given, relu, early, prefetch;
+    bool           add_given, bn_given, relu, early;
 };
 
 /* Barriers, 8 bytes each, from bar_at on: full and empty of each worker's stages, panels of each warp, filters. */
@@ -130,21 +130,6 @@ __device__ __forceinline__ void load_joined(const params &p, uint32_t to, uint32
         ck_tma_load(to, &p.x, bar, (step - p.plan.second_steps) * STEP, row);
 }
 
-__device__ __forceinline__ void prefetch_panel(const CUtensorMap *map, int column, int row) {
-    asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global.tile [%0, {%1, %2}];" ::"l"(map), "r"(column), "r"(row)
-                 : "memory");
-}
-/* Starts to read the add and bn_x of a tile into the L2 cache. The panels in shared memory hold too little of them to
- * hide the latency of memory. */
-template <int COLUMNS, int HIGH> __device__ __forceinline__ void prefetch_panels(const params &p, int column, int row) {
-    for (int strip = row; strip < row + HIGH; strip += STRIP)
-#pragma unroll
-        for (int i = 0; i < COLUMNS; i += 64) {
-            if (p.add_given) prefetch_panel(&p.add, column + i, strip);
-            if (p.bn_given) prefetch_panel(&p.bn_x, column + i, strip);
-        }
-}
-
 /* One lane of a warp fills ring `ring`; there is one ring when streamed. */
 template <int COLUMNS, int WORKERS, bool RESIDENT, int MODE>
 __device__ __forceinline__ void load(const params &p, uint32_t shared, int ring) {
@@ -170,8 +155,6 @@ __device__ __forceinline__ void load(const params &p, uint32_t shared, int ring)
     ck_ring_place at;
     for (; scheduler.more(); scheduler.next(plan)) {
         int w = 0, h = 0, n = 0;
-        if (p.prefetch)
-            prefetch_panels<COLUMNS, team_of<WORKERS, RESIDENT>() * ROWS>(p, scheduler.column, scheduler.row);
         if (p.stride > 1) {
             n              = scheduler.row / (p.P * p.Q);
             const int rest = scheduler.row - n * (p.P * p.Q);

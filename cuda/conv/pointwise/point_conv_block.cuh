@@ -119,7 +119,6 @@ bool make_params(struct params *to, const struct ck_point_conv *a, const struct 
     p.bn_given       = a->bn_x != nullptr;
     p.relu           = a->relu;
     p.early          = a->early && !a->scale_bias;
-    p.prefetch       = (a->add || a->bn_x) && a->stride == 1 && !getenv("CRESNET_NO_PREFETCH");
     *to              = p;
     return make_maps(to, a);
 }

@@ -70,13 +70,8 @@ bool plan_as(struct plan *p, const struct ck_point_conv *a, bool resident, int c
     if (blocks > (tiles + share - 1) / share) blocks = (tiles + share - 1) / share;
     p->tiles = (int)tiles;
     p->grid  = (int)(resident ? blocks * p->blocks_k : blocks);
-    /* where all tiles of a worker have the same columns, it adds the sums of all of them */
-    const int takers = resident ? workers : workers / team(p);
-    p->once          = resident || blocks * takers % p->blocks_k == 0;
-    if (getenv("CRESNET_NO_ONCE")) p->once = resident || (a->second_x && p->blocks_k == 1);
-    p->partial_rows = (int)(resident  ? blocks * workers
-                            : p->once ? blocks * takers / p->blocks_k * team(p)
-                                      : down * team(p));
+    /* with second_x and one set of columns a worker adds the sums of all of its tiles */
+    p->partial_rows = (int)(resident || (a->second_x && p->blocks_k == 1) ? blocks * workers : down * team(p));
     return true;
 }
 

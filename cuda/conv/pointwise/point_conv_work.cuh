@@ -303,15 +303,10 @@ struct worker : multiplier<T, COLUMNS, WORKERS, RESIDENT, MODE> {
         for (int i = 0; i < PANELS; i++) sum[i][0] = sum[i][1] = sum[i][2] = sum[i][3] = 0.0f;
     }
 
-    /* The row of the workspace for the sums of all tiles of this worker. */
-    __device__ __forceinline__ int own_row() const {
-        if (RESIDENT) return (int)blockIdx.x / plan.blocks_k * WORKERS + me;
-        return ((int)blockIdx.x + me / TEAM * (int)gridDim.x) / plan.blocks_k * TEAM + me % TEAM;
-    }
-
     template <int INFER, bool ADD, bool BN> __device__ __forceinline__ void run_as() {
-        tiles at(plan, me / TEAM, TAKERS);
-        int   column = -1; /* the column of the last call of set_columns */
+        tiles      at(plan, me / TEAM, TAKERS);
+        int        column = -1;                                   /* the column of the last call of set_columns */
+        const bool once   = MODE == JOINED && plan.blocks_k == 1; /* all tiles have the same columns */
         /* all panels but one: the buffer of the last is loaded when the first panel has been stored */
         if ((ADD || BN) && lane == 0)
             for (int i = 0; i < plan.panels - 1; i++) load_ahead();
@@ -322,9 +317,9 @@ struct worker : multiplier<T, COLUMNS, WORKERS, RESIDENT, MODE> {
             if ((INFER || BN || MODE == JOINED) && at.column != column) set_columns(column = at.column);
             multiply();
             finish<INFER, ADD, BN>(strip_row(at.row), at.column);
-            if (p.partial && !RESIDENT && !plan.once) flush<!ADD>(at.row / ROWS + me % TEAM, at.column);
+            if (p.partial && !RESIDENT && !once) flush<!ADD>(at.row / ROWS + me % TEAM, at.column);
         }
-        if (p.partial && (RESIDENT || plan.once)) flush<true>(own_row(), at.column);
+        if (p.partial && (RESIDENT || once)) flush<true>((int)blockIdx.x / plan.blocks_k * WORKERS + me, at.column);
         if (lane == 0) ck_bulk_wait<0>();
     }
 };

@@ -178,6 +178,7 @@ static cr_status refine(struct chooser *c, double cost) {
         cr_budget_candidate_free(&candidate);
         CR_TRY(status);
         if (c->clock->unit == CR_BUDGET_MACS || (met && ratio * close_enough <= 1)) return CR_OK;
+        if (isfinite(c->macs) && met && table < budget * close_enough) return CR_OK; /* the other bound decides */
         if (met && table <= before && table >= before) return CR_OK; /* the next network costs too much */
         before            = table;
         const double next = met ? budget * ratio : CR_MIN(budget, table) * CR_MIN(ratio, 0.995);

@@ -9,9 +9,10 @@
 #include <math.h>
 #include <string.h>
 
-enum { COARSE = 1 << 10, FINE = 1 << 12, FULL = 1 << 13 }; /* options of a list */
-enum { COARSE_ROUNDS = 12, FINE_ROUNDS = 3 };
+enum { COARSE = 1 << 8, FINE = 1 << 12, FULL = 1 << 13 }; /* options of a list */
+enum { COARSE_ROUNDS = 12, FINE_ROUNDS = 2 };
 static const double near_enough = 1e-3; /* of the loss */
+static const double same        = 2e-3; /* relative difference of multipliers that coarse rounds do not tell apart */
 
 enum objective { LEAST_LOSS, LEAST_SECOND, LEAST_COST_WITHIN_SECOND };
 
@@ -23,6 +24,7 @@ struct bounds {
     struct cr_search_problem        copy; /* its options have other costs and losses; the rest is borrowed */
     double                          budget, second;
     int                             options;     /* of a list */
+    double                          multiplier;  /* of the last round */
     struct point                    over, under; /* choices above the second bound, and within it */
     struct cr_search_result         best;        /* the least loss within both bounds so far */
     double                          lower; /* by a fine search: no choice within both bounds loses less; 0: unknown */
@@ -105,13 +107,15 @@ static cr_status step(struct bounds *b, bool *done) {
     const double            multiplier = (b->under.loss - b->over.loss) / (b->over.second - b->under.second);
     *done                              = true;
     if (!(multiplier > 0)) return CR_OK;
+    const bool near  = b->options == COARSE && fabs(multiplier - b->multiplier) < same * multiplier;
+    b->multiplier    = multiplier;
     cr_status status = search(b, LEAST_LOSS, multiplier, &r);
     if (status == CR_OK) {
         const double value  = r.loss + multiplier * r.second;
         const double before = b->over.loss + multiplier * b->over.second;
         const double lower  = value - multiplier * b->second;
         const bool   keeps  = within(r.second, b->second);
-        *done               = value >= before * (1 - 1e-9);
+        *done               = near || value >= before * (1 - 1e-9);
         if (b->options == FINE && lower > b->lower) {
             b->lower = lower;
             b->gap   = r.gap;

@@ -6,13 +6,6 @@
 
 enum { RGB = 3 };
 
-/* The parameter of the first convolution. */
-static int first_filter(const struct cr_param_store *store) {
-    for (int i = 0; i < store->params; i++)
-        if (store->param[i].role == CR_ROLE_CONV) return i;
-    return CR_NONE;
-}
-
 static size_t filter_elems(const struct cr_param *q) { /* of one input channel */
     return (size_t)(q->dim[0] * q->dim[1] * q->dim[2]);
 }
@@ -27,7 +20,7 @@ static cr_status stem_put(void *self, struct cr_ckpt_address to, uint64_t offset
 cr_status cr_stem_filter_take(const struct cr_session *s, struct cr_st_file *file, const char *path,
                               struct cr_state_list *list, struct cr_ckpt_io *io, struct cr_stem_filter *stem) {
     const struct cr_param_store *store = &s->model.store;
-    const int                    param = first_filter(store);
+    const int                    param = cr_param_store_first_filter(store);
     *stem                              = (struct cr_stem_filter){.param = CR_NONE};
     if (param == CR_NONE) return CR_OK;
     const struct cr_param    *q = &store->param[param];

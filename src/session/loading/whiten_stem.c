@@ -147,12 +147,6 @@ static void make_filters(const struct patches *p, double *vectors, float *filter
 
 /* ---- the session ---- */
 
-static const struct cr_param *first_filter(const struct cr_param_store *store) {
-    for (int i = 0; i < store->params; i++)
-        if (store->param[i].role == CR_ROLE_CONV) return &store->param[i];
-    return NULL;
-}
-
 static cr_status replace_filters(struct cr_session *s, const struct patches *p, double *vectors) {
     const struct cr_param_store *store = &s->model.store;
     const size_t                 bytes = (size_t)p->filter->elems * sizeof(float);
@@ -172,7 +166,8 @@ static cr_status replace_filters(struct cr_session *s, const struct patches *p, 
 
 cr_status cr_session_whiten_stem(struct cr_session *s, const struct cr_dataset *train) {
     const struct cr_config *c       = s->config;
-    struct patches          p       = {.filter = first_filter(&s->model.store),
+    const int               filter  = cr_param_store_first_filter(&s->model.store);
+    struct patches          p       = {.filter = filter == CR_NONE ? NULL : &s->model.store.param[filter],
                                        .height = s->prepare_train.size,
                                        .width  = cr_prepare_width(&s->prepare_train),
                                        .format = s->prepare_train.format};

@@ -159,7 +159,7 @@ static const struct takes {
     {"a100", true, CR_F16, SUMS, {8, 32, 16, 16, 3, 1, 1}, true},
     {"rtx4090", true, CR_F16, SUMS, {8, 32, 16, 16, 3, 1, 1}, true},
     {"a100", true, CR_F32, SUMS, {8, 32, 16, 16, 3, 1, 1}, false},
-    /* the same with pruned channels, and shapes beside them */
+    /* the same with pruned channels, and shapes that differ */
     {"h200", true, CR_F16, SUMS, {8, 32, 8, 16, 3, 1, 1}, true},
     {"a100", true, CR_BF16, SUMS, {8, 32, 3, 8, 3, 1, 1}, true},
     {"rtx4090", true, CR_F16, SUMS, {8, 16, 24, 8, 3, 1, 1}, true},
