@@ -60,7 +60,8 @@ class Queue {
 };
 
 // Prints the error and ends the process. LoadGen's threads end with the test only, and it waits for every response:
-// after an error during a test nothing can be joined. The first error counts; threads with a later one wait for the end.
+// after an error during a test nothing can be joined. The first error counts; threads with a later one wait for the
+// end.
 [[noreturn]] void end_process(const std::exception &failure);
 
 class Server : public mlperf::SystemUnderTest {
