@@ -139,12 +139,12 @@ static bool is_stem(const struct conv_shape *f) {
 }
 
 /* 3x3 convolutions with sums: of 64 channels and of multiples of 128 with wgmma; of 64 with mma.sync where a block has
- * the shared memory for the filter and two tiles. With multiples of 128, rows longer than 71 pixels do not fit into the
+ * the shared memory for the filter and two tiles. With multiples of 128, rows longer than 87 pixels do not fit into the
  * shared memory. */
 static bool is_3x3_with_sums(const struct conv_shape *f) {
     if (!f->half || f->R != 3 || f->stride != 1 || f->pad != 1) return false;
     if (has_wgmma(f) && f->C % 128 == 0 && f->K % 128 == 0)
-        return f->x->dim[1] >= 2 && f->x->dim[2] >= 2 && f->x->dim[2] <= 71;
+        return f->x->dim[1] >= 2 && f->x->dim[2] >= 2 && f->x->dim[2] <= 87;
     if (f->C != 64 || f->K != 64) return false;
     return has_wgmma(f) || (f->cc >= 80 && f->x->dim[2] <= 66 && cr_capability_of(f->cc).block_bytes >= 163 << 10);
 }

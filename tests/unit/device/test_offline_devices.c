@@ -141,11 +141,11 @@ static const struct takes {
     {"h200", true, CR_F16, SUMS, {8, 28, 128, 128, 3, 1, 1}, true},
     {"h200", false, CR_BF16, SUMS, {8, 28, 128, 128, 3, 1, 1}, true},
     {"h200", true, CR_F16, SUMS, {8, 28, 128, 192, 3, 1, 1}, false},
-    /* of at least 2 x 2 pixels, and while three tiles fit into the shared memory */
+    /* of at least 2 x 2 pixels, and while two tiles fit into the shared memory */
     {"h200", true, CR_F16, SUMS, {8, 1, 128, 128, 3, 1, 1}, false},
     {"h200", true, CR_F16, SUMS, {8, 2, 128, 128, 3, 1, 1}, true},
-    {"h200", true, CR_F16, SUMS, {8, 71, 128, 128, 3, 1, 1}, true},
-    {"h200", true, CR_F16, SUMS, {8, 72, 128, 128, 3, 1, 1}, false},
+    {"h200", true, CR_F16, SUMS, {8, 87, 128, 128, 3, 1, 1}, true},
+    {"h200", true, CR_F16, SUMS, {8, 88, 128, 128, 3, 1, 1}, false},
     {"h200", false, CR_F32, SUMS, {8, 56, 64, 64, 3, 1, 1}, false},
     {"h200", true, CR_BF16, SUMS, {8, 56, 64, 256, 1, 1, 0}, true},
     {"a100", true, CR_BF16, SUMS, {8, 56, 64, 256, 1, 1, 0}, true},
