@@ -60,16 +60,11 @@ static void print_totals(const struct cr_budget_report *r, struct cr_text *out) 
 
 static void print_gap(const struct cr_budget_report *r, struct cr_text *out) {
     const struct cr_budget_candidate *b = &r->outcome->best;
-    if (b->loss_gap > 0 && b->gap <= 0)
-        cr_text_add(out, "optimality gap %.2g %% of the loss: no choice within both bounds loses less than that",
+    if (b->loss_gap > 0) {
+        cr_text_add(out, "optimality gap %.2g %%: the loss is at most that much above the least one within both bounds",
                     100 * b->loss_gap / b->loss);
-    else if (b->loss_gap > 0)
-        cr_text_add(
-            out,
-            "optimality gap %.2g %% of the loss: no choice within both bounds that is also %.2g %% cheaper in this "
-            "table loses less than that",
-            100 * b->loss_gap / b->loss, 100 * b->gap / b->table);
-    else if (b->gap <= 0)
+        if (b->gap > 0) cr_text_add(out, " by a choice that is %.2g %% cheaper in this table", 100 * b->gap / b->table);
+    } else if (b->gap <= 0)
         cr_text_add(out, "no other choice of that cost in this table loses less");
     else
         cr_text_add(out, "optimality gap %.2g %%: no choice that is %.2g %% cheaper in this table loses less",
