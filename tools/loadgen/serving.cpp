@@ -32,7 +32,13 @@ void Queue::push(const std::vector<mlperf::QuerySample> &samples) {
     if (before == 0 || after / batch > before / batch) changed.notify_one();
 }
 
+// The oldest requests, or the newest ones when so many wait that the oldest are late anyway.
 void Queue::move_out(size_t count, std::vector<Request> &out) {
+    if (waiting.size() - first > NEWEST_FIRST * batch) {
+        out.assign(waiting.end() - std::ptrdiff_t(count), waiting.end());
+        waiting.erase(waiting.end() - std::ptrdiff_t(count), waiting.end());
+        return;
+    }
     const auto from = waiting.begin() + std::ptrdiff_t(first);
     out.assign(from, from + std::ptrdiff_t(count));
     first += count;
