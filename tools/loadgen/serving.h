@@ -27,9 +27,9 @@ struct Request {
 
 // Requests in the order of arrival.
 //
-// When more than NEWEST_FIRST batches wait, the newest requests are taken first. That happens after LoadGen's thread stood
-// still: its requests then arrive at once. The oldest of them are late in any order. Taken first, they would delay all
-// requests that follow, until the queue is empty again. Taken last, they use the time that is left over.
+// When more than NEWEST_FIRST batches wait, the newest requests are taken first. That happens after LoadGen's thread
+// stood still: its requests then arrive at once. The oldest of them are late in any order. Taken first, they would
+// delay all requests that follow, until the queue is empty again. Taken last, they use the time that is left over.
 //
 // A batch is complete when it is full, or when its first request has waited for the deadline. Waiting costs latency at
 // a low rate of requests, and saves computation at a high one: a batch that is not full takes as long as a full one.
