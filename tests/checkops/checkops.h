@@ -117,6 +117,9 @@ void    checkops_build_image(struct checkops_build *b, int slot); /* an input of
 void    checkops_build_mask(struct checkops_build *b, int slot);  /* ... or of its bits */
 void    checkops_build_conv(struct checkops_build *b);
 void    checkops_build_group_conv(struct checkops_build *b);
+void    checkops_build_conv_pair(struct checkops_build *b);
+void    checkops_build_conv_pool(struct checkops_build *b);
+void    checkops_build_conv_pool_grad(struct checkops_build *b);
 void    checkops_build_quant(struct checkops_build *b);
 void    checkops_build_gram(struct checkops_build *b);
 void    checkops_build_op(struct checkops_build *b); /* operands and attributes of b->op */

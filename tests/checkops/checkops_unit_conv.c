@@ -209,3 +209,45 @@ void checkops_build_gram(struct checkops_build *b) {
     else
         build_gram_statistics(b);
 }
+
+/* z has c->window channels. TWO: a 3x3 convolution of as many channels as x has comes first. BIAS: a convolution of as
+ * many channels instead of add. */
+void checkops_build_conv_pair(struct checkops_build *b) {
+    const struct checkops_case *c = b->c;
+    in(b, CR_IN_conv_pair_x, b->real, c->N, c->H, c->W, c->C);
+    in(b, CR_IN_conv_pair_w, b->real, c->K, 1, 1, c->C);
+    in(b, CR_IN_conv_pair_bias, b->wide, 1, 1, 1, c->K);
+    if (!(c->flags & CHECKOPS_BIAS)) in(b, CR_IN_conv_pair_add, b->real, c->N, c->H, c->W, c->K);
+    in(b, CR_IN_conv_pair_next_w, b->real, c->window, 1, 1, c->K);
+    in(b, CR_IN_conv_pair_next_bias, b->wide, 1, 1, 1, c->window);
+    if (c->flags & CHECKOPS_BIAS) {
+        in(b, CR_IN_conv_pair_shortcut_x, b->real, c->N, c->H, c->W, c->C);
+        in(b, CR_IN_conv_pair_shortcut_w, b->real, c->K, 1, 1, c->C);
+        in(b, CR_IN_conv_pair_shortcut_bias, b->wide, 1, 1, 1, c->K);
+    }
+    if (!(c->flags & CHECKOPS_TWO)) return;
+    in(b, CR_IN_conv_pair_first_w, b->real, c->C, 3, 3, c->C);
+    in(b, CR_IN_conv_pair_first_bias, b->wide, 1, 1, 1, c->C);
+}
+
+void checkops_build_conv_pool(struct checkops_build *b) {
+    const struct checkops_case *c = b->c;
+    b->op.attr.conv               = (struct cr_conv_attr){.stride = c->stride, .pad = c->pad};
+    in(b, CR_IN_conv_pool_x, b->real, c->N, c->H, c->W, c->C);
+    in(b, CR_IN_conv_pool_w, b->real, c->K, c->window, c->window, c->C);
+    in(b, CR_IN_conv_pool_bias, b->wide, 1, 1, 1, c->K);
+}
+
+void checkops_build_conv_pool_grad(struct checkops_build *b) {
+    const struct checkops_case *c = b->c;
+    const int64_t               P = checkops_window_out(c->H, c), Q = checkops_window_out(c->W, c);
+    b->op.attr.conv =
+        (struct cr_conv_attr){.stride = c->stride, .pad = c->pad, .accumulate = (c->flags & CHECKOPS_ACCUMULATE) != 0};
+    in(b, CR_IN_conv_pool_grad_dy, b->real, c->N, (P - 1) / 2 + 1, (Q - 1) / 2 + 1, c->K);
+    in(b, CR_IN_conv_pool_grad_index, CR_U8, c->N, (P - 1) / 2 + 1, (Q - 1) / 2 + 1, c->K);
+    in(b, CR_IN_conv_pool_grad_y, b->real, c->N, P, Q, c->K);
+    in(b, CR_IN_conv_pool_grad_scale_bias, b->wide, 2, 1, 1, c->K);
+    in(b, CR_IN_conv_pool_grad_coeffs, b->wide, 3, 1, 1, c->K);
+    in(b, CR_IN_conv_pool_grad_x, b->real, c->N, c->H, c->W, c->C);
+    out(b, CR_OUT_conv_pool_grad_dw, b->wide, c->K, c->window, c->window, c->C);
+}
