@@ -23,8 +23,9 @@ template <int ID, int THREADS> __device__ __forceinline__ void barrier_sync() {
     asm volatile("bar.sync %0, %1;\n" ::"n"(ID), "n"(THREADS) : "memory");
 }
 
-/* SMALL: the backward needs less shared memory. ANY: C and K are those of the tiles in shared memory; tensors have any
- * multiple of 8 up to them, which kernels get as arguments. The missing channels of tiles and filters are 0. */
+/* SMALL: the backward needs less shared memory. ANY: C and K are the numbers of channels of the tiles in shared memory.
+ * Tensors may have fewer channels, in multiples of 8, and kernels get their numbers as arguments. Channels that a
+ * tensor does not have are 0 in tiles and filters. */
 template <int C_, int K_, int H_, int STRIDE_, int R_, bool SMALL_ = false, bool ANY_ = false> struct shape {
     enum { C = C_, K = K_, H = H_, STRIDE = STRIDE_, R = R_, TAPS = R * R, PAD = R / 2, P = H / STRIDE };
     static constexpr bool SMALL = SMALL_, ANY = ANY_;
@@ -103,7 +104,7 @@ struct tile {
     static_assert(THREADS % CHUNKS == 0, "a thread meets one chunk of channels");
 };
 
-/* Of a tile with ANY: channels of a pixel in memory, and how many of them follow the tile's first one. */
+/* For ANY. all: channels of a pixel in global memory; here: how many of them are in this tile. */
 struct channels {
     int all, here;
 };

@@ -26,7 +26,7 @@ __device__ __forceinline__ void joint_issue_part(const T *from, uint32_t dy, int
     const int     row0 = (int)(job % D::TILES) * D::TH - L::LEFT;
     tile_issue<L, !G, false>(G ? dy : dy + L::BYTES, from + out, row0, 1, {K, K});
 }
-/* Both, unless only g is missing; without such a tile, commits an empty group. */
+/* Starts the copies of g and of dy_x; with g_only, of g alone. After the last tile the group is empty. */
 template <class S, typename T>
 __device__ __forceinline__ void joint_issue_dy(const grad_args &a, uint32_t dy, int64_t job, bool g_only) {
     if (job < a.N * grad_tiling<S>::TILES) {

@@ -11,9 +11,10 @@
 
 namespace {
 
-/* A warp has 32 pixels of each worker's 128. A lane has 8 channels of every fourth of them, so 8 vectors of a part: 64
- * channels of a worker's pixels. bn_x is copied into shared memory some vectors ahead. A thread reads what it copied;
- * each copy is a group of its own, because a load into registers would make the warp wait for all later ones. */
+/* A warp stores 32 of the 128 pixels of each worker, 64 channels at a time. Each thread stores 8 vectors of 8 channels:
+ * one of every fourth pixel. bn_x is copied into shared memory some vectors ahead, and a thread reads only what it
+ * copied. Each copy is a cp.async group of its own: if bn_x were loaded into registers, the warp would wait for all
+ * later loads, too. */
 template <typename T, int KIND> struct storer {
     enum { PIXELS = ROWS / WARPS, VECTORS = PIXELS / 4, UNROLLED = 4 };
     static constexpr bool SUMS = KIND != TRANSPOSED;
