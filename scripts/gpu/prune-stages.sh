@@ -55,7 +55,7 @@ prune_channels() {
 }
 
 # channels NAME VARIANT SEED BASE: sparse learning, pruning, further epochs. Networks with fewer multiply-adds are trained in the shape of the dense
-# network, with channels that are 0: kernels are faster for 16, 32 and 64 channels. Then these channels are removed.
+# network, with channels that are 0: the kernels for CIFAR networks need multiples of 8 channels, and --multiple is 1 here. Then these channels are removed.
 channels() {
     local name=$1 kind=$2 seed=$3 base=$4 from=$4 small=$WORK/runs/$1-small wide=$1-wide log=$WORK/logs/$1.txt
     local epochs=$((MORE_EPOCHS - SPARSE_EPOCHS)) config=$CONFIGS/cifar10-resnet56.ini
