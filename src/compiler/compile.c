@@ -62,6 +62,7 @@ cr_status cr_compile(struct cr_program *program, const struct cr_cost_model *cos
         CR_TRY(cr_pass_buckets(program, cost_model, options->bucket_bytes, options->wire));
         CR_TRY(cr_program_check(program));
     }
+    cr_pass_finish_later(program, cost_model);
     CR_TRY(cr_pass_insert_waits(program));
     CR_TRY(cr_waits_check(program));
     if (last_pass == PASS_INSERT_WAITS) return CR_OK;

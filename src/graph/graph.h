@@ -106,6 +106,7 @@ struct cr_conv_attr {
     struct cr_qconv_types   types;        /* pack_filter: of the qconv that reads the packed filter */
     bool                    early_filter; /* conv*, qconv*: see cr_pass_early_filters in compiler/passes.h */
     bool                    early_data;   /* conv_grad: the same for x, dy_x and bn_x */
+    bool                    finish_later; /* conv: the next op finishes the BN: see cr_pass_finish_later */
     struct cr_bn_attr       bn;      /* conv, conv_grad with slot gamma: the batch norm whose sums the op finalizes */
     struct cr_sparsity_attr pattern; /* conv, conv_dgrad, conv_wgrad, sparse_filter */
 };

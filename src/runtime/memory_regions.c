@@ -104,6 +104,16 @@ static bool model_reads_host(void *self, const struct cr_op *op, int slot) {
     return cr_device_reads_host(self, op, slot);
 }
 
+bool cr_device_finishes(const struct cr_device *device, const struct cr_program *p, const struct cr_op *last,
+                        const struct cr_op *op) {
+    const struct cr_kernel *kernel = device->kernels[op->kernel];
+    return last->kernel == op->kernel && kernel->finishes && kernel->finishes(device, p, last, op);
+}
+
+static bool model_finishes(void *self, const struct cr_program *p, const struct cr_op *last, const struct cr_op *op) {
+    return cr_device_finishes(self, p, last, op);
+}
+
 struct cr_cost_model cr_device_cost_model(struct cr_device *device) {
     const struct cr_device_caps *caps = &device->caps;
     return (struct cr_cost_model){.self                  = device,
@@ -122,7 +132,8 @@ struct cr_cost_model cr_device_cost_model(struct cr_device *device) {
                                   .accepts               = model_accepts,
                                   .select                = model_select,
                                   .explain               = model_explain,
-                                  .reads_host            = model_reads_host};
+                                  .reads_host            = model_reads_host,
+                                  .finishes              = model_finishes};
 }
 
 /* ---- memory ---- */

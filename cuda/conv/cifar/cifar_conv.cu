@@ -3,7 +3,8 @@
  *
  * A block holds the whole filter and a tile of the input in shared memory and multiplies with the tensor cores. With a
  * stride of 1 a tile is an image, and a row of it in registers is used for three rows of the filter. Blocks loop over
- * the tiles. They store their sums in the workspace; a second launch of a few blocks adds them and finishes the BN.
+ * the tiles. They store their sums in the workspace; the next convolution adds them and finishes the BN
+ * (cuda/conv/cifar/cifar_last.cuh), or a second launch of a few blocks does.
  * (Variants that finish in the same launch were slower on an H200: a last block that is selected by a ticket ends 2 to
  * 3 us after the products, and blocks that wait for the numbers of all other blocks in memory 2 to 6 us. An empty
  * launch costs 0.6 us.)
@@ -12,7 +13,7 @@
  * the launches and two round trips to the L2 cache; from about 1024 images on memory with 16 channels, and reads of
  * shared memory (ldmatrix, 4 cycles for 512 bytes) with 32 and 64. Roofline: 4.3 TB/s, or about 600 TFLOP/s of
  * mma.sync. */
-#include "cuda/conv/cifar/cifar_forward.cuh"
+#include "cuda/conv/cifar/cifar_last.cuh"
 
 namespace cifar {
 namespace {
@@ -22,7 +23,8 @@ namespace {
 /* Copies of the filter are in flight; the input's tile comes through registers, or by copies as well. All threads
  * synchronise afterwards. */
 template <class S, typename T>
-__device__ __forceinline__ void forward_load(const forward_args &a, uint32_t xs, int64_t image, int y0) {
+__device__ __forceinline__ void forward_load(const forward_args &a, const float *scale_bias, uint32_t xs, int64_t image,
+                                             int y0) {
     using D          = cut<S>;
     using X          = typename forward_memory<S>::X;
     const int      C = in_channels<S>(a);
@@ -31,12 +33,12 @@ __device__ __forceinline__ void forward_load(const forward_args &a, uint32_t xs,
     if constexpr (D::WHOLE) {
         whole_image<X> p;
         float          scale[8], bias[8];
-        if (a.scale_bias) {
-            load_floats(scale, a.scale_bias + coefficients<X>(n));
-            load_floats(bias, a.scale_bias + C + coefficients<X>(n));
+        if (scale_bias) {
+            load_floats(scale, scale_bias + coefficients<X>(n));
+            load_floats(bias, scale_bias + C + coefficients<X>(n));
         }
         p.load(x, n);
-        if (a.scale_bias && (!S::ANY || p.chunk() * 8 < C))
+        if (scale_bias && (!S::ANY || p.chunk() * 8 < C))
 #pragma unroll
             for (int i = 0; i < p.ROUNDS; i++) p.v[i] = act<T>(p.v[i], scale, bias);
         p.store(xs);
@@ -44,8 +46,8 @@ __device__ __forceinline__ void forward_load(const forward_args &a, uint32_t xs,
     } else {
         tile_issue<X, false, false>(xs, x, input_row<S>(y0), 1, n);
         ck_copy_commit();
-        if (!a.scale_bias) ck_copy_wait<0>();
-        if (a.scale_bias) tile_act<X, 0, T>(xs, a.scale_bias, C, input_row<S>(y0), 1, n);
+        if (!scale_bias) ck_copy_wait<0>();
+        if (scale_bias) tile_act<X, 0, T>(xs, scale_bias, C, input_row<S>(y0), 1, n);
     }
 }
 
@@ -125,8 +127,8 @@ __device__ __forceinline__ void forward_taps(float (&acc)[MT][NT][4], const uint
     }
 }
 
-template <class S, typename T>
-__global__ void __launch_bounds__(cut<S>::THREADS, cut<S>::RESIDENT) forward_kernel(forward_args a) {
+template <class S, typename T, class Args>
+__global__ void __launch_bounds__(cut<S>::THREADS, cut<S>::RESIDENT) forward_kernel(Args a) {
     using M = forward_memory<S>;
     using D = typename M::D;
     using X = typename M::X;
@@ -151,11 +153,17 @@ __global__ void __launch_bounds__(cut<S>::THREADS, cut<S>::RESIDENT) forward_ker
     ck_begin_after_last();
     if (a.w_new) filter_issue<S, D::NT, M::W_PITCH, D::THREADS>(base, (const T *)a.w, a);
     ck_copy_commit();
+    const float *scale_bias = a.scale_bias;
+    if constexpr (Args::LAST) {
+        float *room = reinterpret_cast<float *>(memory + M::BYTES);
+        forward_load_last<S, T>(a, xs, room);
+        scale_bias = room;
+    }
 
     for (int64_t job = blockIdx.x; job < a.N * D::TILES; job += gridDim.x) {
         const int64_t image = job / D::TILES;
         const int     y0    = (int)(job % D::TILES) * D::TH;
-        forward_load<S, T>(a, xs, image, y0);
+        if (!Args::LAST || job != blockIdx.x) forward_load<S, T>(a, scale_bias, xs, image, y0);
         __syncthreads();
         uint32_t at[D::MT];
         float    acc[D::MT][D::NT][4] = {};
@@ -265,13 +273,16 @@ template <typename T, bool ANY> __global__ void __launch_bounds__(THREADS, 3) st
 
 enum { RESIDENT = 2 /* maximum blocks a multiprocessor */ };
 
-template <class S, typename T>
-cudaError_t forward_run(const forward_args &a, const finish_args &finish, int multiprocessors, cudaStream_t stream) {
+template <class S, typename T, class Args>
+cudaError_t forward_run(const Args &a, const finish_args &finish, int multiprocessors, cudaStream_t stream) {
     using M = forward_memory<S>;
     using D = typename M::D;
-    static_assert((int)D::RESIDENT <= (int)RESIDENT && (M::BYTES + 1024) * D::RESIDENT <= 233472, "so many fit");
+    static_assert((int)D::RESIDENT <= (int)RESIDENT &&
+                      (M::BYTES + last_sums<S::C>::ROOM + 1024) * D::RESIDENT <= 233472,
+                  "so many fit");
     const unsigned    blocks = ck_blocks(a.N * D::TILES, 1, (int64_t)multiprocessors * D::RESIDENT);
-    const cudaError_t error  = launch(forward_kernel<S, T>, a, blocks, D::THREADS, M::BYTES, stream);
+    const int         bytes  = M::BYTES + (Args::LAST ? (int)last_sums<S::C>::ROOM : 0);
+    const cudaError_t error  = launch(forward_kernel<S, T, Args>, a, blocks, D::THREADS, bytes, stream);
     return error != cudaSuccess ? error : finish_run < S::ANY ? 0 : (int)S::K > (finish, blocks, stream);
 }
 
@@ -288,6 +299,20 @@ cudaError_t forward_any(const struct ck_conv *v, const forward_args &a, const fi
     if (v->C == 3) return stem_run<T, ANY>(a, f, multiprocessors, stream);
     return run_shape<ANY>(v, [&](auto s) { return forward_run<decltype(s), T>(a, f, multiprocessors, stream); });
 }
+/* Only convolutions inside a block have a BN before them: their stride is 1. */
+template <typename T>
+cudaError_t forward_last(const struct ck_conv *v, const forward_last_args &a, const finish_args &f, int multiprocessors,
+                         cudaStream_t stream) {
+    if (v->H == 32) return forward_run<shape<16, 16, 32, 1, 3>, T>(a, f, multiprocessors, stream);
+    if (v->H == 16) return forward_run<shape<32, 32, 16, 1, 3>, T>(a, f, multiprocessors, stream);
+    return forward_run<shape<64, 64, 8, 1, 3>, T>(a, f, multiprocessors, stream);
+}
+/* Number of blocks that store sums. */
+unsigned sums_rows(const struct ck_conv *v, int multiprocessors) {
+    const int64_t tiles = v->C == 3 ? (int64_t)STEM_TILES : v->stride == 1 ? 1 : v->P / 8;
+    return ck_blocks(v->N * tiles, 1, (int64_t)multiprocessors * RESIDENT);
+}
+
 template <typename T>
 cudaError_t forward(const struct ck_conv *v, const forward_args &a, const finish_args &f, int multiprocessors,
                     cudaStream_t stream) {
@@ -309,6 +334,11 @@ bool ck_cifar_conv_supports(const struct ck_conv *v) {
     return stem || (v->C >= 8 && v->C % 8 == 0 && v->C <= cifar::most_in(v));
 }
 
+bool ck_cifar_conv_finishes(const struct ck_conv *last, const struct ck_conv *v) {
+    return ck_cifar_conv_supports(last) && ck_cifar_conv_supports(v) && !cifar::is_narrow(last) &&
+           !cifar::is_narrow(v) && v->stride == 1 && v->C != 3 && last->K == v->C && last->type == v->type;
+}
+
 size_t ck_cifar_conv_workspace(const struct ck_conv *v, int multiprocessors) {
     return (size_t)multiprocessors * cifar::RESIDENT * 2 * (size_t)v->K * sizeof(float);
 }
@@ -328,7 +358,7 @@ cudaError_t ck_cifar_conv(const struct ck_cifar_conv *args, void *workspace, int
                                    .bias       = args->bias,
                                    .add        = args->add};
     const cifar::finish_args  f = {.partial  = (float *)workspace,
-                                   .sums     = args->sums,
+                                   .sums     = args->finish_later ? NULL : args->sums,
                                    .rows     = 0,
                                    .channels = (int)args->conv.K,
                                    .finish   = args->finish,
@@ -336,6 +366,18 @@ cudaError_t ck_cifar_conv(const struct ck_cifar_conv *args, void *workspace, int
     if (!ck_cifar_conv_supports(&args->conv) || (args->conv.C == 3 && args->scale_bias)) return cudaErrorInvalidValue;
     if (args->finish.scale_bias && !args->sums) return cudaErrorInvalidValue;
     if ((args->add || args->relu) && !args->bias) return cudaErrorInvalidValue;
+    if (const struct ck_cifar_conv *last = args->last) {
+        cifar::forward_last_args b = {};
+        if (!ck_cifar_conv_finishes(&last->conv, &args->conv) || args->scale_bias != last->finish.scale_bias)
+            return cudaErrorInvalidValue;
+        static_cast<cifar::forward_args &>(b) = a;
+        b.last_partial = (const float *)args->last_workspace, b.last_sums = last->sums;
+        b.last_rows = (int)cifar::sums_rows(&last->conv, multiprocessors);
+        b.finish = last->finish, b.factors = ck_bn_factors_of(&last->finish);
+        return args->conv.type == CK_F16
+                   ? cifar::forward_last<__half>(&args->conv, b, f, multiprocessors, stream)
+                   : cifar::forward_last<__nv_bfloat16>(&args->conv, b, f, multiprocessors, stream);
+    }
     return args->conv.type == CK_F16 ? cifar::forward<__half>(&args->conv, a, f, multiprocessors, stream)
                                      : cifar::forward<__nv_bfloat16>(&args->conv, a, f, multiprocessors, stream);
 }

@@ -33,7 +33,16 @@ struct ck_cifar_conv {
     bool                  relu;
     /* one of the last two launches may have written w; if false, the kernel reads w before these launches end */
     bool w_new;
+    /* A convolution can finish the BN of the convolution whose launch comes directly before it, instead of a second
+     * launch of that one: `last` has finish_later and finish.scale_bias, which is scale_bias here. Its results, sums
+     * and `finish`, are complete after this launch. last_workspace: its workspace. Only where ck_cifar_conv_finishes
+     * says so. */
+    bool                        finish_later;
+    const struct ck_cifar_conv *last; /* or NULL */
+    const void                 *last_workspace;
 };
+/* Whether a convolution can finish the BN of the convolution `last`. */
+bool ck_cifar_conv_finishes(const struct ck_conv *last, const struct ck_conv *conv);
 /* ck_cifar_conv_workspace returns the workspace of ck_cifar_conv in bytes. With sums, a second, small launch adds the
  * sums that the blocks of the first launch stored in the workspace. Returns cudaErrorInvalidValue for unsupported
  * arguments. */

@@ -19,12 +19,13 @@ template <class S> struct cut {
 };
 
 struct forward_args {
-    const void  *x, *w;
-    const float *scale_bias;
-    void        *y;
-    float       *sums, *partial;
-    int64_t      N;
-    bool         w_new;
+    static constexpr bool LAST = false;
+    const void           *x, *w;
+    const float          *scale_bias;
+    void                 *y;
+    float                *sums, *partial;
+    int64_t               N;
+    bool                  w_new;
     /* only with ANY: channels, and the end of inference */
     bool         relu;
     uint8_t      C, K;

@@ -68,22 +68,41 @@ static struct ck_bn_finalize conv_finish(const struct cr_call *call) {
                                    .momentum   = a->momentum};
 }
 
+static struct ck_cifar_conv conv_of(const struct cr_call *call) {
+    const struct cr_program *p  = call->program;
+    const struct cr_op      *op = call->op;
+    return (struct ck_cifar_conv){.conv         = cuda_conv_shape(op, IN(x), IN(w), OUT(y)),
+                                  .x            = call->in[CR_IN_conv_x],
+                                  .w            = call->in[CR_IN_conv_w],
+                                  .scale_bias   = call->in[CR_IN_conv_scale_bias],
+                                  .y            = call->out[CR_OUT_conv_y],
+                                  .sums         = call->out[CR_OUT_conv_sums],
+                                  .finish       = conv_finish(call),
+                                  .bias         = call->in[CR_IN_conv_bias],
+                                  .add          = call->in[CR_IN_conv_add],
+                                  .relu         = op->attr.conv.relu,
+                                  .w_new        = !op->attr.conv.early_filter,
+                                  .finish_later = call->finish_later};
+}
+
 static cr_status conv_launch(struct cr_device *device, const struct cr_call *call) {
-    const struct cr_program   *p    = call->program;
-    const struct cr_op        *op   = call->op;
-    const struct ck_cifar_conv args = {.conv       = cuda_conv_shape(op, IN(x), IN(w), OUT(y)),
-                                       .x          = call->in[CR_IN_conv_x],
-                                       .w          = call->in[CR_IN_conv_w],
-                                       .scale_bias = call->in[CR_IN_conv_scale_bias],
-                                       .y          = call->out[CR_OUT_conv_y],
-                                       .sums       = call->out[CR_OUT_conv_sums],
-                                       .finish     = conv_finish(call),
-                                       .bias       = call->in[CR_IN_conv_bias],
-                                       .add        = call->in[CR_IN_conv_add],
-                                       .relu       = op->attr.conv.relu,
-                                       .w_new      = !op->attr.conv.early_filter};
+    struct ck_cifar_conv args = conv_of(call), last;
+    if (call->last) {
+        last                = conv_of(call->last);
+        args.last           = &last;
+        args.last_workspace = call->last->workspace;
+    }
     CUDA_TRY(ck_cifar_conv(&args, call->workspace, cuda_of(device)->multiprocessors, cr_cuda_stream(device, call)));
     return CR_OK;
+}
+
+static bool conv_finishes(const struct cr_device *device, const struct cr_program *p, const struct cr_op *first,
+                          const struct cr_op *op) {
+    const struct cr_tensor *x = cuda_in(p, first, CR_IN_conv_x), *w = cuda_in(p, first, CR_IN_conv_w),
+                           *y = cuda_out(p, first, CR_OUT_conv_y);
+    const struct ck_conv last = cuda_conv_shape(first, x, w, y), v = cuda_conv_shape(op, IN(x), IN(w), OUT(y));
+    (void)device;
+    return ck_cifar_conv_finishes(&last, &v);
 }
 #undef IN
 #undef OUT
@@ -232,24 +251,25 @@ BY_TYPE(dense_dgrad, CR_IN_dense_dgrad_dy, BF16)
 BY_TYPE(dense_wgrad, CR_IN_dense_wgrad_x, F16)
 BY_TYPE(dense_wgrad, CR_IN_dense_wgrad_x, BF16)
 
-#define SMALL_KERNEL(kernel, text, kind, what, enum_type, prepare_)                                                    \
+#define SMALL_KERNEL(kernel, text, kind, what, enum_type, prepare_, finishes_)                                         \
     static const struct cr_kernel kernel = {.name          = text,                                                     \
                                             .op            = CR_OP_##what,                                             \
                                             .math          = CR_MATH_##enum_type,                                      \
                                             .deterministic = true,                                                     \
                                             .accepts       = kind##_accepts_##enum_type,                               \
                                             .prepare       = prepare_,                                                 \
+                                            .finishes      = finishes_,                                                \
                                             .launch        = kind##_launch}
-SMALL_KERNEL(conv_f16, "cuda.cifar_conv.f16", conv, conv, F16, conv_prepare);
-SMALL_KERNEL(conv_bf16, "cuda.cifar_conv.bf16", conv, conv, BF16, conv_prepare);
-SMALL_KERNEL(grad_f16, "cuda.cifar_conv_grad.f16", grad, conv_grad, F16, grad_prepare);
-SMALL_KERNEL(grad_bf16, "cuda.cifar_conv_grad.bf16", grad, conv_grad, BF16, grad_prepare);
-SMALL_KERNEL(dense_f16, "cuda.cifar_dense.f16", dense, dense, F16, NULL);
-SMALL_KERNEL(dense_bf16, "cuda.cifar_dense.bf16", dense, dense, BF16, NULL);
-SMALL_KERNEL(dense_dgrad_f16, "cuda.cifar_dense_dgrad.f16", dense_dgrad, dense_dgrad, F16, NULL);
-SMALL_KERNEL(dense_dgrad_bf16, "cuda.cifar_dense_dgrad.bf16", dense_dgrad, dense_dgrad, BF16, NULL);
-SMALL_KERNEL(dense_wgrad_f16, "cuda.cifar_dense_wgrad.f16", dense_wgrad, dense_wgrad, F16, NULL);
-SMALL_KERNEL(dense_wgrad_bf16, "cuda.cifar_dense_wgrad.bf16", dense_wgrad, dense_wgrad, BF16, NULL);
+SMALL_KERNEL(conv_f16, "cuda.cifar_conv.f16", conv, conv, F16, conv_prepare, conv_finishes);
+SMALL_KERNEL(conv_bf16, "cuda.cifar_conv.bf16", conv, conv, BF16, conv_prepare, conv_finishes);
+SMALL_KERNEL(grad_f16, "cuda.cifar_conv_grad.f16", grad, conv_grad, F16, grad_prepare, NULL);
+SMALL_KERNEL(grad_bf16, "cuda.cifar_conv_grad.bf16", grad, conv_grad, BF16, grad_prepare, NULL);
+SMALL_KERNEL(dense_f16, "cuda.cifar_dense.f16", dense, dense, F16, NULL, NULL);
+SMALL_KERNEL(dense_bf16, "cuda.cifar_dense.bf16", dense, dense, BF16, NULL, NULL);
+SMALL_KERNEL(dense_dgrad_f16, "cuda.cifar_dense_dgrad.f16", dense_dgrad, dense_dgrad, F16, NULL, NULL);
+SMALL_KERNEL(dense_dgrad_bf16, "cuda.cifar_dense_dgrad.bf16", dense_dgrad, dense_dgrad, BF16, NULL, NULL);
+SMALL_KERNEL(dense_wgrad_f16, "cuda.cifar_dense_wgrad.f16", dense_wgrad, dense_wgrad, F16, NULL, NULL);
+SMALL_KERNEL(dense_wgrad_bf16, "cuda.cifar_dense_wgrad.bf16", dense_wgrad, dense_wgrad, BF16, NULL, NULL);
 
 const struct cr_kernel *const cr_cuda_cifar_kernels[] = {
     &conv_f16,        &conv_bf16,        &grad_f16,        &grad_bf16,        &dense_f16, &dense_bf16,

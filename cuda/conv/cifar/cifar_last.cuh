@@ -1,0 +1,103 @@
+/* cuda/conv/cifar/cifar_last.cuh: a convolution that finishes the BN of the convolution before it: it adds the sums
+ * that the blocks of the launch before it stored, instead of a small launch between them. Each block does it for
+ * itself; block 0 also stores the results. */
+#ifndef CK_CIFAR_LAST_CUH
+#define CK_CIFAR_LAST_CUH
+
+#include "cuda/conv/cifar/cifar_forward.cuh"
+
+namespace cifar {
+namespace {
+
+struct forward_last_args : forward_args {
+    static constexpr bool LAST = true;
+    const float          *last_partial; /* [last_rows][2][C] */
+    float                *last_sums;
+    int                   last_rows;
+    struct ck_bn_finalize finish;
+    struct ck_bn_factors  factors;
+};
+
+/* A thread's rows, of four neighbouring numbers. The loads start before those of the image. */
+template <int C> struct last_sums {
+    enum { FOURS = 2 * C / 4, SHARES = THREADS / FOURS, FLIGHT = C == 16 ? 8 : 16, ROOM = (WARPS * 2 + 2) * C * 4 };
+    float4                          v[FLIGHT];
+    float                           gamma, beta;
+    __device__ __forceinline__ void load(const forward_last_args &a, int from) {
+        const int four = (int)threadIdx.x % FOURS, b = from + (int)threadIdx.x / FOURS;
+#pragma unroll
+        for (int i = 0; i < FLIGHT; i++)
+            v[i] = b + i * SHARES < a.last_rows
+                       ? __ldcg(reinterpret_cast<const float4 *>(a.last_partial + (int64_t)(b + i * SHARES) * 2 * C) +
+                                four)
+                       : make_float4(0, 0, 0, 0);
+    }
+    __device__ __forceinline__ void begin(const forward_last_args &a) {
+        if ((int)threadIdx.x < C) gamma = a.finish.gamma[threadIdx.x], beta = a.finish.beta[threadIdx.x];
+        load(a, 0);
+    }
+    __device__ __forceinline__ void add_to(float (&s)[4]) const {
+#pragma unroll
+        for (int i = 0; i < FLIGHT; i++) s[0] += v[i].x, s[1] += v[i].y, s[2] += v[i].z, s[3] += v[i].w;
+    }
+    /* Writes scale_bias [2][C] to the start of `room`, ROOM bytes of shared memory. The order of the sums is the same
+     * in all blocks. All threads call; afterwards they are synchronised. */
+    __device__ __forceinline__ void end(const forward_last_args &a, float *room) {
+        const int c     = (int)threadIdx.x;
+        float    *parts = room + 2 * C, s[4] = {};
+        add_to(s);
+        for (int b = SHARES * FLIGHT; b < a.last_rows; b += SHARES * FLIGHT) load(a, b), add_to(s);
+#pragma unroll
+        for (int offset = FOURS; offset < CK_WARP; offset *= 2)
+#pragma unroll
+            for (int i = 0; i < 4; i++) s[i] += __shfl_xor_sync(0xffffffffu, s[i], offset);
+        if (c % CK_WARP < FOURS)
+            *reinterpret_cast<float4 *>(parts + c / CK_WARP * 2 * C + c % FOURS * 4) =
+                make_float4(s[0], s[1], s[2], s[3]);
+        __syncthreads();
+        if (c < C) finish_channel(a, room, parts, c);
+        __syncthreads();
+    }
+    __device__ __forceinline__ void finish_channel(const forward_last_args &a, float *room, const float *parts,
+                                                   int c) const {
+        double first = 0, second = 0;
+#pragma unroll
+        for (int w = 0; w < WARPS; w++)
+            first += (double)parts[w * 2 * C + c], second += (double)parts[w * 2 * C + C + c];
+        const float  sum = (float)first, squares = (float)second;
+        const double mean = (double)sum * a.factors.inverse;
+        double       var  = (double)squares * a.factors.inverse - mean * mean;
+        if (var < 0) var = 0;
+        const double scale = (double)gamma * rsqrt(var + (double)a.finish.eps); /* as ck_bn_channel */
+        room[c] = (float)scale, room[C + c] = (float)((double)beta - mean * scale);
+        if (blockIdx.x > 0) return;
+        ck_bn_channel bn;
+        bn.load(a.finish, c);
+        bn.finish(a.finish, a.factors, c, C, sum, squares);
+        a.last_sums[c] = sum, a.last_sums[C + c] = squares;
+    }
+};
+
+/* The first image of a block that finishes the BN before it. */
+template <class S, typename T>
+__device__ __forceinline__ void forward_load_last(const forward_last_args &a, uint32_t xs, float *room) {
+    using X = typename forward_memory<S>::X;
+    last_sums<S::C> sums;
+    whole_image<X>  p;
+    float           scale[8], bias[8];
+    sums.begin(a);
+    if (blockIdx.x < a.N) p.load((const T *)a.x + (int64_t)blockIdx.x * S::H * S::H * S::C);
+    sums.end(a, room);
+    if (blockIdx.x >= a.N) return;
+    load_floats(scale, room + p.chunk() * 8);
+    load_floats(bias, room + S::C + p.chunk() * 8);
+#pragma unroll
+    for (int i = 0; i < p.ROUNDS; i++) p.v[i] = act<T>(p.v[i], scale, bias);
+    p.store(xs);
+    ck_copy_wait<0>();
+}
+
+} // namespace
+} // namespace cifar
+
+#endif

@@ -1,0 +1,81 @@
+/* tests/unit/compiler/test_finish_later.c: convolutions whose BN the next op finishes. */
+#include "tests/harness/fusion_network.h"
+
+static cr_status costs_a_launch(void *self, const struct cr_program *p, const struct cr_op *op, double *seconds) {
+    (void)self, (void)p, (void)op;
+    *seconds = 1e-6;
+    return CR_OK;
+}
+static bool finishes(void *self, const struct cr_program *p, const struct cr_op *last, const struct cr_op *op) {
+    (void)self, (void)p;
+    return last->kind == CR_OP_conv && op->attr.conv.stride == 1;
+}
+
+/* ResNet-20 with everything fused. */
+static bool open_program(struct bench_model *b, struct cr_program *p) {
+    const char          *overrides[] = {"model.arch=resnet20", "model.shortcut=A"};
+    struct cr_cost_model cost_model  = {.alignment = 64, .cost = costs_a_launch};
+    cr_status            status      = bench_open(b, overrides, 2, 32);
+    if (status == CR_OK) status = cr_model_program(&b->model, &b->config, CR_PROGRAM_STEP, 4, p);
+    if (status == CR_OK) status = cr_pass_fuse(p, &cost_model);
+    CHECK_STATUS(status, CR_OK);
+    return status == CR_OK;
+}
+
+static int marked(const struct cr_program *p) {
+    int n = 0;
+    for (int i = 0; i < p->ops; i++) n += p->op[i].kind == CR_OP_conv && p->op[i].attr.conv.finish_later;
+    return n;
+}
+
+/* The first convolution of each of the nine blocks; the second one is followed by the end of the block. What finishes
+ * the BN lives until the next op, also where nothing else reads it. */
+static void first_convolutions_of_blocks_are_marked(void) {
+    const struct cr_cost_model model = {.alignment = 64, .finishes = finishes};
+    struct bench_model         b;
+    struct cr_program          p;
+    if (!open_program(&b, &p)) return;
+    for (int i = 0; i < p.ops; i++) {
+        if (p.op[i].kind != CR_OP_conv) continue;
+        p.op[i].workspace = cr_tensor_add(&p, "workspace", CR_F32, CR_REGION_POOL, 1, 1, 1, 64);
+    }
+    cr_pass_finish_later(&p, &model);
+    CHECK_INT(marked(&p), 9);
+    cr_program_lifetimes(&p);
+    for (int i = 0; i < p.ops; i++) {
+        const struct cr_op *op = &p.op[i];
+        if (op->kind != CR_OP_conv) continue;
+        const bool later = op->attr.conv.finish_later;
+        if (later) {
+            CHECK_INT(p.op[i + 1].kind, CR_OP_conv);
+            CHECK_INT(p.op[i + 1].in[CR_IN_conv_scale_bias], op->out[CR_OUT_conv_next_scale_bias]);
+        }
+        CHECK_INT(p.tensor[op->workspace].last, later ? i + 1 : i);
+        CHECK_INT(p.tensor[op->out[CR_OUT_conv_sums]].last, later ? i + 1 : i);
+    }
+    cr_program_free(&p);
+    bench_close(&b);
+}
+
+/* Not marked: without a kernel that finishes; when an op stands between; when another stream reads a result. */
+static void nothing_is_marked_where_a_result_is_needed_earlier(void) {
+    const struct cr_cost_model none = {.alignment = 64}, model = {.alignment = 64, .finishes = finishes};
+    struct bench_model         b;
+    struct cr_program          p;
+    if (!open_program(&b, &p)) return;
+    cr_pass_finish_later(&p, &none);
+    CHECK_INT(marked(&p), 0);
+    int first = 1; /* the first convolution of the first block */
+    while (p.op[first].kind != CR_OP_conv || p.op[first].in[CR_IN_conv_scale_bias] < 0) first++;
+    struct cr_op copy = cr_op_make(CR_OP_offload, CR_NONE);
+    copy.stream       = CR_STREAM_TO_HOST;
+    copy.in[0]        = p.op[first].in[CR_IN_conv_scale_bias];
+    copy.out[0]       = cr_tensor_add(&p, "copy", CR_F32, CR_REGION_HOST, 2, 1, 1, 16);
+    (void)cr_emit(&p, &copy, "copy");
+    cr_pass_finish_later(&p, &model);
+    CHECK_INT(marked(&p), 8);
+    cr_program_free(&p);
+    bench_close(&b);
+}
+
+TESTS(CASE(first_convolutions_of_blocks_are_marked), CASE(nothing_is_marked_where_a_result_is_needed_earlier))
