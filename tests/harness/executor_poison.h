@@ -37,21 +37,32 @@ struct fill_search {
     int                       *begin, *op; /* ops that touch tensor t: op[begin[t]] to op[begin[t + 1]] */
 };
 
-static inline int touched(const struct cr_op *op, int ids[2 * CR_OP_IDS_MAX]) {
-    const int n = cr_op_reads(op, ids);
-    return n + cr_op_writes(op, ids + n);
+enum { TOUCHED_MAX = 4 * CR_OP_IDS_MAX };
+
+/* Tensors that op i touches, with those of the end of the BN of the op before it, which that op left to op i. */
+static inline int touched(const struct cr_program *p, int i, int ids[TOUCHED_MAX]) {
+    const struct cr_op *before = i > 0 ? &p->op[i - 1] : NULL;
+    int                 n      = cr_op_reads(&p->op[i], ids);
+    n += cr_op_writes(&p->op[i], ids + n);
+    if (!before || before->kind != CR_OP_conv || !before->attr.conv.finish_later) return n;
+    if (before->workspace >= 0) ids[n++] = before->workspace;
+    for (int s = CR_IN_conv_gamma; s <= CR_IN_conv_running_var; s++)
+        if (before->in[s] >= 0) ids[n++] = before->in[s];
+    for (int s = CR_OUT_conv_sums; s <= CR_OUT_conv_running_var; s++)
+        if (before->out[s] >= 0) ids[n++] = before->out[s];
+    return n;
 }
 
 static inline cr_status list_touches(struct fill_search *s) {
     const struct cr_program *p = s->p;
-    int                      ids[2 * CR_OP_IDS_MAX];
+    int                      ids[TOUCHED_MAX];
     CR_ALLOC(s->begin, (size_t)p->tensors + 2);
     for (int i = 0; i < p->ops; i++)
-        for (int n = touched(&p->op[i], ids), k = 0; k < n; k++) s->begin[ids[k] + 2]++;
+        for (int n = touched(p, i, ids), k = 0; k < n; k++) s->begin[ids[k] + 2]++;
     for (int t = 0; t < p->tensors; t++) s->begin[t + 2] += s->begin[t + 1];
     CR_ALLOC(s->op, (size_t)s->begin[p->tensors + 1] + 1);
     for (int i = 0; i < p->ops; i++)
-        for (int n = touched(&p->op[i], ids), k = 0; k < n; k++) s->op[s->begin[ids[k] + 1]++] = i;
+        for (int n = touched(p, i, ids), k = 0; k < n; k++) s->op[s->begin[ids[k] + 1]++] = i;
     return CR_OK;
 }
 
