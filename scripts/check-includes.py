@@ -37,6 +37,7 @@ FOLDERS = {
     "src/compiler/schedule": 4.1,
     "src/compiler/fusion": 4.2,
     "src/compiler/gram": 4.3,
+    "src/compiler/head": 4.3,  # the ops around the loss
     "src/compiler/memory": 4.2,
     "src/data": 4.0,  # the loader's interface and the data set
     "src/data/image": 4.1,
@@ -109,6 +110,7 @@ FOLDERS = {
 # Includes that the levels alone would refuse: (folder or file, header or folder): reason.
 EXCEPTIONS = {
     ("cuda/conv/cifar", "cuda/norm/bn_finish.cuh"): "the CIFAR kernels finish BN sums themselves",
+    ("cuda/conv/cifar", "cuda/train/loss_rows.cuh"): "a CIFAR kernel computes the loss between forward and backward",
     ("cuda/sparse/wgmma_sp", "cuda/sparse/two_four"): "the plan and the wgmma helpers of 2:4 filters",
     ("cuda/conv/cudnn", "src/formats/json_write.h"): "cuDNN reads the properties of an offline device as JSON",
     ("cuda/sparse/wgmma_sp", "cuda/sparse/mma_sp"): "the split of a number into sparse tensor core operands",

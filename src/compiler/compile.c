@@ -48,6 +48,7 @@ cr_status cr_compile(struct cr_program *program, const struct cr_cost_model *cos
         }
         CR_TRY(cr_pass_conv_pool(program, cost_model));
         CR_TRY(cr_pass_conv_pairs(program, cost_model));
+        CR_TRY(cr_pass_head(program, cost_model));
         CR_TRY(cr_pass_hoist(program)); /* ops that fuse and sparsify have added */
         CR_TRY(cr_program_check(program));
     }

@@ -23,7 +23,7 @@
 
 enum {
     CR_OP_IN_MAX   = 11,
-    CR_OP_OUT_MAX  = 7,
+    CR_OP_OUT_MAX  = 8,
     CR_OP_IDS_MAX  = CR_OP_IN_MAX + 1, /* tensors that an op reads (or writes): its slots and its workspace */
     CR_OP_WAIT_MAX = 4,
     CR_NONE        = -1, /* no tensor, op, kernel, layer or parameter */
@@ -114,6 +114,10 @@ struct cr_quant_attr {
     bool  is_signed; /* fake_quant*, quantize, observe_range: i8 instead of u8 */
     float momentum;  /* observe_range */
 };
+struct cr_head_attr {
+    struct cr_loss_attr loss; /* a softmax cross-entropy without class weights; weight: that of loss_grad */
+    struct cr_bn_attr   bn;   /* that of bn_grad_finalize */
+};
 struct cr_drop_attr {
     double   rate;   /* probability of 0; at least 0 and below 1 */
     bool     images; /* one random number for each image (stochastic depth), else for each element (dropout) */
@@ -169,6 +173,7 @@ struct cr_op {
         struct cr_bn_attr      bn;
         struct cr_quant_attr   quant;
         struct cr_loss_attr    loss;    /* loss, loss_grad */
+        struct cr_head_attr    head;
         struct cr_distill_attr distill; /* distill* */
         struct cr_dense_attr   dense;
         struct cr_drop_attr    drop;
