@@ -80,8 +80,8 @@ CR_MUST cr_status cr_pass_conv_pairs(struct cr_program *program, const struct cr
 /* Joins a convolution and the max pooling behind it where one kernel takes less time: compiler/fusion/conv_pool.c. */
 CR_MUST cr_status cr_pass_conv_pool(struct cr_program *program, const struct cr_cost_model *cost_model);
 
-/* Training programs: joins the ops from the last bn_apply to the last block's bn_grad_finalize where one kernel takes less
- * time: compiler/head/head.c. */
+/* Training programs: joins the ops from the last bn_apply to the last block's bn_grad_finalize where one kernel takes
+ * less time: compiler/head/head.c. */
 CR_MUST cr_status cr_pass_head(struct cr_program *program, const struct cr_cost_model *cost_model);
 
 /* Chooses a kernel for each op. A kernel's workspace becomes a tensor whose lifetime is that op. Returns the errors of

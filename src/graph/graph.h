@@ -172,7 +172,7 @@ struct cr_op {
         struct cr_conv_attr    conv; /* conv*, maxpool*, pad_shortcut*; avgpool* has it but does not read it */
         struct cr_bn_attr      bn;
         struct cr_quant_attr   quant;
-        struct cr_loss_attr    loss;    /* loss, loss_grad */
+        struct cr_loss_attr    loss; /* loss, loss_grad */
         struct cr_head_attr    head;
         struct cr_distill_attr distill; /* distill* */
         struct cr_dense_attr   dense;

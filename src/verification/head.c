@@ -23,7 +23,7 @@ struct head {
     double                         factor;
     /* values (of gradients: their bounds) and errors: features [N][C], g by logits [N][K], dz by z [N][C] */
     double *feature, *feature_error, *g, *g_error, *dz, *dz_error, *logit_error;
-    bool   *wild;        /* [N]: may overflow, or is infinite */
+    bool   *wild; /* [N]: may overflow, or is infinite */
 };
 
 static const double *in(const struct head *h, int slot) {
@@ -50,7 +50,7 @@ static double before_relu(const struct head *h, int64_t i, double *error) {
 
 static void features(struct head *h) {
     for (int64_t f = 0; f < h->N * h->C; f++) {
-        const int64_t n = f / h->C;
+        const int64_t n   = f / h->C;
         double        sum = 0, error = 0;
         for (int64_t p = 0; p < h->P; p++) {
             double       off;
@@ -59,8 +59,8 @@ static void features(struct head *h) {
             sum += z;
             if (pre + off > 0) error += off + rounding(h, z + off);
         }
-        h->feature[f] = sum / (double)h->P;
-        error         = error / (double)h->P + h->k * h->feature[f];
+        h->feature[f]       = sum / (double)h->P;
+        error               = error / (double)h->P + h->k * h->feature[f];
         h->feature_error[f] = error + rounding(h, h->feature[f] + error);
         h->wild[n] |= may_overflow(h, sum);
     }
@@ -102,7 +102,7 @@ static int32_t other_label(const struct head *h, int64_t n) {
 /* Adds an image to the bounds of the metrics. spread: largest logit - smallest logit; error: largest error of one. */
 static void metrics(const struct head *h, int64_t n, int32_t label, double spread, double error) {
     const double *l = h->e->want[CR_OUT_head_logits] + n * h->K, *off = h->logit_error + n * h->K;
-    double *const slack = h->e->slack[CR_OUT_head_metrics];
+    double *const slack  = h->e->slack[CR_OUT_head_metrics];
     int           before = 0, unsure = 0;
     for (int64_t k = 0; k < h->K; k++) {
         if (k == label) continue;
@@ -117,7 +117,7 @@ static void metrics(const struct head *h, int64_t n, int32_t label, double sprea
 }
 
 static void loss_gradient(struct head *h, int64_t n) {
-    const double *l = h->e->want[CR_OUT_head_logits] + n * h->K;
+    const double *l      = h->e->want[CR_OUT_head_logits] + n * h->K;
     const double  smooth = (double)h->v->op->attr.head.loss.smoothing / (double)h->K;
     const int32_t other  = other_label(h, n);
     double        top = -INFINITY, bottom = INFINITY, sum = 0, error = 0;
@@ -132,8 +132,8 @@ static void loss_gradient(struct head *h, int64_t n) {
     for (int64_t k = 0; k < h->K; k++) {
         const double p = exp(l[k] - top) / sum, t = smooth + (k == label || k == other ? 1 : 0),
                      off = fmin(1, p * expm1(2 * error)) + h->k * (p * (1 + top - bottom) + t) + (double)FLT_MIN;
-        double *const g = &h->g[n * h->K + k];
-        *g              = h->factor * (p + t);
+        double *const g  = &h->g[n * h->K + k];
+        *g               = h->factor * (p + t);
         h->g_error[n * h->K + k] = h->factor * off + rounding(h, *g + h->factor * off);
         h->wild[n] |= may_overflow(h, *g + h->factor * off);
     }
@@ -159,7 +159,7 @@ static void classifier(struct head *h) {
 static void pooled(struct head *h) {
     const double *w = in(h, CR_IN_head_w);
     for (int64_t f = 0; f < h->N * h->C; f++) {
-        const int64_t n = f / h->C;
+        const int64_t n    = f / h->C;
         double        size = 0, error = 0;
         for (int64_t k = 0; k < h->K; k++) {
             size += h->g[n * h->K + k] * fabs(w[k * h->C + f % h->C]);
@@ -178,7 +178,7 @@ static void input_gradient(struct head *h, double *size, double *off) {
     const double *mr = in(h, CR_IN_head_mean_rstd), *x = in(h, CR_IN_head_x), *want = h->e->want[CR_OUT_head_dx];
     for (int64_t i = 0; i < h->N * h->P * h->C; i++) {
         const int64_t c = i % h->C, f = i / (h->P * h->C) * h->C + c;
-        double        error, slack = 0;
+        double        error, slack    = 0;
         const double  pre = before_relu(h, i, &error), xhat = (fabs(x[i]) + fabs(mr[c])) * fabs(mr[h->C + c]);
         const bool    unsure = fabs(pre) <= error + rounding(h, 0);
         if (unsure)
@@ -201,7 +201,7 @@ static void finalize(const struct head *h, const double *size, const double *off
     const double  M = (double)h->v->op->attr.head.bn.count, ranks = (double)CR_MAX(h->v->op->attr.head.bn.ranks, 1);
     const int     small[] = {CR_OUT_head_dbeta, CR_OUT_head_dgamma};
     for (int64_t c = 0; c < h->C; c++) {
-        const double s = fabs(gamma[c] * mr[h->C + c]), r = fabs(mr[h->C + c]), m = fabs(mr[c]);
+        const double  s = fabs(gamma[c] * mr[h->C + c]), r = fabs(mr[h->C + c]), m = fabs(mr[c]);
         double *const a = h->e->scale[CR_OUT_head_coeffs] + c, *const slack = h->e->slack[CR_OUT_head_coeffs] + c;
         for (int i = 0; i < 2; i++) {
             h->e->scale[small[i]][c] = size[i * h->C + c] / ranks;
@@ -226,7 +226,7 @@ static void set_unused(const struct head *h, int slot, int64_t first, int64_t co
 
 static void forget_wild(const struct head *h) {
     static const int over_images[] = {CR_OUT_head_dw, CR_OUT_head_db, CR_OUT_head_dgamma, CR_OUT_head_dbeta};
-    bool             any = false;
+    bool             any           = false;
     for (int64_t n = 0; n < h->N; n++) {
         if (!h->wild[n]) continue;
         any = true;
@@ -251,8 +251,7 @@ static void clean(const struct head *h) {
 
 static void add_before(const struct head *h) {
     for (int s = 0; s < CR_OP_OUT_MAX; s++)
-        for (int64_t i = 0; h->e->before[s] && i < h->e->elems[s]; i++)
-            h->e->scale[s][i] += fabs(h->e->before[s][i]);
+        for (int64_t i = 0; h->e->before[s] && i < h->e->elems[s]; i++) h->e->scale[s][i] += fabs(h->e->before[s][i]);
 }
 
 static double loss_factor(const struct head *h) {
@@ -296,11 +295,11 @@ cr_status cr_verify_epilogue_head(const struct cr_verify_values *v, struct cr_ve
                                       .K    = dim(v->original, v->op->out[CR_OUT_head_logits], 3)};
     double                 *memory = NULL;
     cr_status               status;
-    h.k = ROUNDINGS * v->u * sqrt((double)(h.P + h.C));
+    h.k                  = ROUNDINGS * v->u * sqrt((double)(h.P + h.C));
     const size_t numbers = (size_t)(4 * h.C + 4 * h.N * h.C + 3 * h.N * h.K);
-    memory = cr_alloc(numbers, sizeof *memory);
-    h.wild = cr_alloc((size_t)h.N, sizeof *h.wild);
-    status = memory && h.wild ? run(&h, memory) : CR_NO_MEMORY(numbers * sizeof *memory);
+    memory               = cr_alloc(numbers, sizeof *memory);
+    h.wild               = cr_alloc((size_t)h.N, sizeof *h.wild);
+    status               = memory && h.wild ? run(&h, memory) : CR_NO_MEMORY(numbers * sizeof *memory);
     cr_free(memory);
     cr_free(h.wild);
     return status;

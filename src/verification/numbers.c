@@ -138,8 +138,7 @@ bool cr_verify_accumulates(const struct cr_op *op, int out_slot) {
     case CR_OP_channel_conv_wgrad:
     case CR_OP_dense_wgrad:
     case CR_OP_dense_bgrad: return op->attr.dense.accumulate;
-    case CR_OP_head:
-        return op->attr.head.bn.accumulate && out_slot >= CR_OUT_head_dw && out_slot != CR_OUT_head_coeffs;
+    case CR_OP_head: return op->attr.head.bn.accumulate && out_slot >= CR_OUT_head_dw && out_slot != CR_OUT_head_coeffs;
     case CR_OP_bn_grad_finalize: return op->attr.bn.accumulate && out_slot != CR_OUT_bn_grad_finalize_coeffs;
     default: return false;
     }

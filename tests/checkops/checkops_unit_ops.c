@@ -221,9 +221,9 @@ static void build_relu_grad(struct checkops_build *b) {
 /* K classes; the images have C channels. */
 static void build_head(struct checkops_build *b) {
     const struct checkops_case *c = b->c;
-    b->op.attr.head               = (struct cr_head_attr){
-                      .loss = {.smoothing = c->flags & CHECKOPS_SMOOTH ? 0.1f : 0, .weight = 0.5f},
-                      .bn   = {.count = c->N * c->H * c->W, .accumulate = (c->flags & CHECKOPS_ACCUMULATE) != 0}};
+    b->op.attr.head =
+        (struct cr_head_attr){.loss = {.smoothing = c->flags & CHECKOPS_SMOOTH ? 0.1f : 0, .weight = 0.5f},
+                              .bn = {.count = c->N * c->H * c->W, .accumulate = (c->flags & CHECKOPS_ACCUMULATE) != 0}};
     in_image(b, CR_IN_head_x);
     in_vector(b, CR_IN_head_scale_bias, 2);
     in_vector(b, CR_IN_head_mean_rstd, 2);

@@ -97,9 +97,9 @@ out:
 static void a_step_gives_nearly_the_same_values(void) {
     NEED_GPU();
     for (int round = 0; round < 8; round++) {
-        struct variant v = {.real     = round & 1 ? CR_F16 : CR_BF16,
-                            .shortcut = round & 2 ? "model.shortcut=A" : "model.shortcut=B",
-                            .classes  = round & 4 ? 100 : 10};
+        struct variant v     = {.real     = round & 1 ? CR_F16 : CR_BF16,
+                                .shortcut = round & 2 ? "model.shortcut=A" : "model.shortcut=B",
+                                .classes  = round & 4 ? 100 : 10};
         struct outcome apart = {0}, joined = {0};
         double         off = 0, size = 0;
         REQUIRE_OK(outcome_of(&v, 1, &apart));

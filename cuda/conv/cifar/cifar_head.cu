@@ -2,8 +2,8 @@
  * Reference: device/cpu/reference/ref_head.c.
  *
  * In the first launch a block has one image, which stays in registers. The second launch adds what crosses the images:
- * BN sums, gradients of the classifier, the loss. A thread has the same 8 channels (a chunk) of two pixels, of a class's
- * weights and, in the second launch, of some images' features. Channels that the tensors do not have are 0.
+ * BN sums, gradients of the classifier, the loss. A thread has the same 8 channels (a chunk) of two pixels, of a
+ * class's weights and, in the second launch, of some images' features. Channels that the tensors do not have are 0.
  *
  * Bytes: x and add once, 2 an element, and dx 2. Limiter: latency, a chain of six reductions over a block, about 3 us;
  * the second launch about 2 us. Roofline: two launches. */
@@ -74,8 +74,8 @@ template <typename T, int ROUNDS>
 __device__ __forceinline__ void head_load(const struct ck_cifar_head &h, head_thread<ROUNDS> &t, int64_t n) {
     const int K = (int)h.loss.classes, C = (int)h.channels;
     t.chunk = (int)threadIdx.x % CHUNKS, t.share = (int)threadIdx.x / CHUNKS, t.live = t.chunk * 8 < C;
-    const uint4   none = make_uint4(0, 0, 0, 0);
-    const int64_t at   = (n * PIXELS + t.share) * C + t.chunk * 8;
+    const uint4   none     = make_uint4(0, 0, 0, 0);
+    const int64_t at       = (n * PIXELS + t.share) * C + t.chunk * 8;
     float         scale[8] = {}, bias[8] = {};
     uint4         add[EACH];
 #pragma unroll
@@ -182,8 +182,7 @@ __device__ __forceinline__ void head_gradient(head_shared<T> &m, const head_thre
     m.sums.put(sum);
     __syncthreads();
     if (c < MOST)
-        m.gradient[c] =
-            ck_float(ck_round<T>(ck_float(ck_round<T>(m.sums.sum(c / 8, c % 8))) * (1.0f / (float)PIXELS)));
+        m.gradient[c] = ck_float(ck_round<T>(ck_float(ck_round<T>(m.sums.sum(c / 8, c % 8))) * (1.0f / (float)PIXELS)));
     __syncthreads();
 }
 
@@ -192,9 +191,9 @@ template <typename T, int ROUNDS>
 __device__ __forceinline__ void head_dx(head_shared<T> &m, const head_args &a, const head_thread<ROUNDS> &t, int64_t n,
                                         const float (&mean)[8]) {
     const struct ck_cifar_head &h = a.args;
-    const int            C = (int)h.channels, i = (int)threadIdx.x;
-    const int64_t        at = (n * PIXELS + t.share) * C + t.chunk * 8;
-    float                gradient[8], sums[16] = {}; /* of g, then of g*(x - mean) */
+    const int                   C = (int)h.channels, i = (int)threadIdx.x;
+    const int64_t               at = (n * PIXELS + t.share) * C + t.chunk * 8;
+    float                       gradient[8], sums[16] = {}; /* of g, then of g*(x - mean) */
     load_floats(gradient, m.gradient + t.chunk * 8);
 #pragma unroll
     for (int e = 0; e < EACH; e++) {
@@ -212,7 +211,7 @@ __device__ __forceinline__ void head_dx(head_shared<T> &m, const head_args &a, c
     m.bn.put(sums);
     __syncthreads();
     if (i >= 2 * MOST || i % MOST >= C) return;
-    const int   c   = i % MOST, second = i / MOST;
+    const int   c = i % MOST, second = i / MOST;
     const float sum = m.bn.sum(c / 8, second * 8 + c % 8);
     __stcg(a.partial + (n * 2 + second) * C + c, second ? sum * h.mean_rstd[C + c] : sum);
 }
@@ -259,12 +258,13 @@ struct head_end {
 template <typename T> __device__ __forceinline__ void head_classifier(const head_args &a, int k) {
     __shared__ chunk_sums<9>    m; /* of products, then of the gradient */
     const struct ck_cifar_head &h = a.args;
-    const int     K = (int)h.loss.classes, C = (int)h.channels, t = (int)threadIdx.x, chunk = t % CHUNKS, share = t / CHUNKS;
+    const int                   K = (int)h.loss.classes, C = (int)h.channels, t = (int)threadIdx.x, chunk = t % CHUNKS,
+              share       = t / CHUNKS;
     const int64_t N       = h.loss.samples;
     const T      *dlogits = (const T *)a.dlogits + k, *features = (const T *)a.features + chunk * 8;
-    const bool    add     = h.finish.accumulate;
-    const float   before  = !add ? 0.0f : t < C ? h.dw[(int64_t)k * C + t] : t == MOST ? h.db[k] : 0.0f;
-    float         sum[9]  = {};
+    const bool    add    = h.finish.accumulate;
+    const float   before = !add ? 0.0f : t < C ? h.dw[(int64_t)k * C + t] : t == MOST ? h.db[k] : 0.0f;
+    float         sum[9] = {};
     if (chunk * 8 < C)
 #pragma unroll 4
         for (int64_t n = share; n < N; n += SHARES) {
@@ -310,8 +310,8 @@ bool ck_cifar_head_supports(enum ck_type type, int64_t samples, int64_t channels
 }
 
 size_t ck_cifar_head_workspace(int64_t samples, int64_t channels, int64_t classes) {
-    return (size_t)samples * (2 * (size_t)channels * sizeof(float) + sizeof(struct sample) + 2 * (size_t)channels +
-                              2 * (size_t)classes);
+    return (size_t)samples *
+           (2 * (size_t)channels * sizeof(float) + sizeof(struct sample) + 2 * (size_t)channels + 2 * (size_t)classes);
 }
 
 cudaError_t ck_cifar_head(const struct ck_cifar_head *args, void *workspace, cudaStream_t stream) {

@@ -10,8 +10,8 @@
 
 static bool has_types(const struct cr_program *p, const struct cr_op *op, enum cr_dtype half) {
     const struct cr_tensor *const narrow[] = {IN(x), IN(add), IN(w), OUT(dx), OUT(logits)},
-                                 *wide[]   = {IN(scale_bias), IN(mean_rstd), IN(b), IN(gamma), OUT(metrics), OUT(dw),
-                                              OUT(db), OUT(dgamma), OUT(dbeta), OUT(coeffs)};
+                                  *wide[]  = {IN(scale_bias), IN(mean_rstd), IN(b),       IN(gamma),  OUT(metrics),
+                                              OUT(dw),        OUT(db),       OUT(dgamma), OUT(dbeta), OUT(coeffs)};
     for (size_t i = 0; i < CR_COUNT(narrow); i++)
         if (narrow[i]->dtype != half) return false;
     for (size_t i = 0; i < CR_COUNT(wide); i++)
@@ -63,30 +63,29 @@ static struct ck_bn_grad_finalize finish_of(const struct cr_call *call) {
 }
 
 static cr_status launch(struct cr_device *device, const struct cr_call *call) {
-    const struct ck_cifar_head args = {
-        .x          = call->in[CR_IN_head_x],
-        .add        = call->in[CR_IN_head_add],
-        .scale_bias = call->in[CR_IN_head_scale_bias],
-        .mean_rstd  = call->in[CR_IN_head_mean_rstd],
-        .w          = call->in[CR_IN_head_w],
-        .bias       = call->in[CR_IN_head_b],
-        .loss       = loss_of(call, cuda_out(call->program, call->op, CR_OUT_head_logits)),
-        .channels   = cuda_in(call->program, call->op, CR_IN_head_x)->dim[3],
-        .weight     = call->op->attr.head.loss.weight,
-        .state      = call->in[CR_IN_head_state],
-        .logits     = call->out[CR_OUT_head_logits],
-        .metrics    = call->out[CR_OUT_head_metrics],
-        .dx         = call->out[CR_OUT_head_dx],
-        .dw         = call->out[CR_OUT_head_dw],
-        .db         = call->out[CR_OUT_head_db],
-        .finish     = finish_of(call)};
+    const struct ck_cifar_head args = {.x          = call->in[CR_IN_head_x],
+                                       .add        = call->in[CR_IN_head_add],
+                                       .scale_bias = call->in[CR_IN_head_scale_bias],
+                                       .mean_rstd  = call->in[CR_IN_head_mean_rstd],
+                                       .w          = call->in[CR_IN_head_w],
+                                       .bias       = call->in[CR_IN_head_b],
+                                       .loss     = loss_of(call, cuda_out(call->program, call->op, CR_OUT_head_logits)),
+                                       .channels = cuda_in(call->program, call->op, CR_IN_head_x)->dim[3],
+                                       .weight   = call->op->attr.head.loss.weight,
+                                       .state    = call->in[CR_IN_head_state],
+                                       .logits   = call->out[CR_OUT_head_logits],
+                                       .metrics  = call->out[CR_OUT_head_metrics],
+                                       .dx       = call->out[CR_OUT_head_dx],
+                                       .dw       = call->out[CR_OUT_head_dw],
+                                       .db       = call->out[CR_OUT_head_db],
+                                       .finish   = finish_of(call)};
     CUDA_TRY(ck_cifar_head(&args, call->workspace, cr_cuda_stream(device, call)));
     return CR_OK;
 }
 
 #define HEAD_KERNEL(kernel, text, half)                                                                                \
-    static const struct cr_kernel kernel = {                                                                           \
-        CR_KERNEL(text, head, CR_MATH_F32), .accepts = accepts_##half, .prepare = prepare, .launch = launch}
+    static const struct cr_kernel kernel = {CR_KERNEL(text, head, CR_MATH_F32), .accepts = accepts_##half,             \
+                                            .prepare = prepare, .launch = launch}
 HEAD_KERNEL(head_f16, "cuda.cifar_head.f16", f16);
 HEAD_KERNEL(head_bf16, "cuda.cifar_head.bf16", bf16);
 const struct cr_kernel *const cr_cuda_cifar_head_kernels[] = {&head_f16, &head_bf16, NULL};

@@ -13,21 +13,7 @@
 
 #include <stdlib.h>
 
-enum part {
-    APPLY,
-    POOL,
-    DENSE,
-    ZERO,
-    LOSS,
-    LOSS_GRAD,
-    WGRAD,
-    BGRAD,
-    DGRAD,
-    POOL_GRAD,
-    RELU_GRAD,
-    FINALIZE,
-    PARTS
-};
+enum part { APPLY, POOL, DENSE, ZERO, LOSS, LOSS_GRAD, WGRAD, BGRAD, DGRAD, POOL_GRAD, RELU_GRAD, FINALIZE, PARTS };
 static const enum cr_op_kind kinds[PARTS] = {CR_OP_bn_apply,     CR_OP_avgpool,     CR_OP_dense,
                                              CR_OP_zero,         CR_OP_loss,        CR_OP_loss_grad,
                                              CR_OP_dense_wgrad,  CR_OP_dense_bgrad, CR_OP_dense_dgrad,
@@ -99,10 +85,10 @@ static bool is_bn_grad(const struct cr_edit *edit, const struct parts *m) {
 }
 
 static struct cr_op head_of(const struct parts *m) {
-    struct cr_op op          = cr_op_make(CR_OP_head, m->op[LOSS]->layer);
-    op.stream                = m->op[LOSS]->stream;
-    op.attr.head.loss        = m->op[LOSS_GRAD]->attr.loss;
-    op.attr.head.bn          = m->op[FINALIZE]->attr.bn;
+    struct cr_op op              = cr_op_make(CR_OP_head, m->op[LOSS]->layer);
+    op.stream                    = m->op[LOSS]->stream;
+    op.attr.head.loss            = m->op[LOSS_GRAD]->attr.loss;
+    op.attr.head.bn              = m->op[FINALIZE]->attr.bn;
     op.in[CR_IN_head_x]          = IN(APPLY, bn_apply, x);
     op.in[CR_IN_head_scale_bias] = IN(APPLY, bn_apply, scale_bias);
     op.in[CR_IN_head_mean_rstd]  = IN(RELU_GRAD, relu_grad, mean_rstd);

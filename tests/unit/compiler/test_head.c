@@ -1,6 +1,7 @@
 /* tests/unit/compiler/test_head.c: the pass that joins the ops around the loss of a training step: equal results for
- * basic and bottleneck blocks, both shortcuts, assigned and accumulated gradients; not where a result between the ops is
- * needed elsewhere, where the loss is another one, over several ranks, or where twelve kernels are faster than one. */
+ * basic and bottleneck blocks, both shortcuts, assigned and accumulated gradients; not where a result between the ops
+ * is needed elsewhere, where the loss is another one, over several ranks, or where twelve kernels are faster than
+ * one. */
 #include "tests/harness/fusion_network.h"
 
 #include "compiler/passes.h"

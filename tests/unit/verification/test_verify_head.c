@@ -9,18 +9,18 @@
 enum { N = 6, H = 4, W = 2, P = H * W, C = 8, K = 7 };
 enum flaw {
     CORRECT,
-    NO_BIAS,          /* of the BN */
+    NO_BIAS, /* of the BN */
     NO_ADD,
     NO_RELU,
-    SUM_FOR_MEAN,     /* in the pooling */
+    SUM_FOR_MEAN, /* in the pooling */
     NO_CLASSIFIER_BIAS,
     NO_SMOOTHING,
-    NO_WEIGHT,        /* of the loss */
+    NO_WEIGHT, /* of the loss */
     LABEL_OF_NEXT,
-    SKIPS_AN_IMAGE,   /* in dw */
+    SKIPS_AN_IMAGE, /* in dw */
     HALF_DB,
     NO_MASK,
-    GRADIENT_OF_SUM,  /* in the gradient of the pooling */
+    GRADIENT_OF_SUM, /* in the gradient of the pooling */
     NO_RSTD,
     COUNTS_ONE_MORE,
     NO_MEAN_IN_COEFFS,
@@ -48,8 +48,8 @@ static void unit_open(struct unit *u, enum cr_dtype type) {
     struct cr_op op = cr_op_make(CR_OP_head, CR_NONE);
     *u              = (struct unit){.type = type};
     cr_program_init(&u->p, "head", &u->store);
-    op.attr.head                 = (struct cr_head_attr){.loss = {.smoothing = 0.1f, .weight = 0.5f}, .bn = {.count = N * P}};
-    op.in[CR_IN_head_x]          = tensor(u, "x", type, N, H, W, C);
+    op.attr.head        = (struct cr_head_attr){.loss = {.smoothing = 0.1f, .weight = 0.5f}, .bn = {.count = N * P}};
+    op.in[CR_IN_head_x] = tensor(u, "x", type, N, H, W, C);
     op.in[CR_IN_head_scale_bias] = tensor(u, "scale_bias", CR_F32, 2, 1, 1, C);
     op.in[CR_IN_head_mean_rstd]  = tensor(u, "mean_rstd", CR_F32, 2, 1, 1, C);
     op.in[CR_IN_head_add]        = tensor(u, "add", type, N, H, W, C);
@@ -172,16 +172,16 @@ static void run_bn(struct unit *u, const struct between *m, enum flaw flaw) {
         const int    c = i % C;
         const double g = put(u, u->dx, i, m->z[i] > 0 || flaw == NO_MASK ? m->dz[i / (P * C) * C + c] : 0);
         sums[c] += g;
-        sums[C + c] += g * (get(u, u->x, i) - (double)u->mean_rstd[c]) *
-                       (flaw == NO_RSTD ? 1 : (double)u->mean_rstd[C + c]);
+        sums[C + c] +=
+            g * (get(u, u->x, i) - (double)u->mean_rstd[c]) * (flaw == NO_RSTD ? 1 : (double)u->mean_rstd[C + c]);
     }
     for (int c = 0; c < C; c++) {
         const double rstd = (double)u->mean_rstd[C + c], s = (double)u->gamma[c] * rstd, X = sums[C + c] / (N * P);
         u->dbeta[c] = (float)sums[c], u->dgamma[c] = (float)sums[C + c];
-        u->coeffs[c]         = (float)s;
-        u->coeffs[C + c]     = (float)(-s * rstd * X);
-        u->coeffs[2 * C + c] = (float)(s * ((flaw == NO_MEAN_IN_COEFFS ? 0 : (double)u->mean_rstd[c]) * rstd * X -
-                                            sums[c] / (N * P)));
+        u->coeffs[c]     = (float)s;
+        u->coeffs[C + c] = (float)(-s * rstd * X);
+        u->coeffs[2 * C + c] =
+            (float)(s * ((flaw == NO_MEAN_IN_COEFFS ? 0 : (double)u->mean_rstd[c]) * rstd * X - sums[c] / (N * P)));
     }
 }
 
@@ -198,10 +198,10 @@ static struct cr_verify_result run(struct unit *u, struct cr_device *cpu, enum f
                                                              [CR_IN_head_state]      = u->state,
                                                              [CR_IN_head_gamma]      = u->gamma}};
     const void *const          outs[CR_OP_OUT_MAX] = {
-        [CR_OUT_head_dx] = u->dx,         [CR_OUT_head_logits] = u->logits, [CR_OUT_head_metrics] = u->metrics,
-        [CR_OUT_head_dw] = u->dw,         [CR_OUT_head_db] = u->db,         [CR_OUT_head_dgamma] = u->dgamma,
-        [CR_OUT_head_dbeta] = u->dbeta,   [CR_OUT_head_coeffs] = u->coeffs};
-    struct cr_verify_result    r = {0};
+                 [CR_OUT_head_dx] = u->dx,       [CR_OUT_head_logits] = u->logits, [CR_OUT_head_metrics] = u->metrics,
+                 [CR_OUT_head_dw] = u->dw,       [CR_OUT_head_db] = u->db,         [CR_OUT_head_dgamma] = u->dgamma,
+                 [CR_OUT_head_dbeta] = u->dbeta, [CR_OUT_head_coeffs] = u->coeffs};
+    struct cr_verify_result r = {0};
     run_forward(u, &m, flaw);
     run_loss(u, &m, flaw);
     run_classifier(u, &m, flaw);

@@ -1,5 +1,5 @@
-/* device/cpu/reference/ref_head.c: the op head: the end of the forward pass and the start of the backward pass. The loss
- * and its gradient are those of ref_loss.c. */
+/* device/cpu/reference/ref_head.c: the op head: the end of the forward pass and the start of the backward pass. The
+ * loss and its gradient are those of ref_loss.c. */
 #include "device/cpu/reference/ref.h"
 
 /* Scratch memory. */
@@ -55,16 +55,16 @@ static void forward(const struct head *h) {
 
 /* The ops loss (without dx) and loss_grad, on the operands of this op. */
 static cr_status loss(struct cr_device *device, const struct cr_call *call, void *dx) {
-    const struct cr_op *head  = call->op;
-    struct cr_op        op    = cr_op_make(dx ? CR_OP_loss_grad : CR_OP_loss, CR_NONE);
-    struct cr_call      inner = {.program = call->program, .op = &op, .step = call->step};
-    const int           third = dx ? CR_IN_loss_grad_state : CR_IN_loss_metrics;
-    op.attr.loss              = head->attr.head.loss;
-    op.in[CR_IN_loss_logits]  = head->out[CR_OUT_head_logits];
-    op.in[CR_IN_loss_labels]  = head->in[CR_IN_head_labels];
-    op.in[CR_IN_loss_mixes]   = head->in[CR_IN_head_mixes];
-    op.in[third]              = dx ? head->in[CR_IN_head_state] : head->out[CR_OUT_head_metrics];
-    op.out[0]                 = dx ? head->out[CR_OUT_head_logits] : head->out[CR_OUT_head_metrics];
+    const struct cr_op *head    = call->op;
+    struct cr_op        op      = cr_op_make(dx ? CR_OP_loss_grad : CR_OP_loss, CR_NONE);
+    struct cr_call      inner   = {.program = call->program, .op = &op, .step = call->step};
+    const int           third   = dx ? CR_IN_loss_grad_state : CR_IN_loss_metrics;
+    op.attr.loss                = head->attr.head.loss;
+    op.in[CR_IN_loss_logits]    = head->out[CR_OUT_head_logits];
+    op.in[CR_IN_loss_labels]    = head->in[CR_IN_head_labels];
+    op.in[CR_IN_loss_mixes]     = head->in[CR_IN_head_mixes];
+    op.in[third]                = dx ? head->in[CR_IN_head_state] : head->out[CR_OUT_head_metrics];
+    op.out[0]                   = dx ? head->out[CR_OUT_head_logits] : head->out[CR_OUT_head_metrics];
     inner.in[CR_IN_loss_logits] = call->out[CR_OUT_head_logits];
     inner.in[CR_IN_loss_labels] = call->in[CR_IN_head_labels];
     inner.in[CR_IN_loss_mixes]  = call->in[CR_IN_head_mixes];
@@ -99,8 +99,7 @@ static void backward(const struct head *h) {
     for (int64_t c = 0; c < 2 * C; c++) h->sums[c] = 0;
     for (int64_t i = 0; i < h->dx.elems; i++) {
         const int64_t c = i % C;
-        const double  g =
-            before_relu(h, i, c) > 0 ? h->dfeatures[i / (h->pixels * C) * C + c] / (double)h->pixels : 0;
+        const double  g = before_relu(h, i, c) > 0 ? h->dfeatures[i / (h->pixels * C) * C + c] / (double)h->pixels : 0;
         ref_put(&h->dx, i, g);
         h->sums[c] += g;
         h->sums[C + c] += g * ((ref_get(&h->x, i) - ref_get(&h->mean_rstd, c)) * ref_get(&h->mean_rstd, C + c));
