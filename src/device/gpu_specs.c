@@ -302,6 +302,14 @@ static bool relu_grad_accepts(const struct cr_device *device, const struct cr_pr
     return !has_input(op, CR_IN_relu_grad_bn_x) || p->tensor[op->in[CR_IN_relu_grad_dy]].dim[3] % 8 == 0;
 }
 
+/* CIFAR networks: see cuda/conv/cifar/cifar_head_kernels.c. */
+static bool head_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    const struct cr_tensor *x = &p->tensor[op->in[CR_IN_head_x]];
+    (void)device;
+    return (x->dtype == CR_F16 || x->dtype == CR_BF16) && x->dim[1] * x->dim[2] == 64 && x->dim[3] <= 64 &&
+           x->dim[3] % 8 == 0 && p->tensor[op->out[CR_OUT_head_logits]].dim[3] <= 128;
+}
+
 /* Inputs that may lie in the HOST region: inputs of elementwise passes whose tensors are offloaded, and copies. */
 static const struct {
     enum cr_op_kind kind;
@@ -378,6 +386,7 @@ cr_status cr_gpu_open_from_list(const struct cr_gpu *gpu, const struct cr_device
     d->kernel[CR_OP_conv_grad].accepts                                                 = grad_accepts;
     d->kernel[CR_OP_bn_apply].accepts                                                  = bn_apply_accepts;
     d->kernel[CR_OP_relu_grad].accepts                                                 = relu_grad_accepts;
+    d->kernel[CR_OP_head].accepts                                                      = head_accepts;
     set_caps(gpu, why, &d->base.caps);
     *out = &d->base;
     return CR_OK;
