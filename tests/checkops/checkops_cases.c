@@ -138,7 +138,7 @@ static const struct conv distilled[] = {
     {5, 7, 7, 33, 10, 0, 0, 0, false}, {16, 16, 16, 64, 10, 0, 0, 0, true},
 };
 
-/* N, H, W, C, and K classes of the op head */
+/* of the op head: N, H, W, C, and K classes */
 static const struct conv heads[] = {
     {1, 8, 8, 64, 10, 0, 0, 0, false},  {2, 3, 2, 5, 3, 0, 0, 0, false},    {3, 8, 8, 8, 1, 0, 0, 0, false},
     {7, 8, 8, 24, 10, 0, 0, 0, false},  {33, 4, 16, 64, 7, 0, 0, 0, false}, {5, 8, 8, 64, 100, 0, 0, 0, false},

@@ -15,8 +15,8 @@ enum { CK_HEAD_PIXELS = 64, CK_HEAD_CHANNELS_MOST = 64, CK_HEAD_CLASSES_MOST = 1
 /* z = max(x*scale_bias[0] + scale_bias[1] + add, 0); features = mean of z over the pixels;
  * logits = features w^T + bias; metrics as of ck_loss, and the gradient of ck_loss_grad for these logits; dw (+)= and
  * db (+)= the gradients of the classifier; dx = the gradient by z where z > 0, else 0; and the results of
- * ck_bn_grad_finalize for x, dx and mean_rstd. z and features are not stored. All but the sums are rounded to 16 bits in
- * between, as if they were. Two launches. */
+ * ck_bn_grad_finalize for x, dx and mean_rstd. z and features are not stored. All but the sums are rounded to 16 bits
+ * in between, as if they were. Two launches. */
 struct ck_cifar_head {
     const void                *x, *add;    /* [loss.samples][64][channels] in loss.type, 16 bits */
     const float               *scale_bias; /* [2][channels] */
