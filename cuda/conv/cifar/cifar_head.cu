@@ -26,10 +26,11 @@ static_assert(EACH == 2 && MOST == 64 && CHUNKS == 8, "a warp has all channels f
 struct head_args {
     struct ck_cifar_head args;
     double               inverse; /* 1 / number of elements of a BN channel */
-    /* scratch memory: [samples][2][channels], [samples], [samples][channels], [samples][classes] */
+    /* scratch memory: [samples][2][channels], [samples][channels] at a multiple of 16 bytes, [samples], [samples][classes] */
     float         *partial;
+    void          *features;
     struct sample *result;
-    void          *features, *dlogits;
+    void          *dlogits;
 };
 
 /* Sums over the threads with the same chunk. */
@@ -322,8 +323,8 @@ cudaError_t ck_cifar_head(const struct ck_cifar_head *args, void *workspace, cud
     a.args.finish.mean_rstd = args->mean_rstd;
     a.inverse               = 1 / (double)args->finish.count;
     a.partial               = (float *)workspace;
-    a.result                = (struct sample *)(a.partial + N * 2 * C);
-    a.features              = a.result + N;
-    a.dlogits               = (uint16_t *)a.features + N * C;
+    a.features              = a.partial + N * 2 * C;
+    a.result                = (struct sample *)((uint16_t *)a.features + N * C);
+    a.dlogits               = a.result + N;
     return args->loss.type == CK_F16 ? cifar::head_run<__half>(a, stream) : cifar::head_run<__nv_bfloat16>(a, stream);
 }
