@@ -26,7 +26,8 @@ static_assert(EACH == 2 && MOST == 64 && CHUNKS == 8, "a warp has all channels f
 struct head_args {
     struct ck_cifar_head args;
     double               inverse; /* 1 / number of elements of a BN channel */
-    /* scratch memory: [samples][2][channels], [samples][channels] at a multiple of 16 bytes, [samples], [samples][classes] */
+    /* scratch memory: [samples][2][channels], [samples][channels] at a multiple of 16 bytes, [samples],
+     * [samples][classes] */
     float         *partial;
     void          *features;
     struct sample *result;

@@ -11,8 +11,6 @@
 #include "compiler/passes.h"
 #include "graph/loss.h"
 
-#include <stdlib.h>
-
 enum part { APPLY, POOL, DENSE, ZERO, LOSS, LOSS_GRAD, WGRAD, BGRAD, DGRAD, POOL_GRAD, RELU_GRAD, FINALIZE, PARTS };
 static const enum cr_op_kind kinds[PARTS] = {CR_OP_bn_apply,     CR_OP_avgpool,     CR_OP_dense,
                                              CR_OP_zero,         CR_OP_loss,        CR_OP_loss_grad,
@@ -126,7 +124,6 @@ static void join(struct cr_edit *edit, const struct cr_cost_model *cost_model, i
 
 cr_status cr_pass_head(struct cr_program *program, const struct cr_cost_model *cost_model) {
     struct cr_edit edit;
-    if (getenv("CRESNET_NO_HEAD")) return CR_OK;
     CR_TRY(cr_edit_open(&edit, program));
     for (int i = 0; i < program->ops; i++)
         if (!edit.removed[i] && program->op[i].kind == CR_OP_bn_grad_finalize) join(&edit, cost_model, i);
