@@ -176,15 +176,12 @@ no_memory:
 
 /* ---- lifetimes ---- */
 
-/* With attr.conv.finish_later the next op still uses what finishes the BN. */
+/* With attr.conv.finish_later the next op still uses what finishes this op. */
 static void extend_finish(struct cr_program *p, int i) {
-    const struct cr_op *op = &p->op[i];
-    if (op->kind != CR_OP_conv || !op->attr.conv.finish_later) return;
-    if (op->workspace >= 0) p->tensor[op->workspace].last = i + 1;
-    for (int s = CR_OUT_conv_sums; s <= CR_OUT_conv_running_var; s++)
-        if (op->out[s] >= 0) p->tensor[op->out[s]].last = CR_MAX(p->tensor[op->out[s]].last, i + 1);
-    for (int s = CR_IN_conv_gamma; s <= CR_IN_conv_running_var; s++)
-        if (op->in[s] >= 0) p->tensor[op->in[s]].last = CR_MAX(p->tensor[op->in[s]].last, i + 1);
+    int ids[CR_OP_IDS_MAX];
+    if (!cr_op_finishes_later(&p->op[i])) return;
+    for (int n = cr_op_finish_ids(&p->op[i], ids); n > 0; n--)
+        p->tensor[ids[n - 1]].last = CR_MAX(p->tensor[ids[n - 1]].last, i + 1);
 }
 
 void cr_program_lifetimes(struct cr_program *p) {

@@ -33,6 +33,14 @@ bool ck_cifar_conv_grad_supports(const struct ck_conv *v, int block_bytes) {
     return need <= block_bytes;
 }
 
+/* Both 3x3, and not the stem. The pixels of dx of `last` are those of dy. */
+bool ck_cifar_conv_grad_finishes(const struct ck_conv *last, const struct ck_conv *v, int block_bytes) {
+    return ck_cifar_conv_grad_supports(last, block_bytes) && ck_cifar_conv_grad_supports(v, block_bytes) &&
+           !cifar::is_narrow(last) && !cifar::is_narrow(v) && last->R == 3 && v->R == 3 && v->C != 3 &&
+           last->C == v->K && last->H == v->P && last->N == v->N && last->type == v->type &&
+           cifar::last_grad_bytes(v) <= block_bytes;
+}
+
 cudaError_t ck_cifar_conv_grad(const struct ck_cifar_conv_grad *args, void *workspace, int multiprocessors,
                                int block_bytes, cudaStream_t stream) {
     if (!ck_cifar_conv_grad_supports(&args->conv, block_bytes)) return cudaErrorInvalidValue;
@@ -41,6 +49,13 @@ cudaError_t ck_cifar_conv_grad(const struct ck_cifar_conv_grad *args, void *work
         return cudaErrorInvalidValue;
     if ((args->conv.C == 3) != !args->dx || (!args->dx && (args->mean_rstd || args->scale_bias || args->add)))
         return cudaErrorInvalidValue;
+    if (args->finish_later && !args->finish.coeffs) return cudaErrorInvalidValue;
+    if (const struct ck_cifar_conv_grad *last = args->last) {
+        if (!ck_cifar_conv_grad_finishes(&last->conv, &args->conv, block_bytes) || args->g != last->dx ||
+            args->dy_coeffs != last->finish.coeffs || !last->finish_later)
+            return cudaErrorInvalidValue;
+        return cifar::last_grad_run(args, workspace, multiprocessors, block_bytes, stream);
+    }
     return cifar::is_narrow(&args->conv) ? cifar::narrow_grad(args, workspace, multiprocessors, block_bytes, stream)
                                          : cifar::grad<false>(args, workspace, multiprocessors, block_bytes, stream);
 }

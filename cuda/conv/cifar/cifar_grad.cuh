@@ -12,6 +12,7 @@ enum { PIECE = 16 /* channels of a piece of dw, in each direction */, SPLIT_DW_B
 constexpr bool KEEP_X = true; /* x is read twice */
 
 struct grad_args {
+    static constexpr bool LAST = false;
     const void  *g, *dy_x, *w, *x, *add, *bn_x;
     const float *dy_coeffs, *scale_bias, *mean_rstd;
     void        *dx;
