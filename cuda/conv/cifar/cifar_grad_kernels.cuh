@@ -123,8 +123,7 @@ template <class S, typename T, class Args> __device__ __forceinline__ void joint
     if (a.scale_bias) tile_warm<X>(a.scale_bias, C, 2, {C, C});
     if (a.x_new) issue();
     if constexpr (Args::LAST)
-        last_filter(a.last, (int)blockIdx.x * D::DW_WARPS + (int)threadIdx.x / CK_WARP - D::DX_WARPS,
-                    (int)gridDim.x * D::DW_WARPS);
+        last_filter(a.last, (int)threadIdx.x / CK_WARP - D::DX_WARPS, (int)gridDim.x);
     int stage = 0;
     for (int64_t job = blockIdx.x; job < a.N * D::TILES; job += gridDim.x) {
         const int      y0 = (int)(job % D::TILES) * D::TH;
@@ -190,7 +189,7 @@ template <class S, typename T, class Args> __device__ __forceinline__ void split
         last.begin(a.last, k0, false);
         if (first < a.N) issue_dy(first, (int)min((int64_t)D::I, a.N - first));
         coeffs = last.template end<0>(a.last, k0, reinterpret_cast<float *>(memory + D::BYTES), false);
-        last_filter(a.last, (int)blockIdx.x * WARPS + (int)threadIdx.x / CK_WARP, SPLIT_DW_BLOCKS * WARPS);
+        last_filter(a.last, (int)threadIdx.x / CK_WARP, SPLIT_DW_BLOCKS);
     }
     for (int64_t image = first; image < a.N; image += blocks * D::I) {
         const int images = (int)min((int64_t)D::I, a.N - image);

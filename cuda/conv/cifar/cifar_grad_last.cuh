@@ -102,22 +102,24 @@ template <int K, int CH, int WARPS, bool EARLY> struct last_grad_sums {
     }
 };
 
-/* Adds the parts of dw; `warp` of `warps` that share the work. A warp adds 4 vectors of four numbers at a time, 8 lanes
- * each. The order depends on the number of parts only. */
-enum { LAST_COLUMNS = 4, LAST_SHARES = CK_WARP / LAST_COLUMNS, LAST_FLIGHT = 9 /* of 132 rows, half */ };
-__device__ __forceinline__ float4 last_column(const float4 *from, int each, int fours, int share) {
-    float4 sum = make_float4(0, 0, 0, 0);
-    for (int b = share; b < each; b += LAST_FLIGHT * LAST_SHARES) {
+/* Adds the parts of dw. A warp adds some vectors of four numbers at a time; its lanes divide the parts, so that the loads
+ * of 144 parts are in flight at once. The order depends on the number of parts only. */
+enum { LAST_FLIGHT = 9 };
+__device__ __forceinline__ int last_columns(int each) {
+    return each > 64 ? 2 : each > 32 ? 4 : 8;
+}
+__device__ __forceinline__ float4 last_column(const float4 *from, int each, int fours, int columns) {
+    const int shares = CK_WARP / columns;
+    float4    sum    = make_float4(0, 0, 0, 0);
+    for (int b = (int)threadIdx.x % CK_WARP / columns; b < each; b += LAST_FLIGHT * shares) {
         float4 v[LAST_FLIGHT];
 #pragma unroll
         for (int i = 0; i < LAST_FLIGHT; i++)
-            v[i] = b + i * LAST_SHARES < each ? __ldcg(from + (int64_t)(b + i * LAST_SHARES) * fours)
-                                              : make_float4(0, 0, 0, 0);
+            v[i] = b + i * shares < each ? __ldcg(from + (int64_t)(b + i * shares) * fours) : make_float4(0, 0, 0, 0);
 #pragma unroll
         for (int i = 0; i < LAST_FLIGHT; i++) add4(sum, v[i]);
     }
-#pragma unroll
-    for (int offset = LAST_COLUMNS; offset < CK_WARP; offset *= 2) {
+    for (int offset = columns; offset < CK_WARP; offset *= 2) {
         sum.x += __shfl_xor_sync(0xffffffffu, sum.x, offset), sum.y += __shfl_xor_sync(0xffffffffu, sum.y, offset);
         sum.z += __shfl_xor_sync(0xffffffffu, sum.z, offset), sum.w += __shfl_xor_sync(0xffffffffu, sum.w, offset);
     }
@@ -135,13 +137,15 @@ __device__ __forceinline__ void last_store(const last_grad &a, int part, int fou
     add2(to, v.x, v.y, a.accumulate);
     add2(to + 8 * 9 * a.C, v.z, v.w, a.accumulate);
 }
-__device__ __forceinline__ void last_filter(const last_grad &a, int warp, int warps) {
-    const int lane = (int)threadIdx.x % CK_WARP, fours = min(a.K, 32) * min(a.C, 32) * 9 / 4, all = a.K * a.C * 9 / 4;
-    for (int first = warp * LAST_COLUMNS; first < all; first += warps * LAST_COLUMNS) {
-        const int     column = first + lane % LAST_COLUMNS, part = column / fours, four = column % fours;
+/* Warp `warp` of each of the `blocks` blocks that share the work. */
+__device__ __forceinline__ void last_filter(const last_grad &a, int warp, int blocks) {
+    const int fours = min(a.K, 32) * min(a.C, 32) * 9 / 4, all = a.K * a.C * 9 / 4, columns = last_columns(a.each);
+    const int lane = (int)threadIdx.x % CK_WARP;
+    for (int task = warp * blocks + (int)blockIdx.x; task * columns < all; task += WARPS * blocks) {
+        const int     column = task * columns + lane % columns, part = column / fours, four = column % fours;
         const float4 *from = reinterpret_cast<const float4 *>(a.dw_partial) + (int64_t)part * a.each * fours + four;
-        const float4  sum  = last_column(from, a.each, fours, lane / LAST_COLUMNS);
-        if (lane < LAST_COLUMNS) last_store(a, part, four, sum);
+        const float4  sum  = last_column(from, a.each, fours, columns);
+        if (lane < columns) last_store(a, part, four, sum);
     }
 }
 
