@@ -96,8 +96,8 @@ struct cr_kernel {
      * many ops at once, from several threads. An error is not reported: launch repeats what has failed. NULL: launch
      * does everything. */
     void (*complete)(struct cr_device *device, const struct cr_call *call);
-    /* Returns whether a launch of `op`, which has this kernel, can complete `last`, the op before it, which has this
-     * kernel too (cr_call.last): a conv its BN, a conv_grad its BN and dw. NULL: never. */
+    /* Returns whether a launch of `op`, which has this kernel, can complete `last`, the last op of its kind before it,
+     * which has this kernel too (cr_call.last): a conv its BN, a conv_grad its BN and dw. NULL: never. */
     bool (*finishes)(const struct cr_device *device, const struct cr_program *program, const struct cr_op *last,
                      const struct cr_op *op);
     /* Enqueues the op on its stream. CR_ERR_DEVICE when the device reports an error. */

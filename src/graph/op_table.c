@@ -93,6 +93,13 @@ bool cr_op_finishes_later(const struct cr_op *op) {
     return (op->kind == CR_OP_conv || op->kind == CR_OP_conv_grad) && op->attr.conv.finish_later;
 }
 
+int cr_op_before(const struct cr_program *p, int i) {
+    if (p->op[i].kind != CR_OP_conv && p->op[i].kind != CR_OP_conv_grad) return CR_NONE;
+    for (int before = i - 1; before >= 0; before--)
+        if (p->op[before].kind == p->op[i].kind) return before;
+    return CR_NONE;
+}
+
 static int add_ids(int *ids, int n, const int *slots, int first, int last) {
     for (int s = first; s <= last; s++)
         if (slots[s] >= 0) ids[n++] = slots[s];

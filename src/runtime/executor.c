@@ -28,7 +28,8 @@ static cr_status bind(struct cr_exec *exec, int index) {
         if (op->out[s] >= 0) bound->call.out[s] = cr_exec_address(exec, op->out[s]);
     if (op->workspace >= 0) bound->call.workspace = cr_exec_address(exec, op->workspace);
     bound->call.finish_later = cr_op_finishes_later(op);
-    if (index > 0 && exec->op[index - 1].call.finish_later) bound->call.last = &exec->op[index - 1].call;
+    const int before         = cr_op_before(p, index);
+    if (before >= 0 && exec->op[before].call.finish_later) bound->call.last = &exec->op[before].call;
     if (!bound->kernel->prepare) return CR_OK;
     CR_TRY(bound->kernel->prepare(device, p, op, &bound->call.prepared, &workspace));
     CR_ASSERT(workspace <= (op->workspace >= 0 ? p->tensor[op->workspace].bytes : 0));

@@ -33,11 +33,10 @@ bool ck_cifar_conv_grad_supports(const struct ck_conv *v, int block_bytes) {
     return need <= block_bytes;
 }
 
-/* Both 3x3, and not the stem. The pixels of dx of `last` are those of dy. */
+/* `last` is 3x3, and not the stem. The pixels of its dx are those of dy. */
 bool ck_cifar_conv_grad_finishes(const struct ck_conv *last, const struct ck_conv *v, int block_bytes) {
     return ck_cifar_conv_grad_supports(last, block_bytes) && ck_cifar_conv_grad_supports(v, block_bytes) &&
-           !cifar::is_narrow(last) && !cifar::is_narrow(v) && last->R == 3 && v->R == 3 && v->C != 3 &&
-           last->C == v->K && last->H == v->P && last->N == v->N && last->type == v->type &&
+           !cifar::is_narrow(last) && !cifar::is_narrow(v) && last->R == 3 && last->C != 3 && last->C == v->K && last->H == v->P && last->N == v->N && last->type == v->type &&
            cifar::last_grad_bytes(v) <= block_bytes;
 }
 

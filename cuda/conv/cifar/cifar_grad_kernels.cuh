@@ -277,7 +277,8 @@ enum {
     STEM_ALL     = STEM_X_AT + STEM_BYTES
 };
 
-template <typename T, bool ANY> __global__ void __launch_bounds__(THREADS, 2) stem_grad_kernel(grad_args a) {
+template <typename T, bool ANY, class Args>
+__global__ void __launch_bounds__(THREADS, 2) stem_grad_kernel(Args a) {
     using stem_dy       = stem_tile<ANY>;
     const int         K = ANY ? a.K : (int)STEM_K;
     const channels    n = {K, K};
@@ -298,14 +299,22 @@ template <typename T, bool ANY> __global__ void __launch_bounds__(THREADS, 2) st
         };
     if (!a.x_new && blockIdx.x < a.N * STEM_TILES) issue(blockIdx.x);
     ck_begin_after_last();
+    const float                                    *coeffs = a.dy_coeffs;
+    last_grad_sums<STEM_K, STEM_K, WARPS, true>     last;
+    if constexpr (Args::LAST) last.begin(a.last, 0, blockIdx.x == 0);
     for (int64_t job = blockIdx.x; job < a.N * STEM_TILES; job += gridDim.x) {
         const int64_t out = job / STEM_TILES * STEM_SIDE * STEM_SIDE * K;
         const int     y0  = (int)(job % STEM_TILES) * STEM_TH;
         tile_issue<stem_dy, false, false>(base, (const T *)a.g + out, y0, 1, n);
         if (a.x_new || job != blockIdx.x) issue(job);
         ck_copy_commit();
+        if constexpr (Args::LAST)
+            if (job == blockIdx.x) {
+                coeffs = last.template end<0>(a.last, 0, reinterpret_cast<float *>(memory + STEM_ALL), blockIdx.x == 0);
+                last_filter(a.last, warp, (int)gridDim.x);
+            }
         if (!a.dy_x) ck_copy_wait<0>();
-        if (a.dy_x) tile_bn_grad<stem_dy, 0, T>(base, line, a.dy_coeffs, K, y0, 1, n);
+        if (a.dy_x) tile_bn_grad<stem_dy, 0, T>(base, line, coeffs, K, y0, 1, n);
         __syncthreads();
         for (int p0 = warp * 16; p0 < STEM_TH * STEM_SIDE; p0 += WARPS * 16) {
             const int p = p0 + (lane & 15);
@@ -370,14 +379,18 @@ cudaError_t grad_run(Args a, const grad_end &end, int multiprocessors, int block
                : add_run<dw_place<S>>(a, end.finish, D::JOINT ? (int64_t)most : D::group(a.C, a.K), most, stream);
 }
 
+template <typename T, bool ANY, class Args>
+cudaError_t stem_grad_run(const Args &a, const grad_end &end, int multiprocessors, cudaStream_t stream) {
+    const unsigned blocks = ck_blocks(a.N * STEM_TILES, 1, (int64_t)multiprocessors * RESIDENT);
+    const int      bytes  = STEM_ALL + (Args::LAST ? (int)last_grad_sums<STEM_K, STEM_K, WARPS, true>::ROOM : 0);
+    const cudaError_t error = launch(stem_grad_kernel<T, ANY, Args>, a, blocks, THREADS, bytes, stream);
+    return error != cudaSuccess ? error : add_run<stem_place<ANY>>(a, end.finish, blocks, 0, stream);
+}
+
 template <typename T, bool ANY>
 cudaError_t grad_any(const struct ck_conv *v, const grad_args &a, const grad_end &end, int multiprocessors,
                      int block_bytes, cudaStream_t stream) {
-    if (v->C == 3) {
-        const unsigned    blocks = ck_blocks(a.N * STEM_TILES, 1, (int64_t)multiprocessors * RESIDENT);
-        const cudaError_t error  = launch(stem_grad_kernel<T, ANY>, a, blocks, THREADS, STEM_ALL, stream);
-        return error != cudaSuccess ? error : add_run<stem_place<ANY>>(a, end.finish, blocks, 0, stream);
-    }
+    if (v->C == 3) return stem_grad_run<T, ANY>(a, end, multiprocessors, stream);
     return run_shape<ANY>(
         v, [&](auto s) { return grad_run<decltype(s), T>(a, end, multiprocessors, block_bytes, stream); });
 }

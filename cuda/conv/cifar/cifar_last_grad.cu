@@ -5,17 +5,6 @@
 namespace cifar {
 namespace {
 
-/* As run_shape, for 3x3 filters of the paper's widths. */
-template <typename Run> cudaError_t last_grad_shape(const struct ck_conv *v, Run run) {
-    return run_shape<false>(v, [&](auto s) {
-        using S = decltype(s);
-        if constexpr (S::R == 3)
-            return run(s);
-        else
-            return cudaErrorInvalidValue;
-    });
-}
-
 /* What the launch of `last` has left; a.each and a.rows as in its add_run. */
 last_grad left_by(const struct ck_cifar_conv_grad *last, const void *workspace, int multiprocessors) {
     const struct ck_conv *v = &last->conv;
@@ -27,11 +16,11 @@ last_grad left_by(const struct ck_cifar_conv_grad *last, const void *workspace, 
     a.finish           = last->finish;
     a.finish.mean_rstd = last->mean_rstd;
     a.inverse          = 1 / (double)last->finish.count;
-    (void)last_grad_shape(v, [&](auto s) {
+    (void)run_shape<false>(v, [&](auto s) {
         using D = grad_tiling<decltype(s)>;
         a.rows  = (int)grad_blocks<decltype(s)>(v->N, multiprocessors);
         a.each  = D::JOINT ? a.rows : (int)D::GROUP;
-        static_assert((int)D::KB == (s.K < 32 ? (int)s.K : 32) && (int)D::CB == (s.C < 32 ? (int)s.C : 32),
+        static_assert(s.R == 1 || ((int)D::KB == (s.K < 32 ? (int)s.K : 32) && (int)D::CB == (s.C < 32 ? (int)s.C : 32)),
                       "the layout that last_store expects");
         return cudaSuccess;
     });
@@ -42,7 +31,8 @@ template <typename T>
 cudaError_t run(const struct ck_cifar_conv_grad *args, const grad_last_args &a, int multiprocessors, int block_bytes,
                 cudaStream_t stream) {
     const grad_end end = {args->finish, args->finish_later};
-    return last_grad_shape(&args->conv, [&](auto s) {
+    if (args->conv.C == 3) return stem_grad_run<T, false>(a, end, multiprocessors, stream);
+    return run_shape<false>(&args->conv, [&](auto s) {
         return grad_run<decltype(s), T>(a, end, multiprocessors, block_bytes, stream);
     });
 }
@@ -50,8 +40,10 @@ cudaError_t run(const struct ck_cifar_conv_grad *args, const grad_last_args &a, 
 } // namespace
 
 int last_grad_bytes(const struct ck_conv *v) {
-    int bytes = 0;
-    (void)last_grad_shape(v, [&](auto s) {
+    int bytes = STEM_ALL + last_grad_sums<STEM_K, STEM_K, WARPS, true>::ROOM;
+    static_assert(STEM_ALL % 16 == 0, "room for vectors");
+    if (v->C == 3) return bytes;
+    (void)run_shape<false>(v, [&](auto s) {
         using D = grad_tiling<decltype(s)>;
         bytes   = D::BYTES + last_grad_sums<decltype(s)::K, decltype(s)::K, D::DX_WARPS, true>::ROOM;
         static_assert(D::BYTES % 16 == 0, "room for vectors");

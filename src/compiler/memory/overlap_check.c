@@ -28,10 +28,12 @@ static void replay_ids(struct check *c, int op, const int *ids, int n) {
     }
 }
 
-/* The end of the op before, which its kernel left to op i. */
+/* The end of another op, which its kernel left to op i. */
 static void replay_finish(struct check *c, int i) {
-    int ids[CR_OP_IDS_MAX];
-    if (cr_op_finishes_later(&c->p->op[i - 1])) replay_ids(c, i, ids, cr_op_finish_ids(&c->p->op[i - 1], ids));
+    int       ids[CR_OP_IDS_MAX];
+    const int before = cr_op_before(c->p, i);
+    if (before >= 0 && cr_op_finishes_later(&c->p->op[before]))
+        replay_ids(c, i, ids, cr_op_finish_ids(&c->p->op[before], ids));
 }
 
 static void replay(struct check *c) {
