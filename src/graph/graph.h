@@ -290,7 +290,7 @@ void cr_op_cost(const struct cr_program *program, const struct cr_op *op, double
 int cr_op_reads(const struct cr_op *op, int ids[CR_OP_IDS_MAX]);
 int cr_op_writes(const struct cr_op *op, int ids[CR_OP_IDS_MAX]);
 
-/* Whether the launch of the next op of the same kind completes this one: attr.conv.finish_later of conv and conv_grad. */
+/* Whether the launch of the next op of its kind completes this one: attr.conv.finish_later of conv and conv_grad. */
 bool cr_op_finishes_later(const struct cr_op *op);
 /* Tensors that the end of a conv or conv_grad reads and writes, which attr.conv.finish_later leaves to that op: its
  * workspace, parameters and results of the BN, and dw. Returns their number. */

@@ -1,6 +1,6 @@
 /* tests/gpu/test_cuda_grad_last.c: two neighbouring conv_grad of a CIFAR network on the GPU, of which the second
- * completes the first: its parts of dw and the sums of its BN. Both are compared with the reference in double, and what
- * the first left with the results of a second launch. */
+ * completes the first: its parts of dw and the sums of its BN. Both are compared with an FP64 reference, and what the
+ * first left with the results of a second launch. */
 #include "core/rng.h"
 #include "runtime/executor.h"
 #include "tests/harness/test_gpu.h"
@@ -9,8 +9,12 @@
 #include <stdlib.h>
 
 /* The convolution whose backward comes first reads x of side H with C channels. The second one's output is that x. */
-struct shape { int64_t H, C, K, stride, R; };
-struct pair { struct shape first, second; };
+struct shape {
+    int64_t H, C, K, stride, R;
+};
+struct pair {
+    struct shape first, second;
+};
 static const struct pair pairs[] = {
     {{8, 64, 64, 1, 3}, {8, 64, 64, 1, 3}},   {{8, 64, 64, 1, 3}, {16, 32, 64, 2, 3}},
     {{8, 64, 64, 1, 3}, {16, 32, 64, 2, 1}},  {{16, 32, 64, 2, 3}, {16, 32, 32, 1, 3}},
@@ -42,14 +46,15 @@ static int vector(struct side *s, int64_t rows, int64_t channels, bool positive)
     return tensor(s, false, positive, (const int64_t[4]){rows, 1, 1, channels});
 }
 
-/* What is behind the product: first reads the input of a BN, otherwise an activation and bn_x, and adds. */
+/* Adds a BN: the first op reads its input, the second one the activation and bn_x, and adds another gradient. */
 static void add_bn(struct side *s, struct cr_op *op, const struct shape *v, const int64_t x[4], bool first) {
     op->in[CR_IN_conv_grad_mean_rstd] = vector(s, 2, v->C, true);
     op->in[CR_IN_conv_grad_gamma]     = vector(s, 1, v->C, true);
     if (first)
         op->in[CR_IN_conv_grad_scale_bias] = vector(s, 2, v->C, false);
     else
-        op->in[CR_IN_conv_grad_bn_x] = tensor(s, true, false, x), op->in[CR_IN_conv_grad_add] = tensor(s, true, false, x);
+        op->in[CR_IN_conv_grad_bn_x] = tensor(s, true, false, x),
+        op->in[CR_IN_conv_grad_add]  = tensor(s, true, false, x);
     op->out[CR_OUT_conv_grad_grad_sums]   = vector(s, 2, v->C, false);
     op->out[CR_OUT_conv_grad_dgamma]      = vector(s, 1, v->C, false);
     op->out[CR_OUT_conv_grad_dbeta]       = vector(s, 1, v->C, false);
@@ -58,7 +63,7 @@ static void add_bn(struct side *s, struct cr_op *op, const struct shape *v, cons
 static struct cr_op op_of(struct side *s, const struct shape *v, int64_t N, int g, int coeffs, bool first) {
     const int64_t P = v->H / v->stride, x[4] = {N, v->H, v->H, v->C}, y[4] = {N, P, P, v->K},
                   w[4] = {v->K, v->R, v->R, v->C};
-    struct cr_op  op   = cr_op_make(CR_OP_conv_grad, CR_NONE);
+    struct cr_op op    = cr_op_make(CR_OP_conv_grad, CR_NONE);
     op.attr.conv       = (struct cr_conv_attr){.stride = (int)v->stride, .pad = (int)v->R / 2, .accumulate = true};
     op.attr.conv.bn    = (struct cr_bn_attr){.count = N * v->H * v->H, .accumulate = true};
     op.in[CR_IN_conv_grad_g]         = g >= 0 ? g : tensor(s, true, false, y);
@@ -80,7 +85,7 @@ static cr_status fill(struct side *s, int id, enum cr_dtype data, enum cr_dtype 
     char                   *host  = malloc(t->bytes);
     if (!host) return CR_NO_MEMORY(t->bytes);
     for (int64_t i = 0; i < count; i++) {
-        const double  v    = cr_rng_real(&rng) + (s->positive[id] ? 0.5 : -0.5);
+        const double        v    = cr_rng_real(&rng) + (s->positive[id] ? 0.5 : -0.5);
         const enum cr_dtype type = s->is_data[id] ? data : real;
         double              word = 0;
         cr_number_store(type, &word, 0, v);
@@ -103,8 +108,7 @@ static cr_status bind(struct side *s, int i) {
         if (s->op[i].in[k] >= 0) s->call[i].in[k] = s->at[s->op[i].in[k]];
     for (int k = 0; k < CR_OP_OUT_MAX; k++)
         if (s->op[i].out[k] >= 0) s->call[i].out[k] = s->at[s->op[i].out[k]];
-    if (s->kernel->prepare)
-        CR_TRY(s->kernel->prepare(s->device, &s->p, &s->op[i], &s->call[i].prepared, &bytes));
+    if (s->kernel->prepare) CR_TRY(s->kernel->prepare(s->device, &s->p, &s->op[i], &s->call[i].prepared, &bytes));
     return bytes ? s->device->backend->reserve(s->device, bytes, &s->call[i].workspace) : CR_OK;
 }
 
@@ -112,8 +116,8 @@ static cr_status side_open(struct side *s, const struct pair *pair, int64_t N, e
     cr_program_init(&s->p, "pair", NULL);
     s->p.real = s->data;
     s->op[0]  = op_of(s, &pair->first, N, CR_NONE, CR_NONE, true);
-    s->op[1]  = op_of(s, &pair->second, N, s->op[0].out[CR_OUT_conv_grad_dx],
-                      s->op[0].out[CR_OUT_conv_grad_grad_coeffs], false);
+    s->op[1] = op_of(s, &pair->second, N, s->op[0].out[CR_OUT_conv_grad_dx], s->op[0].out[CR_OUT_conv_grad_grad_coeffs],
+                     false);
     CR_ASSERT(s->p.tensors <= TENSORS_MAX);
     for (int i = 0; i < s->p.tensors; i++) {
         CR_TRY(s->device->backend->reserve(s->device, s->p.tensor[i].bytes, &s->at[i]));
@@ -159,17 +163,17 @@ static double distance(const struct side *a, const struct side *b, int id) {
 }
 
 static const char *const slots[] = {"dx", "dw", "grad_sums", "dgamma", "dbeta", "grad_coeffs"};
-static void compare(const struct side *a, const struct side *b, int op, double bound, const char *what) {
-    for (int k = 0; k < (int)CR_COUNT(slots); k++) {
-        if (a->op[op].out[CR_OUT_conv_grad_dx + k] < 0) continue;
+static void              compare(const struct side *a, const struct side *b, int op, double bound, const char *what) {
+                 for (int k = 0; k < (int)CR_COUNT(slots); k++) {
+                     if (a->op[op].out[CR_OUT_conv_grad_dx + k] < 0) continue;
         const double off = distance(a, b, a->op[op].out[CR_OUT_conv_grad_dx + k]);
-        if (!(off <= bound)) TEST_FAIL_("%s: %s of op %d is off by %.2e", what, slots[k], op, off);
+                     if (!(off <= bound)) TEST_FAIL_("%s: %s of op %d is off by %.2e", what, slots[k], op, off);
     }
 }
 
 static void check_pair(const struct pair *pair, int64_t N, enum cr_dtype data) {
     const struct cr_device_options gpu = {.deterministic = true}, cpu = {.deterministic = true, .ref_only = true};
-    struct side truth = {.data = CR_F64, .real = CR_F64}, apart = {.data = data, .real = CR_F32}, later = apart;
+    struct side        truth = {.data = CR_F64, .real = CR_F64}, apart = {.data = data, .real = CR_F32}, later = apart;
     struct side *const all[] = {&truth, &apart, &later};
     char               what[96];
     cr_status          status = CR_OK;

@@ -56,8 +56,8 @@ cudaError_t ck_cifar_conv(const struct ck_cifar_conv *args, void *workspace, int
  *   dx  = v;  with `mean_rstd`: v where the activation is > 0, else 0, and grad_sums = sums of dx and of dx*xhat, where
  *         without bn_x  x is the input of a BN: the activation is act(x), xhat = (x - mean_rstd[0]) * mean_rstd[1]
  *         with bn_x     x is the activation, xhat = (bn_x - mean_rstd[0]) * mean_rstd[1]
- * With finish.coeffs, also the results of ck_bn_grad_finalize for grad_sums, bitwise identical. There are two launches;
- * the second adds the sums that the blocks of the first stored in the workspace. */
+ * With finish.coeffs, also the results of ck_bn_grad_finalize for grad_sums, bitwise identical. Without finish_later
+ * there are two launches; the second adds the sums that the blocks of the first stored in the workspace. */
 struct ck_cifar_conv_grad {
     struct ck_conv conv;
     const void    *g, *dy_x;  /* N,P,Q,K; dy_x NULL: dy = g */

@@ -24,8 +24,8 @@ struct grad_last_args : grad_args {
     last_grad             last;
 };
 
-/* The sums of CH of all K channels, by the first THREADS of the WARPS warps. A thread adds the rows of four neighbouring
- * numbers; the order depends on K and WARPS only. */
+/* The sums of CH of all K channels, by the first THREADS of the WARPS warps. A thread adds the rows of four
+ * neighbouring numbers; the order depends on K and WARPS only. */
 template <int K, int CH, int WARPS, bool EARLY> struct last_grad_sums {
     enum { SHARES = WARPS * CK_WARP / (K / 2), FOURS = CH / 2, THREADS = SHARES * FOURS, MOST = 144 /* rows */ };
     enum { FLIGHT = (MOST + SHARES - 1) / SHARES, ROWS = FOURS < CK_WARP ? THREADS / CK_WARP : (int)SHARES };
@@ -33,13 +33,13 @@ template <int K, int CH, int WARPS, bool EARLY> struct last_grad_sums {
     enum { SHUFFLED = K / 2 < CK_WARP, PARTS = SHUFFLED ? (int)ROWS : (int)SHARES };
     static_assert(CH == K || !SHUFFLED, "the same order for all CH");
     enum { COEFFS = 3 * CH, ROOM = (3 * CH + PARTS * 2 * CH) * 4 };
-    float4                          v[FLIGHT];
-    ck_bn_grad_channel              bn;
+    float4                                v[FLIGHT];
+    ck_bn_grad_channel                    bn;
     static __device__ __forceinline__ int share() { return (int)threadIdx.x / FOURS; }
     static __device__ __forceinline__ int four() { return (int)threadIdx.x % FOURS; }
-    __device__ __forceinline__ void load(const last_grad &a, int first, int from) {
-        const int    sum = four() / (CH / 4), c = first + four() % (CH / 4) * 4;
-        const float *at  = a.sums_partial + sum * K + c;
+    __device__ __forceinline__ void       load(const last_grad &a, int first, int from) {
+              const int    sum = four() / (CH / 4), c = first + four() % (CH / 4) * 4;
+              const float *at = a.sums_partial + sum * K + c;
 #pragma unroll
         for (int i = 0; i < FLIGHT; i++) {
             const int row = from + share() + i * SHARES;
@@ -47,8 +47,8 @@ template <int K, int CH, int WARPS, bool EARLY> struct last_grad_sums {
                                          : make_float4(0, 0, 0, 0);
         }
     }
-    /* first: the first of the CH channels. With EARLY, the loads of the rows start before those of tiles. Otherwise they
-     * would need the registers that copy the tiles. */
+    /* first: the first of the CH channels. With EARLY, the loads of the rows start before those of tiles. Otherwise
+     * they would need the registers that copy the tiles. */
     __device__ __forceinline__ void begin(const last_grad &a, int first, bool stores) {
         if ((int)threadIdx.x < CH) bn.load(finish_of(a, stores), first + (int)threadIdx.x, K);
         if (EARLY && (int)threadIdx.x < THREADS) load(a, first, 0);
@@ -102,8 +102,8 @@ template <int K, int CH, int WARPS, bool EARLY> struct last_grad_sums {
     }
 };
 
-/* Adds the parts of dw. A warp adds some vectors of four numbers at a time; its lanes divide the parts, so that the loads
- * of 144 parts are in flight at once. The order depends on the number of parts only. */
+/* Adds the parts of dw. A warp adds some vectors of four numbers at a time; its lanes divide the parts, so that the
+ * loads of 144 parts are in flight at once. The order depends on the number of parts only. */
 enum { LAST_FLIGHT = 9 };
 __device__ __forceinline__ int last_columns(int each) {
     return each > 64 ? 2 : each > 32 ? 4 : 8;

@@ -68,8 +68,7 @@ void cr_pass_finish_later(struct cr_program *p, const struct cr_cost_model *cost
     if (!cost_model->finishes) return;
     for (int i = 1; i < p->ops; i++) {
         const int before = cr_op_before(p, i);
-        if (before >= 0 && fits(p, before, i) &&
-            cost_model->finishes(cost_model->self, p, &p->op[before], &p->op[i]))
+        if (before >= 0 && fits(p, before, i) && cost_model->finishes(cost_model->self, p, &p->op[before], &p->op[i]))
             p->op[before].attr.conv.finish_later = true;
     }
 }

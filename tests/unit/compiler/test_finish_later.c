@@ -104,7 +104,7 @@ static void gradients_are_marked(void) {
     CHECK_INT(marked(&p), 18);
     cr_program_lifetimes(&p);
     for (int i = 0; i < p.ops; i++) {
-        const struct cr_op *op = &p.op[i];
+        const struct cr_op *op   = &p.op[i];
         int                 next = i + 1;
         if (!cr_op_finishes_later(op)) continue;
         while (cr_op_before(&p, next) != i) next++;
@@ -132,10 +132,10 @@ static void gradients_that_are_needed_earlier_are_not_marked(void) {
     CHECK(p.op[first].attr.conv.finish_later && p.op[first + 1].attr.conv.finish_later);
     p.op[first].attr.conv.finish_later = p.op[first + 1].attr.conv.finish_later = false;
     p.op[first + 1].in[CR_IN_conv_grad_mean_rstd] = p.op[first].out[CR_OUT_conv_grad_grad_sums];
-    struct cr_op copy = cr_op_make(CR_OP_offload, CR_NONE);
-    copy.stream       = CR_STREAM_TO_HOST;
-    copy.in[0]        = p.op[first + 1].out[CR_OUT_conv_grad_dw];
-    copy.out[0]       = cr_tensor_add(&p, "copy", CR_F32, CR_REGION_HOST, 64, 3, 3, 64);
+    struct cr_op copy                             = cr_op_make(CR_OP_offload, CR_NONE);
+    copy.stream                                   = CR_STREAM_TO_HOST;
+    copy.in[0]                                    = p.op[first + 1].out[CR_OUT_conv_grad_dw];
+    copy.out[0]                                   = cr_tensor_add(&p, "copy", CR_F32, CR_REGION_HOST, 64, 3, 3, 64);
     (void)cr_emit(&p, &copy, "copy");
     cr_pass_finish_later(&p, &model);
     CHECK(!p.op[first].attr.conv.finish_later && !p.op[first + 1].attr.conv.finish_later);

@@ -1,6 +1,6 @@
-/* cuda/conv/cifar/cifar_last_grad.cu: the backward of CIFAR convolutions that completes the launch before it; see
+/* cuda/conv/cifar/cifar_conv_grad_last.cu: the backward of CIFAR convolutions that completes the launch before it; see
  * cuda/conv/cifar/cifar_conv_grad.cu and cuda/conv/cifar/cifar_grad_last.cuh. */
-#include "cuda/conv/cifar/cifar_grad_kernels.cuh"
+#include "cuda/conv/cifar/cifar_grad_run.cuh"
 
 namespace cifar {
 namespace {
@@ -20,7 +20,8 @@ last_grad left_by(const struct ck_cifar_conv_grad *last, const void *workspace, 
         using D = grad_tiling<decltype(s)>;
         a.rows  = (int)grad_blocks<decltype(s)>(v->N, multiprocessors);
         a.each  = D::JOINT ? a.rows : (int)D::GROUP;
-        static_assert(s.R == 1 || ((int)D::KB == (s.K < 32 ? (int)s.K : 32) && (int)D::CB == (s.C < 32 ? (int)s.C : 32)),
+        static_assert(s.R == 1 ||
+                          ((int)D::KB == (s.K < 32 ? (int)s.K : 32) && (int)D::CB == (s.C < 32 ? (int)s.C : 32)),
                       "the layout that last_store expects");
         return cudaSuccess;
     });
@@ -32,9 +33,8 @@ cudaError_t run(const struct ck_cifar_conv_grad *args, const grad_last_args &a, 
                 cudaStream_t stream) {
     const grad_end end = {args->finish, args->finish_later};
     if (args->conv.C == 3) return stem_grad_run<T, false>(a, end, multiprocessors, stream);
-    return run_shape<false>(&args->conv, [&](auto s) {
-        return grad_run<decltype(s), T>(a, end, multiprocessors, block_bytes, stream);
-    });
+    return run_shape<false>(
+        &args->conv, [&](auto s) { return grad_run<decltype(s), T>(a, end, multiprocessors, block_bytes, stream); });
 }
 
 } // namespace
@@ -56,7 +56,7 @@ int last_grad_bytes(const struct ck_conv *v) {
 
 cudaError_t last_grad_run(const struct ck_cifar_conv_grad *args, void *workspace, int multiprocessors, int block_bytes,
                           cudaStream_t stream) {
-    grad_last_args a           = {};
+    grad_last_args a            = {};
     static_cast<grad_args &>(a) = args_of(args, workspace, multiprocessors);
     a.last                      = left_by(args->last, args->last_workspace, multiprocessors);
     return args->conv.type == CK_F16 ? run<__half>(args, a, multiprocessors, block_bytes, stream)
