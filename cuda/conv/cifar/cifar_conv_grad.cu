@@ -9,8 +9,8 @@
  *   - split: for larger dw. Some blocks compute dx, image by image. Each of the other blocks computes one part of 32 x
  *     32 channels of dw over many images, of which it reads 32 channels only. Both kinds run concurrently on a
  *     multiprocessor.
- * Blocks store their parts of dw and of the sums in the workspace. The launch of the next convolution adds them in a fixed
- * order (cuda/conv/cifar/cifar_grad_last.cuh), or a second, small launch does.
+ * Blocks store their parts of dw and of the sums in the workspace. The launch of the next convolution adds them in a
+ * fixed order (cuda/conv/cifar/cifar_grad_last.cuh), or a second, small launch does.
  * (Two variants were slower. Clusters that add through each other's shared memory: clusters of 8 leave a tenth of the
  * multiprocessors without work, which is a second wave at 128 images. A last block that adds: one block alone reads too
  * slowly.)
