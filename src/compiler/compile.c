@@ -28,6 +28,20 @@ static cr_status fit_to_limit(struct cr_program *program, const struct cr_cost_m
     return cr_program_check(program);
 }
 
+/* An op that completes another one needs the workspace of both. Where that exceeds the limit, no op does. */
+static cr_status plan_within_limit(struct cr_program *program, const struct cr_cost_model *cost_model,
+                                   const struct cr_compile_options *options) {
+    bool marked = false;
+    CR_TRY(cr_pass_plan(program, cost_model->alignment, options->reuse));
+    if (!options->pool_limit || program->region_bytes[CR_REGION_POOL] <= options->pool_limit) return CR_OK;
+    for (int i = 0; i < program->ops; i++) {
+        if (!cr_op_finishes_later(&program->op[i])) continue;
+        program->op[i].attr.conv.finish_later = false;
+        marked                                = true;
+    }
+    return marked ? cr_pass_plan(program, cost_model->alignment, options->reuse) : CR_OK;
+}
+
 cr_status cr_compile(struct cr_program *program, const struct cr_cost_model *cost_model,
                      const struct cr_compile_options *options) {
     enum pass last_pass;
@@ -68,7 +82,7 @@ cr_status cr_compile(struct cr_program *program, const struct cr_cost_model *cos
     CR_TRY(cr_waits_check(program));
     if (last_pass == PASS_INSERT_WAITS) return CR_OK;
 
-    CR_TRY(cr_pass_plan(program, cost_model->alignment, options->reuse));
+    CR_TRY(plan_within_limit(program, cost_model, options));
     CR_TRY(cr_plan_check(program, cost_model->alignment));
     CR_TRY(cr_waits_check(program)); /* again: reused memory adds hazards */
     cr_pass_early_filters(program);

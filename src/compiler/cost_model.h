@@ -61,8 +61,8 @@ struct cr_cost_model {
                          struct cr_selection *out);
     /* Returns true when the op's kernel can read input `slot` directly from host memory (zero-copy). NULL: never. */
     bool (*reads_host)(void *self, const struct cr_op *op, int slot);
-    /* Returns true when the launch of op can finish the BN of `last`, the op before it; both have their kernels. NULL:
-     * never. */
+    /* Returns true when the launch of op can complete `last`, the op of its kind before it; both have their kernels.
+     * NULL: never. */
     bool (*finishes)(void *self, const struct cr_program *program, const struct cr_op *last, const struct cr_op *op);
 };
 

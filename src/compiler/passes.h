@@ -145,9 +145,9 @@ CR_MUST cr_status cr_pass_offload(struct cr_program *program, const struct cr_co
 CR_MUST cr_status cr_pass_fit(struct cr_program *program, const struct cr_cost_model *cost_model,
                               const struct cr_compile_options *options, struct cr_fit_report *report);
 
-/* Sets attr.conv.finish_later of each convolution whose BN the launch of the next op can finish: that op is a
- * convolution that reads the BN's scale_bias. Saves a small launch between them. Runs when the order of the ops is
- * final and each has its kernel. */
+/* Sets attr.conv.finish_later of each convolution whose BN the launch of the next convolution can finish, because that
+ * one reads the BN's scale_bias, and of each conv_grad that the next conv_grad can complete. Saves a small launch
+ * between them. Runs when the order of the ops is final and each has its kernel. */
 void cr_pass_finish_later(struct cr_program *program, const struct cr_cost_model *cost_model);
 
 /* Sets the waits of each op: the op waits for each op of another stream that it depends on. */

@@ -106,7 +106,7 @@ struct cr_conv_attr {
     struct cr_qconv_types   types;        /* pack_filter: of the qconv that reads the packed filter */
     bool                    early_filter; /* conv*, qconv*: see cr_pass_early_filters in compiler/passes.h */
     bool                    early_data;   /* conv_grad: the same for x, dy_x and bn_x */
-    bool                    finish_later; /* conv: the next op finishes the BN: see cr_pass_finish_later */
+    bool                    finish_later; /* conv, conv_grad: the next one completes it: see cr_pass_finish_later */
     struct cr_bn_attr       bn;      /* conv, conv_grad with slot gamma: the batch norm whose sums the op finalizes */
     struct cr_sparsity_attr pattern; /* conv, conv_dgrad, conv_wgrad, sparse_filter */
 };
@@ -294,6 +294,14 @@ void cr_op_cost(const struct cr_program *program, const struct cr_op *op, double
  * workspace. */
 int cr_op_reads(const struct cr_op *op, int ids[CR_OP_IDS_MAX]);
 int cr_op_writes(const struct cr_op *op, int ids[CR_OP_IDS_MAX]);
+
+/* Whether the launch of the next op of its kind completes this one: attr.conv.finish_later of conv and conv_grad. */
+bool cr_op_finishes_later(const struct cr_op *op);
+/* Tensors that the end of a conv or conv_grad reads and writes, which attr.conv.finish_later leaves to that op: its
+ * workspace, parameters and results of the BN, and dw. Returns their number. */
+int cr_op_finish_ids(const struct cr_op *op, int ids[CR_OP_IDS_MAX]);
+/* The op that op i would complete: the last one before it of the same kind, or CR_NONE. Only conv and conv_grad. */
+int cr_op_before(const struct cr_program *program, int i);
 
 /* True when every slot that the op uses is in these sets (bit s: slot s). A kernel must reject an op that uses a slot
  * which the kernel does not implement. */

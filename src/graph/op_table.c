@@ -89,6 +89,34 @@ int cr_op_writes(const struct cr_op *op, int ids[CR_OP_IDS_MAX]) {
     return n;
 }
 
+bool cr_op_finishes_later(const struct cr_op *op) {
+    return (op->kind == CR_OP_conv || op->kind == CR_OP_conv_grad) && op->attr.conv.finish_later;
+}
+
+int cr_op_before(const struct cr_program *p, int i) {
+    if (p->op[i].kind != CR_OP_conv && p->op[i].kind != CR_OP_conv_grad) return CR_NONE;
+    for (int before = i - 1; before >= 0; before--)
+        if (p->op[before].kind == p->op[i].kind) return before;
+    return CR_NONE;
+}
+
+static int add_ids(int *ids, int n, const int *slots, int first, int last) {
+    for (int s = first; s <= last; s++)
+        if (slots[s] >= 0) ids[n++] = slots[s];
+    return n;
+}
+
+int cr_op_finish_ids(const struct cr_op *op, int ids[CR_OP_IDS_MAX]) {
+    int n = add_ids(ids, 0, &op->workspace, 0, 0);
+    if (op->kind == CR_OP_conv) {
+        n = add_ids(ids, n, op->in, CR_IN_conv_gamma, CR_IN_conv_running_var);
+        return add_ids(ids, n, op->out, CR_OUT_conv_sums, CR_OUT_conv_running_var);
+    }
+    n = add_ids(ids, n, op->in, CR_IN_conv_grad_mean_rstd, CR_IN_conv_grad_mean_rstd);
+    n = add_ids(ids, n, op->in, CR_IN_conv_grad_gamma, CR_IN_conv_grad_gamma);
+    return add_ids(ids, n, op->out, CR_OUT_conv_grad_dw, CR_OUT_conv_grad_grad_coeffs);
+}
+
 _Static_assert((int)CR_IN_loss_class_weights == (int)CR_IN_loss_grad_class_weights, "both ops have the same slot");
 
 bool cr_loss_is_plain(const struct cr_op *op) {

@@ -49,7 +49,7 @@ static void print_attributes(const struct cr_op *op, struct cr_text *out) {
     case CR_OP_group_conv_wgrad:
         cr_text_add(out, "  stride=%d pad=%d%s%s", op->attr.conv.stride, op->attr.conv.pad,
                     op->attr.conv.relu ? " relu" : "", op->attr.conv.accumulate ? " accumulate" : "");
-        if (op->kind == CR_OP_conv && op->attr.conv.finish_later) cr_text_add(out, " finish_later");
+        if (cr_op_finishes_later(op)) cr_text_add(out, " finish_later");
         print_pattern(op, out);
         print_bn(op, out);
         break;

@@ -39,18 +39,12 @@ struct fill_search {
 
 enum { TOUCHED_MAX = 4 * CR_OP_IDS_MAX };
 
-/* Tensors that op i touches, with those of the end of the BN of the op before it, which that op left to op i. */
+/* Tensors that op i touches, with those of the end of another op, which that op left to op i. */
 static inline int touched(const struct cr_program *p, int i, int ids[TOUCHED_MAX]) {
-    const struct cr_op *before = i > 0 ? &p->op[i - 1] : NULL;
-    int                 n      = cr_op_reads(&p->op[i], ids);
+    const int before = cr_op_before(p, i);
+    int       n      = cr_op_reads(&p->op[i], ids);
     n += cr_op_writes(&p->op[i], ids + n);
-    if (!before || before->kind != CR_OP_conv || !before->attr.conv.finish_later) return n;
-    if (before->workspace >= 0) ids[n++] = before->workspace;
-    for (int s = CR_IN_conv_gamma; s <= CR_IN_conv_running_var; s++)
-        if (before->in[s] >= 0) ids[n++] = before->in[s];
-    for (int s = CR_OUT_conv_sums; s <= CR_OUT_conv_running_var; s++)
-        if (before->out[s] >= 0) ids[n++] = before->out[s];
-    return n;
+    return before >= 0 && cr_op_finishes_later(&p->op[before]) ? n + cr_op_finish_ids(&p->op[before], ids + n) : n;
 }
 
 static inline cr_status list_touches(struct fill_search *s) {

@@ -56,8 +56,8 @@ cudaError_t ck_cifar_conv(const struct ck_cifar_conv *args, void *workspace, int
  *   dx  = v;  with `mean_rstd`: v where the activation is > 0, else 0, and grad_sums = sums of dx and of dx*xhat, where
  *         without bn_x  x is the input of a BN: the activation is act(x), xhat = (x - mean_rstd[0]) * mean_rstd[1]
  *         with bn_x     x is the activation, xhat = (bn_x - mean_rstd[0]) * mean_rstd[1]
- * With finish.coeffs, also the results of ck_bn_grad_finalize for grad_sums, bitwise identical. There are two launches;
- * the second adds the sums that the blocks of the first stored in the workspace. */
+ * With finish.coeffs, also the results of ck_bn_grad_finalize for grad_sums, bitwise identical. Without finish_later
+ * there are two launches; the second adds the sums that the blocks of the first stored in the workspace. */
 struct ck_cifar_conv_grad {
     struct ck_conv conv;
     const void    *g, *dy_x;  /* N,P,Q,K; dy_x NULL: dy = g */
@@ -72,7 +72,16 @@ struct ck_cifar_conv_grad {
          finish; /* coeffs NULL: no finalize; its own grad_sums, mean_rstd and channels are not read */
     bool w_new;  /* as in ck_cifar_conv */
     bool x_new;  /* the same for x, dy_x and bn_x */
+    /* A convolution can complete the convolution whose launch comes directly before it, instead of a second launch of
+     * that one: `last` has finish_later, its dx is g here, and its finish.coeffs is dy_coeffs. Its dw, grad_sums and
+     * `finish` are complete after this launch. last_workspace: its workspace. Only where ck_cifar_conv_grad_finishes
+     * says so. */
+    bool                             finish_later;
+    const struct ck_cifar_conv_grad *last; /* or NULL */
+    const void                      *last_workspace;
 };
+/* Whether a convolution can complete the backward of the convolution `last`, whose dx is its g. */
+bool ck_cifar_conv_grad_finishes(const struct ck_conv *last, const struct ck_conv *conv, int block_bytes);
 /* Workspace of ck_cifar_conv_grad in bytes. */
 size_t ck_cifar_conv_grad_workspace(const struct ck_conv *conv, int multiprocessors);
 /* Whether the backward of the convolution fits into block_bytes of shared memory, the most that a thread block of this

@@ -149,34 +149,52 @@ static cr_status grad_prepare(struct cr_device *device, const struct cr_program 
     return CR_OK;
 }
 
+static struct ck_cifar_conv_grad grad_of(const struct cr_call *call) {
+    const struct cr_program *p  = call->program;
+    const struct cr_op      *op = call->op;
+    return (struct ck_cifar_conv_grad){.conv         = cuda_conv_shape(op, IN(x), IN(w), IN(g)),
+                                       .g            = call->in[CR_IN_conv_grad_g],
+                                       .dy_x         = call->in[CR_IN_conv_grad_dy_x],
+                                       .dy_coeffs    = call->in[CR_IN_conv_grad_dy_coeffs],
+                                       .w            = call->in[CR_IN_conv_grad_w],
+                                       .x            = call->in[CR_IN_conv_grad_x],
+                                       .scale_bias   = call->in[CR_IN_conv_grad_scale_bias],
+                                       .mean_rstd    = call->in[CR_IN_conv_grad_mean_rstd],
+                                       .add          = call->in[CR_IN_conv_grad_add],
+                                       .bn_x         = call->in[CR_IN_conv_grad_bn_x],
+                                       .dx           = call->out[CR_OUT_conv_grad_dx],
+                                       .dw           = call->out[CR_OUT_conv_grad_dw],
+                                       .grad_sums    = call->out[CR_OUT_conv_grad_grad_sums],
+                                       .accumulate   = op->attr.conv.accumulate,
+                                       .finish       = {.gamma      = call->in[CR_IN_conv_grad_gamma],
+                                                        .dgamma     = call->out[CR_OUT_conv_grad_dgamma],
+                                                        .dbeta      = call->out[CR_OUT_conv_grad_dbeta],
+                                                        .coeffs     = call->out[CR_OUT_conv_grad_grad_coeffs],
+                                                        .count      = op->attr.conv.bn.count,
+                                                        .accumulate = op->attr.conv.bn.accumulate},
+                                       .w_new        = !op->attr.conv.early_filter,
+                                       .x_new        = !op->attr.conv.early_data,
+                                       .finish_later = call->finish_later};
+}
+
 static cr_status grad_launch(struct cr_device *device, const struct cr_call *call) {
-    const struct cr_program        *p    = call->program;
-    const struct cr_op             *op   = call->op;
-    const struct ck_cifar_conv_grad args = {.conv       = cuda_conv_shape(op, IN(x), IN(w), IN(g)),
-                                            .g          = call->in[CR_IN_conv_grad_g],
-                                            .dy_x       = call->in[CR_IN_conv_grad_dy_x],
-                                            .dy_coeffs  = call->in[CR_IN_conv_grad_dy_coeffs],
-                                            .w          = call->in[CR_IN_conv_grad_w],
-                                            .x          = call->in[CR_IN_conv_grad_x],
-                                            .scale_bias = call->in[CR_IN_conv_grad_scale_bias],
-                                            .mean_rstd  = call->in[CR_IN_conv_grad_mean_rstd],
-                                            .add        = call->in[CR_IN_conv_grad_add],
-                                            .bn_x       = call->in[CR_IN_conv_grad_bn_x],
-                                            .dx         = call->out[CR_OUT_conv_grad_dx],
-                                            .dw         = call->out[CR_OUT_conv_grad_dw],
-                                            .grad_sums  = call->out[CR_OUT_conv_grad_grad_sums],
-                                            .accumulate = op->attr.conv.accumulate,
-                                            .finish     = {.gamma      = call->in[CR_IN_conv_grad_gamma],
-                                                           .dgamma     = call->out[CR_OUT_conv_grad_dgamma],
-                                                           .dbeta      = call->out[CR_OUT_conv_grad_dbeta],
-                                                           .coeffs     = call->out[CR_OUT_conv_grad_grad_coeffs],
-                                                           .count      = op->attr.conv.bn.count,
-                                                           .accumulate = op->attr.conv.bn.accumulate},
-                                            .w_new      = !op->attr.conv.early_filter,
-                                            .x_new      = !op->attr.conv.early_data};
+    struct ck_cifar_conv_grad args = grad_of(call), last;
+    if (call->last) {
+        last                = grad_of(call->last);
+        args.last           = &last;
+        args.last_workspace = call->last->workspace;
+    }
     CUDA_TRY(ck_cifar_conv_grad(&args, call->workspace, cuda_of(device)->multiprocessors, cuda_of(device)->block_bytes,
                                 cr_cuda_stream(device, call)));
     return CR_OK;
+}
+
+static bool grad_finishes(const struct cr_device *device, const struct cr_program *p, const struct cr_op *first,
+                          const struct cr_op *op) {
+    const struct cr_tensor *x = cuda_in(p, first, CR_IN_conv_grad_x), *w = cuda_in(p, first, CR_IN_conv_grad_w),
+                           *g = cuda_in(p, first, CR_IN_conv_grad_g);
+    const struct ck_conv last = cuda_conv_shape(first, x, w, g), v = cuda_conv_shape(op, IN(x), IN(w), IN(g));
+    return ck_cifar_conv_grad_finishes(&last, &v, cuda_of(device)->block_bytes);
 }
 
 /* ---- the classifier ---- */
@@ -262,8 +280,8 @@ BY_TYPE(dense_wgrad, CR_IN_dense_wgrad_x, BF16)
                                             .launch        = kind##_launch}
 SMALL_KERNEL(conv_f16, "cuda.cifar_conv.f16", conv, conv, F16, conv_prepare, conv_finishes);
 SMALL_KERNEL(conv_bf16, "cuda.cifar_conv.bf16", conv, conv, BF16, conv_prepare, conv_finishes);
-SMALL_KERNEL(grad_f16, "cuda.cifar_conv_grad.f16", grad, conv_grad, F16, grad_prepare, NULL);
-SMALL_KERNEL(grad_bf16, "cuda.cifar_conv_grad.bf16", grad, conv_grad, BF16, grad_prepare, NULL);
+SMALL_KERNEL(grad_f16, "cuda.cifar_conv_grad.f16", grad, conv_grad, F16, grad_prepare, grad_finishes);
+SMALL_KERNEL(grad_bf16, "cuda.cifar_conv_grad.bf16", grad, conv_grad, BF16, grad_prepare, grad_finishes);
 SMALL_KERNEL(dense_f16, "cuda.cifar_dense.f16", dense, dense, F16, NULL, NULL);
 SMALL_KERNEL(dense_bf16, "cuda.cifar_dense.bf16", dense, dense, BF16, NULL, NULL);
 SMALL_KERNEL(dense_dgrad_f16, "cuda.cifar_dense_dgrad.f16", dense_dgrad, dense_dgrad, F16, NULL, NULL);

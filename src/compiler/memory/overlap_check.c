@@ -28,17 +28,12 @@ static void replay_ids(struct check *c, int op, const int *ids, int n) {
     }
 }
 
-/* The end of the BN of the op before, which its kernel left to op i. */
+/* The end of another op, which its kernel left to op i. */
 static void replay_finish(struct check *c, int i) {
-    const struct cr_op *before = &c->p->op[i - 1];
-    int                 n      = 0, ids[2 * CR_OP_IDS_MAX];
-    if (before->kind != CR_OP_conv || !before->attr.conv.finish_later) return;
-    if (before->workspace >= 0) ids[n++] = before->workspace;
-    for (int s = CR_IN_conv_gamma; s <= CR_IN_conv_running_var; s++)
-        if (before->in[s] >= 0) ids[n++] = before->in[s];
-    for (int s = CR_OUT_conv_sums; s <= CR_OUT_conv_running_var; s++)
-        if (before->out[s] >= 0) ids[n++] = before->out[s];
-    replay_ids(c, i, ids, n);
+    int       ids[CR_OP_IDS_MAX];
+    const int before = cr_op_before(c->p, i);
+    if (before >= 0 && cr_op_finishes_later(&c->p->op[before]))
+        replay_ids(c, i, ids, cr_op_finish_ids(&c->p->op[before], ids));
 }
 
 static void replay(struct check *c) {

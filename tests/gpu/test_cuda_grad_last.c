@@ -1,0 +1,208 @@
+/* tests/gpu/test_cuda_grad_last.c: two neighbouring conv_grad of a CIFAR network on the GPU, of which the second
+ * completes the first: its parts of dw and the sums of its BN. Both are compared with an FP64 reference, and what the
+ * first left with the results of a second launch. */
+#include "core/rng.h"
+#include "runtime/executor.h"
+#include "tests/harness/test_gpu.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+/* The convolution whose backward comes first reads x of side H with C channels. The second one's output is that x. */
+struct shape {
+    int64_t H, C, K, stride, R;
+};
+struct pair {
+    struct shape first, second;
+};
+static const struct pair pairs[] = {
+    {{8, 64, 64, 1, 3}, {8, 64, 64, 1, 3}},   {{8, 64, 64, 1, 3}, {16, 32, 64, 2, 3}},
+    {{8, 64, 64, 1, 3}, {16, 32, 64, 2, 1}},  {{16, 32, 64, 2, 3}, {16, 32, 32, 1, 3}},
+    {{16, 32, 32, 1, 3}, {16, 32, 32, 1, 3}}, {{16, 32, 32, 1, 3}, {32, 16, 32, 2, 3}},
+    {{16, 32, 32, 1, 3}, {32, 16, 32, 2, 1}}, {{32, 16, 32, 2, 3}, {32, 16, 16, 1, 3}},
+    {{32, 16, 16, 1, 3}, {32, 16, 16, 1, 3}}, {{32, 16, 16, 1, 3}, {32, 3, 16, 1, 3}},
+};
+
+enum { TENSORS_MAX = 40 };
+struct side {
+    struct cr_device       *device;
+    const struct cr_kernel *kernel;
+    struct cr_program       p;
+    struct cr_op            op[2];
+    struct cr_call          call[2];
+    void                   *at[TENSORS_MAX];
+    bool                    positive[TENSORS_MAX], is_data[TENSORS_MAX];
+    enum cr_dtype           data, real; /* of activations and filters (is_data); of everything else */
+};
+
+static int tensor(struct side *s, bool is_data, bool positive, const int64_t dim[4]) {
+    char name[16];
+    snprintf(name, sizeof name, "t%d", s->p.tensors);
+    s->positive[s->p.tensors] = positive;
+    s->is_data[s->p.tensors]  = is_data;
+    return cr_tensor_add(&s->p, name, is_data ? s->data : s->real, CR_REGION_POOL, dim[0], dim[1], dim[2], dim[3]);
+}
+static int vector(struct side *s, int64_t rows, int64_t channels, bool positive) {
+    return tensor(s, false, positive, (const int64_t[4]){rows, 1, 1, channels});
+}
+
+/* Adds a BN: the first op reads its input, the second one the activation and bn_x, and adds another gradient. */
+static void add_bn(struct side *s, struct cr_op *op, const struct shape *v, const int64_t x[4], bool first) {
+    op->in[CR_IN_conv_grad_mean_rstd] = vector(s, 2, v->C, true);
+    op->in[CR_IN_conv_grad_gamma]     = vector(s, 1, v->C, true);
+    if (first)
+        op->in[CR_IN_conv_grad_scale_bias] = vector(s, 2, v->C, false);
+    else
+        op->in[CR_IN_conv_grad_bn_x] = tensor(s, true, false, x),
+        op->in[CR_IN_conv_grad_add]  = tensor(s, true, false, x);
+    op->out[CR_OUT_conv_grad_grad_sums]   = vector(s, 2, v->C, false);
+    op->out[CR_OUT_conv_grad_dgamma]      = vector(s, 1, v->C, false);
+    op->out[CR_OUT_conv_grad_dbeta]       = vector(s, 1, v->C, false);
+    op->out[CR_OUT_conv_grad_grad_coeffs] = vector(s, 3, v->C, false);
+}
+static struct cr_op op_of(struct side *s, const struct shape *v, int64_t N, int g, int coeffs, bool first) {
+    const int64_t P = v->H / v->stride, x[4] = {N, v->H, v->H, v->C}, y[4] = {N, P, P, v->K},
+                  w[4] = {v->K, v->R, v->R, v->C};
+    struct cr_op op    = cr_op_make(CR_OP_conv_grad, CR_NONE);
+    op.attr.conv       = (struct cr_conv_attr){.stride = (int)v->stride, .pad = (int)v->R / 2, .accumulate = true};
+    op.attr.conv.bn    = (struct cr_bn_attr){.count = N * v->H * v->H, .accumulate = true};
+    op.in[CR_IN_conv_grad_g]         = g >= 0 ? g : tensor(s, true, false, y);
+    op.in[CR_IN_conv_grad_dy_x]      = tensor(s, true, false, y);
+    op.in[CR_IN_conv_grad_dy_coeffs] = coeffs >= 0 ? coeffs : vector(s, 3, v->K, false);
+    op.in[CR_IN_conv_grad_w]         = tensor(s, true, false, w);
+    op.in[CR_IN_conv_grad_x]         = tensor(s, true, false, x);
+    op.out[CR_OUT_conv_grad_dw]      = tensor(s, false, false, w);
+    if (v->C != 3) op.out[CR_OUT_conv_grad_dx] = tensor(s, true, false, x);
+    if (v->C != 3 && v->R == 3) add_bn(s, &op, v, x, first);
+    return op;
+}
+
+/* Both sides get the same numbers, which the 16-bit type can represent. */
+static cr_status fill(struct side *s, int id, enum cr_dtype data, enum cr_dtype real) {
+    const struct cr_tensor *t     = &s->p.tensor[id];
+    const int64_t           count = cr_tensor_elems(t);
+    struct cr_rng           rng   = cr_rng_make((uint64_t)id + 1, CR_RNG_TEST, 0, 0);
+    char                   *host  = malloc(t->bytes);
+    if (!host) return CR_NO_MEMORY(t->bytes);
+    for (int64_t i = 0; i < count; i++) {
+        const double        v    = cr_rng_real(&rng) + (s->positive[id] ? 0.5 : -0.5);
+        const enum cr_dtype type = s->is_data[id] ? data : real;
+        double              word = 0;
+        cr_number_store(type, &word, 0, v);
+        cr_number_store(t->dtype, host, i, cr_number_load(type, &word, 0));
+    }
+    const cr_status status = s->device->backend->put(s->device, s->at[id], host, t->bytes);
+    free(host);
+    return status;
+}
+
+static cr_status bind(struct side *s, int i) {
+    size_t bytes = 0;
+    int    index;
+    for (int from = 0; (s->kernel = cr_kernel_find(s->device, &s->p, &s->op[i], from, &index)); from = index + 1)
+        if (strncmp(s->kernel->name, "cuda.cifar_conv_grad", 20) == 0 || s->kernel->reference) break;
+    if (!s->kernel) return CR_FAIL(CR_ERR_DEVICE, "no kernel");
+    s->op[i].kernel = index;
+    s->call[i]      = (struct cr_call){.program = &s->p, .op = &s->op[i]};
+    for (int k = 0; k < CR_OP_IN_MAX; k++)
+        if (s->op[i].in[k] >= 0) s->call[i].in[k] = s->at[s->op[i].in[k]];
+    for (int k = 0; k < CR_OP_OUT_MAX; k++)
+        if (s->op[i].out[k] >= 0) s->call[i].out[k] = s->at[s->op[i].out[k]];
+    if (s->kernel->prepare) CR_TRY(s->kernel->prepare(s->device, &s->p, &s->op[i], &s->call[i].prepared, &bytes));
+    return bytes ? s->device->backend->reserve(s->device, bytes, &s->call[i].workspace) : CR_OK;
+}
+
+static cr_status side_open(struct side *s, const struct pair *pair, int64_t N, enum cr_dtype data, enum cr_dtype real) {
+    cr_program_init(&s->p, "pair", NULL);
+    s->p.real = s->data;
+    s->op[0]  = op_of(s, &pair->first, N, CR_NONE, CR_NONE, true);
+    s->op[1] = op_of(s, &pair->second, N, s->op[0].out[CR_OUT_conv_grad_dx], s->op[0].out[CR_OUT_conv_grad_grad_coeffs],
+                     false);
+    CR_ASSERT(s->p.tensors <= TENSORS_MAX);
+    for (int i = 0; i < s->p.tensors; i++) {
+        CR_TRY(s->device->backend->reserve(s->device, s->p.tensor[i].bytes, &s->at[i]));
+        CR_TRY(fill(s, i, data, real));
+    }
+    for (int i = 0; i < 2; i++) CR_TRY(bind(s, i));
+    return CR_OK;
+}
+static void side_close(struct side *s) {
+    for (int i = 0; i < s->p.tensors; i++)
+        if (s->at[i]) s->device->backend->release(s->device, s->at[i]);
+    for (int i = 0; i < 2; i++)
+        if (s->call[i].workspace) s->device->backend->release(s->device, s->call[i].workspace);
+    cr_program_free(&s->p);
+    if (s->device) cr_device_close(s->device);
+}
+
+static cr_status run(struct side *s, bool later) {
+    if (later) {
+        if (!s->kernel->finishes || !s->kernel->finishes(s->device, &s->p, &s->op[0], &s->op[1]))
+            return CR_FAIL(CR_ERR_DEVICE, "the second op does not complete the first");
+        s->call[0].finish_later = true;
+        s->call[1].last         = &s->call[0];
+    }
+    for (int i = 0; i < 2; i++) CR_TRY(s->kernel->launch(s->device, &s->call[i]));
+    return s->device->backend->sync ? s->device->backend->sync(s->device) : CR_OK;
+}
+
+/* Square root of the sum of squared differences, relative to that of b. */
+static double distance(const struct side *a, const struct side *b, int id) {
+    const struct cr_tensor *s = &a->p.tensor[id], *t = &b->p.tensor[id];
+    char                   *x = malloc(s->bytes), *y = malloc(t->bytes);
+    double                  off = 0, size = 0;
+    if (!x || !y) abort();
+    CHECK_STATUS(a->device->backend->get(a->device, x, a->at[id], s->bytes), CR_OK);
+    CHECK_STATUS(b->device->backend->get(b->device, y, b->at[id], t->bytes), CR_OK);
+    for (int64_t i = 0; i < cr_tensor_elems(s); i++) {
+        const double p = cr_number_load(s->dtype, x, i), q = cr_number_load(t->dtype, y, i);
+        off += (p - q) * (p - q), size += q * q;
+    }
+    free(x), free(y);
+    return sqrt(off / size);
+}
+
+static const char *const slots[] = {"dx", "dw", "grad_sums", "dgamma", "dbeta", "grad_coeffs"};
+static void              compare(const struct side *a, const struct side *b, int op, double bound, const char *what) {
+                 for (int k = 0; k < (int)CR_COUNT(slots); k++) {
+                     if (a->op[op].out[CR_OUT_conv_grad_dx + k] < 0) continue;
+        const double off = distance(a, b, a->op[op].out[CR_OUT_conv_grad_dx + k]);
+                     if (!(off <= bound)) TEST_FAIL_("%s: %s of op %d is off by %.2e", what, slots[k], op, off);
+    }
+}
+
+static void check_pair(const struct pair *pair, int64_t N, enum cr_dtype data) {
+    const struct cr_device_options gpu = {.deterministic = true}, cpu = {.deterministic = true, .ref_only = true};
+    struct side        truth = {.data = CR_F64, .real = CR_F64}, apart = {.data = data, .real = CR_F32}, later = apart;
+    struct side *const all[] = {&truth, &apart, &later};
+    char               what[96];
+    cr_status          status = CR_OK;
+    snprintf(what, sizeof what, "%s, N %d, %d->%d->%d channels, %dx%d", cr_dtype_name(data), (int)N,
+             (int)pair->second.C, (int)pair->first.C, (int)pair->first.K, (int)pair->second.R, (int)pair->second.R);
+    for (int i = 0; i < 3 && status == CR_OK; i++) {
+        status = cr_device_open(i ? CR_DEVICE_CUDA : CR_DEVICE_CPU, i ? &gpu : &cpu, &all[i]->device);
+        if (status == CR_OK) status = side_open(all[i], pair, N, data, CR_F32);
+        if (status == CR_OK) status = run(all[i], i == 2);
+    }
+    CHECK_STATUS(status, CR_OK);
+    if (status == CR_OK) {
+        compare(&later, &apart, 0, 1e-5, what);
+        for (int op = 0; op < 2; op++) compare(&later, &truth, op, data == CR_F16 ? 3e-3 : 2e-2, what);
+    }
+    for (int i = 0; i < 3; i++) side_close(all[i]);
+}
+
+static void small_batches(void) {
+    NEED_GPU();
+    for (size_t i = 0; i < CR_COUNT(pairs); i++) {
+        check_pair(&pairs[i], 1, CR_F16);
+        check_pair(&pairs[i], 5, CR_BF16);
+    }
+}
+/* More images than blocks. */
+static void large_batches(void) {
+    NEED_GPU();
+    for (size_t i = 0; i < CR_COUNT(pairs); i++) check_pair(&pairs[i], i % 3 ? 80 : 150, CR_F16);
+}
+
+TESTS(CASE(small_batches), CASE(large_batches))
