@@ -300,7 +300,8 @@ bool cr_op_finishes_later(const struct cr_op *op);
 /* Tensors that the end of a conv or conv_grad reads and writes, which attr.conv.finish_later leaves to that op: its
  * workspace, parameters and results of the BN, and dw. Returns their number. */
 int cr_op_finish_ids(const struct cr_op *op, int ids[CR_OP_IDS_MAX]);
-/* The op that op i would complete: the last one before it of the same kind, or CR_NONE. Only conv and conv_grad. */
+/* The op that op i would complete, or CR_NONE: for a conv the last conv before it, unless a bn_apply of its BN stands
+ * between them; for such a bn_apply that conv; for a conv_grad the last conv_grad before it. */
 int cr_op_before(const struct cr_program *program, int i);
 
 /* True when every slot that the op uses is in these sets (bit s: slot s). A kernel must reject an op that uses a slot

@@ -93,11 +93,22 @@ bool cr_op_finishes_later(const struct cr_op *op) {
     return (op->kind == CR_OP_conv || op->kind == CR_OP_conv_grad) && op->attr.conv.finish_later;
 }
 
+/* Whether an op is a bn_apply of the BN behind the convolution `conv`. */
+static bool applies_bn(const struct cr_op *op, const struct cr_op *conv) {
+    return op->kind == CR_OP_bn_apply && conv->out[CR_OUT_conv_next_scale_bias] >= 0 &&
+           op->in[CR_IN_bn_apply_scale_bias] == conv->out[CR_OUT_conv_next_scale_bias];
+}
+
 int cr_op_before(const struct cr_program *p, int i) {
-    if (p->op[i].kind != CR_OP_conv && p->op[i].kind != CR_OP_conv_grad) return CR_NONE;
-    for (int before = i - 1; before >= 0; before--)
-        if (p->op[before].kind == p->op[i].kind) return before;
-    return CR_NONE;
+    const struct cr_op   *op   = &p->op[i];
+    const enum cr_op_kind kind = op->kind == CR_OP_bn_apply ? CR_OP_conv : op->kind;
+    int                   at   = i - 1;
+    if (kind != CR_OP_conv && kind != CR_OP_conv_grad) return CR_NONE;
+    while (at >= 0 && p->op[at].kind != kind) at--;
+    if (at < 0 || (op->kind == CR_OP_bn_apply && !applies_bn(op, &p->op[at]))) return CR_NONE;
+    for (int k = at + 1; k < i && kind == CR_OP_conv; k++)
+        if (applies_bn(&p->op[k], &p->op[at])) return CR_NONE; /* completes it */
+    return at;
 }
 
 static int add_ids(int *ids, int n, const int *slots, int first, int last) {

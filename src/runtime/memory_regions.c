@@ -107,7 +107,8 @@ static bool model_reads_host(void *self, const struct cr_op *op, int slot) {
 bool cr_device_finishes(const struct cr_device *device, const struct cr_program *p, const struct cr_op *last,
                         const struct cr_op *op) {
     const struct cr_kernel *kernel = device->kernels[op->kernel];
-    return last->kernel == op->kernel && kernel->finishes && kernel->finishes(device, p, last, op);
+    return (last->kernel == op->kernel || last->kind != op->kind) && kernel->finishes &&
+           kernel->finishes(device, p, last, op);
 }
 
 static bool model_finishes(void *self, const struct cr_program *p, const struct cr_op *last, const struct cr_op *op) {

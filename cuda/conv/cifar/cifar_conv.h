@@ -49,6 +49,16 @@ bool ck_cifar_conv_finishes(const struct ck_conv *last, const struct ck_conv *co
 size_t      ck_cifar_conv_workspace(const struct ck_conv *conv, int multiprocessors);
 cudaError_t ck_cifar_conv(const struct ck_cifar_conv *args, void *workspace, int multiprocessors, cudaStream_t stream);
 
+/* Number of rows of sums, [rows][2][K], that the launch of a convolution leaves in its workspace. */
+int ck_cifar_conv_rows(const struct ck_conv *conv, int multiprocessors);
+
+/* y = max(bn(last->y) + add, 0), directly after the launch of the convolution `last` with finish_later: also finishes the
+ * BN, as described there. add: like y, or NULL; y may be add or last->y. Only where ck_cifar_apply_finishes says so: for
+ * tensors that are small enough. */
+bool        ck_cifar_apply_finishes(const struct ck_conv *last, int multiprocessors);
+cudaError_t ck_cifar_apply(const struct ck_cifar_conv *last, const void *last_workspace, const void *add, void *y,
+                           int multiprocessors, cudaStream_t stream);
+
 /* The whole backward of a convolution:
  *   dy  = g, or dy_coeffs[0]*g + dy_coeffs[1]*dy_x + dy_coeffs[2]
  *   dw (+)= gradient of the filters from dy and act(x), f32

@@ -109,6 +109,24 @@ static bool conv_finishes(const struct cr_device *device, const struct cr_progra
 #undef IN_BIT
 #undef OUT_BIT
 
+/* ---- bn_apply, which finishes the BN of the convolution before it ---- */
+
+bool cr_cuda_cifar_apply_finishes(const struct cr_device *device, const struct cr_program *p, const struct cr_op *last,
+                                  const struct cr_op *op) {
+    const struct ck_conv v = cuda_conv_shape(last, cuda_in(p, last, CR_IN_conv_x), cuda_in(p, last, CR_IN_conv_w),
+                                             cuda_out(p, last, CR_OUT_conv_y));
+    if (device->kernels[last->kernel]->launch != conv_launch || !op->attr.bn.relu) return false;
+    return op->in[CR_IN_bn_apply_add_scale_bias] < 0 && op->out[CR_OUT_bn_apply_mask] < 0 &&
+           ck_cifar_apply_finishes(&v, cuda_of(device)->multiprocessors);
+}
+
+cr_status cr_cuda_cifar_apply(struct cr_device *device, const struct cr_call *call) {
+    const struct ck_cifar_conv last = conv_of(call->last);
+    CUDA_TRY(ck_cifar_apply(&last, call->last->workspace, call->in[CR_IN_bn_apply_add], call->out[CR_OUT_bn_apply_y],
+                            cuda_of(device)->multiprocessors, cr_cuda_stream(device, call)));
+    return CR_OK;
+}
+
 /* ---- backward ---- */
 
 #define IN(slot) cuda_in(p, op, CR_IN_conv_grad_##slot)

@@ -1,9 +1,10 @@
-/* compiler/schedule/finish_later.c: a convolution finishes the BN of the convolution before it.
+/* compiler/schedule/finish_later.c: a convolution, or the bn_apply behind it, finishes the BN of the convolution before
+ * it.
  *
  * A convolution that computes the sums of the BN behind it and finishes them needs a second, small launch: the sums of
- * all its blocks must exist before one of them is finished. Where the next conv reads the resulting scale_bias, its
- * blocks can add the sums themselves, and the small launch is not needed. The results are written by the next launch,
- * so no op of another stream and no op between the two may use them.
+ * all its blocks must exist before one of them is finished. Where the next conv or bn_apply reads the resulting
+ * scale_bias, its blocks can add the sums themselves, and the small launch is not needed. The results are written by
+ * the next launch, so no op of another stream and no op between the two may use them.
  *
  * The same in the backward pass: a conv_grad computes the gradient sums of the BN before its convolution, and parts of
  * dw, which the next conv_grad adds. */
@@ -43,6 +44,11 @@ static bool conv_fits(const struct cr_op *last, const struct cr_op *op) {
            op->in[CR_IN_conv_x] == last->out[CR_OUT_conv_y];
 }
 
+static bool bn_apply_fits(const struct cr_op *last, const struct cr_op *op) {
+    return last->in[CR_IN_conv_gamma] >= 0 && op->in[CR_IN_bn_apply_x] == last->out[CR_OUT_conv_y] &&
+           op->in[CR_IN_bn_apply_add] != last->out[CR_OUT_conv_y];
+}
+
 /* The op may not touch the results of `last` for another purpose: it writes them. */
 static bool conv_grad_fits(const struct cr_program *p, const struct cr_op *last, const struct cr_op *op) {
     int used = 0, ids[2 * CR_OP_IDS_MAX], n = cr_op_reads(op, ids);
@@ -60,8 +66,10 @@ static bool conv_grad_fits(const struct cr_program *p, const struct cr_op *last,
 static bool fits(const struct cr_program *p, int before, int i) {
     const struct cr_op *last = &p->op[before], *op = &p->op[i];
     if (last->stream != op->stream || (before < p->hoisted && i >= p->hoisted)) return false;
-    if (op->kind == CR_OP_conv ? !conv_fits(last, op) : !conv_grad_fits(p, last, op)) return false;
-    return !is_used_elsewhere(p, before, i);
+    const bool fits = op->kind == CR_OP_conv       ? conv_fits(last, op)
+                      : op->kind == CR_OP_bn_apply ? bn_apply_fits(last, op)
+                                                   : conv_grad_fits(p, last, op);
+    return fits && !is_used_elsewhere(p, before, i);
 }
 
 void cr_pass_finish_later(struct cr_program *p, const struct cr_cost_model *cost_model) {
