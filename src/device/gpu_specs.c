@@ -247,7 +247,7 @@ static bool relu_grad_accepts(const struct cr_device *device, const struct cr_pr
     return !has_input(op, CR_IN_relu_grad_bn_x) || p->tensor[op->in[CR_IN_relu_grad_dy]].dim[3] % 8 == 0;
 }
 
-/* CIFAR networks: see cuda/conv/cifar/cifar_head_kernels.c. */
+/* CIFAR networks: see cuda/conv/cifar/head/cifar_head_kernels.c. */
 static bool head_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     const struct cr_tensor *x = &p->tensor[op->in[CR_IN_head_x]];
     (void)device;
