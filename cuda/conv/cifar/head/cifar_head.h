@@ -1,5 +1,5 @@
-/* cuda/conv/cifar/head/cifar_head.h: launcher of the op head for CIFAR ResNets: the end of the forward pass and the start of
- * the backward pass. Conventions: cuda/common/launchers.h. */
+/* cuda/conv/cifar/head/cifar_head.h: launcher of the op head for CIFAR ResNets: the end of the forward pass and the
+ * start of the backward pass. Conventions: cuda/common/launchers.h. */
 #ifndef CK_CIFAR_HEAD_H
 #define CK_CIFAR_HEAD_H
 

@@ -1,5 +1,5 @@
-/* cuda/conv/cifar/head/cifar_head_kernels.c: kernel table of the op head: images of 8x8 pixels, up to 64 channels and 128
- * classes, in f16 and bf16, for every GPU. Device code: cuda/conv/cifar/head/cifar_head.cu. */
+/* cuda/conv/cifar/head/cifar_head_kernels.c: kernel table of the op head: images of 8x8 pixels, up to 64 channels and
+ * 128 classes, in f16 and bf16, for every GPU. Device code: cuda/conv/cifar/head/cifar_head.cu. */
 #include "cuda/conv/cifar/head/cifar_head.h"
 #include "cuda/core/cuda_device.h"
 #include "cuda/core/kernel_tables.h"
