@@ -10,6 +10,10 @@ static bool finishes(void *self, const struct cr_program *p, const struct cr_op 
     (void)self, (void)p;
     return last->kind == CR_OP_conv && op->attr.conv.stride == 1;
 }
+static bool finishes_ends(void *self, const struct cr_program *p, const struct cr_op *last, const struct cr_op *op) {
+    (void)self, (void)p;
+    return last->kind == CR_OP_conv && op->kind == CR_OP_bn_apply;
+}
 static bool finishes_grads(void *self, const struct cr_program *p, const struct cr_op *last, const struct cr_op *op) {
     (void)self, (void)p, (void)op;
     return last->kind == CR_OP_conv_grad;
@@ -91,6 +95,40 @@ static void nothing_is_marked_where_a_result_is_needed_earlier(void) {
     bench_close(&b);
 }
 
+/* The second convolution of each block and the stem, also where the shortcut's op stands between the two. Not where
+ * another op reads the result, or where that one is not the BN's. */
+static void ends_of_blocks_are_marked(void) {
+    const struct cr_cost_model model = {.alignment = 64, .finishes = finishes_ends};
+    struct bench_model         b;
+    struct cr_program          p;
+    int                        last = CR_NONE, between = 0;
+    if (!open_program(&b, &p)) return;
+    add_workspaces(&p, CR_OP_conv);
+    cr_pass_finish_later(&p, &model);
+    CHECK_INT(marked(&p), 9 + 1);
+    cr_program_lifetimes(&p);
+    for (int i = 0; i < p.ops; i++) {
+        const int before = cr_op_before(&p, i);
+        if (p.op[i].kind != CR_OP_bn_apply) {
+            CHECK(before < 0 || !cr_op_finishes_later(&p.op[before])); /* only one op completes a convolution */
+            continue;
+        }
+        CHECK(before >= 0 && cr_op_finishes_later(&p.op[before]));
+        CHECK_INT(p.op[i].in[CR_IN_bn_apply_scale_bias], p.op[before].out[CR_OUT_conv_next_scale_bias]);
+        CHECK_INT(p.tensor[p.op[before].workspace].last, i);
+        between += i - before - 1;
+        last = i;
+    }
+    CHECK_INT(between, 2);
+    for (int i = 0; i < p.ops; i++)
+        if (cr_op_finishes_later(&p.op[i])) p.op[i].attr.conv.finish_later = false;
+    p.op[last].in[CR_IN_bn_apply_add] = p.op[last].in[CR_IN_bn_apply_x];
+    cr_pass_finish_later(&p, &model);
+    CHECK_INT(marked(&p), 9);
+    cr_program_free(&p);
+    bench_close(&b);
+}
+
 /* All 18 with a BN before them, also where the gradient of the shortcut stands between. What the end needs lives until
  * the next one. */
 static void gradients_are_marked(void) {
@@ -144,4 +182,5 @@ static void gradients_that_are_needed_earlier_are_not_marked(void) {
 }
 
 TESTS(CASE(first_convolutions_of_blocks_are_marked), CASE(nothing_is_marked_where_a_result_is_needed_earlier),
-      CASE(gradients_are_marked), CASE(gradients_that_are_needed_earlier_are_not_marked))
+      CASE(ends_of_blocks_are_marked), CASE(gradients_are_marked),
+      CASE(gradients_that_are_needed_earlier_are_not_marked))
