@@ -52,9 +52,9 @@ cudaError_t ck_cifar_conv(const struct ck_cifar_conv *args, void *workspace, int
 /* Number of rows of sums, [rows][2][K], that the launch of a convolution leaves in its workspace. */
 int ck_cifar_conv_rows(const struct ck_conv *conv, int multiprocessors);
 
-/* y = max(bn(last->y) + add, 0), after the launch of the convolution `last` with finish_later: also finishes the BN, as
- * described there. add: like y, or NULL; y may be add or last->y. Only where ck_cifar_apply_finishes says so: for tensors
- * that are small enough. */
+/* cuda/conv/cifar/apply/cifar_apply.cu: y = max(bn(last->y) + add, 0), after the launch of the convolution `last` with
+ * finish_later: also finishes the BN, as described there. add: like y, or NULL; y may be add or last->y. Only where
+ * ck_cifar_apply_finishes says so: for tensors that are small enough. */
 bool        ck_cifar_apply_finishes(const struct ck_conv *last, int multiprocessors);
 cudaError_t ck_cifar_apply(const struct ck_cifar_conv *last, const void *last_workspace, const void *add, void *y,
                            int multiprocessors, cudaStream_t stream);
