@@ -1,5 +1,5 @@
-/* cuda/conv/cifar/apply/cifar_apply.cu: y = relu(bn(x) + add), which also finishes the BN of the convolution that wrote x: it
- * adds the sums that the blocks of that launch stored, instead of a small launch between the two.
+/* cuda/conv/cifar/apply/cifar_apply.cu: y = relu(bn(x) + add), which also finishes the BN of the convolution that wrote
+ * x: it adds the sums that the blocks of that launch stored, instead of a small launch between the two.
  *
  * A block has 16 channels of some pixels, so that it adds the sums of 16 channels only: 128 bytes of each of the
  * convolution's blocks. The first block of a slice of channels also stores the results.
