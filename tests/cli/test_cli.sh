@@ -78,7 +78,8 @@ run eval tiny.ini; expect "eval without weights" 2 "--weights FILE"
 run predict tiny.ini a.png; expect "predict without weights" 2 "--weights FILE"
 run train "$source_dir"/configs/finetune-folder.ini data.root=.; expect "fine-tuning without its weights" 2 "finetune-folder.ini:" "resnet18.safetensors" "model.weights=FILE" "from scratch"
 is "... leaves no run behind" "$(ls -d checkpoints 2>/dev/null)" ""
-run train .; expect "train on a folder" 2 "is a folder" "--resume"
+run train .; expect "train on a folder" 2 "is a folder" "cresnet finetune ." "--resume"
+run train files.ini data.kind=folder data.root=nowhere -o nowhere-run; expect "a missing folder of images" 2 "[data] root = nowhere: there is no such folder" "set data.root"
 run plan .; expect "plan on a folder without a run" 2 "neither a configuration file nor a run folder"
 
 # ---- configuration and overrides ----
