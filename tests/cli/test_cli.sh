@@ -34,6 +34,7 @@ run help keys; expect "help keys" 0 "[model]" "weight_decay" "image_size" "drop_
 run help keys ema; expect "help keys SECTION" 0 "[ema]" "decay = 0"
 holds "help keys SECTION: no other" [ "$(grep -c '^\[' stdout)" = 1 ]
 run help optim.lr; expect "help SECTION.KEY" 0 "lr = 0.1"
+run help weight_decay; expect "help KEY" 0 "[optim]" "weight_decay = "
 run help keys workers; expect "help keys KEY" 0 "[data]" "workers = 2"
 run help keys optmi; expect "help keys, misspelt section" 2 "did you mean [optim]?"
 run help optim.lrr; expect "help keys, misspelt key" 2 "did you mean lr?"
@@ -185,7 +186,7 @@ run train tiny.ini train.steps=1 memory.trace=no-folder/own.csv -o owned; expect
 
 run plan tiny.ini --png pool.png; expect "plan --png" 0 "lower bound"
 is "plan --png: a PNG" "$(head -c 4 pool.png | tail -c 3)" PNG
-run plan tiny.ini --png nowhere/pool.png; expect "plan --png into a missing folder" 1 "nowhere/pool.png"
+run plan tiny.ini --png nowhere/pool.png; expect "plan --png into a missing folder" 1 "nowhere/pool.png" "make its folder"
 run plan tiny.ini --png pool.png --after fuse; expect "plan --png --after" 2 "leave --after"
 printf 'id,lower,upper,size\na,0,4,30\nb,0,2,50\nc,2,6,40\nd,4,6,10\n' >lifetimes.csv
 run plan --csv lifetimes.csv; expect "plan of a file of lifetimes" 0 "id,lower,upper,size,offset" "peak 80, lower bound 80"
