@@ -146,7 +146,7 @@ static cr_status list_split(struct cr_dataset *dataset, struct cr_image_folder *
         CR_FAIL_OUT(CR_ERR_FORMAT, "%s: no image is left for %s with data.val_fraction = %g", folder->root,
                     split == CR_SPLIT_TRAIN ? "training" : "validation", fraction);
     if (t->foreign)
-        cr_log(CR_LOG_WARN, "%s: %lld files such as %s were skipped: only PNG and JPEG images can be read",
+        cr_log(CR_LOG_WARN, "%s: %lld files such as %s were skipped: only JPEG, PNG and WebP images are read",
                folder->root, (long long)t->foreign, t->foreign_name);
 out:
     cr_free(t);
