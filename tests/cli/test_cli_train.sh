@@ -32,6 +32,8 @@ truncate -s 100 fresh/step-3/model.safetensors
 run train tiny.ini train.output=fresh --resume auto train.steps=6; expect "--resume auto with damaged checkpoints only" 1 "fresh/step-3/model.safetensors" "no checkpoint in this folder can be read"
 is "--resume auto with damaged checkpoints only: nothing is written" "$(ls -d fresh/step-*)" fresh/step-3
 
+run train tiny.ini train.output=diverged optim.lr=1000 -q; expect "a training that diverges" 1 "is not finite" "try a smaller optim.lr"
+
 # ---- kernel times: the CPU measures none, a checkpoint may hold some ----
 run help keys; expect "help keys, costs" 0 "measure"
 run plan tiny.ini train.measure=maybe; expect "train.measure" 2 "[train] measure" "must be yes or no"
