@@ -135,7 +135,7 @@ cr_status cr_run_evaluate(struct cr_run *run, struct cr_report *report, volatile
     bool             is_best;
     struct cr_scores e, ema                         = {0};
     char             raw_human[128], ema_human[128] = "", human[384];
-    cr_status evaluated = cr_session_evaluate(&run->session, run->val, stop, &e);
+    cr_status        evaluated = cr_session_evaluate(&run->session, run->val, stop, &e);
     if (evaluated == CR_OK && has_ema) evaluated = evaluate_ema(run, stop, &ema);
     CR_TRY(explain_divergence(run, evaluated));
     CR_TRY(cr_run_update_best(run, &e, has_ema ? &ema : NULL, best, &is_best));
