@@ -3,7 +3,7 @@
 # compressed. The control is the dense network with the same further epochs and the same teacher, quantised too. Prints for each seed the table of
 # compress, then one table: accuracy of both in 8 bits, the drop (bar: 1.0 point) and the speedup over the dense network in 8 bits (bar: 1.4).
 # HALF=yes: also `prune --flops 2 --speedup 1.6` and the same further epochs, in fp16: the accuracy of the network with half of the multiply-adds
-# beside the control's (bar: 1.0 point).
+# next to the control's (bar: 1.0 point).
 #
 #   PHOTOS=DIR WORK=DIR scripts/gpu/compress-accuracy.sh
 #
