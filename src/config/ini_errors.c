@@ -25,7 +25,7 @@ static void hide_text(const char *raw, const char *file, char *out, size_t bytes
     if (known) snprintf(name, sizeof name, "[%s] %s ", section, key);
     snprintf(out, bytes,
              "%sis invalid, perhaps because of a value of the command line; it belongs to a run, so its text is not "
-             "shown (cresnet plan %.900s)",
+             "shown (cresnet plan %.800s)",
              name, file);
 }
 
