@@ -122,7 +122,7 @@ void cr_ckpt_sweep(const char *run_dir);
 
 /* Finds the newest valid checkpoint of a run folder: the target of `last`, otherwise the highest step-N that is valid,
  * with one warning for each invalid one. *out is run_dir/step-N (the caller frees it with cr_free), or NULL with CR_OK
- * when there is none. */
+ * when the folder has no step-N. CR_ERR_FORMAT when it has some, but none is valid. */
 CR_MUST cr_status cr_ckpt_find(const char *run_dir, char **out);
 /* Finds the checkpoint that the link `best` names; without a valid one, the same as cr_ckpt_find. */
 CR_MUST cr_status cr_ckpt_find_best(const char *run_dir, char **out);

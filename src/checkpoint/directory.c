@@ -240,21 +240,29 @@ static cr_status try_folder(const char *run_dir, const char *name, char path[CR_
     return CR_OK;
 }
 
-cr_status cr_ckpt_find(const char *run_dir, char **out) {
+/* As cr_ckpt_find, without the checkpoint of step `bad`, which is known to be invalid; -1: none. */
+static cr_status find_newest(const char *run_dir, int64_t bad, char **out) {
     char      path[CR_PATH_MAX], name[64];
     int64_t  *steps = NULL, last = link_step(run_dir, "last");
     int       count  = 0;
     bool      good   = false;
     cr_status status = CR_OK;
     CR_TRY(list_steps(run_dir, &steps, &count));
-    if (last != -1) {
+    if (last != -1 && (last < 0 || last != bad)) {
         snprintf(name, sizeof name, last >= 0 ? "step-%" PRId64 : "last", last);
         CR_TRY_OUT(try_folder(run_dir, name, path, &good));
     }
     for (int i = 0; !good && i < count; i++) {
-        if (steps[i] == last) continue;
+        if (steps[i] == last || steps[i] == bad) continue;
         snprintf(name, sizeof name, "step-%" PRId64, steps[i]);
         CR_TRY_OUT(try_folder(run_dir, name, path, &good));
+    }
+    if (!good && count) {
+        status = CR_FAIL(CR_ERR_FORMAT,
+                         "%s: no checkpoint in this folder can be read: restore one from a copy, or start a new run in "
+                         "another folder",
+                         run_dir);
+        goto out;
     }
     char *found = good ? cr_strdup(path) : NULL;
     if (good && !found) {
@@ -265,6 +273,10 @@ cr_status cr_ckpt_find(const char *run_dir, char **out) {
 out:
     cr_free(steps);
     return status;
+}
+
+cr_status cr_ckpt_find(const char *run_dir, char **out) {
+    return find_newest(run_dir, -1, out);
 }
 
 cr_status cr_ckpt_find_best(const char *run_dir, char **out) {
@@ -278,7 +290,7 @@ cr_status cr_ckpt_find_best(const char *run_dir, char **out) {
         cr_log(CR_LOG_WARN, "checkpoint skipped: %s: is not a link to a step-N", path);
     else if (step != -1)
         CR_TRY(try_folder(run_dir, name, path, &good));
-    if (!good) return cr_ckpt_find(run_dir, out);
+    if (!good) return find_newest(run_dir, step, out);
     *out = cr_strdup(path);
     return *out ? CR_OK : CR_NO_MEMORY(strlen(path) + 1);
 }

@@ -1,5 +1,6 @@
 /* config/ini_errors.c: collects, sorts and prints configuration errors; see config/ini.h. */
 #include "config/ini.h"
+#include "config/keys.h"
 #include "core/utf8.h"
 
 #include <stdio.h>
@@ -17,6 +18,17 @@ static int file_rank(const struct cr_complaints *list, const char *file, int sto
     return next;
 }
 
+/* The message without the text of the file. The name of a known key is no secret. */
+static void hide_text(const char *raw, const char *file, char *out, size_t bytes) {
+    char       section[64], key[64], name[200] = "";
+    const bool known = sscanf(raw, "[%63[a-z0-9_]] %63[a-z0-9_] ", section, key) == 2 && cr_key_find(section, key);
+    if (known) snprintf(name, sizeof name, "[%s] %s ", section, key);
+    snprintf(out, bytes,
+             "%sis invalid, perhaps because of a value of the command line; it belongs to a run, so its text is not "
+             "shown (cresnet plan %.800s)",
+             name, file);
+}
+
 void cr_complain(struct cr_complaints *list, const char *file, int line, const char *fmt, ...) {
     char    raw[1200], text[1200];
     va_list args;
@@ -24,9 +36,7 @@ void cr_complain(struct cr_complaints *list, const char *file, int line, const c
     vsnprintf(raw, sizeof raw, fmt, args);
     va_end(args);
     cr_utf8_visible(raw, false, text, sizeof text); /* one line each: values of the command line may have newlines */
-    if (list->hidden && strcmp(file, list->hidden) == 0)
-        snprintf(text, sizeof text, "is invalid; it belongs to a run, so its text is not shown (cresnet plan %.1000s)",
-                 file);
+    if (list->hidden && strcmp(file, list->hidden) == 0) hide_text(raw, file, text, sizeof text);
     int stored = list->count++;
     if (list->failed || stored >= CR_COMPLAINTS_MAX) return;
     if (!list->at) list->at = cr_arena_alloc(&list->arena, CR_COMPLAINTS_MAX * sizeof *list->at);

@@ -138,6 +138,7 @@ cr_status cr_fs_refused(const char *path, const char *doing, int error) {
     case EROFS: hint = ": change its permissions or choose another place"; break;
     case EEXIST: hint = ": choose another name or move it away"; break;
     case ENOTDIR: hint = ": a part of this path is a file; choose another place"; break;
+    case ENOENT: hint = strcmp(doing, "create") == 0 ? ": make its folder or choose another place" : ""; break;
     default: break;
     }
     return CR_FAIL(CR_ERR_IO, "%s: cannot %s: %s%s", path, doing, strerror(error), hint);

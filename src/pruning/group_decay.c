@@ -5,17 +5,53 @@
 #include <math.h>
 #include <string.h>
 
+/* Keeps the channels of sums: what a block adds to its input, and the input. */
+static void keep_sums(struct cr_shrink *s) {
+    const struct cr_channel_groups *g = s->groups;
+    for (int i = 0; i < g->program->ops; i++) {
+        const struct cr_op *op = &g->program->op[i];
+        if (op->kind != CR_OP_add) continue;
+        const int sum = op->out[CR_OUT_add_y];
+        for (int64_t c = 0; c < g->program->tensor[sum].dim[3]; c++) {
+            const int group = g->group_of[cr_channel_unit(g, sum, CR_AXIS_C, c)];
+            if (group != CR_NONE) s->keeps[group] = true;
+        }
+    }
+}
+
+/* Replaces the word `residual` in a list of layers by blanks; true if it was there. */
+static bool take_residual(char *list) {
+    static const char word[] = "residual", separators[] = ", \t";
+    bool              found = false;
+    for (char *at = list; (at += strspn(at, separators), *at); at += strcspn(at, separators)) {
+        const size_t length = strcspn(at, separators);
+        if (length != strlen(word) || memcmp(at, word, length) != 0) continue;
+        memset(at, ' ', length);
+        found = true;
+    }
+    return found;
+}
+
 cr_status cr_shrink_keep_exempt(struct cr_shrink *shrink, const struct cr_param_store *store,
                                 const struct cr_config *config) {
+    const char      *names = strcmp(config->prune.exempt, "auto") == 0 ? "" : config->prune.exempt;
     struct cr_config local = *config;
     struct cr_prune  layers;
+    char            *list;
+    CR_ALLOC(list, strlen(names) + 1);
+    memcpy(list, names, strlen(names) + 1);
+    const bool residual = take_residual(list);
     local.prune.pattern = CR_PRUNE_PATTERN_UNSTRUCTURED; /* whose layers have no other reason to stay dense */
-    if (strcmp(local.prune.exempt, "auto") == 0) local.prune.exempt = "";
-    CR_TRY(cr_prune_open(store, &local, &layers));
-    for (int l = 0; l < layers.layers; l++)
-        if (layers.layer[l].dense) cr_shrink_keep(shrink, layers.layer[l].param);
-    cr_prune_close(&layers);
-    return CR_OK;
+    local.prune.exempt  = list;
+    cr_status status    = cr_prune_open(store, &local, &layers);
+    if (status == CR_OK && shrink) {
+        for (int l = 0; l < layers.layers; l++)
+            if (layers.layer[l].dense) cr_shrink_keep(shrink, layers.layer[l].param);
+        if (residual) keep_sums(shrink);
+    }
+    if (status == CR_OK) cr_prune_close(&layers);
+    cr_free(list);
+    return status;
 }
 
 enum { GROWTH = 4 }; /* the least important unit decays 2^GROWTH times as fast as the most important one */

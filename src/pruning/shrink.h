@@ -45,7 +45,8 @@ int cr_shrink_rank(const struct cr_shrink *shrink, int group, struct cr_ranked_u
 /* ---- pruning/group_decay.c ---- */
 
 /* Keeps the channels of the layers that prune.exempt names and of frozen layers; auto names none, because the first
- * convolution and the classifier share their channels with other layers. CR_ERR_CONFIG: no such layer. */
+ * convolution and the classifier share their channels with other layers. The word `residual` names the channels that
+ * blocks add. shrink: NULL only checks the names. CR_ERR_CONFIG: no such layer. */
 CR_MUST cr_status cr_shrink_keep_exempt(struct cr_shrink *shrink, const struct cr_param_store *store,
                                         const struct cr_config *config);
 /* One step of the growing L2 penalty of DepGraph (Fang et al. 2023), decoupled from the gradients: multiplies each

@@ -117,6 +117,17 @@ static void put_class_scores(struct cr_json_writer *w, const char *name, const s
     cr_json_close_array(w);
 }
 
+/* The error of an evaluation whose loss is not finite, with the step and what to change. */
+static cr_status explain_divergence(const struct cr_run *run, cr_status status) {
+    char why[512];
+    if (status != CR_ERR_NUMERIC) return status;
+    snprintf(why, sizeof why, "%.500s", cr_error_message());
+    return CR_FAIL(status,
+                   "step %" PRId64 ": %s. The training has diverged: try a smaller optim.lr, a longer "
+                   "schedule.warmup_epochs, or train.clip_norm",
+                   run->at.step, why);
+}
+
 cr_status cr_run_evaluate(struct cr_run *run, struct cr_report *report, volatile const int *stop,
                           struct cr_best *best) {
     const bool       has_ema = run->session.model.store.has_ema;
@@ -124,8 +135,9 @@ cr_status cr_run_evaluate(struct cr_run *run, struct cr_report *report, volatile
     bool             is_best;
     struct cr_scores e, ema                         = {0};
     char             raw_human[128], ema_human[128] = "", human[384];
-    CR_TRY(cr_session_evaluate(&run->session, run->val, stop, &e));
-    if (has_ema) CR_TRY(evaluate_ema(run, stop, &ema));
+    cr_status        evaluated = cr_session_evaluate(&run->session, run->val, stop, &e);
+    if (evaluated == CR_OK && has_ema) evaluated = evaluate_ema(run, stop, &ema);
+    CR_TRY(explain_divergence(run, evaluated));
     CR_TRY(cr_run_update_best(run, &e, has_ema ? &ema : NULL, best, &is_best));
     if (!cr_run_reports(run)) return CR_OK;
     if (labels) CR_TRY(save_thresholds(run));

@@ -18,12 +18,9 @@ cr_status cr_run_prune_check(const struct cr_config *c) {
 
 /* Also finds a mistake in prune.exempt before the first step. */
 static cr_status trace_groups(struct cr_run *run) {
-    struct cr_prune layers;
     CR_TRY(cr_model_program(&run->session.model, &run->config, CR_PROGRAM_EVAL, 1, &run->decayed.program));
     CR_TRY(cr_channel_groups_trace(&run->decayed.program, &run->decayed.groups));
-    CR_TRY(cr_prune_open(&run->session.model.store, &run->config, &layers));
-    cr_prune_close(&layers);
-    return CR_OK;
+    return cr_shrink_keep_exempt(NULL, &run->session.model.store, &run->config);
 }
 
 cr_status cr_run_prune_open(struct cr_run *run) {

@@ -66,7 +66,7 @@ static cr_status choose_dir(const struct cr_config *given, const struct cr_train
     if (o->resume) {
         read_last(run->dir, run->last);
         CR_TRY(cr_ckpt_find(run->dir, &run->from));
-        if (!run->from) cr_log(CR_LOG_INFO, "resume: no checkpoint in %s yet, starting from the beginning", run->dir);
+        if (!run->from) cr_log(CR_LOG_INFO, "resume: no checkpoint in %s, starting from the beginning", run->dir);
         return CR_OK;
     }
     if (cr_ckpt_dir_in_use(run->dir))

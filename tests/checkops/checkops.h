@@ -79,12 +79,22 @@ void checkops_list_gram_layers(struct checkops_list *list, int64_t N, enum cr_dt
 void checkops_list_free(struct checkops_list *list);
 /* Whether 16-bit programs need cases of their own for this op: false if all tensors of the op are f32 there. */
 bool checkops_has_half(enum cr_op_kind kind);
-/* ---- internal: checkops_cases.c, checkops_fused.c and checkops_layers.c ---- */
-void checkops_list_add(struct checkops_list *list, const struct checkops_case *c);
+/* ---- internal: checkops_cases.c, checkops_fused.c, checkops_fused_sparse.c and checkops_layers.c ---- */
+/* One shape of a table of cases. */
+struct checkops_shape {
+    int64_t N, H, W, C, K;
+    int     window, stride, pad;
+    bool    big;
+};
+/* An f32 case of this shape. */
+struct checkops_case checkops_case_of(const struct checkops_shape *shape, enum cr_op_kind kind, unsigned flags);
+void                 checkops_list_add(struct checkops_list *list, const struct checkops_case *c);
 /* Adds the case and copies of it in other types. `place` is the number of the shape: types without kernels of the
  * device get a few of the first shapes. */
 void checkops_list_add_types(struct checkops_list *list, const struct checkops_case *c, size_t place);
 void checkops_list_fused(struct checkops_list *list);
+/* Convolutions of `convs` whose filters have a sparsity pattern. */
+void checkops_list_sparse(struct checkops_list *list, const struct checkops_shape *convs, size_t count);
 void checkops_list_fused_layers(struct checkops_list *list);
 void checkops_list_fused_full_size(struct checkops_list *list);
 void checkops_list_layers(struct checkops_list *list, enum cr_op_kind kind); /* convolutions of ResNet-50, batch 2 */
@@ -100,7 +110,7 @@ struct checkops_unit {
     uint8_t              *pattern; /* sparsity pattern of the filter; NULL: none */
 };
 CR_MUST cr_status checkops_unit_make(const struct checkops_case *c, struct checkops_unit *unit);
-/* ---- internal: checkops_unit.c, checkops_unit_ops.c and checkops_unit_conv.c ---- */
+/* ---- internal: checkops_unit.c and checkops_unit_*.c ---- */
 struct checkops_build {
     struct cr_program          *p;
     const struct checkops_case *c;
@@ -122,6 +132,10 @@ void    checkops_build_conv_pool(struct checkops_build *b);
 void    checkops_build_conv_pool_grad(struct checkops_build *b);
 void    checkops_build_quant(struct checkops_build *b);
 void    checkops_build_gram(struct checkops_build *b);
+void    checkops_build_loss(struct checkops_build *b);
+void    checkops_build_distill(struct checkops_build *b);
+void    checkops_build_update(struct checkops_build *b);
+void    checkops_build_ema(struct checkops_build *b);
 void    checkops_build_op(struct checkops_build *b); /* operands and attributes of b->op */
 bool    checkops_is_update(enum cr_op_kind kind);    /* sgd, adamw, lars, lamb, ema */
 int64_t checkops_window_out(int64_t size, const struct checkops_case *c);

@@ -2,12 +2,7 @@
  * of channels are those of the networks in configs/ and their neighbours; bit masks need multiples of 8. */
 #include "tests/checkops/checkops.h"
 
-struct shape {
-    int64_t N, H, W, C, K;
-    int     window, stride, pad;
-    bool    big;
-};
-static const struct shape convs[] = {
+static const struct checkops_shape convs[] = {
     {1, 1, 1, 8, 8, 1, 1, 0, false},      {2, 5, 4, 8, 16, 3, 1, 1, false},     {2, 7, 7, 16, 8, 1, 2, 0, false},
     {1, 6, 5, 16, 16, 3, 2, 1, false},    {1, 3, 3, 3, 7, 3, 1, 1, false},      {2, 4, 4, 72, 24, 1, 1, 0, false},
     {1, 5, 7, 64, 64, 1, 1, 0, false},    {3, 7, 7, 32, 64, 3, 1, 1, false},    {1, 9, 9, 64, 32, 3, 2, 1, false},
@@ -21,14 +16,7 @@ static const struct shape convs[] = {
     {2, 13, 7, 72, 136, 1, 1, 0, true},   {1, 7, 7, 256, 1024, 1, 1, 0, true},  {1, 7, 7, 1024, 256, 1, 1, 0, true},
     {1, 35, 35, 16, 64, 4, 1, 0, true},
 };
-/* For kernels that need whole blocks: 64 channels and multiples of 64, images that fill no tile, several images. */
-static const struct shape blocked[] = {
-    {1, 5, 7, 64, 64, 1, 1, 0, false},   {2, 6, 5, 64, 192, 3, 1, 1, false},   {1, 7, 7, 128, 64, 3, 2, 1, false},
-    {3, 3, 3, 192, 128, 1, 2, 0, false}, {5, 7, 7, 128, 128, 3, 1, 1, true},   {2, 28, 28, 64, 128, 3, 1, 1, true},
-    {1, 20, 60, 128, 64, 3, 1, 1, true}, {2, 14, 14, 128, 256, 3, 2, 1, true}, {3, 14, 14, 256, 320, 1, 1, 0, true},
-    {2, 9, 130, 64, 64, 3, 1, 1, true},
-};
-static const struct shape images[] = {
+static const struct checkops_shape images[] = {
     {1, 1, 1, 8, 0, 0, 0, 0, false},  {1, 1, 1, 3, 0, 0, 0, 0, false},    {2, 3, 5, 16, 0, 0, 0, 0, false},
     {1, 7, 7, 24, 0, 0, 0, 0, false}, {3, 5, 3, 64, 0, 0, 0, 0, false},   {1, 3, 3, 72, 0, 0, 0, 0, false},
     {5, 1, 1, 7, 0, 0, 0, 0, false},  {1, 1, 31, 32, 0, 0, 0, 0, false},  {2, 2, 1, 1000, 0, 0, 0, 0, false},
@@ -36,17 +24,17 @@ static const struct shape images[] = {
     {4, 8, 8, 64, 0, 0, 0, 0, true},  {1, 28, 28, 128, 0, 0, 0, 0, true}, {2, 14, 14, 256, 0, 0, 0, 0, true},
     {2, 7, 7, 512, 0, 0, 0, 0, true}, {1, 4, 4, 2048, 0, 0, 0, 0, true},  {1, 56, 56, 64, 0, 0, 0, 0, true},
 };
-static const struct shape pools[] = {
+static const struct checkops_shape pools[] = {
     {1, 2, 2, 3, 0, 2, 2, 0, false},    {2, 5, 4, 7, 0, 3, 2, 1, false},   {1, 7, 7, 16, 0, 3, 2, 1, false},
     {2, 6, 6, 24, 0, 2, 1, 0, false},   {1, 8, 5, 8, 0, 3, 1, 1, false},   {1, 9, 9, 72, 0, 5, 3, 2, false},
     {1, 12, 10, 64, 0, 3, 2, 1, false}, {1, 16, 16, 64, 0, 3, 2, 1, true}, {1, 56, 56, 64, 0, 3, 2, 1, true},
 };
-static const struct shape input_images[] = {
+static const struct checkops_shape input_images[] = {
     /* even sides, for space-to-depth */
     {1, 2, 2, 3, 0, 0, 0, 0, false},   {2, 4, 6, 3, 0, 0, 0, 0, false},  {3, 10, 8, 3, 0, 0, 0, 0, false},
     {1, 34, 26, 3, 0, 0, 0, 0, false}, {2, 64, 64, 3, 0, 0, 0, 0, true}, {1, 224, 224, 3, 0, 0, 0, 0, true},
 };
-static const struct shape stems[] = {
+static const struct checkops_shape stems[] = {
     /* K filters */
     {1, 1, 1, 1, 1, 0, 0, 0, false},
     {1, 1, 1, 1, 7, 0, 0, 0, false},
@@ -55,14 +43,14 @@ static const struct shape stems[] = {
 };
 
 /* Convolutions that finish the sums of a BN: those of the CIFAR networks, and small ones for all families. */
-static const struct shape cifar[] = {
+static const struct checkops_shape cifar[] = {
     {2, 6, 5, 8, 16, 3, 1, 1, false},   {1, 5, 7, 16, 24, 1, 2, 0, false},  {1, 8, 8, 64, 64, 3, 1, 1, false},
     {4, 32, 32, 16, 16, 3, 1, 1, true}, {3, 32, 32, 16, 32, 3, 2, 1, true}, {2, 32, 32, 16, 32, 1, 2, 0, true},
     {4, 16, 16, 32, 32, 3, 1, 1, true}, {2, 16, 16, 32, 64, 3, 2, 1, true}, {3, 16, 16, 32, 64, 1, 2, 0, true},
     {5, 8, 8, 64, 64, 3, 1, 1, true},   {3, 32, 32, 3, 16, 3, 1, 1, true},
 };
 /* The same with pruned channels. */
-static const struct shape narrow[] = {
+static const struct checkops_shape narrow[] = {
     {4, 32, 32, 8, 8, 3, 1, 1, true},   {3, 32, 32, 8, 16, 3, 1, 1, true},  {5, 32, 32, 16, 8, 3, 1, 1, true},
     {3, 32, 32, 16, 24, 3, 2, 1, true}, {2, 32, 32, 8, 32, 3, 2, 1, true},  {3, 32, 32, 8, 8, 3, 2, 1, true},
     {2, 32, 32, 8, 24, 1, 2, 0, true},  {3, 32, 32, 16, 8, 1, 2, 0, true},  {4, 16, 16, 24, 32, 3, 1, 1, true},
@@ -78,8 +66,8 @@ static const struct shape narrow[] = {
         CHECKOPS_BIAS | CHECKOPS_ADD | CHECKOPS_RELU
 
 struct table {
-    const struct shape *shape;
-    size_t              shapes;
+    const struct checkops_shape *shape;
+    size_t                       shapes;
 };
 #define TABLE(name)                                                                                                    \
     (struct table) {                                                                                                   \
@@ -87,7 +75,7 @@ struct table {
     }
 #define FLAGS(...) ((const unsigned[]){__VA_ARGS__}), CR_COUNT(((const unsigned[]){__VA_ARGS__}))
 
-static struct checkops_case case_of(const struct shape *t, enum cr_op_kind kind, unsigned flags) {
+struct checkops_case checkops_case_of(const struct checkops_shape *t, enum cr_op_kind kind, unsigned flags) {
     return (struct checkops_case){.kind   = kind,
                                   .N      = t->N,
                                   .H      = t->H,
@@ -106,7 +94,7 @@ static void list(struct checkops_list *out, enum cr_op_kind kind, struct table t
                  size_t variants) {
     for (size_t i = 0; i < table.shapes; i++)
         for (size_t v = 0; v < variants; v++) {
-            const struct checkops_case c = case_of(&table.shape[i], kind, flags[v]);
+            const struct checkops_case c = checkops_case_of(&table.shape[i], kind, flags[v]);
             if (c.flags & CHECKOPS_BITS && c.C % 8) continue;
             if (c.big && out->extent == CHECKOPS_WIDE)
                 continue; /* only the reference supports these, so small ones suffice */
@@ -175,117 +163,19 @@ static void list_scale_bias_copies(struct checkops_list *out) {
     static const enum cr_dtype types[] = {CR_F32, CR_F64, CR_F16, CR_BF16};
     for (size_t i = 0; i < CR_COUNT(images); i++)
         for (size_t t = 0; t < CR_COUNT(types); t++) {
-            struct checkops_case c = case_of(&images[i], CR_OP_bn_finalize, CHECKOPS_SCALE_BIAS_HALF);
+            struct checkops_case c = checkops_case_of(&images[i], CR_OP_bn_finalize, CHECKOPS_SCALE_BIAS_HALF);
             c.real                 = types[t];
             if ((t < 2 && i > 3) || (c.big && out->extent == CHECKOPS_WIDE)) continue;
             checkops_list_add(out, &c);
         }
 }
 
-/* Filters with a sparsity pattern: each weight format that a device may have, with varying type except for the
- * f32-only formats. Kernels refuse formats of other kernels. */
-static void list_patterns(struct checkops_list *out) {
-    static const unsigned ends[] = {0, CHECKOPS_BIAS | CHECKOPS_RELU, CHECKOPS_BIAS | CHECKOPS_ADD | CHECKOPS_RELU};
-    static const enum cr_dtype types[] = {CR_F32, CR_F16, CR_BF16};
-    const bool                 wide    = out->extent == CHECKOPS_WIDE; /* the CPU has one weight format and one type */
-    for (size_t i = 0; i < CR_COUNT(convs); i++)
-        for (size_t f = 0, variant = i; f < (wide ? 1 : CR_SPARSE_FORMATS); f++) {
-            struct checkops_case c = case_of(&convs[i], CR_OP_conv, CHECKOPS_PATTERN);
-            c.format               = cr_sparse_format_at((int)f);
-            if (c.format.kernel == CR_SPARSE_TWO_FOUR || c.format.kernel == CR_SPARSE_BLOCK) continue;
-            const bool f32_only = wide || c.format.kernel == CR_SPARSE_WGMMA_SP;
-            c.flags |= ends[(i + (variant - i) / 2) % CR_COUNT(ends)];
-            c.real = f32_only ? CR_F32 : types[variant % CR_COUNT(types)];
-            variant++;
-            checkops_list_add(out, &c);
-            c.kind  = CR_OP_sparse_filter;
-            c.flags = CHECKOPS_PATTERN;
-            if (!c.big || (c.C == 256 && c.K == 256)) checkops_list_add(out, &c);
-        }
-}
-
-/* 2:4: the weight formats for 2:4 filters only, in the types that have kernels, and two formats for any pattern.
- * Layers of ResNet-50 and small shapes: several tiles, several images. */
-static void list_two_of_four(struct checkops_list *out) {
-    static const struct shape layers[] = {{5, 14, 14, 128, 192, 3, 1, 1, true}, {9, 7, 7, 192, 128, 3, 1, 1, true},
-                                          {3, 28, 28, 64, 128, 3, 2, 1, true},  {9, 14, 14, 64, 72, 3, 2, 1, true},
-                                          {2, 11, 29, 80, 64, 3, 1, 1, true},   {2, 10, 6, 24, 8, 5, 3, 2, true}};
-    static const unsigned     ends[] = {CHECKOPS_BIAS | CHECKOPS_ADD | CHECKOPS_RELU, 0, CHECKOPS_BIAS | CHECKOPS_RELU};
-    static const enum cr_dtype types[]  = {CR_F16, CR_BF16};
-    const unsigned             two_four = CHECKOPS_PATTERN | CHECKOPS_TWO;
-    if (out->extent == CHECKOPS_WIDE) return;
-    for (size_t i = 0; i < CR_COUNT(convs) + CR_COUNT(layers); i++)
-        for (int f = 0; f < CR_SPARSE_FORMATS; f++) {
-            const struct cr_sparse_format format = cr_sparse_format_at(f);
-            const size_t                  number = (size_t)cr_sparse_format_number(format);
-            const struct shape           *shape  = i < CR_COUNT(convs) ? &convs[i] : &layers[i - CR_COUNT(convs)];
-            struct checkops_case c = case_of(shape, CR_OP_conv, two_four | ends[(i + number) % CR_COUNT(ends)]);
-            c.format               = format;
-            c.real                 = types[(i + number / 3) % CR_COUNT(types)];
-            if (c.C % 8 || c.K % 8 || (f > 1 && format.kernel != CR_SPARSE_TWO_FOUR)) continue;
-            checkops_list_add(out, &c);
-            c.kind  = CR_OP_sparse_filter;
-            c.flags = CHECKOPS_PATTERN | CHECKOPS_TWO;
-            if (!c.big) checkops_list_add(out, &c);
-        }
-}
-
-/* Strides, paddings and sides that no network in configs/ has. */
-static const struct shape odd[] = {
-    {1, 1, 1, 1, 1, 1, 1, 0, false},  {2, 9, 8, 7, 5, 3, 3, 1, false},    {1, 8, 9, 16, 12, 5, 2, 2, false},
-    {1, 6, 7, 8, 8, 3, 1, 0, false},  {1, 5, 5, 8, 6, 1, 1, 1, false},    {3, 7, 5, 4, 6, 2, 2, 1, false},
-    {3, 9, 9, 3, 16, 7, 2, 3, false}, {1, 5, 5, 8, 8, 3, 3, 0, false},    {1, 4, 4, 12, 9, 1, 3, 0, false},
-    {2, 8, 8, 8, 8, 3, 4, 1, false},  {33, 2, 3, 5, 34, 3, 1, 1, false},  {1, 1, 40, 24, 8, 3, 1, 1, false},
-    {1, 6, 6, 8, 8, 2, 1, 2, false},  {5, 7, 7, 100, 40, 1, 1, 0, false}, {1, 9, 7, 33, 70, 3, 2, 0, false},
-};
-
-/* Gradients of such convolutions, which exist in f32 only. On a device with many weight formats each shape gets
- * every `every`th format. */
-static void list_pattern_grads(struct checkops_list *out, struct table of, int every) {
-    static const unsigned dgrads[] = {0, CHECKOPS_BN, CHECKOPS_ADD, CHECKOPS_BN | CHECKOPS_ADD},
-                          wgrads[] = {0, CHECKOPS_ACCUMULATE};
-    /* Kernels refuse the formats after CR_SPARSE_DIRECT. */
-    const int layouts = out->extent == CHECKOPS_WIDE ? 1 : 1 + cr_sparse_tiles(CR_SPARSE_DIRECT) + 1;
-    for (size_t i = 0; i < of.shapes; i++)
-        for (int format_index = 0; format_index < layouts; format_index++) {
-            const size_t turn = i + (size_t)format_index / 2;
-            if (layouts > 1 && ((int)i + format_index) % every) continue;
-            struct checkops_case c =
-                case_of(&of.shape[i], CR_OP_conv_dgrad, CHECKOPS_PATTERN | dgrads[turn % CR_COUNT(dgrads)]);
-            c.format = cr_sparse_format_at(format_index);
-            if (c.C % 8) c.flags &= ~(unsigned)CHECKOPS_BN;
-            checkops_list_add(out, &c);
-            c.kind  = CR_OP_conv_wgrad;
-            c.flags = CHECKOPS_PATTERN | wgrads[turn % CR_COUNT(wgrads)];
-            checkops_list_add(out, &c);
-        }
-}
-
-/* Block-sparse filters: formats of devices that have kernels for them, 16-bit types only. */
-static void list_blocks(struct checkops_list *out) {
-    const size_t               tiles  = (size_t)cr_sparse_tiles(CR_SPARSE_BLOCK);
-    static const unsigned      ends[] = {0, CHECKOPS_BIAS | CHECKOPS_RELU, CHECKOPS_BIAS | CHECKOPS_ADD | CHECKOPS_RELU,
-                                         CHECKOPS_ADD};
-    static const enum cr_dtype types[] = {CR_F16, CR_BF16};
-    for (size_t i = 0; i < CR_COUNT(blocked) && out->extent != CHECKOPS_WIDE; i++)
-        for (size_t tile = 0; tile < tiles; tile++) {
-            struct checkops_case c =
-                case_of(&blocked[i], CR_OP_conv, CHECKOPS_PATTERN | ends[(i + tile / 2) % CR_COUNT(ends)]);
-            c.format = (struct cr_sparse_format){CR_SPARSE_BLOCK, (int)tile};
-            c.real   = types[(i + tile) % CR_COUNT(types)];
-            checkops_list_add(out, &c);
-            c.kind  = CR_OP_sparse_filter;
-            c.flags = CHECKOPS_PATTERN;
-            if (!c.big) checkops_list_add(out, &c);
-        }
-}
-
 /* Ops around BN statistics from Gram matrices that exist without them, too. In `many_pixels` the thread blocks of fused
  * kernels have several tiles. */
 static void list_gram_neighbours(struct checkops_list *out) {
-    static const struct shape many_pixels[] = {{8, 56, 56, 256, 64, 1, 1, 0, true},
-                                               {12, 28, 28, 512, 128, 1, 1, 0, true},
-                                               {24, 14, 14, 1024, 256, 1, 1, 0, true}};
+    static const struct checkops_shape many_pixels[] = {{8, 56, 56, 256, 64, 1, 1, 0, true},
+                                                        {12, 28, 28, 512, 128, 1, 1, 0, true},
+                                                        {24, 14, 14, 1024, 256, 1, 1, 0, true}};
     list(out, CR_OP_conv_grad, TABLE(many_pixels), FLAGS(MASKED, MASKED & ~CHECKOPS_FROZEN_BN));
     list(out, CR_OP_conv_grad, TABLE(convs),
          FLAGS(CHECKOPS_MASK, CHECKOPS_MASK | CHECKOPS_ADD | CHECKOPS_BITS, CHECKOPS_FROZEN_BN | CHECKOPS_MASK,
@@ -297,11 +187,7 @@ void checkops_list_fused(struct checkops_list *out) {
     list_convs(out);
     checkops_list_gram(out);
     list_gram_neighbours(out);
-    list_patterns(out);
-    list_two_of_four(out);
-    list_pattern_grads(out, TABLE(odd), 1);
-    list_pattern_grads(out, TABLE(convs), 2);
-    list_blocks(out);
+    checkops_list_sparse(out, convs, CR_COUNT(convs));
     list_finishing(out);
     list_pointwise(out);
     list_scale_bias_copies(out);
@@ -319,7 +205,7 @@ void checkops_list_fused(struct checkops_list *out) {
 
 /* ---- layers at full resolution ---- */
 
-static const struct shape layers[] = {
+static const struct checkops_shape layers[] = {
     {2, 115, 115, 16, 64, 4, 1, 0, true},  {2, 56, 56, 64, 64, 1, 1, 0, true},   {2, 56, 56, 64, 64, 3, 1, 1, true},
     {2, 56, 56, 64, 256, 1, 1, 0, true},   {2, 56, 56, 256, 64, 1, 1, 0, true},  {2, 56, 56, 256, 128, 1, 1, 0, true},
     {2, 56, 56, 128, 128, 3, 2, 1, true},  {2, 56, 56, 256, 512, 1, 2, 0, true}, {2, 28, 28, 128, 512, 1, 1, 0, true},
@@ -348,17 +234,17 @@ static const struct job layer_jobs[] = {
 };
 
 /* Layers of wide_resnet50_2, only to be timed. */
-static const struct shape wide_layers[] = {{256, 56, 56, 128, 128, 3, 1, 1, true},
-                                           {256, 28, 28, 256, 256, 3, 1, 1, true},
-                                           {256, 14, 14, 512, 512, 3, 1, 1, true},
-                                           {256, 7, 7, 1024, 1024, 3, 1, 1, true},
-                                           {256, 28, 28, 512, 256, 1, 1, 0, true}};
+static const struct checkops_shape wide_layers[] = {{256, 56, 56, 128, 128, 3, 1, 1, true},
+                                                    {256, 28, 28, 256, 256, 3, 1, 1, true},
+                                                    {256, 14, 14, 512, 512, 3, 1, 1, true},
+                                                    {256, 7, 7, 1024, 1024, 3, 1, 1, true},
+                                                    {256, 28, 28, 512, 256, 1, 1, 0, true}};
 
-static void add_layers(struct checkops_list *out, const struct shape *shape, size_t shapes, int64_t N,
+static void add_layers(struct checkops_list *out, const struct checkops_shape *shape, size_t shapes, int64_t N,
                        enum cr_dtype real) {
     for (size_t j = 0; j < CR_COUNT(layer_jobs); j++)
         for (size_t i = 0; i < shapes; i++) {
-            struct checkops_case c = case_of(&shape[i], layer_jobs[j].kind, layer_jobs[j].flags);
+            struct checkops_case c = checkops_case_of(&shape[i], layer_jobs[j].kind, layer_jobs[j].flags);
             c.N                    = N;
             c.real                 = real;
             checkops_list_add(out, &c);
@@ -381,15 +267,16 @@ void checkops_list_fused_full_size(struct checkops_list *out) {
         {CR_OP_bn_grad_sums, CHECKOPS_MASK_FROM_X},
         {CR_OP_bn_grad_apply, CHECKOPS_MASK_FROM_X},
     };
-    static const struct shape images_there[] = {{256, 56, 56, 64, 0, 0, 0, 0, true},
-                                                {256, 56, 56, 256, 0, 0, 0, 0, true}};
-    static const struct shape pool           = {256, 112, 112, 64, 0, 3, 2, 1, true},
-                              input_image    = {256, 224, 224, 3, 0, 0, 0, 0, true};
-    static const struct shape stem = {1, 1, 1, 1, 64, 0, 0, 0, true}, block = {1, 7, 7, 512, 512, 3, 1, 1, true},
-                              option_a = {256, 32, 32, 16, 0, 1, 2, 8, true};
+    static const struct checkops_shape images_there[] = {{256, 56, 56, 64, 0, 0, 0, 0, true},
+                                                         {256, 56, 56, 256, 0, 0, 0, 0, true}};
+    static const struct checkops_shape pool           = {256, 112, 112, 64, 0, 3, 2, 1, true},
+                                       input_image    = {256, 224, 224, 3, 0, 0, 0, 0, true};
+    static const struct checkops_shape stem           = {1, 1, 1, 1, 64, 0, 0, 0, true},
+                                       block          = {1, 7, 7, 512, 512, 3, 1, 1, true},
+                                       option_a       = {256, 32, 32, 16, 0, 1, 2, 8, true};
     static const struct {
-        const struct shape *shape;
-        struct job          job;
+        const struct checkops_shape *shape;
+        struct job                   job;
     } filters[]                      = {{&stem, {CR_OP_s2d_filter, 0}},
                                         {&stem, {CR_OP_s2d_filter_grad, 0}},
                                         {&block, {CR_OP_fold_bn, 0}},
@@ -402,18 +289,18 @@ void checkops_list_fused_full_size(struct checkops_list *out) {
                                         {CR_OP_normalize, CHECKOPS_S2D | CHECKOPS_BOXES}};
     for (size_t j = 0; j < CR_COUNT(jobs); j++)
         for (size_t i = 0; i < CR_COUNT(images_there); i++) {
-            struct checkops_case c = case_of(&images_there[i], jobs[j].kind, jobs[j].flags);
+            struct checkops_case c = checkops_case_of(&images_there[i], jobs[j].kind, jobs[j].flags);
             c.real                 = CR_F16;
             checkops_list_add(out, &c);
         }
     for (size_t j = 0; j < CR_COUNT(others); j++) {
         struct checkops_case c =
-            case_of(others[j].kind == CR_OP_normalize ? &input_image : &pool, others[j].kind, others[j].flags);
+            checkops_case_of(others[j].kind == CR_OP_normalize ? &input_image : &pool, others[j].kind, others[j].flags);
         c.real = CR_F16;
         checkops_list_add(out, &c);
     }
     for (size_t i = 0; i < CR_COUNT(filters); i++) {
-        struct checkops_case c = case_of(filters[i].shape, filters[i].job.kind, filters[i].job.flags);
+        struct checkops_case c = checkops_case_of(filters[i].shape, filters[i].job.kind, filters[i].job.flags);
         c.real                 = c.kind == CR_OP_s2d_filter_grad ? CR_F32 : CR_F16;
         checkops_list_add(out, &c);
     }

@@ -28,6 +28,11 @@ is "a refused run changes nothing" "$(cd A && find . -type f -exec cksum {} + | 
 run train tiny.ini train.output=A --resume auto train.steps=20; expect "nothing left to do" 0 "step 20"
 run train tiny.ini train.output=A --resume auto train.steps=24 model.widths=4,16; expect "another model on resume" 2 "widths"
 run train tiny.ini train.output=fresh --resume auto train.steps=3; expect "--resume auto in an empty folder begins" 0 "step 3"
+truncate -s 100 fresh/step-3/model.safetensors
+run train tiny.ini train.output=fresh --resume auto train.steps=6; expect "--resume auto with damaged checkpoints only" 1 "fresh/step-3/model.safetensors" "no checkpoint in this folder can be read"
+is "--resume auto with damaged checkpoints only: nothing is written" "$(ls -d fresh/step-*)" fresh/step-3
+
+run train tiny.ini train.output=diverged optim.lr=1000 -q; expect "a training that diverges" 1 "is not finite" "try a smaller optim.lr"
 
 # ---- kernel times: the CPU measures none, a checkpoint may hold some ----
 run help keys; expect "help keys, costs" 0 "measure"

@@ -69,6 +69,10 @@ holds "they were unfrozen" grep -q '"event":"unfreeze","step":7,"frozen":""' L/l
 
 # ---- published weights that cannot be had ----
 CRESNET_OFFLINE=1 run finetune images -o X; expect "offline" 1 "resnet18" "CRESNET_WEIGHTS_DIR" "--weights FILE" "--weights none"
+is "offline: one error" "$(printf '%s\n' "$err" | grep -c '^cresnet')" 1
+run finetune images --model resnet51 -o X; expect "a network that is not there" 2 "must be one of resnet18" "did you mean resnet50?"
+run finetune images --weights resnet51 -o X; expect "weights that are not there" 2 "neither a file nor the name of published weights"
+is "weights that are not there: one error" "$(printf '%s\n' "$err" | grep -c '^cresnet')" 1
 run finetune images --model resnet20 -o X; expect "a network without published weights" 2 "no published weights" "--weights none"
 run finetune images --weights nowhere/x -o X; expect "missing weights" 2 "nowhere/x: No such file"
 holds "nothing was written" [ ! -e X ] && holds "nothing was written" [ ! -e X.ini ]

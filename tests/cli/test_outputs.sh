@@ -114,6 +114,12 @@ cp images/photo.png P/val.crpk; run data pack tiny.ini P; expect "data pack over
 holds "the foreign file is untouched" cmp P/val.crpk images/photo.png
 run data pack tiny.ini P --force; expect "data pack --force" 0; run data verify P; expect "data pack --force: the files" 0
 
+# a folder that does not exist: an error before the work
+for name in onnx weights confusion csv report png; do
+    write $name nowhere/file; expect "$name: into a missing folder" 1 "nowhere/file: cannot create" "make its folder"
+    is "$name: into a missing folder: nothing else is printed" "$(printf '%s\n' "$out$err" | wc -l)" 1
+done
+
 # --force that would do nothing
 run eval R --force; expect "eval --force" 2 "--force needs --confusion"
 run predict R images --force; expect "predict --force" 2 "--force needs --csv"

@@ -103,7 +103,7 @@ start() {
     "$bin" train net.ini -q --ranks 3 -o "$work/$out" "$@" >"$out.err" 2>&1 &
     parent=$!
     for i in $(seq 200); do
-        [ -s "$out/log.jsonl" ] && break
+        grep -qs '"event":"train"' "$out/log.jsonl" && break
         sleep 0.05
     done
     child=($(pgrep -P $parent))
@@ -127,6 +127,14 @@ ended() {
     cleanup "$name"
 }
 
+wait_saved() { # OUT: at most 10 s
+    local i
+    for i in $(seq 200); do
+        ls -d "$1"/step-* >/dev/null 2>&1 && break
+        sleep 0.05
+    done
+}
+
 start killed; kill -9 "${child[1]}"; ended "kill -9 of rank 1" killed 1 3 "rank 1 of 3 on $(hostname) (process ${child[1]}) was killed by signal 9"
 start first; kill -9 "${child[0]}"; ended "kill -9 of rank 0" first 1 3 "rank 0 of 3 on $(hostname) (process ${child[0]}) was killed by signal 9"
 if [ -n "${CRESNET_SANITIZE:-}" ]; then skip "a crash: the sanitizer prints its own story"
@@ -137,7 +145,7 @@ is "SIGTERM of one rank: saved once" "$(ls -d term/step-* | wc -l) $(grep -c '"s
 start all; kill -TERM "$parent"; ended "SIGTERM of the parent" all 143 3
 is "SIGTERM of the parent: saved once" "$(ls -d all/step-* | wc -l)" 1
 start twice; kill -INT "$parent"; kill -INT "$parent"; ended "SIGINT twice" twice 130 3
-start usr1; kill -USR1 "${child[0]}"; sleep 0.5; is "SIGUSR1: saved" "$(ls -d usr1/step-* | wc -l)" 1; kill -INT "$parent"; ended "SIGUSR1, then SIGINT" usr1 130 4
+start usr1; kill -USR1 "${child[0]}"; wait_saved usr1; began=$(now); is "SIGUSR1: saved" "$(ls -d usr1/step-* | wc -l)" 1; kill -INT "$parent"; ended "SIGUSR1, then SIGINT" usr1 130 4
 start orphans; kill -9 "$parent"; ended "kill -9 of the parent" orphans 137 1
 is "kill -9 of the parent: the ranks saved" "$(ls -d orphans/step-* | wc -l)" 1
 start paused ranks.timeout=1; kill -TSTP "$parent"; sleep 2.5; kill -CONT "$parent"; sleep 0.5; kill -TERM "$parent"; ended "all stopped for longer than the time-out, then continued" paused 143 6

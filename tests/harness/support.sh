@@ -27,8 +27,9 @@ holds() {
     shift
     if said=$("$@" 2>&1); then pass; else fail "$name: $*: ${said:0:500}"; fi
 }
-# problems FILE...: the lines that `cresnet train -q` printed and that are not results
-problems() { grep -hvE '^(evaluation at step|done: step|stopped by signal) ' "$@"; }
+# problems FILE...: the lines that `cresnet train -q` printed and that are not results. An emulator (scripts/cross-arm.sh) prints a line of its
+# own when a program crashes.
+problems() { grep -hvE '^((evaluation at step|done: step|stopped by signal) |qemu: uncaught target signal )' "$@"; }
 there() { command -v "$1" >/dev/null 2>&1; }
 # python_with MODULE...: prints a python3 that can import them, from build/peers-venv if need be; fails without one
 python_with() { python3 -B "$source_dir/tests/tools/peers.py" "$@"; }

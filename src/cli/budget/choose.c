@@ -69,13 +69,18 @@ static cr_status run(const struct chooser *c, const struct cr_config *config, co
     return cr_budget_measure(config, c->clock->session.model.classes, c->clock->batch, weights, seconds);
 }
 
+static cr_status time_given(void *self, double *seconds) {
+    struct chooser                *c       = self;
+    const struct cr_budget_source *s       = c->source;
+    const struct cr_budget_weights weights = {&s->session.model.store, s->buffers.value, s->running, c->given_mask};
+    return run(c, &c->clock->config, &weights, seconds);
+}
+
 /* Predicted times are multiplied by the ratio of measured and predicted time of this network. */
 static cr_status measure_given(struct chooser *c) {
-    const struct cr_budget_source *s = c->source;
-    c->out->scale                    = 1;
+    c->out->scale = 1;
     if (!c->clock->measured) return CR_OK;
-    const struct cr_budget_weights weights = {&s->session.model.store, s->buffers.value, s->running, c->given_mask};
-    CR_TRY(run(c, &c->clock->config, &weights, &c->out->measured_dense));
+    CR_TRY(time_given(c, &c->out->measured_dense));
     c->out->scale = c->out->measured_dense / c->out->dense;
     return CR_OK;
 }
@@ -225,9 +230,17 @@ static cr_status choose_predicted(struct chooser *c, bool *met, double *least) {
 }
 
 static cr_status choose_measured(struct chooser *c, bool *met, double *least) {
-    const struct cr_budget_networks networks = {c, choose, measure, keep};
+    const bool                      steady   = c->clock->session.device->backend->async != NULL;
+    const struct cr_budget_networks networks = {c, choose, measure, keep, steady ? NULL : time_given};
+    const double                    speedup  = c->request->speedup;
+    struct cr_budget_outcome       *o        = c->out;
     struct cr_budget_met            result;
-    CR_TRY(cr_budget_reach(&networks, c->out->target, c->out->dense, c->out->measured_dense, &result));
+    if (speedup > 0) {
+        CR_TRY(cr_budget_reach_speedup(&networks, speedup, o->dense, &o->measured_dense, &result));
+        o->scale  = o->measured_dense / o->dense;
+        o->target = o->measured_dense / speedup;
+    } else
+        CR_TRY(cr_budget_reach(&networks, o->target, o->dense, o->measured_dense, &result));
     *met                      = result.met;
     *least                    = result.least;
     c->out->predicted         = result.predicted;

@@ -37,19 +37,6 @@ static cr_status add_taylor(void *self, const float *grad) {
     return cr_shrink_add_taylor(&s->groups, s->buffers.value, grad, s->taylor);
 }
 
-/* Keeps the channels of layers that prune.exempt names and of frozen layers; auto exempts none. */
-static cr_status keep_exempt(struct cr_budget_source *s) {
-    struct cr_config local = s->config;
-    struct cr_prune  layers;
-    if (strcmp(local.prune.exempt, "auto") == 0) local.prune.exempt = "";
-    local.prune.pattern = CR_PRUNE_PATTERN_UNSTRUCTURED;
-    CR_TRY(cr_prune_open(&s->session.model.store, &local, &layers));
-    for (int l = 0; l < layers.layers; l++)
-        if (layers.layer[l].dense) cr_shrink_keep(&s->shrink, layers.layer[l].param);
-    cr_prune_close(&layers);
-    return CR_OK;
-}
-
 cr_status cr_budget_source_open(const struct cr_config *config, bool channels, struct cr_budget_source *s) {
     int classes;
     s->config                  = *config;
@@ -73,7 +60,7 @@ cr_status cr_budget_source_open(const struct cr_config *config, bool channels, s
     if (s->train) CR_TRY(cr_session_gradients(&s->session, s->train, s->config.prune.batches, add_taylor, s));
     CR_TRY(cr_shrink_open(&s->groups, &s->session.model.store, s->config.prune.importance, s->buffers.value, s->taylor,
                           &s->shrink));
-    CR_TRY(keep_exempt(s));
+    CR_TRY(cr_shrink_keep_exempt(&s->shrink, &s->session.model.store, &s->config));
     for (int k = 0; k < s->groups.groups && !channels; k++) s->shrink.keeps[k] = true;
     return CR_OK;
 }

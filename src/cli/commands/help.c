@@ -76,6 +76,7 @@ static cr_status help_topic(const struct cr_args *args, struct cr_text *out) {
         cr_doc_markdown_keys(out);
     else {
         enum cr_command_id id = cr_command_find(topic, &hint);
+        if (id == CR_CMD_COUNT && cr_config_help_of(topic, out)) return CR_OK; /* a key or a section */
         if (id == CR_CMD_COUNT) return unknown_topic(topic, hint);
         if (id == CR_CMD_HELP)
             cr_help_overview(out);

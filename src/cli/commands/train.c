@@ -53,8 +53,8 @@ cr_status cr_cmd_train(const struct cr_args *args, int *signal_taken) {
     if (args->operands && cr_fs_is_dir(args->operand[0]))
         return cr_args_fail(
             args,
-            "%s: is a folder; training needs a configuration file (for a folder of images: cresnet train "
-            "finetune-folder.ini data.root=%s; to continue a run: cresnet train CONFIG --resume %s)",
+            "%s: is a folder; training needs a configuration file (for a folder of images: cresnet finetune %s; to "
+            "continue a run: cresnet train CONFIG --resume %s)",
             args->operand[0], args->operand[0], args->operand[0]);
     CR_TRY(cr_cmd_config(args, &config));
     cr_status status = cr_cmd_ranks_open(args, &config, &ranks);

@@ -42,9 +42,19 @@ static cr_status find_output(const struct cr_args *args, const char *file, enum 
     return cr_output_file_find(file, kind, cr_args_has(args, CR_OPT_REPLACE) ? CR_OUTPUT_FORCE : 0, out);
 }
 
+/* Whether a file can be created in the folder of `path`; the file itself may be missing. */
+static cr_status check_folder(const char *path) {
+    char        folder[CR_PATH_MAX];
+    const char *slash = strrchr(path, '/');
+    snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - path) + 1 : 1, slash ? path : ".");
+    return access(folder, W_OK | X_OK) < 0 ? cr_fs_refused(path, "create", errno) : CR_OK;
+}
+
 cr_status cr_cmd_output_check(const struct cr_args *args, const char *file, enum cr_output_kind kind) {
     struct cr_output_file output;
-    return cr_cmd_is_stdout(file) ? CR_OK : find_output(args, file, kind, &output);
+    if (cr_cmd_is_stdout(file)) return CR_OK;
+    CR_TRY(find_output(args, file, kind, &output));
+    return output.direct ? CR_OK : check_folder(output.path);
 }
 
 cr_status cr_cmd_write_file(const struct cr_args *args, const char *file, enum cr_output_kind kind, const void *bytes,

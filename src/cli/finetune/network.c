@@ -159,12 +159,12 @@ static cr_status use_published(struct cr_finetune *f, const char *name) {
     cr_status status = cr_pretrained_file(name, &file);
     if (status != CR_OK) {
         char why[1500];
+        if (!cr_pretrained_is_name(name)) return status;
         snprintf(why, sizeof why, "%.1400s", cr_error_message());
         return CR_FAIL(status,
-                       "%s\nThe published weights %s are not on this machine. Three ways to go on: copy their file to "
-                       "the folder CRESNET_WEIGHTS_DIR; give other weights with --weights FILE (safetensors, .pth, a "
-                       "run); or train from scratch with --weights none, which needs many more images",
-                       why, name);
+                       "%s; other weights: --weights FILE (safetensors, .pth, a run); training from scratch, which "
+                       "needs many more images: --weights none",
+                       why);
     }
     f->trained_size = IMAGENET_SIZE;
     f->weights      = cr_arena_printf(&f->arena, "%s", name);
@@ -222,12 +222,13 @@ cr_status cr_finetune_network(struct cr_finetune *f) {
         CR_TRY(from_scratch(f));
     else if (access(weights, F_OK) == 0 || strchr(weights, '/'))
         CR_TRY(use_file(f, weights));
-    else if (model && weights == model && !cr_pretrained_is_name(model))
+    else if (model && weights == model && !cr_pretrained_is_name(model)) {
+        CR_TRY(from_scratch(f)); /* reports the name of no network */
         return cr_args_fail(f->args,
                             "--model %s: there are no published weights of this network: give --weights FILE, or "
                             "--weights none to train from scratch",
                             model);
-    else
+    } else
         CR_TRY(use_published(f, weights));
     CR_TRY(cr_finetune_set(f, "model", "weights",
                            *f->weights ? "the classifier is replaced by one for the classes of the folder"

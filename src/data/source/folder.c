@@ -146,7 +146,7 @@ static cr_status list_split(struct cr_dataset *dataset, struct cr_image_folder *
         CR_FAIL_OUT(CR_ERR_FORMAT, "%s: no image is left for %s with data.val_fraction = %g", folder->root,
                     split == CR_SPLIT_TRAIN ? "training" : "validation", fraction);
     if (t->foreign)
-        cr_log(CR_LOG_WARN, "%s: %lld files such as %s were skipped: only PNG and JPEG images can be read",
+        cr_log(CR_LOG_WARN, "%s: %lld files such as %s were skipped: only JPEG, PNG and WebP images are read",
                folder->root, (long long)t->foreign, t->foreign_name);
 out:
     cr_free(t);
@@ -179,12 +179,18 @@ static cr_status join(const char *root, const char *part, char **out) {
     return CR_OK;
 }
 
+/* With errno set by stat. The error begins with the key, its value and the place where it is set. */
+static cr_status fail_root(const struct cr_config *config, const char *root) {
+    if (errno != ENOENT) return cr_config_fail(config, "data.root", "%s: %s", root, strerror(errno));
+    return cr_config_fail(config, "data.root", "there is no such folder: set data.root to the folder of your images");
+}
+
 static cr_status open_split(const struct cr_config *config, enum cr_split split, const char *root,
                             struct cr_dataset *dataset, struct cr_image_folder *folder) {
     static const char *const train_names[] = {"train", "training"};
     static const char *const val_names[]   = {"val", "valid", "validation", "eval", "evaluation", "test"};
     struct stat              info;
-    if (stat(root, &info) != 0) return cr_config_fail(config, "data.root", "%s: %s", root, strerror(errno));
+    if (stat(root, &info) != 0) return fail_root(config, root);
     if (!S_ISDIR(info.st_mode)) return cr_config_fail(config, "data.root", "%s is not a folder", root);
     const char *train    = find_part(root, train_names, CR_COUNT(train_names));
     const char *val      = find_part(root, val_names, CR_COUNT(val_names));
@@ -304,7 +310,7 @@ cr_status cr_folder_begin(const struct cr_config *config, const char *root, stru
     struct stat info;
     CR_TRY(open_folder(config, dataset));
     struct cr_image_folder *folder = dataset->state;
-    if (stat(root, &info) != 0) return cr_config_fail(config, "data.root", "%s: %s", root, strerror(errno));
+    if (stat(root, &info) != 0) return fail_root(config, root);
     if (!S_ISDIR(info.st_mode))
         return cr_config_fail(config, "data.root", "%s is not a folder; it must hold train.csv", root);
     return join(root, "", &folder->root);

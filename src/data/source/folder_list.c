@@ -23,7 +23,7 @@ static bool is_image_name(const char *name) {
 }
 
 static bool is_foreign_name(const char *name) {
-    static const char *const endings[] = {"gif", "webp", "bmp", "tif", "tiff", "ppm", "pgm", "avif", "heic", "jxl"};
+    static const char *const endings[] = {"gif", "bmp", "tif", "tiff", "ppm", "pgm", "avif", "heic", "jxl"};
     return has_ending(name, endings, CR_COUNT(endings));
 }
 

@@ -1,8 +1,8 @@
 /* data/source/folder_list.h: lists the images of a folder and of the folders below it.
  *
  * Invariants
- *   - The file name decides whether a file is listed (jpg, jpeg, jpe, jfif, png; hidden files are skipped). The content
- *     decides how it is decoded.
+ *   - The file name decides whether a file is listed (jpg, jpeg, jpe, jfif, png, webp; hidden files are skipped). The
+ *     content decides how it is decoded.
  *   - Links are followed; a folder that contains itself is entered once. */
 #ifndef CR_FOLDER_LIST_H
 #define CR_FOLDER_LIST_H

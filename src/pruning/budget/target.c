@@ -6,6 +6,7 @@
 static const double close_enough = 0.02;  /* difference of predicted and measured time */
 static const double below        = 0.995; /* of the target, after a network has missed it */
 static const double near         = 0.03;  /* costs that differ less give no slope */
+static const double unsteady     = 0.1;   /* a time that is shorter by this fraction replaces the one before */
 
 struct rounds {
     const struct cr_budget_networks *networks;
@@ -76,4 +77,19 @@ cr_status cr_budget_reach(const struct cr_budget_networks *networks, double targ
         if (missed) aim = target * below;
     }
     return out->met ? CR_OK : try_budget(&r, 0);
+}
+
+cr_status cr_budget_reach_speedup(const struct cr_budget_networks *networks, double speedup, double cost,
+                                  double *seconds, struct cr_budget_met *out) {
+    for (int search = 1;; search++) {
+        double again;
+        CR_TRY(cr_budget_reach(networks, *seconds / speedup, cost, *seconds, out));
+        if (!out->met || !networks->measure_dense || search == CR_BUDGET_SEARCHES) return CR_OK;
+        CR_TRY(networks->measure_dense(networks->self, &again));
+        if (again >= *seconds * (1 - unsteady)) return CR_OK;
+        cr_log(CR_LOG_INFO,
+               "times vary: the network before pruning took %.4g ms, and now %.4g ms; the search is repeated",
+               1e3 * *seconds, 1e3 * again);
+        *seconds = again;
+    }
 }

@@ -17,6 +17,8 @@ struct cr_budget_networks {
     cr_status (*measure)(void *self, double *seconds);
     /* The present network is the best so far. */
     cr_status (*keep)(void *self);
+    /* Seconds of the network before pruning, measured again. NULL: times are steady. */
+    cr_status (*measure_dense)(void *self, double *seconds);
 };
 struct cr_budget_met {
     bool   met;                 /* a measured time is at most the target */
@@ -25,7 +27,10 @@ struct cr_budget_met {
     double least;               /* the shortest measured time */
     int    networks;            /* that were measured */
 };
-enum { CR_BUDGET_ROUNDS = 6 }; /* networks that are measured at most, and the cheapest one */
+enum {
+    CR_BUDGET_ROUNDS   = 6, /* networks that are measured at most, and the cheapest one */
+    CR_BUDGET_SEARCHES = 3  /* of cr_budget_reach_speedup, at most */
+};
 
 /* Chooses and measures until a network's measured time is at most `target` seconds and within 2 % of its prediction, at
  * most CR_BUDGET_ROUNDS times. Of the networks that meet the target the one with the least loss is kept. cost, seconds:
@@ -33,5 +38,11 @@ enum { CR_BUDGET_ROUNDS = 6 }; /* networks that are measured at most, and the ch
  */
 CR_MUST cr_status cr_budget_reach(const struct cr_budget_networks *networks, double target, double cost, double seconds,
                                   struct cr_budget_met *out);
+/* The same for a target of *seconds / speedup. On a CPU that other programs use, *seconds may be far too long, so that
+ * any network meets the target. With measure_dense, it is measured again after a search that met the target. When it is
+ * more than 10 % shorter, the search is repeated with it. *seconds is the shortest time of the network before pruning
+ * that was measured. */
+CR_MUST cr_status cr_budget_reach_speedup(const struct cr_budget_networks *networks, double speedup, double cost,
+                                          double *seconds, struct cr_budget_met *out);
 
 #endif

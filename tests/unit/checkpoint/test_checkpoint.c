@@ -208,7 +208,7 @@ static void damage(const char *path) {
 }
 
 static void find_newest(void) {
-    char *stderr_text;
+    char *stderr_text, *found;
     REQUIRE(folder_open());
     CHECK_INT(found_step(folder), -2);
     CHECK_INT(found_step(in_folder("none")), -2);
@@ -219,14 +219,18 @@ static void find_newest(void) {
     CHECK_INT(found_step(folder), 10);
     stderr_to(in_folder("said"));
     damage(in_folder("step-10/state.safetensors"));
-    CHECK_INT(found_step(folder), 7);
+    CHECK_INT(symlink("step-10", in_folder("best")), 0);
+    REQUIRE_OK(cr_ckpt_find_best(folder, &found)); /* `best` and `last` name the damaged one: one warning */
     stderr_back();
+    CHECK_INT(intact_step(found), 7);
+    cr_free(found);
     REQUIRE_OK(cr_file_read(in_folder("said"), 10000, &stderr_text, NULL));
     CHECK_HAS(stderr_text, "step-10/state.safetensors");
     CHECK_HAS(stderr_text, "checkpoint skipped");
     CHECK(strchr(stderr_text, '\n') == strrchr(stderr_text, '\n')); /* on one line */
     cr_free(stderr_text);
     stderr_to("/dev/null");
+    CHECK_INT(found_step(folder), 7);
     unlink(in_folder("last"));
     CHECK_INT(found_step(folder), 7);
     unlink(in_folder("step-7/config.ini"));
@@ -239,7 +243,8 @@ static void find_newest(void) {
     CHECK_INT(rename(in_folder("step-4"), in_folder("step-50")), 0); /* its files say step 4 */
     CHECK_INT(found_step(folder), 1);
     damage(in_folder("step-1/model.safetensors"));
-    CHECK_INT(found_step(folder), -2);
+    CHECK_INT(found_step(folder), -3); /* a run must not start again as if nothing were there */
+    CHECK_HAS(cr_error_message(), "no checkpoint in this folder can be read");
     stderr_back();
     folder_close();
 }

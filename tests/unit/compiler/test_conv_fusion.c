@@ -1,9 +1,9 @@
 /* tests/unit/compiler/test_conv_fusion.c: fusion of convolutions with neighbouring ops. The choice has the least total
- * cost of all programs that the options allow (all of them are built), fused forms are used exactly where they pay, and
- * every mixture is a valid program. Equal results are checked in test_fusion_networks.c. */
+ * cost of all programs that the options allow (all of them are built), and every mixture is a valid program. Fused
+ * forms one at a time: test_conv_fusion_forms.c. Equal results are checked in test_fusion_networks.c. */
 #include "compiler/fusion/conv_fusion.h"
 #include "tests/harness/failing_alloc.h"
-#include "tests/harness/fusion_network.h"
+#include "tests/harness/fusion_forms.h"
 
 /* ---- artificial cost models ---- */
 
@@ -32,17 +32,6 @@ struct artificial {
 };
 
 /* True when a convolution does more than its own work. */
-static bool is_fused_conv(const struct cr_op *op) {
-    switch (op->kind) {
-    case CR_OP_conv: return !cr_op_uses_only(op, 3, 1);
-    case CR_OP_conv_dgrad: return !cr_op_uses_only(op, 3, 1);
-    case CR_OP_conv_wgrad: return op->in[CR_IN_conv_wgrad_scale_bias] >= 0;
-    case CR_OP_conv_grad:
-    case CR_OP_conv_pool_grad: return true;
-    default: return false;
-    }
-}
-
 static bool no_fused_conv(void *self, const struct cr_program *p, const struct cr_op *op) {
     (void)self, (void)p;
     return !is_fused_conv(op);
@@ -196,197 +185,6 @@ static void minimum_over_all_programs(void) {
     CHECK_INT(longest, 4); /* a CIFAR stem and the bottleneck block after it */
 }
 
-/* ---- forms that pay, one at a time ---- */
-
-/* HALF, WIDE: the types of scale_bias that conv and conv_wgrad accept. */
-enum feature { S = 1, P = 2, W = 4, D = 8, B = 16, J = 32, HALF = 64, WIDE = 128 };
-
-static bool accepts_features(void *self, const struct cr_program *p, const struct cr_op *op) {
-    unsigned known = *(const unsigned *)self, used = 0;
-    int      scale_bias = CR_NONE;
-    if (op->kind == CR_OP_conv) {
-        scale_bias = op->in[CR_IN_conv_scale_bias];
-        used       = (op->out[CR_OUT_conv_sums] >= 0 ? S : 0u) | (scale_bias >= 0 ? P : 0u);
-    } else if (op->kind == CR_OP_conv_wgrad) {
-        scale_bias = op->in[CR_IN_conv_wgrad_scale_bias];
-        used       = scale_bias >= 0 ? W : 0u;
-    } else if (op->kind == CR_OP_conv_dgrad) {
-        used = cr_op_uses_only(op, 3, 1) ? 0u : D;
-    } else if (op->kind == CR_OP_conv_grad) {
-        used = J | (op->in[CR_IN_conv_grad_scale_bias] >= 0 ? W : 0u) | (op->in[CR_IN_conv_grad_dy_x] >= 0 ? B : 0u);
-        if (op->out[CR_OUT_conv_grad_grad_sums] >= 0 || op->in[CR_IN_conv_grad_add] >= 0) used |= D;
-    }
-    if (scale_bias >= 0) used |= p->tensor[scale_bias].dtype == CR_F32 ? WIDE : HALF;
-    return (used & ~known) == 0;
-}
-
-/* A convolution costs the same with every fused op, and both gradients in one op cost no more than one; every other op
- * costs 1. */
-static cr_status flat_cost(void *self, const struct cr_program *p, const struct cr_op *op, double *seconds) {
-    (void)self, (void)p;
-    bool conv = op->kind == CR_OP_conv || op->kind == CR_OP_conv_dgrad || op->kind == CR_OP_conv_wgrad ||
-                op->kind == CR_OP_conv_grad || op->kind == CR_OP_conv_pool_grad;
-    *seconds = conv ? 10 : 1;
-    return CR_OK;
-}
-/* The same, but a convolution with more than its own work costs more than it saves. */
-static cr_status expensive_cost(void *self, const struct cr_program *p, const struct cr_op *op, double *seconds) {
-    CR_TRY(flat_cost(self, p, op, seconds));
-    if (is_fused_conv(op)) *seconds = 100;
-    return CR_OK;
-}
-
-static bool open_fused(struct cr_program *p, const char *arch, enum cr_dtype real,
-                       const struct cr_cost_model *cost_model) {
-    struct bench_model b;
-    char               override[64];
-    const char        *overrides[] = {override};
-    snprintf(override, sizeof override, "model.arch=%s", arch);
-    cr_status status = bench_open(&b, overrides, 1, 64);
-    if (status == CR_OK) {
-        cr_model_set_real(&b.model, real);
-        status = cr_model_program(&b.model, &b.config, CR_PROGRAM_STEP, 2, p);
-        if (status == CR_OK) status = cr_pass_fuse(p, cost_model);
-        if (status == CR_OK) status = cr_program_check(p);
-        bench_close(&b);
-        p->store = NULL; /* was freed with the model */
-    }
-    CHECK_STATUS(status, CR_OK);
-    return status == CR_OK;
-}
-
-/* 53 convolutions, 16 blocks of three, four with a projection; the end of the last block and the ends of two BNs cannot
- * be fused. */
-static void resnet50_fuses_what_pays(void) {
-    unsigned             known      = 0;
-    struct cr_cost_model cost_model = {.self = &known, .alignment = 64, .accepts = accepts_features, .cost = flat_cost};
-    struct cr_program    p;
-    known = S;
-    if (!open_fused(&p, "resnet50", CR_F32, &cost_model)) return;
-    CHECK_INT(COUNT_OUT(&p, conv, sums), 53);
-    CHECK_INT(count_kind(&p, CR_OP_bn_sums), 0);
-    CHECK_INT(count_kind(&p, CR_OP_bn_apply), 48);
-    cr_program_free(&p);
-
-    known = P | WIDE; /* bn_apply would have to remain for the gradient of the filter */
-    if (!open_fused(&p, "resnet50", CR_F32, &cost_model)) return;
-    CHECK_INT(COUNT_IN(&p, conv, scale_bias), 0);
-    cr_program_free(&p);
-
-    known = P | W | WIDE;
-    if (!open_fused(&p, "resnet50", CR_F32, &cost_model)) return;
-    CHECK_INT(COUNT_IN(&p, conv, scale_bias), 32);
-    CHECK_INT(COUNT_IN(&p, conv_wgrad, scale_bias), 32);
-    CHECK_INT(count_kind(&p, CR_OP_bn_apply), 16);
-    CHECK_INT(count_kind(&p, CR_OP_bn_sums), 53);
-    cr_program_free(&p);
-
-    known = D;
-    if (!open_fused(&p, "resnet50", CR_F32, &cost_model)) return;
-    CHECK_INT(COUNT_IN(&p, conv_dgrad, bn_x), 32);
-    CHECK_INT(COUNT_IN(&p, conv_dgrad, add), 1); /* after the max-pooling, where no ReLU is */
-    CHECK_INT(count_kind(&p, CR_OP_bn_grad_sums), 0);
-    CHECK_INT(COUNT_IN(&p, bn_grad_apply, scale_bias), 0);
-    CHECK_INT(count_kind(&p, CR_OP_relu_grad), 16);
-    CHECK_INT(COUNT_IN(&p, relu_grad, add), 15);
-    CHECK_INT(COUNT_OUT(&p, relu_grad, grad_sums2), 4);
-    CHECK_INT(count_kind(&p, CR_OP_add), 0);
-    cr_program_free(&p);
-
-    known = D | B | J;
-    if (!open_fused(&p, "resnet50", CR_F32, &cost_model)) return;
-    CHECK_INT(count_kind(&p, CR_OP_conv_grad), 52);
-    CHECK_INT(count_kind(&p, CR_OP_bn_grad_apply), 0);
-    CHECK_INT(count_kind(&p, CR_OP_pool_bn_grad_apply), 0);
-    CHECK_INT(count_kind(&p, CR_OP_conv_wgrad), 0);
-    CHECK_INT(count_kind(&p, CR_OP_conv_pool_grad), 1); /* the stem */
-    CHECK_INT(count_kind(&p, CR_OP_conv_dgrad), 0);
-    CHECK_INT(COUNT_IN(&p, conv_grad, bn_x), 32 + 11);
-    CHECK_INT(count_kind(&p, CR_OP_relu_grad), 5);
-    CHECK_INT(COUNT_OUT(&p, bn_apply, mask), 5);
-    CHECK_INT(count_kind(&p, CR_OP_bn_apply), 48);
-    cr_program_free(&p);
-
-    known = S | P | W | D | B | J | WIDE;
-    if (!open_fused(&p, "resnet50", CR_F32, &cost_model)) return;
-    CHECK_INT(COUNT_IN(&p, conv_grad, scale_bias), 32);
-    CHECK_INT(COUNT_IN(&p, conv_grad, bn_x), 11);
-    CHECK_INT(count_kind(&p, CR_OP_bn_apply), 16);
-    cr_program_free(&p);
-}
-
-/* By the bytes that move, even fusing the ends of blocks with a projection pays: the sums of the second BN remain an
- * op. */
-static void block_ends_with_two_bns_are_split(void) {
-    unsigned             known      = D | B | J;
-    struct cr_cost_model cost_model = {
-        .self = &known, .alignment = 64, .accepts = accepts_features, .bytes_per_s = 1e12};
-    struct cr_program p;
-    if (!open_fused(&p, "resnet50", CR_F32, &cost_model)) return;
-    CHECK_INT(count_kind(&p, CR_OP_relu_grad), 1);
-    CHECK_INT(count_kind(&p, CR_OP_bn_grad_sums), 4);
-    CHECK_INT(COUNT_IN(&p, conv_grad, bn_x), 32 + 15);
-    cr_program_free(&p);
-}
-
-static void costly_fusions_are_not_chosen(void) {
-    unsigned             known      = S | P | W | D | B | J | WIDE;
-    struct cr_cost_model cost_model = {
-        .self = &known, .alignment = 64, .accepts = accepts_features, .cost = expensive_cost};
-    const char *const archs[] = {"resnet18", "resnet20", "resnet50"};
-    for (size_t i = 0; i < CR_COUNT(archs); i++) {
-        struct cr_program p;
-        if (!open_fused(&p, archs[i], CR_F32, &cost_model)) return;
-        for (int k = 0; k < p.ops; k++) CHECK(!is_fused_conv(&p.op[k]));
-        cr_program_free(&p);
-    }
-}
-
-/* Basic blocks, one conv fusion each; the gradient of a CIFAR stem is masked by the block after it. */
-static void small_networks_fuse_what_pays(void) {
-    unsigned             known      = S | P | W | D | B | J | WIDE;
-    struct cr_cost_model cost_model = {.self = &known, .alignment = 64, .accepts = accepts_features, .cost = flat_cost};
-    struct cr_program    p;
-    if (!open_fused(&p, "resnet18", CR_F32, &cost_model)) return;
-    CHECK_INT(COUNT_IN(&p, conv, scale_bias), 8);
-    CHECK_INT(COUNT_OUT(&p, conv, sums), 20);
-    CHECK_INT(count_kind(&p, CR_OP_conv_grad), 19);
-    CHECK_INT(count_kind(&p, CR_OP_bn_apply), 8);
-    cr_program_free(&p);
-
-    if (!open_fused(&p, "resnet20", CR_F32, &cost_model)) return;
-    CHECK_INT(COUNT_IN(&p, conv, scale_bias), 9);
-    CHECK_INT(COUNT_OUT(&p, conv, sums), 19);
-    CHECK_INT(COUNT_IN(&p, conv_grad, dy_x), 19); /* all BNs, including that of the stem */
-    CHECK_INT(count_kind(&p, CR_OP_bn_grad_apply), 0);
-    CHECK_INT(count_kind(&p, CR_OP_relu_grad), 1); /* that of the last block */
-    cr_program_free(&p);
-}
-
-static void scale_bias_has_the_accepted_type(void) {
-    unsigned             known      = 0;
-    struct cr_cost_model cost_model = {.self = &known, .alignment = 64, .accepts = accepts_features, .cost = flat_cost};
-    struct cr_program    p;
-    for (int half = 0; half < 2; half++) {
-        known = P | W | (half ? HALF : WIDE);
-        if (!open_fused(&p, "resnet18", CR_F16, &cost_model)) return;
-        CHECK_INT(COUNT_OUT(&p, bn_finalize, scale_bias_half), half ? 8 : 0);
-        for (int i = 0; i < p.ops; i++) {
-            int scale_bias = p.op[i].kind == CR_OP_conv ? p.op[i].in[CR_IN_conv_scale_bias] : CR_NONE;
-            if (scale_bias >= 0) CHECK_INT(p.tensor[scale_bias].dtype, half ? CR_F16 : CR_F32);
-        }
-        CHECK_INT(COUNT_IN(&p, conv_wgrad, scale_bias), 8);
-        cr_program_free(&p);
-    }
-    known = P | W | J | HALF; /* conv_grad reads f32 next to a convolution that reads f16 */
-    if (!open_fused(&p, "resnet18", CR_F16, &cost_model)) return;
-    CHECK_INT(COUNT_IN(&p, conv_grad, scale_bias), 8);
-    for (int i = 0; i < p.ops; i++)
-        if (p.op[i].kind == CR_OP_conv_grad && p.op[i].in[CR_IN_conv_grad_scale_bias] >= 0)
-            CHECK_INT(p.tensor[p.op[i].in[CR_IN_conv_grad_scale_bias]].dtype, CR_F32);
-    cr_program_free(&p);
-}
-
 /* ---- any cost model, any program ---- */
 
 static void all_programs_are_valid(void) {
@@ -494,7 +292,5 @@ static void report_names_chosen_fusions(void) {
     bench_close(&b);
 }
 
-TESTS(CASE(minimum_over_all_programs), CASE(resnet50_fuses_what_pays), CASE(block_ends_with_two_bns_are_split),
-      CASE(costly_fusions_are_not_chosen), CASE(small_networks_fuse_what_pays), CASE(scale_bias_has_the_accepted_type),
-      CASE(all_programs_are_valid), CASE(cost_estimates_are_few), CASE(failing_cost_estimate_is_reported),
-      CASE(failing_allocations), CASE(report_names_chosen_fusions))
+TESTS(CASE(minimum_over_all_programs), CASE(all_programs_are_valid), CASE(cost_estimates_are_few),
+      CASE(failing_cost_estimate_is_reported), CASE(failing_allocations), CASE(report_names_chosen_fusions))

@@ -1,49 +1,15 @@
-/* tests/unit/compiler/test_offload.c: tensors that are offloaded to host memory: the simulation against times computed
- * by hand, the tensors that each score chooses, the positions of the copies, and pools that need more than the live
- * bytes. Whole networks: tests/unit/compiler/test_offload_networks.c. */
+/* tests/unit/compiler/test_offload.c: tensors that are offloaded to host memory: the tensors that each score chooses,
+ * the positions of the copies, and pools that need more than the live bytes. The simulation: test_simulate.c. Whole
+ * networks: test_offload_networks.c. */
 #include "compiler/memory/offload.h"
 #include "session/session.h"
 #include "tests/harness/compiler_support.h"
 #include "tests/harness/data_support.h"
 #include "tests/harness/failing_alloc.h"
 #include "tests/harness/network_support.h"
+#include "tests/harness/timed_program.h"
 
-enum { BATCH = 4, CLASSES = 5, SIZE = 32, STEPS = 3, UNIT = 1 << 20 };
-
-/* ---- programs by hand: ops that read and write tensors of any size and take given seconds ---- */
-
-struct hand {
-    struct cr_program p;
-    double            seconds[64];
-};
-
-/* A copy of b bytes takes b / UNIT seconds; the time of an op is given by hand: its `layer` is its number. */
-static cr_status hand_cost(void *self, const struct cr_program *p, const struct cr_op *op, double *seconds) {
-    const struct hand *h = self;
-    (void)p;
-    *seconds = h->seconds[op->layer];
-    return CR_OK;
-}
-
-static struct cr_cost_model hand_cost_model(struct hand *h) {
-    return (struct cr_cost_model){
-        .self = h, .alignment = 256, .cost = hand_cost, .to_host_bytes_per_s = UNIT, .to_device_bytes_per_s = UNIT};
-}
-
-static int hand_tensor(struct hand *h, const char *name, int units) {
-    return cr_tensor_add(&h->p, name, CR_U8, CR_REGION_POOL, 1, 1, units, UNIT);
-}
-
-static int hand_op(struct hand *h, double seconds, int read0, int read1, int write) {
-    char name[16];
-    snprintf(name, sizeof name, "op%d", h->p.ops);
-    struct cr_op op = cr_op_make(CR_OP_dense_dgrad, cr_program_layer(&h->p, name)); /* two inputs, nothing in place */
-    op.in[0]        = read0;
-    op.in[1]        = read1 >= 0 ? read1 : read0;
-    op.out[0]       = write;
-    h->seconds[h->p.ops] = seconds;
-    return cr_emit(&h->p, &op, "");
-}
+enum { BATCH = 4, CLASSES = 5, SIZE = 32, STEPS = 3 };
 
 /* Writes a (4 units), b (2), five small tensors, c (1); reads c; five small tensors; reads b, a. Live units: 4 at op 0,
  * 6 at 1 to 6, 7 at 7 and 8, 6 at 9 to 14, 4 at 15, plus small tensors of at most 4096 bytes. Large ops take 1 s, small
@@ -90,77 +56,6 @@ static int op_of(const struct cr_program *p, enum cr_op_kind kind,
         if (t >= 0 && strcmp(p->tensor[t].name, tensor) == 0) return i;
     }
     return CR_NONE;
-}
-
-/* ---- simulation ---- */
-
-static void streams_run_in_parallel(void) {
-    struct hand                h     = {.seconds = {1, 2, 5, 4, 1, 3}};
-    const struct cr_contention alike = {.duplex = 1};
-    struct cr_op_time          time[6];
-    struct cr_simulation       r;
-    cr_program_init(&h.p, "streams", NULL);
-    int t[6];
-    for (int i = 0; i < 6; i++) {
-        char name[16];
-        snprintf(name, sizeof name, "t%d", i);
-        t[i] = hand_tensor(&h, name, 1);
-    }
-    for (int i = 0; i < 6; i++) hand_op(&h, h.seconds[i], i ? t[i - 1] : t[0], -1, t[i]);
-    h.p.op[2].stream  = CR_STREAM_TO_HOST;   /* waits for op 0, 1 to 6 */
-    h.p.op[4].stream  = CR_STREAM_TO_DEVICE; /* waits for op 2: 6 to 7 */
-    h.p.op[2].wait[0] = 0;
-    h.p.op[4].wait[0] = 2;
-    h.p.op[5].wait[0] = 4; /* compute: 0 to 1, 1 to 3, 3 to 7 (op 3), then op 5 at 7 */
-    cr_program_simulate(&h.p, h.seconds, &alike, time, &r);
-    CHECK_NEAR(time[1].start, 1, 0);
-    CHECK_NEAR(time[2].start, 1, 0);
-    CHECK_NEAR(time[2].stall, 1, 0);
-    CHECK_NEAR(time[3].end, 7, 0);
-    CHECK_NEAR(time[4].start, 6, 0);
-    CHECK_NEAR(time[5].start, 7, 0);
-    CHECK_NEAR(time[5].stall, 0, 0);
-    CHECK_NEAR(r.total, 10, 0);
-    CHECK_NEAR(r.stalled, 0, 0);
-    h.seconds[2] = 9; /* 1 to 10; op 4 10 to 11; op 5 starts at 11 after 7: 4 s of waiting */
-    cr_program_simulate(&h.p, h.seconds, &alike, time, &r);
-    CHECK_NEAR(time[5].stall, 4, 0);
-    CHECK_NEAR(r.total, 14, 0);
-    CHECK_NEAR(r.stalled, 4, 0);
-    CHECK_NEAR(r.busy[CR_STREAM_TO_HOST], 9, 0);
-    CHECK_NEAR(r.busy[CR_STREAM_COMPUTE], 10, 0);
-    cr_program_free(&h.p);
-}
-
-/* A copy alone takes 5 s; while another copy runs, it has 0.75 of its rate, and the later copy half: see
- * cr_copy_end. */
-static void copies_slow_each_other_down(void) {
-    const struct cr_cost_model t = {.to_host_bytes_per_s = 3, .to_device_bytes_per_s = 3, .duplex_speedup = 4.0 / 3};
-    CHECK_NEAR(cr_copy_contention(&t), 0.5, 1e-12); /* 3 and 3 are 6; the first takes 4, 2 are left */
-    CHECK_NEAR(cr_copy_seconds(&t, CR_STREAM_TO_HOST, 20), 5, 1e-12);
-    CHECK_NEAR(cr_copy_end(10, 5, 9, 0.5), 15, 1e-12);
-    CHECK_NEAR(cr_copy_end(10, 5, 14, 0.5), 17, 1e-12); /* 4 s at half rate complete 2 of 5 */
-    CHECK_NEAR(cr_copy_end(10, 5, 20, 0.5), 20, 1e-12);
-    CHECK_NEAR(cr_copy_end(10, 5, 30, 0.5), 20, 1e-12);
-    const struct cr_cost_model plain = {.to_host_bytes_per_s = 4};
-    CHECK_NEAR(cr_copy_contention(&plain), 1, 1e-12);
-    CHECK_NEAR(cr_copy_seconds(&plain, CR_STREAM_TO_HOST, 20), 5, 1e-12);
-}
-
-/* Of 10 s of work, 40 % keep the memory busy: during a copy out (4 s) it takes 4 * 0.4 * 0.5 more, during a copy in (10
- * s and more) 10 * 0.4 * 0.25. A copy to the host takes longer during any work. */
-static void work_and_copies_slow_each_other_down(void) {
-    const double               moving[1] = {0.4};
-    const struct cr_cost_model t         = {.contention_out = 0.5, .contention_in = 0.25};
-    const struct cr_contention b = cr_contention_of(&t, moving), none = cr_contention_of(&t, NULL);
-    CHECK_NEAR(cr_kernel_end(&b, 0, 100, 10, 0, 0), 110, 1e-12);
-    CHECK_NEAR(cr_kernel_end(&b, 0, 100, 10, 104, 0), 110.8, 1e-12);
-    CHECK_NEAR(cr_kernel_end(&b, 0, 100, 10, 104, 200), 111.8, 1e-12);
-    CHECK_NEAR(cr_kernel_end(&none, 0, 100, 10, 104, 200), 110, 1e-12);
-    const struct cr_cost_model rates = {
-        .to_host_bytes_per_s = 2, .to_device_bytes_per_s = 2, .loaded_copy_slowdown = 1.5};
-    CHECK_NEAR(cr_copy_seconds(&rates, CR_STREAM_TO_HOST, 8), 6, 1e-12);
-    CHECK_NEAR(cr_copy_seconds(&rates, CR_STREAM_TO_DEVICE, 8), 4, 1e-12);
 }
 
 /* ---- the pass on the program with three tensors ---- */
@@ -423,7 +318,6 @@ static void offloaded_tensors_are_not_recomputed(void) {
     cr_program_free(&t.h.p);
 }
 
-TESTS(CASE(streams_run_in_parallel), CASE(copies_slow_each_other_down), CASE(work_and_copies_slow_each_other_down),
-      CASE(a_copy_hides), CASE(copies_that_do_not_hide_stall), CASE(nothing_is_offloaded_without_need),
+TESTS(CASE(a_copy_hides), CASE(copies_that_do_not_hide_stall), CASE(nothing_is_offloaded_without_need),
       CASE(failing_allocations), CASE(scores_by_hand), CASE(scores_choose), CASE(the_planned_pool_counts),
       CASE(offload_prevents_reuse_in_place), CASE(offloaded_tensors_are_not_recomputed))

@@ -255,6 +255,7 @@ static void shipped_configs(void) {
                    {"cifar10-resnet20-adamw", CR_ARCH_RESNET20, CR_DATA_CIFAR10, 0, 256},
                    {"cifar10-resnet18-modern", CR_ARCH_RESNET18, CR_DATA_CIFAR10, 0, 256},
                    {"cifar10-94", CR_ARCH_CUSTOM, CR_DATA_CIFAR10, 0, 512},
+                   {"cifar10-96", CR_ARCH_CUSTOM, CR_DATA_CIFAR10, 0, 512},
                    {"cifar10-resnet56", CR_ARCH_RESNET56, CR_DATA_CIFAR10, 0, 128},
                    {"cifar10-resnet56-sparse", CR_ARCH_RESNET56, CR_DATA_CIFAR10, 0, 128},
                    {"cifar100-resnet56", CR_ARCH_RESNET56, CR_DATA_CIFAR100, 0, 128},

@@ -5,6 +5,7 @@
 #include "tests/harness/test.h"
 
 #include <math.h>
+#include <string.h>
 
 enum { NETWORKS = 200 };
 
@@ -13,6 +14,8 @@ struct invented {
     double cost[NETWORKS], seconds[NETWORKS];
     int    present, best, measured;
     int    fail_at; /* the measurement that fails; 0: none */
+    int    dense_measured;
+    double dense[8]; /* seconds of the network before pruning, one measurement after the other */
 };
 
 static cr_status choose(void *self, double budget, double *cost, double *loss) {
@@ -36,13 +39,19 @@ static cr_status keep(void *self) {
     return CR_OK;
 }
 
+static cr_status measure_dense(void *self, double *seconds) {
+    struct invented *v = self;
+    *seconds           = v->dense[v->dense_measured++];
+    return *seconds > 0 ? CR_OK : CR_FAIL(CR_ERR_DEVICE, "no time");
+}
+
 static void invent(struct invented *v) {
     *v = (struct invented){.best = -1};
     for (int i = 0; i < NETWORKS; i++) v->cost[i] = v->seconds[i] = 5e-3 * (1 - 0.004 * i);
 }
 
 static struct cr_budget_met reach(struct invented *v, double target) {
-    const struct cr_budget_networks networks = {v, choose, measure, keep};
+    const struct cr_budget_networks networks = {v, choose, measure, keep, NULL};
     struct cr_budget_met            met;
     CHECK_INT(cr_budget_reach(&networks, target, v->cost[0], v->seconds[0], &met), CR_OK);
     CHECK_INT(met.networks, v->measured);
@@ -131,7 +140,7 @@ static void at_the_end(void) {
 
 static void failure(void) {
     struct invented                 v;
-    const struct cr_budget_networks networks = {&v, choose, measure, keep};
+    const struct cr_budget_networks networks = {&v, choose, measure, keep, NULL};
     struct cr_budget_met            met;
     invent(&v);
     for (int i = 1; i < NETWORKS; i++) v.seconds[i] *= 1.2;
@@ -139,4 +148,46 @@ static void failure(void) {
     CHECK_INT(cr_budget_reach(&networks, 3e-3, v.cost[0], v.seconds[0], &met), CR_ERR_DEVICE);
 }
 
-TESTS(CASE(right_prediction), CASE(wrong_scale), CASE(constant_part), CASE(noise), CASE(at_the_end), CASE(failure))
+/* The network before pruning takes 5 ms, but other programs ran while it was measured first. */
+static void first_time_is_too_long(void) {
+    static const struct {
+        double first, again[3];
+        double left; /* the shortest time */
+        int    measured;
+    } v[] = {{5e-3, {5.1e-3}, 5e-3, 1},
+             {5e-3, {4.6e-3}, 5e-3, 1}, /* noise */
+             {15e-3, {5e-3, 5e-3}, 5e-3, 2},
+             {15e-3, {7e-3, 5e-3}, 5e-3, 2},
+             {15e-3, {20e-3}, 15e-3, 1}};
+    for (size_t i = 0; i < CR_COUNT(v); i++) {
+        struct invented                 u;
+        struct cr_budget_met            met;
+        double                          seconds  = v[i].first;
+        const struct cr_budget_networks networks = {&u, choose, measure, keep, measure_dense};
+        invent(&u);
+        memcpy(u.dense, v[i].again, sizeof v[i].again);
+        CHECK_INT(cr_budget_reach_speedup(&networks, 1.5, u.cost[0], &seconds, &met), CR_OK);
+        CHECK(met.met && seconds == v[i].left && met.measured <= v[i].left / 1.5);
+        CHECK_INT(u.dense_measured, v[i].measured);
+        CHECK_INT(u.best == 0, v[i].left > 5e-3); /* nothing is pruned while the machine seems slow */
+    }
+}
+
+/* Not repeated: a target that no network meets, and steady times. The error of a measurement is returned. */
+static void times_are_not_measured_again(void) {
+    struct invented           u;
+    struct cr_budget_met      met;
+    double                    seconds  = 5e-3;
+    struct cr_budget_networks networks = {&u, choose, measure, keep, measure_dense};
+    invent(&u);
+    CHECK_INT(cr_budget_reach_speedup(&networks, 50, u.cost[0], &seconds, &met), CR_OK);
+    CHECK(!met.met && u.dense_measured == 0);
+    CHECK_STATUS(cr_budget_reach_speedup(&networks, 1.5, u.cost[0], &seconds, &met), CR_ERR_DEVICE);
+    networks.measure_dense = NULL;
+    u.dense_measured       = 0;
+    CHECK_INT(cr_budget_reach_speedup(&networks, 1.5, u.cost[0], &seconds, &met), CR_OK);
+    CHECK(met.met && u.dense_measured == 0);
+}
+
+TESTS(CASE(right_prediction), CASE(wrong_scale), CASE(constant_part), CASE(noise), CASE(at_the_end), CASE(failure),
+      CASE(first_time_is_too_long), CASE(times_are_not_measured_again))

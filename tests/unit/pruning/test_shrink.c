@@ -183,6 +183,36 @@ static void smallest_first(void) {
     }
 }
 
+/* `residual` keeps the channels of sums, here those of conv1 and of layer2.0.conv2; the others are removed. */
+static void residual_channels_stay(void) {
+    static const struct {
+        const char *list;
+        bool        stem, inner;
+    } cases[] = {{"auto", false, false}, {"residual", true, false}, {"layer1.0.conv1, residual", true, true}};
+    for (size_t i = 0; i < CR_COUNT(cases); i++) {
+        struct network           n = {0};
+        struct cr_channel_groups groups;
+        struct cr_shrink         s;
+        REQUIRE_OK(open_network(plain, CR_COUNT(plain), 4, &n));
+        fill(&n, 5);
+        n.config.prune.exempt = cases[i].list;
+        REQUIRE_OK(cr_channel_groups_trace(&n.run.p, &groups));
+        REQUIRE_OK(
+            cr_shrink_open(&groups, &n.run.store, CR_PRUNE_IMPORTANCE_L2, buffer(&n, CR_BUFFER_VALUE), NULL, &s));
+        REQUIRE_OK(cr_shrink_keep_exempt(&s, &n.run.store, &n.config));
+        REQUIRE_OK(cr_shrink_choose(&s, multiple_of(1), 1.3));
+        CHECK((cr_shrink_width(&s, &n.run.store, "conv1") == 8) == cases[i].stem);
+        CHECK((cr_shrink_width(&s, &n.run.store, "layer2.0.conv2") == 16) == cases[i].stem);
+        CHECK((cr_shrink_width(&s, &n.run.store, "layer1.0.conv1") == 8) == cases[i].inner);
+        CHECK(!cases[i].stem || cr_shrink_width(&s, &n.run.store, "layer2.0.conv1") < 16);
+        n.config.prune.exempt = "residual,layer9";
+        CHECK_STATUS(cr_shrink_keep_exempt(NULL, &n.run.store, &n.config), CR_ERR_CONFIG);
+        cr_shrink_free(&s);
+        cr_channel_groups_free(&groups);
+        close_network(&n);
+    }
+}
+
 static void targets_that_cannot_be_met(void) {
     struct network           n = {0};
     struct cr_channel_groups groups;
@@ -305,5 +335,5 @@ static void failing_allocations(void) {
 }
 
 TESTS({"logits_of_the_masked_network", logits_of_the_masked_network}, {"smallest_first", smallest_first},
-      {"targets_that_cannot_be_met", targets_that_cannot_be_met}, {"multiples", multiples},
-      {"failing_allocations", failing_allocations})
+      {"residual_channels_stay", residual_channels_stay}, {"targets_that_cannot_be_met", targets_that_cannot_be_met},
+      {"multiples", multiples}, {"failing_allocations", failing_allocations})

@@ -1,7 +1,7 @@
 /* tests/unit/verification/test_verify.c: the verifier itself: bounds against closed forms, a whole program with and
  * without a wrong kernel, memory that runs out. Errors allowed for 16-bit tensors are tested in
  * tests/unit/verification/test_verify_half.c; detection of wrong kernels op by op is tested in
- * tests/checkops/checkops_selftest.c. */
+ * tests/checkops/selftest/checkops_selftest.c. */
 #include "compiler/compiler.h"
 #include "compiler/passes.h"
 #include "layers/layer.h"

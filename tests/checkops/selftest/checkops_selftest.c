@@ -1,6 +1,6 @@
-/* tests/checkops/checkops_selftest.c: runs checkops on kernels with deliberate errors, each of a kind that real kernels
- * have had. checkops must detect every one of them; a test that cannot fail proves nothing. */
-#include "tests/checkops/checkops_selftest.h"
+/* tests/checkops/selftest/checkops_selftest.c: runs checkops on kernels with deliberate errors, each of a kind
+ * that real kernels have had. checkops must detect every one of them; a test that cannot fail proves nothing. */
+#include "tests/checkops/selftest/checkops_selftest.h"
 
 #include <stdio.h>
 #include <string.h>

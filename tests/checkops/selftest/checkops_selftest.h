@@ -1,4 +1,4 @@
-/* tests/checkops/checkops_selftest.h: shared by the files of the self test. */
+/* tests/checkops/selftest/checkops_selftest.h: shared by the files of the self test. */
 #ifndef CHECKOPS_SELFTEST_H
 #define CHECKOPS_SELFTEST_H
 

@@ -1,6 +1,6 @@
-/* tests/checkops/checkops_selftest_kernels.c: the table of kernels with deliberate errors, and of unusual kernels
- * that are correct. */
-#include "tests/checkops/checkops_selftest.h"
+/* tests/checkops/selftest/checkops_selftest_kernels.c: the table of kernels with deliberate errors, and of unusual
+ * kernels that are correct. */
+#include "tests/checkops/selftest/checkops_selftest.h"
 
 #include <math.h>
 #include <string.h>

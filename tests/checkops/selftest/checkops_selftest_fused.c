@@ -1,6 +1,6 @@
-/* tests/checkops/checkops_selftest_fused.c: fused kernels as plain float loops, as a device would compute them.
- * Correct kernels must pass although they round and sum in another order than the reference; the same kernels with
- * one error each must be detected. */
+/* tests/checkops/selftest/checkops_selftest_fused.c: fused kernels as plain float loops, as a device would compute
+ * them. Correct kernels must pass although they round and sum in another order than the reference; the same kernels
+ * with one error each must be detected. */
 #include "tests/checkops/checkops.h"
 
 #include <math.h>

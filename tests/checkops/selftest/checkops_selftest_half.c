@@ -1,5 +1,5 @@
-/* tests/checkops/checkops_selftest_half.c: wrong kernels for 16-bit types and tensor cores. */
-#include "tests/checkops/checkops_selftest.h"
+/* tests/checkops/selftest/checkops_selftest_half.c: wrong kernels for 16-bit types and tensor cores. */
+#include "tests/checkops/selftest/checkops_selftest.h"
 
 #include <math.h>
 #include <string.h>

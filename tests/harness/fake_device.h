@@ -1,0 +1,87 @@
+/* tests/harness/fake_device.h: an asynchronous device with a clock of its own. Its memory is host memory. The kernels
+ * of a test advance the clock by the time that they shall take, so that the cost table measures this time. */
+#ifndef CR_TEST_FAKE_DEVICE_H
+#define CR_TEST_FAKE_DEVICE_H
+
+#include "device/device.h"
+
+#include <string.h>
+
+static double clock_s;    /* clock of the device */
+static double event_s;    /* device time of an event */
+static size_t memory_max; /* of one reservation */
+static bool   is_capturing;
+
+static inline cr_status fake_reserve(struct cr_device *d, size_t bytes, void **out) {
+    (void)d;
+    if (bytes > memory_max) return CR_FAIL(CR_ERR_MEMORY, "no memory");
+    *out = cr_alloc(bytes, 1);
+    return *out ? CR_OK : CR_NO_MEMORY(bytes);
+}
+static inline void fake_release(struct cr_device *d, void *p) {
+    (void)d, cr_free(p);
+}
+static inline void fake_close(struct cr_device *d) {
+    (void)d;
+}
+static inline cr_status fake_put(struct cr_device *d, void *dst, const void *src, size_t n) {
+    return (void)d, memcpy(dst, src, n), CR_OK;
+}
+static inline cr_status fake_move(struct cr_device *d, enum cr_stream l, void *dst, const void *src, size_t n) {
+    return (void)d, (void)l, memmove(dst, src, n), CR_OK;
+}
+static inline cr_status fake_fill(struct cr_device *d, enum cr_stream l, void *dst, int byte, size_t n) {
+    return (void)d, (void)l, memset(dst, byte, n), clock_s += 1.5e-6, CR_OK;
+}
+static inline cr_status event_create(struct cr_device *d, void **m) {
+    (void)d;
+    *m = cr_alloc(1, sizeof(double));
+    return *m ? CR_OK : CR_NO_MEMORY(8);
+}
+static inline void event_destroy(struct cr_device *d, void *m) {
+    (void)d, cr_free(m);
+}
+static inline cr_status event_record(struct cr_device *d, enum cr_stream l, void *m) {
+    return (void)d, (void)l, *(double *)m = clock_s, clock_s += event_s, CR_OK;
+}
+static inline cr_status host_wait(struct cr_device *d, void *m) {
+    return (void)d, (void)m, CR_OK;
+}
+static inline cr_status elapsed(struct cr_device *d, void *a, void *b, double *s) {
+    return (void)d, *s = *(double *)b - *(double *)a, CR_OK;
+}
+
+static double           capture_start;
+static inline cr_status capture_begin(struct cr_device *d) {
+    return (void)d, is_capturing = true, capture_start = clock_s, CR_OK;
+}
+static inline cr_status capture_end(struct cr_device *d, void **out) {
+    CR_TRY(event_create(d, out));
+    *(double *)*out = clock_s - capture_start; /* capture takes no device time, replay does */
+    clock_s         = capture_start;
+    is_capturing    = false;
+    return CR_OK;
+}
+static inline cr_status replay(struct cr_device *d, void *r) {
+    return (void)d, clock_s += *(double *)r, CR_OK;
+}
+
+static const struct cr_async   fake_async   = {.move          = fake_move,
+                                               .fill          = fake_fill,
+                                               .event_create  = event_create,
+                                               .event_destroy = event_destroy,
+                                               .event_record  = event_record,
+                                               .host_wait     = host_wait,
+                                               .elapsed       = elapsed,
+                                               .capture_begin = capture_begin,
+                                               .capture_end   = capture_end,
+                                               .graph_launch  = replay,
+                                               .graph_destroy = event_destroy};
+static const struct cr_backend fake_backend = {.name    = "fake",
+                                               .reserve = fake_reserve,
+                                               .release = fake_release,
+                                               .put     = fake_put,
+                                               .close   = fake_close,
+                                               .async   = &fake_async};
+
+#endif

@@ -1,0 +1,23 @@
+/* tests/programs/golden_train_cases.h: the trainings of test_golden_train.c and their losses in PyTorch. */
+#ifndef CR_TEST_GOLDEN_TRAIN_CASES_H
+#define CR_TEST_GOLDEN_TRAIN_CASES_H
+
+#include <stddef.h>
+
+enum { OVERRIDES = 22, STEPS = 10, BATCH = 8, SIZE = 16, CLASSES = 10 };
+
+struct golden {
+    const char *name;
+    double      loss[STEPS];
+    const char *overrides[OVERRIDES];
+    const char *start; /* name of the run whose initial weights are used; NULL: its own */
+    double      clip;
+    /* Steps that are compared when the order of the sums depends on the CPU; 0: all. After them a value is so close to
+     * a step of ReLU or of max pooling that rounding decides on which side it lies. */
+    int steps_any_order;
+};
+
+extern const struct golden goldens[];
+extern const size_t        golden_count;
+
+#endif
