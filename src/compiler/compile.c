@@ -36,8 +36,8 @@ static cr_status plan_within_limit(struct cr_program *program, const struct cr_c
     if (!options->pool_limit || program->region_bytes[CR_REGION_POOL] <= options->pool_limit) return CR_OK;
     for (int i = 0; i < program->ops; i++) {
         if (!cr_op_finishes_later(&program->op[i])) continue;
-        program->op[i].attr.conv.finish_later = false;
-        marked                                = true;
+        program->op[i].attr.conv.finish_later = program->op[i].attr.conv.filter_later = false;
+        marked                                                                        = true;
     }
     return marked ? cr_pass_plan(program, cost_model->alignment, options->reuse) : CR_OK;
 }

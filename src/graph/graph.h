@@ -107,6 +107,7 @@ struct cr_conv_attr {
     bool                    early_filter; /* conv*, qconv*: see cr_pass_early_filters in compiler/passes.h */
     bool                    early_data;   /* conv_grad: the same for x, dy_x and bn_x */
     bool                    finish_later; /* conv, conv_grad: the next one completes it: see cr_pass_finish_later */
+    bool                    filter_later; /* conv_grad with finish_later: a later one computes dw */
     struct cr_bn_attr       bn;      /* conv, conv_grad with slot gamma: the batch norm whose sums the op finalizes */
     struct cr_sparsity_attr pattern; /* conv, conv_dgrad, conv_wgrad, sparse_filter */
 };
@@ -297,6 +298,10 @@ bool cr_op_finishes_later(const struct cr_op *op);
 int cr_op_finish_ids(const struct cr_op *op, int ids[CR_OP_IDS_MAX]);
 /* The op that op i would complete: the last one before it of the same kind, or CR_NONE. Only conv and conv_grad. */
 int cr_op_before(const struct cr_program *program, int i);
+/* Calls f(arg, tensor) for each tensor that op i uses only because other ops have left work to it: what completes the
+ * op before it; and x, scale_bias and workspace of each conv_grad whose dw it computes, and these dw. Those are all with
+ * attr.conv.filter_later in a row before it, if it has none itself. A tensor can occur twice. */
+void cr_op_each_left(const struct cr_program *program, int i, void (*f)(void *arg, int tensor), void *arg);
 
 /* True when every slot that the op uses is in these sets (bit s: slot s). A kernel must reject an op that uses a slot
  * which the kernel does not implement. */
