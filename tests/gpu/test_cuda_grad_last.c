@@ -178,27 +178,32 @@ static void              compare(const struct side *a, const struct side *b, int
     }
 }
 
-static const enum mode modes[] = {APART, APART, LATER, FILTERS};
-static void            check_chain(const struct shape *const *chain, int64_t N, enum cr_dtype data) {
-               const struct cr_device_options gpu = {.deterministic = true}, cpu = {.deterministic = true, .ref_only = true};
-               struct side                    all[4] = {{.data = CR_F64, .real = CR_F64}};
-               char                           what[96];
-               cr_status                      status = CR_OK;
-               const double                   bound  = data == CR_F16 ? 3e-3 : 2e-2;
-               for (int i = 0; i < 4 && status == CR_OK; i++) {
-                   if (i) all[i].data = data, all[i].real = CR_F32;
-        status = cr_device_open(i ? CR_DEVICE_CUDA : CR_DEVICE_CPU, i ? &gpu : &cpu, &all[i].device);
-                   if (status == CR_OK) status = side_open(&all[i], chain, N, data, CR_F32);
-        if (status == CR_OK) status = run(&all[i], modes[i]);
+static const struct cr_device_options gpu = {.deterministic = true}, cpu = {.deterministic = true, .ref_only = true};
+
+/* The reference, then the GPU in each mode. */
+static cr_status open_and_run(struct side *s, int i, const struct shape *const *chain, int64_t N, enum cr_dtype data) {
+    s->data = i ? data : CR_F64;
+    s->real = i ? CR_F32 : CR_F64;
+    CR_TRY(cr_device_open(i ? CR_DEVICE_CUDA : CR_DEVICE_CPU, i ? &gpu : &cpu, &s->device));
+    CR_TRY(side_open(s, chain, N, data, CR_F32));
+    return run(s, i ? (enum mode)(i - 1) : APART);
+}
+
+enum { SIDES = 1 + FILTERS + 1 };
+static void check_chain(const struct shape *const *chain, int64_t N, enum cr_dtype data) {
+    const double bound      = data == CR_F16 ? 3e-3 : 2e-2;
+    struct side  all[SIDES] = {0};
+    cr_status    status     = CR_OK;
+    for (int i = 0; i < SIDES && status == CR_OK; i++) status = open_and_run(&all[i], i, chain, N, data);
+    CHECK_STATUS(status, CR_OK);
+    for (int i = 2; i < SIDES && status == CR_OK; i++) {
+        char what[96];
+        snprintf(what, sizeof what, "mode %d, %s, N %d, %d->%d->%d->%d channels", i - 1, cr_dtype_name(data), (int)N,
+                 (int)chain[2]->C, (int)chain[1]->C, (int)chain[0]->C, (int)chain[0]->K);
+        compare(&all[i], &all[1], 0, i == 2 ? 1e-5 : bound, what);
+        for (int op = 0; op < OPS; op++) compare(&all[i], &all[0], op, bound, what);
     }
-               CHECK_STATUS(status, CR_OK);
-               for (int i = 2; i < 4 && status == CR_OK; i++) {
-                   snprintf(what, sizeof what, "%s %s, N %d, %d->%d->%d->%d channels", i == 3 ? "dw at the end," : "completed,",
-                            cr_dtype_name(data), (int)N, (int)chain[2]->C, (int)chain[1]->C, (int)chain[0]->C, (int)chain[0]->K);
-                   compare(&all[i], &all[1], 0, i == 2 ? 1e-5 : bound, what);
-                   for (int op = 0; op < OPS; op++) compare(&all[i], &all[0], op, bound, what);
-    }
-               for (int i = 0; i < 4; i++) side_close(&all[i]);
+    for (int i = 0; i < SIDES; i++) side_close(&all[i]);
 }
 
 static void small_batches(void) {
