@@ -299,8 +299,8 @@ int cr_op_finish_ids(const struct cr_op *op, int ids[CR_OP_IDS_MAX]);
 /* The op that op i would complete: the last one before it of the same kind, or CR_NONE. Only conv and conv_grad. */
 int cr_op_before(const struct cr_program *program, int i);
 /* Calls f(arg, tensor) for each tensor that op i uses only because other ops have left work to it: what completes the
- * op before it; and dw, x, scale_bias and workspace of each conv_grad whose dw it computes. These are all with
- * attr.conv.filter_later in a row before it, if it has none itself. A tensor can occur twice. */
+ * op before it; and dw, x, scale_bias and workspace of each conv_grad whose dw it computes. If it does not have
+ * attr.conv.filter_later itself, these are the ones with it, back to the first without it. A tensor can occur twice. */
 void cr_op_each_left(const struct cr_program *program, int i, void (*f)(void *arg, int tensor), void *arg);
 
 /* True when every slot that the op uses is in these sets (bit s: slot s). A kernel must reject an op that uses a slot

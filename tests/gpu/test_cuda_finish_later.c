@@ -18,7 +18,7 @@ struct outcome {
     size_t bytes;
     double loss;
     int    marked;
-    int    grads; /* results of conv_grad in the store, where gradients are: first byte and number of bytes */
+    int    grads; /* results of conv_grad in the parameter store: first byte and number of bytes */
     size_t grad_at[GRADS_MAX], grad_bytes[GRADS_MAX];
 };
 

@@ -1,10 +1,10 @@
-/* cuda/conv/cifar/cifar_dgrad.cu: the input gradient of a CIFAR convolution whose filter gradient a later launch computes
- * (cuda/conv/cifar/cifar_wgrads.cu): the BN's gradient applied while dy is read, product, addition, mask and sums. The
- * gradient dy of the convolution's output is stored as well, so that the filter gradient reads one tensor less and
- * computes no BN. The first tiles are in flight while a block adds the sums of the launch before.
+/* cuda/conv/cifar/cifar_dgrad.cu: the input gradient of a CIFAR convolution whose filter gradient a later launch
+ * computes (cuda/conv/cifar/cifar_wgrads.cu): the BN's gradient applied while dy is read, product, addition, mask and
+ * sums. The gradient dy of the convolution's output is stored as well, so that the filter gradient reads one tensor
+ * less and computes no BN. The first tiles are in flight while a block adds the sums of the launch before.
  *
- * Bytes an element, 16 bits: g and dy_x 2 each, read 1 to 1.13 times, x or bn_x and x and add 2 each; dy and dx 2 each.
- * Limiter: latency, because a block has one or two images at the batches for which it is used. */
+ * Bytes an element, 16 bits: g and dy_x 2 each, read 1 to 1.13 times; x, add and bn_x 2 each; dy and dx 2 each.
+ * Limiter: latency, because a block has one or two tiles at the batches for which it is used. */
 #include "cuda/conv/cifar/cifar_grad_run.cuh"
 
 namespace cifar {

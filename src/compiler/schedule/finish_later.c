@@ -117,7 +117,7 @@ static void check_group(struct cr_program *p, int end) {
         p->op[i].attr.conv.filter_later = false;
 }
 
-static void mark_filters(struct cr_program *p, const struct cr_cost_model *cost_model) {
+static void set_filter_later(struct cr_program *p, const struct cr_cost_model *cost_model) {
     for (int i = 0; i < p->ops; i++) {
         struct cr_op *op = &p->op[i];
         if (op->kind != CR_OP_conv_grad) continue;
@@ -134,5 +134,5 @@ void cr_pass_finish_later(struct cr_program *p, const struct cr_cost_model *cost
         if (before >= 0 && fits(p, before, i) && cost_model->finishes(cost_model->self, p, &p->op[before], &p->op[i]))
             p->op[before].attr.conv.finish_later = true;
     }
-    if (cost_model->leaves_filter) mark_filters(p, cost_model);
+    if (cost_model->leaves_filter) set_filter_later(p, cost_model);
 }
