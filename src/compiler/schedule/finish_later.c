@@ -8,7 +8,7 @@
  * The same in the backward pass: a conv_grad computes the gradient sums of the BN before its convolution, and parts of
  * dw, which the next conv_grad adds.
  *
- * No input gradient waits for a filter gradient. So conv_grad in a row may also leave dw to the first launch behind
+ * No input gradient waits for a filter gradient. So neighbouring conv_grad may also leave dw to the first launch behind
  * them, which computes the dw of all of them at once, from what they have stored in their workspaces. Their inputs and
  * workspaces live until then. */
 #include "compiler/passes.h"
