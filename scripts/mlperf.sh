@@ -9,7 +9,7 @@
 #   --batch N          images of a batch (default: 256 on a GPU, 8 on a CPU; SingleStream: 1)
 #   --streams N        models, each with a CUDA stream (default on a GPU: Offline 2, Server 4; else 1)
 #   --calls N          batches that a model has at the same time; the next one is ready when one ends (default: Offline on a GPU 2, else 1)
-#   --issue-threads N  Server: threads of LoadGen that issue queries (default: 1)
+#   --issue-threads N  Server: threads of LoadGen that issue queries (default: 8 if the machine has 16 processors or more, else 1)
 #   --deadline-ms X    Server: the longest time that a request waits for its batch to be full (default: 8)
 #   --seconds N        least duration of the measurement (default: 120; MLPerf's rules: 600)
 #   --qps N            Server: requests a second; Offline: expected images a second (default: from a short measurement)

@@ -114,7 +114,7 @@ static void drop(const char *folder) {
 }
 
 /* For file systems without atomic exchange. For a moment there is no step-N; cr_ckpt_sweep restores .swap- folders. */
-static cr_status prefetch_two_moves(const char *folder, const char *place, const struct cr_ckpt_save *save) {
+static cr_status replace_in_two_moves(const char *folder, const char *place, const struct cr_ckpt_save *save) {
     char old[CR_PATH_MAX];
     CR_TRY(cr_path_join(old, save->run_dir, ".swap-step-%" PRId64 ".%ld", save->step, (long)getpid()));
     if (cr_fs_rename(place, old) < 0) return cr_fs_refused(place, "replace", errno);
@@ -136,7 +136,7 @@ static cr_status put_in_place(const char *folder, const char *place, const struc
         return CR_OK;
     }
     if (errno != EINVAL && errno != ENOSYS) return cr_fs_refused(place, "replace", errno);
-    return prefetch_two_moves(folder, place, save);
+    return replace_in_two_moves(folder, place, save);
 }
 
 cr_status cr_ckpt_write(const struct cr_ckpt_save *save, const struct cr_ckpt_io *io) {

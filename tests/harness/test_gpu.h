@@ -2,9 +2,11 @@
 #ifndef CR_TEST_GPU_H
 #define CR_TEST_GPU_H
 
+#include "device/capability.h"
 #include "device/device.h"
 #include "tests/harness/test.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 static inline const char *test_why_no_gpu(void) {
@@ -13,6 +15,14 @@ static inline const char *test_why_no_gpu(void) {
         if (strcmp((*b)->name, "cuda") == 0) return (*b)->available(&why) ? NULL : why;
     }
     return "this build has no CUDA";
+}
+/* Returns the shared memory that kernels may use in a thread block, bytes. gpu_bytes: what the GPU offers;
+ * CRESNET_CAPABILITY may offer less. */
+static inline size_t test_block_bytes(int gpu_bytes) {
+    const char          *value = getenv("CRESNET_CAPABILITY");
+    struct cr_capability limits;
+    if (!value || !*value || cr_capability_read(value, &limits) != CR_OK) return (size_t)gpu_bytes;
+    return CR_MIN((size_t)gpu_bytes, limits.block_bytes);
 }
 #define NEED_GPU()                                                                                                     \
     do {                                                                                                               \

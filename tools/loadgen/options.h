@@ -19,7 +19,7 @@ struct Options {
     int         batch         = 0;     // images of a batch; here and below, 0: chosen by scenario and device
     int         streams       = 0;     // models that compute at the same time, each on a CUDA stream
     int         calls         = 0;     // batches that are given to a model at the same time
-    int         issue_threads = 0;     // Server: threads of LoadGen that issue queries
+    int         issue_threads = 0;     // Server: threads of LoadGen that issue queries; 0: 8 if there are 16 processors
     double      deadline_ms   = 8;     // Server: a batch that is not full starts when its first request is this old
     double      seconds       = 120;   // min_duration
     double      qps           = 0;     // expected (Offline) or target (Server) rate; 0: derived from a measurement

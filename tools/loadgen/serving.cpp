@@ -234,8 +234,10 @@ Server::Server(const Options &options)
     // The fastest numbers that were measured in Offline (2 x 2), and the ones that kept Server's limit of 15 ms (4 x 1).
     streams = direct ? 1 : options.streams ? size_t(options.streams) : !gpu ? 1 : offline ? 2 : 4;
     calls   = direct ? 1 : options.calls ? size_t(options.calls) : gpu && offline ? 2 : 1;
+    // The operating system may stop a thread for some milliseconds; then the other threads still issue their queries.
+    const size_t threads = std::thread::hardware_concurrency() >= 16 ? 8 : 1;
     // With one thread, LoadGen calls from the thread that starts the test.
-    issue_threads = options.issue_threads ? size_t(options.issue_threads) : 1;
+    issue_threads = options.issue_threads ? size_t(options.issue_threads) : threads;
     if (options.scenario != "Server" || issue_threads == 1) issue_threads = 0;
     open_models(options);
     cresnet_info info{};
