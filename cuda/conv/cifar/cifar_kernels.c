@@ -111,7 +111,9 @@ static bool conv_finishes(const struct cr_device *device, const struct cr_progra
 
 /* ---- backward ---- */
 
-enum { FILTERS_MAX = 112 /* more are several launches */ };
+/* FINISH_IMAGES: with more than one and less than so many images a multiprocessor a second launch is faster on one H200,
+ * and always with 64 channels. */
+enum { FILTERS_MAX = 112 /* more are several launches */, FINISH_IMAGES = 3 };
 
 #define IN(slot) cuda_in(p, op, CR_IN_conv_grad_##slot)
 #define OUT(slot) cuda_out(p, op, CR_OUT_conv_grad_##slot)
@@ -212,6 +214,8 @@ static bool grad_finishes(const struct cr_device *device, const struct cr_progra
     const struct cr_tensor *x = cuda_in(p, first, CR_IN_conv_grad_x), *w = cuda_in(p, first, CR_IN_conv_grad_w),
                            *g = cuda_in(p, first, CR_IN_conv_grad_g);
     const struct ck_conv last = cuda_conv_shape(first, x, w, g), v = cuda_conv_shape(op, IN(x), IN(w), IN(g));
+    const int64_t        images = v.N / cuda_of(device)->multiprocessors;
+    if (v.N > cuda_of(device)->multiprocessors && (images < FINISH_IMAGES || (v.K == 64 && v.R == 3))) return false;
     return ck_cifar_conv_grad_finishes(&last, &v, cuda_of(device)->block_bytes);
 }
 
