@@ -108,11 +108,16 @@ static bool can_wait(const struct cr_program *p, int i, int end) {
     return true;
 }
 
-/* `end` is the first one behind a group. */
+/* `end` is the first one behind a group. A launch for few convolutions takes longer than their own launches. */
+enum { GROUP_LEAST = 9 };
 static void check_group(struct cr_program *p, int end) {
-    bool good = true;
-    for (int i = cr_op_before(p, end); i >= 0 && p->op[i].attr.conv.filter_later; i = cr_op_before(p, i))
+    bool good  = true;
+    int  count = 0;
+    for (int i = cr_op_before(p, end); i >= 0 && p->op[i].attr.conv.filter_later; i = cr_op_before(p, i)) {
         good = good && can_wait(p, i, end);
+        count++;
+    }
+    good = good && count >= GROUP_LEAST;
     for (int i = cr_op_before(p, end); !good && i >= 0 && p->op[i].attr.conv.filter_later; i = cr_op_before(p, i))
         p->op[i].attr.conv.filter_later = false;
 }
