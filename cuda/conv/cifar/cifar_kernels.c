@@ -111,8 +111,8 @@ static bool conv_finishes(const struct cr_device *device, const struct cr_progra
 
 /* ---- backward ---- */
 
-/* FINISH_IMAGES: with more than one and less than so many images a multiprocessor a second launch is faster on one H200,
- * and always with 64 channels. */
+/* FINISH_IMAGES: with more than one image a multiprocessor and less than so many, a second launch is faster on one
+ * H200. With 64 channels it always is. */
 enum { FILTERS_MAX = 112 /* more are several launches */, FINISH_IMAGES = 3 };
 
 #define IN(slot) cuda_in(p, op, CR_IN_conv_grad_##slot)
