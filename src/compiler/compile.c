@@ -28,18 +28,21 @@ static cr_status fit_to_limit(struct cr_program *program, const struct cr_cost_m
     return cr_program_check(program);
 }
 
-/* An op that completes another one needs the workspace of both. Where that exceeds the limit, no op does. */
+/* An op that completes others needs their workspaces. Where that exceeds the limit, dw is computed at once; where it
+ * still does, no op completes another one. */
 static cr_status plan_within_limit(struct cr_program *program, const struct cr_cost_model *cost_model,
                                    const struct cr_compile_options *options) {
-    bool marked = false;
     CR_TRY(cr_pass_plan(program, cost_model->alignment, options->reuse));
-    if (!options->pool_limit || program->region_bytes[CR_REGION_POOL] <= options->pool_limit) return CR_OK;
-    for (int i = 0; i < program->ops; i++) {
-        if (!cr_op_finishes_later(&program->op[i])) continue;
-        program->op[i].attr.conv.finish_later = false;
-        marked                                = true;
+    for (int all = 0; all < 2; all++) {
+        if (!options->pool_limit || program->region_bytes[CR_REGION_POOL] <= options->pool_limit) return CR_OK;
+        for (int i = 0; i < program->ops; i++) {
+            if (!cr_op_finishes_later(&program->op[i])) continue;
+            program->op[i].attr.conv.filter_later = false;
+            if (all) program->op[i].attr.conv.finish_later = false;
+        }
+        CR_TRY(cr_pass_plan(program, cost_model->alignment, options->reuse));
     }
-    return marked ? cr_pass_plan(program, cost_model->alignment, options->reuse) : CR_OK;
+    return CR_OK;
 }
 
 cr_status cr_compile(struct cr_program *program, const struct cr_cost_model *cost_model,

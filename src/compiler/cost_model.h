@@ -64,6 +64,9 @@ struct cr_cost_model {
     /* Returns true when the launch of op can complete `last`, the op of its kind before it; both have their kernels.
      * NULL: never. */
     bool (*finishes)(void *self, const struct cr_program *program, const struct cr_op *last, const struct cr_op *op);
+    /* Returns true when the kernel of a conv_grad should leave dw to a later launch (cr_kernel.leaves_filter). NULL:
+     * never. */
+    bool (*leaves_filter)(void *self, const struct cr_program *program, const struct cr_op *op);
 };
 
 /* Roofline time of one op: the longer of its memory traffic and its arithmetic. For offload and prefetch: the

@@ -54,7 +54,8 @@ struct cr_call {
     void                       *prepared;  /* result of prepare; NULL when the kernel has no prepare */
     const struct cr_step_block *step; /* host memory; a kernel of a GPU reads the copy that set_step made instead */
     /* With attr.conv.finish_later, when a whole program runs: the launch leaves its end to the next one, and
-     * that launch has this call as `last`. false and NULL where an op is launched alone. */
+     * that launch has this call as `last`. false and NULL where an op is launched alone; attr.conv.filter_later has no
+     * meaning then. */
     bool                  finish_later;
     const struct cr_call *last;
 };
@@ -100,6 +101,9 @@ struct cr_kernel {
      * which has this kernel too (cr_call.last): a conv its BN, a conv_grad its BN and dw. NULL: never. */
     bool (*finishes)(const struct cr_device *device, const struct cr_program *program, const struct cr_op *last,
                      const struct cr_op *op);
+    /* Returns whether a launch of `op`, which a launch of the same kernel will complete, should leave dw to the first
+     * launch without attr.conv.filter_later behind it. NULL: never. */
+    bool (*leaves_filter)(const struct cr_device *device, const struct cr_program *program, const struct cr_op *op);
     /* Enqueues the op on its stream. CR_ERR_DEVICE when the device reports an error. */
     cr_status (*launch)(struct cr_device *device, const struct cr_call *call);
     /* Frees what prepare returned; accepts NULL. NULL when prepare is NULL. */

@@ -107,6 +107,7 @@ struct cr_conv_attr {
     bool                    early_filter; /* conv*, qconv*: see cr_pass_early_filters in compiler/passes.h */
     bool                    early_data;   /* conv_grad: the same for x, dy_x and bn_x */
     bool                    finish_later; /* conv, conv_grad: the next one completes it: see cr_pass_finish_later */
+    bool                    filter_later; /* conv_grad with finish_later: a later one computes dw */
     struct cr_bn_attr       bn;      /* conv, conv_grad with slot gamma: the batch norm whose sums the op finalizes */
     struct cr_sparsity_attr pattern; /* conv, conv_dgrad, conv_wgrad, sparse_filter */
 };
@@ -303,6 +304,10 @@ int cr_op_finish_ids(const struct cr_op *op, int ids[CR_OP_IDS_MAX]);
 /* The op that op i would complete, or CR_NONE: for a conv the last conv before it, unless a bn_apply of its BN stands
  * between them; for such a bn_apply that conv; for a conv_grad the last conv_grad before it. */
 int cr_op_before(const struct cr_program *program, int i);
+/* Calls f(arg, tensor) for each tensor that op i uses only because other ops have left work to it: what completes the
+ * op before it; and dw, x, scale_bias and workspace of each conv_grad whose dw it computes. If it does not have
+ * attr.conv.filter_later itself, these are the ones with it, back to the first without it. A tensor can occur twice. */
+void cr_op_each_left(const struct cr_program *program, int i, void (*f)(void *arg, int tensor), void *arg);
 
 /* True when every slot that the op uses is in these sets (bit s: slot s). A kernel must reject an op that uses a slot
  * which the kernel does not implement. */

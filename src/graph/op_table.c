@@ -128,6 +128,23 @@ int cr_op_finish_ids(const struct cr_op *op, int ids[CR_OP_IDS_MAX]) {
     return add_ids(ids, n, op->out, CR_OUT_conv_grad_dw, CR_OUT_conv_grad_grad_coeffs);
 }
 
+static void each_filter(const struct cr_op *op, void (*f)(void *arg, int tensor), void *arg) {
+    const int ids[] = {op->in[CR_IN_conv_grad_x], op->in[CR_IN_conv_grad_scale_bias], op->workspace,
+                       op->out[CR_OUT_conv_grad_dw]};
+    for (int k = 0; k < (int)CR_COUNT(ids); k++)
+        if (ids[k] >= 0) f(arg, ids[k]);
+}
+
+void cr_op_each_left(const struct cr_program *p, int i, void (*f)(void *arg, int tensor), void *arg) {
+    int       ids[CR_OP_IDS_MAX];
+    const int before = cr_op_before(p, i);
+    if (before < 0 || !cr_op_finishes_later(&p->op[before])) return;
+    for (int n = cr_op_finish_ids(&p->op[before], ids); n > 0; n--) f(arg, ids[n - 1]);
+    if (p->op[i].attr.conv.filter_later) return;
+    for (int k = before; k >= 0 && p->op[k].attr.conv.filter_later; k = cr_op_before(p, k))
+        each_filter(&p->op[k], f, arg);
+}
+
 _Static_assert((int)CR_IN_loss_class_weights == (int)CR_IN_loss_grad_class_weights, "both ops have the same slot");
 
 bool cr_loss_is_plain(const struct cr_op *op) {

@@ -176,13 +176,13 @@ no_memory:
 
 /* ---- lifetimes ---- */
 
-/* With attr.conv.finish_later op i still uses what finishes the one before it. */
-static void extend_finish(struct cr_program *p, int i) {
-    int       ids[CR_OP_IDS_MAX];
-    const int before = cr_op_before(p, i);
-    if (before < 0 || !cr_op_finishes_later(&p->op[before])) return;
-    for (int n = cr_op_finish_ids(&p->op[before], ids); n > 0; n--)
-        p->tensor[ids[n - 1]].last = CR_MAX(p->tensor[ids[n - 1]].last, i);
+struct user {
+    struct cr_program *p;
+    int                op;
+};
+static void extend_left(void *arg, int tensor) {
+    const struct user *user      = arg;
+    user->p->tensor[tensor].last = CR_MAX(user->p->tensor[tensor].last, user->op);
 }
 
 void cr_program_lifetimes(struct cr_program *p) {
@@ -198,7 +198,7 @@ void cr_program_lifetimes(struct cr_program *p) {
             n = cr_op_reads(&p->op[i], ids);
         }
     }
-    for (int i = 1; i < p->ops; i++) extend_finish(p, i);
+    for (int i = 1; i < p->ops; i++) cr_op_each_left(p, i, extend_left, &(struct user){p, i});
     for (int t = 0; t < p->tensors; t++)
         if (p->tensor[t].keep && p->tensor[t].first >= 0) p->tensor[t].last = p->ops - 1;
 }

@@ -1,5 +1,5 @@
-/* tests/gpu/test_cuda_apply_last.c: a convolution of a CIFAR network and the bn_apply behind it on the GPU, of which the
- * second finishes the BN of the first. All results are compared with an FP64 reference, and with those of a second
+/* tests/gpu/test_cuda_apply_last.c: a convolution of a CIFAR network and the bn_apply behind it on the GPU, of which
+ * the second finishes the BN of the first. All results are compared with an FP64 reference, and with those of a second
  * launch of the convolution. */
 #include "core/rng.h"
 #include "runtime/executor.h"

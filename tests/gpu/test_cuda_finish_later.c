@@ -14,14 +14,14 @@ enum level { APART, FORWARD, BOTH }; /* which ops may be marked */
 enum { GRADS_MAX = 128 };
 /* The first convolution of each of nine blocks, the second one of six of them, and the stem. The first blocks of two
  * stages add the BN of their shortcut, and the last block is part of the op head. */
-enum { FORWARD_MARKS = 9 + 6 + 1 };
+enum { FORWARD_LATER = 9 + 6 + 1 };
 
 struct outcome {
     float *values; /* parameter store */
     size_t bytes;
     double loss;
     int    marked;
-    int    grads; /* results of conv_grad in the store, where gradients are: first byte and number of bytes */
+    int    grads; /* results of conv_grad in the parameter store: first byte and number of bytes */
     size_t grad_at[GRADS_MAX], grad_bytes[GRADS_MAX];
 };
 
@@ -115,7 +115,7 @@ static void a_step_gives_nearly_the_same_values(void) {
         REQUIRE_OK(outcome_of(real, APART, 1, &apart));
         REQUIRE_OK(outcome_of(real, FORWARD, 1, &later));
         CHECK_INT(apart.marked, 0);
-        CHECK_INT(later.marked, FORWARD_MARKS);
+        CHECK_INT(later.marked, FORWARD_LATER);
         CHECK_NEAR(later.loss, apart.loss, half ? 5e-3 : 3e-2);
         for (size_t i = 0; i < apart.bytes / sizeof(float); i++) {
             if (!isfinite(apart.values[i])) continue; /* 16-bit copies that are no numbers as f32 */
@@ -137,7 +137,7 @@ static void gradients_are_nearly_the_same(void) {
         double         worst = 0;
         REQUIRE_OK(outcome_of(half ? CR_F16 : CR_BF16, FORWARD, 1, &apart));
         REQUIRE_OK(outcome_of(half ? CR_F16 : CR_BF16, BOTH, 1, &later));
-        CHECK_INT(later.marked, FORWARD_MARKS + 18);
+        CHECK_INT(later.marked, FORWARD_LATER + 18);
         CHECK(later.loss == apart.loss);
         CHECK(later.grads == apart.grads && later.grads >= 18 + 3);
         for (int i = 0; i < later.grads; i++) {

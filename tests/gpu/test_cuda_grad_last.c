@@ -1,6 +1,6 @@
-/* tests/gpu/test_cuda_grad_last.c: two neighbouring conv_grad of a CIFAR network on the GPU, of which the second
- * completes the first: its parts of dw and the sums of its BN. Both are compared with an FP64 reference, and what the
- * first left with the results of a second launch. */
+/* tests/gpu/test_cuda_grad_last.c: three conv_grad of a CIFAR network in a row on the GPU, of which each completes the
+ * one before it: its parts of dw and the sums of its BN; or the last one computes dw of the others. They are compared
+ * with an FP64 reference, and what the first left with the results of a second launch. */
 #include "core/rng.h"
 #include "runtime/executor.h"
 #include "tests/harness/test_gpu.h"
@@ -8,28 +8,27 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* The convolution whose backward comes first reads x of side H with C channels. The second one's output is that x. */
+/* The output of a convolution is the x of the one before it here. */
+enum { OPS = 3 };
 struct shape {
     int64_t H, C, K, stride, R;
 };
-struct pair {
-    struct shape first, second;
+static const struct shape c64 = {8, 64, 64, 1, 3}, c32 = {16, 32, 32, 1, 3}, c16 = {32, 16, 16, 1, 3},
+                          down64 = {16, 32, 64, 2, 3}, down32 = {32, 16, 32, 2, 3}, short64 = {16, 32, 64, 2, 1},
+                          short32 = {32, 16, 32, 2, 1}, stem = {32, 3, 16, 1, 3};
+static const struct shape *const chains[][OPS] = {
+    {&c64, &c64, &down64}, {&c64, &down64, &c32}, {&down64, &c32, &c32},  {&c32, &c32, &down32},  {&c32, &down32, &c16},
+    {&down32, &c16, &c16}, {&c16, &c16, &stem},   {&c64, &c64, &short64}, {&c32, &c32, &short32},
 };
-static const struct pair pairs[] = {
-    {{8, 64, 64, 1, 3}, {8, 64, 64, 1, 3}},   {{8, 64, 64, 1, 3}, {16, 32, 64, 2, 3}},
-    {{8, 64, 64, 1, 3}, {16, 32, 64, 2, 1}},  {{16, 32, 64, 2, 3}, {16, 32, 32, 1, 3}},
-    {{16, 32, 32, 1, 3}, {16, 32, 32, 1, 3}}, {{16, 32, 32, 1, 3}, {32, 16, 32, 2, 3}},
-    {{16, 32, 32, 1, 3}, {32, 16, 32, 2, 1}}, {{32, 16, 32, 2, 3}, {32, 16, 16, 1, 3}},
-    {{32, 16, 16, 1, 3}, {32, 16, 16, 1, 3}}, {{32, 16, 16, 1, 3}, {32, 3, 16, 1, 3}},
-};
+enum mode { APART, LATER, FILTERS };
 
-enum { TENSORS_MAX = 40 };
+enum { TENSORS_MAX = 64 };
 struct side {
     struct cr_device       *device;
     const struct cr_kernel *kernel;
     struct cr_program       p;
-    struct cr_op            op[2];
-    struct cr_call          call[2];
+    struct cr_op            op[OPS];
+    struct cr_call          call[OPS];
     void                   *at[TENSORS_MAX];
     bool                    positive[TENSORS_MAX], is_data[TENSORS_MAX];
     enum cr_dtype           data, real; /* of activations and filters (is_data); of everything else */
@@ -112,37 +111,45 @@ static cr_status bind(struct side *s, int i) {
     return bytes ? s->device->backend->reserve(s->device, bytes, &s->call[i].workspace) : CR_OK;
 }
 
-static cr_status side_open(struct side *s, const struct pair *pair, int64_t N, enum cr_dtype data, enum cr_dtype real) {
-    cr_program_init(&s->p, "pair", NULL);
+static cr_status side_open(struct side *s, const struct shape *const *chain, int64_t N, enum cr_dtype data,
+                           enum cr_dtype real) {
+    cr_program_init(&s->p, "chain", NULL);
     s->p.real = s->data;
-    s->op[0]  = op_of(s, &pair->first, N, CR_NONE, CR_NONE, true);
-    s->op[1] = op_of(s, &pair->second, N, s->op[0].out[CR_OUT_conv_grad_dx], s->op[0].out[CR_OUT_conv_grad_grad_coeffs],
-                     false);
+    s->op[0]  = op_of(s, chain[0], N, CR_NONE, CR_NONE, true);
+    for (int i = 1; i < OPS; i++)
+        s->op[i] = op_of(s, chain[i], N, s->op[i - 1].out[CR_OUT_conv_grad_dx],
+                         s->op[i - 1].out[CR_OUT_conv_grad_grad_coeffs], false);
     CR_ASSERT(s->p.tensors <= TENSORS_MAX);
     for (int i = 0; i < s->p.tensors; i++) {
         CR_TRY(s->device->backend->reserve(s->device, s->p.tensor[i].bytes, &s->at[i]));
         CR_TRY(fill(s, i, data, real));
     }
-    for (int i = 0; i < 2; i++) CR_TRY(bind(s, i));
+    for (int i = 0; i < OPS; i++) CR_TRY(bind(s, i));
     return CR_OK;
 }
 static void side_close(struct side *s) {
     for (int i = 0; i < s->p.tensors; i++)
         if (s->at[i]) s->device->backend->release(s->device, s->at[i]);
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < OPS; i++)
         if (s->call[i].workspace) s->device->backend->release(s->device, s->call[i].workspace);
     cr_program_free(&s->p);
     if (s->device) cr_device_close(s->device);
 }
 
-static cr_status run(struct side *s, bool later) {
-    if (later) {
-        if (!s->kernel->finishes || !s->kernel->finishes(s->device, &s->p, &s->op[0], &s->op[1]))
-            return CR_FAIL(CR_ERR_DEVICE, "the second op does not complete the first");
-        s->call[0].finish_later = true;
-        s->call[1].last         = &s->call[0];
-    }
-    for (int i = 0; i < 2; i++) CR_TRY(s->kernel->launch(s->device, &s->call[i]));
+static cr_status leave(struct side *s, int i, enum mode mode) {
+    const struct cr_kernel *k = s->kernel;
+    if (!k->finishes || !k->finishes(s->device, &s->p, &s->op[i - 1], &s->op[i]))
+        return CR_FAIL(CR_ERR_DEVICE, "op %d does not complete the one before it", i);
+    if (mode == FILTERS && !k->leaves_filter(s->device, &s->p, &s->op[i - 1]))
+        return CR_FAIL(CR_ERR_DEVICE, "op %d does not leave dw", i - 1);
+    s->call[i - 1].finish_later         = true;
+    s->op[i - 1].attr.conv.filter_later = mode == FILTERS;
+    s->call[i].last                     = &s->call[i - 1];
+    return CR_OK;
+}
+static cr_status run(struct side *s, enum mode mode) {
+    for (int i = 1; i < OPS && mode != APART; i++) CR_TRY(leave(s, i, mode));
+    for (int i = 0; i < OPS; i++) CR_TRY(s->kernel->launch(s->device, &s->call[i]));
     return s->device->backend->sync ? s->device->backend->sync(s->device) : CR_OK;
 }
 
@@ -171,38 +178,45 @@ static void              compare(const struct side *a, const struct side *b, int
     }
 }
 
-static void check_pair(const struct pair *pair, int64_t N, enum cr_dtype data) {
-    const struct cr_device_options gpu = {.deterministic = true}, cpu = {.deterministic = true, .ref_only = true};
-    struct side        truth = {.data = CR_F64, .real = CR_F64}, apart = {.data = data, .real = CR_F32}, later = apart;
-    struct side *const all[] = {&truth, &apart, &later};
-    char               what[96];
-    cr_status          status = CR_OK;
-    snprintf(what, sizeof what, "%s, N %d, %d->%d->%d channels, %dx%d", cr_dtype_name(data), (int)N,
-             (int)pair->second.C, (int)pair->first.C, (int)pair->first.K, (int)pair->second.R, (int)pair->second.R);
-    for (int i = 0; i < 3 && status == CR_OK; i++) {
-        status = cr_device_open(i ? CR_DEVICE_CUDA : CR_DEVICE_CPU, i ? &gpu : &cpu, &all[i]->device);
-        if (status == CR_OK) status = side_open(all[i], pair, N, data, CR_F32);
-        if (status == CR_OK) status = run(all[i], i == 2);
-    }
+static const struct cr_device_options gpu = {.deterministic = true}, cpu = {.deterministic = true, .ref_only = true};
+
+/* The reference, then the GPU in each mode. */
+static cr_status open_and_run(struct side *s, int i, const struct shape *const *chain, int64_t N, enum cr_dtype data) {
+    s->data = i ? data : CR_F64;
+    s->real = i ? CR_F32 : CR_F64;
+    CR_TRY(cr_device_open(i ? CR_DEVICE_CUDA : CR_DEVICE_CPU, i ? &gpu : &cpu, &s->device));
+    CR_TRY(side_open(s, chain, N, data, CR_F32));
+    return run(s, i ? (enum mode)(i - 1) : APART);
+}
+
+enum { SIDES = 1 + FILTERS + 1 };
+static void check_chain(const struct shape *const *chain, int64_t N, enum cr_dtype data) {
+    const double bound      = data == CR_F16 ? 3e-3 : 2e-2;
+    struct side  all[SIDES] = {0};
+    cr_status    status     = CR_OK;
+    for (int i = 0; i < SIDES && status == CR_OK; i++) status = open_and_run(&all[i], i, chain, N, data);
     CHECK_STATUS(status, CR_OK);
-    if (status == CR_OK) {
-        compare(&later, &apart, 0, 1e-5, what);
-        for (int op = 0; op < 2; op++) compare(&later, &truth, op, data == CR_F16 ? 3e-3 : 2e-2, what);
+    for (int i = 2; i < SIDES && status == CR_OK; i++) {
+        char what[96];
+        snprintf(what, sizeof what, "mode %d, %s, N %d, %d->%d->%d->%d channels", i - 1, cr_dtype_name(data), (int)N,
+                 (int)chain[2]->C, (int)chain[1]->C, (int)chain[0]->C, (int)chain[0]->K);
+        compare(&all[i], &all[1], 0, i == 2 ? 1e-5 : bound, what);
+        for (int op = 0; op < OPS; op++) compare(&all[i], &all[0], op, bound, what);
     }
-    for (int i = 0; i < 3; i++) side_close(all[i]);
+    for (int i = 0; i < SIDES; i++) side_close(&all[i]);
 }
 
 static void small_batches(void) {
     NEED_GPU();
-    for (size_t i = 0; i < CR_COUNT(pairs); i++) {
-        check_pair(&pairs[i], 1, CR_F16);
-        check_pair(&pairs[i], 5, CR_BF16);
+    for (size_t i = 0; i < CR_COUNT(chains); i++) {
+        check_chain(chains[i], 1, CR_F16);
+        check_chain(chains[i], 5, CR_BF16);
     }
 }
-/* More images than blocks. */
+/* Whole images as tiles, or more tiles than multiprocessors. */
 static void large_batches(void) {
     NEED_GPU();
-    for (size_t i = 0; i < CR_COUNT(pairs); i++) check_pair(&pairs[i], i % 3 ? 80 : 150, CR_F16);
+    for (size_t i = 0; i < CR_COUNT(chains); i++) check_chain(chains[i], 79 + (int64_t)i, CR_F16);
 }
 
 TESTS(CASE(small_batches), CASE(large_batches))

@@ -89,11 +89,21 @@ struct ck_cifar_conv_grad {
     bool                             finish_later;
     const struct ck_cifar_conv_grad *last; /* or NULL */
     const void                      *last_workspace;
+    /* With finish_later: dw is computed by ck_cifar_wgrads. `last` has filter_later, too, or is NULL. */
+    bool filter_later;
 };
+/* Whether the backward should leave dw to ck_cifar_wgrads. */
+bool ck_cifar_conv_grad_leaves_filter(const struct ck_conv *conv, int multiprocessors, int block_bytes);
+/* Computes dw of `count` convolutions with the same N and type, whose launches with filter_later came before. */
+struct ck_cifar_filter {
+    struct ck_cifar_conv_grad grad;
+    void                     *workspace; /* of that launch */
+};
+cudaError_t ck_cifar_wgrads(const struct ck_cifar_filter *filters, int count, int multiprocessors, cudaStream_t stream);
 /* Whether a convolution can complete the backward of the convolution `last`, whose dx is its g. */
 bool ck_cifar_conv_grad_finishes(const struct ck_conv *last, const struct ck_conv *conv, int block_bytes);
 /* Workspace of ck_cifar_conv_grad in bytes. */
-size_t ck_cifar_conv_grad_workspace(const struct ck_conv *conv, int multiprocessors);
+size_t ck_cifar_conv_grad_workspace(const struct ck_conv *conv, int multiprocessors, int block_bytes);
 /* Whether the backward of the convolution fits into block_bytes of shared memory, the most that a thread block of this
  * GPU can have. The forward needs 92 KiB at most, which every GPU of compute capability 8.0 or later has. */
 bool        ck_cifar_conv_grad_supports(const struct ck_conv *conv, int block_bytes);

@@ -21,9 +21,12 @@
  * 4,400 a tile for dx, whose warps also do mask, addition and sums; 1,850 for dw; 1,600 to store sums and dw. */
 #include "cuda/conv/cifar/cifar_grad_run.cuh"
 
-size_t ck_cifar_conv_grad_workspace(const struct ck_conv *v, int multiprocessors) {
-    return (size_t)(cifar::dw_floats(v, multiprocessors) + cifar::most_blocks(multiprocessors) * 2 * v->C) *
-           sizeof(float);
+size_t ck_cifar_conv_grad_workspace(const struct ck_conv *v, int multiprocessors, int block_bytes) {
+    const int64_t sums  = cifar::most_blocks(multiprocessors) * 2 * v->C;
+    const size_t  alone = (size_t)(cifar::dw_floats(v, multiprocessors) + sums) * sizeof(float);
+    if (!ck_cifar_conv_grad_leaves_filter(v, multiprocessors, block_bytes)) return alone;
+    const size_t left = (size_t)cifar::left_sums_at(v) + (size_t)(sums + cifar::wgrads_floats(v)) * sizeof(float);
+    return left > alone ? left : alone;
 }
 
 bool ck_cifar_conv_grad_supports(const struct ck_conv *v, int block_bytes) {
@@ -54,7 +57,13 @@ cudaError_t ck_cifar_conv_grad(const struct ck_cifar_conv_grad *args, void *work
         if (!ck_cifar_conv_grad_finishes(&last->conv, &args->conv, block_bytes) || args->g != last->dx ||
             args->dy_coeffs != last->finish.coeffs || !last->finish_later)
             return cudaErrorInvalidValue;
-        return cifar::last_grad_run(args, workspace, multiprocessors, block_bytes, stream);
+        if (!args->filter_later) return cifar::last_grad_run(args, workspace, multiprocessors, block_bytes, stream);
+    }
+    if (args->filter_later) {
+        if (!ck_cifar_conv_grad_leaves_filter(&args->conv, multiprocessors, block_bytes) || !args->finish_later ||
+            !args->dy_x || (args->last && !args->last->filter_later))
+            return cudaErrorInvalidValue;
+        return cifar::dgrad(args, workspace, multiprocessors, stream);
     }
     return cifar::is_narrow(&args->conv) ? cifar::narrow_grad(args, workspace, multiprocessors, block_bytes, stream)
                                          : cifar::grad<false>(args, workspace, multiprocessors, block_bytes, stream);

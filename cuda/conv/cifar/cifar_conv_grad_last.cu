@@ -16,6 +16,10 @@ last_grad left_by(const struct ck_cifar_conv_grad *last, const void *workspace, 
     a.finish           = last->finish;
     a.finish.mean_rstd = last->mean_rstd;
     a.inverse          = 1 / (double)last->finish.count;
+    if (last->filter_later) { /* ck_cifar_wgrads computes dw */
+        a.sums_partial = left_sums(v, (void *)workspace), a.rows = dgrad_rows(v, multiprocessors), a.K = 0;
+        return a;
+    }
     (void)run_shape<false>(v, [&](auto s) {
         using D = grad_tiling<decltype(s)>;
         a.rows  = (int)grad_blocks<decltype(s)>(v->N, multiprocessors);

@@ -78,8 +78,7 @@ template <class S, typename T, class Args> __device__ __forceinline__ void joint
                              !a.x_new);
     entry.store(table);
     if constexpr (Args::LAST)
-        coeffs =
-            last.template end<D::DX_BARRIER>(a.last, 0, reinterpret_cast<float *>(memory + D::BYTES), blockIdx.x == 0);
+        coeffs = last.template end<D::BLOCK>(a.last, 0, reinterpret_cast<float *>(memory + D::BYTES), blockIdx.x == 0);
     if (S::ANY && a.one_stage)
         ck_copy_wait<1>();
     else
@@ -122,7 +121,10 @@ template <class S, typename T, class Args> __device__ __forceinline__ void joint
     ck_begin_after_last();
     if (a.scale_bias) tile_warm<X>(a.scale_bias, C, 2, {C, C});
     if (a.x_new) issue();
-    if constexpr (Args::LAST) last_filter(a.last, (int)threadIdx.x / CK_WARP - D::DX_WARPS, (int)gridDim.x);
+    if constexpr (Args::LAST) {
+        last_filter(a.last, (int)threadIdx.x / CK_WARP - D::DX_WARPS, (int)gridDim.x);
+        both<S>(), both<S>(); /* as last_grad_sums::end */
+    }
     int stage = 0;
     for (int64_t job = blockIdx.x; job < a.N * D::TILES; job += gridDim.x) {
         const int      y0 = (int)(job % D::TILES) * D::TH;
@@ -187,7 +189,7 @@ template <class S, typename T, class Args> __device__ __forceinline__ void split
         last_grad_sums<S::K, D::KB, D::DX_WARPS, false> last;
         last.begin(a.last, k0, false);
         if (first < a.N) issue_dy(first, (int)min((int64_t)D::I, a.N - first));
-        coeffs = last.template end<0>(a.last, k0, reinterpret_cast<float *>(memory + D::BYTES), false);
+        coeffs = last.template end<>(a.last, k0, reinterpret_cast<float *>(memory + D::BYTES), false);
         last_filter(a.last, (int)threadIdx.x / CK_WARP, SPLIT_DW_BLOCKS);
     }
     for (int64_t image = first; image < a.N; image += blocks * D::I) {
@@ -238,7 +240,7 @@ __device__ __forceinline__ void split_dx(const Args &a, char *memory, int block,
         ck_copy_commit();
         if constexpr (Args::LAST)
             if (!begun)
-                coeffs = last.template end<0>(a.last, 0, reinterpret_cast<float *>(memory + D::BYTES), block == 0);
+                coeffs = last.template end<>(a.last, 0, reinterpret_cast<float *>(memory + D::BYTES), block == 0);
         if (a.dy_x)
             tile_bn_grad<L, 1, T>(dy, line, coeffs, K, -L::LEFT, 1, {K, K});
         else
@@ -308,7 +310,7 @@ template <typename T, bool ANY, class Args> __global__ void __launch_bounds__(TH
         ck_copy_commit();
         if constexpr (Args::LAST)
             if (job == blockIdx.x) {
-                coeffs = last.template end<0>(a.last, 0, reinterpret_cast<float *>(memory + STEM_ALL), blockIdx.x == 0);
+                coeffs = last.template end<>(a.last, 0, reinterpret_cast<float *>(memory + STEM_ALL), blockIdx.x == 0);
                 last_filter(a.last, warp, (int)gridDim.x);
             }
         if (!a.dy_x) ck_copy_wait<0>();

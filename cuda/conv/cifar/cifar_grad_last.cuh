@@ -59,8 +59,8 @@ template <int K, int CH, int WARPS, bool EARLY> struct last_grad_sums {
         return f;
     }
     /* Writes the coefficients [3][CH] to `room`, ROOM bytes of shared memory, and returns them. stores: this block
-     * stores the results, with CH = K. The WARPS warps call; afterwards they are synchronised. */
-    template <int BARRIER>
+     * stores the results, with CH = K. The WARPS warps call; all threads of the block synchronise twice. */
+    template <int BLOCK = WARPS *CK_WARP>
     __device__ __forceinline__ const float *end(const last_grad &a, int first, float *room, bool stores) {
         float *parts = room + COEFFS, s[4] = {};
         if ((int)threadIdx.x < THREADS) {
@@ -77,9 +77,9 @@ template <int K, int CH, int WARPS, bool EARLY> struct last_grad_sums {
         const int part = SHUFFLED ? (int)threadIdx.x / CK_WARP : share();
         if ((int)threadIdx.x < THREADS && (!SHUFFLED || (int)threadIdx.x % CK_WARP < FOURS))
             *reinterpret_cast<float4 *>(parts + part * 2 * CH + four() * 4) = make_float4(s[0], s[1], s[2], s[3]);
-        barrier_sync<BARRIER, WARPS * CK_WARP>();
+        barrier_sync<0, BLOCK>();
         if ((int)threadIdx.x < CH) finish_channel(a, room, parts, (int)threadIdx.x, stores);
-        barrier_sync<BARRIER, WARPS * CK_WARP>();
+        barrier_sync<0, BLOCK>();
         return room;
     }
     __device__ __forceinline__ void add_to(float (&s)[4]) const {

@@ -130,6 +130,22 @@ cudaError_t last_grad_run(const struct ck_cifar_conv_grad *args, void *workspace
                           cudaStream_t stream);
 int         last_grad_bytes(const struct ck_conv *v);
 
+/* With args->filter_later: cuda/conv/cifar/cifar_dgrad.cu. The workspace has dy, then rows of sums [rows][2][C], then
+ * room for cuda/conv/cifar/cifar_wgrads.cu, of wgrads_floats. */
+cudaError_t dgrad(const struct ck_cifar_conv_grad *args, void *workspace, int multiprocessors, cudaStream_t stream);
+int         dgrad_rows(const struct ck_conv *v, int multiprocessors);
+int64_t     wgrads_floats(const struct ck_conv *v);
+enum { WGRADS_BYTES = 96 * 1024 /* shared memory of a block */ };
+inline int64_t left_sums_at(const struct ck_conv *v) {
+    return v->N * v->P * v->Q * v->K * 2; /* a multiple of 16 */
+}
+inline float *left_sums(const struct ck_conv *v, void *workspace) {
+    return reinterpret_cast<float *>(static_cast<char *>(workspace) + left_sums_at(v));
+}
+inline float *left_filter_sums(const struct ck_conv *v, void *workspace, int multiprocessors) {
+    return left_sums(v, workspace) + most_blocks(multiprocessors) * 2 * v->C;
+}
+
 } // namespace cifar
 
 #endif

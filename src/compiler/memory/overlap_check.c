@@ -28,12 +28,13 @@ static void replay_ids(struct check *c, int op, const int *ids, int n) {
     }
 }
 
-/* The end of another op, which its kernel left to op i. */
-static void replay_finish(struct check *c, int i) {
-    int       ids[CR_OP_IDS_MAX];
-    const int before = cr_op_before(c->p, i);
-    if (before >= 0 && cr_op_finishes_later(&c->p->op[before]))
-        replay_ids(c, i, ids, cr_op_finish_ids(&c->p->op[before], ids));
+struct user {
+    struct check *c;
+    int           op;
+};
+static void replay_left(void *arg, int tensor) {
+    const struct user *user = arg;
+    replay_ids(user->c, user->op, &tensor, 1);
 }
 
 static void replay(struct check *c) {
@@ -44,7 +45,7 @@ static void replay(struct check *c) {
         replay_ids(c, i, ids, n);
         n = cr_op_writes(&p->op[i], ids);
         replay_ids(c, i, ids, n);
-        if (i > 0) replay_finish(c, i);
+        cr_op_each_left(p, i, replay_left, &(struct user){c, i}); /* what other ops left to op i */
     }
     for (int t = 0; t < p->tensors; t++)
         if (p->tensor[t].keep && c->lifetime[t].first >= 0) c->lifetime[t].last = p->ops; /* behind the last op */

@@ -7,7 +7,11 @@
  * the next launch, so no op of another stream and no op between the two may use them.
  *
  * The same in the backward pass: a conv_grad computes the gradient sums of the BN before its convolution, and parts of
- * dw, which the next conv_grad adds. */
+ * dw, which the next conv_grad adds.
+ *
+ * No input gradient waits for a filter gradient. So neighbouring conv_grad may also leave dw to the first launch behind
+ * them, which computes the dw of all of them at once, from what they have stored in their workspaces. Their inputs and
+ * workspaces live until then. */
 #include "compiler/passes.h"
 
 static bool overlap(const struct cr_program *p, int a, int b) {
@@ -72,6 +76,70 @@ static bool fits(const struct cr_program *p, int before, int i) {
     return fits && !is_used_elsewhere(p, before, i);
 }
 
+/* ---- filter gradients of several convolutions ---- */
+
+static bool is_filter_id(const struct cr_program *p, const struct cr_op *op, int tensor) {
+    const int mine[] = {op->workspace, op->in[CR_IN_conv_grad_x], op->in[CR_IN_conv_grad_scale_bias],
+                        op->out[CR_OUT_conv_grad_dw]};
+    return overlaps_one_of(p, tensor, mine, (int)CR_COUNT(mine));
+}
+
+/* Ops of other streams use nothing that the late computation of op i's dw needs. Its x may be in offloaded memory. */
+static bool is_of_one_stream(const struct cr_program *p, int i) {
+    for (int other = 0; other < p->ops; other++) {
+        if (p->op[other].stream == p->op[i].stream) continue;
+        int ids[2 * CR_OP_IDS_MAX], n = cr_op_reads(&p->op[other], ids);
+        n += cr_op_writes(&p->op[other], ids + n);
+        for (int k = 0; k < n; k++)
+            if (is_filter_id(p, &p->op[i], ids[k])) return false;
+    }
+    return true;
+}
+
+/* The op may be the first of a group, or belongs to the group of the one before it. */
+static bool joins_group(const struct cr_program *p, int i) {
+    const int before = cr_op_before(p, i);
+    if (before < 0 || !p->op[before].attr.conv.finish_later) return true;
+    const struct cr_tensor *a = &p->tensor[p->op[before].in[CR_IN_conv_grad_x]],
+                           *b = &p->tensor[p->op[i].in[CR_IN_conv_grad_x]];
+    return p->op[before].attr.conv.filter_later && a->dim[0] == b->dim[0] && a->dtype == b->dtype;
+}
+
+/* No op behind op i, up to `end`, which computes it, touches its dw. */
+static bool can_wait(const struct cr_program *p, int i, int end) {
+    for (int other = i + 1; other <= end; other++) {
+        int ids[2 * CR_OP_IDS_MAX], n = cr_op_reads(&p->op[other], ids);
+        n += cr_op_writes(&p->op[other], ids + n);
+        for (int k = 0; k < n; k++)
+            if (overlap(p, ids[k], p->op[i].out[CR_OUT_conv_grad_dw])) return false;
+    }
+    return true;
+}
+
+/* `end` is the first one behind a group. A launch for few convolutions takes longer than their own launches. */
+enum { GROUP_LEAST = 9 };
+static void check_group(struct cr_program *p, int end) {
+    bool good  = true;
+    int  count = 0;
+    for (int i = cr_op_before(p, end); i >= 0 && p->op[i].attr.conv.filter_later; i = cr_op_before(p, i)) {
+        good = good && can_wait(p, i, end);
+        count++;
+    }
+    good = good && count >= GROUP_LEAST;
+    for (int i = cr_op_before(p, end); !good && i >= 0 && p->op[i].attr.conv.filter_later; i = cr_op_before(p, i))
+        p->op[i].attr.conv.filter_later = false;
+}
+
+static void set_filter_later(struct cr_program *p, const struct cr_cost_model *cost_model) {
+    for (int i = 0; i < p->ops; i++) {
+        struct cr_op *op = &p->op[i];
+        if (op->kind != CR_OP_conv_grad) continue;
+        op->attr.conv.filter_later = op->attr.conv.finish_later && joins_group(p, i) && is_of_one_stream(p, i) &&
+                                     cost_model->leaves_filter(cost_model->self, p, op);
+        if (!op->attr.conv.filter_later) check_group(p, i);
+    }
+}
+
 void cr_pass_finish_later(struct cr_program *p, const struct cr_cost_model *cost_model) {
     if (!cost_model->finishes) return;
     for (int i = 1; i < p->ops; i++) {
@@ -79,4 +147,5 @@ void cr_pass_finish_later(struct cr_program *p, const struct cr_cost_model *cost
         if (before >= 0 && fits(p, before, i) && cost_model->finishes(cost_model->self, p, &p->op[before], &p->op[i]))
             p->op[before].attr.conv.finish_later = true;
     }
+    if (cost_model->leaves_filter) set_filter_later(p, cost_model);
 }

@@ -19,6 +19,11 @@ static bool finishes_grads(void *self, const struct cr_program *p, const struct 
     return last->kind == CR_OP_conv_grad;
 }
 
+static bool leaves_filter(void *self, const struct cr_program *p, const struct cr_op *op) {
+    (void)self, (void)p, (void)op;
+    return true;
+}
+
 /* ResNet-20 with everything fused. */
 static bool open_program(struct bench_model *b, struct cr_program *p) {
     const char          *overrides[] = {"model.arch=resnet20", "model.shortcut=A"};
@@ -181,6 +186,65 @@ static void gradients_that_are_needed_earlier_are_not_marked(void) {
     bench_close(&b);
 }
 
+static int marked_filters(const struct cr_program *p) {
+    int n = 0;
+    for (int i = 0; i < p->ops; i++) n += p->op[i].kind == CR_OP_conv_grad && p->op[i].attr.conv.filter_later;
+    return n;
+}
+
+/* The stem computes dw of all others; until then their inputs and workspaces live. */
+static void filter_gradients_of_a_network_are_one_group(void) {
+    const struct cr_cost_model model = {.alignment = 64, .finishes = finishes_grads, .leaves_filter = leaves_filter};
+    struct bench_model         b;
+    struct cr_program          p;
+    int                        end = 0;
+    if (!open_program(&b, &p)) return;
+    add_workspaces(&p, CR_OP_conv_grad);
+    cr_pass_finish_later(&p, &model);
+    CHECK_INT(marked_filters(&p), 18);
+    cr_program_lifetimes(&p);
+    for (int i = 0; i < p.ops; i++)
+        if (p.op[i].kind == CR_OP_conv_grad) end = i;
+    CHECK_INT(p.op[end].out[CR_OUT_conv_grad_dx], CR_NONE);
+    for (int i = 0; i < end; i++) {
+        if (p.op[i].kind != CR_OP_conv_grad) continue;
+        CHECK_INT(p.tensor[p.op[i].workspace].last, end);
+        CHECK(p.tensor[p.op[i].in[CR_IN_conv_grad_x]].last >= end);
+        CHECK(p.tensor[p.op[i].out[CR_OUT_conv_grad_dw]].last >= end);
+    }
+    cr_program_free(&p);
+    bench_close(&b);
+}
+
+/* An op before the end of the group reads one dw: the whole group is given up. An op of another stream reads an x: that
+ * convolution computes the dw of those before it. */
+static void filter_gradients_that_are_needed_earlier_do_not_wait(void) {
+    const struct cr_cost_model model = {.alignment = 64, .finishes = finishes_grads, .leaves_filter = leaves_filter};
+    struct bench_model         b;
+    struct cr_program          p;
+    if (!open_program(&b, &p)) return;
+    int first = first_grad(&p), between = first;
+    while (p.op[between].kind != CR_OP_pad_shortcut_grad) between++;
+    const int dy        = p.op[between].in[0];
+    p.op[between].in[0] = p.op[first].out[CR_OUT_conv_grad_dw];
+    cr_pass_finish_later(&p, &model);
+    CHECK_INT(marked_filters(&p), 0);
+    p.op[between].in[0] = dy;
+    int late            = first;
+    for (int n = 0; n < 11; n += p.op[late].kind == CR_OP_conv_grad) late++;
+    struct cr_op copy = cr_op_make(CR_OP_offload, CR_NONE);
+    copy.stream       = CR_STREAM_TO_HOST;
+    copy.in[0]        = p.op[late].in[CR_IN_conv_grad_x];
+    copy.out[0]       = cr_tensor_add(&p, "copy", CR_F16, CR_REGION_HOST, 4, 8, 8, 64);
+    (void)cr_emit(&p, &copy, "copy");
+    cr_pass_finish_later(&p, &model);
+    CHECK_INT(marked_filters(&p), 11);
+    CHECK(!p.op[late].attr.conv.filter_later && p.op[late].attr.conv.finish_later);
+    cr_program_free(&p);
+    bench_close(&b);
+}
+
 TESTS(CASE(first_convolutions_of_blocks_are_marked), CASE(nothing_is_marked_where_a_result_is_needed_earlier),
       CASE(ends_of_blocks_are_marked), CASE(gradients_are_marked),
-      CASE(gradients_that_are_needed_earlier_are_not_marked))
+      CASE(gradients_that_are_needed_earlier_are_not_marked), CASE(filter_gradients_of_a_network_are_one_group),
+      CASE(filter_gradients_that_are_needed_earlier_do_not_wait))
