@@ -140,7 +140,7 @@ void cr_op_each_left(const struct cr_program *p, int i, void (*f)(void *arg, int
     const int before = cr_op_before(p, i);
     if (before < 0 || !cr_op_finishes_later(&p->op[before])) return;
     for (int n = cr_op_finish_ids(&p->op[before], ids); n > 0; n--) f(arg, ids[n - 1]);
-    if (p->op[i].attr.conv.filter_later) return;
+    if (p->op[i].kind != CR_OP_conv_grad || p->op[i].attr.conv.filter_later) return;
     for (int k = before; k >= 0 && p->op[k].attr.conv.filter_later; k = cr_op_before(p, k))
         each_filter(&p->op[k], f, arg);
 }
