@@ -39,6 +39,7 @@ FOLDERS = {
     "src/compiler/schedule": 4.1,
     "src/compiler/fusion": 4.2,
     "src/compiler/gram": 4.3,
+    "src/compiler/head": 4.3,  # the ops around the loss
     "src/compiler/memory": 4.2,
     "src/data": 4.0,  # the loader's interface and the data set
     "src/data/image": 4.1,
@@ -71,6 +72,8 @@ FOLDERS = {
     "cuda/conv/gram": 4.3,  # BN statistics from Gram matrices
     "cuda/conv/stem": 4.3,
     "cuda/conv/cifar": 4.4,  # networks of 16 to 64 channels
+    "cuda/conv/cifar/apply": 4.45,  # bn_apply that finishes a BN
+    "cuda/conv/cifar/head": 4.45,  # the ops around the loss
     "cuda/sparse": 4.3,  # helpers of all sparse kernels
     "cuda/sparse/direct": 4.4,
     "cuda/sparse/block": 4.4,
@@ -111,6 +114,7 @@ FOLDERS = {
 # Includes that the levels alone would refuse: (folder or file, header or folder): reason.
 EXCEPTIONS = {
     ("cuda/conv/cifar", "cuda/norm/bn_finish.cuh"): "the CIFAR kernels finish BN sums themselves",
+    ("cuda/conv/cifar/head", "cuda/train/loss_rows.cuh"): "a kernel computes the loss between forward and backward",
     ("cuda/sparse/wgmma_sp", "cuda/sparse/two_four"): "the plan and the wgmma helpers of 2:4 filters",
     ("cuda/conv/cudnn", "src/formats/json_write.h"): "cuDNN reads the properties of an offline device as JSON",
     ("cuda/sparse/wgmma_sp", "cuda/sparse/mma_sp"): "the split of a number into sparse tensor core operands",

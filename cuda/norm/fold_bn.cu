@@ -1,5 +1,5 @@
 /* cuda/norm/fold_bn.cu: folds batch normalisation with fixed statistics into the filter in front of it. Reference:
- * device/cpu/reference/ref_fold.c. It runs once for many batches. Limiter: the launch, then memory (6 bytes an element
+ * device/cpu/reference/ref_bn.c. It runs once for many batches. Limiter: the launch, then memory (6 bytes an element
  * in 16-bit programs). */
 #include "cuda/common/common.cuh"
 

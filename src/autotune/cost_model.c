@@ -196,6 +196,10 @@ static bool model_reads_host(void *self, const struct cr_op *op, int slot) {
     return cr_device_reads_host(((struct cr_cost_table *)self)->device, op, slot);
 }
 
+static bool model_leaves_filter(void *self, const struct cr_program *p, const struct cr_op *op) {
+    return cr_device_leaves_filter(((struct cr_cost_table *)self)->device, p, op);
+}
+
 static bool model_finishes(void *self, const struct cr_program *p, const struct cr_op *last, const struct cr_op *op) {
     return cr_device_finishes(((struct cr_cost_table *)self)->device, p, last, op);
 }
@@ -212,6 +216,7 @@ struct cr_cost_model cr_cost_table_model(struct cr_cost_table *costs) {
     t.algo_name            = model_algo_name;
     t.reads_host           = model_reads_host;
     t.finishes             = model_finishes;
+    t.leaves_filter        = model_leaves_filter;
     cr_cost_use_copy_rates(costs, &t);
     return t;
 }

@@ -68,6 +68,7 @@ static void add_attributes(struct cr_text *out, const struct cr_program *p, cons
         cr_text_add(out, "%s%s%s", op->attr.loss.sigmoid ? " bce" : "", op->attr.loss.several ? " several" : "",
                     op->attr.loss.gamma != 0 ? " focal" : "");
         break;
+    case CR_OP_head: cr_text_add(out, "%s", op->attr.head.bn.accumulate ? " accumulate" : ""); break;
     case CR_OP_gram_bn_grad:
     case CR_OP_bn_grad_finalize: cr_text_add(out, "%s", op->attr.bn.accumulate ? " accumulate" : ""); break;
     case CR_OP_channel_conv_wgrad:

@@ -28,6 +28,23 @@ static cr_status fit_to_limit(struct cr_program *program, const struct cr_cost_m
     return cr_program_check(program);
 }
 
+/* An op that completes others needs their workspaces. Where that exceeds the limit, dw is computed at once; where it
+ * still does, no op completes another one. */
+static cr_status plan_within_limit(struct cr_program *program, const struct cr_cost_model *cost_model,
+                                   const struct cr_compile_options *options) {
+    CR_TRY(cr_pass_plan(program, cost_model->alignment, options->reuse));
+    for (int all = 0; all < 2; all++) {
+        if (!options->pool_limit || program->region_bytes[CR_REGION_POOL] <= options->pool_limit) return CR_OK;
+        for (int i = 0; i < program->ops; i++) {
+            if (!cr_op_finishes_later(&program->op[i])) continue;
+            program->op[i].attr.conv.filter_later = false;
+            if (all) program->op[i].attr.conv.finish_later = false;
+        }
+        CR_TRY(cr_pass_plan(program, cost_model->alignment, options->reuse));
+    }
+    return CR_OK;
+}
+
 cr_status cr_compile(struct cr_program *program, const struct cr_cost_model *cost_model,
                      const struct cr_compile_options *options) {
     enum pass last_pass;
@@ -48,6 +65,7 @@ cr_status cr_compile(struct cr_program *program, const struct cr_cost_model *cos
         }
         CR_TRY(cr_pass_conv_pool(program, cost_model));
         CR_TRY(cr_pass_conv_pairs(program, cost_model));
+        CR_TRY(cr_pass_head(program, cost_model));
         CR_TRY(cr_pass_hoist(program)); /* ops that fuse and sparsify have added */
         CR_TRY(cr_program_check(program));
     }
@@ -67,7 +85,7 @@ cr_status cr_compile(struct cr_program *program, const struct cr_cost_model *cos
     CR_TRY(cr_waits_check(program));
     if (last_pass == PASS_INSERT_WAITS) return CR_OK;
 
-    CR_TRY(cr_pass_plan(program, cost_model->alignment, options->reuse));
+    CR_TRY(plan_within_limit(program, cost_model, options));
     CR_TRY(cr_plan_check(program, cost_model->alignment));
     CR_TRY(cr_waits_check(program)); /* again: reused memory adds hazards */
     cr_pass_early_filters(program);

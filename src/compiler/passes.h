@@ -80,6 +80,10 @@ CR_MUST cr_status cr_pass_conv_pairs(struct cr_program *program, const struct cr
 /* Joins a convolution and the max pooling behind it where one kernel takes less time: compiler/fusion/conv_pool.c. */
 CR_MUST cr_status cr_pass_conv_pool(struct cr_program *program, const struct cr_cost_model *cost_model);
 
+/* Training programs: joins the ops from the last bn_apply to the last block's bn_grad_finalize where one kernel takes
+ * less time: compiler/head/head.c. */
+CR_MUST cr_status cr_pass_head(struct cr_program *program, const struct cr_cost_model *cost_model);
+
 /* Chooses a kernel for each op. A kernel's workspace becomes a tensor whose lifetime is that op. Returns the errors of
  * cost_model->select. cr_select_op does the same for the op with index `index`. */
 CR_MUST cr_status cr_pass_select(struct cr_program *program, const struct cr_cost_model *cost_model);
@@ -141,9 +145,9 @@ CR_MUST cr_status cr_pass_offload(struct cr_program *program, const struct cr_co
 CR_MUST cr_status cr_pass_fit(struct cr_program *program, const struct cr_cost_model *cost_model,
                               const struct cr_compile_options *options, struct cr_fit_report *report);
 
-/* Sets attr.conv.finish_later of each convolution whose BN the launch of the next op can finish: that op is a
- * convolution that reads the BN's scale_bias. Saves a small launch between them. Runs when the order of the ops is
- * final and each has its kernel. */
+/* Sets attr.conv.finish_later of each convolution whose BN the launch of the next convolution can finish, because that
+ * one reads the BN's scale_bias, and of each conv_grad that the next conv_grad can complete. Saves a small launch
+ * between them. Runs when the order of the ops is final and each has its kernel. */
 void cr_pass_finish_later(struct cr_program *program, const struct cr_cost_model *cost_model);
 
 /* Sets the waits of each op: the op waits for each op of another stream that it depends on. */

@@ -53,8 +53,9 @@ struct cr_call {
     void                       *workspace; /* scratch memory of the size that prepare returned, for this launch only */
     void                       *prepared;  /* result of prepare; NULL when the kernel has no prepare */
     const struct cr_step_block *step; /* host memory; a kernel of a GPU reads the copy that set_step made instead */
-    /* With attr.conv.finish_later, when a whole program runs: the launch leaves the end of the BN to the next one, and
-     * that launch has this call as `last`. false and NULL where an op is launched alone. */
+    /* With attr.conv.finish_later, when a whole program runs: the launch leaves its end to the next one, and
+     * that launch has this call as `last`. false and NULL where an op is launched alone; attr.conv.filter_later has no
+     * meaning then. */
     bool                  finish_later;
     const struct cr_call *last;
 };
@@ -96,10 +97,13 @@ struct cr_kernel {
      * many ops at once, from several threads. An error is not reported: launch repeats what has failed. NULL: launch
      * does everything. */
     void (*complete)(struct cr_device *device, const struct cr_call *call);
-    /* Returns whether a launch of `op`, which has this kernel, can finish the BN of `last`, the op before it, which has
-     * this kernel too (cr_call.last). NULL: never. */
+    /* Returns whether a launch of `op`, which has this kernel, can complete `last`, the last op of its kind before it,
+     * which has this kernel too (cr_call.last): a conv its BN, a conv_grad its BN and dw. NULL: never. */
     bool (*finishes)(const struct cr_device *device, const struct cr_program *program, const struct cr_op *last,
                      const struct cr_op *op);
+    /* Returns whether a launch of `op`, which a launch of the same kernel will complete, should leave dw to the first
+     * launch without attr.conv.filter_later behind it. NULL: never. */
+    bool (*leaves_filter)(const struct cr_device *device, const struct cr_program *program, const struct cr_op *op);
     /* Enqueues the op on its stream. CR_ERR_DEVICE when the device reports an error. */
     cr_status (*launch)(struct cr_device *device, const struct cr_call *call);
     /* Frees what prepare returned; accepts NULL. NULL when prepare is NULL. */

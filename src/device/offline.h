@@ -1,5 +1,5 @@
-/* device/offline.h: offline devices: GPUs that are not in this machine, for plans (device/gpu_specs.c). And the memory
- * of a GPU that programs do not count. */
+/* device/offline.h: offline devices: GPUs that are not in this machine, for plans (device/gpu_table.c, gpu_specs.c).
+ * And the memory of a GPU that programs do not count. */
 #ifndef CR_DEVICE_OFFLINE_H
 #define CR_DEVICE_OFFLINE_H
 

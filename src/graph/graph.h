@@ -23,7 +23,7 @@
 
 enum {
     CR_OP_IN_MAX   = 11,
-    CR_OP_OUT_MAX  = 7,
+    CR_OP_OUT_MAX  = 8,
     CR_OP_IDS_MAX  = CR_OP_IN_MAX + 1, /* tensors that an op reads (or writes): its slots and its workspace */
     CR_OP_WAIT_MAX = 4,
     CR_NONE        = -1, /* no tensor, op, kernel, layer or parameter */
@@ -106,13 +106,18 @@ struct cr_conv_attr {
     struct cr_qconv_types   types;        /* pack_filter: of the qconv that reads the packed filter */
     bool                    early_filter; /* conv*, qconv*: see cr_pass_early_filters in compiler/passes.h */
     bool                    early_data;   /* conv_grad: the same for x, dy_x and bn_x */
-    bool                    finish_later; /* conv: the next op finishes the BN: see cr_pass_finish_later */
+    bool                    finish_later; /* conv, conv_grad: the next one completes it: see cr_pass_finish_later */
+    bool                    filter_later; /* conv_grad with finish_later: a later one computes dw */
     struct cr_bn_attr       bn;      /* conv, conv_grad with slot gamma: the batch norm whose sums the op finalizes */
     struct cr_sparsity_attr pattern; /* conv, conv_dgrad, conv_wgrad, sparse_filter */
 };
 struct cr_quant_attr {
     bool  is_signed; /* fake_quant*, quantize, observe_range: i8 instead of u8 */
     float momentum;  /* observe_range */
+};
+struct cr_head_attr {
+    struct cr_loss_attr loss; /* a softmax cross-entropy without class weights; weight: that of loss_grad */
+    struct cr_bn_attr   bn;   /* that of bn_grad_finalize */
 };
 struct cr_drop_attr {
     double   rate;   /* probability of 0; at least 0 and below 1 */
@@ -168,7 +173,8 @@ struct cr_op {
         struct cr_conv_attr    conv; /* conv*, maxpool*, pad_shortcut*; avgpool* has it but does not read it */
         struct cr_bn_attr      bn;
         struct cr_quant_attr   quant;
-        struct cr_loss_attr    loss;    /* loss, loss_grad */
+        struct cr_loss_attr    loss; /* loss, loss_grad */
+        struct cr_head_attr    head;
         struct cr_distill_attr distill; /* distill* */
         struct cr_dense_attr   dense;
         struct cr_drop_attr    drop;
@@ -289,6 +295,19 @@ void cr_op_cost(const struct cr_program *program, const struct cr_op *op, double
  * workspace. */
 int cr_op_reads(const struct cr_op *op, int ids[CR_OP_IDS_MAX]);
 int cr_op_writes(const struct cr_op *op, int ids[CR_OP_IDS_MAX]);
+
+/* Whether the launch of the next op of its kind completes this one: attr.conv.finish_later of conv and conv_grad. */
+bool cr_op_finishes_later(const struct cr_op *op);
+/* Tensors that the end of a conv or conv_grad reads and writes, which attr.conv.finish_later leaves to that op: its
+ * workspace, parameters and results of the BN, and dw. Returns their number. */
+int cr_op_finish_ids(const struct cr_op *op, int ids[CR_OP_IDS_MAX]);
+/* The op that op i would complete, or CR_NONE: for a conv the last conv before it, unless a bn_apply of its BN stands
+ * between them; for such a bn_apply that conv; for a conv_grad the last conv_grad before it. */
+int cr_op_before(const struct cr_program *program, int i);
+/* Calls f(arg, tensor) for each tensor that op i uses only because other ops have left work to it: what completes the
+ * op before it; and dw, x, scale_bias and workspace of each conv_grad whose dw it computes. If it does not have
+ * attr.conv.filter_later itself, these are the ones with it, back to the first without it. A tensor can occur twice. */
+void cr_op_each_left(const struct cr_program *program, int i, void (*f)(void *arg, int tensor), void *arg);
 
 /* True when every slot that the op uses is in these sets (bit s: slot s). A kernel must reject an op that uses a slot
  * which the kernel does not implement. */

@@ -89,6 +89,62 @@ int cr_op_writes(const struct cr_op *op, int ids[CR_OP_IDS_MAX]) {
     return n;
 }
 
+bool cr_op_finishes_later(const struct cr_op *op) {
+    return (op->kind == CR_OP_conv || op->kind == CR_OP_conv_grad) && op->attr.conv.finish_later;
+}
+
+/* Whether an op is a bn_apply of the BN behind the convolution `conv`. */
+static bool applies_bn(const struct cr_op *op, const struct cr_op *conv) {
+    return op->kind == CR_OP_bn_apply && conv->out[CR_OUT_conv_next_scale_bias] >= 0 &&
+           op->in[CR_IN_bn_apply_scale_bias] == conv->out[CR_OUT_conv_next_scale_bias];
+}
+
+int cr_op_before(const struct cr_program *p, int i) {
+    const struct cr_op   *op   = &p->op[i];
+    const enum cr_op_kind kind = op->kind == CR_OP_bn_apply ? CR_OP_conv : op->kind;
+    int                   at   = i - 1;
+    if (kind != CR_OP_conv && kind != CR_OP_conv_grad) return CR_NONE;
+    while (at >= 0 && p->op[at].kind != kind) at--;
+    if (at < 0 || (op->kind == CR_OP_bn_apply && !applies_bn(op, &p->op[at]))) return CR_NONE;
+    for (int k = at + 1; k < i && kind == CR_OP_conv; k++)
+        if (applies_bn(&p->op[k], &p->op[at])) return CR_NONE; /* completes it */
+    return at;
+}
+
+static int add_ids(int *ids, int n, const int *slots, int first, int last) {
+    for (int s = first; s <= last; s++)
+        if (slots[s] >= 0) ids[n++] = slots[s];
+    return n;
+}
+
+int cr_op_finish_ids(const struct cr_op *op, int ids[CR_OP_IDS_MAX]) {
+    int n = add_ids(ids, 0, &op->workspace, 0, 0);
+    if (op->kind == CR_OP_conv) {
+        n = add_ids(ids, n, op->in, CR_IN_conv_gamma, CR_IN_conv_running_var);
+        return add_ids(ids, n, op->out, CR_OUT_conv_sums, CR_OUT_conv_running_var);
+    }
+    n = add_ids(ids, n, op->in, CR_IN_conv_grad_mean_rstd, CR_IN_conv_grad_mean_rstd);
+    n = add_ids(ids, n, op->in, CR_IN_conv_grad_gamma, CR_IN_conv_grad_gamma);
+    return add_ids(ids, n, op->out, CR_OUT_conv_grad_dw, CR_OUT_conv_grad_grad_coeffs);
+}
+
+static void each_filter(const struct cr_op *op, void (*f)(void *arg, int tensor), void *arg) {
+    const int ids[] = {op->in[CR_IN_conv_grad_x], op->in[CR_IN_conv_grad_scale_bias], op->workspace,
+                       op->out[CR_OUT_conv_grad_dw]};
+    for (int k = 0; k < (int)CR_COUNT(ids); k++)
+        if (ids[k] >= 0) f(arg, ids[k]);
+}
+
+void cr_op_each_left(const struct cr_program *p, int i, void (*f)(void *arg, int tensor), void *arg) {
+    int       ids[CR_OP_IDS_MAX];
+    const int before = cr_op_before(p, i);
+    if (before < 0 || !cr_op_finishes_later(&p->op[before])) return;
+    for (int n = cr_op_finish_ids(&p->op[before], ids); n > 0; n--) f(arg, ids[n - 1]);
+    if (p->op[i].kind != CR_OP_conv_grad || p->op[i].attr.conv.filter_later) return;
+    for (int k = before; k >= 0 && p->op[k].attr.conv.filter_later; k = cr_op_before(p, k))
+        each_filter(&p->op[k], f, arg);
+}
+
 _Static_assert((int)CR_IN_loss_class_weights == (int)CR_IN_loss_grad_class_weights, "both ops have the same slot");
 
 bool cr_loss_is_plain(const struct cr_op *op) {

@@ -49,7 +49,8 @@ static void print_attributes(const struct cr_op *op, struct cr_text *out) {
     case CR_OP_group_conv_wgrad:
         cr_text_add(out, "  stride=%d pad=%d%s%s", op->attr.conv.stride, op->attr.conv.pad,
                     op->attr.conv.relu ? " relu" : "", op->attr.conv.accumulate ? " accumulate" : "");
-        if (op->kind == CR_OP_conv && op->attr.conv.finish_later) cr_text_add(out, " finish_later");
+        if (cr_op_finishes_later(op))
+            cr_text_add(out, " finish_later%s", op->attr.conv.filter_later ? " filter_later" : "");
         print_pattern(op, out);
         print_bn(op, out);
         break;
@@ -95,6 +96,11 @@ static void print_attributes(const struct cr_op *op, struct cr_text *out) {
     case CR_OP_dense_bgrad: cr_text_add(out, "%s", op->attr.dense.accumulate ? "  accumulate" : ""); break;
     case CR_OP_loss:
     case CR_OP_loss_grad: print_loss(op, out); break;
+    case CR_OP_head:
+        cr_text_add(out, "  smoothing=%g weight=%g count=%lld%s", (double)op->attr.head.loss.smoothing,
+                    (double)op->attr.head.loss.weight, (long long)op->attr.head.bn.count,
+                    op->attr.head.bn.accumulate ? " accumulate" : "");
+        break;
     case CR_OP_distill:
     case CR_OP_distill_grad:
         cr_text_add(out, "  weight=%g temperature=%g", (double)op->attr.distill.weight,

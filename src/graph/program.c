@@ -176,15 +176,13 @@ no_memory:
 
 /* ---- lifetimes ---- */
 
-/* With attr.conv.finish_later the next op still uses what finishes the BN. */
-static void extend_finish(struct cr_program *p, int i) {
-    const struct cr_op *op = &p->op[i];
-    if (op->kind != CR_OP_conv || !op->attr.conv.finish_later) return;
-    if (op->workspace >= 0) p->tensor[op->workspace].last = i + 1;
-    for (int s = CR_OUT_conv_sums; s <= CR_OUT_conv_running_var; s++)
-        if (op->out[s] >= 0) p->tensor[op->out[s]].last = CR_MAX(p->tensor[op->out[s]].last, i + 1);
-    for (int s = CR_IN_conv_gamma; s <= CR_IN_conv_running_var; s++)
-        if (op->in[s] >= 0) p->tensor[op->in[s]].last = CR_MAX(p->tensor[op->in[s]].last, i + 1);
+struct user {
+    struct cr_program *p;
+    int                op;
+};
+static void extend_left(void *arg, int tensor) {
+    const struct user *user      = arg;
+    user->p->tensor[tensor].last = CR_MAX(user->p->tensor[tensor].last, user->op);
 }
 
 void cr_program_lifetimes(struct cr_program *p) {
@@ -200,7 +198,7 @@ void cr_program_lifetimes(struct cr_program *p) {
             n = cr_op_reads(&p->op[i], ids);
         }
     }
-    for (int i = 0; i + 1 < p->ops; i++) extend_finish(p, i);
+    for (int i = 1; i < p->ops; i++) cr_op_each_left(p, i, extend_left, &(struct user){p, i});
     for (int t = 0; t < p->tensors; t++)
         if (p->tensor[t].keep && p->tensor[t].first >= 0) p->tensor[t].last = p->ops - 1;
 }

@@ -202,7 +202,7 @@ static cr_status check_uses(struct grad_check *c) {
 /* In a program with a loss gradient exactly one op writes each trainable parameter's slice of the gradient buffer. */
 static cr_status check_gradients(const struct cr_program *p) {
     bool has_backward = false;
-    for (int i = 0; i < p->ops; i++) has_backward |= p->op[i].kind == CR_OP_loss_grad;
+    for (int i = 0; i < p->ops; i++) has_backward |= p->op[i].kind == CR_OP_loss_grad || p->op[i].kind == CR_OP_head;
     if (!has_backward || !p->store) return CR_OK;
     const size_t      params = (size_t)CR_MAX(p->store->params, 1);
     int              *param  = cr_alloc(params, sizeof *param);

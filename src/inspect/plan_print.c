@@ -74,7 +74,7 @@ void cr_plan_kinds(const struct cr_program *p, enum cr_plan_kind *out) {
     bool backward = false;
     for (int i = 0; i < p->ops; i++) {
         const struct cr_op *op = &p->op[i];
-        backward |= op->kind == CR_OP_loss_grad;
+        backward |= op->kind == CR_OP_loss_grad || op->kind == CR_OP_head;
         enum cr_plan_kind kind = kind_of_op(op->kind);
         for (int s = 0; s < CR_OP_OUT_MAX; s++)
             if (op->out[s] >= 0) out[op->out[s]] = kind == CR_PLAN_ACTIVATION && backward ? CR_PLAN_GRADIENT : kind;

@@ -27,8 +27,9 @@ static cr_status bind(struct cr_exec *exec, int index) {
     for (int s = 0; s < CR_OP_OUT_MAX; s++)
         if (op->out[s] >= 0) bound->call.out[s] = cr_exec_address(exec, op->out[s]);
     if (op->workspace >= 0) bound->call.workspace = cr_exec_address(exec, op->workspace);
-    bound->call.finish_later = op->kind == CR_OP_conv && op->attr.conv.finish_later;
-    if (index > 0 && exec->op[index - 1].call.finish_later) bound->call.last = &exec->op[index - 1].call;
+    bound->call.finish_later = cr_op_finishes_later(op);
+    const int before         = cr_op_before(p, index);
+    if (before >= 0 && exec->op[before].call.finish_later) bound->call.last = &exec->op[before].call;
     if (!bound->kernel->prepare) return CR_OK;
     CR_TRY(bound->kernel->prepare(device, p, op, &bound->call.prepared, &workspace));
     CR_ASSERT(workspace <= (op->workspace >= 0 ? p->tensor[op->workspace].bytes : 0));

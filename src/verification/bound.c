@@ -341,6 +341,7 @@ static const struct cr_verify_hooks hooks[CR_OP_COUNT] = {
     [CR_OP_maxpool]            = {.prologue = cr_verify_prologue_maxpool, .epilogue = cr_verify_epilogue_maxpool},
     [CR_OP_loss]               = {.closed = closed_loss},
     [CR_OP_loss_grad]          = {.closed = closed_loss_grad},
+    [CR_OP_head]               = {.epilogue = cr_verify_epilogue_head},
     [CR_OP_relu_grad]          = {.epilogue = cr_verify_epilogue_relu_grad},
     [CR_OP_bn_grad_sums]       = {.epilogue = cr_verify_epilogue_bn_grad_sums},
     [CR_OP_bn_grad_apply]      = {.epilogue = cr_verify_epilogue_bn_grad_apply},

@@ -100,6 +100,7 @@ static double reduction(const struct cr_program *p, const struct cr_op *op, int 
     case CR_OP_maxpool_grad: return pow(window_overlap(op->attr.conv.window, stride), 2);
     case CR_OP_loss: return (double)(dim(p, in[0], 0) + dim(p, in[0], 3));
     case CR_OP_loss_grad: return (double)dim(p, in[0], 3);
+    case CR_OP_head: return pixels(p, in[CR_IN_head_x]) + (double)dim(p, in[CR_IN_head_w], 0);
     case CR_OP_distill_features: return (double)dim(p, in[0], 0);
     case CR_OP_param_norms:
     case CR_OP_lamb_norms:
@@ -137,6 +138,7 @@ bool cr_verify_accumulates(const struct cr_op *op, int out_slot) {
     case CR_OP_channel_conv_wgrad:
     case CR_OP_dense_wgrad:
     case CR_OP_dense_bgrad: return op->attr.dense.accumulate;
+    case CR_OP_head: return op->attr.head.bn.accumulate && out_slot >= CR_OUT_head_dw && out_slot != CR_OUT_head_coeffs;
     case CR_OP_bn_grad_finalize: return op->attr.bn.accumulate && out_slot != CR_OUT_bn_grad_finalize_coeffs;
     default: return false;
     }

@@ -36,6 +36,7 @@ static const struct cr_verify_rule rules[CR_OP_COUNT] = {
     [CR_OP_dense]              = {.magnitude = "aaa", .extra = 2, .products = true},
     [CR_OP_loss]               = {.extra = 4},
     [CR_OP_loss_grad]          = {.extra = 6},
+    [CR_OP_head]               = {.extra = 12},
     [CR_OP_dense_dgrad]        = {.magnitude = "aa", .extra = 1, .products = true},
     [CR_OP_dense_wgrad]        = {.magnitude = "aa", .before = 'a', .extra = 1, .products = true},
     [CR_OP_dense_bgrad]        = {.magnitude = "a", .before = 'a', .extra = 1},

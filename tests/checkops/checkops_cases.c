@@ -138,6 +138,13 @@ static const struct conv distilled[] = {
     {5, 7, 7, 33, 10, 0, 0, 0, false}, {16, 16, 16, 64, 10, 0, 0, 0, true},
 };
 
+/* of the op head: N, H, W, C, and K classes */
+static const struct conv heads[] = {
+    {1, 8, 8, 64, 10, 0, 0, 0, false},  {2, 3, 2, 5, 3, 0, 0, 0, false},    {3, 8, 8, 8, 1, 0, 0, 0, false},
+    {7, 8, 8, 24, 10, 0, 0, 0, false},  {33, 4, 16, 64, 7, 0, 0, 0, false}, {5, 8, 8, 64, 100, 0, 0, 0, false},
+    {300, 8, 8, 16, 33, 0, 0, 0, true}, {128, 8, 8, 64, 10, 0, 0, 0, true}, {130, 8, 8, 64, 128, 0, 0, 0, true},
+};
+
 /* ---- the list ---- */
 
 void checkops_list_add(struct checkops_list *list, const struct checkops_case *c) {
@@ -340,6 +347,9 @@ static void list_all(struct checkops_list *list) {
                                 several | CHECKOPS_WEIGHTS | CHECKOPS_FOCAL | CHECKOPS_SMOOTH | CHECKOPS_SCALED,
                                 several | CHECKOPS_WEIGHTS | CHECKOPS_MIXES | CHECKOPS_SMOOTH));
         }
+    list_variants(list, CR_OP_head, TABLE(heads),
+                  FLAGS(0, CHECKOPS_SMOOTH | CHECKOPS_SCALED, CHECKOPS_MIXES,
+                        CHECKOPS_ACCUMULATE | CHECKOPS_SMOOTH | CHECKOPS_MIXES));
     list_variants(list, CR_OP_distill, TABLE(losses), FLAGS(0, CHECKOPS_SMOOTH));
     list_variants(list, CR_OP_distill_grad, TABLE(losses), FLAGS(0, CHECKOPS_SMOOTH | CHECKOPS_SCALED));
     list_variants(list, CR_OP_distill_features, TABLE(distilled), FLAGS(0));

@@ -70,6 +70,7 @@ static const char *const meaning[CR_OP_COUNT] = {
     [CR_OP_avgpool_grad]       = "x",
     [CR_OP_maxpool_grad]       = "xI",
     [CR_OP_pad_shortcut_grad]  = "x",
+    [CR_OP_head]               = "xchxxbLTgX",
     [CR_OP_relu_grad]          = "xyxxhxh",
     [CR_OP_bn_grad_sums]       = "xxhyc",
     [CR_OP_bn_grad_finalize]   = "xgh",

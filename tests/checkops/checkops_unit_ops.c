@@ -178,6 +178,32 @@ static void build_relu_grad(struct checkops_build *b) {
     }
 }
 
+/* K classes; the images have C channels. */
+static void build_head(struct checkops_build *b) {
+    const struct checkops_case *c = b->c;
+    b->op.attr.head =
+        (struct cr_head_attr){.loss = {.smoothing = c->flags & CHECKOPS_SMOOTH ? 0.1f : 0, .weight = 0.5f},
+                              .bn = {.count = c->N * c->H * c->W, .accumulate = (c->flags & CHECKOPS_ACCUMULATE) != 0}};
+    in_image(b, CR_IN_head_x);
+    in_vector(b, CR_IN_head_scale_bias, 2);
+    in_vector(b, CR_IN_head_mean_rstd, 2);
+    in_image(b, CR_IN_head_add);
+    in(b, CR_IN_head_w, b->real, c->K, 1, 1, c->C);
+    in(b, CR_IN_head_b, b->wide, 1, 1, 1, c->K);
+    in(b, CR_IN_head_labels, CR_I32, c->N, 1, 1, 1);
+    in(b, CR_IN_head_state, CR_F64, 1, 1, 1, CR_STATE_COUNT);
+    in_vector(b, CR_IN_head_gamma, 1);
+    if (c->flags & CHECKOPS_MIXES) in(b, CR_IN_head_mixes, CR_I32, c->N, 1, 1, CR_MIX_NUMBERS);
+    out_image(b, CR_OUT_head_dx);
+    out(b, CR_OUT_head_logits, b->real, c->N, 1, 1, c->K);
+    out(b, CR_OUT_head_metrics, b->wide, 1, 1, 1, 4);
+    out(b, CR_OUT_head_dw, b->wide, c->K, 1, 1, c->C);
+    out(b, CR_OUT_head_db, b->wide, 1, 1, 1, c->K);
+    out(b, CR_OUT_head_dgamma, b->wide, 1, 1, 1, c->C);
+    out(b, CR_OUT_head_dbeta, b->wide, 1, 1, 1, c->C);
+    out(b, CR_OUT_head_coeffs, b->wide, 3, 1, 1, c->C);
+}
+
 static void build_s2d_filter(struct checkops_build *b) {
     const struct checkops_case *c = b->c;
     if (c->kind == CR_OP_s2d_filter) {
@@ -352,6 +378,7 @@ void checkops_build_op(struct checkops_build *b) {
     case CR_OP_fold_bn: build_fold(b); return;
     case CR_OP_sparse_filter: build_sparse_filter(b); return;
     case CR_OP_relu_grad: build_relu_grad(b); return;
+    case CR_OP_head: build_head(b); return;
     case CR_OP_s2d_filter:
     case CR_OP_s2d_filter_grad: build_s2d_filter(b); return;
     case CR_OP_grad_norm:

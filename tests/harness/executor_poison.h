@@ -37,20 +37,25 @@ struct fill_search {
     int                       *begin, *op; /* ops that touch tensor t: op[begin[t]] to op[begin[t + 1]] */
 };
 
-enum { TOUCHED_MAX = 4 * CR_OP_IDS_MAX };
+enum { TOUCHED_MAX = 1024 };
 
-/* Tensors that op i touches, with those of the end of the BN of the op before it, which that op left to op i. */
+struct touch_list {
+    int n, ids[TOUCHED_MAX];
+};
+static inline void add_touch(void *arg, int tensor) {
+    struct touch_list *list = arg;
+    CR_ASSERT(list->n < TOUCHED_MAX);
+    list->ids[list->n++] = tensor;
+}
+
+/* Tensors that op i touches, with those that it uses because other ops left work to it. */
 static inline int touched(const struct cr_program *p, int i, int ids[TOUCHED_MAX]) {
-    const struct cr_op *before = i > 0 ? &p->op[i - 1] : NULL;
-    int                 n      = cr_op_reads(&p->op[i], ids);
-    n += cr_op_writes(&p->op[i], ids + n);
-    if (!before || before->kind != CR_OP_conv || !before->attr.conv.finish_later) return n;
-    if (before->workspace >= 0) ids[n++] = before->workspace;
-    for (int s = CR_IN_conv_gamma; s <= CR_IN_conv_running_var; s++)
-        if (before->in[s] >= 0) ids[n++] = before->in[s];
-    for (int s = CR_OUT_conv_sums; s <= CR_OUT_conv_running_var; s++)
-        if (before->out[s] >= 0) ids[n++] = before->out[s];
-    return n;
+    struct touch_list list = {0};
+    list.n                 = cr_op_reads(&p->op[i], list.ids);
+    list.n += cr_op_writes(&p->op[i], list.ids + list.n);
+    cr_op_each_left(p, i, add_touch, &list);
+    memcpy(ids, list.ids, (size_t)list.n * sizeof *ids);
+    return list.n;
 }
 
 static inline cr_status list_touches(struct fill_search *s) {

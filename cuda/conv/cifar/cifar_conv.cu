@@ -339,6 +339,10 @@ bool ck_cifar_conv_finishes(const struct ck_conv *last, const struct ck_conv *v)
            !cifar::is_narrow(v) && v->stride == 1 && v->C != 3 && last->K == v->C && last->type == v->type;
 }
 
+int ck_cifar_conv_rows(const struct ck_conv *v, int multiprocessors) {
+    return (int)cifar::sums_rows(v, multiprocessors);
+}
+
 size_t ck_cifar_conv_workspace(const struct ck_conv *v, int multiprocessors) {
     return (size_t)multiprocessors * cifar::RESIDENT * 2 * (size_t)v->K * sizeof(float);
 }

@@ -49,6 +49,16 @@ bool ck_cifar_conv_finishes(const struct ck_conv *last, const struct ck_conv *co
 size_t      ck_cifar_conv_workspace(const struct ck_conv *conv, int multiprocessors);
 cudaError_t ck_cifar_conv(const struct ck_cifar_conv *args, void *workspace, int multiprocessors, cudaStream_t stream);
 
+/* Number of rows of sums, [rows][2][K], that the launch of a convolution leaves in its workspace. */
+int ck_cifar_conv_rows(const struct ck_conv *conv, int multiprocessors);
+
+/* cuda/conv/cifar/apply/cifar_apply.cu: y = max(bn(last->y) + add, 0), after the launch of the convolution `last` with
+ * finish_later: also finishes the BN, as described there. add: like y, or NULL; y may be add or last->y. Only where
+ * ck_cifar_apply_finishes says so: for tensors that are small enough. */
+bool        ck_cifar_apply_finishes(const struct ck_conv *last, int multiprocessors);
+cudaError_t ck_cifar_apply(const struct ck_cifar_conv *last, const void *last_workspace, const void *add, void *y,
+                           int multiprocessors, cudaStream_t stream);
+
 /* The whole backward of a convolution:
  *   dy  = g, or dy_coeffs[0]*g + dy_coeffs[1]*dy_x + dy_coeffs[2]
  *   dw (+)= gradient of the filters from dy and act(x), f32
@@ -56,8 +66,8 @@ cudaError_t ck_cifar_conv(const struct ck_cifar_conv *args, void *workspace, int
  *   dx  = v;  with `mean_rstd`: v where the activation is > 0, else 0, and grad_sums = sums of dx and of dx*xhat, where
  *         without bn_x  x is the input of a BN: the activation is act(x), xhat = (x - mean_rstd[0]) * mean_rstd[1]
  *         with bn_x     x is the activation, xhat = (bn_x - mean_rstd[0]) * mean_rstd[1]
- * With finish.coeffs, also the results of ck_bn_grad_finalize for grad_sums, bitwise identical. There are two launches;
- * the second adds the sums that the blocks of the first stored in the workspace. */
+ * With finish.coeffs, also the results of ck_bn_grad_finalize for grad_sums, bitwise identical. Without finish_later
+ * there are two launches; the second adds the sums that the blocks of the first stored in the workspace. */
 struct ck_cifar_conv_grad {
     struct ck_conv conv;
     const void    *g, *dy_x;  /* N,P,Q,K; dy_x NULL: dy = g */
@@ -72,9 +82,28 @@ struct ck_cifar_conv_grad {
          finish; /* coeffs NULL: no finalize; its own grad_sums, mean_rstd and channels are not read */
     bool w_new;  /* as in ck_cifar_conv */
     bool x_new;  /* the same for x, dy_x and bn_x */
+    /* A convolution can complete the convolution whose launch comes directly before it, instead of a second launch of
+     * that one: `last` has finish_later, its dx is g here, and its finish.coeffs is dy_coeffs. Its dw, grad_sums and
+     * `finish` are complete after this launch. last_workspace: its workspace. Only where ck_cifar_conv_grad_finishes
+     * says so. */
+    bool                             finish_later;
+    const struct ck_cifar_conv_grad *last; /* or NULL */
+    const void                      *last_workspace;
+    /* With finish_later: dw is computed by ck_cifar_wgrads. `last` has filter_later, too, or is NULL. */
+    bool filter_later;
 };
+/* Whether the backward should leave dw to ck_cifar_wgrads. */
+bool ck_cifar_conv_grad_leaves_filter(const struct ck_conv *conv, int multiprocessors, int block_bytes);
+/* Computes dw of `count` convolutions with the same N and type, whose launches with filter_later came before. */
+struct ck_cifar_filter {
+    struct ck_cifar_conv_grad grad;
+    void                     *workspace; /* of that launch */
+};
+cudaError_t ck_cifar_wgrads(const struct ck_cifar_filter *filters, int count, int multiprocessors, cudaStream_t stream);
+/* Whether a convolution can complete the backward of the convolution `last`, whose dx is its g. */
+bool ck_cifar_conv_grad_finishes(const struct ck_conv *last, const struct ck_conv *conv, int block_bytes);
 /* Workspace of ck_cifar_conv_grad in bytes. */
-size_t ck_cifar_conv_grad_workspace(const struct ck_conv *conv, int multiprocessors);
+size_t ck_cifar_conv_grad_workspace(const struct ck_conv *conv, int multiprocessors, int block_bytes);
 /* Whether the backward of the convolution fits into block_bytes of shared memory, the most that a thread block of this
  * GPU can have. The forward needs 92 KiB at most, which every GPU of compute capability 8.0 or later has. */
 bool        ck_cifar_conv_grad_supports(const struct ck_conv *conv, int block_bytes);

@@ -9,7 +9,8 @@
  *   - split: for larger dw. Some blocks compute dx, image by image. Each of the other blocks computes one part of 32 x
  *     32 channels of dw over many images, of which it reads 32 channels only. Both kinds run concurrently on a
  *     multiprocessor.
- * Blocks store their parts of dw and of the sums in the workspace; a second, small launch adds them in a fixed order.
+ * Blocks store their parts of dw and of the sums in the workspace. The launch of the next convolution adds them in a
+ * fixed order (cuda/conv/cifar/cifar_grad_last.cuh), or a second, small launch does.
  * (Two variants were slower. Clusters that add through each other's shared memory: clusters of 8 leave a tenth of the
  * multiprocessors without work, which is a second wave at 128 images. A last block that adds: one block alone reads too
  * slowly.)
@@ -18,11 +19,14 @@
  * (split); add, bn_x and x a second time 2 each; dx 2. Roofline: 4.3 TB/s, or about 600 TFLOP/s of mma.sync. At 128
  * images on an H200, joint 16->16, the first launch takes 18,500 clocks: about 5,000 until the first tile has arrived;
  * 4,400 a tile for dx, whose warps also do mask, addition and sums; 1,850 for dw; 1,600 to store sums and dw. */
-#include "cuda/conv/cifar/cifar_grad_kernels.cuh"
+#include "cuda/conv/cifar/cifar_grad_run.cuh"
 
-size_t ck_cifar_conv_grad_workspace(const struct ck_conv *v, int multiprocessors) {
-    return (size_t)(cifar::dw_floats(v, multiprocessors) + cifar::most_blocks(multiprocessors) * 2 * v->C) *
-           sizeof(float);
+size_t ck_cifar_conv_grad_workspace(const struct ck_conv *v, int multiprocessors, int block_bytes) {
+    const int64_t sums  = cifar::most_blocks(multiprocessors) * 2 * v->C;
+    const size_t  alone = (size_t)(cifar::dw_floats(v, multiprocessors) + sums) * sizeof(float);
+    if (!ck_cifar_conv_grad_leaves_filter(v, multiprocessors, block_bytes)) return alone;
+    const size_t left = (size_t)cifar::left_sums_at(v) + (size_t)(sums + cifar::wgrads_floats(v)) * sizeof(float);
+    return left > alone ? left : alone;
 }
 
 bool ck_cifar_conv_grad_supports(const struct ck_conv *v, int block_bytes) {
@@ -33,6 +37,13 @@ bool ck_cifar_conv_grad_supports(const struct ck_conv *v, int block_bytes) {
     return need <= block_bytes;
 }
 
+/* `last` is 3x3, and not the stem. The pixels of its dx are those of dy. */
+bool ck_cifar_conv_grad_finishes(const struct ck_conv *last, const struct ck_conv *v, int block_bytes) {
+    return ck_cifar_conv_grad_supports(last, block_bytes) && ck_cifar_conv_grad_supports(v, block_bytes) &&
+           !cifar::is_narrow(last) && !cifar::is_narrow(v) && last->R == 3 && last->C != 3 && last->C == v->K &&
+           last->H == v->P && last->N == v->N && last->type == v->type && cifar::last_grad_bytes(v) <= block_bytes;
+}
+
 cudaError_t ck_cifar_conv_grad(const struct ck_cifar_conv_grad *args, void *workspace, int multiprocessors,
                                int block_bytes, cudaStream_t stream) {
     if (!ck_cifar_conv_grad_supports(&args->conv, block_bytes)) return cudaErrorInvalidValue;
@@ -41,6 +52,19 @@ cudaError_t ck_cifar_conv_grad(const struct ck_cifar_conv_grad *args, void *work
         return cudaErrorInvalidValue;
     if ((args->conv.C == 3) != !args->dx || (!args->dx && (args->mean_rstd || args->scale_bias || args->add)))
         return cudaErrorInvalidValue;
+    if (args->finish_later && !args->finish.coeffs) return cudaErrorInvalidValue;
+    if (const struct ck_cifar_conv_grad *last = args->last) {
+        if (!ck_cifar_conv_grad_finishes(&last->conv, &args->conv, block_bytes) || args->g != last->dx ||
+            args->dy_coeffs != last->finish.coeffs || !last->finish_later)
+            return cudaErrorInvalidValue;
+        if (!args->filter_later) return cifar::last_grad_run(args, workspace, multiprocessors, block_bytes, stream);
+    }
+    if (args->filter_later) {
+        if (!ck_cifar_conv_grad_leaves_filter(&args->conv, multiprocessors, block_bytes) || !args->finish_later ||
+            !args->dy_x || (args->last && !args->last->filter_later))
+            return cudaErrorInvalidValue;
+        return cifar::dgrad(args, workspace, multiprocessors, stream);
+    }
     return cifar::is_narrow(&args->conv) ? cifar::narrow_grad(args, workspace, multiprocessors, block_bytes, stream)
                                          : cifar::grad<false>(args, workspace, multiprocessors, block_bytes, stream);
 }

@@ -12,12 +12,13 @@ enum { PIECE = 16 /* channels of a piece of dw, in each direction */, SPLIT_DW_B
 constexpr bool KEEP_X = true; /* x is read twice */
 
 struct grad_args {
-    const void  *g, *dy_x, *w, *x, *add, *bn_x;
-    const float *dy_coeffs, *scale_bias, *mean_rstd;
-    void        *dx;
-    float       *dw, *grad_sums, *dw_partial, *sums_partial;
-    int64_t      N;
-    bool         accumulate, w_new, x_new;
+    static constexpr bool LAST = false;
+    const void           *g, *dy_x, *w, *x, *add, *bn_x;
+    const float          *dy_coeffs, *scale_bias, *mean_rstd;
+    void                 *dx;
+    float                *dw, *grad_sums, *dw_partial, *sums_partial;
+    int64_t               N;
+    bool                  accumulate, w_new, x_new;
     /* Only with ANY. They are in the padding: with more than 128 bytes of arguments, the compiler of CUDA 13.0 gives
      * other registers to the kernels without ANY, which then spill more and take 2 % longer. */
     bool    one_stage;

@@ -5,6 +5,7 @@
 
 #include "cuda/conv/cifar/cifar_grad_dw.cuh"
 #include "cuda/conv/cifar/cifar_grad_dx.cuh"
+#include "cuda/conv/cifar/cifar_grad_last.cuh"
 
 namespace cifar {
 namespace {
@@ -47,7 +48,7 @@ __device__ __forceinline__ void joint_issue_x(const grad_args &a, uint32_t x, in
 }
 
 /* The first warps prepare dy and compute dx. */
-template <class S, typename T> __device__ __forceinline__ void joint_dx(const grad_args &a, char *memory) {
+template <class S, typename T, class Args> __device__ __forceinline__ void joint_dx(const Args &a, char *memory) {
     using D                = grad_tiling<S>;
     using L                = typename D::DY;
     constexpr int  LATER   = D::STAGES - 1;
@@ -65,14 +66,19 @@ template <class S, typename T> __device__ __forceinline__ void joint_dx(const gr
     dx_clear<S>(a, base, rows);
     if (!a.x_new && a.bn_x) dx_prefetch<S, T>(a);
     ck_begin_after_last();
+    const float                                  *coeffs = a.dy_coeffs;
+    last_grad_sums<S::K, S::K, D::DX_WARPS, true> last;
+    if constexpr (Args::LAST) last.begin(a.last, 0, blockIdx.x == 0);
     const table_entry<S> entry(a);
-    if (a.dy_coeffs) tile_warm<L>(a.dy_coeffs, K, 3, {K, K});
+    if (!Args::LAST && a.dy_coeffs) tile_warm<L>(a.dy_coeffs, K, 3, {K, K});
     if (a.w_new) filter_issue<S, D::NT, D::W_PITCH, D::DX_WARPS>(base + D::W_AT, (const T *)a.w, a);
     ck_copy_commit();
     for (int i = 0; i < stages<S>(a); i++)
         joint_issue_dy<S, T>(a, base + (uint32_t)(D::DY_AT + i * D::DY_STAGE), blockIdx.x + (int64_t)i * gridDim.x,
                              !a.x_new);
     entry.store(table);
+    if constexpr (Args::LAST)
+        coeffs = last.template end<D::BLOCK>(a.last, 0, reinterpret_cast<float *>(memory + D::BYTES), blockIdx.x == 0);
     if (S::ANY && a.one_stage)
         ck_copy_wait<1>();
     else
@@ -84,7 +90,7 @@ template <class S, typename T> __device__ __forceinline__ void joint_dx(const gr
         const uint32_t dy = base + (uint32_t)(D::DY_AT + stage * D::DY_STAGE);
         wait_for_stage<S>(a);
         if (a.dy_x)
-            tile_bn_grad<L, LATER, T>(dy, dy + L::BYTES, a.dy_coeffs, K, y0 - L::LEFT, 1, {K, K});
+            tile_bn_grad<L, LATER, T>(dy, dy + L::BYTES, coeffs, K, y0 - L::LEFT, 1, {K, K});
         else
             ck_copy_wait<LATER>();
         both<S>();
@@ -97,7 +103,7 @@ template <class S, typename T> __device__ __forceinline__ void joint_dx(const gr
 }
 
 /* The other warps prepare x and compute dw. */
-template <class S, typename T> __device__ __forceinline__ void joint_dw(const grad_args &a, char *memory) {
+template <class S, typename T, class Args> __device__ __forceinline__ void joint_dw(const Args &a, char *memory) {
     using D                = grad_tiling<S>;
     using X                = typename D::DW_X;
     constexpr int    LATER = D::STAGES - 1;
@@ -115,6 +121,10 @@ template <class S, typename T> __device__ __forceinline__ void joint_dw(const gr
     ck_begin_after_last();
     if (a.scale_bias) tile_warm<X>(a.scale_bias, C, 2, {C, C});
     if (a.x_new) issue();
+    if constexpr (Args::LAST) {
+        last_filter(a.last, (int)threadIdx.x / CK_WARP - D::DX_WARPS, (int)gridDim.x);
+        both<S>(), both<S>(); /* as last_grad_sums::end */
+    }
     int stage = 0;
     for (int64_t job = blockIdx.x; job < a.N * D::TILES; job += gridDim.x) {
         const int      y0 = (int)(job % D::TILES) * D::TH;
@@ -136,7 +146,8 @@ template <class S, typename T> __device__ __forceinline__ void joint_dw(const gr
                 slot_of_warp, exists);
 }
 
-template <class S, typename T> __global__ void __launch_bounds__(grad_tiling<S>::BLOCK, 1) joint_kernel(grad_args a) {
+template <class S, typename T, class Args>
+__global__ void __launch_bounds__(grad_tiling<S>::BLOCK, 1) joint_kernel(Args a) {
     extern __shared__ __align__(16) char memory[];
     if ((int)threadIdx.x < grad_tiling<S>::DX_THREADS)
         joint_dx<S, T>(a, memory);
@@ -144,7 +155,7 @@ template <class S, typename T> __global__ void __launch_bounds__(grad_tiling<S>:
         joint_dw<S, T>(a, memory);
 }
 
-template <class S, typename T> __device__ __forceinline__ void split_dw(const grad_args &a, char *memory) {
+template <class S, typename T, class Args> __device__ __forceinline__ void split_dw(const Args &a, char *memory) {
     using D     = grad_tiling<S>;
     using L     = typename D::DW_DY;
     using X     = typename D::DW_X;
@@ -168,13 +179,24 @@ template <class S, typename T> __device__ __forceinline__ void split_dw(const gr
     if (!a.x_new && first < a.N) issue(first, (int)min((int64_t)D::I, a.N - first));
     tile_margin<X>(x);
     ck_begin_after_last();
-    for (int64_t image = first; image < a.N; image += blocks * D::I) {
-        const int images = (int)min((int64_t)D::I, a.N - image);
+    const auto issue_dy = [&](int64_t image, int images) {
         tile_issue<L, false, false>(dy, (const T *)a.g + image * S::P * S::P * K + k0, 0, images, of_dy);
         if (a.x_new || image != first) issue(image, images);
         ck_copy_commit();
+    };
+    const float *coeffs = a.dy_coeffs + k0;
+    if constexpr (Args::LAST) {
+        last_grad_sums<S::K, D::KB, D::DX_WARPS, false> last;
+        last.begin(a.last, k0, false);
+        if (first < a.N) issue_dy(first, (int)min((int64_t)D::I, a.N - first));
+        coeffs = last.template end<>(a.last, k0, reinterpret_cast<float *>(memory + D::BYTES), false);
+        last_filter(a.last, (int)threadIdx.x / CK_WARP, SPLIT_DW_BLOCKS);
+    }
+    for (int64_t image = first; image < a.N; image += blocks * D::I) {
+        const int images = (int)min((int64_t)D::I, a.N - image);
+        if (!Args::LAST || image != first) issue_dy(image, images);
         if (!a.dy_x && !a.scale_bias) ck_copy_wait<0>();
-        if (a.dy_x) tile_bn_grad<L, 0, T>(dy, line, a.dy_coeffs + k0, K, 0, images, of_dy);
+        if (a.dy_x) tile_bn_grad<L, 0, T>(dy, line, coeffs, Args::LAST ? (int)D::KB : K, 0, images, of_dy);
         if (a.scale_bias) tile_act<X, 0, T>(x, a.scale_bias + c0, C, input_row<S>(0), images, of_x);
         __syncthreads();
         dw_piece<S, T>(acc, dy + slot_of_warp.dy_bytes(), x + slot_of_warp.x_bytes(), slot_of_warp.group,
@@ -186,8 +208,8 @@ template <class S, typename T> __device__ __forceinline__ void split_dw(const gr
 }
 
 /* Blocks of dx: `block` of `blocks`. */
-template <class S, typename T>
-__device__ __forceinline__ void split_dx(const grad_args &a, char *memory, int block, int blocks) {
+template <class S, typename T, class Args>
+__device__ __forceinline__ void split_dx(const Args &a, char *memory, int block, int blocks) {
     using D             = grad_tiling<S>;
     using L             = typename D::DY;
     const uint32_t base = ck_shared(memory), dy = base + D::DY_AT, line = base + D::LINE_AT;
@@ -204,8 +226,11 @@ __device__ __forceinline__ void split_dx(const grad_args &a, char *memory, int b
     if (!a.w_new) filter_issue<S, D::NT, D::W_PITCH, D::DX_WARPS>(base + D::W_AT, (const T *)a.w, a);
     dx_clear<S>(a, base, rows);
     ck_begin_after_last();
+    const float                                   *coeffs = a.dy_coeffs;
+    last_grad_sums<S::K, S::K, D::DX_WARPS, false> last;
+    if constexpr (Args::LAST) last.begin(a.last, 0, block == 0);
     const table_entry<S> entry(a);
-    if (a.dy_coeffs) tile_warm<L>(a.dy_coeffs, K, 3, {K, K});
+    if (!Args::LAST && a.dy_coeffs) tile_warm<L>(a.dy_coeffs, K, 3, {K, K});
     for (int64_t image = block; image < a.N; image += blocks) {
         const int64_t out = image * S::P * S::P * K;
         tile_issue<L, false, false>(dy, (const T *)a.g + out, -L::LEFT, 1, {K, K});
@@ -213,8 +238,11 @@ __device__ __forceinline__ void split_dx(const grad_args &a, char *memory, int b
         ck_copy_commit();
         if (!begun && a.w_new) filter_issue<S, D::NT, D::W_PITCH, D::DX_WARPS>(base + D::W_AT, (const T *)a.w, a);
         ck_copy_commit();
+        if constexpr (Args::LAST)
+            if (!begun)
+                coeffs = last.template end<>(a.last, 0, reinterpret_cast<float *>(memory + D::BYTES), block == 0);
         if (a.dy_x)
-            tile_bn_grad<L, 1, T>(dy, line, a.dy_coeffs, K, -L::LEFT, 1, {K, K});
+            tile_bn_grad<L, 1, T>(dy, line, coeffs, K, -L::LEFT, 1, {K, K});
         else
             ck_copy_wait<1>();
         if (!begun) {
@@ -230,7 +258,7 @@ __device__ __forceinline__ void split_dx(const grad_args &a, char *memory, int b
     dx_end<S>(a, first, second, rows, table, block);
 }
 
-template <class S, typename T> __global__ void __launch_bounds__(THREADS, 2) split_kernel(grad_args a) {
+template <class S, typename T, class Args> __global__ void __launch_bounds__(THREADS, 2) split_kernel(Args a) {
     extern __shared__ __align__(16) char memory[];
     if (blockIdx.x < SPLIT_DW_BLOCKS)
         split_dw<S, T>(a, memory);
@@ -250,7 +278,7 @@ enum {
     STEM_ALL     = STEM_X_AT + STEM_BYTES
 };
 
-template <typename T, bool ANY> __global__ void __launch_bounds__(THREADS, 2) stem_grad_kernel(grad_args a) {
+template <typename T, bool ANY, class Args> __global__ void __launch_bounds__(THREADS, 2) stem_grad_kernel(Args a) {
     using stem_dy       = stem_tile<ANY>;
     const int         K = ANY ? a.K : (int)STEM_K;
     const channels    n = {K, K};
@@ -271,14 +299,22 @@ template <typename T, bool ANY> __global__ void __launch_bounds__(THREADS, 2) st
         };
     if (!a.x_new && blockIdx.x < a.N * STEM_TILES) issue(blockIdx.x);
     ck_begin_after_last();
+    const float                                *coeffs = a.dy_coeffs;
+    last_grad_sums<STEM_K, STEM_K, WARPS, true> last;
+    if constexpr (Args::LAST) last.begin(a.last, 0, blockIdx.x == 0);
     for (int64_t job = blockIdx.x; job < a.N * STEM_TILES; job += gridDim.x) {
         const int64_t out = job / STEM_TILES * STEM_SIDE * STEM_SIDE * K;
         const int     y0  = (int)(job % STEM_TILES) * STEM_TH;
         tile_issue<stem_dy, false, false>(base, (const T *)a.g + out, y0, 1, n);
         if (a.x_new || job != blockIdx.x) issue(job);
         ck_copy_commit();
+        if constexpr (Args::LAST)
+            if (job == blockIdx.x) {
+                coeffs = last.template end<>(a.last, 0, reinterpret_cast<float *>(memory + STEM_ALL), blockIdx.x == 0);
+                last_filter(a.last, warp, (int)gridDim.x);
+            }
         if (!a.dy_x) ck_copy_wait<0>();
-        if (a.dy_x) tile_bn_grad<stem_dy, 0, T>(base, line, a.dy_coeffs, K, y0, 1, n);
+        if (a.dy_x) tile_bn_grad<stem_dy, 0, T>(base, line, coeffs, K, y0, 1, n);
         __syncthreads();
         for (int p0 = warp * 16; p0 < STEM_TH * STEM_SIDE; p0 += WARPS * 16) {
             const int p = p0 + (lane & 15);
@@ -297,102 +333,7 @@ template <typename T, bool ANY> __global__ void __launch_bounds__(THREADS, 2) st
     if (warp == 0) dw_write<0, 3>(acc, a.dw_partial + (int64_t)blockIdx.x * STEM_DW);
 }
 
-/* ---- host side ---- */
-
-enum { RESIDENT = 2 };
-inline int64_t larger(int64_t a, int64_t b) {
-    return a > b ? a : b;
-}
-
-enum { SHARED_LEAST = 99 * 1024 /* every GPU of compute capability 8.0 or later has it */ };
-
-/* Shared memory that the smallest variant needs. */
-template <class S> constexpr int least_bytes() {
-    return (int)grad_tiling<S>::BYTES <= SHARED_LEAST ? (int)grad_tiling<S>::BYTES : (int)grad_tiling<small<S>>::BYTES;
-}
-
-template <class S, typename T>
-cudaError_t grad_run(grad_args a, const struct ck_bn_grad_finalize &finish, int multiprocessors, int block_bytes,
-                     cudaStream_t stream) {
-    using D   = grad_tiling<S>;
-    int bytes = D::BYTES;
-    if constexpr (!S::SMALL && (int)D::BYTES > (int)SHARED_LEAST) {
-        if constexpr (!S::ANY)
-            if (block_bytes < D::BYTES) return grad_run<small<S>, T>(a, finish, multiprocessors, block_bytes, stream);
-        if (block_bytes < D::BYTES) a.one_stage = true, bytes = grad_tiling<small<S>>::BYTES;
-    }
-    const int64_t  dx_blocks = larger((int64_t)multiprocessors * RESIDENT - SPLIT_DW_BLOCKS, SPLIT_DX_LEAST);
-    const unsigned most      = ck_blocks(a.N * D::TILES, 1, D::JOINT ? (int64_t)multiprocessors : dx_blocks);
-    cudaError_t    error;
-    if constexpr (D::JOINT)
-        error = launch(joint_kernel<S, T>, a, most, D::BLOCK, bytes, stream);
-    else
-        error = launch(split_kernel<S, T>, a, SPLIT_DW_BLOCKS + most, D::BLOCK, bytes, stream);
-    return error != cudaSuccess
-               ? error
-               : add_run<dw_place<S>>(a, finish, D::JOINT ? (int64_t)most : D::group(a.C, a.K), most, stream);
-}
-
-template <typename T, bool ANY>
-cudaError_t grad_any(const struct ck_conv *v, const grad_args &a, const struct ck_bn_grad_finalize &f,
-                     int multiprocessors, int block_bytes, cudaStream_t stream) {
-    if (v->C == 3) {
-        const unsigned    blocks = ck_blocks(a.N * STEM_TILES, 1, (int64_t)multiprocessors * RESIDENT);
-        const cudaError_t error  = launch(stem_grad_kernel<T, ANY>, a, blocks, THREADS, STEM_ALL, stream);
-        return error != cudaSuccess ? error : add_run<stem_place<ANY>>(a, f, blocks, 0, stream);
-    }
-    return run_shape<ANY>(v,
-                          [&](auto s) { return grad_run<decltype(s), T>(a, f, multiprocessors, block_bytes, stream); });
-}
-
-/* Number of blocks that store a part of dw, or sums. */
-inline int64_t most_blocks(int multiprocessors) {
-    return larger((int64_t)multiprocessors * RESIDENT, SPLIT_DW_BLOCKS);
-}
-inline int64_t dw_floats(const struct ck_conv *v, int multiprocessors) {
-    return (v->C == 3 ? (int64_t)STEM_DW : most_out(v) * v->R * v->S * most_in(v)) * most_blocks(multiprocessors);
-}
-
-inline grad_args args_of(const struct ck_cifar_conv_grad *args, void *workspace, int multiprocessors) {
-    return {.g            = args->g,
-            .dy_x         = args->dy_x,
-            .w            = args->w,
-            .x            = args->x,
-            .add          = args->add,
-            .bn_x         = args->bn_x,
-            .dy_coeffs    = args->dy_coeffs,
-            .scale_bias   = args->scale_bias,
-            .mean_rstd    = args->mean_rstd,
-            .dx           = args->dx,
-            .dw           = args->dw,
-            .grad_sums    = args->grad_sums,
-            .dw_partial   = (float *)workspace,
-            .sums_partial = (float *)workspace + dw_floats(&args->conv, multiprocessors),
-            .N            = args->conv.N,
-            .accumulate   = args->accumulate,
-            .w_new        = args->w_new,
-            .x_new        = args->x_new,
-            .one_stage    = false,
-            .C            = (uint8_t)args->conv.C,
-            .K            = (uint8_t)args->conv.K};
-}
-
-/* All convolutions whose channels are those of tiles, or with ANY all others. */
-template <bool ANY>
-cudaError_t grad(const struct ck_cifar_conv_grad *args, void *workspace, int multiprocessors, int block_bytes,
-                 cudaStream_t stream) {
-    const grad_args a = args_of(args, workspace, multiprocessors);
-    return args->conv.type == CK_F16
-               ? grad_any<__half, ANY>(&args->conv, a, args->finish, multiprocessors, block_bytes, stream)
-               : grad_any<__nv_bfloat16, ANY>(&args->conv, a, args->finish, multiprocessors, block_bytes, stream);
-}
-
 } // namespace
-
-/* In a file of its own, so that two compilers share the work: cuda/conv/cifar/cifar_narrow_grad.cu. */
-cudaError_t narrow_grad(const struct ck_cifar_conv_grad *args, void *workspace, int multiprocessors, int block_bytes,
-                        cudaStream_t stream);
-
 } // namespace cifar
 
 #endif

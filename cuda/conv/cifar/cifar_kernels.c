@@ -109,7 +109,29 @@ static bool conv_finishes(const struct cr_device *device, const struct cr_progra
 #undef IN_BIT
 #undef OUT_BIT
 
+/* ---- bn_apply, which finishes the BN of the convolution before it ---- */
+
+bool cr_cuda_cifar_apply_finishes(const struct cr_device *device, const struct cr_program *p, const struct cr_op *last,
+                                  const struct cr_op *op) {
+    const struct ck_conv v = cuda_conv_shape(last, cuda_in(p, last, CR_IN_conv_x), cuda_in(p, last, CR_IN_conv_w),
+                                             cuda_out(p, last, CR_OUT_conv_y));
+    if (device->kernels[last->kernel]->launch != conv_launch || !op->attr.bn.relu) return false;
+    return op->in[CR_IN_bn_apply_add_scale_bias] < 0 && op->out[CR_OUT_bn_apply_mask] < 0 &&
+           ck_cifar_apply_finishes(&v, cuda_of(device)->multiprocessors);
+}
+
+cr_status cr_cuda_cifar_apply(struct cr_device *device, const struct cr_call *call) {
+    const struct ck_cifar_conv last = conv_of(call->last);
+    CUDA_TRY(ck_cifar_apply(&last, call->last->workspace, call->in[CR_IN_bn_apply_add], call->out[CR_OUT_bn_apply_y],
+                            cuda_of(device)->multiprocessors, cr_cuda_stream(device, call)));
+    return CR_OK;
+}
+
 /* ---- backward ---- */
+
+/* FINISH_IMAGES: with more than one image a multiprocessor and less than so many, a second launch is faster on one
+ * H200. With 64 channels it always is. */
+enum { FILTERS_MAX = 112 /* more are several launches */, FINISH_IMAGES = 3 };
 
 #define IN(slot) cuda_in(p, op, CR_IN_conv_grad_##slot)
 #define OUT(slot) cuda_out(p, op, CR_OUT_conv_grad_##slot)
@@ -145,38 +167,80 @@ static cr_status grad_prepare(struct cr_device *device, const struct cr_program 
                               void **prepared, size_t *workspace_bytes) {
     const struct ck_conv v = cuda_conv_shape(op, IN(x), IN(w), IN(g));
     *prepared              = NULL;
-    *workspace_bytes       = ck_cifar_conv_grad_workspace(&v, cuda_of(device)->multiprocessors);
+    *workspace_bytes = ck_cifar_conv_grad_workspace(&v, cuda_of(device)->multiprocessors, cuda_of(device)->block_bytes);
+    return CR_OK;
+}
+
+static struct ck_cifar_conv_grad grad_of(const struct cr_call *call) {
+    const struct cr_program *p  = call->program;
+    const struct cr_op      *op = call->op;
+    return (struct ck_cifar_conv_grad){.conv         = cuda_conv_shape(op, IN(x), IN(w), IN(g)),
+                                       .g            = call->in[CR_IN_conv_grad_g],
+                                       .dy_x         = call->in[CR_IN_conv_grad_dy_x],
+                                       .dy_coeffs    = call->in[CR_IN_conv_grad_dy_coeffs],
+                                       .w            = call->in[CR_IN_conv_grad_w],
+                                       .x            = call->in[CR_IN_conv_grad_x],
+                                       .scale_bias   = call->in[CR_IN_conv_grad_scale_bias],
+                                       .mean_rstd    = call->in[CR_IN_conv_grad_mean_rstd],
+                                       .add          = call->in[CR_IN_conv_grad_add],
+                                       .bn_x         = call->in[CR_IN_conv_grad_bn_x],
+                                       .dx           = call->out[CR_OUT_conv_grad_dx],
+                                       .dw           = call->out[CR_OUT_conv_grad_dw],
+                                       .grad_sums    = call->out[CR_OUT_conv_grad_grad_sums],
+                                       .accumulate   = op->attr.conv.accumulate,
+                                       .finish       = {.gamma      = call->in[CR_IN_conv_grad_gamma],
+                                                        .dgamma     = call->out[CR_OUT_conv_grad_dgamma],
+                                                        .dbeta      = call->out[CR_OUT_conv_grad_dbeta],
+                                                        .coeffs     = call->out[CR_OUT_conv_grad_grad_coeffs],
+                                                        .count      = op->attr.conv.bn.count,
+                                                        .accumulate = op->attr.conv.bn.accumulate},
+                                       .w_new        = !op->attr.conv.early_filter,
+                                       .x_new        = !op->attr.conv.early_data,
+                                       .finish_later = call->finish_later,
+                                       .filter_later = call->finish_later && op->attr.conv.filter_later};
+}
+
+/* dw of the launches before this one that have left it. */
+static cr_status launch_filters(struct cr_device *device, const struct cr_call *call) {
+    struct ck_cifar_filter filter[FILTERS_MAX];
+    int                    count = 0;
+    for (const struct cr_call *c = call->last; c && c->op->attr.conv.filter_later; c = c->last) {
+        if (count == FILTERS_MAX) {
+            CUDA_TRY(ck_cifar_wgrads(filter, count, cuda_of(device)->multiprocessors, cr_cuda_stream(device, call)));
+            count = 0;
+        }
+        filter[count++] = (struct ck_cifar_filter){.grad = grad_of(c), .workspace = c->workspace};
+    }
+    if (count) CUDA_TRY(ck_cifar_wgrads(filter, count, cuda_of(device)->multiprocessors, cr_cuda_stream(device, call)));
     return CR_OK;
 }
 
 static cr_status grad_launch(struct cr_device *device, const struct cr_call *call) {
-    const struct cr_program        *p    = call->program;
-    const struct cr_op             *op   = call->op;
-    const struct ck_cifar_conv_grad args = {.conv       = cuda_conv_shape(op, IN(x), IN(w), IN(g)),
-                                            .g          = call->in[CR_IN_conv_grad_g],
-                                            .dy_x       = call->in[CR_IN_conv_grad_dy_x],
-                                            .dy_coeffs  = call->in[CR_IN_conv_grad_dy_coeffs],
-                                            .w          = call->in[CR_IN_conv_grad_w],
-                                            .x          = call->in[CR_IN_conv_grad_x],
-                                            .scale_bias = call->in[CR_IN_conv_grad_scale_bias],
-                                            .mean_rstd  = call->in[CR_IN_conv_grad_mean_rstd],
-                                            .add        = call->in[CR_IN_conv_grad_add],
-                                            .bn_x       = call->in[CR_IN_conv_grad_bn_x],
-                                            .dx         = call->out[CR_OUT_conv_grad_dx],
-                                            .dw         = call->out[CR_OUT_conv_grad_dw],
-                                            .grad_sums  = call->out[CR_OUT_conv_grad_grad_sums],
-                                            .accumulate = op->attr.conv.accumulate,
-                                            .finish     = {.gamma      = call->in[CR_IN_conv_grad_gamma],
-                                                           .dgamma     = call->out[CR_OUT_conv_grad_dgamma],
-                                                           .dbeta      = call->out[CR_OUT_conv_grad_dbeta],
-                                                           .coeffs     = call->out[CR_OUT_conv_grad_grad_coeffs],
-                                                           .count      = op->attr.conv.bn.count,
-                                                           .accumulate = op->attr.conv.bn.accumulate},
-                                            .w_new      = !op->attr.conv.early_filter,
-                                            .x_new      = !op->attr.conv.early_data};
+    struct ck_cifar_conv_grad args = grad_of(call), last;
+    if (call->last) {
+        last                = grad_of(call->last);
+        args.last           = &last;
+        args.last_workspace = call->last->workspace;
+    }
     CUDA_TRY(ck_cifar_conv_grad(&args, call->workspace, cuda_of(device)->multiprocessors, cuda_of(device)->block_bytes,
                                 cr_cuda_stream(device, call)));
-    return CR_OK;
+    return args.filter_later ? CR_OK : launch_filters(device, call);
+}
+
+static bool grad_finishes(const struct cr_device *device, const struct cr_program *p, const struct cr_op *first,
+                          const struct cr_op *op) {
+    const struct cr_tensor *x = cuda_in(p, first, CR_IN_conv_grad_x), *w = cuda_in(p, first, CR_IN_conv_grad_w),
+                           *g = cuda_in(p, first, CR_IN_conv_grad_g);
+    const struct ck_conv last = cuda_conv_shape(first, x, w, g), v = cuda_conv_shape(op, IN(x), IN(w), IN(g));
+    const int64_t        images = v.N / cuda_of(device)->multiprocessors;
+    if (v.N > cuda_of(device)->multiprocessors && (images < FINISH_IMAGES || (v.K == 64 && v.R == 3))) return false;
+    return ck_cifar_conv_grad_finishes(&last, &v, cuda_of(device)->block_bytes);
+}
+
+static bool grad_leaves_filter(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    const struct ck_conv v = cuda_conv_shape(op, IN(x), IN(w), IN(g));
+    return IN(dy_x) &&
+           ck_cifar_conv_grad_leaves_filter(&v, cuda_of(device)->multiprocessors, cuda_of(device)->block_bytes);
 }
 
 /* ---- the classifier ---- */
@@ -251,7 +315,7 @@ BY_TYPE(dense_dgrad, CR_IN_dense_dgrad_dy, BF16)
 BY_TYPE(dense_wgrad, CR_IN_dense_wgrad_x, F16)
 BY_TYPE(dense_wgrad, CR_IN_dense_wgrad_x, BF16)
 
-#define SMALL_KERNEL(kernel, text, kind, what, enum_type, prepare_, finishes_)                                         \
+#define SMALL_KERNEL(kernel, text, kind, what, enum_type, prepare_, finishes_, leaves_)                                \
     static const struct cr_kernel kernel = {.name          = text,                                                     \
                                             .op            = CR_OP_##what,                                             \
                                             .math          = CR_MATH_##enum_type,                                      \
@@ -259,17 +323,20 @@ BY_TYPE(dense_wgrad, CR_IN_dense_wgrad_x, BF16)
                                             .accepts       = kind##_accepts_##enum_type,                               \
                                             .prepare       = prepare_,                                                 \
                                             .finishes      = finishes_,                                                \
+                                            .leaves_filter = leaves_,                                                  \
                                             .launch        = kind##_launch}
-SMALL_KERNEL(conv_f16, "cuda.cifar_conv.f16", conv, conv, F16, conv_prepare, conv_finishes);
-SMALL_KERNEL(conv_bf16, "cuda.cifar_conv.bf16", conv, conv, BF16, conv_prepare, conv_finishes);
-SMALL_KERNEL(grad_f16, "cuda.cifar_conv_grad.f16", grad, conv_grad, F16, grad_prepare, NULL);
-SMALL_KERNEL(grad_bf16, "cuda.cifar_conv_grad.bf16", grad, conv_grad, BF16, grad_prepare, NULL);
-SMALL_KERNEL(dense_f16, "cuda.cifar_dense.f16", dense, dense, F16, NULL, NULL);
-SMALL_KERNEL(dense_bf16, "cuda.cifar_dense.bf16", dense, dense, BF16, NULL, NULL);
-SMALL_KERNEL(dense_dgrad_f16, "cuda.cifar_dense_dgrad.f16", dense_dgrad, dense_dgrad, F16, NULL, NULL);
-SMALL_KERNEL(dense_dgrad_bf16, "cuda.cifar_dense_dgrad.bf16", dense_dgrad, dense_dgrad, BF16, NULL, NULL);
-SMALL_KERNEL(dense_wgrad_f16, "cuda.cifar_dense_wgrad.f16", dense_wgrad, dense_wgrad, F16, NULL, NULL);
-SMALL_KERNEL(dense_wgrad_bf16, "cuda.cifar_dense_wgrad.bf16", dense_wgrad, dense_wgrad, BF16, NULL, NULL);
+SMALL_KERNEL(conv_f16, "cuda.cifar_conv.f16", conv, conv, F16, conv_prepare, conv_finishes, NULL);
+SMALL_KERNEL(conv_bf16, "cuda.cifar_conv.bf16", conv, conv, BF16, conv_prepare, conv_finishes, NULL);
+SMALL_KERNEL(grad_f16, "cuda.cifar_conv_grad.f16", grad, conv_grad, F16, grad_prepare, grad_finishes,
+             grad_leaves_filter);
+SMALL_KERNEL(grad_bf16, "cuda.cifar_conv_grad.bf16", grad, conv_grad, BF16, grad_prepare, grad_finishes,
+             grad_leaves_filter);
+SMALL_KERNEL(dense_f16, "cuda.cifar_dense.f16", dense, dense, F16, NULL, NULL, NULL);
+SMALL_KERNEL(dense_bf16, "cuda.cifar_dense.bf16", dense, dense, BF16, NULL, NULL, NULL);
+SMALL_KERNEL(dense_dgrad_f16, "cuda.cifar_dense_dgrad.f16", dense_dgrad, dense_dgrad, F16, NULL, NULL, NULL);
+SMALL_KERNEL(dense_dgrad_bf16, "cuda.cifar_dense_dgrad.bf16", dense_dgrad, dense_dgrad, BF16, NULL, NULL, NULL);
+SMALL_KERNEL(dense_wgrad_f16, "cuda.cifar_dense_wgrad.f16", dense_wgrad, dense_wgrad, F16, NULL, NULL, NULL);
+SMALL_KERNEL(dense_wgrad_bf16, "cuda.cifar_dense_wgrad.bf16", dense_wgrad, dense_wgrad, BF16, NULL, NULL, NULL);
 
 const struct cr_kernel *const cr_cuda_cifar_kernels[] = {
     &conv_f16,        &conv_bf16,        &grad_f16,        &grad_bf16,        &dense_f16, &dense_bf16,

@@ -214,7 +214,8 @@ static cr_status try_add_relu(struct folder *f, int root) {
 
 bool cr_program_trains(const struct cr_program *p) {
     for (int i = 0; i < p->ops; i++)
-        if (p->op[i].kind == CR_OP_loss_grad || p->op[i].kind == CR_OP_bn_finalize) return true;
+        if (p->op[i].kind == CR_OP_loss_grad || p->op[i].kind == CR_OP_head || p->op[i].kind == CR_OP_bn_finalize)
+            return true;
     return false;
 }
 

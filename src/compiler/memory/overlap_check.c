@@ -28,17 +28,13 @@ static void replay_ids(struct check *c, int op, const int *ids, int n) {
     }
 }
 
-/* The end of the BN of the op before, which its kernel left to op i. */
-static void replay_finish(struct check *c, int i) {
-    const struct cr_op *before = &c->p->op[i - 1];
-    int                 n      = 0, ids[2 * CR_OP_IDS_MAX];
-    if (before->kind != CR_OP_conv || !before->attr.conv.finish_later) return;
-    if (before->workspace >= 0) ids[n++] = before->workspace;
-    for (int s = CR_IN_conv_gamma; s <= CR_IN_conv_running_var; s++)
-        if (before->in[s] >= 0) ids[n++] = before->in[s];
-    for (int s = CR_OUT_conv_sums; s <= CR_OUT_conv_running_var; s++)
-        if (before->out[s] >= 0) ids[n++] = before->out[s];
-    replay_ids(c, i, ids, n);
+struct user {
+    struct check *c;
+    int           op;
+};
+static void replay_left(void *arg, int tensor) {
+    const struct user *user = arg;
+    replay_ids(user->c, user->op, &tensor, 1);
 }
 
 static void replay(struct check *c) {
@@ -49,7 +45,7 @@ static void replay(struct check *c) {
         replay_ids(c, i, ids, n);
         n = cr_op_writes(&p->op[i], ids);
         replay_ids(c, i, ids, n);
-        if (i > 0) replay_finish(c, i);
+        cr_op_each_left(p, i, replay_left, &(struct user){c, i}); /* what other ops left to op i */
     }
     for (int t = 0; t < p->tensors; t++)
         if (p->tensor[t].keep && c->lifetime[t].first >= 0) c->lifetime[t].last = p->ops; /* behind the last op */

@@ -2,7 +2,7 @@
  *
  * A kernel that starts before the launches before it have ended may load its filter (and, for convolutions on 8-bit
  * integers, the coefficients) first, provided that none of these launches writes them. Two ops are examined, because
- * one of them may launch nothing. */
+ * one of them may launch nothing. The op head has two launches itself, so that what is before it has ended. */
 #include "compiler/passes.h"
 
 enum { OPS_BEFORE = 2, INPUTS_MAX = 8 };
@@ -66,9 +66,11 @@ static bool writes(const struct cr_program *p, const struct cr_op *op, int tenso
 
 /* None of the ops from `first` to i - 1, which may still run, writes one of the tensors. */
 static bool are_old(const struct cr_program *p, int first, int i, const int *ids, int count) {
-    for (int before = first; before < i; before++)
+    for (int before = i - 1; before >= first; before--) {
         for (int k = 0; k < count; k++)
             if (writes(p, &p->op[before], ids[k])) return false;
+        if (p->op[before].kind == CR_OP_head) break;
+    }
     return true;
 }
 

@@ -1,49 +1,151 @@
-/* compiler/schedule/finish_later.c: a convolution finishes the BN of the convolution before it.
+/* compiler/schedule/finish_later.c: a convolution, or the bn_apply behind it, finishes the BN of the convolution before
+ * it.
  *
  * A convolution that computes the sums of the BN behind it and finishes them needs a second, small launch: the sums of
- * all its blocks must exist before one of them is finished. Where the next op reads the resulting scale_bias, its
- * blocks can add the sums themselves, and the small launch is not needed. The results are written by the next launch,
- * so no op of another stream may use them. */
+ * all its blocks must exist before one of them is finished. Where the next conv or bn_apply reads the resulting
+ * scale_bias, its blocks can add the sums themselves, and the small launch is not needed. The results are written by
+ * the next launch, so no op of another stream and no op between the two may use them.
+ *
+ * The same in the backward pass: a conv_grad computes the gradient sums of the BN before its convolution, and parts of
+ * dw, which the next conv_grad adds.
+ *
+ * No input gradient waits for a filter gradient. So neighbouring conv_grad may also leave dw to the first launch behind
+ * them, which computes the dw of all of them at once, from what they have stored in their workspaces. Their inputs and
+ * workspaces live until then. */
 #include "compiler/passes.h"
 
 static bool overlap(const struct cr_program *p, int a, int b) {
+    if (a < 0 || b < 0) return false;
     const struct cr_tensor *s = &p->tensor[a], *t = &p->tensor[b];
     if (a == b) return true;
     return s->region == CR_REGION_STORE && t->region == CR_REGION_STORE && s->offset < t->offset + t->bytes &&
            t->offset < s->offset + s->bytes;
 }
 
-/* An op of another stream reads or writes what finishing the BN of `last` reads or writes. */
-static bool is_used_elsewhere(const struct cr_program *p, const struct cr_op *last) {
-    int mine[2 * CR_OP_IDS_MAX], count = 0;
-    for (int s = CR_IN_conv_gamma; s <= CR_IN_conv_running_var; s++)
-        if (last->in[s] >= 0) mine[count++] = last->in[s];
-    for (int s = CR_OUT_conv_sums; s <= CR_OUT_conv_running_var; s++)
-        if (last->out[s] >= 0) mine[count++] = last->out[s];
-    for (int i = 0; i < p->ops; i++) {
-        if (p->op[i].stream == last->stream) continue;
-        int ids[2 * CR_OP_IDS_MAX], n = cr_op_reads(&p->op[i], ids);
-        n += cr_op_writes(&p->op[i], ids + n);
+static bool overlaps_one_of(const struct cr_program *p, int tensor, const int *ids, int count) {
+    for (int k = 0; k < count; k++)
+        if (overlap(p, tensor, ids[k])) return true;
+    return false;
+}
+
+/* An op of another stream, or one between the two ops, reads or writes what finishing `before` reads or writes. */
+static bool is_used_elsewhere(const struct cr_program *p, int before, int i) {
+    int       mine[CR_OP_IDS_MAX];
+    const int count = cr_op_finish_ids(&p->op[before], mine);
+    for (int other = 0; other < p->ops; other++) {
+        if (p->op[other].stream == p->op[before].stream && (other <= before || other >= i)) continue;
+        int ids[2 * CR_OP_IDS_MAX], n = cr_op_reads(&p->op[other], ids);
+        n += cr_op_writes(&p->op[other], ids + n);
         for (int k = 0; k < n; k++)
-            for (int m = 0; m < count; m++)
-                if (overlap(p, ids[k], mine[m])) return true;
+            if (overlaps_one_of(p, ids[k], mine, count)) return true;
     }
     return false;
 }
 
-static bool fits(const struct cr_program *p, const struct cr_op *last, const struct cr_op *op) {
-    if (last->kind != CR_OP_conv || op->kind != CR_OP_conv || last->stream != op->stream) return false;
+static bool conv_fits(const struct cr_op *last, const struct cr_op *op) {
     if (last->in[CR_IN_conv_gamma] < 0 || op->in[CR_IN_conv_scale_bias] < 0) return false;
     return op->in[CR_IN_conv_scale_bias] == last->out[CR_OUT_conv_next_scale_bias] &&
-           op->in[CR_IN_conv_x] == last->out[CR_OUT_conv_y] && !is_used_elsewhere(p, last);
+           op->in[CR_IN_conv_x] == last->out[CR_OUT_conv_y];
+}
+
+static bool bn_apply_fits(const struct cr_op *last, const struct cr_op *op) {
+    return last->in[CR_IN_conv_gamma] >= 0 && op->in[CR_IN_bn_apply_x] == last->out[CR_OUT_conv_y] &&
+           op->in[CR_IN_bn_apply_add] != last->out[CR_OUT_conv_y];
+}
+
+/* The op may not touch the results of `last` for another purpose: it writes them. */
+static bool conv_grad_fits(const struct cr_program *p, const struct cr_op *last, const struct cr_op *op) {
+    int used = 0, ids[2 * CR_OP_IDS_MAX], n = cr_op_reads(op, ids);
+    n += cr_op_writes(op, ids + n);
+    if (last->in[CR_IN_conv_grad_gamma] < 0 || op->in[CR_IN_conv_grad_dy_coeffs] < 0) return false;
+    if (op->in[CR_IN_conv_grad_dy_coeffs] != last->out[CR_OUT_conv_grad_grad_coeffs] ||
+        op->in[CR_IN_conv_grad_g] != last->out[CR_OUT_conv_grad_dx])
+        return false;
+    for (int k = 0; k < n; k++)
+        used += overlaps_one_of(p, ids[k], &last->out[CR_OUT_conv_grad_dw],
+                                CR_OUT_conv_grad_grad_coeffs - CR_OUT_conv_grad_dw + 1);
+    return used == 1;
+}
+
+static bool fits(const struct cr_program *p, int before, int i) {
+    const struct cr_op *last = &p->op[before], *op = &p->op[i];
+    if (last->stream != op->stream || (before < p->hoisted && i >= p->hoisted)) return false;
+    const bool fits = op->kind == CR_OP_conv       ? conv_fits(last, op)
+                      : op->kind == CR_OP_bn_apply ? bn_apply_fits(last, op)
+                                                   : conv_grad_fits(p, last, op);
+    return fits && !is_used_elsewhere(p, before, i);
+}
+
+/* ---- filter gradients of several convolutions ---- */
+
+static bool is_filter_id(const struct cr_program *p, const struct cr_op *op, int tensor) {
+    const int mine[] = {op->workspace, op->in[CR_IN_conv_grad_x], op->in[CR_IN_conv_grad_scale_bias],
+                        op->out[CR_OUT_conv_grad_dw]};
+    return overlaps_one_of(p, tensor, mine, (int)CR_COUNT(mine));
+}
+
+/* Ops of other streams use nothing that the late computation of op i's dw needs. Its x may be in offloaded memory. */
+static bool is_of_one_stream(const struct cr_program *p, int i) {
+    for (int other = 0; other < p->ops; other++) {
+        if (p->op[other].stream == p->op[i].stream) continue;
+        int ids[2 * CR_OP_IDS_MAX], n = cr_op_reads(&p->op[other], ids);
+        n += cr_op_writes(&p->op[other], ids + n);
+        for (int k = 0; k < n; k++)
+            if (is_filter_id(p, &p->op[i], ids[k])) return false;
+    }
+    return true;
+}
+
+/* The op may be the first of a group, or belongs to the group of the one before it. */
+static bool joins_group(const struct cr_program *p, int i) {
+    const int before = cr_op_before(p, i);
+    if (before < 0 || !p->op[before].attr.conv.finish_later) return true;
+    const struct cr_tensor *a = &p->tensor[p->op[before].in[CR_IN_conv_grad_x]],
+                           *b = &p->tensor[p->op[i].in[CR_IN_conv_grad_x]];
+    return p->op[before].attr.conv.filter_later && a->dim[0] == b->dim[0] && a->dtype == b->dtype;
+}
+
+/* No op behind op i, up to `end`, which computes it, touches its dw. */
+static bool can_wait(const struct cr_program *p, int i, int end) {
+    for (int other = i + 1; other <= end; other++) {
+        int ids[2 * CR_OP_IDS_MAX], n = cr_op_reads(&p->op[other], ids);
+        n += cr_op_writes(&p->op[other], ids + n);
+        for (int k = 0; k < n; k++)
+            if (overlap(p, ids[k], p->op[i].out[CR_OUT_conv_grad_dw])) return false;
+    }
+    return true;
+}
+
+/* `end` is the first one behind a group. A launch for few convolutions takes longer than their own launches. */
+enum { GROUP_LEAST = 9 };
+static void check_group(struct cr_program *p, int end) {
+    bool good  = true;
+    int  count = 0;
+    for (int i = cr_op_before(p, end); i >= 0 && p->op[i].attr.conv.filter_later; i = cr_op_before(p, i)) {
+        good = good && can_wait(p, i, end);
+        count++;
+    }
+    good = good && count >= GROUP_LEAST;
+    for (int i = cr_op_before(p, end); !good && i >= 0 && p->op[i].attr.conv.filter_later; i = cr_op_before(p, i))
+        p->op[i].attr.conv.filter_later = false;
+}
+
+static void set_filter_later(struct cr_program *p, const struct cr_cost_model *cost_model) {
+    for (int i = 0; i < p->ops; i++) {
+        struct cr_op *op = &p->op[i];
+        if (op->kind != CR_OP_conv_grad) continue;
+        op->attr.conv.filter_later = op->attr.conv.finish_later && joins_group(p, i) && is_of_one_stream(p, i) &&
+                                     cost_model->leaves_filter(cost_model->self, p, op);
+        if (!op->attr.conv.filter_later) check_group(p, i);
+    }
 }
 
 void cr_pass_finish_later(struct cr_program *p, const struct cr_cost_model *cost_model) {
     if (!cost_model->finishes) return;
     for (int i = 1; i < p->ops; i++) {
-        struct cr_op       *last = &p->op[i - 1];
-        const struct cr_op *op   = &p->op[i];
-        if (i != p->hoisted && fits(p, last, op) && cost_model->finishes(cost_model->self, p, last, op))
-            last->attr.conv.finish_later = true;
+        const int before = cr_op_before(p, i);
+        if (before >= 0 && fits(p, before, i) && cost_model->finishes(cost_model->self, p, &p->op[before], &p->op[i]))
+            p->op[before].attr.conv.finish_later = true;
     }
+    if (cost_model->leaves_filter) set_filter_later(p, cost_model);
 }

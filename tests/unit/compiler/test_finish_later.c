@@ -1,4 +1,4 @@
-/* tests/unit/compiler/test_finish_later.c: convolutions whose BN the next op finishes. */
+/* tests/unit/compiler/test_finish_later.c: convolutions, and their gradients, that the next op completes. */
 #include "tests/harness/fusion_network.h"
 
 static cr_status costs_a_launch(void *self, const struct cr_program *p, const struct cr_op *op, double *seconds) {
@@ -9,6 +9,19 @@ static cr_status costs_a_launch(void *self, const struct cr_program *p, const st
 static bool finishes(void *self, const struct cr_program *p, const struct cr_op *last, const struct cr_op *op) {
     (void)self, (void)p;
     return last->kind == CR_OP_conv && op->attr.conv.stride == 1;
+}
+static bool finishes_ends(void *self, const struct cr_program *p, const struct cr_op *last, const struct cr_op *op) {
+    (void)self, (void)p;
+    return last->kind == CR_OP_conv && op->kind == CR_OP_bn_apply;
+}
+static bool finishes_grads(void *self, const struct cr_program *p, const struct cr_op *last, const struct cr_op *op) {
+    (void)self, (void)p, (void)op;
+    return last->kind == CR_OP_conv_grad;
+}
+
+static bool leaves_filter(void *self, const struct cr_program *p, const struct cr_op *op) {
+    (void)self, (void)p, (void)op;
+    return true;
 }
 
 /* ResNet-20 with everything fused. */
@@ -24,8 +37,20 @@ static bool open_program(struct bench_model *b, struct cr_program *p) {
 
 static int marked(const struct cr_program *p) {
     int n = 0;
-    for (int i = 0; i < p->ops; i++) n += p->op[i].kind == CR_OP_conv && p->op[i].attr.conv.finish_later;
+    for (int i = 0; i < p->ops; i++) n += cr_op_finishes_later(&p->op[i]);
     return n;
+}
+static void add_workspaces(struct cr_program *p, enum cr_op_kind kind) {
+    for (int i = 0; i < p->ops; i++)
+        if (p->op[i].kind == kind)
+            p->op[i].workspace = cr_tensor_add(p, "workspace", CR_F32, CR_REGION_POOL, 1, 1, 1, 64);
+}
+
+/* The index of the first conv_grad that finishes a BN and whose gradient the next op reads. */
+static int first_grad(const struct cr_program *p) {
+    int i = 0;
+    while (p->op[i].kind != CR_OP_conv_grad || p->op[i].in[CR_IN_conv_grad_gamma] < 0) i++;
+    return i;
 }
 
 /* The first convolution of each of the nine blocks; the second one is followed by the end of the block. What finishes
@@ -35,10 +60,7 @@ static void first_convolutions_of_blocks_are_marked(void) {
     struct bench_model         b;
     struct cr_program          p;
     if (!open_program(&b, &p)) return;
-    for (int i = 0; i < p.ops; i++) {
-        if (p.op[i].kind != CR_OP_conv) continue;
-        p.op[i].workspace = cr_tensor_add(&p, "workspace", CR_F32, CR_REGION_POOL, 1, 1, 1, 64);
-    }
+    add_workspaces(&p, CR_OP_conv);
     cr_pass_finish_later(&p, &model);
     CHECK_INT(marked(&p), 9);
     cr_program_lifetimes(&p);
@@ -78,4 +100,151 @@ static void nothing_is_marked_where_a_result_is_needed_earlier(void) {
     bench_close(&b);
 }
 
-TESTS(CASE(first_convolutions_of_blocks_are_marked), CASE(nothing_is_marked_where_a_result_is_needed_earlier))
+/* The second convolution of each block and the stem, also where the shortcut's op stands between the two. Not where
+ * another op reads the result, or where that one is not the BN's. */
+static void ends_of_blocks_are_marked(void) {
+    const struct cr_cost_model model = {.alignment = 64, .finishes = finishes_ends};
+    struct bench_model         b;
+    struct cr_program          p;
+    int                        last = CR_NONE, between = 0;
+    if (!open_program(&b, &p)) return;
+    add_workspaces(&p, CR_OP_conv);
+    cr_pass_finish_later(&p, &model);
+    CHECK_INT(marked(&p), 9 + 1);
+    cr_program_lifetimes(&p);
+    for (int i = 0; i < p.ops; i++) {
+        const int before = cr_op_before(&p, i);
+        if (p.op[i].kind != CR_OP_bn_apply) {
+            CHECK(before < 0 || !cr_op_finishes_later(&p.op[before])); /* only one op completes a convolution */
+            continue;
+        }
+        CHECK(before >= 0 && cr_op_finishes_later(&p.op[before]));
+        CHECK_INT(p.op[i].in[CR_IN_bn_apply_scale_bias], p.op[before].out[CR_OUT_conv_next_scale_bias]);
+        CHECK_INT(p.tensor[p.op[before].workspace].last, i);
+        between += i - before - 1;
+        last = i;
+    }
+    CHECK_INT(between, 2);
+    for (int i = 0; i < p.ops; i++)
+        if (cr_op_finishes_later(&p.op[i])) p.op[i].attr.conv.finish_later = false;
+    p.op[last].in[CR_IN_bn_apply_add] = p.op[last].in[CR_IN_bn_apply_x];
+    cr_pass_finish_later(&p, &model);
+    CHECK_INT(marked(&p), 9);
+    cr_program_free(&p);
+    bench_close(&b);
+}
+
+/* All 18 with a BN before them, also where the gradient of the shortcut stands between. What the end needs lives until
+ * the next one. */
+static void gradients_are_marked(void) {
+    const struct cr_cost_model model = {.alignment = 64, .finishes = finishes_grads};
+    struct bench_model         b;
+    struct cr_program          p;
+    int                        ids[CR_OP_IDS_MAX], between = 0;
+    if (!open_program(&b, &p)) return;
+    add_workspaces(&p, CR_OP_conv_grad);
+    cr_pass_finish_later(&p, &model);
+    CHECK_INT(marked(&p), 18);
+    cr_program_lifetimes(&p);
+    for (int i = 0; i < p.ops; i++) {
+        const struct cr_op *op   = &p.op[i];
+        int                 next = i + 1;
+        if (!cr_op_finishes_later(op)) continue;
+        while (cr_op_before(&p, next) != i) next++;
+        between += next - i - 1;
+        CHECK_INT(p.op[next].in[CR_IN_conv_grad_dy_coeffs], op->out[CR_OUT_conv_grad_grad_coeffs]);
+        CHECK_INT(cr_op_finish_ids(op, ids), 8);
+        CHECK_INT(p.tensor[op->workspace].last, next);
+        CHECK_INT(p.tensor[op->out[CR_OUT_conv_grad_grad_sums]].last, next);
+        CHECK(p.tensor[op->out[CR_OUT_conv_grad_dw]].last >= next);
+        CHECK(p.tensor[op->in[CR_IN_conv_grad_mean_rstd]].last >= next);
+    }
+    CHECK_INT(between, 2);
+    cr_program_free(&p);
+    bench_close(&b);
+}
+
+/* Not marked: a gradient that the next op reads, or that an op of another stream reads. */
+static void gradients_that_are_needed_earlier_are_not_marked(void) {
+    const struct cr_cost_model model = {.alignment = 64, .finishes = finishes_grads};
+    struct bench_model         b;
+    struct cr_program          p;
+    if (!open_program(&b, &p)) return;
+    const int first = first_grad(&p);
+    cr_pass_finish_later(&p, &model);
+    CHECK(p.op[first].attr.conv.finish_later && p.op[first + 1].attr.conv.finish_later);
+    p.op[first].attr.conv.finish_later = p.op[first + 1].attr.conv.finish_later = false;
+    p.op[first + 1].in[CR_IN_conv_grad_mean_rstd] = p.op[first].out[CR_OUT_conv_grad_grad_sums];
+    struct cr_op copy                             = cr_op_make(CR_OP_offload, CR_NONE);
+    copy.stream                                   = CR_STREAM_TO_HOST;
+    copy.in[0]                                    = p.op[first + 1].out[CR_OUT_conv_grad_dw];
+    copy.out[0]                                   = cr_tensor_add(&p, "copy", CR_F32, CR_REGION_HOST, 64, 3, 3, 64);
+    (void)cr_emit(&p, &copy, "copy");
+    cr_pass_finish_later(&p, &model);
+    CHECK(!p.op[first].attr.conv.finish_later && !p.op[first + 1].attr.conv.finish_later);
+    cr_program_free(&p);
+    bench_close(&b);
+}
+
+static int marked_filters(const struct cr_program *p) {
+    int n = 0;
+    for (int i = 0; i < p->ops; i++) n += p->op[i].kind == CR_OP_conv_grad && p->op[i].attr.conv.filter_later;
+    return n;
+}
+
+/* The stem computes dw of all others; until then their inputs and workspaces live. */
+static void filter_gradients_of_a_network_are_one_group(void) {
+    const struct cr_cost_model model = {.alignment = 64, .finishes = finishes_grads, .leaves_filter = leaves_filter};
+    struct bench_model         b;
+    struct cr_program          p;
+    int                        end = 0;
+    if (!open_program(&b, &p)) return;
+    add_workspaces(&p, CR_OP_conv_grad);
+    cr_pass_finish_later(&p, &model);
+    CHECK_INT(marked_filters(&p), 18);
+    cr_program_lifetimes(&p);
+    for (int i = 0; i < p.ops; i++)
+        if (p.op[i].kind == CR_OP_conv_grad) end = i;
+    CHECK_INT(p.op[end].out[CR_OUT_conv_grad_dx], CR_NONE);
+    for (int i = 0; i < end; i++) {
+        if (p.op[i].kind != CR_OP_conv_grad) continue;
+        CHECK_INT(p.tensor[p.op[i].workspace].last, end);
+        CHECK(p.tensor[p.op[i].in[CR_IN_conv_grad_x]].last >= end);
+        CHECK(p.tensor[p.op[i].out[CR_OUT_conv_grad_dw]].last >= end);
+    }
+    cr_program_free(&p);
+    bench_close(&b);
+}
+
+/* An op before the end of the group reads one dw: the whole group is given up. An op of another stream reads an x: that
+ * convolution computes the dw of those before it. */
+static void filter_gradients_that_are_needed_earlier_do_not_wait(void) {
+    const struct cr_cost_model model = {.alignment = 64, .finishes = finishes_grads, .leaves_filter = leaves_filter};
+    struct bench_model         b;
+    struct cr_program          p;
+    if (!open_program(&b, &p)) return;
+    int first = first_grad(&p), between = first;
+    while (p.op[between].kind != CR_OP_pad_shortcut_grad) between++;
+    const int dy        = p.op[between].in[0];
+    p.op[between].in[0] = p.op[first].out[CR_OUT_conv_grad_dw];
+    cr_pass_finish_later(&p, &model);
+    CHECK_INT(marked_filters(&p), 0);
+    p.op[between].in[0] = dy;
+    int late            = first;
+    for (int n = 0; n < 11; n += p.op[late].kind == CR_OP_conv_grad) late++;
+    struct cr_op copy = cr_op_make(CR_OP_offload, CR_NONE);
+    copy.stream       = CR_STREAM_TO_HOST;
+    copy.in[0]        = p.op[late].in[CR_IN_conv_grad_x];
+    copy.out[0]       = cr_tensor_add(&p, "copy", CR_F16, CR_REGION_HOST, 4, 8, 8, 64);
+    (void)cr_emit(&p, &copy, "copy");
+    cr_pass_finish_later(&p, &model);
+    CHECK_INT(marked_filters(&p), 11);
+    CHECK(!p.op[late].attr.conv.filter_later && p.op[late].attr.conv.finish_later);
+    cr_program_free(&p);
+    bench_close(&b);
+}
+
+TESTS(CASE(first_convolutions_of_blocks_are_marked), CASE(nothing_is_marked_where_a_result_is_needed_earlier),
+      CASE(ends_of_blocks_are_marked), CASE(gradients_are_marked),
+      CASE(gradients_that_are_needed_earlier_are_not_marked), CASE(filter_gradients_of_a_network_are_one_group),
+      CASE(filter_gradients_that_are_needed_earlier_do_not_wait))

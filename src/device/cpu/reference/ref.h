@@ -145,6 +145,9 @@ void cr_ref_grad_finalize(const struct ref_grad_finalize *f);
 /* mask = the ReLU mask of the stored y as bits; C % 8 == 0. */
 void cr_ref_mask_bits(struct cr_device *device, const struct ref *y, const struct ref *mask);
 
+/* ref_head.c: scratch memory of the op head in bytes. */
+size_t cr_ref_head_workspace(const struct cr_program *p, const struct cr_op *op);
+
 /* ref_loss_weighted.c: loss and loss_grad with class weights, focal loss or several labels per sample. */
 cr_status cr_ref_loss_weighted(struct cr_device *device, const struct cr_call *call);
 cr_status cr_ref_loss_weighted_grad(struct cr_device *device, const struct cr_call *call);

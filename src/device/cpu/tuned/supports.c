@@ -8,6 +8,7 @@ bool cr_cpu_supports(const struct cr_op *op) {
     case CR_OP_conv_pair:
     case CR_OP_conv_pool:
     case CR_OP_conv_pool_grad:
+    case CR_OP_head:
     case CR_OP_qconv_pair:
     case CR_OP_qstem: return false;
     case CR_OP_conv:

@@ -1,0 +1,188 @@
+/* tests/gpu/test_cuda_apply_last.c: a convolution of a CIFAR network and the bn_apply behind it on the GPU, of which
+ * the second finishes the BN of the first. All results are compared with an FP64 reference, and with those of a second
+ * launch of the convolution. */
+#include "core/rng.h"
+#include "runtime/executor.h"
+#include "tests/harness/test_gpu.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+/* The convolution reads images of side H with C channels; bn_apply has a summand or not. */
+struct shape {
+    int64_t H, C, K, stride, R;
+    bool    add;
+};
+static const struct shape shapes[] = {
+    {32, 3, 16, 1, 3, false}, {32, 16, 16, 1, 3, true}, {32, 16, 32, 2, 3, true}, {32, 16, 32, 2, 1, false},
+    {16, 32, 32, 1, 3, true}, {16, 32, 64, 2, 3, true}, {8, 64, 64, 1, 3, true},  {8, 64, 64, 1, 3, false},
+};
+
+enum { TENSORS_MAX = 24 };
+struct side {
+    struct cr_device       *device;
+    const struct cr_kernel *kernel[2];
+    struct cr_program       p;
+    struct cr_op            op[2];
+    struct cr_call          call[2];
+    void                   *at[TENSORS_MAX];
+    bool                    positive[TENSORS_MAX];
+    enum cr_dtype           data, wide; /* of activations and filters; of everything else */
+};
+
+static int tensor(struct side *s, enum cr_dtype dtype, bool positive, const int64_t dim[4]) {
+    char name[16];
+    snprintf(name, sizeof name, "t%d", s->p.tensors);
+    s->positive[s->p.tensors] = positive;
+    return cr_tensor_add(&s->p, name, dtype, CR_REGION_POOL, dim[0], dim[1], dim[2], dim[3]);
+}
+static int vector(struct side *s, int64_t rows, int64_t channels, bool positive) {
+    return tensor(s, s->wide, positive, (const int64_t[4]){rows, 1, 1, channels});
+}
+
+static void make_ops(struct side *s, const struct shape *v, int64_t N) {
+    const int64_t P = v->H / v->stride, x[4] = {N, v->H, v->H, v->C}, y[4] = {N, P, P, v->K},
+                  w[4] = {v->K, v->R, v->R, v->C};
+    struct cr_op *conv = &s->op[0], *apply = &s->op[1];
+    *conv                  = cr_op_make(CR_OP_conv, CR_NONE);
+    conv->attr.conv        = (struct cr_conv_attr){.stride = (int)v->stride, .pad = (int)v->R / 2};
+    conv->attr.conv.bn     = (struct cr_bn_attr){.eps = 1e-5f, .momentum = 0.1f, .count = N * P * P};
+    conv->in[CR_IN_conv_x] = tensor(s, s->data, false, x);
+    conv->in[CR_IN_conv_w] = tensor(s, s->data, false, w);
+    for (int i = CR_IN_conv_gamma; i <= CR_IN_conv_running_var; i++) conv->in[i] = vector(s, 1, v->K, true);
+    conv->out[CR_OUT_conv_y]               = tensor(s, s->data, false, y);
+    conv->out[CR_OUT_conv_sums]            = vector(s, 2, v->K, false);
+    conv->out[CR_OUT_conv_next_scale_bias] = vector(s, 2, v->K, false);
+    conv->out[CR_OUT_conv_mean_rstd]       = vector(s, 2, v->K, false);
+    conv->out[CR_OUT_conv_running_mean]    = vector(s, 1, v->K, false);
+    conv->out[CR_OUT_conv_running_var]     = vector(s, 1, v->K, false);
+    *apply                                 = cr_op_make(CR_OP_bn_apply, CR_NONE);
+    apply->attr.bn.relu                    = true;
+    apply->in[CR_IN_bn_apply_x]            = conv->out[CR_OUT_conv_y];
+    apply->in[CR_IN_bn_apply_scale_bias]   = conv->out[CR_OUT_conv_next_scale_bias];
+    if (v->add) apply->in[CR_IN_bn_apply_add] = tensor(s, s->data, false, y);
+    apply->out[CR_OUT_bn_apply_y] = tensor(s, s->data, false, y);
+}
+
+/* All sides get the same numbers, which the 16-bit type can represent. */
+static cr_status fill(struct side *s, int id, enum cr_dtype half) {
+    const struct cr_tensor *t    = &s->p.tensor[id];
+    struct cr_rng           rng  = cr_rng_make((uint64_t)id + 1, CR_RNG_TEST, 0, 0);
+    char                   *host = malloc(t->bytes);
+    if (!host) return CR_NO_MEMORY(t->bytes);
+    for (int64_t i = 0; i < cr_tensor_elems(t); i++) {
+        uint64_t word = 0;
+        cr_number_store(half, &word, 0, cr_rng_real(&rng) + (s->positive[id] ? 0.5 : -0.5));
+        cr_number_store(t->dtype, host, i, cr_number_load(half, &word, 0));
+    }
+    const cr_status status = s->device->backend->put(s->device, s->at[id], host, t->bytes);
+    free(host);
+    return status;
+}
+
+static cr_status bind(struct side *s, int i) {
+    size_t bytes = 0;
+    s->kernel[i] = cr_kernel_find(s->device, &s->p, &s->op[i], 0, &s->op[i].kernel);
+    if (!s->kernel[i]) return CR_FAIL(CR_ERR_DEVICE, "no kernel");
+    s->call[i] = (struct cr_call){.program = &s->p, .op = &s->op[i]};
+    for (int k = 0; k < CR_OP_IN_MAX; k++)
+        if (s->op[i].in[k] >= 0) s->call[i].in[k] = s->at[s->op[i].in[k]];
+    for (int k = 0; k < CR_OP_OUT_MAX; k++)
+        if (s->op[i].out[k] >= 0) s->call[i].out[k] = s->at[s->op[i].out[k]];
+    if (s->kernel[i]->prepare) CR_TRY(s->kernel[i]->prepare(s->device, &s->p, &s->op[i], &s->call[i].prepared, &bytes));
+    return bytes ? s->device->backend->reserve(s->device, bytes, &s->call[i].workspace) : CR_OK;
+}
+
+static cr_status side_open(struct side *s, const struct shape *v, int64_t N, enum cr_dtype half) {
+    cr_program_init(&s->p, "pair", NULL);
+    s->p.real = s->data;
+    make_ops(s, v, N);
+    CR_ASSERT(s->p.tensors <= TENSORS_MAX);
+    for (int i = 0; i < s->p.tensors; i++) {
+        CR_TRY(s->device->backend->reserve(s->device, s->p.tensor[i].bytes, &s->at[i]));
+        CR_TRY(fill(s, i, half));
+    }
+    for (int i = 0; i < 2; i++) CR_TRY(bind(s, i));
+    return CR_OK;
+}
+static void side_close(struct side *s) {
+    for (int i = 0; i < s->p.tensors; i++)
+        if (s->at[i]) s->device->backend->release(s->device, s->at[i]);
+    for (int i = 0; i < 2; i++)
+        if (s->call[i].workspace) s->device->backend->release(s->device, s->call[i].workspace);
+    cr_program_free(&s->p);
+    if (s->device) cr_device_close(s->device);
+}
+
+static cr_status run(struct side *s, bool later) {
+    if (later) {
+        if (!cr_device_finishes(s->device, &s->p, &s->op[0], &s->op[1]))
+            return CR_FAIL(CR_ERR_DEVICE, "bn_apply does not finish the BN");
+        s->call[0].finish_later = true;
+        s->call[1].last         = &s->call[0];
+    }
+    for (int i = 0; i < 2; i++) CR_TRY(s->kernel[i]->launch(s->device, &s->call[i]));
+    return s->device->backend->sync ? s->device->backend->sync(s->device) : CR_OK;
+}
+
+/* Square root of the sum of squared differences, relative to that of b. */
+static double distance(const struct side *a, const struct side *b, int id) {
+    const struct cr_tensor *s = &a->p.tensor[id], *t = &b->p.tensor[id];
+    char                   *x = malloc(s->bytes), *y = malloc(t->bytes);
+    double                  off = 0, size = 0;
+    if (!x || !y) abort();
+    CHECK_STATUS(a->device->backend->get(a->device, x, a->at[id], s->bytes), CR_OK);
+    CHECK_STATUS(b->device->backend->get(b->device, y, b->at[id], t->bytes), CR_OK);
+    for (int64_t i = 0; i < cr_tensor_elems(s); i++) {
+        const double p = cr_number_load(s->dtype, x, i), q = cr_number_load(t->dtype, y, i);
+        off += (p - q) * (p - q), size += q * q;
+    }
+    free(x), free(y);
+    return sqrt(off / size);
+}
+
+/* Results of the convolution, then that of bn_apply. */
+static void compare(const struct side *a, const struct side *b, double bound, const char *what) {
+    for (int k = 0; k <= CR_OUTS_conv; k++) {
+        const int id = k < CR_OUTS_conv ? a->op[0].out[k] : a->op[1].out[CR_OUT_bn_apply_y];
+        if (id < 0) continue;
+        const double off = distance(a, b, id);
+        if (!(off <= bound)) TEST_FAIL_("%s: result %d is off by %.2e", what, k, off);
+    }
+}
+
+static void check_shape(const struct shape *v, int64_t N, enum cr_dtype data) {
+    const struct cr_device_options gpu = {.deterministic = true}, cpu = {.deterministic = true, .ref_only = true};
+    struct side        truth = {.data = CR_F64, .wide = CR_F64}, apart = {.data = data, .wide = CR_F32}, later = apart;
+    struct side *const all[] = {&truth, &apart, &later};
+    char               what[96];
+    cr_status          status = CR_OK;
+    snprintf(what, sizeof what, "%s, N %d, %d->%d channels, stride %d, %dx%d", cr_dtype_name(data), (int)N, (int)v->C,
+             (int)v->K, (int)v->stride, (int)v->R, (int)v->R);
+    for (int i = 0; i < 3 && status == CR_OK; i++) {
+        status = cr_device_open(i ? CR_DEVICE_CUDA : CR_DEVICE_CPU, i ? &gpu : &cpu, &all[i]->device);
+        if (status == CR_OK) status = side_open(all[i], v, N, data);
+        if (status == CR_OK) status = run(all[i], i == 2);
+    }
+    CHECK_STATUS(status, CR_OK);
+    if (status == CR_OK) {
+        compare(&later, &apart, data == CR_F16 ? 1e-4 : 1e-3, what);
+        compare(&later, &truth, data == CR_F16 ? 2e-3 : 2e-2, what);
+    }
+    for (int i = 0; i < 3; i++) side_close(all[i]);
+}
+
+static void small_batches(void) {
+    NEED_GPU();
+    for (size_t i = 0; i < CR_COUNT(shapes); i++) {
+        check_shape(&shapes[i], 1, CR_F16);
+        check_shape(&shapes[i], 5, CR_BF16);
+    }
+}
+/* More images than blocks; several turns of a thread. */
+static void large_batches(void) {
+    NEED_GPU();
+    for (size_t i = 0; i < CR_COUNT(shapes); i++) check_shape(&shapes[i], i % 2 ? 150 : 190, CR_F16);
+}
+
+TESTS(CASE(small_batches), CASE(large_batches))
