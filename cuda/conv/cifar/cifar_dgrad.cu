@@ -161,18 +161,19 @@ __global__ void __launch_bounds__(grad_tiling<S>::DX_THREADS, S::BLOCKS) dx_kern
     dx_clear<S>(a, base, rows);
     if (!a.x_new && a.bn_x) dx_prefetch<S, T>(a);
     if constexpr (FINISH) {
-        float early[3] = {};
+        ck_begin_after_last();
+        const table_entry<S> entry(a);
+        float                early[3] = {};
         if ((int)threadIdx.x < S::K)
             early[0] = args.last.finish.gamma[threadIdx.x], early[1] = args.last.finish.mean_rstd[threadIdx.x],
             early[2] = args.last.finish.mean_rstd[S::K + threadIdx.x];
-        table_entry<S>(a).store(table); /* of the forward pass */
-        ck_begin_after_last();
         dx_rows_of_last<S> last;
         last.load(args.last, 0);
         if (blockIdx.x < a.N * D::TILES) dx_issue<S, true, false, T>(a, blockIdx.x, base);
         if (a.x_new && blockIdx.x < a.N * D::TILES) dx_issue<S, false, true, T>(a, blockIdx.x, base);
         if (a.w_new) filter_issue<S, D::NT, D::W_PITCH, D::DX_WARPS>(base + D::W_AT, (const T *)a.w, a);
         ck_copy_commit();
+        entry.store(table);
         dx_coeffs<S>(args.last, last, early, memory);
     } else {
         ck_begin_after_last();
