@@ -244,7 +244,62 @@ static void filter_gradients_that_are_needed_earlier_do_not_wait(void) {
     bench_close(&b);
 }
 
+/* ---- below a limit of the memory pool ---- */
+
+/* Workspaces as those of the CIFAR kernels: dy, and parts of dw. */
+static cr_status selects(void *self, const struct cr_program *p, struct cr_op *op, size_t *workspace) {
+    (void)self;
+    op->kernel = (int)op->kind;
+    *workspace = 0;
+    if (op->kind == CR_OP_conv_grad) *workspace = p->tensor[op->in[CR_IN_conv_grad_g]].bytes + (4 << 20);
+    return CR_OK;
+}
+static const struct cr_cost_model limited_model = {.alignment     = 256,
+                                                   .cost          = costs_a_launch,
+                                                   .select        = selects,
+                                                   .finishes      = finishes_grads,
+                                                   .leaves_filter = leaves_filter};
+
+/* The training program of ResNet-20 at batch 128, in 16 bits, with all checks that do not need the compiler's own data.
+ * Returns the bytes of its pool, 0 after a failed check. */
+static size_t compile_within(struct bench_model *b, size_t limit, bool recompute, struct cr_program *p) {
+    const struct cr_compile_options how    = {.fuse = true, .reuse = true, .pool_limit = limit, .recompute = recompute};
+    cr_status                       status = cr_model_program(&b->model, &b->config, CR_PROGRAM_STEP, 128, p);
+    if (status == CR_OK) status = cr_compile(p, &limited_model, &how);
+    if (status == CR_OK) status = cr_program_check(p);
+    if (status == CR_OK) status = cr_plan_check(p, limited_model.alignment);
+    if (status == CR_OK) status = cr_waits_check(p);
+    CHECK_STATUS(status, CR_OK);
+    if (status != CR_OK) return 0;
+    if (limit) CHECK(p->region_bytes[CR_REGION_POOL] <= limit);
+    return p->region_bytes[CR_REGION_POOL];
+}
+
+/* One byte less than a program needs: first no filter gradient waits, then no op completes another one. Below that
+ * tensors are recomputed. */
+static void less_is_left_to_other_ops_below_a_limit(void) {
+    static const char *const overrides[] = {"model.arch=resnet20", "model.shortcut=A"};
+    static const struct {
+        int  grads, filters; /* that other ops complete */
+        bool recompute;
+    } v[]                   = {{18, 18, false}, {18, 0, false}, {0, 0, false}, {0, 0, true}};
+    size_t             pool = 0;
+    struct bench_model b;
+    REQUIRE_OK(bench_open(&b, overrides, 2, 32));
+    cr_model_set_real(&b.model, CR_F16);
+    for (size_t i = 0; i < CR_COUNT(v); i++) {
+        struct cr_program p;
+        const size_t      need = compile_within(&b, pool ? pool - 1 : 0, v[i].recompute, &p);
+        CHECK_INT(marked(&p), v[i].grads);
+        CHECK_INT(marked_filters(&p), v[i].filters);
+        CHECK(need && (!pool || need < pool));
+        pool = need;
+        cr_program_free(&p);
+    }
+    bench_close(&b);
+}
+
 TESTS(CASE(first_convolutions_of_blocks_are_marked), CASE(nothing_is_marked_where_a_result_is_needed_earlier),
       CASE(ends_of_blocks_are_marked), CASE(gradients_are_marked),
       CASE(gradients_that_are_needed_earlier_are_not_marked), CASE(filter_gradients_of_a_network_are_one_group),
-      CASE(filter_gradients_that_are_needed_earlier_do_not_wait))
+      CASE(filter_gradients_that_are_needed_earlier_do_not_wait), CASE(less_is_left_to_other_ops_below_a_limit))
