@@ -244,6 +244,37 @@ static void filter_gradients_that_are_needed_earlier_do_not_wait(void) {
     bench_close(&b);
 }
 
+/* An op of another stream that reads a dw has to wait for the op that computes it: the stem for those of the group. */
+static void waits_for_what_was_left_are_checked(void) {
+    const struct cr_cost_model model = {.alignment = 64, .finishes = finishes_grads, .leaves_filter = leaves_filter};
+    struct bench_model         b;
+    struct cr_program          p;
+    int                        end = 0;
+    if (!open_program(&b, &p)) return;
+    const int first = first_grad(&p);
+    cr_pass_finish_later(&p, &model);
+    for (int i = 0; i < p.ops; i++)
+        if (p.op[i].kind == CR_OP_conv_grad) end = i;
+    struct cr_op copy = cr_op_make(CR_OP_offload, CR_NONE);
+    copy.stream       = CR_STREAM_TO_HOST;
+    copy.in[0]        = p.op[first].out[CR_OUT_conv_grad_dw];
+    copy.out[0]       = cr_tensor_add(&p, "copy", CR_F32, CR_REGION_HOST, 64, 3, 3, 64);
+    copy.wait[0]      = first;
+    (void)cr_emit(&p, &copy, "copy");
+    const int last = p.ops - 1;
+    for (int filters = 1; filters >= 0; filters--) {
+        const int computes = filters ? end : first + 1;
+        p.op[last].wait[0] = computes - 1;
+        CHECK_STATUS(cr_waits_check(&p), CR_ERR_DEVICE);
+        p.op[last].wait[0] = computes;
+        CHECK_STATUS(cr_waits_check(&p), CR_OK);
+        for (int i = 0; i < p.ops; i++)
+            if (cr_op_finishes_later(&p.op[i])) p.op[i].attr.conv.filter_later = false;
+    }
+    cr_program_free(&p);
+    bench_close(&b);
+}
+
 /* ---- below a limit of the memory pool ---- */
 
 /* Workspaces as those of the CIFAR kernels: dy, and parts of dw. */
@@ -302,4 +333,5 @@ static void less_is_left_to_other_ops_below_a_limit(void) {
 TESTS(CASE(first_convolutions_of_blocks_are_marked), CASE(nothing_is_marked_where_a_result_is_needed_earlier),
       CASE(ends_of_blocks_are_marked), CASE(gradients_are_marked),
       CASE(gradients_that_are_needed_earlier_are_not_marked), CASE(filter_gradients_of_a_network_are_one_group),
-      CASE(filter_gradients_that_are_needed_earlier_do_not_wait), CASE(less_is_left_to_other_ops_below_a_limit))
+      CASE(filter_gradients_that_are_needed_earlier_do_not_wait), CASE(waits_for_what_was_left_are_checked),
+      CASE(less_is_left_to_other_ops_below_a_limit))
