@@ -212,8 +212,8 @@ static cr_status compile(struct cr_device *device, const struct cr_config *confi
 
 /* ---- ops that other ops complete ---- */
 
-/* Chooses a kernel of this project that accepts the op, if possible one that completes other ops. Where none accepts it,
- * any kernel that completes nothing. */
+/* Chooses a kernel of this project that accepts the op, if possible one that completes other ops. Where none accepts
+ * it, any kernel that completes nothing. */
 static void choose_kernel(struct cr_device *device, const struct cr_program *p, struct cr_op *op) {
     bool found = false;
     for (int i = 0; device->kernels[i]; i++) {
@@ -378,10 +378,8 @@ static void ops_that_complete_others_stay_within_the_limits(void) {
     for (size_t t = 0; t < TARGETS; t++) {
         struct totals totals = {0};
         struct left   left   = {0};
-        for (size_t k = 0; k < CR_COUNT(networks); k++) {
-            check_network(t, networks[k], CR_F16, &totals, &left);
-            check_network(t, networks[k], CR_BF16, &totals, &left);
-        }
+        for (size_t k = 0; k < 2 * CR_COUNT(networks); k++)
+            check_network(t, networks[k / 2], k % 2 ? CR_F16 : CR_BF16, &totals, &left);
         printf("    %s: the next op completes %d conv and %d conv_grad, bn_apply %d conv; dw of %d conv_grad waits\n",
                targets[t].gpu, left.convs, left.grads, left.applies, left.filters);
         CHECK(left.convs > 0 && left.grads > 0 && left.applies > 0 && left.filters > 0);

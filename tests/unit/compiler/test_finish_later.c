@@ -330,8 +330,56 @@ static void less_is_left_to_other_ops_below_a_limit(void) {
     bench_close(&b);
 }
 
+/* The passes behind select, without the fallback below a limit. */
+static cr_status finish_program(struct cr_program *p, const struct cr_cost_model *model, int ranks) {
+    if (ranks > 1) CR_TRY(cr_pass_buckets(p, model, 256 << 10, CR_F32));
+    cr_pass_finish_later(p, model);
+    CR_TRY(cr_pass_insert_waits(p));
+    CR_TRY(cr_waits_check(p));
+    CR_TRY(cr_pass_plan(p, model->alignment, true));
+    CR_TRY(cr_plan_check(p, model->alignment));
+    return cr_waits_check(p);
+}
+
+/* Several ranks, accumulated gradients, recomputed and offloaded tensors: the checks of lifetimes and waits pass.
+ * Gradients that are sent to other ranks are not left to other ops, nor is a dw whose x is offloaded. */
+static void programs_with_other_streams_pass_the_checks(void) {
+    static const char *const          overrides[] = {"model.arch=resnet20", "model.shortcut=A"};
+    static const enum cr_program_kind kinds[]     = {CR_PROGRAM_STEP, CR_PROGRAM_MICRO_FIRST, CR_PROGRAM_MICRO,
+                                                     CR_PROGRAM_MICRO_LAST};
+    struct cr_cost_model              model       = limited_model;
+    struct bench_model                b;
+    REQUIRE_OK(bench_open(&b, overrides, 2, 32));
+    model.bytes_per_s = model.to_host_bytes_per_s = model.to_device_bytes_per_s = 1e12;
+    for (int n = 0; n < 4 * (int)CR_COUNT(kinds); n++) {
+        const enum cr_program_kind      kind    = kinds[n / 4];
+        const bool                      limited = n / 2 % 2;
+        struct cr_fit_report            fit     = {0};
+        struct cr_program               p;
+        const struct cr_compile_options how = {.fuse       = true,
+                                               .reuse      = true,
+                                               .recompute  = true,
+                                               .offload    = CR_OFFLOAD_MODE_AUTO,
+                                               .pool_limit = limited ? 24 << 20 : 0,
+                                               .report     = &fit,
+                                               .until      = "select"};
+        b.model.ranks                       = 1 + n % 2;
+        cr_status status                    = cr_model_program(&b.model, &b.config, kind, 32, &p);
+        if (status == CR_OK) status = cr_compile(&p, &model, &how);
+        if (status == CR_OK) status = finish_program(&p, &model, b.model.ranks);
+        CHECK_STATUS(status, CR_OK);
+        const bool sends   = b.model.ranks > 1 && (kind == CR_PROGRAM_STEP || kind == CR_PROGRAM_MICRO_LAST);
+        const int  filters = marked_filters(&p);
+        CHECK_INT(marked(&p), sends ? 0 : 18);
+        CHECK(sends ? filters == 0 : limited ? filters > 0 && filters < 18 : filters == 18);
+        CHECK(!limited || (fit.recomputed > 0 && fit.offloaded > 0));
+        cr_program_free(&p);
+    }
+    bench_close(&b);
+}
+
 TESTS(CASE(first_convolutions_of_blocks_are_marked), CASE(nothing_is_marked_where_a_result_is_needed_earlier),
       CASE(ends_of_blocks_are_marked), CASE(gradients_are_marked),
       CASE(gradients_that_are_needed_earlier_are_not_marked), CASE(filter_gradients_of_a_network_are_one_group),
       CASE(filter_gradients_that_are_needed_earlier_do_not_wait), CASE(waits_for_what_was_left_are_checked),
-      CASE(less_is_left_to_other_ops_below_a_limit))
+      CASE(less_is_left_to_other_ops_below_a_limit), CASE(programs_with_other_streams_pass_the_checks))
