@@ -367,8 +367,8 @@ static void check_network(size_t target, const char *const keys[3], enum cr_dtyp
     cr_config_close(&config);
 }
 
-/* ResNet-56 has large groups of filter gradients also where 32x32 pixels with stride 2 have another kernel. With 64
- * images all targets make groups; with 1,024 a convolution completes the one before it. */
+/* With 64 images filter gradients wait, but not where a block has 99 KiB: most convolutions complete no others there.
+ * With 1,024 a convolution completes the one before it. */
 static void ops_that_complete_others_stay_within_the_limits(void) {
     static const char *const networks[][3] = {{"model.arch=resnet56", "model.shortcut=A", "train.batch=64"},
                                               {"model.arch=resnet56", "model.shortcut=B", "train.batch=64"},
@@ -382,7 +382,8 @@ static void ops_that_complete_others_stay_within_the_limits(void) {
             check_network(t, networks[k / 2], k % 2 ? CR_F16 : CR_BF16, &totals, &left);
         printf("    %s: the next op completes %d conv and %d conv_grad, bn_apply %d conv; dw of %d conv_grad waits\n",
                targets[t].gpu, left.convs, left.grads, left.applies, left.filters);
-        CHECK(left.convs > 0 && left.grads > 0 && left.applies > 0 && left.filters > 0);
+        CHECK(left.convs > 0 && left.grads > 0 && left.applies > 0);
+        CHECK(left.filters > 0 || targets[t].block_kib == 99);
         CHECK(totals.launches >= totals.ops);
     }
 }
