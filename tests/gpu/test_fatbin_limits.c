@@ -4,8 +4,10 @@
  * only records (tests/gpu/fatbin_limits.h). Each launch is compared with the limits of NVIDIA's programming guide:
  * shared memory of a block, registers and threads of a block, grid, instructions that only 9.0 has. All kernels of this
  * project that accept an op are launched, not only the one that would be chosen: choices depend on measured times.
- * The ops are those of all shipped configs, and all cases of test_checkops. */
+ * The ops are those of all shipped configs, and all cases of test_checkops. Ops that other ops complete
+ * (cr_pass_finish_later) are also launched so, in the order of a training program. */
 #include "compiler/compiler.h"
+#include "compiler/passes.h"
 #include "cuda/core/cuda_device.h"
 #include "cuda/core/device_parts.h"
 #include "cuda/core/libraries.h"
@@ -208,6 +210,67 @@ static cr_status compile(struct cr_device *device, const struct cr_config *confi
     return cr_compile(p, &cost_model, &how);
 }
 
+/* ---- ops that other ops complete ---- */
+
+/* Chooses a kernel of this project that accepts the op, if possible one that completes other ops. Where none accepts
+ * it, any kernel that completes nothing. */
+static void choose_kernel(struct cr_device *device, const struct cr_program *p, struct cr_op *op) {
+    bool found = false;
+    for (int i = 0; device->kernels[i]; i++) {
+        const struct cr_kernel *kernel = device->kernels[i];
+        if (kernel->op != op->kind || !is_own(kernel)) continue;
+        const bool accepts = cr_kernel_accepts(device, kernel, p, op);
+        if (accepts ? found && !kernel->finishes : found || kernel->finishes) continue;
+        op->kernel = i;
+        found      = accepts;
+    }
+}
+
+/* As the executor binds the ops of a program. */
+static void bind_call(const struct cr_program *p, int i, struct cr_call *call) {
+    const struct cr_op *op     = &p->op[i];
+    const int           before = cr_op_before(p, i);
+    call[i]                    = (struct cr_call){.program = p, .op = op, .workspace = address(i)};
+    call[i].finish_later       = cr_op_finishes_later(op);
+    for (int s = 0; s < CR_OP_IN_MAX; s++)
+        if (op->in[s] >= 0) call[i].in[s] = address(p->ops + op->in[s]);
+    for (int s = 0; s < CR_OP_OUT_MAX; s++)
+        if (op->out[s] >= 0) call[i].out[s] = address(p->ops + op->out[s]);
+    if (before >= 0 && call[before].finish_later) call[i].last = &call[before];
+}
+
+/* Numbers of ops that complete another one, and (filters) of those whose dw a later one computes. */
+struct left {
+    int convs, applies, grads, filters;
+};
+
+static void check_left(const struct target *t, struct cr_device *device, struct cr_program *p, struct totals *totals,
+                       struct left *left, const char *where) {
+    const struct cr_cost_model cost_model = cr_device_cost_model(device);
+    struct cr_call            *call       = cr_alloc((size_t)p->ops, sizeof *call);
+    REQUIRE(call);
+    for (int i = 0; i < p->ops; i++) choose_kernel(device, p, &p->op[i]);
+    cr_pass_finish_later(p, &cost_model);
+    for (int i = 0; i < p->ops; i++) {
+        const struct cr_op *op = &p->op[i];
+        bind_call(p, i, call);
+        if (!call[i].last && !call[i].finish_later) continue;
+        const struct cr_kernel *kernel = device->kernels[op->kernel];
+        fatbin_start(t->cc);
+        if (kernel->launch(device, &call[i]) != CR_OK) {
+            TEST_FAIL_("%s on %s, %s, op %d: %s", kernel->name, t->gpu, where, i, cr_error_message());
+            cr_error_clear();
+        }
+        for (int k = 0; k < fatbin_record.count; k++) check_launch(t, kernel, &fatbin_record.launch[k], totals, where);
+        totals->ops++;
+        left->convs += call[i].last && op->kind == CR_OP_conv;
+        left->applies += call[i].last && op->kind == CR_OP_bn_apply;
+        left->grads += call[i].last && op->kind == CR_OP_conv_grad;
+        left->filters += op->kind == CR_OP_conv_grad && op->attr.conv.filter_later;
+    }
+    cr_free(call);
+}
+
 /* The program of a config as it is fused for the listed GPU of `target`, on all targets up to `last`. The list and the
  * kernels give the same programs (test_offline_devices), and the list answers at once. */
 static void check_config(size_t target, size_t last, const struct cr_config *config, const char *name,
@@ -285,6 +348,46 @@ static void cases_of_checkops_stay_within_the_limits(void) {
             TEST_FAIL_("no case launches %s", devices[0]->kernels[i]->name);
 }
 
+static void check_network(size_t target, const char *const keys[3], enum cr_dtype real, struct totals *totals,
+                          struct left *left) {
+    const struct cr_device_options options = {.deterministic = true};
+    struct cr_device              *listed  = NULL;
+    struct cr_model                model   = {0};
+    struct cr_program              p       = {0};
+    struct cr_config               config;
+    char                           where[200];
+    REQUIRE_OK(cr_config_open(&config, NULL, keys, 3));
+    REQUIRE_OK(cr_gpu_open_from_list(cr_gpu_find(targets[target].gpu), &options, "", &listed));
+    REQUIRE_OK(compile(listed, &config, real, CR_PROGRAM_STEP, &model, &p));
+    snprintf(where, sizeof where, "%s, %s, %s", keys[1], keys[2], cr_dtype_name(real));
+    check_left(&targets[target], devices[target], &p, totals, left, where);
+    cr_program_free(&p);
+    cr_model_close(&model);
+    cr_device_close(listed);
+    cr_config_close(&config);
+}
+
+/* With 64 images filter gradients wait, but not where a block has 99 KiB: most convolutions complete no others there.
+ * With 1,024 a convolution completes the one before it. */
+static void ops_that_complete_others_stay_within_the_limits(void) {
+    static const char *const networks[][3] = {{"model.arch=resnet56", "model.shortcut=A", "train.batch=64"},
+                                              {"model.arch=resnet56", "model.shortcut=B", "train.batch=64"},
+                                              {"model.arch=resnet56", "model.shortcut=A", "train.batch=1024"}};
+    REQUIRE_OK(prepare());
+    if (why_not) SKIP(why_not);
+    for (size_t t = 0; t < TARGETS; t++) {
+        struct totals totals = {0};
+        struct left   left   = {0};
+        for (size_t k = 0; k < 2 * CR_COUNT(networks); k++)
+            check_network(t, networks[k / 2], k % 2 ? CR_F16 : CR_BF16, &totals, &left);
+        printf("    %s: the next op completes %d conv and %d conv_grad, bn_apply %d conv; dw of %d conv_grad waits\n",
+               targets[t].gpu, left.convs, left.grads, left.applies, left.filters);
+        CHECK(left.convs > 0 && left.grads > 0 && left.applies > 0);
+        CHECK(left.filters > 0 || targets[t].block_kib == 99);
+        CHECK(totals.launches >= totals.ops);
+    }
+}
+
 static void nothing_is_left(void) {
     for (size_t i = 0; i < TARGETS; i++) cr_device_close(devices[i]);
     fatbin_close_program();
@@ -292,4 +395,5 @@ static void nothing_is_left(void) {
 }
 
 TESTS(CASE(limits_are_those_of_the_guide), CASE(configs_stay_within_the_limits),
-      CASE(cases_of_checkops_stay_within_the_limits), CASE(nothing_is_left))
+      CASE(cases_of_checkops_stay_within_the_limits), CASE(ops_that_complete_others_stay_within_the_limits),
+      CASE(nothing_is_left))

@@ -244,7 +244,142 @@ static void filter_gradients_that_are_needed_earlier_do_not_wait(void) {
     bench_close(&b);
 }
 
+/* An op of another stream that reads a dw has to wait for the op that computes it: the stem for those of the group. */
+static void waits_for_what_was_left_are_checked(void) {
+    const struct cr_cost_model model = {.alignment = 64, .finishes = finishes_grads, .leaves_filter = leaves_filter};
+    struct bench_model         b;
+    struct cr_program          p;
+    int                        end = 0;
+    if (!open_program(&b, &p)) return;
+    const int first = first_grad(&p);
+    cr_pass_finish_later(&p, &model);
+    for (int i = 0; i < p.ops; i++)
+        if (p.op[i].kind == CR_OP_conv_grad) end = i;
+    struct cr_op copy = cr_op_make(CR_OP_offload, CR_NONE);
+    copy.stream       = CR_STREAM_TO_HOST;
+    copy.in[0]        = p.op[first].out[CR_OUT_conv_grad_dw];
+    copy.out[0]       = cr_tensor_add(&p, "copy", CR_F32, CR_REGION_HOST, 64, 3, 3, 64);
+    copy.wait[0]      = first;
+    (void)cr_emit(&p, &copy, "copy");
+    const int last = p.ops - 1;
+    for (int filters = 1; filters >= 0; filters--) {
+        const int computes = filters ? end : first + 1;
+        p.op[last].wait[0] = computes - 1;
+        CHECK_STATUS(cr_waits_check(&p), CR_ERR_DEVICE);
+        p.op[last].wait[0] = computes;
+        CHECK_STATUS(cr_waits_check(&p), CR_OK);
+        for (int i = 0; i < p.ops; i++)
+            if (cr_op_finishes_later(&p.op[i])) p.op[i].attr.conv.filter_later = false;
+    }
+    cr_program_free(&p);
+    bench_close(&b);
+}
+
+/* ---- below a limit of the memory pool ---- */
+
+/* Workspaces as those of the CIFAR kernels: dy, and parts of dw. */
+static cr_status selects(void *self, const struct cr_program *p, struct cr_op *op, size_t *workspace) {
+    (void)self;
+    op->kernel = (int)op->kind;
+    *workspace = 0;
+    if (op->kind == CR_OP_conv_grad) *workspace = p->tensor[op->in[CR_IN_conv_grad_g]].bytes + (4 << 20);
+    return CR_OK;
+}
+static const struct cr_cost_model limited_model = {.alignment     = 256,
+                                                   .cost          = costs_a_launch,
+                                                   .select        = selects,
+                                                   .finishes      = finishes_grads,
+                                                   .leaves_filter = leaves_filter};
+
+/* The training program of ResNet-20 at batch 128, in 16 bits, with all checks that do not need the compiler's own data.
+ * Returns the bytes of its pool, 0 after a failed check. */
+static size_t compile_within(struct bench_model *b, size_t limit, bool recompute, struct cr_program *p) {
+    const struct cr_compile_options how    = {.fuse = true, .reuse = true, .pool_limit = limit, .recompute = recompute};
+    cr_status                       status = cr_model_program(&b->model, &b->config, CR_PROGRAM_STEP, 128, p);
+    if (status == CR_OK) status = cr_compile(p, &limited_model, &how);
+    if (status == CR_OK) status = cr_program_check(p);
+    if (status == CR_OK) status = cr_plan_check(p, limited_model.alignment);
+    if (status == CR_OK) status = cr_waits_check(p);
+    CHECK_STATUS(status, CR_OK);
+    if (status != CR_OK) return 0;
+    if (limit) CHECK(p->region_bytes[CR_REGION_POOL] <= limit);
+    return p->region_bytes[CR_REGION_POOL];
+}
+
+/* One byte less than a program needs: first no filter gradient waits, then no op completes another one. Below that
+ * tensors are recomputed. */
+static void less_is_left_to_other_ops_below_a_limit(void) {
+    static const char *const overrides[] = {"model.arch=resnet20", "model.shortcut=A"};
+    static const struct {
+        int  grads, filters; /* that other ops complete */
+        bool recompute;
+    } v[]                   = {{18, 18, false}, {18, 0, false}, {0, 0, false}, {0, 0, true}};
+    size_t             pool = 0;
+    struct bench_model b;
+    REQUIRE_OK(bench_open(&b, overrides, 2, 32));
+    cr_model_set_real(&b.model, CR_F16);
+    for (size_t i = 0; i < CR_COUNT(v); i++) {
+        struct cr_program p;
+        const size_t      need = compile_within(&b, pool ? pool - 1 : 0, v[i].recompute, &p);
+        CHECK_INT(marked(&p), v[i].grads);
+        CHECK_INT(marked_filters(&p), v[i].filters);
+        CHECK(need && (!pool || need < pool));
+        pool = need;
+        cr_program_free(&p);
+    }
+    bench_close(&b);
+}
+
+/* The passes behind select, without the fallback below a limit. */
+static cr_status finish_program(struct cr_program *p, const struct cr_cost_model *model, int ranks) {
+    if (ranks > 1) CR_TRY(cr_pass_buckets(p, model, 256 << 10, CR_F32));
+    cr_pass_finish_later(p, model);
+    CR_TRY(cr_pass_insert_waits(p));
+    CR_TRY(cr_waits_check(p));
+    CR_TRY(cr_pass_plan(p, model->alignment, true));
+    CR_TRY(cr_plan_check(p, model->alignment));
+    return cr_waits_check(p);
+}
+
+/* Several ranks, accumulated gradients, recomputed and offloaded tensors: the checks of lifetimes and waits pass.
+ * Gradients that are sent to other ranks are not left to other ops, nor is a dw whose x is offloaded. */
+static void programs_with_other_streams_pass_the_checks(void) {
+    static const char *const          overrides[] = {"model.arch=resnet20", "model.shortcut=A"};
+    static const enum cr_program_kind kinds[]     = {CR_PROGRAM_STEP, CR_PROGRAM_MICRO_FIRST, CR_PROGRAM_MICRO,
+                                                     CR_PROGRAM_MICRO_LAST};
+    struct cr_cost_model              model       = limited_model;
+    struct bench_model                b;
+    REQUIRE_OK(bench_open(&b, overrides, 2, 32));
+    model.bytes_per_s = model.to_host_bytes_per_s = model.to_device_bytes_per_s = 1e12;
+    for (int n = 0; n < 4 * (int)CR_COUNT(kinds); n++) {
+        const enum cr_program_kind      kind    = kinds[n / 4];
+        const bool                      limited = n / 2 % 2;
+        struct cr_fit_report            fit     = {0};
+        struct cr_program               p;
+        const struct cr_compile_options how = {.fuse       = true,
+                                               .reuse      = true,
+                                               .recompute  = true,
+                                               .offload    = CR_OFFLOAD_MODE_AUTO,
+                                               .pool_limit = limited ? 24 << 20 : 0,
+                                               .report     = &fit,
+                                               .until      = "select"};
+        b.model.ranks                       = 1 + n % 2;
+        cr_status status                    = cr_model_program(&b.model, &b.config, kind, 32, &p);
+        if (status == CR_OK) status = cr_compile(&p, &model, &how);
+        if (status == CR_OK) status = finish_program(&p, &model, b.model.ranks);
+        CHECK_STATUS(status, CR_OK);
+        const bool sends   = b.model.ranks > 1 && (kind == CR_PROGRAM_STEP || kind == CR_PROGRAM_MICRO_LAST);
+        const int  filters = marked_filters(&p);
+        CHECK_INT(marked(&p), sends ? 0 : 18);
+        CHECK(sends ? filters == 0 : limited ? filters > 0 && filters < 18 : filters == 18);
+        CHECK(!limited || (fit.recomputed > 0 && fit.offloaded > 0));
+        cr_program_free(&p);
+    }
+    bench_close(&b);
+}
+
 TESTS(CASE(first_convolutions_of_blocks_are_marked), CASE(nothing_is_marked_where_a_result_is_needed_earlier),
       CASE(ends_of_blocks_are_marked), CASE(gradients_are_marked),
       CASE(gradients_that_are_needed_earlier_are_not_marked), CASE(filter_gradients_of_a_network_are_one_group),
-      CASE(filter_gradients_that_are_needed_earlier_do_not_wait))
+      CASE(filter_gradients_that_are_needed_earlier_do_not_wait), CASE(waits_for_what_was_left_are_checked),
+      CASE(less_is_left_to_other_ops_below_a_limit), CASE(programs_with_other_streams_pass_the_checks))
