@@ -3,8 +3,8 @@
  * launch for each of them, and bitwise the same values in every run. */
 #include "autotune/cost_table.h"
 #include "compiler/compiler.h"
-#include "model/model.h"
 #include "tests/harness/executor_poison.h"
+#include "tests/harness/gpu_training.h"
 #include "tests/harness/offload_support.h"
 #include "tests/harness/test_gpu.h"
 
@@ -23,15 +23,6 @@ struct outcome {
     int    marked;
     int    grads; /* results of conv_grad in the parameter store: first byte and number of bytes */
     size_t grad_at[GRADS_MAX], grad_bytes[GRADS_MAX];
-};
-
-struct run {
-    struct cr_config  config;
-    struct cr_model   model;
-    struct cr_device *device;
-    struct cr_program program;
-    struct cr_memory  memory;
-    struct cr_exec   *exec;
 };
 
 static bool forward_only(void *self, const struct cr_program *p, const struct cr_op *last, const struct cr_op *op) {
@@ -96,12 +87,7 @@ static cr_status outcome_of(enum cr_dtype real, enum level level, int steps, str
     CR_TRY_OUT(cr_exec_poison(r.exec));
     CR_TRY_OUT(train(&r, steps, out));
 out:
-    cr_exec_close(r.exec);
-    if (r.memory.device) cr_memory_close(&r.memory);
-    cr_program_free(&r.program);
-    cr_device_close(r.device);
-    cr_model_close(&r.model);
-    cr_config_close(&r.config);
+    run_close(&r);
     return status;
 }
 

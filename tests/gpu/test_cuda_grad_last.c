@@ -3,6 +3,7 @@
  * with an FP64 reference, and what the first left with the results of a second launch. */
 #include "core/rng.h"
 #include "runtime/executor.h"
+#include "tests/harness/device_values.h"
 #include "tests/harness/test_gpu.h"
 
 #include <math.h>
@@ -153,20 +154,9 @@ static cr_status run(struct side *s, enum mode mode) {
     return s->device->backend->sync ? s->device->backend->sync(s->device) : CR_OK;
 }
 
-/* Square root of the sum of squared differences, relative to that of b. */
 static double distance(const struct side *a, const struct side *b, int id) {
-    const struct cr_tensor *s = &a->p.tensor[id], *t = &b->p.tensor[id];
-    char                   *x = malloc(s->bytes), *y = malloc(t->bytes);
-    double                  off = 0, size = 0;
-    if (!x || !y) abort();
-    CHECK_STATUS(a->device->backend->get(a->device, x, a->at[id], s->bytes), CR_OK);
-    CHECK_STATUS(b->device->backend->get(b->device, y, b->at[id], t->bytes), CR_OK);
-    for (int64_t i = 0; i < cr_tensor_elems(s); i++) {
-        const double p = cr_number_load(s->dtype, x, i), q = cr_number_load(t->dtype, y, i);
-        off += (p - q) * (p - q), size += q * q;
-    }
-    free(x), free(y);
-    return sqrt(off / size);
+    return values_distance((struct device_values){a->device, &a->p.tensor[id], a->at[id]},
+                           (struct device_values){b->device, &b->p.tensor[id], b->at[id]});
 }
 
 static const char *const slots[] = {"dx", "dw", "grad_sums", "dgamma", "dbeta", "grad_coeffs"};

@@ -2,8 +2,8 @@
  * GPU, while the memory of dead tensors is filled with NaN: nearly the same values as with the ops one by one, and
  * bitwise the same values in every run. */
 #include "compiler/compiler.h"
-#include "model/model.h"
 #include "tests/harness/executor_poison.h"
+#include "tests/harness/gpu_training.h"
 #include "tests/harness/offload_support.h"
 #include "tests/harness/test_gpu.h"
 
@@ -21,15 +21,6 @@ struct outcome {
     size_t bytes;
     double loss;
     int    joined; /* ops head */
-};
-
-struct run {
-    struct cr_config  config;
-    struct cr_model   model;
-    struct cr_device *device;
-    struct cr_program program;
-    struct cr_memory  memory;
-    struct cr_exec   *exec;
 };
 
 static bool accepts_all_but_head(void *self, const struct cr_program *p, const struct cr_op *op) {
@@ -83,12 +74,7 @@ static cr_status outcome_of(const struct variant *v, int steps, struct outcome *
     CR_TRY_OUT(cr_exec_poison(r.exec));
     CR_TRY_OUT(train(&r, v->classes, steps, out));
 out:
-    cr_exec_close(r.exec);
-    if (r.memory.device) cr_memory_close(&r.memory);
-    cr_program_free(&r.program);
-    cr_device_close(r.device);
-    cr_model_close(&r.model);
-    cr_config_close(&r.config);
+    run_close(&r);
     return status;
 }
 

@@ -48,7 +48,7 @@ static inline void add_touch(void *arg, int tensor) {
     list->ids[list->n++] = tensor;
 }
 
-/* Tensors that op i touches, with those that it uses because other ops left work to it. */
+/* Tensors that op i reads or writes, also for work that it does for other ops (cr_op_each_left). */
 static inline int touched(const struct cr_program *p, int i, int ids[TOUCHED_MAX]) {
     struct touch_list list = {0};
     list.n                 = cr_op_reads(&p->op[i], list.ids);

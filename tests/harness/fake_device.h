@@ -1,5 +1,5 @@
-/* tests/harness/fake_device.h: an asynchronous device with a clock of its own. Its memory is host memory. The kernels
- * of a test advance the clock by the time that they shall take, so that the cost table measures this time. */
+/* tests/harness/fake_device.h: an asynchronous device that reads the time from `clock_s`. Its memory is host memory.
+ * A kernel of a test adds a chosen time to `clock_s`, and the cost table measures this time. */
 #ifndef CR_TEST_FAKE_DEVICE_H
 #define CR_TEST_FAKE_DEVICE_H
 

@@ -122,7 +122,7 @@ cudaError_t grad(const struct ck_cifar_conv_grad *args, void *workspace, int mul
 
 } // namespace
 
-/* In a file of its own, so that two compilers share the work: cuda/conv/cifar/cifar_narrow_grad.cu. */
+/* Defined in cuda/conv/cifar/cifar_narrow_grad.cu: two files are compiled at the same time. */
 cudaError_t narrow_grad(const struct ck_cifar_conv_grad *args, void *workspace, int multiprocessors, int block_bytes,
                         cudaStream_t stream);
 /* With args->last: cuda/conv/cifar/cifar_conv_grad_last.cu. The second returns the shared memory that it needs. */

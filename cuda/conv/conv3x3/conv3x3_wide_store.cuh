@@ -12,9 +12,9 @@
 namespace {
 
 /* A warp stores 32 of the 128 pixels of each worker, 64 channels at a time. Each thread stores 8 vectors of 8 channels:
- * one of every fourth pixel. bn_x is copied into shared memory some vectors ahead, and a thread reads only what it
- * copied. Each copy is a cp.async group of its own: if bn_x were loaded into registers, the warp would wait for all
- * later loads, too. */
+ * one of every fourth pixel. bn_x is copied into shared memory before it is needed, and a thread reads only what it
+ * copied. Each vector is one cp.async group, because a thread can wait for one group. Loads into registers were slower:
+ * the warp then waited for all later loads, too. */
 template <typename T, int KIND> struct storer {
     enum { PIXELS = ROWS / WARPS, VECTORS = PIXELS / 4, UNROLLED = 4 };
     static constexpr bool SUMS = KIND != TRANSPOSED;

@@ -53,8 +53,8 @@ static int first_grad(const struct cr_program *p) {
     return i;
 }
 
-/* The first convolution of each of the nine blocks; the second one is followed by the end of the block. What finishes
- * the BN lives until the next op, also where nothing else reads it. */
+/* The first convolution of each of the nine blocks is marked; the second one is followed by the end of the block. The
+ * tensors that the next op needs to finish the BN live until that op, also where nothing else reads them. */
 static void first_convolutions_of_blocks_are_marked(void) {
     const struct cr_cost_model model = {.alignment = 64, .finishes = finishes};
     struct bench_model         b;
@@ -79,7 +79,8 @@ static void first_convolutions_of_blocks_are_marked(void) {
     bench_close(&b);
 }
 
-/* Not marked: without a kernel that finishes; when an op stands between; when another stream reads a result. */
+/* Nothing is marked if no kernel can finish a BN, if another op is between the two, or if another stream reads a
+ * result. */
 static void nothing_is_marked_where_a_result_is_needed_earlier(void) {
     const struct cr_cost_model none = {.alignment = 64}, model = {.alignment = 64, .finishes = finishes};
     struct bench_model         b;
@@ -134,8 +135,8 @@ static void ends_of_blocks_are_marked(void) {
     bench_close(&b);
 }
 
-/* All 18 with a BN before them, also where the gradient of the shortcut stands between. What the end needs lives until
- * the next one. */
+/* All 18 gradients with a BN before them are marked, also where the gradient of the shortcut is between two of them.
+ * The tensors that the next conv_grad needs to complete one live until that op. */
 static void gradients_are_marked(void) {
     const struct cr_cost_model model = {.alignment = 64, .finishes = finishes_grads};
     struct bench_model         b;
@@ -164,7 +165,7 @@ static void gradients_are_marked(void) {
     bench_close(&b);
 }
 
-/* Not marked: a gradient that the next op reads, or that an op of another stream reads. */
+/* A gradient that the next op or an op of another stream reads is not marked. */
 static void gradients_that_are_needed_earlier_are_not_marked(void) {
     const struct cr_cost_model model = {.alignment = 64, .finishes = finishes_grads};
     struct bench_model         b;
@@ -216,7 +217,7 @@ static void filter_gradients_of_a_network_are_one_group(void) {
     bench_close(&b);
 }
 
-/* An op before the end of the group reads one dw: the whole group is given up. An op of another stream reads an x: that
+/* If an op before the end of the group reads one dw, no group is made. If an op of another stream reads an x, this
  * convolution computes the dw of those before it. */
 static void filter_gradients_that_are_needed_earlier_do_not_wait(void) {
     const struct cr_cost_model model = {.alignment = 64, .finishes = finishes_grads, .leaves_filter = leaves_filter};
