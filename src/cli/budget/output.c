@@ -63,7 +63,8 @@ static void print_gap(const struct cr_budget_report *r, struct cr_text *out) {
     if (b->loss_gap > 0) {
         cr_text_add(out, "optimality gap %.2g %%: the loss is at most that much above the least one within both bounds",
                     100 * b->loss_gap / b->loss);
-        if (b->gap > 0) cr_text_add(out, " by a choice that is %.2g %% cheaper in this table", 100 * b->gap / b->table);
+        if (b->gap > 0)
+            cr_text_add(out, ", among choices that are %.2g %% cheaper in this table", 100 * b->gap / b->table);
     } else if (b->gap <= 0)
         cr_text_add(out, "no other choice of that cost in this table loses less");
     else
