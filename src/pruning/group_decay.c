@@ -19,39 +19,18 @@ static void keep_sums(struct cr_shrink *s) {
     }
 }
 
-/* Replaces the word `residual` in a list of layers by blanks; true if it was there. */
-static bool take_residual(char *list) {
-    static const char word[] = "residual", separators[] = ", \t";
-    bool              found = false;
-    for (char *at = list; (at += strspn(at, separators), *at); at += strcspn(at, separators)) {
-        const size_t length = strcspn(at, separators);
-        if (length != strlen(word) || memcmp(at, word, length) != 0) continue;
-        memset(at, ' ', length);
-        found = true;
-    }
-    return found;
-}
-
 cr_status cr_shrink_keep_exempt(struct cr_shrink *shrink, const struct cr_param_store *store,
                                 const struct cr_config *config) {
-    const char      *names = strcmp(config->prune.exempt, "auto") == 0 ? "" : config->prune.exempt;
     struct cr_config local = *config;
     struct cr_prune  layers;
-    char            *list;
-    CR_ALLOC(list, strlen(names) + 1);
-    memcpy(list, names, strlen(names) + 1);
-    const bool residual = take_residual(list);
-    local.prune.pattern = CR_PRUNE_PATTERN_UNSTRUCTURED; /* whose layers have no other reason to stay dense */
-    local.prune.exempt  = list;
-    cr_status status    = cr_prune_open(store, &local, &layers);
-    if (status == CR_OK && shrink) {
-        for (int l = 0; l < layers.layers; l++)
-            if (layers.layer[l].dense) cr_shrink_keep(shrink, layers.layer[l].param);
-        if (residual) keep_sums(shrink);
-    }
-    if (status == CR_OK) cr_prune_close(&layers);
-    cr_free(list);
-    return status;
+    local.prune.pattern = CR_PRUNE_PATTERN_CHANNELS; /* no layer has another reason to stay dense */
+    if (strcmp(local.prune.exempt, "auto") == 0) local.prune.exempt = "";
+    CR_TRY(cr_prune_open(store, &local, &layers));
+    for (int l = 0; l < layers.layers && shrink; l++)
+        if (layers.layer[l].dense) cr_shrink_keep(shrink, layers.layer[l].param);
+    if (shrink && cr_prune_exempts_residual(&local)) keep_sums(shrink);
+    cr_prune_close(&layers);
+    return CR_OK;
 }
 
 enum { GROWTH = 4 }; /* the least important unit decays 2^GROWTH times as fast as the most important one */

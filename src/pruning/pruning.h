@@ -39,6 +39,8 @@ struct cr_prune {
 CR_MUST cr_status cr_prune_open(const struct cr_param_store *store, const struct cr_config *config,
                                 struct cr_prune *out);
 void              cr_prune_close(struct cr_prune *prune);
+/* Whether prune.exempt has the word `residual`, which is for the pattern channels only. */
+bool cr_prune_exempts_residual(const struct cr_config *config);
 /* Clears bits of the mask by the magnitudes of `value` until `fraction` (0 to 1) of the final sparsity is reached, and
  * counts the pruned weights in layer[].pruned. Both buffers have the layout of the parameter store. */
 CR_MUST cr_status cr_prune_masks(struct cr_prune *prune, double fraction, const float *value, uint8_t *mask);

@@ -21,6 +21,19 @@ static const char *next_word(const char **at, size_t *length) {
     return *length ? word : NULL;
 }
 
+static bool is_residual(const struct cr_config *config, const char *word, size_t length) {
+    return config->prune.pattern == CR_PRUNE_PATTERN_CHANNELS && length == strlen("residual") &&
+           memcmp(word, "residual", length) == 0;
+}
+
+bool cr_prune_exempts_residual(const struct cr_config *config) {
+    const char *at = config->prune.exempt, *word;
+    size_t      length;
+    while ((word = next_word(&at, &length)))
+        if (is_residual(config, word, length)) return true;
+    return false;
+}
+
 static const char *const by_exempt = "stays dense by prune.exempt";
 
 static cr_status exempt(struct cr_prune *prune) {
@@ -28,7 +41,7 @@ static cr_status exempt(struct cr_prune *prune) {
     size_t      length;
     if (strcmp(at, "auto") == 0) at = *prune->config->prune.budget ? "" : "conv1,fc"; /* a budget names its layers */
     while ((word = next_word(&at, &length))) {
-        bool found = false;
+        bool found = is_residual(prune->config, word, length);
         for (int l = 0; l < prune->layers; l++) {
             if (!is_part_of(prune->layer[l].name, word, length)) continue;
             prune->layer[l].dense = by_exempt;

@@ -207,6 +207,7 @@ static void residual_channels_stay(void) {
         CHECK(!cases[i].stem || cr_shrink_width(&s, &n.run.store, "layer2.0.conv1") < 16);
         n.config.prune.exempt = "residual,layer9";
         CHECK_STATUS(cr_shrink_keep_exempt(NULL, &n.run.store, &n.config), CR_ERR_CONFIG);
+        CHECK(strstr(cr_error_message(), "residual,layer9") && strstr(cr_error_message(), "\"layer9\""));
         cr_shrink_free(&s);
         cr_channel_groups_free(&groups);
         close_network(&n);
