@@ -94,7 +94,10 @@ finish_build() {
 
 run_tests() {
     local name=$1 dir=build/$1 label="" code sums start=$SECONDS
-    [ "$name" != thread ] || label="-L threads"
+    case $name in
+        thread) label="-L threads" ;;
+        plain) ! selected address || label="-LE memory" ;; # the address run has these
+    esac
     # shellcheck disable=SC2086
     ctest --test-dir "$dir" --output-on-failure -j "$jobs" --no-tests=error $label
     code=$?

@@ -211,17 +211,19 @@ struct checkops_tally {
 };
 enum { CHECKOPS_KERNELS_MAX = 512 };
 struct checkops_runner {
-    const char           *name; /* name of the device, for reports */
-    struct cr_device     *device;
-    struct cr_device     *cpu, *wide_cpu; /* devices of the reference: one thread, and all threads for big cases */
-    const char           *filter;         /* only kernels whose name contains it; NULL: all */
-    bool                  bench;
-    bool                  algos;         /* run all algorithms of kernels that have several */
-    bool                  until_failure; /* stop after the first case that fails */
-    int                   shard, shards; /* only cases whose number is `shard` modulo `shards`; shards 0: all cases */
-    int64_t               until_ns;      /* cr_time_ns after which no further case starts; 0: no limit */
-    bool                  cut;           /* cases were left at that time */
-    bool                  only_tf32;     /* only ops that have a kernel of math TF32, in f32 */
+    const char       *name; /* name of the device, for reports */
+    struct cr_device *device;
+    struct cr_device *cpu, *wide_cpu; /* devices of the reference: one thread, and all threads for big cases */
+    const char       *filter;         /* only kernels whose name contains it; NULL: all */
+    bool              bench;
+    bool              algos;         /* run all algorithms of kernels that have several */
+    bool              until_failure; /* stop after the first case that fails */
+    int               shard, shards; /* only cases whose number is `shard` modulo `shards`; shards 0: all cases */
+    /* cases that only reference kernels run: every n-th draw, beginning with another one in each case; 0 and 1: all */
+    int                   reference_draws;
+    int64_t               until_ns;  /* cr_time_ns after which no further case starts; 0: no limit */
+    bool                  cut;       /* cases were left at that time */
+    bool                  only_tf32; /* only ops that have a kernel of math TF32, in f32 */
     struct checkops_arena arena;
     struct checkops_tally tally[CHECKOPS_KERNELS_MAX];
     bool                  skip[CHECKOPS_KERNELS_MAX]; /* kernels to skip */

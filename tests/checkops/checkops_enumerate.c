@@ -155,9 +155,10 @@ static cr_status run_case(struct checkops_runner *w, const struct checkops_case 
     if (count_wanted(w, &unit, &has_fast)) {
         const int n = w->bench ? 1 : checkops_draws(&unit, index, draws);
         if (w->bench) draws[0] = (struct checkops_draw){FAMILY_NORMAL, CR_NONE};
+        const int every = has_fast ? 1 : CR_MIN(CR_MAX(w->reference_draws, 1), n), turn = w->cases % every;
         w->cases++;
         w->only_ref += !has_fast;
-        for (int i = 0; i < n && status == CR_OK; i++) status = run_draw(w, &unit, &draws[i]);
+        for (int i = turn; i < n && status == CR_OK; i += every) status = run_draw(w, &unit, &draws[i]);
     }
     checkops_unit_free(&unit);
     return status;

@@ -1,9 +1,10 @@
 /* tests/checkops/test_checkops.c: compares every kernel of every device with the reference, and tests that wrong
  * kernels are detected.
- *   test_checkops [--bench] [--algos] [--shard I/N] [--seconds S] [--device cpu|cuda] [PART]
+ *   test_checkops [--bench] [--algos] [--shard I/N] [--reference-draws N] [--seconds S] [--device cpu|cuda] [PART]
  * PART: only kernels whose name contains it; --bench: measures time instead of comparing results; --algos: all
  * algorithms of kernels that have several; --shard I/N: the cases I, I+N, I+2N ... of the list, and these of the wrong
- * kernels. --ways and --share are the old names of --algos and --shard; they work until 0.4. */
+ * kernels; --reference-draws N: in cases that only reference kernels run, every N-th draw, beginning with another one
+ * in each case. --ways and --share are the old names of --algos and --shard; they work until 0.4. */
 #include "tests/checkops/checkops.h"
 
 #include <math.h>
@@ -65,7 +66,7 @@ static int threads_under_test(void) {
 
 struct arguments {
     bool        bench, algos;
-    int         shard, shards;
+    int         shard, shards, reference_draws;
     double      seconds;         /* 0: no limit */
     const char *filter, *device; /* NULL: all */
 };
@@ -155,15 +156,16 @@ static cr_status check_backend(const struct cr_backend *backend, const struct re
     const int64_t           start  = cr_time_ns();
     const int               before = totals->passed + totals->failed;
     CR_ALLOC(runner, 1);
-    *runner = (struct checkops_runner){.name     = backend->name,
-                                       .cpu      = references->one,
-                                       .wide_cpu = references->wide,
-                                       .filter   = arguments->filter,
-                                       .bench    = arguments->bench,
-                                       .algos    = arguments->algos,
-                                       .shard    = arguments->shard,
-                                       .shards   = arguments->shards,
-                                       .caller   = &report};
+    *runner = (struct checkops_runner){.name            = backend->name,
+                                       .cpu             = references->one,
+                                       .wide_cpu        = references->wide,
+                                       .filter          = arguments->filter,
+                                       .bench           = arguments->bench,
+                                       .algos           = arguments->algos,
+                                       .shard           = arguments->shard,
+                                       .shards          = arguments->shards,
+                                       .reference_draws = arguments->reference_draws,
+                                       .caller          = &report};
     if (!arguments->bench) runner->kind_done = report_kind;
     if (arguments->seconds > 0) runner->until_ns = start + (int64_t)(arguments->seconds * 1e9);
     CR_TRY_OUT(choose_list(backend, arguments, &list));
@@ -227,6 +229,8 @@ int main(int argc, char **argv) {
             arguments.bench = true;
         else if (strcmp(argv[i], "--algos") == 0 || strcmp(argv[i], "--ways") == 0)
             arguments.algos = true;
+        else if (strcmp(argv[i], "--reference-draws") == 0 && i + 1 < argc)
+            arguments.reference_draws = atoi(argv[++i]);
         else if (strcmp(argv[i], "--seconds") == 0 && i + 1 < argc)
             arguments.seconds = atof(argv[++i]);
         else if ((strcmp(argv[i], "--shard") == 0 || strcmp(argv[i], "--share") == 0) && i + 1 < argc) {

@@ -29,12 +29,13 @@ run finetune images --weights start -o F "${small[@]}"; expect "the same command
 is "nothing was trained again" "$(grep -c '"event":"start"\|"event":"resume"' F/log.jsonl)" 1
 
 # ---- Ctrl-C, and the same command again ----
-start_slow() { "$bin" finetune images --weights start -o S "${small[@]}" train.epochs=40 train.patience=0 train.log_every=1 >stdout 2>stderr; }
+epochs=40; [ -z "${CRESNET_SANITIZE:-}" ] || epochs=12 # the signal comes after step 20 of 7 an epoch
+start_slow() { "$bin" finetune images --weights start -o S "${small[@]}" train.epochs=$epochs train.patience=0 train.log_every=1 >stdout 2>stderr; }
 start_slow & pid=$!
 for _ in $(seq 300); do [ -s S/log.jsonl ] && grep -q '"step":20,' S/log.jsonl && break; sleep 0.05; done
 pkill -INT -P $pid 2>/dev/null || kill -INT $pid
 wait $pid; is "interrupted" $? 130
-holds "it was interrupted within the run" [ ! -e "S/step-$((40 * 7))" ]
+holds "it was interrupted within the run" [ ! -e "S/step-$((epochs * 7))" ]
 cp S.ini before.ini
 start_slow; is "the same command continues" $? 0
 holds "it continued" grep -q '"event":"resume"' S/log.jsonl

@@ -238,6 +238,8 @@ cr_status cr_ref_qconv_pair(struct cr_device *device, const struct cr_call *call
 
 /* ---- the stem ---- */
 
+enum { STEM_WINDOW = 7 * 7 * 3 }; /* elements of a filter */
+
 struct qstem {
     const struct cr_input_attr *a;
     struct ref                  images, scale, w, coeffs, y;
@@ -252,13 +254,32 @@ static int32_t stem_input(const struct qstem *v, int64_t n, int64_t h, int64_t w
     return (int32_t)quantized((double)real, ref_get(&v->scale, 0), lowest(true), highest(true));
 }
 
-static double stem_conv(const struct qstem *v, int64_t n, int64_t p, int64_t q, int64_t k) {
+/* The inputs of an output pixel of the convolution; filters have the same order. */
+static void stem_window(const struct qstem *v, int64_t n, int64_t p, int64_t q, int32_t window[STEM_WINDOW]) {
+    for (int64_t i = 0; i < STEM_WINDOW; i++)
+        window[i] = stem_input(v, n, 2 * p - 3 + i / 21, 2 * q - 3 + i / 3 % 7, i % 3);
+}
+
+static double stem_conv(const struct qstem *v, const int32_t window[STEM_WINDOW], int64_t k) {
     int32_t sum = 0;
-    for (int64_t i = 0; i < 7 * 7 * 3; i++)
-        sum += stem_input(v, n, 2 * p - 3 + i / 21, 2 * q - 3 + i / 3 % 7, i % 3) *
-               ((const int8_t *)v->w.data)[k * (7 * 7 * 3) + i];
+    for (int64_t i = 0; i < STEM_WINDOW; i++) sum += window[i] * ((const int8_t *)v->w.data)[k * STEM_WINDOW + i];
     const float out = fmaf((float)sum, (float)ref_get(&v->coeffs, k), (float)ref_get(&v->coeffs, v->y.C + k));
     return (double)quantized((double)out, 1, lowest(false), highest(false));
+}
+
+/* One pixel of y: the largest of up to 3x3 pixels of the convolution, which has P x Q pixels; at least 0 (ReLU). */
+static void stem_pixel(const struct qstem *v, int64_t i, int64_t P, int64_t Q) {
+    const int64_t q = i % v->y.W, p = i / v->y.W % v->y.H, n = i / v->y.W / v->y.H;
+    int32_t       window[STEM_WINDOW];
+    for (int64_t k = 0; k < v->y.C; k++) ref_put(&v->y, i * v->y.C + k, 0);
+    for (int64_t r = CR_MAX(2 * p - 1, 0); r <= CR_MIN(2 * p + 1, P - 1); r++)
+        for (int64_t s = CR_MAX(2 * q - 1, 0); s <= CR_MIN(2 * q + 1, Q - 1); s++) {
+            stem_window(v, n, r, s, window);
+            for (int64_t k = 0; k < v->y.C; k++) {
+                const int64_t at = i * v->y.C + k;
+                ref_put(&v->y, at, CR_MAX(ref_get(&v->y, at), stem_conv(v, window, k)));
+            }
+        }
 }
 
 cr_status cr_ref_qstem(struct cr_device *device, const struct cr_call *call) {
@@ -270,14 +291,6 @@ cr_status cr_ref_qstem(struct cr_device *device, const struct cr_call *call) {
                             .y      = REF_OUT(qstem, y)};
     const int64_t      P = (v.images.H - 1) / 2 + 1, Q = (v.images.W - 1) / 2 + 1; /* of the convolution */
     CR_PARALLEL_FOR(cr_cpu_threads(device))
-    for (int64_t i = 0; i < v.y.elems; i++) {
-        const int64_t k = i % v.y.C, q = i / v.y.C % v.y.W, p = i / v.y.C / v.y.W % v.y.H,
-                      n = i / v.y.C / v.y.W / v.y.H;
-        double largest  = 0;
-        for (int64_t r = CR_MAX(2 * p - 1, 0); r <= CR_MIN(2 * p + 1, P - 1); r++)
-            for (int64_t s = CR_MAX(2 * q - 1, 0); s <= CR_MIN(2 * q + 1, Q - 1); s++)
-                largest = CR_MAX(largest, stem_conv(&v, n, r, s, k));
-        ref_put(&v.y, i, largest);
-    }
+    for (int64_t i = 0; i < v.y.elems / v.y.C; i++) stem_pixel(&v, i, P, Q);
     return CR_OK;
 }
