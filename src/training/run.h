@@ -74,14 +74,15 @@ void              cr_run_close(struct cr_run *run);
 /* ---- training/best.c: the best checkpoint so far, and early stopping ---- */
 
 struct cr_best {
-    int64_t step;  /* -1 before the first evaluation, and after the network was pruned */
-    double  value; /* of the metric train.best, the better one of the weights and their moving averages */
-    int64_t stale; /* evaluations since then (after pruning: since then) */
+    int64_t step;    /* -1 before the first evaluation, and after the network was pruned */
+    double  value;   /* of the metric train.best, the better one of the weights and their moving averages */
+    double  average; /* of the metric, the moving averages, which other commands use; without averages `value` */
+    int64_t stale;   /* evaluations since then (after pruning: since then) */
 };
 /* Reads best.json when the run resumes. The same on all ranks. */
 struct cr_best cr_run_best_read(const struct cr_run *run);
-/* Compares the results of an evaluation at the current step with *best (ema: NULL without moving averages). If they are
- * better, it updates *best, the link `best` and best.json. */
+/* Compares the results of an evaluation at the current step with *best (ema: NULL without moving averages). Of equal
+ * values, the one with better averages is better. If the results are better, the function updates *best, the link `best` and best.json. */
 CR_MUST cr_status cr_run_update_best(const struct cr_run *run, const struct cr_scores *raw, const struct cr_scores *ema,
                                      struct cr_best *best, bool *is_best);
 /* Returns whether train.eval_every requires an evaluation after `step`. */
