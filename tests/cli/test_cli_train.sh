@@ -148,6 +148,8 @@ is "predict a folder as a table: one line per image" "$(wc -l <stdout)" 40
 mkdir -p mixed/deep mixed/empty && cp "${images%%$'\n'*}" mixed/deep/good.png && echo no >mixed/bad.jpg && ln -s .. mixed/deep/loop
 run predict S mixed --json; expect "predict what cannot be read, and go on" 1 "mixed/bad.jpg" "1 of 2 images could not be read" '"error"'
 is "predict: the others are answered" "$(grep -c '"top"' stdout)" 1
+run predict "${images%%$'\n'*}"; expect "predict without a run" 2 "is an image, not a configuration or a run; usage: cresnet predict"
+is "predict without a run: one line" "$(wc -l <stderr)" 1
 run predict S mixed/empty; expect "predict an empty folder" 1 "no images"
 run predict tiny.ini --weights S/last $images; expect "predict with a config and weights" 0 "%"
 run plan S --json; expect "plan of a run" 0 '"batch": 4'
