@@ -11,6 +11,8 @@
 #include <sys/types.h>
 
 enum { CR_RUN_LAST_BYTES = 64 };
+/* training/setup.c: reads the target of the link `last`; "" when there is none. Every save changes it. */
+void cr_run_read_last(const char *dir, char out[CR_RUN_LAST_BYTES]);
 
 /* The command of train.on_event. training/events.c */
 struct cr_run_events {
@@ -101,6 +103,9 @@ void cr_run_log_start(const struct cr_run *run, struct cr_report *report);
 void cr_run_log_size(const struct cr_run *run, bool start);
 void cr_run_log_unfrozen(const struct cr_run *run, struct cr_report *report);
 void cr_run_log_end(const struct cr_run *run, struct cr_report *report, int ended_by, const struct cr_best *early_best);
+/* Warns after an error, on rank 0, that a checkpoint is there to continue from. Nothing after errors that the run would
+ * meet again: a configuration, a loss that is not finite. */
+void cr_run_log_failed(const struct cr_run *run, cr_status why);
 
 /* ---- training/events.c: runs the command of train.on_event on rank 0; without one, nothing happens ---- */
 
