@@ -263,17 +263,6 @@ static bool scan_bytes_good(struct scan *scan, struct span line) {
     return true;
 }
 
-/* Text has no zero bytes. Other files that a command line names by mistake do: they get one error instead of many. */
-static bool scan_is_binary(struct scan *scan, struct span text) {
-    const char *zero = text.length ? memchr(text.at, 0, text.length) : NULL, *line = text.at;
-    if (!zero) return false;
-    for (const char *at = text.at; at < zero; at++)
-        if (*at == '\n') line = at + 1, scan->line++;
-    SCAN_COMPLAIN(scan, "byte %zu of the line is the control character 0x00; only text is allowed",
-                  (size_t)(zero - line) + 1);
-    return true;
-}
-
 static void scan_line(struct scan *scan, struct span line) {
     if (!scan_bytes_good(scan, line)) return;
     line = span_strip(line);
@@ -291,12 +280,13 @@ static cr_status scan_text(struct scan *scan, const struct cr_text *text) {
                     "the file starts with a byte order mark; save the file as UTF-8 without BOM");
         at += 3;
     }
-    scan->line = 1;
-    if (scan_is_binary(scan, (struct span){at, (size_t)(end - at)})) return CR_OK;
-    for (; at < end && !scan->no_memory; scan->line++) {
-        const char *newline = memchr(at, '\n', (size_t)(end - at));
-        const char *stop    = newline ? newline : end;
-        scan_line(scan, (struct span){at, (size_t)(stop - at)});
+    /* Files that a command line names by mistake, such as images, have zero bytes: one error instead of many. */
+    const char *zero = at < end ? memchr(at, 0, (size_t)(end - at)) : NULL;
+    for (scan->line = 1; at < end && !scan->no_memory; scan->line++) {
+        const char       *newline = memchr(at, '\n', (size_t)(end - at)), *stop = newline ? newline : end;
+        const struct span line = {at, (size_t)(stop - at)};
+        if (!zero) scan_line(scan, line);
+        if (zero && zero < stop && !scan_bytes_good(scan, line)) break;
         at = stop + 1;
     }
     return scan->no_memory ? CR_NO_MEMORY(text->length) : CR_OK;

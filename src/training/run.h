@@ -84,7 +84,8 @@ struct cr_best {
 /* Reads best.json when the run resumes. The same on all ranks. */
 struct cr_best cr_run_best_read(const struct cr_run *run);
 /* Compares the results of an evaluation at the current step with *best (ema: NULL without moving averages). Of equal
- * values, the one with better averages is better. If the results are better, the function updates *best, the link `best` and best.json. */
+ * values, the one with better averages is better. If the results are better, the function updates *best, the link `best`
+ * and best.json. */
 CR_MUST cr_status cr_run_update_best(const struct cr_run *run, const struct cr_scores *raw, const struct cr_scores *ema,
                                      struct cr_best *best, bool *is_best);
 /* Returns whether train.eval_every requires an evaluation after `step`. */
@@ -103,8 +104,8 @@ void cr_run_log_start(const struct cr_run *run, struct cr_report *report);
 void cr_run_log_size(const struct cr_run *run, bool start);
 void cr_run_log_unfrozen(const struct cr_run *run, struct cr_report *report);
 void cr_run_log_end(const struct cr_run *run, struct cr_report *report, int ended_by, const struct cr_best *early_best);
-/* Warns after an error, on rank 0, that a checkpoint is there to continue from. Nothing after errors that the run would
- * meet again: a configuration, a loss that is not finite. */
+/* Warns after an error, on rank 0, that a checkpoint is there to continue from. Not after errors that a resumed run
+ * would have too: a wrong configuration, a loss that is not finite. */
 void cr_run_log_failed(const struct cr_run *run, cr_status why);
 
 /* ---- training/events.c: runs the command of train.on_event on rank 0; without one, nothing happens ---- */
