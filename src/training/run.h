@@ -84,8 +84,8 @@ struct cr_best {
 /* Reads best.json when the run resumes. The same on all ranks. */
 struct cr_best cr_run_best_read(const struct cr_run *run);
 /* Compares the results of an evaluation at the current step with *best (ema: NULL without moving averages). Of equal
- * values, the one with better averages is better. If the results are better, the function updates *best, the link `best`
- * and best.json. */
+ * values, the one with better averages is better. If the results are better, the function updates *best, the link
+ * `best` and best.json. */
 CR_MUST cr_status cr_run_update_best(const struct cr_run *run, const struct cr_scores *raw, const struct cr_scores *ema,
                                      struct cr_best *best, bool *is_best);
 /* Returns whether train.eval_every requires an evaluation after `step`. */

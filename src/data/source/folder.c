@@ -199,7 +199,7 @@ static cr_status open_split(const struct cr_config *config, enum cr_split split,
         return cr_config_fail(config, "data.root", "%s has %s/ but no train/", root, val);
     if (!val && split == CR_SPLIT_VAL && fraction <= 0)
         return cr_config_fail(config, "data.val_fraction",
-                              "is 0 and %s has no val/: set the fraction to hold out, e.g. data.val_fraction=0.1, "
+                              "%s has no val/: set the fraction to hold out, e.g. data.val_fraction=0.1, "
                               "or make val/",
                               root);
     const char *part = val && split == CR_SPLIT_VAL ? val : train ? train : "";
