@@ -6,16 +6,24 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { TOP = 3 };
+enum { MOST = 3 }; /* classes per image */
+
+static int classes_of(const cresnet_model *model) {
+    cresnet_info info;
+    info.size = sizeof info;
+    cresnet_get_info(model, &info);
+    return info.classes;
+}
 
 static int print_classes(cresnet_model *model, int count, const char *const *paths) {
+    const int      top = classes_of(model) < MOST ? classes_of(model) : MOST;
     cresnet_error  error, *image_errors = calloc((size_t)count, sizeof *image_errors);
-    int32_t       *labels        = calloc((size_t)count * TOP, sizeof *labels);
-    float         *probabilities = calloc((size_t)count * TOP, sizeof *probabilities);
+    int32_t       *labels        = calloc((size_t)(count * top), sizeof *labels);
+    float         *probabilities = calloc((size_t)(count * top), sizeof *probabilities);
     cresnet_output output;
-    int            failed = 1;
+    int            failed = 1, unreadable = 0;
     cresnet_output_init(&output);
-    output.top           = TOP;
+    output.top           = top;
     output.labels        = labels;
     output.probabilities = probabilities;
     output.image_errors  = image_errors;
@@ -28,10 +36,11 @@ static int print_classes(cresnet_model *model, int count, const char *const *pat
     for (int i = 0; !failed && i < count; i++) {
         if (image_errors[i].status != CRESNET_OK) {
             fprintf(stderr, "%s\n", image_errors[i].text);
+            unreadable = 1;
             continue;
         }
         printf("%s\n", paths[i]);
-        for (int k = TOP * i; k < TOP * (i + 1); k++) {
+        for (int k = top * i; k < top * (i + 1); k++) {
             const char *name = cresnet_class_name(model, labels[k]);
             printf("  %6.2f %%  class %d%s%s\n", 100.0 * (double)probabilities[k], (int)labels[k], name ? ": " : "",
                    name ? name : "");
@@ -40,7 +49,7 @@ static int print_classes(cresnet_model *model, int count, const char *const *pat
     free(labels);
     free(probabilities);
     free(image_errors);
-    return failed;
+    return failed || unreadable;
 }
 
 int main(int argc, char **argv) {

@@ -21,7 +21,7 @@ def main() -> int:
             print(path)
             for label, probability in zip(result.labels[i], result.probabilities[i]):
                 print(f"  {100 * probability:6.2f} %  class {label}: {model.class_name(label)}")
-    return 0
+        return 1 if any(result.errors) else 0
 
 
 if __name__ == "__main__":

@@ -101,8 +101,9 @@ CR_MUST cr_status cr_ckpt_check_dir(const char *run_dir);
 struct cr_ckpt_best { /* best.json: accuracies are fractions from 0 to 1; below 0 when unknown */
     int64_t step;
     double  top1, raw_top1, ema_top1;
-    double  value;  /* of the metric that the caller named */
-    bool    is_map; /* data.multi_label: the accuracies are mean average precisions (`map` in the file) */
+    double  value;   /* of the metric that the caller named */
+    double  average; /* of this metric, the moving averages; without averages `value` */
+    bool    is_map;  /* data.multi_label: the accuracies are mean average precisions (`map` in the file) */
 };
 /* Reads run_dir/best.json with the value of `metric` (a word of train.best). All members are -1 when there is no such
  * file. They are -1 and *why is the reason (static) when the file cannot be used: no JSON, an accuracy outside 0 to 1,

@@ -64,13 +64,18 @@ cr_status cr_ckpt_check_dir(const char *run_dir) {
 /* ---- best.json ---- */
 
 enum { BEST_BYTES_MAX = 4096 };
-static const struct cr_ckpt_best unknown = {-1, -1, -1, -1, -1, false};
+static const struct cr_ckpt_best unknown = {-1, -1, -1, -1, -1, -1, false};
 
 /* Stores an accuracy. NULL, or what is wrong. */
 static const char *store_accuracy(double value, double *out) {
     if (!(value >= 0 && value <= 1)) return "an accuracy is not between 0 and 1";
     *out = value;
     return NULL;
+}
+
+/* Is this member of best.json the value of `metric`? With data.multi_label, map stands for top1. */
+static bool is_metric(const char *name, const char *metric) {
+    return strcmp(name, metric) == 0 || (strcmp(name, "map") == 0 && strcmp(metric, "top1") == 0);
 }
 
 /* NULL, or what is wrong. Members with other names are skipped. */
@@ -93,11 +98,12 @@ static const char *parse_best(char *text, size_t length, const char *metric, str
         if (strcmp(name, "top1") == 0 || strcmp(name, "map") == 0) why = store_accuracy(value, &out->top1);
         if (strcmp(name, "raw_top1") == 0 || strcmp(name, "raw_map") == 0) why = store_accuracy(value, &out->raw_top1);
         if (strcmp(name, "ema_top1") == 0 || strcmp(name, "ema_map") == 0) why = store_accuracy(value, &out->ema_top1);
-        const bool wanted = strcmp(name, metric) == 0 || (strcmp(name, "map") == 0 && strcmp(metric, "top1") == 0);
-        if (wanted && value >= 0) out->value = value;
+        if (is_metric(name, metric) && value >= 0) out->value = value;
+        if (strncmp(name, "ema_", 4) == 0 && is_metric(name + 4, metric) && value >= 0) out->average = value;
         if (why) return why;
     } while (cr_json_take(&json, ','));
     if (!cr_json_expect(&json, '}') || !cr_json_end(&json)) return no_json;
+    if (out->average < 0) out->average = out->value;
     if (out->step < 0 || out->top1 < 0) return "step, or top1 or map, is missing";
     return out->value < 0 ? "it has no value of train.best" : NULL;
 }

@@ -280,10 +280,13 @@ static cr_status scan_text(struct scan *scan, const struct cr_text *text) {
                     "the file starts with a byte order mark; save the file as UTF-8 without BOM");
         at += 3;
     }
+    /* Files that a command line names by mistake, such as images, have zero bytes: one error instead of many. */
+    const char *zero = at < end ? memchr(at, 0, (size_t)(end - at)) : NULL;
     for (scan->line = 1; at < end && !scan->no_memory; scan->line++) {
-        const char *newline = memchr(at, '\n', (size_t)(end - at));
-        const char *stop    = newline ? newline : end;
-        scan_line(scan, (struct span){at, (size_t)(stop - at)});
+        const char       *newline = memchr(at, '\n', (size_t)(end - at)), *stop = newline ? newline : end;
+        const struct span line = {at, (size_t)(stop - at)};
+        if (!zero) scan_line(scan, line);
+        if (zero && zero < stop && !scan_bytes_good(scan, line)) break;
         at = stop + 1;
     }
     return scan->no_memory ? CR_NO_MEMORY(text->length) : CR_OK;

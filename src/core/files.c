@@ -156,11 +156,12 @@ cr_status cr_path_join(char out[CR_PATH_MAX], const char *dir, const char *fmt, 
 }
 
 static cr_status disk_full(const char *path, uint64_t missing, int error) {
-    const char *why = error == ENOSPC   ? "disk full"
-                      : error == EDQUOT ? "disk quota reached"
-                                        : "file size limit reached";
-    return CR_FAIL(CR_ERR_IO, "%s: %s: %" PRIu64 " bytes (%.1f MiB) could not be written; %s", path, why, missing,
-                   (double)missing / (1 << 20),
+    const char *why     = error == ENOSPC   ? "disk full"
+                          : error == EDQUOT ? "disk quota reached"
+                                            : "file size limit reached";
+    char        mib[40] = "";
+    if (missing >= 1 << 20) snprintf(mib, sizeof mib, " (%.1f MiB)", (double)missing / (1 << 20));
+    return CR_FAIL(CR_ERR_IO, "%s: %s: %" PRIu64 " bytes%s could not be written; %s", path, why, missing, mib,
                    error == EFBIG ? "raise the limit (ulimit -f)" : "free some space or choose another place");
 }
 

@@ -3,6 +3,7 @@
 #include "data/scratch.h"
 #include "data/source.h"
 
+#include <stdatomic.h>
 #include <string.h>
 
 enum { CONTENTS_SAMPLES = 64 };
@@ -34,11 +35,17 @@ static cr_status open_kind(const struct cr_config *config, enum cr_split split, 
     return CR_FAIL(CR_ERR_CONFIG, "[data] kind: unknown value %d", (int)config->data.kind);
 }
 
+static cr_status alloc_logged(struct cr_dataset *dataset) {
+    CR_ARENA_ALLOC(dataset->logged, dataset, dataset->count / 8 + 1);
+    return CR_OK;
+}
+
 cr_status cr_dataset_open(const struct cr_config *config, enum cr_split split, struct cr_dataset **out) {
     struct cr_dataset *dataset;
     CR_ALLOC(dataset, 1);
     dataset->format  = cr_format_of(config);
     cr_status status = open_kind(config, split, dataset);
+    if (status == CR_OK) status = alloc_logged(dataset);
     if (status != CR_OK) {
         cr_dataset_close(dataset);
         return cr_error_forward(status, __FILE__, __LINE__);
@@ -58,6 +65,11 @@ void cr_dataset_close(struct cr_dataset *dataset) {
     if (dataset->ops) dataset->ops->close(dataset);
     cr_arena_free(&dataset->arena);
     cr_free(dataset);
+}
+
+bool cr_dataset_log_once(const struct cr_dataset *dataset, int64_t sample) {
+    const uint8_t bit = (uint8_t)(1u << (sample % 8));
+    return !(atomic_fetch_or(&dataset->logged[sample / 8], bit) & bit);
 }
 
 int64_t cr_dataset_count(const struct cr_dataset *dataset) {

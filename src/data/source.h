@@ -36,6 +36,7 @@ struct cr_dataset {
     bool                 exif;      /* the value of cr_stored.exif */
     enum cr_pixel_format format;    /* of its images: the value of cr_stored.format */
     bool                 generated; /* cresnet draws the images; their files depend on the version of zlib */
+    _Atomic uint8_t     *logged; /* in the arena: one bit per sample, 1 when its corrupt image was named in the log */
     struct cr_arena      arena;
     void                *state;
 };
@@ -45,6 +46,10 @@ struct cr_dataset {
         (var) = cr_arena_alloc(&(dataset)->arena, (size_t)(n) * sizeof *(var));                                        \
         if (!(var)) return CR_NO_MEMORY((size_t)(n) * sizeof *(var));                                                  \
     } while (0)
+
+/* Returns true at the first call for this sample: its corrupt image is named in the log once, although each evaluation
+ * has a loader of its own. Thread-safe. */
+bool cr_dataset_log_once(const struct cr_dataset *dataset, int64_t sample);
 
 /* Each function fills the zeroed dataset; on failure the caller closes it. */
 CR_MUST cr_status cr_cifar_open(const struct cr_config *config, enum cr_split split, struct cr_dataset *dataset);

@@ -3,6 +3,7 @@
 #include "device/offline.h"
 
 #include <string.h>
+#include <strings.h>
 
 /* Sources: NVIDIA's data sheets and architecture papers, dense rates with sums in f32; clock rates and L2 as the driver
  * reports them.
@@ -44,7 +45,7 @@ static const struct cr_gpu gpus[] = {
 
 const struct cr_gpu *cr_gpu_find(const char *name) {
     for (size_t i = 0; i < CR_COUNT(gpus); i++)
-        if (strcmp(gpus[i].name, name) == 0) return &gpus[i];
+        if (strcasecmp(gpus[i].name, name) == 0) return &gpus[i];
     return NULL;
 }
 

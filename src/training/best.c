@@ -5,6 +5,9 @@
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
+
+enum { STORED_DIGITS = 9 }; /* of a value in best.json */
 
 /* ---- the metric ---- */
 
@@ -33,6 +36,13 @@ static bool is_better(enum cr_best_metric metric, double a, double b) {
 static double better_of(enum cr_best_metric metric, const struct cr_scores *raw, const struct cr_scores *ema) {
     const double value = metric_of(metric, raw), average = ema ? metric_of(metric, ema) : value;
     return is_better(metric, average, value) ? average : value;
+}
+
+/* The value as best.json stores it, so that a resumed run compares the same numbers as an uninterrupted one. */
+static double stored(double value) {
+    char text[32];
+    snprintf(text, sizeof text, "%.*g", STORED_DIGITS, value);
+    return strtod(text, NULL);
 }
 
 /* ---- reading best.json ---- */
@@ -70,9 +80,10 @@ struct cr_best cr_run_best_read(const struct cr_run *run) {
         cr_log(CR_LOG_WARN, "%s/best.json is ignored: %s; the next evaluation becomes the best", run->dir, why);
     if (best.step < 0 || best.step > run->at.step) return none;
     const int64_t from = pruned_since(run, best.step);
-    return (struct cr_best){.step  = from == best.step ? best.step : -1,
-                            .value = best.value,
-                            .stale = evaluations_since(run, from) - cr_run_evaluates_again(run, best.step)};
+    return (struct cr_best){.step    = from == best.step ? best.step : -1,
+                            .value   = best.value,
+                            .average = best.average,
+                            .stale   = evaluations_since(run, from) - cr_run_evaluates_again(run, best.step)};
 }
 
 bool cr_run_evaluates_again(const struct cr_run *run, int64_t best_step) {
@@ -87,12 +98,12 @@ static void put_metric(struct cr_json_writer *w, enum cr_best_metric metric, con
                        const struct cr_scores *ema) {
     const char *name = cr_word_best_metric(metric);
     char        member[32];
-    cr_json_put_general(w, name, better_of(metric, raw, ema), 9);
+    cr_json_put_general(w, name, better_of(metric, raw, ema), STORED_DIGITS);
     if (!ema) return;
     snprintf(member, sizeof member, "raw_%s", name);
-    cr_json_put_general(w, member, metric_of(metric, raw), 9);
+    cr_json_put_general(w, member, metric_of(metric, raw), STORED_DIGITS);
     snprintf(member, sizeof member, "ema_%s", name);
-    cr_json_put_general(w, member, metric_of(metric, ema), 9);
+    cr_json_put_general(w, member, metric_of(metric, ema), STORED_DIGITS);
 }
 
 /* Points the link `best` to the current step and writes best.json. It always has the top-1 accuracy (data.multi_label:
@@ -117,12 +128,14 @@ static cr_status mark_best(const struct cr_run *run, const struct cr_scores *raw
 
 cr_status cr_run_update_best(const struct cr_run *run, const struct cr_scores *raw, const struct cr_scores *ema,
                              struct cr_best *best, bool *is_best) {
-    const enum cr_best_metric metric = metric_for(run);
-    const double              value  = better_of(metric, raw, ema);
-    *is_best                         = best->step < 0 || is_better(metric, value, best->value);
+    const enum cr_best_metric metric  = metric_for(run);
+    const double              value   = stored(better_of(metric, raw, ema));
+    const double              average = ema ? stored(metric_of(metric, ema)) : value;
+    *is_best                          = best->step < 0 || is_better(metric, value, best->value) ||
+               (value == best->value && is_better(metric, average, best->average));
     best->stale++;
     if (!*is_best) return CR_OK;
-    *best = (struct cr_best){.step = run->at.step, .value = value};
+    *best = (struct cr_best){.step = run->at.step, .value = value, .average = average};
     return cr_run_reports(run) ? mark_best(run, raw, ema) : CR_OK;
 }
 

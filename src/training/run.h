@@ -11,6 +11,8 @@
 #include <sys/types.h>
 
 enum { CR_RUN_LAST_BYTES = 64 };
+/* training/setup.c: reads the target of the link `last`; "" when there is none. Every save changes it. */
+void cr_run_read_last(const char *dir, char out[CR_RUN_LAST_BYTES]);
 
 /* The command of train.on_event. training/events.c */
 struct cr_run_events {
@@ -74,14 +76,16 @@ void              cr_run_close(struct cr_run *run);
 /* ---- training/best.c: the best checkpoint so far, and early stopping ---- */
 
 struct cr_best {
-    int64_t step;  /* -1 before the first evaluation, and after the network was pruned */
-    double  value; /* of the metric train.best, the better one of the weights and their moving averages */
-    int64_t stale; /* evaluations since then (after pruning: since then) */
+    int64_t step;    /* -1 before the first evaluation, and after the network was pruned */
+    double  value;   /* of the metric train.best, the better one of the weights and their moving averages */
+    double  average; /* of the metric, the moving averages, which other commands use; without averages `value` */
+    int64_t stale;   /* evaluations since then (after pruning: since then) */
 };
 /* Reads best.json when the run resumes. The same on all ranks. */
 struct cr_best cr_run_best_read(const struct cr_run *run);
-/* Compares the results of an evaluation at the current step with *best (ema: NULL without moving averages). If they are
- * better, it updates *best, the link `best` and best.json. */
+/* Compares the results of an evaluation at the current step with *best (ema: NULL without moving averages). Of equal
+ * values, the one with better averages is better. If the results are better, the function updates *best, the link
+ * `best` and best.json. */
 CR_MUST cr_status cr_run_update_best(const struct cr_run *run, const struct cr_scores *raw, const struct cr_scores *ema,
                                      struct cr_best *best, bool *is_best);
 /* Returns whether train.eval_every requires an evaluation after `step`. */
@@ -100,6 +104,9 @@ void cr_run_log_start(const struct cr_run *run, struct cr_report *report);
 void cr_run_log_size(const struct cr_run *run, bool start);
 void cr_run_log_unfrozen(const struct cr_run *run, struct cr_report *report);
 void cr_run_log_end(const struct cr_run *run, struct cr_report *report, int ended_by, const struct cr_best *early_best);
+/* Warns after an error, on rank 0, that a checkpoint is there to continue from. Not after errors that a resumed run
+ * would have too: a wrong configuration, a loss that is not finite. */
+void cr_run_log_failed(const struct cr_run *run, cr_status why);
 
 /* ---- training/events.c: runs the command of train.on_event on rank 0; without one, nothing happens ---- */
 

@@ -94,3 +94,12 @@ void cr_run_log_end(const struct cr_run *run, struct cr_report *report, int ende
     if (!ended_by && early_best) cr_json_put_bool(&w, "early", true);
     cr_report_end(report, &w, human);
 }
+
+void cr_run_log_failed(const struct cr_run *run, cr_status why) {
+    char last[CR_RUN_LAST_BYTES];
+    if (!cr_run_reports(run) || why == CR_ERR_CONFIG || why == CR_ERR_USAGE || why == CR_ERR_NUMERIC) return;
+    cr_run_read_last(run->dir, last);
+    if (*last)
+        cr_log(CR_LOG_WARN, "the run failed; its checkpoint %s/%s is complete: --resume auto continues there", run->dir,
+               last);
+}

@@ -34,7 +34,12 @@ static cr_status default_dir(const struct cr_config *c, char **out) {
 /* --resume PATH: PATH is a run folder, or a step folder inside a run folder. */
 static cr_status split_resume_path(const char *path, char **dir, char **from) {
     char resolved[PATH_MAX];
-    if (!realpath(path, resolved)) return CR_FAIL(CR_ERR_CONFIG, "--resume %s: %s", path, strerror(errno));
+    if (!realpath(path, resolved))
+        return CR_FAIL(
+            CR_ERR_CONFIG,
+            "--resume %s: %s; give a run folder or a checkpoint, or --resume auto, which continues the run in "
+            "the output folder",
+            path, strerror(errno));
     if (!is_step_folder(resolved)) {
         CR_TRY(cr_ckpt_find(resolved, from));
         if (!*from) return CR_FAIL(CR_ERR_CONFIG, "--resume %s: no checkpoint there (no step-N folder)", path);
@@ -48,8 +53,7 @@ static cr_status split_resume_path(const char *path, char **dir, char **from) {
     return *dir && *from ? CR_OK : CR_NO_MEMORY(sizeof resolved);
 }
 
-/* Reads the target of the link `last`; "" when there is none. Every save changes it. */
-static void read_last(const char *dir, char out[CR_RUN_LAST_BYTES]) {
+void cr_run_read_last(const char *dir, char out[CR_RUN_LAST_BYTES]) {
     char          path[PATH_MAX + 8];
     const ssize_t length   = snprintf(path, sizeof path, "%s/last", dir) < (int)sizeof path
                                  ? readlink(path, out, CR_RUN_LAST_BYTES - 1)
@@ -64,7 +68,7 @@ static cr_status choose_dir(const struct cr_config *given, const struct cr_train
     }
     CR_TRY(default_dir(given, &run->dir));
     if (o->resume) {
-        read_last(run->dir, run->last);
+        cr_run_read_last(run->dir, run->last);
         CR_TRY(cr_ckpt_find(run->dir, &run->from));
         if (!run->from) cr_log(CR_LOG_INFO, "resume: no checkpoint in %s, starting from the beginning", run->dir);
         return CR_OK;
@@ -81,7 +85,7 @@ static cr_status choose_dir(const struct cr_config *given, const struct cr_train
 static cr_status check_unchanged(const struct cr_train_options *o, const struct cr_run *run) {
     char last[sizeof run->last];
     if (o->resume && strcmp(o->resume, "auto") != 0) return CR_OK; /* the checkpoint was named */
-    read_last(run->dir, last);
+    cr_run_read_last(run->dir, last);
     if (o->resume ? strcmp(last, run->last) == 0 : !cr_ckpt_dir_in_use(run->dir)) return CR_OK;
     return CR_FAIL(CR_ERR_CONFIG, "%s: another run has written there meanwhile: start again", run->dir);
 }

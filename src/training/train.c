@@ -382,9 +382,11 @@ cr_status cr_train(const struct cr_config *config, const struct cr_train_options
                cr_loader_corrupt(run.loader));
 out:
     if (cr_comm_size(options->comm) == 1) *signal_taken = stop_signal;
-    if (status != CR_OK)
+    if (status != CR_OK) {
         cr_comm_abort(options->comm,
                       cr_error_message()); /* before this rank closes anything that other ranks wait for */
+        cr_run_log_failed(&run, status);
+    }
     cr_run_event_end(&run, status, *signal_taken);
     stop_handlers_restore(&old);
     sigaction(SIGUSR1, &old.on_usr1, NULL);

@@ -40,6 +40,7 @@ run help keys optmi; expect "help keys, misspelt section" 2 "did you mean [optim
 run help optim.lrr; expect "help keys, misspelt key" 2 "did you mean lr?"
 run trian tiny.ini; expect "unknown command" 2 "unknown command trian (did you mean train?)"
 run help trian; expect "help on an unknown command" 2 "did you mean train?"
+run help optm; expect "help on an unknown section" 2 "did you mean [optim]?"
 run tiny.ini; expect "a config instead of a command" 2 "cresnet train tiny.ini"
 run train tiny.ini --foo; expect "unknown option" 2 "cresnet train: unknown option --foo" "see cresnet train --help"
 run train --resme auto tiny.ini; expect "hint" 2 "unknown option --resme (did you mean --resume?)"

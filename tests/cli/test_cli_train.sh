@@ -62,7 +62,7 @@ run plan M-no --choices; expect "plan of a run" 0 "program step"
 run train tiny.ini -o idle --steps 1 train.gpu=1 train.loss_scale=8; expect "train.gpu and train.loss_scale on the CPU" 0 "without effect here: train.gpu" "train.loss_scale"
 is "values without effect: one line" "$(grep -c 'without effect' stderr)" 1
 run train tiny.ini -o idle2 --steps 1; is "nothing set, nothing said" "$(grep -c 'without effect' stderr)" 0
-run train tiny.ini train.output=E --resume nowhere train.steps=3; holds "--resume of nothing fails" [ "$rc" -ne 0 ]
+run train tiny.ini train.output=E --resume nowhere train.steps=3; expect "--resume of nothing" 2 "--resume nowhere: No such file" "--resume auto"
 
 # ---- eval, predict ----
 run data shapes images data.train_images=200 data.val_images=40; expect "data shapes" 0 "200 training"
@@ -148,6 +148,8 @@ is "predict a folder as a table: one line per image" "$(wc -l <stdout)" 40
 mkdir -p mixed/deep mixed/empty && cp "${images%%$'\n'*}" mixed/deep/good.png && echo no >mixed/bad.jpg && ln -s .. mixed/deep/loop
 run predict S mixed --json; expect "predict what cannot be read, and go on" 1 "mixed/bad.jpg" "1 of 2 images could not be read" '"error"'
 is "predict: the others are answered" "$(grep -c '"top"' stdout)" 1
+run predict "${images%%$'\n'*}"; expect "predict without a run" 2 "is an image, not a configuration or a run; usage: cresnet predict"
+is "predict without a run: one line" "$(wc -l <stderr)" 1
 run predict S mixed/empty; expect "predict an empty folder" 1 "no images"
 run predict tiny.ini --weights S/last $images; expect "predict with a config and weights" 0 "%"
 run plan S --json; expect "plan of a run" 0 '"batch": 4'
@@ -289,7 +291,7 @@ run export G --onnx nowhere/g.onnx; expect "export --onnx to nowhere" 1 "nowhere
 run export G; expect "export to nowhere" 2 "-o FILE"
 run export nowhere -o x.safetensors; expect "export of nothing" 1 "nowhere"
 
-run prune E --sparsity 0.9 -o P; expect "prune" 0 "layer2.0.conv2" "prunable layers" "90.03 %" "stays dense by prune.exempt"
+run prune E --sparsity 0.9 -o P; expect "prune" 0 "layer2.0.conv2" "prunable layers" "saved in P" "90.03 %" "stays dense by prune.exempt"
 run eval P; expect "eval of a pruned folder" 0 "top-1"
 run train tiny.ini model.weights=P -o PT --steps 5; expect "fine-tuning" 0 "step 5" "pruned  90.03 % of the weights of 5 layers (1066 of 1184): the masks are kept, pruned weights stay 0"
 is "fine-tuning: the sparsity is in the log" "$(grep -o '{"event":"sparsity".*' PT/log.jsonl)" '{"event":"sparsity","step":0,"sparsity":0.900338,"pruned":1066,"of":1184}'
@@ -341,7 +343,7 @@ if [ "$(id -u)" = 0 ]; then
     if mount -t tmpfs -o size=64k none disk 2>/dev/null; then
         mounted=$work/disk
         run train tiny.ini -o disk/run train.save_every=1 train.keep=1000 --steps 60
-        expect "a full disk" 1 "disk/run"
+        expect "a full disk" 1 "disk/run" "checkpoint disk/run/$(readlink disk/run/last) is complete: --resume auto continues there"
         holds "a full disk loses no checkpoint" [ -e disk/run/last/state.safetensors ]
         holds "a full disk leaves no half" sh -c '! ls -d disk/run/.tmp-step* 2>/dev/null | grep -q .'
         run eval tiny.ini --weights disk/run/last; expect "the last checkpoint reads" 0

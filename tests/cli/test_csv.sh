@@ -33,7 +33,7 @@ run train net.ini -o one data.kind=csv data.root=forms train.batch=2 --steps 1 -
 cp -r list part; rm part/val.csv
 run train net.ini -o held data.kind=csv data.root=part data.val_fraction=0.2 -q; expect "held out" 0
 run data stat part data.val_fraction=0.2; expect "a fifth of each class" 0 "train  80 images, 10 classes, 8 to 8" "val    20 images, 10 classes, 2 to 2" "no duplicates"
-run train net.ini -o bad data.kind=csv data.root=part; expect "no val.csv" 2 "[data] val_fraction" "is 0 and part has no val.csv"
+run train net.ini -o bad data.kind=csv data.root=part; expect "no val.csv" 2 "[data] val_fraction" "part has no val.csv: set the fraction to hold out, e.g. data.val_fraction=0.1"
 run finetune part --weights none --model resnet20 -o tuned data.image_size=16 train.epochs=1 train.batch=40 --device cpu; expect "finetune" 0 "80 images of 10 classes"
 
 # ---- mistakes ----

@@ -93,6 +93,15 @@ run finetune none; expect "a missing folder" 2 "none: no such folder of images"
 run finetune images train.batchs=3; expect "an unknown key" 2 "did you mean batch?"
 mkdir other; cp -r images/train other/train; cp -r images/val other/val
 run finetune other --weights start -o F "${small[@]}"; expect "other images" 2 "F.ini: is a run on the images in images"
+
+# ---- files that cannot be read are named once, although several parts of the command read them ----
+touch other/train/star/a.heic other/train/star/b.heic; bad=$(find other/val/star -name '*.png' | head -1); echo none >"$bad"
+run finetune other --weights start -o B "${small[@]}" train.epochs=2; expect "files that cannot be read" 0 "other/train: skipped 2 files such as" ".heic"
+is "other formats are named once" "$(grep -c heic stderr)" 1
+is "a broken validation image is named once" "$(grep -c "$bad" stderr)" 1
+mkdir few few/a few/b; cp "$(find images/train/star -name '*.png' | head -1)" few/a/1.png; cp few/a/1.png few/b/1.png
+run finetune few --weights start -o X; expect "one image per class" 1 "no image is left for validation" "a class needs at least two images"
+
 echo '[train]' >mine.ini; run finetune images --weights start -o mine; expect "a foreign file" 2 "mine.ini: exists, and was not written by cresnet finetune"
 is "the foreign file is kept" "$(cat mine.ini)" "[train]"
 

@@ -39,6 +39,8 @@ holds "train" "$bin" train net.ini -o run -q
 holds "prune" "$bin" prune run --sparsity 0.5 -o pruned -q
 images=$(ls shapes/val/*/00000.png | head -4)
 first=$(echo "$images" | head -1)
+echo none >none.png
+mkdir pair && cp -r shapes/train/star shapes/train/circle pair/
 
 # ---- C and C++ with pkg-config, C++ with CMake ----
 
@@ -58,6 +60,11 @@ if there "$cc" && [ -n "$flags" ]; then
         "$bin" predict $model $first -k 3 2>/dev/null | sed -n 's/^ *\([0-9.]* %\).*/\1/p' >want.txt
         is "classify $model: probabilities as cresnet predict" "$(sed -n '2,4s/^ *\([0-9.]* %\).*/\1/p' c.txt)" "$(cat want.txt)"
     done
+    "$bin" finetune pair --weights run -o two --epochs 1 --device cpu --threads 1 -q >/dev/null 2>&1
+    is "a network with two classes" "$(./classify two "$first" 2>&1 | grep -c '%  class')" 2
+    ./classify run none.png "$first" >c.txt 2>&1
+    is "an image that cannot be read: exit code" $? 1
+    is "an image that cannot be read: the other one is classified" "$(grep -c "^$first" c.txt)" 1
     ./classify nowhere "$first" >c.txt 2>&1
     is "no run: exit code" $? 1
     is "no run: message" "$(cat c.txt)" "input/output: nowhere: No such file or directory"
@@ -89,6 +96,7 @@ if numpy_python=$(python_with numpy); then
     "$numpy_python" "$source_dir/examples/classify.py" run $images >py.txt 2>&1
     is "classify.py: exit code" $? 0
     is "classify.py: images" "$(grep -c '^shapes' py.txt)" 4
+    "$numpy_python" "$source_dir/examples/classify.py" run none.png >py.txt 2>&1 && fail "classify.py: exit code of an unreadable image is 0" || pass
     holds "arrays and errors" "$numpy_python" "$source_dir/tests/cli/library_arrays.py" run "$first"
 else skip "no NumPy"; fi
 sum_up

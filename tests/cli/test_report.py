@@ -319,6 +319,8 @@ def main():
     cresnet("report", "run", "-q")
     check("the same page each time", open("run/report.html", "rb").read() == first)
     check_browser("run/report.html")
+    cresnet("report", "run/step-6", "--no-eval", "-o", "earlier.html", "-q")
+    check("epochs of an earlier checkpoint", "3 of 3" in page_of("earlier.html").text and "3 of 2" not in page_of("earlier.html").text)
     check_averages()
 
     # So many classes that a matrix could not be looked at.

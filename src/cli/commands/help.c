@@ -7,8 +7,10 @@
 #include <string.h>
 
 static cr_status unknown_topic(const char *word, const char *hint) {
-    return CR_FAIL(CR_ERR_USAGE, "unknown command %s%s%s%s; see cresnet help", word, hint ? " (did you mean " : "",
-                   hint ? hint : "", hint ? "?)" : "");
+    char section[160];
+    if (hint) return CR_FAIL(CR_ERR_USAGE, "unknown command %s (did you mean %s?); see cresnet help", word, hint);
+    cr_key_section_hint(section, sizeof section, word);
+    return CR_FAIL(CR_ERR_USAGE, "unknown command, section or key %s%s; see cresnet help", word, section);
 }
 
 /* help man [COMMAND | keys] */

@@ -31,13 +31,14 @@ cr_status cr_plan_target_open(const struct cr_args *args, const struct cr_config
     case CR_PRECISION_FP32:
     case CR_PRECISION_TF32: *real = CR_F32; break;
     }
-    cr_log(CR_LOG_INFO, "target  %s: %s; kernel times: %s", (*device)->caps.text,
-           queried
-               ? "supported kernels and workspaces are computed offline, those of cuDNN from a description of the GPU"
-               : "supported kernels come from a built-in list, workspaces are not counted",
+    cr_log(CR_LOG_INFO, "target  %s", (*device)->caps.text);
+    cr_log(CR_LOG_INFO, "kernels %s",
+           queried ? "and workspaces are computed offline, those of cuDNN from a description of the GPU"
+                   : "from a built-in list; workspaces are not counted");
+    cr_log(CR_LOG_INFO, "times   %s",
            cr_args_has(args, CR_OPT_KERNEL_TIMES)
-               ? "from the file, roofline estimates for the rest"
-               : "roofline estimates; a run on this GPU measures them and may select other kernels");
+               ? "from the file; other times are roofline estimates"
+               : "roofline estimates; a run on this GPU measures times and may select other kernels");
     return CR_OK;
 }
 

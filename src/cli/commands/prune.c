@@ -341,6 +341,7 @@ cr_status cr_cmd_prune(const struct cr_args *args, int *signal_taken) {
     CR_TRY_OUT(check(args, &config, &request));
     CR_TRY_OUT(prune(args, &job, &request, &text));
     CR_TRY_OUT(cr_cmd_print(&text));
+    cr_log(CR_LOG_INFO, "saved in %s", config.train.output);
 out:
     cr_text_free(&text);
     cr_config_close(&config);

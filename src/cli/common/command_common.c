@@ -3,6 +3,7 @@
 
 #include "checkpoint/checkpoint.h"
 #include "core/rng.h"
+#include "data/data.h"
 #include "data/pack.h"
 #include "session/saved_model.h"
 #include "session/session.h"
@@ -61,9 +62,27 @@ static cr_status find_weights(const char *given, struct cr_cmd_source *out) {
                    given);
 }
 
+/* Returns a configuration error of the first operand; it ends with the usage of the command. */
+static cr_status fail_usage(const struct cr_args *args, const char *what) {
+    struct cr_text usage = {0};
+    cr_command_usage(args->command, &usage);
+    if (usage.length) usage.data[usage.length - 1] = 0;
+    const cr_status status = cr_args_fail(args, "%s; %s", what, usage.data ? usage.data : "");
+    cr_text_free(&usage);
+    return status;
+}
+
+/* An image was given where a configuration or a run belongs. */
+static cr_status fail_image(const struct cr_args *args, const char *given) {
+    char what[CR_PATH_MAX + 64];
+    snprintf(what, sizeof what, "%s: is an image, not a configuration or a run", given);
+    return fail_usage(args, what);
+}
+
 /* A file of that name, or, if it does not exist, the installed configuration of that name. */
-static cr_status find_file(const char *given, struct cr_cmd_source *out) {
+static cr_status find_file(const struct cr_args *args, const char *given, struct cr_cmd_source *out) {
     struct stat st;
+    if (cr_is_image_name(given)) return fail_image(args, given);
     if (is_weights(given) && cr_fs_is_file(given)) return find_weights(given, out);
     if (stat(given, &st) != 0) {
         CR_TRY(cr_cmd_installed_config(given, &out->config));
@@ -78,20 +97,13 @@ static cr_status find_file(const char *given, struct cr_cmd_source *out) {
 cr_status cr_cmd_source_find(const struct cr_args *args, struct cr_cmd_source *out) {
     struct cr_cmd_source source = {0};
     cr_status            status;
-    if (!args->operands) {
-        struct cr_text usage = {0};
-        cr_command_usage(args->command, &usage);
-        if (usage.length) usage.data[usage.length - 1] = 0;
-        status = cr_args_fail(args, "no configuration file given; %s", usage.data ? usage.data : "");
-        cr_text_free(&usage);
-        return status;
-    }
+    if (!args->operands) return fail_usage(args, "no configuration file given");
     if (!*args->operand[0])
         status = cr_args_fail(args, "the name of the configuration file is empty");
     else if (cr_fs_is_dir(args->operand[0]))
         status = find_in_folder(args, args->operand[0], &source);
     else
-        status = find_file(args->operand[0], &source);
+        status = find_file(args, args->operand[0], &source);
     if (status == CR_OK)
         *out = source;
     else

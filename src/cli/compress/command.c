@@ -11,8 +11,9 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { SMALLER_TRIES = 3 };             /* speedups that are tried when the accuracy drops by too much */
-static const double near_enough = 1.05; /* factor between two speedups that makes no further try worthwhile */
+enum { SMALLER_TRIES = 3 };                  /* speedups that are tried when the accuracy drops by too much */
+static const double enough_of_target = 0.97; /* of the speedup: measured times vary by a few percent */
+static const double near_enough      = 1.05; /* factor between two speedups that makes no further try worthwhile */
 
 /* ---- the command line ---- */
 
@@ -195,6 +196,18 @@ static cr_status print_result(struct cr_compress *c) {
     return cr_cmd_print(&text);
 }
 
+/* The last measurement of the result: after fine-tuning, or in int8. */
+static void warn_if_slower(const struct cr_compress *c) {
+    double speed = 0;
+    for (int i = 0; c->best && i < c->points; i++)
+        if (strcmp(c->point[i].name, c->best->name) == 0) speed = cr_compress_reference(c)->ms / c->point[i].ms;
+    if (c->best && speed < enough_of_target * c->best->speedup)
+        cr_log(CR_LOG_WARN,
+               "measured %.2f times as fast, less than the target %.3g: other programs may have used the machine; "
+               "repeat the command with another -o on an idle machine, or give a larger --speedup",
+               speed, c->best->speedup);
+}
+
 /* A drop that cannot be kept is an error at the end: everything is written. */
 static cr_status check_drop(const struct cr_compress *c, const struct cr_compress_try *first) {
     const double drop = cr_compress_drop(c, first->accuracy);
@@ -223,6 +236,7 @@ static cr_status compress(struct cr_compress *c) {
     CR_TRY(link_result(c));
     CR_TRY(cr_compress_page(c));
     CR_TRY(print_result(c));
+    warn_if_slower(c);
     return check_drop(c, first);
 }
 

@@ -149,7 +149,7 @@ static void say_network(const struct cr_finetune *f) {
 }
 
 static void say_schedule(const struct cr_finetune *f, const struct cr_config *c) {
-    char frozen[96] = "", time[96] = "";
+    char frozen[96] = "", time[96] = "", every[32] = "epoch";
     if (f->trained_stages < f->stages)
         snprintf(frozen, sizeof frozen, " of the last %d of %d stages and the classifier", f->trained_stages,
                  f->stages);
@@ -161,8 +161,9 @@ static void say_schedule(const struct cr_finetune *f, const struct cr_config *c)
                  f->images_per_s);
     cr_log(CR_LOG_INFO, "images    %lld pixels in training, %lld in evaluations%s", (long long)c->data.image_size,
            (long long)c->data.eval_crop, time);
-    cr_log(CR_LOG_INFO, "schedule  %" PRId64 " epochs%s; batch size %" PRId64 "; evaluated every %" PRId64 " epochs",
-           (int64_t)c->train.epochs, frozen, (int64_t)c->train.batch, (int64_t)c->train.eval_every);
+    if (c->train.eval_every != 1) snprintf(every, sizeof every, "%" PRId64 " epochs", (int64_t)c->train.eval_every);
+    cr_log(CR_LOG_INFO, "schedule  %" PRId64 " epochs%s; batch size %" PRId64 "; evaluated every %s",
+           (int64_t)c->train.epochs, frozen, (int64_t)c->train.batch, every);
     cr_log(CR_LOG_INFO,
            "rates     learning rate %g, classifier %g, falling to 0; stops after %" PRId64
            " evaluations without a better %s",

@@ -43,7 +43,10 @@ void cr_report_facts(const struct cr_report_run *run, const struct cr_model *mod
         else
             cr_page_fact(out, "steps done", "%.0f", loss->step[loss->count - 1]);
     }
-    if (epoch) cr_page_fact(out, "epochs", "%.0f of %lld", last_of(epoch), (long long)run->config.train.epochs);
+    /* the configuration is that of the best checkpoint; the run may have been continued for more epochs */
+    if (epoch)
+        cr_page_fact(out, "epochs", "%.0f of %.0f", last_of(epoch),
+                     CR_MAX(last_of(epoch), (double)run->config.train.epochs));
     if (speed) cr_page_fact(out, "images/s, median", "%.0f", cr_series_median(speed));
     if (wait) cr_page_fact(out, "time waiting for data", "%.2f %%", 100 * mean_of(wait));
     cr_page_fact(out, "network", "%s", cr_word_arch(run->config.model.arch));

@@ -213,9 +213,9 @@ cr_status cr_csv_open(const struct cr_config *config, enum cr_split split, struc
     CR_TRY(cr_path_format(path, "%s/val.csv", root));
     const bool has_val = access(path, F_OK) == 0;
     if (!has_val && split == CR_SPLIT_VAL && config->data.val_fraction <= 0)
-        return cr_config_fail(config, "data.val_fraction",
-                              "is 0 and %s has no val.csv: set the fraction to hold out, e.g. 0.1, or make val.csv",
-                              root);
+        return cr_config_fail(
+            config, "data.val_fraction",
+            "%s has no val.csv: set the fraction to hold out, e.g. data.val_fraction=0.1, or make val.csv", root);
     CR_TRY_OUT(list_read(root, "train.csv", several, &train));
     if (has_val) CR_TRY_OUT(list_read(root, "val.csv", several, &val));
     status = (several ? cr_csv_fill_several : fill)(dataset, train, val, config->data.val_fraction, split);

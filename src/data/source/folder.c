@@ -110,7 +110,7 @@ static cr_status list_class(struct cr_folder_traversal *t, const char *root, con
     if (folder->count == first) {
         if (t->foreign)
             return CR_FAIL(CR_ERR_FORMAT,
-                           "%s/%s: no PNG or JPEG image in this class folder; other formats, such as "
+                           "%s/%s: no JPEG, PNG or WebP image in this class folder; other formats, such as "
                            "%s, cannot be read: convert them",
                            root, name, t->foreign_name);
         return CR_FAIL(CR_ERR_FORMAT,
@@ -143,11 +143,11 @@ static cr_status list_split(struct cr_dataset *dataset, struct cr_image_folder *
     }
     dataset->count = folder->count;
     if (dataset->count == 0)
-        CR_FAIL_OUT(CR_ERR_FORMAT, "%s: no image is left for %s with data.val_fraction = %g", folder->root,
-                    split == CR_SPLIT_TRAIN ? "training" : "validation", fraction);
-    if (t->foreign)
-        cr_log(CR_LOG_WARN, "%s: %lld files such as %s were skipped: only JPEG, PNG and WebP images are read",
-               folder->root, (long long)t->foreign, t->foreign_name);
+        CR_FAIL_OUT(CR_ERR_FORMAT, "%s: no image is left for %s with data.val_fraction = %g: %s", folder->root,
+                    split == CR_SPLIT_TRAIN ? "training" : "validation", fraction,
+                    split == CR_SPLIT_TRAIN ? "give more images, or a smaller fraction"
+                                            : "a class needs at least two images, one of them for validation");
+    cr_folder_warn_foreign(t, folder->root);
 out:
     cr_free(t);
     return status;
@@ -199,7 +199,7 @@ static cr_status open_split(const struct cr_config *config, enum cr_split split,
         return cr_config_fail(config, "data.root", "%s has %s/ but no train/", root, val);
     if (!val && split == CR_SPLIT_VAL && fraction <= 0)
         return cr_config_fail(config, "data.val_fraction",
-                              "is 0 and %s has no val/: set the fraction to hold out, e.g. 0.1, "
+                              "%s has no val/: set the fraction to hold out, e.g. data.val_fraction=0.1, "
                               "or make val/",
                               root);
     const char *part = val && split == CR_SPLIT_VAL ? val : train ? train : "";

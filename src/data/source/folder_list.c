@@ -4,6 +4,7 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +18,7 @@ static bool has_ending(const char *name, const char *const *endings, size_t coun
     return false;
 }
 
-static bool is_image_name(const char *name) {
+bool cr_is_image_name(const char *name) {
     static const char *const endings[] = {"jpg", "jpeg", "jpe", "jfif", "png", "webp"};
     return has_ending(name, endings, CR_COUNT(endings));
 }
@@ -25,6 +26,16 @@ static bool is_image_name(const char *name) {
 static bool is_foreign_name(const char *name) {
     static const char *const endings[] = {"gif", "bmp", "tif", "tiff", "ppm", "pgm", "avif", "heic", "jxl"};
     return has_ending(name, endings, CR_COUNT(endings));
+}
+
+void cr_folder_warn_foreign(const struct cr_folder_traversal *t, const char *root) {
+    static atomic_uint_fast64_t
+        last; /* hash of the last warning: both splits often list one folder, some commands twice */
+    if (!t->foreign) return;
+    const uint64_t hash = cr_hash_bytes(cr_hash_mix((uint64_t)t->foreign), root, strlen(root) + 1);
+    if (atomic_exchange(&last, hash) == hash) return;
+    cr_log(CR_LOG_WARN, "%s: skipped %lld file%s %s: only JPEG, PNG and WebP images are read", root,
+           (long long)t->foreign, t->foreign == 1 ? "," : "s such as", t->foreign_name);
 }
 
 /* ---- listing ---- */
@@ -46,7 +57,7 @@ cr_status cr_folder_add(struct cr_image_folder *folder, const char *path, int32_
 
 /* Handles one entry of a folder; its full path is in t->path. */
 static cr_status list_entry(struct cr_folder_traversal *t, const struct dirent *entry, size_t length, int depth) {
-    bool        is_image = is_image_name(entry->d_name);
+    bool        is_image = cr_is_image_name(entry->d_name);
     struct stat info;
     if (entry->d_type == DT_REG && !is_image) {
         if (is_foreign_name(entry->d_name) && !t->foreign++)
@@ -123,9 +134,7 @@ cr_status cr_folder_images(const char *path, struct cr_arena *arena, const char 
         if (!list[i]) list = NULL;
     }
     if (!list) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory while listing %s", path);
-    if (t->foreign)
-        cr_log(CR_LOG_WARN, "%s: %lld images in unsupported formats were skipped, e.g. %s", path, (long long)t->foreign,
-               t->foreign_name);
+    cr_folder_warn_foreign(t, path);
     *out   = list;
     *count = folder.count;
 out:

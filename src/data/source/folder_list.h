@@ -44,6 +44,8 @@ struct cr_folder_traversal {
  * order of the file system. `depth`: the number of folders in t->above. Errors: folders that cannot be listed, paths
  * that are too long, folders nested too deep. */
 cr_status cr_folder_list(struct cr_folder_traversal *t, size_t length, int depth);
+/* Logs how many files of other formats below `root` were skipped, once when the same folder is listed again. */
+void cr_folder_warn_foreign(const struct cr_folder_traversal *t, const char *root);
 /* Adds an image. `path` is relative to the root of `folder`, or absolute. CR_ERR_MEMORY. */
 CR_MUST cr_status cr_folder_add(struct cr_image_folder *folder, const char *path, int32_t label);
 /* Compares the paths of two struct cr_image_file for qsort_r; `names`: the text of the folder. */

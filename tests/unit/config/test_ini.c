@@ -113,10 +113,14 @@ static void line_numbers(void) {
 }
 
 static void invalid_bytes_are_refused(void) {
+    static const char binary[] = "\x89PNG\r\n\x1a\n[\0\1\n\2\n\3";
     static const char nul[] = "[train]\nbatch = 3\0\n", bom[] = "\xef\xbb\xbf[train]\nbatch = 3\n";
     struct cr_config  config;
     CHECK_STATUS(cr_config_open(&config, file_bytes("c.ini", nul, sizeof nul - 1), NULL, 0), CR_ERR_CONFIG);
     CHECK_HAS(cr_error_message(), "c.ini:2: byte 10 of the line is the control character 0x00");
+    CHECK_STATUS(cr_config_open(&config, file_bytes("c.ini", binary, sizeof binary - 1), NULL, 0), CR_ERR_CONFIG);
+    CHECK_HAS(cr_error_message(), "c.ini:3: byte 2 of the line is the control character 0x00");
+    CHECK(!strchr(cr_error_message(), '\n')); /* one error, although no line is valid */
     CHECK_STATUS(cr_config_open(&config, file_bytes("c.ini", bom, sizeof bom - 1), NULL, 0), CR_ERR_CONFIG);
     CHECK_HAS(cr_error_message(), "c.ini:1: the file starts with a byte order mark");
 }

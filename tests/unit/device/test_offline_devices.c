@@ -40,6 +40,7 @@ static void gpus_are_found_by_name(void) {
     CHECK_STR(names.data, "h200, h100, a100, l40s, l4, rtx5090, rtx4090, rtx3090, rtx3060");
     cr_text_free(&names);
     CHECK(cr_gpu_find("h200x") == NULL);
+    CHECK(cr_gpu_find("H200") == cr_gpu_find("h200"));
     const struct cr_gpu *h200 = cr_gpu_find("h200"), *a100 = cr_gpu_find("a100");
     REQUIRE(h200 && a100);
     CHECK_INT(h200->cc, 90);
