@@ -20,6 +20,7 @@ holds "checkpoints" [ -f F/best/model.safetensors ]
 is "the network is that of the weights" "$(key F.ini arch) $(key F.ini depths) $(key F.ini widths) $(key F.ini stem)" "$(key start/last/config.ini arch) $(key start/last/config.ini depths) $(key start/last/config.ini widths) $(key start/last/config.ini stem)"
 is "keys of the command line are in the file" "$(key F.ini epochs) $(key F.ini image_size)" "3 16"
 is "weights of tiny images: all parts are trained from the start" "$(key F.ini freeze)" ""
+is "no moving averages of 21 updates" "$(key F.ini decay)" ""
 run predict F "$(find images/val -name '*.png' | head -1)"; expect "predict" 0 "weights: F/"
 
 # ---- `cresnet train` reads the file unchanged, and trains the same ----
@@ -40,6 +41,7 @@ cp S.ini before.ini
 start_slow; is "the same command continues" $? 0
 holds "it continued" grep -q '"event":"resume"' S/log.jsonl
 holds "the choices are kept" cmp S.ini before.ini
+is "moving averages of more than 200 updates" "$([ $epochs -gt 28 ] && key S.ini decay)" "$([ $epochs -gt 28 ] && echo 0.98)"
 run train S.ini -o W -q; expect "the whole run" 0
 holds "interrupted and whole: the same weights" cmp S/last/model.safetensors W/last/model.safetensors
 
