@@ -6,8 +6,9 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The error message of core/base.h has a size limit. Errors beyond the limit are counted, not truncated. */
-enum { REPORT_BYTES = 3800 };
+/* The error message of core/base.h has a size limit, and a file that is no INI file has an error in each line. Errors
+ * beyond the limits are counted, not truncated. */
+enum { REPORT_BYTES = 3800, REPORT_ERRORS = 15 };
 
 static int file_rank(const struct cr_complaints *list, const char *file, int stored) {
     int next = 0;
@@ -65,11 +66,11 @@ static void sort_complaints(struct cr_complaint *at, int count) {
 cr_status cr_complaints_status(struct cr_complaints *list) {
     if (list->failed) return CR_NO_MEMORY(CR_COMPLAINTS_MAX * sizeof *list->at);
     if (!list->count) return CR_OK;
-    int  stored = CR_MIN(list->count, CR_COMPLAINTS_MAX), shown = 0;
-    char report[REPORT_BYTES + 64];
-    int  used = 0;
+    const int stored = CR_MIN(list->count, CR_COMPLAINTS_MAX), most = CR_MIN(stored, REPORT_ERRORS);
+    char      report[REPORT_BYTES + 64];
+    int       used = 0, shown = 0;
     sort_complaints(list->at, stored);
-    for (; shown < stored; shown++) {
+    for (; shown < most; shown++) {
         const struct cr_complaint *c         = &list->at[shown];
         char                       place[32] = "";
         if (c->line) snprintf(place, sizeof place, ":%d", c->line);

@@ -168,6 +168,17 @@ static void all_errors_are_reported(void) {
               "one_cycle");
 }
 
+/* A file that is no INI file has an error in each line. */
+static void many_errors_are_counted(void) {
+    char text[4096] = "";
+    for (int i = 0; i < 60; i++) strcat(text, "this is a letter\n");
+    const char *got   = refusal(text, NULL);
+    int         lines = 0;
+    for (const char *at = got; *at; at++) lines += *at == '\n';
+    CHECK_INT(lines, 15);
+    CHECK_HAS(got, "c.ini:15: 'this is a letter': is neither [section] nor key = value\nand 45 more");
+}
+
 struct rule {
     const char *override, *why; /* reason; "": accepted */
 };
@@ -371,5 +382,5 @@ static void no_leaks(void) {
 }
 
 TESTS(CASE(defaults), CASE(defaults_of_channels), CASE(precedence), CASE(includes), CASE(named_configs),
-      CASE(all_errors_are_reported), CASE(overrides_are_checked), CASE(types_are_strict), CASE(ranges_are_checked),
-      CASE(rules_between_keys), CASE(edit_distance), CASE(no_leaks))
+      CASE(all_errors_are_reported), CASE(many_errors_are_counted), CASE(overrides_are_checked), CASE(types_are_strict),
+      CASE(ranges_are_checked), CASE(rules_between_keys), CASE(edit_distance), CASE(no_leaks))
