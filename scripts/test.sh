@@ -62,14 +62,14 @@ selected() { [ "${CRESNET_TEST_ONLY:-$1}" = "$1" ]; }
 # the later builds run during the tests of the run before, with the lowest priority: they take only what these leave of the cores.
 start_build() {
     local name=$1 options target="" start
-    case $name in
-        address) options=-DCRESNET_SANITIZE=address ;;
-        plain) wait_for_downloads; plain_options ;;
-        thread) options=-DCRESNET_SANITIZE=thread target=thread_tests ;;
-    esac
-    start=$SECONDS
     {
         [ "$name" = "${runs[0]}" ] || renice -n 19 -p "$BASHPID" >/dev/null
+        case $name in
+            address) options=-DCRESNET_SANITIZE=address ;;
+            plain) plain_options ;;
+            thread) options=-DCRESNET_SANITIZE=thread target=thread_tests ;;
+        esac
+        start=$SECONDS
         # shellcheck disable=SC2086
         build_target=$target build "build/$name" -DCRESNET_WERROR=ON $options
         code=$?
@@ -85,6 +85,10 @@ finish_build() {
     wait "$building"
     code=$?
     echo "== $1"
+    if [ "$1" = plain ]; then
+        cat build/cuda.log
+        [ -f build/plain-options ] || skipped=$((skipped + 1))
+    fi
     cat "build/$1-build.txt"
     [ $code -eq 0 ] && return 0
     echo "$1: the build failed"
@@ -109,11 +113,11 @@ run_tests() {
     echo "$name: $1 passed, $2 failed, $3 skipped in $((SECONDS - start)) s"
 }
 
-# Downloads, which take minutes on a fresh machine: what tests compare with, and what the optimised build needs. Runs while the first build
-# compiles. Leaves the options of CMake for the optimised build in build/plain-options, or no file where CUDA is missing.
-download() {
+# Downloads, which take minutes on a fresh machine, run while the first build compiles: what tests compare with, for which all tests wait,
+# and what the optimised build needs, for which only that build waits. need_peers of deps.sh is the first; its tests count what they skip.
+# Leaves the options of CMake for the optimised build in build/plain-options, or no file where CUDA is missing.
+download_cuda() {
     rm -f build/plain-options
-    need_peers # the tests count what they skip
     need_cuda || return 0
     [ -z "${CRESNET_TEST_ARCHS:-}" ] || cuda_options="$cuda_options -DCMAKE_CUDA_ARCHITECTURES=$CRESNET_TEST_ARCHS"
     # Without a GPU the CUDA code is only compiled: most of nvcc's optimisations would take minutes and be of no use.
@@ -121,18 +125,11 @@ download() {
     echo "$cuda_options" >build/plain-options
 }
 
-downloading="" # process
-wait_for_downloads() {
-    [ -n "$downloading" ] || return 0
-    wait "$downloading"
-    downloading=""
-    cat build/download.log
-}
-
-# Sets start_build's options.
+# Sets start_build's options when the download has ended. It is no child of the build, which cannot wait for it otherwise.
 plain_options() {
+    while kill -0 "$cuda_download" 2>/dev/null; do sleep 1; done
     options=-DCRESNET_WITH_CUDA=OFF
-    if [ -f build/plain-options ]; then options=$(cat build/plain-options); else skipped=$((skipped + 1)); fi
+    [ ! -f build/plain-options ] || options=$(cat build/plain-options)
 }
 
 need_packages || exit 1
@@ -141,9 +138,12 @@ need_packages || exit 1
 need_packages $test_packages g++ python3-venv
 find_data
 mkdir -p build
+peers_download="" cuda_download=""
 if selected plain; then
-    download >build/download.log 2>&1 &
-    downloading=$!
+    need_peers >build/peers.log 2>&1 &
+    peers_download=$!
+    download_cuda >build/cuda.log 2>&1 &
+    cuda_download=$!
 fi
 export ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1 UBSAN_OPTIONS=print_stacktrace=1 TSAN_OPTIONS=halt_on_error=1
 runs=()
@@ -153,6 +153,7 @@ done
 [ ${#runs[@]} -eq 0 ] || start_build "${runs[0]}"
 for i in "${!runs[@]}"; do
     finish_build "${runs[i]}" && built=yes || built=no
+    [ "$i" -gt 0 ] || [ -z "$peers_download" ] || { wait "$peers_download"; cat build/peers.log; }
     [ $((i + 1)) -eq ${#runs[@]} ] || start_build "${runs[i + 1]}"
     [ $built = no ] || run_tests "${runs[i]}"
 done

@@ -10,8 +10,7 @@ from check_docs.pages import files
 
 PAGE_SECONDS = 300  # a page takes up to 30 s; a busy machine must not decide
 NOT_COPIED = ("src/", "cuda/", "tests/")
-# Threads of each command. Small ops spend their time in waiting for threads: test.sh sets one thread.
-THREADS = os.environ.get("OMP_NUM_THREADS", "2")
+THREADS = "2"
 
 PRELUDE = """unset BASH_ENV
 trap 'code=$?; printf "%s %s\\n" "$LINENO" "$code" >"$CHECK_DOCS_FAILURE"' ERR

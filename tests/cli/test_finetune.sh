@@ -53,7 +53,7 @@ run finetune images/train --weights start -o I "${small[@]}" train.epochs=1
 holds "the split does not depend on chance" cmp H/last/model.safetensors I/last/model.safetensors
 
 # ---- weights: a file without a configuration, from scratch ----
-run train "$source_dir/configs/cifar10-resnet20.ini" data.kind=synthetic data.train_images=128 data.val_images=8 -o R20 --steps 1 -q --device cpu; expect "ResNet-20" 0
+run train "$source_dir/configs/cifar10-resnet20.ini" data.kind=synthetic data.train_images=8 data.val_images=8 train.batch=8 -o R20 --steps 1 -q --device cpu; expect "ResNet-20" 0
 mkdir alone; cp R20/last/model.safetensors alone/weights.safetensors
 run finetune images --weights alone/weights.safetensors -o N "${small[@]}" train.epochs=1; expect "recognised" 0 "network   resnet20, from the weights alone/weights.safetensors"
 is "recognised: the file" "$(key N.ini arch) $(key N.ini stem) $(key N.ini shortcut)" "resnet20 cifar A"

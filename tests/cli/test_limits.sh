@@ -141,7 +141,7 @@ has "outputs overflow, predict: message" "$said" "not finite"
 
 # ---- titles ----
 
-printf '[model]\narch = resnet18\nclasses = 10\n[data]\nkind = synthetic\n' >r18.ini
-said=$("$bin" bench init r18.ini model.arch=resnet34 --steps 1 2>&1)
-has "bench init names the architecture" "$said" "resnet34:"
+printf '[model]\narch = resnet20\nclasses = 10\n[data]\nkind = synthetic\n' >r20.ini
+said=$("$bin" bench init r20.ini model.arch=resnet32 --steps 1 2>&1)
+has "bench init names the architecture" "$said" "resnet32:"
 sum_up
