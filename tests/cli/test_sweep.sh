@@ -86,7 +86,7 @@ expect "Ctrl-C" 130 "stopped after a checkpoint" "waiting"
 is "two runs stopped" "$(grep -c '^stopped' stdout)" 2
 holds "the third did not start" [ ! -e C/train.seed=3 ]
 # shellcheck disable=SC2086
-run sweep tiny.ini -o C $long; expect "continue" 0; is "all are done after Ctrl-C" "$(grep -c '^done' stdout)" 3
+run sweep tiny.ini -o C $long; expect "continue" 0 "continues train.seed=2 from its last checkpoint" "started train.seed=3"; is "all are done after Ctrl-C" "$(grep -c '^done' stdout)" 3
 # shellcheck disable=SC2086
 run train tiny.ini -o alone2 ${long/1..3/2} -q; holds "an interrupted run equals one alone" cmp alone2/last/model.safetensors C/train.seed=2/last/model.safetensors
 holds "it was resumed" grep -q 'resume  C/train.seed=2/step-' C/train.seed=2.txt

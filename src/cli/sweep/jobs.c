@@ -33,8 +33,9 @@ static cr_status start(struct cr_sweep *sweep, struct cr_sweep_run *run, const c
     const int    n    = sweep->overrides;
     const char **argv = cr_arena_alloc(&sweep->arena, ((size_t)n + 8) * sizeof *argv);
     const char  *out  = cr_arena_printf(&sweep->arena, "train.output=%s", run->folder);
+    const char  *last = cr_arena_printf(&sweep->arena, "%s/last", run->folder);
     int          argc = 0;
-    if (!argv || !out) return CR_NO_MEMORY(((size_t)n + 8) * sizeof *argv);
+    if (!argv || !out || !last) return CR_NO_MEMORY(((size_t)n + 8) * sizeof *argv);
     argv[argc++] = "cresnet";
     argv[argc++] = "train";
     argv[argc++] = config;
@@ -44,6 +45,7 @@ static cr_status start(struct cr_sweep *sweep, struct cr_sweep_run *run, const c
     argv[argc++]   = "--resume=auto";
     const int file = open(run->output, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     if (file < 0) return CR_FAIL(CR_ERR_IO, "%s: cannot be opened: %s", run->output, strerror(errno));
+    const bool  saved  = access(last, F_OK) == 0;
     const pid_t parent = getpid(), child = fork();
     if (child == 0) become((char *const *)argv, file, parent, mask);
     const int failed = errno;
@@ -51,7 +53,7 @@ static cr_status start(struct cr_sweep *sweep, struct cr_sweep_run *run, const c
     if (child < 0) return CR_FAIL(CR_ERR_IO, "%s: cannot start a process: %s", run->name, strerror(failed));
     run->process = child;
     run->state   = CR_SWEEP_RUNNING;
-    cr_log(CR_LOG_INFO, "sweep: started %s", run->name);
+    cr_log(CR_LOG_INFO, saved ? "sweep: continues %s from its last checkpoint" : "sweep: started %s", run->name);
     return CR_OK;
 }
 
