@@ -5,8 +5,8 @@
  * Invariants
  *   - Every key of a config has a value; a key that is not set has its default.
  *   - Precedence, lowest first: default, included file, file, command line.
- *   - All errors of a file are reported together, one per line: `file:line: [section] key: error, and what is allowed`
- *     (the first 15, and the number of the others).
+ *   - All errors of a file are reported together, one per line: `file:line: [section] key: error, and what is allowed`.
+ *     A report has 15 errors at most and counts the others.
  *   - Numbers are parsed in the C locale, and every character of the value must belong to the number.
  * This header depends on neither models nor datasets; it defines only the names of their options. */
 #ifndef CR_CONFIG_H

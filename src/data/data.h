@@ -67,8 +67,8 @@ CR_MUST cr_status cr_image_resize(const struct cr_image *src, double x, double y
 /* Does the name end as those of images do (jpg, jpeg, jpe, jfif, png, webp)? */
 bool cr_is_image_name(const char *name);
 /* Lists the image files of a folder and of all folders below it, sorted by bytes. The ending of the name decides;
- * hidden files are skipped. Links are followed, and a folder that contains itself is
- * entered once. The names and the list are allocated in the arena. CR_ERR_IO, CR_ERR_MEMORY. */
+ * hidden files are skipped. Links are followed, and a folder that contains itself is entered once. The names and the
+ * list are allocated in the arena. CR_ERR_IO, CR_ERR_MEMORY. */
 CR_MUST cr_status cr_folder_images(const char *folder, struct cr_arena *arena, const char ***out, int64_t *count);
 
 /* ---- preparation of one sample ---- */

@@ -36,7 +36,7 @@ struct cr_dataset {
     bool                 exif;      /* the value of cr_stored.exif */
     enum cr_pixel_format format;    /* of its images: the value of cr_stored.format */
     bool                 generated; /* cresnet draws the images; their files depend on the version of zlib */
-    _Atomic uint8_t     *logged; /* in the arena: one bit per sample, 1 when its corrupt image was named in the log */
+    _Atomic uint8_t     *logged;    /* in the arena, one bit per sample: the log has named its corrupt image */
     struct cr_arena      arena;
     void                *state;
 };

@@ -14,7 +14,7 @@ struct run {
     struct cr_exec   *exec;
 };
 
-/* A run that was opened in part can be closed, too. */
+/* Closes what is open. If opening failed, some members are zero. */
 static inline void run_close(struct run *r) {
     cr_exec_close(r->exec);
     if (r->memory.device) cr_memory_close(&r->memory);
