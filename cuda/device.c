@@ -278,6 +278,7 @@ static void cuda_release(struct cr_device *device, void *region) {
 static cr_status cuda_put(struct cr_device *base, void *dst, const void *host, size_t bytes) {
     struct cuda_device *d      = cuda_of(base);
     cudaStream_t        stream = d->stream[CR_STREAM_COMPUTE];
+    CUDA_TRY(cudaSetDevice(d->index)); /* for threads that read a checkpoint */
     for (size_t at = 0, turn = 0; at < bytes; at += RING_BYTES, turn++) {
         const size_t piece = CR_MIN((size_t)RING_BYTES, bytes - at), i = turn % 2;
         CUDA_TRY(cudaEventSynchronize(d->ring_done[i]));
