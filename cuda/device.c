@@ -52,7 +52,7 @@ static const char *count_error_text(cudaError_t error) {
 
 static bool cuda_available(const char **why) {
     int count = 0, driver = 0;
-    *why      = NULL;
+    *why = NULL;
     if (cudaDriverGetVersion(&driver) == cudaSuccess && driver) cr_cuda_libs_begin();
     cudaError_t error = cudaGetDeviceCount(&count);
     if (error == cudaSuccess && count == 0) error = cudaErrorNoDevice;

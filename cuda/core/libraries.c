@@ -127,8 +127,7 @@ static void begin(void) {
     (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
-static void begin_nothing(void) {
-}
+static void begin_nothing(void) {}
 
 static void end(void) {
     (void)pthread_once(&begin_once, begin_nothing); /* begin has been called, or will not start a thread any more */

@@ -1,5 +1,5 @@
-/* cuda/dense/dense_few_kernels.c: the kernel of the classifier for a few images. The first product by cuBLAS takes 40 to
- * 80 ms, because it loads its kernels; with this kernel a program for one image needs no cuBLAS. */
+/* cuda/dense/dense_few_kernels.c: the kernel of the classifier for a few images. With it a program for one image needs
+ * no cuBLAS, whose first product takes 40 to 80 ms, because it loads its kernels. */
 #include "cuda/core/cuda_device.h"
 #include "cuda/core/kernel_tables.h"
 #include "cuda/core/op_shapes.h"
@@ -7,8 +7,8 @@
 
 static bool accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     const struct cr_tensor *x = cuda_in(p, op, CR_IN_dense_x), *w = cuda_in(p, op, CR_IN_dense_w),
-                           *y    = cuda_out(p, op, CR_OUT_dense_y);
-    const int64_t elems          = (int64_t)(16 / cr_dtype_bytes(x->dtype));
+                           *y = cuda_out(p, op, CR_OUT_dense_y);
+    const int64_t elems       = (int64_t)(16 / cr_dtype_bytes(x->dtype));
     (void)device;
     return cuda_is_data(x) && w->dtype == x->dtype && y->dtype == x->dtype &&
            cuda_in(p, op, CR_IN_dense_b)->dtype == CR_F32 && cuda_pixels(x) <= CK_DENSE_FEW_ROWS &&
@@ -24,11 +24,11 @@ static cr_status launch(struct cr_device *device, const struct cr_call *call) {
     return CR_OK;
 }
 
-static const struct cr_kernel row = {.name          = "cuda.dense_few",
-                                     .op            = CR_OP_dense,
-                                     .math          = CR_MATH_F32,
-                                     .deterministic = true,
-                                     .accepts       = accepts,
-                                     .launch        = launch};
+static const struct cr_kernel dense_few = {.name          = "cuda.dense_few",
+                                           .op            = CR_OP_dense,
+                                           .math          = CR_MATH_F32,
+                                           .deterministic = true,
+                                           .accepts       = accepts,
+                                           .launch        = launch};
 
-const struct cr_kernel *const cr_cuda_dense_few_kernels[] = {&row, NULL};
+const struct cr_kernel *const cr_cuda_dense_few_kernels[] = {&dense_few, NULL};
