@@ -225,6 +225,9 @@ struct checkops_runner {
     struct checkops_arena arena;
     struct checkops_tally tally[CHECKOPS_KERNELS_MAX];
     bool                  skip[CHECKOPS_KERNELS_MAX]; /* kernels to skip */
+    /* Called after the last case of a kind, or NULL: results of its kernels can be printed. */
+    void (*kind_done)(struct checkops_runner *runner, enum cr_op_kind kind);
+    void *caller; /* of kind_done */
     const struct cr_kernel
            *kernel[CHECKOPS_KERNELS_MAX]; /* the kernels of the device; they are the same however it is opened */
     int     kernels, cases, only_ref, failures;
@@ -233,6 +236,8 @@ struct checkops_runner {
 /* Runs all cases on the kernels of runner->device. Adds to the results of an earlier run on the same device opened
  * with other options. The caller then calls checkops_arena_close(&runner->arena). */
 CR_MUST cr_status checkops_runner(struct checkops_runner *runner, const struct checkops_list *list);
+/* Whether a kernel of this kind has math TF32. */
+bool checkops_has_tf32(const struct checkops_runner *runner, enum cr_op_kind kind);
 
 /* Runs kernels that are wrong on purpose, and returns the number of those that were not detected. With shards > 0 only
  * the kernels of one shard run; a shard is chosen as for cases. *tried is the number of kernels that ran. */

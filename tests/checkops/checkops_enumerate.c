@@ -12,7 +12,7 @@ static bool wanted(const struct checkops_runner *w, int i, const struct checkops
     return cr_kernel_accepts(w->device, kernel, &unit->program, unit->op);
 }
 
-static bool has_tf32(const struct checkops_runner *w, enum cr_op_kind kind) {
+bool checkops_has_tf32(const struct checkops_runner *w, enum cr_op_kind kind) {
     for (int i = 0; i < w->kernels; i++)
         if (w->kernel[i]->op == kind && w->kernel[i]->math == CR_MATH_TF32) return true;
     return false;
@@ -163,6 +163,20 @@ static cr_status run_case(struct checkops_runner *w, const struct checkops_case 
     return status;
 }
 
+/* Whether the runner's restrictions allow a case. */
+static bool is_chosen(const struct checkops_runner *w, const struct checkops_list *list, int i) {
+    const struct checkops_case *c = &list->item[i];
+    if (w->bench ? !c->big : c->timed) return false;
+    if (w->shards && i % w->shards != w->shard) return false;
+    return !w->only_tf32 || (c->real == CR_F32 && checkops_has_tf32(w, c->kind));
+}
+
+static bool is_last_of_kind(const struct checkops_runner *w, const struct checkops_list *list, int i) {
+    for (int k = i + 1; k < list->count; k++)
+        if (list->item[k].kind == list->item[i].kind && is_chosen(w, list, k)) return false;
+    return true;
+}
+
 cr_status checkops_runner(struct checkops_runner *w, const struct checkops_list *list) {
     w->arena.device = w->device;
     for (w->kernels = 0; w->device->kernels[w->kernels]; w->kernels++) {
@@ -170,15 +184,13 @@ cr_status checkops_runner(struct checkops_runner *w, const struct checkops_list 
         w->kernel[w->kernels] = w->device->kernels[w->kernels];
     }
     for (int i = 0; i < list->count; i++) {
-        const struct checkops_case *c = &list->item[i];
-        if (w->bench ? !c->big : c->timed) continue;
-        if (w->shards && i % w->shards != w->shard) continue;
+        if (!is_chosen(w, list, i)) continue;
         if (w->until_ns && cr_time_ns() > w->until_ns) {
             w->cut = true;
             break;
         }
-        if (w->only_tf32 && (c->real != CR_F32 || !has_tf32(w, c->kind))) continue;
-        CR_TRY(run_case(w, c, i));
+        CR_TRY(run_case(w, &list->item[i], i));
+        if (w->kind_done && is_last_of_kind(w, list, i)) w->kind_done(w, list->item[i].kind);
         if (w->until_failure && w->failures) break;
     }
     return CR_OK;

@@ -73,6 +73,11 @@ struct references {
     struct cr_device *one, *wide;
 };
 
+struct report { /* of one device */
+    struct totals *totals;
+    int            runs[CHECKOPS_KERNELS_MAX]; /* of kernels whose results are printed; 0 before that */
+};
+
 /* First all cases run on the device as it is opened for deterministic training; then the ops that have TF32 kernels,
  * with TF32 allowed; then, for kernels that no case has reached, without both restrictions. */
 enum pass { PASS_ALL, PASS_TF32, PASS_UNREACHED, PASSES };
@@ -85,6 +90,20 @@ static bool pass_is_needed(struct checkops_runner *w, enum pass pass) {
         needed     = needed || !w->skip[i];
     }
     return needed && !(w->bench && pass != PASS_ALL);
+}
+
+/* Prints the results of kernels that no later pass runs, so that a test that is ended early has results. In f32 the
+ * second pass runs the ops again that have TF32 kernels. */
+static void report_kind(struct checkops_runner *w, enum cr_op_kind kind) {
+    struct report *r = w->caller;
+    for (int i = 0; i < w->kernels; i++) {
+        const enum cr_math math  = w->kernel[i]->math;
+        const bool         again = !w->only_tf32 && (math == CR_MATH_F32 || math == CR_MATH_TF32);
+        if (w->kernel[i]->op != kind || !w->tally[i].runs || r->runs[i]) continue;
+        if (again && checkops_has_tf32(w, kind)) continue;
+        report_kernel(w, i, r->totals);
+        r->runs[i] = w->tally[i].runs;
+    }
 }
 
 static cr_status run_pass(const struct cr_backend *backend, enum pass pass, struct checkops_runner *w,
@@ -100,10 +119,13 @@ static cr_status run_pass(const struct cr_backend *backend, enum pass pass, stru
     return checkops_runner(w, list);
 }
 
-static void report_runner(const struct checkops_runner *w, int64_t start, struct totals *totals) {
-    const char *name   = w->name;
-    const int   before = totals->passed + totals->failed;
-    for (int i = 0; i < w->kernels; i++) report_kernel(w, i, totals);
+/* The kernels whose results are not printed yet; then the device. `before`: results before those of this device. */
+static void report_runner(const struct checkops_runner *w, int64_t start, int before) {
+    const char          *name   = w->name;
+    const struct report *r      = w->caller;
+    struct totals       *totals = r->totals;
+    for (int i = 0; i < w->kernels; i++)
+        if (!r->runs[i] || r->runs[i] != w->tally[i].runs) report_kernel(w, i, totals);
     if (totals->passed + totals->failed == before)
         printf("no kernel of %s has a name that contains \"%s\"\n", name, w->filter);
     if (w->cut) printf("%s: time limit reached, the remaining cases were not run\n", name);
@@ -128,8 +150,10 @@ static cr_status check_backend(const struct cr_backend *backend, const struct re
                                const struct arguments *arguments, struct totals *totals) {
     struct checkops_list    list = {0};
     struct checkops_runner *runner;
+    struct report           report = {.totals = totals};
     cr_status               status;
-    const int64_t           start = cr_time_ns();
+    const int64_t           start  = cr_time_ns();
+    const int               before = totals->passed + totals->failed;
     CR_ALLOC(runner, 1);
     *runner = (struct checkops_runner){.name     = backend->name,
                                        .cpu      = references->one,
@@ -138,7 +162,9 @@ static cr_status check_backend(const struct cr_backend *backend, const struct re
                                        .bench    = arguments->bench,
                                        .algos    = arguments->algos,
                                        .shard    = arguments->shard,
-                                       .shards   = arguments->shards};
+                                       .shards   = arguments->shards,
+                                       .caller   = &report};
+    if (!arguments->bench) runner->kind_done = report_kind;
     if (arguments->seconds > 0) runner->until_ns = start + (int64_t)(arguments->seconds * 1e9);
     CR_TRY_OUT(choose_list(backend, arguments, &list));
     for (enum pass pass = PASS_ALL; pass < PASSES; pass++)
@@ -147,7 +173,7 @@ static cr_status check_backend(const struct cr_backend *backend, const struct re
     if (strcmp(backend->name, "cpu") == 0) report_kinds(runner, &list, totals);
 out:
     if (runner->kernels && !arguments->bench)
-        report_runner(runner, start, totals); /* after an error: the results before the error */
+        report_runner(runner, start, before); /* after an error: the results before the error */
     checkops_arena_close(&runner->arena);
     cr_device_close(runner->device);
     cr_free(runner);

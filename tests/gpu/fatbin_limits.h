@@ -65,6 +65,7 @@ extern struct fatbin_record fatbin_record;
 void fatbin_start(int cc);
 /* Reads the machine code of the whole program. *kernels, *files: number of kernels, and of files with machine code. */
 CR_MUST cr_status fatbin_open_program(int *kernels, int *files, int *packed);
-void              fatbin_close_program(void);
+/* Prints how many kernels of the program no launch has named; with FATBIN_NAMES in the environment also which. */
+void fatbin_close_program(void);
 
 #endif

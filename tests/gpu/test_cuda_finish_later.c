@@ -14,7 +14,20 @@ enum level { APART, FORWARD, BOTH }; /* which ops may be marked */
 enum { GRADS_MAX = 128 };
 /* The first convolution of each of nine blocks, the second one of six of them, and the stem. The first blocks of two
  * stages add the BN of their shortcut, and the last block is part of the op head. */
-enum { FORWARD_LATER = 9 + 6 + 1 };
+enum { FORWARD_LATER = 9 + 6 + 1, BACKWARD_LATER = 18 };
+
+/* With CRESNET_CAPABILITY fewer ops wait: a kernel needs more shared memory to complete the one before it.
+ *   - 8.0, 163 KiB a block: the gradient of the 3x3 convolution from 32x32 to 16x16 pixels completes none: 17 of 18.
+ *   - 8.6, 8.9 and 12.0, 99 KiB: only the gradients of one shortcut, of the 3x3 convolution from 16x16 to 8x8 pixels
+ *     and of the stem complete the one before them: 3 of 18. The gradient of the convolution from 32x32 to 16x16 pixels
+ *     is several ops, of which relu_grad reads a mask. The bn_apply that stores this mask, at the end of the first
+ *     stage, completes no convolution: 15 of 16. */
+static void check_marked(int marked, int most) {
+    if (test_is_emulated())
+        CHECK(marked > 0 && marked <= most);
+    else
+        CHECK_INT(marked, most);
+}
 
 struct outcome {
     float *values; /* parameter store */
@@ -101,7 +114,7 @@ static void a_step_gives_nearly_the_same_values(void) {
         REQUIRE_OK(outcome_of(real, APART, 1, &apart));
         REQUIRE_OK(outcome_of(real, FORWARD, 1, &later));
         CHECK_INT(apart.marked, 0);
-        CHECK_INT(later.marked, FORWARD_LATER);
+        check_marked(later.marked, FORWARD_LATER);
         CHECK_NEAR(later.loss, apart.loss, half ? 5e-3 : 3e-2);
         for (size_t i = 0; i < apart.bytes / sizeof(float); i++) {
             if (!isfinite(apart.values[i])) continue; /* 16-bit copies that are no numbers as f32 */
@@ -123,9 +136,10 @@ static void gradients_are_nearly_the_same(void) {
         double         worst = 0;
         REQUIRE_OK(outcome_of(half ? CR_F16 : CR_BF16, FORWARD, 1, &apart));
         REQUIRE_OK(outcome_of(half ? CR_F16 : CR_BF16, BOTH, 1, &later));
-        CHECK_INT(later.marked, FORWARD_LATER + 18);
+        CHECK(later.marked > apart.marked);
+        check_marked(later.marked, FORWARD_LATER + BACKWARD_LATER);
         CHECK(later.loss == apart.loss);
-        CHECK(later.grads == apart.grads && later.grads >= 18 + 3);
+        CHECK(later.grads == apart.grads && later.grads >= BACKWARD_LATER + 3);
         for (int i = 0; i < later.grads; i++) {
             const float *a = apart.values + apart.grad_at[i] / sizeof *a,
                         *b = later.values + later.grad_at[i] / sizeof *b;

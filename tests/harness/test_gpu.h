@@ -24,6 +24,11 @@ static inline size_t test_block_bytes(int gpu_bytes) {
     if (!value || !*value || cr_capability_read(value, &limits) != CR_OK) return (size_t)gpu_bytes;
     return CR_MIN((size_t)gpu_bytes, limits.block_bytes);
 }
+/* Whether CRESNET_CAPABILITY makes the GPU offer only what an older capability has. */
+static inline bool test_is_emulated(void) {
+    const char *value = getenv("CRESNET_CAPABILITY");
+    return value && *value;
+}
 #define NEED_GPU()                                                                                                     \
     do {                                                                                                               \
         if (test_why_no_gpu()) SKIP(test_why_no_gpu());                                                                \

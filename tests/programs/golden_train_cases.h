@@ -3,6 +3,7 @@
 #define CR_TEST_GOLDEN_TRAIN_CASES_H
 
 #include <stddef.h>
+#include <stdint.h>
 
 enum { OVERRIDES = 22, STEPS = 10, BATCH = 8, SIZE = 16, CLASSES = 10 };
 
@@ -12,9 +13,7 @@ struct golden {
     const char *overrides[OVERRIDES];
     const char *start; /* name of the run whose initial weights are used; NULL: its own */
     double      clip;
-    /* Steps that are compared when the order of the sums depends on the CPU; 0: all. After them a value is so close to
-     * a step of ReLU or of max pooling that rounding decides on which side it lies. */
-    int steps_any_order;
+    int64_t     first_batch; /* FIRST_BATCH of tests/golden/train/margin.py: a multiple of 10, as labels repeat then */
 };
 
 extern const struct golden goldens[];

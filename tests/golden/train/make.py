@@ -15,6 +15,7 @@ import torch.nn.functional as F
 
 here = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(here, "..", "..", "tools"))
+import margin
 import st
 
 STEPS, BATCH, SIZE, CLASSES = 10, 8, 16, 10
@@ -97,7 +98,7 @@ class Net(nn.Module):
 def batch(step):
     """Pixels [N,H,W,3] with the formula of the C test, then normalised NCHW."""
     n = BATCH * SIZE * SIZE * 3
-    x = np.arange(n, dtype=np.uint64) + np.uint64(step * n)
+    x = np.arange(n, dtype=np.uint64) + np.uint64((margin.first_batch + step) * n)
     x = x * np.uint64(6364136223846793005) + np.uint64(1442695040888963407)
     x = x ^ (x >> np.uint64(29))
     x = x * np.uint64(2685821657736338717)
@@ -119,29 +120,34 @@ def run(name, model, nesterov, decay_all, smoothing, clip, accumulate):
         if p.dim() == 1:
             nn.init.uniform_(p, 0.5, 1.5) if k.endswith("weight") else nn.init.uniform_(p, -0.2, 0.2)
     st.save(os.path.join(here, f"start-{name}.safetensors"), state(model))
+    def steps(model):
+        weights = [p for p in model.parameters() if p.dim() > 1]
+        others = [p for p in model.parameters() if p.dim() == 1]
+        opt = torch.optim.SGD([{"params": weights, "weight_decay": 0.01}, {"params": others, "weight_decay": 0.01 if decay_all else 0}],
+                              lr=0.05, momentum=0.9, nesterov=nesterov)
+        losses = []
+        for step in range(STEPS):
+            opt.zero_grad()
+            total = 0.0
+            for micro in range(accumulate):
+                x, y = batch(step * accumulate + micro)
+                loss = F.cross_entropy(model(x), y, label_smoothing=smoothing)
+                (loss / accumulate).backward()
+                total += loss.item() / accumulate
+            if clip:
+                torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
+            opt.step()
+            losses.append(total)
+        return losses
+
     model = model.double()
-    weights = [p for p in model.parameters() if p.dim() > 1]
-    others = [p for p in model.parameters() if p.dim() == 1]
-    opt = torch.optim.SGD([{"params": weights, "weight_decay": 0.01}, {"params": others, "weight_decay": 0.01 if decay_all else 0}],
-                          lr=0.05, momentum=0.9, nesterov=nesterov)
-    losses = []
-    for step in range(STEPS):
-        opt.zero_grad()
-        total = 0.0
-        for micro in range(accumulate):
-            x, y = batch(step * accumulate + micro)
-            loss = F.cross_entropy(model(x), y, label_smoothing=smoothing)
-            (loss / accumulate).backward()
-            total += loss.item() / accumulate
-        if clip:
-            torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
-        opt.step()
-        losses.append(total)
+    losses = margin.train(name, model, steps)
     st.save(os.path.join(here, f"end-{name}.safetensors"), state(model))
     print(f'    {{"{name}", {{' + ", ".join(f"{l:.12g}" for l in losses) + "}},")
 
 
 if __name__ == "__main__":
+    torch.manual_seed(0)
     run("basic-a", Net(Basic, (1, 1, 1), (4, 8, 16), "A", False), True, False, 0.0, 0.0, 1)
     run("basic-b", Net(Basic, (2, 1), (6, 10), "B", False), False, True, 0.1, 0.0, 1)
     run("bottleneck", Net(Bottleneck, (1, 2), (4, 6), "B", True), True, False, 0.1, 0.5, 1)

@@ -12,6 +12,7 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
+import margin
 from make import CLASSES, STEPS, Basic, Net, batch, here, st, state
 from make_nets import Grouped
 from make_rules import load, mixed_batch
@@ -36,35 +37,41 @@ def stages(model):
     """The outputs of the stages during the next forward pass."""
     outputs = []
     for s in range(model.stages):
-        getattr(model, f"layer{s + 1}").register_forward_hook(lambda m, i, y: outputs.append(y))
+        getattr(model, f"layer{s + 1}").register_forward_hook(lambda m, i, y: outputs.append(y.double()))
     return outputs
 
 
 def run(name, start, model, teacher, weight, temperature, features, smoothing, accumulate, nesterov, decay_all, batch, renormalise):
-    model, losses = load(model, start), []
+    model = load(model, start)
     mine, theirs = (stages(model), stages(teacher)) if features else ([], [])
-    weights = [p for p in model.parameters() if p.dim() > 1]
-    others = [p for p in model.parameters() if p.dim() == 1]
-    opt = torch.optim.SGD([{"params": weights, "weight_decay": 0.01}, {"params": others, "weight_decay": 0.01 if decay_all else 0}],
-                          lr=0.05, momentum=0.9, nesterov=nesterov)
-    for step in range(STEPS):
-        opt.zero_grad()
-        total = 0.0
-        for micro in range(accumulate):
-            x, y = batch(step * accumulate + micro)
-            del mine[:], theirs[:]
-            logits = model(x)
-            with torch.no_grad():
-                target = teacher(renormalise(x))
-            hard = F.cross_entropy(logits, y, label_smoothing=smoothing)
-            soft = F.kl_div(F.log_softmax(logits / temperature, 1), F.softmax(target / temperature, 1), reduction="batchmean")
-            loss = (1 - weight) * hard + weight * temperature ** 2 * soft
-            if features:
-                loss = loss + features * sum(F.mse_loss(a, b) for a, b in zip(mine, theirs))
-            (loss / accumulate).backward()
-            total += loss.item() / accumulate
-        opt.step()
-        losses.append(total)
+
+    def steps(model):
+        weights = [p for p in model.parameters() if p.dim() > 1]
+        others = [p for p in model.parameters() if p.dim() == 1]
+        opt = torch.optim.SGD([{"params": weights, "weight_decay": 0.01}, {"params": others, "weight_decay": 0.01 if decay_all else 0}],
+                              lr=0.05, momentum=0.9, nesterov=nesterov)
+        losses = []
+        for step in range(STEPS):
+            opt.zero_grad()
+            total = 0.0
+            for micro in range(accumulate):
+                x, y = batch(step * accumulate + micro)
+                del mine[:], theirs[:]
+                logits = model(x)
+                with torch.no_grad():
+                    target = teacher(renormalise(x))
+                hard = F.cross_entropy(logits, y, label_smoothing=smoothing)
+                soft = F.kl_div(F.log_softmax(logits / temperature, 1), F.softmax(target / temperature, 1), reduction="batchmean")
+                loss = (1 - weight) * hard + weight * temperature ** 2 * soft
+                if features:
+                    loss = loss + features * sum(F.mse_loss(a, b) for a, b in zip(mine, theirs))
+                (loss / accumulate).backward()
+                total += loss.item() / accumulate
+            opt.step()
+            losses.append(total)
+        return losses
+
+    losses = margin.train(name, model, steps)
     st.save(os.path.join(here, f"end-{name}.safetensors"), state(model))
     print(f'    {{"{name}", {{' + ", ".join(f"{l:.12g}" for l in losses) + "}},")
 

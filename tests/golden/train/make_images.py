@@ -10,6 +10,7 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
+import margin
 from make import BATCH, CLASSES, SIZE, STEPS, Basic, Net, here, st, state
 
 # The defaults of data.mean and data.std for each number of channels.
@@ -20,7 +21,7 @@ STD = {1: [0.226], 3: [0.229, 0.224, 0.225], 4: [0.229, 0.224, 0.225, 0.226]}
 def batch(step, size, channels, bits):
     """Bytes with the formula of the C test, as samples [N,H,W,channels], then normalised NCHW."""
     n = BATCH * size * size * channels * bits // 8
-    x = np.arange(n, dtype=np.uint64) + np.uint64(step * n)
+    x = np.arange(n, dtype=np.uint64) + np.uint64((margin.first_batch + step) * n)
     x = x * np.uint64(6364136223846793005) + np.uint64(1442695040888963407)
     x = x ^ (x >> np.uint64(29))
     x = x * np.uint64(2685821657736338717)
@@ -37,18 +38,23 @@ def run(name, channels, bits, size_of, start=None):
         model.load_state_dict({k: torch.from_numpy(v.copy()) for k, v in st.load(os.path.join(here, f"start-{start}.safetensors"))[0].items()}, strict=False)
     else:
         st.save(os.path.join(here, f"start-{name}.safetensors"), state(model))
+
+    def steps(model):
+        weights = [p for p in model.parameters() if p.dim() > 1]
+        others = [p for p in model.parameters() if p.dim() == 1]
+        opt = torch.optim.SGD([{"params": weights, "weight_decay": 0.01}, {"params": others, "weight_decay": 0}], lr=0.05, momentum=0.9, nesterov=True)
+        losses = []
+        for step in range(STEPS):
+            opt.zero_grad()
+            x, y = batch(step, size_of(step), channels, bits)
+            loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            opt.step()
+            losses.append(loss.item())
+        return losses
+
     model = model.double()
-    weights = [p for p in model.parameters() if p.dim() > 1]
-    others = [p for p in model.parameters() if p.dim() == 1]
-    opt = torch.optim.SGD([{"params": weights, "weight_decay": 0.01}, {"params": others, "weight_decay": 0}], lr=0.05, momentum=0.9, nesterov=True)
-    losses = []
-    for step in range(STEPS):
-        opt.zero_grad()
-        x, y = batch(step, size_of(step), channels, bits)
-        loss = F.cross_entropy(model(x), y)
-        loss.backward()
-        opt.step()
-        losses.append(loss.item())
+    losses = margin.train(name, model, steps)
     st.save(os.path.join(here, f"end-{name}.safetensors"), state(model))
     print(f'    {{"{name}", {{' + ", ".join(f"{l:.12g}" for l in losses) + "}},")
 

@@ -14,6 +14,7 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
+import margin
 from make import BATCH, CLASSES, SIZE, STEPS, Basic, Net, batch, here, st, state
 
 MEAN, STD = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
@@ -133,7 +134,7 @@ class DropNet(Net):
 
     def forward(self, x):
         x = super().forward(x)
-        x = x * draws.keep(x.shape[1], len(x), DROPOUT_RATE).reshape(x.shape) / (1 - DROPOUT_RATE)
+        x = x * draws.keep(x.shape[1], len(x), DROPOUT_RATE).reshape(x.shape).to(x.dtype) / (1 - DROPOUT_RATE)
         return self.head(x)
 
     def load_state_dict(self, state, strict=True):
@@ -158,22 +159,26 @@ def binary(threshold):
 def run(name, start, model, make, smoothing, clip, accumulate, decay, warmup, batch=batch, criterion=F.cross_entropy):
     if len(sys.argv) > 1 and name not in sys.argv[1:]:
         return
+    def steps(model):
+        opt, averages, losses = make(model), Averages(model, decay, warmup), []
+        for step in range(STEPS):
+            model.zero_grad()
+            total = 0.0
+            for micro in range(accumulate):
+                x, y = batch(step * accumulate + micro)
+                draws.begin(step, micro * BATCH)
+                loss = criterion(model(x), y, label_smoothing=smoothing)
+                (loss / accumulate).backward()
+                total += loss.item() / accumulate
+            if clip:
+                torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
+            opt.step()
+            averages.update(model)
+            losses.append(total)
+        return averages, losses
+
     model = load(model, start)
-    opt, averages, losses = make(model), Averages(model, decay, warmup), []
-    for step in range(STEPS):
-        model.zero_grad()
-        total = 0.0
-        for micro in range(accumulate):
-            x, y = batch(step * accumulate + micro)
-            draws.begin(step, micro * BATCH)
-            loss = criterion(model(x), y, label_smoothing=smoothing)
-            (loss / accumulate).backward()
-            total += loss.item() / accumulate
-        if clip:
-            torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
-        opt.step()
-        averages.update(model)
-        losses.append(total)
+    averages, losses = margin.train(name, model, steps)
     st.save(os.path.join(here, f"end-{name}.safetensors"), state(model))
     if decay:
         model.load_state_dict(averages.mean)
@@ -185,21 +190,26 @@ def run_swa():
     """Averages after every second step, and BN statistics of four other batches: torch.optim.swa_utils."""
     if len(sys.argv) > 1 and "swa" not in sys.argv[1:]:
         return
+
+    def steps(model):
+        average = torch.optim.swa_utils.AveragedModel(model)
+        opt = torch.optim.SGD([{"params": [p], "weight_decay": 0.01 if p.dim() > 1 else 0} for p in model.parameters()],
+                              lr=0.05, momentum=0.9, nesterov=True)
+        losses = []
+        for step in range(STEPS):
+            opt.zero_grad()
+            x, y = batch(step)
+            loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            opt.step()
+            losses.append(loss.item())
+            if step % 2:
+                average.update_parameters(model)
+        torch.optim.swa_utils.update_bn([batch(100 + i) for i in range(4)], average)
+        return average, losses
+
     model = load(Net(Basic, (2, 1), (6, 10), "B", False), "basic-b")
-    average = torch.optim.swa_utils.AveragedModel(model)
-    opt = torch.optim.SGD([{"params": [p], "weight_decay": 0.01 if p.dim() > 1 else 0} for p in model.parameters()],
-                          lr=0.05, momentum=0.9, nesterov=True)
-    losses = []
-    for step in range(STEPS):
-        opt.zero_grad()
-        x, y = batch(step)
-        loss = F.cross_entropy(model(x), y)
-        loss.backward()
-        opt.step()
-        losses.append(loss.item())
-        if step % 2:
-            average.update_parameters(model)
-    torch.optim.swa_utils.update_bn([batch(100 + i) for i in range(4)], average)
+    average, losses = margin.train("swa", model, steps)
     st.save(os.path.join(here, "end-swa.safetensors"), state(model))
     st.save(os.path.join(here, "ema-swa.safetensors"), state(average.module))
     print('    {"swa", {' + ", ".join(f"{l:.12g}" for l in losses) + "}},")
