@@ -51,9 +51,10 @@ static const char *count_error_text(cudaError_t error) {
 }
 
 static bool cuda_available(const char **why) {
-    int         count = 0;
+    int count = 0, driver = 0;
+    *why = NULL;
+    if (cudaDriverGetVersion(&driver) == cudaSuccess && driver) cr_cuda_libs_begin();
     cudaError_t error = cudaGetDeviceCount(&count);
-    *why              = NULL;
     if (error == cudaSuccess && count == 0) error = cudaErrorNoDevice;
     if (error != cudaSuccess) {
         (void)cudaGetLastError();
@@ -277,6 +278,7 @@ static void cuda_release(struct cr_device *device, void *region) {
 static cr_status cuda_put(struct cr_device *base, void *dst, const void *host, size_t bytes) {
     struct cuda_device *d      = cuda_of(base);
     cudaStream_t        stream = d->stream[CR_STREAM_COMPUTE];
+    CUDA_TRY(cudaSetDevice(d->index)); /* for threads that read a checkpoint */
     for (size_t at = 0, turn = 0; at < bytes; at += RING_BYTES, turn++) {
         const size_t piece = CR_MIN((size_t)RING_BYTES, bytes - at), i = turn % 2;
         CUDA_TRY(cudaEventSynchronize(d->ring_done[i]));

@@ -12,6 +12,8 @@ extern const struct cr_kernel *const cr_cuda_conv_kernels[];
 extern const struct cr_kernel *const cr_cuda_group_conv_kernels[];
 /* cuda/dense/dense_cublas.c */
 extern const struct cr_kernel *const cr_cuda_dense_kernels[];
+/* cuda/dense/dense_few_kernels.c: the classifier for a few images */
+extern const struct cr_kernel *const cr_cuda_dense_few_kernels[];
 /* cuda/norm/bn_kernels.c */
 extern const struct cr_kernel *const cr_cuda_bn_kernels[];
 /* cuda/norm/pool_bn_kernels.c */

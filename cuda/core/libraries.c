@@ -7,6 +7,7 @@
 
 #include <dlfcn.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 
 /* result, name, parameters, arguments */
@@ -93,8 +94,55 @@ void cr_cuda_keep_nvrtc(void) {
     pthread_once(&nvrtc_once, load_nvrtc);
 }
 
+/* ---- opening ---- */
+
+static pthread_once_t begin_once = PTHREAD_ONCE_INIT;
+static pthread_t      loader;
+static bool           loader_runs;
+
+/* cuDNN would open these parts one by one when it plans the first convolution. */
+static void open_parts(void) {
+    static const char *const parts[] = {"graph", "engines_precompiled", "heuristic", "engines_runtime_compiled"};
+    char                     name[64];
+    for (size_t i = 0; i < CR_COUNT(parts); i++) {
+        snprintf(name, sizeof name, "libcudnn_%s.so." TEXT(CUDNN_MAJOR), parts[i]);
+        (void)open_library(name);
+    }
+    cr_cuda_keep_nvrtc();
+}
+
+static void *load_all(void *unused) {
+    (void)unused;
+    load();
+    open_parts();
+    return NULL;
+}
+
+/* Signals of the process are for its own threads. */
+static void begin(void) {
+    sigset_t all, before;
+    (void)sigfillset(&all);
+    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
+    loader_runs = pthread_create(&loader, NULL, load_all, NULL) == 0;
+    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
+
+static void begin_nothing(void) {}
+
+static void end(void) {
+    (void)pthread_once(&begin_once, begin_nothing); /* begin has been called, or will not start a thread any more */
+    if (loader_runs)
+        (void)pthread_join(loader, NULL);
+    else
+        load();
+}
+
+void cr_cuda_libs_begin(void) {
+    (void)pthread_once(&begin_once, begin);
+}
+
 const char *cr_cuda_libs_missing(void) {
-    pthread_once(&libs_once, load);
+    (void)pthread_once(&libs_once, end);
     return *libs.why ? libs.why : NULL;
 }
 

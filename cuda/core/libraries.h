@@ -3,6 +3,10 @@
 #ifndef CR_LIBRARIES_H
 #define CR_LIBRARIES_H
 
+/* Begins to open both libraries in a thread, which cr_cuda_libs_missing joins: that takes 60 ms or more, most of it for
+ * cuBLAS, while the driver needs 100 ms to find the GPUs. Thread-safe. */
+void cr_cuda_libs_begin(void);
+
 /* Opens both libraries at the first call. Returns NULL on success, else a message for the user (static memory).
  * Thread-safe. */
 const char *cr_cuda_libs_missing(void);

@@ -132,10 +132,17 @@ static cr_status store_put(void *self, struct cr_ckpt_address to, uint64_t offse
     struct cr_session *s = self;
     if (to.kind == CR_STATE_IN_COUNTER || to.kind == CR_STATE_NOWHERE) return CR_OK;
     CR_ASSERT(to.kind == CR_STATE_IN_STORE);
-    return s->device->backend->put(s->device, store_bytes(s, to.value + offset), host, bytes);
+    if (!s->device->backend->async)
+        return s->device->backend->put(s->device, store_bytes(s, to.value + offset), host, bytes);
+    cr_status status;
+    /* The threads of cr_ckpt_read read, transpose and check tensors side by side. Only the copies take turns. */
+#ifdef _OPENMP
+#pragma omp critical(cr_state_put)
+#endif
+    status = s->device->backend->put(s->device, store_bytes(s, to.value + offset), host, bytes);
+    return status;
 }
 
 struct cr_ckpt_io cr_state_io(struct cr_session *s) {
-    return (struct cr_ckpt_io){
-        .self = s, .get = store_get, .put = store_put, .parallel_put = !s->device->backend->async};
+    return (struct cr_ckpt_io){.self = s, .get = store_get, .put = store_put, .parallel_put = true};
 }
