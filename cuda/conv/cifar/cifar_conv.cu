@@ -15,8 +15,6 @@
  * mma.sync. */
 #include "cuda/conv/cifar/cifar_last.cuh"
 
-#include <stdlib.h>
-
 namespace cifar {
 namespace {
 
@@ -275,14 +273,13 @@ template <typename T, bool ANY> __global__ void __launch_bounds__(THREADS, 3) st
 
 enum { RESIDENT = 2 /* maximum blocks a multiprocessor */ };
 
-/* Whether the launch before may end on some multiprocessors earlier than on others. */
-inline bool may_pair(const forward_args &, int) {
-    static const int mask = getenv("CRESNET_ALONE") ? atoi(getenv("CRESNET_ALONE")) : 7; /* EXPERIMENT */
-    return mask & 1;
+/* Whether the launch before may end on some multiprocessors earlier than on others: all but a convolution with one
+ * block on each of them. */
+inline bool ends_unevenly(const forward_args &, int) {
+    return true;
 }
-inline bool may_pair(const forward_last_args &a, int multiprocessors) {
-    static const int mask = getenv("CRESNET_ALONE") ? atoi(getenv("CRESNET_ALONE")) : 7; /* EXPERIMENT */
-    return mask & 2 && a.last_rows > multiprocessors;
+inline bool ends_unevenly(const forward_last_args &a, int multiprocessors) {
+    return a.last_rows > multiprocessors;
 }
 
 template <class S, typename T, class Args>
@@ -292,10 +289,10 @@ cudaError_t forward_run(const Args &a, const finish_args &finish, int multiproce
     static_assert((int)D::RESIDENT <= (int)RESIDENT &&
                       (M::BYTES + last_sums<S::C>::ROOM + 1024) * D::RESIDENT <= 233472,
                   "so many fit");
-    const unsigned    blocks = ck_blocks(a.N * D::TILES, 1, (int64_t)multiprocessors * D::RESIDENT);
-    int               bytes  = M::BYTES + (Args::LAST ? (int)last_sums<S::C>::ROOM : 0);
-    if ((int)blocks <= multiprocessors && may_pair(a, multiprocessors)) bytes = alone_bytes(bytes);
-    const cudaError_t error  = launch(forward_kernel<S, T, Args>, a, blocks, D::THREADS, bytes, stream);
+    const unsigned blocks = ck_blocks(a.N * D::TILES, 1, (int64_t)multiprocessors * D::RESIDENT);
+    int            bytes  = M::BYTES + (Args::LAST ? (int)last_sums<S::C>::ROOM : 0);
+    if ((int)blocks <= multiprocessors && ends_unevenly(a, multiprocessors)) bytes = alone_bytes(bytes);
+    const cudaError_t error = launch(forward_kernel<S, T, Args>, a, blocks, D::THREADS, bytes, stream);
     return error != cudaSuccess ? error : finish_run < S::ANY ? 0 : (int)S::K > (finish, blocks, stream);
 }
 

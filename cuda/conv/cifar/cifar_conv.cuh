@@ -11,6 +11,7 @@
 
 #include "cuda/common/shared.cuh"
 #include "cuda/conv/cifar/cifar_conv.h"
+#include "cuda/conv/cifar/cifar_launch.cuh"
 #include "cuda/norm/bn_finish.cuh"
 
 namespace cifar {
@@ -358,31 +359,6 @@ template <int NT> __device__ __forceinline__ void piece_store(void *to, const pi
 }
 
 /* ---- host side ---- */
-
-/* Launches overlap, as described at ck_launch. A second, small launch of an op allows the next kernel to start at
- * once, so that the next kernel loads its filters meanwhile. Before its wait a kernel reads nothing else and writes
- * nothing. */
-enum { SHARED_OF_BLOCK = 1024 /* bytes that the GPU adds to each block */ };
-template <typename Kernel, typename Args>
-cudaError_t launch(Kernel kernel, const Args &a, int64_t blocks, int threads, int bytes, cudaStream_t stream) {
-    const cudaError_t error = ck_allow_shared(kernel, (int64_t)bytes);
-    return error != cudaSuccess ? error
-                                : ck_launch(kernel, (unsigned)blocks, (unsigned)threads, (size_t)bytes, stream, a);
-}
-
-/* Bytes of shared memory with which a multiprocessor runs one block of a kernel and has room for a block of the next
- * launch; at least `bytes`. A launch that overlaps the one before it is placed where that one has ended or left room. If
- * only a part of the multiprocessors has room, each gets two blocks and the others none: of 128 blocks, 65
- * multiprocessors of one H100 had two. */
-inline int alone_bytes(int bytes) {
-    int device = 0, all = 0, most = 0;
-    if (cudaGetDevice(&device) != cudaSuccess ||
-        cudaDeviceGetAttribute(&all, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device) != cudaSuccess ||
-        cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) != cudaSuccess)
-        return bytes;
-    const int limit = ck_shared_limit(), alone = all / 2 - SHARED_OF_BLOCK + 128;
-    return alone < bytes || alone > most || (limit && alone > limit) ? bytes : alone;
-}
 
 /* The channels of tiles, which tensors of this size have at most. */
 inline int64_t most_in(const struct ck_conv *v) {

@@ -7,8 +7,6 @@
  * Limiter: latency, because a block has one or two tiles at the batches for which it is used. */
 #include "cuda/conv/cifar/cifar_grad_run.cuh"
 
-#include <stdlib.h>
-
 namespace cifar {
 namespace {
 
@@ -245,9 +243,8 @@ cudaError_t dx_run(const struct ck_conv *v, const dx_args &a, int multiprocessor
         using S               = decltype(s);
         using D               = grad_tiling<S>;
         const unsigned blocks = dx_blocks<S>(v->N, multiprocessors);
-        const bool mask = getenv("CRESNET_ALONE") ? atoi(getenv("CRESNET_ALONE")) & 4 : true; /* EXPERIMENT */
         if (a.last.partial) return launch(dx_kernel<S, T, true>, a, blocks, D::DX_THREADS, D::BYTES, stream);
-        const int bytes = (int)blocks <= multiprocessors && mask ? alone_bytes(D::BYTES) : (int)D::BYTES;
+        const int bytes = (int)blocks <= multiprocessors ? alone_bytes(D::BYTES) : (int)D::BYTES;
         return launch(dx_kernel<S, T, false>, a, blocks, D::DX_THREADS, bytes, stream);
     });
 }

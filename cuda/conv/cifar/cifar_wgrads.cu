@@ -9,8 +9,6 @@
  * which does not hold the tensors of a network with 128 images. */
 #include "cuda/conv/cifar/cifar_grad_run.cuh"
 
-#include <stdlib.h>
-
 namespace cifar {
 namespace {
 
@@ -193,8 +191,8 @@ __global__ void __launch_bounds__(THREADS) dw_add_kernel(const __grid_constant__
 
 /* ---- host side ---- */
 
-/* The time of one part of a filter of each shape for all images, without and with a BN before it, from 128 images on one
- * H100; and the most slices. */
+/* The time of one part of a filter of each shape for all images, without and with a BN before it, measured with 128
+ * images on one H100; and the most slices. */
 const int dw_time[][2] = {{200, 236}, {125, 150}, {95, 117}, {48, 58}, {28, 33}}, dw_most[] = {48, 32, 32, 12, 16};
 
 struct dw_sizes {
@@ -231,7 +229,7 @@ void divide(dw_conv *conv, int count, int64_t N, int multiprocessors) {
 }
 
 cudaError_t wgrads_run(const struct ck_cifar_filter *filters, int count, int multiprocessors, cudaStream_t stream) {
-    dw_list list    = {};
+    dw_list list   = {};
     int     blocks = 0, adds = 0, bytes = 0;
     list.convs = count, list.N = filters[0].grad.conv.N;
     for (int i = 0; i < count; i++) {
@@ -240,26 +238,18 @@ cudaError_t wgrads_run(const struct ck_cifar_filter *filters, int count, int mul
         const dw_sizes                   s     = sizes_of(shape);
         if (g.conv.N != list.N || g.conv.type != filters[0].grad.conv.type) return cudaErrorInvalidValue;
         list.conv[i] = {.dy          = filters[i].workspace,
-                            .x           = g.x,
-                            .scale_bias  = g.scale_bias,
-                            .partial     = left_filter_sums(&g.conv, filters[i].workspace, multiprocessors),
-                            .dw          = g.dw,
-                            .shape       = shape,
-                            .slices      = 1,
-                            .first_block = 0,
-                            .first_add   = adds,
-                            .accumulate  = g.accumulate};
+                        .x           = g.x,
+                        .scale_bias  = g.scale_bias,
+                        .partial     = left_filter_sums(&g.conv, filters[i].workspace, multiprocessors),
+                        .dw          = g.dw,
+                        .shape       = shape,
+                        .slices      = 1,
+                        .first_block = 0,
+                        .first_add   = adds,
+                        .accumulate  = g.accumulate};
         adds += s.adds, bytes = s.bytes > bytes ? s.bytes : bytes;
     }
-    if (!getenv("CRESNET_NODIVIDE")) divide(list.conv, count, list.N, multiprocessors); /* EXPERIMENT */
-    else {
-        const int w[] = {20, 12, 10, 5, 3}; int weights = 0;
-        for (int i = 0; i < count; i++) weights += w[list.conv[i].shape] * sizes_of(list.conv[i].shape).parts;
-        for (int i = 0; i < count; i++) {
-            const int s = w[list.conv[i].shape] * multiprocessors * RESIDENT / weights;
-            list.conv[i].slices = s < 1 ? 1 : s < dw_most[list.conv[i].shape] ? s : dw_most[list.conv[i].shape];
-        }
-    }
+    divide(list.conv, count, list.N, multiprocessors);
     for (int i = 0; i < count; i++)
         list.conv[i].first_block = blocks, blocks += list.conv[i].slices * sizes_of(list.conv[i].shape).parts;
     const cudaError_t error = filters[0].grad.conv.type == CK_F16
