@@ -273,6 +273,15 @@ template <typename T, bool ANY> __global__ void __launch_bounds__(THREADS, 3) st
 
 enum { RESIDENT = 2 /* maximum blocks a multiprocessor */ };
 
+/* Whether the launch before may end on some multiprocessors earlier than on others: all but a convolution with one
+ * block on each of them. */
+inline bool ends_unevenly(const forward_args &, int) {
+    return true;
+}
+inline bool ends_unevenly(const forward_last_args &a, int multiprocessors) {
+    return a.last_rows > multiprocessors;
+}
+
 template <class S, typename T, class Args>
 cudaError_t forward_run(const Args &a, const finish_args &finish, int multiprocessors, cudaStream_t stream) {
     using M = forward_memory<S>;
@@ -280,9 +289,10 @@ cudaError_t forward_run(const Args &a, const finish_args &finish, int multiproce
     static_assert((int)D::RESIDENT <= (int)RESIDENT &&
                       (M::BYTES + last_sums<S::C>::ROOM + 1024) * D::RESIDENT <= 233472,
                   "so many fit");
-    const unsigned    blocks = ck_blocks(a.N * D::TILES, 1, (int64_t)multiprocessors * D::RESIDENT);
-    const int         bytes  = M::BYTES + (Args::LAST ? (int)last_sums<S::C>::ROOM : 0);
-    const cudaError_t error  = launch(forward_kernel<S, T, Args>, a, blocks, D::THREADS, bytes, stream);
+    const unsigned blocks = ck_blocks(a.N * D::TILES, 1, (int64_t)multiprocessors * D::RESIDENT);
+    int            bytes  = M::BYTES + (Args::LAST ? (int)last_sums<S::C>::ROOM : 0);
+    if ((int)blocks <= multiprocessors && ends_unevenly(a, multiprocessors)) bytes = alone_bytes(bytes);
+    const cudaError_t error = launch(forward_kernel<S, T, Args>, a, blocks, D::THREADS, bytes, stream);
     return error != cudaSuccess ? error : finish_run < S::ANY ? 0 : (int)S::K > (finish, blocks, stream);
 }
 

@@ -11,6 +11,7 @@
 
 #include "cuda/common/shared.cuh"
 #include "cuda/conv/cifar/cifar_conv.h"
+#include "cuda/conv/cifar/cifar_launch.cuh"
 #include "cuda/norm/bn_finish.cuh"
 
 namespace cifar {
@@ -358,16 +359,6 @@ template <int NT> __device__ __forceinline__ void piece_store(void *to, const pi
 }
 
 /* ---- host side ---- */
-
-/* Launches overlap, as described at ck_launch. A second, small launch of an op allows the next kernel to start at
- * once, so that the next kernel loads its filters meanwhile. Before its wait a kernel reads nothing else and writes
- * nothing. */
-template <typename Kernel, typename Args>
-cudaError_t launch(Kernel kernel, const Args &a, int64_t blocks, int threads, int bytes, cudaStream_t stream) {
-    const cudaError_t error = ck_allow_shared(kernel, (int64_t)bytes);
-    return error != cudaSuccess ? error
-                                : ck_launch(kernel, (unsigned)blocks, (unsigned)threads, (size_t)bytes, stream, a);
-}
 
 /* The channels of tiles, which tensors of this size have at most. */
 inline int64_t most_in(const struct ck_conv *v) {

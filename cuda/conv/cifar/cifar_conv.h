@@ -1,4 +1,5 @@
-/* cuda/conv/cifar/cifar_conv.h: launchers of the convolutions of CIFAR ResNets. Conventions: cuda/common/launchers.h.
+/* cuda/conv/cifar/cifar_conv.h: launchers of the convolutions of CIFAR ResNets and of their classifier. Conventions:
+ * cuda/common/launchers.h.
  *
  * Shapes: square images, 16 bits, R x R filters with R = 3 (pad 1) or, with stride 2, R = 1 (pad 0):
  *   3->16 and 16->16 at 32x32;  16->32 at 32x32 stride 2, R = 3 and 1;  32->32 at 16x16;
@@ -109,6 +110,25 @@ size_t ck_cifar_conv_grad_workspace(const struct ck_conv *conv, int multiprocess
 bool        ck_cifar_conv_grad_supports(const struct ck_conv *conv, int block_bytes);
 cudaError_t ck_cifar_conv_grad(const struct ck_cifar_conv_grad *args, void *workspace, int multiprocessors,
                                int block_bytes, cudaStream_t stream);
+
+/* ---- cuda/conv/cifar/cifar_dense.cu: a small classifier; each launcher is one launch ---- */
+
+struct ck_dense {
+    enum ck_type type;
+    int64_t      N, C, K;
+};
+/* Returns whether the sizes are supported: C a multiple of 8 and at most 256, K at most 128, N at most 65,536. */
+bool ck_cifar_dense_supports(const struct ck_dense *v);
+
+/* y[N][K] = x[N][C] * w[K][C]' + b[K], b f32 */
+cudaError_t ck_cifar_dense(const struct ck_dense *v, const void *x, const void *w, const float *b, void *y,
+                           cudaStream_t stream);
+/* dx[N][C] = dy[N][K] * w[K][C] */
+cudaError_t ck_cifar_dense_dgrad(const struct ck_dense *v, const void *dy, const void *w, void *dx,
+                                 cudaStream_t stream);
+/* dw[K][C] (+)= dy[N][K]' * x[N][C], f32 */
+cudaError_t ck_cifar_dense_wgrad(const struct ck_dense *v, const void *x, const void *dy, float *dw, bool accumulate,
+                                 cudaStream_t stream);
 
 #ifdef __cplusplus
 }

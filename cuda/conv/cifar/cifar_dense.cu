@@ -2,7 +2,6 @@
  * shared memory only where it is needed. Bytes: each operand once from memory, then from caches. Limiter: the launch
  * and two round trips to the L2 cache. Roofline: a launch, about 2 us. */
 #include "cuda/conv/cifar/cifar_conv.cuh"
-#include "cuda/conv/cifar/cifar_dense.h"
 
 namespace cifar {
 namespace {

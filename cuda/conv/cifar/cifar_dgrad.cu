@@ -243,8 +243,9 @@ cudaError_t dx_run(const struct ck_conv *v, const dx_args &a, int multiprocessor
         using S               = decltype(s);
         using D               = grad_tiling<S>;
         const unsigned blocks = dx_blocks<S>(v->N, multiprocessors);
-        return a.last.partial ? launch(dx_kernel<S, T, true>, a, blocks, D::DX_THREADS, D::BYTES, stream)
-                              : launch(dx_kernel<S, T, false>, a, blocks, D::DX_THREADS, D::BYTES, stream);
+        if (a.last.partial) return launch(dx_kernel<S, T, true>, a, blocks, D::DX_THREADS, D::BYTES, stream);
+        const int bytes = (int)blocks <= multiprocessors ? alone_bytes(D::BYTES) : (int)D::BYTES;
+        return launch(dx_kernel<S, T, false>, a, blocks, D::DX_THREADS, bytes, stream);
     });
 }
 

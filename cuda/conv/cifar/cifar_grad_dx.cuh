@@ -265,7 +265,7 @@ __device__ __forceinline__ void dx_tile(const grad_args &a, uint32_t dy, uint32_
         dx_groups<S, T, 0, 0>(a, dy, b0, table, image, y0, rest / STRIPS * D::MT, rest % STRIPS * 16, n0, first,
                               second);
     } else {
-        /* PARTS warps divide the four parities of a group: 4 filter positions; 2, 2 and 1. */
+        /* PARTS warps divide the four parities of a group: 4 filter positions and 1; 2 and 2. */
         constexpr int PARTS = D::DX_WARPS / D::ROWS;
         static_assert(D::NW == 1 && D::MT == 1 && D::ROWS * PARTS == D::DX_WARPS &&
                           (PARTS == 1 || PARTS == 2 || PARTS == 4),
@@ -275,7 +275,7 @@ __device__ __forceinline__ void dx_tile(const grad_args &a, uint32_t dy, uint32_
         if (part == (PARTS > 1 ? 1 : 0)) dx_groups<S, T, 0, 1>(a, dy, b0, table, image, y0, m0, 0, n0, first, second);
         if (part == (PARTS > 2 ? 2 : PARTS > 1 ? 1 : 0))
             dx_groups<S, T, 1, 0>(a, dy, b0, table, image, y0, m0, 0, n0, first, second);
-        if (part == PARTS - 1) dx_groups<S, T, 0, 0>(a, dy, b0, table, image, y0, m0, 0, n0, first, second);
+        if (part == (PARTS > 2 ? 3 : 0)) dx_groups<S, T, 0, 0>(a, dy, b0, table, image, y0, m0, 0, n0, first, second);
     }
 }
 template <class S> __device__ __forceinline__ uint32_t dx_filter(uint32_t filter) {

@@ -4,7 +4,6 @@
  * Device code is in cuda/conv/cifar/cifar_conv.cu, cifar_conv_grad.cu
  * and cifar_dense.cu. */
 #include "cuda/conv/cifar/cifar_conv.h"
-#include "cuda/conv/cifar/cifar_dense.h"
 #include "cuda/core/cuda_device.h"
 #include "cuda/core/kernel_tables.h"
 #include "cuda/core/op_shapes.h"
