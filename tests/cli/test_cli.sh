@@ -240,6 +240,7 @@ for i in $(seq 200); do ls stopped/*.tmp.* >/dev/null 2>&1 && break; sleep 0.05;
 kill -TERM $packer; wait $packer; is "data pack that is stopped" $? 143
 is "data pack that is stopped leaves nothing" "$(ls stopped) $(cat stopped/train.crpk)" "train.crpk kept"
 run data verify cut.crpk; expect "data verify of a cut file" 1 "cut.crpk" "cut off"
+run data verifi packed; expect "no such data command" 2 "verifi is neither a configuration nor one of stat, verify, pack and shapes"
 run data verify; expect "data verify without a file" 2 "FILE|DIR"
 run data verify nowhere.crpk; expect "data verify of a missing file" 1 "nowhere.crpk"
 mkdir -p unsplit/a unsplit/b; cp "$(find images -name '*.png' | head -1)" unsplit/a; cp unsplit/a/* unsplit/b

@@ -197,7 +197,9 @@ static void print_scores(const struct evaluation *e, struct cr_text *out) {
     if (e->tta != CR_TTA_NONE)
         cr_text_add(out, "with test-time augmentation %s: by the mean logits of %d views per image\n",
                     cr_word_tta(e->tta), cr_prepare_views(e->tta));
-    if (s->corrupt) cr_text_add(out, "%lld unreadable images were skipped\n", (long long)s->corrupt);
+    if (s->corrupt)
+        cr_text_add(out, "%lld unreadable image%s skipped\n", (long long)s->corrupt,
+                    s->corrupt == 1 ? " was" : "s were");
 }
 
 /* ---- the confusion matrix ---- */

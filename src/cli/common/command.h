@@ -89,6 +89,13 @@ CR_MUST cr_status cr_cmd_print(struct cr_text *text);
 CR_MUST cr_status cr_cmd_print_bytes(const void *bytes, size_t count);
 /* cli/common/output.c: returns whether the name of an output file means standard output: "-" or /dev/stdout. */
 bool cr_cmd_is_stdout(const char *file);
+/* Returns a word for a shell: with quotes if it has other characters than letters, digits and %+,-./:=@_. For commands
+ * that the program suggests. */
+const char *cr_cmd_shell_word(struct cr_arena *arena, const char *word);
+/* cli/common/output.c: an operand that names an image. `-` and /dev/stdin become the path of a regular file with the
+ * bytes of standard input, of which a pipe is read to its end; other operands stay. CR_ERR_USAGE when standard input is
+ * a terminal. */
+CR_MUST cr_status cr_cmd_input_image(const struct cr_args *args, const char **path);
 /* Checks before the work whether the file that an option names may be written (core/output_file.h): --force of the
  * command replaces any file. Standard output always may. */
 CR_MUST cr_status cr_cmd_output_check(const struct cr_args *args, const char *file, enum cr_output_kind kind);

@@ -118,10 +118,23 @@ void cr_cmd_source_free(struct cr_cmd_source *source) {
     *source = (struct cr_cmd_source){0};
 }
 
+/* The commands that want a trained classifier do not use the weights that a training with a new classifier starts
+ * from. */
+static cr_status check_trained(const struct cr_args *args, const struct cr_config *config) {
+    const bool wants = args->command == CR_CMD_PREDICT || args->command == CR_CMD_EXPLAIN ||
+                       args->command == CR_CMD_EXPORT || args->command == CR_CMD_QUANTIZE;
+    if (!wants || config->model.head != CR_HEAD_NEW || !cr_config_file(config, "model.weights")) return CR_OK;
+    return cr_args_fail(args,
+                        "%s: its model.weights are those that training starts from (model.head = new): give the run "
+                        "folder%s%s, or --weights FILE",
+                        args->operand[0], *config->train.output ? " " : "", config->train.output);
+}
+
 /* Resolves model.weights for the commands that use trained weights. */
 static cr_status choose_weights(const struct cr_args *args, struct cr_config *config) {
     char path[CR_PATH_MAX];
     if (!cr_cli_option_belongs(CR_OPT_EMA, args->command)) return CR_OK;
+    CR_TRY(check_trained(args, config));
     CR_TRY(cr_cmd_weights_choose(args, config->model.weights, path));
     config->model.weights = cr_arena_printf(&config->arena, "%s", path);
     return config->model.weights ? CR_OK : CR_NO_MEMORY(strlen(path));
