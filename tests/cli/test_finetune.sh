@@ -101,6 +101,13 @@ touch other/train/star/a.heic other/train/star/b.heic; bad=$(find other/val/star
 run finetune other --weights start -o B "${small[@]}" train.epochs=2; expect "files that cannot be read" 0 "other/train: skipped 2 files such as" ".heic"
 is "other formats are named once" "$(grep -c heic stderr)" 1
 is "a broken validation image is named once" "$(grep -c "$bad" stderr)" 1
+# a run or a packed set in the folder of images would be a class
+cp -r images/train inside; run finetune inside --weights start -o inside/run "${small[@]}"; expect "a run in the folder of images" 2 "inside/run lies in the folder of images, where each folder is a class"
+mkdir here; run data pack inside here/../inside/new/packed data.val_fraction=0.2; expect "a packed set in the folder of images" 2 "each folder is a class"
+is "nothing was written there" "$(ls inside | wc -l)" 10
+run data pack inside insidepacked data.val_fraction=0.2; expect "a name that only begins so" 0
+run data pack images images/packed; expect "a packed set next to train and val" 0
+
 # links: to nothing, which are named once; to a folder that contains the dataset, which is not a part of a class
 ln -s nowhere "other/train/star/dead.png"; ln -s ../../.. other/train/star/above
 run finetune other --weights start -o D "${small[@]}" train.epochs=1; expect "links" 0 "120 images of 10 classes" "other/train: skipped 1 link, other/train/star/dead.png: no file is there"

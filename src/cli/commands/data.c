@@ -168,12 +168,13 @@ static cr_status pack_split(const struct cr_args *args, const struct cr_config *
     return CR_OK;
 }
 
-/* Opens a split and closes it, so that an error in it is found before the long work. */
-static cr_status check_split(const struct cr_config *config, enum cr_split split) {
+/* Opens the validation set and closes it, so that an error is found before the long work. */
+static cr_status check_val(const struct cr_args *args, const struct cr_config *config, const char *folder) {
     struct cr_dataset *dataset;
-    CR_TRY(cr_dataset_open(config, split, &dataset));
+    CR_TRY(cr_dataset_open(config, CR_SPLIT_VAL, &dataset));
+    cr_status status = cr_cmd_check_no_class(args, config, dataset, folder);
     cr_dataset_close(dataset);
-    return CR_OK;
+    return status;
 }
 
 static cr_status pack(const struct cr_args *args) {
@@ -196,7 +197,7 @@ static cr_status pack(const struct cr_args *args) {
     if (config.data.multi_label)
         CR_FAIL_OUT(CR_ERR_CONFIG, "packed datasets have one label per image, but data.multi_label = yes: train from "
                                    "the list (data.kind = csv)");
-    CR_TRY_OUT(check_split(&config, CR_SPLIT_VAL));
+    CR_TRY_OUT(check_val(args, &config, folder));
     CR_TRY_OUT(find_packed(args, folder, CR_SPLIT_TRAIN, path, &output));
     CR_TRY_OUT(find_packed(args, folder, CR_SPLIT_VAL, path, &output));
     CR_TRY_OUT(cr_fs_mkdirs(folder));

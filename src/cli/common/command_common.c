@@ -213,6 +213,40 @@ cr_status cr_cmd_data_config(const struct cr_args *args, struct cr_config *confi
     return status;
 }
 
+/* The path of a file or folder that may not exist yet, without links; "" when it is too long. */
+static void resolve_new(const char *path, char out[CR_PATH_MAX]) {
+    char parent[CR_PATH_MAX], resolved[CR_PATH_MAX];
+    snprintf(parent, sizeof parent, "%s", path);
+    *out = 0;
+    for (;;) {
+        const bool  there = realpath(*parent ? parent : "/", resolved) != NULL;
+        char       *slash = strrchr(parent, '/');
+        const char *rest  = path + strlen(parent);
+        if (!there && slash) {
+            *slash = 0;
+            continue;
+        }
+        if (!there && !realpath(".", resolved)) return;
+        if (!there) rest = path; /* a name without a folder */
+        if (snprintf(out, CR_PATH_MAX, "%s/%s", resolved, rest + (*rest == '/')) >= CR_PATH_MAX) *out = 0;
+        return;
+    }
+}
+
+cr_status cr_cmd_check_no_class(const struct cr_args *args, const struct cr_config *config,
+                                const struct cr_dataset *dataset, const char *out) {
+    char        root[CR_PATH_MAX], path[CR_PATH_MAX], part[CR_PATH_MAX];
+    const char *name = cr_dataset_class_name(dataset, 0);
+    if (config->data.kind != CR_DATA_FOLDER || !realpath(config->data.root, root)) return CR_OK;
+    resolve_new(out, path);
+    const size_t length = strlen(root);
+    if (strncmp(path, root, length) != 0 || path[length] != '/') return CR_OK;
+    snprintf(part, sizeof part, "%.*s", (int)(length + 1 + strcspn(path + length + 1, "/")), path);
+    if (!has_folder(root, name) && !has_folder(part, name)) return CR_OK; /* next to train/ and val/ */
+    return cr_args_fail(
+        args, "%s lies in the folder of images, where each folder is a class: choose a place outside of it", out);
+}
+
 cr_status cr_cmd_classes(const struct cr_config *config, int *classes) {
     enum { ASSUMED = 1000 };
     cr_status status = cr_session_classes(config, classes);

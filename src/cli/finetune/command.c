@@ -95,6 +95,7 @@ static cr_status open_data(struct cr_finetune *f) {
     f->train   = cr_dataset_count(train);
     f->val     = cr_dataset_count(val);
     f->classes = cr_dataset_classes(train);
+    CR_TRY_OUT(cr_cmd_check_no_class(f->args, &f->given, train, f->run));
 
     f->source_size = source_size(train);
     /* without a fraction only a folder of its own can be the validation set */
