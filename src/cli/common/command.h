@@ -177,6 +177,9 @@ CR_MUST cr_status cr_cmd_names_load(const char *weights, struct cr_cmd_names *ou
 CR_MUST cr_status cr_cmd_names_find(const struct cr_config *config, struct cr_cmd_names *out);
 /* The name of a class; without one, "class N" in `buffer`. */
 const char *cr_cmd_class_name(const struct cr_cmd_names *names, int label, char *buffer, size_t bytes);
+/* Warns when the names of classes in the folder of a model file, at equal number, are not those of the dataset: label k
+ * of the dataset is then compared with class k of the network. */
+CR_MUST cr_status cr_cmd_compare_names(const char *weights, const struct cr_dataset *dataset);
 /* Copies the class names of a data set. */
 CR_MUST cr_status cr_cmd_names_of(const struct cr_dataset *dataset, struct cr_cmd_names *out);
 
