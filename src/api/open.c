@@ -58,8 +58,10 @@ static cresnet_status read_options(const cresnet_options *given, cresnet_options
 static cr_status device_settings(struct cr_arena *arena, const char *device, const char **kind, const char **gpu) {
     const char  *colon  = strchr(device, ':');
     const size_t length = colon ? (size_t)(colon - device) : strlen(device);
-    *kind               = cr_arena_printf(arena, "train.device=%.*s", (int)CR_MIN(length, (size_t)64), device);
-    *gpu                = cr_arena_printf(arena, "train.gpu=%s", colon ? colon + 1 : "0");
+    if (colon && strncmp(device, "cuda:", 5) != 0)
+        return CR_FAIL(CR_ERR_CONFIG, "options.device = %s: only cuda has a number, such as cuda:1", device);
+    *kind = cr_arena_printf(arena, "train.device=%.*s", (int)CR_MIN(length, (size_t)64), device);
+    *gpu  = cr_arena_printf(arena, "train.gpu=%s", colon ? colon + 1 : "0");
     return *kind && *gpu ? CR_OK : CR_NO_MEMORY(length);
 }
 

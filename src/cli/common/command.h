@@ -156,8 +156,8 @@ CR_MUST cr_status cr_cmd_ranks_open(const struct cr_args *args, struct cr_config
 
 /* ---- classes ---- */
 
-/* CR_ERR_USAGE when the folder `out`, which a command would create, is or lies in a class folder of the folder of images
- * that `dataset` was opened from: it would be a class itself. */
+/* CR_ERR_USAGE when the folder `out`, which a command would create, lies in the folder of images that `dataset` was
+ * opened from, where it would be a class or a part of one. */
 CR_MUST cr_status cr_cmd_check_no_class(const struct cr_args *args, const struct cr_config *config,
                                         const struct cr_dataset *dataset, const char *out);
 
