@@ -54,10 +54,17 @@ static bool operands_fit(const struct cr_program *p, const struct cr_op *op) {
            (is_int8(y) || cuda_is_data(y));
 }
 
-/* On other GPUs such convolutions stay in floating point with rounded values: cuDNN's kernels are much faster than this
- * one. */
+/* Whether the convolution becomes a qstem together with the ops around it (compiler/fusion/quantize_stem.c). */
+static bool belongs_to_stem(const struct ck_int8_conv *a) {
+    return a->R == 7 && a->S == 7 && a->stride == 2 && a->pad == 3 && a->C == 3 && a->H % 2 == 0 && a->W % 2 == 0 &&
+           a->K % 64 == 0 && a->x_type == CK_INT8_I8 && a->y_type == CK_INT8_U8 && !a->add;
+}
+
+/* On other GPUs than Hopper such convolutions stay in floating point with rounded values: cuDNN's kernels are much
+ * faster than this one. */
 static bool plain_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    return cuda_of(device)->cc == 90 && operands_fit(p, op) &&
+    const struct ck_int8_conv a = conv_of(p, op);
+    return (cuda_of(device)->cc == 90 || belongs_to_stem(&a)) && operands_fit(p, op) &&
            cr_tensor_elems(cuda_out(p, op, CR_OUT_qconv_y)) < (int64_t)INT32_MAX * 128;
 }
 

@@ -14,21 +14,6 @@
 
 namespace {
 
-/* d[16][8] += a[16][32] * b[32][8] */
-template <bool SIGNED>
-__device__ __forceinline__ void multiply_add(int (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-#define CK_MMA_INT8(type)                                                                                              \
-    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32." type ".s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "       \
-                 "{%0,%1,%2,%3};"                                                                                      \
-                 : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])                                                      \
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1))
-    if (SIGNED)
-        CK_MMA_INT8("s8");
-    else
-        CK_MMA_INT8("u8");
-#undef CK_MMA_INT8
-}
-
 /* Four f32 values; from `limit` on 0. */
 __device__ __forceinline__ void load_four(float *to, const float *from, int limit, bool aligned) {
     if (aligned && limit >= 4) {

@@ -6,8 +6,8 @@
 #ifndef CK_INT8_CONV_MMA_CUH
 #define CK_INT8_CONV_MMA_CUH
 
-#include "cuda/common/shared.cuh"
 #include "cuda/conv/int8/int8_conv.h"
+#include "cuda/conv/int8/int8_mma.cuh"
 
 namespace {
 
@@ -46,13 +46,6 @@ struct params {
 
 __device__ __forceinline__ uint32_t chunk_at(uint32_t tile, int row, int chunk) {
     return tile + (uint32_t)(row * STEP + ((chunk ^ (row >> 1 & 3)) << 4));
-}
-
-/* Channel of a column: a thread's columns of a fragment are then 16 neighbouring channels
- * (cuda/conv/int8/int8_conv_work.cuh). */
-__device__ __forceinline__ int channel_of(int column) {
-    const int n = column % GROUP;
-    return column - n + n / 2 % 4 * 16 + n / 8 * 2 + n % 2;
 }
 
 /* A block's copies for all its tiles, step by step. Each thread copies 16-byte chunk `chunk` of every 32nd row. */
