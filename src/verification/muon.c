@@ -6,11 +6,12 @@
 #include <string.h>
 
 /* The iteration multiplies the error of a small singular value by up to 3.4445^5 = 485, and the errors of its own roundings
- * by powers of 3.4445, but it damps the errors of singular values near 1. So the bound is not a multiple of the result. The
- * iteration runs here again in FP64 with all matrices rounded to the type that the kernel multiplies: f16 for kernels of
- * TF32, which has the same number of fraction bits. The root of the sum of the squares of all differences from the exact
- * result is the size of the error of the filter; no element may be further off than CR_VERIFY_C times that. Kernels of F32
- * round their sums too, with an error that grows with the root of the number of terms. */
+ * by smaller powers of 3.4445, but it damps the errors of singular values near 1. A bound from these factors alone would be
+ * larger than the result for 16-bit products. So the iteration runs here again in FP64 with all matrices rounded to the type
+ * that the kernel multiplies (f16 for kernels of TF32, which has the same number of fraction bits). Its largest difference
+ * from the exact result is the size of the error of the filter: it is the sum of the effects of thousands of roundings, each
+ * as large as one of the kernel. `least` covers filters in which these happen to be exact: a few roundings of the result.
+ * Kernels of F32 round their sums too, with an error that grows with the root of the number of terms. */
 struct rounded {
     enum cr_dtype type; /* of X, A, A A and b A + c A A */
     int64_t       rows, columns;
@@ -68,10 +69,10 @@ static int64_t place(const struct cr_param *q, int64_t i) {
     return N < K ? i % N * K + i / N : i;
 }
 
-/* The error of the filter: see above. Elements near 0 of the input are not rounded as FP32 rounds its d; `least` covers it. */
+/* The largest error of an element of the filter: see above. */
 static double error_of_filter(const struct cr_verify_values *v, const struct cr_param *q, const double *want,
                               struct rounded *r) {
-    double squares = 0, off = 0;
+    double squares = 0, off = 0, top = 0;
     for (int64_t i = 0; i < q->elems; i++) {
         r->x[place(q, i)] = input_at(v, q->offset + i);
         squares += r->x[place(q, i)] * r->x[place(q, i)];
@@ -79,10 +80,13 @@ static double error_of_filter(const struct cr_verify_values *v, const struct cr_
     const double norm = fmax(sqrt(squares), CR_MUON_EPS);
     for (int64_t i = 0; i < q->elems; i++) r->x[i] = round_to(r, r->x[i] / norm);
     for (int i = 0; i < CR_MUON_ITERATIONS; i++) iterate(r);
-    for (int64_t i = 0; i < q->elems; i++) off += pow(r->x[place(q, i)] - want[q->offset + i], 2);
+    for (int64_t i = 0; i < q->elems; i++) {
+        off = fmax(off, fabs(r->x[place(q, i)] - want[q->offset + i]));
+        top = fmax(top, fabs(want[q->offset + i]));
+    }
     const bool   wide  = r->type == CR_F32 || r->type == CR_F64;
-    const double least = 485 * (r->type == CR_F64 ? 0x1p-53 : 0x1p-24);
-    return CR_VERIFY_C * ((wide ? sqrt((double)r->columns) : 1) * (sqrt(off) + least));
+    const double least = r->type == CR_F64 ? 4 * 0x1p-53 * top : 4 * cr_verify_half_ulp(r->type, top);
+    return CR_VERIFY_C * (wide ? sqrt((double)r->columns) : 1) * (off + least);
 }
 
 static enum cr_dtype product_type(enum cr_math math) {
