@@ -1,8 +1,8 @@
-/* cuda/train/muon.cu: Muon's update, and its direction but for the matrix products (cuda/train/muon_kernels.c). Reference:
- * device/cpu/reference/ref_optim.c.
+/* cuda/train/muon.cu: Muon's update, and its direction but for the matrix products (cuda/train/muon_kernels.c).
+ * Reference: device/cpu/reference/ref_optim.c.
  *
- * Limiter of all: memory. Bytes an element of a filter: the update reads 16 and writes 8; the direction reads 8 and writes
- * 4 for its input, then reads 4 and writes a product's type, and the other way round at its end. */
+ * Limiter of all: memory. Bytes an element of a filter: the update reads 16 and writes 8; the direction reads 8 and
+ * writes 4 for its input, then reads 4 and writes a product's type, and the other way round at its end. */
 #include "cuda/train/muon.h"
 #include "cuda/train/update.cuh"
 
@@ -13,10 +13,10 @@ enum { THREADS = CK_UPDATE_THREADS, LANES = CK_UPDATE_VECTOR, BLOCKS = 4096 };
 /* Vector i of a filter, of which `live` elements are updated. */
 static __device__ __forceinline__ void move_filter(const struct ck_muon *a, const struct adamw_numbers *s, int64_t i,
                                                    float lr, float decay, float factor, unsigned kept, int live) {
-    const struct ck_sgd *buffers  = &a->rule.sgd;
-    const uint4          words[4] = {ck_load(buffers->value, i), ck_load(buffers->grad, i),
-                                     ck_load(buffers->momentum, i), ck_load(a->direction, i)};
-    float                w[LANES], g[LANES], m[LANES], d[LANES];
+    const struct ck_sgd *buffers = &a->rule.sgd;
+    const uint4 words[4] = {ck_load(buffers->value, i), ck_load(buffers->grad, i), ck_load(buffers->momentum, i),
+                            ck_load(a->direction, i)};
+    float       w[LANES], g[LANES], m[LANES], d[LANES];
     ck_unpack<float>(words[0], w);
     ck_unpack<float>(words[1], g);
     ck_unpack<float>(words[2], m);
@@ -37,10 +37,10 @@ static __device__ __forceinline__ void move_filter(const struct ck_muon *a, cons
 /* Vector i of any other parameter. */
 static __device__ __forceinline__ void move_other(const struct ck_muon *a, const struct adamw_numbers *s, int64_t i,
                                                   float scale, float decay, unsigned kept, int live) {
-    const struct ck_sgd *buffers  = &a->rule.sgd;
-    const uint4          words[4] = {ck_load(buffers->value, i), ck_load(buffers->grad, i),
-                                     ck_load(buffers->momentum, i), ck_load(a->rule.second, i)};
-    float                w[LANES], g[LANES], m[LANES], v[LANES];
+    const struct ck_sgd *buffers = &a->rule.sgd;
+    const uint4 words[4] = {ck_load(buffers->value, i), ck_load(buffers->grad, i), ck_load(buffers->momentum, i),
+                            ck_load(a->rule.second, i)};
+    float       w[LANES], g[LANES], m[LANES], v[LANES];
     ck_unpack<float>(words[0], w);
     ck_unpack<float>(words[1], g);
     ck_unpack<float>(words[2], m);
@@ -77,8 +77,8 @@ template <bool MASKED, bool SCALED> static __global__ void __launch_bounds__(THR
     }
 }
 
-/* ---- the input of the iteration: a block writes a tile and sums its squares, then a warp sums the tiles of a filter, each
- * in a fixed order ---- */
+/* ---- the input of the iteration: a block writes a tile and sums its squares, then a warp sums the tiles of a filter,
+ * each in a fixed order ---- */
 
 static __global__ void __launch_bounds__(THREADS) input_kernel(struct ck_muon_input a, double *part) {
     __shared__ struct update_numbers shared;
@@ -125,7 +125,7 @@ static __global__ void __launch_bounds__(CK_WARP)
 
 /* ---- between y and the operand of the products ---- */
 
-/* The product of a large number and a small inverse is computed in FP64, because the inverse may be too small for f32. */
+/* A large number times a small inverse is computed in FP64, because the inverse may be too small for f32. */
 template <typename T>
 static __global__ void __launch_bounds__(THREADS) load_kernel(struct ck_muon_group a, const float *y, T *x) {
     const int64_t step    = (int64_t)gridDim.x * THREADS;
@@ -144,8 +144,7 @@ static __global__ void __launch_bounds__(THREADS) store_kernel(struct ck_muon_gr
     for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < a.elems; i += step) to[i] = ck_float(from[i]);
 }
 
-template <typename T>
-static __global__ void __launch_bounds__(THREADS) polynomial_kernel(struct ck_muon_polynomial a) {
+template <typename T> static __global__ void __launch_bounds__(THREADS) polynomial_kernel(struct ck_muon_polynomial a) {
     const int64_t step = (int64_t)gridDim.x * THREADS, elems = a.rows * a.rows;
     T            *p = static_cast<T *>(a.p) + (int64_t)blockIdx.y * elems;
     const float  *q = a.q + (int64_t)blockIdx.y * elems;
@@ -192,8 +191,8 @@ cudaError_t ck_muon_load(const struct ck_muon_group *a, const float *y, void *x,
 }
 
 cudaError_t ck_muon_store(const struct ck_muon_group *a, const void *x, float *y, cudaStream_t stream) {
-    CK_BY_TYPE(a->type,
-               store_kernel<T><<<grid_of(a->elems, a->filters), THREADS, 0, stream>>>(*a, static_cast<const T *>(x), y));
+    CK_BY_TYPE(a->type, store_kernel<T>
+               <<<grid_of(a->elems, a->filters), THREADS, 0, stream>>>(*a, static_cast<const T *>(x), y));
     return cudaGetLastError();
 }
 

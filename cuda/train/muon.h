@@ -32,8 +32,8 @@ struct ck_muon_input {
 };
 /* Workspace of ck_muon_input in bytes. */
 size_t ck_muon_input_workspace(int tiles);
-/* y = the momentum after the update, or Nesterov's; 0 where the mask is 0, outside the tiles, and everywhere when norm[1]
- * is not 0. inverse[filter] = 1 / max(root of the sum of its squares, least). Tiles as in ck_param_norms. */
+/* y = the momentum after the update, or Nesterov's; 0 where the mask is 0, outside the tiles, and everywhere when
+ * norm[1] is not 0. inverse[filter] = 1 / max(root of the sum of its squares, least). Tiles as in ck_param_norms. */
 cudaError_t ck_muon_input(const struct ck_muon_input *args, double *inverse, void *workspace, cudaStream_t stream);
 
 /* Filters of the same shape: filter f is y[offset[f]..] and x[f * elems..]. */

@@ -1,9 +1,10 @@
 /* cuda/train/muon_kernels.c: kernel table for Muon: the update, and the direction of the filters by matrix products.
  *
- * Filters of the same shape are multiplied together, as strided batches. Their matrices are copied to the workspace in the
- * type of the products: f16 with sums in f32, or f32 for train.precision = fp32. All matrices of the iteration have singular
- * values below 6, so f16 cannot overflow, and it has as many fraction bits as TF32. No copy is transposed: cuBLAS stores
- * matrices by columns, so a filter of K rows and N columns is M, N x K. With A the smaller of the two products of M and M',
+ * Filters of the same shape are multiplied together, as strided batches. Their matrices are copied to the workspace in
+ * the type of the products: f16 with sums in f32, or f32 for train.precision = fp32. All matrices of the iteration have
+ * singular values below 6, so f16 cannot overflow, and it has as many fraction bits as TF32. No copy is transposed:
+ * cuBLAS stores matrices by columns, so a filter of K rows and N columns is M, N x K. With A the smaller of the two
+ * products of M and M',
  *   K <= N:  A = M' M (K x K),  M = M (a I + b A + c A A)
  *   K >  N:  A = M M' (N x N),  M = (a I + b A + c A A) M
  * Deterministic: one stream, one fixed workspace (the backend's), no choice of algorithm by timing. */
@@ -42,13 +43,13 @@ static bool is_of_group(const struct group *g, const struct cr_param *q) {
     return q->dim[0] == g->rows && cr_muon_columns(q) == g->columns && (g->count + 1) * q->elems <= GROUP_ELEMS;
 }
 
-/* Fills group[] and param[]. Each pass takes the first filter that has no group, and all others of its shape that fit. */
+/* Fills group[] and param[]. Each pass takes the first filter without a group, and all others of its shape that fit. */
 static void make_groups(const struct cr_param_store *store, struct plan *plan, bool *taken) {
     for (int i = 0; i < store->params; i++) {
         const struct cr_param *q = &store->param[i];
         if (taken[i] || !cr_muon_has_direction(q)) continue;
-        struct group *g      = &plan->group[plan->groups++];
-        *g                   = (struct group){.rows = q->dim[0], .columns = cr_muon_columns(q), .first = plan->filters};
+        struct group *g = &plan->group[plan->groups++];
+        *g              = (struct group){.rows = q->dim[0], .columns = cr_muon_columns(q), .first = plan->filters};
         for (int k = i; k < store->params; k++) {
             if (taken[k] || !cr_muon_has_direction(&store->param[k])) continue;
             if (k > i && !is_of_group(g, &store->param[k])) continue;
@@ -106,7 +107,7 @@ out:
     return status;
 }
 
-/* ---- the workspace: inverse norms, sums of the tiles, then of one group after the other X, the next X, A, and A A ---- */
+/* ---- the workspace: inverse norms, sums of tiles, then X, the next X, A and A A of one group after the other ---- */
 
 struct layout {
     size_t part, x, next, a, square, end; /* bytes from the start of the workspace */
@@ -203,10 +204,10 @@ static cr_status multiply(const struct work *w, struct matrix a, struct matrix b
 }
 
 static cr_status iterate(struct work *w) {
-    const int64_t       K = w->group->rows, N = w->group->columns, m = smaller(w->group);
-    const bool          wide     = K <= N;
-    const struct matrix x        = {w->x, CUBLAS_OP_N, N, K * N}, across = {w->x, CUBLAS_OP_T, N, K * N};
-    const struct matrix a        = {w->a, CUBLAS_OP_N, m, m * m};
+    const int64_t             K = w->group->rows, N = w->group->columns, m = smaller(w->group);
+    const bool                wide = K <= N;
+    const struct matrix       x = {w->x, CUBLAS_OP_N, N, K * N}, across = {w->x, CUBLAS_OP_T, N, K * N};
+    const struct matrix       a  = {w->a, CUBLAS_OP_N, m, m * m};
     struct ck_muon_polynomial of = {.type  = w->type == CUDA_R_16F ? CK_F16 : CK_F32,
                                     .p     = w->a,
                                     .q     = (const float *)(const void *)w->square,
@@ -256,16 +257,16 @@ static struct ck_muon_input input_of(struct cr_device *device, const struct cr_c
 }
 
 static cr_status launch(struct cr_device *device, const struct cr_call *call, cudaDataType type) {
-    const struct plan         *plan = call->prepared;
-    const struct ck_muon_input args = input_of(device, call);
-    char *const                base = call->workspace;
-    struct work                w    = {.stream = cr_cuda_stream(device, call), .type = type};
+    const struct plan         *plan    = call->prepared;
+    const struct ck_muon_input args    = input_of(device, call);
+    char *const                base    = call->workspace;
+    struct work                w       = {.stream = cr_cuda_stream(device, call), .type = type};
     double                    *inverse = call->workspace;
     CR_ASSERT(call->op->stream == CR_STREAM_COMPUTE); /* the stream of the handle */
     CR_TRY(cr_cuda_cublas(cuda_of(device), &w.blas));
     CUBLAS_TRY(cublasSetMathMode(w.blas, CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION));
-    CUDA_TRY(ck_muon_input(&args, inverse,
-                           base + (plan->filters ? aligned((size_t)plan->filters * sizeof(double)) : 0), w.stream));
+    CUDA_TRY(ck_muon_input(&args, inverse, base + (plan->filters ? aligned((size_t)plan->filters * sizeof(double)) : 0),
+                           w.stream));
     for (int g = 0; g < plan->groups; g++) {
         const struct layout l = layout_of(plan, &plan->group[g], type == CUDA_R_16F ? sizeof(uint16_t) : sizeof(float));
         w.group               = &plan->group[g];

@@ -33,7 +33,8 @@ bool cr_cuda_update_accepts(const struct cr_device *device, const struct cr_prog
     (void)device;
     if (!p->store || !cr_cuda_is_values(p, op->in[CR_IN_sgd_value], CR_BUFFER_VALUE) ||
         !cr_cuda_is_values(p, op->in[CR_IN_sgd_grad], CR_BUFFER_GRAD) ||
-        !cr_cuda_is_values(p, op->in[CR_IN_sgd_momentum], CR_BUFFER_MOMENTUM) || !cr_cuda_is_mask(p, op->in[CR_IN_sgd_mask]))
+        !cr_cuda_is_values(p, op->in[CR_IN_sgd_momentum], CR_BUFFER_MOMENTUM) ||
+        !cr_cuda_is_mask(p, op->in[CR_IN_sgd_mask]))
         return false;
     if ((op->kind == CR_OP_adamw || op->kind == CR_OP_lamb || op->kind == CR_OP_muon) &&
         (!cr_cuda_is_values(p, op->in[CR_IN_adamw_second], CR_BUFFER_SECOND) ||
@@ -49,8 +50,8 @@ bool cr_cuda_update_accepts(const struct cr_device *device, const struct cr_prog
 }
 
 struct ck_sgd cr_cuda_sgd_args(struct cr_device *device, const struct cr_call *call) {
-    const struct update_tables      *tables = call->prepared;
-    const struct cr_sgd_attr *attr   = &call->op->attr.sgd;
+    const struct update_tables *tables = call->prepared;
+    const struct cr_sgd_attr   *attr   = &call->op->attr.sgd;
     return (struct ck_sgd){.value         = call->out[CR_OUT_sgd_value],
                            .momentum      = call->out[CR_OUT_sgd_momentum],
                            .grad          = call->in[CR_IN_sgd_grad],
@@ -83,26 +84,26 @@ static cr_status adamw_launch(struct cr_device *device, const struct cr_call *ca
 }
 
 static cr_status lars_launch(struct cr_device *device, const struct cr_call *call) {
-    const struct cr_sgd_attr *attr   = &call->op->attr.sgd;
-    const struct update_tables      *tables = call->prepared;
-    const struct ck_rule      args   = {.sgd   = cr_cuda_sgd_args(device, call),
-                                        .norms = call->in[CR_IN_lars_norms],
-                                        .owner = tables->owner,
-                                        .eps   = attr->eps,
-                                        .trust = attr->trust};
+    const struct cr_sgd_attr   *attr   = &call->op->attr.sgd;
+    const struct update_tables *tables = call->prepared;
+    const struct ck_rule        args   = {.sgd   = cr_cuda_sgd_args(device, call),
+                                          .norms = call->in[CR_IN_lars_norms],
+                                          .owner = tables->owner,
+                                          .eps   = attr->eps,
+                                          .trust = attr->trust};
     CUDA_TRY(ck_lars(&args, cr_cuda_stream(device, call)));
     return CR_OK;
 }
 
 static cr_status lamb_launch(struct cr_device *device, const struct cr_call *call) {
-    const struct cr_sgd_attr *attr   = &call->op->attr.sgd;
-    const struct update_tables      *tables = call->prepared;
-    const struct ck_rule      args   = {.sgd    = cr_cuda_sgd_args(device, call),
-                                        .second = call->out[CR_OUT_lamb_second],
-                                        .norms  = call->in[CR_IN_lamb_norms],
-                                        .owner  = tables->owner,
-                                        .beta2  = attr->beta2,
-                                        .eps    = attr->eps};
+    const struct cr_sgd_attr   *attr   = &call->op->attr.sgd;
+    const struct update_tables *tables = call->prepared;
+    const struct ck_rule        args   = {.sgd    = cr_cuda_sgd_args(device, call),
+                                          .second = call->out[CR_OUT_lamb_second],
+                                          .norms  = call->in[CR_IN_lamb_norms],
+                                          .owner  = tables->owner,
+                                          .beta2  = attr->beta2,
+                                          .eps    = attr->eps};
     CUDA_TRY(ck_lamb(&args, cr_cuda_stream(device, call)));
     return CR_OK;
 }
@@ -115,31 +116,32 @@ static bool lamb_norms_accepts(const struct cr_device *device, const struct cr_p
            cr_cuda_is_values(p, op->in[CR_IN_lamb_norms_grad], CR_BUFFER_GRAD) &&
            cr_cuda_is_values(p, op->in[CR_IN_lamb_norms_momentum], CR_BUFFER_MOMENTUM) &&
            cr_cuda_is_values(p, op->in[CR_IN_lamb_norms_second], CR_BUFFER_SECOND) &&
-           cr_cuda_is_mask(p, op->in[CR_IN_lamb_norms_mask]) && cuda_in(p, op, CR_IN_lamb_norms_norm)->dtype == CR_F32 &&
+           cr_cuda_is_mask(p, op->in[CR_IN_lamb_norms_mask]) &&
+           cuda_in(p, op, CR_IN_lamb_norms_norm)->dtype == CR_F32 &&
            cuda_in(p, op, CR_IN_lamb_norms_state)->dtype == CR_F64 &&
            cuda_out(p, op, CR_OUT_lamb_norms_norms)->dtype == CR_F32;
 }
 
 /* The launcher's arguments are those of the update, but it writes none of the buffers. */
 static cr_status lamb_norms_launch(struct cr_device *device, const struct cr_call *call) {
-    const struct cr_sgd_attr *attr   = &call->op->attr.sgd;
-    const struct update_tables      *tables = call->prepared;
-    struct ck_lamb_norms      args   = {.tile       = tables->tile,
-                                        .first_tile = tables->first_tile,
-                                        .norms      = call->out[CR_OUT_lamb_norms_norms],
-                                        .tiles      = tables->tiles,
-                                        .params     = call->program->store->params};
-    args.rule.sgd.value              = (float *)(uintptr_t)call->in[CR_IN_lamb_norms_value];
-    args.rule.sgd.momentum           = (float *)(uintptr_t)call->in[CR_IN_lamb_norms_momentum];
-    args.rule.sgd.state              = (double *)(uintptr_t)call->in[CR_IN_lamb_norms_state];
-    args.rule.second                 = (float *)(uintptr_t)call->in[CR_IN_lamb_norms_second];
-    args.rule.sgd.grad               = call->in[CR_IN_lamb_norms_grad];
-    args.rule.sgd.norm               = call->in[CR_IN_lamb_norms_norm];
-    args.rule.sgd.mask               = call->in[CR_IN_lamb_norms_mask];
-    args.rule.sgd.map                = tables->map;
-    args.rule.sgd.step               = cuda_of(device)->step;
-    args.rule.beta2                  = attr->beta2;
-    args.rule.eps                    = attr->eps;
+    const struct cr_sgd_attr   *attr   = &call->op->attr.sgd;
+    const struct update_tables *tables = call->prepared;
+    struct ck_lamb_norms        args   = {.tile       = tables->tile,
+                                          .first_tile = tables->first_tile,
+                                          .norms      = call->out[CR_OUT_lamb_norms_norms],
+                                          .tiles      = tables->tiles,
+                                          .params     = call->program->store->params};
+    args.rule.sgd.value                = (float *)(uintptr_t)call->in[CR_IN_lamb_norms_value];
+    args.rule.sgd.momentum             = (float *)(uintptr_t)call->in[CR_IN_lamb_norms_momentum];
+    args.rule.sgd.state                = (double *)(uintptr_t)call->in[CR_IN_lamb_norms_state];
+    args.rule.second                   = (float *)(uintptr_t)call->in[CR_IN_lamb_norms_second];
+    args.rule.sgd.grad                 = call->in[CR_IN_lamb_norms_grad];
+    args.rule.sgd.norm                 = call->in[CR_IN_lamb_norms_norm];
+    args.rule.sgd.mask                 = call->in[CR_IN_lamb_norms_mask];
+    args.rule.sgd.map                  = tables->map;
+    args.rule.sgd.step                 = cuda_of(device)->step;
+    args.rule.beta2                    = attr->beta2;
+    args.rule.eps                      = attr->eps;
     CUDA_TRY(ck_lamb_norms(&args, call->workspace, cr_cuda_stream(device, call)));
     return CR_OK;
 }
@@ -155,7 +157,7 @@ static bool norms_accepts(const struct cr_device *device, const struct cr_progra
 }
 
 static cr_status norms_launch(struct cr_device *device, const struct cr_call *call) {
-    const struct update_tables        *tables = call->prepared;
+    const struct update_tables *tables = call->prepared;
     const struct ck_param_norms args   = {.value      = call->in[CR_IN_param_norms_value],
                                           .grad       = call->in[CR_IN_param_norms_grad],
                                           .state      = call->in[CR_IN_param_norms_state],
@@ -207,8 +209,8 @@ static cr_status ema_launch(struct cr_device *device, const struct cr_call *call
                                                 .op            = CR_OP_##kind,                                         \
                                                 .math          = CR_MATH_F32,                                          \
                                                 .deterministic = true,                                                 \
-                                                .accepts       = cr_cuda_update_accepts,                                       \
-                                                .prepare       = cr_cuda_update_prepare,                                       \
+                                                .accepts       = cr_cuda_update_accepts,                               \
+                                                .prepare       = cr_cuda_update_prepare,                               \
                                                 .launch        = kind##_launch,                                        \
                                                 .release       = cr_cuda_update_release}
 RULE(sgd);

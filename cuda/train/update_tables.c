@@ -154,7 +154,7 @@ out:
 }
 
 cr_status cr_cuda_update_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
-                                void **prepared, size_t *workspace_bytes) {
+                                 void **prepared, size_t *workspace_bytes) {
     const bool norms = op->kind == CR_OP_param_norms || op->kind == CR_OP_lamb_norms,
                map   = op->kind != CR_OP_param_norms;
     cr_status status = CR_OK;

@@ -383,14 +383,10 @@ static void infer_barrier(struct rule *r) {
 static void infer_grad_norm(struct rule *r) {
     set(r, wide(input(r, CR_IN_grad_norm_grad)), 1, 1, 1, 2);
 }
-
+#define infer_muon_direction infer_like_first
 #define infer_lamb_norms infer_param_norms
 static void infer_param_norms(struct rule *r) {
     set(r, wide(input(r, CR_IN_param_norms_grad)), CR_MAX(r->p->store->params, 1), 1, 1, 2);
-}
-
-static void infer_muon_direction(struct rule *r) {
-    set_like(r, input(r, CR_IN_muon_direction_grad));
 }
 
 void cr_op_infer(const struct cr_program *p, const struct cr_op *op, int slot, enum cr_dtype *dtype, int64_t dim[4]) {

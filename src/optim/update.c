@@ -26,8 +26,7 @@ SAME_SLOTS(adamw);
 SAME_SLOTS(lars);
 SAME_SLOTS(lamb);
 SAME_SLOTS(muon);
-_Static_assert((int)CR_IN_muon_second == (int)CR_IN_adamw_second &&
-                   (int)CR_OUT_muon_second == (int)CR_OUT_adamw_second,
+_Static_assert((int)CR_IN_muon_second == (int)CR_IN_adamw_second && (int)CR_OUT_muon_second == (int)CR_OUT_adamw_second,
                "muon must have the slots of adamw at the same positions");
 _Static_assert((int)CR_IN_lamb_second == (int)CR_IN_adamw_second &&
                    (int)CR_OUT_lamb_second == (int)CR_OUT_adamw_second &&
@@ -67,9 +66,9 @@ static void set_lr_scales(struct cr_param_store *store, const struct cr_config *
 void cr_optim_prepare(struct cr_param_store *store, const struct cr_config *config) {
     store->has_momentum = true;
     store->has_second   = config->optim.kind == CR_OPTIM_ADAMW || config->optim.kind == CR_OPTIM_LAMB ||
-                          config->optim.kind == CR_OPTIM_MUON;
-    store->has_ema      = config->ema.decay > 0 || config->ema.swa_start > 0;
-    store->has_mask     = cr_config_prunes(config);
+                        config->optim.kind == CR_OPTIM_MUON;
+    store->has_ema  = config->ema.decay > 0 || config->ema.swa_start > 0;
+    store->has_mask = cr_config_prunes(config);
     for (int i = 0; i < store->params; i++) {
         struct cr_param *q = &store->param[i];
         bool weight = q->role == CR_ROLE_CONV || q->role == CR_ROLE_CHANNEL_CONV || q->role == CR_ROLE_DENSE_WEIGHT;

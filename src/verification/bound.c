@@ -1,8 +1,8 @@
 /* verification/bound.c: the functions of an op kind that compute A, the expression over absolute values in the error
  * bound, and that verify fused ops. Formulas of n and of the arithmetic are in verification/numbers.c, the numbers of
  * each op kind in verification/rules.c. */
-#include "graph/muon.h"
 #include "verification/bound.h"
+#include "graph/muon.h"
 
 #include <float.h>
 #include <math.h>
@@ -211,11 +211,10 @@ static void update_adamw(const struct update *m, int64_t i, double decay, double
 
 /* A filter that moves along its direction. */
 static void update_muon(const struct update *m, int64_t i, double decay, double factor) {
-    const struct cr_verify_values *v = m->v;
-    const double                   w = fabs(((const double *)v->in[CR_IN_muon_value])[i]),
-                 g                   = fabs(m->clip * ((const double *)v->in[CR_IN_muon_grad])[i]);
-    m->scale[CR_OUT_muon_momentum][i] =
-        m->mu * fabs(((const double *)v->in[CR_IN_muon_momentum])[i]) + (1 - m->mu) * g;
+    const struct cr_verify_values *v  = m->v;
+    const double                   w  = fabs(((const double *)v->in[CR_IN_muon_value])[i]),
+                 g                    = fabs(m->clip * ((const double *)v->in[CR_IN_muon_grad])[i]);
+    m->scale[CR_OUT_muon_momentum][i] = m->mu * fabs(((const double *)v->in[CR_IN_muon_momentum])[i]) + (1 - m->mu) * g;
     m->scale[CR_OUT_muon_value][i] =
         w + m->lr * (decay * w + factor * fabs(((const double *)v->in[CR_IN_muon_direction])[i]));
 }

@@ -5,13 +5,14 @@
 #include <float.h>
 #include <string.h>
 
-/* The iteration multiplies the error of a small singular value by up to 3.4445^5 = 485, and the errors of its own roundings
- * by smaller powers of 3.4445, but it damps the errors of singular values near 1. A bound from these factors alone would be
- * larger than the result for 16-bit products. So the iteration runs here again in FP64 with all matrices rounded to the type
- * that the kernel multiplies (f16 for kernels of TF32, which has the same number of fraction bits). Its largest difference
- * from the exact result is the size of the error of the filter: it is the sum of the effects of thousands of roundings, each
- * as large as one of the kernel. `least` covers filters in which these happen to be exact: a few roundings of the result.
- * Kernels of F32 round their sums too, with an error that grows with the root of the number of terms. */
+/* The iteration multiplies the error of a small singular value by up to 3.4445^5 = 485, and the errors of its own
+ * roundings by smaller powers of 3.4445, but it damps the errors of singular values near 1. A bound from these factors
+ * alone would be larger than the result for 16-bit products. So the iteration runs here again in FP64 with all matrices
+ * rounded to the type that the kernel multiplies (f16 for kernels of TF32, which has the same number of fraction bits).
+ * Its largest difference from the exact result is the size of the error of the filter: it is the sum of the effects of
+ * thousands of roundings, each as large as one of the kernel. `least` covers filters in which these happen to be exact:
+ * a few roundings of the result. Kernels of F32 round their sums too, with an error that grows with the root of the
+ * number of terms. */
 struct rounded {
     enum cr_dtype type; /* of X, A, A A and b A + c A A */
     int64_t       rows, columns;
@@ -20,15 +21,14 @@ struct rounded {
 
 void cr_verify_closed_muon(const struct cr_verify_values *v, double *const scale[]) {
     const int64_t n = elems(v->program, v->op->out[CR_OUT_muon_direction_y]);
-    for (int64_t i = 0; i < n; i++)
-        scale[CR_OUT_muon_direction_y][i] = fabs(v->want[CR_OUT_muon_direction_y][i]);
+    for (int64_t i = 0; i < n; i++) scale[CR_OUT_muon_direction_y][i] = fabs(v->want[CR_OUT_muon_direction_y][i]);
 }
 
 static double round_to(const struct rounded *r, double x) {
     return r->type == CR_F64 ? x : cr_verify_stored(r->type, x);
 }
 
-/* out = rounded first * second, or with `across` first * second'; first is rows x depth. */
+/* out = first * second, or with `across` first * second', rounded. `first` is a matrix of `depth` columns. */
 static void product(const struct rounded *r, const double *first, const double *second, int64_t depth, int64_t width,
                     bool across, double *out) {
     for (int64_t i = 0; i < r->rows; i++)
@@ -53,8 +53,8 @@ static void iterate(struct rounded *r) {
 
 /* Element i of the matrix before the iteration. */
 static double input_at(const struct cr_verify_values *v, int64_t i) {
-    const double  *grad = v->in[CR_IN_muon_direction_grad], *momentum = v->in[CR_IN_muon_direction_momentum],
-                  *norm = v->in[CR_IN_muon_direction_norm], *state = v->in[CR_IN_muon_direction_state];
+    const double *grad = v->in[CR_IN_muon_direction_grad], *momentum = v->in[CR_IN_muon_direction_momentum],
+                 *norm = v->in[CR_IN_muon_direction_norm], *state = v->in[CR_IN_muon_direction_state];
     const uint8_t *mask = v->in[CR_IN_muon_direction_mask];
     const double   mu   = (double)v->step->momentum;
     double         clip = 1;

@@ -60,11 +60,11 @@ void checkops_build_update(struct checkops_build *b) {
         b->op.in[CR_IN_param_norms_state] = state;
         return;
     }
-    b->op.attr.sgd               = (struct cr_sgd_attr){.nesterov      = (b->c->flags & CHECKOPS_NESTEROV) != 0,
-                                                        .micro_batches = 3,
-                                                        .beta2         = 0.99,
-                                                        .eps           = 1e-8,
-                                                        .trust         = 0.02};
+    b->op.attr.sgd = (struct cr_sgd_attr){.nesterov      = (b->c->flags & CHECKOPS_NESTEROV) != 0,
+                                          .micro_batches = 3,
+                                          .beta2         = 0.99,
+                                          .eps           = 1e-8,
+                                          .trust         = 0.02};
     if (b->c->kind == CR_OP_muon_direction) {
         b->op.in[CR_IN_muon_direction_grad]     = grad;
         b->op.in[CR_IN_muon_direction_momentum] = cr_tensor_store(p, CR_BUFFER_MOMENTUM, CR_NONE);

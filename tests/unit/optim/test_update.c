@@ -30,9 +30,9 @@ static void unit_open(struct unit *u, enum cr_op_kind kind, enum cr_dtype real, 
     REQUIRE_OK(ref_open(run, real, 2));
     for (int i = 0; i < 3; i++)
         cr_param_store_add(&run->store, names[i], i == V ? CR_ROLE_GAMMA : CR_ROLE_CONV,
-                           i == V                ? (const int64_t[]){1, 1, 1, 1}
+                           i == V               ? (const int64_t[]){1, 1, 1, 1}
                            : kind == CR_OP_muon ? (const int64_t[]){2, 1, 1, ELEMS / 2}
-                                                 : (const int64_t[]){1, 1, 1, ELEMS},
+                                                : (const int64_t[]){1, 1, 1, ELEMS},
                            CR_NONE);
     cr_param_store_add(&run->store, "mean", CR_ROLE_MEAN, (const int64_t[]){1, 1, 1, 2}, CR_NONE);
     run->store.param[FROZEN].frozen = true;
@@ -159,8 +159,8 @@ static void lamb_matches_timm(void) {
 }
 
 /* torch.optim.Muon (PyTorch 2.9) of w as [[1, -0.5], [2, 0.25]] with lr=0.125, weight_decay=0.25, momentum=0.875,
- * adjust_lr_fn="match_rms_adamw", with and without Nesterov momentum; its matrices of bfloat16 are float64 here. v moves as
- * by AdamW above. */
+ * adjust_lr_fn="match_rms_adamw", with and without Nesterov momentum; its matrices of bfloat16 are float64 here. v
+ * moves as by AdamW above. */
 static const double muon_of_torch[2][3][ELEMS + 1] = {
     {{0.96277810705671, -0.460487428226842, 1.93749999217289, 0.242187498046208, 0.874999999375},
      {0.896438765841915, -0.442475365924188, 1.87077827097209, 0.209642435241599, 0.906774444638189},
@@ -172,9 +172,8 @@ static const double muon_of_torch[2][3][ELEMS + 1] = {
 static void muon_matches_torch(void) {
     for (int nesterov = 0; nesterov < 2; nesterov++)
         for (int scale = 1; scale <= 1024; scale *= 1024) {
-            const struct cr_sgd_attr attr = {
-                .nesterov = nesterov, .beta2 = 0.96875, .eps = 1e-8, .micro_batches = 1};
-            struct unit u;
+            const struct cr_sgd_attr attr = {.nesterov = nesterov, .beta2 = 0.96875, .eps = 1e-8, .micro_batches = 1};
+            struct unit              u;
             unit_open(&u, CR_OP_muon, CR_F64, false, attr);
             u.run.step = (struct cr_step_block){.lr = 0.125f, .momentum = 0.875f, .weight_decay = 0.25f};
             start_values(&u);
@@ -335,6 +334,6 @@ static void averages_by_hand(void) {
     CHECK_INT(cr_alloc_live(), 0);
 }
 
-TESTS(CASE(adamw_matches_torch), CASE(lamb_matches_timm), CASE(muon_matches_torch), CASE(lars_by_hand), CASE(lars_without_a_norm),
-      CASE(suppressed_updates_do_not_count), CASE(parameters_have_their_own_rates),
+TESTS(CASE(adamw_matches_torch), CASE(lamb_matches_timm), CASE(muon_matches_torch), CASE(lars_by_hand),
+      CASE(lars_without_a_norm), CASE(suppressed_updates_do_not_count), CASE(parameters_have_their_own_rates),
       CASE(pruned_elements_are_zero_everywhere), CASE(averages_by_hand))

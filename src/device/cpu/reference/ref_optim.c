@@ -1,4 +1,4 @@
-/* device/cpu/reference/ref_optim.c: gradient norm, parameter norms and optimizers over buffers of the parameter store. */
+/* device/cpu/reference/ref_optim.c: gradient norm, parameter norms and optimizers over whole parameter buffers. */
 #include "device/cpu/reference/ref.h"
 #include "graph/muon.h"
 
@@ -241,9 +241,10 @@ struct muon_matrix {
 
 static struct muon_matrix muon_matrix_of(const struct cr_param *q, double *scratch) {
     const int64_t      K = q->dim[0], N = cr_muon_columns(q);
-    struct muon_matrix x = {.rows = CR_MIN(K, N), .columns = CR_MAX(K, N)};
+    struct muon_matrix x     = {.rows = CR_MIN(K, N), .columns = CR_MAX(K, N)};
     const int64_t      elems = x.rows * x.columns, square = x.rows * x.rows;
-    x.x = scratch, x.next = x.x ? x.x + elems : NULL, x.a = x.x ? x.next + elems : NULL, x.b = x.x ? x.a + square : NULL;
+    x.x = scratch, x.next = x.x ? x.x + elems : NULL, x.a = x.x ? x.next + elems : NULL,
+    x.b = x.x ? x.a + square : NULL;
     return x;
 }
 
@@ -299,10 +300,10 @@ static double muon_input(const struct update *u, int64_t i) {
 
 /* Moves a filter to X, or X to the direction y. */
 static void muon_load(const struct update *u, const struct cr_param *q, const struct muon_matrix *x) {
-    const int64_t N = cr_muon_columns(q);
+    const int64_t N       = cr_muon_columns(q);
     double        squares = 0;
     for (int64_t i = 0; i < q->elems; i++) {
-        const double d = muon_input(u, q->offset + i);
+        const double d                                      = muon_input(u, q->offset + i);
         x->x[N < q->dim[0] ? i % N * q->dim[0] + i / N : i] = d;
         squares += d * d;
     }
@@ -318,10 +319,10 @@ static void muon_store(const struct ref *y, const struct cr_param *q, const stru
 cr_status cr_ref_muon_direction(struct cr_device *device, const struct cr_call *call) {
     const struct cr_param_store *store = call->program->store;
     struct ref                   norm = REF_IN(muon_direction, norm), y = REF_OUT(muon_direction, y);
-    struct update                u = {.grad     = REF_IN(muon_direction, grad),
-                                      .momentum = REF_IN(muon_direction, momentum),
-                                      .mask     = REF_IN(muon_direction, mask)};
-    const struct ref state = REF_IN(muon_direction, state);
+    struct update                u     = {.grad     = REF_IN(muon_direction, grad),
+                                          .momentum = REF_IN(muon_direction, momentum),
+                                          .mask     = REF_IN(muon_direction, mask)};
+    const struct ref             state = REF_IN(muon_direction, state);
     memset(y.data, 0, (size_t)y.elems * cr_dtype_bytes(y.dtype));
     if (ref_get(&norm, 1) != 0) return CR_OK;
     set_factors(call, &u, &norm, &state);

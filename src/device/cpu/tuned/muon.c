@@ -1,9 +1,10 @@
-/* device/cpu/tuned/muon.c: tuned kernel for the direction of Muon (graph/ops_update.def), in f32. Limited by arithmetic.
+/* device/cpu/tuned/muon.c: tuned kernel for the direction of Muon (graph/ops_update.def), in f32. Limited by
+ * arithmetic.
  *
- * A filter with more rows than columns is transposed, so X has at most as many rows as columns. All matrices are padded with
- * zeros: rows to multiples of ROWS, the length of rows to multiples of WIDTH. The products keep the padding 0. */
-#include "device/cpu/tuned/buffers.h"
+ * A filter with more rows than columns is transposed, so X has at most as many rows as columns. All matrices are padded
+ * with zeros: rows to multiples of ROWS, the length of rows to multiples of WIDTH. The products keep the padding 0. */
 #include "graph/muon.h"
+#include "device/cpu/tuned/buffers.h"
 
 #include <math.h>
 
@@ -110,8 +111,7 @@ static void square(int threads, const struct matrix *m) {
 
 /* P = a I + b A + c P; the diagonal of the padding only multiplies zeros. */
 CR_CLONES static void polynomial(const struct matrix *m) {
-    for (int64_t i = 0; i < m->rows * m->square; i++)
-        m->p[i] = (float)CR_MUON_B * m->a[i] + (float)CR_MUON_C * m->p[i];
+    for (int64_t i = 0; i < m->rows * m->square; i++) m->p[i] = (float)CR_MUON_B * m->a[i] + (float)CR_MUON_C * m->p[i];
     for (int64_t i = 0; i < m->rows; i++) m->p[i * m->square + i] += (float)CR_MUON_A;
 }
 

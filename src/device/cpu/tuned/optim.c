@@ -1,5 +1,5 @@
-/* device/cpu/tuned/optim.c: tuned kernels for the gradient norm, parameter norms and optimizers. Each makes one pass over
- * whole buffers of the parameter store. */
+/* device/cpu/tuned/optim.c: tuned kernels for the gradient norm, parameter norms, optimizers and moving averages. Each
+ * makes one pass over whole buffers of the parameter store. */
 #include "device/cpu/tuned/buffers.h"
 #include "graph/muon.h"
 
@@ -118,8 +118,8 @@ struct update {
 /* Factors for one parameter. */
 struct param_factors {
     float factor,
-        decay;      /* of the gradient, of the weight; the trust ratio of lars multiplies both, of lamb the decay */
-    float lr, step; /* learning rate of the parameter; adamw: lr / (1 - b1^t); lamb: that times the trust ratio */
+        decay;       /* of the gradient, of the weight; the trust ratio of lars multiplies both, of lamb the decay */
+    float lr, step;  /* learning rate of the parameter; adamw: lr / (1 - b1^t); lamb: that times the trust ratio */
     float direction; /* muon: lr times the factor of the direction; 0: as adamw */
 };
 
@@ -210,11 +210,11 @@ static void update_part(const struct update *u, int64_t begin, int64_t end) {
         const float  lr    = (float)((double)u->lr * q->lr_scale);
         const bool   moves = u->direction && cr_muon_has_direction(q);
         update_run(u, from, to,
-                   (struct param_factors){.factor = (float)(u->lamb ? u->factor : ratio * u->factor),
-                                          .decay  = (float)(ratio * own),
-                                          .lr     = lr,
+                   (struct param_factors){.factor    = (float)(u->lamb ? u->factor : ratio * u->factor),
+                                          .decay     = (float)(ratio * own),
+                                          .lr        = lr,
                                           .direction = moves ? (float)((double)lr * cr_muon_factor(q)) : 0,
-                                          .step   = u->adam ? (float)(ratio * ((double)lr / u->correct)) : 0});
+                                          .step      = u->adam ? (float)(ratio * ((double)lr / u->correct)) : 0});
     }
 }
 
@@ -329,6 +329,47 @@ static cr_status lamb_norms_launch(struct cr_device *device, const struct cr_cal
     return CR_OK;
 }
 
+/* ---- moving averages ---- */
+
+/* mean = d * mean + (1 - d) * now. The two forms make d = 0 and d = 1 exact. */
+CR_CLONES static void average_run(float *restrict mean, const float *restrict now, int64_t count, float d) {
+    const float weight = 1 - d;
+    if (d < 0.5f)
+        for (int64_t i = 0; i < count; i++) mean[i] = now[i] + d * (mean[i] - now[i]);
+    else
+        for (int64_t i = 0; i < count; i++) mean[i] += weight * (now[i] - mean[i]);
+}
+
+static void average(int threads, float *mean, const float *now, const uint8_t *mask, int64_t elems, double decay) {
+    const int64_t strips = (elems + CR_STRIP - 1) / CR_STRIP;
+    CR_PARALLEL_FOR(threads)
+    for (int k = 0; k < threads; k++) {
+        int64_t begin, end;
+        cr_run_of(strips, k, threads, &begin, &end);
+        begin *= CR_STRIP;
+        end = CR_MIN(end * CR_STRIP, elems);
+        average_run(mean + begin, now + begin, end - begin, (float)decay);
+        if (mask) cr_mask_run(mean + begin, mask + begin / 8, end - begin);
+    }
+}
+
+static cr_status ema_launch(struct cr_device *device, const struct cr_call *call) {
+    const int                 threads = cr_cpu_threads(device);
+    const struct cr_program  *p       = call->program;
+    const struct cr_ema_attr *attr    = &call->op->attr.ema;
+    const int64_t             values  = cr_tensor_elems(&p->tensor[call->op->in[CR_IN_ema_value]]),
+                  running             = cr_tensor_elems(&p->tensor[call->op->in[CR_IN_ema_running]]);
+    const double t                    = ((const double *)call->in[CR_IN_ema_state])[CR_STATE_UPDATES];
+    cr_copy_old(call->out[CR_OUT_ema_averages], call->in[CR_IN_ema_averages], (size_t)values * sizeof(float));
+    cr_copy_old(call->out[CR_OUT_ema_running_averages], call->in[CR_IN_ema_running_averages],
+                (size_t)running * sizeof(float));
+    if (((const float *)call->in[CR_IN_ema_norm])[1] != 0) return CR_OK;
+    const double d = t <= 1 ? 0 : attr->warmup ? fmin(attr->decay, 1 - pow(t, -2.0 / 3)) : attr->decay;
+    average(threads, call->out[CR_OUT_ema_averages], call->in[CR_IN_ema_value], call->in[CR_IN_ema_mask], values, d);
+    average(threads, call->out[CR_OUT_ema_running_averages], call->in[CR_IN_ema_running], NULL, running, d);
+    return CR_OK;
+}
+
 /* ---- kernels ---- */
 
 static bool norm_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
@@ -348,3 +389,4 @@ KERNEL(lars, cr_accepts_buffers, update_launch);
 KERNEL(lamb, cr_accepts_buffers, update_launch);
 KERNEL(muon, cr_accepts_buffers, update_launch);
 KERNEL(lamb_norms, cr_accepts_buffers, lamb_norms_launch);
+KERNEL(ema, cr_accepts_buffers, ema_launch);
