@@ -5,7 +5,7 @@
  *   y = v, rounded to the nearest integer (ties to even) and saturated when y has 8 bits
  *
  * ck_int8_conv is for Hopper GPUs (compute capability 9.0) and reads the filter as ck_int8_pack writes it;
- * ck_int8_conv_plain is for all GPUs and shapes. */
+ * ck_int8_conv_plain is for all GPUs and shapes; cuda/conv/int8/int8_conv_mma.h is for all GPUs and most shapes. */
 #ifndef CR_INT8_CONV_H
 #define CR_INT8_CONV_H
 

@@ -1,7 +1,8 @@
 /* cuda/conv/int8/int8_conv_kernels.c: kernel table of 8-bit convolutions: cuda.int8_conv for compute capability 9.0
- * (cuda/conv/int8/int8_conv_sm90a.cu) with its packed filter, and cuda.int8_conv_plain for the shapes that it does not
- * support. */
+ * (cuda/conv/int8/int8_conv_sm90a.cu) with its packed filter, cuda.int8_conv_mma for other GPUs and for shapes that it
+ * does not support, and cuda.int8_conv_plain for all other shapes on compute capability 9.0. */
 #include "cuda/conv/int8/int8_conv.h"
+#include "cuda/conv/int8/int8_conv_mma.h"
 #include "cuda/conv/int8/int8_split.h"
 #include "cuda/core/cuda_device.h"
 #include "cuda/core/kernel_tables.h"
@@ -53,10 +54,17 @@ static bool operands_fit(const struct cr_program *p, const struct cr_op *op) {
            (is_int8(y) || cuda_is_data(y));
 }
 
-/* On other GPUs the convolutions stay in floating point with rounded values: cuDNN's kernels are much faster than this
- * one. */
+/* Whether the convolution becomes a qstem together with the ops around it (compiler/fusion/quantize_stem.c). */
+static bool belongs_to_stem(const struct ck_int8_conv *a) {
+    return a->R == 7 && a->S == 7 && a->stride == 2 && a->pad == 3 && a->C == 3 && a->H % 2 == 0 && a->W % 2 == 0 &&
+           a->K % 64 == 0 && a->x_type == CK_INT8_I8 && a->y_type == CK_INT8_U8 && !a->add;
+}
+
+/* On other GPUs than Hopper such convolutions stay in floating point with rounded values: cuDNN's kernels are much
+ * faster than this one. */
 static bool plain_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    return cuda_of(device)->cc == 90 && operands_fit(p, op) &&
+    const struct ck_int8_conv a = conv_of(p, op);
+    return (cuda_of(device)->cc == 90 || belongs_to_stem(&a)) && operands_fit(p, op) &&
            cr_tensor_elems(cuda_out(p, op, CR_OUT_qconv_y)) < (int64_t)INT32_MAX * 128;
 }
 
@@ -64,6 +72,18 @@ static bool fast_accepts(const struct cr_device *device, const struct cr_program
     const struct ck_int8_conv a = conv_of(p, op);
     return cuda_of(device)->cc == 90 && operands_fit(p, op) &&
            ck_int8_conv_configs(&a, cuda_of(device)->multiprocessors) > 0;
+}
+
+static bool mma_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    const struct ck_int8_conv a = conv_of(p, op);
+    return cuda_of(device)->cc >= 80 && operands_fit(p, op) && ck_int8_conv_mma_configs(&a) > 0 &&
+           !fast_accepts(device, p, op);
+}
+
+static int mma_algos(struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    const struct ck_int8_conv a = conv_of(p, op);
+    (void)device;
+    return ck_int8_conv_mma_configs(&a);
 }
 
 /* First the tile configs of ck_int8_conv, then those of ck_int8_split. */
@@ -116,6 +136,13 @@ static cr_status fast_launch(struct cr_device *device, const struct cr_call *cal
     return CR_OK;
 }
 
+static cr_status mma_launch(struct cr_device *device, const struct cr_call *call) {
+    struct ck_int8_conv a = conv_of(call->program, call->op);
+    set_pointers(&a, call);
+    CUDA_TRY(ck_int8_conv_mma(&a, cuda_of(device)->multiprocessors, cr_cuda_stream(device, call)));
+    return CR_OK;
+}
+
 static cr_status plain_launch(struct cr_device *device, const struct cr_call *call) {
     struct ck_int8_conv a = conv_of(call->program, call->op);
     set_pointers(&a, call);
@@ -152,9 +179,12 @@ static const struct cr_kernel kernel_fast  = {CR_KERNEL("cuda.int8_conv", qconv,
                                               .prepare    = fast_prepare,
                                               .launch     = fast_launch,
                                               .release    = nothing_to_release};
+static const struct cr_kernel kernel_mma   = {CR_KERNEL("cuda.int8_conv_mma", qconv, CR_MATH_EXACT),
+                                              .accepts = mma_accepts, .algo_count = mma_algos, .launch = mma_launch};
 static const struct cr_kernel kernel_plain = {CR_KERNEL("cuda.int8_conv_plain", qconv, CR_MATH_EXACT),
                                               .accepts = plain_accepts, .launch = plain_launch};
 static const struct cr_kernel kernel_pack  = {CR_KERNEL("cuda.int8_pack", pack_filter, CR_MATH_EXACT),
                                               .accepts = pack_accepts, .launch = pack_launch};
 
-const struct cr_kernel *const cr_cuda_int8_conv_kernels[] = {&kernel_fast, &kernel_plain, &kernel_pack, NULL};
+const struct cr_kernel *const cr_cuda_int8_conv_kernels[] = {&kernel_fast, &kernel_mma, &kernel_plain, &kernel_pack,
+                                                             NULL};

@@ -13,16 +13,11 @@
  * before they are scaled and rounded, because both are monotonic; for a negative factor, filters and factor are negated
  * first. For each worker a warpgroup of loaders converts pixels through a table of 256 values for each colour. */
 #include "cuda/common/hopper_int8.cuh"
-#include "cuda/conv/int8/int8_stem.h"
+#include "cuda/conv/int8/int8_stem.cuh"
 
 namespace {
 
 enum {
-    TAPS         = 4,   /* the filter is 4 x 4 */
-    LINE         = 112, /* pixels of a row of the convolution that a worker computes */
-    SPAN         = LINE + TAPS - 1,
-    ROW_BYTES    = SPAN * 16,
-    COLUMNS      = 64, /* channels of a block */
     GROUP        = 128,
     WORKERS      = 2,
     SLOTS        = 12, /* rows in a worker's ring */
@@ -30,7 +25,6 @@ enum {
     POOLED       = LINE / 2,
     PIXEL_BYTES  = 80, /* of a pixel of y in shared memory: 64 and a gap against bank conflicts */
     OUT_BYTES    = POOLED * PIXEL_BYTES,
-    TABLE_BYTES  = 3 * 256,
     FILTER_AT    = 0, /* [2][COLUMNS] rows of 128 bytes with the 128-byte swizzle */
     RING_AT      = FILTER_AT + COLUMNS * TAPS * TAPS * 16,
     OUT_AT       = RING_AT + WORKERS * SLOTS * ROW_BYTES,
@@ -40,81 +34,7 @@ enum {
 };
 static_assert(BAR_AT % 8 == 0 && OUT_AT % 16 == 0, "aligned");
 
-struct shape {
-    int N, H, W, P, Q, PP, PQ, K; /* P, Q: of the convolution; PP, PQ: of y */
-    int segments, bands, work;    /* of a row of y; of an image; bands of all images */
-    int band;                     /* rows of y in a band */
-};
-struct params {
-    struct shape   shape;
-    float          mean[3], std[3];
-    const uint8_t *images;
-    const float   *scale, *coeffs;
-    const int8_t  *w;
-    uint8_t       *y;
-};
-
 #if CK_HAS_SM90A
-
-/* Rows and pixels of a band. */
-struct band {
-    int        n, row, rows;     /* image; first row of y and their number */
-    int        left, from, most; /* first pixel of the convolution; first pixel of y that is stored; their number */
-    __device__ band(const shape &s, int index) {
-        const int segment = index % s.segments, rest = index / s.segments,
-                  first = segment ? 56 + 55 * (segment - 1) : 0;
-        n               = rest / s.bands;
-        row             = rest % s.bands * s.band;
-        rows            = min(s.band, s.PP - row);
-        left            = segment ? 2 * first - 2 : 0;
-        from            = first;
-        most            = min(segment ? 55 : 56, s.PQ - first);
-    }
-    /* rows of the convolution: first (may be -1) and number */
-    __device__ __forceinline__ int top() const { return 2 * row - 1; }
-    __device__ __forceinline__ int count() const { return 2 * rows + 1; }
-};
-
-/* q((byte/255 - mean) / std) for each byte and colour. */
-__device__ __forceinline__ void make_table(const params &p, int8_t *table) {
-    const float scale = *p.scale;
-    for (int i = (int)threadIdx.x; i < TABLE_BYTES; i += (int)blockDim.x) {
-        const int   c = i / 256;
-        const float v = (float)(((double)(i % 256) / 255.0 - (double)p.mean[c]) / (double)p.std[c]);
-        const float q = rintf(__fdiv_rn(v, scale));
-        table[i]      = q == q ? (int8_t)fminf(fmaxf(q, -127.0f), 127.0f) : (int8_t)0;
-    }
-}
-
-/* The six bytes of two neighbouring image pixels; 0 in `valid`: outside the image. */
-struct two_pixels {
-    uint16_t                        part[3];
-    bool                            valid;
-    __device__ __forceinline__ void load(const params &p, int n, int h, int w) {
-        valid = h >= 0 && h < p.shape.H && w >= 0 && w < p.shape.W;
-        if (!valid) return;
-        const uint16_t *from =
-            reinterpret_cast<const uint16_t *>(p.images + (((int64_t)n * p.shape.H + h) * p.shape.W + w) * 3);
-        part[0] = __ldg(from);
-        part[1] = __ldg(from + 1);
-        part[2] = __ldg(from + 2);
-    }
-    /* converted byte i */
-    __device__ __forceinline__ uint32_t byte(const uint8_t *table, int i) const {
-        return table[i % 3 * 256 + (part[i / 2] >> i % 2 * 8 & 255)];
-    }
-};
-
-/* The pixel of a row in space-to-depth form from two rows of the image. */
-__device__ __forceinline__ uint4 convert(const uint8_t *table, const two_pixels &above, const two_pixels &below) {
-    uint32_t word[4] = {0, 0, 0, 0};
-#pragma unroll
-    for (int i = 0; i < 6; i++) {
-        if (above.valid) word[i / 4] |= above.byte(table, i) << i % 4 * 8;
-        if (below.valid) word[(i + 6) / 4] |= below.byte(table, i) << (i + 6) % 4 * 8;
-    }
-    return make_uint4(word[0], word[1], word[2], word[3]);
-}
 
 /* A loader fills pixel `thread` of each row for its worker; rows are loaded AHEAD rows in advance. */
 enum { AHEAD = 2 };
@@ -164,11 +84,6 @@ __device__ __forceinline__ void multiply_line(int (&d)[56], uint64_t a, uint64_t
                  : "l"(a), "l"(b), "r"(keep));
 }
 
-/* Element `i` (row, column, channel in space-to-depth form) of filter k. */
-__device__ __forceinline__ int filter_element(const params &p, int k, int i) {
-    const int c = i % 16, part = c / 3, s = 2 * (i / 16 % 4) + part % 2 - 1, r = 2 * (i / 64) + part / 2 - 1;
-    return part > 3 || r < 0 || s < 0 ? 0 : p.w[((k * 7 + r) * 7 + s) * 3 + c % 3];
-}
 /* The block's filters in the order of the product's rows; those with a negative factor are negated. All loads of a
  * thread are under way at the same time. */
 __device__ __forceinline__ void make_filter(const params &p, uint32_t to) {
@@ -352,43 +267,13 @@ __global__ void __launch_bounds__(2 * WORKERS * GROUP, 1) int8_stem(const __grid
 
 } // namespace
 
-bool ck_int8_stem_supports(const struct ck_int8_stem *a) {
-    const int64_t most = INT32_MAX / 2;
-    return a->N > 0 && a->H >= 2 && a->W >= 2 && a->H % 2 == 0 && a->W % 2 == 0 && a->K % COLUMNS == 0 && a->K > 0 &&
-           a->K <= 4096 && a->H <= most / a->W / 3 && a->N <= most / a->H;
-}
-
 cudaError_t ck_int8_stem(const struct ck_int8_stem *a, int multiprocessors, cudaStream_t stream) {
-    struct params p = {};
-    struct shape *s = &p.shape;
     if (!ck_int8_stem_supports(a)) return cudaErrorInvalidValue;
-    s->N        = (int)a->N;
-    s->H        = (int)a->H;
-    s->W        = (int)a->W;
-    s->P        = s->H / 2;
-    s->Q        = s->W / 2;
-    s->PP       = (s->P - 1) / 2 + 1;
-    s->PQ       = (s->Q - 1) / 2 + 1;
-    s->K        = (int)a->K;
-    s->segments = s->PQ <= 56 ? 1 : 1 + (s->PQ - 56 + 54) / 55;
-    s->band     = BAND_MAX;
-    while (s->band > 1 && (int64_t)s->N * s->segments * ((s->PP + s->band - 1) / s->band) < WORKERS * multiprocessors)
-        s->band = (s->band + 1) / 2;
-    s->bands = (s->PP + s->band - 1) / s->band;
-    s->work  = s->N * s->bands * s->segments;
-    for (int c = 0; c < 3; c++) {
-        p.mean[c] = a->mean[c];
-        p.std[c]  = a->std[c];
-    }
-    p.images = a->images;
-    p.scale  = a->scale;
-    p.coeffs = a->coeffs;
-    p.w      = a->w;
-    p.y      = a->y;
+    const params      p = params_of(a, BAND_MAX, WORKERS * multiprocessors);
     const cudaError_t error =
         cudaFuncSetAttribute(int8_stem, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES);
     if (error != cudaSuccess) return error;
-    const int columns = s->K / COLUMNS, pairs = (s->work + WORKERS - 1) / WORKERS,
+    const int columns = p.shape.K / COLUMNS, pairs = (p.shape.work + WORKERS - 1) / WORKERS,
               blocks = pairs < multiprocessors ? pairs : multiprocessors;
     return ck_launch(int8_stem, dim3((unsigned)blocks, (unsigned)columns), dim3(2 * WORKERS * GROUP), SHARED_BYTES,
                      stream, p);

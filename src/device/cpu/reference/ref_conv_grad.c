@@ -92,6 +92,7 @@ cr_status cr_ref_prepare(struct cr_device *device, const struct cr_program *p, c
     if (op->kind == CR_OP_conv_grad && (in[CR_IN_conv_grad_scale_bias] >= 0 || in[CR_IN_conv_grad_dy_coeffs] >= 0))
         *workspace_bytes = bytes_of(p, in[CR_IN_conv_grad_x]) + bytes_of(p, in[CR_IN_conv_grad_g]);
     if (op->kind == CR_OP_conv_pool_grad) *workspace_bytes = bytes_of(p, in[CR_IN_conv_pool_grad_y]);
+    if (op->kind == CR_OP_muon_direction) *workspace_bytes = cr_ref_muon_workspace(p);
     if (op->kind == CR_OP_head) *workspace_bytes = cr_ref_head_workspace(p, op);
     return CR_OK;
 }
