@@ -203,6 +203,18 @@ static cr_status close_job(struct cresnet_model *m, void *unused) {
     return CR_OK;
 }
 
+/* Messages name the place of a value. Here it is cresnet_options, where the program has its command line. */
+static void name_options(char *text) {
+    static const char here[] = "options: ", there[] = "command line: ";
+    for (char *line = text; line; line = strchr(line, '\n')) {
+        line += *line == '\n';
+        if (strncmp(line, there, sizeof there - 1) != 0) continue;
+        const char *rest = line + sizeof there - 1;
+        memcpy(line, here, sizeof here - 1);
+        memmove(line + sizeof here - 1, rest, strlen(rest) + 1);
+    }
+}
+
 static cresnet_status open_model(struct open_job *job, cresnet_model **out, cresnet_error *error) {
     cresnet_model *m = cr_api_start(error);
     if (!m) return CRESNET_ERROR_MEMORY;
@@ -216,6 +228,7 @@ static cresnet_status open_model(struct open_job *job, cresnet_model **out, cres
         *out = m;
         return CRESNET_OK;
     }
+    if (error && !job->config) name_options(error->text);
     m->broken[0] = 0; /* closing is possible after every error */
     cresnet_close(m);
     return status;
