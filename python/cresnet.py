@@ -111,6 +111,9 @@ def _lib() -> ctypes.CDLL:
             raise ImportError(f"{name} cannot be loaded ({error}): install cresnet, or set CRESNET_LIBRARY to the file "
                               "libcresnet.so of a build") from error
         for function, (result, arguments) in _FUNCTIONS.items():
+            if not hasattr(library, function):
+                raise ImportError(f"{name} has no function {function}: it is no libcresnet, or one of another version than "
+                                  f"{__version__}")
             getattr(library, function).restype = result
             getattr(library, function).argtypes = arguments
         _library = library
