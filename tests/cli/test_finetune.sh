@@ -92,6 +92,7 @@ for bad in 0 -1 x nan 1e9; do run finetune images --minutes=$bad; expect "--minu
 # ---- mistakes ----
 run finetune; expect "no folder" 2 "no folder of images given"
 run finetune none; expect "a missing folder" 2 "none: no such folder of images"
+run finetune tiny.ini; expect "a file" 2 "tiny.ini: is a file, not a folder of images"
 run finetune images train.batchs=3; expect "an unknown key" 2 "did you mean batch?"
 mkdir other; cp -r images/train other/train; cp -r images/val other/val
 run finetune other --weights start -o F "${small[@]}"; expect "other images" 2 "F.ini: is a run on the images in images"

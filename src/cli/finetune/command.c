@@ -263,6 +263,8 @@ cr_status cr_cmd_finetune(const struct cr_args *args, int *signal_taken) {
     CR_TRY(cr_args_max_operands(args, 1));
     if (!args->operands) return cr_args_fail(args, "no folder of images given: cresnet finetune DIR");
     f.root = args->operand[0];
+    if (cr_fs_is_file(f.root))
+        return cr_args_fail(args, "%s: is a file, not a folder of images; unpack an archive first", f.root);
     if (!cr_fs_is_dir(f.root)) return cr_args_fail(args, "%s: no such folder of images", f.root);
     CR_TRY(read_minutes(args, &f.minutes));
     CR_TRY_OUT(open_given(&f));
