@@ -107,6 +107,9 @@ documented check check tiny.ini
 documented bench bench step tiny.ini --steps 1 memory.limit=1GiB
 documented bench bench data tiny.ini --steps 1 --trainer-speed 10
 documented bench bench allocators tiny.ini --steps 1
+documented bench bench init tiny.ini --steps 1
+documented bench bench spdnn --neurons 1024 --layers 2 --inputs 20 --verbose
+run train tiny.ini memory.trace=trace.csv --steps 4 -o TR -q; documented plan plan --trace trace.csv
 documented prune prune F --sparsity 0.5 -o PJ --recalibrate 1
 documented prune prune F --pattern channels --flops 1.3 --multiple 1 -o PK --recalibrate 1
 documented prune prune F --pattern channels --speedup 1.1 --multiple 1 --batch 4 -o PL train.measure=no
