@@ -100,7 +100,8 @@ struct cr_qconv_types {
 struct cr_conv_attr {
     int  stride, pad;
     int  window;     /* maxpool: R = S = window; convolutions use R, S of the filter */
-    int  pad_c;      /* pad_shortcut: number of zero channels before the input's channels */
+    int  pad_c;      /* pad_shortcut*: number of zero channels before the input's channels; conv_grad with pad_c: the
+                        summand is pad_shortcut_grad(add) with the stride of the convolution */
     bool accumulate; /* conv_wgrad, conv_grad, conv_pool_grad, s2d_filter_grad: add to dw instead of assigning */
     bool relu;       /* conv: apply ReLU to y; gram_dgrad: see graph/ops.def */
     struct cr_qconv_types   types;        /* pack_filter: of the qconv that reads the packed filter */

@@ -76,9 +76,11 @@ struct ck_cifar_conv_grad {
     const void    *w, *x;
     const float   *scale_bias, *mean_rstd; /* [2][C], or NULL */
     const void    *add, *bn_x;             /* N,H,W,C, or NULL; dx may be add */
-    void          *dx;                     /* NULL if and only if C = 3 */
-    float         *dw, *grad_sums;         /* grad_sums: only with `mean_rstd` */
-    bool           accumulate;             /* dw += */
+    int            add_pad; /* not 0: add is N,P,Q,K and only pixels with even coordinates have a summand, whose first
+                               channel is add_pad; stride 2 and R = 3 */
+    void          *dx;      /* NULL if and only if C = 3 */
+    float         *dw, *grad_sums; /* grad_sums: only with `mean_rstd` */
+    bool           accumulate;     /* dw += */
     struct ck_bn_grad_finalize
          finish; /* coeffs NULL: no finalize; its own grad_sums, mean_rstd and channels are not read */
     bool w_new;  /* as in ck_cifar_conv */

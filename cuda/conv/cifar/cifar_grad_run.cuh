@@ -106,7 +106,8 @@ inline grad_args args_of(const struct ck_cifar_conv_grad *args, void *workspace,
             .x_new        = args->x_new,
             .one_stage    = false,
             .C            = (uint8_t)args->conv.C,
-            .K            = (uint8_t)args->conv.K};
+            .K            = (uint8_t)args->conv.K,
+            .add_pad      = (uint8_t)args->add_pad};
 }
 
 /* All convolutions whose channels are those of tiles, or with ANY all others. */

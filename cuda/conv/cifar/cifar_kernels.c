@@ -155,6 +155,7 @@ static bool grad_accepts(const struct cr_device *device, const struct cr_program
     if (!is_f32(IN(dy_coeffs)) || !is_f32(IN(scale_bias)) || !is_f32(IN(mean_rstd)) || !is_f32(OUT(dw)) ||
         !is_f32(OUT(grad_sums)))
         return false;
+    if (op->attr.conv.pad_c && (!IN(add) || v.stride != 2 || v.R != 3 || op->attr.conv.pad_c % 8 != 0)) return false;
     if (!IN(dy_x) != !IN(dy_coeffs) || !IN(mean_rstd) != !OUT(grad_sums)) return false;
     if (IN(mean_rstd) ? !IN(scale_bias) == !IN(bn_x) : IN(bn_x) != NULL)
         return false; /* exactly one of them gives the mask */
@@ -182,6 +183,7 @@ static struct ck_cifar_conv_grad grad_of(const struct cr_call *call) {
                                        .scale_bias   = call->in[CR_IN_conv_grad_scale_bias],
                                        .mean_rstd    = call->in[CR_IN_conv_grad_mean_rstd],
                                        .add          = call->in[CR_IN_conv_grad_add],
+                                       .add_pad      = op->attr.conv.pad_c,
                                        .bn_x         = call->in[CR_IN_conv_grad_bn_x],
                                        .dx           = call->out[CR_OUT_conv_grad_dx],
                                        .dw           = call->out[CR_OUT_conv_grad_dw],
