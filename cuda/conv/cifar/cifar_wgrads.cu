@@ -150,8 +150,9 @@ template <typename T> __global__ void __launch_bounds__(THREADS, 2) dw_kernel(co
     while (conv + 1 < list.convs && (int)blockIdx.x >= list.conv[conv + 1].first_block) conv++;
     const dw_conv &a     = list.conv[conv];
     const int      block = (int)blockIdx.x - a.first_block;
-    ck_begin_after_last();
+    ck_let_next_begin();
     dw_each(a.shape, [&](auto s) { dw_run<decltype(s), T>(a, list.N, block / a.slices, block % a.slices, memory); });
+    ck_wait_for_last(); /* so that the launch before is complete when this one is */
 }
 
 /* Adds the slices: 64 vectors a block, its threads divide the slices. */
