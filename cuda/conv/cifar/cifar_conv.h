@@ -92,12 +92,14 @@ struct ck_cifar_conv_grad {
     bool                             finish_later;
     const struct ck_cifar_conv_grad *last; /* or NULL */
     const void                      *last_workspace;
+    bool                             add_later; /* the stem: ck_cifar_wgrads adds the parts of dw */
     /* With finish_later: dw is computed by ck_cifar_wgrads. `last` has filter_later, too, or is NULL. */
     bool filter_later;
 };
 /* Whether the backward should leave dw to ck_cifar_wgrads. */
 bool ck_cifar_conv_grad_leaves_filter(const struct ck_conv *conv, int multiprocessors, int block_bytes);
-/* Computes dw of `count` convolutions with the same N and type, whose launches with filter_later came before. */
+/* Computes dw of `count` convolutions with the same N and type, whose launches with filter_later came before; not the
+ * last launch. The last one may be the stem, whose launch with add_later came before. */
 struct ck_cifar_filter {
     struct ck_cifar_conv_grad grad;
     void                     *workspace; /* of that launch */

@@ -201,9 +201,10 @@ static struct ck_cifar_conv_grad grad_of(const struct cr_call *call) {
                                        .filter_later = call->finish_later && op->attr.conv.filter_later};
 }
 
-/* dw of the launches before this one that have left it. */
-static cr_status launch_filters(struct cr_device *device, const struct cr_call *call) {
-    struct ck_cifar_filter filter[FILTERS_MAX];
+/* dw of the launches before this one that have left it. stem: this launch has left the sums of its parts of dw. */
+static cr_status launch_filters(struct cr_device *device, const struct cr_call *call,
+                                const struct ck_cifar_conv_grad *stem) {
+    struct ck_cifar_filter filter[FILTERS_MAX + 1];
     int                    count = 0;
     for (const struct cr_call *c = call->last; c && c->op->attr.conv.filter_later; c = c->last) {
         if (count == FILTERS_MAX) {
@@ -212,6 +213,7 @@ static cr_status launch_filters(struct cr_device *device, const struct cr_call *
         }
         filter[count++] = (struct ck_cifar_filter){.grad = grad_of(c), .workspace = c->workspace};
     }
+    if (stem->add_later) filter[count++] = (struct ck_cifar_filter){.grad = *stem, .workspace = call->workspace};
     if (count) CUDA_TRY(ck_cifar_wgrads(filter, count, cuda_of(device)->multiprocessors, cr_cuda_stream(device, call)));
     return CR_OK;
 }
@@ -223,9 +225,10 @@ static cr_status grad_launch(struct cr_device *device, const struct cr_call *cal
         args.last           = &last;
         args.last_workspace = call->last->workspace;
     }
+    args.add_later = call->last && call->last->op->attr.conv.filter_later && args.conv.C == 3;
     CUDA_TRY(ck_cifar_conv_grad(&args, call->workspace, cuda_of(device)->multiprocessors, cuda_of(device)->block_bytes,
                                 cr_cuda_stream(device, call)));
-    return args.filter_later ? CR_OK : launch_filters(device, call);
+    return args.filter_later ? CR_OK : launch_filters(device, call, &args);
 }
 
 static bool grad_finishes(const struct cr_device *device, const struct cr_program *p, const struct cr_op *first,
