@@ -82,7 +82,9 @@ static void print_attributes(const struct cr_op *op, struct cr_text *out) {
     case CR_OP_fold_bn:
     case CR_OP_bn_scale_bias: cr_text_add(out, "  eps=%g", (double)op->attr.bn.eps); break;
     case CR_OP_drop: cr_text_add(out, "  rate=%g%s", op->attr.drop.rate, op->attr.drop.images ? " images" : ""); break;
-    case CR_OP_bn_apply: cr_text_add(out, "%s", op->attr.bn.relu ? "  relu" : ""); break;
+    case CR_OP_bn_apply:
+        cr_text_add(out, "%s%s", op->attr.bn.relu ? "  relu" : "", op->attr.bn.finish_later ? " finish_later" : "");
+        break;
     case CR_OP_gram_bn_sums:
     case CR_OP_gram_bn_grad:
     case CR_OP_bn_grad_finalize:

@@ -310,12 +310,18 @@ cudaError_t forward_any(const struct ck_conv *v, const forward_args &a, const fi
     return run_shape<ANY>(v, [&](auto s) { return forward_run<decltype(s), T>(a, f, multiprocessors, stream); });
 }
 /* Only convolutions inside a block have a BN before them: their stride is 1. */
-template <typename T>
-cudaError_t forward_last(const struct ck_conv *v, const forward_last_args &a, const finish_args &f, int multiprocessors,
+template <typename T, class Args>
+cudaError_t forward_last(const struct ck_conv *v, const Args &a, const finish_args &f, int multiprocessors,
                          cudaStream_t stream) {
     if (v->H == 32) return forward_run<shape<16, 16, 32, 1, 3>, T>(a, f, multiprocessors, stream);
     if (v->H == 16) return forward_run<shape<32, 32, 16, 1, 3>, T>(a, f, multiprocessors, stream);
     return forward_run<shape<64, 64, 8, 1, 3>, T>(a, f, multiprocessors, stream);
+}
+template <typename T>
+cudaError_t forward_after(const struct ck_conv *v, bool applies, const forward_apply_args &a, const finish_args &f,
+                          int multiprocessors, cudaStream_t stream) {
+    return applies ? forward_last<T>(v, a, f, multiprocessors, stream)
+                   : forward_last<T>(v, static_cast<const forward_last_args &>(a), f, multiprocessors, stream);
 }
 /* Number of blocks that store sums. */
 unsigned sums_rows(const struct ck_conv *v, int multiprocessors) {
@@ -347,6 +353,10 @@ bool ck_cifar_conv_supports(const struct ck_conv *v) {
 bool ck_cifar_conv_finishes(const struct ck_conv *last, const struct ck_conv *v) {
     return ck_cifar_conv_supports(last) && ck_cifar_conv_supports(v) && !cifar::is_narrow(last) &&
            !cifar::is_narrow(v) && v->stride == 1 && v->C != 3 && last->K == v->C && last->type == v->type;
+}
+
+bool ck_cifar_conv_applies(const struct ck_conv *v, int multiprocessors) {
+    return ck_cifar_conv_finishes(v, v) && v->N <= (int64_t)multiprocessors * cifar::RESIDENT;
 }
 
 int ck_cifar_conv_rows(const struct ck_conv *v, int multiprocessors) {
@@ -381,16 +391,19 @@ cudaError_t ck_cifar_conv(const struct ck_cifar_conv *args, void *workspace, int
     if (args->finish.scale_bias && !args->sums) return cudaErrorInvalidValue;
     if ((args->add || args->relu) && !args->bias) return cudaErrorInvalidValue;
     if (const struct ck_cifar_conv *last = args->last) {
-        cifar::forward_last_args b = {};
-        if (!ck_cifar_conv_finishes(&last->conv, &args->conv) || args->scale_bias != last->finish.scale_bias)
+        cifar::forward_apply_args b = {};
+        if (!ck_cifar_conv_finishes(&last->conv, &args->conv) ||
+            args->scale_bias != (args->applies ? NULL : last->finish.scale_bias) ||
+            (args->applies && !ck_cifar_conv_applies(&args->conv, multiprocessors)))
             return cudaErrorInvalidValue;
         static_cast<cifar::forward_args &>(b) = a;
         b.last_partial = (const float *)args->last_workspace, b.last_sums = last->sums;
         b.last_rows = (int)cifar::sums_rows(&last->conv, multiprocessors);
         b.finish = last->finish, b.factors = ck_bn_factors_of(&last->finish);
+        if (args->applies) b.x = last->y, b.add = args->apply_add, b.z = (void *)args->x;
         return args->conv.type == CK_F16
-                   ? cifar::forward_last<__half>(&args->conv, b, f, multiprocessors, stream)
-                   : cifar::forward_last<__nv_bfloat16>(&args->conv, b, f, multiprocessors, stream);
+                   ? cifar::forward_after<__half>(&args->conv, args->applies, b, f, multiprocessors, stream)
+                   : cifar::forward_after<__nv_bfloat16>(&args->conv, args->applies, b, f, multiprocessors, stream);
     }
     return args->conv.type == CK_F16 ? cifar::forward<__half>(&args->conv, a, f, multiprocessors, stream)
                                      : cifar::forward<__nv_bfloat16>(&args->conv, a, f, multiprocessors, stream);

@@ -41,9 +41,15 @@ struct ck_cifar_conv {
     bool                        finish_later;
     const struct ck_cifar_conv *last; /* or NULL */
     const void                 *last_workspace;
+    /* With `last`: x = max(bn(last->y) + apply_add, 0), which this launch computes and stores; scale_bias is NULL.
+     * apply_add: like x, or NULL; x may be apply_add or last->y. Only where ck_cifar_conv_applies says so as well. */
+    bool        applies;
+    const void *apply_add;
 };
 /* Whether a convolution can finish the BN of the convolution `last`. */
 bool ck_cifar_conv_finishes(const struct ck_conv *last, const struct ck_conv *conv);
+/* Whether it can also apply this BN: a block has one image. */
+bool ck_cifar_conv_applies(const struct ck_conv *conv, int multiprocessors);
 /* ck_cifar_conv_workspace returns the workspace of ck_cifar_conv in bytes. With sums, a second, small launch adds the
  * sums that the blocks of the first launch stored in the workspace. Returns cudaErrorInvalidValue for unsupported
  * arguments. */

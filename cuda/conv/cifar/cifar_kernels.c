@@ -85,18 +85,33 @@ static struct ck_cifar_conv conv_of(const struct cr_call *call) {
 }
 
 static cr_status conv_launch(struct cr_device *device, const struct cr_call *call) {
-    struct ck_cifar_conv args = conv_of(call), last;
-    if (call->last) {
-        last                = conv_of(call->last);
+    struct ck_cifar_conv  args   = conv_of(call), last;
+    const struct cr_call *before = call->last;
+    if (before && before->op->kind == CR_OP_bn_apply) {
+        args.applies   = true;
+        args.apply_add = before->in[CR_IN_bn_apply_add];
+        before         = before->last;
+    }
+    if (before) {
+        last                = conv_of(before);
         args.last           = &last;
-        args.last_workspace = call->last->workspace;
+        args.last_workspace = before->workspace;
     }
     CUDA_TRY(ck_cifar_conv(&args, call->workspace, cuda_of(device)->multiprocessors, cr_cuda_stream(device, call)));
     return CR_OK;
 }
 
+/* bn_apply before a convolution. */
+static bool conv_applies(const struct cr_device *device, const struct cr_program *p, const struct cr_op *apply,
+                         const struct cr_op *op) {
+    const struct ck_conv v = cuda_conv_shape(op, IN(x), IN(w), OUT(y));
+    return apply->attr.bn.relu && apply->in[CR_IN_bn_apply_add_scale_bias] < 0 &&
+           apply->out[CR_OUT_bn_apply_mask] < 0 && ck_cifar_conv_applies(&v, cuda_of(device)->multiprocessors);
+}
+
 static bool conv_finishes(const struct cr_device *device, const struct cr_program *p, const struct cr_op *first,
                           const struct cr_op *op) {
+    if (first->kind == CR_OP_bn_apply) return conv_applies(device, p, first, op);
     const struct cr_tensor *x = cuda_in(p, first, CR_IN_conv_x), *w = cuda_in(p, first, CR_IN_conv_w),
                            *y = cuda_out(p, first, CR_OUT_conv_y);
     const struct ck_conv last = cuda_conv_shape(first, x, w, y), v = cuda_conv_shape(op, IN(x), IN(w), OUT(y));
@@ -120,6 +135,7 @@ bool cr_cuda_cifar_apply_finishes(const struct cr_device *device, const struct c
 }
 
 cr_status cr_cuda_cifar_apply(struct cr_device *device, const struct cr_call *call) {
+    if (call->finish_later) return CR_OK;
     const struct ck_cifar_conv last = conv_of(call->last);
     CUDA_TRY(ck_cifar_apply(&last, call->last->workspace, call->in[CR_IN_bn_apply_add], call->out[CR_OUT_bn_apply_y],
                             cuda_of(device)->multiprocessors, cr_cuda_stream(device, call)));
