@@ -25,6 +25,7 @@ struct forward_args {
     void                 *y;
     float                *sums, *partial;
     int64_t               N;
+    int                   idle; /* blocks in front of those that work */
     bool                  w_new;
     /* only with ANY: channels, and the end of inference */
     bool         relu;
@@ -32,6 +33,14 @@ struct forward_args {
     const float *bias; /* [K] or NULL */
     const void  *add;  /* like y, or NULL */
 };
+
+/* Number of this block, negative for one without work, and number of blocks. */
+__device__ __forceinline__ int block_of(const forward_args &a) {
+    return (int)blockIdx.x - a.idle;
+}
+__device__ __forceinline__ int blocks_of(const forward_args &a) {
+    return (int)gridDim.x - a.idle;
+}
 
 /* Copies filters to shared memory, one row for each channel k, in column order. All blocks read the same bytes at the
  * same time; each starts at another position, so that they do not queue for one part of the L2 cache. */
@@ -82,7 +91,7 @@ __device__ __forceinline__ void forward_sums(const forward_args &a, float (&firs
                                              float *rows, int n0) {
     sums_flush<NT, K>(first, second, rows, n0);
     __syncthreads();
-    sums_write<K, WARPS, ANY>(rows, NULL, a.partial, (int)blockIdx.x, a.K);
+    sums_write<K, WARPS, ANY>(rows, NULL, a.partial, block_of(a), a.K);
 }
 
 /* The end of inference, for the thread's 2*NT channels of 16*MT pixels: acc = [relu](acc + bias [+ add]). They are at

@@ -26,6 +26,14 @@ cudaError_t launch(Kernel kernel, const Args &a, int64_t blocks, int threads, in
                                 : ck_launch(kernel, (unsigned)blocks, (unsigned)threads, (size_t)bytes, stream, a);
 }
 
+/* Number of blocks without work in front of the `blocks` of a launch with at most one block a multiprocessor. The
+ * multiprocessors that the launch before does not use would otherwise get two blocks each: the GPU places the first
+ * blocks where most room is. */
+inline int idle_blocks(unsigned blocks, int multiprocessors) {
+    const int b = (int)blocks;
+    return b < multiprocessors && 2 * b > multiprocessors ? multiprocessors - b : 0;
+}
+
 /* Bytes of shared memory with which a multiprocessor runs one block of a kernel and has room for a block of the next
  * launch; at least `bytes`. A launch that overlaps the one before it is placed where that one has ended or left room.
  * If only a part of the multiprocessors has room, each gets two blocks and the others none: 128 blocks ran on 65
