@@ -302,6 +302,7 @@ cudaError_t ck_cifar_conv(const struct ck_cifar_conv *args, void *workspace, int
                                    .sums       = args->sums,
                                    .partial    = (float *)workspace,
                                    .N          = args->conv.N,
+                                   .idle       = 0,
                                    .w_new      = args->w_new,
                                    .relu       = args->relu,
                                    .C          = (uint8_t)args->conv.C,
