@@ -145,7 +145,7 @@ __global__ void __launch_bounds__(cut<S>::THREADS, cut<S>::RESIDENT) forward_ker
     const uint32_t                       b0 =
         base + (uint32_t)((slot_of_warp.n0 + (lane & 7) + (lane >> 4) * 8) * M::W_PITCH + (lane >> 3 & 1) * 16);
 
-    if (block_of(a) < 0) return;
+    if (block_of<S::ANY>(a) < 0) return;
     if (!a.w_new) filter_issue<S, D::NT, M::W_PITCH, D::THREADS>(base, (const T *)a.w, a);
     if constexpr (D::WHOLE)
         image_margin<X>(xs);
@@ -162,10 +162,10 @@ __global__ void __launch_bounds__(cut<S>::THREADS, cut<S>::RESIDENT) forward_ker
         scale_bias = room;
     }
 
-    for (int64_t job = block_of(a); job < a.N * D::TILES; job += blocks_of(a)) {
+    for (int64_t job = block_of<S::ANY>(a); job < a.N * D::TILES; job += blocks_of<S::ANY>(a)) {
         const int64_t image = job / D::TILES;
         const int     y0    = (int)(job % D::TILES) * D::TH;
-        if (!Args::LAST || job != block_of(a)) forward_load<S, T>(a, scale_bias, xs, image, y0);
+        if (!Args::LAST || job != block_of<S::ANY>(a)) forward_load<S, T>(a, scale_bias, xs, image, y0);
         __syncthreads();
         uint32_t at[D::MT];
         float    acc[D::MT][D::NT][4] = {};
@@ -192,7 +192,7 @@ __global__ void __launch_bounds__(cut<S>::THREADS, cut<S>::RESIDENT) forward_ker
         for (int m = 0; m < D::MT; m++)
 #pragma unroll
             for (int half = 0; half < 2; half++) out[m][half] = forward_round<T, D::NT>(acc[m], half, first, second);
-        if (a.sums && job + blocks_of(a) >= a.N * D::TILES)
+        if (a.sums && job + blocks_of<S::ANY>(a) >= a.N * D::TILES)
             forward_sums<D::NT, S::K, D::WARPS, S::ANY>(a, first, second, rows, slot_of_warp.n0);
         T *y = (T *)a.y + to;
         if (works)
@@ -225,7 +225,7 @@ cudaError_t forward_run(Args a, const finish_args &finish, int multiprocessors, 
     const unsigned blocks = ck_blocks(a.N * D::TILES, 1, (int64_t)multiprocessors * D::RESIDENT);
     int            bytes  = M::BYTES + (Args::LAST ? (int)last_sums<S::C>::ROOM : 0);
     if ((int)blocks <= multiprocessors && ends_unevenly(a, multiprocessors)) bytes = alone_bytes(bytes);
-    a.idle                  = idle_blocks(blocks, multiprocessors);
+    a.idle                  = S::ANY ? 0 : idle_blocks(blocks, multiprocessors);
     const cudaError_t error = launch(forward_kernel<S, T, Args>, a, blocks + a.idle, D::THREADS, bytes, stream);
     return error != cudaSuccess ? error : finish_run < S::ANY ? 0 : (int)S::K > (finish, blocks, stream);
 }

@@ -34,12 +34,12 @@ struct forward_args {
     const void  *add;  /* like y, or NULL */
 };
 
-/* Number of this block, negative for one without work, and number of blocks. */
-__device__ __forceinline__ int block_of(const forward_args &a) {
-    return (int)blockIdx.x - a.idle;
+/* Number of this block, negative for one without work, and number of blocks. With ANY, all have work. */
+template <bool ANY> __device__ __forceinline__ int block_of(const forward_args &a) {
+    return (int)blockIdx.x - (ANY ? 0 : a.idle);
 }
-__device__ __forceinline__ int blocks_of(const forward_args &a) {
-    return (int)gridDim.x - a.idle;
+template <bool ANY> __device__ __forceinline__ int blocks_of(const forward_args &a) {
+    return (int)gridDim.x - (ANY ? 0 : a.idle);
 }
 
 /* Copies filters to shared memory, one row for each channel k, in column order. All blocks read the same bytes at the
@@ -91,7 +91,7 @@ __device__ __forceinline__ void forward_sums(const forward_args &a, float (&firs
                                              float *rows, int n0) {
     sums_flush<NT, K>(first, second, rows, n0);
     __syncthreads();
-    sums_write<K, WARPS, ANY>(rows, NULL, a.partial, block_of(a), a.K);
+    sums_write<K, WARPS, ANY>(rows, NULL, a.partial, block_of<ANY>(a), a.K);
 }
 
 /* The end of inference, for the thread's 2*NT channels of 16*MT pixels: acc = [relu](acc + bias [+ add]). They are at

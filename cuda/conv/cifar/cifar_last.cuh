@@ -89,7 +89,7 @@ template <int C> struct last_sums {
         if (var < 0) var = 0;
         const double scale = (double)gamma * rsqrt(var + (double)a.finish.eps); /* as ck_bn_channel */
         room[c] = (float)scale, room[C + c] = (float)((double)beta - mean * scale);
-        if (block_of(a) > 0) return;
+        if (block_of<false>(a) > 0) return;
         ck_bn_channel bn;
         bn.load(a.finish, c);
         bn.finish(a.finish, a.factors, c, C, sum, squares);
@@ -101,16 +101,16 @@ template <int C> struct last_sums {
 template <class S, typename T, class Args>
 __device__ __forceinline__ void forward_load_last(const Args &a, uint32_t xs, float *room) {
     using X            = typename forward_memory<S>::X;
-    const int64_t   at = (int64_t)block_of(a) * S::H * S::H * S::C;
+    const int64_t   at = (int64_t)block_of<false>(a) * S::H * S::H * S::C;
     last_sums<S::C> sums;
     whole_image<X>  p, more = {};
     float           scale[8], bias[8];
     sums.begin(a);
-    if (block_of(a) < a.N) p.load((const T *)a.x + at);
+    if (block_of<false>(a) < a.N) p.load((const T *)a.x + at);
     if constexpr (Args::APPLIES)
-        if (a.add && block_of(a) < a.N) more.load((const T *)a.add + at);
+        if (a.add && block_of<false>(a) < a.N) more.load((const T *)a.add + at);
     sums.end(a, room);
-    if (block_of(a) >= a.N) return;
+    if (block_of<false>(a) >= a.N) return;
     load_floats(scale, room + p.chunk() * 8);
     load_floats(bias, room + S::C + p.chunk() * 8);
 #pragma unroll
