@@ -1,5 +1,6 @@
 /* cuda/elementwise/pointwise.cu: normalisation of the input, pointwise ops, and the shortcut without parameters.
  * Limiter of all: memory; no kernel has more than a few operations an element. */
+#include "cuda/common/carveout.cuh"
 #include "cuda/common/common.cuh"
 
 namespace {
@@ -247,7 +248,10 @@ cudaError_t shortcut_run(const void *from, void *to, const struct ck_window *w, 
                                  (unsigned)(w->pad / per_word)};
     const int64_t        work = grad ? w->H * w->W * g.C : w->P * w->Q * g.K;
     const dim3           grid(ck_blocks(work, THREADS, INT32_MAX), ck_blocks(w->N, 1, 65535));
-    return ck_launch(grad ? shortcut_grad<U> : shortcut<U>, grid, THREADS, 0, stream, (const U *)from, (U *)to, g);
+    const auto           kernel = grad ? shortcut_grad<U> : shortcut<U>;
+    const cudaError_t    error  = ck_most_shared(kernel);
+    if (error != cudaSuccess) return error;
+    return ck_launch(kernel, grid, THREADS, 0, stream, (const U *)from, (U *)to, g);
 }
 
 cudaError_t shortcut_by_type(enum ck_type type, const void *from, void *to, const struct ck_window *w, bool grad,

@@ -2,18 +2,11 @@
 #ifndef CK_CIFAR_LAUNCH_CUH
 #define CK_CIFAR_LAUNCH_CUH
 
+#include "cuda/common/carveout.cuh"
 #include "cuda/common/common.cuh"
 #include "cuda/common/launchers.h"
 
 namespace cifar {
-
-/* A multiprocessor divides its memory into L1 cache and shared memory, and can change that only while it runs no block.
- * For a kernel of which one block fits, the driver sets aside what one block needs. A block of the next launch then waits
- * until that block has ended, although there would be room for both. With the most shared memory for all kernels it does
- * not. */
-template <typename Kernel> cudaError_t most_shared(Kernel kernel) {
-    return cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
-}
 
 /* Launches overlap, as described at ck_launch. A second, small launch of an op allows the next kernel to start at
  * once, so that the next kernel loads its filters meanwhile. Before its wait a kernel reads nothing else and writes
@@ -21,7 +14,7 @@ template <typename Kernel> cudaError_t most_shared(Kernel kernel) {
 template <typename Kernel, typename Args>
 cudaError_t launch(Kernel kernel, const Args &a, int64_t blocks, int threads, int bytes, cudaStream_t stream) {
     cudaError_t error = ck_allow_shared(kernel, (int64_t)bytes);
-    if (error == cudaSuccess) error = most_shared(kernel);
+    if (error == cudaSuccess) error = ck_most_shared(kernel);
     return error != cudaSuccess ? error
                                 : ck_launch(kernel, (unsigned)blocks, (unsigned)threads, (size_t)bytes, stream, a);
 }

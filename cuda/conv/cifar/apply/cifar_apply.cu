@@ -153,7 +153,7 @@ template <typename T> cudaError_t apply_run(const apply_args &a, int multiproces
     const int64_t     slices = a.channels / SLICE;
     const dim3        grid((unsigned)slice_blocks(a.pixels, slices, multiprocessors), (unsigned)slices);
     const auto        kernel = a.add ? apply_kernel<T, true> : apply_kernel<T, false>;
-    const cudaError_t error  = most_shared(kernel);
+    const cudaError_t error  = ck_most_shared(kernel);
     return error != cudaSuccess ? error : ck_launch(kernel, grid, THREADS, 0, stream, a);
 }
 
