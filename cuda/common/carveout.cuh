@@ -4,10 +4,10 @@
 
 #include <cuda_runtime.h>
 
-/* A multiprocessor can change the division only while it runs no block. For a kernel of which one block fits, the driver
- * sets aside what one block needs. A block of the next launch then waits until that block has ended, although there
- * would be room for both. If all kernels of a sequence of small launches ask for the most shared memory, it does not
- * wait. For a large launch more L1 cache is better: a load in flight needs a place there. */
+/* A multiprocessor can change the division only while it runs no block. For a kernel of which one block fits, the
+ * driver sets aside what one block needs. A block of the next launch then waits until that block has ended, although
+ * there would be room for both. It does not wait if all kernels of a sequence of small launches request the most shared
+ * memory. For a large launch more L1 cache is better: a load in flight needs a place there. */
 template <typename Kernel> static cudaError_t ck_most_shared(Kernel kernel) {
     return cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
 }

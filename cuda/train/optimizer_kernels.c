@@ -204,13 +204,6 @@ static bool update_accepts(const struct cr_device *device, const struct cr_progr
            op->out[CR_OUT_sgd_state] == op->in[CR_IN_sgd_state];
 }
 
-/* A program of one op, which a test or a measurement launches, has no op before it. */
-static bool is_behind_grad_norm(const struct cr_call *call) {
-    const struct cr_op *op = call->op, *first = call->program->op;
-    return op > first && op < first + call->program->ops && op[-1].kind == CR_OP_grad_norm &&
-           op[-1].stream == op->stream;
-}
-
 static struct ck_sgd sgd_args(struct cr_device *device, const struct cr_call *call) {
     const struct tables      *tables = call->prepared;
     const struct cr_sgd_attr *attr   = &call->op->attr.sgd;
@@ -230,8 +223,10 @@ static struct ck_sgd sgd_args(struct cr_device *device, const struct cr_call *ca
 }
 
 static cr_status sgd_launch(struct cr_device *device, const struct cr_call *call) {
-    struct ck_sgd args = sgd_args(device, call);
-    args.early         = is_behind_grad_norm(call);
+    const struct cr_op *op   = call->op;
+    const int64_t       at   = op - call->program->op; /* outside of the program where a test launches one op */
+    struct ck_sgd       args = sgd_args(device, call);
+    args.early               = at > 0 && at < call->program->ops && op[-1].kind == CR_OP_grad_norm;
     CUDA_TRY(ck_sgd(&args, cr_cuda_stream(device, call)));
     return CR_OK;
 }

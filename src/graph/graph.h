@@ -301,12 +301,12 @@ int cr_op_writes(const struct cr_op *op, int ids[CR_OP_IDS_MAX]);
 /* Whether the launch of a later op completes this one: attr.conv.finish_later of conv and conv_grad, and
  * attr.bn.finish_later of bn_apply, which launches nothing then. */
 bool cr_op_finishes_later(const struct cr_op *op);
-/* Tensors that such an op leaves to that launch: of a conv or conv_grad its workspace, parameters and results of the BN,
- * and dw; of a bn_apply x, add and y. Returns their number. */
+/* Tensors that such an op leaves to that launch: of a conv or conv_grad its workspace, parameters and results of the
+ * BN, and dw; of a bn_apply x, add and y. Returns their number. */
 int cr_op_finish_ids(const struct cr_op *op, int ids[CR_OP_IDS_MAX]);
 /* The op that op i would complete, or CR_NONE: for a conv the last conv before it, unless a bn_apply of its BN stands
- * between them (with finish_later it is that bn_apply); for such a bn_apply that conv; for a conv_grad the last conv_grad
- * before it. */
+ * between them (with finish_later it is that bn_apply); for such a bn_apply that conv; for a conv_grad the last
+ * conv_grad before it. */
 int cr_op_before(const struct cr_program *program, int i);
 /* Calls f(arg, tensor) for each tensor that op i uses only because other ops have left work to it: what completes the
  * op before it; and dw, x, scale_bias and workspace of each conv_grad whose dw it computes. If it does not have

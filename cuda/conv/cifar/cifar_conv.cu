@@ -14,7 +14,6 @@
  * shared memory (ldmatrix, 4 cycles for 512 bytes) with 32 and 64. Roofline: 4.3 TB/s, or about 600 TFLOP/s of
  * mma.sync. */
 #include "cuda/conv/cifar/cifar_last.cuh"
-#include "cuda/conv/cifar/stem/cifar_stem.cuh"
 
 namespace cifar {
 namespace {
