@@ -223,10 +223,9 @@ static struct ck_sgd sgd_args(struct cr_device *device, const struct cr_call *ca
 }
 
 static cr_status sgd_launch(struct cr_device *device, const struct cr_call *call) {
-    const struct cr_op *op   = call->op;
-    const int64_t       at   = op - call->program->op; /* outside of the program where a test launches one op */
-    struct ck_sgd       args = sgd_args(device, call);
-    args.early               = at > 0 && at < call->program->ops && op[-1].kind == CR_OP_grad_norm;
+    struct ck_sgd args = sgd_args(device, call);
+    const int64_t at   = call->op - call->program->op; /* outside of the program where a test launches one op */
+    args.early         = at > 0 && at < call->program->ops && call->op[-1].kind == CR_OP_grad_norm;
     CUDA_TRY(ck_sgd(&args, cr_cuda_stream(device, call)));
     return CR_OK;
 }
