@@ -18,7 +18,7 @@ void cr_cuda_collect_kernels(struct cuda_device *device) {
         cr_cuda_fake_quant_kernels,     cr_cuda_quantize_kernels,    cr_cuda_int8_conv_kernels,
         cr_cuda_int8_stem_kernels,      cr_cuda_conv_pair_kernels,   cr_cuda_group_conv_kernels,
         cr_cuda_distill_kernels,        cr_cuda_conv_chain_kernels,  cr_cuda_cifar_head_kernels,
-        cr_cuda_dense_few_kernels};
+        cr_cuda_dense_few_kernels,      cr_cuda_muon_kernels};
     int count = 0;
     for (size_t t = 0; t < CR_COUNT(tables); t++)
         for (const struct cr_kernel *const *kernel = tables[t]; *kernel; kernel++) {

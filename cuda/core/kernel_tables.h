@@ -60,6 +60,8 @@ extern const struct cr_kernel *const cr_cuda_quantize_kernels[];
 extern const struct cr_kernel *const cr_cuda_int8_conv_kernels[];
 /* cuda/train/optimizer_kernels.c: sgd, adamw, lars, lamb, norms of parameters, moving averages */
 extern const struct cr_kernel *const cr_cuda_optimizer_kernels[];
+/* cuda/train/muon_kernels.c: muon and its direction */
+extern const struct cr_kernel *const cr_cuda_muon_kernels[];
 /* cuda/sparse/direct/direct_kernels.c: convolutions with a sparsity pattern */
 extern const struct cr_kernel *const cr_cuda_direct_kernels[];
 /* cuda/sparse/two_four/two_four_kernels.c: 2:4 patterns on the sparse tensor cores */

@@ -45,7 +45,14 @@
       (cublasHandle_t handle, cublasOperation_t transa, cublasOperation_t transb, int m, int n, int k,                 \
        const void *alpha, const void *A, cudaDataType type_a, int lda, const void *B, cudaDataType type_b, int ldb,    \
        const void *beta, void *C, cudaDataType type_c, int ldc, cublasComputeType_t compute, cublasGemmAlgo_t algo),   \
-      (handle, transa, transb, m, n, k, alpha, A, type_a, lda, B, type_b, ldb, beta, C, type_c, ldc, compute, algo))
+      (handle, transa, transb, m, n, k, alpha, A, type_a, lda, B, type_b, ldb, beta, C, type_c, ldc, compute, algo))   \
+    X(cublasStatus_t, cublasGemmStridedBatchedEx,                                                                      \
+      (cublasHandle_t handle, cublasOperation_t transa, cublasOperation_t transb, int m, int n, int k,                 \
+       const void *alpha, const void *A, cudaDataType type_a, int lda, long long step_a, const void *B,                \
+       cudaDataType type_b, int ldb, long long step_b, const void *beta, void *C, cudaDataType type_c, int ldc,        \
+       long long step_c, int count, cublasComputeType_t compute, cublasGemmAlgo_t algo),                               \
+      (handle, transa, transb, m, n, k, alpha, A, type_a, lda, step_a, B, type_b, ldb, step_b, beta, C, type_c, ldc,   \
+       step_c, count, compute, algo))
 
 /* State of the process: the libraries are loaded once for the process. */
 static struct {

@@ -1,5 +1,5 @@
 /* cuda/train/update.cuh: code that the optimizers share (cuda/train/sgd.cu: sgd; cuda/train/update_rules.cu: adamw,
- * lars, lamb): the numbers of a step, and which elements of a vector of four are updated. */
+ * lars, lamb; cuda/train/muon.cu: muon): the numbers of a step, and which elements of a vector of four are updated. */
 #ifndef CK_UPDATE_CUH
 #define CK_UPDATE_CUH
 
@@ -24,6 +24,38 @@ static __device__ __forceinline__ struct update_numbers update_numbers_of(const 
     double               clip = 1;
     if (step.clip_norm > 0.0f) clip = fmin(1.0, (double)step.clip_norm / (sqrt(norm) + 1e-6));
     return {step.lr, step.momentum, step.weight_decay, (float)(clip / scale), (float)clip};
+}
+
+struct adamw_numbers {
+    struct update_numbers n;
+    float                 size, root; /* lr / (1 - b1^t), 1 / sqrt(1 - b2^t) */
+    float                 correct;    /* 1 / (1 - b1^t) */
+    float                 rest1, b2, rest2, eps;
+};
+
+static __device__ __forceinline__ struct adamw_numbers adamw_numbers_of(const struct ck_rule *a) {
+    struct adamw_numbers s;
+    const double         t = a->sgd.state[CK_STATE_UPDATES] + 1, mu = (double)a->sgd.step->momentum;
+    s.n       = update_numbers_of(&a->sgd);
+    s.size    = (float)((double)s.n.lr / (1 - pow(mu, t)));
+    s.root    = (float)(1 / sqrt(1 - pow(a->beta2, t)));
+    s.correct = (float)(1 / (1 - pow(mu, t)));
+    s.rest1   = (float)(1 - mu);
+    s.b2      = (float)a->beta2;
+    s.rest2   = (float)(1 - a->beta2);
+    s.eps     = (float)a->eps;
+    return s;
+}
+
+/* AdamW's step of one element; w, m and v become 0 when it is pruned. */
+static __device__ __forceinline__ void adamw_element(const struct adamw_numbers *s, float size, float decay, bool keeps,
+                                                     float g, float *w, float *m, float *v) {
+    const float grad = s->n.factor * g, first = s->n.mu * *m + s->rest1 * grad,
+                second = s->b2 * *v + s->rest2 * (grad * grad);
+    const float moved  = *w - decay * *w - size * first / (sqrtf(second) * s->root + s->eps);
+    *w                 = keeps ? moved : 0.0f;
+    *m                 = keeps ? first : 0.0f;
+    *v                 = keeps ? second : 0.0f;
 }
 
 /* Number of elements of vector i, from its first on, that are updated: 0 to 4. */

@@ -10,27 +10,6 @@ enum { THREADS = CK_UPDATE_THREADS, LANES = CK_UPDATE_VECTOR, BLOCKS = 4096 };
 
 /* ---- AdamW and LAMB ---- */
 
-struct adamw_numbers {
-    struct update_numbers n;
-    float                 size, root; /* lr / (1 - b1^t), 1 / sqrt(1 - b2^t) */
-    float                 correct;    /* 1 / (1 - b1^t) */
-    float                 rest1, b2, rest2, eps;
-};
-
-static __device__ struct adamw_numbers adamw_numbers_of(const struct ck_rule *a) {
-    struct adamw_numbers s;
-    const double         t = a->sgd.state[CK_STATE_UPDATES] + 1, mu = (double)a->sgd.step->momentum;
-    s.n       = update_numbers_of(&a->sgd);
-    s.size    = (float)((double)s.n.lr / (1 - pow(mu, t)));
-    s.root    = (float)(1 / sqrt(1 - pow(a->beta2, t)));
-    s.correct = (float)(1 / (1 - pow(mu, t)));
-    s.rest1   = (float)(1 - mu);
-    s.b2      = (float)a->beta2;
-    s.rest2   = (float)(1 - a->beta2);
-    s.eps     = (float)a->eps;
-    return s;
-}
-
 /* Trust ratio of LAMB for a block with weight decay. */
 static __device__ __forceinline__ float lamb_ratio(const struct ck_rule *a, int owner, float decay) {
     if (owner < 0 || decay == 0.0f) return 1.0f;
@@ -65,14 +44,7 @@ static __global__ void __launch_bounds__(THREADS) adam_kernel(struct ck_rule a) 
         ck_unpack<float>(words[3], v);
 #pragma unroll
         for (int j = 0; j < LANES; j++) {
-            const float grad = s.n.factor * g[j], first = s.n.mu * m[j] + s.rest1 * grad,
-                        second = s.b2 * v[j] + s.rest2 * (grad * grad);
-            const float moved  = w[j] - decay * w[j] - size * first / (sqrtf(second) * s.root + s.eps);
-            const bool  keeps  = kept >> j & 1u;
-            if (j >= live) continue;
-            w[j] = keeps ? moved : 0.0f;
-            m[j] = keeps ? first : 0.0f;
-            v[j] = keeps ? second : 0.0f;
+            if (j < live) adamw_element(&s, size, decay, kept >> j & 1u, g[j], &w[j], &m[j], &v[j]);
         }
         ck_store(a.sgd.value, i, ck_pack<float>(w));
         ck_store(a.sgd.momentum, i, ck_pack<float>(m));

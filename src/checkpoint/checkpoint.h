@@ -3,7 +3,7 @@
  * A checkpoint is a folder step-N/ in the run folder:
  *   model.safetensors   torchvision's state dict of the weights (names, shapes O,I,H,W, num_batches_tracked as I64
  *                       scalars)
- *   state.safetensors   optimizer state ("momentum.<name>", "second.<name>" of AdamW and LAMB), the scalars of
+ *   state.safetensors   optimizer state ("momentum.<name>", "second.<name>" of AdamW, LAMB and Muon), the scalars of
  *                       enum cr_state, and metadata: step, epoch, position in the epoch, seed, loader position,
  *                       fingerprints. Runs of several ranks without SyncBN add "running.of_ranks" and
  *                       "ema_running.of_ranks": each rank's own running statistics

@@ -190,13 +190,15 @@ static void check_optim(const struct check *c) {
     if (config->optim.head_lr > 0 && config->optim.lr == 0 && !was_rejected(c, "optim.lr"))
         COMPLAIN(c, "optim.head_lr", "needs lr above 0: to train only the classifier, set model.freeze");
     if (was_rejected(c, "optim.kind")) return;
-    if (config->optim.kind != CR_OPTIM_ADAMW && config->optim.kind != CR_OPTIM_LAMB) return;
-    if (config->optim.nesterov)
-        COMPLAIN(c, "optim.nesterov", "is only for sgd and lars; use no with %s",
+    if (config->optim.kind == CR_OPTIM_SGD || config->optim.kind == CR_OPTIM_LARS) return;
+    if (config->optim.nesterov && config->optim.kind != CR_OPTIM_MUON)
+        COMPLAIN(c, "optim.nesterov", "is only for sgd, lars and muon; use no with %s",
                  cr_word_optim_kind(config->optim.kind));
     if (!cr_config_is_set(config, "optim.lr") && !was_rejected(c, "optim.lr"))
         COMPLAIN(c, "optim.kind", "needs lr: the default, %g, is for sgd; a common value is %s", config->optim.lr,
-                 config->optim.kind == CR_OPTIM_LAMB ? "0.005" : "0.001");
+                 config->optim.kind == CR_OPTIM_LAMB   ? "0.005"
+                 : config->optim.kind == CR_OPTIM_MUON ? "0.002"
+                                                       : "0.001");
 }
 
 static void check_averages(const struct check *c) {

@@ -145,12 +145,12 @@ enum cr_mix {
     CR_MIX_NUMBERS = 12,
     CR_MIX_ONE     = 65536
 };
-struct cr_sgd_attr {      /* sgd, lars, adamw, lamb, lamb_norms */
-    bool   nesterov;      /* sgd, lars */
+struct cr_sgd_attr {      /* the update rules, lamb_norms, muon_direction */
+    bool   nesterov;      /* sgd, lars, muon_direction */
     bool   moving_scale;  /* dynamic loss scale: halved after an overflow, doubled after a run of successful updates */
     int    micro_batches; /* number of training forward passes that belong to one update; added to CR_STATE_BATCHES */
-    double eps;           /* adamw, lars, lamb */
-    double beta2;         /* adamw, lamb */
+    double eps;           /* adamw, lars, lamb, muon */
+    double beta2;         /* adamw, lamb, muon */
     double trust;         /* lars: trust coefficient */
 };
 struct cr_ema_attr {
@@ -181,7 +181,7 @@ struct cr_op {
         struct cr_dense_attr   dense;
         struct cr_drop_attr    drop;
         struct cr_input_attr   input; /* normalize, mix, qstem */
-        struct cr_sgd_attr     sgd;   /* the update rules and lamb_norms */
+        struct cr_sgd_attr     sgd;   /* the update rules, lamb_norms, muon_direction */
         struct cr_ema_attr     ema;
         struct cr_reduce_attr  reduce;
     } attr;

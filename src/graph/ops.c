@@ -383,7 +383,7 @@ static void infer_barrier(struct rule *r) {
 static void infer_grad_norm(struct rule *r) {
     set(r, wide(input(r, CR_IN_grad_norm_grad)), 1, 1, 1, 2);
 }
-
+#define infer_muon_direction infer_like_first
 #define infer_lamb_norms infer_param_norms
 static void infer_param_norms(struct rule *r) {
     set(r, wide(input(r, CR_IN_param_norms_grad)), CR_MAX(r->p->store->params, 1), 1, 1, 2);

@@ -20,6 +20,7 @@
 #define infer_adamw infer_given
 #define infer_lars infer_given
 #define infer_lamb infer_given
+#define infer_muon infer_given
 #define infer_ema infer_given
 #define infer_zero infer_given
 #define infer_cast infer_given

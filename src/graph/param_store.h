@@ -22,7 +22,7 @@ struct cr_config; /* config/config.h */
  *                pruned. Padding and parameters that are never pruned have 1. Exists only for pruned networks. The
  *                update reads the mask; a bit mask adds 0.6 % to the bytes that the update moves, a byte mask would
  *                add 5 %
- *   SECOND       mean of squared gradients of AdamW and LAMB
+ *   SECOND       mean of squared gradients of AdamW, LAMB and Muon
  *   EMA          exponential moving average of VALUE, or with ema.swa_start the equal average
  *   EMA_RUNNING  exponential moving average of RUNNING
  *   TEACHER      constants of a teacher network (model/teacher.h), indexed by the teacher's own table of parameters;

@@ -113,12 +113,14 @@ static void print_attributes(const struct cr_op *op, struct cr_text *out) {
     case CR_OP_distill_features_grad: cr_text_add(out, "  weight=%g", (double)op->attr.distill.weight); break;
     case CR_OP_adamw:
     case CR_OP_lamb:
+    case CR_OP_muon:
     case CR_OP_lamb_norms: cr_text_add(out, "  beta2=%g eps=%g", op->attr.sgd.beta2, op->attr.sgd.eps); break;
     case CR_OP_lars:
         cr_text_add(out, "%s  trust=%g eps=%g", op->attr.sgd.nesterov ? "  nesterov" : "", op->attr.sgd.trust,
                     op->attr.sgd.eps);
         break;
     case CR_OP_ema: cr_text_add(out, "  decay=%g%s", op->attr.ema.decay, op->attr.ema.warmup ? " warmup" : ""); break;
+    case CR_OP_muon_direction:
     case CR_OP_sgd: cr_text_add(out, "%s", op->attr.sgd.nesterov ? "  nesterov" : ""); break;
     default: break;
     }

@@ -5,7 +5,8 @@
  *   sgd    with momentum, as in PyTorch: the learning rate multiplies the whole step
  *   adamw  Loshchilov and Hutter 2019, as in PyTorch: decoupled weight decay, multiplied by the learning rate
  *   lars   You et al. 2017: the step of each filter and dense weight is proportional to the norm of the weight
- *   lamb   You et al. 2020, as in timm: AdamW's direction, scaled to the norm of the weight */
+ *   lamb   You et al. 2020, as in timm: AdamW's direction, scaled to the norm of the weight
+ *   muon   Jordan et al. 2024, as in PyTorch: filters move along the orthogonalised momentum, all else as adamw */
 #include "config/config.h"
 #include "optim/optim.h"
 
@@ -24,6 +25,9 @@
 SAME_SLOTS(adamw);
 SAME_SLOTS(lars);
 SAME_SLOTS(lamb);
+SAME_SLOTS(muon);
+_Static_assert((int)CR_IN_muon_second == (int)CR_IN_adamw_second && (int)CR_OUT_muon_second == (int)CR_OUT_adamw_second,
+               "muon must have the slots of adamw at the same positions");
 _Static_assert((int)CR_IN_lamb_second == (int)CR_IN_adamw_second &&
                    (int)CR_OUT_lamb_second == (int)CR_OUT_adamw_second &&
                    (int)CR_IN_lamb_norms_second == (int)CR_IN_lamb_second &&
@@ -61,9 +65,10 @@ static void set_lr_scales(struct cr_param_store *store, const struct cr_config *
 
 void cr_optim_prepare(struct cr_param_store *store, const struct cr_config *config) {
     store->has_momentum = true;
-    store->has_second   = config->optim.kind == CR_OPTIM_ADAMW || config->optim.kind == CR_OPTIM_LAMB;
-    store->has_ema      = config->ema.decay > 0 || config->ema.swa_start > 0;
-    store->has_mask     = cr_config_prunes(config);
+    store->has_second   = config->optim.kind == CR_OPTIM_ADAMW || config->optim.kind == CR_OPTIM_LAMB ||
+                        config->optim.kind == CR_OPTIM_MUON;
+    store->has_ema  = config->ema.decay > 0 || config->ema.swa_start > 0;
+    store->has_mask = cr_config_prunes(config);
     for (int i = 0; i < store->params; i++) {
         struct cr_param *q = &store->param[i];
         bool weight = q->role == CR_ROLE_CONV || q->role == CR_ROLE_CHANNEL_CONV || q->role == CR_ROLE_DENSE_WEIGHT;
@@ -110,11 +115,25 @@ static int emit_lamb_norms(struct cr_program *p, int layer, const struct cr_op *
     return p->failed ? 0 : p->op[index].out[CR_OUT_lamb_norms_norms];
 }
 
+/* Has the inputs and attributes of the update `of`, for whose filters it computes the directions. */
+static int emit_muon_direction(struct cr_program *p, int layer, const struct cr_op *of) {
+    struct cr_op op                      = cr_op_make(CR_OP_muon_direction, layer);
+    op.in[CR_IN_muon_direction_grad]     = of->in[CR_IN_muon_grad];
+    op.in[CR_IN_muon_direction_momentum] = of->in[CR_IN_muon_momentum];
+    op.in[CR_IN_muon_direction_norm]     = of->in[CR_IN_muon_norm];
+    op.in[CR_IN_muon_direction_state]    = of->in[CR_IN_muon_state];
+    op.in[CR_IN_muon_direction_mask]     = of->in[CR_IN_muon_mask];
+    op.attr.sgd                          = of->attr.sgd;
+    int index                            = cr_emit(p, &op, "muon_direction");
+    return p->failed ? 0 : p->op[index].out[CR_OUT_muon_direction_y];
+}
+
 static void emit_update(struct cr_program *p, const struct cr_config *config, int layer, int norm, int micro_batches) {
     static const enum cr_op_kind rule[] = {[CR_OPTIM_SGD]   = CR_OP_sgd,
                                            [CR_OPTIM_ADAMW] = CR_OP_adamw,
                                            [CR_OPTIM_LARS]  = CR_OP_lars,
-                                           [CR_OPTIM_LAMB]  = CR_OP_lamb};
+                                           [CR_OPTIM_LAMB]  = CR_OP_lamb,
+                                           [CR_OPTIM_MUON]  = CR_OP_muon};
     struct cr_op                 op     = cr_op_make(rule[config->optim.kind], layer);
     op.in[CR_IN_sgd_value] = op.out[CR_OUT_sgd_value] = buffer_tensor(p, CR_BUFFER_VALUE);
     op.in[CR_IN_sgd_grad]                             = buffer_tensor(p, CR_BUFFER_GRAD);
@@ -122,7 +141,7 @@ static void emit_update(struct cr_program *p, const struct cr_config *config, in
     op.in[CR_IN_sgd_norm]                                   = norm;
     op.in[CR_IN_sgd_state] = op.out[CR_OUT_sgd_state] = buffer_tensor(p, CR_BUFFER_STATE);
     if (p->store->has_mask) op.in[CR_IN_sgd_mask] = buffer_tensor(p, CR_BUFFER_MASK);
-    if (op.kind == CR_OP_adamw || op.kind == CR_OP_lamb)
+    if (p->store->has_second)
         op.in[CR_IN_adamw_second] = op.out[CR_OUT_adamw_second] = buffer_tensor(p, CR_BUFFER_SECOND);
     if (op.kind == CR_OP_lars) op.in[CR_IN_lars_norms] = emit_param_norms(p, layer);
     op.attr.sgd = (struct cr_sgd_attr){.nesterov      = config->optim.nesterov,
@@ -132,6 +151,7 @@ static void emit_update(struct cr_program *p, const struct cr_config *config, in
                                        .beta2         = config->optim.beta2,
                                        .trust         = config->optim.trust};
     if (op.kind == CR_OP_lamb && !p->failed) op.in[CR_IN_lamb_norms] = emit_lamb_norms(p, layer, &op);
+    if (op.kind == CR_OP_muon && !p->failed) op.in[CR_IN_muon_direction] = emit_muon_direction(p, layer, &op);
     if (!p->failed) cr_emit(p, &op, "update");
 }
 

@@ -2,6 +2,7 @@
  * bound, and that verify fused ops. Formulas of n and of the arithmetic are in verification/numbers.c, the numbers of
  * each op kind in verification/rules.c. */
 #include "verification/bound.h"
+#include "graph/muon.h"
 
 #include <float.h>
 #include <math.h>
@@ -208,6 +209,16 @@ static void update_adamw(const struct update *m, int64_t i, double decay, double
     m->scale[CR_OUT_adamw_value][i]    = w + m->lr * ratio * (decay * w + size);
 }
 
+/* A filter that moves along its direction. */
+static void update_muon(const struct update *m, int64_t i, double decay, double factor) {
+    const struct cr_verify_values *v  = m->v;
+    const double                   w  = fabs(((const double *)v->in[CR_IN_muon_value])[i]),
+                 g                    = fabs(m->clip * ((const double *)v->in[CR_IN_muon_grad])[i]);
+    m->scale[CR_OUT_muon_momentum][i] = m->mu * fabs(((const double *)v->in[CR_IN_muon_momentum])[i]) + (1 - m->mu) * g;
+    m->scale[CR_OUT_muon_value][i] =
+        w + m->lr * (decay * w + factor * fabs(((const double *)v->in[CR_IN_muon_direction])[i]));
+}
+
 static void update_lars(const struct update *m, int64_t i, double decay, double ratio) {
     const struct cr_verify_values *v  = m->v;
     const double                   w  = fabs(((const double *)v->in[CR_IN_lars_value])[i]),
@@ -258,7 +269,9 @@ static void closed_update(const struct cr_verify_values *v, double *const scale[
         m.lr               = lr * q->lr_scale;
         for (int64_t i = q->offset; i < q->offset + q->elems; i++) {
             if (mask && !(mask[i / 8] >> (i % 8) & 1)) continue;
-            if (adam)
+            if (v->op->kind == CR_OP_muon && cr_muon_has_direction(q))
+                update_muon(&m, i, decay, cr_muon_factor(q));
+            else if (adam)
                 update_adamw(&m, i, decay, ratio);
             else
                 update_lars(&m, i, decay, ratio);
@@ -362,6 +375,8 @@ static const struct cr_verify_hooks hooks[CR_OP_COUNT] = {
     [CR_OP_lars]               = {.closed = closed_update},
     [CR_OP_lamb]               = {.closed = closed_update},
     [CR_OP_lamb_norms]         = {.closed = closed_lamb_norms},
+    [CR_OP_muon_direction]     = {.closed = cr_verify_closed_muon, .epilogue = cr_verify_epilogue_muon},
+    [CR_OP_muon]               = {.closed = closed_update},
     [CR_OP_ema]                = {.closed = closed_ema},
     /* knowledge distillation */
     [CR_OP_distill]               = {.closed = closed_distill},

@@ -73,6 +73,8 @@ static const struct cr_verify_rule rules[CR_OP_COUNT] = {
     [CR_OP_lars]              = {.extra = 24},
     [CR_OP_lamb_norms]        = {.extra = 24},
     [CR_OP_lamb]              = {.extra = 24},
+    [CR_OP_muon_direction]    = {.extra = 24},
+    [CR_OP_muon]              = {.extra = 24},
     [CR_OP_ema]               = {.extra = 6},
     [CR_OP_cast]              = {.exact = true, .rounds = true},
     [CR_OP_zero]              = {.exact = true},

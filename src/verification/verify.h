@@ -270,6 +270,8 @@ cr_status cr_verify_epilogue_gram_bn_finalize(const struct cr_verify_values *v, 
 cr_status cr_verify_epilogue_gram_bn_sums(const struct cr_verify_values *v, struct cr_verify_expected *expected);
 cr_status cr_verify_epilogue_gram_bn_grad(const struct cr_verify_values *v, struct cr_verify_expected *expected);
 cr_status cr_verify_epilogue_gram_dgrad(const struct cr_verify_values *v, struct cr_verify_expected *expected);
+void      cr_verify_closed_muon(const struct cr_verify_values *v, double *const scale[]);
+cr_status cr_verify_epilogue_muon(const struct cr_verify_values *v, struct cr_verify_expected *expected);
 cr_status cr_verify_epilogue_head(const struct cr_verify_values *v, struct cr_verify_expected *expected);
 cr_status cr_verify_epilogue_relu_grad(const struct cr_verify_values *v, struct cr_verify_expected *expected);
 cr_status cr_verify_epilogue_maxpool(const struct cr_verify_values *v, struct cr_verify_expected *expected);

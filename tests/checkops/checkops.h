@@ -138,7 +138,7 @@ void    checkops_build_distill(struct checkops_build *b);
 void    checkops_build_update(struct checkops_build *b);
 void    checkops_build_ema(struct checkops_build *b);
 void    checkops_build_op(struct checkops_build *b); /* operands and attributes of b->op */
-bool    checkops_is_update(enum cr_op_kind kind);    /* sgd, adamw, lars, lamb, ema */
+bool    checkops_is_update(enum cr_op_kind kind);    /* sgd, adamw, lars, lamb, muon, ema */
 int64_t checkops_window_out(int64_t size, const struct checkops_case *c);
 /* ---- */
 void checkops_unit_free(struct checkops_unit *unit);

@@ -180,6 +180,7 @@ bool checkops_has_half(enum cr_op_kind kind) {
     case CR_OP_lamb:
     case CR_OP_lamb_norms:
     case CR_OP_param_norms:
+    case CR_OP_muon:
     case CR_OP_ema:
     case CR_OP_filter_scale:
     case CR_OP_observe_range:
@@ -373,6 +374,11 @@ static void list_all(struct checkops_list *list) {
     list_variants(list, CR_OP_lamb_norms, TABLE(stores),
                   FLAGS(0, CHECKOPS_CLIP | CHECKOPS_SCALED, CHECKOPS_BITS | CHECKOPS_CLIP));
     list_variants(list, CR_OP_lamb, TABLE(stores),
+                  FLAGS(0, CHECKOPS_CLIP | CHECKOPS_SCALED, CHECKOPS_BITS | CHECKOPS_CLIP));
+    list_variants(list, CR_OP_muon_direction, TABLE(stores),
+                  FLAGS(0, CHECKOPS_NESTEROV, CHECKOPS_CLIP | CHECKOPS_SCALED,
+                        CHECKOPS_BITS | CHECKOPS_NESTEROV | CHECKOPS_CLIP));
+    list_variants(list, CR_OP_muon, TABLE(stores),
                   FLAGS(0, CHECKOPS_CLIP | CHECKOPS_SCALED, CHECKOPS_BITS | CHECKOPS_CLIP));
     list_variants(list, CR_OP_ema, TABLE(stores), FLAGS(0, CHECKOPS_SMOOTH, CHECKOPS_BITS));
     for (int kind = CR_OP_grad_norm; kind <= CR_OP_ema; kind++) /* as many parameters as ResNet-20 */

@@ -48,6 +48,7 @@ double checkops_huge_limit(const struct checkops_unit *unit) {
     case CR_OP_bn_sums:
     case CR_OP_adamw:
     case CR_OP_lamb:
+    case CR_OP_muon:
     case CR_OP_param_norms:
     case CR_OP_distill_features:
     case CR_OP_grad_norm: return sqrt(top / (8 * n));

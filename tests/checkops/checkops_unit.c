@@ -17,7 +17,9 @@ void checkops_store_make(enum cr_dtype real, int64_t thousands, struct cr_param_
     cr_param_store_add(store, "fc.weight", CR_ROLE_DENSE_WEIGHT, big, CR_NONE);
     cr_param_store_add(store, "fc.bias", CR_ROLE_DENSE_BIAS, one, CR_NONE);
     if (!store->failed) store->param[frozen].frozen = true;
-    const int64_t filters[4] = {thousands, 1, 1, 1000};
+    const int64_t filters[4] = {thousands, 1, 1, 1000}, tall[4] = {40, 3, 3, 4};
+    cr_param_store_add(store, "tall.weight", CR_ROLE_CONV, tall, CR_NONE);
+    cr_param_store_add(store, "other.weight", CR_ROLE_CONV, tall, CR_NONE);
     if (thousands) cr_param_store_add(store, "large.weight", CR_ROLE_CONV, filters, CR_NONE);
 }
 
@@ -70,20 +72,20 @@ static struct cr_sparsity_attr draw_pattern(struct checkops_unit *unit) {
 }
 
 cr_status checkops_unit_make(const struct checkops_case *c, struct checkops_unit *unit) {
-    *unit      = (struct checkops_unit){.c = *c};
-    unit->step = (struct cr_step_block){.lr           = 0.1f,
-                                        .momentum     = 0.9f,
-                                        .weight_decay = 1e-3f,
-                                        .step         = 7,
-                                        .seed         = 1,
-                                        .first_image  = 6,
-                                        .clip_norm    = c->flags & CHECKOPS_CLIP ? 0.75f : 0};
-    const bool is_whole_store =
-        checkops_is_update(c->kind) || (c->kind >= CR_OP_grad_norm && c->kind <= CR_OP_lamb_norms);
+    *unit                     = (struct checkops_unit){.c = *c};
+    unit->step                = (struct cr_step_block){.lr           = 0.1f,
+                                                       .momentum     = 0.9f,
+                                                       .weight_decay = 1e-3f,
+                                                       .step         = 7,
+                                                       .seed         = 1,
+                                                       .first_image  = 6,
+                                                       .clip_norm    = c->flags & CHECKOPS_CLIP ? 0.75f : 0};
+    const bool is_whole_store = c->kind >= CR_OP_grad_norm && c->kind <= CR_OP_ema;
     checkops_store_make(c->real == CR_F64 ? CR_F64 : CR_F32, is_whole_store ? c->K : 0, &unit->store);
-    unit->store.has_mask   = is_whole_store && (c->flags & CHECKOPS_BITS);
-    unit->store.has_second = c->kind == CR_OP_adamw || c->kind == CR_OP_lamb || c->kind == CR_OP_lamb_norms;
-    unit->store.has_ema    = c->kind == CR_OP_ema;
+    unit->store.has_mask = is_whole_store && (c->flags & CHECKOPS_BITS);
+    unit->store.has_second =
+        c->kind == CR_OP_adamw || c->kind == CR_OP_lamb || c->kind == CR_OP_lamb_norms || c->kind == CR_OP_muon;
+    unit->store.has_ema = c->kind == CR_OP_ema;
     cr_program_init(&unit->program, "checkops", &unit->store);
     unit->program.real              = c->real;
     struct checkops_build   b       = {.p    = &unit->program,

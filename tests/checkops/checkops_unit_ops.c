@@ -317,7 +317,8 @@ static void build_other(struct checkops_build *b) {
 }
 
 bool checkops_is_update(enum cr_op_kind kind) {
-    return kind == CR_OP_sgd || kind == CR_OP_adamw || kind == CR_OP_lars || kind == CR_OP_lamb || kind == CR_OP_ema;
+    return kind == CR_OP_sgd || kind == CR_OP_adamw || kind == CR_OP_lars || kind == CR_OP_lamb || kind == CR_OP_muon ||
+           kind == CR_OP_ema;
 }
 
 void checkops_build_op(struct checkops_build *b) {
@@ -387,6 +388,8 @@ void checkops_build_op(struct checkops_build *b) {
     case CR_OP_lars:
     case CR_OP_lamb:
     case CR_OP_lamb_norms:
+    case CR_OP_muon_direction:
+    case CR_OP_muon:
     case CR_OP_sgd: checkops_build_update(b); return;
     case CR_OP_ema: checkops_build_ema(b); return;
     default: build_other(b);

@@ -60,11 +60,20 @@ void checkops_build_update(struct checkops_build *b) {
         b->op.in[CR_IN_param_norms_state] = state;
         return;
     }
-    b->op.attr.sgd               = (struct cr_sgd_attr){.nesterov      = (b->c->flags & CHECKOPS_NESTEROV) != 0,
-                                                        .micro_batches = 3,
-                                                        .beta2         = 0.99,
-                                                        .eps           = 1e-8,
-                                                        .trust         = 0.02};
+    b->op.attr.sgd = (struct cr_sgd_attr){.nesterov      = (b->c->flags & CHECKOPS_NESTEROV) != 0,
+                                          .micro_batches = 3,
+                                          .beta2         = 0.99,
+                                          .eps           = 1e-8,
+                                          .trust         = 0.02};
+    if (b->c->kind == CR_OP_muon_direction) {
+        b->op.in[CR_IN_muon_direction_grad]     = grad;
+        b->op.in[CR_IN_muon_direction_momentum] = cr_tensor_store(p, CR_BUFFER_MOMENTUM, CR_NONE);
+        b->op.in[CR_IN_muon_direction_state]    = state;
+        if (b->c->flags & CHECKOPS_BITS)
+            b->op.in[CR_IN_muon_direction_mask] = cr_tensor_store(p, CR_BUFFER_MASK, CR_NONE);
+        in(b, CR_IN_muon_direction_norm, b->wide, 1, 1, 1, 2);
+        return;
+    }
     b->op.in[CR_IN_sgd_value]    = cr_tensor_store(p, CR_BUFFER_VALUE, CR_NONE);
     b->op.in[CR_IN_sgd_grad]     = grad;
     b->op.in[CR_IN_sgd_momentum] = cr_tensor_store(p, CR_BUFFER_MOMENTUM, CR_NONE);
@@ -78,9 +87,10 @@ void checkops_build_update(struct checkops_build *b) {
     b->op.out[CR_OUT_sgd_value]    = b->op.in[CR_IN_sgd_value];
     b->op.out[CR_OUT_sgd_momentum] = b->op.in[CR_IN_sgd_momentum];
     b->op.out[CR_OUT_sgd_state]    = state;
-    if (b->c->kind == CR_OP_adamw || b->c->kind == CR_OP_lamb)
+    if (b->c->kind == CR_OP_adamw || b->c->kind == CR_OP_lamb || b->c->kind == CR_OP_muon)
         b->op.in[CR_IN_adamw_second] = b->op.out[CR_OUT_adamw_second] = cr_tensor_store(p, CR_BUFFER_SECOND, CR_NONE);
     if (b->c->kind == CR_OP_lamb) in(b, CR_IN_lamb_norms, b->wide, p->store->params, 1, 1, 2);
+    if (b->c->kind == CR_OP_muon) in(b, CR_IN_muon_direction, b->wide, 1, 1, 1, p->store->value_elems);
     if (b->c->kind == CR_OP_lars) in(b, CR_IN_lars_norms, b->wide, p->store->params, 1, 1, 2);
 }
 

@@ -204,7 +204,7 @@ static void learning_rate_scales_with_the_batch(void) {
 /* Other update rules, whose norms and moments are of the whole gradient; averages of weights, and of the statistics
  * of each rank. */
 static void other_rules_and_averages(void) {
-    static const char *const rules[] = {"optim.kind=adamw", "optim.kind=lars"};
+    static const char *const rules[] = {"optim.kind=adamw", "optim.kind=lars", "optim.kind=muon"};
     for (size_t i = 0; i < CR_COUNT(rules); i++) {
         struct run r;
         double     one[STEPS_MAX], two[STEPS_MAX];

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""torch_imagenette.py: PyTorch trains the network of configs/imagenette-128-5.ini with the same recipe, for a comparison of the top-1 of both
-programs. Prints a line for each seed and the mean.
+"""torch_imagenette.py: PyTorch trains a network for Imagenette with the recipe that configs/imagenette-128-5.ini had with LAMB, for a comparison
+of the top-1 of both programs (docs/internals/experiments.md). Prints a line for each seed and the mean.
 
   torch_imagenette.py --photos DIR [--epochs 5] [--seeds 1 2 3]
 

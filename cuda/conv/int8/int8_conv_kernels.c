@@ -80,7 +80,7 @@ static bool mma_accepts(const struct cr_device *device, const struct cr_program 
            !fast_accepts(device, p, op);
 }
 
-static int mma_algo_count(struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+static int mma_algos(struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     const struct ck_int8_conv a = conv_of(p, op);
     (void)device;
     return ck_int8_conv_mma_configs(&a);
@@ -180,7 +180,7 @@ static const struct cr_kernel kernel_fast  = {CR_KERNEL("cuda.int8_conv", qconv,
                                               .launch     = fast_launch,
                                               .release    = nothing_to_release};
 static const struct cr_kernel kernel_mma   = {CR_KERNEL("cuda.int8_conv_mma", qconv, CR_MATH_EXACT),
-                                              .accepts = mma_accepts, .algo_count = mma_algo_count, .launch = mma_launch};
+                                              .accepts = mma_accepts, .algo_count = mma_algos, .launch = mma_launch};
 static const struct cr_kernel kernel_plain = {CR_KERNEL("cuda.int8_conv_plain", qconv, CR_MATH_EXACT),
                                               .accepts = plain_accepts, .launch = plain_launch};
 static const struct cr_kernel kernel_pack  = {CR_KERNEL("cuda.int8_pack", pack_filter, CR_MATH_EXACT),

@@ -143,7 +143,7 @@ __global__ void __launch_bounds__(THREADS, T::BLOCKS) int8_conv_mma(const __grid
 /* ---- host side ---- */
 
 template <class T> cudaError_t start(params *p, int multiprocessors, cudaStream_t stream) {
-    static_assert(T::BYTES <= 48 << 10, "no GPU needs to be asked for it");
+    static_assert(T::BYTES <= 48 << 10, "every GPU has it");
     p->blocks_k            = (p->K + T::COLUMNS - 1) / T::COLUMNS;
     const int64_t tiles    = ((int64_t)p->pixels + T::ROWS - 1) / T::ROWS * p->blocks_k;
     const int64_t resident = (int64_t)multiprocessors * T::BLOCKS;

@@ -1,6 +1,6 @@
 /* cuda/conv/int8/int8_stem_mma.cu: the stem of ImageNet networks in 8 bits, from images to the output of the max
- * pooling, on the tensor cores of all GPUs from compute capability 8.0 on (mma.sync). Bytes: 3 a pixel of the image, K a
- * pixel of y. Limiter: the tensor cores (half of the products are with zeros), then the conversion of pixels.
+ * pooling, on the tensor cores of all GPUs from compute capability 8.0 on (mma.sync). Bytes: 3 a pixel of the image, K
+ * a pixel of y. Limiter: the tensor cores (half of the products are with zeros), then the conversion of pixels.
  *
  * A block computes bands (a few rows of y of one image), two rows of the convolution at a time: rows 2j and 2j + 1
  * complete row j of y together with row 2j - 1, which a thread has kept. Seven warps have 16 pixels and 64 channels
@@ -28,7 +28,7 @@ enum {
     SHARED_BYTES = TABLE_AT + TABLE_BYTES,
     RESIDENT     = 2 /* blocks a multiprocessor */
 };
-static_assert(SHARED_BYTES <= 48 << 10, "no GPU needs to be asked for it");
+static_assert(SHARED_BYTES <= 48 << 10, "every GPU has it");
 static_assert(AHEAD * SPAN <= THREADS, "each thread converts one pixel");
 
 __device__ __forceinline__ uint32_t filter_at(uint32_t shared, int row, int chunk) {

@@ -5,8 +5,6 @@
 #include "cuda/common/shared.cuh"
 #include "cuda/conv/int8/int8_conv.h"
 
-#include <type_traits>
-
 namespace {
 
 /* Four values, rounded (ties to even) and saturated. */

@@ -1,5 +1,6 @@
 /* tests/checkops/selftest/checkops_selftest_kernels.c: the table of kernels with deliberate errors, and of unusual
  * kernels that are correct. */
+#include "device/cpu/cpu.h"
 #include "tests/checkops/selftest/checkops_selftest.h"
 
 #include <math.h>
@@ -179,6 +180,15 @@ static cr_status forgets_mask(struct cr_device *device, const struct cr_call *ca
     return checkops_reference(device, &without);
 }
 
+/* The direction of the plain momentum: every element is slightly off. */
+static cr_status forgets_nesterov(struct cr_device *device, const struct cr_call *call) {
+    struct cr_call without = *call;
+    struct cr_op   op      = *call->op;
+    op.attr.sgd.nesterov   = false;
+    without.op             = &op;
+    return checkops_reference(device, &without);
+}
+
 static cr_status counts_twice(struct cr_device *device, const struct cr_call *call) {
     CR_TRY(checkops_reference(device, call));
     scale_element(call, 0, 2, 1.25); /* number of correct images in the metrics */
@@ -238,6 +248,18 @@ static cr_status float_sums(struct cr_device *device, const struct cr_call *call
                    .launch        = function},                                                                         \
         .wrong  = true                                                                                                 \
     }
+#define BAD_DIRECTION(text, how, who, function)                                                                        \
+    {                                                                                                                  \
+        .kernel = {.name          = "bad." text,                                                                       \
+                   .op            = CR_OP_muon_direction,                                                              \
+                   .math          = CR_MATH_##how,                                                                     \
+                   .deterministic = true,                                                                              \
+                   .accepts       = who,                                                                               \
+                   .prepare       = cr_ref_prepare,                                                                    \
+                   .launch        = function,                                                                          \
+                   .release       = cr_free},                                                                          \
+        .wrong  = true                                                                                                 \
+    }
 /* clang-format on */
 const struct checkops_wrong_kernel checkops_wrong_kernels[] = {
     BAD("inexact_last", add, inexact_last),
@@ -254,6 +276,8 @@ const struct checkops_wrong_kernel checkops_wrong_kernels[] = {
     BAD("rounds_inputs", conv, rounds_inputs),
     BAD("updates_frozen", sgd, updates_frozen),
     BAD("forgets_mask", sgd, forgets_mask),
+    BAD_DIRECTION("forgets_nesterov", F32, checkops_not_half, forgets_nesterov),
+    BAD_DIRECTION("forgets_nesterov_f16", F16, checkops_not_half, forgets_nesterov),
     BAD("counts_twice", loss, counts_twice),
     BAD("wrong_variance", bn_finalize, wrong_variance),
     BAD("ignores_type", relu, ignores_type),

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Writes golden training runs of the other update rules, with moving averages, in float64, like make.py, with its initial weights.
 
-    python3 tests/golden/train/make_rules.py [NAME ...]        (Debian 12: python3-torch 1.13.1, python3-numpy; lamb: timm 1.0)
+    python3 tests/golden/train/make_rules.py [NAME ...]        (Debian 12: python3-torch 1.13.1, python3-numpy; lamb: timm 1.0; muon: PyTorch 2.9)
 
-The run dropped uses torchvision's stochastic_depth with the random numbers of core/rng.c. One run has mixed images and labels (the mixing records of test_golden_train.c). AdamW is torch.optim's, LAMB timm's. LARS (You et al. 2017) and the
+The run dropped uses torchvision's stochastic_depth with the random numbers of core/rng.c. One run has mixed images and labels (the mixing records of test_golden_train.c). AdamW and Muon are torch.optim's, LAMB timm's. LARS (You et al. 2017) and the
 averages (as timm's ModelEmaV3: state dict, warm-up) are implemented here.
 """
 import os
@@ -43,6 +43,26 @@ class Lars:
             u = r * (p.grad + decay * p.data)
             v = self.v[p] = self.mu * self.v.get(p, 0) + u
             p.data -= self.lr * (u + self.mu * v if self.nesterov else v)
+
+
+class Muon:
+    """Filters as matrices by torch.optim.Muon, whose matrices of bfloat16 are float64 here; all other parameters by AdamW."""
+
+    def __init__(self, model, lr, momentum, decay):
+        torch.Tensor.bfloat16 = torch.Tensor.double
+        self.filters = [p for p in model.parameters() if p.dim() == 4]
+        self.matrices = [nn.Parameter(p.data.view(len(p), -1)) for p in self.filters]
+        weights = [p for p in model.parameters() if p.dim() == 2]
+        vectors = [p for p in model.parameters() if p.dim() == 1]
+        self.muon = torch.optim.Muon(self.matrices, lr=lr, weight_decay=decay, momentum=momentum, adjust_lr_fn="match_rms_adamw")
+        self.others = torch.optim.AdamW([{"params": weights, "weight_decay": decay}, {"params": vectors, "weight_decay": 0}], lr=lr,
+                                        betas=(momentum, 0.99), eps=1e-2)
+
+    def step(self):
+        for matrix, p in zip(self.matrices, self.filters):
+            matrix.grad = p.grad.view(matrix.shape)
+        self.muon.step()
+        self.others.step()
 
 
 class Averages:
@@ -258,6 +278,7 @@ if __name__ == "__main__":
     rates = lambda m: torch.optim.AdamW(groups(m, 0.004, 0.6, 0.01, 0.05), lr=0.004, betas=(0.9, 0.99), eps=1e-2)
     run("rates-adamw", "basic-b", Net(Basic, (2, 1), (6, 10), "B", False), rates, 0.1, 0.0, 1, 0.7, True)
     run("lamb", "basic-b", Net(Basic, (2, 1), (6, 10), "B", False), lamb, 0.1, 0.0, 1, 0.7, True)
+    run("muon", "basic-b", Net(Basic, (2, 1), (6, 10), "B", False), lambda m: Muon(m, 0.01, 0.9, 0.05), 0.1, 0.5, 1, 0.7, True)
     sgd = lambda m: torch.optim.SGD([{"params": [p], "weight_decay": 0.01 if p.dim() > 1 else 0} for p in m.parameters()],
                                     lr=0.05, momentum=0.9, nesterov=True)
     run("dropped", "basic-b", DropNet(DropBasic, (2, 1), (6, 10), "B", False), sgd, 0.0, 0.0, 2, 0.7, True)

@@ -10,7 +10,19 @@ struct unit {
 
 enum { W, V, FROZEN, ELEMS = 4 };
 
-/* w: four weights that decay; v: one gamma; and a frozen filter. */
+/* Without its own direction the update could not run; the direction is that of the gradients and the momentum. */
+static int muon_direction_of(struct ref_run *run, const struct cr_op *update) {
+    struct cr_op op                      = cr_op_make(CR_OP_muon_direction, CR_NONE);
+    op.in[CR_IN_muon_direction_grad]     = update->in[CR_IN_muon_grad];
+    op.in[CR_IN_muon_direction_momentum] = update->in[CR_IN_muon_momentum];
+    op.in[CR_IN_muon_direction_norm]     = update->in[CR_IN_muon_norm];
+    op.in[CR_IN_muon_direction_state]    = update->in[CR_IN_muon_state];
+    op.in[CR_IN_muon_direction_mask]     = update->in[CR_IN_muon_mask];
+    op.attr.sgd                          = update->attr.sgd;
+    return ref_emit(run, &op, "direction");
+}
+
+/* w: four weights that decay; v: one gamma; and a frozen filter. Muon: w has two rows. */
 static void unit_open(struct unit *u, enum cr_op_kind kind, enum cr_dtype real, bool mask, struct cr_sgd_attr attr) {
     static const char *const names[] = {"w", "v", "frozen"};
     struct ref_run          *run     = &u->run;
@@ -18,10 +30,13 @@ static void unit_open(struct unit *u, enum cr_op_kind kind, enum cr_dtype real, 
     REQUIRE_OK(ref_open(run, real, 2));
     for (int i = 0; i < 3; i++)
         cr_param_store_add(&run->store, names[i], i == V ? CR_ROLE_GAMMA : CR_ROLE_CONV,
-                           (const int64_t[]){1, 1, 1, i == V ? 1 : ELEMS}, CR_NONE);
+                           i == V               ? (const int64_t[]){1, 1, 1, 1}
+                           : kind == CR_OP_muon ? (const int64_t[]){2, 1, 1, ELEMS / 2}
+                                                : (const int64_t[]){1, 1, 1, ELEMS},
+                           CR_NONE);
     cr_param_store_add(&run->store, "mean", CR_ROLE_MEAN, (const int64_t[]){1, 1, 1, 2}, CR_NONE);
     run->store.param[FROZEN].frozen = true;
-    const bool adam                 = kind == CR_OP_adamw || kind == CR_OP_lamb;
+    const bool adam                 = kind == CR_OP_adamw || kind == CR_OP_lamb || kind == CR_OP_muon;
     run->store.has_second           = adam;
     run->store.has_mask             = mask;
     run->store.has_ema              = true;
@@ -58,6 +73,7 @@ static void unit_open(struct unit *u, enum cr_op_kind kind, enum cr_dtype real, 
         norms.attr.sgd          = attr;
         op.in[CR_IN_lamb_norms] = ref_emit(run, &norms, "norms");
     }
+    if (kind == CR_OP_muon) op.in[CR_IN_muon_direction] = muon_direction_of(run, &op);
     cr_emit(p, &op, "");
     ema.in[CR_IN_ema_value]    = op.in[CR_IN_sgd_value];
     ema.in[CR_IN_ema_running]  = cr_tensor_store(p, CR_BUFFER_RUNNING, CR_NONE);
@@ -142,6 +158,36 @@ static void lamb_matches_timm(void) {
     check_adam(&lamb_of_timm);
 }
 
+/* torch.optim.Muon (PyTorch 2.9) of w as [[1, -0.5], [2, 0.25]] with lr=0.125, weight_decay=0.25, momentum=0.875,
+ * adjust_lr_fn="match_rms_adamw", with and without Nesterov momentum; its matrices of bfloat16 are float64 here. v
+ * moves as by AdamW above. */
+static const double muon_of_torch[2][3][ELEMS + 1] = {
+    {{0.96277810705671, -0.460487428226842, 1.93749999217289, 0.242187498046208, 0.874999999375},
+     {0.896438765841915, -0.442475365924188, 1.87077827097209, 0.209642435241599, 0.906774444638189},
+     {0.850300323282492, -0.412186459457196, 1.82823022411522, 0.221626673143069, 0.926472857845318}},
+    {{0.96277810705671, -0.460487428226842, 1.93749999217289, 0.242187498046208, 0.874999999375},
+     {0.906208179960307, -0.447111883671227, 1.87805171736825, 0.209758969089369, 0.906774444638189},
+     {0.902106883515885, -0.431402850714562, 1.81766881251669, 0.227931136858578, 0.926472857845318}}};
+
+static void muon_matches_torch(void) {
+    for (int nesterov = 0; nesterov < 2; nesterov++)
+        for (int scale = 1; scale <= 1024; scale *= 1024) {
+            const struct cr_sgd_attr attr = {.nesterov = nesterov, .beta2 = 0.96875, .eps = 1e-8, .micro_batches = 1};
+            struct unit              u;
+            unit_open(&u, CR_OP_muon, CR_F64, false, attr);
+            u.run.step = (struct cr_step_block){.lr = 0.125f, .momentum = 0.875f, .weight_decay = 0.25f};
+            start_values(&u);
+            for (int s = 0; s < 3; s++) {
+                step(&u, grads[s], grads[s][1], scale);
+                for (int i = 0; i < ELEMS; i++)
+                    CHECK_NEAR(ref_at(&u.run, u.value[W], i), muon_of_torch[nesterov][s][i], 1e-13);
+                CHECK_NEAR(ref_at(&u.run, u.value[V], 0), muon_of_torch[nesterov][s][ELEMS], 1e-14);
+            }
+            for (int i = 0; i < ELEMS; i++) CHECK_NEAR(ref_at(&u.run, u.value[FROZEN], i), i % 2 ? -3 : 3, 0);
+            ref_close(&u.run);
+        }
+}
+
 /* The formula of graph/ops.def, written again. */
 static void lars_by_hand(void) {
     const struct cr_sgd_attr attr = {.trust = 0.01, .eps = 1e-6, .nesterov = true, .micro_batches = 1};
@@ -191,7 +237,7 @@ static void lars_without_a_norm(void) {
     ref_close(&u.run);
 }
 
-static const enum cr_op_kind    rules[] = {CR_OP_sgd, CR_OP_adamw, CR_OP_lars, CR_OP_lamb};
+static const enum cr_op_kind    rules[] = {CR_OP_sgd, CR_OP_adamw, CR_OP_lars, CR_OP_lamb, CR_OP_muon};
 static const struct cr_sgd_attr some    = {.beta2 = 0.99, .eps = 1e-8, .trust = 0.02, .micro_batches = 2};
 
 /* A suppressed update changes only its counter, and the corrections of AdamW count only applied updates. */
@@ -255,7 +301,7 @@ static void pruned_elements_are_zero_everywhere(void) {
         start_values(&u);
         ref_set(&u.run, u.mask, 0, 0xfd); /* element 1 of w */
         for (int i = 0; i < ELEMS; i++) ref_set(&u.run, u.momentum, i, 1);
-        const bool adam = rules[k] == CR_OP_adamw || rules[k] == CR_OP_lamb;
+        const bool adam = rules[k] == CR_OP_adamw || rules[k] == CR_OP_lamb; /* muon has none for filters */
         if (adam) ref_set(&u.run, u.second, 1, 1);
         ref_set(&u.run, u.ema, 1, 1);
         step(&u, grads[0], 1, 1);
@@ -288,6 +334,6 @@ static void averages_by_hand(void) {
     CHECK_INT(cr_alloc_live(), 0);
 }
 
-TESTS(CASE(adamw_matches_torch), CASE(lamb_matches_timm), CASE(lars_by_hand), CASE(lars_without_a_norm),
-      CASE(suppressed_updates_do_not_count), CASE(parameters_have_their_own_rates),
+TESTS(CASE(adamw_matches_torch), CASE(lamb_matches_timm), CASE(muon_matches_torch), CASE(lars_by_hand),
+      CASE(lars_without_a_norm), CASE(suppressed_updates_do_not_count), CASE(parameters_have_their_own_rates),
       CASE(pruned_elements_are_zero_everywhere), CASE(averages_by_hand))

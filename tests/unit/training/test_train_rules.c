@@ -40,6 +40,9 @@ static void adamw_resumes(void) {
 static void lamb_resumes(void) {
     CUTS(true, "optim.kind=lamb", "optim.lr=0.01", "optim.nesterov=no", "train.clip_norm=1", "ema.decay=0.9", PRUNED);
 }
+static void muon_resumes(void) {
+    CUTS(true, "optim.kind=muon", "optim.lr=0.005", "optim.nesterov=yes", "train.clip_norm=1", "ema.decay=0.9", PRUNED);
+}
 /* Masks depend on the step, and not on what ran before. */
 static void dropped_runs_resume(void) {
     CUTS(false, "model.stochastic_depth=0.5", "model.dropout=0.5", "train.accumulate=2");
@@ -190,10 +193,11 @@ static cr_status refusal_of(const char *const *keys, int n) {
 
 static void mismatched_keys_are_named(void) {
     REFUSED("needs lr: the default, 0.1, is for sgd", "optim.kind=adamw");
-    REFUSED("is only for sgd and lars", "optim.kind=adamw", "optim.lr=0.001", "optim.nesterov=yes");
+    REFUSED("is only for sgd, lars and muon", "optim.kind=adamw", "optim.lr=0.001", "optim.nesterov=yes");
     REFUSED("excludes decay", "ema.swa_start=1", "ema.decay=0.9");
     REFUSED("use no with lamb", "optim.kind=lamb", "optim.lr=0.001", "optim.nesterov=yes");
     REFUSED("a common value is 0.005", "optim.kind=lamb");
+    REFUSED("a common value is 0.002", "optim.kind=muon", "optim.nesterov=yes");
     REFUSED("needs lr above 0: to train only the classifier", "optim.lr=0", "optim.head_lr=0.1");
     REFUSED("must be 0 with one_cycle", "schedule.kind=one_cycle", "schedule.warmup_epochs=2");
     REFUSED("is only for one_cycle", "schedule.low_momentum=0.8");
@@ -202,7 +206,8 @@ static void mismatched_keys_are_named(void) {
     CHECK_INT(cr_alloc_live(), 0);
 }
 
-TESTS(CASE(adamw_resumes), CASE(lamb_resumes), CASE(dropped_runs_resume), CASE(averages_of_epochs_resume),
-      CASE(lars_resumes), CASE(mixed_images_resume), CASE(own_rates_resume), CASE(workers_do_not_change_mixing),
-      CASE(sgd_with_averages_resumes), CASE(averages_change_nothing_else), CASE(averages_are_evaluated),
-      CASE(averages_start_on_request), CASE(corrupt_averages_are_skipped), CASE(mismatched_keys_are_named))
+TESTS(CASE(adamw_resumes), CASE(lamb_resumes), CASE(muon_resumes), CASE(dropped_runs_resume),
+      CASE(averages_of_epochs_resume), CASE(lars_resumes), CASE(mixed_images_resume), CASE(own_rates_resume),
+      CASE(workers_do_not_change_mixing), CASE(sgd_with_averages_resumes), CASE(averages_change_nothing_else),
+      CASE(averages_are_evaluated), CASE(averages_start_on_request), CASE(corrupt_averages_are_skipped),
+      CASE(mismatched_keys_are_named))

@@ -100,6 +100,7 @@ cr_status cr_ref_prepare(struct cr_device *device, const struct cr_program *p, c
         *workspace_bytes = bytes_of(p, in[CR_IN_conv_grad_x]) + bytes_of(p, in[CR_IN_conv_grad_g]) +
                            (op->attr.conv.pad_c ? bytes_of(p, in[CR_IN_conv_grad_x]) : 0);
     if (op->kind == CR_OP_conv_pool_grad) *workspace_bytes = bytes_of(p, in[CR_IN_conv_pool_grad_y]);
+    if (op->kind == CR_OP_muon_direction) *workspace_bytes = cr_ref_muon_workspace(p);
     if (op->kind == CR_OP_head) *workspace_bytes = cr_ref_head_workspace(p, op);
     return CR_OK;
 }

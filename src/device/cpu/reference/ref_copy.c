@@ -48,3 +48,17 @@ cr_status cr_ref_all_reduce(struct cr_device *device, const struct cr_call *call
     round_to(wire, &y);
     return CR_OK;
 }
+
+cr_status cr_ref_cast(struct cr_device *device, const struct cr_call *call) {
+    struct ref x = REF_IN(cast, x), y = REF_OUT(cast, y);
+    CR_PARALLEL_FOR(cr_cpu_threads(device))
+    for (int64_t i = 0; i < x.elems; i++) ref_put(&y, i, ref_get(&x, i));
+    return CR_OK;
+}
+
+cr_status cr_ref_zero(struct cr_device *device, const struct cr_call *call) {
+    (void)device;
+    struct ref y = REF_OUT(zero, y);
+    memset(y.data, 0, (size_t)y.elems * cr_dtype_bytes(y.dtype));
+    return CR_OK;
+}

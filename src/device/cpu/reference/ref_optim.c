@@ -1,6 +1,6 @@
-/* device/cpu/reference/ref_optim.c: gradient norm, parameter norms and optimizers over buffers of the parameter store;
- * cast and zero. */
+/* device/cpu/reference/ref_optim.c: gradient norm, parameter norms and optimizers over whole parameter buffers. */
 #include "device/cpu/reference/ref.h"
+#include "graph/muon.h"
 
 /* Loss-scale rule of mixed-precision training (Micikevicius et al. 2018): halve on overflow, double after
  * SCALE_GROWTH_UPDATES updates without overflow. */
@@ -35,15 +35,16 @@ cr_status cr_ref_grad_norm(struct cr_device *device, const struct cr_call *call)
 
 struct update {
     enum cr_op_kind    rule;
-    struct ref         value, grad, momentum, second, norms, mask; /* mask.data NULL: none */
+    struct ref         value, grad, momentum, second, norms, mask, direction; /* mask.data NULL: none */
     double             lr, mu, clip, scale, decay;
-    double             correct1, correct2; /* adamw, lamb: 1 - beta^t */
+    double             correct1, correct2; /* adamw, lamb, muon: 1 - beta^t */
     struct cr_sgd_attr attr;
 };
 
-/* Factors for one parameter; lr: its learning rate; ratio: the trust ratio of LARS or LAMB. */
+/* Factors for one parameter; lr: its learning rate; ratio: the trust ratio of LARS or LAMB; direction: factor of Muon's
+ * direction, 0 for parameters without one. */
 struct param_factors {
-    double decay, ratio, lr;
+    double decay, ratio, lr, direction;
 };
 
 /* Adam's moments of element i after this update. */
@@ -74,6 +75,12 @@ static double step_lamb(const struct update *u, int64_t i, double w, double g, c
     return of->lr * of->ratio * lamb_direction(u, w, m, v, of->decay);
 }
 
+static double step_muon(const struct update *u, int64_t i, double w, double g, const struct param_factors *of) {
+    if (of->direction == 0) return step_adamw(u, i, w, g, of);
+    ref_put(&u->momentum, i, u->mu * ref_get(&u->momentum, i) + (1 - u->mu) * g);
+    return of->lr * (of->decay * w + of->direction * ref_get(&u->direction, i));
+}
+
 static double step_sgd(const struct update *u, int64_t i, double w, double g, const struct param_factors *of) {
     g        = of->ratio * (g + of->decay * w);
     double m = u->mu * ref_get(&u->momentum, i) + g;
@@ -85,6 +92,7 @@ static double step_of(const struct update *u, int64_t i, double w, double g, con
     switch (u->rule) {
     case CR_OP_adamw: return step_adamw(u, i, w, g, of);
     case CR_OP_lamb: return step_lamb(u, i, w, g, of);
+    case CR_OP_muon: return step_muon(u, i, w, g, of);
     default: return step_sgd(u, i, w, g, of);
     }
 }
@@ -96,7 +104,7 @@ static void update_run(const struct update *u, int64_t begin, int64_t end, const
         if (mask && !(mask[i / 8] >> (i % 8) & 1)) {
             ref_put(&u->momentum, i, 0);
             ref_put(&u->value, i, 0);
-            if (u->second.data) ref_put(&u->second, i, 0);
+            if (u->second.data && of->direction == 0) ref_put(&u->second, i, 0);
             continue;
         }
         const double w = ref_get(&u->value, i), g = u->clip * (ref_get(&u->grad, i) / u->scale);
@@ -127,6 +135,7 @@ static void update_params(struct cr_device *device, const struct cr_call *call, 
         int64_t begin = CR_MAX(q->offset - first, 0), end = CR_MIN(q->offset + q->elems - first, u->value.elems);
         struct param_factors of = {.decay = q->decay ? u->decay : 0, .lr = u->lr * q->lr_scale};
         of.ratio                = trust_ratio(u, q, k, of.decay);
+        of.direction            = u->rule == CR_OP_muon && cr_muon_has_direction(q) ? cr_muon_factor(q) : 0;
         CR_PARALLEL_FOR(cr_cpu_threads(device))
         for (int64_t run = 0; run < ref_runs(end - begin); run++)
             update_run(u, begin + run * REF_RUN, begin + ref_run_end(run, end - begin), &of);
@@ -150,24 +159,29 @@ void cr_cpu_count_update(double *state, bool good, const struct cr_sgd_attr *att
     if (attr->moving_scale) adapt_loss_scale(state, good);
 }
 
-/* Numbers of the step: learning rate, clipping, loss scale, Adam's corrections. */
-static void set_numbers(const struct cr_call *call, struct update *u) {
-    struct ref                  norm = REF_IN(sgd, norm), state = REF_IN(sgd, state);
+/* Numbers of the step: learning rate, momentum, clipping, loss scale. */
+static void set_factors(const struct cr_call *call, struct update *u, const struct ref *norm, const struct ref *state) {
     const struct cr_step_block *step = call->step;
-    const double                t    = ref_get(&state, CR_STATE_UPDATES) + 1;
     u->rule                          = call->op->kind;
     u->attr                          = call->op->attr.sgd;
-    u->grad                          = REF_IN(sgd, grad);
-    u->mask                          = REF_IN(sgd, mask);
     u->lr                            = (double)step->lr;
     u->mu                            = (double)step->momentum;
     u->decay                         = (double)step->weight_decay;
     u->clip                          = 1;
-    u->scale                         = ref_get(&state, CR_STATE_LOSS_SCALE);
-    u->correct1                      = 1 - pow(u->mu, t);
-    u->correct2                      = 1 - pow(u->attr.beta2, t);
+    u->scale                         = ref_get(state, CR_STATE_LOSS_SCALE);
     /* As PyTorch's clip_grad_norm_, which adds 1e-6 to the norm. */
-    if (step->clip_norm > 0) u->clip = fmin(1, (double)step->clip_norm / (sqrt(ref_get(&norm, 0)) + 1e-6));
+    if (step->clip_norm > 0) u->clip = fmin(1, (double)step->clip_norm / (sqrt(ref_get(norm, 0)) + 1e-6));
+}
+
+/* The same, the common operands of the update rules, and Adam's corrections. */
+static void set_numbers(const struct cr_call *call, struct update *u) {
+    struct ref   norm = REF_IN(sgd, norm), state = REF_IN(sgd, state);
+    const double t = ref_get(&state, CR_STATE_UPDATES) + 1;
+    set_factors(call, u, &norm, &state);
+    u->grad     = REF_IN(sgd, grad);
+    u->mask     = REF_IN(sgd, mask);
+    u->correct1 = 1 - pow(u->mu, t);
+    u->correct2 = 1 - pow(u->attr.beta2, t);
 }
 
 /* The update rules have the common slots at the same indices. */
@@ -208,6 +222,119 @@ cr_status cr_ref_lamb(struct cr_device *device, const struct cr_call *call) {
     struct ref    second_in = REF_IN(lamb, second);
     ref_copy_old(&second_in, &u.second);
     return run_update(device, call, &u);
+}
+
+cr_status cr_ref_muon(struct cr_device *device, const struct cr_call *call) {
+    struct update u         = {.second = REF_OUT(muon, second), .direction = REF_IN(muon, direction)};
+    struct ref    second_in = REF_IN(muon, second);
+    ref_copy_old(&second_in, &u.second);
+    return run_update(device, call, &u);
+}
+
+/* ---- the direction of Muon ---- */
+
+/* A filter as `rows` x `columns`, at most as many rows as columns: X, the next X, and two rows x rows matrices. */
+struct muon_matrix {
+    int64_t rows, columns;
+    double *x, *next, *a, *b;
+};
+
+static struct muon_matrix muon_matrix_of(const struct cr_param *q, double *scratch) {
+    const int64_t      K = q->dim[0], N = cr_muon_columns(q);
+    struct muon_matrix x     = {.rows = CR_MIN(K, N), .columns = CR_MAX(K, N)};
+    const int64_t      elems = x.rows * x.columns, square = x.rows * x.rows;
+    x.x = scratch, x.next = x.x ? x.x + elems : NULL, x.a = x.x ? x.next + elems : NULL,
+    x.b = x.x ? x.a + square : NULL;
+    return x;
+}
+
+size_t cr_ref_muon_workspace(const struct cr_program *p) {
+    int64_t most = 0;
+    for (int k = 0; k < p->store->params; k++) {
+        const struct cr_param *q = &p->store->param[k];
+        if (!cr_muon_has_direction(q)) continue;
+        const struct muon_matrix x = muon_matrix_of(q, NULL);
+        most                       = CR_MAX(most, 2 * x.rows * (x.rows + x.columns));
+    }
+    return (size_t)most * sizeof(double);
+}
+
+/* a = X X' */
+static void muon_square(struct cr_device *device, const struct muon_matrix *x) {
+    CR_PARALLEL_FOR(cr_cpu_threads(device))
+    for (int64_t i = 0; i < x->rows; i++)
+        for (int64_t j = 0; j < x->rows; j++) {
+            double sum = 0;
+            for (int64_t k = 0; k < x->columns; k++) sum += x->x[i * x->columns + k] * x->x[j * x->columns + k];
+            x->a[i * x->rows + j] = sum;
+        }
+}
+
+/* One step of the iteration: X = a X + (b A + c A A) X. */
+static void muon_iterate(struct cr_device *device, struct muon_matrix *x) {
+    muon_square(device, x);
+    CR_PARALLEL_FOR(cr_cpu_threads(device))
+    for (int64_t i = 0; i < x->rows; i++) {
+        double *const row = x->b + i * x->rows, *const to = x->next + i * x->columns;
+        for (int64_t j = 0; j < x->rows; j++) {
+            double sum = 0;
+            for (int64_t k = 0; k < x->rows; k++) sum += x->a[i * x->rows + k] * x->a[k * x->rows + j];
+            row[j] = CR_MUON_B * x->a[i * x->rows + j] + CR_MUON_C * sum;
+        }
+        for (int64_t j = 0; j < x->columns; j++) to[j] = CR_MUON_A * x->x[i * x->columns + j];
+        for (int64_t k = 0; k < x->rows; k++)
+            for (int64_t j = 0; j < x->columns; j++) to[j] += row[k] * x->x[k * x->columns + j];
+    }
+    double *old = x->x;
+    x->x = x->next, x->next = old;
+}
+
+/* Element i of the matrix that is made orthogonal: the momentum after this update, or Nesterov's. */
+static double muon_input(const struct update *u, int64_t i) {
+    const uint8_t *mask = u->mask.data;
+    const double   g    = u->clip * (ref_get(&u->grad, i) / u->scale);
+    const double   m    = u->mu * ref_get(&u->momentum, i) + (1 - u->mu) * g;
+    if (mask && !(mask[i / 8] >> (i % 8) & 1)) return 0;
+    return u->attr.nesterov ? g + u->mu * (m - g) : m;
+}
+
+/* Moves a filter to X, or X to the direction y. */
+static void muon_load(const struct update *u, const struct cr_param *q, const struct muon_matrix *x) {
+    const int64_t N       = cr_muon_columns(q);
+    double        squares = 0;
+    for (int64_t i = 0; i < q->elems; i++) {
+        const double d                                      = muon_input(u, q->offset + i);
+        x->x[N < q->dim[0] ? i % N * q->dim[0] + i / N : i] = d;
+        squares += d * d;
+    }
+    const double norm = fmax(sqrt(squares), CR_MUON_EPS);
+    for (int64_t i = 0; i < q->elems; i++) x->x[i] /= norm;
+}
+static void muon_store(const struct ref *y, const struct cr_param *q, const struct muon_matrix *x) {
+    const int64_t N = cr_muon_columns(q);
+    for (int64_t i = 0; i < q->elems; i++)
+        ref_put(y, q->offset + i, x->x[N < q->dim[0] ? i % N * q->dim[0] + i / N : i]);
+}
+
+cr_status cr_ref_muon_direction(struct cr_device *device, const struct cr_call *call) {
+    const struct cr_param_store *store = call->program->store;
+    struct ref                   norm = REF_IN(muon_direction, norm), y = REF_OUT(muon_direction, y);
+    struct update                u     = {.grad     = REF_IN(muon_direction, grad),
+                                          .momentum = REF_IN(muon_direction, momentum),
+                                          .mask     = REF_IN(muon_direction, mask)};
+    const struct ref             state = REF_IN(muon_direction, state);
+    memset(y.data, 0, (size_t)y.elems * cr_dtype_bytes(y.dtype));
+    if (ref_get(&norm, 1) != 0) return CR_OK;
+    set_factors(call, &u, &norm, &state);
+    for (int k = 0; k < store->params; k++) {
+        const struct cr_param *q = &store->param[k];
+        if (!cr_muon_has_direction(q)) continue;
+        struct muon_matrix x = muon_matrix_of(q, call->workspace);
+        muon_load(&u, q, &x);
+        for (int i = 0; i < CR_MUON_ITERATIONS; i++) muon_iterate(device, &x);
+        muon_store(&y, q, &x);
+    }
+    return CR_OK;
 }
 
 /* Sums of squares of parameter q: of the weights and of the direction. */
@@ -260,19 +387,5 @@ cr_status cr_ref_param_norms(struct cr_device *device, const struct cr_call *cal
         ref_put(&norms, 2 * (int64_t)k, w);
         ref_put(&norms, 2 * (int64_t)k + 1, g);
     }
-    return CR_OK;
-}
-
-cr_status cr_ref_cast(struct cr_device *device, const struct cr_call *call) {
-    struct ref x = REF_IN(cast, x), y = REF_OUT(cast, y);
-    CR_PARALLEL_FOR(cr_cpu_threads(device))
-    for (int64_t i = 0; i < x.elems; i++) ref_put(&y, i, ref_get(&x, i));
-    return CR_OK;
-}
-
-cr_status cr_ref_zero(struct cr_device *device, const struct cr_call *call) {
-    (void)device;
-    struct ref y = REF_OUT(zero, y);
-    memset(y.data, 0, (size_t)y.elems * cr_dtype_bytes(y.dtype));
     return CR_OK;
 }

@@ -1,6 +1,7 @@
 /* device/cpu/tuned/optim.c: tuned kernels for the gradient norm, parameter norms, optimizers and moving averages. Each
  * makes one pass over whole buffers of the parameter store. */
-#include "device/cpu/simd.h"
+#include "device/cpu/tuned/buffers.h"
+#include "graph/muon.h"
 
 #include <math.h>
 #include <string.h>
@@ -102,22 +103,24 @@ static cr_status param_norms_launch(struct cr_device *device, const struct cr_ca
 struct update {
     const struct cr_param_store *store;
     const struct cr_sgd_attr    *attr;
-    bool                         adam; /* adamw, lamb */
+    bool                         adam; /* adamw, lamb, muon */
     bool                         lamb;
-    float                       *w, *m, *v; /* value, momentum; adamw, lamb: second */
+    float                       *w, *m, *v; /* value, momentum; adamw, lamb, muon: second */
     const float                 *g, *norms; /* norms: lars, lamb */
+    const float                 *direction; /* muon; else NULL */
     const uint8_t               *mask;      /* NULL: none */
     float                        lr, mu;
     double                       factor, scale, decay; /* factor: clip / loss scale */
-    double                       correct;              /* adamw, lamb: 1 - b1^t */
-    float                        root;                 /* adamw, lamb: 1 / sqrt(1 - b2^t) */
+    double                       correct;              /* adamw, lamb, muon: 1 - b1^t */
+    float                        root;                 /* adamw, lamb, muon: 1 / sqrt(1 - b2^t) */
 };
 
 /* Factors for one parameter. */
 struct param_factors {
     float factor,
-        decay;      /* of the gradient, of the weight; the trust ratio of lars multiplies both, of lamb the decay */
-    float lr, step; /* learning rate of the parameter; adamw: lr / (1 - b1^t); lamb: that times the trust ratio */
+        decay;       /* of the gradient, of the weight; the trust ratio of lars multiplies both, of lamb the decay */
+    float lr, step;  /* learning rate of the parameter; adamw: lr / (1 - b1^t); lamb: that times the trust ratio */
+    float direction; /* muon: lr times the factor of the direction; 0: as adamw */
 };
 
 static inline __attribute__((always_inline)) void sgd_loop(float *w, const float *g, float *m, int64_t count,
@@ -152,13 +155,13 @@ CR_CLONES static void adamw_run(float *restrict w, const float *restrict g, floa
     }
 }
 
-/* Sets pruned elements (bit 0) to zero; x and bits begin at the same element. */
-static void mask_run(float *x, const uint8_t *bits, int64_t count) {
-    for (int64_t i = 0; i < count; i += 8) {
-        const unsigned mask = bits[i / 8];
-        if (mask == 0xff) continue;
-        for (int64_t j = i; j < CR_MIN(i + 8, count); j++)
-            if (!(mask >> (j - i) & 1)) x[j] = 0;
+/* Muon: filters. */
+CR_CLONES static void muon_run(float *restrict w, const float *restrict g, float *restrict m, const float *restrict d,
+                               int64_t count, struct param_factors of, float mu) {
+    const float rest = (float)(1 - (double)mu), shrink = of.lr * of.decay;
+    for (int64_t i = 0; i < count; i++) {
+        m[i] = mu * m[i] + rest * (of.factor * g[i]);
+        w[i] -= shrink * w[i] + of.direction * d[i];
     }
 }
 
@@ -168,14 +171,16 @@ static void update_run(const struct update *u, int64_t from, int64_t to, struct 
     const int64_t piece = u->mask ? BLOCK : to - from;
     for (int64_t i = from; i < to; i += piece) {
         const int64_t count = CR_MIN(to - i, piece);
-        if (u->adam)
+        if (of.direction > 0)
+            muon_run(u->w + i, u->g + i, u->m + i, u->direction + i, count, of, u->mu);
+        else if (u->adam)
             adamw_run(u->w + i, u->g + i, u->m + i, u->v + i, count, of, u);
         else
             sgd_run(u->w + i, u->g + i, u->m + i, count, of, u->mu, u->attr->nesterov);
         if (!u->mask) continue;
-        mask_run(u->w + i, u->mask + i / 8, count);
-        mask_run(u->m + i, u->mask + i / 8, count);
-        if (u->v) mask_run(u->v + i, u->mask + i / 8, count);
+        cr_mask_run(u->w + i, u->mask + i / 8, count);
+        cr_mask_run(u->m + i, u->mask + i / 8, count);
+        if (u->v && of.direction == 0) cr_mask_run(u->v + i, u->mask + i / 8, count);
     }
 }
 
@@ -203,21 +208,18 @@ static void update_part(const struct update *u, int64_t begin, int64_t end) {
         if (!is_trained(q) || from >= to) continue;
         const double ratio = trust_ratio(u, k, own);
         const float  lr    = (float)((double)u->lr * q->lr_scale);
+        const bool   moves = u->direction && cr_muon_has_direction(q);
         update_run(u, from, to,
-                   (struct param_factors){.factor = (float)(u->lamb ? u->factor : ratio * u->factor),
-                                          .decay  = (float)(ratio * own),
-                                          .lr     = lr,
-                                          .step   = u->adam ? (float)(ratio * ((double)lr / u->correct)) : 0});
+                   (struct param_factors){.factor    = (float)(u->lamb ? u->factor : ratio * u->factor),
+                                          .decay     = (float)(ratio * own),
+                                          .lr        = lr,
+                                          .direction = moves ? (float)((double)lr * cr_muon_factor(q)) : 0,
+                                          .step      = u->adam ? (float)(ratio * ((double)lr / u->correct)) : 0});
     }
 }
 
-/* In tests output slots may differ from input slots; the values are then copied first. */
-static void copy_if_different(void *out, const void *in, size_t bytes) {
-    if (out != in) memcpy(out, in, bytes);
-}
-
 static bool has_second(const struct cr_op *op) {
-    return op->kind == CR_OP_adamw || op->kind == CR_OP_lamb;
+    return op->kind == CR_OP_adamw || op->kind == CR_OP_lamb || op->kind == CR_OP_muon;
 }
 
 static void set_corrections(struct update *u, const double *state) {
@@ -244,6 +246,7 @@ static struct update update_of(const struct cr_call *call, const double *state) 
     u.factor = clip / u.scale;
     if (call->op->kind == CR_OP_lars) u.norms = call->in[CR_IN_lars_norms];
     if (u.lamb) u.norms = call->in[CR_IN_lamb_norms];
+    if (call->op->kind == CR_OP_muon) u.direction = call->in[CR_IN_muon_direction];
     if (!has_second(call->op)) return u;
     u.v = call->out[CR_OUT_adamw_second];
     set_corrections(&u, state);
@@ -258,10 +261,10 @@ static cr_status update_launch(struct cr_device *device, const struct cr_call *c
     double                   *state = call->out[CR_OUT_sgd_state];
     const bool                good  = ((const float *)call->in[CR_IN_sgd_norm])[1] == 0;
     (void)device;
-    copy_if_different(call->out[CR_OUT_sgd_value], call->in[CR_IN_sgd_value], bytes);
-    copy_if_different(call->out[CR_OUT_sgd_momentum], call->in[CR_IN_sgd_momentum], bytes);
-    copy_if_different(state, call->in[CR_IN_sgd_state], CR_STATE_COUNT * sizeof(double));
-    if (has_second(call->op)) copy_if_different(call->out[CR_OUT_adamw_second], call->in[CR_IN_adamw_second], bytes);
+    cr_copy_old(call->out[CR_OUT_sgd_value], call->in[CR_IN_sgd_value], bytes);
+    cr_copy_old(call->out[CR_OUT_sgd_momentum], call->in[CR_IN_sgd_momentum], bytes);
+    cr_copy_old(state, call->in[CR_IN_sgd_state], CR_STATE_COUNT * sizeof(double));
+    if (has_second(call->op)) cr_copy_old(call->out[CR_OUT_adamw_second], call->in[CR_IN_adamw_second], bytes);
     struct update u = update_of(call, state);
     u.w             = call->out[CR_OUT_sgd_value];
     u.m             = call->out[CR_OUT_sgd_momentum];
@@ -293,7 +296,7 @@ CR_CLONES static double lamb_squares(const float *restrict w, const float *restr
             const float mean = mu * m[i + j] + mu_rest * grad, second = beta * v[i + j] + beta_rest * grad * grad;
             d[j] = correct * mean / (sqrtf(second) * root + eps) + decay * w[i + j];
         }
-        if (mask) mask_run(d, mask + i / 8, strip);
+        if (mask) cr_mask_run(d, mask + i / 8, strip);
         for (int64_t j = 0; j < strip; j++) sum[j] += (double)d[j] * (double)d[j];
     }
     for (int j = 0; j < CR_STRIP; j++) all += sum[j];
@@ -337,35 +340,33 @@ CR_CLONES static void average_run(float *restrict mean, const float *restrict no
         for (int64_t i = 0; i < count; i++) mean[i] += weight * (now[i] - mean[i]);
 }
 
-static void average(const struct buffer_plan *plan, float *mean, const float *now, const uint8_t *mask, int64_t elems,
-                    double decay) {
+static void average(int threads, float *mean, const float *now, const uint8_t *mask, int64_t elems, double decay) {
     const int64_t strips = (elems + CR_STRIP - 1) / CR_STRIP;
-    CR_PARALLEL_FOR(plan->threads)
-    for (int k = 0; k < plan->threads; k++) {
+    CR_PARALLEL_FOR(threads)
+    for (int k = 0; k < threads; k++) {
         int64_t begin, end;
-        cr_run_of(strips, k, plan->threads, &begin, &end);
+        cr_run_of(strips, k, threads, &begin, &end);
         begin *= CR_STRIP;
         end = CR_MIN(end * CR_STRIP, elems);
         average_run(mean + begin, now + begin, end - begin, (float)decay);
-        if (mask) mask_run(mean + begin, mask + begin / 8, end - begin);
+        if (mask) cr_mask_run(mean + begin, mask + begin / 8, end - begin);
     }
 }
 
 static cr_status ema_launch(struct cr_device *device, const struct cr_call *call) {
-    const struct cr_program  *p      = call->program;
-    const struct cr_ema_attr *attr   = &call->op->attr.ema;
-    const int64_t             values = cr_tensor_elems(&p->tensor[call->op->in[CR_IN_ema_value]]),
-                  running            = cr_tensor_elems(&p->tensor[call->op->in[CR_IN_ema_running]]);
-    const double t                   = ((const double *)call->in[CR_IN_ema_state])[CR_STATE_UPDATES];
-    (void)device;
-    copy_if_different(call->out[CR_OUT_ema_averages], call->in[CR_IN_ema_averages], (size_t)values * sizeof(float));
-    copy_if_different(call->out[CR_OUT_ema_running_averages], call->in[CR_IN_ema_running_averages],
-                      (size_t)running * sizeof(float));
+    const int                 threads = cr_cpu_threads(device);
+    const struct cr_program  *p       = call->program;
+    const struct cr_ema_attr *attr    = &call->op->attr.ema;
+    const int64_t             values  = cr_tensor_elems(&p->tensor[call->op->in[CR_IN_ema_value]]),
+                  running             = cr_tensor_elems(&p->tensor[call->op->in[CR_IN_ema_running]]);
+    const double t                    = ((const double *)call->in[CR_IN_ema_state])[CR_STATE_UPDATES];
+    cr_copy_old(call->out[CR_OUT_ema_averages], call->in[CR_IN_ema_averages], (size_t)values * sizeof(float));
+    cr_copy_old(call->out[CR_OUT_ema_running_averages], call->in[CR_IN_ema_running_averages],
+                (size_t)running * sizeof(float));
     if (((const float *)call->in[CR_IN_ema_norm])[1] != 0) return CR_OK;
     const double d = t <= 1 ? 0 : attr->warmup ? fmin(attr->decay, 1 - pow(t, -2.0 / 3)) : attr->decay;
-    average(call->prepared, call->out[CR_OUT_ema_averages], call->in[CR_IN_ema_value], call->in[CR_IN_ema_mask], values,
-            d);
-    average(call->prepared, call->out[CR_OUT_ema_running_averages], call->in[CR_IN_ema_running], NULL, running, d);
+    average(threads, call->out[CR_OUT_ema_averages], call->in[CR_IN_ema_value], call->in[CR_IN_ema_mask], values, d);
+    average(threads, call->out[CR_OUT_ema_running_averages], call->in[CR_IN_ema_running], NULL, running, d);
     return CR_OK;
 }
 
@@ -377,22 +378,15 @@ static bool norm_accepts(const struct cr_device *device, const struct cr_program
            p->tensor[op->out[CR_OUT_grad_norm_norm]].dtype == CR_F32;
 }
 
-/* Whole buffers of an f32 store. All these ops have the values in the first slot. */
-static bool buffer_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    (void)device;
-    const struct cr_tensor *value = &p->tensor[op->in[CR_IN_sgd_value]];
-    return value->dtype == CR_F32 && p->store && p->store->real == CR_F32 && value->buffer == CR_BUFFER_VALUE &&
-           cr_tensor_elems(value) == p->store->value_elems && p->tensor[op->out[0]].dtype == CR_F32;
-}
-
 #define KERNEL(kind_, accepts_, launch_)                                                                               \
     const struct cr_kernel cr_cpu_##kind_ = {CR_KERNEL("cpu." #kind_, kind_, CR_MATH_F32), .accepts = accepts_,        \
                                              .prepare = buffer_prepare, .launch = launch_, .release = buffer_release}
 KERNEL(grad_norm, norm_accepts, grad_norm_launch);
-KERNEL(param_norms, buffer_accepts, param_norms_launch);
-KERNEL(sgd, buffer_accepts, update_launch);
-KERNEL(adamw, buffer_accepts, update_launch);
-KERNEL(lars, buffer_accepts, update_launch);
-KERNEL(lamb, buffer_accepts, update_launch);
-KERNEL(lamb_norms, buffer_accepts, lamb_norms_launch);
-KERNEL(ema, buffer_accepts, ema_launch);
+KERNEL(param_norms, cr_accepts_buffers, param_norms_launch);
+KERNEL(sgd, cr_accepts_buffers, update_launch);
+KERNEL(adamw, cr_accepts_buffers, update_launch);
+KERNEL(lars, cr_accepts_buffers, update_launch);
+KERNEL(lamb, cr_accepts_buffers, update_launch);
+KERNEL(muon, cr_accepts_buffers, update_launch);
+KERNEL(lamb_norms, cr_accepts_buffers, lamb_norms_launch);
+KERNEL(ema, cr_accepts_buffers, ema_launch);

@@ -1,0 +1,202 @@
+/* device/cpu/tuned/muon.c: tuned kernel for the direction of Muon (graph/ops_update.def), in f32. Limiter: arithmetic.
+ *
+ * A filter with more rows than columns is transposed, so X has at most as many rows as columns. All matrices are padded
+ * with zeros: rows to multiples of ROWS, the length of rows to multiples of WIDTH. The products keep the padding 0. */
+#include "graph/muon.h"
+#include "device/cpu/tuned/buffers.h"
+
+#include <math.h>
+
+enum { LANES = 16, ROWS = 4, WIDTH = 2 * LANES };
+
+struct matrix {
+    int64_t rows, length, square; /* with padding; square: length of a row of A and P */
+    float  *x, *next, *a, *p;
+};
+
+static int64_t padded(int64_t n, int64_t to) {
+    return (n + to - 1) / to * to;
+}
+
+static struct matrix matrix_of(const struct cr_param *q, float *memory) {
+    const int64_t K = q->dim[0], N = cr_muon_columns(q), rows = padded(CR_MIN(K, N), ROWS);
+    struct matrix x = {.rows = rows, .length = padded(CR_MAX(K, N), WIDTH), .square = padded(rows, WIDTH)};
+    if (!memory) return x;
+    x.x    = memory;
+    x.next = x.x + x.rows * x.length;
+    x.a    = x.next + x.rows * x.length;
+    x.p    = x.a + x.rows * x.square;
+    return x;
+}
+
+static int64_t floats_of(const struct cr_param *q) {
+    const struct matrix x = matrix_of(q, NULL);
+    return 2 * x.rows * (x.length + x.square);
+}
+
+static cr_status prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op, void **prepared,
+                         size_t *workspace_bytes) {
+    int64_t most = 0;
+    (void)device, (void)op;
+    for (int k = 0; k < p->store->params; k++)
+        if (cr_muon_has_direction(&p->store->param[k])) most = CR_MAX(most, floats_of(&p->store->param[k]));
+    *prepared        = NULL;
+    *workspace_bytes = (size_t)most * sizeof(float);
+    return CR_OK;
+}
+
+static void release(void *prepared) {
+    (void)prepared;
+}
+
+/* ---- products ---- */
+
+static inline float lane_sum(const f32x16 *v) {
+    float sum = 0;
+    for (int i = 0; i < LANES; i++) sum += (*v)[i];
+    return sum;
+}
+
+/* ROWS x ROWS elements of X X', which has rows of `square` elements. */
+CR_CLONES static void dots(const float *x, const float *y, int64_t length, float *to, int64_t square) {
+    f32x16 sum[ROWS][ROWS] = {{{0}}};
+    for (int64_t k = 0; k < length; k += LANES)
+        for (int i = 0; i < ROWS; i++)
+            for (int j = 0; j < ROWS; j++)
+                sum[i][j] += *(const f32x16 *)(x + i * length + k) * *(const f32x16 *)(y + j * length + k);
+    for (int i = 0; i < ROWS; i++)
+        for (int j = 0; j < ROWS; j++) to[i * square + j] = lane_sum(&sum[i][j]);
+}
+
+/* ROWS x WIDTH elements of P X; X has `depth` rows. */
+CR_CLONES static void tile(const float *p, int64_t square, const float *x, int64_t length, int64_t depth, float *to) {
+    f32x16 sum[ROWS][2] = {{{0}}};
+    for (int64_t k = 0; k < depth; k++) {
+        const f32x16 low = *(const f32x16 *)(x + k * length), high = *(const f32x16 *)(x + k * length + LANES);
+        for (int i = 0; i < ROWS; i++) {
+            sum[i][0] += p[i * square + k] * low;
+            sum[i][1] += p[i * square + k] * high;
+        }
+    }
+    for (int i = 0; i < ROWS; i++) {
+        *(f32x16 *)(to + i * length)         = sum[i][0];
+        *(f32x16 *)(to + i * length + LANES) = sum[i][1];
+    }
+}
+
+/* to = P X; the rows of X, as of `to`, have `length` elements. */
+static void multiply(int threads, const struct matrix *m, const float *p, const float *x, int64_t length, float *to) {
+    const int64_t columns = length / WIDTH, tiles = columns * (m->rows / ROWS);
+    CR_PARALLEL_FOR(threads)
+    for (int64_t t = 0; t < tiles; t++) {
+        const int64_t i = t % (m->rows / ROWS) * ROWS, j = t / (m->rows / ROWS) * WIDTH;
+        tile(p + i * m->square, m->square, x + j, length, m->rows, to + i * length + j);
+    }
+}
+
+/* A = X X', of which the upper half is computed. */
+static void square(int threads, const struct matrix *m) {
+    const int64_t blocks = m->rows / ROWS;
+    CR_PARALLEL_FOR(threads)
+    for (int64_t t = 0; t < blocks * blocks; t++) {
+        const int64_t i = t / blocks * ROWS, j = t % blocks * ROWS;
+        if (j < i) continue;
+        float *to = m->a + i * m->square + j;
+        dots(m->x + i * m->length, m->x + j * m->length, m->length, to, m->square);
+        for (int r = 0; r < ROWS; r++)
+            for (int c = 0; c < ROWS; c++) m->a[(j + c) * m->square + i + r] = to[r * m->square + c];
+    }
+}
+
+/* P = a I + b A + c P; the diagonal of the padding only multiplies zeros. */
+CR_CLONES static void polynomial(const struct matrix *m) {
+    for (int64_t i = 0; i < m->rows * m->square; i++) m->p[i] = (float)CR_MUON_B * m->a[i] + (float)CR_MUON_C * m->p[i];
+    for (int64_t i = 0; i < m->rows; i++) m->p[i * m->square + i] += (float)CR_MUON_A;
+}
+
+static void iterate(int threads, struct matrix *m) {
+    square(threads, m);
+    multiply(threads, m, m->a, m->a, m->square, m->p);
+    polynomial(m);
+    multiply(threads, m, m->p, m->x, m->length, m->next);
+    float *old = m->x;
+    m->x = m->next, m->next = old;
+}
+
+/* ---- the input and the result ---- */
+
+struct input {
+    const float   *grad, *momentum;
+    const uint8_t *mask; /* NULL: none */
+    float          factor, mu;
+    bool           nesterov;
+};
+
+CR_CLONES static void input_run(const struct input *in, int64_t at, int64_t count, float *restrict d) {
+    const float *restrict g = in->grad + at, *restrict m = in->momentum + at;
+    const float mu = in->mu, rest = (float)(1 - (double)in->mu), factor = in->factor, back = in->nesterov ? mu : 1;
+    for (int64_t i = 0; i < count; i++) {
+        const float grad = factor * g[i], mean = mu * m[i] + rest * grad;
+        d[i] = grad + back * (mean - grad);
+    }
+}
+
+/* Returns 1 / max(|d|, CR_MUON_EPS). */
+static double inverse_norm(const float *d, int64_t count) {
+    double sum = 0;
+    for (int64_t i = 0; i < count; i++) sum += (double)d[i] * (double)d[i];
+    return 1 / fmax(sqrt(sum), CR_MUON_EPS);
+}
+
+/* Element i of the filter is element place_of(q, m, i) of X. */
+static inline int64_t place_of(const struct cr_param *q, const struct matrix *m, int64_t i) {
+    const int64_t N = cr_muon_columns(q), row = i / N, column = i % N;
+    return N < q->dim[0] ? column * m->length + row : row * m->length + column;
+}
+
+static void direction_of(int threads, const struct input *in, const struct cr_param *q, float *memory, float *y) {
+    struct matrix m = matrix_of(q, memory);
+    memset(memory, 0, (size_t)floats_of(q) * sizeof *memory);
+    input_run(in, q->offset, q->elems, y);
+    if (in->mask) cr_mask_run(y, in->mask + q->offset / 8, q->elems);
+    const double inverse = inverse_norm(y, q->elems);
+    CR_PARALLEL_FOR(threads)
+    for (int64_t i = 0; i < q->elems; i++) m.x[place_of(q, &m, i)] = (float)((double)y[i] * inverse);
+    for (int i = 0; i < CR_MUON_ITERATIONS; i++) iterate(threads, &m);
+    CR_PARALLEL_FOR(threads)
+    for (int64_t i = 0; i < q->elems; i++) y[i] = m.x[place_of(q, &m, i)];
+}
+
+static cr_status launch(struct cr_device *device, const struct cr_call *call) {
+    const struct cr_param_store *store = call->program->store;
+    const struct cr_step_block  *step  = call->step;
+    const float                 *norm  = call->in[CR_IN_muon_direction_norm];
+    const double                *state = call->in[CR_IN_muon_direction_state];
+    float                       *y     = call->out[CR_OUT_muon_direction_y];
+    double                       clip  = 1;
+    memset(y, 0, (size_t)store->value_elems * sizeof *y);
+    if (norm[1] != 0) return CR_OK;
+    if (step->clip_norm > 0) clip = fmin(1, (double)step->clip_norm / (sqrt((double)norm[0]) + 1e-6));
+    const struct input in = {.grad     = call->in[CR_IN_muon_direction_grad],
+                             .momentum = call->in[CR_IN_muon_direction_momentum],
+                             .mask     = call->in[CR_IN_muon_direction_mask],
+                             .factor   = (float)(clip / state[CR_STATE_LOSS_SCALE]),
+                             .mu       = step->momentum,
+                             .nesterov = call->op->attr.sgd.nesterov};
+    for (int k = 0; k < store->params; k++) {
+        const struct cr_param *q = &store->param[k];
+        if (cr_muon_has_direction(q)) direction_of(cr_cpu_threads(device), &in, q, call->workspace, y + q->offset);
+    }
+    return CR_OK;
+}
+
+static bool accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    (void)device;
+    const struct cr_tensor *grad = &p->tensor[op->in[CR_IN_muon_direction_grad]];
+    return grad->dtype == CR_F32 && p->store && p->store->real == CR_F32 && grad->buffer == CR_BUFFER_GRAD &&
+           cr_tensor_elems(grad) == p->store->value_elems && p->tensor[op->out[0]].dtype == CR_F32;
+}
+
+const struct cr_kernel cr_cpu_muon_direction = {CR_KERNEL("cpu.muon_direction", muon_direction, CR_MATH_F32),
+                                                .accepts = accepts, .prepare = prepare, .launch = launch,
+                                                .release = release};

@@ -1,0 +1,121 @@
+/* verification/muon.c: the error bound of the op muon_direction. */
+#include "graph/muon.h"
+#include "verification/bound.h"
+
+#include <float.h>
+#include <string.h>
+
+/* The iteration multiplies the error of a small singular value by up to 3.4445^5 = 485, and the errors of its own
+ * roundings by smaller powers of 3.4445, but it damps the errors of singular values near 1. A bound from these factors
+ * alone would be larger than the result for 16-bit products. So the iteration runs here again in FP64 with all matrices
+ * rounded to the type that the kernel multiplies (f16 for kernels of TF32, which has the same number of fraction bits).
+ * Its largest difference from the exact result is the size of the error of the filter: it is the sum of the effects of
+ * thousands of roundings, each as large as one of the kernel. `least` covers filters in which these happen to be exact:
+ * a few roundings of the result. Kernels of F32 round their sums too, with an error that grows with the root of the
+ * number of terms. */
+struct rounded {
+    enum cr_dtype type; /* of X, A, A A and b A + c A A */
+    int64_t       rows, columns;
+    double       *x, *next, *a, *b;
+};
+
+void cr_verify_closed_muon(const struct cr_verify_values *v, double *const scale[]) {
+    const int64_t n = elems(v->program, v->op->out[CR_OUT_muon_direction_y]);
+    for (int64_t i = 0; i < n; i++) scale[CR_OUT_muon_direction_y][i] = fabs(v->want[CR_OUT_muon_direction_y][i]);
+}
+
+static double round_to(const struct rounded *r, double x) {
+    return r->type == CR_F64 ? x : cr_verify_stored(r->type, x);
+}
+
+/* out = first * second, or with `across` first * second', rounded. `first` is a matrix of `depth` columns. */
+static void product(const struct rounded *r, const double *first, const double *second, int64_t depth, int64_t width,
+                    bool across, double *out) {
+    for (int64_t i = 0; i < r->rows; i++)
+        for (int64_t j = 0; j < width; j++) {
+            double sum = 0;
+            for (int64_t k = 0; k < depth; k++)
+                sum += first[i * depth + k] * (across ? second[j * depth + k] : second[k * width + j]);
+            out[i * width + j] = round_to(r, sum);
+        }
+}
+
+static void iterate(struct rounded *r) {
+    const int64_t square = r->rows * r->rows;
+    product(r, r->x, r->x, r->columns, r->rows, true, r->a);
+    product(r, r->a, r->a, r->rows, r->rows, false, r->b);
+    for (int64_t i = 0; i < square; i++)
+        r->b[i] = round_to(r, CR_MUON_B * r->a[i] + CR_MUON_C * r->b[i] + (i % (r->rows + 1) == 0 ? CR_MUON_A : 0));
+    product(r, r->b, r->x, r->rows, r->columns, false, r->next);
+    double *old = r->x;
+    r->x = r->next, r->next = old;
+}
+
+/* Element i of the matrix before the iteration. */
+static double input_at(const struct cr_verify_values *v, int64_t i) {
+    const double *grad = v->in[CR_IN_muon_direction_grad], *momentum = v->in[CR_IN_muon_direction_momentum],
+                 *norm = v->in[CR_IN_muon_direction_norm], *state = v->in[CR_IN_muon_direction_state];
+    const uint8_t *mask = v->in[CR_IN_muon_direction_mask];
+    const double   mu   = (double)v->step->momentum;
+    double         clip = 1;
+    if (v->step->clip_norm > 0) clip = fmin(1, (double)v->step->clip_norm / (sqrt(norm[0]) + 1e-6));
+    if (mask && !(mask[i / 8] >> (i % 8) & 1)) return 0;
+    const double g = clip / state[CR_STATE_LOSS_SCALE] * grad[i], m = mu * momentum[i] + (1 - mu) * g;
+    return v->op->attr.sgd.nesterov ? g + mu * (m - g) : m;
+}
+
+static int64_t place(const struct cr_param *q, int64_t i) {
+    const int64_t K = q->dim[0], N = cr_muon_columns(q);
+    return N < K ? i % N * K + i / N : i;
+}
+
+/* The largest error of an element of the filter: see above. */
+static double error_of_filter(const struct cr_verify_values *v, const struct cr_param *q, const double *want,
+                              struct rounded *r) {
+    double squares = 0, off = 0, top = 0;
+    for (int64_t i = 0; i < q->elems; i++) {
+        r->x[place(q, i)] = input_at(v, q->offset + i);
+        squares += r->x[place(q, i)] * r->x[place(q, i)];
+    }
+    const double norm = fmax(sqrt(squares), CR_MUON_EPS);
+    for (int64_t i = 0; i < q->elems; i++) r->x[i] = round_to(r, r->x[i] / norm);
+    for (int i = 0; i < CR_MUON_ITERATIONS; i++) iterate(r);
+    for (int64_t i = 0; i < q->elems; i++) {
+        off = fmax(off, fabs(r->x[place(q, i)] - want[q->offset + i]));
+        top = fmax(top, fabs(want[q->offset + i]));
+    }
+    const bool   wide  = r->type == CR_F32 || r->type == CR_F64;
+    const double least = r->type == CR_F64 ? 4 * 0x1p-53 * top : 4 * cr_verify_half_ulp(r->type, top);
+    return CR_VERIFY_C * (wide ? sqrt((double)r->columns) : 1) * (off + least);
+}
+
+static enum cr_dtype product_type(enum cr_math math) {
+    switch (math) {
+    case CR_MATH_F64: return CR_F64;
+    case CR_MATH_TF32:
+    case CR_MATH_F16: return CR_F16;
+    case CR_MATH_BF16: return CR_BF16;
+    default: return CR_F32;
+    }
+}
+
+cr_status cr_verify_epilogue_muon(const struct cr_verify_values *v, struct cr_verify_expected *expected) {
+    const struct cr_param_store *store = v->program->store;
+    const int                    y     = CR_OUT_muon_direction_y;
+    if (((const double *)v->in[CR_IN_muon_direction_norm])[1] != 0) return CR_OK;
+    CR_TRY(cr_verify_array(expected, y, &expected->slack[y]));
+    for (int k = 0; k < store->params; k++) {
+        const struct cr_param *q = &store->param[k];
+        if (!cr_muon_has_direction(q)) continue;
+        struct rounded r       = {.type    = product_type(expected->math),
+                                  .rows    = CR_MIN(q->dim[0], cr_muon_columns(q)),
+                                  .columns = CR_MAX(q->dim[0], cr_muon_columns(q))};
+        double        *scratch = cr_alloc((size_t)(2 * r.rows * (r.rows + r.columns)), sizeof *scratch);
+        if (!scratch) return CR_NO_MEMORY((size_t)q->elems * sizeof *scratch);
+        r.x = scratch, r.next = r.x + q->elems, r.a = r.next + q->elems, r.b = r.a + r.rows * r.rows;
+        const double error = error_of_filter(v, q, expected->want[y], &r);
+        for (int64_t i = 0; i < q->elems; i++) expected->slack[y][q->offset + i] = error;
+        cr_free(scratch);
+    }
+    return CR_OK;
+}
