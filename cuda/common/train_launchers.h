@@ -126,9 +126,6 @@ struct ck_sgd {
     int64_t               elems; /* a multiple of CK_SGD_BLOCK */
     int                   micro_batches; /* training forward passes for each update; added to CK_STATE_BATCHES */
     bool                  nesterov, moving_scale; /* moving_scale: the loss scale is dynamic */
-    bool
-        early; /* ck_sgd: the launches before this one are those of ck_grad_norm, so it may read everything but norm and
-                   state before they have ended */
 };
 /* Updates the parameters in place, then the counters in `state`. Skips the update when norm[1] is not 0. */
 cudaError_t ck_sgd(const struct ck_sgd *args, cudaStream_t stream);

@@ -68,9 +68,7 @@ struct ck_sgd cr_cuda_sgd_args(struct cr_device *device, const struct cr_call *c
 }
 
 static cr_status sgd_launch(struct cr_device *device, const struct cr_call *call) {
-    struct ck_sgd args = cr_cuda_sgd_args(device, call);
-    const int64_t at   = call->op - call->program->op; /* outside of the program where a test launches one op */
-    args.early         = at > 0 && at < call->program->ops && call->op[-1].kind == CR_OP_grad_norm;
+    const struct ck_sgd args = cr_cuda_sgd_args(device, call);
     CUDA_TRY(ck_sgd(&args, cr_cuda_stream(device, call)));
     return CR_OK;
 }

@@ -133,16 +133,15 @@ static __device__ __forceinline__ void sgd_vector(uint4 *value, uint4 gradient, 
 
 /* A block processes runs of SGD_VECTORS*THREADS vectors. It neither reads nor writes blocks that are not updated. The
  * loads of the first run are issued before one thread computes the numbers of the step; small networks would wait for
- * them. With `early` they are issued before the launch before has ended. The next launch begins when all blocks have
- * read the state. */
+ * them. */
 template <bool NESTEROV, bool MASKED, bool SCALED>
 static __global__ void __launch_bounds__(THREADS) sgd_kernel(struct ck_sgd a) {
     __shared__ struct update_numbers shared;
     struct update_numbers            n       = {};
     const int64_t                    vectors = a.elems / LANES, step = (int64_t)gridDim.x * THREADS * SGD_VECTORS;
-    const int64_t                    begin      = (int64_t)blockIdx.x * THREADS * SGD_VECTORS;
-    float                            suppressed = 0;
-    if (!a.early) ck_wait_for_last();
+    const int64_t                    begin = (int64_t)blockIdx.x * THREADS * SGD_VECTORS;
+    ck_begin_after_last();
+    const float suppressed = a.norm[1];
     for (int64_t run = begin; run < vectors; run += step) {
         const int64_t first = run + threadIdx.x;
         uint4         w[SGD_VECTORS], g[SGD_VECTORS], m[SGD_VECTORS];
@@ -164,12 +163,9 @@ static __global__ void __launch_bounds__(THREADS) sgd_kernel(struct ck_sgd a) {
             m[u] = ck_load(a.momentum, i);
         }
         if (run == begin) {
-            ck_wait_for_last();
-            suppressed = a.norm[1];
             if (threadIdx.x == 0) shared = update_numbers_of(&a);
             __syncthreads();
             n = shared;
-            ck_let_next_begin();
         }
         if (suppressed != 0.0f) return; /* also true for NaN */
 #pragma unroll
@@ -186,7 +182,9 @@ static __global__ void __launch_bounds__(THREADS) sgd_kernel(struct ck_sgd a) {
 
 /* Loss scale of mixed-precision training (Micikevicius et al. 2018), with the constants of
  * device/cpu/reference/ref_optim.c: halves on overflow, doubles after a run of finite updates. */
-static __device__ __forceinline__ void count_update(double *state, bool good, int micro_batches, bool moving_scale) {
+static __global__ void count_kernel(double *state, const float *norm, int micro_batches, bool moving_scale) {
+    ck_begin_after_last();
+    const bool good = norm[1] == 0.0f;
     state[CK_STATE_BATCHES] += micro_batches;
     state[CK_STATE_NONFINITE] = good ? 0 : 1;
     state[good ? CK_STATE_UPDATES : CK_STATE_SKIPPED] += 1;
@@ -199,20 +197,8 @@ static __device__ __forceinline__ void count_update(double *state, bool good, in
     state[CK_STATE_GROWTH] = good && growth < 2000 ? growth : 0;
 }
 
-/* EARLY: the launch before lets this one begin when all of its blocks have read the state. The wait at the end makes
- * that launch complete when this one is. */
-template <bool EARLY>
-static __global__ void count_kernel(double *state, const float *norm, int micro_batches, bool moving_scale) {
-    if (!EARLY) ck_wait_for_last();
-    count_update(state, norm[1] == 0.0f, micro_batches, moving_scale);
-    if (EARLY) ck_wait_for_last();
-}
-template <bool EARLY> static cudaError_t count_launch(const struct ck_sgd *a, cudaStream_t stream) {
-    return ck_launch(count_kernel<EARLY>, 1, 1, 0, stream, a->state, a->norm, a->micro_batches, a->moving_scale);
-}
-
 cudaError_t ck_update_count(const struct ck_sgd *a, cudaStream_t stream) {
-    return count_launch<false>(a, stream);
+    return ck_launch(count_kernel, 1, 1, 0, stream, a->state, a->norm, a->micro_batches, a->moving_scale);
 }
 
 template <bool SCALED> static cudaError_t sgd_launch(const struct ck_sgd *a, cudaStream_t stream) {
@@ -226,5 +212,6 @@ template <bool SCALED> static cudaError_t sgd_launch(const struct ck_sgd *a, cud
 cudaError_t ck_sgd(const struct ck_sgd *a, cudaStream_t stream) {
     const cudaError_t error = a->scale ? sgd_launch<true>(a, stream) : sgd_launch<false>(a, stream);
     if (error != cudaSuccess) return error;
-    return count_launch<true>(a, stream);
+    /* after the update, which reads the scale that the gradients were computed with */
+    return ck_update_count(a, stream);
 }
