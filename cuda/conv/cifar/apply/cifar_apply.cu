@@ -150,8 +150,8 @@ int64_t slice_blocks(int64_t pixels, int64_t slices, int multiprocessors) {
 }
 
 template <typename T> cudaError_t apply_run(const apply_args &a, int multiprocessors, cudaStream_t stream) {
-    const int64_t slices = a.channels / SLICE;
-    const dim3    grid((unsigned)slice_blocks(a.pixels, slices, multiprocessors), (unsigned)slices);
+    const int64_t     slices = a.channels / SLICE;
+    const dim3        grid((unsigned)slice_blocks(a.pixels, slices, multiprocessors), (unsigned)slices);
     const auto        kernel = a.add ? apply_kernel<T, true> : apply_kernel<T, false>;
     const cudaError_t error  = ck_most_shared(kernel);
     return error != cudaSuccess ? error : ck_launch(kernel, grid, THREADS, 0, stream, a);
