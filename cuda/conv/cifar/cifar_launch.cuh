@@ -13,8 +13,9 @@ namespace cifar {
  * nothing. */
 template <typename Kernel, typename Args>
 cudaError_t launch(Kernel kernel, const Args &a, int64_t blocks, int threads, int bytes, cudaStream_t stream) {
-    cudaError_t error = ck_allow_shared(kernel, (int64_t)bytes);
-    if (error == cudaSuccess) error = ck_most_shared(kernel);
+    constexpr int SHARING = 256; /* kernels with more threads need all registers of a multiprocessor */
+    cudaError_t   error   = ck_allow_shared(kernel, (int64_t)bytes);
+    if (error == cudaSuccess && threads <= SHARING) error = ck_most_shared(kernel);
     return error != cudaSuccess ? error
                                 : ck_launch(kernel, (unsigned)blocks, (unsigned)threads, (size_t)bytes, stream, a);
 }
