@@ -1,5 +1,6 @@
 /* cuda/elementwise/pointwise.cu: normalisation of the input, pointwise ops, and the shortcut without parameters.
  * Limiter of all: memory; no kernel has more than a few operations an element. */
+#include "cuda/common/carveout.cuh"
 #include "cuda/common/common.cuh"
 
 namespace {
@@ -208,6 +209,7 @@ struct shortcut_shape {
 /* y is written once; every stride-th pixel of x is read. */
 template <typename U> __global__ void __launch_bounds__(THREADS) shortcut(const U *x, U *y, shortcut_shape g) {
     const unsigned row = g.Q * g.K, work = g.P * row;
+    ck_begin_after_last();
     for (int64_t n = blockIdx.y; n < g.N; n += gridDim.y)
         for (unsigned i = blockIdx.x * THREADS + threadIdx.x; i < work; i += gridDim.x * THREADS) {
             const unsigned p = i / row, in_row = i - p * row, q = in_row / g.K,
@@ -221,6 +223,7 @@ template <typename U> __global__ void __launch_bounds__(THREADS) shortcut(const 
 /* dx is written once; dy is read for the pixels that the shortcut used. */
 template <typename U> __global__ void __launch_bounds__(THREADS) shortcut_grad(const U *dy, U *dx, shortcut_shape g) {
     const unsigned row = g.W * g.C, work = g.H * row;
+    ck_begin_after_last();
     for (int64_t n = blockIdx.y; n < g.N; n += gridDim.y)
         for (unsigned i = blockIdx.x * THREADS + threadIdx.x; i < work; i += gridDim.x * THREADS) {
             const unsigned h = i / row, in_row = i - h * row, w = in_row / g.C, c = in_row - w * g.C;
@@ -245,11 +248,10 @@ cudaError_t shortcut_run(const void *from, void *to, const struct ck_window *w, 
                                  (unsigned)(w->pad / per_word)};
     const int64_t        work = grad ? w->H * w->W * g.C : w->P * w->Q * g.K;
     const dim3           grid(ck_blocks(work, THREADS, INT32_MAX), ck_blocks(w->N, 1, 65535));
-    if (grad)
-        shortcut_grad<U><<<grid, THREADS, 0, stream>>>((const U *)from, (U *)to, g);
-    else
-        shortcut<U><<<grid, THREADS, 0, stream>>>((const U *)from, (U *)to, g);
-    return cudaGetLastError();
+    const auto           kernel = grad ? shortcut_grad<U> : shortcut<U>;
+    const cudaError_t    error  = ck_most_shared(kernel);
+    if (error != cudaSuccess) return error;
+    return ck_launch(kernel, grid, THREADS, 0, stream, (const U *)from, (U *)to, g);
 }
 
 cudaError_t shortcut_by_type(enum ck_type type, const void *from, void *to, const struct ck_window *w, bool grad,

@@ -37,6 +37,10 @@ static cr_status plan_within_limit(struct cr_program *program, const struct cr_c
         if (!options->pool_limit || program->region_bytes[CR_REGION_POOL] <= options->pool_limit) return CR_OK;
         for (int i = 0; i < program->ops; i++) {
             if (!cr_op_finishes_later(&program->op[i])) continue;
+            if (program->op[i].kind == CR_OP_bn_apply) {
+                program->op[i].attr.bn.finish_later = !all;
+                continue;
+            }
             program->op[i].attr.conv.filter_later = false;
             if (all) program->op[i].attr.conv.finish_later = false;
         }

@@ -98,7 +98,8 @@ struct cr_kernel {
      * does everything. */
     void (*complete)(struct cr_device *device, const struct cr_call *call);
     /* Returns whether a launch of `op`, which has this kernel, can complete `last`, the last op of its kind before it,
-     * which has this kernel too (cr_call.last): a conv its BN, a conv_grad its BN and dw. NULL: never. */
+     * which has this kernel too (cr_call.last): a conv its BN, a conv_grad its BN and dw. Also whether a bn_apply can
+     * complete the conv before it, and a conv such a bn_apply before it. NULL: never. */
     bool (*finishes)(const struct cr_device *device, const struct cr_program *program, const struct cr_op *last,
                      const struct cr_op *op);
     /* Returns whether a launch of `op`, which a launch of the same kernel will complete, should leave dw to the first

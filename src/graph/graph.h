@@ -72,9 +72,10 @@ const char *cr_stream_name(enum cr_stream stream);
 
 struct cr_bn_attr {
     float   eps, momentum;
-    int64_t count;      /* bn_finalize, bn_grad_finalize: number of elements behind each channel's sums, M = N*H*W */
-    bool    relu;       /* bn_apply: apply ReLU to the result */
-    bool    accumulate; /* bn_grad_finalize, gram_bn_grad: add to gradients of parameters instead of assigning */
+    int64_t count;        /* bn_finalize, bn_grad_finalize: number of elements behind each channel's sums, M = N*H*W */
+    bool    relu;         /* bn_apply: apply ReLU to the result */
+    bool    finish_later; /* bn_apply: the launch of the conv behind it computes it: see cr_pass_finish_later */
+    bool    accumulate;   /* bn_grad_finalize, gram_bn_grad: add to gradients of parameters instead of assigning */
     int ranks; /* bn_grad_finalize, gram_bn_*: number of ranks that grad_sums covers; dgamma, dbeta are divided by it,
                          * since gradients are summed over all ranks later. 0 or 1 when only this rank is covered */
 };
@@ -100,7 +101,8 @@ struct cr_qconv_types {
 struct cr_conv_attr {
     int  stride, pad;
     int  window;     /* maxpool: R = S = window; convolutions use R, S of the filter */
-    int  pad_c;      /* pad_shortcut: number of zero channels before the input's channels */
+    int  pad_c;      /* pad_shortcut*: number of zero channels before the input's channels; conv_grad with pad_c: the
+                        summand is pad_shortcut_grad(add) with the stride of the convolution */
     bool accumulate; /* conv_wgrad, conv_grad, conv_pool_grad, s2d_filter_grad: add to dw instead of assigning */
     bool relu;       /* conv: apply ReLU to y; gram_dgrad: see graph/ops.def */
     struct cr_qconv_types   types;        /* pack_filter: of the qconv that reads the packed filter */
@@ -296,13 +298,15 @@ void cr_op_cost(const struct cr_program *program, const struct cr_op *op, double
 int cr_op_reads(const struct cr_op *op, int ids[CR_OP_IDS_MAX]);
 int cr_op_writes(const struct cr_op *op, int ids[CR_OP_IDS_MAX]);
 
-/* Whether the launch of the next op of its kind completes this one: attr.conv.finish_later of conv and conv_grad. */
+/* Whether the launch of a later op completes this one: attr.conv.finish_later of conv and conv_grad, and
+ * attr.bn.finish_later of bn_apply, which launches nothing then. */
 bool cr_op_finishes_later(const struct cr_op *op);
-/* Tensors that the end of a conv or conv_grad reads and writes, which attr.conv.finish_later leaves to that op: its
- * workspace, parameters and results of the BN, and dw. Returns their number. */
+/* Tensors that such an op leaves to that launch: of a conv or conv_grad its workspace, parameters and results of the
+ * BN, and dw; of a bn_apply x, add and y. Returns their number. */
 int cr_op_finish_ids(const struct cr_op *op, int ids[CR_OP_IDS_MAX]);
 /* The op that op i would complete, or CR_NONE: for a conv the last conv before it, unless a bn_apply of its BN stands
- * between them; for such a bn_apply that conv; for a conv_grad the last conv_grad before it. */
+ * between them (with finish_later it is that bn_apply); for such a bn_apply that conv; for a conv_grad the last
+ * conv_grad before it. */
 int cr_op_before(const struct cr_program *program, int i);
 /* Calls f(arg, tensor) for each tensor that op i uses only because other ops have left work to it: what completes the
  * op before it; and dw, x, scale_bias and workspace of each conv_grad whose dw it computes. If it does not have

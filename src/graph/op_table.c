@@ -90,6 +90,7 @@ int cr_op_writes(const struct cr_op *op, int ids[CR_OP_IDS_MAX]) {
 }
 
 bool cr_op_finishes_later(const struct cr_op *op) {
+    if (op->kind == CR_OP_bn_apply) return op->attr.bn.finish_later;
     return (op->kind == CR_OP_conv || op->kind == CR_OP_conv_grad) && op->attr.conv.finish_later;
 }
 
@@ -107,7 +108,8 @@ int cr_op_before(const struct cr_program *p, int i) {
     while (at >= 0 && p->op[at].kind != kind) at--;
     if (at < 0 || (op->kind == CR_OP_bn_apply && !applies_bn(op, &p->op[at]))) return CR_NONE;
     for (int k = at + 1; k < i && kind == CR_OP_conv; k++)
-        if (applies_bn(&p->op[k], &p->op[at])) return CR_NONE; /* completes it */
+        if (applies_bn(&p->op[k], &p->op[at])) /* completes it */
+            return p->op[k].attr.bn.finish_later ? k : CR_NONE;
     return at;
 }
 
@@ -119,6 +121,11 @@ static int add_ids(int *ids, int n, const int *slots, int first, int last) {
 
 int cr_op_finish_ids(const struct cr_op *op, int ids[CR_OP_IDS_MAX]) {
     int n = add_ids(ids, 0, &op->workspace, 0, 0);
+    if (op->kind == CR_OP_bn_apply) {
+        n = add_ids(ids, n, op->in, CR_IN_bn_apply_x, CR_IN_bn_apply_x);
+        n = add_ids(ids, n, op->in, CR_IN_bn_apply_add, CR_IN_bn_apply_add);
+        return add_ids(ids, n, op->out, CR_OUT_bn_apply_y, CR_OUT_bn_apply_y);
+    }
     if (op->kind == CR_OP_conv) {
         n = add_ids(ids, n, op->in, CR_IN_conv_gamma, CR_IN_conv_running_var);
         return add_ids(ids, n, op->out, CR_OUT_conv_sums, CR_OUT_conv_running_var);
@@ -140,6 +147,7 @@ void cr_op_each_left(const struct cr_program *p, int i, void (*f)(void *arg, int
     const int before = cr_op_before(p, i);
     if (before < 0 || !cr_op_finishes_later(&p->op[before])) return;
     for (int n = cr_op_finish_ids(&p->op[before], ids); n > 0; n--) f(arg, ids[n - 1]);
+    if (p->op[before].kind == CR_OP_bn_apply) cr_op_each_left(p, before, f, arg);
     if (p->op[i].kind != CR_OP_conv_grad || p->op[i].attr.conv.filter_later) return;
     for (int k = before; k >= 0 && p->op[k].attr.conv.filter_later; k = cr_op_before(p, k))
         each_filter(&p->op[k], f, arg);

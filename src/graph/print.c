@@ -49,6 +49,7 @@ static void print_attributes(const struct cr_op *op, struct cr_text *out) {
     case CR_OP_group_conv_wgrad:
         cr_text_add(out, "  stride=%d pad=%d%s%s", op->attr.conv.stride, op->attr.conv.pad,
                     op->attr.conv.relu ? " relu" : "", op->attr.conv.accumulate ? " accumulate" : "");
+        if (op->attr.conv.pad_c) cr_text_add(out, " pad_c=%d", op->attr.conv.pad_c);
         if (cr_op_finishes_later(op))
             cr_text_add(out, " finish_later%s", op->attr.conv.filter_later ? " filter_later" : "");
         print_pattern(op, out);
@@ -81,7 +82,9 @@ static void print_attributes(const struct cr_op *op, struct cr_text *out) {
     case CR_OP_fold_bn:
     case CR_OP_bn_scale_bias: cr_text_add(out, "  eps=%g", (double)op->attr.bn.eps); break;
     case CR_OP_drop: cr_text_add(out, "  rate=%g%s", op->attr.drop.rate, op->attr.drop.images ? " images" : ""); break;
-    case CR_OP_bn_apply: cr_text_add(out, "%s", op->attr.bn.relu ? "  relu" : ""); break;
+    case CR_OP_bn_apply:
+        cr_text_add(out, "%s%s", op->attr.bn.relu ? "  relu" : "", op->attr.bn.finish_later ? " finish_later" : "");
+        break;
     case CR_OP_gram_bn_sums:
     case CR_OP_gram_bn_grad:
     case CR_OP_bn_grad_finalize:

@@ -41,7 +41,8 @@ enum checkops_flag {
     CHECKOPS_FINISH      = 1 << 23, /* with SUMS or BN: the op also finishes these sums */
     CHECKOPS_PATTERN     = 1 << 24, /* the filter is sparse and the op has its sparsity pattern */
     CHECKOPS_MIXES       = 1 << 25, /* loss, loss_grad: each target has two labels */
-    CHECKOPS_TWO         = 1 << 26, /* with PATTERN: the sparsity pattern is 2:4; grouped: 4 groups instead of 2; loss,
+    CHECKOPS_TWO         = 1 << 26, /* with PATTERN: the sparsity pattern is 2:4; grouped: 4 groups instead of 2;
+                                       conv_grad: the summand is the gradient of a shortcut without parameters; loss,
                                        loss_grad: binary cross-entropy of one label, with MIXES a target threshold */
     CHECKOPS_WEIGHTS     = 1 << 28, /* loss, loss_grad: class weights */
     CHECKOPS_FOCAL       = 1 << 29, /* loss, loss_grad: focal loss */

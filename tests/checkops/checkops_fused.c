@@ -128,6 +128,16 @@ static void list_convs(struct checkops_list *out) {
                CHECKOPS_FROZEN_BN | CHECKOPS_NO_DX, CHECKOPS_FROZEN_BN | CHECKOPS_SCALE_BIAS | CHECKOPS_NO_DX));
 }
 
+/* TWO: the summand is the gradient of a shortcut without parameters. */
+static void list_shortcuts(struct checkops_list *out) {
+    static const struct checkops_shape shapes[] = {
+        {2, 32, 32, 16, 32, 3, 2, 1, false},  {3, 16, 16, 32, 64, 3, 2, 1, false},
+        {2, 32, 32, 8, 24, 3, 2, 1, false},   {1, 6, 5, 2, 4, 3, 2, 1, false},
+        {128, 32, 32, 16, 32, 3, 2, 1, true}, {300, 16, 16, 32, 64, 3, 2, 1, true}};
+    list(out, CR_OP_conv_grad, TABLE(shapes),
+         FLAGS(CHECKOPS_TWO, FIRST | CHECKOPS_TWO, FIRST | CHECKOPS_TWO | CHECKOPS_FINISH));
+}
+
 static void list_finishing(struct checkops_list *out) {
     const struct table tables[] = {TABLE(cifar), TABLE(narrow)};
     for (size_t i = 0; i < CR_COUNT(tables); i++) {
@@ -185,6 +195,7 @@ static void list_gram_neighbours(struct checkops_list *out) {
 
 void checkops_list_fused(struct checkops_list *out) {
     list_convs(out);
+    list_shortcuts(out);
     checkops_list_gram(out);
     list_gram_neighbours(out);
     checkops_list_sparse(out, convs, CR_COUNT(convs));

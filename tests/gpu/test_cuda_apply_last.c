@@ -1,6 +1,6 @@
-/* tests/gpu/test_cuda_apply_last.c: a convolution of a CIFAR network and the bn_apply behind it on the GPU, of which
- * the second finishes the BN of the first. All results are compared with an FP64 reference, and with those of a second
- * launch of the convolution. */
+/* tests/gpu/test_cuda_apply_last.c: a convolution of a CIFAR network, the bn_apply behind it and the convolution that
+ * reads it on the GPU: bn_apply finishes the BN of the first convolution, or the second convolution does both. All
+ * results are compared with an FP64 reference, and with those of separate launches. */
 #include "core/rng.h"
 #include "runtime/executor.h"
 #include "tests/harness/device_values.h"
@@ -19,13 +19,14 @@ static const struct shape shapes[] = {
     {16, 32, 32, 1, 3, true}, {16, 32, 64, 2, 3, true}, {8, 64, 64, 1, 3, true},  {8, 64, 64, 1, 3, false},
 };
 
-enum { TENSORS_MAX = 24 };
+enum { TENSORS_MAX = 32, OPS = 3 };
+enum level { APART, BY_APPLY, BY_CONV }; /* who finishes the BN: the convolution, bn_apply, the second convolution */
 struct side {
     struct cr_device       *device;
-    const struct cr_kernel *kernel[2];
+    const struct cr_kernel *kernel[OPS];
     struct cr_program       p;
-    struct cr_op            op[2];
-    struct cr_call          call[2];
+    struct cr_op            op[OPS];
+    struct cr_call          call[OPS];
     void                   *at[TENSORS_MAX];
     bool                    positive[TENSORS_MAX];
     enum cr_dtype           data, wide; /* of activations and filters; of everything else */
@@ -43,8 +44,8 @@ static int vector(struct side *s, int64_t rows, int64_t channels, bool positive)
 
 static void make_ops(struct side *s, const struct shape *v, int64_t N) {
     const int64_t P = v->H / v->stride, x[4] = {N, v->H, v->H, v->C}, y[4] = {N, P, P, v->K},
-                  w[4] = {v->K, v->R, v->R, v->C};
-    struct cr_op *conv = &s->op[0], *apply = &s->op[1];
+                  w[4] = {v->K, v->R, v->R, v->C}, next_w[4] = {v->K, 3, 3, v->K};
+    struct cr_op *conv = &s->op[0], *apply = &s->op[1], *next = &s->op[2];
     *conv                  = cr_op_make(CR_OP_conv, CR_NONE);
     conv->attr.conv        = (struct cr_conv_attr){.stride = (int)v->stride, .pad = (int)v->R / 2};
     conv->attr.conv.bn     = (struct cr_bn_attr){.eps = 1e-5f, .momentum = 0.1f, .count = N * P * P};
@@ -63,6 +64,12 @@ static void make_ops(struct side *s, const struct shape *v, int64_t N) {
     apply->in[CR_IN_bn_apply_scale_bias]   = conv->out[CR_OUT_conv_next_scale_bias];
     if (v->add) apply->in[CR_IN_bn_apply_add] = tensor(s, s->data, false, y);
     apply->out[CR_OUT_bn_apply_y] = tensor(s, s->data, false, y);
+    *next                         = cr_op_make(CR_OP_conv, CR_NONE);
+    next->attr.conv               = (struct cr_conv_attr){.stride = 1, .pad = 1};
+    next->in[CR_IN_conv_x]        = apply->out[CR_OUT_bn_apply_y];
+    next->in[CR_IN_conv_w]        = tensor(s, s->data, false, next_w);
+    next->out[CR_OUT_conv_y]      = tensor(s, s->data, false, y);
+    next->out[CR_OUT_conv_sums]   = vector(s, 2, v->K, false);
 }
 
 /* All sides get the same numbers, which the 16-bit type can represent. */
@@ -103,26 +110,26 @@ static cr_status side_open(struct side *s, const struct shape *v, int64_t N, enu
         CR_TRY(s->device->backend->reserve(s->device, s->p.tensor[i].bytes, &s->at[i]));
         CR_TRY(fill(s, i, half));
     }
-    for (int i = 0; i < 2; i++) CR_TRY(bind(s, i));
+    for (int i = 0; i < OPS; i++) CR_TRY(bind(s, i));
     return CR_OK;
 }
 static void side_close(struct side *s) {
     for (int i = 0; i < s->p.tensors; i++)
         if (s->at[i]) s->device->backend->release(s->device, s->at[i]);
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < OPS; i++)
         if (s->call[i].workspace) s->device->backend->release(s->device, s->call[i].workspace);
     cr_program_free(&s->p);
     if (s->device) cr_device_close(s->device);
 }
 
-static cr_status run(struct side *s, bool later) {
-    if (later) {
-        if (!cr_device_finishes(s->device, &s->p, &s->op[0], &s->op[1]))
-            return CR_FAIL(CR_ERR_DEVICE, "bn_apply does not finish the BN");
-        s->call[0].finish_later = true;
-        s->call[1].last         = &s->call[0];
+static cr_status run(struct side *s, enum level level) {
+    for (int i = 0; i < (int)level; i++) {
+        if (!cr_device_finishes(s->device, &s->p, &s->op[i], &s->op[i + 1]))
+            return CR_FAIL(CR_ERR_DEVICE, "op %d does not finish the one before it", i + 1);
+        s->call[i].finish_later = true;
+        s->call[i + 1].last     = &s->call[i];
     }
-    for (int i = 0; i < 2; i++) CR_TRY(s->kernel[i]->launch(s->device, &s->call[i]));
+    for (int i = 0; i < OPS; i++) CR_TRY(s->kernel[i]->launch(s->device, &s->call[i]));
     return s->device->backend->sync ? s->device->backend->sync(s->device) : CR_OK;
 }
 
@@ -131,35 +138,37 @@ static double distance(const struct side *a, const struct side *b, int id) {
                            (struct device_values){b->device, &b->p.tensor[id], b->at[id]});
 }
 
-/* Results of the convolution, then that of bn_apply. */
 static void compare(const struct side *a, const struct side *b, double bound, const char *what) {
-    for (int k = 0; k <= CR_OUTS_conv; k++) {
-        const int id = k < CR_OUTS_conv ? a->op[0].out[k] : a->op[1].out[CR_OUT_bn_apply_y];
-        if (id < 0) continue;
-        const double off = distance(a, b, id);
-        if (!(off <= bound)) TEST_FAIL_("%s: result %d is off by %.2e", what, k, off);
-    }
+    for (int i = 0; i < OPS; i++)
+        for (int k = 0; k < CR_OP_OUT_MAX; k++) {
+            if (a->op[i].out[k] < 0) continue;
+            const double off = distance(a, b, a->op[i].out[k]);
+            if (!(off <= bound)) TEST_FAIL_("%s: result %d of op %d is off by %.2e", what, k, i, off);
+        }
 }
 
 static void check_shape(const struct shape *v, int64_t N, enum cr_dtype data) {
     const struct cr_device_options gpu = {.deterministic = true}, cpu = {.deterministic = true, .ref_only = true};
-    struct side        truth = {.data = CR_F64, .wide = CR_F64}, apart = {.data = data, .wide = CR_F32}, later = apart;
-    struct side *const all[] = {&truth, &apart, &later};
+    struct side truth = {.data = CR_F64, .wide = CR_F64}, apart = {.data = data, .wide = CR_F32}, later = apart,
+                applied      = apart;
+    struct side *const all[] = {&truth, &apart, &later, &applied};
     char               what[96];
     cr_status          status = CR_OK;
     snprintf(what, sizeof what, "%s, N %d, %d->%d channels, stride %d, %dx%d", cr_dtype_name(data), (int)N, (int)v->C,
              (int)v->K, (int)v->stride, (int)v->R, (int)v->R);
-    for (int i = 0; i < 3 && status == CR_OK; i++) {
+    for (int i = 0; i < 4 && status == CR_OK; i++) {
         status = cr_device_open(i ? CR_DEVICE_CUDA : CR_DEVICE_CPU, i ? &gpu : &cpu, &all[i]->device);
         if (status == CR_OK) status = side_open(all[i], v, N, data);
-        if (status == CR_OK) status = run(all[i], i == 2);
+        if (status == CR_OK) status = run(all[i], i < 2 ? APART : i == 2 ? BY_APPLY : BY_CONV);
     }
     CHECK_STATUS(status, CR_OK);
     if (status == CR_OK) {
         compare(&later, &apart, data == CR_F16 ? 1e-4 : 1e-3, what);
         compare(&later, &truth, data == CR_F16 ? 2e-3 : 2e-2, what);
+        compare(&applied, &apart, data == CR_F16 ? 1e-4 : 1e-3, what);
+        compare(&applied, &truth, data == CR_F16 ? 2e-3 : 2e-2, what);
     }
-    for (int i = 0; i < 3; i++) side_close(all[i]);
+    for (int i = 0; i < 4; i++) side_close(all[i]);
 }
 
 static void small_batches(void) {

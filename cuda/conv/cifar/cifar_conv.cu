@@ -144,6 +144,7 @@ __global__ void __launch_bounds__(cut<S>::THREADS, cut<S>::RESIDENT) forward_ker
     const uint32_t                       b0 =
         base + (uint32_t)((slot_of_warp.n0 + (lane & 7) + (lane >> 4) * 8) * M::W_PITCH + (lane >> 3 & 1) * 16);
 
+    if (block_of<S::ANY>(a) < 0) return;
     if (!a.w_new) filter_issue<S, D::NT, M::W_PITCH, D::THREADS>(base, (const T *)a.w, a);
     if constexpr (D::WHOLE)
         image_margin<X>(xs);
@@ -160,10 +161,10 @@ __global__ void __launch_bounds__(cut<S>::THREADS, cut<S>::RESIDENT) forward_ker
         scale_bias = room;
     }
 
-    for (int64_t job = blockIdx.x; job < a.N * D::TILES; job += gridDim.x) {
+    for (int64_t job = block_of<S::ANY>(a); job < a.N * D::TILES; job += blocks_of<S::ANY>(a)) {
         const int64_t image = job / D::TILES;
         const int     y0    = (int)(job % D::TILES) * D::TH;
-        if (!Args::LAST || job != blockIdx.x) forward_load<S, T>(a, scale_bias, xs, image, y0);
+        if (!Args::LAST || job != block_of<S::ANY>(a)) forward_load<S, T>(a, scale_bias, xs, image, y0);
         __syncthreads();
         uint32_t at[D::MT];
         float    acc[D::MT][D::NT][4] = {};
@@ -190,7 +191,7 @@ __global__ void __launch_bounds__(cut<S>::THREADS, cut<S>::RESIDENT) forward_ker
         for (int m = 0; m < D::MT; m++)
 #pragma unroll
             for (int half = 0; half < 2; half++) out[m][half] = forward_round<T, D::NT>(acc[m], half, first, second);
-        if (a.sums && job + gridDim.x >= a.N * D::TILES)
+        if (a.sums && job + blocks_of<S::ANY>(a) >= a.N * D::TILES)
             forward_sums<D::NT, S::K, D::WARPS, S::ANY>(a, first, second, rows, slot_of_warp.n0);
         T *y = (T *)a.y + to;
         if (works)
@@ -202,76 +203,7 @@ __global__ void __launch_bounds__(cut<S>::THREADS, cut<S>::RESIDENT) forward_ker
     }
 }
 
-/* ---- the stem: 3 -> 16 channels ---- */
-
-enum { STEM_MT = 4 };
-
-template <typename T, bool ANY> __global__ void __launch_bounds__(THREADS, 3) stem_kernel(forward_args a) {
-    constexpr int NT = 2, W_PITCH = 48 * 2 + 16;
-    const int     K = ANY ? a.K : (int)STEM_K;
-    __shared__ __align__(16) char tile[STEM_BYTES];
-    __shared__ __align__(16) char filter[STEM_K * W_PITCH];
-    __shared__ float              rows[WARPS * 2 * STEM_K];
-    const int                     lane = (int)threadIdx.x % CK_WARP, warp = (int)threadIdx.x / CK_WARP;
-    float                         first[2 * NT] = {}, second[2 * NT] = {};
-    for (int i = (int)threadIdx.x; i < WARPS * 2 * STEM_K; i += THREADS) rows[i] = 0;
-    ck_begin_after_last();
-    for (int i = (int)threadIdx.x; i < STEM_K * 48; i += THREADS) { /* [k][r][4 columns][4 channels] */
-        const int k = i / 48, r = i / 16 % 3, s = i / 4 % 4, c = i % 4;
-        uint16_t  v = 0;
-        if (s < 3 && c < 3 && (!ANY || k < K)) v = ((const uint16_t *)a.w)[((k * 3 + r) * 3 + s) * 3 + c];
-        *reinterpret_cast<uint16_t *>(filter + column_of<NT>(k) * W_PITCH + i % 48 * 2) = v;
-    }
-    const uint32_t b0 = ck_shared(filter) + (uint32_t)(((lane & 7) + (lane >> 4) * 8) * W_PITCH + (lane >> 3 & 1) * 16);
-    for (int64_t job = blockIdx.x; job < a.N * STEM_TILES; job += gridDim.x) {
-        const int64_t image = job / STEM_TILES;
-        const int     y0    = (int)(job % STEM_TILES) * STEM_TH;
-        stem_fill(tile, (const T *)a.x + image * STEM_SIDE * STEM_SIDE * 3, y0 - 1);
-        __syncthreads();
-        float    acc[STEM_MT][NT][4] = {};
-        uint32_t at[STEM_MT];
-#pragma unroll
-        for (int m = 0; m < STEM_MT; m++) {
-            const int pixel = (warp * STEM_MT + m) * 16 + (lane & 15);
-            at[m] = ck_shared(tile) + stem_pixel(pixel / STEM_SIDE, pixel % STEM_SIDE) + (uint32_t)(lane >> 4) * 16;
-        }
-#pragma unroll
-        for (int r = 0; r < 3; r++) {
-            uint32_t bf[4], af[4];
-            ck_ldmatrix(bf, b0 + (uint32_t)(r * 32));
-#pragma unroll
-            for (int m = 0; m < STEM_MT; m++) {
-                ck_ldmatrix(af, at[m] + (uint32_t)(r * STEM_LINE));
-                mma<T>(acc[m][0], af, bf[0], bf[1]);
-                mma<T>(acc[m][1], af, bf[2], bf[3]);
-            }
-        }
-        const int     channel = lane % 4 * 2 * NT;
-        const bool    works   = !ANY || channel < K;
-        const int64_t to      = ((image * STEM_SIDE + y0) * STEM_SIDE + warp * STEM_MT * 16 + lane / 4) * K + channel;
-        const auto    element = [=](int m, int half) { return (m * 16 + half * 8) * K; };
-        if constexpr (ANY)
-            if (a.bias && works) inference_end<T>(a, acc, channel, (const T *)a.add + to, element);
-        piece<NT> out[STEM_MT][2];
-#pragma unroll
-        for (int m = 0; m < STEM_MT; m++)
-#pragma unroll
-            for (int half = 0; half < 2; half++) out[m][half] = forward_round<T, NT>(acc[m], half, first, second);
-        if (a.sums && job + gridDim.x >= a.N * STEM_TILES)
-            forward_sums<NT, STEM_K, WARPS, ANY>(a, first, second, rows, 0);
-        T *y = (T *)a.y + to;
-        if (works)
-#pragma unroll
-            for (int m = 0; m < STEM_MT; m++)
-#pragma unroll
-                for (int half = 0; half < 2; half++) piece_store<NT>(y + element(m, half), out[m][half]);
-        __syncthreads();
-    }
-}
-
 /* ---- host side ---- */
-
-enum { RESIDENT = 2 /* maximum blocks a multiprocessor */ };
 
 /* Whether the launch before may end on some multiprocessors earlier than on others: all but a convolution with one
  * block on each of them. */
@@ -283,7 +215,7 @@ inline bool ends_unevenly(const forward_last_args &a, int multiprocessors) {
 }
 
 template <class S, typename T, class Args>
-cudaError_t forward_run(const Args &a, const finish_args &finish, int multiprocessors, cudaStream_t stream) {
+cudaError_t forward_run(Args a, const finish_args &finish, int multiprocessors, cudaStream_t stream) {
     using M = forward_memory<S>;
     using D = typename M::D;
     static_assert((int)D::RESIDENT <= (int)RESIDENT &&
@@ -292,15 +224,9 @@ cudaError_t forward_run(const Args &a, const finish_args &finish, int multiproce
     const unsigned blocks = ck_blocks(a.N * D::TILES, 1, (int64_t)multiprocessors * D::RESIDENT);
     int            bytes  = M::BYTES + (Args::LAST ? (int)last_sums<S::C>::ROOM : 0);
     if ((int)blocks <= multiprocessors && ends_unevenly(a, multiprocessors)) bytes = alone_bytes(bytes);
-    const cudaError_t error = launch(forward_kernel<S, T, Args>, a, blocks, D::THREADS, bytes, stream);
+    a.idle                  = S::ANY ? 0 : idle_blocks(blocks, multiprocessors);
+    const cudaError_t error = launch(forward_kernel<S, T, Args>, a, blocks + a.idle, D::THREADS, bytes, stream);
     return error != cudaSuccess ? error : finish_run < S::ANY ? 0 : (int)S::K > (finish, blocks, stream);
-}
-
-template <typename T, bool ANY>
-cudaError_t stem_run(const forward_args &a, const finish_args &finish, int multiprocessors, cudaStream_t stream) {
-    const unsigned    blocks = ck_blocks(a.N * STEM_TILES, 1, (int64_t)multiprocessors * RESIDENT);
-    const cudaError_t error  = launch(stem_kernel<T, ANY>, a, blocks, THREADS, 0, stream);
-    return error != cudaSuccess ? error : finish_run < ANY ? 0 : (int)STEM_K > (finish, blocks, stream);
 }
 
 template <typename T, bool ANY>
@@ -310,12 +236,18 @@ cudaError_t forward_any(const struct ck_conv *v, const forward_args &a, const fi
     return run_shape<ANY>(v, [&](auto s) { return forward_run<decltype(s), T>(a, f, multiprocessors, stream); });
 }
 /* Only convolutions inside a block have a BN before them: their stride is 1. */
-template <typename T>
-cudaError_t forward_last(const struct ck_conv *v, const forward_last_args &a, const finish_args &f, int multiprocessors,
+template <typename T, class Args>
+cudaError_t forward_last(const struct ck_conv *v, const Args &a, const finish_args &f, int multiprocessors,
                          cudaStream_t stream) {
     if (v->H == 32) return forward_run<shape<16, 16, 32, 1, 3>, T>(a, f, multiprocessors, stream);
     if (v->H == 16) return forward_run<shape<32, 32, 16, 1, 3>, T>(a, f, multiprocessors, stream);
     return forward_run<shape<64, 64, 8, 1, 3>, T>(a, f, multiprocessors, stream);
+}
+template <typename T>
+cudaError_t forward_after(const struct ck_conv *v, bool applies, const forward_apply_args &a, const finish_args &f,
+                          int multiprocessors, cudaStream_t stream) {
+    return applies ? forward_last<T>(v, a, f, multiprocessors, stream)
+                   : forward_last<T>(v, static_cast<const forward_last_args &>(a), f, multiprocessors, stream);
 }
 /* Number of blocks that store sums. */
 unsigned sums_rows(const struct ck_conv *v, int multiprocessors) {
@@ -349,6 +281,10 @@ bool ck_cifar_conv_finishes(const struct ck_conv *last, const struct ck_conv *v)
            !cifar::is_narrow(v) && v->stride == 1 && v->C != 3 && last->K == v->C && last->type == v->type;
 }
 
+bool ck_cifar_conv_applies(const struct ck_conv *v, int multiprocessors) {
+    return ck_cifar_conv_finishes(v, v) && v->N <= (int64_t)multiprocessors * cifar::RESIDENT;
+}
+
 int ck_cifar_conv_rows(const struct ck_conv *v, int multiprocessors) {
     return (int)cifar::sums_rows(v, multiprocessors);
 }
@@ -365,6 +301,7 @@ cudaError_t ck_cifar_conv(const struct ck_cifar_conv *args, void *workspace, int
                                    .sums       = args->sums,
                                    .partial    = (float *)workspace,
                                    .N          = args->conv.N,
+                                   .idle       = 0,
                                    .w_new      = args->w_new,
                                    .relu       = args->relu,
                                    .C          = (uint8_t)args->conv.C,
@@ -381,16 +318,19 @@ cudaError_t ck_cifar_conv(const struct ck_cifar_conv *args, void *workspace, int
     if (args->finish.scale_bias && !args->sums) return cudaErrorInvalidValue;
     if ((args->add || args->relu) && !args->bias) return cudaErrorInvalidValue;
     if (const struct ck_cifar_conv *last = args->last) {
-        cifar::forward_last_args b = {};
-        if (!ck_cifar_conv_finishes(&last->conv, &args->conv) || args->scale_bias != last->finish.scale_bias)
+        cifar::forward_apply_args b = {};
+        if (!ck_cifar_conv_finishes(&last->conv, &args->conv) ||
+            args->scale_bias != (args->applies ? NULL : last->finish.scale_bias) ||
+            (args->applies && !ck_cifar_conv_applies(&args->conv, multiprocessors)))
             return cudaErrorInvalidValue;
         static_cast<cifar::forward_args &>(b) = a;
         b.last_partial = (const float *)args->last_workspace, b.last_sums = last->sums;
         b.last_rows = (int)cifar::sums_rows(&last->conv, multiprocessors);
         b.finish = last->finish, b.factors = ck_bn_factors_of(&last->finish);
+        if (args->applies) b.x = last->y, b.add = args->apply_add, b.z = (void *)args->x;
         return args->conv.type == CK_F16
-                   ? cifar::forward_last<__half>(&args->conv, b, f, multiprocessors, stream)
-                   : cifar::forward_last<__nv_bfloat16>(&args->conv, b, f, multiprocessors, stream);
+                   ? cifar::forward_after<__half>(&args->conv, args->applies, b, f, multiprocessors, stream)
+                   : cifar::forward_after<__nv_bfloat16>(&args->conv, args->applies, b, f, multiprocessors, stream);
     }
     return args->conv.type == CK_F16 ? cifar::forward<__half>(&args->conv, a, f, multiprocessors, stream)
                                      : cifar::forward<__nv_bfloat16>(&args->conv, a, f, multiprocessors, stream);

@@ -205,6 +205,13 @@ template <class L> struct whole_image {
             v[i] = __ldcg(reinterpret_cast<const uint4 *>(from + pixel(thread) * all + i * STEP * L::SIDE * all) +
                           chunk());
     }
+    /* Stores them in an image in global memory. */
+    template <typename T> __device__ __forceinline__ void put(T *to) const {
+        static_assert(!L::ANY, "all channels");
+        to += pixel((int)threadIdx.x % L::THREADS) * L::CT + chunk() * 8;
+#pragma unroll
+        for (int i = 0; i < ROUNDS; i++) ck_store_whole(to + i * STEP * L::SIDE * L::CT, v[i]);
+    }
     __device__ __forceinline__ void store(uint32_t to) const {
         const int thread = (int)threadIdx.x % L::THREADS;
         to += (uint32_t)(((thread / LINE + 1) * L::COLS + thread % LINE / L::CHUNKS + 1) * L::PITCH + chunk() * 16);

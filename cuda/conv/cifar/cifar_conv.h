@@ -41,9 +41,15 @@ struct ck_cifar_conv {
     bool                        finish_later;
     const struct ck_cifar_conv *last; /* or NULL */
     const void                 *last_workspace;
+    /* With `last`: x = max(bn(last->y) + apply_add, 0), which this launch computes and stores; scale_bias is NULL.
+     * apply_add: like x, or NULL; x may be apply_add or last->y. Only where ck_cifar_conv_applies says so as well. */
+    bool        applies;
+    const void *apply_add;
 };
 /* Whether a convolution can finish the BN of the convolution `last`. */
 bool ck_cifar_conv_finishes(const struct ck_conv *last, const struct ck_conv *conv);
+/* Whether it can also apply this BN: a block has one image. */
+bool ck_cifar_conv_applies(const struct ck_conv *conv, int multiprocessors);
 /* ck_cifar_conv_workspace returns the workspace of ck_cifar_conv in bytes. With sums, a second, small launch adds the
  * sums that the blocks of the first launch stored in the workspace. Returns cudaErrorInvalidValue for unsupported
  * arguments. */
@@ -76,9 +82,11 @@ struct ck_cifar_conv_grad {
     const void    *w, *x;
     const float   *scale_bias, *mean_rstd; /* [2][C], or NULL */
     const void    *add, *bn_x;             /* N,H,W,C, or NULL; dx may be add */
-    void          *dx;                     /* NULL if and only if C = 3 */
-    float         *dw, *grad_sums;         /* grad_sums: only with `mean_rstd` */
-    bool           accumulate;             /* dw += */
+    int            add_pad; /* not 0: add is N,P,Q,K and only pixels with even coordinates have a summand, whose first
+                               channel is add_pad; stride 2 and R = 3 */
+    void          *dx;      /* NULL if and only if C = 3 */
+    float         *dw, *grad_sums; /* grad_sums: only with `mean_rstd` */
+    bool           accumulate;     /* dw += */
     struct ck_bn_grad_finalize
          finish; /* coeffs NULL: no finalize; its own grad_sums, mean_rstd and channels are not read */
     bool w_new;  /* as in ck_cifar_conv */
@@ -90,12 +98,14 @@ struct ck_cifar_conv_grad {
     bool                             finish_later;
     const struct ck_cifar_conv_grad *last; /* or NULL */
     const void                      *last_workspace;
+    bool                             add_later; /* the stem: ck_cifar_wgrads adds the parts of dw */
     /* With finish_later: dw is computed by ck_cifar_wgrads. `last` has filter_later, too, or is NULL. */
     bool filter_later;
 };
 /* Whether the backward should leave dw to ck_cifar_wgrads. */
 bool ck_cifar_conv_grad_leaves_filter(const struct ck_conv *conv, int multiprocessors, int block_bytes);
-/* Computes dw of `count` convolutions with the same N and type, whose launches with filter_later came before. */
+/* Computes dw of `count` convolutions with the same N and type, whose launches with filter_later came before; not the
+ * last launch. The last one may be the stem, whose launch with add_later came before. */
 struct ck_cifar_filter {
     struct ck_cifar_conv_grad grad;
     void                     *workspace; /* of that launch */

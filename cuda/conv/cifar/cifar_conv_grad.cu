@@ -52,7 +52,10 @@ cudaError_t ck_cifar_conv_grad(const struct ck_cifar_conv_grad *args, void *work
         return cudaErrorInvalidValue;
     if ((args->conv.C == 3) != !args->dx || (!args->dx && (args->mean_rstd || args->scale_bias || args->add)))
         return cudaErrorInvalidValue;
+    if (args->add_pad && (args->conv.stride != 2 || args->conv.R != 3 || args->add_pad % 8 != 0 || !args->add))
+        return cudaErrorInvalidValue;
     if (args->finish_later && !args->finish.coeffs) return cudaErrorInvalidValue;
+    if (args->add_later && (args->conv.C != 3 || cifar::is_narrow(&args->conv))) return cudaErrorInvalidValue;
     if (const struct ck_cifar_conv_grad *last = args->last) {
         if (!ck_cifar_conv_grad_finishes(&last->conv, &args->conv, block_bytes) || args->g != last->dx ||
             args->dy_coeffs != last->finish.coeffs || !last->finish_later)

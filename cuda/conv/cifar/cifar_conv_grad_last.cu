@@ -35,7 +35,7 @@ last_grad left_by(const struct ck_cifar_conv_grad *last, const void *workspace, 
 template <typename T>
 cudaError_t run(const struct ck_cifar_conv_grad *args, const grad_last_args &a, int multiprocessors, int block_bytes,
                 cudaStream_t stream) {
-    const grad_end end = {args->finish, args->finish_later};
+    const grad_end end = end_of(args);
     if (args->conv.C == 3) return stem_grad_run<T, false>(a, end, multiprocessors, stream);
     return run_shape<false>(
         &args->conv, [&](auto s) { return grad_run<decltype(s), T>(a, end, multiprocessors, block_bytes, stream); });

@@ -48,7 +48,8 @@ struct dx_finish {
 struct dx_args {
     grad_args grad;
     dx_finish last;
-    void     *dy; /* also stored */
+    void     *dy;   /* also stored */
+    int       idle; /* blocks in front of those that work */
 };
 
 /* A thread's rows of `partial`; the first loads start before the copies of tiles. */
@@ -71,10 +72,10 @@ template <class S> struct dx_rows_of_last {
     }
 };
 /* All threads add `partial` in a fixed order, the same in all blocks. The coefficients are in shared memory afterwards;
- * block 0 stores them. early: gamma, mean and rstd of channel threadIdx.x. */
+ * with `stores` they are stored. early: gamma, mean and rstd of channel threadIdx.x. */
 template <class S>
 __device__ __forceinline__ void dx_coeffs(const dx_finish &f, dx_rows_of_last<S> &rows, const float *early,
-                                          char *memory) {
+                                          char *memory, bool stores) {
     using D            = grad_tiling<S>;
     using R            = dx_rows_of_last<S>;
     constexpr int K    = S::K;
@@ -102,7 +103,7 @@ __device__ __forceinline__ void dx_coeffs(const dx_finish &f, dx_rows_of_last<S>
         const double scale = gamma * rstd, X = (double)product * f.inverse, G = (double)sum * f.inverse;
         const float  a = (float)scale, b = (float)(-scale * rstd * X), d = (float)(scale * (mean * rstd * X - G));
         coeffs[c] = a, coeffs[K + c] = b, coeffs[2 * K + c] = d;
-        if (blockIdx.x == 0) {
+        if (stores) {
             f.grad_sums[c] = sum, f.grad_sums[K + c] = product;
             f.finish.coeffs[c] = a, f.finish.coeffs[K + c] = b, f.finish.coeffs[2 * K + c] = d;
             if (f.finish.dbeta) f.finish.dbeta[c] = (f.finish.accumulate ? f.finish.dbeta[c] : 0.0f) + sum;
@@ -156,10 +157,12 @@ __global__ void __launch_bounds__(grad_tiling<S>::DX_THREADS, S::BLOCKS) dx_kern
     const uint32_t                       base = ck_shared(memory);
     float                               *rows = reinterpret_cast<float *>(memory + D::SUMS_AT),
           *table                              = reinterpret_cast<float *>(memory + D::TABLE_AT);
+    const int block = (int)blockIdx.x - args.idle, blocks = (int)gridDim.x - args.idle;
+    if (block < 0) return;
     if (!a.w_new) filter_issue<S, D::NT, D::W_PITCH, D::DX_WARPS>(base + D::W_AT, (const T *)a.w, a);
-    if (!a.x_new && blockIdx.x < a.N * D::TILES) dx_issue<S, false, true, T>(a, blockIdx.x, base);
+    if (!a.x_new && block < a.N * D::TILES) dx_issue<S, false, true, T>(a, block, base);
     dx_clear<S>(a, base, rows);
-    if (!a.x_new && a.bn_x) dx_prefetch<S, T>(a);
+    if (!a.x_new && a.bn_x) dx_prefetch<S, T>(a, block);
     if constexpr (FINISH) {
         ck_begin_after_last();
         const table_entry<S> entry(a);
@@ -169,18 +172,18 @@ __global__ void __launch_bounds__(grad_tiling<S>::DX_THREADS, S::BLOCKS) dx_kern
             early[2] = args.last.finish.mean_rstd[S::K + threadIdx.x];
         dx_rows_of_last<S> last;
         last.load(args.last, 0);
-        if (blockIdx.x < a.N * D::TILES) dx_issue<S, true, false, T>(a, blockIdx.x, base);
-        if (a.x_new && blockIdx.x < a.N * D::TILES) dx_issue<S, false, true, T>(a, blockIdx.x, base);
+        if (block < a.N * D::TILES) dx_issue<S, true, false, T>(a, block, base);
+        if (a.x_new && block < a.N * D::TILES) dx_issue<S, false, true, T>(a, block, base);
         if (a.w_new) filter_issue<S, D::NT, D::W_PITCH, D::DX_WARPS>(base + D::W_AT, (const T *)a.w, a);
         ck_copy_commit();
         entry.store(table);
-        dx_coeffs<S>(args.last, last, early, memory);
+        dx_coeffs<S>(args.last, last, early, memory, block == 0);
     } else {
         ck_begin_after_last();
         const table_entry<S> entry(a);
         tile_warm<L>(a.dy_coeffs, S::K, 3);
-        if (blockIdx.x < a.N * D::TILES) dx_issue<S, true, false, T>(a, blockIdx.x, base);
-        if (a.x_new && blockIdx.x < a.N * D::TILES) dx_issue<S, false, true, T>(a, blockIdx.x, base);
+        if (block < a.N * D::TILES) dx_issue<S, true, false, T>(a, block, base);
+        if (a.x_new && block < a.N * D::TILES) dx_issue<S, false, true, T>(a, block, base);
         if (a.w_new) filter_issue<S, D::NT, D::W_PITCH, D::DX_WARPS>(base + D::W_AT, (const T *)a.w, a);
         ck_copy_commit();
         entry.store(table);
@@ -189,19 +192,19 @@ __global__ void __launch_bounds__(grad_tiling<S>::DX_THREADS, S::BLOCKS) dx_kern
     float        first[2 * D::NT] = {}, second[2 * D::NT] = {};
     ck_copy_wait<0>();
     filter_transpose<S, D::NT, D::W_PITCH, D::DX_WARPS>(base + D::W_AT);
-    for (int64_t job = blockIdx.x; job < a.N * D::TILES; job += gridDim.x) {
+    for (int64_t job = block; job < a.N * D::TILES; job += blocks) {
         const int y0 = (int)(job % D::TILES) * D::TH;
         dx_bn_grad<S, L, T>(base + D::DY_AT, base + D::LINE_AT, coeffs, y0,
                             (T *)args.dy + job / D::TILES * S::P * S::P * S::K);
         __syncthreads();
         dx_tile<S, T>(a, base + D::DY_AT, dx_filter<S>(base + D::W_AT), table, job / D::TILES, y0, first, second);
-        if (job + gridDim.x < a.N * D::TILES) {
+        if (job + blocks < a.N * D::TILES) {
             __syncthreads();
-            dx_issue<S, true, true, T>(a, job + gridDim.x, base);
+            dx_issue<S, true, true, T>(a, job + blocks, base);
             ck_copy_commit();
         }
     }
-    dx_end<S>(a, first, second, rows, table, (int)blockIdx.x);
+    dx_end<S>(a, first, second, rows, table, block);
 }
 
 /* ---- host side ---- */
@@ -237,15 +240,16 @@ template <class S> unsigned dx_blocks(int64_t N, int multiprocessors) {
     return ck_blocks(N * grad_tiling<S>::TILES, 1, (int64_t)multiprocessors * S::BLOCKS);
 }
 
-template <typename T>
-cudaError_t dx_run(const struct ck_conv *v, const dx_args &a, int multiprocessors, cudaStream_t stream) {
+template <typename T> cudaError_t dx_run(const struct ck_conv *v, dx_args a, int multiprocessors, cudaStream_t stream) {
     return dx_run_shape(v, multiprocessors, [&](auto s) {
         using S               = decltype(s);
         using D               = grad_tiling<S>;
         const unsigned blocks = dx_blocks<S>(v->N, multiprocessors);
-        if (a.last.partial) return launch(dx_kernel<S, T, true>, a, blocks, D::DX_THREADS, D::BYTES, stream);
+        a.idle                = idle_blocks(blocks, multiprocessors);
+        const unsigned all    = blocks + (unsigned)a.idle;
+        if (a.last.partial) return launch(dx_kernel<S, T, true>, a, all, D::DX_THREADS, D::BYTES, stream);
         const int bytes = (int)blocks <= multiprocessors ? alone_bytes(D::BYTES) : (int)D::BYTES;
-        return launch(dx_kernel<S, T, false>, a, blocks, D::DX_THREADS, bytes, stream);
+        return launch(dx_kernel<S, T, false>, a, all, D::DX_THREADS, bytes, stream);
     });
 }
 

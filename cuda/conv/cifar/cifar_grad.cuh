@@ -23,6 +23,7 @@ struct grad_args {
      * other registers to the kernels without ANY, which then spill more and take 2 % longer. */
     bool    one_stage;
     uint8_t C, K;
+    uint8_t add_pad; /* as in ck_cifar_conv_grad */
 };
 
 static_assert(sizeof(grad_args) <= 128, "see above");

@@ -248,9 +248,34 @@ template <class Place> struct add_end {
         }
     };
 };
-template <class Place> __global__ void __launch_bounds__(THREADS) add_kernel(add_args a) {
+/* Block `block` of those that add the parts of dw; all: shared memory. */
+template <class Place>
+__device__ __forceinline__ void add_parts(const float *partial, float *dw, int each, int block, bool accumulate, int C,
+                                          int K, float4 *all) {
     constexpr int FOURS = Place::DW / 4, BLOCKS = FOURS / ADD_COLUMNS;
     static_assert(FOURS % ADD_COLUMNS == 0, "whole blocks");
+    const int part = block / BLOCKS, slot_of_warp = (int)threadIdx.x % ADD_COLUMNS,
+              share = (int)threadIdx.x / ADD_COLUMNS, four = block % BLOCKS * ADD_COLUMNS + slot_of_warp;
+    if (Place::ANY && !Place::exists(part, four, C, K)) return; /* the same for all threads */
+    const float4 *from = reinterpret_cast<const float4 *>(partial) + (int64_t)part * each * FOURS + four;
+    float4        sum  = make_float4(0, 0, 0, 0);
+    for (int b = share; b < each; b += ADD_IN_FLIGHT * ADD_SHARES) {
+        float4 v[ADD_IN_FLIGHT]; /* all loads first, as in sums_add */
+#pragma unroll
+        for (int i = 0; i < ADD_IN_FLIGHT; i++)
+            v[i] = b + i * ADD_SHARES < each ? __ldcg(from + (int64_t)(b + i * ADD_SHARES) * FOURS)
+                                             : make_float4(0, 0, 0, 0);
+#pragma unroll
+        for (int i = 0; i < ADD_IN_FLIGHT; i++) add4(sum, v[i]);
+    }
+    all[threadIdx.x] = sum;
+    __syncthreads();
+    if (share) return;
+#pragma unroll
+    for (int k = 1; k < ADD_SHARES; k++) add4(sum, all[k * ADD_COLUMNS + slot_of_warp]);
+    Place::store(dw, part, four, sum, accumulate, C, K);
+}
+template <class Place> __global__ void __launch_bounds__(THREADS) add_kernel(add_args a) {
     __shared__ float4 all[THREADS];
     ck_let_next_begin();
     ck_wait_for_last();
@@ -260,27 +285,7 @@ template <class Place> __global__ void __launch_bounds__(THREADS) add_kernel(add
             sums_add(a.sums_partial, a.sums_rows, (int)blockIdx.x, end, end.channels());
             return;
         }
-    const int block = (int)blockIdx.x - a.sums_blocks, part = block / BLOCKS;
-    const int slot_of_warp = (int)threadIdx.x % ADD_COLUMNS, share = (int)threadIdx.x / ADD_COLUMNS;
-    const int four = block % BLOCKS * ADD_COLUMNS + slot_of_warp;
-    if (Place::ANY && !Place::exists(part, four, a.C, a.K)) return; /* the same for all threads */
-    const float4 *from = reinterpret_cast<const float4 *>(a.partial) + (int64_t)part * a.each * FOURS + four;
-    float4        sum  = make_float4(0, 0, 0, 0);
-    for (int b = share; b < a.each; b += ADD_IN_FLIGHT * ADD_SHARES) {
-        float4 v[ADD_IN_FLIGHT]; /* all loads first, as in sums_add */
-#pragma unroll
-        for (int i = 0; i < ADD_IN_FLIGHT; i++)
-            v[i] = b + i * ADD_SHARES < a.each ? __ldcg(from + (int64_t)(b + i * ADD_SHARES) * FOURS)
-                                               : make_float4(0, 0, 0, 0);
-#pragma unroll
-        for (int i = 0; i < ADD_IN_FLIGHT; i++) add4(sum, v[i]);
-    }
-    all[threadIdx.x] = sum;
-    __syncthreads();
-    if (share) return;
-#pragma unroll
-    for (int k = 1; k < ADD_SHARES; k++) add4(sum, all[k * ADD_COLUMNS + slot_of_warp]);
-    Place::store(a.dw, part, four, sum, a.accumulate, a.C, a.K);
+    add_parts<Place>(a.partial, a.dw, a.each, (int)blockIdx.x - a.sums_blocks, a.accumulate, a.C, a.K, all);
 }
 template <class Place>
 cudaError_t add_run(const grad_args &a, const struct ck_bn_grad_finalize &finish, int64_t each, int64_t sums_rows,

@@ -67,11 +67,17 @@ template <class S, int NT, int PITCH, int WARPS> __device__ __forceinline__ void
 
 /* Inputs of dx other than the product, for one pixel's channels; the loads start before the product. */
 template <int NT> struct extra { piece<NT> x, bn_x, add; };
-template <typename T, int NT> __device__ __forceinline__ extra<NT> extra_load(const grad_args &a, int64_t at) {
+/* The summand is like x; or with add_pad this pixel of the shortcut, or a pixel that the shortcut does not have. */
+enum summand { LIKE_X, SHORTCUT, NOTHING };
+template <typename T, int NT, summand ADD>
+__device__ __forceinline__ extra<NT> extra_load(const grad_args &a, int64_t at, int64_t shortcut_at) {
     extra<NT> e = {};
     if (a.mean_rstd) e.x = piece_load<NT>((const T *)a.x + at);
     if (a.bn_x) e.bn_x = piece_load<NT>((const T *)a.bn_x + at);
-    if (a.add) e.add = piece_load<NT>((const T *)a.add + at);
+    if (ADD != LIKE_X && a.add_pad) {
+        if (ADD == SHORTCUT) e.add = piece_load<NT>((const T *)a.add + shortcut_at + a.add_pad);
+    } else if (a.add)
+        e.add = piece_load<NT>((const T *)a.add + at);
     return e;
 }
 
@@ -206,21 +212,28 @@ template <class S, typename T, int PH, int PW>
 __device__ __forceinline__ void
 dx_groups(const grad_args &a, uint32_t dy, uint32_t b0, const float *table, int64_t image, int y0, int m0, int strip,
           int n0, float (&first)[2 * grad_tiling<S>::NT], float (&second)[2 * grad_tiling<S>::NT]) {
-    using D           = grad_tiling<S>;
-    using L           = typename D::DY;
-    using G           = cifar::groups<D::BY_ROW ? (int)S::P : 16, D::BY_ROW ? (int)D::TH : 1>;
-    constexpr int  MT = D::MT, NT = D::NT;
-    constexpr bool EARLY = MT * NT <= 8; /* otherwise the product needs the registers */
-    const int      lane = (int)threadIdx.x % CK_WARP, c = n0 + lane % 4 * 2 * NT;
-    const int      C     = in_channels<S>(a);
-    const bool     works = !S::ANY || c < C;
-    const int64_t  start = image * S::H * S::H * C;
-    int            where[MT][2]; /* relative to start */
-    extra<NT>      e[MT][2] = {};
-    uint32_t       at[MT];
-    float          acc[MT][NT][4] = {};
-    const auto     row = [=](int m, int i) { return D::BY_ROW ? m0 + m + G::row(i) : ((m0 + m) * 16 + i) / S::P; };
-    const auto     col = [=](int m, int i) { return D::BY_ROW ? strip + G::col(i) : ((m0 + m) * 16 + i) % S::P; };
+    using D              = grad_tiling<S>;
+    using L              = typename D::DY;
+    using G              = cifar::groups<D::BY_ROW ? (int)S::P : 16, D::BY_ROW ? (int)D::TH : 1>;
+    constexpr int     MT = D::MT, NT = D::NT;
+    constexpr bool    EARLY = MT * NT <= 8; /* otherwise the product needs the registers */
+    const int         lane = (int)threadIdx.x % CK_WARP, c = n0 + lane % 4 * 2 * NT;
+    const int         C        = in_channels<S>(a);
+    const bool        works    = !S::ANY || c < C;
+    const int64_t     start    = image * S::H * S::H * C;
+    constexpr summand ADD      = S::STRIDE == 1 || S::R == 1 ? LIKE_X : PH || PW ? NOTHING : SHORTCUT;
+    const int         K        = out_channels<S>(a);
+    const int64_t     first_dy = image * S::P * S::P * K + c;
+    int               where[MT][2]; /* relative to start */
+    extra<NT>         e[MT][2] = {};
+    uint32_t          at[MT];
+    float             acc[MT][NT][4] = {};
+    const auto        row  = [=](int m, int i) { return D::BY_ROW ? m0 + m + G::row(i) : ((m0 + m) * 16 + i) / S::P; };
+    const auto        col  = [=](int m, int i) { return D::BY_ROW ? strip + G::col(i) : ((m0 + m) * 16 + i) % S::P; };
+    const auto        load = [&](int m, int half) {
+        const int i = half * 8 + lane / 4;
+        return extra_load<T, NT, ADD>(a, start + where[m][half], first_dy + ((y0 + row(m, i)) * S::P + col(m, i)) * K);
+    };
 #pragma unroll
     for (int m = 0; m < MT; m++) {
         at[m] = dy + (uint32_t)((row(m, lane & 15) * L::COLS + col(m, lane & 15)) * L::PITCH + (lane >> 4) * 16);
@@ -228,7 +241,7 @@ dx_groups(const grad_args &a, uint32_t dy, uint32_t b0, const float *table, int6
         for (int half = 0; half < 2; half++) {
             const int i = half * 8 + lane / 4, h = (y0 + row(m, i)) * S::STRIDE + PH, w = col(m, i) * S::STRIDE + PW;
             where[m][half] = (h * S::H + w) * C + c;
-            if (EARLY && works) e[m][half] = extra_load<T, NT>(a, start + where[m][half]);
+            if (EARLY && works) e[m][half] = load(m, half);
         }
     }
     for_groups<S::ANY, S::K / 16>(a.K, [&](auto groups) {
@@ -242,7 +255,7 @@ dx_groups(const grad_args &a, uint32_t dy, uint32_t b0, const float *table, int6
     for (int m = 0; m < MT; m++)
 #pragma unroll
         for (int half = 0; half < 2; half++)
-            if (!EARLY) e[m][half] = extra_load<T, NT>(a, start + where[m][half]);
+            if (!EARLY) e[m][half] = load(m, half);
 #pragma unroll
     for (int m = 0; m < MT; m++)
 #pragma unroll
@@ -289,10 +302,10 @@ template <class S> __device__ __forceinline__ void dx_clear_sums(float *rows) {
     for (int i = (int)threadIdx.x; i < D::DX_WARPS * 2 * S::C; i += D::DX_THREADS) rows[i] = 0;
 }
 /* Brings bn_x of the block's first image into the L2 cache. */
-template <class S, typename T> __device__ __forceinline__ void dx_prefetch(const grad_args &a) {
+template <class S, typename T> __device__ __forceinline__ void dx_prefetch(const grad_args &a, int block) {
     using D            = grad_tiling<S>;
     const int   values = S::H * S::H * in_channels<S>(a);
-    const char *from   = (const char *)((const T *)a.bn_x + (int64_t)(blockIdx.x / D::TILES) * values);
+    const char *from   = (const char *)((const T *)a.bn_x + (int64_t)(block / D::TILES) * values);
     for (int i = (int)threadIdx.x; i < values * 2 / 128; i += D::DX_THREADS)
         asm volatile("prefetch.global.L2 [%0];" ::"l"(from + i * 128));
 }

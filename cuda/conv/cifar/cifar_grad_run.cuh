@@ -20,11 +20,14 @@ template <class S> constexpr int least_bytes() {
     return (int)grad_tiling<S>::BYTES <= SHARED_LEAST ? (int)grad_tiling<S>::BYTES : (int)grad_tiling<small<S>>::BYTES;
 }
 
-/* finish_later: the next launch adds what the blocks have stored. */
+/* later: another launch adds what the blocks have stored. */
 struct grad_end {
     struct ck_bn_grad_finalize finish;
     bool                       later;
 };
+inline grad_end end_of(const struct ck_cifar_conv_grad *args) {
+    return {args->finish, args->finish_later || args->add_later};
+}
 template <class S> unsigned grad_blocks(int64_t N, int multiprocessors) { /* of dx */
     using D                 = grad_tiling<S>;
     const int64_t dx_blocks = larger((int64_t)multiprocessors * RESIDENT - SPLIT_DW_BLOCKS, SPLIT_DX_LEAST);
@@ -52,12 +55,15 @@ cudaError_t grad_run(Args a, const grad_end &end, int multiprocessors, int block
                : add_run<dw_place<S>>(a, end.finish, D::JOINT ? (int64_t)most : D::group(a.C, a.K), most, stream);
 }
 
+inline unsigned stem_grad_blocks(int64_t N, int multiprocessors) {
+    return ck_blocks(N * STEM_TILES, 1, (int64_t)multiprocessors * RESIDENT);
+}
 template <typename T, bool ANY, class Args>
 cudaError_t stem_grad_run(const Args &a, const grad_end &end, int multiprocessors, cudaStream_t stream) {
-    const unsigned    blocks = ck_blocks(a.N * STEM_TILES, 1, (int64_t)multiprocessors * RESIDENT);
+    const unsigned    blocks = stem_grad_blocks(a.N, multiprocessors);
     const int         bytes  = STEM_ALL + (Args::LAST ? (int)last_grad_sums<STEM_K, STEM_K, WARPS, true>::ROOM : 0);
     const cudaError_t error  = launch(stem_grad_kernel<T, ANY, Args>, a, blocks, THREADS, bytes, stream);
-    return error != cudaSuccess ? error : add_run<stem_place<ANY>>(a, end.finish, blocks, 0, stream);
+    return error != cudaSuccess || end.later ? error : add_run<stem_place<ANY>>(a, end.finish, blocks, 0, stream);
 }
 
 template <typename T, bool ANY>
@@ -106,7 +112,8 @@ inline grad_args args_of(const struct ck_cifar_conv_grad *args, void *workspace,
             .x_new        = args->x_new,
             .one_stage    = false,
             .C            = (uint8_t)args->conv.C,
-            .K            = (uint8_t)args->conv.K};
+            .K            = (uint8_t)args->conv.K,
+            .add_pad      = (uint8_t)args->add_pad};
 }
 
 /* All convolutions whose channels are those of tiles, or with ANY all others. */
@@ -114,7 +121,7 @@ template <bool ANY>
 cudaError_t grad(const struct ck_cifar_conv_grad *args, void *workspace, int multiprocessors, int block_bytes,
                  cudaStream_t stream) {
     const grad_args a   = args_of(args, workspace, multiprocessors);
-    const grad_end  end = {args->finish, args->finish_later};
+    const grad_end  end = end_of(args);
     return args->conv.type == CK_F16
                ? grad_any<__half, ANY>(&args->conv, a, end, multiprocessors, block_bytes, stream)
                : grad_any<__nv_bfloat16, ANY>(&args->conv, a, end, multiprocessors, block_bytes, stream);

@@ -85,18 +85,33 @@ static struct ck_cifar_conv conv_of(const struct cr_call *call) {
 }
 
 static cr_status conv_launch(struct cr_device *device, const struct cr_call *call) {
-    struct ck_cifar_conv args = conv_of(call), last;
-    if (call->last) {
-        last                = conv_of(call->last);
+    struct ck_cifar_conv  args   = conv_of(call), last;
+    const struct cr_call *before = call->last;
+    if (before && before->op->kind == CR_OP_bn_apply) {
+        args.applies   = true;
+        args.apply_add = before->in[CR_IN_bn_apply_add];
+        before         = before->last;
+    }
+    if (before) {
+        last                = conv_of(before);
         args.last           = &last;
-        args.last_workspace = call->last->workspace;
+        args.last_workspace = before->workspace;
     }
     CUDA_TRY(ck_cifar_conv(&args, call->workspace, cuda_of(device)->multiprocessors, cr_cuda_stream(device, call)));
     return CR_OK;
 }
 
+/* bn_apply before a convolution. */
+static bool conv_applies(const struct cr_device *device, const struct cr_program *p, const struct cr_op *apply,
+                         const struct cr_op *op) {
+    const struct ck_conv v = cuda_conv_shape(op, IN(x), IN(w), OUT(y));
+    return apply->attr.bn.relu && apply->in[CR_IN_bn_apply_add_scale_bias] < 0 &&
+           apply->out[CR_OUT_bn_apply_mask] < 0 && ck_cifar_conv_applies(&v, cuda_of(device)->multiprocessors);
+}
+
 static bool conv_finishes(const struct cr_device *device, const struct cr_program *p, const struct cr_op *first,
                           const struct cr_op *op) {
+    if (first->kind == CR_OP_bn_apply) return conv_applies(device, p, first, op);
     const struct cr_tensor *x = cuda_in(p, first, CR_IN_conv_x), *w = cuda_in(p, first, CR_IN_conv_w),
                            *y = cuda_out(p, first, CR_OUT_conv_y);
     const struct ck_conv last = cuda_conv_shape(first, x, w, y), v = cuda_conv_shape(op, IN(x), IN(w), OUT(y));
@@ -120,6 +135,7 @@ bool cr_cuda_cifar_apply_finishes(const struct cr_device *device, const struct c
 }
 
 cr_status cr_cuda_cifar_apply(struct cr_device *device, const struct cr_call *call) {
+    if (call->finish_later) return CR_OK;
     const struct ck_cifar_conv last = conv_of(call->last);
     CUDA_TRY(ck_cifar_apply(&last, call->last->workspace, call->in[CR_IN_bn_apply_add], call->out[CR_OUT_bn_apply_y],
                             cuda_of(device)->multiprocessors, cr_cuda_stream(device, call)));
@@ -155,6 +171,7 @@ static bool grad_accepts(const struct cr_device *device, const struct cr_program
     if (!is_f32(IN(dy_coeffs)) || !is_f32(IN(scale_bias)) || !is_f32(IN(mean_rstd)) || !is_f32(OUT(dw)) ||
         !is_f32(OUT(grad_sums)))
         return false;
+    if (op->attr.conv.pad_c && (!IN(add) || v.stride != 2 || v.R != 3 || op->attr.conv.pad_c % 8 != 0)) return false;
     if (!IN(dy_x) != !IN(dy_coeffs) || !IN(mean_rstd) != !OUT(grad_sums)) return false;
     if (IN(mean_rstd) ? !IN(scale_bias) == !IN(bn_x) : IN(bn_x) != NULL)
         return false; /* exactly one of them gives the mask */
@@ -182,6 +199,7 @@ static struct ck_cifar_conv_grad grad_of(const struct cr_call *call) {
                                        .scale_bias   = call->in[CR_IN_conv_grad_scale_bias],
                                        .mean_rstd    = call->in[CR_IN_conv_grad_mean_rstd],
                                        .add          = call->in[CR_IN_conv_grad_add],
+                                       .add_pad      = op->attr.conv.pad_c,
                                        .bn_x         = call->in[CR_IN_conv_grad_bn_x],
                                        .dx           = call->out[CR_OUT_conv_grad_dx],
                                        .dw           = call->out[CR_OUT_conv_grad_dw],
@@ -199,9 +217,10 @@ static struct ck_cifar_conv_grad grad_of(const struct cr_call *call) {
                                        .filter_later = call->finish_later && op->attr.conv.filter_later};
 }
 
-/* dw of the launches before this one that have left it. */
-static cr_status launch_filters(struct cr_device *device, const struct cr_call *call) {
-    struct ck_cifar_filter filter[FILTERS_MAX];
+/* dw of the launches before this one that have left it. stem: this launch has left the sums of its parts of dw. */
+static cr_status launch_filters(struct cr_device *device, const struct cr_call *call,
+                                const struct ck_cifar_conv_grad *stem) {
+    struct ck_cifar_filter filter[FILTERS_MAX + 1];
     int                    count = 0;
     for (const struct cr_call *c = call->last; c && c->op->attr.conv.filter_later; c = c->last) {
         if (count == FILTERS_MAX) {
@@ -210,6 +229,7 @@ static cr_status launch_filters(struct cr_device *device, const struct cr_call *
         }
         filter[count++] = (struct ck_cifar_filter){.grad = grad_of(c), .workspace = c->workspace};
     }
+    if (stem->add_later) filter[count++] = (struct ck_cifar_filter){.grad = *stem, .workspace = call->workspace};
     if (count) CUDA_TRY(ck_cifar_wgrads(filter, count, cuda_of(device)->multiprocessors, cr_cuda_stream(device, call)));
     return CR_OK;
 }
@@ -221,9 +241,10 @@ static cr_status grad_launch(struct cr_device *device, const struct cr_call *cal
         args.last           = &last;
         args.last_workspace = call->last->workspace;
     }
+    args.add_later = call->last && call->last->op->attr.conv.filter_later && args.conv.C == 3;
     CUDA_TRY(ck_cifar_conv_grad(&args, call->workspace, cuda_of(device)->multiprocessors, cuda_of(device)->block_bytes,
                                 cr_cuda_stream(device, call)));
-    return args.filter_later ? CR_OK : launch_filters(device, call);
+    return args.filter_later ? CR_OK : launch_filters(device, call, &args);
 }
 
 static bool grad_finishes(const struct cr_device *device, const struct cr_program *p, const struct cr_op *first,

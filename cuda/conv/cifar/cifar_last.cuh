@@ -1,6 +1,7 @@
 /* cuda/conv/cifar/cifar_last.cuh: a convolution that finishes the BN of the convolution before it: it adds the sums
  * that the blocks of the launch before it stored, instead of a small launch between them. Each block does it for
- * itself; block 0 also stores the results. */
+ * itself; block 0 also stores the results. The first convolution of a block of the network also computes the end of the
+ * block before it, relu(bn(x) + add), of which each block stores the image that it reads. */
 #ifndef CK_CIFAR_LAST_CUH
 #define CK_CIFAR_LAST_CUH
 
@@ -10,13 +11,31 @@ namespace cifar {
 namespace {
 
 struct forward_last_args : forward_args {
-    static constexpr bool LAST = true;
+    static constexpr bool LAST = true, APPLIES = false;
     const float          *last_partial; /* [last_rows][2][C] */
     float                *last_sums;
     int                   last_rows;
     struct ck_bn_finalize finish;
     struct ck_bn_factors  factors;
 };
+
+/* x is the output of the convolution before, z = relu(bn(x) + add) the input of this one. */
+struct forward_apply_args : forward_last_args {
+    static constexpr bool APPLIES = true;
+    const void           *add; /* or NULL */
+    void                 *z;
+};
+
+/* As ck_bn_apply. */
+template <typename T>
+__device__ __forceinline__ uint4 apply_act(uint4 x, uint4 add, const float (&scale)[8], const float (&bias)[8]) {
+    float v[8], more[8];
+    ck_unpack<T>(x, v);
+    ck_unpack<T>(add, more);
+#pragma unroll
+    for (int i = 0; i < 8; i++) v[i] = ck_relu(fmaf(v[i], scale[i], bias[i]) + more[i]);
+    return ck_pack<T>(v);
+}
 
 /* A thread's rows, of four neighbouring numbers. The loads start before those of the image. */
 template <int C> struct last_sums {
@@ -70,7 +89,7 @@ template <int C> struct last_sums {
         if (var < 0) var = 0;
         const double scale = (double)gamma * rsqrt(var + (double)a.finish.eps); /* as ck_bn_channel */
         room[c] = (float)scale, room[C + c] = (float)((double)beta - mean * scale);
-        if (blockIdx.x > 0) return;
+        if (block_of<false>(a) > 0) return;
         ck_bn_channel bn;
         bn.load(a.finish, c);
         bn.finish(a.finish, a.factors, c, C, sum, squares);
@@ -79,21 +98,26 @@ template <int C> struct last_sums {
 };
 
 /* The first image of a block that finishes the BN before it. */
-template <class S, typename T>
-__device__ __forceinline__ void forward_load_last(const forward_last_args &a, uint32_t xs, float *room) {
-    using X = typename forward_memory<S>::X;
+template <class S, typename T, class Args>
+__device__ __forceinline__ void forward_load_last(const Args &a, uint32_t xs, float *room) {
+    using X            = typename forward_memory<S>::X;
+    const int64_t   at = (int64_t)block_of<false>(a) * S::H * S::H * S::C;
     last_sums<S::C> sums;
-    whole_image<X>  p;
+    whole_image<X>  p, more = {};
     float           scale[8], bias[8];
     sums.begin(a);
-    if (blockIdx.x < a.N) p.load((const T *)a.x + (int64_t)blockIdx.x * S::H * S::H * S::C);
+    if (block_of<false>(a) < a.N) p.load((const T *)a.x + at);
+    if constexpr (Args::APPLIES)
+        if (a.add && block_of<false>(a) < a.N) more.load((const T *)a.add + at);
     sums.end(a, room);
-    if (blockIdx.x >= a.N) return;
+    if (block_of<false>(a) >= a.N) return;
     load_floats(scale, room + p.chunk() * 8);
     load_floats(bias, room + S::C + p.chunk() * 8);
 #pragma unroll
-    for (int i = 0; i < p.ROUNDS; i++) p.v[i] = act<T>(p.v[i], scale, bias);
+    for (int i = 0; i < p.ROUNDS; i++)
+        p.v[i] = Args::APPLIES ? apply_act<T>(p.v[i], more.v[i], scale, bias) : act<T>(p.v[i], scale, bias);
     p.store(xs);
+    if constexpr (Args::APPLIES) p.put((T *)a.z + at);
     ck_copy_wait<0>();
 }
 

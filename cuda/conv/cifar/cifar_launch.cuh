@@ -2,6 +2,7 @@
 #ifndef CK_CIFAR_LAUNCH_CUH
 #define CK_CIFAR_LAUNCH_CUH
 
+#include "cuda/common/carveout.cuh"
 #include "cuda/common/common.cuh"
 #include "cuda/common/launchers.h"
 
@@ -12,9 +13,19 @@ namespace cifar {
  * nothing. */
 template <typename Kernel, typename Args>
 cudaError_t launch(Kernel kernel, const Args &a, int64_t blocks, int threads, int bytes, cudaStream_t stream) {
-    const cudaError_t error = ck_allow_shared(kernel, (int64_t)bytes);
+    constexpr int SHARING = 256; /* kernels with more threads need all registers of a multiprocessor */
+    cudaError_t   error   = ck_allow_shared(kernel, (int64_t)bytes);
+    if (error == cudaSuccess && threads <= SHARING) error = ck_most_shared(kernel);
     return error != cudaSuccess ? error
                                 : ck_launch(kernel, (unsigned)blocks, (unsigned)threads, (size_t)bytes, stream, a);
+}
+
+/* Number of blocks without work in front of the `blocks` of a launch with at most one block a multiprocessor. The
+ * multiprocessors that the launch before does not use would otherwise get two blocks each: the GPU places the first
+ * blocks where most room is. */
+inline int idle_blocks(unsigned blocks, int multiprocessors) {
+    const int b = (int)blocks;
+    return b < multiprocessors && 2 * b > multiprocessors ? multiprocessors - b : 0;
 }
 
 /* Bytes of shared memory with which a multiprocessor runs one block of a kernel and has room for a block of the next

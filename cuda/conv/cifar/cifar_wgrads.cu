@@ -3,7 +3,7 @@
  *
  * A block computes a part of at most 32 x 32 channels of one filter over a slice of the images; copies of its next tile
  * are in flight meanwhile, and BN and ReLU are applied to x in shared memory. The slices are so many that all blocks
- * run at the same time. A second launch adds them in a fixed order.
+ * run at the same time. A second launch adds them in a fixed order, and the parts of the stem's dw as well.
  *
  * Bytes an element, 16 bits: dy and x 2 each, read once with up to 32 channels, twice with 64. Limiter: the L2 cache,
  * which does not hold the tensors of a network with 128 images. */
@@ -65,9 +65,17 @@ struct dw_conv {
     int          shape, slices, first_block, first_add;
     bool         accumulate;
 };
+/* Parts of the stem's dw, [each][STEM_DW]. */
+struct dw_stem {
+    const float *partial;
+    float       *dw;
+    int          each, blocks; /* blocks: 0 without a stem */
+    bool         accumulate;
+};
 enum { DW_MOST = 56 /* convolutions a launch, whose arguments have 4 KiB at most */ };
 struct dw_list {
     dw_conv conv[DW_MOST];
+    dw_stem stem;
     int     convs;
     int64_t N;
 };
@@ -150,8 +158,9 @@ template <typename T> __global__ void __launch_bounds__(THREADS, 2) dw_kernel(co
     while (conv + 1 < list.convs && (int)blockIdx.x >= list.conv[conv + 1].first_block) conv++;
     const dw_conv &a     = list.conv[conv];
     const int      block = (int)blockIdx.x - a.first_block;
-    ck_begin_after_last();
+    ck_let_next_begin();
     dw_each(a.shape, [&](auto s) { dw_run<decltype(s), T>(a, list.N, block / a.slices, block % a.slices, memory); });
+    ck_wait_for_last(); /* so that the launch before is complete when this one is */
 }
 
 /* Adds the slices: 64 vectors a block, its threads divide the slices. */
@@ -162,6 +171,11 @@ __global__ void __launch_bounds__(THREADS) dw_add_kernel(const __grid_constant__
     while (conv + 1 < list.convs && (int)blockIdx.x >= list.conv[conv + 1].first_add) conv++;
     const dw_conv &a = list.conv[conv];
     ck_begin_after_last();
+    if ((int)blockIdx.x < list.stem.blocks) {
+        const dw_stem &stem = list.stem;
+        add_parts<stem_place<false>>(stem.partial, stem.dw, stem.each, (int)blockIdx.x, stem.accumulate, 0, 0, all);
+        return;
+    }
     dw_each(a.shape, [&](auto s) {
         using S             = decltype(s);
         constexpr int FOURS = grad_tiling<S>::DW / 4, BLOCKS = FOURS / DW_COLUMNS;
@@ -231,6 +245,15 @@ void divide(dw_conv *conv, int count, int64_t N, int multiprocessors) {
 cudaError_t wgrads_run(const struct ck_cifar_filter *filters, int count, int multiprocessors, cudaStream_t stream) {
     dw_list list   = {};
     int     blocks = 0, adds = 0, bytes = 0;
+    if (filters[count - 1].grad.conv.C == 3) {
+        const struct ck_cifar_filter &f = filters[--count];
+        adds                            = STEM_DW / 4 / ADD_COLUMNS;
+        list.stem                       = {.partial    = (const float *)f.workspace,
+                                           .dw         = f.grad.dw,
+                                           .each       = (int)stem_grad_blocks(f.grad.conv.N, multiprocessors),
+                                           .blocks     = adds,
+                                           .accumulate = f.grad.accumulate};
+    }
     list.convs = count, list.N = filters[0].grad.conv.N;
     for (int i = 0; i < count; i++) {
         const struct ck_cifar_conv_grad &g     = filters[i].grad;

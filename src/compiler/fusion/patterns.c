@@ -95,6 +95,29 @@ static bool fuse_shortcut_bn(struct cr_edit *edit, const struct cr_cost_model *c
     return true;
 }
 
+/* The summand of an input gradient is the gradient of a shortcut without parameters, which has the same stride:
+ * conv_grad reads the gradient of the shortcut's result, where one kernel takes less time than two. */
+static bool fuse_padded_gradient(struct cr_edit *edit, const struct cr_cost_model *cost_model, int root) {
+    struct cr_op fused = *cr_fuse_op(edit, root);
+    const int    pad   = cr_edit_private_writer(edit, fused.in[CR_IN_conv_grad_add], CR_OP_pad_shortcut_grad);
+    if (fused.in[CR_IN_conv_grad_add] == CR_NONE || pad == CR_NONE || !cr_fuse_same_stream(edit, pad, root))
+        return false;
+    const struct cr_op     *shortcut = cr_fuse_op(edit, pad);
+    const int               from     = shortcut->in[CR_IN_pad_shortcut_grad_dy];
+    const struct cr_tensor *t        = edit->program->tensor;
+    if (!cr_edit_can_move(edit, pad, root) || shortcut->attr.conv.stride != fused.attr.conv.stride ||
+        t[from].bytes == t[fused.out[CR_OUT_conv_grad_dx]].bytes)
+        return false;
+    fused.in[CR_IN_conv_grad_add] = from;
+    fused.attr.conv.pad_c         = shortcut->attr.conv.pad_c;
+    if (!cr_fuse_accepted(edit, cost_model, &fused)) return false;
+    const double apart =
+        cr_fuse_seconds(edit, cost_model, cr_fuse_op(edit, root)) + cr_fuse_seconds(edit, cost_model, shortcut);
+    if (cr_fuse_seconds(edit, cost_model, &fused) > apart * (1 + 1e-9) || edit->failure != CR_OK) return false;
+    replace_ops(edit, root, &fused, pad, CR_NONE);
+    return true;
+}
+
 /* relu_grad -> bn_grad_sums and bn_grad_apply of one BN: both apply the mask themselves. */
 static bool fuse_relu_grad_bn_grad(struct cr_edit *edit, const struct cr_cost_model *cost_model, int root) {
     const struct cr_op *relu = cr_fuse_op(edit, root);
@@ -142,6 +165,7 @@ static const struct pattern patterns[] = {
 static const struct pattern late_patterns[] = {
     {"pool_bn_grad_apply+filter gradient", CR_OP_pool_bn_grad_apply, cr_fuse_pool_wgrad},
     {"gram_dgrad+add", CR_OP_add, cr_fuse_gram_add},
+    {"(pad_shortcut_grad)+conv_grad", CR_OP_conv_grad, fuse_padded_gradient},
     {"conv+bn_finalize", CR_OP_bn_finalize, cr_fuse_conv_finalize},
     {"conv_grad+bn_grad_finalize", CR_OP_bn_grad_finalize, cr_fuse_conv_grad_finalize},
 };

@@ -1,10 +1,13 @@
 /* compiler/schedule/finish_later.c: a convolution, or the bn_apply behind it, finishes the BN of the convolution before
- * it.
+ * it; and a convolution also computes the bn_apply before it.
  *
  * A convolution that computes the sums of the BN behind it and finishes them needs a second, small launch: the sums of
  * all its blocks must exist before one of them is finished. Where the next conv or bn_apply reads the resulting
  * scale_bias, its blocks can add the sums themselves, and the small launch is not needed. The results are written by
  * the next launch, so no op of another stream and no op between the two may use them.
+ *
+ * Where a conv reads the result of such a bn_apply, and is the next op, its blocks can apply the BN to the images that
+ * they read, and store the result. The bn_apply then has no launch.
  *
  * The same in the backward pass: a conv_grad computes the gradient sums of the BN before its convolution, and parts of
  * dw, which the next conv_grad adds.
@@ -74,6 +77,15 @@ static bool fits(const struct cr_program *p, int before, int i) {
                       : op->kind == CR_OP_bn_apply ? bn_apply_fits(last, op)
                                                    : conv_grad_fits(p, last, op);
     return fits && !is_used_elsewhere(p, before, i);
+}
+
+/* Op `apply` is a bn_apply that finishes the BN of the convolution before it, and the next op, a conv, reads it. */
+static bool applies_fits(const struct cr_program *p, int apply) {
+    const struct cr_op *last = &p->op[apply], *op = &p->op[apply + 1];
+    const int           before = last->kind == CR_OP_bn_apply ? cr_op_before(p, apply) : CR_NONE;
+    if (before < 0 || !cr_op_finishes_later(&p->op[before]) || op->kind != CR_OP_conv) return false;
+    return last->stream == op->stream && (apply >= p->hoisted || apply + 1 < p->hoisted) &&
+           op->in[CR_IN_conv_x] == last->out[CR_OUT_bn_apply_y] && !is_used_elsewhere(p, apply, apply + 1);
 }
 
 /* ---- filter gradients of several convolutions ---- */
@@ -146,6 +158,8 @@ void cr_pass_finish_later(struct cr_program *p, const struct cr_cost_model *cost
         const int before = cr_op_before(p, i);
         if (before >= 0 && fits(p, before, i) && cost_model->finishes(cost_model->self, p, &p->op[before], &p->op[i]))
             p->op[before].attr.conv.finish_later = true;
+        if (applies_fits(p, i - 1) && cost_model->finishes(cost_model->self, p, &p->op[i - 1], &p->op[i]))
+            p->op[i - 1].attr.bn.finish_later = true;
     }
     if (cost_model->leaves_filter) set_filter_later(p, cost_model);
 }

@@ -1,18 +1,9 @@
 /* tests/unit/compiler/test_finish_later.c: convolutions, and their gradients, that the next op completes. */
-#include "tests/harness/fusion_network.h"
+#include "tests/harness/finish_support.h"
 
-static cr_status costs_a_launch(void *self, const struct cr_program *p, const struct cr_op *op, double *seconds) {
-    (void)self, (void)p, (void)op;
-    *seconds = 1e-6;
-    return CR_OK;
-}
 static bool finishes(void *self, const struct cr_program *p, const struct cr_op *last, const struct cr_op *op) {
     (void)self, (void)p;
     return last->kind == CR_OP_conv && op->attr.conv.stride == 1;
-}
-static bool finishes_ends(void *self, const struct cr_program *p, const struct cr_op *last, const struct cr_op *op) {
-    (void)self, (void)p;
-    return last->kind == CR_OP_conv && op->kind == CR_OP_bn_apply;
 }
 static bool finishes_grads(void *self, const struct cr_program *p, const struct cr_op *last, const struct cr_op *op) {
     (void)self, (void)p, (void)op;
@@ -22,28 +13,6 @@ static bool finishes_grads(void *self, const struct cr_program *p, const struct 
 static bool leaves_filter(void *self, const struct cr_program *p, const struct cr_op *op) {
     (void)self, (void)p, (void)op;
     return true;
-}
-
-/* ResNet-20 with everything fused. */
-static bool open_program(struct bench_model *b, struct cr_program *p) {
-    const char          *overrides[] = {"model.arch=resnet20", "model.shortcut=A"};
-    struct cr_cost_model cost_model  = {.alignment = 64, .cost = costs_a_launch};
-    cr_status            status      = bench_open(b, overrides, 2, 32);
-    if (status == CR_OK) status = cr_model_program(&b->model, &b->config, CR_PROGRAM_STEP, 4, p);
-    if (status == CR_OK) status = cr_pass_fuse(p, &cost_model);
-    CHECK_STATUS(status, CR_OK);
-    return status == CR_OK;
-}
-
-static int marked(const struct cr_program *p) {
-    int n = 0;
-    for (int i = 0; i < p->ops; i++) n += cr_op_finishes_later(&p->op[i]);
-    return n;
-}
-static void add_workspaces(struct cr_program *p, enum cr_op_kind kind) {
-    for (int i = 0; i < p->ops; i++)
-        if (p->op[i].kind == kind)
-            p->op[i].workspace = cr_tensor_add(p, "workspace", CR_F32, CR_REGION_POOL, 1, 1, 1, 64);
 }
 
 /* The index of the first conv_grad that finishes a BN and whose gradient the next op reads. */
@@ -97,40 +66,6 @@ static void nothing_is_marked_where_a_result_is_needed_earlier(void) {
     (void)cr_emit(&p, &copy, "copy");
     cr_pass_finish_later(&p, &model);
     CHECK_INT(marked(&p), 8);
-    cr_program_free(&p);
-    bench_close(&b);
-}
-
-/* The second convolution of each block and the stem, also where the shortcut's op stands between the two. Not where
- * another op reads the result, or where that one is not the BN's. */
-static void ends_of_blocks_are_marked(void) {
-    const struct cr_cost_model model = {.alignment = 64, .finishes = finishes_ends};
-    struct bench_model         b;
-    struct cr_program          p;
-    int                        last = CR_NONE, between = 0;
-    if (!open_program(&b, &p)) return;
-    add_workspaces(&p, CR_OP_conv);
-    cr_pass_finish_later(&p, &model);
-    CHECK_INT(marked(&p), 9 + 1);
-    cr_program_lifetimes(&p);
-    for (int i = 0; i < p.ops; i++) {
-        const int before = cr_op_before(&p, i);
-        if (p.op[i].kind != CR_OP_bn_apply) {
-            CHECK(before < 0 || !cr_op_finishes_later(&p.op[before])); /* only one op completes a convolution */
-            continue;
-        }
-        CHECK(before >= 0 && cr_op_finishes_later(&p.op[before]));
-        CHECK_INT(p.op[i].in[CR_IN_bn_apply_scale_bias], p.op[before].out[CR_OUT_conv_next_scale_bias]);
-        CHECK_INT(p.tensor[p.op[before].workspace].last, i);
-        between += i - before - 1;
-        last = i;
-    }
-    CHECK_INT(between, 2);
-    for (int i = 0; i < p.ops; i++)
-        if (cr_op_finishes_later(&p.op[i])) p.op[i].attr.conv.finish_later = false;
-    p.op[last].in[CR_IN_bn_apply_add] = p.op[last].in[CR_IN_bn_apply_x];
-    cr_pass_finish_later(&p, &model);
-    CHECK_INT(marked(&p), 9);
     cr_program_free(&p);
     bench_close(&b);
 }
@@ -380,7 +315,7 @@ static void programs_with_other_streams_pass_the_checks(void) {
 }
 
 TESTS(CASE(first_convolutions_of_blocks_are_marked), CASE(nothing_is_marked_where_a_result_is_needed_earlier),
-      CASE(ends_of_blocks_are_marked), CASE(gradients_are_marked),
-      CASE(gradients_that_are_needed_earlier_are_not_marked), CASE(filter_gradients_of_a_network_are_one_group),
-      CASE(filter_gradients_that_are_needed_earlier_do_not_wait), CASE(waits_for_what_was_left_are_checked),
-      CASE(less_is_left_to_other_ops_below_a_limit), CASE(programs_with_other_streams_pass_the_checks))
+      CASE(gradients_are_marked), CASE(gradients_that_are_needed_earlier_are_not_marked),
+      CASE(filter_gradients_of_a_network_are_one_group), CASE(filter_gradients_that_are_needed_earlier_do_not_wait),
+      CASE(waits_for_what_was_left_are_checked), CASE(less_is_left_to_other_ops_below_a_limit),
+      CASE(programs_with_other_streams_pass_the_checks))

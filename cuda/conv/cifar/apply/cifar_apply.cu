@@ -20,7 +20,8 @@ enum {
     AHEAD       = 4,                     /* loads of x and of add in flight */
     APPLY_TURNS = 2 * AHEAD,             /* at most as many pixels a thread */
     IMAGES_MOST = 512,                   /* measured: faster at 256 images, not at 1,024 */
-    RESIDENT    = 2                      /* blocks a multiprocessor */
+    RESIDENT    = 2,                     /* blocks a multiprocessor */
+    ROOM        = 4 /* blocks whose registers a multiprocessor has: two, and as much for a block of a convolution */
 };
 
 struct apply_args {
@@ -120,7 +121,7 @@ template <typename T, bool ADD> struct apply_words {
     }
 };
 
-template <typename T, bool ADD> __global__ void __launch_bounds__(THREADS, RESIDENT) apply_kernel(const apply_args a) {
+template <typename T, bool ADD> __global__ void __launch_bounds__(THREADS, ROOM) apply_kernel(const apply_args a) {
     __shared__ __align__(16) apply_memory m;
     const int     slice = (int)blockIdx.y, chunk = (int)threadIdx.x % (SLICE / 8), channel = slice * SLICE + chunk * 8;
     const int64_t step  = (int64_t)gridDim.x * PIXELS;
@@ -149,9 +150,11 @@ int64_t slice_blocks(int64_t pixels, int64_t slices, int multiprocessors) {
 }
 
 template <typename T> cudaError_t apply_run(const apply_args &a, int multiprocessors, cudaStream_t stream) {
-    const int64_t slices = a.channels / SLICE;
-    const dim3    grid((unsigned)slice_blocks(a.pixels, slices, multiprocessors), (unsigned)slices);
-    return ck_launch(a.add ? apply_kernel<T, true> : apply_kernel<T, false>, grid, THREADS, 0, stream, a);
+    const int64_t     slices = a.channels / SLICE;
+    const dim3        grid((unsigned)slice_blocks(a.pixels, slices, multiprocessors), (unsigned)slices);
+    const auto        kernel = a.add ? apply_kernel<T, true> : apply_kernel<T, false>;
+    const cudaError_t error  = ck_most_shared(kernel);
+    return error != cudaSuccess ? error : ck_launch(kernel, grid, THREADS, 0, stream, a);
 }
 
 } // namespace

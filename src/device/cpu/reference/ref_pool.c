@@ -214,12 +214,15 @@ static void pad_shortcut_grad_pixel(const struct ref *dy, const struct ref *dx, 
         ref_put(dx, at4(dx, n, h, w, c), sampled ? ref_get(dy, at4(dy, n, h / stride, w / stride, c + pad_c)) : 0);
 }
 
-cr_status cr_ref_pad_shortcut_grad(struct cr_device *device, const struct cr_call *call) {
-    const struct cr_conv_attr *a  = &call->op->attr.conv;
-    struct ref                 dy = REF_IN(pad_shortcut_grad, dy), dx = REF_OUT(pad_shortcut_grad, dx);
+void cr_ref_shortcut_grad(struct cr_device *device, const struct cr_conv_attr *a, const struct ref *dy,
+                          const struct ref *dx) {
     CR_PARALLEL_FOR(cr_cpu_threads(device))
-    for (int64_t i = 0; i < dx.N * dx.H; i++)
-        for (int64_t w = 0; w < dx.W; w++)
-            pad_shortcut_grad_pixel(&dy, &dx, a->stride, a->pad_c, i / dx.H, i % dx.H, w);
+    for (int64_t i = 0; i < dx->N * dx->H; i++)
+        for (int64_t w = 0; w < dx->W; w++)
+            pad_shortcut_grad_pixel(dy, dx, a->stride, a->pad_c, i / dx->H, i % dx->H, w);
+}
+cr_status cr_ref_pad_shortcut_grad(struct cr_device *device, const struct cr_call *call) {
+    const struct ref dy = REF_IN(pad_shortcut_grad, dy), dx = REF_OUT(pad_shortcut_grad, dx);
+    cr_ref_shortcut_grad(device, &call->op->attr.conv, &dy, &dx);
     return CR_OK;
 }

@@ -1,0 +1,85 @@
+/* tests/unit/compiler/test_finish_ends.c: ends of blocks that complete the convolution before them, and that the next
+ * convolution computes. */
+#include "tests/harness/finish_support.h"
+
+static bool finishes_ends(void *self, const struct cr_program *p, const struct cr_op *last, const struct cr_op *op) {
+    (void)self, (void)p;
+    return last->kind == CR_OP_conv && op->kind == CR_OP_bn_apply;
+}
+static bool finishes_and_applies(void *self, const struct cr_program *p, const struct cr_op *last,
+                                 const struct cr_op *op) {
+    return finishes_ends(self, p, last, op) || (last->kind == CR_OP_bn_apply && op->attr.conv.stride == 1);
+}
+
+/* The second convolution of each block and the stem, also where the shortcut's op stands between the two. Not where
+ * another op reads the result, or where that one is not the BN's. */
+static void ends_of_blocks_are_marked(void) {
+    const struct cr_cost_model model = {.alignment = 64, .finishes = finishes_ends};
+    struct bench_model         b;
+    struct cr_program          p;
+    int                        last = CR_NONE, between = 0;
+    if (!open_program(&b, &p)) return;
+    add_workspaces(&p, CR_OP_conv);
+    cr_pass_finish_later(&p, &model);
+    CHECK_INT(marked(&p), 9 + 1);
+    cr_program_lifetimes(&p);
+    for (int i = 0; i < p.ops; i++) {
+        const int before = cr_op_before(&p, i);
+        if (p.op[i].kind != CR_OP_bn_apply) {
+            CHECK(before < 0 || !cr_op_finishes_later(&p.op[before])); /* only one op completes a convolution */
+            continue;
+        }
+        CHECK(before >= 0 && cr_op_finishes_later(&p.op[before]));
+        CHECK_INT(p.op[i].in[CR_IN_bn_apply_scale_bias], p.op[before].out[CR_OUT_conv_next_scale_bias]);
+        CHECK_INT(p.tensor[p.op[before].workspace].last, i);
+        between += i - before - 1;
+        last = i;
+    }
+    CHECK_INT(between, 2);
+    for (int i = 0; i < p.ops; i++)
+        if (cr_op_finishes_later(&p.op[i])) p.op[i].attr.conv.finish_later = false;
+    p.op[last].in[CR_IN_bn_apply_add] = p.op[last].in[CR_IN_bn_apply_x];
+    cr_pass_finish_later(&p, &model);
+    CHECK_INT(marked(&p), 9);
+    cr_program_free(&p);
+    bench_close(&b);
+}
+
+/* The ends of blocks, and of the stem, whose result the next convolution reads with a stride of 1. What a bn_apply and
+ * the convolution before it leave lives until that convolution. A copy of a result to the host needs it earlier. */
+static void ends_of_blocks_are_left_to_convolutions(void) {
+    const struct cr_cost_model model = {.alignment = 64, .finishes = finishes_and_applies};
+    struct bench_model         b;
+    struct cr_program          p;
+    int                        left = 0, ids[CR_OP_IDS_MAX], last = CR_NONE;
+    if (!open_program(&b, &p)) return;
+    add_workspaces(&p, CR_OP_conv);
+    cr_pass_finish_later(&p, &model);
+    CHECK_INT(marked(&p), 9 + 1 + 7);
+    cr_program_lifetimes(&p);
+    for (int i = 0; i < p.ops; i++) {
+        if (p.op[i].kind != CR_OP_bn_apply || !cr_op_finishes_later(&p.op[i])) continue;
+        const int before = cr_op_before(&p, i);
+        CHECK(before >= 0 && cr_op_finishes_later(&p.op[before]));
+        CHECK_INT(p.op[i + 1].in[CR_IN_conv_x], p.op[i].out[CR_OUT_bn_apply_y]);
+        CHECK_INT(cr_op_before(&p, i + 1), i);
+        CHECK_INT(p.tensor[p.op[before].workspace].last, i + 1);
+        for (int n = cr_op_finish_ids(&p.op[i], ids); n > 0; n--) CHECK(p.tensor[ids[n - 1]].last >= i + 1);
+        last = i;
+        left++;
+    }
+    CHECK_INT(left, 7);
+    for (int i = 0; i < p.ops; i++)
+        if (p.op[i].kind == CR_OP_bn_apply) p.op[i].attr.bn.finish_later = false;
+    struct cr_op copy = cr_op_make(CR_OP_offload, CR_NONE);
+    copy.stream       = CR_STREAM_TO_HOST;
+    copy.in[0]        = p.op[last].out[CR_OUT_bn_apply_y];
+    copy.out[0]       = cr_tensor_add(&p, "copy", CR_F32, CR_REGION_HOST, 4, 8, 8, 64);
+    (void)cr_emit(&p, &copy, "copy");
+    cr_pass_finish_later(&p, &model);
+    CHECK_INT(marked(&p), 9 + 1 + 6);
+    cr_program_free(&p);
+    bench_close(&b);
+}
+
+TESTS(CASE(ends_of_blocks_are_marked), CASE(ends_of_blocks_are_left_to_convolutions))
