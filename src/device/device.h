@@ -85,7 +85,7 @@ struct cr_async {
     cr_status (*delay)(struct cr_device *device, enum cr_stream stream, int64_t ns);
 
     cr_status (*event_create)(struct cr_device *device, void **event);
-    /* The same for an event that `elapsed` does not get, which keeps the device busy for less time. NULL: event_create. */
+    /* The same for an event that `elapsed` does not get, which takes the device less time. NULL: event_create. */
     cr_status (*event_create_untimed)(struct cr_device *device, void **event);
     void (*event_destroy)(struct cr_device *device, void *event); /* accepts NULL */
     cr_status (*event_record)(struct cr_device *device, enum cr_stream stream, void *event);
