@@ -63,10 +63,11 @@ template <class T> struct worker {
         }
     }
 
-    /* The thread's 16 channels of one pixel. */
+    /* The thread's 16 channels of one pixel; bytes: of add. */
     template <int TYPE>
     __device__ __forceinline__ void store(const int (&sums)[GROUP / 8][4], int half, int pixel, int channel,
-                                          const float (&scale)[16], const float (&bias)[16], float add_scale) const {
+                                          const float (&scale)[16], const float (&bias)[16], uint4 bytes,
+                                          float add_scale) const {
         const int     count = min(16, p.K - channel);
         const int64_t at    = (int64_t)pixel * p.K + channel;
         float         v[16];
@@ -74,7 +75,6 @@ template <class T> struct worker {
 #pragma unroll
         for (int k = 0; k < 16; k++) v[k] = fmaf((float)sums[k / 2][half * 2 + k % 2], scale[k], bias[k]);
         if (p.add) {
-            const uint4 bytes = *reinterpret_cast<const uint4 *>(p.add + at);
             if (p.add_signed)
                 ck_add_bytes<true>(bytes, add_scale, v);
             else
@@ -86,19 +86,33 @@ template <class T> struct worker {
         }
         store_channels<TYPE>(p.y, at, v, count, count == 16 && p.K % (16 / bytes_of<TYPE>) == 0);
     }
+    /* y may be add, so the compiler keeps the order of loads and stores. Several loads are started at once here. */
     template <int TYPE> __device__ __forceinline__ void finish(int tile) const {
-        const int   channel = tile % p.blocks_k * T::COLUMNS + column + lane % 4 * 16;
-        const int   pixel   = tile / p.blocks_k * T::ROWS + first + lane / 4;
-        const float add     = p.add ? __ldg(p.coeffs + 2 * (int64_t)p.K) : 0.0f;
-        float       scale[16], bias[16];
+        constexpr int FETCHED = T::HEIGHT == 4 ? 4 : 2;
+        const int     channel = tile % p.blocks_k * T::COLUMNS + column + lane % 4 * 16;
+        const int     pixel   = tile / p.blocks_k * T::ROWS + first + lane / 4;
+        const float   add     = p.add ? __ldg(p.coeffs + 2 * (int64_t)p.K) : 0.0f;
+        float         scale[16], bias[16];
 #pragma unroll
-        for (int i = 0; i < 16; i += 4) {
-            load_four(scale + i, p.coeffs + channel + i, p.K - channel - i, true);
-            load_four(bias + i, p.coeffs + p.K + channel + i, p.K - channel - i, p.K % 4 == 0);
+        for (int i = 0; i < 2 * T::HEIGHT; i += FETCHED) {
+            uint4 bytes[FETCHED] = {};
+#pragma unroll
+            for (int k = 0; k < FETCHED; k++) {
+                const int at = pixel + (i + k) * 8;
+                if (p.add && at < p.pixels && channel < p.K)
+                    bytes[k] = *reinterpret_cast<const uint4 *>(p.add + (int64_t)at * p.K + channel);
+            }
+            if (i == 0) {
+#pragma unroll
+                for (int k = 0; k < 16; k += 4) {
+                    load_four(scale + k, p.coeffs + channel + k, p.K - channel - k, true);
+                    load_four(bias + k, p.coeffs + p.K + channel + k, p.K - channel - k, p.K % 4 == 0);
+                }
+            }
+#pragma unroll
+            for (int k = 0; k < FETCHED; k++)
+                store<TYPE>(acc[(i + k) / 2], (i + k) % 2, pixel + (i + k) * 8, channel, scale, bias, bytes[k], add);
         }
-#pragma unroll
-        for (int i = 0; i < 2 * T::HEIGHT; i++)
-            store<TYPE>(acc[i / 2], i % 2, pixel + i * 8, channel, scale, bias, add);
     }
     __device__ __forceinline__ void finish_any(int tile) const {
         switch (p.y_type) {

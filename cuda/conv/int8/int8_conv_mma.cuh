@@ -27,7 +27,7 @@ template <int ROWS_, int COLUMNS_> struct tiling {
     static constexpr int HEIGHT  = ROWS / SIDE / 16;          /* fragments of 16 rows of a warp */
     static constexpr int STAGES  = COLUMNS == 128 ? 3 : 4;    /* at most 48 KiB, which every GPU has */
     static constexpr int X_BYTES = ROWS * STEP, BYTES = STAGES * (X_BYTES + COLUMNS * STEP);
-    static constexpr int BLOCKS = ROWS * COLUMNS >= 128 * 128 ? 2 : ROWS == 128 ? 3 : 4; /* on a multiprocessor */
+    static constexpr int BLOCKS = ROWS == 128 ? 2 : 3; /* on a multiprocessor */
 };
 
 struct params {
