@@ -25,4 +25,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except cresnet.CresnetError as error:
+        sys.exit(f"{error.status}: {error}")

@@ -82,7 +82,7 @@ typedef struct cresnet_options {
     size_t      size;        /* set by cresnet_options_init */
     const char *device;      /* "auto" (default): a GPU if there is one, else the CPU; "cpu"; "cuda"; "cuda:1" */
     const char *precision;   /* "auto" (default): fp16 on a GPU, fp32 on the CPU; "fp32", "tf32", "fp16", "bf16" */
-    int         max_batch;   /* images that the device computes at once, 1 to 65,536; 32. A call may pass more images */
+    int         max_batch;   /* images that the device computes at once, 1 (default) to 65,536. A call may pass more */
     int         threads;     /* threads of the CPU device and of image decoding; 0 (default): one for each core */
     int         features;    /* not 0: cresnet_output.features may be used */
     int         f32_tensors; /* not 0: CRESNET_F32 tensors may be used. Images of bytes are then slower */

@@ -10,11 +10,11 @@ The module calls the shared library libcresnet.so through ctypes. CRESNET_LIBRAR
 from __future__ import annotations
 
 import ctypes
-import ctypes.util
+import operator
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Callable, Mapping, Optional, Sequence, Union
+from typing import Callable, Iterable, Optional, Union
 
 import numpy as np
 import numpy.typing as npt
@@ -111,6 +111,9 @@ def _lib() -> ctypes.CDLL:
             raise ImportError(f"{name} cannot be loaded ({error}): install cresnet, or set CRESNET_LIBRARY to the file "
                               "libcresnet.so of a build") from error
         for function, (result, arguments) in _FUNCTIONS.items():
+            if not hasattr(library, function):
+                raise ImportError(f"{name} has no function {function}: it is no libcresnet, or one of another version than "
+                                  f"{__version__}")
             getattr(library, function).restype = result
             getattr(library, function).argtypes = arguments
         _library = library
@@ -159,15 +162,36 @@ class Result:
     errors: list[Optional[str]]  # why an image could not be read; None when it could
 
 
+def _path(path: PathLike) -> bytes:
+    name = os.fsencode(path)
+    if b"\0" in name:  # C would end the path there
+        raise ValueError(f"a path has a null character: {path!r}")
+    return name
+
+
+def _int(name: str, value: int) -> int:
+    number = operator.index(value)
+    if not -2**31 <= number < 2**31:  # ctypes would drop the upper bits
+        raise ValueError(f"{name} = {number}: not a number of 32 bits")
+    return number
+
+
 def _make_options(device: str, precision: str, max_batch: int, threads: int, features: bool, f32_tensors: bool,
                   config: Optional[PathLike], settings: Optional[Mapping[str, object]], log: Optional[LogFunction]) -> _Options:
+    for name, text in (("device", device), ("precision", precision)):
+        if not isinstance(text, str):
+            raise TypeError(f"{name} must be a string, not {type(text).__name__}")
+    if settings is not None and not isinstance(settings, Mapping):
+        raise TypeError('settings must be a dict, such as {"data.tta": "flip"}, not ' + type(settings).__name__)
+    if log is not None and not callable(log):
+        raise TypeError("log must be a function(level, line), not " + type(log).__name__)
     options = _Options()
     _lib().cresnet_options_init(ctypes.byref(options))
     options.device, options.precision = device.encode(), precision.encode()
-    options.max_batch, options.threads = max_batch, threads
+    options.max_batch, options.threads = _int("max_batch", max_batch), _int("threads", threads)
     options.features, options.f32_tensors = int(features), int(f32_tensors)
     if config is not None:
-        options.config = os.fsencode(config)
+        options.config = _path(config)
     if settings:
         lines = [f"{key}={value}".encode() for key, value in settings.items()]
         options.settings, options.setting_count = (ctypes.c_char_p * len(lines))(*lines), len(lines)
@@ -182,7 +206,7 @@ def memory_needed(path: PathLike, *, device: str = "auto", precision: str = "aut
     """Bytes of device memory and of host memory that Model(...) with these arguments would reserve."""
     options = _make_options(device, precision, max_batch, threads, features, f32_tensors, config, settings, None)
     memory, error = _Memory(), _Error()
-    _check(_lib().cresnet_memory_needed(os.fsencode(path), ctypes.byref(options), ctypes.byref(memory), ctypes.byref(error)), error)
+    _check(_lib().cresnet_memory_needed(_path(path), ctypes.byref(options), ctypes.byref(memory), ctypes.byref(error)), error)
     return int(memory.device_bytes), int(memory.host_bytes)
 
 
@@ -195,7 +219,7 @@ class Model:
         self._handle = ctypes.c_void_p()
         self._options = _make_options(device, precision, max_batch, threads, features, f32_tensors, config, settings, log)
         error = _Error()
-        _check(_lib().cresnet_open(os.fsencode(path), ctypes.byref(self._options), ctypes.byref(self._handle),
+        _check(_lib().cresnet_open(_path(path), ctypes.byref(self._options), ctypes.byref(self._handle),
                                    ctypes.byref(error)), error)
         self._features = features
         self.info = self._read_info()
@@ -215,7 +239,13 @@ class Model:
         if handle:
             _lib().cresnet_close(handle)
 
+    def _open_handle(self) -> ctypes.c_void_p:
+        if not self._handle:
+            raise ValueError("the model is closed")
+        return self._handle
+
     def __enter__(self) -> "Model":
+        self._open_handle()
         return self
 
     def __exit__(self, *unused: object) -> None:
@@ -227,28 +257,37 @@ class Model:
 
     def class_name(self, label: int) -> Optional[str]:
         """Name of a class; None when the network came without names."""
-        name = _lib().cresnet_class_name(self._handle, int(label))
+        name = _lib().cresnet_class_name(self._open_handle(), _int("label", label))
         return name.decode(errors="replace") if name is not None else None
 
     def threshold(self, label: int) -> float:
         """Of a network with several labels per image: the probability above which an image has the label; else -1."""
-        return float(_lib().cresnet_threshold(self._handle, int(label)))
+        return float(_lib().cresnet_threshold(self._open_handle(), _int("label", label)))
 
-    def classify_files(self, paths: Sequence[PathLike], *, top: int = 1, logits: bool = False, features: bool = False) -> Result:
+    def classify_files(self, paths: Iterable[PathLike], *, top: int = 1, logits: bool = False, features: bool = False) -> Result:
         """Classifies JPEG, PNG and WebP files. A file that cannot be read is no exception: see Result.errors."""
-        names = (ctypes.c_char_p * len(paths))(*[os.fsencode(Path(p)) for p in paths])
-        return self._call(_lib().cresnet_classify_files, names, len(paths), top, logits, features)
+        if isinstance(paths, (str, bytes, os.PathLike)):
+            raise TypeError("paths must be a list of paths: classify_files([path])")
+        encoded = [_path(path) for path in paths]
+        names = (ctypes.c_char_p * len(encoded))(*encoded)
+        return self._call(_lib().cresnet_classify_files, names, len(encoded), top, logits, features)
 
-    def classify_encoded(self, files: Sequence[bytes], *, top: int = 1, logits: bool = False, features: bool = False) -> Result:
+    def classify_encoded(self, files: Iterable[Union[bytes, bytearray, memoryview]], *, top: int = 1, logits: bool = False,
+                         features: bool = False) -> Result:
         """Classifies the bytes of JPEG, PNG and WebP files."""
-        encoded = (_Encoded * len(files))(*[_Encoded(f, len(f)) for f in files])
-        return self._call(_lib().cresnet_classify_encoded, encoded, len(files), top, logits, features)
+        if isinstance(files, (bytes, bytearray, memoryview)):
+            raise TypeError("files must be a list of the bytes of files: classify_encoded([data])")
+        contents = [f if isinstance(f, bytes) else bytes(memoryview(f)) for f in files]
+        encoded = (_Encoded * len(contents))(*[_Encoded(f, len(f)) for f in contents])
+        return self._call(_lib().cresnet_classify_encoded, encoded, len(contents), top, logits, features)
 
-    def classify_images(self, images: Sequence[npt.NDArray[np.uint8]], *, top: int = 1, logits: bool = False,
+    def classify_images(self, images: Iterable[npt.NDArray[np.uint8]], *, top: int = 1, logits: bool = False,
                         features: bool = False) -> Result:
         """Classifies images [height, width, info.channels] of any sizes: uint8, or uint16 if info.bits is 16, in the order red,
         green, blue, alpha. A grey image may be [height, width]."""
         channels, dtype = self.info.channels, np.dtype(f"uint{self.info.bits}")
+        if isinstance(images, np.ndarray) and (images.ndim < 3 or images.shape[2:] == (channels,)):
+            raise TypeError("images must be a list of images: classify_images([image])")
         arrays = [np.ascontiguousarray(image) for image in images]
         for array in arrays:
             if array.dtype != dtype or array.shape[2:] != (channels,) and (channels != 1 or array.ndim != 2):
@@ -261,9 +300,11 @@ class Model:
         """Classifies prepared images: uint8 (uint16 if info.bits is 16), or normalised float32 (needs f32_tensors=True),
         [N, H, W, info.channels] or [N, info.channels, H, W]."""
         array, height, width, channels = np.ascontiguousarray(tensor), self.info.image_size, self.info.image_width, self.info.channels
+        if layout not in ("NHWC", "NCHW"):
+            raise ValueError(f'layout must be "NHWC" or "NCHW", not {layout!r}')
         want = (height, width, channels) if layout == "NHWC" else (channels, height, width)
         integers = np.dtype(f"uint{self.info.bits}")
-        if layout not in ("NHWC", "NCHW") or array.dtype not in (integers, np.float32) or array.shape[1:] != want:
+        if array.dtype not in (integers, np.float32) or array.shape[1:] != want:
             raise ValueError(f"a tensor must be {integers} or float32 [N, {', '.join(map(str, want))}], "
                              f"not {array.dtype} {list(array.shape)}")
         kind = 1 if array.dtype == np.float32 else 2 if array.dtype == np.uint16 else 0
@@ -272,8 +313,9 @@ class Model:
 
     def _call(self, function: Callable[..., int], images: object, count: Optional[int], top: int, logits: bool, features: bool,
               rows: Optional[int] = None) -> Result:
-        if not self._handle:
-            raise ValueError("the model is closed")
+        handle, top = self._open_handle(), operator.index(top)
+        if not 1 <= top <= self.info.classes:
+            raise ValueError(f"top = {top}: the network has {self.info.classes} classes")
         rows = rows if rows is not None else count or 0
         result = Result(np.full((rows, top), -1, np.int32), np.zeros((rows, top), np.float32),
                         np.zeros((rows, self.info.classes), np.float32) if logits else None,
@@ -285,6 +327,6 @@ class Model:
         output.features = result.features.ctypes.data if result.features is not None else None
         output.image_errors = ctypes.addressof(errors)
         arguments = (images,) if count is None else (images, count)
-        _check(function(self._handle, *arguments, ctypes.byref(output), ctypes.byref(error)), error)
+        _check(function(handle, *arguments, ctypes.byref(output), ctypes.byref(error)), error)
         result.errors = [e.text.decode(errors="replace") if e.status else None for e in errors[:rows]]
         return result

@@ -58,8 +58,10 @@ static cresnet_status read_options(const cresnet_options *given, cresnet_options
 static cr_status device_settings(struct cr_arena *arena, const char *device, const char **kind, const char **gpu) {
     const char  *colon  = strchr(device, ':');
     const size_t length = colon ? (size_t)(colon - device) : strlen(device);
-    *kind               = cr_arena_printf(arena, "train.device=%.*s", (int)CR_MIN(length, (size_t)64), device);
-    *gpu                = cr_arena_printf(arena, "train.gpu=%s", colon ? colon + 1 : "0");
+    if (colon && strncmp(device, "cuda:", 5) != 0)
+        return CR_FAIL(CR_ERR_CONFIG, "options.device = %s: only cuda has a number, such as cuda:1", device);
+    *kind = cr_arena_printf(arena, "train.device=%.*s", (int)CR_MIN(length, (size_t)64), device);
+    *gpu  = cr_arena_printf(arena, "train.gpu=%s", colon ? colon + 1 : "0");
     return *kind && *gpu ? CR_OK : CR_NO_MEMORY(length);
 }
 
@@ -201,6 +203,18 @@ static cr_status close_job(struct cresnet_model *m, void *unused) {
     return CR_OK;
 }
 
+/* Messages name the place of a value. Here it is cresnet_options, where the program has its command line. */
+static void name_options(char *text) {
+    static const char here[] = "options: ", there[] = "command line: ";
+    for (char *line = text; line; line = strchr(line, '\n')) {
+        line += *line == '\n';
+        if (strncmp(line, there, sizeof there - 1) != 0) continue;
+        const char *rest = line + sizeof there - 1;
+        memcpy(line, here, sizeof here - 1);
+        memmove(line + sizeof here - 1, rest, strlen(rest) + 1);
+    }
+}
+
 static cresnet_status open_model(struct open_job *job, cresnet_model **out, cresnet_error *error) {
     cresnet_model *m = cr_api_start(error);
     if (!m) return CRESNET_ERROR_MEMORY;
@@ -214,6 +228,7 @@ static cresnet_status open_model(struct open_job *job, cresnet_model **out, cres
         *out = m;
         return CRESNET_OK;
     }
+    if (error && !job->config) name_options(error->text);
     m->broken[0] = 0; /* closing is possible after every error */
     cresnet_close(m);
     return status;

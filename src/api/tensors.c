@@ -107,6 +107,11 @@ static cresnet_status check_tensor(const cresnet_model *m, const cresnet_tensor 
     const cresnet_status status = cr_api_check_call(m, t->data, t->count, error);
     if (status != CRESNET_OK) return status;
     const cresnet_tensor_type integers = m->config.data.bits == 16 ? CRESNET_U16 : CRESNET_U8;
+    if (t->type != integers && (t->type == CRESNET_U8 || t->type == CRESNET_U16))
+        return cr_api_fail(error, CRESNET_ERROR_ARGUMENT,
+                           "tensor.type = CRESNET_%s: the images of this network have %d bits: use CRESNET_%s",
+                           t->type == CRESNET_U8 ? "U8" : "U16", integers == CRESNET_U8 ? 8 : 16,
+                           integers == CRESNET_U8 ? "U8" : "U16");
     if (t->type != integers && t->type != CRESNET_F32)
         return cr_api_fail(error, CRESNET_ERROR_ARGUMENT, "tensor.type = %d is neither CRESNET_%s nor CRESNET_F32",
                            (int)t->type, integers == CRESNET_U8 ? "U8" : "U16");

@@ -298,7 +298,7 @@ static cr_status read_header(struct cr_st_file *file, uint64_t file_bytes) {
                            "FILE.safetensors` converts it",
                            file->path);
         if (file->header_bytes > file_bytes - 8)
-            return BAD(file, "its header should have %" PRIu64 " bytes, but the file has only %" PRIu64,
+            return BAD(file, "its first 8 bytes announce a header of %" PRIu64 " bytes, but the file has only %" PRIu64,
                        file->header_bytes, file_bytes);
         return BAD(file, "its header does not start with '{'");
     }

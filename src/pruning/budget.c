@@ -123,8 +123,9 @@ static cr_status column_by_overall(const struct cr_prune *prune, struct table *t
     const int          columns = t->line[0].cells - t->first;
     double             best    = 2, sparsity;
     if (!overall)
-        return cr_config_fail(prune->config, "prune.column", "%s has %d columns and no row Overall: select a column",
-                              t->path, columns);
+        return cr_config_fail(prune->config, "prune.column",
+                              "%s has %d columns and no row Overall: name a column, such as prune.column=%s", t->path,
+                              columns, t->line[0].cell[t->first]);
     if (target <= 0)
         return cr_config_fail(prune->config, "prune.sparsity", "%s has %d columns: set the overall sparsity", t->path,
                               columns);

@@ -235,16 +235,19 @@ cr_status cr_session_limit_missed(const struct cr_session *s, size_t need) {
                                           : offloads             ? ", with offloading"
                                           : recomputes           ? ", with recomputation"
                                                                  : "";
+    const size_t            whole       = need + s->overhead_bytes;
+    size_t                  limit       = s->limit + s->overhead_bytes;
     char                    details[64] = "";
     const char             *instead = strcmp(c->memory.limit, "auto") == 0 ? "free device memory" : "raise the limit";
     struct cr_text          text    = {0};
     add_suggestions(s, &text);
+    if (cr_bytes_parse(c->memory.limit, &limit)) limit = CR_MIN(limit, whole); /* may be less than the libraries need */
     if (s->overhead_bytes)
         snprintf(details, sizeof details, " (%.0f of them for libraries%s)", cr_mib(s->overhead_bytes),
                  s->model.ranks > 1 ? " and NCCL" : "");
-    const cr_status status = cr_config_fail(
-        c, "memory.limit", "the run needs %.1f MiB%s, %.1f more than the limit%s: %s, or %s",
-        cr_mib(need + s->overhead_bytes), details, cr_mib(need - s->limit), with, instead, text.data ? text.data : "");
+    const cr_status status =
+        cr_config_fail(c, "memory.limit", "the run needs %.1f MiB%s, %.1f more than the limit%s: %s, or %s",
+                       cr_mib(whole), details, cr_mib(whole - limit), with, instead, text.data ? text.data : "");
     cr_text_free(&text);
     return status;
 }

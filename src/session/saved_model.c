@@ -81,6 +81,9 @@ static cr_status find(const char *path, const char *config, struct cr_saved_mode
         return copy(config, &out->config);
     }
     if (cr_fs_is_file(out->config)) return CR_OK;
+    const char *dot = strrchr(path, '.');
+    if (dot && strcmp(dot, ".ini") == 0)
+        return CR_FAIL(CR_ERR_CONFIG, "%s: is a configuration file; a trained network is its run folder", path);
     return CR_FAIL(CR_ERR_CONFIG, "%s: does not exist: %s needs the configuration of its network", out->config, path);
 }
 

@@ -62,6 +62,10 @@ void cr_run_prune_warn(const struct cr_run *run) {
             cr_log(CR_LOG_WARN,
                    "[prune] has a schedule but no target: nothing is pruned without sparsity (0.9 prunes 90 "
                    "%% of the weights) or a budget");
+        else if (c->prune.pattern != CR_PRUNE_PATTERN_UNSTRUCTURED && !cr_config_is_set(c, "prune.sparsity"))
+            cr_log(CR_LOG_WARN, "[prune] has the pattern %s but no target: nothing is pruned without sparsity%s",
+                   cr_word_prune_pattern(c->prune.pattern),
+                   c->prune.pattern == CR_PRUNE_PATTERN_2_4 ? " = 0.5" : " or a budget");
         return;
     }
     if (c->prune.schedule != CR_PRUNE_SCHEDULE_GRADUAL) {

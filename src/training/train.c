@@ -324,16 +324,17 @@ static cr_status loop(struct cr_run *run, struct cr_report *report, const struct
 
 /* Returns whether a resumed run has ended already, and says why. */
 static bool has_ended(const struct cr_run *run, const struct cr_best *best) {
+    const enum cr_log_level level = cr_comm_rank(run->comm) == 0 ? CR_LOG_RESULT : CR_LOG_INFO;
+    const int64_t           whole = run->config.train.epochs * run->at.steps_per_epoch;
     if (run->at.step >= run->total_steps) {
-        cr_log(CR_LOG_INFO,
-               "already at step %" PRId64 " of %" PRId64
-               ": nothing to do; raise train.epochs or train.steps to continue",
-               run->at.step, run->total_steps);
+        char hint[64] = "raise train.epochs to continue";
+        if (run->total_steps < whole) snprintf(hint, sizeof hint, "train.steps=0 continues to step %" PRId64, whole);
+        cr_log(level, "already at step %" PRId64 " of %" PRId64 ": nothing to do; %s", run->at.step, run->total_steps,
+               hint);
         return true;
     }
     if (!cr_run_stops_early(run, best)) return false;
-    cr_log(CR_LOG_INFO,
-           "stopped early at step %" PRId64 " of %" PRId64 ": nothing to do; raise train.patience to continue",
+    cr_log(level, "stopped early at step %" PRId64 " of %" PRId64 ": nothing to do; raise train.patience to continue",
            run->at.step, run->total_steps);
     return true;
 }

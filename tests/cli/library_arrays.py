@@ -25,12 +25,31 @@ with cresnet.Model(run, device="cpu", max_batch=2, features=True, log=lambda lev
     assert both.errors[0] is None and "not a JPEG, PNG or WebP" in both.errors[1] and both.labels[1, 0] == -1
     assert model.classify_files([path]).labels[0, 0] == both.labels[0, 0]
     assert model.class_name(0) == "checker" and model.class_name(99) is None
-    for wrong in (lambda: model.classify_tensor(u8[:, 1:]), lambda: model.classify_tensor(u8.astype(np.float64))):
+    data = open(path, "rb").read()
+    kinds = model.classify_encoded(f(data) for f in (bytes, bytearray, memoryview))
+    assert kinds.errors == [None] * 3 and (kinds.labels == both.labels[0]).all()
+    assert model.classify_images(u8).labels.shape == (5, 1)  # [N, H, W, C] is a sequence of images
+    for error, text, wrong in (
+            (ValueError, "a tensor must be", lambda: model.classify_tensor(u8[:, 1:])),
+            (ValueError, "a tensor must be", lambda: model.classify_tensor(u8.astype(np.float64))),
+            (ValueError, "layout must be", lambda: model.classify_tensor(u8, layout="nhwc")),
+            (TypeError, "a list of paths", lambda: model.classify_files(path)),
+            (TypeError, "a list of the bytes", lambda: model.classify_encoded(data)),
+            (TypeError, "a list of images", lambda: model.classify_images(u8[0])),
+            (ValueError, "null character", lambda: model.classify_files([path + "\0"])),
+            (ValueError, "null character", lambda: cresnet.Model(run + "\0")),
+            (ValueError, "top = -1: the network has 10 classes", lambda: model.classify_files([path], top=-1)),
+            (ValueError, "top = 11: the network has 10 classes", lambda: model.classify_files([path], top=11)),
+            (ValueError, "max_batch = 4294967297", lambda: cresnet.Model(run, max_batch=2**32 + 1)),
+            (TypeError, "device must be a string", lambda: cresnet.Model(run, device=None)),
+            (TypeError, "settings must be a dict", lambda: cresnet.Model(run, settings=["data.tta=flip"])),
+            (TypeError, "log must be a function", lambda: cresnet.Model(run, log=1))):
         try:
             wrong()
-        except ValueError:
+        except error as said:
+            assert text in str(said), said
             continue
-        raise AssertionError("a wrong array was accepted")
+        raise AssertionError("accepted, but wrong: " + text)
     try:
         model.classify_tensor(u8.astype(np.float32))
     except cresnet.CresnetError as error:
@@ -50,6 +69,14 @@ with cresnet.Model(run, device="cpu", max_batch=2, features=True, log=lambda lev
     for t in threads:
         t.join()
     assert not failures
+
+for closed in (lambda: model.class_name(0), lambda: model.threshold(0), lambda: model.classify_files([path]), model.__enter__):
+    try:
+        closed()
+    except ValueError as said:
+        assert str(said) == "the model is closed"
+        continue
+    raise AssertionError("a closed model was used")
 
 with cresnet.Model(run, device="cpu", f32_tensors=True) as model:
     f32 = (u8 / np.float32(255) - np.float32(info.mean)) / np.float32(info.std)

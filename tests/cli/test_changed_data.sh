@@ -36,6 +36,10 @@ is "nothing about tensors" "$(grep -c fc.weight stderr)" 0
 again; rm -r set/*/circle; resume; expect "a class was removed" 2 "classes removed: circle"
 again; for split in train val; do mv set/$split/circle set/$split/disc; done
 resume; expect "a class was renamed" 2 "classes removed: circle" "classes added: disc (renamed?)" "--force"
+for command in eval report; do
+    run $command R $folder; expect "$command: a class was renamed" 0 "label 1 is crescent in the dataset and circle in the network"
+done
+again; run eval R $folder; holds "eval: no warning of equal classes" sh -c '! grep -q "are not those of the weights" stderr'
 
 # ---- images ----
 again; mv set/train/circle set/x; mv set/train/cross set/train/circle; mv set/x set/train/cross

@@ -52,7 +52,7 @@ run train tiny.ini --force=yes; expect "a flag with a value" 2 "--force takes no
 run train tiny.ini extra.ini; expect "an operand too many" 2 "unexpected operand extra.ini"
 run plan tiny.ini batch=3; expect "an override without its section" 2 "section.key=value"
 run plan tiny.ini --set batch=3; expect "--set without a section" 2 "section.key=value"
-run plan tiny.ini --which stp; expect "--which" 2 "must be one of"
+run plan tiny.ini --which stp; expect "--which" 2 "must be one of step, micro_first"
 run plan tiny.ini --after foo; expect "--after" 2 "must be one of"
 run predict tiny.ini a.png -k 0; expect "-k 0" 2 "from 1 to"
 # On machines with a GPU, test_cuda_* and gpu-check.sh test these cases.
@@ -199,6 +199,10 @@ is "a capacity below the bound: no rows" "$out" ""
 printf 'id,lower,upper,size\na,0,4,x\n' >bad.csv
 run plan --csv bad.csv; expect "a bad file of lifetimes" 1 "bad.csv:2: size must be a whole number"
 run plan --csv gone.csv; expect "a missing file of lifetimes" 1 "gone.csv"
+run plan tiny.ini --capacity 80; expect "--capacity of a configuration" 2 "--capacity and --time-limit need --csv FILE"
+run plan tiny.ini --target h100 memory.limit=1MiB
+expect "a limit below what libraries need" 2 "MiB (112 of them for libraries), "
+is "what is missing is the need less the limit" "$(sed -n 's/.*needs \([0-9.]*\) MiB.*, \([0-9.]*\) more.*/\1 \2/p' stderr | awk '{printf "%.1f", $1 - $2}')" 1.0
 run plan tiny.ini --capacity 0 --csv; expect "--capacity 0" 2 "must be an integer"
 run plan --csv lifetimes.csv --json; expect "lifetimes and --json" 2 "without a configuration"
 run plan --csv lifetimes.csv train.batch=3; expect "lifetimes and a key" 2 "has no configuration keys"
@@ -240,6 +244,7 @@ for i in $(seq 200); do ls stopped/*.tmp.* >/dev/null 2>&1 && break; sleep 0.05;
 kill -TERM $packer; wait $packer; is "data pack that is stopped" $? 143
 is "data pack that is stopped leaves nothing" "$(ls stopped) $(cat stopped/train.crpk)" "train.crpk kept"
 run data verify cut.crpk; expect "data verify of a cut file" 1 "cut.crpk" "cut off"
+run data verifi packed; expect "no such data command" 2 "verifi is neither a configuration nor one of stat, verify, pack and shapes"
 run data verify; expect "data verify without a file" 2 "FILE|DIR"
 run data verify nowhere.crpk; expect "data verify of a missing file" 1 "nowhere.crpk"
 mkdir -p unsplit/a unsplit/b; cp "$(find images -name '*.png' | head -1)" unsplit/a; cp unsplit/a/* unsplit/b

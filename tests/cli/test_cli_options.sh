@@ -73,6 +73,49 @@ run profile tiny.ini --steps 1 --json -q; expect "profile --json on the CPU" 0 '
 cp stdout F/profile.jsonl; run report F --no-eval -o page.html; expect "report of such a profile" 0
 holds "report of such a profile: no percentages" sh -c 'grep -q "Time by kind of op" page.html && ! grep -q "of roofline" page.html'
 
+# ---- JSON: docs/reference/json.md names every member ----
+documented() { # SECTION ARGS...: the members that the command prints are in this section
+    local section=$1
+    shift
+    run "$@" --json -q
+    is "$* --json" "$rc" 0
+    holds "$*: documented members" python3 - "$source_dir/docs/reference/json.md" "$section" <<'PY'
+import json, re, sys
+text = re.search(r"^## %s\n(.*?)(?=^## |\Z)" % sys.argv[2], open(sys.argv[1]).read(), re.M | re.S).group(1)
+known = set(re.findall(r"`(\w+)`", text))
+known |= {name + "_before" for name in known} if "_before" in known else set()
+def check(value):
+    for item in value if isinstance(value, list) else value.values() if isinstance(value, dict) else []: check(item)
+    if isinstance(value, dict): assert set(value) <= known, set(value) - known
+lines = open("stdout").read().splitlines()
+assert lines
+for line in lines: check(json.loads(line))
+PY
+}
+documented eval eval F --per-class --temperature --tta flip
+documented predict predict F "$(find images -name '*.png' | head -1)" --tta flip
+documented explain explain F "$(find images -name '*.png' | head -1)" -o json.png
+documented data data stat images
+documented data data verify images
+documented data data verify packed
+documented data data F
+documented data data pack images packed2
+documented plan plan tiny.ini data.image_sizes=12@0,16@2
+documented plan plan tiny.ini --choices
+documented profile profile tiny.ini --steps 1
+documented check check tiny.ini
+documented bench bench step tiny.ini --steps 1 memory.limit=1GiB
+documented bench bench data tiny.ini --steps 1 --trainer-speed 10
+documented bench bench allocators tiny.ini --steps 1
+documented bench bench init tiny.ini --steps 1
+documented bench bench spdnn --neurons 1024 --layers 2 --inputs 20 --verbose
+run train tiny.ini memory.trace=trace.csv --steps 4 -o TR -q; documented plan plan --trace trace.csv
+documented prune prune F --sparsity 0.5 -o PJ --recalibrate 1
+documented prune prune F --pattern channels --flops 1.3 --multiple 1 -o PK --recalibrate 1
+documented prune prune F --pattern channels --speedup 1.1 --multiple 1 --batch 4 -o PL train.measure=no
+documented quantize quantize F -o PM --images 8
+documented plan plan PJ --which eval --choices
+
 # ---- train --quiet: results, warnings and errors only ----
 run train tiny.ini --steps 16 -o Q -q
 is "train -q: results only" "$err" "evaluation at step 16: $(sed -n 's/^evaluation at step 16: //p' stderr)

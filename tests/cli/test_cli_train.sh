@@ -25,7 +25,7 @@ holds "the seed matters" sh -c '! cmp -s A/last/model.safetensors D/last/model.s
 before=$(cd A && find . -type f -exec cksum {} + | sort)
 run train tiny.ini train.output=A; expect "a folder in use" 2 "--resume"
 is "a refused run changes nothing" "$(cd A && find . -type f -exec cksum {} + | sort)" "$before"
-run train tiny.ini train.output=A --resume auto train.steps=20; expect "nothing left to do" 0 "step 20"
+run train tiny.ini train.output=A --resume auto train.steps=20 -q; expect "nothing left to do" 0 "already at step 20 of 20: nothing to do; train.steps=0 continues to step 64"
 run train tiny.ini train.output=A --resume auto train.steps=24 model.widths=4,16; expect "another model on resume" 2 "widths"
 run train tiny.ini train.output=fresh --resume auto train.steps=3; expect "--resume auto in an empty folder begins" 0 "step 3"
 truncate -s 100 fresh/step-3/model.safetensors
@@ -329,6 +329,9 @@ holds "what was refused leaves nothing" [ ! -e PX ]
 run train tiny.ini -o GI $gradual prune.initial=0.5 --steps 20; expect "gradual pruning from an initial sparsity" 0 "90.03 %"
 run prune GI --sparsity 0.3 -o PG; expect "a run's own prune.initial is nothing to another pruning" 0 "prunable layers"
 run train tiny.ini -o GW prune.start=1 prune.end=2 --steps 2; expect "when, but not how much" 0 "warning: [prune] has a schedule but no target"
+run train tiny.ini -o GV prune.pattern=2:4 --steps 2; expect "a pattern, but not how much" 0 "warning: [prune] has the pattern 2:4 but no target: nothing is pruned without sparsity = 0.5"
+run train tiny.ini -o GU memory.trace=- --steps 2; expect "no trace on standard output" 2 "[memory] trace = -: must be the name of a file"
+run train tiny.ini -o GU distill.teacher=tiny.ini --steps 2; expect "a configuration is no teacher" 2 "tiny.ini: is a configuration file; a trained network is its run folder"
 run train tiny.ini -o GL prune.sparsity=0.9 prune.start=1 prune.end=9 --steps 2; expect "a pruning that comes too late" 0 "warning: [prune] starts too late: none of the 64 steps prunes"
 run train tiny.ini -o GE prune.sparsity=0.9 prune.end=8 prune.frequency=16 --steps 2; expect "a pruning that does not end" 0 "warning: [prune] end = 8 epochs, the run has 4: its last pruning step reaches 87.5 %"
 run train tiny.ini -o GF $gradual --steps 2; holds "a pruning that ends is not warned of" sh -c '! grep -q "warning: .prune" stderr'

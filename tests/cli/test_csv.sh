@@ -42,7 +42,7 @@ bad() { printf "$1" >wrong/train.csv; run train net.ini -o bad data.kind=csv dat
 bad 'x.png\n' 1 "wrong/train.csv:1: the line must be file,label"
 bad 'x.png,a,b\n' 1 "wrong/train.csv:1: the line must be file,label"
 bad 'x.png,a\n"y.png,b\n' 1 "wrong/train.csv:2: the line must be file,label"
-bad 'x.png,a\ny.png,\n' 1 "wrong/train.csv:2: the file or its label is empty"
+bad 'x.png,a\ny.png,\n' 1 "wrong/train.csv:2: the label is empty; each image must have one"
 bad 'x.png,a\ny.png,a;b\n' 1 "wrong/train.csv:2: the image has several labels"
 bad 'x.png,a\ny.png,a\n' 1 "has 1 different labels"
 bad 'file,label\n' 1 "lists no images"

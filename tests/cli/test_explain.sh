@@ -100,6 +100,18 @@ cp a.png before.png
 run explain basic.ini --weights "$golden/basic.safetensors" "$golden/image.png" -o - ; expect "standard output" 0 "class $predicted"
 holds "the same overlay" cmp stdout before.png
 
+# ---- standard input: a file, a pipe, /dev/stdin; also of predict ----
+run explain basic.ini --weights "$golden/basic.safetensors" - -o b.png <"$golden/image.png"; expect "an image on standard input" 0 "/dev/stdin: class $predicted, "
+holds "the same overlay" cmp b.png before.png
+for name in - /dev/stdin; do
+    cat "$golden/image.png" | run explain basic.ini --weights "$golden/basic.safetensors" $name -o b.png
+    holds "the same overlay from a pipe, $name" cmp b.png before.png
+    cat "$golden/image.png" | timeout 60 "$bin" predict basic.ini --weights "$golden/basic.safetensors" $name --json -q >piped 2>stderr
+    run predict basic.ini --weights "$golden/basic.safetensors" "$golden/image.png" --json -q
+    is "predict from a pipe, $name" "$(sed 's/"image": "[^"]*"//' piped)" "$(sed 's/"image": "[^"]*"//' stdout)"
+done
+run predict basic.ini --weights "$golden/basic.safetensors" - </dev/null; expect "nothing on standard input" 1 "/dev/stdin: the file is empty"
+
 # ---- names, mistakes ----
 printf 'cat\n1\ndog\n' >P/step-0/classes.txt 2>/dev/null || printf 'cat\n1\ndog\n' >"$(dirname "$(find P/ -name model.safetensors | head -1)")/classes.txt"
 run explain P "$golden/image.png" --class dog -o n.png; expect "a name" 0 "image.png: dog, " "(predicted: "
@@ -112,6 +124,7 @@ run explain P -o x.png; expect "no image" 2 "no image given"
 run explain P "$golden/image.png" "$golden/image.png" -o x.png; expect "two images" 2 "more than one image given"
 run explain basic.ini "$golden/image.png" -o x.png; expect "no weights" 2 "no weights"
 run explain P nothing.png -o x.png; expect "no such image" 1 "nothing.png"
+run explain P P -o x.png; expect "a folder" 1 "P: is a folder, not an image"
 holds "no file was written" test ! -e x.png
 run explain P nothing.png -o a.png; expect "no such image" 1 "nothing.png"
 holds "the overlay stays" cmp a.png before.png

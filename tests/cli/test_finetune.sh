@@ -81,9 +81,9 @@ run finetune images --weights nowhere/x -o X; expect "missing weights" 2 "nowher
 holds "nothing was written" [ ! -e X ] && holds "nothing was written" [ ! -e X.ini ]
 
 # ---- --minutes ----
-run finetune images --weights start -o M --minutes 0.05 --device cpu --threads 1 train.epochs=1; expect "--minutes" 0 " minutes at "
+run finetune images --weights start -o M --minutes 0.05 --device cpu --threads 1 train.epochs=1; expect "--minutes" 0 " second"
 run train tiny.ini -o four --steps 1 model.stem=imagenet model.depths=1,1,1,1 model.widths=4,4,8,8 data.image_size=72 -q --device cpu; expect "weights of four stages" 0
-run finetune images --weights four -o Q --minutes 0.02 --device cpu --threads 1; expect "no time for all stages" 0 "1 epochs of the last 2 of 4 stages and the classifier"
+run finetune images --weights four -o Q --minutes 0.02 --device cpu --threads 1; expect "no time for all stages" 0 "1 epoch of the last 2 of 4 stages and the classifier"
 is "no time for all stages: the file" "$(key Q.ini freeze) $(key Q.ini unfreeze)$(key Q.ini decay), $(key Q.ini image_size) px, saved every $(key Q.ini save_every) steps" "stem,layer1,layer2 , 48 px, saved every 7 steps"
 run finetune images --weights four -o Y --minutes 2 --device cpu --threads 1 model.freeze=stem train.epochs=1; expect "stages that the user freezes" 0
 is "stages that the user freezes: the file" "$(key Y.ini freeze)" stem
@@ -92,6 +92,7 @@ for bad in 0 -1 x nan 1e9; do run finetune images --minutes=$bad; expect "--minu
 # ---- mistakes ----
 run finetune; expect "no folder" 2 "no folder of images given"
 run finetune none; expect "a missing folder" 2 "none: no such folder of images"
+run finetune tiny.ini; expect "a file" 2 "tiny.ini: is a file, not a folder of images"
 run finetune images train.batchs=3; expect "an unknown key" 2 "did you mean batch?"
 mkdir other; cp -r images/train other/train; cp -r images/val other/val
 run finetune other --weights start -o F "${small[@]}"; expect "other images" 2 "F.ini: is a run on the images in images"
@@ -101,6 +102,29 @@ touch other/train/star/a.heic other/train/star/b.heic; bad=$(find other/val/star
 run finetune other --weights start -o B "${small[@]}" train.epochs=2; expect "files that cannot be read" 0 "other/train: skipped 2 files such as" ".heic"
 is "other formats are named once" "$(grep -c heic stderr)" 1
 is "a broken validation image is named once" "$(grep -c "$bad" stderr)" 1
+# a run or a packed set in the folder of images would be a class
+cp -r images/train inside; run finetune inside --weights start -o inside/run "${small[@]}"; expect "a run in the folder of images" 2 "inside/run lies in the folder of images, where each folder is a class"
+mkdir here; run data pack inside here/../inside/new/packed data.val_fraction=0.2; expect "a packed set in the folder of images" 2 "each folder is a class"
+is "nothing was written there" "$(ls inside | wc -l)" 10
+run data pack inside insidepacked data.val_fraction=0.2; expect "a name that only begins so" 0
+run data pack images images/packed; expect "a packed set next to train and val" 0
+
+# links: to nothing, which are named once; to a folder that contains the dataset, which is not a part of a class
+ln -s nowhere "other/train/star/dead.png"; ln -s ../../.. other/train/star/above
+run finetune other --weights start -o D "${small[@]}" train.epochs=1; expect "links" 0 "120 images of 10 classes" "other/train: skipped 1 link, other/train/star/dead.png: no file is there"
+is "links to nothing are named once" "$(grep -c 'no file is there' stderr)" 1
+
+# Train/ and Testing/ with folders in them are a split; Train next to Bus is a class
+mkdir capital vehicles; cp -r images/train capital/Train; cp -r images/val capital/Testing
+run finetune capital --weights start -o "C D" "${small[@]}" train.epochs=1; expect "Train and Testing" 0 "120 images of 10 classes for training; 60 for validation (its own validation set)"
+expect "suggested commands have quotes" 0 "cresnet train 'C D.ini' -o" "cresnet predict 'C D' IMAGE"
+mkdir vehicles/Train; cp -r images/val/star vehicles/Bus; cp -r images/val/circle vehicles/Train/steam
+run finetune vehicles --weights start -o V "${small[@]}" train.epochs=1; expect "a class Train" 0 "10 images of 2 classes for training"
+run predict "C D.ini" images/val/star; expect "predict with the INI of a run" 2 "its model.weights are those that training starts from" "give the run folder C D"
+run predict F.ini images/val/star --weights F; expect "predict with the INI and the weights" 0 "weights: F/"
+mkdir -p pairs/a pairs/b; cp "$(find images/val/star -name '*.png' | head -1)" pairs/a/1.png; cp pairs/a/1.png pairs/a/2.png; cp pairs/a/?.png pairs/b
+run finetune pairs --weights start -o P "${small[@]}" train.epochs=1; expect "two images per class" 0 "schedule  1 epoch; batch size 2"
+
 mkdir few few/a few/b; cp "$(find images/train/star -name '*.png' | head -1)" few/a/1.png; cp few/a/1.png few/b/1.png
 run finetune few --weights start -o X; expect "one image per class" 1 "no image is left for validation" "a class needs at least two images"
 

@@ -97,6 +97,12 @@ if numpy_python=$(python_with numpy); then
     is "classify.py: exit code" $? 0
     is "classify.py: images" "$(grep -c '^shapes' py.txt)" 4
     "$numpy_python" "$source_dir/examples/classify.py" run none.png >py.txt 2>&1 && fail "classify.py: exit code of an unreadable image is 0" || pass
+    "$numpy_python" "$source_dir/examples/classify.py" nowhere "$first" >py.txt 2>&1
+    is "classify.py, no run" "$? $(cat py.txt)" "1 input/output: nowhere: No such file or directory"
+    for other in libm.so.6 nowhere.so; do
+        CRESNET_LIBRARY=$other "$numpy_python" -c 'import cresnet; cresnet.version()' >py.txt 2>&1
+        has "CRESNET_LIBRARY=$other" "$(tail -1 py.txt)" "ImportError: $other "
+    done
     holds "arrays and errors" "$numpy_python" "$source_dir/tests/cli/library_arrays.py" run "$first"
 else skip "no NumPy"; fi
 sum_up

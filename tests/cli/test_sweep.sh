@@ -18,6 +18,8 @@ runs; expect "no list" 2 "no key has a list of values"
 runs optim.lr=0.1; expect "one value is no list" 2 "no key has a list of values"
 runs optim.lr=0.1,,0.2; expect "an empty value" 2 "optim.lr=0.1,,0.2: a value of the list is empty"
 runs optim.lr=; expect "no value" 2
+runs train.seed=1..x; expect "no range" 2 "train.seed=1..x: a range has two integers, such as 1..8"
+runs optim.lr=0.1..0.3; expect "a range of other numbers" 2 "optim.lr=0.1..0.3: a range has two integers"
 runs train.seed=3..1; expect "an empty range" 2 "train.seed=3..1: the range is empty"
 runs optim.lr=0.1,0.1; expect "the same folder twice" 2 "two runs have the same folder, optim.lr=0.1"
 runs optim.lr=0.1,0.2 optim.lr=0.3; expect "a key twice" 2 "optim.lr is given twice"

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 enum { SHAPES_TRAIN = 4000, SHAPES_VAL = 1000, NAMES_SHOWN = 20, RAW_SIDE_MAX = 8192 };
 
@@ -134,7 +135,9 @@ static void report_packed(const char *path, const struct cr_pack_result *result,
         return;
     }
     cr_text_add(out, "%s: %lld images, %.1f MB", path, (long long)result->images, (double)result->bytes * 1e-6);
-    if (result->skipped) cr_text_add(out, ", %lld unreadable images skipped", (long long)result->skipped);
+    if (result->skipped)
+        cr_text_add(out, ", %lld unreadable image%s skipped", (long long)result->skipped,
+                    result->skipped == 1 ? "" : "s");
     cr_text_add(out, "\n");
 }
 
@@ -165,12 +168,13 @@ static cr_status pack_split(const struct cr_args *args, const struct cr_config *
     return CR_OK;
 }
 
-/* Opens a split and closes it, so that an error in it is found before the long work. */
-static cr_status check_split(const struct cr_config *config, enum cr_split split) {
+/* Opens the validation set and closes it, so that an error is found before the long work. */
+static cr_status check_val(const struct cr_args *args, const struct cr_config *config, const char *folder) {
     struct cr_dataset *dataset;
-    CR_TRY(cr_dataset_open(config, split, &dataset));
+    CR_TRY(cr_dataset_open(config, CR_SPLIT_VAL, &dataset));
+    cr_status status = cr_cmd_check_no_class(args, config, dataset, folder);
     cr_dataset_close(dataset);
-    return CR_OK;
+    return status;
 }
 
 static cr_status pack(const struct cr_args *args) {
@@ -193,13 +197,14 @@ static cr_status pack(const struct cr_args *args) {
     if (config.data.multi_label)
         CR_FAIL_OUT(CR_ERR_CONFIG, "packed datasets have one label per image, but data.multi_label = yes: train from "
                                    "the list (data.kind = csv)");
-    CR_TRY_OUT(check_split(&config, CR_SPLIT_VAL));
+    CR_TRY_OUT(check_val(args, &config, folder));
     CR_TRY_OUT(find_packed(args, folder, CR_SPLIT_TRAIN, path, &output));
     CR_TRY_OUT(find_packed(args, folder, CR_SPLIT_VAL, path, &output));
     CR_TRY_OUT(cr_fs_mkdirs(folder));
     CR_TRY_OUT(pack_split(args, &config, CR_SPLIT_TRAIN, folder, raw_side, &text));
     CR_TRY_OUT(pack_split(args, &config, CR_SPLIT_VAL, folder, raw_side, &text));
-    if (!json) cr_text_add(&text, "train with data.kind=packed data.root=%s\n", folder);
+    if (!json)
+        cr_text_add(&text, "train with data.kind=packed data.root=%s\n", cr_cmd_shell_word(&config.arena, folder));
     CR_TRY_OUT(cr_cmd_print(&text));
 out:
     cr_text_free(&text);
@@ -360,5 +365,7 @@ cr_status cr_cmd_data(const struct cr_args *args, int *signal_taken) {
     if (strcmp(word, "shapes") == 0) return draw_shapes(&given);
     if (strcmp(word, "verify") == 0) return verify(&given);
     if (strcmp(word, "stat") == 0) return cr_data_stat(&given);
+    if (given.operands > 1 && access(word, F_OK) != 0)
+        return cr_args_fail(args, "%s is neither a configuration nor one of stat, verify, pack and shapes", word);
     return describe(&given);
 }

@@ -173,7 +173,7 @@ static void print_split(const struct cr_data_stat *s, const struct summary *u, c
                 (long long)u->width.min, (long long)u->width.max, (long long)u->width.median, (long long)u->height.min,
                 (long long)u->height.max, (long long)u->height.median);
     print_channels(s, out);
-    if (s->bads) cr_text_add(out, "       %lld unreadable images\n", (long long)s->bads);
+    if (s->bads) cr_text_add(out, "       %lld unreadable image%s\n", (long long)s->bads, s->bads == 1 ? "" : "s");
 }
 
 static void print_classes(const struct reading *r, const struct summary u[SPLITS], struct cr_text *out) {

@@ -197,7 +197,9 @@ static void print_scores(const struct evaluation *e, struct cr_text *out) {
     if (e->tta != CR_TTA_NONE)
         cr_text_add(out, "with test-time augmentation %s: by the mean logits of %d views per image\n",
                     cr_word_tta(e->tta), cr_prepare_views(e->tta));
-    if (s->corrupt) cr_text_add(out, "%lld unreadable images were skipped\n", (long long)s->corrupt);
+    if (s->corrupt)
+        cr_text_add(out, "%lld unreadable image%s skipped\n", (long long)s->corrupt,
+                    s->corrupt == 1 ? " was" : "s were");
 }
 
 /* ---- the confusion matrix ---- */
@@ -293,6 +295,7 @@ static cr_status evaluate(const struct cr_config *config, enum cr_split split, s
     CR_TRY_OUT(cr_session_open(config, &options, &session));
     cr_log(CR_LOG_INFO, "device: %s", session.device->caps.text);
     CR_TRY_OUT(cr_session_load_weights(&session, config->model.weights, true));
+    if (config->data.kind != CR_DATA_SYNTHETIC) CR_TRY_OUT(cr_cmd_compare_names(config->model.weights, dataset));
     if (count || table || several) CR_TRY_OUT(cr_cmd_names_of(dataset, &e->names));
     if (count) CR_TRY_OUT(cr_confusion_open(session.model.classes, &e->confusion));
     if (table) CR_TRY_OUT(start_table(e, config, dataset, session.model.classes));

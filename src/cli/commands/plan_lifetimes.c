@@ -22,7 +22,7 @@ static cr_status check_options(const struct cr_args *args) {
                                       "and --time-limit can be given");
     if (args->overrides)
         return cr_args_fail(args, "a file of lifetimes has no configuration keys: %s", args->override[0]);
-    if (!args->operands)
+    if (!args->operands || !cr_args_has(args, CR_OPT_CSV))
         return cr_args_fail(args, "--capacity and --time-limit need --csv FILE: give a file of lifetimes");
     return cr_args_max_operands(args, 1);
 }

@@ -59,12 +59,14 @@ static cr_status add_paths(struct request *r, const char *const *paths, int64_t 
 
 static cr_status find_images(const struct cr_args *args, struct request *r) {
     for (int i = 1; i < args->operands; i++) {
-        const char **paths = &args->operand[i];
+        const char  *given = args->operand[i];
+        const char **paths = &given;
         int64_t      count = 1;
-        if (is_folder(args->operand[i])) {
+        CR_TRY(cr_cmd_input_image(args, &given));
+        if (is_folder(given)) {
             r->table = !r->json;
-            CR_TRY(cr_folder_images(args->operand[i], &r->arena, &paths, &count));
-            if (!count) cr_log(CR_LOG_WARN, "%s: contains no images (jpg, jpeg, png, webp)", args->operand[i]);
+            CR_TRY(cr_folder_images(given, &r->arena, &paths, &count));
+            if (!count) cr_log(CR_LOG_WARN, "%s: contains no images (jpg, jpeg, png, webp)", given);
         }
         CR_TRY(add_paths(r, paths, count));
     }

@@ -291,8 +291,9 @@ cr_status cr_args_word(const struct cr_args *args, enum cr_option_id id, const c
     *out              = 0;
     if (!args->value[id]) return CR_OK;
     for (int i = 0; words[i]; i++) {
+        if (*words[i] == '(') continue; /* the value without the option */
         size_t used = strlen(allowed);
-        snprintf(allowed + used, sizeof allowed - used, "%s%s", i ? ", " : "", words[i]);
+        snprintf(allowed + used, sizeof allowed - used, "%s%s", used ? ", " : "", words[i]);
         if (strcmp(words[i], args->value[id]) != 0) continue;
         *out = i;
         return CR_OK;

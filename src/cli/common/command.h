@@ -89,6 +89,13 @@ CR_MUST cr_status cr_cmd_print(struct cr_text *text);
 CR_MUST cr_status cr_cmd_print_bytes(const void *bytes, size_t count);
 /* cli/common/output.c: returns whether the name of an output file means standard output: "-" or /dev/stdout. */
 bool cr_cmd_is_stdout(const char *file);
+/* Returns a word for a shell: with quotes if it has other characters than letters, digits and %+,-./:=@_. For commands
+ * that the program suggests. */
+const char *cr_cmd_shell_word(struct cr_arena *arena, const char *word);
+/* cli/common/output.c: an operand that names an image. `-` and /dev/stdin become the path of a regular file with the
+ * bytes of standard input, of which a pipe is read to its end; other operands stay. CR_ERR_USAGE when standard input is
+ * a terminal. */
+CR_MUST cr_status cr_cmd_input_image(const struct cr_args *args, const char **path);
 /* Checks before the work whether the file that an option names may be written (core/output_file.h): --force of the
  * command replaces any file. Standard output always may. */
 CR_MUST cr_status cr_cmd_output_check(const struct cr_args *args, const char *file, enum cr_output_kind kind);
@@ -149,6 +156,11 @@ CR_MUST cr_status cr_cmd_ranks_open(const struct cr_args *args, struct cr_config
 
 /* ---- classes ---- */
 
+/* CR_ERR_USAGE when the folder `out`, which a command would create, lies in the folder of images that `dataset` was
+ * opened from, where it would be a class or a part of one. */
+CR_MUST cr_status cr_cmd_check_no_class(const struct cr_args *args, const struct cr_config *config,
+                                        const struct cr_dataset *dataset, const char *out);
+
 /* Number of classes, for commands that use the network but no data. When the data set is missing, 1000 is assumed and a
  * line says so. */
 CR_MUST cr_status cr_cmd_classes(const struct cr_config *config, int *classes);
@@ -165,6 +177,9 @@ CR_MUST cr_status cr_cmd_names_load(const char *weights, struct cr_cmd_names *ou
 CR_MUST cr_status cr_cmd_names_find(const struct cr_config *config, struct cr_cmd_names *out);
 /* The name of a class; without one, "class N" in `buffer`. */
 const char *cr_cmd_class_name(const struct cr_cmd_names *names, int label, char *buffer, size_t bytes);
+/* Warns when the names of classes in the folder of a model file, at equal number, are not those of the dataset: label k
+ * of the dataset is then compared with class k of the network. */
+CR_MUST cr_status cr_cmd_compare_names(const char *weights, const struct cr_dataset *dataset);
 /* Copies the class names of a data set. */
 CR_MUST cr_status cr_cmd_names_of(const struct cr_dataset *dataset, struct cr_cmd_names *out);
 

@@ -118,10 +118,23 @@ void cr_cmd_source_free(struct cr_cmd_source *source) {
     *source = (struct cr_cmd_source){0};
 }
 
+/* The commands that want a trained classifier do not use the weights that a training with a new classifier starts
+ * from. */
+static cr_status check_trained(const struct cr_args *args, const struct cr_config *config) {
+    const bool wants = args->command == CR_CMD_PREDICT || args->command == CR_CMD_EXPLAIN ||
+                       args->command == CR_CMD_EXPORT || args->command == CR_CMD_QUANTIZE;
+    if (!wants || config->model.head != CR_HEAD_NEW || !cr_config_file(config, "model.weights")) return CR_OK;
+    return cr_args_fail(args,
+                        "%s: its model.weights are those that training starts from (model.head = new): give the run "
+                        "folder%s%s, or --weights FILE",
+                        args->operand[0], *config->train.output ? " " : "", config->train.output);
+}
+
 /* Resolves model.weights for the commands that use trained weights. */
 static cr_status choose_weights(const struct cr_args *args, struct cr_config *config) {
     char path[CR_PATH_MAX];
     if (!cr_cli_option_belongs(CR_OPT_EMA, args->command)) return CR_OK;
+    CR_TRY(check_trained(args, config));
     CR_TRY(cr_cmd_weights_choose(args, config->model.weights, path));
     config->model.weights = cr_arena_printf(&config->arena, "%s", path);
     return config->model.weights ? CR_OK : CR_NO_MEMORY(strlen(path));
@@ -200,6 +213,40 @@ cr_status cr_cmd_data_config(const struct cr_args *args, struct cr_config *confi
     return status;
 }
 
+/* The path of a file or folder that may not exist yet, without links; "" when it is too long. */
+static void resolve_new(const char *path, char out[CR_PATH_MAX]) {
+    char parent[CR_PATH_MAX], resolved[CR_PATH_MAX];
+    snprintf(parent, sizeof parent, "%s", path);
+    *out = 0;
+    for (;;) {
+        const bool  there = realpath(*parent ? parent : "/", resolved) != NULL;
+        char       *slash = strrchr(parent, '/');
+        const char *rest  = path + strlen(parent);
+        if (!there && slash) {
+            *slash = 0;
+            continue;
+        }
+        if (!there && !realpath(".", resolved)) return;
+        if (!there) rest = path; /* a name without a folder */
+        if (snprintf(out, CR_PATH_MAX, "%s/%s", resolved, rest + (*rest == '/')) >= CR_PATH_MAX) *out = 0;
+        return;
+    }
+}
+
+cr_status cr_cmd_check_no_class(const struct cr_args *args, const struct cr_config *config,
+                                const struct cr_dataset *dataset, const char *out) {
+    char        root[CR_PATH_MAX], path[CR_PATH_MAX], part[CR_PATH_MAX];
+    const char *name = cr_dataset_class_name(dataset, 0);
+    if (config->data.kind != CR_DATA_FOLDER || !realpath(config->data.root, root)) return CR_OK;
+    resolve_new(out, path);
+    const size_t length = strlen(root);
+    if (strncmp(path, root, length) != 0 || path[length] != '/') return CR_OK;
+    snprintf(part, sizeof part, "%.*s", (int)(length + 1 + strcspn(path + length + 1, "/")), path);
+    if (!has_folder(root, name) && !has_folder(part, name)) return CR_OK; /* next to train/ and val/ */
+    return cr_args_fail(
+        args, "%s lies in the folder of images, where each folder is a class: choose a place outside of it", out);
+}
+
 cr_status cr_cmd_classes(const struct cr_config *config, int *classes) {
     enum { ASSUMED = 1000 };
     cr_status status = cr_session_classes(config, classes);
@@ -226,6 +273,32 @@ cr_status cr_cmd_names_of(const struct cr_dataset *dataset, struct cr_cmd_names 
         if (!out->at[out->count]) return CR_NO_MEMORY(64);
     }
     return CR_OK;
+}
+
+static bool has_names_file(const char *weights) {
+    const char *slash = strrchr(weights, '/');
+    char        folder[CR_PATH_MAX];
+    snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - weights) : 1, slash ? weights : ".");
+    return has_file(cr_fs_is_dir(weights) ? weights : folder, "classes.txt");
+}
+
+cr_status cr_cmd_compare_names(const char *weights, const struct cr_dataset *dataset) {
+    struct cr_cmd_names names  = {0};
+    cr_status           status = CR_OK;
+    if (!has_names_file(weights)) return CR_OK; /* ImageNet's names differ from those of its folders */
+    CR_TRY_OUT(cr_cmd_names_load(weights, &names));
+    for (int k = 0; names.count == cr_dataset_classes(dataset) && k < names.count; k++) {
+        const char *here = cr_dataset_class_name(dataset, k);
+        if (strcmp(names.at[k], here) == 0) continue;
+        cr_log(CR_LOG_WARN,
+               "the classes of the dataset are not those of the weights: label %d is %s in the dataset and %s in the "
+               "network; the scores compare labels by number",
+               k, here, names.at[k]);
+        break;
+    }
+out:
+    cr_arena_free(&names.arena);
+    return status;
 }
 
 static cr_status names_from_data(const struct cr_config *config, struct cr_cmd_names *out) {

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -35,6 +36,52 @@ bool cr_cmd_is_stdout(const char *file) {
     for (size_t i = 0; i < CR_COUNT(names); i++)
         if (strcmp(file, names[i]) == 0) return true;
     return false;
+}
+
+const char *cr_cmd_shell_word(struct cr_arena *arena, const char *word) {
+    struct cr_text quoted = {0};
+    const char    *plain  = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789%+,-./:=@_";
+    if (*word && !word[strspn(word, plain)]) return word;
+    cr_text_add(&quoted, "'");
+    for (const char *p = word; *p; p++) cr_text_add(&quoted, *p == '\'' ? "'\\''" : "%c", *p);
+    cr_text_add(&quoted, "'");
+    const char *copy = quoted.failed ? NULL : cr_arena_printf(arena, "%s", quoted.data);
+    cr_text_free(&quoted);
+    return copy ? copy : word;
+}
+
+/* Copies a pipe to a file in memory: the readers of images want regular files, so that a pipe in a folder of images
+ * cannot stop them. */
+static cr_status copy_stdin(int to) {
+    enum { PIECE_BYTES = 1 << 16, IMAGE_BYTES_MAX = 1 << 30 };
+    char    piece[PIECE_BYTES];
+    int64_t total = 0;
+    for (;;) {
+        const ssize_t got = read(STDIN_FILENO, piece, sizeof piece);
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) return CR_FAIL(CR_ERR_IO, "standard input: cannot be read: %s", strerror(errno));
+        if (got == 0) return CR_OK;
+        total += got;
+        if (total > IMAGE_BYTES_MAX)
+            return CR_FAIL(CR_ERR_FORMAT, "standard input: more than 1 GiB is too much for an image");
+        CR_TRY(cr_fs_write(to, "standard input", piece, (size_t)got, 0));
+    }
+}
+
+cr_status cr_cmd_input_image(const struct cr_args *args, const char **path) {
+    struct stat info;
+    if (strcmp(*path, "-") != 0 && strcmp(*path, "/dev/stdin") != 0) return CR_OK;
+    *path = "/dev/stdin";
+    if (isatty(STDIN_FILENO))
+        return cr_args_fail(args, "standard input is a terminal: send an image (< FILE), or name one instead of -");
+    if (fstat(STDIN_FILENO, &info) == 0 && S_ISREG(info.st_mode)) return CR_OK;
+    const int fd = memfd_create("cresnet-image", MFD_CLOEXEC);
+    if (fd < 0) return CR_FAIL(CR_ERR_IO, "standard input: cannot be copied: %s", strerror(errno));
+    cr_status status = copy_stdin(fd);
+    if (status == CR_OK && dup2(fd, STDIN_FILENO) < 0)
+        status = CR_FAIL(CR_ERR_IO, "standard input: cannot be copied: %s", strerror(errno));
+    close(fd);
+    return status;
 }
 
 static cr_status find_output(const struct cr_args *args, const char *file, enum cr_output_kind kind,

@@ -102,7 +102,7 @@ cr_status cr_compress_claim(struct cr_compress *c) {
         CR_TRY_OUT(cr_file_read(file, CLAIM_MAX, &old, &length));
         if (length != text.length || memcmp(old, text.data, length) != 0)
             CR_FAIL_OUT(CR_ERR_CONFIG,
-                        "%s was made for %.*s: give that command to continue it, or choose another folder with -o",
+                        "%s was made for %.*s: give these options to continue it, or choose another folder with -o",
                         c->root, (int)strcspn(old, "\n"), old);
         cr_log(CR_LOG_INFO, "continues %s", c->root);
         goto out;

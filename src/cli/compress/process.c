@@ -46,9 +46,9 @@ static cr_status make_argv(struct cr_compress *c, const char *const *arguments, 
     return CR_OK;
 }
 
-static void say(const char *const *argv) {
+static void say(struct cr_arena *arena, const char *const *argv) {
     struct cr_text text = {0};
-    for (int i = 0; argv[i]; i++) cr_text_add(&text, "%s%s", i ? " " : "", argv[i]);
+    for (int i = 0; argv[i]; i++) cr_text_add(&text, "%s%s", i ? " " : "", cr_cmd_shell_word(arena, argv[i]));
     if (!text.failed) cr_log(CR_LOG_INFO, "$ %s", text.data);
     cr_text_free(&text);
 }
@@ -71,7 +71,7 @@ cr_status cr_compress_process(struct cr_compress *c, const char *const *argument
     sigset_t     set, mask;
     if (!partial) return CR_NO_MEMORY(CR_PATH_MAX);
     CR_TRY(make_argv(c, arguments, keys, &argv));
-    say(argv);
+    say(&c->arena, argv);
     sigemptyset(&set);
     sigaddset(&set, SIGINT);
     sigaddset(&set, SIGTERM);

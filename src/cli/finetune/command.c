@@ -95,6 +95,7 @@ static cr_status open_data(struct cr_finetune *f) {
     f->train   = cr_dataset_count(train);
     f->val     = cr_dataset_count(val);
     f->classes = cr_dataset_classes(train);
+    CR_TRY_OUT(cr_cmd_check_no_class(f->args, &f->given, train, f->run));
 
     f->source_size = source_size(train);
     /* without a fraction only a folder of its own can be the validation set */
@@ -157,13 +158,17 @@ static void say_schedule(const struct cr_finetune *f, const struct cr_config *c)
         snprintf(frozen, sizeof frozen, ", at first %" PRId64 " with the classifier alone",
                  (int64_t)c->model.unfreeze.at[0]);
     if (f->seconds > 0)
-        snprintf(time, sizeof time, "; about %.*f minutes at %.0f images/s", f->seconds < 600 ? 1 : 0, f->seconds / 60,
+        snprintf(time, sizeof time, "; about %.*f %s at %.0f images/s", f->seconds < 60 || f->seconds >= 600 ? 0 : 1,
+                 f->seconds < 60 ? ceil(f->seconds) : f->seconds / 60,
+                 f->seconds > 60  ? "minutes"
+                 : f->seconds > 1 ? "seconds"
+                                  : "second",
                  f->images_per_s);
     cr_log(CR_LOG_INFO, "images    %lld pixels in training, %lld in evaluations%s", (long long)c->data.image_size,
            (long long)c->data.eval_crop, time);
     if (c->train.eval_every != 1) snprintf(every, sizeof every, "%" PRId64 " epochs", (int64_t)c->train.eval_every);
-    cr_log(CR_LOG_INFO, "schedule  %" PRId64 " epochs%s; batch size %" PRId64 "; evaluated every %s",
-           (int64_t)c->train.epochs, frozen, (int64_t)c->train.batch, every);
+    cr_log(CR_LOG_INFO, "schedule  %" PRId64 " epoch%s%s; batch size %" PRId64 "; evaluated every %s",
+           (int64_t)c->train.epochs, c->train.epochs == 1 ? "" : "s", frozen, (int64_t)c->train.batch, every);
     cr_log(CR_LOG_INFO,
            "rates     learning rate %g, classifier %g, falling to 0; stops after %" PRId64
            " evaluations without a better %s",
@@ -171,14 +176,15 @@ static void say_schedule(const struct cr_finetune *f, const struct cr_config *c)
            cr_word_best_metric(c->train.best));
 }
 
-static void say_files(const struct cr_finetune *f) {
-    cr_log(CR_LOG_INFO, "file      %s has these choices: edit it, then cresnet train %s -o DIR", f->ini, f->ini);
+static void say_files(struct cr_finetune *f) {
+    cr_log(CR_LOG_INFO, "file      %s has these choices: edit it, then cresnet train %s -o DIR", f->ini,
+           cr_cmd_shell_word(&f->arena, f->ini));
     cr_log(CR_LOG_INFO, "training  Ctrl-C saves and stops; the same command continues. Checkpoints are in %s", f->run);
 }
 
 /* ---- training ---- */
 
-static cr_status train(const struct cr_finetune *f, const struct cr_config *config, bool resume, int *signal_taken) {
+static cr_status train(struct cr_finetune *f, const struct cr_config *config, bool resume, int *signal_taken) {
     const struct cr_train_options options = {.resume         = resume ? "auto" : NULL,
                                              .overrides      = f->args->override,
                                              .override_count = f->args->overrides,
@@ -186,8 +192,9 @@ static cr_status train(const struct cr_finetune *f, const struct cr_config *conf
                                              .brief          = true};
     CR_TRY(cr_train(config, &options, signal_taken));
     if (*signal_taken) return CR_OK;
-    cr_log(CR_LOG_INFO, "use it    cresnet predict %s IMAGE; cresnet report %s; cresnet export %s --onnx FILE", f->run,
-           f->run, f->run);
+    const char *run = cr_cmd_shell_word(&f->arena, f->run);
+    cr_log(CR_LOG_INFO, "use it    cresnet predict %s IMAGE; cresnet report %s; cresnet export %s --onnx FILE", run,
+           run, run);
     return CR_OK;
 }
 
@@ -256,6 +263,8 @@ cr_status cr_cmd_finetune(const struct cr_args *args, int *signal_taken) {
     CR_TRY(cr_args_max_operands(args, 1));
     if (!args->operands) return cr_args_fail(args, "no folder of images given: cresnet finetune DIR");
     f.root = args->operand[0];
+    if (cr_fs_is_file(f.root))
+        return cr_args_fail(args, "%s: is a file, not a folder of images; unpack an archive first", f.root);
     if (!cr_fs_is_dir(f.root)) return cr_args_fail(args, "%s: no such folder of images", f.root);
     CR_TRY(read_minutes(args, &f.minutes));
     CR_TRY_OUT(open_given(&f));

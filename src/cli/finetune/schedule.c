@@ -166,7 +166,8 @@ static cr_status choose_size(struct cr_finetune *f) {
 
 static int64_t batch_of_set(const struct cr_finetune *f) {
     const int64_t wanted = f->train < 2000 ? 16 : f->train < 20000 ? 32 : 64;
-    return CR_MAX((int64_t)1, CR_MIN(wanted, f->train / 4));
+    const int64_t least  = CR_MIN(f->train, (int64_t)2); /* BN of one image has no variance at 1 x 1 positions */
+    return CR_MAX(least, CR_MIN(wanted, f->train / 4));
 }
 
 static cr_status set_rates(struct cr_finetune *f) {

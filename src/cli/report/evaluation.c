@@ -272,7 +272,9 @@ static void add_scores(const struct cr_scores *s, struct cr_text *out) {
                 "<div><dt>correct</dt><dd>%lld of %lld</dd></div></dl>\n",
                 100 * fraction(s->correct1, s->images), 100 * fraction(s->correct5, s->images),
                 s->loss_sum / (double)s->images, (long long)s->correct1, (long long)s->images);
-    if (s->corrupt) cr_page_note(out, "%lld unreadable images were skipped.", (long long)s->corrupt);
+    if (s->corrupt)
+        cr_page_note(out, "%lld unreadable image%s skipped.", (long long)s->corrupt,
+                     s->corrupt == 1 ? " was" : "s were");
 }
 
 cr_status cr_report_eval(struct cr_text *out, struct cr_session *session, const struct cr_dataset *dataset,

@@ -21,7 +21,9 @@ static void add_scores(const struct cr_scores *s, const struct cr_label_table *t
                 "<div><dt>images</dt><dd>%lld</dd></div></dl>\n",
                 100 * s->map, 100 * t->macro_f1, 100 * (double)s->correct1 / images,
                 100 * (double)s->correct5 / images / t->classes, s->loss_sum / images, (long long)s->images);
-    if (s->corrupt) cr_page_note(out, "%lld unreadable images were skipped.", (long long)s->corrupt);
+    if (s->corrupt)
+        cr_page_note(out, "%lld unreadable image%s skipped.", (long long)s->corrupt,
+                     s->corrupt == 1 ? " was" : "s were");
 }
 
 /* Lowest average precision first; classes without images last. */

@@ -54,7 +54,12 @@ static cr_status add_part(struct cr_sweep *sweep, struct axis *axis, const char 
         return add_value(sweep, axis, part + 1, length - 2);
     }
     snprintf(text, sizeof text, "%.*s", (int)CR_MIN(length, sizeof text - 1), part);
-    if (length >= sizeof text || !parse_range(text, &low, &high)) return add_value(sweep, axis, part, length);
+    if (length >= sizeof text || !parse_range(text, &low, &high)) {
+        if (isdigit((unsigned char)text[*text == '-']) && strstr(text, "..") && !strchr(text, '/'))
+            return CR_FAIL(CR_ERR_USAGE, "%s=%s: a range has two integers, such as 1..8; list other values with commas",
+                           axis->key, text);
+        return add_value(sweep, axis, part, length);
+    }
     axis->listed = true;
     return add_range(sweep, axis, low, high);
 }

@@ -26,12 +26,12 @@ static void print_op(const struct cr_program *p, const struct cr_cost_model *cos
     if (c->density > CR_SPARSE_DENSITY_MAX)
         cr_text_add(out, "  density too high\n");
     else if (!cost_model->cost && chosen)
-        cr_text_add(out, "  format 0: sparse is used up to %.0f %% on this device\n",
+        cr_text_add(out, "  format 0; at most %.0f %% nonzeros\n", 100 * cost_model->sparse_density_max);
+    else if (!cost_model->cost && cost_model->sparse_density_max > 0)
+        cr_text_add(out, "  this device has sparse kernels for filters larger than 1x1 with at most %.0f %% nonzeros\n",
                     100 * cost_model->sparse_density_max);
     else if (!cost_model->cost)
-        cr_text_add(out, "  %s\n",
-                    cost_model->sparse_density_max > 0 ? "on this device only sparser filters larger than 1x1 pay"
-                                                       : "no times are measured");
+        cr_text_add(out, "  no times are measured\n");
     else if (!c->formats && c->pruned)
         cr_text_add(out, "  dense %9.2f us; %d sparse formats, all %s\n", 1e6 * c->dense_s, c->pruned, prune_reason(c));
     else if (!c->formats)

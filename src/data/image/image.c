@@ -172,6 +172,7 @@ cr_status cr_image_decode_view(const void *bytes, size_t count, const char *name
 static cr_status read_whole(int fd, const char *path, struct cr_buffer *buffer, size_t *count) {
     struct stat info;
     if (fstat(fd, &info) != 0) return CR_FAIL(CR_ERR_IO, "%s: %s", path, strerror(errno));
+    if (S_ISDIR(info.st_mode)) return CR_FAIL(CR_ERR_IO, "%s: is a folder, not an image", path);
     if (!S_ISREG(info.st_mode)) return CR_FAIL(CR_ERR_IO, "%s: not a regular file", path);
     if (info.st_size > FILE_BYTES_MAX)
         return CR_FAIL(CR_ERR_FORMAT, "%s: %lld bytes are too many for an image", path, (long long)info.st_size);

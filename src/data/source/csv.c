@@ -54,10 +54,12 @@ static bool is_heading(const struct cr_csv_entry *e) {
 
 static cr_status check_entry(const struct cr_csv_list *list, const struct cr_csv_entry *e, bool several) {
     const char *wrong = NULL;
-    if (several)
-        wrong = *e->file ? NULL : "the name of the file is empty"; /* csv_labels.c checks the labels */
-    else if (!*e->file || !*e->label)
-        wrong = "the file or its label is empty";
+    if (!*e->file)
+        wrong = "the name of the file is empty";
+    else if (several)
+        return CR_OK; /* csv_labels.c checks the labels */
+    else if (!*e->label)
+        wrong = "the label is empty; each image must have one, unless data.multi_label = yes";
     else if (strchr(e->label, ';'))
         wrong = "the image has several labels; each image must have one, unless data.multi_label = yes";
     else if (cr_utf8_has_control(e->label)) /* classes.txt of a checkpoint has one name in a line */

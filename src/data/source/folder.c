@@ -17,6 +17,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -135,6 +136,7 @@ static cr_status list_split(struct cr_dataset *dataset, struct cr_image_folder *
     CR_ARENA_ALLOC(dataset->class_counts, dataset, dataset->classes);
     CR_ALLOC(t, 1);
     t->folder = folder;
+    CR_TRY_OUT(cr_folder_resolve(t, folder->root));
     for (int c = 0; c < dataset->classes; c++) {
         int64_t first = folder->count;
         t->label      = c;
@@ -147,7 +149,7 @@ static cr_status list_split(struct cr_dataset *dataset, struct cr_image_folder *
                     split == CR_SPLIT_TRAIN ? "training" : "validation", fraction,
                     split == CR_SPLIT_TRAIN ? "give more images, or a smaller fraction"
                                             : "a class needs at least two images, one of them for validation");
-    cr_folder_warn_foreign(t, folder->root);
+    cr_folder_warn_skipped(t, folder->root);
 out:
     cr_free(t);
     return status;
@@ -165,11 +167,38 @@ static cr_status check_same_classes(struct cr_dataset *dataset, const char *here
                    here_only ? here : there, here_only ? dataset->class_names[i] : names[i], here_only ? there : here);
 }
 
+static bool holds_folder(const char *root, const char *name) {
+    char                 path[PATH_MAX];
+    bool                 found = false;
+    const struct dirent *entry;
+    DIR *dir = snprintf(path, sizeof path, "%s/%s", root, name) < (int)sizeof path ? opendir(path) : NULL;
+    while (dir && !found && (entry = readdir(dir))) found = entry->d_name[0] != '.' && is_folder(path, entry->d_name);
+    if (dir) closedir(dir);
+    return found;
+}
+
 /* Returns the first of `names` that is a folder in root, or NULL. */
 static const char *find_part(const char *root, const char *const *names, size_t count) {
     for (size_t i = 0; i < count; i++)
         if (is_folder(root, names[i])) return names[i];
     return NULL;
+}
+
+/* The same for names in upper or mixed case, of folders that hold folders; the name is written to `buf`. */
+static const char *find_part_any_case(const char *root, const char *const *names, size_t count,
+                                      char buf[NAME_MAX + 1]) {
+    size_t               best = count;
+    DIR                 *dir  = opendir(root);
+    const struct dirent *entry;
+    while (dir && (entry = readdir(dir)))
+        for (size_t i = 0; i <= best && i < count; i++) {
+            if (strcasecmp(entry->d_name, names[i]) != 0 || !holds_folder(root, entry->d_name)) continue;
+            if (i == best && strcmp(entry->d_name, buf) > 0) continue; /* TRAIN, Train: not by the disk's order */
+            snprintf(buf, NAME_MAX + 1, "%s", entry->d_name);
+            best = i;
+        }
+    if (dir) closedir(dir);
+    return best < count ? buf : NULL;
 }
 
 static cr_status join(const char *root, const char *part, char **out) {
@@ -188,13 +217,22 @@ static cr_status fail_root(const struct cr_config *config, const char *root) {
 static cr_status open_split(const struct cr_config *config, enum cr_split split, const char *root,
                             struct cr_dataset *dataset, struct cr_image_folder *folder) {
     static const char *const train_names[] = {"train", "training"};
-    static const char *const val_names[]   = {"val", "valid", "validation", "eval", "evaluation", "test"};
+    static const char *const val_names[]   = {"val", "valid", "validation", "eval", "evaluation", "test", "testing"};
+    char                     names[2][NAME_MAX + 1];
     struct stat              info;
     if (stat(root, &info) != 0) return fail_root(config, root);
     if (!S_ISDIR(info.st_mode)) return cr_config_fail(config, "data.root", "%s is not a folder", root);
-    const char *train    = find_part(root, train_names, CR_COUNT(train_names));
-    const char *val      = find_part(root, val_names, CR_COUNT(val_names));
-    double      fraction = config->data.val_fraction;
+    const char *train = find_part(root, train_names, CR_COUNT(train_names));
+    const char *val   = find_part(root, val_names, CR_COUNT(val_names));
+    if (!train || !val) { /* Train or Test alone may be a class */
+        const char *t = train ? train : find_part_any_case(root, train_names, CR_COUNT(train_names), names[0]);
+        const char *v = val ? val : find_part_any_case(root, val_names, CR_COUNT(val_names), names[1]);
+        if (t && v) {
+            train = t;
+            val   = v;
+        }
+    }
+    double fraction = config->data.val_fraction;
     if (val && !train && split == CR_SPLIT_TRAIN)
         return cr_config_fail(config, "data.root", "%s has %s/ but no train/", root, val);
     if (!val && split == CR_SPLIT_VAL && fraction <= 0)

@@ -28,14 +28,27 @@ static bool is_foreign_name(const char *name) {
     return has_ending(name, endings, CR_COUNT(endings));
 }
 
-void cr_folder_warn_foreign(const struct cr_folder_traversal *t, const char *root) {
-    static atomic_uint_fast64_t
-        last; /* hash of the last warning: both splits often list one folder, some commands twice */
-    if (!t->foreign) return;
-    const uint64_t hash = cr_hash_bytes(cr_hash_mix((uint64_t)t->foreign), root, strlen(root) + 1);
-    if (atomic_exchange(&last, hash) == hash) return;
-    cr_log(CR_LOG_WARN, "%s: skipped %lld file%s %s: only JPEG, PNG and WebP images are read", root,
-           (long long)t->foreign, t->foreign == 1 ? "," : "s such as", t->foreign_name);
+/* Returns whether a warning is new: both splits often list one folder, and some commands open a dataset twice. */
+static bool is_new_warning(const char *what, int64_t count, const char *root) {
+    enum { KEPT = 16 };
+    static atomic_uint_fast64_t said[KEPT]; /* hashes of the last warnings */
+    static atomic_uint          next;
+    uint64_t                    hash = cr_hash_bytes(cr_hash_mix((uint64_t)count), what, strlen(what) + 1);
+    hash                             = cr_hash_bytes(hash, root, strlen(root) + 1);
+    for (int i = 0; i < KEPT; i++)
+        if (said[i] == hash) return false;
+    said[next++ % KEPT] = hash;
+    return true;
+}
+
+void cr_folder_warn_skipped(const struct cr_folder_traversal *t, const char *root) {
+    const long long foreign = t->foreign, dead = t->dead;
+    if (foreign && is_new_warning("foreign", foreign, root))
+        cr_log(CR_LOG_WARN, "%s: skipped %lld file%s %s: only JPEG, PNG and WebP images are read", root, foreign,
+               foreign == 1 ? "," : "s such as", t->foreign_name);
+    if (dead && is_new_warning("dead", dead, root))
+        cr_log(CR_LOG_WARN, "%s: skipped %lld link%s %s: no file is there", root, dead, dead == 1 ? "," : "s such as",
+               t->dead_path);
 }
 
 /* ---- listing ---- */
@@ -55,6 +68,19 @@ cr_status cr_folder_add(struct cr_image_folder *folder, const char *path, int32_
     return folder->names.failed ? CR_NO_MEMORY(folder->names.capacity * 2) : CR_OK;
 }
 
+cr_status cr_folder_resolve(struct cr_folder_traversal *t, const char *root) {
+    return realpath(root, t->resolved) ? CR_OK : CR_FAIL(CR_ERR_IO, "%s: %s", root, strerror(errno));
+}
+
+/* Returns whether the link t->path leads to a folder that contains the folder that is listed. */
+static bool is_above_root(const struct cr_folder_traversal *t) {
+    char target[PATH_MAX];
+    if (!realpath(t->path, target)) return false;
+    const size_t length = strlen(target);
+    return length == 1 ||
+           (strncmp(target, t->resolved, length) == 0 && (t->resolved[length] == '/' || !t->resolved[length]));
+}
+
 /* Handles one entry of a folder; its full path is in t->path. */
 static cr_status list_entry(struct cr_folder_traversal *t, const struct dirent *entry, size_t length, int depth) {
     bool        is_image = cr_is_image_name(entry->d_name);
@@ -68,7 +94,7 @@ static cr_status list_entry(struct cr_folder_traversal *t, const struct dirent *
     if (entry->d_type != DT_DIR && entry->d_type != DT_LNK && entry->d_type != DT_UNKNOWN) return CR_OK;
     if (stat(t->path, &info) != 0) {
         if (errno == ENOENT || errno == ELOOP) {
-            cr_log(CR_LOG_WARN, "%s: the target of the link does not exist; skipped", t->path);
+            if (!t->dead++) snprintf(t->dead_path, sizeof t->dead_path, "%s", t->path);
             return CR_OK;
         }
         return CR_FAIL(CR_ERR_IO, "%s: %s", t->path, strerror(errno));
@@ -78,6 +104,7 @@ static cr_status list_entry(struct cr_folder_traversal *t, const struct dirent *
     for (int i = 0; i < depth; i++)
         if (t->above[i].device == info.st_dev && t->above[i].inode == info.st_ino)
             return CR_OK; /* the folder contains itself */
+    if (entry->d_type != DT_DIR && is_above_root(t)) return CR_OK;
     return cr_folder_list(t, length, depth);
 }
 
@@ -124,6 +151,7 @@ cr_status cr_folder_images(const char *path, struct cr_arena *arena, const char 
     while (length > 1 && path[length - 1] == '/') length--;
     if (length + 2 >= sizeof t->path) CR_FAIL_OUT(CR_ERR_IO, "%s: the path is too long", path);
     memcpy(t->path, path, length);
+    CR_TRY_OUT(cr_folder_resolve(t, path));
     t->folder = &folder; /* root_length is 0: the names start with the given path */
     CR_TRY_OUT(cr_folder_list(t, length, 0));
     if (folder.count)
@@ -134,7 +162,7 @@ cr_status cr_folder_images(const char *path, struct cr_arena *arena, const char 
         if (!list[i]) list = NULL;
     }
     if (!list) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory while listing %s", path);
-    cr_folder_warn_foreign(t, path);
+    cr_folder_warn_skipped(t, path);
     *out   = list;
     *count = folder.count;
 out:

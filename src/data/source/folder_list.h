@@ -3,7 +3,8 @@
  * Invariants
  *   - The file name decides whether a file is listed (jpg, jpeg, jpe, jfif, png, webp; hidden files are skipped). The
  *     content decides how it is decoded.
- *   - Links are followed; a folder that contains itself is entered once. */
+ *   - Links are followed. A folder that contains itself is entered once, and links to folders above the folder that is
+ *     listed are skipped, because they contain it. */
 #ifndef CR_FOLDER_LIST_H
 #define CR_FOLDER_LIST_H
 
@@ -34,6 +35,9 @@ struct cr_folder_traversal {
     int32_t                 label;
     int64_t                 foreign; /* images in formats that cannot be read */
     char                    foreign_name[NAME_MAX + 1];
+    int64_t                 dead; /* links whose targets do not exist */
+    char                    dead_path[PATH_MAX];
+    char                    resolved[PATH_MAX]; /* the folder that is listed, without links */
     struct {
         dev_t device;
         ino_t inode;
@@ -44,8 +48,10 @@ struct cr_folder_traversal {
  * order of the file system. `depth`: the number of folders in t->above. Errors: folders that cannot be listed, paths
  * that are too long, folders nested too deep. */
 cr_status cr_folder_list(struct cr_folder_traversal *t, size_t length, int depth);
-/* Logs how many files of other formats below `root` were skipped, once when the same folder is listed again. */
-void cr_folder_warn_foreign(const struct cr_folder_traversal *t, const char *root);
+/* Sets t->resolved for a listing of `root`. CR_ERR_IO when there is no such folder. */
+CR_MUST cr_status cr_folder_resolve(struct cr_folder_traversal *t, const char *root);
+/* Logs how many files of other formats and dead links below `root` were skipped, once when a folder is listed again. */
+void cr_folder_warn_skipped(const struct cr_folder_traversal *t, const char *root);
 /* Adds an image. `path` is relative to the root of `folder`, or absolute. CR_ERR_MEMORY. */
 CR_MUST cr_status cr_folder_add(struct cr_image_folder *folder, const char *path, int32_t label);
 /* Compares the paths of two struct cr_image_file for qsort_r; `names`: the text of the folder. */

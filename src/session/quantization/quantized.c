@@ -77,7 +77,9 @@ cr_status cr_quantized_check(const struct cr_session *s, struct cr_st_file *file
         if (!is_integers(file, name) || filter_scale_of(store, i) != CR_NONE) continue;
         return CR_FAIL(CR_ERR_FORMAT, "%s: %s is stored as 8-bit integers, but this layer is not quantised here: %s",
                        path, name,
-                       s->config->quant.type == CR_QUANT_NONE
+                       s->config->quant.type == CR_QUANT_NONE && s->trains
+                           ? "the file is of a quantised network; a training starts from the run that was quantised"
+                       : s->config->quant.type == CR_QUANT_NONE
                            ? "the file is of a quantised network; give the run folder that `cresnet quantize` wrote, "
                              "without quant.type=none"
                            : "set quant.keep as in the configuration of the checkpoint");

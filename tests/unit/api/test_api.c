@@ -276,7 +276,9 @@ static void models_that_cannot_be_opened_say_why(void) {
     NOT_OPENED("/nowhere/run", CRESNET_ERROR_IO, "/nowhere/run: No such file");
     NOT_OPENED(dir, CRESNET_ERROR_CONFIG, "is no run folder");
     options.device = "tpu";
-    NOT_OPENED(run, CRESNET_ERROR_CONFIG, "tpu");
+    NOT_OPENED(run, CRESNET_ERROR_CONFIG, "options: [train] device = tpu: must be one of");
+    options.device = "cpu:1";
+    NOT_OPENED(run, CRESNET_ERROR_CONFIG, "options.device = cpu:1: only cuda has a number");
     options = with_batch(0);
     NOT_OPENED(run, CRESNET_ERROR_ARGUMENT, "max_batch = 0");
     options      = with_batch(1);

@@ -78,6 +78,7 @@ static void check_format(const struct format *f) {
         CHECK(!memcmp(got, want, sizeof want));
         tensor.type = wide ? CRESNET_U8 : CRESNET_U16;
         CHECK_CALL(cresnet_classify_tensor(model, &tensor, &output, &error), CRESNET_ERROR_ARGUMENT);
+        CHECK_HAS(error.text, wide ? "16 bits: use CRESNET_U16" : "8 bits: use CRESNET_U8");
         tensor = (cresnet_tensor){.data = values, .type = CRESNET_F32, .count = 1};
         CHECK_CALL(cresnet_classify_tensor(model, &tensor, &output, &error), f32 ? CRESNET_OK : CRESNET_ERROR_ARGUMENT);
         for (int k = 0; k < API_CLASSES && f32; k++) CHECK_NEAR((double)got[k], (double)want[k], 1e-5);

@@ -117,7 +117,7 @@ static void invalid_budgets_are_reported(void) {
         {"layer,sparsity\nfc,half\n", "not \"half\""},
         {"layer,sparsity\nfc\n", "not \"\""},
         {"layer,sparsity\n7,0.5\n", "no layer \"7\""},
-        {"layer,a,b\nfc,0.5,0.5\n", "has 2 columns and no row Overall"},
+        {"layer,a,b\nfc,0.5,0.5\n", "has 2 columns and no row Overall: name a column, such as prune.column=a"},
         {"layer,a,b\nOverall,0.5,0.6\nfc,0.5,0.5\n", "set the overall sparsity"},
         {"layer1.0.conv1,0.5\nfc,0.5\n", "budget.csv:1: the first line names the columns"},
         {"1,0.5\n2,0.5\n", "budget.csv:1: the first line names the columns"},
