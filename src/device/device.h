@@ -85,6 +85,8 @@ struct cr_async {
     cr_status (*delay)(struct cr_device *device, enum cr_stream stream, int64_t ns);
 
     cr_status (*event_create)(struct cr_device *device, void **event);
+    /* The same for an event that `elapsed` does not get, which takes the device less time. NULL: event_create. */
+    cr_status (*event_create_untimed)(struct cr_device *device, void **event);
     void (*event_destroy)(struct cr_device *device, void *event); /* accepts NULL */
     cr_status (*event_record)(struct cr_device *device, enum cr_stream stream, void *event);
     /* As event_record, for an event that work outside the captured graph waits for: each graph launch records it. */

@@ -161,6 +161,8 @@ CR_MUST cr_status cr_feed_slot(struct cr_device *device, struct cr_feed_ring *ri
 /* Enqueues the copy of that slot to `input`, the INPUT region of this program, in order with the runs. */
 CR_MUST cr_status cr_feed_send(struct cr_device *device, struct cr_feed_ring *ring, const struct cr_program *program,
                                void *input);
+/* Creates an event of a device with async, whose time nobody needs. */
+CR_MUST cr_status cr_feed_event(struct cr_device *device, void **event);
 /* Call after the last op of a program that reads its images: the next batch may overwrite them. */
 CR_MUST cr_status cr_feed_consumed(struct cr_device *device, struct cr_feed_ring *ring);
 

@@ -105,7 +105,7 @@ cr_status cr_exec_open_results(struct cr_exec *exec) {
     void *host;
     CR_TRY(async->host_reserve(cr_exec_device(exec), bytes, &host));
     exec->result = host;
-    for (int i = 0; i < CR_EXEC_RESULTS; i++) CR_TRY(async->event_create(cr_exec_device(exec), &exec->ready[i]));
+    for (int i = 0; i < CR_EXEC_RESULTS; i++) CR_TRY(cr_feed_event(cr_exec_device(exec), &exec->ready[i]));
     return CR_OK;
 }
 

@@ -57,12 +57,18 @@ size_t cr_feed_need(const struct cr_device *device, size_t small_bytes) {
     return device->backend->async ? SLOTS * small_bytes : 0;
 }
 
+cr_status cr_feed_event(struct cr_device *device, void **event) {
+    const struct cr_async *async = device->backend->async;
+    return async->event_create_untimed ? async->event_create_untimed(device, event)
+                                       : async->event_create(device, event);
+}
+
 static cr_status slot_open(struct cr_device *device, size_t bytes, size_t small_bytes, struct slot *s) {
     const struct cr_async *async = device->backend->async;
     CR_TRY(async->host_reserve(device, bytes, &s->host));
     if (small_bytes) CR_TRY(device->backend->reserve(device, small_bytes, &s->small));
-    CR_TRY(async->event_create(device, &s->arrived));
-    return async->event_create(device, &s->moved);
+    CR_TRY(cr_feed_event(device, &s->arrived));
+    return cr_feed_event(device, &s->moved);
 }
 
 cr_status cr_feed_open(struct cr_device *device, size_t bytes, size_t small_bytes, struct cr_feed_ring **out) {
@@ -71,7 +77,7 @@ cr_status cr_feed_open(struct cr_device *device, size_t bytes, size_t small_byte
     *out = NULL;
     if (!device->backend->async) return CR_OK;
     CR_ALLOC(ring, 1);
-    CR_TRY_OUT(device->backend->async->event_create(device, &ring->images_read));
+    CR_TRY_OUT(cr_feed_event(device, &ring->images_read));
     for (int i = 0; i < SLOTS; i++) CR_TRY_OUT(slot_open(device, bytes, small_bytes, &ring->slot[i]));
     *out = ring;
     return CR_OK;

@@ -206,8 +206,11 @@ __global__ void __launch_bounds__(cut<S>::THREADS, cut<S>::RESIDENT) forward_ker
 /* ---- host side ---- */
 
 /* Whether the launch before may end on some multiprocessors earlier than on others: all but a convolution with one
- * block on each of them. */
+ * block on each of them. Before a convolution that applies a BN there may be a shortcut's launch. */
 inline bool ends_unevenly(const forward_args &, int) {
+    return true;
+}
+inline bool ends_unevenly(const forward_apply_args &, int) {
     return true;
 }
 inline bool ends_unevenly(const forward_last_args &a, int multiprocessors) {

@@ -230,9 +230,9 @@ dx_groups(const grad_args &a, uint32_t dy, uint32_t b0, const float *table, int6
     float             acc[MT][NT][4] = {};
     const auto        row  = [=](int m, int i) { return D::BY_ROW ? m0 + m + G::row(i) : ((m0 + m) * 16 + i) / S::P; };
     const auto        col  = [=](int m, int i) { return D::BY_ROW ? strip + G::col(i) : ((m0 + m) * 16 + i) % S::P; };
-    const auto        load = [&](int m, int half) {
+    const auto        load = [&](int from, int m, int half) {
         const int i = half * 8 + lane / 4;
-        return extra_load<T, NT, ADD>(a, start + where[m][half], first_dy + ((y0 + row(m, i)) * S::P + col(m, i)) * K);
+        return extra_load<T, NT, ADD>(a, start + from, first_dy + ((y0 + row(m, i)) * S::P + col(m, i)) * K);
     };
 #pragma unroll
     for (int m = 0; m < MT; m++) {
@@ -241,7 +241,7 @@ dx_groups(const grad_args &a, uint32_t dy, uint32_t b0, const float *table, int6
         for (int half = 0; half < 2; half++) {
             const int i = half * 8 + lane / 4, h = (y0 + row(m, i)) * S::STRIDE + PH, w = col(m, i) * S::STRIDE + PW;
             where[m][half] = (h * S::H + w) * C + c;
-            if (EARLY && works) e[m][half] = load(m, half);
+            if (EARLY && works) e[m][half] = load(where[m][half], m, half);
         }
     }
     for_groups<S::ANY, S::K / 16>(a.K, [&](auto groups) {
@@ -255,7 +255,7 @@ dx_groups(const grad_args &a, uint32_t dy, uint32_t b0, const float *table, int6
     for (int m = 0; m < MT; m++)
 #pragma unroll
         for (int half = 0; half < 2; half++)
-            if (!EARLY) e[m][half] = load(m, half);
+            if (!EARLY) e[m][half] = load(where[m][half], m, half);
 #pragma unroll
     for (int m = 0; m < MT; m++)
 #pragma unroll

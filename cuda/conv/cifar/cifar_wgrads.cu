@@ -205,20 +205,27 @@ __global__ void __launch_bounds__(THREADS) dw_add_kernel(const __grid_constant__
 
 /* ---- host side ---- */
 
-/* The time of one part of a filter of each shape for all images, without and with a BN before it, measured with 128
- * images on one H100; and the most slices. */
-const int dw_time[][2] = {{200, 236}, {125, 150}, {95, 117}, {48, 58}, {28, 33}}, dw_most[] = {48, 32, 32, 12, 16};
+/* The time of a tile of each shape in units of 10 ns, without and with a BN before the convolution, measured with 128
+ * images on one H200 (with a BN and a stride of 2: estimated); and the most slices. */
+const int dw_time[][2] = {{148, 200}, {188, 230}, {150, 198}, {153, 190}, {175, 235}}, dw_most[] = {48, 32, 32, 12, 16};
 
 struct dw_sizes {
-    int parts, floats, adds, bytes;
+    int parts, floats, adds, bytes, images, tiles; /* images a tile; tiles an image */
 };
 template <class S> dw_sizes sizes() {
     using D = grad_tiling<S>;
-    return {D::PARTS, D::DW, D::DW / 4 / DW_COLUMNS * D::PARTS, D::BYTES};
+    return {D::PARTS, D::DW, D::DW / 4 / DW_COLUMNS * D::PARTS, D::BYTES, D::I, D::TILES};
 }
 dw_sizes sizes_of(int shape) {
     const dw_sizes all[] = {sizes<dw_16>(), sizes<dw_16_32>(), sizes<dw_32>(), sizes<dw_32_64>(), sizes<dw_64>()};
     return all[shape];
+}
+
+/* Time of the filter's slowest block. */
+int64_t dw_takes(const dw_conv &c, int64_t N) {
+    const dw_sizes s    = sizes_of(c.shape);
+    const int64_t  jobs = (N + s.images - 1) / s.images * s.tiles;
+    return dw_time[c.shape][c.scale_bias != NULL] * ((jobs + c.slices - 1) / c.slices);
 }
 
 /* Divides two blocks a multiprocessor: a slice more for the filter whose blocks take longest, as long as there is one
@@ -227,11 +234,11 @@ void divide(dw_conv *conv, int count, int64_t N, int multiprocessors) {
     int blocks = 0;
     for (int i = 0; i < count; i++) conv[i].slices = 1, blocks += sizes_of(conv[i].shape).parts;
     while (true) {
-        int    longest = -1;
-        double time    = 0;
+        int     longest = -1;
+        int64_t time    = 0;
         for (int i = 0; i < count; i++) {
             const dw_conv &c     = conv[i];
-            const double   takes = (double)dw_time[c.shape][c.scale_bias != NULL] / c.slices;
+            const int64_t  takes = dw_takes(c, N);
             if (takes <= time || c.slices >= dw_most[c.shape] || c.slices >= N ||
                 blocks + sizes_of(c.shape).parts > multiprocessors * RESIDENT)
                 continue;

@@ -20,8 +20,7 @@ enum {
     AHEAD       = 4,                     /* loads of x and of add in flight */
     APPLY_TURNS = 2 * AHEAD,             /* at most as many pixels a thread */
     IMAGES_MOST = 512,                   /* measured: faster at 256 images, not at 1,024 */
-    RESIDENT    = 2,                     /* blocks a multiprocessor */
-    ROOM        = 4 /* blocks whose registers a multiprocessor has: two, and as much for a block of a convolution */
+    RESIDENT    = 2                      /* blocks a multiprocessor */
 };
 
 struct apply_args {
@@ -121,7 +120,7 @@ template <typename T, bool ADD> struct apply_words {
     }
 };
 
-template <typename T, bool ADD> __global__ void __launch_bounds__(THREADS, ROOM) apply_kernel(const apply_args a) {
+template <typename T, bool ADD> __global__ void __launch_bounds__(THREADS, RESIDENT) apply_kernel(const apply_args a) {
     __shared__ __align__(16) apply_memory m;
     const int     slice = (int)blockIdx.y, chunk = (int)threadIdx.x % (SLICE / 8), channel = slice * SLICE + chunk * 8;
     const int64_t step  = (int64_t)gridDim.x * PIXELS;
