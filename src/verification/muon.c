@@ -16,7 +16,7 @@
 struct rounded {
     enum cr_dtype type; /* of X, A, A A and b A + c A A */
     int64_t       rows, columns;
-    double       *x, *next, *a, *b;
+    double       *x, *next, *a, *p, *q, *t, *square;
 };
 
 void cr_verify_closed_muon(const struct cr_verify_values *v, double *const scale[]) {
@@ -40,15 +40,35 @@ static void product(const struct rounded *r, const double *first, const double *
         }
 }
 
-static void iterate(struct rounded *r) {
-    const int64_t square = r->rows * r->rows;
-    product(r, r->x, r->x, r->columns, r->rows, true, r->a);
-    product(r, r->a, r->a, r->rows, r->rows, false, r->b);
-    for (int64_t i = 0; i < square; i++)
-        r->b[i] = round_to(r, CR_MUON_B * r->a[i] + CR_MUON_C * r->b[i] + (i % (r->rows + 1) == 0 ? CR_MUON_A : 0));
-    product(r, r->b, r->x, r->rows, r->columns, false, r->next);
-    double *old = r->x;
-    r->x = r->next, r->next = old;
+static void exchange(double **a, double **b) {
+    double *old = *a;
+    *a = *b, *b = old;
+}
+
+/* p = a I + b A + c A A */
+static void make_polynomial(const struct rounded *r, double *p) {
+    product(r, r->a, r->a, r->rows, r->rows, false, r->square);
+    for (int64_t i = 0; i < r->rows * r->rows; i++)
+        p[i] = round_to(r, CR_MUON_B * r->a[i] + CR_MUON_C * r->square[i] + (i % (r->rows + 1) == 0 ? CR_MUON_A : 0));
+}
+
+/* `count` iterations. Kernels of F32 may compute A as P A P and multiply X by the product q of all P. */
+static void iterate(struct rounded *r, int count) {
+    const int64_t m = r->rows;
+    product(r, r->x, r->x, r->columns, m, true, r->a);
+    for (int i = 0; i < count; i++) {
+        double *const p = i ? r->p : r->q;
+        make_polynomial(r, p);
+        if (i) {
+            product(r, p, r->q, m, m, false, r->t);
+            exchange(&r->q, &r->t);
+        }
+        if (i + 1 == count) break;
+        product(r, p, r->a, m, m, false, r->t);
+        product(r, r->t, p, m, m, false, r->a);
+    }
+    product(r, r->q, r->x, m, r->columns, false, r->next);
+    exchange(&r->x, &r->next);
 }
 
 /* Element i of the matrix before the iteration. */
@@ -69,22 +89,31 @@ static int64_t place(const struct cr_param *q, int64_t i) {
     return N < K ? i % N * K + i / N : i;
 }
 
-/* The largest error of an element of the filter: see above. */
-static double error_of_filter(const struct cr_verify_values *v, const struct cr_param *q, const double *want,
-                              struct rounded *r) {
-    double squares = 0, off = 0, top = 0;
+/* Largest difference from `want` if the iterations are done `group` at a time; *top: the largest magnitude. */
+static double error_of_groups(const struct cr_verify_values *v, const struct cr_param *q, const double *want,
+                              struct rounded *r, int group, double *top) {
+    double squares = 0, off = 0;
     for (int64_t i = 0; i < q->elems; i++) {
         r->x[place(q, i)] = input_at(v, q->offset + i);
         squares += r->x[place(q, i)] * r->x[place(q, i)];
     }
     const double norm = fmax(sqrt(squares), CR_MUON_EPS);
     for (int64_t i = 0; i < q->elems; i++) r->x[i] = round_to(r, r->x[i] / norm);
-    for (int i = 0; i < CR_MUON_ITERATIONS; i++) iterate(r);
+    for (int done = 0; done < CR_MUON_ITERATIONS; done += group)
+        iterate(r, (int)CR_MIN(group, CR_MUON_ITERATIONS - done));
     for (int64_t i = 0; i < q->elems; i++) {
-        off = fmax(off, fabs(r->x[place(q, i)] - want[q->offset + i]));
-        top = fmax(top, fabs(want[q->offset + i]));
+        off  = fmax(off, fabs(r->x[place(q, i)] - want[q->offset + i]));
+        *top = fmax(*top, fabs(want[q->offset + i]));
     }
-    const bool   wide  = r->type == CR_F32 || r->type == CR_F64;
+    return off;
+}
+
+/* The largest error of an element of the filter: see above. */
+static double error_of_filter(const struct cr_verify_values *v, const struct cr_param *q, const double *want,
+                              struct rounded *r) {
+    const bool wide = r->type == CR_F32 || r->type == CR_F64;
+    double     top = 0, off = error_of_groups(v, q, want, r, 1, &top);
+    if (wide) off = fmax(off, error_of_groups(v, q, want, r, 3, &top));
     const double least = r->type == CR_F64 ? 4 * 0x1p-53 * top : 4 * cr_verify_half_ulp(r->type, top);
     return CR_VERIFY_C * (wide ? sqrt((double)r->columns) : 1) * (off + least);
 }
@@ -110,9 +139,11 @@ cr_status cr_verify_epilogue_muon(const struct cr_verify_values *v, struct cr_ve
         struct rounded r       = {.type    = product_type(expected->math),
                                   .rows    = CR_MIN(q->dim[0], cr_muon_columns(q)),
                                   .columns = CR_MAX(q->dim[0], cr_muon_columns(q))};
-        double        *scratch = cr_alloc((size_t)(2 * r.rows * (r.rows + r.columns)), sizeof *scratch);
+        const int64_t  square  = r.rows * r.rows;
+        double        *scratch = cr_alloc((size_t)(2 * q->elems + 5 * square), sizeof *scratch);
         if (!scratch) return CR_NO_MEMORY((size_t)q->elems * sizeof *scratch);
-        r.x = scratch, r.next = r.x + q->elems, r.a = r.next + q->elems, r.b = r.a + r.rows * r.rows;
+        r.x = scratch, r.next = r.x + q->elems, r.a = r.next + q->elems, r.square = r.a + square;
+        r.p = r.square + square, r.q = r.p + square, r.t = r.q + square;
         const double error = error_of_filter(v, q, expected->want[y], &r);
         for (int64_t i = 0; i < q->elems; i++) expected->slack[y][q->offset + i] = error;
         cr_free(scratch);

@@ -1,7 +1,13 @@
 /* device/cpu/tuned/muon.c: tuned kernel for the direction of Muon (graph/ops_update.def), in f32. Limiter: arithmetic.
  *
  * A filter with more rows than columns is transposed, so X has at most as many rows as columns. All matrices are padded
- * with zeros: rows to multiples of ROWS, the length of rows to multiples of WIDTH. The products keep the padding 0. */
+ * with zeros: rows to multiples of ROWS, the length of rows to multiples of WIDTH. The products keep the padding 0, but
+ * for the diagonal of P and its products, which only multiplies zeros.
+ *
+ * The matrices A = X X' of later iterations need no product with X: with P = a I + b A + c A A the next A is P A P, and
+ * X after both is P2 P1 X. The first three and the last two iterations are done together, so there are four products
+ * with X instead of ten. In f16 this would lose accuracy: the product of three P has large elements, which cancel for a
+ * filter with one dominating direction. */
 #include "graph/muon.h"
 #include "device/cpu/tuned/buffers.h"
 
@@ -10,8 +16,8 @@
 enum { LANES = 16, ROWS = 4, WIDTH = 2 * LANES };
 
 struct matrix {
-    int64_t rows, length, square; /* with padding; square: length of a row of A and P */
-    float  *x, *next, *a, *p;
+    int64_t rows, length, square;     /* with padding; square: length of a row of A and P */
+    float  *x, *next, *a, *p, *q, *t; /* q: the product of all P; t: scratch */
 };
 
 static int64_t padded(int64_t n, int64_t to) {
@@ -26,12 +32,14 @@ static struct matrix matrix_of(const struct cr_param *q, float *memory) {
     x.next = x.x + x.rows * x.length;
     x.a    = x.next + x.rows * x.length;
     x.p    = x.a + x.rows * x.square;
+    x.q    = x.p + x.rows * x.square;
+    x.t    = x.q + x.rows * x.square;
     return x;
 }
 
 static int64_t floats_of(const struct cr_param *q) {
     const struct matrix x = matrix_of(q, NULL);
-    return 2 * x.rows * (x.length + x.square);
+    return 2 * x.rows * (x.length + 2 * x.square);
 }
 
 static cr_status prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op, void **prepared,
@@ -108,19 +116,41 @@ static void square(int threads, const struct matrix *m) {
     }
 }
 
-/* P = a I + b A + c P; the diagonal of the padding only multiplies zeros. */
-CR_CLONES static void polynomial(const struct matrix *m) {
-    for (int64_t i = 0; i < m->rows * m->square; i++) m->p[i] = (float)CR_MUON_B * m->a[i] + (float)CR_MUON_C * m->p[i];
-    for (int64_t i = 0; i < m->rows; i++) m->p[i * m->square + i] += (float)CR_MUON_A;
+/* p = a I + b A + c p, where p is A A. */
+CR_CLONES static void polynomial(const struct matrix *m, float *p) {
+    for (int64_t i = 0; i < m->rows * m->square; i++) p[i] = (float)CR_MUON_B * m->a[i] + (float)CR_MUON_C * p[i];
+    for (int64_t i = 0; i < m->rows; i++) p[i * m->square + i] += (float)CR_MUON_A;
 }
 
-static void iterate(int threads, struct matrix *m) {
+static void exchange(float **a, float **b) {
+    float *old = *a;
+    *a = *b, *b = old;
+}
+
+/* `count` iterations: A = P A P after each but the last, and X = q X at the end. */
+static void iterate(int threads, struct matrix *m, int count) {
     square(threads, m);
-    multiply(threads, m, m->a, m->a, m->square, m->p);
-    polynomial(m);
-    multiply(threads, m, m->p, m->x, m->length, m->next);
-    float *old = m->x;
-    m->x = m->next, m->next = old;
+    for (int i = 0; i < count; i++) {
+        float *const p = i ? m->p : m->q;
+        multiply(threads, m, m->a, m->a, m->square, p);
+        polynomial(m, p);
+        if (i) {
+            multiply(threads, m, p, m->q, m->square, m->t);
+            exchange(&m->q, &m->t);
+        }
+        if (i + 1 == count) break;
+        multiply(threads, m, p, m->a, m->square, m->t);
+        multiply(threads, m, m->t, p, m->square, m->a);
+    }
+    multiply(threads, m, m->q, m->x, m->length, m->next);
+    exchange(&m->x, &m->next);
+}
+
+/* A matrix that is nearly square has no gain from fewer products with X. */
+static void iterate_all(int threads, struct matrix *m) {
+    const int together = m->length < 2 * m->rows ? 1 : 3;
+    for (int done = 0; done < CR_MUON_ITERATIONS; done += together)
+        iterate(threads, m, CR_MIN(together, CR_MUON_ITERATIONS - done));
 }
 
 /* ---- the input and the result ---- */
@@ -162,7 +192,7 @@ static void direction_of(int threads, const struct input *in, const struct cr_pa
     const double inverse = inverse_norm(y, q->elems);
     CR_PARALLEL_FOR(threads)
     for (int64_t i = 0; i < q->elems; i++) m.x[place_of(q, &m, i)] = (float)((double)y[i] * inverse);
-    for (int i = 0; i < CR_MUON_ITERATIONS; i++) iterate(threads, &m);
+    iterate_all(threads, &m);
     CR_PARALLEL_FOR(threads)
     for (int64_t i = 0; i < q->elems; i++) y[i] = m.x[place_of(q, &m, i)];
 }
