@@ -143,7 +143,7 @@ if [ -n "${CRESNET_SANITIZE:-}" ]; then
 elif [ -z "${CRESNET_TEST_DATA:-}" ] || [ ! -d "$photos" ] || [ ! -f "$resnet20" ]; then
     skip "photos: not in CRESNET_TEST_DATA"
 else
-    run finetune "$photos" --weights "$resnet20" --epochs 4 data.image_size=32 --device cpu -o P; expect "photos" 0 "done: step"
-    holds "photos: over 60 %" python3 -c 'import json; assert json.load(open("P/best.json"))["top1"] > 0.6'
+    run finetune "$photos" --weights "$resnet20" --epochs 4 data.image_size=32 --device cpu -o photos-run; expect "photos" 0 "done: step"
+    holds "photos: over 60 %" python3 -c 'import json; assert json.load(open("photos-run/best.json"))["top1"] > 0.6'
 fi
 sum_up
