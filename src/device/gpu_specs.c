@@ -256,6 +256,24 @@ static bool head_accepts(const struct cr_device *device, const struct cr_program
            x->dim[3] % 8 == 0 && p->tensor[op->out[CR_OUT_head_logits]].dim[3] <= 128;
 }
 
+/* 8-bit convolutions: of any shape on 9.0, of a multiple of 16 channels on the others, and as a part of the stem. */
+static bool qconv_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    const struct conv_shape f    = conv_shape_of(device, p, op, op->in[CR_IN_qconv_x], op->in[CR_IN_qconv_w]);
+    const bool              stem = f.R == 7 && f.C == 3 && f.stride == 2 && f.pad == 3 && f.K % 64 == 0;
+    return f.cc == 90 || (f.cc >= 80 && (f.C % 16 == 0 || stem));
+}
+
+/* Several convolutions in a row: from 64 channels to 64 or 128, and in 8 bits two of 1x1 from 128 to 128. */
+static bool pair_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    const bool     bytes = op->kind == CR_OP_qconv_pair;
+    const bool     first = op->in[bytes ? (int)CR_IN_qconv_pair_first_w : (int)CR_IN_conv_pair_first_w] != CR_NONE;
+    const int      next  = bytes ? (int)CR_IN_qconv_pair_next_w : (int)CR_IN_conv_pair_next_w;
+    const int64_t *w = p->tensor[op->in[CR_IN_conv_pair_w]].dim, L = p->tensor[op->in[next]].dim[0];
+    if (offline_of(device)->gpu->cc != 90 || (L != 64 && L != 128)) return false;
+    if (!bytes && p->tensor[op->in[CR_IN_conv_pair_x]].dtype == CR_F32) return false;
+    return w[3] == 64 || (bytes && !first && w[3] == 128 && L == 128);
+}
+
 /* Inputs that may lie in the HOST region: inputs of elementwise passes whose tensors are offloaded, and copies. */
 static const struct {
     enum cr_op_kind kind;
@@ -333,6 +351,8 @@ cr_status cr_gpu_open_from_list(const struct cr_gpu *gpu, const struct cr_device
     d->kernel[CR_OP_bn_apply].accepts                                                  = bn_apply_accepts;
     d->kernel[CR_OP_relu_grad].accepts                                                 = relu_grad_accepts;
     d->kernel[CR_OP_head].accepts                                                      = head_accepts;
+    d->kernel[CR_OP_qconv].accepts                                                     = qconv_accepts;
+    d->kernel[CR_OP_conv_pair].accepts = d->kernel[CR_OP_qconv_pair].accepts = pair_accepts;
     set_caps(gpu, why, &d->base.caps);
     *out = &d->base;
     return CR_OK;

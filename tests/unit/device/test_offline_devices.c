@@ -268,23 +268,30 @@ static void check_same_ops(const struct cr_program *a, const struct cr_program *
 
 static void list_and_kernels_give_the_same_programs(void) {
     static const struct {
-        const char *arch;
-        int         size;
-    } networks[]                       = {{"resnet18", 64}, {"resnet50", 64}, {"resnet20", 32}};
+        const char          *keys[KEYS];
+        int                  size;
+        enum cr_program_kind kind;
+    } networks[]                       = {{{"model.arch=resnet18"}, 64, CR_PROGRAM_STEP},
+                                          {{"model.arch=resnet50"}, 64, CR_PROGRAM_STEP},
+                                          {{"model.arch=resnet20"}, 32, CR_PROGRAM_STEP},
+                                          {{"model.arch=resnet50"}, 64, CR_PROGRAM_EVAL},
+                                          {{"model.arch=resnet50", "quant.type=int8"}, 64, CR_PROGRAM_EVAL},
+                                          {{"model.arch=resnet20", "quant.type=int8"}, 32, CR_PROGRAM_EVAL}};
     static const enum cr_dtype reals[] = {CR_F32, CR_F16, CR_BF16};
     static const char *const   gpus[]  = {"h200", "a100", "rtx4090", "rtx5090"};
     for (size_t i = 0; i < CR_COUNT(networks) * CR_COUNT(reals) * CR_COUNT(gpus); i++) {
-        const char         *gpu = gpus[i % 4], *arch = networks[i / 4 % 3].arch;
-        const int           size   = networks[i / 4 % 3].size;
-        const enum cr_dtype real   = reals[i / 12];
-        struct cr_device   *listed = open_listed(gpu, true), *queried = open_queried(gpu, true);
-        struct cr_program   a, b;
-        char                what[64];
+        const size_t               n   = i / 4 % CR_COUNT(networks);
+        const char                *gpu = gpus[i % 4], *const *keys = networks[n].keys;
+        const enum cr_dtype        real   = reals[i / 4 / CR_COUNT(networks)];
+        const enum cr_program_kind kind   = networks[n].kind;
+        struct cr_device          *listed = open_listed(gpu, true), *queried = open_queried(gpu, true);
+        struct cr_program          a, b;
+        char                       what[120];
         REQUIRE(listed);
-        snprintf(what, sizeof what, "%s, %s on %s", arch, cr_dtype_name(real), gpu);
-        REQUIRE_OK(compile_kind(listed, arch, size, real, CR_PROGRAM_STEP, &a));
+        snprintf(what, sizeof what, "%s, program %d, %s on %s", keys[0], (int)n, cr_dtype_name(real), gpu);
+        REQUIRE_OK(compile_network(listed, keys, networks[n].size, real, kind, &a));
         if (queried) {
-            REQUIRE_OK(compile_kind(queried, arch, size, real, CR_PROGRAM_STEP, &b));
+            REQUIRE_OK(compile_network(queried, keys, networks[n].size, real, kind, &b));
             check_same_ops(&a, &b, what);
             cr_program_free(&b);
         }
