@@ -6,13 +6,13 @@
 #include <string.h>
 
 /* The iteration multiplies the error of a small singular value by up to 3.4445^5 = 485, and the errors of its own
- * roundings by smaller powers of 3.4445, but it damps the errors of singular values near 1. A bound from these factors
+ * roundings by smaller powers of 3.4445, but it reduces errors of singular values near 1. A bound from these factors
  * alone would be larger than the result for 16-bit products. So the iteration runs here again in FP64 with all matrices
  * rounded to the type that the kernel multiplies (f16 for kernels of TF32, which has the same number of fraction bits).
  * Its largest difference from the exact result is the size of the error of the filter: it is the sum of the effects of
- * thousands of roundings, each as large as one of the kernel. `least` covers filters in which these happen to be exact:
- * a few roundings of the result. Kernels of F32 round their sums too, with an error that grows with the root of the
- * number of terms. */
+ * thousands of roundings, each as large as one of the kernel. `least`, a few roundings of the result, is for filters in
+ * which all roundings are exact by chance. Kernels of F32 round their sums too, with an error that grows with the root
+ * of the number of terms. */
 struct rounded {
     enum cr_dtype type; /* of X, A, A A and b A + c A A */
     int64_t       rows, columns;

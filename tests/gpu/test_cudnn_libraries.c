@@ -1,6 +1,6 @@
 /* tests/gpu/test_cudnn_libraries.c: cuda/core/libraries.c opens cuDNN and cuBLAS once, in the thread that
- * cr_cuda_libs_begin starts or in the caller's, and all callers see their functions. With stand-ins for dlopen and
- * dlsym; no GPU is needed. The libraries are opened once in a process, so each case is a process. */
+ * cr_cuda_libs_begin starts or in the caller's, and all callers get their functions. This file replaces dlopen and
+ * dlsym, so no GPU is needed. A process opens the libraries once, so each case runs in a new process. */
 #include "tests/harness/test.h"
 
 #include <dlfcn.h>
@@ -26,7 +26,7 @@ static size_t version(void) {
     return 4711;
 }
 
-/* Slow, so that other threads arrive meanwhile. */
+/* Sleeps, so that other threads call it at the same time. */
 static void *stand_in_open(const char *name, int flags) {
     (void)flags;
     nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);
@@ -47,7 +47,7 @@ static void *stand_in_symbol(void *library, const char *name) {
 
 /* ---- processes ---- */
 
-/* Returns whether `run` returns true in a process of its own. */
+/* Runs `run` in a new process and returns its result. */
 static bool in_process(bool (*run)(void)) {
     int         status = -1;
     const pid_t child  = fork();
@@ -66,7 +66,7 @@ static void *use(void *begins) {
     return cudnnGetVersion() == 4711 ? &opened_cudnn : NULL;
 }
 
-/* Every second thread begins, or with `begin` false none does. */
+/* With `begin`, every second thread calls cr_cuda_libs_begin. */
 static bool threads_agree(bool begin) {
     pthread_t thread[THREADS];
     bool      good = true;

@@ -14,7 +14,7 @@ struct run {
     struct cr_exec   *exec;
 };
 
-/* Closes what is open. If opening failed, some members are zero. */
+/* Closes the members that are open. The others are zero. */
 static inline void run_close(struct run *r) {
     cr_exec_close(r->exec);
     if (r->memory.device) cr_memory_close(&r->memory);

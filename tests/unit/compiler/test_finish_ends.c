@@ -1,5 +1,5 @@
-/* tests/unit/compiler/test_finish_ends.c: ends of blocks that complete the convolution before them, and that the next
- * convolution computes. */
+/* tests/unit/compiler/test_finish_ends.c: the bn_apply at the end of a residual block. It can complete the convolution
+ * before it, and the next convolution can compute it. */
 #include "tests/harness/finish_support.h"
 
 static bool finishes_ends(void *self, const struct cr_program *p, const struct cr_op *last, const struct cr_op *op) {
@@ -11,8 +11,8 @@ static bool finishes_and_applies(void *self, const struct cr_program *p, const s
     return finishes_ends(self, p, last, op) || (last->kind == CR_OP_bn_apply && op->attr.conv.stride == 1);
 }
 
-/* The second convolution of each block and the stem, also where the shortcut's op stands between the two. Not where
- * another op reads the result, or where that one is not the BN's. */
+/* A bn_apply completes the second convolution of each block and the stem, also if the op of the shortcut runs between
+ * the two. It does not if the result of the convolution has another use. */
 static void ends_of_blocks_are_marked(void) {
     const struct cr_cost_model model = {.alignment = 64, .finishes = finishes_ends};
     struct bench_model         b;
@@ -45,8 +45,9 @@ static void ends_of_blocks_are_marked(void) {
     bench_close(&b);
 }
 
-/* The ends of blocks, and of the stem, whose result the next convolution reads with a stride of 1. What a bn_apply and
- * the convolution before it leave lives until that convolution. A copy of a result to the host needs it earlier. */
+/* A convolution with a stride of 1 computes the bn_apply whose result it reads. The workspace of the convolution before
+ * the bn_apply, and the tensors that the bn_apply leaves to be completed, then stay allocated until that convolution.
+ * A bn_apply whose result is copied to the host has a launch of its own. */
 static void ends_of_blocks_are_left_to_convolutions(void) {
     const struct cr_cost_model model = {.alignment = 64, .finishes = finishes_and_applies};
     struct bench_model         b;
