@@ -27,7 +27,9 @@
  *     one after the other. Of calls for tensors on the device with at most max_batch images, the next one is given to
  *     the device before the one before has ended, so two callers keep the device busy. cresnet_close must be the last
  *     call on its model. A thread needs 512 KiB of stack.
- *   - A process may call fork() before cresnet_open. A model must not be used in a child process.
+ *   - A child process cannot use a model that its parent opened before fork(): the calls fail with
+ *     CRESNET_ERROR_ARGUMENT, and cresnet_close does nothing. It can open its own; on a GPU only if its parent has not
+ *     used one, as CUDA demands.
  *   - Arrays belong to the caller. The library reads and writes them only during the call. Pointers that it returns
  *     belong to the model and are valid until cresnet_close.
  *   - Structures begin with their size, which cresnet_..._init sets, so that later versions can add members at the end.

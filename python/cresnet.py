@@ -9,12 +9,14 @@ The module calls the shared library libcresnet.so through ctypes. CRESNET_LIBRAR
 """
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import operator
 import os
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Callable, Iterable, Optional, Union
+from typing import Callable, Iterable, NoReturn, Optional, Union
 
 import numpy as np
 import numpy.typing as npt
@@ -162,11 +164,15 @@ class Result:
     errors: list[Optional[str]]  # why an image could not be read; None when it could
 
 
+def _text(what: str, value: Union[str, bytes]) -> bytes:
+    data = value if isinstance(value, bytes) else value.encode()
+    if b"\0" in data:  # C would end the text there
+        raise ValueError(f"{what} has a null character: {value!r}")
+    return data
+
+
 def _path(path: PathLike) -> bytes:
-    name = os.fsencode(path)
-    if b"\0" in name:  # C would end the path there
-        raise ValueError(f"a path has a null character: {path!r}")
-    return name
+    return _text("a path", os.fsencode(path))
 
 
 def _int(name: str, value: int) -> int:
@@ -187,13 +193,13 @@ def _make_options(device: str, precision: str, max_batch: int, threads: int, fea
         raise TypeError("log must be a function(level, line), not " + type(log).__name__)
     options = _Options()
     _lib().cresnet_options_init(ctypes.byref(options))
-    options.device, options.precision = device.encode(), precision.encode()
+    options.device, options.precision = _text("device", device), _text("precision", precision)
     options.max_batch, options.threads = _int("max_batch", max_batch), _int("threads", threads)
     options.features, options.f32_tensors = int(features), int(f32_tensors)
     if config is not None:
         options.config = _path(config)
     if settings:
-        lines = [f"{key}={value}".encode() for key, value in settings.items()]
+        lines = [_text("settings", f"{key}={value}") for key, value in settings.items()]
         options.settings, options.setting_count = (ctypes.c_char_p * len(lines))(*lines), len(lines)
     if log is not None:
         options.log = _LOG(lambda context, level, line: log(level, line.decode(errors="replace")))
@@ -211,12 +217,14 @@ def memory_needed(path: PathLike, *, device: str = "auto", precision: str = "aut
 
 
 class Model:
-    """An open network. Calls from several threads wait for each other; other Python threads run meanwhile."""
+    """An open network. Calls from several threads wait for each other; other Python threads run meanwhile. A model cannot be
+    copied, pickled or used after fork(): each process opens its own."""
 
     def __init__(self, path: PathLike, *, device: str = "auto", precision: str = "auto", max_batch: int = 1, threads: int = 0,
                  features: bool = False, f32_tensors: bool = False, config: Optional[PathLike] = None,
                  settings: Optional[Mapping[str, object]] = None, log: Optional[LogFunction] = None) -> None:
         self._handle = ctypes.c_void_p()
+        self._calls, self._no_call, self._process = 0, threading.Condition(), os.getpid()
         self._options = _make_options(device, precision, max_batch, threads, features, f32_tensors, config, settings, log)
         error = _Error()
         _check(_lib().cresnet_open(_path(path), ctypes.byref(self._options), ctypes.byref(self._handle),
@@ -234,8 +242,10 @@ class Model:
                     bool(info.multi_label), info.image_width, info.channels, info.bits)
 
     def close(self) -> None:
-        """Frees the network. Further calls are errors."""
-        handle, self._handle = self._handle, ctypes.c_void_p()
+        """Frees the network, after the calls that other threads have begun. Further calls are errors."""
+        with self._no_call:
+            handle, self._handle = self._handle, ctypes.c_void_p()
+            self._no_call.wait_for(lambda: self._calls == 0 or os.getpid() != self._process)  # a child has no such threads
         if handle:
             _lib().cresnet_close(handle)
 
@@ -243,6 +253,22 @@ class Model:
         if not self._handle:
             raise ValueError("the model is closed")
         return self._handle
+
+    @contextlib.contextmanager
+    def _call_handle(self) -> Iterator[ctypes.c_void_p]:
+        """The handle, which close() does not free before the end of the block."""
+        with self._no_call:
+            handle = self._open_handle()
+            self._calls += 1
+        try:
+            yield handle
+        finally:
+            with self._no_call:
+                self._calls -= 1
+                self._no_call.notify_all()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Model cannot be copied or pickled: open it again")
 
     def __enter__(self) -> "Model":
         self._open_handle()
@@ -257,12 +283,14 @@ class Model:
 
     def class_name(self, label: int) -> Optional[str]:
         """Name of a class; None when the network came without names."""
-        name = _lib().cresnet_class_name(self._open_handle(), _int("label", label))
+        with self._call_handle() as handle:
+            name = _lib().cresnet_class_name(handle, _int("label", label))
         return name.decode(errors="replace") if name is not None else None
 
     def threshold(self, label: int) -> float:
         """Of a network with several labels per image: the probability above which an image has the label; else -1."""
-        return float(_lib().cresnet_threshold(self._open_handle(), _int("label", label)))
+        with self._call_handle() as handle:
+            return float(_lib().cresnet_threshold(handle, _int("label", label)))
 
     def classify_files(self, paths: Iterable[PathLike], *, top: int = 1, logits: bool = False, features: bool = False) -> Result:
         """Classifies JPEG, PNG and WebP files. A file that cannot be read is no exception: see Result.errors."""
@@ -313,7 +341,8 @@ class Model:
 
     def _call(self, function: Callable[..., int], images: object, count: Optional[int], top: int, logits: bool, features: bool,
               rows: Optional[int] = None) -> Result:
-        handle, top = self._open_handle(), operator.index(top)
+        self._open_handle()
+        top = operator.index(top)
         if not 1 <= top <= self.info.classes:
             raise ValueError(f"top = {top}: the network has {self.info.classes} classes")
         rows = rows if rows is not None else count or 0
@@ -327,6 +356,8 @@ class Model:
         output.features = result.features.ctypes.data if result.features is not None else None
         output.image_errors = ctypes.addressof(errors)
         arguments = (images,) if count is None else (images, count)
-        _check(function(handle, *arguments, ctypes.byref(output), ctypes.byref(error)), error)
+        with self._call_handle() as handle:
+            status = function(handle, *arguments, ctypes.byref(output), ctypes.byref(error))
+        _check(status, error)
         result.errors = [e.text.decode(errors="replace") if e.status else None for e in errors[:rows]]
         return result

@@ -181,12 +181,13 @@ cresnet_status cr_api_classify(cresnet_model *m, struct cr_api_images *job, cres
 
 /* ---- public functions ---- */
 
-cresnet_status cr_api_check_call(const cresnet_model *m, const void *images, int count, cresnet_error *error) {
+cresnet_status cr_api_check_call(const cresnet_model *m, const char *name, const void *images, int count,
+                                 cresnet_error *error) {
     if (error) *error = (cresnet_error){0};
     if (!m) return cr_api_fail(error, CRESNET_ERROR_ARGUMENT, "model is NULL");
-    if (count < 0 || (count && !images))
-        return cr_api_fail(error, CRESNET_ERROR_ARGUMENT, count < 0 ? "count = %d is negative" : "%d images at NULL",
-                           count);
+    if (count < 0) return cr_api_fail(error, CRESNET_ERROR_ARGUMENT, "count = %d is negative", count);
+    if (count && !images)
+        return cr_api_fail(error, CRESNET_ERROR_ARGUMENT, "%s is NULL, but its count is %d", name, count);
     return CRESNET_OK;
 }
 
@@ -211,7 +212,7 @@ static cresnet_status check_image(const cresnet_model *m, const cresnet_image *i
 cresnet_status cresnet_classify_images(cresnet_model *m, const cresnet_image *images, int count,
                                        const cresnet_output *output, cresnet_error *error) {
     struct cr_api_images job    = {.images = images, .count = count, .output = output};
-    cresnet_status       status = cr_api_check_call(m, images, count, error);
+    cresnet_status       status = cr_api_check_call(m, "images", images, count, error);
     for (int i = 0; status == CRESNET_OK && i < count; i++) status = check_image(m, &images[i], i, error);
     return status == CRESNET_OK ? cr_api_classify(m, &job, error) : status;
 }
@@ -219,7 +220,7 @@ cresnet_status cresnet_classify_images(cresnet_model *m, const cresnet_image *im
 cresnet_status cresnet_classify_encoded(cresnet_model *m, const cresnet_encoded *images, int count,
                                         const cresnet_output *output, cresnet_error *error) {
     struct cr_api_images job    = {.encoded = images, .count = count, .output = output};
-    cresnet_status       status = cr_api_check_call(m, images, count, error);
+    cresnet_status       status = cr_api_check_call(m, "images", images, count, error);
     for (int i = 0; status == CRESNET_OK && i < count; i++)
         if (!images[i].bytes && images[i].count)
             status = cr_api_fail(error, CRESNET_ERROR_ARGUMENT, "image %d: bytes is NULL", i);
@@ -229,7 +230,7 @@ cresnet_status cresnet_classify_encoded(cresnet_model *m, const cresnet_encoded 
 cresnet_status cresnet_classify_files(cresnet_model *m, const char *const *paths, int count,
                                       const cresnet_output *output, cresnet_error *error) {
     struct cr_api_images job    = {.paths = paths, .count = count, .output = output};
-    cresnet_status       status = cr_api_check_call(m, paths, count, error);
+    cresnet_status       status = cr_api_check_call(m, "paths", paths, count, error);
     if (status == CRESNET_OK) status = check_paths(paths, count, error);
     return status == CRESNET_OK ? cr_api_classify(m, &job, error) : status;
 }
@@ -238,7 +239,7 @@ cresnet_status cresnet_prepare_files(cresnet_model *m, const char *const *paths,
                                      cresnet_error *image_errors, cresnet_error *error) {
     const cresnet_output output = {.image_errors = image_errors};
     struct cr_api_images job    = {.paths = paths, .count = count, .prepared = out, .output = &output};
-    cresnet_status       status = cr_api_check_call(m, paths, count, error);
+    cresnet_status       status = cr_api_check_call(m, "paths", paths, count, error);
     if (status == CRESNET_OK) status = check_paths(paths, count, error);
     if (status == CRESNET_OK && count && !out)
         status = cr_api_fail(error, CRESNET_ERROR_ARGUMENT, "cresnet_prepare_files: out is NULL");

@@ -70,6 +70,7 @@ struct cresnet_model {
     double              *threshold; /* [classes], with several labels per image; else NULL */
     const char          *weights;
     bool                 f32_input, has_features;
+    pid_t                process;       /* that opened the model: a child process has no thread of the model */
     int                  feature_count; /* length of a vector of pooled features */
     void (*log)(void *context, cresnet_log_level level, const char *line);
     void *log_context;
@@ -122,8 +123,9 @@ int cr_api_views(const struct cresnet_model *model);
 /* Bytes of a prepared image that is not normalised, and the number of its samples. */
 size_t cr_api_image_bytes(const struct cresnet_model *model);
 size_t cr_api_image_samples(const struct cresnet_model *model);
-/* Checks the arguments that all calls have in common. */
-cresnet_status cr_api_check_call(const cresnet_model *model, const void *images, int count, cresnet_error *error);
+/* Checks the arguments that all calls have in common. `name` is that of the array `images` in messages. */
+cresnet_status cr_api_check_call(const cresnet_model *model, const char *name, const void *images, int count,
+                                 cresnet_error *error);
 /* Classifies the images of a call. */
 cresnet_status cr_api_classify(cresnet_model *model, struct cr_api_images *call, cresnet_error *error);
 

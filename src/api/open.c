@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #ifdef _OPENMP
 #include <omp.h>
@@ -41,6 +42,8 @@ static cresnet_status read_options(const cresnet_options *given, cresnet_options
     memcpy(out, given, given->size);
     if (!out->device) out->device = "auto";
     if (!out->precision) out->precision = "auto";
+    if (out->config && !*out->config)
+        return cr_api_fail(error, CRESNET_ERROR_ARGUMENT, "options.config is empty: give a path or NULL");
     if (out->max_batch < 1 || out->max_batch > BATCH_MAX)
         return cr_api_fail(error, CRESNET_ERROR_ARGUMENT, "options.max_batch = %d: give a number from 1 to %d",
                            out->max_batch, BATCH_MAX);
@@ -203,16 +206,23 @@ static cr_status close_job(struct cresnet_model *m, void *unused) {
     return CR_OK;
 }
 
+/* Replaces `there` at `at`; a text that becomes too long loses its end. */
+static void replace(char *at, const char *there, const char *here, size_t room) {
+    char rest[sizeof((cresnet_error *)0)->text];
+    snprintf(rest, sizeof rest, "%s", at + strlen(there));
+    (void)snprintf(at, room, "%s%s", here, rest);
+}
+
 /* Messages name the place of a value. Here it is cresnet_options, where the program has its command line. */
-static void name_options(char *text) {
-    static const char here[] = "options: ", there[] = "command line: ";
-    for (char *line = text; line; line = strchr(line, '\n')) {
+static void name_options(cresnet_error *error) {
+    static const char there[] = "command line: ", option[] = "; use --device ";
+    char             *end = error->text + sizeof error->text;
+    for (char *line = error->text; line; line = strchr(line, '\n')) {
         line += *line == '\n';
-        if (strncmp(line, there, sizeof there - 1) != 0) continue;
-        const char *rest = line + sizeof there - 1;
-        memcpy(line, here, sizeof here - 1);
-        memmove(line + sizeof here - 1, rest, strlen(rest) + 1);
+        if (strncmp(line, there, sizeof there - 1) == 0) replace(line, there, "options: ", (size_t)(end - line));
     }
+    char *found = strstr(error->text, option);
+    if (found) replace(found, option, "; use options.device = ", (size_t)(end - found));
 }
 
 static cresnet_status open_model(struct open_job *job, cresnet_model **out, cresnet_error *error) {
@@ -228,7 +238,7 @@ static cresnet_status open_model(struct open_job *job, cresnet_model **out, cres
         *out = m;
         return CRESNET_OK;
     }
-    if (error && !job->config) name_options(error->text);
+    if (error && !job->config) name_options(error);
     m->broken[0] = 0; /* closing is possible after every error */
     cresnet_close(m);
     return status;
@@ -268,7 +278,7 @@ cresnet_status cresnet_memory_needed(const char *path, const cresnet_options *op
 }
 
 void cresnet_close(cresnet_model *m) {
-    if (!m) return;
+    if (!m || getpid() != m->process) return; /* a child process has neither the thread nor the device of the model */
     if (!m->worker.abandoned) {
         m->broken[0] = 0; /* the thread is there: it can close also what has failed */
         (void)cr_api_call(m, close_job, NULL, NULL);

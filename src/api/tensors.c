@@ -104,7 +104,7 @@ cr_status cr_api_feed_tensors(struct cresnet_model *m, struct cr_api_images *job
 
 static cresnet_status check_tensor(const cresnet_model *m, const cresnet_tensor *t, const cresnet_tensor *first,
                                    cresnet_error *error) {
-    const cresnet_status status = cr_api_check_call(m, t->data, t->count, error);
+    const cresnet_status status = cr_api_check_call(m, "tensor.data", t->data, t->count, error);
     if (status != CRESNET_OK) return status;
     const cresnet_tensor_type integers = m->config.data.bits == 16 ? CRESNET_U16 : CRESNET_U8;
     if (t->type != integers && (t->type == CRESNET_U8 || t->type == CRESNET_U16))
@@ -141,7 +141,7 @@ static cresnet_status check_tensor(const cresnet_model *m, const cresnet_tensor 
 cresnet_status cresnet_classify_tensors(cresnet_model *m, const cresnet_tensor *tensors, int tensor_count,
                                         const cresnet_output *output, cresnet_error *error) {
     struct cr_api_images job    = {.tensors = tensors, .output = output};
-    cresnet_status       status = cr_api_check_call(m, tensors, tensor_count, error);
+    cresnet_status       status = cr_api_check_call(m, "tensors", tensors, tensor_count, error);
     int64_t              images = 0;
     for (int i = 0; status == CRESNET_OK && i < tensor_count; i++) {
         status = check_tensor(m, &tensors[i], tensors, error);
@@ -157,5 +157,6 @@ cresnet_status cresnet_classify_tensors(cresnet_model *m, const cresnet_tensor *
 
 cresnet_status cresnet_classify_tensor(cresnet_model *m, const cresnet_tensor *t, const cresnet_output *output,
                                        cresnet_error *error) {
+    if (m && !t) return cr_api_fail(error, CRESNET_ERROR_ARGUMENT, "tensor is NULL");
     return cresnet_classify_tensors(m, t, 1, output, error);
 }

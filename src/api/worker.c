@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 enum { STACK_BYTES = 8 << 20 };
 
@@ -176,6 +177,7 @@ struct cresnet_model *cr_api_start(cresnet_error *error) {
         cr_api_fail(error, CRESNET_ERROR_MEMORY, "out of memory");
         return NULL;
     }
+    model->process = getpid();
     (void)pthread_mutex_init(&model->worker.mutex, NULL);
     (void)pthread_cond_init(&model->worker.work, NULL);
     (void)pthread_cond_init(&model->worker.done, NULL);
@@ -189,8 +191,16 @@ struct cresnet_model *cr_api_start(cresnet_error *error) {
     return model;
 }
 
+/* In a child process the thread of the model does not exist: a call would wait forever. */
+static cresnet_status fail_in_child(const struct cresnet_model *model, cresnet_error *error) {
+    return cr_api_fail(error, CRESNET_ERROR_ARGUMENT,
+                       "the model was opened by process %d and cannot be used after fork(): open it in process %d",
+                       (int)model->process, (int)getpid());
+}
+
 cresnet_status cr_api_call_job(struct cresnet_model *model, struct cr_api_job *job, cresnet_error *error) {
     struct cr_api_worker *w = &model->worker;
+    if (getpid() != model->process) return fail_in_child(model, error);
     (void)pthread_mutex_lock(&w->mutex);
     if (*model->broken) {
         cr_api_fail(&job->result, CRESNET_ERROR_BROKEN, "%s: %s", is_broken, model->broken);

@@ -1,4 +1,8 @@
 """library_arrays.py RUN IMAGE: checks the module cresnet with NumPy arrays. Called by test_library.sh."""
+import copy
+import os
+import pickle
+import signal
 import sys
 import threading
 
@@ -42,6 +46,11 @@ with cresnet.Model(run, device="cpu", max_batch=2, features=True, log=lambda lev
             (ValueError, "top = 11: the network has 10 classes", lambda: model.classify_files([path], top=11)),
             (ValueError, "max_batch = 4294967297", lambda: cresnet.Model(run, max_batch=2**32 + 1)),
             (TypeError, "device must be a string", lambda: cresnet.Model(run, device=None)),
+            (ValueError, "device has a null character", lambda: cresnet.Model(run, device="cpu\0x")),
+            (ValueError, "settings has a null character", lambda: cresnet.Model(run, settings={"data.tta": "flip\0x"})),
+            (TypeError, "cannot be copied or pickled", lambda: copy.copy(model)),
+            (TypeError, "cannot be copied or pickled", lambda: copy.deepcopy(model)),
+            (TypeError, "cannot be copied or pickled", lambda: pickle.dumps(model)),
             (TypeError, "settings must be a dict", lambda: cresnet.Model(run, settings=["data.tta=flip"])),
             (TypeError, "log must be a function", lambda: cresnet.Model(run, log=1))):
         try:
@@ -69,6 +78,27 @@ with cresnet.Model(run, device="cpu", max_batch=2, features=True, log=lambda lev
     for t in threads:
         t.join()
     assert not failures
+
+    child = os.fork()
+    if not child:
+        signal.alarm(20)  # without the check of the library the call would wait forever
+        try:
+            model.classify_tensor(u8)
+        except cresnet.CresnetError as error:
+            os._exit(7 if error.status == "argument" and "fork()" in str(error) else 1)
+        os._exit(2)
+    assert os.waitpid(child, 0)[1] == 7 << 8
+    assert (model.classify_tensor(u8, logits=True).logits == want.logits).all()
+
+# close() waits for the calls of other threads.
+model = cresnet.Model(run, device="cpu")
+closing = threading.Thread(target=model.close)
+with model._call_handle():
+    closing.start()
+    closing.join(0.3)
+    assert closing.is_alive()
+closing.join(20)
+assert not closing.is_alive()
 
 for closed in (lambda: model.class_name(0), lambda: model.threshold(0), lambda: model.classify_files([path]), model.__enter__):
     try:

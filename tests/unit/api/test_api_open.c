@@ -1,0 +1,186 @@
+/* tests/unit/api/test_api_open.c: models that cannot be opened or used: wrong options, missing and damaged files,
+ * weights that are not finite, lack of memory, a child process. */
+#include "tests/harness/api_support.h"
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { IMAGES = 1 };
+
+static char    dir[SUPPORT_PATH], run[SUPPORT_PATH];
+static uint8_t images[IMAGES * API_PIXELS];
+
+/* One run for all cases. */
+static bool have_run(void) {
+    if (*run) return true;
+    make_folder(dir);
+    api_images(images, IMAGES);
+    if (api_train(dir, NULL, 0, run) == CR_OK) return true;
+    TEST_FAIL_("training: %s", cr_error_message());
+    *run = 0;
+    return false;
+}
+
+static cresnet_options with_batch(int batch) {
+    cresnet_options options;
+    cresnet_options_init(&options);
+    options.device    = "cpu";
+    options.max_batch = batch;
+    options.threads   = 1;
+    return options;
+}
+
+static cresnet_output with_logits(float *logits) {
+    cresnet_output output;
+    cresnet_output_init(&output);
+    output.logits = logits;
+    return output;
+}
+
+static void models_that_cannot_be_opened_say_why(void) {
+    cresnet_model     *model;
+    cresnet_error      error;
+    cresnet_options    options = with_batch(1);
+    static const char *wrong[] = {"model.depths=0"};
+    static const char *other[] = {"model.widths=4,8"}, *classes[] = {"model.classes=77"};
+    char               path[SUPPORT_PATH], *bytes;
+    size_t             count;
+    if (!have_run()) return;
+#define NOT_OPENED(given, want, part)                                                                                  \
+    model = (cresnet_model *)&error;                                                                                   \
+    CHECK_CALL(cresnet_open(given, &options, &model, &error), want);                                                   \
+    CHECK_HAS(error.text, part);                                                                                       \
+    CHECK(!model)
+    NOT_OPENED(NULL, CRESNET_ERROR_ARGUMENT, "no path");
+    NOT_OPENED("/nowhere/run", CRESNET_ERROR_IO, "/nowhere/run: No such file");
+    NOT_OPENED(dir, CRESNET_ERROR_CONFIG, "is no run folder");
+    options.device = "tpu";
+    NOT_OPENED(run, CRESNET_ERROR_CONFIG, "options: [train] device = tpu: must be one of");
+    options.device = "cpu:1";
+    NOT_OPENED(run, CRESNET_ERROR_CONFIG, "options.device = cpu:1: only cuda has a number");
+    options.device = "cuda:1023";
+    NOT_OPENED(run, CRESNET_ERROR_DEVICE, "device"); /* without CUDA: use options.device = cpu */
+    CHECK(!strstr(error.text, "--device"));
+    options = with_batch(1), options.config = "";
+    NOT_OPENED(run, CRESNET_ERROR_ARGUMENT, "options.config is empty");
+    options = with_batch(0);
+    NOT_OPENED(run, CRESNET_ERROR_ARGUMENT, "max_batch = 0");
+    options      = with_batch(1);
+    options.size = 3;
+    NOT_OPENED(run, CRESNET_ERROR_ARGUMENT, "options.size = 3");
+    options               = with_batch(1);
+    options.setting_count = 1;
+    NOT_OPENED(run, CRESNET_ERROR_ARGUMENT, "setting_count");
+    options.settings = wrong;
+    NOT_OPENED(run, CRESNET_ERROR_CONFIG, "depths");
+    options.settings = other; /* the weights do not fit this network */
+    NOT_OPENED(run, CRESNET_ERROR_FORMAT, "safetensors");
+    options.settings = classes;
+    NOT_OPENED(run, CRESNET_ERROR_FORMAT, "but model.classes is 77");
+    options = with_batch(1);
+
+    /* A truncated file of weights with a configuration next to it. */
+    text_into(path, "%s/last/model.safetensors", run);
+    REQUIRE_OK(cr_file_read(path, 1 << 24, &bytes, &count));
+    text_into(path, "%s/cut.safetensors", dir);
+    REQUIRE_OK(cr_file_write_atomic(path, bytes, count / 2));
+    cr_free(bytes);
+    NOT_OPENED(path, CRESNET_ERROR_CONFIG, "config.ini: does not exist");
+    char config[SUPPORT_PATH];
+    text_into(config, "%s/last/config.ini", run);
+    options.config = config;
+    NOT_OPENED(path, CRESNET_ERROR_FORMAT, "cut.safetensors");
+    text_into(path, "%s/last/model.safetensors", run);
+    REQUIRE_CALL(cresnet_open(path, &options, &model, &error));
+    cresnet_close(model);
+}
+
+static void weights_that_are_not_finite_are_an_error(void) {
+    cresnet_model  *model;
+    cresnet_error   error;
+    char            path[SUPPORT_PATH], config[SUPPORT_PATH], *bytes;
+    size_t          count;
+    cresnet_options options = with_batch(1);
+    if (!have_run()) return;
+    text_into(path, "%s/last/model.safetensors", run);
+    text_into(config, "%s/last/config.ini", run);
+    REQUIRE_OK(cr_file_read(path, 1 << 24, &bytes, &count));
+    memset(bytes + count - 4, 0xff, 4); /* the last value becomes NaN */
+    text_into(path, "%s/nan.safetensors", dir);
+    REQUIRE_OK(cr_file_write_atomic(path, bytes, count));
+    cr_free(bytes);
+    options.config = config;
+    CHECK_CALL(cresnet_open(path, &options, &model, &error), CRESNET_ERROR_NOT_FINITE);
+    CHECK_HAS(error.text, "nan.safetensors");
+}
+
+static void failing_allocations_are_errors_without_leaks(void) {
+    cresnet_model  *model;
+    cresnet_error   error;
+    cresnet_options options = with_batch(2);
+    float           logits[IMAGES][API_CLASSES];
+    cresnet_output  output = with_logits(logits[0]);
+    if (!have_run()) return;
+    const cresnet_image image    = {images, 16, 12, 0};
+    int64_t             failures = 0;
+    for (int64_t n = 1; !test_failures_; n++, failures++) {
+        const int64_t live = cr_alloc_live();
+        cr_alloc_fail_at(n);
+        cresnet_status status = cresnet_open(run, &options, &model, &error);
+        if (status == CRESNET_OK) status = cresnet_classify_images(model, &image, 1, &output, &error);
+        cr_alloc_fail_at(0);
+        cresnet_close(model);
+        CHECK_INT(cr_alloc_live(), live);
+        if (status == CRESNET_OK) break;
+        CHECK_INT(status, CRESNET_ERROR_MEMORY);
+    }
+    CHECK_INT(CR_MIN(failures, 50), 50);
+}
+
+/* ---- a child process ---- */
+
+enum { REFUSED_ALL = 7, SECONDS = 20 };
+
+/* The thread of the model is not there: without a check the calls would wait until the alarm. */
+static int use_in_child(cresnet_model *model) {
+    cresnet_error        error;
+    float                logits[API_CLASSES];
+    cresnet_output       output = with_logits(logits);
+    const cresnet_tensor tensor = {.data = images, .type = CRESNET_U8, .count = IMAGES};
+    const char *const    path   = "none.png";
+    cresnet_info         info   = {.size = sizeof info};
+    (void)alarm(SECONDS);
+    if (cresnet_classify_tensor(model, &tensor, &output, &error) != CRESNET_ERROR_ARGUMENT) return 1;
+    if (!strstr(error.text, "cannot be used after fork()")) return 2;
+    if (cresnet_classify_files(model, &path, 1, &output, NULL) != CRESNET_ERROR_ARGUMENT) return 3;
+    if (cresnet_get_info(model, &info) != CRESNET_OK || info.classes != API_CLASSES) return 4;
+    cresnet_close(model);
+    return REFUSED_ALL;
+}
+
+static void a_child_process_gets_an_error(void) {
+    cresnet_model  *model;
+    cresnet_error   error;
+    cresnet_options options = with_batch(1);
+    float           logits[API_CLASSES];
+    cresnet_output  output = with_logits(logits);
+    int             status = 0;
+    if (!have_run()) return;
+    const cresnet_tensor tensor = {.data = images, .type = CRESNET_U8, .count = IMAGES};
+    REQUIRE_CALL(cresnet_open(run, &options, &model, &error));
+    const pid_t child = fork();
+    if (child == 0) _exit(use_in_child(model));
+    REQUIRE(child > 0 && waitpid(child, &status, 0) == child);
+    CHECK(WIFEXITED(status));
+    CHECK_INT(WEXITSTATUS(status), REFUSED_ALL);
+    CHECK_CALL(cresnet_classify_tensor(model, &tensor, &output, &error), CRESNET_OK); /* as before */
+    cresnet_close(model);
+}
+
+static void the_folder_is_removed(void) {
+    if (*run) drop_folder(dir);
+}
+
+TESTS(CASE(models_that_cannot_be_opened_say_why), CASE(weights_that_are_not_finite_are_an_error),
+      CASE(failing_allocations_are_errors_without_leaks), CASE(a_child_process_gets_an_error),
+      CASE(the_folder_is_removed))
