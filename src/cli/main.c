@@ -101,6 +101,7 @@ static int run_bare(int argc, char **argv) {
     const char *dot = strrchr(word, '.');
     if (dot && strcmp(dot, ".ini") == 0)
         return finish("cresnet", CR_FAIL(CR_ERR_USAGE, "no command given: cresnet train %s?", word), 0);
+    if (strcmp(word, "version") == 0) hint = "--version";
     if (hint)
         return finish("cresnet",
                       CR_FAIL(CR_ERR_USAGE, "unknown command %s (did you mean %s?); see cresnet help", word, hint), 0);

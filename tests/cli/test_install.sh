@@ -57,17 +57,40 @@ is "bash: an option's words" "$(replies 'cresnet train --device ')" "auto cpu cu
 is "bash: ... behind =" "$(replies 'cresnet train --device=cu')" "cuda"
 is "bash: a key" "$(replies 'cresnet train x.ini optim.nest')" "optim.nesterov="
 is "bash: its words" "$(replies 'cresnet train x.ini optim.nesterov=')" "yes no"
+is "bash: a part of a command" "$(replies 'cresnet bench sp')" "sparse spdnn"
+is "bash: ... of a program of its own" "$(replies 'cresnet-bench in')" "infer init"
+is "bash: ... or a file" "$(cd "$work" && mkdir -p verified && replies 'cresnet data ver')" "verify verified"
+is "bash: the second operand is no part" "$(cd "$work" && replies 'cresnet data pack sta')" ""
+is "bash: help of a key" "$(replies 'cresnet help optim.nest')" "optim.nesterov"
+is "bash: help of a command" "$(replies 'cresnet help man tr')" "train"
+is "bash: options of the program" "$(replies 'cresnet --v')" "--version"
+is "bash: one dash" "$(replies 'cresnet help -')" "--quiet --version --help"
+is "bash: names of tensors" "$(replies 'cresnet export --names ')" "torchvision timm"
 is "bash: files are left to the shell" "$(replies 'cresnet train con')" ""
 if there zsh; then
     holds "zsh" zsh -n "$prefix/share/zsh/vendor-completions/_cresnet"
     said=$(zsh -fc 'fpath=("$1" $fpath); autoload -Uz compinit; compinit -u -d "$2"; print $_comps[cresnet] $_comps[cresnet-train]' \
         zsh "$prefix/share/zsh/vendor-completions" "$work/dump" 2>&1)
     is "zsh: who completes" "$said" "_cresnet _cresnet"
+    cat >"$work/keys.zsh" <<'ZSH'
+zmodload zsh/zpty
+export TERM=dumb
+zpty z zsh -f -i
+zpty -w z "PROMPT=; fpath=($1 \$fpath); autoload -Uz compinit; compinit -u -d $2; echo re''ady"
+zpty -r z out '*ready*'
+zpty -w -n z "$3"$'\t'
+zpty -r z out "*$4*" && print completed
+ZSH
+    for typed in 'cresnet train --resume au/--resume auto ' 'cresnet bench all/bench allocators ' 'cresnet help fine/help finetune '; do
+        is "zsh: $typed" "$(cd "$work/empty" && timeout 10 zsh -f "$work/keys.zsh" "$prefix/share/zsh/vendor-completions" "$work/dump" \
+            "${typed%/*}" "${typed#*/}" 2>&1)" completed
+    done
 else skip "no zsh here"; fi
 if there fish; then
     fish_replies() { fish -c 'source $argv[1]; complete -C $argv[2]' "$prefix/share/fish/vendor_completions.d/cresnet.fish" "$1" 2>&1 | cut -f1 | tr '\n' ' '; }
     is "fish: an option" "$(fish_replies 'cresnet train --res')" "--resume "
     is "fish: its words" "$(fish_replies 'cresnet-train --device ')" "auto cpu cuda "
+    is "fish: a part of a command" "$(fish_replies 'cresnet bench spd')" "spdnn "
     is "fish: a key" "$(fish_replies 'cresnet eval optim.nest')" "optim.nesterov=no optim.nesterov=yes "
 else skip "no fish here"; fi
 

@@ -3,6 +3,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 static cr_status bench_step(const struct cr_args *args, int *signal_taken) {
     (void)signal_taken;
@@ -95,7 +96,11 @@ cr_status cr_cmd_bench(const struct cr_args *args, int *signal_taken) {
         rest.operands--;
         return benchmarks[i].run(&rest, signal_taken);
     }
-    return cr_args_fail(
-        args, "no benchmark given: cresnet bench step CONFIG, bench infer CONFIG, bench ops CONFIG, bench data CONFIG, "
-              "bench allocators CONFIG, bench sparse, bench spdnn, bench gpu, or bench init");
+    char       hint[80], what[200];
+    const bool file = !*name || access(name, F_OK) == 0 || cr_command_has_word(CR_CMD_BENCH, name, hint, sizeof hint);
+    snprintf(what, sizeof what, "unknown benchmark %.80s%s", name, file ? "" : hint);
+    return cr_args_fail(args,
+                        "%s: cresnet bench step CONFIG, bench infer CONFIG, bench ops CONFIG, bench data CONFIG, "
+                        "bench allocators CONFIG, bench sparse, bench spdnn, bench gpu, or bench init",
+                        file ? "no benchmark given" : what);
 }

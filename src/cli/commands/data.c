@@ -350,6 +350,7 @@ cr_status cr_cmd_data(const struct cr_args *args, int *signal_taken) {
     const char    *word = args->operands ? args->operand[0] : "", *stat_of[2] = {"stat", word};
     struct cr_args given = *args;
     bool           folder;
+    char           hint[80];
     CR_TRY(is_data_folder(args, &folder));
     if (folder) {
         given.operand  = stat_of;
@@ -365,7 +366,9 @@ cr_status cr_cmd_data(const struct cr_args *args, int *signal_taken) {
     if (strcmp(word, "shapes") == 0) return draw_shapes(&given);
     if (strcmp(word, "verify") == 0) return verify(&given);
     if (strcmp(word, "stat") == 0) return cr_data_stat(&given);
-    if (given.operands > 1 && access(word, F_OK) != 0)
-        return cr_args_fail(args, "%s is neither a configuration nor one of stat, verify, pack and shapes", word);
+    (void)cr_command_has_word(CR_CMD_DATA, word, hint, sizeof hint);
+    if ((given.operands > 1 || *hint) && *word && access(word, F_OK) != 0)
+        return cr_args_fail(args, "%s is neither a configuration nor one of stat, verify, pack and shapes%s", word,
+                            hint);
     return describe(&given);
 }

@@ -60,10 +60,20 @@ static cr_status help_keys(const char *topic, struct cr_text *out) {
     return CR_FAIL(CR_ERR_USAGE, "unknown key or section %s%s; see cresnet help keys", topic, hint);
 }
 
+/* Whether the operands are those of `help data pack`: the page of a command describes its parts too. */
+static bool names_part(const struct cr_args *args) {
+    const char *hint;
+    char        part_hint[80];
+    if (args->operands != 2) return false;
+    const enum cr_command_id id = cr_command_find(args->operand[0], &hint);
+    return id != CR_CMD_COUNT && id != CR_CMD_HELP &&
+           cr_command_has_word(id, args->operand[1], part_hint, sizeof part_hint);
+}
+
 static cr_status help_topic(const struct cr_args *args, struct cr_text *out) {
     const char *hint, *topic = args->operands ? args->operand[0] : "";
     bool takes_more = strcmp(topic, "man") == 0 || strcmp(topic, "completion") == 0 || strcmp(topic, "keys") == 0;
-    CR_TRY(cr_args_max_operands(args, takes_more ? 2 : 1));
+    CR_TRY(cr_args_max_operands(args, takes_more || names_part(args) ? 2 : 1));
     if (!*topic)
         cr_help_overview(out);
     else if (strcmp(topic, "keys") == 0)

@@ -35,9 +35,16 @@ cr_status cr_args_fail(const struct cr_args *args, const char *fmt, ...) {
 
 cr_status cr_args_max_operands(const struct cr_args *args, int max) {
     if (args->operands <= max) return CR_OK;
-    const char *extra = args->operand[max];
-    return cr_args_fail(args, "unexpected operand %s%s", extra,
-                        strchr(extra, '=') ? " (a configuration value is section.key=value)" : "");
+    const char          *extra = args->operand[max], *equals = strchr(extra, '=');
+    char                 name[64];
+    const struct cr_key *key;
+    if (!equals) return cr_args_fail(args, "unexpected operand %s", extra);
+    snprintf(name, sizeof name, "%.*s", (int)CR_MIN((size_t)(equals - extra), sizeof name - 1), extra);
+    key = cr_key_of_any_name(name);
+    if (key)
+        return cr_args_fail(args, "unexpected operand %s (did you mean %s.%s%s?)", extra, key->section, key->name,
+                            equals);
+    return cr_args_fail(args, "unexpected operand %s (a configuration value is section.key=value)", extra);
 }
 
 /* Edit distance, minus one when the first letters agree: typing errors are rarer at the start of a word. */
@@ -67,6 +74,22 @@ enum cr_command_id cr_command_find(const char *name, const char **hint) {
     }
     *hint = nearest(name, names, CR_CMD_COUNT);
     return CR_CMD_COUNT;
+}
+
+bool cr_command_has_word(enum cr_command_id id, const char *word, char *hint, size_t hint_bytes) {
+    enum { WORDS = 16 };
+    const char *words[WORDS], *all = cr_command(id)->words, *found;
+    char        copy[200];
+    int         count = 0;
+    *hint             = 0;
+    snprintf(copy, sizeof copy, "%s", all ? all : "");
+    for (char *rest = copy, *one; count < WORDS && (one = strtok_r(rest, " ", &rest));) {
+        if (strcmp(one, word) == 0) return true;
+        words[count++] = one;
+    }
+    found = nearest(word, words, count);
+    if (found) snprintf(hint, hint_bytes, " (did you mean %s?)", found);
+    return false;
 }
 
 /* What to do instead of giving an option that only other commands have; NULL when there is no advice. */

@@ -158,6 +158,7 @@ struct cr_command {
     const char *summary;  /* one line for the overview */
     const char *operands; /* for the usage line */
     const char *about;    /* text of --help between usage and options; each line ends with \n */
+    const char *words;    /* allowed first operands besides files, separated by blanks; NULL: none */
 };
 
 /* A parsed command line. The strings of argv must outlive it. */
@@ -180,6 +181,8 @@ bool cr_cli_option_belongs(enum cr_option_id id, enum cr_command_id command);
 /* Returns the command of this name. Returns CR_CMD_COUNT for an unknown name; *hint is then the nearest name or
  * NULL. */
 enum cr_command_id cr_command_find(const char *name, const char **hint);
+/* Returns whether `word` is one of cr_command.words. If not, writes " (did you mean pack?)" or "" to hint. */
+bool cr_command_has_word(enum cr_command_id id, const char *word, char *hint, size_t hint_bytes);
 
 /* cli/common/option_aliases.c: old spellings that still work. Each function returns the new spelling, and prints one
  * line that names it; it returns NULL when `old` is not an old spelling. */

@@ -264,7 +264,7 @@ static const struct cr_command commands[CR_CMD_COUNT] = {
     [CR_CMD_BENCH]    = {"bench", "time a training step, inference, the data loader, initialisation or allocators",
                          "step|infer|ops|data|allocators CONFIG|RUN " KEYS
                          " | init [CONFIG|RUN ...] | sparse | spdnn | gpu",
-                         about_bench},
+                         about_bench, "step infer ops data allocators init sparse spdnn gpu"},
     [CR_CMD_PROFILE]  = {"profile", "time every op of the training step, or of an evaluation", "CONFIG|RUN " KEYS,
                          about_profile},
     [CR_CMD_PRUNE]    = {"prune", "prune weights by magnitude", "CONFIG|RUN " KEYS, about_prune},
@@ -276,9 +276,10 @@ static const struct cr_command commands[CR_CMD_COUNT] = {
     [CR_CMD_DATA]     = {"data", "describe, pack or verify a dataset, write the built-in one",
                          "CONFIG|RUN|DIR " KEYS
                          " | stat CONFIG|DIR | verify CONFIG|DIR|FILE ... | pack CONFIG|DIR OUT | shapes DIR",
-                         about_data},
+                         about_data, "stat verify pack shapes"},
     [CR_CMD_HELP]     = {"help", "this overview; help keys, help COMMAND",
-                         "[COMMAND | keys [SECTION|KEY]] | completion bash|zsh|fish | man [COMMAND|keys]", about_help},
+                         "[COMMAND | keys [SECTION|KEY]] | completion bash|zsh|fish | man [COMMAND|keys]", about_help,
+                         "keys man completion"},
 };
 
 const struct cr_command *cr_command(enum cr_command_id id) {

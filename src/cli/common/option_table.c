@@ -173,7 +173,7 @@ static const struct cr_cli_option options[CR_OPT_COUNT] = {
                              "file to write; - is standard output (report: RUN/report.html by default)"},
     [CR_OPT_PLOT]         = {"output", 'o', "FILE", NULL, ON(LR_FIND), "plot to write (SVG); - is standard output"},
     [CR_OPT_OVERLAY]      = {"output", 'o', "FILE.png", NULL, ON(EXPLAIN), "overlay to write; - is standard output"},
-    [CR_OPT_NAMES]        = {"names", 0, "LIBRARY", NULL, ON(EXPORT),
+    [CR_OPT_NAMES]        = {"names", 0, "torchvision|timm", NULL, ON(EXPORT),
                              "naming scheme of the tensors: torchvision or timm (identical for these networks)"},
     [CR_OPT_ONNX] =
         {"onnx", 0, "FILE", NULL, ON(EXPORT),
