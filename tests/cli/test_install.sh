@@ -79,7 +79,7 @@ zpty z zsh -f -i
 zpty -w z "PROMPT=; fpath=($1 \$fpath); autoload -Uz compinit; compinit -u -d $2; echo re''ady"
 zpty -r z out '*ready*'
 zpty -w -n z "$3"$'\t'
-zpty -r z out "*$4*" && print completed
+zpty -r z out "*$4*" && [[ $out != *"bad option"* ]] && print completed
 ZSH
     for typed in 'cresnet train --resume au/--resume auto ' 'cresnet bench all/bench allocators ' 'cresnet help fine/help finetune '; do
         is "zsh: $typed" "$(cd "$work/empty" && timeout 10 zsh -f "$work/keys.zsh" "$prefix/share/zsh/vendor-completions" "$work/dump" \

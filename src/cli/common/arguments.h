@@ -158,7 +158,7 @@ struct cr_command {
     const char *summary;  /* one line for the overview */
     const char *operands; /* for the usage line */
     const char *about;    /* text of --help between usage and options; each line ends with \n */
-    const char *words;    /* allowed first operands besides files, separated by blanks; NULL: none */
+    const char *words;    /* words that the first operand may be, separated by blanks; NULL: none */
 };
 
 /* A parsed command line. The strings of argv must outlive it. */
