@@ -29,6 +29,12 @@ printf 'plain.png,three\n' >forms/val.csv
 run data stat forms; expect "quotes, a heading, CRLF, a byte order mark, an absolute path" 0 "train  3 images, 2 classes, 1 to 2 images per class" "val    1 images"
 run train net.ini -o one data.kind=csv data.root=forms train.batch=2 --steps 1 -q; is "the names" "$(tr '\n' '|' <one/last/classes.txt)" 'one, or "two"|three|'
 
+printf '\n  \nImage Path , Category\n plain.png\t, one \n "a b,c/x""y.png" , "two" \nplain.png,"one"' >forms/train.csv
+printf 'plain.png,one\n' >forms/val.csv
+run data stat forms; expect "blanks around fields, empty lines, other headings" 0 "train  3 images, 2 classes, 1 to 2 images per class" "val    1 images"
+cp "$first" forms/bare; printf 'bare,one\nplain.png,two\n' >forms/train.csv
+run data stat forms; expect "a file without an ending is no heading" 0 "train  2 images, 2 classes"
+
 # ---- without val.csv ----
 cp -r list part; rm part/val.csv
 run train net.ini -o held data.kind=csv data.root=part data.val_fraction=0.2 -q; expect "held out" 0
@@ -41,6 +47,12 @@ mkdir wrong; cp list/val.csv wrong
 bad() { printf "$1" >wrong/train.csv; run train net.ini -o bad data.kind=csv data.root=wrong; expect "mistake: $1" "${@:2}"; holds "nothing was written" [ ! -e bad ]; }
 bad 'x.png\n' 1 "wrong/train.csv:1: the line must be file,label"
 bad 'x.png,a,b\n' 1 "wrong/train.csv:1: the line must be file,label"
+bad 'x.png,a,b\n' 1 "; it is x.png,a,b"
+bad '0,x.png,a\n' 1 "wrong/train.csv:1: the line must be file,label; it is 0,x.png,a"
+bad 'x.png;a\n' 1 "wrong/train.csv:1: the line must be file,label, with a comma instead of the semicolon; it is x.png;a"
+bad 'x.png\ta\n' 1 "with a comma instead of the tab"
+bad 'label,file\na,x.png\n' 1 "wrong/train.csv:1: the columns are label,file: write the file first, then the label"
+bad '\xff\xfex\0' 1 "wrong/train.csv: is text in UTF-16: save it as UTF-8"
 bad 'x.png,a\n"y.png,b\n' 1 "wrong/train.csv:2: the line must be file,label"
 bad 'x.png,a\ny.png,\n' 1 "wrong/train.csv:2: the label is empty; each image must have one"
 bad 'x.png,a\ny.png,a;b\n' 1 "wrong/train.csv:2: the image has several labels"
@@ -48,6 +60,8 @@ bad 'x.png,a\ny.png,a\n' 1 "has 1 different labels"
 bad 'file,label\n' 1 "lists no images"
 bad 'x.png,a\ny.png,b\n' 1 "wrong/val.csv:1: no image of wrong/train.csv has the label"
 rm wrong/val.csv; run train net.ini -o bad data.kind=csv data.root=wrong data.val_fraction=0.5; expect "missing images" 1 "is not there, but wrong/train.csv lists it"
+printf 'a\\x.png,a\na\\y.png,b\n' >wrong/train.csv
+run train net.ini -o bad data.kind=csv data.root=wrong data.val_fraction=0.5; expect "backslashes" 1 "relative to its folder and have / between their parts"
 run train net.ini -o bad data.kind=csv data.root=nowhere; expect "a missing folder" 2 "nowhere"
 run train net.ini -o bad data.kind=csv data.root=images data.val_fraction=0.5; expect "a folder without lists" 1 "images/train.csv"
 sum_up

@@ -22,21 +22,30 @@ static void list_free(struct cr_csv_list *list) {
 
 /* ---- parsing ---- */
 
+static char *skip_blanks(char *s) {
+    return s + strspn(s, " \t");
+}
+
 /* Reads a field in place, in quotes or not (RFC 4180, without newlines in fields), and moves *at behind the separator.
- * Returns the separator (0: the end of the text), or -1 if the quotes are wrong. */
+ * Blanks around the field and its quotes are left out. Returns the separator (0: the end of the text), or -1 if the
+ * quotes are wrong. */
 static int read_field(char **at, const char **out) {
-    char      *from   = *at, *to;
+    char      *from   = skip_blanks(*at), *to;
     const bool quoted = *from == '"';
     bool       closed = !quoted;
     from += quoted;
     *out = to = from;
-    if (!quoted) to = from += strcspn(from, ",\r\n");
+    if (!quoted) {
+        to = from += strcspn(from, ",\r\n");
+        while (to > *out && (to[-1] == ' ' || to[-1] == '\t')) to--;
+    }
     while (!closed && *from && *from != '\n') {
         if (*from == '"' && *++from != '"')
             closed = true;
         else
             *to++ = *from++;
     }
+    if (quoted) from = skip_blanks(from);
     const int end = *from;
     if (!closed || (end && !strchr(",\r\n", end))) return -1;
     if (*from) from += end == '\r' && from[1] == '\n' ? 2 : 1;
@@ -45,11 +54,31 @@ static int read_field(char **at, const char **out) {
     return end;
 }
 
-static bool is_heading(const struct cr_csv_entry *e) {
+static bool is_label_word(const char *text) {
     static const char *const words[] = {"label", "labels", "class"};
     for (size_t i = 0; i < CR_COUNT(words); i++)
-        if (strcasecmp(e->label, words[i]) == 0) return true;
+        if (strcasecmp(text, words[i]) == 0) return true;
     return false;
+}
+
+/* Whether the first line of a list has headings: the label says so, or the name of the file is that of no file and has
+ * neither an ending nor a folder. */
+static bool is_heading(const struct cr_csv_entry *e, const char *root) {
+    char path[PATH_MAX];
+    if (is_label_word(e->label)) return true;
+    if (!*e->file || strpbrk(e->file, "./\\")) return false;
+    return (size_t)snprintf(path, sizeof path, "%s/%s", root, e->file) < sizeof path && access(path, F_OK) != 0;
+}
+
+/* The line is not file,label. `text` is its start. */
+static cr_status wrong_line(const char *path, int64_t line, const char *text, bool several) {
+    const char *other = strchr(text, ',') ? NULL : strpbrk(text, ";\t");
+    return CR_FAIL(CR_ERR_FORMAT, "%s:%lld: the line must be file,%s%s; it is %s", path, (long long)line,
+                   several ? "label1;label2, with quotes around a name that has a comma" : "label",
+                   !other          ? ""
+                   : *other == ';' ? ", with a comma instead of the semicolon"
+                                   : ", with a comma instead of the tab",
+                   text);
 }
 
 static cr_status check_entry(const struct cr_csv_list *list, const struct cr_csv_entry *e, bool several) {
@@ -79,6 +108,34 @@ static cr_status add_entry(struct cr_csv_list *list, const struct cr_csv_entry *
     return CR_OK;
 }
 
+static cr_status list_parse(struct cr_csv_list *list, const char *root, bool several) {
+    char *at = list->text;
+    if (strncmp(at, "\xef\xbb\xbf", 3) == 0) at += 3; /* the byte order mark of spreadsheets */
+    for (int64_t line = 1; *at; line++) {
+        struct cr_csv_entry e = {.line = line};
+        char                start[80]; /* parsing overwrites the text */
+        snprintf(start, sizeof start, "%.*s", (int)CR_MIN(strcspn(at, "\r\n"), sizeof start - 1), at);
+        char *const text = skip_blanks(at);
+        if (!*text || *text == '\n' || *text == '\r') {
+            at = text + (!*text ? 0 : *text == '\r' && text[1] == '\n' ? 2 : 1);
+            continue;
+        }
+        const int first = read_field(&at, &e.file), second = first == ',' ? read_field(&at, &e.label) : -1;
+        if (second < 0 || second == ',') return wrong_line(list->path, line, start, several);
+        if (!list->count && !list->headed && is_heading(&e, root)) {
+            if (is_label_word(e.file))
+                return CR_FAIL(CR_ERR_FORMAT, "%s:%lld: the columns are %s,%s: write the file first, then the label",
+                               list->path, (long long)line, e.file, e.label);
+            list->headed = true;
+            continue;
+        }
+        CR_TRY(check_entry(list, &e, several));
+        CR_TRY(add_entry(list, &e));
+    }
+    if (!list->count) return CR_FAIL(CR_ERR_FORMAT, "%s: lists no images; lines file,label are expected", list->path);
+    return CR_OK;
+}
+
 /* Reads a list; the caller frees it with list_free, also on failure. */
 static cr_status list_read(const char *root, const char *name, bool several, struct cr_csv_list **out) {
     struct cr_csv_list *list;
@@ -87,26 +144,11 @@ static cr_status list_read(const char *root, const char *name, bool several, str
     *out = list;
     CR_TRY(cr_path_format(list->path, "%s/%s", root, name));
     CR_TRY(cr_file_read(list->path, CSV_BYTES_MAX, &list->text, &length));
+    if (length >= 2 && (memcmp(list->text, "\xff\xfe", 2) == 0 || memcmp(list->text, "\xfe\xff", 2) == 0))
+        return CR_FAIL(CR_ERR_FORMAT, "%s: is text in UTF-16: save it as UTF-8", list->path);
     if (strlen(list->text) != length)
         return CR_FAIL(CR_ERR_FORMAT, "%s: contains zero bytes: this is no CSV file", list->path);
-    char *at = list->text;
-    if (strncmp(at, "\xef\xbb\xbf", 3) == 0) at += 3; /* the byte order mark of spreadsheets */
-    for (int64_t line = 1; *at; line++) {
-        struct cr_csv_entry e = {.line = line};
-        if (*at == '\n' || *at == '\r') {
-            at += *at == '\r' && at[1] == '\n' ? 2 : 1;
-            continue;
-        }
-        const int first = read_field(&at, &e.file), second = first == ',' ? read_field(&at, &e.label) : -1;
-        if (second < 0 || second == ',')
-            return CR_FAIL(CR_ERR_FORMAT, "%s:%lld: the line must be file,%s", list->path, (long long)line,
-                           several ? "label1;label2, with quotes around a name that has a comma" : "label");
-        if (line == 1 && is_heading(&e)) continue;
-        CR_TRY(check_entry(list, &e, several));
-        CR_TRY(add_entry(list, &e));
-    }
-    if (!list->count) return CR_FAIL(CR_ERR_FORMAT, "%s: lists no images; lines file,label are expected", list->path);
-    return CR_OK;
+    return list_parse(list, root, several);
 }
 
 /* ---- classes ---- */
@@ -190,8 +232,8 @@ cr_status cr_csv_check_first(const struct cr_dataset *dataset, const struct cr_c
     char path[CR_SAMPLE_NAME_BYTES];
     dataset->ops->name(dataset, 0, path, sizeof path);
     if (access(path, F_OK) == 0) return CR_OK;
-    return CR_FAIL(CR_ERR_IO, "%s: is not there, but %s lists it; paths in the list are relative to its folder", path,
-                   list->path);
+    return CR_FAIL(CR_ERR_IO, "%s: is not there, but %s lists it; paths in the list are relative to its folder%s", path,
+                   list->path, strchr(path, '\\') ? " and have / between their parts" : "");
 }
 
 static cr_status fill(struct cr_dataset *dataset, struct cr_csv_list *train, struct cr_csv_list *val, double fraction,

@@ -17,6 +17,7 @@ struct cr_csv_list {
     char                *text;
     struct cr_csv_entry *entry;
     int64_t              count, capacity;
+    bool                 headed; /* the first line has headings */
 };
 
 /* Fills dataset->class_names with the different texts of label[count], which it sorts. CR_ERR_FORMAT: there are fewer
