@@ -49,6 +49,13 @@ is "one thread on the CPU" "$(sed -n 's/^threads *= *//p' T/*/last/config.ini | 
 run sweep auto.ini -o U train.threads=0,2 --steps 2; expect "numbers of threads" 0 "1 at once"
 is "a run keeps its threads" "$(sed -n 's/^threads *= *//p' U/*/last/config.ini | tr '\n' ' ')" "0 2 "
 
+# ---- runs that exist keep their values ----
+run sweep auto.ini -o T train.seed=1,2 --steps 2; expect "the same command" 0 "2 of 2 ended"
+is "... has nothing to warn of" "$(grep -c 'not applied' stderr)" 0
+{ cat auto.ini; printf '[optim]\nlr = 0.013\n'; } >edited.ini
+run sweep edited.ini -o T train.seed=1..3; expect "other values in the file, and no --steps" 0 \
+    "sweep: 2 of the runs in T exist and keep the values they were started with; not applied to train.seed=1: train.steps: 2 -> 0; optim.lr: " "-> 0.013"
+
 # ---- a run that fails does not stop the others; the same command tries it again ----
 mkdir -p F/train.seed=1 && echo x >F/train.seed=1/last
 run sweep tiny.ini -o F train.seed=1..3 --steps 3 --jobs 1; expect "a failed run" 1 "1 of 3 runs failed: train.seed=1 (exit code 1) says why in F/train.seed=1.txt; the same command tries it again" \

@@ -34,16 +34,67 @@ static cr_status prepare_run(struct cr_sweep *sweep, struct cr_sweep_run *run, c
     return run->folder && run->output ? CR_OK : CR_NO_MEMORY(CR_PATH_MAX);
 }
 
+/* Values that differ where nothing is wrong: those that a run finds or the sweep chooses. */
+static bool may_differ(const char *line, const struct cr_config *config) {
+    static const char *const names[] = {"train.output: ", "train.threads: ", "train.on_event: ", "memory.trace: "};
+    for (size_t i = 0; i < CR_COUNT(names); i++)
+        if (strncmp(line, names[i], strlen(names[i])) == 0) return true;
+    return !config->train.batch && strncmp(line, "train.batch: ", 13) == 0;
+}
+
+/* A run that exists continues with its stored configuration and the values of the command line. Lists the values of
+ * `config` that are thus not applied: the file was edited, or an earlier sweep had more values on its command line.
+ * A configuration that cannot be read is the error of its run. */
+static void list_kept_values(const struct cr_sweep *sweep, const struct cr_sweep_run *run,
+                             const struct cr_config *config, struct cr_text *out) {
+    struct cr_config stored;
+    struct cr_text   diff = {0};
+    char             path[CR_PATH_MAX], *save = NULL;
+    cr_error_hold();
+    const bool readable = cr_path_join(path, run->folder, "last/config.ini") == CR_OK && cr_fs_is_file(path) &&
+                          cr_config_open_stored(&stored, path, run->override, sweep->overrides) == CR_OK;
+    cr_error_release();
+    if (!readable) return;
+    (void)cr_config_diff(&stored, config, &diff);
+    for (char *line = diff.data ? strtok_r(diff.data, "\n", &save) : NULL; line; line = strtok_r(NULL, "\n", &save))
+        if (!may_differ(line, config)) cr_text_add(out, "%s%s", out->length ? "; " : "", line);
+    out->failed |= diff.failed;
+    cr_text_free(&diff);
+    cr_config_close(&stored);
+}
+
+static void warn_of_kept_values(const struct cr_sweep *sweep, int runs, const char *name, const struct cr_text *kept) {
+    if (!runs) return;
+    cr_log(CR_LOG_WARN,
+           "sweep: %d of the runs in %s exist and keep the values they were started with; not applied to %s: %s (give "
+           "such values on the command line, or another folder with -o)",
+           runs, sweep->root, name, kept->data ? kept->data : "");
+}
+
 /* Opens the configuration of every run, so that a mistake in the last one is found before the first one starts. */
 static cr_status check_runs(struct cr_sweep *sweep, const char *path) {
-    for (int i = 0; i < sweep->runs; i++) {
-        struct cr_config config;
-        CR_TRY(cr_config_open(&config, path, sweep->run[i].override, sweep->overrides));
-        cr_status status = prepare_run(sweep, &sweep->run[i], &config);
+    struct cr_text kept   = {0}, more;
+    const char    *first  = NULL;
+    int            runs   = 0;
+    cr_status      status = CR_OK;
+    for (int i = 0; i < sweep->runs && status == CR_OK; i++) {
+        struct cr_sweep_run *run = &sweep->run[i];
+        struct cr_config     config;
+        CR_TRY_OUT(cr_config_open(&config, path, run->override, sweep->overrides));
+        more   = (struct cr_text){0};
+        status = prepare_run(sweep, run, &config);
+        if (status == CR_OK) list_kept_values(sweep, run, &config, &more);
         cr_config_close(&config);
-        CR_TRY(status);
+        if (more.length && !runs++) {
+            kept  = more;
+            first = run->name;
+        } else
+            cr_text_free(&more);
     }
-    return CR_OK;
+    if (status == CR_OK) warn_of_kept_values(sweep, runs, first, &kept);
+out:
+    cr_text_free(&kept);
+    return status;
 }
 
 /* The default on the CPU: as many runs as the cores allow. On a GPU, processes take turns, so it is one. */
