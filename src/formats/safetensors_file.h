@@ -28,8 +28,10 @@ struct cr_st_file {
 
 /* Fills by_name. Returns a name that two entries have, or NULL. CR_ERR_MEMORY. */
 CR_MUST cr_status cr_st_sort_names(struct cr_st_file *file, const char **twice);
-/* safetensors_read.c: true for the first bytes of a PyTorch file: zip archive or pickle. `head` has 9 bytes. */
+/* safetensors_kind.c: true for the first bytes of a PyTorch file: zip archive or pickle. `head` has 9 bytes. */
 bool cr_st_is_torch(const unsigned char *head);
+/* safetensors_kind.c: CR_ERR_FORMAT with a message that names the kind if the file is a PyTorch or ONNX file. */
+CR_MUST cr_status cr_st_check_kind(const char *path, const unsigned char *head);
 /* torch_read.c: reads a part of a strided tensor; see cr_st_read. */
 CR_MUST cr_status cr_torch_read_strided(struct cr_st_file *file, const struct cr_st_entry *entry, uint64_t from,
                                         void *dst, size_t bytes);

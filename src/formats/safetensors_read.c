@@ -281,22 +281,13 @@ static cr_status build_tables(struct cr_st_file *file) {
 
 /* ---- open, close ---- */
 
-/* Detects pickles and zip files, which users often try first. */
-bool cr_st_is_torch(const unsigned char *p) {
-    return !memcmp(p, "PK\3\4", 4) || (p[0] == 0x80 && p[1] <= 5);
-}
-
 static cr_status read_header(struct cr_st_file *file, uint64_t file_bytes) {
     unsigned char head[9] = {0};
     if (file_bytes < 8) return BAD(file, "it has only %" PRIu64 " bytes", file_bytes);
     CR_TRY(cr_fs_read_at(file->fd, file->path, head, (size_t)CR_MIN(file_bytes, sizeof head), 0));
     memcpy(&file->header_bytes, head, 8);
     if (file->header_bytes > file_bytes - 8 || head[8] != '{') {
-        if (cr_st_is_torch(head))
-            return CR_FAIL(CR_ERR_FORMAT,
-                           "%s: is a PyTorch file, not a safetensors file; `cresnet export FILE.pth -o "
-                           "FILE.safetensors` converts it",
-                           file->path);
+        CR_TRY(cr_st_check_kind(file->path, head));
         if (file->header_bytes > file_bytes - 8)
             return BAD(file, "its first 8 bytes announce a header of %" PRIu64 " bytes, but the file has only %" PRIu64,
                        file->header_bytes, file_bytes);

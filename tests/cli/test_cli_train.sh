@@ -283,6 +283,7 @@ data = open("g.onnx", "rb").read()
 assert data.startswith(bytes([8, 8, 18, 7]) + b"cresnet") and bytes([66, 2, 16, 17]) in data and b"input" in data and b"BatchNormalization" in data
 data = open("e.onnx", "rb").read()
 assert b"BatchNormalization" not in data and b"conv1.bias" in data'
+run export e.onnx -o x.safetensors; expect "weights from an ONNX file" 1 "e.onnx: is an ONNX file, which cresnet writes and does not read"
 run export tiny.ini --onnx x.onnx; expect "export --onnx without weights" 2 "--weights FILE"
 run export G --onnx g.onnx -o g2.safetensors; expect "export twice at once" 2 "one of them"
 run export G --fold -o g2.safetensors; expect "export --fold without --onnx" 2 "--onnx"

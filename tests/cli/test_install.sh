@@ -29,7 +29,13 @@ mkdir here && printf '[train]\nbatch = oops\n' >here/demo.ini
 said=$(cd here && cresnet train demo.ini 2>&1); is "a file here comes first" $? 2
 has "a file here comes first" "$said" "demo.ini:2"
 doc=$prefix/share/doc/cresnet
-for file in README.md docs/reference/config.md copyright; do holds "documentation" test -s "$doc/$file"; done
+for file in README.md docs/reference/config.md copyright examples/classify.c examples/features.cpp examples/classify.py; do holds "documentation" test -s "$doc/$file"; done
+
+for file in cresnet.py pyproject.toml README.md; do holds "the Python module" test -s "$prefix/share/cresnet/python/$file"; done
+if with_numpy=$(python_with numpy); then
+    is "the installed module" "$(PYTHONPATH=$prefix/share/cresnet/python PYTHONDONTWRITEBYTECODE=1 LD_LIBRARY_PATH=$(dirname "$(find "$prefix" -name libcresnet.so | head -1)") \
+        "$with_numpy" -c 'import cresnet; print(cresnet.version())' 2>&1)" "$(cresnet --version | awk '/^cresnet / { print $2 }')"
+else skip "no NumPy"; fi
 
 # ---- man pages ----
 if there man && there groff; then
@@ -111,6 +117,9 @@ is "nothing outside /usr" "$(ls "$work/root")" usr
 for file in LICENSE THIRD_PARTY_NOTICES.md CHANGELOG.md SECURITY.md copyright changelog.gz; do
     holds "$file in the package" test -s "$work/root/usr/share/doc/cresnet/$file"
 done
+dpkg-deb -e "$deb" "$work/control"
+has "programs that link the library depend on the package" "$(cat "$work/control/shlibs" 2>/dev/null)" "libcresnet 0.3 cresnet (>= "
+is "the library is found after the installation" "$(cat "$work/control/triggers" 2>/dev/null)" "activate-noawait ldconfig"
 is "the version of the package" "$(dpkg-deb -f "$deb" Version)" "$(cresnet --version | awk '/^cresnet / { print $2 }')"
 has "the licence in --version" "$(cresnet --version)" "MIT, Copyright"
 # A build with CUDA finds its toolkit's libraries by a path of their own.
