@@ -1,4 +1,4 @@
-/* formats/safetensors_kind.c: tells files of other kinds from safetensors files, so that messages name them. */
+/* formats/safetensors_kind.c: recognises files of other kinds, so that messages name them. */
 #include "formats/safetensors_file.h"
 
 #include <string.h>
