@@ -289,7 +289,9 @@ static cr_status read_header(struct cr_st_file *file, uint64_t file_bytes) {
     if (file->header_bytes > file_bytes - 8 || head[8] != '{') {
         CR_TRY(cr_st_check_kind(file->path, head));
         if (file->header_bytes > file_bytes - 8)
-            return BAD(file, "its first 8 bytes announce a header of %" PRIu64 " bytes, but the file has only %" PRIu64,
+            return BAD(file,
+                       "its first 8 bytes announce a header of %" PRIu64 " bytes, but the file has only %" PRIu64
+                       ": it is cut off, or is no safetensors file",
                        file->header_bytes, file_bytes);
         return BAD(file, "its header does not start with '{'");
     }

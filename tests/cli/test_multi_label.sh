@@ -161,7 +161,7 @@ labels=150000; [ -z "${CRESNET_SANITIZE:-}" ] || labels=15000
 { printf 'train/0000.png,'; seq -s ';' $labels; printf 'train/0001.png,a;b;a\n'; } >wrong/train.csv
 run train net.ini -o bad data.root=wrong data.val_fraction=0.5; expect "very many labels" 1 "wrong/train.csv:2: the label a occurs twice"
 bad 'train/0000.png,a\n,b\n' "wrong/train.csv:2: the name of the file is empty"
-bad 'train/0000.png,a\ntrain/0001.png,\n' "has 1 different labels; from 2 to"
+bad 'train/0000.png,a\ntrain/0001.png,\n' "its only label is a; at least two"
 printf 'train/0000.png,a;b\n' >wrong/train.csv; printf 'train/0001.png,b;c\n' >wrong/val.csv
 run train net.ini -o bad data.root=wrong; expect "a label that training lacks" 1 "wrong/val.csv:1: no image of wrong/train.csv has the label c"
 sum_up

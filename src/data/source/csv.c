@@ -163,7 +163,9 @@ cr_status cr_csv_make_classes(const char *path, const char **label, int64_t coun
     for (int64_t i = 0; i < count; i++)
         if (i == 0 || strcmp(label[i], label[classes - 1]) != 0) label[classes++] = label[i];
     cr_status status = CR_OK;
-    if (classes < 2 || classes > CR_CSV_CLASSES_MAX)
+    if (classes == 1)
+        status = CR_FAIL(CR_ERR_FORMAT, "%s: its only label is %.100s; at least two labels are needed", path, label[0]);
+    else if (classes < 1 || classes > CR_CSV_CLASSES_MAX)
         status = CR_FAIL(CR_ERR_FORMAT, "%s: has %lld different labels; from 2 to %d are supported", path,
                          (long long)classes, CR_CSV_CLASSES_MAX);
     dataset->class_names = status == CR_OK ? cr_arena_alloc(&dataset->arena, (size_t)classes * sizeof *label) : NULL;
