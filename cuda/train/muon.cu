@@ -13,45 +13,26 @@ enum { THREADS = CK_UPDATE_THREADS, LANES = CK_UPDATE_VECTOR, BLOCKS = 4096 };
 /* Vector i of a filter, of which `live` elements are updated. */
 static __device__ __forceinline__ void move_filter(const struct ck_muon *a, const struct adamw_numbers *s, int64_t i,
                                                    float lr, float decay, float factor, unsigned kept, int live) {
-    const struct ck_sgd *buffers = &a->rule.sgd;
-    const uint4 words[4] = {ck_load(buffers->value, i), ck_load(buffers->grad, i), ck_load(buffers->momentum, i),
-                            ck_load(a->direction, i)};
-    float       w[LANES], g[LANES], m[LANES], d[LANES];
-    ck_unpack<float>(words[0], w);
-    ck_unpack<float>(words[1], g);
-    ck_unpack<float>(words[2], m);
-    ck_unpack<float>(words[3], d);
+    const struct ck_sgd  *buffers = &a->rule.sgd;
+    struct update_vectors v       = update_load(buffers, a->direction, i);
 #pragma unroll
     for (int j = 0; j < LANES; j++) {
-        const float first = s->n.mu * m[j] + s->rest1 * (s->n.factor * g[j]);
-        const float moved = w[j] - lr * decay * w[j] - lr * factor * d[j];
+        const float first = s->n.mu * v.m[j] + s->rest1 * (s->n.factor * v.g[j]);
+        const float moved = v.w[j] - lr * decay * v.w[j] - lr * factor * v.other[j];
         const bool  keeps = kept >> j & 1u;
         if (j >= live) continue;
-        w[j] = keeps ? moved : 0.0f;
-        m[j] = keeps ? first : 0.0f;
+        v.w[j] = keeps ? moved : 0.0f;
+        v.m[j] = keeps ? first : 0.0f;
     }
-    ck_store(buffers->value, i, ck_pack<float>(w));
-    ck_store(buffers->momentum, i, ck_pack<float>(m));
+    ck_store(buffers->value, i, ck_pack<float>(v.w));
+    ck_store(buffers->momentum, i, ck_pack<float>(v.m));
 }
 
 /* Vector i of any other parameter. */
 static __device__ __forceinline__ void move_other(const struct ck_muon *a, const struct adamw_numbers *s, int64_t i,
                                                   float scale, float decay, unsigned kept, int live) {
-    const struct ck_sgd *buffers = &a->rule.sgd;
-    const uint4 words[4] = {ck_load(buffers->value, i), ck_load(buffers->grad, i), ck_load(buffers->momentum, i),
-                            ck_load(a->rule.second, i)};
-    float       w[LANES], g[LANES], m[LANES], v[LANES];
-    ck_unpack<float>(words[0], w);
-    ck_unpack<float>(words[1], g);
-    ck_unpack<float>(words[2], m);
-    ck_unpack<float>(words[3], v);
-#pragma unroll
-    for (int j = 0; j < LANES; j++)
-        if (j < live)
-            adamw_element(s, s->size * scale, s->n.lr * scale * decay, kept >> j & 1u, g[j], &w[j], &m[j], &v[j]);
-    ck_store(buffers->value, i, ck_pack<float>(w));
-    ck_store(buffers->momentum, i, ck_pack<float>(m));
-    ck_store(a->rule.second, i, ck_pack<float>(v));
+    struct update_vectors v = update_load(&a->rule.sgd, a->rule.second, i);
+    adamw_vector(&a->rule.sgd, a->rule.second, s, i, s->size * scale, s->n.lr * scale * decay, kept, live, &v);
 }
 
 template <bool MASKED, bool SCALED> static __global__ void __launch_bounds__(THREADS) muon_kernel(struct ck_muon a) {

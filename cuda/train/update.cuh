@@ -58,6 +58,34 @@ static __device__ __forceinline__ void adamw_element(const struct adamw_numbers 
     *v                 = keeps ? second : 0.0f;
 }
 
+/* Vector i of the values, gradients and momenta, and of another buffer of the same form. */
+struct update_vectors {
+    float w[CK_UPDATE_VECTOR], g[CK_UPDATE_VECTOR], m[CK_UPDATE_VECTOR], other[CK_UPDATE_VECTOR];
+};
+
+static __device__ __forceinline__ struct update_vectors update_load(const struct ck_sgd *a, const float *other,
+                                                                    int64_t i) {
+    const uint4 words[4] = {ck_load(a->value, i), ck_load(a->grad, i), ck_load(a->momentum, i), ck_load(other, i)};
+    struct update_vectors v;
+    ck_unpack<float>(words[0], v.w);
+    ck_unpack<float>(words[1], v.g);
+    ck_unpack<float>(words[2], v.m);
+    ck_unpack<float>(words[3], v.other);
+    return v;
+}
+
+/* AdamW's step of the first `live` elements of vector i; second: v->other is from it. */
+static __device__ __forceinline__ void adamw_vector(const struct ck_sgd *a, float *second,
+                                                    const struct adamw_numbers *s, int64_t i, float size, float decay,
+                                                    unsigned kept, int live, struct update_vectors *v) {
+#pragma unroll
+    for (int j = 0; j < CK_UPDATE_VECTOR; j++)
+        if (j < live) adamw_element(s, size, decay, kept >> j & 1u, v->g[j], &v->w[j], &v->m[j], &v->other[j]);
+    ck_store(a->value, i, ck_pack<float>(v->w));
+    ck_store(a->momentum, i, ck_pack<float>(v->m));
+    ck_store(second, i, ck_pack<float>(v->other));
+}
+
 /* Number of elements of vector i, from its first on, that are updated: 0 to 4. */
 static __device__ __forceinline__ int update_count(unsigned how, int64_t i) {
     const int live = (int)(how >> CK_SGD_COUNT_SHIFT) + 1 - (int)(i % CK_UPDATE_BLOCK_VECTORS) * CK_UPDATE_VECTOR;

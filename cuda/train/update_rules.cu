@@ -31,24 +31,12 @@ static __global__ void __launch_bounds__(THREADS) adam_kernel(struct ck_rule a) 
         const unsigned how = a.sgd.map[i / CK_UPDATE_BLOCK_VECTORS], kept = MASKED ? update_mask(a.sgd.mask, i) : 15u;
         const int      live = update_count(how, i);
         if (live == 0) continue;
-        const uint4 words[4] = {ck_load(a.sgd.value, i), ck_load(a.sgd.grad, i), ck_load(a.sgd.momentum, i),
-                                ck_load(a.second, i)};
-        const float scale = update_scale<SCALED>(&a.sgd, i), plain = SCALED ? s.size * scale : s.size;
-        const float own   = how & CK_SGD_DECAY ? (SCALED ? s.n.lr * scale : s.n.lr) * s.n.decay : 0.0f;
-        const float ratio = LAMB ? lamb_ratio(&a, a.owner[i / CK_UPDATE_BLOCK_VECTORS], own) : 1.0f;
-        const float size = LAMB ? plain * ratio : plain, decay = LAMB ? own * ratio : own;
-        float       w[LANES], g[LANES], m[LANES], v[LANES];
-        ck_unpack<float>(words[0], w);
-        ck_unpack<float>(words[1], g);
-        ck_unpack<float>(words[2], m);
-        ck_unpack<float>(words[3], v);
-#pragma unroll
-        for (int j = 0; j < LANES; j++) {
-            if (j < live) adamw_element(&s, size, decay, kept >> j & 1u, g[j], &w[j], &m[j], &v[j]);
-        }
-        ck_store(a.sgd.value, i, ck_pack<float>(w));
-        ck_store(a.sgd.momentum, i, ck_pack<float>(m));
-        ck_store(a.second, i, ck_pack<float>(v));
+        struct update_vectors v     = update_load(&a.sgd, a.second, i);
+        const float           scale = update_scale<SCALED>(&a.sgd, i), plain = SCALED ? s.size * scale : s.size;
+        const float           own   = how & CK_SGD_DECAY ? (SCALED ? s.n.lr * scale : s.n.lr) * s.n.decay : 0.0f;
+        const float           ratio = LAMB ? lamb_ratio(&a, a.owner[i / CK_UPDATE_BLOCK_VECTORS], own) : 1.0f;
+        const float           size = LAMB ? plain * ratio : plain, decay = LAMB ? own * ratio : own;
+        adamw_vector(&a.sgd, a.second, &s, i, size, decay, kept, live, &v);
     }
 }
 
