@@ -12,13 +12,7 @@ static char    dir[SUPPORT_PATH], run[SUPPORT_PATH];
 static uint8_t images[IMAGES * API_PIXELS];
 
 static bool have_run(void) {
-    if (*run) return true;
-    make_folder(dir);
-    api_images(images, IMAGES);
-    if (api_train(dir, NULL, 0, run) == CR_OK) return true;
-    TEST_FAIL_("training: %s", cr_error_message());
-    *run = 0;
-    return false;
+    return api_have_run(dir, run, images, IMAGES);
 }
 
 static cresnet_model *open_on(const char *device, const char *precision, bool f32_tensors) {

@@ -36,6 +36,34 @@ static inline void api_images(uint8_t *out, int count) {
         out[i] = (uint8_t)((i * 37 + (i / API_PIXELS) * 101 + (i % 7) * 13) % 256);
 }
 
+/* The run that all cases of a test use: trains it at the first call and fills `count` images. `dir` and `run` are empty
+ * before. Reports a test failure and returns false if the training fails. */
+static inline bool api_have_run(char dir[SUPPORT_PATH], char run[SUPPORT_PATH], uint8_t *images, int count) {
+    if (*run) return true;
+    make_folder(dir);
+    api_images(images, count);
+    if (api_train(dir, NULL, 0, run) == CR_OK) return true;
+    TEST_FAIL_("training: %s", cr_error_message());
+    *run = 0;
+    return false;
+}
+
+static inline cresnet_options api_options(int batch) {
+    cresnet_options options;
+    cresnet_options_init(&options);
+    options.device    = "cpu";
+    options.max_batch = batch;
+    options.threads   = 1;
+    return options;
+}
+
+static inline cresnet_output api_logits(float *logits) {
+    cresnet_output output;
+    cresnet_output_init(&output);
+    output.logits = logits;
+    return output;
+}
+
 #define CHECK_CALL(call, want)                                                                                         \
     do {                                                                                                               \
         const cresnet_status got_status_ = (call);                                                                     \

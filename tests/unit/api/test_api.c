@@ -12,31 +12,8 @@ enum { IMAGES = 5 };
 static char    dir[SUPPORT_PATH], run[SUPPORT_PATH];
 static uint8_t images[IMAGES * API_PIXELS];
 
-/* One run for all cases. */
 static bool have_run(void) {
-    if (*run) return true;
-    make_folder(dir);
-    api_images(images, IMAGES);
-    if (api_train(dir, NULL, 0, run) == CR_OK) return true;
-    TEST_FAIL_("training: %s", cr_error_message());
-    *run = 0;
-    return false;
-}
-
-static cresnet_options with_batch(int batch) {
-    cresnet_options options;
-    cresnet_options_init(&options);
-    options.device    = "cpu";
-    options.max_batch = batch;
-    options.threads   = 1;
-    return options;
-}
-
-static cresnet_output with_logits(float *logits) {
-    cresnet_output output;
-    cresnet_output_init(&output);
-    output.logits = logits;
-    return output;
+    return api_have_run(dir, run, images, IMAGES);
 }
 
 static cresnet_tensor tensor_of(const void *data, cresnet_tensor_type type, cresnet_layout layout, int count) {
@@ -56,7 +33,7 @@ static void results_follow_from_the_weights(void) {
     cresnet_model     *model;
     cresnet_error      error;
     cresnet_output     output;
-    cresnet_options    options = with_batch(2); /* less than the images of a call */
+    cresnet_options    options = api_options(2); /* less than the images of a call */
     float              logits[IMAGES][API_CLASSES], features[IMAGES][API_FEATURES], probability[IMAGES][2];
     int32_t            label[IMAGES][2];
     char               path[CR_PATH_MAX];
@@ -101,12 +78,12 @@ static void results_follow_from_the_weights(void) {
 static void all_inputs_give_the_same_logits(void) {
     cresnet_model  *model, *normalised;
     cresnet_error   error;
-    cresnet_options options = with_batch(3);
+    cresnet_options options = api_options(3);
     cresnet_info    info    = {.size = sizeof info};
     float           want[IMAGES][API_CLASSES], got[IMAGES][API_CLASSES];
     static uint8_t  nchw[IMAGES * API_PIXELS], padded[API_SIZE * 40];
     static float    values[IMAGES * API_PIXELS], value_nchw[IMAGES * API_PIXELS];
-    cresnet_output  to_want = with_logits(want[0]), to_got = with_logits(got[0]);
+    cresnet_output  to_want = api_logits(want[0]), to_got = api_logits(got[0]);
     if (!have_run()) return;
     REQUIRE_CALL(cresnet_open(run, &options, &model, &error));
     options.f32_tensors = 1;
@@ -145,12 +122,12 @@ static void all_inputs_give_the_same_logits(void) {
 static void files_and_their_bytes_give_the_same_results(void) {
     cresnet_model  *model;
     cresnet_error   error, image_error[4];
-    cresnet_options options = with_batch(2);
+    cresnet_options options = api_options(2);
     float           by_path[4][API_CLASSES], by_bytes[4][API_CLASSES];
     int32_t         label[4];
     char            good[SUPPORT_PATH], bad[SUPPORT_PATH], *bytes;
     size_t          count;
-    cresnet_output  output = with_logits(by_path[0]);
+    cresnet_output  output = api_logits(by_path[0]);
     if (!have_run()) return;
     put_image(dir, "good.png", 19, 17, 100);
     put_text(dir, "bad.png", "not an image");
@@ -187,7 +164,7 @@ static void properties_are_those_of_the_run(void) {
     cresnet_model  *model;
     cresnet_error   error;
     cresnet_memory  memory;
-    cresnet_options options = with_batch(7);
+    cresnet_options options = api_options(7);
     cresnet_info    info    = {.size = sizeof info};
     if (!have_run()) return;
     REQUIRE_CALL(cresnet_memory_needed(run, &options, &memory, &error));
@@ -215,9 +192,9 @@ static void properties_are_those_of_the_run(void) {
 static void wrong_arguments_are_errors_and_the_model_stays_usable(void) {
     cresnet_model  *model;
     cresnet_error   error;
-    cresnet_options options = with_batch(1);
+    cresnet_options options = api_options(1);
     float           logits[API_CLASSES];
-    cresnet_output  output = with_logits(logits), wrong = output;
+    cresnet_output  output = api_logits(logits), wrong = output;
     if (!have_run()) return;
     REQUIRE_CALL(cresnet_open(run, &options, &model, &error));
     const cresnet_tensor good  = tensor_of(images, CRESNET_U8, CRESNET_NHWC, 1);
@@ -272,9 +249,9 @@ static void *call_often(void *argument) {
     struct caller  *c   = argument;
     cresnet_model  *own = NULL;
     cresnet_error   error;
-    cresnet_options options = with_batch(2);
+    cresnet_options options = api_options(2);
     float           got[IMAGES][API_CLASSES];
-    cresnet_output  output = with_logits(got[0]);
+    cresnet_output  output = api_logits(got[0]);
     if (!c->model && cresnet_open(run, &options, &own, &error) != CRESNET_OK) {
         c->wrong++;
         return NULL;
@@ -294,9 +271,9 @@ static void *call_often(void *argument) {
 static void many_threads_get_the_results_of_one(void) {
     cresnet_model  *model;
     cresnet_error   error;
-    cresnet_options options = with_batch(2);
+    cresnet_options options = api_options(2);
     float           want[IMAGES][API_CLASSES];
-    cresnet_output  output = with_logits(want[0]);
+    cresnet_output  output = api_logits(want[0]);
     pthread_t       thread[THREADS];
     struct caller   caller[THREADS];
     if (!have_run()) return;

@@ -10,37 +10,14 @@ enum { IMAGES = 1 };
 static char    dir[SUPPORT_PATH], run[SUPPORT_PATH];
 static uint8_t images[IMAGES * API_PIXELS];
 
-/* One run for all cases. */
 static bool have_run(void) {
-    if (*run) return true;
-    make_folder(dir);
-    api_images(images, IMAGES);
-    if (api_train(dir, NULL, 0, run) == CR_OK) return true;
-    TEST_FAIL_("training: %s", cr_error_message());
-    *run = 0;
-    return false;
-}
-
-static cresnet_options with_batch(int batch) {
-    cresnet_options options;
-    cresnet_options_init(&options);
-    options.device    = "cpu";
-    options.max_batch = batch;
-    options.threads   = 1;
-    return options;
-}
-
-static cresnet_output with_logits(float *logits) {
-    cresnet_output output;
-    cresnet_output_init(&output);
-    output.logits = logits;
-    return output;
+    return api_have_run(dir, run, images, IMAGES);
 }
 
 static void models_that_cannot_be_opened_say_why(void) {
     cresnet_model     *model;
     cresnet_error      error;
-    cresnet_options    options = with_batch(1);
+    cresnet_options    options = api_options(1);
     static const char *wrong[] = {"model.depths=0"};
     static const char *other[] = {"model.widths=4,8"}, *classes[] = {"model.classes=77"};
     char               path[SUPPORT_PATH], *bytes;
@@ -61,14 +38,14 @@ static void models_that_cannot_be_opened_say_why(void) {
     options.device = "cuda:1023";
     NOT_OPENED(run, CRESNET_ERROR_DEVICE, "device"); /* without CUDA: use options.device = cpu */
     CHECK(!strstr(error.text, "--device"));
-    options = with_batch(1), options.config = "";
+    options = api_options(1), options.config = "";
     NOT_OPENED(run, CRESNET_ERROR_ARGUMENT, "options.config is empty");
-    options = with_batch(0);
+    options = api_options(0);
     NOT_OPENED(run, CRESNET_ERROR_ARGUMENT, "max_batch = 0");
-    options      = with_batch(1);
+    options      = api_options(1);
     options.size = 3;
     NOT_OPENED(run, CRESNET_ERROR_ARGUMENT, "options.size = 3");
-    options               = with_batch(1);
+    options               = api_options(1);
     options.setting_count = 1;
     NOT_OPENED(run, CRESNET_ERROR_ARGUMENT, "setting_count");
     options.settings = wrong;
@@ -77,7 +54,7 @@ static void models_that_cannot_be_opened_say_why(void) {
     NOT_OPENED(run, CRESNET_ERROR_FORMAT, "safetensors");
     options.settings = classes;
     NOT_OPENED(run, CRESNET_ERROR_FORMAT, "but model.classes is 77");
-    options = with_batch(1);
+    options = api_options(1);
 
     /* A truncated file of weights with a configuration next to it. */
     text_into(path, "%s/last/model.safetensors", run);
@@ -100,7 +77,7 @@ static void weights_that_are_not_finite_are_an_error(void) {
     cresnet_error   error;
     char            path[SUPPORT_PATH], config[SUPPORT_PATH], *bytes;
     size_t          count;
-    cresnet_options options = with_batch(1);
+    cresnet_options options = api_options(1);
     if (!have_run()) return;
     text_into(path, "%s/last/model.safetensors", run);
     text_into(config, "%s/last/config.ini", run);
@@ -117,9 +94,9 @@ static void weights_that_are_not_finite_are_an_error(void) {
 static void failing_allocations_are_errors_without_leaks(void) {
     cresnet_model  *model;
     cresnet_error   error;
-    cresnet_options options = with_batch(2);
+    cresnet_options options = api_options(2);
     float           logits[IMAGES][API_CLASSES];
-    cresnet_output  output = with_logits(logits[0]);
+    cresnet_output  output = api_logits(logits[0]);
     if (!have_run()) return;
     const cresnet_image image    = {images, 16, 12, 0};
     int64_t             failures = 0;
@@ -145,7 +122,7 @@ enum { REFUSED_ALL = 7, SECONDS = 20 };
 static int use_in_child(cresnet_model *model) {
     cresnet_error        error;
     float                logits[API_CLASSES];
-    cresnet_output       output = with_logits(logits);
+    cresnet_output       output = api_logits(logits);
     const cresnet_tensor tensor = {.data = images, .type = CRESNET_U8, .count = IMAGES};
     const char *const    path   = "none.png";
     cresnet_info         info   = {.size = sizeof info};
@@ -161,9 +138,9 @@ static int use_in_child(cresnet_model *model) {
 static void a_child_process_gets_an_error(void) {
     cresnet_model  *model;
     cresnet_error   error;
-    cresnet_options options = with_batch(1);
+    cresnet_options options = api_options(1);
     float           logits[API_CLASSES];
-    cresnet_output  output = with_logits(logits);
+    cresnet_output  output = api_logits(logits);
     int             status = 0;
     if (!have_run()) return;
     const cresnet_tensor tensor = {.data = images, .type = CRESNET_U8, .count = IMAGES};

@@ -8,15 +8,8 @@ enum { IMAGES = 7 };
 static char    dir[SUPPORT_PATH], run[SUPPORT_PATH];
 static uint8_t images[IMAGES * API_PIXELS];
 
-/* One run for all cases. */
 static bool have_run(void) {
-    if (*run) return true;
-    make_folder(dir);
-    api_images(images, IMAGES);
-    if (api_train(dir, NULL, 0, run) == CR_OK) return true;
-    TEST_FAIL_("training: %s", cr_error_message());
-    *run = 0;
-    return false;
+    return api_have_run(dir, run, images, IMAGES);
 }
 
 static cresnet_model *open_with(int batch, int f32_tensors) {
@@ -32,20 +25,13 @@ static cresnet_model *open_with(int batch, int f32_tensors) {
     return model;
 }
 
-static cresnet_output with_logits(float *logits) {
-    cresnet_output output;
-    cresnet_output_init(&output);
-    output.logits = logits;
-    return output;
-}
-
 /* The images of several tensors in any order give the logits of each image alone, also when a tensor is divided between
  * two batches. */
 static void scattered_images_give_the_logits_of_each(void) {
     static const int     order[IMAGES] = {4, 0, 6, 2, 3, 1, 5}; /* 2 and 3 come from one tensor */
     cresnet_error        error;
     float                one[IMAGES][API_CLASSES], got[IMAGES][API_CLASSES];
-    cresnet_output       to_one = with_logits(one[0]), to_got = with_logits(got[0]);
+    cresnet_output       to_one = api_logits(one[0]), to_got = api_logits(got[0]);
     const cresnet_tensor all     = {.data = images, .type = CRESNET_U8, .count = IMAGES};
     cresnet_tensor       list[8] = {{0}};
     int                  used    = 0;
@@ -71,7 +57,7 @@ static void scattered_images_give_the_logits_of_each(void) {
 static void wrong_lists_of_tensors_are_errors(void) {
     cresnet_error        error;
     float                logits[2 * API_CLASSES], values[API_PIXELS] = {0};
-    cresnet_output       output = with_logits(logits);
+    cresnet_output       output = api_logits(logits);
     const cresnet_tensor bytes  = {.data = images, .type = CRESNET_U8, .count = 1};
     const cresnet_tensor reals  = {.data = values, .type = CRESNET_F32, .count = 1};
     cresnet_tensor       list[] = {bytes, reals}, large[3];
@@ -97,7 +83,7 @@ static void prepared_files_are_what_is_classified(void) {
     char           good[SUPPORT_PATH], bad[SUPPORT_PATH];
     uint8_t        prepared[3 * API_PIXELS];
     float          want[2][API_CLASSES], got[2][API_CLASSES];
-    cresnet_output to_want = with_logits(want[0]), to_got = with_logits(got[0]);
+    cresnet_output to_want = api_logits(want[0]), to_got = api_logits(got[0]);
     if (!have_run()) return;
     put_image(dir, "good.png", 19, 17, 100);
     put_text(dir, "bad.png", "not an image");
@@ -163,7 +149,7 @@ static void settings_give_rectangles_and_views(void) {
     cresnet_info      info = {.size = sizeof info};
     uint8_t           mirrored[BYTES];
     float             one[API_CLASSES], other[API_CLASSES], mean[API_CLASSES];
-    cresnet_output    to_one = with_logits(one), to_other = with_logits(other), to_mean = with_logits(mean);
+    cresnet_output    to_one = api_logits(one), to_other = api_logits(other), to_mean = api_logits(mean);
     if (!have_run()) return;
     cresnet_options_init(&options);
     options.device        = "cpu";
