@@ -9,10 +9,10 @@
  * roundings by smaller powers of 3.4445, but it reduces errors of singular values near 1. A bound from these factors
  * alone would be larger than the result for 16-bit products. So the iteration runs here again in FP64 with all matrices
  * rounded to the type that the kernel multiplies (f16 for kernels of TF32, which has the same number of fraction bits).
- * Its largest difference from the exact result is the size of the error of the filter: it is the sum of the effects of
- * thousands of roundings, each as large as one of the kernel. `least`, a few roundings of the result, is for filters in
- * which all roundings are exact by chance. Kernels of F32 round their sums too, with an error that grows with the root
- * of the number of terms. */
+ * Its largest difference from the exact result estimates the error of the filter, because it adds the effects of
+ * thousands of roundings, and each is as large as a rounding of the kernel. `least` is a few roundings of the result.
+ * It is for filters in which no rounding loses anything. Kernels of F32 round their sums too, with an error that grows
+ * with the root of the number of terms. */
 struct rounded {
     enum cr_dtype type; /* of X, A, A A and b A + c A A */
     int64_t       rows, columns;

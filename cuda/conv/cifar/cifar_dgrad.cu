@@ -49,7 +49,7 @@ struct dx_args {
     grad_args grad;
     dx_finish last;
     void     *dy;   /* also stored */
-    int       idle; /* blocks in front of those that work */
+    int       idle; /* the first `idle` blocks compute nothing */
 };
 
 /* A thread's rows of `partial`; the first loads start before the copies of tiles. */

@@ -26,7 +26,7 @@ struct forward_args {
     void                 *y;
     float                *sums, *partial;
     int64_t               N;
-    int                   idle; /* blocks in front of those that work */
+    int                   idle; /* the first `idle` blocks compute nothing */
     bool                  w_new;
     /* only with ANY: channels, and the end of inference */
     bool         relu;
@@ -35,7 +35,8 @@ struct forward_args {
     const void  *add;  /* like y, or NULL */
 };
 
-/* Number of this block, negative for one without work, and number of blocks. With ANY, all have work. */
+/* Index of this block among the blocks that compute, negative if it computes nothing; and the number of blocks that
+ * compute. With ANY all blocks compute. */
 template <bool ANY> __device__ __forceinline__ int block_of(const forward_args &a) {
     return (int)blockIdx.x - (ANY ? 0 : a.idle);
 }

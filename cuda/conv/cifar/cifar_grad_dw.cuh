@@ -248,7 +248,7 @@ template <class Place> struct add_end {
         }
     };
 };
-/* Block `block` of those that add the parts of dw; all: shared memory. */
+/* Adds the parts of dw. block: index of this block among the blocks that add; all: shared memory. */
 template <class Place>
 __device__ __forceinline__ void add_parts(const float *partial, float *dw, int each, int block, bool accumulate, int C,
                                           int K, float4 *all) {

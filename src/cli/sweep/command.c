@@ -34,7 +34,7 @@ static cr_status prepare_run(struct cr_sweep *sweep, struct cr_sweep_run *run, c
     return run->folder && run->output ? CR_OK : CR_NO_MEMORY(CR_PATH_MAX);
 }
 
-/* Values that differ where nothing is wrong: those that a run finds or the sweep chooses. */
+/* Keys that may differ: the sweep sets them, or the run chooses them. */
 static bool may_differ(const char *line, const struct cr_config *config) {
     static const char *const names[] = {"train.output: ", "train.threads: ", "train.on_event: ", "memory.trace: "};
     for (size_t i = 0; i < CR_COUNT(names); i++)
@@ -42,9 +42,9 @@ static bool may_differ(const char *line, const struct cr_config *config) {
     return !config->train.batch && strncmp(line, "train.batch: ", 13) == 0;
 }
 
-/* A run that exists continues with its stored configuration and the values of the command line. Lists the values of
- * `config` that are thus not applied: the file was edited, or an earlier sweep had more values on its command line.
- * A configuration that cannot be read is the error of its run. */
+/* A run that exists continues with its stored configuration and the values of the command line. This lists the
+ * values of `config` that the run does not use, because the file was edited or an earlier sweep had more values on its
+ * command line. A stored configuration that cannot be read is reported by its run. */
 static void list_kept_values(const struct cr_sweep *sweep, const struct cr_sweep_run *run,
                              const struct cr_config *config, struct cr_text *out) {
     struct cr_config stored;

@@ -11,8 +11,8 @@ static bool finishes_and_applies(void *self, const struct cr_program *p, const s
     return finishes_ends(self, p, last, op) || (last->kind == CR_OP_bn_apply && op->attr.conv.stride == 1);
 }
 
-/* A bn_apply completes the second convolution of each block and the stem, also if the op of the shortcut runs between
- * the two. It does not if the result of the convolution has another use. */
+/* A bn_apply completes the second convolution of each block, and the convolution of the stem. The op of the shortcut
+ * may run between the two. If another op reads the result of the convolution, the convolution completes itself. */
 static void ends_of_blocks_are_marked(void) {
     const struct cr_cost_model model = {.alignment = 64, .finishes = finishes_ends};
     struct bench_model         b;
