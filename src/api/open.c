@@ -94,7 +94,7 @@ static cr_status read_config(struct cresnet_model *m, const struct open_job *job
     if (!list[0] || !list[1]) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory");
     if (o->threads) list[count++] = cr_arena_printf(&m->arena, "train.threads=%d", o->threads);
     for (int i = 0; i < o->setting_count; i++) list[count++] = o->settings[i];
-    CR_TRY_OUT((o->config ? cr_config_open : cr_config_open_stored)(&m->config, files.config, list, count));
+    CR_TRY_OUT(cr_config_open_options(&m->config, files.config, !o->config, list, count));
 out:
     cr_saved_model_free(&files);
     return status;
@@ -206,25 +206,6 @@ static cr_status close_job(struct cresnet_model *m, void *unused) {
     return CR_OK;
 }
 
-/* Replaces `there` at `at`; a text that becomes too long loses its end. */
-static void replace(char *at, const char *there, const char *here, size_t room) {
-    char rest[sizeof((cresnet_error *)0)->text];
-    snprintf(rest, sizeof rest, "%s", at + strlen(there));
-    (void)snprintf(at, room, "%s%s", here, rest);
-}
-
-/* Messages name the place of a value. Here it is cresnet_options, where the program has its command line. */
-static void name_options(cresnet_error *error) {
-    static const char there[] = "command line: ", option[] = "; use --device ";
-    char             *end = error->text + sizeof error->text;
-    for (char *line = error->text; line; line = strchr(line, '\n')) {
-        line += *line == '\n';
-        if (strncmp(line, there, sizeof there - 1) == 0) replace(line, there, "options: ", (size_t)(end - line));
-    }
-    char *found = strstr(error->text, option);
-    if (found) replace(found, option, "; use options.device = ", (size_t)(end - found));
-}
-
 static cresnet_status open_model(struct open_job *job, cresnet_model **out, cresnet_error *error) {
     cresnet_model *m = cr_api_start(error);
     if (!m) return CRESNET_ERROR_MEMORY;
@@ -238,7 +219,6 @@ static cresnet_status open_model(struct open_job *job, cresnet_model **out, cres
         *out = m;
         return CRESNET_OK;
     }
-    if (error && !job->config) name_options(error);
     m->broken[0] = 0; /* closing is possible after every error */
     cresnet_close(m);
     return status;

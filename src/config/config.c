@@ -10,8 +10,6 @@
 
 enum { INCLUDE_DEPTH_MAX = 8 };
 
-const char cr_config_command_line[] = "command line";
-
 struct loader {
     struct cr_config    *config;
     struct cr_complaints complaints;
@@ -112,7 +110,7 @@ static char *copy_stripped(struct loader *l, const char *text, size_t length) {
 static cr_status override_apply(struct loader *l, const char *override) {
     const char *equals = strchr(override, '='), *dot = strchr(override, '.');
     if (!equals || !dot || dot > equals || dot == override) {
-        cr_complain(&l->complaints, cr_config_command_line, 0,
+        cr_complain(&l->complaints, l->config->override_source, 0,
                     "'%.100s': must be section.key=value, e.g. train.batch=64", override);
         return CR_OK;
     }
@@ -122,12 +120,12 @@ static cr_status override_apply(struct loader *l, const char *override) {
     char  hint[600];
     if (!section || !name || !value) return CR_NO_MEMORY(strlen(override));
     if (cr_key_has_section(section)) {
-        value_set(l, section, name, value, cr_config_command_line, 0);
+        value_set(l, section, name, value, l->config->override_source, 0);
         return CR_OK;
     }
     cr_key_section_hint(hint, sizeof hint, section);
-    cr_complain(&l->complaints, cr_config_command_line, 0, "[%.60s] %.60s = %.60s: unknown section%s", section, name,
-                value, hint);
+    cr_complain(&l->complaints, l->config->override_source, 0, "[%.60s] %.60s = %.60s: unknown section%s", section,
+                name, value, hint);
     return CR_OK;
 }
 
@@ -289,9 +287,9 @@ static cr_status config_load(struct loader *l, const char *path, const struct cr
 }
 
 static cr_status config_make(struct cr_config *config, const char *path, bool stored, const struct cr_config *from,
-                             const char *const *overrides, int n) {
-    *config              = (struct cr_config){.stored = stored};
-    struct loader l      = {.config = config, .complaints = {.hidden = stored ? path : NULL}};
+                             const char *source, const char *const *overrides, int n) {
+    *config         = (struct cr_config){.stored = stored, .override_source = source, .device_option = "--device "};
+    struct loader l = {.config = config, .complaints = {.hidden = stored ? path : NULL}};
     locale_t      before = cr_c_locale_enter();
     cr_status     status = config_load(&l, path, from, overrides, n);
     cr_c_locale_leave(before);
@@ -304,16 +302,24 @@ static cr_status config_make(struct cr_config *config, const char *path, bool st
 }
 
 cr_status cr_config_open(struct cr_config *config, const char *path, const char *const *overrides, int n) {
-    return config_make(config, path, false, NULL, overrides, n);
+    return config_make(config, path, false, NULL, "command line", overrides, n);
 }
 
 cr_status cr_config_open_stored(struct cr_config *config, const char *path, const char *const *overrides, int n) {
-    return config_make(config, path, true, NULL, overrides, n);
+    return config_make(config, path, true, NULL, "command line", overrides, n);
+}
+
+cr_status cr_config_open_options(struct cr_config *config, const char *path, bool stored, const char *const *overrides,
+                                 int n) {
+    CR_TRY(config_make(config, path, stored, NULL, "options", overrides, n));
+    config->device_option = "options.device = ";
+    return CR_OK;
 }
 
 cr_status cr_config_reopen(struct cr_config *config, const struct cr_config *from, const char *const *overrides,
                            int n) {
-    return config_make(config, from->files ? from->path : NULL, from->stored, from, overrides, n);
+    return config_make(config, from->files ? from->path : NULL, from->stored, from, from->override_source, overrides,
+                       n);
 }
 
 void cr_config_close(struct cr_config *config) {

@@ -53,7 +53,9 @@ struct cr_config {
     int64_t               epoch;  /* completed epochs; by model.unfreeze they decide which parts are frozen */
     const struct cr_ini  *file; /* [files]: the files as they were read, the named one first; each includes the next */
     int                   files;
-    struct cr_config_src *src; /* one per key, in the order of config/config.def: source of the value */
+    struct cr_config_src *src;             /* one per key, in the order of config/config.def: source of the value */
+    const char           *override_source; /* of the overrides, in messages: "command line" or "options" */
+    const char           *device_option;   /* that chooses a device, in messages: "--device " or "options.device = " */
 };
 #undef SECTION
 #undef FIELD_INT
@@ -67,7 +69,7 @@ struct cr_config {
 
 /* The source of a value. */
 struct cr_config_src {
-    const char *file; /* NULL for a default; "command line" for an override */
+    const char *file; /* NULL for a default; cr_config.override_source, the same address, for an override */
     int         line; /* 0 if the source is not a file */
 };
 
@@ -123,6 +125,9 @@ const char *cr_config_file(const struct cr_config *config, const char *dotted);
  * The file has every key of the version that wrote it. A newer key keeps what that version did: data.exif is `no`. */
 CR_MUST cr_status cr_config_open_stored(struct cr_config *config, const char *path, const char *const *overrides,
                                         int n);
+/* cr_config_open, or with `stored` cr_config_open_stored, for the library: the overrides are from cresnet_options. */
+CR_MUST cr_status cr_config_open_options(struct cr_config *config, const char *path, bool stored,
+                                         const char *const *overrides, int n);
 /* True if the user gave the value of the key: on the command line, or in a file that the user named. */
 bool cr_config_given(const struct cr_config *config, const char *dotted);
 

@@ -81,9 +81,6 @@ const char *cr_value_default(const struct cr_key *key, char *buffer, size_t byte
 void cr_key_kind_describe(const struct cr_key *key, bool wrap, struct cr_text *out);
 void cr_real_print(double value, char *out, size_t bytes);
 
-/* The file name of values that the command line sets; compared by address. */
-extern const char cr_config_command_line[];
-
 enum { CR_KEY_REFUSED = -1 }; /* line number that marks a rejected value while the config is being read */
 /* Checks rules between keys. Errors name the file and line of the value. */
 void cr_config_check(const struct cr_config *config, struct cr_complaints *complaints);

@@ -52,7 +52,7 @@ bool cr_config_given(const struct cr_config *config, const char *dotted) {
     const struct cr_key *key = cr_key_dotted(dotted);
     CR_ASSERT(key);
     const char *file = config->src[cr_key_index(key)].file;
-    return file && (!config->stored || file == cr_config_command_line);
+    return file && (!config->stored || file == config->override_source);
 }
 
 const char *cr_config_file(const struct cr_config *config, const char *dotted) {

@@ -31,6 +31,7 @@ struct cr_device_options {
     int               comm_blocks; /* GPU: maximum of thread blocks of a collective; 0 lets the library choose */
     size_t            card_bytes;  /* memory that the device seems to have, its context included; 0: as it is */
     enum cr_transport transport;   /* GPU: how gradients are exchanged with the other ranks */
+    const char       *option;      /* that chooses a device, for messages; NULL: "--device " */
 };
 
 /* Properties of a device that the compiler's cost model uses. */

@@ -42,19 +42,19 @@ static cr_status choose_auto(const struct cr_backend **out) {
     return CR_FAIL(CR_ERR_DEVICE, "no device of any kind is available");
 }
 
-static cr_status choose_named(const char *name, const struct cr_backend **out) {
+static cr_status choose_named(const char *name, const char *option, const struct cr_backend **out) {
     const struct cr_backend *found = backend_find(name);
     const char              *why   = NULL;
-    if (!found) return CR_FAIL(CR_ERR_DEVICE, "device %s: this build has no CUDA; use --device cpu", name);
+    if (!found) return CR_FAIL(CR_ERR_DEVICE, "device %s: this build has no CUDA; use %scpu", name, option);
     if (!found->available(&why))
-        return CR_FAIL(CR_ERR_DEVICE, "device %s: %s; use --device cpu or auto", name, why ? why : "not available");
+        return CR_FAIL(CR_ERR_DEVICE, "device %s: %s; use %scpu or auto", name, why ? why : "not available", option);
     *out = found;
     return CR_OK;
 }
 
 cr_status cr_device_check(enum cr_device_kind kind) {
     const struct cr_backend *backend;
-    return kind == CR_DEVICE_CUDA ? choose_named("cuda", &backend) : CR_OK;
+    return kind == CR_DEVICE_CUDA ? choose_named("cuda", "--device ", &backend) : CR_OK;
 }
 
 int cr_device_count(enum cr_device_kind kind) {
@@ -66,10 +66,11 @@ int cr_device_count(enum cr_device_kind kind) {
 
 cr_status cr_device_open(enum cr_device_kind kind, const struct cr_device_options *options, struct cr_device **out) {
     const struct cr_backend *backend = NULL;
+    const char              *option  = options->option ? options->option : "--device ";
     switch (kind) {
     case CR_DEVICE_AUTO: CR_TRY(choose_auto(&backend)); break;
-    case CR_DEVICE_CPU: CR_TRY(choose_named("cpu", &backend)); break;
-    case CR_DEVICE_CUDA: CR_TRY(choose_named("cuda", &backend)); break;
+    case CR_DEVICE_CPU: CR_TRY(choose_named("cpu", option, &backend)); break;
+    case CR_DEVICE_CUDA: CR_TRY(choose_named("cuda", option, &backend)); break;
     }
     CR_ASSERT(backend);
     CR_TRY(backend->open(options, out));

@@ -207,7 +207,8 @@ cr_status cr_session_rank_device(const struct cr_config *c, bool ref_only, struc
                                               .comm          = comm,
                                               .comm_blocks   = (int)c->ranks.blocks,
                                               .card_bytes    = cr_config_card_bytes(c),
-                                              .transport     = transport};
+                                              .transport     = transport,
+                                              .option        = c->device_option};
     CR_TRY(cr_device_open(c->train.device, &options, device));
     enum cr_precision precision = resolve_precision(c, *device);
     *real = precision == CR_PRECISION_FP16 ? CR_F16 : precision == CR_PRECISION_BF16 ? CR_BF16 : CR_F32;
