@@ -1,9 +1,12 @@
 /* cuda/conv/cifar/cifar_wgrads.cu: the filter gradients of many CIFAR convolutions in one launch, from the gradients of
  * their outputs, which cuda/conv/cifar/cifar_dgrad.cu has stored.
  *
- * A block computes a part of at most 32 x 32 channels of one filter over a slice of the images; copies of its next tile
- * are in flight meanwhile, and BN and ReLU are applied to x in shared memory. The slices are so many that all blocks
- * run at the same time. A second launch adds them in a fixed order, and the parts of the stem's dw as well.
+ * A block computes parts of at most 32 x 32 channels of a filter over some of the images; copies of its next tile are in
+ * flight meanwhile, and BN and ReLU are applied to x in shared memory. All blocks run at the same time, and each has the
+ * same time of work: the tiles of all filters form a sequence, of which each block has a section. So a block can have
+ * the end of one filter and the beginning of the next. The four parts of a filter with 64 channels are computed by four
+ * blocks side by side, which read the same tensors. A second launch adds what the blocks have stored, in a fixed order,
+ * and the parts of the stem's dw as well.
  *
  * Bytes an element, 16 bits: dy and x 2 each, read once with up to 32 channels, twice with 64. Limiter: the L2 cache,
  * which does not hold the tensors of a network with 128 images. */
@@ -54,16 +57,30 @@ template <typename Run> __device__ __forceinline__ void dw_each(int shape, Run r
     else
         run(dw_64());
 }
+/* The most rows of a part in `partial`. */
+template <class S> __host__ __device__ constexpr int dw_most_of() {
+    return S::C == 16 ? (S::K == 16 ? 48 : 32) : S::C == 32 ? (S::K == 32 ? 32 : 12) : 16;
+}
 int shape_of(const struct ck_conv *v) {
     return v->C == 64 ? 4 : v->C == 32 ? (v->stride == 2 ? 3 : 2) : v->stride == 2 ? 1 : 0;
 }
 
+/* Times are in units of 10 ns. The tiles of a part begin at start, start + time and so on, those of the next part in the
+ * same sequence `start_of` later. */
 struct dw_conv {
     const void  *dy, *x;
     const float *scale_bias;
-    float       *partial, *dw; /* partial: [parts][slices][DW] */
-    int          shape, slices, first_block, first_add;
+    float       *partial, *dw; /* partial: [parts][dw_most][DW]; a part has a row for each of its blocks */
+    int          start, first_add;
+    uint16_t     time; /* of a tile */
+    uint8_t      shape;
     bool         accumulate;
+};
+/* Blocks whose convolutions have SIDE parts that are computed side by side; block b of them has the tiles that begin in
+ * [b / SIDE * length, (b / SIDE + 1) * length). */
+struct dw_sequence {
+    int first, end; /* convolutions */
+    int blocks, length;
 };
 /* Parts of the stem's dw, [each][STEM_DW]. */
 struct dw_stem {
@@ -73,11 +90,13 @@ struct dw_stem {
     bool         accumulate;
 };
 enum { DW_MOST = 56 /* convolutions a launch, whose arguments have 4 KiB at most */ };
+enum { SEQUENCES = 2, SIDE = 4 /* parts side by side in the second sequence; 1 in the first */ };
 struct dw_list {
-    dw_conv conv[DW_MOST];
-    dw_stem stem;
-    int     convs;
-    int64_t N;
+    dw_conv     conv[DW_MOST];
+    dw_stem     stem;
+    dw_sequence sequence[SEQUENCES];
+    int         convs;
+    int         N;
 };
 static_assert(sizeof(dw_list) <= 4096, "arguments of a launch");
 
@@ -108,9 +127,27 @@ __device__ __forceinline__ void dw_act(uint32_t at, const float *scale_bias, int
     }
 }
 
-/* One slice of the images for one part of dw. */
+/* Tiles of N images. */
+template <class S> __host__ __device__ constexpr int dw_jobs(int N) {
+    using D = grad_tiling<S>;
+    return D::I > 1 ? (N + D::I - 1) / D::I : N * D::TILES;
+}
+/* Parts that follow each other in a sequence, and parts side by side. */
+template <class S> __host__ __device__ constexpr int dw_side() {
+    return (int)grad_tiling<S>::PARTS == (int)SIDE ? (int)SIDE : 1;
+}
+template <class S> __host__ __device__ constexpr int dw_turns() {
+    return grad_tiling<S>::PARTS / dw_side<S>();
+}
+/* From the first tile of a part to that of the next one. Beginning another part takes as long as DW_BEGIN. */
+__host__ __device__ constexpr int dw_span(int jobs, int time) {
+    constexpr int DW_BEGIN = 200;
+    return jobs * time + DW_BEGIN;
+}
+
+/* Tiles `first` to end - 1 of one part of dw; row: of partial. */
 template <class S, typename T>
-__device__ __forceinline__ void dw_run(const dw_conv &a, int64_t N, int part, int slice, char *memory) {
+__device__ __forceinline__ void dw_run(const dw_conv &a, int N, int part, int row, int first, int end, char *memory) {
     using D             = grad_tiling<S>;
     using L             = typename D::DW_DY;
     using X             = typename D::DW_X;
@@ -118,13 +155,12 @@ __device__ __forceinline__ void dw_run(const dw_conv &a, int64_t N, int part, in
     const uint32_t   base                = ck_shared(memory);
     float            acc[D::EARLY][2][4] = {};
     const dw_slot<S> slot_of_warp;
-    const int64_t    jobs     = D::I > 1 ? (N + D::I - 1) / D::I : N * D::TILES;
-    const auto       image_of = [](int64_t job) { return D::I > 1 ? job * D::I : job / D::TILES; };
-    const auto       row_of   = [](int64_t job) { return D::I > 1 ? 0 : (int)(job % D::TILES) * D::TH; };
-    const auto       issue    = [&](int64_t job, uint32_t at) {
-        if (job < jobs) {
+    const auto       image_of = [](int job) { return D::I > 1 ? job * D::I : job / D::TILES; };
+    const auto       row_of   = [](int job) { return D::I > 1 ? 0 : job % D::TILES * D::TH; };
+    const auto       issue    = [&](int job, uint32_t at) {
+        if (job < end) {
             const int64_t image  = image_of(job);
-            const int     images = (int)min((int64_t)D::I, N - image), y0 = row_of(job);
+            const int     images = min((int)D::I, N - (int)image), y0 = row_of(job);
             tile_issue<L, false, false>(at, (const T *)a.dy + image * S::P * S::P * S::K + k0, y0, images);
             tile_issue<X, false, false>(at + D::X_AT, (const T *)a.x + image * S::H * S::H * S::C + c0,
                                         input_row<S>(y0), images);
@@ -132,10 +168,10 @@ __device__ __forceinline__ void dw_run(const dw_conv &a, int64_t N, int part, in
         ck_copy_commit();
     };
     for (int i = 0; i < D::STAGES; i++) tile_margin<X>(base + (uint32_t)(i * D::STAGE + D::X_AT));
-    for (int i = 0; i < D::STAGES; i++) issue(slice + (int64_t)i * a.slices, base + (uint32_t)(i * D::STAGE));
+    for (int i = 0; i < D::STAGES; i++) issue(first + i, base + (uint32_t)(i * D::STAGE));
     int stage = 0;
-    for (int64_t job = slice; job < jobs; job += a.slices) {
-        const int      images = (int)min((int64_t)D::I, N - image_of(job)), y0 = row_of(job);
+    for (int job = first; job < end; job++) {
+        const int      images = min((int)D::I, N - image_of(job)), y0 = row_of(job);
         const uint32_t at = base + (uint32_t)(stage * D::STAGE);
         ck_copy_wait<D::STAGES - 1>();
         if (a.scale_bias) dw_act<X, T>(at + D::X_AT, a.scale_bias + c0, S::C, input_row<S>(y0), images);
@@ -143,27 +179,48 @@ __device__ __forceinline__ void dw_run(const dw_conv &a, int64_t N, int part, in
         dw_piece<S, T>(acc, at + slot_of_warp.dy_bytes(), at + D::X_AT + slot_of_warp.x_bytes(), slot_of_warp.group,
                        slot_of_warp.late, true);
         __syncthreads();
-        issue(job + (int64_t)D::STAGES * a.slices, at);
+        issue(job + D::STAGES, at);
         stage = stage + 1 == D::STAGES ? 0 : stage + 1;
     }
     ck_copy_wait<0>();
     __syncthreads();
-    dw_block<S>(acc, a.partial + ((int64_t)part * a.slices + slice) * D::DW, reinterpret_cast<float *>(memory),
+    dw_block<S>(acc, a.partial + ((int64_t)part * dw_most_of<S>() + row) * D::DW, reinterpret_cast<float *>(memory),
                 slot_of_warp, true);
+    __syncthreads(); /* before the next part */
 }
 
 template <typename T> __global__ void __launch_bounds__(THREADS, 2) dw_kernel(const __grid_constant__ dw_list list) {
     extern __shared__ __align__(16) char memory[];
-    int                                  conv = 0;
-    while (conv + 1 < list.convs && (int)blockIdx.x >= list.conv[conv + 1].first_block) conv++;
-    const dw_conv &a     = list.conv[conv];
-    const int      block = (int)blockIdx.x - a.first_block;
+    const int second = (int)blockIdx.x >= list.sequence[0].blocks, b = (int)blockIdx.x - (second ? list.sequence[0].blocks : 0);
+    const dw_sequence &q = list.sequence[second];
+    const int section = second ? b / SIDE : b, from = section * q.length, to = from + q.length;
     ck_let_next_begin();
-    dw_each(a.shape, [&](auto s) { dw_run<decltype(s), T>(a, list.N, block / a.slices, block % a.slices, memory); });
+    for (int conv = q.first; conv < q.end; conv++) {
+        const dw_conv &a = list.conv[conv];
+        if (a.start >= to) break;
+        if (conv + 1 < q.end && list.conv[conv + 1].start <= from) continue;
+        dw_each(a.shape, [&](auto s) {
+            using S        = decltype(s);
+            const int jobs = dw_jobs<S>(list.N);
+#pragma unroll 1
+            for (int turn = 0; turn < dw_turns<S>(); turn++) {
+                const int start = a.start + turn * dw_span(jobs, a.time);
+                const int first = from > start ? (from - start + a.time - 1) / a.time : 0,
+                          end   = to > start ? min(jobs, (to - start + a.time - 1) / a.time) : 0;
+                if (first < end)
+                    dw_run<S, T>(a, list.N, second ? b % SIDE : turn, section - start / q.length, first, end, memory);
+            }
+        });
+    }
     ck_wait_for_last(); /* so that the launch before is complete when this one is */
 }
 
-/* Adds the slices: 64 vectors a block, its threads divide the slices. */
+/* Rows of a part: blocks that have one of its tiles. */
+__device__ __forceinline__ int dw_rows(const dw_conv &a, int jobs, int turn, int length) {
+    const int start = a.start + turn * dw_span(jobs, a.time);
+    return (start + (jobs - 1) * a.time) / length - start / length + 1;
+}
+/* Adds the rows of a part: 64 vectors a block, its threads divide the rows. */
 enum { DW_COLUMNS = 64, DW_SHARES = THREADS / DW_COLUMNS, DW_FLIGHT = 8 };
 __global__ void __launch_bounds__(THREADS) dw_add_kernel(const __grid_constant__ dw_list list) {
     __shared__ float4 all[THREADS];
@@ -183,14 +240,16 @@ __global__ void __launch_bounds__(THREADS) dw_add_kernel(const __grid_constant__
         const int     block = (int)blockIdx.x - a.first_add, part = block / BLOCKS;
         const int     column = (int)threadIdx.x % DW_COLUMNS, share = (int)threadIdx.x / DW_COLUMNS;
         const int     four = block % BLOCKS * DW_COLUMNS + column;
-        const float4 *from = reinterpret_cast<const float4 *>(a.partial) + (int64_t)part * a.slices * FOURS + four;
+        const float4 *from = reinterpret_cast<const float4 *>(a.partial) + (int64_t)part * dw_most_of<S>() * FOURS + four;
+        const int     rows = dw_rows(a, dw_jobs<S>(list.N), dw_side<S>() > 1 ? 0 : part,
+                                     list.sequence[dw_side<S>() > 1].length);
         float4        sum  = make_float4(0, 0, 0, 0);
-        for (int b = share; b < a.slices; b += DW_FLIGHT * DW_SHARES) {
+        for (int b = share; b < rows; b += DW_FLIGHT * DW_SHARES) {
             float4 v[DW_FLIGHT];
 #pragma unroll
             for (int i = 0; i < DW_FLIGHT; i++)
-                v[i] = b + i * DW_SHARES < a.slices ? __ldcg(from + (int64_t)(b + i * DW_SHARES) * FOURS)
-                                                    : make_float4(0, 0, 0, 0);
+                v[i] = b + i * DW_SHARES < rows ? __ldcg(from + (int64_t)(b + i * DW_SHARES) * FOURS)
+                                                : make_float4(0, 0, 0, 0);
 #pragma unroll
             for (int i = 0; i < DW_FLIGHT; i++) add4(sum, v[i]);
         }
@@ -206,52 +265,62 @@ __global__ void __launch_bounds__(THREADS) dw_add_kernel(const __grid_constant__
 /* ---- host side ---- */
 
 /* The time of a tile of each shape in units of 10 ns, without and with a BN before the convolution, measured with 128
- * images on one H200 (with a BN and a stride of 2: estimated); and the most slices. */
-const int dw_time[][2] = {{148, 200}, {188, 230}, {150, 198}, {153, 190}, {175, 235}}, dw_most[] = {48, 32, 32, 12, 16};
+ * images on one H200 (with a BN and a stride of 2: estimated). */
+const uint16_t dw_time[][2] = {{148, 200}, {188, 230}, {150, 198}, {153, 190}, {175, 235}};
 
 struct dw_sizes {
-    int parts, floats, adds, bytes, images, tiles; /* images a tile; tiles an image */
+    int parts, floats, adds, bytes, side, turns, most;
 };
 template <class S> dw_sizes sizes() {
     using D = grad_tiling<S>;
-    return {D::PARTS, D::DW, D::DW / 4 / DW_COLUMNS * D::PARTS, D::BYTES, D::I, D::TILES};
+    return {D::PARTS,     D::DW,         D::DW / 4 / DW_COLUMNS * D::PARTS, D::BYTES,
+            dw_side<S>(), dw_turns<S>(), dw_most_of<S>()};
 }
 dw_sizes sizes_of(int shape) {
     const dw_sizes all[] = {sizes<dw_16>(), sizes<dw_16_32>(), sizes<dw_32>(), sizes<dw_32_64>(), sizes<dw_64>()};
     return all[shape];
 }
-
-/* Time of the filter's slowest block. */
-int64_t dw_takes(const dw_conv &c, int64_t N) {
-    const dw_sizes s    = sizes_of(c.shape);
-    const int64_t  jobs = (N + s.images - 1) / s.images * s.tiles;
-    return dw_time[c.shape][c.scale_bias != NULL] * ((jobs + c.slices - 1) / c.slices);
+int jobs_of(int shape, int N) {
+    const int all[] = {dw_jobs<dw_16>(N), dw_jobs<dw_16_32>(N), dw_jobs<dw_32>(N), dw_jobs<dw_32_64>(N),
+                       dw_jobs<dw_64>(N)};
+    return all[shape];
 }
 
-/* Divides two blocks a multiprocessor: a slice more for the filter whose blocks take longest, as long as there is one
- * that can have it. */
-void divide(dw_conv *conv, int count, int64_t N, int multiprocessors) {
-    int blocks = 0;
-    for (int i = 0; i < count; i++) conv[i].slices = 1, blocks += sizes_of(conv[i].shape).parts;
-    while (true) {
-        int     longest = -1;
-        int64_t time    = 0;
-        for (int i = 0; i < count; i++) {
-            const dw_conv &c     = conv[i];
-            const int64_t  takes = dw_takes(c, N);
-            if (takes <= time || c.slices >= dw_most[c.shape] || c.slices >= N ||
-                blocks + sizes_of(c.shape).parts > multiprocessors * RESIDENT)
-                continue;
-            longest = i, time = takes;
-        }
-        if (longest < 0) return;
-        conv[longest].slices++, blocks += sizes_of(conv[longest].shape).parts;
+/* Sets the starts of the convolutions of a sequence and returns its time. shortest: the shortest section, so that a
+ * part has at most as many rows as there is room for, and each of its sections has a tile. */
+int start_all(dw_list &list, const dw_sequence &q, int *shortest) {
+    int time = 0;
+    for (int i = q.first; i < q.end; i++) {
+        dw_conv       &c    = list.conv[i];
+        const dw_sizes s    = sizes_of(c.shape);
+        const int      jobs = jobs_of(c.shape, list.N), least = jobs * c.time / (s.most - 2) + 1;
+        c.start = time, time += s.turns * dw_span(jobs, c.time);
+        *shortest = max(*shortest, max(least, (int)c.time));
     }
+    return time;
+}
+int divided(int time, int by) {
+    return (time + by - 1) / by;
+}
+/* Divides two blocks a multiprocessor between the sequences so that the longest section is the shortest possible. */
+void divide(dw_list &list, int multiprocessors) {
+    dw_sequence *q                   = list.sequence;
+    const int    all                 = multiprocessors * RESIDENT;
+    int          shortest[SEQUENCES] = {1, 1}, time[SEQUENCES], groups = 0, length = INT_MAX;
+    for (int i = 0; i < SEQUENCES; i++) time[i] = start_all(list, q[i], &shortest[i]);
+    for (int n = time[1] ? 1 : 0; n * SIDE < all && n <= (time[1] ? all : 0); n++) {
+        const int longer = max(divided(time[0], all - n * SIDE), n ? divided(time[1], n) : 0);
+        if (longer < length) groups = n, length = longer;
+    }
+    q[0].length = max(shortest[0], divided(time[0], all - groups * SIDE));
+    q[1].length = max(shortest[1], groups ? divided(time[1], groups) : 1);
+    q[0].blocks = divided(time[0], q[0].length);
+    q[1].blocks = divided(time[1], q[1].length) * SIDE;
 }
 
 cudaError_t wgrads_run(const struct ck_cifar_filter *filters, int count, int multiprocessors, cudaStream_t stream) {
     dw_list list   = {};
-    int     blocks = 0, adds = 0, bytes = 0;
+    int     convs = 0, adds = 0, bytes = 0;
     if (filters[count - 1].grad.conv.C == 3) {
         const struct ck_cifar_filter &f = filters[--count];
         adds                            = STEM_DW / 4 / ADD_COLUMNS;
@@ -261,30 +330,34 @@ cudaError_t wgrads_run(const struct ck_cifar_filter *filters, int count, int mul
                                            .blocks     = adds,
                                            .accumulate = f.grad.accumulate};
     }
-    list.convs = count, list.N = filters[0].grad.conv.N;
-    for (int i = 0; i < count; i++) {
-        const struct ck_cifar_conv_grad &g     = filters[i].grad;
-        const int                        shape = shape_of(&g.conv);
-        const dw_sizes                   s     = sizes_of(shape);
-        if (g.conv.N != list.N || g.conv.type != filters[0].grad.conv.type) return cudaErrorInvalidValue;
-        list.conv[i] = {.dy          = filters[i].workspace,
-                        .x           = g.x,
-                        .scale_bias  = g.scale_bias,
-                        .partial     = left_filter_sums(&g.conv, filters[i].workspace, multiprocessors),
-                        .dw          = g.dw,
-                        .shape       = shape,
-                        .slices      = 1,
-                        .first_block = 0,
-                        .first_add   = adds,
-                        .accumulate  = g.accumulate};
-        adds += s.adds, bytes = s.bytes > bytes ? s.bytes : bytes;
+    list.convs = count, list.N = (int)filters[0].grad.conv.N;
+    for (int i = 0; i < SEQUENCES; i++) {
+        list.sequence[i].first = convs;
+        for (int k = 0; k < count; k++) {
+            const struct ck_cifar_conv_grad &g     = filters[k].grad;
+            const int                        shape = shape_of(&g.conv);
+            const dw_sizes                   s     = sizes_of(shape);
+            if (g.conv.N != list.N || g.conv.type != filters[0].grad.conv.type) return cudaErrorInvalidValue;
+            if ((s.side > 1) != (i > 0)) continue;
+            list.conv[convs++] = {.dy         = filters[k].workspace,
+                                  .x          = g.x,
+                                  .scale_bias = g.scale_bias,
+                                  .partial    = left_filter_sums(&g.conv, filters[k].workspace, multiprocessors),
+                                  .dw         = g.dw,
+                                  .start      = 0,
+                                  .first_add  = adds,
+                                  .time       = dw_time[shape][g.scale_bias != NULL],
+                                  .shape      = (uint8_t)shape,
+                                  .accumulate = g.accumulate};
+            adds += s.adds, bytes = max(bytes, s.bytes);
+        }
+        list.sequence[i].end = convs;
     }
-    divide(list.conv, count, list.N, multiprocessors);
-    for (int i = 0; i < count; i++)
-        list.conv[i].first_block = blocks, blocks += list.conv[i].slices * sizes_of(list.conv[i].shape).parts;
-    const cudaError_t error = filters[0].grad.conv.type == CK_F16
-                                  ? launch(dw_kernel<__half>, list, blocks, THREADS, bytes, stream)
-                                  : launch(dw_kernel<__nv_bfloat16>, list, blocks, THREADS, bytes, stream);
+    divide(list, multiprocessors);
+    const int         blocks = list.sequence[0].blocks + list.sequence[1].blocks;
+    const cudaError_t error  = filters[0].grad.conv.type == CK_F16
+                                   ? launch(dw_kernel<__half>, list, blocks, THREADS, bytes, stream)
+                                   : launch(dw_kernel<__nv_bfloat16>, list, blocks, THREADS, bytes, stream);
     return error != cudaSuccess ? error : launch(dw_add_kernel, list, adds, THREADS, 0, stream);
 }
 
@@ -293,7 +366,7 @@ cudaError_t wgrads_run(const struct ck_cifar_filter *filters, int count, int mul
 int64_t wgrads_floats(const struct ck_conv *v) {
     const int      shape = shape_of(v);
     const dw_sizes s     = sizes_of(shape);
-    return (int64_t)s.parts * s.floats * dw_most[shape];
+    return (int64_t)s.parts * s.floats * s.most;
 }
 
 } // namespace cifar
