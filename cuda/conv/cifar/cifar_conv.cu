@@ -144,21 +144,23 @@ __global__ void __launch_bounds__(cut<S>::THREADS, cut<S>::RESIDENT) forward_ker
     const uint32_t                       b0 =
         base + (uint32_t)((slot_of_warp.n0 + (lane & 7) + (lane >> 4) * 8) * M::W_PITCH + (lane >> 3 & 1) * 16);
 
-    if (block_of<S::ANY>(a) < 0) return;
-    if (!a.w_new) filter_issue<S, D::NT, M::W_PITCH, D::THREADS>(base, (const T *)a.w, a);
+    if (block_of<S::ANY>(a) < (Args::LAST && S6_IDLE ? -1 : 0)) return;
+    if (!a.w_new && block_of<S::ANY>(a) >= 0) filter_issue<S, D::NT, M::W_PITCH, D::THREADS>(base, (const T *)a.w, a);
     if constexpr (D::WHOLE)
         image_margin<X>(xs);
     else
         tile_margin<X>(xs);
     for (int i = (int)threadIdx.x; i < D::WARPS * 2 * S::K; i += D::THREADS) rows[i] = 0;
-    ck_begin_after_last();
-    if (a.w_new) filter_issue<S, D::NT, M::W_PITCH, D::THREADS>(base, (const T *)a.w, a);
-    ck_copy_commit();
     const float *scale_bias = a.scale_bias;
     if constexpr (Args::LAST) {
         float *room = reinterpret_cast<float *>(memory + M::BYTES);
-        forward_load_last<S, T>(a, xs, room);
+        forward_load_last<S, T>(a, base, room);
         scale_bias = room;
+        if (block_of<S::ANY>(a) < 0) return;
+    } else {
+        ck_begin_after_last();
+        if (a.w_new) filter_issue<S, D::NT, M::W_PITCH, D::THREADS>(base, (const T *)a.w, a);
+        ck_copy_commit();
     }
 
     for (int64_t job = block_of<S::ANY>(a); job < a.N * D::TILES; job += blocks_of<S::ANY>(a)) {
@@ -191,14 +193,20 @@ __global__ void __launch_bounds__(cut<S>::THREADS, cut<S>::RESIDENT) forward_ker
         for (int m = 0; m < D::MT; m++)
 #pragma unroll
             for (int half = 0; half < 2; half++) out[m][half] = forward_round<T, D::NT>(acc[m], half, first, second);
+#if !S6_STORE
         if (a.sums && job + blocks_of<S::ANY>(a) >= a.N * D::TILES)
             forward_sums<D::NT, S::K, D::WARPS, S::ANY>(a, first, second, rows, slot_of_warp.n0);
+#endif
         T *y = (T *)a.y + to;
         if (works)
 #pragma unroll
             for (int m = 0; m < D::MT; m++)
 #pragma unroll
                 for (int half = 0; half < 2; half++) piece_store<D::NT>(y + element(m, half), out[m][half]);
+#if S6_STORE
+        if (a.sums && job + blocks_of<S::ANY>(a) >= a.N * D::TILES)
+            forward_sums<D::NT, S::K, D::WARPS, S::ANY>(a, first, second, rows, slot_of_warp.n0);
+#endif
         __syncthreads();
     }
 }
@@ -331,6 +339,7 @@ cudaError_t ck_cifar_conv(const struct ck_cifar_conv *args, void *workspace, int
         b.last_rows = (int)cifar::sums_rows(&last->conv, multiprocessors);
         b.finish = last->finish, b.factors = ck_bn_factors_of(&last->finish);
         if (args->applies) b.x = last->y, b.add = args->apply_add, b.z = (void *)args->x;
+        b.add_new = !args->add_old || !args->apply_add || !S6_ADD;
         return args->conv.type == CK_F16
                    ? cifar::forward_after<__half>(&args->conv, args->applies, b, f, multiprocessors, stream)
                    : cifar::forward_after<__nv_bfloat16>(&args->conv, args->applies, b, f, multiprocessors, stream);

@@ -14,6 +14,19 @@
 #include "cuda/conv/cifar/cifar_launch.cuh"
 #include "cuda/norm/bn_finish.cuh"
 
+/* MEASURE: switches */
+#ifndef S6
+#define S6 255
+#endif
+#define S6_STORE ((S6 & 1) != 0)
+#define S6_PARAM ((S6 & 2) != 0)
+#define S6_IDLE ((S6 & 4) != 0)
+#define S6_DXW ((S6 & 8) != 0)
+#define S6_DXP ((S6 & 16) != 0)
+#define S6_DXI ((S6 & 32) != 0)
+#define S6_ADD ((S6 & 64) != 0)
+#define S6_DX16 ((S6 & 128) != 0)
+
 namespace cifar {
 
 /* Blocks have 8 warps unless stated otherwise. */

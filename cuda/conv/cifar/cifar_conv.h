@@ -45,6 +45,7 @@ struct ck_cifar_conv {
      * apply_add: like x, or NULL; x may be apply_add or last->y. Only where ck_cifar_conv_applies says so as well. */
     bool        applies;
     const void *apply_add;
+    bool        add_old; /* the launch before does not write apply_add, and began after the launches before it */
 };
 /* Whether a convolution can finish the BN of the convolution `last`. */
 bool ck_cifar_conv_finishes(const struct ck_conv *last, const struct ck_conv *conv);

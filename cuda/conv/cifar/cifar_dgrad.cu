@@ -71,10 +71,18 @@ template <class S> struct dx_rows_of_last {
         for (int i = 0; i < FLIGHT; i++) s[0] += v[i].x, s[1] += v[i].y, s[2] += v[i].z, s[3] += v[i].w;
     }
 };
+/* What the thread of channel threadIdx.x needs of the BN; the forward pass has written it. */
+template <class S> struct dx_early {
+    float                           gamma = 0, mean = 0, rstd = 0;
+    __device__ __forceinline__ void load(const dx_finish &f) {
+        const int c = (int)threadIdx.x;
+        if (c < S::K) gamma = f.finish.gamma[c], mean = f.finish.mean_rstd[c], rstd = f.finish.mean_rstd[S::K + c];
+    }
+};
 /* All threads add `partial` in a fixed order, the same in all blocks. The coefficients are in shared memory afterwards;
- * with `stores` they are stored. early: gamma, mean and rstd of channel threadIdx.x. */
+ * with `stores` they are stored. */
 template <class S>
-__device__ __forceinline__ void dx_coeffs(const dx_finish &f, dx_rows_of_last<S> &rows, const float *early,
+__device__ __forceinline__ void dx_coeffs(const dx_finish &f, dx_rows_of_last<S> &rows, const dx_early<S> &early,
                                           char *memory, bool stores) {
     using D            = grad_tiling<S>;
     using R            = dx_rows_of_last<S>;
@@ -99,7 +107,7 @@ __device__ __forceinline__ void dx_coeffs(const dx_finish &f, dx_rows_of_last<S>
         for (int w = 0; w < D::DX_WARPS; w++)
             first += (double)room[w * 2 * K + c], second += (double)room[w * 2 * K + K + c];
         const float  sum = (float)first, product = (float)second;
-        const double gamma = (double)early[0], mean = (double)early[1], rstd = (double)early[2];
+        const double gamma = (double)early.gamma, mean = (double)early.mean, rstd = (double)early.rstd;
         const double scale = gamma * rstd, X = (double)product * f.inverse, G = (double)sum * f.inverse;
         const float  a = (float)scale, b = (float)(-scale * rstd * X), d = (float)(scale * (mean * rstd * X - G));
         coeffs[c] = a, coeffs[K + c] = b, coeffs[2 * K + c] = d;
@@ -157,30 +165,38 @@ __global__ void __launch_bounds__(grad_tiling<S>::DX_THREADS, S::BLOCKS) dx_kern
     const uint32_t                       base = ck_shared(memory);
     float                               *rows = reinterpret_cast<float *>(memory + D::SUMS_AT),
           *table                              = reinterpret_cast<float *>(memory + D::TABLE_AT);
-    const int block = (int)blockIdx.x - args.idle, blocks = (int)gridDim.x - args.idle;
-    if (block < 0) return;
-    if (!a.w_new) filter_issue<S, D::NT, D::W_PITCH, D::DX_WARPS>(base + D::W_AT, (const T *)a.w, a);
-    if (!a.x_new && block < a.N * D::TILES) dx_issue<S, false, true, T>(a, block, base);
+    const int  block = (int)blockIdx.x - args.idle, blocks = (int)gridDim.x - args.idle;
+    const bool works = block >= 0 && block < a.N * D::TILES;
+    if (block < (FINISH && S6_DXI ? -1 : 0)) return;
+    if (!a.w_new && block >= 0) filter_issue<S, D::NT, D::W_PITCH, D::DX_WARPS>(base + D::W_AT, (const T *)a.w, a);
+    if (S6_DXW) ck_copy_commit();
+    if (!a.x_new && works) dx_issue<S, false, true, T>(a, block, base);
+    if (S6_DXW) ck_copy_commit();
     dx_clear<S>(a, base, rows);
-    if (!a.x_new && a.bn_x) dx_prefetch<S, T>(a, block);
+    if (!a.x_new && a.bn_x && works) dx_prefetch<S, T>(a, block);
     if constexpr (FINISH) {
+        table_entry<S> entry;
+        dx_early<S>    early;
+        if (!a.x_new && S6_DXP) entry.load(a), early.load(args.last);
+        if (!a.w_new && S6_DXW && block >= 0) {
+            ck_copy_wait<1>();
+            filter_transpose<S, D::NT, D::W_PITCH, D::DX_WARPS>(base + D::W_AT);
+        }
         ck_begin_after_last();
-        const table_entry<S> entry(a);
-        float                early[3] = {};
-        if ((int)threadIdx.x < S::K)
-            early[0] = args.last.finish.gamma[threadIdx.x], early[1] = args.last.finish.mean_rstd[threadIdx.x],
-            early[2] = args.last.finish.mean_rstd[S::K + threadIdx.x];
+        if (a.x_new || !S6_DXP) entry.load(a), early.load(args.last);
         dx_rows_of_last<S> last;
         last.load(args.last, 0);
-        if (block < a.N * D::TILES) dx_issue<S, true, false, T>(a, block, base);
-        if (a.x_new && block < a.N * D::TILES) dx_issue<S, false, true, T>(a, block, base);
-        if (a.w_new) filter_issue<S, D::NT, D::W_PITCH, D::DX_WARPS>(base + D::W_AT, (const T *)a.w, a);
+        if (works) dx_issue<S, true, false, T>(a, block, base);
+        if (a.x_new && works) dx_issue<S, false, true, T>(a, block, base);
+        if (a.w_new && block >= 0) filter_issue<S, D::NT, D::W_PITCH, D::DX_WARPS>(base + D::W_AT, (const T *)a.w, a);
         ck_copy_commit();
         entry.store(table);
-        dx_coeffs<S>(args.last, last, early, memory, block == 0);
+        dx_coeffs<S>(args.last, last, early, memory, block == (args.idle > 0 ? -S6_DXI : 0));
+        if (block < 0) return;
     } else {
         ck_begin_after_last();
-        const table_entry<S> entry(a);
+        table_entry<S> entry;
+        entry.load(a);
         tile_warm<L>(a.dy_coeffs, S::K, 3);
         if (block < a.N * D::TILES) dx_issue<S, true, false, T>(a, block, base);
         if (a.x_new && block < a.N * D::TILES) dx_issue<S, false, true, T>(a, block, base);
@@ -191,7 +207,7 @@ __global__ void __launch_bounds__(grad_tiling<S>::DX_THREADS, S::BLOCKS) dx_kern
     const float *coeffs           = FINISH ? reinterpret_cast<const float *>(memory + D::COEFF_AT) : a.dy_coeffs;
     float        first[2 * D::NT] = {}, second[2 * D::NT] = {};
     ck_copy_wait<0>();
-    filter_transpose<S, D::NT, D::W_PITCH, D::DX_WARPS>(base + D::W_AT);
+    if (!(FINISH && S6_DXW) || a.w_new) filter_transpose<S, D::NT, D::W_PITCH, D::DX_WARPS>(base + D::W_AT);
     for (int64_t job = block; job < a.N * D::TILES; job += blocks) {
         const int y0 = (int)(job % D::TILES) * D::TH;
         dx_bn_grad<S, L, T>(base + D::DY_AT, base + D::LINE_AT, coeffs, y0,

@@ -134,7 +134,7 @@ __device__ __forceinline__ void dx_store(const grad_args &a, const float (&acc)[
  * wait in the queue. */
 template <class S> struct table_entry {
     float                      scale_bias = 0, mean_rstd = 0;
-    __device__ __forceinline__ table_entry(const grad_args &a) {
+    __device__ __forceinline__ void load(const grad_args &a) {
         const int thread = (int)threadIdx.x, c = thread % S::C;
         const int at = S::ANY ? thread / S::C * a.C + c : thread;
         if (thread >= 2 * S::C || (S::ANY && c >= a.C)) return;

@@ -69,7 +69,8 @@ template <class S, typename T, class Args> __device__ __forceinline__ void joint
     const float                                  *coeffs = a.dy_coeffs;
     last_grad_sums<S::K, S::K, D::DX_WARPS, true> last;
     if constexpr (Args::LAST) last.begin(a.last, 0, blockIdx.x == 0);
-    const table_entry<S> entry(a);
+    table_entry<S> entry;
+    entry.load(a);
     if (!Args::LAST && a.dy_coeffs) tile_warm<L>(a.dy_coeffs, K, 3, {K, K});
     if (a.w_new) filter_issue<S, D::NT, D::W_PITCH, D::DX_WARPS>(base + D::W_AT, (const T *)a.w, a);
     ck_copy_commit();
@@ -229,7 +230,8 @@ __device__ __forceinline__ void split_dx(const Args &a, char *memory, int block,
     const float                                   *coeffs = a.dy_coeffs;
     last_grad_sums<S::K, S::K, D::DX_WARPS, false> last;
     if constexpr (Args::LAST) last.begin(a.last, 0, block == 0);
-    const table_entry<S> entry(a);
+    table_entry<S> entry;
+    entry.load(a);
     if (!Args::LAST && a.dy_coeffs) tile_warm<L>(a.dy_coeffs, K, 3, {K, K});
     for (int64_t image = block; image < a.N; image += blocks) {
         const int64_t out = image * S::P * S::P * K;

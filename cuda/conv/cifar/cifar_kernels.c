@@ -84,12 +84,20 @@ static struct ck_cifar_conv conv_of(const struct cr_call *call) {
                                   .finish_later = call->finish_later};
 }
 
+/* Whether the launch before a convolution that computes the bn_apply `apply` is that of the convolution before both, and
+ * that one writes nothing but its y. */
+static bool is_old_add(const struct cr_call *apply) {
+    const struct cr_call *conv = apply->last;
+    return conv->op == apply->op - 1 && !(conv->last && conv->last->op->kind == CR_OP_bn_apply);
+}
+
 static cr_status conv_launch(struct cr_device *device, const struct cr_call *call) {
     struct ck_cifar_conv  args   = conv_of(call), last;
     const struct cr_call *before = call->last;
     if (before && before->op->kind == CR_OP_bn_apply) {
         args.applies   = true;
         args.apply_add = before->in[CR_IN_bn_apply_add];
+        args.add_old   = is_old_add(before);
         before         = before->last;
     }
     if (before) {

@@ -1,6 +1,6 @@
 /* cuda/conv/cifar/cifar_last.cuh: a convolution that finishes the BN of the convolution before it: it adds the sums
  * that the blocks of the launch before it stored, instead of a small launch between them. Each block does it for
- * itself; block 0 also stores the results. The first convolution of a block of the network also computes the end of the
+ * itself. One of the blocks without work, or else block 0, also stores the results. The first convolution of a block of the network also computes the end of the
  * block before it, relu(bn(x) + add), of which each block stores the image that it reads. */
 #ifndef CK_CIFAR_LAST_CUH
 #define CK_CIFAR_LAST_CUH
@@ -24,6 +24,7 @@ struct forward_apply_args : forward_last_args {
     static constexpr bool APPLIES = true;
     const void           *add; /* or NULL */
     void                 *z;
+    bool                  add_new; /* the launch before may write `add`, or there is none */
 };
 
 /* As ck_bn_apply. */
@@ -41,7 +42,7 @@ __device__ __forceinline__ uint4 apply_act(uint4 x, uint4 add, const float (&sca
 template <int C> struct last_sums {
     enum { FOURS = 2 * C / 4, SHARES = THREADS / FOURS, FLIGHT = C == 16 ? 8 : 16, ROOM = (WARPS * 2 + 2) * C * 4 };
     float4                          v[FLIGHT];
-    float                           gamma, beta;
+    ck_bn_channel                   bn;
     __device__ __forceinline__ void load(const forward_last_args &a, int from) {
         const int four = (int)threadIdx.x % FOURS, b = from + (int)threadIdx.x / FOURS;
 #pragma unroll
@@ -51,9 +52,17 @@ template <int C> struct last_sums {
                                 four)
                        : make_float4(0, 0, 0, 0);
     }
-    __device__ __forceinline__ void begin(const forward_last_args &a) {
-        if ((int)threadIdx.x < C) gamma = a.finish.gamma[threadIdx.x], beta = a.finish.beta[threadIdx.x];
-        load(a, 0);
+    /* Parameters and statistics, which are in memory and not in the L2 cache: they come before everything else. */
+    __device__ __forceinline__ void parameters(const forward_last_args &a) {
+        const int c = (int)threadIdx.x;
+        if (c >= C) return;
+        if (stores(a))
+            bn.load(a.finish, c);
+        else
+            bn.gamma = a.finish.gamma[c], bn.beta = a.finish.beta[c];
+    }
+    static __device__ __forceinline__ bool stores(const forward_last_args &a) {
+        return (int)blockIdx.x == (a.idle > 0 ? a.idle - S6_IDLE : 0);
     }
     __device__ __forceinline__ void add_to(float (&s)[4]) const {
 #pragma unroll
@@ -87,30 +96,38 @@ template <int C> struct last_sums {
         const double mean = (double)sum * a.factors.inverse;
         double       var  = (double)squares * a.factors.inverse - mean * mean;
         if (var < 0) var = 0;
-        const double scale = (double)gamma * rsqrt(var + (double)a.finish.eps); /* as ck_bn_channel */
-        room[c] = (float)scale, room[C + c] = (float)((double)beta - mean * scale);
-        if (block_of<false>(a) > 0) return;
-        ck_bn_channel bn;
-        bn.load(a.finish, c);
+        const double scale = (double)bn.gamma * rsqrt(var + (double)a.finish.eps); /* as ck_bn_channel */
+        room[c] = (float)scale, room[C + c] = (float)((double)bn.beta - mean * scale);
+        if (!stores(a)) return;
         bn.finish(a.finish, a.factors, c, C, sum, squares);
         a.last_sums[c] = sum, a.last_sums[C + c] = squares;
     }
 };
 
-/* The first image of a block that finishes the BN before it. */
+/* Starts the block, and loads the first image of a block that finishes the BN before it. */
 template <class S, typename T, class Args>
-__device__ __forceinline__ void forward_load_last(const Args &a, uint32_t xs, float *room) {
-    using X            = typename forward_memory<S>::X;
-    const int64_t   at = (int64_t)block_of<false>(a) * S::H * S::H * S::C;
+__device__ __forceinline__ void forward_load_last(const Args &a, uint32_t base, float *room) {
+    using X              = typename forward_memory<S>::X;
+    const uint32_t  xs   = base + forward_memory<S>::X_AT;
+    const int64_t   at   = (int64_t)block_of<false>(a) * S::H * S::H * S::C;
+    const bool      here = block_of<false>(a) >= 0 && block_of<false>(a) < a.N;
     last_sums<S::C> sums;
     whole_image<X>  p, more = {};
     float           scale[8], bias[8];
-    sums.begin(a);
-    if (block_of<false>(a) < a.N) p.load((const T *)a.x + at);
+    if (!a.w_new && S6_PARAM) sums.parameters(a);
     if constexpr (Args::APPLIES)
-        if (a.add && block_of<false>(a) < a.N) more.load((const T *)a.add + at);
+        if (!a.add_new && here) more.load((const T *)a.add + at);
+    ck_begin_after_last();
+    if (a.w_new && block_of<false>(a) >= 0)
+        filter_issue<S, cut<S>::NT, forward_memory<S>::W_PITCH, cut<S>::THREADS>(base, (const T *)a.w, a);
+    ck_copy_commit();
+    sums.load(a, 0);
+    if (a.w_new || !S6_PARAM) sums.parameters(a);
+    if (here) p.load((const T *)a.x + at);
+    if constexpr (Args::APPLIES)
+        if (a.add_new && a.add && here) more.load((const T *)a.add + at);
     sums.end(a, room);
-    if (block_of<false>(a) >= a.N) return;
+    if (!here) return;
     load_floats(scale, room + p.chunk() * 8);
     load_floats(bias, room + S::C + p.chunk() * 8);
 #pragma unroll

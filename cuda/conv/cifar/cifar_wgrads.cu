@@ -145,9 +145,12 @@ __host__ __device__ constexpr int dw_span(int jobs, int time) {
     return jobs * time + DW_BEGIN;
 }
 
-/* Tiles `first` to end - 1 of one part of dw; row: of partial. */
+/* Tiles `first` to end - 1 of one part of dw, stored in `to`. Not inlined: the compiler would compute addresses for all
+ * shapes ahead of the loop over the parts, and registers would spill. */
 template <class S, typename T>
-__device__ __forceinline__ void dw_run(const dw_conv &a, int N, int part, int row, int first, int end, char *memory) {
+__device__ __noinline__ void dw_run(const void *dy, const void *x, const float *scale_bias, float *to, int N, int part,
+                                    int first, int end) {
+    extern __shared__ __align__(16) char memory[];
     using D             = grad_tiling<S>;
     using L             = typename D::DW_DY;
     using X             = typename D::DW_X;
@@ -161,8 +164,8 @@ __device__ __forceinline__ void dw_run(const dw_conv &a, int N, int part, int ro
         if (job < end) {
             const int64_t image  = image_of(job);
             const int     images = min((int)D::I, N - (int)image), y0 = row_of(job);
-            tile_issue<L, false, false>(at, (const T *)a.dy + image * S::P * S::P * S::K + k0, y0, images);
-            tile_issue<X, false, false>(at + D::X_AT, (const T *)a.x + image * S::H * S::H * S::C + c0,
+            tile_issue<L, false, false>(at, (const T *)dy + image * S::P * S::P * S::K + k0, y0, images);
+            tile_issue<X, false, false>(at + D::X_AT, (const T *)x + image * S::H * S::H * S::C + c0,
                                         input_row<S>(y0), images);
         }
         ck_copy_commit();
@@ -174,7 +177,7 @@ __device__ __forceinline__ void dw_run(const dw_conv &a, int N, int part, int ro
         const int      images = min((int)D::I, N - image_of(job)), y0 = row_of(job);
         const uint32_t at = base + (uint32_t)(stage * D::STAGE);
         ck_copy_wait<D::STAGES - 1>();
-        if (a.scale_bias) dw_act<X, T>(at + D::X_AT, a.scale_bias + c0, S::C, input_row<S>(y0), images);
+        if (scale_bias) dw_act<X, T>(at + D::X_AT, scale_bias + c0, S::C, input_row<S>(y0), images);
         __syncthreads();
         dw_piece<S, T>(acc, at + slot_of_warp.dy_bytes(), at + D::X_AT + slot_of_warp.x_bytes(), slot_of_warp.group,
                        slot_of_warp.late, true);
@@ -184,13 +187,11 @@ __device__ __forceinline__ void dw_run(const dw_conv &a, int N, int part, int ro
     }
     ck_copy_wait<0>();
     __syncthreads();
-    dw_block<S>(acc, a.partial + ((int64_t)part * dw_most_of<S>() + row) * D::DW, reinterpret_cast<float *>(memory),
-                slot_of_warp, true);
+    dw_block<S>(acc, to, reinterpret_cast<float *>(memory), slot_of_warp, true);
     __syncthreads(); /* before the next part */
 }
 
 template <typename T> __global__ void __launch_bounds__(THREADS, 2) dw_kernel(const __grid_constant__ dw_list list) {
-    extern __shared__ __align__(16) char memory[];
     const int second = (int)blockIdx.x >= list.sequence[0].blocks, b = (int)blockIdx.x - (second ? list.sequence[0].blocks : 0);
     const dw_sequence &q = list.sequence[second];
     const int section = second ? b / SIDE : b, from = section * q.length, to = from + q.length;
@@ -207,8 +208,11 @@ template <typename T> __global__ void __launch_bounds__(THREADS, 2) dw_kernel(co
                 const int start = a.start + turn * dw_span(jobs, a.time);
                 const int first = from > start ? (from - start + a.time - 1) / a.time : 0,
                           end   = to > start ? min(jobs, (to - start + a.time - 1) / a.time) : 0;
+                const int part = second ? b % SIDE : turn, row = section - start / q.length;
                 if (first < end)
-                    dw_run<S, T>(a, list.N, second ? b % SIDE : turn, section - start / q.length, first, end, memory);
+                    dw_run<S, T>(a.dy, a.x, a.scale_bias,
+                                 a.partial + (part * dw_most_of<S>() + row) * (int)grad_tiling<S>::DW, list.N, part,
+                                 first, end);
             }
         });
     }
