@@ -25,7 +25,7 @@
 #define S6_DXP ((S6 & 16) != 0)
 #define S6_DXI ((S6 & 32) != 0)
 #define S6_ADD ((S6 & 64) != 0)
-#define S6_DX16 ((S6 & 128) != 0)
+#define S6_PFX ((S6 & 128) != 0)
 
 namespace cifar {
 
