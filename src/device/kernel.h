@@ -58,6 +58,7 @@ struct cr_call {
      * meaning then. */
     bool                  finish_later;
     const struct cr_call *last;
+    const struct cr_call *shortcut; /* of a bn_apply with finish_later: the pad_shortcut with finish_later before it */
 };
 
 /* A kernel: one implementation of one op kind. All instances are constants with static lifetime. */
@@ -99,7 +100,8 @@ struct cr_kernel {
     void (*complete)(struct cr_device *device, const struct cr_call *call);
     /* Returns whether a launch of `op`, which has this kernel, can complete `last`, the last op of its kind before it,
      * which has this kernel too (cr_call.last): a conv its BN, a conv_grad its BN and dw. Also whether a bn_apply can
-     * complete the conv before it, and a conv such a bn_apply before it. NULL: never. */
+     * complete the conv before it, and a conv such a bn_apply before it and the pad_shortcut before that one. NULL:
+     * never. */
     bool (*finishes)(const struct cr_device *device, const struct cr_program *program, const struct cr_op *last,
                      const struct cr_op *op);
     /* Returns whether a launch of `op`, which a launch of the same kernel will complete, should leave dw to the first

@@ -108,7 +108,8 @@ struct cr_conv_attr {
     struct cr_qconv_types   types;        /* pack_filter: of the qconv that reads the packed filter */
     bool                    early_filter; /* conv*, qconv*: see cr_pass_early_filters in compiler/passes.h */
     bool                    early_data;   /* conv_grad: the same for x, dy_x and bn_x */
-    bool                    finish_later; /* conv, conv_grad: the next one completes it: see cr_pass_finish_later */
+    bool                    finish_later; /* conv, conv_grad: the next one completes it; pad_shortcut: the conv behind
+                                             the bn_apply computes it: see cr_pass_finish_later */
     bool                    filter_later; /* conv_grad with finish_later: a later one computes dw */
     struct cr_bn_attr       bn;      /* conv, conv_grad with slot gamma: the batch norm whose sums the op finalizes */
     struct cr_sparsity_attr pattern; /* conv, conv_dgrad, conv_wgrad, sparse_filter */
@@ -298,16 +299,19 @@ void cr_op_cost(const struct cr_program *program, const struct cr_op *op, double
 int cr_op_reads(const struct cr_op *op, int ids[CR_OP_IDS_MAX]);
 int cr_op_writes(const struct cr_op *op, int ids[CR_OP_IDS_MAX]);
 
-/* Whether the launch of a later op completes this one: attr.conv.finish_later of conv and conv_grad, and
- * attr.bn.finish_later of bn_apply, which launches nothing then. */
+/* Whether the launch of a later op completes this one: attr.conv.finish_later of conv and conv_grad; and of
+ * pad_shortcut, and attr.bn.finish_later of bn_apply, which launch nothing then. */
 bool cr_op_finishes_later(const struct cr_op *op);
 /* Tensors that such an op leaves to that launch: of a conv or conv_grad its workspace, parameters and results of the
- * BN, and dw; of a bn_apply x, add and y. Returns their number. */
+ * BN, and dw; of a bn_apply x, add and y; of a pad_shortcut x. Returns their number. */
 int cr_op_finish_ids(const struct cr_op *op, int ids[CR_OP_IDS_MAX]);
 /* The op that op i would complete, or CR_NONE: for a conv the last conv before it, unless a bn_apply of its BN stands
  * between them (with finish_later it is that bn_apply); for such a bn_apply that conv; for a conv_grad the last
  * conv_grad before it. */
 int cr_op_before(const struct cr_program *program, int i);
+/* The pad_shortcut directly before the bn_apply with index i, whose summand it is, or CR_NONE. With finish_later the
+ * launch that computes the bn_apply reads its x; its y is not stored. */
+int cr_op_shortcut(const struct cr_program *program, int i);
 /* Calls f(arg, tensor) for each tensor that op i uses only because other ops have left work to it: what completes the
  * op before it; and dw, x, scale_bias and workspace of each conv_grad whose dw it computes. If it does not have
  * attr.conv.filter_later itself, these are the ones with it, back to the first without it. A tensor can occur twice. */

@@ -91,7 +91,8 @@ int cr_op_writes(const struct cr_op *op, int ids[CR_OP_IDS_MAX]) {
 
 bool cr_op_finishes_later(const struct cr_op *op) {
     if (op->kind == CR_OP_bn_apply) return op->attr.bn.finish_later;
-    return (op->kind == CR_OP_conv || op->kind == CR_OP_conv_grad) && op->attr.conv.finish_later;
+    return (op->kind == CR_OP_conv || op->kind == CR_OP_conv_grad || op->kind == CR_OP_pad_shortcut) &&
+           op->attr.conv.finish_later;
 }
 
 /* Whether an op is a bn_apply of the BN behind the convolution `conv`. */
@@ -113,6 +114,14 @@ int cr_op_before(const struct cr_program *p, int i) {
     return at;
 }
 
+int cr_op_shortcut(const struct cr_program *p, int i) {
+    const int at = i - 1;
+    return at >= 0 && p->op[i].kind == CR_OP_bn_apply && p->op[at].kind == CR_OP_pad_shortcut &&
+                   p->op[at].out[CR_OUT_pad_shortcut_y] == p->op[i].in[CR_IN_bn_apply_add]
+               ? at
+               : CR_NONE;
+}
+
 static int add_ids(int *ids, int n, const int *slots, int first, int last) {
     for (int s = first; s <= last; s++)
         if (slots[s] >= 0) ids[n++] = slots[s];
@@ -121,6 +130,7 @@ static int add_ids(int *ids, int n, const int *slots, int first, int last) {
 
 int cr_op_finish_ids(const struct cr_op *op, int ids[CR_OP_IDS_MAX]) {
     int n = add_ids(ids, 0, &op->workspace, 0, 0);
+    if (op->kind == CR_OP_pad_shortcut) return add_ids(ids, n, op->in, CR_IN_pad_shortcut_x, CR_IN_pad_shortcut_x);
     if (op->kind == CR_OP_bn_apply) {
         n = add_ids(ids, n, op->in, CR_IN_bn_apply_x, CR_IN_bn_apply_x);
         n = add_ids(ids, n, op->in, CR_IN_bn_apply_add, CR_IN_bn_apply_add);
@@ -146,8 +156,11 @@ void cr_op_each_left(const struct cr_program *p, int i, void (*f)(void *arg, int
     int       ids[CR_OP_IDS_MAX];
     const int before = cr_op_before(p, i);
     if (before < 0 || !cr_op_finishes_later(&p->op[before])) return;
+    const int shortcut = cr_op_shortcut(p, before);
     for (int n = cr_op_finish_ids(&p->op[before], ids); n > 0; n--) f(arg, ids[n - 1]);
     if (p->op[before].kind == CR_OP_bn_apply) cr_op_each_left(p, before, f, arg);
+    if (shortcut >= 0 && cr_op_finishes_later(&p->op[shortcut]))
+        for (int n = cr_op_finish_ids(&p->op[shortcut], ids); n > 0; n--) f(arg, ids[n - 1]);
     if (p->op[i].kind != CR_OP_conv_grad || p->op[i].attr.conv.filter_later) return;
     for (int k = before; k >= 0 && p->op[k].attr.conv.filter_later; k = cr_op_before(p, k))
         each_filter(&p->op[k], f, arg);

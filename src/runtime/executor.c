@@ -30,6 +30,8 @@ static cr_status bind(struct cr_exec *exec, int index) {
     bound->call.finish_later = cr_op_finishes_later(op);
     const int before         = cr_op_before(p, index);
     if (before >= 0 && exec->op[before].call.finish_later) bound->call.last = &exec->op[before].call;
+    const int shortcut = cr_op_shortcut(p, index);
+    if (shortcut >= 0 && exec->op[shortcut].call.finish_later) bound->call.shortcut = &exec->op[shortcut].call;
     if (!bound->kernel->prepare) return CR_OK;
     CR_TRY(bound->kernel->prepare(device, p, op, &bound->call.prepared, &workspace));
     CR_ASSERT(workspace <= (op->workspace >= 0 ? p->tensor[op->workspace].bytes : 0));

@@ -339,6 +339,7 @@ cudaError_t ck_cifar_conv(const struct ck_cifar_conv *args, void *workspace, int
         b.last_rows = (int)cifar::sums_rows(&last->conv, multiprocessors);
         b.finish = last->finish, b.factors = ck_bn_factors_of(&last->finish);
         if (args->applies) b.x = last->y, b.add = args->apply_add, b.z = (void *)args->x;
+        b.shortcut_c = (int)args->shortcut_c, b.shortcut_pad = (int)args->shortcut_pad;
         b.add_new = !args->add_old || !args->apply_add || !S6_ADD;
         return args->conv.type == CK_F16
                    ? cifar::forward_after<__half>(&args->conv, args->applies, b, f, multiprocessors, stream)

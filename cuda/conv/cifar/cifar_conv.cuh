@@ -218,6 +218,16 @@ template <class L> struct whole_image {
             v[i] = __ldcg(reinterpret_cast<const uint4 *>(from + pixel(thread) * all + i * STEP * L::SIDE * all) +
                           chunk());
     }
+    /* Loads every second pixel of an image of twice the size with `all` channels, which become those from `pad` on. */
+    template <typename T> __device__ __forceinline__ void load_shortcut(const T *from, int all, int pad) {
+        const int thread = (int)threadIdx.x % L::THREADS, c = chunk() * 8 - pad;
+        const int y = thread / LINE, x = thread % LINE / L::CHUNKS;
+        from += (y * 2 * L::SIDE + x) * 2 * all + c;
+#pragma unroll
+        for (int i = 0; i < ROUNDS; i++)
+            v[i] = c >= 0 && c < all ? __ldcg(reinterpret_cast<const uint4 *>(from + i * STEP * 4 * L::SIDE * all))
+                                     : make_uint4(0, 0, 0, 0);
+    }
     /* Stores them in an image in global memory. */
     template <typename T> __device__ __forceinline__ void put(T *to) const {
         static_assert(!L::ANY, "all channels");

@@ -45,6 +45,9 @@ struct ck_cifar_conv {
      * apply_add: like x, or NULL; x may be apply_add or last->y. Only where ck_cifar_conv_applies says so as well. */
     bool        applies;
     const void *apply_add;
+    /* shortcut_c > 0: apply_add is [N,2H,2W,shortcut_c]; the summand is every second pixel of it, behind shortcut_pad
+     * channels of zeros and in front of others. Multiples of 8. */
+    int64_t shortcut_c, shortcut_pad;
     bool        add_old; /* the launch before does not write apply_add, and began after the launches before it */
 };
 /* Whether a convolution can finish the BN of the convolution `last`. */

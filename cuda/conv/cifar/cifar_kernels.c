@@ -88,16 +88,22 @@ static struct ck_cifar_conv conv_of(const struct cr_call *call) {
  * that one writes nothing but its y. */
 static bool is_old_add(const struct cr_call *apply) {
     const struct cr_call *conv = apply->last;
-    return conv->op == apply->op - 1 && !(conv->last && conv->last->op->kind == CR_OP_bn_apply);
+    return conv->op == apply->op - (apply->shortcut ? 2 : 1) && !(conv->last && conv->last->op->kind == CR_OP_bn_apply);
 }
 
 static cr_status conv_launch(struct cr_device *device, const struct cr_call *call) {
-    struct ck_cifar_conv  args   = conv_of(call), last;
-    const struct cr_call *before = call->last;
+    const struct cr_program *p      = call->program;
+    struct ck_cifar_conv     args   = conv_of(call), last;
+    const struct cr_call    *before = call->last;
     if (before && before->op->kind == CR_OP_bn_apply) {
         args.applies   = true;
         args.apply_add = before->in[CR_IN_bn_apply_add];
         args.add_old   = is_old_add(before);
+        if (before->shortcut) {
+            args.apply_add    = before->shortcut->in[CR_IN_pad_shortcut_x];
+            args.shortcut_c   = cuda_in(p, before->shortcut->op, CR_IN_pad_shortcut_x)->dim[3];
+            args.shortcut_pad = before->shortcut->op->attr.conv.pad_c;
+        }
         before         = before->last;
     }
     if (before) {
@@ -117,9 +123,20 @@ static bool conv_applies(const struct cr_device *device, const struct cr_program
            apply->out[CR_OUT_bn_apply_mask] < 0 && ck_cifar_conv_applies(&v, cuda_of(device)->multiprocessors);
 }
 
+/* The pad_shortcut before that bn_apply: it reads every second pixel, and whole vectors of 8 channels. */
+static bool conv_reads_shortcut(const struct cr_device *device, const struct cr_program *p, const struct cr_op *shortcut,
+                                const struct cr_op *op) {
+    const struct cr_tensor *x = cuda_in(p, shortcut, CR_IN_pad_shortcut_x);
+    const struct ck_conv    v = cuda_conv_shape(op, IN(x), IN(w), OUT(y));
+    return shortcut->attr.conv.stride == 2 && shortcut->attr.conv.pad_c % 8 == 0 && x->dim[3] % 8 == 0 &&
+           x->dim[1] == 2 * v.H && x->dim[2] == 2 * v.H && x->dtype == IN(x)->dtype &&
+           ck_cifar_conv_applies(&v, cuda_of(device)->multiprocessors);
+}
+
 static bool conv_finishes(const struct cr_device *device, const struct cr_program *p, const struct cr_op *first,
                           const struct cr_op *op) {
     if (first->kind == CR_OP_bn_apply) return conv_applies(device, p, first, op);
+    if (first->kind == CR_OP_pad_shortcut) return conv_reads_shortcut(device, p, first, op);
     const struct cr_tensor *x = cuda_in(p, first, CR_IN_conv_x), *w = cuda_in(p, first, CR_IN_conv_w),
                            *y = cuda_out(p, first, CR_OUT_conv_y);
     const struct ck_conv last = cuda_conv_shape(first, x, w, y), v = cuda_conv_shape(op, IN(x), IN(w), OUT(y));

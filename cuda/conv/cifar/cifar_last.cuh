@@ -24,7 +24,8 @@ struct forward_apply_args : forward_last_args {
     static constexpr bool APPLIES = true;
     const void           *add; /* or NULL */
     void                 *z;
-    bool                  add_new; /* the launch before may write `add`, or there is none */
+    int                   shortcut_c, shortcut_pad; /* as in ck_cifar_conv */
+    bool                  add_new;                  /* the launch before may write `add`, or there is none */
 };
 
 /* As ck_bn_apply. */
@@ -104,6 +105,17 @@ template <int C> struct last_sums {
     }
 };
 
+/* The summand of image `image`. */
+template <class S, typename T>
+__device__ __forceinline__ void load_summand(const forward_apply_args &a, whole_image<typename forward_memory<S>::X> &to,
+                                             int image) {
+    constexpr int IMAGE = S::H * S::H;
+    if (S::C == 16 || !a.shortcut_c)
+        to.load((const T *)a.add + (int64_t)image * IMAGE * S::C);
+    else
+        to.load_shortcut((const T *)a.add + (int64_t)image * 4 * IMAGE * a.shortcut_c, a.shortcut_c, a.shortcut_pad);
+}
+
 /* Starts the block, and loads the first image of a block that finishes the BN before it. */
 template <class S, typename T, class Args>
 __device__ __forceinline__ void forward_load_last(const Args &a, uint32_t base, float *room) {
@@ -116,7 +128,7 @@ __device__ __forceinline__ void forward_load_last(const Args &a, uint32_t base, 
     float           scale[8], bias[8];
     if (!a.w_new && S6_PARAM) sums.parameters(a);
     if constexpr (Args::APPLIES)
-        if (!a.add_new && here) more.load((const T *)a.add + at);
+        if (!a.add_new && here) load_summand<S, T>(a, more, block_of<false>(a));
     ck_begin_after_last();
     if (a.w_new && block_of<false>(a) >= 0)
         filter_issue<S, cut<S>::NT, forward_memory<S>::W_PITCH, cut<S>::THREADS>(base, (const T *)a.w, a);
@@ -125,7 +137,7 @@ __device__ __forceinline__ void forward_load_last(const Args &a, uint32_t base, 
     if (a.w_new || !S6_PARAM) sums.parameters(a);
     if (here) p.load((const T *)a.x + at);
     if constexpr (Args::APPLIES)
-        if (a.add_new && a.add && here) more.load((const T *)a.add + at);
+        if (a.add_new && a.add && here) load_summand<S, T>(a, more, block_of<false>(a));
     sums.end(a, room);
     if (!here) return;
     load_floats(scale, room + p.chunk() * 8);

@@ -7,7 +7,8 @@
  * the next launch, so no op of another stream and no op between the two may use them.
  *
  * Where a conv reads the result of such a bn_apply, and is the next op, its blocks can apply the BN to the images that
- * they read, and store the result. The bn_apply then has no launch.
+ * they read, and store the result. The bn_apply then has no launch. If its summand is the result of a pad_shortcut
+ * directly before it, which nothing else reads, those blocks can read the input of the pad_shortcut instead.
  *
  * The same in the backward pass: a conv_grad computes the gradient sums of the BN before its convolution, and parts of
  * dw, which the next conv_grad adds.
@@ -88,6 +89,21 @@ static bool applies_fits(const struct cr_program *p, int apply) {
            op->in[CR_IN_conv_x] == last->out[CR_OUT_bn_apply_y] && !is_used_elsewhere(p, apply, apply + 1);
 }
 
+/* Op i is a conv that computes the bn_apply before it, and the summand of that one is the pad_shortcut `shortcut`. */
+static bool shortcut_fits(const struct cr_program *p, int shortcut, int i) {
+    const int y = p->op[shortcut].out[CR_OUT_pad_shortcut_y], x = p->op[shortcut].in[CR_IN_pad_shortcut_x];
+    if (p->op[shortcut].stream != p->op[i].stream || (shortcut < p->hoisted && i >= p->hoisted)) return false;
+    for (int other = 0; other < p->ops; other++) {
+        int ids[2 * CR_OP_IDS_MAX], n = cr_op_reads(&p->op[other], ids);
+        n += cr_op_writes(&p->op[other], ids + n);
+        for (int k = 0; k < n; k++) {
+            if (overlap(p, ids[k], y) && other != shortcut && other != i - 1) return false;
+            if (overlap(p, ids[k], x) && p->op[other].stream != p->op[i].stream) return false;
+        }
+    }
+    return !p->tensor[y].keep;
+}
+
 /* ---- filter gradients of several convolutions ---- */
 
 static bool is_filter_id(const struct cr_program *p, const struct cr_op *op, int tensor) {
@@ -160,6 +176,10 @@ void cr_pass_finish_later(struct cr_program *p, const struct cr_cost_model *cost
             p->op[before].attr.conv.finish_later = true;
         if (applies_fits(p, i - 1) && cost_model->finishes(cost_model->self, p, &p->op[i - 1], &p->op[i]))
             p->op[i - 1].attr.bn.finish_later = true;
+        const int shortcut = p->op[i - 1].kind == CR_OP_bn_apply ? cr_op_shortcut(p, i - 1) : CR_NONE;
+        if (shortcut >= 0 && cr_op_finishes_later(&p->op[i - 1]) && shortcut_fits(p, shortcut, i) &&
+            cost_model->finishes(cost_model->self, p, &p->op[shortcut], &p->op[i]))
+            p->op[shortcut].attr.conv.finish_later = true;
     }
     if (cost_model->leaves_filter) set_filter_later(p, cost_model);
 }
