@@ -72,7 +72,8 @@ static void print_attributes(const struct cr_op *op, struct cr_text *out) {
         break;
     case CR_OP_pad_shortcut:
     case CR_OP_pad_shortcut_grad:
-        cr_text_add(out, "  stride=%d pad_c=%d", op->attr.conv.stride, op->attr.conv.pad_c);
+        cr_text_add(out, "  stride=%d pad_c=%d%s", op->attr.conv.stride, op->attr.conv.pad_c,
+                    cr_op_finishes_later(op) ? " finish_later" : "");
         break;
     case CR_OP_bn_finalize:
     case CR_OP_gram_bn_finalize:

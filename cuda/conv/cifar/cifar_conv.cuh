@@ -16,7 +16,7 @@
 
 /* MEASURE: switches */
 #ifndef S6
-#define S6 255
+#define S6 511
 #endif
 #define S6_STORE ((S6 & 1) != 0)
 #define S6_PARAM ((S6 & 2) != 0)
@@ -25,6 +25,7 @@
 #define S6_DXP ((S6 & 16) != 0)
 #define S6_DXI ((S6 & 32) != 0)
 #define S6_ADD ((S6 & 64) != 0)
+#define S6_DW ((S6 & 256) != 0)
 #define S6_PFX ((S6 & 128) != 0)
 
 namespace cifar {

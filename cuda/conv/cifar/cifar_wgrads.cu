@@ -12,6 +12,9 @@
  * which does not hold the tensors of a network with 128 images. */
 #include "cuda/conv/cifar/cifar_grad_run.cuh"
 
+#include <cstdio>
+#include <cstdlib>
+
 namespace cifar {
 namespace {
 
@@ -20,7 +23,7 @@ template <class S, int TH_, int IMAGES_> struct dw_shape : shape<S::C, S::K, S::
 template <class B, int TH_, int IMAGES_> struct grad_tiling<dw_shape<B, TH_, IMAGES_>> {
     using S                     = dw_shape<B, TH_, IMAGES_>;
     static constexpr bool JOINT = true /* TH rows a tile */, BY_ROW = S::STRIDE == 1;
-    enum { DW_WARPS = 8, DW_THREADS = THREADS, DW_BARRIER = 0, TH = TH_, TILES = S::P / TH, I = IMAGES_, STAGES = 2 };
+    enum { DW_WARPS = 8, DW_THREADS = THREADS, DW_BARRIER = 0, TH = TH_, TILES = S::P / TH, I = IMAGES_ };
     static_assert(I == 1 || TILES == 1, "rows of one image, or whole images");
     enum { KB = S::K < 32 ? (int)S::K : 32, CB = S::C < 32 ? (int)S::C : 32, PARTS = S::K / KB * (S::C / CB) };
     enum { HELD = KB / PIECE * (CB / PIECE), DW = KB * CB * S::TAPS };
@@ -33,6 +36,7 @@ template <class B, int TH_, int IMAGES_> struct grad_tiling<dw_shape<B, TH_, IMA
     enum {
         X_AT  = DW_DY::BYTES,
         STAGE = X_AT + DW_X::BYTES,
+        STAGES = S6_DW && 3 * STAGE <= (int)WGRADS_BYTES ? 3 : 2,
         ROUND = GROUPS / 2 * HELD * SPLIT * EARLY * 8 * CK_WARP * 4,
         BYTES = STAGES * STAGE > ROUND ? STAGES *STAGE : ROUND
     };
@@ -171,6 +175,27 @@ __device__ __noinline__ void dw_run(const void *dy, const void *x, const float *
         ck_copy_commit();
     };
     for (int i = 0; i < D::STAGES; i++) tile_margin<X>(base + (uint32_t)(i * D::STAGE + D::X_AT));
+#if S6_DW
+    const auto prepare = [&](int job, int stage) { /* waits for the copies of a tile */
+        ck_copy_wait<D::STAGES - 2>();
+        if (job < end && scale_bias)
+            dw_act<X, T>(base + (uint32_t)(stage * D::STAGE + D::X_AT), scale_bias + c0, S::C, input_row<S>(row_of(job)),
+                         min((int)D::I, N - image_of(job)));
+        __syncthreads();
+    };
+    int stage = 0;
+    for (int i = 0; i < D::STAGES - 1; i++) issue(first + i, base + (uint32_t)(i * D::STAGE));
+    prepare(first, 0);
+    for (int job = first; job < end; job++) {
+        const uint32_t at   = base + (uint32_t)(stage * D::STAGE);
+        const int      next = stage + 1 == D::STAGES ? 0 : stage + 1, last = stage ? stage - 1 : D::STAGES - 1;
+        issue(job + D::STAGES - 1, base + (uint32_t)(last * D::STAGE));
+        dw_piece<S, T>(acc, at + slot_of_warp.dy_bytes(), at + D::X_AT + slot_of_warp.x_bytes(), slot_of_warp.group,
+                       slot_of_warp.late, true);
+        prepare(job + 1, next);
+        stage = next;
+    }
+#else
     for (int i = 0; i < D::STAGES; i++) issue(first + i, base + (uint32_t)(i * D::STAGE));
     int stage = 0;
     for (int job = first; job < end; job++) {
@@ -185,17 +210,29 @@ __device__ __noinline__ void dw_run(const void *dy, const void *x, const float *
         issue(job + D::STAGES, at);
         stage = stage + 1 == D::STAGES ? 0 : stage + 1;
     }
+#endif
     ck_copy_wait<0>();
     __syncthreads();
     dw_block<S>(acc, to, reinterpret_cast<float *>(memory), slot_of_warp, true);
     __syncthreads(); /* before the next part */
 }
 
+#ifdef S6_STAMP
+__device__ unsigned long long dw_stat[5][2][5], dw_total[4];
+__device__ __forceinline__ unsigned long long stamp() {
+    unsigned long long t;
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t));
+    return t;
+}
+#endif
 template <typename T> __global__ void __launch_bounds__(THREADS, 2) dw_kernel(const __grid_constant__ dw_list list) {
     const int second = (int)blockIdx.x >= list.sequence[0].blocks, b = (int)blockIdx.x - (second ? list.sequence[0].blocks : 0);
     const dw_sequence &q = list.sequence[second];
     const int section = second ? b / SIDE : b, from = section * q.length, to = from + q.length;
     ck_let_next_begin();
+#ifdef S6_STAMP
+    const unsigned long long begin = stamp();
+#endif
     for (int conv = q.first; conv < q.end; conv++) {
         const dw_conv &a = list.conv[conv];
         if (a.start >= to) break;
@@ -209,13 +246,29 @@ template <typename T> __global__ void __launch_bounds__(THREADS, 2) dw_kernel(co
                 const int first = from > start ? (from - start + a.time - 1) / a.time : 0,
                           end   = to > start ? min(jobs, (to - start + a.time - 1) / a.time) : 0;
                 const int part = second ? b % SIDE : turn, row = section - start / q.length;
+#ifdef S6_STAMP
+                const unsigned long long t0 = stamp();
+#endif
                 if (first < end)
                     dw_run<S, T>(a.dy, a.x, a.scale_bias,
                                  a.partial + (part * dw_most_of<S>() + row) * (int)grad_tiling<S>::DW, list.N, part,
                                  first, end);
+#ifdef S6_STAMP
+                if (first < end && threadIdx.x == 0) {
+                    const unsigned long long t = stamp() - t0, n = end - first, v[] = {1, n, t, n * n, n * t};
+                    for (int i = 0; i < 5; i++) atomicAdd(&dw_stat[a.shape][a.scale_bias != NULL][i], v[i]);
+                }
+#endif
             }
         });
     }
+#ifdef S6_STAMP
+    if (threadIdx.x == 0) {
+        const unsigned long long t = stamp() - begin;
+        atomicAdd(&dw_total[0], 1), atomicAdd(&dw_total[1], t), atomicMax(&dw_total[2], t);
+        if (blockIdx.x == 0) atomicAdd(&dw_total[3], 1);
+    }
+#endif
     ck_wait_for_last(); /* so that the launch before is complete when this one is */
 }
 
@@ -272,6 +325,13 @@ __global__ void __launch_bounds__(THREADS) dw_add_kernel(const __grid_constant__
  * images on one H200 (with a BN and a stride of 2: estimated). */
 const uint16_t dw_time[][2] = {{148, 200}, {188, 230}, {150, 198}, {153, 190}, {175, 235}};
 
+uint16_t time_of(int shape, bool bn) {
+    const char *v = getenv("S6_TIMES"); /* MEASURE */
+    int         t[10];
+    if (v && sscanf(v, "%d,%d,%d,%d,%d,%d,%d,%d,%d,%d", t, t + 1, t + 2, t + 3, t + 4, t + 5, t + 6, t + 7, t + 8, t + 9) == 10)
+        return (uint16_t)t[shape * 2 + bn];
+    return dw_time[shape][bn];
+}
 struct dw_sizes {
     int parts, floats, adds, bytes, side, turns, most;
 };
@@ -322,8 +382,27 @@ void divide(dw_list &list, int multiprocessors) {
     q[1].blocks = divided(time[1], q[1].length) * SIDE;
 }
 
+#ifdef S6_STAMP
+void report() {
+    unsigned long long s[5][2][5], t[4];
+    if (cudaMemcpyFromSymbol(s, dw_stat, sizeof s) != cudaSuccess || cudaMemcpyFromSymbol(t, dw_total, sizeof t) != cudaSuccess)
+        return (void)fprintf(stderr, "STAMP failed\n");
+    fprintf(stderr, "STAMP launches %llu blocks %llu mean %.2f us longest %.2f us\n", t[3], t[0], t[1] / 1e3 / t[0], t[2] / 1e3);
+    for (int i = 0; i < 5; i++)
+        for (int k = 0; k < 2; k++) {
+            const double n = s[i][k][0], x = s[i][k][1], y = s[i][k][2], xx = s[i][k][3], xy = s[i][k][4];
+            const double slope = (n * xy - x * y) / (n * xx - x * x);
+            fprintf(stderr, "STAMP shape %d bn %d: segments %.0f tiles %.1f each, %.3f us a tile; fit %.3f us a tile + %.2f us\n", i, k, n,
+                    x / n, y / x / 1e3, slope / 1e3, (y - slope * x) / n / 1e3);
+        }
+}
+#endif
 cudaError_t wgrads_run(const struct ck_cifar_filter *filters, int count, int multiprocessors, cudaStream_t stream) {
     dw_list list   = {};
+#ifdef S6_STAMP
+    static bool once = atexit(report) == 0;
+    (void)once;
+#endif
     int     convs = 0, adds = 0, bytes = 0;
     if (filters[count - 1].grad.conv.C == 3) {
         const struct ck_cifar_filter &f = filters[--count];
@@ -350,7 +429,7 @@ cudaError_t wgrads_run(const struct ck_cifar_filter *filters, int count, int mul
                                   .dw         = g.dw,
                                   .start      = 0,
                                   .first_add  = adds,
-                                  .time       = dw_time[shape][g.scale_bias != NULL],
+                                  .time       = time_of(shape, g.scale_bias != NULL),
                                   .shape      = (uint8_t)shape,
                                   .accumulate = g.accumulate};
             adds += s.adds, bytes = max(bytes, s.bytes);
