@@ -79,7 +79,7 @@ template <class S, typename T, int GROUPS, int MT>
 __device__ __forceinline__ void forward_rows(float (&acc)[MT][2][4], uint32_t at, uint32_t b0) {
     using X = typename forward_memory<S>::X;
     static_assert(S::R == 3 && cut<S>::NT == 2, "three rows, two times 8 columns");
-#pragma unroll 1
+#pragma unroll S6_TURNS
     for (int s = 0; s < 3; s++)
 #pragma unroll
         for (int c = 0; c < GROUPS * 16; c += 16) {

@@ -16,7 +16,7 @@
 
 /* MEASURE: switches */
 #ifndef S6
-#define S6 511
+#define S6 4095
 #endif
 #define S6_STORE ((S6 & 1) != 0)
 #define S6_PARAM ((S6 & 2) != 0)
@@ -26,12 +26,16 @@
 #define S6_DXI ((S6 & 32) != 0)
 #define S6_ADD ((S6 & 64) != 0)
 #define S6_DW ((S6 & 256) != 0)
+#define S6_UNROLL ((S6 & 512) != 0)
+#define S6_FLUSH ((S6 & 1024) != 0)
+#define S6_TREE ((S6 & 2048) != 0)
 #define S6_PFX ((S6 & 128) != 0)
 
 namespace cifar {
 
 /* Blocks have 8 warps unless stated otherwise. */
 enum { WARPS = 8, THREADS = WARPS * CK_WARP };
+constexpr int S6_TURNS = S6_UNROLL ? 3 : 1;
 
 /* A barrier of THREADS threads of a block with number ID; 0 is that of __syncthreads(). */
 template <int ID, int THREADS> __device__ __forceinline__ void barrier_sync() {

@@ -102,10 +102,8 @@ __device__ __forceinline__ void dx_coeffs(const dx_finish &f, dx_rows_of_last<S>
             make_float4(s[0], s[1], s[2], s[3]);
     __syncthreads();
     if (c < K) {
-        double first = 0, second = 0;
-#pragma unroll
-        for (int w = 0; w < D::DX_WARPS; w++)
-            first += (double)room[w * 2 * K + c], second += (double)room[w * 2 * K + K + c];
+        double first, second;
+        parts_add<K, D::DX_WARPS>(room, c, first, second);
         const float  sum = (float)first, product = (float)second;
         const double gamma = (double)early.gamma, mean = (double)early.mean, rstd = (double)early.rstd;
         const double scale = gamma * rstd, X = (double)product * f.inverse, G = (double)sum * f.inverse;

@@ -153,7 +153,7 @@ __device__ __forceinline__ void dx_rows(float (&acc)[MT][2][4], uint32_t at, uin
     using D = grad_tiling<S>;
     using L = typename D::DY;
     static_assert(S::R == 3 && D::NT == 2, "three rows, two times 8 columns");
-#pragma unroll 1
+#pragma unroll S6_TURNS
     for (int s = 0; s < 3; s++)
 #pragma unroll
         for (int k = 0; k < GROUPS * 16; k += 16) {

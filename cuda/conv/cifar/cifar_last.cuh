@@ -89,10 +89,8 @@ template <int C> struct last_sums {
     }
     __device__ __forceinline__ void finish_channel(const forward_last_args &a, float *room, const float *parts,
                                                    int c) const {
-        double first = 0, second = 0;
-#pragma unroll
-        for (int w = 0; w < WARPS; w++)
-            first += (double)parts[w * 2 * C + c], second += (double)parts[w * 2 * C + C + c];
+        double first, second;
+        parts_add<C, WARPS>(parts, c, first, second);
         const float  sum = (float)first, squares = (float)second;
         const double mean = (double)sum * a.factors.inverse;
         double       var  = (double)squares * a.factors.inverse - mean * mean;

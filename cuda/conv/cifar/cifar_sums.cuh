@@ -7,11 +7,38 @@
 
 namespace cifar {
 
-/* Adds the thread's first and second sums of 2*NT channels, in column order, to the warp's row of `rows`
+/* Adds the first N values of the lanes whose numbers differ by multiples of OFFSET; each lane keeps a part of the sums at
+ * the beginning of v. Returns the index of the lane's first one. */
+template <int N, int OFFSET, int ALL> __device__ __forceinline__ int lanes_add(float (&v)[ALL]) {
+    if constexpr (OFFSET == CK_WARP)
+        return 0;
+    else {
+        constexpr int HALF  = N / 2;
+        const bool    upper = ((int)threadIdx.x & OFFSET) != 0;
+#pragma unroll
+        for (int i = 0; i < HALF; i++) {
+            const float keep = upper ? v[HALF + i] : v[i], give = upper ? v[i] : v[HALF + i];
+            v[i] = keep + __shfl_xor_sync(0xffffffffu, give, OFFSET);
+        }
+        return (upper ? HALF : 0) + lanes_add<HALF, 2 * OFFSET>(v);
+    }
+}
+/* Stores the warp's first and second sums of 2*NT channels of each thread, in column order, in the warp's row of `rows`
  * [WARPS][2][CH]; n0: the warp's first channel. */
 template <int NT, int CH>
 __device__ __forceinline__ void sums_flush(float (&first)[2 * NT], float (&second)[2 * NT], float *rows, int n0) {
     const int lane = (int)threadIdx.x % CK_WARP, warp = (int)threadIdx.x / CK_WARP;
+#if S6_FLUSH
+    {
+        float v[4 * NT];
+#pragma unroll
+        for (int i = 0; i < 2 * NT; i++) v[i] = first[i], v[2 * NT + i] = second[i];
+        const int at  = lanes_add<4 * NT, 4>(v), c = at % (2 * NT);
+        float    *row = rows + warp * 2 * CH + at / (2 * NT) * CH + n0 + lane % 4 * 2 * NT + c;
+#pragma unroll
+        for (int i = 0; i < NT / 2; i++) row[i] = v[i];
+    }
+#else
 #pragma unroll
     for (int i = 0; i < 2 * NT; i++) {
 #pragma unroll
@@ -28,6 +55,26 @@ __device__ __forceinline__ void sums_flush(float (&first)[2 * NT], float (&secon
             row[CH + i] += second[i];
         }
     }
+#endif
+}
+
+/* Adds the sums of the warps, [WARPS][2][CH], for channel c: pairs, then pairs of these and so on, because additions in
+ * double take long. */
+template <int CH, int WARPS>
+__device__ __forceinline__ void parts_add(const float *parts, int c, double &first, double &second) {
+    double a[WARPS], b[WARPS];
+#pragma unroll
+    for (int w = 0; w < WARPS; w++) a[w] = (double)parts[w * 2 * CH + c], b[w] = (double)parts[w * 2 * CH + CH + c];
+#if S6_TREE
+#pragma unroll
+    for (int step = 1; step < WARPS; step *= 2)
+#pragma unroll
+        for (int w = 0; w < WARPS; w += 2 * step) a[w] += a[w + step], b[w] += b[w + step];
+#else
+#pragma unroll
+    for (int w = 1; w < WARPS; w++) a[0] += a[w], b[0] += b[w];
+#endif
+    first = a[0], second = b[0];
 }
 
 /* Writes the block's row of partial [blocks][2*CH] from `rows` [WARPS][2*CH]. Its first WARPS warps call, after a
