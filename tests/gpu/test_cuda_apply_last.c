@@ -1,6 +1,6 @@
 /* tests/gpu/test_cuda_apply_last.c: a convolution of a CIFAR network, the bn_apply behind it and the convolution that
- * reads it on the GPU: bn_apply finishes the BN of the first convolution, or the second convolution does both. All
- * results are compared with an FP64 reference, and with those of separate launches. */
+ * reads it on the GPU: bn_apply finishes the BN of the first convolution, or the second convolution does both, and
+ * reads the input of a shortcut without parameters. All results are compared with an FP64 reference, and with those of separate launches. */
 #include "core/rng.h"
 #include "runtime/executor.h"
 #include "tests/harness/device_values.h"
@@ -9,24 +9,29 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* The convolution reads images of side H with C channels; bn_apply has a summand or not. */
+/* The convolution reads images of side H with C channels; bn_apply has no summand, one of its shape, or a shortcut
+ * without parameters. */
+enum summand { NONE, LIKE_Y, SHORTCUT };
 struct shape {
-    int64_t H, C, K, stride, R;
-    bool    add;
+    int64_t      H, C, K, stride, R;
+    enum summand add;
 };
 static const struct shape shapes[] = {
-    {32, 3, 16, 1, 3, false}, {32, 16, 16, 1, 3, true}, {32, 16, 32, 2, 3, true}, {32, 16, 32, 2, 1, false},
-    {16, 32, 32, 1, 3, true}, {16, 32, 64, 2, 3, true}, {8, 64, 64, 1, 3, true},  {8, 64, 64, 1, 3, false},
+    {32, 3, 16, 1, 3, NONE},      {32, 16, 16, 1, 3, LIKE_Y},   {32, 16, 32, 2, 3, LIKE_Y},
+    {32, 16, 32, 2, 1, NONE},     {16, 32, 32, 1, 3, LIKE_Y},   {16, 32, 64, 2, 3, LIKE_Y},
+    {8, 64, 64, 1, 3, LIKE_Y},    {8, 64, 64, 1, 3, NONE},      {16, 32, 32, 1, 3, SHORTCUT},
+    {16, 32, 64, 2, 3, SHORTCUT}, {8, 64, 64, 1, 3, SHORTCUT},
 };
 
-enum { TENSORS_MAX = 32, OPS = 3 };
+enum { TENSORS_MAX = 32, OPS_MAX = 4 };
 enum level { APART, BY_APPLY, BY_CONV }; /* who finishes the BN: the convolution, bn_apply, the second convolution */
 struct side {
     struct cr_device       *device;
-    const struct cr_kernel *kernel[OPS];
+    int                     ops; /* the convolution, the shortcut if there is one, bn_apply, the second convolution */
+    const struct cr_kernel *kernel[OPS_MAX];
     struct cr_program       p;
-    struct cr_op            op[OPS];
-    struct cr_call          call[OPS];
+    struct cr_op            op[OPS_MAX];
+    struct cr_call          call[OPS_MAX];
     void                   *at[TENSORS_MAX];
     bool                    positive[TENSORS_MAX];
     enum cr_dtype           data, wide; /* of activations and filters; of everything else */
@@ -44,8 +49,10 @@ static int vector(struct side *s, int64_t rows, int64_t channels, bool positive)
 
 static void make_ops(struct side *s, const struct shape *v, int64_t N) {
     const int64_t P = v->H / v->stride, x[4] = {N, v->H, v->H, v->C}, y[4] = {N, P, P, v->K},
-                  w[4] = {v->K, v->R, v->R, v->C}, next_w[4] = {v->K, 3, 3, v->K};
-    struct cr_op *conv = &s->op[0], *apply = &s->op[1], *next = &s->op[2];
+                  w[4] = {v->K, v->R, v->R, v->C}, next_w[4] = {v->K, 3, 3, v->K},
+                  shortcut[4] = {N, 2 * P, 2 * P, v->K / 2};
+    s->ops             = v->add == SHORTCUT ? 4 : 3;
+    struct cr_op *conv = &s->op[0], *pad = &s->op[1], *apply = &s->op[s->ops - 2], *next = &s->op[s->ops - 1];
     *conv                  = cr_op_make(CR_OP_conv, CR_NONE);
     conv->attr.conv        = (struct cr_conv_attr){.stride = (int)v->stride, .pad = (int)v->R / 2};
     conv->attr.conv.bn     = (struct cr_bn_attr){.eps = 1e-5f, .momentum = 0.1f, .count = N * P * P};
@@ -62,7 +69,13 @@ static void make_ops(struct side *s, const struct shape *v, int64_t N) {
     apply->attr.bn.relu                    = true;
     apply->in[CR_IN_bn_apply_x]            = conv->out[CR_OUT_conv_y];
     apply->in[CR_IN_bn_apply_scale_bias]   = conv->out[CR_OUT_conv_next_scale_bias];
-    if (v->add) apply->in[CR_IN_bn_apply_add] = tensor(s, s->data, false, y);
+    if (v->add == LIKE_Y) apply->in[CR_IN_bn_apply_add] = tensor(s, s->data, false, y);
+    if (v->add == SHORTCUT) {
+        *pad                            = cr_op_make(CR_OP_pad_shortcut, CR_NONE);
+        pad->attr.conv                  = (struct cr_conv_attr){.stride = 2, .pad_c = (int)v->K / 4};
+        pad->in[CR_IN_pad_shortcut_x]   = tensor(s, s->data, false, shortcut);
+        pad->out[CR_OUT_pad_shortcut_y] = apply->in[CR_IN_bn_apply_add] = tensor(s, s->data, false, y);
+    }
     apply->out[CR_OUT_bn_apply_y] = tensor(s, s->data, false, y);
     *next                         = cr_op_make(CR_OP_conv, CR_NONE);
     next->attr.conv               = (struct cr_conv_attr){.stride = 1, .pad = 1};
@@ -110,26 +123,36 @@ static cr_status side_open(struct side *s, const struct shape *v, int64_t N, enu
         CR_TRY(s->device->backend->reserve(s->device, s->p.tensor[i].bytes, &s->at[i]));
         CR_TRY(fill(s, i, half));
     }
-    for (int i = 0; i < OPS; i++) CR_TRY(bind(s, i));
+    for (int i = 0; i < s->ops; i++) CR_TRY(bind(s, i));
     return CR_OK;
 }
 static void side_close(struct side *s) {
     for (int i = 0; i < s->p.tensors; i++)
         if (s->at[i]) s->device->backend->release(s->device, s->at[i]);
-    for (int i = 0; i < OPS; i++)
+    for (int i = 0; i < s->ops; i++)
         if (s->call[i].workspace) s->device->backend->release(s->device, s->call[i].workspace);
     cr_program_free(&s->p);
     if (s->device) cr_device_close(s->device);
 }
 
+/* Op `by` completes op `first`. */
+static cr_status leave(struct side *s, int first, int by) {
+    if (!cr_device_finishes(s->device, &s->p, &s->op[first], &s->op[by]))
+        return CR_FAIL(CR_ERR_DEVICE, "op %d does not finish op %d", by, first);
+    s->call[first].finish_later = true;
+    return CR_OK;
+}
 static cr_status run(struct side *s, enum level level) {
-    for (int i = 0; i < (int)level; i++) {
-        if (!cr_device_finishes(s->device, &s->p, &s->op[i], &s->op[i + 1]))
-            return CR_FAIL(CR_ERR_DEVICE, "op %d does not finish the one before it", i + 1);
-        s->call[i].finish_later = true;
-        s->call[i + 1].last     = &s->call[i];
+    const int apply = s->ops - 2;
+    if (level >= BY_APPLY) CR_TRY(leave(s, 0, apply));
+    if (level >= BY_APPLY) s->call[apply].last = &s->call[0];
+    if (level == BY_CONV) CR_TRY(leave(s, apply, apply + 1));
+    if (level == BY_CONV) s->call[apply + 1].last = &s->call[apply];
+    if (level == BY_CONV && apply > 1) {
+        CR_TRY(leave(s, 1, apply + 1));
+        s->call[apply].shortcut = &s->call[1];
     }
-    for (int i = 0; i < OPS; i++) CR_TRY(s->kernel[i]->launch(s->device, &s->call[i]));
+    for (int i = 0; i < s->ops; i++) CR_TRY(s->kernel[i]->launch(s->device, &s->call[i]));
     return s->device->backend->sync ? s->device->backend->sync(s->device) : CR_OK;
 }
 
@@ -139,9 +162,9 @@ static double distance(const struct side *a, const struct side *b, int id) {
 }
 
 static void compare(const struct side *a, const struct side *b, double bound, const char *what) {
-    for (int i = 0; i < OPS; i++)
-        for (int k = 0; k < CR_OP_OUT_MAX; k++) {
-            if (a->op[i].out[k] < 0) continue;
+    for (int i = 0; i < a->ops; i++)
+        for (int k = 0; k < CR_OP_OUT_MAX; k++) { /* a shortcut that another launch reads is not stored */
+            if (a->op[i].out[k] < 0 || (a->op[i].kind == CR_OP_pad_shortcut && a->call[i].finish_later)) continue;
             const double off = distance(a, b, a->op[i].out[k]);
             if (!(off <= bound)) TEST_FAIL_("%s: result %d of op %d is off by %.2e", what, k, i, off);
         }

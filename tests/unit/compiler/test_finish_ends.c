@@ -83,4 +83,45 @@ static void ends_of_blocks_are_left_to_convolutions(void) {
     bench_close(&b);
 }
 
-TESTS(CASE(ends_of_blocks_are_marked), CASE(ends_of_blocks_are_left_to_convolutions))
+static bool finishes_shortcuts(void *self, const struct cr_program *p, const struct cr_op *last,
+                               const struct cr_op *op) {
+    return finishes_and_applies(self, p, last, op) || last->kind == CR_OP_pad_shortcut;
+}
+
+/* The convolution that computes the bn_apply behind a shortcut without parameters also reads the input of the shortcut,
+ * which then stays allocated. A shortcut whose result another op reads, or a kernel that cannot do it, leaves the op as
+ * it is. */
+static void shortcuts_are_left_to_convolutions(void) {
+    const struct cr_cost_model model = {.alignment = 64, .finishes = finishes_shortcuts};
+    struct bench_model         b;
+    struct cr_program          p;
+    int                        left = 0, last = CR_NONE;
+    if (!open_program(&b, &p)) return;
+    add_workspaces(&p, CR_OP_conv);
+    cr_pass_finish_later(&p, &model);
+    CHECK_INT(marked(&p), 9 + 1 + 7 + 2);
+    cr_program_lifetimes(&p);
+    for (int i = 0; i < p.ops; i++) {
+        if (p.op[i].kind != CR_OP_pad_shortcut) continue;
+        CHECK(cr_op_finishes_later(&p.op[i]) && cr_op_finishes_later(&p.op[i + 1]));
+        CHECK_INT(cr_op_shortcut(&p, i + 1), i);
+        CHECK_INT(cr_op_before(&p, i + 2), i + 1);
+        CHECK(p.tensor[p.op[i].in[CR_IN_pad_shortcut_x]].last >= i + 2);
+        CHECK_INT(p.tensor[p.op[i].out[CR_OUT_pad_shortcut_y]].last, i + 2);
+        last = i;
+        left++;
+    }
+    CHECK_INT(left, 2);
+    for (int i = 0; i < p.ops; i++)
+        if (p.op[i].kind == CR_OP_pad_shortcut) p.op[i].attr.conv.finish_later = false;
+    struct cr_op copy = cr_op_make(CR_OP_relu, CR_NONE);
+    copy.in[0]        = p.op[last].out[CR_OUT_pad_shortcut_y];
+    (void)cr_emit(&p, &copy, "copy");
+    cr_pass_finish_later(&p, &model);
+    CHECK_INT(marked(&p), 9 + 1 + 7 + 1);
+    cr_program_free(&p);
+    bench_close(&b);
+}
+
+TESTS(CASE(ends_of_blocks_are_marked), CASE(ends_of_blocks_are_left_to_convolutions),
+      CASE(shortcuts_are_left_to_convolutions))
