@@ -206,5 +206,11 @@ static void large_batches(void) {
     NEED_GPU();
     for (size_t i = 0; i < CR_COUNT(shapes); i++) check_shape(&shapes[i], i % 2 ? 150 : 190, CR_F16);
 }
+/* Less images than multiprocessors, but more than half as many: the first blocks of a launch have no image, and one of
+ * them stores the results of the BN. */
+static void blocks_without_image(void) {
+    NEED_GPU();
+    for (size_t i = 0; i < CR_COUNT(shapes); i++) check_shape(&shapes[i], 100, i % 2 ? CR_BF16 : CR_F16);
+}
 
-TESTS(CASE(small_batches), CASE(large_batches))
+TESTS(CASE(small_batches), CASE(large_batches), CASE(blocks_without_image))
