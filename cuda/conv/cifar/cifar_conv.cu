@@ -154,7 +154,10 @@ __global__ void __launch_bounds__(cut<S>::THREADS, cut<S>::RESIDENT) forward_ker
     const float *scale_bias = a.scale_bias;
     if constexpr (Args::LAST) {
         float *room = reinterpret_cast<float *>(memory + M::BYTES);
-        forward_load_last<S, T>(a, base, room);
+        if constexpr (D::WHOLE)
+            forward_load_last<S, T>(a, base, room);
+        else
+            forward_load_down<S, T>(a, base, room);
         scale_bias = room;
         if (block_of<S::ANY>(a) < 0) return;
     } else {
@@ -246,7 +249,7 @@ cudaError_t forward_any(const struct ck_conv *v, const forward_args &a, const fi
     if (v->C == 3) return stem_run<T, ANY>(a, f, multiprocessors, stream);
     return run_shape<ANY>(v, [&](auto s) { return forward_run<decltype(s), T>(a, f, multiprocessors, stream); });
 }
-/* Only convolutions inside a block have a BN before them: their stride is 1. */
+/* Only convolutions inside a block have a BN before them: their stride is 1, unless they also apply the BN. */
 template <typename T, class Args>
 cudaError_t forward_last(const struct ck_conv *v, const Args &a, const finish_args &f, int multiprocessors,
                          cudaStream_t stream) {
@@ -257,13 +260,23 @@ cudaError_t forward_last(const struct ck_conv *v, const Args &a, const finish_ar
 template <typename T>
 cudaError_t forward_after(const struct ck_conv *v, bool applies, const forward_apply_args &a, const finish_args &f,
                           int multiprocessors, cudaStream_t stream) {
+    if (v->stride == 2 && v->H == 32) return forward_run<shape<16, 32, 32, 2, 3>, T>(a, f, multiprocessors, stream);
+    if (v->stride == 2) return forward_run<shape<32, 64, 16, 2, 3>, T>(a, f, multiprocessors, stream);
     return applies ? forward_last<T>(v, a, f, multiprocessors, stream)
                    : forward_last<T>(v, static_cast<const forward_last_args &>(a), f, multiprocessors, stream);
 }
+int64_t tiles_of(const struct ck_conv *v) { /* of an image */
+    return v->C == 3 ? (int64_t)STEM_TILES : v->stride == 1 ? 1 : v->P / 8;
+}
 /* Number of blocks that store sums. */
 unsigned sums_rows(const struct ck_conv *v, int multiprocessors) {
-    const int64_t tiles = v->C == 3 ? (int64_t)STEM_TILES : v->stride == 1 ? 1 : v->P / 8;
-    return ck_blocks(v->N * tiles, 1, (int64_t)multiprocessors * RESIDENT);
+    return ck_blocks(v->N * tiles_of(v), 1, (int64_t)multiprocessors * RESIDENT);
+}
+
+/* Convolution v reads the output of `last`. */
+bool follows(const struct ck_conv *last, const struct ck_conv *v) {
+    return ck_cifar_conv_supports(last) && ck_cifar_conv_supports(v) && !is_narrow(last) && !is_narrow(v) &&
+           v->C != 3 && last->K == v->C && last->P == v->H && last->type == v->type;
 }
 
 template <typename T>
@@ -288,12 +301,12 @@ bool ck_cifar_conv_supports(const struct ck_conv *v) {
 }
 
 bool ck_cifar_conv_finishes(const struct ck_conv *last, const struct ck_conv *v) {
-    return ck_cifar_conv_supports(last) && ck_cifar_conv_supports(v) && !cifar::is_narrow(last) &&
-           !cifar::is_narrow(v) && v->stride == 1 && v->C != 3 && last->K == v->C && last->type == v->type;
+    return cifar::follows(last, v) && v->stride == 1;
 }
 
 bool ck_cifar_conv_applies(const struct ck_conv *v, int multiprocessors) {
-    return ck_cifar_conv_finishes(v, v) && v->N <= (int64_t)multiprocessors * cifar::RESIDENT;
+    return ck_cifar_conv_supports(v) && !cifar::is_narrow(v) && v->C != 3 && v->R == 3 &&
+           v->N * cifar::tiles_of(v) <= (int64_t)multiprocessors * cifar::RESIDENT;
 }
 
 int ck_cifar_conv_rows(const struct ck_conv *v, int multiprocessors) {
@@ -330,9 +343,11 @@ cudaError_t ck_cifar_conv(const struct ck_cifar_conv *args, void *workspace, int
     if ((args->add || args->relu) && !args->bias) return cudaErrorInvalidValue;
     if (const struct ck_cifar_conv *last = args->last) {
         cifar::forward_apply_args b = {};
-        if (!ck_cifar_conv_finishes(&last->conv, &args->conv) ||
-            args->scale_bias != (args->applies ? NULL : last->finish.scale_bias) ||
-            (args->applies && !ck_cifar_conv_applies(&args->conv, multiprocessors)))
+        const bool alias = args->x == args->apply_add || args->x == last->y;
+        if (!cifar::follows(&last->conv, &args->conv) ||
+            !(args->applies ? ck_cifar_conv_applies(&args->conv, multiprocessors)
+                            : ck_cifar_conv_finishes(&last->conv, &args->conv)) ||
+            (args->applies && args->conv.stride == 2 && (alias || args->shortcut_c)) || args->scale_bias != (args->applies ? NULL : last->finish.scale_bias))
             return cudaErrorInvalidValue;
         static_cast<cifar::forward_args &>(b) = a;
         b.last_partial = (const float *)args->last_workspace, b.last_sums = last->sums;

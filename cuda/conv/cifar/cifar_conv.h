@@ -52,7 +52,8 @@ struct ck_cifar_conv {
 };
 /* Whether a convolution can finish the BN of the convolution `last`. */
 bool ck_cifar_conv_finishes(const struct ck_conv *last, const struct ck_conv *conv);
-/* Whether it can also apply this BN: a block has one image. */
+/* Whether it can also apply this BN: a block has one tile. With a stride of 2, x may then be neither apply_add nor
+ * last->y. */
 bool ck_cifar_conv_applies(const struct ck_conv *conv, int multiprocessors);
 /* ck_cifar_conv_workspace returns the workspace of ck_cifar_conv in bytes. With sums, a second, small launch adds the
  * sums that the blocks of the first launch stored in the workspace. Returns cudaErrorInvalidValue for unsupported

@@ -113,6 +113,11 @@ static cr_status conv_launch(struct cr_device *device, const struct cr_call *cal
         args.last           = &last;
         args.last_workspace = before->workspace;
     }
+    if (args.applies && args.conv.stride == 2 && (args.x == args.apply_add || args.x == last.y)) {
+        CUDA_TRY(ck_cifar_apply(&last, args.last_workspace, args.apply_add, (void *)args.x,
+                                cuda_of(device)->multiprocessors, cr_cuda_stream(device, call)));
+        args.applies = false, args.last = NULL;
+    }
     CUDA_TRY(ck_cifar_conv(&args, call->workspace, cuda_of(device)->multiprocessors, cr_cuda_stream(device, call)));
     return CR_OK;
 }
@@ -122,7 +127,7 @@ static bool conv_applies(const struct cr_device *device, const struct cr_program
                          const struct cr_op *op) {
     const struct ck_conv v = cuda_conv_shape(op, IN(x), IN(w), OUT(y));
     return apply->attr.bn.relu && apply->in[CR_IN_bn_apply_add_scale_bias] < 0 &&
-           apply->out[CR_OUT_bn_apply_mask] < 0 && ck_cifar_conv_applies(&v, cuda_of(device)->multiprocessors);
+           apply->out[CR_OUT_bn_apply_mask] < 0 && (v.stride == 1 || !getenv("S6_NODOWN")) && ck_cifar_conv_applies(&v, cuda_of(device)->multiprocessors);
 }
 
 /* The pad_shortcut before that bn_apply: it reads every second pixel, and whole vectors of 8 channels. */
@@ -133,7 +138,7 @@ static bool conv_reads_shortcut(const struct cr_device *device, const struct cr_
     if (getenv("S6_NOPAD")) return false; /* MEASURE */
     return shortcut->attr.conv.stride == 2 && shortcut->attr.conv.pad_c % 8 == 0 && x->dim[3] % 8 == 0 &&
            x->dim[1] == 2 * v.H && x->dim[2] == 2 * v.H && x->dtype == IN(x)->dtype &&
-           ck_cifar_conv_applies(&v, cuda_of(device)->multiprocessors);
+           v.stride == 1 && ck_cifar_conv_applies(&v, cuda_of(device)->multiprocessors);
 }
 
 static bool conv_finishes(const struct cr_device *device, const struct cr_program *p, const struct cr_op *first,

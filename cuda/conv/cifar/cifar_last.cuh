@@ -103,6 +103,56 @@ template <int C> struct last_sums {
     }
 };
 
+/* As whole_image, for the tile of a convolution with a stride of 2, which begins with row row0 of an image. */
+template <class L> struct tile_vectors {
+    enum { ROUNDS = (L::ROWS * L::WIDE * L::CHUNKS + L::THREADS - 1) / L::THREADS };
+    uint4                                              v[ROUNDS];
+    template <typename T> __device__ __forceinline__ void load(const T *image, int row0) {
+        int n = 0;
+        tile_for_each<L>(row0, 1, channels{}, [&](uint32_t, int from, int, bool real) {
+            v[n++] = real ? __ldcg(reinterpret_cast<const uint4 *>(image + from)) : make_uint4(0, 0, 0, 0);
+        });
+    }
+};
+
+/* The same as forward_load_last for a stride of 2. A tile has a row that belongs to the tile above it: the block
+ * computes that row as well, but does not store it. */
+template <class S, typename T>
+__device__ __forceinline__ void forward_load_down(const forward_apply_args &a, uint32_t base, float *room) {
+    using D              = cut<S>;
+    using X              = typename forward_memory<S>::X;
+    const uint32_t  xs   = base + forward_memory<S>::X_AT;
+    const int       b    = block_of<false>(a), y0 = b % D::TILES * D::TH, row0 = input_row<S>(y0);
+    const int64_t   at   = (int64_t)(b / D::TILES) * S::H * S::H * S::C;
+    const bool      here = b >= 0 && b < a.N * D::TILES;
+    const int       c0   = (int)threadIdx.x % X::CHUNKS * 8;
+    last_sums<S::C> sums;
+    tile_vectors<X> p, more = {};
+    float           scale[8], bias[8];
+    if (!a.w_new) sums.parameters(a);
+    if (!a.add_new && here) more.load((const T *)a.add + at, row0);
+    ck_begin_after_last();
+    if (a.w_new && b >= 0) filter_issue<S, D::NT, forward_memory<S>::W_PITCH, D::THREADS>(base, (const T *)a.w, a);
+    ck_copy_commit();
+    sums.load(a, 0);
+    if (a.w_new) sums.parameters(a);
+    if (here) p.load((const T *)a.x + at, row0);
+    if (a.add_new && a.add && here) more.load((const T *)a.add + at, row0);
+    sums.end(a, room);
+    if (!here) return;
+    load_floats(scale, room + c0);
+    load_floats(bias, room + S::C + c0);
+    T  *z = (T *)a.z + at;
+    int n = 0;
+    tile_for_each<X>(row0, 1, channels{}, [&](uint32_t place, int from, int, bool real) {
+        const uint4 v = real ? apply_act<T>(p.v[n], more.v[n], scale, bias) : make_uint4(0, 0, 0, 0);
+        ck_put16(xs + place, v);
+        if (real && from >= S::STRIDE * y0 * S::H * S::C) ck_store_whole(z + from, v);
+        n++;
+    });
+    ck_copy_wait<0>();
+}
+
 /* The summand of image `image`. */
 template <class S, typename T>
 __device__ __forceinline__ void load_summand(const forward_apply_args &a, whole_image<typename forward_memory<S>::X> &to,

@@ -2,7 +2,7 @@
  *
  * A kernel that starts before the launches before it have ended may load its filter (and, for convolutions on 8-bit
  * integers, the coefficients) first, provided that none of these launches writes them. Two ops are examined, because
- * one of them may launch nothing. The op head has two launches. Its second launch starts after all launches before
+ * one of them may launch nothing. A pad_shortcut that a convolution computes is not counted. The op head has two launches. Its second launch starts after all launches before
  * the op have ended, so nothing before head is examined. */
 #include "compiler/passes.h"
 
@@ -75,11 +75,20 @@ static bool are_old(const struct cr_program *p, int first, int i, const int *ids
     return true;
 }
 
+/* The first op that is examined before op i; negative if it is not part of the program. */
+static int first_before(const struct cr_program *p, int i) {
+    int at = i - 1;
+    for (int left = OPS_BEFORE; at >= 0; at--)
+        if ((p->op[at].kind != CR_OP_pad_shortcut || !cr_op_finishes_later(&p->op[at])) && --left == 0) return at;
+    return at;
+}
+
 /* The ops before the first ones are not known: they belong to the program that ran before. */
 void cr_pass_early_filters(struct cr_program *p) {
-    for (int i = OPS_BEFORE; i < p->ops; i++) {
+    for (int i = 0; i < p->ops; i++) {
         int       ids[INPUTS_MAX];
-        const int first = i - OPS_BEFORE, count = early_inputs(&p->op[i], ids);
+        const int first = first_before(p, i), count = early_inputs(&p->op[i], ids);
+        if (first < 0) continue;
         if (count) p->op[i].attr.conv.early_filter = are_old(p, first, i, ids, count);
         const int data = early_data(&p->op[i], ids);
         if (data) p->op[i].attr.conv.early_data = are_old(p, first, i, ids, data);
