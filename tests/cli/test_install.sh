@@ -72,6 +72,27 @@ is "bash: help of a command" "$(replies 'cresnet help man tr')" "train"
 is "bash: options of the program" "$(replies 'cresnet --v')" "--version"
 is "bash: one dash" "$(replies 'cresnet help -')" "--quiet --version --help"
 is "bash: names of tensors" "$(replies 'cresnet export --names ')" "torchvision timm"
+is "bash: patterns" "$(replies 'cresnet prune --pattern ')" "auto channels 2:4 block unstructured channel"
+is "bash: patterns for a target" "$(replies 'cresnet compress --pattern=un')" "unstructured"
+is "bash: the shell keeps the text before a colon" "$(replies 'cresnet prune --pattern 2:')" "4"
+is "bash: ... in a key" "$(replies 'cresnet train x.ini prune.pattern=2:')" "4"
+is "bash: networks" "$(replies 'cresnet finetune --model resnet11')" "resnet110"
+is "bash: weights" "$(replies 'cresnet eval --weights resnet18')" "resnet18"
+is "bash: a GPU" "$(replies 'cresnet plan --target a1')" "a100"
+# Every option whose words the program checks has the same words in the completion: the message about a wrong word lists them.
+cp "$source_dir/configs/demo.ini" words.ini
+for typed in "plan words.ini --which" "plan words.ini --after" "profile words.ini --which" "profile words.ini --order" "eval words.ini --split" \
+    "export words.ini --names" "check words.ini --devices" "prune words.ini --target-ms 1 -o P --pattern" "prune words.ini --sparsity 0.5 -o P --pattern" \
+    "prune words.ini --scope" "prune words.ini --importance" "bench sparse --types" "plan words.ini --target" "train words.ini --device"; do
+    said=$(cresnet $typed nosuchword 2>&1); is "$typed: a wrong word" $? 2
+    words=$(replies "cresnet $typed ")
+    [ -n "$words" ] || fail "$typed: no words"
+    for word in $words; do has "$typed: $word" "$said" "$word"; done
+    # Each word of the message is completed.
+    for word in $(sed -n 's/.*\(must be one of\|choose from\|unknown device [a-z]* (\|must be fp32\|known are\) *\([^;)]*\).*/\2/p' <<<"$said" | head -1 | tr -d ','); do
+        case " $words or " in *" $word "*) pass ;; *) fail "$typed: $word is not completed" ;; esac
+    done
+done
 is "bash: files are left to the shell" "$(replies 'cresnet train con')" ""
 if there zsh; then
     holds "zsh" zsh -n "$prefix/share/zsh/vendor-completions/_cresnet"
@@ -87,7 +108,7 @@ zpty -r z out '*ready*'
 zpty -w -n z "$3"$'\t'
 zpty -r z out "*$4*" && [[ $out != *"bad option"* ]] && print completed
 ZSH
-    for typed in 'cresnet train --resume au/--resume auto ' 'cresnet bench all/bench allocators ' 'cresnet help fine/help finetune '; do
+    for typed in 'cresnet train --resume au/--resume auto ' 'cresnet bench all/bench allocators ' 'cresnet prune --pattern 2/--pattern 2:4 ' 'cresnet eval --weights resnet34/--weights resnet34 ' 'cresnet help fine/help finetune '; do
         is "zsh: $typed" "$(cd "$work/empty" && timeout 10 zsh -f "$work/keys.zsh" "$prefix/share/zsh/vendor-completions" "$work/dump" \
             "${typed%/*}" "${typed#*/}" 2>&1)" completed
     done
@@ -96,6 +117,7 @@ if there fish; then
     fish_replies() { fish -c 'source $argv[1]; complete -C $argv[2]' "$prefix/share/fish/vendor_completions.d/cresnet.fish" "$1" 2>&1 | cut -f1 | tr '\n' ' '; }
     is "fish: an option" "$(fish_replies 'cresnet train --res')" "--resume "
     is "fish: its words" "$(fish_replies 'cresnet-train --device ')" "auto cpu cuda "
+    is "fish: patterns" "$(fish_replies 'cresnet prune --pattern ' | tr ' ' '\n' | sort | tr '\n' ' ')" "2:4 auto block channel channels unstructured "
     is "fish: a part of a command" "$(fish_replies 'cresnet bench spd')" "spdnn "
     is "fish: a key" "$(fish_replies 'cresnet eval optim.nest')" "optim.nesterov=no optim.nesterov=yes "
 else skip "no fish here"; fi
