@@ -144,6 +144,17 @@ has "programs that link the library depend on the package" "$(cat "$work/control
 is "the library is found after the installation" "$(cat "$work/control/triggers" 2>/dev/null)" "activate-noawait ldconfig"
 is "the version of the package" "$(dpkg-deb -f "$deb" Version)" "$(cresnet --version | awk '/^cresnet / { print $2 }')"
 has "the licence in --version" "$(cresnet --version)" "MIT, Copyright"
+holds "no maintainer script: the trigger runs ldconfig" test ! -e "$work/control/postinst" -a ! -e "$work/control/postrm"
+# Each file is in the package once; other names of a program or a library are links.
+is "files that are in the package twice" "$(find "$work/root" -type f -size +0 -exec sha256sum {} + | awk 'seen[$1]++ { print $2 }')" ""
+for command in $commands; do is "cresnet-$command in the package" "$(readlink "$work/root/usr/bin/cresnet-$command")" cresnet; done
+is "links to the library" "$(find "$work/root" -name 'libcresnet.so*' -type l | wc -l) $(find "$work/root" -name 'libcresnet.so*' -type f | wc -l)" "2 1"
+# dpkg-gencontrol(1): files are rounded up to KiB, everything else counts 1 KiB.
+installed=$(find "$work/root" -mindepth 1 -type f -printf '%s\n' | awk '{ kib += int(($1 + 1023) / 1024) } END { print kib }')
+is "Installed-Size" "$(dpkg-deb -f "$deb" Installed-Size)" "$((installed + $(find "$work/root" -mindepth 1 ! -type f | wc -l)))"
+is "owners in the package" "$(dpkg-deb -c "$deb" | awk '{ print $2 }' | sort -u)" root/root
 # A build with CUDA finds its toolkit's libraries by a path of their own.
-if there lintian; then is "lintian's errors" "$(lintian --allow-root "$deb" 2>/dev/null | grep '^E:' | grep -v 'custom-library-search-path RUNPATH .*cuda')" ""; fi
+if there lintian; then is "lintian's errors" "$(lintian --allow-root "$deb" 2>/dev/null | grep '^E:' | grep -v 'custom-library-search-path RUNPATH .*cuda')" ""
+    is "lintian on ldconfig" "$(lintian --allow-root "$deb" 2>/dev/null | grep ldconfig)" ""
+else skip "no lintian here"; fi
 sum_up
