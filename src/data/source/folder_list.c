@@ -28,8 +28,7 @@ static bool is_foreign_name(const char *name) {
     return has_ending(name, endings, CR_COUNT(endings));
 }
 
-/* Returns whether a warning is new: both splits often list one folder, and some commands open a dataset twice. */
-static bool is_new_warning(const char *what, int64_t count, const char *root) {
+bool cr_folder_warning_is_new(const char *what, int64_t count, const char *root) {
     enum { KEPT = 16 };
     static atomic_uint_fast64_t said[KEPT]; /* hashes of the last warnings */
     static atomic_uint          next;
@@ -43,10 +42,10 @@ static bool is_new_warning(const char *what, int64_t count, const char *root) {
 
 void cr_folder_warn_skipped(const struct cr_folder_traversal *t, const char *root) {
     const long long foreign = t->foreign, dead = t->dead;
-    if (foreign && is_new_warning("foreign", foreign, root))
+    if (foreign && cr_folder_warning_is_new("foreign", foreign, root))
         cr_log(CR_LOG_WARN, "%s: skipped %lld file%s %s: only JPEG, PNG and WebP images are read", root, foreign,
                foreign == 1 ? "," : "s such as", t->foreign_name);
-    if (dead && is_new_warning("dead", dead, root))
+    if (dead && cr_folder_warning_is_new("dead", dead, root))
         cr_log(CR_LOG_WARN, "%s: skipped %lld link%s %s: no file is there", root, dead, dead == 1 ? "," : "s such as",
                t->dead_path);
 }
