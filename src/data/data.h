@@ -165,6 +165,11 @@ uint64_t cr_dataset_fingerprint(const struct cr_dataset *dataset);
  * CR_ERR_MEMORY. */
 CR_MUST cr_status cr_dataset_contents(const struct cr_dataset *dataset, uint64_t *out);
 
+/* CR_ERR_FORMAT when a class has images and none of them can be read, with the error of one of them. Usually reads one
+ * image of each class, of a JPEG only the header: damage in its pixels is found when it is used. Checks nothing when
+ * images have several labels. CR_ERR_MEMORY. */
+CR_MUST cr_status cr_dataset_check_readable(const struct cr_dataset *dataset);
+
 /* Writes the shapes dataset into `root`: ten classes of drawn figures as PNG files of 32x32 pixels, in train/ and
  * val/ by class. The files depend on nothing but the counts and are the same on every machine. Does nothing if the
  * dataset is complete. The files are written to a temporary folder next to `root`, which is then renamed. */
