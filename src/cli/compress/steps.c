@@ -119,7 +119,7 @@ cr_status cr_compress_prune(struct cr_compress *c, struct cr_compress_try *t) {
     if (!pruned || !bn || !file || !done) return CR_NO_MEMORY(CR_PATH_MAX);
     CR_TRY(cr_fs_mkdirs(t->folder));
     if (!cr_fs_is_file(file)) {
-        cr_log(CR_LOG_INFO, "prunes %s", t->name);
+        cr_log(CR_LOG_INFO, "pruning %s", t->name);
         CR_TRY(run_budget(c, t, pruned, file));
     }
     t->unreachable = cr_compress_number_or(file, "unreachable", 0) > 0;
