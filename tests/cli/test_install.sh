@@ -37,6 +37,17 @@ if with_numpy=$(python_with numpy); then
         "$with_numpy" -c 'import cresnet; print(cresnet.version())' 2>&1)" "$(cresnet --version | awk '/^cresnet / { print $2 }')"
 else skip "no NumPy"; fi
 
+# ---- scripts/demo.sh builds all that is installed ----
+if there ninja && [ -f "$build/build.ninja" ]; then
+    targets=$(sed -n 's/^build_target="\([^"]*\)" build .*/\1/p' "$source_dir/scripts/demo.sh")
+    # shellcheck disable=SC2086
+    ninja -C "$build" -t commands $targets >built 2>&1
+    for file in $(grep -o "\"$build/[^\"\$]*\"" "$build/cmake_install.cmake" | tr -d '"' | sort -u); do
+        case $file in *.pc | *.cmake) continue ;; esac # written by cmake -B
+        [ -L "$file" ] || holds "scripts/demo.sh builds ${file##*/}" grep -qF -e "${file%.gz}" -e "-o ${file##*/}" built
+    done
+else skip "no ninja here"; fi
+
 # ---- man pages ----
 if there man && there groff; then
     for page in cresnet.1 cresnet.ini.5 $(for c in $commands; do echo "cresnet-$c.1"; done); do
