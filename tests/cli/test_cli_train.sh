@@ -370,6 +370,7 @@ if [ "$(id -u)" = 0 ]; then
         holds "a full disk loses no checkpoint" [ -e disk/run/last/state.safetensors ]
         holds "a full disk leaves no half" sh -c '! ls -d disk/run/.tmp-step* 2>/dev/null | grep -q .'
         run eval tiny.ini --weights disk/run/last; expect "the last checkpoint reads" 0
+        run data shapes disk/shapes; expect "images on a full disk" 1 "cannot write: No space left on device: disk full, free some space or choose another place"
     else
         skip "full disk (no mount here)"
     fi

@@ -87,7 +87,7 @@ static cr_status write_manifest(const char *folder, const int64_t counts[2]) {
     FILE *file = fopen(path, "wbe");
     bool  ok   = file && fputs(text, file) >= 0;
     if (file && fclose(file) != 0) ok = false;
-    return ok ? CR_OK : CR_FAIL(CR_ERR_IO, "%s: cannot be written: %s", path, strerror(errno));
+    return ok ? CR_OK : cr_fs_refused(path, "write", errno);
 }
 
 /* Writes the whole dataset into `folder` and renames it to `root`; another process may have done this first. */
