@@ -150,7 +150,7 @@ static const struct cr_cli_option options[CR_OPT_COUNT] = {
     [CR_OPT_SPEEDUP]     = {"speedup", 0, "X", NULL, ON(PRUNE) | ON(COMPRESS),
                             "choose widths and sparsities so that evaluation is X times as fast, e.g. 2"},
     [CR_OPT_PRUNE_BATCH] = {"batch", 'b', "N", "train.eval_batch", ON(PRUNE) | ON(COMPRESS),
-                            "batch size whose time is meant"},
+                            "number of images of the batch that is timed"},
     [CR_OPT_PRUNE_FLOPS] = {"flops", 0, "X", NULL, ON(PRUNE),
                             "X times fewer multiply-adds, e.g. 2; with --pattern channels or a list, or with a "
                             "target of time as a second bound"},
