@@ -99,7 +99,8 @@ run train tiny.ini Batch-Size=4; expect "a value without its section" 2 "Batch-S
 run train tiny.ini nothing=4; expect "a value of no key" 2 "a configuration value is section.key=value"
 run eval tiny.ini; expect "eval without weights" 2 "--weights FILE"
 run predict tiny.ini a.png; expect "predict without weights" 2 "--weights FILE"
-run train "$source_dir"/configs/finetune-folder.ini data.root=.; expect "fine-tuning without its weights" 2 "finetune-folder.ini:" "resnet18.safetensors" "model.weights=FILE" "from scratch"
+run train "$source_dir"/configs/finetune-folder.ini data.root=.; expect "fine-tuning without its weights" 2 "finetune-folder.ini:" "resnet18.safetensors" "model.weights=FILE" "from scratch; model.weights=resnet18 downloads the published weights"
+is "... without the list of all names" "$(grep -c wide_resnet101_2 <<<"$err")" 0
 is "... leaves no run behind" "$(ls -d checkpoints 2>/dev/null)" ""
 run train .; expect "train on a folder" 2 "is a folder" "cresnet finetune ." "--resume"
 run train files.ini data.kind=folder data.root=nowhere -o nowhere-run; expect "a missing folder of images" 2 "[data] root = nowhere: there is no such folder" "set data.root"

@@ -4,7 +4,7 @@
 . "$(dirname "$0")/../harness/cli_support.sh"
 
 run data shapes images data.train_images=100 data.val_images=40; expect "images" 0
-run data shapes images; expect "shapes into a folder of others" 2 "images: choose another folder (data.root)"
+run data shapes images; expect "shapes into a folder of others" 2 "images: choose another folder (data.root); images of your own also need data.kind=folder"
 mkdir list
 for split in train val; do
     (cd images && find "$split" -name '*.png' | LC_ALL=C sort | awk -F/ '{ print "../images/" $0 "," $2 }') >"list/$split.csv"

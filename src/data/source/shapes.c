@@ -126,7 +126,7 @@ cr_status cr_shapes_make(const char *root, int64_t train_images, int64_t val_ima
     case FOUND_OTHER:
         return CR_FAIL(CR_ERR_CONFIG,
                        "%s exists already and is not the shapes dataset with %lld training and %lld validation "
-                       "images: choose another folder (data.root), or remove this one if it has nothing else",
+                       "images: choose another folder (data.root); images of your own also need data.kind=folder",
                        target, (long long)train_images, (long long)val_images);
     case FOUND_NOTHING: break;
     }
