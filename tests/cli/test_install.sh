@@ -37,6 +37,11 @@ if with_numpy=$(python_with numpy); then
         "$with_numpy" -c 'import cresnet; print(cresnet.version())' 2>&1)" "$(cresnet --version | awk '/^cresnet / { print $2 }')"
 else skip "no NumPy"; fi
 
+# ---- libraries that are missing ----
+said=$(cmake -S "$source_dir" -B "$work/none" -DCRESNET_WITH_CUDA=OFF -DBUILD_TESTING=OFF -DCMAKE_DISABLE_FIND_PACKAGE_PNG=ON -DCMAKE_DISABLE_FIND_PACKAGE_JPEG=ON 2>&1)
+is "cmake without libraries" $? 1
+has "the packages are named, all at once" "$(tr -s ' \n' ' ' <<<"$said")" "apt-get install libpng-dev libjpeg62-turbo-dev (README.md"
+
 # ---- scripts/demo.sh builds all that is installed ----
 if there ninja && [ -f "$build/build.ninja" ]; then
     targets=$(sed -n 's/^build_target="\([^"]*\)" build .*/\1/p' "$source_dir/scripts/demo.sh")
