@@ -25,6 +25,8 @@ run train net.ini -o conflict data.kind=csv data.root=twice --steps 1; expect "a
 warned_once train
 run finetune twice --weights none --epochs 1 --batch 8 --device cpu data.kind=csv train.steps=1 data.image_size=32 -o fine; expect "finetune warns" 0 "2 images are listed with different labels"
 warned_once finetune
+run train net.ini -o conflict-ranks data.kind=csv data.root=twice --steps 1 --ranks 2 --batch 10; expect "two ranks" 0 "2 images are listed with different labels"
+warned_once "two ranks"
 cp list/train.csv twice/; printf '%s,ring\n' "${three%,*}" >twice/val.csv
 run train net.ini -o conflict2 data.kind=csv data.root=twice --steps 1; expect "validation has another label" 0 \
     "warning: twice/val.csv:1: ${three%,*} has the label ring, but ${three##*,} in twice/train.csv:3; 1 image is listed with different labels"

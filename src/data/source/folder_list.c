@@ -28,12 +28,19 @@ static bool is_foreign_name(const char *name) {
     return has_ending(name, endings, CR_COUNT(endings));
 }
 
+static atomic_bool warnings_are_off;
+
+void cr_dataset_warnings(bool on) {
+    warnings_are_off = !on;
+}
+
 bool cr_folder_warning_is_new(const char *what, int64_t count, const char *root) {
     enum { KEPT = 16 };
     static atomic_uint_fast64_t said[KEPT]; /* hashes of the last warnings */
     static atomic_uint          next;
-    uint64_t                    hash = cr_hash_bytes(cr_hash_mix((uint64_t)count), what, strlen(what) + 1);
-    hash                             = cr_hash_bytes(hash, root, strlen(root) + 1);
+    if (warnings_are_off) return false;
+    uint64_t hash = cr_hash_bytes(cr_hash_mix((uint64_t)count), what, strlen(what) + 1);
+    hash          = cr_hash_bytes(hash, root, strlen(root) + 1);
     for (int i = 0; i < KEPT; i++)
         if (said[i] == hash) return false;
     said[next++ % KEPT] = hash;
