@@ -10,7 +10,7 @@ checksums R >before
 
 # ---- from pruning to the page ----
 run compress R --speedup 1.4 --epochs 1 $keys --dry-run; expect "--dry-run" 0 "prune to 1.4 times as fast: channels" "fine-tune the best"; holds "writes nothing" [ ! -e R-compressed ]
-run compress R --speedup 1.4 --epochs 1 $keys; expect "compress" 0 "not compressed" "BN re-estimated" "fine-tuned" "R-compressed/network is" "R-compressed/report.html"
+run compress R --speedup 1.4 --epochs 1 $keys; expect "compress" 0 "not compressed" "BN re-estimated" "fine-tuned" "R-compressed/network is" "R-compressed/report.html" "pruning 1.4x-channels" "fine-tuning 1.4x-"
 cp stdout first
 run eval R-compressed/network -q; expect "the result is a run folder" 0 "top-1"
 holds "the fine-tuning has the run as teacher" grep -q "^teacher = .*/R$" R-compressed/compress.ini

@@ -151,7 +151,7 @@ static cr_status try_smaller(struct cr_compress *c, const struct cr_compress_try
     for (int i = 0; i < SMALLER_TRIES && high / low > near_enough; i++) {
         struct cr_compress_try *t;
         CR_TRY(add_try(c, round(100 * sqrt(low * high)) / 100, first->set, &t));
-        cr_log(CR_LOG_INFO, "the accuracy drops by more than %g points: tries %.3g times as fast", c->max_drop,
+        cr_log(CR_LOG_INFO, "the accuracy drops by more than %g points: trying %.3g times as fast", c->max_drop,
                t->speedup);
         CR_TRY(cr_compress_prune(c, t));
         if (!t->unreachable) CR_TRY(cr_compress_tune(c, t));

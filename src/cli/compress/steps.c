@@ -169,7 +169,7 @@ cr_status cr_compress_tune(struct cr_compress *c, struct cr_compress_try *t) {
     const char *int8_file = path_of(c, t->folder, "int8.json"), *pruned = path_of(c, t->folder, "pruned.json");
     if (!bn || !tuned || !int8 || !file || !int8_file || !pruned) return CR_NO_MEMORY(CR_PATH_MAX);
     const double predicted = cr_compress_number_or(pruned, "predicted_ms", 0);
-    cr_log(CR_LOG_INFO, "fine-tunes %s", t->name);
+    cr_log(CR_LOG_INFO, "fine-tuning %s", t->name);
     CR_TRY(train(c, bn, tuned, file));
     CR_TRY(add_point(c, t->name, tuned, tuned, CR_COMPRESS_TUNED, c->int8 ? 0 : predicted, &t->accuracy));
     if (!c->int8) return CR_OK;
