@@ -31,13 +31,14 @@ static void check_program(const struct cr_program *p, int ranks) {
     CHECK_INT(reduced, sums);
 }
 
+static const char *const overrides[] = {"model.arch=custom",   "model.block=bottleneck", "model.depths=1,1",
+                                        "model.widths=64,128", "model.shortcut=B",       "model.sync_bn=yes",
+                                        "data.kind=synthetic", "data.image_size=16",     "train.device=cuda"};
+
 static cr_status open_rank(struct run *r, enum cr_dtype real, int ranks, enum cr_gram_mode gram) {
-    static const char *const        overrides[] = {"model.arch=custom",   "model.block=bottleneck", "model.depths=1,1",
-                                                   "model.widths=64,128", "model.shortcut=B",       "model.sync_bn=yes",
-                                                   "data.kind=synthetic", "data.image_size=16",     "train.device=cuda"};
-    const struct cr_device_options  options     = {.deterministic = true};
-    const struct cr_compile_options how         = {
-                .fuse = true, .reuse = true, .gram = gram, .bucket_bytes = ranks > 1 ? 1 << 16 : 0, .wire = CR_F32};
+    const struct cr_device_options  options = {.deterministic = true};
+    const struct cr_compile_options how     = {
+            .fuse = true, .reuse = true, .gram = gram, .bucket_bytes = ranks > 1 ? 1 << 16 : 0, .wire = CR_F32};
     CR_TRY(cr_config_open(&r->config, NULL, overrides, CR_COUNT(overrides)));
     CR_TRY(cr_model_open(&r->config, CLASSES, SIZE, SIZE, &r->model));
     cr_model_set_real(&r->model, real);

@@ -1,6 +1,6 @@
 /* tests/unit/device/test_gram_exact.c: batch statistics and gradients from a Gram matrix in a 16-bit program, against
- * FP64 sums over the convolution's output, where the mean of the input is 100 times its deviation. On one rank, and with
- * SyncBN on two, of which each has half of the pixels. */
+ * FP64 sums over the convolution's output, where the mean of the input is 100 times its deviation. On one rank, and
+ * with SyncBN on two, of which each has half of the pixels. */
 #include "core/rng.h"
 #include "tests/harness/reference_run.h"
 
