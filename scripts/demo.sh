@@ -12,13 +12,13 @@ limit_s=180 # training time
 
 need_packages
 echo "== building into build/ (log: build/build.log)"
-# Builds only the program and its man pages: the tests are some hundred files more. The GPU kernels take minutes to compile and are
+# Builds only what `cmake --install` needs: the tests are some hundred files more. The GPU kernels take minutes to compile and are
 # excluded where there is no driver. An existing build folder keeps its configuration.
 if [ ! -e build/CMakeCache.txt ] && [ ! -e /proc/driver/nvidia ] && [ ! -e /dev/nvidiactl ] && [ ! -e /dev/dxg ]; then
     echo "no NVIDIA driver was found: building for the CPU only (to add the GPU device: cmake -B build -DCRESNET_WITH_CUDA=AUTO && ninja -C build)"
     set -- -DCRESNET_WITH_CUDA=OFF
 fi
-build_target="cresnet pages" build build -DCMAKE_BUILD_TYPE=Release "$@"
+build_target="cresnet libcresnet pages library_page" build build -DCMAKE_BUILD_TYPE=Release "$@"
 
 cresnet=build/cresnet
 images_dir=datasets/shapes

@@ -297,7 +297,7 @@ def pareto_label(row):
         return "longer"
     words = pattern.split(", ")
     if words[0] == "channels":
-        return words[1].split()[0].replace("x", "×") + ("" if len(words) < 3 else f" (m{words[2].split()[-1]})")
+        return words[1].split()[0].replace("x", "×")
     return words[-1] if words[0] == "single weights" else words[0].replace("blocks ", "").replace("x", "×")
 
 
@@ -307,9 +307,13 @@ def pareto(precision):
     if not rows:
         raise FigureError("pareto.jsonl: no rows with accuracy and speed")
     seeds = len(rows[0]["correct"])
+    multiples = {row["pattern"].split("multiples of ")[-1] for row in rows if row["pattern"].startswith("channels")}
+    channels = f", in multiples of {multiples.pop()} channels" if len(multiples) == 1 else ""
     figure = Figure(f"Accuracy and speed on CIFAR-10, {precision}", f"ResNet-20 to 56, and pruned ResNet-56. Batches of 1000 images, {PARETO_PRECISIONS[precision]}.",
-                    [f"Machine: one NVIDIA H200. {'One seed' if seeds == 1 else f'Mean of {seeds} seeds'}, last epoch. Line: no network is both as fast and as accurate.",
-                     "Blue: factor of the multiply-adds. Orange: 2:4; 80 % in blocks; percent of single weights.",
+                    [f"Machine: one NVIDIA H200. {'One seed' if seeds == 1 else f'Mean of {seeds} seeds'}, last epoch. Dotted line: the networks that no other one beats.",
+                     f"Filled blue: times fewer multiply-adds{channels}.",
+                     "Orange: 2:4; blocks of a size, 80 % pruned; percent of single weights pruned.",
+                     "“Longer” is ResNet-56 with as many epochs as the pruned networks.",
                      "The vertical axis does not start at zero."], 330, "inference speed (thousands of images/s)", "top-1 accuracy (%)")
     points = sorted((row["images_per_s"][PARETO_BATCH], row["top1"], row) for row in rows)
     step = nice_step(points[-1][0] * 1.1, 6)

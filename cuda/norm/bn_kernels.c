@@ -54,6 +54,7 @@ static bool f32_but(const struct cr_program *p, const struct cr_op *op, int half
     return true;
 }
 
+/* An op with `center` has a kernel in cuda/conv/gram/gram_kernels.c. */
 static bool bn_finalize_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     (void)device;
     return f32_but(p, op, CR_OUT_bn_finalize_scale_bias_half) &&

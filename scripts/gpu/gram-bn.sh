@@ -28,7 +28,7 @@ trap 'rm -rf "$work"' EXIT
 cresnet=$build/cresnet
 
 if wants 1; then
-    for kernels in cuda.gram_wgmma cuda.point_gram cuda.gram.gram cuda.gram.wgrad cuda.gram.finalize cuda.gram.grad; do
+    for kernels in cuda.gram_wgmma cuda.point_gram cuda.gram.gram cuda.gram.wgrad cuda.gram.finalize cuda.gram.grad cuda.gram.sums cuda.gram.finish; do
         timeout 60 "$build/tests/test_checkops" --device cuda --algos --seconds 25 "$kernels" >"$work/ops" 2>&1 || failed=1
         grep -E "^(ok|FAIL|none| )" "$work/ops" | cut -c1-200
     done
@@ -36,7 +36,7 @@ if wants 1; then
 fi
 
 if wants 5; then
-    for kernels in gram_wgmma.wgrad point_gram.dgrad point_gram.conv gram_wgmma.gram gram.finalize gram.grad; do
+    for kernels in gram_wgmma.wgrad point_gram.dgrad point_gram.conv gram_wgmma.gram gram.finalize gram.grad gram.sums; do
         timeout 40 "$build/tests/test_checkops" --device cuda --bench --algos cuda.$kernels 2>&1 |
             grep -E " us |FAIL" | grep -v "no case" | cut -c1-170
     done

@@ -151,4 +151,8 @@ int cr_config_diff(const struct cr_config *old, const struct cr_config *fresh, s
  * False if the text is invalid or the value is out of range. */
 bool cr_bytes_parse(const char *text, size_t *bytes);
 
+/* config/messages.c: `path` does not exist: writes "; did you mean configs/demo.ini?" when a file or folder of a
+ * similar name does, or "". */
+void cr_path_hint(const char *path, char *out, size_t bytes);
+
 #endif

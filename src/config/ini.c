@@ -4,6 +4,8 @@
  * "..." and '...' have no escapes; an unquoted value ends at the first ; or #) and rejects ambiguous input. */
 #include "config/ini.h"
 
+#include "config/config.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <iniparser.h>
@@ -47,8 +49,11 @@ static cr_status file_read(struct cr_ini *ini, const char *path, bool regular, s
     FILE     *file = fd >= 0 ? fdopen(fd, "rb") : NULL;
     if (!file) {
         if (fd >= 0) close(fd);
-        if (errno == ENOENT || errno == ENOTDIR) return CR_FAIL(CR_ERR_CONFIG, "%s: no such file", path);
-        return CR_FAIL(CR_ERR_IO, "%s: cannot open: %s", path, strerror(errno));
+        if (errno != ENOENT && errno != ENOTDIR)
+            return CR_FAIL(CR_ERR_IO, "%s: cannot open: %s", path, strerror(errno));
+        char hint[400];
+        cr_path_hint(path, hint, sizeof hint);
+        return CR_FAIL(CR_ERR_CONFIG, "%s: no such file%s", path, hint);
     }
     cr_status status = CR_OK;
     CR_TRY_OUT(file_check(file, path, regular, ini));

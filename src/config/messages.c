@@ -2,7 +2,11 @@
 #include "config/config.h"
 #include "config/keys.h"
 
+#include <dirent.h>
+#include <limits.h>
 #include <stdio.h>
+#include <string.h>
+#include <unistd.h>
 
 /* Writes "[train] batch = 900"; long values are truncated; " (default)" follows if the key is not set. */
 static void value_describe(const struct cr_config *config, const struct cr_key *key, char *out, size_t bytes) {
@@ -66,4 +70,42 @@ bool cr_config_is_set(const struct cr_config *config, const char *dotted) {
     const struct cr_key *key = cr_key_dotted(dotted);
     CR_ASSERT(key);
     return config->src[cr_key_index(key)].file != NULL;
+}
+
+/* The first part of the path that does not exist: path[0..folder) is a folder with its slash, path[folder..end) the
+ * part. */
+static bool find_missing(const char *path, size_t *folder, size_t *end) {
+    char part[PATH_MAX];
+    if (strlen(path) >= sizeof part) return false;
+    for (*folder = 0;; *folder = *end + 1) {
+        *end = *folder + strcspn(path + *folder, "/");
+        snprintf(part, sizeof part, "%.*s", (int)*end, path);
+        if (*part && access(part, F_OK) != 0) return *end > *folder;
+        if (!path[*end]) return false;
+    }
+}
+
+enum { NAME_MIN = 3 }; /* shorter names resemble too many others */
+
+void cr_path_hint(const char *path, char *out, size_t bytes) {
+    char   name[NAME_MAX + 1], parent[PATH_MAX], other[PATH_MAX + NAME_MAX], best[PATH_MAX + NAME_MAX] = "";
+    size_t folder, end;
+    *out = 0;
+    if (!find_missing(path, &folder, &end) || end - folder > NAME_MAX || end - folder < NAME_MIN) return;
+    snprintf(name, sizeof name, "%.*s", (int)(end - folder), path + folder);
+    snprintf(parent, sizeof parent, "%.*s", (int)folder, folder ? path : "");
+    DIR                 *dir     = opendir(folder ? parent : ".");
+    const struct dirent *entry   = NULL;
+    int                  nearest = CR_MAX(1, (int)strlen(name) / 4) + 1;
+    while (dir && (entry = readdir(dir))) {
+        const int distance = cr_edit_distance(name, entry->d_name);
+        if (entry->d_name[0] == '.' || distance > nearest || (distance == nearest && !*best)) continue;
+        snprintf(other, sizeof other, "%s%s%s", parent, entry->d_name, path + end);
+        if (distance == nearest && strcmp(other, best) > 0) continue; /* not by the disk's order */
+        if (access(other, F_OK) != 0) continue;
+        nearest = distance;
+        snprintf(best, sizeof best, "%s", other);
+    }
+    if (dir) closedir(dir);
+    if (*best) snprintf(out, bytes, "; did you mean %s?", best);
 }

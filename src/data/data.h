@@ -132,9 +132,12 @@ struct cr_dataset; /* read-only once open: any number of threads may call cr_dat
  * file, folder and key. CR_ERR_CONFIG, CR_ERR_FORMAT, CR_ERR_IO, CR_ERR_MEMORY. */
 CR_MUST cr_status cr_dataset_open(const struct cr_config *config, enum cr_split split, struct cr_dataset **out);
 void              cr_dataset_close(struct cr_dataset *dataset); /* NULL is allowed */
-int64_t           cr_dataset_count(const struct cr_dataset *dataset);
-int               cr_dataset_classes(const struct cr_dataset *dataset);
-const char       *cr_dataset_class_name(const struct cr_dataset *dataset, int label);
+/* Whether cr_dataset_open logs warnings about skipped files and contradicting labels (default: yes). Of the ranks of
+ * one host, one logs them. */
+void        cr_dataset_warnings(bool on);
+int64_t     cr_dataset_count(const struct cr_dataset *dataset);
+int         cr_dataset_classes(const struct cr_dataset *dataset);
+const char *cr_dataset_class_name(const struct cr_dataset *dataset, int label);
 /* With data.multi_label the labels of a sample: their number, then one bit for each class, cr_dataset_label_words words
  * in all (graph/loss.h); borrowed. NULL, and 1 word, when each sample has one label. */
 const int32_t *cr_dataset_labels(const struct cr_dataset *dataset, int64_t sample);
@@ -164,6 +167,11 @@ uint64_t cr_dataset_fingerprint(const struct cr_dataset *dataset);
  * ends the run), or because the images are a function of the configuration (shapes, synthetic).
  * CR_ERR_MEMORY. */
 CR_MUST cr_status cr_dataset_contents(const struct cr_dataset *dataset, uint64_t *out);
+
+/* CR_ERR_FORMAT when a class has images and none of them can be read, with the error of one of them. Usually reads one
+ * image of each class, of a JPEG only the header: damage in its pixels is found when it is used. Checks nothing when
+ * images have several labels. CR_ERR_MEMORY. */
+CR_MUST cr_status cr_dataset_check_readable(const struct cr_dataset *dataset);
 
 /* Writes the shapes dataset into `root`: ten classes of drawn figures as PNG files of 32x32 pixels, in train/ and
  * val/ by class. The files depend on nothing but the counts and are the same on every machine. Does nothing if the

@@ -134,15 +134,10 @@ static bool gram_accepts(const struct cr_device *device, const struct cr_program
     return is_gram_width(offline_of(device)->gpu->cc, x->dim[3], K);
 }
 
-/* gram_bn_finalize and gram_bn_grad of one rank; with several ranks there is no kernel. */
+/* gram_bn_finalize, gram_bn_sums, gram_bn_grad_sums and gram_bn_grad. */
 static bool gram_bn_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     const enum cr_dtype type = p->tensor[op->in[0]].dtype; /* of w */
-    return offline_of(device)->gpu->cc >= 80 && (type == CR_F16 || type == CR_BF16) && op->attr.bn.ranks <= 1;
-}
-
-static bool refuses(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    (void)device, (void)p, (void)op;
-    return false;
+    return offline_of(device)->gpu->cc >= 80 && (type == CR_F16 || type == CR_BF16);
 }
 
 static bool conv_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
@@ -343,8 +338,8 @@ cr_status cr_gpu_open_from_list(const struct cr_gpu *gpu, const struct cr_device
     d->kernel[CR_OP_conv_pool].accepts      = pool_accepts;
     d->kernel[CR_OP_conv_pool_grad].accepts = pool_grad_accepts;
     d->kernel[CR_OP_gram].accepts = d->kernel[CR_OP_gram_dgrad].accepts = gram_accepts;
-    d->kernel[CR_OP_gram_bn_finalize].accepts = d->kernel[CR_OP_gram_bn_grad].accepts = gram_bn_accepts;
-    d->kernel[CR_OP_gram_bn_sums].accepts = d->kernel[CR_OP_gram_bn_grad_sums].accepts = refuses;
+    d->kernel[CR_OP_gram_bn_finalize].accepts = d->kernel[CR_OP_gram_bn_sums].accepts = gram_bn_accepts;
+    d->kernel[CR_OP_gram_bn_grad_sums].accepts = d->kernel[CR_OP_gram_bn_grad].accepts = gram_bn_accepts;
     d->kernel[CR_OP_conv_dgrad].accepts                                                = dgrad_accepts;
     d->kernel[CR_OP_conv_wgrad].accepts                                                = wgrad_accepts;
     d->kernel[CR_OP_conv_grad].accepts                                                 = grad_accepts;

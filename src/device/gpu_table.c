@@ -49,8 +49,8 @@ const struct cr_gpu *cr_gpu_find(const char *name) {
     return NULL;
 }
 
-void cr_gpu_names(struct cr_text *out) {
-    for (size_t i = 0; i < CR_COUNT(gpus); i++) cr_text_add(out, "%s%s", i ? ", " : "", gpus[i].name);
+void cr_gpu_names(const char *separator, struct cr_text *out) {
+    for (size_t i = 0; i < CR_COUNT(gpus); i++) cr_text_add(out, "%s%s", i ? separator : "", gpus[i].name);
 }
 
 size_t cr_gpu_memory(const struct cr_gpu *gpu, const struct cr_device_options *options) {

@@ -36,8 +36,8 @@ struct cr_gpu {
 const struct cr_gpu *cr_gpu_find(const char *name);
 /* Bytes of memory of the GPU, or of the smaller one that options->card_bytes describes. */
 size_t cr_gpu_memory(const struct cr_gpu *gpu, const struct cr_device_options *options);
-/* Appends all names: "h200, h100, ...". */
-void cr_gpu_names(struct cr_text *out);
+/* Appends all names, with `separator` between them. */
+void cr_gpu_names(const char *separator, struct cr_text *out);
 /* Opens a device that can be queried (kernels, accepts, workspace sizes) but cannot reserve memory or launch.
  * *kernels_queried becomes true when the answers come from the kernels that would run on the GPU. It becomes false when
  * this build or machine lacks something that they need; the device is then that of cr_gpu_open_from_list. The process

@@ -99,11 +99,15 @@ static bool search_table(const char *name, struct cr_pretrained *out) {
     return false;
 }
 
+void cr_pretrained_names(const char *separator, struct cr_text *out) {
+    for (size_t i = 0; i < CR_COUNT(published); i++) cr_text_add(out, "%s%s", i ? separator : "", published[i].name);
+}
+
 static cr_status fail_unknown(const char *name) {
     char           shown[80];
     struct cr_text names = {0};
     cr_utf8_visible(name, false, shown, sizeof shown);
-    for (size_t i = 0; i < CR_COUNT(published); i++) cr_text_add(&names, "%s%s", i ? ", " : "", published[i].name);
+    cr_pretrained_names(", ", &names);
     const cr_status status =
         CR_FAIL(CR_ERR_CONFIG, "%s: is neither a file nor the name of published weights: the names are %s", shown,
                 names.data && !names.failed ? names.data : "those of torchvision");

@@ -33,6 +33,8 @@ struct cr_pretrained {
 CR_MUST cr_status cr_pretrained_find(const char *name, struct cr_pretrained *out);
 /* True if cr_pretrained_find finds the name, or cannot read the list of CRESNET_WEIGHTS_LIST. Sets no error. */
 bool cr_pretrained_is_name(const char *name);
+/* Adds the names of the table, with `separator` between them. */
+void cr_pretrained_names(const char *separator, struct cr_text *out);
 /* True if `path` ends with the file name of one of torchvision's networks, whose classes are those of ImageNet. */
 bool cr_pretrained_has_imagenet_classes(const char *path);
 /* Finds or downloads the file of a name. The caller frees *path with cr_free. CR_ERR_CONFIG (unknown name), CR_ERR_IO

@@ -303,6 +303,8 @@ struct cr_train_options {
     /* The command of train.on_event as the user gave it, on the command line or in a file that the command line names;
      * NULL: none. Borrowed. The one in `config` and in stored configurations is never executed. */
     const char *on_event;
+    /* What continues a run that stopped, for its messages; NULL: "--resume auto". Static. */
+    const char *continued_by;
 };
 /* Runs `cresnet train`. *signal_taken is the signal that ended the run, 0 when none did. */
 CR_MUST cr_status cr_train(const struct cr_config *config, const struct cr_train_options *options, int *signal_taken);

@@ -5,6 +5,7 @@
 #include "session/saved_model.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -137,6 +138,25 @@ static cr_status check_channels(const struct cr_config *config, const char *fold
     return status;
 }
 
+/* Writes what is known about published weights of this name: the file resnet18.safetensors may be meant as resnet18,
+ * another name may be one of the list with a typing error. */
+static void describe_published(const char *given, char *out, size_t bytes) {
+    struct cr_pretrained entry;
+    char                 name[64];
+    const char          *slash = strrchr(given, '/'), *base = slash ? slash + 1 : given;
+    const char          *ending  = strrchr(base, '.');
+    const bool           is_file = slash || (ending && (!strcmp(ending, ".safetensors") || !strncmp(ending, ".pt", 3)));
+    snprintf(name, sizeof name, "%.*s", ending ? (int)(ending - base) : (int)strlen(base), base);
+    if (is_file && cr_pretrained_is_name(name))
+        snprintf(out, bytes, "; model.weights=%s downloads the published weights", name);
+    else if (is_file)
+        *out = 0;
+    else {
+        (void)!cr_pretrained_find(given, &entry); /* says which names there are */
+        snprintf(out, bytes, "; %s", cr_error_message());
+    }
+}
+
 /* Published weights are downloaded here, before anything else takes time. */
 cr_status cr_state_weights_there(const struct cr_config *config) {
     const char *given = config->model.weights;
@@ -145,12 +165,12 @@ cr_status cr_state_weights_there(const struct cr_config *config) {
     if (!*given || access(given, F_OK) == 0 || errno != ENOENT)
         return CR_OK; /* other errors are reported when the file is read */
     if (!cr_pretrained_is_name(given)) {
-        struct cr_pretrained entry;
-        (void)!cr_pretrained_find(given, &entry); /* says which names there are */
+        char published[600];
+        describe_published(given, published, sizeof published);
         return cr_config_fail(config, "model.weights",
                               "no such file or folder: set model.weights=FILE (safetensors or PyTorch weights of this "
-                              "network, a checkpoint or a run), or model.weights= to train from scratch; %s",
-                              cr_error_message());
+                              "network, a checkpoint or a run), or model.weights= to train from scratch%s",
+                              published);
     }
     CR_TRY(cr_pretrained_file(given, &path));
     cr_free(path);

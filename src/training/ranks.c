@@ -40,7 +40,9 @@ cr_status cr_run_data_turn(struct cr_run *run, cr_status (*open)(struct cr_run *
     const bool first = cr_comm_rank_info(run->comm, cr_comm_rank(run->comm))->local_rank == 0;
     if (first) CR_TRY(open(run));
     CR_TRY(cr_comm_barrier(run->comm));
-    return first ? CR_OK : open(run);
+    if (first) return CR_OK;
+    cr_dataset_warnings(false); /* the first rank of this host has logged them */
+    return open(run);
 }
 
 /* Removes the keys that may differ between hosts. */

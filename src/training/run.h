@@ -28,6 +28,7 @@ struct cr_run {
     struct cr_config config; /* effective configuration; on resume the stored one with the values of the command line */
     char             limit[32];               /* text of config.memory.limit, when the run found it */
     char            *dir;                     /* run folder */
+    const char      *continued_by;            /* what continues it, for messages; static */
     char            *from;                    /* checkpoint folder that the run resumes from; NULL for a new run */
     bool             unmeasured;              /* the resumed run chose its kernels without measuring them */
     char             last[CR_RUN_LAST_BYTES]; /* --resume auto: target of the link `last` when `from` was chosen */

@@ -84,9 +84,8 @@ void cr_run_log_end(const struct cr_run *run, struct cr_report *report, int ende
                  "; stopped early: no better %s in %" PRId64 " evaluations (best: step %" PRId64 ", train.patience)",
                  cr_word_best_metric(run->config.train.best), (int64_t)run->config.train.patience, early_best->step);
     if (ended_by)
-        snprintf(human, sizeof human,
-                 "stopped by signal %d after step %" PRId64 ", saved in %s; continue with --resume auto", ended_by,
-                 run->at.step, run->dir);
+        snprintf(human, sizeof human, "stopped by signal %d after step %" PRId64 ", saved in %s; continue with %s",
+                 ended_by, run->at.step, run->dir, run->continued_by);
     else
         snprintf(human, sizeof human, "done: step %" PRId64 ", saved in %s%s", run->at.step, run->dir, early);
     struct cr_json_writer w = cr_report_begin(report, ended_by ? CR_EVENT_STOPPED : CR_EVENT_DONE);
@@ -100,6 +99,6 @@ void cr_run_log_failed(const struct cr_run *run, cr_status why) {
     if (!cr_run_reports(run) || why == CR_ERR_CONFIG || why == CR_ERR_USAGE || why == CR_ERR_NUMERIC) return;
     cr_run_read_last(run->dir, last);
     if (*last)
-        cr_log(CR_LOG_WARN, "the run failed; its checkpoint %s/%s is complete: --resume auto continues there", run->dir,
-               last);
+        cr_log(CR_LOG_WARN, "the run failed; its checkpoint %s/%s is complete: %s continues there", run->dir, last,
+               run->continued_by);
 }

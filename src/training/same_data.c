@@ -106,6 +106,7 @@ cr_status cr_run_check_data(struct cr_run *run, bool force) {
     struct cr_position old;
     int                before, classes = cr_dataset_classes(run->train);
     cr_status          status;
+    CR_TRY(cr_dataset_check_readable(run->train));
     CR_TRY(cr_dataset_contents(run->train, &run->data_contents));
     if (!run->from) return CR_OK;
     CR_TRY(cr_state_position(run->from, &old));

@@ -355,6 +355,7 @@ cr_status cr_train(const struct cr_config *config, const struct cr_train_options
         sigaction(SIGUSR1, &old.on_usr1, NULL);
         return status;
     }
+    run.continued_by = options->continued_by ? options->continued_by : "--resume auto";
     stop_handlers_install(&old);
     cr_run_log_setup(&run);
     const struct cr_best best = cr_run_best_read(&run);

@@ -93,9 +93,12 @@ void checkops_list_gram_layers(struct checkops_list *out, int64_t N, enum cr_dty
                                                {0, 28, 28, 512, 1024, 2, true}};
     static const struct job end_jobs[]      = {{CR_OP_gram, SCALE_BIAS},
                                                {CR_OP_gram_bn_finalize, 0},
+                                               {CR_OP_gram_bn_sums, 0},
                                                {CR_OP_conv, END | SCALE_BIAS},
                                                {CR_OP_conv_wgrad, CHECKOPS_SUMS | SCALE_BIAS},
+                                               {CR_OP_gram_bn_grad_sums, 0},
                                                {CR_OP_gram_bn_grad, 0},
+                                               {CR_OP_gram_bn_grad, CHECKOPS_SUMS},
                                                {CR_OP_gram_dgrad, BN}},
                             shortcut_jobs[] = {{CR_OP_gram, 0},
                                                {CR_OP_conv, OUT_BN},

@@ -150,13 +150,18 @@ static void draw_sums(struct checkops_drawing *d, int s, const struct cr_tensor 
     if (family == FAMILY_NONFINITE) spoil(d, t->dtype, data, 2 * C);
 }
 
+/* A value of the input of a convolution. A large mean is 100 deviations: the shift keeps the digits of the rest. */
+static double gram_number(struct checkops_drawing *d, enum checkops_family family) {
+    return family == FAMILY_LARGE_MEAN ? 100 + normal(d) : number(d, family);
+}
+
 /* Gram matrix, sums and shift of P pixels of the family; a few pixels are drawn and their sums scaled up. */
 static void draw_gram(struct checkops_drawing *d, int s, const struct cr_tensor *t, void *data) {
     const enum checkops_family family = family_of(d, s);
     const struct cr_bn_attr   *attr   = &d->unit->op->attr.bn;
     const int64_t              C = t->dim[3], P = attr->count / CR_MAX(attr->ranks, 1), few = CR_MIN(P, (int64_t)5);
     double                    *a = cr_alloc((size_t)((few + 1) * C), sizeof *a);
-    for (int64_t i = 0; a && i < (few + 1) * C; i++) a[i] = number(d, family);
+    for (int64_t i = 0; a && i < (few + 1) * C; i++) a[i] = gram_number(d, family);
     const double *shift = a ? a + few * C : NULL, factor = (double)P / (double)few;
     for (int64_t i = 0; a && i < C; i++) {
         double sum = 0;

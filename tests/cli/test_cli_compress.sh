@@ -10,7 +10,7 @@ checksums R >before
 
 # ---- from pruning to the page ----
 run compress R --speedup 1.4 --epochs 1 $keys --dry-run; expect "--dry-run" 0 "prune to 1.4 times as fast: channels" "fine-tune the best"; holds "writes nothing" [ ! -e R-compressed ]
-run compress R --speedup 1.4 --epochs 1 $keys; expect "compress" 0 "not compressed" "BN re-estimated" "fine-tuned" "R-compressed/network is" "R-compressed/report.html"
+run compress R --speedup 1.4 --epochs 1 $keys; expect "compress" 0 "not compressed" "BN re-estimated" "fine-tuned" "R-compressed/network is" "R-compressed/report.html" "pruning 1.4x-channels" "fine-tuning 1.4x-"
 cp stdout first
 run eval R-compressed/network -q; expect "the result is a run folder" 0 "top-1"
 holds "the fine-tuning has the run as teacher" grep -q "^teacher = .*/R$" R-compressed/compress.ini
@@ -78,6 +78,7 @@ refused "a typo" "unknown key" R --speedup 2 optim.lrr=1
 refused "an unknown batch" "give --batch N" R --speedup 2 train.batch=auto
 run compress R --speedup 1.3 -o R-compressed; expect "another target in this folder" 2 "was made for" "choose another folder"
 run compress R --speedup 1.3 -o R; expect "a folder in use" 2 "not empty"
-run compress R --speedup 90 --epochs 1 $keys -o Z; expect "a speedup that no pattern reaches" 2 "no pattern is fast enough" "cannot be reached: the minimum is"
+run compress R --speedup 90 --epochs 1 $keys -o Z; expect "a speedup that no pattern reaches" 2 "no pattern is fast enough: --speedup 90 cannot be reached on this device; the reason of each pattern is printed above" "cannot be reached: the minimum is"
+is "all patterns were tried: none is advised" "$(grep -c 'auto for all' stderr)" 0
 checksums R >after; holds "the run is as it was" cmp before after
 sum_up

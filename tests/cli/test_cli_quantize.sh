@@ -38,7 +38,7 @@ for method in mse entropy percentile max; do
 done
 is "the methods differ" "$(cat Q-*/last/model.safetensors | wc -c)" "$(cat Q-mse/last/model.safetensors Q-mse/last/model.safetensors Q-mse/last/model.safetensors Q-mse/last/model.safetensors | wc -c)"
 is "the methods choose other scales" "$(sha256sum Q-*/last/model.safetensors | cut -c1-64 | sort -u | wc -l)" 4
-run quantize R -o again -q; expect "quantize" 0 "320 images by entropy; 7 of 7 layers in int8" "drop"
+run quantize R -o again -q; expect "quantize" 0 "320 images by entropy; 7 of 7 layers in int8" "drop" "saved in again"
 holds "the same scales again" cmp again/last/model.safetensors Q-entropy/last/model.safetensors
 (ulimit -f 4; exec "$bin" quantize R -o limit --images 8 -q) >stdout 2>stderr
 is "files have a limit: exit code" $? 1; holds "files have a limit: why" grep -q "could not be written" stderr; holds "no empty folder is left" [ ! -e limit ]

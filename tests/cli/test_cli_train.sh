@@ -190,6 +190,25 @@ bad="data.kind=folder data.root=broken"
 run eval files.ini $bad --weights S/last --json; expect "a corrupt image is skipped" 0 '"corrupt": 1' "$victim"
 is "a corrupt image counts nowhere" "$(field images)" 39
 run eval files.ini $bad data.corrupt=fatal --weights S/last; expect "a corrupt image is fatal" 1 "$victim"
+# A class without a readable image ends a training before it starts; one readable image is enough.
+cp -r images broken2
+class=$(ls broken2/train | tail -1); count=$(ls "broken2/train/$class" | wc -l); kept=$(ls "broken2/train/$class" | tail -1)
+for file in broken2/train/$class/*; do
+    [ "${file##*/}" = "$kept" ] || echo '<html>404</html>' >"$file"
+done
+bad="data.kind=folder data.root=broken2"
+run train files.ini $bad --epochs 1 -o B1; expect "one readable image" 0 "skipped an image: broken2/train/$class/"
+cp "broken2/train/$class/$kept" kept.png; : >"broken2/train/$class/$kept"
+none="the class $class has no image that can be read ($count tried): "
+run train files.ini $bad --epochs 1 -o B2; expect "a class without a readable image" 1 "$none" "broken2/train/$class/" "replace its images, or remove the class"
+is "it is the only message" "$(grep -c 'skipped an image' <<<"$err")" 0
+run finetune broken2 --weights none --epochs 1 --device cpu -o B3; expect "finetune of such a class" 1 "$none"
+run data pack broken2 packed2; expect "data pack leaves unreadable images out" 0 "broken2/train/$class/"
+run train files.ini data.kind=packed data.root=packed2 --epochs 1 -o B4; expect "a packed class without images" 0 "and $class has 0: "
+mkdir list2; for split in train val; do (cd broken2 && find "$split" -name '*.png' | awk -F/ '{ print "../broken2/" $0 "," $2 }') >list2/$split.csv; done
+run train files.ini data.kind=csv data.root=list2 --epochs 1 -o B5; expect "a label without a readable image" 1 "$none"
+rm -r "broken2/train/$class" "broken2/val/$class"
+run train files.ini $bad --epochs 1 -o B6; expect "without the class" 0
 run train tiny.ini data.train_images=3 -o small; holds "a set smaller than a batch" [ "$rc" -eq 2 -o "$rc" -eq 1 ]
 
 # ---- signals ----
@@ -351,6 +370,7 @@ if [ "$(id -u)" = 0 ]; then
         holds "a full disk loses no checkpoint" [ -e disk/run/last/state.safetensors ]
         holds "a full disk leaves no half" sh -c '! ls -d disk/run/.tmp-step* 2>/dev/null | grep -q .'
         run eval tiny.ini --weights disk/run/last; expect "the last checkpoint reads" 0
+        run data shapes disk/shapes; expect "images on a full disk" 1 "cannot write: No space left on device: disk full, free some space or choose another place"
     else
         skip "full disk (no mount here)"
     fi

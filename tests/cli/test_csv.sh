@@ -4,13 +4,34 @@
 . "$(dirname "$0")/../harness/cli_support.sh"
 
 run data shapes images data.train_images=100 data.val_images=40; expect "images" 0
-run data shapes images; expect "shapes into a folder of others" 2 "images: choose another folder (data.root)"
+run data shapes images; expect "shapes into a folder of others" 2 "images: choose another folder (data.root); images of your own also need data.kind=folder"
 mkdir list
 for split in train val; do
     (cd images && find "$split" -name '*.png' | LC_ALL=C sort | awk -F/ '{ print "../images/" $0 "," $2 }') >"list/$split.csv"
 done
 { tiny_model; printf '[data]\nimage_size = 16\nworkers = 1\n[train]\nbatch = 25\nepochs = 2\ndevice = cpu\nthreads = 1\n'; } >net.ini
 same() { cmp -s "$1/last/model.safetensors" "$2/last/model.safetensors"; }
+
+# warned_once NAME: the last run warned about labels once
+warned_once() { is "$1: number of warnings" "$(grep -c "warning: .*different labels" <<<"$err")" 1; }
+
+# ---- one image with two labels ----
+cp -r list twice
+three=$(sed -n '3p' twice/train.csv); five=$(sed -n '5p' twice/train.csv)
+printf './%s,ring\n%s,ring\n%s,%s\n' "${three%,*}" "${five%,*}" "$(sed -n '7s/,.*//p' twice/train.csv)" "$(sed -n '7s/.*,//p' twice/train.csv)" >>twice/train.csv
+printf '%s,ring\n' "${three%,*}" >>twice/train.csv # a third line of the same image
+run train net.ini -o conflict data.kind=csv data.root=twice --steps 1; expect "an image with two labels" 0 \
+    "warning: twice/train.csv:101: ./${three%,*} has the label ring, but ${three##*,} in twice/train.csv:3; 2 images are listed with different labels: remove the lines with wrong labels"
+warned_once train
+run finetune twice --weights none --epochs 1 --batch 8 --device cpu data.kind=csv train.steps=1 data.image_size=32 -o fine; expect "finetune warns" 0 "2 images are listed with different labels"
+warned_once finetune
+run train net.ini -o conflict-ranks data.kind=csv data.root=twice --steps 1 --ranks 2 --batch 10; expect "two ranks" 0 "2 images are listed with different labels"
+warned_once "two ranks"
+cp list/train.csv twice/; printf '%s,ring\n' "${three%,*}" >twice/val.csv
+run train net.ini -o conflict2 data.kind=csv data.root=twice --steps 1; expect "validation has another label" 0 \
+    "warning: twice/val.csv:1: ${three%,*} has the label ring, but ${three##*,} in twice/train.csv:3; 1 image is listed with different labels"
+cp list/val.csv twice/; cat list/train.csv >>twice/train.csv
+run train net.ini -o conflict3 data.kind=csv data.root=twice --steps 1; expect "the same label twice" 0; is "the same label twice is no conflict" "$(grep "different labels" <<<"$err")" ""
 
 # ---- the same as folders ----
 run train net.ini -o folder data.kind=folder data.root=images -q; expect "class folders" 0

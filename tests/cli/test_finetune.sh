@@ -36,6 +36,7 @@ start_slow & pid=$!
 for _ in $(seq 300); do [ -s S/log.jsonl ] && grep -q '"step":20,' S/log.jsonl && break; sleep 0.05; done
 pkill -INT -P $pid 2>/dev/null || kill -INT $pid
 wait $pid; is "interrupted" $? 130
+has "what continues it" "$(cat stderr)" "saved in S; continue with the same command"
 holds "it was interrupted within the run" [ ! -e "S/step-$((epochs * 7))" ]
 cp S.ini before.ini
 start_slow; is "the same command continues" $? 0

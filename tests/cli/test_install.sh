@@ -37,6 +37,22 @@ if with_numpy=$(python_with numpy); then
         "$with_numpy" -c 'import cresnet; print(cresnet.version())' 2>&1)" "$(cresnet --version | awk '/^cresnet / { print $2 }')"
 else skip "no NumPy"; fi
 
+# ---- libraries that are missing ----
+said=$(cmake -S "$source_dir" -B "$work/none" -DCRESNET_WITH_CUDA=OFF -DBUILD_TESTING=OFF -DCMAKE_DISABLE_FIND_PACKAGE_PNG=ON -DCMAKE_DISABLE_FIND_PACKAGE_JPEG=ON 2>&1)
+is "cmake without libraries" $? 1
+has "the packages are named, all at once" "$(tr -s ' \n' ' ' <<<"$said")" "apt-get install libpng-dev libjpeg62-turbo-dev (README.md"
+
+# ---- scripts/demo.sh builds all that is installed ----
+if there ninja && [ -f "$build/build.ninja" ]; then
+    targets=$(sed -n 's/^build_target="\([^"]*\)" build .*/\1/p' "$source_dir/scripts/demo.sh")
+    # shellcheck disable=SC2086
+    ninja -C "$build" -t commands $targets >built 2>&1
+    for file in $(grep -o "\"$build/[^\"\$]*\"" "$build/cmake_install.cmake" | tr -d '"' | sort -u); do
+        case $file in *.pc | *.cmake) continue ;; esac # written by cmake -B
+        [ -L "$file" ] || holds "scripts/demo.sh builds ${file##*/}" grep -qF -e "${file%.gz}" -e "-o ${file##*/}" built
+    done
+else skip "no ninja here"; fi
+
 # ---- man pages ----
 if there man && there groff; then
     for page in cresnet.1 cresnet.ini.5 $(for c in $commands; do echo "cresnet-$c.1"; done); do
@@ -72,6 +88,27 @@ is "bash: help of a command" "$(replies 'cresnet help man tr')" "train"
 is "bash: options of the program" "$(replies 'cresnet --v')" "--version"
 is "bash: one dash" "$(replies 'cresnet help -')" "--quiet --version --help"
 is "bash: names of tensors" "$(replies 'cresnet export --names ')" "torchvision timm"
+is "bash: patterns" "$(replies 'cresnet prune --pattern ')" "auto channels 2:4 block unstructured channel"
+is "bash: patterns for a target" "$(replies 'cresnet compress --pattern=un')" "unstructured"
+is "bash: the shell keeps the text before a colon" "$(replies 'cresnet prune --pattern 2:')" "4"
+is "bash: ... in a key" "$(replies 'cresnet train x.ini prune.pattern=2:')" "4"
+is "bash: networks" "$(replies 'cresnet finetune --model resnet11')" "resnet110"
+is "bash: weights" "$(replies 'cresnet eval --weights resnet18')" "resnet18"
+is "bash: a GPU" "$(replies 'cresnet plan --target a1')" "a100"
+# Every option whose words the program checks has the same words in the completion: the message about a wrong word lists them.
+cp "$source_dir/configs/demo.ini" words.ini
+for typed in "plan words.ini --which" "plan words.ini --after" "profile words.ini --which" "profile words.ini --order" "eval words.ini --split" \
+    "export words.ini --names" "check words.ini --devices" "prune words.ini --target-ms 1 -o P --pattern" "prune words.ini --sparsity 0.5 -o P --pattern" \
+    "prune words.ini --scope" "prune words.ini --importance" "bench sparse --types" "plan words.ini --target" "train words.ini --device"; do
+    said=$(cresnet $typed nosuchword 2>&1); is "$typed: a wrong word" $? 2
+    words=$(replies "cresnet $typed ")
+    [ -n "$words" ] || fail "$typed: no words"
+    for word in $words; do has "$typed: $word" "$said" "$word"; done
+    # Each word of the message is completed.
+    for word in $(sed -n 's/.*\(must be one of\|choose from\|unknown device [a-z]* (\|must be fp32\|known are\) *\([^;)]*\).*/\2/p' <<<"$said" | head -1 | tr -d ','); do
+        case " $words or " in *" $word "*) pass ;; *) fail "$typed: $word is not completed" ;; esac
+    done
+done
 is "bash: files are left to the shell" "$(replies 'cresnet train con')" ""
 if there zsh; then
     holds "zsh" zsh -n "$prefix/share/zsh/vendor-completions/_cresnet"
@@ -87,7 +124,7 @@ zpty -r z out '*ready*'
 zpty -w -n z "$3"$'\t'
 zpty -r z out "*$4*" && [[ $out != *"bad option"* ]] && print completed
 ZSH
-    for typed in 'cresnet train --resume au/--resume auto ' 'cresnet bench all/bench allocators ' 'cresnet help fine/help finetune '; do
+    for typed in 'cresnet train --resume au/--resume auto ' 'cresnet bench all/bench allocators ' 'cresnet prune --pattern 2/--pattern 2:4 ' 'cresnet eval --weights resnet34/--weights resnet34 ' 'cresnet help fine/help finetune '; do
         is "zsh: $typed" "$(cd "$work/empty" && timeout 10 zsh -f "$work/keys.zsh" "$prefix/share/zsh/vendor-completions" "$work/dump" \
             "${typed%/*}" "${typed#*/}" 2>&1)" completed
     done
@@ -96,6 +133,7 @@ if there fish; then
     fish_replies() { fish -c 'source $argv[1]; complete -C $argv[2]' "$prefix/share/fish/vendor_completions.d/cresnet.fish" "$1" 2>&1 | cut -f1 | tr '\n' ' '; }
     is "fish: an option" "$(fish_replies 'cresnet train --res')" "--resume "
     is "fish: its words" "$(fish_replies 'cresnet-train --device ')" "auto cpu cuda "
+    is "fish: patterns" "$(fish_replies 'cresnet prune --pattern ' | tr ' ' '\n' | sort | tr '\n' ' ')" "2:4 auto block channel channels unstructured "
     is "fish: a part of a command" "$(fish_replies 'cresnet bench spd')" "spdnn "
     is "fish: a key" "$(fish_replies 'cresnet eval optim.nest')" "optim.nesterov=no optim.nesterov=yes "
 else skip "no fish here"; fi
@@ -122,6 +160,19 @@ has "programs that link the library depend on the package" "$(cat "$work/control
 is "the library is found after the installation" "$(cat "$work/control/triggers" 2>/dev/null)" "activate-noawait ldconfig"
 is "the version of the package" "$(dpkg-deb -f "$deb" Version)" "$(cresnet --version | awk '/^cresnet / { print $2 }')"
 has "the licence in --version" "$(cresnet --version)" "MIT, Copyright"
+holds "no maintainer script: the trigger runs ldconfig" test ! -e "$work/control/postinst" -a ! -e "$work/control/postrm"
+# Each file is in the package once; other names of a program or a library are links.
+is "files that are in the package twice" "$(find "$work/root" -type f -size +0 -exec sha256sum {} + | awk 'seen[$1]++ { print $2 }')" ""
+for command in $commands; do is "cresnet-$command in the package" "$(readlink "$work/root/usr/bin/cresnet-$command")" cresnet; done
+is "links to the library" "$(find "$work/root" -name 'libcresnet.so*' -type l | wc -l) $(find "$work/root" -name 'libcresnet.so*' -type f | wc -l)" "2 1"
+# dpkg-gencontrol(1): files are rounded up to KiB, everything else counts 1 KiB.
+installed=$(find "$work/root" -mindepth 1 -type f -printf '%s\n' | awk '{ kib += int(($1 + 1023) / 1024) } END { print kib }')
+is "Installed-Size" "$(dpkg-deb -f "$deb" Installed-Size)" "$((installed + $(find "$work/root" -mindepth 1 ! -type f | wc -l)))"
+is "owners in the package" "$(dpkg-deb -c "$deb" | awk '{ print $2 }' | sort -u)" root/root
 # A build with CUDA finds its toolkit's libraries by a path of their own.
-if there lintian; then is "lintian's errors" "$(lintian --allow-root "$deb" 2>/dev/null | grep '^E:' | grep -v 'custom-library-search-path RUNPATH .*cuda')" ""; fi
+if there lintian; then
+    lintian --allow-root "$deb" >tags 2>/dev/null
+    is "lintian's errors" "$(grep '^E:' tags | grep -v 'custom-library-search-path RUNPATH .*cuda')" ""
+    is "lintian on ldconfig" "$(grep ldconfig tags)" ""
+else skip "no lintian here"; fi
 sum_up

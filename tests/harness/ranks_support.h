@@ -52,17 +52,23 @@ static inline cr_status train(const struct run *base, const char *name, const ch
 /* Timeout in seconds after which a silent rank counts as lost; used by runs that start later. */
 static double ranks_timeout_s = 30;
 
+/* *comm stays NULL with one rank. */
+static inline cr_status open_comm(int rank, int size, void *shared, struct cr_comm **comm) {
+    struct cr_comm_options where = {.rank         = rank,
+                                    .size         = size,
+                                    .local_rank   = rank,
+                                    .local_size   = size,
+                                    .shared       = shared,
+                                    .rendezvous_s = 20,
+                                    .timeout_s    = ranks_timeout_s};
+    *comm                        = NULL;
+    return size > 1 ? cr_comm_open(&where, comm) : CR_OK;
+}
+
 static inline int rank_main(int rank, int size, void *shared, const struct run *base, const char *name,
                             const char *resume, const char *const *more) {
-    struct cr_comm        *comm   = NULL;
-    struct cr_comm_options where  = {.rank         = rank,
-                                     .size         = size,
-                                     .local_rank   = rank,
-                                     .local_size   = size,
-                                     .shared       = shared,
-                                     .rendezvous_s = 20,
-                                     .timeout_s    = ranks_timeout_s};
-    cr_status              status = size > 1 ? cr_comm_open(&where, &comm) : CR_OK;
+    struct cr_comm *comm;
+    cr_status       status = open_comm(rank, size, shared, &comm);
     cr_log_quiet(true);
     if (status == CR_OK) status = train(base, name, resume, comm, more);
     if (status != CR_OK) {

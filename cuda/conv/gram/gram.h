@@ -66,13 +66,38 @@ struct ck_gram_bn {
 };
 cudaError_t ck_gram_bn_finalize(const struct ck_gram_bn *args, cudaStream_t stream);
 
+/* SyncBN: sums about `center` of the pixels of this rank; then, from the sums of all ranks, what ck_gram_bn_finalize
+ * computes. ck_gram_bn_finish does not read type, C, w and gram; its count is that of all ranks. */
+struct ck_gram_bn_sums {
+    enum ck_type type; /* of w */
+    int64_t      K, C;
+    double       pixels;
+    const void  *w;
+    const float *gram, *center; /* center: [K] */
+    float       *sums;          /* [2][K] */
+};
+cudaError_t ck_gram_bn_sums(const struct ck_gram_bn_sums *args, cudaStream_t stream);
+/* center may be args->mean. */
+cudaError_t ck_gram_bn_finish(const struct ck_gram_bn *args, const float *sums, const float *center,
+                              cudaStream_t stream);
+
+struct ck_gram_bn_grad_sums {
+    enum ck_type type; /* of w */
+    int64_t      K, C;
+    const void  *w;
+    const float *m, *dy_sums, *mean_rstd;
+    float       *grad_sums; /* [2][K] */
+};
+cudaError_t ck_gram_bn_grad_sums(const struct ck_gram_bn_grad_sums *args, cudaStream_t stream);
+
 struct ck_gram_bn_grad {
     enum ck_type type; /* of w, w_g and w_x */
     int64_t      K, C;
-    double       count; /* pixels */
+    double       count, pixels, ranks; /* pixels of all ranks and of this rank; ranks that share the sums */
     bool         accumulate;
     const void  *w;
     const float *gram, *m, *dy_sums, *gamma, *mean_rstd;
+    const float *grad_sums; /* of all ranks, or NULL */
     void        *w_g, *w_x;
     float       *factor_bias, *dw, *dgamma, *dbeta; /* dgamma and dbeta may be NULL */
 };

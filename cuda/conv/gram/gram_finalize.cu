@@ -1,4 +1,5 @@
-/* cuda/conv/gram/gram_finalize.cu: statistics of a BN from a Gram matrix: ck_gram_bn_finalize.
+/* cuda/conv/gram/gram_finalize.cu: statistics of a BN from a Gram matrix: ck_gram_bn_finalize. With SyncBN the sums of
+ * one rank and, from those of all ranks, the statistics: ck_gram_bn_sums, ck_gram_bn_finish.
  *
  * A block computes 16 channels. Their variances are the quadratic forms w G w^T: because G is symmetric, the warps read
  * its tiles of 8 x 8 on and above the diagonal, and count those above twice. All sums are in f64 and have a fixed
@@ -11,12 +12,13 @@ namespace {
 constexpr int THREADS = 512, WARPS = THREADS / 32, RUN = 8;
 
 /* Rows of the block in f64, 0 outside. */
-template <typename T> __device__ __forceinline__ void read_filters(double *to, int length, const struct ck_gram_bn &a) {
+template <typename T>
+__device__ __forceinline__ void read_filters(double *to, int length, const T *w, int64_t K, int64_t C) {
     const int64_t k0 = (int64_t)blockIdx.x * PANEL;
 #pragma unroll 8
     for (int i = (int)threadIdx.x; i < PANEL * length; i += THREADS) {
         const int row = i / length, c = i % length;
-        to[i] = k0 + row < a.K && c < a.C ? (double)ck_float(((const T *)a.w)[(k0 + row) * a.C + c]) : 0.0;
+        to[i] = k0 + row < K && c < C ? (double)ck_float(w[(k0 + row) * C + c]) : 0.0;
     }
     __syncthreads();
 }
@@ -110,20 +112,22 @@ __device__ __forceinline__ void put_channel(const struct ck_gram_bn &a, const ch
     a.var[k]          = good ? (float)((1.0 - m) * (double)of.var + m * unbiased) : of.var;
 }
 
-template <typename T> __global__ void __launch_bounds__(THREADS) bn_finalize(const struct ck_gram_bn a) {
-    extern __shared__ __align__(16) unsigned char memory[]; /* f64 w[PANEL][length] */
-    __shared__ double                             parts[WARPS][PANEL];
-    double *const                                 w = reinterpret_cast<double *>(memory);
-    const int    C = (int)a.C, length = row_length(C), warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
-    const double each = 1.0 / a.count;
-    double       square[2], mean, rest, var = 0.0;
+/* Mean and variance of y[k] for channel k of this warp, in all of its lanes. memory: f64 [PANEL][row_length(C)]. `of`
+ * has type, K, C, w and gram. */
+struct moments {
+    double mean, var;
+};
+template <typename T, class Args>
+__device__ __forceinline__ moments moments_of(const Args &of, double pixels, unsigned char *memory) {
+    __shared__ double parts[WARPS][PANEL];
+    double *const     w = reinterpret_cast<double *>(memory);
+    const int         C = (int)of.C, length = row_length(C), warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
+    const double      each = 1.0 / pixels;
+    double            square[2], mean, rest, var = 0.0;
     static_assert(WARPS == PANEL, "a warp for each row");
-    ck_begin_after_last();
-    const int64_t k = (int64_t)blockIdx.x * PANEL + warp;
-    const channel of(a, k < a.K ? k : a.K - 1);
-    read_filters<T>(w, length, a);
-    square_of(square, w, length, a.gram, C);
-    find_mean(w + warp * length, a.gram, C, each, &mean, &rest);
+    read_filters<T>(w, length, (const T *)of.w, of.K, of.C);
+    square_of(square, w, length, of.gram, C);
+    find_mean(w + warp * length, of.gram, C, each, &mean, &rest);
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         square[i] += __shfl_xor_sync(0xffffffffu, square[i], 1);
@@ -133,20 +137,67 @@ template <typename T> __global__ void __launch_bounds__(THREADS) bn_finalize(con
     __syncthreads();
     for (int i = 0; i < WARPS; i++) var += parts[i][warp];
     var = var * each - rest * rest;
-    if (!isfinite(var)) var = variance_by_terms(w + warp * length, a.gram, C, each);
-    if (lane == 0 && k < a.K) put_channel(a, of, k, mean, var);
+    if (!isfinite(var)) var = variance_by_terms(w + warp * length, of.gram, C, each);
+    return {mean, var};
 }
 
-template <typename T> cudaError_t start_finalize(const struct ck_gram_bn *a, cudaStream_t stream) {
+/* The channel of this warp. */
+__device__ __forceinline__ int64_t own_channel() {
+    return (int64_t)blockIdx.x * PANEL + threadIdx.x / 32;
+}
+
+template <typename T> __global__ void __launch_bounds__(THREADS) bn_finalize(const struct ck_gram_bn a) {
+    extern __shared__ __align__(16) unsigned char memory[];
+    const int64_t                                 k = own_channel();
+    ck_begin_after_last();
+    const channel of(a, k < a.K ? k : a.K - 1);
+    const moments y = moments_of<T>(a, a.count, memory);
+    if (threadIdx.x % 32 == 0 && k < a.K) put_channel(a, of, k, y.mean, y.var);
+}
+
+template <typename T> __global__ void __launch_bounds__(THREADS) bn_sums(const struct ck_gram_bn_sums a) {
+    extern __shared__ __align__(16) unsigned char memory[];
+    const int64_t                                 k = own_channel();
+    ck_begin_after_last();
+    const double  center = (double)a.center[k < a.K ? k : a.K - 1];
+    const moments y      = moments_of<T>(a, a.pixels, memory);
+    const double  apart  = y.mean - center;
+    if (threadIdx.x % 32 || k >= a.K) return;
+    a.sums[k]       = (float)(a.pixels * apart);
+    a.sums[a.K + k] = (float)(a.pixels * (y.var + apart * apart));
+}
+
+/* A thread computes a channel. center may be a.mean, so it is read before the first store. */
+constexpr int   FINISH_THREADS = 64;
+__global__ void __launch_bounds__(FINISH_THREADS)
+    bn_finish(const struct ck_gram_bn a, const float *sums, const float *center) {
+    const int64_t k = (int64_t)blockIdx.x * FINISH_THREADS + threadIdx.x;
+    ck_begin_after_last();
+    if (k >= a.K) return;
+    const channel of(a, k);
+    const double  about = (double)sums[k] / a.count, average = (double)center[k] + about;
+    put_channel(a, of, k, average, (double)sums[a.K + k] / a.count - about * about);
+}
+
+/* Launches a kernel whose blocks compute PANEL channels. */
+template <class Args> cudaError_t start_panels(void (*kernel)(Args), const Args *a, cudaStream_t stream) {
     const int64_t     bytes = (int64_t)sizeof(double) * PANEL * row_length((int)a->C);
-    const cudaError_t error = ck_allow_shared(bn_finalize<T>, bytes);
+    const cudaError_t error = ck_allow_shared(kernel, bytes);
     if (error != cudaSuccess) return error;
-    return ck_launch(bn_finalize<T>, dim3((unsigned)((a->K + PANEL - 1) / PANEL)), dim3(THREADS), (size_t)bytes, stream,
-                     *a);
+    return ck_launch(kernel, dim3((unsigned)((a->K + PANEL - 1) / PANEL)), dim3(THREADS), (size_t)bytes, stream, *a);
 }
 
 } // namespace
 
 cudaError_t ck_gram_bn_finalize(const struct ck_gram_bn *a, cudaStream_t stream) {
-    return a->type == CK_F16 ? start_finalize<__half>(a, stream) : start_finalize<__nv_bfloat16>(a, stream);
+    return start_panels(a->type == CK_F16 ? bn_finalize<__half> : bn_finalize<__nv_bfloat16>, a, stream);
+}
+
+cudaError_t ck_gram_bn_sums(const struct ck_gram_bn_sums *a, cudaStream_t stream) {
+    return start_panels(a->type == CK_F16 ? bn_sums<__half> : bn_sums<__nv_bfloat16>, a, stream);
+}
+
+cudaError_t ck_gram_bn_finish(const struct ck_gram_bn *a, const float *sums, const float *center, cudaStream_t stream) {
+    return ck_launch(bn_finish, dim3((unsigned)((a->K + FINISH_THREADS - 1) / FINISH_THREADS)), dim3(FINISH_THREADS), 0,
+                     stream, *a, sums, center);
 }

@@ -1,22 +1,18 @@
-/* cuda/conv/gram/gram_grad.cu: what the backward pass of a BN needs, from a Gram matrix: ck_gram_bn_grad.
+/* cuda/conv/gram/gram_grad.cu: what the backward pass of a BN needs, from a Gram matrix: ck_gram_bn_grad,
+ * ck_gram_bn_grad_sums.
  *
- * Two launches. The first computes the coefficients of each output channel. In the second, the products run together:
- * a block computes 16 x 128 elements of w^T B w over 256 output channels, or of w G, from which dw follows. The last
- * block of 16 lines of w^T B w adds the parts and makes w_x and the biases. All sums are in f64 and have a fixed order.
- * Limited by f64 products and the L2 cache: 5 to 30 microseconds. */
+ * ck_gram_bn_grad is two launches. The first computes the coefficients of each output channel
+ * (gram_grad_channels.cuh). In the second, the products run together: a block computes 16 x 128 elements of w^T B w
+ * over 256 output channels, or of w G, from which dw follows. The last block of 16 lines of w^T B w adds the parts and
+ * makes w_x and the biases. All sums are in f64 and have a fixed order. Limited by f64 products and the L2 cache: 5 to
+ * 30 microseconds. */
 #include "cuda/common/shared.cuh"
-#include "cuda/conv/gram/gram.h"
-#include "cuda/conv/gram/gram_f64.cuh"
+#include "cuda/conv/gram/gram_grad_channels.cuh"
 
 namespace {
 
 constexpr int THREADS = 256, WARPS = THREADS / 32, TILES = 2, WARP_COLUMNS = 8 * TILES, COLUMNS = WARPS * WARP_COLUMNS,
               SPLIT = 256, STEPS = 4, CHANNELS_MAX = 512;
-
-/* dy = A*g + B*(y - mean) + D */
-struct channel {
-    double A, B, D, mean, shift; /* shift: w t */
-};
 
 /* Parts of the workspace, and the blocks of the second launch: first those of w^T B w. */
 struct plan {
@@ -25,36 +21,6 @@ struct plan {
     double  *parts, *biases;                /* [splits][C][C], [splits][C] */
     unsigned *done;                         /* [panels]: blocks that are complete */
 };
-
-/* ---- the coefficients ---- */
-
-/* A warp computes a channel. */
-template <typename T>
-__global__ void __launch_bounds__(THREADS) grad_channels(const struct ck_gram_bn_grad a, const plan p) {
-    const int     C = (int)a.C, lane = (int)threadIdx.x % 32;
-    const int64_t k    = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32;
-    const T      *w    = (const T *)a.w + k * C;
-    const double  each = 1.0 / a.count;
-    double        dot = 0.0, mean = 0.0, shift = 0.0;
-    ck_begin_after_last();
-    if (blockIdx.x == 0 && (int)threadIdx.x < p.panels) p.done[threadIdx.x] = 0;
-    if (k >= a.K) return;
-    const float gamma = a.gamma[k], of_rstd = a.mean_rstd[a.K + k], of_sum = a.dy_sums[k];
-#pragma unroll 8
-    for (int c = lane; c < C; c += 32) {
-        const double v = (double)ck_float(w[c]), t = (double)a.gram[(C + 1) * C + c];
-        dot += v * (double)a.m[k * C + c];
-        mean += v * (t + (double)a.gram[C * C + c] * each);
-        shift += v * t;
-    }
-    dot = warp_sum(dot), mean = warp_sum(mean), shift = warp_sum(shift);
-    if (lane) return;
-    const double rstd = (double)of_rstd, sum = (double)of_sum, A = (double)gamma * rstd,
-                 product = rstd * (dot - mean * sum);
-    if (a.dgamma) a.dgamma[k] = (float)((a.accumulate ? (double)a.dgamma[k] : 0.0) + product);
-    if (a.dbeta) a.dbeta[k] = (float)((a.accumulate ? (double)a.dbeta[k] : 0.0) + sum);
-    p.channels[k] = {A, -A * rstd * (product / a.count), -A * (sum / a.count), mean, shift};
-}
 
 /* ---- products ---- */
 
@@ -126,8 +92,8 @@ __device__ __forceinline__ void put_filters(const struct ck_gram_bn_grad &a, con
     }
 #pragma unroll
     for (int i = 0; i < 2 * TILES; i++) {
-        const double v = h.A * (double)m[i] + h.D * ((double)s[i] + a.count * (double)t[i]) +
-                         h.B * ((h.shift - h.mean) * (double)s[i] + line[i]);
+        const double v = h.A * (double)m[i] + h.D * ((double)s[i] + a.pixels * (double)t[i]) +
+                         h.B * ((h.shift - h.mean) * (double)s[i] + h.apart * (double)t[i] + line[i]);
         if (column + i < C) a.dw[k * C + column + i] = (float)((double)old[i] + v);
     }
 }
@@ -187,7 +153,7 @@ __device__ __forceinline__ void make_left(const struct ck_gram_bn_grad &a, const
     static_assert(SPLIT == THREADS, "a thread for each output channel");
     if (k < a.K) {
         const channel h       = p.channels[k];
-        const double  average = (double)a.dy_sums[k] / a.count;
+        const double  average = (double)a.dy_sums[k] / a.pixels;
         read_filters(w, (const T *)a.w + (int64_t)k * C, c0, C);
 #pragma unroll
         for (int c = 0; c < PANEL; c++) {
@@ -239,7 +205,7 @@ __device__ __forceinline__ double largest(double most) {
 template <typename T, int EACH, bool WHOLE>
 __device__ __forceinline__ void make_line(const struct ck_gram_bn_grad &a, const plan &p, int c) {
     const int    C = WHOLE ? 32 * EACH : (int)a.C, lane = (int)threadIdx.x % 32;
-    const double each = 1.0 / a.count;
+    const double each = 1.0 / a.pixels;
     double       exact[EACH], most = 0.0, bias = 0.0;
 #pragma unroll
     for (int i = 0; i < EACH; i++) exact[i] = 0.0;
@@ -366,8 +332,7 @@ cudaError_t start_products(const struct ck_gram_bn_grad *a, const plan *p, cudaS
 }
 
 template <typename T> cudaError_t start_grad(const struct ck_gram_bn_grad *a, const plan *p, cudaStream_t stream) {
-    const cudaError_t error =
-        ck_launch(grad_channels<T>, dim3((unsigned)parts_of(a->K, WARPS)), dim3(THREADS), 0, stream, *a, *p);
+    const cudaError_t error = start_channels<T>(a, p->channels, p->done, p->panels, stream);
     if (error != cudaSuccess) return error;
     return a->C % 2 == 0 ? start_products<T, true>(a, p, stream) : start_products<T, false>(a, p, stream);
 }
@@ -384,4 +349,8 @@ cudaError_t ck_gram_bn_grad(const struct ck_gram_bn_grad *a, void *workspace, cu
     struct plan p;
     (void)plan_work(&p, a->K, a->C, workspace);
     return a->type == CK_F16 ? start_grad<__half>(a, &p, stream) : start_grad<__nv_bfloat16>(a, &p, stream);
+}
+
+cudaError_t ck_gram_bn_grad_sums(const struct ck_gram_bn_grad_sums *a, cudaStream_t stream) {
+    return a->type == CK_F16 ? start_grad_sums<__half>(a, stream) : start_grad_sums<__nv_bfloat16>(a, stream);
 }

@@ -51,12 +51,9 @@ static cr_status read_options(struct cr_sparse_bench *b) {
                         &b->sparsities));
     while (b->nets < LIST_MAX && next_word(&nets, b->net[b->nets], sizeof b->net[0])) b->nets++;
     while (next_word(&types, word, sizeof word)) {
-        if (strcmp(word, cr_sparse_bench_math_name[CR_SPARSE_BENCH_F32]) == 0)
-            b->type[CR_SPARSE_BENCH_F32] = true;
-        else if (strcmp(word, cr_sparse_bench_math_name[CR_SPARSE_BENCH_F16]) == 0)
-            b->type[CR_SPARSE_BENCH_F16] = true;
-        else
-            return cr_args_fail(args, "--types %s: must be fp32 or fp16", word);
+        const int type = cr_word_index(cr_option_words(CR_CMD_BENCH, CR_OPT_TYPES), word, strlen(word));
+        if (type < 0) return cr_args_fail(args, "--types %s: must be fp32 or fp16", word);
+        b->type[type == 0 ? CR_SPARSE_BENCH_F32 : CR_SPARSE_BENCH_F16] = true;
     }
     if (*nets || !b->nets) return cr_args_fail(args, "--nets: must be names of networks separated by commas");
     if (*types || !(b->type[CR_SPARSE_BENCH_F32] || b->type[CR_SPARSE_BENCH_F16]))

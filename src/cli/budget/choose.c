@@ -129,9 +129,9 @@ static cr_status refuse(const struct chooser *c, double least) {
     const double                  before = s * c->out->dense;
     if (least >= 0.9999 * before)
         return CR_FAIL(CR_ERR_CONFIG,
-                       "the target cannot be reached: these patterns save no time at all here (%s; batch %lld%s): give "
-                       "other patterns, --pattern auto for all",
-                       k->session.device->caps.text, (long long)k->batch, note);
+                       "the target cannot be reached: these patterns save no time at all here (%s; batch %lld%s)%s",
+                       k->session.device->caps.text, (long long)k->batch, note,
+                       c->request->automatic ? "" : ": give other patterns, --pattern auto for all");
     if (c->request->speedup > 0)
         return CR_FAIL(CR_ERR_CONFIG,
                        "--speedup %g cannot be reached%s: the minimum is %.6g ms, %.4g times as fast (now %.6g ms; "

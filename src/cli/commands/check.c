@@ -124,7 +124,7 @@ static cr_status find_devices(const struct cr_args *args, const char *list) {
     char name[32];
     do {
         list = next_name(list, name, sizeof name);
-        if (strcmp(name, "cpu") != 0 && strcmp(name, "cuda") != 0)
+        if (cr_word_index(cr_option_words(CR_CMD_CHECK, CR_OPT_DEVICES), name, strlen(name)) < 0)
             return cr_args_fail(args, "--devices %s: unknown device %s (cpu, cuda)", args->value[CR_OPT_DEVICES], name);
         CR_TRY(cr_device_check(strcmp(name, "cuda") == 0 ? CR_DEVICE_CUDA : CR_DEVICE_CPU));
     } while (*list);

@@ -335,17 +335,16 @@ static cr_status print(const struct cr_config *config, const struct evaluation *
 }
 
 cr_status cr_cmd_eval(const struct cr_args *args, int *signal_taken) {
-    static const char *const splits[] = {"val", "train", NULL};
-    struct evaluation        e        = {.json      = cr_args_has(args, CR_OPT_JSON),
-                                         .per_class = cr_args_has(args, CR_OPT_PER_CLASS),
-                                         .scale     = cr_args_has(args, CR_OPT_TEMPERATURE),
-                                         .matrix    = args->value[CR_OPT_CONFUSION]};
-    struct cr_config         config;
-    int                      split;
-    cr_status                status;
+    struct evaluation e = {.json      = cr_args_has(args, CR_OPT_JSON),
+                           .per_class = cr_args_has(args, CR_OPT_PER_CLASS),
+                           .scale     = cr_args_has(args, CR_OPT_TEMPERATURE),
+                           .matrix    = args->value[CR_OPT_CONFUSION]};
+    struct cr_config  config;
+    int               split;
+    cr_status         status;
     (void)signal_taken;
     CR_TRY(cr_args_max_operands(args, 1));
-    CR_TRY(cr_args_word(args, CR_OPT_SPLIT, splits, &split));
+    CR_TRY(cr_args_word(args, CR_OPT_SPLIT, &split));
     CR_TRY(check_outputs(args, &e));
     CR_TRY(cr_cmd_config(args, &config));
     if (!*config.model.weights) {
@@ -358,7 +357,7 @@ cr_status cr_cmd_eval(const struct cr_args *args, int *signal_taken) {
                               e.matrix ? "--confusion" : "--temperature");
         goto out;
     }
-    e.split = splits[split];
+    e.split = split ? "train" : "val";
     e.tta   = config.data.tta;
     CR_TRY_OUT(cr_predictions_csv_open(args, &e.table.csv));
     CR_TRY_OUT(evaluate(&config, split ? CR_SPLIT_TRAIN : CR_SPLIT_VAL, &e));

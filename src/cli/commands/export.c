@@ -125,14 +125,13 @@ static cr_status choose_output(const struct cr_args *args, const char **file, bo
 
 cr_status cr_cmd_export(const struct cr_args *args, int *signal_taken) {
     /* Both libraries use the same tensor names for these networks. */
-    static const char *const names[] = {"torchvision", "timm", NULL};
-    int                      library;
-    const char              *file = NULL;
-    bool                     onnx = false;
+    int         library;
+    const char *file = NULL;
+    bool        onnx = false;
     (void)signal_taken;
     if (!args->operands) return cr_args_fail(args, "no weights given: give a run folder or a file of weights");
     CR_TRY(cr_args_max_operands(args, 1));
-    CR_TRY(cr_args_word(args, CR_OPT_NAMES, names, &library));
+    CR_TRY(cr_args_word(args, CR_OPT_NAMES, &library));
     CR_TRY(choose_output(args, &file, &onnx));
     const enum cr_output_kind kind = onnx ? CR_OUTPUT_ONNX : CR_OUTPUT_SAFETENSORS;
     CR_TRY(cr_cmd_output_check(args, file, kind));

@@ -22,10 +22,9 @@ struct plan {
     struct cr_size_schedule sizes; /* of data.image_sizes; count 0 without it */
 };
 
-/* Index 0 stands for "--which was not given". */
-static const char *const which_words[] = {"(step)", "step", "micro_first", "micro", "micro_last", "eval", NULL};
-static const enum cr_program_kind which_kinds[] = {CR_PROGRAM_STEP,  CR_PROGRAM_STEP,       CR_PROGRAM_MICRO_FIRST,
-                                                   CR_PROGRAM_MICRO, CR_PROGRAM_MICRO_LAST, CR_PROGRAM_EVAL};
+/* In the order of the words of --which. */
+static const enum cr_program_kind which_kinds[] = {CR_PROGRAM_STEP, CR_PROGRAM_MICRO_FIRST, CR_PROGRAM_MICRO,
+                                                   CR_PROGRAM_MICRO_LAST, CR_PROGRAM_EVAL};
 
 /* Reads the sparsity pattern of a pruned network. A network that is pruned during training has no fixed pattern that
  * its training program could use. */
@@ -302,12 +301,11 @@ static void plan_close(struct plan *p) {
     cr_cmd_source_free(&p->source);
 }
 
-/* Each form of output excludes the others. `early`: the program is printed after the pass `pass_name`, which is not the
- * last one. */
-static cr_status check_options(const struct cr_args *args, const char *pass_name, bool early) {
+/* Each form of output excludes the others. `early`: the program is printed after a pass that is not the last one. */
+static cr_status check_options(const struct cr_args *args, bool early) {
     if (early && (cr_args_has(args, CR_OPT_JSON) || cr_args_has(args, CR_OPT_CSV)))
         return cr_args_fail(args, "--after %s: the memory pool (--json, --csv) exists only after the last pass",
-                            pass_name);
+                            args->value[CR_OPT_AFTER]);
     if (cr_args_has(args, CR_OPT_CHOICES) &&
         (early || cr_args_has(args, CR_OPT_CSV) || cr_args_has(args, CR_OPT_PROGRAM)))
         return cr_args_fail(
@@ -337,25 +335,24 @@ static cr_status check_options(const struct cr_args *args, const char *pass_name
 }
 
 cr_status cr_cmd_plan(const struct cr_args *args, int *signal_taken) {
-    static const char *const passes[] = {"plan", "insert_waits", "select", "fuse", "grad", NULL};
-    struct plan              p        = {0};
-    struct cr_text           text     = {0};
-    int                      which, pass;
-    cr_status                status;
+    struct plan    p    = {0};
+    struct cr_text text = {0};
+    int            which, pass;
+    cr_status      status;
     (void)signal_taken;
     if (cr_args_has(args, CR_OPT_TRACE)) return cr_plan_trace(args);
     if (cr_plan_wants_lifetimes(args)) return cr_plan_lifetimes_file(args);
     CR_TRY(cr_args_max_operands(args, 1));
-    CR_TRY(cr_args_word(args, CR_OPT_WHICH, which_words, &which));
-    CR_TRY(cr_args_word(args, CR_OPT_AFTER, passes, &pass));
-    CR_TRY(check_options(args, passes[pass], pass != 0));
+    CR_TRY(cr_args_word(args, CR_OPT_WHICH, &which));
+    CR_TRY(cr_args_word(args, CR_OPT_AFTER, &pass));
+    CR_TRY(check_options(args, pass != 0));
     if (cr_args_has(args, CR_OPT_PNG)) CR_TRY(cr_cmd_output_check(args, args->value[CR_OPT_PNG], CR_OUTPUT_PLAN_PNG));
     CR_TRY_OUT(cr_cmd_source_find(args, &p.source));
     CR_TRY_OUT(cr_cmd_config_open(args, &p.source, NULL, &p.config));
     enum cr_program_kind kind = which_kinds[which];
     /* With micro-batches there is no program `step`. The last micro-step contains the update and needs the most memory.
      */
-    if (!which && p.config.train.accumulate > 1) kind = CR_PROGRAM_MICRO_LAST;
+    if (!cr_args_has(args, CR_OPT_WHICH) && p.config.train.accumulate > 1) kind = CR_PROGRAM_MICRO_LAST;
     CR_TRY_OUT(print_plan(&p, args, kind, &text));
     CR_TRY_OUT(cr_cmd_print(&text));
     /* the plan is printed, but a script must see that it exceeds the limit */

@@ -17,7 +17,7 @@ cr_status cr_plan_target_open(const struct cr_args *args, const struct cr_config
     bool                           queried;
     if (!gpu) {
         struct cr_text names = {0};
-        cr_gpu_names(&names);
+        cr_gpu_names(", ", &names);
         const cr_status status = cr_args_fail(args, "--target %s: unknown GPU; known GPUs: %s",
                                               args->value[CR_OPT_TARGET], names.data ? names.data : "");
         cr_text_free(&names);

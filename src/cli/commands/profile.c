@@ -26,7 +26,6 @@ static cr_status profile_session(struct cr_session *s, bool eval, int64_t passes
 }
 
 cr_status cr_cmd_profile(const struct cr_args *args, int *signal_taken) {
-    static const char *const orders[] = {"time", "program", NULL}, *const programs[] = {"step", "eval", NULL};
     struct cr_config          config;
     struct cr_session         session = {0};
     struct cr_profile         profile = {0};
@@ -38,8 +37,8 @@ cr_status cr_cmd_profile(const struct cr_args *args, int *signal_taken) {
     (void)signal_taken;
     CR_TRY(cr_args_max_operands(args, 1));
     CR_TRY(cr_args_int(args, CR_OPT_BENCH_STEPS, 1, PASSES_MAX, PASSES, &passes));
-    CR_TRY(cr_args_word(args, CR_OPT_ORDER, orders, &order));
-    CR_TRY(cr_args_word(args, CR_OPT_WHICH, programs, &eval));
+    CR_TRY(cr_args_word(args, CR_OPT_ORDER, &order));
+    CR_TRY(cr_args_word(args, CR_OPT_WHICH, &eval));
     options.train = !eval;
     options.eval  = eval;
     CR_TRY(cr_cmd_config(args, &config));

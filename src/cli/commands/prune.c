@@ -327,8 +327,12 @@ cr_status cr_cmd_prune(const struct cr_args *args, int *signal_taken) {
     struct cr_budget_request request = {0};
     struct cr_text           text    = {0};
     cr_status                status;
+    int                      pattern;
     (void)signal_taken;
     CR_TRY(cr_args_max_operands(args, 1));
+    /* The configuration does not know `auto`, so that its message would not name all patterns. */
+    if (cr_args_has(args, CR_OPT_PATTERN) && !strchr(args->value[CR_OPT_PATTERN], ','))
+        CR_TRY(cr_args_word(args, CR_OPT_PATTERN, &pattern));
     CR_TRY(cr_prune_targets(args, &request));
     CR_TRY(cr_args_int(args, CR_OPT_RECALIBRATE, 1, 1000000, 0, &job.recalibrate));
     request.recalibrate = job.recalibrate;

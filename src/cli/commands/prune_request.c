@@ -39,27 +39,22 @@ bool cr_prune_by_time(const struct cr_budget_request *r) {
 
 /* ---- patterns ---- */
 
-static bool is_word(const char *text, size_t length, const char *word) {
-    return strlen(word) == length && strncmp(text, word, length) == 0;
-}
-
 static cr_status add_pattern(const struct cr_args *args, const char *text, size_t length, struct cr_budget_request *r) {
-    if (is_word(text, length, "channels"))
-        r->channels = true;
-    else if (is_word(text, length, "2:4"))
-        r->two_four = true;
-    else if (is_word(text, length, "block"))
-        r->block = true;
-    else if (is_word(text, length, "unstructured"))
-        r->unstructured = true;
-    else if (is_word(text, length, "auto"))
-        r->channels = r->two_four = r->block = r->unstructured = r->automatic = true;
-    else
-        return cr_args_fail(args,
-                            "--pattern: \"%.*s\" is no pattern for a target: choose from auto, channels, 2:4, block, "
-                            "unstructured",
-                            (int)CR_MIN(length, 40), text);
-    return CR_OK;
+    const char *words = cr_option_words(CR_CMD_COMPRESS, CR_OPT_PATTERN); /* compress always has a target */
+    switch (cr_word_index(words, text, length)) {
+    case 0: r->channels = r->two_four = r->block = r->unstructured = r->automatic = true; return CR_OK;
+    case 1: r->channels = true; return CR_OK;
+    case 2: r->two_four = true; return CR_OK;
+    case 3: r->block = true; return CR_OK;
+    case 4: r->unstructured = true; return CR_OK;
+    default: break;
+    }
+    struct cr_text allowed = {0};
+    cr_words_list(words, &allowed);
+    const cr_status status = cr_args_fail(args, "--pattern: \"%.*s\" is no pattern for a target: choose from %s",
+                                          (int)CR_MIN(length, 40), text, allowed.data ? allowed.data : words);
+    cr_text_free(&allowed);
+    return status;
 }
 
 const char *cr_prune_pattern_key(const struct cr_args *args, char *buffer, size_t size) {

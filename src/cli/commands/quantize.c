@@ -164,7 +164,7 @@ static void print_text(const struct quantization *q, struct cr_text *out) {
     }
     print_scores(out, "int8:", &q->scores_int8);
     if (!trained) cr_text_add(out, " (drop %.2f points)", drop(q));
-    cr_text_add(out, "\n%s\n", q->config.train.output);
+    cr_text_add(out, "\nsaved in %s\n", q->config.train.output);
 }
 
 static void put_scores(struct cr_json_writer *w, const char *name, const struct cr_scores *s) {

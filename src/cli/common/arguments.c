@@ -185,6 +185,10 @@ static cr_status read_value(struct parser *p, const char *shown, const char *pla
                             const char **out) {
     if (!inline_value && p->at >= p->argc)
         return cr_args_fail(p->args, "option %s needs a value: %s", shown, placeholder);
+    /* A value may be "-", a negative number, or begin with two dashes after "=". */
+    const char *next = inline_value ? "" : p->argv[p->at];
+    if (next[0] == '-' && (next[1] == '-' || isalpha((unsigned char)next[1])))
+        return cr_args_fail(p->args, "option %s needs a value, but %s follows: %s", shown, next, placeholder);
     *out = inline_value ? inline_value : p->argv[p->at++];
     return CR_OK;
 }
@@ -309,17 +313,16 @@ cr_status cr_args_int(const struct cr_args *args, enum cr_option_id id, int64_t 
     return CR_OK;
 }
 
-cr_status cr_args_word(const struct cr_args *args, enum cr_option_id id, const char *const *words, int *out) {
-    char allowed[200] = "";
-    *out              = 0;
-    if (!args->value[id]) return CR_OK;
-    for (int i = 0; words[i]; i++) {
-        if (*words[i] == '(') continue; /* the value without the option */
-        size_t used = strlen(allowed);
-        snprintf(allowed + used, sizeof allowed - used, "%s%s", used ? ", " : "", words[i]);
-        if (strcmp(words[i], args->value[id]) != 0) continue;
-        *out = i;
-        return CR_OK;
-    }
-    return cr_args_fail(args, "--%s %s: must be one of %s", name_of(id), args->value[id], allowed);
+cr_status cr_args_word(const struct cr_args *args, enum cr_option_id id, int *out) {
+    const char *words = cr_option_words(args->command, id), *text = args->value[id];
+    *out = 0;
+    if (!text) return CR_OK;
+    *out = cr_word_index(words, text, strlen(text));
+    if (*out >= 0) return CR_OK;
+    struct cr_text allowed = {0};
+    cr_words_list(words, &allowed);
+    const cr_status status =
+        cr_args_fail(args, "--%s %s: must be one of %s", name_of(id), text, allowed.data ? allowed.data : words);
+    cr_text_free(&allowed);
+    return status;
 }

@@ -202,9 +202,16 @@ static inline bool cr_args_has(const struct cr_args *args, enum cr_option_id id)
  * value is no integer or lies outside [min, max]. */
 CR_MUST cr_status cr_args_int(const struct cr_args *args, enum cr_option_id id, int64_t min, int64_t max,
                               int64_t fallback, int64_t *out);
-/* Sets *out to the index of the option's value in `words` (the list ends with NULL), or to 0, the index of the default
- * word, when the option was not given. CR_ERR_USAGE for another word. */
-CR_MUST cr_status cr_args_word(const struct cr_args *args, enum cr_option_id id, const char *const *words, int *out);
+/* Returns the words that an option of a command takes, separated by blanks; NULL when its values are not words, or are
+ * those of a configuration key. Parser and completion read them. */
+const char *cr_option_words(enum cr_command_id command, enum cr_option_id id);
+/* Returns the index of text[0..length) in a list of words separated by blanks, or -1. */
+int cr_word_index(const char *words, const char *text, size_t length);
+/* Adds the words separated by ", ". */
+void cr_words_list(const char *words, struct cr_text *out);
+/* Sets *out to the index of the option's value in cr_option_words, or to 0, the index of the default word, when the
+ * option was not given. CR_ERR_USAGE for another word. */
+CR_MUST cr_status cr_args_word(const struct cr_args *args, enum cr_option_id id, int *out);
 /* Sets a CR_ERR_USAGE message that ends with "; see cresnet COMMAND --help", and returns that status. */
 cr_status cr_args_fail(const struct cr_args *args, const char *fmt, ...) CR_PRINTF(2, 3);
 /* CR_ERR_USAGE when there are more than `max` operands. */

@@ -38,7 +38,9 @@ static cr_status find_in_folder(const struct cr_args *args, const char *given, s
     if (!out->folder)
         return CR_FAIL(
             CR_ERR_CONFIG,
-            "%s: is neither a configuration file nor a run folder (it holds no config.ini and no checkpoint)", given);
+            "%s: is neither a configuration file nor a run folder (it holds no config.ini and no checkpoint); for a "
+            "folder of images: cresnet finetune %s",
+            given, given);
     return copy_path(out->folder, "config.ini", &out->config);
 }
 
@@ -97,6 +99,12 @@ static cr_status find_file(const struct cr_args *args, const char *given, struct
 cr_status cr_cmd_source_find(const struct cr_args *args, struct cr_cmd_source *out) {
     struct cr_cmd_source source = {0};
     cr_status            status;
+    const char          *resumed = args->value[CR_OPT_RESUME];
+    if (!args->operands && resumed && cr_fs_is_dir(resumed))
+        return cr_args_fail(args,
+                            "no configuration file given: to continue this run, cresnet train "
+                            "%s/last/config.ini --resume %s",
+                            resumed, resumed);
     if (!args->operands) return fail_usage(args, "no configuration file given");
     if (!*args->operand[0])
         status = cr_args_fail(args, "the name of the configuration file is empty");

@@ -157,7 +157,7 @@ static const char about_compress[] =
     "edit\n"
     "it to change what has not begun. --epochs and other keys on the command line apply to it.\n"
     "--max-drop: when the accuracy drops by more, smaller speedups are tried, three at most; the exit code is 1 when\n"
-    "the speedup that was demanded does not keep it. --batch: the batch size whose time is meant.\n"
+    "the speedup that was demanded does not keep it. --batch: the number of images of the batch that is timed.\n"
     "\n"
     "  cresnet compress checkpoints/demo --speedup 1.5\n"
     "  cresnet compress checkpoints/resnet50 --speedup 2 --max-drop 0.5 --int8 --batch 32 -o compressed\n";

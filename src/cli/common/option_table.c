@@ -1,5 +1,8 @@
-/* cli/common/option_table.c: the table of all command-line options, in the order of --help. */
+/* cli/common/option_table.c: the table of all command-line options, in the order of --help, and the table of the words
+ * that options take. */
 #include "cli/common/arguments.h"
+
+#include <string.h>
 
 #define ON(name) (1u << CR_CMD_##name)
 enum {
@@ -147,7 +150,7 @@ static const struct cr_cli_option options[CR_OPT_COUNT] = {
     [CR_OPT_SPEEDUP]     = {"speedup", 0, "X", NULL, ON(PRUNE) | ON(COMPRESS),
                             "choose widths and sparsities so that evaluation is X times as fast, e.g. 2"},
     [CR_OPT_PRUNE_BATCH] = {"batch", 'b', "N", "train.eval_batch", ON(PRUNE) | ON(COMPRESS),
-                            "batch size whose time is meant"},
+                            "number of images of the batch that is timed"},
     [CR_OPT_PRUNE_FLOPS] = {"flops", 0, "X", NULL, ON(PRUNE),
                             "X times fewer multiply-adds, e.g. 2; with --pattern channels or a list, or with a "
                             "target of time as a second bound"},
@@ -208,4 +211,52 @@ const struct cr_cli_option *cr_cli_option(enum cr_option_id id) {
 
 bool cr_cli_option_belongs(enum cr_option_id id, enum cr_command_id command) {
     return options[id].commands >> command & 1;
+}
+
+/* ---- words ---- */
+
+/* The first word is the default of an option that has one. Words of the options that stand for a configuration key are
+ * in config/config.def. */
+static const struct {
+    enum cr_command_id command;
+    enum cr_option_id  option;
+    const char        *words;
+} option_words[] = {
+    {CR_CMD_TRAIN, CR_OPT_RESUME, "auto"},
+    {CR_CMD_TRAIN, CR_OPT_GPUS, "all"},
+    {CR_CMD_BENCH, CR_OPT_GPUS, "all"},
+    {CR_CMD_BENCH, CR_OPT_TYPES, "fp32 fp16"},
+    {CR_CMD_BENCH, CR_OPT_WHICH, "step eval"},
+    {CR_CMD_PROFILE, CR_OPT_WHICH, "step eval"},
+    {CR_CMD_PROFILE, CR_OPT_ORDER, "time program"},
+    {CR_CMD_PLAN, CR_OPT_WHICH, "step micro_first micro micro_last eval"},
+    {CR_CMD_PLAN, CR_OPT_AFTER, "plan insert_waits select fuse grad"},
+    {CR_CMD_EVAL, CR_OPT_SPLIT, "val train"},
+    {CR_CMD_CHECK, CR_OPT_DEVICES, "cpu cuda"},
+    {CR_CMD_PRUNE, CR_OPT_PATTERN, "auto channels 2:4 block unstructured channel"},
+    {CR_CMD_COMPRESS, CR_OPT_PATTERN, "auto channels 2:4 block unstructured"},
+    {CR_CMD_EXPORT, CR_OPT_NAMES, "torchvision timm"},
+};
+
+const char *cr_option_words(enum cr_command_id command, enum cr_option_id id) {
+    for (size_t i = 0; i < CR_COUNT(option_words); i++)
+        if (option_words[i].command == command && option_words[i].option == id) return option_words[i].words;
+    return NULL;
+}
+
+int cr_word_index(const char *words, const char *text, size_t length) {
+    for (int index = 0; *words; index++) {
+        const size_t one = strcspn(words, " ");
+        if (one == length && strncmp(words, text, length) == 0) return index;
+        words += one + (words[one] == ' ');
+    }
+    return -1;
+}
+
+void cr_words_list(const char *words, struct cr_text *out) {
+    while (*words) {
+        const size_t one = strcspn(words, " ");
+        cr_text_add(out, "%.*s%s", (int)one, words, words[one] ? ", " : "");
+        words += one + (words[one] == ' ');
+    }
 }

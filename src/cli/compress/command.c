@@ -134,7 +134,11 @@ static cr_status try_sets(struct cr_compress *c, struct cr_compress_try **best) 
     }
     if (*best) return CR_OK;
     const struct cr_compress_try *last = &c->attempt[c->tries - 1]; /* of all patterns together */
-    return CR_FAIL(CR_ERR_CONFIG, "no pattern is fast enough: %s", last->why);
+    if (c->sets == 1) return CR_FAIL(CR_ERR_CONFIG, "no pattern is fast enough: %s", last->why);
+    return CR_FAIL(CR_ERR_CONFIG,
+                   "no pattern is fast enough: --speedup %g cannot be reached on this device; the reason of each "
+                   "pattern is printed above: give a smaller speedup, or another batch size with --batch",
+                   c->speedup);
 }
 
 static bool keeps_accuracy(const struct cr_compress *c, const struct cr_compress_try *t) {
@@ -147,7 +151,7 @@ static cr_status try_smaller(struct cr_compress *c, const struct cr_compress_try
     for (int i = 0; i < SMALLER_TRIES && high / low > near_enough; i++) {
         struct cr_compress_try *t;
         CR_TRY(add_try(c, round(100 * sqrt(low * high)) / 100, first->set, &t));
-        cr_log(CR_LOG_INFO, "the accuracy drops by more than %g points: tries %.3g times as fast", c->max_drop,
+        cr_log(CR_LOG_INFO, "the accuracy drops by more than %g points: trying %.3g times as fast", c->max_drop,
                t->speedup);
         CR_TRY(cr_compress_prune(c, t));
         if (!t->unreachable) CR_TRY(cr_compress_tune(c, t));

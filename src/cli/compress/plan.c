@@ -59,7 +59,7 @@ cr_status cr_compress_write_ini(struct cr_compress *c) {
     struct cr_config config;
     struct cr_text   text = {0};
     if (cr_fs_is_file(c->ini)) {
-        cr_log(CR_LOG_INFO, "fine-tunes by %s", c->ini);
+        cr_log(CR_LOG_INFO, "configuration of the fine-tuning: %s", c->ini);
         return CR_OK;
     }
     set_keys(c, &config);

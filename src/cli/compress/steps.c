@@ -119,7 +119,7 @@ cr_status cr_compress_prune(struct cr_compress *c, struct cr_compress_try *t) {
     if (!pruned || !bn || !file || !done) return CR_NO_MEMORY(CR_PATH_MAX);
     CR_TRY(cr_fs_mkdirs(t->folder));
     if (!cr_fs_is_file(file)) {
-        cr_log(CR_LOG_INFO, "prunes %s", t->name);
+        cr_log(CR_LOG_INFO, "pruning %s", t->name);
         CR_TRY(run_budget(c, t, pruned, file));
     }
     t->unreachable = cr_compress_number_or(file, "unreachable", 0) > 0;
@@ -169,7 +169,7 @@ cr_status cr_compress_tune(struct cr_compress *c, struct cr_compress_try *t) {
     const char *int8_file = path_of(c, t->folder, "int8.json"), *pruned = path_of(c, t->folder, "pruned.json");
     if (!bn || !tuned || !int8 || !file || !int8_file || !pruned) return CR_NO_MEMORY(CR_PATH_MAX);
     const double predicted = cr_compress_number_or(pruned, "predicted_ms", 0);
-    cr_log(CR_LOG_INFO, "fine-tunes %s", t->name);
+    cr_log(CR_LOG_INFO, "fine-tuning %s", t->name);
     CR_TRY(train(c, bn, tuned, file));
     CR_TRY(add_point(c, t->name, tuned, tuned, CR_COMPRESS_TUNED, c->int8 ? 0 : predicted, &t->accuracy));
     if (!c->int8) return CR_OK;

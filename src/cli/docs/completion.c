@@ -3,8 +3,9 @@
  * other words are completed as files. */
 #include "cli/common/command.h"
 #include "config/keys.h"
+#include "device/offline.h"
+#include "pretrained/pretrained.h"
 
-#include <ctype.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -20,27 +21,33 @@ static bool add_key_words(struct cr_text *out, const struct cr_key *key) {
     return true;
 }
 
-/* Adds the allowed words of an option's value: those of its key, else the lower-case alternatives of its placeholder
- * ("auto|PATH": auto). Returns whether there are any. */
-static bool add_option_words(struct cr_text *out, const struct cr_cli_option *o) {
-    const struct cr_key *key = o->key ? cr_key_dotted(o->key) : NULL;
-    bool                 any = false;
-    if (key && add_key_words(out, key)) return true;
-    if (!o->value || !strchr(o->value, '|')) return false;
-    for (const char *s = o->value; *s;) {
-        size_t length = strcspn(s, "|");
-        if (islower((unsigned char)*s)) {
-            cr_text_add(out, "%s%.*s", any ? " " : "", (int)length, s);
-            any = true;
-        }
-        s += length + (s[length] == '|');
+/* Adds the names of a table of networks, weights or GPUs; returns whether the option takes such a name. */
+static bool add_names(struct cr_text *out, enum cr_option_id id) {
+    switch (id) {
+    case CR_OPT_NETS:
+    case CR_OPT_MODEL: return add_key_words(out, cr_key_dotted("model.arch"));
+    case CR_OPT_START_WEIGHTS:
+    case CR_OPT_WEIGHTS:
+        if (id == CR_OPT_START_WEIGHTS) add(out, "none ");
+        cr_pretrained_names(" ", out);
+        return true;
+    case CR_OPT_TARGET: cr_gpu_names(" ", out); return true;
+    default: return false;
     }
-    return any;
 }
 
-/* Returns whether the value may also be a file ("auto|PATH"). */
+/* Adds the allowed words of an option's value, separated by blanks; returns whether there are any. */
+static bool add_option_words(struct cr_text *out, int command, enum cr_option_id id) {
+    const char          *words  = cr_option_words((enum cr_command_id)command, id);
+    const char          *dotted = cr_cli_option(id)->key;
+    const struct cr_key *key    = dotted ? cr_key_dotted(dotted) : NULL;
+    if (words) add(out, words);
+    return words || add_names(out, id) || (key && add_key_words(out, key));
+}
+
+/* Returns whether the value may also be a file or a folder ("auto|PATH"). */
 static bool takes_file(const struct cr_cli_option *o) {
-    return strchr(o->value, '|') && isupper((unsigned char)o->value[strlen(o->value) - 1]);
+    return strstr(o->value, "FILE") || strstr(o->value, "PATH");
 }
 
 /* Adds text inside '...' of a shell; the letters of `special` get a backslash. */
@@ -58,10 +65,8 @@ static void add_programs(struct cr_text *out) {
     for (int c = 0; c < CR_CMD_COUNT; c++) cr_text_add(out, " cresnet-%s", cr_command((enum cr_command_id)c)->name);
 }
 
-static const struct cr_cli_option *option_of(int command, int id) {
-    return cr_cli_option_belongs((enum cr_option_id)id, (enum cr_command_id)command)
-               ? cr_cli_option((enum cr_option_id)id)
-               : NULL;
+static bool has_option(int command, int id) {
+    return cr_cli_option_belongs((enum cr_option_id)id, (enum cr_command_id)command);
 }
 
 /* ---- bash ---- */
@@ -71,7 +76,7 @@ static void bash_options(struct cr_text *out) {
         const struct cr_command *command = cr_command((enum cr_command_id)c);
         cr_text_add(out, "    %s) parts='%s' options='", command->name, command->words ? command->words : "");
         for (int i = 0; i < CR_OPT_COUNT; i++)
-            if (option_of(c, i)) cr_text_add(out, "--%s ", cr_cli_option((enum cr_option_id)i)->name);
+            if (has_option(c, i)) cr_text_add(out, "--%s ", cr_cli_option((enum cr_option_id)i)->name);
         add(out, "' ;;\n");
     }
 }
@@ -89,9 +94,9 @@ static void bash_words(struct cr_text *out) {
     for (int c = 0; c < CR_CMD_COUNT; c++) {
         for (int i = 0; i < CR_OPT_COUNT; i++) {
             struct cr_text words = {0};
-            if (option_of(c, i) && add_option_words(&words, option_of(c, i)))
+            if (has_option(c, i) && add_option_words(&words, c, (enum cr_option_id)i))
                 cr_text_add(out, "    '%s --%s') words='%s' ;;\n", cr_command((enum cr_command_id)c)->name,
-                            option_of(c, i)->name, words.data ? words.data : "");
+                            cr_cli_option((enum cr_option_id)i)->name, words.data ? words.data : "");
             out->failed |= words.failed;
             cr_text_free(&words);
         }
@@ -142,13 +147,16 @@ void cr_doc_bash(struct cr_text *out) {
              "    elif [[ $current == [a-z]*.* && $current != */* ]]; then\n"
              "        reply=($(compgen -W '");
     for (int i = 0; i < cr_key_count; i++) cr_text_add(out, "%s.%s= ", cr_keys[i].section, cr_keys[i].name);
-    add(out, "' -- \"$current\"))\n"
-             "        if [[ $command == help ]]; then reply=(\"${reply[@]%=}\")\n"
-             "        elif ((${#reply[@]})); then compopt -o nospace 2>/dev/null; fi\n"
-             "    fi\n"
-             "    COMPREPLY=(\"${reply[@]}\")\n"
-             "}\n"
-             "complete -o default -F _cresnet ");
+    add(out,
+        "' -- \"$current\"))\n"
+        "        if [[ $command == help ]]; then reply=(\"${reply[@]%=}\")\n"
+        "        elif ((${#reply[@]})); then compopt -o nospace 2>/dev/null; fi\n"
+        "    fi\n"
+        "    # Where ':' separates words, the shell keeps the text before it (2:4).\n"
+        "    if [[ $COMP_WORDBREAKS == *:* ]]; then reply=(\"${reply[@]#\"${current%\"${current##*:}\"}\"}\"); fi\n"
+        "    COMPREPLY=(\"${reply[@]}\")\n"
+        "}\n"
+        "complete -o default -F _cresnet ");
     add_programs(out);
     add(out, "\n");
 }
@@ -156,34 +164,39 @@ void cr_doc_bash(struct cr_text *out) {
 /* ---- zsh ---- */
 
 /* The blank before _alternative keeps _arguments from adding options of compadd, which _alternative does not have. */
-static void zsh_value(struct cr_text *out, const struct cr_cli_option *o) {
+static void zsh_value(struct cr_text *out, int command, enum cr_option_id id) {
+    const struct cr_cli_option *o = cr_cli_option(id);
     if (!o->value) return;
     add(out, ":");
     add_quoted(out, o->value, ":[]");
     add(out, ":");
     struct cr_text words = {0};
-    if (!add_option_words(&words, o))
+    if (!add_option_words(&words, command, id))
         add(out, "_files");
     else if (takes_file(o))
         cr_text_add(out, " _alternative \"words\\:word\\:(%s)\" \"files\\:file\\:_files\"",
                     words.data ? words.data : "");
-    else
-        cr_text_add(out, "(%s)", words.data ? words.data : "");
+    else {
+        add(out, "(");
+        add_quoted(out, words.data ? words.data : "", ":");
+        add(out, ")");
+    }
     out->failed |= words.failed;
     cr_text_free(&words);
 }
 
-static void zsh_option(struct cr_text *out, const struct cr_cli_option *o) {
+static void zsh_option(struct cr_text *out, int command, enum cr_option_id id) {
+    const struct cr_cli_option *o = cr_cli_option(id);
     cr_text_add(out, " \\\n        '--%s%s[", o->name, o->value ? "=" : "");
     add_quoted(out, o->help, "[]:");
     add(out, "]");
-    zsh_value(out, o);
+    zsh_value(out, command, id);
     add(out, "'");
     if (!o->letter) return;
     cr_text_add(out, " \\\n        '-%c%s[", o->letter, o->value ? "+" : "");
     add_quoted(out, o->help, "[]:");
     add(out, "]");
-    zsh_value(out, o);
+    zsh_value(out, command, id);
     add(out, "'");
 }
 
@@ -220,7 +233,7 @@ void cr_doc_zsh(struct cr_text *out) {
         const struct cr_command *command = cr_command((enum cr_command_id)c);
         cr_text_add(out, "    %s) _arguments -S", command->name);
         for (int i = 0; i < CR_OPT_COUNT; i++)
-            if (option_of(c, i)) zsh_option(out, option_of(c, i));
+            if (has_option(c, i)) zsh_option(out, c, (enum cr_option_id)i);
         if (c == CR_CMD_HELP) {
             cr_text_add(out, " \\\n        '*:topic:(%s", command->words);
             for (int k = 0; k < CR_CMD_COUNT; k++) cr_text_add(out, " %s", cr_command((enum cr_command_id)k)->name);
@@ -248,11 +261,12 @@ static void fish_rule(struct cr_text *out, int command, bool alone) {
         cr_text_add(out, "complete -c cresnet -n '__fish_seen_subcommand_from %s'", name);
 }
 
-static void fish_option(struct cr_text *out, const struct cr_cli_option *o) {
-    struct cr_text words = {0};
+static void fish_option(struct cr_text *out, int command, enum cr_option_id id) {
+    const struct cr_cli_option *o     = cr_cli_option(id);
+    struct cr_text              words = {0};
     cr_text_add(out, " -l %s", o->name);
     if (o->letter) cr_text_add(out, " -s %c", o->letter);
-    if (add_option_words(&words, o))
+    if (add_option_words(&words, command, id))
         cr_text_add(out, " %s -a '%s'", takes_file(o) ? "-r" : "-x", words.data ? words.data : "");
     else if (o->value)
         add(out, " -r");
@@ -287,9 +301,9 @@ void cr_doc_fish(struct cr_text *out) {
         add(out, "'\n");
         for (int alone = 0; alone < 2; alone++) {
             for (int i = 0; i < CR_OPT_COUNT; i++) {
-                if (!option_of(c, i)) continue;
+                if (!has_option(c, i)) continue;
                 fish_rule(out, c, alone);
-                fish_option(out, option_of(c, i));
+                fish_option(out, c, (enum cr_option_id)i);
             }
             fish_rule(out, c, alone);
             cr_text_add(out, "%s -a '%s%s%s'\n", c == CR_CMD_HELP ? " -f" : "", command->words ? command->words : "",

@@ -189,6 +189,7 @@ static cr_status train(struct cr_finetune *f, const struct cr_config *config, bo
                                              .overrides      = f->args->override,
                                              .override_count = f->args->overrides,
                                              .on_event       = f->given.train.on_event,
+                                             .continued_by   = "the same command",
                                              .brief          = true};
     CR_TRY(cr_train(config, &options, signal_taken));
     if (*signal_taken) return CR_OK;
@@ -265,7 +266,11 @@ cr_status cr_cmd_finetune(const struct cr_args *args, int *signal_taken) {
     f.root = args->operand[0];
     if (cr_fs_is_file(f.root))
         return cr_args_fail(args, "%s: is a file, not a folder of images; unpack an archive first", f.root);
-    if (!cr_fs_is_dir(f.root)) return cr_args_fail(args, "%s: no such folder of images", f.root);
+    if (!cr_fs_is_dir(f.root)) {
+        char hint[400];
+        cr_path_hint(f.root, hint, sizeof hint);
+        return cr_args_fail(args, "%s: no such folder of images%s", f.root, hint);
+    }
     CR_TRY(read_minutes(args, &f.minutes));
     CR_TRY_OUT(open_given(&f));
     CR_TRY_OUT(name_files(&f));

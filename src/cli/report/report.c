@@ -236,6 +236,8 @@ cr_status cr_cmd_report(const struct cr_args *args, int *signal_taken) {
     if (!args->operands || !*args->operand[0])
         return cr_args_fail(args, "no run given: give a run folder, e.g. checkpoints/demo");
     if (cr_args_has(args, CR_OPT_COMPARE)) return cr_report_compare(args);
+    if (args->operands > 1 && cr_fs_is_dir(args->operand[1]))
+        return cr_args_fail(args, "%s: a report shows one run: --compare shows several on one page", args->operand[1]);
     CR_TRY(cr_args_max_operands(args, 1));
     if (file) CR_TRY(cr_cmd_output_check(args, file, CR_OUTPUT_REPORT));
     CR_TRY_OUT(cr_report_run_open(args, 0, &run));

@@ -2,6 +2,7 @@
  * RGB8 as PNG, with libpng. libpng reports errors by longjmp, so all data that must survive the jump is in a struct.
  * For 8 bits, 16-bit samples keep their high byte; without a channel for it alpha is dropped, as PIL's convert("RGB")
  * does. */
+#include "core/files.h"
 #include "data/decode.h"
 #include "data/scratch.h"
 
@@ -28,7 +29,8 @@ struct png_job {
     const char          *software; /* writing: content of a text chunk, or NULL */
     const uint8_t       *rgb;
     int                  width, height;
-    enum cr_pixel_format format; /* reading */
+    int                  write_error; /* errno of the file; 0: none */
+    enum cr_pixel_format format;      /* reading */
     bool                 out_of_memory;
     cr_status            status; /* of an error that cresnet raised itself */
     char                 message[160];
@@ -141,7 +143,9 @@ cr_status cr_png_decode(const void *bytes, size_t count, const char *name, struc
 static void png_write_bytes(png_structp png, png_bytep from, size_t count) {
     struct png_job *job = png_get_io_ptr(png);
     if (job->text) cr_text_add_bytes(job->text, from, count);
-    if (!job->text && fwrite(from, 1, count, job->file) != count) png_error(png, strerror(errno));
+    if (job->text || fwrite(from, 1, count, job->file) == count) return;
+    job->write_error = errno;
+    png_error(png, "write error");
 }
 
 static void png_no_flush(png_structp png) {
@@ -156,6 +160,7 @@ static cr_status png_write_guarded(struct png_job *job) {
     if (!job->info) return CR_NO_MEMORY(1024);
     if (setjmp(job->jump)) {
         if (job->out_of_memory) return CR_NO_MEMORY(1 << 16);
+        if (job->write_error) return cr_fs_refused(job->name, "write", job->write_error);
         return CR_FAIL(CR_ERR_IO, "%s: cannot be written: %s", job->name, job->message);
     }
     png_set_write_fn(job->png, job, png_write_bytes, png_no_flush);
@@ -176,11 +181,10 @@ cr_status cr_image_write_png(const char *path, const uint8_t *rgb, int width, in
     struct png_job job = {.name = path, .rgb = rgb, .width = width, .height = height};
     CR_ASSERT(width > 0 && height > 0);
     job.file = fopen(path, "wbe");
-    if (!job.file) return CR_FAIL(CR_ERR_IO, "%s: cannot be created: %s", path, strerror(errno));
+    if (!job.file) return cr_fs_refused(path, "create", errno);
     cr_status status = png_write_guarded(&job);
     if (job.png) png_destroy_write_struct(&job.png, &job.info);
-    if (fclose(job.file) != 0 && status == CR_OK)
-        status = CR_FAIL(CR_ERR_IO, "%s: cannot be written: %s", path, strerror(errno));
+    if (fclose(job.file) != 0 && status == CR_OK) status = cr_fs_refused(path, "write", errno);
     if (status != CR_OK) unlink(path); /* an incomplete file must not stay */
     return status;
 }

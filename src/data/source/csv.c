@@ -244,6 +244,7 @@ static cr_status fill(struct cr_dataset *dataset, struct cr_csv_list *train, str
     CR_TRY(make_classes(train, dataset));
     CR_TRY(number_labels(train, dataset, train->path));
     if (val) CR_TRY(number_labels(val, dataset, train->path));
+    if (split == CR_SPLIT_TRAIN) CR_TRY(cr_csv_warn_conflicts(train, val));
     CR_TRY(val || fraction == 0 ? add_all(list, dataset->state) : add_divided(list, fraction, split, dataset->state));
     CR_TRY(cr_folder_finish(dataset));
     return cr_csv_check_first(dataset, list);

@@ -28,6 +28,9 @@ int32_t cr_csv_class_of(const struct cr_dataset *dataset, const char *label);
 /* A wrong folder is found before the run starts. */
 CR_MUST cr_status cr_csv_check_first(const struct cr_dataset *dataset, const struct cr_csv_list *list);
 
+/* data/source/csv_conflicts.c: logs a warning when the lists name images more than once with different labels: how
+ * many, and two lines of the first one. `val` may be NULL. The numbers of the labels are known. CR_ERR_MEMORY. */
+CR_MUST cr_status cr_csv_warn_conflicts(const struct cr_csv_list *train, const struct cr_csv_list *val);
 /* data/source/csv_labels.c: with data.multi_label, fills a dataset from lists with lines file,label1;label2. `val` may
  * be NULL; the fraction `fraction` of the images, chosen by a hash of their names, is then held out. */
 CR_MUST cr_status cr_csv_fill_several(struct cr_dataset *dataset, struct cr_csv_list *train, struct cr_csv_list *val,

@@ -28,13 +28,19 @@ static bool is_foreign_name(const char *name) {
     return has_ending(name, endings, CR_COUNT(endings));
 }
 
-/* Returns whether a warning is new: both splits often list one folder, and some commands open a dataset twice. */
-static bool is_new_warning(const char *what, int64_t count, const char *root) {
+static atomic_bool warnings_are_off;
+
+void cr_dataset_warnings(bool on) {
+    warnings_are_off = !on;
+}
+
+bool cr_folder_warning_is_new(const char *what, int64_t count, const char *root) {
     enum { KEPT = 16 };
     static atomic_uint_fast64_t said[KEPT]; /* hashes of the last warnings */
     static atomic_uint          next;
-    uint64_t                    hash = cr_hash_bytes(cr_hash_mix((uint64_t)count), what, strlen(what) + 1);
-    hash                             = cr_hash_bytes(hash, root, strlen(root) + 1);
+    if (warnings_are_off) return false;
+    uint64_t hash = cr_hash_bytes(cr_hash_mix((uint64_t)count), what, strlen(what) + 1);
+    hash          = cr_hash_bytes(hash, root, strlen(root) + 1);
     for (int i = 0; i < KEPT; i++)
         if (said[i] == hash) return false;
     said[next++ % KEPT] = hash;
@@ -43,10 +49,10 @@ static bool is_new_warning(const char *what, int64_t count, const char *root) {
 
 void cr_folder_warn_skipped(const struct cr_folder_traversal *t, const char *root) {
     const long long foreign = t->foreign, dead = t->dead;
-    if (foreign && is_new_warning("foreign", foreign, root))
+    if (foreign && cr_folder_warning_is_new("foreign", foreign, root))
         cr_log(CR_LOG_WARN, "%s: skipped %lld file%s %s: only JPEG, PNG and WebP images are read", root, foreign,
                foreign == 1 ? "," : "s such as", t->foreign_name);
-    if (dead && is_new_warning("dead", dead, root))
+    if (dead && cr_folder_warning_is_new("dead", dead, root))
         cr_log(CR_LOG_WARN, "%s: skipped %lld link%s %s: no file is there", root, dead, dead == 1 ? "," : "s such as",
                t->dead_path);
 }

@@ -52,6 +52,9 @@ cr_status cr_folder_list(struct cr_folder_traversal *t, size_t length, int depth
 CR_MUST cr_status cr_folder_resolve(struct cr_folder_traversal *t, const char *root);
 /* Logs how many files of other formats and dead links below `root` were skipped, once when a folder is listed again. */
 void cr_folder_warn_skipped(const struct cr_folder_traversal *t, const char *root);
+/* Returns whether the warning `what` about `count` files of `root` is to be logged (cr_dataset_warnings) and was not
+ * logged yet: both splits often read one folder or list, and some commands open a dataset twice. */
+bool cr_folder_warning_is_new(const char *what, int64_t count, const char *root);
 /* Adds an image. `path` is relative to the root of `folder`, or absolute. CR_ERR_MEMORY. */
 CR_MUST cr_status cr_folder_add(struct cr_image_folder *folder, const char *path, int32_t label);
 /* Compares the paths of two struct cr_image_file for qsort_r; `names`: the text of the folder. */

@@ -87,7 +87,7 @@ static cr_status write_manifest(const char *folder, const int64_t counts[2]) {
     FILE *file = fopen(path, "wbe");
     bool  ok   = file && fputs(text, file) >= 0;
     if (file && fclose(file) != 0) ok = false;
-    return ok ? CR_OK : CR_FAIL(CR_ERR_IO, "%s: cannot be written: %s", path, strerror(errno));
+    return ok ? CR_OK : cr_fs_refused(path, "write", errno);
 }
 
 /* Writes the whole dataset into `folder` and renames it to `root`; another process may have done this first. */
@@ -126,7 +126,7 @@ cr_status cr_shapes_make(const char *root, int64_t train_images, int64_t val_ima
     case FOUND_OTHER:
         return CR_FAIL(CR_ERR_CONFIG,
                        "%s exists already and is not the shapes dataset with %lld training and %lld validation "
-                       "images: choose another folder (data.root), or remove this one if it has nothing else",
+                       "images: choose another folder (data.root); images of your own also need data.kind=folder",
                        target, (long long)train_images, (long long)val_images);
     case FOUND_NOTHING: break;
     }

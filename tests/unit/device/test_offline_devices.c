@@ -36,7 +36,7 @@ static struct cr_device *open_queried(const char *name, bool deterministic) {
 
 static void gpus_are_found_by_name(void) {
     struct cr_text names = {0};
-    cr_gpu_names(&names);
+    cr_gpu_names(", ", &names);
     CHECK_STR(names.data, "h200, h100, a100, l40s, l4, rtx5090, rtx4090, rtx3090, rtx3060");
     cr_text_free(&names);
     CHECK(cr_gpu_find("h200x") == NULL);

@@ -1,0 +1,56 @@
+/* data/readable.c: finds classes none of whose images can be read, before training. */
+#include "data/decode.h"
+#include "data/source.h"
+
+#include <stdio.h>
+
+/* Reads one image: all of a PNG or WebP, and the header of a JPEG. */
+static cr_status open_image(const struct cr_dataset *dataset, int64_t sample, struct cr_scratch *scratch) {
+    char                 name[CR_SAMPLE_NAME_BYTES];
+    struct cr_stored     stored;
+    struct cr_lazy_image lazy;
+    int32_t              label;
+    dataset->ops->name(dataset, sample, name, sizeof name);
+    CR_TRY(dataset->ops->fetch(dataset, sample, scratch, &stored, &label));
+    return cr_lazy_image_open(&stored, name, scratch, &lazy);
+}
+
+static cr_status fail_class(const struct cr_dataset *dataset, int class_index, int64_t images, const char *why) {
+    return CR_FAIL(CR_ERR_FORMAT,
+                   "the class %.100s has no image that can be read (%lld tried): %s; replace its images, or remove the "
+                   "class",
+                   dataset->class_names[class_index], (long long)images, why);
+}
+
+/* Tries the images of each class until one can be read. left[k]: images of class k that were not tried; 0 once one was
+ * read. */
+static cr_status check(const struct cr_dataset *dataset, int64_t *left, struct cr_scratch *scratch) {
+    char why[1000];
+    for (int64_t i = 0; i < dataset->count; i++) {
+        const int32_t k = dataset->ops->label(dataset, i);
+        if (!left[k]) continue;
+        const cr_status status = open_image(dataset, i, scratch);
+        if (status == CR_OK)
+            left[k] = 0;
+        else if (status != CR_ERR_FORMAT && status != CR_ERR_IO)
+            return status;
+        else if (!--left[k]) {
+            snprintf(why, sizeof why, "%s", cr_error_message());
+            return fail_class(dataset, k, dataset->class_counts[k], why);
+        }
+        cr_error_clear();
+    }
+    return CR_OK;
+}
+
+cr_status cr_dataset_check_readable(const struct cr_dataset *dataset) {
+    struct cr_scratch scratch = {0};
+    int64_t          *left;
+    if (dataset->generated || dataset->label_rows || !dataset->class_counts || !dataset->class_names) return CR_OK;
+    CR_ALLOC(left, (size_t)dataset->classes);
+    for (int k = 0; k < dataset->classes; k++) left[k] = dataset->class_counts[k];
+    const cr_status status = check(dataset, left, &scratch);
+    cr_scratch_free(&scratch);
+    cr_free(left);
+    return status;
+}
