@@ -1,6 +1,7 @@
 /* tests/gpu/test_cuda_apply_last.c: a convolution of a CIFAR network, the bn_apply behind it and the convolution that
  * reads it on the GPU: bn_apply finishes the BN of the first convolution, or the second convolution does both, and
- * reads the input of a shortcut without parameters. All results are compared with an FP64 reference, and with those of separate launches. */
+ * reads the input of a shortcut without parameters. All results are compared with an FP64 reference, and with those of
+ * separate launches. */
 #include "core/rng.h"
 #include "runtime/executor.h"
 #include "tests/harness/device_values.h"
@@ -18,11 +19,11 @@ struct shape {
     bool         down;
 };
 static const struct shape shapes[] = {
-    {32, 3, 16, 1, 3, NONE, false},      {32, 16, 16, 1, 3, LIKE_Y, false},   {32, 16, 32, 2, 3, LIKE_Y, false},
-    {32, 16, 32, 2, 1, NONE, false},     {16, 32, 32, 1, 3, LIKE_Y, false},   {16, 32, 64, 2, 3, LIKE_Y, false},
-    {8, 64, 64, 1, 3, LIKE_Y, false},    {8, 64, 64, 1, 3, NONE, false},      {16, 32, 32, 1, 3, SHORTCUT, false},
-    {16, 32, 64, 2, 3, SHORTCUT, false}, {8, 64, 64, 1, 3, SHORTCUT, false},  {32, 16, 16, 1, 3, LIKE_Y, true},
-    {32, 16, 16, 1, 3, NONE, true},      {16, 32, 32, 1, 3, LIKE_Y, true},    {16, 32, 32, 1, 3, NONE, true},
+    {32, 3, 16, 1, 3, NONE, false},      {32, 16, 16, 1, 3, LIKE_Y, false},  {32, 16, 32, 2, 3, LIKE_Y, false},
+    {32, 16, 32, 2, 1, NONE, false},     {16, 32, 32, 1, 3, LIKE_Y, false},  {16, 32, 64, 2, 3, LIKE_Y, false},
+    {8, 64, 64, 1, 3, LIKE_Y, false},    {8, 64, 64, 1, 3, NONE, false},     {16, 32, 32, 1, 3, SHORTCUT, false},
+    {16, 32, 64, 2, 3, SHORTCUT, false}, {8, 64, 64, 1, 3, SHORTCUT, false}, {32, 16, 16, 1, 3, LIKE_Y, true},
+    {32, 16, 16, 1, 3, NONE, true},      {16, 32, 32, 1, 3, LIKE_Y, true},   {16, 32, 32, 1, 3, NONE, true},
 };
 
 enum { TENSORS_MAX = 32, OPS_MAX = 4 };
@@ -54,7 +55,7 @@ static void make_ops(struct side *s, const struct shape *v, int64_t N) {
                   w[4] = {v->K, v->R, v->R, v->C}, shortcut[4] = {N, 2 * P, 2 * P, v->K / 2},
                   next_w[4] = {v->down ? 2 * v->K : v->K, 3, 3, v->K},
                   next_y[4] = {N, v->down ? P / 2 : P, v->down ? P / 2 : P, next_w[0]};
-    s->ops             = v->add == SHORTCUT ? 4 : 3;
+    s->ops                  = v->add == SHORTCUT ? 4 : 3;
     struct cr_op *conv = &s->op[0], *pad = &s->op[1], *apply = &s->op[s->ops - 2], *next = &s->op[s->ops - 1];
     *conv                  = cr_op_make(CR_OP_conv, CR_NONE);
     conv->attr.conv        = (struct cr_conv_attr){.stride = (int)v->stride, .pad = (int)v->R / 2};

@@ -79,7 +79,7 @@ template <class S, typename T, int GROUPS, int MT>
 __device__ __forceinline__ void forward_rows(float (&acc)[MT][2][4], uint32_t at, uint32_t b0) {
     using X = typename forward_memory<S>::X;
     static_assert(S::R == 3 && cut<S>::NT == 2, "three rows, two times 8 columns");
-#pragma unroll S6_TURNS
+#pragma unroll
     for (int s = 0; s < 3; s++)
 #pragma unroll
         for (int c = 0; c < GROUPS * 16; c += 16) {
@@ -144,7 +144,8 @@ __global__ void __launch_bounds__(cut<S>::THREADS, cut<S>::RESIDENT) forward_ker
     const uint32_t                       b0 =
         base + (uint32_t)((slot_of_warp.n0 + (lane & 7) + (lane >> 4) * 8) * M::W_PITCH + (lane >> 3 & 1) * 16);
 
-    if (block_of<S::ANY>(a) < (Args::LAST && S6_IDLE ? -1 : 0)) return;
+    /* The last block without work stores the results of the BN before (last_sums). */
+    if (block_of<S::ANY>(a) < (Args::LAST ? -1 : 0)) return;
     if (!a.w_new && block_of<S::ANY>(a) >= 0) filter_issue<S, D::NT, M::W_PITCH, D::THREADS>(base, (const T *)a.w, a);
     if constexpr (D::WHOLE)
         image_margin<X>(xs);
@@ -196,20 +197,14 @@ __global__ void __launch_bounds__(cut<S>::THREADS, cut<S>::RESIDENT) forward_ker
         for (int m = 0; m < D::MT; m++)
 #pragma unroll
             for (int half = 0; half < 2; half++) out[m][half] = forward_round<T, D::NT>(acc[m], half, first, second);
-#if !S6_STORE
-        if (a.sums && job + blocks_of<S::ANY>(a) >= a.N * D::TILES)
-            forward_sums<D::NT, S::K, D::WARPS, S::ANY>(a, first, second, rows, slot_of_warp.n0);
-#endif
-        T *y = (T *)a.y + to;
+        T *y = (T *)a.y + to; /* stored before the sums are added: steps of ResNet-56 are 1.2 % faster */
         if (works)
 #pragma unroll
             for (int m = 0; m < D::MT; m++)
 #pragma unroll
                 for (int half = 0; half < 2; half++) piece_store<D::NT>(y + element(m, half), out[m][half]);
-#if S6_STORE
         if (a.sums && job + blocks_of<S::ANY>(a) >= a.N * D::TILES)
             forward_sums<D::NT, S::K, D::WARPS, S::ANY>(a, first, second, rows, slot_of_warp.n0);
-#endif
         __syncthreads();
     }
 }
@@ -279,6 +274,17 @@ bool follows(const struct ck_conv *last, const struct ck_conv *v) {
            v->C != 3 && last->K == v->C && last->P == v->H && last->type == v->type;
 }
 
+/* Whether args->last is valid. With a stride of 2 a row of x belongs to two tiles, so a block may not overwrite it. */
+bool can_follow(const struct ck_cifar_conv *args, int multiprocessors) {
+    const struct ck_cifar_conv *last = args->last;
+    if (!follows(&last->conv, &args->conv)) return false;
+    if (!args->applies)
+        return ck_cifar_conv_finishes(&last->conv, &args->conv) && args->scale_bias == last->finish.scale_bias;
+    const bool alias = args->x == args->apply_add || args->x == last->y;
+    if (args->conv.stride == 2 && (alias || args->shortcut_c)) return false;
+    return ck_cifar_conv_applies(&args->conv, multiprocessors) && !args->scale_bias;
+}
+
 template <typename T>
 cudaError_t forward(const struct ck_conv *v, const forward_args &a, const finish_args &f, int multiprocessors,
                     cudaStream_t stream) {
@@ -343,19 +349,14 @@ cudaError_t ck_cifar_conv(const struct ck_cifar_conv *args, void *workspace, int
     if ((args->add || args->relu) && !args->bias) return cudaErrorInvalidValue;
     if (const struct ck_cifar_conv *last = args->last) {
         cifar::forward_apply_args b = {};
-        const bool alias = args->x == args->apply_add || args->x == last->y;
-        if (!cifar::follows(&last->conv, &args->conv) ||
-            !(args->applies ? ck_cifar_conv_applies(&args->conv, multiprocessors)
-                            : ck_cifar_conv_finishes(&last->conv, &args->conv)) ||
-            (args->applies && args->conv.stride == 2 && (alias || args->shortcut_c)) || args->scale_bias != (args->applies ? NULL : last->finish.scale_bias))
-            return cudaErrorInvalidValue;
+        if (!cifar::can_follow(args, multiprocessors)) return cudaErrorInvalidValue;
         static_cast<cifar::forward_args &>(b) = a;
         b.last_partial = (const float *)args->last_workspace, b.last_sums = last->sums;
         b.last_rows = (int)cifar::sums_rows(&last->conv, multiprocessors);
         b.finish = last->finish, b.factors = ck_bn_factors_of(&last->finish);
         if (args->applies) b.x = last->y, b.add = args->apply_add, b.z = (void *)args->x;
         b.shortcut_c = (int)args->shortcut_c, b.shortcut_pad = (int)args->shortcut_pad;
-        b.add_new = !args->add_old || !args->apply_add || !S6_ADD;
+        b.add_new = !args->add_old || !args->apply_add;
         return args->conv.type == CK_F16
                    ? cifar::forward_after<__half>(&args->conv, args->applies, b, f, multiprocessors, stream)
                    : cifar::forward_after<__nv_bfloat16>(&args->conv, args->applies, b, f, multiprocessors, stream);

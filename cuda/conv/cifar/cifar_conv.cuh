@@ -14,28 +14,10 @@
 #include "cuda/conv/cifar/cifar_launch.cuh"
 #include "cuda/norm/bn_finish.cuh"
 
-/* MEASURE: switches */
-#ifndef S6
-#define S6 4095
-#endif
-#define S6_STORE ((S6 & 1) != 0)
-#define S6_PARAM ((S6 & 2) != 0)
-#define S6_IDLE ((S6 & 4) != 0)
-#define S6_DXW ((S6 & 8) != 0)
-#define S6_DXP ((S6 & 16) != 0)
-#define S6_DXI ((S6 & 32) != 0)
-#define S6_ADD ((S6 & 64) != 0)
-#define S6_DW ((S6 & 256) != 0)
-#define S6_UNROLL ((S6 & 512) != 0)
-#define S6_FLUSH ((S6 & 1024) != 0)
-#define S6_TREE ((S6 & 2048) != 0)
-#define S6_PFX ((S6 & 128) != 0)
-
 namespace cifar {
 
 /* Blocks have 8 warps unless stated otherwise. */
 enum { WARPS = 8, THREADS = WARPS * CK_WARP };
-constexpr int S6_TURNS = S6_UNROLL ? 3 : 1;
 
 /* A barrier of THREADS threads of a block with number ID; 0 is that of __syncthreads(). */
 template <int ID, int THREADS> __device__ __forceinline__ void barrier_sync() {
@@ -222,16 +204,6 @@ template <class L> struct whole_image {
         for (int i = 0; i < ROUNDS; i++)
             v[i] = __ldcg(reinterpret_cast<const uint4 *>(from + pixel(thread) * all + i * STEP * L::SIDE * all) +
                           chunk());
-    }
-    /* Loads every second pixel of an image of twice the size with `all` channels, which become those from `pad` on. */
-    template <typename T> __device__ __forceinline__ void load_shortcut(const T *from, int all, int pad) {
-        const int thread = (int)threadIdx.x % L::THREADS, c = chunk() * 8 - pad;
-        const int y = thread / LINE, x = thread % LINE / L::CHUNKS;
-        from += (y * 2 * L::SIDE + x) * 2 * all + c;
-#pragma unroll
-        for (int i = 0; i < ROUNDS; i++)
-            v[i] = c >= 0 && c < all ? __ldcg(reinterpret_cast<const uint4 *>(from + i * STEP * 4 * L::SIDE * all))
-                                     : make_uint4(0, 0, 0, 0);
     }
     /* Stores them in an image in global memory. */
     template <typename T> __device__ __forceinline__ void put(T *to) const {

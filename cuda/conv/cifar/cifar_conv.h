@@ -48,7 +48,7 @@ struct ck_cifar_conv {
     /* shortcut_c > 0: apply_add is [N,2H,2W,shortcut_c]; the summand is every second pixel of it, behind shortcut_pad
      * channels of zeros and in front of others. Multiples of 8. */
     int64_t shortcut_c, shortcut_pad;
-    bool        add_old; /* the launch before does not write apply_add, and began after the launches before it */
+    bool    add_old; /* the launch before does not write apply_add, and began after the launches before it */
 };
 /* Whether a convolution can finish the BN of the convolution `last`. */
 bool ck_cifar_conv_finishes(const struct ck_conv *last, const struct ck_conv *conv);

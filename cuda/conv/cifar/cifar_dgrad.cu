@@ -165,24 +165,24 @@ __global__ void __launch_bounds__(grad_tiling<S>::DX_THREADS, S::BLOCKS) dx_kern
           *table                              = reinterpret_cast<float *>(memory + D::TABLE_AT);
     const int  block = (int)blockIdx.x - args.idle, blocks = (int)gridDim.x - args.idle;
     const bool works = block >= 0 && block < a.N * D::TILES;
-    if (block < (FINISH && S6_DXI ? -1 : 0)) return;
+    if (block < (FINISH ? -1 : 0)) return; /* the last block without work stores the results of the BN */
     if (!a.w_new && block >= 0) filter_issue<S, D::NT, D::W_PITCH, D::DX_WARPS>(base + D::W_AT, (const T *)a.w, a);
-    if (S6_DXW) ck_copy_commit();
+    ck_copy_commit();
     if (!a.x_new && works) dx_issue<S, false, true, T>(a, block, base);
-    if (S6_DXW) ck_copy_commit();
+    ck_copy_commit();
     dx_clear<S>(a, base, rows);
     if (!a.x_new && a.bn_x && works) dx_prefetch<S, T>(a, a.bn_x, block);
-    if (S6_PFX && !a.x_new && a.mean_rstd && works) dx_prefetch<S, T>(a, a.x, block);
+    if (!a.x_new && a.mean_rstd && works) dx_prefetch<S, T>(a, a.x, block);
     if constexpr (FINISH) {
         table_entry<S> entry;
         dx_early<S>    early;
-        if (!a.x_new && S6_DXP) entry.load(a), early.load(args.last);
-        if (!a.w_new && S6_DXW && block >= 0) {
-            ck_copy_wait<1>();
+        if (!a.x_new) entry.load(a), early.load(args.last);
+        if (!a.w_new && block >= 0) {
+            ck_copy_wait<1>(); /* for the filter, not for dy_x */
             filter_transpose<S, D::NT, D::W_PITCH, D::DX_WARPS>(base + D::W_AT);
         }
         ck_begin_after_last();
-        if (a.x_new || !S6_DXP) entry.load(a), early.load(args.last);
+        if (a.x_new) entry.load(a), early.load(args.last);
         dx_rows_of_last<S> last;
         last.load(args.last, 0);
         if (works) dx_issue<S, true, false, T>(a, block, base);
@@ -190,7 +190,7 @@ __global__ void __launch_bounds__(grad_tiling<S>::DX_THREADS, S::BLOCKS) dx_kern
         if (a.w_new && block >= 0) filter_issue<S, D::NT, D::W_PITCH, D::DX_WARPS>(base + D::W_AT, (const T *)a.w, a);
         ck_copy_commit();
         entry.store(table);
-        dx_coeffs<S>(args.last, last, early, memory, block == (args.idle > 0 ? -S6_DXI : 0));
+        dx_coeffs<S>(args.last, last, early, memory, block == (args.idle > 0 ? -1 : 0));
         if (block < 0) return;
     } else {
         ck_begin_after_last();
@@ -206,7 +206,7 @@ __global__ void __launch_bounds__(grad_tiling<S>::DX_THREADS, S::BLOCKS) dx_kern
     const float *coeffs           = FINISH ? reinterpret_cast<const float *>(memory + D::COEFF_AT) : a.dy_coeffs;
     float        first[2 * D::NT] = {}, second[2 * D::NT] = {};
     ck_copy_wait<0>();
-    if (!(FINISH && S6_DXW) || a.w_new) filter_transpose<S, D::NT, D::W_PITCH, D::DX_WARPS>(base + D::W_AT);
+    if (!FINISH || a.w_new) filter_transpose<S, D::NT, D::W_PITCH, D::DX_WARPS>(base + D::W_AT);
     for (int64_t job = block; job < a.N * D::TILES; job += blocks) {
         const int y0 = (int)(job % D::TILES) * D::TH;
         dx_bn_grad<S, L, T>(base + D::DY_AT, base + D::LINE_AT, coeffs, y0,

@@ -133,7 +133,7 @@ __device__ __forceinline__ void dx_store(const grad_args &a, const float (&acc)[
 /* [4][S::C] in shared memory: scale_bias, then mean_rstd. Loads come before the copies of tiles; behind them they would
  * wait in the queue. */
 template <class S> struct table_entry {
-    float                      scale_bias = 0, mean_rstd = 0;
+    float                           scale_bias = 0, mean_rstd = 0;
     __device__ __forceinline__ void load(const grad_args &a) {
         const int thread = (int)threadIdx.x, c = thread % S::C;
         const int at = S::ANY ? thread / S::C * a.C + c : thread;
@@ -153,7 +153,7 @@ __device__ __forceinline__ void dx_rows(float (&acc)[MT][2][4], uint32_t at, uin
     using D = grad_tiling<S>;
     using L = typename D::DY;
     static_assert(S::R == 3 && D::NT == 2, "three rows, two times 8 columns");
-#pragma unroll S6_TURNS
+#pragma unroll
     for (int s = 0; s < 3; s++)
 #pragma unroll
         for (int k = 0; k < GROUPS * 16; k += 16) {
@@ -302,7 +302,8 @@ template <class S> __device__ __forceinline__ void dx_clear_sums(float *rows) {
     for (int i = (int)threadIdx.x; i < D::DX_WARPS * 2 * S::C; i += D::DX_THREADS) rows[i] = 0;
 }
 /* Brings the block's first image of bn_x or x into the L2 cache. */
-template <class S, typename T> __device__ __forceinline__ void dx_prefetch(const grad_args &a, const void *bn_x, int block) {
+template <class S, typename T>
+__device__ __forceinline__ void dx_prefetch(const grad_args &a, const void *bn_x, int block) {
     using D            = grad_tiling<S>;
     const int   values = S::H * S::H * in_channels<S>(a);
     const char *from   = (const char *)((const T *)bn_x + (int64_t)(block / D::TILES) * values);

@@ -1,15 +1,12 @@
 /* cuda/conv/cifar/cifar_kernels.c: kernel table of the convolutions of CIFAR ResNets, forward and backward, and their
  * classifier, in f16 and bf16, for every GPU. The forward also has bias, sum and ReLU of inference. The backward of
  * 32x32 pixels with stride 2, 3x3, needs more shared memory than a block of compute capability 8.6, 8.9 or 12.0 has.
- * Device code is in cuda/conv/cifar/cifar_conv.cu, cifar_conv_grad.cu
- * and cifar_dense.cu. */
+ * Device code is in cuda/conv/cifar/cifar_conv.cu, cifar_conv_grad.cu and cifar_dense.cu. */
 #include "cuda/conv/cifar/cifar_conv.h"
 #include "cuda/core/cuda_device.h"
 #include "cuda/core/kernel_tables.h"
 #include "cuda/core/op_shapes.h"
 #include "cuda/core/optional_slots.h"
-
-#include <stdlib.h>
 
 /* A filter can exceed the number range of struct ck_conv only if the shape is not supported. */
 static bool supports(const struct cr_op *op, const struct cr_tensor *x, const struct cr_tensor *w,
@@ -86,8 +83,8 @@ static struct ck_cifar_conv conv_of(const struct cr_call *call) {
                                   .finish_later = call->finish_later};
 }
 
-/* Whether the launch before a convolution that computes the bn_apply `apply` is that of the convolution before both, and
- * that one writes nothing but its y. */
+/* Whether the launch before a convolution that computes the bn_apply `apply` is that of the convolution before both,
+ * and that one does not compute a bn_apply itself. */
 static bool is_old_add(const struct cr_call *apply) {
     const struct cr_call *conv = apply->last;
     return conv->op == apply->op - (apply->shortcut ? 2 : 1) && !(conv->last && conv->last->op->kind == CR_OP_bn_apply);
@@ -106,7 +103,7 @@ static cr_status conv_launch(struct cr_device *device, const struct cr_call *cal
             args.shortcut_c   = cuda_in(p, before->shortcut->op, CR_IN_pad_shortcut_x)->dim[3];
             args.shortcut_pad = before->shortcut->op->attr.conv.pad_c;
         }
-        before         = before->last;
+        before = before->last;
     }
     if (before) {
         last                = conv_of(before);
@@ -127,18 +124,17 @@ static bool conv_applies(const struct cr_device *device, const struct cr_program
                          const struct cr_op *op) {
     const struct ck_conv v = cuda_conv_shape(op, IN(x), IN(w), OUT(y));
     return apply->attr.bn.relu && apply->in[CR_IN_bn_apply_add_scale_bias] < 0 &&
-           apply->out[CR_OUT_bn_apply_mask] < 0 && (v.stride == 1 || !getenv("S6_NODOWN")) && ck_cifar_conv_applies(&v, cuda_of(device)->multiprocessors);
+           apply->out[CR_OUT_bn_apply_mask] < 0 && ck_cifar_conv_applies(&v, cuda_of(device)->multiprocessors);
 }
 
 /* The pad_shortcut before that bn_apply: it reads every second pixel, and whole vectors of 8 channels. */
-static bool conv_reads_shortcut(const struct cr_device *device, const struct cr_program *p, const struct cr_op *shortcut,
-                                const struct cr_op *op) {
+static bool conv_reads_shortcut(const struct cr_device *device, const struct cr_program *p,
+                                const struct cr_op *shortcut, const struct cr_op *op) {
     const struct cr_tensor *x = cuda_in(p, shortcut, CR_IN_pad_shortcut_x);
     const struct ck_conv    v = cuda_conv_shape(op, IN(x), IN(w), OUT(y));
-    if (getenv("S6_NOPAD")) return false; /* MEASURE */
     return shortcut->attr.conv.stride == 2 && shortcut->attr.conv.pad_c % 8 == 0 && x->dim[3] % 8 == 0 &&
-           x->dim[1] == 2 * v.H && x->dim[2] == 2 * v.H && x->dtype == IN(x)->dtype &&
-           v.stride == 1 && ck_cifar_conv_applies(&v, cuda_of(device)->multiprocessors);
+           x->dim[1] == 2 * v.H && x->dim[2] == 2 * v.H && x->dtype == IN(x)->dtype && v.stride == 1 &&
+           ck_cifar_conv_applies(&v, cuda_of(device)->multiprocessors);
 }
 
 static bool conv_finishes(const struct cr_device *device, const struct cr_program *p, const struct cr_op *first,

@@ -1,7 +1,8 @@
 /* cuda/conv/cifar/cifar_last.cuh: a convolution that finishes the BN of the convolution before it: it adds the sums
  * that the blocks of the launch before it stored, instead of a small launch between them. Each block does it for
- * itself. One of the blocks without work, or else block 0, also stores the results. The first convolution of a block of the network also computes the end of the
- * block before it, relu(bn(x) + add), of which each block stores the image that it reads. */
+ * itself. One of the blocks without work, or else block 0, also stores the results. The first convolution of a block of
+ * the network also computes the end of the block before it, relu(bn(x) + add), of which each block stores the image, or
+ * the rows, that it reads. */
 #ifndef CK_CIFAR_LAST_CUH
 #define CK_CIFAR_LAST_CUH
 
@@ -63,7 +64,7 @@ template <int C> struct last_sums {
             bn.gamma = a.finish.gamma[c], bn.beta = a.finish.beta[c];
     }
     static __device__ __forceinline__ bool stores(const forward_last_args &a) {
-        return (int)blockIdx.x == (a.idle > 0 ? a.idle - S6_IDLE : 0);
+        return (int)blockIdx.x == (a.idle > 0 ? a.idle - 1 : 0);
     }
     __device__ __forceinline__ void add_to(float (&s)[4]) const {
 #pragma unroll
@@ -106,7 +107,7 @@ template <int C> struct last_sums {
 /* As whole_image, for the tile of a convolution with a stride of 2, which begins with row row0 of an image. */
 template <class L> struct tile_vectors {
     enum { ROUNDS = (L::ROWS * L::WIDE * L::CHUNKS + L::THREADS - 1) / L::THREADS };
-    uint4                                              v[ROUNDS];
+    uint4                                                 v[ROUNDS];
     template <typename T> __device__ __forceinline__ void load(const T *image, int row0) {
         int n = 0;
         tile_for_each<L>(row0, 1, channels{}, [&](uint32_t, int from, int, bool real) {
@@ -119,10 +120,10 @@ template <class L> struct tile_vectors {
  * computes that row as well, but does not store it. */
 template <class S, typename T>
 __device__ __forceinline__ void forward_load_down(const forward_apply_args &a, uint32_t base, float *room) {
-    using D              = cut<S>;
-    using X              = typename forward_memory<S>::X;
-    const uint32_t  xs   = base + forward_memory<S>::X_AT;
-    const int       b    = block_of<false>(a), y0 = b % D::TILES * D::TH, row0 = input_row<S>(y0);
+    using D            = cut<S>;
+    using X            = typename forward_memory<S>::X;
+    const uint32_t  xs = base + forward_memory<S>::X_AT;
+    const int       b = block_of<false>(a), y0 = b % D::TILES * D::TH, row0 = input_row<S>(y0);
     const int64_t   at   = (int64_t)(b / D::TILES) * S::H * S::H * S::C;
     const bool      here = b >= 0 && b < a.N * D::TILES;
     const int       c0   = (int)threadIdx.x % X::CHUNKS * 8;
@@ -153,15 +154,28 @@ __device__ __forceinline__ void forward_load_down(const forward_apply_args &a, u
     ck_copy_wait<0>();
 }
 
+/* Loads every second pixel of an image of twice the size with `all` channels, which become those from `pad` on. */
+template <class L, typename T>
+__device__ __forceinline__ void load_shortcut(whole_image<L> &to, const T *from, int all, int pad) {
+    using W          = whole_image<L>;
+    const int thread = (int)threadIdx.x % L::THREADS, c = W::chunk() * 8 - pad;
+    const int y = thread / W::LINE, x = thread % W::LINE / L::CHUNKS;
+    from += (y * 2 * L::SIDE + x) * 2 * all + c;
+#pragma unroll
+    for (int i = 0; i < W::ROUNDS; i++)
+        to.v[i] = c >= 0 && c < all ? __ldcg(reinterpret_cast<const uint4 *>(from + i * W::STEP * 4 * L::SIDE * all))
+                                    : make_uint4(0, 0, 0, 0);
+}
+
 /* The summand of image `image`. */
 template <class S, typename T>
-__device__ __forceinline__ void load_summand(const forward_apply_args &a, whole_image<typename forward_memory<S>::X> &to,
-                                             int image) {
+__device__ __forceinline__ void load_summand(const forward_apply_args                   &a,
+                                             whole_image<typename forward_memory<S>::X> &to, int image) {
     constexpr int IMAGE = S::H * S::H;
     if (S::C == 16 || !a.shortcut_c)
         to.load((const T *)a.add + (int64_t)image * IMAGE * S::C);
     else
-        to.load_shortcut((const T *)a.add + (int64_t)image * 4 * IMAGE * a.shortcut_c, a.shortcut_c, a.shortcut_pad);
+        load_shortcut(to, (const T *)a.add + (int64_t)image * 4 * IMAGE * a.shortcut_c, a.shortcut_c, a.shortcut_pad);
 }
 
 /* Starts the block, and loads the first image of a block that finishes the BN before it. */
@@ -174,7 +188,7 @@ __device__ __forceinline__ void forward_load_last(const Args &a, uint32_t base, 
     last_sums<S::C> sums;
     whole_image<X>  p, more = {};
     float           scale[8], bias[8];
-    if (!a.w_new && S6_PARAM) sums.parameters(a);
+    if (!a.w_new) sums.parameters(a);
     if constexpr (Args::APPLIES)
         if (!a.add_new && here) load_summand<S, T>(a, more, block_of<false>(a));
     ck_begin_after_last();
@@ -182,7 +196,7 @@ __device__ __forceinline__ void forward_load_last(const Args &a, uint32_t base, 
         filter_issue<S, cut<S>::NT, forward_memory<S>::W_PITCH, cut<S>::THREADS>(base, (const T *)a.w, a);
     ck_copy_commit();
     sums.load(a, 0);
-    if (a.w_new || !S6_PARAM) sums.parameters(a);
+    if (a.w_new) sums.parameters(a);
     if (here) p.load((const T *)a.x + at);
     if constexpr (Args::APPLIES)
         if (a.add_new && a.add && here) load_summand<S, T>(a, more, block_of<false>(a));

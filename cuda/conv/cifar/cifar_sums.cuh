@@ -7,8 +7,9 @@
 
 namespace cifar {
 
-/* Adds the first N values of the lanes whose numbers differ by multiples of OFFSET; each lane keeps a part of the sums at
- * the beginning of v. Returns the index of the lane's first one. */
+/* Adds the first N values of the lanes whose numbers differ by multiples of OFFSET; each lane keeps a part of the sums
+ * at the beginning of v. Returns the index of the lane's first one. Two lanes divide the values between them, so each
+ * turn adds half as many as the turn before. */
 template <int N, int OFFSET, int ALL> __device__ __forceinline__ int lanes_add(float (&v)[ALL]) {
     if constexpr (OFFSET == CK_WARP)
         return 0;
@@ -24,56 +25,31 @@ template <int N, int OFFSET, int ALL> __device__ __forceinline__ int lanes_add(f
     }
 }
 /* Stores the warp's first and second sums of 2*NT channels of each thread, in column order, in the warp's row of `rows`
- * [WARPS][2][CH]; n0: the warp's first channel. */
+ * [WARPS][2][CH]; n0: the warp's first channel. A warp calls it once. */
 template <int NT, int CH>
 __device__ __forceinline__ void sums_flush(float (&first)[2 * NT], float (&second)[2 * NT], float *rows, int n0) {
     const int lane = (int)threadIdx.x % CK_WARP, warp = (int)threadIdx.x / CK_WARP;
-#if S6_FLUSH
-    {
-        float v[4 * NT];
+    float     v[4 * NT];
 #pragma unroll
-        for (int i = 0; i < 2 * NT; i++) v[i] = first[i], v[2 * NT + i] = second[i];
-        const int at  = lanes_add<4 * NT, 4>(v), c = at % (2 * NT);
-        float    *row = rows + warp * 2 * CH + at / (2 * NT) * CH + n0 + lane % 4 * 2 * NT + c;
+    for (int i = 0; i < 2 * NT; i++) v[i] = first[i], v[2 * NT + i] = second[i];
+    const int at = lanes_add<4 * NT, 4>(v), c = at % (2 * NT);
+    float    *to = rows + warp * 2 * CH + at / (2 * NT) * CH + n0 + lane % 4 * 2 * NT + c;
 #pragma unroll
-        for (int i = 0; i < NT / 2; i++) row[i] = v[i];
-    }
-#else
-#pragma unroll
-    for (int i = 0; i < 2 * NT; i++) {
-#pragma unroll
-        for (int offset = 4; offset < CK_WARP; offset *= 2) {
-            first[i] += __shfl_xor_sync(0xffffffffu, first[i], offset);
-            second[i] += __shfl_xor_sync(0xffffffffu, second[i], offset);
-        }
-    }
-    if (lane < 4) {
-        float *row = rows + warp * 2 * CH + n0 + lane * 2 * NT;
-#pragma unroll
-        for (int i = 0; i < 2 * NT; i++) {
-            row[i] += first[i];
-            row[CH + i] += second[i];
-        }
-    }
-#endif
+    for (int i = 0; i < NT / 2; i++) to[i] = v[i];
 }
 
 /* Adds the sums of the warps, [WARPS][2][CH], for channel c: pairs, then pairs of these and so on, because additions in
  * double take long. */
 template <int CH, int WARPS>
 __device__ __forceinline__ void parts_add(const float *parts, int c, double &first, double &second) {
+    static_assert((WARPS & (WARPS - 1)) == 0, "pairs");
     double a[WARPS], b[WARPS];
 #pragma unroll
     for (int w = 0; w < WARPS; w++) a[w] = (double)parts[w * 2 * CH + c], b[w] = (double)parts[w * 2 * CH + CH + c];
-#if S6_TREE
 #pragma unroll
     for (int step = 1; step < WARPS; step *= 2)
 #pragma unroll
         for (int w = 0; w < WARPS; w += 2 * step) a[w] += a[w + step], b[w] += b[w + step];
-#else
-#pragma unroll
-    for (int w = 1; w < WARPS; w++) a[0] += a[w], b[0] += b[w];
-#endif
     first = a[0], second = b[0];
 }
 

@@ -1,19 +1,16 @@
 /* cuda/conv/cifar/cifar_wgrads.cu: the filter gradients of many CIFAR convolutions in one launch, from the gradients of
  * their outputs, which cuda/conv/cifar/cifar_dgrad.cu has stored.
  *
- * A block computes parts of at most 32 x 32 channels of a filter over some of the images; copies of its next tile are in
- * flight meanwhile, and BN and ReLU are applied to x in shared memory. All blocks run at the same time, and each has the
- * same time of work: the tiles of all filters form a sequence, of which each block has a section. So a block can have
- * the end of one filter and the beginning of the next. The four parts of a filter with 64 channels are computed by four
- * blocks side by side, which read the same tensors. A second launch adds what the blocks have stored, in a fixed order,
- * and the parts of the stem's dw as well.
+ * A block computes parts of at most 32 x 32 channels of a filter over some of the images; copies of its next tiles are
+ * in flight meanwhile, and BN and ReLU are applied to x in shared memory. All blocks run at the same time, and each has
+ * the same time of work: the tiles of all filters form a sequence, of which each block has a section. So a block can
+ * have the end of one filter and the beginning of the next. The four parts of a filter with 64 channels are computed by
+ * four blocks side by side, which read the same tensors. A second launch adds what the blocks have stored, in a fixed
+ * order, and the parts of the stem's dw as well.
  *
  * Bytes an element, 16 bits: dy and x 2 each, read once with up to 32 channels, twice with 64. Limiter: the L2 cache,
  * which does not hold the tensors of a network with 128 images. */
 #include "cuda/conv/cifar/cifar_grad_run.cuh"
-
-#include <cstdio>
-#include <cstdlib>
 
 namespace cifar {
 namespace {
@@ -34,11 +31,11 @@ template <class B, int TH_, int IMAGES_> struct grad_tiling<dw_shape<B, TH_, IMA
     using DW_DY = output_tile<S, I, TH, KB, false>;
     using DW_X  = input_tile<S, I, TH, CB>;
     enum {
-        X_AT  = DW_DY::BYTES,
-        STAGE = X_AT + DW_X::BYTES,
-        STAGES = S6_DW && 3 * STAGE <= (int)WGRADS_BYTES ? 3 : 2,
-        ROUND = GROUPS / 2 * HELD * SPLIT * EARLY * 8 * CK_WARP * 4,
-        BYTES = STAGES * STAGE > ROUND ? STAGES *STAGE : ROUND
+        X_AT   = DW_DY::BYTES,
+        STAGE  = X_AT + DW_X::BYTES,
+        STAGES = 3 * STAGE <= (int)WGRADS_BYTES ? 3 : 2,
+        ROUND  = GROUPS / 2 * HELD * SPLIT * EARLY * 8 * CK_WARP * 4,
+        BYTES  = STAGES * STAGE > ROUND ? STAGES *STAGE : ROUND
     };
     static_assert((int)BYTES <= (int)WGRADS_BYTES, "ck_cifar_conv_grad_leaves_filter");
 };
@@ -69,8 +66,8 @@ int shape_of(const struct ck_conv *v) {
     return v->C == 64 ? 4 : v->C == 32 ? (v->stride == 2 ? 3 : 2) : v->stride == 2 ? 1 : 0;
 }
 
-/* Times are in units of 10 ns. The tiles of a part begin at start, start + time and so on, those of the next part in the
- * same sequence `start_of` later. */
+/* Times are in units of 10 ns. The tiles of a part begin at start, start + time and so on, those of the next part in
+ * the same sequence dw_span later. */
 struct dw_conv {
     const void  *dy, *x;
     const float *scale_bias;
@@ -143,9 +140,10 @@ template <class S> __host__ __device__ constexpr int dw_side() {
 template <class S> __host__ __device__ constexpr int dw_turns() {
     return grad_tiling<S>::PARTS / dw_side<S>();
 }
-/* From the first tile of a part to that of the next one. Beginning another part takes as long as DW_BEGIN. */
+/* From the first tile of a part to that of the next one. DW_BEGIN is the time to begin and to end a part, which a block
+ * with tiles of two parts needs twice: measured, 3 to 4 us for all shapes. */
 __host__ __device__ constexpr int dw_span(int jobs, int time) {
-    constexpr int DW_BEGIN = 200;
+    constexpr int DW_BEGIN = 320;
     return jobs * time + DW_BEGIN;
 }
 
@@ -169,19 +167,19 @@ __device__ __noinline__ void dw_run(const void *dy, const void *x, const float *
             const int64_t image  = image_of(job);
             const int     images = min((int)D::I, N - (int)image), y0 = row_of(job);
             tile_issue<L, false, false>(at, (const T *)dy + image * S::P * S::P * S::K + k0, y0, images);
-            tile_issue<X, false, false>(at + D::X_AT, (const T *)x + image * S::H * S::H * S::C + c0,
-                                        input_row<S>(y0), images);
+            tile_issue<X, false, false>(at + D::X_AT, (const T *)x + image * S::H * S::H * S::C + c0, input_row<S>(y0),
+                                        images);
         }
         ck_copy_commit();
     };
     for (int i = 0; i < D::STAGES; i++) tile_margin<X>(base + (uint32_t)(i * D::STAGE + D::X_AT));
-#if S6_DW
     const auto prepare = [&](int job, int stage) { /* waits for the copies of a tile */
-        ck_copy_wait<D::STAGES - 2>();
-        if (job < end && scale_bias)
-            dw_act<X, T>(base + (uint32_t)(stage * D::STAGE + D::X_AT), scale_bias + c0, S::C, input_row<S>(row_of(job)),
-                         min((int)D::I, N - image_of(job)));
-        __syncthreads();
+                                                   ck_copy_wait<D::STAGES - 2>();
+                                                   if (job < end && scale_bias)
+                                                       dw_act<X, T>(base + (uint32_t)(stage * D::STAGE + D::X_AT),
+                                                                    scale_bias + c0, S::C, input_row<S>(row_of(job)),
+                                                                    min((int)D::I, N - image_of(job)));
+                                                   __syncthreads();
     };
     int stage = 0;
     for (int i = 0; i < D::STAGES - 1; i++) issue(first + i, base + (uint32_t)(i * D::STAGE));
@@ -195,44 +193,18 @@ __device__ __noinline__ void dw_run(const void *dy, const void *x, const float *
         prepare(job + 1, next);
         stage = next;
     }
-#else
-    for (int i = 0; i < D::STAGES; i++) issue(first + i, base + (uint32_t)(i * D::STAGE));
-    int stage = 0;
-    for (int job = first; job < end; job++) {
-        const int      images = min((int)D::I, N - image_of(job)), y0 = row_of(job);
-        const uint32_t at = base + (uint32_t)(stage * D::STAGE);
-        ck_copy_wait<D::STAGES - 1>();
-        if (scale_bias) dw_act<X, T>(at + D::X_AT, scale_bias + c0, S::C, input_row<S>(y0), images);
-        __syncthreads();
-        dw_piece<S, T>(acc, at + slot_of_warp.dy_bytes(), at + D::X_AT + slot_of_warp.x_bytes(), slot_of_warp.group,
-                       slot_of_warp.late, true);
-        __syncthreads();
-        issue(job + D::STAGES, at);
-        stage = stage + 1 == D::STAGES ? 0 : stage + 1;
-    }
-#endif
     ck_copy_wait<0>();
     __syncthreads();
     dw_block<S>(acc, to, reinterpret_cast<float *>(memory), slot_of_warp, true);
     __syncthreads(); /* before the next part */
 }
 
-#ifdef S6_STAMP
-__device__ unsigned long long dw_stat[5][2][5], dw_total[4];
-__device__ __forceinline__ unsigned long long stamp() {
-    unsigned long long t;
-    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t));
-    return t;
-}
-#endif
 template <typename T> __global__ void __launch_bounds__(THREADS, 2) dw_kernel(const __grid_constant__ dw_list list) {
-    const int second = (int)blockIdx.x >= list.sequence[0].blocks, b = (int)blockIdx.x - (second ? list.sequence[0].blocks : 0);
-    const dw_sequence &q = list.sequence[second];
-    const int section = second ? b / SIDE : b, from = section * q.length, to = from + q.length;
+    const int second           = (int)blockIdx.x >= list.sequence[0].blocks,
+              b                = (int)blockIdx.x - (second ? list.sequence[0].blocks : 0);
+    const dw_sequence &q       = list.sequence[second];
+    const int          section = second ? b / SIDE : b, from = section * q.length, to = from + q.length;
     ck_let_next_begin();
-#ifdef S6_STAMP
-    const unsigned long long begin = stamp();
-#endif
     for (int conv = q.first; conv < q.end; conv++) {
         const dw_conv &a = list.conv[conv];
         if (a.start >= to) break;
@@ -246,29 +218,13 @@ template <typename T> __global__ void __launch_bounds__(THREADS, 2) dw_kernel(co
                 const int first = from > start ? (from - start + a.time - 1) / a.time : 0,
                           end   = to > start ? min(jobs, (to - start + a.time - 1) / a.time) : 0;
                 const int part = second ? b % SIDE : turn, row = section - start / q.length;
-#ifdef S6_STAMP
-                const unsigned long long t0 = stamp();
-#endif
                 if (first < end)
                     dw_run<S, T>(a.dy, a.x, a.scale_bias,
                                  a.partial + (part * dw_most_of<S>() + row) * (int)grad_tiling<S>::DW, list.N, part,
                                  first, end);
-#ifdef S6_STAMP
-                if (first < end && threadIdx.x == 0) {
-                    const unsigned long long t = stamp() - t0, n = end - first, v[] = {1, n, t, n * n, n * t};
-                    for (int i = 0; i < 5; i++) atomicAdd(&dw_stat[a.shape][a.scale_bias != NULL][i], v[i]);
-                }
-#endif
             }
         });
     }
-#ifdef S6_STAMP
-    if (threadIdx.x == 0) {
-        const unsigned long long t = stamp() - begin;
-        atomicAdd(&dw_total[0], 1), atomicAdd(&dw_total[1], t), atomicMax(&dw_total[2], t);
-        if (blockIdx.x == 0) atomicAdd(&dw_total[3], 1);
-    }
-#endif
     ck_wait_for_last(); /* so that the launch before is complete when this one is */
 }
 
@@ -297,10 +253,11 @@ __global__ void __launch_bounds__(THREADS) dw_add_kernel(const __grid_constant__
         const int     block = (int)blockIdx.x - a.first_add, part = block / BLOCKS;
         const int     column = (int)threadIdx.x % DW_COLUMNS, share = (int)threadIdx.x / DW_COLUMNS;
         const int     four = block % BLOCKS * DW_COLUMNS + column;
-        const float4 *from = reinterpret_cast<const float4 *>(a.partial) + (int64_t)part * dw_most_of<S>() * FOURS + four;
-        const int     rows = dw_rows(a, dw_jobs<S>(list.N), dw_side<S>() > 1 ? 0 : part,
-                                     list.sequence[dw_side<S>() > 1].length);
-        float4        sum  = make_float4(0, 0, 0, 0);
+        const float4 *from =
+            reinterpret_cast<const float4 *>(a.partial) + (int64_t)part * dw_most_of<S>() * FOURS + four;
+        const int rows =
+            dw_rows(a, dw_jobs<S>(list.N), dw_side<S>() > 1 ? 0 : part, list.sequence[dw_side<S>() > 1].length);
+        float4 sum = make_float4(0, 0, 0, 0);
         for (int b = share; b < rows; b += DW_FLIGHT * DW_SHARES) {
             float4 v[DW_FLIGHT];
 #pragma unroll
@@ -321,15 +278,11 @@ __global__ void __launch_bounds__(THREADS) dw_add_kernel(const __grid_constant__
 
 /* ---- host side ---- */
 
-/* The time of a tile of each shape in units of 10 ns, without and with a BN before the convolution, measured with 128
- * images on one H200 (with a BN and a stride of 2: estimated). */
-const uint16_t dw_time[][2] = {{148, 200}, {188, 230}, {150, 198}, {153, 190}, {175, 235}};
+/* The time of a tile of each shape in units of 10 ns, without and with a BN before the convolution: measured with 128
+ * images on one H200 inside the kernel, between ResNet-20 and ResNet-56 (with a BN and a stride of 2: estimated). */
+const uint16_t dw_time[][2] = {{126, 167}, {160, 205}, {144, 190}, {132, 172}, {168, 222}};
 
 uint16_t time_of(int shape, bool bn) {
-    const char *v = getenv("S6_TIMES"); /* MEASURE */
-    int         t[10];
-    if (v && sscanf(v, "%d,%d,%d,%d,%d,%d,%d,%d,%d,%d", t, t + 1, t + 2, t + 3, t + 4, t + 5, t + 6, t + 7, t + 8, t + 9) == 10)
-        return (uint16_t)t[shape * 2 + bn];
     return dw_time[shape][bn];
 }
 struct dw_sizes {
@@ -337,8 +290,7 @@ struct dw_sizes {
 };
 template <class S> dw_sizes sizes() {
     using D = grad_tiling<S>;
-    return {D::PARTS,     D::DW,         D::DW / 4 / DW_COLUMNS * D::PARTS, D::BYTES,
-            dw_side<S>(), dw_turns<S>(), dw_most_of<S>()};
+    return {D::PARTS, D::DW, D::DW / 4 / DW_COLUMNS * D::PARTS, D::BYTES, dw_side<S>(), dw_turns<S>(), dw_most_of<S>()};
 }
 dw_sizes sizes_of(int shape) {
     const dw_sizes all[] = {sizes<dw_16>(), sizes<dw_16_32>(), sizes<dw_32>(), sizes<dw_32_64>(), sizes<dw_64>()};
@@ -358,7 +310,7 @@ int start_all(dw_list &list, const dw_sequence &q, int *shortest) {
         dw_conv       &c    = list.conv[i];
         const dw_sizes s    = sizes_of(c.shape);
         const int      jobs = jobs_of(c.shape, list.N), least = jobs * c.time / (s.most - 2) + 1;
-        c.start = time, time += s.turns * dw_span(jobs, c.time);
+        c.start   = time, time += s.turns * dw_span(jobs, c.time);
         *shortest = max(*shortest, max(least, (int)c.time));
     }
     return time;
@@ -382,27 +334,8 @@ void divide(dw_list &list, int multiprocessors) {
     q[1].blocks = divided(time[1], q[1].length) * SIDE;
 }
 
-#ifdef S6_STAMP
-void report() {
-    unsigned long long s[5][2][5], t[4];
-    if (cudaMemcpyFromSymbol(s, dw_stat, sizeof s) != cudaSuccess || cudaMemcpyFromSymbol(t, dw_total, sizeof t) != cudaSuccess)
-        return (void)fprintf(stderr, "STAMP failed\n");
-    fprintf(stderr, "STAMP launches %llu blocks %llu mean %.2f us longest %.2f us\n", t[3], t[0], t[1] / 1e3 / t[0], t[2] / 1e3);
-    for (int i = 0; i < 5; i++)
-        for (int k = 0; k < 2; k++) {
-            const double n = s[i][k][0], x = s[i][k][1], y = s[i][k][2], xx = s[i][k][3], xy = s[i][k][4];
-            const double slope = (n * xy - x * y) / (n * xx - x * x);
-            fprintf(stderr, "STAMP shape %d bn %d: segments %.0f tiles %.1f each, %.3f us a tile; fit %.3f us a tile + %.2f us\n", i, k, n,
-                    x / n, y / x / 1e3, slope / 1e3, (y - slope * x) / n / 1e3);
-        }
-}
-#endif
 cudaError_t wgrads_run(const struct ck_cifar_filter *filters, int count, int multiprocessors, cudaStream_t stream) {
-    dw_list list   = {};
-#ifdef S6_STAMP
-    static bool once = atexit(report) == 0;
-    (void)once;
-#endif
+    dw_list list  = {};
     int     convs = 0, adds = 0, bytes = 0;
     if (filters[count - 1].grad.conv.C == 3) {
         const struct ck_cifar_filter &f = filters[--count];

@@ -2,8 +2,9 @@
  *
  * A kernel that starts before the launches before it have ended may load its filter (and, for convolutions on 8-bit
  * integers, the coefficients) first, provided that none of these launches writes them. Two ops are examined, because
- * one of them may launch nothing. A pad_shortcut that a convolution computes is not counted. The op head has two launches. Its second launch starts after all launches before
- * the op have ended, so nothing before head is examined. */
+ * one of them may launch nothing. A pad_shortcut that a convolution computes is not counted. The op head has two
+ * launches. Its second launch starts after all launches before the op have ended, so nothing before head is
+ * examined. */
 #include "compiler/passes.h"
 
 enum { OPS_BEFORE = 2, INPUTS_MAX = 8 };
