@@ -228,7 +228,7 @@ static void choose_kernel(struct cr_device *device, const struct cr_program *p, 
 /* As the executor binds the ops of a program. */
 static void bind_call(const struct cr_program *p, int i, struct cr_call *call) {
     const struct cr_op *op     = &p->op[i];
-    const int           before = cr_op_before(p, i);
+    const int           before = cr_op_before(p, i), shortcut = cr_op_shortcut(p, i);
     call[i]                    = (struct cr_call){.program = p, .op = op, .workspace = address(i)};
     call[i].finish_later       = cr_op_finishes_later(op);
     for (int s = 0; s < CR_OP_IN_MAX; s++)
@@ -236,6 +236,7 @@ static void bind_call(const struct cr_program *p, int i, struct cr_call *call) {
     for (int s = 0; s < CR_OP_OUT_MAX; s++)
         if (op->out[s] >= 0) call[i].out[s] = address(p->ops + op->out[s]);
     if (before >= 0 && call[before].finish_later) call[i].last = &call[before];
+    if (shortcut >= 0 && call[shortcut].finish_later) call[i].shortcut = &call[shortcut];
 }
 
 /* Numbers of ops that complete another one, and (filters) of those whose dw a later one computes. */
@@ -262,7 +263,7 @@ static void check_left(const struct target *t, struct cr_device *device, struct 
             cr_error_clear();
         }
         for (int k = 0; k < fatbin_record.count; k++) check_launch(t, kernel, &fatbin_record.launch[k], totals, where);
-        totals->ops += op->kind != CR_OP_bn_apply || !call[i].finish_later; /* or it launches nothing */
+        totals->ops += op->kind == CR_OP_conv || op->kind == CR_OP_conv_grad || !call[i].finish_later; /* or no launch */
         left->convs += call[i].last && op->kind == CR_OP_conv;
         left->applies += call[i].last && op->kind == CR_OP_bn_apply;
         left->grads += call[i].last && op->kind == CR_OP_conv_grad;
