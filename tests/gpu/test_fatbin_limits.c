@@ -263,7 +263,7 @@ static void check_left(const struct target *t, struct cr_device *device, struct 
             cr_error_clear();
         }
         for (int k = 0; k < fatbin_record.count; k++) check_launch(t, kernel, &fatbin_record.launch[k], totals, where);
-        totals->ops += op->kind == CR_OP_conv || op->kind == CR_OP_conv_grad || !call[i].finish_later; /* or no launch */
+        totals->ops += op->kind == CR_OP_conv || op->kind == CR_OP_conv_grad || !call[i].finish_later;
         left->convs += call[i].last && op->kind == CR_OP_conv;
         left->applies += call[i].last && op->kind == CR_OP_bn_apply;
         left->grads += call[i].last && op->kind == CR_OP_conv_grad;
