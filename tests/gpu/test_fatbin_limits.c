@@ -229,8 +229,8 @@ static void choose_kernel(struct cr_device *device, const struct cr_program *p, 
 static void bind_call(const struct cr_program *p, int i, struct cr_call *call) {
     const struct cr_op *op     = &p->op[i];
     const int           before = cr_op_before(p, i), shortcut = cr_op_shortcut(p, i);
-    call[i]                    = (struct cr_call){.program = p, .op = op, .workspace = address(i)};
-    call[i].finish_later       = cr_op_finishes_later(op);
+    call[i]              = (struct cr_call){.program = p, .op = op, .workspace = address(i)};
+    call[i].finish_later = cr_op_finishes_later(op);
     for (int s = 0; s < CR_OP_IN_MAX; s++)
         if (op->in[s] >= 0) call[i].in[s] = address(p->ops + op->in[s]);
     for (int s = 0; s < CR_OP_OUT_MAX; s++)
