@@ -74,7 +74,8 @@ template <class S> struct forward_slot {
 };
 
 /* Products for a stride of 1: one column of the filter and 16 channels at a time; an input row is used for three rows
- * of output. */
+ * of output. All unrolled, also in the backward pass: steps of ResNet-56 are 1.1 % faster than with a loop over the
+ * columns. */
 template <class S, typename T, int GROUPS, int MT>
 __device__ __forceinline__ void forward_rows(float (&acc)[MT][2][4], uint32_t at, uint32_t b0) {
     using X = typename forward_memory<S>::X;
@@ -274,7 +275,7 @@ bool follows(const struct ck_conv *last, const struct ck_conv *v) {
            v->C != 3 && last->K == v->C && last->P == v->H && last->type == v->type;
 }
 
-/* Whether args->last is valid. With a stride of 2 a row of x belongs to two tiles, so a block may not overwrite it. */
+/* Whether args->last is valid. With a stride of 2 some pixels of x belong to two tiles, so a block may not overwrite them. */
 bool can_follow(const struct ck_cifar_conv *args, int multiprocessors) {
     const struct ck_cifar_conv *last = args->last;
     if (!follows(&last->conv, &args->conv)) return false;

@@ -110,6 +110,7 @@ static cr_status conv_launch(struct cr_device *device, const struct cr_call *cal
         args.last           = &last;
         args.last_workspace = before->workspace;
     }
+    /* Where the result shares memory with an operand, a block may not overwrite pixels that another block reads. */
     if (args.applies && args.conv.stride == 2 && (args.x == args.apply_add || args.x == last.y)) {
         CUDA_TRY(ck_cifar_apply(&last, args.last_workspace, args.apply_add, (void *)args.x,
                                 cuda_of(device)->multiprocessors, cr_cuda_stream(device, call)));
