@@ -275,7 +275,8 @@ bool follows(const struct ck_conv *last, const struct ck_conv *v) {
            v->C != 3 && last->K == v->C && last->P == v->H && last->type == v->type;
 }
 
-/* Whether args->last is valid. With a stride of 2 some pixels of x belong to two tiles, so a block may not overwrite them. */
+/* Whether args->last is valid. With a stride of 2 some pixels of x belong to two tiles, so a block may not overwrite
+ * them. */
 bool can_follow(const struct ck_cifar_conv *args, int multiprocessors) {
     const struct ck_cifar_conv *last = args->last;
     if (!follows(&last->conv, &args->conv)) return false;
