@@ -172,8 +172,7 @@ __global__ void __launch_bounds__(grad_tiling<S>::DX_THREADS, S::BLOCKS) dx_kern
     if (!a.x_new && works) dx_issue<S, false, true, T>(a, block, base);
     ck_copy_commit();
     dx_clear<S>(a, base, rows);
-    if (!a.x_new && a.bn_x && works) dx_prefetch<S, T>(a, a.bn_x, block);
-    if (!a.x_new && a.mean_rstd && works) dx_prefetch<S, T>(a, a.x, block);
+    if (!a.x_new && a.bn_x && works) dx_prefetch<S, T>(a, block);
     if constexpr (FINISH) {
         table_entry<S> entry;
         dx_early<S>    early;

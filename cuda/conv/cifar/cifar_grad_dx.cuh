@@ -301,12 +301,11 @@ template <class S> __device__ __forceinline__ void dx_clear_sums(float *rows) {
     using D = grad_tiling<S>;
     for (int i = (int)threadIdx.x; i < D::DX_WARPS * 2 * S::C; i += D::DX_THREADS) rows[i] = 0;
 }
-/* Brings the block's first image of bn_x or x into the L2 cache. */
-template <class S, typename T>
-__device__ __forceinline__ void dx_prefetch(const grad_args &a, const void *bn_x, int block) {
+/* Brings bn_x of the block's first image into the L2 cache. */
+template <class S, typename T> __device__ __forceinline__ void dx_prefetch(const grad_args &a, int block) {
     using D            = grad_tiling<S>;
     const int   values = S::H * S::H * in_channels<S>(a);
-    const char *from   = (const char *)((const T *)bn_x + (int64_t)(block / D::TILES) * values);
+    const char *from   = (const char *)((const T *)a.bn_x + (int64_t)(block / D::TILES) * values);
     for (int i = (int)threadIdx.x; i < values * 2 / 128; i += D::DX_THREADS)
         asm volatile("prefetch.global.L2 [%0];" ::"l"(from + i * 128));
 }

@@ -64,7 +64,7 @@ template <class S, typename T, class Args> __device__ __forceinline__ void joint
                 joint_issue_part<S, false>((const T *)a.dy_x, base + (uint32_t)(D::DY_AT + i * D::DY_STAGE),
                                            blockIdx.x + (int64_t)i * gridDim.x, K);
     dx_clear<S>(a, base, rows);
-    if (!a.x_new && a.bn_x) dx_prefetch<S, T>(a, a.bn_x, (int)blockIdx.x);
+    if (!a.x_new && a.bn_x) dx_prefetch<S, T>(a, (int)blockIdx.x);
     ck_begin_after_last();
     const float                                  *coeffs = a.dy_coeffs;
     last_grad_sums<S::K, S::K, D::DX_WARPS, true> last;
