@@ -97,6 +97,7 @@ python3 coarse.py $whole coarse.safetensors
 run quantize net.ini --weights coarse.safetensors -o D --max-drop 100 --json -q; expect "--max-drop 100" 0 '"keep": []'
 run quantize net.ini --weights coarse.safetensors -o D0 --max-drop 0 -q; drop_rc=$rc
 holds "--max-drop 0: exit code 0 or 1" [ "$drop_rc" -le 1 ]
+holds "--max-drop 0: the table is printed" grep -q "saved in D0" stdout
 run eval D0 --json -q; expect "--max-drop 0 writes the network" 0
 zero=$(field correct); run eval net.ini --weights coarse.safetensors --json -q
 if [ "$drop_rc" = 0 ]; then holds "--max-drop 0: no image is lost" [ "$zero" -ge "$(field correct)" ]; fi

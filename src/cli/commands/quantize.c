@@ -244,12 +244,16 @@ static cr_status convert_trained(struct quantization *q) {
     return save(q);
 }
 
+static cr_status print(const struct quantization *q, struct cr_text *out) {
+    (cr_args_has(q->args, CR_OPT_JSON) ? print_json : print_text)(q, out);
+    return cr_cmd_print(out);
+}
+
 static cr_status run(struct quantization *q, struct cr_text *out) {
     CR_TRY(cr_dataset_open(&q->config, CR_SPLIT_VAL, &q->val));
     if (q->config.quant.train) {
         CR_TRY(convert_trained(q));
-        (cr_args_has(q->args, CR_OPT_JSON) ? print_json : print_text)(q, out);
-        return CR_OK;
+        return print(q, out);
     }
     CR_TRY(cr_dataset_open(&q->config, CR_SPLIT_TRAIN, &q->train));
     CR_TRY(evaluate_float(q));
@@ -261,10 +265,7 @@ static cr_status run(struct quantization *q, struct cr_text *out) {
     CR_TRY(evaluate_int8(q));
     CR_TRY(reduce_drop(q));
     CR_TRY(save(q));
-    if (cr_args_has(q->args, CR_OPT_JSON))
-        print_json(q, out);
-    else
-        print_text(q, out);
+    CR_TRY(print(q, out)); /* also where the drop is too large: the table shows what was tried */
     if (drop(q) > q->max_drop)
         return CR_FAIL(CR_ERR_NUMERIC, "the accuracy drops by %.2f points, more than --max-drop %g", drop(q),
                        q->max_drop);
@@ -281,7 +282,6 @@ cr_status cr_cmd_quantize(const struct cr_args *args, int *signal_taken) {
     CR_TRY(cr_cmd_config(args, &q.config));
     CR_TRY_OUT(check(args, &q.config));
     CR_TRY_OUT(run(&q, &text));
-    CR_TRY_OUT(cr_cmd_print(&text));
 out:
     cr_text_free(&text);
     cr_session_close(&q.session);
