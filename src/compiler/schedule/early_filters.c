@@ -2,9 +2,11 @@
  *
  * A kernel that starts before the launches before it have ended may load its filter (and, for convolutions on 8-bit
  * integers, the coefficients) first, provided that none of these launches writes them. Two ops are examined, because
- * one of them may launch nothing. A pad_shortcut that a convolution computes is not counted. The op head has two
- * launches. Its second launch starts after all launches before the op have ended, so nothing before head is
- * examined. */
+ * one of them may launch nothing, and all ops behind the first of the two. Ops that never launch a kernel on the stream
+ * are not counted: those of other streams, barriers, and a pad_shortcut that a convolution computes. The op head has
+ * two launches. Its second launch starts after all launches before the op have ended, so nothing before head is
+ * examined.
+ */
 #include "compiler/passes.h"
 
 enum { OPS_BEFORE = 2, INPUTS_MAX = 8 };
@@ -76,11 +78,18 @@ static bool are_old(const struct cr_program *p, int first, int i, const int *ids
     return true;
 }
 
+/* Op `at` may launch a kernel on the stream of op i. */
+static bool counts(const struct cr_program *p, int at, int i) {
+    const struct cr_op *op = &p->op[at];
+    return op->stream == p->op[i].stream && op->kind != CR_OP_barrier &&
+           !(op->kind == CR_OP_pad_shortcut && cr_op_finishes_later(op));
+}
+
 /* The first op that is examined before op i; negative if it is not part of the program. */
 static int first_before(const struct cr_program *p, int i) {
     int at = i - 1;
     for (int left = OPS_BEFORE; at >= 0; at--)
-        if ((p->op[at].kind != CR_OP_pad_shortcut || !cr_op_finishes_later(&p->op[at])) && --left == 0) return at;
+        if (counts(p, at, i) && --left == 0) return at;
     return at;
 }
 

@@ -96,6 +96,37 @@ static void activations_of_the_backward(void) {
     }
 }
 
+/* Ops that launch nothing on the convolution's stream do not count: the kernel launched last has written its filter. */
+static void ops_without_a_launch(void) {
+    for (int writers = 1; writers <= 3; writers++) {
+        struct cr_program p;
+        cr_program_init(&p, "step", NULL);
+        struct cr_op conv = cr_op_make(CR_OP_conv, CR_NONE), copy = cr_op_make(CR_OP_prefetch, CR_NONE),
+                     barrier              = cr_op_make(CR_OP_barrier, CR_NONE);
+        conv.in[CR_IN_conv_x]             = cr_tensor_add(&p, "x", CR_F32, CR_REGION_INPUT, 1, 8, 8, 16);
+        conv.in[CR_IN_conv_w]             = store_tensor(&p, 4096, ELEMS);
+        conv.attr.conv.stride             = 1;
+        conv.attr.conv.pad                = 1;
+        barrier.out[CR_OUT_barrier_event] = cr_tensor_add(&p, "event", CR_F32, CR_REGION_POOL, 1, 1, 1, 1);
+        copy.stream                       = CR_STREAM_TO_DEVICE;
+        copy.in[CR_IN_prefetch_x]         = cr_tensor_add(&p, "host", CR_F32, CR_REGION_HOST, 1, 8, 8, 16);
+        copy.in[CR_IN_prefetch_event]     = barrier.out[CR_OUT_barrier_event];
+        for (int i = 0; i < 3; i++)
+            write_tensor(&p, i + 1 == writers ? conv.in[CR_IN_conv_w] : store_tensor(&p, 1 << 20, ELEMS));
+        for (int i = 0; i < 2; i++) {
+            char name[16];
+            snprintf(name, sizeof name, "copy%d", i);
+            if (i == 0) (void)cr_emit(&p, &barrier, NULL);
+            (void)cr_emit(&p, &copy, name);
+        }
+        const int at = cr_emit(&p, &conv, "y");
+        CHECK(!p.failed);
+        cr_pass_early_filters(&p);
+        CHECK(p.op[at].attr.conv.early_filter == (writers == 1));
+        cr_program_free(&p);
+    }
+}
+
 /* A 16-bit program begins with the op that rounds all parameters. The first convolution follows directly; all others
  * may read their filter early. The bit is set by the last pass only. */
 static void network_in_16_bits(void) {
@@ -127,4 +158,86 @@ static void network_in_16_bits(void) {
     bench_close(&b);
 }
 
-TESTS(CASE(cases_by_hand), CASE(first_ops_wait), CASE(activations_of_the_backward), CASE(network_in_16_bits))
+/* ---- the launch before, in whole networks ---- */
+
+/* Op i launches a kernel in the compute stream. */
+static bool is_launched(const struct cr_program *p, int i) {
+    const struct cr_op *op = &p->op[i];
+    return op->stream == CR_STREAM_COMPUTE && op->kind != CR_OP_barrier &&
+           !(cr_op_finishes_later(op) && (op->kind == CR_OP_bn_apply || op->kind == CR_OP_pad_shortcut));
+}
+
+static bool writes_bytes_of(const struct cr_program *p, const struct cr_op *op, int tensor) {
+    const struct cr_tensor *b = &p->tensor[tensor];
+    for (int s = 0; s < CR_OP_OUT_MAX; s++) {
+        const struct cr_tensor *a = op->out[s] < 0 ? NULL : &p->tensor[op->out[s]];
+        if (a && a->region == b->region && a->offset < b->offset + b->bytes && b->offset < a->offset + a->bytes)
+            return true;
+    }
+    return false;
+}
+
+/* The kernel that was launched last before op i may still run when the kernel of op i starts. Returns whether it has
+ * written `tensor`. A tensor that an op of another stream has written is complete: op i waits for an event. */
+static bool last_launch_writes(const struct cr_program *p, int i, int tensor) {
+    for (int at = i - 1, launched = 0; at >= 0 && !launched; at--) {
+        if (writes_bytes_of(p, &p->op[at], tensor)) return is_launched(p, at);
+        launched = is_launched(p, at);
+    }
+    return false;
+}
+
+/* Counts the tensors of an op that its kernel reads early, in [0], and those that the last launch may have written. */
+static void count_early(const struct cr_program *p, int i, const int *slots, size_t count, int counts[2]) {
+    for (size_t k = 0; k < count; k++) {
+        const int tensor = p->op[i].in[slots[k]];
+        if (tensor < 0) continue;
+        counts[0]++;
+        counts[1] += last_launch_writes(p, i, tensor);
+    }
+}
+static void check_early_reads(const struct cr_program *p, int counts[2]) {
+    static const int filter[] = {CR_IN_conv_w}, grad_filter[] = {CR_IN_conv_grad_w},
+                     data[] = {CR_IN_conv_grad_x, CR_IN_conv_grad_dy_x, CR_IN_conv_grad_bn_x,
+                               CR_IN_conv_grad_scale_bias, CR_IN_conv_grad_mean_rstd};
+    for (int i = 0; i < p->ops; i++) {
+        const struct cr_op *op = &p->op[i];
+        if (op->kind == CR_OP_conv && op->attr.conv.early_filter) count_early(p, i, filter, 1, counts);
+        if (op->kind == CR_OP_conv_grad && op->attr.conv.early_filter) count_early(p, i, grad_filter, 1, counts);
+        if (op->kind == CR_OP_conv_grad && op->attr.conv.early_data) count_early(p, i, data, CR_COUNT(data), counts);
+    }
+}
+
+/* With offload and recomputation, prefetches and barriers stand between a recomputed tensor and the backward that reads
+ * it. They launch nothing on the compute stream. */
+static void recomputed_and_prefetched_tensors(void) {
+    const char *const         overrides[] = {"model.arch=resnet20", "model.shortcut=A"};
+    struct cr_cost_model      cost_model  = greedy_cost_model(64);
+    struct cr_compile_options o           = {.fuse = true, .reuse = true};
+    struct cr_fit_report      r           = {0};
+    struct cr_program         p;
+    struct bench_model        b;
+    int                       counts[2] = {0, 0}, both = 0;
+    size_t                    whole = 0;
+    cost_model.bytes_per_s = 4.2e12, cost_model.flops_per_s = 200e12;
+    cost_model.to_host_bytes_per_s = cost_model.to_device_bytes_per_s = 30e9;
+    cost_model.duplex_speedup = 1, cost_model.copy_latency_s = 10e-6;
+    REQUIRE_OK(bench_open(&b, overrides, 2, 32));
+    cr_model_set_real(&b.model, CR_F16);
+    for (int percent = 100; percent >= 40; percent -= 5) {
+        o.report = &r, o.pool_limit = whole / 100 * (size_t)percent;
+        o.recompute = whole > 0, o.offload = whole ? CR_OFFLOAD_MODE_AUTO : CR_OFFLOAD_MODE_NO;
+        CHECK_STATUS(cr_model_program(&b.model, &b.config, CR_PROGRAM_STEP, 128, &p), CR_OK);
+        CHECK_STATUS(cr_compile(&p, &cost_model, &o), CR_OK);
+        if (!whole) whole = p.region_bytes[CR_REGION_POOL];
+        both += r.offloaded && r.recomputed;
+        check_early_reads(&p, counts);
+        cr_program_free(&p);
+    }
+    CHECK(both > 0 && counts[0] > 100);
+    CHECK_INT(counts[1], 0);
+    bench_close(&b);
+}
+
+TESTS(CASE(cases_by_hand), CASE(first_ops_wait), CASE(activations_of_the_backward), CASE(ops_without_a_launch),
+      CASE(network_in_16_bits), CASE(recomputed_and_prefetched_tensors))
