@@ -48,9 +48,10 @@ static int early_inputs(const struct cr_op *op, int ids[INPUTS_MAX]) {
     }
 }
 
-/* The same for the activations that the backward reads and that the forward pass has written. */
+/* The same for what the backward reads and the forward pass has written: activations, and coefficients of a BN. */
 static int early_data(const struct cr_op *op, int ids[INPUTS_MAX]) {
-    static const int slots[] = {CR_IN_conv_grad_x, CR_IN_conv_grad_dy_x, CR_IN_conv_grad_bn_x};
+    static const int slots[] = {CR_IN_conv_grad_x, CR_IN_conv_grad_dy_x, CR_IN_conv_grad_bn_x,
+                                CR_IN_conv_grad_scale_bias, CR_IN_conv_grad_mean_rstd};
     int              count   = 0;
     if (op->kind != CR_OP_conv_grad) return 0;
     for (int i = 0; i < (int)CR_COUNT(slots); i++)

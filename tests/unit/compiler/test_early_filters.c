@@ -74,8 +74,9 @@ static void first_ops_wait(void) {
     cr_program_free(&p);
 }
 
-/* The backward of a convolution may read x early when no op that may still run has written it. */
-static void activations_of_the_backward(void) {
+/* The backward of a convolution may read early what the forward pass has written, when no op that may still run has
+ * written it. */
+static void check_data(int slot) {
     for (int writer = 0; writer < 3; writer++) {
         struct cr_program p;
         cr_program_init(&p, "step", NULL);
@@ -84,8 +85,8 @@ static void activations_of_the_backward(void) {
         grad.in[CR_IN_conv_grad_g]    = store_tensor(&p, 5 << 20, ELEMS);
         grad.in[CR_IN_conv_grad_w]    = store_tensor(&p, 6 << 20, ELEMS);
         grad.out[CR_OUT_conv_grad_dw] = store_tensor(&p, 7 << 20, ELEMS);
-        for (int i = 0; i < 3; i++)
-            write_tensor(&p, i == writer ? grad.in[CR_IN_conv_grad_x] : store_tensor(&p, 1 << 20, ELEMS));
+        if (grad.in[slot] < 0) grad.in[slot] = store_tensor(&p, 8 << 20, ELEMS);
+        for (int i = 0; i < 3; i++) write_tensor(&p, i == writer ? grad.in[slot] : store_tensor(&p, 1 << 20, ELEMS));
         write_tensor(&p, grad.in[CR_IN_conv_grad_g]); /* g is always new */
         const int at = p.ops;
         (void)cr_emit(&p, &grad, NULL);
@@ -94,6 +95,18 @@ static void activations_of_the_backward(void) {
         CHECK(p.op[at].attr.conv.early_data == (writer < 2));
         cr_program_free(&p);
     }
+}
+
+static void activations_of_the_backward(void) {
+    check_data(CR_IN_conv_grad_x);
+    check_data(CR_IN_conv_grad_dy_x);
+    check_data(CR_IN_conv_grad_bn_x);
+}
+
+/* A recomputed convolution may write the coefficients of its BN directly before the backward that reads them. */
+static void coefficients_of_the_backward(void) {
+    check_data(CR_IN_conv_grad_scale_bias);
+    check_data(CR_IN_conv_grad_mean_rstd);
 }
 
 /* Ops that launch nothing on the convolution's stream do not count: the kernel launched last has written its filter. */
@@ -239,5 +252,5 @@ static void recomputed_and_prefetched_tensors(void) {
     bench_close(&b);
 }
 
-TESTS(CASE(cases_by_hand), CASE(first_ops_wait), CASE(activations_of_the_backward), CASE(ops_without_a_launch),
-      CASE(network_in_16_bits), CASE(recomputed_and_prefetched_tensors))
+TESTS(CASE(cases_by_hand), CASE(first_ops_wait), CASE(activations_of_the_backward), CASE(coefficients_of_the_backward),
+      CASE(ops_without_a_launch), CASE(network_in_16_bits), CASE(recomputed_and_prefetched_tensors))
