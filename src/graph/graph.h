@@ -107,7 +107,7 @@ struct cr_conv_attr {
     bool relu;       /* conv: apply ReLU to y; gram_dgrad: see graph/ops.def */
     struct cr_qconv_types   types;        /* pack_filter: of the qconv that reads the packed filter */
     bool                    early_filter; /* conv*, qconv*: see cr_pass_early_filters in compiler/passes.h */
-    bool                    early_data;   /* conv_grad: the same for x, dy_x and bn_x */
+    bool                    early_data;   /* conv_grad: the same for what the forward pass wrote */
     bool                    finish_later; /* conv, conv_grad: the next one completes it; pad_shortcut: the conv behind
                                              the bn_apply computes it: see cr_pass_finish_later */
     bool                    filter_later; /* conv_grad with finish_later: a later one computes dw */
