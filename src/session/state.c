@@ -138,8 +138,9 @@ static cr_status check_channels(const struct cr_config *config, const char *fold
     return status;
 }
 
-/* Writes what is known about published weights of this name: the file resnet18.safetensors may be meant as resnet18,
- * another name may be one of the list with a typing error. */
+/* Writes a hint for weights that do not exist. If `given` is a file name such as resnet18.safetensors, and resnet18 is
+ * the name of published weights, the hint is to use that name. If `given` is no file name, the hint lists the names of
+ * published weights. Otherwise it is empty. */
 static void describe_published(const char *given, char *out, size_t bytes) {
     struct cr_pretrained entry;
     char                 name[64];

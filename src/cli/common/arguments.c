@@ -188,7 +188,7 @@ static cr_status read_value(struct parser *p, const char *shown, const char *pla
     /* A value may be "-", a negative number, or begin with two dashes after "=". */
     const char *next = inline_value ? "" : p->argv[p->at];
     if (next[0] == '-' && (next[1] == '-' || isalpha((unsigned char)next[1])))
-        return cr_args_fail(p->args, "option %s needs a value, but %s follows: %s", shown, next, placeholder);
+        return cr_args_fail(p->args, "option %s needs a value (%s), but the next word is %s", shown, placeholder, next);
     *out = inline_value ? inline_value : p->argv[p->at++];
     return CR_OK;
 }

@@ -5,8 +5,7 @@
  * one of them may launch nothing, and all ops behind the first of the two. Ops that never launch a kernel on the stream
  * are not counted: those of other streams, barriers, and a pad_shortcut that a convolution computes. The op head has
  * two launches. Its second launch starts after all launches before the op have ended, so nothing before head is
- * examined.
- */
+ * examined. */
 #include "compiler/passes.h"
 
 enum { OPS_BEFORE = 2, INPUTS_MAX = 8 };

@@ -74,8 +74,8 @@ static void first_ops_wait(void) {
     cr_program_free(&p);
 }
 
-/* The backward of a convolution may read early what the forward pass has written, when no op that may still run has
- * written it. */
+/* A conv_grad may load a tensor of the forward pass before the wait, unless one of the two ops before it wrote the
+ * tensor: their launches may still run. */
 static void check_data(int slot) {
     for (int writer = 0; writer < 3; writer++) {
         struct cr_program p;
