@@ -190,7 +190,7 @@ static const struct cr_cli_option options[CR_OPT_COUNT] = {
                         (ON_CONFIG & ~ON(DATA) & ~ON(FINETUNE) & ~ON(COMPRESS)) | ON(EXPORT),
                         "weights to load: safetensors or PyTorch file, checkpoint folder, or a name such as resnet50"},
     [CR_OPT_OUTPUT]  = {"output", 'o', "DIR", "train.output", ON_TRAIN | ON(PRUNE) | ON(QUANTIZE) | ON(COMPRESS),
-                        "run folder"},
+                        "run folder (sweep: the folder that contains the run folders)"},
     [CR_OPT_BATCH]   = {"batch", 'b', "N", "train.batch", ON_BATCH, "batch size per GPU"},
     [CR_OPT_WORKERS] = {"workers", 'j', "N", "data.workers", ON_WORKERS, "threads that load images"},
     [CR_OPT_THREADS] = {"threads", 0, "N", "train.threads", ON_CONFIG & ~ON(DATA), "CPU threads that compute"},
