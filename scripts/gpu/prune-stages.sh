@@ -1,7 +1,7 @@
 # prune-stages.sh: trainings of pruned ResNet-56 networks on CIFAR-10 that can be interrupted. prune-accuracy.sh and pareto.sh source this file and share
 # the folder WORK: a network that one of them has trained is not trained again by the other.
 #
-# The sourcing script sets CRESNET, CONFIGS, CIFAR, WORK (absolute paths), JOBS, LIMIT_S, EPOCHS, MORE_EPOCHS, SPARSE_EPOCHS and TEACHER.
+# The sourcing script sets CRESNET, CONFIGS, CIFAR, WORK (absolute paths), JOBS, LIMIT_S, EPOCHS, MORE_EPOCHS, SPARSE_EPOCHS, TEACHER and SCHEDULE.
 # shellcheck disable=SC2317 # stages are called by name
 RESERVE_S=20 # to save, evaluate and print
 start=$SECONDS
@@ -75,9 +75,17 @@ channels() {
     prune_channels "$kind" "$WORK/runs/$wide/last" "$WORK/runs/$name" >>"$log" 2>&1 && touch "$WORK/runs/$name.complete"
 }
 
+# schedule_of VARIANT: the keys of the pruning schedule. AC/DC is for single weights only: other patterns are pruned gradually.
+schedule_of() {
+    case $SCHEDULE-$1 in
+        acdc-weights-*) echo "prune.schedule=acdc prune.start=0 prune.end=$((MORE_EPOCHS * 3 / 4)) prune.sparse_epochs=10 prune.dense_epochs=10" ;;
+        *) echo "prune.start=0 prune.end=$((MORE_EPOCHS / 3)) prune.frequency=100" ;;
+    esac
+}
+
 # variant NAME VARIANT SEED BASE: prunes and trains, or only trains (control)
 variant() {
-    local name=$1 kind=$2 seed=$3 base=$4 sparse="prune.start=0 prune.end=$((MORE_EPOCHS / 3)) prune.frequency=100"
+    local name=$1 kind=$2 seed=$3 base=$4
     local config=$CONFIGS/cifar10-resnet56.ini
     case $kind in
         control) further "$name" "$seed" "$base" "$MORE_EPOCHS" "$config" model.weights="$base" ;;
@@ -86,7 +94,7 @@ variant() {
         channels-* | speedup-*) channels "$name" "$kind" "$seed" "$base" ;;
         weights-* | 2:4 | blocks-*)
             # shellcheck disable=SC2046,SC2086
-            further "$name" "$seed" "$base" "$MORE_EPOCHS" "$config" model.weights="$base" $(keys_of "$kind") $sparse ;;
+            further "$name" "$seed" "$base" "$MORE_EPOCHS" "$config" model.weights="$base" $(keys_of "$kind") $(schedule_of "$kind") ;;
         *) echo "unknown variant $kind" >&2; return 1 ;;
     esac
 }
