@@ -57,6 +57,12 @@ static cr_status delay(struct cr_device *device, enum cr_stream stream, int64_t 
     return CR_OK;
 }
 
+static cr_status reference_work(struct cr_device *device, enum cr_stream stream) {
+    const struct cuda_device *d = cuda_of(device);
+    CUDA_TRY(ck_reference_work(d->multiprocessors, d->step, d->stream[stream]));
+    return CR_OK;
+}
+
 static cr_status event_create(struct cr_device *device, void **out) {
     (void)device;
     cudaEvent_t event;
@@ -174,6 +180,7 @@ const struct cr_async cr_cuda_async = {
     .gather                = gather,
     .fill                  = fill,
     .delay                 = delay,
+    .reference_work        = reference_work,
     .event_create          = event_create,
     .event_create_untimed  = event_create_untimed,
     .event_destroy         = event_destroy,

@@ -289,8 +289,9 @@ static cr_status measure_missing(struct cr_cost_table *c, int kernel) {
     struct copy_bench b          = {.device = c->device};
     const bool        copies     = !c->copies_known;
     bool              contention = false;
-    const int64_t     start      = cr_time_ns();
-    cr_status         status     = open_bench(&b);
+    CR_TRY(cr_sharing_before(c));
+    const int64_t start  = cr_time_ns();
+    cr_status     status = open_bench(&b);
     if (status == CR_OK && copies) {
         status          = measure_copies(&b, c->copy_s);
         c->copies_known = status == CR_OK;
@@ -334,16 +335,22 @@ void cr_cost_use_copy_rates(const struct cr_cost_table *c, struct cr_cost_model 
     model->contention_in  = slowdown(s[CR_COPY_WORK_IN], s[CR_COPY_WORK_ALONE]);
 }
 
+/* Takes the times from the table. Returns whether it has all. */
+static bool find_known(struct cr_cost_table *c, int kernel) {
+    c->copies_known = all_known(c, c->copy_s, 0, CR_COPY_OUT_ADD);
+    c->contention_known =
+        c->copies_known && kernel != CR_NONE && all_known(c, c->copy_s, CR_COPY_OUT_ADD, CR_COPY_TIMES);
+    return c->copies_known && (c->contention_known || kernel == CR_NONE);
+}
+
 cr_status cr_cost_table_copy_rates(struct cr_cost_table *c, struct cr_cost_model *model) {
     const int kernel = first_kernel(c, CR_OP_add);
     CR_ASSERT(model->self == c);
     c->queried = true;
     if (!c->copies_known && first_kernel(c, CR_OP_offload) != CR_NONE && first_kernel(c, CR_OP_prefetch) != CR_NONE) {
-        c->copies_known = all_known(c, c->copy_s, 0, CR_COPY_OUT_ADD);
-        c->contention_known =
-            c->copies_known && kernel != CR_NONE && all_known(c, c->copy_s, CR_COPY_OUT_ADD, CR_COPY_TIMES);
-        if (!c->offline && !(c->copies_known && (c->contention_known || kernel == CR_NONE)))
-            CR_TRY(measure_missing(c, kernel));
+        bool known = find_known(c, kernel);
+        if (!c->offline && !known && cr_cost_lock(c)) known = find_known(c, kernel);
+        if (!c->offline && !known) CR_TRY(measure_missing(c, kernel));
     }
     cr_cost_use_copy_rates(c, model);
     return CR_OK;

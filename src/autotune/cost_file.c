@@ -5,12 +5,17 @@
 #include "core/files.h"
 
 #include <ctype.h>
+#include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
-enum { FILE_BYTES_MAX = 64 << 20 };
+enum { FILE_BYTES_MAX = 64 << 20, POLL_NS = 10000000 };
+static const int64_t wait_ns = 15000000000; /* a process that measures for longer is not waited for */
 
 cr_status cr_cost_table_path(const struct cr_device *device, char **out) {
     const char *own = getenv("CRESNET_CACHE"), *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
@@ -60,6 +65,8 @@ static bool measured_here(const struct cr_cost_table *c, const struct cr_cost_en
     return false;
 }
 
+/* ---- writing ---- */
+
 /* Merges the new entries with the present contents of the file, because another process may have written it. */
 static cr_status file_text(const struct cr_cost_table *c, struct cr_text *out) {
     struct cr_cost_table now = {.device = c->device, .path = c->path, .identity = c->identity};
@@ -74,29 +81,115 @@ static cr_status file_text(const struct cr_cost_table *c, struct cr_text *out) {
     return out->failed ? CR_NO_MEMORY(4096) : CR_OK;
 }
 
-static cr_status write_file(const struct cr_cost_table *c) {
-    struct cr_text text   = {0};
-    char          *dir    = cr_strdup(c->path), *slash;
-    cr_status      status = dir ? file_text(c, &text) : CR_NO_MEMORY(strlen(c->path));
+static cr_status make_folder(const struct cr_cost_table *c) {
+    char     *dir    = cr_strdup(c->path), *slash;
+    cr_status status = dir ? CR_OK : CR_NO_MEMORY(strlen(c->path));
     if (status == CR_OK && (slash = strrchr(dir, '/')) && slash != dir) {
         *slash = 0;
         status = cr_fs_mkdirs(dir);
     }
-    if (status == CR_OK) status = cr_file_write_atomic(c->path, text.data, text.length);
     cr_free(dir);
+    return status;
+}
+
+static cr_status write_file(const struct cr_cost_table *c) {
+    struct cr_text text   = {0};
+    cr_status      status = file_text(c, &text);
+    if (status == CR_OK) status = make_folder(c);
+    if (status == CR_OK) status = cr_file_write_atomic(c->path, text.data, text.length);
     cr_text_free(&text);
     return status;
 }
 
+static bool has_new_entries(const struct cr_cost_table *c) {
+    for (int i = 0; i < c->entries; i++)
+        if (c->entry[i].source == CR_COST_MEASURED) return true;
+    return false;
+}
+
+/* ---- the lock ---- */
+
+/* Opens the lock file, and creates it if it does not exist. Returns -1 when neither is possible. */
+static int open_lock(const char *path) {
+    const int fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    return fd >= 0 || errno != ENOENT ? fd : cr_fs_create(path);
+}
+
+/* Tries to lock the file at `path`. Returns the descriptor, or -1 and errno, EAGAIN while another process has the lock.
+ * The lock belongs to the process, so two tables of one process do not wait for each other. The process that had the
+ * lock may have removed the file since it was opened; the lock of a removed file is worthless. */
+static int try_lock(const char *path) {
+    struct flock all = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    struct stat  s;
+    const int    fd = open_lock(path);
+    if (fd < 0) {
+        if (errno == EEXIST) errno = EAGAIN; /* created by another process in this moment */
+        return -1;
+    }
+    const bool locked = fcntl(fd, F_SETLK, &all) == 0;
+    if (locked && fstat(fd, &s) == 0 && s.st_nlink > 0) return fd;
+    const int why = locked || errno == EACCES || errno == EINTR ? EAGAIN : errno;
+    close(fd);
+    errno = why;
+    return -1;
+}
+
+static void lock_path(const struct cr_cost_table *c, char out[CR_PATH_MAX]) {
+    if (snprintf(out, CR_PATH_MAX, "%s.%d.lock", c->path, c->device->options.index) >= CR_PATH_MAX) out[0] = 0;
+}
+
+static int wait_for_lock(const char *path) {
+    const struct timespec nap    = {.tv_nsec = POLL_NS};
+    const int64_t         start  = cr_time_ns();
+    bool                  logged = false;
+    int                   fd;
+    for (;;) {
+        fd = try_lock(path);
+        if (fd >= 0 || errno != EAGAIN || cr_time_ns() - start > wait_ns) return fd;
+        if (!logged) cr_log(CR_LOG_INFO, "another process times its kernels: waiting, 15 s at most");
+        logged = true;
+        nanosleep(&nap, NULL);
+    }
+}
+
+/* Later answers must not change, so the file is read again only while nothing has been measured. */
+bool cr_cost_lock(struct cr_cost_table *c) {
+    char path[CR_PATH_MAX];
+    if (!c->path[0] || c->lock != CR_NONE || c->unlocked) return false;
+    lock_path(c, path);
+    cr_error_hold();
+    if (make_folder(c) == CR_OK && path[0]) c->lock = wait_for_lock(path);
+    cr_error_release();
+    if (c->lock < 0) c->lock = CR_NONE;
+    c->unlocked = c->lock == CR_NONE;
+    if (c->measured) return false;
+    read_file(c, false);
+    return true;
+}
+
+void cr_cost_unlock(struct cr_cost_table *c) {
+    char path[CR_PATH_MAX];
+    if (c->lock == CR_NONE) return;
+    lock_path(c, path);
+    (void)cr_fs_unlink(path);
+    close(c->lock);
+    c->lock = CR_NONE;
+}
+
+/* ---- flush ---- */
+
 void cr_cost_table_flush(struct cr_cost_table *c) {
     const int64_t fresh = c->measured - c->reported;
     cr_measure_memory_release(c->device, &c->scratch);
+    cr_sharing_after(c);
+    const bool      writes = c->path[0] && (fresh || c->dirty) && has_new_entries(c);
+    const cr_status status = writes ? write_file(c) : CR_OK;
+    cr_cost_unlock(c);
     if (!fresh && !c->dirty) return;
-    const cr_status status = c->path[0] ? write_file(c) : CR_OK;
     if (fresh)
         cr_log(CR_LOG_INFO, "kernel selection: %lld kernels timed in %.2f s%s%s", (long long)fresh,
-               (double)(c->measure_ns - c->reported_ns) * 1e-9, c->path[0] && status == CR_OK ? ", saved to " : "",
-               status == CR_OK ? c->path : "");
+               (double)(c->measure_ns - c->reported_ns) * 1e-9, writes && status == CR_OK ? ", saved to " : "",
+               writes && status == CR_OK ? c->path : "");
     c->reported    = c->measured;
     c->reported_ns = c->measure_ns;
     c->dirty       = false;
@@ -113,6 +206,7 @@ cr_status cr_cost_table_open(struct cr_device *device, const char *path, struct 
     cr_status             status = CR_OK;
     CR_ALLOC(c, 1);
     c->device = device;
+    c->lock   = CR_NONE;
     c->path   = cr_arena_printf(&c->arena, "%s", path);
     if (!c->path) {
         status = CR_NO_MEMORY(strlen(path));

@@ -9,6 +9,7 @@ static cr_status time_candidate(struct cr_cost_table *c, const struct cr_program
                                 double best, double *seconds) {
     const int64_t start = cr_time_ns();
     c->sparse_cores |= c->device->kernels[op->kernel]->sparse_cores;
+    c->scratch.shared_device = c->sharing.shared;
     cr_status status = cr_cost_measure(c->device, &c->scratch, c->device->kernels[op->kernel], p, op, best, seconds);
     c->measured++;
     c->measure_ns += cr_time_ns() - start;
@@ -34,6 +35,7 @@ static cr_status measure_all(struct cr_cost_table *c, const struct cr_program *p
     const int                  before   = c->entries;
     struct cr_op               op = *queried, skipped = {.kernel = CR_NONE}; /* skipped: the first skipped candidate */
     double                     seconds, best          = 0;
+    CR_TRY(cr_sharing_before(c));
     for (int from = 0; cr_kernel_find(c->device, p, &op, from, &op.kernel); from = op.kernel + 1) {
         const struct cr_kernel *kernel = c->device->kernels[op.kernel];
         const int               algos  = kernel->algo_count ? kernel->algo_count(c->device, p, &op) : 1;
@@ -77,6 +79,7 @@ cr_status cr_cost_table_best(struct cr_cost_table *c, const struct cr_program *p
             status = use_roofline(c, p, op, out);
             goto out;
         }
+        if (cr_cost_lock(c) && cr_cost_best_known(c, text.data, out)) goto out; /* another process has measured it */
         status = measure_all(c, p, op, text.data);
         (void)cr_cost_best_known(c, text.data, out);
     }

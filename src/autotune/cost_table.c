@@ -157,7 +157,8 @@ bool cr_cost_best_known(struct cr_cost_table *c, const char *signature, struct c
     static const char *const sources[] = {[CR_COST_FILE]       = "file",
                                           [CR_COST_CHECKPOINT] = "checkpoint",
                                           [CR_COST_MEASURED]   = "measured",
-                                          [CR_COST_PARTIAL]    = "measured in part"};
+                                          [CR_COST_PARTIAL]    = "measured in part",
+                                          [CR_COST_SHARED]     = "measured on a shared GPU"};
     const uint64_t           hash      = cr_cost_hash(signature);
     const bool               fixed     = is_fixed(c, signature, hash);
     int                      best = CR_NONE, known = 0;
@@ -196,6 +197,7 @@ bool cr_cost_table_has_lasting_effect(const struct cr_cost_table *c, const struc
 void cr_cost_table_close(struct cr_cost_table *c) {
     if (!c) return;
     cr_measure_memory_release(c->device, &c->scratch);
+    cr_cost_unlock(c);
     cr_cost_free_table(c);
     cr_free(c);
 }

@@ -16,6 +16,8 @@
  *     written to the file.
  *   - Writing the file merges the new entries with the present contents of the file, so that several processes may
  *     write it in turn.
+ *   - Times that were measured while other processes used the device are valid for this run and its checkpoints only.
+ *     They are never written to the file (autotune/sharing.c). Processes that share a file measure one after another.
  *   - Scratch memory is reserved by measurements and released by cr_cost_table_flush.
  *
  * `costs` is the table in all functions. Functions return CR_ERR_MEMORY when an allocation fails. */
@@ -55,8 +57,8 @@ struct cr_cost {
     int         kernel; /* index in device->kernels; CR_NONE when no kernel accepts the op */
     int         algo;
     double      seconds;
-    const char *source; /* of the time: "measured", "file", "checkpoint", "roofline", or "measured in part" when memory
-                           was too short for some candidates */
+    const char *source; /* of the time: "measured", "file", "checkpoint", "roofline", "measured in part" when memory was
+                           too short for some candidates, or "measured on a shared GPU" */
 };
 /* Finds the fastest candidate for the op. Measures all candidates if the table does not contain the signature. */
 CR_MUST cr_status cr_cost_table_best(struct cr_cost_table *costs, const struct cr_program *program,
@@ -89,8 +91,9 @@ struct cr_measure_memory {
     void  *zeros; /* device memory: zeros, for inputs that may be indices */
     void  *piece; /* device memory that is never written again: the source of the random values */
     size_t noise_bytes, zero_bytes;
-    size_t clean_bytes; /* of `noise`, from its beginning: bytes that no op has overwritten */
-    double gap_s[8];    /* [n - 1]: seconds between two launches in a graph of n launches; 0 when not measured yet */
+    size_t clean_bytes;   /* of `noise`, from its beginning: bytes that no op has overwritten */
+    double gap_s[8];      /* [n - 1]: seconds between two launches in a graph of n launches; 0 when not measured yet */
+    bool   shared_device; /* other processes use the device: each time is measured more often */
 };
 /* Measures the seconds of one launch of `kernel`, which accepts the op, with algorithm op->algo: the minimum of several
  * launches after a warm-up. `best` is the time of another candidate in seconds, 0 when there is none; a candidate that

@@ -9,8 +9,9 @@ enum cr_cost_source {
     CR_COST_FILE,
     CR_COST_CHECKPOINT, /* has priority over the other sources and is never written to the file */
     CR_COST_MEASURED,
-    CR_COST_PARTIAL /* measured, but memory was too short for some candidates. Not written to the file, because the next
-                       run may have more memory */
+    CR_COST_PARTIAL, /* measured, but memory was too short for some candidates. Not written to the file, because the
+                        next run may have more memory */
+    CR_COST_SHARED   /* measured while other processes used the device. Not written to the file */
 };
 
 /* Times of copies between host and device, and of kernels during copies. OUT is the direction to the host. The first
@@ -30,6 +31,14 @@ enum cr_copy_time {
     CR_COPY_WORK_OUT,
     CR_COPY_WORK_IN,
     CR_COPY_TIMES
+};
+
+/* Whether other processes use the device, as far as this process has seen. */
+struct cr_cost_sharing {
+    bool    known, shared; /* the result of the last test; known: there was one since the last flush */
+    int64_t tested_ns;     /* time of the last test */
+    int     tested;        /* entries before this index were measured before the last test */
+    int     unsaved;       /* entries with source CR_COST_SHARED since the last warning */
 };
 
 /* One candidate of one signature. */
@@ -57,6 +66,9 @@ struct cr_cost_table {
     bool                     contention_known; /* copy_s holds the other times */
     double                   copy_s[CR_COPY_TIMES];
     struct cr_measure_memory scratch;
+    struct cr_cost_sharing   sharing;
+    int                      lock; /* file descriptor of the locked file, while this process measures; CR_NONE: none */
+    bool                     unlocked; /* the lock cannot be had: this process measures without it */
     int64_t         measured, reported, measure_ns, reported_ns; /* candidates and their time; already logged */
     bool            sparse_cores; /* a kernel that uses sparse tensor cores was measured */
     bool            dirty;        /* there are entries to write even if nothing was measured */
@@ -87,6 +99,30 @@ void cr_cost_free_table(struct cr_cost_table *costs);
 
 /* Copies the measured copy rates, if there are any, into the model. */
 void cr_cost_use_copy_rates(const struct cr_cost_table *costs, struct cr_cost_model *model);
+
+/* ---- autotune/cost_file.c ---- */
+
+/* Call before measuring. Waits while another process measures for the same file and the same GPU index, for 15 s at
+ * most, and locks out others until the next flush. Returns whether the file was read again. */
+bool cr_cost_lock(struct cr_cost_table *costs);
+void cr_cost_unlock(struct cr_cost_table *costs);
+
+/* ---- autotune/sharing.c ---- */
+
+enum { CR_SHARING_TRIES = 3 }; /* tests at most until it is decided whether the device is shared */
+enum cr_sharing { CR_SHARING_UNDECIDED, CR_SHARING_NO, CR_SHARING_YES };
+/* Mean time of equal launches divided by the shortest one, at least 1. Alone on the device it is close to 1. */
+double cr_sharing_contention(const double *seconds, int launches);
+/* Decides by the contention of the tests so far. A first test without contention decides at once; otherwise two of
+ * three tests decide, because a single interruption may be an accident. */
+enum cr_sharing cr_sharing_decide(const double *contention, int tests);
+/* Measures the contention of the device once. Used by the tests below and by tests/gpu. */
+CR_MUST cr_status cr_sharing_measure(struct cr_device *device, double *contention);
+/* Call before measuring. Tests the device if the last test is older than half a second, and sets scratch.shared_device.
+ * Entries that were added between two tests of which one found a shared device get the source CR_COST_SHARED. */
+CR_MUST cr_status cr_sharing_before(struct cr_cost_table *costs);
+/* Call before the entries are written. Tests the device if entries were measured since the last test. */
+void cr_sharing_after(struct cr_cost_table *costs);
 
 /* ---- autotune/cost_text.c ---- */
 

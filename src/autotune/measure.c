@@ -13,11 +13,13 @@ enum {
     PIECE_BYTES = 1 << 20,
     RUNS_MAX    = CR_COUNT(((struct cr_measure_memory *)0)->gap_s),
     ROUNDS      = 2,
+    MORE_ROUNDS = 8, /* while other processes use the device: the minimum of more rounds is closer to the time alone */
     GAP_ROUNDS  = 10
 };
 static const double graph_s      = 200e-6;  /* a graph holds as many launches as last about this long, up to RUNS_MAX */
 static const double long_s       = 2e-3;    /* ops that take longer are timed without a graph */
 static const double prune_factor = 1.3;     /* a candidate that takes longer than this times the best is pruned */
+static const double shared_prune = 4;       /* the same while other processes use the device */
 static const double shortest_s   = 0.5e-6;  /* lower limit of a measured time */
 static const double event_margin_s = 10e-6; /* events and the start of an idle device may add this to one launch */
 
@@ -146,6 +148,7 @@ struct stopwatch {
     const struct cr_call   *call;
     void                   *from, *to; /* events */
     void                   *separator; /* a byte of the scratch memory that is set between launches */
+    int                     rounds;    /* the minimum of so many measurements counts */
 };
 
 static cr_status launch_times(const struct stopwatch *w, int times) {
@@ -182,7 +185,7 @@ static cr_status time_launches(const struct stopwatch *w, int times, void *graph
 /* *seconds holds the first measurement; the minimum of all is returned. */
 static cr_status time_without_graph(const struct stopwatch *w, double *seconds) {
     double one;
-    for (int i = 0; i < ROUNDS; i++) {
+    for (int i = 0; i < w->rounds; i++) {
         CR_TRY(time_launches(w, 1, NULL, &one));
         *seconds = CR_MIN(*seconds, one);
     }
@@ -223,7 +226,7 @@ static cr_status time_with_graph(const struct stopwatch *w, struct cr_measure_me
         CR_TRY(time_separated(w, runs, false, GAP_ROUNDS, &only_gap)); /* independent of the op */
         *gap = only_gap;
     }
-    CR_TRY(time_separated(w, runs, true, ROUNDS, seconds));
+    CR_TRY(time_separated(w, runs, true, w->rounds, seconds));
     *seconds = CR_MAX(*seconds - *gap, shortest_s);
     return CR_OK;
 }
@@ -242,13 +245,14 @@ static cr_status time_once(const struct stopwatch *w, double *seconds, double *l
 cr_status cr_cost_measure(struct cr_device *device, struct cr_measure_memory *scratch, const struct cr_kernel *kernel,
                           const struct cr_program *p, const struct cr_op *op, double best, double *seconds) {
     const struct cr_async *async = device->backend->async;
-    struct stopwatch       w     = {.device = device, .kernel = kernel};
-    struct cr_call         call;
-    double                 lower_s;
-    struct scratch_bytes   size;
-    size_t                 workspace = 0;
-    void                  *prepared  = NULL;
-    cr_status              status    = CR_OK;
+    struct stopwatch w = {.device = device, .kernel = kernel, .rounds = scratch->shared_device ? MORE_ROUNDS : ROUNDS};
+    const double     factor = scratch->shared_device ? shared_prune : prune_factor;
+    struct cr_call   call;
+    double           lower_s;
+    struct scratch_bytes size;
+    size_t               workspace = 0;
+    void                *prepared  = NULL;
+    cr_status            status    = CR_OK;
     if (kernel->prepare) CR_TRY(kernel->prepare(device, p, op, &prepared, &workspace));
     size = place(device, p, op, scratch, &call, workspace);
     CR_TRY_OUT(scratch_reserve(device, scratch, size.noise, size.zeros, size.inputs));
@@ -261,7 +265,7 @@ cr_status cr_cost_measure(struct cr_device *device, struct cr_measure_memory *sc
     CR_TRY_OUT(async->event_create(device, &w.to));
     CR_TRY_OUT(time_launches(&w, 1, NULL, seconds)); /* warm-up: loads the kernel */
     CR_TRY_OUT(time_once(&w, seconds, &lower_s));
-    if (best > 0 && lower_s >= prune_factor * best + event_margin_s) goto out;
+    if (best > 0 && lower_s >= factor * best + event_margin_s) goto out;
     CR_TRY_OUT(*seconds < long_s ? time_with_graph(&w, scratch, lower_s, seconds) : time_without_graph(&w, seconds));
 out:
     async->event_destroy(device, w.from);

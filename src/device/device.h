@@ -81,9 +81,12 @@ struct cr_async {
     cr_status (*get_small)(struct cr_device *device, enum cr_stream stream, void *const *host, const void *const *src,
                            const size_t *bytes, int pieces);
 
-    /* fill sets each of `bytes` bytes to `byte`. delay, for tests, keeps the stream busy for about `ns` nanoseconds. */
+    /* fill sets each of `bytes` bytes to `byte`. delay keeps the stream busy for about `ns` ns, at most for 1 ms. */
     cr_status (*fill)(struct cr_device *device, enum cr_stream stream, void *dst, int byte, size_t bytes);
     cr_status (*delay)(struct cr_device *device, enum cr_stream stream, int64_t ns);
+    /* A fixed amount of arithmetic on all multiprocessors, for tens of microseconds. Its time shows whether other
+     * processes use the device (autotune/sharing.c). NULL: the device has no such work. */
+    cr_status (*reference_work)(struct cr_device *device, enum cr_stream stream);
 
     cr_status (*event_create)(struct cr_device *device, void **event);
     /* The same for an event that `elapsed` does not get, which takes the device less time. NULL: event_create. */

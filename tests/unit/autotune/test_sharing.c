@@ -1,0 +1,288 @@
+/* tests/unit/autotune/test_sharing.c: times that were measured while other processes used the device are not saved, and
+ * processes that share a file measure one after another. The decision is compared with a majority vote, on all
+ * sequences of tests. The table runs on a fake device whose reference work takes given times. */
+#include "tests/harness/cost_table_support.h"
+
+#include <sys/wait.h>
+
+/* ---- the decision ---- */
+
+static void contention_is_the_mean_by_the_shortest(void) {
+    static const double equal[4] = {2, 2, 2, 2}, different[3] = {1, 2, 3}, zero[2] = {0, 1};
+    double              slice[48];
+    CHECK(cr_sharing_contention(equal, 4) == 1 && cr_sharing_contention(equal, 1) == 1);
+    CHECK(cr_sharing_contention(different, 3) == 2);
+    CHECK(cr_sharing_contention(zero, 2) == 1); /* a clock that stands still says nothing */
+    for (int i = 0; i < 48; i++) slice[i] = 25e-6;
+    slice[17] += 2e-3; /* one time slice of another process: 1 + 2000 / (48 * 25) */
+    CHECK(fabs(cr_sharing_contention(slice, 48) - (1 + 2000.0 / 1200)) < 1e-9);
+}
+
+/* A first quiet test decides; otherwise the majority of three does, as soon as it is certain. */
+static void decision_is_the_majority_of_three(void) {
+    static const double quiet[] = {1, 1.02, 1.14}, high[] = {1.16, 2, 1e9};
+    for (int bits = 0; bits < 8; bits++)
+        for (int level = 0; level < 3; level++) {
+            double          test[CR_SHARING_TRIES];
+            int             votes = 0, tests = 0;
+            enum cr_sharing decision = CR_SHARING_UNDECIDED;
+            for (int i = 0; i < CR_SHARING_TRIES; i++) {
+                test[i] = bits >> i & 1 ? high[level] : quiet[level];
+                votes += bits >> i & 1;
+            }
+            while (tests < CR_SHARING_TRIES && decision == CR_SHARING_UNDECIDED)
+                decision = cr_sharing_decide(test, ++tests);
+            const bool shared = (bits & 1) && votes >= 2;
+            CHECK(decision == (shared ? CR_SHARING_YES : CR_SHARING_NO));
+            CHECK_INT(tests, bits & 1 ? (bits >> 1 & 1 ? 2 : 3) : 1);
+        }
+    CHECK(cr_sharing_decide(NULL, 0) == CR_SHARING_UNDECIDED);
+}
+
+/* ---- a device with reference work ---- */
+
+static int  replays;          /* launches of graphs so far */
+static int  works;            /* launches of reference work so far */
+static bool busy;             /* every second launch takes twice as long */
+static int  interrupted = -1; /* number of the launch that takes 2 ms longer; -1: none */
+
+static cr_status work(struct cr_device *d, enum cr_stream stream) {
+    (void)d, (void)stream;
+    clock_s += 25e-6 * (busy && works % 2 ? 2 : 1) + (works == interrupted ? 2e-3 : 0);
+    return works++, CR_OK;
+}
+
+static cr_status count_replays(struct cr_device *d, void *graph) {
+    return replays++, replay(d, graph);
+}
+
+static struct cr_async   work_async;
+static struct cr_backend work_backend;
+
+static void open_with_work(struct fixture *s, const char *dir, bool is_busy) {
+    fixture_open(s, dir, "GPU A, driver 1");
+    work_async                = fake_async;
+    work_async.reference_work = work;
+    work_async.graph_launch   = count_replays;
+    work_backend              = fake_backend;
+    work_backend.async        = &work_async;
+    s->device.backend         = &work_backend;
+    busy                      = is_busy;
+    works = replays = 0;
+    interrupted     = -1;
+}
+
+/* As if half a second had passed since the last test. */
+static void let_time_pass(struct fixture *s) {
+    s->table->sharing.tested_ns -= 600000000;
+}
+
+/* Whether the file has the times for this batch size, so that a next process measures nothing. */
+static bool is_saved(const char *dir, int64_t batch) {
+    struct fixture s;
+    fixture_open(&s, dir, "GPU A, driver 1");
+    resize(&s, batch);
+    CHECK(best(&s).algo == 1);
+    const int64_t count = measured(&s);
+    CHECK(count == 0 || count == 3);
+    fixture_close(&s);
+    return count == 0;
+}
+
+static void quiet_times_are_saved(void) {
+    struct fixture s;
+    char           dir[SUPPORT_PATH];
+    make_folder(dir);
+    open_with_work(&s, dir, false);
+    work_async.reference_work = NULL; /* another device */
+    best(&s);
+    CHECK(works == 0 && replays > 0);
+    const int plain = replays;
+    fixture_close(&s);
+    open_with_work(&s, dir, false);
+    CHECK(best(&s).algo == 1 && replays == plain); /* no additional rounds */
+    CHECK_INT(works, 52);                          /* one test: 4 launches of warm-up, 48 that are timed */
+    resize(&s, 5);
+    best(&s);
+    CHECK_INT(works, 52); /* less than half a second later */
+    cr_cost_table_flush(s.table);
+    CHECK_INT(works, 104);
+    cr_cost_table_flush(s.table); /* nothing was measured since */
+    CHECK_INT(works, 104);
+    CHECK(s.table->sharing.unsaved == 0 && s.table->entries == 6);
+    fixture_close(&s);
+    CHECK(is_saved(dir, 2) && is_saved(dir, 5));
+    drop_folder(dir);
+}
+
+/* The times of a shared device select kernels and get into checkpoints, but not into the file. */
+static void times_of_a_shared_device_are_not_saved(void) {
+    struct fixture s;
+    char           dir[SUPPORT_PATH], *text = NULL;
+    make_folder(dir);
+    open_with_work(&s, dir, false);
+    best(&s);
+    const int plain = replays;
+    fixture_close(&s);
+    open_with_work(&s, dir, true);
+    CHECK(best(&s).algo == 1 && replays >= plain + 3 * 6); /* 8 rounds instead of 2 for each candidate */
+    CHECK_INT(works, 2 * 52);
+    REQUIRE_OK(cr_cost_table_text(s.table, &text));
+    CHECK_HAS(text, "100000\tfake.b\t1");
+    cr_free(text);
+    cr_cost_table_flush(s.table);
+    CHECK(strcmp(best(&s).source, "measured on a shared GPU") == 0);
+    CHECK(best(&s).algo == 1 && measured(&s) == 3); /* this run does not measure again */
+    REQUIRE_OK(cr_cost_table_text(s.table, &text));
+    CHECK_HAS(text, "100000\tfake.b\t1");
+    cr_free(text);
+    fixture_close(&s);
+    CHECK(!is_saved(dir, 2));
+    CHECK(access(s.path, F_OK) != 0);
+    drop_folder(dir);
+}
+
+/* Another process starts, or ends, while this one measures: only entries between two quiet tests are saved. */
+static void only_quiet_periods_are_saved(void) {
+    for (int starts = 0; starts < 2; starts++) {
+        struct fixture s;
+        char           dir[SUPPORT_PATH];
+        make_folder(dir);
+        open_with_work(&s, dir, !starts);
+        best(&s); /* first period; quiet if the other process starts later */
+        let_time_pass(&s);
+        resize(&s, 5);
+        best(&s);
+        busy = starts;
+        let_time_pass(&s);
+        resize(&s, 6);
+        best(&s);
+        let_time_pass(&s);
+        resize(&s, 7);
+        best(&s);
+        cr_cost_table_flush(s.table);
+        fixture_close(&s);
+        /* Starts: the tests are quiet, quiet, busy, busy, busy. Ends: busy, busy, quiet, quiet, quiet. */
+        CHECK(is_saved(dir, 2) == starts && !is_saved(dir, 5));
+        CHECK(is_saved(dir, 6) == !starts && is_saved(dir, 7) == !starts);
+        drop_folder(dir);
+    }
+}
+
+/* One time slice of a screen, for example, is an accident. */
+static void one_interruption_is_no_sharing(void) {
+    struct fixture s;
+    char           dir[SUPPORT_PATH];
+    make_folder(dir);
+    open_with_work(&s, dir, false);
+    interrupted = 20;
+    best(&s);
+    CHECK_INT(works, 3 * 52);
+    cr_cost_table_flush(s.table);
+    fixture_close(&s);
+    CHECK(is_saved(dir, 2));
+    drop_folder(dir);
+}
+
+/* Earlier entries stay in the file when a later run adds nothing because the device is shared. */
+static void file_keeps_earlier_times(void) {
+    struct fixture s;
+    char           dir[SUPPORT_PATH];
+    make_folder(dir);
+    open_with_work(&s, dir, false);
+    best(&s);
+    cr_cost_table_flush(s.table);
+    fixture_close(&s);
+    open_with_work(&s, dir, true);
+    CHECK(best(&s).algo == 1 && measured(&s) == 0 && works == 0); /* known times need no test */
+    resize(&s, 5);
+    best(&s);
+    cr_cost_table_flush(s.table);
+    fixture_close(&s);
+    CHECK(is_saved(dir, 2) && !is_saved(dir, 5));
+    drop_folder(dir);
+}
+
+/* ---- processes ---- */
+
+/* In a child: finds the fastest kernel and exits with the number of measured candidates. */
+static pid_t start_child(struct fixture *s) {
+    const pid_t child = fork();
+    if (child) return child;
+    const struct cr_cost cost = best(s);
+    cr_cost_table_flush(s->table);
+    _exit(cost.algo == 1 ? (int)measured(s) : 99);
+}
+
+static int exit_code(pid_t child) {
+    int how = 0;
+    CHECK(waitpid(child, &how, 0) == child && WIFEXITED(how));
+    return WEXITSTATUS(how);
+}
+
+/* Two first starts: the second one waits for the first one and measures nothing. */
+static void second_process_waits_and_reads(void) {
+    struct fixture s, second;
+    char           dir[SUPPORT_PATH], lock[SUPPORT_PATH + 20];
+    make_folder(dir);
+    fixture_open(&s, dir, "GPU A, driver 1");
+    fixture_open(&second, dir, "GPU A, driver 1"); /* has read the empty folder */
+    best(&s);
+    text_into(lock, "%s/kernel_times.txt.0.lock", dir);
+    CHECK(access(lock, F_OK) == 0);
+    const pid_t child = start_child(&second);
+    usleep(100000);
+    CHECK(waitpid(child, NULL, WNOHANG) == 0); /* waits */
+    cr_cost_table_flush(s.table);
+    CHECK_INT(exit_code(child), 0);
+    CHECK(access(lock, F_OK) != 0);
+    fixture_close(&second);
+    fixture_close(&s);
+    drop_folder(dir);
+}
+
+/* A killed process leaves the lock file, but no lock. Another GPU has another lock. */
+static void a_left_file_and_another_gpu_do_not_wait(void) {
+    struct fixture s, second;
+    char           dir[SUPPORT_PATH], lock[SUPPORT_PATH + 20];
+    make_folder(dir);
+    text_into(lock, "%s/kernel_times.txt.0.lock", dir);
+    write_bytes(lock, "", 0);
+    fixture_open(&s, dir, "GPU A, driver 1");
+    fixture_open(&second, dir, "GPU A, driver 1");
+    second.device.options.index = 1;
+    const int64_t start         = cr_time_ns();
+    best(&s);
+    CHECK_INT(exit_code(start_child(&second)), 3);
+    CHECK(cr_time_ns() - start < 10000000000); /* the limit of the wait is 15 s */
+    cr_cost_table_flush(s.table);
+    CHECK(access(lock, F_OK) != 0);
+    fixture_close(&second);
+    fixture_close(&s);
+    drop_folder(dir);
+}
+
+/* Many processes start at once: every one gets all times, and exactly one measures. */
+static void one_of_many_processes_measures(void) {
+    enum { MANY = 12 };
+    struct fixture s[MANY];
+    pid_t          child[MANY];
+    char           dir[SUPPORT_PATH];
+    int            measurers = 0;
+    make_folder(dir);
+    for (int i = 0; i < MANY; i++) fixture_open(&s[i], dir, "GPU A, driver 1");
+    for (int i = 0; i < MANY; i++) child[i] = start_child(&s[i]);
+    for (int i = 0; i < MANY; i++) {
+        const int count = exit_code(child[i]);
+        CHECK(count == 0 || count == 3);
+        measurers += count == 3;
+    }
+    CHECK_INT(measurers, 1);
+    for (int i = 0; i < MANY; i++) fixture_close(&s[i]);
+    drop_folder(dir);
+}
+
+TESTS(CASE(contention_is_the_mean_by_the_shortest), CASE(decision_is_the_majority_of_three),
+      CASE(quiet_times_are_saved), CASE(times_of_a_shared_device_are_not_saved), CASE(only_quiet_periods_are_saved),
+      CASE(one_interruption_is_no_sharing), CASE(file_keeps_earlier_times), CASE(second_process_waits_and_reads),
+      CASE(a_left_file_and_another_gpu_do_not_wait), CASE(one_of_many_processes_measures))
