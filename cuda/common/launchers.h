@@ -28,13 +28,10 @@
 extern "C" {
 #endif
 
-/* ---- cuda/core/delay.cu, reference_work.cu, step_block.cu, gather_pieces.cu: delays, reference work, inputs and
- * results of a step, copies ---- */
+/* ---- cuda/core/delay.cu, step_block.cu, gather_pieces.cu: test delays, inputs and results of a step, copies ---- */
 
-/* Keeps the stream busy for about `ns` nanoseconds, 1 ms at most. */
+/* Keeps the stream busy for about `ns` nanoseconds, 1 ms at most. For tests. */
 cudaError_t ck_delay(int64_t ns, cudaStream_t stream);
-/* One block of a fixed amount of arithmetic for each multiprocessor. never_written: device memory, 4 bytes. */
-cudaError_t ck_reference_work(int multiprocessors, void *never_written, cudaStream_t stream);
 /* Copies *step to `to` in device memory. The caller may change *step as soon as the function returns. */
 cudaError_t ck_set_step(struct ck_step *to, const struct ck_step *step, cudaStream_t stream);
 /* The virtual architecture of the code that this GPU runs: 80 for code of compute_80. */

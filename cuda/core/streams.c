@@ -2,6 +2,7 @@
 #include "cuda/common/launchers.h"
 #include "cuda/core/cuda_device.h"
 #include "cuda/core/device_parts.h"
+#include "cuda/core/sharing_launchers.h"
 
 #include <nvtx3/nvToolsExt.h>
 #include <string.h>
@@ -57,9 +58,9 @@ static cr_status delay(struct cr_device *device, enum cr_stream stream, int64_t 
     return CR_OK;
 }
 
-static cr_status reference_work(struct cr_device *device, enum cr_stream stream) {
+static cr_status reference_work(struct cr_device *device, enum cr_stream stream, uint64_t *ticks) {
     const struct cuda_device *d = cuda_of(device);
-    CUDA_TRY(ck_reference_work(d->multiprocessors, d->step, d->stream[stream]));
+    CUDA_TRY(ck_reference_work(d->multiprocessors, CR_REFERENCE_BLOCKS, ticks, d->stream[stream]));
     return CR_OK;
 }
 

@@ -111,13 +111,19 @@ void cr_cost_unlock(struct cr_cost_table *costs);
 
 enum { CR_SHARING_TRIES = 3 }; /* tests at most until it is decided whether the device is shared */
 enum cr_sharing { CR_SHARING_UNDECIDED, CR_SHARING_NO, CR_SHARING_YES };
-/* Mean time of equal launches divided by the shortest one, at least 1. Alone on the device it is close to 1. */
-double cr_sharing_contention(const double *seconds, int launches);
-/* Decides by the contention of the tests so far. A first test without contention decides at once; otherwise two of
- * three tests decide, because a single interruption may be an accident. */
-enum cr_sharing cr_sharing_decide(const double *contention, int tests);
-/* Measures the contention of the device once. Used by the tests below and by tests/gpu. */
-CR_MUST cr_status cr_sharing_measure(struct cr_device *device, double *contention);
+/* Slowdown of reference work in a test, at least 1. Alone on the device it is close to 1. `launches`: mean time of
+ * equal launches divided by the shortest one. `pieces`: the same for the clock cycles of the pieces of all launches. */
+struct cr_contention {
+    double launches, pieces;
+};
+double cr_sharing_of_launches(const double *seconds, int launches);
+/* ticks: [blocks][3], see cr_async.reference_work; blocks without pieces do not count. */
+double cr_sharing_of_pieces(const uint64_t *ticks, int blocks);
+/* Decides by the tests so far. A first test without contention decides at once; otherwise two of three tests decide,
+ * because a single interruption may be an accident. */
+enum cr_sharing cr_sharing_decide(const struct cr_contention *contention, int tests);
+/* Tests the device once. Used by the functions below and by tests/gpu. */
+CR_MUST cr_status cr_sharing_measure(struct cr_device *device, struct cr_contention *out);
 /* Call before measuring. Tests the device if the last test is older than half a second, and sets scratch.shared_device.
  * Entries that were added between two tests of which one found a shared device get the source CR_COST_SHARED. */
 CR_MUST cr_status cr_sharing_before(struct cr_cost_table *costs);

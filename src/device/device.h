@@ -59,6 +59,8 @@ struct cr_device_caps {
     char   text[160];            /* description for people: "CPU, 2 threads, oneDNN 2.6.3" */
 };
 
+enum { CR_REFERENCE_BLOCKS = 1024 };
+
 /* Functions of a device that works asynchronously to the host (a GPU). An event is a point in the work of a stream (a
  * CUDA event); a graph is a captured sequence of launches (a CUDA graph). All functions with a stream argument only
  * enqueue. They return CR_ERR_DEVICE when the device reports an error. */
@@ -84,9 +86,11 @@ struct cr_async {
     /* fill sets each of `bytes` bytes to `byte`. delay keeps the stream busy for about `ns` ns, at most for 1 ms. */
     cr_status (*fill)(struct cr_device *device, enum cr_stream stream, void *dst, int byte, size_t bytes);
     cr_status (*delay)(struct cr_device *device, enum cr_stream stream, int64_t ns);
-    /* A fixed amount of arithmetic on all multiprocessors, for tens of microseconds. Its time shows whether other
-     * processes use the device (autotune/sharing.c). NULL: the device has no such work. */
-    cr_status (*reference_work)(struct cr_device *device, enum cr_stream stream);
+    /* A fixed amount of arithmetic on all multiprocessors, in pieces of the same number of clock cycles. Its time shows
+     * whether other processes use the device (autotune/sharing.c). ticks: device memory, [CR_REFERENCE_BLOCKS][3],
+     * zeroed before the first launch. Each launch adds its pieces to the sum of cycles and to the number of pieces, and
+     * lowers the cycles of the shortest piece, for each of the first blocks. NULL: the device has no such work. */
+    cr_status (*reference_work)(struct cr_device *device, enum cr_stream stream, uint64_t *ticks);
 
     cr_status (*event_create)(struct cr_device *device, void **event);
     /* The same for an event that `elapsed` does not get, which takes the device less time. NULL: event_create. */

@@ -27,6 +27,9 @@ static inline void fake_close(struct cr_device *d) {
 static inline cr_status fake_put(struct cr_device *d, void *dst, const void *src, size_t n) {
     return (void)d, memcpy(dst, src, n), CR_OK;
 }
+static inline cr_status fake_get(struct cr_device *d, void *dst, const void *src, size_t n) {
+    return (void)d, memcpy(dst, src, n), CR_OK;
+}
 static inline cr_status fake_move(struct cr_device *d, enum cr_stream l, void *dst, const void *src, size_t n) {
     return (void)d, (void)l, memmove(dst, src, n), CR_OK;
 }
@@ -81,6 +84,7 @@ static const struct cr_backend fake_backend = {.name    = "fake",
                                                .reserve = fake_reserve,
                                                .release = fake_release,
                                                .put     = fake_put,
+                                               .get     = fake_get,
                                                .close   = fake_close,
                                                .async   = &fake_async};
 

@@ -10,24 +10,36 @@
 static void contention_is_the_mean_by_the_shortest(void) {
     static const double equal[4] = {2, 2, 2, 2}, different[3] = {1, 2, 3}, zero[2] = {0, 1};
     double              slice[48];
-    CHECK(cr_sharing_contention(equal, 4) == 1 && cr_sharing_contention(equal, 1) == 1);
-    CHECK(cr_sharing_contention(different, 3) == 2);
-    CHECK(cr_sharing_contention(zero, 2) == 1); /* a clock that stands still says nothing */
+    CHECK(cr_sharing_of_launches(equal, 4) == 1 && cr_sharing_of_launches(equal, 1) == 1);
+    CHECK(cr_sharing_of_launches(different, 3) == 2);
+    CHECK(cr_sharing_of_launches(zero, 2) == 1); /* a clock that stands still says nothing */
     for (int i = 0; i < 48; i++) slice[i] = 25e-6;
     slice[17] += 2e-3; /* one time slice of another process: 1 + 2000 / (48 * 25) */
-    CHECK(fabs(cr_sharing_contention(slice, 48) - (1 + 2000.0 / 1200)) < 1e-9);
+    CHECK(fabs(cr_sharing_of_launches(slice, 48) - (1 + 2000.0 / 1200)) < 1e-9);
+}
+
+/* Sum, number and shortest of the pieces of each block. */
+static void contention_of_pieces_counts_all_blocks(void) {
+    static const uint64_t none[6] = {0}, quiet[9] = {40000, 10, 4000, 80000, 20, 4000, 0, 0, 0},
+                          one[6] = {40000, 10, 4000, 60000, 10, 4100}, /* (4000 + 6000) / 2 / 4000 */
+        all[3] = {70000, 10, 4000}, still[3] = {0, 10, 0};
+    CHECK(cr_sharing_of_pieces(none, 2) == 1 && cr_sharing_of_pieces(still, 1) == 1);
+    CHECK(cr_sharing_of_pieces(quiet, 3) == 1);
+    CHECK(cr_sharing_of_pieces(one, 2) == 1.25);
+    CHECK(cr_sharing_of_pieces(all, 1) == 1.75);
 }
 
 /* A first quiet test decides; otherwise the majority of three does, as soon as it is certain. */
 static void decision_is_the_majority_of_three(void) {
     static const double quiet[] = {1, 1.02, 1.14}, high[] = {1.16, 2, 1e9};
     for (int bits = 0; bits < 8; bits++)
-        for (int level = 0; level < 3; level++) {
-            double          test[CR_SHARING_TRIES];
-            int             votes = 0, tests = 0;
-            enum cr_sharing decision = CR_SHARING_UNDECIDED;
+        for (int level = 0; level < 9; level++) {
+            struct cr_contention test[CR_SHARING_TRIES];
+            int                  votes = 0, tests = 0;
+            enum cr_sharing      decision = CR_SHARING_UNDECIDED;
             for (int i = 0; i < CR_SHARING_TRIES; i++) {
-                test[i] = bits >> i & 1 ? high[level] : quiet[level];
+                const double value = bits >> i & 1 ? high[level % 3] : quiet[level % 3];
+                test[i]            = (struct cr_contention){level / 3 ? value : 1, level / 3 != 1 ? value : 1};
                 votes += bits >> i & 1;
             }
             while (tests < CR_SHARING_TRIES && decision == CR_SHARING_UNDECIDED)
@@ -41,19 +53,31 @@ static void decision_is_the_majority_of_three(void) {
 
 /* ---- a device with reference work ---- */
 
+static bool by_pieces;        /* only the pieces take longer */
 static int  replays;          /* launches of graphs so far */
 static int  works;            /* launches of reference work so far */
 static bool busy;             /* every second launch takes twice as long */
 static int  interrupted = -1; /* number of the launch that takes 2 ms longer; -1: none */
 
-static cr_status work(struct cr_device *d, enum cr_stream stream) {
+static cr_status work(struct cr_device *d, enum cr_stream stream, uint64_t *ticks) {
+    const double slow = busy && works % 2 ? 2 : 1;
     (void)d, (void)stream;
-    clock_s += 25e-6 * (busy && works % 2 ? 2 : 1) + (works == interrupted ? 2e-3 : 0);
+    clock_s += 25e-6 * (by_pieces ? 1 : slow) + (works == interrupted ? 2e-3 : 0);
+    for (int b = 0; b < 3; b++) {
+        ticks[3 * b] += (uint64_t)(40000 * (by_pieces ? slow : 1));
+        ticks[3 * b + 1] += 10;
+        ticks[3 * b + 2] = 4000;
+    }
     return works++, CR_OK;
 }
 
 static cr_status count_replays(struct cr_device *d, void *graph) {
     return replays++, replay(d, graph);
+}
+
+static cr_status refuse_tests(struct cr_device *d, size_t bytes, void **out) {
+    return bytes == 3 * CR_REFERENCE_BLOCKS * sizeof(uint64_t) ? CR_FAIL(CR_ERR_MEMORY, "no memory")
+                                                               : fake_reserve(d, bytes, out);
 }
 
 static struct cr_async   work_async;
@@ -69,6 +93,7 @@ static void open_with_work(struct fixture *s, const char *dir, bool is_busy) {
     s->device.backend         = &work_backend;
     busy                      = is_busy;
     works = replays = 0;
+    by_pieces       = false;
     interrupted     = -1;
 }
 
@@ -116,7 +141,7 @@ static void quiet_times_are_saved(void) {
 }
 
 /* The times of a shared device select kernels and get into checkpoints, but not into the file. */
-static void times_of_a_shared_device_are_not_saved(void) {
+static void check_times_are_not_saved(bool pieces) {
     struct fixture s;
     char           dir[SUPPORT_PATH], *text = NULL;
     make_folder(dir);
@@ -125,6 +150,7 @@ static void times_of_a_shared_device_are_not_saved(void) {
     const int plain = replays;
     fixture_close(&s);
     open_with_work(&s, dir, true);
+    by_pieces = pieces;
     CHECK(best(&s).algo == 1 && replays >= plain + 3 * 6); /* 8 rounds instead of 2 for each candidate */
     CHECK_INT(works, 2 * 52);
     REQUIRE_OK(cr_cost_table_text(s.table, &text));
@@ -139,6 +165,26 @@ static void times_of_a_shared_device_are_not_saved(void) {
     fixture_close(&s);
     CHECK(!is_saved(dir, 2));
     CHECK(access(s.path, F_OK) != 0);
+    drop_folder(dir);
+}
+
+static void times_of_a_shared_device_are_not_saved(void) {
+    check_times_are_not_saved(false);
+    check_times_are_not_saved(true);
+}
+
+/* The device has memory for the kernels, but not for a test: it counts as quiet. */
+static void without_memory_for_a_test_times_are_saved(void) {
+    struct fixture s;
+    char           dir[SUPPORT_PATH];
+    make_folder(dir);
+    open_with_work(&s, dir, true);
+    work_backend.reserve = refuse_tests;
+    CHECK(best(&s).algo == 1 && works == 0);
+    cr_cost_table_flush(s.table);
+    CHECK(works == 0 && s.table->sharing.unsaved == 0);
+    fixture_close(&s);
+    CHECK(is_saved(dir, 2));
     drop_folder(dir);
 }
 
@@ -282,7 +328,8 @@ static void one_of_many_processes_measures(void) {
     drop_folder(dir);
 }
 
-TESTS(CASE(contention_is_the_mean_by_the_shortest), CASE(decision_is_the_majority_of_three),
+TESTS(CASE(contention_is_the_mean_by_the_shortest), CASE(contention_of_pieces_counts_all_blocks),
+      CASE(without_memory_for_a_test_times_are_saved), CASE(decision_is_the_majority_of_three),
       CASE(quiet_times_are_saved), CASE(times_of_a_shared_device_are_not_saved), CASE(only_quiet_periods_are_saved),
       CASE(one_interruption_is_no_sharing), CASE(file_keeps_earlier_times), CASE(second_process_waits_and_reads),
       CASE(a_left_file_and_another_gpu_do_not_wait), CASE(one_of_many_processes_measures))
