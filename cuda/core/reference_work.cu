@@ -6,9 +6,9 @@ constexpr int REFERENCE_THREADS = 512, REFERENCE_PIECES = 11, REFERENCE_STEPS = 
 
 /* 16 warps with four independent sums each keep the FP32 units of a multiprocessor busy. They leave most registers and
  * all shared memory free, so that blocks of another process run at the same time and slow them down. A piece takes the
- * same number of clock cycles on all multiprocessors at any frequency: 4000 with 128 multiply-adds in a cycle. The first
- * piece, which loads the code, does not count. No value is negative, so the store that depends on them never happens;
- * the compiler does not know this and keeps the arithmetic. */
+ * same number of clock cycles on all multiprocessors at any frequency: 4000 with 128 multiply-adds in a cycle. The
+ * first piece, which loads the code, does not count. No value is negative, so the store that depends on them never
+ * happens; the compiler does not know this and keeps the arithmetic. */
 static __global__ void __launch_bounds__(REFERENCE_THREADS) reference_work(uint64_t *ticks) {
     float    a = (float)threadIdx.x, b = a + 1, c = a + 2, d = a + 3;
     uint64_t sum = 0, shortest = ~(uint64_t)0;
