@@ -159,9 +159,10 @@ CR_MUST cr_status cr_pass_insert_waits(struct cr_program *program);
 CR_MUST cr_status cr_pass_plan(struct cr_program *program, size_t alignment, bool reuse);
 
 /* Sets attr.conv.early_filter of each convolution whose filter (of pairs: filters and coefficients) is not written by
- * the two ops before it, and attr.conv.early_data of each conv_grad whose x, dy_x, bn_x, scale_bias and mean_rstd are
- * not. Ops that launch no kernel on its stream are not counted. A kernel may read such tensors while the launches of
- * these two ops still run. The attributes are false until this pass, which runs last because it compares offsets. */
+ * the launches of the two ops before it, and attr.conv.early_data of each conv_grad whose x, dy_x, bn_x, scale_bias and
+ * mean_rstd are not. A launch also writes what an earlier op has left to it. Ops that launch no kernel on its stream
+ * are not counted. A kernel may read such tensors while these launches still run. The attributes are false until this
+ * pass, which runs last because it compares offsets. */
 void cr_pass_early_filters(struct cr_program *program);
 
 /* Returns the tensor at the start of the chain of aliases of tensor t. */

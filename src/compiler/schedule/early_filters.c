@@ -5,7 +5,10 @@
  * one of them may launch nothing, and all ops behind the first of the two. Ops that never launch a kernel on the stream
  * are not counted: those of other streams, barriers, and a pad_shortcut that a convolution computes. The op head has
  * two launches. Its second launch starts after all launches before the op have ended, so nothing before head is
- * examined. */
+ * examined.
+ *
+ * A kernel that completes an op may also load the parameters and statistics of that op's BN first. They need no check:
+ * they were written before the launch of that op, which has waited for all launches before it. */
 #include "compiler/passes.h"
 
 enum { OPS_BEFORE = 2, INPUTS_MAX = 8 };
@@ -47,7 +50,8 @@ static int early_inputs(const struct cr_op *op, int ids[INPUTS_MAX]) {
     }
 }
 
-/* The same for what the backward reads and the forward pass has written: activations, and coefficients of a BN. */
+/* The same for the tensors that the forward pass has written and a conv_grad reads: activations, and scale_bias and
+ * mean_rstd of a BN. */
 static int early_data(const struct cr_op *op, int ids[INPUTS_MAX]) {
     static const int slots[] = {CR_IN_conv_grad_x, CR_IN_conv_grad_dy_x, CR_IN_conv_grad_bn_x,
                                 CR_IN_conv_grad_scale_bias, CR_IN_conv_grad_mean_rstd};
@@ -62,9 +66,22 @@ static bool overlap(const struct cr_tensor *a, const struct cr_tensor *b) {
     return a->region == b->region && a->offset < b->offset + b->bytes && b->offset < a->offset + a->bytes;
 }
 
-static bool writes(const struct cr_program *p, const struct cr_op *op, int tensor) {
+static bool has_output(const struct cr_program *p, const struct cr_op *op, int tensor) {
     for (int s = 0; s < CR_OP_OUT_MAX; s++)
         if (op->out[s] >= 0 && overlap(&p->tensor[op->out[s]], &p->tensor[tensor])) return true;
+    return false;
+}
+
+/* The launch of op `at` writes the tensor. It also writes the results that an earlier op has left to it, such as the
+ * scale_bias of a BN, and those of the conv before a bn_apply that it computes. The dw of a conv_grad with filter_later
+ * is not examined, because no kernel reads a gradient early. */
+static bool writes(const struct cr_program *p, int at, int tensor) {
+    if (has_output(p, &p->op[at], tensor)) return true;
+    for (int left = cr_op_before(p, at); left >= 0 && cr_op_finishes_later(&p->op[left]);
+         left     = cr_op_before(p, left)) {
+        if (has_output(p, &p->op[left], tensor)) return true;
+        if (p->op[left].kind != CR_OP_bn_apply) break;
+    }
     return false;
 }
 
@@ -72,7 +89,7 @@ static bool writes(const struct cr_program *p, const struct cr_op *op, int tenso
 static bool are_old(const struct cr_program *p, int first, int i, const int *ids, int count) {
     for (int before = i - 1; before >= first; before--) {
         for (int k = 0; k < count; k++)
-            if (writes(p, &p->op[before], ids[k])) return false;
+            if (writes(p, before, ids[k])) return false;
         if (p->op[before].kind == CR_OP_head) break;
     }
     return true;
@@ -85,7 +102,7 @@ static bool counts(const struct cr_program *p, int at, int i) {
            !(op->kind == CR_OP_pad_shortcut && cr_op_finishes_later(op));
 }
 
-/* The first op that is examined before op i; negative if it is not part of the program. */
+/* Index of the first op that is examined before op i; negative if that op belongs to the program that ran before. */
 static int first_before(const struct cr_program *p, int i) {
     int at = i - 1;
     for (int left = OPS_BEFORE; at >= 0; at--)
@@ -93,7 +110,6 @@ static int first_before(const struct cr_program *p, int i) {
     return at;
 }
 
-/* The ops before the first ones are not known: they belong to the program that ran before. */
 void cr_pass_early_filters(struct cr_program *p) {
     for (int i = 0; i < p->ops; i++) {
         int       ids[INPUTS_MAX];

@@ -109,6 +109,63 @@ static void coefficients_of_the_backward(void) {
     check_data(CR_IN_conv_grad_mean_rstd);
 }
 
+static struct cr_op conv_of(int x, int w, int y) {
+    struct cr_op conv       = cr_op_make(CR_OP_conv, CR_NONE);
+    conv.in[CR_IN_conv_x]   = x;
+    conv.in[CR_IN_conv_w]   = w;
+    conv.out[CR_OUT_conv_y] = y;
+    conv.attr.conv.stride   = 1;
+    conv.attr.conv.pad      = 1;
+    return conv;
+}
+
+/* A convolution has left its BN to the launch of the next one, which may also compute the bn_apply between them. So
+ * this launch writes the BN's scale_bias, which the gradient behind it then may not read early. `others` is the number
+ * of launches between this one and the gradient. */
+static bool reads_left_result_early(bool left, bool apply, int others) {
+    struct cr_program p;
+    int               tensor[12];
+    cr_program_init(&p, "step", NULL);
+    for (int i = 0; i < (int)CR_COUNT(tensor); i++) tensor[i] = store_tensor(&p, (size_t)(4 + i) << 20, ELEMS);
+    struct cr_op first = conv_of(tensor[0], tensor[1], tensor[2]), end = cr_op_make(CR_OP_bn_apply, CR_NONE),
+                 next                      = conv_of(tensor[apply ? 4 : 2], tensor[5], tensor[6]),
+                 grad                      = cr_op_make(CR_OP_conv_grad, CR_NONE);
+    first.out[CR_OUT_conv_next_scale_bias] = tensor[3];
+    first.attr.conv.finish_later           = left;
+    end.in[CR_IN_bn_apply_x]               = tensor[2];
+    end.in[CR_IN_bn_apply_scale_bias]      = tensor[3];
+    end.out[CR_OUT_bn_apply_y]             = tensor[4];
+    end.attr.bn.finish_later               = left;
+    next.in[CR_IN_conv_scale_bias]         = apply ? CR_NONE : tensor[3];
+    grad.in[CR_IN_conv_grad_x]             = tensor[7];
+    grad.in[CR_IN_conv_grad_g]             = tensor[8];
+    grad.in[CR_IN_conv_grad_w]             = tensor[9];
+    grad.in[CR_IN_conv_grad_scale_bias]    = tensor[3];
+    grad.out[CR_OUT_conv_grad_dw]          = tensor[10];
+    const int written                      = store_tensor(&p, 1 << 20, ELEMS);
+    for (int i = 0; i < 2; i++) write_tensor(&p, written);
+    (void)cr_emit(&p, &first, NULL);
+    if (apply) (void)cr_emit(&p, &end, NULL);
+    (void)cr_emit(&p, &next, NULL);
+    for (int i = 0; i < others; i++) write_tensor(&p, written);
+    const int at = cr_emit(&p, &grad, NULL);
+    CHECK(!p.failed);
+    cr_pass_early_filters(&p);
+    const bool early = p.op[at].attr.conv.early_data;
+    cr_program_free(&p);
+    return early;
+}
+
+static void results_left_to_a_later_launch(void) {
+    CHECK(reads_left_result_early(false, false, 1)); /* the third op before has written it */
+    CHECK(!reads_left_result_early(true, false, 1)); /* the second op before writes it */
+    CHECK(reads_left_result_early(true, false, 2));
+    CHECK(reads_left_result_early(false, true, 0));
+    CHECK(!reads_left_result_early(true, true, 0)); /* the op before computes the bn_apply and writes scale_bias */
+    CHECK(!reads_left_result_early(true, true, 1));
+    CHECK(reads_left_result_early(true, true, 2));
+}
+
 /* Ops that launch nothing on the convolution's stream do not count: the kernel launched last has written its filter. */
 static void ops_without_a_launch(void) {
     for (int writers = 1; writers <= 3; writers++) {
@@ -253,4 +310,5 @@ static void recomputed_and_prefetched_tensors(void) {
 }
 
 TESTS(CASE(cases_by_hand), CASE(first_ops_wait), CASE(activations_of_the_backward), CASE(coefficients_of_the_backward),
-      CASE(ops_without_a_launch), CASE(network_in_16_bits), CASE(recomputed_and_prefetched_tensors))
+      CASE(results_left_to_a_later_launch), CASE(ops_without_a_launch), CASE(network_in_16_bits),
+      CASE(recomputed_and_prefetched_tensors))
