@@ -5,9 +5,9 @@
  * stride of 1 a tile is an image, and a row of it in registers is used for three rows of the filter. Blocks loop over
  * the tiles. They store their sums in the workspace; the next convolution adds them and finishes the BN
  * (cuda/conv/cifar/cifar_last.cuh), or a second launch of a few blocks does.
- * (Variants that finish in the same launch were slower on an H200: a last block that is selected by a ticket ends 2 to
- * 3 us after the products, and blocks that wait for the numbers of all other blocks in memory 2 to 6 us. An empty
- * launch costs 0.6 us.)
+ * (Variants that finish in the same launch were slower on an H200. If an atomic counter selects the last block, that
+ * block ends 2 to 3 us after the products. If all blocks wait in global memory for the sums of the other blocks, they
+ * end 2 to 6 us after the products. An empty launch costs 0.6 us.)
  *
  * Bytes: 2 an element of x, read 1 (whole images) to 1.13 times (halves), and 2 an element of y. Limiter: at 128 images
  * the launches and two round trips to the L2 cache; from about 1024 images on memory with 16 channels, and reads of
@@ -20,12 +20,12 @@ namespace {
 
 /* ---- the first launch: all shapes but the stem ---- */
 
-/* Copies of the filter are in flight; the input's tile comes through registers, or by copies as well. All threads
- * synchronise afterwards. */
+/* Loads a tile of the input and waits for it, and for the filter, whose copies are in flight. A whole image comes
+ * through registers, rows of an image by asynchronous copies. All threads must synchronise afterwards. */
 template <class S, typename T>
 __device__ __forceinline__ void forward_load(const forward_args &a, const float *scale_bias, uint32_t xs, int64_t image,
                                              int y0) {
-    using D          = cut<S>;
+    using D          = forward_tiling<S>;
     using X          = typename forward_memory<S>::X;
     const int      C = in_channels<S>(a);
     const channels n = {C, C};
@@ -53,7 +53,7 @@ __device__ __forceinline__ void forward_load(const forward_args &a, const float 
 
 /* A warp's work: its first channel, and the positions of its groups of 16 pixels. */
 template <class S> struct forward_slot {
-    using D = cut<S>;
+    using D = forward_tiling<S>;
     using G = groups<S::STRIDE == 1 ? (int)S::P : 16, S::STRIDE == 1 ? (int)D::TH : 1>;
     int                        n0, m0, strip;
     __device__ __forceinline__ forward_slot() {
@@ -79,7 +79,7 @@ template <class S> struct forward_slot {
 template <class S, typename T, int GROUPS, int MT>
 __device__ __forceinline__ void forward_rows(float (&acc)[MT][2][4], uint32_t at, uint32_t b0) {
     using X = typename forward_memory<S>::X;
-    static_assert(S::R == 3 && cut<S>::NT == 2, "three rows, two times 8 columns");
+    static_assert(S::R == 3 && forward_tiling<S>::NT == 2, "three rows, two times 8 columns");
 #pragma unroll
     for (int s = 0; s < 3; s++)
 #pragma unroll
@@ -129,7 +129,7 @@ __device__ __forceinline__ void forward_taps(float (&acc)[MT][NT][4], const uint
 }
 
 template <class S, typename T, class Args>
-__global__ void __launch_bounds__(cut<S>::THREADS, cut<S>::RESIDENT) forward_kernel(Args a) {
+__global__ void __launch_bounds__(forward_tiling<S>::THREADS, forward_tiling<S>::RESIDENT) forward_kernel(Args a) {
     using M = forward_memory<S>;
     using D = typename M::D;
     using X = typename M::X;
@@ -212,8 +212,9 @@ __global__ void __launch_bounds__(cut<S>::THREADS, cut<S>::RESIDENT) forward_ker
 
 /* ---- host side ---- */
 
-/* Whether the launch before may end on some multiprocessors earlier than on others: all but a convolution with one
- * block on each of them. Before a convolution that applies a BN there may be a shortcut's launch. */
+/* Whether the launch before this one may end on some multiprocessors earlier than on others. Only a convolution with at
+ * most one block on each of them does not. Such a convolution is the launch before one that finishes its BN, but before
+ * one that applies a BN there may be the launch of a shortcut. */
 inline bool ends_unevenly(const forward_args &, int) {
     return true;
 }
@@ -230,13 +231,14 @@ cudaError_t forward_run(Args a, const finish_args &finish, int multiprocessors, 
     using D = typename M::D;
     static_assert((int)D::RESIDENT <= (int)RESIDENT &&
                       (M::BYTES + last_sums<S::C>::ROOM + 1024) * D::RESIDENT <= 233472,
-                  "so many fit");
+                  "RESIDENT blocks fit into the shared memory of a multiprocessor of compute capability 9.0");
     const unsigned blocks = ck_blocks(a.N * D::TILES, 1, (int64_t)multiprocessors * D::RESIDENT);
     int            bytes  = M::BYTES + (Args::LAST ? (int)last_sums<S::C>::ROOM : 0);
     if ((int)blocks <= multiprocessors && ends_unevenly(a, multiprocessors)) bytes = alone_bytes(bytes);
     a.idle                  = S::ANY ? 0 : idle_blocks(blocks, multiprocessors);
     const cudaError_t error = launch(forward_kernel<S, T, Args>, a, blocks + a.idle, D::THREADS, bytes, stream);
-    return error != cudaSuccess ? error : finish_run < S::ANY ? 0 : (int)S::K > (finish, blocks, stream);
+    constexpr int     K     = S::ANY ? 0 : (int)S::K;
+    return error != cudaSuccess ? error : finish_run<K>(finish, blocks, stream);
 }
 
 template <typename T, bool ANY>
@@ -245,7 +247,8 @@ cudaError_t forward_any(const struct ck_conv *v, const forward_args &a, const fi
     if (v->C == 3) return stem_run<T, ANY>(a, f, multiprocessors, stream);
     return run_shape<ANY>(v, [&](auto s) { return forward_run<decltype(s), T>(a, f, multiprocessors, stream); });
 }
-/* Only convolutions inside a block have a BN before them: their stride is 1, unless they also apply the BN. */
+/* With args->last and a stride of 1. Only the second convolution of a residual block finishes a BN without applying it.
+ * Its stride is 1. */
 template <typename T, class Args>
 cudaError_t forward_last(const struct ck_conv *v, const Args &a, const finish_args &f, int multiprocessors,
                          cudaStream_t stream) {
@@ -272,7 +275,7 @@ unsigned sums_rows(const struct ck_conv *v, int multiprocessors) {
 /* Convolution v reads the output of `last`. */
 bool follows(const struct ck_conv *last, const struct ck_conv *v) {
     return ck_cifar_conv_supports(last) && ck_cifar_conv_supports(v) && !is_narrow(last) && !is_narrow(v) &&
-           v->C != 3 && last->K == v->C && last->P == v->H && last->type == v->type;
+           v->C != 3 && last->K == v->C && last->P == v->H && last->N == v->N && last->type == v->type;
 }
 
 /* Whether args->last is valid. With a stride of 2 some pixels of x belong to two tiles, so a block may not overwrite

@@ -102,7 +102,7 @@ struct tile {
     static __device__ __forceinline__ int place(int col) {
         return HALVES ? (col & 1) * ((COLS + 1) / 2) + (col >> 1) : col;
     }
-    static_assert(THREADS % CHUNKS == 0, "a thread meets one chunk of channels");
+    static_assert(THREADS % CHUNKS == 0, "a thread always has the same chunk of channels");
 };
 
 /* For ANY. all: channels of a pixel in global memory; here: how many of them are in this tile. */
@@ -184,7 +184,7 @@ template <class L> __device__ __forceinline__ void image_margin(uint32_t to) {
         ck_put16(to + (uint32_t)((row * L::COLS + col) * L::PITCH + v % L::CHUNKS * 16), make_uint4(0, 0, 0, 0));
     }
 }
-/* Loads its vectors through registers: all loads are in flight before the first value is used. */
+/* A thread's vectors of a whole image, in registers: all loads are in flight before the first value is used. */
 template <class L> struct whole_image {
     enum { LINE = L::WIDE * L::CHUNKS, STEP = L::THREADS / LINE, ROUNDS = L::SIDE / STEP };
     static_assert(L::THREADS % LINE == 0 && L::SIDE % STEP == 0, "a thread keeps its column and its chunk of channels");
@@ -205,13 +205,14 @@ template <class L> struct whole_image {
             v[i] = __ldcg(reinterpret_cast<const uint4 *>(from + pixel(thread) * all + i * STEP * L::SIDE * all) +
                           chunk());
     }
-    /* Stores them in an image in global memory. */
+    /* Stores the vectors in an image in global memory. */
     template <typename T> __device__ __forceinline__ void put(T *to) const {
         static_assert(!L::ANY, "all channels");
         to += pixel((int)threadIdx.x % L::THREADS) * L::CT + chunk() * 8;
 #pragma unroll
         for (int i = 0; i < ROUNDS; i++) ck_store_whole(to + i * STEP * L::SIDE * L::CT, v[i]);
     }
+    /* Stores the vectors in a tile with a margin of one pixel. */
     __device__ __forceinline__ void store(uint32_t to) const {
         const int thread = (int)threadIdx.x % L::THREADS;
         to += (uint32_t)(((thread / LINE + 1) * L::COLS + thread % LINE / L::CHUNKS + 1) * L::PITCH + chunk() * 16);
@@ -304,9 +305,9 @@ template <int P, int TH> struct groups {
 
 /* ---- the stem's input: 3 channels ---- */
 
-/* A pixel gets a 4th channel, 0. 4 neighbouring pixels are the 16 columns of a
- * product: a row of the filter and a column of zeros. Pixels are 8 bytes apart and ldmatrix needs 16, so each line is
- * stored twice, the second time one pixel further. */
+/* A pixel gets a 4th channel, 0. 4 neighbouring pixels are the 16 columns of a product: a row of the filter and a
+ * column of zeros. Pixels are 8 bytes apart, but ldmatrix needs addresses that are multiples of 16 bytes. So each line
+ * is stored twice, the second time one pixel further. */
 
 enum { STEM_SIDE = 32, STEM_K = 16, STEM_TH = 16, STEM_ROWS = STEM_TH + 2, STEM_WIDE = 36 };
 enum { STEM_COPY = 320, STEM_LINE = 640 }; /* bytes from a line to its second copy and to the next line */
@@ -334,9 +335,8 @@ template <typename T> __device__ __forceinline__ void stem_fill(char *to, const 
 
 /* ---- columns of the product ---- */
 
-/* A thread of a product tile has columns 2t and 2t+1 (t = lane % 4) of each 8. Filters
- * are stored in shared memory so that these columns are 2*NT neighbouring channels, which the thread then reads and
- * writes together. */
+/* A thread of a product tile has columns 2t and 2t+1 (t = lane % 4) of each 8. Filters are stored in shared memory so
+ * that these columns are 2*NT neighbouring channels, which the thread then reads and writes together. */
 
 /* Column of channel c. */
 template <int NT> __host__ __device__ constexpr int column_of(int c) {
@@ -367,7 +367,7 @@ template <int NT> __device__ __forceinline__ void piece_store(void *to, const pi
 
 /* ---- host side ---- */
 
-/* The channels of tiles, which tensors of this size have at most. */
+/* Channels of the tiles for images of this size. A tensor has at most so many. */
 inline int64_t most_in(const struct ck_conv *v) {
     return 512 / v->H;
 }

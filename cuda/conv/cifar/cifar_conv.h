@@ -32,7 +32,9 @@ struct ck_cifar_conv {
     const float          *bias;   /* f32, or NULL: neither add nor relu */
     const void           *add;    /* like y, or NULL; y may be add */
     bool                  relu;
-    /* one of the last two launches may have written w; if false, the kernel reads w before these launches end */
+    /* One of the last two launches may have written w. If false, the kernel reads w before these launches end. With
+     * `last` it then also reads gamma, beta and the old running statistics of last->finish so early: they were written
+     * before the launch of `last`, which has waited for the launches before it. */
     bool w_new;
     /* A convolution can finish the BN of the convolution whose launch comes directly before it, instead of a second
      * launch of that one: `last` has finish_later and finish.scale_bias, which is scale_bias here. Its results, sums
@@ -48,12 +50,14 @@ struct ck_cifar_conv {
     /* shortcut_c > 0: apply_add is [N,2H,2W,shortcut_c]; the summand is every second pixel of it, behind shortcut_pad
      * channels of zeros and in front of others. Multiples of 8. */
     int64_t shortcut_c, shortcut_pad;
-    bool    add_old; /* the launch before does not write apply_add, and began after the launches before it */
+    /* The launch before this one does not write apply_add, and it has waited for the launches before it. The kernel
+     * then reads apply_add before that launch ends. */
+    bool add_old;
 };
 /* Whether a convolution can finish the BN of the convolution `last`. */
 bool ck_cifar_conv_finishes(const struct ck_conv *last, const struct ck_conv *conv);
-/* Whether it can also apply this BN: a block has one tile. With a stride of 2, x may then be neither apply_add nor
- * last->y. */
+/* Whether a convolution can also apply the BN that it finishes (`applies`): where each block has one tile. With a
+ * stride of 2, x may then be neither apply_add nor last->y. */
 bool ck_cifar_conv_applies(const struct ck_conv *conv, int multiprocessors);
 /* ck_cifar_conv_workspace returns the workspace of ck_cifar_conv in bytes. With sums, a second, small launch adds the
  * sums that the blocks of the first launch stored in the workspace. Returns cudaErrorInvalidValue for unsupported
@@ -95,7 +99,9 @@ struct ck_cifar_conv_grad {
     struct ck_bn_grad_finalize
          finish; /* coeffs NULL: no finalize; its own grad_sums, mean_rstd and channels are not read */
     bool w_new;  /* as in ck_cifar_conv */
-    bool x_new;  /* the same for x, dy_x and bn_x */
+    /* The same for x, dy_x, bn_x, scale_bias and mean_rstd. If false, the kernel with `last` and filter_later also
+     * reads gamma and mean_rstd of that convolution's BN before the last two launches end: they are older still. */
+    bool x_new;
     /* A convolution can complete the convolution whose launch comes directly before it, instead of a second launch of
      * that one: `last` has finish_later, its dx is g here, and its finish.coeffs is dy_coeffs. Its dw, grad_sums and
      * `finish` are complete after this launch. last_workspace: its workspace. Only where ck_cifar_conv_grad_finishes
@@ -109,8 +115,9 @@ struct ck_cifar_conv_grad {
 };
 /* Whether the backward should leave dw to ck_cifar_wgrads. */
 bool ck_cifar_conv_grad_leaves_filter(const struct ck_conv *conv, int multiprocessors, int block_bytes);
-/* Computes dw of `count` convolutions with the same N and type, whose launches with filter_later came before; not the
- * last launch. The last one may be the stem, whose launch with add_later came before. */
+/* Computes dw of `count` convolutions with the same N and type. Their launches with filter_later came before, but not
+ * directly before this one, which begins while the launch before it may still run. The last of the convolutions may be
+ * the stem, whose launch with add_later came before, also directly before. */
 struct ck_cifar_filter {
     struct ck_cifar_conv_grad grad;
     void                     *workspace; /* of that launch */

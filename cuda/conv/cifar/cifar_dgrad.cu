@@ -71,7 +71,7 @@ template <class S> struct dx_rows_of_last {
         for (int i = 0; i < FLIGHT; i++) s[0] += v[i].x, s[1] += v[i].y, s[2] += v[i].z, s[3] += v[i].w;
     }
 };
-/* What the thread of channel threadIdx.x needs of the BN; the forward pass has written it. */
+/* Parameters and statistics of the BN for the thread of channel threadIdx.x. The forward pass has written them. */
 template <class S> struct dx_early {
     float                           gamma = 0, mean = 0, rstd = 0;
     __device__ __forceinline__ void load(const dx_finish &f) {
@@ -154,6 +154,7 @@ __device__ __forceinline__ void dx_issue(const grad_args &a, int64_t job, uint32
     if (X) tile_issue<L, true, false>(base + D::LINE_AT, (const T *)a.dy_x + out, row0, 1);
 }
 
+/* FINISH: the launch before has left the end of its BN to this one (args.last). */
 template <class S, typename T, bool FINISH>
 __global__ void __launch_bounds__(grad_tiling<S>::DX_THREADS, S::BLOCKS) dx_kernel(dx_args args) {
     using D = grad_tiling<S>;
@@ -224,7 +225,8 @@ __global__ void __launch_bounds__(grad_tiling<S>::DX_THREADS, S::BLOCKS) dx_kern
 
 /* ---- host side ---- */
 
-/* Whole images as tiles where each multiprocessor has one, otherwise parts of images. */
+/* The tiles of a shape. WHOLE: images, which are used if more than half of the multiprocessors get one; otherwise rows
+ * of images. */
 template <class S, bool WHOLE> struct dx_choice { using type = dx_shape<S, 8, 8, 2>; };
 template <> struct dx_choice<shape<16, 16, 32, 1, 3>, false> {
     using type = dx_shape<shape<16, 16, 32, 1, 3>, 16, 8, 2>;
@@ -303,7 +305,8 @@ cudaError_t dgrad(const struct ck_cifar_conv_grad *args, void *workspace, int mu
 
 } // namespace cifar
 
-/* Measured on GPUs with 132 multiprocessors: with one image for each, both gradients in one launch take longer. */
+/* Measured on GPUs with 132 multiprocessors: with at most one image for each, a launch for dx and a common launch for
+ * the dw of many convolutions are faster than one launch for both gradients of each convolution. */
 bool ck_cifar_conv_grad_leaves_filter(const struct ck_conv *v, int multiprocessors, int block_bytes) {
     return ck_cifar_conv_grad_supports(v, block_bytes) && !cifar::is_narrow(v) && v->C != 3 && v->R == 3 &&
            v->N <= multiprocessors && cifar::dx_bytes(v, multiprocessors) <= block_bytes &&

@@ -11,7 +11,7 @@ namespace {
 
 /* How a shape is divided: TH output rows a tile, NT columns of 8 and MT groups of 16 pixels that a warp processes at a
  * time. With a stride of 1 a tile is an image. */
-template <class S> struct cut {
+template <class S> struct forward_tiling {
     static constexpr bool WHOLE = S::STRIDE == 1;
     enum { WARPS = 8, TH = WHOLE ? (int)S::P : 8, RESIDENT = 2 };
     enum { THREADS = WARPS * CK_WARP, I = 1, ROWS = TH * S::P / 16, NT = WHOLE || ROWS * S::K / 32 < WARPS ? 2 : 4 };
@@ -64,7 +64,7 @@ __device__ __forceinline__ void filter_issue(uint32_t to, const T *w, const forw
 }
 
 template <class S> struct forward_memory {
-    using D = cut<S>;
+    using D = forward_tiling<S>;
     using X = input_tile<S, D::I, D::TH, S::C, D::THREADS>;
     enum { W_PITCH = S::TAPS * S::C * 2 + 16, W_AT = 0, X_AT = S::K * W_PITCH };
     enum { SUMS_AT = X_AT + X::BYTES, BYTES = SUMS_AT + D::WARPS * 2 * S::K * 4 };
@@ -96,8 +96,9 @@ __device__ __forceinline__ void forward_sums(const forward_args &a, float (&firs
     sums_write<K, WARPS, ANY>(rows, NULL, a.partial, block_of<ANY>(a), a.K);
 }
 
-/* The end of inference, for the thread's 2*NT channels of 16*MT pixels: acc = [relu](acc + bias [+ add]). They are at
- * add + element(m, half); channel: the first one. The loads of some pixels are in flight before their first sum. */
+/* The end of inference, for the thread's 2*NT channels of 16*MT pixels: acc = [relu](acc + bias [+ add]). The summands
+ * of pixel group m are at add + element(m, half); channel: the first of the channels. The loads of some pixels start
+ * before the first of their sums. */
 template <typename T, int MT, int NT, typename Element>
 __device__ __forceinline__ void inference_end(const forward_args &a, float (&acc)[MT][NT][4], int channel, const T *add,
                                               Element element) {
@@ -164,7 +165,7 @@ template <int K> cudaError_t finish_run(finish_args a, unsigned rows, cudaStream
 
 /* ---- the stem: 3 -> 16 channels ---- */
 
-enum { RESIDENT = 2 /* maximum blocks a multiprocessor of a forward launch */ };
+enum { RESIDENT = 2 /* blocks of a forward launch on a multiprocessor, at most */ };
 
 enum { STEM_MT = 4 };
 
@@ -235,7 +236,8 @@ template <typename T, bool ANY>
 cudaError_t stem_run(const forward_args &a, const finish_args &finish, int multiprocessors, cudaStream_t stream) {
     const unsigned    blocks = ck_blocks(a.N * STEM_TILES, 1, (int64_t)multiprocessors * RESIDENT);
     const cudaError_t error  = launch(stem_kernel<T, ANY>, a, blocks, THREADS, 0, stream);
-    return error != cudaSuccess ? error : finish_run < ANY ? 0 : (int)STEM_K > (finish, blocks, stream);
+    constexpr int     K      = ANY ? 0 : (int)STEM_K;
+    return error != cudaSuccess ? error : finish_run<K>(finish, blocks, stream);
 }
 
 } // namespace

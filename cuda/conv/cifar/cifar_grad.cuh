@@ -8,8 +8,12 @@
 namespace cifar {
 namespace {
 
-enum { PIECE = 16 /* channels of a piece of dw, in each direction */, SPLIT_DW_BLOCKS = 128, SPLIT_DX_LEAST = 64 };
-constexpr bool KEEP_X = true; /* x is read twice */
+enum {
+    PIECE           = 16,  /* channels of a piece of dw, in each direction */
+    SPLIT_DW_BLOCKS = 128, /* blocks of a split launch that compute dw */
+    SPLIT_DX_LEAST  = 64   /* the other blocks, at least, on a GPU with few multiprocessors */
+};
+constexpr bool KEEP_X = true; /* copies of x go through the L1 cache, because x is read twice */
 
 struct grad_args {
     static constexpr bool LAST = false;
@@ -19,11 +23,11 @@ struct grad_args {
     float                *dw, *grad_sums, *dw_partial, *sums_partial;
     int64_t               N;
     bool                  accumulate, w_new, x_new;
-    /* Only with ANY. They are in the padding: with more than 128 bytes of arguments, the compiler of CUDA 13.0 gives
-     * other registers to the kernels without ANY, which then spill more and take 2 % longer. */
-    bool    one_stage;
-    uint8_t C, K;
-    uint8_t add_pad; /* as in ck_cifar_conv_grad */
+    /* These four are in the padding: with more than 128 bytes of arguments, the compiler of CUDA 13.0 gives other
+     * registers to the kernels without ANY, which then spill more and take 2 % longer. */
+    bool    one_stage; /* only with ANY */
+    uint8_t C, K;      /* only with ANY */
+    uint8_t add_pad;   /* as in ck_cifar_conv_grad */
 };
 
 static_assert(sizeof(grad_args) <= 128, "see above");
@@ -121,7 +125,8 @@ template <class S> __device__ __forceinline__ int x_at(const grad_args &a) {
 template <class S> __device__ __forceinline__ int barrier_at(const grad_args &a) {
     return S::ANY && a.one_stage ? (int)grad_tiling<small<S>>::BARRIER_AT : (int)grad_tiling<S>::BARRIER_AT;
 }
-/* Before a wait for all copies but those of the later stages: with one stage there are none. */
+/* Stands before a wait for all copies but those of the later stages. With one stage there are no later stages, so it
+ * waits for all copies. */
 template <class S> __device__ __forceinline__ void wait_for_stage(const grad_args &a) {
     if (S::ANY && a.one_stage) ck_copy_wait<0>();
 }

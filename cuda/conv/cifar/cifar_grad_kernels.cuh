@@ -14,7 +14,7 @@ namespace {
 
 /* The two kinds of warps of a joint block synchronise twice for each tile: when it is ready, and when it has been
  * used. */
-template <class S> __device__ __forceinline__ void both() {
+template <class S> __device__ __forceinline__ void joint_barrier() {
     barrier_sync<0, grad_tiling<S>::BLOCK>();
 }
 
@@ -94,9 +94,9 @@ template <class S, typename T, class Args> __device__ __forceinline__ void joint
             tile_bn_grad<L, LATER, T>(dy, dy + L::BYTES, coeffs, K, y0 - L::LEFT, 1, {K, K});
         else
             ck_copy_wait<LATER>();
-        both<S>();
+        joint_barrier<S>();
         dx_tile<S, T>(a, dy, dx_filter<S>(base + D::W_AT), table, job / D::TILES, y0, first, second);
-        both<S>();
+        joint_barrier<S>();
         joint_issue_dy<S, T>(a, dy, job + (int64_t)stages<S>(a) * gridDim.x, false);
         stage = stage + 1 == stages<S>(a) ? 0 : stage + 1;
     }
@@ -124,7 +124,7 @@ template <class S, typename T, class Args> __device__ __forceinline__ void joint
     if (a.x_new) issue();
     if constexpr (Args::LAST) {
         last_filter(a.last, (int)threadIdx.x / CK_WARP - D::DX_WARPS, (int)gridDim.x);
-        both<S>(), both<S>(); /* as last_grad_sums::end */
+        joint_barrier<S>(), joint_barrier<S>(); /* as last_grad_sums::end */
     }
     int stage = 0;
     for (int64_t job = blockIdx.x; job < a.N * D::TILES; job += gridDim.x) {
@@ -136,10 +136,10 @@ template <class S, typename T, class Args> __device__ __forceinline__ void joint
             tile_act<X, LATER, T>(x, a.scale_bias, C, input_row<S>(y0), 1, {C, C});
         else
             ck_copy_wait<LATER>();
-        both<S>();
+        joint_barrier<S>();
         dw_piece<S, T>(acc, dy + slot_of_warp.dy_bytes(), x + slot_of_warp.x_bytes(), slot_of_warp.group,
                        slot_of_warp.late, exists);
-        both<S>();
+        joint_barrier<S>();
         joint_issue_x<S, T>(a, x, job + (int64_t)stages<S>(a) * gridDim.x);
         stage = stage + 1 == stages<S>(a) ? 0 : stage + 1;
     }
@@ -270,7 +270,7 @@ template <class S, typename T, class Args> __global__ void __launch_bounds__(THR
 
 /* ---- the stem: dw only ---- */
 
-/* The forward product, transposed. */
+/* As dw_taps, with the tile of stem_fill: a piece has 4 columns of the filter by 4 channels in its 16 columns. */
 
 template <bool ANY> using stem_shape = shape<16, 16, 32, 1, 3, false, ANY>; /* of dy; only dy is used */
 template <bool ANY> using stem_tile  = output_tile<stem_shape<ANY>, 1, STEM_TH, STEM_K, false>;

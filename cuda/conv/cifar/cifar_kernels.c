@@ -83,8 +83,8 @@ static struct ck_cifar_conv conv_of(const struct cr_call *call) {
                                   .finish_later = call->finish_later};
 }
 
-/* Whether the launch before a convolution that computes the bn_apply `apply` is that of the convolution before both,
- * and that one does not compute a bn_apply itself. */
+/* ck_cifar_conv.add_old for a convolution that computes the bn_apply `apply`: the launch before it is that of the
+ * convolution whose BN is applied, and that launch does not compute a bn_apply itself. */
 static bool is_old_add(const struct cr_call *apply) {
     const struct cr_call *conv = apply->last;
     return conv->op == apply->op - (apply->shortcut ? 2 : 1) && !(conv->last && conv->last->op->kind == CR_OP_bn_apply);
@@ -174,9 +174,10 @@ cr_status cr_cuda_cifar_apply(struct cr_device *device, const struct cr_call *ca
 
 /* ---- backward ---- */
 
-/* FINISH_IMAGES: with more than one image a multiprocessor and less than so many, a second launch is faster on one
- * H200. With 64 channels it always is. */
-enum { FILTERS_MAX = 112 /* more are several launches */, FINISH_IMAGES = 3 };
+/* With more images than multiprocessors, a second launch is faster than the completion by the next launch, measured on
+ * one H200: with 64 channels always, with fewer channels below FINISH_IMAGES images for each multiprocessor.
+ * FILTERS_MAX: convolutions of a call of ck_cifar_wgrads, at most, without the stem. */
+enum { FILTERS_MAX = 112, FINISH_IMAGES = 3 };
 
 #define IN(slot) cuda_in(p, op, CR_IN_conv_grad_##slot)
 #define OUT(slot) cuda_out(p, op, CR_OUT_conv_grad_##slot)
@@ -247,7 +248,8 @@ static struct ck_cifar_conv_grad grad_of(const struct cr_call *call) {
                                        .filter_later = call->finish_later && op->attr.conv.filter_later};
 }
 
-/* dw of the launches before this one that have left it. stem: this launch has left the sums of its parts of dw. */
+/* Computes the dw that the ops before this one have left to it. `stem` is this op: with add_later it has stored parts
+ * of its dw, which are added as well. */
 static cr_status launch_filters(struct cr_device *device, const struct cr_call *call,
                                 const struct ck_cifar_conv_grad *stem) {
     struct ck_cifar_filter filter[FILTERS_MAX + 1];

@@ -40,7 +40,8 @@ __device__ __forceinline__ uint4 apply_act(uint4 x, uint4 add, const float (&sca
     return ck_pack<T>(v);
 }
 
-/* A thread's rows, of four neighbouring numbers. The loads start before those of the image. */
+/* The sums of the launch before, and the BN that they finish. A thread adds four neighbouring numbers of some of the
+ * rows [2][C]. Its loads start before those of the image. */
 template <int C> struct last_sums {
     enum { FOURS = 2 * C / 4, SHARES = THREADS / FOURS, FLIGHT = C == 16 ? 8 : 16, ROOM = (WARPS * 2 + 2) * C * 4 };
     float4                          v[FLIGHT];
@@ -54,7 +55,7 @@ template <int C> struct last_sums {
                                 four)
                        : make_float4(0, 0, 0, 0);
     }
-    /* Parameters and statistics, which are in memory and not in the L2 cache: they come before everything else. */
+    /* Loads gamma, beta and running statistics. They come first, because they are in memory and not in the L2 cache. */
     __device__ __forceinline__ void parameters(const forward_last_args &a) {
         const int c = (int)threadIdx.x;
         if (c >= C) return;
@@ -116,11 +117,11 @@ template <class L> struct tile_vectors {
     }
 };
 
-/* The same as forward_load_last for a stride of 2. A tile has a row that belongs to the tile above it: the block
+/* The same as forward_load_last for a stride of 2. The first row of a tile belongs to the tile above it. The block
  * computes that row as well, but does not store it. */
 template <class S, typename T>
 __device__ __forceinline__ void forward_load_down(const forward_apply_args &a, uint32_t base, float *room) {
-    using D            = cut<S>;
+    using D            = forward_tiling<S>;
     using X            = typename forward_memory<S>::X;
     const uint32_t  xs = base + forward_memory<S>::X_AT;
     const int       b = block_of<false>(a), y0 = b % D::TILES * D::TH, row0 = input_row<S>(y0);
@@ -178,8 +179,9 @@ __device__ __forceinline__ void load_summand(const forward_apply_args           
         load_shortcut(to, (const T *)a.add + (int64_t)image * 4 * IMAGE * a.shortcut_c, a.shortcut_c, a.shortcut_pad);
 }
 
-/* Starts the block, and loads the first image of a block that finishes the BN before it. What older launches have
- * written is loaded before the wait: with the stores by a block without work, steps of ResNet-56 are 0.9 % faster. */
+/* Starts a block that finishes the BN before it, and loads its first image. Data that older launches have written is
+ * loaded before the wait. This, and that a block without work stores the BN's results, makes steps of ResNet-56 0.9 %
+ * faster. */
 template <class S, typename T, class Args>
 __device__ __forceinline__ void forward_load_last(const Args &a, uint32_t base, float *room) {
     using X              = typename forward_memory<S>::X;
@@ -194,7 +196,8 @@ __device__ __forceinline__ void forward_load_last(const Args &a, uint32_t base, 
         if (!a.add_new && here) load_summand<S, T>(a, more, block_of<false>(a));
     ck_begin_after_last();
     if (a.w_new && block_of<false>(a) >= 0)
-        filter_issue<S, cut<S>::NT, forward_memory<S>::W_PITCH, cut<S>::THREADS>(base, (const T *)a.w, a);
+        filter_issue<S, forward_tiling<S>::NT, forward_memory<S>::W_PITCH, forward_tiling<S>::THREADS>(
+            base, (const T *)a.w, a);
     ck_copy_commit();
     sums.load(a, 0);
     if (a.w_new) sums.parameters(a);

@@ -2,8 +2,8 @@
  * their outputs, which cuda/conv/cifar/cifar_dgrad.cu has stored.
  *
  * A block computes parts of at most 32 x 32 channels of a filter over some of the images; copies of its next tiles are
- * in flight meanwhile, and BN and ReLU are applied to x in shared memory. All blocks run at the same time, and each has
- * the same time of work: the tiles of all filters form a sequence, of which each block has a section. So a block can
+ * in flight meanwhile, and BN and ReLU are applied to x in shared memory. All blocks run at the same time, and all take
+ * the same time: the tiles of all filters form a sequence, of which each block has a section. So a block can
  * have the end of one filter and the beginning of the next. The four parts of a filter with 64 channels are computed by
  * four blocks side by side, which read the same tensors. A second launch adds what the blocks have stored, in a fixed
  * order, and the parts of the stem's dw as well.

@@ -1,9 +1,9 @@
 /* cuda/conv/cifar/head/cifar_head.cu: twelve small ops between the last convolution's forward and backward in two
  * launches. Reference: device/cpu/reference/ref_head.c.
  *
- * In the first launch a block has one image, which stays in registers. The second launch adds what crosses the images:
- * BN sums, gradients of the classifier, the loss. A thread has the same 8 channels (a chunk) of two pixels, of a
- * class's weights and, in the second launch, of some images' features. Channels that the tensors do not have are 0.
+ * In the first launch a block has one image, which stays in registers. The second launch computes the sums over the
+ * images: BN sums, gradients of the classifier, the loss. A thread has the same 8 channels (a chunk) of two pixels, of
+ * a class's weights and, in the second launch, of some images' features. Channels that the tensors do not have are 0.
  *
  * Bytes: x and add once, 2 an element, and dx 2. Limiter: latency, a chain of six reductions over a block, about 3 us;
  * the second launch about 2 us. Roofline: two launches. */
