@@ -35,7 +35,9 @@ cudaError_t ck_gram_mma(const struct ck_gram_matrix *args, void *workspace, int 
 
 struct ck_gram_product {
     enum ck_type type;
-    int64_t      N, H, W, C, K; /* of x; C is 64 or a multiple of 128, K a multiple of 256; mma.sync: of 64 */
+    /* N, H, W of x. 9.0: C is 64 or a multiple of 128 up to 1024, K a multiple of 256 up to 4096; mma.sync: C is 64 or
+     * a multiple of 128, K a multiple of 64 from 64 on, and dw has at most one slice for each multiprocessor */
+    int64_t      N, H, W, C, K;
     int          stride;
     const void  *x, *dy;       /* dy has the pixels (p*stride, q*stride) of x */
     const float *scale_bias;   /* [2][C] or NULL */
@@ -46,7 +48,8 @@ size_t      ck_gram_product_workspace(const struct ck_gram_product *args, int mu
 cudaError_t ck_gram_product(const struct ck_gram_product *args, void *workspace, int multiprocessors,
                             cudaStream_t stream);
 
-/* block_bytes: shared memory of a block. */
+/* block_bytes: the most shared memory that a block of this GPU can have. With less than 112 KiB, the kernel for C = 64
+ * has two stages instead of three. */
 bool        ck_gram_product_mma_supports(const struct ck_gram_product *args, int multiprocessors);
 size_t      ck_gram_product_mma_workspace(const struct ck_gram_product *args, int multiprocessors);
 cudaError_t ck_gram_product_mma(const struct ck_gram_product *args, void *workspace, int multiprocessors,

@@ -28,8 +28,9 @@ struct source {
     int         stride, P, Q; /* P x Q pixels of an image are read */
 };
 
-/* The tiles of a block: first, first + step, ..., counted from the end of the tensor: the kernel before has written or
- * read it from the begin on, and the next one begins there again, so both find in the L2 cache what was used last. */
+/* The tiles of a block: first, first + step, ..., counted from the end of the tensor. The kernel before has written or
+ * read the tensor from its beginning, so its end is in the L2 cache. The next kernel reads from the beginning again,
+ * which this kernel has read last. */
 struct share {
     int first, step, end;
 

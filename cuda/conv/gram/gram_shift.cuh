@@ -8,13 +8,16 @@ namespace {
 
 enum { SAMPLES = 8, CENTER = 4 };
 
-/* largest: of the magnitudes of the samples; 0 < 2^-100 <= largest < infinity. The division is exact. */
+/* Truncates `a` to a multiple of 1/8 of the power of two at or below `largest`, the largest magnitude of the samples.
+ * So at most four bits remain. 2^-100 <= largest < infinity; the factors are powers of two, so both products are exact.
+ * */
 __device__ __forceinline__ float truncated(float a, float largest) {
     const uint32_t exponent = __float_as_uint(largest) >> 23;
     return truncf(a * __uint_as_float((257u - exponent) << 23)) * __uint_as_float((exponent - 3u) << 23);
 }
 
-/* t = the shifts of eight channels. read(p, v): `a` of these channels at pixel p of `pixels`. */
+/* t = the shifts of eight channels. read(p, v): `a` of these channels at pixel p of `pixels`. A channel with a sample
+ * that is not finite is shifted by the sample in the middle as it is. */
 template <class Read> __device__ __forceinline__ void shifts_of(float (&t)[8], int64_t pixels, const Read &read) {
     float largest[8];
     bool  finite[8];

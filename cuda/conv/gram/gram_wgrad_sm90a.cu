@@ -14,8 +14,9 @@ constexpr int DY_CHUNKS = 4, COLUMNS = DY_CHUNKS * 64, SUMS_BYTES = 2 * COLUMNS 
 
 /* A: chunks of a in a tile. */
 template <int A> constexpr int stage_bytes = (DY_CHUNKS + A) * CHUNK;
-/* Even: with A = 1 a warpgroup always meets the same stages. Otherwise it could take the end of the other one's tile in
- * a stage for the end of its own. */
+/* An even number: with A = 1, where the warpgroups take tiles in turn, each then always reads the same stages. If a
+ * stage were read by both in turn, a warpgroup could take the phase of the barrier for the other one's tile for its
+ * own. */
 template <int A> constexpr int stages                         = 4;
 template <int A> constexpr int bars_at                        = stages<A> *stage_bytes<A>;
 template <int A> constexpr int                      sums_at   = bars_at<A> + BAR_BYTES;
