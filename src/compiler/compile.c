@@ -28,8 +28,8 @@ static cr_status fit_to_limit(struct cr_program *program, const struct cr_cost_m
     return cr_program_check(program);
 }
 
-/* An op that completes others needs their workspaces. Where that exceeds the limit, dw is computed at once; where it
- * still does, no op completes another one. */
+/* An op that completes others needs their workspaces. Where that exceeds the limit, each conv_grad computes its dw
+ * itself; where it still does, no op completes another one. */
 static cr_status plan_within_limit(struct cr_program *program, const struct cr_cost_model *cost_model,
                                    const struct cr_compile_options *options) {
     CR_TRY(cr_pass_plan(program, cost_model->alignment, options->reuse));
@@ -38,7 +38,7 @@ static cr_status plan_within_limit(struct cr_program *program, const struct cr_c
         for (int i = 0; i < program->ops; i++) {
             if (!cr_op_finishes_later(&program->op[i])) continue;
             if (program->op[i].kind == CR_OP_bn_apply) {
-                program->op[i].attr.bn.finish_later = !all;
+                if (all) program->op[i].attr.bn.finish_later = false;
                 continue;
             }
             program->op[i].attr.conv.filter_later = false;

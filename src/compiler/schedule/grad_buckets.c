@@ -128,9 +128,8 @@ static cr_status insert_buckets(struct cut *c, const struct cr_cost_model *cost_
     if (!c->buckets) return CR_OK;
     split_last(c, bucket_bytes / LAST_FRACTION);
     sort_by_writer(c->bucket, c->buckets);
-    for (int i = c->buckets - 1; i >= 0; i--)
-        CR_TRY(insert_all_reduce(c, cost_model, &c->bucket[i], i,
-                                 wire)); /* from the last, so that earlier writers keep their index */
+    /* from the last bucket on, so that the writers of earlier buckets keep their index */
+    for (int i = c->buckets - 1; i >= 0; i--) CR_TRY(insert_all_reduce(c, cost_model, &c->bucket[i], i, wire));
     return CR_OK;
 }
 
