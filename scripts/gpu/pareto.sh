@@ -4,9 +4,9 @@
 #
 #   WORK=DIR scripts/gpu/pareto.sh speed                  images/s of batches of 1000 and of 1
 #   CIFAR=DIR WORK=DIR scripts/gpu/pareto.sh accuracy     trains, prunes and evaluates
-#   WORK=DIR scripts/gpu/pareto.sh table                  writes WORK/pareto.jsonl from all results, prints the table and the fronts
+#   WORK=DIR scripts/gpu/pareto.sh table                  writes WORK/pareto.jsonl from all results, prints the table and the Pareto fronts
 #
-# Both parts end with the table. They stop LIMIT_S seconds after the start; the same command continues. Exit code: 0 everything is measured, 1 a stage
+# Both parts end with the table. They stop LIMIT_S seconds after the start; the same command continues the work. Exit code: 0 everything is measured, 1 a stage
 # failed, 3 stages are left. WORK may be the folder of prune-accuracy.sh: what it has trained is used. Times do not depend on the values of weights, so
 # `speed` needs no training: it takes networks with random weights, and trained ones where they are. The number of channels follows from the weights,
 # so speeds of networks with fewer channels are measured again after their training.
@@ -98,7 +98,10 @@ measure() {
     [ ! -s "$file" ] || return 0
     [ "$(left)" -gt 0 ] || return 124
     if has_masks "$net" && [ "$precision" = int8 ]; then
-        [ -s "$WORK/speed/$dense-int8-$batch" ] && cp "$WORK/speed/$dense-int8-$batch" "$file"
+        if [ -s "$WORK/speed/$dense-int8-$batch" ]; then cp "$WORK/speed/$dense-int8-$batch" "$file"; else
+            echo "its speed is that of $dense in int8, which is not measured" >"$WORK/logs/speed.txt"
+            false
+        fi
     else
         case $net in photos-*) keys+=" data.image_size=224" ;; esac # trainings may use smaller photos
         # shellcheck disable=SC2046,SC2086

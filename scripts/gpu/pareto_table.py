@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """pareto_table.py WORK [SEEDS]: joins what pareto.sh has measured in WORK/speed and WORK/results into WORK/pareto.jsonl, one line for each network and
-precision, and prints them as a table with the fronts.
+precision, and prints them as a table with the Pareto fronts.
 
 A line has the keys data (cifar10 or photos), network, pattern, precision, trained (whether the network whose speed was measured had trained weights),
-images_per_s (by batch size), correct (of each seed), images, top1 (mean, in percent) and front (the batch sizes at which no network is both as fast
-and as accurate). Values that are not measured are missing.
+images_per_s (by batch size), correct (of each seed), images, top1 (mean, in percent) and front (the batch sizes at which the network is on the
+Pareto front: no other network is both as fast and as accurate, and better in one of the two). Values that are not measured are missing.
 """
 import json
 import sys
@@ -83,7 +83,7 @@ def kind_of(row):
 
 
 def print_fronts(table):
-    """For each precision: the networks on the front by batch size, and the patterns that are never on it."""
+    """For each precision and batch size: the networks on the Pareto front, and the patterns without a network on it."""
     for data, precision in dict.fromkeys((row["data"], row["precision"]) for row in table):
         rows_here = [row for row in table if (row["data"], row["precision"]) == (data, precision) and "front" in row]
         for batch in sorted({batch for row in rows_here for batch in row["images_per_s"]}, key=int, reverse=True):
