@@ -89,8 +89,8 @@ def print_fronts(table):
         for batch in sorted({batch for row in rows_here for batch in row["images_per_s"]}, key=int, reverse=True):
             front = sorted((row for row in rows_here if batch in row["front"]), key=lambda row: row["images_per_s"][batch])
             never = sorted({kind_of(row) for row in rows_here} - {kind_of(row) for row in front})
-            print(f"{data}, {precision}, batch {batch}: front: {'; '.join(row['network'] + ' ' + row['pattern'] for row in front)}. "
-                  f"Never: {', '.join(never) or 'none'}.")
+            print(f"{data}, {precision}, batch {batch}: on the Pareto front: {'; '.join(row['network'] + ' ' + row['pattern'] for row in front)}. "
+                  f"Patterns without a network on it: {', '.join(never) or 'none'}.")
 
 
 def main():

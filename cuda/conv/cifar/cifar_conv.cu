@@ -282,7 +282,7 @@ bool follows(const struct ck_conv *last, const struct ck_conv *v) {
  * them. */
 bool can_follow(const struct ck_cifar_conv *args, int multiprocessors) {
     const struct ck_cifar_conv *last = args->last;
-    if (!follows(&last->conv, &args->conv)) return false;
+    if (!follows(&last->conv, &args->conv) || !last->finish_later || !last->finish.scale_bias) return false;
     if (!args->applies)
         return ck_cifar_conv_finishes(&last->conv, &args->conv) && args->scale_bias == last->finish.scale_bias;
     const bool alias = args->x == args->apply_add || args->x == last->y;

@@ -13,8 +13,8 @@
 
 enum { OPS_BEFORE = 2, INPUTS_MAX = 8 };
 
-/* Stores the ids of the filters and coefficients of an op, CR_NONE for absent ones. Returns their number. A qconv
- * without a packed filter packs it itself, so it has nothing to read early. */
+/* Stores the ids of the filters and coefficients that an op has, and returns their number. A qconv without a packed
+ * filter packs it itself, so it has nothing to read early. */
 static int early_inputs(const struct cr_op *op, int ids[INPUTS_MAX]) {
     switch (op->kind) {
     case CR_OP_conv:
