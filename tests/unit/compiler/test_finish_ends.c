@@ -123,5 +123,31 @@ static void shortcuts_are_left_to_convolutions(void) {
     bench_close(&b);
 }
 
-TESTS(CASE(ends_of_blocks_are_marked), CASE(ends_of_blocks_are_left_to_convolutions),
-      CASE(shortcuts_are_left_to_convolutions))
+/* The host reads the result of a shortcut after the step (`keep`), or an op of another stream reads its input: then the
+ * shortcut has a launch of its own. A convolution that runs more often than the bn_apply before it (behind the hoisted
+ * ops) computes neither. */
+static void ends_that_do_not_fit_are_not_left(void) {
+    const struct cr_cost_model model = {.alignment = 64, .finishes = finishes_shortcuts};
+    for (int n = 0; n < 3; n++) {
+        struct bench_model b;
+        struct cr_program  p;
+        int                shortcut = 0;
+        if (!open_program(&b, &p)) return;
+        while (p.op[shortcut].kind != CR_OP_pad_shortcut) shortcut++;
+        if (n == 0) p.tensor[p.op[shortcut].out[CR_OUT_pad_shortcut_y]].keep = true;
+        if (n == 1) p.hoisted = shortcut + 2;
+        struct cr_op copy = cr_op_make(CR_OP_offload, CR_NONE);
+        copy.stream       = CR_STREAM_TO_HOST;
+        copy.in[0]        = p.op[shortcut].in[CR_IN_pad_shortcut_x];
+        copy.out[0]       = cr_tensor_add(&p, "copy", CR_F32, CR_REGION_HOST, 4, 32, 32, 16);
+        if (n == 2) (void)cr_emit(&p, &copy, "copy");
+        cr_pass_finish_later(&p, &model);
+        CHECK(!cr_op_finishes_later(&p.op[shortcut]));
+        CHECK(cr_op_finishes_later(&p.op[shortcut + 1]) == (n != 1)); /* the bn_apply */
+        cr_program_free(&p);
+        bench_close(&b);
+    }
+}
+
+TESTS(CASE(ends_of_blocks_are_marked), CASE(ends_that_do_not_fit_are_not_left),
+      CASE(ends_of_blocks_are_left_to_convolutions), CASE(shortcuts_are_left_to_convolutions))

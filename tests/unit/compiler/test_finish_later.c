@@ -180,6 +180,55 @@ static void filter_gradients_that_are_needed_earlier_do_not_wait(void) {
     bench_close(&b);
 }
 
+/* An op of another stream reads the x of the convolution behind `before` convolutions, so that this one computes the dw
+ * of those before it. Returns the number of filter gradients that wait. Behind that convolution no dw waits, because it
+ * has not left its own dw to a later launch. */
+static int filters_of_group(int before) {
+    const struct cr_cost_model model = {.alignment = 64, .finishes = finishes_grads, .leaves_filter = leaves_filter};
+    struct bench_model         b;
+    struct cr_program          p;
+    if (!open_program(&b, &p)) return -1;
+    int end = first_grad(&p);
+    for (int n = 0; n < before; n += p.op[end].kind == CR_OP_conv_grad) end++;
+    while (p.op[end].kind != CR_OP_conv_grad) end++;
+    struct cr_op copy = cr_op_make(CR_OP_offload, CR_NONE);
+    copy.stream       = CR_STREAM_TO_HOST;
+    copy.in[0]        = p.op[end].in[CR_IN_conv_grad_x];
+    copy.out[0]       = cr_tensor_add(&p, "copy", CR_F16, CR_REGION_HOST, 4, 8, 8, 64);
+    (void)cr_emit(&p, &copy, "copy");
+    cr_pass_finish_later(&p, &model);
+    const int filters = marked_filters(&p);
+    cr_program_free(&p);
+    bench_close(&b);
+    return filters;
+}
+
+/* A group has at least nine convolutions. */
+static void small_groups_are_not_made(void) {
+    CHECK_INT(filters_of_group(8), 0); /* nine more follow, but they may not be a group */
+    CHECK_INT(filters_of_group(9), 9);
+    CHECK_INT(filters_of_group(10), 10);
+}
+
+/* A convolution is not completed by an op that runs more often (behind the hoisted ops) or that reads another tensor
+ * with the coefficients of its BN. */
+static void convolutions_that_do_not_fit_are_not_marked(void) {
+    const struct cr_cost_model model = {.alignment = 64, .finishes = finishes};
+    for (int n = 0; n < 3; n++) {
+        struct bench_model b;
+        struct cr_program  p;
+        int                next = 1; /* the second convolution of the first block */
+        if (!open_program(&b, &p)) return;
+        while (p.op[next].kind != CR_OP_conv || p.op[next].in[CR_IN_conv_scale_bias] < 0) next++;
+        if (n == 1) p.hoisted = next;
+        if (n == 2) p.op[next].in[CR_IN_conv_x] = cr_tensor_add(&p, "x", CR_F32, CR_REGION_POOL, 4, 32, 32, 16);
+        cr_pass_finish_later(&p, &model);
+        CHECK_INT(marked(&p), n ? 8 : 9);
+        cr_program_free(&p);
+        bench_close(&b);
+    }
+}
+
 /* An op of another stream that reads a dw has to wait for the op that computes it: the stem for those of the group. */
 static void waits_for_what_was_left_are_checked(void) {
     const struct cr_cost_model model = {.alignment = 64, .finishes = finishes_grads, .leaves_filter = leaves_filter};
@@ -314,7 +363,8 @@ static void programs_with_other_streams_pass_the_checks(void) {
     bench_close(&b);
 }
 
-TESTS(CASE(first_convolutions_of_blocks_are_marked), CASE(nothing_is_marked_where_a_result_is_needed_earlier),
+TESTS(CASE(first_convolutions_of_blocks_are_marked), CASE(small_groups_are_not_made),
+      CASE(convolutions_that_do_not_fit_are_not_marked), CASE(nothing_is_marked_where_a_result_is_needed_earlier),
       CASE(gradients_are_marked), CASE(gradients_that_are_needed_earlier_are_not_marked),
       CASE(filter_gradients_of_a_network_are_one_group), CASE(filter_gradients_that_are_needed_earlier_do_not_wait),
       CASE(waits_for_what_was_left_are_checked), CASE(less_is_left_to_other_ops_below_a_limit),
