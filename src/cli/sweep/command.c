@@ -1,4 +1,5 @@
 /* cli/sweep/command.c: cresnet sweep: checks all runs, executes them, prints the table and writes the page. */
+#include "checkpoint/checkpoint.h"
 #include "cli/report/report.h"
 #include "cli/sweep/sweep.h"
 #include "device/device.h"
@@ -206,6 +207,12 @@ static cr_status finish(const struct cr_sweep *sweep, int signal_taken) {
     return say_failed(sweep);
 }
 
+static cr_status execute(struct cr_sweep *sweep, const char *config, int *signal_taken) {
+    cr_log(CR_LOG_INFO, "sweep: %d runs in %s, %d at once", sweep->runs, sweep->root, sweep->jobs);
+    CR_TRY(cr_sweep_execute(sweep, config, signal_taken));
+    return finish(sweep, *signal_taken);
+}
+
 static cr_status sweep_source(const struct cr_args *args, const char *config, struct cr_sweep *sweep,
                               int *signal_taken) {
     CR_TRY(cr_sweep_expand(args, sweep));
@@ -216,10 +223,12 @@ static cr_status sweep_source(const struct cr_args *args, const char *config, st
         for (int i = 0; i < sweep->runs; i++) cr_text_add(&text, "%s\n", sweep->run[i].folder);
         return cr_cmd_print(&text);
     }
+    int lock = -1;
     CR_TRY(cr_fs_mkdirs(sweep->root));
-    cr_log(CR_LOG_INFO, "sweep: %d runs in %s, %d at once", sweep->runs, sweep->root, sweep->jobs);
-    CR_TRY(cr_sweep_execute(sweep, config, signal_taken));
-    return finish(sweep, *signal_taken);
+    CR_TRY(cr_ckpt_lock(sweep->root, &lock));
+    cr_status status = execute(sweep, config, signal_taken);
+    close(lock);
+    return status;
 }
 
 cr_status cr_cmd_sweep(const struct cr_args *args, int *signal_taken) {
