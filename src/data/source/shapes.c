@@ -25,13 +25,21 @@ static void manifest_text(const int64_t counts[2], char *buf, size_t size) {
 
 enum found { FOUND_NOTHING, FOUND_SAME, FOUND_OTHER };
 
-static bool is_empty(const char *path) {
-    DIR *dir = opendir(path);
-    if (!dir) return errno == ENOENT;
+/* Whether `path` is an empty folder or does not exist. A path that cannot be examined is an error. */
+static cr_status is_empty(const char *path, bool *empty) {
+    struct stat s;
+    DIR        *dir = opendir(path);
+    if (!dir) {
+        const int error = errno;
+        *empty          = error == ENOENT;
+        if (*empty || (stat(path, &s) == 0 && !S_ISDIR(s.st_mode))) return CR_OK;
+        return cr_fs_refused(path, "look for the shapes dataset here (data.root)", error);
+    }
     const struct dirent *entry;
     while ((entry = readdir(dir)) && (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, ".."))) continue;
     closedir(dir);
-    return !entry;
+    *empty = !entry;
+    return CR_OK;
 }
 
 /* Determines what `root` contains: nothing (also an empty folder), this dataset, or something else. */
@@ -39,7 +47,9 @@ static cr_status examine(const char *root, const int64_t counts[2], enum found *
     char path[PATH_MAX], want[128], *have;
     CR_TRY(cr_path_format(path, "%s/%s", root, manifest_name));
     if (access(path, F_OK) != 0) {
-        *found = is_empty(root) ? FOUND_NOTHING : FOUND_OTHER;
+        bool empty;
+        CR_TRY(is_empty(root, &empty));
+        *found = empty ? FOUND_NOTHING : FOUND_OTHER;
         return CR_OK;
     }
     CR_TRY(cr_file_read(path, MANIFEST_BYTES_MAX, &have, NULL));
@@ -58,7 +68,8 @@ static cr_status make_folders(const char *path) {
         char end = *at;
         *at      = 0;
         if (mkdir(part, 0777) != 0 && errno != EEXIST)
-            return CR_FAIL(CR_ERR_IO, "%s: cannot be created: %s", part, strerror(errno));
+            return CR_FAIL(CR_ERR_IO, "%s: cannot be created: %s: choose another folder for the images (data.root)",
+                           part, strerror(errno));
         *at = end;
         if (!end) return CR_OK;
     }
