@@ -51,6 +51,12 @@ cr_status cr_ckpt_check_dir(const char *run_dir) {
         CR_TRY(cr_path_join(path, run_dir, "%s", entries[i].name));
         if (lstat(path, &s) < 0) continue;
         if (entries[i].link ? S_ISLNK(s.st_mode) : S_ISREG(s.st_mode)) continue;
+        /* programs that copy the target of a link, such as scp -r, leave a folder here */
+        if (entries[i].link && S_ISDIR(s.st_mode))
+            return CR_FAIL(CR_ERR_IO,
+                           "%s: is a folder, but a link is needed here: copy the run with its links (cp -a, rsync -a), "
+                           "or replace this folder by a link to its step-N",
+                           path);
         return CR_FAIL(CR_ERR_IO, "%s: is %s, but %s is needed here: move it away", path,
                        S_ISDIR(s.st_mode)   ? "a folder"
                        : S_ISREG(s.st_mode) ? "a file"

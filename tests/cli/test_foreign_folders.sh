@@ -93,7 +93,7 @@ resume train.eval_every=1 train.epochs=8 --steps 48; expect "a valid best.json" 
 case $err in *"best so far"* | *ignored*) fail "a valid best.json is not believed: $err" ;; *) pass ;; esac
 for name in last best; do
     fresh; mv F/$step F/kept; rm F/$name; cp -a F/kept F/$name; mv F/kept F/$step
-    resume --steps 40; expect "$name is a folder" 1 "F/$name: is a folder, but a link is needed here: move it away"
+    resume --steps 40; expect "$name is a folder" 1 "F/$name: is a folder, but a link is needed here: copy the run with its links"
     case $err in *"saved step"*) fail "$name is a folder: noticed after a save" ;; *) pass ;; esac
     holds "$name is a folder: nothing was trained" [ ! -e F/step-12 ]
 done
