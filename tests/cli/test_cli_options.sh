@@ -36,6 +36,8 @@ run plan --csv lifetimes.csv --ranks 2; expect "plan --csv FILE --ranks" 2 "only
 run train tiny.ini --force -o F; expect "train --force" 2 "--force needs --resume"
 run train tiny.ini --steps 1 -o F -q; expect "train" 0
 run prune F --sparsity 0.5 -b 3 -o P; expect "prune -b without --target-ms" 2 "--batch needs --target-ms"
+run data pack tiny.ini -o packed; expect "data pack -o" 2 "pack and shapes name their folder without an option: pack CONFIG|DIR OUT"
+run train tiny.ini optim.lr = 0.1; expect "blanks around =" 2 "unexpected operand optim.lr (a value is set by optim.lr=VALUE, without blanks)"
 run data shapes images --json; expect "data shapes --json" 2 "leave --json out"
 run data shapes images --seed 3; expect "data shapes --seed" 2 "leave --seed out"
 run data shapes images -j 3; expect "data shapes -j" 2 "--workers is for cresnet data pack, stat and verify"

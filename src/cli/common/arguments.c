@@ -38,6 +38,8 @@ cr_status cr_args_max_operands(const struct cr_args *args, int max) {
     const char          *extra = args->operand[max], *equals = strchr(extra, '=');
     char                 name[64];
     const struct cr_key *key;
+    if (!equals && cr_key_dotted(extra))
+        return cr_args_fail(args, "unexpected operand %s (a value is set by %s=VALUE, without blanks)", extra, extra);
     if (!equals) return cr_args_fail(args, "unexpected operand %s", extra);
     snprintf(name, sizeof name, "%.*s", (int)CR_MIN((size_t)(equals - extra), sizeof name - 1), extra);
     key = cr_key_of_any_name(name);
@@ -93,10 +95,12 @@ bool cr_command_has_word(enum cr_command_id id, const char *word, char *hint, si
 }
 
 /* What to do instead of giving an option that only other commands have; NULL when there is no advice. */
-static const char *advice_for(int id) {
+static const char *advice_for(int id, enum cr_command_id command) {
     switch (id) {
     case CR_OPT_OUTPUT:
-    case CR_OPT_EXPORT_FILE: return "results are on standard output, which > FILE redirects";
+    case CR_OPT_EXPORT_FILE:
+        if (command == CR_CMD_DATA) return "pack and shapes name their folder without an option: pack CONFIG|DIR OUT";
+        return "results are on standard output, which > FILE redirects";
     case CR_OPT_GPUS:
     case CR_OPT_RANKS: return "it runs in one process; train.gpu=N chooses the GPU";
     case CR_OPT_BATCH: return "leave it out; train.eval_batch=N is the batch size of an evaluation";
@@ -117,7 +121,7 @@ static cr_status foreign_option(const struct cr_args *args, int id, const char *
             break;
         }
     return cr_args_fail(args, "option %s belongs to cresnet %s, not to %s: %s", shown, owners,
-                        cr_command(args->command)->name, advice_for(id));
+                        cr_command(args->command)->name, advice_for(id, args->command));
 }
 
 /* Adds the option or the key that a name of another trainer (--batch-size) stands for. */
