@@ -26,7 +26,8 @@ run predict F "$(find images/val -name '*.png' | head -1)"; expect "predict" 0 "
 # ---- `cresnet train` reads the file unchanged, and trains the same ----
 run train F.ini -o G -q; expect "train F.ini" 0
 holds "train F.ini: the same weights" cmp F/last/model.safetensors G/last/model.safetensors
-run finetune images --weights start -o F "${small[@]}"; expect "the same command, when all is done" 0 "continues the run F"
+run finetune images --weights start -o F "${small[@]}"; expect "the same command, when all is done" 0 "continues the run F" \
+    "not used: --weights: the choices of this run are in F.ini; delete it and F to choose anew"
 is "nothing was trained again" "$(grep -c '"event":"start"\|"event":"resume"' F/log.jsonl)" 1
 
 # ---- Ctrl-C, and the same command again ----

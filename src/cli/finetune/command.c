@@ -204,6 +204,20 @@ static bool same_folder(const char *a, const char *b) {
     return strcmp(a, b) == 0 || (realpath(a, first) && realpath(b, second) && strcmp(first, second) == 0);
 }
 
+/* The choices were made when the run began. The same command continues the run, so its options
+ * may be those of the beginning. */
+static void warn_of_choices(const struct cr_finetune *f) {
+    const char *const option[] = {f->minutes > 0 ? "--minutes" : NULL,
+                                  cr_args_has(f->args, CR_OPT_MODEL) ? "--model" : NULL,
+                                  cr_args_has(f->args, CR_OPT_START_WEIGHTS) ? "--weights" : NULL};
+    char given[64] = "";
+    for (size_t i = 0, used = 0; i < CR_COUNT(option); i++, used = strlen(given))
+        if (option[i]) snprintf(given + used, sizeof given - used, "%s%s", used ? ", " : "", option[i]);
+    if (*given)
+        cr_log(CR_LOG_WARN, "not used: %s: the choices of this run are in %s; delete it and %s to choose anew", given,
+               f->ini, f->run);
+}
+
 /* A file RUN.ini that is there is used as it is: the user may have edited it. */
 static cr_status continue_run(struct cr_finetune *f, int *signal_taken) {
     struct cr_config config;
@@ -217,11 +231,7 @@ static cr_status continue_run(struct cr_finetune *f, int *signal_taken) {
     if (!same_folder(config.data.root, f->root))
         CR_FAIL_OUT(CR_ERR_CONFIG, "%s: is a run on the images in %s: choose another run with -o DIR", f->ini,
                     config.data.root);
-    if (f->minutes > 0 || cr_args_has(f->args, CR_OPT_MODEL) || cr_args_has(f->args, CR_OPT_START_WEIGHTS))
-        cr_log(CR_LOG_WARN,
-               "--minutes, --model and --weights have no effect: %s was chosen before; delete it and %s "
-               "to choose anew",
-               f->ini, f->run);
+    warn_of_choices(f);
     cr_log(CR_LOG_INFO, "continues the run %s with the choices in %s", f->run, f->ini);
     CR_TRY_OUT(train(f, &config, true, signal_taken));
 out:
