@@ -204,12 +204,14 @@ static cr_status fail_missing(const struct cr_pretrained *entry, const char *url
                               char folder[FOLDERS][CR_PATH_MAX]) {
     struct cr_text text = {0};
     for (int i = 0; i < FOLDERS; i++)
-        if (*folder[i]) cr_text_add(&text, "%s%s", text.length ? ", " : "", folder[i]);
+        if (*folder[i])
+            cr_text_add(&text, "%s%s", text.length ? ", " : "put it into one of these folders: ", folder[i]);
+    if (text.length) cr_text_add(&text, "; or ");
     const cr_status status =
         CR_FAIL(CR_ERR_IO,
-                "%s: %s is not on this machine, and %s: download %s elsewhere and put it into one of these folders: "
-                "%s; or name the folder that has it with CRESNET_WEIGHTS_DIR",
-                entry->name, entry->file, why, url, text.data && !text.failed ? text.data : "none");
+                "%s: %s is not on this machine, and %s: download %s elsewhere and %sname the folder that has it with "
+                "CRESNET_WEIGHTS_DIR",
+                entry->name, entry->file, why, url, text.data && !text.failed ? text.data : "");
     cr_text_free(&text);
     return status;
 }

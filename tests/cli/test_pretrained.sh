@@ -56,6 +56,8 @@ head -c 500 zip.pth >"damaged/$file"
 CRESNET_WEIGHTS_DIR=damaged run eval tiny.ini --weights tiny; expect "a damaged file" 1 "is ignored: its SHA-256" "is not on this machine"
 CRESNET_WEIGHTS_DIR=damaged TORCH_HOME=torch run eval tiny.ini --weights tiny --json; is "a damaged file before a good one" "$(field loss)" "$want"
 CRESNET_CACHE=other TORCH_HOME=off run eval tiny.ini --weights tiny; expect "CRESNET_CACHE" 1 "one of these folders: other/weights;"
+HOME='' XDG_CACHE_HOME='' run eval tiny.ini --weights tiny
+expect "no cache folder" 1 "/$file elsewhere and name the folder that has it with CRESNET_WEIGHTS_DIR"
 mkdir tiny; run eval tiny.ini --weights tiny; expect "a folder goes before a name" 1 "no model.safetensors"; rmdir tiny
 unset CRESNET_OFFLINE
 
