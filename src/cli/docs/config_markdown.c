@@ -47,9 +47,9 @@ void cr_doc_markdown_keys(struct cr_text *out) {
         "- `include = FILE` before the first section reads the values of another file. The path of FILE is relative to "
         "the file that includes it.\n"
         "- The command line can set every key: `train.batch=64` or `--train.batch 64`.\n\n"
-        "If a key is set more than once, the last value counts. The order is: default value, included file, file, "
-        "command "
-        "line.\n\n"
+        "A file may set a key only once. If several places set a key, the last one counts, in this order: default "
+        "value, included file, file,\n"
+        "command line. On the command line the last value of a key counts.\n\n"
         "The file is checked before the run starts. An unknown key, a value of the wrong type and a value out of range "
         "are errors. All errors\n"
         "of a file are printed together, each with its file, its line and the allowed values.\n");
