@@ -25,6 +25,10 @@ holds "the seed matters" sh -c '! cmp -s A/last/model.safetensors D/last/model.s
 before=$(cd A && find . -type f -exec cksum {} + | sort)
 run train tiny.ini train.output=A; expect "a folder in use" 2 "--resume"
 is "a refused run changes nothing" "$(cd A && find . -type f -exec cksum {} + | sort)" "$before"
+run train tiny.ini -o other --resume A --steps 24; expect "--resume PATH and another folder" 2 "--resume A continues in the run folder $work/A, not in other: leave -o"
+run train tiny.ini -o other --resume A/last --steps 24; expect "--resume PATH/last and another folder" 2 "continues in the run folder $work/A, not in other"
+is "--resume PATH and another folder: nothing changes" "$(cd A && find . -type f -exec cksum {} + | sort)$(ls -d other 2>/dev/null)" "$before"
+run train tiny.ini -o ./A/ --resume A/last --steps 20 -q; expect "--resume PATH and its own folder" 0 "already at step 20"
 run train tiny.ini train.output=A --resume auto train.steps=20 -q; expect "nothing left to do" 0 "already at step 20 of 20: nothing to do; train.steps=0 continues to step 64"
 run train tiny.ini train.output=A --resume auto train.steps=24 model.widths=4,16; expect "another model on resume" 2 "widths"
 run train tiny.ini train.output=fresh --resume auto train.steps=3; expect "--resume auto in an empty folder begins" 0 "step 3"

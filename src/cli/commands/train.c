@@ -3,7 +3,9 @@
 #include "core/files.h"
 #include "session/session.h"
 
+#include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* The command of train.on_event. The configuration of a checkpoint may come from a stranger, so a command in it is
@@ -21,6 +23,23 @@ static const char *event_command(const struct cr_config *config) {
         return "";
     }
     return config->train.on_event;
+}
+
+/* --resume PATH continues in the run folder of PATH. Another output folder on the command line is refused, because its
+ * user expects that the run of PATH does not change. */
+static cr_status check_output(const struct cr_args *args, const struct cr_config *config) {
+    const char *resume = args->value[CR_OPT_RESUME], *output = config->train.output;
+    char        from[PATH_MAX], wanted[PATH_MAX]             = "", path[CR_PATH_MAX];
+    if (!resume || strcmp(resume, "auto") == 0 || !*output || cr_config_file(config, "train.output")) return CR_OK;
+    if (!realpath(resume, from)) return CR_OK; /* the run reports this */
+    CR_TRY(cr_path_join(path, from, "state.safetensors"));
+    char *slash = cr_fs_is_file(path) ? strrchr(from, '/') : NULL; /* a checkpoint in a run folder */
+    if (slash) *slash = 0;
+    if (realpath(output, wanted) && strcmp(from, wanted) == 0) return CR_OK;
+    return cr_args_fail(args,
+                        "--resume %s continues in the run folder %s, not in %s: leave -o (train.output) out, or copy "
+                        "the run with cp -a and give --resume auto",
+                        resume, from, output);
 }
 
 /* Runs the training. The run applies the overrides of the command line to the files of its configuration; --gpus adds
@@ -57,11 +76,14 @@ cr_status cr_cmd_train(const struct cr_args *args, int *signal_taken) {
             "continue a run: cresnet train CONFIG --resume %s)",
             args->operand[0], args->operand[0], args->operand[0]);
     CR_TRY(cr_cmd_config(args, &config));
-    cr_status status = cr_cmd_ranks_open(args, &config, &ranks);
+    cr_status status = check_output(args, &config);
+    if (status != CR_OK) goto out;
+    status = cr_cmd_ranks_open(args, &config, &ranks);
     if (ranks.parent)
         *signal_taken = ranks.signal;
     else if (status == CR_OK)
         status = cr_ranks_close(&ranks, train(args, &config, &ranks, signal_taken));
+out:
     cr_config_close(&config);
     return status;
 }
