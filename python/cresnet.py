@@ -333,8 +333,10 @@ class Model:
         want = (height, width, channels) if layout == "NHWC" else (channels, height, width)
         integers = np.dtype(f"uint{self.info.bits}")
         if array.dtype not in (integers, np.float32) or array.shape[1:] != want:
+            other = ("NCHW", (channels, height, width)) if layout == "NHWC" else ("NHWC", (height, width, channels))
+            hint = f'; give layout="{other[0]}" for this shape' if array.shape[1:] == other[1] else ""
             raise ValueError(f"a tensor must be {integers} or float32 [N, {', '.join(map(str, want))}], "
-                             f"not {array.dtype} {list(array.shape)}")
+                             f"not {array.dtype} {list(array.shape)}{hint}")
         kind = 1 if array.dtype == np.float32 else 2 if array.dtype == np.uint16 else 0
         c_tensor = _Tensor(array.ctypes.data, kind, int(layout == "NCHW"), array.shape[0], 0, None)
         return self._call(_lib().cresnet_classify_tensor, ctypes.byref(c_tensor), None, top, logits, features, array.shape[0])

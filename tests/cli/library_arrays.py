@@ -36,6 +36,7 @@ with cresnet.Model(run, device="cpu", max_batch=2, features=True, log=lambda lev
     for error, text, wrong in (
             (ValueError, "a tensor must be", lambda: model.classify_tensor(u8[:, 1:])),
             (ValueError, "a tensor must be", lambda: model.classify_tensor(u8.astype(np.float64))),
+            (ValueError, 'give layout="NCHW" for this shape', lambda: model.classify_tensor(u8.transpose(0, 3, 1, 2))),
             (ValueError, "layout must be", lambda: model.classify_tensor(u8, layout="nhwc")),
             (TypeError, "a list of paths", lambda: model.classify_files(path)),
             (TypeError, "a list of the bytes", lambda: model.classify_encoded(data)),
