@@ -181,15 +181,15 @@ void cr_cost_unlock(struct cr_cost_table *c) {
 void cr_cost_table_flush(struct cr_cost_table *c) {
     const int64_t fresh = c->measured - c->reported;
     cr_measure_memory_release(c->device, &c->scratch);
-    cr_sharing_after(c);
-    const bool      writes = c->path[0] && (fresh || c->dirty) && has_new_entries(c);
-    const cr_status status = writes ? write_file(c) : CR_OK;
+    const int       unsaved = cr_sharing_after(c);
+    const bool      writes  = c->path[0] && (fresh || c->dirty) && has_new_entries(c);
+    const cr_status status  = writes ? write_file(c) : CR_OK;
+    const bool      saved   = writes && status == CR_OK && !unsaved;
     cr_cost_unlock(c);
     if (!fresh && !c->dirty) return;
     if (fresh)
         cr_log(CR_LOG_INFO, "kernel selection: %lld kernels timed in %.2f s%s%s", (long long)fresh,
-               (double)(c->measure_ns - c->reported_ns) * 1e-9, writes && status == CR_OK ? ", saved to " : "",
-               writes && status == CR_OK ? c->path : "");
+               (double)(c->measure_ns - c->reported_ns) * 1e-9, saved ? ", saved to " : "", saved ? c->path : "");
     c->reported    = c->measured;
     c->reported_ns = c->measure_ns;
     c->dirty       = false;

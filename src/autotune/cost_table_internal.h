@@ -127,8 +127,9 @@ CR_MUST cr_status cr_sharing_measure(struct cr_device *device, struct cr_content
 /* Call before measuring. Tests the device if the last test is older than half a second, and sets scratch.shared_device.
  * Entries that were added between two tests of which one found a shared device get the source CR_COST_SHARED. */
 CR_MUST cr_status cr_sharing_before(struct cr_cost_table *costs);
-/* Call before the entries are written. Tests the device if entries were measured since the last test. */
-void cr_sharing_after(struct cr_cost_table *costs);
+/* Call before the entries are written. Tests the device if entries were measured since the last test. Warns about the
+ * entries that will not be written, and returns their number. */
+int cr_sharing_after(struct cr_cost_table *costs);
 
 /* ---- autotune/cost_text.c ---- */
 

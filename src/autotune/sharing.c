@@ -124,15 +124,17 @@ cr_status cr_sharing_before(struct cr_cost_table *c) {
     return test_device(c);
 }
 
-void cr_sharing_after(struct cr_cost_table *c) {
+int cr_sharing_after(struct cr_cost_table *c) {
     struct cr_cost_sharing *s = &c->sharing;
     if (s->known && s->tested < c->entries && test_device(c) != CR_OK)
         cr_error_clear(); /* the next launch reports it again */
     s->known = s->shared = false;
-    if (s->unsaved)
+    const int unsaved = s->unsaved;
+    s->unsaved        = 0;
+    if (unsaved)
         cr_log(CR_LOG_WARN,
                "%d kernel times were measured while other programs used the GPU: this run uses them and may be slower "
                "for it, they are not saved; start one run alone first, or set train.measure=no",
-               s->unsaved);
-    s->unsaved = 0;
+               unsaved);
+    return unsaved;
 }
