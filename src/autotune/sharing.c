@@ -129,8 +129,8 @@ int cr_sharing_after(struct cr_cost_table *c) {
     if (s->known && s->tested < c->entries && test_device(c) != CR_OK)
         cr_error_clear(); /* the next launch reports it again */
     s->known = s->shared = false;
-    const int unsaved = s->unsaved;
-    s->unsaved        = 0;
+    const int unsaved    = s->unsaved;
+    s->unsaved           = 0;
     if (unsaved)
         cr_log(CR_LOG_WARN,
                "%d kernel times were measured while other programs used the GPU: this run uses them and may be slower "
