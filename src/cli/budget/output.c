@@ -70,7 +70,8 @@ static void print_gap(const struct cr_budget_report *r, struct cr_text *out) {
     else
         cr_text_add(out, "optimality gap %.2g %%: no choice that is %.2g %% cheaper in this table loses less",
                     100 * b->gap / b->table, 100 * b->gap / b->table);
-    if (r->outcome->compiled) cr_text_add(out, "; %d networks compiled", r->outcome->compiled);
+    if (r->outcome->compiled)
+        cr_text_add(out, "; %d network%s compiled", r->outcome->compiled, r->outcome->compiled == 1 ? "" : "s");
     cr_text_add(out, "\n");
 }
 

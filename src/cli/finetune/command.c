@@ -253,6 +253,7 @@ static cr_status choose(struct cr_finetune *f) {
 static cr_status start_run(struct cr_finetune *f, int *signal_taken) {
     struct cr_config config = {0};
     cr_status        status;
+    if (cr_fs_is_file(f->run)) return CR_FAIL(CR_ERR_CONFIG, "%s: is a file: choose a run folder with -o DIR", f->run);
     if (cr_ckpt_dir_in_use(f->run))
         return CR_FAIL(CR_ERR_CONFIG, "%s is not empty, and there is no %s: choose another run folder with -o DIR",
                        f->run, f->ini);
