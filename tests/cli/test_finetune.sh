@@ -80,7 +80,7 @@ run finetune images --weights resnet51 -o X; expect "weights that are not there"
 is "weights that are not there: one error" "$(printf '%s\n' "$err" | grep -c '^cresnet')" 1
 run finetune images --model resnet20 -o X; expect "a network without published weights" 2 "no published weights" "--weights none"
 run finetune images --weights nowhere/x -o X; expect "missing weights" 2 "nowhere/x: No such file"
-echo x >file; run finetune images --weights start -o file "${small[@]}"; expect "-o names a file" 2 "file: is a file: choose a run folder"; holds "nothing is left beside it" [ ! -e file.ini ]
+echo x >file; run finetune images --weights start -o file "${small[@]}"; expect "-o names a file" 2 "file: is a file: choose a run folder"; holds "no recipe is left" [ ! -e file.ini ]
 holds "nothing was written" [ ! -e X ] && holds "nothing was written" [ ! -e X.ini ]
 
 # ---- --minutes ----
