@@ -52,6 +52,9 @@ sed -i 's/^epochs = 200$/epochs = 1/' R-compressed/compress.ini
 rm -r R-compressed/"$name"/tuned; : >R-compressed/"$name"/tuned.json.partial
 run compress R --speedup 1.4 --epochs 1 $keys; expect "the same command continues" 0 "R-compressed/network is $best"
 checksums R-compressed/*/tuned/last/ >again; is "with the same weights" "$(grep model.safetensors again)" "$(grep model.safetensors results)"
+"$bin" compress R --speedup 1.4 --epochs 1 $keys -o P >stdout 2>stderr & pid=$!
+for i in $(seq 300); do grep -qs "pruning 1.4x" stderr && break; sleep 0.02; done
+kill -INT $pid; wait $pid; is "Ctrl-C while it prunes" "$?" 130; holds "it says how to go on" grep -q "stopped: the same command continues" stderr
 rm R-compressed/"$name"/bn.json; run compress R --speedup 1.4 --epochs 1 $keys; expect "a step that was killed at its end is done again" 0
 
 # ---- int8, a limit for the drop ----

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <limits.h>
 #include <math.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -259,6 +260,22 @@ static cr_status print_plan(const struct cr_compress *c) {
     return cr_cmd_print(&text);
 }
 
+/* Some steps run in this process, and a signal ends it there. Each step writes its result at its end, so nothing else
+ * is lost. While another process runs a step, the signal is blocked here and passed on. */
+static void say_continues(int signal_taken) {
+    static const char text[] = "cresnet: stopped: the same command continues\n";
+    const ssize_t     bytes  = write(STDERR_FILENO, text, sizeof text - 1);
+    (void)bytes; /* nobody reads it: the signal still ends the process */
+    raise(signal_taken);
+}
+
+static void expect_signals(void) {
+    struct sigaction action = {.sa_handler = say_continues, .sa_flags = (int)(SA_RESETHAND | SA_NODEFER)};
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+}
+
 cr_status cr_cmd_compress(const struct cr_args *args, int *signal_taken) {
     struct cr_compress *c;
     int                 lock = -1;
@@ -275,6 +292,7 @@ cr_status cr_cmd_compress(const struct cr_args *args, int *signal_taken) {
     }
     CR_TRY_OUT(cr_ckpt_lock(c->root, &lock));
     CR_TRY_OUT(cr_compress_write_ini(c));
+    expect_signals();
     status = compress(c);
     if (status == CR_ERR_INTERRUPTED && *signal_taken) {
         cr_log(CR_LOG_INFO, "stopped: the same command continues");
