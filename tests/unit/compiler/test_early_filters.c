@@ -247,12 +247,27 @@ static bool writes_bytes_of(const struct cr_program *p, const struct cr_op *op, 
     return false;
 }
 
+/* Some op that the launch of op `by` completes writes the tensor. Such an op names the BN or the dw that it leaves; the
+ * first launched op behind it that would complete it does so, or one behind a bn_apply that is left, too. */
+static bool completed_launch_writes(const struct cr_program *p, int by, int tensor) {
+    for (int w = 0; w < by; w++) {
+        if (!cr_op_finishes_later(&p->op[w]) || !writes_bytes_of(p, &p->op[w], tensor)) continue;
+        for (int chain = cr_op_before(p, by); chain >= w; chain = cr_op_before(p, chain)) {
+            if (!cr_op_finishes_later(&p->op[chain])) break;
+            if (chain == w) return true;
+            if (is_launched(p, chain)) break; /* it has completed what is before it */
+        }
+    }
+    return false;
+}
+
 /* The kernel that was launched last before op i may still run when the kernel of op i starts. Returns whether it has
  * written `tensor`. A tensor that an op of another stream has written is complete: op i waits for an event. */
 static bool last_launch_writes(const struct cr_program *p, int i, int tensor) {
     for (int at = i - 1, launched = 0; at >= 0 && !launched; at--) {
         if (writes_bytes_of(p, &p->op[at], tensor)) return is_launched(p, at);
         launched = is_launched(p, at);
+        if (launched && completed_launch_writes(p, at, tensor)) return true;
     }
     return false;
 }
@@ -278,20 +293,30 @@ static void check_early_reads(const struct cr_program *p, int counts[2]) {
     }
 }
 
+static bool finishes_all(void *self, const struct cr_program *p, const struct cr_op *last, const struct cr_op *op) {
+    (void)self, (void)p, (void)last, (void)op;
+    return true;
+}
+static bool leaves_all(void *self, const struct cr_program *p, const struct cr_op *op) {
+    (void)self, (void)p, (void)op;
+    return true;
+}
+
 /* With offload and recomputation, prefetches and barriers stand between a recomputed tensor and the backward that reads
- * it. They launch nothing on the compute stream. */
-static void recomputed_and_prefetched_tensors(void) {
-    const char *const         overrides[] = {"model.arch=resnet20", "model.shortcut=A"};
+ * it. They launch nothing on the compute stream. left: each op that can leaves its end to a later one. */
+static void check_recomputed(bool left, const char *shortcut) {
+    const char *const         overrides[] = {"model.arch=resnet20", shortcut};
     struct cr_cost_model      cost_model  = greedy_cost_model(64);
     struct cr_compile_options o           = {.fuse = true, .reuse = true};
     struct cr_fit_report      r           = {0};
     struct cr_program         p;
     struct bench_model        b;
-    int                       counts[2] = {0, 0}, both = 0;
+    int                       counts[2] = {0, 0}, both = 0, ends = 0;
     size_t                    whole = 0;
     cost_model.bytes_per_s = 4.2e12, cost_model.flops_per_s = 200e12;
     cost_model.to_host_bytes_per_s = cost_model.to_device_bytes_per_s = 30e9;
     cost_model.duplex_speedup = 1, cost_model.copy_latency_s = 10e-6;
+    if (left) cost_model.finishes = finishes_all, cost_model.leaves_filter = leaves_all;
     REQUIRE_OK(bench_open(&b, overrides, 2, 32));
     cr_model_set_real(&b.model, CR_F16);
     for (int percent = 100; percent >= 40; percent -= 5) {
@@ -301,12 +326,18 @@ static void recomputed_and_prefetched_tensors(void) {
         CHECK_STATUS(cr_compile(&p, &cost_model, &o), CR_OK);
         if (!whole) whole = p.region_bytes[CR_REGION_POOL];
         both += r.offloaded && r.recomputed;
+        for (int i = 0; i < p.ops; i++) ends += cr_op_finishes_later(&p.op[i]);
         check_early_reads(&p, counts);
         cr_program_free(&p);
     }
-    CHECK(both > 0 && counts[0] > 100);
+    CHECK(both > 0 && counts[0] > 100 && (ends > 0) == left);
     CHECK_INT(counts[1], 0);
     bench_close(&b);
+}
+static void recomputed_and_prefetched_tensors(void) {
+    check_recomputed(false, "model.shortcut=A");
+    check_recomputed(true, "model.shortcut=A");
+    check_recomputed(true, "model.shortcut=B");
 }
 
 TESTS(CASE(cases_by_hand), CASE(first_ops_wait), CASE(activations_of_the_backward), CASE(coefficients_of_the_backward),
