@@ -109,29 +109,20 @@ static bool has_new_entries(const struct cr_cost_table *c) {
 
 /* ---- the lock ---- */
 
-/* Opens the lock file, and creates it if it does not exist. Returns -1 when neither is possible. */
-static int open_lock(const char *path) {
-    const int fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-    return fd >= 0 || errno != ENOENT ? fd : cr_fs_create(path);
-}
-
-/* Tries to lock the file at `path`. Returns the descriptor, or -1 and errno, EAGAIN while another process has the lock.
- * The lock belongs to the process, so two tables of one process do not wait for each other. The process that had the
- * lock may have removed the file since it was opened; the lock of a removed file is worthless. */
-static int try_lock(const char *path) {
+/* Tries to lock the file at `path`. Returns the descriptor, or CR_NONE; *busy: another process has the lock, or had it
+ * a moment ago. The lock belongs to the process, so two tables of one process do not wait for each other. The process
+ * that had the lock may have removed the file since it was opened; the lock of a removed file is worthless. */
+static int try_lock(const char *path, bool *busy) {
     struct flock all = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
     struct stat  s;
-    const int    fd = open_lock(path);
-    if (fd < 0) {
-        if (errno == EEXIST) errno = EAGAIN; /* created by another process in this moment */
-        return -1;
-    }
+    int          fd;
+    *busy = false;
+    if (cr_fs_open_regular(path, O_RDWR | O_CREAT | O_NOFOLLOW, &fd) != CR_OK) return CR_NONE;
     const bool locked = fcntl(fd, F_SETLK, &all) == 0;
+    *busy             = locked || errno == EAGAIN || errno == EACCES || errno == EINTR;
     if (locked && fstat(fd, &s) == 0 && s.st_nlink > 0) return fd;
-    const int why = locked || errno == EACCES || errno == EINTR ? EAGAIN : errno;
     close(fd);
-    errno = why;
-    return -1;
+    return CR_NONE;
 }
 
 static void lock_path(const struct cr_cost_table *c, char out[CR_PATH_MAX]) {
@@ -141,11 +132,10 @@ static void lock_path(const struct cr_cost_table *c, char out[CR_PATH_MAX]) {
 static int wait_for_lock(const char *path) {
     const struct timespec nap    = {.tv_nsec = POLL_NS};
     const int64_t         start  = cr_time_ns();
-    bool                  logged = false;
-    int                   fd;
+    bool                  logged = false, busy;
     for (;;) {
-        fd = try_lock(path);
-        if (fd >= 0 || errno != EAGAIN || cr_time_ns() - start > wait_ns) return fd;
+        const int fd = try_lock(path, &busy);
+        if (fd != CR_NONE || !busy || cr_time_ns() - start > wait_ns) return fd;
         if (!logged) cr_log(CR_LOG_INFO, "another process times its kernels: waiting, 15 s at most");
         logged = true;
         nanosleep(&nap, NULL);
@@ -160,7 +150,6 @@ bool cr_cost_lock(struct cr_cost_table *c) {
     cr_error_hold();
     if (make_folder(c) == CR_OK && path[0]) c->lock = wait_for_lock(path);
     cr_error_release();
-    if (c->lock < 0) c->lock = CR_NONE;
     c->unlocked = c->lock == CR_NONE;
     if (c->measured) return false;
     read_file(c, false);

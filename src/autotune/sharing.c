@@ -132,9 +132,10 @@ int cr_sharing_after(struct cr_cost_table *c) {
     const int unsaved    = s->unsaved;
     s->unsaved           = 0;
     if (unsaved)
-        cr_log(CR_LOG_WARN,
-               "%d kernel times were measured while other programs used the GPU: this run uses them and may be slower "
-               "for it, they are not saved; start one run alone first, or set train.measure=no",
-               unsaved);
+        cr_log(
+            CR_LOG_WARN,
+            "%d kernel times were measured while other programs used the GPU: they are not saved, and this run may be "
+            "slower; start one run alone first, or set train.measure=no",
+            unsaved);
     return unsaved;
 }
