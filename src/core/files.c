@@ -203,6 +203,12 @@ bool cr_fs_is_dir(const char *path) {
     return stat(path, &s) == 0 && S_ISDIR(s.st_mode);
 }
 
+bool cr_fs_is_same(const char *a, const char *b) {
+    struct stat s, t;
+    if (strcmp(a, b) == 0) return true;
+    return stat(a, &s) == 0 && stat(b, &t) == 0 && s.st_dev == t.st_dev && s.st_ino == t.st_ino;
+}
+
 bool cr_fs_is_file(const char *path) {
     struct stat s;
     return stat(path, &s) == 0 && S_ISREG(s.st_mode);

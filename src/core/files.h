@@ -33,6 +33,8 @@ int cr_fs_remove_tree(const char *path); /* removes a folder recursively; follow
 /* ---- queries; also false if permission is missing ---- */
 bool cr_fs_is_dir(const char *path);
 bool cr_fs_is_file(const char *path); /* true for a regular file */
+/* True when the paths are equal, or lead to the same folder or file through links. */
+bool cr_fs_is_same(const char *a, const char *b);
 
 /* ---- functions with error messages ---- */
 

@@ -3,7 +3,6 @@
 #include "core/files.h"
 #include "session/session.h"
 
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,13 +28,13 @@ static const char *event_command(const struct cr_config *config) {
  * user expects that the run of PATH does not change. */
 static cr_status check_output(const struct cr_args *args, const struct cr_config *config) {
     const char *resume = args->value[CR_OPT_RESUME], *output = config->train.output;
-    char        from[PATH_MAX], wanted[PATH_MAX]             = "", path[CR_PATH_MAX];
+    char        from[CR_PATH_MAX], path[CR_PATH_MAX];
     if (!resume || strcmp(resume, "auto") == 0 || !*output || cr_config_file(config, "train.output")) return CR_OK;
     if (!realpath(resume, from)) return CR_OK; /* the run reports this */
     CR_TRY(cr_path_join(path, from, "state.safetensors"));
     char *slash = cr_fs_is_file(path) ? strrchr(from, '/') : NULL; /* a checkpoint in a run folder */
     if (slash) *slash = 0;
-    if (realpath(output, wanted) && strcmp(from, wanted) == 0) return CR_OK;
+    if (cr_fs_is_same(from, output)) return CR_OK;
     return cr_args_fail(args,
                         "--resume %s continues in the run folder %s, not in %s: leave -o (train.output) out, or copy "
                         "the run with cp -a and give --resume auto",

@@ -199,11 +199,6 @@ static cr_status train(struct cr_finetune *f, const struct cr_config *config, bo
     return CR_OK;
 }
 
-static bool same_folder(const char *a, const char *b) {
-    char first[CR_PATH_MAX], second[CR_PATH_MAX];
-    return strcmp(a, b) == 0 || (realpath(a, first) && realpath(b, second) && strcmp(first, second) == 0);
-}
-
 /* The choices were made when the run began. The same command continues the run, so its options
  * may be those of the beginning. */
 static void warn_of_choices(const struct cr_finetune *f) {
@@ -228,7 +223,7 @@ static cr_status continue_run(struct cr_finetune *f, int *signal_taken) {
                        f->ini);
     CR_TRY(cr_config_open(&config, f->ini, f->args->override, f->args->overrides));
     cr_status status = CR_OK;
-    if (!same_folder(config.data.root, f->root))
+    if (!cr_fs_is_same(config.data.root, f->root))
         CR_FAIL_OUT(CR_ERR_CONFIG, "%s: is a run on the images in %s: choose another run with -o DIR", f->ini,
                     config.data.root);
     warn_of_choices(f);
