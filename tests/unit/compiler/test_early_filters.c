@@ -119,9 +119,9 @@ static struct cr_op conv_of(int x, int w, int y) {
     return conv;
 }
 
-/* A convolution has left its BN to the launch of the next one, which may also compute the bn_apply between them. So
- * this launch writes the BN's scale_bias, which the gradient behind it then may not read early. `others` is the number
- * of launches between this one and the gradient. */
+/* left: the launch of the second convolution completes the BN of the first one. apply: it also computes the bn_apply
+ * between them. This launch then writes the BN's scale_bias. Returns whether a gradient may read scale_bias early, with
+ * `others` launches between the second convolution and the gradient. */
 static bool reads_left_result_early(bool left, bool apply, int others) {
     struct cr_program p;
     int               tensor[12];
@@ -247,16 +247,12 @@ static bool writes_bytes_of(const struct cr_program *p, const struct cr_op *op, 
     return false;
 }
 
-/* Some op that the launch of op `by` completes writes the tensor. Such an op names the BN or the dw that it leaves; the
- * first launched op behind it that would complete it does so, or one behind a bn_apply that is left, too. */
-static bool completed_launch_writes(const struct cr_program *p, int by, int tensor) {
-    for (int w = 0; w < by; w++) {
-        if (!cr_op_finishes_later(&p->op[w]) || !writes_bytes_of(p, &p->op[w], tensor)) continue;
-        for (int chain = cr_op_before(p, by); chain >= w; chain = cr_op_before(p, chain)) {
-            if (!cr_op_finishes_later(&p->op[chain])) break;
-            if (chain == w) return true;
-            if (is_launched(p, chain)) break; /* it has completed what is before it */
-        }
+/* Op `by` completes the op before it, and the op before that one if the first is a bn_apply without a launch. Returns
+ * whether one of them writes `tensor`, because the launch of `by` then writes it. */
+static bool completes_writer_of(const struct cr_program *p, int by, int tensor) {
+    for (int op = cr_op_before(p, by); op >= 0 && cr_op_finishes_later(&p->op[op]); op = cr_op_before(p, op)) {
+        if (writes_bytes_of(p, &p->op[op], tensor)) return true;
+        if (is_launched(p, op)) return false;
     }
     return false;
 }
@@ -267,7 +263,7 @@ static bool last_launch_writes(const struct cr_program *p, int i, int tensor) {
     for (int at = i - 1, launched = 0; at >= 0 && !launched; at--) {
         if (writes_bytes_of(p, &p->op[at], tensor)) return is_launched(p, at);
         launched = is_launched(p, at);
-        if (launched && completed_launch_writes(p, at, tensor)) return true;
+        if (launched && completes_writer_of(p, at, tensor)) return true;
     }
     return false;
 }
@@ -303,7 +299,7 @@ static bool leaves_all(void *self, const struct cr_program *p, const struct cr_o
 }
 
 /* With offload and recomputation, prefetches and barriers stand between a recomputed tensor and the backward that reads
- * it. They launch nothing on the compute stream. left: each op that can leaves its end to a later one. */
+ * it. They launch nothing on the compute stream. left: all ops that later launches can complete have finish_later. */
 static void check_recomputed(bool left, const char *shortcut) {
     const char *const         overrides[] = {"model.arch=resnet20", shortcut};
     struct cr_cost_model      cost_model  = greedy_cost_model(64);

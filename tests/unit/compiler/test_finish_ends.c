@@ -88,9 +88,9 @@ static bool finishes_shortcuts(void *self, const struct cr_program *p, const str
     return finishes_and_applies(self, p, last, op) || last->kind == CR_OP_pad_shortcut;
 }
 
-/* The convolution that computes the bn_apply behind a shortcut without parameters also reads the input of the shortcut,
- * which then stays allocated. A shortcut whose result another op reads, or a kernel that cannot do it, leaves the op as
- * it is. */
+/* A convolution that computes the bn_apply behind a pad_shortcut also reads the input of the pad_shortcut. This input
+ * then stays allocated until the convolution. The pad_shortcut has its own launch if another op reads its result, or if
+ * the kernel of the convolution cannot read the input. */
 static void shortcuts_are_left_to_convolutions(void) {
     const struct cr_cost_model model = {.alignment = 64, .finishes = finishes_shortcuts};
     struct bench_model         b;
@@ -123,9 +123,9 @@ static void shortcuts_are_left_to_convolutions(void) {
     bench_close(&b);
 }
 
-/* The host reads the result of a shortcut after the step (`keep`), or an op of another stream reads its input: then the
- * shortcut has a launch of its own. A convolution that runs more often than the bn_apply before it (behind the hoisted
- * ops) computes neither. */
+/* A pad_shortcut also has its own launch if the host reads its result after the step (`keep`), or if an op of another
+ * stream reads its input. A convolution behind the hoisted ops runs more often than a bn_apply among them, so it
+ * computes neither the bn_apply nor the pad_shortcut. */
 static void ends_that_do_not_fit_are_not_left(void) {
     const struct cr_cost_model model = {.alignment = 64, .finishes = finishes_shortcuts};
     for (int n = 0; n < 3; n++) {
