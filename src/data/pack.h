@@ -54,11 +54,6 @@ enum cr_pack_field {
  * stored. */
 enum { CR_PACK_EXIF = 1 };
 
-/* CRC-32C (Castagnoli) of the bytes, continued from `crc`; the first call passes 0. */
-uint32_t cr_crc32c(uint32_t crc, const void *bytes, size_t count);
-uint32_t cr_crc32c_plain(uint32_t crc, const void *bytes,
-                         size_t count); /* the same without the CRC instruction of the CPU */
-
 /* ---- reading ---- */
 
 struct cr_pack;

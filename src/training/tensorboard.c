@@ -1,8 +1,8 @@
 /* training/tensorboard.c: encodes and writes TensorBoard events. See training/tensorboard.h. */
 #include "training/tensorboard.h"
 
+#include "core/checksum/crc32c.h"
 #include "core/files.h"
-#include "data/pack.h"
 #include "formats/json.h"
 #include "formats/protobuf.h"
 

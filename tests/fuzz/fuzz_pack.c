@@ -1,6 +1,7 @@
 /* tests/fuzz/fuzz_pack.c: reads any bytes as a packed dataset: opening may refuse, but an opened dataset must be
  * valid: every image lies inside the file and its size fits. Checksums stop mutations, so the same bytes are read
  * again with correct checksums. */
+#include "core/checksum/crc32c.h"
 #include "data/pack.h"
 
 #include <string.h>

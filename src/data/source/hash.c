@@ -1,4 +1,5 @@
 /* data/source/hash.c: hashes of dataset contents and of file names. */
+#include "core/checksum/crc32c.h"
 #include "data/pack.h"
 #include "data/source.h"
 

@@ -1,6 +1,7 @@
 /* data/source/pack_read.c: reads and verifies packed datasets. */
 #include "data/pack.h"
 
+#include "core/checksum/crc32c.h"
 #include "data/decode.h"
 #include "data/scratch.h"
 #include "data/source.h"

@@ -2,6 +2,7 @@
  * of a whole dataset by worker threads. */
 #include "data/pack.h"
 
+#include "core/checksum/crc32c.h"
 #include "core/temporary.h"
 #include "data/decode.h"
 #include "data/resize.h"

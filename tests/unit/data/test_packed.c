@@ -1,5 +1,6 @@
 /* tests/unit/data/test_packed.c: a packed dataset has the content of the folder, for any number of packing threads.
  * Invalid packed files: tests/unit/data/test_packed_corrupt.c. */
+#include "core/checksum/crc32c.h"
 #include "tests/harness/packed_support.h"
 
 /* ---- checksum ---- */

@@ -1,5 +1,6 @@
 /* tests/unit/data/test_packed_corrupt.c: packed files that are truncated, changed or contain invalid numbers, and
  * packing that fails or is stopped. */
+#include "core/checksum/crc32c.h"
 #include "tests/harness/failing_alloc.h"
 #include "tests/harness/packed_support.h"
 

@@ -1,5 +1,5 @@
-/* data/source/crc32c.c: CRC-32C, with the CPU's CRC instruction where it exists. */
-#include "data/pack.h"
+/* core/checksum/crc32c.c: CRC-32C, with the CPU's CRC instruction where it exists. */
+#include "core/checksum/crc32c.h"
 
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* core/sha256.h: the hash SHA-256 (FIPS 180-4), for files that are compared with a published hash. */
+/* core/checksum/sha256.h: the hash SHA-256 (FIPS 180-4), for files that are compared with a published hash. */
 #ifndef CR_SHA256_H
 #define CR_SHA256_H
 

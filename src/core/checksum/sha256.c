@@ -1,5 +1,5 @@
-/* core/sha256.c: see core/sha256.h. The names in this file are those of FIPS 180-4. */
-#include "core/sha256.h"
+/* core/checksum/sha256.c: see core/checksum/sha256.h. The names in this file are those of FIPS 180-4. */
+#include "core/checksum/sha256.h"
 
 #include "core/files.h"
 

@@ -1,0 +1,12 @@
+/* core/checksum/crc32c.h: CRC-32C (Castagnoli), the checksum of packed datasets, checkpoints and TensorBoard files. */
+#ifndef CR_CRC32C_H
+#define CR_CRC32C_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* CRC-32C of the bytes, continued from `crc`; the first call passes 0. */
+uint32_t cr_crc32c(uint32_t crc, const void *bytes, size_t count);
+uint32_t cr_crc32c_plain(uint32_t crc, const void *bytes, size_t count); /* the same without special instructions */
+
+#endif
