@@ -1,7 +1,7 @@
 /* pretrained/fetch.c: finds the file of published weights, or downloads it into the cache. See
  * pretrained/pretrained.h. */
-#include "core/files.h"
 #include "core/checksum/sha256.h"
+#include "core/files.h"
 #include "pretrained/pretrained.h"
 
 #include <errno.h>

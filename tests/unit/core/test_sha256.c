@@ -1,6 +1,6 @@
 /* tests/unit/core/test_sha256.c: SHA-256 against the examples of NIST and against sha256sum. */
-#include "core/files.h"
 #include "core/checksum/sha256.h"
+#include "core/files.h"
 #include "tests/harness/test.h"
 
 #include <fcntl.h>
