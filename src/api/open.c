@@ -1,5 +1,6 @@
 /* api/open.c: opens, describes and closes models. See include/cresnet.h. */
 #include "api/model.h"
+#include "core/cpu.h"
 #include "data/scratch.h"
 #include "session/saved_model.h"
 
@@ -174,6 +175,7 @@ static cr_status open_job(struct cresnet_model *m, void *argument) {
                                          .f32_input     = m->f32_input,
                                          .keep_features = m->has_features,
                                          .eval_batch    = job->options->max_batch};
+    CR_TRY(cr_cpu_check());
     if (!job->config) CR_TRY(read_config(m, job));
     if (!*m->config.model.weights) return cr_config_fail(&m->config, "model.weights", "is empty: name the weights");
     CR_TRY(count_classes(m, &options.classes));

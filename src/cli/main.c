@@ -2,6 +2,7 @@
  * only file that exits. Exit codes: 0 success, 1 failure, 2 wrong command line or configuration, 128+n ended by
  * signal n. */
 #include "cli/common/command.h"
+#include "core/cpu.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -144,6 +145,8 @@ int main(int argc, char **argv) {
     limit_thread_spinning(argv);
     signal(SIGPIPE, SIG_IGN); /* writing to a closed pipe is an error and must not kill a training run */
     signal(SIGXFSZ, SIG_IGN); /* the same for a file at its size limit (ulimit -f) */
+    const cr_status cpu = cr_cpu_check();
+    if (cpu != CR_OK) return finish("cresnet", cpu, 0);
     const char *base = argc > 0 ? strrchr(argv[0], '/') : NULL;
     base             = base ? base + 1 : argc > 0 ? argv[0] : "cresnet";
     if (strncmp(base, "cresnet-", 8) == 0) {

@@ -100,8 +100,8 @@ static void describe(struct cpu_device *device) {
     /* Offloading copies within the same memory, whose bandwidth both directions share. Only tests use it. */
     caps->to_host_bytes_per_s = caps->to_device_bytes_per_s = caps->bytes_per_s / 2;
     caps->host_memory                                       = true;
-    int used =
-        snprintf(caps->text, sizeof caps->text, "CPU, %d thread%s", device->threads, device->threads == 1 ? "" : "s");
+    int used = snprintf(caps->text, sizeof caps->text, "CPU, %d thread%s, %s", device->threads,
+                        device->threads == 1 ? "" : "s", cr_cpu_text());
     if (device->base.options.ref_only) {
         snprintf(caps->text + used, sizeof caps->text - (size_t)used, ", reference kernels only");
         return;
@@ -119,6 +119,9 @@ static cr_status cpu_open(const struct cr_device_options *options, struct cr_dev
     device->threads      = count_threads(options);
 #ifdef _OPENMP
     omp_set_num_threads(device->threads); /* oneDNN takes the number of threads from OpenMP */
+#endif
+#ifdef CR_WITH_ONEDNN
+    cr_cpu_dnnl_lower();
 #endif
     cr_cpu_collect_kernels(device);
     device->base.backend = &cr_backend_cpu;

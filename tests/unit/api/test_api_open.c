@@ -8,7 +8,7 @@
 enum { IMAGES = 1 };
 
 static char    dir[SUPPORT_PATH], run[SUPPORT_PATH];
-static uint8_t images[IMAGES * API_PIXELS];
+static uint8_t images[IMAGES * API_PIXELS], pixels[16 * 12 * 3];
 
 static bool have_run(void) {
     return api_have_run(dir, run, images, IMAGES);
@@ -98,7 +98,7 @@ static void failing_allocations_are_errors_without_leaks(void) {
     float           logits[IMAGES][API_CLASSES];
     cresnet_output  output = api_logits(logits[0]);
     if (!have_run()) return;
-    const cresnet_image image    = {images, 16, 12, 0};
+    const cresnet_image image    = {pixels, 16, 12, 0};
     int64_t             failures = 0;
     for (int64_t n = 1; !test_failures_; n++, failures++) {
         const int64_t live = cr_alloc_live();

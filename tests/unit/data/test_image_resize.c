@@ -68,9 +68,9 @@ static void parts_equal_the_whole(void) {
     cr_image_free(&image);
 }
 
-/* With and without SIMD instructions: parts, mirrored parts, boxes at every edge, reductions and enlargements.
- * Instructions that the CPU lacks are left out automatically. */
-static void simd_levels_are_bitwise_identical(void) {
+/* At every level up to that of the test: parts, mirrored parts, boxes at every edge, reductions and enlargements. */
+static void levels_are_bitwise_identical(void) {
+    const int        levels = (int)cr_cpu_level() + 1;
     struct cr_rng    rng    = cr_rng_make(8, CR_RNG_TEST, 0, 0);
     struct cr_buffer tables = {0};
     for (int k = 0; k < 300; k++) {
@@ -92,21 +92,22 @@ static void simd_levels_are_bitwise_identical(void) {
         job.dst_stride = (size_t)job.part_w * 3;
         size_t   bytes = job.dst_stride * (size_t)job.part_h, guard = 64;
         uint8_t *out[3];
-        for (int level = 0; level < 3; level++) {
+        for (int level = 0; level < levels; level++) {
             out[level] = cr_alloc(bytes + guard, 1);
             memset(out[level], 0xa5, bytes + guard);
             job.dst = out[level];
-            cr_resize_limit((enum cr_resize_level)level);
+            (void)cr_cpu_set_level((enum cr_cpu_level)level);
             CHECK_STATUS(cr_resize_run(&job, &tables), CR_OK);
             for (size_t i = 0; i < guard; i++) CHECK(out[level][bytes + i] == 0xa5);
         }
-        for (int level = 1; level < 3; level++)
+        for (int level = 1; level < levels; level++)
             if (memcmp(out[0], out[level], bytes))
                 TEST_FAIL_("level %d: %d x %d to %d x %d, part %d %d %d %d: other bits", level, w, h, job.full_w,
                            job.full_h, job.part_x, job.part_y, job.part_w, job.part_h);
-        for (int level = 0; level < 3; level++) cr_free(out[level]);
+        for (int level = 0; level < levels; level++) cr_free(out[level]);
         cr_image_free(&image);
     }
+    (void)cr_cpu_set_level((enum cr_cpu_level)(levels - 1));
     cr_free(tables.bytes);
 }
 
@@ -336,7 +337,7 @@ static void any_image_fits_any_crop(void) {
             }
 }
 
-TESTS(CASE(resize_matches_pil), CASE(parts_equal_the_whole), CASE(simd_levels_are_bitwise_identical),
+TESTS(CASE(resize_matches_pil), CASE(parts_equal_the_whole), CASE(levels_are_bitwise_identical),
       CASE(evaluation_matches_torchvision), CASE(boxed_images_match_host_preparation), CASE(pad_crops_are_uniform),
       CASE(flips_follow_their_probability), CASE(random_boxes_have_their_distribution),
       CASE(extreme_images_fall_back_to_the_centre), CASE(random_resized_crops_are_functions_of_their_keys),
