@@ -165,6 +165,7 @@ static cr_status check_backend(const struct cr_backend *backend, const struct re
                                        .shard           = arguments->shard,
                                        .shards          = arguments->shards,
                                        .reference_draws = arguments->reference_draws,
+                                       .guard_pages     = true,
                                        .caller          = &report};
     if (!arguments->bench) runner->kind_done = report_kind;
     if (arguments->seconds > 0) runner->until_ns = start + (int64_t)(arguments->seconds * 1e9);
