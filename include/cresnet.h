@@ -101,7 +101,8 @@ CRESNET_API void cresnet_options_init(cresnet_options *options);
 /* Opens the network at `path`: a run folder (its best checkpoint, with the averaged weights if it has some), one
  * checkpoint (run/last, run/step-1000), a .safetensors, .pth or .pt file, or, with options.config, a name of published
  * weights such as resnet50, which may be downloaded. Reads the weights, chooses kernels and reserves all memory.
- * options may be NULL. *model is NULL after an error. */
+ * options may be NULL. *model is NULL after an error. The first call of a process reads CRESNET_CPU, which lowers the
+ * vector instructions of the CPU (docs/reference/environment.md); a wrong value is an error of every call. */
 CRESNET_API cresnet_status cresnet_open(const char *path, const cresnet_options *options, cresnet_model **model,
                                         cresnet_error *error);
 /* Frees the model. NULL is allowed. */

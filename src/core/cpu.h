@@ -1,12 +1,12 @@
-/* core/cpu.h: what this process may use of its machine: vector instructions, cores, memory. The only place that asks
- * the processor or the system for these; every other file calls these functions.
+/* core/cpu.h: what this process may use of its machine: vector instructions, cores, memory. The only place that
+ * queries the processor or the system for these; every other file calls these functions.
  *
  * Levels
  *   - baseline: x86-64 with SSE2; on other architectures the only level
  *   - avx2: AVX2, FMA, F16C and BMI2 (Intel since Haswell, AMD since Excavator and Zen)
  *   - avx512: AVX-512 F, BW, DQ and VL (Skylake-X, Zen 4)
  * CRESNET_CPU=baseline|avx2|avx512 lowers the level of the whole process: for tests, and to compare machines. Kernels
- * that need more than a level ask for a feature. A feature belongs to a level: at a lower level it is absent.
+ * that need more than a level call cr_cpu_has. A feature belongs to a level: at a lower level it is absent.
  *
  * All functions may be called by any thread. */
 #ifndef CR_CPU_INFO_H
@@ -26,16 +26,16 @@ enum cr_cpu_feature {
 /* ---- instructions ---- */
 
 /* Reads CRESNET_CPU and fixes the level. CR_ERR_CONFIG: the variable has an unknown word. CR_ERR_DEVICE: it names a
- * level that this processor lacks. Until the variable is corrected, the level is then the processor's. The program calls
- * this at its start and the library at each open; any other first call of a function below fixes the level, too. */
+ * level that this processor lacks. Until the variable is corrected, the level is then the processor's. The program
+ * calls this at its start, the library at each open. Otherwise the first call of another function reads the variable. */
 cr_status cr_cpu_check(void) CR_MUST;
 bool      cr_cpu_has(enum cr_cpu_feature feature);
 /* What the processor has, without regard to CRESNET_CPU. */
 enum cr_cpu_level cr_cpu_processor_level(void);
 const char       *cr_cpu_level_name(enum cr_cpu_level level);
 const char       *cr_cpu_text(void); /* "avx512", or "avx2 (CRESNET_CPU; the processor has avx512)" */
-/* For tests: changes the level while no kernel runs. Returns false, and changes nothing, if the processor lacks it. oneDNN
- * keeps the level that it was first used with. */
+/* For tests: changes the level while no kernel runs. Returns false, and changes nothing, if the processor lacks it.
+ * oneDNN keeps the level that it was first used with. */
 bool cr_cpu_set_level(enum cr_cpu_level level);
 
 /* Private to cr_cpu_level, which runs in inner loops: the level plus 1; 0 before it is fixed. */

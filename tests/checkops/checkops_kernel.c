@@ -112,7 +112,8 @@ static size_t alignment_of(const struct trial *trial, const struct buffer *b) {
 }
 
 /* Returns the first address from `from` on where the buffer begins. With guards of bytes it has the smallest alignment
- * that tensors have: an odd multiple of the alignment. With a guard page its last vector ends, or it begins, at the page. */
+ * that tensors have: an odd multiple of the alignment. With guard pages it begins at one, or ends at one but for
+ * the bytes that are missing to a multiple of the alignment. */
 static uintptr_t address_of(const struct trial *trial, const struct buffer *b, uintptr_t from) {
     const size_t align = alignment_of(trial, b), bytes = (b->bytes + align - 1) / align * align;
     if (trial->guards == PAGES_AFTER) return (from + bytes + PAGE - 1) / PAGE * PAGE - bytes;

@@ -13,7 +13,7 @@
 enum { POLYNOMIAL = 0x82f63b78 }; /* Castagnoli's polynomial, bits reversed */
 
 /* tables[0][b] is the sum of byte b, tables[n][b] that of b followed by n zero bytes: the sum of eight bytes is the
- * exclusive or of eight independent lookups. 1.6 GB/s, where one byte after the other gives 0.4. */
+ * exclusive or of eight independent lookups. */
 static uint32_t       tables[8][256];
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
