@@ -27,7 +27,7 @@ enum cr_cpu_feature {
 
 /* Reads CRESNET_CPU and fixes the level. CR_ERR_CONFIG: the variable has an unknown word. CR_ERR_DEVICE: it names a
  * level that this processor lacks. Until the variable is corrected, the level is then the processor's. The program
- * calls this at its start, the library at each open. Otherwise the first call of another function reads the variable. */
+ * calls this at its start, the library at each open. Otherwise the first call of another function reads it. */
 cr_status cr_cpu_check(void) CR_MUST;
 bool      cr_cpu_has(enum cr_cpu_feature feature);
 /* What the processor has, without regard to CRESNET_CPU. */
