@@ -70,7 +70,7 @@ static void parts_equal_the_whole(void) {
     cr_image_free(&image);
 }
 
-/* Parts, mirrored parts, boxes at every edge, reductions and enlargements of an image of w x h. */
+/* Parts, also the last one, mirrored parts, boxes at every edge, reductions and enlargements of an image of w x h. */
 static struct cr_resize random_job(struct cr_rng *rng, int k, int w, int h) {
     struct cr_resize job = {.src_w = w, .src_h = h, .src_stride = (size_t)w * 3};
     job.x                = cr_rng_real(rng) * w * 0.5;
@@ -82,8 +82,8 @@ static struct cr_resize random_job(struct cr_rng *rng, int k, int w, int h) {
     job.full_h     = 1 + (int)cr_rng_below(rng, 250);
     job.part_w     = 1 + (int)cr_rng_below(rng, (uint64_t)job.full_w);
     job.part_h     = 1 + (int)cr_rng_below(rng, (uint64_t)job.full_h);
-    job.part_x     = (int)cr_rng_below(rng, (uint64_t)(job.full_w - job.part_w) + 1);
-    job.part_y     = (int)cr_rng_below(rng, (uint64_t)(job.full_h - job.part_h) + 1);
+    job.part_x     = k % 4 ? (int)cr_rng_below(rng, (uint64_t)(job.full_w - job.part_w) + 1) : job.full_w - job.part_w;
+    job.part_y     = k % 4 ? (int)cr_rng_below(rng, (uint64_t)(job.full_h - job.part_h) + 1) : job.full_h - job.part_h;
     job.flip       = k % 2;
     job.dst_stride = (size_t)job.part_w * 3;
     return job;
