@@ -81,14 +81,13 @@ static void compare_one(const struct cr_st_entry *entry, const struct cr_ckpt_te
     }
 }
 
-/* Fills found[i], NULL for a tensor that keeps its value in the parameter store; fails with a list of all mismatches.
- */
+/* Fills found[i], NULL for a tensor that keeps its value in the parameter store, and sets listed[j] for each tensor j
+ * that is found in the file; fails with a list of all mismatches. */
 static cr_status match(struct cr_st_file *file, const char *path, const struct cr_ckpt_tensor *tensors, int count,
-                       const char *ignore, const char *(*alias)(const char *name), const struct cr_st_entry **found) {
+                       const char *ignore, const char *(*alias)(const char *name), const struct cr_st_entry **found,
+                       bool *listed) {
     struct problems problems = {0};
     cr_status       status   = CR_OK;
-    bool           *listed   = NULL;
-    CR_ALLOC(listed, (size_t)cr_st_count(file));
     for (int i = 0; i < count; i++) {
         found[i] = look_up(file, tensors[i].name, alias);
         if (found[i]) listed[found[i] - cr_st_at(file, 0)] = true;
@@ -109,7 +108,6 @@ static cr_status match(struct cr_st_file *file, const char *path, const struct c
     else if (problems.count)
         status = CR_FAIL(CR_ERR_FORMAT, "%s: does not fit: %s", path, problems.text.data);
     cr_text_free(&problems.text);
-    cr_free(listed);
     return status;
 }
 
@@ -156,28 +154,53 @@ static cr_status read_tensors(struct cr_st_file *file, const struct cr_ckpt_tens
     return error.status == CR_OK ? CR_OK : CR_FAIL(error.status, "%s", error.text);
 }
 
-static int count_readers(const struct cr_ckpt_io *io) {
+/* Checks the sums of the tensors for which skip[i] is false; skip may be NULL. */
+static cr_status verify(struct cr_st_file *file, const bool *skip, int readers) {
+    struct first_error error = {.status = CR_OK};
+    const int          count = cr_st_has_sums(file) ? cr_st_count(file) : 0;
 #ifdef _OPENMP
-    return io->parallel_put ? CR_MAX(1, CR_MIN(omp_get_max_threads(), (int)READERS_MAX)) : 1;
+#pragma omp parallel for schedule(dynamic, 1) num_threads(readers) if (readers > 1)
+#endif
+    for (int i = 0; i < count; i++)
+        if (!skip || !skip[i]) note_error(&error, cr_st_verify(file, cr_st_at(file, i)), i);
+    (void)readers;
+    return error.status == CR_OK ? CR_OK : CR_FAIL(error.status, "%s", error.text);
+}
+
+static int count_readers(bool parallel) {
+#ifdef _OPENMP
+    return parallel ? CR_MAX(1, CR_MIN(omp_get_max_threads(), (int)READERS_MAX)) : 1;
 #else
-    (void)io;
+    (void)parallel;
     return 1;
 #endif
+}
+
+cr_status cr_ckpt_verify_tensors(struct cr_st_file *file) {
+    return verify(file, NULL, count_readers(true));
 }
 
 cr_status cr_ckpt_read(struct cr_st_file *file, const char *path, const struct cr_ckpt_tensor *tensors, int count,
                        const char *ignore, const char *(*alias)(const char *name), const struct cr_ckpt_io *io) {
     struct cr_ckpt_stage       stage[READERS_MAX] = {0};
     const struct cr_st_entry **found              = NULL;
+    bool                      *listed             = NULL;
     cr_status                  status             = CR_OK;
-    const int                  readers            = count_readers(io);
+    const int                  readers            = count_readers(io->parallel_put);
     CR_ALLOC(found, (size_t)count);
-    CR_TRY_OUT(match(file, path, tensors, count, ignore, alias, found));
+    listed = cr_alloc((size_t)cr_st_count(file), sizeof *listed);
+    if (!listed) {
+        status = CR_NO_MEMORY((size_t)cr_st_count(file));
+        goto out;
+    }
+    CR_TRY_OUT(match(file, path, tensors, count, ignore, alias, found, listed));
     const size_t chunk = io->parallel_put ? PARALLEL_CHUNK : CR_CKPT_CHUNK_BYTES;
     for (int i = 0; i < readers; i++) CR_TRY_OUT(cr_ckpt_stage_open(tensors, count, chunk, &stage[i]));
     CR_TRY_OUT(read_tensors(file, tensors, count, found, stage, readers, io));
+    CR_TRY_OUT(verify(file, listed, readers));
 out:
     for (int i = 0; i < readers; i++) cr_ckpt_stage_close(&stage[i]);
+    cr_free(listed);
     cr_free(found);
     return status;
 }

@@ -9,12 +9,21 @@
  *     the data section without gaps or overlaps, unique names, only header fields that the format defines.
  *   - Equal content gives identical bytes: the writer sorts tensors and metadata and adds nothing.
  *   - The writer leaves no partial file: a failure removes the file.
+ *
+ * Checksums: files that cresnet writes have CRC-32C sums (8 hexadecimal digits) in two entries of their metadata, which
+ * other programs skip. CR_ST_TENSOR_SUMS has one sum for each tensor, in file order, and CR_ST_HEADER_SUM one for the
+ * header with its length, in which the digits of this very sum count as '0'. With one of the two entries alone, the
+ * header is damaged; a file with neither, from another program or an older cresnet, is read without checks. Opening
+ * checks the header, reading a whole tensor checks the tensor.
  * This file does not depend on parameter stores or models. */
 #ifndef CR_SAFETENSORS_H
 #define CR_SAFETENSORS_H
 
 #include "core/base.h"
 #include "core/dtype.h"
+
+#define CR_ST_TENSOR_SUMS "cresnet_tensor_crc32c"
+#define CR_ST_HEADER_SUM "cresnet_header_crc32c"
 
 enum { CR_ST_DIMS_MAX = 8, CR_ST_HEADER_MAX = 100000000 };
 
@@ -46,6 +55,14 @@ bool cr_st_strip(struct cr_st_file *file, const char *prefix);
 /* Reads `bytes` bytes of the tensor from byte `from` on. The range must lie inside the tensor. */
 CR_MUST cr_status cr_st_read(struct cr_st_file *file, const struct cr_st_entry *entry, uint64_t from, void *dst,
                              size_t bytes);
+/* The same for a whole tensor, and checks its sum. CR_ERR_FORMAT names a damaged tensor. */
+CR_MUST cr_status cr_st_read_whole(struct cr_st_file *file, const struct cr_st_entry *entry, void *dst);
+/* Reads a whole tensor only to check its sum; without sums nothing is read. Thread-safe. */
+CR_MUST cr_status cr_st_verify(struct cr_st_file *file, const struct cr_st_entry *entry);
+/* For a tensor that the caller reads in parts: compares the CRC-32C of all its bytes with the sum in the file. CR_OK in
+ * a file without sums. */
+CR_MUST cr_status cr_st_check_sum(const struct cr_st_file *file, const struct cr_st_entry *entry, uint32_t crc);
+bool              cr_st_has_sums(const struct cr_st_file *file);
 
 /* Writes "[64, 3, 7, 7]" for messages; "[]" for a scalar. */
 enum { CR_ST_SHAPE_TEXT = CR_ST_DIMS_MAX * 22 + 3 };
@@ -53,9 +70,11 @@ void cr_st_shape_text(char out[CR_ST_SHAPE_TEXT], int dims, const int64_t *dim);
 
 /* ---- writer ---- */
 struct cr_st_writer;
+#define CR_ST_SUMS ((struct cr_st_meta){CR_ST_TENSOR_SUMS, NULL})
 /* Creates `path` (O_EXCL: it must not exist) and writes the header. Entries are sorted like those of the reference
  * writer: by element type, I64 F64 F32 I32 BF16 F16 I8 U8 (larger elements first, so all are aligned), then by name.
  * cr_st_write must be called in the order of cr_st_writer_entry. Metadata is sorted by key; meta_count = 0 writes none.
+ * The pair CR_ST_SUMS in the metadata requests checksums: space for them is left in the header and filled at the end.
  * Names and metadata must be UTF-8 and unique (CR_ERR_FORMAT). The names in `entries` must stay valid until
  * cr_st_finish or cr_st_abandon. */
 CR_MUST cr_status cr_st_create(const char *path, const struct cr_st_entry *entries, int count,

@@ -1,4 +1,4 @@
-/* formats/safetensors_file.h: what an open file of tensors is: for safetensors_read.c and torch_read.c only. */
+/* formats/safetensors_file.h: what an open file of tensors is: for the files safetensors_*.c and torch_read.c only. */
 #ifndef CR_SAFETENSORS_FILE_H
 #define CR_SAFETENSORS_FILE_H
 
@@ -23,14 +23,25 @@ struct cr_st_file {
     struct cr_st_meta         *meta; /* sorted by key */
     int                        meta_count, meta_capacity;
     bool                       has_meta;
-    struct cr_arena            arena; /* owns the names of PyTorch files */
+    bool                       header_checked; /* the header has a sum, and it is correct */
+    const char                *sums;           /* value of CR_ST_TENSOR_SUMS in meta; NULL: the file has no sums */
+    struct cr_arena            arena;          /* owns the names of PyTorch files */
 };
 
 /* Fills by_name. Returns a name that two entries have, or NULL. CR_ERR_MEMORY. */
 CR_MUST cr_status cr_st_sort_names(struct cr_st_file *file, const char **twice);
-/* safetensors_kind.c: true for the first bytes of a PyTorch file: zip archive or pickle. `head` has 9 bytes. */
+/* ---- safetensors_sums.c ---- */
+enum { CR_ST_SUM_DIGITS = 8 };
+/* The sum of a header, whose own sum is at digits_at. */
+uint32_t cr_st_header_crc(const char *header, size_t bytes, size_t digits_at);
+/* Checks the header before it is parsed, which changes it. */
+CR_MUST cr_status cr_st_check_header(struct cr_st_file *file);
+/* Sets file->sums after the header was parsed. */
+CR_MUST cr_status cr_st_find_sums(struct cr_st_file *file);
+
+/* torch_read.c: true for the first bytes of a PyTorch file: zip archive or pickle. `head` has 9 bytes. */
 bool cr_st_is_torch(const unsigned char *head);
-/* safetensors_kind.c: CR_ERR_FORMAT with a message that names the kind if the file is a PyTorch or ONNX file. */
+/* torch_read.c: CR_ERR_FORMAT with a message that names the kind if the file is a PyTorch or ONNX file. */
 CR_MUST cr_status cr_st_check_kind(const char *path, const unsigned char *head);
 /* torch_read.c: reads a part of a strided tensor; see cr_st_read. */
 CR_MUST cr_status cr_torch_read_strided(struct cr_st_file *file, const struct cr_st_entry *entry, uint64_t from,

@@ -317,9 +317,10 @@ static cr_status open_checked(struct cr_st_file *file, const char *path) {
     if (!S_ISREG(s.st_mode))
         return CR_FAIL(CR_ERR_IO, "%s: is %s, not a file", path, S_ISDIR(s.st_mode) ? "a folder" : "a device or pipe");
     CR_TRY(read_header(file, (uint64_t)s.st_size));
+    CR_TRY(cr_st_check_header(file));
     CR_TRY(parse_header(file));
     CR_TRY(build_tables(file));
-    return CR_OK;
+    return cr_st_find_sums(file);
 }
 
 cr_status cr_st_open(const char *path, struct cr_st_file **out) {

@@ -41,10 +41,11 @@ static cr_status split_resume_path(const char *path, char **dir, char **from) {
             "the output folder",
             path, strerror(errno));
     if (!is_step_folder(resolved)) {
-        CR_TRY(cr_ckpt_find(resolved, from));
+        CR_TRY(cr_ckpt_find_intact(resolved, from));
         if (!*from) return CR_FAIL(CR_ERR_CONFIG, "--resume %s: no checkpoint there (no step-N folder)", path);
         *dir = cr_strdup(resolved);
     } else {
+        CR_TRY(cr_ckpt_verify(resolved));
         *from       = cr_strdup(resolved);
         char *slash = strrchr(resolved, '/');
         if (slash && slash != resolved) *slash = 0;
@@ -69,7 +70,7 @@ static cr_status choose_dir(const struct cr_config *given, const struct cr_train
     CR_TRY(default_dir(given, &run->dir));
     if (o->resume) {
         cr_run_read_last(run->dir, run->last);
-        CR_TRY(cr_ckpt_find(run->dir, &run->from));
+        CR_TRY(cr_ckpt_find_intact(run->dir, &run->from));
         if (!run->from) cr_log(CR_LOG_INFO, "resume: no checkpoint in %s, starting from the beginning", run->dir);
         return CR_OK;
     }

@@ -1,5 +1,7 @@
 /* cli/report/report.c: cresnet report: writes one HTML page about a run. */
 #include "cli/report/report.h"
+
+#include "checkpoint/checkpoint.h"
 #include "session/saved_model.h"
 
 #include <errno.h>
@@ -50,6 +52,7 @@ cr_status cr_report_run_open(const struct cr_args *args, int index, struct cr_re
     char                 path[CR_PATH_MAX];
     cr_status            status;
     CR_TRY(find_run(args, index, run));
+    CR_TRY(cr_ckpt_verify_weights(run->step));
     CR_TRY(cr_path_join(path, run->step, "config.ini"));
     source.config = path;
     source.folder = run->step;

@@ -82,7 +82,8 @@ static void weights_that_are_not_finite_are_an_error(void) {
     text_into(path, "%s/last/model.safetensors", run);
     text_into(config, "%s/last/config.ini", run);
     REQUIRE_OK(cr_file_read(path, 1 << 24, &bytes, &count));
-    memset(bytes + count - 4, 0xff, 4); /* the last value becomes NaN */
+    memset(bytes + count - 4, 0xff, 4);                                        /* the last value becomes NaN */
+    for (char *key; (key = memmem(bytes, count, "_crc32c", 7));) key[1] = 'x'; /* as a file without checksums */
     text_into(path, "%s/nan.safetensors", dir);
     REQUIRE_OK(cr_file_write_atomic(path, bytes, count));
     cr_free(bytes);
