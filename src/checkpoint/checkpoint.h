@@ -147,8 +147,9 @@ CR_MUST cr_status cr_ckpt_open_weights(const char *path, const struct cr_ckpt_te
  * The message names the first few offenders of each kind: other shapes or types, missing tensors, unlisted tensors.
  * All checks precede the first write to the parameter store. `path` is for messages. `ignore` is a list of suffixes
  * "a,b,c" such as ".num_batches_tracked", or NULL: a name with such a suffix may be in the file without being listed,
- * and a listed tensor with such a name may be missing (its value in the parameter store stays). `alias` maps a listed name to a second name to try ("fc.weight" -> "linear.weight") and
- * returns NULL when there is none; `alias` may be NULL. */
+ * and a listed tensor with such a name may be missing (its value in the parameter store stays). `alias` maps a listed
+ * name to a second name to try ("fc.weight" -> "linear.weight") and returns NULL when there is none; `alias` may be
+ * NULL. */
 CR_MUST cr_status cr_ckpt_read(struct cr_st_file *file, const char *path, const struct cr_ckpt_tensor *tensors,
                                int count, const char *ignore, const char *(*alias)(const char *name),
                                const struct cr_ckpt_io *io);
