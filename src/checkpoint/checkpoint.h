@@ -30,8 +30,8 @@
  *   - One process at a time writes to a run folder.
  *
  * Files: write.c (writing), directory.c (folders, links, search), run_folder.c (lock, checks, best.json), checksums.c,
- * read.c, stream.c, sparse_tensors.c. The parameter store is accessed through struct cr_ckpt_io; these files depend on neither
- * programs nor devices. */
+ * read.c, prefix.c, stream.c, sparse_tensors.c. The parameter store is accessed through struct cr_ckpt_io; these files
+ * depend on neither programs nor devices. */
 #ifndef CR_CHECKPOINT_H
 #define CR_CHECKPOINT_H
 
@@ -149,16 +149,20 @@ CR_MUST cr_status cr_ckpt_verify_weights(const char *folder);
  * before a name. Files of a checkpoint are checked against its checksums.txt. */
 CR_MUST cr_status cr_ckpt_model_path(const char *given, char **out);
 
-/* Opens weights that other programs may have written: removes a prefix that wrappers add to every name ("module.",
- * "_orig_mod.", "model.", "backbone."). */
-CR_MUST cr_status cr_ckpt_open_weights(const char *path, struct cr_st_file **out);
+/* Opens weights that other programs may have written, FILE or FILE:KEY (cr_st_open_any), and removes the prefix after
+ * which most names and shapes are those of the network (checkpoint/prefix.c). Tensors without the prefix are left out:
+ * cr_st_outside. CR_ERR_FORMAT when two prefixes are equally good. tensors: [count] those of the network; then one line
+ * says which entry, prefix and tensors were chosen if there was a choice. NULL and 0: the network is not known yet. */
+CR_MUST cr_status cr_ckpt_open_weights(const char *path, const struct cr_ckpt_tensor *tensors, int count,
+                                       struct cr_st_file **out);
 
 /* Reads the listed tensors from an open file. Each tensor must exist in the file with this shape and type (F16, BF16
  * and F64 files are converted when the parameter store holds F32). A tensor in the file that is not listed is an error.
- * The message names the first few offenders. All checks precede the first write to the parameter store. `path` is for
- * messages. The sums of all tensors are checked, also of those that are not listed: CR_ERR_FORMAT names a damaged one,
- * and the values in the parameter store are then unusable. `ignore` is a list of suffixes "a,b,c" such as ".num_batches_tracked", or NULL: a name with such a suffix
- * may be in the file without being listed, and a listed tensor with such a name may be missing (its value in the
+ * The message names the first few offenders of each kind: other shapes or types, missing tensors, unlisted tensors.
+ * All checks precede the first write to the parameter store. `path` is for messages. The sums of all tensors are
+ * checked, also of those that are not listed: CR_ERR_FORMAT names a damaged one, and the values in the parameter store
+ * are then unusable. `ignore` is a list of suffixes "a,b,c" such as ".num_batches_tracked", or NULL: a name with such a
+ * suffix may be in the file without being listed, and a listed tensor with such a name may be missing (its value in the
  * parameter store stays). `alias` maps a listed name to a second name to try ("fc.weight" -> "linear.weight") and
  * returns NULL when there is none; `alias` may be NULL. */
 CR_MUST cr_status cr_ckpt_read(struct cr_st_file *file, const char *path, const struct cr_ckpt_tensor *tensors,

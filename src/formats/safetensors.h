@@ -33,6 +33,7 @@ struct cr_st_entry {
     int           dims; /* 0 for a scalar */
     int64_t       dim[CR_ST_DIMS_MAX];
     uint64_t      offset, bytes; /* bytes; offset is from the start of the data section; the writer sets both */
+    uint32_t      crc;           /* CRC-32C of the tensor's bytes, if the file that was read has sums */
 };
 struct cr_st_meta {
     const char *key, *value;
@@ -43,15 +44,23 @@ struct cr_st_file;
 /* Opens and validates a file. CR_ERR_IO: unreadable; CR_ERR_FORMAT: invalid content. The message names the path and the
  * reason. Names and values are valid until cr_st_close. Not thread-safe, except cr_st_read, which keeps no position. */
 CR_MUST cr_status cr_st_open(const char *path, struct cr_st_file **out);
-/* The same for a safetensors file or a PyTorch file (formats/torch.h). */
-CR_MUST cr_status         cr_st_open_any(const char *path, struct cr_st_file **out);
+/* The same for a safetensors file or a PyTorch file (formats/torch.h), or a part of one: FILE:KEY means the entry KEY
+ * of a PyTorch file ("model_ema"), or the tensors of any file whose names begin with "KEY.", without this prefix. */
+CR_MUST cr_status cr_st_open_any(const char *given, struct cr_st_file **out);
+/* The KEY of FILE:KEY; NULL when `given` is the name of a file itself, or FILE is none. */
+const char               *cr_st_key(const char *given);
 void                      cr_st_close(struct cr_st_file *file); /* NULL is allowed */
 int                       cr_st_count(const struct cr_st_file *file);
 const struct cr_st_entry *cr_st_at(const struct cr_st_file *file, int i);                  /* in file order */
 const struct cr_st_entry *cr_st_find(const struct cr_st_file *file, const char *name);     /* NULL if missing */
 const char               *cr_st_meta_find(const struct cr_st_file *file, const char *key); /* NULL if missing */
-/* Removes `prefix` from all names. Returns false, without a change, unless every name is the prefix and more. */
-bool cr_st_strip(struct cr_st_file *file, const char *prefix);
+/* Removes `prefix` from all names. Tensors without it can no longer be found: see cr_st_outside. Pointers to entries
+ * become invalid. CR_ERR_MEMORY. */
+CR_MUST cr_status         cr_st_strip(struct cr_st_file *file, const char *prefix);
+const char               *cr_st_prefix(const struct cr_st_file *file);         /* what was removed; "" if nothing */
+const struct cr_st_entry *cr_st_outside(const struct cr_st_file *file, int i); /* tensor i without it; NULL: no more */
+/* A PyTorch file with several networks: a sentence that names the chosen one and the others; NULL otherwise. */
+const char *cr_st_note(const struct cr_st_file *file);
 /* Reads `bytes` bytes of the tensor from byte `from` on. The range must lie inside the tensor. */
 CR_MUST cr_status cr_st_read(struct cr_st_file *file, const struct cr_st_entry *entry, uint64_t from, void *dst,
                              size_t bytes);

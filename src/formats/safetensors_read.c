@@ -367,13 +367,16 @@ const struct cr_st_entry *cr_st_find(const struct cr_st_file *file, const char *
     return found ? *found : NULL;
 }
 
-/* Removing a common prefix does not change the order of the names. */
-bool cr_st_strip(struct cr_st_file *file, const char *prefix) {
-    const size_t length = strlen(prefix);
-    for (int i = 0; i < file->count; i++)
-        if (strncmp(file->entries[i].name, prefix, length) != 0 || !file->entries[i].name[length]) return false;
-    for (int i = 0; i < file->count; i++) file->entries[i].name += length;
-    return file->count > 0;
+const struct cr_st_entry *cr_st_outside(const struct cr_st_file *file, int i) {
+    return i < file->outside ? &file->entries[file->count + i] : NULL;
+}
+
+const char *cr_st_prefix(const struct cr_st_file *file) {
+    return file->prefix ? file->prefix : "";
+}
+
+const char *cr_st_note(const struct cr_st_file *file) {
+    return file->note;
 }
 
 const char *cr_st_meta_find(const struct cr_st_file *file, const char *key) {

@@ -51,26 +51,22 @@ cr_status cr_st_check_header(struct cr_st_file *file) {
 
 cr_status cr_st_find_sums(struct cr_st_file *file) {
     const char *tensors = cr_st_meta_find(file, CR_ST_TENSOR_SUMS), *header = cr_st_meta_find(file, CR_ST_HEADER_SUM);
-    uint32_t    sum;
     if (!tensors && !header) return CR_OK;
     if (!tensors || !header || !file->header_checked || strlen(tensors) != (size_t)file->count * CR_ST_SUM_DIGITS)
         return damaged_header(file);
     for (int i = 0; i < file->count; i++)
-        if (!read_digits(tensors + (size_t)i * CR_ST_SUM_DIGITS, &sum)) return damaged_header(file);
-    file->sums = tensors;
+        if (!read_digits(tensors + (size_t)i * CR_ST_SUM_DIGITS, &file->entries[i].crc)) return damaged_header(file);
+    file->has_sums = true;
     return CR_OK;
 }
 
 bool cr_st_has_sums(const struct cr_st_file *file) {
-    return file->sums != NULL;
+    return file->has_sums;
 }
 
 cr_status cr_st_check_sum(const struct cr_st_file *file, const struct cr_st_entry *entry, uint32_t crc) {
-    uint32_t stored;
-    char     shown[NAME_SHOWN];
-    if (!file->sums) return CR_OK;
-    if (read_digits(file->sums + (size_t)(entry - file->entries) * CR_ST_SUM_DIGITS, &stored) && stored == crc)
-        return CR_OK;
+    char shown[NAME_SHOWN];
+    if (!file->has_sums || entry->crc == crc) return CR_OK;
     cr_json_quote(shown, sizeof shown, entry->name);
     return CR_FAIL(CR_ERR_FORMAT,
                    "%s: tensor %s is damaged (wrong checksum): restore the file from a copy, or use another checkpoint",
@@ -79,14 +75,14 @@ cr_status cr_st_check_sum(const struct cr_st_file *file, const struct cr_st_entr
 
 cr_status cr_st_read_whole(struct cr_st_file *file, const struct cr_st_entry *entry, void *dst) {
     CR_TRY(cr_st_read(file, entry, 0, dst, (size_t)entry->bytes));
-    return file->sums ? cr_st_check_sum(file, entry, cr_crc32c_long(0, dst, (size_t)entry->bytes)) : CR_OK;
+    return file->has_sums ? cr_st_check_sum(file, entry, cr_crc32c_long(0, dst, (size_t)entry->bytes)) : CR_OK;
 }
 
 cr_status cr_st_verify(struct cr_st_file *file, const struct cr_st_entry *entry) {
     unsigned char *chunk;
     uint32_t       crc    = 0;
     cr_status      status = CR_OK;
-    if (!file->sums) return CR_OK;
+    if (!file->has_sums) return CR_OK;
     CR_ALLOC(chunk, CHUNK_BYTES);
     for (uint64_t at = 0; at < entry->bytes; at += CHUNK_BYTES) {
         const size_t bytes = (size_t)CR_MIN(entry->bytes - at, (uint64_t)CHUNK_BYTES);

@@ -24,7 +24,7 @@ static cr_status check_student(const struct cr_config *c) {
         return cr_config_fail(c, "distill.teacher",
                               "learns from the softmax of a teacher: loss.kind = bce and data.multi_label = yes have "
                               "no softmax. Remove distill.teacher or set loss.kind = softmax");
-    if (access(c->distill.teacher, F_OK) == 0) return CR_OK;
+    if (access(c->distill.teacher, F_OK) == 0 || cr_st_key(c->distill.teacher)) return CR_OK;
     return cr_config_fail(c, "distill.teacher",
                           "no such file or folder: name the run folder of a trained network, one of its checkpoint "
                           "folders, or weights next to their config.ini");

@@ -45,9 +45,13 @@ static cr_status find_in_folder(const struct cr_args *args, const char *given, s
 }
 
 static bool is_weights(const char *path) {
-    const char  *ending = ".safetensors";
-    const size_t length = strlen(path), tail = strlen(ending);
-    return length > tail && strcmp(path + length - tail, ending) == 0;
+    static const char *const endings[] = {".safetensors", ".pth", ".pt"};
+    const size_t             length    = strlen(path);
+    for (size_t i = 0; i < CR_COUNT(endings); i++) {
+        const size_t tail = strlen(endings[i]);
+        if (length > tail && strcmp(path + length - tail, endings[i]) == 0) return true;
+    }
+    return false;
 }
 
 /* model.safetensors or ema.safetensors of a checkpoint: config.ini in the same folder describes the network. */
@@ -85,7 +89,7 @@ static cr_status fail_image(const struct cr_args *args, const char *given) {
 static cr_status find_file(const struct cr_args *args, const char *given, struct cr_cmd_source *out) {
     struct stat st;
     if (cr_is_image_name(given)) return fail_image(args, given);
-    if (is_weights(given) && cr_fs_is_file(given)) return find_weights(given, out);
+    if ((is_weights(given) && cr_fs_is_file(given)) || cr_st_key(given)) return find_weights(given, out);
     if (stat(given, &st) != 0) {
         CR_TRY(cr_cmd_installed_config(given, &out->config));
         if (out->config)
