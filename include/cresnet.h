@@ -20,9 +20,12 @@
  *   - A function that can fail returns CRESNET_OK or another value of enum cresnet_status, and writes a sentence to
  *     *error: what is wrong, where, and what to do. `error` may be NULL.
  *   - The library never prints, exits or aborts. Log lines go to options.log. It starts no process, changes no
- *     environment variable and installs no signal handler. It keeps no state outside of its models.
+ *     environment variable and installs no signal handler. Results do not depend on the locale of the process, nor on
+ *     rounding mode, floating-point traps and handling of subnormal numbers of the calling thread, which all stay as
+ *     they are.
  *   - After an error the model can be used again. After CRESNET_ERROR_DEVICE and CRESNET_ERROR_BROKEN it can only be
- *     closed.
+ *     closed. After an "internal error", a bug in this library, cresnet_close cannot free the memory of the model; its
+ *     threads sleep until the process ends.
  *   - Threads: any number of models may be used at the same time. Calls on one model from several threads are computed
  *     one after the other. Of calls for tensors on the device with at most max_batch images, the next one is given to
  *     the device before the one before has ended, so two callers keep the device busy. cresnet_close must be the last

@@ -25,6 +25,7 @@ FOLDERS = {
     "include": 1.0,  # the public header of libcresnet
     "src/core": 1.0,  # errors, memory, files, random numbers, data types
     "src/core/checksum": 1.1,  # CRC-32C, SHA-256
+    "src/core/process": 1.1,  # child processes
     "src/formats": 2.0,  # JSON, protobuf, safetensors, PyTorch files
     "src/pretrained": 2.0,  # published weights by name
     "src/config": 2.0,  # an INI file as typed values

@@ -329,10 +329,10 @@ cr_status cr_model_open(const struct cr_config *c, int classes, int64_t image_si
         status = cr_config_fail(c, "model.stem", "deep halves the first width, which is 1: use imagenet");
     CR_TRY_OUT(status);
     CR_TRY_OUT(resolve_freeze(c, &m));
-    CR_TRY_OUT(check_size(c, &m, image_size, "data.image_size"));
-    CR_TRY_OUT(check_size(c, &m, eval_size, "data.eval_crop"));
     struct cr_size_schedule sizes;
     (void)!cr_config_sizes(c, &sizes); /* config/check.c has checked the text */
+    if (!sizes.count) CR_TRY_OUT(check_size(c, &m, image_size, "data.image_size"));
+    CR_TRY_OUT(check_size(c, &m, eval_size, c->data.eval_crop ? "data.eval_crop" : "data.image_size"));
     for (int k = 0; k < sizes.count; k++) CR_TRY_OUT(check_size(c, &m, sizes.size[k], "data.image_sizes"));
     if (c->data.image_width) CR_TRY_OUT(check_size(c, &m, c->data.image_width, "data.image_width"));
     if (classes < 1) status = cr_config_fail(c, "model.classes", "the number of classes is not known: set it");
