@@ -295,7 +295,7 @@ static cr_status evaluate(const struct cr_config *config, enum cr_split split, s
     CR_TRY_OUT(cr_session_open(config, &options, &session));
     cr_log(CR_LOG_INFO, "device: %s", session.device->caps.text);
     CR_TRY_OUT(cr_session_load_weights(&session, config->model.weights, true));
-    if (config->data.kind != CR_DATA_SYNTHETIC) CR_TRY_OUT(cr_cmd_compare_names(config->model.weights, dataset));
+    CR_TRY_OUT(cr_saved_model_number_classes(config, dataset, true, CR_CMD_SCORES_BY_NUMBER));
     if (count || table || several) CR_TRY_OUT(cr_cmd_names_of(dataset, &e->names));
     if (count) CR_TRY_OUT(cr_confusion_open(session.model.classes, &e->confusion));
     if (table) CR_TRY_OUT(start_table(e, config, dataset, session.model.classes));
