@@ -252,8 +252,8 @@ static const char *program_name(enum cr_program_kind kind) {
     return names[kind];
 }
 
-/* With one value per channel the variance is 0 and the output of a batch norm is its bias, whatever the filters are: the
- * layers before it do not learn. PyTorch refuses this, too. */
+/* With one value per channel the variance is 0 and the output of a batch norm is its bias, whatever the filters are:
+ * the layers before it do not learn. PyTorch refuses this, too. */
 static cr_status check_batch_norms(const struct cr_config *c, const struct cr_program *p, int ranks) {
     for (int i = 0; i < p->ops; i++) {
         const struct cr_op *op = &p->op[i];
