@@ -111,7 +111,7 @@ cr_status cr_dataset_get(const struct cr_dataset *dataset, int64_t sample, struc
     int32_t              found;
     cr_status            status;
     dataset->ops->name(dataset, sample, name, sizeof name);
-    CR_TRY_OUT(dataset->ops->fetch(dataset, sample, &scratch, &stored, &found));
+    CR_TRY_OUT(cr_dataset_fetch(dataset, sample, &scratch, &stored, &found));
     CR_TRY_OUT(cr_lazy_image_open(&stored, name, &scratch, &lazy));
     CR_TRY_OUT(cr_lazy_image_whole(&lazy, &scratch, &view));
     copy = view;

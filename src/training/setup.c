@@ -193,6 +193,7 @@ static cr_status open_data(struct cr_run *run) {
     if (cr_dataset_classes(run->train) != cr_dataset_classes(run->val))
         return cr_config_fail(c, "data.root", "%d classes in training, %d in validation: the numbers must be equal",
                               cr_dataset_classes(run->train), cr_dataset_classes(run->val));
+    CR_TRY(cr_run_number_classes(run));
     int64_t need =
         CR_MAX(cr_run_update_images(run), c->train.accumulate * cr_comm_size(run->comm)); /* batch is 0 when auto */
     if (cr_dataset_count(run->train) < need)

@@ -287,32 +287,6 @@ cr_status cr_cmd_names_of(const struct cr_dataset *dataset, struct cr_cmd_names 
     return CR_OK;
 }
 
-static bool has_names_file(const char *weights) {
-    const char *slash = strrchr(weights, '/');
-    char        folder[CR_PATH_MAX];
-    snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - weights) : 1, slash ? weights : ".");
-    return has_file(cr_fs_is_dir(weights) ? weights : folder, "classes.txt");
-}
-
-cr_status cr_cmd_compare_names(const char *weights, const struct cr_dataset *dataset) {
-    struct cr_cmd_names names  = {0};
-    cr_status           status = CR_OK;
-    if (!has_names_file(weights)) return CR_OK; /* ImageNet's names differ from those of its folders */
-    CR_TRY_OUT(cr_cmd_names_load(weights, &names));
-    for (int k = 0; names.count == cr_dataset_classes(dataset) && k < names.count; k++) {
-        const char *here = cr_dataset_class_name(dataset, k);
-        if (strcmp(names.at[k], here) == 0) continue;
-        cr_log(CR_LOG_WARN,
-               "the classes of the dataset are not those of the weights: label %d is %s in the dataset and %s in the "
-               "network; the scores compare labels by number",
-               k, here, names.at[k]);
-        break;
-    }
-out:
-    cr_arena_free(&names.arena);
-    return status;
-}
-
 static cr_status names_from_data(const struct cr_config *config, struct cr_cmd_names *out) {
     struct cr_dataset *dataset;
     if (cr_dataset_open(config, CR_SPLIT_VAL, &dataset) != CR_OK) {

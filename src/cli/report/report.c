@@ -150,7 +150,7 @@ static cr_status add_evaluation(const struct cr_args *args, const struct cr_repo
     if (cr_dataset_classes(dataset) != run->classes)
         status = CR_FAIL(CR_ERR_CONFIG, "the dataset has %d classes, but the network has %d",
                          cr_dataset_classes(dataset), run->classes);
-    if (status == CR_OK) status = cr_cmd_compare_names(run->config.model.weights, dataset);
+    if (status == CR_OK) status = cr_saved_model_number_classes(&run->config, dataset, true, CR_CMD_SCORES_BY_NUMBER);
     if (status == CR_OK) {
         cr_log(CR_LOG_INFO, "evaluating %lld images with %s on %s", (long long)cr_dataset_count(dataset),
                run->step_name, session->device->caps.text);
