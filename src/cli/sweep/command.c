@@ -2,6 +2,7 @@
 #include "checkpoint/checkpoint.h"
 #include "cli/report/report.h"
 #include "cli/sweep/sweep.h"
+#include "core/cpu.h"
 #include "device/device.h"
 
 #include <math.h>
@@ -24,7 +25,7 @@ static cr_status prepare_run(struct cr_sweep *sweep, struct cr_sweep_run *run, c
     const bool given = cr_config_is_set(config, "train.threads");
     run->several     = config->data.multi_label;
     run->cpu         = is_on_cpu(config->train.device);
-    run->threads     = !given ? 1 : config->train.threads > 0 ? config->train.threads : sysconf(_SC_NPROCESSORS_ONLN);
+    run->threads     = !given ? 1 : config->train.threads > 0 ? config->train.threads : cr_cpu_cores();
     if (run->cpu && !given) run->override[sweep->overrides] = "train.threads=1";
     if (!sweep->root)
         sweep->root = *config->train.output ? cr_arena_printf(&sweep->arena, "%s", config->train.output)
@@ -100,7 +101,7 @@ out:
 
 /* The default on the CPU: as many runs as the cores allow. On a GPU, processes take turns, so it is one. */
 static cr_status choose_jobs(const struct cr_args *args, struct cr_sweep *sweep) {
-    const int64_t cores   = sysconf(_SC_NPROCESSORS_ONLN);
+    const int64_t cores   = cr_cpu_cores();
     int64_t       threads = 1, jobs;
     bool          cpu     = true;
     for (int i = 0; i < sweep->runs; i++) {
