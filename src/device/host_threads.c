@@ -8,7 +8,6 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-/* SPARE_MIN and team_of: see there. TEAM_STABLE: a team of two threads is never made smaller. */
 enum { THREADS_PER_CORE_MAX = 4, THREADS_ANYWHERE = 16, THREADS_PROBED_MAX = 1024, SPARE_MIN = 16, TEAM_STABLE = 2 };
 
 static void *wait_for_parent(void *lock) {
@@ -29,10 +28,11 @@ static int threads_possible(int wanted) {
     return count + 1;
 }
 
-/* libgomp ends the program when the system refuses a thread (ulimit -u, limits of a container). It ends threads of a
- * team that a smaller team does not need, and starts them again for a larger one, while the system may still count
- * those that end, and data loaders start threads too. So as many threads as the team has, at least SPARE_MIN, are left
- * to them; where there are too few for that, the team has TEAM_STABLE threads, which nothing replaces. */
+/* libgomp ends the program when the system refuses a thread (ulimit -u, limits of a container). When a region has fewer
+ * threads than the one before, it ends the other threads, and starts new ones later, while the system may still count
+ * the old ones. So the system must be able to start as many threads again as the team has, and at least SPARE_MIN,
+ * which data loaders use too. If it cannot, two threads (TEAM_STABLE) remain: a region has both or does without a team,
+ * so libgomp never replaces the second one. */
 static int team_of(int wanted) {
     const int spare    = wanted > TEAM_STABLE ? CR_MAX(wanted, (int)SPARE_MIN) : 0;
     const int probed   = CR_MIN(wanted + spare, (int)THREADS_PROBED_MAX);

@@ -148,15 +148,15 @@ static void create_mutexes(struct cr_loader *loader) {
 /* The system refused a thread. Batches do not depend on the number of workers: half of those that have started go on,
  * and the others end, because other parts of the program need threads too. */
 static void keep_half(struct cr_loader *loader, int error) {
-    const int kept = loader->started / 2;
+    const int left = loader->started / 2;
     cr_log(CR_LOG_WARN, "%d instead of %d threads load images (data.workers): the system starts no more (%s)",
-           CR_MAX(kept, 1), loader->options.workers, strerror(error));
+           CR_MAX(left, 1), loader->options.workers, strerror(error));
     pthread_mutex_lock(&loader->mutex);
-    for (int i = kept; i < loader->started; i++) loader->workers[i].retired = true;
-    loader->options.workers = kept;
+    for (int i = left; i < loader->started; i++) loader->workers[i].retired = true;
+    loader->options.workers = left;
     pthread_cond_broadcast(&loader->work);
     pthread_mutex_unlock(&loader->mutex);
-    while (loader->started > kept) {
+    while (loader->started > left) {
         struct worker *worker = &loader->workers[--loader->started];
         pthread_join(worker->thread, NULL);
         cr_scratch_free(&worker->scratch);
