@@ -232,7 +232,7 @@ static int64_t count_cached(const char *folder, bool unified) {
     return cached;
 }
 
-/* Above memory.high the system does not kill a process but slows it down until it hardly moves, so it is a limit too. */
+/* Above memory.high the system does not kill a process, but slows it down until it hardly moves: a limit too. */
 static void bound_memory(const char *folder, bool unified, void *context) {
     const char *const files[] = {unified ? "/memory.max" : "/memory.limit_in_bytes", "/memory.high"};
     int64_t          *left = context, limit = INT64_MAX, bytes, used = 0;
