@@ -113,8 +113,7 @@ static cr_status count_classes(struct cresnet_model *m, int *classes) {
 
 static int count_decoders(const struct cresnet_model *m) {
 #ifdef _OPENMP
-    const int threads = m->config.train.threads > 0 ? (int)m->config.train.threads : omp_get_max_threads();
-    return CR_MAX(1, CR_MIN(threads, (int)m->session.eval_batch));
+    return CR_MIN(omp_get_max_threads(), (int)m->session.eval_batch); /* cr_device_host_threads has set the number */
 #else
     (void)m;
     return 1;

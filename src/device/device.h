@@ -195,6 +195,12 @@ struct cr_device {
 /* All backends of this build, best first; ends with NULL. */
 const struct cr_backend *const *cr_backends(void);
 
+/* device/host_threads.c, for backends: chooses the number of threads on the host (options->threads; 0: as many as
+ * OpenMP says, within the cores that this process may use) and sets it for the calling thread: omp_get_max_threads then
+ * returns as many as the system can start. Returns 1 without OpenMP. Only the thread that opens a device starts OpenMP
+ * threads for it. */
+int cr_device_host_threads(const struct cr_device_options *options);
+
 /* ---- opening a device ---- */
 
 /* Checks that a device of the kind that [train] device names is available, without opening one. CR_ERR_DEVICE says what

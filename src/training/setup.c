@@ -109,10 +109,12 @@ static bool changes_results(const char *line) {
     return false;
 }
 
-/* Changes of the output folder, the memory log, the command of events and train.steps are not logged. */
+/* Changes of the output folder, the memory log, the command of events, train.steps and the memory that a run may see
+ * (a sweep sets it) are not logged. */
 static bool is_silent(const char *line) {
     return starts_with(line, "train.output:") || starts_with(line, "train.steps:") ||
-           starts_with(line, "train.on_event:") || starts_with(line, "memory.trace: ");
+           starts_with(line, "train.on_event:") || starts_with(line, "memory.trace: ") ||
+           starts_with(line, "memory.card: ");
 }
 
 static cr_status check_changes(struct cr_text *diff, bool force, bool same_update) {

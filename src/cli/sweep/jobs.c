@@ -21,13 +21,18 @@ static cr_status start(struct cr_sweep *sweep, struct cr_sweep_run *run, const c
     const char **argv = cr_arena_alloc(&sweep->arena, ((size_t)n + 8) * sizeof *argv);
     const char  *out  = cr_arena_printf(&sweep->arena, "train.output=%s", run->folder);
     const char  *last = cr_arena_printf(&sweep->arena, "%s/last", run->folder);
+    const char  *card = NULL;
     int          argc = 0;
+    /* Runs that start at the same time would all take the same memory for free. */
+    if (run->auto_memory && sweep->jobs > 1 && sweep->part_bytes)
+        card = cr_arena_printf(&sweep->arena, "memory.card=%zuB", sweep->part_bytes);
     if (!argv || !out || !last) return CR_NO_MEMORY(((size_t)n + 8) * sizeof *argv);
     argv[argc++] = "cresnet";
     argv[argc++] = "train";
     argv[argc++] = config;
     for (int k = 0; k < n; k++) argv[argc++] = run->override[k];
     if (run->override[n]) argv[argc++] = run->override[n]; /* what the sweep adds */
+    if (card) argv[argc++] = card;
     argv[argc++]   = out;
     argv[argc++]   = "--resume=auto";
     const int file = open(run->output, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
