@@ -12,6 +12,8 @@ enum { BATCH = 4, CLASSES = 5, SIZE = 32, STEPS = 3 };
 
 /* ---- bitwise identical results ---- */
 
+/* At the baseline oneDNN's filter gradient of conv1 has a workspace of 360 KiB and alone needs 98 % of the pool of the
+ * bottleneck networks: no offload or recomputation lowers that. The workspaces of reference kernels are small. */
 static cr_status open_step(struct net *n, const char *const *overrides, int count, bool fuse, size_t limit,
                            bool recompute, enum cr_offload_mode with_offload) {
     const struct net_plan plan = {.overrides  = overrides,
@@ -20,7 +22,9 @@ static cr_status open_step(struct net *n, const char *const *overrides, int coun
                                   .classes    = CLASSES,
                                   .size       = SIZE,
                                   .batch      = BATCH,
-                                  .device     = {.threads = TEST_SANITIZED ? 1 : 2, .deterministic = true},
+                                  .device     = {.threads       = TEST_SANITIZED ? 1 : 2,
+                                                 .deterministic = true,
+                                                 .ref_only      = cr_cpu_level() == CR_CPU_BASELINE},
                                   .fuse       = fuse,
                                   .pool_limit = limit,
                                   .recompute  = recompute,
