@@ -44,9 +44,12 @@ static cr_status prepare_pixels(const struct cr_prepare *prep, const cresnet_ima
 
 static cr_status decode(struct cresnet_model *m, const void *bytes, size_t count, const char *name,
                         struct cr_scratch *scratch, struct cr_image *view) {
-    const struct cr_stored stored = {
-        .bytes = bytes, .count = count, .exif = m->config.data.exif, .format = m->session.prepare_eval.format};
-    struct cr_lazy_image lazy;
+    const struct cr_stored stored = {.bytes      = bytes,
+                                     .count      = count,
+                                     .exif       = m->config.data.exif,
+                                     .format     = m->session.prepare_eval.format,
+                                     .max_pixels = m->config.data.max_pixels};
+    struct cr_lazy_image   lazy;
     if (count == 0) return CR_FAIL(CR_ERR_FORMAT, "%s: the file is empty", name); /* bytes may be NULL then */
     CR_TRY(cr_lazy_image_open(&stored, name, scratch, &lazy));
     return cr_lazy_image_whole(&lazy, scratch, view);
@@ -70,7 +73,7 @@ static cr_status prepare_file(struct cresnet_model *m, const struct cr_prepare *
     return cr_prepare_eval(prep, &view, out);
 }
 
-static cr_status prepare_one(struct cresnet_model *m, const struct cr_api_images *job, int index, uint8_t *out,
+static cr_status prepare_any(struct cresnet_model *m, const struct cr_api_images *job, int index, uint8_t *out,
                              struct cr_scratch *scratch) {
     struct cr_prepare prep = m->session.prepare_eval;
     prep.view              = job->view;
@@ -78,6 +81,13 @@ static cr_status prepare_one(struct cresnet_model *m, const struct cr_api_images
     if (job->images) return prepare_pixels(&prep, &job->images[index], scratch, out);
     if (job->paths) return prepare_file(m, &prep, job->paths[index], scratch, out);
     return prepare_encoded(m, &prep, &job->encoded[index], index, scratch, out);
+}
+
+static cr_status prepare_one(struct cresnet_model *m, const struct cr_api_images *job, int index, uint8_t *out,
+                             struct cr_scratch *scratch) {
+    const cr_status status = prepare_any(m, job, index, out, scratch);
+    cr_scratch_release(scratch);
+    return status;
 }
 
 /* The first error of a batch. Messages are per thread, so each decoder copies its own. */
