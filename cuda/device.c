@@ -216,6 +216,7 @@ static cr_status cuda_open(const struct cr_device_options *options, struct cr_de
     d->base.backend = &cr_backend_cuda;
     d->base.options = *options;
     d->index        = options->index;
+    (void)cr_device_host_threads(options); /* images are decoded, copied and read from checkpoints in parallel */
     cr_cuda_collect_kernels(d);
     d->base.kernels  = d->kernels;
     cr_status status = open_device(d);

@@ -20,9 +20,12 @@
  *   - A function that can fail returns CRESNET_OK or another value of enum cresnet_status, and writes a sentence to
  *     *error: what is wrong, where, and what to do. `error` may be NULL.
  *   - The library never prints, exits or aborts. Log lines go to options.log. It starts no process, changes no
- *     environment variable and installs no signal handler. It keeps no state outside of its models.
+ *     environment variable and installs no signal handler. Results do not depend on the locale of the process, nor on
+ *     rounding mode, floating-point traps and handling of subnormal numbers of the calling thread, which all stay as
+ *     they are.
  *   - After an error the model can be used again. After CRESNET_ERROR_DEVICE and CRESNET_ERROR_BROKEN it can only be
- *     closed.
+ *     closed. After an "internal error", a bug in this library, cresnet_close cannot free the memory of the model; its
+ *     threads sleep until the process ends.
  *   - Threads: any number of models may be used at the same time. Calls on one model from several threads are computed
  *     one after the other. Of calls for tensors on the device with at most max_batch images, the next one is given to
  *     the device before the one before has ended, so two callers keep the device busy. cresnet_close must be the last
@@ -101,7 +104,8 @@ CRESNET_API void cresnet_options_init(cresnet_options *options);
 /* Opens the network at `path`: a run folder (its best checkpoint, with the averaged weights if it has some), one
  * checkpoint (run/last, run/step-1000), a .safetensors, .pth or .pt file, or, with options.config, a name of published
  * weights such as resnet50, which may be downloaded. Reads the weights, chooses kernels and reserves all memory.
- * options may be NULL. *model is NULL after an error. */
+ * options may be NULL. *model is NULL after an error. The first call of a process reads CRESNET_CPU, which lowers the
+ * vector instructions of the CPU (docs/reference/environment.md); a wrong value is an error of every call. */
 CRESNET_API cresnet_status cresnet_open(const char *path, const cresnet_options *options, cresnet_model **model,
                                         cresnet_error *error);
 /* Frees the model. NULL is allowed. */

@@ -25,6 +25,7 @@ FOLDERS = {
     "include": 1.0,  # the public header of libcresnet
     "src/core": 1.0,  # errors, memory, files, random numbers, data types
     "src/core/checksum": 1.1,  # CRC-32C, SHA-256
+    "src/core/process": 1.1,  # child processes
     "src/formats": 2.0,  # JSON, protobuf, safetensors, PyTorch files
     "src/pretrained": 2.0,  # published weights by name
     "src/config": 2.0,  # an INI file as typed values
@@ -245,6 +246,7 @@ FORBIDDEN = [
     (re.compile(r"\bexit\s*\("), {"src/cli/main.c"}, "exit() belongs to main.c: return a status"),
     (re.compile(r"\b(?:malloc|calloc|realloc|aligned_alloc|strdup|free)\s*\("), {"src/core/base.c"}, "memory comes from cr_alloc and is freed by cr_free"),
     (re.compile(r"\bCR_WITH_CUDA\b"), {"src/device/registry.c"}, "only device/registry.c and CMakeLists.txt may depend on whether the build has CUDA"),
+    (re.compile(r"\b(?:__builtin_cpu_\w+|target_clones)\b"), {"src/core/cpu.c"}, "core/cpu.h says what the processor has: only it knows CRESNET_CPU"),
     (re.compile(r"\btypedef\s+(?:struct|union)\b"), {"include/cresnet.h"}, "structs have no typedef; only the public header has short names"),
 ]
 CUDA_HEADERS = re.compile(r"(cuda|cublas|cudnn|curand|nccl|cusparse|nvtx|nvrtc|cupti|driver_types)")

@@ -4,8 +4,8 @@
   scripts/pth_to_safetensors.py resnet50.pth resnet50.safetensors
   cresnet eval configs/resnet50.ini --weights resnet50.safetensors
 
-The file may hold a state dict, a training checkpoint that contains one, or a whole pickled model. Prefixes that wrappers add
-to every name ("module.", "_orig_mod.") are removed. Values are not changed.
+The file may hold a state dict, a training checkpoint that contains one or more (--key model_ema), or a whole pickled model. Prefixes
+that wrappers add to every name ("module.", "_orig_mod.") are removed; cresnet removes others when it loads the file. Values are not changed.
 
 The script needs Python but not torch, and it never executes code from the pickle: objects other than tensors and plain
 containers become empty objects.
@@ -17,6 +17,7 @@ import itertools
 import json
 import os
 import pickle
+import re
 import struct
 import sys
 import zipfile
@@ -224,32 +225,62 @@ def module_state(module, prefix=""):
 
 
 def weights_in(thing):
+    """The tensors of a state dict or a pickled model; {} if it is neither."""
     if isinstance(thing, Empty):
         return module_state(thing)
-    return thing if isinstance(thing, dict) and any(isinstance(v, Tensor) for v in thing.values()) else {}
+    return {str(k): v for k, v in thing.items() if isinstance(v, Tensor)} if isinstance(thing, dict) else {}
+
+
+def is_average(key):
+    """True for the names that training programs give moving averages: "model_ema", "state_dict_ema", "averaged_model"."""
+    return any(word in ("ema", "swa", "avg", "average", "averaged", "averages") for word in re.split("[_.\\- ]", key))
+
+
+def choose_entry(thing, path):
+    """The weights of a file without --key, by the rules of cresnet (choose_entry in src/formats/torch_read.c): entries with about as many
+    tensors as the largest are candidates; those under the usual keys come first, and several others are the user's choice."""
+    entries = {str(k): weights_in(v) for k, v in thing.items()} if isinstance(thing, dict) else {}
+    entries[""] = weights_in(thing)  # the dictionary itself
+    most = max(map(len, entries.values()))
+    if not most:
+        raise Refused("%s: no weights found in it (it has %s)" % (path, ", ".join(sorted(filter(None, entries))[:20]) or "no entries"))
+    entries = {k: v for k, v in entries.items() if 2 * len(v) >= most}
+    used = next((k for k in ["", *WRAPPERS] if k in entries), None)
+    others = ", ".join("%s%s" % (k, " (moving averages)" if is_average(k) else "") for k in entries if k not in ("", used))
+    if used is None and len(entries) > 1:
+        raise Refused("%s: has the weights of several networks: choose one of %s with --key" % (path, others))
+    if used is not None and others:
+        name = "the entry %s" % used if used else "the dictionary itself"
+        print("%s: %s is used; --key chooses another one: %s" % (path, name, others), file=sys.stderr)
+    return entries[used] if used is not None else next(iter(entries.values()))
 
 
 def find_state_dict(thing, key, path):
-    entries = ", ".join(sorted(map(str, thing))[:20]) if isinstance(thing, dict) else "no entries"
-    if key:
-        if not isinstance(thing, dict) or key not in thing:
-            raise Refused("%s: there is no %r in it; it has %s" % (path, key, entries))
-        thing = thing[key]
-    candidates = [thing] + [thing[w] for w in WRAPPERS if isinstance(thing, dict) and w in thing]
-    for candidate in candidates:
-        if weights_in(candidate):
-            return weights_in(candidate)
-    raise Refused("%s: no weights found in it; name the right entry with --key (it has %s)" % (path, entries))
+    """--key names an entry, or a prefix of the names."""
+    found = weights_in(thing.get(key)) if key and isinstance(thing, dict) else {}
+    if found:
+        return found
+    found = choose_entry(thing, path)
+    if not key:
+        return found
+    prefix = key.rstrip(".") + "."
+    inside = {n[len(prefix):]: v for n, v in found.items() if n.startswith(prefix)}
+    if not inside:
+        raise Refused("%s: has no entry %r, and no tensor whose name begins with it; its first tensor is %r" % (path, key, next(iter(found))))
+    return inside
 
 
 def strip_prefixes(state):
-    names, again = list(state), True
+    """Prefixes that every name has; counters without it (n_averaged of AveragedModel) are no weights and are left out."""
+    again = True
     while again:
         again = False
         for prefix in PREFIXES:
-            if names and all(n.startswith(prefix) and len(n) > len(prefix) for n in names):
-                names, again = [n[len(prefix):] for n in names], True
-    return dict(zip(names, state.values()))
+            inside = {n[len(prefix):]: t for n, t in state.items() if n.startswith(prefix) and len(n) > len(prefix)}
+            if inside and all(n.startswith(prefix) or (not t.shape and t.type[0] == "I") for n, t in state.items()):
+                state, again = inside, True
+    state.pop("n_averaged", None)
+    return state
 
 
 def check(state, path):
@@ -293,10 +324,7 @@ def convert(args):
     if not os.path.isfile(args.input):
         raise Refused("%s: there is no such file" % args.input)
     found = find_state_dict(load(args.input), args.key, args.input)
-    others = [str(n) for n, v in found.items() if not isinstance(v, Tensor)]
-    if others:
-        print("left out, no tensors: %s" % ", ".join(others[:10]), file=sys.stderr)
-    state = strip_prefixes({str(n): v for n, v in found.items() if isinstance(v, Tensor)})
+    state = strip_prefixes(found)
     check(state, args.input)
     size = write(args.output, state)
     values = sum(t.count() for t in state.values())
@@ -308,7 +336,8 @@ def main(argv):
     parser.add_argument("input", help="PyTorch file")
     parser.add_argument("output", help="safetensors file to write")
     parser.add_argument("-f", "--force", action="store_true", help="overwrite the output when it is there")
-    parser.add_argument("--key", help="entry of the checkpoint that holds the weights (default: the usual ones)")
+    parser.add_argument("--key", help="entry of the checkpoint, such as model_ema, or the beginning of the names (default: the weights, not "
+                        "their moving averages)")
     args = parser.parse_args(argv)
     if os.path.lexists(args.output) and not args.force:
         print("pth_to_safetensors: %s: is there already; add -f to overwrite it" % args.output, file=sys.stderr)

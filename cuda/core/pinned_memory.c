@@ -2,6 +2,7 @@
  * offloaded tensors, is mapped with huge pages, touched by several threads and then registered. cudaHostAlloc takes
  * half a second per GiB, 4 KiB page by 4 KiB page, and copies then translate as many addresses. When the registration
  * fails, the block comes from cudaHostAlloc. */
+#include "core/cpu.h"
 #include "cuda/core/cuda_device.h"
 #include "cuda/core/device_parts.h"
 
@@ -33,8 +34,8 @@ static void *touch(void *self) {
 
 /* The operating system allocates pages, zeroed, when they are first written to. */
 static void touch_all(unsigned char *at, size_t bytes) {
-    const long   online = sysconf(_SC_NPROCESSORS_ONLN), page = sysconf(_SC_PAGESIZE);
-    const size_t pages = bytes / HUGE_PAGE, threads = (size_t)CR_MAX(CR_MIN(online, (long)THREADS_MAX), 1L);
+    const long   page  = sysconf(_SC_PAGESIZE);
+    const size_t pages = bytes / HUGE_PAGE, threads = (size_t)CR_MIN(cr_cpu_cores(), (int)THREADS_MAX);
     struct piece piece[THREADS_MAX];
     pthread_t    thread[THREADS_MAX];
     bool         runs[THREADS_MAX] = {false};
@@ -74,8 +75,7 @@ static void unmap_block(struct cuda_host_block *b) {
 /* Checks that memory is available: touching pages that do not exist would end the process, while the runtime returns an
  * error. */
 static bool is_free(size_t bytes) {
-    const long pages = sysconf(_SC_AVPHYS_PAGES), page = sysconf(_SC_PAGESIZE);
-    return pages > 0 && page > 0 && (size_t)pages > bytes / (size_t)page + HUGE_PAGE / (size_t)page;
+    return cr_cpu_memory_free() > bytes + HUGE_PAGE;
 }
 
 static bool reserve_large(struct cuda_device *d, size_t bytes, void **out) {

@@ -36,6 +36,7 @@ def self_test(checker):
         ("src/model/x.c", "int f(void) {\n    return malloc(1);\n}\n", "cr_alloc"),
         ("src/model/x.c", "#ifdef CR_WITH_CUDA\n#endif\n", "whether the build has CUDA"),
         ("src/model/x.c", "typedef struct x y;\n", "no typedef"),
+        ("src/data/image/x.c", 'bool f(void) {\n    return __builtin_cpu_supports("avx2");\n}\n', "what the processor has"),
     ]
     accepted = [
         ("src/model/x.c", '#include "layers/layer.h"\n#include "optim/optim.h"\n#include "compiler/compiler.h"\n'),

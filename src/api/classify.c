@@ -73,21 +73,14 @@ static cr_status prepare_file(struct cresnet_model *m, const struct cr_prepare *
     return cr_prepare_eval(prep, &view, out);
 }
 
-static cr_status prepare_any(struct cresnet_model *m, const struct cr_api_images *job, int index, uint8_t *out,
-                             struct cr_scratch *scratch) {
+static cr_status prepare_image(struct cresnet_model *m, const struct cr_api_images *job, int index, uint8_t *out,
+                               struct cr_scratch *scratch) {
     struct cr_prepare prep = m->session.prepare_eval;
     prep.view              = job->view;
     if (job->prepared) prep.tta = CR_TTA_NONE;
     if (job->images) return prepare_pixels(&prep, &job->images[index], scratch, out);
     if (job->paths) return prepare_file(m, &prep, job->paths[index], scratch, out);
     return prepare_encoded(m, &prep, &job->encoded[index], index, scratch, out);
-}
-
-static cr_status prepare_one(struct cresnet_model *m, const struct cr_api_images *job, int index, uint8_t *out,
-                             struct cr_scratch *scratch) {
-    const cr_status status = prepare_any(m, job, index, out, scratch);
-    cr_scratch_release(scratch);
-    return status;
 }
 
 /* The first error of a batch. Messages are per thread, so each decoder copies its own. */
@@ -120,6 +113,15 @@ static void note_error(const struct cr_api_images *job, int index, cr_status sta
     if (status != CR_OK) cr_error_clear();
 }
 
+/* Prepares an image of the call. The threads of the team use memory of the caller here, nowhere else. */
+static void prepare_one(struct cresnet_model *m, const struct cr_api_images *job, int index, uint8_t *out,
+                        struct cr_scratch *scratch, struct first_error *error) {
+    cr_api_use_begin(m);
+    note_error(job, index, prepare_image(m, job, index, out, scratch), error);
+    cr_scratch_release(scratch);
+    cr_api_use_end(m);
+}
+
 /* Prepares images first to first + count of the call; they are written to `out`, one after the other. */
 static cr_status prepare_batch(struct cresnet_model *m, const struct cr_api_images *job, int first, int count,
                                uint8_t *out) {
@@ -131,12 +133,10 @@ static cr_status prepare_batch(struct cresnet_model *m, const struct cr_api_imag
     {
         struct cr_scratch *scratch = &m->scratch[omp_get_thread_num()];
 #pragma omp for schedule(dynamic, 1)
-        for (int i = 0; i < count; i++)
-            note_error(job, first + i, prepare_one(m, job, first + i, out + (size_t)i * bytes, scratch), &error);
+        for (int i = 0; i < count; i++) prepare_one(m, job, first + i, out + (size_t)i * bytes, scratch, &error);
     }
 #else
-    for (int i = 0; i < count; i++)
-        note_error(job, first + i, prepare_one(m, job, first + i, out + (size_t)i * bytes, &m->scratch[0]), &error);
+    for (int i = 0; i < count; i++) prepare_one(m, job, first + i, out + (size_t)i * bytes, &m->scratch[0], &error);
 #endif
     return error.status == CR_OK ? CR_OK : CR_FAIL(error.status, "%s", error.text);
 }

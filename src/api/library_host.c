@@ -3,8 +3,6 @@
 #include "api/model.h"
 #include "core/host.h"
 
-#include <pthread.h>
-
 /* Threads that do not belong to a model have no place for log lines. */
 void cr_host_log(enum cr_log_level level, const char *line) {
     const struct cresnet_model *model = cr_api_current();
@@ -13,6 +11,5 @@ void cr_host_log(enum cr_log_level level, const char *line) {
 }
 
 void cr_host_stop(const char *text) {
-    if (cr_api_current()) cr_api_abandon(text);
-    pthread_exit(NULL); /* a thread of a loader or of a device, or one of the caller's that has broken a rule */
+    cr_api_abandon(text);
 }

@@ -2,7 +2,8 @@
  *
  * Invariants
  *   - Every model has one thread. It opens the session, computes, and closes the session. The thread of the caller
- *     waits meanwhile, so its OpenMP settings, its current GPU and its stack do not matter and do not change.
+ *     waits meanwhile, so its OpenMP settings, its current GPU, its locale, its rounding mode and its stack do not
+ *     matter and do not change. What the caller's own thread executes has no assertions: it checks arguments.
  *   - Calls on one model are computed one after the other. Only calls for tensors on the device overlap: the next one
  *     is given to the device before the results of the one before are there (api/overlap.c). */
 #ifndef CR_API_MODEL_H
@@ -12,6 +13,7 @@
 #include "session/session.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 
 struct cr_scratch;
 
@@ -42,8 +44,12 @@ struct cr_api_worker {
     struct cr_api_job *first, *last; /* not begun */
     struct cr_api_job *begun[CR_API_BEGUN];
     int                begun_jobs;
-    struct cr_api_job *current;         /* whose function runs */
-    bool               quit, abandoned; /* abandoned: a programming error has ended the thread */
+    struct cr_api_job *current; /* whose function runs */
+    bool               quit;
+    atomic_bool        abandoned; /* a programming error has stopped a thread of the model: no thread works any more */
+    atomic_int         users;     /* threads that use memory of callers: see cr_api_use_begin */
+    char               name[16];  /* of the threads of the model */
+    struct cresnet_model *next;   /* of all models of the process */
 };
 
 /* One call: prepares the images of a batch and computes it. One of images, encoded, paths and tensors is not NULL. */
@@ -73,8 +79,9 @@ struct cresnet_model {
     pid_t                process;       /* that opened the model: a child process has no thread of the model */
     int                  feature_count; /* length of a vector of pooled features */
     void (*log)(void *context, cresnet_log_level level, const char *line);
-    void *log_context;
-    char  broken[256]; /* the error after which the model cannot be used; "" while it can */
+    void        *log_context;
+    cresnet_info info;        /* what cresnet_get_info copies */
+    char         broken[256]; /* the error after which the model cannot be used; "" while it can */
 
     /* One batch on the host. */
     uint8_t          *images;    /* [batch][size][width] pixels of the network's format */
@@ -106,8 +113,13 @@ void cr_api_stop(struct cresnet_model *model);
 cresnet_status cr_api_fail(cresnet_error *error, cresnet_status status, const char *fmt, ...) CR_PRINTF(3, 4);
 /* The model whose thread this is; NULL on all other threads. */
 struct cresnet_model *cr_api_current(void);
-/* Ends this thread, which a programming error has stopped, and gives the error to the caller of the model. */
+/* A programming error in this thread: gives the error to the callers of its model, which can only be closed then. The
+ * threads of the model never return, and close does not free it. */
 _Noreturn void cr_api_abandon(const char *text);
+/* A thread of an OpenMP team calls these before and after it uses memory of the caller. A call that a programming error
+ * stops returns when no such thread is left. */
+void cr_api_use_begin(struct cresnet_model *model);
+void cr_api_use_end(struct cresnet_model *model);
 
 /* ---- api/open.c ---- */
 

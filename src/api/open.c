@@ -1,5 +1,6 @@
 /* api/open.c: opens, describes and closes models. See include/cresnet.h. */
 #include "api/model.h"
+#include "core/cpu.h"
 #include "data/scratch.h"
 #include "session/saved_model.h"
 
@@ -112,8 +113,7 @@ static cr_status count_classes(struct cresnet_model *m, int *classes) {
 
 static int count_decoders(const struct cresnet_model *m) {
 #ifdef _OPENMP
-    const int threads = m->config.train.threads > 0 ? (int)m->config.train.threads : omp_get_max_threads();
-    return CR_MAX(1, CR_MIN(threads, (int)m->session.eval_batch));
+    return CR_MIN(omp_get_max_threads(), (int)m->session.eval_batch); /* cr_device_host_threads has set the number */
 #else
     (void)m;
     return 1;
@@ -167,6 +167,38 @@ static cr_status read_thresholds(struct cresnet_model *m) {
     return cr_saved_model_thresholds(m->config.model.weights, classes, m->threshold);
 }
 
+static const char *precision_of(const struct cresnet_model *m) {
+    if (m->session.model.real == CR_F16) return "fp16";
+    if (m->session.model.real == CR_BF16) return "bf16";
+    return m->config.train.precision == CR_PRECISION_TF32 ? "tf32" : "fp32";
+}
+
+static void describe(struct cresnet_model *m) {
+    const struct cr_session *s = &m->session;
+    m->info                    = (cresnet_info){.classes     = s->model.classes,
+                                                .features    = m->feature_count,
+                                                .image_size  = s->prepare_eval.size,
+                                                .resize      = s->prepare_eval.eval_resize,
+                                                .max_batch   = (int)s->eval_batch,
+                                                .network     = cr_word_arch(m->config.model.arch),
+                                                .weights     = m->config.model.weights,
+                                                .device      = s->device->caps.text,
+                                                .precision   = precision_of(m),
+                                                .memory      = memory_of(m),
+                                                .image_width = cr_prepare_width(&s->prepare_eval),
+                                                .multi_label = m->config.data.multi_label,
+                                                .channels    = (int)m->config.data.channels,
+                                                .bits        = (int)m->config.data.bits};
+    for (int c = 0; c < CR_MIN(m->info.channels, 3); c++) {
+        m->info.mean[c] = (float)cr_config_mean(&m->config, c);
+        m->info.std[c]  = (float)cr_config_std(&m->config, c);
+    }
+    if (m->info.channels == 4) {
+        m->info.mean4 = (float)cr_config_mean(&m->config, 3);
+        m->info.std4  = (float)cr_config_std(&m->config, 3);
+    }
+}
+
 static cr_status open_job(struct cresnet_model *m, void *argument) {
     const struct open_job    *job     = argument;
     struct cr_session_options options = {.eval          = true,
@@ -174,12 +206,14 @@ static cr_status open_job(struct cresnet_model *m, void *argument) {
                                          .f32_input     = m->f32_input,
                                          .keep_features = m->has_features,
                                          .eval_batch    = job->options->max_batch};
+    CR_TRY(cr_cpu_check());
     if (!job->config) CR_TRY(read_config(m, job));
     if (!*m->config.model.weights) return cr_config_fail(&m->config, "model.weights", "is empty: name the weights");
     CR_TRY(count_classes(m, &options.classes));
     CR_TRY(cr_session_open(&m->config, &options, &m->session));
     m->feature_count = count_features(&m->session.model);
-    if (job->memory) *job->memory = memory_of(m);
+    describe(m);
+    if (job->memory) *job->memory = m->info.memory;
     if (!job->execute) return CR_OK;
     CR_TRY(cr_session_load_weights(&m->session, m->config.model.weights, true));
     CR_TRY(read_thresholds(m));
@@ -259,47 +293,18 @@ cresnet_status cresnet_memory_needed(const char *path, const cresnet_options *op
 
 void cresnet_close(cresnet_model *m) {
     if (!m || getpid() != m->process) return; /* a child process has neither the thread nor the device of the model */
-    if (!m->worker.abandoned) {
-        m->broken[0] = 0; /* the thread is there: it can close also what has failed */
-        (void)cr_api_call(m, close_job, NULL, NULL);
-    }
+    if (m->worker.abandoned) return; /* its threads wait until the process ends, and may still need its memory */
+    m->broken[0] = 0;                /* the thread is there: it can close also what has failed */
+    (void)cr_api_call(m, close_job, NULL, NULL);
     cr_api_stop(m);
 }
 
-static const char *precision_of(const struct cresnet_model *m) {
-    if (m->session.model.real == CR_F16) return "fp16";
-    if (m->session.model.real == CR_BF16) return "bf16";
-    return m->config.train.precision == CR_PRECISION_TF32 ? "tf32" : "fp32";
-}
-
 cresnet_status cresnet_get_info(const cresnet_model *m, cresnet_info *info) {
-    const struct cr_session *s = m ? &m->session : NULL;
     if (!m || !info || info->size < sizeof info->size + sizeof info->classes || info->size > sizeof *info)
         return CRESNET_ERROR_ARGUMENT;
-    cresnet_info full = {.size        = info->size,
-                         .classes     = s->model.classes,
-                         .features    = m->feature_count,
-                         .image_size  = s->prepare_eval.size,
-                         .resize      = s->prepare_eval.eval_resize,
-                         .max_batch   = (int)s->eval_batch,
-                         .network     = cr_word_arch(m->config.model.arch),
-                         .weights     = m->config.model.weights,
-                         .device      = s->device->caps.text,
-                         .precision   = precision_of(m),
-                         .memory      = memory_of(m),
-                         .image_width = cr_prepare_width(&s->prepare_eval),
-                         .multi_label = m->config.data.multi_label,
-                         .channels    = (int)m->config.data.channels,
-                         .bits        = (int)m->config.data.bits};
-    for (int c = 0; c < CR_MIN(full.channels, 3); c++) {
-        full.mean[c] = (float)cr_config_mean(&m->config, c);
-        full.std[c]  = (float)cr_config_std(&m->config, c);
-    }
-    if (full.channels == 4) {
-        full.mean4 = (float)cr_config_mean(&m->config, 3);
-        full.std4  = (float)cr_config_std(&m->config, 3);
-    }
-    memcpy(info, &full, info->size);
+    const size_t size = info->size;
+    memcpy(info, &m->info, size);
+    info->size = size;
     return CRESNET_OK;
 }
 

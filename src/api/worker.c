@@ -1,15 +1,20 @@
 /* api/worker.c: the thread of a model. See api/model.h. */
 #include "api/model.h"
+#include "data/scratch.h"
 
+#include <fenv.h>
+#include <locale.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <time.h>
 #include <unistd.h>
 
-enum { STACK_BYTES = 8 << 20 };
+enum { STACK_BYTES = 8 << 20, NAP_NS = 30000 };
 
 static _Thread_local struct cresnet_model *current; /* the model whose thread this is */
+static _Thread_local bool                  is_user; /* between cr_api_use_begin and cr_api_use_end */
 
 struct cresnet_model *cr_api_current(void) {
     return current;
@@ -51,39 +56,104 @@ static void finish_locked(struct cresnet_model *model, struct cr_api_job *job, c
     job->done = true;
 }
 
+_Noreturn static void park(void) {
+    for (;;) (void)pause();
+}
+
 static void finish(struct cresnet_model *model, struct cr_api_job *job, cresnet_status status, const char *text) {
     struct cr_api_worker *w = &model->worker;
     (void)pthread_mutex_lock(&w->mutex);
-    finish_locked(model, job, status, text);
+    const bool abandoned = w->abandoned; /* the caller has its error already, and the job is gone */
+    if (!abandoned) finish_locked(model, job, status, text);
     (void)pthread_cond_broadcast(&w->done);
     (void)pthread_mutex_unlock(&w->mutex);
+    if (abandoned) park();
 }
 
-/* Memory and locks of the job are lost; the model cannot be used any more. */
-void cr_api_abandon(const char *text) {
-    struct cresnet_model *model = current;
+static void nap(void) {
+    const struct timespec time = {.tv_nsec = NAP_NS};
+    (void)nanosleep(&time, NULL);
+}
+
+/* ---- programming errors ---- */
+
+/* All models of the process, so that a thread finds its model: a new thread inherits the name of the thread that
+ * starts it, and GCC's OpenMP starts the threads of a model from the model's thread. */
+static pthread_mutex_t       models_mutex = PTHREAD_MUTEX_INITIALIZER;
+static struct cresnet_model *models;
+static unsigned              models_opened;
+
+static void register_model(struct cresnet_model *model) {
+    (void)pthread_mutex_lock(&models_mutex);
+    snprintf(model->worker.name, sizeof model->worker.name, "cresnet-%x", models_opened++ & 0xfffffffU);
+    model->worker.next = models;
+    models             = model;
+    (void)pthread_mutex_unlock(&models_mutex);
+}
+
+static void unregister_model(const struct cresnet_model *model) {
+    (void)pthread_mutex_lock(&models_mutex);
+    for (struct cresnet_model **at = &models; *at; at = &(*at)->worker.next)
+        if (*at == model) {
+            *at = model->worker.next;
+            break;
+        }
+    (void)pthread_mutex_unlock(&models_mutex);
+}
+
+static struct cresnet_model *model_of_thread(void) {
+    char                  name[sizeof models->worker.name] = "";
+    struct cresnet_model *model;
+    if (current) return current;
+    (void)prctl(PR_GET_NAME, name);
+    (void)pthread_mutex_lock(&models_mutex);
+    for (model = models; model && strcmp(model->worker.name, name) != 0;) model = model->worker.next;
+    (void)pthread_mutex_unlock(&models_mutex);
+    return model;
+}
+
+void cr_api_use_begin(struct cresnet_model *model) {
+    atomic_fetch_add(&model->worker.users, 1);
+    is_user = true;
+    if (!model->worker.abandoned) return;
+    atomic_fetch_sub(&model->worker.users, 1);
+    park();
+}
+
+void cr_api_use_end(struct cresnet_model *model) {
+    is_user = false;
+    atomic_fetch_sub(&model->worker.users, 1);
+}
+
+/* Gives the error to all callers, as soon as no thread uses their memory any more. */
+static void abandon(struct cresnet_model *model, const char *text) {
     struct cr_api_worker *w     = &model->worker;
-    current                     = NULL;
+    const bool            first = !atomic_exchange(&w->abandoned, true);
+    if (is_user) atomic_fetch_sub(&w->users, 1);
+    if (!first) return;
+    while (atomic_load(&w->users)) nap();
     (void)pthread_mutex_lock(&w->mutex);
-    w->abandoned = true;
     if (w->current) finish_locked(model, w->current, CRESNET_ERROR_DEVICE, text);
     for (int i = 0; i < w->begun_jobs; i++) finish_locked(model, w->begun[i], CRESNET_ERROR_DEVICE, text);
     for (; w->first; w->first = w->first->next) finish_locked(model, w->first, CRESNET_ERROR_DEVICE, text);
     (void)pthread_cond_broadcast(&w->done);
     (void)pthread_mutex_unlock(&w->mutex);
-    pthread_exit(NULL);
+}
+
+/* A thread of an OpenMP team cannot end, nor can the thread of the model while its team computes: the other threads of
+ * the team wait for it. So the threads of the model wait until the process ends, and its memory is lost. */
+void cr_api_abandon(const char *text) {
+    struct cresnet_model *model = model_of_thread();
+    cr_image_abandon_turn(); /* other threads may wait for it, also those of other models */
+    if (model) abandon(model, text);
+    park();
 }
 
 /* ---- the thread ---- */
 
 /* A batch that takes longer than SPIN_NS is awaited with naps, which cost a tenth of a processor. A nap delays the
  * answer by less than one percent of what the next images of such a batch need. */
-enum { SPIN_NS = 500000, NAP_NS = 30000 };
-
-static void nap(void) {
-    const struct timespec time = {.tv_nsec = NAP_NS};
-    (void)nanosleep(&time, NULL);
-}
+enum { SPIN_NS = 500000 };
 
 /* Removes the first job that can begin now; NULL when there is none. The mutex is held. */
 static struct cr_api_job *take(struct cr_api_worker *w) {
@@ -142,9 +212,20 @@ static void end_oldest(struct cresnet_model *model) {
     cr_error_clear();
 }
 
+/* A new thread has the locale of the process and the floating-point modes of the caller: rounding, traps, subnormal
+ * numbers that become zero. Results and files must not depend on them. The OpenMP threads of the model inherit the
+ * modes and the name of this thread. */
+static void set_defaults(const struct cresnet_model *model) {
+    const locale_t c = newlocale(LC_ALL_MASK, "C", (locale_t)0); /* does not allocate: glibc has a static "C" locale */
+    if (c) (void)uselocale(c);
+    (void)fesetenv(FE_DFL_ENV);
+    (void)prctl(PR_SET_NAME, model->worker.name);
+}
+
 static void *serve(void *argument) {
     struct cresnet_model *model = argument;
     current                     = model;
+    set_defaults(model);
     for (;;) {
         struct cr_api_job *job = next_job(model);
         if (job)
@@ -178,6 +259,7 @@ struct cresnet_model *cr_api_start(cresnet_error *error) {
         return NULL;
     }
     model->process = getpid();
+    register_model(model);
     (void)pthread_mutex_init(&model->worker.mutex, NULL);
     (void)pthread_cond_init(&model->worker.work, NULL);
     (void)pthread_cond_init(&model->worker.done, NULL);
@@ -232,6 +314,7 @@ void cr_api_stop(struct cresnet_model *model) {
         (void)pthread_mutex_unlock(&w->mutex);
         (void)pthread_join(w->thread, NULL);
     }
+    unregister_model(model);
     (void)pthread_mutex_destroy(&w->mutex);
     (void)pthread_cond_destroy(&w->work);
     (void)pthread_cond_destroy(&w->done);

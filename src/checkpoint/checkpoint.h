@@ -12,6 +12,9 @@
  *   classes.txt         one class name on each line
  *   kernel_times.txt    the measured kernel times by which the run chose its kernels (autotune/cost_table.h); only for
  *                       runs on a GPU. Its old name costs.txt is still read
+ *   checksums.txt       lines "SUM  NAME": the CRC-32C of each file above, but of a .safetensors only
+ *                       of its header, which has the sums of the tensors. The last line, named checksums.txt, is the sum
+ *                       of the lines before it. Older versions wrote no such file: then nothing is checked
  * The .safetensors files contain no time, host name or path: equal states give identical files. The files of pruned
  * networks store sparse tensors; the end of this header describes the format. `last` and `best` are relative symbolic
  * links, replaced by rename(2).
@@ -26,9 +29,9 @@
  *   - Loading checks everything (names, shapes, types, step) before the first byte is written to the parameter store.
  *   - One process at a time writes to a run folder.
  *
- * Files: write.c (writing), directory.c (folders, links, search), run_folder.c (lock, checks, best.json), read.c,
- * stream.c, sparse_tensors.c. The parameter store is accessed through struct cr_ckpt_io; these files depend on neither
- * programs nor devices. */
+ * Files: write.c (writing), directory.c (folders, links, search), run_folder.c (lock, checks, best.json), checksums.c,
+ * read.c, prefix.c, stream.c, sparse_tensors.c. The parameter store is accessed through struct cr_ckpt_io; these files
+ * depend on neither programs nor devices. */
 #ifndef CR_CHECKPOINT_H
 #define CR_CHECKPOINT_H
 
@@ -98,7 +101,8 @@ CR_MUST cr_status cr_ckpt_lock(const char *run_dir, int *lock);
  * not a link, or best.json is not a file. */
 CR_MUST cr_status cr_ckpt_check_dir(const char *run_dir);
 
-struct cr_ckpt_best { /* best.json: accuracies are fractions from 0 to 1; below 0 when unknown */
+#define CR_CKPT_BEST_SUM "crc32c" /* the last member of best.json: CRC-32C of the text before its comma */
+struct cr_ckpt_best {             /* best.json: accuracies are fractions from 0 to 1; below 0 when unknown */
     int64_t step;
     double  top1, raw_top1, ema_top1;
     double  value;   /* of the metric that the caller named */
@@ -107,7 +111,7 @@ struct cr_ckpt_best { /* best.json: accuracies are fractions from 0 to 1; below 
 };
 /* Reads run_dir/best.json with the value of `metric` (a word of train.best). All members are -1 when there is no such
  * file. They are -1 and *why is the reason (static) when the file cannot be used: no JSON, an accuracy outside 0 to 1,
- * no value of the metric, or no folder step-N. *why is NULL otherwise. */
+ * a wrong checksum, no value of the metric, or no folder step-N. *why is NULL otherwise. */
 struct cr_ckpt_best cr_ckpt_best_read(const char *run_dir, const char *metric, const char **why);
 /* Writes a checkpoint. An old checkpoint that cannot be removed (keep) causes a warning, not an error. */
 CR_MUST cr_status cr_ckpt_write(const struct cr_ckpt_save *save, const struct cr_ckpt_io *io);
@@ -121,29 +125,44 @@ void cr_ckpt_remove_empty(const char *run_dir);
  */
 void cr_ckpt_sweep(const char *run_dir);
 
-/* Finds the newest valid checkpoint of a run folder: the target of `last`, otherwise the highest step-N that is valid,
- * with one warning for each invalid one. *out is run_dir/step-N (the caller frees it with cr_free), or NULL with CR_OK
- * when the folder has no step-N. CR_ERR_FORMAT when it has some, but none is valid. */
+/* Finds the newest checkpoint of a run folder: the target of `last`, otherwise the highest step-N. *out is run_dir/step-N
+ * (the caller frees it with cr_free), or NULL with CR_OK when the folder has no step-N. A damaged one is CR_ERR_FORMAT or
+ * CR_ERR_IO, since the results of an older one would be taken for those of the newest; damaged tensors are found when
+ * they are read. */
 CR_MUST cr_status cr_ckpt_find(const char *run_dir, char **out);
-/* Finds the checkpoint that the link `best` names; without a valid one, the same as cr_ckpt_find. */
+/* Finds the checkpoint that the link `best` names; when there is none, the same as cr_ckpt_find. */
 CR_MUST cr_status cr_ckpt_find_best(const char *run_dir, char **out);
+/* For a run that is resumed: as cr_ckpt_find, but reads all bytes of a checkpoint and goes on to the next older one when
+ * one is damaged, with one warning for each. CR_ERR_FORMAT when there are some, but none is intact. */
+CR_MUST cr_status cr_ckpt_find_intact(const char *run_dir, char **out);
+/* Reads all bytes of a checkpoint folder that a run is to resume from. An error names what is damaged, and the newest
+ * older checkpoint that is intact. */
+CR_MUST cr_status cr_ckpt_verify(const char *folder);
 /* Finds run_dir/step-N; the caller frees *out with cr_free. CR_ERR_CONFIG with the steps that exist when there is none.
  */
 CR_MUST cr_status cr_ckpt_find_step(const char *run_dir, int64_t step, char **out);
+/* Reads all bytes of the weights and moving averages of a checkpoint folder, for a caller that would go on without the
+ * results of damaged ones. */
+CR_MUST cr_status cr_ckpt_verify_weights(const char *folder);
 /* Resolves what the user gave (run folder, step-N folder, file of weights, or a name of published weights, which are
  * downloaded when this machine does not have them) to the path of the model file; cr_free *out. A file or folder goes
- * before a name. */
+ * before a name. Files of a checkpoint are checked against its checksums.txt. */
 CR_MUST cr_status cr_ckpt_model_path(const char *given, char **out);
 
-/* Opens weights that other programs may have written: removes a prefix that wrappers add to every name ("module.",
- * "_orig_mod.", "model.", "backbone."). */
-CR_MUST cr_status cr_ckpt_open_weights(const char *path, struct cr_st_file **out);
+/* Opens weights that other programs may have written, FILE or FILE:KEY (cr_st_open_any), and removes the prefix after
+ * which most names and shapes are those of the network (checkpoint/prefix.c). Tensors without the prefix are left out:
+ * cr_st_outside. CR_ERR_FORMAT when two prefixes are equally good. tensors: [count] those of the network; then one line
+ * says which entry, prefix and tensors were chosen if there was a choice. NULL and 0: the network is not known yet. */
+CR_MUST cr_status cr_ckpt_open_weights(const char *path, const struct cr_ckpt_tensor *tensors, int count,
+                                       struct cr_st_file **out);
 
 /* Reads the listed tensors from an open file. Each tensor must exist in the file with this shape and type (F16, BF16
  * and F64 files are converted when the parameter store holds F32). A tensor in the file that is not listed is an error.
- * The message names the first few offenders. All checks precede the first write to the parameter store. `path` is for
- * messages. `ignore` is a list of suffixes "a,b,c" such as ".num_batches_tracked", or NULL: a name with such a suffix
- * may be in the file without being listed, and a listed tensor with such a name may be missing (its value in the
+ * The message names the first few offenders of each kind: other shapes or types, missing tensors, unlisted tensors.
+ * All checks precede the first write to the parameter store. `path` is for messages. The sums of all tensors are
+ * checked, also of those that are not listed: CR_ERR_FORMAT names a damaged one, and the values in the parameter store
+ * are then unusable. `ignore` is a list of suffixes "a,b,c" such as ".num_batches_tracked", or NULL: a name with such a
+ * suffix may be in the file without being listed, and a listed tensor with such a name may be missing (its value in the
  * parameter store stays). `alias` maps a listed name to a second name to try ("fc.weight" -> "linear.weight") and
  * returns NULL when there is none; `alias` may be NULL. */
 CR_MUST cr_status cr_ckpt_read(struct cr_st_file *file, const char *path, const struct cr_ckpt_tensor *tensors,

@@ -203,7 +203,8 @@ void cr_ckpt_sweep(const char *run_dir) {
 
 /* ---- find ---- */
 
-static cr_status check_file(const char *folder, const char *name, int64_t step) {
+/* `all`: reads the tensors too. */
+static cr_status check_file(const char *folder, const char *name, int64_t step, bool all) {
     char               path[CR_PATH_MAX], expected[32];
     struct cr_st_file *file;
     CR_TRY(cr_path_join(path, folder, "%s", name));
@@ -213,35 +214,47 @@ static cr_status check_file(const char *folder, const char *name, int64_t step) 
     cr_status   status = CR_OK;
     if (step >= 0 && stored && strcmp(stored, expected) != 0)
         status = CR_FAIL(CR_ERR_FORMAT, "%s: belongs to step %.20s, not to step %s", path, stored, expected);
+    if (status == CR_OK && all) status = cr_ckpt_verify_tensors(file);
     cr_st_close(file);
     return status;
 }
 
-/* Checks that a folder is a complete checkpoint of this step; step < 0 accepts any step. */
-static cr_status check_folder(const char *folder, int64_t step) {
+static cr_status check_weights(const char *folder, int64_t step, bool all) {
+    char path[CR_PATH_MAX];
+    CR_TRY(check_file(folder, "model.safetensors", step, all));
+    CR_TRY(cr_path_join(path, folder, "ema.safetensors"));
+    return access(path, F_OK) == 0 ? check_file(folder, "ema.safetensors", step, all) : CR_OK;
+}
+
+cr_status cr_ckpt_verify_weights(const char *folder) {
+    CR_TRY(cr_ckpt_check_files(folder, false));
+    return check_weights(folder, -1, true);
+}
+
+/* Checks that a folder is a complete checkpoint of this step; step < 0 accepts any step. `all`: reads all bytes. */
+static cr_status check_folder(const char *folder, int64_t step, bool all) {
     char path[CR_PATH_MAX];
     CR_TRY(cr_path_join(path, folder, "config.ini"));
     if (!cr_fs_is_dir(folder)) return CR_FAIL(CR_ERR_IO, "%s: no such folder", folder);
     if (access(path, R_OK) < 0) return cr_fs_refused(path, "read", errno);
-    CR_TRY(check_file(folder, "model.safetensors", step));
-    CR_TRY(check_file(folder, "state.safetensors", step));
-    CR_TRY(cr_path_join(path, folder, "ema.safetensors"));
-    if (access(path, F_OK) == 0) CR_TRY(check_file(folder, "ema.safetensors", step));
-    return CR_OK;
+    CR_TRY(check_weights(folder, step, all));
+    CR_TRY(check_file(folder, "state.safetensors", step, all));
+    return cr_ckpt_check_files(folder, all);
 }
 
-/* Sets *good when run_dir/name is valid; warns otherwise. Only lack of memory is an error. */
-static cr_status try_folder(const char *run_dir, const char *name, char path[CR_PATH_MAX], bool *good) {
+/* Sets *good when run_dir/name is intact. Otherwise a warning follows when the caller looks for another one (`intact`,
+ * cr_ckpt_find_intact) or the folder does not exist, and an error in all other cases. */
+static cr_status try_folder(const char *run_dir, const char *name, bool intact, char path[CR_PATH_MAX], bool *good) {
     CR_TRY(cr_path_join(path, run_dir, "%s", name));
-    cr_status status = check_folder(path, cr_ckpt_step_of(name));
+    cr_status status = check_folder(path, cr_ckpt_step_of(name), intact);
     *good            = status == CR_OK;
-    if (status == CR_ERR_MEMORY) return status;
+    if (status == CR_ERR_MEMORY || (!*good && !intact && cr_fs_is_dir(path))) return status;
     if (status != CR_OK) cr_log(CR_LOG_WARN, "checkpoint skipped: %s", cr_error_message());
     return CR_OK;
 }
 
-/* As cr_ckpt_find, without the checkpoint of step `bad`, which is known to be invalid; -1: none. */
-static cr_status find_newest(const char *run_dir, int64_t bad, char **out) {
+/* As cr_ckpt_find or, with `intact`, cr_ckpt_find_intact, without the step `bad`, which does not exist; -1: none. */
+static cr_status find_newest(const char *run_dir, int64_t bad, bool intact, char **out) {
     char      path[CR_PATH_MAX], name[64];
     int64_t  *steps = NULL, last = link_step(run_dir, "last");
     int       count  = 0;
@@ -250,12 +263,12 @@ static cr_status find_newest(const char *run_dir, int64_t bad, char **out) {
     CR_TRY(list_steps(run_dir, &steps, &count));
     if (last != -1 && (last < 0 || last != bad)) {
         snprintf(name, sizeof name, last >= 0 ? "step-%" PRId64 : "last", last);
-        CR_TRY_OUT(try_folder(run_dir, name, path, &good));
+        CR_TRY_OUT(try_folder(run_dir, name, intact, path, &good));
     }
     for (int i = 0; !good && i < count; i++) {
         if (steps[i] == last || steps[i] == bad) continue;
         snprintf(name, sizeof name, "step-%" PRId64, steps[i]);
-        CR_TRY_OUT(try_folder(run_dir, name, path, &good));
+        CR_TRY_OUT(try_folder(run_dir, name, intact, path, &good));
     }
     if (!good && count) {
         status = CR_FAIL(CR_ERR_FORMAT,
@@ -276,7 +289,42 @@ out:
 }
 
 cr_status cr_ckpt_find(const char *run_dir, char **out) {
-    return find_newest(run_dir, -1, out);
+    return find_newest(run_dir, -1, false, out);
+}
+
+cr_status cr_ckpt_find_intact(const char *run_dir, char **out) {
+    return find_newest(run_dir, -1, true, out);
+}
+
+/* The newest intact checkpoint of a step before `step`; -1: none. */
+static int64_t intact_before(const char *run_dir, int64_t step) {
+    char     path[CR_PATH_MAX];
+    int64_t *steps = NULL, found = -1;
+    int      count = 0;
+    cr_error_hold();
+    if (list_steps(run_dir, &steps, &count) == CR_OK)
+        for (int i = 0; found < 0 && i < count; i++)
+            if (steps[i] < step && cr_path_join(path, run_dir, "step-%" PRId64, steps[i]) == CR_OK &&
+                check_folder(path, steps[i], true) == CR_OK)
+                found = steps[i];
+    cr_error_release();
+    cr_free(steps);
+    return found;
+}
+
+cr_status cr_ckpt_verify(const char *folder) {
+    char            run_dir[CR_PATH_MAX], why[2048];
+    const char     *slash  = strrchr(folder, '/');
+    const int64_t   step   = cr_ckpt_step_of(slash ? slash + 1 : folder);
+    const int       length = slash ? (int)(slash - folder) : 0;
+    const cr_status status = check_folder(folder, step, true);
+    if (status == CR_OK || status == CR_ERR_MEMORY || step < 0) return status;
+    snprintf(run_dir, sizeof run_dir, "%.*s", slash ? CR_MAX(length, 1) : 1, slash ? folder : ".");
+    snprintf(why, sizeof why, "%s", cr_error_message());
+    const int64_t older = intact_before(run_dir, step);
+    if (older < 0) return status;
+    cr_error_clear();
+    return CR_FAIL(status, "%s; the newest intact checkpoint before it is %s/step-%" PRId64, why, run_dir, older);
 }
 
 cr_status cr_ckpt_find_best(const char *run_dir, char **out) {
@@ -289,8 +337,8 @@ cr_status cr_ckpt_find_best(const char *run_dir, char **out) {
     if (step == -2 && (lstat(path, &s) < 0 || !S_ISDIR(s.st_mode)))
         cr_log(CR_LOG_WARN, "checkpoint skipped: %s: is not a link to a step-N", path);
     else if (step != -1)
-        CR_TRY(try_folder(run_dir, name, path, &good));
-    if (!good) return find_newest(run_dir, step, out);
+        CR_TRY(try_folder(run_dir, name, false, path, &good));
+    if (!good) return find_newest(run_dir, step, false, out);
     *out = cr_strdup(path);
     return *out ? CR_OK : CR_NO_MEMORY(strlen(path) + 1);
 }
@@ -302,7 +350,7 @@ cr_status cr_ckpt_find_step(const char *run_dir, int64_t step, char **out) {
     int            count;
     CR_TRY(cr_path_join(path, run_dir, "step-%" PRId64, step));
     if (cr_fs_is_dir(path)) {
-        CR_TRY(check_folder(path, step));
+        CR_TRY(check_folder(path, step, false));
         *out = cr_strdup(path);
         return *out ? CR_OK : CR_NO_MEMORY(strlen(path) + 1);
     }
@@ -322,9 +370,13 @@ cr_status cr_ckpt_model_path(const char *given, char **out) {
     if (stat(given, &s) < 0) {
         const int error = errno;
         if (error == ENOENT && cr_pretrained_is_name(given)) return cr_pretrained_file(given, out);
-        return cr_fs_refused(given, "open", error);
+        if (!cr_st_key(given)) return cr_fs_refused(given, "open", error);
+        s.st_mode = S_IFREG;
     }
     if (!S_ISDIR(s.st_mode)) {
+        const char *slash = strrchr(given, '/');
+        snprintf(path, sizeof path, "%.*s", slash ? CR_MAX((int)(slash - given), 1) : 1, slash ? given : ".");
+        CR_TRY(cr_ckpt_check_files(path, false));
         *out = cr_strdup(given);
         return *out ? CR_OK : CR_NO_MEMORY(strlen(given) + 1);
     }
@@ -335,7 +387,8 @@ cr_status cr_ckpt_model_path(const char *given, char **out) {
         cr_status status = cr_path_join(path, folder, "model.safetensors");
         cr_free(folder);
         CR_TRY(status);
-    }
+    } else
+        CR_TRY(cr_ckpt_check_files(given, false));
     *out = cr_strdup(path);
     return *out ? CR_OK : CR_NO_MEMORY(strlen(path) + 1);
 }

@@ -26,6 +26,20 @@ CR_MUST cr_status cr_ckpt_tensor_in(struct cr_st_file *file, const struct cr_st_
                                     const struct cr_ckpt_io *io);
 bool              cr_ckpt_can_convert(enum cr_dtype from, enum cr_dtype to);
 
+/* ---- checkpoint/read.c ---- */
+
+/* Reads all tensors of a file that has sums, with several threads, and checks them. CR_ERR_FORMAT names the first
+ * damaged one in file order. */
+CR_MUST cr_status cr_ckpt_verify_tensors(struct cr_st_file *file);
+
+/* ---- checkpoint/checksums.c ---- */
+
+/* Writes checksums.txt for the files of a new step folder. */
+CR_MUST cr_status cr_ckpt_list_write(const char *folder);
+/* Checks the files that checksums.txt lists, of .safetensors the headers. CR_OK for a folder without this list. With
+ * `all`, also files that only a resumed run needs must exist. CR_ERR_FORMAT names the file. */
+CR_MUST cr_status cr_ckpt_check_files(const char *folder, bool all);
+
 /* ---- checkpoint/directory.c ---- */
 
 int64_t cr_ckpt_step_of(const char *name); /* "step-12" -> 12; anything else: -1 */

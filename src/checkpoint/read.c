@@ -12,32 +12,26 @@
 /* PARALLEL_CHUNK: two buffers of a thread stay in a second level cache. */
 enum { PROBLEMS_SHOWN = 5, NAME_SHOWN = 100, READERS_MAX = 8, PARALLEL_CHUNK = 256 << 10 };
 
+/* The names in the file that differ from those of the network explain each other: each kind shows its first few. */
+enum kind { KIND_SHAPE, KIND_MISSING, KIND_EXTRA, KINDS };
 struct problems {
     struct cr_text text;
-    int            count;
+    int            count[KINDS];
 };
 
 /* Adds one problem: the name of a tensor and what is wrong with it. */
-static void add_problem(struct problems *problems, const char *name, const char *fmt, ...) CR_PRINTF(3, 4);
+static void add_problem(struct problems *problems, enum kind kind, const char *name, const char *fmt, ...)
+    CR_PRINTF(4, 5);
 
-static void add_problem(struct problems *problems, const char *name, const char *fmt, ...) {
+static void add_problem(struct problems *problems, enum kind kind, const char *name, const char *fmt, ...) {
     char    quoted[NAME_SHOWN], what[512];
     va_list args;
-    if (problems->count++ >= PROBLEMS_SHOWN) return;
+    if (problems->count[kind]++ >= PROBLEMS_SHOWN) return;
     va_start(args, fmt);
     vsnprintf(what, sizeof what, fmt, args);
     va_end(args);
     cr_json_quote(quoted, sizeof quoted, name);
     cr_text_add(&problems->text, "%s%s %s", problems->text.length ? "; " : "", quoted, what);
-}
-
-/* Prefixes of torch.nn.DataParallel, torch.compile, and of programs that store the network in a member. */
-cr_status cr_ckpt_open_weights(const char *path, struct cr_st_file **out) {
-    static const char *const prefixes[] = {"module.", "_orig_mod.", "model.", "backbone."};
-    CR_TRY(cr_st_open_any(path, out));
-    for (size_t i = 0; i < CR_COUNT(prefixes); i++)
-        if (cr_st_strip(*out, prefixes[i])) i = (size_t)-1; /* start again, since prefixes may be nested */
-    return CR_OK;
 }
 
 /* True when the name ends in one of the suffixes of "a,b,c". */
@@ -71,45 +65,61 @@ static void compare_one(const struct cr_st_entry *entry, const struct cr_ckpt_te
     char in_file[CR_ST_SHAPE_TEXT], in_model[CR_ST_SHAPE_TEXT];
     cr_st_shape_text(in_model, tensor->dims, tensor->dim);
     if (!entry) {
-        add_problem(problems, tensor->name, "%s is missing", in_model);
+        add_problem(problems, KIND_MISSING, tensor->name, "%s is missing", in_model);
     } else if (!same_shape(entry, tensor)) {
         cr_st_shape_text(in_file, entry->dims, entry->dim);
-        add_problem(problems, entry->name, "has shape %s in the file, %s here", in_file, in_model);
+        add_problem(problems, KIND_SHAPE, entry->name, "has shape %s in the file, %s here", in_file, in_model);
     } else if (!cr_ckpt_can_convert(entry->dtype, tensor->dtype)) {
-        add_problem(problems, entry->name, "has elements of type %s in the file, %s here",
+        add_problem(problems, KIND_SHAPE, entry->name, "has elements of type %s in the file, %s here",
                     cr_dtype_safetensors_name(entry->dtype), cr_dtype_safetensors_name(tensor->dtype));
     }
 }
 
-/* Fills found[i], NULL for a tensor that keeps its value in the parameter store; fails with a list of all mismatches.
- */
+static void add_extra(const struct cr_st_entry *entry, const char *where, struct problems *problems) {
+    char shape[CR_ST_SHAPE_TEXT];
+    cr_st_shape_text(shape, entry->dims, entry->dim);
+    add_problem(problems, KIND_EXTRA, entry->name, "%s is in the file, but %s", shape, where);
+}
+
+static void end_kind(struct problems *problems, enum kind kind, const char *what) {
+    if (problems->count[kind] > PROBLEMS_SHOWN)
+        cr_text_add(&problems->text, "; and %d more %s", problems->count[kind] - PROBLEMS_SHOWN, what);
+}
+
+static cr_status fail_problems(struct cr_st_file *file, const char *path, const struct problems *problems) {
+    char prefix[NAME_SHOWN], removed[NAME_SHOWN + 64] = "";
+    if (problems->text.failed) return CR_NO_MEMORY(4096);
+    cr_json_quote(prefix, sizeof prefix, cr_st_prefix(file));
+    if (*cr_st_prefix(file)) snprintf(removed, sizeof removed, " after the prefix %s of its names is removed", prefix);
+    return CR_FAIL(CR_ERR_FORMAT, "%s: does not fit%s: %s", path, removed, problems->text.data);
+}
+
+/* Fills found[i], NULL for a tensor that keeps its value in the parameter store, and sets listed[j] for each tensor j
+ * that is found in the file; fails with a list of mismatches: of shapes and types, of names that the file lacks, and of
+ * names that only the file has. */
 static cr_status match(struct cr_st_file *file, const char *path, const struct cr_ckpt_tensor *tensors, int count,
-                       const char *ignore, const char *(*alias)(const char *name), const struct cr_st_entry **found) {
-    struct problems problems = {0};
-    cr_status       status   = CR_OK;
-    bool           *listed   = NULL;
-    CR_ALLOC(listed, (size_t)cr_st_count(file));
+                       const char *ignore, const char *(*alias)(const char *name), const struct cr_st_entry **found,
+                       bool *listed) {
+    struct problems           problems = {0};
+    const struct cr_st_entry *entry;
+    cr_status                 status = CR_OK;
     for (int i = 0; i < count; i++) {
         found[i] = look_up(file, tensors[i].name, alias);
         if (found[i]) listed[found[i] - cr_st_at(file, 0)] = true;
-        if (found[i] || !has_suffix(tensors[i].name, ignore)) compare_one(found[i], &tensors[i], &problems);
+        if (found[i]) compare_one(found[i], &tensors[i], &problems);
     }
-    for (int i = 0; i < cr_st_count(file); i++) {
-        const struct cr_st_entry *entry = cr_st_at(file, i);
-        char                      shape[CR_ST_SHAPE_TEXT];
-        if (listed[i] || has_suffix(entry->name, ignore)) continue;
-        cr_st_shape_text(shape, entry->dims, entry->dim);
-        add_problem(&problems, entry->name, "%s is in the file, but not in the network", shape);
-    }
-    if (problems.text.failed)
-        status = CR_NO_MEMORY(4096);
-    else if (problems.count > PROBLEMS_SHOWN)
-        status = CR_FAIL(CR_ERR_FORMAT, "%s: does not fit: %s; and %d more", path, problems.text.data,
-                         problems.count - PROBLEMS_SHOWN);
-    else if (problems.count)
-        status = CR_FAIL(CR_ERR_FORMAT, "%s: does not fit: %s", path, problems.text.data);
+    end_kind(&problems, KIND_SHAPE, "with other shapes or types");
+    for (int i = 0; i < count; i++)
+        if (!found[i] && !has_suffix(tensors[i].name, ignore)) compare_one(NULL, &tensors[i], &problems);
+    end_kind(&problems, KIND_MISSING, "are missing");
+    for (int i = 0; i < cr_st_count(file); i++)
+        if (!listed[i] && !has_suffix(cr_st_at(file, i)->name, ignore))
+            add_extra(cr_st_at(file, i), "not in the network", &problems);
+    for (int i = 0; problems.text.length && (entry = cr_st_outside(file, i)); i++)
+        if (!has_suffix(entry->name, ignore)) add_extra(entry, "without this prefix", &problems);
+    end_kind(&problems, KIND_EXTRA, "in the file");
+    if (problems.text.length || problems.text.failed) status = fail_problems(file, path, &problems);
     cr_text_free(&problems.text);
-    cr_free(listed);
     return status;
 }
 
@@ -156,28 +166,53 @@ static cr_status read_tensors(struct cr_st_file *file, const struct cr_ckpt_tens
     return error.status == CR_OK ? CR_OK : CR_FAIL(error.status, "%s", error.text);
 }
 
-static int count_readers(const struct cr_ckpt_io *io) {
+/* Checks the sums of the tensors for which skip[i] is false; skip may be NULL. */
+static cr_status verify(struct cr_st_file *file, const bool *skip, int readers) {
+    struct first_error error = {.status = CR_OK};
+    const int          count = cr_st_has_sums(file) ? cr_st_count(file) : 0;
 #ifdef _OPENMP
-    return io->parallel_put ? CR_MAX(1, CR_MIN(omp_get_max_threads(), (int)READERS_MAX)) : 1;
+#pragma omp parallel for schedule(dynamic, 1) num_threads(readers) if (readers > 1)
+#endif
+    for (int i = 0; i < count; i++)
+        if (!skip || !skip[i]) note_error(&error, cr_st_verify(file, cr_st_at(file, i)), i);
+    (void)readers;
+    return error.status == CR_OK ? CR_OK : CR_FAIL(error.status, "%s", error.text);
+}
+
+static int count_readers(bool parallel) {
+#ifdef _OPENMP
+    return parallel ? CR_MAX(1, CR_MIN(omp_get_max_threads(), (int)READERS_MAX)) : 1;
 #else
-    (void)io;
+    (void)parallel;
     return 1;
 #endif
+}
+
+cr_status cr_ckpt_verify_tensors(struct cr_st_file *file) {
+    return verify(file, NULL, count_readers(true));
 }
 
 cr_status cr_ckpt_read(struct cr_st_file *file, const char *path, const struct cr_ckpt_tensor *tensors, int count,
                        const char *ignore, const char *(*alias)(const char *name), const struct cr_ckpt_io *io) {
     struct cr_ckpt_stage       stage[READERS_MAX] = {0};
     const struct cr_st_entry **found              = NULL;
+    bool                      *listed             = NULL;
     cr_status                  status             = CR_OK;
-    const int                  readers            = count_readers(io);
+    const int                  readers            = count_readers(io->parallel_put);
     CR_ALLOC(found, (size_t)count);
-    CR_TRY_OUT(match(file, path, tensors, count, ignore, alias, found));
+    listed = cr_alloc((size_t)cr_st_count(file), sizeof *listed);
+    if (!listed) {
+        status = CR_NO_MEMORY((size_t)cr_st_count(file));
+        goto out;
+    }
+    CR_TRY_OUT(match(file, path, tensors, count, ignore, alias, found, listed));
     const size_t chunk = io->parallel_put ? PARALLEL_CHUNK : CR_CKPT_CHUNK_BYTES;
     for (int i = 0; i < readers; i++) CR_TRY_OUT(cr_ckpt_stage_open(tensors, count, chunk, &stage[i]));
     CR_TRY_OUT(read_tensors(file, tensors, count, found, stage, readers, io));
+    CR_TRY_OUT(verify(file, listed, readers));
 out:
     for (int i = 0; i < readers; i++) cr_ckpt_stage_close(&stage[i]);
+    cr_free(listed);
     cr_free(found);
     return status;
 }

@@ -1,6 +1,7 @@
 /* checkpoint/run_folder.c: the lock of a run folder, checks before a run writes there, and best.json. A run folder may
  * have been made by somebody else: a link in it is never followed for writing. */
 #include "checkpoint/checkpoint.h"
+#include "core/checksum/crc32c.h"
 #include "formats/json.h"
 
 #include <errno.h>
@@ -88,6 +89,8 @@ static bool is_metric(const char *name, const char *metric) {
 static const char *parse_best(char *text, size_t length, const char *metric, struct cr_ckpt_best *out) {
     static const char no_json[] = "it is not a JSON object of numbers";
     const char       *why       = NULL;
+    const char       *sum_at    = strstr(text, ",\"" CR_CKPT_BEST_SUM "\":"); /* a file of an older version has none */
+    const double      sum = sum_at ? (double)cr_crc32c(0, text, (size_t)(sum_at - text)) : 0; /* parsing changes it */
     struct cr_json    json;
     cr_json_start(&json, text, length);
     if (!cr_json_expect(&json, '{')) return no_json;
@@ -100,6 +103,7 @@ static const char *parse_best(char *text, size_t length, const char *metric, str
             if (!(value >= 0 && value < 1e15) || value != (double)(int64_t)value) return "the step is no whole number";
             out->step = (int64_t)value;
         }
+        if (strcmp(name, CR_CKPT_BEST_SUM) == 0 && value != sum) return "it is damaged (wrong checksum)";
         out->is_map |= strcmp(name, "map") == 0;
         if (strcmp(name, "top1") == 0 || strcmp(name, "map") == 0) why = store_accuracy(value, &out->top1);
         if (strcmp(name, "raw_top1") == 0 || strcmp(name, "raw_map") == 0) why = store_accuracy(value, &out->raw_top1);

@@ -1,5 +1,6 @@
 /* checkpoint/sparse_tensors.c: sparse tensors of checkpoint files. See the end of checkpoint/checkpoint.h. */
 #include "checkpoint/internal.h"
+#include "core/checksum/crc32c.h"
 #include "core/output_file.h"
 #include "core/temporary.h"
 
@@ -79,7 +80,7 @@ static cr_status read_shape(struct cr_st_file *file, const char *path, const cha
         return corrupt(path, name, "its shape is invalid");
     out->dims  = (int)shape->dim[0];
     out->elems = 1;
-    CR_TRY(cr_st_read(file, shape, 0, out->dim, (size_t)shape->bytes));
+    CR_TRY(cr_st_read_whole(file, shape, out->dim));
     for (int i = 0; i < out->dims; i++) {
         if (out->dim[i] < 1 || out->dim[i] > elems_max / out->elems)
             return corrupt(path, name, "its shape is too large");
@@ -100,8 +101,8 @@ static cr_status read_parts(struct cr_st_file *file, const char *path, const cha
     CR_ALLOC(out->bits, (size_t)(out->elems + 7) / 8);
     CR_ALLOC(out->value, (size_t)out->nnz);
     CR_ALLOC(bytes, (size_t)gaps->bytes);
-    CR_TRY_OUT(cr_st_read(file, values, 0, out->value, (size_t)values->bytes));
-    CR_TRY_OUT(cr_st_read(file, gaps, 0, bytes, (size_t)gaps->bytes));
+    CR_TRY_OUT(cr_st_read_whole(file, values, out->value));
+    CR_TRY_OUT(cr_st_read_whole(file, gaps, bytes));
     if (!read_gaps(bytes, gaps->bytes, out)) status = corrupt(path, name, "its gaps do not match its values");
 out:
     cr_free(bytes);
@@ -170,12 +171,14 @@ static cr_status list_entries(struct export *e) {
 
 static cr_status write_whole(struct export *e, const struct cr_st_entry *from, struct cr_st_writer *writer,
                              unsigned char *buffer) {
+    uint32_t crc = 0;
     for (uint64_t at = 0; at < from->bytes; at += CR_CKPT_CHUNK_BYTES) {
         const size_t bytes = (size_t)CR_MIN(from->bytes - at, (uint64_t)CR_CKPT_CHUNK_BYTES);
         CR_TRY(cr_st_read(e->file, from, at, buffer, bytes));
+        crc = cr_crc32c_long(crc, buffer, bytes);
         CR_TRY(cr_st_write(writer, buffer, bytes));
     }
-    return CR_OK;
+    return cr_st_check_sum(e->file, from, crc);
 }
 
 static cr_status write_dense(struct export *e, const char *name, struct cr_st_writer *writer, float *buffer) {
@@ -195,11 +198,11 @@ out:
 }
 
 static cr_status write_all(struct export *e, const char *to) {
-    static const struct cr_st_meta meta[] = {{"format", "pt"}, {CR_OUTPUT_EXPORT_KEY, "1"}};
-    struct cr_st_writer           *writer = NULL, *whole;
-    void                          *buffer = NULL;
-    struct cr_temporary            file;
-    cr_status                      status;
+    const struct cr_st_meta meta[] = {{"format", "pt"}, {CR_OUTPUT_EXPORT_KEY, "1"}, CR_ST_SUMS};
+    struct cr_st_writer    *writer = NULL, *whole;
+    void                   *buffer = NULL;
+    struct cr_temporary     file;
+    cr_status               status;
     CR_TRY(list_entries(e));
     buffer = cr_alloc(CR_CKPT_CHUNK_BYTES, 1);
     if (!buffer) return CR_NO_MEMORY(CR_CKPT_CHUNK_BYTES);
@@ -229,6 +232,7 @@ cr_status cr_ckpt_export_dense(const char *from, const char *to) {
     bool      sparse;
     cr_status status;
     CR_TRY(cr_st_open_any(from, &e.file));
+    if (cr_st_note(e.file)) cr_log(CR_LOG_INFO, "weights: %s: %s", from, cr_st_note(e.file));
     CR_TRY_OUT(cr_ckpt_is_sparse(e.file, from, &sparse));
     CR_TRY_OUT(write_all(&e, to));
 out:

@@ -1,5 +1,6 @@
 /* checkpoint/stream.c: copies one tensor between file and store in chunks, with type conversion and permutation. */
 #include "checkpoint/internal.h"
+#include "core/checksum/crc32c.h"
 
 #include <string.h>
 
@@ -125,11 +126,14 @@ cr_status cr_ckpt_tensor_in(struct cr_st_file *file, const struct cr_st_entry *e
     struct rows rows = rows_of(tensor);
     size_t      size = cr_dtype_bytes(tensor->dtype), file_size = cr_dtype_bytes(entry->dtype);
     uint64_t    total = rows.count * rows.elems, chunk = chunk_elems(&rows, stage, CR_MAX(size, file_size));
+    const bool  sums = cr_st_has_sums(file);
+    uint32_t    crc  = 0;
     for (uint64_t done = 0; done < total; done += chunk) {
         uint64_t       elems   = CR_MIN(chunk, total - done);
         size_t         bytes   = (size_t)elems * size;
         unsigned char *current = stage->a, *spare = stage->b;
         CR_TRY(cr_st_read(file, entry, done * file_size, current, (size_t)elems * file_size));
+        if (sums) crc = cr_crc32c_long(crc, current, (size_t)elems * file_size);
         if (entry->dtype != tensor->dtype) {
             convert((float *)(void *)spare, current, entry->dtype, elems);
             current = stage->b;
@@ -143,5 +147,5 @@ cr_status cr_ckpt_tensor_in(struct cr_st_file *file, const struct cr_st_entry *e
             CR_TRY(io->put(io->self, tensor->address, done * size + at, current + at,
                            CR_MIN(bytes - at, (size_t)CR_CKPT_CHUNK_BYTES)));
     }
-    return CR_OK;
+    return cr_st_check_sum(file, entry, crc);
 }

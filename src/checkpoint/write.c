@@ -9,19 +9,21 @@
 
 /* ---- files ---- */
 
-/* Copies the caller's metadata and adds one pair unless its key exists; the caller frees *out with cr_free. */
+/* Copies the caller's metadata, adds one pair unless its key exists, and requests checksums. The caller frees *out with
+ * cr_free. */
 static cr_status with_meta(const struct cr_st_meta *meta, int count, const char *key, const char *value,
                            struct cr_st_meta **out, int *out_count) {
     struct cr_st_meta *all;
-    CR_ALLOC(all, (size_t)count + 1);
+    CR_ALLOC(all, (size_t)count + 2);
     bool there = false;
     for (int i = 0; i < count; i++) {
         all[i] = meta[i];
         there |= !strcmp(meta[i].key, key);
     }
-    if (!there) all[count] = (struct cr_st_meta){key, value};
-    *out       = all;
-    *out_count = count + !there;
+    if (!there) all[count++] = (struct cr_st_meta){key, value};
+    all[count++] = CR_ST_SUMS;
+    *out         = all;
+    *out_count   = count;
     return CR_OK;
 }
 
@@ -102,6 +104,7 @@ static cr_status fill_folder(const char *folder, const struct cr_ckpt_save *save
         CR_TRY(cr_path_join(path, folder, "kernel_times.txt"));
         CR_TRY(cr_fs_write_new(path, save->kernel_times_text, strlen(save->kernel_times_text)));
     }
+    CR_TRY(cr_ckpt_list_write(folder));
     if (cr_fs_sync_dir(folder) < 0) return cr_fs_refused(folder, "write to the disk", errno);
     return CR_OK;
 }

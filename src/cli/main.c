@@ -2,6 +2,7 @@
  * only file that exits. Exit codes: 0 success, 1 failure, 2 wrong command line or configuration, 128+n ended by
  * signal n. */
 #include "cli/common/command.h"
+#include "core/cpu.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -36,12 +37,14 @@ static int print_and_finish(const char *who, struct cr_text *text) {
 
 /* SIGUSR1 requests a checkpoint from a training. It may come before cr_train has installed its handler, also while the
  * program restarts: it is blocked from the first line of main, waits, and is delivered when cr_train unblocks it. Other
- * commands do not use it. */
-static void block_save_signal(bool block) {
-    sigset_t usr1;
-    sigemptyset(&usr1);
-    sigaddset(&usr1, SIGUSR1);
-    sigprocmask(block ? SIG_BLOCK : SIG_UNBLOCK, &usr1, NULL);
+ * commands do not use it. Other signals that the parent has left blocked would never stop the program, and with SIGCHLD
+ * ignored the system forgets how child processes ended. */
+static void set_signals(bool block_save) {
+    sigset_t blocked;
+    sigemptyset(&blocked);
+    if (block_save) sigaddset(&blocked, SIGUSR1);
+    sigprocmask(SIG_SETMASK, &blocked, NULL);
+    signal(SIGCHLD, SIG_DFL);
 }
 
 static int run_command(enum cr_command_id id, int argc, char **argv) {
@@ -53,7 +56,7 @@ static int run_command(enum cr_command_id id, int argc, char **argv) {
     cr_status status = cr_args_parse(id, argc, argv, &args);
     if (status != CR_OK) return finish(who, status, 0);
     cr_log_quiet(cr_args_has(&args, CR_OPT_QUIET));
-    if (id != CR_CMD_TRAIN) block_save_signal(false);
+    if (id != CR_CMD_TRAIN) set_signals(false);
     int code;
     if (cr_args_has(&args, CR_OPT_HELP)) {
         if (id == CR_CMD_HELP)
@@ -139,11 +142,13 @@ static void limit_thread_spinning(char **argv) {
 }
 
 int main(int argc, char **argv) {
-    block_save_signal(true);
+    set_signals(true);
     if (need_stack(argv)) return cr_status_exit(CR_ERR_MEMORY);
     limit_thread_spinning(argv);
     signal(SIGPIPE, SIG_IGN); /* writing to a closed pipe is an error and must not kill a training run */
     signal(SIGXFSZ, SIG_IGN); /* the same for a file at its size limit (ulimit -f) */
+    const cr_status cpu = cr_cpu_check();
+    if (cpu != CR_OK) return finish("cresnet", cpu, 0);
     const char *base = argc > 0 ? strrchr(argv[0], '/') : NULL;
     base             = base ? base + 1 : argc > 0 ? argv[0] : "cresnet";
     if (strncmp(base, "cresnet-", 8) == 0) {

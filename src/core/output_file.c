@@ -35,7 +35,7 @@ static bool is_onnx(struct start s) {
 }
 
 static bool is_confusion(struct start s) {
-    return BEGINS_WITH(s, 0, CR_OUTPUT_CSV_START ",");
+    return BEGINS_WITH(s, 0, CR_OUTPUT_CSV_START ",") || BEGINS_WITH(s, 0, CR_OUTPUT_CSV_LIST "\n");
 }
 
 static bool is_predictions(struct start s) {

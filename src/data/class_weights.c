@@ -37,14 +37,15 @@ static bool is_number_list(const char *text) {
     return text[strspn(text, "0123456789.,+-eE \t")] == 0;
 }
 
-static cr_status parse_list(const struct cr_config *c, const char *text, int classes, float *weights) {
+static cr_status parse_list(const struct cr_config *c, const char *text, const struct cr_dataset *data, int classes,
+                            float *weights) {
     int count = 0;
     for (const char *at = text; at;) {
         float value;
         at = parse_weight(at, &value);
         if (!at || (*at && *at != ','))
             return cr_config_fail(c, key, "number %d of the list is no weight: from 0 to 1e9, e.g. 1,2.5,1", count + 1);
-        if (count < classes) weights[count] = value;
+        if (count < classes) weights[cr_dataset_renumbered(data, count)] = value;
         count++;
         at = *at ? at + 1 : NULL;
     }
@@ -121,7 +122,7 @@ cr_status cr_dataset_class_weights(const struct cr_config *c, const struct cr_da
     for (int k = 0; k < classes; k++) weights[k] = 1;
     if (data)
         status = strcmp(text, "balanced") == 0 ? balance(c, data, classes, weights)
-                 : is_number_list(text)        ? parse_list(c, text, classes, weights)
+                 : is_number_list(text)        ? parse_list(c, text, data, classes, weights)
                                                : read_file(c, data, classes, weights);
     if (status == CR_OK) status = check_sum(c, weights, classes);
     if (status == CR_OK)

@@ -138,6 +138,17 @@ void        cr_dataset_warnings(bool on);
 int64_t     cr_dataset_count(const struct cr_dataset *dataset);
 int         cr_dataset_classes(const struct cr_dataset *dataset);
 const char *cr_dataset_class_name(const struct cr_dataset *dataset, int label);
+/* Gives class k of the dataset the label to[k], in the names, the counts and the labels of all samples: `to` [classes]
+ * has each label once. The order of the samples and the fingerprint stay. Before any loader is opened.
+ * CR_ERR_MEMORY. */
+CR_MUST cr_status cr_dataset_renumber(struct cr_dataset *dataset, const int *to);
+/* The label of the class that had this label when the dataset was opened, as in the list of `cresnet data stat`. */
+int cr_dataset_renumbered(const struct cr_dataset *dataset, int first_label);
+/* Compares the classes of a dataset with those of a trained network, names[classes]. The same names in another order:
+ * renumbers the dataset as the network is, and says so. Other names: a warning that ends with `consequence` (NULL: no
+ * warning); the labels stay. `network` names the owner of the names in messages. CR_ERR_MEMORY. */
+CR_MUST cr_status cr_dataset_adopt_classes(struct cr_dataset *dataset, const char *const *names, int classes,
+                                           const char *network, const char *consequence);
 /* With data.multi_label the labels of a sample: their number, then one bit for each class, cr_dataset_label_words words
  * in all (graph/loss.h); borrowed. NULL, and 1 word, when each sample has one label. */
 const int32_t *cr_dataset_labels(const struct cr_dataset *dataset, int64_t sample);

@@ -118,7 +118,7 @@ cr_status cr_dataset_view(const struct cr_dataset *dataset, int64_t sample, stru
     struct cr_lazy_image lazy;
     char                 name[CR_SAMPLE_NAME_BYTES];
     dataset->ops->name(dataset, sample, name, sizeof name);
-    CR_TRY(dataset->ops->fetch(dataset, sample, scratch, &stored, label));
+    CR_TRY(cr_dataset_fetch(dataset, sample, scratch, &stored, label));
     cr_status status = cr_lazy_image_open(&stored, name, scratch, &lazy);
     if (status == CR_OK) status = cr_lazy_image_whole(&lazy, scratch, view);
     return cr_dataset_check_used(dataset, status);

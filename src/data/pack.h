@@ -71,6 +71,7 @@ void                 cr_pack_close(struct cr_pack *pack); /* NULL is allowed */
 int64_t              cr_pack_count(const struct cr_pack *pack);
 int                  cr_pack_classes(const struct cr_pack *pack);
 const char          *cr_pack_class_name(const struct cr_pack *pack, int label);
+const char *const   *cr_pack_class_names(const struct cr_pack *pack); /* [classes] */
 enum cr_pack_form    cr_pack_form(const struct cr_pack *pack);
 bool                 cr_pack_exif(const struct cr_pack *pack);   /* has the flag CR_PACK_EXIF */
 enum cr_pixel_format cr_pack_format(const struct cr_pack *pack); /* of raw pixels */

@@ -11,7 +11,7 @@ static cr_status open_image(const struct cr_dataset *dataset, int64_t sample, st
     struct cr_lazy_image lazy;
     int32_t              label;
     dataset->ops->name(dataset, sample, name, sizeof name);
-    CR_TRY(dataset->ops->fetch(dataset, sample, scratch, &stored, &label));
+    CR_TRY(cr_dataset_fetch(dataset, sample, scratch, &stored, &label));
     return cr_lazy_image_open(&stored, name, scratch, &lazy);
 }
 
@@ -27,7 +27,7 @@ static cr_status fail_class(const struct cr_dataset *dataset, int class_index, i
 static cr_status check(const struct cr_dataset *dataset, int64_t *left, struct cr_scratch *scratch) {
     char why[1000];
     for (int64_t i = 0; i < dataset->count; i++) {
-        const int32_t k = dataset->ops->label(dataset, i);
+        const int32_t k = cr_dataset_label(dataset, i);
         if (!left[k]) continue;
         const cr_status status = open_image(dataset, i, scratch);
         if (status == CR_OK)

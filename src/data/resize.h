@@ -23,9 +23,4 @@ CR_MUST cr_status cr_resize_run(const struct cr_resize *job, struct cr_buffer *t
 /* data/image/resize_wide.c: the same for formats of 16 bits, which cr_resize_run passes on. */
 CR_MUST cr_status cr_resize_run_wide(const struct cr_resize *job, struct cr_buffer *tables);
 
-/* For tests: the newest instructions that data/image/resize.c may use. The results of all levels are bitwise
- * identical. */
-enum cr_resize_level { CR_RESIZE_PLAIN, CR_RESIZE_AVX2, CR_RESIZE_AVX512 };
-void cr_resize_limit(enum cr_resize_level limit);
-
 #endif

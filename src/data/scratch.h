@@ -20,13 +20,14 @@ struct cr_scratch {
     struct cr_jpeg_tables
         *jpeg_tables; /* allocated at first use; of the last image, reused if the next image has the same tables */
     struct cr_load_counts counts;
-    bool                  alone; /* this thread has the turn of cr_image_admit */
 };
 /* data/image/buffer.c: grows the buffer to at least `count` bytes; its content is lost. CR_ERR_MEMORY. */
 CR_MUST cr_status cr_buffer_reserve(struct cr_buffer *buffer, size_t count);
 /* data/image/buffer.c: to be called when the pixels of an image are no longer needed. After an image that had the turn
  * of cr_image_admit it frees its memory and ends the turn; otherwise it does nothing. */
 void cr_scratch_release(struct cr_scratch *scratch);
+/* Ends the turn of a thread that will never return to its image; it may be called without one. */
+void cr_image_abandon_turn(void);
 void cr_scratch_free(struct cr_scratch *scratch);
 
 #endif

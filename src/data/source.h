@@ -30,6 +30,8 @@ struct cr_dataset {
     int                          classes;
     const char                 **class_names;  /* in the arena */
     int64_t                     *class_counts; /* in the arena; NULL when unknown */
+    int32_t                     *renumbered;   /* in the arena: the label of each class of the format, which `fetch` and
+                                                  `label` return; NULL: the same (cr_dataset_renumber) */
     /* With data.multi_label: the labels of each sample, [count][label_words] in the arena, as graph/loss.h describes
      * them; the number that `fetch` and `label` return is then a hash of these. Else NULL and 0. */
     int32_t             *label_rows;
@@ -64,6 +66,11 @@ bool cr_dataset_is_corrupt(const struct cr_dataset *dataset, cr_status status);
 /* Returns true at the first call for this sample: its corrupt image is named in the log once, although each evaluation
  * has a loader of its own. Thread-safe. */
 bool cr_dataset_log_once(const struct cr_dataset *dataset, int64_t sample);
+
+/* The functions of the format, with labels as cr_dataset_renumber has set them. */
+CR_MUST cr_status cr_dataset_fetch(const struct cr_dataset *dataset, int64_t sample, struct cr_scratch *scratch,
+                                   struct cr_stored *out, int32_t *label);
+int32_t           cr_dataset_label(const struct cr_dataset *dataset, int64_t sample);
 
 /* Each function fills the zeroed dataset; on failure the caller closes it. */
 CR_MUST cr_status cr_cifar_open(const struct cr_config *config, enum cr_split split, struct cr_dataset *dataset);

@@ -56,7 +56,7 @@ struct cr_device_caps {
     size_t context_bytes;        /* device memory of the driver's context, while the device is not open; else 0 */
     double host_memory_overhead; /* bytes of device memory (page tables) for each byte of the HOST region */
     bool   host_memory;          /* device memory is host memory: every kernel may read the HOST region */
-    char   text[160];            /* description for people: "CPU, 2 threads, oneDNN 2.6.3" */
+    char   text[160];            /* description for people: "CPU, 2 threads, avx512, oneDNN 2.6.3" */
 };
 
 enum { CR_REFERENCE_BLOCKS = 1024 };
@@ -194,6 +194,12 @@ struct cr_device {
 
 /* All backends of this build, best first; ends with NULL. */
 const struct cr_backend *const *cr_backends(void);
+
+/* device/host_threads.c, for backends: chooses the number of threads on the host (options->threads; 0: as many as
+ * OpenMP says, within the cores that this process may use) and sets it for the calling thread: omp_get_max_threads then
+ * returns as many as the system can start. Returns 1 without OpenMP. Only the thread that opens a device starts OpenMP
+ * threads for it. */
+int cr_device_host_threads(const struct cr_device_options *options);
 
 /* ---- opening a device ---- */
 

@@ -1,4 +1,4 @@
-/* formats/safetensors_file.h: what an open file of tensors is: for safetensors_read.c and torch_read.c only. */
+/* formats/safetensors_file.h: what an open file of tensors is: for the files safetensors_*.c and torch_read.c only. */
 #ifndef CR_SAFETENSORS_FILE_H
 #define CR_SAFETENSORS_FILE_H
 
@@ -20,19 +20,36 @@ struct cr_st_file {
     const struct cr_st_entry **by_name;
     struct cr_st_view         *view; /* one per entry, PyTorch files only; NULL otherwise */
     int                        count, capacity;
+    int                        outside; /* entries after the first `count`: tensors without the prefix of the others */
+    char                      *prefix;  /* removed from the names; NULL: none. In the arena, as is the note */
+    char                      *note; /* which entry of a PyTorch file was chosen of which; NULL: there was no choice */
     struct cr_st_meta         *meta; /* sorted by key */
     int                        meta_count, meta_capacity;
     bool                       has_meta;
-    struct cr_arena            arena; /* owns the names of PyTorch files */
+    bool                       header_checked; /* the header has a sum, and it is correct */
+    bool                       has_sums;       /* the entries have sums */
+    struct cr_arena            arena;          /* owns the names of PyTorch files, the prefix and the note */
 };
 
 /* Fills by_name. Returns a name that two entries have, or NULL. CR_ERR_MEMORY. */
 CR_MUST cr_status cr_st_sort_names(struct cr_st_file *file, const char **twice);
-/* safetensors_kind.c: true for the first bytes of a PyTorch file: zip archive or pickle. `head` has 9 bytes. */
+/* ---- safetensors_sums.c ---- */
+enum { CR_ST_SUM_DIGITS = 8 };
+/* The sum of a header, whose own sum is at digits_at. */
+uint32_t cr_st_header_crc(const char *header, size_t bytes, size_t digits_at);
+/* Checks the header before it is parsed, which changes it. */
+CR_MUST cr_status cr_st_check_header(struct cr_st_file *file);
+/* Fills the sums of the entries and sets file->has_sums, after the header was parsed. */
+CR_MUST cr_status cr_st_find_sums(struct cr_st_file *file);
+
+/* tensor_file.c: true for the first bytes of a PyTorch file: zip archive or pickle. `head` has 9 bytes. */
 bool cr_st_is_torch(const unsigned char *head);
-/* safetensors_kind.c: CR_ERR_FORMAT with a message that names the kind if the file is a PyTorch or ONNX file. */
+/* tensor_file.c: CR_ERR_FORMAT with a message that names the kind if the file is a PyTorch or ONNX file. */
 CR_MUST cr_status cr_st_check_kind(const char *path, const unsigned char *head);
-/* torch_read.c: reads a part of a strided tensor; see cr_st_read. */
+/* tensor_file.c: keeps only the tensors whose names begin with "KEY.", and removes this prefix. CR_ERR_FORMAT when
+ * there are none. */
+CR_MUST cr_status cr_st_keep_key(struct cr_st_file *file, const char *key);
+/* tensor_file.c: reads a part of a strided tensor; see cr_st_read. */
 CR_MUST cr_status cr_torch_read_strided(struct cr_st_file *file, const struct cr_st_entry *entry, uint64_t from,
                                         void *dst, size_t bytes);
 

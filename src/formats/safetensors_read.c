@@ -317,9 +317,10 @@ static cr_status open_checked(struct cr_st_file *file, const char *path) {
     if (!S_ISREG(s.st_mode))
         return CR_FAIL(CR_ERR_IO, "%s: is %s, not a file", path, S_ISDIR(s.st_mode) ? "a folder" : "a device or pipe");
     CR_TRY(read_header(file, (uint64_t)s.st_size));
+    CR_TRY(cr_st_check_header(file));
     CR_TRY(parse_header(file));
     CR_TRY(build_tables(file));
-    return CR_OK;
+    return cr_st_find_sums(file);
 }
 
 cr_status cr_st_open(const char *path, struct cr_st_file **out) {
@@ -366,13 +367,16 @@ const struct cr_st_entry *cr_st_find(const struct cr_st_file *file, const char *
     return found ? *found : NULL;
 }
 
-/* Removing a common prefix does not change the order of the names. */
-bool cr_st_strip(struct cr_st_file *file, const char *prefix) {
-    const size_t length = strlen(prefix);
-    for (int i = 0; i < file->count; i++)
-        if (strncmp(file->entries[i].name, prefix, length) != 0 || !file->entries[i].name[length]) return false;
-    for (int i = 0; i < file->count; i++) file->entries[i].name += length;
-    return file->count > 0;
+const struct cr_st_entry *cr_st_outside(const struct cr_st_file *file, int i) {
+    return i < file->outside ? &file->entries[file->count + i] : NULL;
+}
+
+const char *cr_st_prefix(const struct cr_st_file *file) {
+    return file->prefix ? file->prefix : "";
+}
+
+const char *cr_st_note(const struct cr_st_file *file) {
+    return file->note;
 }
 
 const char *cr_st_meta_find(const struct cr_st_file *file, const char *key) {

@@ -6,8 +6,9 @@
  *   stream   before: five pickles (magic number, version, system, object, keys), then a count and the bytes of each key
  * Tar archives (before PyTorch 0.1.10), TorchScript programs and big-endian files are refused with advice.
  *
- * The object is a state dict (a dictionary with tensors) or a dictionary that has one under a usual key. Entries that
- * are no tensors are left out.
+ * The object is a state dict (a dictionary with tensors) or a dictionary of state dicts: the weights, perhaps their
+ * moving averages, a teacher. FILE:KEY chooses one. Otherwise the usual keys of weights come first; another key is
+ * taken when it is the only one with about as many tensors as the largest. Entries that are no tensors are left out.
  *
  * Invariants
  *   - The pickles are not run: formats/pickle.h.
@@ -18,7 +19,8 @@
 
 #include "formats/safetensors.h"
 
-/* Opens a PyTorch file. The caller closes *out with cr_st_close. It has no metadata. CR_ERR_FORMAT, CR_ERR_IO. */
+/* Opens a PyTorch file, or FILE:KEY as cr_st_open_any. The caller closes *out with cr_st_close. It has no metadata.
+ * CR_ERR_FORMAT, CR_ERR_IO. */
 CR_MUST cr_status cr_torch_open(const char *path, struct cr_st_file **out);
 
 #endif

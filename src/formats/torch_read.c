@@ -176,34 +176,85 @@ static cr_status read_stream(struct reader *r, struct cr_pickle_value **out) {
 
 /* ---- from the object to entries ---- */
 
-static bool has_tensors(const struct cr_pickle_value *v) {
-    if (!v || v->kind != CR_PICKLE_DICT) return false;
-    for (uint32_t i = 1; i < v->list.count; i += 2)
-        if (v->list.item[i]->kind == CR_PICKLE_TENSOR) return true;
+static int count_tensors(const struct cr_pickle_value *v) {
+    int count = 0;
+    for (uint32_t i = 1; v && v->kind == CR_PICKLE_DICT && i < v->list.count; i += 2)
+        count += v->list.item[i]->kind == CR_PICKLE_TENSOR;
+    return count;
+}
+
+/* True for the names that training programs give moving averages: "model_ema", "state_dict_ema", "averaged_model". */
+static bool is_average(const char *key) {
+    static const char *const words[] = {"ema", "swa", "avg", "average", "averaged", "averages"};
+    for (size_t length; *key; key += length + (key[length] != 0)) {
+        length = strcspn(key, "_.- ");
+        for (size_t i = 0; i < CR_COUNT(words); i++)
+            if (strlen(words[i]) == length && strncmp(key, words[i], length) == 0) return true;
+    }
     return false;
 }
 
-static cr_status fail_no_weights(struct reader *r, const struct cr_pickle_value *v) {
+/* Appends the entries of a dictionary with at least `least` tensors, without `used`, as the user names them:
+ * "FILE:KEY". least 0: all entries, as "KEY". Returns their number. */
+static int name_entries(const struct reader *r, const struct cr_pickle_value *v, int least,
+                        const struct cr_pickle_value *used, struct cr_text *list) {
     enum { SHOWN = 10 };
-    struct cr_text list = {0};
-    char           shown[NAME_SHOWN];
-    for (uint32_t i = 0, n = 0; v->kind == CR_PICKLE_DICT && i < v->list.count && n < SHOWN; i += 2) {
-        if (v->list.item[i]->kind != CR_PICKLE_TEXT) continue;
-        cr_json_quote(shown, sizeof shown, v->list.item[i]->text.data);
-        cr_text_add(&list, "%s%s", n++ ? ", " : "", shown);
+    int  count = 0;
+    char given[CR_PATH_MAX], shown[CR_PATH_MAX];
+    for (uint32_t i = 0; v->kind == CR_PICKLE_DICT && i < v->list.count; i += 2) {
+        const struct cr_pickle_value *key = v->list.item[i], *entry = v->list.item[i + 1];
+        if (key->kind != CR_PICKLE_TEXT || count_tensors(entry) < least || entry == used || count++ >= SHOWN) continue;
+        snprintf(given, sizeof given, "%s%s%.*s", least ? r->file->path : "", least ? ":" : "", NAME_SHOWN,
+                 key->text.data);
+        cr_json_quote(shown, sizeof shown, given);
+        cr_text_add(list, "%s%s%s", list->length ? ", " : "", shown,
+                    least && is_average(key->text.data) ? " (moving averages)" : "");
     }
+    return count;
+}
+
+static cr_status fail_no_weights(struct reader *r, const struct cr_pickle_value *v) {
+    struct cr_text list = {0};
+    name_entries(r, v, 0, NULL, &list);
     const cr_status status = BAD(r, "no state dict was found in it (%s%s): %s", list.length ? "it has " : "no names",
                                  list.data && !list.failed ? list.data : "", advice);
     cr_text_free(&list);
     return status;
 }
 
-/* The keys under which training programs store the weights. */
-static cr_status find_state_dict(struct reader *r, struct cr_pickle_value *v, const struct cr_pickle_value **out) {
+/* Chooses between the entries that have about as many tensors as the largest: those under the keys that training
+ * programs use for the weights come first; other entries are chosen by the user when there are several. */
+static cr_status choose_entry(struct reader *r, struct cr_pickle_value *v, const struct cr_pickle_value **out) {
     static const char *const keys[] = {"state_dict", "model_state_dict", "model", "net", "weights", "params"};
-    *out                            = v;
-    for (size_t i = 0; i < CR_COUNT(keys) && !has_tensors(*out); i++) *out = cr_pickle_get(v, keys[i]);
-    return has_tensors(*out) ? CR_OK : fail_no_weights(r, v);
+    struct cr_text           list   = {0};
+    const char              *used   = NULL;
+    struct cr_pickle_value  *sole   = NULL;
+    char                     shown[NAME_SHOWN];
+    int                      most   = count_tensors(v);
+    cr_status                status = CR_OK;
+    for (uint32_t i = 1; v->kind == CR_PICKLE_DICT && i < v->list.count; i += 2)
+        most = CR_MAX(most, count_tensors(v->list.item[i]));
+    const int least = (most + 1) / 2;
+    if (!most) return fail_no_weights(r, v);
+    *out = count_tensors(v) >= least ? v : NULL;
+    for (size_t i = 0; i < CR_COUNT(keys) && !*out; i++)
+        if (count_tensors(cr_pickle_get(v, keys[i])) >= least) *out = cr_pickle_get(v, used = keys[i]);
+    const int others = name_entries(r, v, least, *out, &list);
+    for (uint32_t i = 1; !*out && !sole && others == 1 && i < v->list.count; i += 2)
+        if (count_tensors(v->list.item[i]) >= least) sole = v->list.item[i];
+    if (sole) *out = sole;
+    if (list.failed) {
+        status = CR_NO_MEMORY(list.length);
+    } else if (!*out) {
+        status = BAD(r, "it has the weights of several networks: choose one of %s", list.data);
+    } else if (others && *out != sole) {
+        cr_json_quote(shown, sizeof shown, used ? used : "");
+        r->file->note = cr_arena_printf(&r->file->arena, "%s%s is used; the file also has %s",
+                                        used ? "the entry " : "the dictionary itself", used ? shown : "", list.data);
+        if (!r->file->note) status = CR_NO_MEMORY(list.length);
+    }
+    cr_text_free(&list);
+    return status;
 }
 
 static bool is_contiguous(const struct cr_pickle_tensor *t) {
@@ -269,7 +320,7 @@ static cr_status list_entries(struct reader *r, const struct cr_pickle_value *di
 
 /* ---- open ---- */
 
-static cr_status read_contents(struct reader *r) {
+static cr_status read_contents(struct reader *r, const char *key) {
     unsigned char                 head[HEAD_BYTES] = {0};
     struct cr_pickle_value       *object           = NULL;
     const struct cr_pickle_value *dict             = NULL;
@@ -279,8 +330,11 @@ static cr_status read_contents(struct reader *r) {
         return BAD(r, "it is a tar archive, as PyTorch before 0.1.10 wrote it: load it with PyTorch and save it again");
     if (!cr_st_is_torch(head)) return BAD(r, "it is neither a zip archive nor a pickle");
     CR_TRY(head[0] == 'P' ? read_zip(r, &object) : read_stream(r, &object));
-    CR_TRY(find_state_dict(r, object, &dict));
-    return list_entries(r, dict);
+    dict = key ? cr_pickle_get(object, key) : NULL;
+    if (count_tensors(dict)) return list_entries(r, dict);
+    CR_TRY(choose_entry(r, object, &dict));
+    CR_TRY(list_entries(r, dict));
+    return key ? cr_st_keep_key(r->file, key) : CR_OK;
 }
 
 cr_status cr_torch_open(const char *path, struct cr_st_file **out) {
@@ -288,12 +342,15 @@ cr_status cr_torch_open(const char *path, struct cr_st_file **out) {
     struct stat   s;
     cr_status     status;
     CR_ALLOC(r.file, 1);
-    r.file->fd   = -1;
-    r.file->path = cr_strdup(path);
+    const char *key = cr_st_key(path);
+    r.file->fd      = -1;
+    r.file->path    = cr_strdup(path);
     if (!r.file->path) {
         status = CR_NO_MEMORY(strlen(path) + 1);
         goto out;
     }
+    if (key) r.file->path[key - path - 1] = 0;
+    path = r.file->path;
     CR_TRY_OUT(cr_fs_open_regular(path, O_RDONLY, &r.file->fd));
     if (fstat(r.file->fd, &s) < 0) {
         status = cr_fs_refused(path, "read", errno);
@@ -301,70 +358,12 @@ cr_status cr_torch_open(const char *path, struct cr_st_file **out) {
     }
     r.file_bytes = (uint64_t)s.st_size;
     r.pickle     = (struct cr_pickle){.fd = r.file->fd, .path = r.file->path};
-    CR_TRY_OUT(read_contents(&r));
+    CR_TRY_OUT(read_contents(&r, key));
 out:
     cr_pickle_free(&r.pickle);
     if (status == CR_OK)
         *out = r.file;
     else
         cr_st_close(r.file);
-    return status;
-}
-
-/* The begin of a safetensors file (the length of its header) can look like a pickle, but is followed by a brace. */
-cr_status cr_st_open_any(const char *path, struct cr_st_file **out) {
-    unsigned char head[HEAD_BYTES] = {0};
-    int           fd;
-    CR_TRY(cr_fs_open_regular(path, O_RDONLY, &fd));
-    const ssize_t got = pread(fd, head, sizeof head, 0);
-    close(fd);
-    const bool torch = got >= 9 && ((cr_st_is_torch(head) && head[8] != '{') || memcmp(head + 257, "ustar", 5) == 0);
-    return torch ? cr_torch_open(path, out) : cr_st_open(path, out);
-}
-
-/* ---- strided tensors ---- */
-
-/* Copies elements [first, first + count) in row-major order. `span` begins at the tensor's first element. */
-static void gather(const struct cr_st_entry *e, const struct cr_st_view *view, size_t size, uint64_t first,
-                   uint64_t count, const unsigned char *span, unsigned char *dst) {
-    uint64_t index[CR_ST_DIMS_MAX] = {0}, at = 0;
-    for (int i = e->dims - 1; i >= 0; i--) {
-        index[i] = first % (uint64_t)e->dim[i];
-        first /= (uint64_t)e->dim[i];
-        at += index[i] * (uint64_t)view->stride[i];
-    }
-    for (uint64_t n = 0; n < count; n++) {
-        memcpy(dst + n * size, span + at * size, size);
-        for (int i = e->dims - 1; i >= 0; i--) {
-            at += (uint64_t)view->stride[i];
-            if (++index[i] < (uint64_t)e->dim[i]) break;
-            at -= index[i] * (uint64_t)view->stride[i];
-            index[i] = 0;
-        }
-    }
-}
-
-cr_status cr_torch_read_strided(struct cr_st_file *file, const struct cr_st_entry *entry, uint64_t from, void *dst,
-                                size_t bytes) {
-    const struct cr_st_view *view  = &file->view[entry - file->entries];
-    const size_t             size  = cr_dtype_bytes(entry->dtype);
-    const uint64_t           first = from / size, count = bytes ? (from + bytes + size - 1) / size - first : 0;
-    uint64_t                 last = 0;
-    unsigned char           *span, *packed;
-    cr_status                status;
-    if (!count) return CR_OK;
-    for (int i = 0; i < entry->dims; i++) last += (uint64_t)((entry->dim[i] - 1) * view->stride[i]);
-    span   = cr_alloc((size_t)last + 1, size);
-    packed = cr_alloc((size_t)count, size);
-    if (!span || !packed) {
-        status = CR_NO_MEMORY((size_t)(last + 1 + count) * size);
-        goto out;
-    }
-    CR_TRY_OUT(cr_fs_read_at(file->fd, file->path, span, (size_t)(last + 1) * size, file->data_begin + entry->offset));
-    gather(entry, view, size, first, count, span, packed);
-    memcpy(dst, packed + (from - first * size), bytes);
-out:
-    cr_free(span);
-    cr_free(packed);
     return status;
 }

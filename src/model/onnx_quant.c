@@ -92,25 +92,34 @@ static void fill_channel(const struct cr_onnx *x, struct filter *f, const float 
         }
 }
 
-static void put_integers(struct cr_onnx *x, const struct filter *f, bool dense, const char *weight, const char *bias) {
+/* Adds integers with a scale for each channel and the node that multiplies them. The zero points are all 0. They are
+ * written although ONNX makes them optional: onnxruntime's session.x64quantprecision refuses weights without them. */
+static void put_channels(struct cr_onnx *x, const char *output, enum data_type type, int dims, const int64_t *dim,
+                         const void *integer, size_t bytes, const float *scale, const int32_t *zeros) {
+    static const char *const part[] = {"integer", "scale", "zero"};
+    const size_t             K = (size_t)dim[0], width = type == DATA_INT8 ? sizeof(int8_t) : sizeof(int32_t);
+    char                     name[CR_COUNT(part)][300];
+    for (size_t i = 0; i < CR_COUNT(part); i++) snprintf(name[i], sizeof name[i], "%s.%s", output, part[i]);
+    cr_onnx_put_tensor(x, name[0], type, dims, dim, integer, bytes);
+    cr_onnx_put_tensor(x, name[1], DATA_FLOAT, 1, dim, scale, K * sizeof *scale);
+    cr_onnx_put_tensor(x, name[2], type, 1, dim, zeros, K * width);
+    const char *const inputs[] = {name[0], name[1], name[2], NULL};
+    struct cr_text    node     = cr_onnx_node_begin("DequantizeLinear", output, inputs);
+    cr_onnx_attribute_int(&node, "axis", 0);
+    cr_onnx_node_end(x, &node);
+}
+
+static cr_status put_integers(struct cr_onnx *x, const struct filter *f, bool dense, const char *weight,
+                              const char *bias) {
     const struct cr_param *q      = &x->p->store->param[f->param];
-    const int64_t          dim[4] = {f->K, f->C, q->dim[1], q->dim[2]}, elems = f->K * f->C * f->taps;
-    char                   name[2][2][300];
-    const char *const      of[2] = {weight, bias};
-    for (int i = 0; i < 2; i++) {
-        snprintf(name[i][0], sizeof name[i][0], "%s.integer", of[i]);
-        snprintf(name[i][1], sizeof name[i][1], "%s.scale", of[i]);
-    }
-    cr_onnx_put_tensor(x, name[0][0], DATA_INT8, dense ? 2 : 4, dim, f->integer, (size_t)elems);
-    cr_onnx_put_tensor(x, name[0][1], DATA_FLOAT, 1, &f->K, f->scale, (size_t)f->K * sizeof *f->scale);
-    cr_onnx_put_tensor(x, name[1][0], DATA_INT32, 1, &f->K, f->bias, (size_t)f->K * sizeof *f->bias);
-    cr_onnx_put_tensor(x, name[1][1], DATA_FLOAT, 1, &f->K, f->bias_scale, (size_t)f->K * sizeof *f->bias_scale);
-    for (int i = 0; i < 2; i++) {
-        const char *const inputs[] = {name[i][0], name[i][1], NULL};
-        struct cr_text    node     = cr_onnx_node_begin("DequantizeLinear", of[i], inputs);
-        cr_onnx_attribute_int(&node, "axis", 0);
-        cr_onnx_node_end(x, &node);
-    }
+    const int64_t          dim[4] = {f->K, f->C, q->dim[1], q->dim[2]};
+    int32_t               *zeros;
+    CR_ALLOC(zeros, (size_t)f->K);
+    put_channels(x, weight, DATA_INT8, dense ? 2 : 4, dim, f->integer, (size_t)(f->K * f->C * f->taps), f->scale,
+                 zeros);
+    put_channels(x, bias, DATA_INT32, 1, dim, f->bias, (size_t)f->K * sizeof *f->bias, f->bias_scale, zeros);
+    cr_free(zeros);
+    return CR_OK;
 }
 
 static cr_status fill(struct cr_onnx *x, const struct cr_op *filter_op, struct filter *f) {
@@ -168,11 +177,9 @@ cr_status cr_onnx_put_quantized(struct cr_onnx *x, const struct cr_op *op) {
         output          = x->p->op[next].out[CR_OUT_bn_apply_y];
     }
     snprintf(bias, sizeof bias, "%s.bias.q", cr_onnx_layer(x, op));
-    const cr_status status = fill(x, filter_op, &f);
-    if (status == CR_OK) {
-        put_integers(x, &f, dense, weight, bias);
-        put_node(x, op, output, weight, bias);
-    }
+    cr_status status = fill(x, filter_op, &f);
+    if (status == CR_OK) status = put_integers(x, &f, dense, weight, bias);
+    if (status == CR_OK) put_node(x, op, output, weight, bias);
     filter_free(&f);
     return status;
 }

@@ -252,6 +252,23 @@ static const char *program_name(enum cr_program_kind kind) {
     return names[kind];
 }
 
+/* With one value per channel the variance is 0 and the output of a batch norm is its bias, whatever the filters are:
+ * the layers before it do not learn. PyTorch refuses this, too. */
+static cr_status check_batch_norms(const struct cr_config *c, const struct cr_program *p, int ranks) {
+    for (int i = 0; i < p->ops; i++) {
+        const struct cr_op *op = &p->op[i];
+        if (op->kind != CR_OP_bn_finalize || op->attr.bn.count > 1) continue;
+        return cr_config_fail(
+            c, "train.batch",
+            "the batch norm %s sees 1 value per channel (1 image%s, 1x1 pixels in this layer), so its "
+            "output does not depend on the image: train with a larger batch, with larger images "
+            "(data.image_size), or with this layer frozen (model.freeze)%s",
+            p->layer[op->layer], c->train.accumulate > 1 ? " per micro batch" : "",
+            ranks > 1 && !c->model.sync_bn ? "; model.sync_bn = yes combines the values of all ranks" : "");
+    }
+    return CR_OK;
+}
+
 cr_status cr_model_program(struct cr_model *m, const struct cr_config *c, enum cr_program_kind kind, int64_t batch,
                            struct cr_program *p) {
     bool      training = kind != CR_PROGRAM_EVAL;
@@ -273,6 +290,7 @@ cr_status cr_model_program(struct cr_model *m, const struct cr_config *c, enum c
     float smoothing = training ? (float)c->train.label_smoothing : 0;
     int   logits    = cr_model_emit(&net, m, batch, training ? m->image_size : m->eval_size);
     int   loss      = cr_layer_loss(&net, logits, smoothing);
+    if (training && !p->failed) CR_TRY_OUT(check_batch_norms(c, p, ranks));
     if (training && m->teacher) CR_TRY_OUT(cr_teacher_loss(&net));
     if (training && !p->failed) {
         bool  adds   = kind == CR_PROGRAM_MICRO || kind == CR_PROGRAM_MICRO_LAST;
@@ -329,10 +347,10 @@ cr_status cr_model_open(const struct cr_config *c, int classes, int64_t image_si
         status = cr_config_fail(c, "model.stem", "deep halves the first width, which is 1: use imagenet");
     CR_TRY_OUT(status);
     CR_TRY_OUT(resolve_freeze(c, &m));
-    CR_TRY_OUT(check_size(c, &m, image_size, "data.image_size"));
-    CR_TRY_OUT(check_size(c, &m, eval_size, "data.eval_crop"));
     struct cr_size_schedule sizes;
     (void)!cr_config_sizes(c, &sizes); /* config/check.c has checked the text */
+    if (!sizes.count) CR_TRY_OUT(check_size(c, &m, image_size, "data.image_size"));
+    CR_TRY_OUT(check_size(c, &m, eval_size, c->data.eval_crop ? "data.eval_crop" : "data.image_size"));
     for (int k = 0; k < sizes.count; k++) CR_TRY_OUT(check_size(c, &m, sizes.size[k], "data.image_sizes"));
     if (c->data.image_width) CR_TRY_OUT(check_size(c, &m, c->data.image_width, "data.image_width"));
     if (classes < 1) status = cr_config_fail(c, "model.classes", "the number of classes is not known: set it");

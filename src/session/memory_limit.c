@@ -1,5 +1,6 @@
 /* session/memory_limit.c: compiles the programs of a session below the memory limit, and reports lack of memory. See
  * session/session.h. */
+#include "core/cpu.h"
 #include "device/offline.h"
 #include "session/session.h"
 
@@ -7,11 +8,25 @@
 #include <string.h>
 
 enum { RESERVED_FRACTION = 64 }; /* 1/64 of the free memory stays free */
+/* Where device memory is host memory: 1/16 and 64 MiB stay free for code, stacks, decoded images and checkpoints. */
+enum { HOST_RESERVED_FRACTION = 16, HOST_RESERVED_BYTES = 64 << 20 };
 
 /* ---- the limit ---- */
 
+/* The loaders of training and of evaluation hold batches in the same memory. With batch size auto (0) they count as a
+ * part of the reserved fraction: an image has about a hundredth of the bytes of its activations. memory.card is what a
+ * plan may use of the memory, so nothing is reserved in it. */
+static size_t free_host_memory(const struct cr_session *s) {
+    const size_t seen = s->device->backend->memory_free(s->device), left = cr_cpu_memory_free();
+    const size_t batches = 2 * ((size_t)s->config->data.prefetch + 1) * (size_t)s->batch;
+    const size_t used =
+        left / HOST_RESERVED_FRACTION + HOST_RESERVED_BYTES + batches * cr_prepare_bytes(&s->prepare_train);
+    return !left ? seen : CR_MIN(seen, left > used ? left - used : 1);
+}
+
 /* On a GPU, libraries, kernels and CUDA graphs that are loaded later use a part of the memory that is free now. */
 size_t cr_session_free_memory(const struct cr_session *s) {
+    if (s->device->caps.host_memory) return free_host_memory(s);
     const size_t left = s->device->backend->memory_free(s->device),
                  later =
                      CR_MAX(left / RESERVED_FRACTION, s->device->caps.overhead_bytes) + s->device->caps.context_bytes;
@@ -31,9 +46,13 @@ void cr_session_limit(struct cr_session *s) {
     const char *limit = s->config->memory.limit;
     size_t      bytes = 0;
     s->limit = s->limit_if_needed = s->overhead_bytes = s->need_without_limit = 0;
-    if (strcmp(limit, "auto") == 0)
+    if (strcmp(limit, "auto") == 0) {
         s->limit_if_needed = cr_session_free_memory(s);
-    else if (cr_bytes_parse(limit, &bytes)) {
+        /* ranks of the same host, which all read it before one of them reserves memory, divide it */
+        if (s->comm && s->device->caps.host_memory)
+            s->limit_if_needed =
+                (s->limit_if_needed - 1) / (size_t)cr_comm_rank_info(s->comm, cr_comm_rank(s->comm))->local_size + 1;
+    } else if (cr_bytes_parse(limit, &bytes)) {
         s->overhead_bytes = overhead_bytes(s);
         s->limit          = bytes > s->overhead_bytes ? bytes - s->overhead_bytes : 1;
     }

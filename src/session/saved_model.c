@@ -70,7 +70,7 @@ static cr_status find_published(const char *name, const char *config, struct cr_
 }
 
 static cr_status find(const char *path, const char *config, struct cr_saved_model *out) {
-    if (access(path, F_OK) != 0) {
+    if (access(path, F_OK) != 0 && !cr_st_key(path)) {
         const int error = errno;
         if (error == ENOENT && cr_pretrained_is_name(path)) return find_published(path, config, out);
         return CR_FAIL(CR_ERR_IO, "%s: %s", path, strerror(error));
@@ -113,12 +113,15 @@ cr_status cr_saved_model_classes(const struct cr_config *config, int *classes) {
     *classes = (int)config->model.classes;
     if (*classes) return CR_OK;
     CR_TRY_OUT(cr_ckpt_model_path(config->model.weights, &path));
-    CR_TRY_OUT(cr_ckpt_open_weights(path, &file));
+    CR_TRY_OUT(cr_ckpt_open_weights(path, NULL, 0, &file));
     for (size_t i = 0; i < CR_COUNT(names) && !*classes; i++) {
         const struct cr_st_entry *e = cr_st_find(file, names[i]);
         if (e && e->dims == 1 && e->dim[0] > 0 && e->dim[0] <= CLASSES_MAX) *classes = (int)e->dim[0];
     }
-    if (!*classes) status = CR_FAIL(CR_ERR_FORMAT, "%s: has no classifier (fc or linear): set model.classes", path);
+    if (!*classes)
+        status = CR_FAIL(CR_ERR_FORMAT,
+                         "%s: has no fc.bias or linear.bias, whose length is the number of classes: set model.classes",
+                         path);
 out:
     cr_st_close(file);
     cr_free(path);

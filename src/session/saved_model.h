@@ -4,6 +4,8 @@
 
 #include "config/config.h"
 
+struct cr_dataset; /* data/data.h */
+
 struct cr_saved_model {
     char *config;  /* path of the INI file */
     char *weights; /* path of a file of weights, or of a checkpoint folder whose model.safetensors is meant */
@@ -20,6 +22,13 @@ CR_MUST cr_status cr_saved_model_classes(const struct cr_config *config, int *cl
 /* Reads the names in classes.txt next to the weights, which the arena owns. Published weights have those of ImageNet
  * without such a file; otherwise *count is 0. */
 CR_MUST cr_status cr_saved_model_names(const char *weights, struct cr_arena *arena, const char ***names, int *count);
+/* Gives the classes of a dataset the labels that they have, by name, in config's weights (model.weights); logs what
+ * cr_dataset_adopt_classes logs. ImageNet's names, which come from no classes.txt, count only where all of them fit.
+ * Nothing happens when the numbers of classes differ, which cr_session_load_weights reports, and with synthetic data.
+ * With `exact` (the network is used as it is) a line says when there are no names to compare. CR_ERR_MEMORY,
+ * CR_ERR_IO. */
+CR_MUST cr_status cr_saved_model_number_classes(const struct cr_config *config, struct cr_dataset *dataset, bool exact,
+                                                const char *consequence);
 /* Networks with several labels per image: reads thresholds.txt next to the weights, the probability of each class, one
  * in a line in the order of classes.txt, above which its label is predicted. Without the file every threshold is 0.5.
  * out: [classes]. CR_ERR_FORMAT: the file has another number of lines, or a line is no number from 0 to 1. */

@@ -165,7 +165,9 @@ static cr_status bind_programs(struct cr_session *s) {
     /* Compare with the free memory first: a host that overcommits memory would kill the process later, and a GPU would
      * fail halfway. */
     const size_t need = cr_memory_need(s->device, &s->model.store, all, count),
-                 left = s->device->backend->memory_free(s->device);
+                 left = s->device->caps.host_memory && !s->limit_if_needed
+                            ? cr_session_free_memory(s) /* nothing has left room for the rest of the program */
+                            : s->device->backend->memory_free(s->device);
     if (s->limit && need > s->limit)
         return cr_bytes_parse(s->config->memory.limit, &number)
                    ? cr_session_limit_missed(s, need)

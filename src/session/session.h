@@ -210,10 +210,12 @@ CR_MUST cr_status cr_session_load_weights(struct cr_session *session, const char
 /* ---- session/teacher.c: knowledge distillation ---- */
 
 /* Opens the network that distill.teacher names, for training images of this configuration: reads its weights and folds
- * its batch norms, on the host. Sets *out to NULL when the key is empty; the caller frees *out with cr_teacher_close.
- * CR_ERR_CONFIG, with the line of the configuration: no such network, another number of classes or image size, or a
+ * its batch norms, on the host. `data`: the training set, whose order of classes the teacher's outputs get, by name;
+ * NULL: the teacher's own order. Sets *out to NULL when the key is empty; the caller frees *out with cr_teacher_close.
+ * CR_ERR_CONFIG, with the line of the configuration: no such network, other classes, another image size, or a
  * network or loss that cannot be distilled. */
-CR_MUST cr_status cr_session_open_teacher(const struct cr_config *config, int classes, struct cr_teacher **out);
+CR_MUST cr_status cr_session_open_teacher(const struct cr_config *config, const struct cr_dataset *data, int classes,
+                                          struct cr_teacher **out);
 /* Makes the training programs that are built later learn from `teacher` (borrowed), or when it is NULL from the network
  * that distill.teacher names, which the session then owns. `real`: the type of activations. */
 CR_MUST cr_status cr_session_attach_teacher(struct cr_session *session, struct cr_teacher *teacher, int classes,

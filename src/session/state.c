@@ -163,7 +163,7 @@ cr_status cr_state_weights_there(const struct cr_config *config) {
     const char *given = config->model.weights;
     char       *path;
     if (*given && cr_fs_is_dir(given)) return check_channels(config, given);
-    if (!*given || access(given, F_OK) == 0 || errno != ENOENT)
+    if (!*given || access(given, F_OK) == 0 || errno != ENOENT || cr_st_key(given))
         return CR_OK; /* other errors are reported when the file is read */
     if (!cr_pretrained_is_name(given)) {
         char published[600];
@@ -236,7 +236,7 @@ static cr_status choose_head(const struct cr_session *s, struct cr_st_file *file
         cr_log(CR_LOG_INFO, "weights: %s, classifier of %lld classes replaced by a new one of %d", path,
                (long long)have, s->model.classes);
     else if (*fresh_head)
-        cr_log(CR_LOG_INFO, "weights: %s, which has no classifier: new classifier of %d classes", path,
+        cr_log(CR_LOG_INFO, "weights: %s, which has no fc.weight or linear.weight: new classifier of %d classes", path,
                s->model.classes);
     else if (!exact) /* commands that evaluate have named their weights */
         cr_log(CR_LOG_INFO, "weights: %s", path);
@@ -286,6 +286,9 @@ out:
     return status;
 }
 
+/* Suffixes of counters in state dicts: of batch norms, and of torch.optim.swa_utils.AveragedModel. */
+#define COUNTERS ".num_batches_tracked,n_averaged"
+
 cr_status cr_session_load_weights(struct cr_session *s, const char *given, bool exact) {
     struct cr_arena        arena = {0};
     struct cr_state_list   list;
@@ -298,18 +301,17 @@ cr_status cr_session_load_weights(struct cr_session *s, const char *given, bool 
     struct cr_ckpt_io      io         = {&finite, NULL, finite_put, finite.below.parallel_put};
     struct cr_stem_filter  stem       = {.param = CR_NONE};
     CR_TRY_OUT(cr_ckpt_model_path(given, &path));
-    CR_TRY_OUT(cr_ckpt_open_weights(path, &file));
+    CR_TRY_OUT(cr_state_model_list(&s->model.store, &arena, &list));
+    CR_TRY_OUT(cr_ckpt_open_weights(path, list.tensor, list.count, &file));
     CR_TRY_OUT(choose_head(s, file, path, exact, &fresh_head));
     CR_TRY_OUT(cr_quantized_check(s, file, path));
-    CR_TRY_OUT(cr_state_model_list(&s->model.store, &arena, &list));
     fit_list(s, file, exact, fresh_head, &list);
     CR_TRY_OUT(cr_stem_filter_take(s, file, path, &list, &io, &stem));
     CR_TRY_OUT(cr_ckpt_is_sparse(file, path, &parts));
     CR_TRY_OUT(cr_state_sparse_open(&s->model.store, file, path, fresh_head, &sparse));
     CR_TRY_OUT(cr_state_sparse_take(&sparse, file, path, &list));
-    CR_TRY_OUT(cr_ckpt_read(file, path, list.tensor, list.count,
-                            parts ? ".num_batches_tracked," CR_CKPT_SPARSE_PARTS : ".num_batches_tracked", alias_of,
-                            &io));
+    CR_TRY_OUT(cr_ckpt_read(file, path, list.tensor, list.count, parts ? COUNTERS "," CR_CKPT_SPARSE_PARTS : COUNTERS,
+                            alias_of, &io));
     CR_TRY_OUT(cr_stem_filter_put(s, &stem));
     CR_TRY_OUT(cr_state_sparse_put(&sparse, file, &io));
     CR_TRY_OUT(cr_state_sparse_put_mask(&sparse, s));

@@ -1,5 +1,6 @@
 /* session/teacher.c: reads the network that a run learns from (knowledge distillation). Its weights are read as every
  * command reads weights: by a session of their own, on the CPU. */
+#include "data/class_match.h"
 #include "data/source.h"
 #include "session/saved_model.h"
 #include "session/state.h"
@@ -24,7 +25,7 @@ static cr_status check_student(const struct cr_config *c) {
         return cr_config_fail(c, "distill.teacher",
                               "learns from the softmax of a teacher: loss.kind = bce and data.multi_label = yes have "
                               "no softmax. Remove distill.teacher or set loss.kind = softmax");
-    if (access(c->distill.teacher, F_OK) == 0) return CR_OK;
+    if (access(c->distill.teacher, F_OK) == 0 || cr_st_key(c->distill.teacher)) return CR_OK;
     return cr_config_fail(c, "distill.teacher",
                           "no such file or folder: name the run folder of a trained network, one of its checkpoint "
                           "folders, or weights next to their config.ini");
@@ -105,8 +106,68 @@ static uint64_t hash_of(const struct cr_config *teacher, const struct cr_param_s
     return CR_MAX(cr_hash_mix(cr_hash_bytes(hash, &teacher->model.bn_eps, sizeof teacher->model.bn_eps)), (uint64_t)1);
 }
 
+/* ---- classes ---- */
+
+/* Moves the row of each class of the classifier, in weights and bias, to the index to[class]. */
+static cr_status move_rows(const struct cr_param_store *store, const int *to, float *value) {
+    for (int i = 0; i < store->params; i++) {
+        const struct cr_param *q = &store->param[i];
+        if (!q->classifier || (q->role != CR_ROLE_DENSE_WEIGHT && q->role != CR_ROLE_DENSE_BIAS)) continue;
+        const int64_t classes = q->role == CR_ROLE_DENSE_WEIGHT ? q->dim[0] : q->dim[3], row = q->elems / classes;
+        float        *at = value + q->offset, *old;
+        CR_ALLOC(old, (size_t)q->elems);
+        memcpy(old, at, (size_t)q->elems * sizeof *old);
+        for (int64_t k = 0; k < classes; k++) memcpy(at + to[k] * row, old + k * row, (size_t)row * sizeof *old);
+        cr_free(old);
+    }
+    return CR_OK;
+}
+
+/* The first class of the teacher that the dataset has under another label or not at all. */
+static cr_status fail_classes(const struct cr_config *c, const struct cr_dataset *data, const char *const *names) {
+    int k = 0;
+    while (strcmp(names[k], cr_dataset_class_name(data, k)) == 0) k++;
+    return cr_config_fail(c, "distill.teacher",
+                          "the classes of the dataset are not those of the teacher: label %d is %s in the dataset and "
+                          "%s in the teacher. Both must have the same names, in any order: rename the classes of the "
+                          "dataset, or remove the teacher's classes.txt to pair classes by number",
+                          k, cr_dataset_class_name(data, k), names[k]);
+}
+
+/* Gives the teacher's outputs the labels that their classes have in the dataset. */
+static cr_status match_classes(const struct cr_config *c, const struct cr_dataset *data, const char *weights,
+                               const struct cr_param_store *store, float *value) {
+    struct cr_arena       arena = {0};
+    struct cr_class_match match = {0};
+    const char          **names, **here = NULL;
+    int                   count;
+    cr_status             status;
+    if (!data || c->data.kind == CR_DATA_SYNTHETIC) return CR_OK;
+    CR_TRY_OUT(cr_saved_model_names(weights, &arena, &names, &count));
+    if (count != cr_dataset_classes(data)) {
+        cr_log(CR_LOG_INFO,
+               "%s: the teacher has no classes.txt with the names of its classes: label k of the dataset "
+               "is taken as its class k",
+               c->distill.teacher);
+        goto out;
+    }
+    here = cr_alloc((size_t)count, sizeof *here);
+    if (!here) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory: names of %d classes", count);
+    for (int k = 0; k < count; k++) here[k] = cr_dataset_class_name(data, k);
+    CR_TRY_OUT(cr_class_match(names, count, here, count, true, &match));
+    if (match.relation == CR_CLASSES_OTHER) CR_TRY_OUT(fail_classes(c, data, names));
+    cr_class_match_log(&match, names, here, "the teacher", "the dataset");
+    if (match.relation == CR_CLASSES_PERMUTED) CR_TRY_OUT(move_rows(store, match.to, value));
+out:
+    cr_class_match_free(&match);
+    cr_free(here);
+    cr_arena_free(&arena);
+    return status;
+}
+
 /* Reads the weights and makes the teacher of them. Moves *config. */
-static cr_status read_weights(struct cr_config *config, int classes, int64_t size, struct cr_teacher **out) {
+static cr_status read_weights(const struct cr_config *c, const struct cr_dataset *data, struct cr_config *config,
+                              int classes, int64_t size, struct cr_teacher **out) {
     const struct cr_session_options options = {
         .eval = true, .execute = true, .ref_only = true, .batch = 1, .eval_batch = 1, .classes = classes};
     struct cr_session session = {0};
@@ -118,6 +179,7 @@ static cr_status read_weights(struct cr_config *config, int classes, int64_t siz
     CR_TRY_OUT(cr_state_buffer_copy(&session, CR_BUFFER_VALUE, &value));
     CR_TRY_OUT(cr_state_buffer_copy(&session, CR_BUFFER_RUNNING, &running));
     hash = hash_of(config, &session.model.store, value, running);
+    CR_TRY_OUT(match_classes(c, data, config->model.weights, &session.model.store, value));
     cr_session_close(&session);
     CR_TRY_OUT(cr_teacher_open(config, classes, size, value, running, out));
     (*out)->hash = hash;
@@ -134,7 +196,8 @@ static void log_teacher(const struct cr_config *c, const struct cr_teacher *teac
            c->distill.weight, c->distill.temperature);
 }
 
-cr_status cr_session_open_teacher(const struct cr_config *c, int classes, struct cr_teacher **out) {
+cr_status cr_session_open_teacher(const struct cr_config *c, const struct cr_dataset *data, int classes,
+                                  struct cr_teacher **out) {
     struct cr_saved_model files   = {0};
     struct cr_config      teacher = {0};
     struct cr_prepare     prepare;
@@ -146,7 +209,7 @@ cr_status cr_session_open_teacher(const struct cr_config *c, int classes, struct
     CR_TRY_OUT(name_key(c, read_config(c, files.weights, files.config, &teacher)));
     CR_TRY_OUT(check_teacher(c, &teacher, classes));
     CR_TRY_OUT(cr_prepare_from_config(c, CR_SPLIT_TRAIN, &prepare));
-    CR_TRY_OUT(name_key(c, read_weights(&teacher, classes, prepare.size, out)));
+    CR_TRY_OUT(name_key(c, read_weights(c, data, &teacher, classes, prepare.size, out)));
     log_teacher(c, *out);
 out:
     cr_config_close(&teacher);
@@ -158,7 +221,7 @@ out:
 
 /* The buffers of a teacher are part of the parameter store, so it is known before any program is built. */
 cr_status cr_session_attach_teacher(struct cr_session *s, struct cr_teacher *teacher, int classes, enum cr_dtype real) {
-    if (!teacher) CR_TRY(cr_session_open_teacher(s->config, classes, &s->own_teacher));
+    if (!teacher) CR_TRY(cr_session_open_teacher(s->config, NULL, classes, &s->own_teacher));
     s->model.teacher = teacher ? teacher : s->own_teacher;
     if (!s->model.teacher) return CR_OK;
     cr_model_set_real(&s->model.teacher->model, real);

@@ -2,14 +2,13 @@
  *
  * The command gets the facts of an event as environment variables and as one JSON line on its standard input. Nothing
  * is inserted into its text, so names of files cannot become part of it. */
+#include "core/process/process.h"
 #include "formats/json_write.h"
 #include "training/run.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <signal.h>
-#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -112,11 +111,10 @@ static void warn_end(const struct cr_run_events *e, int wait_status) {
 
 /* True when no command is running any more. */
 static bool has_ended(struct cr_run_events *e) {
-    int         wait_status = 0;
-    const pid_t ended       = e->process ? waitpid(e->process, &wait_status, WNOHANG) : 0;
+    int how;
     if (!e->process) return true;
-    if (ended == 0 || (ended < 0 && errno == EINTR)) return false;
-    if (ended > 0) warn_end(e, wait_status);
+    if (!cr_process_ended(e->process, &how)) return false;
+    warn_end(e, how);
     e->process = 0;
     return true;
 }
@@ -124,17 +122,14 @@ static bool has_ended(struct cr_run_events *e) {
 /* Waits for the command, and kills it when its time is over. */
 static void finish(struct cr_run_events *e, double seconds) {
     const struct timespec pause = {.tv_nsec = POLL_NS};
-    while (!has_ended(e)) {
-        if (cr_time_ns() - e->started_ns < (int64_t)(seconds * 1e9)) {
-            nanosleep(&pause, NULL);
-            continue;
-        }
+    int                   how;
+    for (; !has_ended(e); nanosleep(&pause, NULL)) {
+        if (cr_time_ns() - e->started_ns < (int64_t)(seconds * 1e9)) continue;
         cr_log(CR_LOG_WARN,
                "train.on_event: the command of the event %s was killed: it was still running after %g seconds",
                e->event, seconds);
         kill(-e->process, SIGKILL);
-        while (waitpid(e->process, NULL, 0) < 0 && errno == EINTR) {
-        }
+        while (!cr_process_ended(e->process, &how)) nanosleep(&pause, NULL);
         e->process = 0;
     }
 }
@@ -180,31 +175,16 @@ static char **make_environment(struct facts *f) {
     return list;
 }
 
-/* The command reads the line, prints to standard error (standard output carries results only), has a process group of
- * its own (Ctrl-C is for the training) and default signals. Returns errno. */
+/* The command reads the line and prints to standard error: standard output carries results only. Returns errno. */
 static int spawn(struct cr_run_events *e, int input, char **environment) {
-    char *const argv[] = {(char *)(uintptr_t) "sh", (char *)(uintptr_t) "-c", (char *)(uintptr_t)e->command, NULL};
-    posix_spawn_file_actions_t actions;
-    posix_spawnattr_t          attributes;
-    sigset_t                   none, all;
-    int                        failed = posix_spawn_file_actions_init(&actions);
-    if (failed) return failed;
-    failed = posix_spawnattr_init(&attributes);
-    if (!failed) {
-        sigemptyset(&none);
-        sigfillset(&all);
-        failed = posix_spawnattr_setflags(&attributes,
-                                          POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
-        if (!failed) failed = posix_spawnattr_setsigmask(&attributes, &none);
-        if (!failed) failed = posix_spawnattr_setsigdefault(&attributes, &all);
-        if (!failed) failed = posix_spawn_file_actions_adddup2(&actions, input, STDIN_FILENO);
-        if (!failed) failed = posix_spawn_file_actions_adddup2(&actions, STDERR_FILENO, STDOUT_FILENO);
-        if (!failed) failed = posix_spawn(&e->process, "/bin/sh", &actions, &attributes, argv, environment);
-        posix_spawnattr_destroy(&attributes);
-    }
-    posix_spawn_file_actions_destroy(&actions);
-    if (failed) e->process = 0;
-    return failed;
+    const char *const               argv[]  = {"sh", "-c", e->command, NULL};
+    const struct cr_process_program program = {.path        = "/bin/sh",
+                                               .argv        = argv,
+                                               .environment = environment,
+                                               .input       = input,
+                                               .output      = STDERR_FILENO,
+                                               .errors      = -1};
+    return cr_process_start(&program, &e->process);
 }
 
 /* Ends the line and starts the command with it. Frees the facts. */

@@ -1,5 +1,7 @@
 /* training/lr_find.c: trains with a growing learning rate. See training/lr_find.h. */
 #include "training/lr_find.h"
+
+#include "session/saved_model.h"
 #include "training/run.h"
 
 #include <inttypes.h>
@@ -170,6 +172,8 @@ cr_status cr_lr_find(const struct cr_config *config, const struct cr_lr_options 
     CR_TRY(cr_training_check(config));
     CR_TRY_OUT(cr_lr_curve_open(options->steps, out));
     CR_TRY_OUT(cr_dataset_open(config, CR_SPLIT_TRAIN, &f.dataset));
+    if (*config->model.weights && config->model.head != CR_HEAD_NEW)
+        CR_TRY_OUT(cr_saved_model_number_classes(config, f.dataset, false, CR_RUN_SAME_HEAD));
     CR_TRY_OUT(open_session(&f));
     CR_TRY_OUT(open_loader(&f));
     CR_TRY_OUT(run_steps(&f, out));

@@ -140,7 +140,13 @@ CR_MUST cr_status cr_run_check_final_tta(const struct cr_run *run);
 /* The last evaluation, with the views of train.final_tta; does nothing without this key. It does not change `best`. */
 CR_MUST cr_status cr_run_evaluate_views(struct cr_run *run, struct cr_report *report, volatile const int *stop);
 
-/* training/same_data.c: computes run->data_contents. On resume: CR_ERR_CONFIG, with a list of the differences, when the
+/* What follows when the weights of a new run have other classes than its dataset: ends the warning of
+ * cr_saved_model_number_classes. */
+#define CR_RUN_SAME_HEAD "the classifier is kept, label by label; model.head=new initialises a new one"
+/* training/same_data.c: gives the classes of both datasets the labels that they have, by name, in the checkpoint that
+ * is resumed, or in the weights whose classifier the run starts with. */
+CR_MUST cr_status cr_run_number_classes(struct cr_run *run);
+/* Computes run->data_contents. On resume: CR_ERR_CONFIG, with a list of the differences, when the
  * training set is not the one of the checkpoint; with `force` a warning, unless the number of classes changed. */
 CR_MUST cr_status cr_run_check_data(struct cr_run *run, bool force);
 /* Logs a warning for each line: a difference that --force accepted. Changes `lines`. */

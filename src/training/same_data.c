@@ -1,96 +1,107 @@
-/* training/same_data.c: compares the dataset of a resumed run with the one that the checkpoint was trained on. */
+/* training/same_data.c: the classes of a run by name, and the comparison of the dataset of a resumed run with the one
+ * that the checkpoint was trained on. */
+#include "data/class_match.h"
+#include "session/saved_model.h"
 #include "training/run.h"
 
 #include <inttypes.h>
-#include <stdlib.h>
 #include <string.h>
 
-enum { CLASSES_BYTES_MAX = 256 << 20, NAMES_IN_MESSAGE = 5 };
+enum { NAMES_IN_MESSAGE = 5 };
 
-/* Class names, sorted. */
-struct names {
-    const char **at;
-    int          count;
-};
+/* ---- numbers of classes ---- */
 
-static int compare_names(const void *a, const void *b) {
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
+/* The first class that the run gives another label than the format of the dataset; CR_NONE when there is none. */
+static int first_renumbered(const struct cr_dataset *dataset) {
+    for (int k = 0; k < cr_dataset_classes(dataset); k++)
+        if (cr_dataset_renumbered(dataset, k) != k) return k;
+    return CR_NONE;
 }
 
-/* Splits `text`, one name in a line, in place. The caller frees names->at, also after a failure. */
-static cr_status split_names(char *text, struct names *names) {
-    char *save  = NULL;
-    int   lines = 1;
-    for (const char *c = text; *c; c++) lines += *c == '\n';
-    CR_ALLOC(names->at, (size_t)lines);
-    for (char *line = strtok_r(text, "\n", &save); line; line = strtok_r(NULL, "\n", &save))
-        names->at[names->count++] = line;
-    return CR_OK;
+/* The validation set has the classes of the training set, in the same order. */
+static cr_status number_as_training(struct cr_run *run) {
+    const int classes = cr_dataset_classes(run->train);
+    int      *to;
+    if (first_renumbered(run->train) == CR_NONE) return CR_OK;
+    CR_ALLOC(to, (size_t)classes);
+    for (int k = 0; k < classes; k++) to[k] = cr_dataset_renumbered(run->train, k);
+    const cr_status status = cr_dataset_renumber(run->val, to);
+    cr_free(to);
+    return status;
 }
 
-static cr_status names_of(const struct cr_dataset *dataset, struct names *names) {
-    CR_ALLOC(names->at, (size_t)cr_dataset_classes(dataset));
-    for (; names->count < cr_dataset_classes(dataset); names->count++)
-        names->at[names->count] = cr_dataset_class_name(dataset, names->count);
-    return CR_OK;
-}
-
-/* Adds a line with the names of `a` that `b` lacks; both are sorted. Returns their number. */
-static int add_missing(const struct names *a, const struct names *b, const char *what, struct cr_text *out) {
-    int found = 0;
-    for (int i = 0, j = 0; i < a->count; i++) {
-        int order = -1;
-        while (j < b->count && (order = strcmp(b->at[j], a->at[i])) < 0) j++;
-        if (j < b->count && order == 0) continue;
-        if (found == 0) cr_text_add(out, "\n  %s:", what);
-        if (found < NAMES_IN_MESSAGE) cr_text_add(out, "%s %s", found ? "," : "", a->at[i]);
-        found++;
+cr_status cr_run_number_classes(struct cr_run *run) {
+    const struct cr_config *c      = &run->config;
+    struct cr_arena         arena  = {0};
+    cr_status               status = CR_OK;
+    const char            **names;
+    int                     count;
+    if (run->from) {
+        CR_TRY_OUT(cr_saved_model_names(run->from, &arena, &names, &count));
+        if (count) CR_TRY_OUT(cr_dataset_adopt_classes(run->train, names, count, "the checkpoint", NULL));
+    } else if (*c->model.weights && c->model.head != CR_HEAD_NEW) {
+        CR_TRY_OUT(cr_saved_model_number_classes(c, run->train, false, CR_RUN_SAME_HEAD));
     }
-    if (found > NAMES_IN_MESSAGE) cr_text_add(out, " and %d more", found - NAMES_IN_MESSAGE);
-    return found;
-}
-
-/* Adds the classes that were added, removed, renamed or put into another order. */
-static cr_status add_classes(struct names *before, struct names *now, struct cr_text *out) {
-    bool in_order = before->count == now->count;
-    for (int i = 0; in_order && i < now->count; i++) in_order = strcmp(before->at[i], now->at[i]) == 0;
-    if (in_order) return CR_OK;
-    if (before->count) qsort(before->at, (size_t)before->count, sizeof *before->at, compare_names);
-    if (now->count) qsort(now->at, (size_t)now->count, sizeof *now->at, compare_names);
-    const int removed = add_missing(before, now, "classes removed", out);
-    const int added   = add_missing(now, before, "classes added", out);
-    if (removed && removed == added && before->count == now->count) cr_text_add(out, " (renamed?)");
-    if (!removed && !added) cr_text_add(out, "\n  the classes are in another order");
-    return out->failed ? CR_NO_MEMORY(256) : CR_OK;
-}
-
-static cr_status compare_classes(const struct cr_run *run, struct cr_text *out, int *before) {
-    char         path[CR_PATH_MAX], *text = NULL;
-    struct names old = {0}, now = {0};
-    cr_status    status;
-    CR_TRY(cr_path_join(path, run->from, "classes.txt"));
-    *before = cr_dataset_classes(run->train);
-    if (!cr_fs_is_file(path)) return CR_OK; /* the comparison of the other properties has to do */
-    CR_TRY_OUT(cr_file_read_no_link(path, CLASSES_BYTES_MAX, &text, NULL));
-    CR_TRY_OUT(split_names(text, &old));
-    CR_TRY_OUT(names_of(run->train, &now));
-    *before = old.count;
-    CR_TRY_OUT(add_classes(&old, &now, out));
+    CR_TRY_OUT(number_as_training(run));
 out:
-    cr_free(old.at);
-    cr_free(now.at);
-    cr_free(text);
+    cr_arena_free(&arena);
+    return status;
+}
+
+/* ---- comparison with the checkpoint ---- */
+
+/* Adds a line with the names of `a` that `b` lacks. Sets *found to their number. */
+static cr_status add_missing(const char *const *a, int count, const char *const *b, int b_count, const char *what,
+                             struct cr_text *out, int *found) {
+    struct cr_class_match match;
+    *found = 0;
+    CR_TRY(cr_class_match(a, count, b, b_count, false, &match));
+    for (int i = 0; i < count; i++) {
+        if (match.to[i] >= 0) continue;
+        if (*found == 0) cr_text_add(out, "\n  %s:", what);
+        if (*found < NAMES_IN_MESSAGE) cr_text_add(out, "%s %s", *found ? "," : "", a[i]);
+        ++*found;
+    }
+    if (*found > NAMES_IN_MESSAGE) cr_text_add(out, " and %d more", *found - NAMES_IN_MESSAGE);
+    cr_class_match_free(&match);
+    return CR_OK;
+}
+
+/* Adds the classes that were added, removed or renamed. *before: number of classes of the checkpoint. */
+static cr_status compare_classes(const struct cr_run *run, struct cr_text *out, int *before) {
+    const int       count = cr_dataset_classes(run->train);
+    struct cr_arena arena = {0};
+    const char    **old, **now = NULL;
+    int             removed, added;
+    cr_status       status;
+    CR_TRY_OUT(cr_saved_model_names(run->from, &arena, &old, before));
+    if (!*before)
+        *before = count; /* the comparison of the other properties has to do */
+    else {
+        now = cr_alloc((size_t)count, sizeof *now);
+        if (!now) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory: names of %d classes", count);
+        for (int k = 0; k < count; k++) now[k] = cr_dataset_class_name(run->train, k);
+        CR_TRY_OUT(add_missing(old, *before, now, count, "classes removed", out, &removed));
+        CR_TRY_OUT(add_missing(now, count, old, *before, "classes added", out, &added));
+        if (removed && removed == added && *before == count) cr_text_add(out, " (renamed?)");
+    }
+out:
+    cr_free(now);
+    cr_arena_free(&arena);
     return status;
 }
 
 /* Adds a line for each difference. */
 static void compare_images(const struct cr_run *run, const struct cr_position *old, struct cr_text *out) {
-    const int64_t count = cr_dataset_count(run->train);
+    const int64_t count   = cr_dataset_count(run->train);
+    const bool    same    = old->data_fingerprint == cr_dataset_fingerprint(run->train);
+    const bool    ordered = same || first_renumbered(run->train) == CR_NONE; /* else the hashes differ by the labels */
+    if (!ordered) cr_text_add(out, "\n  the classes are in another order (they are matched by name)");
     if (old->data_images && old->data_images != count)
         cr_text_add(out, "\n  %" PRId64 " training images, before %" PRId64, count, old->data_images);
-    else if (old->data_contents && run->data_contents && old->data_contents != run->data_contents)
+    else if (ordered && old->data_contents && run->data_contents && old->data_contents != run->data_contents)
         cr_text_add(out, "\n  the contents of training images differ");
-    else if (!out->length && old->data_fingerprint != cr_dataset_fingerprint(run->train))
+    else if (!out->length && !same)
         cr_text_add(out, "\n  names, labels or the number of training images differ");
 }
 

@@ -41,10 +41,11 @@ static cr_status split_resume_path(const char *path, char **dir, char **from) {
             "the output folder",
             path, strerror(errno));
     if (!is_step_folder(resolved)) {
-        CR_TRY(cr_ckpt_find(resolved, from));
+        CR_TRY(cr_ckpt_find_intact(resolved, from));
         if (!*from) return CR_FAIL(CR_ERR_CONFIG, "--resume %s: no checkpoint there (no step-N folder)", path);
         *dir = cr_strdup(resolved);
     } else {
+        CR_TRY(cr_ckpt_verify(resolved));
         *from       = cr_strdup(resolved);
         char *slash = strrchr(resolved, '/');
         if (slash && slash != resolved) *slash = 0;
@@ -69,7 +70,7 @@ static cr_status choose_dir(const struct cr_config *given, const struct cr_train
     CR_TRY(default_dir(given, &run->dir));
     if (o->resume) {
         cr_run_read_last(run->dir, run->last);
-        CR_TRY(cr_ckpt_find(run->dir, &run->from));
+        CR_TRY(cr_ckpt_find_intact(run->dir, &run->from));
         if (!run->from) cr_log(CR_LOG_INFO, "resume: no checkpoint in %s, starting from the beginning", run->dir);
         return CR_OK;
     }
@@ -109,10 +110,12 @@ static bool changes_results(const char *line) {
     return false;
 }
 
-/* Changes of the output folder, the memory log, the command of events and train.steps are not logged. */
+/* Changes of the output folder, the memory log, the command of events, train.steps and the memory that a run may see
+ * (a sweep sets it) are not logged. */
 static bool is_silent(const char *line) {
     return starts_with(line, "train.output:") || starts_with(line, "train.steps:") ||
-           starts_with(line, "train.on_event:") || starts_with(line, "memory.trace: ");
+           starts_with(line, "train.on_event:") || starts_with(line, "memory.trace: ") ||
+           starts_with(line, "memory.card: ");
 }
 
 static cr_status check_changes(struct cr_text *diff, bool force, bool same_update) {
@@ -193,6 +196,7 @@ static cr_status open_data(struct cr_run *run) {
     if (cr_dataset_classes(run->train) != cr_dataset_classes(run->val))
         return cr_config_fail(c, "data.root", "%d classes in training, %d in validation: the numbers must be equal",
                               cr_dataset_classes(run->train), cr_dataset_classes(run->val));
+    CR_TRY(cr_run_number_classes(run));
     int64_t need =
         CR_MAX(cr_run_update_images(run), c->train.accumulate * cr_comm_size(run->comm)); /* batch is 0 when auto */
     if (cr_dataset_count(run->train) < need)

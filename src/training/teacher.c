@@ -5,7 +5,7 @@
 #include <inttypes.h>
 
 cr_status cr_run_open_teacher(struct cr_run *run) {
-    return cr_session_open_teacher(&run->config, cr_dataset_classes(run->train), &run->teacher);
+    return cr_session_open_teacher(&run->config, run->train, cr_dataset_classes(run->train), &run->teacher);
 }
 
 cr_status cr_run_check_teacher(struct cr_run *run, bool force) {

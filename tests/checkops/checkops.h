@@ -190,6 +190,8 @@ struct checkops_arena {
     size_t            bytes;
     unsigned char    *before, *after[2]; /* contents before a run; contents after the first and after a later run */
     size_t            before_bytes, after_bytes;
+    bool              guard_pages; /* some runs are between pages without access; only host memory can be */
+    unsigned          runs;        /* of checkops_kernel */
 };
 void checkops_arena_close(struct checkops_arena *arena);
 
@@ -222,9 +224,10 @@ struct checkops_runner {
     int               shard, shards; /* only cases whose number is `shard` modulo `shards`; shards 0: all cases */
     /* cases that only reference kernels run: every n-th draw, beginning with another one in each case; 0 and 1: all */
     int                   reference_draws;
-    int64_t               until_ns;  /* cr_time_ns after which no further case starts; 0: no limit */
-    bool                  cut;       /* cases were left at that time */
-    bool                  only_tf32; /* only ops that have a kernel of math TF32, in f32 */
+    int64_t               until_ns;    /* cr_time_ns after which no further case starts; 0: no limit */
+    bool                  cut;         /* cases were left at that time */
+    bool                  only_tf32;   /* only ops that have a kernel of math TF32, in f32 */
+    bool                  guard_pages; /* of the arena, on devices with host memory */
     struct checkops_arena arena;
     struct checkops_tally tally[CHECKOPS_KERNELS_MAX];
     bool                  skip[CHECKOPS_KERNELS_MAX]; /* kernels to skip */

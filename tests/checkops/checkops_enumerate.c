@@ -179,7 +179,8 @@ static bool is_last_of_kind(const struct checkops_runner *w, const struct checko
 }
 
 cr_status checkops_runner(struct checkops_runner *w, const struct checkops_list *list) {
-    w->arena.device = w->device;
+    w->arena.device      = w->device;
+    w->arena.guard_pages = w->guard_pages && w->device->caps.host_memory;
     for (w->kernels = 0; w->device->kernels[w->kernels]; w->kernels++) {
         CR_ASSERT(w->kernels < CHECKOPS_KERNELS_MAX);
         w->kernel[w->kernels] = w->device->kernels[w->kernels];

@@ -5,13 +5,13 @@
  * algorithms of kernels that have several; --shard I/N: the cases I, I+N, I+2N ... of the list, and these of the wrong
  * kernels; --reference-draws N: in cases that only reference kernels run, every N-th draw, beginning with another one
  * in each case. --ways and --share are the old names of --algos and --shard; they work until 0.4. */
+#include "core/cpu.h"
 #include "tests/checkops/checkops.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 struct totals {
     int passed, failed, skipped;
@@ -60,8 +60,7 @@ static void report_kinds(const struct checkops_runner *w, const struct checkops_
 
 /* More than one thread, so that work is split; few threads, so that small ops do not wait for a team. */
 static int threads_under_test(void) {
-    const long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    return (int)CR_MIN(CR_MAX(cores, 2), 4);
+    return CR_MIN(CR_MAX(cr_cpu_cores(), 2), 4);
 }
 
 struct arguments {
@@ -165,6 +164,7 @@ static cr_status check_backend(const struct cr_backend *backend, const struct re
                                        .shard           = arguments->shard,
                                        .shards          = arguments->shards,
                                        .reference_draws = arguments->reference_draws,
+                                       .guard_pages     = true,
                                        .caller          = &report};
     if (!arguments->bench) runner->kind_done = report_kind;
     if (arguments->seconds > 0) runner->until_ns = start + (int64_t)(arguments->seconds * 1e9);

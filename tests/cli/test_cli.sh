@@ -163,6 +163,7 @@ run plan tiny.ini --choices --after=fuse; expect "plan --choices --after" 2 "lea
 run plan tiny.ini train.accumulate=4 --which micro --json; expect "plan of a micro-step" 0 '"program": "micro"'
 run plan tiny.ini train.accumulate=4; expect "plan with accumulation" 0 "program micro_last"
 for size in 12 16; do run plan tiny.ini data.image_size=$size --json -q; cp stdout size$size.json; done
+run plan tiny.ini model.stem=imagenet data.image_sizes=5@0; expect "a size that is too small has its own key" 2 "[data] image_sizes = 5@0: 5 pixels: this network needs at least 7"
 run plan tiny.ini data.image_sizes=12@0,16@2,12@3 --json -q; expect "plan --json with several sizes" 0
 holds "plan --json: each size as planned alone, the largest as the program" python3 -c 'import json
 p, one = (json.load(open("stdout")), {s: json.load(open("size%d.json" % s)) for s in (12, 16)})

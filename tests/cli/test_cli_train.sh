@@ -286,6 +286,7 @@ import json, struct
 data = open("g.safetensors", "rb").read()
 size = struct.unpack("<Q", data[:8])[0]
 header = json.loads(data[8:8 + size])
+del header["__metadata__"]
 text = json.dumps({k if k == "__metadata__" else "module._orig_mod." + k: v for k, v in header.items()}).encode()
 open("wrapped.safetensors", "wb").write(struct.pack("<Q", len(text)) + text + data[8 + size:])
 header["module.x"] = header.pop("conv1.weight")

@@ -107,7 +107,7 @@ mkdir empty
 refused "a folder without a checkpoint" "is no run folder" distill.teacher=empty
 refused "another image size" "the teacher's images are 16 pixels high (16 in evaluation), those of this training 20" distill.teacher=teacher data.image_size=20
 refused "other classes" "the teacher has 10 classes, the dataset has 7" distill.teacher=teacher model.classes=7
-cp -r teacher eight
+cp -r teacher eight; rm eight/*/checksums.txt
 sed -i 's/^type *= *none/type = int8/' eight/*/config.ini
 refused "a quantised teacher" "the teacher is quantised" distill.teacher=eight
 refused "binary cross-entropy" "have no softmax" distill.teacher=teacher loss.kind=bce
@@ -117,7 +117,7 @@ cp -r teacher short
 truncate -s 500 short/step-*/model.safetensors
 said=$(train -o refused distill.teacher=short/last)
 is "a file that is cut off: exit code of $said" $? 1
-has "a file that is cut off" "$said" "[distill] teacher = short/last: short/last/model.safetensors: not a valid safetensors file"
+has "a file that is cut off" "$said" "[distill] teacher = short/last: short/last/model.safetensors: is damaged"
 is "a file that is cut off: nothing is written" "$(ls -d refused 2>/dev/null)" ""
 
 refused "a weight without a teacher" "[distill] weight = 0.7: needs teacher" distill.weight=0.7

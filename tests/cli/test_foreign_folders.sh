@@ -4,14 +4,14 @@
 . "$(dirname "$0")/../harness/cli_support.sh"
 run train tiny.ini -o R --steps 8 -q train.save_every=4 train.eval_every=1; expect "train" 0
 { tiny_model; printf '[data]\nkind = shapes\nroot = images\ntrain_images = 20\nval_images = 10\nimage_size = 16\nworkers = 1\n[train]\nbatch = 4\ndevice = cpu\n'; } >shapes.ini
-fresh() { rm -rf F; cp -a R F; } # a stranger's folder
+fresh() { rm -rf F; cp -a R F; rm F/step-*/checksums.txt; } # a stranger's folder
 step=step-8
 for s in R/step-*; do step=${s##*/}; done
 resume() { run train tiny.ini --resume F --steps 12 "$@"; }
 
 # ---- what a configuration names outside of its folder is not written ----
 run train shapes.ini -o S --steps 2 -q; expect "train on shapes" 0
-cp -a S S2; sed -i "s|^root = .*|root = $work/elsewhere|" S2/*/config.ini
+cp -a S S2; rm S2/step-*/checksums.txt; sed -i "s|^root = .*|root = $work/elsewhere|" S2/*/config.ini
 image=$(find images/val -name '*.png' | sort | head -1)
 for command in "eval S2" "data S2" "data pack S2 packed" "report S2 -o r.html" "train shapes.ini --resume S2 --steps 4"; do
     # shellcheck disable=SC2086

@@ -36,7 +36,7 @@ INI
 run train net.ini -o run; expect "train" 0 "csv: 480 images, 4 classes" "mAP " "all labels correct"
 last=$(grep '"event":"eval"' run/log.jsonl | tail -1)
 holds "mean average precision of at least 0.95: $last" python3 -c 'import json, sys; assert json.loads(sys.argv[1])["map"] >= 0.95' "$last"
-is "best.json" "$(python3 -c 'import json; print(sorted(json.load(open("run/best.json"))))')" "['map', 'step']"
+is "best.json" "$(python3 -c 'import json; print(sorted(json.load(open("run/best.json"))))')" "['crc32c', 'map', 'step']"
 is "a threshold for each class" "$(wc -l <run/best/thresholds.txt)" 4
 is "the classes" "$(tr '\n' ' ' <run/best/classes.txt)" "bars cross disc frame "
 

@@ -7,7 +7,7 @@ export HOOK=$work/hook.sh LOG=$work/events CRESNET_TOP1=old
 cat >"$HOOK" <<'SH'
 line=$(cat)
 printf '%s\n' "$line" >>"$LOG"
-env | grep '^CRESNET_' | grep -v '^CRESNET_\(BIN=\|SOURCE=\|SANITIZE=\|TEST_\)' | sort | tr '\n' '\t' >>"$LOG.env"
+env | grep '^CRESNET_' | grep -v '^CRESNET_\(BIN=\|CPU=\|SOURCE=\|SANITIZE=\|TEST_\)' | sort | tr '\n' '\t' >>"$LOG.env"
 echo >>"$LOG.env"
 echo said by the command
 SH

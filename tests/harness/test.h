@@ -6,7 +6,7 @@
 #ifndef CR_TEST_H
 #define CR_TEST_H
 
-#include "core/base.h"
+#include "core/cpu.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -99,6 +99,12 @@ static int  test_failed_checks_; /* of all cases, to limit the output */
 static int test_main_(int argc, char **argv, const struct test_case *cases, size_t count) {
     int passed = 0, failed = 0, skipped = 0;
     setvbuf(stdout, NULL, _IOLBF, 0);
+    const cr_status cpu = cr_cpu_check(); /* CRESNET_CPU: the level that all cases run at */
+    if (cpu != CR_OK) {
+        printf("%s\n%s\n", cr_error_message(),
+               cpu == CR_ERR_DEVICE ? "0 passed, 0 failed, 1 skipped" : "0 passed, 1 failed, 0 skipped");
+        return cpu == CR_ERR_DEVICE ? 77 : 1;
+    }
     for (size_t i = 0; i < count; i++) {
         if (argc > 1 && !strstr(cases[i].name, argv[1])) continue;
         test_failures_ = 0;

@@ -88,9 +88,11 @@ def good_files(d):
         prefix = os.path.commonprefix(sorted(st.load(out + ".program")[0])) if rc == 0 else ""
         compare(out + ".program", {prefix + n: t for n, t in plain.items()}, name + ", the program")
         check((8 + int.from_bytes(data[:8], "little")) % 8 == 0, name + ": alignment")
-    torch.save({"ours": plain, "other": 1}, os.path.join(d, "key.pth"))
+    torch.save({"ours": plain, "theirs": plain, "other": 1}, os.path.join(d, "key.pth"))
     rc, _, err = run(os.path.join(d, "key.pth"), os.path.join(d, "key.st"))
     check(rc == 1 and "--key" in err and "ours" in err, "unknown wrapper: " + err)
+    rc, err = program(os.path.join(d, "key.pth"), os.path.join(d, "key.program.st"))
+    check(rc == 1 and 'key.pth:theirs"' in err, "unknown wrapper: the program: " + err)
     rc, _, err = run(os.path.join(d, "key.pth"), os.path.join(d, "key.st"), "--key", "ours")
     check(rc == 0, "--key: " + err)
     torch.save(plain, os.path.join(d, "old.pth"), _use_new_zipfile_serialization=False)

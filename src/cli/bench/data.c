@@ -2,6 +2,7 @@
  * of a given speed would wait for it. */
 #include "data/data.h"
 #include "cli/common/command.h"
+#include "core/cpu.h"
 #include "formats/json_write.h"
 
 #include <stdio.h>
@@ -178,9 +179,9 @@ cr_status cr_bench_data(const struct cr_args *args) {
     CR_TRY_OUT(bench_open(&b, args));
     char size[32];
     cr_prepare_size_text(&b.options.prepare, size);
-    cr_log(CR_LOG_INFO, "%s: %lld images, batch %lld, %s px, %lld timed batches after %d warm-up batches",
+    cr_log(CR_LOG_INFO, "%s: %lld images, batch %lld, %s px, CPU level %s, %lld timed batches after %d warm-up batches",
            cr_word_data_kind(b.config.data.kind), (long long)cr_dataset_count(b.dataset), (long long)b.options.batch,
-           size, (long long)b.steps, WARMUP + b.options.prefetch);
+           size, cr_cpu_text(), (long long)b.steps, WARMUP + b.options.prefetch);
     CR_TRY_OUT(time_batches(&b));
     if (b.trainer_speed) CR_TRY_OUT(time_waits(&b));
     const struct rates rates = rates_of(&b);

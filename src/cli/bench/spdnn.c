@@ -2,6 +2,7 @@
  * TeraEdges/s next to published rates, active inputs per layer, and a verification of the categories on the CPU. */
 #include "spdnn/spdnn.h"
 #include "cli/common/command.h"
+#include "core/cpu.h"
 #include "device/benchmarks.h"
 #include "formats/json_write.h"
 #include "session/session.h"
@@ -9,7 +10,6 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 enum {
     LIST_MAX    = 16,
@@ -107,8 +107,7 @@ static cr_status bench_open(struct bench *b, const struct cr_args *args) {
         if (!b->cpu) return cr_args_fail(args, "--gpus %lld: cannot be used with device cpu", (long long)b->gpus);
         CR_TRY(cr_device_open(CR_DEVICE_CUDA, &options, &b->gpu[i]));
     }
-    const long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    b->threads       = b->config.train.threads ? (int)b->config.train.threads : (int)CR_MAX(cores, 1L);
+    b->threads       = b->config.train.threads ? (int)b->config.train.threads : cr_cpu_cores();
     const char *path = args->value[CR_OPT_MNIST];
     b->synthetic     = !path;
     if (path) return cr_spdnn_images_read(path, &b->images);

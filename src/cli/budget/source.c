@@ -25,7 +25,8 @@ static cr_status open_data(struct cr_budget_source *s, int classes) {
     if (!taylor || s->config.train.batch == 0) s->config.train.batch = taylor ? TAYLOR_BATCH : 1;
     if (!taylor) return CR_OK;
     CR_TRY(cr_dataset_open(&s->config, CR_SPLIT_TRAIN, &s->train));
-    if (cr_dataset_classes(s->train) == classes) return CR_OK;
+    if (cr_dataset_classes(s->train) == classes)
+        return cr_saved_model_number_classes(&s->config, s->train, true, CR_CMD_GRADIENTS_BY_NUMBER);
     return cr_config_fail(&s->config, "data.kind",
                           "the dataset has %d classes, the network %d: --importance taylor needs the data that the "
                           "network was trained with",

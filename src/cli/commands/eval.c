@@ -48,7 +48,7 @@ static void json_fraction(struct cr_json_writer *w, const char *name, int64_t pa
 }
 
 static void json_class(const struct evaluation *e, int label, struct cr_json_writer *w) {
-    const struct cr_class_score s = cr_confusion_class(&e->confusion, label);
+    const struct cr_class_score s = e->confusion.score[label];
     cr_json_open_object(w, NULL);
     cr_json_put_int(w, "label", label);
     cr_json_put_string(w, "class", e->names.at[label]);
@@ -140,7 +140,7 @@ static void print_classes(const struct evaluation *e, struct cr_text *out) {
     cr_text_add(out, "%6s  %-*s %8s %8s %10s %10s  %s\n", "label", width, "class", "images", "correct", "top-1",
                 "precision", "most confused with");
     for (int i = 0; i < e->confusion.classes; i++) {
-        const struct cr_class_score s = cr_confusion_class(&e->confusion, i);
+        const struct cr_class_score s = e->confusion.score[i];
         cr_text_add(out, "%6d  %-*s %8lld %8lld", i, width, e->names.at[i], (long long)s.images, (long long)s.correct);
         print_fraction(out, s.correct, s.images);
         print_fraction(out, s.correct, s.predicted);
@@ -205,22 +205,16 @@ static void print_scores(const struct evaluation *e, struct cr_text *out) {
 /* ---- the confusion matrix ---- */
 
 static cr_status write_matrix(const struct cr_args *args, const struct evaluation *e) {
-    const struct cr_confusion *c   = &e->confusion;
-    struct cr_text             csv = {0};
-    cr_text_add(&csv, CR_OUTPUT_CSV_START);
-    for (int k = 0; k < c->classes; k++) {
-        cr_text_add(&csv, ",");
-        cr_csv_add_text(&csv, e->names.at[k]);
-    }
-    for (int i = 0; i < c->classes; i++) {
-        cr_text_add(&csv, "\n");
-        cr_csv_add_text(&csv, e->names.at[i]);
-        for (int k = 0; k < c->classes; k++)
-            cr_text_add(&csv, ",%lld", (long long)c->count[(size_t)i * (size_t)c->classes + (size_t)k]);
-    }
-    cr_text_add(&csv, "\n");
+    struct cr_text csv  = {0};
+    const bool     list = e->confusion.classes > CR_CSV_TABLE_CLASSES;
+    (list ? cr_csv_add_cells : cr_csv_add_matrix)(&csv, &e->confusion, e->names.at);
     cr_status status = csv.failed ? CR_NO_MEMORY(csv.length)
                                   : cr_cmd_write_file(args, e->matrix, CR_OUTPUT_CONFUSION, csv.data, csv.length);
+    if (list)
+        cr_log(
+            CR_LOG_INFO,
+            "the confusion matrix of %d classes is a list: a line label,predicted,images for each cell that is not 0",
+            e->confusion.classes);
     cr_text_free(&csv);
     return status;
 }
@@ -251,7 +245,7 @@ static void add_unreadable(struct table *t, int64_t end) {
 
 static void on_sample(void *self, int64_t sample, const int32_t *labels, const float *logits) {
     struct evaluation *e = self;
-    if (e->confusion.count) {
+    if (e->confusion.classes) {
         const struct cr_sample_callback count = cr_confusion_callback(&e->confusion);
         count.on_sample(count.self, sample, labels, logits);
     }
@@ -295,13 +289,14 @@ static cr_status evaluate(const struct cr_config *config, enum cr_split split, s
     CR_TRY_OUT(cr_session_open(config, &options, &session));
     cr_log(CR_LOG_INFO, "device: %s", session.device->caps.text);
     CR_TRY_OUT(cr_session_load_weights(&session, config->model.weights, true));
-    if (config->data.kind != CR_DATA_SYNTHETIC) CR_TRY_OUT(cr_cmd_compare_names(config->model.weights, dataset));
+    CR_TRY_OUT(cr_saved_model_number_classes(config, dataset, true, CR_CMD_SCORES_BY_NUMBER));
     if (count || table || several) CR_TRY_OUT(cr_cmd_names_of(dataset, &e->names));
     if (count) CR_TRY_OUT(cr_confusion_open(session.model.classes, &e->confusion));
     if (table) CR_TRY_OUT(start_table(e, config, dataset, session.model.classes));
     e->logits.classes = session.model.classes;
     CR_TRY_OUT(cr_session_evaluate_each(&session, dataset, NULL, each ? &callback : NULL, &e->scores));
     CR_TRY_OUT(e->logits_status);
+    CR_TRY_OUT(cr_confusion_finish(&e->confusion));
     if (several) CR_TRY_OUT(cr_label_table_open(&session, config->model.weights, &e->labels));
     if (table) CR_TRY_OUT(finish_table(&e->table));
 out:

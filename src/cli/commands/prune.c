@@ -25,7 +25,8 @@ cr_status cr_prune_open_data(struct cr_config *local, int64_t recalibrate, int c
     if (!needed || local->train.batch == 0) local->train.batch = needed ? DATA_BATCH : 1;
     if (!needed) return CR_OK;
     CR_TRY(cr_dataset_open(local, CR_SPLIT_TRAIN, train));
-    if (cr_dataset_classes(*train) == classes) return CR_OK;
+    if (cr_dataset_classes(*train) == classes)
+        return cr_saved_model_number_classes(local, *train, true, CR_CMD_GRADIENTS_BY_NUMBER);
     return cr_config_fail(local, "data.kind",
                           "the dataset has %d classes, the network %d: --importance taylor and --recalibrate need the "
                           "data that the network was trained with",

@@ -251,11 +251,12 @@ static cr_status print(const struct quantization *q, struct cr_text *out) {
 
 static cr_status run(struct quantization *q, struct cr_text *out) {
     CR_TRY(cr_dataset_open(&q->config, CR_SPLIT_VAL, &q->val));
+    CR_TRY(cr_saved_model_number_classes(&q->config, q->val, true, CR_CMD_SCORES_BY_NUMBER));
     if (q->config.quant.train) {
         CR_TRY(convert_trained(q));
         return print(q, out);
     }
-    CR_TRY(cr_dataset_open(&q->config, CR_SPLIT_TRAIN, &q->train));
+    CR_TRY(cr_dataset_open(&q->config, CR_SPLIT_TRAIN, &q->train)); /* its labels are not used */
     CR_TRY(evaluate_float(q));
     cr_log(CR_LOG_INFO, "calibrating with %lld training images",
            (long long)CR_MIN((int64_t)q->config.quant.images, cr_dataset_count(q->train)));

@@ -177,9 +177,10 @@ CR_MUST cr_status cr_cmd_names_load(const char *weights, struct cr_cmd_names *ou
 CR_MUST cr_status cr_cmd_names_find(const struct cr_config *config, struct cr_cmd_names *out);
 /* The name of a class; without one, "class N" in `buffer`. */
 const char *cr_cmd_class_name(const struct cr_cmd_names *names, int label, char *buffer, size_t bytes);
-/* Warns when the names of classes in the folder of a model file, at equal number, are not those of the dataset: label k
- * of the dataset is then compared with class k of the network. */
-CR_MUST cr_status cr_cmd_compare_names(const char *weights, const struct cr_dataset *dataset);
+/* What follows when the classes of a dataset have other names than those of the network: ends the warning of
+ * cr_saved_model_number_classes. */
+#define CR_CMD_SCORES_BY_NUMBER "the scores compare labels by number"
+#define CR_CMD_GRADIENTS_BY_NUMBER "the gradients compare labels by number"
 /* Copies the class names of a data set. */
 CR_MUST cr_status cr_cmd_names_of(const struct cr_dataset *dataset, struct cr_cmd_names *out);
 

@@ -45,9 +45,13 @@ static cr_status find_in_folder(const struct cr_args *args, const char *given, s
 }
 
 static bool is_weights(const char *path) {
-    const char  *ending = ".safetensors";
-    const size_t length = strlen(path), tail = strlen(ending);
-    return length > tail && strcmp(path + length - tail, ending) == 0;
+    static const char *const endings[] = {".safetensors", ".pth", ".pt"};
+    const size_t             length    = strlen(path);
+    for (size_t i = 0; i < CR_COUNT(endings); i++) {
+        const size_t tail = strlen(endings[i]);
+        if (length > tail && strcmp(path + length - tail, endings[i]) == 0) return true;
+    }
+    return false;
 }
 
 /* model.safetensors or ema.safetensors of a checkpoint: config.ini in the same folder describes the network. */
@@ -85,7 +89,7 @@ static cr_status fail_image(const struct cr_args *args, const char *given) {
 static cr_status find_file(const struct cr_args *args, const char *given, struct cr_cmd_source *out) {
     struct stat st;
     if (cr_is_image_name(given)) return fail_image(args, given);
-    if (is_weights(given) && cr_fs_is_file(given)) return find_weights(given, out);
+    if ((is_weights(given) && cr_fs_is_file(given)) || cr_st_key(given)) return find_weights(given, out);
     if (stat(given, &st) != 0) {
         CR_TRY(cr_cmd_installed_config(given, &out->config));
         if (out->config)
@@ -281,32 +285,6 @@ cr_status cr_cmd_names_of(const struct cr_dataset *dataset, struct cr_cmd_names 
         if (!out->at[out->count]) return CR_NO_MEMORY(64);
     }
     return CR_OK;
-}
-
-static bool has_names_file(const char *weights) {
-    const char *slash = strrchr(weights, '/');
-    char        folder[CR_PATH_MAX];
-    snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - weights) : 1, slash ? weights : ".");
-    return has_file(cr_fs_is_dir(weights) ? weights : folder, "classes.txt");
-}
-
-cr_status cr_cmd_compare_names(const char *weights, const struct cr_dataset *dataset) {
-    struct cr_cmd_names names  = {0};
-    cr_status           status = CR_OK;
-    if (!has_names_file(weights)) return CR_OK; /* ImageNet's names differ from those of its folders */
-    CR_TRY_OUT(cr_cmd_names_load(weights, &names));
-    for (int k = 0; names.count == cr_dataset_classes(dataset) && k < names.count; k++) {
-        const char *here = cr_dataset_class_name(dataset, k);
-        if (strcmp(names.at[k], here) == 0) continue;
-        cr_log(CR_LOG_WARN,
-               "the classes of the dataset are not those of the weights: label %d is %s in the dataset and %s in the "
-               "network; the scores compare labels by number",
-               k, here, names.at[k]);
-        break;
-    }
-out:
-    cr_arena_free(&names.arena);
-    return status;
 }
 
 static cr_status names_from_data(const struct cr_config *config, struct cr_cmd_names *out) {

@@ -1,5 +1,6 @@
 /* cli/common/csv_fields.c: fields of CSV files. See cli/common/csv_fields.h. */
 #include "cli/common/csv_fields.h"
+#include "core/output_file.h"
 #include "core/utf8.h"
 
 #include <string.h>
@@ -31,4 +32,44 @@ void cr_csv_add_text(struct cr_text *out, const char *text) {
 
 void cr_csv_add_path(struct cr_text *out, const char *path) {
     add_field(out, is_formula(path) ? "./" : "", path);
+}
+
+/* ---- the confusion matrix ---- */
+
+void cr_csv_add_matrix(struct cr_text *csv, const struct cr_confusion *c, const char *const *names) {
+    const struct cr_confusion_cell *at = c->cell, *end = c->cell + c->cells;
+    cr_text_add(csv, CR_OUTPUT_CSV_START);
+    for (int k = 0; k < c->classes; k++) {
+        cr_text_add(csv, ",");
+        cr_csv_add_text(csv, names[k]);
+    }
+    for (int i = 0; i < c->classes; i++) {
+        cr_text_add(csv, "\n");
+        cr_csv_add_text(csv, names[i]);
+        for (int k = 0; k < c->classes; k++) {
+            const bool other = at < end && at->label == i && at->predicted == k;
+            cr_text_add(csv, ",%lld", (long long)(i == k ? c->score[i].correct : other ? at->count : 0));
+            at += other;
+        }
+    }
+    cr_text_add(csv, "\n");
+}
+
+void cr_csv_add_cells(struct cr_text *csv, const struct cr_confusion *c, const char *const *names) {
+    const struct cr_confusion_cell *at = c->cell, *end = c->cell + c->cells;
+    cr_text_add(csv, CR_OUTPUT_CSV_LIST);
+    for (int i = 0; i < c->classes; i++) {
+        struct cr_confusion_cell own = {i, i, c->score[i].correct};
+        while (own.count || (at < end && at->label == i)) {
+            const bool                     others = at < end && at->label == i;
+            const struct cr_confusion_cell cell   = others && (!own.count || at->predicted < i) ? *at++ : own;
+            if (cell.predicted == i) own.count = 0;
+            cr_text_add(csv, "\n");
+            cr_csv_add_text(csv, names[i]);
+            cr_text_add(csv, ",");
+            cr_csv_add_text(csv, names[cell.predicted]);
+            cr_text_add(csv, ",%lld", (long long)cell.count);
+        }
+    }
+    cr_text_add(csv, "\n");
 }

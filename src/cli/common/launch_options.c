@@ -3,6 +3,7 @@
 
 #include "device/device.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -29,7 +30,8 @@ static cr_status count_gpus(struct gpu_count *out) {
     struct gpu_count answer   = {0};
     const bool       complete = pid > 0 && read(ends[0], &answer, sizeof answer) == sizeof answer;
     close(ends[0]);
-    if (pid > 0) waitpid(pid, NULL, 0);
+    while (pid > 0 && waitpid(pid, NULL, 0) < 0 && errno == EINTR) {
+    }
     if (!complete) return CR_FAIL(CR_ERR_DEVICE, "--gpus all: cannot count the GPUs (try nvidia-smi)");
     *out = answer;
     return CR_OK;

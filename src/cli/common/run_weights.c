@@ -142,7 +142,7 @@ cr_status cr_cmd_weights_choose(const struct cr_args *args, const char *given, c
         CR_TRY(refuse_options(args, given));
         if (!*given) return CR_OK;
         CR_TRY(fetch_published(given));
-        if (access(given, F_OK) == 0) cr_log(CR_LOG_INFO, "weights: %s", given);
+        if (access(given, F_OK) == 0 || cr_st_key(given)) cr_log(CR_LOG_INFO, "weights: %s", given);
         return CR_OK;
     }
     if (has_file(given, "model.safetensors")) {

@@ -21,7 +21,7 @@ static bool can_teach(const struct cr_compress *c, struct cr_config *config) {
     int                classes;
     cr_error_hold();
     const bool can = cr_saved_model_classes(config, &classes) == CR_OK &&
-                     cr_session_open_teacher(config, classes, &teacher) == CR_OK;
+                     cr_session_open_teacher(config, NULL, classes, &teacher) == CR_OK;
     if (!can) cr_log(CR_LOG_INFO, "fine-tuning has no teacher: %s", cr_error_message());
     cr_error_release();
     if (!can) cr_error_clear();

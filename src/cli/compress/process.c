@@ -1,27 +1,12 @@
 /* cli/compress/process.c: runs another command of this program. See cli/compress/compress.h. */
 #include "cli/compress/compress.h"
 
+#include "core/process/process.h"
+
 #include <errno.h>
 #include <fcntl.h>
-#include <signal.h>
-#include <stdio.h>
 #include <string.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
 #include <unistd.h>
-
-/* The process has a group of its own: Ctrl-C reaches it through this command only, or it would count as two signals. It
- * saves and stops when this command is killed. */
-_Noreturn static void become(char *const *argv, const char *output, pid_t parent, const sigset_t *mask) {
-    const int file = open(output, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    const int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
-    setpgid(0, 0);
-    prctl(PR_SET_PDEATHSIG, SIGTERM);
-    sigprocmask(SIG_SETMASK, mask, NULL);
-    if (getppid() == parent && file >= 0 && null >= 0 && dup2(null, 0) == 0 && dup2(file, 1) == 1)
-        execv("/proc/self/exe", argv);
-    _exit(127);
-}
 
 static bool is_key(const char *text, const char *key) {
     return strncmp(text, key, strlen(key)) == 0 && text[strlen(key)] == '=';
@@ -54,34 +39,41 @@ static void say(struct cr_arena *arena, const char *const *argv) {
 }
 
 /* Waits for the process; passes signals on. */
-static int wait_for(struct cr_compress *c, pid_t child, const sigset_t *set) {
+static int wait_for(struct cr_compress *c, pid_t process, const struct cr_process_signals *signals) {
     int how;
-    for (;;) {
-        if (waitpid(child, &how, WNOHANG) == child) return WIFEXITED(how) ? WEXITSTATUS(how) : 128 + WTERMSIG(how);
-        const int got = sigwaitinfo(set, NULL);
-        if (got != SIGINT && got != SIGTERM) continue;
+    while (!cr_process_ended(process, &how)) {
+        const int got = cr_process_wait(signals);
+        if (!got) continue;
         *c->signal_taken = got;
-        kill(child, got);
+        (void)kill(process, got);
     }
+    return cr_process_code(how);
+}
+
+/* Runs the program with its results in a file. It saves and stops when this command is killed. */
+static cr_status run_program(struct cr_compress *c, const char *const *argv, const char *path, int *code) {
+    struct cr_process_signals signals;
+    pid_t                     process;
+    const int                 file = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (file < 0) return cr_fs_refused(path, "create", errno);
+    const struct cr_process_program program = {
+        .path = "/proc/self/exe", .argv = argv, .input = -1, .output = file, .errors = -1, .stops_with_parent = true};
+    cr_process_signals_begin(&signals);
+    const int failed = cr_process_start(&program, &process);
+    if (!failed) *code = wait_for(c, process, &signals);
+    cr_process_signals_end(&signals);
+    close(file);
+    return failed ? CR_FAIL(CR_ERR_IO, "cannot start a process: %s", strerror(failed)) : CR_OK;
 }
 
 cr_status cr_compress_process(struct cr_compress *c, const char *const *arguments, bool keys, const char *file) {
     const char **argv;
     const char  *partial = cr_arena_printf(&c->arena, "%s.partial", file);
-    sigset_t     set, mask;
+    int          code;
     if (!partial) return CR_NO_MEMORY(CR_PATH_MAX);
     CR_TRY(make_argv(c, arguments, keys, &argv));
     say(&c->arena, argv);
-    sigemptyset(&set);
-    sigaddset(&set, SIGINT);
-    sigaddset(&set, SIGTERM);
-    sigaddset(&set, SIGCHLD);
-    sigprocmask(SIG_BLOCK, &set, &mask);
-    const pid_t parent = getpid(), child = fork();
-    if (child == 0) become((char *const *)argv, partial, parent, &mask);
-    const int error = errno, code = child > 0 ? wait_for(c, child, &set) : 0;
-    sigprocmask(SIG_SETMASK, &mask, NULL);
-    if (child < 0) return CR_FAIL(CR_ERR_IO, "cannot start a process: %s", strerror(error));
+    CR_TRY(run_program(c, argv, partial, &code));
     if (*c->signal_taken) return CR_FAIL(CR_ERR_INTERRUPTED, "stopped: the same command continues");
     if (code)
         return CR_FAIL(CR_ERR_IO, "cresnet %s failed with exit code %d, see above; the same command tries it again",

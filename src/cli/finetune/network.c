@@ -125,7 +125,7 @@ static cr_status recognise(struct cr_finetune *f, const char *path) {
     struct candidate   best   = {CR_ARCH_CUSTOM, NULL, NULL};
     cr_status          status = CR_OK;
     int                most = 0, tensors = 0;
-    CR_TRY(cr_ckpt_open_weights(path, &file));
+    CR_TRY(cr_ckpt_open_weights(path, NULL, 0, &file));
     for (int arch = 0; arch < (int)CR_ARCH_CUSTOM; arch++)
         for (size_t k = 0; k < CR_COUNT(stems) * CR_COUNT(shortcuts); k++) {
             const struct candidate c = {(enum cr_arch)arch, stems[k % CR_COUNT(stems)], shortcuts[k / CR_COUNT(stems)]};
@@ -203,7 +203,8 @@ static cr_status use_file(struct cr_finetune *f, const char *path) {
         cr_saved_model_free(&saved);
         return status;
     }
-    if (cr_fs_is_dir(path) || access(path, F_OK) != 0) return CR_ERR_CONFIG; /* the message is set */
+    if (cr_fs_is_dir(path) || (access(path, F_OK) != 0 && !cr_st_key(path)))
+        return CR_ERR_CONFIG; /* the message is set */
     cr_error_clear();
     f->weights = cr_arena_printf(&f->arena, "%s", path);
     if (!f->weights) return CR_NO_MEMORY(strlen(path));
@@ -220,7 +221,7 @@ cr_status cr_finetune_network(struct cr_finetune *f) {
     if (!*weights) weights = model ? model : default_network(f);
     if (scratch)
         CR_TRY(from_scratch(f));
-    else if (access(weights, F_OK) == 0 || strchr(weights, '/'))
+    else if (access(weights, F_OK) == 0 || cr_st_key(weights) || strchr(weights, '/'))
         CR_TRY(use_file(f, weights));
     else if (model && weights == model && !cr_pretrained_is_name(model)) {
         CR_TRY(from_scratch(f)); /* reports the name of no network */

@@ -1,9 +1,8 @@
 /* cli/finetune/schedule.c: image size, batch size, epochs and learning rates of cresnet finetune, by the size of the
  * set and, on the CPU or with --minutes, by the measured speed of training. See cli/finetune/finetune.h. */
 #include "cli/finetune/finetune.h"
+#include "core/cpu.h"
 #include "model/model.h"
-
-#include <unistd.h>
 
 /* ---- epochs ---- */
 
@@ -238,9 +237,9 @@ static cr_status count_stages(struct cr_finetune *f) {
 }
 
 cr_status cr_finetune_schedule(struct cr_finetune *f) {
-    const long cores   = sysconf(_SC_NPROCESSORS_ONLN);
-    const int  workers = (int)(f->gpu ? CR_MAX(2L, CR_MIN(16L, cores)) : CR_MAX(1L, CR_MIN(4L, cores / 2)));
-    f->batch           = is_given(f, "train.batch") && f->given.train.batch ? f->given.train.batch : batch_of_set(f);
+    const int cores   = cr_cpu_cores();
+    const int workers = f->gpu ? CR_MAX(2, CR_MIN(16, cores)) : CR_MAX(1, CR_MIN(4, cores / 2));
+    f->batch          = is_given(f, "train.batch") && f->given.train.batch ? f->given.train.batch : batch_of_set(f);
     CR_TRY(cr_finetune_set(f, "train", "batch", NULL, "%lld", (long long)f->batch));
     CR_TRY(cr_finetune_set(f, "data", "workers", NULL, "%d", workers));
     CR_TRY(count_stages(f));

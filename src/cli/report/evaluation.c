@@ -10,18 +10,14 @@
 enum { MATRIX_CLASSES = 60, MATRIX_NUMBERS = 16, PAIRS_SHOWN = 30, CLASSES_SHOWN = 60, IMAGE_SIDE = 512 };
 
 struct view {
-    const struct cr_confusion *c;
-    const struct cr_dataset   *dataset;
-    struct cr_class_score     *score; /* [classes] */
-    int                       *order; /* [classes]: labels, lowest F1 first */
+    const struct cr_confusion   *c;
+    const struct cr_dataset     *dataset;
+    const struct cr_class_score *score; /* [classes] */
+    int                         *order; /* [classes]: labels, lowest F1 first */
 };
 
 static const char *name_of(const struct view *v, int label) {
     return cr_dataset_class_name(v->dataset, label);
-}
-
-static int64_t cell(const struct view *v, int label, int predicted) {
-    return v->c->count[(size_t)label * (size_t)v->c->classes + (size_t)predicted];
 }
 
 static double fraction(int64_t part, int64_t all) {
@@ -115,7 +111,7 @@ static void add_short_name(struct cr_text *out, const char *name) {
 
 static void add_cell(const struct view *v, int label, int predicted, double x, double y, double side,
                      struct cr_text *out) {
-    const int64_t n = cell(v, label, predicted);
+    const int64_t n = cr_confusion_count(v->c, label, predicted);
     const double  s = fraction(n, v->score[label].images);
     if (n)
         cr_text_add(out, "<rect class=\"cell\" fill-opacity=\"%.3f\"", 0.08 + 0.92 * s);
@@ -168,24 +164,16 @@ static void add_matrix(const struct view *v, struct cr_text *out) {
 
 /* For many classes a matrix is too large: lists the largest cells off its diagonal. */
 static void add_pairs(const struct view *v, struct cr_text *out) {
-    struct {
-        int     label, predicted;
-        int64_t count;
-    } pair[PAIRS_SHOWN];
-    int pairs = 0;
-    for (int i = 0; i < v->c->classes; i++)
-        for (int k = 0; k < v->c->classes; k++) {
-            const int64_t n  = cell(v, i, k);
-            int           at = pairs;
-            if (i == k || !n) continue;
-            while (at > 0 && n > pair[at - 1].count) at--;
-            if (at == PAIRS_SHOWN) continue;
-            if (pairs < PAIRS_SHOWN) pairs++;
-            memmove(&pair[at + 1], &pair[at], (size_t)(pairs - at - 1) * sizeof *pair);
-            pair[at].label     = i;
-            pair[at].predicted = k;
-            pair[at].count     = n;
-        }
+    struct cr_confusion_cell pair[PAIRS_SHOWN];
+    int                      pairs = 0;
+    for (int64_t i = 0; i < v->c->cells; i++) {
+        int at = pairs;
+        while (at > 0 && v->c->cell[i].count > pair[at - 1].count) at--;
+        if (at == PAIRS_SHOWN) continue;
+        if (pairs < PAIRS_SHOWN) pairs++;
+        memmove(&pair[at + 1], &pair[at], (size_t)(pairs - at - 1) * sizeof *pair);
+        pair[at] = v->c->cell[i];
+    }
     cr_text_add(out, "<h3>Most confused</h3>\n");
     cr_page_note(out,
                  "A matrix of %d classes is too large for a page; cresnet eval --confusion FILE.csv writes it. Its "
@@ -286,15 +274,13 @@ cr_status cr_report_eval(struct cr_text *out, struct cr_session *session, const 
     cr_status                 status;
     CR_TRY(cr_confusion_open(classes, &confusion));
     on_sample = cr_confusion_callback(&confusion);
-    v.score   = cr_alloc((size_t)classes, sizeof *v.score);
+    v.score   = confusion.score;
     v.order   = cr_alloc((size_t)classes, sizeof *v.order);
-    if (!v.score || !v.order) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory: scores of %d classes", classes);
+    if (!v.order) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory: scores of %d classes", classes);
     CR_TRY_OUT(cr_session_evaluate_each(session, dataset, NULL, &on_sample, scores));
-    for (int i = 0; i < classes; i++) {
-        v.score[i] = cr_confusion_class(&confusion, i);
-        v.order[i] = i;
-    }
-    qsort_r(v.order, (size_t)classes, sizeof *v.order, compare_f1, v.score);
+    CR_TRY_OUT(cr_confusion_finish(&confusion));
+    for (int i = 0; i < classes; i++) v.order[i] = i;
+    qsort_r(v.order, (size_t)classes, sizeof *v.order, compare_f1, confusion.score);
     add_scores(scores, out);
     if (classes <= MATRIX_CLASSES)
         add_matrix(&v, out);
@@ -303,7 +289,6 @@ cr_status cr_report_eval(struct cr_text *out, struct cr_session *session, const 
     add_classes(&v, out);
     CR_TRY_OUT(add_top_losses(&v, out));
 out:
-    cr_free(v.score);
     cr_free(v.order);
     cr_confusion_close(&confusion);
     return status;

@@ -1,5 +1,7 @@
 /* cli/report/report.c: cresnet report: writes one HTML page about a run. */
 #include "cli/report/report.h"
+
+#include "checkpoint/checkpoint.h"
 #include "session/saved_model.h"
 
 #include <errno.h>
@@ -50,6 +52,7 @@ cr_status cr_report_run_open(const struct cr_args *args, int index, struct cr_re
     char                 path[CR_PATH_MAX];
     cr_status            status;
     CR_TRY(find_run(args, index, run));
+    CR_TRY(cr_ckpt_verify_weights(run->step));
     CR_TRY(cr_path_join(path, run->step, "config.ini"));
     source.config = path;
     source.folder = run->step;
@@ -147,7 +150,7 @@ static cr_status add_evaluation(const struct cr_args *args, const struct cr_repo
     if (cr_dataset_classes(dataset) != run->classes)
         status = CR_FAIL(CR_ERR_CONFIG, "the dataset has %d classes, but the network has %d",
                          cr_dataset_classes(dataset), run->classes);
-    if (status == CR_OK) status = cr_cmd_compare_names(run->config.model.weights, dataset);
+    if (status == CR_OK) status = cr_saved_model_number_classes(&run->config, dataset, true, CR_CMD_SCORES_BY_NUMBER);
     if (status == CR_OK) {
         cr_log(CR_LOG_INFO, "evaluating %lld images with %s on %s", (long long)cr_dataset_count(dataset),
                run->step_name, session->device->caps.text);

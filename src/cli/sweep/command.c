@@ -2,6 +2,7 @@
 #include "checkpoint/checkpoint.h"
 #include "cli/report/report.h"
 #include "cli/sweep/sweep.h"
+#include "core/cpu.h"
 #include "device/device.h"
 
 #include <math.h>
@@ -9,6 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+enum { RESERVED_BYTES = 64 << 20 };
 
 /* Whether a training with this device computes on the CPU. */
 static bool is_on_cpu(enum cr_device_kind kind) {
@@ -24,7 +27,8 @@ static cr_status prepare_run(struct cr_sweep *sweep, struct cr_sweep_run *run, c
     const bool given = cr_config_is_set(config, "train.threads");
     run->several     = config->data.multi_label;
     run->cpu         = is_on_cpu(config->train.device);
-    run->threads     = !given ? 1 : config->train.threads > 0 ? config->train.threads : sysconf(_SC_NPROCESSORS_ONLN);
+    run->threads     = !given ? 1 : config->train.threads > 0 ? config->train.threads : cr_cpu_cores();
+    run->auto_memory = run->cpu && strcmp(config->memory.limit, "auto") == 0 && !*config->memory.card;
     if (run->cpu && !given) run->override[sweep->overrides] = "train.threads=1";
     if (!sweep->root)
         sweep->root = *config->train.output ? cr_arena_printf(&sweep->arena, "%s", config->train.output)
@@ -40,6 +44,8 @@ static bool may_differ(const char *line, const struct cr_config *config) {
     static const char *const names[] = {"train.output: ", "train.threads: ", "train.on_event: ", "memory.trace: "};
     for (size_t i = 0; i < CR_COUNT(names); i++)
         if (strncmp(line, names[i], strlen(names[i])) == 0) return true;
+    if (!*config->memory.card && strncmp(line, "memory.card: ", 13) == 0) return true;
+    if (strcmp(config->memory.limit, "auto") == 0 && strncmp(line, "memory.limit: ", 14) == 0) return true;
     return !config->train.batch && strncmp(line, "train.batch: ", 13) == 0;
 }
 
@@ -100,7 +106,7 @@ out:
 
 /* The default on the CPU: as many runs as the cores allow. On a GPU, processes take turns, so it is one. */
 static cr_status choose_jobs(const struct cr_args *args, struct cr_sweep *sweep) {
-    const int64_t cores   = sysconf(_SC_NPROCESSORS_ONLN);
+    const int64_t cores   = cr_cpu_cores();
     int64_t       threads = 1, jobs;
     bool          cpu     = true;
     for (int i = 0; i < sweep->runs; i++) {
@@ -109,7 +115,9 @@ static cr_status choose_jobs(const struct cr_args *args, struct cr_sweep *sweep)
     }
     const int64_t fallback = cpu ? CR_MIN(CR_MAX(cores / threads, 1), CR_SWEEP_RUNS) : 1;
     CR_TRY(cr_args_int(args, CR_OPT_JOBS, 1, CR_SWEEP_RUNS, fallback, &jobs));
-    sweep->jobs = (int)CR_MIN(jobs, sweep->runs);
+    sweep->jobs       = (int)CR_MIN(jobs, sweep->runs);
+    const size_t part = cr_cpu_memory_free() / (size_t)sweep->jobs; /* of it, 1/8 and 64 MiB are for other things */
+    sweep->part_bytes = !part ? 0 : part / 8 * 7 > RESERVED_BYTES ? part / 8 * 7 - RESERVED_BYTES : 1;
     return CR_OK;
 }
 

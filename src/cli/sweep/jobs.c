@@ -1,58 +1,49 @@
 /* cli/sweep/jobs.c: the processes of a sweep. See cli/sweep/sweep.h. */
 #include "cli/sweep/sweep.h"
 
+#include "core/process/process.h"
 #include "core/utf8.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/statvfs.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 enum { MESSAGE_BYTES = 400, FULL_BYTES = 64 << 10 /* a disk with less space is called full */ };
 
 /* ---- starting ---- */
 
-/* Becomes the training of a run. The run has a process group of its own: Ctrl-C reaches it through the sweep only, or
- * it would count as two signals. It saves and stops when the sweep is killed. */
-_Noreturn static void become(char *const *argv, int file, pid_t parent, const sigset_t *mask) {
-    const int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
-    setpgid(0, 0);
-    prctl(PR_SET_PDEATHSIG, SIGTERM);
-    sigprocmask(SIG_SETMASK, mask, NULL);
-    if (getppid() == parent && null >= 0 && dup2(null, 0) == 0 && dup2(file, 1) == 1 && dup2(file, 2) == 2)
-        execv("/proc/self/exe", argv);
-    _exit(127);
-}
-
-static cr_status start(struct cr_sweep *sweep, struct cr_sweep_run *run, const char *config, const sigset_t *mask) {
+/* The run saves and stops when the sweep is killed. */
+static cr_status start(struct cr_sweep *sweep, struct cr_sweep_run *run, const char *config) {
     const int    n    = sweep->overrides;
     const char **argv = cr_arena_alloc(&sweep->arena, ((size_t)n + 8) * sizeof *argv);
     const char  *out  = cr_arena_printf(&sweep->arena, "train.output=%s", run->folder);
     const char  *last = cr_arena_printf(&sweep->arena, "%s/last", run->folder);
+    const char  *card = NULL;
     int          argc = 0;
+    /* Runs that start at the same time would all take the same memory for free. */
+    if (run->auto_memory && sweep->jobs > 1 && sweep->part_bytes)
+        card = cr_arena_printf(&sweep->arena, "memory.card=%zuB", sweep->part_bytes);
     if (!argv || !out || !last) return CR_NO_MEMORY(((size_t)n + 8) * sizeof *argv);
     argv[argc++] = "cresnet";
     argv[argc++] = "train";
     argv[argc++] = config;
     for (int k = 0; k < n; k++) argv[argc++] = run->override[k];
     if (run->override[n]) argv[argc++] = run->override[n]; /* what the sweep adds */
+    if (card) argv[argc++] = card;
     argv[argc++]   = out;
     argv[argc++]   = "--resume=auto";
     const int file = open(run->output, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     if (file < 0) return CR_FAIL(CR_ERR_IO, "%s: cannot be opened: %s", run->output, strerror(errno));
-    const bool  saved  = access(last, F_OK) == 0;
-    const pid_t parent = getpid(), child = fork();
-    if (child == 0) become((char *const *)argv, file, parent, mask);
-    const int failed = errno;
+    const bool                      saved   = access(last, F_OK) == 0;
+    const struct cr_process_program program = {
+        .path = "/proc/self/exe", .argv = argv, .input = -1, .output = file, .errors = file, .stops_with_parent = true};
+    const int failed = cr_process_start(&program, &run->process);
     close(file);
-    if (child < 0) return CR_FAIL(CR_ERR_IO, "%s: cannot start a process: %s", run->name, strerror(failed));
-    run->process = child;
-    run->state   = CR_SWEEP_RUNNING;
+    if (failed) return CR_FAIL(CR_ERR_IO, "%s: cannot start a process: %s", run->name, strerror(failed));
+    run->state = CR_SWEEP_RUNNING;
     cr_log(CR_LOG_INFO, saved ? "sweep: continues %s from its last checkpoint" : "sweep: started %s", run->name);
     return CR_OK;
 }
@@ -78,29 +69,35 @@ static void read_message(const struct cr_sweep *sweep, const struct cr_sweep_run
         snprintf(out, MESSAGE_BYTES, "no space is left in %.300s: free some", sweep->root);
 }
 
-static void ended(struct cr_sweep *sweep, pid_t process, int how, bool stopping) {
+static void log_end(const struct cr_sweep *sweep, const struct cr_sweep_run *run) {
     int  waiting = 0, running = 0;
     char why[MESSAGE_BYTES];
+    if (run->state == CR_SWEEP_FAILED) {
+        read_message(sweep, run, why);
+        cr_log(CR_LOG_WARN, "sweep: %s failed with exit code %d (all messages: %s): %s", run->name, run->code,
+               run->output, why);
+    } else
+        cr_log(CR_LOG_INFO, "sweep: %s %s", run->name,
+               run->state == CR_SWEEP_DONE ? "is done" : "stopped after a checkpoint");
     for (int i = 0; i < sweep->runs; i++) {
-        struct cr_sweep_run *run = &sweep->run[i];
-        if (run->state == CR_SWEEP_RUNNING && run->process == process) {
-            run->code  = WIFEXITED(how) ? WEXITSTATUS(how) : 128 + WTERMSIG(how);
-            run->state = !run->code                                                              ? CR_SWEEP_DONE
-                         : stopping && (run->code == 128 + SIGINT || run->code == 128 + SIGTERM) ? CR_SWEEP_STOPPED
-                                                                                                 : CR_SWEEP_FAILED;
-            if (run->state == CR_SWEEP_FAILED) {
-                read_message(sweep, run, why);
-                cr_log(CR_LOG_WARN, "sweep: %s failed with exit code %d (all messages: %s): %s", run->name, run->code,
-                       run->output, why);
-            } else
-                cr_log(CR_LOG_INFO, "sweep: %s %s", run->name,
-                       run->state == CR_SWEEP_DONE ? "is done" : "stopped after a checkpoint");
-        }
-        waiting += run->state == CR_SWEEP_WAITING;
-        running += run->state == CR_SWEEP_RUNNING;
+        waiting += sweep->run[i].state == CR_SWEEP_WAITING;
+        running += sweep->run[i].state == CR_SWEEP_RUNNING;
     }
     cr_log(CR_LOG_INFO, "sweep: %d of %d ended, %d running, %d waiting", sweep->runs - waiting - running, sweep->runs,
            running, waiting);
+}
+
+static void collect_ended(struct cr_sweep *sweep, bool stopping) {
+    int how;
+    for (int i = 0; i < sweep->runs; i++) {
+        struct cr_sweep_run *run = &sweep->run[i];
+        if (run->state != CR_SWEEP_RUNNING || !cr_process_ended(run->process, &how)) continue;
+        run->code  = cr_process_code(how);
+        run->state = !run->code                                                              ? CR_SWEEP_DONE
+                     : stopping && (run->code == 128 + SIGINT || run->code == 128 + SIGTERM) ? CR_SWEEP_STOPPED
+                                                                                             : CR_SWEEP_FAILED;
+        log_end(sweep, run);
+    }
 }
 
 static int running(const struct cr_sweep *sweep, int signal_number) {
@@ -113,40 +110,24 @@ static int running(const struct cr_sweep *sweep, int signal_number) {
     return count;
 }
 
-/* Waits for a signal of `set`, which are blocked, so that none is lost between two waits. */
-static cr_status loop(struct cr_sweep *sweep, const char *config, const sigset_t *set, const sigset_t *mask,
-                      int *signal_taken) {
-    cr_status status = CR_OK;
-    int       next   = 0, how;
+cr_status cr_sweep_execute(struct cr_sweep *sweep, const char *config, int *signal_taken) {
+    struct cr_process_signals signals;
+    cr_status                 status = CR_OK;
+    int                       next   = 0;
+    cr_process_signals_begin(&signals);
     for (;;) {
         while (status == CR_OK && !*signal_taken && next < sweep->runs && running(sweep, 0) < sweep->jobs) {
-            status = start(sweep, &sweep->run[next++], config, mask);
+            status = start(sweep, &sweep->run[next++], config);
             if (status != CR_OK) running(sweep, SIGTERM); /* they save and end */
         }
-        if (!running(sweep, 0)) return status;
-        const int got = sigwaitinfo(set, NULL);
-        if (got == SIGINT || got == SIGTERM) {
+        if (!running(sweep, 0)) break;
+        const int got = cr_process_wait(&signals);
+        if (got) {
             *signal_taken = got;
             cr_log(CR_LOG_INFO, "sweep: stopping %d runs after a checkpoint", running(sweep, got));
         }
-        for (pid_t process; (process = waitpid(-1, &how, WNOHANG)) > 0;)
-            ended(sweep, process, how, *signal_taken != 0 || status != CR_OK);
+        collect_ended(sweep, *signal_taken != 0 || status != CR_OK);
     }
-}
-
-cr_status cr_sweep_execute(struct cr_sweep *sweep, const char *config, int *signal_taken) {
-    /* A parent that ignores SIGCHLD, which its children inherit, would make the system forget how a run ended. */
-    const struct sigaction standard = {.sa_handler = SIG_DFL};
-    struct sigaction       old;
-    sigset_t               set, mask;
-    sigemptyset(&set);
-    sigaddset(&set, SIGINT);
-    sigaddset(&set, SIGTERM);
-    sigaddset(&set, SIGCHLD);
-    sigaction(SIGCHLD, &standard, &old);
-    sigprocmask(SIG_BLOCK, &set, &mask);
-    cr_status status = loop(sweep, config, &set, &mask, signal_taken);
-    sigprocmask(SIG_SETMASK, &mask, NULL);
-    sigaction(SIGCHLD, &old, NULL);
+    cr_process_signals_end(&signals);
     return status;
 }

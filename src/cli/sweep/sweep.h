@@ -21,14 +21,16 @@ struct cr_sweep_run {
     bool                several; /* data.multi_label: the best score is the mean average precision */
     bool                cpu;     /* computes on the CPU, with this number of threads */
     int64_t             threads;
+    bool                auto_memory;   /* on the CPU, with memory.limit = auto and no memory.card */
     int                 process, code; /* process id while running; exit code of an ended run */
 };
 struct cr_sweep {
     struct cr_sweep_run *run; /* [runs] */
     int                  runs, overrides, varied;
-    int                  jobs;  /* runs at once */
-    char                *root;  /* folder of the run folders */
-    struct cr_arena      arena; /* owns all strings and arrays */
+    int                  jobs;       /* runs at once */
+    size_t               part_bytes; /* free memory for the plan of each of them; 0 when unknown */
+    char                *root;       /* folder of the run folders */
+    struct cr_arena      arena;      /* owns all strings and arrays */
 };
 
 /* cli/sweep/grid.c: expands lists (a,b,c; double quotes keep commas) and ranges of integers (a..b) in the overrides of

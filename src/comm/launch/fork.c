@@ -5,6 +5,7 @@
  * nothing needs cleanup, whichever process is killed. */
 #include "comm/launch/launcher_internal.h"
 #include "comm/transport.h"
+#include "core/process/process.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -43,7 +44,6 @@ static void block_signals(struct process_group *f) {
     sigemptyset(&f->handled);
     sigemptyset(&f->forwarded);
     for (size_t i = 0; i < CR_COUNT(handled); i++) sigaddset(&f->handled, handled[i]);
-    signal(SIGCHLD, SIG_DFL); /* inherited as ignored, it would hide the end of the ranks from waitpid */
     sigprocmask(SIG_BLOCK, &f->handled, &f->before);
 }
 
@@ -131,16 +131,13 @@ static void handle_exit(struct process_group *f, int rank) {
 }
 
 static void reap(struct process_group *f) {
-    int   wait_status;
-    pid_t pid;
-    while ((pid = waitpid(-1, &wait_status, WNOHANG)) > 0)
-        for (int r = 0; r < f->size; r++) {
-            if (f->child[r].pid != pid || f->child[r].ended) continue;
-            f->child[r].ended       = true;
-            f->child[r].wait_status = wait_status;
-            f->alive--;
-            handle_exit(f, r);
-        }
+    for (int r = 0; r < f->size; r++) {
+        struct child *child = &f->child[r];
+        if (!child->pid || child->ended || !cr_process_ended(child->pid, &child->wait_status)) continue;
+        child->ended = true;
+        f->alive--;
+        handle_exit(f, r);
+    }
 }
 
 static void signal_all(const struct process_group *f, int number) {

@@ -131,7 +131,10 @@ static cr_status resize(const struct cr_resize *job, struct cr_scratch *scratch)
 
 /* ---- the centre of an image, or another view ---- */
 
-enum { CENTRE = 4 }; /* the other crops: top left, top right, bottom left, bottom right */
+enum {
+    CENTRE        = 4, /* the other crops: top left, top right, bottom left, bottom right */
+    FULL_SIDE_MAX = 1 << 30,
+};
 
 static bool is_mirrored(const struct cr_prepare *prep) {
     return prep->view >= (prep->tta == CR_TTA_FLIP ? 1 : 5);
@@ -161,12 +164,13 @@ static void mirror(uint8_t *rgb, int height, int width, enum cr_pixel_format for
 }
 
 /* The size at which the image covers a rectangle of the result's shape and of the height `cover`. For a square, `cover`
- * is the shorter side of the resized image. */
+ * is the shorter side of the resized image. A side has a pixel even where a narrow rectangle (128 x 16 with
+ * eval_resize = 1) leaves less, and a thin image no more pixels than an int can count. */
 static void covering_size(const struct cr_prepare *prep, int cover, int64_t w, int64_t h, int *full_w, int *full_h) {
-    const int64_t cover_w = (int64_t)cover * cr_prepare_width(prep) / prep->size;
+    const int64_t cover_w = CR_MAX((int64_t)cover * cr_prepare_width(prep) / prep->size, (int64_t)1);
     const bool    wide    = w * cover > h * cover_w; /* wider than the rectangle */
     *full_w               = (int)(wide ? cover * w / h : cover_w);
-    *full_h               = (int)(wide ? cover : cover_w * h / w);
+    *full_h               = wide ? cover : (int)CR_MIN(cover_w * h / w, (int64_t)FULL_SIDE_MAX);
 }
 
 /* Resizes to the covering size, and cuts the result, black where the image is smaller. */

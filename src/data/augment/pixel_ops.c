@@ -1,18 +1,11 @@
 /* data/augment/pixel_ops.c: operations on the colours and the shape of an RGB or grey image of 8 bits. The results are
  * bitwise identical to PIL's (Image.blend, ImageEnhance, ImageOps, transform with NEAREST), so recipes made for
  * torchvision have the same meaning here. Most operations use a table of 256 entries. */
+#include "core/cpu.h"
 #include "data/augment.h"
 
 #include <math.h>
 #include <string.h>
-
-/* Compiled once for AVX2 and once for all CPUs, with identical results. Sanitizers do not support target_clones. */
-#if defined(__x86_64__) && defined(__gnu_linux__) && !defined(__SANITIZE_ADDRESS__) &&                                 \
-    !defined(__SANITIZE_THREAD__) && !defined(__clang__)
-#define VECTORS __attribute__((target_clones("avx2", "default")))
-#else
-#define VECTORS
-#endif
 
 /* ---- operations on single values, by tables ---- */
 
@@ -111,7 +104,8 @@ static void by_histogram(uint8_t *rgb, size_t bytes, size_t channels,
 /* ---- operations on single pixels ---- */
 
 /* Blends each byte with the byte at the same index of `from`. */
-VECTORS static void blend_bytes(uint8_t *restrict rgb, const uint8_t *restrict from, size_t bytes, float fraction) {
+CR_BY_LEVEL_AVX2(void, blend_bytes, (uint8_t *restrict rgb, const uint8_t *restrict from, size_t bytes, float fraction),
+                 (rgb, from, bytes, fraction)) {
     for (size_t i = 0; i < bytes; i++) rgb[i] = blend(from[i], rgb[i], fraction);
 }
 
@@ -179,8 +173,10 @@ static void rotate_hue(uint8_t *rgb, size_t pixels, double fraction) {
 
 /* Smooths the bytes of a row, whose pixels are `step` bytes apart, with the weights 1 1 1, 1 5 1, 1 1 1, rounded to
  * nearest. For sums up to 3315 the division by 13 is exact as a multiplication and a shift. */
-VECTORS static void smooth_row(const uint8_t *restrict up, const uint8_t *restrict at, const uint8_t *restrict down,
-                               uint8_t *restrict to, size_t bytes, size_t step) {
+CR_BY_LEVEL_AVX2(void, smooth_row,
+                 (const uint8_t *restrict up, const uint8_t *restrict at, const uint8_t *restrict down,
+                  uint8_t *restrict to, size_t bytes, size_t step),
+                 (up, at, down, to, bytes, step)) {
     for (size_t i = step; i < bytes - step; i++) {
         const int sum = up[i - step] + up[i] + up[i + step] + at[i - step] + 5 * at[i] + at[i + step] + down[i - step] +
                         down[i] + down[i + step];

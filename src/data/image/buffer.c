@@ -22,11 +22,18 @@ cr_status cr_buffer_reserve(struct cr_buffer *buffer, size_t count) {
 /* Memory for an image, at most: MEMORY_MAX, or MEMORY_PER_FILE_BYTE for each byte of its file. */
 enum { MEMORY_MAX = 256 << 20, MEMORY_SHARED = 32 << 20, MEMORY_PER_FILE_BYTE = 256 };
 
-static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t                        turn = PTHREAD_MUTEX_INITIALIZER;
+static _Thread_local const struct cr_scratch *holder; /* with which this thread has the turn */
 
-static void take_turn(struct cr_scratch *scratch) {
-    if (!scratch->alone) pthread_mutex_lock(&turn);
-    scratch->alone = true;
+static void take_turn(const struct cr_scratch *scratch) {
+    CR_ASSERT(!holder);
+    pthread_mutex_lock(&turn);
+    holder = scratch;
+}
+
+void cr_image_abandon_turn(void) {
+    if (holder) pthread_mutex_unlock(&turn);
+    holder = NULL;
 }
 
 static void drop(struct cr_buffer *buffer) {
@@ -35,15 +42,14 @@ static void drop(struct cr_buffer *buffer) {
 }
 
 void cr_scratch_release(struct cr_scratch *scratch) {
-    if (!scratch->alone) return;
+    if (holder != scratch) return;
     drop(&scratch->pixels);
     drop(&scratch->oriented);
     drop(&scratch->planes);
 #ifdef __GLIBC__
     malloc_trim(0); /* otherwise glibc keeps up to 64 MiB of a decoder's memory for each thread */
 #endif
-    scratch->alone = false;
-    pthread_mutex_unlock(&turn);
+    cr_image_abandon_turn();
 }
 
 cr_status cr_image_check_sides(const struct cr_stored *stored, int64_t width, int64_t height, const char *name) {

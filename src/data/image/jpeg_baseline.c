@@ -6,6 +6,7 @@
  *   - Files of other kinds and files that seem damaged are left to libjpeg, which decodes them from the start and
  *     reports errors. This file reports no format errors.
  *   - The decoded pixels are bitwise identical to those of libjpeg. */
+#include "core/cpu.h"
 #include "data/image/jpeg_huffman.h"
 
 #include <string.h>
@@ -211,7 +212,7 @@ cr_status cr_jpeg_decode_baseline(const struct jpeg_decompress_struct *jpeg, con
     struct baseline f     = {0};
     size_t          count = jpeg->src->bytes_in_buffer, width = (size_t)part->box[2];
     *done = false;
-    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("bmi2") || !is_supported(jpeg)) return CR_OK;
+    if (cr_cpu_level() < CR_CPU_AVX2 || !is_supported(jpeg)) return CR_OK;
     if (!scratch->jpeg_tables) {
         scratch->jpeg_tables = cr_alloc(1, sizeof *scratch->jpeg_tables);
         if (!scratch->jpeg_tables) return CR_NO_MEMORY(sizeof *scratch->jpeg_tables);

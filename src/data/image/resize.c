@@ -7,6 +7,7 @@
  * AVX2, whose 32-bit multiplication the baseline lacks; data/image/resize_avx512.c is a third version. All versions
  * give the same bits. */
 #include "data/resize.h"
+#include "core/cpu.h"
 #include "data/image/resize_avx512.h"
 #include "data/scratch.h"
 
@@ -19,16 +20,6 @@ enum {
     COLUMNS     = 192, /* bytes of a row that the vertical pass processes together */
     ALIGN       = 64,
 };
-
-static enum cr_resize_level resize_limit = CR_RESIZE_AVX512;
-
-void cr_resize_limit(enum cr_resize_level limit) {
-    resize_limit = limit;
-}
-
-static bool has_avx512(void) {
-    return resize_limit >= CR_RESIZE_AVX512 && cr_resize_has_avx512();
-}
 
 static size_t align_up(size_t bytes) {
     return (bytes + ALIGN - 1) / ALIGN * ALIGN;
@@ -92,8 +83,10 @@ static inline __attribute__((always_inline)) void across_channels(const struct c
 }
 
 /* A loop for each number of channels. */
-static inline __attribute__((always_inline)) void across_body(const struct cr_axis *axis, const uint8_t *block,
-                                                              uint8_t *dst, size_t dst_stride, int rows, bool flip) {
+CR_BY_LEVEL_AVX2(void, across,
+                 (const struct cr_axis *axis, const uint8_t *block, uint8_t *dst, size_t dst_stride, int rows,
+                  bool flip),
+                 (axis, block, dst, dst_stride, rows, flip)) {
     if (axis->channels == 1)
         across_channels(axis, block, dst, dst_stride, rows, flip, 1);
     else if (axis->channels == 3)
@@ -103,8 +96,9 @@ static inline __attribute__((always_inline)) void across_body(const struct cr_ax
 }
 
 /* Vertical pass: one output row from `taps` rows at src. */
-static inline __attribute__((always_inline)) void down_body(const int32_t *weight, int taps, const uint8_t *src,
-                                                            size_t stride, uint8_t *dst, size_t count) {
+CR_BY_LEVEL_AVX2(void, down,
+                 (const int32_t *weight, int taps, const uint8_t *src, size_t stride, uint8_t *dst, size_t count),
+                 (weight, taps, src, stride, dst, count)) {
     for (size_t at = 0; at < count; at += COLUMNS) {
         int            width = (int)CR_MIN(count - at, (size_t)COLUMNS);
         int32_t        sum[COLUMNS];
@@ -114,34 +108,6 @@ static inline __attribute__((always_inline)) void down_body(const int32_t *weigh
             for (int k = 0; k < width; k++) sum[k] += weight[t] * from[k];
         for (int k = 0; k < width; k++) dst[at + k] = clip(sum[k]);
     }
-}
-
-#if defined(__x86_64__)
-__attribute__((target("avx2"))) static void across_avx2(const struct cr_axis *axis, const uint8_t *block, uint8_t *dst,
-                                                        size_t dst_stride, int rows, bool flip) {
-    across_body(axis, block, dst, dst_stride, rows, flip);
-}
-__attribute__((target("avx2"))) static void down_avx2(const int32_t *weight, int taps, const uint8_t *src,
-                                                      size_t stride, uint8_t *dst, size_t count) {
-    down_body(weight, taps, src, stride, dst, count);
-}
-static bool has_avx2(void) {
-    return resize_limit >= CR_RESIZE_AVX2 && __builtin_cpu_supports("avx2");
-}
-#else
-#define across_avx2 across_plain
-#define down_avx2 down_plain
-static bool has_avx2(void) {
-    return false;
-}
-#endif
-
-static void across_plain(const struct cr_axis *axis, const uint8_t *block, uint8_t *dst, size_t dst_stride, int rows,
-                         bool flip) {
-    across_body(axis, block, dst, dst_stride, rows, flip);
-}
-static void down_plain(const int32_t *weight, int taps, const uint8_t *src, size_t stride, uint8_t *dst, size_t count) {
-    down_body(weight, taps, src, stride, dst, count);
 }
 
 /* Interleaves columns [from, to) of up to ROW_BLOCK rows: block[x][row][channel]. Missing rows keep their old
@@ -173,24 +139,22 @@ static void pass_across(const struct cr_resize *job, const struct cr_axis *axis,
                             dst_stride);
         return;
     }
-    bool avx2 = has_avx2();
-    int  last = axis->count - 1, from = axis->first[0], to = axis->first[last] + axis->taps[last];
+    int last = axis->count - 1, from = axis->first[0], to = axis->first[last] + axis->taps[last];
     for (int y = 0; y < rows; y += ROW_BLOCK) {
         int n = CR_MIN(rows - y, ROW_BLOCK);
         gather_rows(job->src + (size_t)(row + y) * job->src_stride, job->src_stride, n, from, to, axis->channels,
                     block);
-        (avx2 ? across_avx2 : across_plain)(axis, block, dst + (size_t)y * dst_stride, dst_stride, n, job->flip);
+        across(axis, block, dst + (size_t)y * dst_stride, dst_stride, n, job->flip);
     }
 }
 
 static void pass_down(const struct cr_resize *job, const struct cr_axis *axis, const uint8_t *src, size_t stride,
                       int row) {
-    void (*down)(const int32_t *, int, const uint8_t *, size_t, uint8_t *, size_t) = has_avx512() ? cr_resize_down512
-                                                                                     : has_avx2() ? down_avx2
-                                                                                                  : down_plain;
+    void (*run)(const int32_t *, int, const uint8_t *, size_t, uint8_t *, size_t) =
+        cr_resize_has_avx512() ? cr_resize_down512 : down;
     for (int i = 0; i < axis->count; i++)
-        down(axis->weight + (size_t)i * axis->stride, axis->taps[i], src + (size_t)(axis->first[i] - row) * stride,
-             stride, job->dst + (size_t)i * job->dst_stride, (size_t)job->part_w * cr_format_bytes(job->format));
+        run(axis->weight + (size_t)i * axis->stride, axis->taps[i], src + (size_t)(axis->first[i] - row) * stride,
+            stride, job->dst + (size_t)i * job->dst_stride, (size_t)job->part_w * cr_format_bytes(job->format));
 }
 
 /* Returns the next table in the working memory; if base is NULL, only adds up the sizes. */
@@ -221,7 +185,7 @@ cr_status cr_resize_run(const struct cr_resize *job, struct cr_buffer *tables) {
     size_t         row_bytes = (size_t)job->part_w * pixel, used = 0, middle_rows = 0;
     double        *raw;
     uint8_t       *block, *middle, *tables512, *base = NULL;
-    bool           wide = across && has_avx512();
+    bool           wide = across && cr_resize_has_avx512();
     if (across && down) /* an upper bound on the rows that the vertical taps read */
         middle_rows =
             (size_t)CR_MIN((double)job->src_h, ceil((job->part_h + 1) * scale_y + 2 * CR_MAX(scale_y, 1.0)) + 2);

@@ -7,6 +7,7 @@
  * every reduction below about 3. A permutation by a table (made once per image, shared by all rows) moves each tap
  * to its lane; mirroring only changes the table. */
 #include "data/image/resize_avx512.h"
+#include "core/cpu.h"
 
 #if defined(__x86_64__)
 
@@ -30,8 +31,7 @@ struct chunk {
 };
 
 bool cr_resize_has_avx512(void) {
-    return __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
-           __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vnni");
+    return cr_cpu_has(CR_CPU_AVX512_VBMI) && cr_cpu_has(CR_CPU_AVX512_VNNI);
 }
 
 static int chunk_count(const struct cr_axis *axis) {

@@ -15,14 +15,13 @@ cr_status cr_class_index_make(const struct cr_dataset *dataset, struct class_ind
     const int classes = dataset->classes;
     CR_ALLOC(out->first, (size_t)classes + 1);
     CR_ALLOC(out->sample, (size_t)dataset->count);
-    for (int64_t i = 0; i < dataset->count; i++) out->first[dataset->ops->label(dataset, i) + 1]++;
+    for (int64_t i = 0; i < dataset->count; i++) out->first[cr_dataset_label(dataset, i) + 1]++;
     for (int c = 0; c < classes; c++) {
         out->present += out->first[c + 1] > 0;
         out->first[c + 1] += out->first[c];
     }
     /* first[c] moves to the end of class c while the samples are entered, and then back */
-    for (int64_t i = 0; i < dataset->count; i++)
-        out->sample[out->first[dataset->ops->label(dataset, i)]++] = (uint32_t)i;
+    for (int64_t i = 0; i < dataset->count; i++) out->sample[out->first[cr_dataset_label(dataset, i)]++] = (uint32_t)i;
     memmove(out->first + 1, out->first, (size_t)classes * sizeof *out->first);
     out->first[0] = 0;
     out->classes  = classes;

@@ -21,6 +21,7 @@ struct worker {
     struct cr_loader *loader;
     struct cr_scratch scratch;
     pthread_t         thread;
+    bool              retired; /* one of too many: see start_workers */
 };
 
 /* ---- workers ---- */
@@ -87,7 +88,7 @@ static void *worker_main(void *argument) {
     struct cr_loader *loader = worker->loader;
     struct claim      claim;
     pthread_mutex_lock(&loader->mutex);
-    while (!loader->stop) {
+    while (!loader->stop && !worker->retired) {
         if (!try_claim(loader, &claim)) {
             pthread_cond_wait(&loader->work, &loader->mutex);
             continue;
@@ -144,6 +145,24 @@ static void create_mutexes(struct cr_loader *loader) {
     loader->sync_made = true;
 }
 
+/* The system refused a thread. Batches do not depend on the number of workers: half of those that have started go on,
+ * and the others end, because other parts of the program need threads too. */
+static void keep_half(struct cr_loader *loader, int error) {
+    const int left = loader->started / 2;
+    cr_log(CR_LOG_WARN, "%d instead of %d threads load images (data.workers): the system starts no more (%s)",
+           CR_MAX(left, 1), loader->options.workers, strerror(error));
+    pthread_mutex_lock(&loader->mutex);
+    for (int i = left; i < loader->started; i++) loader->workers[i].retired = true;
+    loader->options.workers = left;
+    pthread_cond_broadcast(&loader->work);
+    pthread_mutex_unlock(&loader->mutex);
+    while (loader->started > left) {
+        struct worker *worker = &loader->workers[--loader->started];
+        pthread_join(worker->thread, NULL);
+        cr_scratch_free(&worker->scratch);
+    }
+}
+
 /* The main thread handles signals: workers start with all but SIGBUS blocked. */
 static cr_status start_workers(struct cr_loader *loader) {
     sigset_t all, before;
@@ -159,9 +178,8 @@ static cr_status start_workers(struct cr_loader *loader) {
         if (!error) loader->started++;
     }
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (!error) return CR_OK;
-    return CR_FAIL(CR_ERR_IO, "only %d of %d worker threads could be started (%s): lower data.workers", loader->started,
-                   loader->options.workers, strerror(error));
+    if (error) keep_half(loader, error);
+    return CR_OK;
 }
 
 static cr_status build(struct cr_loader *loader) {

@@ -99,7 +99,7 @@ static cr_status load_sample(struct cr_loader *loader, struct cr_scratch *scratc
     char                            name[CR_SAMPLE_NAME_BYTES];
     struct cr_stored                stored;
     struct cr_lazy_image            lazy;
-    CR_TRY(set->ops->fetch(set, sample, scratch, &stored, label));
+    CR_TRY(cr_dataset_fetch(set, sample, scratch, &stored, label));
     if (set->label_rows) memcpy(label, cr_dataset_labels(set, sample), (size_t)set->label_words * sizeof *label);
     scratch->counts.fetch_ns += cr_time_ns() - start;
     size_t pixel_bytes = stored.bytes ? 0

@@ -3,6 +3,7 @@
  * class is held out by a hash of the file names, as in a folder. */
 #include "core/files.h"
 #include "core/utf8.h"
+#include "data/class_match.h"
 #include "data/source/csv_list.h"
 
 #include <stdio.h>
@@ -194,13 +195,20 @@ static cr_status make_classes(const struct cr_csv_list *list, struct cr_dataset 
     return status;
 }
 
+cr_status cr_csv_fail_label(const struct cr_dataset *dataset, const struct cr_csv_list *list,
+                            const struct cr_csv_entry *entry, const char *train, const char *label) {
+    const int like = cr_class_find_respelt(label, dataset->class_names, dataset->classes);
+    return CR_FAIL(CR_ERR_FORMAT, "%s:%lld: no image of %s has the label %s%s%s%s", list->path, (long long)entry->line,
+                   train, label, like < 0 ? "" : "; ", like < 0 ? "" : dataset->class_names[like],
+                   like < 0 ? "" : " differs only in " CR_CLASS_SPELLING);
+}
+
 static cr_status number_labels(struct cr_csv_list *list, const struct cr_dataset *dataset, const char *train) {
     for (int64_t i = 0; i < list->count; i++) {
         struct cr_csv_entry *e = &list->entry[i];
         e->number              = cr_csv_class_of(dataset, e->label);
-        if (e->number < 0)
-            return CR_FAIL(CR_ERR_FORMAT, "%s:%lld: no image of %s has the label %s", list->path, (long long)e->line,
-                           train, e->label);
+        if (e->number >= 0) continue;
+        return cr_csv_fail_label(dataset, list, e, train, e->label);
     }
     return CR_OK;
 }

@@ -89,9 +89,7 @@ static cr_status number_labels(const struct cr_csv_list *list, const struct labe
         rows[0] = (int32_t)(labels->first[i + 1] - labels->first[i]);
         for (int64_t j = labels->first[i]; j < labels->first[i + 1]; j++) {
             const int32_t k = cr_csv_class_of(dataset, labels->label[j]);
-            if (k < 0)
-                return CR_FAIL(CR_ERR_FORMAT, "%s:%lld: no image of %s has the label %s", list->path,
-                               (long long)list->entry[i].line, train, labels->label[j]);
+            if (k < 0) return cr_csv_fail_label(dataset, list, &list->entry[i], train, labels->label[j]);
             const uint32_t bit = 1u << (k % 32), word = (uint32_t)rows[1 + k / 32];
             if (word & bit)
                 return CR_FAIL(CR_ERR_FORMAT, "%s:%lld: the label %s occurs twice: remove one of them", list->path,

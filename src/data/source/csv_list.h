@@ -26,6 +26,9 @@ struct cr_csv_list {
 CR_MUST cr_status cr_csv_make_classes(const char *path, const char **label, int64_t count, struct cr_dataset *dataset);
 /* The number of a class by its name, or -1. */
 int32_t cr_csv_class_of(const struct cr_dataset *dataset, const char *label);
+/* The error for a label that no image of `train` has; returns CR_ERR_FORMAT. */
+cr_status cr_csv_fail_label(const struct cr_dataset *dataset, const struct cr_csv_list *list,
+                            const struct cr_csv_entry *entry, const char *train, const char *label);
 /* A wrong folder is found before the run starts. */
 CR_MUST cr_status cr_csv_check_first(const struct cr_dataset *dataset, const struct cr_csv_list *list);
 

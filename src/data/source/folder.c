@@ -5,6 +5,7 @@
  * Invariants
  *   - Classes and images are sorted by bytes, so labels and sample numbers are the same on every machine. */
 #include "core/utf8.h"
+#include "data/class_match.h"
 #include "data/decode.h"
 #include "data/scratch.h"
 #include "data/source.h"
@@ -22,8 +23,6 @@
 #include <unistd.h>
 
 enum { CLASSES_MAX = 1000000 };
-
-/* ---- class folders ---- */
 
 static int compare_names(const void *a, const void *b) {
     return strcmp(*(const char *const *)a, *(const char *const *)b);
@@ -155,16 +154,23 @@ out:
     return status;
 }
 
-/* Training and validation must have the same class for each label. */
+/* Training and validation must have the same class for each label. Both lists are sorted. */
 static cr_status check_same_classes(struct cr_dataset *dataset, const char *here, const char *there) {
-    const char **names;
-    int          count, i = 0;
+    struct cr_class_match match;
+    const char          **names, **own = dataset->class_names;
+    char                  hint[600] = "";
+    int                   count, i = 0;
     CR_TRY(list_classes(&dataset->arena, there, &names, &count));
-    while (i < count && i < dataset->classes && !strcmp(names[i], dataset->class_names[i])) i++;
+    while (i < count && i < dataset->classes && !strcmp(names[i], own[i])) i++;
     if (i == count && i == dataset->classes) return CR_OK;
-    bool here_only = i == count || (i < dataset->classes && strcmp(dataset->class_names[i], names[i]) < 0);
-    return CR_FAIL(CR_ERR_FORMAT, "%s has the class %s and %s does not: both must have the same class folders",
-                   here_only ? here : there, here_only ? dataset->class_names[i] : names[i], here_only ? there : here);
+    CR_TRY(cr_class_match(own, dataset->classes, names, count, true, &match));
+    if (match.respelt >= 0)
+        snprintf(hint, sizeof hint, " (%.250s and %.250s differ only in " CR_CLASS_SPELLING ")", own[match.respelt],
+                 names[match.to[match.respelt]]);
+    cr_class_match_free(&match);
+    bool here_only = i == count || (i < dataset->classes && strcmp(own[i], names[i]) < 0);
+    return CR_FAIL(CR_ERR_FORMAT, "%s has the class %s and %s does not: both must have the same class folders%s",
+                   here_only ? here : there, here_only ? own[i] : names[i], here_only ? there : here, hint);
 }
 
 static bool holds_folder(const char *root, const char *name) {

@@ -211,6 +211,10 @@ int64_t cr_pack_count(const struct cr_pack *pack) {
 int cr_pack_classes(const struct cr_pack *pack) {
     return pack->classes;
 }
+const char *const *cr_pack_class_names(const struct cr_pack *pack) {
+    return pack->class_names;
+}
+
 const char *cr_pack_class_name(const struct cr_pack *pack, int label) {
     CR_ASSERT(label >= 0 && label < pack->classes);
     return pack->class_names[label];

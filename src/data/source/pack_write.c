@@ -200,7 +200,7 @@ static cr_status prepare_item(const struct packing *p, int64_t sample, struct it
     struct cr_image      view;
     char                 name[CR_SAMPLE_NAME_BYTES];
     p->dataset->ops->name(p->dataset, sample, name, sizeof name);
-    CR_TRY(p->dataset->ops->fetch(p->dataset, sample, scratch, &stored, &item->label));
+    CR_TRY(cr_dataset_fetch(p->dataset, sample, scratch, &stored, &item->label));
     if (!p->raw_side) stored.exif = false; /* the index has the sizes of the images as they are stored */
     CR_TRY(cr_lazy_image_open(&stored, name, scratch, &lazy));
     CR_TRY(cr_lazy_image_whole(&lazy, scratch, &view));
@@ -244,7 +244,7 @@ static cr_status find_form(const struct cr_dataset *dataset, enum cr_pack_form *
     if (dataset->label_rows)
         return CR_FAIL(CR_ERR_CONFIG, "packed datasets have one label per image, but data.multi_label = yes: "
                                       "please train from the list (data.kind = csv)");
-    cr_status status = dataset->ops->fetch(dataset, 0, &scratch, &stored, &label);
+    cr_status status = cr_dataset_fetch(dataset, 0, &scratch, &stored, &label);
     *out             = status == CR_OK && !stored.bytes ? CR_PACK_RAW : CR_PACK_ENCODED;
     cr_scratch_free(&scratch);
     return status == CR_ERR_FORMAT || status == CR_ERR_IO ? CR_OK : status;

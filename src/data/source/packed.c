@@ -1,5 +1,6 @@
 /* data/source/packed.c: a packed dataset (data/pack.h) as a dataset: data.root holds train.crpk and val.crpk, which
  * `cresnet data pack` has written. Images are read directly from the mapped file. */
+#include "data/class_match.h"
 #include "data/decode.h"
 #include "data/pack.h"
 #include "data/scratch.h"
@@ -77,17 +78,23 @@ static cr_status set_from_pack(struct cr_dataset *dataset, const struct cr_pack 
     return CR_OK;
 }
 
-/* Training and validation must have the same class for each label. */
-static cr_status check_same_classes(const struct cr_pack *pack, const char *other_path) {
-    struct cr_pack *other;
+/* Training and validation must have the same classes. The labels of validation are those of training. */
+static cr_status match_other(struct cr_dataset *dataset, const struct cr_pack *pack, const char *other_path,
+                             enum cr_split split) {
+    struct cr_pack       *other;
+    struct cr_class_match match;
     CR_TRY(cr_pack_open(other_path, &other));
-    bool same = cr_pack_classes(pack) == cr_pack_classes(other);
-    for (int c = 0; same && c < cr_pack_classes(pack); c++)
-        same = strcmp(cr_pack_class_name(pack, c), cr_pack_class_name(other, c)) == 0;
+    cr_status status = cr_class_match(dataset->class_names, dataset->classes, cr_pack_class_names(other),
+                                      cr_pack_classes(other), false, &match);
+    if (status == CR_OK && match.relation == CR_CLASSES_OTHER)
+        status =
+            CR_FAIL(CR_ERR_FORMAT, "%s and %s have different classes: write both with one call of cresnet data pack",
+                    cr_pack_name(pack), other_path);
+    else if (status == CR_OK && match.relation == CR_CLASSES_PERMUTED && split == CR_SPLIT_VAL)
+        status = cr_dataset_renumber(dataset, match.to);
+    cr_class_match_free(&match);
     cr_pack_close(other);
-    if (same) return CR_OK;
-    return CR_FAIL(CR_ERR_FORMAT, "%s and %s have different classes: write both with one call of cresnet data pack",
-                   cr_pack_name(pack), other_path);
+    return status;
 }
 
 cr_status cr_packed_open(const struct cr_config *config, enum cr_split split, struct cr_dataset *dataset) {
@@ -117,5 +124,5 @@ cr_status cr_packed_open(const struct cr_config *config, enum cr_split split, st
                "%s: the EXIF orientation was applied when its pixels were packed: data.exif = no has "
                "no effect",
                path);
-    return access(other, F_OK) == 0 ? check_same_classes(pack, other) : CR_OK;
+    return access(other, F_OK) == 0 ? match_other(dataset, pack, other, split) : CR_OK;
 }

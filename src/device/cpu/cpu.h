@@ -12,6 +12,7 @@
 #ifndef CR_CPU_H
 #define CR_CPU_H
 
+#include "core/cpu.h"
 #include "device/benchmarks.h"
 #include "device/kernel.h"
 
@@ -52,6 +53,8 @@ int64_t cr_cpu_packed_elems(struct cr_device *device, const struct cr_program *p
 /* Bytes of the packed filter of a qconv: device/cpu/onednn/dnnl_qconv.c (0: no layout of its own; -1: oneDNN does not
  * compute this op here), and device/cpu/tuned/int8/qconv.c. */
 int64_t cr_cpu_qconv_packed_bytes(struct cr_device *device, const struct cr_program *program, const struct cr_op *op);
+/* Limits oneDNN to the level in use if that is lower than the processor's. Must come before oneDNN's first use. */
+void cr_cpu_dnnl_lower(void);
 /* Returns whether oneDNN adds products of 8-bit numbers exactly on this processor. */
 bool    cr_cpu_dnnl_has_exact_int8(void);
 int64_t cr_cpu_qconv_own_bytes(const struct cr_program *program, const struct cr_op *op);
@@ -90,16 +93,6 @@ typedef float f32x16 __attribute__((vector_size(64), aligned(4), may_alias)); /*
 #else
 #define CR_PARALLEL_FOR(count) (void)(count);
 #define CR_SIMD
-#endif
-
-/* CR_CLONES: the function is compiled for several vector widths, and the best one is selected at load time, so that a
- * generic x86-64 build is fast on every machine. Not with sanitizers and not with clang: the selection runs before an
- * instrumented program is initialised. */
-#if defined(__x86_64__) && defined(__linux__) && defined(__GNUC__) && !defined(__clang__) &&                           \
-    !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-#define CR_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
-#else
-#define CR_CLONES
 #endif
 
 #endif

@@ -1,13 +1,11 @@
 /* device/cpu/device.c: the CPU backend: memory regions are on the heap, and a launch runs immediately on the caller's
  * thread and its OpenMP team. */
-#include "comm/comm.h"
+#include "core/cpu.h"
 #include "device/cpu/cpu.h"
 
-#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #ifdef _OPENMP
 #include <omp.h>
@@ -28,28 +26,6 @@ static bool cpu_available(const char **why) {
 }
 
 #ifdef _OPENMP
-enum { THREADS_PER_CORE_MAX = 4, THREADS_ANYWHERE = 16, THREADS_PROBED_MAX = 1024 };
-
-static void *wait_for_parent(void *lock) {
-    pthread_mutex_lock(lock);
-    pthread_mutex_unlock(lock);
-    return NULL;
-}
-
-/* libgomp ends the program when the system refuses a thread (ulimit -u, limits of a container). This function starts
- * wanted - 1 threads by itself, ends them again, and returns how many threads can run, this one included. */
-static int threads_possible(int wanted) {
-    pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-    pthread_t       started[THREADS_PROBED_MAX];
-    int             count = 0;
-    if (wanted > THREADS_PROBED_MAX) return wanted;
-    pthread_mutex_lock(&lock);
-    while (count < wanted - 1 && pthread_create(&started[count], NULL, wait_for_parent, &lock) == 0) count++;
-    pthread_mutex_unlock(&lock);
-    for (int i = 0; i < count; i++) pthread_join(started[i], NULL);
-    return count + 1;
-}
-
 /* OpenMP may start fewer threads than a parallel region requests: OMP_THREAD_LIMIT, OMP_DYNAMIC and
  * OMP_MAX_ACTIVE_LEVELS limit them. oneDNN's kernels wait for ever for every requested thread. This function
  * returns the number of threads that really run. */
@@ -62,29 +38,15 @@ static int threads_granted(int wanted) {
 #pragma omp single
         granted = omp_get_num_threads();
     }
-    return granted;
-}
-
-/* By default the ranks of one host divide its cores among them. */
-static int count_threads(const struct cr_device_options *options) {
-    const int  ranks    = options->comm ? cr_comm_rank_info(options->comm, cr_comm_rank(options->comm))->local_size : 1;
-    const long cores    = CR_MAX(sysconf(_SC_NPROCESSORS_ONLN), 1);
-    const int  most     = (int)CR_MAX(cores * THREADS_PER_CORE_MAX, THREADS_ANYWHERE);
-    const int requested = options->threads > 0 ? options->threads : CR_MAX(omp_get_max_threads() / CR_MAX(ranks, 1), 1);
-    const int wanted = CR_MIN(requested, most), possible = threads_possible(wanted);
-    const int granted = threads_granted(possible);
-    if (wanted < requested)
-        cr_log(CR_LOG_WARN, "%d threads instead of %d: this machine has %ld cores", wanted, requested, cores);
     if (granted < wanted)
-        cr_log(CR_LOG_WARN, "%d thread%s instead of %d: %s", granted, granted == 1 ? "" : "s", wanted,
-               possible < wanted ? "the system starts no more (ulimit -u)"
-                                 : "OpenMP grants no more (OMP_THREAD_LIMIT)");
+        cr_log(CR_LOG_WARN, "%d thread%s instead of %d: OpenMP grants no more (OMP_THREAD_LIMIT)", granted,
+               granted == 1 ? "" : "s", wanted);
+    omp_set_num_threads(granted); /* oneDNN takes the number of threads from OpenMP */
     return granted;
 }
 #else
-static int count_threads(const struct cr_device_options *options) {
-    (void)options;
-    return 1;
+static int threads_granted(int wanted) {
+    return wanted;
 }
 #endif
 
@@ -100,8 +62,8 @@ static void describe(struct cpu_device *device) {
     /* Offloading copies within the same memory, whose bandwidth both directions share. Only tests use it. */
     caps->to_host_bytes_per_s = caps->to_device_bytes_per_s = caps->bytes_per_s / 2;
     caps->host_memory                                       = true;
-    int used =
-        snprintf(caps->text, sizeof caps->text, "CPU, %d thread%s", device->threads, device->threads == 1 ? "" : "s");
+    int used = snprintf(caps->text, sizeof caps->text, "CPU, %d thread%s, %s", device->threads,
+                        device->threads == 1 ? "" : "s", cr_cpu_text());
     if (device->base.options.ref_only) {
         snprintf(caps->text + used, sizeof caps->text - (size_t)used, ", reference kernels only");
         return;
@@ -116,9 +78,9 @@ static cr_status cpu_open(const struct cr_device_options *options, struct cr_dev
     struct cpu_device *device;
     CR_ALLOC(device, 1);
     device->base.options = *options;
-    device->threads      = count_threads(options);
-#ifdef _OPENMP
-    omp_set_num_threads(device->threads); /* oneDNN takes the number of threads from OpenMP */
+    device->threads      = threads_granted(cr_device_host_threads(options));
+#ifdef CR_WITH_ONEDNN
+    cr_cpu_dnnl_lower();
 #endif
     cr_cpu_collect_kernels(device);
     device->base.backend = &cr_backend_cpu;
@@ -179,12 +141,9 @@ static cr_status cpu_sync(struct cr_device *device) {
     return CR_OK;
 }
 
-/* The physical memory of the machine, not the free memory, because the system drops file caches when needed. */
 static size_t cpu_memory_free(struct cr_device *device) {
-    const long   pages = sysconf(_SC_PHYS_PAGES), page_bytes = sysconf(_SC_PAGESIZE);
-    const size_t card = device->options.card_bytes;
-    const size_t all  = pages > 0 && page_bytes > 0 ? (size_t)pages * (size_t)page_bytes : card;
-    return card ? CR_MIN(card, all) : all;
+    const size_t card = device->options.card_bytes, left = cr_cpu_memory_free();
+    return card && left ? CR_MIN(card, left) : CR_MAX(card, left);
 }
 
 /* An f64 store (tests) is initialised with the same f32 values. */

@@ -31,9 +31,10 @@ struct batch {
 };
 
 /* One row of the matrix for LANES inputs. Sets alive[i] if result i is above 0. */
-CR_CLONES
-static void one_row(const float *x, const uint16_t *column, const float *weight, int64_t count, float bias, float *y,
-                    uint8_t *alive) {
+CR_BY_LEVEL(void, one_row,
+            (const float *x, const uint16_t *column, const float *weight, int64_t count, float bias, float *y,
+             uint8_t *alive),
+            (x, column, weight, count, bias, y, alive)) {
     float sum[LANES] = {0};
     for (int64_t k = 0; k < count; k++) {
         const float *from = x + (int64_t)column[k] * BATCH;

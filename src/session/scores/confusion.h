@@ -21,20 +21,30 @@ struct cr_calibration_bin {
     double  probabilities; /* sum */
 };
 
-struct cr_confusion {
-    int                       classes;
-    int64_t                  *count;               /* [label][predicted class] */
-    struct cr_sample_loss     worst[CR_WORST_MAX]; /* by decreasing loss, equal losses by sample */
-    int                       worst_count;
-    struct cr_calibration_bin bin[CR_CALIBRATION_BINS];
-};
-
 struct cr_class_score {
     int64_t images;    /* with this label */
     int64_t correct;   /* of these, predicted as this class */
     int64_t predicted; /* images of any label that are predicted as this class */
     int confused_with; /* most frequent incorrect prediction for this label, the lower class when equal; or CR_NONE */
     int64_t confused;  /* number of these predictions */
+};
+
+/* A cell of the matrix off its diagonal. */
+struct cr_confusion_cell {
+    int32_t label, predicted;
+    int64_t count;
+};
+
+/* Takes memory in proportion to the classes and to the different incorrect predictions, not to classes^2. */
+struct cr_confusion {
+    int                       classes;
+    struct cr_class_score    *score;               /* [classes] */
+    struct cr_confusion_cell *cell;                /* the cells that are not 0, sorted by label and predicted class */
+    int64_t                   cells, capacity;     /* while images are counted: a hash table of `capacity` places */
+    cr_status                 status;              /* CR_ERR_MEMORY: cells are missing */
+    struct cr_sample_loss     worst[CR_WORST_MAX]; /* by decreasing loss, equal losses by sample */
+    int                       worst_count;
+    struct cr_calibration_bin bin[CR_CALIBRATION_BINS];
 };
 
 /* Means over the classes that have images: each class counts once. NAN without images. */
@@ -48,8 +58,10 @@ CR_MUST cr_status cr_confusion_open(int classes, struct cr_confusion *out);
 void              cr_confusion_close(struct cr_confusion *confusion);
 /* Returns a callback for cr_session_evaluate_each that counts into `confusion`. */
 struct cr_sample_callback cr_confusion_callback(struct cr_confusion *confusion);
-/* Summarises one row and column of the matrix. */
-struct cr_class_score cr_confusion_class(const struct cr_confusion *confusion, int label);
+/* After the last image: sorts the cells and completes the scores. CR_ERR_MEMORY: images could not be counted. */
+CR_MUST cr_status cr_confusion_finish(struct cr_confusion *confusion);
+/* One cell of the finished matrix. */
+int64_t cr_confusion_count(const struct cr_confusion *confusion, int label, int predicted);
 /* The harmonic mean of precision and recall; 0 where either is undefined. */
 double                cr_class_f1(const struct cr_class_score *score);
 struct cr_class_means cr_confusion_means(const struct cr_confusion *confusion);

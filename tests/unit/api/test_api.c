@@ -54,7 +54,7 @@ static void results_follow_from_the_weights(void) {
 
     float w[API_CLASSES * API_FEATURES], b[API_CLASSES];
     REQUIRE_OK(cr_path_join(path, run, "last/model.safetensors"));
-    REQUIRE_OK(cr_ckpt_open_weights(path, &file));
+    REQUIRE_OK(cr_ckpt_open_weights(path, NULL, 0, &file));
     REQUIRE_OK(read_either(file, "fc.weight", "linear.weight", w, sizeof w));
     REQUIRE_OK(read_either(file, "fc.bias", "linear.bias", b, sizeof b));
     cr_st_close(file);

@@ -8,7 +8,7 @@
 enum { IMAGES = 1 };
 
 static char    dir[SUPPORT_PATH], run[SUPPORT_PATH];
-static uint8_t images[IMAGES * API_PIXELS];
+static uint8_t images[IMAGES * API_PIXELS], pixels[16 * 12 * 3];
 
 static bool have_run(void) {
     return api_have_run(dir, run, images, IMAGES);
@@ -82,7 +82,8 @@ static void weights_that_are_not_finite_are_an_error(void) {
     text_into(path, "%s/last/model.safetensors", run);
     text_into(config, "%s/last/config.ini", run);
     REQUIRE_OK(cr_file_read(path, 1 << 24, &bytes, &count));
-    memset(bytes + count - 4, 0xff, 4); /* the last value becomes NaN */
+    memset(bytes + count - 4, 0xff, 4);                                        /* the last value becomes NaN */
+    for (char *key; (key = memmem(bytes, count, "_crc32c", 7));) key[1] = 'x'; /* as a file without checksums */
     text_into(path, "%s/nan.safetensors", dir);
     REQUIRE_OK(cr_file_write_atomic(path, bytes, count));
     cr_free(bytes);
@@ -98,7 +99,7 @@ static void failing_allocations_are_errors_without_leaks(void) {
     float           logits[IMAGES][API_CLASSES];
     cresnet_output  output = api_logits(logits[0]);
     if (!have_run()) return;
-    const cresnet_image image    = {images, 16, 12, 0};
+    const cresnet_image image    = {pixels, 16, 12, 0};
     int64_t             failures = 0;
     for (int64_t n = 1; !test_failures_; n++, failures++) {
         const int64_t live = cr_alloc_live();

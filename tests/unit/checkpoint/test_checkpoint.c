@@ -197,7 +197,7 @@ static void links_that_are_folders(void) {
 
 static int64_t found_step(const char *run_dir) {
     char     *found  = NULL;
-    cr_status status = cr_ckpt_find(run_dir, &found);
+    cr_status status = cr_ckpt_find_intact(run_dir, &found);
     int64_t   step   = found ? intact_step(found) : status == CR_OK ? -2 : -3;
     cr_free(found);
     return step;
@@ -220,7 +220,11 @@ static void find_newest(void) {
     stderr_to(in_folder("said"));
     damage(in_folder("step-10/state.safetensors"));
     CHECK_INT(symlink("step-10", in_folder("best")), 0);
-    REQUIRE_OK(cr_ckpt_find_best(folder, &found)); /* `best` and `last` name the damaged one: one warning */
+    CHECK_STATUS(cr_ckpt_find_best(folder, &found), CR_ERR_FORMAT); /* only a resumed run goes on to an older one */
+    CHECK_HAS(cr_error_message(), "step-10/state.safetensors");
+    CHECK_STATUS(cr_ckpt_find(folder, &found), CR_ERR_FORMAT);
+    CHECK_HAS(cr_error_message(), "step-10/state.safetensors");
+    REQUIRE_OK(cr_ckpt_find_intact(folder, &found));
     stderr_back();
     CHECK_INT(intact_step(found), 7);
     cr_free(found);
@@ -246,6 +250,68 @@ static void find_newest(void) {
     CHECK_INT(found_step(folder), -3); /* a run must not start again as if nothing were there */
     CHECK_HAS(cr_error_message(), "no checkpoint in this folder can be read");
     stderr_back();
+    folder_close();
+}
+
+/* ---- damage ---- */
+
+static void put_byte(const char *path, off_t at, char value) {
+    const int fd = open(path, O_WRONLY | O_CLOEXEC);
+    CHECK(fd >= 0 && pwrite(fd, &value, 1, at) == 1);
+    close(fd);
+}
+
+static void exchange(const char *a, const char *b) {
+    CHECK_INT(cr_fs_exchange(a, b), 0);
+}
+
+/* Checks that the folder step-2 is refused with a message that has `what`, and that step-1 is found instead of it. */
+static void check_refused(const char *what) {
+    CHECK_STATUS(cr_ckpt_verify(in_folder("step-2")), CR_ERR_FORMAT);
+    CHECK_HAS(cr_error_message(), what);
+    CHECK_HAS(cr_error_message(), "; the newest intact checkpoint before it is ");
+    CHECK_HAS(cr_error_message(), "/step-1");
+    stderr_to("/dev/null");
+    CHECK_INT(found_step(folder), 1);
+    stderr_back();
+}
+
+/* Damage that needs no flipped bit, and a list of files that was tampered with. */
+static void damaged_folders(void) {
+    static const char *const moved[] = {"model.safetensors", "state.safetensors", "config.ini"};
+    char                    *text, *extra;
+    size_t                   length;
+    REQUIRE(folder_open());
+    REQUIRE_OK(fake_save(folder, 1, false, 9));
+    REQUIRE_OK(fake_save(folder, 2, false, 9));
+    REQUIRE_OK(cr_ckpt_verify(in_folder("step-2")));
+    for (size_t i = 0; i < CR_COUNT(moved); i++) { /* files of another step, each valid in itself */
+        exchange(in_folder("step-1/%s", moved[i]), in_folder("step-2/%s", moved[i]));
+        CHECK_STATUS(cr_ckpt_verify(in_folder("step-2")), CR_ERR_FORMAT);
+        CHECK_HAS(cr_error_message(), moved[i]);
+        exchange(in_folder("step-1/%s", moved[i]), in_folder("step-2/%s", moved[i]));
+    }
+    CHECK_INT(rename(in_folder("step-2/classes.txt"), in_folder("away")), 0);
+    check_refused("step-2/classes.txt: is missing, although checksums.txt lists it");
+    CHECK_INT(rename(in_folder("away"), in_folder("step-2/classes.txt")), 0);
+    REQUIRE_OK(cr_file_read(in_folder("step-2/model.safetensors"), 1 << 20, &text, &length));
+    extra = cr_alloc(length + 1, 1);
+    memcpy(extra, text, length);
+    REQUIRE_OK(cr_file_write_atomic(in_folder("step-2/model.safetensors"), extra, length + 1));
+    check_refused("step-2/model.safetensors: not a valid safetensors file: 1 bytes at the end");
+    REQUIRE_OK(cr_file_write_atomic(in_folder("step-2/model.safetensors"), text, length));
+    put_byte(in_folder("step-2/model.safetensors"), (off_t)length - 1, (char)(text[length - 1] ^ 1));
+    check_refused("step-2/model.safetensors: tensor \"fc.weight\" is damaged (wrong checksum)");
+    put_byte(in_folder("step-2/model.safetensors"), (off_t)length - 1, text[length - 1]);
+    cr_free(text);
+    cr_free(extra);
+    REQUIRE_OK(cr_file_read(in_folder("step-2/checksums.txt"), 1 << 20, &text, &length));
+    CHECK_INT(truncate(in_folder("step-2/checksums.txt"), (off_t)(strrchr(strstr(text, "state"), 's') - text)), 0);
+    check_refused("step-2/checksums.txt: is damaged");
+    CHECK_INT(unlink(in_folder("step-2/checksums.txt")), 0); /* as an older version would have written it */
+    REQUIRE_OK(cr_ckpt_verify(in_folder("step-2")));
+    CHECK_INT(found_step(folder), 2);
+    cr_free(text);
     folder_close();
 }
 
@@ -291,5 +357,5 @@ static void small_files(void) {
 }
 TESTS(CASE(files_of_a_checkpoint), CASE(equal_states_give_equal_files), CASE(io_fails),
       CASE(class_name_with_line_break), CASE(run_folder), CASE(keep_counts), CASE(saving_a_step_again),
-      CASE(leftovers_of_the_same_process_id), CASE(links_that_are_folders), CASE(find_newest), CASE(model_paths),
-      CASE(small_files))
+      CASE(leftovers_of_the_same_process_id), CASE(links_that_are_folders), CASE(find_newest), CASE(damaged_folders),
+      CASE(model_paths), CASE(small_files))

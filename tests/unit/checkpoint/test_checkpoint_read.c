@@ -228,11 +228,13 @@ static void mismatched_tensors(void) {
                       {.name = "linear.bias", .dtype = CR_F32, .dims = 1, .dim = {10}}),
                  CR_ERR_FORMAT);
     CHECK_STATUS(READ(".num", false, CONV_OK, FC_OK, BIAS_OK), CR_ERR_FORMAT);
-    /* the message lists five */
+    /* the message lists five of each kind */
     CHECK_STATUS(READ(NULL, false, {.name = "a", .dtype = CR_I64}, {.name = "b", .dtype = CR_I64},
-                      {.name = "c", .dtype = CR_I64}, {.name = "d", .dtype = CR_I64}),
+                      {.name = "c", .dtype = CR_I64}, {.name = "d", .dtype = CR_I64}, {.name = "e", .dtype = CR_I64},
+                      {.name = "f", .dtype = CR_I64}, {.name = "g", .dtype = CR_I64}),
                  CR_ERR_FORMAT);
-    CHECK_HAS(cr_error_message(), "\"a\" [] is in the file, but not in the network; and 3 more");
+    CHECK_HAS(cr_error_message(), "\"fc.bias\" [10] is missing; \"bn1.num_batches_tracked\" [] is missing; \"a\" []");
+    CHECK_HAS(cr_error_message(), "\"e\" [] is in the file, but not in the network; and 2 more in the file");
     folder_close();
 }
 /* ---- several threads ---- */

@@ -5,9 +5,9 @@
 #include "config/keys.h"
 #include "core/rng.h"
 #include "tests/harness/failing_alloc.h"
+#include "tests/harness/locale_support.h"
 
 #include <inttypes.h>
-#include <locale.h>
 
 /* ---- random configs, through the tables only ---- */
 
@@ -298,14 +298,7 @@ static void shipped_configs(void) {
 }
 
 static void locale_is_ignored(void) {
-    static const char *const names[] = {"de_DE.UTF-8", "de_DE.utf8",  "de_DE",
-                                        "fr_FR.UTF-8", "ru_RU.UTF-8", "pt_BR.UTF-8"};
-    const char              *found   = NULL;
-    for (size_t i = 0; i < CR_COUNT(names) && !found; i++) found = setlocale(LC_ALL, names[i]);
-    if (!found || strcmp(localeconv()->decimal_point, ",") != 0) {
-        setlocale(LC_ALL, "C");
-        SKIP("no locale with a decimal comma is installed");
-    }
+    if (!set_comma_locale(in_folder("."))) SKIP("no locale with a decimal comma, and no localedef");
     static const char *const overrides[] = {"optim.lr=0.25"};
     struct cr_config         config;
     struct cr_text           dump   = {0};

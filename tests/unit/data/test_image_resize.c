@@ -1,7 +1,9 @@
 /* tests/unit/data/test_image_resize.c: resizing against PIL, and preparation of samples against torchvision
  * (tests/golden/data/make.py). */
 #include "tests/harness/data_support.h"
+#include "tests/harness/guard_pages.h"
 #include "tests/harness/image_support.h"
+#include "tests/unit/data/simde/image_resize_simde.h"
 
 #include "data/augment.h"
 #include "data/resize.h"
@@ -68,46 +70,66 @@ static void parts_equal_the_whole(void) {
     cr_image_free(&image);
 }
 
-/* With and without SIMD instructions: parts, mirrored parts, boxes at every edge, reductions and enlargements.
- * Instructions that the CPU lacks are left out automatically. */
-static void simd_levels_are_bitwise_identical(void) {
-    struct cr_rng    rng    = cr_rng_make(8, CR_RNG_TEST, 0, 0);
-    struct cr_buffer tables = {0};
-    for (int k = 0; k < 300; k++) {
+/* Parts, also the last one, mirrored parts, boxes at every edge, reductions and enlargements of an image of w x h. */
+static struct cr_resize random_job(struct cr_rng *rng, int k, int w, int h) {
+    struct cr_resize job = {.src_w = w, .src_h = h, .src_stride = (size_t)w * 3};
+    job.x                = cr_rng_real(rng) * w * 0.5;
+    job.y                = cr_rng_real(rng) * h * 0.5;
+    job.w                = (w - job.x) * (0.3 + 0.7 * cr_rng_real(rng));
+    job.h                = (h - job.y) * (0.3 + 0.7 * cr_rng_real(rng));
+    if (k % 3 == 0) job.x = job.y = 0, job.w = w, job.h = h;
+    job.full_w     = 1 + (int)cr_rng_below(rng, 250);
+    job.full_h     = 1 + (int)cr_rng_below(rng, 250);
+    job.part_w     = 1 + (int)cr_rng_below(rng, (uint64_t)job.full_w);
+    job.part_h     = 1 + (int)cr_rng_below(rng, (uint64_t)job.full_h);
+    job.part_x     = k % 4 ? (int)cr_rng_below(rng, (uint64_t)(job.full_w - job.part_w) + 1) : job.full_w - job.part_w;
+    job.part_y     = k % 4 ? (int)cr_rng_below(rng, (uint64_t)(job.full_h - job.part_h) + 1) : job.full_h - job.part_h;
+    job.flip       = k % 2;
+    job.dst_stride = (size_t)job.part_w * 3;
+    return job;
+}
+
+/* Runs the jobs with `run` at each of these levels; all results are those of cr_resize_run at the baseline. */
+static void check_levels(int jobs, cr_status (*run)(const struct cr_resize *job, struct cr_buffer *tables),
+                         int levels) {
+    const enum cr_cpu_level used   = cr_cpu_level();
+    struct cr_rng           rng    = cr_rng_make(8, CR_RNG_TEST, 0, 0);
+    struct cr_buffer        tables = {0};
+    for (int k = 0; k < jobs; k++) {
         int              w = 1 + (int)cr_rng_below(&rng, 300), h = 1 + (int)cr_rng_below(&rng, 200);
         struct cr_image  image = make_image(w, h);
-        struct cr_resize job   = {.src = image.rgb, .src_w = w, .src_h = h, .src_stride = (size_t)w * 3};
-        job.x                  = cr_rng_real(&rng) * w * 0.5;
-        job.y                  = cr_rng_real(&rng) * h * 0.5;
-        job.w                  = (w - job.x) * (0.3 + 0.7 * cr_rng_real(&rng));
-        job.h                  = (h - job.y) * (0.3 + 0.7 * cr_rng_real(&rng));
-        if (k % 3 == 0) job.x = job.y = 0, job.w = w, job.h = h;
-        job.full_w     = 1 + (int)cr_rng_below(&rng, 250);
-        job.full_h     = 1 + (int)cr_rng_below(&rng, 250);
-        job.part_w     = 1 + (int)cr_rng_below(&rng, (uint64_t)job.full_w);
-        job.part_h     = 1 + (int)cr_rng_below(&rng, (uint64_t)job.full_h);
-        job.part_x     = (int)cr_rng_below(&rng, (uint64_t)(job.full_w - job.part_w) + 1);
-        job.part_y     = (int)cr_rng_below(&rng, (uint64_t)(job.full_h - job.part_h) + 1);
-        job.flip       = k % 2;
-        job.dst_stride = (size_t)job.part_w * 3;
-        size_t   bytes = job.dst_stride * (size_t)job.part_h, guard = 64;
-        uint8_t *out[3];
-        for (int level = 0; level < 3; level++) {
-            out[level] = cr_alloc(bytes + guard, 1);
-            memset(out[level], 0xa5, bytes + guard);
-            job.dst = out[level];
-            cr_resize_limit((enum cr_resize_level)level);
-            CHECK_STATUS(cr_resize_run(&job, &tables), CR_OK);
-            for (size_t i = 0; i < guard; i++) CHECK(out[level][bytes + i] == 0xa5);
-        }
-        for (int level = 1; level < 3; level++)
-            if (memcmp(out[0], out[level], bytes))
+        struct cr_resize job   = random_job(&rng, k, w, h);
+        const size_t     bytes = job.dst_stride * (size_t)job.part_h;
+        struct guarded   want = guard_alloc(bytes, GUARD_AFTER), got = guard_alloc(bytes, GUARD_AFTER);
+        struct guarded   src = guard_copy(image.rgb, job.src_stride * (size_t)h, GUARD_AFTER);
+        job.src = src.bytes, job.dst = want.bytes;
+        CHECK(cr_cpu_set_level(CR_CPU_BASELINE));
+        CHECK_STATUS(cr_resize_run(&job, &tables), CR_OK);
+        job.dst = got.bytes;
+        for (int level = 0; level < levels; level++) {
+            CHECK(cr_cpu_set_level((enum cr_cpu_level)level));
+            memset(got.bytes, 0xa5, bytes);
+            CHECK_STATUS(run(&job, &tables), CR_OK);
+            if (memcmp(want.bytes, got.bytes, bytes))
                 TEST_FAIL_("level %d: %d x %d to %d x %d, part %d %d %d %d: other bits", level, w, h, job.full_w,
                            job.full_h, job.part_x, job.part_y, job.part_w, job.part_h);
-        for (int level = 0; level < 3; level++) cr_free(out[level]);
+        }
+        guard_free(&want);
+        guard_free(&got);
+        guard_free(&src);
         cr_image_free(&image);
     }
+    CHECK(cr_cpu_set_level(used));
     cr_free(tables.bytes);
+}
+
+static void levels_are_bitwise_identical(void) {
+    check_levels(300, cr_resize_run, (int)cr_cpu_level() + 1);
+}
+
+static void the_avx512_source_is_bitwise_identical_through_simde(void) {
+    if (!image_resize_has_simde()) SKIP("libsimde-dev is not installed, or this is not x86-64");
+    check_levels(TEST_SANITIZED ? 30 : 100, simde_resize_run, 1);
 }
 
 static void evaluation_matches_torchvision(void) {
@@ -336,8 +358,9 @@ static void any_image_fits_any_crop(void) {
             }
 }
 
-TESTS(CASE(resize_matches_pil), CASE(parts_equal_the_whole), CASE(simd_levels_are_bitwise_identical),
-      CASE(evaluation_matches_torchvision), CASE(boxed_images_match_host_preparation), CASE(pad_crops_are_uniform),
-      CASE(flips_follow_their_probability), CASE(random_boxes_have_their_distribution),
-      CASE(extreme_images_fall_back_to_the_centre), CASE(random_resized_crops_are_functions_of_their_keys),
-      CASE(sizes_follow_from_the_config), CASE(any_image_fits_any_crop))
+TESTS(CASE(resize_matches_pil), CASE(parts_equal_the_whole), CASE(levels_are_bitwise_identical),
+      CASE(the_avx512_source_is_bitwise_identical_through_simde), CASE(evaluation_matches_torchvision),
+      CASE(boxed_images_match_host_preparation), CASE(pad_crops_are_uniform), CASE(flips_follow_their_probability),
+      CASE(random_boxes_have_their_distribution), CASE(extreme_images_fall_back_to_the_centre),
+      CASE(random_resized_crops_are_functions_of_their_keys), CASE(sizes_follow_from_the_config),
+      CASE(any_image_fits_any_crop))

@@ -40,6 +40,38 @@ static void pixels_are_torchvisions(void) {
     CHECK_INT(seen, 8);
 }
 
+/* An image of one value, and the box of the result that has this value; the rest is black. */
+static void check_extreme(struct cr_prepare prep, int w, int h, int x, int y, int columns, int rows) {
+    const int       width = prep.width, value = 201;
+    struct cr_image image = {.width = w, .height = h, .rgb = cr_alloc((size_t)w * (size_t)h, 3)};
+    uint8_t        *out   = cr_alloc(cr_prepare_bytes(&prep), 1);
+    int             wrong = 0;
+    REQUIRE(image.rgb && out);
+    memset(image.rgb, value, (size_t)w * (size_t)h * 3);
+    REQUIRE_OK(cr_prepare_eval(&prep, &image, out));
+    for (int i = 0; i < prep.size * width; i++) {
+        const int  at_x = i % width - x, at_y = i / width - y;
+        const bool inside = at_x >= 0 && at_x < columns && at_y >= 0 && at_y < rows;
+        for (int c = 0; c < 3; c++) wrong += out[3 * i + c] != (inside ? value : 0);
+    }
+    if (wrong) TEST_FAIL_("%dx%d to %dx%d: %d bytes differ", w, h, prep.size, width, wrong);
+    cr_free(out);
+    cr_image_free(&image);
+}
+
+/* Where eval_resize times the width is less than the height, the covering rectangle still has a column. */
+static void every_image_has_a_pixel(void) {
+    struct cr_prepare prep = {.size = 128, .width = 16, .eval_resize = 1};
+    check_extreme(prep, 100, 50, 7, 63, 2, 1); /* covers 1 x 1 with 2 x 1 pixels */
+    prep = (struct cr_prepare){.size = 32, .width = 8, .eval_resize = 3};
+    check_extreme(prep, 1, 300, 3, 0, 1, 32);
+    check_extreme(prep, 5000, 1, 0, 14, 8, 3);
+    prep =
+        (struct cr_prepare){.size = 16, .width = 128, .eval_resize = 8192}; /* 2^31 rows, most of which are cut off */
+    check_extreme(prep, 1, CR_IMAGE_SIDE_MAX, 0, 0, 128, 16);
+    check_extreme(prep, CR_IMAGE_SIDE_MAX, 1, 0, 0, 128, 16);
+}
+
 /* The shift and the flip of the box before an operation on pixels: as the device applies them (apply_box). */
 static void operations_see_the_shifted_rectangle(void) {
     enum { H = 9, W = 15, BYTES = H * W * 3 };
@@ -157,5 +189,5 @@ static void one_number_is_a_square_again(void) {
     unlink(path);
 }
 
-TESTS(CASE(pixels_are_torchvisions), CASE(operations_see_the_shifted_rectangle), CASE(cuts_and_erased_boxes_fit),
-      CASE(keys_set_height_and_width), CASE(one_number_is_a_square_again))
+TESTS(CASE(pixels_are_torchvisions), CASE(every_image_has_a_pixel), CASE(operations_see_the_shifted_rectangle),
+      CASE(cuts_and_erased_boxes_fit), CASE(keys_set_height_and_width), CASE(one_number_is_a_square_again))

@@ -154,7 +154,7 @@ static void refused(void) {
         struct cr_config   c;
         struct cr_teacher *teacher = NULL;
         REQUIRE_OK(cr_config_open(&c, NULL, overrides, CR_COUNT(overrides)));
-        CHECK_STATUS(cr_session_open_teacher(&c, (int)c.model.classes, &teacher), wrong[i].status);
+        CHECK_STATUS(cr_session_open_teacher(&c, NULL, (int)c.model.classes, &teacher), wrong[i].status);
         CHECK(strstr(cr_error_message(), wrong[i].part) && !teacher);
         cr_config_close(&c);
     }

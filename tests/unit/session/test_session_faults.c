@@ -68,6 +68,7 @@ static void evaluation_survives_failing_allocations(void) {
         cr_status status = cr_session_evaluate(&s, set, NULL, &scores);
         if (status == CR_OK) status = cr_confusion_open(s.model.classes, &confusion);
         if (status == CR_OK) status = cr_session_evaluate_each(&s, set, NULL, &check_result, &each);
+        if (status == CR_OK) status = cr_confusion_finish(&confusion);
         cr_confusion_close(&confusion);
         failing_alloc_end(&f, status);
     }

@@ -272,7 +272,7 @@ out:
 }
 
 #define WIDEN(type)                                                                                                    \
-    CR_CLONES static void widen_##type(const type##_t *from, float *to, int64_t count) {                               \
+    CR_BY_LEVEL(void, widen_##type, (const type##_t *from, float *to, int64_t count), (from, to, count)) {             \
         for (int64_t i = 0; i < count; i++) to[i] = (float)from[i];                                                    \
     }
 WIDEN(int8)

@@ -2,6 +2,36 @@
  * device/cpu/onednn/dnnl.h. */
 #include "device/cpu/onednn/dnnl.h"
 
+#include <pthread.h>
+#include <stdlib.h>
+#include <strings.h>
+
+/* ---- the level ---- */
+
+/* Returns whether the user has limited oneDNN to instructions older than AVX2. */
+static bool is_limited_below_avx2(void) {
+    const char *isa = getenv("ONEDNN_MAX_CPU_ISA");
+    if (!isa) isa = getenv("DNNL_MAX_CPU_ISA");
+    return isa && (strcasecmp(isa, "SSE41") == 0 || strcasecmp(isa, "AVX") == 0);
+}
+
+/* oneDNN's lowest level is SSE4.1, which it uses at the level baseline. On a processor without SSE4.1 its own reference
+ * code runs. A lower limit of the user stays, because a call of dnnl_set_max_cpu_isa would replace it. */
+static void lower(void) {
+    const enum cr_cpu_level level = cr_cpu_level();
+    if (level == cr_cpu_processor_level() || (level == CR_CPU_AVX2 && is_limited_below_avx2())) return;
+    if (dnnl_set_max_cpu_isa(level == CR_CPU_BASELINE ? dnnl_cpu_isa_sse41 : dnnl_cpu_isa_avx2) != dnnl_success)
+        cr_log(CR_LOG_WARN, "oneDNN was used before: its kernels are not lowered to the level %s of CRESNET_CPU",
+               cr_cpu_level_name(level));
+}
+
+void cr_cpu_dnnl_lower(void) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, lower);
+}
+
+/* ---- engine, stream and errors ---- */
+
 static void handles_close(void *opaque) {
     struct dnnl_handles *h = opaque;
     cr_dnnl_layouts_free(h);

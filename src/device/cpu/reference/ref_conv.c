@@ -58,7 +58,7 @@ REF_INLINE void forward_row(enum cr_dtype type, const struct ref_conv *v, int64_
         }
 }
 
-CR_CLONES static void forward_row_typed(const struct ref_conv *v, int64_t n, int64_t p) {
+CR_BY_LEVEL(void, forward_row_typed, (const struct ref_conv *v, int64_t n, int64_t p), (v, n, p)) {
     REF_BY_TYPE(v->y.dtype, forward_row, v, n, p);
 }
 
@@ -172,7 +172,7 @@ REF_INLINE void pooled_row(enum cr_dtype type, const struct ref_conv *v, int64_t
         }
 }
 
-CR_CLONES static void pooled_row_typed(const struct ref_conv *v, int64_t n, int64_t p) {
+CR_BY_LEVEL(void, pooled_row_typed, (const struct ref_conv *v, int64_t n, int64_t p), (v, n, p)) {
     REF_BY_TYPE(v->y.dtype, pooled_row, v, n, p);
 }
 
@@ -212,7 +212,7 @@ REF_INLINE void dgrad_pixel(enum cr_dtype type, const struct ref_conv *v, int64_
     }
 }
 
-CR_CLONES static void dgrad_row_typed(const struct ref_conv *v, int64_t n, int64_t h) {
+CR_BY_LEVEL(void, dgrad_row_typed, (const struct ref_conv *v, int64_t n, int64_t h), (v, n, h)) {
     for (int64_t at = 0; at < v->x.W; at++)
         for (int64_t c0 = 0; c0 < v->x.C; c0 += CHANNEL_BLOCK) REF_BY_TYPE(v->x.dtype, dgrad_pixel, v, n, h, at, c0);
 }
@@ -267,7 +267,7 @@ REF_INLINE void wgrad_tap(enum cr_dtype type, const struct ref_conv *v, int64_t 
     }
 }
 
-CR_CLONES static void wgrad_tap_typed(const struct ref_conv *v, int64_t tap) {
+CR_BY_LEVEL(void, wgrad_tap_typed, (const struct ref_conv *v, int64_t tap), (v, tap)) {
     int64_t s = tap % v->w.W, r = tap / v->w.W % v->w.H, k = tap / v->w.W / v->w.H;
     for (int64_t c0 = 0; c0 < v->x.C; c0 += CHANNEL_BLOCK) REF_BY_TYPE(v->x.dtype, wgrad_tap, v, k, r, s, c0);
 }

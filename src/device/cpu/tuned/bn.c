@@ -101,7 +101,7 @@ static inline __attribute__((always_inline)) void sums_strip(const float *x, int
     memcpy(b, q, sizeof q);
 }
 
-CR_CLONES static void sums_run(const float *x, int64_t rows, int64_t width, struct sums *s) {
+CR_BY_LEVEL(void, sums_run, (const float *x, int64_t rows, int64_t width, struct sums *s), (x, rows, width, s)) {
     for (int64_t r = 0; r < rows; r += BLOCK) {
         int64_t      n = CR_MIN((int64_t)BLOCK, rows - r), i = 0;
         const float *px = x + r * width;
@@ -180,13 +180,16 @@ static inline __attribute__((always_inline)) void grad_run(const float *dy, cons
     }
 }
 
-CR_CLONES static void grad_run_plain(const float *dy, const float *x, const float *mean, int64_t rows, int64_t width,
-                                     struct sums *s) {
+CR_BY_LEVEL(void, grad_run_plain,
+            (const float *dy, const float *x, const float *mean, int64_t rows, int64_t width, struct sums *s),
+            (dy, x, mean, rows, width, s)) {
     grad_run(dy, x, NULL, mean, rows, width, s);
 }
 
-CR_CLONES static void grad_run_masked(const float *dy, const float *x, const float *y, const float *mean, int64_t rows,
-                                      int64_t width, struct sums *s) {
+CR_BY_LEVEL(void, grad_run_masked,
+            (const float *dy, const float *x, const float *y, const float *mean, int64_t rows, int64_t width,
+             struct sums *s),
+            (dy, x, y, mean, rows, width, s)) {
     grad_run(dy, x, y, mean, rows, width, s);
 }
 

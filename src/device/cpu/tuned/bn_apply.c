@@ -61,7 +61,8 @@ static inline __attribute__((always_inline)) void apply_rows(const struct apply_
 }
 
 #define APPLY_VARIANT(name, add, relu)                                                                                 \
-    CR_CLONES static void name(const struct apply_call *a, int64_t begin, int64_t end, int64_t width) {                \
+    CR_BY_LEVEL(void, name, (const struct apply_call *a, int64_t begin, int64_t end, int64_t width),                   \
+                (a, begin, end, width)) {                                                                              \
         apply_rows(a, begin, end, width, add, relu);                                                                   \
     }
 APPLY_VARIANT(apply_none, ADD_NONE, false)
@@ -144,10 +145,12 @@ static inline __attribute__((always_inline)) void grad_rows(const struct grad_ca
     }
 }
 
-CR_CLONES static void grad_plain(const struct grad_call *k, int64_t begin, int64_t end, int64_t width) {
+CR_BY_LEVEL(void, grad_plain, (const struct grad_call *k, int64_t begin, int64_t end, int64_t width),
+            (k, begin, end, width)) {
     grad_rows(k, begin, end, width, false);
 }
-CR_CLONES static void grad_masked(const struct grad_call *k, int64_t begin, int64_t end, int64_t width) {
+CR_BY_LEVEL(void, grad_masked, (const struct grad_call *k, int64_t begin, int64_t end, int64_t width),
+            (k, begin, end, width)) {
     grad_rows(k, begin, end, width, true);
 }
 
@@ -181,8 +184,9 @@ static cr_status bn_grad_apply_launch(struct cr_device *device, const struct cr_
 
 /* ---- channel_scale ---- */
 
-CR_CLONES static void scale_rows(const float *dy, const float *scale, float *dx, int64_t begin, int64_t end,
-                                 int64_t width) {
+CR_BY_LEVEL(void, scale_rows,
+            (const float *dy, const float *scale, float *dx, int64_t begin, int64_t end, int64_t width),
+            (dy, scale, dx, begin, end, width)) {
     for (int64_t r = begin; r < end; r++)
         for (int64_t i = 0; i < width; i++) dx[r * width + i] = dy[r * width + i] * scale[i];
 }

@@ -40,18 +40,12 @@ bool cr_cpu_conv3_wgrad_accepts(const struct cr_device *device, const struct cr_
 }
 
 bool cr_cpu_conv3_is_best(const struct cr_program *p, const struct cr_op *op) {
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__)
-    if (!__builtin_cpu_supports("avx512f")) return false; /* other instruction sets have too few registers for a tile */
+    if (cr_cpu_level() < CR_CPU_AVX512) return false; /* other instruction sets have too few registers for a tile */
     if (op->kind == CR_OP_conv) return conv3_accepts(NULL, p, op);
     if (op->kind == CR_OP_conv_dgrad) return conv3_dgrad_accepts(NULL, p, op);
     /* The filter gradient is fastest with one vector of filters only, because more passes read the image more often. */
     return cr_cpu_conv3_wgrad_accepts(NULL, p, op) &&
            cr_tensor_elems(&p->tensor[op->out[CR_OUT_conv_wgrad_dw]]) == 9 * LANES * LANES;
-#else
-    (void)p;
-    (void)op;
-    return false;
-#endif
 }
 
 /* ---- packing the filter in the order in which a tile reads it: packed[block][r][c][s][filter in block] ---- */
@@ -141,7 +135,7 @@ static inline __attribute__((always_inline)) void output_row(const struct row_ca
 
 typedef void row_function(const struct row_call *v);
 #define ROW(name, pixels, blocks, in)                                                                                  \
-    CR_CLONES static void name(const struct row_call *v) {                                                             \
+    CR_BY_LEVEL(void, name, (const struct row_call *v), (v)) {                                                         \
         output_row(v, pixels, blocks, in);                                                                             \
     }
 ROW(wide16, WIDE, 1, 16)

@@ -41,8 +41,10 @@ static inline __attribute__((always_inline)) void add_pixel(const float *x, cons
 
 /* Adds output rows p0 to p1 - 1 of an image to sums[c][s][k] of filter row r. Meanwhile row p of `ahead`, with `step`
  * floats per pixel, is prefetched. */
-CR_CLONES static void add_block(const struct shape *v, const float *x, const float *dy, int64_t p0, int64_t p1, int r,
-                                const float *ahead, int64_t step, float *sums) {
+CR_BY_LEVEL(void, add_block,
+            (const struct shape *v, const float *x, const float *dy, int64_t p0, int64_t p1, int r, const float *ahead,
+             int64_t step, float *sums),
+            (v, x, dy, p0, p1, r, ahead, step, sums)) {
     f32x16        sum[PART][TAPS];
     f32x16       *total = (f32x16 *)sums;
     const int64_t W = v->W, C = v->C, K = v->K;

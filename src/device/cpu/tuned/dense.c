@@ -15,7 +15,7 @@ static inline __attribute__((always_inline)) float reduce_lanes(const f32x16 *su
     return (float)total;
 }
 
-CR_CLONES static void dots(const float *x, const float *w, int64_t C, float y[IMAGES]) {
+CR_BY_LEVEL(void, dots, (const float *x, const float *w, int64_t C, float y[IMAGES]), (x, w, C, y)) {
     f32x16  sum[IMAGES] = {{0}};
     int64_t c           = 0;
     for (; c + LANES <= C; c += LANES) {
@@ -25,7 +25,7 @@ CR_CLONES static void dots(const float *x, const float *w, int64_t C, float y[IM
     for (int n = 0; n < IMAGES; n++) y[n] = reduce_lanes(&sum[n], x + n * C, w, c, C);
 }
 
-CR_CLONES static float dot(const float *x, const float *w, int64_t C) {
+CR_BY_LEVEL(float, dot, (const float *x, const float *w, int64_t C), (x, w, C)) {
     f32x16  sum = {0};
     int64_t c   = 0;
     for (; c + LANES <= C; c += LANES) sum += *(const f32x16 *)(x + c) * *(const f32x16 *)(w + c);
@@ -60,7 +60,7 @@ struct rows_sum {
     int64_t      row_stride, factor_stride;
 };
 
-CR_CLONES static void add_group(const struct rows_sum *s, float *out, int64_t width, bool add) {
+CR_BY_LEVEL(void, add_group, (const struct rows_sum *s, float *out, int64_t width, bool add), (s, out, width, add)) {
     float        f[GROUP];
     const float *row[GROUP];
     for (int j = 0; j < GROUP; j++) {
@@ -81,7 +81,8 @@ CR_CLONES static void add_group(const struct rows_sum *s, float *out, int64_t wi
     }
 }
 
-CR_CLONES static void add_remainder(const struct rows_sum *s, float *out, int64_t width, bool add, int count) {
+CR_BY_LEVEL(void, add_remainder, (const struct rows_sum *s, float *out, int64_t width, bool add, int count),
+            (s, out, width, add, count)) {
     for (int64_t c = 0; c < width; c++) {
         float sum = 0;
         for (int j = 0; j < count; j++) sum += s->rows[j * s->row_stride + c] * s->factor[j * s->factor_stride];

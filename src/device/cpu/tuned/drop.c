@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-CR_CLONES static void scale_run(const float *x, float *y, int64_t count, float scale) {
+CR_BY_LEVEL(void, scale_run, (const float *x, float *y, int64_t count, float scale), (x, y, count, scale)) {
     for (int64_t i = 0; i < count; i++) y[i] = x[i] * scale;
 }
 

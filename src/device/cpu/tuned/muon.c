@@ -66,7 +66,8 @@ static inline float lane_sum(const f32x16 *v) {
 }
 
 /* ROWS x ROWS elements of X X', which has rows of `square` elements. */
-CR_CLONES static void dots(const float *x, const float *y, int64_t length, float *to, int64_t square) {
+CR_BY_LEVEL(void, dots, (const float *x, const float *y, int64_t length, float *to, int64_t square),
+            (x, y, length, to, square)) {
     f32x16 sum[ROWS][ROWS] = {{{0}}};
     for (int64_t k = 0; k < length; k += LANES)
         for (int i = 0; i < ROWS; i++)
@@ -77,7 +78,8 @@ CR_CLONES static void dots(const float *x, const float *y, int64_t length, float
 }
 
 /* ROWS x WIDTH elements of P X; X has `depth` rows. */
-CR_CLONES static void tile(const float *p, int64_t square, const float *x, int64_t length, int64_t depth, float *to) {
+CR_BY_LEVEL(void, tile, (const float *p, int64_t square, const float *x, int64_t length, int64_t depth, float *to),
+            (p, square, x, length, depth, to)) {
     f32x16 sum[ROWS][2] = {{{0}}};
     for (int64_t k = 0; k < depth; k++) {
         const f32x16 low = *(const f32x16 *)(x + k * length), high = *(const f32x16 *)(x + k * length + LANES);
@@ -117,7 +119,7 @@ static void square(int threads, const struct matrix *m) {
 }
 
 /* p = a I + b A + c p, where p is A A. */
-CR_CLONES static void polynomial(const struct matrix *m, float *p) {
+CR_BY_LEVEL(void, polynomial, (const struct matrix *m, float *p), (m, p)) {
     for (int64_t i = 0; i < m->rows * m->square; i++) p[i] = (float)CR_MUON_B * m->a[i] + (float)CR_MUON_C * p[i];
     for (int64_t i = 0; i < m->rows; i++) p[i * m->square + i] += (float)CR_MUON_A;
 }
@@ -162,7 +164,8 @@ struct input {
     bool           nesterov;
 };
 
-CR_CLONES static void input_run(const struct input *in, int64_t at, int64_t count, float *restrict d) {
+CR_BY_LEVEL(void, input_run, (const struct input *in, int64_t at, int64_t count, float *restrict d),
+            (in, at, count, d)) {
     const float *restrict g = in->grad + at, *restrict m = in->momentum + at;
     const float mu = in->mu, rest = (float)(1 - (double)in->mu), factor = in->factor, back = in->nesterov ? mu : 1;
     for (int64_t i = 0; i < count; i++) {

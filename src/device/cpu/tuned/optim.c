@@ -32,7 +32,7 @@ static void buffer_release(void *prepared) {
 /* ---- grad_norm ---- */
 
 /* Sum of squares. A block whose sum in float overflows or underflows is summed again in double. */
-CR_CLONES static double squares(const float *g, int64_t count) {
+CR_BY_LEVEL(double, squares, (const float *g, int64_t count), (g, count)) {
     double  sum = 0;
     int64_t i   = 0;
     for (; i + BLOCK <= count; i += BLOCK) {
@@ -133,16 +133,20 @@ static inline __attribute__((always_inline)) void sgd_loop(float *w, const float
     }
 }
 
-CR_CLONES static void sgd_run(float *restrict w, const float *restrict g, float *restrict m, int64_t count,
-                              struct param_factors of, float mu, bool nesterov) {
+CR_BY_LEVEL(void, sgd_run,
+            (float *restrict w, const float *restrict g, float *restrict m, int64_t count, struct param_factors of,
+             float mu, bool nesterov),
+            (w, g, m, count, of, mu, nesterov)) {
     if (nesterov)
         sgd_loop(w, g, m, count, of, mu, true);
     else
         sgd_loop(w, g, m, count, of, mu, false);
 }
 
-CR_CLONES static void adamw_run(float *restrict w, const float *restrict g, float *restrict m, float *restrict v,
-                                int64_t count, struct param_factors of, const struct update *u) {
+CR_BY_LEVEL(void, adamw_run,
+            (float *restrict w, const float *restrict g, float *restrict m, float *restrict v, int64_t count,
+             struct param_factors of, const struct update *u),
+            (w, g, m, v, count, of, u)) {
     const float mu = u->mu, beta = (float)u->attr->beta2, eps = (float)u->attr->eps, shrink = of.lr * of.decay;
     const float mu_rest = (float)(1 - (double)u->mu), beta_rest = (float)(1 - u->attr->beta2), step = of.step,
                 root = u->root;
@@ -156,8 +160,10 @@ CR_CLONES static void adamw_run(float *restrict w, const float *restrict g, floa
 }
 
 /* Muon: filters. */
-CR_CLONES static void muon_run(float *restrict w, const float *restrict g, float *restrict m, const float *restrict d,
-                               int64_t count, struct param_factors of, float mu) {
+CR_BY_LEVEL(void, muon_run,
+            (float *restrict w, const float *restrict g, float *restrict m, const float *restrict d, int64_t count,
+             struct param_factors of, float mu),
+            (w, g, m, d, count, of, mu)) {
     const float rest = (float)(1 - (double)mu), shrink = of.lr * of.decay;
     for (int64_t i = 0; i < count; i++) {
         m[i] = mu * m[i] + rest * (of.factor * g[i]);
@@ -281,9 +287,10 @@ static cr_status update_launch(struct cr_device *device, const struct cr_call *c
 /* ---- the norms of LAMB ---- */
 
 /* Sum of squares of LAMB's direction; it is summed in double, because a small second moment makes it large. */
-CR_CLONES static double lamb_squares(const float *restrict w, const float *restrict g, const float *restrict m,
-                                     const float *restrict v, const uint8_t *mask, int64_t count,
-                                     const struct update *u, float decay) {
+CR_BY_LEVEL(double, lamb_squares,
+            (const float *restrict w, const float *restrict g, const float *restrict m, const float *restrict v,
+             const uint8_t *mask, int64_t count, const struct update *u, float decay),
+            (w, g, m, v, mask, count, u, decay)) {
     const float mu = u->mu, beta = (float)u->attr->beta2, eps = (float)u->attr->eps, root = u->root;
     const float mu_rest = (float)(1 - (double)u->mu), beta_rest = (float)(1 - u->attr->beta2);
     const float factor = (float)u->factor, correct = (float)(1 / u->correct);
@@ -332,7 +339,8 @@ static cr_status lamb_norms_launch(struct cr_device *device, const struct cr_cal
 /* ---- moving averages ---- */
 
 /* mean = d * mean + (1 - d) * now. The two forms make d = 0 and d = 1 exact. */
-CR_CLONES static void average_run(float *restrict mean, const float *restrict now, int64_t count, float d) {
+CR_BY_LEVEL(void, average_run, (float *restrict mean, const float *restrict now, int64_t count, float d),
+            (mean, now, count, d)) {
     const float weight = 1 - d;
     if (d < 0.5f)
         for (int64_t i = 0; i < count; i++) mean[i] = now[i] + d * (mean[i] - now[i]);

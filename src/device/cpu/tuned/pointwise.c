@@ -6,15 +6,15 @@
 
 /* ---- elementwise: one range of elements for each thread ---- */
 
-CR_CLONES static void relu_run(const float *x, float *y, int64_t count) {
+CR_BY_LEVEL(void, relu_run, (const float *x, float *y, int64_t count), (x, y, count)) {
     for (int64_t i = 0; i < count; i++) y[i] = x[i] < 0 ? 0.0f : x[i]; /* NaN stays NaN */
 }
 
-CR_CLONES static void relu_grad_run(const float *dy, const float *y, float *dx, int64_t count) {
+CR_BY_LEVEL(void, relu_grad_run, (const float *dy, const float *y, float *dx, int64_t count), (dy, y, dx, count)) {
     for (int64_t i = 0; i < count; i++) dx[i] = y[i] > 0 ? dy[i] : 0.0f;
 }
 
-CR_CLONES static void add_run(const float *a, const float *b, float *y, int64_t count) {
+CR_BY_LEVEL(void, add_run, (const float *a, const float *b, float *y, int64_t count), (a, b, y, count)) {
     for (int64_t i = 0; i < count; i++) y[i] = a[i] + b[i];
 }
 
@@ -169,7 +169,7 @@ static cr_status pad_shortcut_grad_launch(struct cr_device *device, const struct
 /* ---- avgpool ---- */
 
 /* Means over the pixels, in double, for CR_STRIP channels at a time. */
-CR_CLONES static void mean_image(const float *x, float *y, int64_t pixels, int64_t channels) {
+CR_BY_LEVEL(void, mean_image, (const float *x, float *y, int64_t pixels, int64_t channels), (x, y, pixels, channels)) {
     for (int64_t c = 0; c < channels; c += CR_STRIP) {
         double  sum[CR_STRIP] = {0};
         int64_t n             = CR_MIN((int64_t)CR_STRIP, channels - c);

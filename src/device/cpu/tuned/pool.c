@@ -33,7 +33,8 @@ static inline __attribute__((always_inline)) void update_max(const float *x, flo
     }
 }
 
-CR_CLONES static void pool_row(const struct window *v, const float *x, float *y, uint8_t *index, int64_t p) {
+CR_BY_LEVEL(void, pool_row, (const struct window *v, const float *x, float *y, uint8_t *index, int64_t p),
+            (v, x, y, index, p)) {
     for (int64_t q = 0; q < v->Q; q++, y += v->C, index = index ? index + v->C : NULL) {
         bool first = true;
         for (int64_t r = 0; r < v->size; r++) {
@@ -71,7 +72,8 @@ static cr_status maxpool_launch(struct cr_device *device, const struct cr_call *
 }
 
 /* One image: the gradient of every window is added to the pixel that was its maximum. */
-CR_CLONES static void scatter_image(const struct window *v, const float *dy, const uint8_t *index, float *dx) {
+CR_BY_LEVEL(void, scatter_image, (const struct window *v, const float *dy, const uint8_t *index, float *dx),
+            (v, dy, index, dx)) {
     memset(dx, 0, (size_t)(v->H * v->W * v->C) * sizeof *dx);
     for (int64_t p = 0; p < v->P; p++)
         for (int64_t q = 0; q < v->Q; q++, dy += v->C, index += v->C)
@@ -113,7 +115,7 @@ static int64_t blur_index(int64_t p, int tap, int64_t size) {
 }
 
 /* x: one image, y: its row p */
-CR_CLONES static void blur_row(const struct blur *b, const float *x, float *y, int64_t p) {
+CR_BY_LEVEL(void, blur_row, (const struct blur *b, const float *x, float *y, int64_t p), (b, x, y, p)) {
     const int64_t C  = b->C;
     const float  *up = x + blur_index(p, 0, b->H) * b->W * C, *middle = x + blur_index(p, 1, b->H) * b->W * C,
                 *down = x + blur_index(p, 2, b->H) * b->W * C;
@@ -170,7 +172,7 @@ static inline __attribute__((always_inline)) void blur_grad_pixel(const float *c
 }
 
 /* dy: one image, dx: its row h */
-CR_CLONES static void blur_grad_row(const struct blur *b, const float *dy, float *dx, int64_t h) {
+CR_BY_LEVEL(void, blur_grad_row, (const struct blur *b, const float *dy, float *dx, int64_t h), (b, dy, dx, h)) {
     const struct readers rows = readers_of(h, b->H, b->P);
     for (int64_t w = 0; w < b->W; w++) {
         const struct readers columns = readers_of(w, b->W, b->Q);

@@ -126,8 +126,9 @@ static inline __attribute__((always_inline)) void transpose(lanes8 row[EIGHT]) {
 
 /* Copies pixels at a distance of `pitch` floats to to[channel*channel_pitch + pixel]. Up to 7 floats after the end are
  * overwritten; they belong to rows that are staged later. */
-CR_CLONES static void stage_run(const float *x, int64_t pitch, int64_t pixels, int64_t channels, int64_t channel_pitch,
-                                float *to) {
+CR_BY_LEVEL(void, stage_run,
+            (const float *x, int64_t pitch, int64_t pixels, int64_t channels, int64_t channel_pitch, float *to),
+            (x, pitch, pixels, channels, channel_pitch, to)) {
     for (int64_t i = 0; i < pixels; i += EIGHT) {
         const float  *at = x + i * pitch;
         const int64_t in = CR_MIN(EIGHT, pixels - i);
@@ -217,8 +218,10 @@ static inline __attribute__((always_inline)) void run_block(const struct cr_spar
 
 #define RUN(count)                                                                                                     \
     case count: run_block(entry, end, x, sums, count); break
-CR_CLONES static void run(const struct cr_sparse_entry *entry, const struct cr_sparse_entry *end, const float *x,
-                          float *sums, int vectors) {
+CR_BY_LEVEL(void, run,
+            (const struct cr_sparse_entry *entry, const struct cr_sparse_entry *end, const float *x, float *sums,
+             int vectors),
+            (entry, end, x, sums, vectors)) {
     switch (vectors) {
         RUN(1);
         RUN(2);
@@ -237,11 +240,7 @@ CR_CLONES static void run(const struct cr_sparse_entry *entry, const struct cr_s
 
 /* Number of vectors of sums that stay in registers. */
 static int64_t block_max(void) {
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
-    return __builtin_cpu_supports("avx512f") ? BLOCK : BLOCK / 2;
-#else
-    return BLOCK / 2;
-#endif
+    return cr_cpu_level() == CR_CPU_AVX512 ? BLOCK : BLOCK / 2;
 }
 
 static void multiply(const struct unit *u, int64_t chunk) {
@@ -284,7 +283,7 @@ struct write_call {
     const float                     *sums;
     int64_t                          pixel, pixels, k0, k1, K, step; /* step: floats between channels */
 };
-CR_CLONES static void write_pixels(const struct write_call *w) {
+CR_BY_LEVEL(void, write_pixels, (const struct write_call *w), (w)) {
     for (int64_t q = 0; q < w->pixels; q += EIGHT)
         for (int64_t k = w->k0; k < w->k1; k += EIGHT) {
             const int64_t pixels = CR_MIN(EIGHT, w->pixels - q), channels = CR_MIN(EIGHT, w->k1 - k);

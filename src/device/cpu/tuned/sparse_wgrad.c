@@ -33,8 +33,10 @@ size_t cr_cpu_sparse_wgrad_workspace(const struct cr_cpu_sparse_plan *p, const s
 }
 
 /* sums[i] += dot product of dy with x from the offset of entry i. */
-CR_CLONES static void add_products(const struct cr_sparse_entry *entry, int64_t count, const float *x, const float *dy,
-                                   int64_t vectors, float *sums) {
+CR_BY_LEVEL(void, add_products,
+            (const struct cr_sparse_entry *entry, int64_t count, const float *x, const float *dy, int64_t vectors,
+             float *sums),
+            (entry, count, x, dy, vectors, sums)) {
     for (int64_t i = 0; i < count; i++) {
         const float *at     = x + entry[i].offset;
         f32x16       sum[2] = {{0}, {0}};

@@ -12,7 +12,8 @@ static inline __attribute__((always_inline)) float nearest(float v) {
     return (v + magic) - magic;
 }
 
-CR_CLONES static void fake_quant_run(const float *x, float *y, float scale, float low, float high, int64_t count) {
+CR_BY_LEVEL(void, fake_quant_run, (const float *x, float *y, float scale, float low, float high, int64_t count),
+            (x, y, scale, low, high, count)) {
     for (int64_t i = 0; i < count; i++) {
         float v = x[i] / scale;
         v       = v == v ? v : 0;
@@ -24,8 +25,9 @@ CR_CLONES static void fake_quant_run(const float *x, float *y, float scale, floa
 
 /* The limits of x / scale between which it rounds to an integer in range: ties go to even numbers, so 127.5 and 255.5
  * round away, and -0.5 rounds to 0. */
-CR_CLONES static void fake_quant_grad_run(const float *dy, const float *x, float *dx, float scale, bool is_signed,
-                                          int64_t count) {
+CR_BY_LEVEL(void, fake_quant_grad_run,
+            (const float *dy, const float *x, float *dx, float scale, bool is_signed, int64_t count),
+            (dy, x, dx, scale, is_signed, count)) {
     for (int64_t i = 0; i < count; i++) {
         const float v      = x[i] / scale;
         const bool  inside = is_signed ? v > -127.5f && v < 127.5f : v >= -0.5f && v < 255.5f;
@@ -33,7 +35,7 @@ CR_CLONES static void fake_quant_grad_run(const float *dy, const float *x, float
     }
 }
 
-CR_CLONES static float largest_run(const float *x, int64_t count) {
+CR_BY_LEVEL(float, largest_run, (const float *x, int64_t count), (x, count)) {
     float lane[CR_STRIP] = {0}, largest = 0;
     for (int64_t i = 0; i + CR_STRIP <= count; i += CR_STRIP)
         for (int k = 0; k < CR_STRIP; k++) {

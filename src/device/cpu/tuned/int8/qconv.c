@@ -92,10 +92,10 @@ static cr_status pack_launch(struct cr_device *device, const struct cr_call *cal
 
 /* ---- inputs of a tile ---- */
 
-CR_CLONES static void widen_u8(const uint8_t *from, int16_t *to, int64_t count) {
+CR_BY_LEVEL(void, widen_u8, (const uint8_t *from, int16_t *to, int64_t count), (from, to, count)) {
     for (int64_t i = 0; i < count; i++) to[i] = from[i];
 }
-CR_CLONES static void widen_i8(const int8_t *from, int16_t *to, int64_t count) {
+CR_BY_LEVEL(void, widen_i8, (const int8_t *from, int16_t *to, int64_t count), (from, to, count)) {
     for (int64_t i = 0; i < count; i++) to[i] = from[i];
 }
 
@@ -262,14 +262,6 @@ static cr_status qconv_prepare(struct cr_device *device, const struct cr_program
     return CR_OK;
 }
 
-static bool has_vectors(void) {
-#ifdef __x86_64__
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-#else
-    return false;
-#endif
-}
-
 static struct work work_of(const struct cr_call *call) {
     const struct cr_op     *op  = call->op;
     const struct cr_tensor *t   = call->program->tensor;
@@ -278,7 +270,7 @@ static struct work work_of(const struct cr_call *call) {
                          .x         = call->in[CR_IN_qconv_x],
                          .packed    = call->in[CR_IN_qconv_packed],
                          .is_signed = t[op->in[CR_IN_qconv_x]].dtype == CR_I8,
-                         .vectors   = has_vectors(),
+                         .vectors   = cr_cpu_level() >= CR_CPU_AVX2,
                          .out       = {.coeffs   = call->in[CR_IN_qconv_coeffs],
                                        .add      = add >= 0 ? call->in[CR_IN_qconv_add] : NULL,
                                        .y        = call->out[CR_OUT_qconv_y],

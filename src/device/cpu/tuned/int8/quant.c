@@ -17,24 +17,24 @@ static inline __attribute__((always_inline)) float rounded(float x, float scale,
     return (v + magic) - magic;
 }
 
-CR_CLONES static void quantize_u8(const float *x, uint8_t *y, float scale, int64_t count) {
+CR_BY_LEVEL(void, quantize_u8, (const float *x, uint8_t *y, float scale, int64_t count), (x, y, scale, count)) {
     for (int64_t i = 0; i < count; i++) y[i] = (uint8_t)(int)rounded(x[i], scale, 0, 255);
 }
 
 /* The reference gives 0 for NaN. The choice is one of floats, since compilers do not vectorise a conditional
  * conversion. */
-CR_CLONES static void quantize_i8(const float *x, int8_t *y, float scale, int64_t count) {
+CR_BY_LEVEL(void, quantize_i8, (const float *x, int8_t *y, float scale, int64_t count), (x, y, scale, count)) {
     for (int64_t i = 0; i < count; i++) {
         const float number = x[i] == x[i] ? x[i] : 0;
         y[i]               = (int8_t)(int)rounded(number, scale, -127, 127);
     }
 }
 
-CR_CLONES static void dequantize_u8(const uint8_t *x, float *y, float scale, int64_t count) {
+CR_BY_LEVEL(void, dequantize_u8, (const uint8_t *x, float *y, float scale, int64_t count), (x, y, scale, count)) {
     for (int64_t i = 0; i < count; i++) y[i] = (float)x[i] * scale;
 }
 
-CR_CLONES static void dequantize_i8(const int8_t *x, float *y, float scale, int64_t count) {
+CR_BY_LEVEL(void, dequantize_i8, (const int8_t *x, float *y, float scale, int64_t count), (x, y, scale, count)) {
     for (int64_t i = 0; i < count; i++) y[i] = (float)x[i] * scale;
 }
 
@@ -107,7 +107,7 @@ struct window8 {
 };
 
 #define MAX_INTO(type)                                                                                                 \
-    CR_CLONES static void max_into_##type(const type##_t *x, type##_t *best, int64_t count) {                          \
+    CR_BY_LEVEL(void, max_into_##type, (const type##_t *x, type##_t *best, int64_t count), (x, best, count)) {         \
         for (int64_t c = 0; c < count; c++) best[c] = x[c] > best[c] ? x[c] : best[c];                                 \
     }
 MAX_INTO(uint8)

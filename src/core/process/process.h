@@ -1,0 +1,38 @@
+/* core/process/process.h: starts another program as a child process, and waits for children. */
+#ifndef CR_PROCESS_H
+#define CR_PROCESS_H
+
+#include "core/base.h"
+
+#include <signal.h>
+#include <sys/types.h>
+
+struct cr_process_program {
+    const char        *path;
+    const char *const *argv;        /* ends with NULL */
+    char *const       *environment; /* NULL: that of this process */
+    int                input, output,
+        errors; /* descriptors that become 0, 1 and 2; -1: /dev/null for input, else those of this process */
+    bool stops_with_parent; /* gets SIGTERM when this process ends, also by SIGKILL */
+};
+
+/* Starts the program in a process group of its own, so that Ctrl-C reaches it through this process only, and with the
+ * default signals: none is blocked, and none ignored but SIGHUP (nohup). Returns 0 or an errno, and sets no error. */
+int cr_process_start(const struct cr_process_program *program, pid_t *process);
+
+/* Whether the process has ended, without waiting. *how is then its status of waitpid; that of the exit code 1 when the
+ * system has forgotten it (ECHILD). */
+bool cr_process_ended(pid_t process, int *how);
+/* The exit code, or 128 + the signal that ended the process. */
+int cr_process_code(int how);
+
+/* Between begin and end, SIGINT and SIGTERM wait for cr_process_wait, which a caller passes on to its processes. */
+struct cr_process_signals {
+    sigset_t taken, before;
+};
+void cr_process_signals_begin(struct cr_process_signals *signals);
+void cr_process_signals_end(const struct cr_process_signals *signals);
+/* Sleeps until a process has ended or a signal has come, but not for long. Returns SIGINT, SIGTERM or 0. */
+int cr_process_wait(const struct cr_process_signals *signals);
+
+#endif

@@ -1,0 +1,95 @@
+/* data/classes.c: the numbers of a dataset's classes. See data/data.h. */
+#include "data/class_match.h"
+#include "data/source.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+cr_status cr_dataset_fetch(const struct cr_dataset *dataset, int64_t sample, struct cr_scratch *scratch,
+                           struct cr_stored *out, int32_t *label) {
+    CR_TRY(dataset->ops->fetch(dataset, sample, scratch, out, label));
+    if (!dataset->label_rows) *label = cr_dataset_renumbered(dataset, *label);
+    return CR_OK;
+}
+
+int32_t cr_dataset_label(const struct cr_dataset *dataset, int64_t sample) {
+    const int32_t label = dataset->ops->label(dataset, sample);
+    return dataset->label_rows ? label : cr_dataset_renumbered(dataset, label); /* label_rows: `label` is a hash */
+}
+
+int cr_dataset_renumbered(const struct cr_dataset *dataset, int first_label) {
+    return dataset->renumbered ? dataset->renumbered[first_label] : first_label;
+}
+
+/* Moves the bits of each row: a row begins with its number of labels (graph/loss.h). */
+static cr_status renumber_rows(struct cr_dataset *dataset, const int *to) {
+    const size_t words = (size_t)dataset->label_words;
+    int32_t     *moved;
+    CR_ALLOC(moved, words);
+    for (int64_t i = 0; i < dataset->count; i++) {
+        int32_t *row = dataset->label_rows + (size_t)i * words;
+        memset(moved, 0, words * sizeof *moved);
+        moved[0] = row[0];
+        for (int k = 0; k < dataset->classes; k++)
+            if (cr_dataset_row_has(row, k)) moved[1 + to[k] / 32] |= (int32_t)(1u << (to[k] % 32));
+        memcpy(row, moved, words * sizeof *row);
+    }
+    cr_free(moved);
+    return CR_OK;
+}
+
+cr_status cr_dataset_renumber(struct cr_dataset *dataset, const int *to) {
+    const int    classes = dataset->classes;
+    const char **names;
+    int64_t     *counts = NULL;
+    int32_t     *labels;
+    CR_ARENA_ALLOC(names, dataset, classes);
+    CR_ARENA_ALLOC(labels, dataset, classes);
+    if (dataset->class_counts) CR_ARENA_ALLOC(counts, dataset, classes);
+    if (dataset->label_rows) CR_TRY(renumber_rows(dataset, to));
+    for (int k = 0; k < classes; k++) {
+        names[to[k]] = dataset->class_names[k];
+        labels[k]    = to[cr_dataset_renumbered(dataset, k)];
+        if (counts) counts[to[k]] = dataset->class_counts[k];
+    }
+    dataset->class_names  = names;
+    dataset->class_counts = counts;
+    dataset->renumbered   = labels;
+    return CR_OK;
+}
+
+/* ---- a network's classes ---- */
+
+/* Says how the lists differ, where the first class with another name is. */
+static void warn_other(const struct cr_dataset *dataset, const char *const *names, int classes,
+                       const struct cr_class_match *match, const char *network, const char *consequence) {
+    int k = 0;
+    while (k < CR_MIN(dataset->classes, classes) && match->to[k] == k) k++;
+    if (dataset->classes != classes)
+        cr_log(CR_LOG_WARN,
+               "the classes of the dataset are not those of %s: %d classes in the dataset, %d in the "
+               "network, %d of them with the same name; %s",
+               network, dataset->classes, classes, match->matched, consequence);
+    else
+        cr_log(CR_LOG_WARN,
+               "the classes of the dataset are not those of %s: label %d is %s in the dataset and %s in the network; "
+               "%s",
+               network, k, dataset->class_names[k], names[k], consequence);
+}
+
+cr_status cr_dataset_adopt_classes(struct cr_dataset *dataset, const char *const *names, int classes,
+                                   const char *network, const char *consequence) {
+    struct cr_class_match match;
+    cr_status             status = CR_OK;
+    CR_TRY(cr_class_match(dataset->class_names, dataset->classes, names, classes, true, &match));
+    if (match.relation == CR_CLASSES_OTHER) {
+        if (consequence) warn_other(dataset, names, classes, &match, network, consequence);
+        goto out;
+    }
+    cr_class_match_log(&match, dataset->class_names, names, "the dataset", network);
+    if (match.relation == CR_CLASSES_EQUAL) goto out;
+    CR_TRY_OUT(cr_dataset_renumber(dataset, match.to));
+out:
+    cr_class_match_free(&match);
+    return status;
+}

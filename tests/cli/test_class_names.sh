@@ -1,0 +1,126 @@
+#!/usr/bin/env bash
+# test_class_names.sh: two lists of classes meet in every command: the same, another order, another spelling, other names, fewer, none. The
+# network knows three colours perfectly, so its accuracy shows whether each label is compared with the right class.
+# Ends with "N passed, N failed, N skipped".
+. "$(dirname "$0")/../harness/cli_support.sh"
+
+there python3 || { skip "no python3"; sum_up 77; }
+# images FOLDER RED GREEN BLUE: a dataset of three classes with these names
+images() {
+    python3 - "$@" <<'PY'
+import os, struct, sys, zlib
+def png(path, rgb):
+    chunk = lambda kind, data: struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+    rows = (b"\0" + bytes(rgb) * 32) * 32
+    open(path, "wb").write(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", 32, 32, 8, 2, 0, 0, 0))
+                           + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b""))
+for split, count in (("train", 8), ("val", 4)):
+    for k, name in enumerate(sys.argv[2:]):
+        os.makedirs(f"{sys.argv[1]}/{split}/{name}")
+        for i in range(count):
+            rgb = [20 + 5 * i] * 3
+            rgb[k] = 200 + 5 * i
+            png(f"{sys.argv[1]}/{split}/{name}/{i}.png", rgb)
+PY
+}
+{ tiny_model 8,16; cat; } >net.ini <<'INI'
+[data]
+kind = folder
+image_size = 32
+crop = none
+hflip = 0
+workers = 1
+[train]
+batch = 6
+epochs = 6
+device = cpu
+threads = 1
+[optim]
+lr = 0.05
+INI
+# right NAME: all images of the last command are correct
+right() { has "$1" "$out$err" "top-1 100.00 %"; }
+# names RUN: the classes of a run, in a line
+names() { tr '\n' ' ' <"$1/last/classes.txt"; }
+# moved RUN NAME...: a copy of RUN as "moved", whose classes have these names
+moved() {
+    rm -rf moved && cp -r "$1" moved
+    for file in moved/*/classes.txt; do printf '%s\n' "${@:2}" >"$file"; done
+}
+
+images abc a b c    # labels 0 red, 1 green, 2 blue
+images zbc z b c    # red is z: labels 0 green, 1 blue, 2 red
+images Abc A b c    # another spelling and the same order
+images xyz x y z    # other names
+images abcd a b c && mkdir abcd/train/d abcd/val/d && cp abcd/train/c/0.png abcd/train/d && cp abcd/val/c/0.png abcd/val/d
+run train net.ini data.root=abc -o net; expect "train" 0; right "train"
+moved net z b c && mv moved zbc-net # red is label 0, by the name z
+
+# ---- eval and report ----
+run eval net data.root=abc; expect "eval, equal" 0; right "eval, equal"
+holds "eval, equal: nothing is said" sh -c '! grep -qE "warning|by name|taken as" stderr'
+run eval zbc-net data.root=zbc --per-class --csv rows.csv; expect "eval, another order" 0 "classes are matched by name"
+right "eval, another order"
+is "the table has the network's order" "$(awk '$1 ~ /^[0-9]$/ { printf "%s%s ", $1, $2 }' stdout)" "0z 1b 2c "
+is "the lines have the right names" "$(grep -c '/z/.*,z,' rows.csv)" 4
+run eval net data.root=Abc; expect "eval, a capital" 0 "class A of the dataset is taken as a of the weights"; right "eval, a capital"
+run eval net data.root=xyz
+expect "eval, other names" 0 "label 0 is x in the dataset and a in the network; the scores compare labels by number"
+run eval net data.root=abcd; expect "eval, one class more" 1 "its classifier has 3 classes, the dataset has 4"
+cp -r net unnamed && rm -f unnamed/*/classes.txt
+run eval unnamed data.root=zbc
+expect "eval, no names" 0 "has no classes.txt with the names of its classes: label k of the dataset is taken as its class k" "0.00 %"
+run report zbc-net data.root=zbc; expect "report, another order" 0 "classes are matched by name"
+holds "report, another order: accuracy" grep -q '<dt>top-1</dt><dd>100.00 %' zbc-net/report.html
+
+# ---- a teacher ----
+# the student's own labels do not count (distill.weight = 1): the teacher alone decides what it learns
+student() { rm -rf s; run train net.ini --epochs 25 distill.weight=1 -o s "$@"; }
+student data.root=zbc distill.teacher=zbc-net
+expect "teacher, another order" 0 "classes are matched by name: z is label 0 in the teacher and 2 in the dataset"; right "teacher, another order"
+is "the student has the order of its dataset" "$(names s)" "b c z "
+student data.root=zbc distill.teacher=net
+expect "teacher, other names" 2 "label 0 is b in the dataset and a in the teacher" "rename the classes of the dataset, or remove"
+moved net Z B C
+student data.root=zbc distill.teacher=moved
+expect "teacher, capitals" 0 "class Z of the teacher is taken as z of the dataset"; right "teacher, capitals"
+student data.root=abc distill.teacher=unnamed
+expect "teacher, no names" 0 "the teacher has no classes.txt"; right "teacher, no names"
+student data.root=abc distill.teacher=net; expect "teacher, equal" 0; right "teacher, equal"
+holds "teacher, equal: nothing is said" sh -c '! grep -qE "warning|by name|no classes.txt" stderr'
+
+# ---- weights and resuming ----
+same="data.root=zbc optim.lr=1e-9 model.bn_momentum=0"
+run train net.ini $same model.weights=zbc-net -o tuned --steps 2; expect "weights, another order" 0 "classes are matched by name"
+is "the run has the order of its weights" "$(names tuned)" "z b c "
+run eval tuned data.root=zbc; right "weights, another order: the classifier is kept"
+cp -r tuned paused
+run train net.ini $same model.weights=zbc-net -o whole --steps 5; expect "the same without a break" 0
+run train net.ini $same -o paused --resume auto --steps 5; expect "it resumes" 0 "resume  "
+holds "resuming is bitwise" cmp whole/last/model.safetensors paused/last/model.safetensors
+run train net.ini $same model.weights=net -o other --steps 2
+expect "weights, other names" 0 "label 0 is b in the dataset and a in the network; the classifier is kept, label by label; model.head=new"
+run train net.ini $same model.weights=zbc-net model.head=new -o fresh --steps 2
+is "a new classifier has the order of the dataset" "$(names fresh)" "b c z "
+moved net z b c
+run train net.ini data.root=zbc -o moved --resume auto --epochs 7
+expect "resume, another order" 2 "the classes are in another order (they are matched by name)" "--force"
+run train net.ini data.root=zbc -o moved --resume auto --epochs 7 optim.lr=1e-9 --force
+expect "resume --force, another order" 0; right "resume --force, another order"
+
+# ---- commands that make another network ----
+run quantize zbc-net data.root=zbc -o int8 --max-drop 1; expect "quantize, another order" 0 "classes are matched by name" "100.00 %"
+is "the quantised network has the network's order" "$(names int8)" "z b c "
+run eval int8 data.root=zbc; right "quantize, another order: eval"
+run prune zbc-net data.root=zbc --sparsity 0.1 prune.importance=taylor -o pruned
+expect "prune, another order" 0 "classes are matched by name"
+is "the pruned network has the network's order" "$(names pruned)" "z b c "
+run eval pruned data.root=zbc; right "prune, another order: eval"
+
+# ---- training and validation ----
+cp -r abc mixed && mv mixed/val/a mixed/val/A
+run eval net data.root=mixed; expect "validation, a capital" 1 "both must have the same class folders (A and a differ only in upper and lower case"
+mkdir list && cp -r abc/train list && printf 'train/a/%d.png,a\n' 0 1 2 >list/train.csv && printf 'train/b/%d.png,b\n' 0 1 2 >>list/train.csv
+printf 'train/a/4.png, A\n' >list/val.csv
+run eval net data.kind=csv data.root=list; expect "list, a capital" 1 "has the label" "a differs only in upper and lower case"
+sum_up

@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# test_inherited_signals.sh: commands that start processes, from a parent that ignores SIGCHLD and blocks all signals: they end, know how their
+# processes ended, and Ctrl-C ends them. Ends with "N passed, N failed, N skipped".
+. "$(dirname "$0")/../harness/cli_support.sh"
+there python3 || { skip "no python3"; sum_up 77; }
+cat >parent.py <<'PY'
+import os, signal, sys
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+os.execv(sys.argv[1], sys.argv[1:])
+PY
+LIMIT=100 # seconds
+# run_from ARGS...: like `run`, from that parent. A program that is deaf to SIGTERM is killed.
+run_from() {
+    timeout -k 1 $LIMIT python3 parent.py "$bin" "$@" >stdout 2>stderr
+    rc=$?
+    out=$(cat stdout) err=$(cat stderr)
+}
+# stopped NAME FILE TEXT ARGS...: the command gets SIGINT when FILE has TEXT, and ends with 130
+stopped() {
+    local name=$1 file=$2 text=$3 pid i
+    shift 3
+    python3 parent.py "$bin" "$@" >stdout 2>stderr & pid=$!
+    for i in $(seq 600); do grep -qs "$text" $file && break; sleep 0.05; done
+    kill -INT $pid
+    for i in $(seq 600); do kill -0 $pid 2>/dev/null || break; sleep 0.05; done
+    kill -KILL $pid 2>/dev/null
+    wait $pid; is "$name: Ctrl-C" $? 130
+}
+keys="train.measure=no train.threads=1 --multiple 4"
+
+run_from train tiny.ini model.widths=8,16 model.shortcut=B -o R --steps 12 -q; expect "train" 0
+run_from train tiny.ini -o two --steps 4 --ranks 2 -q; expect "two ranks" 0
+run_from sweep tiny.ini train.seed=1,2 -o S --steps 4; expect "sweep" 0 "2 of 2 ended, 0 running"
+run_from compress R --speedup 1.4 --epochs 1 $keys; expect "compress" 0 "R-compressed/network is"
+{ cat tiny.ini; echo 'on_event = kill -s TERM $$'; } >killed.ini
+run_from train killed.ini -o killed --steps 4 -q; expect "a command that a signal ends" 0 "the command of the event start was ended by signal 15"
+{ cat tiny.ini; echo 'on_event = exit 3'; } >failing.ini
+run_from train failing.ini -o failing --steps 4 -q; expect "a command that fails" 0 "the command of the event finished failed with exit code 3"
+cat >signals.sh <<'SH'
+[ "$(cut -d' ' -f5 /proc/$$/stat)" = $$ ] && echo "own group" >group
+exec grep -E '^Sig(Blk|Ign)' /proc/self/status >signals
+SH
+{ cat tiny.ini; echo 'on_event = exec sh signals.sh'; } >signals.ini
+run_from train signals.ini -o signalled --steps 4 -q; expect "a command that shows its signals" 0
+is "a command has a process group of its own" "$(cat group)" "own group"
+is "a command gets default signals" "$(sed 's/.*\t//' signals | sort -u)" 0000000000000000
+
+stopped "train" train/log.jsonl '"train"' train tiny.ini -o train --epochs 100000 train.log_every=1 -q
+stopped "ranks" ranks/log.jsonl '"train"' train tiny.ini -o ranks --epochs 100000 train.log_every=1 --ranks 2 -q
+stopped "sweep" 'long/train.seed=1/log.jsonl' '"train"' sweep tiny.ini -o long train.seed=1,2 --epochs 100000 train.log_every=1 --jobs 2
+stopped "compress" 'C/*/tuned/log.jsonl' '"train"' compress R --speedup 1.4 --epochs 100000 $keys train.log_every=1 -o C
+sum_up

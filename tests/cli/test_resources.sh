@@ -1,0 +1,105 @@
+#!/usr/bin/env bash
+# test_resources.sh: what the program does within the limits of a machine: memory and CPU quota of a control group, affinity, few threads.
+# A limit changes the number of threads, the plan, or ends the command with one error; nothing is killed. Ends with
+# "N passed, N failed, N skipped".
+. "$(dirname "$0")/../harness/support.sh"
+there python3 || { skip "no python3"; sum_up 77; }
+unset OMP_NUM_THREADS
+within() { timeout 120 python3 -B "$source_dir/tests/tools/control_group.py" "$@"; }
+# ends NAME CODE COMMAND...: checks the exit code; $said is what the command prints
+ends() {
+    local name=$1 want=$2 code
+    shift 2
+    said=$("$@" 2>&1)
+    code=$?
+    is "$name: exit code of $said" $code "$want"
+}
+
+{ tiny_model; cat; } >net.ini <<'INI'
+[data]
+kind = synthetic
+image_size = 16
+train_images = 64
+val_images = 16
+workers = 4
+
+[train]
+batch = 8
+epochs = 1
+steps = 4
+save_every = 4
+device = cpu
+INI
+"$bin" train net.ini -o "$work/good" --threads 1 -q 2>first.txt || fail "a run without limits: $(cat first.txt)"
+
+# ---- memory ----
+
+# Without a limit the plan of this network needs 377 MiB.
+large=(configs/cifar10-resnet20.ini data.kind=synthetic data.root= data.train_images=512 data.val_images=256 -b 256 train.epochs=1 --steps 1 --threads 1 --device cpu)
+large[0]=$source_dir/${large[0]}
+if [ -n "${CRESNET_SANITIZE:-}" ]; then skip "memory of a control group: a sanitizer needs more than the plan"
+elif within memory 64 true; [ $? = 77 ]; then skip "memory of a control group: this user may not make one"
+else
+    ends "without a group" 0 "$bin" train "${large[@]}" -o "$work/free"
+    is "without a group nothing is recomputed" "$(grep -c recomputed <<<"$said")" 0
+    ends "380 MiB" 0 within memory 380 "$bin" train "${large[@]}" -o "$work/fitted"
+    has "380 MiB: the run fits itself" "$said" "ops recomputed"
+    holds "380 MiB: bitwise the same weights" cmp free/last/model.safetensors fitted/last/model.safetensors
+    for command in "train -o $work/none" "bench step" "profile"; do
+        # shellcheck disable=SC2086
+        ends "150 MiB, $command" 1 within memory 150 "$bin" $command "${large[@]}"
+        has "150 MiB, $command: the plan's error" "$said" "out of memory on cpu: the network needs"
+    done
+    ends "100 MiB, eval" 1 within memory 100 "$bin" eval "$work/free/last" train.eval_batch=4096
+    has "100 MiB, eval: the plan's error" "$said" "out of memory on cpu: the network needs"
+    # two runs at once divide the memory: each fits itself into its half
+    ends "sweep" 0 within memory 760 "$bin" sweep "${large[@]}" train.seed=1,2 --jobs 2 -o "$work/S"
+    is "sweep: both runs fit themselves" "$(grep -lc recomputed S/*.txt | wc -l)" 2
+fi
+
+# ---- cores ----
+
+threads() { sed -n 's/^device *CPU, \([0-9]*\) thread.*/\1/p'; }
+[ "$(nproc)" -ge 2 ] && "$bin" --version | grep -q OpenMP || { skip "one core, or no OpenMP"; sum_up; }
+first=$(python3 -c 'import os; print(min(os.sched_getaffinity(0)))')
+is "affinity: threads" "$(taskset -c "$first" "$bin" train net.ini -o "$work/one" 2>&1 | threads)" 1
+has "affinity: runs at once" "$(taskset -c "$first" "$bin" sweep net.ini optim.lr=0.1,0.2 --threads 1 -o "$work/A" 2>&1)" "2 runs in $work/A, 1 at once"
+if within cpu 1 true; [ $? = 77 ]; then skip "CPU quota: this user may not make a control group"
+else
+    is "a quota of one core: threads" "$(within cpu 1 "$bin" train net.ini -o "$work/quota" 2>&1 | threads)" 1
+    is "a quota of 1.5 cores: threads" "$(within cpu 1.5 "$bin" train net.ini -o "$work/more" 2>&1 | threads)" 2
+    is "OMP_NUM_THREADS within a quota" "$(OMP_NUM_THREADS=2 within cpu 1 "$bin" train net.ini -o "$work/said" 2>&1 | threads)" 2
+    has "a quota of one core: runs at once" "$(within cpu 1 "$bin" sweep net.ini optim.lr=0.1,0.2 --threads 1 -o "$work/Q" 2>&1)" "1 at once"
+fi
+
+# ---- few threads ----
+
+cat >few.py <<'PY'
+import os, resource, sys
+limit = int(sys.argv[1])
+os.setgroups([])
+os.setuid((1 << 21) + os.getpid())  # a user without other processes: root has no limit
+resource.setrlimit(resource.RLIMIT_NPROC, (limit, limit))
+os.execv(sys.argv[2], sys.argv[2:])
+PY
+python3 - <<'PY'
+import struct, zlib
+def chunk(kind, data): return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+rows = b"".join(b"\0" + bytes([40 * y % 256, 9, 200] * 16) for y in range(16))
+open("a.png", "wb").write(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", 16, 16, 8, 2, 0, 0, 0))
+                          + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b""))
+PY
+if [ "$(id -u)" = 0 ] && chmod -R a+rX "$work" && mkdir -m 777 other && python3 few.py 4 /bin/true; then
+    export ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0 # this check starts a process of its own, which the limit refuses
+    for limit in 1 2 3 4 5 6 7 8 9 10 11 12; do
+        for command in "train net.ini -o $work/other/$limit" "eval good" "predict good a.png"; do
+            [ "$limit $command" != "1 predict good a.png" ] || continue
+            # shellcheck disable=SC2086
+            ends "$limit threads, $command" 0 timeout 60 python3 few.py $limit "$bin" $command --threads 4
+        done
+    done
+    # the library behind predict has a thread for each model
+    ends "1 thread, predict" 1 timeout 60 python3 few.py 1 "$bin" predict good a.png
+    has "1 thread, predict" "$said" "cannot start a thread"
+else skip "limits on processes: only root can become another user"; fi
+sum_up

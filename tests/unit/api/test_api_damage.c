@@ -1,0 +1,136 @@
+/* tests/unit/api/test_api_damage.c: one flipped bit in a file of a checkpoint is detected, by a run that resumes and by
+ * the library, and the older checkpoint is found. The bits come from a fixed sequence. */
+#include "checkpoint/checkpoint.h"
+#include "data/source.h"
+#include "tests/harness/api_support.h"
+
+#include <fcntl.h>
+#include <inttypes.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static char dir[SUPPORT_PATH], run[SUPPORT_PATH];
+
+/* A run with two checkpoints, step-2 and step-4 (`last` and `best`). */
+static bool have_two_checkpoints(const char *key, const char *more) {
+    const char *const list[] = {"train.epochs=2", "train.save_every=2", "train.keep=9", key, more};
+    char              best[SUPPORT_PATH + 8];
+    *dir = 0;
+    make_folder(dir);
+    if (api_train(dir, list, 5, run) != CR_OK) {
+        TEST_FAIL_("training: %s", cr_error_message());
+        return false;
+    }
+    text_into(best, "%s/best", run);
+    unlink(best); /* the newest is used */
+    return true;
+}
+
+static void flip(const char *path, uint64_t bit) {
+    unsigned char byte;
+    const int     fd = open(path, O_RDWR | O_CLOEXEC);
+    CHECK(fd >= 0 && pread(fd, &byte, 1, (off_t)(bit / 8)) == 1);
+    byte ^= (unsigned char)(1u << bit % 8);
+    CHECK(pwrite(fd, &byte, 1, (off_t)(bit / 8)) == 1);
+    close(fd);
+}
+
+/* The step from which the run would resume; -1: none. The warnings are not shown. */
+static int64_t resumed_step(void) {
+    char     *found = NULL;
+    const int out = dup(2), null = open("/dev/null", O_WRONLY | O_CLOEXEC);
+    dup2(null, 2);
+    const cr_status status = cr_ckpt_find_intact(run, &found);
+    dup2(out, 2);
+    close(out);
+    close(null);
+    if (status != CR_OK || !found) return -1;
+    const int64_t step = strtoll(strrchr(found, '-') + 1, NULL, 10);
+    cr_free(found);
+    return step;
+}
+
+static bool library_opens(void) {
+    const cresnet_options options = api_options(1);
+    cresnet_model        *model;
+    cresnet_error         error;
+    if (cresnet_open(run, &options, &model, &error) != CRESNET_OK) {
+        CHECK(*error.text);
+        return false;
+    }
+    cresnet_close(model);
+    return true;
+}
+
+/* Flips `flips` bits of a file, one after the other. Returns how many of them a resumed run notices. */
+static int count_noticed(const char *name, uint64_t seed, int flips, int *by_library) {
+    char        path[2 * SUPPORT_PATH];
+    struct stat st;
+    int         noticed = 0;
+    *by_library         = 0;
+    snprintf(path, sizeof path, "%s/step-4/%s", run, name);
+    if (stat(path, &st) != 0 || !st.st_size) TEST_FAIL_("%s is missing", path);
+    for (int i = 0; i < flips; i++) {
+        const uint64_t bit = cr_hash_mix(seed * 1000 + (uint64_t)i) % ((uint64_t)st.st_size * 8);
+        flip(path, bit);
+        const bool seen = resumed_step() == 2, refused = !library_opens();
+        if (!seen) TEST_FAIL_("%s: bit %" PRIu64 " is not noticed", name, bit);
+        noticed += seen;
+        *by_library += refused;
+        flip(path, bit);
+    }
+    return noticed;
+}
+
+static void every_flipped_bit_is_noticed(void) {
+    int by_library;
+    if (!have_two_checkpoints("optim.kind=adamw", "optim.lr=0.001")) return;
+    CHECK_INT(resumed_step(), 4);
+    CHECK(library_opens());
+    CHECK_INT(count_noticed("model.safetensors", 1, 100, &by_library), 100);
+    CHECK_INT(by_library, 100);
+    CHECK_INT(count_noticed("state.safetensors", 2, 100, &by_library), 100); /* the library does not read its tensors */
+    CHECK_INT(count_noticed("config.ini", 3, 40, &by_library), 40);
+    CHECK_INT(by_library, 40);
+    CHECK_INT(count_noticed("classes.txt", 4, 40, &by_library), 40);
+    CHECK_INT(by_library, 40);
+    CHECK_INT(count_noticed("checksums.txt", 5, 40, &by_library), 40);
+    CHECK_INT(by_library, 40);
+    CHECK_INT(resumed_step(), 4);
+    CHECK(library_opens());
+    drop_folder(dir);
+}
+
+static void moving_averages(void) {
+    int by_library;
+    if (!have_two_checkpoints("train.seed=3", "ema.decay=0.5")) return;
+    CHECK_INT(count_noticed("ema.safetensors", 6, 40, &by_library), 40);
+    CHECK_INT(by_library, 40);
+    drop_folder(dir);
+}
+
+/* Sparse tensors and the mask of a pruned network. */
+static void pruned_network(void) {
+    int by_library;
+    if (!have_two_checkpoints("train.seed=3", "prune.sparsity=0.5")) return;
+    CHECK_INT(count_noticed("model.safetensors", 7, 40, &by_library), 40);
+    CHECK_INT(by_library, 40);
+    CHECK_INT(count_noticed("state.safetensors", 8, 40, &by_library), 40);
+    drop_folder(dir);
+}
+
+/* A folder that an older version wrote has no checksums.txt: what the files say of themselves remains. */
+static void without_the_list(void) {
+    char path[2 * SUPPORT_PATH];
+    int  by_library;
+    if (!have_two_checkpoints("train.seed=3", "train.measure=no")) return;
+    snprintf(path, sizeof path, "%s/step-4/checksums.txt", run);
+    CHECK_INT(unlink(path), 0);
+    CHECK_INT(resumed_step(), 4);
+    CHECK(library_opens());
+    CHECK_INT(count_noticed("model.safetensors", 9, 100, &by_library), 100);
+    CHECK_INT(by_library, 100);
+    drop_folder(dir);
+}
+
+TESTS(CASE(every_flipped_bit_is_noticed), CASE(moving_averages), CASE(pruned_network), CASE(without_the_list))

@@ -1,0 +1,148 @@
+/* tests/unit/api/test_api_guarded.c: images, encoded files and tensors that a caller of the library has at the edge of
+ * its memory, and results at the edge, at every level; what CRESNET_CPU may name. */
+#include "tests/harness/api_support.h"
+#include "tests/harness/guard_pages.h"
+
+enum { IMAGES = 5, W = 16, H = 12, ROW = 3 * W, GAP = 7 };
+
+static char    dir[SUPPORT_PATH], run[SUPPORT_PATH];
+static uint8_t images[IMAGES * API_PIXELS];
+
+static cresnet_model *open_model(bool f32) {
+    cresnet_options options = api_options(2);
+    cresnet_model  *model   = NULL;
+    cresnet_error   error;
+    options.f32_tensors = f32;
+    if (cresnet_open(run, &options, &model, &error) != CRESNET_OK) TEST_FAIL_("%s", error.text);
+    return model;
+}
+
+/* Classifies with the logits in `want`, then the same bytes between guards. */
+static void check_tensor(cresnet_model *model, const void *bytes, cresnet_tensor tensor, size_t count) {
+    cresnet_error  error;
+    float          want[IMAGES][API_CLASSES];
+    cresnet_output output = api_logits(want[0]);
+    tensor.data           = bytes;
+    CHECK_CALL(cresnet_classify_tensor(model, &tensor, &output, &error), CRESNET_OK);
+    for (int side = GUARD_AFTER; side < GUARD_SIDES; side++) {
+        struct guarded from = guard_copy(bytes, count, (enum guard_side)side);
+        struct guarded to   = guard_alloc(sizeof want, (enum guard_side)side);
+        tensor.data         = from.bytes;
+        output.logits       = (float *)(void *)to.bytes;
+        CHECK_CALL(cresnet_classify_tensor(model, &tensor, &output, &error), CRESNET_OK);
+        CHECK(memcmp(to.bytes, want, sizeof want) == 0);
+        guard_free(&from);
+        guard_free(&to);
+    }
+}
+
+static void tensors_at(enum cr_cpu_level level) {
+    static float values[IMAGES * API_PIXELS];
+    for (int i = 0; i < IMAGES * API_PIXELS; i++) values[i] = (float)images[i] / 100 - 1;
+    for (int layout = CRESNET_NHWC; layout <= CRESNET_NCHW; layout++)
+        for (int f32 = 0; f32 < 2; f32++) {
+            cresnet_model *model = open_model(f32);
+            REQUIRE(model);
+            check_tensor(model, images,
+                         (cresnet_tensor){.type = CRESNET_U8, .layout = (cresnet_layout)layout, .count = IMAGES},
+                         sizeof images);
+            if (f32)
+                check_tensor(model, values,
+                             (cresnet_tensor){.type = CRESNET_F32, .layout = (cresnet_layout)layout, .count = IMAGES},
+                             sizeof values);
+            cresnet_close(model);
+        }
+    (void)level;
+}
+
+static void tensors_stay_inside(void) {
+    if (api_have_run(dir, run, images, IMAGES)) at_every_level(tensors_at);
+}
+
+/* The rows of an image follow each other, or have a gap; after the last row there is none. */
+static void images_at(enum cr_cpu_level level) {
+    static float   baseline[API_CLASSES];
+    cresnet_error  error;
+    float          got[API_CLASSES];
+    cresnet_output output = api_logits(got);
+    cresnet_model *model  = open_model(false);
+    REQUIRE(model);
+    for (int k = 0; k < 2 * GUARD_SIDES; k++) {
+        const size_t        stride = k % 2 ? ROW + GAP : ROW;
+        struct guarded      from   = guard_alloc(stride * (H - 1) + ROW, (enum guard_side)(k / 2));
+        const cresnet_image image  = {from.bytes, W, H, k % 2 ? stride : 0};
+        for (size_t i = 0; i < (size_t)ROW * H; i++) from.bytes[i / ROW * stride + i % ROW] = images[i];
+        CHECK_CALL(cresnet_classify_images(model, &image, 1, &output, &error), CRESNET_OK);
+        if (level == CR_CPU_BASELINE && k == 0) memcpy(baseline, got, sizeof got);
+        for (int c = 0; c < API_CLASSES; c++) CHECK_NEAR(got[c], baseline[c], 1e-5); /* sums in another order */
+        guard_free(&from);
+    }
+    cresnet_close(model);
+}
+
+static void images_stay_inside(void) {
+    if (api_have_run(dir, run, images, IMAGES)) at_every_level(images_at);
+}
+
+static void files_at(enum cr_cpu_level level) {
+    static const char *const names[] = {"rgb.jpg", "rgb-422.jpg", "rgb.png", "palette4.png"};
+    cresnet_error            error;
+    float                    want[API_CLASSES], got[API_CLASSES];
+    cresnet_model           *model = open_model(false);
+    REQUIRE(model);
+    for (size_t i = 0; i < CR_COUNT(names); i++) {
+        char                  path[SUPPORT_PATH];
+        size_t                count;
+        uint8_t              *bytes   = read_bytes(text_into(path, GOLDEN "%s", names[i]), &count);
+        const cresnet_encoded plain   = {bytes, count};
+        cresnet_output        to_want = api_logits(want), to_got = api_logits(got);
+        CHECK_CALL(cresnet_classify_encoded(model, &plain, 1, &to_want, &error), CRESNET_OK);
+        for (int side = GUARD_AFTER; side < GUARD_SIDES; side++) {
+            struct guarded        from = guard_copy(bytes, count, (enum guard_side)side);
+            const cresnet_encoded file = {from.bytes, count};
+            CHECK_CALL(cresnet_classify_encoded(model, &file, 1, &to_got, &error), CRESNET_OK);
+            CHECK(memcmp(want, got, sizeof want) == 0);
+            guard_free(&from);
+        }
+        cr_free(bytes);
+    }
+    cresnet_close(model);
+    (void)level;
+}
+
+static void files_stay_inside(void) {
+    if (api_have_run(dir, run, images, IMAGES)) at_every_level(files_at);
+}
+
+static void a_wrong_level_is_an_error(void) {
+    cresnet_options options = api_options(1);
+    cresnet_model  *model;
+    cresnet_error   error;
+    const char     *before = getenv("CRESNET_CPU");
+    char           *kept   = before ? cr_strdup(before) : NULL;
+    if (!api_have_run(dir, run, images, IMAGES)) return;
+    setenv("CRESNET_CPU", "sse9", 1);
+    CHECK_CALL(cresnet_open(run, &options, &model, &error), CRESNET_ERROR_CONFIG);
+    CHECK_HAS(error.text, "CRESNET_CPU=sse9: give baseline, avx2 or avx512; this processor has ");
+    CHECK_HAS(error.text, cr_cpu_level_name(cr_cpu_processor_level()));
+    CHECK(!model);
+    if (cr_cpu_processor_level() < CR_CPU_AVX512) {
+        setenv("CRESNET_CPU", "avx512", 1);
+        CHECK_CALL(cresnet_open(run, &options, &model, &error), CRESNET_ERROR_DEVICE);
+        CHECK_HAS(error.text, cr_cpu_level_name(cr_cpu_processor_level()));
+    }
+    if (kept)
+        setenv("CRESNET_CPU", kept, 1);
+    else
+        unsetenv("CRESNET_CPU");
+    CHECK_CALL(cresnet_open(run, &options, &model, &error), CRESNET_OK);
+    cresnet_close(model);
+    cr_free(kept);
+}
+
+static void the_folder_is_removed(void) {
+    if (*run) drop_folder(dir);
+}
+
+TESTS(CASE(tensors_stay_inside), CASE(images_stay_inside), CASE(files_stay_inside), CASE(a_wrong_level_is_an_error),
+      CASE(the_folder_is_removed))

@@ -1,0 +1,181 @@
+/* tests/unit/api/test_api_host_modes.c: the locale and the floating-point modes of the host (decimal comma, rounding,
+ * traps, subnormal numbers that become zero) change no result, and the host keeps them. */
+#include "tests/harness/api_support.h"
+#include "tests/harness/locale_support.h"
+
+#include <fenv.h>
+#include <inttypes.h>
+#include <unistd.h>
+#ifdef __SSE2__
+#include <xmmintrin.h>
+#endif
+
+enum { IMAGES = 4, SIDE = 21 };
+
+static char    dir[SUPPORT_PATH], run[SUPPORT_PATH];
+static uint8_t images[IMAGES * API_PIXELS];
+
+/* All that a host can read from a model with several labels and float tensors. */
+struct seen {
+    float        tensor[IMAGES][API_CLASSES], file[API_CLASSES], probability[API_CLASSES];
+    int          label[API_CLASSES];
+    double       threshold[API_CLASSES];
+    cresnet_info info;
+};
+
+/* The network of api_train, for images with several labels. */
+static const char labels_ini[] =
+    "[model]\narch = custom\nstem = cifar\ndepths = 1,1\nwidths = 4,6\nshortcut = B\nclasses = 3\n"
+    "[data]\nkind = csv\nroot = nowhere\nmulti_label = yes\nimage_size = 8\n"
+    "eval_resize = 11\nmean = 0.4861\nstd = 0.2293\n";
+
+/* Makes the logits subnormal. */
+static bool shrink(char *bytes, const char *tensor) {
+    const char *at = strstr(bytes + 8, tensor); /* a text of 8 + `header` bytes; the values follow */
+    uint64_t    header, begin, end;
+    float       value;
+    memcpy(&header, bytes, sizeof header);
+    if (!at || !(at = strstr(at, "\"data_offsets\":[")) || sscanf(at + 16, "%" SCNu64 ",%" SCNu64, &begin, &end) != 2)
+        return false;
+    for (char *to = bytes + 8 + header + begin; to < bytes + 8 + header + end; to += sizeof value) {
+        memcpy(&value, to, sizeof value);
+        value *= 0x1p-130F;
+        memcpy(to, &value, sizeof value);
+    }
+    return true;
+}
+
+static bool shrink_head(void) {
+    char   path[SUPPORT_PATH], *bytes;
+    size_t count;
+    text_into(path, "%s/last/model.safetensors", run);
+    if (cr_file_read(path, 1 << 24, &bytes, &count) != CR_OK) return false;
+    const bool shrunk = shrink(bytes, "\"fc.weight\"") && shrink(bytes, "\"fc.bias\"") &&
+                        cr_file_write_atomic(path, bytes, count) == CR_OK;
+    cr_free(bytes);
+    return shrunk;
+}
+
+static bool have_run(void) {
+    uint8_t pixels[SIDE * SIDE * 3];
+    char    path[SUPPORT_PATH];
+    if (*run) return true;
+    if (!api_have_run(dir, run, images, IMAGES) || !shrink_head()) return false;
+    for (size_t i = 0; i < sizeof pixels; i++) pixels[i] = (uint8_t)(i * i % 251);
+    text_into(path, "%s/image.png", dir);
+    if (cr_image_write_png(path, pixels, SIDE, SIDE) != CR_OK) return false;
+    text_into(path, "%s/labels.ini", dir);
+    if (cr_file_write_atomic(path, labels_ini, sizeof labels_ini - 1) != CR_OK) return false;
+    text_into(path, "%s/last/thresholds.txt", run);
+    return cr_file_write_atomic(path, "0.25\n0.5\n0.0625\n", 16) == CR_OK;
+}
+
+static bool look(int threads, struct seen *out) {
+    cresnet_options      options = api_options(IMAGES);
+    cresnet_model       *model;
+    cresnet_error        error  = {0};
+    cresnet_output       output = api_logits(out->tensor[0]);
+    const cresnet_tensor tensor = {.data = images, .type = CRESNET_U8, .count = IMAGES};
+    char                 path[SUPPORT_PATH], config[SUPPORT_PATH];
+    const char          *file = path;
+    memset(out, 0, sizeof *out);
+    text_into(path, "%s/image.png", dir);
+    options.threads     = threads;
+    options.f32_tensors = 1;
+    text_into(config, "%s/labels.ini", dir);
+    options.config = config;
+    if (cresnet_open(run, &options, &model, &error) != CRESNET_OK) {
+        TEST_FAIL_("%s", error.text);
+        return false;
+    }
+    CHECK_CALL(cresnet_classify_tensor(model, &tensor, &output, &error), CRESNET_OK);
+    output               = api_logits(out->file);
+    output.top           = API_CLASSES;
+    output.labels        = out->label;
+    output.probabilities = out->probability;
+    CHECK_CALL(cresnet_classify_files(model, &file, 1, &output, &error), CRESNET_OK);
+    for (int c = 0; c < API_CLASSES; c++) out->threshold[c] = cresnet_threshold(model, c);
+    out->info.size = sizeof out->info;
+    CHECK_CALL(cresnet_get_info(model, &out->info), CRESNET_OK);
+    out->info.network = out->info.weights = out->info.device = out->info.precision = NULL; /* memory of the model */
+    cresnet_close(model);
+    return error.status == CRESNET_OK;
+}
+
+/* Compares with a host that has set nothing, with one thread and with several. */
+static void check_same(void) {
+    static struct seen want, got;
+    fenv_t             host;
+    char              *locale = strdup(setlocale(LC_ALL, NULL));
+    fegetenv(&host);
+    for (int threads = 1; threads <= 3; threads += 2) {
+        (void)setlocale(LC_ALL, "C");
+        fesetenv(FE_DFL_ENV);
+        const bool plain = look(threads, &want);
+        fesetenv(&host);
+        (void)setlocale(LC_ALL, locale);
+        const bool same = look(threads, &got) && memcmp(&got, &want, sizeof got) == 0;
+        fesetenv(FE_DFL_ENV);
+        (void)setlocale(LC_ALL, "C");
+        CHECK(plain && same);
+        fesetenv(&host);
+        (void)setlocale(LC_ALL, locale);
+    }
+    uint32_t logit; /* the processor may take it for zero here */
+    memcpy(&logit, want.file, sizeof logit);
+    CHECK(logit << 1 != 0 && (logit & 0x7f800000) == 0);
+    CHECK(want.threshold[0] == 0.25 && want.threshold[2] == 0.0625);
+    CHECK(want.info.mean[0] == 0.4861F && want.info.std[2] == 0.2293F && want.label[0] >= 0);
+    free(locale);
+}
+
+static void decimal_comma(void) {
+    if (!have_run()) SKIP("no run");
+    if (!set_comma_locale(dir)) SKIP("no locale with a decimal comma, and no localedef");
+    check_same();
+    CHECK_STR(localeconv()->decimal_point, ",");
+    (void)setlocale(LC_ALL, "C");
+}
+
+static void rounding(void) {
+    static const int modes[] = {FE_UPWARD, FE_DOWNWARD, FE_TOWARDZERO};
+    if (!have_run()) SKIP("no run");
+    for (size_t i = 0; i < CR_COUNT(modes); i++) {
+        fesetround(modes[i]);
+        check_same();
+        const int after = fegetround();
+        fesetround(FE_TONEAREST);
+        CHECK_INT(after, modes[i]);
+    }
+}
+
+static void traps(void) {
+    const int all = FE_DIVBYZERO | FE_INVALID | FE_OVERFLOW | FE_UNDERFLOW | FE_INEXACT;
+    if (!have_run()) SKIP("no run");
+    if (feenableexcept(all) < 0) SKIP("this processor has no floating-point traps");
+    check_same();
+    const int after = fegetexcept();
+    fedisableexcept(all);
+    CHECK_INT(after, all);
+}
+
+static void subnormal_numbers(void) {
+#ifdef __SSE2__
+    const unsigned before = _mm_getcsr(), zero = 0x8040; /* flush to zero, denormals are zero */
+    if (!have_run()) SKIP("no run");
+    _mm_setcsr(before | zero);
+    check_same();
+    const unsigned after = _mm_getcsr();
+    _mm_setcsr(before);
+    CHECK_INT(after & zero, zero);
+#else
+    SKIP("not on this processor");
+#endif
+}
+
+static void no_leaks(void) {
+    if (*run) drop_folder(dir);
+    CHECK_INT(cr_alloc_live(), 0);
+}
+
+TESTS(CASE(decimal_comma), CASE(rounding), CASE(traps), CASE(subnormal_numbers), CASE(no_leaks))

@@ -1,0 +1,96 @@
+/* tests/unit/core/test_cpu_level.c: the level of this process against the flags of /proc/cpuinfo; functions that are
+ * compiled for each level run the version of the level in use. */
+#include "tests/harness/test.h"
+
+/* Reads the flags that the system reports; NULL where it reports none (not x86). cr_free. */
+static char *system_flags(void) {
+    FILE *file = fopen("/proc/cpuinfo", "r");
+    char *line = cr_alloc(1 << 16, 1), *found = NULL;
+    while (file && line && !found && fgets(line, 1 << 16, file))
+        if (strncmp(line, "flags", 5) == 0) found = line;
+    if (file) fclose(file);
+    if (!found) cr_free(line);
+    return found;
+}
+
+static bool has_all(const char *flags, const char *const *wanted) {
+    for (; *wanted; wanted++) {
+        char word[32];
+        snprintf(word, sizeof word, " %s ", *wanted);
+        const char *at = strstr(flags, word);
+        if (!at) return false;
+    }
+    return true;
+}
+
+static void the_level_is_what_the_system_reports(void) {
+    static const char *const avx2[]   = {"avx2", "fma", "f16c", "bmi2", NULL};
+    static const char *const avx512[] = {"avx512f", "avx512bw", "avx512dq", "avx512vl", NULL};
+    char                    *flags    = system_flags();
+    if (!flags) SKIP("the system reports no flags of the processor");
+    const enum cr_cpu_level want = !has_all(flags, avx2)     ? CR_CPU_BASELINE
+                                   : !has_all(flags, avx512) ? CR_CPU_AVX2
+                                                             : CR_CPU_AVX512;
+    CHECK_INT(cr_cpu_processor_level(), want);
+    const enum cr_cpu_level used = cr_cpu_level();
+    for (int level = CR_CPU_BASELINE; level <= CR_CPU_AVX512; level++) {
+        const bool can = cr_cpu_set_level((enum cr_cpu_level)level);
+        CHECK_INT(can, level <= (int)want);
+        if (!can) continue;
+        CHECK_INT(cr_cpu_level(), level);
+        CHECK_INT(cr_cpu_has(CR_CPU_SSE42), level >= CR_CPU_AVX2);
+        CHECK_INT(cr_cpu_has(CR_CPU_AVX512_VBMI), level == CR_CPU_AVX512 && strstr(flags, " avx512vbmi ") != NULL);
+        CHECK_INT(cr_cpu_has(CR_CPU_AVX512_VNNI), level == CR_CPU_AVX512 && strstr(flags, " avx512_vnni ") != NULL);
+        CHECK_INT(strstr(cr_cpu_text(), "CRESNET_CPU") != NULL, level < (int)want);
+        CHECK(strncmp(cr_cpu_text(), cr_cpu_level_name((enum cr_cpu_level)level), 4) == 0);
+    }
+    CHECK(cr_cpu_set_level(used));
+    cr_free(flags);
+}
+
+static void the_variable_decides(void) {
+    const char *word = getenv("CRESNET_CPU");
+    if (!word || !*word)
+        CHECK_INT(cr_cpu_level(), cr_cpu_processor_level());
+    else
+        CHECK_STR(cr_cpu_level_name(cr_cpu_level()), word);
+}
+
+#if defined(__x86_64__)
+/* The place in the machine code where the caller continues. */
+static __attribute__((noinline)) uintptr_t place(void) {
+    return (uintptr_t)__builtin_return_address(0);
+}
+CR_BY_LEVEL(uintptr_t, three_versions, (uintptr_t x), (x)) {
+    return place() + x; /* not the last call of the function, which the compiler could make a jump */
+}
+CR_BY_LEVEL_AVX2(uintptr_t, two_versions, (uintptr_t x), (x)) {
+    return place() + x;
+}
+
+/* Returns whether the function that begins last before `at` is the one at `index`. */
+static bool is_in(uintptr_t at, const uintptr_t begin[4], int index) {
+    int last = 0;
+    for (int i = 1; i < 4; i++)
+        if (begin[i] <= at && (begin[last] > at || begin[i] > begin[last])) last = i;
+    return last == index;
+}
+
+static void versions_follow_the_level(void) {
+    const enum cr_cpu_level used     = cr_cpu_level();
+    const uintptr_t         three[4] = {(uintptr_t)three_versions, (uintptr_t)three_versions_avx2,
+                                        (uintptr_t)three_versions_avx512f, (uintptr_t)place};
+    const uintptr_t         two[4]   = {(uintptr_t)two_versions, (uintptr_t)two_versions_avx2, 0, (uintptr_t)place};
+    for (int level = CR_CPU_BASELINE; level <= (int)used; level++) {
+        CHECK(cr_cpu_set_level((enum cr_cpu_level)level));
+        CHECK(is_in(three_versions(0), three, level));
+        CHECK(is_in(two_versions(0), two, CR_MIN(level, CR_CPU_AVX2)));
+    }
+}
+#else
+static void versions_follow_the_level(void) {
+    SKIP("there is one level");
+}
+#endif
+
+TESTS(CASE(the_level_is_what_the_system_reports), CASE(the_variable_decides), CASE(versions_follow_the_level))

@@ -1,0 +1,135 @@
+/* tests/unit/core/test_process.c: child processes: what they get, how they end, also where SIGCHLD is ignored. */
+#include "core/process/process.h"
+#include "tests/harness/test.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { SECONDS = 20, PAUSE_NS = 1000000 };
+
+static int start_shell(const char *command, bool stops_with_parent, int output, pid_t *process) {
+    const char *const               argv[]  = {"sh", "-c", command, NULL};
+    const struct cr_process_program program = {.path              = "/bin/sh",
+                                               .argv              = argv,
+                                               .input             = -1,
+                                               .output            = output,
+                                               .errors            = -1,
+                                               .stops_with_parent = stops_with_parent};
+    return cr_process_start(&program, process);
+}
+
+/* The code of the process; -1 when it has not ended in time. */
+static int code_of(pid_t process) {
+    const struct timespec pause = {.tv_nsec = PAUSE_NS};
+    int                   how;
+    for (int64_t start = cr_time_ns(); cr_time_ns() - start < SECONDS * INT64_C(1000000000); nanosleep(&pause, NULL))
+        if (cr_process_ended(process, &how)) return cr_process_code(how);
+    return -1;
+}
+
+static int code_of_shell(const char *command) {
+    pid_t process;
+    return start_shell(command, false, -1, &process) == 0 ? code_of(process) : -2;
+}
+
+static void codes(void) {
+    CHECK_INT(code_of_shell("exit 0"), 0);
+    CHECK_INT(code_of_shell("exit 7"), 7);
+    CHECK_INT(code_of_shell("kill -s TERM $$"), 128 + SIGTERM);
+    CHECK_INT(code_of_shell("read line"), 1);                                    /* /dev/null */
+    CHECK_INT(code_of_shell("test \"$(cut -d' ' -f5 /proc/$$/stat)\" = $$"), 0); /* leads its process group */
+}
+
+static void a_program_that_is_not_there(void) {
+    const char *const               argv[]  = {"none", NULL};
+    const struct cr_process_program program = {"/nowhere/none", argv, NULL, -1, -1, -1, false};
+    pid_t                           process = 1;
+    int                             how;
+    CHECK_INT(cr_process_start(&program, &process), ENOENT);
+    CHECK_INT(process, 0);
+    CHECK(waitpid(-1, &how, WNOHANG) < 0 && errno == ECHILD); /* nothing is left */
+}
+
+/* The system forgets how a process ended; that it has ended is all that a caller learns. */
+static void ignored_sigchld(void) {
+    struct cr_process_signals signals;
+    pid_t                     process;
+    int                       how;
+    signal(SIGCHLD, SIG_IGN);
+    cr_process_signals_begin(&signals);
+    REQUIRE(start_shell("exit 0", false, -1, &process) == 0);
+    const int64_t start = cr_time_ns();
+    while (!cr_process_ended(process, &how) && cr_time_ns() - start < SECONDS * INT64_C(1000000000))
+        CHECK_INT(cr_process_wait(&signals), 0);
+    CHECK_INT(cr_process_code(how), 1);
+    cr_process_signals_end(&signals);
+    signal(SIGCHLD, SIG_DFL);
+}
+
+static void signals_wait_and_are_passed_on(void) {
+    struct cr_process_signals signals;
+    pid_t                     process;
+    sigset_t                  mask;
+    int                       got = 0, how;
+    cr_process_signals_begin(&signals);
+    REQUIRE(start_shell("exec sleep 100", false, -1, &process) == 0);
+    CHECK(!cr_process_ended(process, &how));
+    (void)kill(getpid(), SIGTERM);
+    while (!got) got = cr_process_wait(&signals);
+    CHECK_INT(got, SIGTERM);
+    (void)kill(process, got);
+    CHECK_INT(code_of(process), 128 + SIGTERM);
+    while (cr_process_wait(&signals)) CHECK(false); /* SIGCHLD is pending no more */
+    cr_process_signals_end(&signals);
+    (void)sigprocmask(SIG_SETMASK, NULL, &mask);
+    CHECK(!sigismember(&mask, SIGTERM) && !sigismember(&mask, SIGCHLD));
+}
+
+/* Blocked and ignored signals, handlers and SIGHUP of nohup. */
+static void on_signal(int number) {
+    (void)number;
+}
+
+static void default_signals(void) {
+    sigset_t all, before;
+    (void)sigfillset(&all);
+    signal(SIGPIPE, SIG_IGN);
+    signal(SIGHUP, SIG_IGN);
+    signal(SIGUSR2, on_signal);
+    (void)sigprocmask(SIG_SETMASK, &all, &before);
+    const int code = code_of_shell("test \"$(grep -E '^Sig(Blk|Ign)' /proc/self/status | tr -d '\\n\\t')\" = "
+                                   "SigBlk:0000000000000000SigIgn:0000000000000001");
+    (void)sigprocmask(SIG_SETMASK, &before, NULL);
+    CHECK_INT(code, 0);
+    CHECK(signal(SIGPIPE, SIG_DFL) == SIG_IGN && signal(SIGHUP, SIG_DFL) == SIG_IGN);
+    CHECK(signal(SIGUSR2, SIG_DFL) == on_signal); /* the new process has a table of its own */
+}
+
+/* A parent that is killed: its process gets SIGTERM, closes the pipe and ends. */
+static void stops_with_its_parent(void) {
+    int   ends[2], how;
+    pid_t process;
+    char  byte;
+    REQUIRE(pipe2(ends, O_CLOEXEC) == 0);
+    const pid_t parent = fork();
+    if (parent == 0) {
+        if (start_shell("trap 'echo t; exit' TERM; while :; do sleep 0.01; done", true, ends[1], &process) != 0)
+            _exit(1);
+        for (;;) (void)pause();
+    }
+    close(ends[1]);
+    (void)usleep(200000);
+    (void)kill(parent, SIGKILL);
+    REQUIRE(waitpid(parent, &how, 0) == parent && WIFSIGNALED(how));
+    (void)alarm(SECONDS);
+    CHECK(read(ends[0], &byte, 1) == 1 && byte == 't');
+    while (read(ends[0], &byte, 1) > 0) continue;
+    (void)alarm(0);
+    close(ends[0]);
+}
+
+TESTS(CASE(codes), CASE(a_program_that_is_not_there), CASE(ignored_sigchld), CASE(signals_wait_and_are_passed_on),
+      CASE(default_signals), CASE(stops_with_its_parent))
