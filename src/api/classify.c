@@ -44,9 +44,12 @@ static cr_status prepare_pixels(const struct cr_prepare *prep, const cresnet_ima
 
 static cr_status decode(struct cresnet_model *m, const void *bytes, size_t count, const char *name,
                         struct cr_scratch *scratch, struct cr_image *view) {
-    const struct cr_stored stored = {
-        .bytes = bytes, .count = count, .exif = m->config.data.exif, .format = m->session.prepare_eval.format};
-    struct cr_lazy_image lazy;
+    const struct cr_stored stored = {.bytes      = bytes,
+                                     .count      = count,
+                                     .exif       = m->config.data.exif,
+                                     .format     = m->session.prepare_eval.format,
+                                     .max_pixels = m->config.data.max_pixels};
+    struct cr_lazy_image   lazy;
     if (count == 0) return CR_FAIL(CR_ERR_FORMAT, "%s: the file is empty", name); /* bytes may be NULL then */
     CR_TRY(cr_lazy_image_open(&stored, name, scratch, &lazy));
     return cr_lazy_image_whole(&lazy, scratch, view);
@@ -115,6 +118,7 @@ static void prepare_one(struct cresnet_model *m, const struct cr_api_images *job
                         struct cr_scratch *scratch, struct first_error *error) {
     cr_api_use_begin(m);
     note_error(job, index, prepare_image(m, job, index, out, scratch), error);
+    cr_scratch_release(scratch);
     cr_api_use_end(m);
 }
 

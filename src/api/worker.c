@@ -1,5 +1,6 @@
 /* api/worker.c: the thread of a model. See api/model.h. */
 #include "api/model.h"
+#include "data/scratch.h"
 
 #include <fenv.h>
 #include <locale.h>
@@ -143,6 +144,7 @@ static void abandon(struct cresnet_model *model, const char *text) {
  * the team wait for it. So the threads of the model wait until the process ends, and its memory is lost. */
 void cr_api_abandon(const char *text) {
     struct cresnet_model *model = model_of_thread();
+    cr_image_abandon_turn(); /* other threads may wait for it, also those of other models */
     if (model) abandon(model, text);
     park();
 }

@@ -44,10 +44,10 @@ void cr_image_free(struct cr_image *image);
 
 enum { CR_IMAGE_SIDE_MAX = 32768, CR_IMAGE_PIXELS_MAX = 1 << 28 };
 
-/* Reads a PNG, JPEG or WebP file as pixels of this format and, if `exif` is true, applies its EXIF orientation; the
- * caller frees `out` with cr_image_free. CR_ERR_FORMAT: the file is no such image, is damaged, or exceeds the limits
- * above. CR_ERR_IO, CR_ERR_MEMORY. */
-CR_MUST cr_status cr_image_read(const char *path, bool exif, enum cr_pixel_format format, struct cr_image *out);
+/* Reads a PNG, JPEG or WebP file as [data] channels, bits, exif and max_pixels say; the caller frees `out` with
+ * cr_image_free. CR_ERR_FORMAT: the file is no such image, is damaged, or exceeds a limit of cr_image_admit
+ * (data/decode.h). CR_ERR_IO, CR_ERR_MEMORY. */
+CR_MUST cr_status cr_image_read(const char *path, const struct cr_config *config, struct cr_image *out);
 /* Replaces the pixels by RGB8, for pages and images that people look at: alpha is left out. CR_ERR_MEMORY. */
 CR_MUST cr_status cr_image_to_rgb(struct cr_image *image);
 /* Writes the pixels rgb [height][width][3] to a PNG file. CR_ERR_IO, CR_ERR_MEMORY. */

@@ -43,8 +43,9 @@ static cr_status alloc_logged(struct cr_dataset *dataset) {
 cr_status cr_dataset_open(const struct cr_config *config, enum cr_split split, struct cr_dataset **out) {
     struct cr_dataset *dataset;
     CR_ALLOC(dataset, 1);
-    dataset->format  = cr_format_of(config);
-    cr_status status = open_kind(config, split, dataset);
+    dataset->format     = cr_format_of(config);
+    dataset->max_pixels = config->data.max_pixels;
+    cr_status status    = open_kind(config, split, dataset);
     if (status == CR_OK) status = alloc_logged(dataset);
     if (status != CR_OK) {
         cr_dataset_close(dataset);
@@ -65,6 +66,15 @@ void cr_dataset_close(struct cr_dataset *dataset) {
     if (dataset->ops) dataset->ops->close(dataset);
     cr_arena_free(&dataset->arena);
     cr_free(dataset);
+}
+
+cr_status cr_dataset_check_used(const struct cr_dataset *dataset, cr_status status) {
+    if (dataset->ops->check) CR_TRY(dataset->ops->check(dataset));
+    return status;
+}
+
+bool cr_dataset_is_corrupt(const struct cr_dataset *dataset, cr_status status) {
+    return status == CR_ERR_FORMAT || (status == CR_ERR_IO && !dataset->one_file);
 }
 
 bool cr_dataset_log_once(const struct cr_dataset *dataset, int64_t sample) {
@@ -101,30 +111,36 @@ void cr_dataset_sample_name(const struct cr_dataset *dataset, int64_t sample, ch
     dataset->ops->name(dataset, sample, buf, size);
 }
 
-cr_status cr_dataset_get(const struct cr_dataset *dataset, int64_t sample, struct cr_image *out, int32_t *label) {
+cr_status cr_dataset_view(const struct cr_dataset *dataset, int64_t sample, struct cr_scratch *scratch,
+                          struct cr_image *view, int32_t *label) {
     CR_ASSERT(sample >= 0 && sample < dataset->count);
-    struct cr_scratch    scratch = {0};
-    struct cr_image      view, copy;
     struct cr_stored     stored;
     struct cr_lazy_image lazy;
     char                 name[CR_SAMPLE_NAME_BYTES];
-    int32_t              found;
-    cr_status            status;
     dataset->ops->name(dataset, sample, name, sizeof name);
-    CR_TRY_OUT(cr_dataset_fetch(dataset, sample, &scratch, &stored, &found));
-    CR_TRY_OUT(cr_lazy_image_open(&stored, name, &scratch, &lazy));
-    CR_TRY_OUT(cr_lazy_image_whole(&lazy, &scratch, &view));
-    copy = view;
-    if (view.rgb == scratch.pixels.bytes) {
+    CR_TRY(cr_dataset_fetch(dataset, sample, scratch, &stored, label));
+    cr_status status = cr_lazy_image_open(&stored, name, scratch, &lazy);
+    if (status == CR_OK) status = cr_lazy_image_whole(&lazy, scratch, view);
+    return cr_dataset_check_used(dataset, status);
+}
+
+cr_status cr_dataset_get(const struct cr_dataset *dataset, int64_t sample, struct cr_image *out, int32_t *label) {
+    struct cr_scratch scratch = {0};
+    struct cr_image   copy;
+    int32_t           found;
+    cr_status         status;
+    CR_TRY_OUT(cr_dataset_view(dataset, sample, &scratch, &copy, &found));
+    if (copy.rgb == scratch.pixels.bytes) {
         scratch.pixels.bytes = NULL; /* the caller owns it now */
     } else {
-        size_t bytes = (size_t)view.width * view.height * cr_format_bytes(view.format);
-        copy.rgb     = cr_alloc(bytes, 1);
+        size_t         bytes = (size_t)copy.width * (size_t)copy.height * cr_format_bytes(copy.format);
+        const uint8_t *rgb   = copy.rgb;
+        copy.rgb             = cr_alloc(bytes, 1);
         if (!copy.rgb) {
             status = CR_NO_MEMORY(bytes);
             goto out;
         }
-        memcpy(copy.rgb, view.rgb, bytes);
+        memcpy(copy.rgb, rgb, bytes);
     }
     *out   = copy;
     *label = found;

@@ -9,19 +9,11 @@
 
 #include <string.h>
 
-/* data/image/buffer.c: checks width and height against the limits of data/data.h: CR_ERR_FORMAT. */
-CR_MUST cr_status cr_image_check_size(int64_t width, int64_t height, const char *name);
 /* Decodes a whole image into scratch->pixels, to which view->rgb then points. */
 CR_MUST cr_status cr_image_decode_view(const void *bytes, size_t count, const char *name, struct cr_scratch *scratch,
                                        struct cr_image *view);
-/* Decodes to view->format, or to RGB of the same bits where only this makes grey. */
-CR_MUST cr_status cr_png_decode(const void *bytes, size_t count, const char *name, struct cr_buffer *pixels,
-                                struct cr_image *view);
-/* data/image/webp.c, to RGBA8 if view->format has alpha, else to RGB8. Is this a WebP image? Every build knows; only
- * one with libwebp decodes it. */
-bool              cr_webp_magic(const void *bytes, size_t count);
-CR_MUST cr_status cr_webp_decode(const void *bytes, size_t count, const char *name, struct cr_buffer *pixels,
-                                 struct cr_image *view);
+/* data/image/webp.c: is this a WebP image? Every build knows; only one with libwebp decodes it. */
+bool cr_webp_magic(const void *bytes, size_t count);
 /* Writes libwebp's version, "1.2.4", or "no". */
 enum { CR_WEBP_VERSION_BYTES = 16 };
 void cr_webp_version(char text[CR_WEBP_VERSION_BYTES]);
@@ -32,11 +24,31 @@ CR_MUST cr_status cr_image_file_read(const char *path, struct cr_scratch *scratc
 struct cr_stored {
     const uint8_t       *bytes; /* encoded bytes; NULL: `pixels` has the image */
     size_t               count;
-    bool                 verified; /* was decoded to its end before: the part outside a crop may stay undecoded */
-    bool                 exif;     /* apply the EXIF orientation of an encoded image */
-    enum cr_pixel_format format;   /* that the image is wanted in */
+    bool                 verified;   /* was decoded to its end before: the part outside a crop may stay undecoded */
+    bool                 exif;       /* apply the EXIF orientation of an encoded image */
+    enum cr_pixel_format format;     /* that the image is wanted in */
+    int64_t              max_pixels; /* data.max_pixels; 0: CR_IMAGE_PIXELS_MAX */
     struct cr_image      pixels;
 };
+/* data/image/buffer.c: is width x height at most stored->max_pixels, and a side at most CR_IMAGE_SIDE_MAX?
+ * CR_ERR_FORMAT. */
+CR_MUST cr_status cr_image_check_sides(const struct cr_stored *stored, int64_t width, int64_t height, const char *name);
+/* The same, and may the image be decoded whose header names these sides? Called before any memory is taken for
+ * its pixels. `decoded` is the format that the decoder makes, work_bytes what it takes in addition to these pixels.
+ *   - The memory is at most 256 MiB, or 256 bytes for each byte of the file: photos of any quality take less, and a
+ *     small file cannot take gigabytes.
+ *   - Images of more than 32 MiB that take more than 256 bytes for each byte are decoded one at a time, however many
+ *     threads read images: this call waits for its turn, which ends with cr_scratch_release.
+ * CR_ERR_FORMAT. */
+CR_MUST cr_status cr_image_admit(const struct cr_stored *stored, int64_t width, int64_t height,
+                                 enum cr_pixel_format decoded, size_t work_bytes, const char *name,
+                                 struct cr_scratch *scratch);
+/* data/image/png.c: decodes to stored->format, or to RGB of the same bits where only this makes grey.
+ * data/image/webp.c: to RGBA8 if stored->format has alpha, else to RGB8. The pixels are in scratch->pixels. */
+CR_MUST cr_status cr_png_decode(const struct cr_stored *stored, const char *name, struct cr_scratch *scratch,
+                                struct cr_image *view);
+CR_MUST cr_status cr_webp_decode(const struct cr_stored *stored, const char *name, struct cr_scratch *scratch,
+                                 struct cr_image *view);
 /* An image whose size is known. image.rgb is NULL for a JPEG that scratch->jpeg has opened and not decoded yet; width
  * and height are those of the upright image. */
 struct cr_lazy_image {

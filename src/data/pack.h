@@ -15,8 +15,8 @@
  *     the checksum of an image when it reads the image. Every message names the file and says what to do.
  *   - Every image was decoded to its end when it was packed. A correct checksum therefore proves that the image can be
  *     decoded.
- *   - A file that is shortened while it is mapped ends the program with SIGBUS, as for every mapped file. Other
- *     changes are reported as damage. */
+ *   - The index is copied when a file is opened. A file that is shortened or changed in use gives an error, no signal
+ *     (data/source/pack_map.c). */
 #ifndef CR_PACK_H
 #define CR_PACK_H
 
@@ -62,7 +62,7 @@ struct cr_pack_entry { /* index entry of one image; offset and size in bytes, wi
     uint32_t bytes, crc;
     int32_t  label, width, height;
 };
-/* Maps and checks a packed file; the caller closes it with cr_pack_close. CR_ERR_IO: the file cannot be read.
+/* Opens and checks a packed file; the caller closes it with cr_pack_close. CR_ERR_IO: the file cannot be read.
  * CR_ERR_FORMAT: the file is damaged or is no packed dataset. CR_ERR_MEMORY. */
 CR_MUST cr_status cr_pack_open(const char *path, struct cr_pack **out);
 /* The same for bytes in memory, which the caller keeps until cr_pack_close; `name` is used in messages. */
@@ -77,10 +77,13 @@ bool                 cr_pack_exif(const struct cr_pack *pack);   /* has the flag
 enum cr_pixel_format cr_pack_format(const struct cr_pack *pack); /* of raw pixels */
 const char          *cr_pack_name(const struct cr_pack *pack);   /* the path, or the name passed at opening */
 struct cr_pack_entry cr_pack_entry(const struct cr_pack *pack, int64_t image);
-/* Checks offset, size and checksum of an image: CR_ERR_FORMAT. *bytes points into the file and is valid until
- * cr_pack_close. Any number of threads may read. */
+/* Checks the checksum of an image: CR_ERR_FORMAT; CR_ERR_IO as cr_pack_check. *bytes points into the file and is valid
+ * until cr_pack_close. Any number of threads may read. */
 CR_MUST cr_status cr_pack_read(const struct cr_pack *pack, int64_t image, struct cr_pack_entry *entry,
                                const uint8_t **bytes);
+/* To be called after the bytes of an image were used. CR_ERR_IO: the file was shortened meanwhile, and some of the
+ * bytes may have been zeros. */
+CR_MUST cr_status cr_pack_check(const struct cr_pack *pack);
 /* Reads and decodes every image with `workers` threads. Returns the error of the first faulty image in the file. */
 CR_MUST cr_status cr_pack_verify(const struct cr_pack *pack, int workers);
 

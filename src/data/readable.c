@@ -32,7 +32,7 @@ static cr_status check(const struct cr_dataset *dataset, int64_t *left, struct c
         const cr_status status = open_image(dataset, i, scratch);
         if (status == CR_OK)
             left[k] = 0;
-        else if (status != CR_ERR_FORMAT && status != CR_ERR_IO)
+        else if (!cr_dataset_is_corrupt(dataset, status))
             return status;
         else if (!--left[k]) {
             snprintf(why, sizeof why, "%s", cr_error_message());

@@ -23,6 +23,11 @@ struct cr_scratch {
 };
 /* data/image/buffer.c: grows the buffer to at least `count` bytes; its content is lost. CR_ERR_MEMORY. */
 CR_MUST cr_status cr_buffer_reserve(struct cr_buffer *buffer, size_t count);
-void              cr_scratch_free(struct cr_scratch *scratch);
+/* data/image/buffer.c: to be called when the pixels of an image are no longer needed. After an image that had the turn
+ * of cr_image_admit it frees its memory and ends the turn; otherwise it does nothing. */
+void cr_scratch_release(struct cr_scratch *scratch);
+/* Ends the turn of a thread that will never return to its image; it may be called without one. */
+void cr_image_abandon_turn(void);
+void cr_scratch_free(struct cr_scratch *scratch);
 
 #endif

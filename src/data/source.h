@@ -21,6 +21,8 @@ struct cr_dataset_ops {
     /* Hash of the size and the first bytes of a sample, whether or not it can be decoded; 0 if it cannot be read.
      * `head` is working memory of CR_DIGEST_BYTES. NULL: the images are a function of the configuration. */
     uint64_t (*digest)(const struct cr_dataset *dataset, int64_t sample, uint8_t *head);
+    /* After a sample was used: were its bytes there all the time? CR_ERR_IO. NULL: always. */
+    cr_status (*check)(const struct cr_dataset *dataset);
 };
 struct cr_dataset {
     const struct cr_dataset_ops *ops; /* NULL until the function of the format has set it */
@@ -35,10 +37,12 @@ struct cr_dataset {
     int32_t             *label_rows;
     int                  label_words;
     uint64_t             fingerprint;
-    bool                 exif;      /* the value of cr_stored.exif */
-    enum cr_pixel_format format;    /* of its images: the value of cr_stored.format */
-    bool                 generated; /* cresnet draws the images; their files depend on the version of zlib */
-    _Atomic uint8_t     *logged;    /* in the arena, one bit per sample: the log has named its corrupt image */
+    bool                 exif;       /* the value of cr_stored.exif */
+    enum cr_pixel_format format;     /* of its images: the value of cr_stored.format */
+    int64_t              max_pixels; /* the value of cr_stored.max_pixels */
+    bool                 one_file;   /* one file has all samples */
+    bool                 generated;  /* cresnet draws the images; their files depend on the version of zlib */
+    _Atomic uint8_t     *logged;     /* in the arena, one bit per sample: the log has named its corrupt image */
     struct cr_arena      arena;
     void                *state;
 };
@@ -48,6 +52,16 @@ struct cr_dataset {
         (var) = cr_arena_alloc(&(dataset)->arena, (size_t)(n) * sizeof *(var));                                        \
         if (!(var)) return CR_NO_MEMORY((size_t)(n) * sizeof *(var));                                                  \
     } while (0)
+
+/* Reads a sample as cr_dataset_get does; the pixels are borrowed from the dataset or the scratch. */
+CR_MUST cr_status cr_dataset_view(const struct cr_dataset *dataset, int64_t sample, struct cr_scratch *scratch,
+                                  struct cr_image *view, int32_t *label);
+
+/* To be called with the status of fetching and using a sample: CR_ERR_IO if its file was cut off meanwhile. */
+CR_MUST cr_status cr_dataset_check_used(const struct cr_dataset *dataset, cr_status status);
+/* Is such a status the fault of one sample, which data.corrupt = skip leaves out? An input/output error of a file that
+ * has all samples is not. */
+bool cr_dataset_is_corrupt(const struct cr_dataset *dataset, cr_status status);
 
 /* Returns true at the first call for this sample: its corrupt image is named in the log once, although each evaluation
  * has a loader of its own. Thread-safe. */

@@ -72,13 +72,17 @@ static cr_status note_bad(struct job *job, int64_t sample) {
     return status;
 }
 
-static cr_status read_one(struct job *job, int64_t i) {
-    struct cr_sample_stat *s      = &job->stat->sample[i];
-    struct cr_image        image  = {0};
-    cr_status              status = cr_dataset_get(job->dataset, i, &image, &s->label);
-    if (status == CR_OK) measure(&image, s);
-    cr_image_free(&image);
-    if (status != CR_ERR_FORMAT && status != CR_ERR_IO) return status;
+static cr_status read_one(struct job *job, int64_t i, struct cr_scratch *scratch) {
+    struct cr_sample_stat *s = &job->stat->sample[i];
+    struct cr_image        image;
+    int32_t                label;
+    cr_status              status = cr_dataset_view(job->dataset, i, scratch, &image, &label);
+    if (status == CR_OK) {
+        s->label = label;
+        measure(&image, s);
+    }
+    cr_scratch_release(scratch);
+    if (!cr_dataset_is_corrupt(job->dataset, status)) return status;
     s->bad = true;
     status = note_bad(job, i);
     if (status == CR_OK) cr_error_clear();
@@ -86,11 +90,12 @@ static cr_status read_one(struct job *job, int64_t i) {
 }
 
 static void *work(void *argument) {
-    struct job *job = argument;
+    struct job       *job     = argument;
+    struct cr_scratch scratch = {0};
     while (!atomic_load(&job->ended)) {
         const int64_t i = (int64_t)atomic_fetch_add(&job->next, 1);
         if (i >= job->stat->count) break;
-        const cr_status status = read_one(job, i);
+        const cr_status status = read_one(job, i, &scratch);
         if (status == CR_OK) continue;
         pthread_mutex_lock(&job->mutex);
         if (job->status == CR_OK) {
@@ -100,6 +105,7 @@ static void *work(void *argument) {
         pthread_mutex_unlock(&job->mutex);
         atomic_store(&job->ended, 1);
     }
+    cr_scratch_free(&scratch);
     return NULL;
 }
 

@@ -99,8 +99,9 @@ static bool starts_with(const char *s, const char *prefix) {
 
 /* True when this change alters the model or the order of the data. */
 static bool changes_results(const char *line) {
-    static const char *const allowed[] = {"model.weights:", "model.head:",    "model.init", "data.root:",
-                                          "data.workers:",  "data.prefetch:", "data.eval_", "data.corrupt:"};
+    static const char *const allowed[] = {"model.weights:", "model.head:",   "model.init",
+                                          "data.root:",     "data.workers:", "data.prefetch:",
+                                          "data.eval_",     "data.corrupt:", "data.max_pixels:"};
     static const char *const fixed[]   = {"model.", "data.", "train.batch:", "train.seed:", "train.accumulate:"};
     for (size_t i = 0; i < CR_COUNT(allowed); i++)
         if (starts_with(line, allowed[i])) return false;

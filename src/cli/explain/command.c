@@ -215,7 +215,7 @@ cr_status cr_cmd_explain(const struct cr_args *args, int *signal_taken) {
     CR_TRY_OUT(check_config(args, &config));
     e.path = args->operand[1];
     CR_TRY_OUT(cr_cmd_input_image(args, &e.path));
-    CR_TRY_OUT(cr_image_read(e.path, config.data.exif, cr_format_of(&config), &e.image));
+    CR_TRY_OUT(cr_image_read(e.path, &config, &e.image));
     CR_TRY_OUT(explain(args, &config, &e));
     CR_TRY_OUT(write_outputs(args, &e));
     CR_TRY_OUT(print(args, &e));

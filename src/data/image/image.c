@@ -13,6 +13,7 @@
 enum { FILE_BYTES_MAX = 1 << 30 };
 
 void cr_scratch_free(struct cr_scratch *scratch) {
+    cr_scratch_release(scratch);
     cr_free(scratch->file.bytes);
     cr_free(scratch->pixels.bytes);
     cr_free(scratch->oriented.bytes);
@@ -51,17 +52,18 @@ static const char *foreign_format(const uint8_t *b, size_t count) {
 
 /* ---- an image: opened, then decoded as far as needed ---- */
 
-static cr_status open_encoded(const uint8_t *b, size_t count, const char *name, struct cr_scratch *scratch,
-                              enum cr_pixel_format format, struct cr_image *out) {
+static cr_status open_encoded(const struct cr_stored *stored, const char *name, struct cr_scratch *scratch,
+                              struct cr_image *out) {
     static const uint8_t png_magic[8] = {0x89, 'P', 'N', 'G', '\r', '\n', 0x1a, '\n'};
+    const uint8_t       *b            = stored->bytes;
+    const size_t         count        = stored->count;
     if (count == 0) return CR_FAIL(CR_ERR_FORMAT, "%s: the file is empty", name);
-    *out = (struct cr_image){.format = format};
+    *out = (struct cr_image){.format = stored->format};
     if (count >= sizeof png_magic && !memcmp(b, png_magic, sizeof png_magic))
-        return cr_png_decode(b, count, name, &scratch->pixels, out);
-    if (cr_webp_magic(b, count)) return cr_webp_decode(b, count, name, &scratch->pixels, out);
-    if (count >= 3 && b[0] == 0xff && b[1] == 0xd8 && b[2] == 0xff) {
-        return cr_jpeg_open(b, count, name, scratch, &out->width, &out->height);
-    }
+        return cr_png_decode(stored, name, scratch, out);
+    if (cr_webp_magic(b, count)) return cr_webp_decode(stored, name, scratch, out);
+    if (count >= 3 && b[0] == 0xff && b[1] == 0xd8 && b[2] == 0xff)
+        return cr_jpeg_open(stored, name, scratch, &out->width, &out->height);
     const char *foreign = foreign_format(b, count);
     if (foreign)
         return CR_FAIL(CR_ERR_FORMAT, "%s: %s file; only JPEG, PNG and WebP images can be read", name, foreign);
@@ -106,11 +108,13 @@ static cr_status open_oriented(const struct cr_stored *stored, struct cr_scratch
 cr_status cr_lazy_image_open(const struct cr_stored *stored, const char *name, struct cr_scratch *scratch,
                              struct cr_lazy_image *out) {
     *out = (struct cr_lazy_image){.image = stored->pixels, .verified = stored->verified};
+    cr_scratch_release(scratch);
     if (!stored->bytes) return convert(stored->format, scratch, &out->image);
     int64_t   start  = cr_time_ns();
-    cr_status status = open_encoded(stored->bytes, stored->count, name, scratch, stored->format, &out->image);
+    cr_status status = open_encoded(stored, name, scratch, &out->image);
     if (status == CR_OK) status = convert(stored->format, scratch, &out->image);
     if (status == CR_OK && stored->exif) status = open_oriented(stored, scratch, out);
+    if (status != CR_OK) cr_scratch_release(scratch);
     scratch->counts.decode_ns += cr_time_ns() - start;
     return status;
 }
@@ -199,12 +203,13 @@ cr_status cr_image_file_read(const char *path, struct cr_scratch *scratch, size_
     return status;
 }
 
-cr_status cr_image_read(const char *path, bool exif, enum cr_pixel_format format, struct cr_image *out) {
+cr_status cr_image_read(const char *path, const struct cr_config *config, struct cr_image *out) {
     struct cr_scratch scratch = {0};
-    struct cr_stored  stored  = {.exif = exif, .format = format};
-    struct cr_image   view;
-    cr_status         status = cr_image_file_read(path, &scratch, &stored.count);
-    stored.bytes             = scratch.file.bytes;
+    struct cr_stored  stored  = {
+          .exif = config->data.exif, .format = cr_format_of(config), .max_pixels = config->data.max_pixels};
+    struct cr_image view;
+    cr_status       status = cr_image_file_read(path, &scratch, &stored.count);
+    stored.bytes           = scratch.file.bytes;
     if (status == CR_OK) status = decode_view(&stored, path, &scratch, &view);
     if (status == CR_OK) {
         *out                 = view;

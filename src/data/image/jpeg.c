@@ -21,7 +21,11 @@
 
 /* A Huffman-coded block has at least one bit and covers 64 to 1024 pixels: more pixels per byte than this mean that
  * the file is cut off. Arithmetic coding has no such bound; a generous one is used. */
-enum { PIXELS_PER_BYTE_MAX = 8192, PIXELS_PER_BYTE_ARITH_MAX = 1 << 17, SCANS_MAX = 500 };
+enum { PIXELS_PER_BYTE_MAX = 8192, PIXELS_PER_BYTE_ARITH_MAX = 1 << 17 };
+
+/* A scan may have a few bytes and still visits every block of the image. The largest photos, as progressive files of
+ * the lowest quality, visit about 10 blocks for each byte; half of these are free. Visiting one takes about 10 ns. */
+enum { BLOCKS_FREE = 1 << 25, BLOCKS_PER_BYTE = 8, BLOCKS_PER_CALL = 16 };
 
 /* Upsampling reads the neighbours of a pixel and treats the edge of a cut as the edge of the image. A cut is
  * therefore made a little wider than its box, and the pixels of the box are those of the whole image. */
@@ -42,6 +46,7 @@ struct cr_jpeg {
     struct jpeg_progress_mgr      progress;
     jmp_buf                       jump;
     size_t                        count;
+    int64_t                       blocks; /* that scans have visited */
     const char                   *name;
     bool                          open, out_of_memory;
     char                          message[JMSG_LENGTH_MAX];
@@ -88,10 +93,23 @@ static void jpeg_skip(j_decompress_ptr jpeg, long count) {
     jpeg->src->bytes_in_buffer -= (size_t)count;
 }
 
-/* A small file can contain thousands of scans of a large image, which cost hours and add nothing. */
-static void jpeg_on_progress(j_common_ptr jpeg) {
-    struct cr_jpeg *job = jpeg->client_data;
-    if (job->jpeg.input_scan_number > SCANS_MAX) jpeg_fail(job, "too many scans");
+static int64_t round_up(int64_t n, int64_t unit) {
+    return (n + unit - 1) / unit * unit;
+}
+
+/* A small file can contain thousands of scans of a large image, which cost hours and add nothing. libjpeg calls this
+ * before it reads a row of MCUs of one of several scans. */
+static void jpeg_on_progress(j_common_ptr common) {
+    struct cr_jpeg                      *job  = common->client_data;
+    const struct jpeg_decompress_struct *jpeg = &job->jpeg;
+    if (!jpeg_has_multiple_scans(&job->jpeg) || jpeg_input_complete(&job->jpeg)) return;
+    job->blocks += BLOCKS_PER_CALL; /* setting up a scan takes as long as a few blocks */
+    for (int i = 0; i < jpeg->comps_in_scan; i++) {
+        const jpeg_component_info *c = jpeg->cur_comp_info[i];
+        job->blocks += round_up(c->width_in_blocks, c->h_samp_factor) * c->v_samp_factor;
+    }
+    if (job->blocks > BLOCKS_FREE && (size_t)(job->blocks - BLOCKS_FREE) / BLOCKS_PER_BYTE > job->count)
+        jpeg_fail(job, "too many scans for a file of its size");
 }
 
 /* a*b/255 with PIL's rounding. */
@@ -114,13 +132,25 @@ static void cmyk_to_rgb(const uint8_t *from, uint8_t *to, int width) {
 
 /* ---- the header ---- */
 
-static cr_status jpeg_read_head(struct cr_jpeg *job) {
+/* What the decoders keep of the whole image in addition to its pixels: the coefficients of a file with several scans,
+ * else at most the samples. */
+static size_t jpeg_work_bytes(struct jpeg_decompress_struct *jpeg) {
+    int64_t blocks = 0;
+    for (int i = 0; i < jpeg->num_components; i++) {
+        const jpeg_component_info *c = &jpeg->comp_info[i];
+        blocks += round_up(c->width_in_blocks, c->h_samp_factor) * round_up(c->height_in_blocks, c->v_samp_factor);
+    }
+    return (size_t)blocks * (jpeg_has_multiple_scans(jpeg) ? sizeof(JBLOCK) : DCTSIZE2);
+}
+
+static cr_status jpeg_read_head(struct cr_jpeg *job, const struct cr_stored *stored, struct cr_scratch *scratch) {
     struct jpeg_decompress_struct *jpeg = &job->jpeg;
     jpeg_create_decompress(jpeg);
     jpeg->src      = &job->source;
     jpeg->progress = &job->progress;
     jpeg_read_header(jpeg, TRUE);
-    CR_TRY(cr_image_check_size(jpeg->image_width, jpeg->image_height, job->name));
+    CR_TRY(cr_image_admit(stored, jpeg->image_width, jpeg->image_height, CR_RGB8, jpeg_work_bytes(jpeg), job->name,
+                          scratch));
     size_t pixels = (size_t)jpeg->image_width * jpeg->image_height;
     size_t limit  = jpeg->arith_code ? PIXELS_PER_BYTE_ARITH_MAX : PIXELS_PER_BYTE_MAX;
     if (pixels / limit > job->count) jpeg_fail(job, "the file is cut off");
@@ -232,9 +262,9 @@ static cr_status jpeg_failed(const struct cr_jpeg *job) {
     return CR_FAIL(CR_ERR_FORMAT, "%s: broken JPEG: %s", job->name, job->message);
 }
 
-static cr_status jpeg_head_guarded(struct cr_jpeg *job) {
+static cr_status jpeg_head_guarded(struct cr_jpeg *job, const struct cr_stored *stored, struct cr_scratch *scratch) {
     if (setjmp(job->jump)) return jpeg_failed(job);
-    return jpeg_read_head(job);
+    return jpeg_read_head(job, stored, scratch);
 }
 
 static cr_status jpeg_part_guarded(struct cr_jpeg *job, const struct cr_jpeg_part *part, struct cr_scratch *scratch,
@@ -257,28 +287,28 @@ void cr_jpeg_close(struct cr_jpeg *jpeg) {
 
 /* The state of libjpeg is created anew for each image: it would keep the tables of the previous image, and an image
  * without tables would be decoded with them. */
-cr_status cr_jpeg_open(const void *bytes, size_t count, const char *name, struct cr_scratch *scratch, int *width,
+cr_status cr_jpeg_open(const struct cr_stored *stored, const char *name, struct cr_scratch *scratch, int *width,
                        int *height) {
     if (!scratch->jpeg) CR_ALLOC(scratch->jpeg, 1);
     struct cr_jpeg *job = scratch->jpeg;
     jpeg_release(job);
     memset(job, 0, sizeof *job);
     job->open                      = true;
-    job->count                     = count;
+    job->count                     = stored->count;
     job->name                      = name;
     job->jpeg.err                  = jpeg_std_error(&job->errors);
     job->jpeg.client_data          = job;
     job->errors.error_exit         = jpeg_on_error;
     job->errors.emit_message       = jpeg_on_message;
     job->progress.progress_monitor = jpeg_on_progress;
-    job->source.next_input_byte    = bytes;
-    job->source.bytes_in_buffer    = count;
+    job->source.next_input_byte    = stored->bytes;
+    job->source.bytes_in_buffer    = stored->count;
     job->source.init_source        = jpeg_start_source;
     job->source.fill_input_buffer  = jpeg_fill_input;
     job->source.skip_input_data    = jpeg_skip;
     job->source.resync_to_restart  = jpeg_resync_to_restart;
     job->source.term_source        = jpeg_start_source;
-    cr_status status               = jpeg_head_guarded(job);
+    cr_status status               = jpeg_head_guarded(job, stored, scratch);
     *width                         = (int)job->jpeg.image_width;
     *height                        = (int)job->jpeg.image_height;
     if (status != CR_OK) jpeg_release(job);

@@ -5,8 +5,8 @@
 #include "data/decode.h"
 
 /* JPEG: cr_jpeg_open reads the header, cr_jpeg_read decodes a part. At most one read follows each open. */
-CR_MUST cr_status cr_jpeg_open(const void *bytes, size_t count, const char *name, struct cr_scratch *scratch,
-                               int *width, int *height);
+CR_MUST cr_status cr_jpeg_open(const struct cr_stored *stored, const char *name, struct cr_scratch *scratch, int *width,
+                               int *height);
 struct cr_jpeg_part { /* the part of a JPEG to decode */
     int  box[4];      /* x, y, width, height in pixels of the unscaled image */
     int  min_side;    /* as in cr_lazy_image_window */

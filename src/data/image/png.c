@@ -17,23 +17,24 @@
 enum { INFLATE_MAX = 1032, CHUNK_BYTES_MAX = 8 << 20, COMPRESSION = 6 };
 
 struct png_job {
-    jmp_buf              jump;
-    png_structp          png;
-    png_infop            info;
-    const uint8_t       *next; /* reading: the rest of the file */
-    size_t               left, count;
-    const char          *name;
-    struct cr_buffer    *pixels;
-    FILE                *file; /* writing to a file; else to `text` */
-    struct cr_text      *text;
-    const char          *software; /* writing: content of a text chunk, or NULL */
-    const uint8_t       *rgb;
-    int                  width, height;
-    int                  write_error; /* errno of the file; 0: none */
-    enum cr_pixel_format format;      /* reading */
-    bool                 out_of_memory;
-    cr_status            status; /* of an error that cresnet raised itself */
-    char                 message[160];
+    jmp_buf                 jump;
+    png_structp             png;
+    png_infop               info;
+    const uint8_t          *next; /* reading: the rest of the file */
+    size_t                  left, count;
+    const char             *name;
+    const struct cr_stored *stored; /* reading */
+    struct cr_scratch      *scratch;
+    FILE                   *file; /* writing to a file; else to `text` */
+    struct cr_text         *text;
+    const char             *software; /* writing: content of a text chunk, or NULL */
+    const uint8_t          *rgb;
+    int                     width, height;
+    int                     write_error; /* errno of the file; 0: none */
+    enum cr_pixel_format    format;      /* reading */
+    bool                    out_of_memory;
+    cr_status               status; /* of an error that cresnet raised itself */
+    char                    message[160];
 };
 
 static void png_on_error(png_structp png, png_const_charp message) {
@@ -95,22 +96,27 @@ static cr_status png_read_pixels(struct png_job *job) {
     png_set_chunk_malloc_max(job->png, CHUNK_BYTES_MAX);
     png_read_info(job->png, job->info);
     png_get_IHDR(job->png, job->info, &width, &height, &depth, &colour, NULL, NULL, NULL);
-    CR_TRY(cr_image_check_size(width, height, job->name));
-    if (png_get_rowbytes(job->png, job->info) * height > job->count * INFLATE_MAX + INFLATE_MAX)
+    const size_t rows_bytes = png_get_rowbytes(job->png, job->info) * height;
+    if (rows_bytes > job->count * INFLATE_MAX + INFLATE_MAX)
         return CR_FAIL(CR_ERR_FORMAT, "%s: broken PNG: %zu bytes cannot hold %u x %u pixels", job->name, job->count,
                        (unsigned)width, (unsigned)height);
     png_request(job, depth, colour);
+    const size_t out_bytes = (size_t)width * height * cr_format_bytes(job->format);
+    /* Rows of the file are not kept, but unpacking them takes time: they count where they are larger. */
+    CR_TRY(cr_image_admit(job->stored, width, height, job->format, CR_MAX(rows_bytes, out_bytes) - out_bytes, job->name,
+                          job->scratch));
     int passes = png_set_interlace_handling(job->png);
     png_read_update_info(job->png, job->info);
     size_t stride = (size_t)width * cr_format_bytes(job->format);
     CR_ASSERT(png_get_rowbytes(job->png, job->info) == stride);
-    CR_TRY(cr_buffer_reserve(job->pixels, stride * height));
+    struct cr_buffer *pixels = &job->scratch->pixels;
+    CR_TRY(cr_buffer_reserve(pixels, stride * height));
     job->width  = (int)width;
     job->height = (int)height;
     if (passes > 1)
-        memset(job->pixels->bytes, 0, stride * height); /* interlaced passes are combined with the existing content */
+        memset(pixels->bytes, 0, stride * height); /* interlaced passes are combined with the existing content */
     for (int pass = 0; pass < passes; pass++)
-        for (png_uint_32 y = 0; y < height; y++) png_read_row(job->png, job->pixels->bytes + y * stride, NULL);
+        for (png_uint_32 y = 0; y < height; y++) png_read_row(job->png, pixels->bytes + y * stride, NULL);
     return CR_OK; /* data after the last row is not needed, so a missing end chunk is accepted */
 }
 
@@ -127,14 +133,19 @@ static cr_status png_read_guarded(struct png_job *job) {
     return png_read_pixels(job);
 }
 
-cr_status cr_png_decode(const void *bytes, size_t count, const char *name, struct cr_buffer *pixels,
+cr_status cr_png_decode(const struct cr_stored *stored, const char *name, struct cr_scratch *scratch,
                         struct cr_image *view) {
-    struct png_job job = {
-        .next = bytes, .left = count, .count = count, .name = name, .pixels = pixels, .format = view->format};
-    cr_status status = png_read_guarded(&job);
+    struct png_job job    = {.next    = stored->bytes,
+                             .left    = stored->count,
+                             .count   = stored->count,
+                             .name    = name,
+                             .stored  = stored,
+                             .scratch = scratch,
+                             .format  = stored->format};
+    cr_status      status = png_read_guarded(&job);
     if (job.png) png_destroy_read_struct(&job.png, &job.info, NULL);
     CR_TRY(status);
-    *view = (struct cr_image){job.width, job.height, pixels->bytes, job.format};
+    *view = (struct cr_image){job.width, job.height, scratch->pixels.bytes, job.format};
     return CR_OK;
 }
 

@@ -29,17 +29,30 @@ static cr_status broken(const char *name, VP8StatusCode code, size_t count) {
     return CR_FAIL(CR_ERR_FORMAT, "%s: broken WebP: %s", name, text_of(code));
 }
 
-cr_status cr_webp_decode(const void *bytes, size_t count, const char *name, struct cr_buffer *pixels,
+/* What libwebp takes in addition to the pixels, for each of them: 4 bytes in a lossless file; 5 in a lossy file with
+ * alpha, which is a lossless image of 1 byte. */
+static size_t work_bytes(const WebPBitstreamFeatures *features) {
+    enum { LOSSLESS = 2 };
+    return (size_t)features->width * (size_t)features->height *
+           (features->format == LOSSLESS ? 4
+            : features->has_alpha        ? 5
+                                         : 0);
+}
+
+cr_status cr_webp_decode(const struct cr_stored *stored, const char *name, struct cr_scratch *scratch,
                          struct cr_image *view) {
+    const uint8_t    *bytes  = stored->bytes;
+    const size_t      count  = stored->count;
+    struct cr_buffer *pixels = &scratch->pixels;
     WebPDecoderConfig config;
     if (!WebPInitDecoderConfig(&config)) return CR_FAIL(CR_ERR_FORMAT, "libwebp has another version than its header");
     VP8StatusCode code = WebPGetFeatures(bytes, count, &config.input);
     if (code != VP8_STATUS_OK) return broken(name, code, count);
     if (config.input.has_animation)
         return CR_FAIL(CR_ERR_FORMAT, "%s: an animated WebP; only still images can be read", name);
-    const int width = config.input.width, height = config.input.height;
-    CR_TRY(cr_image_check_size(width, height, name));
-    const bool   alpha  = cr_format_channels(view->format) == 4;
+    const int  width = config.input.width, height = config.input.height;
+    const bool alpha = cr_format_channels(stored->format) == 4;
+    CR_TRY(cr_image_admit(stored, width, height, alpha ? CR_RGBA8 : CR_RGB8, work_bytes(&config.input), name, scratch));
     const size_t stride = (size_t)width * (alpha ? 4 : 3), size = stride * (size_t)height;
     CR_TRY(cr_buffer_reserve(pixels, size));
     config.output.colorspace         = alpha ? MODE_RGBA : MODE_RGB;
@@ -61,9 +74,9 @@ void cr_webp_version(char text[CR_WEBP_VERSION_BYTES]) {
 
 #else
 
-cr_status cr_webp_decode(const void *bytes, size_t count, const char *name, struct cr_buffer *pixels,
+cr_status cr_webp_decode(const struct cr_stored *stored, const char *name, struct cr_scratch *scratch,
                          struct cr_image *view) {
-    (void)bytes, (void)count, (void)pixels, (void)view;
+    (void)stored, (void)scratch, (void)view;
     return CR_FAIL(CR_ERR_FORMAT, "%s: a WebP image; this program was built without libwebp", name);
 }
 

@@ -163,13 +163,14 @@ static void keep_half(struct cr_loader *loader, int error) {
     }
 }
 
-/* The main thread handles signals: workers start with all signals blocked. */
+/* The main thread handles signals: workers start with all but SIGBUS blocked. */
 static cr_status start_workers(struct cr_loader *loader) {
     sigset_t all, before;
     int      error = 0;
     CR_ALLOC(loader->workers, (size_t)CR_MAX(loader->options.workers, 1));
     for (int i = 0; i < CR_MAX(loader->options.workers, 1); i++) loader->workers[i].loader = loader;
     sigfillset(&all);
+    sigdelset(&all, SIGBUS); /* the handler of data/source/pack_map.c: a blocked SIGBUS ends the process */
     pthread_sigmask(SIG_SETMASK, &all, &before);
     while (loader->started < loader->options.workers && !error) {
         struct worker *worker = &loader->workers[loader->started];

@@ -120,10 +120,6 @@ static cr_status load_sample(struct cr_loader *loader, struct cr_scratch *scratc
     return CR_OK;
 }
 
-static bool is_corrupt(cr_status status) {
-    return status == CR_ERR_FORMAT || status == CR_ERR_IO;
-}
-
 static void fill_black(const struct cr_prepare *prep, uint8_t *image, int32_t *label) {
     memset(image, 0, cr_prepare_bytes(prep));
     *label = -1;
@@ -148,7 +144,9 @@ cr_status cr_loader_fill_place(struct cr_loader *loader, struct slot *slot, int6
                        slot->mixes + CR_MIX_NUMBERS * at);
     for (int64_t step = 1;; step++) {
         cr_status status = load_sample(loader, scratch, draw, sample, &prep, image, label, box);
-        if (status == CR_OK || !is_corrupt(status)) return status;
+        cr_scratch_release(scratch);
+        status = cr_dataset_check_used(loader->dataset, status);
+        if (status == CR_OK || !cr_dataset_is_corrupt(loader->dataset, status)) return status;
         if (loader->options.corrupt_fatal)
             return CR_FAIL(status, "%s (set data.corrupt = skip to continue without such images)", cr_error_message());
         log_corrupt(loader, sample, cr_error_message());

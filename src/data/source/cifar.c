@@ -283,7 +283,7 @@ static uint64_t cifar_digest(const struct cr_dataset *dataset, int64_t sample, u
                           cifar->pixels + (size_t)sample * CR_CIFAR_PIXEL_BYTES, CR_CIFAR_PIXEL_BYTES);
 }
 
-static const struct cr_dataset_ops cifar_ops = {cifar_fetch, cifar_name, cifar_label, cifar_close, cifar_digest};
+static const struct cr_dataset_ops cifar_ops = {cifar_fetch, cifar_name, cifar_label, cifar_close, cifar_digest, NULL};
 
 cr_status cr_cifar_open(const struct cr_config *config, enum cr_split split, struct cr_dataset *dataset) {
     const struct cifar_form *form   = config->data.kind == CR_DATA_CIFAR10 ? &cifar10 : &cifar100;

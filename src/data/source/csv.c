@@ -145,6 +145,7 @@ static cr_status list_read(const char *root, const char *name, bool several, str
     *out = list;
     CR_TRY(cr_path_format(list->path, "%s/%s", root, name));
     CR_TRY(cr_file_read(list->path, CSV_BYTES_MAX, &list->text, &length));
+    list->bytes = length;
     if (length >= 2 && (memcmp(list->text, "\xff\xfe", 2) == 0 || memcmp(list->text, "\xfe\xff", 2) == 0))
         return CR_FAIL(CR_ERR_FORMAT, "%s: is text in UTF-16: save it as UTF-8", list->path);
     if (strlen(list->text) != length)

@@ -133,6 +133,13 @@ static cr_status add_images(const struct cr_csv_list *list, double fraction, enu
 
 static cr_status check_rows(struct cr_dataset *dataset, const struct cr_csv_list *list, const char *train,
                             const struct labels *labels, int32_t **rows) {
+    enum { ROWS_FREE = 1 << 30, ROWS_PER_FILE_BYTE = 256 };
+    /* One bit for each pair of image and label: in a list whose images all have labels of their own, a square. */
+    const size_t bytes = (size_t)list->count * (size_t)dataset->label_words * sizeof **rows;
+    if (bytes > ROWS_FREE && bytes / ROWS_PER_FILE_BYTE > list->bytes)
+        return CR_FAIL(CR_ERR_FORMAT,
+                       "%s: the labels of %lld images in %d classes take %zu MiB: is this a column of labels?",
+                       list->path, (long long)list->count, dataset->classes, bytes >> 20);
     CR_ALLOC(*rows, (size_t)list->count * (size_t)dataset->label_words);
     return number_labels(list, labels, train, dataset, *rows);
 }

@@ -15,6 +15,7 @@ struct cr_csv_entry {
 struct cr_csv_list {
     char                 path[PATH_MAX];
     char                *text;
+    size_t               bytes; /* of the file */
     struct cr_csv_entry *entry;
     int64_t              count, capacity;
     bool                 headed; /* the first line has headings */

@@ -275,7 +275,7 @@ static cr_status folder_fetch(const struct cr_dataset *dataset, int64_t sample, 
     const struct cr_image_folder *folder = dataset->state;
     char                          path[PATH_MAX];
     *label = folder->images[sample].label;
-    *out   = (struct cr_stored){.exif = dataset->exif, .format = dataset->format};
+    *out   = (struct cr_stored){.exif = dataset->exif, .format = dataset->format, .max_pixels = dataset->max_pixels};
     folder_name(dataset, sample, path, sizeof path);
     CR_TRY(cr_image_file_read(path, scratch, &out->count));
     out->bytes = scratch->file.bytes;
@@ -321,7 +321,8 @@ static uint64_t folder_digest(const struct cr_dataset *dataset, int64_t sample, 
     return digest;
 }
 
-static const struct cr_dataset_ops folder_ops = {folder_fetch, folder_name, folder_label, folder_close, folder_digest};
+static const struct cr_dataset_ops folder_ops = {folder_fetch, folder_name,   folder_label,
+                                                 folder_close, folder_digest, NULL};
 
 /* Hash of the paths, which contain the classes of a folder. */
 static uint64_t hash_names(const struct cr_image_folder *folder) {

@@ -5,15 +5,12 @@
 #include "data/decode.h"
 #include "data/scratch.h"
 #include "data/source.h"
+#include "data/source/pack_map.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #define PACK_AGAIN "write it again with cresnet data pack, or copy it again"
 
@@ -21,16 +18,17 @@ enum { CLASSES_MAX = 1000000, IMAGE_BYTES_MAX = 1 << 30, PAGE = 4096, THREADS_MA
 
 struct cr_pack {
     const uint8_t       *bytes;
+    struct cr_pack_map  *map; /* of `bytes`; NULL: they are the caller's */
     size_t               size;
-    bool                 mapped;
     char                *name;
-    const char         **class_names; /* pointers into `bytes` */
+    char                *names;       /* class names, as the file has them */
+    const char         **class_names; /* pointers into `names` */
     int64_t              count;
     int                  classes;
     enum cr_pack_form    form;
     uint32_t             flags;
     enum cr_pixel_format format; /* of raw pixels */
-    const uint8_t       *index;
+    uint8_t             *index;  /* a copy: it is valid whatever happens to the file */
 };
 
 static uint32_t load32(const uint8_t *b) {
@@ -42,8 +40,12 @@ static uint64_t load64(const uint8_t *b) {
 
 /* ---- opening ---- */
 
-static cr_status check_header(const struct cr_pack *pack) {
-    const uint8_t *b = pack->bytes;
+cr_status cr_pack_check(const struct cr_pack *pack) {
+    if (!pack->map || !cr_pack_map_is_cut(pack->map)) return CR_OK;
+    return CR_FAIL(CR_ERR_IO, "%s: was cut off while it was read: " PACK_AGAIN, pack->name);
+}
+
+static cr_status check_header(const struct cr_pack *pack, const uint8_t *b) {
     if (pack->size < CR_PACK_HEADER_BYTES)
         return CR_FAIL(CR_ERR_FORMAT, "%s: has %zu bytes, too few for a packed dataset: " PACK_AGAIN, pack->name,
                        pack->size);
@@ -69,11 +71,10 @@ static cr_status bad_header(const struct cr_pack *pack, const char *what) {
 }
 
 /* Reads counts and offsets from the header and checks each of them. */
-static cr_status read_header(struct cr_pack *pack, uint64_t *names_bytes) {
-    const uint8_t *b    = pack->bytes;
-    uint64_t       room = pack->size - CR_PACK_HEADER_BYTES, count = load64(b + CR_PACK_AT_COUNT);
-    uint64_t       index   = load64(b + CR_PACK_AT_INDEX_OFFSET);
-    uint32_t       classes = load32(b + CR_PACK_AT_CLASSES), form = load32(b + CR_PACK_AT_FORM);
+static cr_status read_header(struct cr_pack *pack, const uint8_t *b, uint64_t *names_bytes) {
+    uint64_t room = pack->size - CR_PACK_HEADER_BYTES, count = load64(b + CR_PACK_AT_COUNT);
+    uint64_t index   = load64(b + CR_PACK_AT_INDEX_OFFSET);
+    uint32_t classes = load32(b + CR_PACK_AT_CLASSES), form = load32(b + CR_PACK_AT_FORM);
     *names_bytes = load64(b + CR_PACK_AT_NAMES_BYTES);
     if (form != CR_PACK_ENCODED && form != CR_PACK_RAW) return bad_header(pack, "storage form");
     pack->flags = load32(b + CR_PACK_AT_FLAGS);
@@ -88,9 +89,12 @@ static cr_status read_header(struct cr_pack *pack, uint64_t *names_bytes) {
     pack->form    = (enum cr_pack_form)form;
     pack->classes = (int)classes;
     pack->count   = (int64_t)count;
-    pack->index   = b + index;
-    uint32_t crc  = cr_crc32c(0, b + CR_PACK_HEADER_BYTES, (size_t)*names_bytes);
-    crc           = cr_crc32c(crc, pack->index, (size_t)count * CR_PACK_ENTRY_BYTES);
+    CR_ALLOC(pack->names, (size_t)*names_bytes + 1);
+    CR_ALLOC(pack->index, (size_t)count * CR_PACK_ENTRY_BYTES);
+    memcpy(pack->names, pack->bytes + CR_PACK_HEADER_BYTES, (size_t)*names_bytes);
+    memcpy(pack->index, pack->bytes + index, (size_t)count * CR_PACK_ENTRY_BYTES);
+    uint32_t crc = cr_crc32c(0, pack->names, (size_t)*names_bytes);
+    crc          = cr_crc32c(crc, pack->index, (size_t)count * CR_PACK_ENTRY_BYTES);
     if (crc != load32(b + CR_PACK_AT_TABLES_CRC))
         return CR_FAIL(CR_ERR_FORMAT, "%s: its class names or its index are damaged (wrong checksum): " PACK_AGAIN,
                        pack->name);
@@ -98,7 +102,7 @@ static cr_status read_header(struct cr_pack *pack, uint64_t *names_bytes) {
 }
 
 static cr_status read_names(struct cr_pack *pack, uint64_t names_bytes) {
-    const char *at = (const char *)pack->bytes + CR_PACK_HEADER_BYTES, *end = at + names_bytes;
+    const char *at = pack->names, *end = at + names_bytes;
     CR_ALLOC(pack->class_names, (size_t)pack->classes);
     for (int c = 0; c < pack->classes; c++) {
         const char *stop = at < end ? memchr(at, 0, (size_t)(end - at)) : NULL;
@@ -138,7 +142,7 @@ static bool is_valid(const struct cr_pack *pack, const struct cr_pack_entry *e) 
 
 /* Checks all entries of the index. Together the images must fill the space before the index. */
 static cr_status check_index(const struct cr_pack *pack, uint64_t names_bytes) {
-    uint64_t at = CR_PACK_HEADER_BYTES + names_bytes, end = (uint64_t)(pack->index - pack->bytes);
+    uint64_t at = CR_PACK_HEADER_BYTES + names_bytes, end = pack->size - (uint64_t)pack->count * CR_PACK_ENTRY_BYTES;
     for (int64_t i = 0; i < pack->count; i++) {
         struct cr_pack_entry e = cr_pack_entry(pack, i);
         if (!is_valid(pack, &e) || e.offset != at || e.bytes > end - at)
@@ -153,25 +157,26 @@ static cr_status check_index(const struct cr_pack *pack, uint64_t names_bytes) {
 }
 
 static cr_status check_all(struct cr_pack *pack, const char *name) {
-    uint64_t names_bytes = 0;
-    pack->name           = cr_strdup(name);
+    uint64_t names_bytes                = 0;
+    uint8_t  head[CR_PACK_HEADER_BYTES] = {0};
+    pack->name                          = cr_strdup(name);
     if (!pack->name) return CR_NO_MEMORY(strlen(name) + 1);
-    CR_TRY(check_header(pack));
-    CR_TRY(read_header(pack, &names_bytes));
+    if (pack->size) memcpy(head, pack->bytes, CR_MIN(pack->size, sizeof head));
+    CR_TRY(check_header(pack, head));
+    CR_TRY(read_header(pack, head, &names_bytes));
     CR_TRY(read_names(pack, names_bytes));
     return check_index(pack, names_bytes);
 }
 
-/* On failure a mapping is unmapped too. */
-static cr_status open_bytes(const void *bytes, size_t count, bool mapped, const char *name, struct cr_pack **out) {
-    struct cr_pack *pack   = cr_alloc(1, sizeof *pack);
-    cr_status       status = pack ? CR_OK : CR_NO_MEMORY(sizeof *pack);
+/* On failure the map is closed too. */
+static cr_status open_pack(const struct cr_pack *start, const char *name, struct cr_pack **out) {
+    struct cr_pack *pack = cr_alloc(1, sizeof *pack);
     if (!pack) {
-        if (mapped) munmap((void *)(uintptr_t)bytes, count);
-        return status;
+        cr_pack_map_close(start->map);
+        return CR_NO_MEMORY(sizeof *pack);
     }
-    *pack  = (struct cr_pack){.bytes = bytes, .size = count, .mapped = mapped};
-    status = check_all(pack, name);
+    *pack                  = *start;
+    const cr_status status = check_all(pack, name);
     if (status != CR_OK) {
         cr_pack_close(pack);
         return cr_error_forward(status, __FILE__, __LINE__);
@@ -181,37 +186,21 @@ static cr_status open_bytes(const void *bytes, size_t count, bool mapped, const 
 }
 
 cr_status cr_pack_open_bytes(const void *bytes, size_t count, const char *name, struct cr_pack **out) {
-    return open_bytes(bytes, count, false, name, out);
-}
-
-static cr_status map_file(int fd, const char *path, void **bytes, size_t *count) {
-    struct stat info;
-    if (fstat(fd, &info) != 0) return CR_FAIL(CR_ERR_IO, "%s: %s", path, strerror(errno));
-    if (!S_ISREG(info.st_mode)) return CR_FAIL(CR_ERR_IO, "%s: not a regular file", path);
-    if (info.st_size < CR_PACK_HEADER_BYTES)
-        return CR_FAIL(CR_ERR_FORMAT, "%s: has %lld bytes, too few for a packed dataset: " PACK_AGAIN, path,
-                       (long long)info.st_size);
-    *count = (size_t)info.st_size;
-    *bytes = mmap(NULL, *count, PROT_READ, MAP_PRIVATE, fd, 0);
-    if (*bytes == MAP_FAILED) return CR_FAIL(CR_ERR_IO, "%s: cannot be mapped into memory: %s", path, strerror(errno));
-    return CR_OK;
+    return open_pack(&(struct cr_pack){.bytes = bytes, .size = count}, name, out);
 }
 
 cr_status cr_pack_open(const char *path, struct cr_pack **out) {
-    void  *bytes = NULL;
-    size_t count = 0;
-    int    fd    = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* O_NONBLOCK: a pipe must not block */
-    if (fd < 0) return CR_FAIL(CR_ERR_IO, "%s: cannot be opened: %s", path, strerror(errno));
-    cr_status status = map_file(fd, path, &bytes, &count);
-    close(fd); /* the mapping stays */
-    CR_TRY(status);
-    return open_bytes(bytes, count, true, path, out);
+    struct cr_pack_map *map;
+    CR_TRY(cr_pack_map_open(path, &map));
+    return open_pack(&(struct cr_pack){.map = map, .bytes = map->bytes, .size = map->count}, path, out);
 }
 
 void cr_pack_close(struct cr_pack *pack) {
     if (!pack) return;
-    if (pack->mapped) munmap((void *)(uintptr_t)pack->bytes, pack->size);
+    cr_pack_map_close(pack->map);
     cr_free(pack->class_names);
+    cr_free(pack->names);
+    cr_free(pack->index);
     cr_free(pack->name);
     cr_free(pack);
 }
@@ -247,17 +236,15 @@ const char *cr_pack_name(const struct cr_pack *pack) {
 
 cr_status cr_pack_read(const struct cr_pack *pack, int64_t image, struct cr_pack_entry *entry, const uint8_t **bytes) {
     *entry = cr_pack_entry(pack, image);
-    if (!is_valid(pack, entry)) /* the entry was valid when the file was opened */
-        return CR_FAIL(CR_ERR_FORMAT, "%s: was changed while it was in use: " PACK_AGAIN, pack->name);
     *bytes = pack->bytes + entry->offset;
-    if (pack->mapped) { /* requests the whole image at once; page faults would request a few pages each */
+    if (pack->map) { /* requests the whole image at once; page faults would request a few pages each */
         uintptr_t from = (uintptr_t)*bytes / PAGE * PAGE, to = (uintptr_t)*bytes + entry->bytes;
         madvise((void *)from, to - from, MADV_WILLNEED);
     }
-    if (cr_crc32c(0, *bytes, entry->bytes) != entry->crc)
-        return CR_FAIL(CR_ERR_FORMAT, "%s: image %lld is damaged (wrong checksum): " PACK_AGAIN, pack->name,
-                       (long long)image);
-    return CR_OK;
+    if (cr_crc32c(0, *bytes, entry->bytes) == entry->crc) return CR_OK;
+    CR_TRY(cr_pack_check(pack));
+    return CR_FAIL(CR_ERR_FORMAT, "%s: image %lld is damaged (wrong checksum): " PACK_AGAIN, pack->name,
+                   (long long)image);
 }
 
 static cr_status verify_one(const struct cr_pack *pack, int64_t image, struct cr_scratch *scratch) {
@@ -307,6 +294,7 @@ static void *verify_worker(void *argument) {
     struct cr_scratch    scratch = {0};
     for (int64_t i; (i = atomic_fetch_add(&v->next, 1)) < atomic_load(&v->bad);) {
         cr_status status = verify_one(v->pack, i, &scratch);
+        cr_scratch_release(&scratch);
         if (status != CR_OK) note_fault(v, i, status);
     }
     cr_scratch_free(&scratch);

@@ -214,20 +214,22 @@ static void *packing_worker(void *argument) {
     for (int i; !stopped(p) && (i = atomic_fetch_add(&p->next, 1)) < p->items;) {
         struct item *item = &p->item[i];
         item->status      = prepare_item(p, p->first + i, item, &scratch);
+        cr_scratch_release(&scratch);
+        item->status = cr_dataset_check_used(p->dataset, item->status);
         if (item->status != CR_OK) snprintf(item->error, sizeof item->error, "%s", cr_error_message());
     }
     cr_scratch_free(&scratch);
     return NULL;
 }
 
-static cr_status write_item(struct cr_pack_writer *writer, const struct item *item, bool fatal,
+static cr_status write_item(const struct packing *p, struct cr_pack_writer *writer, const struct item *item, bool fatal,
                             struct cr_pack_result *result) {
     if (item->status == CR_OK) {
         result->images++;
         result->bytes += (int64_t)item->count;
         return cr_pack_add(writer, item->bytes.bytes, item->count, item->label, item->width, item->height);
     }
-    if (item->status != CR_ERR_FORMAT && item->status != CR_ERR_IO) return CR_FAIL(item->status, "%s", item->error);
+    if (!cr_dataset_is_corrupt(p->dataset, item->status)) return CR_FAIL(item->status, "%s", item->error);
     if (fatal) return CR_FAIL(item->status, "%s (set data.corrupt = skip to pack without such images)", item->error);
     cr_log(CR_LOG_WARN, "skipped an image: %s", item->error);
     result->skipped++;
@@ -260,7 +262,7 @@ static cr_status pack_rounds(struct packing *p, struct cr_pack_writer *writer, c
         atomic_store(&p->next, 0);
         cr_work_together(packing_worker, p, options->workers);
         if (stopped(p)) return CR_FAIL(CR_ERR_INTERRUPTED, "%s: interrupted, nothing was written", writer->file.target);
-        for (int i = 0; i < p->items; i++) CR_TRY(write_item(writer, &p->item[i], options->corrupt_fatal, result));
+        for (int i = 0; i < p->items; i++) CR_TRY(write_item(p, writer, &p->item[i], options->corrupt_fatal, result));
     }
     return CR_OK;
 }

@@ -12,27 +12,31 @@
 
 static const char *const file_names[] = {CR_PACK_TRAIN_NAME, CR_PACK_VAL_NAME};
 
+static void packed_name(const struct cr_dataset *dataset, int64_t sample, char *buf, size_t size) {
+    snprintf(buf, size, "%s[%lld]", cr_pack_name(dataset->state), (long long)sample);
+}
+
 static cr_status packed_fetch(const struct cr_dataset *dataset, int64_t sample, struct cr_scratch *scratch,
                               struct cr_stored *out, int32_t *label) {
     const struct cr_pack *pack = dataset->state;
     struct cr_pack_entry  entry;
     const uint8_t        *bytes;
+    char                  name[CR_SAMPLE_NAME_BYTES];
     (void)scratch;
     CR_TRY(cr_pack_read(pack, sample, &entry, &bytes));
-    *out   = (struct cr_stored){.verified = true, .exif = dataset->exif, .format = dataset->format};
+    *out = (struct cr_stored){
+        .verified = true, .exif = dataset->exif, .format = dataset->format, .max_pixels = dataset->max_pixels};
     *label = entry.label;
     if (cr_pack_form(pack) == CR_PACK_RAW) {
-        out->pixels = (struct cr_image){entry.width, entry.height, (uint8_t *)(uintptr_t)bytes, /* never written */
-                                        cr_pack_format(pack)};
+        packed_name(dataset, sample, name, sizeof name);
+        CR_TRY(cr_image_check_sides(out, entry.width, entry.height, name));
+        out->pixels = (struct cr_image){entry.width, entry.height, (uint8_t *)(uintptr_t)bytes,
+                                        /* never written */ cr_pack_format(pack)};
     } else {
         out->bytes = bytes;
         out->count = entry.bytes;
     }
     return CR_OK;
-}
-
-static void packed_name(const struct cr_dataset *dataset, int64_t sample, char *buf, size_t size) {
-    snprintf(buf, size, "%s[%lld]", cr_pack_name(dataset->state), (long long)sample);
 }
 
 static int32_t packed_label(const struct cr_dataset *dataset, int64_t sample) {
@@ -43,6 +47,10 @@ static void packed_close(struct cr_dataset *dataset) {
     cr_pack_close(dataset->state);
 }
 
+static cr_status packed_check(const struct cr_dataset *dataset) {
+    return cr_pack_check(dataset->state);
+}
+
 /* The index has a checksum of each image: nothing is read from the disk. */
 static uint64_t packed_digest(const struct cr_dataset *dataset, int64_t sample, uint8_t *head) {
     const struct cr_pack_entry entry   = cr_pack_entry(dataset->state, sample);
@@ -51,7 +59,8 @@ static uint64_t packed_digest(const struct cr_dataset *dataset, int64_t sample, 
     return cr_hash_sample(entry.bytes, entry.label, image, sizeof image);
 }
 
-static const struct cr_dataset_ops packed_ops = {packed_fetch, packed_name, packed_label, packed_close, packed_digest};
+static const struct cr_dataset_ops packed_ops = {packed_fetch, packed_name,   packed_label,
+                                                 packed_close, packed_digest, packed_check};
 
 static cr_status set_from_pack(struct cr_dataset *dataset, const struct cr_pack *pack) {
     uint64_t hash    = CR_HASH_START;
@@ -98,8 +107,9 @@ cr_status cr_packed_open(const struct cr_config *config, enum cr_split split, st
                               "%s does not exist: set data.root to the folder that cresnet data pack has written",
                               path);
     CR_TRY(cr_pack_open(path, &pack));
-    dataset->state = pack;
-    dataset->ops   = &packed_ops;
+    dataset->state    = pack;
+    dataset->ops      = &packed_ops;
+    dataset->one_file = true;
     CR_TRY(set_from_pack(dataset, pack));
     if (cr_pack_form(pack) == CR_PACK_RAW && cr_pack_format(pack) != dataset->format)
         return cr_config_fail(config, "data.channels",

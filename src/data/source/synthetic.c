@@ -62,8 +62,8 @@ static void synthetic_close(struct cr_dataset *dataset) {
     cr_free(s);
 }
 
-static const struct cr_dataset_ops synthetic_ops = {synthetic_fetch, synthetic_name, synthetic_label, synthetic_close,
-                                                    NULL};
+static const struct cr_dataset_ops synthetic_ops = {synthetic_fetch, synthetic_name, synthetic_label,
+                                                    synthetic_close, NULL,           NULL};
 
 static void fill_pool(struct synthetic *s) {
     const size_t bytes = s->image_bytes;

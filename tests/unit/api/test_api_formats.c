@@ -1,6 +1,7 @@
 /* tests/unit/api/test_api_formats.c: the library with networks for grey, RGBA and 16-bit images: files, decoded images,
  * prepared tensors in both layouts and normalised values give the same results. */
 #include "tests/harness/api_support.h"
+#include "tests/harness/image_support.h"
 
 #include "data/data.h"
 
@@ -64,7 +65,7 @@ static void check_format(const struct format *f) {
         output.logits = want;
         CHECK_CALL(cresnet_classify_files(model, &file, 1, &output, &error), CRESNET_OK);
         output.logits = got;
-        REQUIRE_OK(cr_image_read(path, false, f->pixels, &image));
+        REQUIRE_OK(image_read(path, false, f->pixels, &image));
         const cresnet_image decoded = {image.rgb, image.width, image.height, 0};
         CHECK_CALL(cresnet_classify_images(model, &decoded, 1, &output, &error), CRESNET_OK);
         CHECK(!memcmp(got, want, sizeof want));

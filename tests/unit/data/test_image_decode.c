@@ -19,7 +19,7 @@ static void golden_images_match_pil(void) {
         struct cr_image image;
         text_into(path, GOLDEN "%s", name);
         seen++;
-        if (cr_image_read(path, false, CR_RGB8, &image) != CR_OK) {
+        if (image_read(path, false, CR_RGB8, &image) != CR_OK) {
             TEST_FAIL_("%s", cr_error_message());
             continue;
         }
@@ -46,7 +46,7 @@ static void photos_match_pil(void) {
         text_into(path, "%s/imagenet-sample-jpegs/%s", test_data_dir(), name);
         if (access(path, R_OK) != 0) continue;
         seen++;
-        if (cr_image_read(path, false, CR_RGB8, &image) != CR_OK) {
+        if (image_read(path, false, CR_RGB8, &image) != CR_OK) {
             TEST_FAIL_("%s", cr_error_message());
             continue;
         }
@@ -319,9 +319,9 @@ static void other_files_are_named(void) {
         CHECK_HAS(cr_error_message(), cases[i].says);
     }
     struct cr_image image;
-    CHECK_STATUS(cr_image_read("/nonexistent/x.png", false, CR_RGB8, &image), CR_ERR_IO);
+    CHECK_STATUS(image_read("/nonexistent/x.png", false, CR_RGB8, &image), CR_ERR_IO);
     CHECK_HAS(cr_error_message(), "/nonexistent/x.png");
-    CHECK_STATUS(cr_image_read("/", false, CR_RGB8, &image), CR_ERR_IO);
+    CHECK_STATUS(image_read("/", false, CR_RGB8, &image), CR_ERR_IO);
 }
 
 /* A header with a huge image size must cost neither memory nor time. */
@@ -357,7 +357,7 @@ static void written_png_reads_back(void) {
     for (size_t i = 0; i < CR_COUNT(sizes); i++) {
         struct cr_image image = make_image(sizes[i][0], sizes[i][1]), back;
         REQUIRE_OK(cr_image_write_png(path, image.rgb, image.width, image.height));
-        REQUIRE_OK(cr_image_read(path, false, CR_RGB8, &back));
+        REQUIRE_OK(image_read(path, false, CR_RGB8, &back));
         CHECK(back.width == image.width && back.height == image.height);
         CHECK(memcmp(back.rgb, image.rgb, (size_t)image.width * image.height * 3) == 0);
         cr_image_free(&image);
@@ -378,7 +378,7 @@ static void failing_allocations_are_reported(void) {
         for_each_failing_alloc(f, .least = 2) {
             struct cr_image image = {0};
             failing_alloc_begin(&f);
-            failing_alloc_end(&f, cr_image_read(path, false, CR_RGB8, &image));
+            failing_alloc_end(&f, image_read(path, false, CR_RGB8, &image));
             cr_image_free(&image);
         }
     }

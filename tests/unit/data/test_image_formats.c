@@ -34,7 +34,7 @@ static void decoded_images_match_pil(void) {
 #endif
         text_into(path, GOLDEN "%s", name);
         seen++;
-        if (cr_image_read(path, false, format_of(channels, bits), &image) != CR_OK) {
+        if (image_read(path, false, format_of(channels, bits), &image) != CR_OK) {
             TEST_FAIL_("%s", cr_error_message());
             continue;
         }
@@ -152,7 +152,7 @@ static void windows_of_files_are_parts(void) {
             struct cr_window     window;
             struct cr_image      image;
             text_into(path, GOLDEN "%s", files[k]);
-            REQUIRE_OK(cr_image_read(path, false, formats[f], &image));
+            REQUIRE_OK(image_read(path, false, formats[f], &image));
             const int box[4] = {2, 1, image.width - 3, image.height - 3};
             stored.bytes     = read_bytes(path, &stored.count);
             REQUIRE_OK(cr_lazy_image_open(&stored, path, &scratch, &lazy));

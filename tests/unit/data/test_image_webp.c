@@ -26,7 +26,7 @@ static void golden_images_match_pil(void) {
         struct cr_image image;
         text_into(path, GOLDEN "%s", name);
         seen++;
-        if (cr_image_read(path, true, CR_RGB8, &image) != CR_OK) {
+        if (image_read(path, true, CR_RGB8, &image) != CR_OK) {
             TEST_FAIL_("%s", cr_error_message());
             continue;
         }
@@ -43,7 +43,7 @@ static void golden_images_match_pil(void) {
 static void orientation_is_optional(void) {
     struct cr_image image;
     if (!has_webp()) SKIP("a build without libwebp");
-    REQUIRE_OK(cr_image_read(GOLDEN "rotated.webp", false, CR_RGB8, &image));
+    REQUIRE_OK(image_read(GOLDEN "rotated.webp", false, CR_RGB8, &image));
     CHECK_INT(image.width, 29);
     CHECK_INT(image.height, 21);
     cr_image_free(&image);
@@ -78,7 +78,7 @@ static void damaged_files_are_refused(void) {
 static void animations_are_named(void) {
     struct cr_image image;
     if (!has_webp()) SKIP("a build without libwebp");
-    CHECK_STATUS(cr_image_read(GOLDEN "animated.webp", true, CR_RGB8, &image), CR_ERR_FORMAT);
+    CHECK_STATUS(image_read(GOLDEN "animated.webp", true, CR_RGB8, &image), CR_ERR_FORMAT);
     CHECK_HAS(cr_error_message(), "animated.webp: an animated WebP; only still images can be read");
 }
 
@@ -89,7 +89,7 @@ static void a_claimed_size_without_data(void) {
     struct cr_image      image;
     if (!has_webp()) SKIP("a build without libwebp");
     CHECK_STATUS(image_decode(huge, sizeof huge, "h.webp", &image), CR_ERR_FORMAT);
-    CHECK_HAS(cr_error_message(), "h.webp: broken WebP");
+    CHECK_HAS(cr_error_message(), "h.webp: a file of 30 bytes with 16383 x 16383 pixels, which takes 1791 MiB");
 }
 
 TESTS(CASE(golden_images_match_pil), CASE(orientation_is_optional), CASE(damaged_files_are_refused),
