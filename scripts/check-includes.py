@@ -26,7 +26,8 @@ FOLDERS = {
     "src/core": 1.0,  # errors, memory, files, random numbers, data types
     "src/core/checksum": 1.1,  # CRC-32C, SHA-256
     "src/core/process": 1.1,  # child processes
-    "src/formats": 2.0,  # JSON, protobuf, safetensors, PyTorch files
+    "src/formats": 2.0,  # JSON, protobuf, safetensors
+    "src/formats/torch": 2.1,  # PyTorch files: zip, pickle
     "src/pretrained": 2.0,  # published weights by name
     "src/config": 2.0,  # an INI file as typed values
     "src/sparsity": 2.0,  # encodings of sparse filters

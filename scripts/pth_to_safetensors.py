@@ -237,7 +237,7 @@ def is_average(key):
 
 
 def choose_entry(thing, path):
-    """The weights of a file without --key, by the rules of cresnet (choose_entry in src/formats/torch_read.c): entries with about as many
+    """The weights of a file without --key, by the rules of cresnet (choose_entry in src/formats/torch/torch_read.c): entries with about as many
     tensors as the largest are candidates; those under the usual keys come first, and several others are the user's choice."""
     entries = {str(k): weights_in(v) for k, v in thing.items()} if isinstance(thing, dict) else {}
     entries[""] = weights_in(thing)  # the dictionary itself

@@ -163,7 +163,7 @@ WORDS = [
         (r"(?:^|[/_])marks?[._]", NAMES),
     ], [(IDENTIFIER, "void *mark;"), (COMMENT, "waits for a mark of another stream"), (IDENTIFIER, "async->mark_set(d, m);")],
         [("*", r"question marks?|quotation marks?|quote marks?|byte.order mark|\bBOM\b|xef|water ?mark|exclamation", "punctuation"),
-         ("src/formats/pickle*", None, "MARK is an opcode of pickles")]),
+         ("src/formats/torch/pickle*", None, "MARK is an opcode of pickles")]),
     Word("recording", "captured graph, capture", [
         (part("recordings?") + "|" + part("recorded") + r"|\brecord_(?:begin|end|launch)\b|\bis_recording\b", CODE, (), ("*trace*", "*tensorboard*", "scripts/*", "tests/golden/*")),
         (r"\brecordings?\b", PROSE), (r"\brecorded (?:steps?|launch\w*|graphs?|once|ops?|program)\b|\b(?:step|steps|program|launches|ops) (?:is|are|was|be|been) recorded\b", PROSE),

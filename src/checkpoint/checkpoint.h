@@ -13,8 +13,8 @@
  *   kernel_times.txt    the measured kernel times by which the run chose its kernels (autotune/cost_table.h); only for
  *                       runs on a GPU. Its old name costs.txt is still read
  *   checksums.txt       lines "SUM  NAME": the CRC-32C of each file above, but of a .safetensors only
- *                       of its header, which has the sums of the tensors. The last line, named checksums.txt, is the sum
- *                       of the lines before it. Older versions wrote no such file: then nothing is checked
+ *                       of its header, which has the sums of the tensors. The last line, named checksums.txt, is the
+ *                       sum of the lines before it. Older versions wrote no such file: then nothing is checked
  * The .safetensors files contain no time, host name or path: equal states give identical files. The files of pruned
  * networks store sparse tensors; the end of this header describes the format. `last` and `best` are relative symbolic
  * links, replaced by rename(2).
@@ -125,15 +125,15 @@ void cr_ckpt_remove_empty(const char *run_dir);
  */
 void cr_ckpt_sweep(const char *run_dir);
 
-/* Finds the newest checkpoint of a run folder: the target of `last`, otherwise the highest step-N. *out is run_dir/step-N
- * (the caller frees it with cr_free), or NULL with CR_OK when the folder has no step-N. A damaged one is CR_ERR_FORMAT or
- * CR_ERR_IO, since the results of an older one would be taken for those of the newest; damaged tensors are found when
- * they are read. */
+/* Finds the newest checkpoint of a run folder: the target of `last`, otherwise the highest step-N. *out is
+ * run_dir/step-N (the caller frees it with cr_free), or NULL with CR_OK when the folder has no step-N. A damaged one is
+ * CR_ERR_FORMAT or CR_ERR_IO, since the results of an older one would be taken for those of the newest; damaged tensors
+ * are found when they are read. */
 CR_MUST cr_status cr_ckpt_find(const char *run_dir, char **out);
 /* Finds the checkpoint that the link `best` names; when there is none, the same as cr_ckpt_find. */
 CR_MUST cr_status cr_ckpt_find_best(const char *run_dir, char **out);
-/* For a run that is resumed: as cr_ckpt_find, but reads all bytes of a checkpoint and goes on to the next older one when
- * one is damaged, with one warning for each. CR_ERR_FORMAT when there are some, but none is intact. */
+/* For a run that is resumed: as cr_ckpt_find, but reads all bytes of a checkpoint and goes on to the next older one
+ * when one is damaged, with one warning for each. CR_ERR_FORMAT when there are some, but none is intact. */
 CR_MUST cr_status cr_ckpt_find_intact(const char *run_dir, char **out);
 /* Reads all bytes of a checkpoint folder that a run is to resume from. An error names what is damaged, and the newest
  * older checkpoint that is intact. */

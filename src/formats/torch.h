@@ -11,7 +11,7 @@
  * taken when it is the only one with about as many tensors as the largest. Entries that are no tensors are left out.
  *
  * Invariants
- *   - The pickles are not run: formats/pickle.h.
+ *   - The pickles are not run: formats/torch/pickle.h.
  *   - The bytes of every tensor lie in the file. Tensors may share them and may be strided: cr_st_read gathers those.
  *   - Only tensors are read. Memory is proportional to the pickles, not to the storages. */
 #ifndef CR_TORCH_H

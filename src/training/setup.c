@@ -93,8 +93,10 @@ static cr_status check_unchanged(const struct cr_train_options *o, const struct 
 
 /* ---- configuration of a resumed run ---- */
 
-static bool starts_with(const char *s, const char *prefix) {
-    return strncmp(s, prefix, strlen(prefix)) == 0;
+static bool starts_with_any(const char *line, const char *const *prefix, size_t count) {
+    for (size_t i = 0; i < count; i++)
+        if (strncmp(line, prefix[i], strlen(prefix[i])) == 0) return true;
+    return false;
 }
 
 /* True when this change alters the model or the order of the data. */
@@ -103,27 +105,23 @@ static bool changes_results(const char *line) {
                                           "data.root:",     "data.workers:", "data.prefetch:",
                                           "data.eval_",     "data.corrupt:", "data.max_pixels:"};
     static const char *const fixed[]   = {"model.", "data.", "train.batch:", "train.seed:", "train.accumulate:"};
-    for (size_t i = 0; i < CR_COUNT(allowed); i++)
-        if (starts_with(line, allowed[i])) return false;
-    for (size_t i = 0; i < CR_COUNT(fixed); i++)
-        if (starts_with(line, fixed[i])) return true;
-    return false;
+    return !starts_with_any(line, allowed, CR_COUNT(allowed)) && starts_with_any(line, fixed, CR_COUNT(fixed));
 }
 
 /* Changes of the output folder, the memory log, the command of events, train.steps and the memory that a run may see
  * (a sweep sets it) are not logged. */
 static bool is_silent(const char *line) {
-    return starts_with(line, "train.output:") || starts_with(line, "train.steps:") ||
-           starts_with(line, "train.on_event:") || starts_with(line, "memory.trace: ") ||
-           starts_with(line, "memory.card: ");
+    static const char *const silent[] = {
+        "train.output:", "train.steps:", "train.on_event:", "memory.trace:", "memory.card:"};
+    return starts_with_any(line, silent, CR_COUNT(silent));
 }
 
 static cr_status check_changes(struct cr_text *diff, bool force, bool same_update) {
-    struct cr_text rejected = {0};
-    char          *save     = NULL;
+    static const char *const update[] = {"train.batch:", "train.accumulate:"};
+    struct cr_text           rejected = {0};
+    char                    *save     = NULL;
     for (char *line = diff->data ? strtok_r(diff->data, "\n", &save) : NULL; line; line = strtok_r(NULL, "\n", &save)) {
-        const bool same_images =
-            same_update && (starts_with(line, "train.batch:") || starts_with(line, "train.accumulate:"));
+        const bool same_images = same_update && starts_with_any(line, update, CR_COUNT(update));
         if (changes_results(line) && !same_images)
             cr_text_add(&rejected, "\n  %s", line);
         else if (!is_silent(line))

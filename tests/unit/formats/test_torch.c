@@ -145,7 +145,7 @@ static void memory_runs_out(void) {
     }
 }
 
-/* A pickle of a few bytes can need much: time and memory stay within the limits of formats/pickle.h. */
+/* A pickle of a few bytes can need much: time and memory stay within the limits of formats/torch/pickle.h. */
 static void limits(void) {
     static const char preamble[] = "\x80\2\x8a\nl\xfc\x9c\x46\xf9 j\xa8P\x19.K\1.}.";
     const size_t      size = 24 << 20, begin = sizeof preamble - 1;

@@ -1,4 +1,4 @@
-/* formats/zip.h: finds stored (uncompressed) files in a zip archive, so that they can be read in place.
+/* formats/torch/zip.h: finds stored (uncompressed) files in a zip archive, so that they can be read in place.
  *
  * Format: PKWARE APPNOTE, with the 64-bit extension. torch.save writes such archives without compression.
  *

@@ -1,5 +1,6 @@
-/* formats/pickle_machine.c: the stack, the memo and the bytes of a running pickle. See formats/pickle_machine.h. */
-#include "formats/pickle_machine.h"
+/* formats/torch/pickle_machine.c: the stack, the memo and the bytes of a running pickle. See
+ * formats/torch/pickle_machine.h. */
+#include "formats/torch/pickle_machine.h"
 
 #include "core/files.h"
 

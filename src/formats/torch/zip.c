@@ -1,5 +1,5 @@
-/* formats/zip.c: reads the central directory of zip archives. See formats/zip.h. */
-#include "formats/zip.h"
+/* formats/torch/zip.c: reads the central directory of zip archives. See formats/torch/zip.h. */
+#include "formats/torch/zip.h"
 
 #include "core/files.h"
 #include "formats/json.h"

@@ -1,5 +1,6 @@
-/* formats/pickle_values.c: values of pickles, and the functions that a pickle may call. See formats/pickle.h. */
-#include "formats/pickle.h"
+/* formats/torch/pickle_values.c: values of pickles, and the functions that a pickle may call. See
+ * formats/torch/pickle.h. */
+#include "formats/torch/pickle.h"
 
 #include "formats/json.h"
 

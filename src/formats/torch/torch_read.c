@@ -1,12 +1,12 @@
-/* formats/torch_read.c: opens the files of torch.save. See formats/torch.h. */
+/* formats/torch/torch_read.c: opens the files of torch.save. See formats/torch.h. */
 #include "formats/torch.h"
 
 #include "core/files.h"
 #include "core/utf8.h"
 #include "formats/json.h"
-#include "formats/pickle.h"
 #include "formats/safetensors_file.h"
-#include "formats/zip.h"
+#include "formats/torch/pickle.h"
+#include "formats/torch/zip.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-/* formats/pickle.h: reads the pickles of torch.save without running anything.
+/* formats/torch/pickle.h: reads the pickles of torch.save without running anything.
  *
  * A pickle is a program for a stack machine (Python's pickletools.py describes the opcodes). Its opcodes GLOBAL and
  * REDUCE import any function of Python and call it. This reader knows the plain values and the few functions that build
@@ -102,7 +102,7 @@ void              cr_pickle_free(struct cr_pickle *pickle); /* does not close fd
 /* The value of a text key in a dictionary, the last one if there are several; NULL without, or if `v` is none. */
 struct cr_pickle_value *cr_pickle_get(const struct cr_pickle_value *v, const char *key);
 
-/* ---- formats/pickle_values.c: what functions of the pickle do; used by pickle.c ---- */
+/* ---- formats/torch/pickle_values.c: what functions of the pickle do; used by pickle.c ---- */
 
 /* Looks a global up. CR_ERR_FORMAT "... calls os.system ..." if it is not one of those above; `opcode` and `at` are for
  * the message. */

@@ -1,5 +1,6 @@
-/* formats/pickle.c: the opcodes of pickles, restricted to plain values and tensors. See formats/pickle.h. */
-#include "formats/pickle_machine.h"
+/* formats/torch/pickle.c: the opcodes of pickles, restricted to plain values and tensors. See
+ * formats/torch/pickle.h. */
+#include "formats/torch/pickle_machine.h"
 
 #include <string.h>
 

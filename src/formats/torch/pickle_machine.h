@@ -1,9 +1,9 @@
-/* formats/pickle_machine.h: the stack, the memo and the bytes of a running pickle. For pickle.c and pickle_machine.c
- * only. */
+/* formats/torch/pickle_machine.h: the stack, the memo and the bytes of a running pickle. For pickle.c and
+ * pickle_machine.c only. */
 #ifndef CR_PICKLE_MACHINE_H
 #define CR_PICKLE_MACHINE_H
 
-#include "formats/pickle.h"
+#include "formats/torch/pickle.h"
 
 #include <inttypes.h>
 
