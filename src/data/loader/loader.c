@@ -77,6 +77,7 @@ static cr_status run_claim(struct cr_loader *loader, const struct claim *claim, 
         status    = cr_loader_fill_place(loader, claim->slot, i, scratch);
         *error_at = i;
     }
+    if (status == CR_OK) status = cr_dataset_check_used(loader->dataset, CR_OK); /* a system call: once for a claim */
     scratch->counts.other_ns =
         cr_time_ns() - start; /* the total time; cr_load_counts_add subtracts the single stages */
     scratch->counts.cpu_ns = cr_thread_cpu_ns() - cpu;

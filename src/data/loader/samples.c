@@ -145,7 +145,7 @@ cr_status cr_loader_fill_place(struct cr_loader *loader, struct slot *slot, int6
     for (int64_t step = 1;; step++) {
         cr_status status = load_sample(loader, scratch, draw, sample, &prep, image, label, box);
         cr_scratch_release(scratch);
-        status = cr_dataset_check_used(loader->dataset, status);
+        if (status != CR_OK) status = cr_dataset_check_used(loader->dataset, status);
         if (status == CR_OK || !cr_dataset_is_corrupt(loader->dataset, status)) return status;
         if (loader->options.corrupt_fatal)
             return CR_FAIL(status, "%s (set data.corrupt = skip to continue without such images)", cr_error_message());
