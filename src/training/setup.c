@@ -35,11 +35,10 @@ static cr_status default_dir(const struct cr_config *c, char **out) {
 static cr_status split_resume_path(const char *path, char **dir, char **from) {
     char resolved[PATH_MAX];
     if (!realpath(path, resolved))
-        return CR_FAIL(
-            CR_ERR_CONFIG,
-            "--resume %s: %s; give a run folder or a checkpoint, or --resume auto, which continues the run in "
-            "the output folder",
-            path, strerror(errno));
+        return CR_FAIL(CR_ERR_CONFIG,
+                       "--resume %s: %s; give a run folder or a checkpoint, or --resume auto, which continues the "
+                       "run in the output folder",
+                       path, strerror(errno));
     if (!is_step_folder(resolved)) {
         CR_TRY(cr_ckpt_find_intact(resolved, from));
         if (!*from) return CR_FAIL(CR_ERR_CONFIG, "--resume %s: no checkpoint there (no step-N folder)", path);

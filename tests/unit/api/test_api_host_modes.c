@@ -1,5 +1,6 @@
 /* tests/unit/api/test_api_host_modes.c: the locale and the floating-point modes of the host (decimal comma, rounding,
  * traps, subnormal numbers that become zero) change no result, and the host keeps them. */
+#include "formats/safetensors.h"
 #include "tests/harness/api_support.h"
 #include "tests/harness/locale_support.h"
 
@@ -45,15 +46,24 @@ static bool shrink(char *bytes, const char *tensor) {
     return true;
 }
 
+/* The values are changed as another program would write them, without checksums: the key of the metadata is renamed. */
+static bool drop_sum(char *bytes, const char *key) {
+    char *at = strstr(bytes + 8, key);
+    if (at) *at = 'x';
+    return at != NULL;
+}
+
 static bool shrink_head(void) {
     char   path[SUPPORT_PATH], *bytes;
     size_t count;
     text_into(path, "%s/last/model.safetensors", run);
     if (cr_file_read(path, 1 << 24, &bytes, &count) != CR_OK) return false;
     const bool shrunk = shrink(bytes, "\"fc.weight\"") && shrink(bytes, "\"fc.bias\"") &&
+                        drop_sum(bytes, CR_ST_TENSOR_SUMS) && drop_sum(bytes, CR_ST_HEADER_SUM) &&
                         cr_file_write_atomic(path, bytes, count) == CR_OK;
     cr_free(bytes);
-    return shrunk;
+    text_into(path, "%s/last/checksums.txt", run);
+    return shrunk && remove(path) == 0;
 }
 
 static bool have_run(void) {
