@@ -193,13 +193,27 @@ static void collect(void *self, int64_t sample, const int32_t *labels, const flo
     if (c->callback) c->callback->on_sample(c->callback->self, sample, labels, logits);
 }
 
-static cr_status start_collecting(struct cr_session *s, struct collector *c) {
+/* Without images. The images of each rank are gathered: a rank holds its own, a copy to send, and those of all. */
+static struct cr_label_scores empty_scores(const struct cr_session *s, const struct cr_dataset *dataset) {
+    const int ranks = cr_comm_size(s->comm);
+    return (struct cr_label_scores){
+        .classes  = s->model.classes,
+        .words    = (int)s->eval.tensor[s->eval.labels].dim[3],
+        .expected = (cr_dataset_count(dataset) + ranks - 1) / ranks,
+        .copies   = ranks == 1 ? 1 : cr_comm_rank_info(s->comm, cr_comm_rank(s->comm))->local_size * (ranks + 2)};
+}
+
+cr_status cr_session_check_evaluation(const struct cr_session *s, const struct cr_dataset *dataset) {
+    const struct cr_label_scores empty = empty_scores(s, dataset);
+    return s->config->data.multi_label ? cr_label_scores_check(&empty, empty.expected) : CR_OK;
+}
+
+static cr_status start_collecting(struct cr_session *s, const struct cr_dataset *dataset, struct collector *c) {
     if (!s->label_scores) CR_ALLOC(s->label_scores, 1);
     cr_label_scores_free(s->label_scores);
-    s->label_scores->classes = s->model.classes;
-    s->label_scores->words   = (int)s->eval.tensor[s->eval.labels].dim[3];
-    c->scores                = s->label_scores;
-    return CR_OK;
+    *s->label_scores = empty_scores(s, dataset);
+    c->scores        = s->label_scores;
+    return cr_session_check_evaluation(s, dataset);
 }
 
 /* `status`: of the evaluation so far, the same on all ranks. */
@@ -257,7 +271,7 @@ static cr_status evaluate(struct cr_session *s, const struct cr_dataset *dataset
     const struct cr_sample_callback collecting = {&several, collect};
     CR_ASSERT(!views || cr_comm_size(s->comm) == 1); /* the views of an image are not divided between ranks */
     if (c->data.multi_label) {
-        CR_TRY(start_collecting(s, &several));
+        CR_TRY(start_collecting(s, dataset, &several));
         callback = &collecting;
     }
     CR_TRY(cr_loader_open(dataset, &options, &loader));

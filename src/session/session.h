@@ -258,6 +258,9 @@ struct cr_sample_callback {
 CR_MUST cr_status cr_session_evaluate_each(struct cr_session *session, const struct cr_dataset *dataset,
                                            volatile const int *stop, const struct cr_sample_callback *callback,
                                            struct cr_scores *out);
+/* CR_ERR_MEMORY when the outputs of all images, which an evaluation keeps with data.multi_label, do not fit into the
+ * memory that is free. Every evaluation checks it; training does before its first step. */
+CR_MUST cr_status cr_session_check_evaluation(const struct cr_session *session, const struct cr_dataset *dataset);
 
 /* ---- batches without training (session/batches.c) ---- */
 

@@ -42,14 +42,13 @@ static cr_status split_resume_path(const char *path, char **dir, char **from) {
     if (!is_step_folder(resolved)) {
         CR_TRY(cr_ckpt_find_intact(resolved, from));
         if (!*from) return CR_FAIL(CR_ERR_CONFIG, "--resume %s: no checkpoint there (no step-N folder)", path);
-        *dir = cr_strdup(resolved);
     } else {
         CR_TRY(cr_ckpt_verify(resolved));
         *from       = cr_strdup(resolved);
         char *slash = strrchr(resolved, '/');
         if (slash && slash != resolved) *slash = 0;
-        *dir = cr_strdup(resolved);
     }
+    *dir = cr_strdup(resolved);
     return *dir && *from ? CR_OK : CR_NO_MEMORY(sizeof resolved);
 }
 
@@ -286,6 +285,7 @@ static cr_status start_session(struct cr_run *run, const char *weights, const ch
                                                .comm                    = run->comm,
                                                .teacher                 = run->teacher};
     CR_TRY(cr_session_open(&run->config, &options, &run->session));
+    CR_TRY(cr_session_check_evaluation(&run->session, run->val));
     run->config.train.batch = run->session.batch; /* replaces auto; the checkpoint stores this number */
     const size_t limit      = cr_session_limit_found(&run->session);
     if (limit) { /* replaces auto too, so that a resumed run has the same programs */

@@ -55,6 +55,28 @@ else
     # two runs at once divide the memory: each fits itself into its half
     ends "sweep" 0 within memory 760 "$bin" sweep "${large[@]}" train.seed=1,2 --jobs 2 -o "$work/S"
     is "sweep: both runs fit themselves" "$(grep -lc recomputed S/*.txt | wc -l)" 2
+    # scores that need the outputs of all images at once: 2000 x 50000 floats
+    many=(net.ini model.widths=4,4 model.classes=50000 data.val_images=2000 data.workers=1 train.eval_batch=8 --threads 1)
+    ends "many classes: train" 0 "$bin" train "${many[@]}" --steps 1 -o "$work/many"
+    ends "many classes, 300 MiB, eval" 0 within memory 300 "$bin" eval many
+    ends "many classes, 300 MiB, --temperature" 1 within memory 300 "$bin" eval many --temperature
+    has "many classes, 300 MiB, --temperature: the reason" "$said" "the outputs of 2000 images for 50000 classes take 381 MiB"
+    python3 - <<'PY'
+import os, struct, zlib
+def chunk(kind, data): return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+os.mkdir("labels")
+open("labels/0.png", "wb").write(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", 16, 16, 8, 0, 0, 0, 0))
+                                 + chunk(b"IDAT", zlib.compress(bytes(16 * 17))) + chunk(b"IEND", b""))
+for i in range(1, 2000): os.link("labels/0.png", f"labels/{i}.png")
+with open("labels/train.csv", "w") as train, open("labels/val.csv", "w") as val:
+    for i in range(50): train.write(f"{i}.png," + ";".join(f"c{1000 * i + k}" for k in range(1000)) + "\n")
+    for i in range(2000): val.write(f"{i}.png,c{i}\n")
+PY
+    several=(net.ini model.widths=4,4 data.kind=csv data.root=labels data.multi_label=yes data.train_images=0 data.val_images=0 data.workers=1)
+    several+=(train.eval_batch=8 --threads 1 --steps 1)
+    ends "many labels, 350 MiB: train" 1 within memory 350 "$bin" train "${several[@]}" -o "$work/refused"
+    has "many labels, 350 MiB: the reason" "$said" "the outputs of 2000 images for 50000 classes take 393 MiB"
+    holds "many labels, 350 MiB: before the first step" [ ! -e refused/last ]
 fi
 
 # ---- cores ----

@@ -293,7 +293,8 @@ static cr_status evaluate(const struct cr_config *config, enum cr_split split, s
     if (count || table || several) CR_TRY_OUT(cr_cmd_names_of(dataset, &e->names));
     if (count) CR_TRY_OUT(cr_confusion_open(session.model.classes, &e->confusion));
     if (table) CR_TRY_OUT(start_table(e, config, dataset, session.model.classes));
-    e->logits.classes = session.model.classes;
+    e->logits.classes  = session.model.classes;
+    e->logits.expected = cr_dataset_count(dataset);
     CR_TRY_OUT(cr_session_evaluate_each(&session, dataset, NULL, each ? &callback : NULL, &e->scores));
     CR_TRY_OUT(e->logits_status);
     CR_TRY_OUT(cr_confusion_finish(&e->confusion));

@@ -2,6 +2,7 @@
 #include "session/labels/label_scores.h"
 
 #include "data/data.h"
+#include "session/labels/outputs.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -13,7 +14,14 @@ double cr_label_probability(double logit) {
 
 /* ---- collecting ---- */
 
+cr_status cr_label_scores_check(const struct cr_label_scores *s, int64_t images) {
+    const size_t image = (size_t)s->classes * sizeof *s->logits + (size_t)s->words * sizeof *s->labels;
+    return cr_outputs_check(images, s->classes, (size_t)images * image * (size_t)CR_MAX(s->copies, 1),
+                            "with several labels per image all of them are kept; give a smaller validation set");
+}
+
 static cr_status reserve(struct cr_label_scores *s, int64_t images) {
+    CR_TRY(cr_label_scores_check(s, images));
     const size_t   logits = (size_t)images * (size_t)s->classes, words = (size_t)images * (size_t)s->words;
     float *const   grown_logits = cr_realloc(s->logits, logits, sizeof *s->logits);
     int32_t *const grown_labels = grown_logits ? cr_realloc(s->labels, words, sizeof *s->labels) : NULL;
@@ -26,7 +34,7 @@ static cr_status reserve(struct cr_label_scores *s, int64_t images) {
 
 cr_status cr_label_scores_add(struct cr_label_scores *s, const int32_t *labels, const float *logits) {
     const size_t classes = (size_t)s->classes, words = (size_t)s->words, at = (size_t)s->images;
-    if (s->images == s->capacity) CR_TRY(reserve(s, CR_MAX(1024, 2 * s->capacity)));
+    if (s->images == s->capacity) CR_TRY(reserve(s, s->capacity ? 2 * s->capacity : s->expected ? s->expected : 1024));
     memcpy(s->logits + at * classes, logits, classes * sizeof *logits);
     memcpy(s->labels + at * words, labels, words * sizeof *labels);
     s->images++;

@@ -10,10 +10,14 @@
 struct cr_label_scores {
     int      classes, words; /* words of labels per image: graph/loss.h */
     int64_t  images, capacity;
-    float   *logits; /* [images][classes] */
-    int32_t *labels; /* [images][words] */
+    int64_t  expected; /* images of the evaluation, for which memory is taken with the first one */
+    int      copies;   /* of this memory on this host, with those of other ranks (cr_label_scores_gather) */
+    float   *logits;   /* [images][classes] */
+    int32_t *labels;   /* [images][words] */
 };
 
+/* CR_ERR_MEMORY when the memory that is free cannot hold `images` images. */
+CR_MUST cr_status cr_label_scores_check(const struct cr_label_scores *scores, int64_t images);
 /* Adds one image; copies the logits and labels. CR_ERR_MEMORY. */
 CR_MUST cr_status cr_label_scores_add(struct cr_label_scores *scores, const int32_t *labels, const float *logits);
 /* Collects the images of all ranks on every rank. */

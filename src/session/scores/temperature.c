@@ -2,12 +2,17 @@
 #include "session/scores/temperature.h"
 
 #include "session/scores/confusion.h"
+#include "session/labels/outputs.h"
 
 #include <math.h>
 #include <string.h>
 
 static cr_status reserve(struct cr_logit_table *t) {
-    const size_t classes = (size_t)t->classes, more = t->capacity ? 2 * (size_t)t->capacity : 1024;
+    const size_t classes = (size_t)t->classes, more = (size_t)(t->capacity   ? 2 * t->capacity
+                                                               : t->expected ? t->expected
+                                                                             : 1024);
+    CR_TRY(cr_outputs_check((int64_t)more, t->classes, more * classes * sizeof *t->logits,
+                            "leave --temperature out, or give a smaller validation set"));
     float *const logits = cr_realloc(t->logits, more * classes, sizeof *logits);
     if (!logits) return CR_NO_MEMORY(more * classes * sizeof *logits);
     t->logits             = logits;

@@ -9,11 +9,13 @@
 struct cr_logit_table {
     int      classes;
     int64_t  images, capacity;
-    float   *logits; /* [images][classes] */
-    int32_t *labels; /* [images] */
+    int64_t  expected; /* images of the evaluation, for which memory is taken with the first one */
+    float   *logits;   /* [images][classes] */
+    int32_t *labels;   /* [images] */
 };
 
-/* Adds one image; copies the logits. Labels that are no class, and logits that are not finite, are ignored. */
+/* Adds one image; copies the logits. Labels that are no class, and logits that are not finite, are ignored.
+ * CR_ERR_MEMORY. */
 CR_MUST cr_status cr_logit_table_add(struct cr_logit_table *table, int32_t label, const float *logits);
 void              cr_logit_table_free(struct cr_logit_table *table);
 
