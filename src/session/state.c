@@ -57,13 +57,8 @@ out:
 
 cr_status cr_state_save(struct cr_session *s, const struct cr_position *at, const char *run_dir,
                         const char *config_text, const struct cr_dataset *dataset) {
-    const int    classes = cr_dataset_classes(dataset);
-    const char **names;
-    CR_ALLOC(names, (size_t)classes);
-    for (int i = 0; i < classes; i++) names[i] = cr_dataset_class_name(dataset, i);
-    cr_status status = cr_state_save_named(s, at, run_dir, config_text, names, classes);
-    cr_free(names);
-    return status;
+    return cr_state_save_named(s, at, run_dir, config_text, cr_dataset_class_names(dataset),
+                               cr_dataset_classes(dataset));
 }
 
 /* ---- load ---- */
