@@ -96,13 +96,16 @@ static bool parse_sum(const char *line, uint32_t *out) {
 }
 
 /* Reads the list and removes its last line, which must be the sum of the others. *text is NULL when the folder has no
- * list; the caller frees it. */
+ * list; the caller frees it. Without config.ini the folder is no checkpoint, but one in which somebody keeps weights: a
+ * checksums.txt there belongs to something else. */
 static cr_status read_list(const char *folder, char **text) {
     char      path[CR_PATH_MAX], *lines = NULL;
     size_t    length;
     uint32_t  sum;
     cr_status status = CR_OK;
     *text            = NULL;
+    CR_TRY(cr_path_join(path, folder, "config.ini"));
+    if (access(path, F_OK) < 0 && errno == ENOENT) return CR_OK;
     CR_TRY(cr_path_join(path, folder, list_name));
     if (access(path, F_OK) < 0 && errno == ENOENT) return CR_OK;
     CR_TRY(cr_file_read_no_link(path, LIST_BYTES_MAX, &lines, &length));
