@@ -60,11 +60,18 @@ _Noreturn static void park(void) {
     for (;;) (void)pause();
 }
 
+/* The job is the current one or the oldest that was begun. */
 static void finish(struct cresnet_model *model, struct cr_api_job *job, cresnet_status status, const char *text) {
     struct cr_api_worker *w = &model->worker;
     (void)pthread_mutex_lock(&w->mutex);
-    const bool abandoned = w->abandoned; /* the caller has its error already, and the job is gone */
-    if (!abandoned) finish_locked(model, job, status, text);
+    const bool abandoned = w->abandoned; /* abandon() gives the caller its error: the job may be gone already */
+    if (!abandoned) {
+        if (w->current == job)
+            w->current = NULL;
+        else
+            memmove(w->begun, w->begun + 1, (size_t)--w->begun_jobs * sizeof *w->begun);
+        finish_locked(model, job, status, text);
+    }
     (void)pthread_cond_broadcast(&w->done);
     (void)pthread_mutex_unlock(&w->mutex);
     if (abandoned) park();
@@ -189,25 +196,23 @@ static void begin(struct cresnet_model *model, struct cr_api_job *job) {
     if (*model->broken) { /* since this job was added */
         char text[sizeof is_broken + sizeof model->broken + 2];
         snprintf(text, sizeof text, "%s: %s", is_broken, model->broken);
-        w->current = NULL;
         finish(model, job, CRESNET_ERROR_BROKEN, text);
         return;
     }
     const cr_status status = job->begin(model, job->argument);
-    w->current             = NULL;
-    if (status == CR_OK && job->end)
+    if (status == CR_OK && job->end) {
+        (void)pthread_mutex_lock(&w->mutex);
+        w->current                = NULL;
         w->begun[w->begun_jobs++] = job;
-    else
+        (void)pthread_mutex_unlock(&w->mutex);
+    } else
         finish(model, job, public_status(status), status == CR_OK ? "" : cr_error_message());
     cr_error_clear();
 }
 
 static void end_oldest(struct cresnet_model *model) {
-    struct cr_api_worker *w      = &model->worker;
-    struct cr_api_job    *job    = w->begun[0];
-    const cr_status       status = job->end(model, job->argument);
-    for (int i = 1; i < w->begun_jobs; i++) w->begun[i - 1] = w->begun[i];
-    w->begun_jobs--;
+    struct cr_api_job *job    = model->worker.begun[0];
+    const cr_status    status = job->end(model, job->argument);
     finish(model, job, public_status(status), status == CR_OK ? "" : cr_error_message());
     cr_error_clear();
 }

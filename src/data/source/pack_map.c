@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -19,6 +20,7 @@
 enum { MAPPINGS_MAX = 64 };
 
 static struct cr_pack_map *_Atomic mappings[MAPPINGS_MAX];
+static atomic_int                  handlers; /* that run now, and may look at any mapping */
 static uintptr_t                   page_bytes;
 static struct sigaction            previous;
 static pthread_once_t              once = PTHREAD_ONCE_INIT;
@@ -40,7 +42,9 @@ static bool replace_lost_pages(uintptr_t at) {
 static void on_bus_error(int signal_number, siginfo_t *info, void *context) {
     const int error = errno;
     (void)context;
+    atomic_fetch_add(&handlers, 1);
     if (!replace_lost_pages((uintptr_t)info->si_addr)) sigaction(signal_number, &previous, NULL);
+    atomic_fetch_sub(&handlers, 1);
     errno = error;
 }
 
@@ -96,6 +100,7 @@ void cr_pack_map_close(struct cr_pack_map *map) {
         struct cr_pack_map *own = map;
         if (atomic_compare_exchange_strong(&mappings[i], &own, NULL)) break;
     }
+    while (atomic_load(&handlers)) sched_yield(); /* those of other threads: a new one does not find this mapping */
     if (map->count) munmap((void *)(uintptr_t)map->bytes, map->count);
     close(map->fd);
     cr_free(map);
