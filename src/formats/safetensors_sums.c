@@ -32,10 +32,10 @@ uint32_t cr_st_header_crc(const char *header, size_t bytes, size_t digits_at) {
     const size_t   after  = digits_at + CR_ST_SUM_DIGITS;
     const uint64_t length = bytes;
     memset(zeros, '0', sizeof zeros);
-    uint32_t crc = cr_crc32c_long(0, &length, sizeof length);
-    crc          = cr_crc32c_long(crc, header, digits_at);
-    crc          = cr_crc32c_long(crc, zeros, sizeof zeros);
-    return cr_crc32c_long(crc, header + after, bytes - after);
+    uint32_t crc = cr_crc32c(0, &length, sizeof length);
+    crc          = cr_crc32c(crc, header, digits_at);
+    crc          = cr_crc32c(crc, zeros, sizeof zeros);
+    return cr_crc32c(crc, header + after, bytes - after);
 }
 
 cr_status cr_st_check_header(struct cr_st_file *file) {
@@ -75,7 +75,7 @@ cr_status cr_st_check_sum(const struct cr_st_file *file, const struct cr_st_entr
 
 cr_status cr_st_read_whole(struct cr_st_file *file, const struct cr_st_entry *entry, void *dst) {
     CR_TRY(cr_st_read(file, entry, 0, dst, (size_t)entry->bytes));
-    return file->has_sums ? cr_st_check_sum(file, entry, cr_crc32c_long(0, dst, (size_t)entry->bytes)) : CR_OK;
+    return file->has_sums ? cr_st_check_sum(file, entry, cr_crc32c(0, dst, (size_t)entry->bytes)) : CR_OK;
 }
 
 cr_status cr_st_verify(struct cr_st_file *file, const struct cr_st_entry *entry) {
@@ -87,7 +87,7 @@ cr_status cr_st_verify(struct cr_st_file *file, const struct cr_st_entry *entry)
     for (uint64_t at = 0; at < entry->bytes; at += CHUNK_BYTES) {
         const size_t bytes = (size_t)CR_MIN(entry->bytes - at, (uint64_t)CHUNK_BYTES);
         CR_TRY_OUT(cr_st_read(file, entry, at, chunk, bytes));
-        crc = cr_crc32c_long(crc, chunk, bytes);
+        crc = cr_crc32c(crc, chunk, bytes);
     }
     status = cr_st_check_sum(file, entry, crc);
 out:

@@ -232,7 +232,7 @@ static void add_to_sums(struct cr_st_writer *writer, const unsigned char *src, s
     for (uint64_t at = writer->written; bytes;) {
         struct placed *p    = &writer->placed[writer->current];
         const size_t   part = (size_t)CR_MIN((uint64_t)bytes, p->entry.offset + p->entry.bytes - at);
-        p->crc              = cr_crc32c_long(p->crc, src, part);
+        p->crc              = cr_crc32c(p->crc, src, part);
         src += part;
         at += part;
         bytes -= part;

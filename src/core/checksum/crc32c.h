@@ -7,7 +7,6 @@
 
 /* CRC-32C of the bytes, continued from `crc`; the first call passes 0. */
 uint32_t cr_crc32c(uint32_t crc, const void *bytes, size_t count);
-uint32_t cr_crc32c_long(uint32_t crc, const void *bytes, size_t count);  /* the same, faster for kilobytes and more */
 uint32_t cr_crc32c_plain(uint32_t crc, const void *bytes, size_t count); /* the same without special instructions */
 
 #endif
