@@ -39,7 +39,8 @@ static void relations(void) {
     check_match(NULL, 0, NULL, 0, true, CR_CLASSES_EQUAL, NULL);
 }
 
-/* ImageNet has two classes "crane": a list is equal to itself. A message about other lists names classes that differ. */
+/* ImageNet has two classes "crane": a list is equal to itself. A message about other lists names classes that differ.
+ */
 static void equal_names_in_a_list(void) {
     struct cr_class_match m;
     check_match(LIST("crane", "x", "crane"), LIST("crane", "x", "crane"), true, CR_CLASSES_EQUAL, WANT(0, 1, 2));

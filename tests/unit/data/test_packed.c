@@ -134,6 +134,5 @@ static void unreadable_images_are_skipped(void) {
     drop_folder(folder);
 }
 
-TESTS(CASE(packed_images_match_the_files), CASE(packing_is_deterministic),
-      CASE(raw_images_prepare_as_the_files), CASE(datasets_without_files_are_packed_raw),
-      CASE(unreadable_images_are_skipped))
+TESTS(CASE(packed_images_match_the_files), CASE(packing_is_deterministic), CASE(raw_images_prepare_as_the_files),
+      CASE(datasets_without_files_are_packed_raw), CASE(unreadable_images_are_skipped))
