@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { LIST_BYTES_MAX = 64 << 10, CHUNK_BYTES = 16 << 10, DIGITS = 8, NAME_AT = DIGITS + 2, NAME_BYTES_MAX = 60 };
+enum { LIST_BYTES_MAX = 64 << 10, CHUNK_BYTES = 16 << 10, NAME_AT = CR_CRC32C_DIGITS + 2, NAME_BYTES_MAX = 60 };
 
 static const char list_name[] = "checksums.txt";
 static const char advice[]    = "restore the file from a copy, or use another checkpoint";
@@ -89,10 +89,7 @@ out:
 }
 
 static bool parse_sum(const char *line, uint32_t *out) {
-    char again[DIGITS + 1];
-    if (sscanf(line, "%8" SCNx32, out) != 1) return false;
-    snprintf(again, sizeof again, "%08" PRIx32, *out);
-    return strncmp(line, again, DIGITS) == 0 && strncmp(line + DIGITS, "  ", 2) == 0;
+    return cr_crc32c_parse(line, out) && strncmp(line + CR_CRC32C_DIGITS, "  ", 2) == 0;
 }
 
 /* Reads the list and removes its last line, which must be the sum of the others. *text is NULL when the folder has no
@@ -111,7 +108,7 @@ static cr_status read_list(const char *folder, char **text) {
     CR_TRY(cr_file_read_no_link(path, LIST_BYTES_MAX, &lines, &length));
     const size_t tail = NAME_AT + sizeof list_name; /* its 0 byte counts for the line break */
     char        *last = length >= tail ? lines + length - tail : lines;
-    if (length < tail || strlen(lines) != length || strcmp(last + DIGITS, "  checksums.txt\n") != 0 ||
+    if (length < tail || strlen(lines) != length || strcmp(last + CR_CRC32C_DIGITS, "  checksums.txt\n") != 0 ||
         !parse_sum(last, &sum) || sum != cr_crc32c(0, lines, (size_t)(last - lines)))
         CR_FAIL_OUT(CR_ERR_FORMAT,
                     "%s: is damaged (wrong checksum): restore it from a copy, or remove it to use the files of this "

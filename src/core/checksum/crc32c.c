@@ -99,3 +99,14 @@ uint32_t cr_crc32c(uint32_t crc, const void *bytes, size_t count) {
 #endif
     return cr_crc32c_plain(crc, bytes, count);
 }
+
+bool cr_crc32c_parse(const char *text, uint32_t *out) {
+    static const char digits[] = "0123456789abcdef";
+    *out                       = 0;
+    for (int i = 0; i < CR_CRC32C_DIGITS; i++) {
+        const char *digit = text[i] ? strchr(digits, text[i]) : NULL;
+        if (!digit) return false;
+        *out = *out << 4 | (uint32_t)(digit - digits);
+    }
+    return true;
+}
