@@ -2,6 +2,7 @@
 #ifndef CR_CRC32C_H
 #define CR_CRC32C_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -9,5 +10,10 @@
 uint32_t cr_crc32c(uint32_t crc, const void *bytes, size_t count);
 uint32_t cr_crc32c_long(uint32_t crc, const void *bytes, size_t count);  /* the same, faster for kilobytes and more */
 uint32_t cr_crc32c_plain(uint32_t crc, const void *bytes, size_t count); /* the same without special instructions */
+
+/* For crc32c_long.c: the same for at least one block, on processors for which cr_crc32c_has_avx512 is true. */
+enum { CR_CRC32C_AVX512_BLOCK = 256 };
+bool     cr_crc32c_has_avx512(void);
+uint32_t cr_crc32c_avx512(uint32_t crc, const uint8_t *bytes, size_t blocks);
 
 #endif

@@ -1,10 +1,13 @@
 /* core/checksum/crc32c_long.c: CRC-32C of many bytes. The CPU's instruction has a latency of three cycles and can begin
- * every cycle, so three sums are computed side by side and combined. */
+ * every cycle, so three sums are computed side by side and combined. Processors with AVX-512 do more bytes in a cycle:
+ * crc32c_avx512.c. */
 #include "core/checksum/crc32c.h"
 #include "core/cpu.h"
 
 #include <pthread.h>
 #include <string.h>
+
+enum { AVX512_FROM = 4 * CR_CRC32C_AVX512_BLOCK }; /* with fewer bytes the end takes longer than the rest */
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -50,6 +53,10 @@ __attribute__((target("sse4.2"))) static uint32_t three_blocks(uint32_t value, c
 
 uint32_t cr_crc32c_long(uint32_t crc, const void *bytes, size_t count) {
     const uint8_t *b = bytes;
+    if (count >= AVX512_FROM && cr_crc32c_has_avx512()) {
+        const size_t blocks = count / CR_CRC32C_AVX512_BLOCK, done = blocks * CR_CRC32C_AVX512_BLOCK;
+        return cr_crc32c(cr_crc32c_avx512(crc, b, blocks), b + done, count - done);
+    }
 #if defined(__x86_64__)
     if (count >= BLOCKS * BLOCK && cr_cpu_has(CR_CPU_SSE42)) {
         pthread_once(&once, make_shift);
