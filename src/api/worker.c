@@ -7,9 +7,12 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <time.h>
 #include <unistd.h>
+
+#ifdef _OPENMP
+#include <omp.h>
+#endif
 
 enum { STACK_BYTES = 8 << 20, NAP_NS = 30000 };
 
@@ -84,17 +87,19 @@ static void nap(void) {
 
 /* ---- programming errors ---- */
 
-/* All models of the process, so that a thread finds its model: a new thread inherits the name of the thread that
- * starts it, and GCC's OpenMP starts the threads of a model from the model's thread. */
+/* All models of the process, so that a thread of a team finds its model by a number. A team inherits the number of the
+ * default device from the thread that starts the team, and nothing else uses this number, since no code is offloaded by
+ * OpenMP. The threads themselves say nothing: LLVM's OpenMP lends the same ones to all models. */
+enum { FIRST_NUMBER = 1 << 24 }; /* no device of the host's own threads */
 static pthread_mutex_t       models_mutex = PTHREAD_MUTEX_INITIALIZER;
 static struct cresnet_model *models;
 static unsigned              models_opened;
 
 static void register_model(struct cresnet_model *model) {
     (void)pthread_mutex_lock(&models_mutex);
-    snprintf(model->worker.name, sizeof model->worker.name, "cresnet-%x", models_opened++ & 0xfffffffU);
-    model->worker.next = models;
-    models             = model;
+    model->worker.number = FIRST_NUMBER + (int)(models_opened++ % FIRST_NUMBER);
+    model->worker.next   = models;
+    models               = model;
     (void)pthread_mutex_unlock(&models_mutex);
 }
 
@@ -109,13 +114,14 @@ static void unregister_model(const struct cresnet_model *model) {
 }
 
 static struct cresnet_model *model_of_thread(void) {
-    char                  name[sizeof models->worker.name] = "";
-    struct cresnet_model *model;
-    if (current) return current;
-    (void)prctl(PR_GET_NAME, name);
+    struct cresnet_model *model = current;
+#ifdef _OPENMP
+    if (model) return model;
+    const int number = omp_get_default_device();
     (void)pthread_mutex_lock(&models_mutex);
-    for (model = models; model && strcmp(model->worker.name, name) != 0;) model = model->worker.next;
+    for (model = models; model && model->worker.number != number;) model = model->worker.next;
     (void)pthread_mutex_unlock(&models_mutex);
+#endif
     return model;
 }
 
@@ -219,12 +225,16 @@ static void end_oldest(struct cresnet_model *model) {
 
 /* A new thread has the locale of the process and the floating-point modes of the caller: rounding, traps, subnormal
  * numbers that become zero. Results and files must not depend on them. The OpenMP threads of the model inherit the
- * modes and the name of this thread. */
+ * modes and the number of this thread. */
 static void set_defaults(const struct cresnet_model *model) {
     const locale_t c = newlocale(LC_ALL_MASK, "C", (locale_t)0); /* does not allocate: glibc has a static "C" locale */
     if (c) (void)uselocale(c);
     (void)fesetenv(FE_DFL_ENV);
-    (void)prctl(PR_SET_NAME, model->worker.name);
+#ifdef _OPENMP
+    omp_set_default_device(model->worker.number);
+#else
+    (void)model;
+#endif
 }
 
 static void *serve(void *argument) {

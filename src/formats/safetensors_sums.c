@@ -73,7 +73,7 @@ cr_status cr_st_verify(struct cr_st_file *file, const struct cr_st_entry *entry)
     uint32_t       crc    = 0;
     cr_status      status = CR_OK;
     if (!file->has_sums) return CR_OK;
-    CR_ALLOC(chunk, CHUNK_BYTES);
+    CR_ALLOC(chunk, (size_t)CR_MIN(CR_MAX(entry->bytes, 1), (uint64_t)CHUNK_BYTES)); /* most tensors are small */
     for (uint64_t at = 0; at < entry->bytes; at += CHUNK_BYTES) {
         const size_t bytes = (size_t)CR_MIN(entry->bytes - at, (uint64_t)CHUNK_BYTES);
         CR_TRY_OUT(cr_st_read(file, entry, at, chunk, bytes));

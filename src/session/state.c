@@ -293,7 +293,7 @@ cr_status cr_session_load_weights(struct cr_session *s, const char *given, bool 
     bool                   fresh_head = false, parts;
     cr_status              status     = CR_OK;
     struct finite_io       finite     = {.below = cr_state_io(s)};
-    struct cr_ckpt_io      io         = {&finite, NULL, finite_put, finite.below.parallel_put};
+    struct cr_ckpt_io      io         = {.self = &finite, .put = finite_put, .parallel_put = finite.below.parallel_put};
     struct cr_stem_filter  stem       = {.param = CR_NONE};
     CR_TRY_OUT(cr_ckpt_model_path(given, &path));
     CR_TRY_OUT(cr_state_model_list(&s->model.store, &arena, &list));
