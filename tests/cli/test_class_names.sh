@@ -46,7 +46,7 @@ names() { tr '\n' ' ' <"$1/last/classes.txt"; }
 moved() {
     rm -rf moved && cp -r "$1" moved
     for file in moved/*/classes.txt; do printf '%s\n' "${@:2}" >"$file"; done
-    rm moved/*/checksums.txt
+    rm -f moved/*/checksums.txt # last and best are links to the same folder
 }
 
 images abc a b c    # labels 0 red, 1 green, 2 blue
