@@ -48,7 +48,7 @@ struct cr_api_worker {
     bool               quit;
     atomic_bool        abandoned; /* a programming error has stopped a thread of the model: no thread works any more */
     atomic_int         users;     /* threads that use memory of callers: see cr_api_use_begin */
-    char               name[16];  /* of the threads of the model */
+    int                number;    /* of the model, which its OpenMP teams inherit */
     struct cresnet_model *next;   /* of all models of the process */
 };
 

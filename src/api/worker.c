@@ -7,9 +7,12 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <time.h>
 #include <unistd.h>
+
+#ifdef _OPENMP
+#include <omp.h>
+#endif
 
 enum { STACK_BYTES = 8 << 20, NAP_NS = 30000 };
 
@@ -60,11 +63,18 @@ _Noreturn static void park(void) {
     for (;;) (void)pause();
 }
 
+/* The job is the current one or the oldest that was begun. */
 static void finish(struct cresnet_model *model, struct cr_api_job *job, cresnet_status status, const char *text) {
     struct cr_api_worker *w = &model->worker;
     (void)pthread_mutex_lock(&w->mutex);
-    const bool abandoned = w->abandoned; /* the caller has its error already, and the job is gone */
-    if (!abandoned) finish_locked(model, job, status, text);
+    const bool abandoned = w->abandoned; /* abandon() gives the caller its error: the job may be gone already */
+    if (!abandoned) {
+        if (w->current == job)
+            w->current = NULL;
+        else
+            memmove(w->begun, w->begun + 1, (size_t)--w->begun_jobs * sizeof *w->begun);
+        finish_locked(model, job, status, text);
+    }
     (void)pthread_cond_broadcast(&w->done);
     (void)pthread_mutex_unlock(&w->mutex);
     if (abandoned) park();
@@ -77,17 +87,19 @@ static void nap(void) {
 
 /* ---- programming errors ---- */
 
-/* All models of the process, so that a thread finds its model: a new thread inherits the name of the thread that
- * starts it, and GCC's OpenMP starts the threads of a model from the model's thread. */
+/* All models of the process, so that a thread of a team finds its model by a number. A team inherits the number of the
+ * default device from the thread that starts the team, and nothing else uses this number, since no code is offloaded by
+ * OpenMP. The threads themselves say nothing: LLVM's OpenMP lends the same ones to all models. */
+enum { FIRST_NUMBER = 1 << 24 }; /* no device of the host's own threads */
 static pthread_mutex_t       models_mutex = PTHREAD_MUTEX_INITIALIZER;
 static struct cresnet_model *models;
 static unsigned              models_opened;
 
 static void register_model(struct cresnet_model *model) {
     (void)pthread_mutex_lock(&models_mutex);
-    snprintf(model->worker.name, sizeof model->worker.name, "cresnet-%x", models_opened++ & 0xfffffffU);
-    model->worker.next = models;
-    models             = model;
+    model->worker.number = FIRST_NUMBER + (int)(models_opened++ % FIRST_NUMBER);
+    model->worker.next   = models;
+    models               = model;
     (void)pthread_mutex_unlock(&models_mutex);
 }
 
@@ -102,13 +114,14 @@ static void unregister_model(const struct cresnet_model *model) {
 }
 
 static struct cresnet_model *model_of_thread(void) {
-    char                  name[sizeof models->worker.name] = "";
-    struct cresnet_model *model;
-    if (current) return current;
-    (void)prctl(PR_GET_NAME, name);
+    struct cresnet_model *model = current;
+#ifdef _OPENMP
+    if (model) return model;
+    const int number = omp_get_default_device();
     (void)pthread_mutex_lock(&models_mutex);
-    for (model = models; model && strcmp(model->worker.name, name) != 0;) model = model->worker.next;
+    for (model = models; model && model->worker.number != number;) model = model->worker.next;
     (void)pthread_mutex_unlock(&models_mutex);
+#endif
     return model;
 }
 
@@ -189,37 +202,39 @@ static void begin(struct cresnet_model *model, struct cr_api_job *job) {
     if (*model->broken) { /* since this job was added */
         char text[sizeof is_broken + sizeof model->broken + 2];
         snprintf(text, sizeof text, "%s: %s", is_broken, model->broken);
-        w->current = NULL;
         finish(model, job, CRESNET_ERROR_BROKEN, text);
         return;
     }
     const cr_status status = job->begin(model, job->argument);
-    w->current             = NULL;
-    if (status == CR_OK && job->end)
+    if (status == CR_OK && job->end) {
+        (void)pthread_mutex_lock(&w->mutex);
+        w->current                = NULL;
         w->begun[w->begun_jobs++] = job;
-    else
+        (void)pthread_mutex_unlock(&w->mutex);
+    } else
         finish(model, job, public_status(status), status == CR_OK ? "" : cr_error_message());
     cr_error_clear();
 }
 
 static void end_oldest(struct cresnet_model *model) {
-    struct cr_api_worker *w      = &model->worker;
-    struct cr_api_job    *job    = w->begun[0];
-    const cr_status       status = job->end(model, job->argument);
-    for (int i = 1; i < w->begun_jobs; i++) w->begun[i - 1] = w->begun[i];
-    w->begun_jobs--;
+    struct cr_api_job *job    = model->worker.begun[0];
+    const cr_status    status = job->end(model, job->argument);
     finish(model, job, public_status(status), status == CR_OK ? "" : cr_error_message());
     cr_error_clear();
 }
 
 /* A new thread has the locale of the process and the floating-point modes of the caller: rounding, traps, subnormal
  * numbers that become zero. Results and files must not depend on them. The OpenMP threads of the model inherit the
- * modes and the name of this thread. */
+ * modes and the number of this thread. */
 static void set_defaults(const struct cresnet_model *model) {
     const locale_t c = newlocale(LC_ALL_MASK, "C", (locale_t)0); /* does not allocate: glibc has a static "C" locale */
     if (c) (void)uselocale(c);
     (void)fesetenv(FE_DFL_ENV);
-    (void)prctl(PR_SET_NAME, model->worker.name);
+#ifdef _OPENMP
+    omp_set_default_device(model->worker.number);
+#else
+    (void)model;
+#endif
 }
 
 static void *serve(void *argument) {

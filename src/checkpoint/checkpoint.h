@@ -70,6 +70,7 @@ struct cr_ckpt_io {
     /* host -> store */
     cr_status (*put)(void *self, struct cr_ckpt_address address, uint64_t byte_offset, const void *host, size_t bytes);
     bool parallel_put;
+    bool host_get; /* get copies from host memory: chunks may be so small that they stay in a cache */
 };
 
 struct cr_ckpt_save {

@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { LIST_BYTES_MAX = 64 << 10, CHUNK_BYTES = 16 << 10, DIGITS = 8, NAME_AT = DIGITS + 2, NAME_BYTES_MAX = 60 };
+enum { LIST_BYTES_MAX = 64 << 10, CHUNK_BYTES = 16 << 10, NAME_AT = CR_CRC32C_DIGITS + 2, NAME_BYTES_MAX = 60 };
 
 static const char list_name[] = "checksums.txt";
 static const char advice[]    = "restore the file from a copy, or use another checkpoint";
@@ -89,26 +89,26 @@ out:
 }
 
 static bool parse_sum(const char *line, uint32_t *out) {
-    char again[DIGITS + 1];
-    if (sscanf(line, "%8" SCNx32, out) != 1) return false;
-    snprintf(again, sizeof again, "%08" PRIx32, *out);
-    return strncmp(line, again, DIGITS) == 0 && strncmp(line + DIGITS, "  ", 2) == 0;
+    return cr_crc32c_parse(line, out) && strncmp(line + CR_CRC32C_DIGITS, "  ", 2) == 0;
 }
 
 /* Reads the list and removes its last line, which must be the sum of the others. *text is NULL when the folder has no
- * list; the caller frees it. */
+ * list; the caller frees it. Without config.ini the folder is no checkpoint, but one in which somebody keeps weights: a
+ * checksums.txt there belongs to something else. */
 static cr_status read_list(const char *folder, char **text) {
     char      path[CR_PATH_MAX], *lines = NULL;
     size_t    length;
     uint32_t  sum;
     cr_status status = CR_OK;
     *text            = NULL;
+    CR_TRY(cr_path_join(path, folder, "config.ini"));
+    if (access(path, F_OK) < 0 && errno == ENOENT) return CR_OK;
     CR_TRY(cr_path_join(path, folder, list_name));
     if (access(path, F_OK) < 0 && errno == ENOENT) return CR_OK;
     CR_TRY(cr_file_read_no_link(path, LIST_BYTES_MAX, &lines, &length));
     const size_t tail = NAME_AT + sizeof list_name; /* its 0 byte counts for the line break */
     char        *last = length >= tail ? lines + length - tail : lines;
-    if (length < tail || strlen(lines) != length || strcmp(last + DIGITS, "  checksums.txt\n") != 0 ||
+    if (length < tail || strlen(lines) != length || strcmp(last + CR_CRC32C_DIGITS, "  checksums.txt\n") != 0 ||
         !parse_sum(last, &sum) || sum != cr_crc32c(0, lines, (size_t)(last - lines)))
         CR_FAIL_OUT(CR_ERR_FORMAT,
                     "%s: is damaged (wrong checksum): restore it from a copy, or remove it to use the files of this "

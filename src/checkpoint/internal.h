@@ -6,7 +6,8 @@
 
 /* ---- checkpoint/stream.c ---- */
 
-/* Two host buffers for copies between file and store. */
+/* Two host buffers for copies between file and store. Those of CR_CKPT_CACHED_BYTES stay in a second level cache. */
+enum { CR_CKPT_CACHED_BYTES = 256 << 10 };
 struct cr_ckpt_stage {
     unsigned char *a, *b;
     size_t         bytes; /* of each */

@@ -9,8 +9,7 @@
 #include <omp.h>
 #endif
 
-/* PARALLEL_CHUNK: two buffers of a thread stay in a second level cache. */
-enum { PROBLEMS_SHOWN = 5, NAME_SHOWN = 100, READERS_MAX = 8, PARALLEL_CHUNK = 256 << 10 };
+enum { PROBLEMS_SHOWN = 5, NAME_SHOWN = 100, READERS_MAX = 8 };
 
 /* The names in the file that differ from those of the network explain each other: each kind shows its first few. */
 enum kind { KIND_SHAPE, KIND_MISSING, KIND_EXTRA, KINDS };
@@ -206,7 +205,7 @@ cr_status cr_ckpt_read(struct cr_st_file *file, const char *path, const struct c
         goto out;
     }
     CR_TRY_OUT(match(file, path, tensors, count, ignore, alias, found, listed));
-    const size_t chunk = io->parallel_put ? PARALLEL_CHUNK : CR_CKPT_CHUNK_BYTES;
+    const size_t chunk = io->parallel_put ? CR_CKPT_CACHED_BYTES : CR_CKPT_CHUNK_BYTES;
     for (int i = 0; i < readers; i++) CR_TRY_OUT(cr_ckpt_stage_open(tensors, count, chunk, &stage[i]));
     CR_TRY_OUT(read_tensors(file, tensors, count, found, stage, readers, io));
     CR_TRY_OUT(verify(file, listed, readers));

@@ -175,7 +175,7 @@ static cr_status write_whole(struct export *e, const struct cr_st_entry *from, s
     for (uint64_t at = 0; at < from->bytes; at += CR_CKPT_CHUNK_BYTES) {
         const size_t bytes = (size_t)CR_MIN(from->bytes - at, (uint64_t)CR_CKPT_CHUNK_BYTES);
         CR_TRY(cr_st_read(e->file, from, at, buffer, bytes));
-        crc = cr_crc32c_long(crc, buffer, bytes);
+        crc = cr_crc32c(crc, buffer, bytes);
         CR_TRY(cr_st_write(writer, buffer, bytes));
     }
     return cr_st_check_sum(e->file, from, crc);

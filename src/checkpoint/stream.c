@@ -133,7 +133,7 @@ cr_status cr_ckpt_tensor_in(struct cr_st_file *file, const struct cr_st_entry *e
         size_t         bytes   = (size_t)elems * size;
         unsigned char *current = stage->a, *spare = stage->b;
         CR_TRY(cr_st_read(file, entry, done * file_size, current, (size_t)elems * file_size));
-        if (sums) crc = cr_crc32c_long(crc, current, (size_t)elems * file_size);
+        if (sums) crc = cr_crc32c(crc, current, (size_t)elems * file_size);
         if (entry->dtype != tensor->dtype) {
             convert((float *)(void *)spare, current, entry->dtype, elems);
             current = stage->b;

@@ -38,7 +38,7 @@ static cr_status write_tensors(const char *path, const struct cr_ckpt_tensor *te
         entries[i] = (struct cr_st_entry){.name = tensors[i].name, .dtype = tensors[i].dtype, .dims = tensors[i].dims};
         memcpy(entries[i].dim, tensors[i].dim, sizeof tensors[i].dim);
     }
-    CR_TRY_OUT(cr_ckpt_stage_open(tensors, count, CR_CKPT_CHUNK_BYTES, &stage));
+    CR_TRY_OUT(cr_ckpt_stage_open(tensors, count, io->host_get ? CR_CKPT_CACHED_BYTES : CR_CKPT_CHUNK_BYTES, &stage));
     CR_TRY_OUT(cr_st_create(path, entries, count, meta, meta_count, &writer));
     for (int i = 0; i < count; i++)
         CR_TRY_OUT(cr_ckpt_tensor_out(writer, &tensors[cr_st_writer_index(writer, i)], &stage, io));

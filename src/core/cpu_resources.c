@@ -240,6 +240,7 @@ static void bound_memory(const char *folder, bool unified, void *context) {
         if (file_numbers(folder, files[i], 1, &bytes)) limit = CR_MIN(limit, bytes);
     if (limit == INT64_MAX) return;
     if (!file_numbers(folder, unified ? "/memory.current" : "/memory.usage_in_bytes", 1, &used)) used = 0;
+    if (limit - CR_MIN(limit, used) >= *left) return; /* cached files only add to it, and memory.stat is slow to read */
     used -= CR_MIN(used, count_cached(folder, unified));
     *left = CR_MIN(*left, limit - CR_MIN(limit, used));
 }

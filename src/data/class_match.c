@@ -68,6 +68,12 @@ static bool fold_entries(struct entry *list, int count, struct cr_arena *arena) 
     return ok;
 }
 
+static bool are_identical(const char *const *from, int count, const char *const *onto, int onto_count) {
+    int k = 0;
+    while (k < count && k < onto_count && strcmp(from[k], onto[k]) == 0) k++;
+    return k == count && k == onto_count;
+}
+
 /* Sets all members but `to`. */
 static void summarise(const char *const *from, int count, const char *const *onto, int onto_count,
                       struct cr_class_match *m) {
@@ -80,6 +86,9 @@ static void summarise(const char *const *from, int count, const char *const *ont
     m->relation = m->matched < count || count != onto_count ? CR_CLASSES_OTHER
                   : m->moved != -1                          ? CR_CLASSES_PERMUTED
                                                             : CR_CLASSES_EQUAL;
+    if (count != onto_count) return;
+    while (m->shown < count && (m->to[m->shown] == m->shown || strcmp(from[m->shown], onto[m->shown]) == 0)) m->shown++;
+    if (m->shown == count) m->shown = m->respelt;
 }
 
 cr_status cr_class_match(const char *const *from, int count, const char *const *onto, int onto_count, bool spelling,
@@ -91,9 +100,10 @@ cr_status cr_class_match(const char *const *from, int count, const char *const *
     *out =
         (struct cr_class_match){.to = cr_alloc((size_t)CR_MAX(count, 1), sizeof *out->to), .moved = -1, .respelt = -1};
     if (!a || !b || !out->to) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory: names of %d classes", count);
-    for (int i = 0; i < count; i++) out->to[i] = -1;
-    pair_entries(a, &left, b, &onto_left, out->to);
-    if (spelling && left && onto_left) {
+    const bool identical = are_identical(from, count, onto, onto_count);
+    for (int i = 0; i < count; i++) out->to[i] = identical ? i : -1;
+    if (!identical) pair_entries(a, &left, b, &onto_left, out->to);
+    if (!identical && spelling && left && onto_left) {
         if (!fold_entries(a, left, &arena) || !fold_entries(b, onto_left, &arena))
             CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory: names of %d classes", count);
         pair_entries(a, &left, b, &onto_left, out->to);

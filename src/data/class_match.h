@@ -8,7 +8,7 @@
 enum cr_class_relation {
     CR_CLASSES_EQUAL,    /* the same classes in the same order */
     CR_CLASSES_PERMUTED, /* the same classes in another order */
-    CR_CLASSES_OTHER     /* a list has a class that the other one lacks, or has a name twice */
+    CR_CLASSES_OTHER     /* a list has a class that the other one lacks, or the lists differ and one has a name twice */
 };
 
 /* What `spelling` ignores, in messages. */
@@ -20,6 +20,7 @@ struct cr_class_match {
     int                    moved;   /* the first class of `from` that has another index in `onto`, or -1 */
     int                    respelt; /* the first class whose two names are spelt differently, or -1 */
     int                    matched; /* number of classes of `from` that are in `onto` */
+    int                    shown;   /* CR_CLASSES_OTHER, as many names: an index at which they differ, for messages */
 };
 
 /* Finds each class of from[count] in onto[onto_count], in O(n log n). A name is first looked for as it is. With

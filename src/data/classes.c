@@ -60,11 +60,10 @@ cr_status cr_dataset_renumber(struct cr_dataset *dataset, const int *to) {
 
 /* ---- a network's classes ---- */
 
-/* Says how the lists differ, where the first class with another name is. */
+/* Says how the lists differ. */
 static void warn_other(const struct cr_dataset *dataset, const char *const *names, int classes,
                        const struct cr_class_match *match, const char *network, const char *consequence) {
-    int k = 0;
-    while (k < CR_MIN(dataset->classes, classes) && match->to[k] == k) k++;
+    const int k = match->shown;
     if (dataset->classes != classes)
         cr_log(CR_LOG_WARN,
                "the classes of the dataset are not those of %s: %d classes in the dataset, %d in the "

@@ -134,10 +134,11 @@ CR_MUST cr_status cr_dataset_open(const struct cr_config *config, enum cr_split 
 void              cr_dataset_close(struct cr_dataset *dataset); /* NULL is allowed */
 /* Whether cr_dataset_open logs warnings about skipped files and contradicting labels (default: yes). Of the ranks of
  * one host, one logs them. */
-void        cr_dataset_warnings(bool on);
-int64_t     cr_dataset_count(const struct cr_dataset *dataset);
-int         cr_dataset_classes(const struct cr_dataset *dataset);
-const char *cr_dataset_class_name(const struct cr_dataset *dataset, int label);
+void               cr_dataset_warnings(bool on);
+int64_t            cr_dataset_count(const struct cr_dataset *dataset);
+int                cr_dataset_classes(const struct cr_dataset *dataset);
+const char        *cr_dataset_class_name(const struct cr_dataset *dataset, int label);
+const char *const *cr_dataset_class_names(const struct cr_dataset *dataset); /* [classes], until it is renumbered */
 /* Gives class k of the dataset the label to[k], in the names, the counts and the labels of all samples: `to` [classes]
  * has each label once. The order of the samples and the fingerprint stay. Before any loader is opened.
  * CR_ERR_MEMORY. */

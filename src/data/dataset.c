@@ -94,6 +94,10 @@ const char *cr_dataset_class_name(const struct cr_dataset *dataset, int label) {
     return dataset->class_names[label];
 }
 
+const char *const *cr_dataset_class_names(const struct cr_dataset *dataset) {
+    return dataset->class_names;
+}
+
 const int64_t *cr_dataset_class_counts(const struct cr_dataset *dataset) {
     return dataset->class_counts;
 }

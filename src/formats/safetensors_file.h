@@ -1,4 +1,4 @@
-/* formats/safetensors_file.h: what an open file of tensors is: for the files safetensors_*.c and torch_read.c only. */
+/* formats/safetensors_file.h: what an open file of tensors is: for safetensors_*.c, tensor_file.c and torch/ only. */
 #ifndef CR_SAFETENSORS_FILE_H
 #define CR_SAFETENSORS_FILE_H
 
@@ -34,7 +34,6 @@ struct cr_st_file {
 /* Fills by_name. Returns a name that two entries have, or NULL. CR_ERR_MEMORY. */
 CR_MUST cr_status cr_st_sort_names(struct cr_st_file *file, const char **twice);
 /* ---- safetensors_sums.c ---- */
-enum { CR_ST_SUM_DIGITS = 8 };
 /* The sum of a header, whose own sum is at digits_at. */
 uint32_t cr_st_header_crc(const char *header, size_t bytes, size_t digits_at);
 /* Checks the header before it is parsed, which changes it. */

@@ -99,11 +99,11 @@ out:
 static size_t add_empty_sums(struct cr_json_writer *w, const char *key, int sums) {
     struct cr_text zeros = {0};
     cr_text_add(&zeros, "%s", "");
-    for (int i = 0; i < sums; i++) cr_text_add(&zeros, "%0*d", CR_ST_SUM_DIGITS, 0);
+    for (int i = 0; i < sums; i++) cr_text_add(&zeros, "%0*d", CR_CRC32C_DIGITS, 0);
     w->text->failed |= zeros.failed;
     cr_json_put_string(w, key, zeros.failed ? "" : zeros.data);
     cr_text_free(&zeros);
-    return w->text->length - 1 - (size_t)sums * CR_ST_SUM_DIGITS; /* 1: the quote */
+    return w->text->length - 1 - (size_t)sums * CR_CRC32C_DIGITS; /* 1: the quote */
 }
 
 static cr_status add_meta(struct cr_json_writer *w, struct cr_st_writer *writer, const struct cr_st_meta *meta,
@@ -232,7 +232,7 @@ static void add_to_sums(struct cr_st_writer *writer, const unsigned char *src, s
     for (uint64_t at = writer->written; bytes;) {
         struct placed *p    = &writer->placed[writer->current];
         const size_t   part = (size_t)CR_MIN((uint64_t)bytes, p->entry.offset + p->entry.bytes - at);
-        p->crc              = cr_crc32c_long(p->crc, src, part);
+        p->crc              = cr_crc32c(p->crc, src, part);
         src += part;
         at += part;
         bytes -= part;
@@ -241,9 +241,9 @@ static void add_to_sums(struct cr_st_writer *writer, const unsigned char *src, s
 }
 
 static void put_digits(char *at, uint32_t sum) {
-    char digits[CR_ST_SUM_DIGITS + 1];
+    char digits[CR_CRC32C_DIGITS + 1];
     snprintf(digits, sizeof digits, "%08" PRIx32, sum);
-    memcpy(at, digits, CR_ST_SUM_DIGITS);
+    memcpy(at, digits, CR_CRC32C_DIGITS);
 }
 
 /* Writes the header once more, with the sums. */
@@ -251,7 +251,7 @@ static cr_status write_sums(struct cr_st_writer *writer) {
     char        *text  = writer->header.data;
     const size_t bytes = writer->header.length, length = sizeof(uint64_t); /* before the JSON */
     for (int i = 0; i < writer->count; i++)
-        put_digits(text + writer->tensor_sums_at + (size_t)i * CR_ST_SUM_DIGITS, writer->placed[i].crc);
+        put_digits(text + writer->tensor_sums_at + (size_t)i * CR_CRC32C_DIGITS, writer->placed[i].crc);
     put_digits(text + writer->header_sum_at,
                cr_st_header_crc(text + length, bytes - length, writer->header_sum_at - length));
     if (lseek(writer->fd, 0, SEEK_SET) < 0) return cr_fs_refused(writer->path, "write the checksums", errno);

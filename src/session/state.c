@@ -57,13 +57,8 @@ out:
 
 cr_status cr_state_save(struct cr_session *s, const struct cr_position *at, const char *run_dir,
                         const char *config_text, const struct cr_dataset *dataset) {
-    const int    classes = cr_dataset_classes(dataset);
-    const char **names;
-    CR_ALLOC(names, (size_t)classes);
-    for (int i = 0; i < classes; i++) names[i] = cr_dataset_class_name(dataset, i);
-    cr_status status = cr_state_save_named(s, at, run_dir, config_text, names, classes);
-    cr_free(names);
-    return status;
+    return cr_state_save_named(s, at, run_dir, config_text, cr_dataset_class_names(dataset),
+                               cr_dataset_classes(dataset));
 }
 
 /* ---- load ---- */
@@ -298,7 +293,7 @@ cr_status cr_session_load_weights(struct cr_session *s, const char *given, bool 
     bool                   fresh_head = false, parts;
     cr_status              status     = CR_OK;
     struct finite_io       finite     = {.below = cr_state_io(s)};
-    struct cr_ckpt_io      io         = {&finite, NULL, finite_put, finite.below.parallel_put};
+    struct cr_ckpt_io      io         = {.self = &finite, .put = finite_put, .parallel_put = finite.below.parallel_put};
     struct cr_stem_filter  stem       = {.param = CR_NONE};
     CR_TRY_OUT(cr_ckpt_model_path(given, &path));
     CR_TRY_OUT(cr_state_model_list(&s->model.store, &arena, &list));

@@ -144,5 +144,6 @@ static cr_status store_put(void *self, struct cr_ckpt_address to, uint64_t offse
 }
 
 struct cr_ckpt_io cr_state_io(struct cr_session *s) {
-    return (struct cr_ckpt_io){.self = s, .get = store_get, .put = store_put, .parallel_put = true};
+    return (struct cr_ckpt_io){
+        .self = s, .get = store_get, .put = store_put, .parallel_put = true, .host_get = !s->device->backend->async};
 }

@@ -123,10 +123,8 @@ static cr_status move_rows(const struct cr_param_store *store, const int *to, fl
     return CR_OK;
 }
 
-/* The first class of the teacher that the dataset has under another label or not at all. */
-static cr_status fail_classes(const struct cr_config *c, const struct cr_dataset *data, const char *const *names) {
-    int k = 0;
-    while (strcmp(names[k], cr_dataset_class_name(data, k)) == 0) k++;
+static cr_status fail_classes(const struct cr_config *c, const struct cr_dataset *data, const char *const *names,
+                              int k) {
     return cr_config_fail(c, "distill.teacher",
                           "the classes of the dataset are not those of the teacher: label %d is %s in the dataset and "
                           "%s in the teacher. Both must have the same names, in any order: rename the classes of the "
@@ -139,7 +137,7 @@ static cr_status match_classes(const struct cr_config *c, const struct cr_datase
                                const struct cr_param_store *store, float *value) {
     struct cr_arena       arena = {0};
     struct cr_class_match match = {0};
-    const char          **names, **here = NULL;
+    const char          **names;
     int                   count;
     cr_status             status;
     if (!data || c->data.kind == CR_DATA_SYNTHETIC) return CR_OK;
@@ -151,16 +149,12 @@ static cr_status match_classes(const struct cr_config *c, const struct cr_datase
                c->distill.teacher);
         goto out;
     }
-    here = cr_alloc((size_t)count, sizeof *here);
-    if (!here) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory: names of %d classes", count);
-    for (int k = 0; k < count; k++) here[k] = cr_dataset_class_name(data, k);
-    CR_TRY_OUT(cr_class_match(names, count, here, count, true, &match));
-    if (match.relation == CR_CLASSES_OTHER) CR_TRY_OUT(fail_classes(c, data, names));
-    cr_class_match_log(&match, names, here, "the teacher", "the dataset");
+    CR_TRY_OUT(cr_class_match(names, count, cr_dataset_class_names(data), count, true, &match));
+    if (match.relation == CR_CLASSES_OTHER) CR_TRY_OUT(fail_classes(c, data, names, match.shown));
+    cr_class_match_log(&match, names, cr_dataset_class_names(data), "the teacher", "the dataset");
     if (match.relation == CR_CLASSES_PERMUTED) CR_TRY_OUT(move_rows(store, match.to, value));
 out:
     cr_class_match_free(&match);
-    cr_free(here);
     cr_arena_free(&arena);
     return status;
 }

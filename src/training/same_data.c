@@ -69,24 +69,21 @@ static cr_status add_missing(const char *const *a, int count, const char *const 
 
 /* Adds the classes that were added, removed or renamed. *before: number of classes of the checkpoint. */
 static cr_status compare_classes(const struct cr_run *run, struct cr_text *out, int *before) {
-    const int       count = cr_dataset_classes(run->train);
-    struct cr_arena arena = {0};
-    const char    **old, **now = NULL;
-    int             removed, added;
-    cr_status       status;
+    const int          count = cr_dataset_classes(run->train);
+    const char *const *now   = cr_dataset_class_names(run->train);
+    struct cr_arena    arena = {0};
+    const char       **old;
+    int                removed, added;
+    cr_status          status;
     CR_TRY_OUT(cr_saved_model_names(run->from, &arena, &old, before));
     if (!*before)
         *before = count; /* the comparison of the other properties has to do */
     else {
-        now = cr_alloc((size_t)count, sizeof *now);
-        if (!now) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory: names of %d classes", count);
-        for (int k = 0; k < count; k++) now[k] = cr_dataset_class_name(run->train, k);
         CR_TRY_OUT(add_missing(old, *before, now, count, "classes removed", out, &removed));
         CR_TRY_OUT(add_missing(now, count, old, *before, "classes added", out, &added));
         if (removed && removed == added && *before == count) cr_text_add(out, " (renamed?)");
     }
 out:
-    cr_free(now);
     cr_arena_free(&arena);
     return status;
 }

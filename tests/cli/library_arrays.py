@@ -1,8 +1,11 @@
 """library_arrays.py RUN IMAGE: checks the module cresnet with NumPy arrays. Called by test_library.sh."""
 import copy
+import glob
 import os
 import pickle
+import shutil
 import signal
+import subprocess
 import sys
 import threading
 
@@ -119,3 +122,36 @@ except cresnet.CresnetError as error:
 else:
     raise AssertionError("no error")
 assert cresnet.memory_needed(run, device="cpu")[0] > 1000
+
+# One bit of every weight file of a copy of the run.
+shutil.copytree(run, "damaged", symlinks=True)
+for name in glob.glob("damaged/step-*/*.safetensors"):
+    with open(name, "r+b") as file:
+        file.seek(-1, os.SEEK_END)
+        last = file.read(1)[0]
+        file.seek(-1, os.SEEK_END)
+        file.write(bytes([last ^ 4]))
+try:
+    cresnet.Model("damaged", device="cpu")
+except cresnet.CresnetError as error:
+    assert error.status == "format" and "is damaged (wrong checksum)" in str(error), error
+else:
+    raise AssertionError("a damaged checkpoint was opened")
+
+# A process reads CRESNET_CPU once.
+code = """import cresnet, sys
+try:
+    print(cresnet.Model(sys.argv[1], device="cpu").classify_files([sys.argv[2]]).labels[0, 0])
+except cresnet.CresnetError as error:
+    print(error.status, error)
+"""
+with cresnet.Model(run, device="cpu") as model:
+    label = str(model.classify_files([path]).labels[0, 0])
+levels = ["baseline", "avx2"] if " avx2 " in open("/proc/cpuinfo").read() else ["baseline"]
+for level in levels + ["sse9"]:
+    said = subprocess.run([sys.executable, "-c", code, run, path], env=dict(os.environ, CRESNET_CPU=level), text=True,
+                          stdout=subprocess.PIPE, check=True).stdout.strip()
+    if level == "sse9":
+        assert said.startswith("configuration CRESNET_CPU=sse9: ") and "\n" not in said, said
+    else:
+        assert said == label, (level, said)

@@ -46,6 +46,7 @@ names() { tr '\n' ' ' <"$1/last/classes.txt"; }
 moved() {
     rm -rf moved && cp -r "$1" moved
     for file in moved/*/classes.txt; do printf '%s\n' "${@:2}" >"$file"; done
+    rm -f moved/*/checksums.txt
 }
 
 images abc a b c    # labels 0 red, 1 green, 2 blue
@@ -67,7 +68,7 @@ run eval net data.root=Abc; expect "eval, a capital" 0 "class A of the dataset i
 run eval net data.root=xyz
 expect "eval, other names" 0 "label 0 is x in the dataset and a in the network; the scores compare labels by number"
 run eval net data.root=abcd; expect "eval, one class more" 1 "its classifier has 3 classes, the dataset has 4"
-cp -r net unnamed && rm -f unnamed/*/classes.txt
+cp -r net unnamed && rm -f unnamed/*/{classes,checksums}.txt
 run eval unnamed data.root=zbc
 expect "eval, no names" 0 "has no classes.txt with the names of its classes: label k of the dataset is taken as its class k" "0.00 %"
 run report zbc-net data.root=zbc; expect "report, another order" 0 "classes are matched by name"

@@ -100,6 +100,8 @@ run train tiny.ini -o R --resume auto --steps 12 -q; expect "an older version's 
 holds "an older version's run: the same weights" cmp R/step-12/model.safetensors C/step-12/model.safetensors
 run export A -o x.safetensors; expect "export" 0
 flip x.safetensors 31 data; run eval plain.ini --weights x.safetensors; expect "a damaged export" 1 "x.safetensors: tensor \"" "is damaged"
+mkdir D; run export A -o D/w.safetensors -q; echo "0123456789abcdef  w.safetensors" >D/checksums.txt
+run eval plain.ini --weights D/w.safetensors --json; is "weights next to a checksums.txt of somebody else" "$(field loss)" "$with"
 
 # ---- other programs ----
 if python3 -c 'import numpy, safetensors' 2>/dev/null; then

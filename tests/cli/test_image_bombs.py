@@ -104,13 +104,15 @@ def cut_while_used():
 
 def labels_of_their_own():
     """A list with several labels for an image takes images x classes bits: 3 MB of text would take 2.5 GB."""
+    if SANITIZED:  # strict_string_checks reads the rest of the text at each line, for minutes
+        return
     os.mkdir("square")
     for split, count in (("train", 145000), ("val", 2)):
         with open(f"square/{split}.csv", "w") as f:
             f.writelines(f"{i:x}.png,n{i:x}\n" for i in range(count))
     status, said, megabytes, _ = measured("train", "good.ini", "data.kind=csv", "data.root=square", "data.multi_label=yes")
     check("a square of labels", status != 0 and "train.csv: the labels of 145000 images in 145000 classes take 250" in said, (status, said[-600:]))
-    check("a square of labels: memory", SANITIZED or megabytes <= MEGABYTES, megabytes)
+    check("a square of labels: memory", megabytes <= MEGABYTES, megabytes)
 
 
 def main():

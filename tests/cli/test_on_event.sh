@@ -79,13 +79,14 @@ for name in failing hanging; do holds "$name: the same weights" same_tensors pla
 
 # ---- the command is never stored, and a stored one never executed ----
 holds "not stored" test -z "$(grep -rl HOOK --include='*.ini' "$folder" two)"
-for file in plain/*/config.ini; do sed -i "s|^on_event *=.*|on_event = touch $work/evil|" "$file"; done
+add_command() { sed -i "s|^on_event *=.*|on_event = touch $work/evil|" plain/*/config.ini && rm -f plain/*/checksums.txt; }
+add_command
 holds "a stranger's folder" grep -q "^on_event = touch" plain/last/config.ini
 run data shapes images data.train_images=40 data.val_images=20 -q; expect "images" 0
 run train tiny.ini -o plain --resume auto --epochs 3 -q; expect "resume auto" 0
-for file in plain/*/config.ini; do sed -i "s|^on_event *=.*|on_event = touch $work/evil|" "$file"; done
+add_command
 run train tiny.ini --resume plain --epochs 4 -q; expect "resume PATH" 0
-for file in plain/*/config.ini; do sed -i "s|^on_event *=.*|on_event = touch $work/evil|" "$file"; done
+add_command
 run eval plain; expect "eval" 0
 run predict plain images/val/star/00000.png; expect "predict" 0
 run prune plain --sparsity 0.5 -o P; expect "prune" 0

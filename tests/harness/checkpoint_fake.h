@@ -134,7 +134,7 @@ static inline cr_status fake_save_from(struct fake *fake, const char *run_dir, i
     static const char *const classes[] = {"cat", "dog, small", "\u00fc"};
     char                     config[64];
     struct cr_st_meta        meta = {"epoch", "3"};
-    struct cr_ckpt_io        io   = {fake, fake_get, fake_put, false};
+    struct cr_ckpt_io        io   = {.self = fake, .get = fake_get, .put = fake_put};
     snprintf(config, sizeof config, "[train]\nsteps = %" PRId64 "\n", step);
     struct cr_ckpt_save save = {.run_dir           = run_dir,
                                 .step              = step,
@@ -162,7 +162,7 @@ static inline cr_status fake_save(const char *run_dir, int64_t step, bool best, 
 static inline cr_status fake_read(struct fake *fake, const char *path, const struct cr_ckpt_tensor *tensors,
                                   int count) {
     struct cr_st_file *file;
-    struct cr_ckpt_io  io = {fake, fake_get, fake_put, false};
+    struct cr_ckpt_io  io = {.self = fake, .get = fake_get, .put = fake_put};
     CR_TRY(cr_st_open(path, &file));
     cr_status status = cr_ckpt_read(file, path, tensors, count, NULL, NULL, &io);
     cr_st_close(file);

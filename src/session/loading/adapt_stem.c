@@ -34,7 +34,7 @@ cr_status cr_stem_filter_take(const struct cr_session *s, struct cr_st_file *fil
         CR_ALLOC(stem->rgb, filter_elems(q) * RGB);
         stem->param = param;
         stem->below = *io;
-        *io         = (struct cr_ckpt_io){stem, NULL, stem_put, stem->below.parallel_put};
+        *io         = (struct cr_ckpt_io){.self = stem, .put = stem_put, .parallel_put = stem->below.parallel_put};
         cr_log(CR_LOG_INFO, "weights: %s of %s, of three input channels, was adapted to data.channels = %lld", q->name,
                path, (long long)q->dim[3]);
     }

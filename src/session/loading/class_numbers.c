@@ -19,12 +19,7 @@ static bool has_names_file(const char *model) {
 /* True when every class of the dataset has one of the names. */
 static cr_status all_fit(const struct cr_dataset *dataset, const char *const *names, int count, bool *fit) {
     struct cr_class_match match;
-    const char          **here;
-    CR_ALLOC(here, (size_t)count);
-    for (int k = 0; k < count; k++) here[k] = cr_dataset_class_name(dataset, k);
-    const cr_status status = cr_class_match(here, count, names, count, true, &match);
-    cr_free(here);
-    CR_TRY(status);
+    CR_TRY(cr_class_match(cr_dataset_class_names(dataset), count, names, count, true, &match));
     *fit = match.relation != CR_CLASSES_OTHER;
     cr_class_match_free(&match);
     return CR_OK;

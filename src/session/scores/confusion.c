@@ -25,8 +25,8 @@ void cr_confusion_close(struct cr_confusion *confusion) {
 static struct cr_confusion_cell *place_of(struct cr_confusion_cell *table, int64_t capacity, int32_t label,
                                           int32_t predicted) {
     const uint64_t key = (uint64_t)(uint32_t)label << 32 | (uint32_t)predicted;
-    uint64_t       at  = (key * UINT64_C(0x9e3779b97f4a7c15)) >> 20;
-    for (;; at++) {
+    uint64_t       at  = key * UINT64_C(0x9e3779b97f4a7c15);
+    for (at ^= at >> 32;; at++) { /* the low bits of the product do not depend on the label */
         struct cr_confusion_cell *c = &table[at & (uint64_t)(capacity - 1)];
         if (!c->count || (c->label == label && c->predicted == predicted)) return c;
     }

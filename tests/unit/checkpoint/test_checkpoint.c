@@ -95,7 +95,7 @@ static void io_fails(void) {
 
 static void class_name_with_line_break(void) {
     const char *const   classes[] = {"cat", "do\ng"};
-    struct cr_ckpt_io   io        = {NULL, fake_get, fake_put, false};
+    struct cr_ckpt_io   io        = {.get = fake_get, .put = fake_put};
     struct cr_ckpt_save save      = {.step = 1, .config_text = "", .class_names = classes, .classes = 2};
     REQUIRE(folder_open());
     save.run_dir = folder;

@@ -32,7 +32,7 @@ static void large_case(struct cr_ckpt_tensor tensor) {
     struct plain       plain = {0};
     struct cr_st_file *file;
     int64_t            elems = elems_of(&tensor);
-    struct cr_ckpt_io  io    = {&plain, plain_get, plain_put, false};
+    struct cr_ckpt_io  io    = {.self = &plain, .get = plain_get, .put = plain_put};
     tensor.name              = "t";
     tensor.address           = (struct cr_ckpt_address){3, 77};
     plain.size               = (uint64_t)elems * 4;
@@ -81,7 +81,7 @@ static void permutes_any_type(void) {
         size_t                size   = cr_dtype_bytes(types[t]);
         unsigned char         store[480], want[480], before[480];
         struct plain          plain = {.bytes = store, .size = 60 * size};
-        struct cr_ckpt_io     io    = {&plain, plain_get, plain_put, false};
+        struct cr_ckpt_io     io    = {.self = &plain, .get = plain_get, .put = plain_put};
         struct cr_st_file    *file;
         REQUIRE(folder_open());
         for (int i = 0; i < 60; i++) {
@@ -152,7 +152,7 @@ static cr_status make_file(const char *path, const struct cr_st_entry *entries, 
 static cr_status read_model(const struct cr_st_entry *entries, int count, const char *ignore, bool alias) {
     struct fake        fake = {0};
     struct cr_st_file *file;
-    struct cr_ckpt_io  io = {&fake, fake_get, fake_put, false};
+    struct cr_ckpt_io  io = {.self = &fake, .get = fake_get, .put = fake_put};
     unlink(in_folder("m"));
     CR_TRY(make_file(in_folder("m"), entries, count));
     CR_TRY(cr_st_open(in_folder("m"), &file));
@@ -266,7 +266,7 @@ static void tensors_are_read_by_several_threads(void) {
     static char           name[MANY][16];
     struct cr_ckpt_tensor tensor[MANY] = {{0}};
     struct many           saved = {.fails = {-1, -1}}, read = {.fails = {-1, -1}};
-    struct cr_ckpt_io     io = {&saved, many_get, many_put, false};
+    struct cr_ckpt_io     io = {.self = &saved, .get = many_get, .put = many_put};
     struct cr_st_file    *file;
     REQUIRE(folder_open());
     for (int i = 0; i < MANY; i++) {
@@ -287,7 +287,7 @@ static void tensors_are_read_by_several_threads(void) {
     struct cr_ckpt_save save = {.run_dir = folder, .step = 1, .model = tensor, .model_count = MANY, .config_text = ""};
     REQUIRE_OK(cr_ckpt_write(&save, &io));
     REQUIRE_OK(cr_st_open(in_folder("last/model.safetensors"), &file));
-    io = (struct cr_ckpt_io){&read, many_get, many_put, true};
+    io = (struct cr_ckpt_io){.self = &read, .get = many_get, .put = many_put, .parallel_put = true};
     REQUIRE_OK(cr_ckpt_read(file, "x", tensor, MANY, NULL, NULL, &io));
     for (int i = 0; i < MANY; i++)
         CHECK(memcmp(saved.values[i], read.values[i], (size_t)saved.elems[i] * sizeof(uint32_t)) == 0);

@@ -1,35 +1,6 @@
 /* tests/unit/data/test_packed.c: a packed dataset has the content of the folder, for any number of packing threads.
  * Invalid packed files: tests/unit/data/test_packed_corrupt.c. */
-#include "core/checksum/crc32c.h"
 #include "tests/harness/packed_support.h"
-
-/* ---- checksum ---- */
-
-/* A bit at a time, from the definition. */
-static uint32_t crc_by_bits(const uint8_t *bytes, size_t count) {
-    uint32_t crc = 0xffffffffu;
-    for (size_t i = 0; i < count; i++)
-        for (int bit = 0; bit < 8; bit++) {
-            uint32_t in = crc ^ (uint32_t)(bytes[i] >> bit & 1);
-            crc         = (crc >> 1) ^ (in & 1 ? 0x82f63b78u : 0);
-        }
-    return ~crc;
-}
-
-static void checksums_are_crc32c(void) {
-    CHECK(cr_crc32c(0, "123456789", 9) == 0xe3069283u); /* the published check value */
-    uint8_t bytes[300];
-    for (size_t i = 0; i < sizeof bytes; i++) bytes[i] = (uint8_t)(i * 37 + i / 7);
-    for (size_t at = 0; at < 9; at++)
-        for (size_t count = 0; count + at <= sizeof bytes; count += 1 + count / 9) {
-            uint32_t want = crc_by_bits(bytes + at, count);
-            CHECK(cr_crc32c(0, bytes + at, count) == want);
-            CHECK(cr_crc32c_plain(0, bytes + at, count) == want);
-            CHECK(cr_crc32c(cr_crc32c(0, bytes + at, count / 3), bytes + at + count / 3, count - count / 3) == want);
-        }
-}
-
-/* ---- a packed dataset ---- */
 
 static void packed_images_match_the_files(void) {
     char folder[SUPPORT_PATH], packed[SUPPORT_PATH], root[SUPPORT_PATH], packed_root[SUPPORT_PATH], name[SUPPORT_PATH];
@@ -163,6 +134,5 @@ static void unreadable_images_are_skipped(void) {
     drop_folder(folder);
 }
 
-TESTS(CASE(checksums_are_crc32c), CASE(packed_images_match_the_files), CASE(packing_is_deterministic),
-      CASE(raw_images_prepare_as_the_files), CASE(datasets_without_files_are_packed_raw),
-      CASE(unreadable_images_are_skipped))
+TESTS(CASE(packed_images_match_the_files), CASE(packing_is_deterministic), CASE(raw_images_prepare_as_the_files),
+      CASE(datasets_without_files_are_packed_raw), CASE(unreadable_images_are_skipped))

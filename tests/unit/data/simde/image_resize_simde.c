@@ -1,9 +1,9 @@
 /* tests/unit/data/simde/image_resize_simde.c: the resize with its AVX-512 source compiled through SIMDe, which computes
  * these intrinsics with other instructions: it runs on every x86-64 processor, and the sanitizers see its loads.
  *
- * resize_avx512.c is the only source with AVX-512 intrinsics. The other code of the level avx512 needs the processor:
- * what compilers vectorise for the target avx512f (CR_BY_LEVEL) is the same C source as at the other levels, and oneDNN
- * generates its machine code. */
+ * resize_avx512.c is the only source with AVX-512 intrinsics. The other code of
+ * the level avx512 needs the processor: what compilers vectorise for the target avx512f (CR_BY_LEVEL) is the same C
+ * source as at the other levels, and oneDNN generates its machine code. */
 #include "tests/unit/data/simde/image_resize_simde.h"
 
 #if defined(__x86_64__) && __has_include(<simde/x86/avx512.h>)
@@ -14,6 +14,8 @@
 
 #define SIMDE_ENABLE_NATIVE_ALIASES
 #include <simde/x86/avx512.h>
+
+#pragma GCC diagnostic ignored "-Wpsabi" /* clang: all callers of these inline functions are in this file */
 
 /* SIMDe 0.7.4 lacks these. They access only the bytes of the mask. */
 static simde__m512i load_bytes(uint64_t mask, const void *from) {
