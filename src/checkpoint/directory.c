@@ -231,14 +231,16 @@ cr_status cr_ckpt_verify_weights(const char *folder) {
     return check_weights(folder, -1, true);
 }
 
-/* Checks that a folder is a complete checkpoint of this step; step < 0 accepts any step. `all`: reads all bytes. */
+/* Checks that a folder is a complete checkpoint of this step; step < 0 accepts any step. `all`, for a run that is
+ * resumed: reads all bytes, and the optimizer state may not be missing. */
 static cr_status check_folder(const char *folder, int64_t step, bool all) {
-    char path[CR_PATH_MAX];
+    char path[CR_PATH_MAX], state[CR_PATH_MAX];
     CR_TRY(cr_path_join(path, folder, "config.ini"));
     if (!cr_fs_is_dir(folder)) return CR_FAIL(CR_ERR_IO, "%s: no such folder", folder);
     if (access(path, R_OK) < 0) return cr_fs_refused(path, "read", errno);
     CR_TRY(check_weights(folder, step, all));
-    CR_TRY(check_file(folder, "state.safetensors", step, all));
+    CR_TRY(cr_path_join(state, folder, "state.safetensors"));
+    if (all || access(state, F_OK) == 0) CR_TRY(check_file(folder, "state.safetensors", step, all));
     return cr_ckpt_check_files(folder, all);
 }
 

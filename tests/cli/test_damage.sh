@@ -91,6 +91,9 @@ fresh; sed -i 's/^seed *=.*/seed = 7/' R/step-9/config.ini; run eval R; expect "
 rm R/step-9/checksums.txt; run eval R -q; expect "eval, edited on purpose" 0
 fresh; cp R/step-6/classes.txt R/step-9/; run eval R -q; expect "eval, equal files" 0
 cp R/step-6/model.safetensors R/step-9/; run eval R; expect "eval, a file of another checkpoint" 1 "step-9/model.safetensors: is damaged, or was changed"
+run eval A --json; with=$(field loss); fresh; rm R/step-*/state.safetensors # only a resumed run needs it
+run eval R --json; expect "eval, no optimizer state" 0; is "eval, no optimizer state: the loss" "$(field loss)" "$with"
+run train tiny.ini -o R --resume auto --steps 12; expect "resume, no optimizer state" 1 "state.safetensors: cannot open"
 
 # ---- files without sums ----
 fresh; python3 "$source_dir/tests/tools/drop_sums.py" R/step-*

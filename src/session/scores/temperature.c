@@ -1,8 +1,8 @@
 /* session/scores/temperature.c: see session/scores/temperature.h. */
 #include "session/scores/temperature.h"
 
-#include "session/scores/confusion.h"
 #include "session/labels/outputs.h"
+#include "session/scores/confusion.h"
 
 #include <math.h>
 #include <string.h>
