@@ -138,7 +138,10 @@ static cr_status check_one(const char *folder, const char *line, bool all) {
     CR_TRY(cr_path_join(path, folder, "%s", name));
     if (access(path, F_OK) < 0 && errno == ENOENT) {
         if (!all && may_be_removed(name)) return CR_OK;
-        return CR_FAIL(CR_ERR_FORMAT, "%s: is missing, although %s lists it: %s", path, list_name, advice);
+        return CR_FAIL(
+            CR_ERR_FORMAT,
+            "%s: is missing, although %s lists it: %s. If it was removed on purpose, remove %s from its folder", path,
+            list_name, advice, list_name);
     }
     CR_TRY(sum_of(path, &found));
     if (found == expected) return CR_OK;

@@ -22,8 +22,12 @@ CR_MUST cr_status cr_saved_model_classes(const struct cr_config *config, int *cl
 /* Reads the names in classes.txt next to the weights, which the arena owns. Published weights have those of ImageNet
  * without such a file; otherwise *count is 0. */
 CR_MUST cr_status cr_saved_model_names(const char *weights, struct cr_arena *arena, const char ***names, int *count);
+/* The same for a comparison with the classes of a dataset. ImageNet's names, which published weights and networks made
+ * of them have, are not those of its folders (n01440764): *count is 0 where they are not the names of the dataset. */
+CR_MUST cr_status cr_saved_model_names_for(const struct cr_dataset *dataset, const char *weights,
+                                           struct cr_arena *arena, const char ***names, int *count);
 /* Gives the classes of a dataset the labels that they have, by name, in config's weights (model.weights); logs what
- * cr_dataset_adopt_classes logs. ImageNet's names, which come from no classes.txt, count only where all of them fit.
+ * cr_dataset_adopt_classes logs.
  * Nothing happens when the numbers of classes differ, which cr_session_load_weights reports, and with synthetic data.
  * With `exact` (the network is used as it is) a line says when there are no names to compare. CR_ERR_MEMORY,
  * CR_ERR_IO. */

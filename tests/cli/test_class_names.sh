@@ -70,7 +70,7 @@ expect "eval, other names" 0 "label 0 is x in the dataset and a in the network; 
 run eval net data.root=abcd; expect "eval, one class more" 1 "its classifier has 3 classes, the dataset has 4"
 cp -r net unnamed && rm -f unnamed/*/{classes,checksums}.txt
 run eval unnamed data.root=zbc
-expect "eval, no names" 0 "has no classes.txt with the names of its classes: label k of the dataset is taken as its class k" "0.00 %"
+expect "eval, no names" 0 "has no classes.txt, or one with ImageNet's names: label k of the dataset is taken as its class k" "0.00 %"
 run report zbc-net data.root=zbc; expect "report, another order" 0 "classes are matched by name"
 holds "report, another order: accuracy" grep -q '<dt>top-1</dt><dd>100.00 %' zbc-net/report.html
 
@@ -81,7 +81,10 @@ student data.root=zbc distill.teacher=zbc-net
 expect "teacher, another order" 0 "classes are matched by name: z is label 0 in the teacher and 2 in the dataset"; right "teacher, another order"
 is "the student has the order of its dataset" "$(names s)" "b c z "
 student data.root=zbc distill.teacher=net
-expect "teacher, other names" 2 "label 0 is b in the dataset and a in the teacher" "rename the classes of the dataset, or remove"
+expect "teacher, other names" 2 "teacher = net: the classes of the dataset are" "label 0 is b in the dataset and a in the teacher" "rename the classes"
+# what the message says: without classes.txt and checksums.txt
+rm -rf moved && cp -r net moved && rm -f moved/*/classes.txt; student data.root=abc distill.teacher=moved
+expect "teacher, classes.txt removed" 1 "classes.txt: is missing, although checksums.txt lists it" "remove checksums.txt from its folder"
 moved net Z B C
 student data.root=zbc distill.teacher=moved
 expect "teacher, capitals" 0 "class Z of the teacher is taken as z of the dataset"; right "teacher, capitals"
@@ -117,6 +120,34 @@ run prune zbc-net data.root=zbc --sparsity 0.1 prune.importance=taylor -o pruned
 expect "prune, another order" 0 "classes are matched by name"
 is "the pruned network has the network's order" "$(names pruned)" "z b c "
 run eval pruned data.root=zbc; right "prune, another order: eval"
+
+run compress net data.root=zbc --speedup 1.5 --dry-run
+expect "compress, other names" 2 "label 0 is b in the dataset and a in the network"
+run compress net data.root=abcd --speedup 1.5 --dry-run; expect "compress, one class more" 2 "the dataset has 4 classes, the network 3"
+run compress zbc-net data.root=zbc --speedup 1.5 --dry-run; expect "compress, another order" 0
+
+# ---- ImageNet: folders are n01440764, the names of published weights are not; both lists have the same order ----
+python3 - <<'PY'
+import os
+for split in ("train", "val"):
+    for k in range(1000):
+        os.makedirs(f"inet/{split}/n{k:08d}")
+        os.link("abc/train/a/0.png", f"inet/{split}/n{k:08d}/0.png")
+PY
+few="data.root=inet train.batch=100 --steps 1"
+run train net.ini $few -o inet-net; expect "ImageNet: train" 0
+mkdir nameless && cp inet-net/last/config.ini nameless
+run export inet-net --last -o nameless/w.safetensors; expect "ImageNet: export" 0
+cp -r nameless published && mv published/w.safetensors published/resnet18-f37072fd.pth # the name of published weights
+run prune net.ini data.root=inet --weights published/resnet18-f37072fd.pth --sparsity 1e-9 -o inet-pruned; expect "ImageNet: prune" 0
+is "ImageNet: the network's names" "$(head -1 inet-pruned/last/classes.txt)" tench
+for teacher in nameless/w.safetensors published/resnet18-f37072fd.pth inet-pruned; do
+    name=${teacher%%/*}
+    run train net.ini $few distill.teacher=$teacher -o taught-$name; expect "ImageNet: teacher $name" 0 "label k of the dataset is taken as its class k"
+    holds "ImageNet: teacher $name: by number" cmp taught-nameless/last/model.safetensors taught-$name/last/model.safetensors
+    run eval net.ini data.root=inet --weights $teacher; expect "ImageNet: eval $name" 0 "label k of the dataset is taken as its class k"
+    holds "ImageNet: eval $name: no warning" sh -c '! grep -q warning stderr'
+done
 
 # ---- training and validation ----
 cp -r abc mixed && mv mixed/val/a mixed/val/A

@@ -1,7 +1,9 @@
 /* cli/compress/command.c: cresnet compress: reads the command line, tries patterns and speedups, prints the result. See
  * cli/compress/compress.h. */
 #include "cli/compress/compress.h"
+#include "data/class_match.h"
 #include "data/data.h"
+#include "session/saved_model.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -99,12 +101,41 @@ static cr_status read_args(struct cr_compress *c) {
     return read_sets(c);
 }
 
-/* Data that is missing is found before any work. */
+/* The network is the teacher of the fine-tuning, and its accuracy is the reference. */
+static cr_status check_classes(const struct cr_compress *c, const struct cr_dataset *dataset) {
+    struct cr_arena       arena = {0};
+    struct cr_class_match match = {0};
+    const int             here  = cr_dataset_classes(dataset);
+    const char          **names;
+    int                   count;
+    cr_status             status;
+    if (c->config.data.kind == CR_DATA_SYNTHETIC) return CR_OK;
+    CR_TRY_OUT(cr_saved_model_names_for(dataset, c->config.model.weights, &arena, &names, &count));
+    if (!count) goto out;
+    if (count != here)
+        CR_FAIL_OUT(CR_ERR_CONFIG,
+                    "the dataset has %d classes, the network %d: give the data that the network was trained with", here,
+                    count);
+    CR_TRY_OUT(cr_class_match(cr_dataset_class_names(dataset), here, names, count, true, &match));
+    if (match.relation == CR_CLASSES_OTHER)
+        CR_FAIL_OUT(CR_ERR_CONFIG,
+                    "the classes of the dataset are not those of the network: label %d is %s in the dataset and %s in "
+                    "the network. Both must have the same names, in any order: give the data that the network was "
+                    "trained with, or rename the classes of the dataset",
+                    match.shown, cr_dataset_class_name(dataset, match.shown), names[match.shown]);
+out:
+    cr_class_match_free(&match);
+    cr_arena_free(&arena);
+    return status;
+}
+
+/* Data that is missing or of other classes is found before any work. */
 static cr_status check_data(const struct cr_compress *c) {
     struct cr_dataset *train = NULL, *val = NULL;
     cr_status          status;
     CR_TRY_OUT(cr_dataset_open(&c->config, CR_SPLIT_TRAIN, &train));
     CR_TRY_OUT(cr_dataset_open(&c->config, CR_SPLIT_VAL, &val));
+    CR_TRY_OUT(check_classes(c, train));
 out:
     cr_dataset_close(train);
     cr_dataset_close(val);
