@@ -43,6 +43,7 @@ bool cr_cpu_has(enum cr_cpu_feature feature) {
     case CR_CPU_SSE42: return level >= CR_CPU_AVX2 && __builtin_cpu_supports("sse4.2");
     case CR_CPU_AVX512_VBMI: return level >= CR_CPU_AVX512 && __builtin_cpu_supports("avx512vbmi");
     case CR_CPU_AVX512_VNNI: return level >= CR_CPU_AVX512 && __builtin_cpu_supports("avx512vnni");
+    case CR_CPU_AVX512_VPCLMUL: return level >= CR_CPU_AVX512 && __builtin_cpu_supports("vpclmulqdq");
     }
     return false;
 }

@@ -18,9 +18,10 @@
 
 enum cr_cpu_level { CR_CPU_BASELINE, CR_CPU_AVX2, CR_CPU_AVX512 };
 enum cr_cpu_feature {
-    CR_CPU_SSE42,       /* CRC-32C instruction; level avx2 */
-    CR_CPU_AVX512_VBMI, /* byte permutation; level avx512 */
-    CR_CPU_AVX512_VNNI, /* 8-bit and 16-bit dot products; level avx512 */
+    CR_CPU_SSE42,          /* CRC-32C instruction; level avx2 */
+    CR_CPU_AVX512_VBMI,    /* byte permutation; level avx512 */
+    CR_CPU_AVX512_VNNI,    /* 8-bit and 16-bit dot products; level avx512 */
+    CR_CPU_AVX512_VPCLMUL, /* products of polynomials over GF(2) (VPCLMULQDQ); level avx512 */
 };
 
 /* ---- instructions ---- */

@@ -1,8 +1,8 @@
 /* tests/unit/core/test_crc32c.c: cr_crc32c against the definition of CRC-32C, bit by bit, for all lengths
  * around its blocks, and the published value of "123456789". */
-#include "core/checksum/crc32c.h"
 #include "core/cpu.h"
 #include "tests/harness/test.h"
+#include "tests/unit/core/crc32c_simde.h"
 
 #include <string.h>
 
@@ -19,7 +19,7 @@ static uint32_t by_definition(uint32_t crc, const uint8_t *b, size_t count) {
 }
 
 static void equals_the_definition(void) {
-    static const size_t near[] = {0, 1, 8, 2048, 4096, 6144, 12288, 18432};
+    static const size_t near[] = {0, 1, 8, 512, 1024, 1280, 2048, 4096, 6144, 12288, 18432};
     for (size_t i = 0; i < BYTES; i++) bytes[i] = (uint8_t)(i * 2654435761u >> 13);
     CHECK(cr_crc32c(0, "123456789", 9) == 0xe3069283);
     for (enum cr_cpu_level level = CR_CPU_BASELINE; level <= CR_CPU_AVX512; level++) {
@@ -35,4 +35,12 @@ static void equals_the_definition(void) {
     }
 }
 
-TESTS(CASE(equals_the_definition))
+static void the_avx512_source_equals_the_definition_through_simde(void) {
+    if (!crc32c_has_simde()) SKIP("libsimde-dev is not installed, or this is not x86-64");
+    for (size_t blocks = 1; blocks < 12; blocks++)
+        for (size_t from = 0; from < 70; from += 23)
+            CHECK(simde_crc32c_avx512((uint32_t)blocks * 77, bytes + from, blocks) ==
+                  by_definition((uint32_t)blocks * 77, bytes + from, blocks * CR_CRC32C_AVX512_BLOCK));
+}
+
+TESTS(CASE(equals_the_definition), CASE(the_avx512_source_equals_the_definition_through_simde))
