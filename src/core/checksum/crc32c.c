@@ -1,4 +1,4 @@
-/* core/checksum/crc32c.c: CRC-32C, with the CPU's CRC instruction where it exists, and many bytes by crc32c_avx512.c. */
+/* core/checksum/crc32c.c: CRC-32C, with the CPU's CRC instruction where it exists; crc32c_avx512.c is for many bytes. */
 #include "core/checksum/crc32c.h"
 
 #include "core/cpu.h"
