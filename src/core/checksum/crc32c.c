@@ -1,4 +1,4 @@
-/* core/checksum/crc32c.c: CRC-32C, with the CPU's CRC instruction where it exists; crc32c_avx512.c is for many bytes. */
+/* core/checksum/crc32c.c: CRC-32C, with the CRC instruction where the CPU has it; many bytes: crc32c_avx512.c. */
 #include "core/checksum/crc32c.h"
 
 #include "core/cpu.h"
