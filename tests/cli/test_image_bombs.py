@@ -44,6 +44,7 @@ def reasons():
         ("webp-lossless-13377.webp", "a file of 32 bytes with 13377 x 13377 pixels, which takes 1194 MiB to decode"),
         ("jpeg-498-scans.jpg", "too many scans for a file of its size"),
         ("png-long.png", "at most 32768 per side"),
+        ("png-after.png", "too much data after the last row"),
     ):
         said = measured("predict", "first", f"bombs/{name}")[1]
         check(f"reason of {name}", reason in said, said)

@@ -3,8 +3,8 @@ import struct
 import zlib
 
 
-def png(width, height, depth=8, colour=2, interlaced=False, chunks=()):
-    """A black image; `chunks`: further chunks (kind, data) before the pixels."""
+def png(width, height, depth=8, colour=2, interlaced=False, chunks=(), after=0):
+    """A black image; `chunks`: further chunks (kind, data) before the pixels; after: MiB of zeros behind the last row."""
 
     def chunk(kind, data):
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
@@ -18,6 +18,9 @@ def png(width, height, depth=8, colour=2, interlaced=False, chunks=()):
             some = min(rows, max(1, (1 << 20) // len(row)))
             data += deflate.compress(row * some)
             rows -= some
+    if after:  # a full flush ends a block that does not refer to others: it can be repeated
+        data += deflate.flush(zlib.Z_FULL_FLUSH)
+        data += (deflate.compress(bytes(1 << 20)) + deflate.flush(zlib.Z_FULL_FLUSH)) * after
     head = struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, interlaced)
     palette = chunk(b"PLTE", bytes(6)) if colour == 3 else b""
     more = b"".join(chunk(*c) for c in chunks)
@@ -130,3 +133,6 @@ def all_bombs():
     yield "png-long.png", png(1000000, 100, 1, 0), False
     yield "png-text.png", png(64, 64, chunks=[text] * 20), True
     yield "png-profile.png", png(64, 64, chunks=[profile]), True
+    yield "png-after.png", png(64, 64, after=4000), False
+    yield "png-after-interlaced.png", png(63, 63, 16, 6, True, after=4000), False
+    yield "png-little-after.png", png(64, 64, after=10), True

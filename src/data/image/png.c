@@ -15,6 +15,8 @@
 
 /* Deflate expands at most 1032 times; a file that claims more pixels is cut off or malicious. */
 enum { INFLATE_MAX = 1032, CHUNK_BYTES_MAX = 8 << 20, COMPRESSION = 6 };
+/* libpng unpacks what follows the last row, too, to find the end of the data: so many bytes of the file may follow. */
+enum { AFTER_ROWS_MAX = 64 << 10 };
 
 struct png_job {
     jmp_buf                 jump;
@@ -22,6 +24,7 @@ struct png_job {
     png_infop               info;
     const uint8_t          *next; /* reading: the rest of the file */
     size_t                  left, count;
+    size_t                  may_read; /* reading: bytes from here on */
     const char             *name;
     const struct cr_stored *stored; /* reading */
     struct cr_scratch      *scratch;
@@ -61,6 +64,8 @@ static void png_release(png_structp png, png_voidp p) {
 static void png_read_bytes(png_structp png, png_bytep to, size_t count) {
     struct png_job *job = png_get_io_ptr(png);
     if (count > job->left) png_error(png, "the file is cut off");
+    if (count > job->may_read) png_error(png, "too much data after the last row");
+    job->may_read -= count;
     memcpy(to, job->next, count);
     job->next += count;
     job->left -= count;
@@ -116,7 +121,10 @@ static cr_status png_read_pixels(struct png_job *job) {
     if (passes > 1)
         memset(pixels->bytes, 0, stride * height); /* interlaced passes are combined with the existing content */
     for (int pass = 0; pass < passes; pass++)
-        for (png_uint_32 y = 0; y < height; y++) png_read_row(job->png, pixels->bytes + y * stride, NULL);
+        for (png_uint_32 y = 0; y < height; y++) {
+            if (pass + 1 == passes && y + 1 == height) job->may_read = 2 * rows_bytes / height + AFTER_ROWS_MAX;
+            png_read_row(job->png, pixels->bytes + y * stride, NULL);
+        }
     return CR_OK; /* data after the last row is not needed, so a missing end chunk is accepted */
 }
 
@@ -135,13 +143,14 @@ static cr_status png_read_guarded(struct png_job *job) {
 
 cr_status cr_png_decode(const struct cr_stored *stored, const char *name, struct cr_scratch *scratch,
                         struct cr_image *view) {
-    struct png_job job    = {.next    = stored->bytes,
-                             .left    = stored->count,
-                             .count   = stored->count,
-                             .name    = name,
-                             .stored  = stored,
-                             .scratch = scratch,
-                             .format  = stored->format};
+    struct png_job job    = {.next     = stored->bytes,
+                             .left     = stored->count,
+                             .may_read = stored->count,
+                             .count    = stored->count,
+                             .name     = name,
+                             .stored   = stored,
+                             .scratch  = scratch,
+                             .format   = stored->format};
     cr_status      status = png_read_guarded(&job);
     if (job.png) png_destroy_read_struct(&job.png, &job.info, NULL);
     CR_TRY(status);
