@@ -152,7 +152,7 @@ part_resume() {
     for p in $(precisions); do
         resume_one "resnet20-$p" configs/cifar10-resnet20.ini train.precision="$p" data.train_images=1280 -b 64
     done
-    ! gpu || resume_one resnet50-fp16 configs/resnet50.ini train.precision=fp16 data.image_size=96 data.eval_crop=96 data.train_images=1280 -b 64
+    ! gpu || resume_one resnet50-fp16 configs/resnet50.ini train.precision=fp16 optim.lr=0.01 data.image_size=96 data.eval_crop=96 data.train_images=1280 -b 64
 }
 
 # ---- published weights ----
