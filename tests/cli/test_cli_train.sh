@@ -206,7 +206,8 @@ cp "broken2/train/$class/$kept" kept.png; : >"broken2/train/$class/$kept"
 none="the class $class has no image that can be read ($count tried): "
 run train files.ini $bad --epochs 1 -o B2; expect "a class without a readable image" 1 "$none" "broken2/train/$class/" "replace its images, or remove the class"
 is "it is the only message" "$(grep -c 'skipped an image' <<<"$err")" 0
-run finetune broken2 --weights none --epochs 1 --device cpu -o B3; expect "finetune of such a class" 1 "$none"
+# finetune times a step of ResNet-18 first, which takes minutes under the thread sanitizer.
+[ "${CRESNET_SANITIZE:-}" = thread ] || { run finetune broken2 --weights none --epochs 1 --device cpu -o B3; expect "finetune of such a class" 1 "$none"; }
 run data pack broken2 packed2; expect "data pack leaves unreadable images out" 0 "broken2/train/$class/"
 run train files.ini data.kind=packed data.root=packed2 --epochs 1 -o B4; expect "a packed class without images" 0 "and $class has 0: "
 mkdir list2; for split in train val; do (cd broken2 && find "$split" -name '*.png' | awk -F/ '{ print "../broken2/" $0 "," $2 }') >list2/$split.csv; done
