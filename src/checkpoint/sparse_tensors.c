@@ -1,6 +1,5 @@
 /* checkpoint/sparse_tensors.c: sparse tensors of checkpoint files. See the end of checkpoint/checkpoint.h. */
 #include "checkpoint/internal.h"
-#include "core/checksum/crc32c.h"
 #include "core/output_file.h"
 #include "core/temporary.h"
 
@@ -171,18 +170,16 @@ static cr_status list_entries(struct export *e) {
 
 static cr_status write_whole(struct export *e, const struct cr_st_entry *from, struct cr_st_writer *writer,
                              unsigned char *buffer) {
-    uint32_t crc = 0;
-    for (uint64_t at = 0; at < from->bytes; at += CR_CKPT_CHUNK_BYTES) {
-        const size_t bytes = (size_t)CR_MIN(from->bytes - at, (uint64_t)CR_CKPT_CHUNK_BYTES);
+    for (uint64_t at = 0; at < from->bytes; at += CR_CKPT_CACHED_BYTES) {
+        const size_t bytes = (size_t)CR_MIN(from->bytes - at, (uint64_t)CR_CKPT_CACHED_BYTES);
         CR_TRY(cr_st_read(e->file, from, at, buffer, bytes));
-        crc = cr_crc32c(crc, buffer, bytes);
         CR_TRY(cr_st_write(writer, buffer, bytes));
     }
-    return cr_st_check_sum(e->file, from, crc);
+    return CR_OK;
 }
 
 static cr_status write_dense(struct export *e, const char *name, struct cr_st_writer *writer, float *buffer) {
-    const int64_t         most = CR_CKPT_CHUNK_BYTES / (int64_t)sizeof *buffer;
+    const int64_t         most = CR_CKPT_CACHED_BYTES / (int64_t)sizeof *buffer;
     struct cr_ckpt_sparse s;
     cr_status             status = CR_OK;
     CR_TRY(cr_ckpt_sparse_read(e->file, e->path, name, &s));
@@ -204,17 +201,17 @@ static cr_status write_all(struct export *e, const char *to) {
     struct cr_temporary     file;
     cr_status               status;
     CR_TRY(list_entries(e));
-    buffer = cr_alloc(CR_CKPT_CHUNK_BYTES, 1);
-    if (!buffer) return CR_NO_MEMORY(CR_CKPT_CHUNK_BYTES);
+    buffer = cr_alloc(CR_CKPT_CACHED_BYTES, 1);
+    if (!buffer) return CR_NO_MEMORY(CR_CKPT_CACHED_BYTES);
     status = cr_temporary_file(&file, to);
     if (status != CR_OK) goto out;
     const int fd = file.fd;
     file.fd      = -1; /* the writer closes it */
     CR_TRY_OUT(cr_st_create_at(fd, file.path, e->entry, e->entries, meta, (int)CR_COUNT(meta), &writer));
     for (int i = 0; i < e->entries; i++) {
-        const struct cr_st_entry *entry = &e->entry[cr_st_writer_index(writer, i)],
-                                 *from  = cr_st_find(e->file, entry->name);
+        const struct cr_st_entry *entry = cr_st_writer_entry(writer, i), *from = cr_st_find(e->file, entry->name);
         CR_TRY_OUT(from ? write_whole(e, from, writer, buffer) : write_dense(e, entry->name, writer, buffer));
+        if (from) CR_TRY_OUT(cr_st_check_sum(e->file, from, entry->crc)); /* the same bytes: one sum for both files */
     }
     whole  = writer;
     writer = NULL;

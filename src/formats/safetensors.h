@@ -89,9 +89,10 @@ struct cr_st_writer;
 CR_MUST cr_status cr_st_create(const char *path, const struct cr_st_entry *entries, int count,
                                const struct cr_st_meta *meta, int meta_count, struct cr_st_writer **out);
 /* The same for a new file that is open for writing. The writer closes it, also on failure. */
-CR_MUST cr_status         cr_st_create_at(int fd, const char *path, const struct cr_st_entry *entries, int count,
-                                          const struct cr_st_meta *meta, int meta_count, struct cr_st_writer **out);
-const struct cr_st_entry *cr_st_writer_entry(const struct cr_st_writer *writer, int i); /* entry i in file order */
+CR_MUST cr_status cr_st_create_at(int fd, const char *path, const struct cr_st_entry *entries, int count,
+                                  const struct cr_st_meta *meta, int meta_count, struct cr_st_writer **out);
+/* Entry i in file order. If the file gets checksums, its crc is that of the bytes that were written. */
+const struct cr_st_entry *cr_st_writer_entry(const struct cr_st_writer *writer, int i);
 int                       cr_st_writer_index(const struct cr_st_writer *writer, int i); /* its index in `entries` */
 /* Appends `bytes` bytes of tensor data. CR_ERR_IO. */
 CR_MUST cr_status cr_st_write(struct cr_st_writer *writer, const void *src, size_t bytes);

@@ -15,9 +15,8 @@
 enum { PART_BYTES = 256 << 10 }; /* from the checksum to the copy of the system, a part stays in a second level cache */
 
 struct placed {
-    struct cr_st_entry entry;
+    struct cr_st_entry entry; /* its crc is that of the bytes written so far */
     int                index; /* in the caller's array */
-    uint32_t           crc;   /* of the bytes written so far */
 };
 
 struct cr_st_writer {
@@ -72,8 +71,9 @@ static cr_status place_entries(struct cr_st_writer *writer, const struct cr_st_e
         CR_TRY_OUT(check_text(writer->path, "the tensor name", entries[i].name));
         CR_ASSERT(strcmp(entries[i].name, "__metadata__") != 0);
         CR_ASSERT(entries[i].dims >= 0 && entries[i].dims <= CR_ST_DIMS_MAX);
-        writer->placed[i] = (struct placed){.entry = entries[i], .index = i};
-        names[i]          = entries[i].name;
+        writer->placed[i]           = (struct placed){.entry = entries[i], .index = i};
+        writer->placed[i].entry.crc = 0;
+        names[i]                    = entries[i].name;
     }
     if (count) {
         qsort(writer->placed, (size_t)count, sizeof *writer->placed, compare_placed);
@@ -230,13 +230,13 @@ int cr_st_writer_index(const struct cr_st_writer *writer, int i) {
 /* Adds bytes that follow those written so far to the sums of their tensors. */
 static void add_to_sums(struct cr_st_writer *writer, const unsigned char *src, size_t bytes) {
     for (uint64_t at = writer->written; bytes;) {
-        struct placed *p    = &writer->placed[writer->current];
-        const size_t   part = (size_t)CR_MIN((uint64_t)bytes, p->entry.offset + p->entry.bytes - at);
-        p->crc              = cr_crc32c(p->crc, src, part);
+        struct cr_st_entry *to   = &writer->placed[writer->current].entry;
+        const size_t        part = (size_t)CR_MIN((uint64_t)bytes, to->offset + to->bytes - at);
+        to->crc                  = cr_crc32c(to->crc, src, part);
         src += part;
         at += part;
         bytes -= part;
-        if (at == p->entry.offset + p->entry.bytes) writer->current++;
+        if (at == to->offset + to->bytes) writer->current++;
     }
 }
 
@@ -251,7 +251,7 @@ static cr_status write_sums(struct cr_st_writer *writer) {
     char        *text  = writer->header.data;
     const size_t bytes = writer->header.length, length = sizeof(uint64_t); /* before the JSON */
     for (int i = 0; i < writer->count; i++)
-        put_digits(text + writer->tensor_sums_at + (size_t)i * CR_CRC32C_DIGITS, writer->placed[i].crc);
+        put_digits(text + writer->tensor_sums_at + (size_t)i * CR_CRC32C_DIGITS, writer->placed[i].entry.crc);
     put_digits(text + writer->header_sum_at,
                cr_st_header_crc(text + length, bytes - length, writer->header_sum_at - length));
     if (lseek(writer->fd, 0, SEEK_SET) < 0) return cr_fs_refused(writer->path, "write the checksums", errno);
