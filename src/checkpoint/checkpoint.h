@@ -12,9 +12,10 @@
  *   classes.txt         one class name on each line
  *   kernel_times.txt    the measured kernel times by which the run chose its kernels (autotune/cost_table.h); only for
  *                       runs on a GPU. Its old name costs.txt is still read
- *   checksums.txt       lines "SUM  NAME": the CRC-32C of each file above, but of a .safetensors only
- *                       of its header, which has the sums of the tensors. The last line, named checksums.txt, is the
- *                       sum of the lines before it. Older versions wrote no such file: then nothing is checked
+ *   checksums.txt       lines "SUM  NAME": the CRC-32C of each file above. The sum of a .safetensors covers its
+ *                       header only, because the header has the sums of the tensors. The last line, named
+ *                       checksums.txt, is the sum of the preceding lines. Checkpoints of 0.3.0 and older lack this
+ *                       file and are not checked
  * The .safetensors files contain no time, host name or path: equal states give identical files. The files of pruned
  * networks store sparse tensors; the end of this header describes the format. `last` and `best` are relative symbolic
  * links, replaced by rename(2).
@@ -70,7 +71,7 @@ struct cr_ckpt_io {
     /* host -> store */
     cr_status (*put)(void *self, struct cr_ckpt_address address, uint64_t byte_offset, const void *host, size_t bytes);
     bool parallel_put;
-    bool host_get; /* get copies from host memory: chunks may be so small that they stay in a cache */
+    bool host_get; /* `get` copies from host memory, where small chunks are fast because they stay in a cache */
 };
 
 struct cr_ckpt_save {
@@ -127,14 +128,14 @@ void cr_ckpt_remove_empty(const char *run_dir);
 void cr_ckpt_sweep(const char *run_dir);
 
 /* Finds the newest checkpoint of a run folder: the target of `last`, otherwise the highest step-N. *out is
- * run_dir/step-N (the caller frees it with cr_free), or NULL with CR_OK when the folder has no step-N. A damaged one is
- * CR_ERR_FORMAT or CR_ERR_IO, since the results of an older one would be taken for those of the newest; damaged tensors
- * are found when they are read. */
+ * run_dir/step-N (the caller frees it with cr_free), or NULL with CR_OK when the folder has no step-N. CR_ERR_FORMAT
+ * or CR_ERR_IO when this checkpoint is damaged; no older one takes its place, because its results would be mistaken for
+ * those of the newest. Damaged tensors are found when they are read. */
 CR_MUST cr_status cr_ckpt_find(const char *run_dir, char **out);
 /* Finds the checkpoint that the link `best` names; when there is none, the same as cr_ckpt_find. */
 CR_MUST cr_status cr_ckpt_find_best(const char *run_dir, char **out);
-/* For a run that is resumed: as cr_ckpt_find, but reads all bytes of a checkpoint and goes on to the next older one
- * when one is damaged, with one warning for each. CR_ERR_FORMAT when there are some, but none is intact. */
+/* For a run that is resumed: like cr_ckpt_find, but reads all bytes of the checkpoint. If it is damaged, a warning
+ * names the damaged file and the next older checkpoint is tried. CR_ERR_FORMAT when every checkpoint is damaged. */
 CR_MUST cr_status cr_ckpt_find_intact(const char *run_dir, char **out);
 /* Reads all bytes of a checkpoint folder that a run is to resume from. An error names what is damaged, and the newest
  * older checkpoint that is intact. */
@@ -142,8 +143,8 @@ CR_MUST cr_status cr_ckpt_verify(const char *folder);
 /* Finds run_dir/step-N; the caller frees *out with cr_free. CR_ERR_CONFIG with the steps that exist when there is none.
  */
 CR_MUST cr_status cr_ckpt_find_step(const char *run_dir, int64_t step, char **out);
-/* Reads all bytes of the weights and moving averages of a checkpoint folder, for a caller that would go on without the
- * results of damaged ones. */
+/* Reads all bytes of the weights and moving averages of a checkpoint folder and checks their sums. For callers that
+ * skip a damaged checkpoint. */
 CR_MUST cr_status cr_ckpt_verify_weights(const char *folder);
 /* Resolves what the user gave (run folder, step-N folder, file of weights, or a name of published weights, which are
  * downloaded when this machine does not have them) to the path of the model file; cr_free *out. A file or folder goes

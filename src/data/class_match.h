@@ -1,5 +1,5 @@
-/* data/class_match.h: two lists of class names meet: those of a dataset and of trained weights, of a teacher and a
- * training set, of training and validation. Classes are compared by name, never by number. */
+/* data/class_match.h: compares two lists of class names: of a dataset and trained weights, of a teacher and a training
+ * set, or of training and validation. Classes are matched by name, never by number. */
 #ifndef CR_CLASS_MATCH_H
 #define CR_CLASS_MATCH_H
 
@@ -23,10 +23,10 @@ struct cr_class_match {
     int                    shown;   /* CR_CLASSES_OTHER, as many names: an index at which they differ, for messages */
 };
 
-/* Finds each class of from[count] in onto[onto_count], in O(n log n). A name is first looked for as it is. With
- * `spelling`, names that are left on both sides are also the same class when they differ in nothing but upper and lower
- * case, blanks or Unicode normalisation (an accent as a character of its own), as long as that leaves no doubt. The
- * caller frees *out with cr_class_match_free. CR_ERR_MEMORY. */
+/* Finds each class of from[count] in onto[onto_count], in O(n log n). Identical names are matched first. With
+ * `spelling`, two unmatched names are also the same class if they differ only in upper and lower case, blanks or
+ * Unicode normalisation (an accent as a separate character) and no third name has this form. The caller frees *out
+ * with cr_class_match_free. CR_ERR_MEMORY. */
 CR_MUST cr_status cr_class_match(const char *const *from, int count, const char *const *onto, int onto_count,
                                  bool spelling, struct cr_class_match *out);
 void              cr_class_match_free(struct cr_class_match *match);

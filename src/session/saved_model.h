@@ -26,11 +26,10 @@ CR_MUST cr_status cr_saved_model_names(const char *weights, struct cr_arena *are
  * of them have, are not those of its folders (n01440764): *count is 0 where they are not the names of the dataset. */
 CR_MUST cr_status cr_saved_model_names_for(const struct cr_dataset *dataset, const char *weights,
                                            struct cr_arena *arena, const char ***names, int *count);
-/* Gives the classes of a dataset the labels that they have, by name, in config's weights (model.weights); logs what
- * cr_dataset_adopt_classes logs.
- * Nothing happens when the numbers of classes differ, which cr_session_load_weights reports, and with synthetic data.
- * With `exact` (the network is used as it is) a line says when there are no names to compare. CR_ERR_MEMORY,
- * CR_ERR_IO. */
+/* Gives the classes of a dataset the labels that they have, by name, in config's weights (model.weights); logs the
+ * lines of cr_dataset_adopt_classes. Does nothing with synthetic data, and when the numbers of classes differ, which
+ * cr_session_load_weights reports. With `exact` (the network is used as it is) a line says that there are no names to
+ * compare. CR_ERR_MEMORY, CR_ERR_IO. */
 CR_MUST cr_status cr_saved_model_number_classes(const struct cr_config *config, struct cr_dataset *dataset, bool exact,
                                                 const char *consequence);
 /* Networks with several labels per image: reads thresholds.txt next to the weights, the probability of each class, one

@@ -11,9 +11,8 @@ struct cr_process_program {
     const char        *path;
     const char *const *argv;        /* ends with NULL */
     char *const       *environment; /* NULL: that of this process */
-    int                input, output,
-        errors; /* descriptors that become 0, 1 and 2; -1: /dev/null for input, else those of this process */
-    bool stops_with_parent; /* gets SIGTERM when this process ends, also by SIGKILL */
+    int  input, output, errors; /* become descriptors 0, 1, 2. -1: /dev/null as input, else the one of this process */
+    bool stops_with_parent;     /* gets SIGTERM when this process ends, also by SIGKILL */
 };
 
 /* Starts the program in a process group of its own, so that Ctrl-C reaches it through this process only, and with the

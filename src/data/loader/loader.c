@@ -146,8 +146,8 @@ static void create_mutexes(struct cr_loader *loader) {
     loader->sync_made = true;
 }
 
-/* The system refused a thread. Batches do not depend on the number of workers: half of those that have started go on,
- * and the others end, because other parts of the program need threads too. */
+/* Called when the system refuses a thread. Batches do not depend on the number of workers, so the loader continues with
+ * half of the workers that have started. The remaining ones end, because other parts of the program need threads. */
 static void keep_half(struct cr_loader *loader, int error) {
     const int left = loader->started / 2;
     cr_log(CR_LOG_WARN, "%d instead of %d threads load images (data.workers): the system starts no more (%s)",

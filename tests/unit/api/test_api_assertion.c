@@ -128,8 +128,9 @@ static void break_model(enum place place, int threads, int batch, int thread) {
     CHECK(pthread_create(&other, NULL, call, &callers[1]) == 0);
     (void)call(&callers[0]);
     (void)pthread_join(other, NULL);
-    fails_in         = NOWHERE;
-    const int second = callers[0].error.status == CRESNET_ERROR_DEVICE; /* the other call may have come too late */
+    fails_in = NOWHERE;
+    /* One call may begin after the assertion: the model is broken then. `second` is its index. */
+    const int second = callers[0].error.status == CRESNET_ERROR_DEVICE;
     CHECK_INT(callers[!second].error.status, CRESNET_ERROR_DEVICE);
     CHECK(callers[second].error.status == CRESNET_ERROR_DEVICE || callers[second].error.status == CRESNET_ERROR_BROKEN);
     for (int i = 0; i < 2; i++) {

@@ -1,5 +1,5 @@
-/* tests/unit/api/test_api_few_threads.c: the library where the system starts few threads (RLIMIT_NPROC): a model
- * answers as it does without a limit, or the call returns an error. It never ends the process or waits for ever. */
+/* tests/unit/api/test_api_few_threads.c: the library where the system starts few threads (RLIMIT_NPROC): the
+ * results are those without a limit, or the call returns an error. No call ends the process or blocks for ever. */
 #include "tests/harness/api_support.h"
 #include "tests/harness/test.h"
 
@@ -50,7 +50,7 @@ _Noreturn static void classify_within(int limit, const float *want) {
     if (classify(logits, &error) != CRESNET_OK) _exit(*error.text ? REFUSED : WRONG);
     for (int i = 0; i < IMAGES * API_CLASSES; i++)
         if (!(fabsf(logits[i] - want[i]) <= 1e-5F)) _exit(WRONG);
-    exit(ANSWERED); /* also what ends with the process must not need threads */
+    exit(ANSWERED); /* handlers of exit() must not need threads, either */
 }
 
 static void few_threads_are_enough_or_an_error(void) {

@@ -1,4 +1,4 @@
-/* tests/unit/core/test_process.c: child processes: what they get, how they end, also where SIGCHLD is ignored. */
+/* tests/unit/core/test_process.c: descriptors, signals and exit codes of child processes, also with SIGCHLD ignored. */
 #include "core/process/process.h"
 #include "tests/harness/test.h"
 
@@ -62,10 +62,10 @@ static void a_program_that_is_not_there(void) {
     if (!vfork_shares_memory()) SKIP("vfork() is fork() here: an emulator, or the thread sanitizer");
     CHECK_INT(cr_process_start(&program, &process), ENOENT);
     CHECK_INT(process, 0);
-    CHECK(waitpid(-1, &how, WNOHANG) < 0 && errno == ECHILD); /* nothing is left */
+    CHECK(waitpid(-1, &how, WNOHANG) < 0 && errno == ECHILD); /* no child remains */
 }
 
-/* The system forgets how a process ended; that it has ended is all that a caller learns. */
+/* With SIGCHLD ignored, the system keeps no exit status: the caller learns only that the process has ended. */
 static void ignored_sigchld(void) {
     struct cr_process_signals signals;
     pid_t                     process;

@@ -11,7 +11,7 @@
 
 #include <sys/wait.h>
 
-/* What the first level and side gave for each input; the others must give the same. */
+/* The result for each input at the first level and side. Every other level and side must give the same bytes. */
 enum { RESULTS = 4096 };
 static uint64_t first_result[RESULTS];
 
