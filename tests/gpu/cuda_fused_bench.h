@@ -115,7 +115,7 @@ static inline cr_status run_algo(struct bench *b, int algo) {
     char                     poison[1024];
     b->a.op.algo = algo;
     bind_call(b);
-    CR_TRY(b->kernel->prepare(b->device, &b->a.p, &b->a.op, &b->call.prepared, &b->workspace_bytes));
+    CR_TRY(cr_kernel_prepare(b->device, b->kernel, &b->a.p, &b->a.op, &b->call.prepared, &b->workspace_bytes));
     void     *workspace = NULL;
     cr_status status    = backend->reserve(b->device, b->workspace_bytes + sizeof poison, &workspace);
     memset(poison, 0xFF, sizeof poison);
@@ -125,7 +125,7 @@ static inline cr_status run_algo(struct bench *b, int algo) {
     if (status == CR_OK) status = b->kernel->launch(b->device, &b->call);
     if (status == CR_OK) status = backend->sync(b->device);
     if (workspace) backend->release(b->device, workspace);
-    b->kernel->release(b->call.prepared);
+    cr_kernel_release(b->kernel, b->call.prepared);
     b->call.prepared = NULL;
     return status;
 }
