@@ -29,6 +29,6 @@ INNOCENT = [
     ("docs/guides/sparsity.md", "The pruned network is 1.7 times as fast as the dense network. 2:4 sparsity uses tensor cores.\n"),
     ("README.md", "The results are bitwise identical. 93 % of 10,000 test images are classified correctly.\n"),
     ("CHANGELOG.md", "Rows are now called kernels; `plan --lives` is now `plan --lifetimes`.\n"),
-    ("docs/internals/experiments.md", "| old name | new name |\n| union | mma_sp |\n| walks | wgmma_sp |\n"),
+    ("docs/experiments/", "| old name | new name |\n| union | mma_sp |\n| walks | wgmma_sp |\n"),
     ("PERF.md", "Peak memory, percent of roofline, time to first step, kernel selection.\n"),
 ]

@@ -5,7 +5,7 @@ from .word import ALL, CODE, COMMENT, DOCUMENT, IDENTIFIER, NAME, NAMES, OUTPUT,
 HISTORY = [
     ("CHANGELOG.md", None, "names what was renamed"),
     ("docs/upgrading.md", None, "maps old spellings to new ones"),
-    ("docs/internals/experiments.md", r"^\|", "its tables map old names to new ones"),
+    ("docs/experiments/", r"^\|", "its tables map old names to new ones"),
     ("src/autotune/renamed.c", None, "the table of old and new names in stored kernel times"),
     ("*checkpoint*", r"\.swap-", "the name of a temporary link on disk"),
     ("src/config/config.def", r"\((?:memory, swap|ranks, meet|ranks, patience)\b|\bswap = ", "INI keys"),

@@ -5,7 +5,7 @@
  *
  * Prints microseconds a round: the median over 15 pairs of launches with 2,000 and 1,000 rounds, whose difference
  * contains no launch. Every round is checked: a value of another block (barrier), all totals (sums). The results are in
- * docs/internals/experiments.md. */
+ * docs/experiments/. */
 #include "tests/bench/grid_sums.cuh"
 
 #include <algorithm>
