@@ -246,7 +246,7 @@ static void killed_at_any_moment(void) {
     unsigned          random = 12345;
     int               dirty  = 0;
     REQUIRE(done != MAP_FAILED && folder_open());
-    /* The process is killed at a random moment after up to five saves, counted because their time depends on the machine. */
+    /* killed at a random moment after up to five saves, which are counted: their time depends on the machine */
     const int64_t start = cr_time_ns();
     REQUIRE_OK(fake_save(folder, 1, false, 1));
     const unsigned save_us = (unsigned)CR_MAX((int64_t)1500, (cr_time_ns() - start) / 1000);
