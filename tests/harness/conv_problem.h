@@ -1,4 +1,4 @@
-/* tests/harness/conv_problem.h: operands of convolutions, drawn in the type of the kernel, for tests of packed filters. */
+/* tests/harness/conv_problem.h: operands of convolutions in the type of the kernel, for tests of packed filters. */
 #ifndef CR_TEST_CONV_PROBLEM_H
 #define CR_TEST_CONV_PROBLEM_H
 

@@ -263,4 +263,5 @@ static void wrong_programs_are_refused(void) {
 }
 
 TESTS(CASE(shipped_configs_with_ranks), CASE(one_rank_has_no_buckets),
-      CASE(only_the_last_micro_batch_adds_up_gradients), CASE(frozen_parameters_are_not_reduced), CASE(limits_and_16_bits), CASE(wrong_programs_are_refused))
+      CASE(only_the_last_micro_batch_adds_up_gradients), CASE(frozen_parameters_are_not_reduced),
+      CASE(limits_and_16_bits), CASE(wrong_programs_are_refused))
