@@ -42,9 +42,9 @@ static void zeros_remain_zero(void) {
 
 static cr_status train(const char *dir, const char *name, const char *precision, const char *steps,
                        const char *resume) {
-    char             output[2 * SUPPORT_PATH];
-    struct cr_config config;
-    int              signal_taken;
+    char                    output[2 * SUPPORT_PATH];
+    const struct cr_config *config;
+    int                     signal_taken;
     snprintf(output, sizeof output, "train.output=%s/%s", dir, name);
     const char *list[] = {"model.arch=custom",
                           "model.depths=1,1",
@@ -67,8 +67,8 @@ static cr_status train(const char *dir, const char *name, const char *precision,
                           output};
     CR_TRY(cr_config_open(&config, NULL, list, CR_COUNT(list)));
     const struct cr_train_options options = {.resume = resume, .overrides = list, .override_count = CR_COUNT(list)};
-    cr_status                     status  = cr_train(&config, &options, &signal_taken);
-    cr_config_close(&config);
+    cr_status                     status  = cr_train(config, &options, &signal_taken);
+    cr_config_close(config);
     return status;
 }
 

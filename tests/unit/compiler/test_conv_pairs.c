@@ -132,13 +132,13 @@ static cr_status seconds_of_pair(void *self, const struct cr_program *p, const s
 /* Number of pairs, plus 10 times the number of those with a 3x3 convolution in front and 100 times the number of those
  * with a convolution as summand, after the passes in front of this one and the pass with the given model. */
 static int pairs_with(const struct cr_cost_model *model, bool pruned) {
-    struct cr_config  c     = {0};
-    struct cr_model   m     = {0};
-    struct cr_program p     = {0};
-    int               pairs = -1;
+    const struct cr_config *c     = NULL;
+    struct cr_model         m     = {0};
+    struct cr_program       p     = {0};
+    int                     pairs = -1;
     CHECK_STATUS(cr_config_open(&c, NULL, floats, (int)CR_COUNT(floats)), CR_OK);
-    CHECK_STATUS(cr_model_open(&c, CLASSES, SIZE, SIZE, &m), CR_OK);
-    CHECK_STATUS(cr_model_program(&m, &c, CR_PROGRAM_EVAL, BATCH, &p), CR_OK);
+    CHECK_STATUS(cr_model_open(c, CLASSES, SIZE, SIZE, &m), CR_OK);
+    CHECK_STATUS(cr_model_program(&m, c, CR_PROGRAM_EVAL, BATCH, &p), CR_OK);
     CHECK_STATUS(cr_pass_fold(&p, &(struct cr_cost_model){.bytes_per_s = 1e12, .flops_per_s = 1e12}), CR_OK);
     CHECK_STATUS(cr_pass_hoist(&p), CR_OK);
     for (int i = 0; i < p.ops; i++)
@@ -148,7 +148,7 @@ static int pairs_with(const struct cr_cost_model *model, bool pruned) {
     pairs = net_count(&p, CR_OP_conv_pair) + 10 * count_firsts(&p) + 100 * count_shortcuts(&p);
     cr_program_free(&p);
     cr_model_close(&m);
-    cr_config_close(&c);
+    cr_config_close(c);
     return pairs;
 }
 

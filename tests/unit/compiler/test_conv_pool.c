@@ -108,13 +108,13 @@ static cr_status seconds_of_pool(void *self, const struct cr_program *p, const s
 /* Number of joined ops after the passes in front of this one and the pass with the given model. */
 static int pools_with(const struct cr_cost_model *model, enum cr_program_kind kind, bool pruned) {
     const struct cr_cost_model any   = {.bytes_per_s = 1e12, .flops_per_s = 1e12};
-    struct cr_config           c     = {0};
+    const struct cr_config    *c     = NULL;
     struct cr_model            m     = {0};
     struct cr_program          p     = {0};
     int                        pools = -1;
     CHECK_STATUS(cr_config_open(&c, NULL, imagenet, (int)CR_COUNT(imagenet)), CR_OK);
-    CHECK_STATUS(cr_model_open(&c, CLASSES, 32, 32, &m), CR_OK);
-    CHECK_STATUS(cr_model_program(&m, &c, kind, BATCH, &p), CR_OK);
+    CHECK_STATUS(cr_model_open(c, CLASSES, 32, 32, &m), CR_OK);
+    CHECK_STATUS(cr_model_program(&m, c, kind, BATCH, &p), CR_OK);
     CHECK_STATUS(cr_pass_fold(&p, &any), CR_OK);
     CHECK_STATUS(cr_pass_hoist(&p), CR_OK);
     CHECK_STATUS(cr_pass_fuse(&p, &any), CR_OK);
@@ -126,7 +126,7 @@ static int pools_with(const struct cr_cost_model *model, enum cr_program_kind ki
     CHECK_INT(net_count(&p, CR_OP_maxpool), 1 - pools);
     cr_program_free(&p);
     cr_model_close(&m);
-    cr_config_close(&c);
+    cr_config_close(c);
     return pools;
 }
 

@@ -112,7 +112,7 @@ static void cifar_fuses_finalize_into_convolutions(void) {
         const char        *overrides[]  = {"model.arch=resnet20", b_shortcut ? "model.shortcut=B" : "model.shortcut=A"};
         struct cr_cost_model cost_model = {.alignment = 64, .cost = costs_a_launch};
         REQUIRE_OK(bench_open(&b, overrides, 2, 32));
-        REQUIRE_OK(cr_model_program(&b.model, &b.config, CR_PROGRAM_STEP, 4, &p));
+        REQUIRE_OK(cr_model_program(&b.model, b.config, CR_PROGRAM_STEP, 4, &p));
         REQUIRE_OK(cr_pass_fuse(&p, &cost_model));
         REQUIRE_OK(cr_program_check(&p));
         const int bns = b_shortcut ? 21 : 19;

@@ -232,7 +232,7 @@ static void references_are_updated(void) {
     const char          *overrides[] = {"model.arch=resnet20"};
     struct cr_cost_model cost_model  = {.alignment = 64};
     REQUIRE_OK(bench_open(&b, overrides, 1, 32));
-    REQUIRE_OK(cr_model_program(&b.model, &b.config, CR_PROGRAM_STEP, 4, &p));
+    REQUIRE_OK(cr_model_program(&b.model, b.config, CR_PROGRAM_STEP, 4, &p));
     int ops = p.ops, tensors = p.tensors;
     REQUIRE_OK(cr_pass_fuse(&p, &cost_model));
     REQUIRE_OK(cr_program_check(&p));
@@ -260,7 +260,7 @@ static void shortcut_b_fuses_two_bns(void) {
     struct cr_cost_model cost_model  = {.alignment = 64};
     int                  joined      = 0;
     REQUIRE_OK(bench_open(&b, overrides, 1, 64));
-    REQUIRE_OK(cr_model_program(&b.model, &b.config, CR_PROGRAM_EVAL, 4, &p));
+    REQUIRE_OK(cr_model_program(&b.model, b.config, CR_PROGRAM_EVAL, 4, &p));
     REQUIRE_OK(cr_pass_fuse(&p, &cost_model));
     for (int i = 0; i < p.ops; i++)
         joined += p.op[i].kind == CR_OP_bn_apply && p.op[i].in[CR_IN_bn_apply_add_scale_bias] >= 0;
@@ -287,7 +287,7 @@ static void gradient_of_shortcut_a(void) {
         int                gradients = 0;
         shortcut_us                  = slow ? 2.1 : 1.9;
         REQUIRE_OK(bench_open(&b, overrides, 2, 32));
-        REQUIRE_OK(cr_model_program(&b.model, &b.config, CR_PROGRAM_STEP, 4, &p));
+        REQUIRE_OK(cr_model_program(&b.model, b.config, CR_PROGRAM_STEP, 4, &p));
         REQUIRE_OK(cr_pass_fuse(&p, &cost_model));
         for (int i = 0; i < p.ops; i++) {
             if (p.op[i].kind != CR_OP_conv_grad || !p.op[i].attr.conv.pad_c) continue;

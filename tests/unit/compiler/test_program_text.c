@@ -89,7 +89,7 @@ static void one_text(const struct net *net, struct bench_model *b, enum cr_progr
     struct cr_text            text       = {0};
     struct cr_cost_model      cost_model = greedy_cost_model(64);
     struct cr_compile_options options    = {.fuse = true, .reuse = true, .until = pass};
-    REQUIRE_OK(cr_model_program(&b->model, &b->config, kind, 2, &p));
+    REQUIRE_OK(cr_model_program(&b->model, b->config, kind, 2, &p));
     REQUIRE_OK(cr_compile(&p, &cost_model, &options));
     cr_program_print(&p, &text);
     if (strcmp(pass, "plan") == 0) { /* the ops are unchanged: show the memory instead */
@@ -138,7 +138,7 @@ static void waits_between_streams(void) {
     struct cr_program  p;
     struct cr_text     before = {0}, after = {0};
     REQUIRE_OK(bench_open(&b, basic_a, CR_COUNT(basic_a), 8));
-    REQUIRE_OK(cr_model_program(&b.model, &b.config, CR_PROGRAM_STEP, 2, &p));
+    REQUIRE_OK(cr_model_program(&b.model, b.config, CR_PROGRAM_STEP, 2, &p));
     struct cr_cost_model cost_model = greedy_cost_model(64);
     REQUIRE_OK(cr_pass_fuse(&p, &cost_model));
     cr_program_print(&p, &before);

@@ -247,10 +247,10 @@ static cr_status forward(struct cr_config *c, struct cr_model *m, struct cr_prog
 
 static void a_device_without_kernels(void) {
     const struct cr_cost_model model = {.accepts = accepts_none};
-    struct cr_config           c     = {0};
+    const struct cr_config    *c     = NULL;
     struct cr_model            m     = {0};
     struct cr_program          p     = {0};
-    REQUIRE_OK(forward(&c, &m, &p));
+    REQUIRE_OK(forward(c, &m, &p));
     const int ops = p.ops, fakes = net_count(&p, CR_OP_fake_quant), filters = net_count(&p, CR_OP_fake_quant_filter);
     CHECK_STATUS(cr_pass_quantize(&p, &model), CR_OK);
     CHECK_STATUS(cr_program_check(&p), CR_OK);
@@ -259,23 +259,23 @@ static void a_device_without_kernels(void) {
     CHECK(net_count(&p, CR_OP_qconv) + net_count(&p, CR_OP_quantize) + net_count(&p, CR_OP_quantize_filter) == 0);
     cr_program_free(&p);
     cr_model_close(&m);
-    cr_config_close(&c);
+    cr_config_close(c);
 }
 
 static void failing_allocations(void) {
     const struct cr_cost_model model = {0}; /* accepts every op */
-    struct cr_config           c     = {0};
+    const struct cr_config    *c     = NULL;
     struct cr_model            m     = {0};
     struct cr_program          p     = {0};
     for_each_failing_alloc(f, .least = 2) {
-        REQUIRE_OK(forward(&c, &m, &p));
+        REQUIRE_OK(forward(c, &m, &p));
         failing_alloc_begin(&f);
         const cr_status status = cr_pass_quantize(&p, &model);
         failing_alloc_end(&f, status);
         if (status == CR_OK) CHECK_INT(net_count(&p, CR_OP_qconv), 6);
         cr_program_free(&p);
         cr_model_close(&m);
-        cr_config_close(&c);
+        cr_config_close(c);
     }
 }
 

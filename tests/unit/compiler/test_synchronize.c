@@ -299,7 +299,7 @@ static void large_programs_are_fast(void) {
     struct cr_program  p;
     const char        *overrides[] = {TEST_SANITIZED ? "model.arch=resnet18" : "model.arch=resnet152"};
     REQUIRE_OK(bench_open(&b, overrides, 1, 224));
-    REQUIRE_OK(cr_model_program(&b.model, &b.config, CR_PROGRAM_STEP, 32, &p));
+    REQUIRE_OK(cr_model_program(&b.model, b.config, CR_PROGRAM_STEP, 32, &p));
     for (int i = 0; i < p.ops; i++) /* weight gradients run on their own stream */
         if (p.op[i].kind == CR_OP_conv_wgrad) p.op[i].stream = CR_STREAM_COMM;
     int64_t t0 = cr_time_ns();

@@ -160,25 +160,25 @@ static void make_allowed(struct cr_rng *rng, struct cr_config *c) {
 
 static void dump_reads_back(void) {
     for (uint64_t round = 0; round < 400; round++) {
-        struct cr_rng    rng = cr_rng_make(round, CR_RNG_TEST, 1, 0);
-        struct cr_config config, again;
-        struct cr_text   dump = {0}, second = {0}, differ = {0};
+        struct cr_rng           rng = cr_rng_make(round, CR_RNG_TEST, 1, 0);
+        const struct cr_config *config, *again;
+        struct cr_text          dump = {0}, second = {0}, differ = {0};
         REQUIRE_OK(cr_config_open(&config, NULL, NULL, 0));
         for (int i = 0; i < cr_key_count; i++)
-            if (round < 100 || cr_rng_below(&rng, 3)) randomise(&rng, &cr_keys[i], &config);
-        make_allowed(&rng, &config);
-        cr_config_dump(&config, &dump);
+            if (round < 100 || cr_rng_below(&rng, 3)) randomise(&rng, &cr_keys[i], config);
+        make_allowed(&rng, config);
+        cr_config_dump(config, &dump);
         REQUIRE(!dump.failed);
         REQUIRE_OK(cr_config_open(&again, file_text("c.ini", dump.data), NULL, 0));
-        CHECK_INT(cr_config_diff(&config, &again, &differ), 0);
+        CHECK_INT(cr_config_diff(config, again, &differ), 0);
         if (differ.data) printf("    %s", differ.data);
-        CHECK_INT(again.train.seed, config.train.seed); /* not through the tables */
-        CHECK(again.optim.lr == config.optim.lr && again.data.std.at[2] == config.data.std.at[2]);
-        CHECK_STR(again.data.root, config.data.root);
-        cr_config_dump(&again, &second);
+        CHECK_INT(again->train.seed, config->train.seed); /* not through the tables */
+        CHECK(again->optim.lr == config->optim.lr && again->data.std.at[2] == config->data.std.at[2]);
+        CHECK_STR(again->data.root, config->data.root);
+        cr_config_dump(again, &second);
         CHECK_STR(second.data, dump.data);
-        cr_config_close(&config);
-        cr_config_close(&again);
+        cr_config_close(config);
+        cr_config_close(again);
         cr_text_free(&dump);
         cr_text_free(&second);
         cr_text_free(&differ);
@@ -195,30 +195,30 @@ static void dump_is_plain(void) {
                                             "\nmilestones = 100,150.5\n",   "\ndepths =\n",
                                             "\nmean = 0.485,0.456,0.406\n", "\nratio = 0.75,1.3333333333333333\n",
                                             "\n\n[memory]\nreuse = yes\n"};
-    struct cr_config         config;
+    const struct cr_config  *config;
     struct cr_text           dump = {0};
     REQUIRE_OK(cr_config_open(&config, NULL, overrides, (int)CR_COUNT(overrides)));
-    cr_config_dump(&config, &dump);
+    cr_config_dump(config, &dump);
     for (size_t i = 0; i < CR_COUNT(lines); i++) CHECK_HAS(dump.data, lines[i]);
     cr_text_free(&dump);
-    cr_config_close(&config);
+    cr_config_close(config);
 }
 
 static void differences(void) {
     static const char *const overrides[] = {"optim.lr=0.2", "data.root=a#", "schedule.milestones=1,2",
                                             "model.arch=resnet56", "train.fuse=no"};
-    struct cr_config         a, b;
+    const struct cr_config  *a, *b;
     struct cr_text           out = {0};
     REQUIRE_OK(cr_config_open(&a, NULL, NULL, 0));
     REQUIRE_OK(cr_config_open(&b, NULL, overrides, (int)CR_COUNT(overrides)));
-    CHECK_INT(cr_config_diff(&a, &a, &out), 0);
+    CHECK_INT(cr_config_diff(a, a, &out), 0);
     CHECK(!out.data);
-    CHECK_INT(cr_config_diff(&a, &b, &out), 5);
+    CHECK_INT(cr_config_diff(a, b, &out), 5);
     CHECK_STR(out.data, "model.arch: resnet20 -> resnet56\ndata.root: (empty) -> \"a#\"\ntrain.fuse: yes -> no\n"
                         "optim.lr: 0.1 -> 0.2\nschedule.milestones: (empty) -> 1,2\n");
     cr_text_free(&out);
-    cr_config_close(&a);
-    cr_config_close(&b);
+    cr_config_close(a);
+    cr_config_close(b);
 }
 
 static void help_text(void) {
@@ -276,56 +276,56 @@ static void shipped_configs(void) {
                    {"wide-resnet50-2", CR_ARCH_WIDE_RESNET50_2, CR_DATA_FOLDER, 1000, 256},
                    {"resnet50", CR_ARCH_RESNET50, CR_DATA_FOLDER, 1000, 256}};
     for (size_t i = 0; i < CR_COUNT(shipped); i++) {
-        char             path[600];
-        struct cr_config config;
+        char                    path[600];
+        const struct cr_config *config;
         snprintf(path, sizeof path, "%s/configs/%s.ini", CR_SOURCE_DIR, shipped[i].name);
         REQUIRE_OK(cr_config_open(&config, path, NULL, 0));
-        CHECK_STR(config.name, shipped[i].name);
-        if (shipped[i].batch) CHECK_INT(config.model.arch, shipped[i].arch); /* the demo may change */
-        if (shipped[i].batch) CHECK_INT(config.train.batch, shipped[i].batch);
-        CHECK_INT(config.data.kind, shipped[i].kind);
-        CHECK_INT(config.model.classes, shipped[i].classes);
-        cr_config_close(&config);
+        CHECK_STR(config->name, shipped[i].name);
+        if (shipped[i].batch) CHECK_INT(config->model.arch, shipped[i].arch); /* the demo may change */
+        if (shipped[i].batch) CHECK_INT(config->train.batch, shipped[i].batch);
+        CHECK_INT(config->data.kind, shipped[i].kind);
+        CHECK_INT(config->model.classes, shipped[i].classes);
+        cr_config_close(config);
     }
     /* the published CIFAR weights were trained on these */
-    struct cr_config config;
+    const struct cr_config *config;
     REQUIRE_OK(cr_config_open(&config, CR_SOURCE_DIR "/configs/cifar10-resnet56.ini", NULL, 0));
     static const double mean[3] = {0.485, 0.456, 0.406}, std[3] = {0.229, 0.224, 0.225};
-    for (int i = 0; i < 3; i++) CHECK_NEAR(config.data.mean.at[i], mean[i], 0);
-    for (int i = 0; i < 3; i++) CHECK_NEAR(config.data.std.at[i], std[i], 0);
-    CHECK_INT(config.model.shortcut, CR_SHORTCUT_A);
-    cr_config_close(&config);
+    for (int i = 0; i < 3; i++) CHECK_NEAR(config->data.mean.at[i], mean[i], 0);
+    for (int i = 0; i < 3; i++) CHECK_NEAR(config->data.std.at[i], std[i], 0);
+    CHECK_INT(config->model.shortcut, CR_SHORTCUT_A);
+    cr_config_close(config);
 }
 
 static void locale_is_ignored(void) {
     if (!set_comma_locale(in_folder("."))) SKIP("no locale with a decimal comma, and no localedef");
     static const char *const overrides[] = {"optim.lr=0.25"};
-    struct cr_config         config;
+    const struct cr_config  *config;
     struct cr_text           dump   = {0};
     cr_status                status = cr_config_open(&config, NULL, overrides, 1);
-    cr_config_dump(&config, &dump);
+    cr_config_dump(config, &dump);
     CHECK_STR(localeconv()->decimal_point, ","); /* restored */
     setlocale(LC_ALL, "C");
     REQUIRE_OK(status);
-    CHECK_NEAR(config.optim.lr, 0.25, 0);
+    CHECK_NEAR(config->optim.lr, 0.25, 0);
     CHECK_HAS(dump.data, "\nlr = 0.25\n");
     cr_text_free(&dump);
-    cr_config_close(&config);
+    cr_config_close(config);
 }
 
 /* ---- every allocation fails once ---- */
 
 static cr_status use_config(const char *path) {
     static const char *const overrides[] = {"train.batch=3", "optim.lr=0.5"};
-    struct cr_config         config;
+    const struct cr_config  *config;
     struct cr_text           dump = {0}, help = {0}, differ = {0};
     cr_status                status = cr_config_open(&config, path, overrides, 2);
     if (status != CR_OK) return status;
-    cr_config_dump(&config, &dump);
+    cr_config_dump(config, &dump);
     cr_config_help(&help);
-    cr_config_diff(&config, &config, &differ);
+    cr_config_diff(config, config, &differ);
     if (dump.failed || help.failed || differ.failed) status = CR_NO_MEMORY(1);
-    cr_config_close(&config);
+    cr_config_close(config);
     cr_text_free(&dump);
     cr_text_free(&help);
     cr_text_free(&differ);

@@ -205,7 +205,7 @@ static void early_read_is_detected(void) {
 static void printed_location_of_tensors(void) {
     struct late              l;
     struct cr_offload_report r;
-    struct cr_config         config;
+    const struct cr_config  *config;
     struct cr_text           text = {0};
     late_open(&l, 0, 1);
     struct cr_cost_model cost_model = late_cost_model(&l);
@@ -216,10 +216,10 @@ static void printed_location_of_tensors(void) {
     CHECK_HAS(text.data, "offloaded 0.0, mapped reads 4.0");
     cr_text_free(&text);
     REQUIRE_OK(cr_config_open(&config, NULL, NULL, 0));
-    cr_plan_print_json(&l.p, &config, &(struct cr_plan_numbers){.device = "", .batch = 1}, &text);
+    cr_plan_print_json(&l.p, config, &(struct cr_plan_numbers){.device = "", .batch = 1}, &text);
     CHECK_HAS(text.data, "\"offloaded\": 0, \"mapped_reads\": 1");
     cr_text_free(&text);
-    cr_config_close(&config);
+    cr_config_close(config);
     cr_program_free(&l.p);
 }
 
@@ -257,17 +257,17 @@ static void offline_gpu(void) {
     const struct cr_device_options  options     = {.deterministic = true};
     const struct cr_compile_options select      = {.reuse = true, .until = "select"};
     struct cr_device               *device;
-    struct cr_config                config;
+    const struct cr_config         *config;
     struct cr_model                 model;
     struct cr_program               p;
     struct cr_offload_report        r;
     int                             kinds[CR_OP_COUNT] = {0};
     REQUIRE_OK(cr_config_open(&config, NULL, overrides, CR_COUNT(overrides)));
-    REQUIRE_OK(cr_model_open(&config, 10, 32, 32, &model));
+    REQUIRE_OK(cr_model_open(config, 10, 32, 32, &model));
     REQUIRE_OK(cr_gpu_open_from_list(cr_gpu_find("h200"), &options, "", &device));
     struct cr_cost_model cost_model = cr_device_cost_model(device);
     cost_model.copy_latency_s       = 1e-3;
-    REQUIRE_OK(cr_model_program(&model, &config, CR_PROGRAM_STEP, 32, &p));
+    REQUIRE_OK(cr_model_program(&model, config, CR_PROGRAM_STEP, 32, &p));
     REQUIRE_OK(cr_compile(&p, &cost_model, &select));
     CHECK_STATUS(cr_pass_offload(&p, &cost_model, SIZE_MAX, CR_OFFLOAD_BEST, &r), CR_OK);
     CHECK_STATUS(cr_pass_offload(&p, &cost_model, r.before / 10 * 7, CR_OFFLOAD_BEST, &r), CR_OK);
@@ -281,7 +281,7 @@ static void offline_gpu(void) {
     cr_program_free(&p);
     cr_device_close(device);
     cr_model_close(&model);
-    cr_config_close(&config);
+    cr_config_close(config);
 }
 
 /* ---- bitwise identical results ---- */
@@ -293,14 +293,14 @@ static const char *const overrides[] = {"data.kind=synthetic", "data.image_size=
                                         "model.stem=cifar",    "model.block=basic"};
 
 struct run {
-    struct cr_config     config;
-    struct cr_model      model;
-    struct cr_device    *device;
-    struct cr_program    program;
-    struct cr_memory     memory;
-    struct cr_exec      *exec;
-    struct cr_fit_report fit;
-    size_t               pool;
+    const struct cr_config *config;
+    struct cr_model         model;
+    struct cr_device       *device;
+    struct cr_program       program;
+    struct cr_memory        memory;
+    struct cr_exec         *exec;
+    struct cr_fit_report    fit;
+    size_t                  pool;
 };
 
 /* Kernels that would support it on a GPU: elementwise ops. */
@@ -321,15 +321,15 @@ static cr_status run_open(struct run *r, bool fuse, size_t limit, bool all_rows,
                                                .report     = &r->fit};
     *r                                      = (struct run){0};
     CR_TRY(cr_config_open(&r->config, NULL, overrides, CR_COUNT(overrides)));
-    CR_TRY(cr_model_open(&r->config, CLASSES, SIZE, SIZE, &r->model));
+    CR_TRY(cr_model_open(r->config, CLASSES, SIZE, SIZE, &r->model));
     CR_TRY(streams_open(&options, seed, &r->device));
     struct cr_cost_model cost_model = cr_device_cost_model(r->device);
     cost_model.copy_latency_s       = 1e-3;
     if (!all_rows) cost_model.reads_host = as_on_a_gpu;
-    CR_TRY(cr_model_program(&r->model, &r->config, CR_PROGRAM_STEP, BATCH, &r->program));
+    CR_TRY(cr_model_program(&r->model, r->config, CR_PROGRAM_STEP, BATCH, &r->program));
     CR_TRY(cr_compile(&r->program, &cost_model, &how));
     r->pool = r->program.region_bytes[CR_REGION_POOL];
-    return exec_begin(r->device, &r->model, &r->config, &r->program, &r->memory, &r->exec);
+    return exec_begin(r->device, &r->model, r->config, &r->program, &r->memory, &r->exec);
 }
 
 static void run_close(struct run *r) {
@@ -338,7 +338,7 @@ static void run_close(struct run *r) {
     cr_program_free(&r->program);
     streams_close();
     cr_model_close(&r->model);
-    cr_config_close(&r->config);
+    cr_config_close(r->config);
 }
 
 static cr_status train(struct run *r, unsigned char **store) {

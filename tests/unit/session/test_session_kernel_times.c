@@ -28,12 +28,12 @@ static const struct cr_backend without_times = {.name = "ordered", .release = ke
 /* ---- fixture of every case ---- */
 
 struct fixture {
-    char              dir[SUPPORT_PATH];
-    struct cr_config  config;
-    struct cr_device  device;
-    struct cr_session session;
-    bool              ordered;   /* the run so far measured nothing */
-    char              log[4096]; /* of the last call */
+    char                    dir[SUPPORT_PATH];
+    const struct cr_config *config;
+    struct cr_device        device;
+    struct cr_session       session;
+    bool                    ordered;   /* the run so far measured nothing */
+    char                    log[4096]; /* of the last call */
 };
 
 static void fixture_open(struct fixture *s, const struct cr_backend *backend, const char *override) {
@@ -42,12 +42,12 @@ static void fixture_open(struct fixture *s, const struct cr_backend *backend, co
     make_folder(s->dir);
     CHECK_INT(setenv("CRESNET_CACHE", "off", 1), 0); /* the table of the user is not used */
     REQUIRE_OK(cr_config_open(&s->config, NULL, &override, override ? 1 : 0));
-    s->session = (struct cr_session){.config = &s->config, .device = &s->device};
+    s->session = (struct cr_session){.config = s->config, .device = &s->device};
 }
 
 static void fixture_close(struct fixture *s) {
     cr_session_close(&s->session);
-    cr_config_close(&s->config);
+    cr_config_close(s->config);
     drop_folder(s->dir);
 }
 
@@ -118,7 +118,7 @@ static void check_misfit(const struct cr_backend *backend, const char *also, voi
     put(&s);
     check_refused(&s, why);
     check_anew(&s, true, why);
-    s.config.train.deterministic = false;
+    s.config->train.deterministic = false;
     check_anew(&s, false, why);
     fixture_close(&s);
 }
@@ -201,11 +201,11 @@ static void run_without_table_needs_force_to_measure(void) {
     CHECK_HAS(cr_error_message(), "--force");
     REQUIRE_OK(resume(&s, true));
     CHECK_HAS(s.log, "chosen anew");
-    s.config.train.deterministic = false;
+    s.config->train.deterministic = false;
     REQUIRE_OK(resume(&s, false));
     CHECK_HAS(s.log, "chosen anew");
-    s.config.train.deterministic = true;
-    s.config.train.measure       = false;
+    s.config->train.deterministic = true;
+    s.config->train.measure       = false;
     REQUIRE_OK(resume(&s, false));
     CHECK_STR(s.log, "");
     fixture_close(&s);
