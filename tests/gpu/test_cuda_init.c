@@ -8,11 +8,11 @@
 enum { ULP_MOST = 4 };
 
 struct net {
-    struct cr_param_store   store;
-    const struct cr_config *config;
-    struct cr_device       *device;
-    void                   *region;
-    char                   *host; /* host copy */
+    struct cr_param_store store;
+    struct cr_config      config;
+    struct cr_device     *device;
+    void                 *region;
+    char                 *host; /* host copy */
 };
 
 static void add(struct net *n, const char *name, enum cr_param_role role, int64_t K, int64_t R, int64_t S, int64_t C) {
@@ -44,10 +44,10 @@ static void add_shapes(struct net *n) {
 
 static cr_status net_open(struct net *n, int64_t seed, enum cr_init init, enum cr_init_shape shape) {
     const struct cr_device_options options = {0};
-    *n                          = (struct net){.store = {.real = CR_F32, .half = CR_F16, .has_momentum = true}};
-    n->config->train.seed       = seed;
-    n->config->model.init       = init;
-    n->config->model.init_shape = shape;
+    *n                         = (struct net){.store = {.real = CR_F32, .half = CR_F16, .has_momentum = true}};
+    n->config.train.seed       = seed;
+    n->config.model.init       = init;
+    n->config.model.init_shape = shape;
     add_shapes(n);
     CR_TRY(cr_device_open(CR_DEVICE_CUDA, &options, &n->device));
     CR_TRY(n->device->backend->reserve(n->device, cr_param_store_bytes(&n->store), &n->region));
@@ -64,7 +64,7 @@ static void net_close(struct net *n) {
 
 static cr_status draw(struct net *n) {
     const struct cr_backend *backend = n->device->backend;
-    CR_TRY(backend->init_store(n->device, &n->store, n->config, n->region));
+    CR_TRY(backend->init_store(n->device, &n->store, &n->config, n->region));
     return backend->get(n->device, n->host, n->region, cr_param_store_bytes(&n->store));
 }
 
@@ -88,7 +88,7 @@ static void check_param(const struct net *n, int param, int64_t most, int64_t *w
     int shown = 0;
     for (int64_t i = 0; i < q->elems; i++) {
         const int64_t c = i % C, s = i / C % S, r = i / C / S % R, k = i / C / S / R;
-        const float   want     = cr_param_store_initial(&n->store, param, ((k * C + c) * R + r) * S + s, n->config);
+        const float   want     = cr_param_store_initial(&n->store, param, ((k * C + c) * R + r) * S + s, &n->config);
         const int64_t distance = place(at[i]) - place(want), size = distance < 0 ? -distance : distance;
         *worst = CR_MAX(*worst, size);
         if (size <= most || ++shown > 3) continue;
@@ -153,7 +153,7 @@ static void runs_are_bitwise_identical(void) {
     REQUIRE_OK(draw(&a));
     REQUIRE_OK(draw(&b));
     CHECK(memcmp(a.host, b.host, cr_param_store_bytes(&a.store)) == 0);
-    b.config->train.seed = 78;
+    b.config.train.seed = 78;
     REQUIRE_OK(draw(&b));
     CHECK(memcmp(a.host, b.host, cr_param_store_bytes(&a.store)) != 0);
     net_close(&a);

@@ -4,6 +4,7 @@
 #include "tests/harness/pruning_session.h"
 #include "tests/harness/test.h"
 #include "tests/harness/test_gpu.h"
+#include "training/training.h"
 
 static void zeros_remain_zero(void) {
     static const char *const precisions[] = {"train.precision=fp32", "train.precision=fp16", "train.precision=bf16"};

@@ -52,14 +52,14 @@ static int emit_net(struct ref_run *run, const struct cr_config *config, const s
 
 /* Builds the program twice: offsets in the buffers are known once all parameters are. */
 static cr_status build_net(struct ref_run *run, const struct net_case *c) {
-    const struct cr_config    *config;
+    struct cr_config           config;
     const struct cr_cost_model anything = {.alignment = 64};
-    configure(config);
-    emit_net(run, config, c);
+    configure(&config);
+    emit_net(run, &config, c);
     cr_program_free(&run->p);
     cr_program_init(&run->p, "step", &run->store);
     run->p.real = run->store.real;
-    int loss    = emit_net(run, config, c);
+    int loss    = emit_net(run, &config, c);
     CR_TRY(cr_pass_grad(&run->p, loss, false, 1.0f, c->smoothing));
     CR_TRY(cr_program_check(&run->p));
     if (c->fuse) CR_TRY(cr_pass_fuse(&run->p, &anything));

@@ -231,26 +231,26 @@ static void offload_with_recompute_is_no_slower(void) {
     CHECK(r[2].seconds <= r[0].seconds * 1.0001 && r[2].seconds <= r[1].seconds * 1.0001);
     struct cr_text a = {0}, c = {0};
     cr_program_print(&p[2], &a);
-    cr_program_print(&p[3], c);
-    CHECK(a.data && c->data && strcmp(a.data, c->data) == 0 &&
+    cr_program_print(&p[3], &c);
+    CHECK(a.data && c.data && strcmp(a.data, c.data) == 0 &&
           p[2].region_bytes[CR_REGION_POOL] == p[3].region_bytes[CR_REGION_POOL]);
     cr_text_free(&a);
-    cr_text_free(c);
+    cr_text_free(&c);
     for (int k = 0; k < 4; k++) cr_program_free(&p[k]);
     bench_close(&b);
 }
 
 /* ---- sessions ---- */
 
-static cr_status open_session(struct cr_session *s, struct cr_config *c, bool execute, const char *const *more,
+static cr_status open_session(struct cr_session *s, const struct cr_config **c, bool execute, const char *const *more,
                               int count) {
     const char *overrides[16] = {"data.kind=synthetic", "data.image_size=32", "train.device=cpu", "model.arch=custom",
                                  "model.depths=2,2",    "model.widths=8,16",  "model.stem=cifar", "train.threads=1"};
     for (int i = 0; i < count; i++) overrides[8 + i] = more[i];
     const struct cr_session_options o = {.train = true, .eval = true, .execute = execute};
     CR_TRY(cr_config_open(c, NULL, overrides, 8 + count));
-    cr_status status = cr_session_open(c, &o, s);
-    if (status != CR_OK) cr_config_close(c);
+    cr_status status = cr_session_open(*c, &o, s);
+    if (status != CR_OK) cr_config_close(*c);
     return status;
 }
 
@@ -289,7 +289,7 @@ static void evaluation_meets_the_limit(void) {
             /* the report is that of training, not of a rejected evaluation */
             CHECK(s.fit.before == whole && s.fit.after == s.train[0].region_bytes[CR_REGION_POOL]);
         if (round > 1) CHECK(cr_memory_need(s.device, &s.model.store, all, 2) <= bytes);
-        if (round > 1) CHECK(round == 3 ? s.eval_batch == 16 : s.eval_batch < 64);
+        if (round > 1) CHECK(round == 3 ? s.state.eval_batch == 16 : s.state.eval_batch < 64);
         if (round < 2) bytes = round == 0 ? train / 100 * 95 : train + 256;
         snprintf(limit, sizeof limit, "memory.limit=%zuB", bytes);
         more[3] = limit;
@@ -304,7 +304,7 @@ static void batch_is_not_lowered_in_vain(void) {
     struct cr_session        s;
     const struct cr_config  *c;
     REQUIRE_OK(open_session(&s, &c, false, more, 3));
-    CHECK(s.batch > 8);
+    CHECK(s.state.batch > 8);
     cr_session_close(&s);
     cr_config_close(c);
     CHECK_STATUS(open_session(&s, &c, true, more, 3), CR_ERR_CONFIG);
@@ -325,9 +325,10 @@ static void the_largest_batch_is_found(void) {
         size_t                  bytes;
         found[k] = 0;
         REQUIRE_OK(open_session(&s, &c, false, more, 3));
-        found[k]                        = s.batch;
+        found[k]                        = s.state.batch;
         const struct cr_program *all[2] = {&s.train[0], &s.eval};
-        CHECK(s.batch >= 8 && s.batch % (s.batch > 64 ? 32 : 8) == 0 && s.eval_batch <= s.batch);
+        CHECK(s.state.batch >= 8 && s.state.batch % (s.state.batch > 64 ? 32 : 8) == 0 &&
+              s.state.eval_batch <= s.state.batch);
         CHECK(cr_bytes_parse(strchr(cases[k].limit, '=') + 1, &bytes) &&
               cr_memory_need(s.device, &s.model.store, all, 2) <= bytes);
         cr_session_close(&s);

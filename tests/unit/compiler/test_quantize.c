@@ -239,10 +239,10 @@ static const char *const small_net[] = {
     "data.kind=synthetic", "data.image_size=16", "train.device=cpu",  "quant.type=int8",  "model.arch=custom",
     "model.block=basic",   "model.depths=1,1",   "model.widths=8,16", "model.stem=cifar", "model.shortcut=A"};
 
-static cr_status forward(struct cr_config *c, struct cr_model *m, struct cr_program *p) {
+static cr_status forward(const struct cr_config **c, struct cr_model *m, struct cr_program *p) {
     CR_TRY(cr_config_open(c, NULL, small_net, (int)CR_COUNT(small_net)));
-    CR_TRY(cr_model_open(c, CLASSES, SIZE, SIZE, m));
-    return cr_model_program(m, c, CR_PROGRAM_EVAL, BATCH, p);
+    CR_TRY(cr_model_open(*c, CLASSES, SIZE, SIZE, m));
+    return cr_model_program(m, *c, CR_PROGRAM_EVAL, BATCH, p);
 }
 
 static void a_device_without_kernels(void) {
@@ -250,7 +250,7 @@ static void a_device_without_kernels(void) {
     const struct cr_config    *c     = NULL;
     struct cr_model            m     = {0};
     struct cr_program          p     = {0};
-    REQUIRE_OK(forward(c, &m, &p));
+    REQUIRE_OK(forward(&c, &m, &p));
     const int ops = p.ops, fakes = net_count(&p, CR_OP_fake_quant), filters = net_count(&p, CR_OP_fake_quant_filter);
     CHECK_STATUS(cr_pass_quantize(&p, &model), CR_OK);
     CHECK_STATUS(cr_program_check(&p), CR_OK);
@@ -268,7 +268,7 @@ static void failing_allocations(void) {
     struct cr_model            m     = {0};
     struct cr_program          p     = {0};
     for_each_failing_alloc(f, .least = 2) {
-        REQUIRE_OK(forward(c, &m, &p));
+        REQUIRE_OK(forward(&c, &m, &p));
         failing_alloc_begin(&f);
         const cr_status status = cr_pass_quantize(&p, &model);
         failing_alloc_end(&f, status);

@@ -278,10 +278,10 @@ static void types_are_strict(void) {
 static void ranges_are_checked(void) {
     int tried = 0;
     for (int i = 0; i < cr_key_count; i++) {
-        const struct cr_key    *key = &cr_keys[i];
-        char                    text[4][64];
-        const struct cr_config *config = NULL;
-        char                    why[600];
+        const struct cr_key *key = &cr_keys[i];
+        char                 text[4][64];
+        struct cr_config     config = {0};
+        char                 why[600];
         if (key->kind == CR_KEY_INT || key->kind == CR_KEY_AUTO || key->kind == CR_KEY_INTS) {
             snprintf(text[0], 64, "%" PRId64, key->int_min);
             snprintf(text[1], 64, "%" PRId64, key->int_max);
@@ -296,7 +296,7 @@ static void ranges_are_checked(void) {
             continue;
         tried++;
         for (int n = 0; n < 4; n++)
-            if (cr_value_parse(key, config, text[n], why, sizeof why) != (n < 2))
+            if (cr_value_parse(key, &config, text[n], why, sizeof why) != (n < 2))
                 TEST_FAIL_("%s.%s = %s: %s", key->section, key->name, text[n], n < 2 ? why : "was accepted");
     }
     CHECK(tried > 40);

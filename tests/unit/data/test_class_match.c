@@ -170,7 +170,7 @@ static void labels_are_renumbered(void) {
     cr_loader_release(loader, &batch);
     cr_loader_close(loader);
     /* a list of weights is in the order of `cresnet data stat`: a, b, c */
-    REQUIRE_OK(make_config(config, "loss.class_weights=10,20,30"));
+    REQUIRE_OK(make_config(&config, "loss.class_weights=10,20,30"));
     REQUIRE_OK(cr_dataset_class_weights(config, set, 3, &weights));
     CHECK(weights[1] == 10 && weights[2] == 20 && weights[0] == 30);
     cr_free(weights);
@@ -218,7 +218,7 @@ static void packed_order(void) {
         for (int k = 0; k < 3; k++) REQUIRE_OK(cr_pack_add(writer, pixels, sizeof pixels, k, 32, 32));
         REQUIRE_OK(cr_pack_finish(writer));
     }
-    REQUIRE_OK(make_config(config, "data.kind=packed", root_is(folder, root)));
+    REQUIRE_OK(make_config(&config, "data.kind=packed", root_is(folder, root)));
     REQUIRE_OK(cr_dataset_open(config, CR_SPLIT_VAL, &set));
     cr_config_close(config);
     static const int want[] = {2, 0, 1};

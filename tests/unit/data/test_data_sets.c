@@ -230,7 +230,7 @@ static void failing_allocations_are_reported(void) {
     static const char *const kinds[] = {"data.kind=folder", "data.kind=cifar10", "data.kind=synthetic"};
     for (size_t k = 0; k < CR_COUNT(kinds); k++) {
         const struct cr_config *config;
-        REQUIRE_OK(make_config(config, kinds[k], root, "data.val_fraction=0.5"));
+        REQUIRE_OK(make_config(&config, kinds[k], root, "data.val_fraction=0.5"));
         for_each_failing_alloc(f, .least = 4) {
             struct cr_dataset *set   = NULL;
             struct cr_image    image = {0};

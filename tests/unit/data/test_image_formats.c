@@ -230,11 +230,11 @@ static void packed_images_keep_their_format(void) {
             struct cr_dataset      *set, *packed;
             struct cr_pack_result   result;
             struct cr_pack_options  options = {.raw_side = side, .workers = 1};
-            REQUIRE_OK(make_config(config, "data.kind=folder", root_is(folder, root), keys[k][0], keys[k][1]));
+            REQUIRE_OK(make_config(&config, "data.kind=folder", root_is(folder, root), keys[k][0], keys[k][1]));
             REQUIRE_OK(cr_dataset_open(config, CR_SPLIT_TRAIN, &set));
             text_into(path, "%s/train.crpk", folder);
             REQUIRE_OK(cr_pack_dataset(set, path, &options, &result));
-            REQUIRE_OK(make_config(packed_config, "data.kind=packed", root_is(folder, root), keys[k][0], keys[k][1]));
+            REQUIRE_OK(make_config(&packed_config, "data.kind=packed", root_is(folder, root), keys[k][0], keys[k][1]));
             REQUIRE_OK(cr_dataset_open(packed_config, CR_SPLIT_TRAIN, &packed));
             for (int i = 0; i < 2; i++) {
                 struct cr_image a, b;
@@ -253,7 +253,7 @@ static void packed_images_keep_their_format(void) {
             }
             cr_dataset_close(packed);
             cr_config_close(packed_config);
-            REQUIRE_OK(make_config(packed_config, "data.kind=packed", root_is(folder, root)));
+            REQUIRE_OK(make_config(&packed_config, "data.kind=packed", root_is(folder, root)));
             CHECK_STATUS(cr_dataset_open(packed_config, CR_SPLIT_TRAIN, &packed), side ? CR_ERR_CONFIG : CR_OK);
             if (side) CHECK(strstr(cr_error_message(), "pack the images again"));
             if (!side) cr_dataset_close(packed);
@@ -288,11 +288,11 @@ static void keys_are_checked(void) {
         cr_config_close(config);
     }
     const struct cr_config *config;
-    REQUIRE_OK(make_config(config, "data.channels=1"));
+    REQUIRE_OK(make_config(&config, "data.channels=1"));
     CHECK_NEAR(cr_config_mean(config, 0), 0.449, 1e-9);
     CHECK_INT(config->data.mean.count, 1);
     cr_config_close(config);
-    REQUIRE_OK(make_config(config, "data.channels=4", "data.std=0.5"));
+    REQUIRE_OK(make_config(&config, "data.channels=4", "data.std=0.5"));
     CHECK_NEAR(cr_config_mean(config, 1), 0.456, 1e-9);
     CHECK_NEAR(cr_config_mean(config, 3), 0.449, 1e-9);
     CHECK_NEAR(cr_config_std(config, 3), 0.5, 0);

@@ -365,7 +365,7 @@ static void failing_allocations_are_reported(void) {
     for_each_failing_alloc(f, .least = 4) {
         struct cr_dataset      *opened = NULL;
         const struct cr_config *config;
-        REQUIRE_OK(make_config(config, "data.kind=packed", packed_root));
+        REQUIRE_OK(make_config(&config, "data.kind=packed", packed_root));
         failing_alloc_begin(&f);
         failing_alloc_end(&f, cr_dataset_open(config, CR_SPLIT_TRAIN, &opened));
         cr_dataset_close(opened);

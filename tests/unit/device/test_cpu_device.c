@@ -108,10 +108,7 @@ static void regions(void) {
 }
 
 static struct cr_config init_config(void) {
-    const struct cr_config *config = NULL;
-    config->model.init             = CR_INIT_HE_FAN_OUT;
-    config->train.seed             = 5;
-    return config;
+    return (struct cr_config){.model.init = CR_INIT_HE_FAN_OUT, .train.seed = 5};
 }
 
 static void add_params(struct ref_run *run) {
@@ -131,10 +128,10 @@ static void initial_store(void) {
             state = cr_tensor_store(&run.p, CR_BUFFER_STATE, CR_NONE);
         REQUIRE_OK(ref_bind(&run));
         ref_set(&run, state, CR_STATE_LOSS_SCALE, 0);
-        REQUIRE_OK(run.device->backend->init_store(run.device, &run.store, config, run.region));
+        REQUIRE_OK(run.device->backend->init_store(run.device, &run.store, &config, run.region));
         /* element k,r,s,c = 2,1,0,1 has the index ((2*2 + 1)*3 + 1)*3 + 0 in file order */
         CHECK_NEAR(ref_at(&run, conv, ((2 * 3 + 1) * 3 + 0) * 2 + 1),
-                   (double)cr_param_store_initial(&run.store, 0, 48, config), 0);
+                   (double)cr_param_store_initial(&run.store, 0, 48, &config), 0);
         CHECK_NEAR(ref_at(&run, gamma, 4), 1, 0);
         CHECK_NEAR(ref_at(&run, var, 4), 1, 0);
         CHECK_NEAR(ref_at(&run, state, CR_STATE_LOSS_SCALE), 1, 0);
@@ -153,7 +150,7 @@ static cr_status open_and_init(void) {
     if (store.failed) status = CR_NO_MEMORY(0);
     if (status == CR_OK) status = cr_device_open(CR_DEVICE_CPU, &options, &device);
     if (status == CR_OK) status = device->backend->reserve(device, cr_param_store_bytes(&store), &region);
-    if (status == CR_OK) status = device->backend->init_store(device, &store, config, region);
+    if (status == CR_OK) status = device->backend->init_store(device, &store, &config, region);
     if (device) device->backend->release(device, region);
     cr_device_close(device);
     cr_param_store_free(&store);

@@ -12,7 +12,7 @@ static int64_t filters(void *self, const char *layer) {
     return param == CR_NONE ? -1 : m->store.param[param].dim[0];
 }
 
-static cr_status open_with(const char *const *keys, const char *channels, struct cr_config *config,
+static cr_status open_with(const char *const *keys, const char *channels, const struct cr_config **config,
                            struct cr_model *model) {
     const char *all[16] = {NULL};
     char        text[1024];
@@ -21,8 +21,8 @@ static cr_status open_with(const char *const *keys, const char *channels, struct
     snprintf(text, sizeof text, "model.channels=%s", channels);
     all[count++] = text;
     CR_TRY(cr_config_open(config, NULL, all, count));
-    const cr_status status = cr_model_open(config, 5, 32, 32, model);
-    if (status != CR_OK) cr_config_close(config);
+    const cr_status status = cr_model_open(*config, 5, 32, 32, model);
+    if (status != CR_OK) cr_config_close(*config);
     return status;
 }
 

@@ -61,7 +61,7 @@ static const char *lacks(bool cifar) {
     return cifar && !test_data_dir() ? "no CRESNET_TEST_DATA" : NULL;
 }
 
-static cr_status open_net(const struct net *net, struct cr_config *c, struct cr_session *s) {
+static cr_status open_net(const struct net *net, const struct cr_config **c, struct cr_session *s) {
     char arch[64], size[64], path[512];
     snprintf(arch, sizeof arch, "model.arch=%s", net->name);
     snprintf(size, sizeof size, "data.image_size=%d", net->size);
@@ -69,7 +69,7 @@ static cr_status open_net(const struct net *net, struct cr_config *c, struct cr_
     const char *overrides[] = {arch, size, "data.kind=synthetic", "train.batch=4", "train.device=cpu"};
     CR_TRY(cr_config_open(c, NULL, overrides, CR_COUNT(overrides)));
     const struct cr_session_options o = {.eval = true, .execute = true, .classes = net->classes};
-    CR_TRY(cr_session_open(c, &o, s));
+    CR_TRY(cr_session_open(*c, &o, s));
     return cr_session_load_weights(s, path, true);
 }
 

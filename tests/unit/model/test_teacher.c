@@ -8,10 +8,10 @@
 #define TEACHER(name) "distill.teacher=" CR_SOURCE_DIR "/tests/golden/train/teacher-" name
 #define STUDENT "model.arch=custom", "model.classes=10", "data.kind=synthetic", "data.image_size=16", "train.batch=4"
 
-static bool open_session(struct cr_config *c, const char *const *overrides, int n, struct cr_session *s) {
+static bool open_session(const struct cr_config **c, const char *const *overrides, int n, struct cr_session *s) {
     const struct cr_session_options o = {.train = true, .ref_only = true, .classes = 10};
     cr_log_quiet(true);
-    return cr_config_open(c, NULL, overrides, n) == CR_OK && cr_session_open(c, &o, s) == CR_OK;
+    return cr_config_open(c, NULL, overrides, n) == CR_OK && cr_session_open(*c, &o, s) == CR_OK;
 }
 
 static bool of_teacher(const struct cr_program *p, const struct cr_op *op) {

@@ -6,7 +6,7 @@
 
 enum { BATCH = 2, CLASSES = 10, SIZE = 64, LEVELS = 2 };
 
-static bool open_config(const char *quant, struct cr_config *config) {
+static bool open_config(const char *quant, const struct cr_config **config) {
     const char *const list[] = {
         "model.arch=custom",   "model.block=bottleneck", "model.stem=imagenet", "model.depths=2,2",
         "model.widths=64,128", "model.classes=10",       "train.device=cpu",    quant};

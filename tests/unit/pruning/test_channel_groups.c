@@ -177,11 +177,11 @@ static void check_filters(const struct cr_channel_groups *g) {
     }
 }
 
-static cr_status open_network(const char *const *keys, int count, int size, struct cr_config *config,
+static cr_status open_network(const char *const *keys, int count, int size, const struct cr_config **config,
                               struct cr_model *model, struct cr_program *program) {
     CR_TRY(cr_config_open(config, NULL, keys, count));
-    CR_TRY(cr_model_open(config, CLASSES, size, size, model));
-    return cr_model_program(model, config, CR_PROGRAM_EVAL, BATCH, program);
+    CR_TRY(cr_model_open(*config, CLASSES, size, size, model));
+    return cr_model_program(model, *config, CR_PROGRAM_EVAL, BATCH, program);
 }
 
 /* ---- channels that are 0 ---- */

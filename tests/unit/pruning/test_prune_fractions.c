@@ -63,11 +63,11 @@ static void schedule_is_cubic(void) {
         /* Zhu and Gupta: s = final + (initial - final) * (1 - (t - t0)/(t1 - t0))^3 */
         if (wanted) CHECK_NEAR(0.8 * fraction, 0.8 + (0.2 - 0.8) * pow(1 - (step - 10) / 20.0, 3), 1e-12);
     }
-    c->prune.initial = 0;
+    REQUIRE_OK(cr_config_change(&c, 0, CR_CHANGES("prune.initial=0")));
     CHECK(!due(c, 10, &fraction)); /* nothing to prune yet */
-    c->prune.end = c->prune.start = 0;
+    REQUIRE_OK(cr_config_change(&c, 0, CR_CHANGES("prune.end=0", "prune.start=0")));
     CHECK(due(c, 0, &fraction) && fraction == 1 && !due(c, 8, &fraction));
-    c->prune.sparsity = 0;
+    REQUIRE_OK(cr_config_change(&c, 0, CR_CHANGES("prune.sparsity=0")));
     CHECK(!due(c, 0, &fraction));
     cr_config_close(c);
 }

@@ -52,10 +52,10 @@ static void phases_alternate(void) {
     REQUIRE_OK(cr_config_open(&c, NULL, small, CR_COUNT(small)));
     phases(c, 10, text);
     CHECK_STR(text, "dsddsdddss");
-    c->prune.start = 0; /* the first step prunes */
+    REQUIRE_OK(cr_config_change(&c, 0, CR_CHANGES("prune.start=0"))); /* the first step prunes */
     phases(c, 10, text);
     CHECK_STR(text, "sddsddddss");
-    c->prune.sparsity = 0;
+    REQUIRE_OK(cr_config_change(&c, 0, CR_CHANGES("prune.sparsity=0")));
     CHECK_INT(cr_prune_step_at(c, 80, PER_EPOCH).action, CR_PRUNE_NOTHING);
     cr_config_close(c);
 }
@@ -81,9 +81,9 @@ static void updates_decay_by_a_cosine(void) {
         }
     }
     CHECK_INT(found, 4);
-    c->prune.start = 0;
+    REQUIRE_OK(cr_config_change(&c, 0, CR_CHANGES("prune.start=0")));
     CHECK_INT(cr_prune_step_at(c, 0, PER_EPOCH).action, CR_PRUNE_RANDOM);
-    c->model.weights = "file";
+    REQUIRE_OK(cr_config_change(&c, 0, CR_CHANGES("model.weights=file")));
     CHECK_INT(cr_prune_step_at(c, 0, PER_EPOCH).action, CR_PRUNE_TO);
     cr_config_close(c);
 }
@@ -101,9 +101,9 @@ static void group_decay_is_due(void) {
         covered = step;
     }
     CHECK_INT(covered, 30);
-    c->prune.end = 0; /* to the last epoch */
+    REQUIRE_OK(cr_config_change(&c, 0, CR_CHANGES("prune.end=0"))); /* to the last epoch */
     CHECK(cr_prune_decays_at(c, 50, PER_EPOCH, &since) && !cr_prune_decays_at(c, 58, PER_EPOCH, &since));
-    c->prune.group_decay = 0;
+    REQUIRE_OK(cr_config_change(&c, 0, CR_CHANGES("prune.group_decay=0")));
     CHECK(!cr_prune_decays_at(c, 18, PER_EPOCH, &since));
     cr_config_close(c);
 }
@@ -232,7 +232,7 @@ static void random_masks(void) {
     memset(n.mask, 0xff, bytes);
     REQUIRE_OK(cr_prune_random_masks(&n.prune, n.mask));
     CHECK(memcmp(first, n.mask, bytes) == 0);
-    n.config->train.seed = 2;
+    REQUIRE_OK(cr_config_change(&n.config, 0, CR_CHANGES("train.seed=2")));
     memset(n.mask, 0xff, bytes);
     REQUIRE_OK(cr_prune_random_masks(&n.prune, n.mask));
     CHECK(memcmp(first, n.mask, bytes) != 0);
@@ -278,7 +278,7 @@ static void decay_equals_numpy(void) {
         cr_free(want);
     }
     /* Channels of layers that are exempt do not decay. */
-    config->prune.exempt = "conv1";
+    REQUIRE_OK(cr_config_change(&config, 0, CR_CHANGES("prune.exempt=conv1")));
     REQUIRE_OK(cr_shrink_keep_exempt(&s, &model.store, config));
     const struct cr_param *stem   = &model.store.param[cr_param_store_find(&model.store, "conv1.weight")];
     const float            before = value[stem->offset + 1];

@@ -86,13 +86,17 @@ static cr_status compile_chosen(struct fixture *f, struct compiled *c) {
 
 /* With the given train.gram_bn, and nothing else is tried. */
 static cr_status compile_mode(struct fixture *f, enum cr_gram_mode mode, struct compiled *c) {
-    const enum cr_gram_mode before = f->config->train.gram_bn;
-    struct cr_cost_model    model  = cr_session_cost_model(&f->session);
-    *c                             = (struct compiled){0};
-    f->config->train.gram_bn       = mode;
+    const struct cr_config *before = f->session.config, *config;
+    char                    gram[32];
+    struct cr_cost_model    model = cr_session_cost_model(&f->session);
+    *c                            = (struct compiled){0};
+    snprintf(gram, sizeof gram, "train.gram_bn=%s", cr_word_gram_mode(mode));
+    CR_TRY(cr_config_derive(&config, before, 0, CR_CHANGES(gram)));
+    f->session.config = config;
     const cr_status status =
         cr_session_compile_with(&f->session, &model, CR_PROGRAM_STEP, BATCH, NULL, &c->fit, &c->program);
-    f->config->train.gram_bn = before;
+    f->session.config = before;
+    cr_config_close(config);
     if (status == CR_OK) compiled_finish(&f->session, c);
     return status;
 }
@@ -207,8 +211,9 @@ static void user_choice_is_kept(void) {
     struct fixture  f;
     struct compiled chosen;
     REQUIRE_OK(fixture_open(&f));
-    f.session.limit         = f.plain_need * 7 / 10;
-    f.config->train.gram_bn = CR_GRAM_NO;
+    f.session.limit = f.plain_need * 7 / 10;
+    REQUIRE_OK(cr_config_change(&f.config, 0, CR_CHANGES("train.gram_bn=no")));
+    f.session.config = f.config;
     REQUIRE_OK(compile_chosen(&f, &chosen));
     CHECK_INT(chosen.grams, 0);
     compiled_free(&chosen);

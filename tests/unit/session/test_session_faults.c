@@ -3,9 +3,9 @@
 #include "core/files.h"
 #include "session/scores/confusion.h"
 #include "session/session.h"
-#include "training/training.h"
 #include "tests/harness/data_support.h"
 #include "tests/harness/failing_alloc.h"
+#include "training/training.h"
 
 #define TINY                                                                                                           \
     "model.arch=custom", "model.depths=1,1", "model.widths=4,6", "model.shortcut=B", "model.classes=3",                \
@@ -27,7 +27,7 @@ static void session_open_survives_failing_allocations(void) {
     REQUIRE_OK(cr_config_open(&config, NULL, more, CR_COUNT(more)));
     for_each_failing_alloc(f, .least = 50) {
         failing_alloc_begin(&f);
-        const cr_status status = open_session(&config, &s);
+        const cr_status status = open_session(config, &s);
         failing_alloc_end(&f, status);
         if (status == CR_OK) cr_session_close(&s);
     }
@@ -61,7 +61,7 @@ static void evaluation_survives_failing_allocations(void) {
     struct cr_confusion       confusion    = {0};
     struct cr_sample_callback check_result = cr_confusion_callback(&confusion);
     REQUIRE_OK(cr_config_open(&config, NULL, tiny, CR_COUNT(tiny)));
-    REQUIRE_OK(open_session(&config, &s));
+    REQUIRE_OK(open_session(config, &s));
     REQUIRE_OK(cr_session_init(&s));
     REQUIRE_OK(cr_dataset_open(config, CR_SPLIT_VAL, &set));
     for_each_failing_alloc(f, .least = 10) {
@@ -112,7 +112,7 @@ static int load_all(const struct run *r) {
     const struct cr_config *config;
     struct cr_session       s;
     int                     found = 0;
-    if (cr_config_open(&config, NULL, r->overrides, r->count) != CR_OK || open_session(&config, &s) != CR_OK) {
+    if (cr_config_open(&config, NULL, r->overrides, r->count) != CR_OK || open_session(config, &s) != CR_OK) {
         TEST_FAIL_("%s", cr_error_message());
         return -1;
     }

@@ -87,15 +87,15 @@ static void failed_start_leaves_the_folder_free(void) {
 
 /* ---- parameters of a session, read through the lists that checkpoints use ---- */
 
-static cr_status open_session(const struct run *r, const char *const *more, struct cr_config *config,
+static cr_status open_session(const struct run *r, const char *const *more, const struct cr_config **config,
                               struct cr_session *s) {
     struct run all = *r;
     for (; *more; more++) give(&all, *more);
     const struct cr_session_options options = {.train = true, .eval = true, .execute = true};
     CR_TRY(cr_config_open(config, NULL, all.value, all.count));
-    cr_status status = cr_session_open(config, &options, s);
+    cr_status status = cr_session_open(*config, &options, s);
     if (status == CR_OK) status = cr_session_init(s);
-    if (status != CR_OK) cr_config_close(config);
+    if (status != CR_OK) cr_config_close(*config);
     return status;
 }
 #define OPEN(run, config, s, ...) open_session((run), (const char *const[]){__VA_ARGS__, NULL}, (config), (s))
@@ -131,8 +131,8 @@ static void check_freeze(const char *freeze, const char *const *frozen) {
     text_into(start, "%s/start/last", r.dir);
     snprintf(weights, sizeof weights, "model.weights=%s", start);
     REQUIRE_OK(TRAIN(&r, "frozen", weights, freeze, "optim.weight_decay=0.1", "optim.decay_norm_bias=yes"));
-    REQUIRE_OK(OPEN(&r, config_a, &before, "train.steps=0"));
-    REQUIRE_OK(OPEN(&r, config_b, &after, "train.steps=0"));
+    REQUIRE_OK(OPEN(&r, &config_a, &before, "train.steps=0"));
+    REQUIRE_OK(OPEN(&r, &config_b, &after, "train.steps=0"));
     REQUIRE_OK(cr_session_load_weights(&before, start, true));
     REQUIRE_OK(cr_session_load_weights(&after, text_into(path, "%s/frozen/last", r.dir), true));
     check_frozen(&before, &after, frozen);
@@ -163,7 +163,7 @@ static void infinite_loss_stops_without_damage(void) {
     CHECK_STATUS(TRAIN(&r, "a", "train.epochs=9"), CR_ERR_NUMERIC);
     CHECK_HAS(cr_error_message(), "is not finite");
     CHECK_HAS(cr_error_message(), "optim.lr");
-    REQUIRE_OK(OPEN(&r, config, &s, "train.steps=0"));
+    REQUIRE_OK(OPEN(&r, &config, &s, "train.steps=0"));
     REQUIRE_OK(cr_session_load_weights(&s, text_into(path, "%s/a", r.dir), true));
     for (int i = 0; i < s.model.store.params; i++)
         for (int64_t k = 0; k < s.model.store.param[i].elems; k++)
@@ -194,7 +194,7 @@ static void weights_are_loaded_or_refused(void) {
     CHECK_HAS(cr_error_message(), "layer2.0.conv1.weight");
     /* head = new replaces a classifier that would fit, keep loads it */
     for (int fresh = 0; fresh < 2; fresh++) {
-        REQUIRE_OK(OPEN(&r, config, &s, fresh ? "model.head=new" : "model.head=keep", "train.seed=9"));
+        REQUIRE_OK(OPEN(&r, &config, &s, fresh ? "model.head=new" : "model.head=keep", "train.seed=9"));
         int fc            = cr_param_store_find(&s.model.store, "fc.weight"),
             conv          = cr_param_store_find(&s.model.store, "conv1.weight");
         const float first = *values_of(&s, fc), conv_first = *values_of(&s, conv);
@@ -220,7 +220,7 @@ static void evaluation_counts_every_image_once(void) {
         struct cr_session       s;
         struct cr_dataset      *set;
         struct cr_scores        scores;
-        REQUIRE_OK(OPEN(&r, config, &s, batches[i]));
+        REQUIRE_OK(OPEN(&r, &config, &s, batches[i]));
         REQUIRE_OK(cr_dataset_open(config, CR_SPLIT_VAL, &set));
         REQUIRE_OK(cr_session_evaluate(&s, set, NULL, &scores));
         if (!i) first = scores;
@@ -254,7 +254,7 @@ static void evaluation_skips_corrupt_images(void) {
         struct cr_session       s;
         struct cr_dataset      *set;
         struct cr_scores        scores;
-        REQUIRE_OK(OPEN(&r, config, &s, "data.kind=folder", root_is(root, value), "data.train_images=0",
+        REQUIRE_OK(OPEN(&r, &config, &s, "data.kind=folder", root_is(root, value), "data.train_images=0",
                         "data.val_images=0", fatal ? "data.corrupt=fatal" : "data.corrupt=skip"));
         REQUIRE_OK(cr_dataset_open(config, CR_SPLIT_VAL, &set));
         cr_status status = cr_session_evaluate(&s, set, NULL, &scores);
@@ -296,7 +296,7 @@ static void earlier_evaluation_changes_nothing(void) {
         struct cr_session       s;
         struct cr_dataset      *train_set, *val_set;
         struct cr_scores        scores;
-        REQUIRE_OK(OPEN(&r, config, &s, NULL));
+        REQUIRE_OK(OPEN(&r, &config, &s, NULL));
         REQUIRE_OK(cr_dataset_open(config, CR_SPLIT_TRAIN, &train_set));
         REQUIRE_OK(cr_dataset_open(config, CR_SPLIT_VAL, &val_set));
         CHECK(s.eval.hoisted > 0);
@@ -325,7 +325,7 @@ static void step_loop_does_not_allocate(void) {
         struct cr_loader       *loader;
         uint64_t                after_first = 0;
         prepare(&r);
-        REQUIRE_OK(OPEN(&r, config, &s, worker_options[w]));
+        REQUIRE_OK(OPEN(&r, &config, &s, worker_options[w]));
         REQUIRE_OK(cr_dataset_open(config, CR_SPLIT_TRAIN, &set));
         const struct cr_loader_options options = {.split     = CR_SPLIT_TRAIN,
                                                   .prepare   = s.prepare_train,

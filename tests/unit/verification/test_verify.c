@@ -206,13 +206,13 @@ struct run {
 };
 
 static void emit_net(struct run *r) {
-    const struct cr_config *config = NULL;
-    config->model.bn_eps           = 1e-5;
-    config->model.bn_momentum      = 0.1;
-    config->data.channels          = 3;
-    config->data.mean.count = config->data.std.count = 3;
-    for (int i = 0; i < 3; i++) config->data.mean.at[i] = config->data.std.at[i] = 0.25;
-    struct cr_net   net   = {.program = &r->p, .store = &r->store, .config = config, .training = true};
+    struct cr_config config  = {0};
+    config.model.bn_eps      = 1e-5;
+    config.model.bn_momentum = 0.1;
+    config.data.channels     = 3;
+    config.data.mean.count = config.data.std.count = 3;
+    for (int i = 0; i < 3; i++) config.data.mean.at[i] = config.data.std.at[i] = 0.25;
+    struct cr_net   net   = {.program = &r->p, .store = &r->store, .config = &config, .training = true};
     struct cr_stage stage = {.groups   = 1,
                              .path     = "layer1",
                              .block    = CR_BLOCK_BASIC,
