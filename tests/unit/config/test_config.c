@@ -34,7 +34,6 @@ static void defaults(void) {
     CHECK_STATUS(cr_config_fail(config, "train.batch", "is %s", "odd"), CR_ERR_CONFIG);
     CHECK_STR(cr_error_message(), "(built in): [train] batch = 128 (default): is odd");
     cr_config_close(config);
-    CHECK(!config->src && !config->path);
 }
 
 /* The defaults for other than three channels: the averages of ImageNet's three. */

@@ -233,6 +233,7 @@ static void random_masks(void) {
     REQUIRE_OK(cr_prune_random_masks(&n.prune, n.mask));
     CHECK(memcmp(first, n.mask, bytes) == 0);
     REQUIRE_OK(cr_config_change(&n.config, 0, CR_CHANGES("train.seed=2")));
+    n.prune.config = n.config;
     memset(n.mask, 0xff, bytes);
     REQUIRE_OK(cr_prune_random_masks(&n.prune, n.mask));
     CHECK(memcmp(first, n.mask, bytes) != 0);

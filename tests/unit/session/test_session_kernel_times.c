@@ -58,6 +58,7 @@ static cr_status resume(struct fixture *s, bool anew) {
     char path[SUPPORT_PATH];
     cr_cost_table_close(s->session.cost_table);
     s->session.cost_table = NULL;
+    s->session.config     = s->config;
     fflush(stderr);
     int before = dup(STDERR_FILENO), file = open(text_into(path, "%s/log", s->dir), O_RDWR | O_CREAT | O_TRUNC, 0600);
     CR_ASSERT(before >= 0 && file >= 0 && dup2(file, STDERR_FILENO) >= 0);
