@@ -154,8 +154,8 @@ void cr_session_sparse_text(const struct cr_program *program, struct cr_text *ou
 
 /* ---- session/memory_limit.c and session/batch_search.c ---- */
 
-/* Sets state.memory_limit, limit, limit_if_needed and overhead_bytes from [memory] limit; `found`: the limit that the run
- * found for auto, else 0. */
+/* Sets state.memory_limit, limit, limit_if_needed and overhead_bytes from [memory] limit; `found`: the limit that the
+ * run found for auto, else 0. */
 void cr_session_limit(struct cr_session *session, size_t found);
 /* Bytes that count against the limit in addition to the regions. */
 size_t cr_session_overhead_bytes(const struct cr_session *session);

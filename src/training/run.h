@@ -56,6 +56,10 @@ CR_MUST cr_status cr_training_check(const struct cr_config *config);
 /* Does everything up to the first step. Closes *run on failure. */
 CR_MUST cr_status cr_run_open(const struct cr_config *given, const struct cr_train_options *options,
                               struct cr_run *run);
+/* training/resumed_config.c: sets run->config to the configuration of run->from with the values of the command line.
+ * CR_ERR_CONFIG, without options->force, when one of them decides the network or the data (config/config.def). */
+CR_MUST cr_status cr_run_resumed_config(const struct cr_config *given, const struct cr_train_options *options,
+                                        struct cr_run *run);
 /* After a checkpoint of this step was written: opens the session again with the parts that model.unfreeze has unfrozen,
  * and loads the checkpoint. The run continues as if it were resumed. All ranks call it. */
 CR_MUST cr_status cr_run_unfreeze(struct cr_run *run);
@@ -175,8 +179,8 @@ CR_MUST cr_status cr_run_open_data_one_rank_at_a_time(struct cr_run *run, cr_sta
 /* Checks that all ranks have the same configuration and datasets. */
 CR_MUST cr_status cr_run_check_ranks_agree(struct cr_run *run);
 /* On resume with another number of ranks: changes train.batch of run->config so that an update has as many images as
- * before, unless the command line sets train.batch. `stored`: the configuration that was saved. *same_update: the number
- * of images of an update is unchanged. */
+ * before, unless the command line sets train.batch. `stored`: the configuration that was saved. *same_update: the
+ * number of images of an update is unchanged. */
 CR_MUST cr_status cr_run_fit_batch(struct cr_run *run, const struct cr_config *stored, bool force, bool *same_update);
 /* Factor of every learning rate by [optim] lr_scaling, for this number of images of an update. */
 double cr_training_lr_factor(const struct cr_config *config, int64_t images);

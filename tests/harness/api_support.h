@@ -5,8 +5,8 @@
 #include "core/files.h"
 #include "include/cresnet.h"
 #include "session/session.h"
-#include "training/training.h"
 #include "tests/harness/data_support.h"
+#include "training/training.h"
 
 enum { API_SIZE = 8, API_CLASSES = 3, API_PIXELS = API_SIZE * API_SIZE * 3, API_FEATURES = 6 };
 

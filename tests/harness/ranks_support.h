@@ -6,9 +6,9 @@
 #include "comm/comm.h"
 #include "core/files.h"
 #include "session/session.h"
-#include "training/training.h"
 #include "session/state.h"
 #include "tests/harness/run_support.h"
+#include "training/training.h"
 
 #include <sys/wait.h>
 #include <unistd.h>

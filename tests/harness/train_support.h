@@ -4,9 +4,9 @@
 
 #include "core/files.h"
 #include "session/session.h"
-#include "training/training.h"
 #include "session/state.h"
 #include "tests/harness/run_support.h"
+#include "training/training.h"
 
 /* A tiny run of 26 images: batches of 4, six per epoch. */
 static inline void prepare(struct run *r) {

@@ -72,9 +72,9 @@ static cr_status seconds_of(void *self, const struct cr_program *p, const struct
 static int joined_ops(size_t net, double joined, enum cr_program_kind kind, bool pruned) {
     const struct cr_cost_model any   = {.bytes_per_s = 1e12, .flops_per_s = 1e12},
                                model = {.accepts = accepts, .cost = seconds_of, .self = &joined};
-    const struct cr_config  *c = NULL;
-    struct cr_model   m              = {0};
-    struct cr_program p              = {0};
+    const struct cr_config *c        = NULL;
+    struct cr_model         m        = {0};
+    struct cr_program       p        = {0};
     CHECK_STATUS(cr_config_open(&c, NULL, nets[net].overrides, overrides_of(net)), CR_OK);
     CHECK_STATUS(cr_model_open(c, CLASSES, 32, 32, &m), CR_OK);
     CHECK_STATUS(cr_model_program(&m, c, kind, BATCH, &p), CR_OK);
