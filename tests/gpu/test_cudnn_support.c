@@ -45,7 +45,7 @@ static void query(int cc, const struct precision *precision, const struct cr_pro
 static void open_device(int cc, const struct precision *precision, struct cuda_device *out) {
     *out = (struct cuda_device){.cc = cc, .multiprocessors = 108, .base.options.tf32 = precision->math == CR_MATH_TF32};
     cr_cuda_collect_kernels(out);
-    out->base.kernels = out->kernels;
+    out->base.kernels = out->kernels.kernel;
 }
 
 /* Other ops: their kernels depend on shapes and types only. */
@@ -108,11 +108,7 @@ static void query_config(int cc, const struct precision *precision, const char *
     REQUIRE_OK(cr_prepare_from_config(c, CR_SPLIT_VAL, &eval));
     REQUIRE_OK(cr_model_open(c, c->model.classes ? (int)c->model.classes : 10, train.size, eval.size, &model));
     cr_model_set_real(&model, precision->real);
-<<<<<<< HEAD
-    for (size_t k = 0; k < CR_COUNT(kinds); k++) query_program(cc, precision, c, &model, kinds[k], !widths, t);
-=======
-    for (size_t k = 0; k < CR_COUNT(kinds); k++) query_program(cc, precision, &c, &model, kinds[k], !widths);
->>>>>>> main
+    for (size_t k = 0; k < CR_COUNT(kinds); k++) query_program(cc, precision, c, &model, kinds[k], !widths);
     cr_model_close(&model);
     cr_config_close(c);
 }

@@ -207,41 +207,6 @@ static void insert_waits_survives_failing_allocations(void) {
     CHECK_INT(cr_alloc_live(), live);
 }
 
-<<<<<<< HEAD
-/* Reductions of every gradient on the COMM stream in parallel with the backward pass, then the update. */
-static void large_programs_are_fast(void) {
-    struct bench_model b;
-    struct cr_program  p;
-    const char        *overrides[] = {TEST_SANITIZED ? "model.arch=resnet18" : "model.arch=resnet152"};
-    REQUIRE_OK(bench_open(&b, overrides, 1, 224));
-    REQUIRE_OK(cr_model_program(&b.model, b.config, CR_PROGRAM_STEP, 32, &p));
-    for (int i = 0; i < p.ops; i++) /* weight gradients run on their own stream */
-        if (p.op[i].kind == CR_OP_conv_wgrad) p.op[i].stream = CR_STREAM_COMM;
-    int64_t t0 = cr_time_ns();
-    REQUIRE_OK(cr_pass_insert_waits(&p));
-    int64_t t1 = cr_time_ns();
-    REQUIRE_OK(cr_waits_check(&p));
-    int64_t t2 = cr_time_ns();
-    REQUIRE_OK(cr_pass_plan(&p, 256, true));
-    int64_t t3 = cr_time_ns();
-    REQUIRE_OK(cr_waits_check(&p));
-    REQUIRE_OK(cr_plan_check(&p, 256));
-    int64_t t4 = cr_time_ns();
-    printf(
-        "    %d ops on two streams: insert_waits %.1f, check %.1f, plan %.1f, both checks %.1f ms, peak/bound %.4f\n",
-        p.ops, (double)(t1 - t0) * 1e-6, (double)(t2 - t1) * 1e-6, (double)(t3 - t2) * 1e-6, (double)(t4 - t3) * 1e-6,
-        (double)p.region_bytes[CR_REGION_POOL] / (double)p.bound_bytes);
-    CHECK(p.region_bytes[CR_REGION_POOL] <= p.bound_bytes + p.bound_bytes / 50);
-    cr_program_free(&p);
-    bench_close(&b);
-}
-
-TESTS(CASE(one_stream_needs_no_waits), CASE(every_hazard_waits), CASE(two_readers_do_not_wait),
-      CASE(buffers_and_slices_share_bytes), CASE(impossible_waits_are_refused), CASE(memory_waits_for_the_copy),
-      CASE(copies_forbid_in_place), CASE(random_programs_are_ordered), CASE(corrupted_waits_are_detected),
-      CASE(insert_waits_survives_failing_allocations), CASE(large_programs_are_fast))
-=======
 TESTS(CASE(impossible_waits_are_refused), CASE(memory_waits_for_the_copy), CASE(copies_forbid_in_place),
       CASE(random_programs_are_ordered), CASE(corrupted_waits_are_detected),
       CASE(insert_waits_survives_failing_allocations))
->>>>>>> main
