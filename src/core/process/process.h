@@ -21,9 +21,10 @@ struct cr_process_program {
  * default signals: none is blocked, and none ignored but SIGHUP (nohup). Returns 0 or an errno, and sets no error. */
 int cr_process_start(const struct cr_process_program *program, pid_t *process);
 
-/* Forks this process, which must have no other threads and nothing in buffered output. Returns in both: *process is 0 in
- * the copy, which joins the process group (CR_PROCESS_NEW_GROUP: leads a new one), gets SIGTERM when this process ends,
- * also by SIGKILL, and has this process's handlers and `mask`. Returns 0 or an errno, and sets no error. */
+/* Forks this process, which must have no other threads and nothing in buffered output. Returns in both processes, with
+ * *process = 0 in the copy. The copy joins the process group (CR_PROCESS_NEW_GROUP: leads a new one), gets SIGTERM when
+ * this process ends, also by SIGKILL, and has this process's handlers and `mask`. Returns 0 or an errno, and sets no
+ * error. */
 enum { CR_PROCESS_NEW_GROUP = 0 };
 int cr_process_fork(pid_t group, const sigset_t *mask, pid_t *process);
 
