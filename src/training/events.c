@@ -122,14 +122,13 @@ static bool has_ended(struct cr_run_events *e) {
 /* Waits for the command, and kills it when its time is over. */
 static void finish(struct cr_run_events *e, double seconds) {
     const struct timespec pause = {.tv_nsec = POLL_NS};
-    int                   how;
     for (; !has_ended(e); nanosleep(&pause, NULL)) {
         if (cr_time_ns() - e->started_ns < (int64_t)(seconds * 1e9)) continue;
         cr_log(CR_LOG_WARN,
                "train.on_event: the command of the event %s was killed: it was still running after %g seconds",
                e->event, seconds);
         kill(-e->process, SIGKILL);
-        while (!cr_process_ended(e->process, &how)) nanosleep(&pause, NULL);
+        (void)cr_process_finish(e->process);
         e->process = 0;
     }
 }

@@ -1,12 +1,12 @@
 /* cli/common/launch_options.c: --gpus and --ranks: the number of processes that a command starts. */
 #include "cli/common/command.h"
 
+#include "core/process/process.h"
 #include "device/device.h"
 
-#include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 struct gpu_count {
@@ -16,11 +16,14 @@ struct gpu_count {
 
 /* Counts GPUs in a child process: a process that has opened the CUDA driver must not fork ranks. */
 static cr_status count_gpus(struct gpu_count *out) {
-    int ends[2];
+    int      ends[2];
+    sigset_t mask;
+    pid_t    pid;
     if (pipe(ends) != 0) return CR_FAIL(CR_ERR_IO, "--gpus all: cannot make a pipe");
+    (void)sigprocmask(SIG_SETMASK, NULL, &mask);
     fflush(NULL);
-    const pid_t pid = fork();
-    if (pid == 0) {
+    const bool started = cr_process_fork(getpgrp(), &mask, &pid) == 0;
+    if (started && pid == 0) {
         struct gpu_count answer = {.count = cr_device_count(CR_DEVICE_CUDA)};
         if (!answer.count && cr_device_check(CR_DEVICE_CUDA) != CR_OK)
             snprintf(answer.why, sizeof answer.why, "%s", cr_error_message());
@@ -28,10 +31,9 @@ static cr_status count_gpus(struct gpu_count *out) {
     }
     close(ends[1]);
     struct gpu_count answer   = {0};
-    const bool       complete = pid > 0 && read(ends[0], &answer, sizeof answer) == sizeof answer;
+    const bool       complete = started && read(ends[0], &answer, sizeof answer) == sizeof answer;
     close(ends[0]);
-    while (pid > 0 && waitpid(pid, NULL, 0) < 0 && errno == EINTR) {
-    }
+    if (started) (void)cr_process_finish(pid);
     if (!complete) return CR_FAIL(CR_ERR_DEVICE, "--gpus all: cannot count the GPUs (try nvidia-smi)");
     *out = answer;
     return CR_OK;
