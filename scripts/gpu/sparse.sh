@@ -127,7 +127,7 @@ part_sparse() {
     local budget file=$FILES/sparse.csv what=${SPARSE:-layers whole budgets half} column
     gpu || { row SKIP kernels "no GPU"; return; }
     budget=$(str_budgets)
-    timeout 120 "$BUILD/tests/test_cuda_sparse"; verdict $? "sparse kernels against plain loops" "test_cuda_sparse"
+    timeout 120 "$BUILD/tests/test_checkops" --device cuda cuda.sparse; verdict $? "sparse kernels against the reference" "test_checkops cuda.sparse"
     case " $what " in *" layers "*)
         "$bin" bench sparse --nets resnet50 --batches 32 --types fp32 --sparsity 0.9,0.95,0.6,0.8,0.98 --csv "$(device_option)" | tee /dev/stderr >"$file"
         layers_rows "$file" ;;
