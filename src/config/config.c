@@ -54,7 +54,17 @@ static void reset_width(struct loader *l, const char *file) {
 /* `text` must stay valid as long as the config. */
 static void value_set(struct loader *l, const char *section, const char *name, const char *text, const char *file,
                       int line) {
-    char                 why[600], hint[600];
+    char        why[600], hint[600];
+    const char *stored, *instead = cr_key_removed(section, name, text, &stored);
+    if (instead) {
+        const bool old_run = l->config->stored && file != l->config->override_source;
+        if (!stored && (old_run || !*text)) return; /* every run folder of 0.3 has the key, mostly without a value */
+        if (!old_run) {
+            cr_complain(&l->complaints, file, line, "[%s] %s = %.60s: %s", section, name, text, instead);
+            return;
+        }
+        text = stored;
+    }
     const struct cr_key *key = cr_key_find(section, name);
     if (!key) {
         cr_key_hint(hint, sizeof hint, section, name);

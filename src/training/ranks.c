@@ -47,7 +47,7 @@ cr_status cr_run_data_turn(struct cr_run *run, cr_status (*open)(struct cr_run *
 
 /* Removes the keys that may differ between hosts. */
 static void clear_host_keys(struct cr_config *c) {
-    c->data.root = c->distill.teacher = c->train.output = c->model.weights = c->memory.trace = "";
+    c->data.root = c->distill.teacher = c->train.output = c->model.weights = "";
     c->data.workers = c->data.prefetch = c->train.gpu = c->train.threads = 0;
 }
 

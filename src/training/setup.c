@@ -106,11 +106,10 @@ static bool changes_results(const char *line) {
     return !starts_with_any(line, allowed, CR_COUNT(allowed)) && starts_with_any(line, fixed, CR_COUNT(fixed));
 }
 
-/* Changes of the output folder, the memory log, the command of events, train.steps and the memory that a run may see
+/* Changes of the output folder, the command of events, train.steps and the memory that a run may see
  * (a sweep sets it) are not logged. */
 static bool is_silent(const char *line) {
-    static const char *const silent[] = {
-        "train.output:", "train.steps:", "train.on_event:", "memory.trace:", "memory.card:"};
+    static const char *const silent[] = {"train.output:", "train.steps:", "train.on_event:", "memory.card:"};
     return starts_with_any(line, silent, CR_COUNT(silent));
 }
 
@@ -147,7 +146,6 @@ static cr_status stored_config(const struct cr_config *given, const struct cr_tr
     CR_TRY_OUT(cr_config_open_stored(&stored, path, NULL, 0));
     CR_TRY_OUT(cr_config_reopen(&run->config, &stored, o->overrides, o->override_count));
     run->config.train.on_event = "";
-    if (!cr_config_given(&run->config, "memory.trace")) run->config.memory.trace = ""; /* was written at the start */
     if (!run->config.train.batch && !o->force)
         run->config.train.batch = stored.train.batch; /* auto: the batch size that was found when the run began */
     CR_TRY_OUT(cr_run_fit_batch(run, &stored, o->force, &same_update));

@@ -72,34 +72,15 @@ enum cr_option_id { /* in the order of --help */
                     CR_OPT_AFTER,
                     CR_OPT_CHOICES,
                     CR_OPT_LIFETIMES,
-                    CR_OPT_CURVE,
                     CR_OPT_WHICH,
                     CR_OPT_CSV,
-                    CR_OPT_CAPACITY,
-                    CR_OPT_TIME_LIMIT,
                     CR_OPT_PNG,
-                    CR_OPT_TRACE,
                     CR_OPT_TARGET,
                     CR_OPT_KERNEL_TIMES,
-                    CR_OPT_ALIGNMENT,
                     CR_OPT_DEVICES,
                     CR_OPT_BENCH_STEPS,
                     CR_OPT_ORDER,
                     CR_OPT_TRAINER_SPEED,
-                    CR_OPT_NEURONS,
-                    CR_OPT_LAYERS,
-                    CR_OPT_INPUTS,
-                    CR_OPT_MNIST,
-                    CR_OPT_NO_DROP,
-                    CR_OPT_NO_GROUPS,
-                    CR_OPT_STREAM,
-                    CR_OPT_CHECK_INPUTS,
-                    CR_OPT_VERBOSE,
-                    CR_OPT_NETS,
-                    CR_OPT_BATCHES,
-                    CR_OPT_SPARSITIES,
-                    CR_OPT_TYPES,
-                    CR_OPT_BENCH_CSV,
                     CR_OPT_RAW,
                     CR_OPT_SPARSITY,
                     CR_OPT_SCOPE,
@@ -188,7 +169,6 @@ bool cr_command_has_word(enum cr_command_id id, const char *word, char *hint, si
  * line that names it; it returns NULL when `old` is not an old spelling. */
 const char *cr_option_alias(enum cr_command_id command, const char *old, size_t length);
 const char *cr_option_value_alias(enum cr_option_id id, const char *old);
-const char *cr_bench_alias(const char *old);
 
 /* Parses the words after the command's name. CR_ERR_USAGE on a mistake. The caller frees *out with cr_args_free. */
 CR_MUST cr_status cr_args_parse(enum cr_command_id command, int argc, char **argv, struct cr_args *out);

@@ -1,5 +1,4 @@
-/* cli/common/option_aliases.c: old spellings of options, option values and bench sub-commands, which work for one
- * release. */
+/* cli/common/option_aliases.c: old spellings of options and option values, which work for one release. */
 #include "cli/common/arguments.h"
 
 #include <string.h>
@@ -22,12 +21,6 @@ static const struct {
     {CR_OPT_AFTER, "order", "insert_waits"},
 };
 
-static const struct {
-    const char *old, *name;
-} bench_aliases[] = {
-    {"pools", "allocators"},
-};
-
 const char *cr_option_alias(enum cr_command_id command, const char *old, size_t length) {
     for (size_t i = 0; i < CR_COUNT(option_aliases); i++) {
         if (option_aliases[i].command != command || strlen(option_aliases[i].old) != length ||
@@ -46,16 +39,6 @@ const char *cr_option_value_alias(enum cr_option_id id, const char *old) {
         cr_log(CR_LOG_WARN, "--%s %s is now --%s %s; the old name works until %s", cr_cli_option(id)->name, old,
                cr_cli_option(id)->name, value_aliases[i].value, end_version);
         return value_aliases[i].value;
-    }
-    return NULL;
-}
-
-const char *cr_bench_alias(const char *old) {
-    for (size_t i = 0; i < CR_COUNT(bench_aliases); i++) {
-        if (strcmp(bench_aliases[i].old, old) != 0) continue;
-        cr_log(CR_LOG_WARN, "bench %s is now bench %s; the old name works until %s", old, bench_aliases[i].name,
-               end_version);
-        return bench_aliases[i].name;
     }
     return NULL;
 }
