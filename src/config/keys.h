@@ -51,9 +51,6 @@ extern const int                   cr_key_section_count;
 const struct cr_key *cr_key_find(const char *section, const char *name); /* NULL if unknown */
 const struct cr_key *cr_key_dotted(const char *dotted);                  /* "train.batch"; NULL if unknown */
 bool                 cr_key_has_section(const char *section);
-/* config/removed.c: returns what takes the place of a key or a value of an earlier version, the end of an error
- * message, or NULL. *stored becomes the value that it has in a run folder of that version; NULL: the key is ignored. */
-const char *cr_key_removed(const char *section, const char *name, const char *value, const char **stored);
 /* Writes a suggestion for an unknown name, as the end of an error message: "; did you mean batch?", or "". */
 void cr_key_hint(char *out, size_t bytes, const char *section, const char *name);
 void cr_key_section_hint(char *out, size_t bytes, const char *section);

@@ -179,9 +179,9 @@ to="memory-trace allocators CONFIG"; moved bench allocators tiny.ini --steps 2
 to=spdnn; moved bench spdnn --neurons 1024
 to=sparse-bench; moved bench sparse --nets resnet18
 to=init-bench; moved bench init tiny.ini
-run train tiny.ini memory.trace=own.csv -o owned; expect "memory.trace" 2 "[memory] trace = own.csv: the key is gone: cresnet-memory-trace log CONFIG"
-run train tiny.ini memory.trace= memory.swap=auto train.steps=1 -o untraced; expect "memory.trace without a value" 0
-run train tiny.ini memory.swap=doa -o owned; expect "memory.swap = doa" 2 "[memory] swap = doa: give auto; cresnet-memory-trace offloading CONFIG"
+run train tiny.ini memory.trace=own.csv -o owned; expect "memory.trace" 2 "[memory] trace = own.csv: version 0.4 no longer has this key: cresnet-memory-trace log CONFIG"
+run train tiny.ini memory.swap=doa -o owned; expect "memory.swap = doa" 2 "[memory] swap = doa: version 0.4 no longer has this value: write memory.swap = auto"
+run train tiny.ini train.steps=1 -o untraced -q; expect "train" 0
 sed -i 's/^swap = auto$/swap = doa\ntrace = own.csv/' untraced/step-1/config.ini; rm untraced/step-1/checksums.txt
 run eval untraced; expect "a run of version 0.3 with memory.swap and memory.trace" 0
 run train tiny.ini --resume untraced train.steps=2; expect "a run of version 0.3 is resumed" 0
