@@ -1,6 +1,6 @@
-/* tools/sparse-bench/main.c: cresnet-sparse-bench times every convolution of a network with pruned weights on the sparse
- * kernels, on the dense kernels, and on the matrix products that papers compare with (baselines_cuda.c). No convolution
- * is fused with other ops. */
+/* tools/sparse-bench/main.c: cresnet-sparse-bench times every convolution of a network with pruned weights on the
+ * sparse kernels, on the dense kernels, and on the matrix products that papers compare with (baselines_cuda.c). No
+ * convolution is fused with other ops. */
 #include "tools/sparse-bench/bench.h"
 
 #include "compiler/passes.h"
