@@ -2,7 +2,6 @@
  * where they are faster by hand calculation, and only there; a limit that only mapped reads meet; the kernels that
  * support them; checks of the order; bitwise identical results on a device with a random stream order. */
 #include "compiler/memory/offload.h"
-#include "device/offline.h"
 #include "inspect/plan_print.h"
 #include "model/model.h"
 #include "tests/harness/compiler_support.h"
@@ -199,27 +198,6 @@ static void early_read_is_detected(void) {
     cr_program_free(&l.p);
 }
 
-static void printed_location_of_tensors(void) {
-    struct late              l;
-    struct cr_offload_report r;
-    struct cr_config         config;
-    struct cr_text           text = {0};
-    late_open(&l, 0, 1);
-    struct cr_cost_model cost_model = late_cost_model(&l);
-    CHECK_STATUS(cr_pass_offload(&l.p, &cost_model, 6 * UNIT, CR_OFFLOAD_BEST, &r), CR_OK);
-    plan_of(&l.p);
-    CHECK_STATUS(cr_plan_print_lifetimes(&l.p, &cost_model, &text), CR_OK);
-    CHECK_HAS(text.data, "mapped          4.00  0-"); /* a, four units */
-    CHECK_HAS(text.data, "offloaded 0.0, mapped reads 4.0");
-    cr_text_free(&text);
-    REQUIRE_OK(cr_config_open(&config, NULL, NULL, 0));
-    cr_plan_print_json(&l.p, &config, &(struct cr_plan_numbers){.device = "", .batch = 1}, &text);
-    CHECK_HAS(text.data, "\"offloaded\": 0, \"mapped_reads\": 1");
-    cr_text_free(&text);
-    cr_config_close(&config);
-    cr_program_free(&l.p);
-}
-
 /* ---- kernels ---- */
 
 /* A kernel without support for mapped reads is not selected for an op that needs them; on the CPU both memories are
@@ -245,40 +223,6 @@ static void kernels_declare_mapped_reads(void) {
     CHECK(cr_kernel_accepts(device, &says, &p, &op));
     cr_program_free(&p);
     cr_device_close(device);
-}
-
-/* As tests/gpu/test_cuda_delays.c on a GPU: elementwise ops use mapped reads, convolutions do not. */
-static void offline_gpu(void) {
-    static const char *const        overrides[] = {"model.arch=resnet20", "data.kind=synthetic", "data.image_size=32",
-                                                   "train.device=cpu"};
-    const struct cr_device_options  options     = {.deterministic = true};
-    const struct cr_compile_options select      = {.reuse = true, .until = "select"};
-    struct cr_device               *device;
-    struct cr_config                config;
-    struct cr_model                 model;
-    struct cr_program               p;
-    struct cr_offload_report        r;
-    int                             kinds[CR_OP_COUNT] = {0};
-    REQUIRE_OK(cr_config_open(&config, NULL, overrides, CR_COUNT(overrides)));
-    REQUIRE_OK(cr_model_open(&config, 10, 32, 32, &model));
-    REQUIRE_OK(cr_gpu_open_from_list(cr_gpu_find("h200"), &options, "", &device));
-    struct cr_cost_model cost_model = cr_device_cost_model(device);
-    cost_model.copy_latency_s       = 1e-3;
-    REQUIRE_OK(cr_model_program(&model, &config, CR_PROGRAM_STEP, 32, &p));
-    REQUIRE_OK(cr_compile(&p, &cost_model, &select));
-    CHECK_STATUS(cr_pass_offload(&p, &cost_model, SIZE_MAX, CR_OFFLOAD_BEST, &r), CR_OK);
-    CHECK_STATUS(cr_pass_offload(&p, &cost_model, r.before / 10 * 7, CR_OFFLOAD_BEST, &r), CR_OK);
-    CHECK_STATUS(hand_finish(&p, &cost_model), CR_OK);
-    for (int i = 0; i < p.ops; i++)
-        for (int s = 0; s < CR_OP_IN_MAX; s++) kinds[p.op[i].kind] += cr_plan_mapped_reads(&p, &p.op[i], s) != CR_NONE;
-    printf("    %d of %d tensors have mapped reads: by bn_grad_sums %d, bn_grad_apply %d, relu_grad %d\n", r.mapped,
-           r.tensors, kinds[CR_OP_bn_grad_sums], kinds[CR_OP_bn_grad_apply], kinds[CR_OP_relu_grad]);
-    CHECK(r.mapped > 0 && r.mapped < r.tensors && kinds[CR_OP_bn_grad_sums] > 0);
-    CHECK(kinds[CR_OP_conv_wgrad] + kinds[CR_OP_conv] + kinds[CR_OP_conv_dgrad] == 0);
-    cr_program_free(&p);
-    cr_device_close(device);
-    cr_model_close(&model);
-    cr_config_close(&config);
 }
 
 /* ---- bitwise identical results ---- */
@@ -392,5 +336,4 @@ static void mapped_reads_are_bitwise_identical(void) {
 
 TESTS(CASE(mapped_read_is_chosen_where_faster), CASE(slower_loads_are_counted),
       CASE(mapped_read_is_not_chosen_where_copies_hide), CASE(mapped_read_meets_limits_that_copies_miss),
-      CASE(early_read_is_detected), CASE(printed_location_of_tensors), CASE(kernels_declare_mapped_reads),
-      CASE(offline_gpu), CASE(mapped_reads_are_bitwise_identical))
+      CASE(early_read_is_detected), CASE(kernels_declare_mapped_reads), CASE(mapped_reads_are_bitwise_identical))
