@@ -45,7 +45,7 @@ static void query(int cc, const struct precision *precision, const struct cr_pro
 static void open_device(int cc, const struct precision *precision, struct cuda_device *out) {
     *out = (struct cuda_device){.cc = cc, .multiprocessors = 108, .base.options.tf32 = precision->math == CR_MATH_TF32};
     cr_cuda_collect_kernels(out);
-    out->base.kernels = out->kernels;
+    out->base.kernels = out->kernels.kernel;
 }
 
 /* Other ops: their kernels depend on shapes and types only. */

@@ -103,9 +103,9 @@ static cr_status launch(struct cr_device *device, const struct cr_kernel *kernel
         if (op->in[s] >= 0) call.in[s] = address(1 + s);
     for (int s = 0; s < CR_OP_OUT_MAX; s++)
         if (op->out[s] >= 0) call.out[s] = address(1 + CR_OP_IN_MAX + s);
-    if (kernel->prepare) CR_TRY(kernel->prepare(device, p, op, &call.prepared, &workspace));
+    CR_TRY(cr_kernel_prepare(device, kernel, p, op, &call.prepared, &workspace));
     const cr_status status = kernel->launch(device, &call);
-    if (kernel->release && call.prepared) kernel->release(call.prepared);
+    cr_kernel_release(kernel, call.prepared);
     return status;
 }
 
@@ -126,7 +126,7 @@ static bool is_own(const struct cr_kernel *kernel) {
     return strncmp(kernel->name, "cuda.", 5) == 0 && !kernel->collective;
 }
 
-static bool launched[CR_CUDA_KERNELS_MAX]; /* on any target, by index: all have the same list */
+static bool launched[CR_KERNELS_MAX]; /* on any target, by index: all have the same list */
 
 /* All algorithms of all kernels of this project that accept the op. */
 static void check_op(const struct target *t, struct cr_device *device, const struct cr_program *p,

@@ -35,7 +35,7 @@ static void kernels_of_the_full_device(void) {
         CHECK(!ref_seen[kernels[i]->op]); /* reference kernels are the last of each op kind */
         ref_seen[kernels[i]->op] = kernels[i]->reference;
         CHECK(kernels[i]->reference == (strncmp(kernels[i]->name, "ref.", 4) == 0));
-        CHECK(!kernels[i]->prepare == !kernels[i]->release);
+        CHECK(!kernels[i]->prepare || !kernels[i]->workspace);
         for (int k = 0; k < i; k++) CHECK(strcmp(kernels[i]->name, kernels[k]->name) != 0);
     }
     for (int kind = 0; kind < CR_OP_COUNT; kind++) CHECK(ref_seen[kind]);
