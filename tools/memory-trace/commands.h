@@ -8,7 +8,7 @@
 
 /* Opens the training session of the configuration or run that the second operand names. The caller closes the session
  * and then the configuration, also after an error. */
-CR_MUST cr_status cr_trace_open_session(const struct cr_tool_args *args, struct cr_config *config,
+CR_MUST cr_status cr_trace_open_session(const struct cr_tool_args *args, const struct cr_config **config,
                                         struct cr_session *session);
 
 /* log CONFIG: writes the memory log of three training steps, from the memory plan. */

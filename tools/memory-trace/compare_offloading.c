@@ -55,7 +55,7 @@ static cr_status print_curve(const struct cr_program *selected, const struct cr_
 }
 
 /* Opens the device, or the one of --target, with its kernel times, and the network. */
-static cr_status open_network(const struct cr_tool_args *args, struct cr_config *config, struct cr_session *s) {
+static cr_status open_network(const struct cr_tool_args *args, const struct cr_config **opened, struct cr_session *s) {
     const struct cr_session_options options = {0};
     struct cr_args                  cli     = args->cli;
     struct cr_prepare               train, eval;
@@ -64,8 +64,8 @@ static cr_status open_network(const struct cr_tool_args *args, struct cr_config 
     cli.operand++; /* without the command */
     cli.operands--;
     cli.value[CR_OPT_TARGET] = cr_tool_value(args, "target");
-    CR_TRY(cr_cmd_config(&cli, config));
-    s->config = config;
+    CR_TRY(cr_cmd_config(&cli, opened));
+    const struct cr_config *config = s->config = *opened;
     CR_TRY(cr_cmd_classes(config, &classes));
     CR_TRY(cr_prepare_from_config(config, CR_SPLIT_TRAIN, &train));
     CR_TRY(cr_prepare_from_config(config, CR_SPLIT_VAL, &eval));
@@ -77,14 +77,14 @@ static cr_status open_network(const struct cr_tool_args *args, struct cr_config 
     cr_model_set_real(&s->model, real);
     s->model.ranks = 1;
     if (!cli.value[CR_OPT_TARGET]) CR_TRY(cr_session_open_cost_table(s, &options));
-    s->batch = config->train.batch;
-    return s->batch ? CR_OK : cr_config_fail(config, "train.batch", "give a number: nothing is run to find one");
+    s->state.batch = config->train.batch;
+    return s->state.batch ? CR_OK : cr_config_fail(config, "train.batch", "give a number: nothing is run to find one");
 }
 
 static cr_status compare(struct cr_session *s, struct cr_text *out) {
     struct cr_cost_model model = cr_session_cost_model(s);
     struct cr_program    program;
-    CR_TRY(cr_session_compile(s, CR_PROGRAM_STEP, s->batch, "select", &program));
+    CR_TRY(cr_session_compile(s, CR_PROGRAM_STEP, s->state.batch, "select", &program));
     cr_status status = s->cost_table ? cr_cost_table_copy_rates(s->cost_table, &model) : CR_OK;
     if (status == CR_OK) status = print_curve(&program, &model, s->config->memory.zero_copy, out);
     if (s->cost_table) cr_cost_table_flush(s->cost_table);
@@ -93,16 +93,16 @@ static cr_status compare(struct cr_session *s, struct cr_text *out) {
 }
 
 cr_status cr_trace_command_offloading(const struct cr_tool_args *args) {
-    struct cr_config  config  = {0};
-    struct cr_session session = {0};
-    struct cr_text    text    = {0};
-    cr_status         status;
+    const struct cr_config *config  = NULL;
+    struct cr_session       session = {0};
+    struct cr_text          text    = {0};
+    cr_status               status;
     CR_TRY_OUT(open_network(args, &config, &session));
     CR_TRY_OUT(compare(&session, &text));
     CR_TRY_OUT(cr_cmd_print(&text));
 out:
     cr_text_free(&text);
     cr_session_close(&session);
-    cr_config_close(&config);
+    cr_config_close(config);
     return status;
 }

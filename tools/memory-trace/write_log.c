@@ -5,16 +5,17 @@
 /* One warm-up iteration and two identical ones. */
 enum { ITERATIONS = 3 };
 
-cr_status cr_trace_open_session(const struct cr_tool_args *args, struct cr_config *config, struct cr_session *session) {
+cr_status cr_trace_open_session(const struct cr_tool_args *args, const struct cr_config **config,
+                                struct cr_session *session) {
     struct cr_session_options options = {.train = true};
     struct cr_args            cli     = args->cli;
-    *config                           = (struct cr_config){0};
+    *config                           = NULL;
     *session                          = (struct cr_session){0};
     cli.operand++; /* without the command */
     cli.operands--;
     CR_TRY(cr_cmd_config(&cli, config));
-    CR_TRY(cr_cmd_classes(config, &options.classes));
-    return cr_session_open(config, &options, session);
+    CR_TRY(cr_cmd_classes(*config, &options.classes));
+    return cr_session_open(*config, &options, session);
 }
 
 /* The programs of an update in the order in which training runs them. */
@@ -24,13 +25,13 @@ static int programs_of(const struct cr_session *s, int parts, const struct cr_pr
 }
 
 cr_status cr_trace_command_log(const struct cr_tool_args *args) {
-    struct cr_config          config;
+    const struct cr_config   *config;
     struct cr_session         session;
     const struct cr_program **programs = NULL;
     struct cr_text            text     = {0};
     cr_status                 status;
     CR_TRY_OUT(cr_trace_open_session(args, &config, &session));
-    const int parts = (int)config.train.accumulate;
+    const int parts = (int)config->train.accumulate;
     programs        = cr_alloc((size_t)parts, sizeof *programs);
     if (!programs) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory for %d programs", parts);
     cr_trace_write(programs, programs_of(&session, parts, programs), ITERATIONS, session.device->caps.alignment, &text);
@@ -39,6 +40,6 @@ out:
     cr_text_free(&text);
     cr_free(programs);
     cr_session_close(&session);
-    cr_config_close(&config);
+    cr_config_close(config);
     return status;
 }
