@@ -88,7 +88,7 @@ static void facts_begin(struct facts *f, const struct cr_run *run, const char *e
     put_int(f, "step", run->at.step);
     put_int(f, "steps", run->total_steps);
     put_real(f, "epoch", (double)run->at.step / (double)run->at.steps_per_epoch);
-    put_int(f, "epochs", run->config.train.epochs);
+    put_int(f, "epochs", run->config->train.epochs);
 }
 
 static void put_checkpoint(struct facts *f, const struct cr_run *run) {
@@ -193,7 +193,7 @@ static void run_command(struct cr_run *run, const char *event, struct facts *f) 
     int                   input = -1, failed = ENOMEM;
     cr_json_close_object(&f->writer);
     cr_json_end_line(&f->writer);
-    finish(e, run->config.train.event_timeout);
+    finish(e, run->config->train.event_timeout);
     if (!f->json.failed && !f->variables.failed) environment = make_environment(f);
     if (environment) {
         input  = open_input(&f->json);
@@ -241,8 +241,8 @@ void cr_run_event_evaluated(struct cr_run *run, const struct cr_scores *raw, con
     if (!reports_events(run)) return;
     facts_begin(&f, run, "evaluation");
     put_checkpoint(&f, run);
-    put_scores(&f, raw, run->config.data.multi_label, names);
-    if (ema) put_scores(&f, ema, run->config.data.multi_label, ema_names);
+    put_scores(&f, raw, run->config->data.multi_label, names);
+    if (ema) put_scores(&f, ema, run->config->data.multi_label, ema_names);
     put_bool(&f, "best", is_best);
     run_command(run, "evaluation", &f);
 }
@@ -255,5 +255,5 @@ void cr_run_event_end(struct cr_run *run, cr_status status, int signal) {
     if (status != CR_OK) put_text(&f, "error", cr_error_message());
     if (status == CR_OK && signal) put_int(&f, "signal", signal);
     run_command(run, event, &f);
-    finish(&run->events, run->config.train.event_timeout);
+    finish(&run->events, run->config->train.event_timeout);
 }

@@ -39,27 +39,27 @@ static cr_status count_gpus(struct gpu_count *out) {
     return CR_OK;
 }
 
-static cr_status read_gpus(const struct cr_args *args, struct cr_config *config, struct cr_ranks_request *request) {
+static cr_status read_gpus(const struct cr_args *args, const struct cr_config **config,
+                           struct cr_ranks_request *request) {
     int64_t number;
-    if (config->train.device == CR_DEVICE_CPU)
+    if ((*config)->train.device == CR_DEVICE_CPU)
         return cr_args_fail(args, "--gpus cannot be used with device cpu: --ranks N starts N processes on the CPU");
     if (strcmp(args->value[CR_OPT_GPUS], "all") == 0) {
         struct gpu_count gpus;
         CR_TRY(count_gpus(&gpus));
         if (!gpus.count) return CR_FAIL(CR_ERR_DEVICE, "--gpus all: no GPU found. %s", gpus.why);
-        number = gpus.count - config->train.gpu;
+        number = gpus.count - (*config)->train.gpu;
         if (number < 1)
             return CR_FAIL(CR_ERR_CONFIG, "--gpus all: train.gpu = %d, but this machine has %d GPUs, numbered from 0",
-                           (int)config->train.gpu, gpus.count);
+                           (int)(*config)->train.gpu, gpus.count);
     } else
         CR_TRY(cr_args_int(args, CR_OPT_GPUS, 1, CR_COMM_RANKS_MAX, 1, &number));
-    request->fork        = (int)number;
-    request->gpus        = true;
-    config->train.device = CR_DEVICE_CUDA;
-    return CR_OK;
+    request->fork = (int)number;
+    request->gpus = true;
+    return cr_config_change(config, 0, CR_CHANGES("train.device=cuda"));
 }
 
-cr_status cr_cmd_ranks_open(const struct cr_args *args, struct cr_config *config, struct cr_ranks *out) {
+cr_status cr_cmd_ranks_open(const struct cr_args *args, const struct cr_config **config, struct cr_ranks *out) {
     struct cr_ranks_request request = {0};
     int64_t                 ranks;
     *out = (struct cr_ranks){0};
@@ -68,5 +68,5 @@ cr_status cr_cmd_ranks_open(const struct cr_args *args, struct cr_config *config
     CR_TRY(cr_args_int(args, CR_OPT_RANKS, 1, CR_COMM_RANKS_MAX, 0, &ranks));
     request.fork = (int)ranks;
     if (cr_args_has(args, CR_OPT_GPUS)) CR_TRY(read_gpus(args, config, &request));
-    return cr_ranks_open(&request, config, out);
+    return cr_ranks_open(&request, *config, out);
 }

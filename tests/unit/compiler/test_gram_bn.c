@@ -54,14 +54,14 @@ static bool is_gram_of_32(const struct cr_program *p, const struct cr_op *op) {
 /* Both programs on the reference kernels in FP64; with `fuse` also the patterns around the new ops. */
 static void check_variant(const struct variant *v, bool fuse) {
     const struct cr_cost_model model = {.accepts = accepts_all};
-    struct cr_config           config;
+    const struct cr_config    *config;
     struct ref_run             plain, gram;
     const int                  ranks = CR_MAX(v->net.ranks, 1);
     REQUIRE_OK(cr_config_open(&config, NULL, (const char **)(uintptr_t)v->overrides, v->count));
     REQUIRE_OK(ref_open(&plain, CR_F64, 1));
     REQUIRE_OK(ref_open(&gram, CR_F64, 1));
-    REQUIRE_OK(emit_run(&plain, &config, &v->net));
-    REQUIRE_OK(emit_run(&gram, &config, &v->net));
+    REQUIRE_OK(emit_run(&plain, config, &v->net));
+    REQUIRE_OK(emit_run(&gram, config, &v->net));
     REQUIRE_OK(cr_pass_gram(&gram.p, &model, CR_GRAM_ALL));
     CHECK_INT(count_kind(&gram.p, CR_OP_gram), v->new);
     CHECK_INT(COUNT_IN(&gram.p, conv, out_scale_bias), v->new);
@@ -73,7 +73,7 @@ static void check_variant(const struct variant *v, bool fuse) {
     check_same(&plain, &gram);
     ref_close(&plain);
     ref_close(&gram);
-    cr_config_close(&config);
+    cr_config_close(config);
 }
 
 #define WITH(option)                                                                                                   \
@@ -121,12 +121,12 @@ static void plan_resnet50(enum cr_gram_mode gram, size_t limit, size_t *pool) {
     const struct cr_cost_model      model       = {.alignment = 256, .bytes_per_s = 1e12, .flops_per_s = 1e14};
     const struct cr_compile_options how         = {
                 .fuse = true, .reuse = true, .gram = gram, .pool_limit = limit, .recompute = limit > 0};
-    struct cr_config  config;
-    struct cr_model   net;
-    struct cr_program p;
+    const struct cr_config *config;
+    struct cr_model         net;
+    struct cr_program       p;
     REQUIRE_OK(cr_config_open(&config, NULL, overrides, 3));
-    REQUIRE_OK(cr_model_open(&config, 1000, 224, 224, &net));
-    REQUIRE_OK(cr_model_program(&net, &config, CR_PROGRAM_STEP, 4, &p));
+    REQUIRE_OK(cr_model_open(config, 1000, 224, 224, &net));
+    REQUIRE_OK(cr_model_program(&net, config, CR_PROGRAM_STEP, 4, &p));
     REQUIRE_OK(cr_compile(&p, &model, &how));
     CHECK_INT(count_kind(&p, CR_OP_gram_bn_grad), gram == CR_GRAM_NO ? 0 : 20); /* 16 blocks, 4 shortcuts */
     for (int t = 0; t < p.tensors && gram != CR_GRAM_NO; t++)
@@ -134,7 +134,7 @@ static void plan_resnet50(enum cr_gram_mode gram, size_t limit, size_t *pool) {
     *pool = p.region_bytes[CR_REGION_POOL];
     cr_program_free(&p);
     cr_model_close(&net);
-    cr_config_close(&config);
+    cr_config_close(config);
 }
 
 static double output_bytes(void) { /* of the 16 last convolutions and 4 shortcuts, f32, batch 4 */
@@ -161,30 +161,30 @@ static void auto_chooses_by_time(void) {
         struct prices prices;
         bool          measured;
         int           grams;
-    } v[]              = {{{0, is_gram}, false, 0},
-                          {{0, is_gram}, true, 5},
-                          {{1e-3, is_gram}, true, 0},
-                          {{1e-3, is_gram_of_32}, true, 4},
-                          {{1e-10, is_gram_of_32}, true, 5}};
-    struct net_case  c = {.block = CR_BLOCK_BOTTLENECK, .shortcut = CR_SHORTCUT_B, .width = 16};
-    struct cr_config config;
-    struct ref_run   run;
+    } v[]                     = {{{0, is_gram}, false, 0},
+                                 {{0, is_gram}, true, 5},
+                                 {{1e-3, is_gram}, true, 0},
+                                 {{1e-3, is_gram_of_32}, true, 4},
+                                 {{1e-10, is_gram_of_32}, true, 5}};
+    struct net_case         c = {.block = CR_BLOCK_BOTTLENECK, .shortcut = CR_SHORTCUT_B, .width = 16};
+    const struct cr_config *config;
+    struct ref_run          run;
     REQUIRE_OK(cr_config_open(&config, NULL, NULL, 0));
-    CHECK(config.train.gram_bn == CR_GRAM_AUTO);   /* the default */
+    CHECK(config->train.gram_bn == CR_GRAM_AUTO);  /* the default */
     for (size_t i = 0; i < 2 * CR_COUNT(v); i++) { /* the second time with SyncBN */
         struct prices              prices = v[i / 2].prices;
         const struct cr_cost_model model  = {
              .self = &prices, .accepts = accepts_all, .cost = v[i / 2].measured ? costs : NULL};
         c.ranks = i % 2 ? 2 : 0;
         REQUIRE_OK(ref_open(&run, CR_F64, 1));
-        REQUIRE_OK(emit_run(&run, &config, &c));
+        REQUIRE_OK(emit_run(&run, config, &c));
         REQUIRE_OK(cr_pass_gram(&run.p, &model, CR_GRAM_AUTO));
         CHECK_INT(count_kind(&run.p, CR_OP_gram), v[i / 2].grams);
         CHECK_INT(count_kind(&run.p, CR_OP_gram_bn_sums), c.ranks ? v[i / 2].grams : 0);
         REQUIRE_OK(cr_program_check(&run.p));
         ref_close(&run);
     }
-    cr_config_close(&config);
+    cr_config_close(config);
 }
 
 TESTS(CASE(gives_the_same_results), CASE(outputs_are_not_stored), CASE(auto_chooses_by_time))
