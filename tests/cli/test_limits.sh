@@ -130,9 +130,4 @@ said=$("$bin" predict net.ini --weights huge.safetensors a.png --json 2>&1)
 is "outputs overflow, predict: exit code of $said" $? 1
 has "outputs overflow, predict: message" "$said" "not finite"
 
-# ---- titles ----
-
-printf '[model]\narch = resnet20\nclasses = 10\n[data]\nkind = synthetic\n' >r20.ini
-said=$("$bin" bench init r20.ini model.arch=resnet32 --steps 1 2>&1)
-has "bench init names the architecture" "$said" "resnet32:"
 sum_up
