@@ -106,13 +106,12 @@ CR_MUST cr_status cr_pass_recompute(struct cr_program *program, const struct cr_
                                     struct cr_recompute_report *report);
 
 struct cr_offload_report {
-    size_t                before, after; /* largest sum of live bytes; `after` may exceed the limit */
-    int                   tensors;       /* offloaded tensors */
-    int                   mapped;        /* offloaded tensors that kernels read in place, without a prefetch */
-    size_t                bytes;         /* of the offloaded tensors */
-    double                seconds, seconds_before; /* predicted time of the program with and without offloading */
-    double                stalled;                 /* part of `seconds` in which the compute stream waits for copies */
-    enum cr_offload_score score;                   /* the score whose plan was chosen */
+    size_t before, after;           /* largest sum of live bytes; `after` may exceed the limit */
+    int    tensors;                 /* offloaded tensors */
+    int    mapped;                  /* offloaded tensors that kernels read in place, without a prefetch */
+    size_t bytes;                   /* of the offloaded tensors */
+    double seconds, seconds_before; /* predicted time of the program with and without offloading */
+    double stalled;                 /* part of `seconds` in which the compute stream waits for copies */
 };
 /* Offloads tensors to the HOST region until at most `limit` bytes are live at each op, by simulated times, or no
  * candidate is left. With BEST, kernels read a tensor from host memory where cost_model->reads_host allows it and the
