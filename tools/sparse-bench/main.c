@@ -104,6 +104,7 @@ static cr_status network_open(struct cr_sparse_bench *b, enum cr_sparse_bench_ma
     model_close(s);
     cr_config_close(s->config);
     CR_TRY(config_open(b, math, net, b->sparsity[0], &s->config));
+    s->session.config = s->config;
     CR_TRY(cr_model_open(s->config, 1000, s->config->data.image_size, s->config->data.image_size, &s->session.model));
     s->has_model = true;
     cr_model_set_real(&s->session.model, math == CR_SPARSE_BENCH_F16 ? CR_F16 : CR_F32);
