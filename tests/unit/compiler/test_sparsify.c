@@ -59,7 +59,8 @@ static int run(struct artificial *t, bool has_estimates, struct cr_text *report)
     const int64_t         dim[4] = {K, 3, 3, C};
     struct cr_param_store store  = {.real = CR_F32};
     struct cr_program     p;
-    struct cr_cost_model  cost_model = {.self                = t,
+    struct cr_cost_model  cost_model = {.device.self         = t,
+                                        .self                = t,
                                         .alignment           = 64,
                                         .device.packed_elems = packed_elems,
                                         .device.estimate     = has_estimates ? estimate : NULL,

@@ -33,7 +33,8 @@ static bool late_reads(void *self, const struct cr_op *op, int slot) {
 }
 
 static struct cr_cost_model late_cost_model(struct late *l) {
-    return (struct cr_cost_model){.self                  = l,
+    return (struct cr_cost_model){.device.self           = l,
+                                  .self                  = l,
                                   .alignment             = 256,
                                   .cost                  = late_cost,
                                   .device.reads_host     = late_reads,
