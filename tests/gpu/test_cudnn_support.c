@@ -100,17 +100,17 @@ static void query_program(int cc, const struct precision *precision, const struc
 /* Queries a configuration; with `widths`, the network has these numbers of channels. */
 static void query_config(int cc, const struct precision *precision, const char *path, const char *widths) {
     static const enum cr_program_kind kinds[] = {CR_PROGRAM_STEP, CR_PROGRAM_MICRO, CR_PROGRAM_EVAL};
-    struct cr_config                  c;
+    const struct cr_config           *c;
     struct cr_model                   model;
     struct cr_prepare                 train, eval;
     REQUIRE_OK(cr_config_open(&c, path, widths ? &widths : NULL, widths ? 1 : 0));
-    REQUIRE_OK(cr_prepare_from_config(&c, CR_SPLIT_TRAIN, &train));
-    REQUIRE_OK(cr_prepare_from_config(&c, CR_SPLIT_VAL, &eval));
-    REQUIRE_OK(cr_model_open(&c, c.model.classes ? (int)c.model.classes : 10, train.size, eval.size, &model));
+    REQUIRE_OK(cr_prepare_from_config(c, CR_SPLIT_TRAIN, &train));
+    REQUIRE_OK(cr_prepare_from_config(c, CR_SPLIT_VAL, &eval));
+    REQUIRE_OK(cr_model_open(c, c->model.classes ? (int)c->model.classes : 10, train.size, eval.size, &model));
     cr_model_set_real(&model, precision->real);
-    for (size_t k = 0; k < CR_COUNT(kinds); k++) query_program(cc, precision, &c, &model, kinds[k], !widths);
+    for (size_t k = 0; k < CR_COUNT(kinds); k++) query_program(cc, precision, c, &model, kinds[k], !widths);
     cr_model_close(&model);
-    cr_config_close(&c);
+    cr_config_close(c);
 }
 
 /* ---- cases ---- */

@@ -314,12 +314,12 @@ static void configs_stay_within_the_limits(void) {
     DIR *folder = opendir(CR_SOURCE_DIR "/configs");
     REQUIRE(folder);
     for (const struct dirent *e; (e = readdir(folder));) {
-        struct cr_config config;
+        const struct cr_config *config;
         if (!strstr(e->d_name, ".ini")) continue;
         snprintf(path, sizeof path, "%s/configs/%s", CR_SOURCE_DIR, e->d_name);
         REQUIRE_OK(cr_config_open(&config, path, NULL, 0));
-        check_programs(&config, e->d_name, totals);
-        cr_config_close(&config);
+        check_programs(config, e->d_name, totals);
+        cr_config_close(config);
         configs++;
     }
     closedir(folder);
@@ -355,17 +355,17 @@ static void check_network(size_t target, const char *const keys[3], enum cr_dtyp
     struct cr_device              *listed  = NULL;
     struct cr_model                model   = {0};
     struct cr_program              p       = {0};
-    struct cr_config               config;
+    const struct cr_config        *config;
     char                           where[200];
     REQUIRE_OK(cr_config_open(&config, NULL, keys, 3));
     REQUIRE_OK(cr_gpu_open_from_list(cr_gpu_find(targets[target].gpu), &options, "", &listed));
-    REQUIRE_OK(compile(listed, &config, real, CR_PROGRAM_STEP, &model, &p));
+    REQUIRE_OK(compile(listed, config, real, CR_PROGRAM_STEP, &model, &p));
     snprintf(where, sizeof where, "%s, %s, %s", keys[1], keys[2], cr_dtype_name(real));
     check_left(&targets[target], devices[target], &p, totals, left, where);
     cr_program_free(&p);
     cr_model_close(&model);
     cr_device_close(listed);
-    cr_config_close(&config);
+    cr_config_close(config);
 }
 
 /* With 32 and 80 images filter gradients wait, but not where a block has 99 KiB: most convolutions complete no others

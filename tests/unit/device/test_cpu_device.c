@@ -108,10 +108,7 @@ static void regions(void) {
 }
 
 static struct cr_config init_config(void) {
-    struct cr_config config = {0};
-    config.model.init       = CR_INIT_HE_FAN_OUT;
-    config.train.seed       = 5;
-    return config;
+    return (struct cr_config){.model.init = CR_INIT_HE_FAN_OUT, .train.seed = 5};
 }
 
 static void add_params(struct ref_run *run) {

@@ -238,14 +238,14 @@ static const char *const overrides[] = {"data.kind=synthetic", "data.image_size=
                                         "model.stem=cifar",    "model.block=basic"};
 
 struct run {
-    struct cr_config     config;
-    struct cr_model      model;
-    struct cr_device    *device;
-    struct cr_program    program;
-    struct cr_memory     memory;
-    struct cr_exec      *exec;
-    struct cr_fit_report fit;
-    size_t               pool;
+    const struct cr_config *config;
+    struct cr_model         model;
+    struct cr_device       *device;
+    struct cr_program       program;
+    struct cr_memory        memory;
+    struct cr_exec         *exec;
+    struct cr_fit_report    fit;
+    size_t                  pool;
 };
 
 /* Kernels that would support it on a GPU: elementwise ops. */
@@ -266,15 +266,15 @@ static cr_status run_open(struct run *r, bool fuse, size_t limit, bool all_rows,
                                                .report     = &r->fit};
     *r                                      = (struct run){0};
     CR_TRY(cr_config_open(&r->config, NULL, overrides, CR_COUNT(overrides)));
-    CR_TRY(cr_model_open(&r->config, CLASSES, SIZE, SIZE, &r->model));
+    CR_TRY(cr_model_open(r->config, CLASSES, SIZE, SIZE, &r->model));
     CR_TRY(streams_open(&options, seed, &r->device));
     struct cr_cost_model cost_model = cr_device_cost_model(r->device);
     cost_model.copy_latency_s       = 1e-3;
     if (!all_rows) cost_model.device.reads_host = as_on_a_gpu;
-    CR_TRY(cr_model_program(&r->model, &r->config, CR_PROGRAM_STEP, BATCH, &r->program));
+    CR_TRY(cr_model_program(&r->model, r->config, CR_PROGRAM_STEP, BATCH, &r->program));
     CR_TRY(cr_compile(&r->program, &cost_model, &how));
     r->pool = r->program.region_bytes[CR_REGION_POOL];
-    return exec_begin(r->device, &r->model, &r->config, &r->program, &r->memory, &r->exec);
+    return exec_begin(r->device, &r->model, r->config, &r->program, &r->memory, &r->exec);
 }
 
 static void run_close(struct run *r) {
@@ -283,7 +283,7 @@ static void run_close(struct run *r) {
     cr_program_free(&r->program);
     streams_close();
     cr_model_close(&r->model);
-    cr_config_close(&r->config);
+    cr_config_close(r->config);
 }
 
 static cr_status train(struct run *r, unsigned char **store) {
