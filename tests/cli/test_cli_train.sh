@@ -54,10 +54,14 @@ run train tiny.ini -o M-yes --resume auto --steps 4 train.deterministic=no; expe
 holds "the new checkpoint has no costs" [ ! -e M-yes/last/kernel_times.txt ]
 printf 'cresnet kernel times 6\tsome GPU\n' >M-no/last/kernel_times.txt
 run train tiny.ini -o M-no --resume auto --steps 4 --force; expect "the same, forced" 0 "kernel_times.txt" "chosen anew" "step 4"
-run plan tiny.ini --target h200 memory.limit=200MiB; expect "a GPU's limit counts its libraries" 0 "limit 200.0 MiB, of which 112.0 MiB for libraries"
-run plan tiny.ini --target h200 memory.limit=100MiB; expect "a limit below the libraries" 2 "112 of them for libraries" "more than the limit"
-run plan tiny.ini --target h200 --ranks 2 memory.limit=200MiB; expect "a limit below NCCL's buffers" 2 "libraries and NCCL"
-run plan tiny.ini --target h200 --ranks 2 memory.limit=1100MiB; expect "a limit above them" 0 "for libraries and NCCL"
+if plans_for_gpus; then
+    run plan tiny.ini --target h200 memory.limit=200MiB; expect "a GPU's limit counts its libraries" 0 "limit 200.0 MiB, of which 112.0 MiB for libraries"
+    run plan tiny.ini --target h200 memory.limit=100MiB; expect "a limit below the libraries" 2 "112 of them for libraries" "more than the limit"
+    run plan tiny.ini --target h200 --ranks 2 memory.limit=200MiB; expect "a limit below NCCL's buffers" 2 "libraries and NCCL"
+    run plan tiny.ini --target h200 --ranks 2 memory.limit=1100MiB; expect "a limit above them" 0 "for libraries and NCCL"
+else
+    skip "plan --target with a limit: no CUDA in this build, or one of its libraries is missing"
+fi
 run plan tiny.ini memory.limit=1MiB; holds "on the CPU a limit counts the network alone" sh -c '! grep -q libraries stdout'
 run plan tiny.ini memory.limit=1KiB; expect "plan with a limit that cannot be met" 2 "exceeded by" "[memory] limit" "train.batch"
 run plan M-no --choices; expect "plan of a run" 0 "program step"

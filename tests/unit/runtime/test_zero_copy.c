@@ -2,11 +2,11 @@
  * where they are faster by hand calculation, and only there; a limit that only mapped reads meet; the kernels that
  * support them; checks of the order; bitwise identical results on a device with a random stream order. */
 #include "compiler/memory/offload.h"
-#include "device/offline.h"
 #include "inspect/plan_print.h"
 #include "model/model.h"
 #include "tests/harness/compiler_support.h"
 #include "tests/harness/executor_poison.h"
+#include "tests/harness/offline_gpu.h"
 #include "tests/harness/offload_support.h"
 #include "tests/harness/streams_support.h"
 
@@ -254,17 +254,16 @@ static void kernels_declare_mapped_reads(void) {
 static void offline_gpu(void) {
     static const char *const        overrides[] = {"model.arch=resnet20", "data.kind=synthetic", "data.image_size=32",
                                                    "train.device=cpu"};
-    const struct cr_device_options  options     = {.deterministic = true};
     const struct cr_compile_options select      = {.reuse = true, .until = "select"};
-    struct cr_device               *device;
+    struct cr_device               *device      = open_gpu("h200", true);
     struct cr_config                config;
     struct cr_model                 model;
     struct cr_program               p;
     struct cr_offload_report        r;
     int                             kinds[CR_OP_COUNT] = {0};
+    if (!device) SKIP(no_kernels_for_gpus);
     REQUIRE_OK(cr_config_open(&config, NULL, overrides, CR_COUNT(overrides)));
     REQUIRE_OK(cr_model_open(&config, 10, 32, 32, &model));
-    REQUIRE_OK(cr_gpu_open_from_list(cr_gpu_find("h200"), &options, "", &device));
     struct cr_cost_model cost_model = cr_device_cost_model(device);
     cost_model.copy_latency_s       = 1e-3;
     REQUIRE_OK(cr_model_program(&model, &config, CR_PROGRAM_STEP, 32, &p));
