@@ -184,7 +184,7 @@ static const char about_export[] =
     "[batch, 3, H, W] (normalised) and the output logits. Its metadata holds mean, std and class names. Give a RUN,\n"
     "or a CONFIG with --weights FILE.\n"
     "\n"
-    "  cresnet export --dense checkpoints/demo-90-tuned -o demo.safetensors\n"
+    "  cresnet export checkpoints/demo-90-tuned -o demo.safetensors\n"
     "  cresnet export checkpoints/demo --onnx demo.onnx --fold\n";
 
 static const char about_data[] =
