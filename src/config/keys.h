@@ -28,15 +28,16 @@ struct cr_words {
 };
 
 struct cr_key {
-    const char      *section, *name, *help;
-    enum cr_key_kind kind;
-    size_t           offset;      /* byte offset of the value in struct cr_config */
-    int64_t          int_default; /* for INT, AUTO, BOOL, ENUM */
-    int64_t          int_min, int_max;
-    double           real_default;
-    double           real_min, real_max;
-    const char      *text_default; /* for TEXT, INTS, REALS */
-    struct cr_words  words;        /* for ENUM */
+    const char         *section, *name, *help;
+    enum cr_key_kind    kind;
+    enum cr_key_decides decides;
+    size_t              offset;      /* byte offset of the value in struct cr_config */
+    int64_t             int_default; /* for INT, AUTO, BOOL, ENUM */
+    int64_t             int_min, int_max;
+    double              real_default;
+    double              real_min, real_max;
+    const char         *text_default; /* for TEXT, INTS, REALS */
+    struct cr_words     words;        /* for ENUM */
 };
 
 struct cr_key_section {
@@ -51,6 +52,9 @@ extern const int                   cr_key_section_count;
 const struct cr_key *cr_key_find(const char *section, const char *name); /* NULL if unknown */
 const struct cr_key *cr_key_dotted(const char *dotted);                  /* "train.batch"; NULL if unknown */
 bool                 cr_key_has_section(const char *section);
+/* A key whose value is executed. It counts only where the user gives it: it is never stored with a run, and ignored in
+ * the configuration of a run, which a stranger may have written. */
+bool cr_key_is_command(const char *section, const char *name);
 /* Writes a suggestion for an unknown name, as the end of an error message: "; did you mean batch?", or "". */
 void cr_key_hint(char *out, size_t bytes, const char *section, const char *name);
 void cr_key_section_hint(char *out, size_t bytes, const char *section);
@@ -80,6 +84,20 @@ const char *cr_value_default(const struct cr_key *key, char *buffer, size_t byte
 /* Appends the allowed values: "integer, 1 to 64". `wrap` breaks long lists of words into lines for `help keys`. */
 void cr_key_kind_describe(const struct cr_key *key, bool wrap, struct cr_text *out);
 void cr_real_print(double value, char *out, size_t bytes);
+
+/* config/old_names.c: a key, or a value of a key, of an older version that this version does not accept. */
+struct cr_old_name {
+    const char *section, *key;
+    const char *value;           /* the old value; NULL: the key itself is old, whatever its value */
+    const char *instead_section; /* key to write instead; NULL: no key has replaced this one */
+    const char *instead_key;
+    const char *instead_value; /* NULL: the value stays */
+    const char *advice;        /* for a key that nothing has replaced: what to do now */
+};
+/* NULL when no older version accepted this key and value either. */
+const struct cr_old_name *cr_old_name_find(const char *section, const char *key, const char *value);
+/* Writes what the user should write instead, the end of an error message. */
+void cr_old_name_explain(const struct cr_old_name *old, char *out, size_t bytes);
 
 enum { CR_KEY_REFUSED = -1 }; /* line number that marks a rejected value while the config is being read */
 /* Checks rules between keys. Errors name the file and line of the value. */

@@ -32,8 +32,7 @@ static cr_status bind(struct cr_exec *exec, int index) {
     if (before >= 0 && exec->op[before].call.finish_later) bound->call.last = &exec->op[before].call;
     const int shortcut = cr_op_shortcut(p, index);
     if (shortcut >= 0 && exec->op[shortcut].call.finish_later) bound->call.shortcut = &exec->op[shortcut].call;
-    if (!bound->kernel->prepare) return CR_OK;
-    CR_TRY(bound->kernel->prepare(device, p, op, &bound->call.prepared, &workspace));
+    CR_TRY(cr_kernel_prepare(device, bound->kernel, p, op, &bound->call.prepared, &workspace));
     CR_ASSERT(workspace <= (op->workspace >= 0 ? p->tensor[op->workspace].bytes : 0));
     return CR_OK;
 }
@@ -122,8 +121,7 @@ void cr_exec_close(struct cr_exec *exec) {
     else
         cr_free(exec->result);
     for (int i = 0; exec->op && i < exec->program->ops; i++)
-        if (exec->op[i].kernel && exec->op[i].kernel->release && exec->op[i].call.prepared)
-            exec->op[i].kernel->release(exec->op[i].call.prepared);
+        if (exec->op[i].kernel) cr_kernel_release(exec->op[i].kernel, exec->op[i].call.prepared);
     cr_exec_close_hooks(exec);
     cr_free(exec->op);
     cr_arena_free(&exec->arena);

@@ -114,7 +114,7 @@ static cr_status bind(struct side *s, int i) {
         if (s->op[i].in[k] >= 0) s->call[i].in[k] = s->at[s->op[i].in[k]];
     for (int k = 0; k < CR_OP_OUT_MAX; k++)
         if (s->op[i].out[k] >= 0) s->call[i].out[k] = s->at[s->op[i].out[k]];
-    if (s->kernel[i]->prepare) CR_TRY(s->kernel[i]->prepare(s->device, &s->p, &s->op[i], &s->call[i].prepared, &bytes));
+    CR_TRY(cr_kernel_prepare(s->device, s->kernel[i], &s->p, &s->op[i], &s->call[i].prepared, &bytes));
     return bytes ? s->device->backend->reserve(s->device, bytes, &s->call[i].workspace) : CR_OK;
 }
 

@@ -16,7 +16,7 @@ static inline bool open_program(struct bench_model *b, struct cr_program *p) {
     const char          *overrides[] = {"model.arch=resnet20", "model.shortcut=A"};
     struct cr_cost_model cost_model  = {.alignment = 64, .cost = costs_a_launch};
     cr_status            status      = bench_open(b, overrides, 2, 32);
-    if (status == CR_OK) status = cr_model_program(&b->model, &b->config, CR_PROGRAM_STEP, 4, p);
+    if (status == CR_OK) status = cr_model_program(&b->model, b->config, CR_PROGRAM_STEP, 4, p);
     if (status == CR_OK) status = cr_pass_fuse(p, &cost_model);
     CHECK_STATUS(status, CR_OK);
     return status == CR_OK;

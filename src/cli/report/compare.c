@@ -135,7 +135,7 @@ static void add_curves(const struct comparison *c, struct cr_text *out) {
 
 static bool differs(const struct comparison *c, const struct cr_key *key) {
     for (int i = 1; i < c->count; i++)
-        if (!cr_value_equal(key, &c->run[0].config, &c->run[i].config)) return true;
+        if (!cr_value_equal(key, c->run[0].config, c->run[i].config)) return true;
     return false;
 }
 
@@ -158,7 +158,7 @@ static void add_configs(const struct comparison *c, struct cr_text *out) {
         cr_text_add(out, "<tr><td class=\"l\">%s.%s</td>", key->section, key->name);
         for (int i = 0; i < c->count; i++) {
             struct cr_text value = {0};
-            cr_value_print(key, &c->run[i].config, &value);
+            cr_value_print(key, c->run[i].config, &value);
             cr_text_add(out, "<td class=\"l\">");
             cr_page_escape(out, value.data ? value.data : "");
             cr_text_add(out, "</td>");

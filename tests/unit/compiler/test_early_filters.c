@@ -210,7 +210,7 @@ static void network_in_16_bits(void) {
         struct cr_compile_options options = {.fuse = true, .reuse = true, .until = passes[pass]};
         struct cr_program         p;
         int                       early = 0, late = 0, last_late = 0;
-        REQUIRE_OK(cr_model_program(&b.model, &b.config, CR_PROGRAM_STEP, 2, &p));
+        REQUIRE_OK(cr_model_program(&b.model, b.config, CR_PROGRAM_STEP, 2, &p));
         CHECK(cr_compile(&p, &cost_model, &options) == CR_OK && p.op[0].kind == CR_OP_cast);
         for (int i = 0; i < p.ops; i++) {
             if (p.op[i].kind != CR_OP_conv && p.op[i].kind != CR_OP_conv_grad) continue;
@@ -318,7 +318,7 @@ static void check_recomputed(bool left, const char *shortcut) {
     for (int percent = 100; percent >= 40; percent -= 5) {
         o.report = &r, o.pool_limit = whole / 100 * (size_t)percent;
         o.recompute = whole > 0, o.offload = whole ? CR_OFFLOAD_MODE_AUTO : CR_OFFLOAD_MODE_NO;
-        CHECK_STATUS(cr_model_program(&b.model, &b.config, CR_PROGRAM_STEP, 128, &p), CR_OK);
+        CHECK_STATUS(cr_model_program(&b.model, b.config, CR_PROGRAM_STEP, 128, &p), CR_OK);
         CHECK_STATUS(cr_compile(&p, &cost_model, &o), CR_OK);
         if (!whole) whole = p.region_bytes[CR_REGION_POOL];
         both += r.offloaded && r.recomputed;

@@ -280,7 +280,7 @@ static const struct cr_cost_model limited_model = {.alignment     = 256,
  * Returns the bytes of its pool, 0 after a failed check. */
 static size_t compile_within(struct bench_model *b, size_t limit, bool recompute, struct cr_program *p) {
     const struct cr_compile_options how    = {.fuse = true, .reuse = true, .pool_limit = limit, .recompute = recompute};
-    cr_status                       status = cr_model_program(&b->model, &b->config, CR_PROGRAM_STEP, 128, p);
+    cr_status                       status = cr_model_program(&b->model, b->config, CR_PROGRAM_STEP, 128, p);
     if (status == CR_OK) status = cr_compile(p, &limited_model, &how);
     if (status == CR_OK) status = cr_program_check(p);
     if (status == CR_OK) status = cr_plan_check(p, limited_model.alignment);
@@ -349,7 +349,7 @@ static void programs_with_other_streams_pass_the_checks(void) {
                                                .report     = &fit,
                                                .until      = "select"};
         b.model.ranks                       = 1 + n % 2;
-        cr_status status                    = cr_model_program(&b.model, &b.config, kind, 32, &p);
+        cr_status status                    = cr_model_program(&b.model, b.config, kind, 32, &p);
         if (status == CR_OK) status = cr_compile(&p, &model, &how);
         if (status == CR_OK) status = finish_program(&p, &model, b.model.ranks);
         CHECK_STATUS(status, CR_OK);
