@@ -8,8 +8,7 @@
 #ifndef CR_PASSES_H
 #define CR_PASSES_H
 
-#include "compiler/cost_model.h"
-#include "config/config.h"
+#include "compiler/compiler.h"
 
 struct cr_choices;         /* compiler/rewrite/explain.h */
 struct cr_compile_options; /* compiler/compiler.h */
@@ -105,23 +104,6 @@ struct cr_recompute_report {
  * left. Runs after select: a repeated op keeps its kernel and algorithm, so results stay bitwise identical. */
 CR_MUST cr_status cr_pass_recompute(struct cr_program *program, const struct cr_cost_model *cost_model, size_t limit,
                                     struct cr_recompute_report *report);
-
-/* How cr_pass_offload ranks tensors. DOA ... SWDOA: the scores of Zhang et al. 2019, by duration of absence, area of
- * absence, weighted duration and submodular weighted duration. FIRST: the tensor that is written first. BEST: the plan
- * with the least predicted time of all scores, improved by a local search. ROUGH: the best of the five scores, without
- * the search. */
-enum cr_offload_score {
-    CR_OFFLOAD_BEST,
-    CR_OFFLOAD_DOA,
-    CR_OFFLOAD_AOA,
-    CR_OFFLOAD_WDOA,
-    CR_OFFLOAD_SWDOA,
-    CR_OFFLOAD_FIRST,
-    CR_OFFLOAD_SCORES,
-    CR_OFFLOAD_ROUGH
-};
-/* Name in lower case, such as "swdoa"; a static string. */
-const char *cr_offload_score_name(enum cr_offload_score score);
 
 struct cr_offload_report {
     size_t                before, after; /* largest sum of live bytes; `after` may exceed the limit */

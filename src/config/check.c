@@ -61,8 +61,6 @@ static void check_memory(const struct check *c) {
     const bool  word = !*limit || strcmp(limit, "auto") == 0 || strcmp(limit, "none") == 0;
     if (!was_rejected(c, "memory.limit") && !word && !cr_bytes_parse(limit, &bytes))
         COMPLAIN(c, "memory.limit", "must be a memory size with a unit, e.g. 8GiB or 700MB, or auto, or none");
-    if (strcmp(c->config->memory.trace, "-") == 0)
-        COMPLAIN(c, "memory.trace", "must be the name of a file (/dev/stdout is standard output)");
     if (!was_rejected(c, "memory.card") && *card && !cr_bytes_parse(card, &bytes))
         COMPLAIN(c, "memory.card", "must be a memory size with a unit, e.g. 8GiB, or empty");
 }

@@ -95,10 +95,9 @@ static size_t pool_limit(const struct cr_session *s, const struct cr_program *p)
     return s->limit > fixed_bytes ? s->limit - fixed_bytes : 1;
 }
 
-/* Where device memory is host memory, offloading gains nothing, so it is used only on request (tests do). */
-static enum cr_offload_mode offload_use(const struct cr_session *s) {
-    const enum cr_offload_mode use = s->config->memory.swap;
-    return use == CR_OFFLOAD_MODE_AUTO && s->device->caps.host_memory ? CR_OFFLOAD_MODE_NO : use;
+/* Where device memory is host memory, offloading gains nothing. */
+static bool may_offload(const struct cr_session *s) {
+    return s->config->memory.swap == CR_OFFLOAD_MODE_AUTO && !s->device->caps.host_memory;
 }
 
 /* ---- compiling ---- */
@@ -111,7 +110,7 @@ static cr_status compile(struct cr_session *s, struct cr_cost_model *model, enum
                                          .sparse              = c->train.sparse,
                                          .reuse               = c->memory.reuse,
                                          .recompute           = c->memory.recompute,
-                                         .offload             = offload_use(s),
+                                         .offload             = may_offload(s),
                                          .zero_copy           = c->memory.zero_copy,
                                          .until               = until,
                                          .report              = fit,
@@ -170,8 +169,7 @@ cr_status cr_session_compile(struct cr_session *s, enum cr_program_kind kind, in
                              struct cr_program *out) {
     struct cr_cost_model model = cr_session_cost_model(s);
     struct cr_fit_report fit;
-    if (s->limit && s->cost_table && offload_use(s) != CR_OFFLOAD_MODE_NO)
-        CR_TRY(cr_cost_table_copy_rates(s->cost_table, &model));
+    if (s->limit && s->cost_table && may_offload(s)) CR_TRY(cr_cost_table_copy_rates(s->cost_table, &model));
     CR_TRY(cr_session_compile_with(s, &model, kind, batch, until, &fit, out));
     if (s->config->train.gram_bn == CR_GRAM_AUTO && model.cost && kind != CR_PROGRAM_EVAL && s->limit &&
         (fit.recomputed || fit.offloaded || fit.after > pool_limit(s, out))) {

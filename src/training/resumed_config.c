@@ -6,11 +6,10 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Changes of the output folder, the memory log, the command of events, train.steps and the memory that a run may see
+/* Changes of the output folder, the command of events, train.steps and the memory that a run may see
  * (a sweep sets it) are not logged. */
 static bool is_silent(const char *key) {
-    static const char *const silent[] = {"train.output", "train.steps", "train.on_event", "memory.trace",
-                                         "memory.card"};
+    static const char *const silent[] = {"train.output", "train.steps", "train.on_event", "memory.card"};
     for (size_t i = 0; i < CR_COUNT(silent); i++)
         if (strcmp(key, silent[i]) == 0) return true;
     return false;
@@ -46,13 +45,11 @@ static cr_status check_changes(const struct cr_config_differences *differ, bool 
 }
 
 /* The values of the command line in the configuration of the run that is resumed. With batch size auto, the run keeps
- * the number that it found when it began. The memory log was written at its start. */
+ * the number that it found when it began. */
 static cr_status resumed_config(const struct cr_config *stored, const struct cr_train_options *o, struct cr_run *run) {
     char batch[40];
     snprintf(batch, sizeof batch, "train.batch=%" PRId64, stored->train.batch);
     CR_TRY(cr_config_reopen(&run->config, stored, o->overrides, o->override_count));
-    if (!cr_config_given(run->config, "memory.trace"))
-        CR_TRY(cr_config_change(&run->config, 0, CR_CHANGES("memory.trace=")));
     return run->config->train.batch || !stored->train.batch || o->force
                ? CR_OK
                : cr_config_change(&run->config, 0, CR_CHANGES(batch));

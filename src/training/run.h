@@ -63,8 +63,6 @@ CR_MUST cr_status cr_run_resumed_config(const struct cr_config *given, const str
 /* After a checkpoint of this step was written: opens the session again with the parts that model.unfreeze has unfrozen,
  * and loads the checkpoint. The run continues as if it were resumed. All ranks call it. */
 CR_MUST cr_status cr_run_unfreeze(struct cr_run *run);
-/* training/trace.c: writes the memory trace to the file [memory] trace; does nothing without this key. */
-CR_MUST cr_status cr_run_trace(const struct cr_run *run);
 /* training/prune.c: CR_ERR_CONFIG when [prune] has keys that only `cresnet prune` understands; resolves [prune]. */
 CR_MUST cr_status cr_run_prune_check(const struct cr_config *config);
 CR_MUST cr_status cr_run_prune_open(struct cr_run *run);

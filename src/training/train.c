@@ -371,10 +371,7 @@ cr_status cr_train(const struct cr_config *config, const struct cr_train_options
                                         .progress        = options->brief && !quiet,
                                         .labels          = run.config->data.multi_label ? run.session.model.classes : 0,
                                         .first_step      = run.from ? run.at.step + 1 : 0};
-    if (cr_run_reports(&run)) {
-        CR_TRY_OUT(cr_run_trace(&run));
-        CR_TRY_OUT(cr_report_open(&o, &report));
-    }
+    if (cr_run_reports(&run)) CR_TRY_OUT(cr_report_open(&o, &report));
     cr_run_log_start(&run, report);
     cr_run_event_start(&run);
     CR_TRY_OUT(cr_run_report_sparsity(&run, report));

@@ -54,11 +54,6 @@ enum order_by {
     BY_CHEAP = CR_OFFLOAD_SCORES
 };
 
-const char *cr_offload_score_name(enum cr_offload_score score) {
-    static const char *const names[CR_OFFLOAD_SCORES] = {"best", "doa", "aoa", "wdoa", "swdoa", "first"};
-    return score < CR_OFFLOAD_SCORES ? names[score] : "rough";
-}
-
 /* ---- scores ---- */
 
 static double excess_in_gap(const struct cr_offload_work *w, const size_t *load, const struct cr_offload_candidate *c) {
