@@ -15,15 +15,15 @@ run export R --no-ema -o R.safetensors; expect "export" 0
 holds "export: the tensors" same_tensors R.safetensors R/step-4/model.safetensors
 run report R -o R.html; expect "report" 0
 run train R/step-4/config.ini -o R --resume auto --steps 8 -q
-expect "a configuration with an old value" 2 "R/step-4/config.ini:103: [memory] swap = swdoa: version 0.4 no longer has this value: write memory.swap = auto" \
-    "[memory] trace = : version 0.4 no longer has this key: leave it out"
-sed 's/^swap = swdoa/swap = auto/; /^trace =/d; s/^steps = 4/steps = 8/' R/step-4/config.ini >now.ini
-run train now.ini -o R --resume auto -q; expect "resume" 0
+expect "a configuration with an old value" 2 "R/step-4/config.ini:111: [memory] swap = swdoa: version 0.4 no longer has this value: write memory.swap = auto" \
+    "[memory] trace = : version 0.4 no longer has this key: "
+sed 's/^swap = swdoa/swap = auto/; /^trace =/d' R/step-4/config.ini >now.ini
+run train now.ini -o R --resume auto --steps 8 -q; expect "resume" 0
 run eval R --last --no-ema --json; near "resume: the loss" "$(field loss)" 1.264709
 holds "the resumed run stores names of this version" grep -q '^swap = auto' R/step-8/config.ini
 run eval R memory.swap=swdoa; expect "an old value of the command line" 2 "command line: [memory] swap = swdoa: version 0.4 no longer has this value"
 fresh S; sed -i 's/^trace =/trace = stolen.log/' S/step-4/config.ini
 run eval S --json; expect "eval, a run with a removed key" 0; is "a removed key has no effect" "$(ls stolen.log 2>/dev/null)" ""
-fresh T; sed -i 's/^swap = swdoa/swap = nonsense/' T/step-4/config.ini; run eval T; expect "eval, an unknown value" 2 "T/step-4/config.ini:103: [memory] swap is invalid"
+fresh T; sed -i 's/^swap = swdoa/swap = nonsense/' T/step-4/config.ini; run eval T; expect "eval, an unknown value" 2 "T/step-4/config.ini:111: [memory] swap is invalid"
 
 sum_up
