@@ -235,15 +235,16 @@ static void check_schedule(const struct check *c) {
 }
 
 /* Parses a number of channels that is followed by `end`; returns the text after `end`, or NULL if invalid. */
-static const char *block_side(const char *text, char end, int64_t *side) {
-    for (*side = 0; *text >= '0' && *text <= '9' && *side <= 4096; text++) *side = 10 * *side + (*text - '0');
-    return *side >= 1 && *side <= 4096 && *text == end ? text + 1 : NULL;
+static const char *block_channels(const char *text, char end, int64_t *channels) {
+    for (*channels = 0; *text >= '0' && *text <= '9' && *channels <= 4096; text++)
+        *channels = 10 * *channels + (*text - '0');
+    return *channels >= 1 && *channels <= 4096 && *text == end ? text + 1 : NULL;
 }
 
 bool cr_config_block(const struct cr_config *config, int64_t *outputs, int64_t *inputs) {
-    const char *text = config->prune.block, *second = block_side(text, 'x', outputs);
+    const char *text = config->prune.block, *second = block_channels(text, 'x', outputs);
     *inputs = 1;
-    if (second ? !block_side(second, '\0', inputs) : !block_side(text, '\0', outputs)) return false;
+    if (second ? !block_channels(second, '\0', inputs) : !block_channels(text, '\0', outputs)) return false;
     return *outputs * *inputs > 1;
 }
 

@@ -24,13 +24,13 @@ static size_t free_host_memory(const struct cr_session *s) {
     return !left ? seen : CR_MIN(seen, left > used ? left - used : 1);
 }
 
-/* On a GPU, libraries, kernels and CUDA graphs that are loaded later use a part of the memory that is free now. */
+/* On a GPU, libraries, kernels and CUDA graphs that are loaded reserved use a part of the memory that is free now. */
 size_t cr_session_free_memory(const struct cr_session *s) {
     if (s->device->caps.host_memory) return free_host_memory(s);
     const size_t left = s->device->backend->memory_free(s->device),
-                 later =
+                 reserved =
                      CR_MAX(left / RESERVED_FRACTION, s->device->caps.overhead_bytes) + s->device->caps.context_bytes;
-    return !s->device->backend->async ? left : left > later ? left - later : 1;
+    return !s->device->backend->async ? left : left > reserved ? left - reserved : 1;
 }
 
 /* Bytes that count against the limit in addition to the regions. The buffers of NCCL are measured when ranks are
@@ -244,23 +244,24 @@ cr_status cr_session_lacks_memory(const struct cr_session *s, const struct cr_pr
 cr_status cr_session_limit_missed(const struct cr_session *s, size_t need) {
     const struct cr_config *c          = s->config;
     const bool              recomputes = c->memory.recompute, offloads = s->fit.offloaded > 0;
-    const char             *with        = recomputes && offloads ? ", with recomputation and offloading"
-                                          : offloads             ? ", with offloading"
-                                          : recomputes           ? ", with recomputation"
-                                                                 : "";
-    const size_t            whole       = need + s->overhead_bytes;
-    size_t                  limit       = s->limit + s->overhead_bytes;
-    char                    details[64] = "";
+    const char             *with         = recomputes && offloads ? ", with recomputation and offloading"
+                                           : offloads             ? ", with offloading"
+                                           : recomputes           ? ", with recomputation"
+                                                                  : "";
+    const size_t            needed_bytes = need + s->overhead_bytes;
+    size_t                  limit        = s->limit + s->overhead_bytes;
+    char                    details[64]  = "";
     const char             *instead = strcmp(c->memory.limit, "auto") == 0 ? "free device memory" : "raise the limit";
     struct cr_text          text    = {0};
     add_suggestions(s, &text);
-    if (s->state.memory_limit) limit = CR_MIN(s->state.memory_limit, whole); /* may be less than the libraries need */
+    if (s->state.memory_limit)
+        limit = CR_MIN(s->state.memory_limit, needed_bytes); /* may be less than the libraries need */
     if (s->overhead_bytes)
         snprintf(details, sizeof details, " (%.0f of them for libraries%s)", cr_mib(s->overhead_bytes),
                  s->model.ranks > 1 ? " and NCCL" : "");
-    const cr_status status =
-        cr_config_fail(c, "memory.limit", "the run needs %.1f MiB%s, %.1f more than the limit%s: %s, or %s",
-                       cr_mib(whole), details, cr_mib(whole - limit), with, instead, text.data ? text.data : "");
+    const cr_status status = cr_config_fail(
+        c, "memory.limit", "the run needs %.1f MiB%s, %.1f more than the limit%s: %s, or %s", cr_mib(needed_bytes),
+        details, cr_mib(needed_bytes - limit), with, instead, text.data ? text.data : "");
     cr_text_free(&text);
     return status;
 }

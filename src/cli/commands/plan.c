@@ -91,11 +91,10 @@ static size_t need_of(const struct plan *p) {
 static cr_status compile(struct plan *p, enum cr_program_kind kind, const char *until) {
     const struct cr_config *c = p->config;
     p->batch = kind == CR_PROGRAM_EVAL && c->train.eval_batch ? c->train.eval_batch : p->session.state.batch;
-    CR_TRY(cr_session_compile(&p->session, kind, p->batch, until, &p->program));
-    if (!p->session.device->caps.host_memory && cr_session_needs_limit(&p->session, need_of(p))) {
+    do {
         cr_program_free(&p->program);
         CR_TRY(cr_session_compile(&p->session, kind, p->batch, until, &p->program));
-    }
+    } while (!p->session.device->caps.host_memory && cr_session_needs_limit(&p->session, need_of(p)));
     p->has_program = true;
     if (p->session.cost_table) cr_cost_table_flush(p->session.cost_table);
     return CR_OK;
