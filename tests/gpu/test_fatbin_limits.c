@@ -7,6 +7,7 @@
  * cases of test_checkops. Ops that others complete (cr_pass_finish_later) are launched in the order of a program. */
 #include "compiler/compiler.h"
 #include "compiler/passes.h"
+#include "cuda/conv/cudnn/cudnn_graph.h"
 #include "cuda/core/cuda_device.h"
 #include "cuda/core/device_parts.h"
 #include "cuda/core/libraries.h"
