@@ -177,10 +177,10 @@ static double memory_seconds(const struct cr_sparse_bench_setup *s, const struct
            s->session.device->caps.bytes_per_s;
 }
 
-static void name_format(const struct cr_sparse_bench_setup *s, const struct cr_sparse_cost *cost,
-                        struct cr_sparse_bench_layer *l) {
+static void name_format(const struct cr_sparse_bench_setup *s, const struct cr_cost_model *model,
+                        const struct cr_sparse_cost *cost, struct cr_sparse_bench_layer *l) {
     struct cr_text name = {0};
-    if (cost->formats) cr_device_algo_name(s->session.device, &s->program, &cost->op, &name);
+    if (cost->formats) model->device.algo_name(model->device.self, &s->program, &cost->op, &name);
     snprintf(l->format_name, sizeof l->format_name, "%s", name.data ? name.data : "");
     cr_text_free(&name);
 }
@@ -192,13 +192,13 @@ static cr_status time_layer(struct cr_sparse_bench *b, enum cr_sparse_bench_math
     const int                     at = conv_at(&s->program, l->number), tensors = s->program.tensors;
     const struct cr_op            dense = s->program.op[at];
     struct cr_sparse_cost         cost;
-    model.estimate = NULL; /* time all candidates: the fastest sparse kernel is needed even if it is slow */
+    model.device.estimate = NULL; /* time all candidates: the fastest sparse kernel is needed even if it is slow */
     CR_TRY(cr_sparsify_cost(&s->program, &model, at, &cost));
     const int64_t nonzeros = cost.op.attr.conv.pattern.nnz;
     l->pruned              = 1 - cost.density;
     l->sparse_s            = cost.formats ? cost.sparse_s : 0;
     l->format              = cr_sparse_format_number(cost.op.attr.conv.pattern.format);
-    name_format(s, &cost, l);
+    name_format(s, &model, &cost, l);
     l->memory_s = memory_seconds(s, &dense, (double)nonzeros);
     describe(&s->program, &dense, l);
     CR_TRY(time_baselines(b, s, &dense, &cost.op, l));

@@ -204,7 +204,7 @@ static cr_status refine_towards_minimum(struct search *f) {
  * step, so allowing mapped reads never makes a plan worse. */
 static cr_status add_mapped_reads(struct search *f, const struct cr_cost_model *cost_model) {
     const bool fits = f->found.after <= f->options->pool_limit;
-    if (!f->options->zero_copy || !cost_model->reads_host || (fits && !f->found.offloaded)) return CR_OK;
+    if (!f->options->zero_copy || !cost_model->device.reads_host || (fits && !f->found.offloaded)) return CR_OK;
     f->cost_model                       = cost_model;
     const struct strategy best_strategy = f->best_strategy;
     if (fits) return refine(f, &best_strategy, f->options->pool_limit);
@@ -253,7 +253,7 @@ cr_status cr_pass_fit(struct cr_program *p, const struct cr_cost_model *cost_mod
                       const struct cr_compile_options *options, struct cr_fit_report *report) {
     struct cr_cost_model without_mapped_reads = *cost_model;
     struct search        f                    = {.plain = p, .cost_model = &without_mapped_reads, .options = options};
-    without_mapped_reads.reads_host           = NULL;
+    without_mapped_reads.device.reads_host    = NULL;
     cr_program_init(&f.best, "", NULL);
     cr_status status = p->ops ? search(&f, cost_model) : CR_OK;
     *report          = f.found;

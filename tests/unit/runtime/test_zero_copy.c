@@ -33,10 +33,11 @@ static bool late_reads(void *self, const struct cr_op *op, int slot) {
 }
 
 static struct cr_cost_model late_cost_model(struct late *l) {
-    return (struct cr_cost_model){.self                  = l,
+    return (struct cr_cost_model){.device.self           = l,
+                                  .self                  = l,
                                   .alignment             = 256,
                                   .cost                  = late_cost,
-                                  .reads_host            = late_reads,
+                                  .device.reads_host     = late_reads,
                                   .to_host_bytes_per_s   = UNIT,
                                   .to_device_bytes_per_s = UNIT};
 }
@@ -262,7 +263,7 @@ static cr_status run_open(struct run *r, bool fuse, size_t limit, bool all_rows,
     CR_TRY(streams_open(&options, seed, &r->device));
     struct cr_cost_model cost_model = cr_device_cost_model(r->device);
     cost_model.copy_latency_s       = 1e-3;
-    if (!all_rows) cost_model.reads_host = as_on_a_gpu;
+    if (!all_rows) cost_model.device.reads_host = as_on_a_gpu;
     CR_TRY(cr_model_program(&r->model, r->config, CR_PROGRAM_STEP, BATCH, &r->program));
     CR_TRY(cr_compile(&r->program, &cost_model, &how));
     r->pool = r->program.region_bytes[CR_REGION_POOL];
