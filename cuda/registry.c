@@ -6,7 +6,7 @@
 
 void cr_cuda_collect_kernels(struct cuda_device *device) {
     const struct cr_kernel *const *const tables[] = {
-        cr_cuda_cifar_kernels,          cr_cudnn_conv_kernels,       cr_cuda_point_conv_kernels,
+        cr_cuda_cifar_kernels,          cr_cuda_cifar_fused_kernels, cr_cudnn_conv_kernels,       cr_cuda_point_conv_kernels,
         cr_cuda_conv3x3_kernels,        cr_cuda_point_grad_kernels,  cr_cuda_point_gram_kernels,
         cr_cuda_gram_pixel_kernels,     cr_cuda_gram_kernels,        cr_cuda_stem_kernels,
         cr_cuda_conv_kernels,           cr_cuda_dense_kernels,       cr_cuda_bn_kernels,

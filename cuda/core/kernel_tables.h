@@ -24,6 +24,7 @@ extern const struct cr_kernel *const cr_cuda_point_conv_kernels[];
 extern const struct cr_kernel *const cr_cuda_conv3x3_kernels[];
 /* cuda/conv/cifar/cifar_kernels.c */
 extern const struct cr_kernel *const cr_cuda_cifar_kernels[];
+extern const struct cr_kernel *const cr_cuda_cifar_fused_kernels[];
 /* cuda/conv/cifar/head/cifar_head_kernels.c: the ops around the loss of CIFAR networks */
 extern const struct cr_kernel *const cr_cuda_cifar_head_kernels[];
 /* cuda/conv/pointwise/point_grad_kernels.c */

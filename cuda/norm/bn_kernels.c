@@ -128,7 +128,6 @@ static bool bn_apply_accepts(const struct cr_device *device, const struct cr_pro
 }
 
 static cr_status bn_apply_launch(struct cr_device *device, const struct cr_call *call) {
-    if (call->last) return cr_cuda_cifar_apply(device, call);
     const struct cr_tensor  *x    = cuda_in(call->program, call->op, CR_IN_bn_apply_x);
     const struct ck_bn_apply args = {.type           = cuda_type(x),
                                      .x              = call->in[CR_IN_bn_apply_x],
@@ -368,8 +367,7 @@ static cr_status channel_scale_launch(struct cr_device *device, const struct cr_
 BN_KERNEL(bn_sums, bn_sums_accepts, bn_sums_prepare, SLOT_IN(bn_sums, x));
 BN_KERNEL(bn_finalize, bn_finalize_accepts, NULL, 0);
 BN_KERNEL(bn_scale_bias, bn_scale_bias_accepts, NULL, 0);
-BN_KERNEL(bn_apply, bn_apply_accepts, NULL, SLOT_IN(bn_apply, x) | SLOT_IN(bn_apply, add),
-          .finishes = cr_cuda_cifar_apply_finishes);
+BN_KERNEL(bn_apply, bn_apply_accepts, NULL, SLOT_IN(bn_apply, x) | SLOT_IN(bn_apply, add));
 BN_KERNEL(bn_grad_sums, bn_grad_sums_accepts, bn_grad_sums_prepare,
           SLOT_IN(bn_grad_sums, dy) | SLOT_IN(bn_grad_sums, x) | SLOT_IN(bn_grad_sums, y));
 BN_KERNEL(bn_grad_finalize, bn_grad_finalize_accepts, NULL, 0);

@@ -115,7 +115,8 @@ static bool model_accepts(void *self, const struct cr_program *p, const struct c
 /* Copies follow the rates of autotune/copy_rates.c, and one rank alone cannot measure a collective. Both are computed
  * from their bytes. */
 static bool is_computed_from_bytes(enum cr_op_kind kind) {
-    return kind == CR_OP_offload || kind == CR_OP_prefetch || kind == CR_OP_barrier || kind == CR_OP_all_reduce;
+    return kind == CR_OP_offload || kind == CR_OP_prefetch || kind == CR_OP_barrier || kind == CR_OP_all_reduce ||
+           kind == CR_OP_fused;
 }
 
 static cr_status model_cost(void *self, const struct cr_program *p, const struct cr_op *op, double *seconds) {
@@ -199,12 +200,8 @@ static bool model_reads_host(void *self, const struct cr_op *op, int slot) {
     return cr_device_reads_host(((struct cr_cost_table *)self)->device, op, slot);
 }
 
-static bool model_leaves_filter(void *self, const struct cr_program *p, const struct cr_op *op) {
-    return cr_device_leaves_filter(((struct cr_cost_table *)self)->device, p, op);
-}
-
-static bool model_finishes(void *self, const struct cr_program *p, const struct cr_op *last, const struct cr_op *op) {
-    return cr_device_finishes(((struct cr_cost_table *)self)->device, p, last, op);
+static int model_sum_rows(void *self, const struct cr_program *p, const struct cr_op *op) {
+    return cr_device_sum_rows(((struct cr_cost_table *)self)->device, p, op);
 }
 
 struct cr_cost_model cr_cost_table_model(struct cr_cost_table *costs) {
@@ -218,8 +215,7 @@ struct cr_cost_model cr_cost_table_model(struct cr_cost_table *costs) {
     t.estimate             = model_estimate;
     t.algo_name            = model_algo_name;
     t.reads_host           = model_reads_host;
-    t.finishes             = model_finishes;
-    t.leaves_filter        = model_leaves_filter;
+    t.sum_rows             = model_sum_rows;
     cr_cost_use_copy_rates(costs, &t);
     return t;
 }

@@ -61,12 +61,8 @@ struct cr_cost_model {
                          struct cr_selection *out);
     /* Returns true when the op's kernel can read input `slot` directly from host memory (zero-copy). NULL: never. */
     bool (*reads_host)(void *self, const struct cr_op *op, int slot);
-    /* Returns true when the launch of op can complete `last`, the op of its kind before it; both have their kernels.
-     * NULL: never. */
-    bool (*finishes)(void *self, const struct cr_program *program, const struct cr_op *last, const struct cr_op *op);
-    /* Returns true when the kernel of a conv_grad should leave dw to a later launch (cr_kernel.leaves_filter). NULL:
-     * never. */
-    bool (*leaves_filter)(void *self, const struct cr_program *program, const struct cr_op *op);
+    /* Number of rows in which the op's kernel can store sums (cr_kernel.sum_rows); the op has its kernel. NULL: 0. */
+    int (*sum_rows)(void *self, const struct cr_program *program, const struct cr_op *op);
 };
 
 /* Roofline time of one op: the longer of its memory traffic and its arithmetic. For offload and prefetch: the

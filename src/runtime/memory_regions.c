@@ -104,24 +104,13 @@ static bool model_reads_host(void *self, const struct cr_op *op, int slot) {
     return cr_device_reads_host(self, op, slot);
 }
 
-bool cr_device_finishes(const struct cr_device *device, const struct cr_program *p, const struct cr_op *last,
-                        const struct cr_op *op) {
+int cr_device_sum_rows(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     const struct cr_kernel *kernel = device->kernels[op->kernel];
-    return (last->kernel == op->kernel || last->kind != op->kind) && kernel->finishes &&
-           kernel->finishes(device, p, last, op);
+    return kernel->sum_rows ? kernel->sum_rows(device, p, op) : 0;
 }
 
-bool cr_device_leaves_filter(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    const struct cr_kernel *kernel = device->kernels[op->kernel];
-    return kernel->leaves_filter && kernel->leaves_filter(device, p, op);
-}
-
-static bool model_leaves_filter(void *self, const struct cr_program *p, const struct cr_op *op) {
-    return cr_device_leaves_filter(self, p, op);
-}
-
-static bool model_finishes(void *self, const struct cr_program *p, const struct cr_op *last, const struct cr_op *op) {
-    return cr_device_finishes(self, p, last, op);
+static int model_sum_rows(void *self, const struct cr_program *p, const struct cr_op *op) {
+    return cr_device_sum_rows(self, p, op);
 }
 
 struct cr_cost_model cr_device_cost_model(struct cr_device *device) {
@@ -143,8 +132,7 @@ struct cr_cost_model cr_device_cost_model(struct cr_device *device) {
                                   .select                = model_select,
                                   .explain               = model_explain,
                                   .reads_host            = model_reads_host,
-                                  .finishes              = model_finishes,
-                                  .leaves_filter         = model_leaves_filter};
+                                  .sum_rows              = model_sum_rows};
 }
 
 /* ---- memory ---- */

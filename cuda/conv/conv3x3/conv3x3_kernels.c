@@ -53,7 +53,6 @@ static struct ck_conv3x3 conv_of(const struct cr_program *p, const struct cr_op 
                                .C      = x->dim[3],
                                .stride = op->attr.conv.stride,
                                .relu   = op->attr.conv.relu,
-                               .early  = op->attr.conv.early_filter,
                                .bias   = vector_of(IN(conv, bias)),
                                .sums   = output_of(OUT(conv, sums))};
 }
@@ -88,6 +87,7 @@ static cr_status conv_launch(struct cr_device *device, const struct cr_call *cal
     a.bias              = call->in[CR_IN_conv_bias];
     a.y                 = call->out[CR_OUT_conv_y];
     a.sums              = call->out[CR_OUT_conv_sums];
+    a.early             = cr_call_reads_early(call, IN_BIT(conv, w) | IN_BIT(conv, bias));
     return start(device, call, &a);
 }
 

@@ -127,7 +127,7 @@ static cr_status fast_launch(struct cr_device *device, const struct cr_call *cal
     set_pointers(&a, call);
     if (call->in[CR_IN_qconv_packed]) {
         a.w     = call->in[CR_IN_qconv_packed];
-        a.early = call->op->attr.conv.early_filter;
+        a.early = cr_call_reads_early(call, 1u << CR_IN_qconv_packed | 1u << CR_IN_qconv_coeffs);
     } else {
         CUDA_TRY(ck_int8_pack(a.w, call->workspace, a.K, a.R, a.S, a.C, stream));
         a.w = call->workspace;

@@ -6,6 +6,14 @@
 #include "cuda/core/kernel_tables.h"
 #include "cuda/core/op_shapes.h"
 
+#define IN_BIT(kind, slot) (1u << CR_IN_##kind##_##slot)
+/* Filters and coefficients, which kernels read early if they can. */
+enum {
+    FILTERS = IN_BIT(conv_pair, w) | IN_BIT(conv_pair, bias) | IN_BIT(conv_pair, next_w) | IN_BIT(conv_pair, next_bias),
+    QFILTERS = IN_BIT(qconv_pair, packed) | IN_BIT(qconv_pair, coeffs) | IN_BIT(qconv_pair, next_packed) |
+               IN_BIT(qconv_pair, next_coeffs)
+};
+
 /* ---- f16 and bf16 ---- */
 
 static struct ck_conv_pair half_pair_of(const struct cr_program *p, const struct cr_op *op) {
@@ -45,7 +53,7 @@ static cr_status half_launch(struct cr_device *device, const struct cr_call *cal
     a.next_coeffs         = call->in[CR_IN_conv_pair_next_bias];
     a.y                   = call->out[CR_OUT_conv_pair_y];
     a.z                   = call->out[CR_OUT_conv_pair_z];
-    a.early               = call->op->attr.conv.early_filter;
+    a.early               = cr_call_reads_early(call, FILTERS);
     CUDA_TRY(ck_conv_pair(&a, cuda_of(device)->multiprocessors, cr_cuda_stream(device, call)));
     return CR_OK;
 }
@@ -106,7 +114,7 @@ static cr_status pair_launch(struct cr_device *device, const struct cr_call *cal
     a.z                        = call->out[CR_OUT_qconv_pair_z];
     a.w                        = call->in[CR_IN_qconv_pair_packed];
     a.next_w                   = call->in[CR_IN_qconv_pair_next_packed];
-    a.early                    = call->op->attr.conv.early_filter && a.w && a.next_w;
+    a.early                    = a.w && a.next_w && cr_call_reads_early(call, QFILTERS);
     if (!a.w || !a.next_w) CR_TRY(pack_filters(&a, call, stream));
     CUDA_TRY(ck_conv_pair(&a, cuda_of(device)->multiprocessors, stream));
     return CR_OK;

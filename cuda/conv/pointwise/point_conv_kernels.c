@@ -110,7 +110,7 @@ static cr_status conv_launch(struct cr_device *device, const struct cr_call *cal
     a.add                  = call->in[CR_IN_conv_add];
     a.y                    = call->out[CR_OUT_conv_y];
     a.sums                 = call->out[CR_OUT_conv_sums];
-    a.early                = call->op->attr.conv.early_filter;
+    a.early                = cr_call_reads_early(call, IN_BIT(conv, w) | IN_BIT(conv, bias));
     return launch(device, call, &a);
 }
 

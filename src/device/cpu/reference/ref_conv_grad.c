@@ -18,9 +18,9 @@ cr_status cr_ref_conv_grad(struct cr_device *device, const struct cr_call *call)
     struct ref g = REF_IN(conv_grad, g), dy_x = REF_IN(conv_grad, dy_x), dy_coeffs = REF_IN(conv_grad, dy_coeffs),
                dy = g;
     struct ref w = REF_IN(conv_grad, w), x = REF_IN(conv_grad, x), scale_bias = REF_IN(conv_grad, scale_bias),
-               active      = x;
-    struct ref   mean_rstd = REF_IN(conv_grad, mean_rstd), bn_x = REF_IN(conv_grad, bn_x), dw = REF_OUT(conv_grad, dw);
-    struct ref   dx = REF_OUT(conv_grad, dx), grad_sums = REF_OUT(conv_grad, grad_sums);
+               active    = x;
+    struct ref mean_rstd = REF_IN(conv_grad, mean_rstd), bn_x = REF_IN(conv_grad, bn_x), dw = REF_OUT(conv_grad, dw);
+    struct ref dx = REF_OUT(conv_grad, dx), grad_sums = REF_OUT(conv_grad, grad_sums), stored = REF_OUT(conv_grad, dy);
     const size_t x_bytes = (size_t)x.elems * cr_dtype_bytes(x.dtype),
                  g_bytes = (size_t)g.elems * cr_dtype_bytes(g.dtype);
     ref_conv_activate(device, &active, &scale_bias, call->workspace);
@@ -28,8 +28,10 @@ cr_status cr_ref_conv_grad(struct cr_device *device, const struct cr_call *call)
         dy = ref_scratch_like(&g, (char *)call->workspace + x_bytes);
         apply_bn_grad(device, &g, &dy_x, &dy_coeffs, &dy);
     }
+    if (stored.data)
+        for (int64_t i = 0; i < dy.elems; i++) ref_put(&stored, i, ref_get(&dy, i));
     struct ref_conv v = ref_conv_of(call, active, dw, dy); /* dw first, because dx may use the memory of an input */
-    cr_ref_wgrad(device, &v);
+    if (dw.data) cr_ref_wgrad(device, &v);
     if (!dx.data) return CR_OK;
     v                 = ref_conv_of(call, dx, w, dy);
     v.epilogue.add    = REF_IN(conv_grad, add);
@@ -77,10 +79,33 @@ static size_t between(const struct cr_program *p, int x, int w) {
     return w < 0 ? 0 : bytes_of(p, x) / (size_t)p->tensor[x].dim[3] * (size_t)p->tensor[w].dim[0];
 }
 
+/* The parts one after the other; each may use the whole workspace. */
+cr_status cr_ref_fused(struct cr_device *device, const struct cr_call *call) {
+    for (int k = 0; k < call->op->attr.fused.parts; k++) {
+        struct cr_call part = call->part[k];
+        int            i    = 0;
+        while (!device->kernels[i]->reference || device->kernels[i]->op != part.op->kind) i++;
+        part.workspace = call->workspace;
+        part.step      = call->step;
+        CR_TRY(device->kernels[i]->launch(device, &part));
+    }
+    return CR_OK;
+}
+
+static size_t fused_workspace(struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    size_t most = 0;
+    for (int k = 0; k < op->attr.fused.parts; k++) {
+        size_t bytes;
+        void  *prepared;
+        (void)cr_ref_prepare(device, p, &op->attr.fused.part[k], &prepared, &bytes); /* never fails */
+        most = CR_MAX(most, bytes);
+    }
+    return most;
+}
+
 cr_status cr_ref_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op, void **prepared,
                          size_t *workspace_bytes) {
-    const int *in = op->in;
-    (void)device;
+    const int *in    = op->in;
     *prepared        = NULL;
     *workspace_bytes = 0;
     if (op->kind == CR_OP_conv && in[CR_IN_conv_scale_bias] >= 0) *workspace_bytes = bytes_of(p, in[CR_IN_conv_x]);
@@ -102,5 +127,6 @@ cr_status cr_ref_prepare(struct cr_device *device, const struct cr_program *p, c
     if (op->kind == CR_OP_conv_pool_grad) *workspace_bytes = bytes_of(p, in[CR_IN_conv_pool_grad_y]);
     if (op->kind == CR_OP_muon_direction) *workspace_bytes = cr_ref_muon_workspace(p);
     if (op->kind == CR_OP_head) *workspace_bytes = cr_ref_head_workspace(p, op);
+    if (op->kind == CR_OP_fused) *workspace_bytes = fused_workspace(device, p, op);
     return CR_OK;
 }
