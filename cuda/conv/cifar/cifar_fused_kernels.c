@@ -10,6 +10,8 @@
 #include "cuda/core/op_shapes.h"
 #include "cuda/core/optional_slots.h"
 
+#include <string.h>
+
 #define IN(op, kind, slot) cuda_in(p, op, CR_IN_##kind##_##slot)
 #define OUT(op, kind, slot) cuda_out(p, op, CR_OUT_##kind##_##slot)
 

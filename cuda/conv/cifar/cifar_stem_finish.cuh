@@ -24,7 +24,7 @@ struct stem_finish_args : grad_args {
 template <int K, int WARPS> struct stem_sums {
     enum { FOURS = K / 2, SHARES = WARPS * CK_WARP / FOURS, MOST = 144 /* rows in flight */ };
     enum { FLIGHT = (MOST + SHARES - 1) / SHARES, COEFFS = 3 * K, ROOM = (3 * K + WARPS * 2 * K) * 4 };
-    static_assert(FOURS < CK_WARP, "a warp has several rows");
+    static_assert((int)FOURS < (int)CK_WARP, "a warp has several rows");
     float4                                v[FLIGHT];
     ck_bn_grad_channel                    bn;
     static __device__ __forceinline__ int four() { return (int)threadIdx.x % FOURS; }
