@@ -72,7 +72,7 @@ typedef struct cresnet_error {
     char           text[1024]; /* UTF-8, without a newline at the end; "" after CRESNET_OK */
 } cresnet_error;
 
-/* The version of the library, such as "0.3.0". */
+/* The version of the library, such as "0.4.0". */
 CRESNET_API const char *cresnet_version(void);
 /* A word for a status: "argument", "input/output", ... */
 CRESNET_API const char *cresnet_status_name(cresnet_status status);

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 __all__ = ["CresnetError", "Info", "Model", "Result", "memory_needed", "version"]
-__version__ = "0.3.0"
+__version__ = "0.4.0"
 
 PathLike = Union[str, "os.PathLike[str]"]
 LogFunction = Callable[[int, str], None]

@@ -1,20 +1,25 @@
 #!/usr/bin/env bash
-# test.sh: installs missing packages, builds, and runs the whole test suite: a build for the CPU under the address and undefined-behaviour
-# sanitizers; an optimised build with the GPU device; the tests of threads under the thread sanitizer. Warnings are errors.
-# Where there is no CUDA toolkit, NVIDIA's wheels are downloaded into build/ (1 GB); if that fails too, the build has no GPU device and
-# one skipped test is counted. Tests that need a GPU are skipped where there is none.
+# test.sh: installs missing packages, builds, and runs the tests that every change must pass, in ten minutes on two cores: what reads the
+# memory and files of strangers under the address and undefined-behaviour sanitizers, everything else in an optimised build with the GPU
+# device. Warnings are errors. Where there is no CUDA toolkit, NVIDIA's wheels are downloaded into build/ (1 GB); if that fails too, the
+# build has no GPU device and one skipped test is counted. Tests that need a GPU are skipped where there is none.
 # The last line is the sum of all runs, "N passed, N failed, N skipped"; the exit code is 0 when nothing failed.
+#
+#   scripts/test.sh         as above; CRESNET_TESTS in tests/CMakeLists.txt says which tests these are
+#   scripts/test.sh --all   every test in both builds: also hostile input (scripts/attack-test.py), the commands of every document, two hosts, the
+#                           limits of the GPU code, all levels of the processor; the tests of threads under the thread sanitizer; packages to
+#                           compare with, from pip
 #
 #   CRESNET_TEST_DATA   folder with real data (CIFAR-10, ImageNet images, weights); tests that need it are skipped without it.
 #                       Default: ../shared/data next to the tree, if it exists
 #   CRESNET_TEST_CIFAR  folder with CIFAR-10's binary files; unpacked from CRESNET_TEST_DATA if that has them compressed
-#   CRESNET_TEST_ONLY   plain, address or thread: only that one of the three runs
-#   CRESNET_TEST_ARCHS  CUDA architectures of the test build, such as "80-real;90-real;90-virtual" (default: those of a release build;
-#                       on machines without a GPU, each file for one architecture that has its kernels)
+#   CRESNET_TEST_ONLY   plain, address or thread: only that run
+#   CRESNET_TEST_ARCHS  CUDA architectures of the test build, such as "80-real;90-real;90-virtual". Default: those of this machine's GPUs, with
+#                       --all those of a release build; on machines without a GPU, each file for one architecture that has its kernels
 #   CRESNET_TEST_CUDA   no: builds without CUDA, downloads nothing
 #   JOBS                number of parallel tests (3)
 #   The page of cresnet report is opened in chromium where that is installed.
-#   Comparisons with TensorBoard's reader and onnxruntime download these as pip wheels into build/peers-venv, or are skipped.
+#   Comparisons with TensorBoard's reader and onnxruntime use pip wheels in build/peers-venv, which --all downloads, or are skipped.
 #   Comparisons with PyTorch itself (weights and logits in both directions, .pth files, losses on the same draws) run where python3-torch
 #   and python3-torchvision are installed; other comparisons with PyTorch use stored values.
 set -u
@@ -28,6 +33,12 @@ jobs=${JOBS:-3} # for two cores: tests also wait, for the disk and for other pro
 # time with one thread. Tests of threads set their number themselves.
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
 passed=0 failed=0 skipped=0
+all=no
+case "$*" in
+    "") ;;
+    --all) all=yes ;;
+    *) echo "usage: scripts/test.sh [--all]" >&2; exit 2 ;;
+esac
 
 find_data() {
     if [ -z "${CRESNET_TEST_DATA:-}" ] && [ -d ../shared/data ]; then
@@ -61,17 +72,18 @@ selected() { [ "${CRESNET_TEST_ONLY:-$1}" = "$1" ]; }
 # start_build NAME: begins to build build/NAME. The first build has all cores. Tests often wait, for the disk, for each other or for a time;
 # the later builds run during the tests of the run before, with the lowest priority: they take only what these leave of the cores.
 start_build() {
-    local name=$1 options target="" start
+    local name=$1 options tests start
     {
         [ "$name" = "${runs[0]}" ] || renice -n 19 -p "$BASHPID" >/dev/null
         case $name in
-            address) options=-DCRESNET_SANITIZE=address ;;
-            plain) plain_options ;;
-            thread) options=-DCRESNET_SANITIZE=thread target=thread_tests ;;
+            address) options=-DCRESNET_SANITIZE=address tests=foreign ;;
+            plain) plain_options; tests=quick ;;
+            thread) options=-DCRESNET_SANITIZE=thread tests=threads ;;
         esac
+        [ $all = no ] || [ "$name" = thread ] || tests=all
         start=$SECONDS
         # shellcheck disable=SC2086
-        build_target=$target build "build/$name" -DCRESNET_WERROR=ON $options
+        build "build/$name" -DCRESNET_WERROR=ON "-DCRESNET_TESTS=$tests" $options
         code=$?
         echo "built in $((SECONDS - start)) s"
         exit $code
@@ -97,13 +109,8 @@ finish_build() {
 }
 
 run_tests() {
-    local name=$1 dir=build/$1 label="" code sums start=$SECONDS
-    case $name in
-        thread) label="-L threads" ;;
-        plain) ! selected address || label="-LE memory" ;; # the address run has these
-    esac
-    # shellcheck disable=SC2086
-    ctest --test-dir "$dir" --output-on-failure -j "$jobs" --no-tests=error $label
+    local name=$1 dir=build/$1 code sums start=$SECONDS
+    ctest --test-dir "$dir" --output-on-failure -j "$jobs" --no-tests=error
     code=$?
     sums=$(sum_log "$dir/Testing/Temporary/LastTest.log")
     # shellcheck disable=SC2086
@@ -119,7 +126,14 @@ run_tests() {
 download_cuda() {
     rm -f build/plain-options
     need_cuda || return 0
-    [ -z "${CRESNET_TEST_ARCHS:-}" ] || cuda_options="$cuda_options -DCMAKE_CUDA_ARCHITECTURES=$CRESNET_TEST_ARCHS"
+    # A build folder may remember the architectures of another run.
+    if [ -n "${CRESNET_TEST_ARCHS:-}" ]; then
+        cuda_options="$cuda_options -DCRESNET_CUDA_TARGETS=DEFAULT -DCMAKE_CUDA_ARCHITECTURES=$CRESNET_TEST_ARCHS"
+    elif [ $all = no ] && nvidia-smi >/dev/null 2>&1; then
+        cuda_options="$cuda_options -DCRESNET_CUDA_TARGETS=NATIVE"
+    else
+        cuda_options="$cuda_options -DCRESNET_CUDA_TARGETS=DEFAULT -UCMAKE_CUDA_ARCHITECTURES"
+    fi
     # Without a GPU the CUDA code is only compiled: most of nvcc's optimisations would take minutes and be of no use.
     [ -e /dev/nvidia0 ] || cuda_options="$cuda_options -DCRESNET_CUDA_UNOPTIMISED=ON"
     echo "$cuda_options" >build/plain-options
@@ -140,15 +154,19 @@ find_data
 mkdir -p build
 peers_download="" cuda_download=""
 if selected plain; then
-    need_peers >build/peers.log 2>&1 &
-    peers_download=$!
+    if [ $all = yes ]; then
+        need_peers >build/peers.log 2>&1 &
+        peers_download=$!
+    fi
     download_cuda >build/cuda.log 2>&1 &
     cuda_download=$!
 fi
 export ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1 UBSAN_OPTIONS=print_stacktrace=1 TSAN_OPTIONS=halt_on_error=1
 runs=()
-for name in address plain thread; do
-    if selected $name; then runs+=("$name"); fi
+names="address plain"
+if [ $all = yes ] || [ "${CRESNET_TEST_ONLY:-}" = thread ]; then names="$names thread"; fi
+for name in $names; do
+    if selected "$name"; then runs+=("$name"); fi
 done
 [ ${#runs[@]} -eq 0 ] || start_build "${runs[0]}"
 for i in "${!runs[@]}"; do

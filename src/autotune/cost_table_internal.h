@@ -144,11 +144,4 @@ void              cr_cost_add_header(const struct cr_cost_table *costs, struct c
 void cr_cost_add_line(const struct cr_cost_table *costs, const struct cr_cost_entry *entry, struct cr_text *out);
 void cr_cost_add_checksum(struct cr_text *out);
 
-/* ---- autotune/renamed.c ---- */
-
-/* Returns the present name of a kernel that an older version named `name`. */
-const char *cr_cost_kernel_now(const char *name);
-/* Appends the present form of a signature that version 0.1 wrote. */
-void cr_cost_signature_now(const char *old, struct cr_text *out);
-
 #endif

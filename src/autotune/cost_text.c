@@ -7,15 +7,16 @@
  *   - nanoseconds <tab> kernel <tab> algorithm <tab> signature
  *   - sum <tab> checksum
  *
- * Version 0.1 wrote "cresnet costs 5" with the old names of kernels, ops and slots. They are translated (renamed.c). */
+ * Kernels that were renamed since an older version wrote the text are found by their old name (config/old_names.h). */
 #include "autotune/cost_table_internal.h"
+#include "config/old_names.h"
 
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static const char    first_words[] = "cresnet kernel times 6", old_first_words[] = "cresnet costs 5";
+static const char    first_words[]   = "cresnet kernel times 6";
 static const char    program_words[] = "; cresnet ", damaged[] = "a line is cut off or damaged";
 static const int64_t NS_MAX = 100000000000; /* 100 s, so that sums of thousands of entries fit into 64 bits */
 
@@ -41,9 +42,8 @@ cr_status cr_cost_make_identity(struct cr_cost_table *c) {
 struct reader {
     struct cr_cost_table *table;
     enum cr_cost_source   source;
-    bool                  old_names; /* a text of version 0.1 */
-    const char           *why;       /* what is wrong with the text; NULL when nothing is */
-    const char           *missing;   /* a kernel that was the fastest of its signature and no longer exists; or NULL */
+    const char           *why;     /* what is wrong with the text; NULL when nothing is */
+    const char           *missing; /* a kernel that was the fastest of its signature and no longer exists; or NULL */
     const char           *missing_signature;
     int64_t               missing_ns;
     bool                  several_missing; /* of different signatures */
@@ -132,26 +132,12 @@ static cr_status read_line(struct reader *r, char *line) {
         r->why = damaged;
         return CR_OK;
     }
-    struct cr_text signature = {0};
-    if (r->old_names)
-        cr_cost_signature_now(line, &signature);
-    else
-        cr_text_add(&signature, "%s", line);
-    if (signature.failed || !signature.data) {
-        cr_text_free(&signature);
-        return CR_NO_MEMORY(256);
-    }
-    struct cr_cost_entry e      = {.signature = signature.data, .algo = (int)algo, .ns = ns, .source = r->source};
-    const char          *now    = r->old_names ? cr_cost_kernel_now(name) : name;
-    cr_status            status = CR_OK;
-    e.kernel                    = find_kernel(r->table, now, signature_op(e.signature), &known);
-    if (!known)
-        status = note_missing(r, now, e.signature, ns);
-    else if (!contains(r->table, &e))
-        status = cr_cost_add(r->table, &e);
-    if (known) forget_missing(r, &e);
-    cr_text_free(&signature);
-    return status;
+    struct cr_cost_entry e = {.signature = line, .algo = (int)algo, .ns = ns, .source = r->source};
+    e.kernel               = find_kernel(r->table, cr_old_kernel_now(name), signature_op(line), &known);
+    if (!known) return note_missing(r, name, line, ns);
+    if (!contains(r->table, &e)) CR_TRY(cr_cost_add(r->table, &e));
+    forget_missing(r, &e);
+    return CR_OK;
 }
 
 static cr_status read_lines(struct reader *r, char *line) {
@@ -203,8 +189,7 @@ static cr_status read_text(struct reader *r, char *text, size_t length, bool *ot
     *end       = 0;
     char *rest = text, *words = next_field(&rest);
     if (!words) return CR_OK;
-    r->old_names = strcmp(words, old_first_words) == 0;
-    if (!r->old_names && strcmp(words, first_words) != 0) return CR_OK;
+    if (strcmp(words, first_words) != 0) return CR_OK;
     *other_device = !header_fits(r->table, rest, r->source);
     r->why        = "it was made for another device, library or version";
     if (*other_device) return CR_OK;

@@ -11,7 +11,7 @@
  *   config.ini          the resolved configuration
  *   classes.txt         one class name on each line
  *   kernel_times.txt    the measured kernel times by which the run chose its kernels (autotune/cost_table.h); only for
- *                       runs on a GPU. Its old name costs.txt is still read
+ *                       runs on a GPU
  *   checksums.txt       lines "SUM  NAME": the CRC-32C of each file above. The sum of a .safetensors covers its
  *                       header only, because the header has the sums of the tensors. The last line, named
  *                       checksums.txt, is the sum of the preceding lines. Checkpoints of 0.3.0 and older lack this

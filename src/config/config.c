@@ -3,6 +3,7 @@
 #include "config/config.h"
 
 #include "config/keys.h"
+#include "config/old_names.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -51,12 +52,30 @@ static void reset_width(struct loader *l, const char *file) {
     *width                      = (struct cr_config_src){0};
 }
 
+/* A name that only older versions accept: the present one counts in the configuration of a run, which the program
+ * wrote. Elsewhere it is an error. False when the name is not one of an older version. */
+static bool set_old_name(struct loader *l, const char *section, const char *name, const char *text, const char *file,
+                         int line) {
+    const struct cr_old_name *old    = cr_old_name_find(section, name, text);
+    const bool                stored = l->config->stored && file != l->config->override_source;
+    char                      why[300];
+    if (!old) return false;
+    if (stored && old->instead_key)
+        value_set(l, old->instead_section, old->instead_key, old->instead_value ? old->instead_value : text, file,
+                  line);
+    if (stored) return true;
+    cr_old_name_explain(old, why, sizeof why);
+    cr_complain(&l->complaints, file, line, "[%s] %s = %.60s: %s", section, name, text, why);
+    return true;
+}
+
 /* `text` must stay valid as long as the config. */
 static void value_set(struct loader *l, const char *section, const char *name, const char *text, const char *file,
                       int line) {
     char                 why[600], hint[600];
     const struct cr_key *key = cr_key_find(section, name);
     if (!key) {
+        if (set_old_name(l, section, name, text, file, line)) return;
         cr_key_hint(hint, sizeof hint, section, name);
         cr_complain(&l->complaints, file, line, "[%.60s] %.60s = %.60s: unknown key%s", section, name, text, hint);
         return;
@@ -67,9 +86,10 @@ static void value_set(struct loader *l, const char *section, const char *name, c
     *src                       = (struct cr_config_src){file, line};
     if (size) reset_width(l, file);
     if (cr_value_parse(key, l->config, text, why, sizeof why)) return;
+    src->line = CR_KEY_REFUSED;
+    if (set_old_name(l, section, name, text, file, line)) return;
     cr_complain(&l->complaints, file, line, "[%s] %s = %.60s: %s%s", section, name, text, why,
                 size && text[strspn(text, "0123456789")] ? "; a rectangle is HEIGHTxWIDTH, e.g. 192x320" : "");
-    src->line = CR_KEY_REFUSED;
 }
 
 /* A key whose value is executed. It counts only where the user gives it: it is never stored with a run, and ignored in

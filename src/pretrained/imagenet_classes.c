@@ -1,7 +1,6 @@
 /* pretrained/imagenet_classes.c: names of the 1,000 classes of ImageNet-1k, in the order of torchvision's networks. */
 #include "pretrained/pretrained.h"
 
-/* check-words: off (the names are not ours) */
 const char cr_imagenet_classes[] =
     "tench\ngoldfish\ngreat white shark\ntiger shark\nhammerhead\nelectric ray\nstingray\ncock\nhen\nostrich\n"
     "brambling\ngoldfinch\nhouse finch\njunco\nindigo bunting\nrobin\nbulbul\njay\nmagpie\nchickadee\n"
@@ -116,4 +115,3 @@ const char cr_imagenet_classes[] =
     "sandbar\nseashore\nvalley\nvolcano\nballplayer\ngroom\nscuba diver\nrapeseed\ndaisy\nyellow lady's slipper\n"
     "corn\nacorn\nhip\nbuckeye\ncoral fungus\nagaric\ngyromitra\nstinkhorn\nearthstar\nhen-of-the-woods\nbolete\n"
     "ear\ntoilet tissue\n";
-/* check-words: on */

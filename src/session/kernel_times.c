@@ -57,11 +57,12 @@ cr_status cr_session_open_cost_table(struct cr_session *s, const struct cr_sessi
     }
     if (!o->kernel_times_from) return CR_OK;
     CR_TRY(cr_path_join(path, o->kernel_times_from, "kernel_times.txt"));
-    const bool old = access(path, F_OK) != 0;
-    if (old) CR_TRY(cr_path_join(path, o->kernel_times_from, "costs.txt")); /* the file name before version 0.3 */
+    if (access(path, F_OK) == 0) return load_fixed(s, path, o->retune);
+    CR_TRY(cr_path_join(path, o->kernel_times_from, "costs.txt"));
     if (access(path, F_OK) == 0) {
-        if (old) cr_log(CR_LOG_INFO, "%s: kernel times of version 0.1; their names are translated until 0.4", path);
-        return load_fixed(s, path, o->retune);
+        (void)CR_FAIL(CR_ERR_FORMAT, "%s: version 0.1 wrote these kernel times, which this version does not read",
+                      path);
+        return handle_mismatch(s, o->retune);
     }
     if (!s->cost_table || !o->kernel_times_unmeasured) return CR_OK;
     (void)CR_FAIL(

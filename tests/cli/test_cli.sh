@@ -267,7 +267,7 @@ holds "data verify of a cut file, --json" json_lines
 mkdir stopped; echo kept >stopped/train.crpk
 "$bin" data pack tiny.ini --force data.kind=synthetic data.train_images=50000000 stopped >/dev/null 2>&1 &
 packer=$!
-for i in $(seq 200); do ls stopped/*.tmp.* >/dev/null 2>&1 && break; sleep 0.05; done
+await $packer compgen -G 'stopped/*.tmp.*'
 kill -TERM $packer; wait $packer; is "data pack that is stopped" $? 143
 is "data pack that is stopped leaves nothing" "$(ls stopped) $(cat stopped/train.crpk)" "train.crpk kept"
 run data verify cut.crpk; expect "data verify of a cut file" 1 "cut.crpk" "cut off"

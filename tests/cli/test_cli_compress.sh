@@ -44,7 +44,7 @@ best=$(readlink R-compressed/network); name=${best%%/*}
 rm -r R-compressed/"$name"/tuned* R-compressed/network R-compressed/report.html
 sed -i 's/^epochs = 1$/epochs = 200/' R-compressed/compress.ini
 "$bin" compress R --speedup 1.4 --epochs 1 $keys >stdout 2>stderr & pid=$!
-for i in $(seq 300); do grep -qs '"event":"train"' R-compressed/"$name"/tuned/log.jsonl && break; sleep 0.1; done
+await $pid grep -s '"event":"train"' R-compressed/"$name"/tuned/log.jsonl
 kill -INT $pid; wait $pid; is "Ctrl-C in the fine-tuning" "$?" 130
 holds "it has saved" [ -e R-compressed/"$name"/tuned/last/model.safetensors ]
 step=$(readlink R-compressed/"$name"/tuned/last); holds "a part of it" [ "${step#step-}" -gt 0 ]
@@ -53,7 +53,7 @@ rm -r R-compressed/"$name"/tuned; : >R-compressed/"$name"/tuned.json.partial
 run compress R --speedup 1.4 --epochs 1 $keys; expect "the same command continues" 0 "R-compressed/network is $best"
 checksums R-compressed/*/tuned/last/ >again; is "with the same weights" "$(grep model.safetensors again)" "$(grep model.safetensors results)"
 "$bin" compress R --speedup 1.4 --epochs 1 $keys -o P >stdout 2>stderr & pid=$!
-for i in $(seq 300); do grep -qs "pruning 1.4x" stderr && break; sleep 0.02; done
+await $pid grep "pruning 1.4x" stderr
 kill -INT $pid; wait $pid; is "Ctrl-C while it prunes" "$?" 130; holds "it says how to go on" grep -q "stopped: the same command continues" stderr
 rm R-compressed/"$name"/bn.json; run compress R --speedup 1.4 --epochs 1 $keys; expect "a step that was killed at its end is done again" 0
 

@@ -221,8 +221,8 @@ run train tiny.ini data.train_images=3 -o small; holds "a set smaller than a bat
 start() {
     "$bin" train tiny.ini "$@" >stdout 2>stderr &
     child=$!
-    for _ in $(seq 600); do [ -e "$folder/last/state.safetensors" ] && return; sleep 0.05; done
-    fail "no checkpoint in $folder: $(tail -3 stderr)"
+    await $child [ -e "$folder/last/state.safetensors" ] ||
+        fail "no checkpoint in $folder: $(tail -3 stderr)"
 }
 finish() { wait $child; rc=$?; out=$(cat stdout) err=$(cat stderr); }
 step_of() { basename "$(readlink "$1/last")" | tr -dc 0-9; }
@@ -236,9 +236,8 @@ for signal in INT TERM; do
 done
 "$bin" train tiny.ini -o USR1 --epochs 100000 train.eval_every=100000 train.save_every=1000000000 >stdout 2>stderr &
 child=$!
-for _ in $(seq 200); do [ -e USR1/log.jsonl ] && break; sleep 0.05; done
-sleep 0.3; kill -USR1 $child
-for _ in $(seq 200); do [ -e USR1/last/state.safetensors ] && break; sleep 0.05; done
+await $child grep '"event":"train"' USR1/log.jsonl; kill -USR1 $child
+await $child [ -e USR1/last/state.safetensors ]
 holds "SIGUSR1 saves" [ -e USR1/last/state.safetensors ]
 holds "SIGUSR1 goes on" kill -0 $child
 kill -INT $child; finish

@@ -34,7 +34,7 @@ is "nothing was trained again" "$(grep -c '"event":"start"\|"event":"resume"' F/
 epochs=40; [ -z "${CRESNET_SANITIZE:-}" ] || epochs=12 # the signal comes after step 20 of 7 an epoch
 start_slow() { "$bin" finetune images --weights start -o S "${small[@]}" train.epochs=$epochs train.patience=0 train.log_every=1 >stdout 2>stderr; }
 start_slow & pid=$!
-for _ in $(seq 300); do [ -s S/log.jsonl ] && grep -q '"step":20,' S/log.jsonl && break; sleep 0.05; done
+await $pid grep '"step":20,' S/log.jsonl
 pkill -INT -P $pid 2>/dev/null || kill -INT $pid
 wait $pid; is "interrupted" $? 130
 has "what continues it" "$(cat stderr)" "saved in S; continue with the same command"
@@ -83,10 +83,10 @@ run finetune images --weights nowhere/x -o X; expect "missing weights" 2 "nowher
 echo x >file; run finetune images --weights start -o file "${small[@]}"; expect "-o names a file" 2 "file: is a file: choose a run folder"; holds "no recipe is left" [ ! -e file.ini ]
 holds "nothing was written" [ ! -e X ] && holds "nothing was written" [ ! -e X.ini ]
 
-# ---- --minutes ----
+# ---- --minutes: no machine has time for anything in 0.00001 minutes, so that the choices do not depend on its speed ----
 run finetune images --weights start -o M --minutes 0.05 --device cpu --threads 1 train.epochs=1; expect "--minutes" 0 " second"
 run train tiny.ini -o four --steps 1 model.stem=imagenet model.depths=1,1,1,1 model.widths=4,4,8,8 data.image_size=72 -q --device cpu; expect "weights of four stages" 0
-run finetune images --weights four -o Q --minutes 0.02 --device cpu --threads 1; expect "no time for all stages" 0 "1 epoch of the last 2 of 4 stages and the classifier"
+run finetune images --weights four -o Q --minutes 0.00001 --device cpu --threads 1; expect "no time for all stages" 0 "1 epoch of the last 2 of 4 stages and the classifier"
 is "no time for all stages: the file" "$(key Q.ini freeze) $(key Q.ini unfreeze)$(key Q.ini decay), $(key Q.ini image_size) px, saved every $(key Q.ini save_every) steps" "stem,layer1,layer2 , 48 px, saved every 7 steps"
 run finetune images --weights four -o Y --minutes 2 --device cpu --threads 1 model.freeze=stem train.epochs=1; expect "stages that the user freezes" 0
 is "stages that the user freezes: the file" "$(key Y.ini freeze)" stem

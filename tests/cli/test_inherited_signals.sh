@@ -21,7 +21,7 @@ stopped() {
     local name=$1 file=$2 text=$3 pid i
     shift 3
     python3 parent.py "$bin" "$@" >stdout 2>stderr & pid=$!
-    for i in $(seq 600); do grep -qs "$text" $file && break; sleep 0.05; done
+    await $pid grep -s "$text" $file
     kill -INT $pid
     for i in $(seq 600); do kill -0 $pid 2>/dev/null || break; sleep 0.05; done
     kill -KILL $pid 2>/dev/null

@@ -2,14 +2,13 @@
 # test_leftovers.sh: what a killed process leaves behind is removed by the next run, and a log that was cut is continued on a new
 # line. Ends with "N passed, N failed, N skipped".
 . "$(dirname "$0")/../harness/cli_support.sh"
-wait_for() { for _ in $(seq 400); do compgen -G "$1" >/dev/null && return; sleep 0.02; done; } # wait_for PATTERN
 
 # ---- data pack ----
 mkdir P
 big="data.kind=synthetic data.train_images=50000000 data.val_images=16"
 # shellcheck disable=SC2086
 "$bin" data pack tiny.ini $big P >/dev/null 2>&1 & pid=$!
-wait_for 'P/train.crpk.tmp.*'
+await $pid compgen -G 'P/train.crpk.tmp.*'
 kill -KILL $pid; wait $pid 2>/dev/null
 holds "kill -9 of data pack leaves a file" compgen -G 'P/train.crpk.tmp.*'
 mkdir P/train.crpk.tmp.4; echo mine >P/train.crpk.tmp.x; echo mine >P/other.crpk.tmp.5
@@ -20,7 +19,7 @@ rm -rf P/*tmp*
 # a process that still writes keeps its file: the lock says so
 # shellcheck disable=SC2086
 "$bin" data pack tiny.ini $big P >/dev/null 2>&1 & pid=$!
-for _ in $(seq 400); do [ -s P/train.crpk.tmp.$pid ] && break; sleep 0.02; done # it is locked before it has contents
+await $pid [ -s P/train.crpk.tmp.$pid ] # it is locked before it has contents
 kill -STOP $pid
 run data pack tiny.ini P -q; expect "data pack while another one writes" 0
 holds "the file of a process that writes stays" [ -e P/train.crpk.tmp.$pid ]

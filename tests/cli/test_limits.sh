@@ -82,10 +82,7 @@ images=20000
 "$bin" train net.ini -o "$work/ranks" --ranks 2 train.steps=100000 train.epochs=100000 train.save_every=1000000 \
     train.eval_every=1 data.val_images=$images >ranks.txt 2>&1 &
 pid=$!
-for _ in $(seq 200); do
-    grep -q 'saved step' ranks.txt && break
-    sleep 0.1
-done
+await $pid grep 'saved step' ranks.txt
 kill -INT "$(pgrep -P $pid | head -1)"
 wait $pid
 is "SIGINT to rank 0 of 2: exit code" $? 130

@@ -63,7 +63,7 @@ PY
 rm -f "$LOG"*
 "$bin" train hook.ini -o stopped --epochs 100000 train.save_every=0 train.eval_every=1000 -q >stdout 2>stderr &
 process=$!
-for _ in $(seq 100); do [ ! -s "$LOG" ] || break; sleep 0.05; done
+await $process [ -s "$LOG" ]
 kill -INT $process
 wait $process
 holds "interrupted, with the signal" grep -q '"event": "interrupted".*"signal": 2}' "$LOG"

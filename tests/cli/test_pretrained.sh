@@ -68,7 +68,7 @@ unset CRESNET_OFFLINE
 python3 -B "$tools/weights_server.py" files requests >port 2>server.err &
 server=$!
 trap 'kill $server 2>/dev/null; rm -rf "$work"' EXIT
-for _ in $(seq 100); do [ -s port ] && break; sleep 0.1; done
+await $server [ -s port ]
 base=http://127.0.0.1:$(cat port)
 requests() { grep -c "^$1 " requests; }
 # get MODE [ARGS...]: evaluates `tiny` from the server in this mode, with a cache of its own
@@ -127,7 +127,7 @@ shifted -"
 rm -r cache-ok; part ok <zip.pth; get ok; got ok 0
 rm -r cache-ok; cat zip.pth zip.pth | part ok; get ok; got ok 0
 CRESNET_DOWNLOAD_TIMEOUT=30 get stall & killed=$!
-for _ in $(seq 100); do [ -s "cache-stall/weights/$file.part" ] && break; sleep 0.1; done
+await $killed [ -s "cache-stall/weights/$file.part" ]
 pid=$(pgrep -P "$(pgrep -P $killed timeout)" | head -1); kill -TERM "$pid"; wait $killed
 holds "a kill leaves what was received" cmp -n 1000 zip.pth "cache-stall/weights/$file.part"
 mv cache-stall cache-ok3; CRESNET_CACHE=cache-ok3 CRESNET_WEIGHTS_URL=$base/ok run eval tiny.ini --weights tiny --json; is "and is continued" "$(field loss)" "$want"

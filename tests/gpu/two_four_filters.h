@@ -51,7 +51,7 @@ static inline void halved_close(struct halved *h) {
     problem_close(&h->p);
 }
 
-static inline bool halved_open(struct halved *h, size_t shape, enum ck_type type, bool fused) {
+static inline bool halved_open(struct halved *h, size_t shape, enum ck_type type) {
     const struct ck_conv c = conv_sized((struct ck_conv){.type   = type,
                                                          .N      = shapes[shape].N,
                                                          .H      = shapes[shape].H,
@@ -64,8 +64,7 @@ static inline bool halved_open(struct halved *h, size_t shape, enum ck_type type
                                                          .pad    = shapes[shape].pad});
     *h                     = (struct halved){.filled = (c.C + COLUMNS - 1) / COLUMNS * COLUMNS};
     h->places              = cr_alloc((size_t)(c.K * c.R * c.S * h->filled / COLUMNS), sizeof *h->places);
-    if (!problem_open(&h->p, &c, dtypes[type], fused) || !h->places || !draw_filter(h)) return false;
-    problem_expect(&h->p);
+    if (!problem_open(&h->p, &c, dtypes[type]) || !h->places || !draw_filter(h)) return false;
     return true;
 }
 

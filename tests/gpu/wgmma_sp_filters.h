@@ -37,7 +37,7 @@ static inline float positive(void) {
     return (float)(1000 + 600 * draw());
 }
 
-static inline bool pruned_open(struct pruned *h, size_t shape, bool fused) {
+static inline bool pruned_open(struct pruned *h, size_t shape) {
     const struct ck_conv c = conv_sized((struct ck_conv){.type   = CK_F32,
                                                          .N      = shapes[shape].N,
                                                          .H      = shapes[shape].H,
@@ -50,7 +50,7 @@ static inline bool pruned_open(struct pruned *h, size_t shape, bool fused) {
                                                          .pad    = shapes[shape].pad});
     *h                     = (struct pruned){0};
     h->nonzeros            = cr_alloc((size_t)(c.K * c.R * c.S * c.C), 1);
-    if (!problem_open(&h->p, &c, CR_F32, fused) || !h->nonzeros) return false;
+    if (!problem_open(&h->p, &c, CR_F32) || !h->nonzeros) return false;
     float *x = h->p.x, *w = h->p.w;
     for (int64_t i = 0; i < h->p.inputs; i++)
         x[i] = shapes[shape].steps == POSITIVE ? positive()
@@ -60,7 +60,6 @@ static inline bool pruned_open(struct pruned *h, size_t shape, bool fused) {
         w[i]           = !h->nonzeros[i] ? 0 : shapes[shape].steps == POSITIVE ? positive() : (float)draw();
         h->count += h->nonzeros[i];
     }
-    problem_expect(&h->p);
     return true;
 }
 

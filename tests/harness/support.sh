@@ -27,6 +27,12 @@ holds() {
     shift
     if said=$("$@" 2>&1); then pass; else fail "$name: $*: ${said:0:500}"; fi
 }
+# await PID COMMAND...: waits until COMMAND succeeds or the process PID has ended, however slow the machine is
+await() {
+    local pid=$1
+    shift
+    until "$@" >/dev/null 2>&1; do kill -0 "$pid" 2>/dev/null || return 1; sleep 0.02; done
+}
 # problems FILE...: the lines that `cresnet train -q` printed and that are not results. An emulator (scripts/cross-arm.sh) prints a line of its
 # own when a program crashes.
 problems() { grep -hvE '^((evaluation at step|done: step|stopped by signal) |qemu: uncaught target signal )' "$@"; }

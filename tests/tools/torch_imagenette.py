@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """torch_imagenette.py: PyTorch trains the network of configs/imagenette-128-5.ini with the same recipe, for a comparison of the top-1 and the time
-of both programs (docs/internals/experiments.md). Prints a line for each seed and the mean.
+of both programs (docs/experiments/). Prints a line for each seed and the mean.
 
   torch_imagenette.py --photos DIR [--seeds 1 2 3]
 

@@ -87,8 +87,7 @@ static cr_status check_options(const struct cr_args *args, size_t benchmark) {
 
 cr_status cr_cmd_bench(const struct cr_args *args, int *signal_taken) {
     struct cr_args rest = *args; /* without the first operand */
-    const char    *name = args->operands ? args->operand[0] : "", *renamed = cr_bench_alias(name);
-    if (renamed) name = renamed;
+    const char    *name = args->operands ? args->operand[0] : "";
     for (size_t i = 0; i < BENCHMARKS; i++) {
         if (strcmp(name, benchmarks[i].name) != 0) continue;
         CR_TRY(check_options(args, i));

@@ -202,8 +202,6 @@ static cr_status parse_option(struct parser *p, int id, const char *shown, const
     const char                 *value  = "";
     if (!option->value && inline_value) return cr_args_fail(p->args, "option %s takes no value", shown);
     if (option->value) CR_TRY(read_value(p, shown, option->value, inline_value, &value));
-    const char *renamed = cr_option_value_alias((enum cr_option_id)id, value);
-    if (renamed) value = renamed;
     if ((id == CR_OPT_OUTPUT || id == CR_OPT_PNG) && strcmp(value, "-") == 0)
         return cr_args_fail(p->args, "%s -: standard output cannot be used here: name a %s", shown,
                             id == CR_OPT_PNG ? "file" : "folder");
@@ -226,10 +224,6 @@ static cr_status parse_long(struct parser *p, const char *word) {
     const char *equals = strchr(word, '=');
     size_t      length = equals ? (size_t)(equals - word) : strlen(word);
     int         id     = find_long(p->args->command, word, length);
-    if (id == CR_OPT_COUNT) {
-        const char *renamed = cr_option_alias(p->args->command, word, length);
-        if (renamed) id = find_long(p->args->command, renamed, strlen(renamed));
-    }
     if (id != CR_OPT_COUNT) {
         char shown[64];
         snprintf(shown, sizeof shown, "--%s", name_of(id));

@@ -6,8 +6,6 @@
  *     options.
  *   - An option that stands for a configuration key (--batch) is an override, as are `train.batch=V` and
  *     `--train.batch V`. Overrides keep their order; the last one wins.
- *   - An old spelling (cli/common/option_aliases.c) works like the new one, and one line on standard error names the
- *     new one.
  *   - Parsing reads no file. A mistake is CR_ERR_USAGE with a message that says what to do.
  * This header depends on no model, data or device header. */
 #ifndef CR_ARGUMENTS_H
@@ -183,12 +181,6 @@ bool cr_cli_option_belongs(enum cr_option_id id, enum cr_command_id command);
 enum cr_command_id cr_command_find(const char *name, const char **hint);
 /* Returns whether `word` is one of cr_command.words. If not, writes " (did you mean pack?)" or "" to hint. */
 bool cr_command_has_word(enum cr_command_id id, const char *word, char *hint, size_t hint_bytes);
-
-/* cli/common/option_aliases.c: old spellings that still work. Each function returns the new spelling, and prints one
- * line that names it; it returns NULL when `old` is not an old spelling. */
-const char *cr_option_alias(enum cr_command_id command, const char *old, size_t length);
-const char *cr_option_value_alias(enum cr_option_id id, const char *old);
-const char *cr_bench_alias(const char *old);
 
 /* Parses the words after the command's name. CR_ERR_USAGE on a mistake. The caller frees *out with cr_args_free. */
 CR_MUST cr_status cr_args_parse(enum cr_command_id command, int argc, char **argv, struct cr_args *out);

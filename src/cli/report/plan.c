@@ -138,12 +138,6 @@ struct totals {
     char   device[128];
 };
 
-/* check-words: off (the old name of the member, in files of users) */
-static bool is_old_roofline(const char *name) {
-    return strcmp(name, "roof") == 0; /* until 0.1.0 */
-}
-/* check-words: on */
-
 /* Reads one line of a profile: an op, or the totals. Returns false when the line is something else. */
 static bool profile_line(char *text, struct groups *layers, struct groups *by_kind, struct totals *totals) {
     struct cr_json json;
@@ -158,7 +152,7 @@ static bool profile_line(char *text, struct groups *layers, struct groups *by_ki
             json = ahead;
             if (!strcmp(name, "ms"))
                 ms = number;
-            else if (!strcmp(name, "roofline") || is_old_roofline(name))
+            else if (!strcmp(name, "roofline"))
                 roofline = number;
             else if (!strcmp(name, "bytes"))
                 bytes = number;

@@ -126,7 +126,7 @@ static cr_status cpu_copy(struct cr_device *device, void *dst, const void *src, 
 
 /* A region begins without memory, and the first write to each of its pages interrupts the thread: 25,000 times for the
  * weights of a ResNet-50. One call for all pages of a copy costs less. (Huge pages cost still less on the average, but
- * sometimes several times as much: see docs/internals/experiments.md.) */
+ * sometimes several times as much: see docs/experiments/.) */
 static cr_status cpu_put(struct cr_device *device, void *dst, const void *src, size_t bytes) {
 #ifdef MADV_POPULATE_WRITE
     const uintptr_t page = PAGE_BYTES, begin = ((uintptr_t)dst + page - 1) / page * page;

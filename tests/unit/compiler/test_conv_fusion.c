@@ -1,6 +1,6 @@
 /* tests/unit/compiler/test_conv_fusion.c: fusion of convolutions with neighbouring ops. The choice has the least total
  * cost of all programs that the options allow (all of them are built), and every mixture is a valid program. Fused
- * forms one at a time: test_conv_fusion_forms.c. Equal results are checked in test_fusion_networks.c. */
+ * forms of the shipped networks: tests/guard. Equal results are checked in test_fusion_networks.c. */
 #include "compiler/fusion/conv_fusion.h"
 #include "tests/harness/failing_alloc.h"
 #include "tests/harness/fusion_forms.h"

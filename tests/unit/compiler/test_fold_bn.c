@@ -2,73 +2,24 @@
  * the logits of the unfolded one (on the reference kernels), has no pass over activations left except convolutions, and
  * folds once for many batches, and again on request. */
 #include "compiler/passes.h"
-#include "core/rng.h"
 #include "tests/harness/data_support.h"
 #include "tests/harness/executor_poison.h"
-#include "tests/harness/network_support.h"
+#include "tests/harness/inference_support.h"
 
-enum { BATCH = 3, CLASSES = 5, SIZE = 16 };
-
-static cr_status open_eval(struct net *n, const char *const *overrides, int count, bool fuse) {
-    const struct net_plan plan = {.overrides = overrides,
-                                  .count     = count,
-                                  .kind      = CR_PROGRAM_EVAL,
-                                  .classes   = CLASSES,
-                                  .size      = SIZE,
-                                  .batch     = BATCH,
-                                  .device    = {.threads = 1, .ref_only = true},
-                                  .fuse      = fuse};
-    return net_open(n, &plan);
-}
-
-/* Parameters and running statistics as after some training: nothing 0, variances positive. */
-static void fill_store(struct net *n, uint64_t seed) {
-    const struct cr_param_store *store = &n->model.store;
-    char                        *base  = n->memory.region[CR_REGION_STORE];
-    for (int i = 0; i < store->params; i++) {
-        const struct cr_param     *q    = &store->param[i];
-        const enum cr_param_buffer in   = cr_param_is_running(q->role) ? CR_BUFFER_RUNNING : CR_BUFFER_VALUE;
-        float                     *at   = (float *)(void *)(base + cr_param_store_buffer_offset(store, in)) + q->offset;
-        struct cr_rng              rng  = cr_rng_make(seed, CR_RNG_TEST, (uint64_t)i, 0);
-        const float                mean = q->role == CR_ROLE_VAR || q->role == CR_ROLE_GAMMA ? 1.2f : 0.1f;
-        const float                wide = q->role == CR_ROLE_CONV ? 2.0f / sqrtf((float)q->fan_in) : 0.3f;
-        for (int64_t e = 0; e < q->elems; e++)
-            at[e] = mean * (q->role != CR_ROLE_CONV) + wide * (float)(2 * cr_rng_real(&rng) - 1);
-    }
-}
-
-static void run(struct net *n, uint64_t batch, float *logits) {
-    uint8_t                    images[BATCH * SIZE * SIZE * 3];
-    struct cr_rng              rng  = cr_rng_make(batch, CR_RNG_TEST, 9, 9);
-    const struct cr_step_block step = {0};
-    for (size_t i = 0; i < sizeof images; i++) images[i] = (uint8_t)cr_rng_u32(&rng);
-    CHECK_STATUS(cr_exec_feed(n->exec, images, NULL, NULL), CR_OK);
-    CHECK_STATUS(cr_exec_run(n->exec, &step), CR_OK);
-    CHECK_STATUS(cr_exec_get(n->exec, n->program.logits, logits), CR_OK);
-}
-
-static void compare(const float *a, const float *b) {
-    double largest = 0, apart = 0;
-    for (int i = 0; i < BATCH * CLASSES; i++) {
-        largest = CR_MAX(fabs((double)a[i]), largest);
-        apart   = CR_MAX(fabs((double)a[i] - (double)b[i]), apart);
-    }
-    CHECK(largest > 1e-3);
-    CHECK(apart <= 2e-5 * largest);
-}
+enum { SIZE = 16 };
 
 static void check_net(const char *const *overrides, int count) {
     struct net plain = {0}, folded = {0};
-    float      a[BATCH * CLASSES], b[BATCH * CLASSES];
-    CHECK_STATUS(open_eval(&plain, overrides, count, false), CR_OK);
-    CHECK_STATUS(open_eval(&folded, overrides, count, true), CR_OK);
+    float      a[LOGITS], b[LOGITS];
+    CHECK_STATUS(open_eval(&plain, overrides, count, SIZE, false, true), CR_OK);
+    CHECK_STATUS(open_eval(&folded, overrides, count, SIZE, true, true), CR_OK);
     if (plain.exec && folded.exec) {
         fill_store(&plain, 1);
         fill_store(&folded, 1);
         for (uint64_t batch = 0; batch < 2; batch++) { /* the second batch finds the folded filters in memory */
-            run(&plain, batch, a);
-            run(&folded, batch, b);
-            compare(a, b);
+            run_batch(&plain, batch, a);
+            run_batch(&folded, batch, b);
+            compare_logits(a, b, 2e-5);
         }
         const int convs = net_count(&plain.program, CR_OP_conv);
         CHECK(convs > 3 && net_count(&folded.program, CR_OP_fold_bn) == convs);
@@ -98,20 +49,20 @@ static const char *const small[] = {"data.kind=synthetic", "data.image_size=16",
 
 static void folding_is_done_once_until_invalidated(void) {
     struct net n;
-    float      first[BATCH * CLASSES], stale[BATCH * CLASSES], fresh[BATCH * CLASSES], want[BATCH * CLASSES];
-    REQUIRE_OK(open_eval(&n, small, (int)CR_COUNT(small), true));
+    float      first[LOGITS], stale[LOGITS], fresh[LOGITS], want[LOGITS];
+    REQUIRE_OK(open_eval(&n, small, (int)CR_COUNT(small), SIZE, true, true));
     fill_store(&n, 1);
-    run(&n, 0, first);
+    run_batch(&n, 0, first);
     fill_store(&n, 2);
-    run(&n, 0, stale);
+    run_batch(&n, 0, stale);
     cr_exec_refresh(n.exec);
-    run(&n, 0, fresh);
+    run_batch(&n, 0, fresh);
     CHECK(memcmp(stale, fresh, sizeof stale) != 0);
     net_close(&n);
-    REQUIRE_OK(open_eval(&n, small, (int)CR_COUNT(small), false));
+    REQUIRE_OK(open_eval(&n, small, (int)CR_COUNT(small), SIZE, false, true));
     fill_store(&n, 2);
-    run(&n, 0, want);
-    compare(want, fresh);
+    run_batch(&n, 0, want);
+    compare_logits(want, fresh, 2e-5);
     net_close(&n);
 }
 
@@ -152,13 +103,13 @@ static void costly_fused_sum_is_a_separate_op(void) {
 
 static void poisoned_memory_changes_nothing(void) {
     struct net n;
-    float      a[BATCH * CLASSES], b[BATCH * CLASSES];
-    REQUIRE_OK(open_eval(&n, small, (int)CR_COUNT(small), true));
+    float      a[LOGITS], b[LOGITS];
+    REQUIRE_OK(open_eval(&n, small, (int)CR_COUNT(small), SIZE, true, true));
     fill_store(&n, 1);
-    run(&n, 0, a);
+    run_batch(&n, 0, a);
     REQUIRE_OK(cr_exec_poison(n.exec));
-    run(&n, 1, b);
-    run(&n, 0, b);
+    run_batch(&n, 1, b);
+    run_batch(&n, 0, b);
     CHECK(memcmp(a, b, sizeof a) == 0);
     net_close(&n);
 }

@@ -96,41 +96,4 @@ static void finalize_is_not_fused_across_other_ops(void) {
     }
 }
 
-/* Every launch has the same cost: then everything is fused. */
-static cr_status costs_a_launch(void *self, const struct cr_program *p, const struct cr_op *op, double *seconds) {
-    (void)self, (void)p, (void)op;
-    *seconds = 1e-6;
-    return CR_OK;
-}
-
-/* Only the gradient of the BN of the last block remains, because no convolution computes its sums; for the BNs of the
- * shortcuts (B) the end of the block computes the sums. */
-static void cifar_fuses_finalize_into_convolutions(void) {
-    for (int b_shortcut = 0; b_shortcut < 2; b_shortcut++) {
-        struct bench_model b;
-        struct cr_program  p;
-        const char        *overrides[]  = {"model.arch=resnet20", b_shortcut ? "model.shortcut=B" : "model.shortcut=A"};
-        struct cr_cost_model cost_model = {.alignment = 64, .cost = costs_a_launch};
-        REQUIRE_OK(bench_open(&b, overrides, 2, 32));
-        REQUIRE_OK(cr_model_program(&b.model, &b.config, CR_PROGRAM_STEP, 4, &p));
-        REQUIRE_OK(cr_pass_fuse(&p, &cost_model));
-        REQUIRE_OK(cr_program_check(&p));
-        const int bns = b_shortcut ? 21 : 19;
-        CHECK_INT(count_kind(&p, CR_OP_bn_finalize), 0);
-        CHECK_INT(COUNT_OUT(&p, conv, next_scale_bias), bns);
-        CHECK_INT(COUNT_OUT(&p, conv_grad, grad_sums), COUNT_OUT(&p, conv_grad, grad_coeffs));
-        CHECK_INT(COUNT_OUT(&p, conv_grad, grad_coeffs) + count_kind(&p, CR_OP_bn_grad_finalize), bns);
-        for (int i = 0; i < p.ops; i++) {
-            if (p.op[i].kind != CR_OP_bn_grad_finalize) continue;
-            for (int k = 0; k < i; k++)
-                CHECK(p.op[k].kind != CR_OP_conv_grad ||
-                      p.op[k].out[CR_OUT_conv_grad_grad_sums] != p.op[i].in[CR_IN_bn_grad_finalize_grad_sums]);
-        }
-        if (!b_shortcut) CHECK_INT(count_kind(&p, CR_OP_bn_grad_finalize), 1);
-        cr_program_free(&p);
-        bench_close(&b);
-    }
-}
-
-TESTS(CASE(conv_fuses_finalize), CASE(finalize_is_not_fused), CASE(finalize_is_not_fused_across_other_ops),
-      CASE(cifar_fuses_finalize_into_convolutions))
+TESTS(CASE(conv_fuses_finalize), CASE(finalize_is_not_fused), CASE(finalize_is_not_fused_across_other_ops))

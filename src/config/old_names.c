@@ -1,0 +1,47 @@
+/* config/old_names.c: the table of names of older versions. See config/old_names.h. */
+#include "config/old_names.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* A key or value that is renamed or removed gets a line here, and one in docs/upgrading.md. */
+static const struct cr_old_name names[] = {
+    {"memory", "swap", "best", "memory", "swap", "auto", NULL},
+    {"memory", "swap", "doa", "memory", "swap", "auto", NULL},
+    {"memory", "swap", "aoa", "memory", "swap", "auto", NULL},
+    {"memory", "swap", "wdoa", "memory", "swap", "auto", NULL},
+    {"memory", "swap", "swdoa", "memory", "swap", "auto", NULL},
+    {"memory", "swap", "first", "memory", "swap", "auto", NULL},
+    {"memory", "trace", NULL, NULL, NULL, NULL,
+     "leave it out; the programs of tools/memory-trace write and read such logs"},
+};
+
+/* Kernels that were renamed. Times that a checkpoint stores under the old name belong to the new one. */
+static const struct {
+    const char *old, *now;
+} kernels[] = {
+    {NULL, NULL}, /* none yet */
+};
+
+const struct cr_old_name *cr_old_name_find(const char *section, const char *key, const char *value) {
+    for (size_t i = 0; i < CR_COUNT(names); i++)
+        if (strcmp(names[i].section, section) == 0 && strcmp(names[i].key, key) == 0 &&
+            (!names[i].value || strcmp(names[i].value, value) == 0))
+            return &names[i];
+    return NULL;
+}
+
+void cr_old_name_explain(const struct cr_old_name *old, char *out, size_t bytes) {
+    const char *what = old->value ? "this value" : "this key";
+    if (old->instead_key)
+        snprintf(out, bytes, "version 0.4 no longer has %s: write %s.%s%s%s", what, old->instead_section,
+                 old->instead_key, old->instead_value ? " = " : "", old->instead_value ? old->instead_value : "");
+    else
+        snprintf(out, bytes, "version 0.4 no longer has %s: %s", what, old->advice);
+}
+
+const char *cr_old_kernel_now(const char *name) {
+    for (size_t i = 0; i < CR_COUNT(kernels); i++)
+        if (kernels[i].old && strcmp(kernels[i].old, name) == 0) return kernels[i].now;
+    return name;
+}
