@@ -54,7 +54,7 @@ static void add_attributes(struct cr_text *out, const struct cr_program *p, cons
     case CR_OP_pool_bn_grad_sums:
     case CR_OP_pool_bn_grad_apply:
         cr_text_add(out, " s%d p%d w%d%s%s%s%s", c->stride, c->pad, c->window, c->accumulate ? " accumulate" : "",
-                    c->relu ? " relu" : "", c->bn.accumulate ? " accumulate_bn" : "", c->pad_c ? " shortcut" : "");
+                    c->relu ? " relu" : "", c->bn.accumulate ? " accumulate_bn" : "", c->add_pad_c ? " shortcut" : "");
         add_pattern(out, p, op);
         break;
     case CR_OP_conv_pool: cr_text_add(out, " s%d p%d", c->stride, c->pad); break;

@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-static const char *const pass_names[] = {"grad", "fuse", "select", "order", "plan"};
+static const char *const pass_names[] = {"grad", "fuse", "select", "insert_waits", "plan"};
 
 enum pass { PASS_GRAD, PASS_FUSE, PASS_SELECT, PASS_INSERT_WAITS, PASS_PLAN };
 
@@ -17,7 +17,7 @@ static cr_status find_last_pass(const char *until, enum pass *last_pass) {
         *last_pass = (enum pass)i;
         return CR_OK;
     }
-    return CR_FAIL(CR_ERR_USAGE, "unknown pass \"%s\": use grad, fuse, select, order or plan", until);
+    return CR_FAIL(CR_ERR_USAGE, "unknown pass \"%s\": use grad, fuse, select, insert_waits or plan", until);
 }
 
 static cr_status fit_to_limit(struct cr_program *program, const struct cr_cost_model *cost_model,
@@ -63,7 +63,7 @@ cr_status cr_compile(struct cr_program *program, const struct cr_cost_model *cos
         CR_TRY(cr_pass_buckets(program, cost_model, options->bucket_bytes, options->wire));
         CR_TRY(cr_program_check(program));
     }
-    CR_TRY(cr_pass_bn_chains(program, cost_model, options->pool_limit));
+    CR_TRY(cr_pass_bn_chains(program, cost_model, options->pool_limit ? options->pool_limit : SIZE_MAX));
     CR_TRY(cr_program_check(program));
     CR_TRY(cr_pass_insert_waits(program));
     CR_TRY(cr_waits_check(program));

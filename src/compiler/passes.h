@@ -146,9 +146,9 @@ CR_MUST cr_status cr_pass_fit(struct cr_program *program, const struct cr_cost_m
                               const struct cr_compile_options *options, struct cr_fit_report *report);
 
 /* Training programs: fuses bn_finalize and bn_grad_finalize with the convolutions behind them, and many filter
- * gradients with each other, where a kernel does that (cost_model->sum_rows): compiler/fusion/bn_chains.c. Runs when the
- * order of the ops is final and each has its kernel. Filter gradients are fused only if at most pool_limit bytes are
- * live then (0: no limit). */
+ * gradients with each other, where a kernel does that (cost_model->sum_rows): compiler/schedule/bn_chains.c. Runs when
+ * the order of the ops is final and each has its kernel. Filter gradients are fused only if at most pool_limit bytes
+ * are live then; SIZE_MAX: no limit. */
 CR_MUST cr_status cr_pass_bn_chains(struct cr_program *program, const struct cr_cost_model *cost_model,
                                     size_t pool_limit);
 

@@ -220,7 +220,8 @@ static bool has_1x1_grad(const struct conv_shape *f, enum mode mode) {
 static bool grad_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     const struct conv_shape f  = conv_shape_of(device, p, op, op->in[CR_IN_conv_grad_x], op->in[CR_IN_conv_grad_w]);
     const bool              dx = has_output(op, CR_OUT_conv_grad_dx);
-    if (op->attr.conv.pad_c && (!is_cifar_grad(&f) || f.stride != 2 || op->attr.conv.pad_c % 8 != 0)) return false;
+    if (op->attr.conv.add_pad_c && (!is_cifar_grad(&f) || f.stride != 2 || op->attr.conv.add_pad_c % 8 != 0))
+        return false;
     if (is_cifar_grad(&f) && !has_input(op, CR_IN_conv_grad_y))
         return f.C == 3 ? !dx && !has_input(op, CR_IN_conv_grad_mean_rstd) &&
                               !has_input(op, CR_IN_conv_grad_scale_bias) && !has_input(op, CR_IN_conv_grad_add)

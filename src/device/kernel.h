@@ -102,9 +102,9 @@ struct cr_kernel {
      * many ops at once, from several threads. An error is not reported: launch repeats what has failed. NULL: launch
      * does everything. */
     void (*complete)(struct cr_device *device, const struct cr_call *call);
-    /* conv with sums, conv_grad with grad_sums: returns the number of rows in which the kernel can store them instead of
-     * adding them in a launch of their own, where that is faster; such a conv_grad stores dy and computes no dw. 0: it
-     * cannot. NULL: never. */
+    /* conv with sums, conv_grad with grad_sums: returns the number of rows in which the kernel can store them, where
+     * that is faster than a launch that adds them; such a conv_grad stores dy and computes no dw. CR_NONE: it cannot.
+     * NULL: never. */
     int (*sum_rows)(const struct cr_device *device, const struct cr_program *program, const struct cr_op *op);
     /* Enqueues the op on its stream. CR_ERR_DEVICE when the device reports an error. */
     cr_status (*launch)(struct cr_device *device, const struct cr_call *call);

@@ -102,8 +102,8 @@ struct cr_qconv_types {
 struct cr_conv_attr {
     int  stride, pad;
     int  window;     /* maxpool: R = S = window; convolutions use R, S of the filter */
-    int  pad_c;      /* pad_shortcut*: number of zero channels before the input's channels; conv_grad with pad_c: the
-                        summand is pad_shortcut_grad(add) with the stride of the convolution */
+    int  pad_c;      /* pad_shortcut*: number of zero channels before the input's channels */
+    int  add_pad_c;  /* conv_grad: not 0: the summand is pad_shortcut_grad(add) with this pad_c and attr.conv.stride */
     bool accumulate; /* conv_wgrad, conv_grad, conv_pool_grad, s2d_filter_grad: add to dw instead of assigning */
     bool relu;       /* conv: apply ReLU to y; gram_dgrad: see graph/ops.def */
     struct cr_qconv_types   types;   /* pack_filter: of the qconv that reads the packed filter */
@@ -301,8 +301,8 @@ void cr_op_cost(const struct cr_program *program, const struct cr_op *op, double
 int cr_op_reads(const struct cr_op *op, int ids[CR_OP_IDS_MAX]);
 int cr_op_writes(const struct cr_op *op, int ids[CR_OP_IDS_MAX]);
 
-/* Makes the op `fused` of `count` parts (at most CR_FUSED_MAX), which are copied into the program's arena; sets `failed`
- * without memory. */
+/* Makes the op `fused` of `count` parts (at most CR_FUSED_MAX), which are copied into the program's arena. Without
+ * memory, sets `failed`. */
 struct cr_op cr_op_fuse(struct cr_program *program, const struct cr_op *part, int count);
 /* Returns the parts of a fused op, or the op itself, and their number in *count. */
 static inline const struct cr_op *cr_op_parts(const struct cr_op *op, int *count) {

@@ -367,10 +367,10 @@ static void infer_conv_grad(struct rule *r) {
     check_coefficients(r, CR_IN_conv_grad_scale_bias, 2, x);
     check_coefficients(r, CR_IN_conv_grad_dy_coeffs, 3, input(r, CR_IN_conv_grad_g));
     check_mask(r, CR_IN_conv_grad_y, x);
-    if (r->op->attr.conv.pad_c) check_like(r, CR_IN_conv_grad_add, input(r, CR_IN_conv_grad_g));
-    if (r->slot == CR_OUT_conv_grad_dx) set_like(r, x);
-    if (r->slot == CR_OUT_conv_grad_dy) set_like(r, input(r, CR_IN_conv_grad_g));
-    if (r->slot != CR_OUT_conv_grad_dx && r->slot != CR_OUT_conv_grad_dy)
+    if (r->op->attr.conv.add_pad_c) check_like(r, CR_IN_conv_grad_add, input(r, CR_IN_conv_grad_g));
+    if (r->slot == CR_OUT_conv_grad_dx || r->slot == CR_OUT_conv_grad_dy)
+        set_like(r, r->slot == CR_OUT_conv_grad_dx ? x : input(r, CR_IN_conv_grad_g));
+    else
         set(r, wide(x), r->slot == CR_OUT_conv_grad_grad_coeffs ? 3 : 2, 1, 1, x->dim[3]);
 }
 

@@ -49,7 +49,7 @@ static void print_attributes(const struct cr_op *op, struct cr_text *out) {
     case CR_OP_group_conv_wgrad:
         cr_text_add(out, "  stride=%d pad=%d%s%s", op->attr.conv.stride, op->attr.conv.pad,
                     op->attr.conv.relu ? " relu" : "", op->attr.conv.accumulate ? " accumulate" : "");
-        if (op->attr.conv.pad_c) cr_text_add(out, " pad_c=%d", op->attr.conv.pad_c);
+        if (op->attr.conv.add_pad_c) cr_text_add(out, " add_pad_c=%d", op->attr.conv.add_pad_c);
         print_pattern(op, out);
         print_bn(op, out);
         break;

@@ -62,7 +62,7 @@ CR_MUST cr_status cr_exec_fetch_results(struct cr_exec *exec);
 
 /* ---- runtime/early_inputs.c ---- */
 
-/* Sets the call's early_inputs and inputs_before_last. The call is that of the op with this index, or of a part of it. */
+/* Sets early_inputs and inputs_before_last of the call, which is that of op `index` or of a part of it. */
 void cr_exec_find_early_inputs(const struct cr_program *program, int index, struct cr_call *call);
 
 /* ---- runtime/launch_hooks.c ---- */

@@ -106,7 +106,7 @@ static bool model_reads_host(void *self, const struct cr_op *op, int slot) {
 
 int cr_device_sum_rows(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     const struct cr_kernel *kernel = device->kernels[op->kernel];
-    return kernel->sum_rows ? kernel->sum_rows(device, p, op) : 0;
+    return kernel->sum_rows ? kernel->sum_rows(device, p, op) : CR_NONE;
 }
 
 static int model_sum_rows(void *self, const struct cr_program *p, const struct cr_op *op) {

@@ -10,17 +10,11 @@
 
 /* ---- closed forms ---- */
 
-/* Element i of sums [2,C] in rows [R,2,C]. */
-struct row_sum {
-    double value, magnitude;
-};
-static struct row_sum add_rows(const double *sums, int64_t rows, int64_t C, int64_t i) {
-    struct row_sum s = {0};
-    for (int64_t r = 0; r < rows; r++) {
-        s.value += sums[r * 2 * C + i];
-        s.magnitude += fabs(sums[r * 2 * C + i]);
-    }
-    return s;
+/* Element i of sums [2,C] in rows [R,2,C]; magnitudes: the sum of the absolute values. */
+static double add_rows(const double *sums, int64_t rows, int64_t C, int64_t i, bool magnitudes) {
+    double sum = 0;
+    for (int64_t r = 0; r < rows; r++) sum += magnitudes ? fabs(sums[r * 2 * C + i]) : sums[r * 2 * C + i];
+    return sum;
 }
 
 /* The errors are divided by k = C*u*sqrt(n), because the bound multiplies A by it. */
@@ -34,20 +28,20 @@ static void closed_bn_finalize(const struct cr_verify_values *v, double *const s
     const double  M           = (double)v->op->attr.bn.count;
     const double  k           = CR_VERIFY_C * v->u * sqrt(cr_verify_terms(v->program, v->op, 0));
     for (int64_t c = 0; c < C; c++) {
-        const struct row_sum           sum = add_rows(sums, rows, C, c), squares = add_rows(sums, rows, C, C + c);
-        const double                   about = sum.value / M, square = squares.value / M;
-        const double                   off = rows > 1 ? k * sum.magnitude / M : 0;
-        const struct cr_verify_moments f   = {.attr       = &v->op->attr.bn,
-                                              .mean       = about + (center ? center[c] : 0),
-                                              .var        = square - about * about,
-                                              .mean_error = (center ? k * fabs(about) : 0) + off,
-                                              .var_error =
-                                                  k * (fabs(square) + about * about) + 2 * fabs(about) * off + off * off,
-                                              .gamma        = gamma[c],
-                                              .beta         = beta[c],
-                                              .running_mean = running_mean[c],
-                                              .running_var  = running_var[c],
-                                              .k            = k};
+        const double about = add_rows(sums, rows, C, c, false) / M, square = add_rows(sums, rows, C, C + c, false) / M;
+        const double off                 = rows > 1 ? k * add_rows(sums, rows, C, c, true) / M : 0;
+        const double mean_error          = (center ? k * fabs(about) : 0) + off;
+        const double var_error           = k * (fabs(square) + about * about) + off * (2 * fabs(about) + off);
+        const struct cr_verify_moments f = {.attr         = &v->op->attr.bn,
+                                            .mean         = about + (center ? center[c] : 0),
+                                            .var          = square - about * about,
+                                            .mean_error   = mean_error,
+                                            .var_error    = var_error,
+                                            .gamma        = gamma[c],
+                                            .beta         = beta[c],
+                                            .running_mean = running_mean[c],
+                                            .running_var  = running_var[c],
+                                            .k            = k};
         double                         want[CR_VERIFY_BN_NUMBERS], error[CR_VERIFY_BN_NUMBERS];
         cr_verify_finalize_moments(&f, want, error);
         for (int half = 0; half < 2; half++) {

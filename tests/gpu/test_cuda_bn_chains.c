@@ -1,7 +1,7 @@
-/* tests/gpu/test_cuda_bn_chains.c: CIFAR convolutions on the GPU that finish the BN before them and compute the end of the
- * residual block before them, their input gradients, and filter gradients in one op: each op of a step against the FP64
- * reference, for batches that are smaller and larger than the number of multiprocessors; and whole trainings while the
- * memory of dead tensors is filled with NaN. */
+/* tests/gpu/test_cuda_bn_chains.c: CIFAR convolutions on the GPU that finish the BN before them and compute the end of
+ * the residual block before them, their input gradients, and filter gradients in one op: each op of a step against the
+ * FP64 reference, for batches that are smaller and larger than the number of multiprocessors; and whole trainings while
+ * the memory of dead tensors is filled with NaN. */
 #include "compiler/compiler.h"
 #include "core/rng.h"
 #include "tests/harness/executor_poison.h"

@@ -30,8 +30,9 @@ static bool stores_rows(const struct cr_program *p, const struct cr_op *op) {
     return OUT(sums) && cr_sum_rows(OUT(sums)) > 1;
 }
 static int rows_of(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    const struct ck_conv v = cuda_conv_shape(op, IN(x), IN(w), OUT(y));
-    return ck_cifar_conv_rows(&v, cuda_of(device)->multiprocessors);
+    const struct ck_conv v    = cuda_conv_shape(op, IN(x), IN(w), OUT(y));
+    const int            rows = ck_cifar_conv_rows(&v, cuda_of(device)->multiprocessors);
+    return rows ? rows : CR_NONE;
 }
 
 /* All tensors that finish the sums are present, or none. */
@@ -114,7 +115,7 @@ static cr_status conv_launch(struct cr_device *device, const struct cr_call *cal
 static int grad_sum_rows(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     const struct ck_conv v = cuda_conv_shape(op, IN(x), IN(w), IN(g));
     if (!IN(dy_x) || !ck_cifar_dgrad_supports(&v, cuda_of(device)->multiprocessors, cuda_of(device)->block_bytes))
-        return 0;
+        return CR_NONE;
     return ck_cifar_dgrad_rows(&v, cuda_of(device)->multiprocessors);
 }
 
@@ -139,7 +140,8 @@ static bool grad_accepts(const struct cr_device *device, const struct cr_program
     if (!is_f32(IN(dy_coeffs)) || !is_f32(IN(scale_bias)) || !is_f32(IN(mean_rstd)) || !is_f32(OUT(dw)) ||
         !is_f32(OUT(grad_sums)))
         return false;
-    if (op->attr.conv.pad_c && (!IN(add) || v.stride != 2 || v.R != 3 || op->attr.conv.pad_c % 8 != 0)) return false;
+    if (op->attr.conv.add_pad_c && (!IN(add) || v.stride != 2 || v.R != 3 || op->attr.conv.add_pad_c % 8 != 0))
+        return false;
     if (!IN(dy_x) != !IN(dy_coeffs) || !IN(mean_rstd) != !OUT(grad_sums)) return false;
     if (IN(mean_rstd) ? !IN(scale_bias) == !IN(bn_x) : IN(bn_x) != NULL)
         return false; /* exactly one of them gives the mask */
@@ -168,7 +170,7 @@ struct ck_cifar_conv_grad cr_cuda_cifar_grad_of(const struct cr_call *call) {
                                        .scale_bias = call->in[CR_IN_conv_grad_scale_bias],
                                        .mean_rstd  = call->in[CR_IN_conv_grad_mean_rstd],
                                        .add        = call->in[CR_IN_conv_grad_add],
-                                       .add_pad    = op->attr.conv.pad_c,
+                                       .add_pad    = op->attr.conv.add_pad_c,
                                        .bn_x       = call->in[CR_IN_conv_grad_bn_x],
                                        .dx         = call->out[CR_OUT_conv_grad_dx],
                                        .dw         = call->out[CR_OUT_conv_grad_dw],

@@ -9,11 +9,11 @@
 #define IN_BIT(kind, slot) (1u << CR_IN_##kind##_##slot)
 /* Filters and coefficients, which kernels read early if they can. */
 enum {
-    FILTERS = IN_BIT(conv_pair, w) | IN_BIT(conv_pair, bias) | IN_BIT(conv_pair, next_w) |
-              IN_BIT(conv_pair, next_bias) | IN_BIT(conv_pair, first_w) | IN_BIT(conv_pair, first_bias) |
-              IN_BIT(conv_pair, shortcut_w) | IN_BIT(conv_pair, shortcut_bias),
-    QFILTERS = IN_BIT(qconv_pair, packed) | IN_BIT(qconv_pair, coeffs) | IN_BIT(qconv_pair, next_packed) |
-               IN_BIT(qconv_pair, next_coeffs) | IN_BIT(qconv_pair, first_packed) | IN_BIT(qconv_pair, first_coeffs)
+    EARLY = IN_BIT(conv_pair, w) | IN_BIT(conv_pair, bias) | IN_BIT(conv_pair, next_w) | IN_BIT(conv_pair, next_bias) |
+            IN_BIT(conv_pair, first_w) | IN_BIT(conv_pair, first_bias) | IN_BIT(conv_pair, shortcut_w) |
+            IN_BIT(conv_pair, shortcut_bias),
+    EARLY_BYTES = IN_BIT(qconv_pair, packed) | IN_BIT(qconv_pair, coeffs) | IN_BIT(qconv_pair, next_packed) |
+                  IN_BIT(qconv_pair, next_coeffs) | IN_BIT(qconv_pair, first_packed) | IN_BIT(qconv_pair, first_coeffs)
 };
 
 /* ---- f16 and bf16 ---- */
@@ -77,7 +77,7 @@ static cr_status half_launch(struct cr_device *device, const struct cr_call *cal
     a.shortcut_bias        = call->in[CR_IN_conv_pair_shortcut_bias];
     a.y                    = call->out[CR_OUT_conv_pair_y];
     a.z                    = call->out[CR_OUT_conv_pair_z];
-    a.early                = cr_call_reads_early(call, FILTERS);
+    a.early                = cr_call_reads_early(call, EARLY);
     CUDA_TRY(ck_conv_chain(&a, cuda_of(device)->multiprocessors, cr_cuda_stream(device, call)));
     return CR_OK;
 }
@@ -171,7 +171,7 @@ static cr_status byte_launch(struct cr_device *device, const struct cr_call *cal
     a.first_w                   = call->in[CR_IN_qconv_pair_first_packed];
     a.w                         = call->in[CR_IN_qconv_pair_packed];
     a.next_w                    = call->in[CR_IN_qconv_pair_next_packed];
-    a.early                     = is_packed(call->op) && cr_call_reads_early(call, QFILTERS);
+    a.early                     = is_packed(call->op) && cr_call_reads_early(call, EARLY_BYTES);
     if (!is_packed(call->op)) CR_TRY(pack_filters(&a, call, stream));
     CUDA_TRY(ck_conv_chain(&a, cuda_of(device)->multiprocessors, stream));
     return CR_OK;

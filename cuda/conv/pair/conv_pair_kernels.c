@@ -9,9 +9,9 @@
 #define IN_BIT(kind, slot) (1u << CR_IN_##kind##_##slot)
 /* Filters and coefficients, which kernels read early if they can. */
 enum {
-    FILTERS = IN_BIT(conv_pair, w) | IN_BIT(conv_pair, bias) | IN_BIT(conv_pair, next_w) | IN_BIT(conv_pair, next_bias),
-    QFILTERS = IN_BIT(qconv_pair, packed) | IN_BIT(qconv_pair, coeffs) | IN_BIT(qconv_pair, next_packed) |
-               IN_BIT(qconv_pair, next_coeffs)
+    EARLY = IN_BIT(conv_pair, w) | IN_BIT(conv_pair, bias) | IN_BIT(conv_pair, next_w) | IN_BIT(conv_pair, next_bias),
+    EARLY_BYTES = IN_BIT(qconv_pair, packed) | IN_BIT(qconv_pair, coeffs) | IN_BIT(qconv_pair, next_packed) |
+                  IN_BIT(qconv_pair, next_coeffs)
 };
 
 /* ---- f16 and bf16 ---- */
@@ -53,7 +53,7 @@ static cr_status half_launch(struct cr_device *device, const struct cr_call *cal
     a.next_coeffs         = call->in[CR_IN_conv_pair_next_bias];
     a.y                   = call->out[CR_OUT_conv_pair_y];
     a.z                   = call->out[CR_OUT_conv_pair_z];
-    a.early               = cr_call_reads_early(call, FILTERS);
+    a.early               = cr_call_reads_early(call, EARLY);
     CUDA_TRY(ck_conv_pair(&a, cuda_of(device)->multiprocessors, cr_cuda_stream(device, call)));
     return CR_OK;
 }
@@ -114,7 +114,7 @@ static cr_status pair_launch(struct cr_device *device, const struct cr_call *cal
     a.z                        = call->out[CR_OUT_qconv_pair_z];
     a.w                        = call->in[CR_IN_qconv_pair_packed];
     a.next_w                   = call->in[CR_IN_qconv_pair_next_packed];
-    a.early                    = a.w && a.next_w && cr_call_reads_early(call, QFILTERS);
+    a.early                    = a.w && a.next_w && cr_call_reads_early(call, EARLY_BYTES);
     if (!a.w || !a.next_w) CR_TRY(pack_filters(&a, call, stream));
     CUDA_TRY(ck_conv_pair(&a, cuda_of(device)->multiprocessors, stream));
     return CR_OK;

@@ -54,7 +54,7 @@ static bool accepts(const struct cr_device *device, const struct cr_program *p, 
     if (op->attr.conv.stride != 1 || op->attr.conv.pad != 0 || w->dim[1] != 1 || w->dim[2] != 1) return false;
     if (!OUT(dx) || (IN(mean_rstd) != NULL) != (OUT(grad_sums) != NULL)) return false;
     if (IN(bn_x) && !IN(mean_rstd)) return false;
-    if (op->attr.conv.pad_c) return false;
+    if (op->attr.conv.add_pad_c) return false;
     if (IN(y) && (op->in[CR_IN_conv_grad_y] != op->in[CR_IN_conv_grad_x] || IN(mean_rstd) || IN(scale_bias)))
         return false;
     if (!is_like(IN(g), x) || !is_like(IN(dy_x), x) || !is_like(w, x) || !is_like(IN(add), x) ||

@@ -1,5 +1,5 @@
 /* compiler/schedule/race_check.c: checks that each pair of conflicting accesses is ordered. It shares no code with
- * compiler/schedule/synchronize.c.
+ * compiler/schedule/insert_waits.c.
  *
  * The check replays the program with one vector clock per stream: clock[l][m] counts the ops of stream m that are
  * complete for stream l. Memory is a sorted list of byte ranges. Each range remembers its last writer and, per stream,

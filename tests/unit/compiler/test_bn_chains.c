@@ -1,5 +1,5 @@
-/* tests/unit/compiler/test_bn_chains.c: ops that finish the BN before them, and filter gradients in one op. Programs with
- * them compute what the plain program computes, on the reference kernels in FP64. */
+/* tests/unit/compiler/test_bn_chains.c: ops that finish the BN before them, and filter gradients in one op. Programs
+ * with them compute what the plain program computes, on the reference kernels in FP64. */
 #include "tests/harness/fusion_network.h"
 
 enum { ROWS = 3 };
@@ -17,7 +17,7 @@ static int rows_of_all(void *self, const struct cr_program *p, const struct cr_o
 }
 static int no_rows_of_gradients(void *self, const struct cr_program *p, const struct cr_op *op) {
     (void)self, (void)p;
-    return op->kind == CR_OP_conv ? ROWS : 0;
+    return op->kind == CR_OP_conv ? ROWS : CR_NONE;
 }
 static bool no_bn_apply(void *self, const struct cr_program *p, const struct cr_op *op) {
     (void)self, (void)p;
@@ -52,7 +52,7 @@ static cr_status run_network(const struct net_case *c, const struct cr_cost_mode
 static void check(const struct net_case *c, const struct cr_cost_model *chains, size_t limit, bool forward,
                   bool backward) {
     struct ref_run plain = {0}, chained = {0};
-    CHECK_STATUS(run_network(c, NULL, 0, &plain), CR_OK);
+    CHECK_STATUS(run_network(c, NULL, SIZE_MAX, &plain), CR_OK);
     CHECK_STATUS(run_network(c, chains, limit, &chained), CR_OK);
     CHECK_INT(fused_ops(&chained.p, CR_OP_conv) > 0, forward);
     CHECK_INT(fused_ops(&chained.p, CR_OP_conv_grad) > 0, backward);
@@ -67,26 +67,26 @@ static const struct net_case six_blocks = {.block = CR_BLOCK_BASIC, .shortcut = 
 static void chains_compute_the_same(void) {
     const struct cr_cost_model all = {.alignment = 64, .sum_rows = rows_of_all};
     struct net_case            c   = six_blocks;
-    check(&c, &all, 0, true, true);
+    check(&c, &all, SIZE_MAX, true, true);
     c.accumulate = true;
-    check(&c, &all, 0, true, true);
+    check(&c, &all, SIZE_MAX, true, true);
 }
 
-/* Without kernels, nothing changes; a convolution need not compute the bn_apply before it; other shortcuts interrupt the
- * chain of the backward pass, and few filter gradients are not fused. */
+/* Without kernels, nothing changes; a convolution need not compute the bn_apply before it; other shortcuts interrupt
+ * the chain of the backward pass, and few filter gradients are not fused. */
 static void only_what_kernels_accept(void) {
     const struct cr_cost_model none = {.alignment = 64}, all = {.alignment = 64, .sum_rows = rows_of_all},
                                forward = {.alignment = 64, .sum_rows = no_rows_of_gradients},
                                inner   = {.alignment = 64, .sum_rows = rows_of_all, .accepts = no_bn_apply};
     struct net_case c                  = six_blocks;
-    check(&c, &none, 0, false, false);
-    check(&c, &forward, 0, true, false);
-    check(&c, &inner, 0, true, true);
+    check(&c, &none, SIZE_MAX, false, false);
+    check(&c, &forward, SIZE_MAX, true, false);
+    check(&c, &inner, SIZE_MAX, true, true);
     c.shortcut = CR_SHORTCUT_B;
-    check(&c, &all, 0, true, false);
+    check(&c, &all, SIZE_MAX, true, false);
     c       = six_blocks;
     c.depth = 2;
-    check(&c, &all, 0, true, false);
+    check(&c, &all, SIZE_MAX, true, false);
 }
 
 /* Filter gradients need all dy at once. */
@@ -101,7 +101,7 @@ static void fused_ops_are_part_of_the_program(void) {
     struct ref_run             run      = {0};
     struct cr_program          copy     = {0};
     struct cr_text             texts[2] = {{0}};
-    REQUIRE_OK(run_network(&six_blocks, &all, 0, &run));
+    REQUIRE_OK(run_network(&six_blocks, &all, SIZE_MAX, &run));
     REQUIRE_OK(cr_program_copy(&run.p, &copy));
     cr_program_print(&run.p, &texts[0]);
     ref_close(&run);

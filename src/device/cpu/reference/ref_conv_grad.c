@@ -36,10 +36,12 @@ cr_status cr_ref_conv_grad(struct cr_device *device, const struct cr_call *call)
     v                 = ref_conv_of(call, dx, w, dy);
     v.epilogue.add    = REF_IN(conv_grad, add);
     v.epilogue.mask.y = REF_IN(conv_grad, y);
-    if (call->op->attr.conv.pad_c) {
-        const struct ref add = v.epilogue.add;
-        v.epilogue.add       = ref_scratch_like(&dx, (char *)call->workspace + x_bytes + g_bytes);
-        cr_ref_shortcut_grad(device, &call->op->attr.conv, &add, &v.epilogue.add);
+    if (call->op->attr.conv.add_pad_c) {
+        const struct ref add         = v.epilogue.add;
+        v.epilogue.add               = ref_scratch_like(&dx, (char *)call->workspace + x_bytes + g_bytes);
+        struct cr_conv_attr shortcut = call->op->attr.conv;
+        shortcut.pad_c               = shortcut.add_pad_c;
+        cr_ref_shortcut_grad(device, &shortcut, &add, &v.epilogue.add);
     }
     if (mean_rstd.data && bn_x.data)
         v.epilogue.mask.y = x;
@@ -121,9 +123,9 @@ cr_status cr_ref_prepare(struct cr_device *device, const struct cr_program *p, c
     if (op->kind == CR_OP_gram_dgrad && in[CR_IN_gram_dgrad_scale_bias] >= 0)
         *workspace_bytes = bytes_of(p, in[CR_IN_gram_dgrad_x]);
     if (op->kind == CR_OP_conv_grad &&
-        (in[CR_IN_conv_grad_scale_bias] >= 0 || in[CR_IN_conv_grad_dy_coeffs] >= 0 || op->attr.conv.pad_c))
+        (in[CR_IN_conv_grad_scale_bias] >= 0 || in[CR_IN_conv_grad_dy_coeffs] >= 0 || op->attr.conv.add_pad_c))
         *workspace_bytes = bytes_of(p, in[CR_IN_conv_grad_x]) + bytes_of(p, in[CR_IN_conv_grad_g]) +
-                           (op->attr.conv.pad_c ? bytes_of(p, in[CR_IN_conv_grad_x]) : 0);
+                           (op->attr.conv.add_pad_c ? bytes_of(p, in[CR_IN_conv_grad_x]) : 0);
     if (op->kind == CR_OP_conv_pool_grad) *workspace_bytes = bytes_of(p, in[CR_IN_conv_pool_grad_y]);
     if (op->kind == CR_OP_muon_direction) *workspace_bytes = cr_ref_muon_workspace(p);
     if (op->kind == CR_OP_head) *workspace_bytes = cr_ref_head_workspace(p, op);

@@ -1,11 +1,14 @@
-/* compiler/fusion/bn_chains.c: fuses the end of a BN with the convolution behind it, and many filter gradients.
+/* compiler/schedule/bn_chains.c: fuses the end of a BN with the convolution behind it, and many filter gradients.
  *
  * A convolution that computes the sums of the BN behind it has a second, small launch, because the sums of all its
  * blocks must exist before one of them is added. If the next convolution reads the BN, each of its blocks can add the
  * sums itself. The first one then only stores its rows of sums:
  *
- *     conv -> y, bn_finalize; conv(act(y))              become  conv -> y, rows; fused {bn_finalize(rows), conv(act(y))}
- *     conv -> y, bn_finalize; bn_apply(y) -> z; conv(z)  become  conv -> y, rows; fused {bn_finalize, bn_apply, conv}
+ *     conv -> y, bn_finalize; conv(act(y))              become
+ *     conv -> y, rows; fused {bn_finalize(rows), conv(act(y))}
+ *
+ *     conv -> y, bn_finalize; bn_apply(y) -> z; conv(z) become
+ *     conv -> y, rows; fused {bn_finalize(rows), bn_apply(y), conv(z)}
  *
  * A pad_shortcut directly before the bn_apply, whose summand it is, becomes a part as well. The same in the backward
  * pass, from a conv_grad that ends the chain (that of the first convolution of a network) back to the first one whose
@@ -16,13 +19,13 @@
  *     conv_grad -> dx, dy, rows; fused {bn_grad_finalize(rows), conv_grad(dx) -> dy}...; fused {conv_wgrad(dy), ...}
  *
  * All ops of a chain are neighbours on one stream, so an op may be moved to the next one. */
-#include "compiler/fusion/fusion.h"
 #include "compiler/passes.h"
+#include "compiler/rewrite/rewrite.h"
 
 #include <stdio.h>
 #include <string.h>
 
-/* Few filter gradients together gain nothing over a launch of each convolution, measured on one H200 with 4, 6 and 8. */
+/* Few filter gradients in one op gain nothing over one op for each, measured on one H200 with 4, 6 and 8. */
 enum { FILTERS_MIN = 9, LINK_PARTS = 4 /* bn_finalize, pad_shortcut, bn_apply, conv */ };
 
 static bool accepts(const struct cr_cost_model *m, const struct cr_program *p, const struct cr_op *op) {
@@ -30,7 +33,7 @@ static bool accepts(const struct cr_cost_model *m, const struct cr_program *p, c
 }
 
 static int sum_rows(const struct cr_cost_model *m, const struct cr_program *p, const struct cr_op *op) {
-    return m->sum_rows ? m->sum_rows(m->self, p, op) : 0;
+    return m->sum_rows ? m->sum_rows(m->self, p, op) : CR_NONE;
 }
 
 /* The op, or the last part of a fused op. */
@@ -141,7 +144,7 @@ static cr_status fuse_forward(struct cr_program *p, const struct cr_cost_model *
     int                 parts = 0;
     const int           found = find_link(p, *at, &l);
     const struct cr_op *conv  = found ? last_part(&p->op[l.conv]) : NULL;
-    const int           rows  = found ? sum_rows(m, p, conv) : 0;
+    const int           rows  = found ? sum_rows(m, p, conv) : CR_NONE;
     if (rows < 2 || readers(p, conv->out[CR_OUT_conv_sums]) > 0) return CR_OK;
     const int    tensor = add_rows(p, conv->out[CR_OUT_conv_sums], rows);
     struct cr_op before = with_rows(p, &p->op[l.conv], tensor);
@@ -297,7 +300,7 @@ static cr_status fuse_backward(struct cr_program *p, const struct cr_cost_model 
     filter = cr_alloc((size_t)(end - first), sizeof *filter);
     if (!filter) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory while fusing the gradients of program %s", p->name);
     CR_TRY_OUT(rewrite_backward(&copy, m, first, end, filter, &kept));
-    if (kept && pool_limit) CR_TRY_OUT(find_peak(&copy, &peak));
+    if (kept) CR_TRY_OUT(find_peak(&copy, &peak));
     if (kept && peak <= pool_limit) {
         const struct cr_program plain = *p;
         *p                            = copy;
