@@ -6,6 +6,7 @@
 #include "core/rng.h"
 #include "tests/harness/executor_poison.h"
 #include "tests/harness/gpu_training.h"
+#include "tests/harness/offload_support.h"
 #include "tests/harness/test_gpu.h"
 #include "verification/verify.h"
 
