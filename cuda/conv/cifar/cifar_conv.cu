@@ -145,7 +145,7 @@ __global__ void __launch_bounds__(forward_tiling<S>::THREADS, forward_tiling<S>:
     const uint32_t                       b0 =
         base + (uint32_t)((slot_of_warp.n0 + (lane & 7) + (lane >> 4) * 8) * M::W_PITCH + (lane >> 3 & 1) * 16);
 
-    /* The last block without work stores the results of the BN before (rows_of_sums). */
+    /* The last block without work stores the results of the BN before (finish_sums). */
     if (block_of<S::ANY>(a) < (Args::FINISH ? -1 : 0)) return;
     if (!a.w_new && block_of<S::ANY>(a) >= 0) filter_issue<S, D::NT, M::W_PITCH, D::THREADS>(base, (const T *)a.w, a);
     if constexpr (D::WHOLE)
@@ -230,10 +230,10 @@ cudaError_t forward_run(Args a, const finish_args &finish, int multiprocessors, 
     using M = forward_memory<S>;
     using D = typename M::D;
     static_assert((int)D::RESIDENT <= (int)RESIDENT &&
-                      (M::BYTES + rows_of_sums<S::C>::ROOM + 1024) * D::RESIDENT <= 233472,
+                      (M::BYTES + finish_sums<S::C>::ROOM + 1024) * D::RESIDENT <= 233472,
                   "RESIDENT blocks fit into the shared memory of a multiprocessor of compute capability 9.0");
     const unsigned blocks = ck_blocks(a.N * D::TILES, 1, (int64_t)multiprocessors * D::RESIDENT);
-    int            bytes  = M::BYTES + (Args::FINISH ? (int)rows_of_sums<S::C>::ROOM : 0);
+    int            bytes  = M::BYTES + (Args::FINISH ? (int)finish_sums<S::C>::ROOM : 0);
     if ((int)blocks <= multiprocessors && ends_unevenly(a, multiprocessors)) bytes = alone_bytes(bytes);
     a.idle                  = S::ANY ? 0 : idle_blocks(blocks, multiprocessors);
     const cudaError_t error = launch(forward_kernel<S, T, Args>, a, blocks + a.idle, D::THREADS, bytes, stream);

@@ -41,7 +41,7 @@ __device__ __forceinline__ uint4 apply_act(uint4 x, uint4 add, const float (&sca
 
 /* The sums of the launch before, and the BN that they finish. A thread adds four neighbouring numbers of some of the
  * rows [2][C]. Its loads start before those of the image. */
-template <int C> struct rows_of_sums {
+template <int C> struct finish_sums {
     enum { FOURS = 2 * C / 4, SHARES = THREADS / FOURS, FLIGHT = C == 16 ? 8 : 16, ROOM = (WARPS * 2 + 2) * C * 4 };
     float4                          v[FLIGHT];
     ck_bn_channel                   bn;
@@ -118,16 +118,16 @@ template <class L> struct tile_vectors {
  * computes that row as well, but does not store it. */
 template <class S, typename T>
 __device__ __forceinline__ void forward_load_down(const forward_apply_args &a, uint32_t base, float *room) {
-    using D               = forward_tiling<S>;
-    using X               = typename forward_memory<S>::X;
-    const uint32_t     xs = base + forward_memory<S>::X_AT;
-    const int          b = block_of<false>(a), y0 = b % D::TILES * D::TH, row0 = input_row<S>(y0);
-    const int64_t      at   = (int64_t)(b / D::TILES) * S::H * S::H * S::C;
-    const bool         here = b >= 0 && b < a.N * D::TILES;
-    const int          c0   = (int)threadIdx.x % X::CHUNKS * 8;
-    rows_of_sums<S::C> sums;
-    tile_vectors<X>    p, more = {};
-    float              scale[8], bias[8];
+    using D              = forward_tiling<S>;
+    using X              = typename forward_memory<S>::X;
+    const uint32_t    xs = base + forward_memory<S>::X_AT;
+    const int         b = block_of<false>(a), y0 = b % D::TILES * D::TH, row0 = input_row<S>(y0);
+    const int64_t     at   = (int64_t)(b / D::TILES) * S::H * S::H * S::C;
+    const bool        here = b >= 0 && b < a.N * D::TILES;
+    const int         c0   = (int)threadIdx.x % X::CHUNKS * 8;
+    finish_sums<S::C> sums;
+    tile_vectors<X>   p, more = {};
+    float             scale[8], bias[8];
     if (!a.w_new) sums.parameters(a);
     if (!a.add_new && here) more.load((const T *)a.add + at, row0);
     ck_begin_after_last();
@@ -181,13 +181,13 @@ __device__ __forceinline__ void load_summand(const forward_apply_args           
  * faster. */
 template <class S, typename T, class Args>
 __device__ __forceinline__ void forward_load_finish(const Args &a, uint32_t base, float *room) {
-    using X                 = typename forward_memory<S>::X;
-    const uint32_t     xs   = base + forward_memory<S>::X_AT;
-    const int64_t      at   = (int64_t)block_of<false>(a) * S::H * S::H * S::C;
-    const bool         here = block_of<false>(a) >= 0 && block_of<false>(a) < a.N;
-    rows_of_sums<S::C> sums;
-    whole_image<X>     p, more = {};
-    float              scale[8], bias[8];
+    using X                = typename forward_memory<S>::X;
+    const uint32_t    xs   = base + forward_memory<S>::X_AT;
+    const int64_t     at   = (int64_t)block_of<false>(a) * S::H * S::H * S::C;
+    const bool        here = block_of<false>(a) >= 0 && block_of<false>(a) < a.N;
+    finish_sums<S::C> sums;
+    whole_image<X>    p, more = {};
+    float             scale[8], bias[8];
     if (!a.w_new) sums.parameters(a);
     if constexpr (Args::APPLIES)
         if (!a.add_new && here) load_summand<S, T>(a, more, block_of<false>(a));
