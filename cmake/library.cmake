@@ -11,7 +11,8 @@ target_include_directories(libcresnet PRIVATE src ${CMAKE_CURRENT_SOURCE_DIR})
 target_link_libraries(libcresnet PRIVATE cresnet_core)
 set(cresnet_symbols ${PROJECT_SOURCE_DIR}/cmake/package/libcresnet.map)
 # nodelete: after a programming error, threads of the model wait in the code of the library until the process ends.
-target_link_options(libcresnet PRIVATE -Wl,--exclude-libs,ALL -Wl,--version-script=${cresnet_symbols} -Wl,-z,nodelete)
+target_link_options(libcresnet PRIVATE -Wl,--exclude-libs,ALL -Wl,--version-script=${cresnet_symbols} -Wl,-z,nodelete
+                    ${cresnet_installed_links})
 if(NOT CRESNET_SANITIZE) # the runtime of a sanitizer comes with the program
   target_link_options(libcresnet PRIVATE -Wl,--no-undefined)
 endif()

@@ -218,7 +218,7 @@ static cr_status cuda_open(const struct cr_device_options *options, struct cr_de
     d->index        = options->index;
     (void)cr_device_host_threads(options); /* images are decoded, copied and read from checkpoints in parallel */
     cr_cuda_collect_kernels(d);
-    d->base.kernels  = d->kernels;
+    d->base.kernels  = d->kernels.kernel;
     cr_status status = open_device(d);
     if (status != CR_OK) {
         cuda_close(&d->base);

@@ -45,7 +45,7 @@ cr_status cr_cuda_open_offline_kernels(const struct cr_gpu *gpu, const struct cr
     d->block_bytes                    = (int)limits.block_bytes;
     d->multiprocessor_bytes           = (int)limits.multiprocessor_bytes;
     cr_cuda_collect_kernels(d);
-    d->base.kernels = d->kernels;
+    d->base.kernels = d->kernels.kernel;
     *out            = &d->base;
     return CR_OK;
 }

@@ -308,21 +308,9 @@ static bool is_half(const struct cr_op *op) {
     return cr_dtype_bytes(op->attr.reduce.wire) == 2;
 }
 
-static bool all_reduce_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+static size_t wire_bytes(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     (void)device;
-    return cuda_in(p, op, CR_IN_all_reduce_x)->dtype == CR_F32 && cuda_out(p, op, CR_OUT_all_reduce_y)->dtype == CR_F32;
-}
-
-static cr_status all_reduce_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
-                                    void **prepared, size_t *workspace_bytes) {
-    (void)device;
-    *prepared        = NULL;
-    *workspace_bytes = is_half(op) ? (size_t)cr_tensor_elems(cuda_out(p, op, CR_OUT_all_reduce_y)) * 2 : 0;
-    return CR_OK;
-}
-
-static void all_reduce_release(void *prepared) {
-    (void)prepared;
+    return is_half(op) ? (size_t)cr_tensor_elems(cuda_out(p, op, CR_OUT_all_reduce_y)) * 2 : 0;
 }
 
 static cr_status all_reduce_launch(struct cr_device *device, const struct cr_call *call) {
@@ -345,14 +333,8 @@ static cr_status all_reduce_launch(struct cr_device *device, const struct cr_cal
     return CR_OK;
 }
 
-static const struct cr_kernel kernel_all_reduce = {
-    .name          = "nccl.all_reduce",
-    .op            = CR_OP_all_reduce,
-    .math          = CR_MATH_EXACT,
-    .deterministic = true, /* the same ranks in the same order use one algorithm and one order of additions */
-    .accepts       = all_reduce_accepts,
-    .prepare       = all_reduce_prepare,
-    .release       = all_reduce_release,
-    .launch        = all_reduce_launch};
-
-const struct cr_kernel *const cr_cuda_nccl_kernels[] = {&kernel_all_reduce, NULL};
+/* Deterministic: the same ranks in the same order use one algorithm and one order of additions. */
+const struct cr_kernel cr_cuda_nccl_kernels[] = {{CR_KERNEL("nccl.all_reduce", all_reduce, CR_MATH_EXACT),
+                                                  .dtypes = CR_TYPES_F32, .workspace = wire_bytes,
+                                                  .launch = all_reduce_launch},
+                                                 {0}};

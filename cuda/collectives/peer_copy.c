@@ -351,7 +351,7 @@ static cr_status run_round(const struct cuda_peers *p, size_t at, size_t bytes, 
 
 static bool accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     const struct cr_tensor *y = cuda_out(p, op, CR_OUT_all_reduce_y);
-    return cuda_of(device)->peers && op->in[CR_IN_all_reduce_x] == op->out[CR_OUT_all_reduce_y] && y->dtype == CR_F32 &&
+    return cuda_of(device)->peers && op->in[CR_IN_all_reduce_x] == op->out[CR_OUT_all_reduce_y] &&
            y->region == CR_REGION_STORE && op->attr.reduce.wire == CR_F32;
 }
 
@@ -367,12 +367,7 @@ static cr_status launch(struct cr_device *device, const struct cr_call *call) {
     return CR_OK;
 }
 
-static const struct cr_kernel kernel = {.name          = "peer.all_reduce",
-                                        .op            = CR_OP_all_reduce,
-                                        .math          = CR_MATH_EXACT,
-                                        .deterministic = true,
-                                        .collective    = true,
-                                        .accepts       = accepts,
-                                        .launch        = launch};
-
-const struct cr_kernel *const cr_cuda_peer_copy_kernels[] = {&kernel, NULL};
+const struct cr_kernel cr_cuda_peer_copy_kernels[] = {{CR_KERNEL("peer.all_reduce", all_reduce, CR_MATH_EXACT),
+                                                       .dtypes = CR_TYPES_F32, .collective = true, .accepts = accepts,
+                                                       .launch = launch},
+                                                      {0}};

@@ -21,7 +21,7 @@
 #include <cuda_runtime_api.h>
 #include <cudnn.h>
 
-enum { CR_CUDA_ALIGN = 256, CR_CUDA_BLAS_BYTES = 8 << 20, CR_CUDA_KERNELS_MAX = 256 };
+enum { CR_CUDA_ALIGN = 256, CR_CUDA_BLAS_BYTES = 8 << 20 };
 
 struct cudnn_cache; /* cache of built plans: cuda/conv/cudnn/cudnn_conv.c */
 struct cuda_filter; /* the pruned filter used last: cuda/sparse/sparse_filter_cache.c */
@@ -43,7 +43,7 @@ struct cuda_device {
     struct ck_step         *step;    /* device memory: the step block that kernels read */
     void                   *ring[2]; /* page-locked buffers for put and get */
     cudaEvent_t             ring_done[2];
-    const struct cr_kernel *kernels[CR_CUDA_KERNELS_MAX + 1];
+    struct cr_kernel_list   kernels;
     struct cudnn_cache     *plans;
     struct cuda_filter     *filter;      /* NULL until the first use */
     struct cuda_host_block *host_blocks; /* list of cuda/core/pinned_memory.c */

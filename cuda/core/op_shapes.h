@@ -59,10 +59,8 @@ static inline struct ck_conv cuda_filter_shape(const struct cr_op *op, const str
     return c;
 }
 
-/* cuda/sparse/direct/direct_kernels.c: the convolution of a conv or sparse_filter op with a sparsity pattern; and
- * whether the sparse kernels accept the operands of a conv. */
+/* cuda/sparse/sparse_kernels.c: the convolution of a conv or sparse_filter op with a sparsity pattern. */
 struct ck_conv cuda_sparse_conv_shape(const struct cr_program *program, const struct cr_op *op);
-bool           cuda_sparse_operands_fit(const struct cr_program *program, const struct cr_op *op);
 /* cuda/norm/bn_kernels.c: the ReLU mask and BN gradient sums of a conv_dgrad that runs as a second kernel behind the
  * convolution (ck_bn_relu_grad). The first function returns the bytes of workspace, 0 when the op has no ReLU mask. The
  * second runs the kernel with the workspace that starts at byte relu_mask_at of the op's workspace. */

@@ -65,9 +65,7 @@ static cr_status open_library(struct cr_device *device) {
 
 static cr_status plain_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
                                void **prepared, size_t *workspace_bytes) {
-    (void)p, (void)op;
-    *prepared        = NULL;
-    *workspace_bytes = 0;
+    (void)p, (void)op, (void)prepared, (void)workspace_bytes;
     return open_library(device);
 }
 
@@ -77,35 +75,13 @@ static bool fits(const struct cr_tensor *t) {
 }
 
 /* The first two inputs of every op are the operands. */
-static bool operands_are(const struct cr_program *p, const struct cr_op *op, enum cr_dtype dtype) {
-    const struct cr_tensor *a = cuda_in(p, op, 0), *b = cuda_in(p, op, 1);
-    return a->dtype == dtype && b->dtype == dtype && fits(a) && fits(b);
-}
-
-static bool supports(const struct cr_program *p, const struct cr_op *op, enum cr_dtype dtype) {
-    if (!operands_are(p, op, dtype)) return false;
-    switch (op->kind) {
-    case CR_OP_dense:
-        return cuda_in(p, op, CR_IN_dense_b)->dtype == CR_F32 && cuda_out(p, op, CR_OUT_dense_y)->dtype == dtype;
-    case CR_OP_dense_dgrad: return cuda_out(p, op, CR_OUT_dense_dgrad_dx)->dtype == dtype;
-    default: return cuda_out(p, op, CR_OUT_dense_wgrad_dw)->dtype == CR_F32;
-    }
+static bool accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    (void)device;
+    return fits(cuda_in(p, op, 0)) && fits(cuda_in(p, op, 1));
 }
 
 static bool accepts_tf32(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    return device->options.tf32 && supports(p, op, CR_F32);
-}
-static bool accepts_f32(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    (void)device;
-    return supports(p, op, CR_F32);
-}
-static bool accepts_f16(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    (void)device;
-    return supports(p, op, CR_F16);
-}
-static bool accepts_bf16(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    (void)device;
-    return supports(p, op, CR_BF16);
+    return device->options.tf32 && accepts(device, p, op);
 }
 
 /* ---- dense ---- */
@@ -114,8 +90,8 @@ static bool accepts_bf16(const struct cr_device *device, const struct cr_program
 static cr_status dense_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
                                void **prepared, size_t *workspace_bytes) {
     const struct cr_tensor *y = cuda_out(p, op, CR_OUT_dense_y);
-    *prepared                 = NULL;
-    *workspace_bytes          = y->dtype == CR_F32 ? 0 : (size_t)cr_tensor_elems(y) * sizeof(float);
+    (void)prepared;
+    *workspace_bytes = y->dtype == CR_F32 ? 0 : (size_t)cr_tensor_elems(y) * sizeof(float);
     return open_library(device);
 }
 
@@ -172,12 +148,6 @@ static cr_status dense_wgrad(struct cr_device *device, const struct cr_call *cal
 
 /* ---- dense_bgrad ---- */
 
-static bool bgrad_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    (void)device;
-    return cuda_is_data(cuda_in(p, op, CR_IN_dense_bgrad_dy)) &&
-           cuda_out(p, op, CR_OUT_dense_bgrad_db)->dtype == CR_F32;
-}
-
 static cr_status bgrad_launch(struct cr_device *device, const struct cr_call *call) {
     const struct cr_tensor *dy = cuda_in(call->program, call->op, CR_IN_dense_bgrad_dy);
     CUDA_TRY(ck_dense_bgrad(cuda_type(dy), call->in[CR_IN_dense_bgrad_dy], call->out[CR_OUT_dense_bgrad_db], dy->dim[0],
@@ -198,30 +168,16 @@ LAUNCHES(dense)
 LAUNCHES(dense_dgrad)
 LAUNCHES(dense_wgrad)
 
-#define KERNEL(kind, type, MATH, prepare_, launch_)                                                                    \
-    static const struct cr_kernel kind##_##type = {.name          = "cublas." #kind "." #type,                         \
-                                                   .op            = CR_OP_##kind,                                      \
-                                                   .math          = CR_MATH_##MATH,                                    \
-                                                   .deterministic = true,                                              \
-                                                   .accepts       = accepts_##type,                                    \
-                                                   .prepare       = prepare_,                                          \
-                                                   .launch        = launch_};
-#define KERNELS(kind, prepare_)                                                                                        \
-    KERNEL(kind, tf32, TF32, prepare_, kind##_launch_tf32)                                                             \
-    KERNEL(kind, f32, F32, prepare_, kind##_launch)                                                                    \
-    KERNEL(kind, f16, F16, prepare_, kind##_launch)                                                                    \
-    KERNEL(kind, bf16, BF16, prepare_, kind##_launch)
-KERNELS(dense, dense_prepare)
-KERNELS(dense_dgrad, plain_prepare)
-KERNELS(dense_wgrad, plain_prepare)
-
-static const struct cr_kernel dense_bgrad_row = {.name          = "cuda.dense_bgrad",
-                                                 .op            = CR_OP_dense_bgrad,
-                                                 .math          = CR_MATH_F32,
-                                                 .deterministic = true,
-                                                 .accepts       = bgrad_accepts,
-                                                 .launch        = bgrad_launch};
-
-#define BEST_FIRST(kind) &kind##_tf32, &kind##_f32, &kind##_f16, &kind##_bf16
-const struct cr_kernel *const cr_cuda_dense_kernels[] = {BEST_FIRST(dense), BEST_FIRST(dense_dgrad),
-                                                         BEST_FIRST(dense_wgrad), &dense_bgrad_row, NULL};
+#define KERNELS(kind, prepares)                                                                                        \
+    {CR_KERNEL("cublas." #kind ".tf32", kind, CR_MATH_TF32), .dtypes = CR_TYPES_F32, .accepts = accepts_tf32,          \
+     .prepare = prepares, .launch = kind##_launch_tf32},                                                               \
+    {                                                                                                                  \
+        CR_KERNEL("cublas." #kind ".*", kind, CR_MATH_DATA), .dtypes = CR_TYPES_FLOAT, .accepts = accepts,             \
+                                                             .prepare = prepares, .launch = kind##_launch              \
+    }
+const struct cr_kernel cr_cuda_dense_kernels[] = {
+    KERNELS(dense, dense_prepare),
+    KERNELS(dense_dgrad, plain_prepare),
+    KERNELS(dense_wgrad, plain_prepare),
+    {CR_KERNEL("cuda.dense_bgrad", dense_bgrad, CR_MATH_F32), .dtypes = CR_TYPES_FLOAT, .launch = bgrad_launch},
+    {0}};

@@ -6,13 +6,10 @@
 #include "cuda/dense/dense_few.h"
 
 static bool accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    const struct cr_tensor *x = cuda_in(p, op, CR_IN_dense_x), *w = cuda_in(p, op, CR_IN_dense_w),
-                           *y = cuda_out(p, op, CR_OUT_dense_y);
-    const int64_t elems       = (int64_t)(16 / cr_dtype_bytes(x->dtype));
+    const struct cr_tensor *x     = cuda_in(p, op, CR_IN_dense_x);
+    const int64_t           elems = (int64_t)(16 / cr_dtype_bytes(x->dtype));
     (void)device;
-    return cuda_is_data(x) && w->dtype == x->dtype && y->dtype == x->dtype &&
-           cuda_in(p, op, CR_IN_dense_b)->dtype == CR_F32 && cuda_pixels(x) <= CK_DENSE_FEW_ROWS &&
-           x->dim[3] % elems == 0;
+    return cuda_pixels(x) <= CK_DENSE_FEW_ROWS && x->dim[3] % elems == 0;
 }
 
 static cr_status launch(struct cr_device *device, const struct cr_call *call) {
@@ -24,11 +21,6 @@ static cr_status launch(struct cr_device *device, const struct cr_call *call) {
     return CR_OK;
 }
 
-static const struct cr_kernel dense_few = {.name          = "cuda.dense_few",
-                                           .op            = CR_OP_dense,
-                                           .math          = CR_MATH_F32,
-                                           .deterministic = true,
-                                           .accepts       = accepts,
-                                           .launch        = launch};
-
-const struct cr_kernel *const cr_cuda_dense_few_kernels[] = {&dense_few, NULL};
+const struct cr_kernel cr_cuda_dense_few_kernels[] = {
+    {CR_KERNEL("cuda.dense_few", dense, CR_MATH_F32), .dtypes = CR_TYPES_FLOAT, .accepts = accepts, .launch = launch},
+    {0}};

@@ -27,15 +27,8 @@ static cr_status barrier_launch(struct cr_device *device, const struct cr_call *
     return CR_OK;
 }
 
+/* They copy bytes of any type. */
 #define HOST_COPY_KERNEL(kind)                                                                                         \
-    static const struct cr_kernel kernel_##kind = {.name          = "cuda." #kind,                                     \
-                                                   .op            = CR_OP_##kind,                                      \
-                                                   .math          = CR_MATH_EXACT,                                     \
-                                                   .deterministic = true,                                              \
-                                                   .host_slots    = 1u << CR_IN_##kind##_x,                            \
-                                                   .launch        = kind##_launch}
-HOST_COPY_KERNEL(offload);
-HOST_COPY_KERNEL(prefetch);
-HOST_COPY_KERNEL(barrier);
-
-const struct cr_kernel *const cr_cuda_host_copy_kernels[] = {&kernel_offload, &kernel_prefetch, &kernel_barrier, NULL};
+    { CR_KERNEL("cuda." #kind, kind, CR_MATH_EXACT), .host_slots = CR_IN_BIT(kind, x), .launch = kind##_launch }
+const struct cr_kernel cr_cuda_host_copy_kernels[] = {
+    HOST_COPY_KERNEL(offload), HOST_COPY_KERNEL(prefetch), HOST_COPY_KERNEL(barrier), {0}};

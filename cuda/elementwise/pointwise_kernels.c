@@ -11,10 +11,6 @@
 
 /* ---- accepted operands ---- */
 
-static bool same_data(const struct cr_tensor *a, const struct cr_tensor *b) {
-    return cuda_is_data(a) && b && a->dtype == b->dtype;
-}
-
 /* cuda/elementwise/pool.cu indexes the elements of an image with 32 bits. */
 static bool fits(const struct cr_tensor *t) {
     int64_t elems = 1;
@@ -25,23 +21,10 @@ static bool fits(const struct cr_tensor *t) {
     return true;
 }
 
-/* For ops whose first input and first output are images of one type and of any shape. */
-static bool plain_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    (void)device;
-    return same_data(cuda_in(p, op, 0), cuda_out(p, op, 0));
-}
-
-/* As plain_accepts; all inputs have that type. */
-static bool pointwise_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    const int ins = cr_op_info(op->kind)->ins;
-    for (int s = 1; s < ins; s++)
-        if (!same_data(cuda_in(p, op, s), cuda_in(p, op, 0))) return false;
-    return plain_accepts(device, p, op) && cr_op_uses_only(op, (1u << ins) - 1, 1);
-}
-
-/* As plain_accepts; the elements of an image can be indexed with 32 bits. */
+/* The elements of an image can be indexed with 32 bits. */
 static bool window_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    return plain_accepts(device, p, op) && fits(cuda_in(p, op, 0)) && fits(cuda_out(p, op, 0));
+    (void)device;
+    return fits(cuda_in(p, op, 0)) && fits(cuda_out(p, op, 0));
 }
 
 /* large: [N,H,W,C]; small: [N,P,Q,K]. */
@@ -70,8 +53,7 @@ static bool normalize_accepts(const struct cr_device *device, const struct cr_pr
     (void)device;
     if (op->attr.input.wide) return false;
     if ((op->in[CR_IN_normalize_boxes] >= 0 || op->attr.input.s2d) && !fits(images)) return false;
-    return cr_op_uses_only(op, 1u << CR_IN_normalize_images | 1u << CR_IN_normalize_boxes, 1u << CR_OUT_normalize_y) &&
-           images->dtype == CR_U8 && images->dim[3] == 3 && cuda_is_data(cuda_out(p, op, CR_OUT_normalize_y));
+    return images->dim[3] == 3;
 }
 
 static cr_status normalize_launch(struct cr_device *device, const struct cr_call *call) {
@@ -91,11 +73,8 @@ static cr_status normalize_launch(struct cr_device *device, const struct cr_call
 
 /* Other numbers of channels, and 16 bits. */
 static bool normalize_any_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    const struct cr_tensor *images = cuda_in(p, op, CR_IN_normalize_images);
     (void)device;
-    return cr_op_uses_only(op, 1u << CR_IN_normalize_images | 1u << CR_IN_normalize_boxes, 1u << CR_OUT_normalize_y) &&
-           images->dtype == CR_U8 && !op->attr.input.s2d && fits(images) &&
-           cuda_is_data(cuda_out(p, op, CR_OUT_normalize_y));
+    return !op->attr.input.s2d && fits(cuda_in(p, op, CR_IN_normalize_images));
 }
 
 static cr_status normalize_any_launch(struct cr_device *device, const struct cr_call *call) {
@@ -114,25 +93,11 @@ static cr_status normalize_any_launch(struct cr_device *device, const struct cr_
     return CR_OK;
 }
 
-static bool s2d_filter_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    (void)device;
-    return same_data(cuda_in(p, op, CR_IN_s2d_filter_w), cuda_out(p, op, CR_OUT_s2d_filter_y)) &&
-           cr_op_uses_only(op, 1u << CR_IN_s2d_filter_w, 1u << CR_OUT_s2d_filter_y);
-}
-
 static cr_status s2d_filter_launch(struct cr_device *device, const struct cr_call *call) {
     const struct cr_tensor *w = IN(s2d_filter, w);
     CUDA_TRY(ck_s2d_filter(cuda_type(w), call->in[CR_IN_s2d_filter_w], call->out[CR_OUT_s2d_filter_y], w->dim[0],
                            cr_cuda_stream(device, call)));
     return CR_OK;
-}
-
-static bool s2d_filter_grad_accepts(const struct cr_device *device, const struct cr_program *p,
-                                    const struct cr_op *op) {
-    (void)device;
-    return cuda_in(p, op, CR_IN_s2d_filter_grad_dy)->dtype == CR_F32 &&
-           cuda_out(p, op, CR_OUT_s2d_filter_grad_dw)->dtype == CR_F32 &&
-           cr_op_uses_only(op, 1u << CR_IN_s2d_filter_grad_dy, 1u << CR_OUT_s2d_filter_grad_dw);
 }
 
 static cr_status s2d_filter_grad_launch(struct cr_device *device, const struct cr_call *call) {
@@ -158,13 +123,6 @@ static cr_status add_launch(struct cr_device *device, const struct cr_call *call
     return CR_OK;
 }
 
-static bool cast_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    const struct cr_tensor *x = cuda_in(p, op, CR_IN_cast_x), *y = cuda_out(p, op, CR_OUT_cast_y);
-    (void)device;
-    return x->dtype == CR_F32 && (y->dtype == CR_F16 || y->dtype == CR_BF16) &&
-           cr_tensor_elems(x) == cr_tensor_elems(y);
-}
-
 static cr_status cast_launch(struct cr_device *device, const struct cr_call *call) {
     const struct cr_tensor *y = OUT(cast, y);
     CUDA_TRY(ck_cast(call->in[CR_IN_cast_x], cuda_type(y), call->out[CR_OUT_cast_y], cr_tensor_elems(y),
@@ -179,13 +137,6 @@ static cr_status zero_launch(struct cr_device *device, const struct cr_call *cal
 }
 
 /* ---- pooling ---- */
-
-static bool maxpool_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    const struct cr_tensor *scale_bias = cuda_in(p, op, CR_IN_maxpool_scale_bias);
-    return window_accepts(device, p, op) && (!scale_bias || scale_bias->dtype == CR_F32) &&
-           cr_op_uses_only(op, 1u << CR_IN_maxpool_x | 1u << CR_IN_maxpool_scale_bias,
-                           1u << CR_OUT_maxpool_y | 1u << CR_OUT_maxpool_index);
-}
 
 static cr_status maxpool_launch(struct cr_device *device, const struct cr_call *call) {
     const struct cr_tensor *x = IN(maxpool, x);
@@ -248,9 +199,7 @@ _Static_assert((int)CK_MIX_PARTNER == (int)CR_MIX_PARTNER && (int)CK_MIX_FRACTIO
 
 static bool mix_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     (void)device;
-    const struct cr_tensor *images = cuda_in(p, op, CR_IN_mix_images);
-    return images->dtype == CR_U8 && fits(images) && cuda_in(p, op, CR_IN_mix_boxes)->dtype == CR_I32 &&
-           cuda_in(p, op, CR_IN_mix_mixes)->dtype == CR_I32;
+    return fits(cuda_in(p, op, CR_IN_mix_images));
 }
 
 static cr_status mix_launch(struct cr_device *device, const struct cr_call *call) {
@@ -273,47 +222,32 @@ static cr_status mix_launch(struct cr_device *device, const struct cr_call *call
 
 /* ---- the kernels ---- */
 
-#define DATA_KERNEL(kind, test, how)                                                                                   \
-    static const struct cr_kernel kernel_##kind = {.name          = "cuda." #kind,                                     \
-                                                   .op            = CR_OP_##kind,                                      \
-                                                   .math          = how,                                               \
-                                                   .deterministic = true,                                              \
-                                                   .accepts       = test,                                              \
-                                                   .launch        = kind##_launch}
-DATA_KERNEL(mix, mix_accepts, CR_MATH_EXACT);
-DATA_KERNEL(normalize, normalize_accepts, CR_MATH_F32);
-static const struct cr_kernel kernel_normalize_any = {.name          = "cuda.normalize_any",
-                                                      .op            = CR_OP_normalize,
-                                                      .math          = CR_MATH_F32,
-                                                      .deterministic = true,
-                                                      .accepts       = normalize_any_accepts,
-                                                      .launch        = normalize_any_launch};
-DATA_KERNEL(s2d_filter, s2d_filter_accepts, CR_MATH_EXACT);
-DATA_KERNEL(s2d_filter_grad, s2d_filter_grad_accepts, CR_MATH_F32);
-DATA_KERNEL(relu, pointwise_accepts, CR_MATH_EXACT);
-DATA_KERNEL(add, pointwise_accepts, CR_MATH_F32);
-DATA_KERNEL(cast, cast_accepts, CR_MATH_EXACT);
-DATA_KERNEL(zero, NULL, CR_MATH_EXACT);
-DATA_KERNEL(maxpool, maxpool_accepts, CR_MATH_F32); /* exact without scale_bias */
-DATA_KERNEL(maxpool_grad, window_accepts, CR_MATH_F32);
-DATA_KERNEL(avgpool, plain_accepts, CR_MATH_F32);
-DATA_KERNEL(avgpool_grad, plain_accepts, CR_MATH_F32);
-DATA_KERNEL(pad_shortcut, window_accepts, CR_MATH_EXACT);
-DATA_KERNEL(pad_shortcut_grad, window_accepts, CR_MATH_EXACT);
+/* Of the type that cast rounds to. */
+static bool rounds_to_half(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    const struct cr_tensor *x = cuda_in(p, op, CR_IN_cast_x), *y = cuda_out(p, op, CR_OUT_cast_y);
+    (void)device;
+    return (y->dtype == CR_F16 || y->dtype == CR_BF16) && cr_tensor_elems(x) == cr_tensor_elems(y);
+}
 
-const struct cr_kernel *const cr_cuda_pointwise_kernels[] = {&kernel_mix,
-                                                             &kernel_normalize,
-                                                             &kernel_normalize_any,
-                                                             &kernel_s2d_filter,
-                                                             &kernel_s2d_filter_grad,
-                                                             &kernel_relu,
-                                                             &kernel_add,
-                                                             &kernel_cast,
-                                                             &kernel_zero,
-                                                             &kernel_maxpool,
-                                                             &kernel_maxpool_grad,
-                                                             &kernel_avgpool,
-                                                             &kernel_avgpool_grad,
-                                                             &kernel_pad_shortcut,
-                                                             &kernel_pad_shortcut_grad,
-                                                             NULL};
+#define KERNEL(kind, how, types, ...)                                                                                  \
+    { CR_KERNEL("cuda." #kind, kind, how), .dtypes = types, .launch = kind##_launch, __VA_ARGS__ }
+const struct cr_kernel cr_cuda_pointwise_kernels[] = {
+    KERNEL(mix, CR_MATH_EXACT, CR_TYPES_BYTE, .accepts = mix_accepts),
+    KERNEL(normalize, CR_MATH_F32, CR_TYPES_FLOAT, .optional_in = CR_IN_BIT(normalize, boxes),
+           .accepts = normalize_accepts),
+    {CR_KERNEL("cuda.normalize_any", normalize, CR_MATH_F32), .dtypes = CR_TYPES_FLOAT,
+     .optional_in = CR_IN_BIT(normalize, boxes), .accepts = normalize_any_accepts, .launch = normalize_any_launch},
+    KERNEL(s2d_filter, CR_MATH_EXACT, CR_TYPES_FLOAT),
+    KERNEL(s2d_filter_grad, CR_MATH_F32, CR_TYPES_F32),
+    KERNEL(relu, CR_MATH_EXACT, CR_TYPES_FLOAT),
+    KERNEL(add, CR_MATH_F32, CR_TYPES_FLOAT),
+    KERNEL(cast, CR_MATH_EXACT, CR_TYPES_F32, .accepts = rounds_to_half),
+    {CR_KERNEL("cuda.zero", zero, CR_MATH_EXACT), .launch = zero_launch}, /* zero bits are 0 in every type */
+    KERNEL(maxpool, CR_MATH_F32, CR_TYPES_FLOAT, .optional_in = CR_IN_BIT(maxpool, scale_bias),
+           .optional_out = CR_OUT_BIT(maxpool, index), .accepts = window_accepts), /* exact without scale_bias */
+    KERNEL(maxpool_grad, CR_MATH_F32, CR_TYPES_FLOAT, .accepts = window_accepts),
+    KERNEL(avgpool, CR_MATH_F32, CR_TYPES_FLOAT),
+    KERNEL(avgpool_grad, CR_MATH_F32, CR_TYPES_FLOAT),
+    KERNEL(pad_shortcut, CR_MATH_EXACT, CR_TYPES_FLOAT, .accepts = window_accepts),
+    KERNEL(pad_shortcut_grad, CR_MATH_EXACT, CR_TYPES_FLOAT, .accepts = window_accepts),
+    {0}};

@@ -4,26 +4,12 @@
 #include "cuda/core/kernel_tables.h"
 #include "cuda/core/op_shapes.h"
 
-static bool is_int8(const struct cr_tensor *t) {
-    return t && (t->dtype == CR_I8 || t->dtype == CR_U8);
-}
-
-static bool quantize_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    (void)device;
-    return cuda_is_data(cuda_in(p, op, 0)) && is_int8(cuda_out(p, op, 0)) && cuda_in(p, op, 1)->dtype == CR_F32;
-}
-
 static cr_status quantize_launch(struct cr_device *device, const struct cr_call *call) {
     const struct cr_tensor *x = cuda_in(call->program, call->op, CR_IN_quantize_x);
     CUDA_TRY(ck_quantize(cuda_type(x), call->in[CR_IN_quantize_x], call->in[CR_IN_quantize_scale],
                          call->out[CR_OUT_quantize_y], cr_tensor_elems(x), call->op->attr.quant.is_signed,
                          cr_cuda_stream(device, call)));
     return CR_OK;
-}
-
-static bool dequantize_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    (void)device;
-    return is_int8(cuda_in(p, op, 0)) && cuda_is_data(cuda_out(p, op, 0)) && cuda_in(p, op, 1)->dtype == CR_F32;
 }
 
 static cr_status dequantize_launch(struct cr_device *device, const struct cr_call *call) {
@@ -43,13 +29,6 @@ static cr_status quantize_filter_launch(struct cr_device *device, const struct c
     return CR_OK;
 }
 
-static bool coeffs_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    (void)device;
-    for (int i = 0; i < cr_op_info(op->kind)->ins; i++)
-        if (cuda_in(p, op, i) && cuda_in(p, op, i)->dtype != CR_F32) return false;
-    return cuda_out(p, op, CR_OUT_qconv_coeffs_coeffs)->dtype == CR_F32;
-}
-
 static cr_status qconv_coeffs_launch(struct cr_device *device, const struct cr_call *call) {
     const struct ck_qconv_coeffs args = {
         .x_scale    = call->in[CR_IN_qconv_coeffs_x_scale],
@@ -66,12 +45,6 @@ static cr_status qconv_coeffs_launch(struct cr_device *device, const struct cr_c
 }
 
 /* ---- windows ---- */
-
-static bool window_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    const struct cr_tensor *x = cuda_in(p, op, 0), *y = cuda_out(p, op, 0);
-    (void)device;
-    return is_int8(x) && y && y->dtype == x->dtype && cr_op_uses_only(op, 1, 1);
-}
 
 static struct ck_window window_of(const struct cr_call *call) {
     const struct cr_tensor    *x = cuda_in(call->program, call->op, 0), *y = cuda_out(call->program, call->op, 0);
@@ -101,20 +74,15 @@ static cr_status pad_shortcut_launch(struct cr_device *device, const struct cr_c
     return CR_OK;
 }
 
-#define KERNEL(kind, suffix, test)                                                                                     \
-    static const struct cr_kernel kernel_##kind = {CR_KERNEL("cuda." #kind suffix, kind, CR_MATH_EXACT),               \
-                                                   .accepts = test, .launch = kind##_launch}
-KERNEL(quantize, "", quantize_accepts);
-KERNEL(dequantize, "", dequantize_accepts);
-KERNEL(quantize_filter, "", quantize_accepts);
-KERNEL(qconv_coeffs, "", coeffs_accepts);
-KERNEL(maxpool, "_int8", window_accepts);
-KERNEL(pad_shortcut, "_int8", window_accepts);
-
-const struct cr_kernel *const cr_cuda_quantize_kernels[] = {&kernel_quantize,
-                                                            &kernel_dequantize,
-                                                            &kernel_quantize_filter,
-                                                            &kernel_qconv_coeffs,
-                                                            &kernel_maxpool,
-                                                            &kernel_pad_shortcut,
-                                                            NULL};
+#define KERNEL(name, kind, types, ...)                                                                                 \
+    { CR_KERNEL("cuda." #name, kind, CR_MATH_EXACT), .dtypes = types, .launch = kind##_launch, __VA_ARGS__ }
+const struct cr_kernel cr_cuda_quantize_kernels[] = {
+    KERNEL(quantize, quantize, CR_TYPES_FLOAT),
+    KERNEL(dequantize, dequantize, CR_TYPES_FLOAT),
+    KERNEL(quantize_filter, quantize_filter, CR_TYPES_FLOAT),
+    KERNEL(qconv_coeffs, qconv_coeffs, CR_TYPES_F32,
+           .optional_in = CR_IN_BIT(qconv_coeffs, scale_bias) | CR_IN_BIT(qconv_coeffs, bias) |
+                          CR_IN_BIT(qconv_coeffs, y_scale) | CR_IN_BIT(qconv_coeffs, add_scale)),
+    KERNEL(maxpool_int8, maxpool, CR_TYPES_BYTE),
+    KERNEL(pad_shortcut_int8, pad_shortcut, CR_TYPES_BYTE),
+    {0}};

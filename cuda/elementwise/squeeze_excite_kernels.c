@@ -5,18 +5,6 @@
 #include "cuda/core/kernel_tables.h"
 #include "cuda/core/op_shapes.h"
 
-/* All inputs and outputs have one type. */
-static bool one_type(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    const struct cr_op_info *info  = cr_op_info(op->kind);
-    const struct cr_tensor  *first = cuda_in(p, op, 0);
-    (void)device;
-    for (int s = 0; s < info->ins; s++)
-        if (!cuda_is_data(cuda_in(p, op, s)) || cuda_in(p, op, s)->dtype != first->dtype) return false;
-    for (int s = 0; s < info->outs; s++)
-        if (cuda_out(p, op, s)->dtype != first->dtype) return false;
-    return true;
-}
-
 static struct ck_se_scale se_scale_args(const struct cr_tensor *x) {
     return (struct ck_se_scale){.type = cuda_type(x), .N = x->dim[0], .pixels = x->dim[1] * x->dim[2], .C = x->dim[3]};
 }
@@ -59,14 +47,6 @@ static cr_status channel_conv_wgrad_launch(struct cr_device *device, const struc
                                    x->dim[0], x->dim[3], (int)dw->dim[3], call->op->attr.dense.accumulate,
                                    cr_cuda_stream(device, call)));
     return CR_OK;
-}
-
-/* Images of one type and an f32 filter; the gradient of the filter is f32. */
-static bool channel_conv_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    const struct cr_tensor *x = cuda_in(p, op, 0), *second = cuda_in(p, op, 1), *out = cuda_out(p, op, 0);
-    const bool              wgrad = op->kind == CR_OP_channel_conv_wgrad;
-    (void)device;
-    return cuda_is_data(x) && (wgrad ? second : out)->dtype == x->dtype && (wgrad ? out : second)->dtype == CR_F32;
 }
 
 static cr_status drop_launch(struct cr_device *device, const struct cr_call *call) {
@@ -115,40 +95,16 @@ static cr_status blurpool_grad_launch(struct cr_device *device, const struct cr_
     return CR_OK;
 }
 
-#define KERNEL(kind)                                                                                                   \
-    static const struct cr_kernel kind##_row = {.name          = "cuda." #kind,                                        \
-                                                .op            = CR_OP_##kind,                                         \
-                                                .math          = CR_MATH_F32,                                          \
-                                                .deterministic = true,                                                 \
-                                                .accepts       = one_type,                                             \
-                                                .launch        = kind##_launch}
-KERNEL(se_scale);
-KERNEL(se_scale_grad);
-KERNEL(avgpool2x2);
-KERNEL(avgpool2x2_grad);
-KERNEL(blurpool);
-KERNEL(blurpool_grad);
-KERNEL(drop);
-
-#define CHANNEL_CONV(kind, launcher)                                                                                   \
-    static const struct cr_kernel kind##_row = {.name          = "cuda." #kind,                                        \
-                                                .op            = CR_OP_##kind,                                         \
-                                                .math          = CR_MATH_F32,                                          \
-                                                .deterministic = true,                                                 \
-                                                .accepts       = channel_conv_accepts,                                 \
-                                                .launch        = launcher}
-CHANNEL_CONV(channel_conv, channel_conv_launch);
-CHANNEL_CONV(channel_conv_dgrad, channel_conv_launch);
-CHANNEL_CONV(channel_conv_wgrad, channel_conv_wgrad_launch);
-
-const struct cr_kernel *const cr_cuda_squeeze_excite_kernels[] = {&se_scale_row,
-                                                                  &se_scale_grad_row,
-                                                                  &avgpool2x2_row,
-                                                                  &avgpool2x2_grad_row,
-                                                                  &drop_row,
-                                                                  &channel_conv_row,
-                                                                  &channel_conv_dgrad_row,
-                                                                  &channel_conv_wgrad_row,
-                                                                  &blurpool_row,
-                                                                  &blurpool_grad_row,
-                                                                  NULL};
+#define KERNEL(kind, launcher)                                                                                         \
+    { CR_KERNEL("cuda." #kind, kind, CR_MATH_F32), .dtypes = CR_TYPES_FLOAT, .launch = launcher }
+const struct cr_kernel cr_cuda_squeeze_excite_kernels[] = {KERNEL(se_scale, se_scale_launch),
+                                                           KERNEL(se_scale_grad, se_scale_grad_launch),
+                                                           KERNEL(avgpool2x2, avgpool2x2_launch),
+                                                           KERNEL(avgpool2x2_grad, avgpool2x2_grad_launch),
+                                                           KERNEL(drop, drop_launch),
+                                                           KERNEL(channel_conv, channel_conv_launch),
+                                                           KERNEL(channel_conv_dgrad, channel_conv_launch),
+                                                           KERNEL(channel_conv_wgrad, channel_conv_wgrad_launch),
+                                                           KERNEL(blurpool, blurpool_launch),
+                                                           KERNEL(blurpool_grad, blurpool_grad_launch),
+                                                           {0}};

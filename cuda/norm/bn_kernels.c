@@ -5,18 +5,10 @@
 #include "cuda/core/cuda_device.h"
 #include "cuda/core/kernel_tables.h"
 #include "cuda/core/op_shapes.h"
-#include "cuda/core/optional_slots.h"
-
-#define SLOT_IN(kind, slot) (1u << CR_IN_##kind##_##slot)
-#define SLOT_OUT(kind, slot) (1u << CR_OUT_##kind##_##slot)
-
-static bool is_half(const struct cr_tensor *t) {
-    return !t || t->dtype == CR_F16 || t->dtype == CR_BF16;
-}
 
 /* A mask slot: the activation, or its bit mask with one byte for eight channels. */
 static bool is_mask(const struct cr_tensor *y, const struct cr_tensor *data) {
-    return is_like(y, data) || (y->dtype == CR_U8 && data->dim[3] % 8 == 0);
+    return !y || y->dtype == data->dtype || (y->dtype == CR_U8 && data->dim[3] % 8 == 0);
 }
 static enum ck_mask mask_kind(const struct cr_tensor *y, bool act) {
     return act ? CK_MASK_ACT : !y ? CK_MASK_NONE : y->dtype == CR_U8 ? CK_MASK_BITS : CK_MASK_Y;
@@ -24,18 +16,9 @@ static enum ck_mask mask_kind(const struct cr_tensor *y, bool act) {
 
 /* ---- forward ---- */
 
-static bool bn_sums_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    (void)device;
-    return cuda_is_data(cuda_in(p, op, CR_IN_bn_sums_x)) && is_f32(cuda_out(p, op, CR_OUT_bn_sums_sums)) &&
-           cr_op_uses_only(op, SLOT_IN(bn_sums, x), SLOT_OUT(bn_sums, sums));
-}
-
-static cr_status bn_sums_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
-                                 void **prepared, size_t *workspace_bytes) {
+static size_t bn_sums_workspace(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     const struct cr_tensor *x = cuda_in(p, op, CR_IN_bn_sums_x);
-    *prepared                 = NULL;
-    *workspace_bytes = ck_bn_sums_workspace(cuda_type(x), cuda_pixels(x), x->dim[3], cuda_of(device)->multiprocessors);
-    return CR_OK;
+    return ck_bn_sums_workspace(cuda_type(x), cuda_pixels(x), x->dim[3], cuda_of(device)->multiprocessors);
 }
 
 static cr_status bn_sums_launch(struct cr_device *device, const struct cr_call *call) {
@@ -45,25 +28,11 @@ static cr_status bn_sums_launch(struct cr_device *device, const struct cr_call *
     return CR_OK;
 }
 
-/* All tensors are f32 except output slot `half`, an optional copy in 16 bits (-1: the op has no such slot). */
-static bool f32_but(const struct cr_program *p, const struct cr_op *op, int half) {
-    for (int s = 0; s < CR_OP_IN_MAX; s++)
-        if (!is_f32(cuda_in(p, op, s))) return false;
-    for (int s = 0; s < CR_OP_OUT_MAX; s++)
-        if (s == half ? !is_half(cuda_out(p, op, s)) : !is_f32(cuda_out(p, op, s))) return false;
-    return true;
-}
-
-/* An op with `center` has a kernel in cuda/conv/gram/gram_kernels.c. */
+/* The copy of scale and bias is in 16 bits. */
 static bool bn_finalize_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    const struct cr_tensor *copy = cuda_out(p, op, CR_OUT_bn_finalize_scale_bias_half);
     (void)device;
-    return f32_but(p, op, CR_OUT_bn_finalize_scale_bias_half) &&
-           cr_op_uses_only(op,
-                           SLOT_IN(bn_finalize, sums) | SLOT_IN(bn_finalize, gamma) | SLOT_IN(bn_finalize, beta) |
-                               SLOT_IN(bn_finalize, running_mean) | SLOT_IN(bn_finalize, running_var),
-                           SLOT_OUT(bn_finalize, scale_bias) | SLOT_OUT(bn_finalize, mean_rstd) |
-                               SLOT_OUT(bn_finalize, running_mean) | SLOT_OUT(bn_finalize, running_var) |
-                               SLOT_OUT(bn_finalize, scale_bias_half));
+    return !copy || copy->dtype == CR_F16 || copy->dtype == CR_BF16;
 }
 
 static enum ck_type half_type(const struct cr_tensor *t) {
@@ -92,15 +61,6 @@ static cr_status bn_finalize_launch(struct cr_device *device, const struct cr_ca
     return CR_OK;
 }
 
-static bool bn_scale_bias_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    (void)device;
-    return f32_but(p, op, -1) &&
-           cr_op_uses_only(op,
-                           SLOT_IN(bn_scale_bias, gamma) | SLOT_IN(bn_scale_bias, beta) |
-                               SLOT_IN(bn_scale_bias, running_mean) | SLOT_IN(bn_scale_bias, running_var),
-                           SLOT_OUT(bn_scale_bias, scale_bias));
-}
-
 static cr_status bn_scale_bias_launch(struct cr_device *device, const struct cr_call *call) {
     const struct ck_bn_scale_bias args = {.gamma      = call->in[CR_IN_bn_scale_bias_gamma],
                                           .beta       = call->in[CR_IN_bn_scale_bias_beta],
@@ -115,16 +75,9 @@ static cr_status bn_scale_bias_launch(struct cr_device *device, const struct cr_
 }
 
 static bool bn_apply_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    const struct cr_tensor *x = cuda_in(p, op, CR_IN_bn_apply_x);
     (void)device;
-    return cuda_is_data(x) && is_like(cuda_in(p, op, CR_IN_bn_apply_add), x) &&
-           is_like(cuda_out(p, op, CR_OUT_bn_apply_y), x) && is_f32(cuda_in(p, op, CR_IN_bn_apply_scale_bias)) &&
-           is_f32(cuda_in(p, op, CR_IN_bn_apply_add_scale_bias)) &&
-           (op->out[CR_OUT_bn_apply_mask] == CR_NONE || (op->attr.bn.relu && x->dim[3] % 8 == 0)) &&
-           cr_op_uses_only(op,
-                           SLOT_IN(bn_apply, x) | SLOT_IN(bn_apply, scale_bias) | SLOT_IN(bn_apply, mean_rstd) |
-                               SLOT_IN(bn_apply, add) | SLOT_IN(bn_apply, add_scale_bias),
-                           SLOT_OUT(bn_apply, y) | SLOT_OUT(bn_apply, mask));
+    return op->out[CR_OUT_bn_apply_mask] == CR_NONE ||
+           (op->attr.bn.relu && cuda_in(p, op, CR_IN_bn_apply_x)->dim[3] % 8 == 0);
 }
 
 static cr_status bn_apply_launch(struct cr_device *device, const struct cr_call *call) {
@@ -145,18 +98,11 @@ static cr_status bn_apply_launch(struct cr_device *device, const struct cr_call 
 
 /* ---- backward ---- */
 
+/* The slots y and scale_bias exclude each other. */
 static bool bn_grad_sums_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    const struct cr_tensor *x = cuda_in(p, op, CR_IN_bn_grad_sums_x);
     (void)device;
-    return cuda_is_data(x) && is_like(cuda_in(p, op, CR_IN_bn_grad_sums_dy), x) &&
-           is_mask(cuda_in(p, op, CR_IN_bn_grad_sums_y), x) && is_f32(cuda_in(p, op, CR_IN_bn_grad_sums_mean_rstd)) &&
-           is_f32(cuda_in(p, op, CR_IN_bn_grad_sums_scale_bias)) &&
-           is_f32(cuda_out(p, op, CR_OUT_bn_grad_sums_grad_sums)) &&
-           (op->in[CR_IN_bn_grad_sums_y] == CR_NONE || op->in[CR_IN_bn_grad_sums_scale_bias] == CR_NONE) &&
-           cr_op_uses_only(op,
-                           SLOT_IN(bn_grad_sums, dy) | SLOT_IN(bn_grad_sums, x) | SLOT_IN(bn_grad_sums, mean_rstd) |
-                               SLOT_IN(bn_grad_sums, y) | SLOT_IN(bn_grad_sums, scale_bias),
-                           SLOT_OUT(bn_grad_sums, grad_sums));
+    return is_mask(cuda_in(p, op, CR_IN_bn_grad_sums_y), cuda_in(p, op, CR_IN_bn_grad_sums_x)) &&
+           (op->in[CR_IN_bn_grad_sums_y] == CR_NONE || op->in[CR_IN_bn_grad_sums_scale_bias] == CR_NONE);
 }
 
 /* Type, mask and sizes; no pointers. */
@@ -169,12 +115,9 @@ static struct ck_bn_grad bn_grad_sums_args(const struct cr_program *p, const str
         .channels = x->dim[3]};
 }
 
-static cr_status bn_grad_sums_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
-                                      void **prepared, size_t *workspace_bytes) {
+static size_t grad_sums_bytes(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     const struct ck_bn_grad args = bn_grad_sums_args(p, op);
-    *prepared                    = NULL;
-    *workspace_bytes             = ck_bn_grad_sums_workspace(&args, cuda_of(device)->multiprocessors);
-    return CR_OK;
+    return ck_bn_grad_sums_workspace(&args, cuda_of(device)->multiprocessors);
 }
 
 static cr_status bn_grad_sums_launch(struct cr_device *device, const struct cr_call *call) {
@@ -186,17 +129,6 @@ static cr_status bn_grad_sums_launch(struct cr_device *device, const struct cr_c
     args.grad_sums = call->out[CR_OUT_bn_grad_sums_grad_sums];
     CUDA_TRY(ck_bn_grad_sums(&args, call->workspace, cuda_of(device)->multiprocessors, cr_cuda_stream(device, call)));
     return CR_OK;
-}
-
-static bool bn_grad_finalize_accepts(const struct cr_device *device, const struct cr_program *p,
-                                     const struct cr_op *op) {
-    (void)device;
-    return f32_but(p, op, -1) &&
-           cr_op_uses_only(op,
-                           SLOT_IN(bn_grad_finalize, grad_sums) | SLOT_IN(bn_grad_finalize, gamma) |
-                               SLOT_IN(bn_grad_finalize, mean_rstd),
-                           SLOT_OUT(bn_grad_finalize, dgamma) | SLOT_OUT(bn_grad_finalize, dbeta) |
-                               SLOT_OUT(bn_grad_finalize, coeffs));
 }
 
 static cr_status bn_grad_finalize_launch(struct cr_device *device, const struct cr_call *call) {
@@ -217,17 +149,9 @@ static cr_status bn_grad_finalize_launch(struct cr_device *device, const struct 
 }
 
 static bool bn_grad_apply_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    const struct cr_tensor *x = cuda_in(p, op, CR_IN_bn_grad_apply_x);
     (void)device;
-    return cuda_is_data(x) && is_like(cuda_in(p, op, CR_IN_bn_grad_apply_dy), x) &&
-           is_mask(cuda_in(p, op, CR_IN_bn_grad_apply_y), x) && is_like(cuda_out(p, op, CR_OUT_bn_grad_apply_dx), x) &&
-           is_f32(cuda_in(p, op, CR_IN_bn_grad_apply_coeffs)) &&
-           is_f32(cuda_in(p, op, CR_IN_bn_grad_apply_scale_bias)) &&
-           (op->in[CR_IN_bn_grad_apply_y] == CR_NONE || op->in[CR_IN_bn_grad_apply_scale_bias] == CR_NONE) &&
-           cr_op_uses_only(op,
-                           SLOT_IN(bn_grad_apply, dy) | SLOT_IN(bn_grad_apply, x) | SLOT_IN(bn_grad_apply, coeffs) |
-                               SLOT_IN(bn_grad_apply, y) | SLOT_IN(bn_grad_apply, scale_bias),
-                           SLOT_OUT(bn_grad_apply, dx));
+    return is_mask(cuda_in(p, op, CR_IN_bn_grad_apply_y), cuda_in(p, op, CR_IN_bn_grad_apply_x)) &&
+           (op->in[CR_IN_bn_grad_apply_y] == CR_NONE || op->in[CR_IN_bn_grad_apply_scale_bias] == CR_NONE);
 }
 
 static cr_status bn_grad_apply_launch(struct cr_device *device, const struct cr_call *call) {
@@ -258,22 +182,11 @@ static bool relu_grad_accepts(const struct cr_device *device, const struct cr_pr
     const struct cr_tensor *dy = cuda_in(p, op, CR_IN_relu_grad_dy);
     const bool first = op->in[CR_IN_relu_grad_bn_x] != CR_NONE, second = op->in[CR_IN_relu_grad_bn2_x] != CR_NONE;
     (void)device;
-    return cuda_is_data(dy) && is_mask(cuda_in(p, op, CR_IN_relu_grad_y), dy) &&
-           is_like(cuda_in(p, op, CR_IN_relu_grad_add), dy) && is_like(cuda_in(p, op, CR_IN_relu_grad_bn_x), dy) &&
-           is_like(cuda_in(p, op, CR_IN_relu_grad_bn2_x), dy) && is_like(cuda_out(p, op, CR_OUT_relu_grad_dx), dy) &&
-           is_f32(cuda_in(p, op, CR_IN_relu_grad_mean_rstd)) && is_f32(cuda_in(p, op, CR_IN_relu_grad_mean_rstd2)) &&
-           is_f32(cuda_out(p, op, CR_OUT_relu_grad_grad_sums)) &&
-           is_f32(cuda_out(p, op, CR_OUT_relu_grad_grad_sums2)) && (first || !second) &&
-           (!first || dy->dim[3] % 8 == 0) &&
+    return is_mask(cuda_in(p, op, CR_IN_relu_grad_y), dy) && (first || !second) && (!first || dy->dim[3] % 8 == 0) &&
            together(first, op->in[CR_IN_relu_grad_mean_rstd] != CR_NONE,
                     op->out[CR_OUT_relu_grad_grad_sums] != CR_NONE) &&
            together(second, op->in[CR_IN_relu_grad_mean_rstd2] != CR_NONE,
-                    op->out[CR_OUT_relu_grad_grad_sums2] != CR_NONE) &&
-           cr_op_uses_only(op,
-                           SLOT_IN(relu_grad, dy) | SLOT_IN(relu_grad, y) | SLOT_IN(relu_grad, add) |
-                               SLOT_IN(relu_grad, bn_x) | SLOT_IN(relu_grad, mean_rstd) | SLOT_IN(relu_grad, bn2_x) |
-                               SLOT_IN(relu_grad, mean_rstd2),
-                           SLOT_OUT(relu_grad, dx) | SLOT_OUT(relu_grad, grad_sums) | SLOT_OUT(relu_grad, grad_sums2));
+                    op->out[CR_OUT_relu_grad_grad_sums2] != CR_NONE);
 }
 
 /* Type, mask, sums and sizes; no pointers. */
@@ -287,12 +200,9 @@ static struct ck_relu_grad relu_grad_args(const struct cr_program *p, const stru
                                  .channels = dy->dim[3]};
 }
 
-static cr_status relu_grad_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
-                                   void **prepared, size_t *workspace_bytes) {
+static size_t relu_grad_workspace(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     const struct ck_relu_grad args = relu_grad_args(p, op);
-    *prepared                      = NULL;
-    *workspace_bytes               = ck_relu_grad_workspace(&args, cuda_of(device)->multiprocessors);
-    return CR_OK;
+    return ck_relu_grad_workspace(&args, cuda_of(device)->multiprocessors);
 }
 
 static cr_status relu_grad_launch(struct cr_device *device, const struct cr_call *call) {
@@ -335,15 +245,6 @@ cr_status cr_cuda_bn_relu_grad(struct cr_device *device, const struct cr_call *c
     return CR_OK;
 }
 
-static bool channel_scale_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    const struct cr_tensor *dy = cuda_in(p, op, CR_IN_channel_scale_dy);
-    (void)device;
-    return cuda_is_data(dy) && is_like(cuda_out(p, op, CR_OUT_channel_scale_dx), dy) &&
-           is_f32(cuda_in(p, op, CR_IN_channel_scale_scale_bias)) &&
-           cr_op_uses_only(op, SLOT_IN(channel_scale, dy) | SLOT_IN(channel_scale, scale_bias),
-                           SLOT_OUT(channel_scale, dx));
-}
-
 static cr_status channel_scale_launch(struct cr_device *device, const struct cr_call *call) {
     const struct cr_tensor *dy = cuda_in(call->program, call->op, CR_IN_channel_scale_dy);
     CUDA_TRY(ck_channel_scale(cuda_type(dy), call->in[CR_IN_channel_scale_dy], call->in[CR_IN_channel_scale_scale_bias],
@@ -354,30 +255,34 @@ static cr_status channel_scale_launch(struct cr_device *device, const struct cr_
 
 /* ---- the table ---- */
 
-#define BN_KERNEL(kind, accept, prepares, reads, ...)                                                                  \
-    static const struct cr_kernel kernel_##kind = {.name          = "cuda." #kind,                                     \
-                                                   .op            = CR_OP_##kind,                                      \
-                                                   .math          = CR_MATH_F32,                                       \
-                                                   .deterministic = true,                                              \
-                                                   .accepts       = accept,                                            \
-                                                   .prepare       = prepares,                                          \
-                                                   .host_slots    = reads,                                             \
-                                                   .launch        = kind##_launch,                                     \
-                                                   __VA_ARGS__}
-BN_KERNEL(bn_sums, bn_sums_accepts, bn_sums_prepare, SLOT_IN(bn_sums, x));
-BN_KERNEL(bn_finalize, bn_finalize_accepts, NULL, 0);
-BN_KERNEL(bn_scale_bias, bn_scale_bias_accepts, NULL, 0);
-BN_KERNEL(bn_apply, bn_apply_accepts, NULL, SLOT_IN(bn_apply, x) | SLOT_IN(bn_apply, add));
-BN_KERNEL(bn_grad_sums, bn_grad_sums_accepts, bn_grad_sums_prepare,
-          SLOT_IN(bn_grad_sums, dy) | SLOT_IN(bn_grad_sums, x) | SLOT_IN(bn_grad_sums, y));
-BN_KERNEL(bn_grad_finalize, bn_grad_finalize_accepts, NULL, 0);
-BN_KERNEL(bn_grad_apply, bn_grad_apply_accepts, NULL,
-          SLOT_IN(bn_grad_apply, dy) | SLOT_IN(bn_grad_apply, x) | SLOT_IN(bn_grad_apply, y));
-BN_KERNEL(channel_scale, channel_scale_accepts, NULL, SLOT_IN(channel_scale, dy));
-BN_KERNEL(relu_grad, relu_grad_accepts, relu_grad_prepare,
-          SLOT_IN(relu_grad, dy) | SLOT_IN(relu_grad, y) | SLOT_IN(relu_grad, add) | SLOT_IN(relu_grad, bn_x) |
-              SLOT_IN(relu_grad, bn2_x));
-
-const struct cr_kernel *const cr_cuda_bn_kernels[] = {
-    &kernel_bn_sums,          &kernel_bn_finalize,   &kernel_bn_scale_bias, &kernel_bn_apply,  &kernel_bn_grad_sums,
-    &kernel_bn_grad_finalize, &kernel_bn_grad_apply, &kernel_channel_scale, &kernel_relu_grad, NULL};
+#define BN_KERNEL(kind, types, ...)                                                                                    \
+    { CR_KERNEL("cuda." #kind, kind, CR_MATH_F32), .dtypes = types, .launch = kind##_launch, __VA_ARGS__ }
+const struct cr_kernel cr_cuda_bn_kernels[] = {
+    BN_KERNEL(bn_sums, CR_TYPES_FLOAT, .workspace = bn_sums_workspace, .host_slots = CR_IN_BIT(bn_sums, x)),
+    /* An op with `center` has a kernel in cuda/conv/gram/gram_kernels.c. */
+    BN_KERNEL(bn_finalize, CR_TYPES_F32, .optional_out = CR_OUT_BIT(bn_finalize, scale_bias_half),
+              .accepts = bn_finalize_accepts),
+    BN_KERNEL(bn_scale_bias, CR_TYPES_F32),
+    BN_KERNEL(
+        bn_apply, CR_TYPES_FLOAT,
+        .optional_in  = CR_IN_BIT(bn_apply, mean_rstd) | CR_IN_BIT(bn_apply, add) | CR_IN_BIT(bn_apply, add_scale_bias),
+        .optional_out = CR_OUT_BIT(bn_apply, mask), .accepts = bn_apply_accepts,
+        .host_slots = CR_IN_BIT(bn_apply, x) | CR_IN_BIT(bn_apply, add)),
+    BN_KERNEL(bn_grad_sums, CR_TYPES_FLOAT,
+              .optional_in = CR_IN_BIT(bn_grad_sums, y) | CR_IN_BIT(bn_grad_sums, scale_bias),
+              .accepts = bn_grad_sums_accepts, .workspace = grad_sums_bytes,
+              .host_slots = CR_IN_BIT(bn_grad_sums, dy) | CR_IN_BIT(bn_grad_sums, x) | CR_IN_BIT(bn_grad_sums, y)),
+    BN_KERNEL(bn_grad_finalize, CR_TYPES_F32),
+    BN_KERNEL(bn_grad_apply, CR_TYPES_FLOAT,
+              .optional_in = CR_IN_BIT(bn_grad_apply, y) | CR_IN_BIT(bn_grad_apply, scale_bias),
+              .accepts     = bn_grad_apply_accepts,
+              .host_slots  = CR_IN_BIT(bn_grad_apply, dy) | CR_IN_BIT(bn_grad_apply, x) | CR_IN_BIT(bn_grad_apply, y)),
+    BN_KERNEL(channel_scale, CR_TYPES_FLOAT, .host_slots = CR_IN_BIT(channel_scale, dy)),
+    BN_KERNEL(relu_grad, CR_TYPES_FLOAT,
+              .optional_in = CR_IN_BIT(relu_grad, add) | CR_IN_BIT(relu_grad, bn_x) | CR_IN_BIT(relu_grad, mean_rstd) |
+                             CR_IN_BIT(relu_grad, bn2_x) | CR_IN_BIT(relu_grad, mean_rstd2),
+              .optional_out = CR_OUT_BIT(relu_grad, grad_sums) | CR_OUT_BIT(relu_grad, grad_sums2),
+              .accepts = relu_grad_accepts, .workspace = relu_grad_workspace,
+              .host_slots = CR_IN_BIT(relu_grad, dy) | CR_IN_BIT(relu_grad, y) | CR_IN_BIT(relu_grad, add) |
+                            CR_IN_BIT(relu_grad, bn_x) | CR_IN_BIT(relu_grad, bn2_x)),
+    {0}};

@@ -4,13 +4,6 @@
 #include "cuda/core/kernel_tables.h"
 #include "cuda/core/op_shapes.h"
 
-static bool fold_bn_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    (void)device;
-    for (int s = 0; s < CR_INS_fold_bn; s++)
-        if (cuda_in(p, op, s)->dtype != CR_F32) return false;
-    return cuda_is_data(cuda_out(p, op, CR_OUT_fold_bn_y)) && cuda_out(p, op, CR_OUT_fold_bn_bias)->dtype == CR_F32;
-}
-
 static cr_status fold_bn_launch(struct cr_device *device, const struct cr_call *call) {
     const struct cr_tensor *w    = cuda_in(call->program, call->op, CR_IN_fold_bn_w);
     const struct ck_fold_bn args = {.w       = call->in[CR_IN_fold_bn_w],
@@ -27,11 +20,12 @@ static cr_status fold_bn_launch(struct cr_device *device, const struct cr_call *
     return CR_OK;
 }
 
-static const struct cr_kernel kernel_fold_bn = {.name          = "cuda.fold_bn",
-                                                .op            = CR_OP_fold_bn,
-                                                .math          = CR_MATH_F32,
-                                                .deterministic = true,
-                                                .accepts       = fold_bn_accepts,
-                                                .launch        = fold_bn_launch};
+static bool writes_float(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    (void)device;
+    return cuda_is_data(cuda_out(p, op, CR_OUT_fold_bn_y));
+}
 
-const struct cr_kernel *const cr_cuda_fold_bn_kernels[] = {&kernel_fold_bn, NULL};
+const struct cr_kernel cr_cuda_fold_bn_kernels[] = {{CR_KERNEL("cuda.fold_bn", fold_bn, CR_MATH_F32),
+                                                     .dtypes = CR_TYPES_F32, .accepts = writes_float,
+                                                     .launch = fold_bn_launch},
+                                                    {0}};

@@ -11,28 +11,6 @@ struct ck_conv cuda_sparse_conv_shape(const struct cr_program *p, const struct c
     return cuda_filter_shape(op, cuda_in(p, op, CR_IN_sparse_filter_w));
 }
 
-bool cuda_sparse_operands_fit(const struct cr_program *p, const struct cr_op *op) {
-    const unsigned known = 1u << CR_IN_conv_x | 1u << CR_IN_conv_w | 1u << CR_IN_conv_bias | 1u << CR_IN_conv_add |
-                           1u << CR_IN_conv_packed;
-    const struct cr_tensor *x = cuda_in(p, op, CR_IN_conv_x), *bias = cuda_in(p, op, CR_IN_conv_bias),
-                           *add = cuda_in(p, op, CR_IN_conv_add);
-    if (!cr_op_uses_only(op, known, 1u << CR_OUT_conv_y) || !cuda_is_data(x) ||
-        !cuda_is_data(cuda_in(p, op, CR_IN_conv_w)))
-        return false;
-    return cuda_out(p, op, CR_OUT_conv_y)->dtype == x->dtype && (!bias || bias->dtype == CR_F32) &&
-           (!add || add->dtype == x->dtype);
-}
-
-bool cuda_sparse_operands_are(const struct cr_program *p, const struct cr_op *op, enum cr_dtype type) {
-    return cuda_sparse_operands_fit(p, op) && cuda_in(p, op, CR_IN_conv_x)->dtype == type &&
-           cuda_in(p, op, CR_IN_conv_w)->dtype == type;
-}
-
-bool cuda_sparse_filter_fits(const struct cr_program *p, const struct cr_op *op) {
-    return cuda_is_data(cuda_in(p, op, CR_IN_sparse_filter_w)) &&
-           cuda_out(p, op, CR_OUT_sparse_filter_y)->dtype == CR_F32;
-}
-
 /* The maximum clock rate gives a lower bound on the time: an estimate must not be too long. */
 double cr_cuda_cycles_to_seconds(const struct cr_device *device, double cycles) {
     int khz = 0;

@@ -75,10 +75,6 @@ CR_MUST cr_status cr_cuda_sparse_upload(const void *host, int64_t count, uint32_
 static inline bool cuda_sparse_can_plan(const struct cr_device *device, const struct cr_program *p) {
     return p->store->pattern && !cuda_of(device)->offline;
 }
-/* Returns whether the tensors of a sparse_filter have types that all formats support. */
-bool cuda_sparse_filter_fits(const struct cr_program *program, const struct cr_op *op);
-/* Returns whether the operands of a convolution fit (cuda_sparse_operands_fit) and image and filter have this type. */
-bool cuda_sparse_operands_are(const struct cr_program *program, const struct cr_op *op, enum cr_dtype type);
 
 /* A linear filter without values in device memory. */
 struct cuda_linear_filter {
@@ -92,12 +88,16 @@ void              cr_cuda_linear_free(struct cuda_linear_filter *filter);
 
 /* Members of struct cr_kernel that all kernels of sparse filters share. CONV and FILTER expect the functions algo_name,
  * prepare and release, and FILTER expects filter_accepts and filter_launch. */
-#define CUDA_SPARSE_CONV(kernel_name, kernel_math)                                                                     \
-    CR_KERNEL(kernel_name, conv, kernel_math), .sparse = true, .algo_name = algo_name, .prepare = prepare,             \
-                                               .release = release
-#define CUDA_SPARSE_FILTER(kernel_name)                                                                                \
-    CR_KERNEL(kernel_name, sparse_filter, CR_MATH_EXACT), .algo_name = algo_name, .prepare = prepare,                  \
-                                                          .release = release, .accepts = filter_accepts,               \
-                                                          .launch = filter_launch
+#define CUDA_SPARSE_CONV(kernel_name, kernel_math, types)                                                              \
+    CR_KERNEL(kernel_name, conv, kernel_math),                                                                         \
+        .dtypes = types, .sparse = true,                                                                               \
+        .optional_in = CR_IN_BIT(conv, bias) | CR_IN_BIT(conv, add) | CR_IN_BIT(conv, packed), .algo_name = algo_name, \
+        .prepare = prepare, .release = release
+#define CUDA_SPARSE_FILTER(kernel_name, types)                                                                         \
+    {                                                                                                                  \
+        CR_KERNEL(kernel_name, sparse_filter, CR_MATH_EXACT), .dtypes = types, .algo_name = algo_name,                 \
+                                                              .prepare = prepare, .release = release,                  \
+                                                              .accepts = filter_accepts, .launch = filter_launch       \
+    }
 
 #endif

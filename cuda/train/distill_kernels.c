@@ -16,35 +16,11 @@ static struct ck_distill distill_args(const struct cr_call *call) {
                                .temperature = call->op->attr.distill.temperature};
 }
 
-static bool has_types(const struct cr_program *p, const struct cr_op *op) {
-    const struct cr_tensor *x = cuda_in(p, op, CR_IN_distill_logits);
-    return cuda_is_data(x) && cuda_in(p, op, CR_IN_distill_teacher)->dtype == x->dtype &&
-           cuda_in(p, op, CR_IN_distill_labels)->dtype == CR_I32;
-}
-
-static bool loss_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    (void)device;
-    return has_types(p, op) && cuda_in(p, op, CR_IN_distill_metrics)->dtype == CR_F32 &&
-           cuda_out(p, op, CR_OUT_distill_metrics)->dtype == CR_F32;
-}
-
-static bool grad_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    (void)device;
-    const enum cr_dtype type = cuda_in(p, op, CR_IN_distill_grad_logits)->dtype;
-    return has_types(p, op) && cuda_in(p, op, CR_IN_distill_grad_state)->dtype == CR_F64 &&
-           cuda_in(p, op, CR_IN_distill_grad_dy)->dtype == type &&
-           cuda_out(p, op, CR_OUT_distill_grad_dx)->dtype == type;
-}
-
-static cr_status loss_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
-                              void **prepared, size_t *workspace_bytes) {
+static size_t loss_workspace(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     const struct cr_tensor *x = cuda_in(p, op, CR_IN_distill_logits);
     (void)device;
-    *prepared        = NULL;
-    *workspace_bytes = op->kind == CR_OP_distill
-                           ? ck_distill_workspace(x->dim[0])
-                           : ck_distill_features_workspace(x->dim[0], cr_tensor_elems(x) / x->dim[0]);
-    return CR_OK;
+    return op->kind == CR_OP_distill ? ck_distill_workspace(x->dim[0])
+                                     : ck_distill_features_workspace(x->dim[0], cr_tensor_elems(x) / x->dim[0]);
 }
 
 static cr_status loss_launch(struct cr_device *device, const struct cr_call *call) {
@@ -63,15 +39,11 @@ static cr_status grad_launch(struct cr_device *device, const struct cr_call *cal
     return CR_OK;
 }
 
-#define LOSS(kernel, kind)                                                                                             \
-    static const struct cr_kernel kernel = {CR_KERNEL("cuda." #kind, kind, CR_MATH_F32), .accepts = loss_accepts,      \
-                                            .prepare = loss_prepare, .launch = loss_launch}
-#define GRAD(kernel, kind)                                                                                             \
-    static const struct cr_kernel kernel = {CR_KERNEL("cuda." #kind, kind, CR_MATH_F32), .accepts = grad_accepts,      \
-                                            .launch = grad_launch}
-LOSS(logits, distill);
-LOSS(features, distill_features);
-GRAD(logits_grad, distill_grad);
-GRAD(features_grad, distill_features_grad);
-
-const struct cr_kernel *const cr_cuda_distill_kernels[] = {&logits, &features, &logits_grad, &features_grad, NULL};
+#define KERNEL(kind, ...)                                                                                              \
+    { CR_KERNEL("cuda." #kind, kind, CR_MATH_F32), .dtypes = CR_TYPES_FLOAT, __VA_ARGS__ }
+const struct cr_kernel cr_cuda_distill_kernels[] = {
+    KERNEL(distill, .workspace = loss_workspace, .launch = loss_launch),
+    KERNEL(distill_features, .workspace = loss_workspace, .launch = loss_launch),
+    KERNEL(distill_grad, .launch = grad_launch),
+    KERNEL(distill_features_grad, .launch = grad_launch),
+    {0}};

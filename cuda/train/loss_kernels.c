@@ -33,28 +33,15 @@ static struct ck_loss_options loss_options(const struct cr_call *call) {
                                     .several       = call->op->attr.loss.several};
 }
 
-static bool has_loss_types(const struct cr_program *p, const struct cr_op *op) {
-    return cuda_is_data(cuda_in(p, op, CR_IN_loss_logits)) && cuda_in(p, op, CR_IN_loss_labels)->dtype == CR_I32 &&
-           cuda_in(p, op, CR_IN_loss_metrics)->dtype == CR_F32 && cuda_out(p, op, CR_OUT_loss_metrics)->dtype == CR_F32;
+/* Without class weights, focal loss and binary cross-entropy. */
+static bool is_plain(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    (void)device, (void)p;
+    return cr_loss_is_plain(op);
 }
 
-static bool loss_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+static size_t loss_workspace(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     (void)device;
-    return cr_loss_is_plain(op) && has_loss_types(p, op);
-}
-
-static bool weighted_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    (void)device;
-    const int weights = op->in[CR_IN_loss_class_weights];
-    return has_loss_types(p, op) && (weights < 0 || p->tensor[weights].dtype == CR_F32);
-}
-
-static cr_status loss_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
-                              void **prepared, size_t *workspace_bytes) {
-    (void)device;
-    *prepared        = NULL;
-    *workspace_bytes = ck_loss_workspace(cuda_pixels(cuda_in(p, op, CR_IN_loss_logits)));
-    return CR_OK;
+    return ck_loss_workspace(cuda_pixels(cuda_in(p, op, CR_IN_loss_logits)));
 }
 
 static cr_status loss_launch(struct cr_device *device, const struct cr_call *call) {
@@ -62,24 +49,6 @@ static cr_status loss_launch(struct cr_device *device, const struct cr_call *cal
     CUDA_TRY(ck_loss(&args, call->in[CR_IN_loss_metrics], call->out[CR_OUT_loss_metrics], call->workspace,
                      cr_cuda_stream(device, call)));
     return CR_OK;
-}
-
-static bool has_loss_grad_types(const struct cr_program *p, const struct cr_op *op) {
-    const struct cr_tensor *logits = cuda_in(p, op, CR_IN_loss_grad_logits);
-    return cuda_is_data(logits) && cuda_out(p, op, CR_OUT_loss_grad_dx)->dtype == logits->dtype &&
-           cuda_in(p, op, CR_IN_loss_grad_labels)->dtype == CR_I32 &&
-           cuda_in(p, op, CR_IN_loss_grad_state)->dtype == CR_F64;
-}
-
-static bool loss_grad_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    (void)device;
-    return cr_loss_is_plain(op) && has_loss_grad_types(p, op);
-}
-
-static bool weighted_grad_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    (void)device;
-    const int weights = op->in[CR_IN_loss_grad_class_weights];
-    return has_loss_grad_types(p, op) && (weights < 0 || p->tensor[weights].dtype == CR_F32);
 }
 
 static cr_status loss_grad_launch(struct cr_device *device, const struct cr_call *call) {
@@ -91,15 +60,12 @@ static cr_status loss_grad_launch(struct cr_device *device, const struct cr_call
 
 /* ---- with class weights, focal loss or binary cross-entropy ---- */
 
-static cr_status weighted_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
-                                  void **prepared, size_t *workspace_bytes) {
+static size_t weighted_workspace(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     (void)device;
-    *prepared        = NULL;
-    *workspace_bytes = ck_loss_weighted_workspace(cuda_pixels(cuda_in(p, op, CR_IN_loss_logits)));
-    return CR_OK;
+    return ck_loss_weighted_workspace(cuda_pixels(cuda_in(p, op, CR_IN_loss_logits)));
 }
 
-static cr_status weighted_launch(struct cr_device *device, const struct cr_call *call) {
+static cr_status loss_weighted_launch(struct cr_device *device, const struct cr_call *call) {
     const struct ck_loss         args    = loss_args(call);
     const struct ck_loss_options options = loss_options(call);
     CUDA_TRY(ck_loss_weighted(&args, &options, call->in[CR_IN_loss_metrics], call->out[CR_OUT_loss_metrics],
@@ -107,7 +73,7 @@ static cr_status weighted_launch(struct cr_device *device, const struct cr_call 
     return CR_OK;
 }
 
-static cr_status weighted_grad_launch(struct cr_device *device, const struct cr_call *call) {
+static cr_status loss_weighted_grad_launch(struct cr_device *device, const struct cr_call *call) {
     const struct ck_loss         args    = loss_args(call);
     const struct ck_loss_options options = loss_options(call);
     CUDA_TRY(ck_loss_weighted_grad(&args, &options, call->op->attr.loss.weight, call->in[CR_IN_loss_grad_state],
@@ -117,22 +83,12 @@ static cr_status weighted_grad_launch(struct cr_device *device, const struct cr_
 
 /* ---- grad_norm ---- */
 
-static bool check_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+static size_t norm_workspace(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     (void)device;
-    return cuda_in(p, op, CR_IN_grad_norm_grad)->dtype == CR_F32 &&
-           cuda_in(p, op, CR_IN_grad_norm_metrics)->dtype == CR_F32 &&
-           cuda_out(p, op, CR_OUT_grad_norm_norm)->dtype == CR_F32;
+    return ck_grad_norm_workspace(cr_tensor_elems(cuda_in(p, op, CR_IN_grad_norm_grad)));
 }
 
-static cr_status check_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
-                               void **prepared, size_t *workspace_bytes) {
-    (void)device;
-    *prepared        = NULL;
-    *workspace_bytes = ck_grad_norm_workspace(cr_tensor_elems(cuda_in(p, op, CR_IN_grad_norm_grad)));
-    return CR_OK;
-}
-
-static cr_status check_launch(struct cr_device *device, const struct cr_call *call) {
+static cr_status grad_norm_launch(struct cr_device *device, const struct cr_call *call) {
     CUDA_TRY(ck_grad_norm(call->in[CR_IN_grad_norm_grad],
                           cr_tensor_elems(cuda_in(call->program, call->op, CR_IN_grad_norm_grad)),
                           call->in[CR_IN_grad_norm_metrics], call->in[CR_IN_grad_norm_state],
@@ -142,38 +98,16 @@ static cr_status check_launch(struct cr_device *device, const struct cr_call *ca
 
 /* ---- the table ---- */
 
-static const struct cr_kernel loss_row               = {.name          = "cuda.loss",
-                                                        .op            = CR_OP_loss,
-                                                        .math          = CR_MATH_F32,
-                                                        .deterministic = true,
-                                                        .accepts       = loss_accepts,
-                                                        .prepare       = loss_prepare,
-                                                        .launch        = loss_launch};
-static const struct cr_kernel loss_grad_row          = {.name          = "cuda.loss_grad",
-                                                        .op            = CR_OP_loss_grad,
-                                                        .math          = CR_MATH_F32,
-                                                        .deterministic = true,
-                                                        .accepts       = loss_grad_accepts,
-                                                        .launch        = loss_grad_launch};
-static const struct cr_kernel check_row              = {.name          = "cuda.grad_norm",
-                                                        .op            = CR_OP_grad_norm,
-                                                        .math          = CR_MATH_F32,
-                                                        .deterministic = true,
-                                                        .accepts       = check_accepts,
-                                                        .prepare       = check_prepare,
-                                                        .launch        = check_launch};
-static const struct cr_kernel weighted_row           = {.name          = "cuda.loss_weighted",
-                                                        .op            = CR_OP_loss,
-                                                        .math          = CR_MATH_F32,
-                                                        .deterministic = true,
-                                                        .accepts       = weighted_accepts,
-                                                        .prepare       = weighted_prepare,
-                                                        .launch        = weighted_launch};
-static const struct cr_kernel weighted_grad_row      = {.name          = "cuda.loss_weighted_grad",
-                                                        .op            = CR_OP_loss_grad,
-                                                        .math          = CR_MATH_F32,
-                                                        .deterministic = true,
-                                                        .accepts       = weighted_grad_accepts,
-                                                        .launch        = weighted_grad_launch};
-const struct cr_kernel *const cr_cuda_loss_kernels[] = {&loss_row,          &loss_grad_row, &weighted_row,
-                                                        &weighted_grad_row, &check_row,     NULL};
+#define KERNEL(name, kind, ...)                                                                                        \
+    { CR_KERNEL("cuda." #name, kind, CR_MATH_F32), .launch = name##_launch, __VA_ARGS__ }
+#define MIXES(kind) CR_IN_BIT(kind, mixes)
+#define MIXES_AND_WEIGHTS(kind) (CR_IN_BIT(kind, mixes) | CR_IN_BIT(kind, class_weights))
+const struct cr_kernel cr_cuda_loss_kernels[] = {
+    KERNEL(loss, loss, .dtypes = CR_TYPES_FLOAT, .optional_in = MIXES(loss), .accepts = is_plain,
+           .workspace = loss_workspace),
+    KERNEL(loss_grad, loss_grad, .dtypes = CR_TYPES_FLOAT, .optional_in = MIXES(loss_grad), .accepts = is_plain),
+    KERNEL(loss_weighted, loss, .dtypes = CR_TYPES_FLOAT, .optional_in = MIXES_AND_WEIGHTS(loss),
+           .workspace = weighted_workspace),
+    KERNEL(loss_weighted_grad, loss_grad, .dtypes = CR_TYPES_FLOAT, .optional_in = MIXES_AND_WEIGHTS(loss_grad)),
+    KERNEL(grad_norm, grad_norm, .dtypes = CR_TYPES_F32, .workspace = norm_workspace),
+    {0}};

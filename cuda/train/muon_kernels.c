@@ -291,9 +291,7 @@ static bool accepts_f32(const struct cr_device *device, const struct cr_program 
         return false;
     for (int i = 0; i < p->store->params; i++)
         if (p->store->param[i].elems > INT_MAX) return false; /* cuBLAS takes sizes as int */
-    return cuda_in(p, op, CR_IN_muon_direction_norm)->dtype == CR_F32 &&
-           cuda_in(p, op, CR_IN_muon_direction_state)->dtype == CR_F64 &&
-           cuda_out(p, op, CR_OUT_muon_direction_y)->dtype == CR_F32;
+    return true;
 }
 
 static bool accepts_f16(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
@@ -317,24 +315,13 @@ static cr_status muon_launch(struct cr_device *device, const struct cr_call *cal
 
 /* ---- the table ---- */
 
-#define DIRECTION(type, MATH)                                                                                          \
-    static const struct cr_kernel direction_##type = {.name          = "cublas.muon_direction." #type,                 \
-                                                      .op            = CR_OP_muon_direction,                           \
-                                                      .math          = CR_MATH_##MATH,                                 \
-                                                      .deterministic = true,                                           \
-                                                      .accepts       = accepts_##type,                                 \
-                                                      .prepare       = prepare_##type,                                 \
-                                                      .launch        = launch_##type,                                  \
-                                                      .release       = plan_release}
-DIRECTION(f16, F16);
-DIRECTION(f32, F32);
-static const struct cr_kernel muon_row = {.name          = "cuda.muon",
-                                          .op            = CR_OP_muon,
-                                          .math          = CR_MATH_F32,
-                                          .deterministic = true,
-                                          .accepts       = cr_cuda_update_accepts,
-                                          .prepare       = cr_cuda_update_prepare,
-                                          .launch        = muon_launch,
-                                          .release       = cr_cuda_update_release};
-
-const struct cr_kernel *const cr_cuda_muon_kernels[] = {&direction_f16, &direction_f32, &muon_row, NULL};
+#define KERNEL(name_, kind, how, ...)                                                                                  \
+    { CR_KERNEL(name_, kind, how), .dtypes = CR_TYPES_F32, .optional_in = CR_IN_BIT(kind, mask), __VA_ARGS__ }
+const struct cr_kernel cr_cuda_muon_kernels[] = {
+    KERNEL("cublas.muon_direction.f16", muon_direction, CR_MATH_F16, .accepts = accepts_f16, .prepare = prepare_f16,
+           .launch = launch_f16, .release = plan_release),
+    KERNEL("cublas.muon_direction.f32", muon_direction, CR_MATH_F32, .accepts = accepts_f32, .prepare = prepare_f32,
+           .launch = launch_f32, .release = plan_release),
+    KERNEL("cuda.muon", muon, CR_MATH_F32, .accepts = cr_cuda_update_accepts, .prepare = cr_cuda_update_prepare,
+           .launch = muon_launch, .release = cr_cuda_update_release),
+    {0}};

@@ -9,7 +9,7 @@
 
 static bool is_buffer(const struct cr_program *p, int tensor, enum cr_param_buffer buffer, int64_t elems) {
     const struct cr_tensor *t = &p->tensor[tensor];
-    return t->dtype == CR_F32 && t->buffer == (int)buffer && cr_tensor_elems(t) == elems;
+    return t->buffer == (int)buffer && cr_tensor_elems(t) == elems;
 }
 
 bool cr_cuda_is_values(const struct cr_program *p, int tensor, enum cr_param_buffer buffer) {
@@ -18,12 +18,11 @@ bool cr_cuda_is_values(const struct cr_program *p, int tensor, enum cr_param_buf
 
 /* The direction of muon has the shape of a whole buffer. */
 static bool is_direction(const struct cr_program *p, int tensor) {
-    return p->tensor[tensor].dtype == CR_F32 && cr_tensor_elems(&p->tensor[tensor]) == p->store->value_elems;
+    return cr_tensor_elems(&p->tensor[tensor]) == p->store->value_elems;
 }
 
 bool cr_cuda_is_mask(const struct cr_program *p, int tensor) {
-    return tensor == CR_NONE ||
-           (p->tensor[tensor].dtype == CR_U8 && cr_tensor_elems(&p->tensor[tensor]) == p->store->value_elems / 8);
+    return tensor == CR_NONE || cr_tensor_elems(&p->tensor[tensor]) == p->store->value_elems / 8;
 }
 
 /* ---- sgd, adamw, lars, lamb: the slots are the same ---- */
@@ -41,10 +40,7 @@ bool cr_cuda_update_accepts(const struct cr_device *device, const struct cr_prog
          op->out[CR_OUT_adamw_second] != op->in[CR_IN_adamw_second]))
         return false;
     if (op->kind == CR_OP_muon && !is_direction(p, op->in[CR_IN_muon_direction])) return false;
-    if (op->kind == CR_OP_lars && cuda_in(p, op, CR_IN_lars_norms)->dtype != CR_F32) return false;
-    if (op->kind == CR_OP_lamb && cuda_in(p, op, CR_IN_lamb_norms)->dtype != CR_F32) return false;
-    return cuda_in(p, op, CR_IN_sgd_norm)->dtype == CR_F32 && cuda_in(p, op, CR_IN_sgd_state)->dtype == CR_F64 &&
-           op->out[CR_OUT_sgd_value] == op->in[CR_IN_sgd_value] &&
+    return op->out[CR_OUT_sgd_value] == op->in[CR_IN_sgd_value] &&
            op->out[CR_OUT_sgd_momentum] == op->in[CR_IN_sgd_momentum] &&
            op->out[CR_OUT_sgd_state] == op->in[CR_IN_sgd_state];
 }
@@ -116,10 +112,7 @@ static bool lamb_norms_accepts(const struct cr_device *device, const struct cr_p
            cr_cuda_is_values(p, op->in[CR_IN_lamb_norms_grad], CR_BUFFER_GRAD) &&
            cr_cuda_is_values(p, op->in[CR_IN_lamb_norms_momentum], CR_BUFFER_MOMENTUM) &&
            cr_cuda_is_values(p, op->in[CR_IN_lamb_norms_second], CR_BUFFER_SECOND) &&
-           cr_cuda_is_mask(p, op->in[CR_IN_lamb_norms_mask]) &&
-           cuda_in(p, op, CR_IN_lamb_norms_norm)->dtype == CR_F32 &&
-           cuda_in(p, op, CR_IN_lamb_norms_state)->dtype == CR_F64 &&
-           cuda_out(p, op, CR_OUT_lamb_norms_norms)->dtype == CR_F32;
+           cr_cuda_is_mask(p, op->in[CR_IN_lamb_norms_mask]);
 }
 
 /* The launcher's arguments are those of the update, but it writes none of the buffers. */
@@ -148,15 +141,13 @@ static cr_status lamb_norms_launch(struct cr_device *device, const struct cr_cal
 
 /* ---- param_norms ---- */
 
-static bool norms_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+static bool param_norms_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     (void)device;
     return p->store && cr_cuda_is_values(p, op->in[CR_IN_param_norms_value], CR_BUFFER_VALUE) &&
-           cr_cuda_is_values(p, op->in[CR_IN_param_norms_grad], CR_BUFFER_GRAD) &&
-           cuda_in(p, op, CR_IN_param_norms_state)->dtype == CR_F64 &&
-           cuda_out(p, op, CR_OUT_param_norms_norms)->dtype == CR_F32;
+           cr_cuda_is_values(p, op->in[CR_IN_param_norms_grad], CR_BUFFER_GRAD);
 }
 
-static cr_status norms_launch(struct cr_device *device, const struct cr_call *call) {
+static cr_status param_norms_launch(struct cr_device *device, const struct cr_call *call) {
     const struct update_tables *tables = call->prepared;
     const struct ck_param_norms args   = {.value      = call->in[CR_IN_param_norms_value],
                                           .grad       = call->in[CR_IN_param_norms_grad],
@@ -180,9 +171,7 @@ static bool ema_accepts(const struct cr_device *device, const struct cr_program 
            cr_cuda_is_values(p, op->in[CR_IN_ema_averages], CR_BUFFER_EMA) &&
            is_buffer(p, op->in[CR_IN_ema_running], CR_BUFFER_RUNNING, running) && running % CK_SGD_BLOCK == 0 &&
            is_buffer(p, op->in[CR_IN_ema_running_averages], CR_BUFFER_EMA_RUNNING, running) &&
-           cr_cuda_is_mask(p, op->in[CR_IN_ema_mask]) && cuda_in(p, op, CR_IN_ema_norm)->dtype == CR_F32 &&
-           cuda_in(p, op, CR_IN_ema_state)->dtype == CR_F64 &&
-           op->out[CR_OUT_ema_averages] == op->in[CR_IN_ema_averages] &&
+           cr_cuda_is_mask(p, op->in[CR_IN_ema_mask]) && op->out[CR_OUT_ema_averages] == op->in[CR_IN_ema_averages] &&
            op->out[CR_OUT_ema_running_averages] == op->in[CR_IN_ema_running_averages];
 }
 
@@ -204,41 +193,17 @@ static cr_status ema_launch(struct cr_device *device, const struct cr_call *call
 
 /* ---- the table ---- */
 
-#define RULE(kind)                                                                                                     \
-    static const struct cr_kernel kind##_row = {.name          = "cuda." #kind,                                        \
-                                                .op            = CR_OP_##kind,                                         \
-                                                .math          = CR_MATH_F32,                                          \
-                                                .deterministic = true,                                                 \
-                                                .accepts       = cr_cuda_update_accepts,                               \
-                                                .prepare       = cr_cuda_update_prepare,                               \
-                                                .launch        = kind##_launch,                                        \
-                                                .release       = cr_cuda_update_release}
-RULE(sgd);
-RULE(adamw);
-RULE(lars);
-RULE(lamb);
-static const struct cr_kernel lamb_norms_row = {.name          = "cuda.lamb_norms",
-                                                .op            = CR_OP_lamb_norms,
-                                                .math          = CR_MATH_F32,
-                                                .deterministic = true,
-                                                .accepts       = lamb_norms_accepts,
-                                                .prepare       = cr_cuda_update_prepare,
-                                                .launch        = lamb_norms_launch,
-                                                .release       = cr_cuda_update_release};
-static const struct cr_kernel norms_row      = {.name          = "cuda.param_norms",
-                                                .op            = CR_OP_param_norms,
-                                                .math          = CR_MATH_F32,
-                                                .deterministic = true,
-                                                .accepts       = norms_accepts,
-                                                .prepare       = cr_cuda_update_prepare,
-                                                .launch        = norms_launch,
-                                                .release       = cr_cuda_update_release};
-static const struct cr_kernel ema_row        = {.name          = "cuda.ema",
-                                                .op            = CR_OP_ema,
-                                                .math          = CR_MATH_F32,
-                                                .deterministic = true,
-                                                .accepts       = ema_accepts,
-                                                .launch        = ema_launch};
-
-const struct cr_kernel *const cr_cuda_optimizer_kernels[] = {&sgd_row,   &adamw_row,      &lars_row, &lamb_row,
-                                                             &norms_row, &lamb_norms_row, &ema_row,  NULL};
+#define KERNEL(kind, ...)                                                                                              \
+    { CR_KERNEL("cuda." #kind, kind, CR_MATH_F32), .dtypes = CR_TYPES_F32, .launch = kind##_launch, __VA_ARGS__ }
+#define WITH_TABLES(kind, accept, ...)                                                                                 \
+    KERNEL(kind, .accepts = accept, .prepare = cr_cuda_update_prepare, .release = cr_cuda_update_release, __VA_ARGS__)
+#define RULE(kind) WITH_TABLES(kind, cr_cuda_update_accepts, .optional_in = CR_IN_BIT(kind, mask))
+const struct cr_kernel cr_cuda_optimizer_kernels[] = {
+    RULE(sgd),
+    RULE(adamw),
+    RULE(lars),
+    RULE(lamb),
+    WITH_TABLES(param_norms, param_norms_accepts),
+    WITH_TABLES(lamb_norms, lamb_norms_accepts, .optional_in = CR_IN_BIT(lamb_norms, mask)),
+    KERNEL(ema, .accepts = ema_accepts, .optional_in = CR_IN_BIT(ema, mask)),
+    {0}};

@@ -46,9 +46,9 @@ static cr_status decode(struct cresnet_model *m, const void *bytes, size_t count
                         struct cr_scratch *scratch, struct cr_image *view) {
     const struct cr_stored stored = {.bytes      = bytes,
                                      .count      = count,
-                                     .exif       = m->config.data.exif,
+                                     .exif       = m->config->data.exif,
                                      .format     = m->session.prepare_eval.format,
-                                     .max_pixels = m->config.data.max_pixels};
+                                     .max_pixels = m->config->data.max_pixels};
     struct cr_lazy_image   lazy;
     if (count == 0) return CR_FAIL(CR_ERR_FORMAT, "%s: the file is empty", name); /* bytes may be NULL then */
     CR_TRY(cr_lazy_image_open(&stored, name, scratch, &lazy));
@@ -153,7 +153,7 @@ static cr_status feed(struct cresnet_model *m, struct cr_api_images *job, int fi
 static cr_status classify(struct cresnet_model *m, void *argument) {
     struct cr_api_images      *job   = argument;
     const struct cr_step_block step  = {0};
-    const int                  batch = (int)m->session.eval_batch, views = job->tensors ? 1 : cr_api_views(m);
+    const int                  batch = (int)m->session.state.eval_batch, views = job->tensors ? 1 : cr_api_views(m);
     for (int first = 0; first < job->count; first += batch) {
         const int count = CR_MIN(batch, job->count - first);
         for (job->view = 0; job->view < views; job->view++) {

@@ -67,17 +67,17 @@ struct cr_api_images {
 };
 
 struct cresnet_model {
-    struct cr_api_worker worker;
-    struct cr_config     config;
-    struct cr_session    session;
-    struct cr_arena      arena; /* owns the class names and the path of the weights */
-    const char         **class_name;
-    int                  class_names;
-    double              *threshold; /* [classes], with several labels per image; else NULL */
-    const char          *weights;
-    bool                 f32_input, has_features;
-    pid_t                process;       /* that opened the model: a child process has no thread of the model */
-    int                  feature_count; /* length of a vector of pooled features */
+    struct cr_api_worker    worker;
+    const struct cr_config *config;
+    struct cr_session       session;
+    struct cr_arena         arena; /* owns the class names and the path of the weights */
+    const char            **class_name;
+    int                     class_names;
+    double                 *threshold; /* [classes], with several labels per image; else NULL */
+    const char             *weights;
+    bool                    f32_input, has_features;
+    pid_t                   process;       /* that opened the model: a child process has no thread of the model */
+    int                     feature_count; /* length of a vector of pooled features */
     void (*log)(void *context, cresnet_log_level level, const char *line);
     void        *log_context;
     cresnet_info info;        /* what cresnet_get_info copies */
@@ -123,9 +123,9 @@ void cr_api_use_end(struct cresnet_model *model);
 
 /* ---- api/open.c ---- */
 
-/* Opens a model for a configuration that names its weights. The model takes *config over, also after an error.
+/* Opens a model for a configuration that names its weights. The model takes `config` over, also after an error.
  * options.config, settings, device, precision and threads are not read: the configuration has them. */
-cresnet_status cr_api_open_config(struct cr_config *config, const cresnet_options *options, cresnet_model **model,
+cresnet_status cr_api_open_config(const struct cr_config *config, const cresnet_options *options, cresnet_model **model,
                                   cresnet_error *error);
 
 /* ---- api/classify.c ---- */

@@ -72,11 +72,11 @@ static cr_status device_settings(struct cr_arena *arena, const char *device, con
 /* ---- the session ---- */
 
 struct open_job {
-    const char            *path;
-    const cresnet_options *options;
-    struct cr_config      *config; /* given by cr_api_open_config, else NULL */
-    bool                   execute;
-    cresnet_memory        *memory; /* of cresnet_memory_needed, else NULL */
+    const char             *path;
+    const cresnet_options  *options;
+    const struct cr_config *config; /* given by cr_api_open_config, else NULL */
+    bool                    execute;
+    cresnet_memory         *memory; /* of cresnet_memory_needed, else NULL */
 };
 
 static cr_status read_config(struct cresnet_model *m, const struct open_job *job) {
@@ -102,18 +102,19 @@ out:
 }
 
 static cr_status count_classes(struct cresnet_model *m, int *classes) {
-    CR_TRY(cr_saved_model_names(m->config.model.weights, &m->arena, &m->class_name, &m->class_names));
-    CR_TRY(cr_saved_model_classes(&m->config, classes));
+    CR_TRY(cr_saved_model_names(m->config->model.weights, &m->arena, &m->class_name, &m->class_names));
+    CR_TRY(cr_saved_model_classes(m->config, classes));
     if (m->class_names == *classes || !m->class_names) return CR_OK;
     cr_log(CR_LOG_WARN, "%s: classes.txt has %d names, but the network has %d classes: the names are not used",
-           m->config.model.weights, m->class_names, *classes);
+           m->config->model.weights, m->class_names, *classes);
     m->class_names = 0;
     return CR_OK;
 }
 
 static int count_decoders(const struct cresnet_model *m) {
 #ifdef _OPENMP
-    return CR_MIN(omp_get_max_threads(), (int)m->session.eval_batch); /* cr_device_host_threads has set the number */
+    return CR_MIN(omp_get_max_threads(),
+                  (int)m->session.state.eval_batch); /* cr_device_host_threads has set the number */
 #else
     (void)m;
     return 1;
@@ -125,7 +126,7 @@ static cr_status reserve_batch(struct cresnet_model *m) {
     const struct cr_program *p      = &m->session.eval;
     const struct cr_tensor  *logits = &p->tensor[p->logits];
     const size_t             pixels = cr_prepare_bytes(&m->session.prepare_eval);
-    const size_t             batch  = (size_t)m->session.eval_batch;
+    const size_t             batch  = (size_t)m->session.state.eval_batch;
     size_t                   raw    = logits->bytes;
     CR_ALLOC(m->images, batch * pixels);
     if (m->session.device->backend->async) CR_ALLOC(m->addresses, batch);
@@ -153,7 +154,7 @@ static cresnet_memory memory_of(const struct cresnet_model *m) {
     const size_t             pixels = cr_prepare_bytes(&s->prepare_eval);
     const size_t             image  = pixels + (m->f32_input ? cr_api_image_samples(m) * sizeof(float) : 0);
     return (cresnet_memory){.device_bytes = cr_memory_need(s->device, &s->model.store, eval, 1),
-                            .host_bytes   = (size_t)s->eval_batch * image + s->eval.tensor[s->eval.logits].bytes};
+                            .host_bytes   = (size_t)s->state.eval_batch * image + s->eval.tensor[s->eval.logits].bytes};
 }
 
 static int count_features(const struct cr_model *model) {
@@ -162,15 +163,15 @@ static int count_features(const struct cr_model *model) {
 
 static cr_status read_thresholds(struct cresnet_model *m) {
     const int classes = m->session.model.classes;
-    if (!m->config.data.multi_label) return CR_OK;
+    if (!m->config->data.multi_label) return CR_OK;
     CR_ALLOC(m->threshold, (size_t)classes);
-    return cr_saved_model_thresholds(m->config.model.weights, classes, m->threshold);
+    return cr_saved_model_thresholds(m->config->model.weights, classes, m->threshold);
 }
 
 static const char *precision_of(const struct cresnet_model *m) {
     if (m->session.model.real == CR_F16) return "fp16";
     if (m->session.model.real == CR_BF16) return "bf16";
-    return m->config.train.precision == CR_PRECISION_TF32 ? "tf32" : "fp32";
+    return m->config->train.precision == CR_PRECISION_TF32 ? "tf32" : "fp32";
 }
 
 static void describe(struct cresnet_model *m) {
@@ -179,23 +180,23 @@ static void describe(struct cresnet_model *m) {
                                                 .features    = m->feature_count,
                                                 .image_size  = s->prepare_eval.size,
                                                 .resize      = s->prepare_eval.eval_resize,
-                                                .max_batch   = (int)s->eval_batch,
-                                                .network     = cr_word_arch(m->config.model.arch),
-                                                .weights     = m->config.model.weights,
+                                                .max_batch   = (int)s->state.eval_batch,
+                                                .network     = cr_word_arch(m->config->model.arch),
+                                                .weights     = m->config->model.weights,
                                                 .device      = s->device->caps.text,
                                                 .precision   = precision_of(m),
                                                 .memory      = memory_of(m),
                                                 .image_width = cr_prepare_width(&s->prepare_eval),
-                                                .multi_label = m->config.data.multi_label,
-                                                .channels    = (int)m->config.data.channels,
-                                                .bits        = (int)m->config.data.bits};
+                                                .multi_label = m->config->data.multi_label,
+                                                .channels    = (int)m->config->data.channels,
+                                                .bits        = (int)m->config->data.bits};
     for (int c = 0; c < CR_MIN(m->info.channels, 3); c++) {
-        m->info.mean[c] = (float)cr_config_mean(&m->config, c);
-        m->info.std[c]  = (float)cr_config_std(&m->config, c);
+        m->info.mean[c] = (float)cr_config_mean(m->config, c);
+        m->info.std[c]  = (float)cr_config_std(m->config, c);
     }
     if (m->info.channels == 4) {
-        m->info.mean4 = (float)cr_config_mean(&m->config, 3);
-        m->info.std4  = (float)cr_config_std(&m->config, 3);
+        m->info.mean4 = (float)cr_config_mean(m->config, 3);
+        m->info.std4  = (float)cr_config_std(m->config, 3);
     }
 }
 
@@ -208,14 +209,14 @@ static cr_status open_job(struct cresnet_model *m, void *argument) {
                                          .eval_batch    = job->options->max_batch};
     CR_TRY(cr_cpu_check());
     if (!job->config) CR_TRY(read_config(m, job));
-    if (!*m->config.model.weights) return cr_config_fail(&m->config, "model.weights", "is empty: name the weights");
+    if (!*m->config->model.weights) return cr_config_fail(m->config, "model.weights", "is empty: name the weights");
     CR_TRY(count_classes(m, &options.classes));
-    CR_TRY(cr_session_open(&m->config, &options, &m->session));
+    CR_TRY(cr_session_open(m->config, &options, &m->session));
     m->feature_count = count_features(&m->session.model);
     describe(m);
     if (job->memory) *job->memory = m->info.memory;
     if (!job->execute) return CR_OK;
-    CR_TRY(cr_session_load_weights(&m->session, m->config.model.weights, true));
+    CR_TRY(cr_session_load_weights(&m->session, m->config->model.weights, true));
     CR_TRY(read_thresholds(m));
     return reserve_batch(m);
 }
@@ -236,7 +237,7 @@ static cr_status close_job(struct cresnet_model *m, void *unused) {
     cr_api_overlap_close(m);
     cr_session_close(&m->session);
     cr_arena_free(&m->arena);
-    cr_config_close(&m->config);
+    cr_config_close(m->config);
     return CR_OK;
 }
 
@@ -247,7 +248,7 @@ static cresnet_status open_model(struct open_job *job, cresnet_model **out, cres
     m->has_features = job->options->features != 0;
     m->log          = job->options->log;
     m->log_context  = job->options->log_context;
-    if (job->config) m->config = *job->config;
+    if (job->config) m->config = job->config;
     const cresnet_status status = cr_api_call(m, open_job, job, error);
     if (status == CRESNET_OK && out) {
         *out = m;
@@ -260,7 +261,7 @@ static cresnet_status open_model(struct open_job *job, cresnet_model **out, cres
 
 /* ---- public functions ---- */
 
-cresnet_status cr_api_open_config(struct cr_config *config, const cresnet_options *options, cresnet_model **model,
+cresnet_status cr_api_open_config(const struct cr_config *config, const cresnet_options *options, cresnet_model **model,
                                   cresnet_error *error) {
     struct open_job job = {.options = options, .config = config, .execute = true};
     *model              = NULL;

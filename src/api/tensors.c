@@ -6,14 +6,14 @@
 
 /* The values that the op normalize computes. */
 void cr_api_normalize(struct cresnet_model *m, int count) {
-    const int       channels = (int)m->config.data.channels;
-    const bool      wide     = m->config.data.bits == 16;
+    const int       channels = (int)m->config->data.channels;
+    const bool      wide     = m->config->data.bits == 16;
     const uint16_t *words    = (const uint16_t *)(const void *)m->images;
     float           scale[4], shift[4];
     for (int k = 0; k < channels; k++) {
-        const float std = (float)cr_config_std(&m->config, k);
+        const float std = (float)cr_config_std(m->config, k);
         scale[k]        = 1 / ((wide ? 65535 : 255) * std);
-        shift[k]        = -(float)cr_config_mean(&m->config, k) / std;
+        shift[k]        = -(float)cr_config_mean(m->config, k) / std;
     }
     const size_t values = (size_t)count * cr_api_image_samples(m), step = (size_t)channels;
     for (size_t i = 0; i < values; i += step)
@@ -48,7 +48,7 @@ static size_t sample_bytes(const cresnet_tensor *t) {
 /* Writes images first to first + count of a host tensor to the batch, from image `at` of the batch on. */
 static void copy_tensor(struct cresnet_model *m, const cresnet_tensor *t, int first, int at, int count) {
     const size_t samples = cr_api_image_samples(m), image = samples * sample_bytes(t);
-    const size_t channels = (size_t)m->config.data.channels;
+    const size_t channels = (size_t)m->config->data.channels;
     const char  *from     = (const char *)t->data + (size_t)first * image;
     char        *to       = (t->type == CRESNET_F32 ? (char *)m->values : (char *)m->images) + (size_t)at * image;
     if (t->layout == CRESNET_NHWC)
@@ -106,7 +106,7 @@ static cresnet_status check_tensor(const cresnet_model *m, const cresnet_tensor 
                                    cresnet_error *error) {
     const cresnet_status status = cr_api_check_call(m, "tensor.data", t->data, t->count, error);
     if (status != CRESNET_OK) return status;
-    const cresnet_tensor_type integers = m->config.data.bits == 16 ? CRESNET_U16 : CRESNET_U8;
+    const cresnet_tensor_type integers = m->config->data.bits == 16 ? CRESNET_U16 : CRESNET_U8;
     if (t->type != integers && (t->type == CRESNET_U8 || t->type == CRESNET_U16))
         return cr_api_fail(error, CRESNET_ERROR_ARGUMENT,
                            "tensor.type = CRESNET_%s: the images of this network have %d bits: use CRESNET_%s",

@@ -162,7 +162,7 @@ static cr_status open_work(struct cr_device *device, enum cr_op_kind kind, struc
     if (w->p.failed) return CR_NO_MEMORY(sizeof *w->p.tensor);
     if (!cr_kernel_find(device, &w->p, &w->op, 0, &w->op.kernel)) return CR_OK;
     const struct cr_kernel *kernel = device->kernels[w->op.kernel];
-    if (kernel->prepare) CR_TRY(kernel->prepare(device, &w->p, &w->op, &w->call.prepared, &bytes));
+    CR_TRY(cr_kernel_prepare(device, kernel, &w->p, &w->op, &w->call.prepared, &bytes));
     w->kernel = kernel;
     for (int i = 0; i < WORK_TENSORS; i++) CR_TRY(device->backend->reserve(device, WORK_BYTES, &w->memory[i]));
     if (bytes) CR_TRY(device->backend->reserve(device, bytes, &w->workspace));
@@ -179,7 +179,7 @@ static void close_work(struct cr_device *device, struct work *w) {
     for (int i = 0; i < WORK_TENSORS; i++)
         if (w->memory[i]) device->backend->release(device, w->memory[i]);
     if (w->workspace) device->backend->release(device, w->workspace);
-    if (w->kernel && w->kernel->release) w->kernel->release(w->call.prepared);
+    if (w->kernel) cr_kernel_release(w->kernel, w->call.prepared);
     device->backend->async->event_destroy(device, w->start);
     device->backend->async->event_destroy(device, w->done);
     cr_program_free(&w->p);

@@ -39,46 +39,14 @@ static void add_pattern(struct cr_text *out, const struct cr_program *p, const s
 }
 
 static void add_attributes(struct cr_text *out, const struct cr_program *p, const struct cr_op *op) {
-    const struct cr_conv_attr *c = &op->attr.conv;
     switch (op->kind) {
-    case CR_OP_conv:
-    case CR_OP_conv_dgrad:
-    case CR_OP_conv_wgrad:
-    case CR_OP_conv_grad:
-    case CR_OP_conv_pool_grad:
-    case CR_OP_group_conv:
-    case CR_OP_group_conv_dgrad:
-    case CR_OP_group_conv_wgrad:
-    case CR_OP_maxpool:
-    case CR_OP_maxpool_grad:
-    case CR_OP_pool_bn_grad_sums:
-    case CR_OP_pool_bn_grad_apply:
-        cr_text_add(out, " s%d p%d w%d%s%s%s%s", c->stride, c->pad, c->window, c->accumulate ? " accumulate" : "",
-                    c->relu ? " relu" : "", c->bn.accumulate ? " accumulate_bn" : "", c->add_pad_c ? " shortcut" : "");
-        add_pattern(out, p, op);
-        break;
-    case CR_OP_conv_pool: cr_text_add(out, " s%d p%d", c->stride, c->pad); break;
-    case CR_OP_gram:
-    case CR_OP_gram_dgrad: cr_text_add(out, " s%d", c->stride); break;
-    case CR_OP_sparse_filter: add_pattern(out, p, op); break;
-    case CR_OP_s2d_filter_grad: cr_text_add(out, "%s", c->accumulate ? " accumulate" : ""); break;
-    case CR_OP_bn_apply: cr_text_add(out, "%s", op->attr.bn.relu ? " relu" : ""); break;
-    case CR_OP_loss:
-    case CR_OP_loss_grad: /* the kernel of one loss cannot compute another loss */
-        cr_text_add(out, "%s%s%s", op->attr.loss.sigmoid ? " bce" : "", op->attr.loss.several ? " several" : "",
-                    op->attr.loss.gamma != 0 ? " focal" : "");
-        break;
-    case CR_OP_head: cr_text_add(out, "%s", op->attr.head.bn.accumulate ? " accumulate" : ""); break;
-    case CR_OP_gram_bn_grad:
-    case CR_OP_bn_grad_finalize: cr_text_add(out, "%s", op->attr.bn.accumulate ? " accumulate" : ""); break;
-    case CR_OP_channel_conv_wgrad:
-    case CR_OP_dense_wgrad:
-    case CR_OP_dense_bgrad: cr_text_add(out, "%s", op->attr.dense.accumulate ? " accumulate" : ""); break;
-    case CR_OP_mix:
-    case CR_OP_normalize:
-        cr_text_add(out, "%s", op->attr.input.s2d ? " s2d" : op->attr.input.wide ? " wide" : "");
-        break;
-    default: break;
+#define OP(kind, what) case CR_OP_##kind:
+#define KEY(kind, member, format) cr_text_add(out, " " format, op->attr.member);
+#define KEY_FLAG(kind, member, word) cr_text_add(out, "%s", op->attr.member ? " " word : "");
+#define KEY_PATTERN(kind) add_pattern(out, p, op);
+#define END(kind) break;
+#include "graph/ops.def"
+    case CR_OP_COUNT: break;
     }
 }
 

@@ -122,12 +122,12 @@ static cr_status measure(struct cr_host_times *t, const struct cr_program *p, co
     kernel = cr_kernel_find(t->device, p, &op, 0, &op.kernel);
     if (!kernel) return CR_OK;
     op.algo = 0;
-    if (kernel->prepare) CR_TRY(kernel->prepare(t->device, p, &op, &prepared, &workspace));
+    CR_TRY(cr_kernel_prepare(t->device, kernel, p, &op, &prepared, &workspace));
     CR_TRY_OUT(place(t, p, &op, workspace, &call));
     call.prepared = prepared;
     CR_TRY_OUT(time_launches(t, kernel, &call, seconds));
 out:
-    if (kernel->release) kernel->release(prepared);
+    cr_kernel_release(kernel, prepared);
     return status;
 }
 

@@ -253,7 +253,7 @@ cr_status cr_cost_measure(struct cr_device *device, struct cr_measure_memory *sc
     size_t               workspace = 0;
     void                *prepared  = NULL;
     cr_status            status    = CR_OK;
-    if (kernel->prepare) CR_TRY(kernel->prepare(device, p, op, &prepared, &workspace));
+    CR_TRY(cr_kernel_prepare(device, kernel, p, op, &prepared, &workspace));
     size = place(device, p, op, scratch, &call, workspace);
     CR_TRY_OUT(scratch_reserve(device, scratch, size.noise, size.zeros, size.inputs));
     size                 = place(device, p, op, scratch, &call, workspace);
@@ -270,6 +270,6 @@ cr_status cr_cost_measure(struct cr_device *device, struct cr_measure_memory *sc
 out:
     async->event_destroy(device, w.from);
     async->event_destroy(device, w.to);
-    if (kernel->release) kernel->release(prepared);
+    cr_kernel_release(kernel, prepared);
     return status;
 }

@@ -5,6 +5,9 @@
  * Invariants
  *   - Every key of a config has a value; a key that is not set has its default.
  *   - Precedence, lowest first: default, included file, file, command line.
+ *   - A config is read-only once it is open: only config/ has a pointer that can write it. What changes while a program
+ *     runs (batch size, memory limit, epoch) is in the session (struct cr_run_state). A command that needs other values
+ *     makes another config: cr_config_derive.
  *   - All errors of a file are reported together, one per line: `file:line: [section] key: error, and what is allowed`.
  *     A report has 15 errors at most and counts the others.
  *   - Numbers are parsed in the C locale, and every character of the value must belong to the number.
@@ -30,32 +33,44 @@ CR_ENUMS(E)
 #undef E
 #undef X
 
-#define FIELD_INT(section, key, def, min, max, help) int64_t key;
-#define FIELD_AUTO(section, key, def, min, max, help) int64_t key;
-#define FIELD_REAL(section, key, def, min, max, help) double key;
-#define FIELD_BOOL(section, key, def, help) bool key;
-#define FIELD_TEXT(section, key, def, help) const char *key;
-#define FIELD_ENUM(section, key, name, def, help) enum cr_##name key;
-#define FIELD_INTS(section, key, def, min, max, help) struct cr_ints key;
-#define FIELD_REALS(section, key, def, min, max, help) struct cr_reals key;
+#define FIELD_INT(section, key, decides, def, min, max, help) int64_t key;
+#define FIELD_AUTO(section, key, decides, def, min, max, help) int64_t key;
+#define FIELD_REAL(section, key, decides, def, min, max, help) double key;
+#define FIELD_BOOL(section, key, decides, def, help) bool key;
+#define FIELD_TEXT(section, key, decides, def, help) const char *key;
+#define FIELD_ENUM(section, key, decides, name, def, help) enum cr_##name key;
+#define FIELD_INTS(section, key, decides, def, min, max, help) struct cr_ints key;
+#define FIELD_REALS(section, key, decides, def, min, max, help) struct cr_reals key;
 #define SECTION(name, KEYS, help)                                                                                      \
     struct {                                                                                                           \
         KEYS(FIELD_INT, FIELD_AUTO, FIELD_REAL, FIELD_BOOL, FIELD_TEXT, FIELD_ENUM, FIELD_INTS, FIELD_REALS)           \
     } name;
 
+/* What a key decides: config/config.def. */
+enum cr_key_decides {
+    CR_DECIDES_MODEL      = 1 << 0,
+    CR_DECIDES_DATA       = 1 << 1,
+    CR_DECIDES_START      = 1 << 2,
+    CR_DECIDES_LOSS       = 1 << 3,
+    CR_DECIDES_UPDATE     = 1 << 4,
+    CR_DECIDES_RUN        = 1 << 5,
+    CR_DECIDES_COMPUTE    = 1 << 6,
+    CR_DECIDES_EVALUATION = 1 << 7,
+    CR_DECIDES_HOST       = 1 << 8
+};
+
 struct cr_ini; /* config/ini.h */
 struct cr_config {
     CR_SECTIONS(SECTION)
-    const char           *path; /* file name as given by the user; "(built in)" without a file */
-    const char           *name; /* base name without .ini; the default output folder is named after it */
-    struct cr_arena       arena;
-    bool                  stored; /* read by cr_config_open_stored */
-    int64_t               epoch;  /* completed epochs; by model.unfreeze they decide which parts are frozen */
-    const struct cr_ini  *file; /* [files]: the files as they were read, the named one first; each includes the next */
-    int                   files;
-    struct cr_config_src *src;             /* one per key, in the order of config/config.def: source of the value */
-    const char           *override_source; /* of the overrides, in messages: "command line" or "options" */
-    const char           *device_option;   /* that chooses a device, in messages: "--device " or "options.device = " */
+    const char                 *path;   /* file name as given by the user; "(built in)" without a file */
+    const char                 *name;   /* base name without .ini; the default output folder is named after it */
+    bool                        stored; /* read by cr_config_open_stored */
+    const struct cr_ini        *file;   /* [files]: as they were read, the named one first; each includes the next */
+    int                         files;
+    const struct cr_config_src *src; /* one per key, in the order of config/config.def: source of the value */
+    const char                 *override_source; /* of the overrides, in messages: "command line" or "options" */
+    const char *device_option;               /* that chooses a device, in messages: "--device ", "options.device = " */
+    struct cr_config_allocation *allocation; /* of this struct and of all that it refers to; config/config.c */
 };
 #undef SECTION
 #undef FIELD_INT
@@ -74,14 +89,25 @@ struct cr_config_src {
 };
 
 /* Reads `path` (NULL: defaults only; a pipe is allowed), its includes, then n `overrides` ("section.key=value"; the
- * later wins). On failure the message contains every error, one per line, and *config is empty. CR_ERR_CONFIG (exit
+ * later wins). On failure the message contains every error, one per line, and *config is NULL. CR_ERR_CONFIG (exit
  * status 2): invalid or missing file; CR_ERR_IO (exit status 1): unreadable file. The caller calls cr_config_close. */
-CR_MUST cr_status cr_config_open(struct cr_config *config, const char *path, const char *const *overrides, int n);
+CR_MUST cr_status cr_config_open(const struct cr_config **config, const char *path, const char *const *overrides,
+                                 int n);
 /* The same with the files that `from` was read from and other overrides. Nothing is read again: the files may have
  * changed, or be pipes. *config does not refer to `from`. */
-CR_MUST cr_status cr_config_reopen(struct cr_config *config, const struct cr_config *from, const char *const *overrides,
-                                   int n);
-void              cr_config_close(struct cr_config *config);
+CR_MUST cr_status cr_config_reopen(const struct cr_config **config, const struct cr_config *from,
+                                   const char *const *overrides, int n);
+/* A copy of `from` in which a command has other values: the defaults of the keys that decide one of `reset` (bits of
+ * enum cr_key_decides), then n `changes` ("section.key=value"). The rules between keys are not checked again, and the
+ * sources of all values stay those of `from`, so that messages name the user's lines. *config does not refer to `from`.
+ * CR_ERR_CONFIG: a value is invalid. */
+CR_MUST cr_status cr_config_derive(const struct cr_config **config, const struct cr_config *from, unsigned reset,
+                                   const char *const *changes, int n);
+/* The arguments `changes` and `n`. */
+#define CR_CHANGES(...) (const char *const[]){__VA_ARGS__}, (int)CR_COUNT(((const char *const[]){__VA_ARGS__}))
+/* The same in place: *config is closed, and becomes the copy. It stays as it is on failure. */
+CR_MUST cr_status cr_config_change(const struct cr_config **config, unsigned reset, const char *const *changes, int n);
+void              cr_config_close(const struct cr_config *config); /* accepts NULL */
 
 /* Reports one error about a key in the standard form, e.g. for a value that does not fit the dataset:
  * "configs/x.ini:14: [train] batch = 900: ...". `dotted` is "train.batch". Returns CR_ERR_CONFIG. */
@@ -123,10 +149,10 @@ const char *cr_config_file(const struct cr_config *config, const char *dotted);
  * made the folder, so the file is data: it may not include others, a pipe is refused, and errors name lines without
  * their text. Datasets that it names are read, but nothing is written outside of the folder: see cr_config_given.
  * The file has every key of the version that wrote it. A newer key keeps what that version did: data.exif is `no`. */
-CR_MUST cr_status cr_config_open_stored(struct cr_config *config, const char *path, const char *const *overrides,
+CR_MUST cr_status cr_config_open_stored(const struct cr_config **config, const char *path, const char *const *overrides,
                                         int n);
 /* cr_config_open, or with `stored` cr_config_open_stored, for the library: the overrides are from cresnet_options. */
-CR_MUST cr_status cr_config_open_options(struct cr_config *config, const char *path, bool stored,
+CR_MUST cr_status cr_config_open_options(const struct cr_config **config, const char *path, bool stored,
                                          const char *const *overrides, int n);
 /* True if the user gave the value of the key: on the command line, or in a file that the user named. */
 bool cr_config_given(const struct cr_config *config, const char *dotted);
@@ -144,8 +170,21 @@ void cr_config_dump(const struct cr_config *config, struct cr_text *out);
 void cr_config_help(struct cr_text *out);
 /* Appends the help of one section ("optim"), one key ("optim.lr"), or all keys with a name ("lr"). False if unknown. */
 bool cr_config_help_of(const char *topic, struct cr_text *out);
-/* Appends one line per key whose value differs: "optim.lr: 0.1 -> 0.2". Returns the number of lines. */
-int cr_config_diff(const struct cr_config *old, const struct cr_config *fresh, struct cr_text *out);
+/* A key whose value differs between two configs. */
+struct cr_config_difference {
+    const char         *name; /* "optim.lr" */
+    enum cr_key_decides decides;
+    const char         *text; /* "optim.lr: 0.1 -> 0.2" */
+};
+struct cr_config_differences {
+    struct cr_config_difference *at;
+    int                          count;
+    struct cr_arena              arena;
+};
+/* Lists them in the order of config/config.def. The caller calls cr_config_differences_free, also after a failure. */
+CR_MUST cr_status cr_config_compare(const struct cr_config *old, const struct cr_config *fresh,
+                                    struct cr_config_differences *out);
+void              cr_config_differences_free(struct cr_config_differences *differences);
 
 /* Parses "8GiB", "700 MB", "1.5G": a number and a unit (B; K, M, G, T and KiB ... are powers of 1024; KB ... of 1000).
  * False if the text is invalid or the value is out of range. */

@@ -19,22 +19,22 @@ CR_ENUMS(E)
 CR_ENUMS(E)
 #undef E
 
-#define AT(s, k) .section = #s, .name = #k, .offset = offsetof(struct cr_config, s.k)
-#define KEY_INT(s, k, d, lo, hi, h)                                                                                    \
-    {AT(s, k), .kind = CR_KEY_INT, .int_default = (d), .int_min = (lo), .int_max = (hi), .help = (h)},
-#define KEY_AUTO(s, k, d, lo, hi, h)                                                                                   \
-    {AT(s, k), .kind = CR_KEY_AUTO, .int_default = (d), .int_min = (lo), .int_max = (hi), .help = (h)},
-#define KEY_REAL(s, k, d, lo, hi, h)                                                                                   \
-    {AT(s, k), .kind = CR_KEY_REAL, .real_default = (d), .real_min = (lo), .real_max = (hi), .help = (h)},
-#define KEY_BOOL(s, k, d, h) {AT(s, k), .kind = CR_KEY_BOOL, .int_default = (d), .help = (h)},
-#define KEY_TEXT(s, k, d, h) {AT(s, k), .kind = CR_KEY_TEXT, .text_default = (d), .help = (h)},
-#define KEY_ENUM(s, k, name, d, h)                                                                                     \
-    {AT(s, k), .kind = CR_KEY_ENUM, .int_default = (d), .words = {words_##name, (int)CR_COUNT(words_##name)},          \
+#define AT(s, k, w) .section = #s, .name = #k, .decides = CR_DECIDES_##w, .offset = offsetof(struct cr_config, s.k)
+#define KEY_INT(s, k, w, d, lo, hi, h)                                                                                 \
+    {AT(s, k, w), .kind = CR_KEY_INT, .int_default = (d), .int_min = (lo), .int_max = (hi), .help = (h)},
+#define KEY_AUTO(s, k, w, d, lo, hi, h)                                                                                \
+    {AT(s, k, w), .kind = CR_KEY_AUTO, .int_default = (d), .int_min = (lo), .int_max = (hi), .help = (h)},
+#define KEY_REAL(s, k, w, d, lo, hi, h)                                                                                \
+    {AT(s, k, w), .kind = CR_KEY_REAL, .real_default = (d), .real_min = (lo), .real_max = (hi), .help = (h)},
+#define KEY_BOOL(s, k, w, d, h) {AT(s, k, w), .kind = CR_KEY_BOOL, .int_default = (d), .help = (h)},
+#define KEY_TEXT(s, k, w, d, h) {AT(s, k, w), .kind = CR_KEY_TEXT, .text_default = (d), .help = (h)},
+#define KEY_ENUM(s, k, w, name, d, h)                                                                                  \
+    {AT(s, k, w), .kind = CR_KEY_ENUM, .int_default = (d), .words = {words_##name, (int)CR_COUNT(words_##name)},       \
      .help = (h)},
-#define KEY_INTS(s, k, d, lo, hi, h)                                                                                   \
-    {AT(s, k), .kind = CR_KEY_INTS, .text_default = (d), .int_min = (lo), .int_max = (hi), .help = (h)},
-#define KEY_REALS(s, k, d, lo, hi, h)                                                                                  \
-    {AT(s, k), .kind = CR_KEY_REALS, .text_default = (d), .real_min = (lo), .real_max = (hi), .help = (h)},
+#define KEY_INTS(s, k, w, d, lo, hi, h)                                                                                \
+    {AT(s, k, w), .kind = CR_KEY_INTS, .text_default = (d), .int_min = (lo), .int_max = (hi), .help = (h)},
+#define KEY_REALS(s, k, w, d, lo, hi, h)                                                                               \
+    {AT(s, k, w), .kind = CR_KEY_REALS, .text_default = (d), .real_min = (lo), .real_max = (hi), .help = (h)},
 #define KEY_TABLE(name, KEYS, help) KEYS(KEY_INT, KEY_AUTO, KEY_REAL, KEY_BOOL, KEY_TEXT, KEY_ENUM, KEY_INTS, KEY_REALS)
 
 const struct cr_key cr_keys[]    = {CR_SECTIONS(KEY_TABLE)};
@@ -64,6 +64,10 @@ bool cr_key_has_section(const char *section) {
     for (int i = 0; i < cr_key_section_count; i++)
         if (strcmp(cr_key_sections[i].name, section) == 0) return true;
     return false;
+}
+
+bool cr_key_is_command(const char *section, const char *name) {
+    return strcmp(section, "train") == 0 && strcmp(name, "on_event") == 0;
 }
 
 /* ---- suggestions ---- */

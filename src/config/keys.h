@@ -28,15 +28,16 @@ struct cr_words {
 };
 
 struct cr_key {
-    const char      *section, *name, *help;
-    enum cr_key_kind kind;
-    size_t           offset;      /* byte offset of the value in struct cr_config */
-    int64_t          int_default; /* for INT, AUTO, BOOL, ENUM */
-    int64_t          int_min, int_max;
-    double           real_default;
-    double           real_min, real_max;
-    const char      *text_default; /* for TEXT, INTS, REALS */
-    struct cr_words  words;        /* for ENUM */
+    const char         *section, *name, *help;
+    enum cr_key_kind    kind;
+    enum cr_key_decides decides;
+    size_t              offset;      /* byte offset of the value in struct cr_config */
+    int64_t             int_default; /* for INT, AUTO, BOOL, ENUM */
+    int64_t             int_min, int_max;
+    double              real_default;
+    double              real_min, real_max;
+    const char         *text_default; /* for TEXT, INTS, REALS */
+    struct cr_words     words;        /* for ENUM */
 };
 
 struct cr_key_section {
@@ -51,6 +52,9 @@ extern const int                   cr_key_section_count;
 const struct cr_key *cr_key_find(const char *section, const char *name); /* NULL if unknown */
 const struct cr_key *cr_key_dotted(const char *dotted);                  /* "train.batch"; NULL if unknown */
 bool                 cr_key_has_section(const char *section);
+/* A key whose value is executed. It counts only where the user gives it: it is never stored with a run, and ignored in
+ * the configuration of a run, which a stranger may have written. */
+bool cr_key_is_command(const char *section, const char *name);
 /* Writes a suggestion for an unknown name, as the end of an error message: "; did you mean batch?", or "". */
 void cr_key_hint(char *out, size_t bytes, const char *section, const char *name);
 void cr_key_section_hint(char *out, size_t bytes, const char *section);

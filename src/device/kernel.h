@@ -29,8 +29,17 @@ struct cr_step_block {
 };
 
 /* Arithmetic of a kernel. It decides the tolerance of the comparison with the reference (verification/verify.h).
- * CR_MATH_EXACT: the kernel only moves values or computes integers. */
-enum cr_math { CR_MATH_F32, CR_MATH_F64, CR_MATH_TF32, CR_MATH_BF16, CR_MATH_F16, CR_MATH_EXACT };
+ * CR_MATH_EXACT: the kernel only moves values or computes integers. CR_MATH_DATA: the type of the op's data; the kernels
+ * of a device have that type instead (cr_kernel_list_add). */
+enum cr_math { CR_MATH_F32, CR_MATH_F64, CR_MATH_TF32, CR_MATH_BF16, CR_MATH_F16, CR_MATH_EXACT, CR_MATH_DATA };
+
+/* Sets of types for cr_kernel.dtypes. */
+enum {
+    CR_TYPES_F32   = 1 << CR_F32,
+    CR_TYPES_HALF  = 1 << CR_F16 | 1 << CR_BF16,
+    CR_TYPES_FLOAT = CR_TYPES_F32 | CR_TYPES_HALF,
+    CR_TYPES_BYTE  = 1 << CR_I8 | 1 << CR_U8
+};
 
 /* Deviations from the definition of an op that kernels of libraries make. Kernels of this project make none.
  * verification/verify.h allows exactly the deviations that a kernel declares. */
@@ -65,20 +74,30 @@ static inline bool cr_call_reads_early(const struct cr_call *call, unsigned slot
     return (~call->early_inputs & slots) == 0;
 }
 
-/* A kernel: one implementation of one op kind. All instances are constants with static lifetime. */
+/* A kernel: one implementation of one op kind: a row of a table, which ends with a row without a name. Tables are
+ * constants with static lifetime. */
 struct cr_kernel {
-    const char     *name; /* "dnnl.conv": printed by plan and profile, stored with kernel times */
+    /* "dnnl.conv": printed by plan and profile, stored with kernel times. With math CR_MATH_DATA a '*' stands for the
+     * type: "cuda.stem.*" is listed as cuda.stem.f16 and cuda.stem.bf16. */
+    const char     *name;
     enum cr_op_kind op;
     enum cr_math    math;
-    bool            deterministic; /* two runs with the same number of threads are bitwise identical */
-    unsigned        relaxations;   /* bits of enum cr_relaxation */
-    bool            collective;    /* accepts only ops of several ranks; tests with several ranks verify it */
-    bool            sparse;        /* accepts exactly the convolutions with a sparsity pattern */
-    bool            reference;     /* defines the op: accepts every op of its kind in f32 and f64; named ref.* */
-    bool            sparse_cores;  /* uses sparse tensor cores: see cr_cost_table_has_lasting_effect */
-    unsigned        host_slots;    /* bit s is set when input s may lie in the HOST region (each value is read once) */
+    /* Types that the op's data may have (bit t: enum cr_dtype t). The slots of other types have those of graph/ops.def.
+     * 0: the kernel takes all types and all slots, as reference kernels and copies do, or `accepts` checks both. */
+    unsigned dtypes;
+    /* Optional slots that the kernel implements (bit s: slot s). An op that uses another one is not accepted, so that a
+     * new slot breaks no existing kernel. */
+    unsigned optional_in, optional_out;
+    bool     deterministic; /* two runs with the same number of threads are bitwise identical */
+    unsigned relaxations;   /* bits of enum cr_relaxation */
+    bool     collective;    /* accepts only ops of several ranks; tests with several ranks verify it */
+    bool     sparse;        /* accepts exactly the convolutions with a sparsity pattern */
+    bool     reference;     /* defines the op: accepts every op of its kind in f32 and f64; named ref.* */
+    bool     sparse_cores;  /* uses sparse tensor cores: see cr_cost_table_has_lasting_effect */
+    unsigned host_slots;    /* bit s is set when input s may lie in the HOST region (each value is read once) */
 
-    /* Returns whether the kernel supports this op: shapes, types, attributes, absent slots. NULL: every op of `op`. */
+    /* Returns whether the kernel supports this op, whose types and slots have been checked: shapes, attributes, absent
+     * slots. NULL: every such op. */
     bool (*accepts)(const struct cr_device *device, const struct cr_program *program, const struct cr_op *op);
     /* Returns the number of algorithms for this accepted op, at least 1. Algorithms are listed in the kernel's own
      * order of preference; op->algo in [0, count) selects one. NULL: one algorithm. */
@@ -94,10 +113,12 @@ struct cr_kernel {
     /* Prepares the op for launches: creates descriptors, selects the algorithm op->algo and allocates device memory
      * that the op needs in addition to its tensors. *prepared receives an object that `release` frees.
      * *workspace_bytes receives the size of the scratch memory, which the caller provides with the alignment of
-     * tensors. CR_ERR_MEMORY when an allocation fails; CR_ERR_DEVICE when the library fails. NULL: nothing to prepare,
-     * no workspace. */
+     * tensors; both are 0 before. CR_ERR_MEMORY when an allocation fails; CR_ERR_DEVICE when the library fails. NULL:
+     * nothing to prepare. */
     cr_status (*prepare)(struct cr_device *device, const struct cr_program *program, const struct cr_op *op,
                          void **prepared, size_t *workspace_bytes);
+    /* Returns the size of the scratch memory of a kernel without `prepare`. NULL: no workspace. */
+    size_t (*workspace)(const struct cr_device *device, const struct cr_program *program, const struct cr_op *op);
     /* Does the part of the first launch that needs results of hoisted ops but of no others. The executor calls it for
      * many ops at once, from several threads. An error is not reported: launch repeats what has failed. NULL: launch
      * does everything. */
@@ -108,13 +129,28 @@ struct cr_kernel {
     int (*sum_rows)(const struct cr_device *device, const struct cr_program *program, const struct cr_op *op);
     /* Enqueues the op on its stream. CR_ERR_DEVICE when the device reports an error. */
     cr_status (*launch)(struct cr_device *device, const struct cr_call *call);
-    /* Frees what prepare returned; accepts NULL. NULL when prepare is NULL. */
+    /* Frees what prepare returned; accepts NULL. NULL: there is nothing to free. */
     void (*release)(void *prepared);
 };
 
 /* The first members of a deterministic kernel. `kind` is the op kind without CR_OP_. */
 #define CR_KERNEL(kernel_name, kind, kernel_math)                                                                      \
     .name = kernel_name, .op = CR_OP_##kind, .math = kernel_math, .deterministic = true
+/* Bits of slots: CR_IN_BIT(conv, bias). */
+#define CR_IN_BIT(kind, slot) (1u << CR_IN_##kind##_##slot)
+#define CR_OUT_BIT(kind, slot) (1u << CR_OUT_##kind##_##slot)
+
+/* The table of a device. A row with math CR_MATH_DATA becomes one kernel for each of its types. */
+enum { CR_KERNELS_MAX = 256, CR_TYPED_KERNELS_MAX = 96, CR_KERNEL_NAME_MAX = 48 };
+struct cr_kernel_list {
+    const struct cr_kernel *kernel[CR_KERNELS_MAX + 1]; /* best first; ends with NULL */
+    int                     count, typed_count;
+    struct cr_kernel        typed[CR_TYPED_KERNELS_MAX];
+    char                    typed_name[CR_TYPED_KERNELS_MAX][CR_KERNEL_NAME_MAX];
+};
+/* Appends one row, or the rows of a table; they must outlive the list. */
+void cr_kernel_list_add_row(struct cr_kernel_list *list, const struct cr_kernel *row);
+void cr_kernel_list_add(struct cr_kernel_list *list, const struct cr_kernel *rows);
 
 /* ---- finding a kernel ---- */
 
@@ -122,12 +158,18 @@ struct cr_kernel {
 double cr_device_flops(const struct cr_device *device, enum cr_math math);
 /* Returns whether input `slot` of the kernel may lie in the HOST region. */
 bool cr_kernel_reads_host(const struct cr_device *device, const struct cr_kernel *kernel, int slot);
-/* Returns whether the kernel supports the op, including its sparsity pattern and the regions of its inputs. */
+/* Returns whether the kernel supports the op, including its types, slots, sparsity pattern and the regions of its
+ * inputs. */
 bool cr_kernel_accepts(const struct cr_device *device, const struct cr_kernel *kernel, const struct cr_program *program,
                        const struct cr_op *op);
 /* Returns the first kernel at index `from` or later that accepts the op (and is deterministic if the device must be),
  * or NULL. *index receives its index in device->kernels. */
 const struct cr_kernel *cr_kernel_find(const struct cr_device *device, const struct cr_program *program,
                                        const struct cr_op *op, int from, int *index);
+/* Calls prepare or workspace of the kernel, whichever it has; see there. *prepared is NULL and *workspace_bytes 0 when
+ * it has neither. cr_kernel_release frees the result. */
+cr_status cr_kernel_prepare(struct cr_device *device, const struct cr_kernel *kernel, const struct cr_program *program,
+                            const struct cr_op *op, void **prepared, size_t *workspace_bytes);
+void      cr_kernel_release(const struct cr_kernel *kernel, void *prepared);
 
 #endif

@@ -4,6 +4,7 @@
 #include "device/kernel.h"
 
 #include <stdatomic.h>
+#include <stdio.h>
 #include <string.h>
 
 extern const struct cr_backend cr_backend_cpu;
@@ -103,9 +104,20 @@ static bool can_read_inputs(const struct cr_device *device, const struct cr_kern
     return true;
 }
 
+/* Required slots are always there; only optional ones are compared. */
+static bool implements_slots(const struct cr_kernel *kernel, const struct cr_op *op) {
+    const struct cr_op_info *info = cr_op_info(op->kind);
+    for (int s = 0; s < info->ins; s++)
+        if (op->in[s] >= 0 && info->in_optional[s] && !(kernel->optional_in >> s & 1)) return false;
+    for (int s = 0; s < info->outs; s++)
+        if (op->out[s] >= 0 && info->out_optional[s] && !(kernel->optional_out >> s & 1)) return false;
+    return true;
+}
+
 bool cr_kernel_accepts(const struct cr_device *device, const struct cr_kernel *kernel, const struct cr_program *program,
                        const struct cr_op *op) {
     return kernel->op == op->kind && pattern_fits(kernel, op) && can_read_inputs(device, kernel, program, op) &&
+           (!kernel->dtypes || (implements_slots(kernel, op) && cr_op_has_types(program, op, kernel->dtypes))) &&
            (!kernel->accepts || kernel->accepts(device, program, op));
 }
 
@@ -120,4 +132,51 @@ const struct cr_kernel *cr_kernel_find(const struct cr_device *device, const str
         return kernels[i];
     }
     return NULL;
+}
+
+cr_status cr_kernel_prepare(struct cr_device *device, const struct cr_kernel *kernel, const struct cr_program *program,
+                            const struct cr_op *op, void **prepared, size_t *workspace_bytes) {
+    *prepared        = NULL;
+    *workspace_bytes = kernel->workspace ? kernel->workspace(device, program, op) : 0;
+    return kernel->prepare ? kernel->prepare(device, program, op, prepared, workspace_bytes) : CR_OK;
+}
+
+void cr_kernel_release(const struct cr_kernel *kernel, void *prepared) {
+    if (kernel->release) kernel->release(prepared);
+}
+
+/* ---- the table of a device ---- */
+
+/* Makes the kernel of a row for one type. */
+static const struct cr_kernel *typed_kernel(struct cr_kernel_list *list, const struct cr_kernel *row,
+                                            enum cr_dtype dtype) {
+    static const enum cr_math maths[] = {
+        [CR_F32] = CR_MATH_F32, [CR_F64] = CR_MATH_F64, [CR_F16] = CR_MATH_F16, [CR_BF16] = CR_MATH_BF16};
+    const char *star = strchr(row->name, '*');
+    CR_ASSERT(star && (size_t)dtype < CR_COUNT(maths) && list->typed_count < CR_TYPED_KERNELS_MAX);
+    struct cr_kernel *kernel = &list->typed[list->typed_count];
+    char             *name   = list->typed_name[list->typed_count++];
+    const int         length = snprintf(name, CR_KERNEL_NAME_MAX, "%.*s%s%s", (int)(star - row->name), row->name,
+                                        cr_dtype_name(dtype), star + 1);
+    CR_ASSERT(length < CR_KERNEL_NAME_MAX);
+    *kernel        = *row;
+    kernel->name   = name;
+    kernel->math   = maths[dtype];
+    kernel->dtypes = 1u << dtype;
+    return kernel;
+}
+
+static void append(struct cr_kernel_list *list, const struct cr_kernel *kernel) {
+    CR_ASSERT(list->count < CR_KERNELS_MAX);
+    list->kernel[list->count++] = kernel;
+}
+
+void cr_kernel_list_add_row(struct cr_kernel_list *list, const struct cr_kernel *row) {
+    if (row->math != CR_MATH_DATA) append(list, row);
+    for (int t = CR_F32; row->math == CR_MATH_DATA && t <= CR_BF16; t++)
+        if (row->dtypes >> t & 1) append(list, typed_kernel(list, row, (enum cr_dtype)t));
+}
+
+void cr_kernel_list_add(struct cr_kernel_list *list, const struct cr_kernel *rows) {
+    for (; rows->name; rows++) cr_kernel_list_add_row(list, rows);
 }

@@ -40,25 +40,36 @@ enum cr_op_kind {
 /* A slot is a named position in op.in or op.out: op.in[CR_IN_conv_x], op.out[CR_OUT_conv_y]. CR_INS_conv and
  * CR_OUTS_conv are the numbers of input and output slots of the op `conv`. */
 // clang-format off
-#define OP(op, what)     enum {
-#define IN(op, slot)     CR_IN_##op##_##slot,
-#define OPT_IN(op, slot) CR_IN_##op##_##slot,
-#define END(op)          CR_INS_##op };
+#define OP(op, what)          enum {
+#define IN(op, slot, ...)     CR_IN_##op##_##slot,
+#define OPT_IN(op, slot, ...) CR_IN_##op##_##slot,
+#define END(op)               CR_INS_##op };
 #include "graph/ops.def"
-#define OP(op, what)      enum {
-#define OUT(op, slot)     CR_OUT_##op##_##slot,
-#define OPT_OUT(op, slot) CR_OUT_##op##_##slot,
-#define END(op)           CR_OUTS_##op };
+#define OP(op, what)           enum {
+#define OUT(op, slot, ...)     CR_OUT_##op##_##slot,
+#define OPT_OUT(op, slot, ...) CR_OUT_##op##_##slot,
+#define END(op)                CR_OUTS_##op };
 #include "graph/ops.def"
 // clang-format on
 
+/* The type of a slot. All slots of an op without a type in graph/ops.def have one type, the type of the op's data. */
+enum cr_slot_type {
+    CR_SLOT_,     /* data */
+    CR_SLOT_WIDE, /* f64 where the data is f64, else f32: sums, statistics, gradients of parameters */
+    CR_SLOT_F64,
+    CR_SLOT_I32,
+    CR_SLOT_U8,
+    CR_SLOT_ANY /* the kernels of the op say which types they read or write */
+};
+
 /* The entry of an op kind in graph/ops.def. */
 struct cr_op_info {
-    const char *name, *what; /* "conv"; its formula */
-    int         ins, outs;   /* number of slots */
-    const char *in_name[CR_OP_IN_MAX], *out_name[CR_OP_OUT_MAX];
-    bool        in_optional[CR_OP_IN_MAX], out_optional[CR_OP_OUT_MAX];
-    bool        has_grad; /* grad_<op> exists in compiler/autodiff/grad.c */
+    const char       *name, *what; /* "conv"; its formula */
+    int               ins, outs;   /* number of slots */
+    const char       *in_name[CR_OP_IN_MAX], *out_name[CR_OP_OUT_MAX];
+    enum cr_slot_type in_type[CR_OP_IN_MAX], out_type[CR_OP_OUT_MAX];
+    bool              in_optional[CR_OP_IN_MAX], out_optional[CR_OP_OUT_MAX];
+    bool              has_grad; /* grad_<op> exists in compiler/autodiff/grad.c */
 };
 const struct cr_op_info *cr_op_info(enum cr_op_kind kind);
 /* Returns a bit mask of input slots. Bit i: output slot `out` may reuse the storage of input slot i, provided that this
@@ -314,9 +325,11 @@ static inline int64_t cr_sum_rows(const struct cr_tensor *sums) {
     return sums->dim[0] / 2;
 }
 
-/* True when every slot that the op uses is in these sets (bit s: slot s). A kernel must reject an op that uses a slot
- * which the kernel does not implement. */
+/* True when every slot that the op uses is in these sets (bit s: slot s). */
 bool cr_op_uses_only(const struct cr_op *op, unsigned in, unsigned out);
+/* Whether the op's data has one type of the set `dtypes` (bit t: enum cr_dtype t) and all other slots have the types of
+ * graph/ops.def. */
+bool cr_op_has_types(const struct cr_program *program, const struct cr_op *op, unsigned dtypes);
 /* True for a convolution, or a gradient of one, with a sparsity pattern. */
 bool cr_op_has_sparsity_pattern(const struct cr_op *op);
 

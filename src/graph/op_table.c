@@ -8,10 +8,11 @@
 const struct cr_op_info *cr_op_info(enum cr_op_kind kind) {
     static const struct cr_op_info table[CR_OP_COUNT] = {
 #define OP(op, text) [CR_OP_##op] = {.name = #op, .what = text,
-#define IN(op, slot) .in_name[CR_IN_##op##_##slot] = #slot,
-#define OPT_IN(op, slot) .in_name[CR_IN_##op##_##slot] = #slot, .in_optional[CR_IN_##op##_##slot] = true,
-#define OUT(op, slot) .out_name[CR_OUT_##op##_##slot] = #slot,
-#define OPT_OUT(op, slot) .out_name[CR_OUT_##op##_##slot] = #slot, .out_optional[CR_OUT_##op##_##slot] = true,
+#define IN(op, slot, ...) .in_name[CR_IN_##op##_##slot] = #slot, .in_type[CR_IN_##op##_##slot] = CR_SLOT_##__VA_ARGS__,
+#define OUT(op, slot, ...)                                                                                             \
+    .out_name[CR_OUT_##op##_##slot] = #slot, .out_type[CR_OUT_##op##_##slot] = CR_SLOT_##__VA_ARGS__,
+#define OPT_IN(op, slot, ...) IN(op, slot, __VA_ARGS__).in_optional[CR_IN_##op##_##slot] = true,
+#define OPT_OUT(op, slot, ...) OUT(op, slot, __VA_ARGS__).out_optional[CR_OUT_##op##_##slot] = true,
 #define GRAD(op) .has_grad = true,
 #define END(op)                                                                                                        \
     .ins = CR_INS_##op, .outs = CR_OUTS_##op                                                                           \
@@ -129,5 +130,30 @@ bool cr_op_uses_only(const struct cr_op *op, unsigned in, unsigned out) {
         if (op->in[s] >= 0 && !(in >> s & 1)) return false;
     for (int s = 0; s < cr_op_info(op->kind)->outs; s++)
         if (op->out[s] >= 0 && !(out >> s & 1)) return false;
+    return true;
+}
+
+/* Checks one slot. *data is the type of the op's data, -1 until the first slot with data. */
+static bool slot_fits(const struct cr_program *p, int tensor, enum cr_slot_type type, unsigned dtypes, int *data) {
+    if (tensor < 0 || type == CR_SLOT_ANY) return true;
+    const enum cr_dtype dtype = p->tensor[tensor].dtype;
+    switch (type) {
+    case CR_SLOT_WIDE: return dtype == (*data == CR_F64 ? CR_F64 : CR_F32);
+    case CR_SLOT_F64: return dtype == CR_F64;
+    case CR_SLOT_I32: return dtype == CR_I32;
+    case CR_SLOT_U8: return dtype == CR_U8;
+    default:
+        if (*data < 0) *data = (int)dtype;
+        return (int)dtype == *data && (dtypes >> dtype & 1);
+    }
+}
+
+bool cr_op_has_types(const struct cr_program *p, const struct cr_op *op, unsigned dtypes) {
+    const struct cr_op_info *info = cr_op_info(op->kind);
+    int                      data = -1;
+    for (int s = 0; s < info->ins; s++)
+        if (!slot_fits(p, op->in[s], info->in_type[s], dtypes, &data)) return false;
+    for (int s = 0; s < info->outs; s++)
+        if (!slot_fits(p, op->out[s], info->out_type[s], dtypes, &data)) return false;
     return true;
 }

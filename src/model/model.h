@@ -46,6 +46,9 @@ struct cr_model {
  * with cr_model_close. CR_ERR_CONFIG names the key. */
 CR_MUST cr_status cr_model_open(const struct cr_config *config, int classes, int64_t image_size, int64_t eval_size,
                                 struct cr_model *out);
+/* The same after `epoch` epochs of training, which decide by model.unfreeze what is frozen. */
+CR_MUST cr_status cr_model_open_at(const struct cr_config *config, int64_t epoch, int classes, int64_t image_size,
+                                   int64_t eval_size, struct cr_model *out);
 /* Sets the type of activations (f32, f16, bf16) of programs that are built later. A 16-bit type adds the half buffer to
  * the parameter store. */
 void cr_model_set_real(struct cr_model *model, enum cr_dtype real);

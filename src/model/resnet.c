@@ -142,14 +142,14 @@ static cr_status resolve_shortcut(const struct cr_config *c, struct cr_model *m)
     return CR_OK;
 }
 
-static cr_status resolve_freeze(const struct cr_config *c, struct cr_model *m) {
+static cr_status resolve_freeze(const struct cr_config *c, int64_t epoch, struct cr_model *m) {
     char words[1024];
     snprintf(words, sizeof words, "%s", c->model.freeze);
     char *save = NULL;
     int   part = 0;
     for (char *w = strtok_r(words, ", \t", &save); w; w = strtok_r(NULL, ", \t", &save)) {
         const int64_t  until = cr_config_unfreeze_epoch(c, part++);
-        const unsigned one   = until && c->epoch >= until ? 0 : 1;
+        const unsigned one   = until && epoch >= until ? 0 : 1;
         int            stage = 0;
         char           end;
         if (strcmp(w, "stem") == 0)
@@ -331,6 +331,11 @@ static cr_status check_quantized(const struct cr_config *c, const struct cr_para
 
 cr_status cr_model_open(const struct cr_config *c, int classes, int64_t image_size, int64_t eval_size,
                         struct cr_model *out) {
+    return cr_model_open_at(c, 0, classes, image_size, eval_size, out);
+}
+
+cr_status cr_model_open_at(const struct cr_config *c, int64_t epoch, int classes, int64_t image_size, int64_t eval_size,
+                           struct cr_model *out) {
     struct cr_model m      = {.classes = classes, .image_size = image_size, .eval_size = eval_size, .ranks = 1};
     cr_status       status = CR_OK;
     if (c->model.arch == CR_ARCH_CUSTOM)
@@ -346,7 +351,7 @@ cr_status cr_model_open(const struct cr_config *c, int classes, int64_t image_si
     if (m.stem == CR_STEM_DEEP && m.width[0] < 2 && !m.block_widths)
         status = cr_config_fail(c, "model.stem", "deep halves the first width, which is 1: use imagenet");
     CR_TRY_OUT(status);
-    CR_TRY_OUT(resolve_freeze(c, &m));
+    CR_TRY_OUT(resolve_freeze(c, epoch, &m));
     struct cr_size_schedule sizes;
     (void)!cr_config_sizes(c, &sizes); /* config/check.c has checked the text */
     if (!sizes.count) CR_TRY_OUT(check_size(c, &m, image_size, "data.image_size"));

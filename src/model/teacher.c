@@ -12,7 +12,7 @@ static void build(struct cr_teacher *teacher, int64_t batch, enum cr_dtype real,
                   struct cr_net_outputs *y) {
     cr_program_init(p, "teacher", &teacher->model.store);
     p->real           = real;
-    struct cr_net net = {.program = p, .store = &teacher->model.store, .config = &teacher->config, .bn_ranks = 1};
+    struct cr_net net = {.program = p, .store = &teacher->model.store, .config = teacher->config, .bn_ranks = 1};
     cr_model_emit(&net, &teacher->model, batch, teacher->model.eval_size);
     *y = net.y;
 }
@@ -104,16 +104,17 @@ out:
     return status;
 }
 
-cr_status cr_teacher_open(struct cr_config *config, int classes, int64_t size, const float *value, float *running,
-                          struct cr_teacher **out) {
-    struct cr_teacher *teacher = cr_alloc(1, sizeof *teacher);
+cr_status cr_teacher_open(const struct cr_config **config, int classes, int64_t size, const float *value,
+                          float *running, struct cr_teacher **out) {
+    struct cr_teacher      *teacher = cr_alloc(1, sizeof *teacher);
+    const struct cr_config *own     = *config;
+    *config                         = NULL;
     if (!teacher) {
-        cr_config_close(config);
+        cr_config_close(own);
         return CR_NO_MEMORY(sizeof *teacher);
     }
-    teacher->config  = *config;
-    *config          = (struct cr_config){0};
-    cr_status status = cr_model_open(&teacher->config, classes, size, size, &teacher->model);
+    teacher->config  = own;
+    cr_status status = cr_model_open(teacher->config, classes, size, size, &teacher->model);
     if (status == CR_OK) status = make_constants(teacher, value, running);
     if (status == CR_OK)
         *out = teacher;
@@ -125,7 +126,7 @@ cr_status cr_teacher_open(struct cr_config *config, int classes, int64_t size, c
 void cr_teacher_close(struct cr_teacher *teacher) {
     if (!teacher) return;
     cr_model_close(&teacher->model);
-    cr_config_close(&teacher->config);
+    cr_config_close(teacher->config);
     cr_free(teacher->value);
     cr_free(teacher);
 }

@@ -11,16 +11,16 @@
 #include "model/model.h"
 
 struct cr_teacher {
-    struct cr_config config; /* of the teacher's network */
-    struct cr_model  model;  /* its store is the table of the constants */
-    float           *value;  /* [model.store.value_elems] the constants, in the layout of TEACHER */
-    uint64_t         hash;   /* of the weights, the normalisation of images and the epsilon of batch norms */
+    const struct cr_config *config; /* of the teacher's network */
+    struct cr_model         model;  /* its store is the table of the constants */
+    float                  *value;  /* [model.store.value_elems] the constants, in the layout of TEACHER */
+    uint64_t                hash;   /* of the weights, the normalisation of images and the epsilon of batch norms */
 };
 
 /* Makes the constants of a network from its parameters and running statistics, in the layout of VALUE and RUNNING.
- * Moves *config, which is empty afterwards, also after a failure. `size`: side of the student's training images.
+ * Takes *config over, which is NULL afterwards, also after a failure. `size`: side of the student's training images.
  * The caller frees *out with cr_teacher_close. CR_ERR_MEMORY, CR_ERR_CONFIG. */
-CR_MUST cr_status cr_teacher_open(struct cr_config *config, int classes, int64_t size, const float *value,
+CR_MUST cr_status cr_teacher_open(const struct cr_config **config, int classes, int64_t size, const float *value,
                                   float *running, struct cr_teacher **out);
 void              cr_teacher_close(struct cr_teacher *teacher);
 

@@ -47,8 +47,7 @@ static cr_status bind(struct cr_exec *exec, int index) {
     CR_TRY(bind_parts(exec, op, &bound->call));
     cr_exec_find_early_inputs(p, index, &bound->call);
     if (op->workspace >= 0) bound->call.workspace = cr_exec_address(exec, op->workspace);
-    if (!bound->kernel->prepare) return CR_OK;
-    CR_TRY(bound->kernel->prepare(device, p, op, &bound->call.prepared, &workspace));
+    CR_TRY(cr_kernel_prepare(device, bound->kernel, p, op, &bound->call.prepared, &workspace));
     CR_ASSERT(workspace <= (op->workspace >= 0 ? p->tensor[op->workspace].bytes : 0));
     return CR_OK;
 }
@@ -137,8 +136,7 @@ void cr_exec_close(struct cr_exec *exec) {
     else
         cr_free(exec->result);
     for (int i = 0; exec->op && i < exec->program->ops; i++)
-        if (exec->op[i].kernel && exec->op[i].kernel->release && exec->op[i].call.prepared)
-            exec->op[i].kernel->release(exec->op[i].call.prepared);
+        if (exec->op[i].kernel) cr_kernel_release(exec->op[i].kernel, exec->op[i].call.prepared);
     cr_exec_close_hooks(exec);
     cr_free(exec->op);
     cr_arena_free(&exec->arena);

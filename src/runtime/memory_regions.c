@@ -34,10 +34,8 @@ cr_status cr_device_workspace(struct cr_device *device, const struct cr_program 
                               size_t *workspace) {
     const struct cr_kernel *kernel   = device->kernels[op->kernel];
     void                   *prepared = NULL;
-    *workspace                       = 0;
-    if (!kernel->prepare) return CR_OK;
-    CR_TRY(kernel->prepare(device, p, op, &prepared, workspace));
-    if (kernel->release) kernel->release(prepared);
+    CR_TRY(cr_kernel_prepare(device, kernel, p, op, &prepared, workspace));
+    cr_kernel_release(kernel, prepared);
     return CR_OK;
 }
 

@@ -81,7 +81,7 @@ cr_status cr_session_find_batch(struct cr_session *s, int64_t most) {
     if (s->model.real == CR_F32) model.flops_per_s = cr_session_cost_model(s).flops_per_s;
     most = most > 0 ? CR_MIN(most, (int64_t)BATCH_MAX) : BATCH_MAX;
     if (most < BATCH_STEP) {
-        s->batch = most;
+        s->state.batch = most;
         return CR_OK;
     }
     CR_TRY(search_batch(s, &model, most, &index, &at));
@@ -92,9 +92,10 @@ cr_status cr_session_find_batch(struct cr_session *s, int64_t most) {
                               "train.batch_slowdown or memory.limit, or lower data.image_size",
                               BATCH_STEP, cr_mib(s->limit + s->overhead_bytes), s->config->train.batch_slowdown);
     }
-    s->batch = batch_at(index);
+    s->state.batch = batch_at(index);
     cr_log(CR_LOG_INFO, "batch   size %lld: %.0f of %.0f MiB, predicted %.2f %% slower per image than without a limit",
-           (long long)s->batch, cr_mib(at.need + s->overhead_bytes), cr_mib(s->limit + s->overhead_bytes), at.slowdown);
+           (long long)s->state.batch, cr_mib(at.need + s->overhead_bytes), cr_mib(s->limit + s->overhead_bytes),
+           at.slowdown);
     return CR_OK;
 }
 
@@ -103,8 +104,8 @@ bool cr_session_smaller_batch(struct cr_session *s, size_t need) {
     const struct cr_fit_report *f        = &s->fit;
     const double                slowdown = f->seconds_before > 0 ? 100 * (f->seconds / f->seconds_before - 1) : 0;
     const struct probe          p        = {.need = need, .slowdown = slowdown};
-    const int64_t               step     = s->batch > BATCH_LARGE ? BATCH_LARGE_STEP : BATCH_STEP;
-    if (fits(s, &p) || s->batch <= step) return false;
-    s->batch -= step;
+    const int64_t               step     = s->state.batch > BATCH_LARGE ? BATCH_LARGE_STEP : BATCH_STEP;
+    if (fits(s, &p) || s->state.batch <= step) return false;
+    s->state.batch -= step;
     return true;
 }

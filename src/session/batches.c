@@ -80,7 +80,7 @@ cr_status cr_session_gradients(struct cr_session *s, const struct cr_dataset *tr
     const struct cr_config        *c       = s->config;
     const struct cr_loader_options options = {.split    = CR_SPLIT_TRAIN,
                                               .prepare  = s->prepare_train,
-                                              .batch    = s->batch,
+                                              .batch    = s->state.batch,
                                               .seed     = (uint64_t)c->train.seed,
                                               .workers  = (int)c->data.workers,
                                               .prefetch = (int)c->data.prefetch,
@@ -154,7 +154,7 @@ static cr_status run_batches(struct cr_session *s, const struct cr_bn_options *o
     const struct cr_step_block block = {.momentum    = (float)s->config->optim.momentum,
                                         .step        = options->step,
                                         .seed        = (uint64_t)s->config->train.seed,
-                                        .first_image = cr_comm_rank(s->comm) * s->batch};
+                                        .first_image = cr_comm_rank(s->comm) * s->state.batch};
     for (int64_t i = 0; i < batches; i++) {
         struct cr_batch batch;
         CR_TRY(cr_loader_next(loader, &batch));
@@ -213,10 +213,10 @@ void cr_session_bn_free(struct cr_bn_statistics *a) {
 cr_status cr_session_bn_statistics(struct cr_session *s, const struct cr_dataset *train,
                                    const struct cr_bn_options *options, int64_t *used) {
     const struct cr_config        *c       = s->config;
-    const int                      size    = cr_size_index(&s->sizes, options->epoch - 1); /* of the last epoch */
+    const int                      size    = cr_size_index(&s->state.sizes, options->epoch - 1); /* of the last epoch */
     const struct cr_loader_options order   = {.split         = CR_SPLIT_TRAIN,
                                               .prepare       = s->prepare_sizes[size],
-                                              .batch         = s->batch,
+                                              .batch         = s->state.batch,
                                               .seed          = (uint64_t)c->train.seed,
                                               .workers       = (int)c->data.workers,
                                               .prefetch      = (int)c->data.prefetch,
@@ -232,7 +232,7 @@ cr_status cr_session_bn_statistics(struct cr_session *s, const struct cr_dataset
     CR_ASSERT(c->model.bn_momentum > 0);
     if (batches < 1)
         return cr_config_fail(c, "train.batch", "%lld images, but the training set has %lld: lower it",
-                              (long long)s->batch, (long long)cr_dataset_count(train));
+                              (long long)s->state.batch, (long long)cr_dataset_count(train));
     CR_TRY(cr_loader_open(train, &order, &loader));
     CR_TRY_OUT(cr_session_bn_begin(s, options->averages, &a));
     CR_TRY_OUT(run_batches(s, options, &a, s->train_exec[size * s->parts], loader, batches));

@@ -66,7 +66,8 @@ static cr_status run_batches_each(struct cr_session *s, struct cr_loader *loader
     cr_status                  status  = CR_OK;
     float                     *logits  = cr_alloc((size_t)cr_tensor_elems(t), sizeof *logits);
     void                      *raw     = cr_alloc(t->bytes, 1);
-    if (!logits || !raw) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory: logits of %lld images", (long long)s->eval_batch);
+    if (!logits || !raw)
+        CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory: logits of %lld images", (long long)s->state.eval_batch);
     for (;;) {
         struct cr_batch batch;
         if (stop && *stop) CR_FAIL_OUT(CR_ERR_INTERRUPTED, "evaluation interrupted");
@@ -157,7 +158,7 @@ static cr_status run_batches_views(struct cr_session *s, struct cr_loader *loade
     void           *raw    = cr_alloc(t->bytes, 1);
     v.sum                  = cr_alloc((size_t)v.classes, sizeof *v.sum);
     if (!logits || !raw || !v.sum)
-        CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory: logits of %lld images", (long long)s->eval_batch);
+        CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory: logits of %lld images", (long long)s->state.eval_batch);
     for (;;) {
         struct cr_batch batch;
         if (stop && *stop) CR_FAIL_OUT(CR_ERR_INTERRUPTED, "evaluation interrupted");
@@ -256,7 +257,7 @@ static cr_status evaluate(struct cr_session *s, const struct cr_dataset *dataset
     const struct cr_config         *c       = s->config;
     struct cr_loader_options        options = {.split         = CR_SPLIT_VAL,
                                                .prepare       = *prepare,
-                                               .batch         = s->eval_batch,
+                                               .batch         = s->state.eval_batch,
                                                .seed          = (uint64_t)c->train.seed,
                                                .workers       = (int)c->data.workers,
                                                .prefetch      = (int)c->data.prefetch,

@@ -18,7 +18,7 @@ enum { HOST_RESERVED_FRACTION = 16, HOST_RESERVED_BYTES = 64 << 20 };
  * plan may use of the memory, so nothing is reserved in it. */
 static size_t free_host_memory(const struct cr_session *s) {
     const size_t seen = s->device->backend->memory_free(s->device), left = cr_cpu_memory_free();
-    const size_t batches = 2 * ((size_t)s->config->data.prefetch + 1) * (size_t)s->batch;
+    const size_t batches = 2 * ((size_t)s->config->data.prefetch + 1) * (size_t)s->state.batch;
     const size_t used =
         left / HOST_RESERVED_FRACTION + HOST_RESERVED_BYTES + batches * cr_prepare_bytes(&s->prepare_train);
     return !left ? seen : CR_MIN(seen, left > used ? left - used : 1);
@@ -35,26 +35,26 @@ size_t cr_session_free_memory(const struct cr_session *s) {
 
 /* Bytes that count against the limit in addition to the regions. The buffers of NCCL are measured when ranks are
  * connected, and estimated when a run with several ranks is only planned. */
-static size_t overhead_bytes(const struct cr_session *s) {
+size_t cr_session_overhead_bytes(const struct cr_session *s) {
     const struct cr_device *d       = s->device;
     const bool              planned = s->model.ranks > 1 && !s->comm && d->caps.overhead_bytes;
     return (d->backend->memory_overhead ? d->backend->memory_overhead(s->device) : d->caps.overhead_bytes) +
            (planned ? CR_GPU_NCCL_BYTES : 0);
 }
 
-void cr_session_limit(struct cr_session *s) {
+void cr_session_limit(struct cr_session *s, size_t found) {
     const char *limit = s->config->memory.limit;
-    size_t      bytes = 0;
     s->limit = s->limit_if_needed = s->overhead_bytes = s->need_without_limit = 0;
-    if (strcmp(limit, "auto") == 0) {
+    s->state.memory_limit                                                     = found;
+    if (!found && strcmp(limit, "auto") == 0) {
         s->limit_if_needed = cr_session_free_memory(s);
         /* ranks of the same host, which all read it before one of them reserves memory, divide it */
         if (s->comm && s->device->caps.host_memory)
             s->limit_if_needed =
                 (s->limit_if_needed - 1) / (size_t)cr_comm_rank_info(s->comm, cr_comm_rank(s->comm))->local_size + 1;
-    } else if (cr_bytes_parse(limit, &bytes)) {
-        s->overhead_bytes = overhead_bytes(s);
-        s->limit          = bytes > s->overhead_bytes ? bytes - s->overhead_bytes : 1;
+    } else if (found || cr_bytes_parse(limit, &s->state.memory_limit)) {
+        s->overhead_bytes = cr_session_overhead_bytes(s);
+        s->limit          = s->state.memory_limit > s->overhead_bytes ? s->state.memory_limit - s->overhead_bytes : 1;
     }
 }
 
@@ -66,14 +66,10 @@ bool cr_session_needs_limit(struct cr_session *s, size_t need) {
     return true;
 }
 
-size_t cr_session_limit_found(const struct cr_session *s) {
-    return s->need_without_limit ? s->limit + overhead_bytes(s) : 0;
-}
-
 void cr_session_check_limit(const struct cr_session *s) {
-    const struct cr_device *d = s->device;
-    size_t                  limit_bytes;
-    if (!s->overhead_bytes || !d->free_at_start || !cr_bytes_parse(s->config->memory.limit, &limit_bytes)) return;
+    const struct cr_device *d           = s->device;
+    const size_t            limit_bytes = s->state.memory_limit;
+    if (!s->overhead_bytes || !d->free_at_start || !limit_bytes) return;
     const size_t left = d->backend->memory_free(s->device),
                  used = left && left < d->free_at_start ? d->free_at_start - left : 0;
     if (used > limit_bytes)
@@ -236,13 +232,13 @@ cr_status cr_session_lacks_memory(const struct cr_session *s, const struct cr_pr
     for (int i = 0; i < count; i++) pool = CR_MAX(pool, all[i]->region_bytes[CR_REGION_POOL]);
     if (lacks) snprintf(missing, sizeof missing, ", %.0f MiB more than available", cr_mib(lacks));
     add_suggestions(s, &text);
-    const cr_status status = CR_FAIL(CR_ERR_MEMORY,
-                                     "out of memory on %s: the network needs %.0f MiB%s (parameters and state %.0f, "
-                                     "activations %.0f, images %.0f) "
-                                     "with train.batch = %lld and image size %d: %s",
-                                     s->device->backend->name, cr_mib(need), missing, cr_mib(store), cr_mib(pool),
-                                     cr_mib(need - store - pool), (long long)(s->trains ? s->batch : s->eval_batch),
-                                     size, text.data ? text.data : "");
+    const cr_status status = CR_FAIL(
+        CR_ERR_MEMORY,
+        "out of memory on %s: the network needs %.0f MiB%s (parameters and state %.0f, "
+        "activations %.0f, images %.0f) "
+        "with train.batch = %lld and image size %d: %s",
+        s->device->backend->name, cr_mib(need), missing, cr_mib(store), cr_mib(pool), cr_mib(need - store - pool),
+        (long long)(s->trains ? s->state.batch : s->state.eval_batch), size, text.data ? text.data : "");
     cr_text_free(&text);
     return status;
 }
@@ -260,7 +256,7 @@ cr_status cr_session_limit_missed(const struct cr_session *s, size_t need) {
     const char             *instead = strcmp(c->memory.limit, "auto") == 0 ? "free device memory" : "raise the limit";
     struct cr_text          text    = {0};
     add_suggestions(s, &text);
-    if (cr_bytes_parse(c->memory.limit, &limit)) limit = CR_MIN(limit, whole); /* may be less than the libraries need */
+    if (s->state.memory_limit) limit = CR_MIN(s->state.memory_limit, whole); /* may be less than the libraries need */
     if (s->overhead_bytes)
         snprintf(details, sizeof details, " (%.0f of them for libraries%s)", cr_mib(s->overhead_bytes),
                  s->model.ranks > 1 ? " and NCCL" : "");

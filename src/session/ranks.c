@@ -37,7 +37,7 @@ struct choices {
 
 static cr_status send_choices(struct cr_session *s) {
     char          *text = NULL;
-    struct choices c    = {.batch = s->batch, .limit = s->limit};
+    struct choices c    = {.batch = s->state.batch, .limit = s->limit};
     if (s->cost_table) CR_TRY(cr_cost_table_text(s->cost_table, &text));
     c.table_bytes    = text ? strlen(text) : 0;
     cr_status status = cr_comm_broadcast(s->comm, &c, sizeof c, 0);
@@ -65,8 +65,8 @@ static cr_status receive_kernel_times(struct cr_session *s, size_t length) {
 static cr_status receive_choices(struct cr_session *s) {
     struct choices c;
     CR_TRY(cr_comm_broadcast(s->comm, &c, sizeof c, 0));
-    s->batch = c.batch;
-    s->limit = (size_t)c.limit;
+    s->state.batch = c.batch;
+    s->limit       = (size_t)c.limit;
     return c.table_bytes ? receive_kernel_times(s, (size_t)c.table_bytes) : CR_OK;
 }
 

@@ -37,11 +37,11 @@ static cr_status compile_train(struct cr_session *s) {
     const enum cr_program_kind *kinds   = split ? parts : whole;
     const int64_t               largest = s->model.image_size;
     s->parts                            = split ? 3 : 1;
-    for (int k = 0; k < s->sizes.count; k++) {
-        s->model.image_size = s->sizes.size[k];
+    for (int k = 0; k < s->state.sizes.count; k++) {
+        s->model.image_size = s->state.sizes.size[k];
         for (int i = 0; i < s->parts; i++, s->trains++) {
             struct cr_program *p = &s->train[s->trains];
-            CR_TRY(cr_session_compile(s, kinds[i], s->batch, NULL, p));
+            CR_TRY(cr_session_compile(s, kinds[i], s->state.batch, NULL, p));
             cr_session_count_input(s, p);
         }
     }
@@ -76,26 +76,26 @@ static bool eval_exceeds_limit(const struct cr_session *s) {
 /* Results do not depend on the batch size of an evaluation. Unless the user sets it, it is halved until evaluation fits
  * the limit. */
 static cr_status compile_eval(struct cr_session *s, bool may_shrink) {
-    const int64_t              full   = s->eval_batch;
+    const int64_t              full   = s->state.eval_batch;
     const struct cr_fit_report before = s->fit;
-    for (;; s->eval_batch /= 2) {
-        CR_TRY(cr_session_compile(s, CR_PROGRAM_EVAL, s->eval_batch, NULL, &s->eval));
+    for (;; s->state.eval_batch /= 2) {
+        CR_TRY(cr_session_compile(s, CR_PROGRAM_EVAL, s->state.eval_batch, NULL, &s->eval));
         s->has_eval = true;
-        if (!may_shrink || s->eval_batch < 2 || !eval_exceeds_limit(s)) break;
+        if (!may_shrink || s->state.eval_batch < 2 || !eval_exceeds_limit(s)) break;
         cr_program_free(&s->eval);
         s->has_eval = false;
         s->fit      = before;
     }
-    if (s->eval_batch < full)
+    if (s->state.eval_batch < full)
         cr_log(CR_LOG_INFO, "memory  evaluation with batch size %lld: a larger one does not fit",
-               (long long)s->eval_batch);
+               (long long)s->state.eval_batch);
     return CR_OK;
 }
 
 /* Reserves memory for the input of an evaluation with a given batch size, before the training programs are compiled. */
 static cr_status count_input(struct cr_session *s) {
     struct cr_program eval;
-    CR_TRY(cr_model_program(&s->model, s->config, CR_PROGRAM_EVAL, s->eval_batch, &eval));
+    CR_TRY(cr_model_program(&s->model, s->config, CR_PROGRAM_EVAL, s->state.eval_batch, &eval));
     cr_session_count_input(s, &eval);
     cr_program_free(&eval);
     return CR_OK;
@@ -103,8 +103,8 @@ static cr_status count_input(struct cr_session *s) {
 
 static cr_status compile_programs(struct cr_session *s, const struct cr_session_options *o) {
     const struct cr_config *c = s->config;
-    s->eval_batch             = o->eval_batch ? o->eval_batch : c->train.eval_batch ? c->train.eval_batch : s->batch;
-    const bool may_shrink     = !o->eval_batch && !c->train.eval_batch;
+    s->state.eval_batch   = o->eval_batch ? o->eval_batch : c->train.eval_batch ? c->train.eval_batch : s->state.batch;
+    const bool may_shrink = !o->eval_batch && !c->train.eval_batch;
     if (s->limit && o->eval && !may_shrink) CR_TRY(count_input(s));
     if (o->train) CR_TRY(compile_train(s));
     return o->eval ? compile_eval(s, may_shrink) : CR_OK;
@@ -115,7 +115,7 @@ static cr_status compile_programs(struct cr_session *s, const struct cr_session_
 static cr_status compile_all(struct cr_session *s, const struct cr_session_options *o) {
     const struct cr_program *all[CR_SESSION_TRAIN_MAX + 1];
     const struct cr_program *eval[] = {&s->eval};
-    const bool               found  = !s->batch && (o->train || !(o->eval_batch || s->config->train.eval_batch));
+    const bool               found  = !s->state.batch && (o->train || !(o->eval_batch || s->config->train.eval_batch));
     if (found) CR_TRY(cr_session_find_batch(s, o->batch_max));
     for (;;) {
         CR_TRY(compile_programs(s, o));
@@ -125,7 +125,7 @@ static cr_status compile_all(struct cr_session *s, const struct cr_session_optio
         if (!found || !o->train || !cr_session_smaller_batch(s, cr_memory_need(s->device, &s->model.store, all, count)))
             return CR_OK;
         cr_log(CR_LOG_INFO, "batch   size lowered to %lld: the chosen kernels need more memory than estimated",
-               (long long)s->batch);
+               (long long)s->state.batch);
         free_programs(s);
         s->fit = (struct cr_fit_report){0};
     }
@@ -161,7 +161,6 @@ static void log_fit(const struct cr_session *s) {
 static cr_status bind_programs(struct cr_session *s) {
     const struct cr_program *all[CR_SESSION_TRAIN_MAX + 1];
     const int                count = all_programs(s, all);
-    size_t                   number;
     /* Compare with the free memory first: a host that overcommits memory would kill the process later, and a GPU would
      * fail halfway. */
     const size_t need = cr_memory_need(s->device, &s->model.store, all, count),
@@ -169,9 +168,8 @@ static cr_status bind_programs(struct cr_session *s) {
                             ? cr_session_free_memory(s) /* nothing has left room for the rest of the program */
                             : s->device->backend->memory_free(s->device);
     if (s->limit && need > s->limit)
-        return cr_bytes_parse(s->config->memory.limit, &number)
-                   ? cr_session_limit_missed(s, need)
-                   : cr_session_lacks_memory(s, all, count, need - s->limit);
+        return s->state.memory_limit ? cr_session_limit_missed(s, need)
+                                     : cr_session_lacks_memory(s, all, count, need - s->limit);
     log_fit(s);
     if (left && need > left) return cr_session_lacks_memory(s, all, count, need - left);
     cr_status status = cr_memory_open(&s->memory, s->device, &s->model.store, all, count);
@@ -245,13 +243,14 @@ static void log_lasting_effect(const struct cr_session *s) {
 static cr_status prepare_sizes(struct cr_session *s, bool all_sizes) {
     const struct cr_config *c = s->config;
     CR_TRY(cr_prepare_from_config(c, CR_SPLIT_TRAIN, &s->prepare_train));
-    if (!all_sizes || !cr_config_sizes(c, &s->sizes) || !s->sizes.count) {
-        s->sizes            = (struct cr_size_schedule){.count = 1, .size = {s->prepare_train.size}};
+    if (!all_sizes || !cr_config_sizes(c, &s->state.sizes) || !s->state.sizes.count) {
+        s->state.sizes      = (struct cr_size_schedule){.count = 1, .size = {s->prepare_train.size}};
         s->prepare_sizes[0] = s->prepare_train;
         return CR_OK;
     }
-    for (int k = 0; k < s->sizes.count; k++) CR_TRY(cr_prepare_of_size(c, s->sizes.size[k], &s->prepare_sizes[k]));
-    s->prepare_train = s->prepare_sizes[cr_size_largest(&s->sizes)];
+    for (int k = 0; k < s->state.sizes.count; k++)
+        CR_TRY(cr_prepare_of_size(c, s->state.sizes.size[k], &s->prepare_sizes[k]));
+    s->prepare_train = s->prepare_sizes[cr_size_largest(&s->state.sizes)];
     return CR_OK;
 }
 
@@ -270,7 +269,8 @@ static cr_status open_all(struct cr_session *s, const struct cr_session_options 
     CR_TRY(cr_session_rank_device(c, o->ref_only, o->comm, &s->device, &real));
     s->times.device_ns = cr_time_ns() - start;
     start              = cr_time_ns();
-    CR_TRY(cr_model_open(c, classes, s->prepare_train.size, s->prepare_eval.size, &s->model));
+    s->state.epoch     = o->epoch;
+    CR_TRY(cr_model_open_at(c, o->epoch, classes, s->prepare_train.size, s->prepare_eval.size, &s->model));
     cr_model_set_real(&s->model, real);
     if (o->train) CR_TRY(cr_session_attach_teacher(s, o->teacher, classes, real));
     s->model.ranks         = cr_comm_size(s->comm);
@@ -282,7 +282,7 @@ static cr_status open_all(struct cr_session *s, const struct cr_session_options 
     if (o->masks) s->model.store.has_mask = true;
     if (o->train) CR_TRY(cr_dataset_class_weights(c, o->train_data, classes, &s->model.class_weights));
     log_unused_keys(s, o->train);
-    s->batch = o->batch ? o->batch : c->train.batch;
+    s->state.batch = o->batch ? o->batch : c->train.batch;
     if (o->train) /* programs must not rely on masks that training changes */
         CR_TRY(cr_session_sparsity_pattern(s, cr_config_prunes(c) ? NULL : o->masks_from, o->draw_masks));
     else if (o->pattern)
@@ -290,7 +290,7 @@ static cr_status open_all(struct cr_session *s, const struct cr_session_options 
     else if (!o->masks)
         CR_TRY(cr_session_sparsity_pattern(s, c->model.weights, o->draw_masks));
     CR_TRY(cr_session_open_cost_table(s, o));
-    cr_session_limit(s);
+    cr_session_limit(s, o->memory_limit);
     CR_TRY(cr_session_share_limit(s));
     CR_TRY(compile_within_limit(s, o));
     CR_TRY(cr_session_same_programs(s));
@@ -302,6 +302,7 @@ static cr_status open_all(struct cr_session *s, const struct cr_session_options 
         CR_TRY(bind_programs(s));
         CR_TRY(cr_session_put_teacher(s));
     }
+    if (s->need_without_limit) s->state.memory_limit = s->limit + cr_session_overhead_bytes(s);
     s->times.memory_ns = cr_time_ns() - start;
     return CR_OK;
 }

@@ -37,8 +37,10 @@ struct cr_session_options {
     bool without_scales; /* quantised network: the weights to load have no scales yet */
     /* with train: the dataset by which [loss] class_weights are resolved; NULL: all weights are 1. Borrowed */
     const struct cr_dataset *train_data;
-    int64_t                  batch;     /* batch size for training; 0 uses [train] batch */
-    int64_t                  batch_max; /* upper bound for [train] batch = auto; 0 when there is none */
+    int64_t                  epoch;        /* completed epochs; by model.unfreeze they decide what is frozen */
+    size_t                   memory_limit; /* found by the run for [memory] limit = auto; 0: the limit of the config */
+    int64_t                  batch;        /* batch size for training; 0 uses [train] batch */
+    int64_t                  batch_max;    /* upper bound for [train] batch = auto; 0 when there is none */
     int64_t eval_batch; /* batch size for evaluation; 0 uses [train] eval_batch, or else the training batch size */
     int     classes;    /* number of classes of the dataset; 0 determines it with cr_session_classes */
     const char
@@ -60,28 +62,36 @@ struct cr_session_times {
     int64_t init_ns;    /* weight initialisation, or reading weights */
 };
 
+/* What a run decides or changes; the configuration is read-only. Written by session/ and training/ only. */
+struct cr_run_state {
+    int64_t batch;        /* images of a (micro-)batch of this rank: [train] batch, or what was found for auto */
+    int64_t eval_batch;   /* images of a batch in evaluation */
+    int64_t epoch;        /* completed epochs when the session was opened */
+    size_t  memory_limit; /* bytes that the run may use, with libraries: [memory] limit, or found for auto; 0: none */
+    struct cr_size_schedule sizes; /* of training images; count is 1 without options.all_sizes */
+};
+
 struct cr_session {
     const struct cr_config *config; /* borrowed */
-    struct cr_comm         *comm;   /* borrowed; NULL with one rank */
+    struct cr_run_state     state;
+    struct cr_comm         *comm; /* borrowed; NULL with one rank */
     struct cr_model         model;
     struct cr_prepare       prepare_train, prepare_eval;
     struct cr_device       *device;
     uint8_t                *pattern;    /* masks that programs rely on (store.pattern points here); NULL when none */
     struct cr_cost_table   *cost_table; /* NULL: kernels are chosen by their fixed order, not by time */
     /* "step", or "micro_first", "micro", "micro_last": `parts` programs for each size, in the order of the sizes */
-    struct cr_program       train[CR_SESSION_TRAIN_MAX];
-    int                     parts;
-    struct cr_size_schedule sizes;                       /* of training images; count is 1 without options.all_sizes */
-    struct cr_prepare       prepare_sizes[CR_SIZES_MAX]; /* of these sizes; prepare_train is that of the largest */
-    int                     trains;                      /* number of training programs */
-    struct cr_program       eval;
-    bool                    has_eval;
-    bool                    without_scales; /* as in the options */
-    struct cr_memory        memory;
-    struct cr_exec         *train_exec[CR_SESSION_TRAIN_MAX];
-    struct cr_exec         *eval_exec;
-    int64_t                 batch, eval_batch;
-    size_t limit; /* upper bound of the sum of all regions in bytes ([memory] limit); 0 when unlimited */
+    struct cr_program train[CR_SESSION_TRAIN_MAX];
+    int               parts;
+    struct cr_prepare prepare_sizes[CR_SIZES_MAX]; /* of state.sizes; prepare_train is that of the largest */
+    int               trains;                      /* number of training programs */
+    struct cr_program eval;
+    bool              has_eval;
+    bool              without_scales; /* as in the options */
+    struct cr_memory  memory;
+    struct cr_exec   *train_exec[CR_SESSION_TRAIN_MAX];
+    struct cr_exec   *eval_exec;
+    size_t            limit; /* upper bound of the sum of all regions in bytes ([memory] limit); 0 when unlimited */
     /* With [memory] limit = auto: the free memory. It becomes the limit when the programs need more bytes without one
      * (need_without_limit; else 0). */
     size_t limit_if_needed, need_without_limit;
@@ -144,13 +154,14 @@ void cr_session_sparse_text(const struct cr_program *program, struct cr_text *ou
 
 /* ---- session/memory_limit.c and session/batch_search.c ---- */
 
-/* Sets session->limit, limit_if_needed and overhead_bytes from [memory] limit. */
-void cr_session_limit(struct cr_session *session);
+/* Sets state.memory_limit, limit, limit_if_needed and overhead_bytes from [memory] limit; `found`: the limit that the
+ * run found for auto, else 0. */
+void cr_session_limit(struct cr_session *session, size_t found);
+/* Bytes that count against the limit in addition to the regions. */
+size_t cr_session_overhead_bytes(const struct cr_session *session);
 /* For programs that were compiled without a limit and need `need` bytes: with [memory] limit = auto and less free
  * memory, sets session->limit and returns true. The caller compiles them again. */
 bool cr_session_needs_limit(struct cr_session *session, size_t need);
-/* The value of [memory] limit that gives the limit of cr_session_needs_limit, in bytes; 0 when it set none. */
-size_t cr_session_limit_found(const struct cr_session *session);
 /* Called after the first step: warns when more device memory is in use than a numeric limit allows. */
 void cr_session_check_limit(const struct cr_session *session);
 /* Bytes of device memory that are free for regions, 0 when unknown. */
@@ -165,11 +176,11 @@ CR_MUST cr_status cr_session_compile(struct cr_session *session, enum cr_program
 CR_MUST cr_status cr_session_compile_with(struct cr_session *session, struct cr_cost_model *model,
                                           enum cr_program_kind kind, int64_t batch, const char *until,
                                           struct cr_fit_report *fit, struct cr_program *out);
-/* Sets session->batch to the largest batch size that fits the limit (or the free memory) with at most [train]
+/* Sets session->state.batch to the largest batch size that fits the limit (or the free memory) with at most [train]
  * batch_slowdown. `most` is an upper bound, 0 when there is none. */
 CR_MUST cr_status cr_session_find_batch(struct cr_session *session, int64_t most);
 /* For programs compiled with a batch size that cr_session_find_batch found and that need `need` bytes: when they do not
- * fit, lowers session->batch and returns true. */
+ * fit, lowers session->state.batch and returns true. */
 bool cr_session_smaller_batch(struct cr_session *session, size_t need);
 /* Appends how the limit is met (recomputation, offloading); appends nothing when no measures are needed. */
 void cr_session_fit_text(const struct cr_session *session, struct cr_text *out);
@@ -190,7 +201,7 @@ CR_MUST cr_status cr_session_open(const struct cr_config *config, const struct c
 void              cr_session_close(struct cr_session *session);
 /* The training program of an epoch, as an index of train and train_exec: the first part of its size. */
 static inline int cr_session_program_at(const struct cr_session *session, int64_t epoch) {
-    return cr_size_index(&session->sizes, epoch) * session->parts;
+    return cr_size_index(&session->state.sizes, epoch) * session->parts;
 }
 /* Initialises weights and state on the device ([model] init, [train] loss_scale). */
 CR_MUST cr_status cr_session_init(struct cr_session *session);
@@ -296,23 +307,6 @@ CR_MUST cr_status cr_session_bn_begin(struct cr_session *session, bool averages,
 CR_MUST cr_status cr_session_bn_add(struct cr_session *session, struct cr_bn_statistics *statistics);
 CR_MUST cr_status cr_session_bn_end(struct cr_session *session, struct cr_bn_statistics *statistics);
 void              cr_session_bn_free(struct cr_bn_statistics *statistics);
-
-/* ---- training ---- */
-struct cr_train_options {
-    const char        *resume;    /* NULL, "auto", a run folder or a step folder */
-    bool               force;     /* accept changes to model or data order on resume */
-    bool               brief;     /* print only results, warnings, and the progress line on a terminal */
-    const char *const *overrides; /* "section.key=value" of the command line, applied to the stored config as well */
-    int                override_count;
-    struct cr_comm    *comm; /* ranks that train together; NULL with one rank. Borrowed */
-    /* The command of train.on_event as the user gave it, on the command line or in a file that the command line names;
-     * NULL: none. Borrowed. The one in `config` and in stored configurations is never executed. */
-    const char *on_event;
-    /* What continues a run that stopped, for its messages; NULL: "--resume auto". Static. */
-    const char *continued_by;
-};
-/* Runs `cresnet train`. *signal_taken is the signal that ended the run, 0 when none did. */
-CR_MUST cr_status cr_train(const struct cr_config *config, const struct cr_train_options *options, int *signal_taken);
 
 /* ---- prediction ---- */
 

@@ -117,17 +117,17 @@ out:
 
 /* A network whose channels were pruned needs its own model.channels. Other mismatches are found in the tensors. */
 static cr_status check_channels(const struct cr_config *config, const char *folder) {
-    struct cr_saved_model saved;
-    struct cr_config      stored;
-    cr_status             status = CR_OK;
+    struct cr_saved_model   saved;
+    const struct cr_config *stored;
+    cr_status               status = CR_OK;
     if (cr_saved_model_find(folder, NULL, &saved) != CR_OK) return CR_OK; /* weights without a configuration */
     if (cr_config_open_stored(&stored, saved.config, NULL, 0) == CR_OK) {
-        if (strcmp(stored.model.channels, config->model.channels) != 0)
+        if (strcmp(stored->model.channels, config->model.channels) != 0)
             status = cr_config_fail(config, "model.weights",
                                     "the layers of this network have other numbers of channels (model.channels): start "
                                     "from its configuration, %s",
                                     saved.config);
-        cr_config_close(&stored);
+        cr_config_close(stored);
     }
     cr_saved_model_free(&saved);
     return status;

@@ -78,7 +78,7 @@ static cr_status check_teacher(const struct cr_config *c, const struct cr_config
 enum { SETTINGS = 8 };
 
 static cr_status read_config(const struct cr_config *c, const char *weights, const char *path,
-                             struct cr_config *teacher) {
+                             const struct cr_config **teacher) {
     struct cr_arena arena           = {0};
     const char     *named           = cr_arena_printf(&arena, "model.weights=%s", weights);
     const char     *threads         = cr_arena_printf(&arena, "train.threads=%" PRId64, c->train.threads);
@@ -160,8 +160,8 @@ out:
     return status;
 }
 
-/* Reads the weights and makes the teacher of them. Moves *config. */
-static cr_status read_weights(const struct cr_config *c, const struct cr_dataset *data, struct cr_config *config,
+/* Reads the weights and makes the teacher of them, which takes *config over. */
+static cr_status read_weights(const struct cr_config *c, const struct cr_dataset *data, const struct cr_config **config,
                               int classes, int64_t size, struct cr_teacher **out) {
     const struct cr_session_options options = {
         .eval = true, .execute = true, .ref_only = true, .batch = 1, .eval_batch = 1, .classes = classes};
@@ -169,12 +169,12 @@ static cr_status read_weights(const struct cr_config *c, const struct cr_dataset
     float            *value = NULL, *running = NULL;
     uint64_t          hash = 0;
     cr_status         status;
-    CR_TRY_OUT(cr_session_open(config, &options, &session));
-    CR_TRY_OUT(cr_session_load_weights(&session, config->model.weights, true));
+    CR_TRY_OUT(cr_session_open(*config, &options, &session));
+    CR_TRY_OUT(cr_session_load_weights(&session, (*config)->model.weights, true));
     CR_TRY_OUT(cr_state_buffer_copy(&session, CR_BUFFER_VALUE, &value));
     CR_TRY_OUT(cr_state_buffer_copy(&session, CR_BUFFER_RUNNING, &running));
-    hash = hash_of(config, &session.model.store, value, running);
-    CR_TRY_OUT(match_classes(c, data, config->model.weights, &session.model.store, value));
+    hash = hash_of(*config, &session.model.store, value, running);
+    CR_TRY_OUT(match_classes(c, data, (*config)->model.weights, &session.model.store, value));
     cr_session_close(&session);
     CR_TRY_OUT(cr_teacher_open(config, classes, size, value, running, out));
     (*out)->hash = hash;
@@ -187,27 +187,27 @@ out:
 
 static void log_teacher(const struct cr_config *c, const struct cr_teacher *teacher) {
     cr_log(CR_LOG_INFO, "teacher %s: %s, %.2f million parameters; weight %g, temperature %g", c->distill.teacher,
-           cr_word_arch(teacher->config.model.arch), (double)cr_param_store_trainable(&teacher->model.store) * 1e-6,
+           cr_word_arch(teacher->config->model.arch), (double)cr_param_store_trainable(&teacher->model.store) * 1e-6,
            c->distill.weight, c->distill.temperature);
 }
 
 cr_status cr_session_open_teacher(const struct cr_config *c, const struct cr_dataset *data, int classes,
                                   struct cr_teacher **out) {
-    struct cr_saved_model files   = {0};
-    struct cr_config      teacher = {0};
-    struct cr_prepare     prepare;
-    cr_status             status;
+    struct cr_saved_model   files   = {0};
+    const struct cr_config *teacher = NULL;
+    struct cr_prepare       prepare;
+    cr_status               status;
     *out = NULL;
     if (!*c->distill.teacher) return check_none(c);
     CR_TRY_OUT(check_student(c));
     CR_TRY_OUT(name_key(c, cr_saved_model_find(c->distill.teacher, NULL, &files)));
     CR_TRY_OUT(name_key(c, read_config(c, files.weights, files.config, &teacher)));
-    CR_TRY_OUT(check_teacher(c, &teacher, classes));
+    CR_TRY_OUT(check_teacher(c, teacher, classes));
     CR_TRY_OUT(cr_prepare_from_config(c, CR_SPLIT_TRAIN, &prepare));
     CR_TRY_OUT(name_key(c, read_weights(c, data, &teacher, classes, prepare.size, out)));
     log_teacher(c, *out);
 out:
-    cr_config_close(&teacher);
+    cr_config_close(teacher);
     cr_saved_model_free(&files);
     return status;
 }

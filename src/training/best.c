@@ -26,8 +26,8 @@ static double metric_of(enum cr_best_metric metric, const struct cr_scores *e) {
 
 /* train.best; with several labels per image, top1 has no meaning and stands for map. */
 static enum cr_best_metric metric_for(const struct cr_run *run) {
-    const enum cr_best_metric best = run->config.train.best;
-    return best == CR_BEST_TOP1 && run->config.data.multi_label ? CR_BEST_MAP : best;
+    const enum cr_best_metric best = run->config->train.best;
+    return best == CR_BEST_TOP1 && run->config->data.multi_label ? CR_BEST_MAP : best;
 }
 
 static bool is_better(enum cr_best_metric metric, double a, double b) {
@@ -50,7 +50,7 @@ static double stored(double value) {
 /* ---- reading best.json ---- */
 
 static bool prunes_at(const struct cr_run *run, int64_t step) {
-    const struct cr_prune_step due = cr_prune_step_at(&run->config, step, run->at.steps_per_epoch);
+    const struct cr_prune_step due = cr_prune_step_at(run->config, step, run->at.steps_per_epoch);
     return run->prune.layers && due.action != CR_PRUNE_NOTHING && due.action != CR_PRUNE_MOVE;
 }
 
@@ -63,13 +63,13 @@ static int64_t pruned_since(const struct cr_run *run, int64_t step) {
 }
 
 bool cr_run_evaluates_at(const struct cr_run *run, int64_t step) {
-    const int64_t every = run->config.train.eval_every * run->at.steps_per_epoch;
+    const int64_t every = run->config->train.eval_every * run->at.steps_per_epoch;
     return step > 0 && every && step % every == 0;
 }
 
 /* Number of evaluations after `from`, up to the current step. */
 static int64_t evaluations_since(const struct cr_run *run, int64_t from) {
-    const int64_t every = run->config.train.eval_every * run->at.steps_per_epoch;
+    const int64_t every = run->config->train.eval_every * run->at.steps_per_epoch;
     return every ? run->at.step / every - from / every : 0;
 }
 
@@ -89,7 +89,7 @@ struct cr_best cr_run_best_read(const struct cr_run *run) {
 }
 
 bool cr_run_evaluates_again(const struct cr_run *run, int64_t best_step) {
-    return run->from && run->config.train.patience && best_step != run->at.step &&
+    return run->from && run->config->train.patience && best_step != run->at.step &&
            cr_run_evaluates_at(run, run->at.step);
 }
 
@@ -118,7 +118,7 @@ static cr_status mark_best(const struct cr_run *run, const struct cr_scores *raw
     snprintf(path, sizeof path, "%s/best.json", run->dir);
     cr_json_open_object(&w, NULL);
     cr_json_put_int(&w, "step", run->at.step);
-    const enum cr_best_metric always = run->config.data.multi_label ? CR_BEST_MAP : CR_BEST_TOP1;
+    const enum cr_best_metric always = run->config->data.multi_label ? CR_BEST_MAP : CR_BEST_TOP1;
     put_metric(&w, always, raw, ema);
     if (metric_for(run) != always) put_metric(&w, metric_for(run), raw, ema);
     if (!text.failed) cr_json_put_uint(&w, CR_CKPT_BEST_SUM, cr_crc32c(0, text.data, text.length));
@@ -143,6 +143,6 @@ cr_status cr_run_update_best(const struct cr_run *run, const struct cr_scores *r
 }
 
 bool cr_run_stops_early(const struct cr_run *run, const struct cr_best *best) {
-    if (cr_prune_is_dense_later(&run->config, run->at.step, run->at.steps_per_epoch)) return false;
-    return run->config.train.patience && best->stale >= run->config.train.patience;
+    if (cr_prune_is_dense_later(run->config, run->at.step, run->at.steps_per_epoch)) return false;
+    return run->config->train.patience && best->stale >= run->config->train.patience;
 }

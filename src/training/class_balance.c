@@ -22,7 +22,7 @@ static void log_weights(const struct cr_run *run, const float *weights, int clas
 static void warn_unbalanced(const struct cr_run *run, int classes) {
     const int64_t *counts = cr_dataset_class_counts(run->train);
     int            low = 0, high = 0;
-    if (!counts || *run->config.loss.class_weights || run->config.data.sampling == CR_SAMPLING_BALANCED) return;
+    if (!counts || *run->config->loss.class_weights || run->config->data.sampling == CR_SAMPLING_BALANCED) return;
     for (int k = 1; k < classes; k++) {
         if (counts[k] < counts[low]) low = k;
         if (counts[k] > counts[high]) high = k;
@@ -33,20 +33,20 @@ static void warn_unbalanced(const struct cr_run *run, int classes) {
            ": the network will seldom predict rare classes; please try %s"
            "loss.class_weights=balanced",
            cr_dataset_class_name(run->train, high), counts[high], cr_dataset_class_name(run->train, low), counts[low],
-           run->config.data.multi_label ? "" : "data.sampling=balanced or ");
+           run->config->data.multi_label ? "" : "data.sampling=balanced or ");
 }
 
 cr_status cr_run_check_balance(struct cr_run *run) {
     const int classes = cr_dataset_classes(run->train);
     float    *weights;
-    CR_TRY(cr_dataset_class_weights(&run->config, run->train, classes, &weights));
+    CR_TRY(cr_dataset_class_weights(run->config, run->train, classes, &weights));
     cr_status status =
         weights ? cr_comm_same(run->comm, weights, (size_t)classes * sizeof *weights, "loss.class_weights") : CR_OK;
     if (status == CR_OK && cr_run_reports(run)) {
         if (weights) log_weights(run, weights, classes);
         warn_unbalanced(run, classes);
     }
-    if (weights && run->config.data.sampling == CR_SAMPLING_BALANCED && cr_run_reports(run))
+    if (weights && run->config->data.sampling == CR_SAMPLING_BALANCED && cr_run_reports(run))
         cr_log(CR_LOG_WARN,
                "data.sampling=balanced and loss.class_weights both favour rare classes: one of them is enough");
     cr_free(weights);

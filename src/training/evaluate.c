@@ -29,11 +29,11 @@ cr_status cr_run_save(struct cr_run *run, struct cr_report *report) {
 }
 
 cr_status cr_run_average(struct cr_run *run) {
-    const int64_t before = run->at.step / run->at.steps_per_epoch - run->config.ema.swa_start;
+    const int64_t before = run->at.step / run->at.steps_per_epoch - run->config->ema.swa_start;
     if (before < 0) return cr_state_ema_start(&run->session);
     CR_TRY(cr_state_swa_average(&run->session, before));
     const struct cr_bn_options options = {.averages = true, /* batches of the epoch that follows, in its order */
-                                          .batches  = run->config.ema.swa_batches,
+                                          .batches  = run->config->ema.swa_batches,
                                           .epoch    = run->at.step / run->at.steps_per_epoch,
                                           .step     = run->at.step};
     return cr_session_bn_statistics(&run->session, run->train, &options, NULL);
@@ -54,7 +54,7 @@ static cr_status evaluate_ema(struct cr_run *run, volatile const int *stop, stru
 
 /* Number of labels of an image that can be correct: the classes with data.multi_label, else 0. */
 static int labels_of(const struct cr_run *run) {
-    return run->config.data.multi_label ? run->session.model.classes : 0;
+    return run->config->data.multi_label ? run->session.model.classes : 0;
 }
 
 static void scores_text(const struct cr_scores *e, int labels, char human[128]) {
@@ -167,7 +167,7 @@ cr_status cr_run_evaluate(struct cr_run *run, struct cr_report *report, volatile
 /* ---- train.final_tta ---- */
 
 cr_status cr_run_check_final_tta(const struct cr_run *run) {
-    const struct cr_config *c = &run->config;
+    const struct cr_config *c = run->config;
     struct cr_prepare       prepare;
     if (c->train.final_tta == CR_TTA_NONE) return CR_OK;
     if (cr_comm_size(run->comm) > 1)
@@ -178,7 +178,7 @@ cr_status cr_run_check_final_tta(const struct cr_run *run) {
 }
 
 cr_status cr_run_evaluate_views(struct cr_run *run, struct cr_report *report, volatile const int *stop) {
-    const enum cr_tta tta     = run->config.train.final_tta;
+    const enum cr_tta tta     = run->config->train.final_tta;
     const bool        has_ema = run->session.model.store.has_ema;
     const int         labels  = labels_of(run);
     struct cr_scores  e;

@@ -88,7 +88,7 @@ static void facts_begin(struct facts *f, const struct cr_run *run, const char *e
     put_int(f, "step", run->at.step);
     put_int(f, "steps", run->total_steps);
     put_real(f, "epoch", (double)run->at.step / (double)run->at.steps_per_epoch);
-    put_int(f, "epochs", run->config.train.epochs);
+    put_int(f, "epochs", run->config->train.epochs);
 }
 
 static void put_checkpoint(struct facts *f, const struct cr_run *run) {
@@ -122,14 +122,13 @@ static bool has_ended(struct cr_run_events *e) {
 /* Waits for the command, and kills it when its time is over. */
 static void finish(struct cr_run_events *e, double seconds) {
     const struct timespec pause = {.tv_nsec = POLL_NS};
-    int                   how;
     for (; !has_ended(e); nanosleep(&pause, NULL)) {
         if (cr_time_ns() - e->started_ns < (int64_t)(seconds * 1e9)) continue;
         cr_log(CR_LOG_WARN,
                "train.on_event: the command of the event %s was killed: it was still running after %g seconds",
                e->event, seconds);
         kill(-e->process, SIGKILL);
-        while (!cr_process_ended(e->process, &how)) nanosleep(&pause, NULL);
+        (void)cr_process_finish(e->process);
         e->process = 0;
     }
 }
@@ -194,7 +193,7 @@ static void run_command(struct cr_run *run, const char *event, struct facts *f) 
     int                   input = -1, failed = ENOMEM;
     cr_json_close_object(&f->writer);
     cr_json_end_line(&f->writer);
-    finish(e, run->config.train.event_timeout);
+    finish(e, run->config->train.event_timeout);
     if (!f->json.failed && !f->variables.failed) environment = make_environment(f);
     if (environment) {
         input  = open_input(&f->json);
@@ -242,8 +241,8 @@ void cr_run_event_evaluated(struct cr_run *run, const struct cr_scores *raw, con
     if (!reports_events(run)) return;
     facts_begin(&f, run, "evaluation");
     put_checkpoint(&f, run);
-    put_scores(&f, raw, run->config.data.multi_label, names);
-    if (ema) put_scores(&f, ema, run->config.data.multi_label, ema_names);
+    put_scores(&f, raw, run->config->data.multi_label, names);
+    if (ema) put_scores(&f, ema, run->config->data.multi_label, ema_names);
     put_bool(&f, "best", is_best);
     run_command(run, "evaluation", &f);
 }
@@ -256,5 +255,5 @@ void cr_run_event_end(struct cr_run *run, cr_status status, int signal) {
     if (status != CR_OK) put_text(&f, "error", cr_error_message());
     if (status == CR_OK && signal) put_int(&f, "signal", signal);
     run_command(run, event, &f);
-    finish(&run->events, run->config.train.event_timeout);
+    finish(&run->events, run->config->train.event_timeout);
 }

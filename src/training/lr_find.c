@@ -103,16 +103,16 @@ static cr_status open_loader(struct finder *f) {
     const struct cr_config        *c       = f->config;
     const struct cr_loader_options options = {.split         = CR_SPLIT_TRAIN,
                                               .prepare       = f->session.prepare_train,
-                                              .batch         = f->session.batch,
+                                              .batch         = f->session.state.batch,
                                               .seed          = (uint64_t)c->train.seed,
                                               .workers       = (int)c->data.workers,
                                               .prefetch      = (int)c->data.prefetch,
                                               .drop_last     = c->data.drop_last,
                                               .corrupt_fatal = c->data.corrupt == CR_CORRUPT_FATAL};
-    if (cr_dataset_count(f->dataset) < f->session.batch)
+    if (cr_dataset_count(f->dataset) < f->session.state.batch)
         return cr_config_fail(c, "train.batch", "%" PRId64 " images, but the training set has %" PRId64 ": lower it",
-                              f->session.batch, cr_dataset_count(f->dataset));
-    f->lr_factor = cr_training_lr_factor(c, f->session.batch * c->train.accumulate);
+                              f->session.state.batch, cr_dataset_count(f->dataset));
+    f->lr_factor = cr_training_lr_factor(c, f->session.state.batch * c->train.accumulate);
     return cr_loader_open(f->dataset, &options, &f->loader);
 }
 

@@ -18,16 +18,16 @@ cr_status cr_run_prune_check(const struct cr_config *c) {
 
 /* Also finds a mistake in prune.exempt before the first step. */
 static cr_status trace_groups(struct cr_run *run) {
-    CR_TRY(cr_model_program(&run->session.model, &run->config, CR_PROGRAM_EVAL, 1, &run->decayed.program));
+    CR_TRY(cr_model_program(&run->session.model, run->config, CR_PROGRAM_EVAL, 1, &run->decayed.program));
     CR_TRY(cr_channel_groups_trace(&run->decayed.program, &run->decayed.groups));
-    return cr_shrink_keep_exempt(NULL, &run->session.model.store, &run->config);
+    return cr_shrink_keep_exempt(NULL, &run->session.model.store, run->config);
 }
 
 cr_status cr_run_prune_open(struct cr_run *run) {
-    const struct cr_config *c = &run->config;
+    const struct cr_config *c = run->config;
     if (c->prune.group_decay > 0) return trace_groups(run);
     if (!cr_config_prunes(c)) return CR_OK;
-    return cr_prune_open(&run->session.model.store, &run->config, &run->prune);
+    return cr_prune_open(&run->session.model.store, run->config, &run->prune);
 }
 
 void cr_run_prune_close(struct cr_run *run) {
@@ -52,7 +52,7 @@ static void warn_of_phases(const struct cr_config *c) {
 
 /* Considers the whole schedule: a run that train.steps ends early may be resumed later. */
 void cr_run_prune_warn(const struct cr_run *run) {
-    const struct cr_config *c     = &run->config;
+    const struct cr_config *c     = run->config;
     const int64_t           steps = c->train.epochs * run->at.steps_per_epoch;
     double                  fraction, reached = 0;
     if (cr_comm_rank(run->comm) > 0 || c->prune.group_decay > 0) return;
@@ -249,7 +249,7 @@ static void report_decay(const struct cr_run *run, const struct cr_shrink *s, do
 
 cr_status cr_run_group_decay(struct cr_run *run, int64_t since, struct cr_report *report) {
     const struct cr_param_store *store = &run->session.model.store;
-    const struct cr_config      *c     = &run->config;
+    const struct cr_config      *c     = run->config;
     const int64_t                start = cr_time_ns();
     double                       rate  = 0;
     float                       *value;

@@ -7,8 +7,12 @@
 #include <stdio.h>
 #include <string.h>
 
+int64_t cr_run_batch(const struct cr_run *run) {
+    return run->session.state.batch ? run->session.state.batch : run->config->train.batch;
+}
+
 int64_t cr_run_update_images(const struct cr_run *run) {
-    return run->config.train.batch * run->config.train.accumulate * cr_comm_size(run->comm);
+    return cr_run_batch(run) * run->config->train.accumulate * cr_comm_size(run->comm);
 }
 
 /* ---- folders ---- */
@@ -35,7 +39,7 @@ cr_status cr_run_share_folders(struct cr_run *run) {
 
 /* ---- data ---- */
 
-cr_status cr_run_data_turn(struct cr_run *run, cr_status (*open)(struct cr_run *run)) {
+cr_status cr_run_open_data_one_rank_at_a_time(struct cr_run *run, cr_status (*open)(struct cr_run *run)) {
     if (cr_comm_size(run->comm) == 1) return open(run);
     const bool first = cr_comm_rank_info(run->comm, cr_comm_rank(run->comm))->local_rank == 0;
     if (first) CR_TRY(open(run));
@@ -45,25 +49,25 @@ cr_status cr_run_data_turn(struct cr_run *run, cr_status (*open)(struct cr_run *
     return open(run);
 }
 
-/* Removes the keys that may differ between hosts. */
-static void clear_host_keys(struct cr_config *c) {
-    c->data.root = c->distill.teacher = c->train.output = c->model.weights = c->memory.trace = "";
-    c->data.workers = c->data.prefetch = c->train.gpu = c->train.threads = 0;
-}
-
-cr_status cr_run_same(struct cr_run *run) {
-    struct cr_config c      = run->config; /* a shallow copy */
-    struct cr_text   text   = {0};
-    const uint64_t   data[] = {cr_dataset_fingerprint(run->train), cr_dataset_fingerprint(run->val)};
-    if (cr_comm_size(run->comm) == 1) return CR_OK;
-    clear_host_keys(&c);
-    cr_config_dump(&c, &text);
+/* Compares all keys but those of one host. */
+static cr_status check_configs_agree(struct cr_run *run) {
+    const struct cr_config *c;
+    struct cr_text          text = {0};
+    CR_TRY(cr_config_derive(&c, run->config, CR_DECIDES_HOST, NULL, 0));
+    cr_config_dump(c, &text);
+    cr_config_close(c);
     int64_t   length = (int64_t)text.length;
     cr_status status =
         text.failed ? CR_NO_MEMORY(4096) : cr_comm_same(run->comm, &length, sizeof length, "the configuration");
     if (status == CR_OK) status = cr_comm_same(run->comm, text.data, text.length, "the configuration");
     cr_text_free(&text);
-    CR_TRY(status);
+    return status;
+}
+
+cr_status cr_run_check_ranks_agree(struct cr_run *run) {
+    const uint64_t data[] = {cr_dataset_fingerprint(run->train), cr_dataset_fingerprint(run->val)};
+    if (cr_comm_size(run->comm) == 1) return CR_OK;
+    CR_TRY(check_configs_agree(run));
     const uint64_t teacher = run->teacher ? run->teacher->hash : 0;
     CR_TRY(cr_comm_same(run->comm, &teacher, sizeof teacher, "the network of distill.teacher"));
     return cr_comm_same(run->comm, data, sizeof data, "the dataset (names, labels, sizes)");
@@ -72,9 +76,9 @@ cr_status cr_run_same(struct cr_run *run) {
 /* ---- resume with another number of ranks ---- */
 
 cr_status cr_run_fit_batch(struct cr_run *run, const struct cr_config *stored, bool force, bool *same_update) {
-    struct cr_config *c    = &run->config;
-    const int64_t     size = cr_comm_size(run->comm);
-    int64_t           before;
+    const struct cr_config *c    = run->config;
+    const int64_t           size = cr_comm_size(run->comm);
+    int64_t                 before;
     CR_TRY(cr_state_ranks(run->from, &before));
     const int64_t images = stored->train.batch * stored->train.accumulate * before, parts = c->train.accumulate * size;
     const bool    untouched = c->train.batch == stored->train.batch && c->train.accumulate == stored->train.accumulate;
@@ -86,11 +90,13 @@ cr_status cr_run_fit_batch(struct cr_run *run, const struct cr_config *stored, b
                            " cannot divide evenly: use another number of ranks, or train.batch=... with --force",
                            run->from, images, before, before == 1 ? "" : "s", size, size == 1 ? "" : "s",
                            c->train.accumulate);
-        c->train.batch = images / parts;
+        char batch[40];
+        snprintf(batch, sizeof batch, "train.batch=%" PRId64, images / parts);
+        CR_TRY(cr_config_change(&run->config, 0, CR_CHANGES(batch)));
         cr_log(CR_LOG_INFO,
                "resume: %" PRId64 " rank%s with %" PRId64 " images each, before %" PRId64 " with %" PRId64
                ": the images of each update and their order do not change",
-               size, size == 1 ? "" : "s", c->train.batch * c->train.accumulate, before,
+               size, size == 1 ? "" : "s", run->config->train.batch * run->config->train.accumulate, before,
                stored->train.batch * stored->train.accumulate);
     }
     *same_update = cr_run_update_images(run) == images;
@@ -106,7 +112,7 @@ double cr_training_lr_factor(const struct cr_config *c, int64_t images) {
 }
 
 void cr_run_scale_lr(struct cr_run *run) {
-    const struct cr_config  *c    = &run->config;
+    const struct cr_config  *c    = run->config;
     const int64_t            n    = cr_run_update_images(run);
     const enum cr_lr_scaling rule = c->optim.lr_scaling;
     run->lr_factor                = cr_training_lr_factor(c, n);

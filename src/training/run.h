@@ -7,6 +7,7 @@
 #include "session/session.h"
 #include "session/state.h"
 #include "training/metrics.h"
+#include "training/training.h"
 
 #include <sys/types.h>
 
@@ -24,16 +25,16 @@ struct cr_run_events {
 };
 
 struct cr_run {
-    struct cr_comm  *comm;   /* borrowed; NULL with one rank */
-    struct cr_config config; /* effective configuration; on resume the stored one with the values of the command line */
-    char             limit[32];               /* text of config.memory.limit, when the run found it */
-    char            *dir;                     /* run folder */
-    const char      *continued_by;            /* what continues it, for messages; static */
-    char            *from;                    /* checkpoint folder that the run resumes from; NULL for a new run */
-    bool             unmeasured;              /* the resumed run chose its kernels without measuring them */
-    char             last[CR_RUN_LAST_BYTES]; /* --resume auto: target of the link `last` when `from` was chosen */
-    int              lock;                    /* file descriptor of the lock of the run folder; -1 when not locked */
-    bool             made;                    /* this process has made the run folder, and nothing is in it yet */
+    struct cr_comm *comm; /* borrowed; NULL with one rank */
+    const struct cr_config
+               *config; /* effective configuration; on resume the stored one with the values of the command line */
+    char       *dir;    /* run folder */
+    const char *continued_by;            /* what continues it, for messages; static */
+    char       *from;                    /* checkpoint folder that the run resumes from; NULL for a new run */
+    bool        unmeasured;              /* the resumed run chose its kernels without measuring them */
+    char        last[CR_RUN_LAST_BYTES]; /* --resume auto: target of the link `last` when `from` was chosen */
+    int         lock;                    /* file descriptor of the lock of the run folder; -1 when not locked */
+    bool        made;                    /* this process has made the run folder, and nothing is in it yet */
     struct cr_dataset *train, *val;
     uint64_t           data_contents; /* cr_dataset_contents of `train` */
     struct cr_teacher *teacher;       /* network of distill.teacher; NULL: none */
@@ -55,6 +56,10 @@ CR_MUST cr_status cr_training_check(const struct cr_config *config);
 /* Does everything up to the first step. Closes *run on failure. */
 CR_MUST cr_status cr_run_open(const struct cr_config *given, const struct cr_train_options *options,
                               struct cr_run *run);
+/* training/resumed_config.c: sets run->config to the configuration of run->from with the values of the command line.
+ * CR_ERR_CONFIG, without options->force, when one of them decides the network or the data (config/config.def). */
+CR_MUST cr_status cr_run_resumed_config(const struct cr_config *given, const struct cr_train_options *options,
+                                        struct cr_run *run);
 /* After a checkpoint of this step was written: opens the session again with the parts that model.unfreeze has unfrozen,
  * and loads the checkpoint. The run continues as if it were resumed. All ranks call it. */
 CR_MUST cr_status cr_run_unfreeze(struct cr_run *run);
@@ -163,17 +168,19 @@ CR_MUST cr_status cr_run_check_balance(struct cr_run *run);
 
 /* ---- training/ranks.c: start of a run with several ranks ---- */
 
+/* Batch size of this rank: of the session, or before it is open [train] batch, which is 0 for auto. */
+int64_t cr_run_batch(const struct cr_run *run);
 /* Number of images of one update, over all ranks. */
 int64_t cr_run_update_images(const struct cr_run *run);
 /* Rank 0 sends the run folder and the checkpoint folder to all ranks. Does nothing with one rank. */
 CR_MUST cr_status cr_run_share_folders(struct cr_run *run);
 /* Opens the datasets, first on one rank of each host, because opening may generate or count images on that host. */
-CR_MUST cr_status cr_run_data_turn(struct cr_run *run, cr_status (*open)(struct cr_run *run));
+CR_MUST cr_status cr_run_open_data_one_rank_at_a_time(struct cr_run *run, cr_status (*open)(struct cr_run *run));
 /* Checks that all ranks have the same configuration and datasets. */
-CR_MUST cr_status cr_run_same(struct cr_run *run);
-/* On resume with another number of ranks: changes train.batch so that an update has as many images as before, unless
- * the command line sets train.batch. `stored`: the configuration that was saved. *same_update: the number of images of
- * an update is unchanged. */
+CR_MUST cr_status cr_run_check_ranks_agree(struct cr_run *run);
+/* On resume with another number of ranks: changes train.batch of run->config so that an update has as many images as
+ * before, unless the command line sets train.batch. `stored`: the configuration that was saved. *same_update: the
+ * number of images of an update is unchanged. */
 CR_MUST cr_status cr_run_fit_batch(struct cr_run *run, const struct cr_config *stored, bool force, bool *same_update);
 /* Factor of every learning rate by [optim] lr_scaling, for this number of images of an update. */
 double cr_training_lr_factor(const struct cr_config *config, int64_t images);

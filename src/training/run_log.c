@@ -26,7 +26,7 @@ void cr_run_log_setup(const struct cr_run *run) {
     cr_log(CR_LOG_INFO,
            "run     batch size %" PRId64 ", accumulate %" PRId64 ", %" PRId64 " epochs of %" PRId64
            " steps, up to step %" PRId64 ", output %s",
-           run->config.train.batch, run->config.train.accumulate, run->config.train.epochs, run->at.steps_per_epoch,
+           cr_run_batch(run), run->config->train.accumulate, run->config->train.epochs, run->at.steps_per_epoch,
            run->total_steps, run->dir);
     cr_log(CR_LOG_INFO, "Ctrl-C finishes the step, saves and stops; a second one stops at once.");
 }
@@ -55,7 +55,7 @@ static void add_frozen(const struct cr_model *m, struct cr_text *out) {
 }
 
 void cr_run_log_size(const struct cr_run *run, bool start) {
-    const struct cr_size_schedule *sizes = &run->session.sizes;
+    const struct cr_size_schedule *sizes = &run->session.state.sizes;
     const int64_t                  epoch = run->at.step / run->at.steps_per_epoch;
     const int                      k     = cr_size_index(sizes, epoch);
     if (sizes->count > 1 && (start || sizes->epoch[k] == epoch))
@@ -70,7 +70,7 @@ void cr_run_log_unfrozen(const struct cr_run *run, struct cr_report *report) {
     const char *frozen = text.failed || !text.length ? "" : text.data;
     cr_json_put_int(&w, "step", run->at.step);
     cr_json_put_string(&w, "frozen", frozen);
-    snprintf(human, sizeof human, "unfreeze after epoch %" PRId64 ": %s%.100s", run->config.epoch,
+    snprintf(human, sizeof human, "unfreeze after epoch %" PRId64 ": %s%.100s", run->session.state.epoch,
              *frozen ? "still frozen: " : "all parts are trained", frozen);
     cr_report_end(report, &w, human);
     cr_text_free(&text);
@@ -82,7 +82,7 @@ void cr_run_log_end(const struct cr_run *run, struct cr_report *report, int ende
     if (early_best)
         snprintf(early, sizeof early,
                  "; stopped early: no better %s in %" PRId64 " evaluations (best: step %" PRId64 ", train.patience)",
-                 cr_word_best_metric(run->config.train.best), (int64_t)run->config.train.patience, early_best->step);
+                 cr_word_best_metric(run->config->train.best), (int64_t)run->config->train.patience, early_best->step);
     if (ended_by)
         snprintf(human, sizeof human, "stopped by signal %d after step %" PRId64 ", saved in %s; continue with %s",
                  ended_by, run->at.step, run->dir, run->continued_by);

@@ -31,7 +31,7 @@ static cr_status number_as_training(struct cr_run *run) {
 }
 
 cr_status cr_run_number_classes(struct cr_run *run) {
-    const struct cr_config *c      = &run->config;
+    const struct cr_config *c      = run->config;
     struct cr_arena         arena  = {0};
     cr_status               status = CR_OK;
     const char            **names;
@@ -109,7 +109,7 @@ void cr_run_warn_forced(char *lines) {
 }
 
 cr_status cr_run_check_data(struct cr_run *run, bool force) {
-    const char        *root = run->config.data.root;
+    const char        *root = run->config->data.root;
     struct cr_text     diff = {0};
     struct cr_position old;
     int                before, classes = cr_dataset_classes(run->train);

@@ -89,99 +89,11 @@ static cr_status check_unchanged(const struct cr_train_options *o, const struct 
     return CR_FAIL(CR_ERR_CONFIG, "%s: another run has written there meanwhile: start again", run->dir);
 }
 
-/* ---- configuration of a resumed run ---- */
-
-static bool starts_with_any(const char *line, const char *const *prefix, size_t count) {
-    for (size_t i = 0; i < count; i++)
-        if (strncmp(line, prefix[i], strlen(prefix[i])) == 0) return true;
-    return false;
-}
-
-/* True when this change alters the model or the order of the data. */
-static bool changes_results(const char *line) {
-    static const char *const allowed[] = {"model.weights:", "model.head:",   "model.init",
-                                          "data.root:",     "data.workers:", "data.prefetch:",
-                                          "data.eval_",     "data.corrupt:", "data.max_pixels:"};
-    static const char *const fixed[]   = {"model.", "data.", "train.batch:", "train.seed:", "train.accumulate:"};
-    return !starts_with_any(line, allowed, CR_COUNT(allowed)) && starts_with_any(line, fixed, CR_COUNT(fixed));
-}
-
-/* Changes of the output folder, the memory log, the command of events, train.steps and the memory that a run may see
- * (a sweep sets it) are not logged. */
-static bool is_silent(const char *line) {
-    static const char *const silent[] = {
-        "train.output:", "train.steps:", "train.on_event:", "memory.trace:", "memory.card:"};
-    return starts_with_any(line, silent, CR_COUNT(silent));
-}
-
-static cr_status check_changes(struct cr_text *diff, bool force, bool same_update) {
-    static const char *const update[] = {"train.batch:", "train.accumulate:"};
-    struct cr_text           rejected = {0};
-    char                    *save     = NULL;
-    for (char *line = diff->data ? strtok_r(diff->data, "\n", &save) : NULL; line; line = strtok_r(NULL, "\n", &save)) {
-        const bool same_images = same_update && starts_with_any(line, update, CR_COUNT(update));
-        if (changes_results(line) && !same_images)
-            cr_text_add(&rejected, "\n  %s", line);
-        else if (!is_silent(line))
-            cr_log(CR_LOG_INFO, "resume: %s", line);
-    }
-    cr_status status = CR_OK;
-    if (rejected.data && !force)
-        status = CR_FAIL(CR_ERR_CONFIG,
-                         "these values would change the model or the order of the data of the run:%s\nrestore the "
-                         "old values, or add --force",
-                         rejected.data);
-    else if (rejected.data)
-        cr_run_warn_forced(rejected.data);
-    cr_text_free(&rejected);
-    return status;
-}
-
-static cr_status stored_config(const struct cr_config *given, const struct cr_train_options *o, struct cr_run *run) {
-    struct cr_config stored = {0};
-    struct cr_text   diff = {0}, ignored = {0};
-    bool             same_update;
-    cr_status        status = CR_OK;
-    char            *path   = printf_alloc("%s/%s", run->from, "config.ini");
-    if (!path) return CR_NO_MEMORY(256);
-    CR_TRY_OUT(cr_config_open_stored(&stored, path, NULL, 0));
-    CR_TRY_OUT(cr_config_reopen(&run->config, &stored, o->overrides, o->override_count));
-    run->config.train.on_event = "";
-    if (!cr_config_given(&run->config, "memory.trace")) run->config.memory.trace = ""; /* was written at the start */
-    if (!run->config.train.batch && !o->force)
-        run->config.train.batch = stored.train.batch; /* auto: the batch size that was found when the run began */
-    CR_TRY_OUT(cr_run_fit_batch(run, &stored, o->force, &same_update));
-    run->unmeasured = !stored.train.measure;
-    cr_config_diff(&stored, &run->config, &diff);
-    if (diff.failed) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory while comparing configurations");
-    CR_TRY_OUT(check_changes(&diff, o->force, same_update));
-    cr_config_diff(&run->config, given, &ignored);
-    char *save = NULL;
-    for (char *line = ignored.data ? strtok_r(ignored.data, "\n", &save) : NULL; line;
-         line       = strtok_r(NULL, "\n", &save))
-        if (!is_silent(line))
-            cr_log(CR_LOG_INFO, "resume: %s in %s is not applied; give it on the command line to change it", line,
-                         given->path);
-out:
-    cr_config_close(&stored);
-    cr_text_free(&diff);
-    cr_text_free(&ignored);
-    cr_free(path);
-    return status;
-}
-
-/* Makes the run's own copy of the given configuration. run->events has the command of train.on_event. */
-static cr_status copy_config(const struct cr_config *given, const struct cr_train_options *o, struct cr_run *run) {
-    CR_TRY(cr_config_reopen(&run->config, given, o->overrides, o->override_count));
-    run->config.train.on_event = "";
-    return CR_OK;
-}
-
 /* ---- datasets and session ---- */
 
 static cr_status open_data(struct cr_run *run) {
-    struct cr_text    text = {0};
-    struct cr_config *c    = &run->config;
+    struct cr_text          text = {0};
+    const struct cr_config *c    = run->config;
     CR_TRY(cr_dataset_open(c, CR_SPLIT_TRAIN, &run->train));
     CR_TRY(cr_dataset_open(c, CR_SPLIT_VAL, &run->val));
     cr_dataset_describe(run->train, &text);
@@ -204,12 +116,12 @@ static cr_status open_data(struct cr_run *run) {
 }
 
 static cr_status open_loader(struct cr_run *run) {
-    const struct cr_config  *c       = &run->config;
+    const struct cr_config  *c       = run->config;
     struct cr_loader_options options = {.split         = CR_SPLIT_TRAIN,
                                         .prepare       = run->session.prepare_train,
-                                        .sizes         = &run->session.sizes,
+                                        .sizes         = &run->session.state.sizes,
                                         .prepare_sizes = run->session.prepare_sizes,
-                                        .batch         = c->train.batch,
+                                        .batch         = cr_run_batch(run),
                                         .seed          = (uint64_t)c->train.seed,
                                         .workers       = (int)c->data.workers,
                                         .prefetch      = (int)c->data.prefetch,
@@ -235,12 +147,12 @@ static cr_status open_loader(struct cr_run *run) {
 static cr_status load_values(struct cr_run *run) {
     if (!run->from) {
         CR_TRY(cr_session_init(&run->session));
-        if (run->config.model.stem_init == CR_STEM_INIT_WHITENING) {
+        if (run->config->model.stem_init == CR_STEM_INIT_WHITENING) {
             CR_TRY(cr_session_whiten_stem(&run->session, run->train));
             CR_TRY(cr_state_ema_start(&run->session));
         }
-        if (*run->config.model.weights) {
-            CR_TRY(cr_session_load_weights(&run->session, run->config.model.weights, false));
+        if (*run->config->model.weights) {
+            CR_TRY(cr_session_load_weights(&run->session, run->config->model.weights, false));
             CR_TRY(cr_state_ema_start(&run->session));
         } else
             cr_log(CR_LOG_INFO, "weights: model.weights is not set: training from scratch");
@@ -261,22 +173,27 @@ static cr_status load_values(struct cr_run *run) {
 
 /* The weights that the run starts from: a checkpoint, a file, or "". */
 static const char *initial_weights(const struct cr_run *run) {
-    return run->from ? run->from : run->config.model.weights;
+    return run->from ? run->from : run->config->model.weights;
 }
 
-/* Opens the session with the parts that are frozen after run->config.epoch epochs. `weights` may be pruned; `from` is
- * the checkpoint that a resumed run takes its kernels from, or NULL. */
-static cr_status start_session(struct cr_run *run, const char *weights, const char *from, bool force) {
+/* Opens the session after `state->epoch` epochs. `state` has the batch size and the memory limit that the run has
+ * found, or zeros. `weights` may be pruned; `from` is the checkpoint that a resumed run takes its kernels from, or
+ * NULL. */
+static cr_status start_session(struct cr_run *run, const struct cr_run_state *state, const char *weights,
+                               const char *from, bool force) {
     bool pruned = false;
     if (*weights) CR_TRY(cr_state_is_pruned(weights, &pruned));
-    const struct cr_session_options options = {.train      = true,
-                                               .all_sizes  = true,
-                                               .eval       = true,
-                                               .execute    = true,
-                                               .masks      = pruned,
-                                               .masks_from = pruned ? weights : NULL,
-                                               .batch_max  = cr_dataset_count(run->train) /
-                                                            (run->config.train.accumulate * cr_comm_size(run->comm)),
+    const struct cr_session_options options = {.train        = true,
+                                               .all_sizes    = true,
+                                               .eval         = true,
+                                               .execute      = true,
+                                               .masks        = pruned,
+                                               .epoch        = state->epoch,
+                                               .batch        = state->batch,
+                                               .memory_limit = state->memory_limit,
+                                               .masks_from   = pruned ? weights : NULL,
+                                               .batch_max    = cr_dataset_count(run->train) /
+                                                            (run->config->train.accumulate * cr_comm_size(run->comm)),
                                                .classes                 = cr_dataset_classes(run->train),
                                                .kernel_times_from       = from,
                                                .kernel_times_unmeasured = from && run->unmeasured,
@@ -284,14 +201,8 @@ static cr_status start_session(struct cr_run *run, const char *weights, const ch
                                                .train_data              = run->train,
                                                .comm                    = run->comm,
                                                .teacher                 = run->teacher};
-    CR_TRY(cr_session_open(&run->config, &options, &run->session));
+    CR_TRY(cr_session_open(run->config, &options, &run->session));
     CR_TRY(cr_session_check_evaluation(&run->session, run->val));
-    run->config.train.batch = run->session.batch; /* replaces auto; the checkpoint stores this number */
-    const size_t limit      = cr_session_limit_found(&run->session);
-    if (limit) { /* replaces auto too, so that a resumed run has the same programs */
-        snprintf(run->limit, sizeof run->limit, "%zuB", limit);
-        run->config.memory.limit = run->limit;
-    }
     return cr_run_prune_open(run);
 }
 
@@ -300,28 +211,30 @@ static int64_t epoch_of(const struct cr_run *run) {
 }
 
 cr_status cr_run_unfreeze(struct cr_run *run) {
-    char          folder[PATH_MAX + 32];
-    const int64_t ranks = run->at.ranks;
+    char                folder[PATH_MAX + 32];
+    const int64_t       ranks = run->at.ranks;
+    struct cr_run_state state = run->session.state;
     snprintf(folder, sizeof folder, "%s/step-%" PRId64, run->dir, run->at.step);
-    run->config.epoch = epoch_of(run);
+    state.epoch = epoch_of(run);
     cr_run_prune_close(run);
     cr_session_close(&run->session);
-    CR_TRY(start_session(run, folder, NULL, false));
+    CR_TRY(start_session(run, &state, folder, NULL, false));
     CR_TRY(cr_state_load(&run->session, folder, &run->at));
     CR_TRY(cr_session_same_values(&run->session));
     return cr_state_running_load(&run->session, folder, ranks);
 }
 
 static cr_status open_session(struct cr_run *run, bool force) {
-    if (run->from && run->config.model.unfreeze.count) {
+    struct cr_run_state state = {0};
+    if (run->from && run->config->model.unfreeze.count) {
         CR_TRY(cr_state_position(run->from, &run->at));
-        run->config.epoch = epoch_of(run);
+        state.epoch = epoch_of(run);
     }
-    CR_TRY(start_session(run, initial_weights(run), run->from, force));
+    CR_TRY(start_session(run, &state, initial_weights(run), run->from, force));
     CR_TRY(load_values(run));
     CR_TRY(open_loader(run));
-    run->total_steps = run->config.train.epochs * run->at.steps_per_epoch;
-    if (run->config.train.steps) run->total_steps = CR_MIN(run->total_steps, run->config.train.steps);
+    run->total_steps = run->config->train.epochs * run->at.steps_per_epoch;
+    if (run->config->train.steps) run->total_steps = CR_MIN(run->total_steps, run->config->train.steps);
     cr_run_scale_lr(run);
     cr_run_prune_warn(run);
     return CR_OK;
@@ -340,29 +253,42 @@ static cr_status prepare_folder(const struct cr_train_options *o, struct cr_run 
     return CR_OK;
 }
 
+/* The configuration that checkpoints hold: with the batch size and the memory limit that the run has found, so that a
+ * resumed run has the same programs. */
+static cr_status write_config_text(struct cr_run *run) {
+    char                    batch[40], limit[40], output[PATH_MAX + 16];
+    const struct cr_config *stored;
+    const char *const       changes[] = {batch, output, limit};
+    snprintf(batch, sizeof batch, "train.batch=%" PRId64, run->session.state.batch);
+    snprintf(output, sizeof output, "train.output=%s", run->dir);
+    snprintf(limit, sizeof limit, "memory.limit=%zuB", run->session.state.memory_limit);
+    CR_TRY(cr_config_derive(&stored, run->config, 0, changes, run->session.need_without_limit ? 3 : 2));
+    cr_config_dump(stored, &run->config_text);
+    cr_config_close(stored);
+    return run->config_text.failed ? CR_NO_MEMORY(4096) : CR_OK;
+}
+
 static cr_status open_run(const struct cr_config *given, const struct cr_train_options *o, struct cr_run *run) {
     if (cr_comm_rank(run->comm) == 0) CR_TRY(choose_dir(given, o, run));
     CR_TRY(cr_run_share_folders(run));
     if (run->from)
-        CR_TRY(stored_config(given, o, run));
+        CR_TRY(cr_run_resumed_config(given, o, run));
     else
-        CR_TRY(copy_config(given, o, run));
-    CR_TRY(cr_run_prune_check(&run->config));
+        CR_TRY(cr_config_reopen(&run->config, given, o->overrides, o->override_count));
+    CR_TRY(cr_run_prune_check(run->config));
     CR_TRY(cr_run_check_final_tta(run));
-    CR_TRY(cr_device_check(run->config.train.device));
-    if (!run->from) CR_TRY(cr_state_weights_there(&run->config));
+    CR_TRY(cr_device_check(run->config->train.device));
+    if (!run->from) CR_TRY(cr_state_weights_there(run->config));
     /* The data is opened before anything is written: a wrong data.root leaves no empty run folder. */
-    CR_TRY(cr_run_data_turn(run, open_data));
+    CR_TRY(cr_run_open_data_one_rank_at_a_time(run, open_data));
     CR_TRY(cr_run_open_teacher(run));
-    CR_TRY(cr_run_same(run));
+    CR_TRY(cr_run_check_ranks_agree(run));
     CR_TRY(cr_run_check_data(run, o->force));
     CR_TRY(cr_run_check_teacher(run, o->force));
     CR_TRY(cr_run_check_balance(run));
     CR_TRY(prepare_folder(o, run));
     CR_TRY(open_session(run, o->force));
-    run->config.train.output = run->dir;
-    cr_config_dump(&run->config, &run->config_text);
-    return run->config_text.failed ? CR_NO_MEMORY(4096) : CR_OK;
+    return write_config_text(run);
 }
 
 cr_status cr_training_check(const struct cr_config *config) {
@@ -392,7 +318,7 @@ void cr_run_close(struct cr_run *run) {
     cr_dataset_close(run->train);
     cr_dataset_close(run->val);
     cr_text_free(&run->config_text);
-    cr_config_close(&run->config);
+    cr_config_close(run->config);
     if (run->lock >= 0) close(run->lock);
     cr_free(run->dir);
     cr_free(run->from);

@@ -5,11 +5,11 @@
 #include <inttypes.h>
 
 cr_status cr_run_open_teacher(struct cr_run *run) {
-    return cr_session_open_teacher(&run->config, run->train, cr_dataset_classes(run->train), &run->teacher);
+    return cr_session_open_teacher(run->config, run->train, cr_dataset_classes(run->train), &run->teacher);
 }
 
 cr_status cr_run_check_teacher(struct cr_run *run, bool force) {
-    const char        *path = run->config.distill.teacher;
+    const char        *path = run->config->distill.teacher;
     const uint64_t     hash = run->teacher ? run->teacher->hash : 0;
     struct cr_position old;
     if (!run->from) return CR_OK;
@@ -23,7 +23,7 @@ cr_status cr_run_check_teacher(struct cr_run *run, bool force) {
         return CR_FAIL(CR_ERR_CONFIG,
                        "%s: this run %s a teacher until now: restore distill.teacher, or add --force to continue %s",
                        run->from, hash ? "had not" : "had", hash ? "with one" : "without it");
-    return cr_config_fail(&run->config, "distill.teacher",
+    return cr_config_fail(run->config, "distill.teacher",
                           "%s is not the network that %s was trained with (hash %016" PRIx64 ", before %016" PRIx64
                           "): restore it, name its copy, or add --force to continue with another teacher",
                           path, run->from, hash, old.teacher);

@@ -1,5 +1,5 @@
 /* training/train.c: the training loop: updates from micro-batches, learning rate, pruning, checkpoints, signals. See
- * cr_train in session/session.h. */
+ * training/training.h. */
 #include "optim/optim.h"
 #include "pruning/shrink.h"
 #include "training/metrics.h"
@@ -22,7 +22,7 @@ enum { PROGRESS_S = 30 };
 /* The first SIGINT or SIGTERM stops the run after the current step, the second one exits at once. SIGUSR1 requests a
  * checkpoint. */
 
-static volatile int          stop_signal;
+static volatile sig_atomic_t stop_signal;
 static volatile sig_atomic_t save_requested;
 
 static void on_stop(int number) {
@@ -89,7 +89,7 @@ struct loop_state {
 
 static cr_status check_finite(const struct cr_run *run, const struct in_flight *p, const struct cr_exec_result *r,
                               double loss_sum) {
-    const struct cr_config *c    = &run->config;
+    const struct cr_config *c    = run->config;
     const bool              fp16 = run->session.model.real == CR_F16;
     const bool              expected =
         fp16 && c->train.loss_scale == 0 && r->loss_scale > 2; /* a dynamic loss scale is still being adjusted */
@@ -153,13 +153,13 @@ static cr_status run_batch(struct cr_run *run, struct cr_exec *exec, const struc
 /* True when RigL updates the masks after this update, which then only computes gradients: weights do not change. */
 static bool moves_weights(const struct cr_run *run) {
     return run->prune.layers &&
-           cr_prune_step_at(&run->config, run->at.step + 1, run->at.steps_per_epoch).action == CR_PRUNE_MOVE;
+           cr_prune_step_at(run->config, run->at.step + 1, run->at.steps_per_epoch).action == CR_PRUNE_MOVE;
 }
 
 /* Runs one update from `accumulate` micro-batches: the first program assigns the gradients, the next ones add to them,
  * and the last one also updates the parameters. */
 static cr_status train_step(struct cr_run *run, struct loop_state *state) {
-    const struct cr_config *c     = &run->config;
+    const struct cr_config *c     = run->config;
     struct cr_session      *s     = &run->session;
     const int               parts = (int)c->train.accumulate;
     const int               first = cr_session_program_at(s, run->at.step / run->at.steps_per_epoch);
@@ -172,7 +172,7 @@ static cr_status train_step(struct cr_run *run, struct loop_state *state) {
                                      .seed         = (uint64_t)c->train.seed};
     for (int i = 0; i < parts; i++) {
         struct cr_exec *exec = s->train_exec[first + (parts == 1 || i == 0 ? 0 : i == parts - 1 ? 2 : 1)];
-        block.first_image    = (i * (int64_t)cr_comm_size(run->comm) + cr_comm_rank(run->comm)) * s->batch;
+        block.first_image    = (i * (int64_t)cr_comm_size(run->comm) + cr_comm_rank(run->comm)) * s->state.batch;
         CR_TRY(run_batch(run, exec, &block));
         CR_TRY(collect(run, state));
         state->in_flight = (struct in_flight){.exec        = exec,
@@ -189,7 +189,7 @@ static cr_status train_step(struct cr_run *run, struct loop_state *state) {
 
 /* Skips the batches at the end of an epoch that do not fill an update. */
 static cr_status skip_leftover(struct cr_run *run, const struct cr_loader_options *o) {
-    int64_t left = cr_loader_batches(run->train, o) - run->at.steps_per_epoch * run->config.train.accumulate;
+    int64_t left = cr_loader_batches(run->train, o) - run->at.steps_per_epoch * run->config->train.accumulate;
     for (int64_t i = 0; i < left; i++) {
         struct cr_batch batch;
         CR_TRY(cr_loader_next(run->loader, &batch));
@@ -229,12 +229,12 @@ static cr_status evaluate(struct cr_run *run, struct loop_state *state) {
 /* Returns whether model.unfreeze changes the trained parts after this step. */
 static bool unfreezes(const struct cr_run *run) {
     const int64_t per_epoch = run->at.steps_per_epoch;
-    return run->at.step % per_epoch == 0 && cr_config_unfreezes(&run->config, run->at.step / per_epoch);
+    return run->at.step % per_epoch == 0 && cr_config_unfreezes(run->config, run->at.step / per_epoch);
 }
 
 /* Stochastic weight averaging, at the end of each epoch; before its first epoch whenever a checkpoint is written. */
 static cr_status average(struct cr_run *run, struct loop_state *state, bool epoch_end) {
-    const int64_t start = run->config.ema.swa_start;
+    const int64_t start = run->config->ema.swa_start;
     if (!start || (!epoch_end && run->at.step / run->at.steps_per_epoch >= start)) return CR_OK;
     CR_TRY(collect(run, state));
     return cr_run_average(run);
@@ -244,7 +244,7 @@ static cr_status average(struct cr_run *run, struct loop_state *state, bool epoc
  * loses nothing. `stopping`: a signal ends the run after this step. */
 static cr_status after_step(struct cr_run *run, struct loop_state *state, bool save_now) {
     struct cr_report       *report    = state->report;
-    const struct cr_config *c         = &run->config;
+    const struct cr_config *c         = run->config;
     const bool              stopping  = state->ended_by != 0;
     bool                    last      = run->at.step == run->total_steps || stopping;
     bool                    epoch_end = run->at.step % run->at.steps_per_epoch == 0;
@@ -272,14 +272,14 @@ static cr_status evaluate_again(struct cr_run *run, struct loop_state *state) {
 /* Prunes when [prune] is due at this step, before the step's checkpoint is written. Earlier checkpoints then have
  * another number of pruned weights, so their accuracy does not count for `best` any more. */
 static cr_status prune(struct cr_run *run, struct loop_state *state) {
-    const struct cr_prune_step due = cr_prune_step_at(&run->config, run->at.step, run->at.steps_per_epoch);
+    const struct cr_prune_step due = cr_prune_step_at(run->config, run->at.step, run->at.steps_per_epoch);
     int64_t                    since;
     if (run->prune.layers && due.action != CR_PRUNE_NOTHING) {
         CR_TRY(collect(run, state));
         if (due.action != CR_PRUNE_MOVE) state->best = (struct cr_best){.step = -1};
         return cr_run_prune(run, &due, state->report);
     }
-    if (!cr_prune_decays_at(&run->config, run->at.step, run->at.steps_per_epoch, &since)) return CR_OK;
+    if (!cr_prune_decays_at(run->config, run->at.step, run->at.steps_per_epoch, &since)) return CR_OK;
     CR_TRY(collect(run, state));
     return cr_run_group_decay(run, since, state->report);
 }
@@ -292,8 +292,8 @@ static bool continues(const struct cr_run *run, const struct loop_state *state) 
 
 static cr_status loop(struct cr_run *run, struct cr_report *report, const struct cr_best *best, int *ended_by) {
     const struct cr_loader_options order = {.split     = CR_SPLIT_TRAIN,
-                                            .batch     = run->config.train.batch,
-                                            .drop_last = run->config.data.drop_last,
+                                            .batch     = cr_run_batch(run),
+                                            .drop_last = run->config->data.drop_last,
                                             .ranks     = cr_comm_size(run->comm)};
     struct loop_state              state = {.report = report, .best = *best};
     if (!run->from) CR_TRY(prune(run, &state));
@@ -325,7 +325,7 @@ static cr_status loop(struct cr_run *run, struct cr_report *report, const struct
 /* Returns whether a resumed run has ended already, and says why. */
 static bool has_ended(const struct cr_run *run, const struct cr_best *best) {
     const enum cr_log_level level = cr_comm_rank(run->comm) == 0 ? CR_LOG_RESULT : CR_LOG_INFO;
-    const int64_t           whole = run->config.train.epochs * run->at.steps_per_epoch;
+    const int64_t           whole = run->config->train.epochs * run->at.steps_per_epoch;
     if (run->at.step >= run->total_steps) {
         char hint[64] = "raise train.epochs to continue";
         if (run->total_steps < whole) snprintf(hint, sizeof hint, "train.steps=0 continues to step %" PRId64, whole);
@@ -363,13 +363,13 @@ cr_status cr_train(const struct cr_config *config, const struct cr_train_options
     const struct cr_report_options o = {.run_dir         = run.dir,
                                         .total_steps     = run.total_steps,
                                         .steps_per_epoch = run.at.steps_per_epoch,
-                                        .epochs          = run.config.train.epochs,
-                                        .log_every       = run.config.train.log_every,
+                                        .epochs          = run.config->train.epochs,
+                                        .log_every       = run.config->train.log_every,
                                         .images_per_step = cr_run_update_images(&run),
                                         .progress_s      = PROGRESS_S,
-                                        .tensorboard     = run.config.train.tensorboard,
+                                        .tensorboard     = run.config->train.tensorboard,
                                         .progress        = options->brief && !quiet,
-                                        .labels          = run.config.data.multi_label ? run.session.model.classes : 0,
+                                        .labels          = run.config->data.multi_label ? run.session.model.classes : 0,
                                         .first_step      = run.from ? run.at.step + 1 : 0};
     if (cr_run_reports(&run)) {
         CR_TRY_OUT(cr_run_trace(&run));

@@ -178,6 +178,7 @@ const struct cr_verify_unit *cr_verify_unit(enum cr_math math) {
     case CR_MATH_TF32: return &tf32;
     case CR_MATH_F16: return &f16;
     case CR_MATH_BF16: return &bf16;
+    case CR_MATH_DATA: /* of rows only, not of the kernels of a device */
     case CR_MATH_EXACT:
     case CR_MATH_F32: break;
     }

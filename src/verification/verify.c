@@ -141,7 +141,7 @@ static cr_status run_reference(struct ref_run *t) {
     struct cr_call call   = {.program = &t->program, .op = &t->op, .step = &t->step};
     memcpy(call.out, t->out, sizeof call.out);
     for (int s = 0; s < CR_OP_IN_MAX; s++) call.in[s] = t->in[s];
-    if (t->kernel->prepare) CR_TRY(t->kernel->prepare(t->cpu, &t->program, &t->op, &call.prepared, &bytes));
+    CR_TRY(cr_kernel_prepare(t->cpu, t->kernel, &t->program, &t->op, &call.prepared, &bytes));
     if (bytes) {
         call.workspace = cr_alloc(bytes, 1);
         if (!call.workspace) {
@@ -153,7 +153,7 @@ static cr_status run_reference(struct ref_run *t) {
     CR_TRY_OUT(t->cpu->backend->sync(t->cpu));
 out:
     cr_free(call.workspace);
-    if (t->kernel->release) t->kernel->release(call.prepared);
+    cr_kernel_release(t->kernel, call.prepared);
     return status;
 }
 

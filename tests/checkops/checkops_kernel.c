@@ -193,7 +193,7 @@ static cr_status trial_open(struct trial *trial) {
         buffer_add(trial, &trial->out[s], info->out_name[s], p->tensor[op->out[s]].bytes);
         trial->result[s] = &trial->out[s];
     }
-    if (trial->kernel->prepare && trial->kernel->prepare(trial->device, p, op, &trial->prepared, &work) != CR_OK) {
+    if (cr_kernel_prepare(trial->device, trial->kernel, p, op, &trial->prepared, &work) != CR_OK) {
         report_error(trial, "the kernel accepted the op, but prepare failed: %s", cr_error_message());
         return CR_OK;
     }
@@ -204,7 +204,7 @@ static cr_status trial_open(struct trial *trial) {
 }
 
 static void trial_close(struct trial *trial) {
-    if (trial->prepared && trial->kernel->release) trial->kernel->release(trial->prepared);
+    cr_kernel_release(trial->kernel, trial->prepared);
 }
 
 static struct cr_call call_of(const struct trial *trial) {

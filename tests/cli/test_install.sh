@@ -28,6 +28,10 @@ has "neither here nor installed" "$said" "demmo.ini: no such file"
 mkdir here && printf '[train]\nbatch = oops\n' >here/demo.ini
 said=$(cd here && cresnet train demo.ini 2>&1); is "a file here comes first" $? 2
 has "a file here comes first" "$said" "demo.ini:2"
+case $(cresnet --version | sed -n 's/^CUDA .*, for //p') in
+*unoptimised* | *" "*) skip "the size of a program for one capability" ;;
+*) holds "at most 25 MB" [ "$(stat -c %s "$prefix/bin/cresnet")" -le 25000000 ] ;;
+esac
 doc=$prefix/share/doc/cresnet
 for file in README.md docs/reference/config.md copyright examples/classify.c examples/features.cpp examples/classify.py; do holds "documentation" test -s "$doc/$file"; done
 

@@ -15,18 +15,18 @@ static void add_parameters(struct cr_param_store *store) {
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    char                  path[64], key[100];
-    int                   fd    = memory_file(data, size, path);
-    int64_t               live  = cr_alloc_live();
-    struct cr_param_store store = {.real = CR_F32, .has_momentum = true, .has_mask = true};
-    struct cr_config      config;
-    struct cr_prune       prune;
+    char                    path[64], key[100];
+    int                     fd    = memory_file(data, size, path);
+    int64_t                 live  = cr_alloc_live();
+    struct cr_param_store   store = {.real = CR_F32, .has_momentum = true, .has_mask = true};
+    const struct cr_config *config;
+    struct cr_prune         prune;
     snprintf(key, sizeof key, "prune.budget=%s", path);
     const char *const overrides[] = {key, "prune.sparsity=0.9"};
     CR_ASSERT(cr_config_open(&config, NULL, overrides, (int)CR_COUNT(overrides)) == CR_OK);
     add_parameters(&store);
     cr_error_clear();
-    cr_status status = cr_prune_open(&store, &config, &prune);
+    cr_status status = cr_prune_open(&store, config, &prune);
     if (status == CR_OK) {
         for (int l = 0; l < prune.layers; l++) CR_ASSERT(prune.layer[l].sparsity >= 0 && prune.layer[l].sparsity <= 1);
         cr_prune_close(&prune);
@@ -35,7 +35,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         CR_ASSERT(strstr(cr_error_message(), path) || strstr(cr_error_message(), "[prune]"));
     }
     cr_param_store_free(&store);
-    cr_config_close(&config);
+    cr_config_close(config);
     CR_ASSERT(cr_alloc_live() == live);
     close(fd);
     return 0;

@@ -20,14 +20,14 @@ static cr_status open_network(const char *arch, const char *shortcut, enum cr_dt
     const struct cr_device_options  options = {.deterministic = true};
     const struct cr_compile_options how     = {.fuse = true, .reuse = true};
     CR_TRY(cr_config_open(&r->config, NULL, overrides, CR_COUNT(overrides)));
-    CR_TRY(cr_model_open(&r->config, CLASSES, SIZE, SIZE, &r->model));
+    CR_TRY(cr_model_open(r->config, CLASSES, SIZE, SIZE, &r->model));
     cr_model_set_real(&r->model, real);
     CR_TRY(cr_device_open(CR_DEVICE_CUDA, &options, &r->device));
     struct cr_cost_model cost_model = cr_device_cost_model(r->device);
     if (!chains) cost_model.sum_rows = NULL;
-    CR_TRY(cr_model_program(&r->model, &r->config, CR_PROGRAM_STEP, batch, &r->program));
+    CR_TRY(cr_model_program(&r->model, r->config, CR_PROGRAM_STEP, batch, &r->program));
     CR_TRY(cr_compile(&r->program, &cost_model, &how));
-    return exec_begin(r->device, &r->model, &r->config, &r->program, &r->memory, &r->exec);
+    return exec_begin(r->device, &r->model, r->config, &r->program, &r->memory, &r->exec);
 }
 
 static cr_status feed(struct run *r, int batch) {

@@ -40,20 +40,20 @@ static void prepare_network(struct run *r, const struct network *network) {
 /* The scales of the network trained in dir/weights. */
 static cr_status calibrate(const struct run *base, const char *device, const char *precision, const char *method,
                            struct cr_calibration *out) {
-    struct run         r = *base;
-    struct cr_config   config;
-    struct cr_dataset *train;
-    char               weights[SUPPORT_PATH + 64];
+    struct run              r = *base;
+    const struct cr_config *config;
+    struct cr_dataset      *train;
+    char                    weights[SUPPORT_PATH + 64];
     snprintf(weights, sizeof weights, "model.weights=%s/weights", base->dir);
     const char *const more[] = {weights, device, precision, method, "quant.images=20"};
     for (size_t i = 0; i < CR_COUNT(more); i++) give(&r, more[i]);
     CR_TRY(cr_config_open(&config, NULL, r.value, r.count));
-    cr_status status = cr_dataset_open(&config, CR_SPLIT_TRAIN, &train);
+    cr_status status = cr_dataset_open(config, CR_SPLIT_TRAIN, &train);
     if (status == CR_OK) {
-        status = cr_calibrate(&config, train, NULL, out);
+        status = cr_calibrate(config, train, NULL, out);
         cr_dataset_close(train);
     }
-    cr_config_close(&config);
+    cr_config_close(config);
     return status;
 }
 

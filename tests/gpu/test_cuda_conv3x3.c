@@ -94,11 +94,11 @@ static cr_status run(struct job *j, struct cr_op op, const struct cr_kernel *ker
         if (op.in[s] >= 0) call.in[s] = j->at[op.in[s]];
     for (int s = 0; s < CR_OP_OUT_MAX; s++)
         if (op.out[s] >= 0) call.out[s] = j->at[op.out[s]];
-    CR_TRY(kernel->prepare(device, &j->p, &op, &call.prepared, &bytes));
+    CR_TRY(cr_kernel_prepare(device, kernel, &j->p, &op, &call.prepared, &bytes));
     if (bytes) CR_TRY(device->backend->reserve(device, bytes, &call.workspace));
     cr_status status = kernel->launch(device, &call);
     if (status == CR_OK) status = device->backend->sync(device);
-    kernel->release(call.prepared);
+    cr_kernel_release(kernel, call.prepared);
     if (bytes) device->backend->release(device, call.workspace);
     return status;
 }

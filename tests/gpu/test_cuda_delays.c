@@ -33,14 +33,14 @@ enum offload_kind {
 }; /* the last two: an unfused program, and that program with zero-copy reads */
 
 struct run {
-    struct cr_config     config;
-    struct cr_model      model;
-    struct cr_device    *device;
-    struct cr_cost_model target;
-    struct cr_program    program;
-    struct hand_offloads offloads;
-    struct cr_memory     memory;
-    struct cr_exec      *exec;
+    const struct cr_config *config;
+    struct cr_model         model;
+    struct cr_device       *device;
+    struct cr_cost_model    target;
+    struct cr_program       program;
+    struct hand_offloads    offloads;
+    struct cr_memory        memory;
+    struct cr_exec         *exec;
 };
 
 static const char *const overrides[] = {"model.arch=resnet20", "data.kind=synthetic", "data.image_size=32",
@@ -68,11 +68,11 @@ static cr_status run_make(struct run *r, enum cr_dtype real, enum offload_kind h
     const struct cr_compile_options select  = {.fuse = how < UNFUSED, .reuse = true, .until = "select"};
     *r                                      = (struct run){0};
     CR_TRY(cr_config_open(&r->config, NULL, overrides, CR_COUNT(overrides)));
-    CR_TRY(cr_model_open(&r->config, CLASSES, SIZE, SIZE, &r->model));
+    CR_TRY(cr_model_open(r->config, CLASSES, SIZE, SIZE, &r->model));
     cr_model_set_real(&r->model, real);
     CR_TRY(cr_device_open(CR_DEVICE_CUDA, &options, &r->device));
     r->target = cr_device_cost_model(r->device);
-    CR_TRY(cr_model_program(&r->model, &r->config, CR_PROGRAM_STEP, BATCH, &r->program));
+    CR_TRY(cr_model_program(&r->model, r->config, CR_PROGRAM_STEP, BATCH, &r->program));
     CR_TRY(cr_compile(&r->program, &r->target, &select));
     if (how == BY_HAND) hand_offload(&r->program, &r->target, 1, &r->offloads);
     if (how == BY_PASS || how == ZERO_COPY_READS) CR_TRY(offload_by_pass(r, how == ZERO_COPY_READS));
@@ -80,7 +80,7 @@ static cr_status run_make(struct run *r, enum cr_dtype real, enum offload_kind h
 }
 
 static cr_status run_start(struct run *r) {
-    return exec_begin(r->device, &r->model, &r->config, &r->program, &r->memory, &r->exec);
+    return exec_begin(r->device, &r->model, r->config, &r->program, &r->memory, &r->exec);
 }
 
 static void run_close(struct run *r) {
@@ -89,7 +89,7 @@ static void run_close(struct run *r) {
     cr_program_free(&r->program);
     cr_device_close(r->device);
     cr_model_close(&r->model);
-    cr_config_close(&r->config);
+    cr_config_close(r->config);
 }
 
 struct batches {

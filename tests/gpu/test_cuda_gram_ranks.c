@@ -40,15 +40,15 @@ static cr_status open_rank(struct run *r, enum cr_dtype real, int ranks, enum cr
     const struct cr_compile_options how     = {
             .fuse = true, .reuse = true, .gram = gram, .bucket_bytes = ranks > 1 ? 1 << 16 : 0, .wire = CR_F32};
     CR_TRY(cr_config_open(&r->config, NULL, overrides, CR_COUNT(overrides)));
-    CR_TRY(cr_model_open(&r->config, CLASSES, SIZE, SIZE, &r->model));
+    CR_TRY(cr_model_open(r->config, CLASSES, SIZE, SIZE, &r->model));
     cr_model_set_real(&r->model, real);
     r->model.ranks = ranks;
     CR_TRY(cr_device_open(CR_DEVICE_CUDA, &options, &r->device));
     struct cr_cost_model cost_model = cr_device_cost_model(r->device);
-    CR_TRY(cr_model_program(&r->model, &r->config, CR_PROGRAM_STEP, BATCH / ranks, &r->program));
+    CR_TRY(cr_model_program(&r->model, r->config, CR_PROGRAM_STEP, BATCH / ranks, &r->program));
     CR_TRY(cr_compile(&r->program, &cost_model, &how));
     if (gram == CR_GRAM_ALL) check_program(&r->program, ranks);
-    CR_TRY(exec_begin(r->device, &r->model, &r->config, &r->program, &r->memory, &r->exec));
+    CR_TRY(exec_begin(r->device, &r->model, r->config, &r->program, &r->memory, &r->exec));
     const int state = cr_tensor_store_find(&r->program, CR_BUFFER_STATE, CR_NONE);
     double    value[CR_STATE_COUNT];
     CR_TRY(cr_exec_get(r->exec, state, value));

@@ -149,11 +149,11 @@ static void run_kernels(struct cr_op op, void (*check)(const char *kernel)) {
             if (op.out[s] >= 0) call.out[s] = address(op.out[s]);
         for (int s = 0; s < CR_OP_OUT_MAX; s++)
             if (op.out[s] >= 0) REQUIRE_OK(spoil(op.out[s]));
-        if (kernel->prepare) REQUIRE_OK(kernel->prepare(g.device, &g.p, &op, &call.prepared, &bytes));
+        REQUIRE_OK(cr_kernel_prepare(g.device, kernel, &g.p, &op, &call.prepared, &bytes));
         CHECK(bytes <= g.workspace_bytes);
         cr_status status = bytes <= g.workspace_bytes ? kernel->launch(g.device, &call) : CR_OK;
         if (status == CR_OK) status = g.device->backend->sync(g.device);
-        if (kernel->release) kernel->release(call.prepared);
+        cr_kernel_release(kernel, call.prepared);
         REQUIRE_OK(status);
         check(kernel->name);
         rows++;

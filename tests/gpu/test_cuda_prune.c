@@ -4,6 +4,7 @@
 #include "tests/harness/pruning_session.h"
 #include "tests/harness/test.h"
 #include "tests/harness/test_gpu.h"
+#include "training/training.h"
 
 static void zeros_remain_zero(void) {
     static const char *const precisions[] = {"train.precision=fp32", "train.precision=fp16", "train.precision=bf16"};
@@ -42,9 +43,9 @@ static void zeros_remain_zero(void) {
 
 static cr_status train(const char *dir, const char *name, const char *precision, const char *steps,
                        const char *resume) {
-    char             output[2 * SUPPORT_PATH];
-    struct cr_config config;
-    int              signal_taken;
+    char                    output[2 * SUPPORT_PATH];
+    const struct cr_config *config;
+    int                     signal_taken;
     snprintf(output, sizeof output, "train.output=%s/%s", dir, name);
     const char *list[] = {"model.arch=custom",
                           "model.depths=1,1",
@@ -67,8 +68,8 @@ static cr_status train(const char *dir, const char *name, const char *precision,
                           output};
     CR_TRY(cr_config_open(&config, NULL, list, CR_COUNT(list)));
     const struct cr_train_options options = {.resume = resume, .overrides = list, .override_count = CR_COUNT(list)};
-    cr_status                     status  = cr_train(&config, &options, &signal_taken);
-    cr_config_close(&config);
+    cr_status                     status  = cr_train(config, &options, &signal_taken);
+    cr_config_close(config);
     return status;
 }
 

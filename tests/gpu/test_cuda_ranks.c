@@ -202,15 +202,15 @@ enum { FAILED = 120 }; /* exit code of a process that counts */
 
 /* A rank's number of ops gram_bn_sums and gram_bn_grad_sums. */
 static int count_main(int rank, void *shared, const struct run *base) {
-    struct cr_config  config  = {0};
-    struct cr_session session = {0};
-    struct cr_comm   *comm;
-    int               count  = 0;
-    cr_status         status = open_comm(rank, 2, shared, &comm);
+    const struct cr_config *config  = NULL;
+    struct cr_session       session = {0};
+    struct cr_comm         *comm;
+    int                     count  = 0;
+    cr_status               status = open_comm(rank, 2, shared, &comm);
     cr_log_quiet(true);
     if (status == CR_OK) status = cr_config_open(&config, NULL, (const char **)(uintptr_t)base->value, base->count);
     const struct cr_session_options options = {.train = true, .execute = true, .batch = 12, .classes = 5, .comm = comm};
-    if (status == CR_OK) status = cr_session_open(&config, &options, &session);
+    if (status == CR_OK) status = cr_session_open(config, &options, &session);
     for (int i = 0; status == CR_OK && i < session.train[0].ops; i++) {
         const enum cr_op_kind kind = session.train[0].op[i].kind;
         count += kind == CR_OP_gram_bn_sums || kind == CR_OP_gram_bn_grad_sums;
@@ -219,7 +219,7 @@ static int count_main(int rank, void *shared, const struct run *base) {
     if (status != CR_OK) cr_comm_abort(comm, cr_error_message());
     cr_session_close(&session);
     cr_comm_close(comm);
-    cr_config_close(&config);
+    cr_config_close(config);
     return status == CR_OK ? count : FAILED;
 }
 

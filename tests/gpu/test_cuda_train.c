@@ -13,10 +13,10 @@ enum { BATCH = 16, SIZE = 32, CLASSES = 10 };
 static const struct cr_step_block block = {.lr = 0.05f, .momentum = 0.9f, .weight_decay = 1e-4f};
 
 struct run {
-    struct cr_config  config;
-    struct cr_session session;
-    uint8_t          *pixels;
-    int32_t           labels[BATCH], boxes[BATCH * 4];
+    const struct cr_config *config;
+    struct cr_session       session;
+    uint8_t                *pixels;
+    int32_t                 labels[BATCH], boxes[BATCH * 4];
 };
 
 static cr_status run_open(struct run *r, const char *const *more, int count) {
@@ -28,7 +28,7 @@ static cr_status run_open(struct run *r, const char *const *more, int count) {
     *r = (struct run){0};
     CR_TRY(cr_config_open(&r->config, NULL, overrides, n));
     const struct cr_session_options o = {.train = true, .eval = true, .execute = true, .classes = CLASSES};
-    CR_TRY(cr_session_open(&r->config, &o, &r->session));
+    CR_TRY(cr_session_open(r->config, &o, &r->session));
     CR_TRY(cr_session_init(&r->session));
     CR_ALLOC(r->pixels, (size_t)BATCH * SIZE * SIZE * 3);
     return CR_OK;
@@ -38,7 +38,7 @@ static cr_status run_open(struct run *r, const char *const *more, int count) {
 static void run_close(struct run *r) {
     cr_free(r->pixels);
     cr_session_close(&r->session);
-    cr_config_close(&r->config);
+    cr_config_close(r->config);
 }
 
 /* Step `step` of a fixed sequence of batches; every class has its own brightness, so that the network can learn. */

@@ -15,28 +15,6 @@ static void check(struct cudnn_conv_key k, size_t version, int64_t first, int64_
     CHECK_INT(refused[1], second);
 }
 
-/* With cuDNN 9.19: the engines that checkops has found. */
-static void engines_of_convolutions(void) {
-    const size_t          version = 91900;
-    const cudnnDataType_t f32 = CUDNN_DATA_FLOAT, f16 = CUDNN_DATA_HALF, bf16 = CUDNN_DATA_BFLOAT16;
-    check(key(CR_CUDNN_FORWARD, f16, 0), version, 47, -1);
-    check(key(CR_CUDNN_FORWARD, f16, CR_CUDNN_BIAS), version, 32, -1);
-    check(key(CR_CUDNN_FORWARD, f16, CR_CUDNN_BIAS | CR_CUDNN_WIDE_BIAS | CR_CUDNN_ADD), version, 32, -1);
-    check(key(CR_CUDNN_FORWARD, f16, CR_CUDNN_BIAS | CR_CUDNN_RELU), version, -1, -1);
-    check(key(CR_CUDNN_FORWARD, f16, CR_CUDNN_RELU), version, -1, -1);
-    check(key(CR_CUDNN_FORWARD, f16, CR_CUDNN_SUMS), version, -1, -1);
-    check(key(CR_CUDNN_FORWARD, f16, CR_CUDNN_SCALE_BIAS), version, -1, -1);
-    check(key(CR_CUDNN_FORWARD, f16, CR_CUDNN_ADD), version, -1, -1);
-    check(key(CR_CUDNN_FORWARD, f32, 0), version, -1, -1);
-    check(key(CR_CUDNN_FORWARD, bf16, CR_CUDNN_BIAS), version, -1, -1);
-    check(key(CR_CUDNN_DGRAD, f16, 0), version, -1, -1);
-    check(key(CR_CUDNN_WGRAD, f32, 0), version, 17, -1);
-    check(key(CR_CUDNN_WGRAD, f32, CR_CUDNN_SCALE_BIAS), version, 17, -1);
-    check(key(CR_CUDNN_WGRAD, bf16, 0), version, 47, 62);
-    check(key(CR_CUDNN_WGRAD, bf16, CR_CUDNN_SCALE_BIAS), version, 47, 62);
-    check(key(CR_CUDNN_WGRAD, f16, 0), version, -1, -1);
-}
-
 static void versions_of_the_table(void) {
     const size_t refusing[] = {90000, 90800, 91900, 99999}, others[] = {0, 8907, 89999, 100000};
     for (size_t i = 0; i < CR_COUNT(refusing); i++) {
@@ -73,4 +51,4 @@ static void entries_are_complete(void) {
     }
 }
 
-TESTS(CASE(engines_of_convolutions), CASE(versions_of_the_table), CASE(ends_of_a_range), CASE(entries_are_complete))
+TESTS(CASE(versions_of_the_table), CASE(ends_of_a_range), CASE(entries_are_complete))

@@ -103,9 +103,9 @@ static cr_status launch(struct cr_device *device, const struct cr_kernel *kernel
         if (op->in[s] >= 0) call.in[s] = address(1 + s);
     for (int s = 0; s < CR_OP_OUT_MAX; s++)
         if (op->out[s] >= 0) call.out[s] = address(1 + CR_OP_IN_MAX + s);
-    if (kernel->prepare) CR_TRY(kernel->prepare(device, p, op, &call.prepared, &workspace));
+    CR_TRY(cr_kernel_prepare(device, kernel, p, op, &call.prepared, &workspace));
     const cr_status status = kernel->launch(device, &call);
-    if (kernel->release && call.prepared) kernel->release(call.prepared);
+    cr_kernel_release(kernel, call.prepared);
     return status;
 }
 
@@ -126,7 +126,7 @@ static bool is_own(const struct cr_kernel *kernel) {
     return strncmp(kernel->name, "cuda.", 5) == 0 && !kernel->collective;
 }
 
-static bool launched[CR_CUDA_KERNELS_MAX]; /* on any target, by index: all have the same list */
+static bool launched[CR_KERNELS_MAX]; /* on any target, by index: all have the same list */
 
 /* All algorithms of all kernels of this project that accept the op. */
 static void check_op(const struct target *t, struct cr_device *device, const struct cr_program *p,
@@ -307,12 +307,12 @@ static void configs_stay_within_the_limits(void) {
     DIR *folder = opendir(CR_SOURCE_DIR "/configs");
     REQUIRE(folder);
     for (const struct dirent *e; (e = readdir(folder));) {
-        struct cr_config config;
+        const struct cr_config *config;
         if (!strstr(e->d_name, ".ini")) continue;
         snprintf(path, sizeof path, "%s/configs/%s", CR_SOURCE_DIR, e->d_name);
         REQUIRE_OK(cr_config_open(&config, path, NULL, 0));
-        check_programs(&config, e->d_name, totals);
-        cr_config_close(&config);
+        check_programs(config, e->d_name, totals);
+        cr_config_close(config);
         configs++;
     }
     closedir(folder);
@@ -348,17 +348,17 @@ static void check_network(size_t target, const char *const keys[3], enum cr_dtyp
     struct cr_device              *listed  = NULL;
     struct cr_model                model   = {0};
     struct cr_program              p       = {0};
-    struct cr_config               config;
+    const struct cr_config        *config;
     char                           where[200];
     REQUIRE_OK(cr_config_open(&config, NULL, keys, 3));
     REQUIRE_OK(cr_gpu_open_from_list(cr_gpu_find(targets[target].gpu), &options, "", &listed));
-    REQUIRE_OK(compile(listed, &config, real, CR_PROGRAM_STEP, &model, &p));
+    REQUIRE_OK(compile(listed, config, real, CR_PROGRAM_STEP, &model, &p));
     snprintf(where, sizeof where, "%s, %s, %s", keys[1], keys[2], cr_dtype_name(real));
     check_fused_ops(&targets[target], devices[target], &p, limit, totals, fused, where);
     cr_program_free(&p);
     cr_model_close(&model);
     cr_device_close(listed);
-    cr_config_close(&config);
+    cr_config_close(config);
 }
 
 /* With 32 and 80 images filter gradients are fused, but not where a block has 99 KiB. Tiles are parts of images (32) or

@@ -6,18 +6,19 @@
 #include "include/cresnet.h"
 #include "session/session.h"
 #include "tests/harness/data_support.h"
+#include "training/training.h"
 
 enum { API_SIZE = 8, API_CLASSES = 3, API_PIXELS = API_SIZE * API_SIZE * 3, API_FEATURES = 6 };
 
 /* Trains a network of 3 classes and images of 8 x 8 for two steps; writes the path of its run folder to `run`. */
 static inline cr_status api_train(const char *dir, const char *const *more, int count, char run[SUPPORT_PATH]) {
-    const char      *list[32] = {"model.arch=custom", "model.depths=1,1",    "model.widths=4,6",  "model.shortcut=B",
-                                 "model.classes=3",   "data.kind=synthetic", "data.image_size=8", "data.train_images=8",
-                                 "data.val_images=5", "data.workers=0",      "train.batch=4",     "train.epochs=1",
-                                 "train.device=cpu",  "train.threads=1"};
-    int              used = 14, signal_taken = 0;
-    char             output[SUPPORT_PATH];
-    struct cr_config config;
+    const char *list[32] = {"model.arch=custom", "model.depths=1,1",    "model.widths=4,6",  "model.shortcut=B",
+                            "model.classes=3",   "data.kind=synthetic", "data.image_size=8", "data.train_images=8",
+                            "data.val_images=5", "data.workers=0",      "train.batch=4",     "train.epochs=1",
+                            "train.device=cpu",  "train.threads=1"};
+    int         used = 14, signal_taken = 0;
+    char        output[SUPPORT_PATH];
+    const struct cr_config *config;
     text_into(run, "%s/run", dir);
     text_into(output, "train.output=%s", run);
     for (int i = 0; i < count; i++) list[used++] = more[i];
@@ -25,8 +26,8 @@ static inline cr_status api_train(const char *dir, const char *const *more, int 
     CR_TRY(cr_config_open(&config, NULL, list, used));
     const struct cr_train_options options = {.overrides = list, .override_count = used};
     cr_log_quiet(true);
-    cr_status status = cr_train(&config, &options, &signal_taken);
-    cr_config_close(&config);
+    cr_status status = cr_train(config, &options, &signal_taken);
+    cr_config_close(config);
     return status;
 }
 

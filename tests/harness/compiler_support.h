@@ -12,20 +12,20 @@
 #include "tests/harness/test.h"
 
 struct bench_model { /* a model and its configuration */
-    struct cr_config config;
-    struct cr_model  model;
+    const struct cr_config *config;
+    struct cr_model         model;
 };
 
 static inline cr_status bench_open(struct bench_model *b, const char *const *overrides, int n, int64_t size) {
     CR_TRY(cr_config_open(&b->config, NULL, overrides, n));
-    cr_status status = cr_model_open(&b->config, 10, size, size, &b->model);
-    if (status != CR_OK) cr_config_close(&b->config);
+    cr_status status = cr_model_open(b->config, 10, size, size, &b->model);
+    if (status != CR_OK) cr_config_close(b->config);
     return status;
 }
 
 static inline void bench_close(struct bench_model *b) {
     cr_model_close(&b->model);
-    cr_config_close(&b->config);
+    cr_config_close(b->config);
 }
 
 static inline struct cr_rng test_rng(uint64_t number) {
@@ -80,7 +80,7 @@ static inline bool compiled(struct bench_model *b, const char *arch, int64_t siz
     struct cr_cost_model      cost_model  = greedy_cost_model(256);
     struct cr_compile_options options     = {.fuse = fuse, .reuse = reuse};
     cr_status                 status      = bench_open(b, overrides, 1, size);
-    if (status == CR_OK) status = cr_model_program(&b->model, &b->config, kind, batch, p);
+    if (status == CR_OK) status = cr_model_program(&b->model, b->config, kind, batch, p);
     if (status == CR_OK) status = cr_compile(p, &cost_model, &options);
     CHECK_STATUS(status, CR_OK);
     return status == CR_OK;

@@ -42,14 +42,14 @@ static inline const char *file_text(const char *name, const char *text) {
 
 /* Opens `text` as c.ini with one override (or NULL). Returns the error message without the folder, "" on success. */
 static inline const char *refusal(const char *text, const char *override) {
-    static char      message[5000];
-    struct cr_config config;
-    const char      *path = text ? file_text("c.ini", text) : NULL;
-    char            *to   = message;
+    static char             message[5000];
+    const struct cr_config *config;
+    const char             *path = text ? file_text("c.ini", text) : NULL;
+    char                   *to   = message;
     cr_error_clear();
     *message = 0;
     if (cr_config_open(&config, path, &override, override ? 1 : 0) == CR_OK) {
-        cr_config_close(&config);
+        cr_config_close(config);
         return message;
     }
     size_t skip = strlen(folder) + 1;

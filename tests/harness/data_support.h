@@ -123,7 +123,7 @@ static inline void put_text(const char *root, const char *name, const char *text
 
 /* Defaults with the given overrides: make_config(&config, "data.kind=folder", ..., NULL). */
 #define make_config(config, ...) make_config_((config), (const char *const[]){__VA_ARGS__, NULL})
-static inline cr_status make_config_(struct cr_config *config, const char *const *overrides) {
+static inline cr_status make_config_(const struct cr_config **config, const char *const *overrides) {
     int n = 0;
     while (overrides[n]) n++;
     return cr_config_open(config, NULL, overrides, n);

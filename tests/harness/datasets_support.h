@@ -8,10 +8,10 @@
 #include <fcntl.h>
 
 static inline cr_status try_open(enum cr_split split, struct cr_dataset **out, const char *const *overrides) {
-    struct cr_config config;
+    const struct cr_config *config;
     CR_TRY(make_config_(&config, overrides));
-    cr_status status = cr_dataset_open(&config, split, out);
-    cr_config_close(&config);
+    cr_status status = cr_dataset_open(config, split, out);
+    cr_config_close(config);
     return status;
 }
 #define OPEN(split, out, ...) try_open((split), (out), (const char *const[]){__VA_ARGS__, NULL})

@@ -55,7 +55,7 @@ static inline bool open_fused(struct cr_program *p, const char *arch, enum cr_dt
     cr_status status = bench_open(&b, overrides, 1, 64);
     if (status == CR_OK) {
         cr_model_set_real(&b.model, real);
-        status = cr_model_program(&b.model, &b.config, CR_PROGRAM_STEP, 2, p);
+        status = cr_model_program(&b.model, b.config, CR_PROGRAM_STEP, 2, p);
         if (status == CR_OK) status = cr_pass_fuse(p, cost_model);
         if (status == CR_OK) status = cr_program_check(p);
         bench_close(&b);

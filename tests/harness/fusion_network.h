@@ -105,7 +105,7 @@ static inline cr_status run_op(struct ref_run *run, const struct cr_op *op) {
     int                     index;
     const struct cr_kernel *kernel = cr_kernel_find(run->device, &run->p, op, 0, &index);
     if (!kernel) return CR_FAIL(CR_ERR_DEVICE, "no kernel for %s", cr_op_info(op->kind)->name);
-    if (kernel->prepare) CR_TRY(kernel->prepare(run->device, &run->p, op, &call.prepared, &bytes));
+    CR_TRY(cr_kernel_prepare(run->device, kernel, &run->p, op, &call.prepared, &bytes));
     if (bytes && !(call.workspace = cr_alloc(bytes, 1))) return CR_NO_MEMORY(bytes);
     if (bytes) memset(call.workspace, 0xff, bytes);
     struct cr_call      part[CR_FUSED_MAX];
@@ -118,7 +118,7 @@ static inline cr_status run_op(struct ref_run *run, const struct cr_op *op) {
         call.part = part;
     }
     cr_status status = kernel->launch(run->device, &call);
-    if (kernel->release) kernel->release(call.prepared);
+    cr_kernel_release(kernel, call.prepared);
     cr_free(call.workspace);
     return status;
 }

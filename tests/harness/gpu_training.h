@@ -6,12 +6,12 @@
 #include "runtime/executor.h"
 
 struct run {
-    struct cr_config  config;
-    struct cr_model   model;
-    struct cr_device *device;
-    struct cr_program program;
-    struct cr_memory  memory;
-    struct cr_exec   *exec;
+    const struct cr_config *config;
+    struct cr_model         model;
+    struct cr_device       *device;
+    struct cr_program       program;
+    struct cr_memory        memory;
+    struct cr_exec         *exec;
 };
 
 /* Closes the members that are open. The others are zero. */
@@ -21,7 +21,7 @@ static inline void run_close(struct run *r) {
     cr_program_free(&r->program);
     cr_device_close(r->device);
     cr_model_close(&r->model);
-    cr_config_close(&r->config);
+    cr_config_close(r->config);
 }
 
 #endif

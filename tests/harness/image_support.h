@@ -31,10 +31,8 @@ static inline cr_status prepare_train(const struct cr_prepare *prep, const struc
 
 /* Reads a file with data.exif and the channels and bits of a format. */
 static inline cr_status image_read(const char *path, bool exif, enum cr_pixel_format format, struct cr_image *out) {
-    struct cr_config config = {0};
-    config.data.exif        = exif;
-    config.data.channels    = cr_format_channels(format);
-    config.data.bits        = cr_format_bits(format);
+    const struct cr_config config = {
+        .data = {.exif = exif, .channels = cr_format_channels(format), .bits = cr_format_bits(format)}};
     return cr_image_read(path, &config, out);
 }
 

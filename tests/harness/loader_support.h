@@ -10,10 +10,10 @@
 enum { IMAGES = 60 }; /* 30 images in each of two classes */
 
 static inline cr_status open_set(struct cr_dataset **set, const char *const *overrides) {
-    struct cr_config config;
+    const struct cr_config *config;
     CR_TRY(make_config_(&config, overrides));
-    cr_status status = cr_dataset_open(&config, CR_SPLIT_TRAIN, set);
-    cr_config_close(&config);
+    cr_status status = cr_dataset_open(config, CR_SPLIT_TRAIN, set);
+    cr_config_close(config);
     return status;
 }
 #define OPEN_SET(set, ...) open_set((set), (const char *const[]){__VA_ARGS__, NULL})

@@ -8,11 +8,11 @@
 #include "tests/harness/config_support.h"
 
 struct net {
-    struct cr_config      config;
-    struct cr_param_store store;
-    struct cr_prune       prune;
-    float                *value;
-    uint8_t              *mask;
+    const struct cr_config *config;
+    struct cr_param_store   store;
+    struct cr_prune         prune;
+    float                  *value;
+    uint8_t                *mask;
 };
 
 enum { A = 1, B = 2, ODD = 3 }; /* layers */
@@ -34,7 +34,7 @@ static inline cr_status net_open_(struct net *n, const char *const *overrides) {
     memset(n->mask, 0xff, (size_t)n->store.value_elems / 8);
     struct cr_rng rng = cr_rng_make(3, CR_RNG_TEST, 0, 0);
     for (int64_t i = 0; i < n->store.value_elems; i++) n->value[i] = cr_rng_normal(&rng);
-    return cr_prune_open(&n->store, &n->config, &n->prune);
+    return cr_prune_open(&n->store, n->config, &n->prune);
 }
 #define net_open(n, ...) net_open_(n, (const char *const[]){__VA_ARGS__, NULL})
 
@@ -43,7 +43,7 @@ static inline void net_close(struct net *n) {
     cr_free(n->value);
     cr_free(n->mask);
     cr_param_store_free(&n->store);
-    cr_config_close(&n->config);
+    cr_config_close(n->config);
 }
 
 static inline const struct cr_param *param(const struct net *n, int layer) {

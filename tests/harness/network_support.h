@@ -9,13 +9,13 @@
 #include "runtime/executor.h"
 
 struct net {
-    struct cr_config     config;
-    struct cr_model      model;
-    struct cr_device    *device;
-    struct cr_program    program;
-    struct cr_memory     memory;
-    struct cr_exec      *exec; /* NULL when opening failed earlier */
-    struct cr_fit_report fit;
+    const struct cr_config *config;
+    struct cr_model         model;
+    struct cr_device       *device;
+    struct cr_program       program;
+    struct cr_memory        memory;
+    struct cr_exec         *exec; /* NULL when opening failed earlier */
+    struct cr_fit_report    fit;
 };
 
 struct net_plan { /* the program and its compile options */
@@ -42,10 +42,10 @@ static inline cr_status net_open(struct net *n, const struct net_plan *plan) {
     const struct cr_program        *all[] = {&n->program};
     *n                                    = (struct net){0};
     CR_TRY(cr_config_open(&n->config, NULL, plan->overrides, plan->count));
-    CR_TRY(cr_model_open(&n->config, plan->classes, plan->size, plan->size, &n->model));
+    CR_TRY(cr_model_open(n->config, plan->classes, plan->size, plan->size, &n->model));
     CR_TRY(cr_device_open(CR_DEVICE_CPU, &plan->device, &n->device));
     struct cr_cost_model cost_model = cr_device_cost_model(n->device);
-    CR_TRY(cr_model_program(&n->model, &n->config, plan->kind, plan->batch, &n->program));
+    CR_TRY(cr_model_program(&n->model, n->config, plan->kind, plan->batch, &n->program));
     CR_TRY(cr_compile(&n->program, &cost_model, &how));
     CR_TRY(cr_memory_open(&n->memory, n->device, &n->model.store, all, 1));
     return cr_exec_open(&n->program, &n->memory, &n->exec);
@@ -57,7 +57,7 @@ static inline void net_close(struct net *n) {
     cr_program_free(&n->program);
     cr_device_close(n->device);
     cr_model_close(&n->model);
-    cr_config_close(&n->config);
+    cr_config_close(n->config);
 }
 
 /* Runs `steps` updates on noise; the noise is the same each time. */

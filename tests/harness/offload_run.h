@@ -15,7 +15,7 @@ static const struct cr_step_block block = {.lr = 0.1f, .momentum = 0.9f, .weight
 /* ---- a network and one of its programs ---- */
 
 struct offload_run {
-    struct cr_config         config;
+    const struct cr_config  *config;
     struct cr_model          model;
     struct cr_device        *device;
     struct cr_cost_model     cost_model;
@@ -45,7 +45,7 @@ struct how {
 
 static inline cr_status make_program(struct offload_run *s, const struct how *how) {
     const struct cr_compile_options select = {.fuse = how->fuse, .reuse = true, .until = "select"};
-    CR_TRY(cr_model_program(&s->model, &s->config, CR_PROGRAM_STEP, BATCH, &s->program));
+    CR_TRY(cr_model_program(&s->model, s->config, CR_PROGRAM_STEP, BATCH, &s->program));
     CR_TRY(cr_compile(&s->program, &s->cost_model, &select));
     if (how->limit) CR_TRY(cr_pass_offload(&s->program, &s->cost_model, how->limit, how->score, &s->report));
     if (how->one_in) hand_offload(&s->program, &s->cost_model, how->one_in, &s->offloads);
@@ -56,7 +56,7 @@ static inline cr_status offload_run_open(struct offload_run *s, const struct how
     const struct cr_device_options options = {.threads = 1, .deterministic = true};
     *s                                     = (struct offload_run){.random_streams = how->random_streams};
     CR_TRY(cr_config_open(&s->config, NULL, how->overrides, 8));
-    CR_TRY(cr_model_open(&s->config, CLASSES, SIZE, SIZE, &s->model));
+    CR_TRY(cr_model_open(s->config, CLASSES, SIZE, SIZE, &s->model));
     CR_TRY(how->random_streams ? streams_open(&options, how->seed, &s->device)
                                : cr_device_open(CR_DEVICE_CPU, &options, &s->device));
     s->cost_model = cr_device_cost_model(s->device);
@@ -64,7 +64,7 @@ static inline cr_status offload_run_open(struct offload_run *s, const struct how
 }
 
 static inline cr_status start(struct offload_run *s) {
-    return exec_begin(s->device, &s->model, &s->config, &s->program, &s->memory, &s->exec);
+    return exec_begin(s->device, &s->model, s->config, &s->program, &s->memory, &s->exec);
 }
 
 static inline void offload_run_close(struct offload_run *s) {
@@ -76,7 +76,7 @@ static inline void offload_run_close(struct offload_run *s) {
     else
         cr_device_close(s->device);
     cr_model_close(&s->model);
-    cr_config_close(&s->config);
+    cr_config_close(s->config);
 }
 
 static inline cr_status train(struct offload_run *s) {

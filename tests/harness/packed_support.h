@@ -26,10 +26,10 @@ static inline void write_set(const char *folder) {
 }
 
 static inline cr_status open_split(struct cr_dataset **set, enum cr_split split, const char *const *overrides) {
-    struct cr_config config;
+    const struct cr_config *config;
     CR_TRY(make_config_(&config, overrides));
-    cr_status status = cr_dataset_open(&config, split, set);
-    cr_config_close(&config);
+    cr_status status = cr_dataset_open(config, split, set);
+    cr_config_close(config);
     return status;
 }
 #define OPEN(split, set, ...) open_split((set), (split), (const char *const[]){__VA_ARGS__, NULL})

@@ -9,8 +9,8 @@
 #include "tests/harness/data_support.h"
 
 struct pruned {
-    struct cr_config  config;
-    struct cr_session session;
+    const struct cr_config *config;
+    struct cr_session       session;
 };
 
 /* `more` ends with NULL. */
@@ -22,13 +22,13 @@ static inline cr_status pruned_open(struct pruned *p, const char *const *more) {
     for (; *more; more++) list[count++] = *more;
     const struct cr_session_options options = {.train = true, .eval = true, .execute = true, .classes = 3};
     CR_TRY(cr_config_open(&p->config, NULL, list, count));
-    CR_TRY(cr_session_open(&p->config, &options, &p->session));
+    CR_TRY(cr_session_open(p->config, &options, &p->session));
     return cr_session_init(&p->session);
 }
 
 static inline void pruned_close(struct pruned *p) {
     cr_session_close(&p->session);
-    cr_config_close(&p->config);
+    cr_config_close(p->config);
 }
 
 /* Prunes in the session; momenta of weights that remain become nonzero. */
@@ -36,7 +36,7 @@ static inline cr_status pruned_prune(struct pruned *p, double sparsity) {
     const struct cr_param_store *store = &p->session.model.store;
     struct cr_state_buffers      buffers;
     struct cr_prune              prune;
-    CR_TRY(cr_prune_open(store, &p->config, &prune));
+    CR_TRY(cr_prune_open(store, p->config, &prune));
     cr_status status = cr_state_buffers_get(&p->session, &buffers);
     if (status == CR_OK) status = cr_prune_masks(&prune, sparsity, buffers.value, buffers.mask);
     for (int i = 0; i < store->params && status == CR_OK; i++)

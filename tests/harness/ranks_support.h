@@ -8,6 +8,7 @@
 #include "session/session.h"
 #include "session/state.h"
 #include "tests/harness/run_support.h"
+#include "training/training.h"
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -34,18 +35,18 @@ static inline void finish(struct run *r) {
 
 static inline cr_status train(const struct run *base, const char *name, const char *resume, struct cr_comm *comm,
                               const char *const *more) {
-    struct run       r = *base;
-    struct cr_config config;
-    char             output[SUPPORT_PATH + 32];
-    int              signal_taken;
+    struct run              r = *base;
+    const struct cr_config *config;
+    char                    output[SUPPORT_PATH + 32];
+    int                     signal_taken;
     snprintf(output, sizeof output, "train.output=%s/%s", base->dir, name);
     give(&r, output);
     for (; *more; more++) give(&r, *more);
     CR_TRY(cr_config_open(&config, NULL, r.value, r.count));
     const struct cr_train_options options = {
         .resume = resume, .overrides = r.value, .override_count = r.count, .comm = comm};
-    cr_status status = cr_train(&config, &options, &signal_taken);
-    cr_config_close(&config);
+    cr_status status = cr_train(config, &options, &signal_taken);
+    cr_config_close(config);
     return status;
 }
 

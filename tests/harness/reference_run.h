@@ -59,12 +59,12 @@ static inline void *ref_data(const struct ref_run *run, int tensor) {
 static inline cr_status ref_launch(struct ref_run *run, const struct cr_kernel *kernel, struct cr_call *call) {
     size_t    bytes  = 0;
     cr_status status = CR_OK;
-    if (kernel->prepare) CR_TRY(kernel->prepare(run->device, &run->p, call->op, &call->prepared, &bytes));
+    CR_TRY(cr_kernel_prepare(run->device, kernel, &run->p, call->op, &call->prepared, &bytes));
     if (bytes) call->workspace = cr_alloc(bytes, 1);
     if (bytes && !call->workspace) status = CR_NO_MEMORY(bytes);
     if (status == CR_OK) status = kernel->launch(run->device, call);
     cr_free(call->workspace);
-    if (kernel->release) kernel->release(call->prepared);
+    cr_kernel_release(kernel, call->prepared);
     return status;
 }
 

@@ -6,6 +6,7 @@
 #include "session/session.h"
 #include "session/state.h"
 #include "tests/harness/run_support.h"
+#include "training/training.h"
 
 /* A tiny run of 26 images: batches of 4, six per epoch. */
 static inline void prepare(struct run *r) {
@@ -29,18 +30,18 @@ static inline void finish(struct run *r) {
 /* Trains in dir/name with more overrides (ended by NULL). */
 static inline cr_status train(const struct run *base, const char *name, const char *resume, bool force,
                               const char *const *more) {
-    struct run       r = *base;
-    struct cr_config config;
-    char             output[SUPPORT_PATH + 64];
-    int              signal_taken;
+    struct run              r = *base;
+    const struct cr_config *config;
+    char                    output[SUPPORT_PATH + 64];
+    int                     signal_taken;
     snprintf(output, sizeof output, "train.output=%s/%s", base->dir, name);
     give(&r, output);
     for (; *more; more++) give(&r, *more);
     CR_TRY(cr_config_open(&config, NULL, r.value, r.count));
     const struct cr_train_options options = {
         .resume = resume, .force = force, .overrides = r.value, .override_count = r.count};
-    cr_status status = cr_train(&config, &options, &signal_taken);
-    cr_config_close(&config);
+    cr_status status = cr_train(config, &options, &signal_taken);
+    cr_config_close(config);
     return status;
 }
 #define TRAIN(run, name, ...) train((run), (name), NULL, false, (const char *const[]){__VA_ARGS__, NULL})

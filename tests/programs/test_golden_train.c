@@ -142,10 +142,10 @@ static bool teacher_is_unchanged(struct cr_session *s) {
 }
 
 static void train(const struct golden *g, struct variant v) {
-    struct cr_config  c;
-    struct cr_session s, want;
-    char              path[512], clip[64];
-    int               n = 0;
+    const struct cr_config *c;
+    struct cr_session       s, want;
+    char                    path[512], clip[64];
+    int                     n = 0;
     while (n < OVERRIDES && g->overrides[n]) n++;
     const char *overrides[OVERRIDES + 7];
     memcpy(overrides, g->overrides, (size_t)n * sizeof *overrides);
@@ -159,8 +159,8 @@ static void train(const struct golden *g, struct variant v) {
     REQUIRE_OK(cr_config_open(&c, NULL, overrides, n));
     const struct cr_session_options o = {
         .train = true, .all_sizes = true, .execute = true, .ref_only = v.ref_only, .classes = CLASSES};
-    REQUIRE_OK(cr_session_open(&c, &o, &s));
-    REQUIRE_OK(cr_session_open(&c, &o, &want));
+    REQUIRE_OK(cr_session_open(c, &o, &s));
+    REQUIRE_OK(cr_session_open(c, &o, &want));
     REQUIRE_OK(cr_session_init(&s)); /* so that a value that is not loaded is detected */
     snprintf(path, sizeof path, "%s/tests/golden/train/start-%s.safetensors", CR_SOURCE_DIR,
              g->start ? g->start : g->name);
@@ -169,8 +169,8 @@ static void train(const struct golden *g, struct variant v) {
     double worst = 0;
     for (int step = 0; step < STEPS; step++) {
         double loss;
-        REQUIRE_OK(one_step(&s, &c, g->first_batch, step, &loss));
-        if (c.ema.swa_start) REQUIRE_OK(average_weights(&s, g->first_batch, step));
+        REQUIRE_OK(one_step(&s, c, g->first_batch, step, &loss));
+        if (c->ema.swa_start) REQUIRE_OK(average_weights(&s, g->first_batch, step));
         CHECK_NEAR(loss, g->loss[step], 1e-5 * g->loss[step]);
         worst = CR_MAX(fabs(loss / g->loss[step] - 1), worst);
     }
@@ -195,7 +195,7 @@ static void train(const struct golden *g, struct variant v) {
            v.reuse ? "reuse" : "apart", v.poison ? " poisoned" : "", worst, gap, farthest);
     cr_session_close(&s);
     cr_session_close(&want);
-    cr_config_close(&c);
+    cr_config_close(c);
 }
 
 /* With a sanitizer, each variant has a sixth of the runs, so that each run is in one variant. */

@@ -14,18 +14,18 @@
 #include <unistd.h>
 
 struct draws {
-    struct cr_config   config;
-    struct cr_dataset *dataset;
-    struct cr_loader  *loader;
-    struct cr_prepare  prepare;
-    int64_t            count, batch;
-    size_t             image_bytes; /* of one batch */
-    uint8_t           *images;
-    int32_t           *labels;
+    const struct cr_config *config;
+    struct cr_dataset      *dataset;
+    struct cr_loader       *loader;
+    struct cr_prepare       prepare;
+    int64_t                 count, batch;
+    size_t                  image_bytes; /* of one batch */
+    uint8_t                *images;
+    int32_t                *labels;
 };
 
 static cr_status open_loader(struct draws *d) {
-    const struct cr_config *c = &d->config;
+    const struct cr_config *c = d->config;
     CR_TRY(cr_prepare_from_config(c, CR_SPLIT_TRAIN, &d->prepare));
     d->batch                               = c->train.batch;
     d->image_bytes                         = (size_t)d->batch * cr_prepare_bytes(&d->prepare);
@@ -92,6 +92,6 @@ int main(int argc, char **argv) {
     if (d.dataset) cr_dataset_close(d.dataset);
     cr_free(d.images);
     cr_free(d.labels);
-    cr_config_close(&d.config);
+    cr_config_close(d.config);
     return status == CR_OK ? 0 : 1;
 }

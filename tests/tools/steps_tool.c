@@ -29,15 +29,15 @@
 enum { OVERRIDES_MAX = 64, GRAD_TRIES = 40 };
 
 struct tool {
-    const char       *config_path, *batches_path, *weights, *save, *save_end, *grads, *logits;
-    const char       *overrides[OVERRIDES_MAX];
-    int               override_count;
-    int64_t           steps;
-    struct cr_config  config;
-    struct cr_session session;
-    uint8_t          *images; /* [count][batch] images */
-    int32_t          *labels;
-    int64_t           count, batch, size;
+    const char             *config_path, *batches_path, *weights, *save, *save_end, *grads, *logits;
+    const char             *overrides[OVERRIDES_MAX];
+    int                     override_count;
+    int64_t                 steps;
+    const struct cr_config *config;
+    struct cr_session       session;
+    uint8_t                *images; /* [count][batch] images */
+    int32_t                *labels;
+    int64_t                 count, batch, size;
 };
 
 /* ---- the command line ---- */
@@ -108,7 +108,7 @@ out:
 
 static cr_status draw_batch(struct tool *t) {
     const size_t  bytes = (size_t)(t->batch * t->size * t->size) * 3;
-    struct cr_rng rng   = cr_rng_make((uint64_t)t->config.train.seed, CR_RNG_TEST, 0, 0);
+    struct cr_rng rng   = cr_rng_make((uint64_t)t->config->train.seed, CR_RNG_TEST, 0, 0);
     CR_ALLOC(t->images, bytes);
     CR_ALLOC(t->labels, (size_t)t->batch);
     for (size_t i = 0; i < bytes; i++) t->images[i] = (uint8_t)cr_rng_u32(&rng);
@@ -120,16 +120,16 @@ static cr_status draw_batch(struct tool *t) {
 static cr_status open_all(struct tool *t) {
     struct cr_session_options options = {.train = !t->logits, .eval = t->logits, .execute = true};
     CR_TRY(cr_config_open(&t->config, t->config_path, t->overrides, t->override_count));
-    if (t->config.train.accumulate != 1) return CR_FAIL(CR_ERR_CONFIG, "train.accumulate must be 1 here");
+    if (t->config->train.accumulate != 1) return CR_FAIL(CR_ERR_CONFIG, "train.accumulate must be 1 here");
     if (t->batches_path) CR_TRY(read_batches(t));
     options.batch = options.eval_batch = t->batch;
-    CR_TRY(cr_session_open(&t->config, &options, &t->session));
+    CR_TRY(cr_session_open(t->config, &options, &t->session));
     if (t->batches_path && t->size != t->session.prepare_train.size)
         return CR_FAIL(CR_ERR_FORMAT, "%s: images of %" PRId64 " pixels a side, data.image_size is %d", t->batches_path,
                        t->size, t->session.prepare_train.size);
     if (!t->batches_path) {
         t->count = 1;
-        t->batch = t->session.batch;
+        t->batch = t->session.state.batch;
         t->size  = t->session.prepare_train.size;
         CR_TRY(draw_batch(t));
     }
@@ -228,11 +228,11 @@ static cr_status one_step(struct tool *t, int64_t step, float lr, struct cr_exec
     struct cr_exec            *exec  = t->session.train_exec[0];
     const int64_t              k     = step % t->count;
     const struct cr_step_block block = {.lr           = lr,
-                                        .momentum     = (float)t->config.optim.momentum,
-                                        .weight_decay = (float)t->config.optim.weight_decay,
-                                        .clip_norm    = (float)t->config.train.clip_norm,
+                                        .momentum     = (float)t->config->optim.momentum,
+                                        .weight_decay = (float)t->config->optim.weight_decay,
+                                        .clip_norm    = (float)t->config->train.clip_norm,
                                         .step         = step,
-                                        .seed         = (uint64_t)t->config.train.seed};
+                                        .seed         = (uint64_t)t->config->train.seed};
     CR_TRY(cr_exec_feed(exec, t->images + k * t->batch * t->size * t->size * 3, t->labels + k * t->batch, NULL));
     CR_TRY(cr_exec_run(exec, &block));
     return cr_exec_result(exec, cr_exec_runs(exec), out);
@@ -307,7 +307,7 @@ static cr_status run(struct tool *t, struct cr_text *losses, struct cr_text *sca
         if (t->grads)
             CR_TRY(grads_of(t, i, &r, scales));
         else {
-            CR_TRY(one_step(t, i, (float)t->config.optim.lr, &r));
+            CR_TRY(one_step(t, i, (float)t->config->optim.lr, &r));
             cr_text_add(scales, "%s%.9g", i ? ", " : "", r.loss_scale);
         }
         const double loss = r.loss_sum / r.valid;
@@ -326,7 +326,7 @@ static void add_triple(struct cr_text *out, const char *name, const struct cr_re
 
 static cr_status report(const struct tool *t, const struct cr_text *losses, const struct cr_text *scales,
                         int64_t skipped, double seconds) {
-    const struct cr_config *c   = &t->config;
+    const struct cr_config *c   = t->config;
     struct cr_text          out = {0};
     cr_text_add(&out, "{\"losses\": [%s], \"loss_scales\": [%s], \"skipped\": %" PRId64 ", \"seconds\": %.3f, ",
                 losses->data ? losses->data : "", scales->data ? scales->data : "", skipped, seconds);
@@ -366,6 +366,6 @@ int main(int argc, char **argv) {
     cr_free(t.images);
     cr_free(t.labels);
     cr_session_close(&t.session);
-    cr_config_close(&t.config);
+    cr_config_close(t.config);
     return cr_status_exit(status);
 }

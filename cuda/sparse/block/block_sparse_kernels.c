@@ -127,11 +127,6 @@ out:
 
 /* ---- sparse_filter ---- */
 
-static bool filter_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    const struct cr_tensor *w = cuda_in(p, op, CR_IN_sparse_filter_w);
-    return w->dtype != CR_F32 && cuda_sparse_filter_fits(p, op) && has_format(device, p, op);
-}
-
 static cr_status filter_launch(struct cr_device *device, const struct cr_call *call) {
     const struct prepared *s = call->prepared;
     CUDA_TRY(ck_block_sparse_pack(&s->conv, call->in[CR_IN_sparse_filter_w], s->table + s->from, s->blocks,
@@ -140,17 +135,6 @@ static cr_status filter_launch(struct cr_device *device, const struct cr_call *c
 }
 
 /* ---- convolutions ---- */
-
-static bool conv_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
-                         enum cr_dtype type) {
-    return cuda_sparse_operands_are(p, op, type) && has_format(device, p, op);
-}
-static bool conv_accepts_f16(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    return conv_accepts(device, p, op, CR_F16);
-}
-static bool conv_accepts_bf16(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    return conv_accepts(device, p, op, CR_BF16);
-}
 
 static cr_status conv_launch(struct cr_device *device, const struct cr_call *call) {
     const struct prepared      *s      = call->prepared;
@@ -175,10 +159,9 @@ static cr_status conv_launch(struct cr_device *device, const struct cr_call *cal
 
 /* ---- kernels ---- */
 
-#define BLOCK_SPARSE_CONV(type, kernel_math)                                                                           \
-    { CUDA_SPARSE_CONV("cuda.block_sparse." #type, kernel_math), .accepts = conv_accepts_##type, .launch = conv_launch }
-static const struct cr_kernel kernel_f16    = BLOCK_SPARSE_CONV(f16, CR_MATH_F16);
-static const struct cr_kernel kernel_bf16   = BLOCK_SPARSE_CONV(bf16, CR_MATH_BF16);
-static const struct cr_kernel kernel_filter = {CUDA_SPARSE_FILTER("cuda.block_sparse_filter")};
-
-const struct cr_kernel *const cr_cuda_block_sparse_kernels[] = {&kernel_f16, &kernel_bf16, &kernel_filter, NULL};
+#define filter_accepts has_format
+const struct cr_kernel cr_cuda_block_sparse_kernels[] = {
+    {CUDA_SPARSE_CONV("cuda.block_sparse.*", CR_MATH_DATA, CR_TYPES_HALF), .accepts = has_format,
+     .launch = conv_launch},
+    CUDA_SPARSE_FILTER("cuda.block_sparse_filter", CR_TYPES_HALF),
+    {0}};

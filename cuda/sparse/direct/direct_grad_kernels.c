@@ -15,10 +15,6 @@ enum { STRIDE_MAX = 4, PHASES_MAX = STRIDE_MAX * STRIDE_MAX };
 _Static_assert((int)PHASES_MAX <= (int)CR_CUDA_PHASES_MAX,
                "the filter cache holds all phases of the transposed filter");
 
-static bool is_f32(const struct cr_tensor *t) {
-    return !t || t->dtype == CR_F32;
-}
-
 /* ---- the gradient of x ---- */
 
 struct phase {
@@ -95,10 +91,6 @@ static bool dgrad_accepts(const struct cr_device *device, const struct cr_progra
     const struct ck_conv    c = dgrad_shape(p, op);
     const struct cr_tensor *x = cuda_in(p, op, CR_IN_conv_dgrad_bn_x);
     struct prepared         s;
-    for (int i = 0; i < CR_INS_conv_dgrad; i++)
-        if (!is_f32(cuda_in(p, op, i))) return false;
-    if (!is_f32(cuda_out(p, op, CR_OUT_conv_dgrad_dx)) || !is_f32(cuda_out(p, op, CR_OUT_conv_dgrad_grad_sums)))
-        return false;
     if (x && (x->dim[3] % 8 || op->in[CR_IN_conv_dgrad_mean_rstd] < 0 || op->out[CR_OUT_conv_dgrad_grad_sums] < 0))
         return false;
     return cuda_sparse_can_plan(device, p) && plan_phases(device, op, &c, &s);
@@ -235,11 +227,7 @@ static bool plan_wgrad(const struct cr_device *device, const struct cr_op *op, c
 static bool wgrad_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     const struct ck_conv  c = wgrad_shape(p, op);
     struct ck_sparse_plan plan;
-    if (!cr_op_uses_only(op, 1u << CR_IN_conv_wgrad_x | 1u << CR_IN_conv_wgrad_dy, 1u << CR_OUT_conv_wgrad_dw))
-        return false;
-    return is_f32(cuda_in(p, op, CR_IN_conv_wgrad_x)) && is_f32(cuda_in(p, op, CR_IN_conv_wgrad_dy)) &&
-           is_f32(cuda_out(p, op, CR_OUT_conv_wgrad_dw)) && cuda_sparse_can_plan(device, p) &&
-           plan_wgrad(device, op, &c, &plan);
+    return cuda_sparse_can_plan(device, p) && plan_wgrad(device, op, &c, &plan);
 }
 
 static void wgrad_release(void *prepared) {
@@ -288,11 +276,17 @@ static cr_status wgrad_launch(struct cr_device *device, const struct cr_call *ca
 
 /* ---- kernels ---- */
 
-#define SPARSE_GRAD(kind, kernel_name)                                                                                 \
-    CR_KERNEL(kernel_name, conv_##kind, CR_MATH_F32), .sparse = true, .algo_name = cr_cuda_sparse_format_name,         \
-                                                      .accepts = kind##_accepts, .prepare = kind##_prepare,            \
-                                                      .launch = kind##_launch
-static const struct cr_kernel kernel_dgrad = {SPARSE_GRAD(dgrad, "cuda.sparse_dgrad"), .release = release};
-static const struct cr_kernel kernel_wgrad = {SPARSE_GRAD(wgrad, "cuda.sparse_wgrad"), .release = wgrad_release};
-
-const struct cr_kernel *const cr_cuda_direct_grad_kernels[] = {&kernel_dgrad, &kernel_wgrad, NULL};
+#define SPARSE_GRAD(kind, ...)                                                                                         \
+    {                                                                                                                  \
+        CR_KERNEL("cuda.sparse_" #kind, conv_##kind, CR_MATH_F32),                                                     \
+            .dtypes = CR_TYPES_F32, .sparse = true, .algo_name = cr_cuda_sparse_format_name,                           \
+            .accepts = kind##_accepts, .prepare = kind##_prepare, .launch = kind##_launch, __VA_ARGS__                 \
+    }
+const struct cr_kernel cr_cuda_direct_grad_kernels[] = {
+    SPARSE_GRAD(dgrad, .release = release,
+                .optional_in = CR_IN_BIT(conv_dgrad, add) | CR_IN_BIT(conv_dgrad, bn_x) |
+                               CR_IN_BIT(conv_dgrad, mean_rstd) | CR_IN_BIT(conv_dgrad, gamma) |
+                               CR_IN_BIT(conv_dgrad, beta),
+                .optional_out = CR_OUT_BIT(conv_dgrad, grad_sums)),
+    SPARSE_GRAD(wgrad, .release = wgrad_release),
+    {0}};

@@ -150,10 +150,6 @@ out:
 
 /* ---- sparse_filter ---- */
 
-static bool filter_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    return cuda_sparse_filter_fits(p, op) && has_format(device, p, op);
-}
-
 static cr_status filter_launch(struct cr_device *device, const struct cr_call *call) {
     const struct prepared *s = call->prepared;
     CUDA_TRY(ck_sparse_gather(call->in[CR_IN_sparse_filter_w],
@@ -165,12 +161,10 @@ static cr_status filter_launch(struct cr_device *device, const struct cr_call *c
 /* ---- convolutions ---- */
 
 static bool sell_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    return cuda_sparse_format(op).kernel == CR_SPARSE_ROWS && cuda_sparse_operands_fit(p, op) &&
-           has_format(device, p, op);
+    return cuda_sparse_format(op).kernel == CR_SPARSE_ROWS && has_format(device, p, op);
 }
 static bool direct_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    return cuda_sparse_format(op).kernel == CR_SPARSE_DIRECT && cuda_sparse_operands_fit(p, op) &&
-           has_format(device, p, op);
+    return cuda_sparse_format(op).kernel == CR_SPARSE_DIRECT && has_format(device, p, op);
 }
 
 static cr_status conv_launch(struct cr_device *device, const struct cr_call *call) {
@@ -203,10 +197,10 @@ static void algo_name(const struct cr_op *op, struct cr_text *out) {
     cr_cuda_sparse_format_name(op, out);
 }
 
-static const struct cr_kernel kernel_sell = {CUDA_SPARSE_CONV("cuda.sparse_sell", CR_MATH_F32), .accepts = sell_accepts,
-                                             .launch = conv_launch};
-static const struct cr_kernel kernel_direct = {CUDA_SPARSE_CONV("cuda.sparse_direct", CR_MATH_F32),
-                                               .accepts = direct_accepts, .estimate = estimate, .launch = conv_launch};
-static const struct cr_kernel kernel_filter = {CUDA_SPARSE_FILTER("cuda.sparse_filter")};
-
-const struct cr_kernel *const cr_cuda_direct_kernels[] = {&kernel_sell, &kernel_direct, &kernel_filter, NULL};
+#define filter_accepts has_format
+const struct cr_kernel cr_cuda_direct_kernels[] = {
+    {CUDA_SPARSE_CONV("cuda.sparse_sell", CR_MATH_F32, CR_TYPES_FLOAT), .accepts = sell_accepts, .launch = conv_launch},
+    {CUDA_SPARSE_CONV("cuda.sparse_direct", CR_MATH_F32, CR_TYPES_FLOAT), .accepts = direct_accepts,
+     .estimate = estimate, .launch = conv_launch},
+    CUDA_SPARSE_FILTER("cuda.sparse_filter", CR_TYPES_FLOAT),
+    {0}};

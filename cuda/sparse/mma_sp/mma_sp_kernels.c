@@ -31,17 +31,10 @@ static bool plan_of(const struct cr_device *device, const struct ck_conv *conv, 
                                cuda_of(device)->multiprocessor_bytes, plan);
 }
 
-/* Fragments depend on the type of the input, which sparse_filter does not know; therefore it must be the type of the
- * filter. */
-static bool types_agree(const struct cr_program *p, const struct cr_op *op) {
-    return op->kind != CR_OP_conv || cuda_in(p, op, CR_IN_conv_x)->dtype == cuda_in(p, op, CR_IN_conv_w)->dtype;
-}
-
 static bool has_format(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     const struct ck_conv  conv = cuda_sparse_conv_shape(p, op);
     struct ck_mma_sp_plan plan;
-    return types_agree(p, op) && cuda_sparse_can_plan(device, p) &&
-           plan_of(device, &conv, &op->attr.conv.pattern, &plan);
+    return cuda_sparse_can_plan(device, p) && plan_of(device, &conv, &op->attr.conv.pattern, &plan);
 }
 
 /* Gives the map of the nonzeros and the byte steps of the staged input for the plan. */
@@ -149,10 +142,6 @@ static cudaError_t fill(const struct prepared *s, const void *w, void *to, cudaS
 
 /* ---- sparse_filter ---- */
 
-static bool filter_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    return cuda_sparse_filter_fits(p, op) && has_format(device, p, op);
-}
-
 static cr_status filter_launch(struct cr_device *device, const struct cr_call *call) {
     CUDA_TRY(fill(call->prepared, call->in[CR_IN_sparse_filter_w], call->out[CR_OUT_sparse_filter_y],
                   cr_cuda_stream(device, call)));
@@ -160,10 +149,6 @@ static cr_status filter_launch(struct cr_device *device, const struct cr_call *c
 }
 
 /* ---- convolutions ---- */
-
-static bool accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    return cuda_sparse_operands_fit(p, op) && has_format(device, p, op);
-}
 
 static cr_status launch(struct cr_device *device, const struct cr_call *call) {
     const struct prepared *s      = call->prepared;
@@ -191,8 +176,9 @@ static cr_status launch(struct cr_device *device, const struct cr_call *call) {
 
 /* ---- kernels ---- */
 
-static const struct cr_kernel kernel_conv   = {CUDA_SPARSE_CONV("cuda.mma_sp", CR_MATH_F32), .sparse_cores = true,
-                                               .accepts = accepts, .estimate = estimate, .launch = launch};
-static const struct cr_kernel kernel_filter = {CUDA_SPARSE_FILTER("cuda.mma_sp_filter")};
-
-const struct cr_kernel *const cr_cuda_mma_sp_kernels[] = {&kernel_conv, &kernel_filter, NULL};
+#define filter_accepts has_format
+const struct cr_kernel cr_cuda_mma_sp_kernels[] = {{CUDA_SPARSE_CONV("cuda.mma_sp", CR_MATH_F32, CR_TYPES_FLOAT),
+                                                    .sparse_cores = true, .accepts = has_format, .estimate = estimate,
+                                                    .launch = launch},
+                                                   CUDA_SPARSE_FILTER("cuda.mma_sp_filter", CR_TYPES_FLOAT),
+                                                   {0}};

@@ -48,6 +48,12 @@ int64_t cr_cuda_two_four_elems(struct cr_device *device, const struct cr_program
     return plan_of(device, p, op, &conv, &plan) ? ck_two_four_units(&plan) * CK_TWO_FOUR_UNIT / 2 : 0;
 }
 
+static bool has_format(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    struct ck_conv          conv;
+    struct ck_two_four_plan plan;
+    return plan_of(device, p, op, &conv, &plan);
+}
+
 /* ---- estimates and names ---- */
 
 static double estimate(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
@@ -142,30 +148,11 @@ static cr_status gather(struct cr_device *device, const struct cr_call *call, co
 
 /* ---- sparse_filter ---- */
 
-static bool filter_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    struct ck_conv          conv;
-    struct ck_two_four_plan plan;
-    return cuda_sparse_filter_fits(p, op) && plan_of(device, p, op, &conv, &plan);
-}
-
 static cr_status filter_launch(struct cr_device *device, const struct cr_call *call) {
     return gather(device, call, call->in[CR_IN_sparse_filter_w], call->out[CR_OUT_sparse_filter_y]);
 }
 
 /* ---- convolutions ---- */
-
-static bool conv_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
-                         enum cr_dtype type) {
-    struct ck_conv          conv;
-    struct ck_two_four_plan plan;
-    return cuda_sparse_operands_are(p, op, type) && plan_of(device, p, op, &conv, &plan);
-}
-static bool accepts_f16(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    return conv_accepts(device, p, op, CR_F16);
-}
-static bool accepts_bf16(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    return conv_accepts(device, p, op, CR_BF16);
-}
 
 static cr_status conv_launch(struct cr_device *device, const struct cr_call *call) {
     const struct prepared  *s    = call->prepared;
@@ -187,13 +174,9 @@ static cr_status conv_launch(struct cr_device *device, const struct cr_call *cal
 
 /* ---- kernels ---- */
 
-#define TWO_FOUR_CONV(type, kernel_math)                                                                               \
-    {                                                                                                                  \
-        CUDA_SPARSE_CONV("cuda.two_four." #type, kernel_math), .sparse_cores = true, .accepts = accepts_##type,        \
-                                                               .estimate = estimate, .launch = conv_launch             \
-    }
-static const struct cr_kernel kernel_f16    = TWO_FOUR_CONV(f16, CR_MATH_F16);
-static const struct cr_kernel kernel_bf16   = TWO_FOUR_CONV(bf16, CR_MATH_BF16);
-static const struct cr_kernel kernel_filter = {CUDA_SPARSE_FILTER("cuda.two_four_filter")};
-
-const struct cr_kernel *const cr_cuda_two_four_kernels[] = {&kernel_f16, &kernel_bf16, &kernel_filter, NULL};
+#define filter_accepts has_format
+const struct cr_kernel cr_cuda_two_four_kernels[] = {{CUDA_SPARSE_CONV("cuda.two_four.*", CR_MATH_DATA, CR_TYPES_HALF),
+                                                      .sparse_cores = true, .accepts = has_format, .estimate = estimate,
+                                                      .launch = conv_launch},
+                                                     CUDA_SPARSE_FILTER("cuda.two_four_filter", CR_TYPES_FLOAT),
+                                                     {0}};

@@ -49,6 +49,11 @@ int64_t cr_cuda_wgmma_sp_elems(struct cr_device *device, const struct cr_program
     return (int64_t)(ck_wgmma_sp_bytes(&plan, ck_wgmma_sp_pack(&plan, nonzero, NULL, NULL, NULL)) / sizeof(float));
 }
 
+static bool has_format(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    struct ck_wgmma_sp_plan plan;
+    return plan_of(device, p, op, &plan);
+}
+
 /* ---- estimates and names ---- */
 
 static double estimate(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
@@ -114,11 +119,6 @@ out:
 
 /* ---- sparse_filter ---- */
 
-static bool filter_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    struct ck_wgmma_sp_plan plan;
-    return cuda_sparse_filter_fits(p, op) && plan_of(device, p, op, &plan);
-}
-
 static cr_status filter_launch(struct cr_device *device, const struct cr_call *call) {
     const struct prepared *s = call->prepared;
     CUDA_TRY(ck_wgmma_sp_fill(&s->plan, call->in[CR_IN_sparse_filter_w], s->from, s->units,
@@ -127,11 +127,6 @@ static cr_status filter_launch(struct cr_device *device, const struct cr_call *c
 }
 
 /* ---- convolutions ---- */
-
-static bool accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    struct ck_wgmma_sp_plan plan;
-    return cuda_sparse_operands_are(p, op, CR_F32) && plan_of(device, p, op, &plan);
-}
 
 static cr_status launch(struct cr_device *device, const struct cr_call *call) {
     const struct prepared *s      = call->prepared;
@@ -154,8 +149,9 @@ static cr_status launch(struct cr_device *device, const struct cr_call *call) {
 
 /* ---- kernels ---- */
 
-static const struct cr_kernel kernel_conv   = {CUDA_SPARSE_CONV("cuda.wgmma_sp", CR_MATH_F32), .sparse_cores = true,
-                                               .accepts = accepts, .estimate = estimate, .launch = launch};
-static const struct cr_kernel kernel_filter = {CUDA_SPARSE_FILTER("cuda.wgmma_sp_filter")};
-
-const struct cr_kernel *const cr_cuda_wgmma_sp_kernels[] = {&kernel_conv, &kernel_filter, NULL};
+#define filter_accepts has_format
+const struct cr_kernel cr_cuda_wgmma_sp_kernels[] = {{CUDA_SPARSE_CONV("cuda.wgmma_sp", CR_MATH_F32, CR_TYPES_F32),
+                                                      .sparse_cores = true, .accepts = has_format, .estimate = estimate,
+                                                      .launch = launch},
+                                                     CUDA_SPARSE_FILTER("cuda.wgmma_sp_filter", CR_TYPES_FLOAT),
+                                                     {0}};

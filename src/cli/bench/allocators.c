@@ -8,7 +8,7 @@
 enum { STEPS = 20, STEPS_MAX = 100000 };
 
 struct bench {
-    struct cr_config         config;
+    const struct cr_config  *config;
     struct cr_session        session;
     const struct cr_program *program; /* the training program with the largest memory pool */
     struct cr_pool_event    *event;   /* [events]: allocations and frees of one step */
@@ -24,8 +24,8 @@ static const size_t page_bytes = (size_t)2 << 20; /* the driver maps GPU memory 
 static cr_status bench_open(struct bench *b, const struct cr_args *args) {
     struct cr_session_options options = {.train = true};
     CR_TRY(cr_args_int(args, CR_OPT_BENCH_STEPS, 1, STEPS_MAX, STEPS, &b->steps));
-    CR_TRY(cr_cmd_classes(&b->config, &options.classes));
-    CR_TRY(cr_session_open(&b->config, &options, &b->session));
+    CR_TRY(cr_cmd_classes(b->config, &options.classes));
+    CR_TRY(cr_session_open(b->config, &options, &b->session));
     for (int i = 0; i < b->session.trains; i++) {
         const struct cr_program *p = &b->session.train[i];
         if (!b->program || p->region_bytes[CR_REGION_POOL] > b->program->region_bytes[CR_REGION_POOL]) b->program = p;
@@ -37,7 +37,7 @@ static void bench_close(struct bench *b) {
     cr_free(b->event);
     cr_text_free(&b->out);
     cr_session_close(&b->session);
-    cr_config_close(&b->config);
+    cr_config_close(b->config);
 }
 
 /* Adds one line of the table. bytes is 0 and ms is negative when unknown. */
@@ -67,7 +67,7 @@ static void json_head(struct bench *b) {
     *w                       = cr_json_writer(&b->out, CR_JSON_SPACED);
     cr_json_open_object(w, NULL);
     cr_json_put_string(w, "program", b->program->name);
-    cr_json_put_int(w, "batch", b->session.batch);
+    cr_json_put_int(w, "batch", b->session.state.batch);
     cr_json_put_int(w, "allocations", b->events / 2);
     cr_json_put_int(w, "steps", b->steps);
     cr_json_put_string(w, "device", b->session.device->caps.text);
@@ -86,7 +86,7 @@ static void print_head(struct bench *b) {
         json_head(b);
     else
         cr_text_add(&b->out, "program %s, batch %lld: %d allocations per step; %s\n\n%-16s %12s %8s %10s\n", p->name,
-                    (long long)b->session.batch, b->events / 2, b->session.device->caps.text, "allocator", "MiB",
+                    (long long)b->session.state.batch, b->events / 2, b->session.device->caps.text, "allocator", "MiB",
                     "x bound", "ms/step");
     print_allocator(b, "lower_bound", "largest sum of live bytes; every allocator needs at least this", p->bound_bytes,
                     -1);

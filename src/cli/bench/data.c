@@ -11,7 +11,7 @@
 enum { STEPS = 20, STEPS_MAX = 1000000, WARMUP = 3 };
 
 struct bench {
-    struct cr_config         config;
+    const struct cr_config  *config;
     struct cr_loader_options options;
     struct cr_dataset       *dataset;
     struct cr_loader        *loader;
@@ -23,7 +23,7 @@ struct bench {
 };
 
 static cr_status bench_open(struct bench *b, const struct cr_args *args) {
-    const struct cr_config *c = &b->config;
+    const struct cr_config *c = b->config;
     if (!c->train.batch)
         return cr_config_fail(c, "train.batch", "cannot be chosen automatically without a device: give a number");
     CR_TRY(cr_args_int(args, CR_OPT_BENCH_STEPS, 1, STEPS_MAX, STEPS, &b->steps));
@@ -45,7 +45,7 @@ static cr_status bench_open(struct bench *b, const struct cr_args *args) {
 static void bench_close(struct bench *b) {
     cr_loader_close(b->loader);
     cr_dataset_close(b->dataset);
-    cr_config_close(&b->config);
+    cr_config_close(b->config);
 }
 
 static cr_status load_batches(struct bench *b, int64_t count) {
@@ -180,7 +180,7 @@ cr_status cr_bench_data(const struct cr_args *args) {
     char size[32];
     cr_prepare_size_text(&b.options.prepare, size);
     cr_log(CR_LOG_INFO, "%s: %lld images, batch %lld, %s px, CPU level %s, %lld timed batches after %d warm-up batches",
-           cr_word_data_kind(b.config.data.kind), (long long)cr_dataset_count(b.dataset), (long long)b.options.batch,
+           cr_word_data_kind(b.config->data.kind), (long long)cr_dataset_count(b.dataset), (long long)b.options.batch,
            size, cr_cpu_text(), (long long)b.steps, WARMUP + b.options.prefetch);
     CR_TRY_OUT(time_batches(&b));
     if (b.trainer_speed) CR_TRY_OUT(time_waits(&b));

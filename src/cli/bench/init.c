@@ -159,7 +159,7 @@ static void print_json(struct cr_init_bench *b, const struct cr_init_net *s, con
 
 static void net_close(struct cr_init_net *s) {
     if (s->has_model) cr_model_close(&s->model);
-    cr_config_close(&s->config);
+    cr_config_close(s->config);
 }
 
 static int count_cores(const struct cr_config *c) {
@@ -176,18 +176,18 @@ static cr_status run_net(struct cr_init_bench *b, struct cr_init_net *s) {
     struct cr_init_result r = {0};
     struct cr_prepare     train, eval;
     int                   classes;
-    CR_TRY(cr_cmd_classes(&s->config, &classes));
-    CR_TRY(cr_prepare_from_config(&s->config, CR_SPLIT_TRAIN, &train));
-    CR_TRY(cr_prepare_from_config(&s->config, CR_SPLIT_VAL, &eval));
-    if (!b->device) CR_TRY(cr_session_device(&s->config, false, &b->device, &b->real));
-    CR_TRY(cr_model_open(&s->config, classes, train.size, eval.size, &s->model));
+    CR_TRY(cr_cmd_classes(s->config, &classes));
+    CR_TRY(cr_prepare_from_config(s->config, CR_SPLIT_TRAIN, &train));
+    CR_TRY(cr_prepare_from_config(s->config, CR_SPLIT_VAL, &eval));
+    if (!b->device) CR_TRY(cr_session_device(s->config, false, &b->device, &b->real));
+    CR_TRY(cr_model_open(s->config, classes, train.size, eval.size, &s->model));
     s->has_model = true;
     cr_model_set_real(&s->model, b->real);
     s->value_elems   = s->model.store.value_elems;
     s->running_elems = s->model.store.running_elems;
     s->value_bytes   = (size_t)(s->value_elems + s->running_elems) * sizeof(float);
     s->store_bytes   = cr_param_store_bytes(&s->model.store);
-    b->threads       = count_cores(&s->config);
+    b->threads       = count_cores(s->config);
     CR_TRY(measure(b, s, &r));
     if (b->json)
         print_json(b, s, &r);
@@ -244,7 +244,7 @@ static cr_status run_config(struct cr_init_bench *b, const struct cr_args *args,
     one.operands = 1;
     CR_TRY_OUT(cr_cmd_config(&one, &s.config));
     /* The file's name would be wrong after an override of the architecture. */
-    s.name = s.config.model.arch == CR_ARCH_CUSTOM ? s.config.name : cr_word_arch(s.config.model.arch);
+    s.name = s.config->model.arch == CR_ARCH_CUSTOM ? s.config->name : cr_word_arch(s.config->model.arch);
     CR_TRY_OUT(run_net(b, &s));
 out:
     net_close(&s);

@@ -23,13 +23,13 @@ struct cr_init_bench {
 };
 
 struct cr_init_net { /* the network that is initialised */
-    const char      *name;
-    struct cr_config config;
-    struct cr_model  model;
-    bool             has_model;
-    int64_t          value_elems, running_elems;
-    size_t           value_bytes; /* parameters and running statistics */
-    size_t           store_bytes; /* all buffers of the parameter store */
+    const char             *name;
+    const struct cr_config *config;
+    struct cr_model         model;
+    bool                    has_model;
+    int64_t                 value_elems, running_elems;
+    size_t                  value_bytes; /* parameters and running statistics */
+    size_t                  store_bytes; /* all buffers of the parameter store */
 };
 
 enum cr_init_part { CR_INIT_MEMORY, CR_INIT_VALUES, CR_INIT_COPY, CR_INIT_ALL, CR_INIT_PARTS };

@@ -62,7 +62,7 @@ static void *fill_worker(void *argument) {
 
 /* Fills both buffers with several threads. When fewer threads start, they do the same work. */
 static void fill_by_threads(const struct cr_init_net *s, int threads, float *value, float *running) {
-    struct fill f = {.store = &s->model.store, .config = &s->config, .value = value, .running = running};
+    struct fill f = {.store = &s->model.store, .config = s->config, .value = value, .running = running};
     pthread_t   thread[CR_INIT_THREADS_MAX];
     int         started = 0;
     pthread_mutex_init(&f.lock, NULL);
@@ -89,7 +89,7 @@ cr_status cr_init_direct(struct cr_init_bench *b, const struct cr_init_net *s, s
     at[CR_INIT_MEMORY] = cr_time_ns();
     CR_TRY_OUT(backend->reserve(b->device, s->store_bytes, &region));
     at[CR_INIT_VALUES] = cr_time_ns();
-    CR_TRY_OUT(backend->init_store(b->device, &s->model.store, &s->config, region));
+    CR_TRY_OUT(backend->init_store(b->device, &s->model.store, s->config, region));
     CR_TRY_OUT(backend->sync(b->device));
     at[CR_INIT_COPY] = at[CR_INIT_ALL] = cr_time_ns();
     record(method, at);
@@ -115,7 +115,7 @@ cr_status cr_init_thread(struct cr_init_bench *b, const struct cr_init_net *s, s
     }
     CR_TRY_OUT(backend->reserve(b->device, s->store_bytes, &region));
     at[CR_INIT_VALUES] = cr_time_ns();
-    for (int i = 0; i < store->params; i++) fill_filters(store, &s->config, i, 0, store->param[i].dim[0], array[i]);
+    for (int i = 0; i < store->params; i++) fill_filters(store, s->config, i, 0, store->param[i].dim[0], array[i]);
     at[CR_INIT_COPY] = cr_time_ns();
     for (int i = 0; i < store->params; i++) {
         const struct cr_param *q = &store->param[i];
@@ -194,7 +194,7 @@ cr_status cr_init_device_time(struct cr_init_bench *b, const struct cr_init_net 
             CR_TRY_OUT(async->move(b->device, CR_STREAM_COMPUTE, cr_init_buffer(s, region, CR_BUFFER_GRAD),
                                    cr_init_buffer(s, region, CR_BUFFER_VALUE), buffer_bytes));
         CR_TRY_OUT(async->event_record(b->device, CR_STREAM_COMPUTE, event[0]));
-        CR_TRY_OUT(b->device->backend->init_store(b->device, &s->model.store, &s->config, region));
+        CR_TRY_OUT(b->device->backend->init_store(b->device, &s->model.store, s->config, region));
         CR_TRY_OUT(async->event_record(b->device, CR_STREAM_COMPUTE, event[1]));
         CR_TRY_OUT(async->host_wait(b->device, event[1]));
         CR_TRY_OUT(async->elapsed(b->device, event[0], event[1], &seconds));
@@ -241,7 +241,7 @@ cr_status cr_init_compare(struct cr_init_bench *b, const struct cr_init_net *s, 
     got = cr_alloc(COMPARE_BYTES, 1);
     if (!got) return CR_NO_MEMORY(COMPARE_BYTES);
     CR_TRY_OUT(backend->reserve(b->device, s->store_bytes, &region));
-    CR_TRY_OUT(backend->init_store(b->device, &s->model.store, &s->config, region));
+    CR_TRY_OUT(backend->init_store(b->device, &s->model.store, s->config, region));
     CR_TRY_OUT(compare_buffer(b, cr_init_buffer(s, region, CR_BUFFER_VALUE), value, s->value_elems, got, r));
     CR_TRY_OUT(compare_buffer(b, cr_init_buffer(s, region, CR_BUFFER_RUNNING), running, s->running_elems, got, r));
 out:

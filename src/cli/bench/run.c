@@ -18,13 +18,13 @@ enum {
 };
 
 struct bench {
-    bool                 infer;
-    struct cr_comm      *comm; /* NULL for one rank */
-    struct cr_config     config;
-    struct cr_session    session;
-    struct cr_cmd_batch  batch;
-    struct cr_step_block step;
-    int64_t              steps, window; /* window: steps between two events; each time is the mean of a window */
+    bool                    infer;
+    struct cr_comm         *comm; /* NULL for one rank */
+    const struct cr_config *config;
+    struct cr_session       session;
+    struct cr_cmd_batch     batch;
+    struct cr_step_block    step;
+    int64_t                 steps, window; /* window: steps between two events; each time is the mean of a window */
     /* results */
     int64_t age_ns, first_ns;   /* process start to first step; the first step alone */
     double  ms, ms_min, ms_max; /* per step, without synchronisation between steps */
@@ -37,7 +37,8 @@ struct bench {
 
 /* Images per step, of all ranks. */
 static int64_t images_of(const struct bench *b) {
-    return cr_comm_size(b->comm) * (b->infer ? b->session.eval_batch : b->session.batch * b->config.train.accumulate);
+    return cr_comm_size(b->comm) *
+           (b->infer ? b->session.state.eval_batch : b->session.state.batch * b->config->train.accumulate);
 }
 
 static void log_sparse(const struct bench *b, const struct cr_program *p) {
@@ -49,7 +50,7 @@ static void log_sparse(const struct bench *b, const struct cr_program *p) {
 }
 
 static cr_status bench_open(struct bench *b) {
-    const struct cr_config *c = &b->config;
+    const struct cr_config *c = b->config;
     int                     classes;
     bool                    pruned = false;
     CR_TRY(cr_cmd_classes(c, &classes));
@@ -74,15 +75,15 @@ static cr_status bench_open(struct bench *b) {
     char size[32];
     cr_prepare_size_text(b->infer ? &b->session.prepare_eval : &b->session.prepare_train, size);
     cr_log(CR_LOG_INFO, "%s; %s, batch %lld, %s px, %lld timed %s after %d for warm-up", b->session.device->caps.text,
-           cr_word_arch(c->model.arch), (long long)(b->infer ? b->session.eval_batch : b->session.batch), size,
-           (long long)b->steps, b->infer ? "batches" : "steps", WARMUP);
+           cr_word_arch(c->model.arch), (long long)(b->infer ? b->session.state.eval_batch : b->session.state.batch),
+           size, (long long)b->steps, b->infer ? "batches" : "steps", WARMUP);
     return CR_OK;
 }
 
 static void bench_close(struct bench *b) {
     cr_cmd_batch_free(&b->batch);
     cr_session_close(&b->session);
-    cr_config_close(&b->config);
+    cr_config_close(b->config);
 }
 
 /* ---- one step ---- */
@@ -96,7 +97,7 @@ static cr_status run_program(struct bench *b, struct cr_exec *exec) {
 static cr_status run_step(struct bench *b) {
     struct cr_session *s = &b->session;
     if (b->infer) return run_program(b, s->eval_exec);
-    const int64_t n = s->trains == 1 ? 1 : b->config.train.accumulate;
+    const int64_t n = s->trains == 1 ? 1 : b->config->train.accumulate;
     for (int64_t i = 0; i < n; i++)
         CR_TRY(run_program(b, s->train_exec[s->trains == 1 || i == 0 ? 0 : i == n - 1 ? 2 : 1]));
     b->step.step++;
@@ -197,8 +198,8 @@ static void print_json(const struct bench *b, const char *parts, struct cr_text 
     cr_json_put_int(&w, "steps", b->steps);
     cr_json_put_int(&w, "window", b->window);
     cr_json_put_int(&w, "ranks", cr_comm_size(b->comm));
-    cr_json_put_int(&w, "batch", b->infer ? s->eval_batch : s->batch);
-    cr_json_put_int(&w, "accumulate", b->infer ? 1 : b->config.train.accumulate);
+    cr_json_put_int(&w, "batch", b->infer ? s->state.eval_batch : s->state.batch);
+    cr_json_put_int(&w, "accumulate", b->infer ? 1 : b->config->train.accumulate);
     cr_json_put_fixed(&w, "time_to_first_step_s", (double)b->age_ns * 1e-9, 3);
     cr_json_put_string(&w, "start", parts);
     cr_json_put_string(&w, "device", s->device->caps.text);
@@ -249,7 +250,7 @@ cr_status cr_bench_workload(const char *const *overrides, int count, bool infer,
     *out = (struct cr_bench_figures){.images_per_s = (double)images_of(&b) / b.ms * 1e3,
                                      .ms           = b.ms,
                                      .latency_ms   = b.latency_ms,
-                                     .batch        = infer ? b.session.eval_batch : b.session.batch,
+                                     .batch        = infer ? b.session.state.eval_batch : b.session.state.batch,
                                      .device_bytes = b.device_bytes};
     CR_TRY_OUT(visit(&b.session, infer ? &b.session.eval : &b.session.train[0],
                      infer ? b.session.eval_exec : b.session.train_exec[0], context));
@@ -292,6 +293,6 @@ cr_status cr_bench_run(const struct cr_args *args, bool infer) {
     cr_status status = cr_cmd_ranks_open(args, &b.config, &ranks);
     b.comm           = ranks.comm;
     if (status == CR_OK && !ranks.parent) return cr_ranks_close(&ranks, measure(&b, args));
-    cr_config_close(&b.config);
+    cr_config_close(b.config);
     return status;
 }

@@ -75,13 +75,13 @@ static void setup_close(struct cr_sparse_bench_setup *s) {
     model_close(s);
     if (s->session.device) cr_measure_memory_release(s->session.device, &s->scratch);
     cr_session_close(&s->session);
-    cr_config_close(&s->config);
+    cr_config_close(s->config);
 }
 
 /* Reads the configuration of one network, arithmetic and sparsity: defaults, the overrides of the command line, then
  * these three values. */
 static cr_status config_open(const struct cr_sparse_bench *b, enum cr_sparse_bench_math math, const char *net,
-                             double sparsity, struct cr_config *config) {
+                             double sparsity, const struct cr_config **config) {
     char        arch[64], precision[64], fraction[64];
     const char *list[64] = {"data.kind=synthetic", "data.image_size=224", "model.classes=1000", "prune.scope=uniform",
                             "prune.exempt="};
@@ -103,13 +103,13 @@ static cr_status device_open(struct cr_sparse_bench *b, enum cr_sparse_bench_mat
     struct cr_sparse_bench_setup   *s       = &b->setup[math];
     enum cr_dtype                   real;
     CR_TRY(config_open(b, math, b->net[0], b->sparsity[0], &s->config));
-    s->session.config = &s->config;
-    CR_TRY(cr_session_device(&s->config, false, &s->session.device, &real));
+    s->session.config = s->config;
+    CR_TRY(cr_session_device(s->config, false, &s->session.device, &real));
     if (!s->session.device->backend->async || !s->session.device->backend->packed_elems)
         return CR_FAIL(CR_ERR_DEVICE, "bench sparse needs a GPU; this device is %s", s->session.device->caps.text);
     CR_TRY(cr_session_open_cost_table(&s->session, &options));
     return s->session.cost_table ? CR_OK
-                                 : cr_config_fail(&s->config, "train.measure",
+                                 : cr_config_fail(s->config, "train.measure",
                                                   "bench sparse needs measured kernel times: leave it at yes");
 }
 
@@ -117,12 +117,12 @@ static cr_status network_open(struct cr_sparse_bench *b, enum cr_sparse_bench_ma
                               int64_t batch) {
     struct cr_sparse_bench_setup *s = &b->setup[math];
     model_close(s);
-    cr_config_close(&s->config);
+    cr_config_close(s->config);
     CR_TRY(config_open(b, math, net, b->sparsity[0], &s->config));
-    CR_TRY(cr_model_open(&s->config, 1000, s->config.data.image_size, s->config.data.image_size, &s->session.model));
+    CR_TRY(cr_model_open(s->config, 1000, s->config->data.image_size, s->config->data.image_size, &s->session.model));
     s->has_model = true;
     cr_model_set_real(&s->session.model, math == CR_SPARSE_BENCH_F16 ? CR_F16 : CR_F32);
-    CR_TRY(cr_model_program(&s->session.model, &s->config, CR_PROGRAM_EVAL, batch, &s->program));
+    CR_TRY(cr_model_program(&s->session.model, s->config, CR_PROGRAM_EVAL, batch, &s->program));
     s->has_program = true;
     return CR_OK;
 }
@@ -267,12 +267,12 @@ static void list_layers(struct cr_sparse_bench *b, const struct cr_program *p) {
 
 static cr_status run_case(struct cr_sparse_bench *b, const struct cr_sparse_bench_case *c) {
     struct cr_sparse_bench_setup *s = &b->setup[c->type];
-    struct cr_config              config;
+    const struct cr_config       *config;
     cr_free(b->mask);
     b->mask = NULL;
     CR_TRY(config_open(b, c->type, c->net, c->sparsity, &config));
-    cr_status status = cr_prune_draw(&s->session.model.store, &config, &b->mask);
-    cr_config_close(&config);
+    cr_status status = cr_prune_draw(&s->session.model.store, config, &b->mask);
+    cr_config_close(config);
     CR_TRY(status);
     s->session.model.store.pattern = b->mask;
     list_layers(b, &s->program);

@@ -14,7 +14,7 @@ extern const char *const cr_sparse_bench_math_name[CR_SPARSE_BENCH_MATHS];
 
 /* A device that was opened for one arithmetic, and the forward program of the current network, not compiled. */
 struct cr_sparse_bench_setup {
-    struct cr_config         config;
+    const struct cr_config  *config;
     struct cr_session        session; /* device, kernel times and model only */
     struct cr_program        program;
     bool                     has_program, has_model;

@@ -24,7 +24,7 @@ void cr_sparse_bench_print_head(struct cr_sparse_bench *b, const struct cr_spars
     if (b->csv) return;
     cr_text_add(&b->out, "\n%s, batch %lld, %s, sparsity %.4g%s; times in microseconds; x: speedup of sparse\n", c->net,
                 (long long)c->batch, cr_sparse_bench_math_name[c->type], c->sparsity,
-                b->setup[c->type].config.prune.budget[0] ? " (budget)" : "");
+                b->setup[c->type].config->prune.budget[0] ? " (budget)" : "");
     cr_text_add(&b->out, "%-26s %-24s %2s %8s %9s %3s %-17s %9s", "layer", "shape", "n", "pruned %", "sparse", "fmt",
                 "weight format", "mem bound");
     for (int i = 0; i < b->baselines; i++) cr_text_add(&b->out, " %15s %6s", b->baseline[i], "x");

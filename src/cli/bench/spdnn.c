@@ -26,7 +26,7 @@ static const double  check_work        = 2e11; /* edges times inputs that the CP
 static const int64_t default_neurons[] = {1024, 4096, 16384, 65536, 0}, default_layers[] = {120, 480, 1920, 0};
 
 struct bench {
-    struct cr_config        config;
+    const struct cr_config *config;
     struct cr_device       *device, *cpu;  /* cpu verifies; NULL when the device is the CPU */
     struct cr_device       *gpu[GPUS_MAX]; /* the inputs are split over these; [0] is the device */
     struct cr_spdnn_images  images;
@@ -96,7 +96,7 @@ static cr_status bench_open(struct bench *b, const struct cr_args *args) {
     enum cr_dtype                         real;
     CR_TRY(read_options(b, args));
     CR_TRY(cr_config_open(&b->config, NULL, args->override, args->overrides));
-    CR_TRY(cr_session_device(&b->config, false, &b->device, &real));
+    CR_TRY(cr_session_device(b->config, false, &b->device, &real));
     if (!b->device->backend->benchmarks || !b->device->backend->benchmarks->spdnn)
         return CR_FAIL(CR_ERR_DEVICE, "this device does not support bench spdnn");
     if (!b->device->caps.host_memory) CR_TRY(cr_device_open(CR_DEVICE_CPU, &cpu_options, &b->cpu));
@@ -107,11 +107,11 @@ static cr_status bench_open(struct bench *b, const struct cr_args *args) {
         if (!b->cpu) return cr_args_fail(args, "--gpus %lld: cannot be used with device cpu", (long long)b->gpus);
         CR_TRY(cr_device_open(CR_DEVICE_CUDA, &options, &b->gpu[i]));
     }
-    b->threads       = b->config.train.threads ? (int)b->config.train.threads : cr_cpu_cores();
+    b->threads       = b->config->train.threads ? (int)b->config->train.threads : cr_cpu_cores();
     const char *path = args->value[CR_OPT_MNIST];
     b->synthetic     = !path;
     if (path) return cr_spdnn_images_read(path, &b->images);
-    return cr_spdnn_images_generate(CR_MIN(b->count, (int64_t)INPUTS), (uint64_t)b->config.train.seed, &b->images);
+    return cr_spdnn_images_generate(CR_MIN(b->count, (int64_t)INPUTS), (uint64_t)b->config->train.seed, &b->images);
 }
 
 static void bench_close(struct bench *b) {
@@ -121,7 +121,7 @@ static void bench_close(struct bench *b) {
     cr_device_close(b->cpu);
     for (int i = 1; i < GPUS_MAX; i++) cr_device_close(b->gpu[i]);
     cr_device_close(b->device);
-    cr_config_close(&b->config);
+    cr_config_close(b->config);
 }
 
 /* ---- one network ---- */
@@ -275,8 +275,8 @@ static cr_status run_network(struct bench *b, int64_t neurons, int64_t layers) {
     struct network                   n      = {0};
     cr_status                        status = CR_OK;
     cr_log(CR_LOG_INFO, "%lld neurons, %lld layers ...", (long long)neurons, (long long)layers);
-    CR_TRY_OUT(cr_spdnn_net_open(neurons, (int)layers, p->bias, (uint64_t)b->config.train.seed, b->max_rows, b->threads,
-                                 &n.net));
+    CR_TRY_OUT(cr_spdnn_net_open(neurons, (int)layers, p->bias, (uint64_t)b->config->train.seed, b->max_rows,
+                                 b->threads, &n.net));
     CR_TRY_OUT(run_gpus(b, &n));
     const int64_t default_check = (int64_t)(check_work / (double)n.net.edges),
                   check         = b->check >= 0 ? b->check : CR_MAX(default_check, (int64_t)CHECK_MIN);

@@ -36,7 +36,7 @@ enum cr_budget_unit { CR_BUDGET_SECONDS, CR_BUDGET_MACS };
 /* ---- source.c ---- */
 
 struct cr_budget_source {
-    struct cr_config         config; /* for this machine's CPU */
+    const struct cr_config  *config; /* for this machine's CPU */
     struct cr_dataset       *train;  /* with importance = taylor, else NULL */
     struct cr_session        session;
     struct cr_program        program; /* evaluation of one image, before compiler passes */
@@ -59,20 +59,23 @@ void              cr_budget_source_close(struct cr_budget_source *source);
 /* ---- clock.c ---- */
 
 struct cr_budget_clock {
-    enum cr_budget_unit   unit;
-    struct cr_config      config;  /* the caller's without memory.limit */
-    struct cr_session     session; /* device, model and kernel times only */
-    struct cr_cost_model  model;
-    struct cr_host_times *host;     /* CPU with train.measure, else NULL */
-    bool                  measured; /* times of ops are measured */
-    int64_t               batch;
-    struct cr_program     program; /* the network with nothing pruned, compiled up to its fused ops */
-    bool                  has_program;
+    enum cr_budget_unit     unit;
+    const struct cr_config *config;  /* the caller's without memory.limit */
+    struct cr_session       session; /* device, model and kernel times only */
+    struct cr_cost_model    model;
+    struct cr_host_times   *host;     /* CPU with train.measure, else NULL */
+    bool                    measured; /* times of ops are measured */
+    int64_t                 batch;
+    struct cr_program       program; /* the network with nothing pruned, compiled up to its fused ops */
+    bool                    has_program;
 };
 /* Opens the device and compiles the network. The caller closes the clock, also after a failure. */
 CR_MUST cr_status cr_budget_clock_open(const struct cr_config *config, int classes, enum cr_budget_unit unit,
                                        struct cr_budget_clock *clock);
 void              cr_budget_clock_close(struct cr_budget_clock *clock);
+/* A copy of clock->config with the channels of the smaller network `small`; the caller closes it. */
+CR_MUST cr_status cr_budget_clock_config(const struct cr_budget_clock *clock, const struct cr_config *small,
+                                         const struct cr_config **out);
 /* Seconds, or multiply-adds of one image, of an op: of the kernel that it gets. *known is false, and the value an
  * estimate, when no kernel accepts the op. */
 CR_MUST cr_status cr_budget_op_cost(struct cr_budget_clock *clock, const struct cr_program *program,
@@ -81,7 +84,7 @@ CR_MUST cr_status cr_budget_op_cost(struct cr_budget_clock *clock, const struct 
 double cr_budget_op_macs(const struct cr_budget_clock *clock, const struct cr_program *program, const struct cr_op *op);
 /* Sum over the ops that run for each batch. */
 CR_MUST cr_status cr_budget_program_cost(struct cr_budget_clock *clock, const struct cr_program *program, double *cost);
-/* Compiles the evaluation program of another network on the same device: config.model.channels, and `mask` as pattern
+/* Compiles the evaluation program of another network on the same device: config->model.channels, and `mask` as pattern
  * (NULL: none). Adds up the costs of its ops. `model` is opened by the caller. */
 CR_MUST cr_status cr_budget_network_cost(struct cr_budget_clock *clock, const struct cr_config *config,
                                          struct cr_model *model, const uint8_t *mask, double *cost);
@@ -189,17 +192,17 @@ void   cr_budget_problem_close(struct cr_budget_problem *problem);
 /* ---- candidate.c ---- */
 
 struct cr_budget_candidate {
-    int             *level;  /* [groups] */
-    int             *chosen; /* [layers] */
-    struct cr_text   channels;
-    struct cr_config config; /* of the smaller network */
-    struct cr_model  model;
-    bool             has_model, masked;
-    float           *value, *running; /* layouts of the smaller parameter store */
-    uint8_t         *mask;
-    double           table, cost, loss, gap;  /* table: by the problem; cost: of the compiled network */
-    double           macs, loss_gap;          /* multiply-adds of one image; see cr_search_result */
-    double          *layer_cost, *layer_lost; /* [layers] by the table */
+    int                    *level;  /* [groups] */
+    int                    *chosen; /* [layers] */
+    struct cr_text          channels;
+    const struct cr_config *config; /* of the smaller network */
+    struct cr_model         model;
+    bool                    has_model, masked;
+    float                  *value, *running; /* layouts of the smaller parameter store */
+    uint8_t                *mask;
+    double                  table, cost, loss, gap;  /* table: by the problem; cost: of the compiled network */
+    double                  macs, loss_gap;          /* multiply-adds of one image; see cr_search_result */
+    double                 *layer_cost, *layer_lost; /* [layers] by the table */
 };
 /* Makes the network of a search result and predicts its cost. The caller frees *out, also after a failure. */
 CR_MUST cr_status cr_budget_candidate_make(struct cr_budget_source *source, struct cr_budget_clock *clock,

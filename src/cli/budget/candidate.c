@@ -48,17 +48,20 @@ void cr_budget_candidate_show(struct cr_budget_source *source, struct cr_budget_
 
 /* The keys of the smaller network. */
 static cr_status set_config(struct cr_budget_source *source, struct cr_budget_candidate *c) {
-    const char *why;
-    bool        same = true;
-    c->config        = source->config;
+    struct cr_text change = {0};
+    const char    *why;
+    bool           same = true;
     for (int k = 0; k < source->groups.groups; k++) same &= c->level[k] == 0;
-    if (same) return CR_OK;
-    cr_channels_text(&source->session.model, &source->config, width_of, source, &c->channels);
+    if (same) return cr_config_derive(&c->config, source->config, 0, NULL, 0);
+    cr_channels_text(&source->session.model, source->config, width_of, source, &c->channels);
     if (c->channels.failed) return CR_NO_MEMORY(c->channels.length);
     if (!cr_ini_can_hold(c->channels.data, &why))
         return CR_FAIL(CR_ERR_CONFIG, "the network has too many layers: the list of their channels %s", why);
-    c->config.model.channels = c->channels.data;
-    return CR_OK;
+    cr_text_add(&change, "model.channels=%s", c->channels.data);
+    const cr_status status = change.failed ? CR_NO_MEMORY(c->channels.length)
+                                           : cr_config_derive(&c->config, source->config, 0, CR_CHANGES(change.data));
+    cr_text_free(&change);
+    return status;
 }
 
 /* Copies the weights that are left, and prunes them. */
@@ -73,7 +76,7 @@ static cr_status set_weights(struct cr_budget_source *source, const struct cr_bu
     memset(c->mask, 0xff, bytes);
     const struct cr_shrink_buffers to = {c->value, c->running, c->mask};
     cr_shrink_copy(&source->shrink, store, &from, small, &to);
-    CR_TRY(cr_budget_masks(&c->config, layers, small, c->value, c->mask));
+    CR_TRY(cr_budget_masks(c->config, layers, small, c->value, c->mask));
     cr_prune_zero(small, c->mask, c->value);
     for (size_t i = 0; i < bytes - 1; i++) c->masked |= c->mask[i] != 0xff;
     return CR_OK;
@@ -81,16 +84,19 @@ static cr_status set_weights(struct cr_budget_source *source, const struct cr_bu
 
 /* The model as the device runs it: an 8-bit network has further parameters, which masks do not know. */
 static cr_status predict(struct cr_budget_clock *clock, struct cr_budget_candidate *c) {
-    struct cr_model  model;
-    struct cr_config config = clock->config;
-    config.model            = c->config.model;
-    CR_TRY(cr_model_open(&config, c->model.classes, c->model.eval_size, c->model.eval_size, &model));
+    const struct cr_config *config;
+    struct cr_model         model;
+    cr_status               status;
+    CR_TRY(cr_budget_clock_config(clock, c->config, &config));
+    CR_TRY_OUT(cr_model_open(config, c->model.classes, c->model.eval_size, c->model.eval_size, &model));
     cr_model_set_real(&model, clock->session.model.real);
-    CR_ASSERT(!c->masked || config.quant.type != CR_QUANT_NONE ||
+    CR_ASSERT(!c->masked || config->quant.type != CR_QUANT_NONE ||
               model.store.value_elems == c->model.store.value_elems);
-    const bool      masked = c->masked && config.quant.type == CR_QUANT_NONE && config.train.sparse;
-    const cr_status status = cr_budget_network_cost(clock, &config, &model, masked ? c->mask : NULL, &c->cost);
+    const bool masked = c->masked && config->quant.type == CR_QUANT_NONE && config->train.sparse;
+    status            = cr_budget_network_cost(clock, config, &model, masked ? c->mask : NULL, &c->cost);
     cr_model_close(&model);
+out:
+    cr_config_close(config);
     return status;
 }
 
@@ -115,7 +121,7 @@ cr_status cr_budget_candidate_make(struct cr_budget_source *source, struct cr_bu
     c->gap             = result->gap;
     c->loss_gap        = result->loss_gap;
     CR_TRY(set_config(source, c));
-    CR_TRY(cr_model_open(&c->config, model->classes, model->image_size, model->eval_size, &c->model));
+    CR_TRY(cr_model_open(c->config, model->classes, model->image_size, model->eval_size, &c->model));
     c->has_model = true;
     CR_TRY(set_weights(source, layers, c));
     return clock->unit == CR_BUDGET_SECONDS ? predict(clock, c) : CR_OK;
@@ -131,5 +137,6 @@ void cr_budget_candidate_free(struct cr_budget_candidate *c) {
     cr_free(c->running);
     cr_free(c->mask);
     cr_text_free(&c->channels);
+    cr_config_close(c->config);
     *c = (struct cr_budget_candidate){0};
 }

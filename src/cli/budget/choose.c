@@ -53,12 +53,12 @@ static cr_status cost_of_given(struct chooser *c) {
     if (c->clock->unit == CR_BUDGET_MACS) return CR_OK;
     for (int64_t i = 0; i < c->source->session.model.store.value_elems / 8; i++) pruned |= mask[i] != 0xff;
     c->given_mask = pruned ? mask : NULL;
-    pruned &= store->value_elems == c->source->session.model.store.value_elems && c->clock->config.train.sparse;
-    CR_TRY(cr_model_open(&c->clock->config, c->clock->session.model.classes, c->clock->session.model.eval_size,
+    pruned &= store->value_elems == c->source->session.model.store.value_elems && c->clock->config->train.sparse;
+    CR_TRY(cr_model_open(c->clock->config, c->clock->session.model.classes, c->clock->session.model.eval_size,
                          c->clock->session.model.eval_size, &model));
     cr_model_set_real(&model, c->clock->session.model.real);
     const cr_status status =
-        cr_budget_network_cost(c->clock, &c->clock->config, &model, pruned ? mask : NULL, &c->out->dense);
+        cr_budget_network_cost(c->clock, c->clock->config, &model, pruned ? mask : NULL, &c->out->dense);
     cr_model_close(&model);
     return status;
 }
@@ -73,7 +73,7 @@ static cr_status time_given(void *self, double *seconds) {
     struct chooser                *c       = self;
     const struct cr_budget_source *s       = c->source;
     const struct cr_budget_weights weights = {&s->session.model.store, s->buffers.value, s->running, c->given_mask};
-    return run(c, &c->clock->config, &weights, seconds);
+    return run(c, c->clock->config, &weights, seconds);
 }
 
 /* Predicted times are multiplied by the ratio of measured and predicted time of this network. */
@@ -208,9 +208,11 @@ static cr_status measure(void *self, double *seconds) {
     struct chooser                   *c       = self;
     const struct cr_budget_candidate *p       = &c->present;
     const struct cr_budget_weights    weights = {&p->model.store, p->value, p->running, p->masked ? p->mask : NULL};
-    struct cr_config                  config  = c->clock->config;
-    config.model.channels                     = p->config.model.channels;
-    return run(c, &config, &weights, seconds);
+    const struct cr_config           *config;
+    CR_TRY(cr_budget_clock_config(c->clock, p->config, &config));
+    const cr_status status = run(c, config, &weights, seconds);
+    cr_config_close(config);
+    return status;
 }
 
 static cr_status keep(void *self) {

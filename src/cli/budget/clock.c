@@ -9,18 +9,17 @@ cr_status cr_budget_clock_open(const struct cr_config *config, int classes, enum
     struct cr_session              *s       = &clock->session;
     struct cr_prepare               prepare;
     enum cr_dtype                   real;
-    clock->unit                = unit;
-    clock->config              = *config;
-    clock->config.memory.limit = "";
-    clock->batch               = unit == CR_BUDGET_MACS     ? 1
-                                 : config->train.eval_batch ? config->train.eval_batch
-                                                            : config->train.batch;
+    clock->unit = unit;
+    CR_TRY(cr_config_derive(&clock->config, config, 0, CR_CHANGES("memory.limit=")));
+    clock->batch = unit == CR_BUDGET_MACS     ? 1
+                   : config->train.eval_batch ? config->train.eval_batch
+                                              : config->train.batch;
     if (!clock->batch)
         return cr_config_fail(config, "train.eval_batch", "a target time needs a batch size: give --batch N");
-    s->config = &clock->config;
+    s->config = clock->config;
     CR_TRY(cr_prepare_from_config(config, CR_SPLIT_VAL, &prepare));
-    CR_TRY(cr_session_device(&clock->config, false, &s->device, &real));
-    CR_TRY(cr_model_open(&clock->config, classes, prepare.size, prepare.size, &s->model));
+    CR_TRY(cr_session_device(clock->config, false, &s->device, &real));
+    CR_TRY(cr_model_open(clock->config, classes, prepare.size, prepare.size, &s->model));
     cr_model_set_real(&s->model, real);
     CR_TRY(cr_session_open_cost_table(s, &options));
     clock->model = cr_session_cost_model(s);
@@ -37,6 +36,17 @@ void cr_budget_clock_close(struct cr_budget_clock *clock) {
     if (clock->session.cost_table) cr_cost_table_flush(clock->session.cost_table);
     cr_host_times_close(clock->host);
     cr_session_close(&clock->session);
+    cr_config_close(clock->config);
+}
+
+cr_status cr_budget_clock_config(const struct cr_budget_clock *clock, const struct cr_config *small,
+                                 const struct cr_config **out) {
+    struct cr_text channels = {0};
+    cr_text_add(&channels, "model.channels=%s", small->model.channels);
+    const cr_status status = channels.failed ? CR_NO_MEMORY(channels.length)
+                                             : cr_config_derive(out, clock->config, 0, CR_CHANGES(channels.data));
+    cr_text_free(&channels);
+    return status;
 }
 
 /* ---- ops ---- */
@@ -89,11 +99,9 @@ cr_status cr_budget_program_cost(struct cr_budget_clock *clock, const struct cr_
 
 cr_status cr_budget_network_cost(struct cr_budget_clock *clock, const struct cr_config *config, struct cr_model *model,
                                  const uint8_t *mask, double *cost) {
-    struct cr_config  local = clock->config;
     struct cr_session other = {
-        .config = &local, .device = clock->session.device, .cost_table = clock->session.cost_table, .model = *model};
+        .config = config, .device = clock->session.device, .cost_table = clock->session.cost_table, .model = *model};
     struct cr_program program;
-    local.model               = config->model;
     other.model.store.pattern = mask;
     CR_TRY(cr_session_compile(&other, CR_PROGRAM_EVAL, clock->batch, "fuse", &program));
     const cr_status status = cr_budget_program_cost(clock, &program, cost);

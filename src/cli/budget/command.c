@@ -28,7 +28,7 @@ static struct cr_multiples multiples_of(const struct job *j) {
     const struct cr_budget_clock *k    = &j->clock;
     const enum cr_dtype           real = k->session.model.real;
     const bool gpu = k->session.device->backend->async != NULL, half = real == CR_F16 || real == CR_BF16;
-    const bool int8 = k->config.quant.type != CR_QUANT_NONE;
+    const bool int8 = k->config->quant.type != CR_QUANT_NONE;
     return cr_multiples_of(j->config, gpu && (int8 || (half && !k->measured)));
 }
 
@@ -51,7 +51,7 @@ static cr_status open_widths(struct job *j, int most) {
  * tile configs at each pair of widths, and every one is timed. */
 static cr_status choose_widths(struct job *j) {
     static const int most[] = {8, 6, 5, 4, 3, 2, 1};
-    const bool       int8   = j->clock.config.quant.type != CR_QUANT_NONE;
+    const bool       int8   = j->clock.config->quant.type != CR_QUANT_NONE;
     const bool       many   = int8 && j->clock.measured && j->clock.session.device->backend->async;
     for (size_t i = many ? 2 : 0; i < CR_COUNT(most); i++) {
         CR_TRY(open_widths(j, most[i]));
@@ -64,11 +64,14 @@ static cr_status choose_widths(struct job *j) {
 
 /* With --recalibrate, the training set, before anything else takes time. */
 static cr_status open_data(struct job *j) {
-    struct cr_config local = *j->config;
-    int              classes;
+    const struct cr_config *local;
+    int                     classes;
     if (!j->request.recalibrate) return CR_OK;
     CR_TRY(cr_saved_model_classes(j->config, &classes));
-    return cr_prune_open_data(&local, j->request.recalibrate, classes, &j->train);
+    CR_TRY(cr_config_derive(&local, j->config, 0, NULL, 0));
+    const cr_status status = cr_prune_open_data(&local, j->request.recalibrate, classes, &j->train);
+    cr_config_close(local);
+    return status;
 }
 
 static cr_status choose(struct job *j) {
@@ -99,32 +102,38 @@ out:
 }
 
 static cr_status save(struct job *j) {
-    const struct cr_session_options options = {.train      = j->train != NULL,
-                                               .train_data = j->train,
-                                               .eval       = true,
-                                               .execute    = true,
-                                               .masks      = true,
-                                               .eval_batch = 1,
-                                               .classes    = j->source.session.model.classes};
-    struct cr_dataset              *again   = NULL;
-    struct cr_budget_candidate     *best    = &j->outcome.best;
-    struct cr_cmd_names             names   = {0};
+    const struct cr_session_options options  = {.train      = j->train != NULL,
+                                                .train_data = j->train,
+                                                .eval       = true,
+                                                .execute    = true,
+                                                .masks      = true,
+                                                .eval_batch = 1,
+                                                .classes    = j->source.session.model.classes};
+    struct cr_dataset              *again    = NULL;
+    struct cr_budget_candidate     *best     = &j->outcome.best;
+    struct cr_cmd_names             names    = {0};
+    const struct cr_config         *saved    = NULL;
+    struct cr_text                  channels = {0}, weights = {0};
     cr_status                       status;
-    best->config.model.weights = "";
+    CR_TRY_OUT(cr_config_change(&best->config, 0, CR_CHANGES("model.weights=")));
     if (j->train) CR_TRY_OUT(cr_prune_open_data(&best->config, j->request.recalibrate, options.classes, &again));
-    CR_TRY_OUT(cr_session_open(&best->config, &options, &j->small));
+    CR_TRY_OUT(cr_session_open(best->config, &options, &j->small));
     CR_TRY_OUT(cr_session_init(&j->small));
     CR_TRY_OUT(put_weights(&j->small, best));
     CR_TRY_OUT(cr_prune_recalibrate(&j->small, j->train, j->request.recalibrate, &j->recalibrated));
     CR_TRY_OUT(cr_state_ema_start(&j->small));
     CR_TRY_OUT(cr_prune_name_classes(j->config->model.weights, options.classes, &names));
-    struct cr_config saved = *j->config;
-    saved.model.channels   = best->config.model.channels;
-    saved.quant.type       = CR_QUANT_NONE;
-    if (*best->config.model.channels) saved.model.weights = ""; /* they have other shapes */
-    saved.prune.pattern = CR_PRUNE_PATTERN_UNSTRUCTURED;
-    CR_TRY_OUT(cr_prune_save(&j->small, &saved, &names));
+    cr_text_add(&channels, "model.channels=%s", best->config->model.channels);
+    cr_text_add(&weights, "model.weights=%s", *best->config->model.channels ? "" : j->config->model.weights);
+    if (channels.failed || weights.failed) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory while writing the configuration");
+    CR_TRY_OUT(cr_config_derive(&saved, j->config, 0,
+                                CR_CHANGES(channels.data, weights.data /* none for another shape */, "quant.type=none",
+                                           "prune.pattern=unstructured")));
+    CR_TRY_OUT(cr_prune_save(&j->small, saved, &names));
 out:
+    cr_text_free(&channels);
+    cr_text_free(&weights);
+    cr_config_close(saved);
     cr_dataset_close(again);
     cr_arena_free(&names.arena);
     return status;

@@ -146,7 +146,7 @@ void cr_budget_json(const struct cr_budget_report *r, struct cr_text *out) {
     struct cr_json_writer           w = cr_json_writer(out, CR_JSON_SPACED);
     cr_json_open_object(&w, NULL);
     cr_json_put_string(&w, "output", r->config->train.output);
-    cr_json_put_string(&w, "channels", o->best.config.model.channels);
+    cr_json_put_string(&w, "channels", o->best.config->model.channels);
     cr_json_put_int(&w, "parameters_before", cr_param_store_trainable(&r->source->session.model.store));
     cr_json_put_int(&w, "parameters", cr_param_store_trainable(&o->best.model.store));
     if (in_time(r)) json_time(r, &w);

@@ -29,7 +29,7 @@ static cr_status add_layer(const struct cr_budget_source *s, struct cr_budget_la
     CR_ALLOC(l->choice, CHOICES_MAX);
     for (int axis = 0; axis < CR_CHANNEL_AXES; axis++)
         CR_TRY(cr_width_bins_of(&s->widths, l->tensor, axis, &l->bins[axis]));
-    return cr_width_energy(&s->widths, &s->shrink, s->config.prune.importance, q, l->tensor, s->buffers.value, l->bins,
+    return cr_width_energy(&s->widths, &s->shrink, s->config->prune.importance, q, l->tensor, s->buffers.value, l->bins,
                            &l->energy);
 }
 
@@ -178,7 +178,7 @@ static cr_status try_given_mask(struct trial *t) {
 }
 
 static cr_status try_all(struct trial *t, const struct cr_budget_request *r) {
-    const struct cr_config *c = &t->source->config;
+    const struct cr_config *c = t->source->config;
     const bool              a = r->automatic;
     CR_TRY(try_given_mask(t));
     if (r->unstructured)
@@ -193,10 +193,10 @@ cr_status cr_budget_patterns(const struct cr_budget_source *source, struct cr_bu
     struct cr_param_store *store = &clock->session.model.store;
     struct trial           t     = {.source = source, .clock = clock, .layers = layers};
     /* kernels for 8-bit values skip no weights */
-    if (clock->unit == CR_BUDGET_SECONDS && clock->config.quant.type != CR_QUANT_NONE) return CR_OK;
+    if (clock->unit == CR_BUDGET_SECONDS && clock->config->quant.type != CR_QUANT_NONE) return CR_OK;
     CR_ASSERT(store->value_elems == source->session.model.store.value_elems);
     CR_ALLOC(t.mask, (size_t)store->value_elems / 8 + 1);
-    store->pattern         = clock->config.train.sparse ? t.mask : NULL;
+    store->pattern         = clock->config->train.sparse ? t.mask : NULL;
     const cr_status status = store->pattern ? try_all(&t, request) : CR_OK;
     store->pattern         = NULL;
     cr_free(t.mask);

@@ -78,24 +78,27 @@ static void print_json(const char *device, const char *precision, const struct t
 }
 
 /* The first call opens `first` and reads the files; later calls take them from there. */
-static cr_status check_device(const struct cr_args *args, struct cr_cmd_source *source, struct cr_config *first,
+static cr_status check_device(const struct cr_args *args, struct cr_cmd_source *source, const struct cr_config **first,
                               const char *device, int64_t batch, struct cr_text *out) {
-    struct cr_config  own = {0}, *config = source->read ? &own : first;
-    struct cr_session session = {0};
-    struct totals     sum     = {0};
-    char              override[64];
+    const struct cr_config *opened, *config;
+    struct cr_session       session = {0};
+    struct totals           sum     = {0};
+    const bool              is_cpu = strcmp(device, "cpu") == 0, is_first = !source->read;
+    char                    override[64];
     snprintf(override, sizeof override, "train.device=%s", device);
-    CR_TRY(cr_cmd_config_open(args, source, override, config));
-    source->read = first;
-    if (strcmp(device, "cpu") == 0 && config->train.precision != CR_PRECISION_AUTO &&
-        config->train.precision != CR_PRECISION_FP32) {
+    CR_TRY(cr_cmd_config_open(args, source, override, &opened));
+    if (is_first) source->read = *first = opened;
+    const bool narrow =
+        is_cpu && opened->train.precision != CR_PRECISION_AUTO && opened->train.precision != CR_PRECISION_FP32;
+    if (narrow)
         cr_log(CR_LOG_INFO, "cpu: checking in fp32, the only precision of the CPU; train.precision = %s needs a GPU",
-               cr_word_precision(config->train.precision));
-        config->train.precision = CR_PRECISION_FP32;
-    }
+               cr_word_precision(opened->train.precision));
+    cr_status status = cr_config_derive(&config, opened, 0, (const char *const[]){"train.precision=fp32"}, narrow);
+    if (!is_first) cr_config_close(opened);
+    CR_TRY(status);
     struct cr_session_options options = {
         .train = true, .eval = true, .execute = true, .batch = batch, .eval_batch = batch};
-    cr_status status = cr_state_weights_there(config);
+    status = cr_state_weights_there(config);
     if (status == CR_OK && *config->model.weights) status = cr_state_is_pruned(config->model.weights, &options.masks);
     if (options.masks) options.masks_from = config->model.weights; /* as a run that starts from these weights */
     if (status == CR_OK) status = cr_cmd_classes(config, &options.classes);
@@ -108,7 +111,7 @@ static cr_status check_device(const struct cr_args *args, struct cr_cmd_source *
                     "%s, %s: %d ops compared, all within their error bounds; the largest error is %.3f of its bound\n",
                     device, precision_of(&session), sum.ops, sum.worst);
     cr_session_close(&session);
-    cr_config_close(&own);
+    cr_config_close(config);
     return status;
 }
 
@@ -132,7 +135,7 @@ static cr_status find_devices(const struct cr_args *args, const char *list) {
 }
 
 /* Checks the devices in `list` ("cpu,cuda"), or all available devices when it is NULL. */
-static cr_status check_devices(const struct cr_args *args, struct cr_cmd_source *source, struct cr_config *first,
+static cr_status check_devices(const struct cr_args *args, struct cr_cmd_source *source, const struct cr_config **first,
                                const char *list, int64_t batch, struct cr_text *out) {
     for (const struct cr_backend *const *b = cr_backends(); *b && !list; b++) {
         const char *why = NULL;
@@ -151,10 +154,10 @@ static cr_status check_devices(const struct cr_args *args, struct cr_cmd_source 
 }
 
 cr_status cr_cmd_check(const struct cr_args *args, int *signal_taken) {
-    struct cr_cmd_source source;
-    struct cr_config     first = {0};
-    struct cr_text       text  = {0};
-    int64_t              batch;
+    struct cr_cmd_source    source;
+    const struct cr_config *first = NULL;
+    struct cr_text          text  = {0};
+    int64_t                 batch;
     (void)signal_taken;
     CR_TRY(cr_args_max_operands(args, 1));
     CR_TRY(cr_args_int(args, CR_OPT_BATCH, 1, 1000000, BATCH, &batch));
@@ -162,7 +165,7 @@ cr_status cr_cmd_check(const struct cr_args *args, int *signal_taken) {
     cr_status status = check_devices(args, &source, &first, args->value[CR_OPT_DEVICES], batch, &text);
     if (status == CR_OK) status = cr_cmd_print(&text);
     cr_text_free(&text);
-    cr_config_close(&first);
+    cr_config_close(first);
     cr_cmd_source_free(&source);
     return status;
 }

@@ -58,22 +58,22 @@ static cr_status describe_split(const struct cr_config *config, enum cr_split sp
 }
 
 static cr_status describe(const struct cr_args *args) {
-    struct cr_config       config;
-    struct cr_text         text   = {0};
-    struct cr_json_writer  writer = cr_json_writer(&text, CR_JSON_SPACED);
-    struct cr_json_writer *w      = cr_args_has(args, CR_OPT_JSON) ? &writer : NULL;
+    const struct cr_config *config;
+    struct cr_text          text   = {0};
+    struct cr_json_writer   writer = cr_json_writer(&text, CR_JSON_SPACED);
+    struct cr_json_writer  *w      = cr_args_has(args, CR_OPT_JSON) ? &writer : NULL;
     CR_TRY(cr_args_max_operands(args, 1));
     CR_TRY(cr_cmd_config(args, &config));
     cr_status status;
     if (w) {
         cr_json_open_object(w, NULL);
-        cr_json_put_string(w, "kind", cr_word_data_kind(config.data.kind));
-        cr_json_put_string(w, "root", config.data.root);
+        cr_json_put_string(w, "kind", cr_word_data_kind(config->data.kind));
+        cr_json_put_string(w, "root", config->data.root);
     } else
-        cr_text_add(&text, "%s%s%s\n", cr_word_data_kind(config.data.kind), *config.data.root ? " in " : "",
-                    config.data.root);
-    CR_TRY_OUT(describe_split(&config, CR_SPLIT_TRAIN, false, w, &text));
-    CR_TRY_OUT(describe_split(&config, CR_SPLIT_VAL, true, w, &text));
+        cr_text_add(&text, "%s%s%s\n", cr_word_data_kind(config->data.kind), *config->data.root ? " in " : "",
+                    config->data.root);
+    CR_TRY_OUT(describe_split(config, CR_SPLIT_TRAIN, false, w, &text));
+    CR_TRY_OUT(describe_split(config, CR_SPLIT_VAL, true, w, &text));
     if (w) {
         cr_json_close_object(w);
         cr_json_end_line(w);
@@ -81,20 +81,20 @@ static cr_status describe(const struct cr_args *args) {
     CR_TRY_OUT(cr_cmd_print(&text));
 out:
     cr_text_free(&text);
-    cr_config_close(&config);
+    cr_config_close(config);
     return status;
 }
 
 static cr_status draw_shapes(const struct cr_args *args) {
-    struct cr_config config;
-    struct cr_text   text = {0};
+    const struct cr_config *config;
+    struct cr_text          text = {0};
     if (args->operands < 2) return cr_args_fail(args, "no folder given: cresnet data shapes DIR");
     CR_TRY(cr_args_max_operands(args, 2));
     CR_TRY(cr_config_open(&config, NULL, args->override, args->overrides));
-    int64_t   train  = config.data.train_images ? config.data.train_images : SHAPES_TRAIN;
-    int64_t   val    = config.data.val_images ? config.data.val_images : SHAPES_VAL;
+    int64_t   train  = config->data.train_images ? config->data.train_images : SHAPES_TRAIN;
+    int64_t   val    = config->data.val_images ? config->data.val_images : SHAPES_VAL;
     cr_status status = cr_shapes_make(args->operand[1], train, val);
-    cr_config_close(&config);
+    cr_config_close(config);
     CR_TRY(status);
     cr_text_add(&text, "%s: %lld training and %lld validation images in ten classes\n", args->operand[1],
                 (long long)train, (long long)val);
@@ -178,14 +178,15 @@ static cr_status check_val(const struct cr_args *args, const struct cr_config *c
 }
 
 static cr_status pack(const struct cr_args *args) {
-    bool                  json = cr_args_has(args, CR_OPT_JSON);
-    struct cr_args        rest = *args; /* without the operand "pack" */
-    struct cr_config      config;
-    struct cr_text        text = {0};
-    struct cr_output_file output;
-    char                  path[CR_PATH_MAX];
-    int64_t               raw_side;
-    cr_status             status;
+    bool                    json = cr_args_has(args, CR_OPT_JSON);
+    struct cr_args          rest = *args; /* without the operand "pack" */
+    const struct cr_config *config;
+    struct cr_arena         arena = {0};
+    struct cr_text          text  = {0};
+    struct cr_output_file   output;
+    char                    path[CR_PATH_MAX];
+    int64_t                 raw_side;
+    cr_status               status;
     if (args->operands < 3)
         return cr_args_fail(args, "no dataset or output folder given: cresnet data pack CONFIG|DIR OUT");
     CR_TRY(cr_args_max_operands(args, 3));
@@ -194,21 +195,21 @@ static cr_status pack(const struct cr_args *args) {
     rest.operands--;
     CR_TRY(cr_cmd_data_config(&rest, &config));
     const char *folder = args->operand[2];
-    if (config.data.multi_label)
+    if (config->data.multi_label)
         CR_FAIL_OUT(CR_ERR_CONFIG, "packed datasets have one label per image, but data.multi_label = yes: train from "
                                    "the list (data.kind = csv)");
-    CR_TRY_OUT(check_val(args, &config, folder));
+    CR_TRY_OUT(check_val(args, config, folder));
     CR_TRY_OUT(find_packed(args, folder, CR_SPLIT_TRAIN, path, &output));
     CR_TRY_OUT(find_packed(args, folder, CR_SPLIT_VAL, path, &output));
     CR_TRY_OUT(cr_fs_mkdirs(folder));
-    CR_TRY_OUT(pack_split(args, &config, CR_SPLIT_TRAIN, folder, raw_side, &text));
-    CR_TRY_OUT(pack_split(args, &config, CR_SPLIT_VAL, folder, raw_side, &text));
-    if (!json)
-        cr_text_add(&text, "train with data.kind=packed data.root=%s\n", cr_cmd_shell_word(&config.arena, folder));
+    CR_TRY_OUT(pack_split(args, config, CR_SPLIT_TRAIN, folder, raw_side, &text));
+    CR_TRY_OUT(pack_split(args, config, CR_SPLIT_VAL, folder, raw_side, &text));
+    if (!json) cr_text_add(&text, "train with data.kind=packed data.root=%s\n", cr_cmd_shell_word(&arena, folder));
     CR_TRY_OUT(cr_cmd_print(&text));
 out:
+    cr_arena_free(&arena);
     cr_text_free(&text);
-    cr_config_close(&config);
+    cr_config_close(config);
     return status;
 }
 
@@ -282,12 +283,12 @@ static bool is_data_set(const char *path) {
 static cr_status verify(const struct cr_args *args) {
     static const char *const names[] = {CR_PACK_TRAIN_NAME, CR_PACK_VAL_NAME};
     struct verification      v       = {.json = cr_args_has(args, CR_OPT_JSON)};
-    struct cr_config         config;
+    const struct cr_config  *config;
     cr_status                status;
     if (args->operands < 2) return cr_args_fail(args, "no file given: cresnet data verify CONFIG|FILE|DIR ...");
     CR_TRY(cr_config_open(&config, NULL, args->override, args->overrides));
-    v.workers = (int)config.data.workers;
-    cr_config_close(&config);
+    v.workers = (int)config->data.workers;
+    cr_config_close(config);
     for (int i = 1; i < args->operands; i++) {
         char path[CR_PATH_MAX];
         if (is_data_set(args->operand[i])) {

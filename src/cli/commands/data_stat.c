@@ -19,14 +19,14 @@ struct hashed { /* an image with the hash of its pixels */
 
 /* A dataset of which every image was read; arrays are indexed by CR_SPLIT_TRAIN and CR_SPLIT_VAL. */
 struct reading {
-    struct cr_config    config;
-    struct cr_dataset  *dataset[SPLITS]; /* [CR_SPLIT_VAL] is NULL for a folder without validation images */
-    struct cr_data_stat stat[SPLITS];
-    struct hashed      *image; /* [count]: readable images, sorted by hash */
-    int64_t             count;
-    int64_t             duplicates; /* images with the same pixels as an earlier image */
-    int64_t             across;     /* duplicates in validation of a training image */
-    int64_t             relabelled; /* duplicates with another label */
+    const struct cr_config *config;
+    struct cr_dataset      *dataset[SPLITS]; /* [CR_SPLIT_VAL] is NULL for a folder without validation images */
+    struct cr_data_stat     stat[SPLITS];
+    struct hashed          *image; /* [count]: readable images, sorted by hash */
+    int64_t                 count;
+    int64_t                 duplicates; /* images with the same pixels as an earlier image */
+    int64_t                 across;     /* duplicates in validation of a training image */
+    int64_t                 relabelled; /* duplicates with another label */
 };
 
 /* ---- reading ---- */
@@ -74,7 +74,7 @@ static void close_reading(struct reading *r) {
         cr_dataset_close(r->dataset[split]);
     }
     cr_free(r->image);
-    cr_config_close(&r->config);
+    cr_config_close(r->config);
 }
 
 static cr_status open_reading(const struct cr_args *args, struct reading *r) {
@@ -82,10 +82,10 @@ static cr_status open_reading(const struct cr_args *args, struct reading *r) {
     *r = (struct reading){0};
     CR_TRY(cr_cmd_data_config(args, &r->config));
     for (int split = 0; split < SPLITS; split++) {
-        status = cr_dataset_open(&r->config, (enum cr_split)split, &r->dataset[split]);
+        status = cr_dataset_open(r->config, (enum cr_split)split, &r->dataset[split]);
         if (status == CR_ERR_CONFIG && split == CR_SPLIT_VAL &&
-            (r->config.data.kind == CR_DATA_FOLDER || r->config.data.kind == CR_DATA_CSV) &&
-            r->config.data.val_fraction == 0) {
+            (r->config->data.kind == CR_DATA_FOLDER || r->config->data.kind == CR_DATA_CSV) &&
+            r->config->data.val_fraction == 0) {
             cr_log(CR_LOG_INFO, "no validation images");
             cr_error_clear();
             break;
@@ -93,7 +93,7 @@ static cr_status open_reading(const struct cr_args *args, struct reading *r) {
         CR_TRY_OUT(status);
         cr_log(CR_LOG_INFO, "reading %lld images (%s)", (long long)cr_dataset_count(r->dataset[split]),
                split_names[split]);
-        CR_TRY_OUT(cr_data_stat_open(r->dataset[split], (int)r->config.data.workers, &r->stat[split]));
+        CR_TRY_OUT(cr_data_stat_open(r->dataset[split], (int)r->config->data.workers, &r->stat[split]));
     }
     CR_TRY_OUT(find_duplicates(r));
     return CR_OK;
@@ -282,8 +282,8 @@ static void json_split(const struct reading *r, int split, const struct summary 
 static void json_stat(const struct reading *r, const struct summary u[SPLITS], struct cr_text *out) {
     struct cr_json_writer w = cr_json_writer(out, CR_JSON_SPACED);
     cr_json_open_object(&w, NULL);
-    cr_json_put_string(&w, "kind", cr_word_data_kind(r->config.data.kind));
-    cr_json_put_string(&w, "root", r->config.data.root);
+    cr_json_put_string(&w, "kind", cr_word_data_kind(r->config->data.kind));
+    cr_json_put_string(&w, "root", r->config->data.root);
     for (int split = 0; split < SPLITS && r->dataset[split]; split++) json_split(r, split, &u[split], &w);
     json_duplicates(r, &w);
     cr_json_close_object(&w);
@@ -291,8 +291,8 @@ static void json_stat(const struct reading *r, const struct summary u[SPLITS], s
 }
 
 static void text_stat(const struct reading *r, const struct summary u[SPLITS], struct cr_text *out) {
-    cr_text_add(out, "%s%s%s\n", cr_word_data_kind(r->config.data.kind), *r->config.data.root ? " in " : "",
-                r->config.data.root);
+    cr_text_add(out, "%s%s%s\n", cr_word_data_kind(r->config->data.kind), *r->config->data.root ? " in " : "",
+                r->config->data.root);
     for (int split = 0; split < SPLITS && r->dataset[split]; split++)
         print_split(&r->stat[split], &u[split], split_names[split], out);
     print_classes(r, u, out);

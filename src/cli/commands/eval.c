@@ -331,34 +331,34 @@ static cr_status print(const struct cr_config *config, const struct evaluation *
 }
 
 cr_status cr_cmd_eval(const struct cr_args *args, int *signal_taken) {
-    struct evaluation e = {.json      = cr_args_has(args, CR_OPT_JSON),
-                           .per_class = cr_args_has(args, CR_OPT_PER_CLASS),
-                           .scale     = cr_args_has(args, CR_OPT_TEMPERATURE),
-                           .matrix    = args->value[CR_OPT_CONFUSION]};
-    struct cr_config  config;
-    int               split;
-    cr_status         status;
+    struct evaluation       e = {.json      = cr_args_has(args, CR_OPT_JSON),
+                                 .per_class = cr_args_has(args, CR_OPT_PER_CLASS),
+                                 .scale     = cr_args_has(args, CR_OPT_TEMPERATURE),
+                                 .matrix    = args->value[CR_OPT_CONFUSION]};
+    const struct cr_config *config;
+    int                     split;
+    cr_status               status;
     (void)signal_taken;
     CR_TRY(cr_args_max_operands(args, 1));
     CR_TRY(cr_args_word(args, CR_OPT_SPLIT, &split));
     CR_TRY(check_outputs(args, &e));
     CR_TRY(cr_cmd_config(args, &config));
-    if (!*config.model.weights) {
+    if (!*config->model.weights) {
         status = cr_args_fail(args, "no weights to evaluate: give --weights FILE, or a run folder instead of %s",
                               args->operand[0]);
         goto out;
     }
-    if (config.data.multi_label && (e.matrix || e.scale)) {
+    if (config->data.multi_label && (e.matrix || e.scale)) {
         status = cr_args_fail(args, "%s needs one label per image, but data.multi_label = yes: leave it out",
                               e.matrix ? "--confusion" : "--temperature");
         goto out;
     }
     e.split = split ? "train" : "val";
-    e.tta   = config.data.tta;
+    e.tta   = config->data.tta;
     CR_TRY_OUT(cr_predictions_csv_open(args, &e.table.csv));
-    CR_TRY_OUT(evaluate(&config, split ? CR_SPLIT_TRAIN : CR_SPLIT_VAL, &e));
+    CR_TRY_OUT(evaluate(config, split ? CR_SPLIT_TRAIN : CR_SPLIT_VAL, &e));
     if (e.matrix) CR_TRY_OUT(write_matrix(args, &e));
-    CR_TRY_OUT(print(&config, &e));
+    CR_TRY_OUT(print(config, &e));
 out:
     cr_predictions_csv_close(&e.table.csv);
     cr_free(e.table.probabilities);
@@ -367,6 +367,6 @@ out:
     cr_confusion_close(&e.confusion);
     cr_logit_table_free(&e.logits);
     cr_arena_free(&e.names.arena);
-    cr_config_close(&config);
+    cr_config_close(config);
     return status;
 }

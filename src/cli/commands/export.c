@@ -57,30 +57,27 @@ out:
 /* Loads the weights on the CPU in fp32, whatever device and precision training uses. */
 static cr_status export_onnx(const void *context, const char *file) {
     const struct cr_args     *args = context;
-    struct cr_config          config;
+    const struct cr_config   *config;
     struct cr_session         session = {0};
     struct cr_cmd_names       names   = {0};
     struct cr_session_options options = {.eval = true, .execute = true, .eval_batch = 1};
     cr_status                 status;
     CR_TRY(cr_cmd_config(args, &config));
-    if (!*config.model.weights) {
+    if (!*config->model.weights) {
         status = cr_args_fail(args, "no weights to export: give --weights FILE, or a run folder instead of %s",
                               args->operand[0]);
         goto out;
     }
-    config.train.device    = CR_DEVICE_CPU;
-    config.train.precision = CR_PRECISION_FP32;
-    config.train.batch     = 1;
-    config.memory.limit    = "";
-    CR_TRY_OUT(cr_saved_model_classes(&config, &options.classes));
-    CR_TRY_OUT(cr_session_open(&config, &options, &session));
-    CR_TRY_OUT(cr_session_load_weights(&session, config.model.weights, true));
-    CR_TRY_OUT(cr_cmd_names_load(config.model.weights, &names));
+    CR_TRY_OUT(cr_config_change(&config, 0, CR_CHANGES(CR_CMD_ON_CPU, "train.batch=1")));
+    CR_TRY_OUT(cr_saved_model_classes(config, &options.classes));
+    CR_TRY_OUT(cr_session_open(config, &options, &session));
+    CR_TRY_OUT(cr_session_load_weights(&session, config->model.weights, true));
+    CR_TRY_OUT(cr_cmd_names_load(config->model.weights, &names));
     CR_TRY_OUT(write_onnx(&session, &names, cr_args_has(args, CR_OPT_FOLD), file));
 out:
     cr_session_close(&session);
     cr_arena_free(&names.arena);
-    cr_config_close(&config);
+    cr_config_close(config);
     return status;
 }
 

@@ -112,15 +112,15 @@ static cr_status print(const struct cr_args *args, const struct cr_lr_options *o
 }
 
 cr_status cr_cmd_lr_find(const struct cr_args *args, int *signal_taken) {
-    struct cr_config     config;
-    struct cr_lr_options options;
-    struct cr_lr_curve   curve;
+    const struct cr_config *config;
+    struct cr_lr_options    options;
+    struct cr_lr_curve      curve;
     (void)signal_taken;
     CR_TRY(read_options(args, &options));
     CR_TRY(cr_cmd_config(args, &config));
-    cr_status status = cr_lr_find(&config, &options, &curve);
+    cr_status status = cr_lr_find(config, &options, &curve);
     if (status == CR_OK) status = print(args, &options, &curve);
     cr_lr_curve_free(&curve);
-    cr_config_close(&config);
+    cr_config_close(config);
     return status;
 }

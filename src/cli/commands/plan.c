@@ -13,7 +13,7 @@
 #include <string.h>
 
 struct plan {
-    struct cr_config        config;
+    const struct cr_config *config;
     struct cr_cmd_source    source;
     struct cr_session       session; /* device, model and kernel times only */
     struct cr_program       program;
@@ -31,7 +31,7 @@ static const enum cr_program_kind which_kinds[] = {CR_PROGRAM_STEP, CR_PROGRAM_M
 static cr_status find_pattern(struct plan *p, enum cr_program_kind kind) {
     const bool eval = kind == CR_PROGRAM_EVAL;
     return cr_session_sparsity_pattern(&p->session,
-                                       eval || !cr_config_prunes(&p->config) ? p->config.model.weights : NULL, eval);
+                                       eval || !cr_config_prunes(p->config) ? p->config->model.weights : NULL, eval);
 }
 
 /* With data.image_sizes, the model is planned for its largest size. */
@@ -44,7 +44,7 @@ static cr_status train_size(const struct cr_config *c, struct cr_size_schedule *
 }
 
 static cr_status open_model(struct plan *p, const struct cr_args *args, enum cr_program_kind kind) {
-    const struct cr_config         *c       = &p->config;
+    const struct cr_config         *c       = p->config;
     struct cr_session              *s       = &p->session;
     const struct cr_session_options options = {.kernel_times_from = p->source.folder, .retune = true};
     struct cr_prepare               eval;
@@ -70,15 +70,15 @@ static cr_status open_model(struct plan *p, const struct cr_args *args, enum cr_
         CR_TRY(cr_session_open_cost_table(s, &options));
     else if (cr_args_has(args, CR_OPT_KERNEL_TIMES))
         CR_TRY(cr_cost_table_load(s->device, args->value[CR_OPT_KERNEL_TIMES], &s->cost_table));
-    cr_session_limit(s);
-    s->batch = c->train.batch;
-    return s->batch ? CR_OK : cr_session_find_batch(s, 0);
+    cr_session_limit(s, 0);
+    s->state.batch = c->train.batch;
+    return s->state.batch ? CR_OK : cr_session_find_batch(s, 0);
 }
 
 /* Emits the program without compiling it. */
 static cr_status emit(struct plan *p, enum cr_program_kind kind) {
-    const struct cr_config *c = &p->config;
-    p->batch                  = kind == CR_PROGRAM_EVAL && c->train.eval_batch ? c->train.eval_batch : p->session.batch;
+    const struct cr_config *c = p->config;
+    p->batch = kind == CR_PROGRAM_EVAL && c->train.eval_batch ? c->train.eval_batch : p->session.state.batch;
     CR_TRY(cr_model_program(&p->session.model, c, kind, p->batch, &p->program));
     p->has_program = true;
     return CR_OK;
@@ -90,8 +90,8 @@ static size_t need_of(const struct plan *p) {
 }
 
 static cr_status compile(struct plan *p, enum cr_program_kind kind, const char *until) {
-    const struct cr_config *c = &p->config;
-    p->batch                  = kind == CR_PROGRAM_EVAL && c->train.eval_batch ? c->train.eval_batch : p->session.batch;
+    const struct cr_config *c = p->config;
+    p->batch = kind == CR_PROGRAM_EVAL && c->train.eval_batch ? c->train.eval_batch : p->session.state.batch;
     CR_TRY(cr_session_compile(&p->session, kind, p->batch, until, &p->program));
     if (!p->session.device->caps.host_memory && cr_session_needs_limit(&p->session, need_of(p))) {
         cr_program_free(&p->program);
@@ -125,19 +125,19 @@ static void add_totals(const struct plan *p, const struct cr_choices *c) {
 static cr_status print_choices(struct plan *p, enum cr_program_kind kind, bool json, struct cr_text *out) {
     const struct cr_cost_model model   = cr_session_cost_model(&p->session);
     struct cr_choices          choices = {.text = out, .json = json};
-    if (!p->config.train.fuse)
-        return cr_config_fail(&p->config, "train.fuse", "no op is fused, so --choices has nothing to print");
+    if (!p->config->train.fuse)
+        return cr_config_fail(p->config, "train.fuse", "no op is fused, so --choices has nothing to print");
     CR_TRY(emit(p, kind));
     CR_TRY(cr_pass_fold(&p->program, &model)); /* fold and gram run before fusions are chosen */
-    CR_TRY(cr_pass_gram(&p->program, &model, p->config.train.gram_bn));
+    CR_TRY(cr_pass_gram(&p->program, &model, p->config->train.gram_bn));
     if (!json)
         cr_text_add(out, "program %s, batch %lld, on %s; kernel times are %s\n", p->program.name, (long long)p->batch,
                     p->session.device->caps.text, p->session.cost_table ? "measured" : "roofline estimates");
     CR_TRY(cr_fuse_report(&p->program, &model, &choices));
-    if (p->session.pattern && p->config.train.sparse) {
+    if (p->session.pattern && p->config->train.sparse) {
         if (!json) cr_text_add(out, "\npruned convolutions:\n");
         CR_TRY(cr_pass_fuse(&p->program, &model)); /* cr_pass_sparsify expects fused convolutions (stem, gradients) */
-        CR_TRY(cr_pass_sparsify(&p->program, &model, cr_session_may_mask_gradients(&p->config), &choices));
+        CR_TRY(cr_pass_sparsify(&p->program, &model, cr_session_may_mask_gradients(p->config), &choices));
     }
     if (json) add_totals(p, &choices);
     if (p->session.cost_table) cr_cost_table_flush(p->session.cost_table);
@@ -149,7 +149,7 @@ static cr_status print_curve(struct plan *p, enum cr_program_kind kind, struct c
     p->session.limit = p->session.limit_if_needed = 0; /* the curve uses its own limits */
     CR_TRY(compile(p, kind, "select"));
     if (p->session.cost_table) CR_TRY(cr_cost_table_copy_rates(p->session.cost_table, &model));
-    CR_TRY(cr_plan_offload_curve(&p->program, &model, p->config.memory.zero_copy, out));
+    CR_TRY(cr_plan_offload_curve(&p->program, &model, p->config->memory.zero_copy, out));
     if (p->session.cost_table) cr_cost_table_flush(p->session.cost_table);
     return CR_OK;
 }
@@ -183,7 +183,7 @@ static cr_status print_lifetimes(struct plan *p, struct cr_text *out) {
 /* Adds the table of layers. It comes from a forward program of one image, so it does not depend on the options. */
 static cr_status print_table(struct plan *p, struct cr_text *out) {
     struct cr_program eval;
-    CR_TRY(cr_model_program(&p->session.model, &p->config, CR_PROGRAM_EVAL, 1, &eval));
+    CR_TRY(cr_model_program(&p->session.model, p->config, CR_PROGRAM_EVAL, 1, &eval));
     cr_model_table(&p->session.model, &eval, out);
     cr_program_free(&eval);
     return CR_OK;
@@ -225,7 +225,7 @@ static cr_status print_json(struct plan *p, enum cr_program_kind kind, struct cr
     struct cr_pool_event   *event;
     struct cr_pool_times    online;
     int                     events;
-    CR_TRY(cr_pass_plan(&p->program, device->caps.alignment, p->config.memory.reuse));
+    CR_TRY(cr_pass_plan(&p->program, device->caps.alignment, p->config->memory.reuse));
     numbers.plan_ms = (double)(cr_time_ns() - start) * 1e-6;
     CR_TRY(cr_pool_events(&p->program, device->caps.alignment, &event, &events));
     const cr_status status = cr_pool_best_fit(event, events, 1, &online);
@@ -236,7 +236,7 @@ static cr_status print_json(struct plan *p, enum cr_program_kind kind, struct cr
         CR_TRY(measure_sizes(p, kind, size));
         numbers.sizes = p->sizes.count;
     }
-    cr_plan_print_json(&p->program, &p->config, &numbers, out);
+    cr_plan_print_json(&p->program, p->config, &numbers, out);
     return CR_OK;
 }
 
@@ -296,7 +296,7 @@ static cr_status print_plan(struct plan *p, const struct cr_args *args, enum cr_
 static void plan_close(struct plan *p) {
     if (p->has_program) cr_program_free(&p->program);
     cr_session_close(&p->session);
-    cr_config_close(&p->config);
+    cr_config_close(p->config);
     cr_cmd_source_free(&p->source);
 }
 
@@ -351,7 +351,7 @@ cr_status cr_cmd_plan(const struct cr_args *args, int *signal_taken) {
     enum cr_program_kind kind = which_kinds[which];
     /* With micro-batches there is no program `step`. The last micro-step contains the update and needs the most memory.
      */
-    if (!cr_args_has(args, CR_OPT_WHICH) && p.config.train.accumulate > 1) kind = CR_PROGRAM_MICRO_LAST;
+    if (!cr_args_has(args, CR_OPT_WHICH) && p.config->train.accumulate > 1) kind = CR_PROGRAM_MICRO_LAST;
     CR_TRY_OUT(print_plan(&p, args, kind, &text));
     CR_TRY_OUT(cr_cmd_print(&text));
     /* the plan is printed, but a script must see that it exceeds the limit */

@@ -247,7 +247,7 @@ static cr_status check_top(const struct cr_args *args, struct request *r, const 
 }
 
 /* Opens the model, which takes the configuration over. */
-static cr_status predict(const struct cr_args *args, struct cr_config *config, struct request *r) {
+static cr_status predict(const struct cr_args *args, const struct cr_config *config, struct request *r) {
     struct results  results = {0};
     cresnet_model  *model   = NULL;
     cresnet_options options;
@@ -288,11 +288,11 @@ static cr_status check_output(const struct cr_args *args) {
 }
 
 cr_status cr_cmd_predict(const struct cr_args *args, int *signal_taken) {
-    struct cr_config config;
-    struct request   r = {.json = cr_args_has(args, CR_OPT_JSON)};
-    int64_t          top;
-    cr_status        status;
-    bool             owned = true; /* until the model takes the configuration over */
+    const struct cr_config *config;
+    struct request          r = {.json = cr_args_has(args, CR_OPT_JSON)};
+    int64_t                 top;
+    cr_status               status;
+    bool                    owned = true; /* until the model takes the configuration over */
     (void)signal_taken;
     CR_TRY(check_output(args));
     CR_TRY(cr_args_int(args, CR_OPT_TOP, 1, TOP_MAX, 0, &top));
@@ -301,17 +301,17 @@ cr_status cr_cmd_predict(const struct cr_args *args, int *signal_taken) {
         status = cr_args_fail(args, "no image given: cresnet predict %s IMAGE|FOLDER ...", args->operand[0]);
         goto out;
     }
-    if (!*config.model.weights) {
+    if (!*config->model.weights) {
         status = cr_args_fail(args, "no weights: give --weights FILE, or a run folder instead of %s", args->operand[0]);
         goto out;
     }
-    r.tta = config.data.tta;
+    r.tta = config->data.tta;
     CR_TRY_OUT(find_images(args, &r));
     CR_TRY_OUT(cr_predictions_csv_open(args, &r.csv));
     r.top = top ? (int)top : r.table ? 1 : TOP_DEFAULT;
-    CR_TRY_OUT(cr_cmd_names_find(&config, &r.names));
+    CR_TRY_OUT(cr_cmd_names_find(config, &r.names));
     owned  = false;
-    status = predict(args, &config, &r);
+    status = predict(args, config, &r);
 out:
     cr_predictions_csv_close(&r.csv);
     cr_free(r.by_class);
@@ -319,6 +319,6 @@ out:
     cr_free(r.path);
     cr_arena_free(&r.arena);
     cr_arena_free(&r.names.arena);
-    if (owned) cr_config_close(&config);
+    if (owned) cr_config_close(config);
     return status;
 }

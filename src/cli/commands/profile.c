@@ -17,7 +17,7 @@ static cr_status profile_session(struct cr_session *s, bool eval, int64_t passes
     cr_prepare_size_text(eval ? &s->prepare_eval : &s->prepare_train, size);
     cr_log(CR_LOG_INFO, "%s; %s, program %s, batch %lld, %s px, %lld timed passes after %d for warm-up",
            s->device->caps.text, cr_word_arch(s->config->model.arch), program->name,
-           (long long)(eval ? s->eval_batch : s->batch), size, (long long)passes, WARMUP);
+           (long long)(eval ? s->state.eval_batch : s->state.batch), size, (long long)passes, WARMUP);
     for (int i = 0; i < WARMUP; i++) {
         CR_TRY(cr_exec_run(exec, &step));
         step.step++;
@@ -26,7 +26,7 @@ static cr_status profile_session(struct cr_session *s, bool eval, int64_t passes
 }
 
 cr_status cr_cmd_profile(const struct cr_args *args, int *signal_taken) {
-    struct cr_config          config;
+    const struct cr_config   *config;
     struct cr_session         session = {0};
     struct cr_profile         profile = {0};
     struct cr_text            text    = {0};
@@ -42,8 +42,8 @@ cr_status cr_cmd_profile(const struct cr_args *args, int *signal_taken) {
     options.train = !eval;
     options.eval  = eval;
     CR_TRY(cr_cmd_config(args, &config));
-    CR_TRY_OUT(cr_cmd_classes(&config, &options.classes));
-    CR_TRY_OUT(cr_session_open(&config, &options, &session));
+    CR_TRY_OUT(cr_cmd_classes(config, &options.classes));
+    CR_TRY_OUT(cr_session_open(config, &options, &session));
     CR_TRY_OUT(profile_session(&session, eval, passes, &profile));
     if (order == 0) cr_profile_sort_slowest_first(&profile);
     if (cr_args_has(args, CR_OPT_JSON))
@@ -55,6 +55,6 @@ out:
     cr_text_free(&text);
     cr_profile_close(&profile);
     cr_session_close(&session);
-    cr_config_close(&config);
+    cr_config_close(config);
     return status;
 }

@@ -8,26 +8,25 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { DATA_BATCH = 32 }; /* images of a batch, with train.batch = auto */
+#define DATA_BATCH "train.batch=32" /* with train.batch = auto */
 
 /* ---- training data ---- */
 
-cr_status cr_prune_open_data(struct cr_config *local, int64_t recalibrate, int classes, struct cr_dataset **train) {
-    const bool needed       = local->prune.importance == CR_PRUNE_IMPORTANCE_TAYLOR || recalibrate > 0;
-    *train                  = NULL;
-    local->train.device     = CR_DEVICE_CPU;
-    local->train.precision  = CR_PRECISION_FP32;
-    local->train.accumulate = 1;
-    local->memory.limit     = "";
-    local->distill.teacher  = "";
-    if (local->model.bn_momentum == 0)
-        local->model.bn_momentum = 0.1; /* statistics need one; they do not depend on it */
-    if (!needed || local->train.batch == 0) local->train.batch = needed ? DATA_BATCH : 1;
+cr_status cr_prune_open_data(const struct cr_config **local, int64_t recalibrate, int classes,
+                             struct cr_dataset **train) {
+    const bool  needed    = (*local)->prune.importance == CR_PRUNE_IMPORTANCE_TAYLOR || recalibrate > 0;
+    const char *changes[] = {CR_CMD_ON_CPU, "train.accumulate=1", "distill.teacher=", NULL, NULL};
+    int         count     = 5;
+    *train                = NULL;
+    if ((*local)->model.bn_momentum == 0)
+        changes[count++] = "model.bn_momentum=0.1"; /* statistics need one; they do not depend on it */
+    if (!needed || (*local)->train.batch == 0) changes[count++] = needed ? DATA_BATCH : "train.batch=1";
+    CR_TRY(cr_config_change(local, 0, changes, count));
     if (!needed) return CR_OK;
-    CR_TRY(cr_dataset_open(local, CR_SPLIT_TRAIN, train));
+    CR_TRY(cr_dataset_open(*local, CR_SPLIT_TRAIN, train));
     if (cr_dataset_classes(*train) == classes)
-        return cr_saved_model_number_classes(local, *train, true, CR_CMD_GRADIENTS_BY_NUMBER);
-    return cr_config_fail(local, "data.kind",
+        return cr_saved_model_number_classes(*local, *train, true, CR_CMD_GRADIENTS_BY_NUMBER);
+    return cr_config_fail(*local, "data.kind",
                           "the dataset has %d classes, the network %d: --importance taylor and --recalibrate need the "
                           "data that the network was trained with",
                           cr_dataset_classes(*train), classes);
@@ -117,19 +116,16 @@ static cr_status check_folder(const char *folder) {
 }
 
 cr_status cr_prune_save(struct cr_session *session, const struct cr_config *config, const struct cr_cmd_names *names) {
-    const struct cr_position at     = {0};
-    struct cr_config         saved  = *config; /* without pruning: training from the checkpoint must not prune again */
+    const struct cr_position at = {0};
+    const struct cr_config  *saved; /* without pruning: training from the checkpoint must not prune again */
     const char              *folder = config->train.output;
     struct cr_text           text   = {0};
     const bool               made   = !cr_fs_is_dir(folder);
     int                      lock   = -1;
     cr_status                status;
-    saved.prune.sparsity = saved.prune.initial = 0;
-    saved.prune.budget = saved.prune.column = "";
-    saved.prune.schedule                    = CR_PRUNE_SCHEDULE_GRADUAL;
-    saved.prune.importance                  = CR_PRUNE_IMPORTANCE_L2;
-    saved.prune.group_decay                 = 0;
-    cr_config_dump(&saved, &text);
+    CR_TRY(cr_config_derive(&saved, config, 0, CR_CHANGES(CR_CMD_NO_PRUNING, "prune.importance=l2")));
+    cr_config_dump(saved, &text);
+    cr_config_close(saved);
     if (text.failed) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory while writing the configuration");
     CR_TRY_OUT(cr_ckpt_prepare_dir(folder));
     CR_TRY_OUT(cr_ckpt_lock(folder, &lock));
@@ -210,16 +206,17 @@ static void warn_if_pruned_more(const struct cr_prune *p) {
 static cr_status run(const struct cr_args *args, struct job *job, struct cr_text *out) {
     const struct cr_config   *config  = job->config;
     struct cr_session_options options = {.eval = true, .execute = true, .masks = true, .eval_batch = 1};
-    struct cr_config          local   = *config;
+    const struct cr_config   *local   = NULL;
     struct cr_session         session = {0};
     struct cr_prune           prune   = {0};
     struct cr_cmd_names       names   = {0};
     cr_status                 status;
     CR_TRY_OUT(cr_saved_model_classes(config, &options.classes));
+    CR_TRY_OUT(cr_config_derive(&local, config, 0, NULL, 0));
     CR_TRY_OUT(cr_prune_open_data(&local, job->recalibrate, options.classes, &job->train));
     options.train      = job->train;
     options.train_data = job->train;
-    CR_TRY_OUT(cr_session_open(&local, &options, &session));
+    CR_TRY_OUT(cr_session_open(local, &options, &session));
     CR_TRY_OUT(cr_model_needs_plain(&session.model, config, "pruned"));
     CR_TRY_OUT(cr_prune_open(&session.model.store, config, &prune));
     CR_TRY_OUT(cr_session_init(&session));
@@ -232,20 +229,20 @@ static cr_status run(const struct cr_args *args, struct job *job, struct cr_text
         print_json(&prune, job, out);
     else
         print_table(&prune, out);
-    if (job->recalibrate && !cr_args_has(args, CR_OPT_JSON)) cr_prune_recalibrated_text(job->recalibrated, &local, out);
+    if (job->recalibrate && !cr_args_has(args, CR_OPT_JSON)) cr_prune_recalibrated_text(job->recalibrated, local, out);
 out:
     cr_prune_close(&prune);
     cr_session_close(&session);
     cr_dataset_close(job->train);
+    cr_config_close(local);
     cr_arena_free(&names.arena);
     return status;
 }
 
 /* Opens the configuration. For a RUN, the sparsity with which it was pruned is reset. A single --pattern is a key; it
  * comes first, so that a key on the command line has priority. */
-static cr_status open_config(const struct cr_args *args, struct cr_config *config) {
-    static const char *const reset[] = {"prune.sparsity=0", "prune.initial=0",        "prune.budget=",
-                                        "prune.column=",    "prune.schedule=gradual", "prune.group_decay=0"};
+static cr_status open_config(const struct cr_args *args, const struct cr_config **config) {
+    static const char *const reset[] = {CR_CMD_NO_PRUNING};
     struct cr_cmd_source     source;
     struct cr_args           all = *args;
     char                     buffer[64];
@@ -323,8 +320,8 @@ static cr_status prune(const struct cr_args *args, struct job *job, const struct
 }
 
 cr_status cr_cmd_prune(const struct cr_args *args, int *signal_taken) {
-    struct cr_config         config;
-    struct job               job     = {.config = &config};
+    const struct cr_config  *config;
+    struct job               job     = {0};
     struct cr_budget_request request = {0};
     struct cr_text           text    = {0};
     cr_status                status;
@@ -338,17 +335,18 @@ cr_status cr_cmd_prune(const struct cr_args *args, int *signal_taken) {
     CR_TRY(cr_args_int(args, CR_OPT_RECALIBRATE, 1, 1000000, 0, &job.recalibrate));
     request.recalibrate = job.recalibrate;
     CR_TRY(open_config(args, &config));
-    CR_TRY_OUT(cr_prune_patterns(args, &config, &request));
+    CR_TRY_OUT(cr_prune_patterns(args, config, &request));
     /* The pattern 2:4 implies a sparsity of 0.5. */
-    if (config.prune.pattern == CR_PRUNE_PATTERN_2_4 && config.prune.sparsity <= 0 && !request.several &&
+    if (config->prune.pattern == CR_PRUNE_PATTERN_2_4 && config->prune.sparsity <= 0 && !request.several &&
         request.flops + request.speedup + request.target_s <= 0)
-        config.prune.sparsity = 0.5;
-    CR_TRY_OUT(check(args, &config, &request));
+        CR_TRY_OUT(cr_config_change(&config, 0, CR_CHANGES("prune.sparsity=0.5")));
+    job.config = config;
+    CR_TRY_OUT(check(args, config, &request));
     CR_TRY_OUT(prune(args, &job, &request, &text));
     CR_TRY_OUT(cr_cmd_print(&text));
-    cr_log(CR_LOG_INFO, "saved in %s", config.train.output);
+    cr_log(CR_LOG_INFO, "saved in %s", config->train.output);
 out:
     cr_text_free(&text);
-    cr_config_close(&config);
+    cr_config_close(config);
     return status;
 }

@@ -48,7 +48,7 @@ CR_MUST cr_status cr_prune_channels(const struct cr_config *config, double facto
  * taylor or recalibrate > 0, opens the training set, and the session can run cr_session_gradients and
  * cr_session_bn_statistics; else *train is NULL. The caller closes *train. CR_ERR_CONFIG: the dataset has not
  * `classes` classes; the errors of cr_dataset_open. */
-CR_MUST cr_status cr_prune_open_data(struct cr_config *local, int64_t recalibrate, int classes,
+CR_MUST cr_status cr_prune_open_data(const struct cr_config **local, int64_t recalibrate, int classes,
                                      struct cr_dataset **train);
 /* Computes BN statistics from at most `batches` training batches, when it is above 0. *used: number of batches. */
 CR_MUST cr_status cr_prune_recalibrate(struct cr_session *session, const struct cr_dataset *train, int64_t batches,

@@ -12,7 +12,7 @@
 #include <string.h>
 
 struct job {
-    struct cr_config         config, small_config;      /* copies of the caller's for this machine's CPU */
+    const struct cr_config  *config, *small_config;     /* copies of the caller's for this machine's CPU */
     struct cr_dataset       *train;                     /* NULL when not needed */
     int64_t                  recalibrate, recalibrated; /* batches: at most, and used */
     struct cr_session        session, small;
@@ -27,7 +27,7 @@ struct job {
     bool                     keep_shape;   /* removed channels become 0 in `session`, which is written */
 };
 
-static cr_status open_session(struct cr_config *config, int classes, const struct cr_dataset *train,
+static cr_status open_session(const struct cr_config *config, int classes, const struct cr_dataset *train,
                               struct cr_session *session) {
     const struct cr_session_options options = {.train      = train,
                                                .train_data = train,
@@ -49,8 +49,8 @@ static cr_status add_taylor(void *self, const float *grad) {
 
 static cr_status rank_by_gradients(struct job *j) {
     CR_ALLOC(j->taylor, (size_t)j->groups.units + 1);
-    return j->config.prune.importance == CR_PRUNE_IMPORTANCE_TAYLOR
-               ? cr_session_gradients(&j->session, j->train, j->config.prune.batches, add_taylor, j)
+    return j->config->prune.importance == CR_PRUNE_IMPORTANCE_TAYLOR
+               ? cr_session_gradients(&j->session, j->train, j->config->prune.batches, add_taylor, j)
                : CR_OK;
 }
 
@@ -62,16 +62,16 @@ static int64_t width_of(void *self, const char *layer) {
 static cr_status choose(struct job *j, double factor) {
     const struct cr_param_store *store = &j->session.model.store;
     const char                  *why;
-    CR_TRY(cr_model_program(&j->session.model, &j->config, CR_PROGRAM_EVAL, 1, &j->program));
+    CR_TRY(cr_model_program(&j->session.model, j->config, CR_PROGRAM_EVAL, 1, &j->program));
     CR_TRY(cr_channel_groups_trace(&j->program, &j->groups));
     CR_TRY(cr_state_buffers_get(&j->session, &j->buffers));
     CR_TRY(cr_state_buffer_copy(&j->session, CR_BUFFER_RUNNING, &j->running));
     CR_TRY(rank_by_gradients(j));
-    CR_TRY(cr_shrink_open(&j->groups, store, j->config.prune.importance, j->buffers.value, j->taylor, &j->shrink));
-    CR_TRY(cr_shrink_keep_exempt(&j->shrink, store, &j->config));
-    const struct cr_multiples multiples = cr_multiples_of(&j->config, j->tensor_cores);
+    CR_TRY(cr_shrink_open(&j->groups, store, j->config->prune.importance, j->buffers.value, j->taylor, &j->shrink));
+    CR_TRY(cr_shrink_keep_exempt(&j->shrink, store, j->config));
+    const struct cr_multiples multiples = cr_multiples_of(j->config, j->tensor_cores);
     CR_TRY(cr_shrink_choose(&j->shrink, &multiples, factor));
-    cr_channels_text(&j->session.model, &j->config, width_of, j, &j->channels);
+    cr_channels_text(&j->session.model, j->config, width_of, j, &j->channels);
     if (j->channels.failed) return CR_NO_MEMORY(j->channels.length);
     if (!cr_ini_can_hold(j->channels.data, &why))
         return CR_FAIL(CR_ERR_CONFIG, "the network has too many layers: the list of their channels %s", why);
@@ -110,12 +110,21 @@ static cr_status zero_weights(struct job *j) {
     return cr_state_ema_start(s);
 }
 
+/* A copy of `from` with the channels that are left. */
+static cr_status derive_small(const struct job *j, const struct cr_config *from, const struct cr_config **out) {
+    struct cr_text channels = {0};
+    cr_text_add(&channels, "model.channels=%s", j->channels.data);
+    const cr_status status =
+        channels.failed ? CR_NO_MEMORY(channels.length) : cr_config_derive(out, from, 0, CR_CHANGES(channels.data));
+    cr_text_free(&channels);
+    return status;
+}
+
 static cr_status make_small(struct job *j) {
     struct cr_program eval;
-    j->small_config                = j->config;
-    j->small_config.model.channels = j->channels.data;
-    CR_TRY(open_session(&j->small_config, j->session.model.classes, j->recalibrate ? j->train : NULL, &j->small));
-    CR_TRY(cr_model_program(&j->small.model, &j->small_config, CR_PROGRAM_EVAL, 1, &eval));
+    CR_TRY(derive_small(j, j->config, &j->small_config));
+    CR_TRY(open_session(j->small_config, j->session.model.classes, j->recalibrate ? j->train : NULL, &j->small));
+    CR_TRY(cr_model_program(&j->small.model, j->small_config, CR_PROGRAM_EVAL, 1, &eval));
     const double macs = cr_model_flops(&eval) / 2;
     cr_program_free(&eval);
     CR_ASSERT(macs > j->shrink.macs - 1 && macs < j->shrink.macs + 1);
@@ -135,7 +144,7 @@ static void print_table(const struct job *j, struct cr_text *out) {
     cr_text_add(out, "%-28s %12.2f %12.2f  (%.3g times fewer)\n", "million multiply-adds", 1e-6 * s->macs_before,
                 1e-6 * s->macs, s->macs_before / s->macs);
     if (j->keep_shape) cr_text_add(out, "the shape is kept: the removed channels are 0\n");
-    if (j->recalibrate) cr_prune_recalibrated_text(j->recalibrated, &j->config, out);
+    if (j->recalibrate) cr_prune_recalibrated_text(j->recalibrated, j->config, out);
 }
 
 static void print_json(const struct job *j, const char *folder, struct cr_text *out) {
@@ -174,6 +183,8 @@ static void close_job(struct job *j) {
     cr_session_close(&j->small);
     cr_session_close(&j->session);
     cr_dataset_close(j->train);
+    cr_config_close(j->small_config);
+    cr_config_close(j->config);
     cr_text_free(&j->channels);
 }
 
@@ -186,32 +197,29 @@ static bool uses_tensor_cores(const struct cr_config *c) {
 
 cr_status cr_prune_channels(const struct cr_config *config, double factor, bool keep_shape, int64_t recalibrate,
                             bool json, struct cr_text *out) {
-    struct job          j     = {.config       = *config,
-                                 .recalibrate  = recalibrate,
-                                 .tensor_cores = uses_tensor_cores(config),
-                                 .keep_shape   = keep_shape};
-    struct cr_cmd_names names = {0};
-    int                 classes;
-    cr_status           status;
-    j.config.optim.kind = CR_OPTIM_SGD; /* nothing is updated */
-    j.config.ema.decay  = 0;
+    struct job j = {.recalibrate = recalibrate, .tensor_cores = uses_tensor_cores(config), .keep_shape = keep_shape};
+    const struct cr_config *saved = NULL;
+    struct cr_cmd_names     names = {0};
+    int                     classes;
+    cr_status               status;
+    CR_TRY(cr_config_derive(&j.config, config, CR_DECIDES_UPDATE, NULL, 0));
     CR_TRY_OUT(cr_saved_model_classes(config, &classes));
     CR_TRY_OUT(cr_prune_open_data(&j.config, recalibrate, classes, &j.train));
-    CR_TRY_OUT(open_session(&j.config, classes, j.train, &j.session));
+    CR_TRY_OUT(open_session(j.config, classes, j.train, &j.session));
     CR_TRY_OUT(cr_session_load_weights(&j.session, config->model.weights, true));
     CR_TRY_OUT(choose(&j, factor));
     CR_TRY_OUT(make_small(&j));
     CR_TRY_OUT(cr_prune_name_classes(config->model.weights, classes, &names));
-    struct cr_config saved = *config;
-    if (!keep_shape) saved.model.channels = j.channels.data;
-    saved.model.weights = ""; /* they have other shapes */
-    saved.prune.pattern = CR_PRUNE_PATTERN_UNSTRUCTURED;
-    CR_TRY_OUT(cr_prune_save(keep_shape ? &j.session : &j.small, &saved, &names));
+    CR_TRY_OUT(keep_shape ? cr_config_derive(&saved, config, 0, NULL, 0) : derive_small(&j, config, &saved));
+    /* the weights that it names have other shapes */
+    CR_TRY_OUT(cr_config_change(&saved, 0, CR_CHANGES("model.weights=", "prune.pattern=unstructured")));
+    CR_TRY_OUT(cr_prune_save(keep_shape ? &j.session : &j.small, saved, &names));
     if (json)
         print_json(&j, config->train.output, out);
     else
         print_table(&j, out);
 out:
+    cr_config_close(saved);
     close_job(&j);
     cr_arena_free(&names.arena);
     return status;

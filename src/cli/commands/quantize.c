@@ -12,17 +12,17 @@
 #include <unistd.h>
 
 struct quantization {
-    const struct cr_args *args;
-    struct cr_config      config; /* of the network in floating point */
-    struct cr_config      int8;   /* the same, quantised; its quant.keep is keep.data */
-    struct cr_dataset    *train, *val;
-    struct cr_calibration calibration;
-    struct cr_layer_cost *order;            /* NULL: not measured. Sorted, the most expensive layer first */
-    int                   layers, in_float; /* in_float: the first layers of `order` that stay in floating point */
-    double                max_drop;         /* in points; infinite when not given */
-    struct cr_text        keep;
-    struct cr_scores      scores_float, scores_int8;
-    struct cr_session     session; /* of the quantised network */
+    const struct cr_args   *args;
+    const struct cr_config *config; /* of the network in floating point */
+    const struct cr_config *int8;   /* the same, quantised; quant.keep is keep.data; NULL until it is known */
+    struct cr_dataset      *train, *val;
+    struct cr_calibration   calibration;
+    struct cr_layer_cost   *order;            /* NULL: not measured. Sorted, the most expensive layer first */
+    int                     layers, in_float; /* in_float: the first layers of `order` that stay in floating point */
+    double                  max_drop;         /* in points; infinite when not given */
+    struct cr_text          keep;
+    struct cr_scores        scores_float, scores_int8;
+    struct cr_session       session; /* of the quantised network */
 };
 
 /* Or the mean average precision, when images have several labels. */
@@ -39,22 +39,34 @@ static double drop(const struct quantization *q) {
 static cr_status evaluate_float(struct quantization *q) {
     struct cr_session         session = {0};
     struct cr_session_options options = {.eval = true, .execute = true, .classes = cr_dataset_classes(q->val)};
-    cr_status                 status  = cr_session_open(&q->config, &options, &session);
+    cr_status                 status  = cr_session_open(q->config, &options, &session);
     if (status == CR_OK) {
         cr_log(CR_LOG_INFO, "device: %s", session.device->caps.text);
-        status = cr_session_load_weights(&session, q->config.model.weights, true);
+        status = cr_session_load_weights(&session, q->config->model.weights, true);
     }
     if (status == CR_OK) status = cr_session_evaluate(&session, q->val, NULL, &q->scores_float);
     cr_session_close(&session);
     return status;
 }
 
+/* q->int8: the configuration of the quantised network. */
+static cr_status derive_int8(struct quantization *q) {
+    struct cr_text keep = {0};
+    cr_config_close(q->int8);
+    q->int8 = NULL;
+    cr_text_add(&keep, "quant.keep=%s", q->keep.data ? q->keep.data : "");
+    const cr_status status = keep.failed
+                                 ? CR_NO_MEMORY(keep.length)
+                                 : cr_config_derive(&q->int8, q->config, 0, CR_CHANGES("quant.type=int8", keep.data));
+    cr_text_free(&keep);
+    return status;
+}
+
 /* Opens the quantised network with the layers of q->keep in floating point and evaluates it. */
 static cr_status evaluate_int8(struct quantization *q) {
     cr_session_close(&q->session);
-    q->int8.quant.type = CR_QUANT_INT8;
-    q->int8.quant.keep = q->keep.data ? q->keep.data : "";
-    CR_TRY(cr_quantized_open(&q->int8, &q->calibration, cr_dataset_classes(q->val), &q->session));
+    CR_TRY(derive_int8(q));
+    CR_TRY(cr_quantized_open(q->int8, &q->calibration, cr_dataset_classes(q->val), &q->session));
     return cr_session_evaluate(&q->session, q->val, NULL, &q->scores_int8);
 }
 
@@ -65,7 +77,7 @@ static int compare_layers(const void *a, const void *b) {
 
 static cr_status measure_layers(struct quantization *q) {
     cr_log(CR_LOG_INFO, "accuracy drop %.2f points: measuring how much each layer contributes", drop(q));
-    CR_TRY(cr_quantized_measure(&q->int8, &q->calibration, q->train, NULL, &q->order, &q->layers));
+    CR_TRY(cr_quantized_measure(q->int8, &q->calibration, q->train, NULL, &q->order, &q->layers));
     qsort(q->order, (size_t)q->layers, sizeof *q->order, compare_layers);
     return CR_OK;
 }
@@ -99,15 +111,16 @@ static cr_status check_folder(const char *folder) {
 }
 
 static cr_status save(struct quantization *q) {
-    const char         *folder = q->config.train.output;
-    struct cr_config    saved  = q->int8;
-    struct cr_cmd_names names  = {0};
-    struct cr_text      text   = {0};
-    const bool          made   = !cr_fs_is_dir(folder);
-    int                 lock   = -1;
-    cr_status           status;
-    saved.model.weights = "";
-    cr_config_dump(&saved, &text);
+    const char             *folder = q->config->train.output;
+    const struct cr_config *saved;
+    struct cr_cmd_names     names = {0};
+    struct cr_text          text  = {0};
+    const bool              made  = !cr_fs_is_dir(folder);
+    int                     lock  = -1;
+    cr_status               status;
+    CR_TRY(cr_config_derive(&saved, q->int8, 0, CR_CHANGES("model.weights=")));
+    cr_config_dump(saved, &text);
+    cr_config_close(saved);
     if (text.failed) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory while writing the configuration");
     CR_TRY_OUT(cr_cmd_names_of(q->val, &names));
     CR_TRY_OUT(cr_ckpt_prepare_dir(folder));
@@ -152,11 +165,11 @@ static void print_layers(const struct quantization *q, struct cr_text *out) {
         cr_text_add(out, "%-28s %14.3e  %s\n", q->order[i].layer, q->order[i].error,
                     i < q->in_float ? "floating point: its quantisation costs most" : "int8");
     cr_text_add(out, "calibrated with %lld images by %s; %d of %d layers in int8\n", (long long)q->calibration.images,
-                cr_word_quant_method(q->config.quant.method), int8, layers);
+                cr_word_quant_method(q->config->quant.method), int8, layers);
 }
 
 static void print_text(const struct quantization *q, struct cr_text *out) {
-    const bool trained = q->config.quant.train;
+    const bool trained = q->config->quant.train;
     if (!trained) {
         print_layers(q, out);
         print_scores(out, "floating point:", &q->scores_float);
@@ -164,7 +177,7 @@ static void print_text(const struct quantization *q, struct cr_text *out) {
     }
     print_scores(out, "int8:", &q->scores_int8);
     if (!trained) cr_text_add(out, " (drop %.2f points)", drop(q));
-    cr_text_add(out, "\nsaved in %s\n", q->config.train.output);
+    cr_text_add(out, "\nsaved in %s\n", q->config->train.output);
 }
 
 static void put_scores(struct cr_json_writer *w, const char *name, const struct cr_scores *s) {
@@ -192,14 +205,14 @@ static void put_keep(struct cr_json_writer *w, const char *list) {
 static void print_json(const struct quantization *q, struct cr_text *out) {
     struct cr_json_writer w = cr_json_writer(out, CR_JSON_SPACED);
     cr_json_open_object(&w, NULL);
-    cr_json_put_string(&w, "output", q->config.train.output);
+    cr_json_put_string(&w, "output", q->config->train.output);
     put_scores(&w, "int8", &q->scores_int8);
-    if (q->config.quant.train) {
+    if (q->config->quant.train) {
         cr_json_close_object(&w);
         cr_json_end_line(&w);
         return;
     }
-    cr_json_put_string(&w, "method", cr_word_quant_method(q->config.quant.method));
+    cr_json_put_string(&w, "method", cr_word_quant_method(q->config->quant.method));
     cr_json_put_int(&w, "calibration_images", q->calibration.images);
     put_scores(&w, "float", &q->scores_float);
     cr_json_put_fixed(&w, "drop", drop(q), 4);
@@ -236,10 +249,9 @@ static cr_status check(const struct cr_args *args, const struct cr_config *confi
 /* A run with quant.train has its scales already: its weights become integers. */
 static cr_status convert_trained(struct quantization *q) {
     const struct cr_session_options options = {.eval = true, .execute = true, .classes = cr_dataset_classes(q->val)};
-    q->int8                                 = q->config;
-    q->int8.quant.train                     = false;
-    CR_TRY(cr_session_open(&q->int8, &options, &q->session));
-    CR_TRY(cr_session_load_weights(&q->session, q->int8.model.weights, true));
+    CR_TRY(cr_config_derive(&q->int8, q->config, 0, CR_CHANGES("quant.train=no")));
+    CR_TRY(cr_session_open(q->int8, &options, &q->session));
+    CR_TRY(cr_session_load_weights(&q->session, q->int8->model.weights, true));
     CR_TRY(cr_session_evaluate(&q->session, q->val, NULL, &q->scores_int8));
     return save(q);
 }
@@ -250,19 +262,18 @@ static cr_status print(const struct quantization *q, struct cr_text *out) {
 }
 
 static cr_status run(struct quantization *q, struct cr_text *out) {
-    CR_TRY(cr_dataset_open(&q->config, CR_SPLIT_VAL, &q->val));
-    CR_TRY(cr_saved_model_number_classes(&q->config, q->val, true, CR_CMD_SCORES_BY_NUMBER));
-    if (q->config.quant.train) {
+    CR_TRY(cr_dataset_open(q->config, CR_SPLIT_VAL, &q->val));
+    CR_TRY(cr_saved_model_number_classes(q->config, q->val, true, CR_CMD_SCORES_BY_NUMBER));
+    if (q->config->quant.train) {
         CR_TRY(convert_trained(q));
         return print(q, out);
     }
-    CR_TRY(cr_dataset_open(&q->config, CR_SPLIT_TRAIN, &q->train)); /* its labels are not used */
+    CR_TRY(cr_dataset_open(q->config, CR_SPLIT_TRAIN, &q->train)); /* its labels are not used */
     CR_TRY(evaluate_float(q));
     cr_log(CR_LOG_INFO, "calibrating with %lld training images",
-           (long long)CR_MIN((int64_t)q->config.quant.images, cr_dataset_count(q->train)));
-    CR_TRY(cr_calibrate(&q->config, q->train, NULL, &q->calibration));
-    q->int8 = q->config;
-    if (*q->config.quant.keep) cr_text_add(&q->keep, "%s", q->config.quant.keep);
+           (long long)CR_MIN((int64_t)q->config->quant.images, cr_dataset_count(q->train)));
+    CR_TRY(cr_calibrate(q->config, q->train, NULL, &q->calibration));
+    if (*q->config->quant.keep) cr_text_add(&q->keep, "%s", q->config->quant.keep);
     CR_TRY(evaluate_int8(q));
     CR_TRY(reduce_drop(q));
     CR_TRY(save(q));
@@ -281,7 +292,7 @@ cr_status cr_cmd_quantize(const struct cr_args *args, int *signal_taken) {
     CR_TRY(cr_args_max_operands(args, 1));
     CR_TRY(read_max_drop(args, &q.max_drop));
     CR_TRY(cr_cmd_config(args, &q.config));
-    CR_TRY_OUT(check(args, &q.config));
+    CR_TRY_OUT(check(args, q.config));
     CR_TRY_OUT(run(&q, &text));
 out:
     cr_text_free(&text);
@@ -291,6 +302,7 @@ out:
     cr_text_free(&q.keep);
     cr_dataset_close(q.train);
     cr_dataset_close(q.val);
-    cr_config_close(&q.config);
+    cr_config_close(q.int8);
+    cr_config_close(q.config);
     return status;
 }

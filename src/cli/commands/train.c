@@ -2,6 +2,7 @@
 #include "cli/common/command.h"
 #include "core/files.h"
 #include "session/session.h"
+#include "training/training.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -62,8 +63,8 @@ static cr_status train(const struct cr_args *args, const struct cr_config *confi
 }
 
 cr_status cr_cmd_train(const struct cr_args *args, int *signal_taken) {
-    struct cr_config config;
-    struct cr_ranks  ranks;
+    const struct cr_config *config;
+    struct cr_ranks         ranks;
     CR_TRY(cr_args_max_operands(args, 1));
     if (cr_args_has(args, CR_OPT_FORCE) && !cr_args_has(args, CR_OPT_RESUME))
         return cr_args_fail(args, "--force needs --resume auto or --resume PATH: it resumes a run whose model or data "
@@ -75,14 +76,14 @@ cr_status cr_cmd_train(const struct cr_args *args, int *signal_taken) {
             "continue a run: cresnet train CONFIG --resume %s)",
             args->operand[0], args->operand[0], args->operand[0]);
     CR_TRY(cr_cmd_config(args, &config));
-    cr_status status = check_output(args, &config);
+    cr_status status = check_output(args, config);
     if (status != CR_OK) goto out;
     status = cr_cmd_ranks_open(args, &config, &ranks);
     if (ranks.parent)
         *signal_taken = ranks.signal;
     else if (status == CR_OK)
-        status = cr_ranks_close(&ranks, train(args, &config, &ranks, signal_taken));
+        status = cr_ranks_close(&ranks, train(args, config, &ranks, signal_taken));
 out:
-    cr_config_close(&config);
+    cr_config_close(config);
     return status;
 }

@@ -126,15 +126,21 @@ void              cr_cmd_source_free(struct cr_cmd_source *source);
  * is applied before them. The weights of a folder are loaded unless the command line names others. For commands that
  * use trained weights, cr_cmd_weights_choose resolves model.weights. */
 CR_MUST cr_status cr_cmd_config_open(const struct cr_args *args, const struct cr_cmd_source *source, const char *first,
-                                     struct cr_config *out);
+                                     const struct cr_config **out);
 /* cr_cmd_source_find and cr_cmd_config_open in one call. */
-CR_MUST cr_status cr_cmd_config(const struct cr_args *args, struct cr_config *out);
+CR_MUST cr_status cr_cmd_config(const struct cr_args *args, const struct cr_config **out);
+/* The keys with which a command computes on the CPU in fp32, whatever device and precision training uses. */
+#define CR_CMD_ON_CPU "train.device=cpu", "train.precision=fp32", "memory.limit="
+/* The keys with which a training does not prune. */
+#define CR_CMD_NO_PRUNING                                                                                              \
+    "prune.sparsity=0", "prune.initial=0", "prune.budget=", "prune.column=", "prune.schedule=gradual",                 \
+        "prune.group_decay=0"
 /* The format of a folder of images: `packed` if it holds train.crpk; `csv` if it holds train.csv and no folder train/,
  * next to which train.csv may be something else; otherwise `folder`. */
 enum cr_data_kind cr_cmd_data_kind(const char *folder);
 /* The configuration that operand 0 names; a folder that holds no run is a data set of the kind that cr_cmd_data_kind
  * finds. */
-CR_MUST cr_status cr_cmd_data_config(const struct cr_args *args, struct cr_config *config);
+CR_MUST cr_status cr_cmd_data_config(const struct cr_args *args, const struct cr_config **config);
 /* cli/common/run_weights.c: chooses a checkpoint of a run folder: by --last or --step, else the best one, or the newest
  * one when the run has no best. *out is a step folder, which the caller frees with cr_free, or NULL with CR_OK when the
  * folder holds no checkpoint. */
@@ -152,7 +158,7 @@ CR_MUST cr_status cr_cmd_installed_config(const char *name, char **out);
 /* cli/common/launch_options.c: starts the ranks that --gpus, --ranks or a launcher request; --gpus sets the device of
  * config to cuda. As in cr_ranks_open: a process with out->parent has nothing left to do, and out->signal says which
  * signal ended the ranks; every other process ends with cr_ranks_close. */
-CR_MUST cr_status cr_cmd_ranks_open(const struct cr_args *args, struct cr_config *config, struct cr_ranks *out);
+CR_MUST cr_status cr_cmd_ranks_open(const struct cr_args *args, const struct cr_config **config, struct cr_ranks *out);
 
 /* ---- classes ---- */
 

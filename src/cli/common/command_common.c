@@ -143,17 +143,17 @@ static cr_status check_trained(const struct cr_args *args, const struct cr_confi
 }
 
 /* Resolves model.weights for the commands that use trained weights. */
-static cr_status choose_weights(const struct cr_args *args, struct cr_config *config) {
-    char path[CR_PATH_MAX];
+static cr_status choose_weights(const struct cr_args *args, const struct cr_config **config) {
+    char path[CR_PATH_MAX], change[CR_PATH_MAX + 16];
     if (!cr_cli_option_belongs(CR_OPT_EMA, args->command)) return CR_OK;
-    CR_TRY(check_trained(args, config));
-    CR_TRY(cr_cmd_weights_choose(args, config->model.weights, path));
-    config->model.weights = cr_arena_printf(&config->arena, "%s", path);
-    return config->model.weights ? CR_OK : CR_NO_MEMORY(strlen(path));
+    CR_TRY(check_trained(args, *config));
+    CR_TRY(cr_cmd_weights_choose(args, (*config)->model.weights, path));
+    snprintf(change, sizeof change, "model.weights=%s", path);
+    return cr_config_change(config, 0, CR_CHANGES(change));
 }
 
 cr_status cr_cmd_config_open(const struct cr_args *args, const struct cr_cmd_source *source, const char *first,
-                             struct cr_config *out) {
+                             const struct cr_config **out) {
     const char   **list;
     struct cr_text weights = {0};
     cr_status      status  = CR_OK;
@@ -171,14 +171,17 @@ cr_status cr_cmd_config_open(const struct cr_args *args, const struct cr_cmd_sou
     else
         CR_TRY_OUT((source->folder ? cr_config_open_stored : cr_config_open)(out, source->config, list, count));
     status = choose_weights(args, out);
-    if (status != CR_OK) cr_config_close(out);
+    if (status != CR_OK) {
+        cr_config_close(*out);
+        *out = NULL;
+    }
 out:
     cr_text_free(&weights);
     cr_free(list);
     return status;
 }
 
-cr_status cr_cmd_config(const struct cr_args *args, struct cr_config *out) {
+cr_status cr_cmd_config(const struct cr_args *args, const struct cr_config **out) {
     struct cr_cmd_source source;
     CR_TRY(cr_cmd_source_find(args, &source));
     cr_status status = cr_cmd_config_open(args, &source, NULL, out);
@@ -200,7 +203,7 @@ enum cr_data_kind cr_cmd_data_kind(const char *folder) {
     return has_file(folder, "train.csv") && !has_folder(folder, "train") ? CR_DATA_CSV : CR_DATA_FOLDER;
 }
 
-cr_status cr_cmd_data_config(const struct cr_args *args, struct cr_config *config) {
+cr_status cr_cmd_data_config(const struct cr_args *args, const struct cr_config **config) {
     struct cr_cmd_source source;
     const char         **list;
     struct cr_text       root = {0}, kind = {0};

@@ -34,7 +34,7 @@ static cr_status read_number(const struct cr_args *args, enum cr_option_id optio
 /* Each pattern alone, and all together. */
 static cr_status read_sets(struct cr_compress *c) {
     struct cr_budget_request all = {.speedup = c->speedup};
-    CR_TRY(cr_prune_patterns(c->args, &c->config, &all));
+    CR_TRY(cr_prune_patterns(c->args, c->config, &all));
     const bool               has[]   = {all.channels, all.two_four, all.block, all.unstructured};
     static const char *const names[] = {"channels", "2:4", "block", "unstructured"};
     int                      count   = 0;
@@ -63,14 +63,13 @@ static cr_status open_run(struct cr_compress *c) {
     c->run = cr_arena_printf(&c->arena, "%s", resolved);
     if (!c->run) return CR_NO_MEMORY(sizeof resolved);
     CR_TRY(cr_cmd_config(c->args, &c->config));
-    if (!*c->config.model.weights)
+    if (!*c->config->model.weights)
         return cr_args_fail(c->args, "%s: is no run folder with a checkpoint", c->args->operand[0]);
-    if (c->config.quant.type != CR_QUANT_NONE)
-        return cr_config_fail(&c->config, "quant.type",
+    if (c->config->quant.type != CR_QUANT_NONE)
+        return cr_config_fail(c->config, "quant.type",
                               "a quantised network cannot be compressed: give the one in floating point and --int8");
-    c->config.prune.sparsity = c->config.prune.initial = 0;
-    c->config.prune.budget = c->config.prune.column = "";
-    return CR_OK;
+    return cr_config_change(&c->config, 0,
+                            CR_CHANGES("prune.sparsity=0", "prune.initial=0", "prune.budget=", "prune.column="));
 }
 
 /* OUT, without a slash at its end. */
@@ -95,9 +94,8 @@ static cr_status read_args(struct cr_compress *c) {
     if (c->speedup <= 0) return cr_args_fail(args, "no target given: --speedup X, e.g. --speedup 2");
     CR_TRY(open_run(c));
     CR_TRY(name_folders(c));
-    c->batch = c->config.train.eval_batch ? c->config.train.eval_batch : c->config.train.batch;
-    if (!c->batch)
-        return cr_config_fail(&c->config, "train.eval_batch", "a speedup needs a batch size: give --batch N");
+    c->batch = c->config->train.eval_batch ? c->config->train.eval_batch : c->config->train.batch;
+    if (!c->batch) return cr_config_fail(c->config, "train.eval_batch", "a speedup needs a batch size: give --batch N");
     return read_sets(c);
 }
 
@@ -109,8 +107,8 @@ static cr_status check_classes(const struct cr_compress *c, const struct cr_data
     const char          **names;
     int                   count;
     cr_status             status;
-    if (c->config.data.kind == CR_DATA_SYNTHETIC) return CR_OK;
-    CR_TRY_OUT(cr_saved_model_names_for(dataset, c->config.model.weights, &arena, &names, &count));
+    if (c->config->data.kind == CR_DATA_SYNTHETIC) return CR_OK;
+    CR_TRY_OUT(cr_saved_model_names_for(dataset, c->config->model.weights, &arena, &names, &count));
     if (!count) goto out;
     if (count != here)
         CR_FAIL_OUT(CR_ERR_CONFIG,
@@ -133,8 +131,8 @@ out:
 static cr_status check_data(const struct cr_compress *c) {
     struct cr_dataset *train = NULL, *val = NULL;
     cr_status          status;
-    CR_TRY_OUT(cr_dataset_open(&c->config, CR_SPLIT_TRAIN, &train));
-    CR_TRY_OUT(cr_dataset_open(&c->config, CR_SPLIT_VAL, &val));
+    CR_TRY_OUT(cr_dataset_open(c->config, CR_SPLIT_TRAIN, &train));
+    CR_TRY_OUT(cr_dataset_open(c->config, CR_SPLIT_VAL, &val));
     CR_TRY_OUT(check_classes(c, train));
 out:
     cr_dataset_close(train);
@@ -332,7 +330,7 @@ cr_status cr_cmd_compress(const struct cr_args *args, int *signal_taken) {
     }
 out:
     if (lock >= 0) close(lock);
-    cr_config_close(&c->config);
+    cr_config_close(c->config);
     cr_arena_free(&c->arena);
     cr_free(c);
     return status;

@@ -41,7 +41,7 @@ struct cr_compress_try {
 };
 struct cr_compress {
     const struct cr_args         *args;
-    struct cr_config              config; /* of RUN with the keys of the command line */
+    const struct cr_config       *config; /* of RUN with the keys of the command line */
     const char                   *run, *root, *ini;
     double                        speedup, max_drop; /* max_drop in points; infinite when not given */
     bool                          int8;

@@ -3,6 +3,7 @@
 #include "cli/compress/compress.h"
 #include "session/saved_model.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -12,11 +13,11 @@ enum { CLAIM_MAX = 1 << 20 };
 /* ---- the fine-tuning ---- */
 
 static bool given(const struct cr_compress *c, const char *key) {
-    return cr_config_given(&c->config, key);
+    return cr_config_given(c->config, key);
 }
 
 /* Whether RUN can be a teacher: networks with several labels per image, for instance, have none. */
-static bool can_teach(const struct cr_compress *c, struct cr_config *config) {
+static bool can_teach(const struct cr_config *config) {
     struct cr_teacher *teacher = NULL;
     int                classes;
     cr_error_hold();
@@ -26,50 +27,51 @@ static bool can_teach(const struct cr_compress *c, struct cr_config *config) {
     cr_error_release();
     if (!can) cr_error_clear();
     cr_teacher_close(teacher);
-    (void)c;
     return can;
 }
 
 /* The keys of RUN with a short schedule at a low learning rate. What the command line gives stays. */
-static void set_keys(const struct cr_compress *c, struct cr_config *out) {
-    *out                = c->config;
-    out->model.weights  = c->config.model.weights; /* for the teacher's classes; replaced below */
-    out->prune.sparsity = out->prune.initial = 0;
-    out->prune.budget = out->prune.column = "";
-    out->prune.pattern                    = CR_PRUNE_PATTERN_UNSTRUCTURED;
-    out->prune.schedule                   = CR_PRUNE_SCHEDULE_GRADUAL;
-    out->prune.importance                 = CR_PRUNE_IMPORTANCE_L2;
-    out->prune.group_decay                = 0;
-    if (!given(c, "train.epochs")) out->train.epochs = CR_MAX((c->config.train.epochs + 4) / 5, 2);
-    if (!given(c, "train.eval_every")) out->train.eval_every = 1;
-    if (!given(c, "train.patience")) out->train.patience = 0;
-    out->train.steps = given(c, "train.steps") ? c->config.train.steps : 0;
-    if (!given(c, "optim.lr")) out->optim.lr = c->config.optim.lr / 5;
-    if (!given(c, "schedule.kind")) out->schedule.kind = CR_SCHEDULE_COSINE;
-    if (!given(c, "schedule.warmup_epochs")) out->schedule.warmup_epochs = 0;
-    if (!given(c, "model.unfreeze")) out->model.unfreeze.count = 0;
-    if (!given(c, "distill.teacher")) out->distill.teacher = c->run;
-    if (*out->distill.teacher && !given(c, "distill.teacher") && !can_teach(c, out)) out->distill.teacher = "";
-    out->model.weights  = "";
-    out->train.output   = "";
-    out->train.on_event = "";
+static cr_status derive_config(const struct cr_compress *c, const struct cr_config **out) {
+    char epochs[40], rate[40], teacher[CR_PATH_MAX + 20];
+    snprintf(epochs, sizeof epochs, "train.epochs=%" PRId64, CR_MAX((c->config->train.epochs + 4) / 5, (int64_t)2));
+    snprintf(rate, sizeof rate, "optim.lr=%.17g", c->config->optim.lr / 5);
+    snprintf(teacher, sizeof teacher, "distill.teacher=%s", c->run);
+    const char *const unless_given[][2] = {{"train.epochs", epochs},
+                                           {"train.eval_every", "train.eval_every=1"},
+                                           {"train.patience", "train.patience=0"},
+                                           {"train.steps", "train.steps=0"},
+                                           {"optim.lr", rate},
+                                           {"schedule.kind", "schedule.kind=cosine"},
+                                           {"schedule.warmup_epochs", "schedule.warmup_epochs=0"},
+                                           {"model.unfreeze", "model.unfreeze="},
+                                           {"distill.teacher", teacher}};
+    const char       *changes[16]       = {CR_CMD_NO_PRUNING, "prune.pattern=unstructured", "prune.importance=l2"};
+    int               count             = 8;
+    for (size_t i = 0; i < CR_COUNT(unless_given); i++)
+        if (!given(c, unless_given[i][0])) changes[count++] = unless_given[i][1];
+    CR_TRY(cr_config_derive(out, c->config, 0, changes, count)); /* its weights tell the classes of the teacher */
+    if (*(*out)->distill.teacher && !given(c, "distill.teacher") && !can_teach(*out))
+        CR_TRY(cr_config_change(out, 0, CR_CHANGES("distill.teacher=")));
+    return cr_config_change(out, 0, CR_CHANGES("model.weights=", "train.output=", "train.on_event="));
 }
 
 cr_status cr_compress_write_ini(struct cr_compress *c) {
-    struct cr_config config;
-    struct cr_text   text = {0};
+    const struct cr_config *config = NULL;
+    struct cr_text          text   = {0};
     if (cr_fs_is_file(c->ini)) {
         cr_log(CR_LOG_INFO, "configuration of the fine-tuning: %s", c->ini);
         return CR_OK;
     }
-    set_keys(c, &config);
+    cr_status status = derive_config(c, &config);
     cr_text_add(
         &text,
         "# Written by `cresnet compress`: the fine-tuning of its pruned networks. The keys are those of the run,\n"
         "# with fewer epochs, a fifth of its learning rate and the run as teacher. Keys that are changed here apply\n"
         "# to trainings that have not begun. model.channels, model.weights and train.output come from each try.\n\n");
-    cr_config_dump(&config, &text);
-    cr_status status = text.failed ? CR_NO_MEMORY(text.length) : cr_file_write_atomic(c->ini, text.data, text.length);
+    if (status == CR_OK) cr_config_dump(config, &text);
+    cr_config_close(config);
+    if (status == CR_OK)
+        status = text.failed ? CR_NO_MEMORY(text.length) : cr_file_write_atomic(c->ini, text.data, text.length);
     cr_text_free(&text);
     return status;
 }

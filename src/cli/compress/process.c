@@ -42,7 +42,7 @@ static void say(struct cr_arena *arena, const char *const *argv) {
 static int wait_for(struct cr_compress *c, pid_t process, const struct cr_process_signals *signals) {
     int how;
     while (!cr_process_ended(process, &how)) {
-        const int got = cr_process_wait(signals);
+        const int got = cr_process_wait(signals, CR_PROCESS_POLL_MS);
         if (!got) continue;
         *c->signal_taken = got;
         (void)kill(process, got);
@@ -58,7 +58,7 @@ static cr_status run_program(struct cr_compress *c, const char *const *argv, con
     if (file < 0) return cr_fs_refused(path, "create", errno);
     const struct cr_process_program program = {
         .path = "/proc/self/exe", .argv = argv, .input = -1, .output = file, .errors = -1, .stops_with_parent = true};
-    cr_process_signals_begin(&signals);
+    cr_process_signals_begin(&signals, NULL, 0);
     const int failed = cr_process_start(&program, &process);
     if (!failed) *code = wait_for(c, process, &signals);
     cr_process_signals_end(&signals);

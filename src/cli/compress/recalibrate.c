@@ -2,25 +2,26 @@
 #include "cli/compress/compress.h"
 #include "data/data.h"
 
+#include <stdio.h>
 #include <string.h>
 
-enum { BATCH = 64 /* with train.batch = auto */ };
+#define BATCH "train.batch=64" /* with train.batch = auto */
 
 struct job {
-    struct cr_config   stored, config; /* as stored; for the statistics */
-    struct cr_dataset *train;
-    struct cr_session  session, plain;
-    float             *running;
+    const struct cr_config *stored, *config; /* as stored; for the statistics */
+    struct cr_dataset      *train;
+    struct cr_session       session, plain;
+    float                  *running;
 };
 
 /* The running statistics, from training batches in the order of the first epoch. */
 static cr_status estimate(struct job *j, int classes) {
-    const struct cr_bn_options      bn      = {.batches = j->config.ema.swa_batches};
+    const struct cr_bn_options      bn      = {.batches = j->config->ema.swa_batches};
     const struct cr_session_options options = {
         .train = true, .train_data = j->train, .execute = true, .masks = true, .classes = classes};
-    CR_TRY(cr_session_open(&j->config, &options, &j->session));
+    CR_TRY(cr_session_open(j->config, &options, &j->session));
     CR_TRY(cr_session_init(&j->session));
-    CR_TRY(cr_session_load_weights(&j->session, j->config.model.weights, true));
+    CR_TRY(cr_session_load_weights(&j->session, j->config->model.weights, true));
     CR_TRY(cr_session_bn_statistics(&j->session, j->train, &bn, NULL));
     return cr_state_buffer_copy(&j->session, CR_BUFFER_RUNNING, &j->running);
 }
@@ -29,41 +30,36 @@ static cr_status estimate(struct job *j, int classes) {
 static cr_status save(struct job *j, int classes, const char *from, const char *to) {
     const struct cr_session_options options = {
         .eval = true, .execute = true, .masks = true, .eval_batch = 1, .classes = classes};
-    struct cr_config    local = j->stored;
-    struct cr_cmd_names names = {0};
-    cr_status           status;
-    local.train.device    = CR_DEVICE_CPU;
-    local.train.precision = CR_PRECISION_FP32;
-    local.memory.limit    = "";
-    CR_TRY_OUT(cr_session_open(&local, &options, &j->plain));
+    const struct cr_config *local = NULL;
+    struct cr_cmd_names     names = {0};
+    char                    output[CR_PATH_MAX + 16];
+    cr_status               status;
+    snprintf(output, sizeof output, "train.output=%s", to);
+    CR_TRY_OUT(cr_config_derive(&local, j->stored, 0, CR_CHANGES(CR_CMD_ON_CPU)));
+    CR_TRY_OUT(cr_session_open(local, &options, &j->plain));
     CR_TRY_OUT(cr_session_init(&j->plain));
     CR_TRY_OUT(cr_session_load_weights(&j->plain, from, true));
     if (j->running) CR_TRY_OUT(cr_state_buffer_put(&j->plain, CR_BUFFER_RUNNING, j->running));
     CR_TRY_OUT(cr_state_ema_start(&j->plain));
     CR_TRY_OUT(cr_prune_name_classes(from, classes, &names));
-    j->stored.train.output  = to;
-    j->stored.model.weights = "";
-    CR_TRY_OUT(cr_prune_save(&j->plain, &j->stored, &names));
+    CR_TRY_OUT(cr_config_change(&j->stored, 0, CR_CHANGES(output, "model.weights=")));
+    CR_TRY_OUT(cr_prune_save(&j->plain, j->stored, &names));
 out:
+    cr_session_close(&j->plain);
+    cr_config_close(local);
     cr_arena_free(&names.arena);
     return status;
 }
 
 static cr_status open_config(const struct cr_compress *c, const char *folder, struct job *j) {
-    char ini[CR_PATH_MAX];
+    char ini[CR_PATH_MAX], weights[CR_PATH_MAX + 16];
     CR_TRY(cr_path_join(ini, folder, "last/config.ini"));
     CR_TRY(cr_config_open_stored(&j->stored, ini, c->args->override, c->args->overrides));
-    j->config                  = j->stored;
-    j->config.model.weights    = folder;
-    j->config.train.precision  = CR_PRECISION_FP32;
-    j->config.train.accumulate = 1;
-    j->config.optim.kind       = CR_OPTIM_SGD; /* nothing is updated */
-    j->config.ema.decay        = 0;
-    j->config.ema.swa_start    = 0;
-    j->config.quant.type       = CR_QUANT_NONE;
-    j->config.distill.teacher  = "";
-    j->config.prune.sparsity   = 0;
-    if (j->config.train.batch == 0) j->config.train.batch = BATCH;
+    snprintf(weights, sizeof weights, "model.weights=%s", folder);
+    CR_TRY(cr_config_derive(&j->config, j->stored, CR_DECIDES_UPDATE,
+                            CR_CHANGES(weights, "train.precision=fp32", "train.accumulate=1", "quant.type=none",
+                                       "distill.teacher=", "prune.sparsity=0")));
+    if (j->config->train.batch == 0) CR_TRY(cr_config_change(&j->config, 0, CR_CHANGES(BATCH)));
     return CR_OK;
 }
 
@@ -71,17 +67,18 @@ cr_status cr_compress_recalibrate(const struct cr_compress *c, const char *from,
     struct job j = {0};
     int        classes;
     cr_status  status;
-    CR_TRY(open_config(c, from, &j));
-    CR_TRY_OUT(cr_dataset_open(&j.config, CR_SPLIT_TRAIN, &j.train));
+    CR_TRY_OUT(open_config(c, from, &j));
+    CR_TRY_OUT(cr_dataset_open(j.config, CR_SPLIT_TRAIN, &j.train));
     classes = cr_dataset_classes(j.train);
     /* without a momentum the network has the statistics that it was given */
-    if (j.config.model.bn_momentum > 0) CR_TRY_OUT(estimate(&j, classes));
+    if (j.config->model.bn_momentum > 0) CR_TRY_OUT(estimate(&j, classes));
     CR_TRY_OUT(save(&j, classes, from, to));
 out:
     cr_free(j.running);
     cr_session_close(&j.plain);
     cr_session_close(&j.session);
     cr_dataset_close(j.train);
-    cr_config_close(&j.stored);
+    cr_config_close(j.config);
+    cr_config_close(j.stored);
     return status;
 }

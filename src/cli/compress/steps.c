@@ -86,16 +86,18 @@ cr_status cr_compress_dense(struct cr_compress *c) {
 /* ---- pruning ---- */
 
 static cr_status run_budget(struct cr_compress *c, struct cr_compress_try *t, const char *folder, const char *file) {
-    struct cr_budget_request request     = c->set[t->set];
-    struct cr_config         config      = c->config;
+    struct cr_budget_request request = c->set[t->set];
+    const struct cr_config  *config;
     struct cr_text           text        = {0};
     bool                     unreachable = false;
-    request.speedup                      = t->speedup;
-    request.unreachable                  = &unreachable;
-    config.train.output                  = folder;
-    if (c->int8) config.quant.type = CR_QUANT_INT8;
+    char                     output[CR_PATH_MAX + 16];
+    request.speedup     = t->speedup;
+    request.unreachable = &unreachable;
+    snprintf(output, sizeof output, "train.output=%s", folder);
+    CR_TRY(cr_config_derive(&config, c->config, 0, (const char *const[]){output, "quant.type=int8"}, c->int8 ? 2 : 1));
     if (cr_fs_is_dir(folder)) (void)cr_fs_remove_tree(folder);
-    cr_status status = cr_prune_to_budget(&config, &request, true, &text);
+    cr_status status = cr_prune_to_budget(config, &request, true, &text);
+    cr_config_close(config);
     if (status != CR_OK && unreachable) {
         struct cr_json_writer w = cr_json_writer(&text, CR_JSON_SPACED);
         snprintf(t->why, sizeof t->why, "%.500s", cr_error_message());
@@ -141,12 +143,12 @@ cr_status cr_compress_prune(struct cr_compress *c, struct cr_compress_try *t) {
 
 /* The value of a key in a configuration that prune has written. */
 static cr_status channels_of(struct cr_compress *c, const char *network, const char **out) {
-    char             ini[CR_PATH_MAX];
-    struct cr_config config;
+    char                    ini[CR_PATH_MAX];
+    const struct cr_config *config;
     CR_TRY(cr_path_join(ini, network, "last/config.ini"));
     CR_TRY(cr_config_open_stored(&config, ini, NULL, 0));
-    *out = cr_arena_printf(&c->arena, "model.channels=%s", config.model.channels);
-    cr_config_close(&config);
+    *out = cr_arena_printf(&c->arena, "model.channels=%s", config->model.channels);
+    cr_config_close(config);
     return *out ? CR_OK : CR_NO_MEMORY(CR_PATH_MAX);
 }
 

@@ -206,17 +206,17 @@ static cr_status check_config(const struct cr_args *args, const struct cr_config
 }
 
 cr_status cr_cmd_explain(const struct cr_args *args, int *signal_taken) {
-    struct cr_config   config;
-    struct explanation e = {0};
-    cr_status          status;
+    const struct cr_config *config;
+    struct explanation      e = {0};
+    cr_status               status;
     (void)signal_taken;
     CR_TRY(check_outputs(args));
     CR_TRY(cr_cmd_config(args, &config));
-    CR_TRY_OUT(check_config(args, &config));
+    CR_TRY_OUT(check_config(args, config));
     e.path = args->operand[1];
     CR_TRY_OUT(cr_cmd_input_image(args, &e.path));
-    CR_TRY_OUT(cr_image_read(e.path, &config, &e.image));
-    CR_TRY_OUT(explain(args, &config, &e));
+    CR_TRY_OUT(cr_image_read(e.path, config, &e.image));
+    CR_TRY_OUT(explain(args, config, &e));
     CR_TRY_OUT(write_outputs(args, &e));
     CR_TRY_OUT(print(args, &e));
 out:
@@ -224,6 +224,6 @@ out:
     cr_free(e.map.value);
     cr_free(e.map.logits);
     cr_arena_free(&e.names.arena);
-    cr_config_close(&config);
+    cr_config_close(config);
     return status;
 }

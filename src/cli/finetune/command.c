@@ -4,6 +4,7 @@
 #include "data/data.h"
 #include "device/device.h"
 #include "session/session.h"
+#include "training/training.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -53,7 +54,7 @@ static const char *folder_name(struct cr_finetune *f) {
 }
 
 static cr_status name_files(struct cr_finetune *f) {
-    const char *given = f->given.train.output;
+    const char *given = f->given->train.output;
     size_t      length;
     f->run = *given ? cr_arena_printf(&f->arena, "%s", given)
                     : cr_arena_printf(&f->arena, "checkpoints/finetune-%s", folder_name(f));
@@ -86,26 +87,26 @@ static int source_size(const struct cr_dataset *set) {
 }
 
 static cr_status open_data(struct cr_finetune *f) {
-    struct cr_dataset *train = NULL, *val = NULL;
-    struct cr_config   whole;
-    struct cr_dataset *all = NULL;
-    cr_status          status;
-    CR_TRY_OUT(cr_dataset_open(&f->given, CR_SPLIT_TRAIN, &train));
-    CR_TRY_OUT(cr_dataset_open(&f->given, CR_SPLIT_VAL, &val));
+    struct cr_dataset      *train = NULL, *val = NULL;
+    const struct cr_config *whole = NULL;
+    struct cr_dataset      *all   = NULL;
+    cr_status               status;
+    CR_TRY_OUT(cr_dataset_open(f->given, CR_SPLIT_TRAIN, &train));
+    CR_TRY_OUT(cr_dataset_open(f->given, CR_SPLIT_VAL, &val));
     f->train   = cr_dataset_count(train);
     f->val     = cr_dataset_count(val);
     f->classes = cr_dataset_classes(train);
-    CR_TRY_OUT(cr_cmd_check_no_class(f->args, &f->given, train, f->run));
+    CR_TRY_OUT(cr_cmd_check_no_class(f->args, f->given, train, f->run));
 
     f->source_size = source_size(train);
     /* without a fraction only a folder of its own can be the validation set */
-    whole                   = f->given;
-    whole.data.val_fraction = 0;
+    CR_TRY_OUT(cr_config_derive(&whole, f->given, 0, CR_CHANGES("data.val_fraction=0")));
     cr_error_hold();
-    f->has_val = cr_dataset_open(&whole, CR_SPLIT_VAL, &all) == CR_OK;
+    f->has_val = cr_dataset_open(whole, CR_SPLIT_VAL, &all) == CR_OK;
     cr_error_release();
     if (!f->has_val) cr_error_clear();
 out:
+    cr_config_close(whole);
     cr_dataset_close(all);
     cr_dataset_close(train);
     cr_dataset_close(val);
@@ -113,18 +114,18 @@ out:
 }
 
 static cr_status choose_device(struct cr_finetune *f) {
-    CR_TRY(cr_device_check(f->given.train.device));
-    f->gpu = f->given.train.device != CR_DEVICE_CPU && cr_device_count(CR_DEVICE_CUDA) > 0;
+    CR_TRY(cr_device_check(f->given->train.device));
+    f->gpu = f->given->train.device != CR_DEVICE_CPU && cr_device_count(CR_DEVICE_CUDA) > 0;
     return CR_OK;
 }
 
 static cr_status set_data(struct cr_finetune *f) {
-    CR_TRY(cr_finetune_set(f, "data", "kind", NULL, "%s", cr_word_data_kind(f->given.data.kind)));
+    CR_TRY(cr_finetune_set(f, "data", "kind", NULL, "%s", cr_word_data_kind(f->given->data.kind)));
     CR_TRY(cr_finetune_set(f, "data", "root", NULL, "%s", f->root));
     if (f->has_val) return CR_OK;
     return cr_finetune_set(f, "data", "val_fraction",
                            "held out of each class for validation, by a hash of the file names", "%g",
-                           f->given.data.val_fraction);
+                           f->given->data.val_fraction);
 }
 
 /* ---- what was chosen ---- */
@@ -135,7 +136,7 @@ static void say_data(const struct cr_finetune *f) {
         snprintf(how, sizeof how, "its own validation set");
     else
         snprintf(how, sizeof how, "%g %% of each class, held out by a hash of the names",
-                 100 * f->given.data.val_fraction);
+                 100 * f->given->data.val_fraction);
     cr_log(CR_LOG_INFO, "data      %s: %" PRId64 " images of %d classes for training; %" PRId64 " for validation (%s)",
            f->root, f->train, f->classes, f->val, how);
 }
@@ -188,7 +189,7 @@ static cr_status train(struct cr_finetune *f, const struct cr_config *config, bo
     const struct cr_train_options options = {.resume         = resume ? "auto" : NULL,
                                              .overrides      = f->args->override,
                                              .override_count = f->args->overrides,
-                                             .on_event       = f->given.train.on_event,
+                                             .on_event       = f->given->train.on_event,
                                              .continued_by   = "the same command",
                                              .brief          = true};
     CR_TRY(cr_train(config, &options, signal_taken));
@@ -215,7 +216,7 @@ static void warn_of_choices(const struct cr_finetune *f) {
 
 /* A file RUN.ini that is there is used as it is: the user may have edited it. */
 static cr_status continue_run(struct cr_finetune *f, int *signal_taken) {
-    struct cr_config config;
+    const struct cr_config *config;
     if (!cr_finetune_is_own(f->ini))
         return CR_FAIL(CR_ERR_CONFIG,
                        "%s: exists, and was not written by cresnet finetune: choose another run with "
@@ -223,14 +224,14 @@ static cr_status continue_run(struct cr_finetune *f, int *signal_taken) {
                        f->ini);
     CR_TRY(cr_config_open(&config, f->ini, f->args->override, f->args->overrides));
     cr_status status = CR_OK;
-    if (!cr_fs_is_same(config.data.root, f->root))
+    if (!cr_fs_is_same(config->data.root, f->root))
         CR_FAIL_OUT(CR_ERR_CONFIG, "%s: is a run on the images in %s: choose another run with -o DIR", f->ini,
-                    config.data.root);
+                    config->data.root);
     warn_of_choices(f);
     cr_log(CR_LOG_INFO, "continues the run %s with the choices in %s", f->run, f->ini);
-    CR_TRY_OUT(train(f, &config, true, signal_taken));
+    CR_TRY_OUT(train(f, config, true, signal_taken));
 out:
-    cr_config_close(&config);
+    cr_config_close(config);
     return status;
 }
 
@@ -246,8 +247,8 @@ static cr_status choose(struct cr_finetune *f) {
 
 /* A run that fails before it has written anything leaves no file that the next command would continue. */
 static cr_status start_run(struct cr_finetune *f, int *signal_taken) {
-    struct cr_config config = {0};
-    cr_status        status;
+    const struct cr_config *config = NULL;
+    cr_status               status;
     if (cr_fs_is_file(f->run)) return CR_FAIL(CR_ERR_CONFIG, "%s: is a file: choose a run folder with -o DIR", f->run);
     if (cr_ckpt_dir_in_use(f->run))
         return CR_FAIL(CR_ERR_CONFIG, "%s is not empty, and there is no %s: choose another run folder with -o DIR",
@@ -255,12 +256,12 @@ static cr_status start_run(struct cr_finetune *f, int *signal_taken) {
     CR_TRY(choose(f));
     CR_TRY(cr_finetune_write(f));
     CR_TRY_OUT(cr_config_open(&config, f->ini, NULL, 0));
-    say_schedule(f, &config);
+    say_schedule(f, config);
     say_files(f);
-    CR_TRY_OUT(train(f, &config, false, signal_taken));
+    CR_TRY_OUT(train(f, config, false, signal_taken));
 out:
     if (status != CR_OK && !cr_ckpt_dir_in_use(f->run)) cr_fs_unlink(f->ini);
-    cr_config_close(&config);
+    cr_config_close(config);
     return status;
 }
 
@@ -282,7 +283,7 @@ cr_status cr_cmd_finetune(const struct cr_args *args, int *signal_taken) {
     CR_TRY_OUT(name_files(&f));
     CR_TRY_OUT(access(f.ini, F_OK) == 0 ? continue_run(&f, signal_taken) : start_run(&f, signal_taken));
 out:
-    cr_config_close(&f.given);
+    cr_config_close(f.given);
     cr_arena_free(&f.arena);
     return status;
 }

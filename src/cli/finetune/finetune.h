@@ -20,7 +20,7 @@ struct cr_finetune_choice {
 struct cr_finetune {
     const struct cr_args     *args;
     struct cr_arena           arena;
-    struct cr_config          given;      /* the dataset and the keys that the user gives; other keys have defaults */
+    const struct cr_config   *given;      /* the dataset and the keys that the user gives; other keys have defaults */
     const char               *root;       /* folder of images */
     const char               *run;        /* run folder */
     const char               *ini;        /* RUN.ini */
@@ -50,7 +50,8 @@ struct cr_finetune {
 CR_MUST cr_status cr_finetune_set(struct cr_finetune *f, const char *section, const char *key, const char *why,
                                   const char *format, ...) CR_PRINTF(5, 6);
 /* Opens a config with the choices, the keys of the command line, and `more` (NULL-terminated "section.key=value"). */
-CR_MUST cr_status cr_finetune_config(const struct cr_finetune *f, const char *const *more, struct cr_config *out);
+CR_MUST cr_status cr_finetune_config(const struct cr_finetune *f, const char *const *more,
+                                     const struct cr_config **out);
 /* Writes the INI file: choices with their reasons, then the keys of the command line. */
 CR_MUST cr_status cr_finetune_write(struct cr_finetune *f);
 /* Returns whether the file begins like one that cr_finetune_write wrote. */

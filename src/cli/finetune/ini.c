@@ -36,7 +36,7 @@ cr_status cr_finetune_set(struct cr_finetune *f, const char *section, const char
     return c->value && (c->why || !why) ? CR_OK : CR_NO_MEMORY(sizeof value);
 }
 
-cr_status cr_finetune_config(const struct cr_finetune *f, const char *const *more, struct cr_config *out) {
+cr_status cr_finetune_config(const struct cr_finetune *f, const char *const *more, const struct cr_config **out) {
     const struct cr_args *args    = f->args;
     struct cr_arena       strings = {0};
     const char          **list;

@@ -38,7 +38,7 @@ static cr_status copy_network(struct cr_finetune *f, const struct cr_config *con
                                           {"model", "eca"},      {"model", "blur_pool"}, {"model", "bn_eps"},
                                           {"model", "channels"}, {"data", "channels"},   {"data", "bits"},
                                           {"data", "mean"},      {"data", "std"}};
-    struct cr_config         plain;
+    const struct cr_config  *plain;
     struct cr_text           theirs = {0}, defaults = {0};
     struct cr_prepare        prepare;
     cr_status                status;
@@ -47,7 +47,7 @@ static cr_status copy_network(struct cr_finetune *f, const struct cr_config *con
     f->trained_size = prepare.size;
     f->network      = cr_word_arch(config->model.arch);
     cr_config_dump(config, &theirs);
-    cr_config_dump(&plain, &defaults);
+    cr_config_dump(plain, &defaults);
     if (theirs.failed || defaults.failed) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory for the configuration");
     for (size_t i = 0; i < CR_COUNT(keys); i++) {
         const char *value = dumped(f, theirs.data, keys[i][0], keys[i][1]);
@@ -60,15 +60,15 @@ static cr_status copy_network(struct cr_finetune *f, const struct cr_config *con
 out:
     cr_text_free(&theirs);
     cr_text_free(&defaults);
-    cr_config_close(&plain);
+    cr_config_close(plain);
     return status;
 }
 
 static cr_status use_saved(struct cr_finetune *f, const struct cr_saved_model *saved) {
-    struct cr_config config;
+    const struct cr_config *config;
     CR_TRY(cr_config_open_stored(&config, saved->config, NULL, 0));
-    cr_status status = copy_network(f, &config);
-    cr_config_close(&config);
+    cr_status status = copy_network(f, config);
+    cr_config_close(config);
     f->weights = cr_arena_printf(&f->arena, "%s", saved->weights);
     return status == CR_OK && !f->weights ? CR_NO_MEMORY(strlen(saved->weights)) : status;
 }
@@ -102,19 +102,19 @@ struct candidate {
 };
 
 static cr_status try_candidate(const struct candidate *c, const struct cr_st_file *file, int *tensors) {
-    char             arch[64], stem[64], shortcut[64];
-    struct cr_config config;
-    struct cr_model  model;
+    char                    arch[64], stem[64], shortcut[64];
+    const struct cr_config *config;
+    struct cr_model         model;
     snprintf(arch, sizeof arch, "model.arch=%s", cr_word_arch(c->arch));
     snprintf(stem, sizeof stem, "model.stem=%s", c->stem);
     snprintf(shortcut, sizeof shortcut, "model.shortcut=%s", c->shortcut);
     CR_TRY(cr_config_open(&config, NULL, (const char *const[]){arch, stem, shortcut}, 3));
-    cr_status status = cr_model_open(&config, 10, 64, 64, &model);
+    cr_status status = cr_model_open(config, 10, 64, 64, &model);
     if (status == CR_OK) {
         *tensors = count_tensors(&model, file);
         cr_model_close(&model);
     }
-    cr_config_close(&config);
+    cr_config_close(config);
     return status;
 }
 
@@ -186,11 +186,11 @@ static cr_status from_scratch(struct cr_finetune *f) {
     f->weights        = "";
     f->network        = model ? model : "resnet18";
     CR_TRY(cr_finetune_set(f, "model", "arch", NULL, "%s", f->network));
-    struct cr_config  config;
-    struct cr_prepare prepare;
+    const struct cr_config *config;
+    struct cr_prepare       prepare;
     CR_TRY(cr_finetune_config(f, NULL, &config));
-    cr_status status = cr_prepare_from_config(&config, CR_SPLIT_TRAIN, &prepare);
-    cr_config_close(&config);
+    cr_status status = cr_prepare_from_config(config, CR_SPLIT_TRAIN, &prepare);
+    cr_config_close(config);
     f->trained_size = prepare.size;
     return status;
 }
@@ -216,7 +216,7 @@ static cr_status use_file(struct cr_finetune *f, const char *path) {
 
 cr_status cr_finetune_network(struct cr_finetune *f) {
     const char *model = f->args->value[CR_OPT_MODEL], *weights = f->args->value[CR_OPT_START_WEIGHTS];
-    if (!weights) weights = f->given.model.weights;
+    if (!weights) weights = f->given->model.weights;
     const bool scratch = strcmp(weights, "none") == 0;
     if (!*weights) weights = model ? model : default_network(f);
     if (scratch)

@@ -7,7 +7,7 @@
 /* ---- epochs ---- */
 
 static bool is_given(const struct cr_finetune *f, const char *dotted) {
-    return cr_config_given(&f->given, dotted);
+    return cr_config_given(f->given, dotted);
 }
 
 /* Small sets need more epochs for the same number of updates. */
@@ -37,7 +37,7 @@ enum { EVALUATIONS = 8, FEW_EVALUATIONS = 3, FEW_UPDATES = 200, FEW_UPDATES_IN_H
 static void set_epochs(struct cr_finetune *f, int64_t epochs) {
     const bool    hurry       = !f->gpu && f->minutes > 0;
     const int64_t evaluations = hurry ? FEW_EVALUATIONS : EVALUATIONS;
-    const int64_t trained     = is_given(f, "train.epochs") ? f->given.train.epochs : epochs;
+    const int64_t trained     = is_given(f, "train.epochs") ? f->given->train.epochs : epochs;
     f->epochs                 = epochs;
     f->frozen_epochs          = f->trained_stages < f->stages ? 0 : frozen_of(f, epochs);
     f->eval_every             = CR_MAX((epochs + evaluations - 1) / evaluations, (int64_t)1);
@@ -130,18 +130,18 @@ static cr_status set_sizes(struct cr_finetune *f) {
 
 /* Sizes that the user gives are kept. */
 static void use_given_sizes(struct cr_finetune *f, int sizes[8]) {
-    if (is_given(f, "data.image_size") && f->given.data.image_size) {
-        f->size      = (int)f->given.data.image_size;
+    if (is_given(f, "data.image_size") && f->given->data.image_size) {
+        f->size      = (int)f->given->data.image_size;
         f->eval_size = f->size * 4 / 3;
         sizes[0]     = 0;
     }
-    if (is_given(f, "data.eval_crop") && f->given.data.eval_crop) f->eval_size = (int)f->given.data.eval_crop;
+    if (is_given(f, "data.eval_crop") && f->given->data.eval_crop) f->eval_size = (int)f->given->data.eval_crop;
 }
 
 static cr_status choose_size(struct cr_finetune *f) {
     int sizes[8];
-    if (f->given.data.image_width)
-        return cr_config_fail(&f->given, "data.image_width",
+    if (f->given->data.image_width)
+        return cr_config_fail(f->given, "data.image_width",
                               "finetune chooses square images: use cresnet train for rectangular ones");
     list_sizes(f, sizes);
     set_size(f, default_size(f, sizes));
@@ -224,27 +224,27 @@ static cr_status set_train(struct cr_finetune *f) {
 }
 
 static cr_status count_stages(struct cr_finetune *f) {
-    struct cr_config config;
-    struct cr_model  model;
+    const struct cr_config *config;
+    struct cr_model         model;
     CR_TRY(cr_finetune_config(f, NULL, &config));
-    cr_status status = cr_model_open(&config, f->classes, 64, 64, &model);
+    cr_status status = cr_model_open(config, f->classes, 64, 64, &model);
     if (status == CR_OK) {
         f->stages = f->trained_stages = model.stages;
         cr_model_close(&model);
     }
-    cr_config_close(&config);
+    cr_config_close(config);
     return status;
 }
 
 cr_status cr_finetune_schedule(struct cr_finetune *f) {
     const int cores   = cr_cpu_cores();
     const int workers = f->gpu ? CR_MAX(2, CR_MIN(16, cores)) : CR_MAX(1, CR_MIN(4, cores / 2));
-    f->batch          = is_given(f, "train.batch") && f->given.train.batch ? f->given.train.batch : batch_of_set(f);
+    f->batch          = is_given(f, "train.batch") && f->given->train.batch ? f->given->train.batch : batch_of_set(f);
     CR_TRY(cr_finetune_set(f, "train", "batch", NULL, "%lld", (long long)f->batch));
     CR_TRY(cr_finetune_set(f, "data", "workers", NULL, "%d", workers));
     CR_TRY(count_stages(f));
     CR_TRY(choose_size(f));
-    if (is_given(f, "train.epochs")) set_epochs(f, f->given.train.epochs);
+    if (is_given(f, "train.epochs")) set_epochs(f, f->given->train.epochs);
     f->seconds = f->images_per_s > 0 ? cr_finetune_seconds(f) : 0;
     CR_TRY(set_frozen(f));
     CR_TRY(set_train(f));

@@ -19,7 +19,7 @@ static cr_status time_steps(struct cr_session *s, const struct cr_step_block *bl
         CR_TRY(s->device->backend->sync(s->device));
         if (++steps == 0) start = cr_time_ns();
     }
-    *images_per_s = (double)(steps * s->batch) / ((double)(cr_time_ns() - start) * 1e-9);
+    *images_per_s = (double)(steps * s->state.batch) / ((double)(cr_time_ns() - start) * 1e-9);
     return CR_OK;
 }
 
@@ -29,7 +29,7 @@ cr_status cr_finetune_measure(struct cr_finetune *f) {
     const char *const plain[] = {freeze,          "model.unfreeze=", "model.init_shape=uniform", "data.mixup=0",
                                  "data.cutmix=0", "data.erase=0",    "train.accumulate=1",       NULL};
     const struct cr_session_options options = {.train = true, .execute = true, .classes = f->classes};
-    struct cr_config                config;
+    const struct cr_config         *config;
     struct cr_session               session = {0};
     struct cr_cmd_batch             batch   = {0};
     struct cr_text                  parts   = {0};
@@ -39,17 +39,17 @@ cr_status cr_finetune_measure(struct cr_finetune *f) {
     snprintf(freeze, sizeof freeze, "model.freeze=%.140s", fixed ? parts.data : "");
     cr_text_free(&parts);
     CR_TRY(cr_finetune_config(f, plain, &config));
-    CR_TRY_OUT(cr_session_open(&config, &options, &session));
+    CR_TRY_OUT(cr_session_open(config, &options, &session));
     CR_TRY_OUT(cr_session_init(&session));
     CR_TRY_OUT(cr_cmd_random_batch(&session.train[0], f->classes, 1, &batch));
-    const struct cr_step_block block = cr_cmd_step_block(&config);
+    const struct cr_step_block block = cr_cmd_step_block(config);
     CR_TRY_OUT(time_steps(&session, &block, &batch, &f->images_per_s));
     f->measured_size   = f->size;
     f->measured_stages = f->trained_stages;
 out:
     cr_cmd_batch_free(&batch);
     cr_session_close(&session);
-    cr_config_close(&config);
+    cr_config_close(config);
     return status;
 }
 

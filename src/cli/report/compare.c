@@ -190,10 +190,13 @@ static cr_status add_configs(const struct comparison *c, struct cr_text *out) {
     bool           failed = false;
     cr_page_section(out, "config", "Configuration");
     for (int i = 0; i < c->count; i++) {
-        struct cr_config config = c->run[i].config;
-        config.model.weights    = ""; /* the checkpoint that the page shows */
-        cr_config_dump(&config, &texts[i]);
-        failed |= texts[i].failed;
+        const struct cr_config *config;
+        failed =
+            cr_config_derive(&config, c->run[i].config, 0, CR_CHANGES("model.weights=")) != CR_OK; /* the one shown */
+        if (failed) break;
+        cr_config_dump(config, &texts[i]);
+        cr_config_close(config);
+        failed  = texts[i].failed;
         data[i] = texts[i].data;
     }
     if (!failed) add_differences(c, data, out);

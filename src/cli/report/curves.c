@@ -46,15 +46,15 @@ void cr_report_facts(const struct cr_report_run *run, const struct cr_model *mod
     /* the configuration is that of the best checkpoint; the run may have been continued for more epochs */
     if (epoch)
         cr_page_fact(out, "epochs", "%.0f of %.0f", last_of(epoch),
-                     CR_MAX(last_of(epoch), (double)run->config.train.epochs));
+                     CR_MAX(last_of(epoch), (double)run->config->train.epochs));
     if (speed) cr_page_fact(out, "images/s, median", "%.0f", cr_series_median(speed));
     if (wait) cr_page_fact(out, "time waiting for data", "%.2f %%", 100 * mean_of(wait));
-    cr_page_fact(out, "network", "%s", cr_word_arch(run->config.model.arch));
+    cr_page_fact(out, "network", "%s", cr_word_arch(run->config->model.arch));
     if (model) cr_page_fact(out, "parameters", "%.3f M", (double)cr_param_store_trainable(&model->store) * 1e-6);
     cr_page_fact(out, "classes", "%d", run->classes);
-    cr_page_fact(out, "data", "%s", cr_word_data_kind(run->config.data.kind));
+    cr_page_fact(out, "data", "%s", cr_word_data_kind(run->config->data.kind));
     cr_page_fact(out, "effective batch size per GPU", "%lld",
-                 (long long)(run->config.train.batch * run->config.train.accumulate));
+                 (long long)(run->config->train.batch * run->config->train.accumulate));
     cr_text_add(out, "</dl>\n");
 }
 
@@ -103,13 +103,13 @@ void cr_report_header(const struct cr_report_run *run, struct cr_text *out) {
 #define LOG(name) cr_report_series(run, name)
 static void add_eval_table(const struct cr_report_run *run, struct cr_text *out) {
     const struct cr_series *top1 = cr_report_accuracy(run, false),
-                           *top5 = LOG(run->config.data.multi_label ? "eval/exact_match" : "eval/top5"),
+                           *top5 = LOG(run->config->data.multi_label ? "eval/exact_match" : "eval/top5"),
                            *loss = cr_report_series(run, "eval/loss");
     if (!top1) return;
     cr_text_add(out,
                 "<details><summary>Table of evaluations</summary><div "
                 "class=\"wide\"><table><tr><th>epoch</th><th>step</th><th>%s</th><th>%s</th><th>loss</th></tr>\n",
-                cr_report_metric(run), run->config.data.multi_label ? "all labels correct" : "top-5");
+                cr_report_metric(run), run->config->data.multi_label ? "all labels correct" : "top-5");
     for (int i = 0; i < top1->count; i++) {
         const double epoch = cr_report_epoch_steps(run);
         if (epoch > 0)
@@ -126,7 +126,7 @@ static void add_eval_table(const struct cr_report_run *run, struct cr_text *out)
 }
 
 static struct cr_chart accuracy_chart(const struct cr_report_run *run) {
-    if (run->config.data.multi_label)
+    if (run->config->data.multi_label)
         return (struct cr_chart){
             .title     = "Mean average precision",
             .unit      = "%",

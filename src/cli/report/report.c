@@ -57,7 +57,7 @@ cr_status cr_report_run_open(const struct cr_args *args, int index, struct cr_re
     source.config = path;
     source.folder = run->step;
     CR_TRY(cr_cmd_config_open(args, &source, NULL, &run->config));
-    status = cr_saved_model_classes(&run->config, &run->classes);
+    status = cr_saved_model_classes(run->config, &run->classes);
     if (status == CR_OK && has_file(run->dir, "log.jsonl")) {
         CR_TRY(cr_path_join(path, run->dir, "log.jsonl"));
         status = cr_run_log_read(path, &run->log);
@@ -67,7 +67,7 @@ cr_status cr_report_run_open(const struct cr_args *args, int index, struct cr_re
 
 void cr_report_run_close(struct cr_report_run *run) {
     cr_run_log_free(&run->log);
-    cr_config_close(&run->config);
+    cr_config_close(run->config);
     cr_free(run->dir);
     cr_free(run->step);
 }
@@ -88,9 +88,9 @@ static cr_status note_error(cr_status status, struct cr_text *out) {
 static cr_status add_memory(const struct cr_report_run *run, struct cr_text *out) {
     const struct cr_session_options options = {.train = true, .classes = run->classes};
     struct cr_session               session;
-    CR_TRY(cr_session_open(&run->config, &options, &session));
+    CR_TRY(cr_session_open(run->config, &options, &session));
     cr_page_note(out, "Memory plan of the training step on %s, batch %lld.", session.device->caps.text,
-                 (long long)session.batch);
+                 (long long)session.state.batch);
     cr_report_plan(out, &session.train[session.trains - 1], &session.model.store);
     cr_session_close(&session);
     return CR_OK;
@@ -109,7 +109,8 @@ static void note_scores(const struct cr_report_run *run, const struct cr_scores 
 
 static cr_status evaluate_once(const struct cr_report_run *run, struct cr_text *out, struct cr_session *session,
                                const struct cr_dataset *dataset, struct cr_scores *scores) {
-    if (run->config.data.multi_label) return cr_report_labels(out, session, run->config.model.weights, dataset, scores);
+    if (run->config->data.multi_label)
+        return cr_report_labels(out, session, run->config->model.weights, dataset, scores);
     return cr_report_eval(out, session, dataset, scores);
 }
 
@@ -122,7 +123,7 @@ static cr_status evaluate(const struct cr_report_run *run, struct cr_session *se
     char             averages[CR_PATH_MAX];
     cr_status        status;
     CR_TRY_OUT(cr_path_join(averages, run->step, "ema.safetensors"));
-    const bool averaged = strcmp(run->config.model.weights, averages) == 0;
+    const bool averaged = strcmp(run->config->model.weights, averages) == 0;
     if (averaged) {
         CR_TRY_OUT(cr_session_load_weights(session, run->step, true));
         CR_TRY_OUT(evaluate_once(run, &unused, session, dataset, &weights_scores));
@@ -145,12 +146,12 @@ static cr_status add_evaluation(const struct cr_args *args, const struct cr_repo
         cr_page_note(out, "Skipped (--no-eval).");
         return CR_OK;
     }
-    CR_TRY(cr_dataset_open(&run->config, CR_SPLIT_VAL, &dataset));
+    CR_TRY(cr_dataset_open(run->config, CR_SPLIT_VAL, &dataset));
     cr_status status = CR_OK;
     if (cr_dataset_classes(dataset) != run->classes)
         status = CR_FAIL(CR_ERR_CONFIG, "the dataset has %d classes, but the network has %d",
                          cr_dataset_classes(dataset), run->classes);
-    if (status == CR_OK) status = cr_saved_model_number_classes(&run->config, dataset, true, CR_CMD_SCORES_BY_NUMBER);
+    if (status == CR_OK) status = cr_saved_model_number_classes(run->config, dataset, true, CR_CMD_SCORES_BY_NUMBER);
     if (status == CR_OK) {
         cr_log(CR_LOG_INFO, "evaluating %lld images with %s on %s", (long long)cr_dataset_count(dataset),
                run->step_name, session->device->caps.text);
@@ -191,8 +192,8 @@ static cr_status write_page(const struct cr_args *args, const struct cr_report_r
     struct cr_text            sparsity = {0};
     struct cr_session_options options  = {.eval = true, .execute = true, .classes = run->classes};
     cr_status                 status, opened;
-    opened = cr_session_open(&run->config, &options, &session);
-    if (opened == CR_OK) opened = cr_session_load_weights(&session, run->config.model.weights, true);
+    opened = cr_session_open(run->config, &options, &session);
+    if (opened == CR_OK) opened = cr_session_load_weights(&session, run->config->model.weights, true);
     cr_report_header(run, out);
     cr_report_facts(run, opened == CR_OK ? &session.model : NULL, out);
     cr_report_curves(run, out);

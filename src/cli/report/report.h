@@ -96,12 +96,12 @@ struct cr_best {
     bool                    averages;
 };
 struct cr_report_run {
-    char             *dir;  /* run folder, with log.jsonl */
-    char             *step; /* step folder (or the link `best`) whose weights and configuration are shown */
-    char              step_name[64];
-    struct cr_config  config;
-    int               classes;
-    struct cr_run_log log;
+    char                   *dir;  /* run folder, with log.jsonl */
+    char                   *step; /* step folder (or the link `best`) whose weights and configuration are shown */
+    char                    step_name[64];
+    const struct cr_config *config;
+    int                     classes;
+    struct cr_run_log       log;
 };
 
 /* cli/report/report.c: reads the run that operand `index` names; the caller closes it with cr_report_run_close, also

@@ -16,12 +16,12 @@ const struct cr_series *cr_report_series(const struct cr_report_run *run, const 
 }
 
 const struct cr_series *cr_report_accuracy(const struct cr_report_run *run, bool averages) {
-    if (run->config.data.multi_label) return cr_report_series(run, averages ? "eval/ema_map" : "eval/map");
+    if (run->config->data.multi_label) return cr_report_series(run, averages ? "eval/ema_map" : "eval/map");
     return cr_report_series(run, averages ? "eval/ema_top1" : "eval/top1");
 }
 
 const char *cr_report_metric(const struct cr_report_run *run) {
-    return run->config.data.multi_label ? "mAP" : "top-1";
+    return run->config->data.multi_label ? "mAP" : "top-1";
 }
 
 double cr_series_median(const struct cr_series *s) {
@@ -63,7 +63,7 @@ struct cr_best cr_report_best(const struct cr_report_run *run) {
 }
 
 double cr_report_epoch_steps(const struct cr_report_run *run) {
-    const struct cr_config *c = &run->config;
+    const struct cr_config *c = run->config;
     if (run->log.steps_per_epoch > 0) return run->log.steps_per_epoch;
     if (c->train.steps || !run->log.total_steps || run->log.total_steps % c->train.epochs) return 0;
     return (double)(run->log.total_steps / c->train.epochs);
@@ -105,8 +105,8 @@ static const char *data_name(const struct cr_config *c) {
 
 void cr_report_subject(const struct cr_report_run *run, struct cr_text *out) {
     char network[64];
-    network_name(run->config.model.arch, network, sizeof network);
-    cr_text_add(out, "%s on %s", network, data_name(&run->config));
+    network_name(run->config->model.arch, network, sizeof network);
+    cr_text_add(out, "%s on %s", network, data_name(run->config));
 }
 
 void cr_report_when(const struct cr_report_run *run, struct cr_text *out) {

@@ -40,13 +40,13 @@ static cr_status prepare_run(struct cr_sweep *sweep, struct cr_sweep_run *run, c
 }
 
 /* Keys that may differ: the sweep sets them, or the run chooses them. */
-static bool may_differ(const char *line, const struct cr_config *config) {
-    static const char *const names[] = {"train.output: ", "train.threads: ", "train.on_event: ", "memory.trace: "};
+static bool may_differ(const char *key, const struct cr_config *config) {
+    static const char *const names[] = {"train.output", "train.threads", "train.on_event", "memory.trace"};
     for (size_t i = 0; i < CR_COUNT(names); i++)
-        if (strncmp(line, names[i], strlen(names[i])) == 0) return true;
-    if (!*config->memory.card && strncmp(line, "memory.card: ", 13) == 0) return true;
-    if (strcmp(config->memory.limit, "auto") == 0 && strncmp(line, "memory.limit: ", 14) == 0) return true;
-    return !config->train.batch && strncmp(line, "train.batch: ", 13) == 0;
+        if (strcmp(key, names[i]) == 0) return true;
+    if (!*config->memory.card && strcmp(key, "memory.card") == 0) return true;
+    if (strcmp(config->memory.limit, "auto") == 0 && strcmp(key, "memory.limit") == 0) return true;
+    return !config->train.batch && strcmp(key, "train.batch") == 0;
 }
 
 /* A run that exists continues with its stored configuration and the values of the command line. This lists the
@@ -54,20 +54,20 @@ static bool may_differ(const char *line, const struct cr_config *config) {
  * command line. A stored configuration that cannot be read is reported by its run. */
 static void list_kept_values(const struct cr_sweep *sweep, const struct cr_sweep_run *run,
                              const struct cr_config *config, struct cr_text *out) {
-    struct cr_config stored;
-    struct cr_text   diff = {0};
-    char             path[CR_PATH_MAX], *save = NULL;
+    const struct cr_config      *stored;
+    struct cr_config_differences differ;
+    char                         path[CR_PATH_MAX];
     cr_error_hold();
     const bool readable = cr_path_join(path, run->folder, "last/config.ini") == CR_OK && cr_fs_is_file(path) &&
                           cr_config_open_stored(&stored, path, run->override, sweep->overrides) == CR_OK;
     cr_error_release();
     if (!readable) return;
-    (void)cr_config_diff(&stored, config, &diff);
-    for (char *line = diff.data ? strtok_r(diff.data, "\n", &save) : NULL; line; line = strtok_r(NULL, "\n", &save))
-        if (!may_differ(line, config)) cr_text_add(out, "%s%s", out->length ? "; " : "", line);
-    out->failed |= diff.failed;
-    cr_text_free(&diff);
-    cr_config_close(&stored);
+    out->failed |= cr_config_compare(stored, config, &differ) != CR_OK;
+    for (int i = 0; i < differ.count && !out->failed; i++)
+        if (!may_differ(differ.at[i].name, config))
+            cr_text_add(out, "%s%s", out->length ? "; " : "", differ.at[i].text);
+    cr_config_differences_free(&differ);
+    cr_config_close(stored);
 }
 
 static void warn_of_kept_values(const struct cr_sweep *sweep, int runs, const char *name, const struct cr_text *kept) {
@@ -85,13 +85,13 @@ static cr_status check_runs(struct cr_sweep *sweep, const char *path) {
     int            runs   = 0;
     cr_status      status = CR_OK;
     for (int i = 0; i < sweep->runs && status == CR_OK; i++) {
-        struct cr_sweep_run *run = &sweep->run[i];
-        struct cr_config     config;
+        struct cr_sweep_run    *run = &sweep->run[i];
+        const struct cr_config *config;
         CR_TRY_OUT(cr_config_open(&config, path, run->override, sweep->overrides));
         more   = (struct cr_text){0};
-        status = prepare_run(sweep, run, &config);
-        if (status == CR_OK) list_kept_values(sweep, run, &config, &more);
-        cr_config_close(&config);
+        status = prepare_run(sweep, run, config);
+        if (status == CR_OK) list_kept_values(sweep, run, config, &more);
+        cr_config_close(config);
         if (more.length && !runs++) {
             kept  = more;
             first = run->name;
@@ -125,9 +125,10 @@ static cr_status choose_jobs(const struct cr_args *args, struct cr_sweep *sweep)
 
 /* Best top-1 (data.multi_label: mAP) of a run in its log; NAN when it has none. */
 static double best_of(const struct cr_sweep_run *run, double *loss, double *epoch) {
-    struct cr_report_run report = {.config.data.multi_label = run->several};
-    char                 path[CR_PATH_MAX];
-    double               top1 = NAN;
+    const struct cr_config config = {.data.multi_label = run->several};
+    struct cr_report_run   report = {.config = &config};
+    char                   path[CR_PATH_MAX];
+    double                 top1 = NAN;
     *loss = *epoch = NAN;
     cr_error_hold();
     if (cr_path_join(path, run->folder, "log.jsonl") == CR_OK && cr_fs_is_file(path) &&

@@ -114,14 +114,14 @@ cr_status cr_sweep_execute(struct cr_sweep *sweep, const char *config, int *sign
     struct cr_process_signals signals;
     cr_status                 status = CR_OK;
     int                       next   = 0;
-    cr_process_signals_begin(&signals);
+    cr_process_signals_begin(&signals, NULL, 0);
     for (;;) {
         while (status == CR_OK && !*signal_taken && next < sweep->runs && running(sweep, 0) < sweep->jobs) {
             status = start(sweep, &sweep->run[next++], config);
             if (status != CR_OK) running(sweep, SIGTERM); /* they save and end */
         }
         if (!running(sweep, 0)) break;
-        const int got = cr_process_wait(&signals);
+        const int got = cr_process_wait(&signals, CR_PROCESS_POLL_MS);
         if (got) {
             *signal_taken = got;
             cr_log(CR_LOG_INFO, "sweep: stopping %d runs after a checkpoint", running(sweep, got));

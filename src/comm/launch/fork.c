@@ -11,7 +11,6 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -29,7 +28,7 @@ struct process_group {
     struct cr_comm_seen          *seen;
     int                           size, alive;
     pid_t                         group;
-    sigset_t                      handled, before;
+    struct cr_process_signals     signals;
     char                          host[CR_COMM_NAME_MAX];
     int64_t                       failed_ns; /* time at which the failure was detected; 0 without a failure */
     int                           stops;     /* forwarded SIGINT and SIGTERM; the second ends a rank at once */
@@ -40,11 +39,9 @@ struct process_group {
 /* ---- starting ---- */
 
 static void block_signals(struct process_group *f) {
-    static const int handled[] = {SIGCHLD, SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGTSTP, SIGCONT};
-    sigemptyset(&f->handled);
+    static const int more[] = {SIGHUP, SIGUSR1, SIGTSTP, SIGCONT};
     sigemptyset(&f->forwarded);
-    for (size_t i = 0; i < CR_COUNT(handled); i++) sigaddset(&f->handled, handled[i]);
-    sigprocmask(SIG_BLOCK, &f->handled, &f->before);
+    cr_process_signals_begin(&f->signals, more, CR_COUNT(more));
 }
 
 /* Warnings and errors get the rank as a prefix; only rank 0 prints info lines. */
@@ -56,13 +53,9 @@ void cr_ranks_name_log(int rank) {
 }
 
 /* Runs in the new process. */
-static cr_status become_rank(struct process_group *f, int rank, pid_t parent, struct cr_ranks *out) {
+static cr_status become_rank(struct process_group *f, int rank, struct cr_ranks *out) {
     struct cr_comm_options where = *f->where;
-    setpgid(0, f->group);
-    prctl(PR_SET_PDEATHSIG, SIGTERM);
     signal(SIGTTOU, SIG_IGN); /* else a terminal may stop a background process group that writes */
-    sigprocmask(SIG_SETMASK, &f->before, NULL);
-    if (getppid() != parent) raise(SIGTERM); /* the parent was killed before prctl took effect */
     where.rank = where.local_rank = rank;
     where.size = where.local_size = f->size;
     where.shared                  = f->state;
@@ -81,17 +74,16 @@ static cr_status become_rank(struct process_group *f, int rank, pid_t parent, st
 
 /* *child is set to true in the new process. */
 static cr_status start_ranks(struct process_group *f, struct cr_ranks *out, bool *child) {
-    const pid_t parent = getpid();
     fflush(NULL); /* else every rank would write the buffered output again */
     for (int r = 0; r < f->size; r++) {
-        const pid_t pid = fork();
+        pid_t     pid;
+        const int failed = cr_process_fork(f->group, &f->signals.before, &pid);
+        if (failed) return CR_FAIL(CR_ERR_IO, "cannot start rank %d of %d: %s", r, f->size, strerror(failed));
         if (pid == 0) {
             *child = true;
-            return become_rank(f, r, parent, out);
+            return become_rank(f, r, out);
         }
-        if (pid < 0) return CR_FAIL(CR_ERR_IO, "cannot start rank %d of %d: %s", r, f->size, strerror(errno));
         if (!r) f->group = pid;
-        setpgid(pid, f->group); /* parent and child both call it, to avoid a race */
         f->child[r].pid = pid;
         f->alive++;
     }
@@ -153,7 +145,6 @@ static void forward_signal(struct process_group *f, int number) {
         signal_all(f, SIGCONT);
         break;
     case SIGCONT: signal_all(f, SIGCONT); break;
-    case SIGCHLD: break;
     default:
         sigaddset(&f->forwarded, number);
         f->stops += number == SIGINT || number == SIGTERM;
@@ -182,11 +173,10 @@ static void check_ranks(struct process_group *f, int64_t awake_ns) {
 }
 
 static void watch_ranks(struct process_group *f) {
-    struct cr_comm_clock  clock = {0};
-    const struct timespec pause = {.tv_nsec = CR_COMM_HEARTBEAT_MS * 1000000L};
+    struct cr_comm_clock clock = {0};
     while (f->alive) {
-        const int number = sigtimedwait(&f->handled, NULL, &pause);
-        if (number > 0) forward_signal(f, number);
+        const int number = cr_process_wait(&f->signals, CR_COMM_HEARTBEAT_MS);
+        if (number) forward_signal(f, number);
         reap(f);
         check_ranks(f, cr_comm_clock_tick(&clock));
     }
@@ -217,7 +207,7 @@ static cr_status group_status(const struct process_group *f, struct cr_ranks *ou
 static void free_group(struct process_group *f) {
     cr_free(f->child);
     cr_free(f->seen);
-    sigprocmask(SIG_SETMASK, &f->before, NULL);
+    cr_process_signals_end(&f->signals);
     cr_comm_shared_free(f->state);
 }
 
@@ -238,7 +228,8 @@ cr_status cr_ranks_fork(const struct cr_ranks_request *request, const struct cr_
     if (child) return status;
     if (status != CR_OK) {
         signal_all(&f, SIGKILL);
-        while (f.alive && waitpid(-1, NULL, 0) > 0) f.alive--;
+        for (int r = 0; r < f.size; r++)
+            if (f.child && f.child[r].pid) (void)cr_process_finish(f.child[r].pid);
     } else {
         watch_ranks(&f);
         status = group_status(&f, out);

@@ -10,6 +10,8 @@
 
 extern char **environ;
 
+enum { POLL_NS = 1000000 };
+
 /* ---- starting ---- */
 
 static bool place(int from, int to) {
@@ -25,13 +27,17 @@ static void default_signals(void) {
             (void)sigaction(number, &standard, NULL);
 }
 
+static void stop_with_parent(void) {
+    (void)prctl(PR_SET_PDEATHSIG, SIGTERM);
+}
+
 /* Runs in the new process, in the memory of the parent, which waits: calls the system only. */
 _Noreturn static void become(const struct cr_process_program *p, pid_t parent, volatile int *failed) {
     const int input = p->input < 0 ? open("/dev/null", O_RDONLY | O_CLOEXEC) : p->input;
     sigset_t  none;
     default_signals();
     (void)setpgid(0, 0);
-    if (p->stops_with_parent) (void)prctl(PR_SET_PDEATHSIG, SIGTERM);
+    if (p->stops_with_parent) stop_with_parent();
     (void)sigemptyset(&none);
     (void)sigprocmask(SIG_SETMASK, &none, NULL);
     if (!p->stops_with_parent || getppid() == parent) /* else the parent was killed before prctl took effect */
@@ -57,6 +63,22 @@ int cr_process_start(const struct cr_process_program *program, pid_t *process) {
     return failed;
 }
 
+/* Each of the two processes makes the copy join the group: whichever runs first, it has joined when either goes on. */
+int cr_process_fork(pid_t group, const sigset_t *mask, pid_t *process) {
+    const pid_t parent = getpid();
+    *process           = fork();
+    if (*process < 0) return errno;
+    if (*process > 0) {
+        (void)setpgid(*process, group);
+        return 0;
+    }
+    (void)setpgid(0, group);
+    stop_with_parent();
+    (void)sigprocmask(SIG_SETMASK, mask, NULL);
+    if (getppid() != parent) (void)raise(SIGTERM); /* the parent was killed before prctl took effect */
+    return 0;
+}
+
 /* ---- waiting ---- */
 
 bool cr_process_ended(pid_t process, int *how) {
@@ -66,15 +88,23 @@ bool cr_process_ended(pid_t process, int *how) {
     return got != 0;
 }
 
+int cr_process_finish(pid_t process) {
+    const struct timespec pause = {.tv_nsec = POLL_NS};
+    int                   how;
+    while (!cr_process_ended(process, &how)) nanosleep(&pause, NULL);
+    return how;
+}
+
 int cr_process_code(int how) {
     return WIFEXITED(how) ? WEXITSTATUS(how) : 128 + WTERMSIG(how);
 }
 
-void cr_process_signals_begin(struct cr_process_signals *signals) {
+void cr_process_signals_begin(struct cr_process_signals *signals, const int *more, int count) {
     (void)sigemptyset(&signals->taken);
     (void)sigaddset(&signals->taken, SIGINT);
     (void)sigaddset(&signals->taken, SIGTERM);
     (void)sigaddset(&signals->taken, SIGCHLD);
+    for (int i = 0; i < count; i++) (void)sigaddset(&signals->taken, more[i]);
     (void)sigprocmask(SIG_BLOCK, &signals->taken, &signals->before);
 }
 
@@ -82,8 +112,8 @@ void cr_process_signals_end(const struct cr_process_signals *signals) {
     (void)sigprocmask(SIG_SETMASK, &signals->before, NULL);
 }
 
-int cr_process_wait(const struct cr_process_signals *signals) {
-    const struct timespec second = {.tv_sec = 1}; /* SIGCHLD may be ignored, or go to another thread */
-    const int             got    = sigtimedwait(&signals->taken, NULL, &second);
-    return got == SIGINT || got == SIGTERM ? got : 0;
+int cr_process_wait(const struct cr_process_signals *signals, int milliseconds) {
+    const struct timespec pause = {.tv_sec = milliseconds / 1000, .tv_nsec = milliseconds % 1000 * 1000000L};
+    const int             got   = sigtimedwait(&signals->taken, NULL, &pause);
+    return got > 0 && got != SIGCHLD ? got : 0;
 }

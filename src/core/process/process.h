@@ -1,4 +1,6 @@
-/* core/process/process.h: starts another program as a child process, and waits for children. */
+/* core/process/process.h: child processes: another program or a copy of this process, and waiting for them.
+ *
+ * No other file of the program calls fork, setpgid, prctl or waitpid. */
 #ifndef CR_PROCESS_H
 #define CR_PROCESS_H
 
@@ -19,19 +21,30 @@ struct cr_process_program {
  * default signals: none is blocked, and none ignored but SIGHUP (nohup). Returns 0 or an errno, and sets no error. */
 int cr_process_start(const struct cr_process_program *program, pid_t *process);
 
+enum { CR_PROCESS_NEW_GROUP = 0 };
+/* Forks this process, which must have no other threads and nothing in buffered output. Returns in both processes, with
+ * *process = 0 in the copy. The copy joins the process group (CR_PROCESS_NEW_GROUP: leads a new one), gets SIGTERM when
+ * this process ends, also by SIGKILL, and has this process's handlers and `mask`. Returns 0 or an errno, and sets no
+ * error. */
+int cr_process_fork(pid_t group, const sigset_t *mask, pid_t *process);
+
 /* Whether the process has ended, without waiting. *how is then its status of waitpid; that of the exit code 1 when the
  * system has forgotten it (ECHILD). */
 bool cr_process_ended(pid_t process, int *how);
+/* Waits until the process has ended. Returns what cr_process_ended stores. */
+int cr_process_finish(pid_t process);
 /* The exit code, or 128 + the signal that ended the process. */
 int cr_process_code(int how);
 
-/* Between begin and end, SIGINT and SIGTERM wait for cr_process_wait, which a caller passes on to its processes. */
+/* Between begin and end, the signals wait for cr_process_wait, which a caller passes on to its processes. */
 struct cr_process_signals {
     sigset_t taken, before;
 };
-void cr_process_signals_begin(struct cr_process_signals *signals);
+/* SIGINT, SIGTERM and the `count` signals in `more`. */
+void cr_process_signals_begin(struct cr_process_signals *signals, const int *more, int count);
 void cr_process_signals_end(const struct cr_process_signals *signals);
-/* Sleeps until a process has ended or a signal has come, but not for long. Returns SIGINT, SIGTERM or 0. */
-int cr_process_wait(const struct cr_process_signals *signals);
+enum { CR_PROCESS_POLL_MS = 1000 }; /* SIGCHLD may be ignored, or go to another thread */
+/* Sleeps until a process has ended or a signal has come, but at most this long. Returns the signal or 0. */
+int cr_process_wait(const struct cr_process_signals *signals, int milliseconds);
 
 #endif

@@ -16,13 +16,12 @@
 #include "device/benchmarks.h"
 #include "device/kernel.h"
 
-enum { CR_CPU_KERNELS_MAX = 256, CR_CPU_ALIGN = 64 };
+enum { CR_CPU_ALIGN = 64 };
 
 struct cpu_device {
-    struct cr_device base;    /* first member, so that a cr_device pointer converts to a cpu_device pointer */
-    int              threads; /* at least 1 */
-    const struct cr_kernel
-        *kernels[CR_CPU_KERNELS_MAX + 1]; /* dnnl, cpu, ref; only ref with options.ref_only; ends with NULL */
+    struct cr_device      base;    /* first member, so that a cr_device pointer converts to a cpu_device pointer */
+    int                   threads; /* at least 1 */
+    struct cr_kernel_list kernels; /* dnnl, cpu, ref; only ref with options.ref_only */
     /* Engine and stream of oneDNN; created when the first oneDNN kernel is prepared, closed with the device. */
     void *dnnl;
     void (*dnnl_close)(void *dnnl);
@@ -35,9 +34,9 @@ static inline int cr_cpu_threads(const struct cr_device *device) {
     return ((const struct cpu_device *)device)->threads;
 }
 
-/* ---- tables of kernels; each ends with NULL ---- */
+/* ---- tables of kernels ---- */
 
-extern const struct cr_kernel *const cr_cpu_ref_kernels[];
+extern const struct cr_kernel        cr_cpu_ref_kernels[];
 extern const struct cr_kernel *const cr_cpu_fast_kernels[];
 #ifdef CR_WITH_ONEDNN
 extern const struct cr_kernel *const cr_cpu_dnnl_kernels[];
@@ -64,17 +63,12 @@ cr_status cr_cpu_spdnn(struct cr_device *device, const struct cr_spdnn_net *net,
 
 #define OP(op, what) cr_status cr_ref_##op(struct cr_device *device, const struct cr_call *call);
 #include "graph/ops.def"
-/* prepare of all ref kernels: returns the workspace size. */
-cr_status cr_ref_prepare(struct cr_device *device, const struct cr_program *program, const struct cr_op *op,
-                         void **prepared, size_t *workspace_bytes);
+/* cr_kernel.workspace of all ref kernels. */
+size_t cr_ref_workspace(const struct cr_device *device, const struct cr_program *program, const struct cr_op *op);
 
 /* device/cpu/reference/ref_optim.c: updates the state buffer (CR_STATE_*) after an optimizer step: counters, the
  * non-finite flag, the loss scale. `good`: the parameters were updated. */
 void cr_cpu_count_update(double *state, bool good, const struct cr_sgd_attr *attr);
-
-/* device/cpu/tuned/supports.c: returns whether the op uses only slots that the tuned and the oneDNN kernels support.
- * The other fused slots are supported by GPUs and by ref kernels. */
-bool cr_cpu_supports(const struct cr_op *op);
 
 /* Returns whether cpu.conv3 is the fastest kernel for this convolution (or gradient) on this machine. The oneDNN
  * kernels then reject the op. */

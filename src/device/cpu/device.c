@@ -84,7 +84,7 @@ static cr_status cpu_open(const struct cr_device_options *options, struct cr_dev
 #endif
     cr_cpu_collect_kernels(device);
     device->base.backend = &cr_backend_cpu;
-    device->base.kernels = device->kernels;
+    device->base.kernels = device->kernels.kernel;
     describe(device);
     *out = &device->base;
     return CR_OK;

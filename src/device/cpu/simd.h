@@ -86,16 +86,14 @@ static inline void cr_simd_broadcast(const struct cr_simd_shape *l, const float 
     for (int64_t i = 0; i < l->width; i++) row[i] = per_channel[i % l->channels];
 }
 
-static inline bool cr_all_f32(const struct cr_program *p, const int *ids, int count) {
-    for (int i = 0; i < count; i++)
-        if (ids[i] >= 0 && p->tensor[ids[i]].dtype != CR_F32) return false;
-    return true;
-}
-
-/* cr_kernel.accepts of kernels whose operands are all f32 */
-static inline bool cr_accepts_f32(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+/* cr_kernel.accepts of BN gradients that read an activation as the ReLU mask, not its bits. */
+static inline bool cr_has_plain_mask(const struct cr_device *device, const struct cr_program *p,
+                                     const struct cr_op *op) {
     (void)device;
-    return cr_cpu_supports(op) && cr_all_f32(p, op->in, CR_OP_IN_MAX) && cr_all_f32(p, op->out, CR_OP_OUT_MAX);
+    const int y = op->in[op->kind == CR_OP_relu_grad      ? CR_IN_relu_grad_y
+                         : op->kind == CR_OP_bn_grad_sums ? CR_IN_bn_grad_sums_y
+                                                          : CR_IN_bn_grad_apply_y];
+    return y < 0 || p->tensor[y].dtype == CR_F32;
 }
 
 extern const struct cr_kernel cr_cpu_bn_sums, cr_cpu_bn_apply, cr_cpu_bn_grad_sums, cr_cpu_bn_grad_apply, cr_cpu_relu,

@@ -4,6 +4,7 @@
  */
 #include "session/quantization/quantized.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -91,7 +92,7 @@ static cr_status run_pass(struct calibrator *c, bool count) {
     const struct cr_step_block     step    = {0};
     const struct cr_loader_options options = {.split    = CR_SPLIT_TRAIN, /* in random order */
                                               .prepare  = c->session.prepare_eval,
-                                              .batch    = c->session.eval_batch,
+                                              .batch    = c->session.state.eval_batch,
                                               .seed     = (uint64_t)config->train.seed,
                                               .workers  = (int)config->data.workers,
                                               .prefetch = (int)config->data.prefetch,
@@ -185,25 +186,22 @@ static cr_status calibrate(struct calibrator *c, struct cr_calibration *out) {
 /* In fp32, because these are the values that the integers shall represent. Kernels are not chosen by measured times, so
  * that the same command gives the same scales. The batch size is halved until the network fits the memory limit, which
  * is one of the GPU. */
-static void set_keys(struct cr_config *c, int64_t images) {
-    c->quant.type          = CR_QUANT_INT8;
-    c->train.fuse          = false;
-    c->train.sparse        = false;
-    c->train.precision     = CR_PRECISION_FP32;
-    c->train.deterministic = true;
-    c->train.measure       = false;
-    c->train.batch         = CR_MIN(CALIBRATION_BATCH, images);
-    c->train.eval_batch    = 0;
+static cr_status derive(const struct cr_config *from, int64_t images, const struct cr_config **out) {
+    char batch[40];
+    snprintf(batch, sizeof batch, "train.batch=%" PRId64, CR_MIN(CALIBRATION_BATCH, images));
+    return cr_config_derive(out, from, 0,
+                            CR_CHANGES("quant.type=int8", "train.fuse=no", "train.sparse=no", "train.precision=fp32",
+                                       "train.deterministic=yes", "train.measure=no", batch, "train.eval_batch=0"));
 }
 
 cr_status cr_calibrate(const struct cr_config *config, const struct cr_dataset *train, volatile const int *stop,
                        struct cr_calibration *out) {
-    struct cr_config  local = *config;
-    struct calibrator c     = {.config = &local, .train = train, .stop = stop};
-    set_keys(&local, cr_dataset_count(train));
-    *out                   = (struct cr_calibration){0};
+    struct calibrator c = {.train = train, .stop = stop};
+    *out                = (struct cr_calibration){0};
+    CR_TRY(derive(config, cr_dataset_count(train), &c.config));
     const cr_status status = calibrate(&c, out);
     cr_session_close(&c.session);
+    cr_config_close(c.config);
     cr_free(c.at);
     cr_free(c.values);
     if (status != CR_OK) cr_calibration_free(out);

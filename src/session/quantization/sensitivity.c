@@ -2,6 +2,8 @@
  * session/quantization/quantized.h. */
 #include "session/quantization/quantized.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 enum { SENSITIVITY_IMAGES = 128 };
@@ -20,7 +22,7 @@ static cr_status read_logits(const struct comparison *c, struct cr_session *s, f
     const struct cr_step_block     step         = {0};
     const struct cr_loader_options options      = {.split    = CR_SPLIT_TRAIN,
                                                    .prepare  = s->prepare_eval,
-                                                   .batch    = s->eval_batch,
+                                                   .batch    = s->state.eval_batch,
                                                    .seed     = (uint64_t)c->config->train.seed,
                                                    .workers  = (int)c->config->data.workers,
                                                    .prefetch = (int)c->config->data.prefetch,
@@ -33,9 +35,9 @@ static cr_status read_logits(const struct comparison *c, struct cr_session *s, f
     cr_status                      status       = CR_OK;
     if (!batch_logits || !raw) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory: logits");
     CR_TRY_OUT(cr_loader_open(c->train, &options, &loader));
-    for (int64_t done = 0; done < c->images; done += s->eval_batch) {
+    for (int64_t done = 0; done < c->images; done += s->state.eval_batch) {
         struct cr_batch batch;
-        const int64_t   count = CR_MIN(s->eval_batch, c->images - done);
+        const int64_t   count = CR_MIN(s->state.eval_batch, c->images - done);
         if (c->stop && *c->stop) CR_FAIL_OUT(CR_ERR_INTERRUPTED, "calibration interrupted");
         CR_TRY_OUT(cr_loader_next(loader, &batch));
         status = cr_exec_feed(s->eval_exec, batch.images, batch.labels, NULL);
@@ -54,14 +56,22 @@ out:
 
 /* The logits of the network in which all layers but those named in `keep` are quantised. */
 static cr_status logits_of(const struct comparison *c, enum cr_quant_type type, const char *keep, float *out) {
-    struct cr_config  config  = *c->config;
-    struct cr_session session = {0};
-    config.quant.type         = type;
-    config.quant.keep         = keep;
-    config.train.eval_batch   = CR_MIN(c->images, 16);
-    cr_status status          = cr_quantized_open(&config, c->calibration, c->classes, &session);
+    const struct cr_config *config;
+    struct cr_session       session = {0};
+    struct cr_text          kept    = {0};
+    char                    type_key[40], batch_key[40];
+    snprintf(type_key, sizeof type_key, "quant.type=%s", cr_word_quant_type(type));
+    snprintf(batch_key, sizeof batch_key, "train.eval_batch=%" PRId64, CR_MIN(c->images, 16));
+    cr_text_add(&kept, "quant.keep=%s", keep);
+    cr_status status = kept.failed
+                           ? CR_NO_MEMORY(strlen(keep))
+                           : cr_config_derive(&config, c->config, 0, CR_CHANGES(type_key, kept.data, batch_key));
+    cr_text_free(&kept);
+    CR_TRY(status);
+    status = cr_quantized_open(config, c->calibration, c->classes, &session);
     if (status == CR_OK) status = read_logits(c, &session, out);
     cr_session_close(&session);
+    cr_config_close(config);
     return status;
 }
 

@@ -255,9 +255,8 @@ static cr_status float_sums(struct cr_device *device, const struct cr_call *call
                    .math          = CR_MATH_##how,                                                                     \
                    .deterministic = true,                                                                              \
                    .accepts       = who,                                                                               \
-                   .prepare       = cr_ref_prepare,                                                                    \
-                   .launch        = function,                                                                          \
-                   .release       = cr_free},                                                                          \
+                   .workspace     = cr_ref_workspace,                                                                  \
+                   .launch        = function},                                                                         \
         .wrong  = true                                                                                                 \
     }
 /* clang-format on */

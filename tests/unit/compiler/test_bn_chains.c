@@ -37,12 +37,12 @@ static int fused_ops(const struct cr_program *p, enum cr_op_kind kind) {
 /* Opens a network of six basic blocks with everything fused, and runs it; pass: with cr_pass_bn_chains. */
 static cr_status run_network(const struct net_case *c, const struct cr_cost_model *chains, size_t limit,
                              struct ref_run *run) {
-    const struct cr_cost_model fuse = {.alignment = 64, .cost = costs_a_launch};
-    struct cr_config           config;
+    const struct cr_cost_model fuse   = {.alignment = 64, .cost = costs_a_launch};
+    const struct cr_config    *config = NULL;
     CR_TRY(ref_open(run, CR_F64, 2));
     CR_TRY(cr_config_open(&config, NULL, NULL, 0));
-    const cr_status status = emit_run(run, &config, c);
-    cr_config_close(&config);
+    const cr_status status = emit_run(run, config, c);
+    cr_config_close(config);
     CR_TRY(status);
     CR_TRY(cr_pass_fuse(&run->p, &fuse));
     if (chains) CR_TRY(cr_pass_bn_chains(&run->p, chains, limit));

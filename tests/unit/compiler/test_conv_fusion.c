@@ -156,7 +156,7 @@ static cr_status plain_program(struct bench_model *b, enum cr_dtype real, enum c
                                struct cr_program *p) {
     const struct cr_cost_model patterns = {.alignment = 64, .accepts = no_fused_conv};
     cr_model_set_real(&b->model, real);
-    CR_TRY(cr_model_program(&b->model, &b->config, kind, 2, p));
+    CR_TRY(cr_model_program(&b->model, b->config, kind, 2, p));
     return cr_pass_fuse(p, &patterns);
 }
 
@@ -203,7 +203,7 @@ static void all_programs_are_valid(void) {
         struct cr_program    p;
         REQUIRE_OK(bench_open(&b, archs[round % 5], 2, 64));
         cr_model_set_real(&b.model, reals[round % 3]);
-        REQUIRE_OK(cr_model_program(&b.model, &b.config, kinds[round / 6 % 5], 2, &p));
+        REQUIRE_OK(cr_model_program(&b.model, b.config, kinds[round / 6 % 5], 2, &p));
         REQUIRE_OK(cr_pass_fuse(&p, &cost_model));
         CHECK_STATUS(cr_program_check(&p), CR_OK);
         cr_program_free(&p);
@@ -232,7 +232,7 @@ static void failing_cost_estimate_is_reported(void) {
     struct bench_model   b;
     struct cr_program    p;
     REQUIRE_OK(bench_open(&b, nets[0], 7, 32));
-    REQUIRE_OK(cr_model_program(&b.model, &b.config, CR_PROGRAM_STEP, 2, &p));
+    REQUIRE_OK(cr_model_program(&b.model, b.config, CR_PROGRAM_STEP, 2, &p));
     CHECK_STATUS(cr_pass_fuse(&p, &cost_model), CR_ERR_DEVICE);
     CHECK_HAS(cr_error_message(), "the clock stopped");
     CHECK_INT(v.estimates, 20); /* and no cost estimate after the failed one */
@@ -248,7 +248,7 @@ static void failing_allocations(void) {
     cr_model_set_real(&b.model, CR_F16);
     for_each_failing_alloc(f, .least = 6) {
         struct cr_program p;
-        REQUIRE_OK(cr_model_program(&b.model, &b.config, CR_PROGRAM_STEP, 2, &p));
+        REQUIRE_OK(cr_model_program(&b.model, b.config, CR_PROGRAM_STEP, 2, &p));
         failing_alloc_begin(&f);
         failing_alloc_end(&f, cr_pass_fuse(&p, &cost_model));
         cr_program_free(&p);
@@ -263,7 +263,7 @@ static void report_names_chosen_fusions(void) {
     struct cr_program    p;
     struct cr_text       text = {0};
     REQUIRE_OK(bench_open(&b, nets[0], 7, 32));
-    REQUIRE_OK(cr_model_program(&b.model, &b.config, CR_PROGRAM_STEP, 2, &p));
+    REQUIRE_OK(cr_model_program(&b.model, b.config, CR_PROGRAM_STEP, 2, &p));
     int ops = p.ops, tensors = p.tensors;
     REQUIRE_OK(cr_fuse_report(&p, &cost_model, &(struct cr_choices){.text = &text}));
     CHECK_HAS(text.data, "layer2.0.conv1               S               2  11000000.00  10000000.00\n");

@@ -75,21 +75,21 @@ static cr_status price(void *self, const struct cr_program *p, const struct cr_o
 
 /* Number of sums that remain separate ops when a convolution with addition and ReLU takes `with_sum` seconds. */
 static int sums_left(double with_sum, int *relus) {
-    struct cr_cost_model cost_model = {.self = &with_sum, .cost = price};
-    struct cr_config     config;
-    struct cr_model      model;
-    struct cr_program    p;
-    int                  sums = -1;
+    struct cr_cost_model    cost_model = {.self = &with_sum, .cost = price};
+    const struct cr_config *config;
+    struct cr_model         model;
+    struct cr_program       p;
+    int                     sums = -1;
     CHECK_STATUS(cr_config_open(&config, NULL, small, (int)CR_COUNT(small)), CR_OK);
-    CHECK_STATUS(cr_model_open(&config, CLASSES, SIZE, SIZE, &model), CR_OK);
-    CHECK_STATUS(cr_model_program(&model, &config, CR_PROGRAM_EVAL, BATCH, &p), CR_OK);
+    CHECK_STATUS(cr_model_open(config, CLASSES, SIZE, SIZE, &model), CR_OK);
+    CHECK_STATUS(cr_model_program(&model, config, CR_PROGRAM_EVAL, BATCH, &p), CR_OK);
     CHECK_STATUS(cr_pass_fold(&p, &cost_model), CR_OK);
     CHECK_STATUS(cr_program_check(&p), CR_OK);
     sums   = net_count(&p, CR_OP_add);
     *relus = net_count(&p, CR_OP_relu);
     cr_program_free(&p);
     cr_model_close(&model);
-    cr_config_close(&config);
+    cr_config_close(config);
     return sums;
 }
 

@@ -86,8 +86,8 @@ static void every_form_was_used(void) {
 }
 
 static void any_mixture_gives_the_same_results(void) {
-    struct cr_config config;
-    int              total = 0;
+    const struct cr_config *config;
+    int                     total = 0;
     REQUIRE_OK(cr_config_open(&config, NULL, NULL, 0));
     for (int round = 0; round < 192; round++) {
         struct net_case      c          = {.block      = round & 1 ? CR_BLOCK_BOTTLENECK : CR_BLOCK_BASIC,
@@ -99,16 +99,16 @@ static void any_mixture_gives_the_same_results(void) {
                                            .accepted_quarters = round & 32 ? 4 : 2 + round / 64};
         struct cr_cost_model cost_model = {.self = &refuser, .accepts = accepts_some, .cost = costs_anything};
         int                  joined;
-        compare(&config, &c, &cost_model, false, (enum cr_gram_mode)(round / 2 % 3), &joined);
+        compare(config, &c, &cost_model, false, (enum cr_gram_mode)(round / 2 % 3), &joined);
         total += joined;
     }
     CHECK(total > 64);
     every_form_was_used();
-    cr_config_close(&config);
+    cr_config_close(config);
 }
 
 static void frozen_parameters_give_the_same_results(void) {
-    struct cr_config config;
+    const struct cr_config *config;
     REQUIRE_OK(cr_config_open(&config, NULL, NULL, 0));
     for (int round = 0; round < 128; round += TEST_SANITIZED ? 5 : 1) {
         struct net_case      c       = {.block    = round & 1 ? CR_BLOCK_BOTTLENECK : CR_BLOCK_BASIC,
@@ -119,15 +119,15 @@ static void frozen_parameters_give_the_same_results(void) {
         struct refuser       refuser = {.rng = test_rng(100 + (uint64_t)round), .accepted_quarters = 4 - round / 4 % 2};
         struct cr_cost_model cost_model = {.self = &refuser, .accepts = accepts_some, .cost = costs_anything};
         int                  joined;
-        compare(&config, &c, &cost_model, false, CR_GRAM_ALL, &joined);
+        compare(config, &c, &cost_model, false, CR_GRAM_ALL, &joined);
         CHECK(joined > 0);
     }
-    cr_config_close(&config);
+    cr_config_close(config);
 }
 
 /* Space to depth, before a plain convolution and before one with fused BN and ReLU. */
 static void evaluation_gives_the_same_results(void) {
-    struct cr_config config;
+    const struct cr_config *config;
     REQUIRE_OK(cr_config_open(&config, NULL, NULL, 0));
     for (int round = 0; round < 16; round++) {
         struct net_case      c          = {.block    = round & 1 ? CR_BLOCK_BOTTLENECK : CR_BLOCK_BASIC,
@@ -139,25 +139,25 @@ static void evaluation_gives_the_same_results(void) {
         struct cr_cost_model cost_model = {.self = &refuser, .accepts = accepts_some, .cost = costs_anything};
         int                  joined;
         memset(used_in, 0, sizeof used_in);
-        compare(&config, &c, &cost_model, round & 8, CR_GRAM_ALL, &joined);
+        compare(config, &c, &cost_model, round & 8, CR_GRAM_ALL, &joined);
         CHECK_INT(used_in[CR_OP_s2d_filter] != 0, c.large);
     }
-    cr_config_close(&config);
+    cr_config_close(config);
 }
 
 static void zero_gammas_give_the_same_results(void) {
-    struct cr_config config;
-    const char      *overrides[] = {"model.zero_init_last=yes"};
-    int              joined;
+    const struct cr_config *config;
+    const char             *overrides[] = {"model.zero_init_last=yes"};
+    int                     joined;
     REQUIRE_OK(cr_config_open(&config, NULL, overrides, 1));
     for (int round = 0; round < 8; round++) {
         struct net_case c = {
             .block = round & 1 ? CR_BLOCK_BOTTLENECK : CR_BLOCK_BASIC, .shortcut = CR_SHORTCUT_B, .width = 4};
         struct refuser       refuser    = {.rng = test_rng(200 + (uint64_t)round), .accepted_quarters = 4};
         struct cr_cost_model cost_model = {.self = &refuser, .accepts = accepts_some, .cost = costs_anything};
-        compare(&config, &c, &cost_model, false, CR_GRAM_ALL, &joined);
+        compare(config, &c, &cost_model, false, CR_GRAM_ALL, &joined);
     }
-    cr_config_close(&config);
+    cr_config_close(config);
 }
 
 TESTS(CASE(any_mixture_gives_the_same_results), CASE(frozen_parameters_give_the_same_results),

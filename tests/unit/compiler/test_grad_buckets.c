@@ -51,8 +51,8 @@ static bool make(const struct wanted *w, struct made *m) {
     *m                                    = (struct made){0};
     snprintf(path, sizeof path, "%s/configs/%s.ini", CR_SOURCE_DIR, w->config ? w->config : "");
     cr_status     status = cr_config_open(&m->b.config, w->config ? path : NULL, sync, 1);
-    const int64_t size   = status == CR_OK && cr_config_is_small(&m->b.config) ? 32 : 224;
-    if (status == CR_OK) status = cr_model_open(&m->b.config, 10, size, size, &m->b.model);
+    const int64_t size   = status == CR_OK && cr_config_is_small(m->b.config) ? 32 : 224;
+    if (status == CR_OK) status = cr_model_open(m->b.config, 10, size, size, &m->b.model);
     if (status == CR_OK) {
         cr_model_set_real(&m->b.model, w->real);
         m->b.model.ranks = w->ranks;
@@ -63,7 +63,7 @@ static bool make(const struct wanted *w, struct made *m) {
     plain_cost_model               = cost_model;
     cost_model.select              = select_with_scratch;
     cost_model.to_host_bytes_per_s = cost_model.to_device_bytes_per_s = w->gpu ? cost_model.to_host_bytes_per_s : 1e10;
-    if (status == CR_OK) status = cr_model_program(&m->b.model, &m->b.config, w->kind, w->batch, &m->p);
+    if (status == CR_OK) status = cr_model_program(&m->b.model, m->b.config, w->kind, w->batch, &m->p);
     const struct cr_compile_options options = {.fuse         = w->fuse,
                                                .reuse        = true,
                                                .recompute    = true,
@@ -176,7 +176,7 @@ static void frozen_parameters_are_not_reduced(void) {
     m.b.model.ranks                            = 2;
     struct cr_cost_model            cost_model = greedy_cost_model(256);
     const struct cr_compile_options options    = {.fuse = true, .reuse = true, .bucket_bytes = w.bucket};
-    REQUIRE_OK(cr_model_program(&m.b.model, &m.b.config, w.kind, w.batch, &m.p));
+    REQUIRE_OK(cr_model_program(&m.b.model, m.b.config, w.kind, w.batch, &m.p));
     REQUIRE_OK(cr_compile(&m.p, &cost_model, &options));
     size_t sum = 0, trainable = 0;
     for (int i = 0; i < m.p.ops; i++)

@@ -28,7 +28,7 @@ static cr_status cost(void *self, const struct cr_program *p, const struct cr_op
 static const struct net_case basic = {.block = CR_BLOCK_BASIC, .shortcut = CR_SHORTCUT_A, .width = 8};
 
 static void the_results_are_the_same(void) {
-    struct cr_config config;
+    const struct cr_config *config;
     REQUIRE_OK(cr_config_open(&config, NULL, NULL, 0));
     for (int round = 0; round < 16; round++) {
         const struct net_case c          = {.block      = round & 1 ? CR_BLOCK_BOTTLENECK : CR_BLOCK_BASIC,
@@ -40,8 +40,8 @@ static void the_results_are_the_same(void) {
         struct ref_run        plain, fused;
         REQUIRE_OK(ref_open(&plain, CR_F64, 1));
         REQUIRE_OK(ref_open(&fused, CR_F64, 1));
-        REQUIRE_OK(emit_run(&plain, &config, &c));
-        REQUIRE_OK(emit_run(&fused, &config, &c));
+        REQUIRE_OK(emit_run(&plain, config, &c));
+        REQUIRE_OK(emit_run(&fused, config, &c));
         REQUIRE_OK(cr_pass_fuse(&fused.p, &cost_model));
         const int before = fused.p.ops;
         REQUIRE_OK(cr_pass_head(&fused.p, &cost_model));
@@ -54,7 +54,7 @@ static void the_results_are_the_same(void) {
         ref_close(&plain);
         ref_close(&fused);
     }
-    cr_config_close(&config);
+    cr_config_close(config);
 }
 
 static struct cr_op *op_of(struct cr_program *p, enum cr_op_kind kind) {
@@ -114,11 +114,11 @@ static void apply_change(struct cr_program *p, enum change change) {
 }
 
 static cr_status join(struct ref_run *run, const struct net_case *c, enum change change, struct costs costs) {
-    struct cr_config           config;
+    const struct cr_config    *config;
     const struct cr_cost_model cost_model = {.self = &costs, .accepts = accepts, .cost = cost};
     CR_TRY(cr_config_open(&config, NULL, NULL, 0));
-    cr_status status = emit_run(run, &config, c);
-    cr_config_close(&config);
+    cr_status status = emit_run(run, config, c);
+    cr_config_close(config);
     CR_TRY(status);
     CR_TRY(cr_pass_fuse(&run->p, &cost_model));
     apply_change(&run->p, change);

@@ -30,7 +30,7 @@ static cr_status open_step(struct net *n, const char *const *overrides, int coun
                                   .recompute  = recompute,
                                   .offload    = with_offload};
     CR_TRY(net_open(n, &plan));
-    return n->device->backend->init_store(n->device, &n->model.store, &n->config, n->memory.region[CR_REGION_STORE]);
+    return n->device->backend->init_store(n->device, &n->model.store, n->config, n->memory.region[CR_REGION_STORE]);
 }
 
 static void train(struct net *n) {
@@ -98,9 +98,9 @@ static cr_status open_shipped(struct bench_model *b, const char *file) {
     int  classes;
     snprintf(path, sizeof path, "%s/configs/%s", CR_SOURCE_DIR, file);
     CR_TRY(cr_config_open(&b->config, path, NULL, 0));
-    classes            = cr_config_is_small(&b->config) ? 10 : 1000;
-    const int64_t size = cr_config_is_small(&b->config) ? 32 : 224;
-    return cr_model_open(&b->config, classes, size, size, &b->model);
+    classes            = cr_config_is_small(b->config) ? 10 : 1000;
+    const int64_t size = cr_config_is_small(b->config) ? 32 : 224;
+    return cr_model_open(b->config, classes, size, size, &b->model);
 }
 
 /* As fast as an H200 in fp32, with copies of 55 GB/s. */
@@ -143,7 +143,7 @@ static void check_fit(struct bench_model *b, const struct cr_cost_model *cost_mo
                                          .recompute  = recompute,
                                          .offload    = CR_OFFLOAD_MODE_AUTO,
                                          .report     = &r};
-    CHECK_STATUS(cr_model_program(&b->model, &b->config, CR_PROGRAM_STEP, b->config.train.batch, &p), CR_OK);
+    CHECK_STATUS(cr_model_program(&b->model, b->config, CR_PROGRAM_STEP, b->config->train.batch, &p), CR_OK);
     CHECK_STATUS(cr_compile(&p, cost_model, &options), CR_OK); /* with all checks, before and after planning */
     if (p.region_bytes[CR_REGION_POOL] > CR_MAX(limit, most_of_one_op(&p) / 100 * 101))
         TEST_FAIL_("%d %%, recompute %d: pool %zu of %zu, limit %zu, an op %zu", percent, recompute,
@@ -168,7 +168,7 @@ static void shipped_networks_fit(void) {
         const cr_status    status = open_shipped(&b, files[k]);
         CHECK_STATUS(status, CR_OK);
         if (status != CR_OK) continue;
-        CHECK_STATUS(cr_model_program(&b.model, &b.config, CR_PROGRAM_STEP, b.config.train.batch, &p), CR_OK);
+        CHECK_STATUS(cr_model_program(&b.model, b.config, CR_PROGRAM_STEP, b.config->train.batch, &p), CR_OK);
         CHECK_STATUS(cr_compile(&p, &cost_model, &all), CR_OK);
         const size_t whole = p.region_bytes[CR_REGION_POOL];
         cr_program_free(&p);
@@ -193,7 +193,7 @@ static void live_bytes_match_the_planner(void) {
         size_t                     whole = 0;
         CHECK_STATUS(open_shipped(&b, TEST_SANITIZED ? "resnet18.ini" : "resnet50.ini"), CR_OK);
         for (int percent = 100; percent >= 40; percent -= 20) {
-            CHECK_STATUS(cr_model_program(&b.model, &b.config, CR_PROGRAM_STEP, 64, &p), CR_OK);
+            CHECK_STATUS(cr_model_program(&b.model, b.config, CR_PROGRAM_STEP, 64, &p), CR_OK);
             CHECK_STATUS(cr_compile(&p, &cost_model, &o), CR_OK);
             CHECK_STATUS(
                 cr_pass_offload(&p, &cost_model, whole ? whole / 100 * (size_t)percent : SIZE_MAX, CR_OFFLOAD_DOA, &r),
@@ -224,7 +224,7 @@ static void offload_with_recompute_is_no_slower(void) {
                                              .recompute  = k != 0,
                                              .report     = &r[k],
                                              .offload    = k == 1 ? CR_OFFLOAD_MODE_NO : CR_OFFLOAD_MODE_AUTO};
-        CHECK_STATUS(cr_model_program(&b.model, &b.config, CR_PROGRAM_STEP, 128, &p[k]), CR_OK);
+        CHECK_STATUS(cr_model_program(&b.model, b.config, CR_PROGRAM_STEP, 128, &p[k]), CR_OK);
         CHECK_STATUS(cr_compile(&p[k], &cost_model, &o), CR_OK);
     }
     CHECK(r[0].offloaded > 0 && !r[0].recomputed && r[1].recomputed > 0 && !r[1].offloaded);
@@ -242,15 +242,15 @@ static void offload_with_recompute_is_no_slower(void) {
 
 /* ---- sessions ---- */
 
-static cr_status open_session(struct cr_session *s, struct cr_config *c, bool execute, const char *const *more,
+static cr_status open_session(struct cr_session *s, const struct cr_config **c, bool execute, const char *const *more,
                               int count) {
     const char *overrides[16] = {"data.kind=synthetic", "data.image_size=32", "train.device=cpu", "model.arch=custom",
                                  "model.depths=2,2",    "model.widths=8,16",  "model.stem=cifar", "train.threads=1"};
     for (int i = 0; i < count; i++) overrides[8 + i] = more[i];
     const struct cr_session_options o = {.train = true, .eval = true, .execute = execute};
     CR_TRY(cr_config_open(c, NULL, overrides, 8 + count));
-    cr_status status = cr_session_open(c, &o, s);
-    if (status != CR_OK) cr_config_close(c);
+    cr_status status = cr_session_open(*c, &o, s);
+    if (status != CR_OK) cr_config_close(*c);
     return status;
 }
 
@@ -258,7 +258,7 @@ static void impossible_limits_are_reported(void) {
     static const char *const        no[]           = {"train.batch=64", "memory.limit=1MiB", "memory.recompute=no"},
                              *const with_offload[] = {"train.batch=64", "memory.limit=1MiB", "memory.swap=best"};
     struct cr_session               s;
-    struct cr_config                c;
+    const struct cr_config         *c;
     CHECK_STATUS(open_session(&s, &c, true, no, 3), CR_ERR_CONFIG);
     CHECK_HAS(cr_error_message(), "[memory] limit");
     CHECK_HAS(cr_error_message(), "more than the limit");
@@ -275,9 +275,9 @@ static void evaluation_meets_the_limit(void) {
     const char       *more[] = {"train.batch=64",   "data.eval_crop=96",   "data.eval_resize=96", "memory.limit=1GiB",
                                 "memory.swap=best", "memory.recompute=no", "train.eval_batch=16"};
     struct cr_session s;
-    struct cr_config  c;
-    char              limit[48];
-    size_t            bytes = 0, whole = 0;
+    const struct cr_config *c;
+    char                    limit[48];
+    size_t                  bytes = 0, whole = 0;
     /* practically no limit; a limit that needs offload; exactly the resulting pool; the same with a given batch */
     for (int round = 0; round < 4; round++) {
         REQUIRE_OK(open_session(&s, &c, round > 1, more, round < 3 ? 6 : 7));
@@ -289,12 +289,12 @@ static void evaluation_meets_the_limit(void) {
             /* the report is that of training, not of a rejected evaluation */
             CHECK(s.fit.before == whole && s.fit.after == s.train[0].region_bytes[CR_REGION_POOL]);
         if (round > 1) CHECK(cr_memory_need(s.device, &s.model.store, all, 2) <= bytes);
-        if (round > 1) CHECK(round == 3 ? s.eval_batch == 16 : s.eval_batch < 64);
+        if (round > 1) CHECK(round == 3 ? s.state.eval_batch == 16 : s.state.eval_batch < 64);
         if (round < 2) bytes = round == 0 ? train / 100 * 95 : train + 256;
         snprintf(limit, sizeof limit, "memory.limit=%zuB", bytes);
         more[3] = limit;
         cr_session_close(&s);
-        cr_config_close(&c);
+        cr_config_close(c);
     }
 }
 
@@ -302,11 +302,11 @@ static void evaluation_meets_the_limit(void) {
 static void batch_is_not_lowered_in_vain(void) {
     static const char *const more[] = {"train.batch=auto", "memory.limit=32MiB", "train.eval_batch=4096"};
     struct cr_session        s;
-    struct cr_config         c;
+    const struct cr_config  *c;
     REQUIRE_OK(open_session(&s, &c, false, more, 3));
-    CHECK(s.batch > 8);
+    CHECK(s.state.batch > 8);
     cr_session_close(&s);
-    cr_config_close(&c);
+    cr_config_close(c);
     CHECK_STATUS(open_session(&s, &c, true, more, 3), CR_ERR_CONFIG);
     CHECK_HAS(cr_error_message(), "train.eval_batch");
 }
@@ -319,19 +319,20 @@ static void the_largest_batch_is_found(void) {
                  {"memory.limit=100MiB", "train.batch_slowdown=0"}};
     int64_t found[3];
     for (int k = 0; k < 3; k++) {
-        struct cr_session s;
-        struct cr_config  c;
-        const char       *more[] = {"train.batch=auto", cases[k].limit, cases[k].slowdown};
-        size_t            bytes;
+        struct cr_session       s;
+        const struct cr_config *c;
+        const char             *more[] = {"train.batch=auto", cases[k].limit, cases[k].slowdown};
+        size_t                  bytes;
         found[k] = 0;
         REQUIRE_OK(open_session(&s, &c, false, more, 3));
-        found[k]                        = s.batch;
+        found[k]                        = s.state.batch;
         const struct cr_program *all[2] = {&s.train[0], &s.eval};
-        CHECK(s.batch >= 8 && s.batch % (s.batch > 64 ? 32 : 8) == 0 && s.eval_batch <= s.batch);
+        CHECK(s.state.batch >= 8 && s.state.batch % (s.state.batch > 64 ? 32 : 8) == 0 &&
+              s.state.eval_batch <= s.state.batch);
         CHECK(cr_bytes_parse(strchr(cases[k].limit, '=') + 1, &bytes) &&
               cr_memory_need(s.device, &s.model.store, all, 2) <= bytes);
         cr_session_close(&s);
-        cr_config_close(&c);
+        cr_config_close(c);
         char larger[48]; /* the next one does not fit, or costs too much */
         snprintf(larger, sizeof larger, "train.batch=%lld", (long long)(found[k] + (found[k] >= 64 ? 32 : 8)));
         more[0] = larger;
@@ -341,7 +342,7 @@ static void the_largest_batch_is_found(void) {
         CHECK(cr_memory_need(s.device, &s.model.store, next, 1) > bytes ||
               100 * (s.fit.seconds / s.fit.seconds_before - 1) > percent);
         cr_session_close(&s);
-        cr_config_close(&c);
+        cr_config_close(c);
     }
     CHECK(found[1] > found[0] && found[2] > found[0]);
 }

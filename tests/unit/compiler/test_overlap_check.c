@@ -196,7 +196,7 @@ static void passes_survive_failing_allocations(void) {
     struct cr_program  p, q;
     if (!compiled(&b, "resnet20", 32, 2, CR_PROGRAM_STEP, true, true, &p)) return;
     cr_program_free(&p);
-    REQUIRE_OK(cr_model_program(&b.model, &b.config, CR_PROGRAM_STEP, 2, &p));
+    REQUIRE_OK(cr_model_program(&b.model, b.config, CR_PROGRAM_STEP, 2, &p));
     struct cr_cost_model      cost_model = greedy_cost_model(256);
     struct cr_compile_options options    = {.fuse = true, .reuse = true};
     for_each_failing_alloc(f, .least = 20) {

@@ -150,15 +150,15 @@ static const char *const small_net[] = {
     "data.kind=synthetic", "data.image_size=16", "train.device=cpu",  "quant.type=int8",  "model.arch=custom",
     "model.block=basic",   "model.depths=1,1",   "model.widths=8,16", "model.stem=cifar", "model.shortcut=A"};
 
-static cr_status forward(struct cr_config *c, struct cr_model *m, struct cr_program *p) {
+static cr_status forward(const struct cr_config **c, struct cr_model *m, struct cr_program *p) {
     CR_TRY(cr_config_open(c, NULL, small_net, (int)CR_COUNT(small_net)));
-    CR_TRY(cr_model_open(c, CLASSES, SIZE, SIZE, m));
-    return cr_model_program(m, c, CR_PROGRAM_EVAL, BATCH, p);
+    CR_TRY(cr_model_open(*c, CLASSES, SIZE, SIZE, m));
+    return cr_model_program(m, *c, CR_PROGRAM_EVAL, BATCH, p);
 }
 
 static void a_device_without_kernels(void) {
     const struct cr_cost_model model = {.accepts = accepts_none};
-    struct cr_config           c     = {0};
+    const struct cr_config    *c     = NULL;
     struct cr_model            m     = {0};
     struct cr_program          p     = {0};
     REQUIRE_OK(forward(&c, &m, &p));
@@ -170,12 +170,12 @@ static void a_device_without_kernels(void) {
     CHECK(net_count(&p, CR_OP_qconv) + net_count(&p, CR_OP_quantize) + net_count(&p, CR_OP_quantize_filter) == 0);
     cr_program_free(&p);
     cr_model_close(&m);
-    cr_config_close(&c);
+    cr_config_close(c);
 }
 
 static void failing_allocations(void) {
     const struct cr_cost_model model = {0}; /* accepts every op */
-    struct cr_config           c     = {0};
+    const struct cr_config    *c     = NULL;
     struct cr_model            m     = {0};
     struct cr_program          p     = {0};
     for_each_failing_alloc(f, .least = 2) {
@@ -186,7 +186,7 @@ static void failing_allocations(void) {
         if (status == CR_OK) CHECK_INT(net_count(&p, CR_OP_qconv), 6);
         cr_program_free(&p);
         cr_model_close(&m);
-        cr_config_close(&c);
+        cr_config_close(c);
     }
 }
 

@@ -19,7 +19,7 @@ static cr_status open_step(struct net *n, const char *const *overrides, int coun
                                   .pool_limit = limit,
                                   .recompute  = true};
     CR_TRY(net_open(n, &plan));
-    return n->device->backend->init_store(n->device, &n->model.store, &n->config, n->memory.region[CR_REGION_STORE]);
+    return n->device->backend->init_store(n->device, &n->model.store, n->config, n->memory.region[CR_REGION_STORE]);
 }
 
 static void train(struct net *n) {

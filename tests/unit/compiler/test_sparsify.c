@@ -188,29 +188,5 @@ static void report_lines(void) {
     cr_text_free(&out);
 }
 
-static void report_json(void) {
-    struct cr_text    out = {0};
-    struct artificial t   = {
-          .dense = 100, .estimate = {0, 0, 0, 20, 79, 301}, .takes = {0, 0, 0, 40, 39, 38}, .json = true};
-    run(&t, true, &out);
-    CHECK_STR(out.data,
-              "{\"choice\": \"pattern\", \"layer\": \"layer\", \"kind\": \"conv\", \"type\": \"f32\", "
-              "\"stride\": 1, \"pad\": 1, \"shape\": "
-              "{\"x\": [1, 8, 8, 16], \"w\": [8, 3, 3, 16], \"packed\": [1, 1, 1, 104], \"y\": [1, 8, 8, 8]}, "
-              "\"kernel\": \"kept\", \"algo\": 104, "
-              "\"us\": 39.0000, \"source\": \"file\", \"density\": 0.125000, \"chosen\": \"sparse\", "
-              "\"dense_us\": 100.0000, \"sparse_us\": 39.0000, "
-              "\"format\": 4, \"format_name\": \"cut e\", \"formats\": 2, \"formats_pruned\": 1}\n");
-    cr_text_free(&out);
-    out = (struct cr_text){0};
-    t   = (struct artificial){.dense = 10, .estimate = {26, 27}, .takes = {1, 1}, .json = true};
-    run(&t, true, &out);
-    CHECK(out.data &&
-          strstr(out.data, "\"kernel\": \"plain\", \"algo\": 0, \"us\": 10.0000, \"source\": \"measured\""));
-    CHECK(out.data && strstr(out.data, "\"chosen\": \"dense\", \"dense_us\": 10.0000, \"sparse_us\": null, \"format\": "
-                                       "null, \"format_name\": null, \"formats\": 0, \"formats_pruned\": 2}\n"));
-    cr_text_free(&out);
-}
-
 TESTS(CASE(all_formats_are_measured), CASE(fast_estimates_come_first), CASE(slow_estimates_are_not_measured),
-      CASE(small_estimated_gain_in_16_bits), CASE(small_gain_is_not_enough), CASE(report_lines), CASE(report_json))
+      CASE(small_estimated_gain_in_16_bits), CASE(small_gain_is_not_enough), CASE(report_lines))

@@ -55,7 +55,7 @@ static void check_program(struct bench_model *b, enum cr_program_kind kind, size
     struct cr_compile_options options    = {.fuse = true, .reuse = true, .bucket_bytes = bucket_bytes, .wire = CR_F32};
     struct cr_program         p;
     int                       slices = 0, several = 0;
-    REQUIRE_OK(cr_model_program(&b->model, &b->config, kind, 2, &p));
+    REQUIRE_OK(cr_model_program(&b->model, b->config, kind, 2, &p));
     CHECK_STATUS(cr_compile(&p, &cost_model, &options), CR_OK);
     for (int t = 0; t < p.tensors; t++) check_tensor(&p, t, &slices, &several);
     CHECK(slices > 20);
@@ -105,7 +105,7 @@ static void a_late_parameter_is_an_error(void) {
     struct cr_program  p;
     REQUIRE_OK(bench_open(&b, overrides, 1, 32));
     cr_model_set_real(&b.model, CR_F16);
-    REQUIRE_OK(cr_model_program(&b.model, &b.config, CR_PROGRAM_EVAL, 2, &p));
+    REQUIRE_OK(cr_model_program(&b.model, b.config, CR_PROGRAM_EVAL, 2, &p));
     CHECK_STATUS(cr_program_check(&p), CR_OK);
     (void)cr_param_store_add(&b.model.store, "late.scale", CR_ROLE_SCALE, dim, CR_NONE);
     CHECK_STATUS(cr_program_check(&p), CR_ERR_DEVICE);

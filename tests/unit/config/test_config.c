@@ -10,31 +10,30 @@
 /* ---- values and their sources ---- */
 
 static void defaults(void) {
-    struct cr_config config;
+    const struct cr_config *config;
     REQUIRE_OK(cr_config_open(&config, NULL, NULL, 0));
-    CHECK_STR(config.path, "(built in)");
-    CHECK_STR(config.name, "default");
-    CHECK_INT(config.model.arch, CR_ARCH_RESNET20);
-    CHECK_INT(config.train.batch, 128);
-    CHECK_INT(config.train.seed, 1);
-    CHECK_NEAR(config.optim.lr, 0.1, 0);
-    CHECK_NEAR(config.model.bn_eps, 1e-5, 0);
-    CHECK(config.data.drop_last && !config.optim.nesterov);
-    CHECK_INT(config.data.mean.count, 3);
-    CHECK_NEAR(config.data.mean.at[1], 0.456, 0);
-    CHECK_NEAR(config.data.ratio.at[1], 4.0 / 3, 1e-15);
-    CHECK_INT(config.model.depths.count, 0);
-    CHECK_STR(config.model.weights, "");
+    CHECK_STR(config->path, "(built in)");
+    CHECK_STR(config->name, "default");
+    CHECK_INT(config->model.arch, CR_ARCH_RESNET20);
+    CHECK_INT(config->train.batch, 128);
+    CHECK_INT(config->train.seed, 1);
+    CHECK_NEAR(config->optim.lr, 0.1, 0);
+    CHECK_NEAR(config->model.bn_eps, 1e-5, 0);
+    CHECK(config->data.drop_last && !config->optim.nesterov);
+    CHECK_INT(config->data.mean.count, 3);
+    CHECK_NEAR(config->data.mean.at[1], 0.456, 0);
+    CHECK_NEAR(config->data.ratio.at[1], 4.0 / 3, 1e-15);
+    CHECK_INT(config->model.depths.count, 0);
+    CHECK_STR(config->model.weights, "");
     for (int i = 0; i < cr_key_count; i++) {
         char dotted[80];
         snprintf(dotted, sizeof dotted, "%s.%s", cr_keys[i].section, cr_keys[i].name);
-        CHECK(!cr_config_is_set(&config, dotted));
+        CHECK(!cr_config_is_set(config, dotted));
         CHECK(cr_key_dotted(dotted) == &cr_keys[i]);
     }
-    CHECK_STATUS(cr_config_fail(&config, "train.batch", "is %s", "odd"), CR_ERR_CONFIG);
+    CHECK_STATUS(cr_config_fail(config, "train.batch", "is %s", "odd"), CR_ERR_CONFIG);
     CHECK_STR(cr_error_message(), "(built in): [train] batch = 128 (default): is odd");
-    cr_config_close(&config);
-    CHECK(!config.src && !config.path);
+    cr_config_close(config);
 }
 
 /* The defaults for other than three channels: the averages of ImageNet's three. */
@@ -43,39 +42,39 @@ static void defaults_of_channels(void) {
     static const double      mean[][4]  = {{0.449}, {0.485, 0.456, 0.406}, {0.485, 0.456, 0.406, 0.449}},
                         std[][4]        = {{0.226}, {0.229, 0.224, 0.225}, {0.229, 0.224, 0.225, 0.226}};
     for (size_t k = 0; k < CR_COUNT(channels); k++) {
-        struct cr_config config;
-        const int        n = (const int[]){1, 3, 4}[k];
+        const struct cr_config *config;
+        const int               n = (const int[]){1, 3, 4}[k];
         REQUIRE_OK(cr_config_open(&config, NULL, &channels[k], 1));
-        CHECK_INT(config.data.mean.count, n);
-        CHECK_INT(config.data.std.count, n);
+        CHECK_INT(config->data.mean.count, n);
+        CHECK_INT(config->data.std.count, n);
         for (int c = 0; c < n; c++) {
-            CHECK_NEAR(cr_config_mean(&config, c), mean[k][c], 1e-6);
-            CHECK_NEAR(cr_config_std(&config, c), std[k][c], 1e-6);
+            CHECK_NEAR(cr_config_mean(config, c), mean[k][c], 1e-6);
+            CHECK_NEAR(cr_config_std(config, c), std[k][c], 1e-6);
         }
-        cr_config_close(&config);
+        cr_config_close(config);
     }
 }
 
 static void precedence(void) {
     static const char *const overrides[] = {"train.seed=9", " train.keep = 4 ", "train.seed=10", "data.root=a=b.c ",
                                             "model.arch=RESNET56"};
-    struct cr_config         config;
+    const struct cr_config  *config;
     mkdir(in_folder("sub"), 0777);
     file_text("sub/base.ini", "[train]\nbatch = 1\nepochs = 1\nseed = 1\nsteps = 1\n");
     file_text("sub/mid.ini", "include = base.ini\n[train]\nepochs = 2\nseed = 2\n");
     const char *path = file_text("top.v2.ini", "include = sub/mid.ini\n\n[train]\nseed = 3\nsteps = 3\n");
     REQUIRE_OK(cr_config_open(&config, path, overrides, (int)CR_COUNT(overrides)));
-    CHECK_INT(config.train.batch, 1);
-    CHECK_INT(config.train.epochs, 2);
-    CHECK_INT(config.train.steps, 3);
-    CHECK_INT(config.train.seed, 10);
-    CHECK_INT(config.train.keep, 4);
-    CHECK_INT(config.train.log_every, 50);
-    CHECK_INT(config.model.arch, CR_ARCH_RESNET56);
-    CHECK_STR(config.data.root, "a=b.c");
-    CHECK_STR(config.name, "top.v2");
-    CHECK_STR(config.path, path);
-    CHECK(cr_config_is_set(&config, "train.batch") && !cr_config_is_set(&config, "train.log_every"));
+    CHECK_INT(config->train.batch, 1);
+    CHECK_INT(config->train.epochs, 2);
+    CHECK_INT(config->train.steps, 3);
+    CHECK_INT(config->train.seed, 10);
+    CHECK_INT(config->train.keep, 4);
+    CHECK_INT(config->train.log_every, 50);
+    CHECK_INT(config->model.arch, CR_ARCH_RESNET56);
+    CHECK_STR(config->data.root, "a=b.c");
+    CHECK_STR(config->name, "top.v2");
+    CHECK_STR(config->path, path);
+    CHECK(cr_config_is_set(config, "train.batch") && !cr_config_is_set(config, "train.log_every"));
     static const char *const where[][2] = {{"train.batch", "/sub/base.ini:2: [train] batch = 1: x"},
                                            {"train.epochs", "/sub/mid.ini:3: [train] epochs = 2: x"},
                                            {"train.steps", "/top.v2.ini:5: [train] steps = 3: x"},
@@ -83,10 +82,10 @@ static void precedence(void) {
                                            {"train.log_every", "/top.v2.ini: [train] log_every = 50 (default): x"},
                                            {"model.arch", "command line: [model] arch = resnet56: x"}};
     for (size_t i = 0; i < CR_COUNT(where); i++) {
-        CHECK_STATUS(cr_config_fail(&config, where[i][0], "x"), CR_ERR_CONFIG);
+        CHECK_STATUS(cr_config_fail(config, where[i][0], "x"), CR_ERR_CONFIG);
         CHECK_HAS(cr_error_message(), where[i][1]);
     }
-    cr_config_close(&config);
+    cr_config_close(config);
 }
 
 static void includes(void) {
@@ -125,10 +124,10 @@ static void includes(void) {
 static void named_configs(void) {
     static const char *const names[][2] = {{"x.ini", "x"}, {"y", "y"}, {".ini", ".ini"}, {"z.ini.ini", "z.ini"}};
     for (size_t i = 0; i < CR_COUNT(names); i++) {
-        struct cr_config config;
+        const struct cr_config *config;
         REQUIRE_OK(cr_config_open(&config, file_text(names[i][0], ""), NULL, 0));
-        CHECK_STR(config.name, names[i][1]);
-        cr_config_close(&config);
+        CHECK_STR(config->name, names[i][1]);
+        cr_config_close(config);
     }
 }
 

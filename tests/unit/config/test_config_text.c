@@ -41,7 +41,7 @@ static const char *random_text(struct cr_rng *rng, struct cr_arena *arena) {
     }
 }
 
-static void randomise(struct cr_rng *rng, const struct cr_key *key, struct cr_config *config) {
+static void randomise(struct cr_rng *rng, const struct cr_key *key, struct cr_arena *arena, struct cr_config *config) {
     void *field = (char *)config + key->offset;
     switch (key->kind) {
     case CR_KEY_AUTO:
@@ -50,7 +50,7 @@ static void randomise(struct cr_rng *rng, const struct cr_key *key, struct cr_co
     case CR_KEY_INT: *(int64_t *)field = random_int(rng, key->int_min, key->int_max); break;
     case CR_KEY_REAL: *(double *)field = random_real(rng, key->real_min, key->real_max); break;
     case CR_KEY_BOOL: *(bool *)field = cr_rng_below(rng, 2); break;
-    case CR_KEY_TEXT: *(const char **)field = random_text(rng, &config->arena); break;
+    case CR_KEY_TEXT: *(const char **)field = random_text(rng, arena); break;
     case CR_KEY_ENUM: {
         int value = (int)cr_rng_below(rng, (uint64_t)key->words.count);
         memcpy(field, &value, sizeof value);
@@ -160,28 +160,34 @@ static void make_allowed(struct cr_rng *rng, struct cr_config *c) {
 
 static void dump_reads_back(void) {
     for (uint64_t round = 0; round < 400; round++) {
-        struct cr_rng    rng = cr_rng_make(round, CR_RNG_TEST, 1, 0);
-        struct cr_config config, again;
-        struct cr_text   dump = {0}, second = {0}, differ = {0};
-        REQUIRE_OK(cr_config_open(&config, NULL, NULL, 0));
+        struct cr_rng           rng = cr_rng_make(round, CR_RNG_TEST, 1, 0);
+        const struct cr_config *defaults, *again;
+        struct cr_config        config;
+        struct cr_arena         arena = {0};
+        struct cr_text          dump = {0}, second = {0};
+        REQUIRE_OK(cr_config_open(&defaults, NULL, NULL, 0));
+        config = *defaults;
         for (int i = 0; i < cr_key_count; i++)
-            if (round < 100 || cr_rng_below(&rng, 3)) randomise(&rng, &cr_keys[i], &config);
+            if (round < 100 || cr_rng_below(&rng, 3)) randomise(&rng, &cr_keys[i], &arena, &config);
         make_allowed(&rng, &config);
         cr_config_dump(&config, &dump);
         REQUIRE(!dump.failed);
         REQUIRE_OK(cr_config_open(&again, file_text("c.ini", dump.data), NULL, 0));
-        CHECK_INT(cr_config_diff(&config, &again, &differ), 0);
-        if (differ.data) printf("    %s", differ.data);
-        CHECK_INT(again.train.seed, config.train.seed); /* not through the tables */
-        CHECK(again.optim.lr == config.optim.lr && again.data.std.at[2] == config.data.std.at[2]);
-        CHECK_STR(again.data.root, config.data.root);
-        cr_config_dump(&again, &second);
+        struct cr_config_differences differ;
+        REQUIRE_OK(cr_config_compare(&config, again, &differ));
+        CHECK_INT(differ.count, 0);
+        for (int i = 0; i < differ.count; i++) printf("    %s\n", differ.at[i].text);
+        CHECK_INT(again->train.seed, config.train.seed); /* not through the tables */
+        CHECK(again->optim.lr == config.optim.lr && again->data.std.at[2] == config.data.std.at[2]);
+        CHECK_STR(again->data.root, config.data.root);
+        cr_config_dump(again, &second);
         CHECK_STR(second.data, dump.data);
-        cr_config_close(&config);
-        cr_config_close(&again);
+        cr_config_close(defaults);
+        cr_arena_free(&arena);
+        cr_config_differences_free(&differ);
+        cr_config_close(again);
         cr_text_free(&dump);
         cr_text_free(&second);
-        cr_text_free(&differ);
     }
 }
 
@@ -195,30 +201,43 @@ static void dump_is_plain(void) {
                                             "\nmilestones = 100,150.5\n",   "\ndepths =\n",
                                             "\nmean = 0.485,0.456,0.406\n", "\nratio = 0.75,1.3333333333333333\n",
                                             "\n\n[memory]\nreuse = yes\n"};
-    struct cr_config         config;
+    const struct cr_config  *config;
     struct cr_text           dump = {0};
     REQUIRE_OK(cr_config_open(&config, NULL, overrides, (int)CR_COUNT(overrides)));
-    cr_config_dump(&config, &dump);
+    cr_config_dump(config, &dump);
     for (size_t i = 0; i < CR_COUNT(lines); i++) CHECK_HAS(dump.data, lines[i]);
     cr_text_free(&dump);
-    cr_config_close(&config);
+    cr_config_close(config);
 }
 
 static void differences(void) {
     static const char *const overrides[] = {"optim.lr=0.2", "data.root=a#", "schedule.milestones=1,2",
                                             "model.arch=resnet56", "train.fuse=no"};
-    struct cr_config         a, b;
-    struct cr_text           out = {0};
+    static const struct {
+        const char         *text;
+        enum cr_key_decides decides;
+    } wanted[] = {{"model.arch: resnet20 -> resnet56", CR_DECIDES_MODEL},
+                  {"data.root: (empty) -> \"a#\"", CR_DECIDES_HOST},
+                  {"train.fuse: yes -> no", CR_DECIDES_COMPUTE},
+                  {"optim.lr: 0.1 -> 0.2", CR_DECIDES_UPDATE},
+                  {"schedule.milestones: (empty) -> 1,2", CR_DECIDES_UPDATE}};
+    const struct cr_config      *a, *b;
+    struct cr_config_differences differ;
     REQUIRE_OK(cr_config_open(&a, NULL, NULL, 0));
     REQUIRE_OK(cr_config_open(&b, NULL, overrides, (int)CR_COUNT(overrides)));
-    CHECK_INT(cr_config_diff(&a, &a, &out), 0);
-    CHECK(!out.data);
-    CHECK_INT(cr_config_diff(&a, &b, &out), 5);
-    CHECK_STR(out.data, "model.arch: resnet20 -> resnet56\ndata.root: (empty) -> \"a#\"\ntrain.fuse: yes -> no\n"
-                        "optim.lr: 0.1 -> 0.2\nschedule.milestones: (empty) -> 1,2\n");
-    cr_text_free(&out);
-    cr_config_close(&a);
-    cr_config_close(&b);
+    REQUIRE_OK(cr_config_compare(a, a, &differ));
+    CHECK_INT(differ.count, 0);
+    cr_config_differences_free(&differ);
+    REQUIRE_OK(cr_config_compare(a, b, &differ));
+    CHECK_INT(differ.count, 5);
+    for (int i = 0; i < differ.count; i++) {
+        CHECK_STR(differ.at[i].text, wanted[i].text);
+        CHECK(differ.at[i].decides == wanted[i].decides);
+        CHECK(strncmp(differ.at[i].text, differ.at[i].name, strlen(differ.at[i].name)) == 0);
+    }
+    cr_config_differences_free(&differ);
+    cr_config_close(a);
+    cr_config_close(b);
 }
 
 static void help_text(void) {
@@ -276,59 +295,64 @@ static void shipped_configs(void) {
                    {"wide-resnet50-2", CR_ARCH_WIDE_RESNET50_2, CR_DATA_FOLDER, 1000, 256},
                    {"resnet50", CR_ARCH_RESNET50, CR_DATA_FOLDER, 1000, 256}};
     for (size_t i = 0; i < CR_COUNT(shipped); i++) {
-        char             path[600];
-        struct cr_config config;
+        char                    path[600];
+        const struct cr_config *config;
         snprintf(path, sizeof path, "%s/configs/%s.ini", CR_SOURCE_DIR, shipped[i].name);
         REQUIRE_OK(cr_config_open(&config, path, NULL, 0));
-        CHECK_STR(config.name, shipped[i].name);
-        if (shipped[i].batch) CHECK_INT(config.model.arch, shipped[i].arch); /* the demo may change */
-        if (shipped[i].batch) CHECK_INT(config.train.batch, shipped[i].batch);
-        CHECK_INT(config.data.kind, shipped[i].kind);
-        CHECK_INT(config.model.classes, shipped[i].classes);
-        cr_config_close(&config);
+        CHECK_STR(config->name, shipped[i].name);
+        if (shipped[i].batch) CHECK_INT(config->model.arch, shipped[i].arch); /* the demo may change */
+        if (shipped[i].batch) CHECK_INT(config->train.batch, shipped[i].batch);
+        CHECK_INT(config->data.kind, shipped[i].kind);
+        CHECK_INT(config->model.classes, shipped[i].classes);
+        cr_config_close(config);
     }
     /* the published CIFAR weights were trained on these */
-    struct cr_config config;
+    const struct cr_config *config;
     REQUIRE_OK(cr_config_open(&config, CR_SOURCE_DIR "/configs/cifar10-resnet56.ini", NULL, 0));
     static const double mean[3] = {0.485, 0.456, 0.406}, std[3] = {0.229, 0.224, 0.225};
-    for (int i = 0; i < 3; i++) CHECK_NEAR(config.data.mean.at[i], mean[i], 0);
-    for (int i = 0; i < 3; i++) CHECK_NEAR(config.data.std.at[i], std[i], 0);
-    CHECK_INT(config.model.shortcut, CR_SHORTCUT_A);
-    cr_config_close(&config);
+    for (int i = 0; i < 3; i++) CHECK_NEAR(config->data.mean.at[i], mean[i], 0);
+    for (int i = 0; i < 3; i++) CHECK_NEAR(config->data.std.at[i], std[i], 0);
+    CHECK_INT(config->model.shortcut, CR_SHORTCUT_A);
+    cr_config_close(config);
 }
 
 static void locale_is_ignored(void) {
     if (!set_comma_locale(in_folder("."))) SKIP("no locale with a decimal comma, and no localedef");
     static const char *const overrides[] = {"optim.lr=0.25"};
-    struct cr_config         config;
+    const struct cr_config  *config;
     struct cr_text           dump   = {0};
     cr_status                status = cr_config_open(&config, NULL, overrides, 1);
-    cr_config_dump(&config, &dump);
+    cr_config_dump(config, &dump);
     CHECK_STR(localeconv()->decimal_point, ","); /* restored */
     setlocale(LC_ALL, "C");
     REQUIRE_OK(status);
-    CHECK_NEAR(config.optim.lr, 0.25, 0);
+    CHECK_NEAR(config->optim.lr, 0.25, 0);
     CHECK_HAS(dump.data, "\nlr = 0.25\n");
     cr_text_free(&dump);
-    cr_config_close(&config);
+    cr_config_close(config);
 }
 
 /* ---- every allocation fails once ---- */
 
 static cr_status use_config(const char *path) {
-    static const char *const overrides[] = {"train.batch=3", "optim.lr=0.5"};
-    struct cr_config         config;
-    struct cr_text           dump = {0}, help = {0}, differ = {0};
-    cr_status                status = cr_config_open(&config, path, overrides, 2);
-    if (status != CR_OK) return status;
-    cr_config_dump(&config, &dump);
+    static const char *const     overrides[] = {"train.batch=3", "optim.lr=0.5"};
+    const struct cr_config      *config;
+    struct cr_text               dump = {0}, help = {0};
+    struct cr_config_differences differ;
+    cr_status                    status = cr_config_open(&config, path, overrides, 2);
+    if (status == CR_OK) status = cr_config_change(&config, CR_DECIDES_UPDATE, CR_CHANGES("train.output=here"));
+    if (status != CR_OK) {
+        cr_config_close(config);
+        return status;
+    }
+    cr_config_dump(config, &dump);
     cr_config_help(&help);
-    cr_config_diff(&config, &config, &differ);
-    if (dump.failed || help.failed || differ.failed) status = CR_NO_MEMORY(1);
-    cr_config_close(&config);
+    status = cr_config_compare(config, config, &differ);
+    if (dump.failed || help.failed) status = CR_NO_MEMORY(1);
+    cr_config_close(config);
     cr_text_free(&dump);
     cr_text_free(&help);
-    cr_text_free(&differ);
+    cr_config_differences_free(&differ);
     return status;
 }
 

@@ -74,8 +74,8 @@ static void reads_values(void) {
         {"[a=b]", NULL, "a section name"},
     };
     for (size_t i = 0; i < CR_COUNT(cases); i++) {
-        char             text[200];
-        struct cr_config config;
+        char                    text[200];
+        const struct cr_config *config;
         snprintf(text, sizeof text, "[data]\n%s\n", cases[i].line);
         if (!cases[i].value) {
             CHECK_HAS(refusal(text, NULL), cases[i].why);
@@ -83,8 +83,8 @@ static void reads_values(void) {
         }
         CHECK_STR(refusal(text, NULL), "");
         if (cr_config_open(&config, file_text("c.ini", text), NULL, 0) != CR_OK) continue;
-        CHECK_STR(config.data.root, cases[i].value);
-        cr_config_close(&config);
+        CHECK_STR(config->data.root, cases[i].value);
+        cr_config_close(config);
     }
 }
 
@@ -113,9 +113,9 @@ static void line_numbers(void) {
 }
 
 static void invalid_bytes_are_refused(void) {
-    static const char binary[] = "\x89PNG\r\n\x1a\n[\0\1\n\2\n\3";
-    static const char nul[] = "[train]\nbatch = 3\0\n", bom[] = "\xef\xbb\xbf[train]\nbatch = 3\n";
-    struct cr_config  config;
+    static const char       binary[] = "\x89PNG\r\n\x1a\n[\0\1\n\2\n\3";
+    static const char       nul[] = "[train]\nbatch = 3\0\n", bom[] = "\xef\xbb\xbf[train]\nbatch = 3\n";
+    const struct cr_config *config;
     CHECK_STATUS(cr_config_open(&config, file_bytes("c.ini", nul, sizeof nul - 1), NULL, 0), CR_ERR_CONFIG);
     CHECK_HAS(cr_error_message(), "c.ini:2: byte 10 of the line is the control character 0x00");
     CHECK_STATUS(cr_config_open(&config, file_bytes("c.ini", binary, sizeof binary - 1), NULL, 0), CR_ERR_CONFIG);
@@ -129,18 +129,18 @@ static void invalid_bytes_are_refused(void) {
 static void line_length_limit(void) {
     static const int lengths[] = {900, 999, 1000, 1001, 1022, 1023, 1024, 1025, 5000};
     for (size_t i = 0; i < CR_COUNT(lengths); i++) {
-        char             text[6000];
-        struct cr_config config;
-        int              used = snprintf(text, sizeof text, "[data]\nroot = a%*s#b", lengths[i] - 10, "");
+        char                    text[6000];
+        const struct cr_config *config;
+        int                     used = snprintf(text, sizeof text, "[data]\nroot = a%*s#b", lengths[i] - 10, "");
         CHECK_INT(used - 7, lengths[i]);
         snprintf(text + used, sizeof text - (size_t)used, "\n[train]\nbatch = 5\n");
         cr_status status = cr_config_open(&config, file_text("c.ini", text), NULL, 0);
         if (lengths[i] <= 1000) {
             CHECK_STATUS(status, CR_OK);
             if (status != CR_OK) continue;
-            CHECK_STR(config.data.root, "a");
-            CHECK_INT(config.train.batch, 5);
-            cr_config_close(&config);
+            CHECK_STR(config->data.root, "a");
+            CHECK_INT(config->train.batch, 5);
+            cr_config_close(config);
         } else {
             CHECK_STATUS(status, CR_ERR_CONFIG);
             CHECK_HAS(cr_error_message(), "c.ini:2: the line has");
@@ -149,8 +149,8 @@ static void line_length_limit(void) {
 }
 
 static void file_size_limit(void) {
-    struct cr_config config;
-    struct cr_text   text = {0};
+    const struct cr_config *config;
+    struct cr_text          text = {0};
     for (int i = 0; i < 3000; i++) cr_text_add(&text, "[s%d]\n", i);
     REQUIRE(!text.failed);
     CHECK_STATUS(cr_config_open(&config, file_bytes("c.ini", text.data, text.length), NULL, 0), CR_ERR_CONFIG);
@@ -163,7 +163,7 @@ static void file_size_limit(void) {
 }
 
 static void invalid_paths_are_refused(void) {
-    struct cr_config config;
+    const struct cr_config *config;
     CHECK_STATUS(cr_config_open(&config, in_folder("missing.ini"), NULL, 0), CR_ERR_CONFIG);
     CHECK_HAS(cr_error_message(), "missing.ini: no such file");
     CHECK_STATUS(cr_config_open(&config, in_folder(""), NULL, 0), CR_ERR_CONFIG);
@@ -179,16 +179,16 @@ static void invalid_paths_are_refused(void) {
 }
 
 static void pipe_is_read(void) {
-    struct cr_config config;
-    char             path[64];
-    int              ends[2];
+    const struct cr_config *config;
+    char                    path[64];
+    int                     ends[2];
     REQUIRE(pipe(ends) == 0);
     CHECK_INT(write(ends[1], "[train]\nbatch = 17\n", 19), 19);
     close(ends[1]);
     snprintf(path, sizeof path, "/dev/fd/%d", ends[0]);
     REQUIRE_OK(cr_config_open(&config, path, NULL, 0));
-    CHECK_INT(config.train.batch, 17);
-    cr_config_close(&config);
+    CHECK_INT(config->train.batch, 17);
+    cr_config_close(config);
     close(ends[0]);
 }
 
@@ -227,9 +227,9 @@ static void values_of_iniparser(void) {
 static void *open_often(void *path) {
     bool bad = strstr(path, "bad") != NULL;
     for (int i = 0; i < 50; i++) {
-        struct cr_config config;
-        cr_status        status = cr_config_open(&config, path, NULL, 0);
-        if (status == CR_OK) cr_config_close(&config);
+        const struct cr_config *config;
+        cr_status               status = cr_config_open(&config, path, NULL, 0);
+        if (status == CR_OK) cr_config_close(config);
         if ((status == CR_OK) == bad) return (void *)"wrong status";
     }
     return NULL;

@@ -161,28 +161,28 @@ static void check_moments(const struct cr_param_store *store, int param, const s
 }
 
 static void check_init(const char *const *overrides, int count, bool fan_out, bool normal) {
-    struct cr_config config;
-    struct cr_model  model;
+    const struct cr_config *config;
+    struct cr_model         model;
     REQUIRE_OK(cr_config_open(&config, NULL, overrides, count));
-    REQUIRE_OK(cr_model_open(&config, 10, 32, 32, &model));
+    REQUIRE_OK(cr_model_open(config, 10, 32, 32, &model));
     const struct cr_param_store *store = &model.store;
     for (int i = 0; i < store->params; i++) {
         const struct cr_param *q = &store->param[i];
         if (q->role == CR_ROLE_CONV) { /* fan: window size times filters or channels */
             double fan = (double)(q->dim[1] * q->dim[2] * (fan_out ? q->dim[0] : q->dim[3]));
-            check_moments(store, i, &config, sqrt(2 / fan), normal);
+            check_moments(store, i, config, sqrt(2 / fan), normal);
         } else if (q->role == CR_ROLE_DENSE_WEIGHT) { /* torch.nn.Linear: uniform within 1/sqrt(inputs) */
-            check_moments(store, i, &config, 1 / sqrt(3.0 * 64), false);
+            check_moments(store, i, config, 1 / sqrt(3.0 * 64), false);
         } else if (q->role != CR_ROLE_DENSE_BIAS) {
-            bool  last = config.model.zero_init_last && strstr(q->name, "bn2.weight");
+            bool  last = config->model.zero_init_last && strstr(q->name, "bn2.weight");
             float want = q->role == CR_ROLE_VAR || (q->role == CR_ROLE_GAMMA && !last) ? 1 : 0;
-            for (int64_t k = 0; k < q->elems; k++) CHECK(cr_param_store_initial(store, i, k, &config) == want);
+            for (int64_t k = 0; k < q->elems; k++) CHECK(cr_param_store_initial(store, i, k, config) == want);
         } else {
-            for (int64_t k = 0; k < q->elems; k++) CHECK(fabsf(cr_param_store_initial(store, i, k, &config)) <= 0.125f);
+            for (int64_t k = 0; k < q->elems; k++) CHECK(fabsf(cr_param_store_initial(store, i, k, config)) <= 0.125f);
         }
     }
     cr_model_close(&model);
-    cr_config_close(&config);
+    cr_config_close(config);
 }
 
 static void initial_weights_follow_he(void) {
@@ -196,15 +196,15 @@ static void initial_weights_follow_he(void) {
 /* ---- networks ---- */
 
 static int64_t parameters_of(const char *const *overrides, int count) {
-    struct cr_config config;
-    struct cr_model  model;
-    int64_t          sum = -1;
+    const struct cr_config *config;
+    struct cr_model         model;
+    int64_t                 sum = -1;
     if (cr_config_open(&config, NULL, overrides, count) != CR_OK) return -1;
-    if (cr_model_open(&config, 1000, 224, 224, &model) == CR_OK) {
+    if (cr_model_open(config, 1000, 224, 224, &model) == CR_OK) {
         sum = cr_param_store_trainable(&model.store);
         cr_model_close(&model);
     }
-    cr_config_close(&config);
+    cr_config_close(config);
     return sum;
 }
 

@@ -71,11 +71,11 @@ static void ignored_sigchld(void) {
     pid_t                     process;
     int                       how;
     signal(SIGCHLD, SIG_IGN);
-    cr_process_signals_begin(&signals);
+    cr_process_signals_begin(&signals, NULL, 0);
     REQUIRE(start_shell("exit 0", false, -1, &process) == 0);
     const int64_t start = cr_time_ns();
     while (!cr_process_ended(process, &how) && cr_time_ns() - start < SECONDS * INT64_C(1000000000))
-        CHECK_INT(cr_process_wait(&signals), 0);
+        CHECK_INT(cr_process_wait(&signals, CR_PROCESS_POLL_MS), 0);
     CHECK_INT(cr_process_code(how), 1);
     cr_process_signals_end(&signals);
     signal(SIGCHLD, SIG_DFL);
@@ -86,15 +86,15 @@ static void signals_wait_and_are_passed_on(void) {
     pid_t                     process;
     sigset_t                  mask;
     int                       got = 0, how;
-    cr_process_signals_begin(&signals);
+    cr_process_signals_begin(&signals, NULL, 0);
     REQUIRE(start_shell("exec sleep 100", false, -1, &process) == 0);
     CHECK(!cr_process_ended(process, &how));
     (void)kill(getpid(), SIGTERM);
-    while (!got) got = cr_process_wait(&signals);
+    while (!got) got = cr_process_wait(&signals, CR_PROCESS_POLL_MS);
     CHECK_INT(got, SIGTERM);
     (void)kill(process, got);
     CHECK_INT(code_of(process), 128 + SIGTERM);
-    while (cr_process_wait(&signals)) CHECK(false); /* SIGCHLD is pending no more */
+    while (cr_process_wait(&signals, CR_PROCESS_POLL_MS)) CHECK(false); /* SIGCHLD is pending no more */
     cr_process_signals_end(&signals);
     (void)sigprocmask(SIG_SETMASK, NULL, &mask);
     CHECK(!sigismember(&mask, SIGTERM) && !sigismember(&mask, SIGCHLD));
@@ -143,5 +143,51 @@ static void stops_with_its_parent(void) {
     close(ends[0]);
 }
 
+/* A fork: its group, the mask that it was given, its code, and SIGTERM when its parent is killed. */
+static void a_copy_of_this_process(void) {
+    sigset_t mask, now;
+    pid_t    first, second;
+    (void)sigemptyset(&mask);
+    (void)sigaddset(&mask, SIGUSR2);
+    REQUIRE(cr_process_fork(CR_PROCESS_NEW_GROUP, &mask, &first) == 0);
+    if (first == 0) {
+        (void)pause();
+        _exit(1);
+    }
+    CHECK_INT(getpgid(first), first);
+    REQUIRE(cr_process_fork(first, &mask, &second) == 0);
+    if (second == 0) {
+        (void)sigprocmask(SIG_SETMASK, NULL, &now);
+        _exit(getpgrp() == first && sigismember(&now, SIGUSR2) && !sigismember(&now, SIGTERM) ? 7 : 1);
+    }
+    CHECK_INT(cr_process_code(cr_process_finish(second)), 7);
+    (void)kill(first, SIGTERM);
+    CHECK_INT(cr_process_code(cr_process_finish(first)), 128 + SIGTERM);
+}
+
+static void a_copy_stops_with_its_parent(void) {
+    int      ends[2];
+    pid_t    copy;
+    char     byte;
+    sigset_t none;
+    (void)sigemptyset(&none);
+    REQUIRE(pipe2(ends, O_CLOEXEC) == 0);
+    const pid_t parent = fork();
+    if (parent == 0) {
+        if (cr_process_fork(CR_PROCESS_NEW_GROUP, &none, &copy) != 0) _exit(1);
+        if (copy == 0 && write(ends[1], "c", 1) != 1) _exit(1);
+        for (;;) (void)pause();
+    }
+    close(ends[1]);
+    (void)alarm(SECONDS);
+    CHECK(read(ends[0], &byte, 1) == 1 && byte == 'c');
+    (void)kill(parent, SIGKILL);
+    CHECK_INT(cr_process_code(cr_process_finish(parent)), 128 + SIGKILL);
+    CHECK_INT(read(ends[0], &byte, 1), 0); /* the copy ended: nobody holds the pipe */
+    (void)alarm(0);
+    close(ends[0]);
+}
+
 TESTS(CASE(codes), CASE(a_program_that_is_not_there), CASE(ignored_sigchld), CASE(signals_wait_and_are_passed_on),
-      CASE(default_signals), CASE(stops_with_its_parent))
+      CASE(default_signals), CASE(stops_with_its_parent), CASE(a_copy_of_this_process),
+      CASE(a_copy_stops_with_its_parent))

@@ -129,12 +129,12 @@ static void lack_of_memory(void) {
 enum { SAMPLES = 9 };
 
 static void labels_are_renumbered(void) {
-    char               folder[SUPPORT_PATH], root[SUPPORT_PATH], name[64];
-    struct cr_dataset *set;
-    struct cr_loader  *loader;
-    struct cr_batch    batch;
-    struct cr_config   config;
-    float             *weights;
+    char                    folder[SUPPORT_PATH], root[SUPPORT_PATH], name[64];
+    struct cr_dataset      *set;
+    struct cr_loader       *loader;
+    struct cr_batch         batch;
+    const struct cr_config *config;
+    float                  *weights;
     make_folder(folder);
     for (int i = 0; i < SAMPLES; i++) { /* image i has the colour i + 1; classes a, b, c have 2, 3 and 4 images */
         snprintf(name, sizeof name, "%s/%03d.png", i < 2 ? "a" : i < 5 ? "b" : "c", i);
@@ -171,10 +171,10 @@ static void labels_are_renumbered(void) {
     cr_loader_close(loader);
     /* a list of weights is in the order of `cresnet data stat`: a, b, c */
     REQUIRE_OK(make_config(&config, "loss.class_weights=10,20,30"));
-    REQUIRE_OK(cr_dataset_class_weights(&config, set, 3, &weights));
+    REQUIRE_OK(cr_dataset_class_weights(config, set, 3, &weights));
     CHECK(weights[1] == 10 && weights[2] == 20 && weights[0] == 30);
     cr_free(weights);
-    cr_config_close(&config);
+    cr_config_close(config);
     cr_dataset_close(set);
 }
 
@@ -207,10 +207,10 @@ static void rows_are_renumbered(void) {
 static void packed_order(void) {
     char                     folder[SUPPORT_PATH], root[SUPPORT_PATH], path[SUPPORT_PATH];
     static const char *const train[] = {"x", "y", "z"}, *const val[] = {"z", "x", "y"};
-    struct cr_pack_writer *writer;
-    struct cr_dataset     *set;
-    struct cr_config       config;
-    uint8_t                pixels[32 * 32 * 3] = {0};
+    struct cr_pack_writer  *writer;
+    struct cr_dataset      *set;
+    const struct cr_config *config;
+    uint8_t                 pixels[32 * 32 * 3] = {0};
     make_folder(folder);
     for (int split = 0; split < 2; split++) {
         text_into(path, "%s/%s", folder, split ? CR_PACK_VAL_NAME : CR_PACK_TRAIN_NAME);
@@ -219,8 +219,8 @@ static void packed_order(void) {
         REQUIRE_OK(cr_pack_finish(writer));
     }
     REQUIRE_OK(make_config(&config, "data.kind=packed", root_is(folder, root)));
-    REQUIRE_OK(cr_dataset_open(&config, CR_SPLIT_VAL, &set));
-    cr_config_close(&config);
+    REQUIRE_OK(cr_dataset_open(config, CR_SPLIT_VAL, &set));
+    cr_config_close(config);
     static const int want[] = {2, 0, 1};
     for (int k = 0; k < 3; k++) {
         CHECK_STR(cr_dataset_class_name(set, k), train[k]);

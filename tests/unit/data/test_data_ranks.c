@@ -13,10 +13,10 @@ struct seen { /* of one global batch after the other */
 static cr_status open_set(enum cr_split split, struct cr_dataset **set) {
     static const char *const values[] = {"data.kind=synthetic", "data.image_size=8", "data.train_images=100",
                                          "data.val_images=37", "model.classes=9"};
-    struct cr_config         config;
+    const struct cr_config  *config;
     CR_TRY(cr_config_open(&config, NULL, values, CR_COUNT(values)));
-    cr_status status = cr_dataset_open(&config, split, set);
-    cr_config_close(&config);
+    cr_status status = cr_dataset_open(config, split, set);
+    cr_config_close(config);
     return status;
 }
 

@@ -229,20 +229,20 @@ static void failing_allocations_are_reported(void) {
     put_text(folder, "batches.meta.txt", "a\nb\nc\nd\ne\nf\ng\nh\ni\nj\n");
     static const char *const kinds[] = {"data.kind=folder", "data.kind=cifar10", "data.kind=synthetic"};
     for (size_t k = 0; k < CR_COUNT(kinds); k++) {
-        struct cr_config config;
+        const struct cr_config *config;
         REQUIRE_OK(make_config(&config, kinds[k], root, "data.val_fraction=0.5"));
         for_each_failing_alloc(f, .least = 4) {
             struct cr_dataset *set   = NULL;
             struct cr_image    image = {0};
             int32_t            label;
             failing_alloc_begin(&f);
-            cr_status status = cr_dataset_open(&config, CR_SPLIT_VAL, &set);
+            cr_status status = cr_dataset_open(config, CR_SPLIT_VAL, &set);
             if (status == CR_OK) status = cr_dataset_get(set, 0, &image, &label);
             failing_alloc_end(&f, status);
             cr_image_free(&image);
             cr_dataset_close(set);
         }
-        cr_config_close(&config);
+        cr_config_close(config);
     }
     drop_folder(folder);
 }

@@ -226,22 +226,22 @@ static void packed_images_keep_their_format(void) {
         }
     for (size_t k = 0; k < CR_COUNT(keys); k++)
         for (int side = 0; side <= 8; side += 8) {
-            struct cr_config       config, packed_config;
-            struct cr_dataset     *set, *packed;
-            struct cr_pack_result  result;
-            struct cr_pack_options options = {.raw_side = side, .workers = 1};
+            const struct cr_config *config, *packed_config;
+            struct cr_dataset      *set, *packed;
+            struct cr_pack_result   result;
+            struct cr_pack_options  options = {.raw_side = side, .workers = 1};
             REQUIRE_OK(make_config(&config, "data.kind=folder", root_is(folder, root), keys[k][0], keys[k][1]));
-            REQUIRE_OK(cr_dataset_open(&config, CR_SPLIT_TRAIN, &set));
+            REQUIRE_OK(cr_dataset_open(config, CR_SPLIT_TRAIN, &set));
             text_into(path, "%s/train.crpk", folder);
             REQUIRE_OK(cr_pack_dataset(set, path, &options, &result));
             REQUIRE_OK(make_config(&packed_config, "data.kind=packed", root_is(folder, root), keys[k][0], keys[k][1]));
-            REQUIRE_OK(cr_dataset_open(&packed_config, CR_SPLIT_TRAIN, &packed));
+            REQUIRE_OK(cr_dataset_open(packed_config, CR_SPLIT_TRAIN, &packed));
             for (int i = 0; i < 2; i++) {
                 struct cr_image a, b;
                 int32_t         label;
                 REQUIRE_OK(cr_dataset_get(set, i, &a, &label));
                 REQUIRE_OK(cr_dataset_get(packed, i, &b, &label));
-                CHECK(b.format == a.format && cr_format_channels(a.format) == config.data.channels);
+                CHECK(b.format == a.format && cr_format_channels(a.format) == config->data.channels);
                 if (!side) CHECK(!memcmp(a.rgb, b.rgb, image_bytes(&a)));
                 if (side) {
                     uint8_t out[64 * 64 * 8];
@@ -252,14 +252,14 @@ static void packed_images_keep_their_format(void) {
                 cr_image_free(&b);
             }
             cr_dataset_close(packed);
-            cr_config_close(&packed_config);
+            cr_config_close(packed_config);
             REQUIRE_OK(make_config(&packed_config, "data.kind=packed", root_is(folder, root)));
-            CHECK_STATUS(cr_dataset_open(&packed_config, CR_SPLIT_TRAIN, &packed), side ? CR_ERR_CONFIG : CR_OK);
+            CHECK_STATUS(cr_dataset_open(packed_config, CR_SPLIT_TRAIN, &packed), side ? CR_ERR_CONFIG : CR_OK);
             if (side) CHECK(strstr(cr_error_message(), "pack the images again"));
             if (!side) cr_dataset_close(packed);
-            cr_config_close(&packed_config);
+            cr_config_close(packed_config);
             cr_dataset_close(set);
-            cr_config_close(&config);
+            cr_config_close(config);
         }
     drop_folder(folder);
     CHECK_INT(cr_alloc_live(), 0);
@@ -280,23 +280,23 @@ static void keys_are_checked(void) {
         {{"data.channels=1", "data.augment=rand"}, NULL},
     };
     for (size_t i = 0; i < CR_COUNT(cases); i++) {
-        struct cr_config config;
-        int              n = 0;
+        const struct cr_config *config;
+        int                     n = 0;
         while (n < 3 && cases[i].keys[n]) n++;
         CHECK_INT(cr_config_open(&config, NULL, cases[i].keys, n), cases[i].error ? CR_ERR_CONFIG : CR_OK);
         if (cases[i].error && !strstr(cr_error_message(), cases[i].error)) TEST_FAIL_("%s", cr_error_message());
-        cr_config_close(&config);
+        cr_config_close(config);
     }
-    struct cr_config config;
+    const struct cr_config *config;
     REQUIRE_OK(make_config(&config, "data.channels=1"));
-    CHECK_NEAR(cr_config_mean(&config, 0), 0.449, 1e-9);
-    CHECK_INT(config.data.mean.count, 1);
-    cr_config_close(&config);
+    CHECK_NEAR(cr_config_mean(config, 0), 0.449, 1e-9);
+    CHECK_INT(config->data.mean.count, 1);
+    cr_config_close(config);
     REQUIRE_OK(make_config(&config, "data.channels=4", "data.std=0.5"));
-    CHECK_NEAR(cr_config_mean(&config, 1), 0.456, 1e-9);
-    CHECK_NEAR(cr_config_mean(&config, 3), 0.449, 1e-9);
-    CHECK_NEAR(cr_config_std(&config, 3), 0.5, 0);
-    cr_config_close(&config);
+    CHECK_NEAR(cr_config_mean(config, 1), 0.456, 1e-9);
+    CHECK_NEAR(cr_config_mean(config, 3), 0.449, 1e-9);
+    CHECK_NEAR(cr_config_std(config, 3), 0.5, 0);
+    cr_config_close(config);
 }
 
 TESTS(CASE(decoded_images_match_pil), CASE(resized_images_match_pil), CASE(parts_equal_the_whole),

@@ -310,14 +310,14 @@ static void random_resized_crops_are_functions_of_their_keys(void) {
 }
 
 static void check_prepare(struct cr_prepare want, enum cr_split split, const char *const *overrides) {
-    struct cr_config  config;
-    struct cr_prepare prep;
+    const struct cr_config *config;
+    struct cr_prepare       prep;
     REQUIRE_OK(make_config_(&config, overrides));
-    REQUIRE_OK(cr_prepare_from_config(&config, split, &prep));
+    REQUIRE_OK(cr_prepare_from_config(config, split, &prep));
     if (prep.size != want.size || prep.eval_resize != want.eval_resize || prep.crop != want.crop)
         TEST_FAIL_("%s, %s: size %d, eval_resize %d, crop %d", overrides[0], overrides[1], prep.size, prep.eval_resize,
                    prep.crop);
-    cr_config_close(&config);
+    cr_config_close(config);
 }
 #define CHECK_PREPARE(s, r, c, split, ...)                                                                             \
     check_prepare((struct cr_prepare){.size = s, .eval_resize = r, .crop = c}, split,                                  \

@@ -363,13 +363,13 @@ static void failing_allocations_are_reported(void) {
         failing_alloc_end(&f, cr_pack_dataset(set, text_into(path, "%s/x.crpk", folder), &options, &result));
     }
     for_each_failing_alloc(f, .least = 4) {
-        struct cr_dataset *opened = NULL;
-        struct cr_config   config;
+        struct cr_dataset      *opened = NULL;
+        const struct cr_config *config;
         REQUIRE_OK(make_config(&config, "data.kind=packed", packed_root));
         failing_alloc_begin(&f);
-        failing_alloc_end(&f, cr_dataset_open(&config, CR_SPLIT_TRAIN, &opened));
+        failing_alloc_end(&f, cr_dataset_open(config, CR_SPLIT_TRAIN, &opened));
         cr_dataset_close(opened);
-        cr_config_close(&config);
+        cr_config_close(config);
     }
     cr_dataset_close(set);
     drop_folder(folder);

@@ -138,9 +138,9 @@ static void keys_set_height_and_width(void) {
         {{"data.image_size=192x320", "data.eval_crop=192"}, 0, 0, "must be 0 with image_width"},
     };
     for (size_t i = 0; i < CR_COUNT(cases); i++) {
-        struct cr_config  config;
-        struct cr_prepare prep;
-        int               n = 0;
+        const struct cr_config *config;
+        struct cr_prepare       prep;
+        int                     n = 0;
         while (n < 3 && cases[i].keys[n]) n++;
         const cr_status status = cr_config_open(&config, NULL, cases[i].keys, n);
         CHECK_INT(status, cases[i].error ? CR_ERR_CONFIG : CR_OK);
@@ -149,10 +149,10 @@ static void keys_set_height_and_width(void) {
             continue;
         }
         for (int split = 0; split < 2; split++) {
-            REQUIRE_OK(cr_prepare_from_config(&config, (enum cr_split)split, &prep));
+            REQUIRE_OK(cr_prepare_from_config(config, (enum cr_split)split, &prep));
             CHECK(prep.size == cases[i].height && cr_prepare_width(&prep) == cases[i].width);
         }
-        cr_config_close(&config);
+        cr_config_close(config);
     }
     CHECK_INT(cr_alloc_live(), 0);
 }
@@ -176,15 +176,15 @@ static void one_number_is_a_square_again(void) {
     fputs("[data]\nimage_width = 40\nimage_size = 24\n", file);
     fclose(file);
     for (size_t i = 0; i < CR_COUNT(cases); i++) {
-        struct cr_config  config;
-        struct cr_prepare prep;
-        int               n = 0;
+        const struct cr_config *config;
+        struct cr_prepare       prep;
+        int                     n = 0;
         while (n < 2 && cases[i].keys[n]) n++;
         REQUIRE_OK(cr_config_open(&config, path, cases[i].keys, n));
-        REQUIRE_OK(cr_prepare_from_config(&config, CR_SPLIT_TRAIN, &prep));
+        REQUIRE_OK(cr_prepare_from_config(config, CR_SPLIT_TRAIN, &prep));
         CHECK_INT(prep.size, cases[i].height);
         CHECK_INT(cr_prepare_width(&prep), cases[i].width);
-        cr_config_close(&config);
+        cr_config_close(config);
     }
     unlink(path);
 }

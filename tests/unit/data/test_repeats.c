@@ -88,7 +88,7 @@ static void workers_ranks_and_resuming_change_nothing(void) {
 }
 
 static void balanced_sampling_is_excluded(void) {
-    struct cr_config         config;
+    const struct cr_config  *config;
     static const char *const keys[] = {"data.repeats=3", "data.sampling=balanced"};
     CHECK_INT(cr_config_open(&config, NULL, keys, CR_COUNT(keys)), CR_ERR_CONFIG);
     CHECK(strstr(cr_error_message(), "excludes sampling = balanced"));

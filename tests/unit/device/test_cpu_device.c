@@ -35,7 +35,7 @@ static void kernels_of_the_full_device(void) {
         CHECK(!ref_seen[kernels[i]->op]); /* reference kernels are the last of each op kind */
         ref_seen[kernels[i]->op] = kernels[i]->reference;
         CHECK(kernels[i]->reference == (strncmp(kernels[i]->name, "ref.", 4) == 0));
-        CHECK(!kernels[i]->prepare == !kernels[i]->release);
+        CHECK(!kernels[i]->prepare || !kernels[i]->workspace);
         for (int k = 0; k < i; k++) CHECK(strcmp(kernels[i]->name, kernels[k]->name) != 0);
     }
     for (int kind = 0; kind < CR_OP_COUNT; kind++) CHECK(ref_seen[kind]);
@@ -108,10 +108,7 @@ static void regions(void) {
 }
 
 static struct cr_config init_config(void) {
-    struct cr_config config = {0};
-    config.model.init       = CR_INIT_HE_FAN_OUT;
-    config.train.seed       = 5;
-    return config;
+    return (struct cr_config){.model.init = CR_INIT_HE_FAN_OUT, .train.seed = 5};
 }
 
 static void add_params(struct ref_run *run) {

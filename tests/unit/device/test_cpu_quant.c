@@ -108,11 +108,11 @@ static cr_status launch(struct cr_device *d, const struct cr_program *p, const s
     if (!kernel || strcmp(kernel->name, name) != 0)
         return CR_FAIL(CR_ERR_DEVICE, "%s, want %s", kernel ? kernel->name : "no kernel", name);
     last_kernel = kernel->name;
-    if (kernel->prepare) CR_TRY(kernel->prepare(d, p, op, &call->prepared, &bytes));
+    CR_TRY(cr_kernel_prepare(d, kernel, p, op, &call->prepared, &bytes));
     if (bytes && !(work = cr_alloc(bytes, 1))) return CR_NO_MEMORY(bytes);
     call->workspace = work;
     status          = kernel->launch(d, call);
-    if (kernel->release) kernel->release(call->prepared);
+    cr_kernel_release(kernel, call->prepared);
     cr_free(work);
     return status;
 }

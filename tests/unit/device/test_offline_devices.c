@@ -225,26 +225,26 @@ enum { KEYS = 3 };
 /* Compiles the network that `keys` describe for images of size x size pixels. */
 static cr_status compile_network(struct cr_device *device, const char *const keys[KEYS], int size, enum cr_dtype real,
                                  enum cr_program_kind kind, struct cr_program *p) {
-    char             size_is[64], crop_is[64];
-    const char      *overrides[KEYS + 3] = {"data.kind=synthetic", size_is, crop_is};
-    int              count               = 3;
-    struct cr_config config;
-    struct cr_model  model;
-    cr_status        status;
+    char                    size_is[64], crop_is[64];
+    const char             *overrides[KEYS + 3] = {"data.kind=synthetic", size_is, crop_is};
+    int                     count               = 3;
+    const struct cr_config *config;
+    struct cr_model         model;
+    cr_status               status;
     snprintf(size_is, sizeof size_is, "data.image_size=%d", size);
     snprintf(crop_is, sizeof crop_is, "data.eval_crop=%d", size);
     for (int i = 0; i < KEYS && keys[i]; i++) overrides[count++] = keys[i];
     CR_TRY(cr_config_open(&config, NULL, overrides, count));
-    CR_TRY(cr_model_open(&config, 10, size, size, &model));
+    CR_TRY(cr_model_open(config, 10, size, size, &model));
     cr_model_set_real(&model, real);
     struct cr_cost_model            cost_model = cr_device_cost_model(device);
     const struct cr_compile_options how        = {.fuse = true, .reuse = true};
-    CR_TRY(cr_model_program(&model, &config, kind, 16, p));
+    CR_TRY(cr_model_program(&model, config, kind, 16, p));
     status = cr_compile(p, &cost_model, &how);
     if (status == CR_OK) status = cr_plan_check(p, cost_model.alignment);
     p->store = NULL; /* freed with the model */
     cr_model_close(&model);
-    cr_config_close(&config);
+    cr_config_close(config);
     return status;
 }
 

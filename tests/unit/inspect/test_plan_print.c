@@ -39,7 +39,7 @@ static void json_is_one_line(void) {
     struct cr_text     text = {0};
     char               want[128];
     if (!compiled(&b, "resnet20", 32, 2, CR_PROGRAM_STEP, true, true, &p)) return;
-    cr_plan_print_json(&p, &b.config, &numbers, &text);
+    cr_plan_print_json(&p, b.config, &numbers, &text);
     REQUIRE(!text.failed);
     CHECK(strchr(text.data, '\n') == text.data + text.length - 1);
     snprintf(want, sizeof want, "\"peak_bytes\": %zu, \"bound_bytes\": %zu, \"ratio\": 1.0",
@@ -62,7 +62,7 @@ static void printing_survives_failing_allocations(void) {
         failing_alloc_begin(&f);
         cr_plan_print_summary(&p, &text);
         cr_plan_print_csv(&p, &text);
-        cr_plan_print_json(&p, &b.config, &numbers, &text);
+        cr_plan_print_json(&p, b.config, &numbers, &text);
         failing_alloc_end(&f, text.failed ? CR_ERR_MEMORY : CR_OK);
         cr_text_free(&text);
     }

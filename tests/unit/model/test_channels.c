@@ -12,7 +12,7 @@ static int64_t filters(void *self, const char *layer) {
     return param == CR_NONE ? -1 : m->store.param[param].dim[0];
 }
 
-static cr_status open_with(const char *const *keys, const char *channels, struct cr_config *config,
+static cr_status open_with(const char *const *keys, const char *channels, const struct cr_config **config,
                            struct cr_model *model) {
     const char *all[16] = {NULL};
     char        text[1024];
@@ -21,8 +21,8 @@ static cr_status open_with(const char *const *keys, const char *channels, struct
     snprintf(text, sizeof text, "model.channels=%s", channels);
     all[count++] = text;
     CR_TRY(cr_config_open(config, NULL, all, count));
-    const cr_status status = cr_model_open(config, 5, 32, 32, model);
-    if (status != CR_OK) cr_config_close(config);
+    const cr_status status = cr_model_open(*config, 5, 32, 32, model);
+    if (status != CR_OK) cr_config_close(*config);
     return status;
 }
 
@@ -42,19 +42,19 @@ struct want {
 };
 
 static void check_layers(const char *const *keys, const char *text, const struct want *want, int count) {
-    struct cr_config config;
-    struct cr_model  model;
-    struct cr_text   again = {0};
+    const struct cr_config *config;
+    struct cr_model         model;
+    struct cr_text          again = {0};
     REQUIRE_OK(open_with(keys, text, &config, &model));
     for (int i = 0; i < count; i++) {
         CHECK_INT(filters(&model, want[i].layer), want[i].channels);
         if (filters(&model, want[i].layer) != want[i].channels) printf("    %s\n", want[i].layer);
     }
-    cr_channels_text(&model, &config, filters, &model, &again);
+    cr_channels_text(&model, config, filters, &model, &again);
     CHECK_STR(again.data, text);
     cr_text_free(&again);
     cr_model_close(&model);
-    cr_config_close(&config);
+    cr_config_close(config);
 }
 
 static void layers_have_the_given_channels(void) {
@@ -86,13 +86,13 @@ static char *program_text(struct cr_model *model, const struct cr_config *config
 static void channels_of_an_architecture(void) {
     const char *const *const networks[] = {basic, shortcut_a, deep, grouped, attention};
     for (size_t i = 0; i < CR_COUNT(networks); i++) {
-        struct cr_config plain, given;
-        struct cr_model  plain_model, given_model;
-        struct cr_text   text = {0};
+        const struct cr_config *plain, *given;
+        struct cr_model         plain_model, given_model;
+        struct cr_text          text = {0};
         REQUIRE_OK(open_with(networks[i], "", &plain, &plain_model));
-        cr_channels_text(&plain_model, &plain, filters, &plain_model, &text);
+        cr_channels_text(&plain_model, plain, filters, &plain_model, &text);
         REQUIRE_OK(open_with(networks[i], text.data, &given, &given_model));
-        char *a = program_text(&plain_model, &plain), *b = program_text(&given_model, &given);
+        char *a = program_text(&plain_model, plain), *b = program_text(&given_model, given);
         REQUIRE(a && b);
         CHECK(strstr(a, "conv") != NULL);
         CHECK_STR(b, a);
@@ -101,8 +101,8 @@ static void channels_of_an_architecture(void) {
         cr_text_free(&text);
         cr_model_close(&plain_model);
         cr_model_close(&given_model);
-        cr_config_close(&plain);
-        cr_config_close(&given);
+        cr_config_close(plain);
+        cr_config_close(given);
     }
 }
 
@@ -143,9 +143,9 @@ static void bad_texts(void) {
          "layer1.0: a grouped convolution keeps its 128"},
     };
     for (size_t i = 0; i < CR_COUNT(cases); i++) {
-        struct cr_config config;
-        struct cr_model  model;
-        const cr_status  status = open_with(cases[i].keys, cases[i].text, &config, &model);
+        const struct cr_config *config;
+        struct cr_model         model;
+        const cr_status         status = open_with(cases[i].keys, cases[i].text, &config, &model);
         CHECK_INT(status, CR_ERR_CONFIG);
         if (!strstr(cr_error_message(), cases[i].says)) TEST_FAIL_("%s: %s", cases[i].text, cr_error_message());
     }

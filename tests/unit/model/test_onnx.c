@@ -61,7 +61,7 @@ static const char *lacks(bool cifar) {
     return cifar && !test_data_dir() ? "no CRESNET_TEST_DATA" : NULL;
 }
 
-static cr_status open_net(const struct net *net, struct cr_config *c, struct cr_session *s) {
+static cr_status open_net(const struct net *net, const struct cr_config **c, struct cr_session *s) {
     char arch[64], size[64], path[512];
     snprintf(arch, sizeof arch, "model.arch=%s", net->name);
     snprintf(size, sizeof size, "data.image_size=%d", net->size);
@@ -69,7 +69,7 @@ static cr_status open_net(const struct net *net, struct cr_config *c, struct cr_
     const char *overrides[] = {arch, size, "data.kind=synthetic", "train.batch=4", "train.device=cpu"};
     CR_TRY(cr_config_open(c, NULL, overrides, CR_COUNT(overrides)));
     const struct cr_session_options o = {.eval = true, .execute = true, .classes = net->classes};
-    CR_TRY(cr_session_open(c, &o, s));
+    CR_TRY(cr_session_open(*c, &o, s));
     return cr_session_load_weights(s, path, true);
 }
 
@@ -98,7 +98,7 @@ static void compare(const struct net *net) {
     static uint8_t             pixels[IMAGES * 64 * 64 * 3];
     static double              f32[IMAGES * CLASSES_MAX], f64[IMAGES * CLASSES_MAX];
     static float               ours[IMAGES * CLASSES_MAX], theirs[IMAGES * CLASSES_MAX];
-    struct cr_config           c;
+    const struct cr_config    *c;
     struct cr_session          s;
     const struct cr_step_block step  = {0};
     const int                  count = IMAGES * net->classes;
@@ -130,7 +130,7 @@ static void compare(const struct net *net) {
     }
     printf("\n");
     cr_session_close(&s);
-    cr_config_close(&c);
+    cr_config_close(c);
 }
 
 static void resnet18(void) {
@@ -154,7 +154,7 @@ static void deep_stem_and_excitation(void) {
     static uint8_t                  pixels[IMAGES * SIZE * SIZE * 3];
     static float                    ours[IMAGES * CLASSES], theirs[IMAGES * CLASSES];
     static double                   truth[IMAGES * CLASSES];
-    struct cr_config                c;
+    const struct cr_config         *c;
     struct cr_session               s;
     char                            path[512];
     double                          largest = 0;
@@ -167,7 +167,7 @@ static void deep_stem_and_excitation(void) {
     FILE *f = fopen(path, "wb");
     REQUIRE(f && fwrite(pixels, 1, sizeof pixels, f) == sizeof pixels && fclose(f) == 0);
     REQUIRE_OK(cr_config_open(&c, NULL, overrides, CR_COUNT(overrides)));
-    REQUIRE_OK(cr_session_open(&c, &o, &s));
+    REQUIRE_OK(cr_session_open(c, &o, &s));
     REQUIRE_OK(cr_session_init(&s));
     REQUIRE_OK(cr_exec_feed(s.eval_exec, pixels, NULL, NULL));
     REQUIRE_OK(cr_exec_run(s.eval_exec, &step));
@@ -189,7 +189,7 @@ static void deep_stem_and_excitation(void) {
         unlink(path);
     }
     cr_session_close(&s);
-    cr_config_close(&c);
+    cr_config_close(c);
 }
 
 /* Any allocation may fail: no file, no leak. */
@@ -197,7 +197,7 @@ static void failing_allocations(void) {
     static const char *const        overrides[] = {"model.arch=custom", "model.depths=1,1",  "model.widths=4,8",
                                                    "model.stem=cifar",  "model.block=basic", "data.kind=synthetic",
                                                    "data.image_size=8", "train.batch=2",     "train.device=cpu"};
-    struct cr_config                c;
+    const struct cr_config         *c;
     struct cr_session               s;
     struct cr_program               eval;
     float                          *value, *running;
@@ -206,9 +206,9 @@ static void failing_allocations(void) {
     cr_log_quiet(true);
     snprintf(path, sizeof path, "/tmp/cresnet-onnx-%d", (int)getpid());
     REQUIRE_OK(cr_config_open(&c, NULL, overrides, CR_COUNT(overrides)));
-    REQUIRE_OK(cr_session_open(&c, &o, &s));
+    REQUIRE_OK(cr_session_open(c, &o, &s));
     REQUIRE_OK(cr_session_init(&s));
-    REQUIRE_OK(cr_model_program(&s.model, &c, CR_PROGRAM_EVAL, 1, &eval));
+    REQUIRE_OK(cr_model_program(&s.model, c, CR_PROGRAM_EVAL, 1, &eval));
     REQUIRE_OK(cr_state_buffer_copy(&s, CR_BUFFER_VALUE, &value));
     REQUIRE_OK(cr_state_buffer_copy(&s, CR_BUFFER_RUNNING, &running));
     const char *const            names[] = {"a\"b", "\xc3\xa4", "c"};
@@ -225,7 +225,7 @@ static void failing_allocations(void) {
     cr_free(running);
     cr_program_free(&eval);
     cr_session_close(&s);
-    cr_config_close(&c);
+    cr_config_close(c);
 }
 
 TESTS(CASE(resnet18), CASE(resnet50), CASE(cifar_resnet20), CASE(deep_stem_and_excitation), CASE(failing_allocations))

@@ -8,10 +8,10 @@
 #define TEACHER(name) "distill.teacher=" CR_SOURCE_DIR "/tests/golden/train/teacher-" name
 #define STUDENT "model.arch=custom", "model.classes=10", "data.kind=synthetic", "data.image_size=16", "train.batch=4"
 
-static bool open_session(struct cr_config *c, const char *const *overrides, int n, struct cr_session *s) {
+static bool open_session(const struct cr_config **c, const char *const *overrides, int n, struct cr_session *s) {
     const struct cr_session_options o = {.train = true, .ref_only = true, .classes = 10};
     cr_log_quiet(true);
-    return cr_config_open(c, NULL, overrides, n) == CR_OK && cr_session_open(c, &o, s) == CR_OK;
+    return cr_config_open(c, NULL, overrides, n) == CR_OK && cr_session_open(*c, &o, s) == CR_OK;
 }
 
 static bool of_teacher(const struct cr_program *p, const struct cr_op *op) {
@@ -28,7 +28,7 @@ static int count(const struct cr_program *p, enum cr_op_kind kind, bool teacher)
  * the student has one. */
 static void folded(void) {
     static const char *const overrides[] = {STUDENT, "model.depths=1,1", "model.widths=4,8", TEACHER("grouped")};
-    struct cr_config         c;
+    const struct cr_config  *c;
     struct cr_session        s;
     int                      aligned = 0, shortcuts = 0;
     REQUIRE(open_session(&c, overrides, CR_COUNT(overrides), &s));
@@ -49,26 +49,26 @@ static void folded(void) {
     CHECK_INT(count(p, CR_OP_bn_apply, true), 3);
     CHECK_INT(count(p, CR_OP_add, true), 0);
     cr_session_close(&s);
-    cr_config_close(&c);
+    cr_config_close(c);
 }
 
 /* Networks without a stem of 7x7 and with equal normalisation read one tensor. */
 static void shared_input(void) {
     static const char *const overrides[] = {STUDENT, "model.depths=1,1", "model.widths=4,8", TEACHER("basic")};
-    struct cr_config         c;
+    const struct cr_config  *c;
     struct cr_session        s;
     REQUIRE(open_session(&c, overrides, CR_COUNT(overrides), &s));
     CHECK_INT(count(&s.train[0], CR_OP_normalize, true) + count(&s.train[0], CR_OP_normalize, false), 1);
     CHECK_INT(count(&s.train[0], CR_OP_conv, true), 8); /* conv1, six of three blocks, one shortcut */
     cr_session_close(&s);
-    cr_config_close(&c);
+    cr_config_close(c);
 }
 
 /* Both stems of 7x7 get the space-to-depth form, each with images of its own. */
 static void two_stems(void) {
     static const char *const overrides[] = {STUDENT, "model.depths=1,1", "model.widths=4,8", "model.stem=imagenet",
                                             TEACHER("grouped")};
-    struct cr_config         c;
+    const struct cr_config  *c;
     struct cr_session        s;
     int                      blocks = 0;
     REQUIRE(open_session(&c, overrides, CR_COUNT(overrides), &s));
@@ -77,7 +77,7 @@ static void two_stems(void) {
     CHECK_INT(blocks, 2);
     CHECK_INT(count(p, CR_OP_group_conv, true), 3);
     cr_session_close(&s);
-    cr_config_close(&c);
+    cr_config_close(c);
 }
 
 /* The constants are inside the buffer of their type, no two overlap unless one is a part of the other, and no op writes
@@ -102,35 +102,35 @@ static void check_constants(const struct cr_program *p, enum cr_param_buffer wei
 static void constants(void) {
     static const char *const   overrides[] = {STUDENT, "model.depths=1,1", "model.widths=4,8", TEACHER("basic")};
     static const enum cr_dtype types[]     = {CR_F32, CR_F16, CR_BF16};
-    struct cr_config           c;
+    const struct cr_config    *c;
     struct cr_session          s;
     REQUIRE(open_session(&c, overrides, CR_COUNT(overrides), &s));
     for (size_t i = 0; i < CR_COUNT(types); i++) {
         struct cr_program p;
         cr_model_set_real(&s.model, types[i]);
         cr_model_set_real(&s.model.teacher->model, types[i]);
-        REQUIRE_OK(cr_model_program(&s.model, &c, CR_PROGRAM_STEP, 2, &p));
+        REQUIRE_OK(cr_model_program(&s.model, c, CR_PROGRAM_STEP, 2, &p));
         check_constants(&p, types[i] == CR_F32 ? CR_BUFFER_TEACHER : CR_BUFFER_TEACHER_HALF);
         CHECK(cr_tensor_find(&p, "teacher.fc.y") >= 0 &&
               p.tensor[cr_tensor_find(&p, "teacher.fc.y")].dtype == types[i]);
         cr_program_free(&p);
     }
     struct cr_program eval; /* an evaluation has no teacher */
-    REQUIRE_OK(cr_model_program(&s.model, &c, CR_PROGRAM_EVAL, 2, &eval));
+    REQUIRE_OK(cr_model_program(&s.model, c, CR_PROGRAM_EVAL, 2, &eval));
     CHECK_INT(cr_tensor_find(&eval, "teacher.fc.y"), CR_NONE);
     cr_program_free(&eval);
     cr_session_close(&s);
-    cr_config_close(&c);
+    cr_config_close(c);
 }
 
 static void features_without_equal_shapes(void) {
     static const char *const overrides[] = {STUDENT, "model.depths=1,1", "model.widths=4,8", TEACHER("basic"),
                                             "distill.features=1"};
-    struct cr_config         c;
+    const struct cr_config  *c;
     struct cr_session        s;
     CHECK(!open_session(&c, overrides, CR_COUNT(overrides), &s));
     CHECK(strstr(cr_error_message(), "no stage output of this network has the shape of the teacher's"));
-    cr_config_close(&c);
+    cr_config_close(c);
 }
 
 /* A teacher that does not fit gives one error, and nothing stays allocated (no_leaks). */
@@ -149,14 +149,14 @@ static void refused(void) {
         {{"distill.weight=0.25"}, "needs teacher", CR_ERR_CONFIG},
     };
     for (size_t i = 0; i < CR_COUNT(wrong); i++) {
-        const char        *overrides[] = {STUDENT, "model.depths=1,1", "model.widths=4,8", wrong[i].override[0],
+        const char             *overrides[] = {STUDENT, "model.depths=1,1", "model.widths=4,8", wrong[i].override[0],
                                    wrong[i].override[1] ? wrong[i].override[1] : "train.seed=1"};
-        struct cr_config   c;
-        struct cr_teacher *teacher = NULL;
+        const struct cr_config *c;
+        struct cr_teacher      *teacher = NULL;
         REQUIRE_OK(cr_config_open(&c, NULL, overrides, CR_COUNT(overrides)));
-        CHECK_STATUS(cr_session_open_teacher(&c, NULL, (int)c.model.classes, &teacher), wrong[i].status);
+        CHECK_STATUS(cr_session_open_teacher(c, NULL, (int)c->model.classes, &teacher), wrong[i].status);
         CHECK(strstr(cr_error_message(), wrong[i].part) && !teacher);
-        cr_config_close(&c);
+        cr_config_close(c);
     }
 }
 

@@ -7,15 +7,15 @@
 
 static double evaluated(double (*rule)(const struct cr_config *, int64_t, int64_t), int64_t step, int64_t per_epoch,
                         const char *const *overrides) {
-    struct cr_config config;
-    int              n = 0;
+    const struct cr_config *config;
+    int                     n = 0;
     while (overrides[n]) n++;
     if (cr_config_open(&config, NULL, overrides, n) != CR_OK) {
         TEST_FAIL_("%s", cr_error_message());
         return NAN;
     }
-    double answer = rule(&config, step, per_epoch);
-    cr_config_close(&config);
+    double answer = rule(config, step, per_epoch);
+    cr_config_close(config);
     return answer;
 }
 #define LR(step, per_epoch, ...)                                                                                       \

@@ -6,7 +6,7 @@
 
 enum { BATCH = 2, CLASSES = 10, SIZE = 64, LEVELS = 2 };
 
-static bool open_config(const char *quant, struct cr_config *config) {
+static bool open_config(const char *quant, const struct cr_config **config) {
     const char *const list[] = {
         "model.arch=custom",   "model.block=bottleneck", "model.stem=imagenet", "model.depths=2,2",
         "model.widths=64,128", "model.classes=10",       "train.device=cpu",    quant};
@@ -17,8 +17,8 @@ static bool open_config(const char *quant, struct cr_config *config) {
 static cr_status open_source(struct cr_budget_source *s) {
     static const struct cr_multiples multiples = {1, 1};
     if (!open_config("quant.type=none", &s->config)) return CR_ERR_CONFIG;
-    CR_TRY(cr_model_open(&s->config, CLASSES, SIZE, SIZE, &s->session.model));
-    CR_TRY(cr_model_program(&s->session.model, &s->config, CR_PROGRAM_EVAL, 1, &s->program));
+    CR_TRY(cr_model_open(s->config, CLASSES, SIZE, SIZE, &s->session.model));
+    CR_TRY(cr_model_program(&s->session.model, s->config, CR_PROGRAM_EVAL, 1, &s->program));
     CR_TRY(cr_channel_groups_trace(&s->program, &s->groups));
     CR_ALLOC(s->running, (size_t)s->session.model.store.value_elems);
     CR_TRY(cr_shrink_open(&s->groups, &s->session.model.store, CR_PRUNE_IMPORTANCE_L2, s->running, NULL, &s->shrink));
@@ -32,7 +32,7 @@ static void close_source(struct cr_budget_source *s) {
     cr_program_free(&s->program);
     cr_free(s->running);
     cr_model_close(&s->session.model);
-    cr_config_close(&s->config);
+    cr_config_close(s->config);
 }
 
 static bool is_filter_or_image(const struct cr_tensor *t) {
@@ -56,16 +56,16 @@ static void check_op(const struct cr_budget_axes *a, const struct cr_op *op, int
 }
 
 static void check_program(const struct cr_budget_source *source, enum cr_dtype real) {
-    struct cr_config               config;
+    const struct cr_config        *config;
     struct cr_budget_axes          axes    = {0};
-    struct cr_session              session = {.config = &config};
+    struct cr_session              session = {.config = config};
     struct cr_program              program = {0};
     const char                    *names[64];
     int                            layers = 0, found = 0, convs = 0;
     const struct cr_device_options options = {0};
     REQUIRE(open_config("quant.type=int8", &config));
     REQUIRE_OK(cr_gpu_open_from_list(cr_gpu_find("h200"), &options, "a test wants it", &session.device));
-    REQUIRE_OK(cr_model_open(&config, CLASSES, SIZE, SIZE, &session.model));
+    REQUIRE_OK(cr_model_open(config, CLASSES, SIZE, SIZE, &session.model));
     cr_model_set_real(&session.model, real);
     REQUIRE_OK(cr_session_compile(&session, CR_PROGRAM_EVAL, BATCH, "fuse", &program));
     for (int i = 0; i < session.model.store.params; i++)
@@ -83,7 +83,7 @@ static void check_program(const struct cr_budget_source *source, enum cr_dtype r
     cr_budget_axes_close(&axes);
     cr_program_free(&program);
     cr_session_close(&session);
-    cr_config_close(&config);
+    cr_config_close(config);
 }
 
 static void both_axes_of_8_bit_filters_have_channels(void) {

@@ -177,11 +177,11 @@ static void check_filters(const struct cr_channel_groups *g) {
     }
 }
 
-static cr_status open_network(const char *const *keys, int count, int size, struct cr_config *config,
+static cr_status open_network(const char *const *keys, int count, int size, const struct cr_config **config,
                               struct cr_model *model, struct cr_program *program) {
     CR_TRY(cr_config_open(config, NULL, keys, count));
-    CR_TRY(cr_model_open(config, CLASSES, size, size, model));
-    return cr_model_program(model, config, CR_PROGRAM_EVAL, BATCH, program);
+    CR_TRY(cr_model_open(*config, CLASSES, size, size, model));
+    return cr_model_program(model, *config, CR_PROGRAM_EVAL, BATCH, program);
 }
 
 /* ---- channels that are 0 ---- */
@@ -263,7 +263,7 @@ static void count_kinds(const struct cr_config *c) {
 }
 
 static void check_network(const char *const *keys, int count, int size, uint64_t seed, const char *name) {
-    struct cr_config               config;
+    const struct cr_config        *config;
     struct cr_model                model;
     struct cr_channel_groups       groups;
     struct measured                m       = {0};
@@ -278,7 +278,7 @@ static void check_network(const char *const *keys, int count, int size, uint64_t
     compare(&m, &groups, name);
     check_filters(&groups);
     REQUIRE_OK(check_zeros(&m, &groups, seed, name));
-    count_kinds(&config);
+    count_kinds(config);
     cr_channel_groups_free(&groups);
     for (int t = 0; t < m.run.p.tensors; t++) cr_free(m.base[t]);
     cr_free(m.base);
@@ -287,7 +287,7 @@ static void check_network(const char *const *keys, int count, int size, uint64_t
     ref_close(&m.run); /* with the parameter store, which it shares with the model */
     model.store = (struct cr_param_store){0};
     cr_model_close(&model);
-    cr_config_close(&config);
+    cr_config_close(config);
 }
 
 static void random_networks(void) {
@@ -317,7 +317,7 @@ struct want {
 };
 
 static void check_groups(const char *const *keys, int count, const struct want *want, int groups) {
-    struct cr_config         config;
+    const struct cr_config  *config;
     struct cr_model          model;
     struct cr_program        program;
     struct cr_channel_groups g;
@@ -333,7 +333,7 @@ static void check_groups(const char *const *keys, int count, const struct want *
     cr_channel_groups_free(&g);
     cr_program_free(&program);
     cr_model_close(&model);
-    cr_config_close(&config);
+    cr_config_close(config);
 }
 
 /* ResNet-8 with shortcuts of option A: layer1 has 16 channels, which layer2 and layer3 share; layer2 adds 16. */

@@ -215,8 +215,8 @@ static void invalid_block_shapes(void) {
     static const char *const bad[] = {"",    "0",    "1",      "x",     "8x",    "x8", "1x1",
                                       "8x0", "4097", "8x4097", "8 x 8", "8x8x8", "-8", "99999999999999999999x2"};
     for (size_t i = 0; i < CR_COUNT(bad); i++) {
-        struct cr_config config;
-        char             text[64];
+        const struct cr_config *config;
+        char                    text[64];
         snprintf(text, sizeof text, "prune.block=%s", bad[i]);
         CHECK(cr_config_open(&config, NULL, (const char *const[]){text}, 1) == CR_ERR_CONFIG);
         CHECK_HAS(cr_error_message(), "e.g. 64x64");

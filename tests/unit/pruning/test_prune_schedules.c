@@ -40,24 +40,24 @@ static void phases_alternate(void) {
     static const char *const paper[] = {"prune.sparsity=0.9", "prune.schedule=acdc", "prune.start=10", "prune.end=85"};
     static const char *const small[] = {"prune.sparsity=0.9", "prune.schedule=acdc",   "prune.start=1",
                                         "prune.end=8",        "prune.sparse_epochs=1", "prune.dense_epochs=2"};
-    struct cr_config         c;
+    const struct cr_config  *c;
     char                     text[101], want[101] = "";
     REQUIRE_OK(cr_config_open(&c, NULL, paper, CR_COUNT(paper)));
     strcat(want, "dddddddddd");
     for (int i = 0; i < 7; i++) strcat(want, "sssssddddd");
     strcat(want, "dddddsssssssssssssss");
-    phases(&c, 100, text);
+    phases(c, 100, text);
     CHECK_STR(text, want);
-    cr_config_close(&c);
+    cr_config_close(c);
     REQUIRE_OK(cr_config_open(&c, NULL, small, CR_COUNT(small)));
-    phases(&c, 10, text);
+    phases(c, 10, text);
     CHECK_STR(text, "dsddsdddss");
-    c.prune.start = 0; /* the first step prunes */
-    phases(&c, 10, text);
+    REQUIRE_OK(cr_config_change(&c, 0, CR_CHANGES("prune.start=0"))); /* the first step prunes */
+    phases(c, 10, text);
     CHECK_STR(text, "sddsddddss");
-    c.prune.sparsity = 0;
-    CHECK_INT(cr_prune_step_at(&c, 80, PER_EPOCH).action, CR_PRUNE_NOTHING);
-    cr_config_close(&c);
+    REQUIRE_OK(cr_config_change(&c, 0, CR_CHANGES("prune.sparsity=0")));
+    CHECK_INT(cr_prune_step_at(c, 80, PER_EPOCH).action, CR_PRUNE_NOTHING);
+    cr_config_close(c);
 }
 
 /* Evci et al.: at the update after t steps, alpha / 2 * (1 + cos(pi * t / T_end)), every delta T steps before T_end. */
@@ -67,11 +67,11 @@ static void updates_decay_by_a_cosine(void) {
                                        "prune.drop_fraction=0.4"};
     static const double      want[] = {0.4 * 0.9045084971874737, 0.4 * 0.6545084971874737, 0.4 * 0.3454915028125263,
                                        0.4 * 0.0954915028125263};
-    struct cr_config         c;
+    const struct cr_config  *c;
     int                      found = 0;
     REQUIRE_OK(cr_config_open(&c, NULL, keys, CR_COUNT(keys)));
     for (int step = 0; step < 100; step++) {
-        const struct cr_prune_step due = cr_prune_step_at(&c, step, PER_EPOCH);
+        const struct cr_prune_step due = cr_prune_step_at(c, step, PER_EPOCH);
         if (step == 10)
             CHECK(due.action == CR_PRUNE_TO && due.fraction == 1); /* trained weights: by magnitude */
         else if (due.action != CR_PRUNE_NOTHING) {
@@ -81,31 +81,31 @@ static void updates_decay_by_a_cosine(void) {
         }
     }
     CHECK_INT(found, 4);
-    c.prune.start = 0;
-    CHECK_INT(cr_prune_step_at(&c, 0, PER_EPOCH).action, CR_PRUNE_RANDOM);
-    c.model.weights = "file";
-    CHECK_INT(cr_prune_step_at(&c, 0, PER_EPOCH).action, CR_PRUNE_TO);
-    cr_config_close(&c);
+    REQUIRE_OK(cr_config_change(&c, 0, CR_CHANGES("prune.start=0")));
+    CHECK_INT(cr_prune_step_at(c, 0, PER_EPOCH).action, CR_PRUNE_RANDOM);
+    REQUIRE_OK(cr_config_change(&c, 0, CR_CHANGES("model.weights=file")));
+    CHECK_INT(cr_prune_step_at(c, 0, PER_EPOCH).action, CR_PRUNE_TO);
+    cr_config_close(c);
 }
 
 static void group_decay_is_due(void) {
     static const char *const keys[] = {"prune.group_decay=0.1", "prune.start=1", "prune.end=3", "prune.frequency=8",
                                        "train.epochs=5"};
-    struct cr_config         c;
+    const struct cr_config  *c;
     int64_t                  covered = 10, since;
     REQUIRE_OK(cr_config_open(&c, NULL, keys, CR_COUNT(keys)));
     for (int step = 0; step < 60; step++) {
-        if (!cr_prune_decays_at(&c, step, PER_EPOCH, &since)) continue;
+        if (!cr_prune_decays_at(c, step, PER_EPOCH, &since)) continue;
         CHECK(step == 18 || step == 26 || step == 30);
         CHECK_INT(since, covered);
         covered = step;
     }
     CHECK_INT(covered, 30);
-    c.prune.end = 0; /* to the last epoch */
-    CHECK(cr_prune_decays_at(&c, 50, PER_EPOCH, &since) && !cr_prune_decays_at(&c, 58, PER_EPOCH, &since));
-    c.prune.group_decay = 0;
-    CHECK(!cr_prune_decays_at(&c, 18, PER_EPOCH, &since));
-    cr_config_close(&c);
+    REQUIRE_OK(cr_config_change(&c, 0, CR_CHANGES("prune.end=0"))); /* to the last epoch */
+    CHECK(cr_prune_decays_at(c, 50, PER_EPOCH, &since) && !cr_prune_decays_at(c, 58, PER_EPOCH, &since));
+    REQUIRE_OK(cr_config_change(&c, 0, CR_CHANGES("prune.group_decay=0")));
+    CHECK(!cr_prune_decays_at(c, 18, PER_EPOCH, &since));
+    cr_config_close(c);
 }
 
 /* ---- masks of RigL ---- */
@@ -113,11 +113,11 @@ static void group_decay_is_due(void) {
 static const char *const layers[] = {"conv1", "a", "b", "fc"};
 
 struct net {
-    struct cr_config      config;
-    struct cr_param_store store;
-    struct cr_prune       prune;
-    float                *value, *momentum, *grad;
-    uint8_t              *mask;
+    const struct cr_config *config;
+    struct cr_param_store   store;
+    struct cr_prune         prune;
+    float                  *value, *momentum, *grad;
+    uint8_t                *mask;
 };
 
 static cr_status net_open(struct net *n, const char *scope) {
@@ -137,7 +137,7 @@ static cr_status net_open(struct net *n, const char *scope) {
     n->mask            = cr_alloc(elems / 8, 1);
     if (!n->value || !n->momentum || !n->grad || !n->mask) return CR_NO_MEMORY(elems);
     memset(n->mask, 0xff, elems / 8);
-    return cr_prune_open(&n->store, &n->config, &n->prune);
+    return cr_prune_open(&n->store, n->config, &n->prune);
 }
 
 static void net_close(struct net *n) {
@@ -147,7 +147,7 @@ static void net_close(struct net *n) {
     cr_free(n->grad);
     cr_free(n->mask);
     cr_param_store_free(&n->store);
-    cr_config_close(&n->config);
+    cr_config_close(n->config);
 }
 
 static void read_into(const char *part, const char *name, float *to, uint8_t *mask, int64_t offset) {
@@ -232,7 +232,8 @@ static void random_masks(void) {
     memset(n.mask, 0xff, bytes);
     REQUIRE_OK(cr_prune_random_masks(&n.prune, n.mask));
     CHECK(memcmp(first, n.mask, bytes) == 0);
-    n.config.train.seed = 2;
+    REQUIRE_OK(cr_config_change(&n.config, 0, CR_CHANGES("train.seed=2")));
+    n.prune.config = n.config;
     memset(n.mask, 0xff, bytes);
     REQUIRE_OK(cr_prune_random_masks(&n.prune, n.mask));
     CHECK(memcmp(first, n.mask, bytes) != 0);
@@ -247,7 +248,7 @@ static void random_masks(void) {
 
 static void decay_equals_numpy(void) {
     static const char *const keys[] = {"model.arch=custom", "model.depths=1", "model.widths=8", "model.stem=cifar"};
-    struct cr_config         config;
+    const struct cr_config  *config;
     struct cr_model          model;
     struct cr_program        program;
     struct cr_channel_groups g;
@@ -255,8 +256,8 @@ static void decay_equals_numpy(void) {
     int64_t                  count;
     double                  *amount = golden_read("decay", "amount", &count);
     REQUIRE_OK(cr_config_open(&config, NULL, keys, CR_COUNT(keys)));
-    REQUIRE_OK(cr_model_open(&config, 3, 8, 8, &model));
-    REQUIRE_OK(cr_model_program(&model, &config, CR_PROGRAM_EVAL, 1, &program));
+    REQUIRE_OK(cr_model_open(config, 3, 8, 8, &model));
+    REQUIRE_OK(cr_model_program(&model, config, CR_PROGRAM_EVAL, 1, &program));
     REQUIRE_OK(cr_channel_groups_trace(&program, &g));
     float *value = cr_alloc((size_t)model.store.value_elems, sizeof *value);
     REQUIRE(value && amount);
@@ -267,7 +268,7 @@ static void decay_equals_numpy(void) {
         if (!cr_param_is_running(q->role)) read_into(of, "before", value, NULL, q->offset);
     }
     REQUIRE_OK(cr_shrink_open(&g, &model.store, CR_PRUNE_IMPORTANCE_L2, value, NULL, &s));
-    REQUIRE_OK(cr_shrink_keep_exempt(&s, &model.store, &config));
+    REQUIRE_OK(cr_shrink_keep_exempt(&s, &model.store, config));
     REQUIRE_OK(cr_shrink_decay(&s, &model.store, *amount, value));
     for (int i = 0; i < model.store.params; i++) {
         const struct cr_param *q = &model.store.param[i];
@@ -278,8 +279,8 @@ static void decay_equals_numpy(void) {
         cr_free(want);
     }
     /* Channels of layers that are exempt do not decay. */
-    config.prune.exempt = "conv1";
-    REQUIRE_OK(cr_shrink_keep_exempt(&s, &model.store, &config));
+    REQUIRE_OK(cr_config_change(&config, 0, CR_CHANGES("prune.exempt=conv1")));
+    REQUIRE_OK(cr_shrink_keep_exempt(&s, &model.store, config));
     const struct cr_param *stem   = &model.store.param[cr_param_store_find(&model.store, "conv1.weight")];
     const float            before = value[stem->offset + 1];
     const struct cr_param *other  = &model.store.param[cr_param_store_find(&model.store, "layer1.0.conv1.weight")];
@@ -290,7 +291,7 @@ static void decay_equals_numpy(void) {
     cr_channel_groups_free(&g);
     cr_program_free(&program);
     cr_model_close(&model);
-    cr_config_close(&config);
+    cr_config_close(config);
     cr_free(value);
     cr_free(amount);
 }
@@ -299,8 +300,8 @@ static void decay_equals_numpy(void) {
 
 #define REFUSED(text, ...)                                                                                             \
     do {                                                                                                               \
-        const char *const keys_[] = {__VA_ARGS__};                                                                     \
-        struct cr_config  c_;                                                                                          \
+        const char *const       keys_[] = {__VA_ARGS__};                                                               \
+        const struct cr_config *c_;                                                                                    \
         CHECK_STATUS(cr_config_open(&c_, NULL, keys_, CR_COUNT(keys_)), CR_ERR_CONFIG);                                \
         CHECK_HAS(cr_error_message(), text);                                                                           \
     } while (0)

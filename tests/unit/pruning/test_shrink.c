@@ -15,16 +15,16 @@ static const struct cr_multiples *multiple_of(int64_t channels) {
 enum { CLASSES = 3, NETWORKS = 50 };
 
 struct network {
-    struct cr_config config;
-    struct cr_model  model;
-    struct ref_run   run;
+    const struct cr_config *config;
+    struct cr_model         model;
+    struct ref_run          run;
 };
 
 static cr_status open_network(const char *const *keys, int count, int size, struct network *n) {
     const struct cr_device_options options = {.threads = 1, .ref_only = true};
     CR_TRY(cr_config_open(&n->config, NULL, keys, count));
-    CR_TRY(cr_model_open(&n->config, CLASSES, size, size, &n->model));
-    CR_TRY(cr_model_program(&n->model, &n->config, CR_PROGRAM_EVAL, 1, &n->run.p));
+    CR_TRY(cr_model_open(n->config, CLASSES, size, size, &n->model));
+    CR_TRY(cr_model_program(&n->model, n->config, CR_PROGRAM_EVAL, 1, &n->run.p));
     CR_TRY(cr_device_open(CR_DEVICE_CPU, &options, &n->run.device));
     n->run.store = n->model.store;
     return ref_bind(&n->run);
@@ -34,7 +34,7 @@ static void close_network(struct network *n) {
     ref_close(&n->run); /* with the parameter store, which it shares with the model */
     n->model.store = (struct cr_param_store){0};
     cr_model_close(&n->model);
-    cr_config_close(&n->config);
+    cr_config_close(n->config);
 }
 
 static float *buffer(const struct network *n, enum cr_param_buffer which) {
@@ -91,7 +91,7 @@ static cr_status open_small(const struct network *n, const struct cr_shrink *s, 
     struct names             names = {s, &n->run.store};
     struct cr_shrink_buffers from  = buffers_of(n), to;
     cr_text_add(&text, "model.channels=");
-    cr_channels_text(&n->model, &n->config, width_of, &names, &text);
+    cr_channels_text(&n->model, n->config, width_of, &names, &text);
     for (int i = 0; i < count; i++) all[i] = keys[i];
     all[count]       = text.data;
     cr_status status = open_network(all, count + 1, size, small);
@@ -195,18 +195,20 @@ static void residual_channels_stay(void) {
         struct cr_shrink         s;
         REQUIRE_OK(open_network(plain, CR_COUNT(plain), 4, &n));
         fill(&n, 5);
-        n.config.prune.exempt = cases[i].list;
+        char exempt[64];
+        snprintf(exempt, sizeof exempt, "prune.exempt=%s", cases[i].list);
+        REQUIRE_OK(cr_config_change(&n.config, 0, CR_CHANGES(exempt)));
         REQUIRE_OK(cr_channel_groups_trace(&n.run.p, &groups));
         REQUIRE_OK(
             cr_shrink_open(&groups, &n.run.store, CR_PRUNE_IMPORTANCE_L2, buffer(&n, CR_BUFFER_VALUE), NULL, &s));
-        REQUIRE_OK(cr_shrink_keep_exempt(&s, &n.run.store, &n.config));
+        REQUIRE_OK(cr_shrink_keep_exempt(&s, &n.run.store, n.config));
         REQUIRE_OK(cr_shrink_choose(&s, multiple_of(1), 1.3));
         CHECK((cr_shrink_width(&s, &n.run.store, "conv1") == 8) == cases[i].stem);
         CHECK((cr_shrink_width(&s, &n.run.store, "layer2.0.conv2") == 16) == cases[i].stem);
         CHECK((cr_shrink_width(&s, &n.run.store, "layer1.0.conv1") == 8) == cases[i].inner);
         CHECK(!cases[i].stem || cr_shrink_width(&s, &n.run.store, "layer2.0.conv1") < 16);
-        n.config.prune.exempt = "residual,layer9";
-        CHECK_STATUS(cr_shrink_keep_exempt(NULL, &n.run.store, &n.config), CR_ERR_CONFIG);
+        REQUIRE_OK(cr_config_change(&n.config, 0, CR_CHANGES("prune.exempt=residual,layer9")));
+        CHECK_STATUS(cr_shrink_keep_exempt(NULL, &n.run.store, n.config), CR_ERR_CONFIG);
         CHECK(strstr(cr_error_message(), "residual,layer9") && strstr(cr_error_message(), "\"layer9\""));
         cr_shrink_free(&s);
         cr_channel_groups_free(&groups);
@@ -280,11 +282,13 @@ static void widths_are(int widest, int units, int64_t given, bool tensor_cores, 
     struct cr_widths         w;
     snprintf(key, sizeof key, "model.widths=64,%d", widest);
     REQUIRE_OK(open_network(keys, CR_COUNT(keys), 4, &n));
-    n.config.prune.multiple = given;
+    char multiple[64];
+    snprintf(multiple, sizeof multiple, "prune.multiple=%d", (int)given);
+    REQUIRE_OK(cr_config_change(&n.config, 0, CR_CHANGES(given ? multiple : "prune.multiple=auto")));
     fill(&n, 5);
     REQUIRE_OK(cr_channel_groups_trace(&n.run.p, &groups));
     REQUIRE_OK(cr_shrink_open(&groups, &n.run.store, CR_PRUNE_IMPORTANCE_L2, buffer(&n, CR_BUFFER_VALUE), NULL, &s));
-    const struct cr_multiples multiples = cr_multiples_of(&n.config, tensor_cores);
+    const struct cr_multiples multiples = cr_multiples_of(n.config, tensor_cores);
     const int                 k         = group_of(&groups, units);
     REQUIRE(k != CR_NONE);
     REQUIRE_OK(cr_widths_open(&s, &multiples, !given, most, &w));
@@ -312,7 +316,7 @@ static void failing_allocations(void) {
     static const char *const keys[] = {"model.arch=custom", "model.depths=1,1", "model.widths=8,16", "model.stem=cifar",
                                        "model.channels=8/8,5/16,9"};
     static float             value[8192] = {1};
-    struct cr_config         config;
+    const struct cr_config  *config;
     cr_status                status = CR_ERR_MEMORY;
     REQUIRE_OK(cr_config_open(&config, NULL, keys, CR_COUNT(keys)));
     for (size_t i = 0; i < CR_COUNT(value); i++) value[i] = (float)(i % 7);
@@ -321,10 +325,10 @@ static void failing_allocations(void) {
     for (; status == CR_ERR_MEMORY; n++) {
         struct cr_model model;
         cr_alloc_fail_at(n);
-        status = cr_model_open(&config, 3, 8, 8, &model);
+        status = cr_model_open(config, 3, 8, 8, &model);
         if (status == CR_OK) {
             CHECK(model.store.value_elems <= (int64_t)CR_COUNT(value));
-            status = all_steps(&config, value, &model);
+            status = all_steps(config, value, &model);
             cr_model_close(&model);
         }
         cr_alloc_fail_at(0);
@@ -332,7 +336,7 @@ static void failing_allocations(void) {
     }
     CHECK_INT(status, CR_OK);
     CHECK(n > 20);
-    cr_config_close(&config);
+    cr_config_close(config);
 }
 
 TESTS({"logits_of_the_masked_network", logits_of_the_masked_network}, {"smallest_first", smallest_first},

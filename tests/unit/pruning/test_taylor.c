@@ -69,7 +69,7 @@ static void check_network(const char *const *keys, int least) {
     int                      count = 0;
     struct cr_rng            rng   = cr_rng_make(9, CR_RNG_TEST, 0, 0);
     REQUIRE_OK(pruned_open(&p, keys));
-    REQUIRE_OK(cr_model_program(&p.session.model, &p.config, CR_PROGRAM_EVAL, 1, &program));
+    REQUIRE_OK(cr_model_program(&p.session.model, p.config, CR_PROGRAM_EVAL, 1, &program));
     REQUIRE_OK(cr_channel_groups_trace(&program, &g));
     for (size_t i = 0; i < sizeof images; i++) images[i] = (uint8_t)cr_rng_u32(&rng);
     REQUIRE_OK(draw_vectors(&p.session));
@@ -127,7 +127,7 @@ static void weights_are_not_changed(void) {
     struct sums        sums = {0}, again = {0};
     REQUIRE_OK(pruned_open(&p, (const char *const[]){"prune.sparsity=0", "data.train_images=32", "optim.momentum=0.9",
                                                      "optim.weight_decay=0.1", NULL}));
-    REQUIRE_OK(cr_dataset_open(&p.config, CR_SPLIT_TRAIN, &train));
+    REQUIRE_OK(cr_dataset_open(p.config, CR_SPLIT_TRAIN, &train));
     REQUIRE_OK(cr_state_buffer_copy(&p.session, CR_BUFFER_VALUE, &before));
     REQUIRE_OK(cr_session_gradients(&p.session, train, 3, add_up, &sums));
     REQUIRE_OK(cr_session_gradients(&p.session, train, 3, add_up, &again));
@@ -188,7 +188,7 @@ static void scores_of_weights(void) {
     uint8_t *mask = cr_alloc(elems / 8, 1);
     REQUIRE(mask);
     memset(mask, 0xff, elems / 8);
-    REQUIRE_OK(cr_prune_open(store, &p.config, &prune));
+    REQUIRE_OK(cr_prune_open(store, p.config, &prune));
     REQUIRE_OK(cr_prune_masks(&prune, 1, score, mask));
     double remaining = INFINITY, lost = 0;
     for (int l = 0; l < prune.layers; l++) {

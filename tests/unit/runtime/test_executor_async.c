@@ -91,7 +91,7 @@ static const struct cr_async fake_async = {.host_reserve          = fake_new,
 /* ---- a bound evaluation program ---- */
 
 struct bound { /* the objects that an executor needs */
-    struct cr_config        config;
+    const struct cr_config *config;
     struct cr_model         model;
     struct cr_backend       backend;
     struct cr_device       *device;
@@ -116,14 +116,14 @@ static cr_status bound_open(struct bound *b, bool breaks) {
     int                             count   = 0;
     *b                                      = (struct bound){0};
     CR_TRY(cr_config_open(&b->config, NULL, tiny, CR_COUNT(tiny)));
-    CR_TRY(cr_model_open(&b->config, 3, 8, 8, &b->model));
+    CR_TRY(cr_model_open(b->config, 3, 8, 8, &b->model));
     CR_TRY(cr_device_open(CR_DEVICE_CPU, &options, &b->device));
     b->backend                      = *b->device->backend;
     b->backend.async                = &fake_async;
     b->backend.sync                 = fake_sync;
     b->device->backend              = &b->backend;
     struct cr_cost_model cost_model = cr_device_cost_model(b->device);
-    CR_TRY(cr_model_program(&b->model, &b->config, CR_PROGRAM_EVAL, 2, &b->program));
+    CR_TRY(cr_model_program(&b->model, b->config, CR_PROGRAM_EVAL, 2, &b->program));
     CR_TRY(cr_compile(&b->program, &cost_model, &how));
     for (const struct cr_kernel *const *kernel = b->device->kernels; *kernel; kernel++) b->kernels[count++] = *kernel;
     b->broken        = *b->kernels[b->program.op[0].kernel];
@@ -139,7 +139,7 @@ static void bound_close(struct bound *b) {
     cr_program_free(&b->program);
     cr_device_close(b->device);
     cr_model_close(&b->model);
-    cr_config_close(&b->config);
+    cr_config_close(b->config);
 }
 
 /* ---- cases ---- */
@@ -231,7 +231,7 @@ static void hoisted_ops_run_once_and_are_not_captured(void) {
     REQUIRE_OK(bound_open(&b, false));
     cr_program_free(&b.program);
     struct cr_cost_model cost_model = cr_device_cost_model(b.device);
-    REQUIRE_OK(cr_model_program(&b.model, &b.config, CR_PROGRAM_EVAL, 2, &b.program));
+    REQUIRE_OK(cr_model_program(&b.model, b.config, CR_PROGRAM_EVAL, 2, &b.program));
     REQUIRE_OK(cr_compile(&b.program, &cost_model, &how));
     CHECK(b.program.hoisted > 1 && b.program.ops - b.program.hoisted > 1 && b.program.ops <= 64);
     for (int i = 0; b.kernels[i]; i++) {

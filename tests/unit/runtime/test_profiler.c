@@ -158,12 +158,12 @@ static cr_status fake_open(struct cr_device **out) {
 /* ---- a bound program ---- */
 
 struct net {
-    struct cr_device *device;
-    struct cr_config  config;
-    struct cr_model   model;
-    struct cr_program program;
-    struct cr_memory  memory;
-    struct cr_exec   *exec;
+    struct cr_device       *device;
+    const struct cr_config *config;
+    struct cr_model         model;
+    struct cr_program       program;
+    struct cr_memory        memory;
+    struct cr_exec         *exec;
 };
 
 static cr_status net_open(struct net *n) {
@@ -178,14 +178,14 @@ static cr_status net_open(struct net *n) {
     CR_TRY(fake_open(&n->device));
     const struct cr_cost_model cost_model = cr_device_cost_model(n->device);
     CR_TRY(cr_config_open(&n->config, NULL, overrides, CR_COUNT(overrides)));
-    CR_TRY(cr_model_open(&n->config, 10, 8, 8, &n->model));
+    CR_TRY(cr_model_open(n->config, 10, 8, 8, &n->model));
     cr_model_set_real(&n->model, CR_F32);
-    CR_TRY(cr_model_program(&n->model, &n->config, CR_PROGRAM_STEP, 2, &n->program));
+    CR_TRY(cr_model_program(&n->model, n->config, CR_PROGRAM_STEP, 2, &n->program));
     CR_TRY(cr_compile(&n->program, &cost_model, &options));
     const struct cr_program *const programs[] = {&n->program};
     CR_TRY(cr_memory_open(&n->memory, n->device, &n->model.store, programs, 1));
     CR_TRY(cr_exec_open(&n->program, &n->memory, &n->exec));
-    CR_TRY(n->device->backend->init_store(n->device, &n->model.store, &n->config, n->memory.region[CR_REGION_STORE]));
+    CR_TRY(n->device->backend->init_store(n->device, &n->model.store, n->config, n->memory.region[CR_REGION_STORE]));
     CR_TRY(cr_exec_feed(n->exec, pixels, labels, NULL));
     return cr_exec_run(n->exec, &step);
 }
@@ -195,7 +195,7 @@ static void net_close(struct net *n) {
     cr_memory_close(&n->memory);
     cr_program_free(&n->program);
     cr_model_close(&n->model);
-    cr_config_close(&n->config);
+    cr_config_close(n->config);
     cr_device_close(n->device);
 }
 

@@ -2,7 +2,6 @@
  * where they are faster by hand calculation, and only there; a limit that only mapped reads meet; the kernels that
  * support them; checks of the order; bitwise identical results on a device with a random stream order. */
 #include "compiler/memory/offload.h"
-#include "device/offline.h"
 #include "inspect/plan_print.h"
 #include "model/model.h"
 #include "tests/harness/compiler_support.h"
@@ -202,27 +201,6 @@ static void early_read_is_detected(void) {
     cr_program_free(&l.p);
 }
 
-static void printed_location_of_tensors(void) {
-    struct late              l;
-    struct cr_offload_report r;
-    struct cr_config         config;
-    struct cr_text           text = {0};
-    late_open(&l, 0, 1);
-    struct cr_cost_model cost_model = late_cost_model(&l);
-    CHECK_STATUS(cr_pass_offload(&l.p, &cost_model, 6 * UNIT, CR_OFFLOAD_BEST, &r), CR_OK);
-    plan_of(&l.p);
-    CHECK_STATUS(cr_plan_print_lifetimes(&l.p, &cost_model, &text), CR_OK);
-    CHECK_HAS(text.data, "mapped          4.00  0-"); /* a, four units */
-    CHECK_HAS(text.data, "offloaded 0.0, mapped reads 4.0");
-    cr_text_free(&text);
-    REQUIRE_OK(cr_config_open(&config, NULL, NULL, 0));
-    cr_plan_print_json(&l.p, &config, &(struct cr_plan_numbers){.device = "", .batch = 1}, &text);
-    CHECK_HAS(text.data, "\"offloaded\": 0, \"mapped_reads\": 1");
-    cr_text_free(&text);
-    cr_config_close(&config);
-    cr_program_free(&l.p);
-}
-
 /* ---- kernels ---- */
 
 /* A kernel without support for mapped reads is not selected for an op that needs them; on the CPU both memories are
@@ -250,40 +228,6 @@ static void kernels_declare_mapped_reads(void) {
     cr_device_close(device);
 }
 
-/* As tests/gpu/test_cuda_delays.c on a GPU: elementwise ops use mapped reads, convolutions do not. */
-static void offline_gpu(void) {
-    static const char *const        overrides[] = {"model.arch=resnet20", "data.kind=synthetic", "data.image_size=32",
-                                                   "train.device=cpu"};
-    const struct cr_device_options  options     = {.deterministic = true};
-    const struct cr_compile_options select      = {.reuse = true, .until = "select"};
-    struct cr_device               *device;
-    struct cr_config                config;
-    struct cr_model                 model;
-    struct cr_program               p;
-    struct cr_offload_report        r;
-    int                             kinds[CR_OP_COUNT] = {0};
-    REQUIRE_OK(cr_config_open(&config, NULL, overrides, CR_COUNT(overrides)));
-    REQUIRE_OK(cr_model_open(&config, 10, 32, 32, &model));
-    REQUIRE_OK(cr_gpu_open_from_list(cr_gpu_find("h200"), &options, "", &device));
-    struct cr_cost_model cost_model = cr_device_cost_model(device);
-    cost_model.copy_latency_s       = 1e-3;
-    REQUIRE_OK(cr_model_program(&model, &config, CR_PROGRAM_STEP, 32, &p));
-    REQUIRE_OK(cr_compile(&p, &cost_model, &select));
-    CHECK_STATUS(cr_pass_offload(&p, &cost_model, SIZE_MAX, CR_OFFLOAD_BEST, &r), CR_OK);
-    CHECK_STATUS(cr_pass_offload(&p, &cost_model, r.before / 10 * 7, CR_OFFLOAD_BEST, &r), CR_OK);
-    CHECK_STATUS(hand_finish(&p, &cost_model), CR_OK);
-    for (int i = 0; i < p.ops; i++)
-        for (int s = 0; s < CR_OP_IN_MAX; s++) kinds[p.op[i].kind] += cr_plan_mapped_reads(&p, &p.op[i], s) != CR_NONE;
-    printf("    %d of %d tensors have mapped reads: by bn_grad_sums %d, bn_grad_apply %d, relu_grad %d\n", r.mapped,
-           r.tensors, kinds[CR_OP_bn_grad_sums], kinds[CR_OP_bn_grad_apply], kinds[CR_OP_relu_grad]);
-    CHECK(r.mapped > 0 && r.mapped < r.tensors && kinds[CR_OP_bn_grad_sums] > 0);
-    CHECK(kinds[CR_OP_conv_wgrad] + kinds[CR_OP_conv] + kinds[CR_OP_conv_dgrad] == 0);
-    cr_program_free(&p);
-    cr_device_close(device);
-    cr_model_close(&model);
-    cr_config_close(&config);
-}
-
 /* ---- bitwise identical results ---- */
 
 enum { BATCH = 3, SIZE = 32, CLASSES = 10, STEPS = 4 };
@@ -293,14 +237,14 @@ static const char *const overrides[] = {"data.kind=synthetic", "data.image_size=
                                         "model.stem=cifar",    "model.block=basic"};
 
 struct run {
-    struct cr_config     config;
-    struct cr_model      model;
-    struct cr_device    *device;
-    struct cr_program    program;
-    struct cr_memory     memory;
-    struct cr_exec      *exec;
-    struct cr_fit_report fit;
-    size_t               pool;
+    const struct cr_config *config;
+    struct cr_model         model;
+    struct cr_device       *device;
+    struct cr_program       program;
+    struct cr_memory        memory;
+    struct cr_exec         *exec;
+    struct cr_fit_report    fit;
+    size_t                  pool;
 };
 
 /* Kernels that would support it on a GPU: elementwise ops. */
@@ -321,15 +265,15 @@ static cr_status run_open(struct run *r, bool fuse, size_t limit, bool all_rows,
                                                .report     = &r->fit};
     *r                                      = (struct run){0};
     CR_TRY(cr_config_open(&r->config, NULL, overrides, CR_COUNT(overrides)));
-    CR_TRY(cr_model_open(&r->config, CLASSES, SIZE, SIZE, &r->model));
+    CR_TRY(cr_model_open(r->config, CLASSES, SIZE, SIZE, &r->model));
     CR_TRY(streams_open(&options, seed, &r->device));
     struct cr_cost_model cost_model = cr_device_cost_model(r->device);
     cost_model.copy_latency_s       = 1e-3;
     if (!all_rows) cost_model.reads_host = as_on_a_gpu;
-    CR_TRY(cr_model_program(&r->model, &r->config, CR_PROGRAM_STEP, BATCH, &r->program));
+    CR_TRY(cr_model_program(&r->model, r->config, CR_PROGRAM_STEP, BATCH, &r->program));
     CR_TRY(cr_compile(&r->program, &cost_model, &how));
     r->pool = r->program.region_bytes[CR_REGION_POOL];
-    return exec_begin(r->device, &r->model, &r->config, &r->program, &r->memory, &r->exec);
+    return exec_begin(r->device, &r->model, r->config, &r->program, &r->memory, &r->exec);
 }
 
 static void run_close(struct run *r) {
@@ -338,7 +282,7 @@ static void run_close(struct run *r) {
     cr_program_free(&r->program);
     streams_close();
     cr_model_close(&r->model);
-    cr_config_close(&r->config);
+    cr_config_close(r->config);
 }
 
 static cr_status train(struct run *r, unsigned char **store) {
@@ -399,5 +343,4 @@ static void mapped_reads_are_bitwise_identical(void) {
 
 TESTS(CASE(mapped_read_is_chosen_where_faster), CASE(slower_loads_are_counted),
       CASE(mapped_read_is_not_chosen_where_copies_hide), CASE(mapped_read_meets_limits_that_copies_miss),
-      CASE(early_read_is_detected), CASE(printed_location_of_tensors), CASE(kernels_declare_mapped_reads),
-      CASE(offline_gpu), CASE(mapped_reads_are_bitwise_identical))
+      CASE(early_read_is_detected), CASE(kernels_declare_mapped_reads), CASE(mapped_reads_are_bitwise_identical))

@@ -34,7 +34,7 @@ static void expected(const char *momentum, double **out) {
     *out = cr_alloc((size_t)p.session.model.store.running_elems, sizeof **out);
     REQUIRE(*out);
     struct sums sums = {&p.session, *out};
-    REQUIRE_OK(cr_dataset_open(&p.config, CR_SPLIT_TRAIN, &train));
+    REQUIRE_OK(cr_dataset_open(p.config, CR_SPLIT_TRAIN, &train));
     REQUIRE_OK(cr_session_gradients(&p.session, train, BATCHES, add_running, &sums));
     cr_dataset_close(train);
     pruned_close(&p);
@@ -51,7 +51,7 @@ static void means_of_batches(void) {
     expected("model.bn_momentum=1", &want);
     REQUIRE(want);
     REQUIRE_OK(pruned_open(&p, keys));
-    REQUIRE_OK(cr_dataset_open(&p.config, CR_SPLIT_TRAIN, &train));
+    REQUIRE_OK(cr_dataset_open(p.config, CR_SPLIT_TRAIN, &train));
     REQUIRE_OK(cr_state_buffers_get(&p.session, &before));
     for (int64_t i = 0; i < p.session.model.store.value_elems; i++) before.momentum[i] = (float)(i % 5);
     REQUIRE_OK(cr_state_buffers_put(&p.session, &before));

@@ -46,10 +46,10 @@ static void fill_kernels(void) {
 enum { BATCH = 8, GRAMS = 6 }; /* GRAMS: 4 last convolutions and 2 shortcuts */
 
 struct fixture {
-    struct cr_config  config;
-    struct cr_session session;
-    struct cr_device  device, *opened; /* `opened`: by the session, which gets it back before it is closed */
-    size_t            plain_need;      /* bytes that the program without Gram matrices needs without a limit */
+    const struct cr_config *config;
+    struct cr_session       session;
+    struct cr_device        device, *opened; /* `opened`: by the session, which gets it back before it is closed */
+    size_t                  plain_need;      /* bytes that the program without Gram matrices needs without a limit */
 };
 
 /* A compiled program and how it was fitted below the limit. */
@@ -86,13 +86,17 @@ static cr_status compile_chosen(struct fixture *f, struct compiled *c) {
 
 /* With the given train.gram_bn, and nothing else is tried. */
 static cr_status compile_mode(struct fixture *f, enum cr_gram_mode mode, struct compiled *c) {
-    const enum cr_gram_mode before = f->config.train.gram_bn;
-    struct cr_cost_model    model  = cr_session_cost_model(&f->session);
-    *c                             = (struct compiled){0};
-    f->config.train.gram_bn        = mode;
+    const struct cr_config *before = f->session.config, *config;
+    char                    gram[32];
+    struct cr_cost_model    model = cr_session_cost_model(&f->session);
+    *c                            = (struct compiled){0};
+    snprintf(gram, sizeof gram, "train.gram_bn=%s", cr_word_gram_mode(mode));
+    CR_TRY(cr_config_derive(&config, before, 0, CR_CHANGES(gram)));
+    f->session.config = config;
     const cr_status status =
         cr_session_compile_with(&f->session, &model, CR_PROGRAM_STEP, BATCH, NULL, &c->fit, &c->program);
-    f->config.train.gram_bn = before;
+    f->session.config = before;
+    cr_config_close(config);
     if (status == CR_OK) compiled_finish(&f->session, c);
     return status;
 }
@@ -118,7 +122,7 @@ static cr_status fixture_open(struct fixture *f) {
                                      .options = {.deterministic = true},
                                      .caps    = {.alignment = 256, .bytes_per_s = 1e9, .flops_per_s = 1e12}}};
     CR_TRY(cr_config_open(&f->config, NULL, keys, CR_COUNT(keys)));
-    CR_TRY(cr_session_open(&f->config, &options, &f->session));
+    CR_TRY(cr_session_open(f->config, &options, &f->session));
     f->opened         = f->session.device;
     f->session.device = &f->device;
     CR_TRY(new_times(f, SMALL_EXTRA));
@@ -133,7 +137,7 @@ static void fixture_close(struct fixture *f) {
     f->session.cost_table = NULL;
     f->session.device     = f->opened;
     cr_session_close(&f->session);
-    cr_config_close(&f->config);
+    cr_config_close(f->config);
 }
 
 /* ---- cases ---- */
@@ -145,7 +149,7 @@ static void faster_program_is_used_below_a_limit(void) {
     } v[] = {{SMALL_EXTRA, true}, {LARGE_EXTRA, false}};
     struct fixture f;
     REQUIRE_OK(fixture_open(&f));
-    CHECK(f.config.train.gram_bn == CR_GRAM_AUTO); /* the default */
+    CHECK(f.config->train.gram_bn == CR_GRAM_AUTO); /* the default */
     f.session.limit = f.plain_need * 7 / 10;
     for (size_t i = 0; i < CR_COUNT(v); i++) {
         struct compiled chosen, plain, all;
@@ -207,8 +211,9 @@ static void user_choice_is_kept(void) {
     struct fixture  f;
     struct compiled chosen;
     REQUIRE_OK(fixture_open(&f));
-    f.session.limit        = f.plain_need * 7 / 10;
-    f.config.train.gram_bn = CR_GRAM_NO;
+    f.session.limit = f.plain_need * 7 / 10;
+    REQUIRE_OK(cr_config_change(&f.config, 0, CR_CHANGES("train.gram_bn=no")));
+    f.session.config = f.config;
     REQUIRE_OK(compile_chosen(&f, &chosen));
     CHECK_INT(chosen.grams, 0);
     compiled_free(&chosen);

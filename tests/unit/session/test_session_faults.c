@@ -5,6 +5,7 @@
 #include "session/session.h"
 #include "tests/harness/data_support.h"
 #include "tests/harness/failing_alloc.h"
+#include "training/training.h"
 
 #define TINY                                                                                                           \
     "model.arch=custom", "model.depths=1,1", "model.widths=4,6", "model.shortcut=B", "model.classes=3",                \
@@ -20,49 +21,49 @@ static cr_status open_session(const struct cr_config *config, struct cr_session 
 }
 
 static void session_open_survives_failing_allocations(void) {
-    struct cr_config         config;
+    const struct cr_config  *config;
     struct cr_session        s;
     static const char *const more[] = {TINY, "train.accumulate=3"};
     REQUIRE_OK(cr_config_open(&config, NULL, more, CR_COUNT(more)));
     for_each_failing_alloc(f, .least = 50) {
         failing_alloc_begin(&f);
-        const cr_status status = open_session(&config, &s);
+        const cr_status status = open_session(config, &s);
         failing_alloc_end(&f, status);
         if (status == CR_OK) cr_session_close(&s);
     }
-    cr_config_close(&config);
+    cr_config_close(config);
 }
 
 static void model_programs_survive_failing_allocations(void) {
     static const enum cr_program_kind kinds[] = {CR_PROGRAM_STEP, CR_PROGRAM_EVAL};
-    struct cr_config                  config;
+    const struct cr_config           *config;
     struct cr_model                   model;
     REQUIRE_OK(cr_config_open(&config, NULL, tiny, CR_COUNT(tiny)));
     for_each_failing_alloc(f, .least = 20) {
         failing_alloc_begin(&f);
-        cr_status status = cr_model_open(&config, 3, 8, 8, &model);
+        cr_status status = cr_model_open(config, 3, 8, 8, &model);
         for (size_t k = 0; status == CR_OK && k < CR_COUNT(kinds); k++) {
             struct cr_program p;
-            status = cr_model_program(&model, &config, kinds[k], 4, &p);
+            status = cr_model_program(&model, config, kinds[k], 4, &p);
             if (status == CR_OK) cr_program_free(&p);
             if (status != CR_OK || k + 1 == CR_COUNT(kinds)) cr_model_close(&model);
         }
         failing_alloc_end(&f, status);
     }
-    cr_config_close(&config);
+    cr_config_close(config);
 }
 
 static void evaluation_survives_failing_allocations(void) {
-    struct cr_config          config;
+    const struct cr_config   *config;
     struct cr_session         s;
     struct cr_dataset        *set;
     struct cr_scores          scores, each;
     struct cr_confusion       confusion    = {0};
     struct cr_sample_callback check_result = cr_confusion_callback(&confusion);
     REQUIRE_OK(cr_config_open(&config, NULL, tiny, CR_COUNT(tiny)));
-    REQUIRE_OK(open_session(&config, &s));
+    REQUIRE_OK(open_session(config, &s));
     REQUIRE_OK(cr_session_init(&s));
-    REQUIRE_OK(cr_dataset_open(&config, CR_SPLIT_VAL, &set));
+    REQUIRE_OK(cr_dataset_open(config, CR_SPLIT_VAL, &set));
     for_each_failing_alloc(f, .least = 10) {
         failing_alloc_begin(&f);
         cr_status status = cr_session_evaluate(&s, set, NULL, &scores);
@@ -76,7 +77,7 @@ static void evaluation_survives_failing_allocations(void) {
     CHECK(each.images == 5 && each.correct1 == scores.correct1 && each.loss_sum == scores.loss_sum);
     cr_dataset_close(set);
     cr_session_close(&s);
-    cr_config_close(&config);
+    cr_config_close(config);
 }
 
 /* ---- whole runs ---- */
@@ -97,21 +98,21 @@ static void run_prepare(struct run *r, const char *const *more, int count) {
 }
 
 static cr_status run_train(const struct run *r, const char *resume) {
-    struct cr_config config;
-    int              signal_taken;
+    const struct cr_config *config;
+    int                     signal_taken;
     CR_TRY(cr_config_open(&config, NULL, r->overrides, r->count));
     const struct cr_train_options options = {.resume = resume, .overrides = r->overrides, .override_count = r->count};
-    cr_status                     status  = cr_train(&config, &options, &signal_taken);
-    cr_config_close(&config);
+    cr_status                     status  = cr_train(config, &options, &signal_taken);
+    cr_config_close(config);
     return status;
 }
 
 /* Loads every step-N into a session; returns their number. */
 static int load_all(const struct run *r) {
-    struct cr_config  config;
-    struct cr_session s;
-    int               found = 0;
-    if (cr_config_open(&config, NULL, r->overrides, r->count) != CR_OK || open_session(&config, &s) != CR_OK) {
+    const struct cr_config *config;
+    struct cr_session       s;
+    int                     found = 0;
+    if (cr_config_open(&config, NULL, r->overrides, r->count) != CR_OK || open_session(config, &s) != CR_OK) {
         TEST_FAIL_("%s", cr_error_message());
         return -1;
     }
@@ -123,7 +124,7 @@ static int load_all(const struct run *r) {
         if (cr_session_load_weights(&s, path, true) != CR_OK) TEST_FAIL_("%s: %s", path, cr_error_message());
     }
     cr_session_close(&s);
-    cr_config_close(&config);
+    cr_config_close(config);
     return found;
 }
 

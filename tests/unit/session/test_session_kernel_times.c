@@ -28,12 +28,12 @@ static const struct cr_backend without_times = {.name = "ordered", .release = ke
 /* ---- fixture of every case ---- */
 
 struct fixture {
-    char              dir[SUPPORT_PATH];
-    struct cr_config  config;
-    struct cr_device  device;
-    struct cr_session session;
-    bool              ordered;   /* the run so far measured nothing */
-    char              log[4096]; /* of the last call */
+    char                    dir[SUPPORT_PATH];
+    const struct cr_config *config;
+    struct cr_device        device;
+    struct cr_session       session;
+    bool                    ordered;   /* the run so far measured nothing */
+    char                    log[4096]; /* of the last call */
 };
 
 static void fixture_open(struct fixture *s, const struct cr_backend *backend, const char *override) {
@@ -42,12 +42,12 @@ static void fixture_open(struct fixture *s, const struct cr_backend *backend, co
     make_folder(s->dir);
     CHECK_INT(setenv("CRESNET_CACHE", "off", 1), 0); /* the table of the user is not used */
     REQUIRE_OK(cr_config_open(&s->config, NULL, &override, override ? 1 : 0));
-    s->session = (struct cr_session){.config = &s->config, .device = &s->device};
+    s->session = (struct cr_session){.config = s->config, .device = &s->device};
 }
 
 static void fixture_close(struct fixture *s) {
     cr_session_close(&s->session);
-    cr_config_close(&s->config);
+    cr_config_close(s->config);
     drop_folder(s->dir);
 }
 
@@ -58,6 +58,7 @@ static cr_status resume(struct fixture *s, bool anew) {
     char path[SUPPORT_PATH];
     cr_cost_table_close(s->session.cost_table);
     s->session.cost_table = NULL;
+    s->session.config     = s->config;
     fflush(stderr);
     int before = dup(STDERR_FILENO), file = open(text_into(path, "%s/log", s->dir), O_RDWR | O_CREAT | O_TRUNC, 0600);
     CR_ASSERT(before >= 0 && file >= 0 && dup2(file, STDERR_FILENO) >= 0);
@@ -118,7 +119,7 @@ static void check_misfit(const struct cr_backend *backend, const char *also, voi
     put(&s);
     check_refused(&s, why);
     check_anew(&s, true, why);
-    s.config.train.deterministic = false;
+    REQUIRE_OK(cr_config_change(&s.config, 0, CR_CHANGES("train.deterministic=no")));
     check_anew(&s, false, why);
     fixture_close(&s);
 }
@@ -201,11 +202,11 @@ static void run_without_table_needs_force_to_measure(void) {
     CHECK_HAS(cr_error_message(), "--force");
     REQUIRE_OK(resume(&s, true));
     CHECK_HAS(s.log, "chosen anew");
-    s.config.train.deterministic = false;
+    REQUIRE_OK(cr_config_change(&s.config, 0, CR_CHANGES("train.deterministic=no")));
     REQUIRE_OK(resume(&s, false));
     CHECK_HAS(s.log, "chosen anew");
-    s.config.train.deterministic = true;
-    s.config.train.measure       = false;
+    REQUIRE_OK(cr_config_change(&s.config, 0, CR_CHANGES("train.deterministic=yes")));
+    REQUIRE_OK(cr_config_change(&s.config, 0, CR_CHANGES("train.measure=no")));
     REQUIRE_OK(resume(&s, false));
     CHECK_STR(s.log, "");
     fixture_close(&s);

@@ -64,7 +64,7 @@ static void whitens(const char *widths, int filters) {
     list[5] = widths;
     list[6] = NULL;
     REQUIRE_OK(pruned_open(&p, list));
-    REQUIRE_OK(cr_dataset_open(&p.config, CR_SPLIT_TRAIN, &train));
+    REQUIRE_OK(cr_dataset_open(p.config, CR_SPLIT_TRAIN, &train));
     REQUIRE_OK(cr_state_buffer_copy(&p.session, CR_BUFFER_VALUE, &before));
     REQUIRE_OK(cr_session_whiten_stem(&p.session, train));
     REQUIRE_OK(cr_state_buffer_copy(&p.session, CR_BUFFER_VALUE, &after));

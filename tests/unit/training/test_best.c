@@ -194,7 +194,7 @@ static void the_metric_may_change(void) {
 
 static void patience_needs_evaluations(void) {
     static const char *const keys[] = {"train.patience=3", "train.eval_every=0"};
-    struct cr_config         config;
+    const struct cr_config  *config;
     CHECK_STATUS(cr_config_open(&config, NULL, keys, 2), CR_ERR_CONFIG);
     CHECK_HAS(cr_error_message(), "needs evaluations: set eval_every to at least 1");
     CHECK_INT(cr_alloc_live(), 0);

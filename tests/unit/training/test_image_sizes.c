@@ -66,18 +66,17 @@ static void the_largest_size_gives_the_pool(void) {
     static const char *const sizes[] = {"data.image_sizes=16@0,24@1", "data.image_sizes=24@0"};
     size_t                   bytes[2];
     for (int i = 0; i < 2; i++) {
-        const char *const keys[] = {"model.arch=resnet20", "data.kind=synthetic", "data.image_size=24",
-                                    "train.batch=4",       "train.device=cpu",    sizes[i]};
-        struct cr_config  config;
-        struct cr_session s;
+        const char *const       keys[] = {"model.arch=resnet20", "data.kind=synthetic", "data.image_size=24",
+                                          "train.batch=4",       "train.device=cpu",    sizes[i]};
+        const struct cr_config *config;
+        struct cr_session       s;
         REQUIRE_OK(cr_config_open(&config, NULL, keys, CR_COUNT(keys)));
         REQUIRE_OK(cr_session_open(
-            &config, &(struct cr_session_options){.train = true, .all_sizes = true, .eval = true, .execute = true},
-            &s));
+            config, &(struct cr_session_options){.train = true, .all_sizes = true, .eval = true, .execute = true}, &s));
         CHECK_INT(s.trains, i ? 1 : 2);
         bytes[i] = s.memory.bytes[CR_REGION_POOL];
         cr_session_close(&s);
-        cr_config_close(&config);
+        cr_config_close(config);
     }
     CHECK(bytes[0] == bytes[1]);
 }
@@ -93,7 +92,7 @@ static void texts_are_checked(void) {
         {"128@-1", -1, 0, 0}, {"128@0 160@1", -1, 0, 0},
     };
     for (size_t i = 0; i < CR_COUNT(cases); i++) {
-        struct cr_config        config;
+        const struct cr_config *config;
         struct cr_size_schedule sizes;
         char                    key[64];
         const char *const       keys[] = {key};
@@ -103,11 +102,11 @@ static void texts_are_checked(void) {
             CHECK_HAS(cr_error_message(), "each with @ and the epoch");
             continue;
         }
-        CHECK(cr_config_sizes(&config, &sizes));
+        CHECK(cr_config_sizes(config, &sizes));
         CHECK_INT(sizes.count, cases[i].count);
         if (sizes.count) CHECK_INT(sizes.size[sizes.count - 1], cases[i].size);
         if (sizes.count) CHECK_INT(sizes.epoch[sizes.count - 1], cases[i].epoch);
-        cr_config_close(&config);
+        cr_config_close(config);
     }
     const struct cr_size_schedule sizes  = {3, {8, 16, 12}, {0, 2, 5}};
     const int                     want[] = {0, 0, 1, 1, 1, 2, 2};

@@ -87,15 +87,15 @@ static void failed_start_leaves_the_folder_free(void) {
 
 /* ---- parameters of a session, read through the lists that checkpoints use ---- */
 
-static cr_status open_session(const struct run *r, const char *const *more, struct cr_config *config,
+static cr_status open_session(const struct run *r, const char *const *more, const struct cr_config **config,
                               struct cr_session *s) {
     struct run all = *r;
     for (; *more; more++) give(&all, *more);
     const struct cr_session_options options = {.train = true, .eval = true, .execute = true};
     CR_TRY(cr_config_open(config, NULL, all.value, all.count));
-    cr_status status = cr_session_open(config, &options, s);
+    cr_status status = cr_session_open(*config, &options, s);
     if (status == CR_OK) status = cr_session_init(s);
-    if (status != CR_OK) cr_config_close(config);
+    if (status != CR_OK) cr_config_close(*config);
     return status;
 }
 #define OPEN(run, config, s, ...) open_session((run), (const char *const[]){__VA_ARGS__, NULL}, (config), (s))
@@ -120,10 +120,10 @@ static void check_frozen(const struct cr_session *before, const struct cr_sessio
 }
 
 static void check_freeze(const char *freeze, const char *const *frozen) {
-    struct run        r;
-    struct cr_config  config_a, config_b;
-    struct cr_session before, after;
-    char              path[SUPPORT_PATH];
+    struct run              r;
+    const struct cr_config *config_a, *config_b;
+    struct cr_session       before, after;
+    char                    path[SUPPORT_PATH];
     prepare(&r);
     /* weights whose running statistics differ from those of a new network */
     REQUIRE_OK(TRAIN(&r, "start", "train.steps=3"));
@@ -138,8 +138,8 @@ static void check_freeze(const char *freeze, const char *const *frozen) {
     check_frozen(&before, &after, frozen);
     cr_session_close(&before);
     cr_session_close(&after);
-    cr_config_close(&config_a);
-    cr_config_close(&config_b);
+    cr_config_close(config_a);
+    cr_config_close(config_b);
     finish(&r);
 }
 static void frozen_parameters_do_not_change(void) {
@@ -153,10 +153,10 @@ static void frozen_parameters_do_not_change(void) {
 
 /* A large product of decay and learning rate makes the weights grow without bound. */
 static void infinite_loss_stops_without_damage(void) {
-    struct run        r;
-    struct cr_config  config;
-    struct cr_session s;
-    char              path[SUPPORT_PATH];
+    struct run              r;
+    const struct cr_config *config;
+    struct cr_session       s;
+    char                    path[SUPPORT_PATH];
     prepare(&r);
     give(&r, "optim.lr=1000"), give(&r, "optim.weight_decay=10"), give(&r, "schedule.kind=constant");
     give(&r, "schedule.warmup_epochs=0"), give(&r, "optim.decay_norm_bias=yes"), give(&r, "train.save_every=1");
@@ -169,17 +169,17 @@ static void infinite_loss_stops_without_damage(void) {
         for (int64_t k = 0; k < s.model.store.param[i].elems; k++)
             if (!isfinite(values_of(&s, i)[k])) TEST_FAIL_("%s is not finite", s.model.store.param[i].name);
     cr_session_close(&s);
-    cr_config_close(&config);
+    cr_config_close(config);
     finish(&r);
 }
 
 /* ---- weights ---- */
 
 static void weights_are_loaded_or_refused(void) {
-    struct run        r;
-    struct cr_config  config;
-    struct cr_session s;
-    char              path[SUPPORT_PATH], weights[SUPPORT_PATH + 32];
+    struct run              r;
+    const struct cr_config *config;
+    struct cr_session       s;
+    char                    path[SUPPORT_PATH], weights[SUPPORT_PATH + 32];
     prepare(&r);
     REQUIRE_OK(TRAIN(&r, "three", "train.steps=1"));
     text_into(path, "%s/three", r.dir);
@@ -202,7 +202,7 @@ static void weights_are_loaded_or_refused(void) {
         CHECK((*values_of(&s, fc) == first) == (fresh == 1));
         CHECK(*values_of(&s, conv) != conv_first);
         cr_session_close(&s);
-        cr_config_close(&config);
+        cr_config_close(config);
     }
     finish(&r);
 }
@@ -216,12 +216,12 @@ static void evaluation_counts_every_image_once(void) {
                                           "train.eval_batch=64"};
     struct cr_scores         first     = {0};
     for (size_t i = 0; i < CR_COUNT(batches); i++) {
-        struct cr_config   config;
-        struct cr_session  s;
-        struct cr_dataset *set;
-        struct cr_scores   scores;
+        const struct cr_config *config;
+        struct cr_session       s;
+        struct cr_dataset      *set;
+        struct cr_scores        scores;
         REQUIRE_OK(OPEN(&r, &config, &s, batches[i]));
-        REQUIRE_OK(cr_dataset_open(&config, CR_SPLIT_VAL, &set));
+        REQUIRE_OK(cr_dataset_open(config, CR_SPLIT_VAL, &set));
         REQUIRE_OK(cr_session_evaluate(&s, set, NULL, &scores));
         if (!i) first = scores;
         CHECK_INT(scores.images, 5);
@@ -232,7 +232,7 @@ static void evaluation_counts_every_image_once(void) {
         CHECK_STATUS(cr_session_evaluate(&s, set, (volatile const int *)&stop, &scores), CR_ERR_INTERRUPTED);
         cr_dataset_close(set);
         cr_session_close(&s);
-        cr_config_close(&config);
+        cr_config_close(config);
     }
     finish(&r);
 }
@@ -250,13 +250,13 @@ static void evaluation_skips_corrupt_images(void) {
     }
     put_text(root, "val/a/broken.png", "this is no image");
     for (int fatal = 0; fatal < 2; fatal++) {
-        struct cr_config   config;
-        struct cr_session  s;
-        struct cr_dataset *set;
-        struct cr_scores   scores;
+        const struct cr_config *config;
+        struct cr_session       s;
+        struct cr_dataset      *set;
+        struct cr_scores        scores;
         REQUIRE_OK(OPEN(&r, &config, &s, "data.kind=folder", root_is(root, value), "data.train_images=0",
                         "data.val_images=0", fatal ? "data.corrupt=fatal" : "data.corrupt=skip"));
-        REQUIRE_OK(cr_dataset_open(&config, CR_SPLIT_VAL, &set));
+        REQUIRE_OK(cr_dataset_open(config, CR_SPLIT_VAL, &set));
         cr_status status = cr_session_evaluate(&s, set, NULL, &scores);
         CHECK_INT(status, fatal ? CR_ERR_FORMAT : CR_OK);
         if (fatal) CHECK_HAS(cr_error_message(), "broken.png");
@@ -264,7 +264,7 @@ static void evaluation_skips_corrupt_images(void) {
         if (!fatal) CHECK_INT(scores.corrupt, 1);
         cr_dataset_close(set);
         cr_session_close(&s);
-        cr_config_close(&config);
+        cr_config_close(config);
     }
     finish(&r);
 }
@@ -292,13 +292,13 @@ static void earlier_evaluation_changes_nothing(void) {
     double     loss[2];
     prepare(&r);
     for (int before = 0; before < 2; before++) {
-        struct cr_config   config;
-        struct cr_session  s;
-        struct cr_dataset *train_set, *val_set;
-        struct cr_scores   scores;
+        const struct cr_config *config;
+        struct cr_session       s;
+        struct cr_dataset      *train_set, *val_set;
+        struct cr_scores        scores;
         REQUIRE_OK(OPEN(&r, &config, &s, NULL));
-        REQUIRE_OK(cr_dataset_open(&config, CR_SPLIT_TRAIN, &train_set));
-        REQUIRE_OK(cr_dataset_open(&config, CR_SPLIT_VAL, &val_set));
+        REQUIRE_OK(cr_dataset_open(config, CR_SPLIT_TRAIN, &train_set));
+        REQUIRE_OK(cr_dataset_open(config, CR_SPLIT_VAL, &val_set));
         CHECK(s.eval.hoisted > 0);
         if (before) REQUIRE_OK(cr_session_evaluate(&s, val_set, NULL, &scores));
         train_a_little(&s, train_set);
@@ -307,7 +307,7 @@ static void earlier_evaluation_changes_nothing(void) {
         cr_dataset_close(train_set);
         cr_dataset_close(val_set);
         cr_session_close(&s);
-        cr_config_close(&config);
+        cr_config_close(config);
     }
     CHECK(isfinite(loss[0]) && loss[0] > 0 && loss[0] == loss[1]);
     finish(&r);
@@ -318,20 +318,20 @@ static void earlier_evaluation_changes_nothing(void) {
 static void step_loop_does_not_allocate(void) {
     static const char *const worker_options[] = {"data.workers=0", "data.workers=2"};
     for (size_t w = 0; w < CR_COUNT(worker_options); w++) {
-        struct run         r;
-        struct cr_config   config;
-        struct cr_session  s;
-        struct cr_dataset *set;
-        struct cr_loader  *loader;
-        uint64_t           after_first = 0;
+        struct run              r;
+        const struct cr_config *config;
+        struct cr_session       s;
+        struct cr_dataset      *set;
+        struct cr_loader       *loader;
+        uint64_t                after_first = 0;
         prepare(&r);
         REQUIRE_OK(OPEN(&r, &config, &s, worker_options[w]));
-        REQUIRE_OK(cr_dataset_open(&config, CR_SPLIT_TRAIN, &set));
+        REQUIRE_OK(cr_dataset_open(config, CR_SPLIT_TRAIN, &set));
         const struct cr_loader_options options = {.split     = CR_SPLIT_TRAIN,
                                                   .prepare   = s.prepare_train,
                                                   .batch     = 4,
                                                   .seed      = 1,
-                                                  .workers   = (int)config.data.workers,
+                                                  .workers   = (int)config->data.workers,
                                                   .prefetch  = 2,
                                                   .drop_last = true};
         const struct cr_step_block     block   = {.lr = 0.01f, .momentum = 0.9f};
@@ -345,13 +345,13 @@ static void step_loop_does_not_allocate(void) {
             REQUIRE_OK(cr_exec_run(s.train_exec[0], &block));
             REQUIRE_OK(cr_exec_get(s.train_exec[0], s.train[0].metrics, metrics));
             /* a worker allocates its scratch memory with its first image: with workers that may be a few steps later */
-            if (step == (config.data.workers ? 30 : 1)) after_first = cr_alloc_calls();
+            if (step == (config->data.workers ? 30 : 1)) after_first = cr_alloc_calls();
         }
         CHECK_INT(cr_alloc_calls(), after_first);
         cr_loader_close(loader);
         cr_dataset_close(set);
         cr_session_close(&s);
-        cr_config_close(&config);
+        cr_config_close(config);
         finish(&r);
     }
 }

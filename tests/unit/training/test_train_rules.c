@@ -95,20 +95,20 @@ static void averages_change_nothing_else(void) {
 }
 
 static cr_status scores_of(const struct run *r, const char *weights, struct cr_scores *scores) {
-    struct cr_config                config;
+    const struct cr_config         *config;
     struct cr_session               s   = {0};
     struct cr_dataset              *set = NULL;
     const struct cr_session_options o   = {.eval = true, .execute = true};
     cr_status                       status;
     CR_TRY(cr_config_open(&config, NULL, r->value, r->count));
-    CR_TRY_OUT(cr_session_open(&config, &o, &s));
+    CR_TRY_OUT(cr_session_open(config, &o, &s));
     CR_TRY_OUT(cr_session_load_weights(&s, weights, true));
-    CR_TRY_OUT(cr_dataset_open(&config, CR_SPLIT_VAL, &set));
+    CR_TRY_OUT(cr_dataset_open(config, CR_SPLIT_VAL, &set));
     CR_TRY_OUT(cr_session_evaluate(&s, set, NULL, scores));
 out:
     cr_dataset_close(set);
     cr_session_close(&s);
-    cr_config_close(&config);
+    cr_config_close(config);
     return status;
 }
 
@@ -179,9 +179,9 @@ static void corrupt_averages_are_skipped(void) {
 }
 
 static cr_status refusal_of(const char *const *keys, int n) {
-    struct cr_config config;
-    cr_status        status = cr_config_open(&config, NULL, keys, n);
-    if (status == CR_OK) cr_config_close(&config);
+    const struct cr_config *config;
+    cr_status               status = cr_config_open(&config, NULL, keys, n);
+    if (status == CR_OK) cr_config_close(config);
     return status;
 }
 #define REFUSED(words, ...)                                                                                            \

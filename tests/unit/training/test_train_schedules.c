@@ -44,7 +44,7 @@ static void group_decay_resumes(void) {
 /* ---- checkpoints ---- */
 
 struct state {
-    struct cr_config        config;
+    const struct cr_config *config;
     struct cr_session       session;
     struct cr_state_buffers at;
 };
@@ -57,7 +57,7 @@ static cr_status run_to(const struct run *r, const char *name, int steps, struct
     snprintf(text, sizeof text, "train.steps=%d", steps);
     CR_TRY(TRAIN(r, name, text));
     CR_TRY(cr_config_open(&s->config, NULL, r->value, r->count));
-    CR_TRY(cr_session_open(&s->config, &options, &s->session));
+    CR_TRY(cr_session_open(s->config, &options, &s->session));
     CR_TRY(cr_session_init(&s->session));
     CR_TRY(cr_state_load(&s->session, text_into(path, "%s/%s/step-%d", r->dir, name, steps), &position));
     return cr_state_buffers_get(&s->session, &s->at);
@@ -66,7 +66,7 @@ static cr_status run_to(const struct run *r, const char *name, int steps, struct
 static void forget(struct state *s) {
     cr_state_buffers_free(&s->at);
     cr_session_close(&s->session);
-    cr_config_close(&s->config);
+    cr_config_close(s->config);
 }
 
 static bool bit(const struct state *s, int64_t i) {
@@ -76,7 +76,7 @@ static bool bit(const struct state *s, int64_t i) {
 /* Layers that may be pruned; the caller frees them with cr_prune_close. */
 static struct cr_prune layers_of(const struct state *s) {
     struct cr_prune p = {0};
-    if (cr_prune_open(&s->session.model.store, &s->config, &p) != CR_OK) TEST_FAIL_("%s", cr_error_message());
+    if (cr_prune_open(&s->session.model.store, s->config, &p) != CR_OK) TEST_FAIL_("%s", cr_error_message());
     return p;
 }
 
@@ -146,22 +146,22 @@ static cr_status keep_one(void *self, const float *grad) {
 
 /* Gradients of the weights of a checkpoint in a network without masks, on batch `step` of the first epoch. */
 static cr_status dense_gradients(const struct run *plain, const char *folder, int step, struct gradients *g) {
-    struct cr_config                config;
+    const struct cr_config         *config;
     struct cr_session               s;
     struct cr_dataset              *train   = NULL;
     const struct cr_session_options options = {.train = true, .execute = true, .classes = 3};
     *g                                      = (struct gradients){.wanted = step};
     CR_TRY(cr_config_open(&config, NULL, plain->value, plain->count));
-    CR_TRY(cr_session_open(&config, &options, &s));
+    CR_TRY(cr_session_open(config, &options, &s));
     CR_TRY(cr_session_init(&s));
     g->bytes = cr_param_store_buffer_bytes(&s.model.store, CR_BUFFER_GRAD);
     CR_ALLOC(g->grad, g->bytes / sizeof *g->grad);
     cr_status status = cr_session_load_weights(&s, folder, true);
-    if (status == CR_OK) status = cr_dataset_open(&config, CR_SPLIT_TRAIN, &train);
+    if (status == CR_OK) status = cr_dataset_open(config, CR_SPLIT_TRAIN, &train);
     if (status == CR_OK) status = cr_session_gradients(&s, train, step + 1, keep_one, g);
     cr_dataset_close(train);
     cr_session_close(&s);
-    cr_config_close(&config);
+    cr_config_close(config);
     return status;
 }
 
@@ -214,7 +214,7 @@ static void rigl_moves_by_dense_gradients(void) {
     REQUIRE_OK(run_to(&r, "after", 3, &after));
     REQUIRE_OK(run_to(&r, "next", 4, &next));
     REQUIRE_OK(dense_gradients(&plain, text_into(path, "%s/before/step-2", plain.dir), 2, &g));
-    const double    fraction = cr_prune_step_at(&before.config, 3, 6).fraction;
+    const double    fraction = cr_prune_step_at(before.config, 3, 6).fraction;
     struct cr_prune p        = layers_of(&before);
     CHECK(fraction > 0.3 && fraction < 0.5);
     for (int l = 0; l < p.layers; l++) {
@@ -261,7 +261,7 @@ static void group_decay_shrinks_channels(void) {
     REQUIRE_OK(run_to(&plain, "dense3", 3, &dense));
     REQUIRE_OK(run_to(&r, "decayed", 3, &decayed));
     double rate = 0, least = 1, most = 0;
-    for (int step = 0; step < 3; step++) rate += cr_schedule_lr(&decayed.config, step, 6);
+    for (int step = 0; step < 3; step++) rate += cr_schedule_lr(decayed.config, step, 6);
     const struct cr_param_store *store = &dense.session.model.store;
     const struct cr_param       *q     = &store->param[cr_param_store_find(store, "layer1.0.conv1.weight")];
     for (int64_t i = q->offset; i < q->offset + q->elems; i++) {

@@ -33,19 +33,19 @@ static int count_patterns(const struct cr_program *p, enum cr_op_kind kind) {
 
 /* Number of ops of each kind on sparse kernels in the first training program. */
 static void count_rows(const struct run *r, const char *const *more, int *forward, int *dgrad, int *wgrad) {
-    struct run        copy = *r;
-    struct cr_config  config;
-    struct cr_session session;
+    struct run              copy = *r;
+    const struct cr_config *config;
+    struct cr_session       session;
     for (; *more; more++) give(&copy, *more);
     REQUIRE_OK(cr_config_open(&config, NULL, copy.value, copy.count));
     const struct cr_session_options options = {
-        .train = true, .classes = 3, .masks = true, .masks_from = config.model.weights};
-    REQUIRE_OK(cr_session_open(&config, &options, &session));
+        .train = true, .classes = 3, .masks = true, .masks_from = config->model.weights};
+    REQUIRE_OK(cr_session_open(config, &options, &session));
     *forward = count_patterns(&session.train[0], CR_OP_conv);
     *dgrad   = count_patterns(&session.train[0], CR_OP_conv_dgrad);
     *wgrad   = count_patterns(&session.train[0], CR_OP_conv_wgrad);
     cr_session_close(&session);
-    cr_config_close(&config);
+    cr_config_close(config);
 }
 #define COUNT(run, ...) count_rows((run), (const char *const[]){__VA_ARGS__, NULL}, &forward, &dgrad, &wgrad)
 
@@ -73,11 +73,11 @@ static void sparse_kernels_need_fixed_masks(void) {
 static cr_status values_of(const struct run *r, const char *name, float **value, int64_t *count) {
     const struct cr_session_options options = {.eval = true, .execute = true, .masks = true, .classes = 3};
     struct run                      copy    = *r;
-    struct cr_config                config;
+    const struct cr_config         *config;
     struct cr_session               session;
     char                            path[SUPPORT_PATH];
     CR_TRY(cr_config_open(&config, NULL, copy.value, copy.count));
-    cr_status status = cr_session_open(&config, &options, &session);
+    cr_status status = cr_session_open(config, &options, &session);
     if (status == CR_OK) status = cr_session_init(&session);
     if (status == CR_OK)
         status = cr_session_load_weights(&session, text_into(path, "%s/%s/last/model.safetensors", r->dir, name), true);
@@ -91,7 +91,7 @@ static cr_status values_of(const struct run *r, const char *name, float **value,
                    (size_t)*count * sizeof **value);
     }
     cr_session_close(&session);
-    cr_config_close(&config);
+    cr_config_close(config);
     return status;
 }
 

@@ -54,9 +54,9 @@ static void checkpoints_may_be_rare(void) {
 }
 
 static cr_status refusal_of(const char *const *keys, int n) {
-    struct cr_config config;
-    cr_status        status = cr_config_open(&config, NULL, keys, n);
-    if (status == CR_OK) cr_config_close(&config);
+    const struct cr_config *config;
+    cr_status               status = cr_config_open(&config, NULL, keys, n);
+    if (status == CR_OK) cr_config_close(config);
     return status;
 }
 #define REFUSED(words, ...)                                                                                            \

@@ -67,8 +67,8 @@ static bool has_data_race(const struct cr_op *op, const struct operands *o) {
 static bool conv_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     (void)device;
     struct operands o = operands_of(p, op);
-    return cr_cpu_supports(op) && !has_data_race(op, &o) && o.x->dtype == CR_F32 && o.w->dtype == CR_F32 &&
-           o.y->dtype == CR_F32 && (plain_kind(op) != op->kind || !cr_cpu_conv3_is_best(p, op));
+    return !op->attr.conv.relu && !has_data_race(op, &o) &&
+           (plain_kind(op) != op->kind || !cr_cpu_conv3_is_best(p, op));
 }
 
 struct descriptors {
@@ -235,8 +235,12 @@ static cr_status launch_wgrad(struct cr_device *device, const struct cr_call *ca
 }
 
 #define CONV_KERNEL(kernel, kind, launcher)                                                                            \
-    const struct cr_kernel kernel = {CR_KERNEL("dnnl." #kind, kind, CR_MATH_F32), .accepts = conv_accepts,             \
-                                     .prepare = conv_prepare, .launch = launcher, .release = conv_release}
+    const struct cr_kernel kernel = {CR_KERNEL("dnnl." #kind, kind, CR_MATH_F32),                                      \
+                                     .dtypes  = CR_TYPES_F32,                                                          \
+                                     .accepts = conv_accepts,                                                          \
+                                     .prepare = conv_prepare,                                                          \
+                                     .launch  = launcher,                                                              \
+                                     .release = conv_release}
 CONV_KERNEL(cr_dnnl_conv, conv, launch_fwd);
 CONV_KERNEL(cr_dnnl_conv_dgrad, conv_dgrad, launch_dgrad);
 CONV_KERNEL(cr_dnnl_conv_wgrad, conv_wgrad, launch_wgrad);

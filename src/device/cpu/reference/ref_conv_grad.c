@@ -94,41 +94,28 @@ cr_status cr_ref_fused(struct cr_device *device, const struct cr_call *call) {
     return CR_OK;
 }
 
-static size_t fused_workspace(struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    size_t most = 0;
-    for (int k = 0; k < op->attr.fused.parts; k++) {
-        size_t bytes;
-        void  *prepared;
-        (void)cr_ref_prepare(device, p, &op->attr.fused.part[k], &prepared, &bytes); /* never fails */
-        most = CR_MAX(most, bytes);
-    }
-    return most;
-}
-
-cr_status cr_ref_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op, void **prepared,
-                         size_t *workspace_bytes) {
-    const int *in    = op->in;
-    *prepared        = NULL;
-    *workspace_bytes = 0;
-    if (op->kind == CR_OP_conv && in[CR_IN_conv_scale_bias] >= 0) *workspace_bytes = bytes_of(p, in[CR_IN_conv_x]);
+size_t cr_ref_workspace(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    const int *in   = op->in;
+    size_t     most = 0; /* of the parts of a fused op */
+    if (op->kind == CR_OP_conv && in[CR_IN_conv_scale_bias] >= 0) return bytes_of(p, in[CR_IN_conv_x]);
     if (op->kind == CR_OP_conv_wgrad && in[CR_IN_conv_wgrad_scale_bias] >= 0)
-        *workspace_bytes = bytes_of(p, in[CR_IN_conv_wgrad_x]);
-    if (op->kind == CR_OP_gram && in[CR_IN_gram_scale_bias] >= 0) *workspace_bytes = bytes_of(p, in[CR_IN_gram_x]);
+        return bytes_of(p, in[CR_IN_conv_wgrad_x]);
+    if (op->kind == CR_OP_gram && in[CR_IN_gram_scale_bias] >= 0) return bytes_of(p, in[CR_IN_gram_x]);
     if (op->kind == CR_OP_conv_pair)
-        *workspace_bytes = between(p, in[CR_IN_conv_pair_x], in[CR_IN_conv_pair_first_w]) +
-                           between(p, in[CR_IN_conv_pair_shortcut_x], in[CR_IN_conv_pair_shortcut_w]);
-    if (op->kind == CR_OP_qconv_pair)
-        *workspace_bytes = between(p, in[CR_IN_qconv_pair_x], in[CR_IN_qconv_pair_first_w]);
-    if (op->kind == CR_OP_gram_bn_grad) *workspace_bytes = cr_ref_gram_bn_grad_workspace(p, op);
+        return between(p, in[CR_IN_conv_pair_x], in[CR_IN_conv_pair_first_w]) +
+               between(p, in[CR_IN_conv_pair_shortcut_x], in[CR_IN_conv_pair_shortcut_w]);
+    if (op->kind == CR_OP_qconv_pair) return between(p, in[CR_IN_qconv_pair_x], in[CR_IN_qconv_pair_first_w]);
+    if (op->kind == CR_OP_gram_bn_grad) return cr_ref_gram_bn_grad_workspace(p, op);
     if (op->kind == CR_OP_gram_dgrad && in[CR_IN_gram_dgrad_scale_bias] >= 0)
-        *workspace_bytes = bytes_of(p, in[CR_IN_gram_dgrad_x]);
+        return bytes_of(p, in[CR_IN_gram_dgrad_x]);
     if (op->kind == CR_OP_conv_grad &&
         (in[CR_IN_conv_grad_scale_bias] >= 0 || in[CR_IN_conv_grad_dy_coeffs] >= 0 || op->attr.conv.add_pad_c))
-        *workspace_bytes = bytes_of(p, in[CR_IN_conv_grad_x]) + bytes_of(p, in[CR_IN_conv_grad_g]) +
-                           (op->attr.conv.add_pad_c ? bytes_of(p, in[CR_IN_conv_grad_x]) : 0);
-    if (op->kind == CR_OP_conv_pool_grad) *workspace_bytes = bytes_of(p, in[CR_IN_conv_pool_grad_y]);
-    if (op->kind == CR_OP_muon_direction) *workspace_bytes = cr_ref_muon_workspace(p);
-    if (op->kind == CR_OP_head) *workspace_bytes = cr_ref_head_workspace(p, op);
-    if (op->kind == CR_OP_fused) *workspace_bytes = fused_workspace(device, p, op);
-    return CR_OK;
+        return bytes_of(p, in[CR_IN_conv_grad_x]) + bytes_of(p, in[CR_IN_conv_grad_g]) +
+               (op->attr.conv.add_pad_c ? bytes_of(p, in[CR_IN_conv_grad_x]) : 0);
+    if (op->kind == CR_OP_conv_pool_grad) return bytes_of(p, in[CR_IN_conv_pool_grad_y]);
+    if (op->kind == CR_OP_muon_direction) return cr_ref_muon_workspace(p);
+    if (op->kind == CR_OP_head) return cr_ref_head_workspace(p, op);
+    for (int k = 0; op->kind == CR_OP_fused && k < op->attr.fused.parts; k++)
+        most = CR_MAX(most, cr_ref_workspace(device, p, &op->attr.fused.part[k]));
+    return most;
 }

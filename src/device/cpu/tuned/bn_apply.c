@@ -22,10 +22,6 @@ static cr_status affine_prepare(struct cr_device *device, const struct cr_progra
     return CR_OK;
 }
 
-static void affine_release(void *prepared) {
-    cr_free(prepared);
-}
-
 /* ---- bn_apply ---- */
 
 enum add_kind { ADD_NONE, ADD_PLAIN, ADD_AFFINE };
@@ -208,10 +204,14 @@ static cr_status channel_scale_launch(struct cr_device *device, const struct cr_
     return CR_OK;
 }
 
-#define AFFINE_KERNEL(kind)                                                                                            \
-    const struct cr_kernel cr_cpu_##kind = {CR_KERNEL("cpu." #kind, kind, CR_MATH_F32), .accepts = cr_accepts_f32,     \
-                                            .prepare = affine_prepare, .launch = kind##_launch,                        \
-                                            .release = affine_release}
-AFFINE_KERNEL(bn_apply);
-AFFINE_KERNEL(bn_grad_apply);
+#define AFFINE_KERNEL(kind, ...)                                                                                       \
+    const struct cr_kernel cr_cpu_##kind = {CR_KERNEL("cpu." #kind, kind, CR_MATH_F32),                                \
+                                            .dtypes  = CR_TYPES_F32,                                                   \
+                                            .prepare = affine_prepare,                                                 \
+                                            .launch  = kind##_launch,                                                  \
+                                            .release = cr_free,                                                        \
+                                            __VA_ARGS__}
+AFFINE_KERNEL(bn_apply, .optional_in = CR_IN_BIT(bn_apply, mean_rstd) | CR_IN_BIT(bn_apply, add) |
+                                       CR_IN_BIT(bn_apply, add_scale_bias));
+AFFINE_KERNEL(bn_grad_apply, .optional_in = CR_IN_BIT(bn_grad_apply, y), .accepts = cr_has_plain_mask);
 AFFINE_KERNEL(channel_scale);

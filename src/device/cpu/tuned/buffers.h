@@ -26,8 +26,8 @@ static inline bool cr_accepts_buffers(const struct cr_device *device, const stru
                                       const struct cr_op *op) {
     (void)device;
     const struct cr_tensor *value = &p->tensor[op->in[CR_IN_sgd_value]];
-    return value->dtype == CR_F32 && p->store && p->store->real == CR_F32 && value->buffer == CR_BUFFER_VALUE &&
-           cr_tensor_elems(value) == p->store->value_elems && p->tensor[op->out[0]].dtype == CR_F32;
+    return p->store && p->store->real == CR_F32 && value->buffer == CR_BUFFER_VALUE &&
+           cr_tensor_elems(value) == p->store->value_elems;
 }
 
 #endif

@@ -18,7 +18,7 @@ static bool is_supported(int64_t channels) {
 static bool fits(const struct cr_program *p, const struct cr_op *op, int image, int filter, int64_t outputs) {
     const struct cr_tensor *x = &p->tensor[image], *w = &p->tensor[filter];
     const int64_t           C = w->dim[3], K = w->dim[0], W = x->dim[2];
-    return cr_accepts_f32(NULL, p, op) && w->dim[1] == TAPS && w->dim[2] == TAPS && op->attr.conv.stride == 1 &&
+    return !op->attr.conv.relu && w->dim[1] == TAPS && w->dim[2] == TAPS && op->attr.conv.stride == 1 &&
            op->attr.conv.pad == 1 && is_supported(C) && is_supported(K) &&
            W % (outputs % (2 * LANES) ? WIDE : NARROW) == 0;
 }
@@ -173,12 +173,10 @@ static cr_status forward(struct cr_device *device, const struct cr_tensor *image
     return CR_OK;
 }
 
-static cr_status forward_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
-                                 void **prepared, size_t *workspace_bytes) {
+/* The filter in the order in which tiles read it. */
+static size_t packed_bytes(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     (void)device;
-    *prepared        = NULL;
-    *workspace_bytes = p->tensor[op->in[op->kind == CR_OP_conv ? CR_IN_conv_w : CR_IN_conv_dgrad_w]].bytes;
-    return CR_OK;
+    return p->tensor[op->in[op->kind == CR_OP_conv ? CR_IN_conv_w : CR_IN_conv_dgrad_w]].bytes;
 }
 
 static cr_status conv3_launch(struct cr_device *device, const struct cr_call *call) {
@@ -195,13 +193,9 @@ static cr_status conv3_dgrad_launch(struct cr_device *device, const struct cr_ca
                    call->out[CR_OUT_conv_dgrad_dx], call->workspace);
 }
 
-void cr_cpu_conv3_release(void *prepared) {
-    (void)prepared;
-}
-
-const struct cr_kernel cr_cpu_conv3       = {CR_KERNEL("cpu.conv3", conv, CR_MATH_F32), .accepts = conv3_accepts,
-                                             .prepare = forward_prepare, .launch = conv3_launch,
-                                             .release = cr_cpu_conv3_release};
-const struct cr_kernel cr_cpu_conv3_dgrad = {CR_KERNEL("cpu.conv3_dgrad", conv_dgrad, CR_MATH_F32),
-                                             .accepts = conv3_dgrad_accepts, .prepare = forward_prepare,
-                                             .launch = conv3_dgrad_launch, .release = cr_cpu_conv3_release};
+#define CONV3_KERNEL(name, kind)                                                                                       \
+    const struct cr_kernel cr_cpu_##name = {CR_KERNEL("cpu." #name, kind, CR_MATH_F32), .dtypes = CR_TYPES_F32,        \
+                                            .accepts = name##_accepts, .workspace = packed_bytes,                      \
+                                            .launch = name##_launch}
+CONV3_KERNEL(conv3, conv);
+CONV3_KERNEL(conv3_dgrad, conv_dgrad);

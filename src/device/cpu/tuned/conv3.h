@@ -19,6 +19,5 @@ enum {
 
 bool cr_cpu_conv3_wgrad_accepts(const struct cr_device *device, const struct cr_program *program,
                                 const struct cr_op *op);
-void cr_cpu_conv3_release(void *prepared); /* does nothing */
 
 #endif

@@ -12,7 +12,7 @@ struct shape {
     int     threads;
 };
 
-static struct shape shape_of(struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+static struct shape shape_of(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     const struct cr_tensor *x = &p->tensor[op->in[CR_IN_conv_wgrad_x]], *dw = &p->tensor[op->out[CR_OUT_conv_wgrad_dw]];
     return (struct shape){.images  = x->dim[0],
                           .H       = x->dim[1],
@@ -102,12 +102,9 @@ static void reduce_threads(const struct shape *v, const float *workspace, float 
         }
 }
 
-static cr_status conv3_wgrad_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
-                                     void **prepared, size_t *workspace_bytes) {
-    struct shape v   = shape_of(device, p, op);
-    *prepared        = NULL;
-    *workspace_bytes = (size_t)(v.threads * v.filter) * sizeof(float);
-    return CR_OK;
+static size_t sums_bytes(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    const struct shape v = shape_of(device, p, op);
+    return (size_t)(v.threads * v.filter) * sizeof(float);
 }
 
 static cr_status conv3_wgrad_launch(struct cr_device *device, const struct cr_call *call) {
@@ -126,5 +123,5 @@ static cr_status conv3_wgrad_launch(struct cr_device *device, const struct cr_ca
 }
 
 const struct cr_kernel cr_cpu_conv3_wgrad = {CR_KERNEL("cpu.conv3_wgrad", conv_wgrad, CR_MATH_F32),
-                                             .accepts = cr_cpu_conv3_wgrad_accepts, .prepare = conv3_wgrad_prepare,
-                                             .launch = conv3_wgrad_launch, .release = cr_cpu_conv3_release};
+                                             .dtypes = CR_TYPES_F32, .accepts = cr_cpu_conv3_wgrad_accepts,
+                                             .workspace = sums_bytes, .launch = conv3_wgrad_launch};

@@ -139,7 +139,7 @@ static cr_status dense_wgrad_launch(struct cr_device *device, const struct cr_ca
 }
 
 #define DENSE_KERNEL(kind)                                                                                             \
-    const struct cr_kernel cr_cpu_##kind = {CR_KERNEL("cpu." #kind, kind, CR_MATH_F32), .accepts = cr_accepts_f32,     \
+    const struct cr_kernel cr_cpu_##kind = {CR_KERNEL("cpu." #kind, kind, CR_MATH_F32), .dtypes = CR_TYPES_F32,        \
                                             .launch = kind##_launch}
 DENSE_KERNEL(dense);
 DENSE_KERNEL(dense_dgrad);

@@ -226,10 +226,14 @@ static cr_status launch(struct cr_device *device, const struct cr_call *call) {
 static bool accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     (void)device;
     const struct cr_tensor *grad = &p->tensor[op->in[CR_IN_muon_direction_grad]];
-    return grad->dtype == CR_F32 && p->store && p->store->real == CR_F32 && grad->buffer == CR_BUFFER_GRAD &&
-           cr_tensor_elems(grad) == p->store->value_elems && p->tensor[op->out[0]].dtype == CR_F32;
+    return p->store && p->store->real == CR_F32 && grad->buffer == CR_BUFFER_GRAD &&
+           cr_tensor_elems(grad) == p->store->value_elems;
 }
 
 const struct cr_kernel cr_cpu_muon_direction = {CR_KERNEL("cpu.muon_direction", muon_direction, CR_MATH_F32),
-                                                .accepts = accepts, .prepare = prepare, .launch = launch,
-                                                .release = release};
+                                                .dtypes      = CR_TYPES_F32,
+                                                .optional_in = CR_IN_BIT(muon_direction, mask),
+                                                .accepts     = accepts,
+                                                .prepare     = prepare,
+                                                .launch      = launch,
+                                                .release     = release};

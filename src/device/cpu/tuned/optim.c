@@ -25,10 +25,6 @@ static cr_status buffer_prepare(struct cr_device *device, const struct cr_progra
     return CR_OK;
 }
 
-static void buffer_release(void *prepared) {
-    cr_free(prepared);
-}
-
 /* ---- grad_norm ---- */
 
 /* Sum of squares. A block whose sum in float overflows or underflows is summed again in double. */
@@ -380,21 +376,21 @@ static cr_status ema_launch(struct cr_device *device, const struct cr_call *call
 
 /* ---- kernels ---- */
 
-static bool norm_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    (void)device;
-    return p->tensor[op->in[CR_IN_grad_norm_grad]].dtype == CR_F32 &&
-           p->tensor[op->out[CR_OUT_grad_norm_norm]].dtype == CR_F32;
-}
-
-#define KERNEL(kind_, accepts_, launch_)                                                                               \
-    const struct cr_kernel cr_cpu_##kind_ = {CR_KERNEL("cpu." #kind_, kind_, CR_MATH_F32), .accepts = accepts_,        \
-                                             .prepare = buffer_prepare, .launch = launch_, .release = buffer_release}
-KERNEL(grad_norm, norm_accepts, grad_norm_launch);
-KERNEL(param_norms, cr_accepts_buffers, param_norms_launch);
-KERNEL(sgd, cr_accepts_buffers, update_launch);
-KERNEL(adamw, cr_accepts_buffers, update_launch);
-KERNEL(lars, cr_accepts_buffers, update_launch);
-KERNEL(lamb, cr_accepts_buffers, update_launch);
-KERNEL(muon, cr_accepts_buffers, update_launch);
-KERNEL(lamb_norms, cr_accepts_buffers, lamb_norms_launch);
-KERNEL(ema, cr_accepts_buffers, ema_launch);
+#define KERNEL(kind, launcher, ...)                                                                                    \
+    const struct cr_kernel cr_cpu_##kind = {CR_KERNEL("cpu." #kind, kind, CR_MATH_F32),                                \
+                                            .dtypes  = CR_TYPES_F32,                                                   \
+                                            .prepare = buffer_prepare,                                                 \
+                                            .launch  = launcher,                                                       \
+                                            .release = cr_free,                                                        \
+                                            __VA_ARGS__}
+#define BUFFERS_KERNEL(kind, launcher)                                                                                 \
+    KERNEL(kind, launcher, .optional_in = CR_IN_BIT(kind, mask), .accepts = cr_accepts_buffers)
+KERNEL(grad_norm, grad_norm_launch);
+KERNEL(param_norms, param_norms_launch, .accepts = cr_accepts_buffers);
+BUFFERS_KERNEL(sgd, update_launch);
+BUFFERS_KERNEL(adamw, update_launch);
+BUFFERS_KERNEL(lars, update_launch);
+BUFFERS_KERNEL(lamb, update_launch);
+BUFFERS_KERNEL(muon, update_launch);
+BUFFERS_KERNEL(lamb_norms, lamb_norms_launch);
+BUFFERS_KERNEL(ema, ema_launch);

@@ -60,7 +60,8 @@ static cr_status add_launch(struct cr_device *device, const struct cr_call *call
 
 static bool normalize_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     (void)device;
-    return cr_cpu_supports(op) && p->tensor[op->out[CR_OUT_normalize_y]].dtype == CR_F32 && !op->attr.input.wide;
+    (void)p;
+    return !op->attr.input.s2d && !op->attr.input.wide;
 }
 
 struct normalize {
@@ -203,14 +204,14 @@ static cr_status avgpool_grad_launch(struct cr_device *device, const struct cr_c
     return CR_OK;
 }
 
-#define POINTWISE_KERNEL(kind, test, how)                                                                              \
-    const struct cr_kernel cr_cpu_##kind = {CR_KERNEL("cpu." #kind, kind, how), .accepts = test,                       \
-                                            .launch = kind##_launch}
-POINTWISE_KERNEL(relu, cr_accepts_f32, CR_MATH_EXACT);
-POINTWISE_KERNEL(relu_grad, cr_accepts_f32, CR_MATH_EXACT);
-POINTWISE_KERNEL(add, cr_accepts_f32, CR_MATH_F32);
-POINTWISE_KERNEL(normalize, normalize_accepts, CR_MATH_F32);
-POINTWISE_KERNEL(pad_shortcut, cr_accepts_f32, CR_MATH_EXACT);
-POINTWISE_KERNEL(pad_shortcut_grad, cr_accepts_f32, CR_MATH_EXACT);
-POINTWISE_KERNEL(avgpool, cr_accepts_f32, CR_MATH_F32);
-POINTWISE_KERNEL(avgpool_grad, cr_accepts_f32, CR_MATH_F32);
+#define POINTWISE_KERNEL(kind, how, ...)                                                                               \
+    const struct cr_kernel cr_cpu_##kind = {CR_KERNEL("cpu." #kind, kind, how), .dtypes = CR_TYPES_F32,                \
+                                            .launch = kind##_launch, __VA_ARGS__}
+POINTWISE_KERNEL(relu, CR_MATH_EXACT);
+POINTWISE_KERNEL(relu_grad, CR_MATH_EXACT, .accepts = cr_has_plain_mask);
+POINTWISE_KERNEL(add, CR_MATH_F32);
+POINTWISE_KERNEL(normalize, CR_MATH_F32, .optional_in = CR_IN_BIT(normalize, boxes), .accepts = normalize_accepts);
+POINTWISE_KERNEL(pad_shortcut, CR_MATH_EXACT);
+POINTWISE_KERNEL(pad_shortcut_grad, CR_MATH_EXACT);
+POINTWISE_KERNEL(avgpool, CR_MATH_F32);
+POINTWISE_KERNEL(avgpool_grad, CR_MATH_F32);

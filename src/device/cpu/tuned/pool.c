@@ -198,16 +198,10 @@ static cr_status blurpool_grad_launch(struct cr_device *device, const struct cr_
     return CR_OK;
 }
 
-static bool pool_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    (void)device;
-    return cr_cpu_supports(op) && p->tensor[op->in[0]].dtype == CR_F32;
-}
-
-const struct cr_kernel cr_cpu_maxpool      = {CR_KERNEL("cpu.maxpool", maxpool, CR_MATH_EXACT), .accepts = pool_accepts,
-                                              .launch = maxpool_launch};
-const struct cr_kernel cr_cpu_maxpool_grad = {CR_KERNEL("cpu.maxpool_grad", maxpool_grad, CR_MATH_F32),
-                                              .accepts = pool_accepts, .launch = maxpool_grad_launch};
-const struct cr_kernel cr_cpu_blurpool     = {CR_KERNEL("cpu.blurpool", blurpool, CR_MATH_F32), .accepts = pool_accepts,
-                                              .launch = blurpool_launch};
-const struct cr_kernel cr_cpu_blurpool_grad = {CR_KERNEL("cpu.blurpool_grad", blurpool_grad, CR_MATH_F32),
-                                               .accepts = pool_accepts, .launch = blurpool_grad_launch};
+#define POOL_KERNEL(kind, math, ...)                                                                                   \
+    const struct cr_kernel cr_cpu_##kind = {CR_KERNEL("cpu." #kind, kind, math), .dtypes = CR_TYPES_F32,               \
+                                            .launch = kind##_launch, __VA_ARGS__}
+POOL_KERNEL(maxpool, CR_MATH_EXACT, .optional_out = CR_OUT_BIT(maxpool, index));
+POOL_KERNEL(maxpool_grad, CR_MATH_F32);
+POOL_KERNEL(blurpool, CR_MATH_F32);
+POOL_KERNEL(blurpool_grad, CR_MATH_F32);

@@ -20,8 +20,7 @@ static void release(void *prepared) {
 }
 
 static bool is_supported(const struct cr_program *p, const struct cr_op *op) {
-    return cr_all_f32(p, op->in, CR_OP_IN_MAX) && cr_all_f32(p, op->out, CR_OP_OUT_MAX) && p->store->pattern &&
-           op->attr.conv.pattern.format.kernel == CR_SPARSE_ROWS;
+    return p->store->pattern && op->attr.conv.pattern.format.kernel == CR_SPARSE_ROWS;
 }
 
 static cr_status read_pattern(const struct cr_program *p, const struct cr_op *op, int filter,
@@ -39,11 +38,9 @@ static struct cr_transposition transposition_of(const struct cr_program *p, cons
 }
 
 static bool dgrad_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    const unsigned known            = 1u << CR_IN_conv_dgrad_dy | 1u << CR_IN_conv_dgrad_w | 1u << CR_IN_conv_dgrad_add;
     const struct cr_transposition t = transposition_of(p, op);
     (void)device;
-    return cr_op_uses_only(op, known, 1u << CR_OUT_conv_dgrad_dx) && is_supported(p, op) && op->attr.conv.stride == 1 &&
-           !t.first_r && !t.first_s;
+    return is_supported(p, op) && op->attr.conv.stride == 1 && !t.first_r && !t.first_s;
 }
 
 static cr_status transposed_filter(const struct cr_program *p, const struct cr_op *op, struct prepared *s) {
@@ -100,8 +97,7 @@ static cr_status dgrad_launch(struct cr_device *device, const struct cr_call *ca
 
 static bool wgrad_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     (void)device;
-    return cr_op_uses_only(op, 1u << CR_IN_conv_wgrad_x | 1u << CR_IN_conv_wgrad_dy, 1u << CR_OUT_conv_wgrad_dw) &&
-           is_supported(p, op);
+    return is_supported(p, op);
 }
 
 static cr_status wgrad_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
@@ -137,13 +133,16 @@ static cr_status wgrad_launch(struct cr_device *device, const struct cr_call *ca
 }
 
 const struct cr_kernel cr_cpu_sparse_dgrad        = {CR_KERNEL("cpu.sparse_dgrad", conv_dgrad, CR_MATH_F32),
-                                                     .sparse  = true,
-                                                     .accepts = dgrad_accepts,
-                                                     .prepare = dgrad_prepare,
-                                                     .launch  = dgrad_launch,
-                                                     .release = release};
+                                                     .sparse      = true,
+                                                     .dtypes      = CR_TYPES_F32,
+                                                     .optional_in = CR_IN_BIT(conv_dgrad, add),
+                                                     .accepts     = dgrad_accepts,
+                                                     .prepare     = dgrad_prepare,
+                                                     .launch      = dgrad_launch,
+                                                     .release     = release};
 const struct cr_kernel cr_cpu_sparse_wgrad_kernel = {CR_KERNEL("cpu.sparse_wgrad", conv_wgrad, CR_MATH_F32),
                                                      .sparse  = true,
+                                                     .dtypes  = CR_TYPES_F32,
                                                      .accepts = wgrad_accepts,
                                                      .prepare = wgrad_prepare,
                                                      .launch  = wgrad_launch,

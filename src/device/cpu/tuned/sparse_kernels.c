@@ -38,17 +38,12 @@ static cr_status linearize(const struct cr_program *p, const struct cr_op *op, s
 
 static bool accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     (void)device;
-    const unsigned known = 1u << CR_IN_conv_x | 1u << CR_IN_conv_w | 1u << CR_IN_conv_bias | 1u << CR_IN_conv_add |
-                           1u << CR_IN_conv_packed;
-    return cr_op_uses_only(op, known, 1u << CR_OUT_conv_y) && cr_all_f32(p, op->in, CR_OP_IN_MAX) &&
-           cr_all_f32(p, op->out, CR_OP_OUT_MAX) && p->store->pattern &&
-           op->attr.conv.pattern.format.kernel == CR_SPARSE_ROWS;
+    return p->store->pattern && op->attr.conv.pattern.format.kernel == CR_SPARSE_ROWS;
 }
 
 static bool filter_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     (void)device;
-    return cr_all_f32(p, op->in, CR_INS_sparse_filter) && p->store->pattern &&
-           op->attr.conv.pattern.format.kernel == CR_SPARSE_ROWS;
+    return p->store->pattern && op->attr.conv.pattern.format.kernel == CR_SPARSE_ROWS;
 }
 
 int64_t cr_cpu_packed_elems(struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
@@ -125,11 +120,17 @@ static cr_status launch(struct cr_device *device, const struct cr_call *call) {
 }
 
 const struct cr_kernel cr_cpu_sparse_kernel = {CR_KERNEL("cpu.sparse_conv", conv, CR_MATH_F32),
-                                               .sparse  = true,
+                                               .sparse      = true,
+                                               .dtypes      = CR_TYPES_F32,
+                                               .optional_in = CR_IN_BIT(conv, bias) | CR_IN_BIT(conv, add) |
+                                                              CR_IN_BIT(conv, packed),
                                                .accepts = accepts,
                                                .prepare = prepare,
                                                .launch  = launch,
                                                .release = release};
 const struct cr_kernel cr_cpu_sparse_filter = {CR_KERNEL("cpu.sparse_filter", sparse_filter, CR_MATH_EXACT),
-                                               .accepts = filter_accepts, .prepare = prepare, .launch = filter_launch,
+                                               .dtypes  = CR_TYPES_F32,
+                                               .accepts = filter_accepts,
+                                               .prepare = prepare,
+                                               .launch  = filter_launch,
                                                .release = release};

@@ -103,13 +103,8 @@ static cr_status observe_range_launch(struct cr_device *device, const struct cr_
 }
 
 /* Programs in f64 (tests) have f64 scales and are left to the ref kernels. */
-static bool all_f32(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    (void)device;
-    return p->tensor[op->in[0]].dtype == CR_F32 && p->tensor[op->in[1]].dtype == CR_F32;
-}
-
 #define KERNEL(kind)                                                                                                   \
-    const struct cr_kernel cr_cpu_##kind = {CR_KERNEL("cpu." #kind, kind, CR_MATH_EXACT), .accepts = all_f32,          \
+    const struct cr_kernel cr_cpu_##kind = {CR_KERNEL("cpu." #kind, kind, CR_MATH_EXACT), .dtypes = CR_TYPES_F32,      \
                                             .launch = kind##_launch}
 KERNEL(fake_quant);
 KERNEL(fake_quant_grad);

@@ -253,13 +253,10 @@ static bool qconv_accepts(const struct cr_device *device, const struct cr_progra
 }
 
 /* The workspace holds the columns of all threads, and behind them the filter if the program has not packed it. */
-static cr_status qconv_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
-                               void **prepared, size_t *workspace_bytes) {
-    const struct shape s = shape_of(p, op);
-    *prepared            = NULL;
-    *workspace_bytes     = (size_t)cr_cpu_threads(device) * columns_bytes(&s);
-    if (op->in[CR_IN_qconv_packed] < 0) *workspace_bytes += packed_bytes(s.K, s.pairs);
-    return CR_OK;
+static size_t qconv_workspace(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    const struct shape s     = shape_of(p, op);
+    const size_t       tiles = (size_t)cr_cpu_threads(device) * columns_bytes(&s);
+    return tiles + (op->in[CR_IN_qconv_packed] < 0 ? packed_bytes(s.K, s.pairs) : 0);
 }
 
 static struct work work_of(const struct cr_call *call) {
@@ -299,11 +296,7 @@ static cr_status qconv_launch(struct cr_device *device, const struct cr_call *ca
     return CR_OK;
 }
 
-static void no_release(void *prepared) {
-    (void)prepared;
-}
-
 const struct cr_kernel cr_cpu_pack_filter = {CR_KERNEL("cpu.pack_filter", pack_filter, CR_MATH_EXACT),
                                              .accepts = pack_accepts, .launch = pack_launch};
 const struct cr_kernel cr_cpu_qconv       = {CR_KERNEL("cpu.qconv", qconv, CR_MATH_EXACT), .accepts = qconv_accepts,
-                                             .prepare = qconv_prepare, .launch = qconv_launch, .release = no_release};
+                                             .workspace = qconv_workspace, .launch = qconv_launch};

@@ -38,12 +38,6 @@ CR_BY_LEVEL(void, dequantize_i8, (const int8_t *x, float *y, float scale, int64_
     for (int64_t i = 0; i < count; i++) y[i] = (float)x[i] * scale;
 }
 
-static bool float_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    (void)device;
-    return p->tensor[op->kind == CR_OP_quantize ? op->in[CR_IN_quantize_x] : op->out[CR_OUT_dequantize_y]].dtype ==
-           CR_F32;
-}
-
 static cr_status quantize_launch(struct cr_device *device, const struct cr_call *call) {
     const struct cr_tensor *t = &call->program->tensor[call->op->out[CR_OUT_quantize_y]];
     const float            *x = call->in[CR_IN_quantize_x], scale = *(const float *)call->in[CR_IN_quantize_scale];
@@ -93,13 +87,6 @@ static cr_status quantize_filter_launch(struct cr_device *device, const struct c
     return CR_OK;
 }
 
-static bool filter_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    (void)device;
-    return p->tensor[op->in[CR_IN_quantize_filter_w]].dtype == CR_F32 &&
-           p->tensor[op->in[CR_IN_quantize_filter_scale]].dtype == CR_F32 &&
-           p->tensor[op->out[CR_OUT_quantize_filter_y]].dtype == CR_I8;
-}
-
 /* ---- max pooling without an index ---- */
 
 struct window8 {
@@ -130,13 +117,6 @@ static void pool_line(const struct window8 *v, bool is_signed, const uint8_t *x,
             first = false;
         }
     }
-}
-
-static bool bytes_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    const enum cr_dtype dtype = p->tensor[op->in[0]].dtype;
-    (void)device;
-    if (dtype != CR_U8 && dtype != CR_I8) return false;
-    return op->kind == CR_OP_maxpool ? cr_op_uses_only(op, 1u << CR_IN_maxpool_x, 1u << CR_OUT_maxpool_y) : true;
 }
 
 static cr_status maxpool8_launch(struct cr_device *device, const struct cr_call *call) {
@@ -171,13 +151,11 @@ static cr_status pad_shortcut8_launch(struct cr_device *device, const struct cr_
     return CR_OK;
 }
 
-const struct cr_kernel cr_cpu_quantize = {CR_KERNEL("cpu.quantize", quantize, CR_MATH_EXACT), .accepts = float_accepts,
-                                          .launch = quantize_launch};
-const struct cr_kernel cr_cpu_quantize_filter = {CR_KERNEL("cpu.quantize_filter", quantize_filter, CR_MATH_EXACT),
-                                                 .accepts = filter_accepts, .launch = quantize_filter_launch};
-const struct cr_kernel cr_cpu_dequantize      = {CR_KERNEL("cpu.dequantize", dequantize, CR_MATH_EXACT),
-                                                 .accepts = float_accepts, .launch = dequantize_launch};
-const struct cr_kernel cr_cpu_maxpool8 = {CR_KERNEL("cpu.maxpool8", maxpool, CR_MATH_EXACT), .accepts = bytes_accepts,
-                                          .launch = maxpool8_launch};
-const struct cr_kernel cr_cpu_pad_shortcut8 = {CR_KERNEL("cpu.pad_shortcut8", pad_shortcut, CR_MATH_EXACT),
-                                               .accepts = bytes_accepts, .launch = pad_shortcut8_launch};
+#define KERNEL(name, kind, types)                                                                                      \
+    const struct cr_kernel cr_cpu_##name = {CR_KERNEL("cpu." #name, kind, CR_MATH_EXACT), .dtypes = types,             \
+                                            .launch = name##_launch}
+KERNEL(quantize, quantize, CR_TYPES_F32);
+KERNEL(quantize_filter, quantize_filter, CR_TYPES_F32);
+KERNEL(dequantize, dequantize, CR_TYPES_F32);
+KERNEL(maxpool8, maxpool, CR_TYPES_BYTE);
+KERNEL(pad_shortcut8, pad_shortcut, CR_TYPES_BYTE);

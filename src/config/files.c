@@ -1,0 +1,108 @@
+/* config/files.c: the files of a config: the named one, and those that it includes. See config/loader.h. */
+#include "config/loader.h"
+
+#include <string.h>
+
+/* The path of the included file, relative to the including one; NULL when out of memory. */
+static const char *include_path(struct cr_config_loader *l, const char *from, const char *value) {
+    const char *slash  = strrchr(from, '/');
+    int         folder = *value == '/' || !slash ? 0 : (int)(slash - from) + 1;
+    return cr_arena_printf(l->arena, "%.*s%s", folder, from, value);
+}
+
+static const struct cr_ini_entry *include_find(const struct cr_ini *file) {
+    for (int i = 0; i < file->count; i++)
+        if (!*file->entry[i].section && file->entry[i].key && strcmp(file->entry[i].key, "include") == 0)
+            return &file->entry[i];
+    return NULL;
+}
+
+static bool is_open_already(const struct cr_config_loader *l, const struct cr_ini *file) {
+    for (int i = 0; i < l->files; i++)
+        if (l->file[i].device == file->device && l->file[i].inode == file->inode) return true;
+    return false;
+}
+
+/* Reads the file that the last file includes. *more is false if there is none. */
+static cr_status include_read(struct cr_config_loader *l, bool *more) {
+    const struct cr_ini       *from = &l->file[l->files - 1];
+    const struct cr_ini_entry *e    = include_find(from);
+    *more                           = false;
+    if (!e) return CR_OK;
+    if (!*e->value) {
+        cr_complain(&l->complaints, from->path, e->line, "include: the file name is missing");
+        return CR_OK;
+    }
+    if (l->files == CR_INCLUDE_DEPTH_MAX) {
+        cr_complain(&l->complaints, from->path, e->line, "include = %.60s: includes are nested more than %d deep",
+                    e->value, CR_INCLUDE_DEPTH_MAX);
+        return CR_OK;
+    }
+    const char *path = include_path(l, from->path, e->value);
+    if (!path) return CR_NO_MEMORY(strlen(e->value));
+    struct cr_ini *next   = &l->file[l->files];
+    cr_status      status = cr_ini_read(next, path, true, l->arena, &l->complaints);
+    if (status == CR_ERR_MEMORY) return status;
+    if (status != CR_OK) {
+        cr_complain(&l->complaints, from->path, e->line, "include = %.60s: %s", e->value, cr_error_message());
+        return CR_OK;
+    }
+    if (is_open_already(l, next)) {
+        cr_complain(&l->complaints, from->path, e->line, "include = %.60s: this file includes itself (a cycle)",
+                    e->value);
+        return CR_OK;
+    }
+    l->files++;
+    *more = true;
+    return CR_OK;
+}
+
+cr_status cr_config_files_read(struct cr_config_loader *l, const char *path) {
+    CR_TRY(cr_ini_read(&l->file[0], path, l->config->stored, l->arena, &l->complaints));
+    l->files                           = 1;
+    bool                       more    = true;
+    const struct cr_ini_entry *include = include_find(&l->file[0]);
+    if (l->config->stored && include)
+        return CR_FAIL(CR_ERR_CONFIG,
+                       "%s:%d: the configuration of a run may not include other files: to use one that does, name the "
+                       "file itself instead of its folder, with --weights",
+                       path, include->line);
+    while (more) CR_TRY(include_read(l, &more));
+    return CR_OK;
+}
+
+static cr_status file_copy(struct cr_arena *arena, const struct cr_ini *from, struct cr_ini *out) {
+    const size_t         bytes = (size_t)CR_MAX(from->count, 1) * sizeof *from->entry;
+    struct cr_ini_entry *entry = cr_arena_alloc(arena, bytes);
+    if (!entry) return CR_NO_MEMORY(bytes);
+    for (int i = 0; i < from->count; i++) {
+        const struct cr_ini_entry *e = &from->entry[i];
+
+        entry[i] = (struct cr_ini_entry){.section = cr_arena_printf(arena, "%s", e->section), .line = e->line};
+        if (e->key) entry[i].key = cr_arena_printf(arena, "%s", e->key);
+        if (e->value) entry[i].value = cr_arena_printf(arena, "%s", e->value);
+        if (!entry[i].section || !entry[i].key != !e->key || !entry[i].value != !e->value)
+            return CR_NO_MEMORY(CR_INI_LINE_MAX);
+    }
+    *out       = *from;
+    out->entry = entry;
+    out->path  = cr_arena_printf(arena, "%s", from->path);
+    return out->path ? CR_OK : CR_NO_MEMORY(strlen(from->path));
+}
+
+cr_status cr_config_files_copy(struct cr_config_loader *l, const struct cr_config *from) {
+    for (int i = 0; i < from->files; i++) CR_TRY(file_copy(l->arena, &from->file[i], &l->file[i]));
+    l->files = from->files;
+    return CR_OK;
+}
+
+/* Keeps the files with the config. */
+cr_status cr_config_files_keep(struct cr_config_loader *l) {
+    const size_t   bytes = (size_t)CR_MAX(l->files, 1) * sizeof *l->file;
+    struct cr_ini *file  = cr_arena_alloc(l->arena, bytes);
+    if (!file) return CR_NO_MEMORY(bytes);
+    memcpy(file, l->file, (size_t)l->files * sizeof *l->file);
+    l->config->file  = file;
+    l->config->files = l->files;
+    return CR_OK;
+}

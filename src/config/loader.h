@@ -1,0 +1,25 @@
+/* config/loader.h: a config while it is read. Internal to config/. */
+#ifndef CR_CONFIG_LOADER_H
+#define CR_CONFIG_LOADER_H
+
+#include "config/keys.h"
+
+enum { CR_INCLUDE_DEPTH_MAX = 8 };
+
+struct cr_config_loader {
+    struct cr_config     *config;
+    struct cr_config_src *src; /* config->src */
+    struct cr_arena      *arena;
+    struct cr_complaints  complaints;
+    struct cr_ini         file[CR_INCLUDE_DEPTH_MAX]; /* file[i + 1] is included by file[i] */
+    int                   files;
+};
+
+/* config/files.c: reads `path` and the files that it includes into loader->file. */
+CR_MUST cr_status cr_config_files_read(struct cr_config_loader *loader, const char *path);
+/* Copies the files of another config there. */
+CR_MUST cr_status cr_config_files_copy(struct cr_config_loader *loader, const struct cr_config *from);
+/* Keeps them with the config. */
+CR_MUST cr_status cr_config_files_keep(struct cr_config_loader *loader);
+
+#endif

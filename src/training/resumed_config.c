@@ -1,0 +1,91 @@
+/* training/resumed_config.c: the configuration of a run that is resumed, and the changes that it may have. See
+ * training/run.h. */
+#include "training/run.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+/* Changes of the output folder, the memory log, the command of events, train.steps and the memory that a run may see
+ * (a sweep sets it) are not logged. */
+static bool is_silent(const char *key) {
+    static const char *const silent[] = {"train.output", "train.steps", "train.on_event", "memory.trace",
+                                         "memory.card"};
+    for (size_t i = 0; i < CR_COUNT(silent); i++)
+        if (strcmp(key, silent[i]) == 0) return true;
+    return false;
+}
+
+/* Why a key must not change in a run, by what it decides; NULL: it may change. */
+static const char *why_fixed(const struct cr_config_difference *d, bool same_update) {
+    if (same_update && (strcmp(d->name, "train.batch") == 0 || strcmp(d->name, "train.accumulate") == 0)) return NULL;
+    if (d->decides == CR_DECIDES_MODEL) return "it decides the network";
+    return d->decides == CR_DECIDES_DATA ? "it decides which images training sees, and in which order" : NULL;
+}
+
+static cr_status check_changes(const struct cr_config_differences *differ, bool force, bool same_update) {
+    struct cr_text rejected = {0};
+    for (int i = 0; i < differ->count; i++) {
+        const struct cr_config_difference *d   = &differ->at[i];
+        const char                        *why = why_fixed(d, same_update);
+        if (why)
+            cr_text_add(&rejected, "\n  %s (%s)", d->text, why);
+        else if (!is_silent(d->name))
+            cr_log(CR_LOG_INFO, "resume: %s", d->text);
+    }
+    cr_status status = CR_OK;
+    if (rejected.data && !force)
+        status = CR_FAIL(CR_ERR_CONFIG,
+                         "these values would change the model or the data of the run:%s\nrestore the old values, or "
+                         "add --force",
+                         rejected.data);
+    else if (rejected.data)
+        cr_run_warn_forced(rejected.data);
+    cr_text_free(&rejected);
+    return status;
+}
+
+/* The values of the command line in the configuration of the run that is resumed. With batch size auto, the run keeps
+ * the number that it found when it began. The memory log was written at its start. */
+static cr_status resumed_config(const struct cr_config *stored, const struct cr_train_options *o, struct cr_run *run) {
+    char batch[40];
+    snprintf(batch, sizeof batch, "train.batch=%" PRId64, stored->train.batch);
+    CR_TRY(cr_config_reopen(&run->config, stored, o->overrides, o->override_count));
+    if (!cr_config_given(run->config, "memory.trace"))
+        CR_TRY(cr_config_change(&run->config, 0, CR_CHANGES("memory.trace=")));
+    return run->config->train.batch || !stored->train.batch || o->force
+               ? CR_OK
+               : cr_config_change(&run->config, 0, CR_CHANGES(batch));
+}
+
+/* Logs the values of the given configuration that the run does not take from it. */
+static cr_status log_ignored(const struct cr_config *given, const struct cr_run *run) {
+    struct cr_config_differences differ;
+    const cr_status              status = cr_config_compare(run->config, given, &differ);
+    for (int i = 0; i < differ.count && status == CR_OK; i++)
+        if (!is_silent(differ.at[i].name))
+            cr_log(CR_LOG_INFO, "resume: %s in %s is not applied; give it on the command line to change it",
+                   differ.at[i].text, given->path);
+    cr_config_differences_free(&differ);
+    return status;
+}
+
+cr_status cr_run_resumed_config(const struct cr_config *given, const struct cr_train_options *o, struct cr_run *run) {
+    const struct cr_config      *stored = NULL;
+    struct cr_config_differences differ = {0};
+    char                         path[CR_PATH_MAX];
+    bool                         same_update;
+    cr_status                    status;
+    CR_TRY(cr_path_join(path, run->from, "config.ini"));
+    CR_TRY_OUT(cr_config_open_stored(&stored, path, NULL, 0));
+    CR_TRY_OUT(resumed_config(stored, o, run));
+    CR_TRY_OUT(cr_run_fit_batch(run, stored, o->force, &same_update));
+    run->unmeasured = !stored->train.measure;
+    CR_TRY_OUT(cr_config_compare(stored, run->config, &differ));
+    CR_TRY_OUT(check_changes(&differ, o->force, same_update));
+    CR_TRY_OUT(log_ignored(given, run));
+out:
+    cr_config_close(stored);
+    cr_config_differences_free(&differ);
+    return status;
+}

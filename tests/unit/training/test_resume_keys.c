@@ -1,0 +1,169 @@
+/* Which keys may have another value when a run is resumed, by what they decide (config/config.def). A key that decides
+ * evaluation or this host alone changes nothing of the training: the weights are bitwise those of a run without
+ * interruption. A key that decides the network or the data is refused, with the reason. */
+#include "config/keys.h"
+#include "tests/harness/train_support.h"
+
+#include <string.h>
+
+static struct run r;
+
+/* Images of files or of shapes have a size of their own; those of `synthetic` have that of the evaluation. */
+static void prepare_shapes(void) {
+    prepare(&r);
+    give(&r, "data.kind=shapes");
+    give(&r, "model.classes=10");
+    give(&r, "data.val_images=10");
+}
+
+static const char *name_of(const struct cr_key *key, char name[96]) {
+    snprintf(name, 96, "%s.%s", key->section, key->name);
+    return name;
+}
+
+/* ---- keys that may change ---- */
+
+/* Another value for each key that decides evaluation or this host alone. */
+static const char *const harmless[] = {"data.eval_resize=10", "data.eval_crop=8",      "data.tta=flip",
+                                       "data.val_images=20",  "train.eval_batch=2",    "train.final_tta=flip",
+                                       "data.workers=0",      "data.prefetch=1",       "train.gpu=1",
+                                       "train.threads=2",     "data.root=elsewhere",   "model.weights=elsewhere.pth",
+                                       "train.on_event=true", "memory.trace=/dev/null"};
+
+/* Of these keys, the folder is where the run is found, and the teacher is compared by its weights. */
+static bool is_special(const char *name) {
+    return strcmp(name, "train.output") == 0 || strcmp(name, "distill.teacher") == 0;
+}
+
+static bool is_listed(const char *name) {
+    for (size_t i = 0; i < CR_COUNT(harmless); i++)
+        if (strncmp(harmless[i], name, strlen(name)) == 0 && harmless[i][strlen(name)] == '=') return true;
+    return false;
+}
+
+static void evaluation_and_host_may_change(void) {
+    prepare_shapes();
+    REQUIRE_OK(TRAIN(&r, "whole", "train.steps=4"));
+    for (size_t i = 0; i < CR_COUNT(harmless); i++) {
+        char name[32];
+        snprintf(name, sizeof name, "cut%zu", i);
+        REQUIRE_OK(TRAIN(&r, name, "train.steps=2"));
+        REQUIRE_OK(RESUME(&r, name, "train.steps=4", harmless[i]));
+        if (strcmp(harmless[i], "train.threads=2") != 0) check_same(&r, "whole", name); /* threads change sums */
+    }
+    for (int i = 0; i < cr_key_count; i++) {
+        char       name[96];
+        const bool free_to_change =
+            cr_keys[i].decides == CR_DECIDES_EVALUATION || cr_keys[i].decides == CR_DECIDES_HOST;
+        if (free_to_change != (is_listed(name_of(&cr_keys[i], name)) || is_special(name)))
+            TEST_FAIL_("%s: what it decides, and the list `harmless`, differ", name);
+    }
+    finish(&r);
+}
+
+/* ---- keys that must not change ---- */
+
+/* Values of lists and texts, and of keys that need other keys. */
+static const char *const other_values[][5] = {
+    {"model.depths=2,1"},
+    {"model.widths=4,8"},
+    {"model.channels=4/4/6"},
+    {"model.freeze=stem"},
+    {"model.unfreeze=1", "model.freeze=stem"},
+    {"model.arch=resnet20", "model.depths=", "model.widths="},
+    {"data.image_sizes=8@0"},
+    {"data.scale=0.1,1"},
+    {"data.ratio=1,1"},
+    {"data.fill=7"},
+    {"data.jitter=0.1,0.1,0,0"},
+    {"data.erase_scale=0.1,0.2"},
+    {"data.mean=0.5"},
+    {"data.std=0.5"},
+    {"data.kind=synthetic"},
+    {"data.channels=1", "data.mean=0.5", "data.std=0.5"},
+    {"data.bits=16"},
+    {"data.multi_label=yes", "data.kind=csv", "data.root=elsewhere", "data.train_images=0", "data.val_images=0"},
+    {"data.image_width=16"},
+    {"quant.keep=fc"},
+    {"quant.type=int8", "quant.train=yes"}};
+
+/* Overrides that give the key another value than the run has; `text` holds the first one. */
+static void other_value(const struct cr_key *key, const struct cr_config *config, char text[160], const char *out[5]) {
+    char           name[96];
+    struct cr_text value = {0};
+    name_of(key, name);
+    out[0] = text;
+    out[1] = out[2] = out[3] = out[4] = "train.steps=4";
+    for (size_t i = 0; i < CR_COUNT(other_values); i++) {
+        if (strncmp(other_values[i][0], name, strlen(name)) != 0 || other_values[i][0][strlen(name)] != '=') continue;
+        for (int k = 0; k < 5 && other_values[i][k]; k++) out[k] = other_values[i][k];
+        return;
+    }
+    cr_value_print(key, config, &value);
+    const double number = strtod(value.data, NULL);
+    if (key->kind == CR_KEY_BOOL)
+        snprintf(text, 160, "%s=%s", name, strcmp(value.data, "yes") == 0 ? "no" : "yes");
+    else if (key->kind == CR_KEY_ENUM)
+        snprintf(text, 160, "%s=%s", name, key->words.at[strcmp(value.data, key->words.at[0]) == 0]);
+    else if (key->kind == CR_KEY_REAL)
+        snprintf(text, 160, "%s=%g", name, (number + (number < key->real_max ? key->real_max : key->real_min)) / 2);
+    else
+        snprintf(text, 160, "%s=%.0f", name, number + 1);
+    cr_text_free(&value);
+}
+
+static void check_refused(const struct cr_key *key, const struct cr_config *config) {
+    char        name[96], line[128], text[160];
+    const char *change[5];
+    const char *why = key->decides == CR_DECIDES_MODEL ? "(it decides the network)"
+                                                       : "(it decides which images training sees, and in which order)";
+    other_value(key, config, text, change);
+    snprintf(line, sizeof line, "\n  %s: ", name_of(key, name));
+    CHECK_STATUS(RESUME(&r, "a", change[0], change[1], change[2], change[3], change[4]), CR_ERR_CONFIG);
+    const char *found = strstr(cr_error_message(), line), *end = found ? strchr(found + 1, '\n') : NULL;
+    if (!found || !end || end - found < (long)strlen(why) || strncmp(end - strlen(why), why, strlen(why)) != 0)
+        TEST_FAIL_("%s: %s", change[0], cr_error_message());
+}
+
+static void network_and_data_must_not_change(void) {
+    const struct cr_config *config;
+    int                     models = 0, data = 0;
+    prepare_shapes();
+    REQUIRE_OK(cr_config_open(&config, NULL, r.value, r.count));
+    REQUIRE_OK(TRAIN(&r, "a", "train.steps=2"));
+    for (int i = 0; i < cr_key_count; i++) {
+        const enum cr_key_decides decides = cr_keys[i].decides;
+        if (decides != CR_DECIDES_MODEL && decides != CR_DECIDES_DATA) continue;
+        check_refused(&cr_keys[i], config);
+        models += decides == CR_DECIDES_MODEL;
+        data += decides == CR_DECIDES_DATA;
+    }
+    CHECK(models > 20 && data > 35);
+    CHECK_STATUS(RESUME(&r, "a", "optim.lr=0.3", "train.steps=4"), CR_OK);
+    cr_config_close(config);
+    finish(&r);
+}
+
+/* What the classes of keys claim: a key of the data changes the weights, one of evaluation does not. */
+static void classes_are_true(void) {
+    static const char *const data[] = {
+        "data.hflip=1",         "data.pad=1",        "data.mean=0.1", "data.cutmix=1",         "data.drop_last=no",
+        "data.train_images=24", "data.repeats=2",    "train.seed=2",  "data.erase=1",          "data.pad_mode=edge",
+        "model.bn_eps=0.01",    "model.dropout=0.5", "model.eca=yes", "data.sampling=balanced"};
+    static const char *const none[] = {"data.tta=flip", "data.val_images=20", "train.eval_batch=1",
+                                       "data.eval_resize=9"};
+    prepare_shapes();
+    REQUIRE_OK(TRAIN(&r, "whole", "train.steps=7"));
+    for (size_t i = 0; i < CR_COUNT(data) + CR_COUNT(none); i++) {
+        char        name[32];
+        const bool  changes = i < CR_COUNT(data);
+        const char *value   = changes ? data[i] : none[i - CR_COUNT(data)];
+        snprintf(name, sizeof name, "run%zu", i);
+        REQUIRE_OK(TRAIN(&r, name, "train.steps=7", value));
+        if (same_file(&r, "whole", name, "model.safetensors") == changes)
+            TEST_FAIL_("%s %s the weights", value, changes ? "does not change" : "changes");
+    }
+    finish(&r);
+}
+
+TESTS(CASE(evaluation_and_host_may_change), CASE(network_and_data_must_not_change), CASE(classes_are_true))
