@@ -263,11 +263,11 @@ const struct cr_kernel cr_cuda_bn_kernels[] = {
     BN_KERNEL(bn_finalize, CR_TYPES_F32, .optional_out = CR_OUT_BIT(bn_finalize, scale_bias_half),
               .accepts = bn_finalize_accepts),
     BN_KERNEL(bn_scale_bias, CR_TYPES_F32),
-    BN_KERNEL(
-        bn_apply, CR_TYPES_FLOAT,
-        .optional_in  = CR_IN_BIT(bn_apply, mean_rstd) | CR_IN_BIT(bn_apply, add) | CR_IN_BIT(bn_apply, add_scale_bias),
-        .optional_out = CR_OUT_BIT(bn_apply, mask), .accepts = bn_apply_accepts,
-        .host_slots = CR_IN_BIT(bn_apply, x) | CR_IN_BIT(bn_apply, add)),
+    BN_KERNEL(bn_apply, CR_TYPES_FLOAT,
+              .optional_in =
+                  CR_IN_BIT(bn_apply, mean_rstd) | CR_IN_BIT(bn_apply, add) | CR_IN_BIT(bn_apply, add_scale_bias),
+              .optional_out = CR_OUT_BIT(bn_apply, mask), .accepts = bn_apply_accepts,
+              .host_slots = CR_IN_BIT(bn_apply, x) | CR_IN_BIT(bn_apply, add)),
     BN_KERNEL(bn_grad_sums, CR_TYPES_FLOAT,
               .optional_in = CR_IN_BIT(bn_grad_sums, y) | CR_IN_BIT(bn_grad_sums, scale_bias),
               .accepts = bn_grad_sums_accepts, .workspace = grad_sums_bytes,

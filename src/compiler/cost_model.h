@@ -61,7 +61,8 @@ struct cr_cost_model {
                          struct cr_selection *out);
     /* Returns true when the op's kernel can read input `slot` directly from host memory (zero-copy). NULL: never. */
     bool (*reads_host)(void *self, const struct cr_op *op, int slot);
-    /* Number of rows in which the op's kernel can store sums (cr_kernel.sum_rows); the op has its kernel. NULL: CR_NONE. */
+    /* Number of rows in which the op's kernel can store sums (cr_kernel.sum_rows); the op has its kernel. NULL:
+     * CR_NONE. */
     int (*sum_rows)(void *self, const struct cr_program *program, const struct cr_op *op);
 };
 

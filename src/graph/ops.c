@@ -360,9 +360,7 @@ static void infer_conv_dgrad(struct rule *r) {
 }
 static void infer_conv_grad(struct rule *r) {
     const struct cr_tensor *x = input(r, CR_IN_conv_grad_x);
-    CR_ASSERT(r->slot <= CR_OUT_conv_grad_grad_sums || r->slot >= CR_OUT_conv_grad_grad_coeffs);
-    CR_ASSERT((r->op->out[CR_OUT_conv_grad_dw] == CR_NONE) == (r->op->out[CR_OUT_conv_grad_dy] != CR_NONE));
-    CR_ASSERT(r->slot != CR_OUT_conv_grad_dw); /* gradients of parameters must be given */
+    CR_ASSERT(r->slot != CR_OUT_conv_grad_dw && r->slot != CR_OUT_conv_grad_dgamma); /* they must be given */
     check_coefficients(r, CR_IN_conv_grad_gamma, 1, x);
     check_coefficients(r, CR_IN_conv_grad_scale_bias, 2, x);
     check_coefficients(r, CR_IN_conv_grad_dy_coeffs, 3, input(r, CR_IN_conv_grad_g));
@@ -378,10 +376,6 @@ static void infer_conv_grad(struct rule *r) {
 
 static void infer_barrier(struct rule *r) {
     set(r, CR_U8, 1, 1, 1, 1);
-}
-
-static void infer_fused(struct rule *r) {
-    CR_ASSERT(r->slot < 0); /* it has no slots of its own */
 }
 
 /* ---- update ---- */

@@ -30,12 +30,11 @@ static void closed_bn_finalize(const struct cr_verify_values *v, double *const s
     for (int64_t c = 0; c < C; c++) {
         const double about = add_rows(sums, rows, C, c, false) / M, square = add_rows(sums, rows, C, C + c, false) / M;
         const double off                 = rows > 1 ? k * add_rows(sums, rows, C, c, true) / M : 0;
-        const double mean_error          = (center ? k * fabs(about) : 0) + off;
         const double var_error           = k * (fabs(square) + about * about) + off * (2 * fabs(about) + off);
         const struct cr_verify_moments f = {.attr         = &v->op->attr.bn,
                                             .mean         = about + (center ? center[c] : 0),
                                             .var          = square - about * about,
-                                            .mean_error   = mean_error,
+                                            .mean_error   = (center ? k * fabs(about) : 0) + off,
                                             .var_error    = var_error,
                                             .gamma        = gamma[c],
                                             .beta         = beta[c],

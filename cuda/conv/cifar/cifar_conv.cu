@@ -247,8 +247,8 @@ cudaError_t forward_any(const struct ck_conv *v, const forward_args &a, const fi
     if (v->C == 3) return stem_run<T, ANY>(a, f, multiprocessors, stream);
     return run_shape<ANY>(v, [&](auto s) { return forward_run<decltype(s), T>(a, f, multiprocessors, stream); });
 }
-/* With args->before and a stride of 1. Only the second convolution of a residual block finishes a BN without applying it.
- * Its stride is 1. */
+/* With args->before and a stride of 1. Only the second convolution of a residual block finishes a BN without applying
+ * it. Its stride is 1. */
 template <typename T, class Args>
 cudaError_t forward_finish(const struct ck_conv *v, const Args &a, const finish_args &f, int multiprocessors,
                            cudaStream_t stream) {

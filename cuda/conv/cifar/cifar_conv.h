@@ -32,10 +32,11 @@ struct ck_cifar_conv {
     const float          *bias;   /* f32, or NULL: neither add nor relu */
     const void           *add;    /* like y, or NULL; y may be add */
     bool                  relu;
-    /* One of the two launches before may have written w. If false, the kernel reads w before these launches end, and with
-     * `before` also gamma, beta and the old running statistics of that BN. */
+    /* One of the two launches before may have written w. If false, the kernel reads w before these launches end, and
+     * with `before` also gamma, beta and the old running statistics of that BN. */
     bool w_new;
-    /* `sums` is rows, [ck_cifar_conv_rows][2][K], whose sums are the sums: there is no second launch. Without `finish`. */
+    /* `sums` is rows, [ck_cifar_conv_rows][2][K], whose sums are the sums: there is no second launch. Without
+     * `finish`. */
     bool stores_rows;
     /* The BN of x, of which the convolution before has stored rows. With `rows`, this launch also finishes it: x is the
      * input of the BN, and finish.scale_bias is scale_bias here. Only where ck_cifar_conv_finishes says so. */
@@ -44,8 +45,8 @@ struct ck_cifar_conv {
         int                   count;
         struct ck_bn_finalize finish; /* its own sums and channels are not read */
     } before;
-    /* With `before`, not NULL: x = max(bn(apply_x) + apply_add, 0), which this launch computes and stores; scale_bias is
-     * NULL. apply_add: like x, or NULL. With a stride of 1, x may be apply_add or apply_x. Only where
+    /* With `before`, not NULL: x = max(bn(apply_x) + apply_add, 0), which this launch computes and stores; scale_bias
+     * is NULL. apply_add: like x, or NULL. With a stride of 1, x may be apply_add or apply_x. Only where
      * ck_cifar_conv_applies says so. */
     const void *apply_x, *apply_add;
     /* shortcut_c > 0: apply_add is [N,2H,2W,shortcut_c]; the summand is every second pixel of it, behind shortcut_pad
@@ -57,8 +58,8 @@ struct ck_cifar_conv {
 };
 /* Whether a convolution can finish the BN before it. */
 bool ck_cifar_conv_finishes(const struct ck_conv *conv);
-/* Whether a convolution can also apply the BN that it finishes (apply_x): where each block has one tile. With a stride of
- * 2, x may then be neither apply_add nor apply_x. */
+/* Whether a convolution can also apply the BN that it finishes (apply_x): where each block has one tile. With a stride
+ * of 2, x may then be neither apply_add nor apply_x. */
 bool ck_cifar_conv_applies(const struct ck_conv *conv, int multiprocessors);
 /* ck_cifar_conv_workspace returns the workspace of ck_cifar_conv in bytes. With sums, a second, small launch adds the
  * sums that the blocks of the first launch stored in the workspace. Returns cudaErrorInvalidValue for unsupported
@@ -95,8 +96,8 @@ struct ck_cifar_conv_grad {
     bool w_new;  /* as in ck_cifar_conv */
     bool x_new;  /* the same for x, dy_x, bn_x, scale_bias and mean_rstd; and with `before` for gamma and mean_rstd */
     /* N,P,Q,K, or NULL. Not NULL: dy is stored instead of dw, which is NULL, and grad_sums is rows,
-     * [ck_cifar_dgrad_rows][2][C], whose sums are the sums; there is no second launch. Without `finish`, with dy_x. Only
-     * where ck_cifar_dgrad_supports says so. */
+     * [ck_cifar_dgrad_rows][2][C], whose sums are the sums; there is no second launch. Without `finish`, with dy_x.
+     * Only where ck_cifar_dgrad_supports says so. */
     void *dy;
     /* With `rows`, the BN of dy_x, of which the conv_grad before has stored rows of gradient sums. This launch also
      * finishes it: finish.coeffs is dy_coeffs here. With `dy`, or where ck_cifar_conv_grad_finishes says so. */
@@ -111,9 +112,9 @@ bool ck_cifar_dgrad_supports(const struct ck_conv *conv, int multiprocessors, in
 int  ck_cifar_dgrad_rows(const struct ck_conv *conv, int multiprocessors);
 /* Whether a backward without `dy` can finish the BN before it: that of the stem. */
 bool ck_cifar_conv_grad_finishes(const struct ck_conv *conv, int block_bytes);
-/* dw (+)= gradient of the filters of `count` convolutions with the same N and type, for which ck_cifar_dgrad_supports is
- * true. Launches that wrote dy came before, but not directly before this one, which begins while the launch before it may
- * still run. */
+/* dw (+)= gradient of the filters of `count` convolutions with the same N and type, for which ck_cifar_dgrad_supports
+ * is true. Launches that wrote dy came before, but not directly before this one, which begins while the launch before
+ * it may still run. */
 struct ck_cifar_filter {
     struct ck_conv conv;
     const void    *dy, *x;     /* N,P,Q,K; N,H,W,C */

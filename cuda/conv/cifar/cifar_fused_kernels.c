@@ -99,8 +99,8 @@ static struct ck_cifar_bn bn_of(const struct cr_call *finalize) {
                                            .momentum   = a->momentum}};
 }
 
-/* The launch before this one stores the rows, so it is a CIFAR convolution, which has waited for the launches before it.
- * So only this launch must not write the summand. */
+/* The launch before this one stores the rows, so it is a CIFAR convolution, which has waited for the launches before
+ * it. So only this launch must not write the summand. */
 static bool is_old_add(const struct cr_call *finalize, const struct cr_call *call, unsigned slot) {
     const bool stores_rows = !(finalize->inputs_before_last & 1u << CR_IN_bn_finalize_sums);
     return stores_rows && (call->inputs_before_last & slot);

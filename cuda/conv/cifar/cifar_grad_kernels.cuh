@@ -255,9 +255,9 @@ enum {
     STEM_ALL     = STEM_X_AT + STEM_BYTES
 };
 
-/* The stem can finish the BN behind it: it adds the rows of gradient sums that the blocks of the launch before it stored,
- * instead of a small launch between the two. Each block adds the rows for itself, because it needs the coefficients; one
- * block also stores the results. */
+/* The stem can finish the BN behind it: it adds the rows of gradient sums that the blocks of the launch before it
+ * stored, instead of a small launch between the two. Each block adds the rows for itself, because it needs the
+ * coefficients; one block also stores the results. */
 struct stem_finish {
     const float               *partial; /* [rows][2][STEM_K] */
     int                        rows;
@@ -269,7 +269,7 @@ struct stem_finish_args : grad_args {
     stem_finish           before;
 };
 
-/* The sums of K channels. A thread adds the rows of four neighbouring numbers; the order depends on K and WARPS only. */
+/* The sums of K channels. A thread adds the rows of four numbers; the order depends on K and WARPS only. */
 template <int K, int WARPS> struct stem_sums {
     enum { FOURS = K / 2, SHARES = WARPS * CK_WARP / FOURS, MOST = 144 /* rows in flight */ };
     enum { FLIGHT = (MOST + SHARES - 1) / SHARES, COEFFS = 3 * K, ROOM = (3 * K + WARPS * 2 * K) * 4 };
@@ -295,8 +295,8 @@ template <int K, int WARPS> struct stem_sums {
         if (!stores) f.dgamma = f.dbeta = NULL;
         return f;
     }
-    /* Writes the coefficients [3][K] to `room`, ROOM bytes of shared memory, and returns them. stores: this block stores
-     * the results. All threads of the block synchronise twice. */
+    /* Writes the coefficients [3][K] to `room`, ROOM bytes of shared memory, and returns them. stores: this block
+     * stores the results. All threads of the block synchronise twice. */
     __device__ __forceinline__ const float *end(const stem_finish &a, float *room, bool stores) {
         float *parts = room + COEFFS, s[4] = {};
         add_to(s);
