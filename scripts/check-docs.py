@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""check-docs.py: the commands and links of README.md and docs/ work, and the pages keep their limits.
+"""check-docs.py: the commands and links of README.md, docs/ and tools/ work, and the pages keep their limits.
 
 Commands are the lines of fenced blocks that are tagged sh. The plain blocks of a page run in order, in one shell, in a
 temporary copy of the repository (without its sources) whose build/ holds links to the programs of a build; a page stops at its first failing
@@ -61,6 +61,11 @@ class Report:
 
 # ---- options --------------------------------------------------------------------------------------------------------
 
+def is_page(path):
+    """Is it a page whose commands work?"""
+    return path == "README.md" or path.startswith(("docs/", "tools/")) and path.endswith(".md")
+
+
 def program_calls(text):
     """(words) of each call of cresnet in a command."""
     text = re.sub(r"\\\n", " ", text)
@@ -77,11 +82,13 @@ def check_options(page, number, text, binary, helps):
     faults = []
     for words in program_calls(text):
         name = words[0].rsplit("/", 1)[-1]
-        command = name[len("cresnet-"):] if "-" in name else words[1] if len(words) > 1 else ""
+        tool = words[0].endswith("tools/" + name)  # a program of tools/
+        command = name if tool else name[len("cresnet-"):] if "-" in name else words[1] if len(words) > 1 else ""
         if not command or command.startswith(("-", "$", "<")):
             continue
         if command not in helps:
-            done = subprocess.run([str(binary), command, "--help"], capture_output=True, text=True, timeout=60)
+            call = [str(binary.parent / "tools" / name)] if tool else [str(binary), command]
+            done = subprocess.run([*call, "--help"], capture_output=True, text=True, timeout=60)
             helps[command] = done.stdout + done.stderr if done.returncode == 0 else None
         if helps[command] is None:
             faults.append(f"{page}:{number}: cresnet has no command {command}")
@@ -97,7 +104,7 @@ def check_options(page, number, text, binary, helps):
 
 def check(root, binary, report, only=(), run=True, seconds=None):
     texts = {path: (root / path).read_text(encoding="utf-8", errors="replace") for path in files(root) if path.endswith(".md")}
-    pages = [p for p in texts if p == "README.md" or p.startswith("docs/")]
+    pages = [p for p in texts if is_page(p)]
     helps = {}
     cache = tempfile.TemporaryDirectory(prefix="check-docs-")
     if not only:
@@ -144,7 +151,7 @@ def main():
         return selftest.self_test(check, Report, slug)
     if arguments == ["--list"]:
         for path in files(ROOT):
-            if path == "README.md" or path.startswith("docs/") and path.endswith(".md"):
+            if is_page(path):
                 for block in blocks((ROOT / path).read_text(encoding="utf-8")):
                     for number, text in commands(block) if block.language == "sh" else ():
                         print(f"{path}:{number}: [{' '.join(block.tags) or 'run'}] {text}")

@@ -13,7 +13,7 @@ static const struct cr_old_name names[] = {
     {"memory", "swap", "swdoa", "memory", "swap", "auto", NULL},
     {"memory", "swap", "first", "memory", "swap", "auto", NULL},
     {"memory", "trace", NULL, NULL, NULL, NULL,
-     "leave it out; the programs of tools/memory-trace write and read such logs"},
+     "cresnet-memory-trace log CONFIG writes the log: tools/memory-trace/README.md"},
 };
 
 /* Kernels that were renamed. Times that a checkpoint stores under the old name belong to the new one. */

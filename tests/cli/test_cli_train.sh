@@ -355,7 +355,6 @@ run train tiny.ini -o GI $gradual prune.initial=0.5 --steps 20; expect "gradual 
 run prune GI --sparsity 0.3 -o PG; expect "a run's own prune.initial is nothing to another pruning" 0 "prunable layers"
 run train tiny.ini -o GW prune.start=1 prune.end=2 --steps 2; expect "when, but not how much" 0 "warning: [prune] has a schedule but no target"
 run train tiny.ini -o GV prune.pattern=2:4 --steps 2; expect "a pattern, but not how much" 0 "warning: [prune] has the pattern 2:4 but no target: nothing is pruned without sparsity = 0.5"
-run train tiny.ini -o GU memory.trace=- --steps 2; expect "no trace on standard output" 2 "[memory] trace = -: must be the name of a file"
 run train tiny.ini -o GU distill.teacher=tiny.ini --steps 2; expect "a configuration is no teacher" 2 "tiny.ini: is a configuration file; a trained network is its run folder"
 run train tiny.ini -o GL prune.sparsity=0.9 prune.start=1 prune.end=9 --steps 2; expect "a pruning that comes too late" 0 "warning: [prune] starts too late: none of the 64 steps prunes"
 run train tiny.ini -o GE prune.sparsity=0.9 prune.end=8 prune.frequency=16 --steps 2; expect "a pruning that does not end" 0 "warning: [prune] end = 8 epochs, the run has 4: its last pruning step reaches 87.5 %"

@@ -24,7 +24,7 @@ static cr_status open_network(const char *arch, const char *shortcut, enum cr_dt
     cr_model_set_real(&r->model, real);
     CR_TRY(cr_device_open(CR_DEVICE_CUDA, &options, &r->device));
     struct cr_cost_model cost_model = cr_device_cost_model(r->device);
-    if (!chains) cost_model.sum_rows = NULL;
+    if (!chains) cost_model.device.sum_rows = NULL;
     CR_TRY(cr_model_program(&r->model, r->config, CR_PROGRAM_STEP, batch, &r->program));
     CR_TRY(cr_compile(&r->program, &cost_model, &how));
     return exec_begin(r->device, &r->model, r->config, &r->program, &r->memory, &r->exec);

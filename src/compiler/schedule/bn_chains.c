@@ -33,7 +33,7 @@ static bool accepts(const struct cr_cost_model *m, const struct cr_program *p, c
 }
 
 static int sum_rows(const struct cr_cost_model *m, const struct cr_program *p, const struct cr_op *op) {
-    return m->sum_rows ? m->sum_rows(m->self, p, op) : CR_NONE;
+    return m->device.sum_rows ? m->device.sum_rows(m->device.self, p, op) : CR_NONE;
 }
 
 /* The op, or the last part of a fused op. */
@@ -315,7 +315,7 @@ out:
 cr_status cr_pass_bn_chains(struct cr_program *p, const struct cr_cost_model *cost_model, size_t pool_limit) {
     struct cr_edit edit;
     const int      tensors = p->tensors;
-    if (!cost_model->sum_rows) return CR_OK;
+    if (!cost_model->device.sum_rows) return CR_OK;
     for (int i = p->hoisted + 1; i < p->ops; i++) CR_TRY(fuse_forward(p, cost_model, &i));
     CR_TRY(fuse_backward(p, cost_model, pool_limit));
     if (p->tensors == tensors) return CR_OK;
