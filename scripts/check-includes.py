@@ -38,7 +38,7 @@ FOLDERS = {
     "src/compiler": 4.0,  # the passes' interface, and compile.c, which calls them in order
     "src/compiler/autodiff": 4.2,
     "src/compiler/rewrite": 4.1,
-    "src/compiler/schedule": 4.1,
+    "src/compiler/schedule": 4.15,
     "src/compiler/fusion": 4.2,
     "src/compiler/gram": 4.3,
     "src/compiler/head": 4.3,  # the ops around the loss

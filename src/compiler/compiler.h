@@ -69,10 +69,10 @@ struct cr_compile_options {
     bool              offload;    /* with `pool_limit`: tensors may be offloaded, where that is fastest */
     /* with `offload`: which tensors; BEST, which is 0, but in comparisons (tools/memory-trace) */
     enum cr_offload_score offload_score;
-    bool                  zero_copy; /* with `offload`: kernels may read offloaded tensors from host memory */
-    const char           *until;     /* last pass to run: "grad", "fuse", "select", "insert_waits" or "plan";
+    bool                  zero_copy;    /* with `offload`: kernels may read offloaded tensors from host memory */
+    const char           *until;        /* last pass to run: "grad", "fuse", "select", "insert_waits" or "plan";
                                     NULL: "plan" */
-    struct cr_fit_report *report;    /* result of `pool_limit`; may be NULL */
+    struct cr_fit_report *report;       /* result of `pool_limit`; may be NULL */
     size_t                bucket_bytes; /* several ranks: bytes of one gradient bucket; 0: one rank */
     enum cr_dtype         wire;         /* several ranks: type of the gradients during the all-reduce */
 };

@@ -114,7 +114,7 @@ struct cr_offload_report {
     double stalled;                 /* part of `seconds` in which the compute stream waits for copies */
 };
 /* Offloads tensors to the HOST region until at most `limit` bytes are live at each op, by simulated times, or no
- * candidate is left. With BEST, kernels read a tensor from host memory where cost_model->device.reads_host allows it and the
+ * candidate is left. With BEST, kernels read a tensor from host memory where cr_device_view.reads_host allows it and the
  * mapped read is faster or saves memory. Runs after select. Leaves the program unchanged when a copy rate of the device
  * is 0. Returns CR_ERR_USAGE when the program uses several streams already. */
 CR_MUST cr_status cr_pass_offload(struct cr_program *program, const struct cr_cost_model *cost_model, size_t limit,
@@ -127,9 +127,9 @@ CR_MUST cr_status cr_pass_fit(struct cr_program *program, const struct cr_cost_m
                               const struct cr_compile_options *options, struct cr_fit_report *report);
 
 /* Training programs: fuses bn_finalize and bn_grad_finalize with the convolutions behind them, and many filter
- * gradients with each other, where a kernel does that (cost_model->device.sum_rows): compiler/schedule/bn_chains.c. Runs when
- * the order of the ops is final and each has its kernel. Filter gradients are fused only if at most pool_limit bytes
- * are live then; SIZE_MAX: no limit. */
+ * gradients with each other, where a kernel does that (cr_device_view.sum_rows): compiler/schedule/bn_chains.c. Runs
+ * when the order of the ops is final and each has its kernel. Filter gradients are fused only if at most pool_limit
+ * bytes are live then; SIZE_MAX: no limit. */
 CR_MUST cr_status cr_pass_bn_chains(struct cr_program *program, const struct cr_cost_model *cost_model,
                                     size_t pool_limit);
 
