@@ -10,7 +10,7 @@ set(cuda_units
     "elementwise/quantize sparse/direct/direct_conv norm/bn_apply elementwise/normalize_any"
     "norm/bn_grad elementwise/fake_quant sparse/mma_sp/mma_sp_plan"
     "norm/relu_grad elementwise/squeeze_excite elementwise/space_to_depth sparse/direct/sell_conv sparse/mma_sp/mma_sp_fill"
-    "norm/bn elementwise/blurpool collectives/reduce elementwise/mix dense/dense baseline/im2col"
+    "norm/bn elementwise/blurpool collectives/reduce elementwise/mix dense/dense"
     "norm/bn_relu_grad elementwise/channel_conv core/gather_pieces core/step_block norm/fold_bn sparse/direct/gather core/delay")
 
 # cuda_join_files(SOURCES): replaces the listed files in the list SOURCES by units, which include them.

@@ -329,9 +329,6 @@ static cr_status cuda_set_step(struct cr_device *base, const struct cr_step_bloc
     return CR_OK;
 }
 
-static const struct cr_benchmarks benchmarks = {
-    .pools = cr_cuda_pools, .baselines = cr_cuda_baseline_kernels, .spdnn = cr_cuda_spdnn};
-
 const struct cr_backend cr_backend_cuda = {
     .name            = "cuda",
     .available       = cuda_available,
@@ -350,7 +347,6 @@ const struct cr_backend cr_backend_cuda = {
     .set_step        = cuda_set_step,
     .async           = &cr_cuda_async,
     .init_store      = cr_cuda_init_params,
-    .benchmarks      = &benchmarks,
     .packed_elems    = cr_cuda_packed_elems,
     .open_offline    = cr_cuda_open_offline,
 };

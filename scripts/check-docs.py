@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""check-docs.py: the commands and links of README.md and docs/ work, and the pages keep their limits.
+"""check-docs.py: the commands and links of README.md, docs/ and tools/ work, and the pages keep their limits.
 
 Commands are the lines of fenced blocks that are tagged sh. The plain blocks of a page run in order, in one shell, in a
 temporary copy of the repository (without its sources) whose build/ holds links to the programs of a build; a page stops at its first failing
 command. Blocks with a second tag are not run and count as skipped:
   sh gpu       needs a GPU                      sh network   downloads or installs something
   sh data      needs a data set or files        sh build     compiles, which takes minutes
+  sh cuda      runs where the program is built with CUDA; needs no GPU
 Blocks of other languages (text, ini, c, ...) are ignored; a block without a language is an error. All pages share one cache folder
 (XDG_CACHE_HOME), so that the built-in data set is generated once. In the copy, configs/demo.ini has a batch of 16 instead of 64 and, where a
 page uses no other data set, a quarter of the images: as many steps in less time. Commands are checked, not what a network learns.
@@ -33,7 +34,7 @@ from check_docs.pages import blocks, commands, files
 from check_docs.run import run_page
 
 ROOT = Path(__file__).resolve().parent.parent
-NOT_RUN = ("gpu", "network", "data", "build")
+TAGS = ("gpu", "network", "data", "build", "cuda")
 
 
 class Report:
@@ -61,6 +62,11 @@ class Report:
 
 # ---- options --------------------------------------------------------------------------------------------------------
 
+def is_page(path):
+    """Is it a page whose commands work?"""
+    return path == "README.md" or path.startswith(("docs/", "tools/")) and path.endswith(".md")
+
+
 def program_calls(text):
     """(words) of each call of cresnet in a command."""
     text = re.sub(r"\\\n", " ", text)
@@ -77,11 +83,13 @@ def check_options(page, number, text, binary, helps):
     faults = []
     for words in program_calls(text):
         name = words[0].rsplit("/", 1)[-1]
-        command = name[len("cresnet-"):] if "-" in name else words[1] if len(words) > 1 else ""
+        tool = words[0].endswith("tools/" + name)  # a program of tools/
+        command = name if tool else name[len("cresnet-"):] if "-" in name else words[1] if len(words) > 1 else ""
         if not command or command.startswith(("-", "$", "<")):
             continue
         if command not in helps:
-            done = subprocess.run([str(binary), command, "--help"], capture_output=True, text=True, timeout=60)
+            call = [str(binary.parent / "tools" / name)] if tool else [str(binary), command]
+            done = subprocess.run([*call, "--help"], capture_output=True, text=True, timeout=60)
             helps[command] = done.stdout + done.stderr if done.returncode == 0 else None
         if helps[command] is None:
             faults.append(f"{page}:{number}: cresnet has no command {command}")
@@ -93,12 +101,17 @@ def check_options(page, number, text, binary, helps):
     return faults
 
 
+def has_cuda(binary):
+    said = subprocess.run([str(binary), "--version"], capture_output=True, text=True).stdout
+    return re.search(r"^CUDA +\d", said, re.M) is not None
+
+
 # ---- all ------------------------------------------------------------------------------------------------------------
 
 def check(root, binary, report, only=(), run=True, seconds=None):
     texts = {path: (root / path).read_text(encoding="utf-8", errors="replace") for path in files(root) if path.endswith(".md")}
-    pages = [p for p in texts if p == "README.md" or p.startswith("docs/")]
-    helps = {}
+    pages = [p for p in texts if is_page(p)]
+    helps, run_too = {}, {"cuda"} if binary and has_cuda(binary) else set()
     cache = tempfile.TemporaryDirectory(prefix="check-docs-")
     if not only:
         for path in texts:
@@ -118,13 +131,13 @@ def check(root, binary, report, only=(), run=True, seconds=None):
                 tags.append(f"{path}:{block.line}: a block without a language: write ```sh, ```text, ```ini ...")
             if block.language != "sh":
                 continue
-            unknown = [t for t in block.tags if t not in NOT_RUN]
+            unknown = [t for t in block.tags if t not in TAGS]
             if unknown:
-                tags.append(f"{path}:{block.line}: unknown tag {unknown[0]}; the tags are {', '.join(NOT_RUN)}")
+                tags.append(f"{path}:{block.line}: unknown tag {unknown[0]}; the tags are {', '.join(TAGS)}")
             for number, text in commands(block):
                 if binary:
                     options += check_options(path, number, text, binary, helps)
-                if block.tags or not binary or not run:
+                if not binary or not run or set(block.tags) - run_too:
                     report.skipped += 1
                 else:
                     wanted.append((number, text))
@@ -144,7 +157,7 @@ def main():
         return selftest.self_test(check, Report, slug)
     if arguments == ["--list"]:
         for path in files(ROOT):
-            if path == "README.md" or path.startswith("docs/") and path.endswith(".md"):
+            if is_page(path):
                 for block in blocks((ROOT / path).read_text(encoding="utf-8")):
                     for number, text in commands(block) if block.language == "sh" else ():
                         print(f"{path}:{number}: [{' '.join(block.tags) or 'run'}] {text}")

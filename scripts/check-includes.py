@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """check-includes.py: checks the architecture of the source tree (ARCHITECTURE.md, "Folders and levels").
 
-Every folder of src/ and cuda/ has one line in FOLDERS with its level. A file may include a header of its own folder and of
+Every folder of src/, cuda/ and tools/ has one line in FOLDERS with its level. A file may include a header of its own folder and of
 folders with a lower level. The script also fails on: a folder without a line, a cycle between folders, more than 20 files in
 a folder, a file of more than FILE_LINES lines, a function of more than FUNCTION_LINES lines, exit() outside main.c, malloc
 and free outside core/base.c, CR_WITH_CUDA outside device/registry.c, CUDA headers outside cuda/, project
@@ -31,7 +31,6 @@ FOLDERS = {
     "src/pretrained": 2.0,  # published weights by name
     "src/config": 2.0,  # an INI file as typed values
     "src/sparsity": 2.0,  # encodings of sparse filters
-    "src/spdnn": 2.0,  # sparse deep networks (Graph Challenge)
     "src/comm": 2.0,  # messages between ranks through host memory and TCP
     "src/comm/launch": 3.0,  # starts and watches the processes of a run
     "src/graph": 3.0,  # tensors, ops, programs, the parameter store
@@ -84,14 +83,11 @@ FOLDERS = {
     "cuda/sparse/mma_sp": 4.4,
     "cuda/sparse/wgmma_sp": 4.5,
     "cuda/collectives": 4.3,
-    "cuda/spdnn": 4.3,
-    "cuda/baseline": 4.3,  # im2col with cuBLAS and cuSPARSE, for comparisons only
     "cuda": 4.9,  # the device and its table of kernels
     "src/layers": 4.0,  # layers append ops to a program
     "src/optim": 4.0,  # update rules and learning rate schedules
     "src/model": 5.0,  # ResNets, ONNX export
     "src/inspect": 5.0,  # programs and memory plans for people
-    "src/inspect/memory_trace": 5.0,
     "src/runtime": 5.0,  # binds a program to a device and runs it
     "src/autotune": 6.0,  # measured kernel times
     "src/verification": 6.0,  # compares an op on two devices
@@ -113,6 +109,12 @@ FOLDERS = {
     "src/cli/explain": 9.2,  # cresnet explain
     "src/cli/bench": 9.3,
     "src/cli": 9.4,  # main.c and the table of commands
+    "tools/common": 9.5,  # the command line of the programs in tools/
+    "tools/spdnn": 9.6,  # sparse deep networks (Graph Challenge)
+    "tools/memory-trace": 9.6,  # lifetimes, allocators and rules of offloading
+    "tools/memory-trace/trace": 9.55,  # memory logs
+    "tools/sparse-bench": 9.6,  # sparse convolutions beside dense ones and im2col
+    "tools/init-bench": 9.6,  # weight initialisation on the device and on the host
 }
 # Includes that the levels alone would refuse: (folder or file, header or folder): reason.
 EXCEPTIONS = {
@@ -125,7 +127,7 @@ EXCEPTIONS = {
 
 # A device sees these folders of src/ and no others.
 DEVICE_FOLDERS = ("src/device/cpu", "cuda")
-DEVICE_SEES = ("src/core", "src/config", "src/graph", "src/sparsity", "src/comm", "src/spdnn", "src/device")
+DEVICE_SEES = ("src/core", "src/config", "src/graph", "src/sparsity", "src/comm", "src/device")
 
 SOURCES = (".c", ".h", ".cu", ".cuh", ".def")
 
@@ -144,6 +146,11 @@ def header_path(header, known):
 
 def is_device(folder):
     return any(folder == f or folder.startswith(f + "/") for f in DEVICE_FOLDERS)
+
+
+def is_tool_cuda(path):
+    """Is it a file of a tool that only builds with CUDA have?"""
+    return path.startswith("tools/") and re.search(r"(_cuda(_\w+)?\.[ch]|/kernels\.h|/im2col\.h|\.cuh?)$", path) is not None
 
 
 def is_kernel_file(path, launchers):
@@ -173,7 +180,7 @@ def may_include(path, header, launchers):
         return "only .cu and .cuh files see a .cuh"
     if other not in FOLDERS:
         return f"folder {other} has no line in FOLDERS"
-    if other.startswith("cuda") and not mine.startswith("cuda"):
+    if other.startswith("cuda") and not mine.startswith("cuda") and not is_tool_cuda(path):
         return "only cuda/ sees cuda/"
     if is_device(mine) and not is_device(other) and other not in DEVICE_SEES:
         return f"a device sees {', '.join(DEVICE_SEES)} only"
@@ -259,7 +266,7 @@ def check_system_header(path, header):
     folder = folder_of(path)
     if path.endswith((".cu", ".cuh")):
         return None if KERNEL_FILE_HEADERS.match(header) else "a .cu file sees CUDA's headers and standard headers without system calls"
-    if CUDA_HEADERS.match(header) and not folder.startswith("cuda"):
+    if CUDA_HEADERS.match(header) and not folder.startswith("cuda") and not is_tool_cuda(path):
         return "only cuda/ sees CUDA's headers"
     if "dnnl" in header and not folder.startswith("src/device/cpu") and path != VERSION_FILE:
         return "only the CPU device sees oneDNN"
@@ -325,9 +332,9 @@ def cycles(uses):
 
 def tree():
     files = {}
-    for top in ("include", "src", "cuda"):
+    for top in ("include", "src", "cuda", "tools"):
         for path in sorted((ROOT / top).rglob("*")):
-            if path.suffix in SOURCES:
+            if path.suffix in SOURCES and path.relative_to(ROOT).parts[:2] != ("tools", "loadgen") and "tests" not in path.parts:
                 files[path.relative_to(ROOT).as_posix()] = path.read_text(encoding="utf-8")
     return files
 

@@ -22,7 +22,6 @@
 #   OFFLOAD_NETS      offload: networks ("ResNet-50 Wide-ResNet-50-2", batch 256; other networks, e.g. ResNet-101, use batch 128)
 #   OFFLOAD_FRACTIONS offload: points of the curve, as fractions of the memory without a limit
 #   OFFLOAD_PROBES    offload: steps of a bisection for the smallest memory within 1 % of full speed (0: no bisection)
-#   OFFLOAD_SCORES    offload: values of memory.swap to compare ("best doa aoa wdoa swdoa first") at the fraction OFFLOAD_AT
 #   CRESNET_RUN       cifar: cifar-run.tar.gz of an earlier call, to continue from (.gpu/cifar-run.tar.gz)
 #   CUDA_ARCHS        architectures that the GPU code is compiled for (90-real; one architecture compiles fastest)
 #   DEVICE=cpu        tests the scripts themselves on a machine without a GPU: small sizes, no targets

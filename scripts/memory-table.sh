@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
 # memory-table.sh [--markdown]: compares the memory plan with its lower bound for training programs of several ResNets and batch sizes,
 # fused and unfused, in fp32 (CPU) and fp16 (for the GPU that TARGET names; no GPU is needed). A row passes if peak / bound <= 1.01 and,
-# for ResNet-152, if planning takes at most 50 ms. Each row also has the peak of an online best-fit allocator, which does not know the
-# future. Exit code 0: no row failed. --markdown: a table with one line per network and type.
+# for ResNet-152, if planning takes at most 50 ms. Exit code 0: no row failed. --markdown: a table with one line per network and type.
 #
 #   CRESNET_BIN   the program (build/cresnet)
 #   TARGET        the GPU of the fp16 programs (h200); "": skip fp16
@@ -12,7 +11,7 @@ bin=${CRESNET_BIN:-$root/build/cresnet}
 target=${TARGET-h200}
 markdown=${1:-}
 [ -x "$bin" ] || { echo "memory-table.sh: $bin does not exist: build it, or set CRESNET_BIN" >&2; exit 2; }
-[ -z "$markdown" ] || [ "$markdown" = --markdown ] || { sed -n '2,9s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+[ -z "$markdown" ] || [ "$markdown" = --markdown ] || { sed -n '2,8s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 lines=$(mktemp)
 trap 'rm -f "$lines"' EXIT
 
@@ -53,29 +52,26 @@ function mib(bytes) { return sprintf("%.1f", bytes / 1048576) }
     if (word[2] == "(CIFAR)") { name = name " (CIFAR)"; at = 3 }
     type = word[at]; batch = word[at + 1]; fuse = word[at + 2] == "yes" ? "fused" : "unfused"
     peak = value("peak_bytes") + 0; bound = value("bound_bytes") + 0; ms = value("plan_ms") + 0; ratio = peak && bound ? peak / bound : 0
-    online = bound ? value("online_bytes") / bound : 0
-    if (online > max_online) max_online = online
     good = ratio >= 1 && ratio <= 1.01 && !(name ~ /152/ && ms > 50)
     rows++; failed += !good
     if (ratio > worst) worst = ratio
     if (name ~ /152/ && ms > slowest) slowest = ms
     if (markdown == "") {
-        printf "%-4s %-20s %s batch %4d %s  peak %9s MiB, bound %9s, ratio %.6f, planned in %6.2f ms; best fit %.4f\n", good ? "PASS" : "FAIL", name, type, batch, fuse,
-            mib(peak), mib(bound), ratio, ms, online
+        printf "%-4s %-20s %s batch %4d %s  peak %9s MiB, bound %9s, ratio %.6f, planned in %6.2f ms\n", good ? "PASS" : "FAIL", name, type, batch, fuse,
+            mib(peak), mib(bound), ratio, ms
     } else {
         key = name " | " type
         if (!(key in cells)) order[++keys] = key
         cells[key] = cells[key] (cells[key] ? ", " : "") batch " " fuse " " mib(peak)
         if (ratio > ratios[key]) ratios[key] = ratio
         if (ms > times[key]) times[key] = ms
-        if (online > onlines[key]) onlines[key] = online
     }
 }
 END {
     if (markdown != "") {
-        print "| network | type | batch, MiB of the pool | peak / bound, worst | longest planning, ms | best fit / bound, worst |\n|---|---|---|---:|---:|---:|"
-        for (i = 1; i <= keys; i++) printf "| %s | %s | %.4f | %.1f | %.4f |\n", order[i], cells[order[i]], ratios[order[i]], times[order[i]], onlines[order[i]]
+        print "| network | type | batch, MiB of the pool | peak / bound, worst | longest planning, ms |\n|---|---|---|---:|---:|"
+        for (i = 1; i <= keys; i++) printf "| %s | %s | %.4f | %.1f |\n", order[i], cells[order[i]], ratios[order[i]], times[order[i]]
     }
-    printf "%d rows, %d failed: worst peak / bound %.6f (target 1.01), ResNet-152 planned in at most %.1f ms (target 50); an online best-fit allocator needs at most %.4f\n", rows, failed, worst, slowest, max_online
+    printf "%d rows, %d failed: worst peak / bound %.6f (target 1.01), ResNet-152 planned in at most %.1f ms (target 50)\n", rows, failed, worst, slowest
     exit failed > 0
 }' "$lines"

@@ -1,20 +1,15 @@
 /* cuda/core/device_parts.h: the parts of the GPU device that cuda/device.c puts together: memory, streams, initial
- * values, the other ranks, offline devices, benchmarks. */
+ * values, the other ranks, offline devices. */
 #ifndef CR_CUDA_DEVICE_PARTS_H
 #define CR_CUDA_DEVICE_PARTS_H
 
 #include "cuda/core/cuda_device.h"
-#include "device/benchmarks.h"
 
 extern const struct cr_backend cr_backend_cuda;
 extern const struct cr_async   cr_cuda_async; /* cuda/core/streams.c */
 /* cuda/core/pinned_memory.c: see cr_async.host_reserve and host_release. */
-cr_status                   cr_cuda_host_reserve(struct cr_device *device, size_t bytes, void **out);
-void                        cr_cuda_host_release(struct cr_device *device, void *host);
-extern const struct cr_pool cr_cuda_pools[]; /* cuda/core/allocators.c */
-/* cuda/spdnn/spdnn_cuda.c */
-cr_status cr_cuda_spdnn(struct cr_device *device, const struct cr_spdnn_net *net, const struct cr_spdnn_inputs *inputs,
-                        const struct cr_spdnn_options *options, struct cr_spdnn_result *out);
+cr_status cr_cuda_host_reserve(struct cr_device *device, size_t bytes, void **out);
+void      cr_cuda_host_release(struct cr_device *device, void *host);
 /* cuda/offline_device.c: see cr_gpu_open_offline. open_offline_kernels opens the device with every version of cuDNN;
  * where cr_cudnn_offline_unsupported gives a reason, only kernels of this project may be queried. */
 cr_status cr_cuda_open_offline(const struct cr_gpu *gpu, const struct cr_device_options *options,

@@ -72,8 +72,6 @@ extern const struct cr_kernel cr_cuda_wgmma_sp_kernels[];
 extern const struct cr_kernel cr_cuda_mma_sp_kernels[];
 /* cuda/sparse/direct/direct_grad_kernels.c: gradients of convolutions with a sparsity pattern */
 extern const struct cr_kernel cr_cuda_direct_grad_kernels[];
-/* cuda/baseline/im2col_kernels.c: benchmark baselines */
-extern const struct cr_kernel *const cr_cuda_baseline_kernels[];
 /* cuda/sparse/block/block_sparse_kernels.c: patterns of whole blocks of channels */
 extern const struct cr_kernel cr_cuda_block_sparse_kernels[];
 

@@ -10,12 +10,9 @@ COMMANDS = ["train", "eval", "predict", "report", "plan", "check", "bench", "pro
 OPTIONS = ["--device", "--weights", "-o", "--output", "-b", "-j", "--threads", "--epochs", "--lr", "--seed", "--set",
            "--step", "--steps",
            "--ranks", "--gpus", "--resume", "--split", "--confusion", "-k", "--profile", "--after", "--which", "--csv",
-           "--capacity",
-           "--time-limit", "--png", "--trace", "--alignment", "--target", "--kernel-times", "--devices", "--order",
+           "--png", "--target", "--kernel-times", "--devices", "--order",
            "--sparsity",
-           "--scope", "--pattern", "--budget", "--exempt", "--target-ms", "--onnx", "--names", "--raw", "--mnist",
-           "--nets", "--layers",
-           "--inputs", "--neurons", "--trainer-speed", "--types", "--batches", "--check",
+           "--scope", "--pattern", "--budget", "--exempt", "--target-ms", "--onnx", "--raw", "--trainer-speed",
            "--images", "--method", "--max-drop"]
 VALUES = [b"", b"-1", b"nan", b"inf", b"1e999", b"99999999999999999999", b"\xff\xfe", b"\x1b[31m\n", b"-", b"--",
           b"%s%n",
@@ -43,10 +40,9 @@ for command in COMMANDS:
 TARGET = {"--resume": "train", "--split": "eval", "--confusion": "eval", "-k": "predict", "--profile": "report",
           "--devices": "check",
           "--order": "profile", "--sparsity": "prune", "--scope": "prune", "--pattern": "prune", "--budget": "prune",
-          "--exempt": "prune", "--target-ms": "prune", "--onnx": "export", "--names": "export", "--raw": "data",
+          "--exempt": "prune", "--target-ms": "prune", "--onnx": "export", "--raw": "data",
           "--step": "eval", "--images": "quantize", "--method": "quantize", "--max-drop": "quantize",
-          "--trainer-speed": "bench", "--nets": "bench", "--layers": "bench", "--inputs": "bench", "--neurons": "bench",
-          "--types": "bench", "--batches": "bench", "--check": "bench", "--mnist": "bench", "--ranks": "train",
+          "--trainer-speed": "bench", "--ranks": "train",
           "--gpus": "train", "--steps": "train", "--seed": "train", "--lr": "train", "--epochs": "train",
           "--weights": "eval",
           "-j": "data", "--threads": "train", "--output": "train"}
@@ -55,31 +51,23 @@ FIRST = {"bench": ["bench", "data", "tiny.ini"], "data": ["data", "stat", "image
          "export": ["export", "run"], "report": ["report", "run", "--no-eval"],
          "predict": ["predict", "run", "images/a/0.png"]}
 # options that need others, or an input of their own
-NEEDS = {"--alignment": ["plan", "--trace", "trace.csv"], "--capacity": ["plan", "--csv", "plan.csv"],
-         "--time-limit": ["plan", "--csv", "plan.csv", "--capacity", "1000000000"],
-         "--kernel-times": ["plan", "tiny.ini", "--target", "h200"], "--raw": ["data", "pack", "folder.ini", "K"],
-         "--trace": ["plan"], "--exempt": ["prune", "run", "--sparsity", "0.5", "-o", "P"],
+NEEDS = {"--kernel-times": ["plan", "tiny.ini", "--target", "h200"], "--raw": ["data", "pack", "folder.ini", "K"],
+         "--exempt": ["prune", "run", "--sparsity", "0.5", "-o", "P"],
          "--scope": ["prune", "run", "--sparsity", "0.5", "-o", "P"],
          "--pattern": ["prune", "run", "--sparsity", "0.5", "-o", "P"],
          "--sparsity": ["prune", "run", "-o", "P"], "--budget": ["prune", "run", "-o", "P"],
-         "--names": ["export", "run", "-o", "e.safetensors"], "--weights": ["eval", "tiny.ini"],
+         "--weights": ["eval", "tiny.ini"],
          "--images": ["quantize", "run", "-o", "P"], "--method": ["quantize", "run", "-o", "P"],
          "--max-drop": ["quantize", "run", "-o", "P"],
          "--devices": ["check", "tiny.ini"], "--profile": ["report", "run", "--no-eval"]}
-SPARSE = ("--nets", "--batches", "--types")
-SPDNN_SMALL = {"--neurons": "1024", "--layers": "1", "--inputs": "4"}
-SPDNN = ("--neurons", "--layers", "--inputs", "--check", "--mnist")
 
 for option in OPTIONS:
     def odd_values(c, option=option):
         command = TARGET.get(option, "plan")
         if command in ("prune", "quantize", "eval", "export", "report", "predict", "data"):
             c.take("run", "images")
-        c.take("trace.csv", "plan.csv", "folder.ini")
+        c.take("folder.ini")
         first = NEEDS.get(option) or FIRST.get(command, [command, "tiny.ini"])
-        if option in SPARSE or option in SPDNN:
-            first = ["bench", "sparse"] if option in SPARSE else [
-                "bench", "spdnn", *(a for o, n in SPDNN_SMALL.items() if o != option for a in (o, n))]
         extra = ["--steps", "1"] if command == "train" and option != "--steps" else []
         if command == "train" and option not in ("-o", "--output"):
             extra += ["-o", "R"]

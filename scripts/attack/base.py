@@ -76,7 +76,7 @@ def make(folder, program):
             raise SystemExit("attack-test: cannot prepare: %s: %s" % (" ".join(args), said.stderr.decode()))
         if to:
             (folder / to).write_bytes(said.stdout)
-    run("train", "tiny.ini", "-o", "run", "--steps", "4", "-q", "memory.trace=trace.csv")
+    run("train", "tiny.ini", "-o", "run", "--steps", "4", "-q")
     run("prune", "run", "--sparsity", "0.5", "-o", "pruned", "-q")
     run("quantize", "run", "-o", "quantized", "-q")
     run("export", "run", "-o", "weights.safetensors")

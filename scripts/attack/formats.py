@@ -264,54 +264,6 @@ def _(c):
         c.run("eval", "run")
 
 
-ROWS = [b"", b"\n", b"id,lower,upper,size\n", b"id,lower,upper,size\na,0,3\n", b"id,lower,upper,size\na,3,0,4\n",
-        b"id,lower,upper,size\na,-1,3,4\n",
-        b"id,lower,upper,size\na,0,4611686018427387905,4\n",
-        b"id,lower,upper,size\na,0,3,4611686018427387904\nb,0,3,4611686018427387904\n",
-        b"id,lower,upper,size\na,0,3,4\na,0,3,4\n", b"id,id,lower,upper,size\na,a,0,3,4\n",
-        b"id,lower,upper,size,\x1b[31m\na,0,3,4,5\n",
-        b"id,lower,upper,size\n\x1b[31m,0,3,4\n", b"id,lower,upper,size\n\xff,0,3,4\n",
-        b"id,lower,upper,size\n\"a\n\"\"b\",0,3,4\n",
-        b"id,lower,upper,size\n\"a,0,3,4\n", b"id,lower,upper,size\na,0,3,4\0\nb,0,1,1\n",
-        b"\xef\xbb\xbfid,lower,upper,size\r\na,0,3,4\r\n",
-        b"id,lower,upper,size\na,0x0,3e0,4.0\n", b"id,lower,upper,size\n" + b"n" * (1 << 20) + b",0,3,4\n",
-        b"," * (1 << 20),
-        b"id,lower,upper,size\n" + b"a,0,3,0\n" * 3, b"id,lower,upper,size\n=cmd|' /C calc'!A0,0,3,4\n", b"\xff" * 100]
-
-
-@case(S, "plan --csv")
-def _(c):
-    c.take("plan.csv")
-    for text in ROWS + list(damage(c, c.path("plan.csv"), 10)):
-        c.write("l.csv", text)
-        c.run("plan", "--csv", "l.csv", "--time-limit", "1")
-        c.run("plan", "--csv", "l.csv", "--capacity", "10", "--time-limit", "0.1")
-
-
-@case(S, "plan --csv with 20,000 lifetimes")
-def _(c):
-    rows = "".join("%d,%d,%d,%d\n" % (i, i // 2, i // 2 + 1 + i % 50, 1 + i * 7919 % 1000) for i in range(20000))
-    c.write("l.csv", "id,lower,upper,size\n" + rows)
-    c.run("plan", "--csv", "l.csv", "--time-limit", "1", deadline=60)
-
-
-@case(S, "plan --trace")
-def _(c):
-    c.take("trace.csv")
-    more = [b"time,event,id,size\n", b"time,event,id,size\n0,free,a,\n",
-            b"time,event,id,size\n0,malloc,a,4\n0,malloc,a,4\n",
-            b"time,event,id,size\n5,malloc,a,4\n0,free,a,\n", b"time,event,id,size\n0,malloc,a,-4\n",
-            b"time,event,id,size\nnan,malloc,a,4\n",
-            b"time,event,id,size\n0,malloc,a,9223372036854775807\n1,malloc,b,9223372036854775807\n",
-            b"time,event,id,size\n0,\x1b[31m,a,4\n",
-            b"time,event,id,size\n1e999,malloc,\xff\x1b,4\n", b"time,event,id,size\n0,read,a,\n",
-            b"time,event,id,size\n" + b"".join(b"%d,malloc,%d,8\n%d,free,%d,\n" % (i, i, i, i) for i in range(50000))]
-    for text in more + list(damage(c, c.path("trace.csv"), 10)):
-        c.write("t.csv", text)
-        c.run("plan", "--trace", "t.csv", deadline=40)
-        c.run("plan", "--trace", "t.csv", "--csv", deadline=40)
-
-
 @case(S, "prune --budget")
 def _(c):
     c.take("run")
@@ -335,14 +287,6 @@ def _(c):
         c.run("plan", "tiny.ini", "--target", "h200", "--kernel-times", "k.txt")
 
 
-@case(S, "--mnist of bench spdnn")
-def _(c):
-    for head in ((0, 0, 0, 0), (2051, 0, 28, 28), (2051, 2**32 - 1, 2**32 - 1, 2**32 - 1), (2051, 10, 28, 28),
-                 (2051, 1, 0, 0)):
-        c.write("m", struct.pack(">IIII", *head) + bytes(100))
-        c.run("bench", "spdnn", "--mnist", "m", "--neurons", "1024", "--layers", "1", "--inputs", "4", deadline=60)
-
-
 @case(S, "folders, devices and links in place of every input file")
 def _(c):
     import os
@@ -351,12 +295,10 @@ def _(c):
     os.symlink("loop", c.path("loop"))
     c.fails("eval", "tiny.ini", "--weights", "pipe")
     for name in ("loop", ".", "/dev/zero", "/dev/null", "/proc/self/mem", "/dev/full", "missing"):
-        for args in (["eval", "tiny.ini", "--weights", name], ["plan", "--csv", name, "--capacity", "5"],
-                     ["plan", "--trace", name],
+        for args in (["eval", "tiny.ini", "--weights", name],
                      ["prune", "run", "--budget", name, "-o", "P"], ["report", "run", "--no-eval", "--profile", name,
                                                                      "-o", "r.html"],
                      ["plan", "tiny.ini", "--target", "h100", "--kernel-times", name], ["data", "verify", name],
-                     ["bench", "spdnn", "--mnist", name, "--neurons", "1024", "--layers", "1", "--inputs", "4"],
                      ["export", name, "-o", "e"]):
             c.run(*args, deadline=15, errors=2)
             c.rm("P", "r.html")

@@ -16,19 +16,12 @@ OUTPUTS = {
 }
 
 
-def trace(c, name, **options):
-    c.rm("T")
-    return c.run("train", "tiny.ini", "-o", "T", "--steps", "1", "-q", "memory.trace=" + name, **options)
-
-
 def writer(title):
-    if title == "memory.trace":
-        return trace
     return lambda c, name, **options: c.run(*OUTPUTS[title], name, binary=True, **options)
 
 
 FULL = (1, 2)
-for title in [*OUTPUTS, "memory.trace"]:
+for title in OUTPUTS:
     def odd_names(c, write=writer(title)):
         c.take("run")
         for name in ("", "-", "--", "no/such/folder/x", "tiny.ini/x", "x" * 256, "a/" * 2100 + "x", ".", "..", "/",
@@ -186,13 +179,12 @@ def _(c):
 
 @case(S, "outputs that are inputs of the same command")
 def _(c):
-    c.take("run", "weights.safetensors", "images", "folder.ini", "trace.csv", "packed")
-    c.keep("tiny.ini", "folder.ini", "trace.csv", "images/a/0.png")
+    c.take("run", "weights.safetensors", "images", "folder.ini", "packed")
+    c.keep("tiny.ini", "folder.ini", "images/a/0.png")
     c.run("export", "weights.safetensors", "-o", "weights.safetensors")
     c.run("prune", "run", "--sparsity", "0.5", "-o", "run")
     c.run("prune", "run/last", "--sparsity", "0.5", "-o", "run/last")
     c.run("plan", "tiny.ini", "--png", "tiny.ini")
-    c.run("plan", "--trace", "trace.csv", "--png", "trace.csv")
     c.run("data", "pack", "folder.ini", "images")
     c.run("data", "pack", "packed", "packed")
     c.run("train", "folder.ini", "-o", "images", "--steps", "1")
@@ -223,8 +215,6 @@ def _(c):
     c.run("export", "run", "-o", "x", "--onnx", "x")
     c.run("export", "run", "-o", "-", "--onnx", "-", binary=True)
     c.run("eval", "run", "--json", "--confusion", "-")
-    c.run("train", "tiny.ini", "-o", "x2", "memory.trace=x2/log.jsonl", "--steps", "1")
-    c.run("train", "tiny.ini", "-o", "x3", "memory.trace=x3", "--steps", "1")
 
 
 @case(S, "ten commands write the same file at a time")

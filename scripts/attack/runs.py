@@ -94,8 +94,6 @@ CONFIGS = {
                          "data.train_images": "0", "data.val_images": "0"},
     "a file as root": {"data.kind": "packed", "data.root": "OUT/victim.txt", "data.train_images": "0",
                        "data.val_images": "0"},
-    "memory.trace": {"memory.trace": "OUT/folder/photo.png"},
-    "memory.trace at a new place": {"memory.trace": "OUT/new.csv"},
     "weights outside": {"model.weights": "OUT/victim.txt"},
     "weights that are a device": {"model.weights": "/dev/zero"},
     "weights that are a pipe": {"model.weights": "pipe"},

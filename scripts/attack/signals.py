@@ -68,7 +68,6 @@ COMMANDS = {
     "profile": ["profile", "tiny.ini", "--steps", "10000"],
     "bench step": ["bench", "step", "tiny.ini", "--steps", "10000"],
     "check": ["check", "tiny.ini", "-b", "64"],
-    "plan search": ["plan", "--csv", "plan.csv", "--capacity", "1000"],
     "predict": ["predict", "run"] + ["images/a"] * 200,
 }
 for title, args in COMMANDS.items():

@@ -25,10 +25,11 @@ def make_copy(root, folder, binary):
         target = folder / path
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(root / path, target, follow_symlinks=False)
-    (folder / "build").mkdir(exist_ok=True)
-    for program in binary.resolve().parent.glob("cresnet*"):
-        if program.is_file() and os.access(program, os.X_OK):
-            (folder / "build" / program.name).symlink_to(program)
+    for place in ("", "tools"):
+        (folder / "build" / place).mkdir(parents=True, exist_ok=True)
+        for program in (binary.resolve().parent / place).glob("cresnet*"):
+            if program.is_file() and os.access(program, os.X_OK):
+                (folder / "build" / place / program.name).symlink_to(program)
     if not (folder / "build" / "cresnet").exists():
         (folder / "build" / "cresnet").symlink_to(binary.resolve())
 

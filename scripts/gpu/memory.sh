@@ -84,7 +84,7 @@ memory_allocators() {
     local what=$1 out=$FILES/allocators-$2.json
     shift 2
     # shellcheck disable=SC2086
-    "$bin" bench allocators $memory_config data.kind=synthetic "$(device_option)" "$@" --json -q >"$out"
+    "$BUILD/tools/cresnet-memory-trace" allocators $memory_config data.kind=synthetic "$(device_option)" "$@" --json >"$out"
     local code=$?
     cat "$out"
     [ $code -eq 0 ] || { row FAIL "allocators, $what" "exit code $code"; return; }
@@ -168,14 +168,14 @@ offload_config() {
     gpu || memory_config="configs/cifar10-resnet20.ini -b 16 --steps 3"
 }
 
-# offload_at NET FRACTION SCORE VALUES...: one row, with a limit of FRACTION of base_mib; sets line and r
+# offload_at NET FRACTION VALUES...: one row, with a limit of FRACTION of base_mib; sets line and r
 offload_at() {
-    local net=$1 fraction=$2 score=$3
-    shift 3
-    line=$(memory_step "$@" memory.swap="$score" memory.limit="$(limit_for "$fraction * $base_mib")")
+    local net=$1 fraction=$2
+    shift 2
+    line=$(memory_step "$@" memory.limit="$(limit_for "$fraction * $base_mib")")
     r=$(rate_of "$line")
-    is_number "$r" && row INFO "$net, memory x $fraction, $score" "$(memory_of "$line") MiB, $r img/s, slower by $(slowdowns "$r" "$line") %" ||
-        row INFO "$net, memory x $fraction, $score" "the limit cannot be met"
+    is_number "$r" && row INFO "$net, memory x $fraction" "$(memory_of "$line") MiB, $r img/s, slower by $(slowdowns "$r" "$line") %" ||
+        row INFO "$net, memory x $fraction" "the limit cannot be met"
 }
 
 # Sets best_mib, best_rate and best_line to the run with the least memory among those within 1 % of base_rate.
@@ -185,30 +185,29 @@ note_best() { # RATE LINE
 }
 
 # Offloading to host memory without recomputation, fp32 without TF32. For each of OFFLOAD_NETS: points of the curve (OFFLOAD_FRACTIONS of
-# the memory without a limit), each of OFFLOAD_SCORES at one fraction (OFFLOAD_AT), and, if OFFLOAD_PROBES > 0, a bisection for the
-# smallest memory within 1 % of full speed.
+# the memory without a limit), and, if OFFLOAD_PROBES > 0, a bisection for the smallest memory within 1 % of full speed.
 part_offload() {
-    local net score fraction line r worst_points fractions at p="train.precision=fp32 memory.recompute=no"
+    local net fraction line r worst_points fractions p="train.precision=fp32 memory.recompute=no"
     for net in ${OFFLOAD_NETS:-ResNet-50 Wide-ResNet-50-2}; do
         offload_config "$net"
         case $net in
-            Wide*) fractions=${OFFLOAD_FRACTIONS:-0.65 0.6 0.5} at=${OFFLOAD_AT:-0.55} ;;
-            *) fractions=${OFFLOAD_FRACTIONS:-0.82 0.7 0.5} at=${OFFLOAD_AT:-0.7} ;;
+            Wide*) fractions=${OFFLOAD_FRACTIONS:-0.65 0.6 0.5} ;;
+            *) fractions=${OFFLOAD_FRACTIONS:-0.82 0.7 0.5} ;;
         esac
-        gpu || fractions=0.8 at=0.8
+        gpu || fractions=0.8
         # shellcheck disable=SC2086
         base $p || { row FAIL "$net, fp32" "no result"; continue; }
         row INFO "$net, fp32, no limit" "$base_mib MiB, $base_rate img/s"
         worst_points="" best_mib="" best_rate="" best_line=""
         for fraction in $fractions; do
             # shellcheck disable=SC2086
-            offload_at "$net" "$fraction" best $p
+            offload_at "$net" "$fraction" $p
             note_prediction "$r" "$line"
             note_best "$r" "$line"
         done
         if [ "${OFFLOAD_PROBES:-0}" -gt 0 ]; then
             # shellcheck disable=SC2086
-            least_memory 0.99 "$(calc %.0f "0.4 * $base_mib")" "$OFFLOAD_PROBES" $p memory.swap=best
+            least_memory 0.99 "$(calc %.0f "0.4 * $base_mib")" "$OFFLOAD_PROBES" $p
         fi
         if [ -n "$best_mib" ]; then
             holds "$best_mib <= (1 - 0.342) * $base_mib" || ! gpu
@@ -216,10 +215,6 @@ part_offload() {
         else
             row "$(gpu && echo FAIL || echo INFO)" "$net, offload, within 1 %" "no limit qualifies"
         fi
-        for score in ${OFFLOAD_SCORES:-best doa aoa wdoa swdoa first}; do
-            # shellcheck disable=SC2086
-            offload_at "$net" "$at" "$score" $p
-        done
         check_predictions "$net, offload"
     done
 }

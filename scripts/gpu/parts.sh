@@ -198,10 +198,10 @@ part_init() {
     local code networks=""
     gpu || networks=configs/cifar10-resnet20.ini
     # shellcheck disable=SC2086
-    timeout $((PART_LIMIT - 5)) "$bin" bench init $networks "$(device_option)" --json >"$FILES/init.json"
+    timeout $((PART_LIMIT - 5)) "$BUILD/tools/cresnet-init-bench" $networks "$(device_option)" --json >"$FILES/init.json"
     code=$?
     cat "$FILES/init.json"
-    [ $code -eq 0 ] || { row FAIL "bench init" "exit code $code"; return; }
+    [ $code -eq 0 ] || { row FAIL "init-bench" "exit code $code"; return; }
     python3 - "$FILES/init.json" <<'PY' >"$WORK/init-rows.txt"
 import json, sys
 for line in open(sys.argv[1]):

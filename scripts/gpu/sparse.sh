@@ -9,11 +9,11 @@ mnist_file() {
     done
 }
 
-spdnn_run() { # LIMIT OPTIONS...: JSON lines of bench spdnn, at most LIMIT seconds
+spdnn_run() { # LIMIT OPTIONS...: JSON lines of cresnet-spdnn, at most LIMIT seconds
     local limit=$1
     shift
     # shellcheck disable=SC2086
-    timeout "$limit" "$bin" bench spdnn "$(device_option)" --json -q $spdnn_inputs "$@"
+    timeout "$limit" "$BUILD/tools/cresnet-spdnn" "$(device_option)" --json $spdnn_inputs "$@"
 }
 
 # One row per network. The targets are twice the published rate of an A100 (HPEC'20) and correct categories. The row also has the rate of
@@ -77,7 +77,7 @@ str_budgets() {
     done
 }
 
-# One row per network, sparsity and baseline from the CSV of bench sparse: geometric mean and minimum of the speedup, fraction of layers
+# One row per network, sparsity and baseline from the CSV of cresnet-sparse-bench: geometric mean and minimum of the speedup, fraction of layers
 # where the sparse kernel is faster, and targets where there are any.
 layers_results() { # FILE
     python3 - "$1" <<'PY'
@@ -127,9 +127,9 @@ part_sparse() {
     local budget file=$FILES/sparse.csv what=${SPARSE:-layers whole budgets half} column
     gpu || { row SKIP kernels "no GPU"; return; }
     budget=$(str_budgets)
-    timeout 120 "$BUILD/tests/test_cuda_sparse"; verdict $? "sparse kernels against plain loops" "test_cuda_sparse"
+    timeout 120 "$BUILD/tests/test_checkops" --device cuda cuda.sparse; verdict $? "sparse kernels against the reference" "test_checkops cuda.sparse"
     case " $what " in *" layers "*)
-        "$bin" bench sparse --nets resnet50 --batches 32 --types fp32 --sparsity 0.9,0.95,0.6,0.8,0.98 --csv "$(device_option)" | tee /dev/stderr >"$file"
+        "$BUILD/tools/cresnet-sparse-bench" --nets resnet50 --batches 32 --types fp32 --sparsity 0.9,0.95,0.6,0.8,0.98 --csv "$(device_option)" | tee /dev/stderr >"$file"
         layers_rows "$file" ;;
     esac
     case " $what " in *" whole "*)
@@ -143,11 +143,11 @@ part_sparse() {
         done ;;
     esac
     case " $what " in *" budgets "*) [ -z "$budget" ] || {
-        "$bin" bench sparse --nets resnet50 --batches 32 --types fp32 --sparsity 0.9023,0.9503 --budget "$budget" --csv "$(device_option)" | tee /dev/stderr >"$FILES/sparse-budgets.csv"
+        "$BUILD/tools/cresnet-sparse-bench" --nets resnet50 --batches 32 --types fp32 --sparsity 0.9023,0.9503 --budget "$budget" --csv "$(device_option)" | tee /dev/stderr >"$FILES/sparse-budgets.csv"
         layers_rows "$FILES/sparse-budgets.csv"
     } ;; esac
     case " $what " in *" half "*)
-        "$bin" bench sparse --nets resnet50,resnet18 --batches 1,256 --types fp32,fp16 --sparsity 0.9 --csv "$(device_option)" | tee /dev/stderr >"$FILES/sparse-half.csv"
+        "$BUILD/tools/cresnet-sparse-bench" --nets resnet50,resnet18 --batches 1,256 --types fp32,fp16 --sparsity 0.9 --csv "$(device_option)" | tee /dev/stderr >"$FILES/sparse-half.csv"
         layers_rows "$FILES/sparse-half.csv" ;;
     esac
 }

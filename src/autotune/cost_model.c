@@ -183,22 +183,6 @@ static cr_status model_select(void *self, const struct cr_program *p, struct cr_
     return cr_device_workspace(c->device, p, op, workspace);
 }
 
-static int64_t model_packed_elems(void *self, const struct cr_program *p, const struct cr_op *op) {
-    return cr_device_packed_elems(((struct cr_cost_table *)self)->device, p, op);
-}
-
-static double model_estimate(void *self, const struct cr_program *p, const struct cr_op *op) {
-    return cr_device_estimate(((struct cr_cost_table *)self)->device, p, op);
-}
-
-static void model_algo_name(void *self, const struct cr_program *p, const struct cr_op *op, struct cr_text *out) {
-    cr_device_algo_name(((struct cr_cost_table *)self)->device, p, op, out);
-}
-
-static bool model_reads_host(void *self, const struct cr_op *op, int slot) {
-    return cr_device_reads_host(((struct cr_cost_table *)self)->device, op, slot);
-}
-
 static bool model_leaves_filter(void *self, const struct cr_program *p, const struct cr_op *op) {
     return cr_device_leaves_filter(((struct cr_cost_table *)self)->device, p, op);
 }
@@ -214,10 +198,6 @@ struct cr_cost_model cr_cost_table_model(struct cr_cost_table *costs) {
     t.select               = model_select;
     t.explain              = model_explain;
     t.cost                 = model_cost;
-    t.packed_elems         = model_packed_elems;
-    t.estimate             = model_estimate;
-    t.algo_name            = model_algo_name;
-    t.reads_host           = model_reads_host;
     t.finishes             = model_finishes;
     t.leaves_filter        = model_leaves_filter;
     cr_cost_use_copy_rates(costs, &t);

@@ -53,7 +53,8 @@ static int run_command(enum cr_command_id id, int argc, char **argv) {
     struct cr_text text         = {0};
     int            signal_taken = 0;
     snprintf(who, sizeof who, "cresnet %s", cr_command(id)->name);
-    cr_status status = cr_args_parse(id, argc, argv, &args);
+    cr_status status = cr_command_moved(id, argc, argv);
+    if (status == CR_OK) status = cr_args_parse(id, argc, argv, &args);
     if (status != CR_OK) return finish(who, status, 0);
     cr_log_quiet(cr_args_has(&args, CR_OPT_QUIET));
     if (id != CR_CMD_TRAIN) set_signals(false);

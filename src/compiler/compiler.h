@@ -37,6 +37,20 @@ struct cr_fit_report {
     double stalled;                 /* part of `seconds` in which the compute stream waits for copies */
 };
 
+/* How cr_pass_offload ranks tensors. DOA ... SWDOA: the scores of Zhang et al. 2019, by duration of absence, area of
+ * absence, weighted duration and submodular weighted duration. FIRST: the tensor that is written first. BEST: the plan
+ * with the least predicted time of all scores, improved by a local search. ROUGH: the best of the five scores, without
+ * the search. */
+enum cr_offload_score {
+    CR_OFFLOAD_BEST,
+    CR_OFFLOAD_DOA,
+    CR_OFFLOAD_AOA,
+    CR_OFFLOAD_WDOA,
+    CR_OFFLOAD_SWDOA,
+    CR_OFFLOAD_FIRST,
+    CR_OFFLOAD_SCORES,
+    CR_OFFLOAD_ROUGH
+};
 struct cr_compile_options {
     bool              fuse;                /* run quantize, fold, hoist, gram and fuse */
     enum cr_gram_mode gram;                /* with `fuse`: see cr_pass_gram in compiler/passes.h */
@@ -45,8 +59,9 @@ struct cr_compile_options {
     bool              sparse_filter_grads; /* with `sparse`: filter gradients become sparse too */
     size_t            pool_limit; /* most bytes of the pool; 0: no limit. The caller checks whether the limit is kept */
     bool              recompute;  /* with `pool_limit`: tensors may be recomputed */
-    enum cr_offload_mode  offload;   /* with `pool_limit`: tensors may be offloaded. AUTO: where it is fastest; another
-                                    value forces offloading, with the score that the value names */
+    bool              offload;    /* with `pool_limit`: tensors may be offloaded, where that is fastest */
+    /* with `offload`: which tensors; BEST, which is 0, but in comparisons (tools/memory-trace) */
+    enum cr_offload_score offload_score;
     bool                  zero_copy; /* with `offload`: kernels may read offloaded tensors from host memory */
     const char           *until;     /* last pass to run: "grad", "fuse", "select", "order" or "plan"; NULL: "plan" */
     struct cr_fit_report *report;    /* result of `pool_limit`; may be NULL */

@@ -15,12 +15,32 @@ struct cr_selection {
     const char *source;  /* where `seconds` comes from: "measured", "file", "checkpoint", "roofline" ... */
 };
 
-/* Rates, factors and callbacks of a device. The owner keeps `self` alive while a pass runs. Each callback gets `self`.
+/* What the kernels of a device say about an op: the same whether times are measured or computed. A property of kernels
+ * that passes read is a member of struct cr_kernel (device/kernel.h), a member here and a function in
+ * runtime/device_view.c. Each callback gets `self`; NULL: see its comment. */
+struct cr_device_view {
+    void *self;
+    /* Length in f32 elements of the packed weights of a sparse convolution in the op's weight format; 0 when the format
+     * does not suit the op. For qconv: length in bytes of the packed filter; 0 when the device's kernel reads the
+     * filter itself. NULL: the device has no such kernels. */
+    int64_t (*packed_elems)(void *self, const struct cr_program *program, const struct cr_op *op);
+    /* Estimated seconds of a sparse convolution in the op's weight format; 0 when unknown. A format whose estimate
+     * exceeds CR_ESTIMATE_MARGIN times the best known time is not measured. NULL: no format has an estimate. */
+    double (*estimate)(void *self, const struct cr_program *program, const struct cr_op *op);
+    /* Appends a readable name of the op's weight format to `out`; appends nothing to a format that has a number only.
+     * NULL: no format has a name. */
+    void (*algo_name)(void *self, const struct cr_program *program, const struct cr_op *op, struct cr_text *out);
+    /* Returns true when the op's kernel can read input `slot` directly from host memory (zero-copy). NULL: never. */
+    bool (*reads_host)(void *self, const struct cr_op *op, int slot);
+};
+
+/* Rates, factors and costs of a device. The owner keeps `self` alive while a pass runs. Each callback gets `self`.
  * A callback may be NULL; the comment of the callback says what the passes assume then. */
 struct cr_cost_model {
-    void  *self;
-    size_t alignment;                /* bytes; each planned offset is a multiple */
-    double bytes_per_s, flops_per_s; /* roofline: device memory bandwidth, arithmetic; 0 when unknown */
+    struct cr_device_view device;
+    void                 *self;
+    size_t                alignment;                /* bytes; each planned offset is a multiple */
+    double                bytes_per_s, flops_per_s; /* roofline: device memory bandwidth, arithmetic; 0 when unknown */
 
     /* Copies between device and host memory. The rates hold while copies run in both directions at once and no kernel
      * runs. A rate of 0: the device cannot offload. */
@@ -36,16 +56,6 @@ struct cr_cost_model {
 
     double sparse_density_max; /* see cr_device_caps in device/device.h */
 
-    /* Length in f32 elements of the packed weights of a sparse convolution in the op's weight format; 0 when the format
-     * does not suit the op. For qconv: length in bytes of the packed filter; 0 when the device's kernel reads the
-     * filter itself. NULL: the device has no such kernels. */
-    int64_t (*packed_elems)(void *self, const struct cr_program *program, const struct cr_op *op);
-    /* Estimated seconds of a sparse convolution in the op's weight format; 0 when unknown. A format whose estimate
-     * exceeds CR_ESTIMATE_MARGIN times the best known time is not measured. NULL: no format has an estimate. */
-    double (*estimate)(void *self, const struct cr_program *program, const struct cr_op *op);
-    /* Appends a readable name of the op's weight format to `out`; appends nothing to a format that has a number only.
-     * NULL: no format has a name. */
-    void (*algo_name)(void *self, const struct cr_program *program, const struct cr_op *op, struct cr_text *out);
     /* Returns true when a kernel exists for the op. NULL: every op is accepted. */
     bool (*accepts)(void *self, const struct cr_program *program, const struct cr_op *op);
     /* Sets op->kernel and op->algo to the fastest kernel and *workspace to the bytes that the kernel needs. Returns
@@ -59,8 +69,6 @@ struct cr_cost_model {
      * no kernel. */
     cr_status (*explain)(void *self, const struct cr_program *program, const struct cr_op *op,
                          struct cr_selection *out);
-    /* Returns true when the op's kernel can read input `slot` directly from host memory (zero-copy). NULL: never. */
-    bool (*reads_host)(void *self, const struct cr_op *op, int slot);
     /* Returns true when the launch of op can complete `last`, the op of its kind before it; both have their kernels.
      * NULL: never. */
     bool (*finishes)(void *self, const struct cr_program *program, const struct cr_op *last, const struct cr_op *op);

@@ -8,8 +8,7 @@
 #ifndef CR_PASSES_H
 #define CR_PASSES_H
 
-#include "compiler/cost_model.h"
-#include "config/config.h"
+#include "compiler/compiler.h"
 
 struct cr_choices;         /* compiler/rewrite/explain.h */
 struct cr_compile_options; /* compiler/compiler.h */
@@ -106,34 +105,16 @@ struct cr_recompute_report {
 CR_MUST cr_status cr_pass_recompute(struct cr_program *program, const struct cr_cost_model *cost_model, size_t limit,
                                     struct cr_recompute_report *report);
 
-/* How cr_pass_offload ranks tensors. DOA ... SWDOA: the scores of Zhang et al. 2019, by duration of absence, area of
- * absence, weighted duration and submodular weighted duration. FIRST: the tensor that is written first. BEST: the plan
- * with the least predicted time of all scores, improved by a local search. ROUGH: the best of the five scores, without
- * the search. */
-enum cr_offload_score {
-    CR_OFFLOAD_BEST,
-    CR_OFFLOAD_DOA,
-    CR_OFFLOAD_AOA,
-    CR_OFFLOAD_WDOA,
-    CR_OFFLOAD_SWDOA,
-    CR_OFFLOAD_FIRST,
-    CR_OFFLOAD_SCORES,
-    CR_OFFLOAD_ROUGH
-};
-/* Name in lower case, such as "swdoa"; a static string. */
-const char *cr_offload_score_name(enum cr_offload_score score);
-
 struct cr_offload_report {
-    size_t                before, after; /* largest sum of live bytes; `after` may exceed the limit */
-    int                   tensors;       /* offloaded tensors */
-    int                   mapped;        /* offloaded tensors that kernels read in place, without a prefetch */
-    size_t                bytes;         /* of the offloaded tensors */
-    double                seconds, seconds_before; /* predicted time of the program with and without offloading */
-    double                stalled;                 /* part of `seconds` in which the compute stream waits for copies */
-    enum cr_offload_score score;                   /* the score whose plan was chosen */
+    size_t before, after;           /* largest sum of live bytes; `after` may exceed the limit */
+    int    tensors;                 /* offloaded tensors */
+    int    mapped;                  /* offloaded tensors that kernels read in place, without a prefetch */
+    size_t bytes;                   /* of the offloaded tensors */
+    double seconds, seconds_before; /* predicted time of the program with and without offloading */
+    double stalled;                 /* part of `seconds` in which the compute stream waits for copies */
 };
 /* Offloads tensors to the HOST region until at most `limit` bytes are live at each op, by simulated times, or no
- * candidate is left. With BEST, kernels read a tensor from host memory where cost_model->reads_host allows it and the
+ * candidate is left. With BEST, kernels read a tensor from host memory where cost_model->device.reads_host allows it and the
  * mapped read is faster or saves memory. Runs after select. Leaves the program unchanged when a copy rate of the device
  * is 0. Returns CR_ERR_USAGE when the program uses several streams already. */
 CR_MUST cr_status cr_pass_offload(struct cr_program *program, const struct cr_cost_model *cost_model, size_t limit,

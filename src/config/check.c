@@ -61,8 +61,6 @@ static void check_memory(const struct check *c) {
     const bool  word = !*limit || strcmp(limit, "auto") == 0 || strcmp(limit, "none") == 0;
     if (!was_rejected(c, "memory.limit") && !word && !cr_bytes_parse(limit, &bytes))
         COMPLAIN(c, "memory.limit", "must be a memory size with a unit, e.g. 8GiB or 700MB, or auto, or none");
-    if (strcmp(c->config->memory.trace, "-") == 0)
-        COMPLAIN(c, "memory.trace", "must be the name of a file (/dev/stdout is standard output)");
     if (!was_rejected(c, "memory.card") && *card && !cr_bytes_parse(card, &bytes))
         COMPLAIN(c, "memory.card", "must be a memory size with a unit, e.g. 8GiB, or empty");
 }
@@ -237,15 +235,16 @@ static void check_schedule(const struct check *c) {
 }
 
 /* Parses a number of channels that is followed by `end`; returns the text after `end`, or NULL if invalid. */
-static const char *block_side(const char *text, char end, int64_t *side) {
-    for (*side = 0; *text >= '0' && *text <= '9' && *side <= 4096; text++) *side = 10 * *side + (*text - '0');
-    return *side >= 1 && *side <= 4096 && *text == end ? text + 1 : NULL;
+static const char *block_channels(const char *text, char end, int64_t *channels) {
+    for (*channels = 0; *text >= '0' && *text <= '9' && *channels <= 4096; text++)
+        *channels = 10 * *channels + (*text - '0');
+    return *channels >= 1 && *channels <= 4096 && *text == end ? text + 1 : NULL;
 }
 
 bool cr_config_block(const struct cr_config *config, int64_t *outputs, int64_t *inputs) {
-    const char *text = config->prune.block, *second = block_side(text, 'x', outputs);
+    const char *text = config->prune.block, *second = block_channels(text, 'x', outputs);
     *inputs = 1;
-    if (second ? !block_side(second, '\0', inputs) : !block_side(text, '\0', outputs)) return false;
+    if (second ? !block_channels(second, '\0', inputs) : !block_channels(text, '\0', outputs)) return false;
     return *outputs * *inputs > 1;
 }
 

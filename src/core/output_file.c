@@ -64,13 +64,6 @@ static bool is_lr_svg(struct start s) {
     return BEGINS_WITH(s, 0, CR_OUTPUT_LR_SVG_START);
 }
 
-/* Logs of other programs have the same header, but not these names of blocks. */
-static bool is_trace(struct start s) {
-    static const char header[] = "time,event,id,size\n";
-    return BEGINS_WITH(s, 0, header) && (BEGINS_WITH(s, sizeof header - 1, "0,malloc,buffer.") ||
-                                         BEGINS_WITH(s, sizeof header - 1, "0,malloc,region."));
-}
-
 static bool is_pack(struct start s) {
     return BEGINS_WITH(s, 0,
                        "\x89"
@@ -90,7 +83,6 @@ static const struct {
     [CR_OUTPUT_LR_SVG]      = {"a curve of cresnet lr-find", is_lr_svg},
     [CR_OUTPUT_EXPLAIN_PNG] = {"an overlay of cresnet explain", is_explain_png},
     [CR_OUTPUT_EXPLAIN_CSV] = {"a map of cresnet explain", is_explain_csv},
-    [CR_OUTPUT_TRACE]       = {"a memory log of cresnet", is_trace},
     [CR_OUTPUT_PACK]        = {"a packed dataset", is_pack},
 };
 

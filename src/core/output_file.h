@@ -24,7 +24,6 @@ enum cr_output_kind {
     CR_OUTPUT_LR_SVG,
     CR_OUTPUT_EXPLAIN_PNG,
     CR_OUTPUT_EXPLAIN_CSV,
-    CR_OUTPUT_TRACE,
     CR_OUTPUT_PACK,
     CR_OUTPUT_KINDS,
 };

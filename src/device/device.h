@@ -125,8 +125,7 @@ struct cr_async {
 
 struct cr_kernel; /* device/kernel.h */
 struct cr_step_block;
-struct cr_gpu;        /* device/offline.h */
-struct cr_benchmarks; /* device/benchmarks.h */
+struct cr_gpu; /* device/offline.h */
 
 /* A kind of device. */
 struct cr_backend {
@@ -169,7 +168,6 @@ struct cr_backend {
      * GPU this needs no host memory. */
     cr_status (*init_store)(struct cr_device *device, const struct cr_param_store *store,
                             const struct cr_config *config, void *region);
-    const struct cr_benchmarks *benchmarks; /* NULL: none */
     /* Calls job(context, i) for each i in [0, count), on all threads of the device and in any order; returns when all
      * calls have returned. NULL: the device has no threads on the host. */
     void (*for_each)(struct cr_device *device, int count, void (*job)(void *context, int i), void *context);

@@ -358,7 +358,6 @@ void cr_plan_print_json(const struct cr_program *p, const struct cr_config *conf
     cr_json_put_fixed(&w, "flops", flops, 0);
     cr_json_put_fixed(&w, "bytes", bytes, 0);
     cr_json_put_fixed(&w, "plan_ms", n->plan_ms, 3);
-    cr_json_put_uint(&w, "online_bytes", n->online_bytes);
     json_sizes(n, &w);
     cr_json_close_object(&w);
     cr_json_end_line(&w);

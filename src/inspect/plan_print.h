@@ -48,12 +48,11 @@ struct cr_plan_size {
 
 /* Numbers for cr_plan_print_json that are not in the program. */
 struct cr_plan_numbers {
-    const char                *device;       /* description of the device */
-    int64_t                    batch;        /* images per run of the program */
-    double                     plan_ms;      /* time of the planner in milliseconds */
-    size_t                     online_bytes; /* what a best-fit pool without knowledge of the future would need */
-    const struct cr_plan_size *size;         /* [sizes] all sizes of data.image_sizes */
-    int                        sizes;        /* fewer than 2: not printed */
+    const char                *device;  /* description of the device */
+    int64_t                    batch;   /* images per run of the program */
+    double                     plan_ms; /* time of the planner in milliseconds */
+    const struct cr_plan_size *size;    /* [sizes] all sizes of data.image_sizes */
+    int                        sizes;   /* fewer than 2: not printed */
 };
 
 /* Prints one JSON object on one line. */

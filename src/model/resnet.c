@@ -171,9 +171,10 @@ static cr_status resolve_freeze(const struct cr_config *c, int64_t epoch, struct
 
 /* Checks that no feature map becomes empty. */
 static cr_status check_size(const struct cr_config *c, const struct cr_model *m, int64_t size, const char *key) {
-    int64_t least = m->stem != CR_STEM_CIFAR ? 7 : 1;
-    if (size >= least) return CR_OK;
-    return cr_config_fail(c, key, "%lld pixels: this network needs at least %lld", (long long)size, (long long)least);
+    int64_t size_min = m->stem != CR_STEM_CIFAR ? 7 : 1;
+    if (size >= size_min) return CR_OK;
+    return cr_config_fail(c, key, "%lld pixels: this network needs at least %lld", (long long)size,
+                          (long long)size_min);
 }
 
 /* ---- building programs ---- */

@@ -19,20 +19,16 @@
 #include "device/device.h"
 #include "device/kernel.h"
 
-/* ---- the device as passes see it: runtime/memory_regions.c ---- */
+/* ---- the device as passes see it: runtime/device_view.c ---- */
 
 /* Returns the cost model of the device with roofline times. It refers to the device and must not outlive it. */
 struct cr_cost_model cr_device_cost_model(struct cr_device *device);
-/* Callbacks of that model with the device as their first argument; see struct cr_cost_model. accepts returns whether a
- * fusion may create this op: reference kernels do not count unless all kernels are reference kernels. */
-bool    cr_device_accepts(const struct cr_device *device, const struct cr_program *program, const struct cr_op *op);
-int64_t cr_device_packed_elems(struct cr_device *device, const struct cr_program *program, const struct cr_op *op);
-/* Estimate of the first kernel that accepts the op (cr_kernel.estimate); 0 when there is none. */
-double cr_device_estimate(const struct cr_device *device, const struct cr_program *program, const struct cr_op *op);
-/* Name of the op's algorithm or weight format by that kernel; appends nothing when it has no name. */
+/* Returns whether a fusion may create this op: reference kernels do not count unless all kernels are reference
+ * kernels. */
+bool cr_device_accepts(const struct cr_device *device, const struct cr_program *program, const struct cr_op *op);
+/* Appends the name of the op's algorithm or weight format by the first kernel that accepts it, if it has one. */
 void cr_device_algo_name(const struct cr_device *device, const struct cr_program *program, const struct cr_op *op,
                          struct cr_text *out);
-bool cr_device_reads_host(const struct cr_device *device, const struct cr_op *op, int slot);
 bool cr_device_finishes(const struct cr_device *device, const struct cr_program *program, const struct cr_op *last,
                         const struct cr_op *op);
 bool cr_device_leaves_filter(const struct cr_device *device, const struct cr_program *program, const struct cr_op *op);

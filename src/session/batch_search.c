@@ -45,14 +45,14 @@ static cr_status try_index(struct cr_session *s, struct cr_cost_model *model, in
 }
 
 /* Finds the largest index whose batch size fits, -1 when none does. */
-static cr_status search_batch(struct cr_session *s, struct cr_cost_model *model, int64_t most, int64_t *found,
+static cr_status search_batch(struct cr_session *s, struct cr_cost_model *model, int64_t batch_max, int64_t *found,
                               struct probe *at) {
     int64_t      good = -1, bad = BATCH_LARGE / BATCH_STEP - 1;
     bool         fit;
     struct probe p;
     for (;; bad = 2 * bad + 1) { /* double the batch size until it does not fit */
-        while (bad > good + 1 && batch_at(bad) > most) bad--;
-        if (batch_at(bad) > most) break;
+        while (bad > good + 1 && batch_at(bad) > batch_max) bad--;
+        if (batch_at(bad) > batch_max) break;
         CR_TRY(try_index(s, model, bad, &fit, &p));
         if (!fit) break;
         good = bad;
@@ -70,7 +70,7 @@ static cr_status search_batch(struct cr_session *s, struct cr_cost_model *model,
     return CR_OK;
 }
 
-cr_status cr_session_find_batch(struct cr_session *s, int64_t most) {
+cr_status cr_session_find_batch(struct cr_session *s, int64_t batch_max) {
     struct cr_cost_model model = cr_device_cost_model(s->device);
     struct probe         at;
     int64_t              index;
@@ -79,12 +79,12 @@ cr_status cr_session_find_batch(struct cr_session *s, int64_t most) {
         return cr_config_fail(s->config, "train.batch",
                               "the free memory of this device is unknown; set memory.limit, or a number");
     if (s->model.real == CR_F32) model.flops_per_s = cr_session_cost_model(s).flops_per_s;
-    most = most > 0 ? CR_MIN(most, (int64_t)BATCH_MAX) : BATCH_MAX;
-    if (most < BATCH_STEP) {
-        s->state.batch = most;
+    batch_max = batch_max > 0 ? CR_MIN(batch_max, (int64_t)BATCH_MAX) : BATCH_MAX;
+    if (batch_max < BATCH_STEP) {
+        s->state.batch = batch_max;
         return CR_OK;
     }
-    CR_TRY(search_batch(s, &model, most, &index, &at));
+    CR_TRY(search_batch(s, &model, batch_max, &index, &at));
     if (index < 0) {
         CR_TRY(probe_batch(s, &model, batch_at(0), &at)); /* the error may have another cause than memory */
         return cr_config_fail(s->config, "train.batch",

@@ -17,7 +17,7 @@ static cr_status add_result(struct cr_session *s, int64_t run, struct cr_scores 
 }
 
 /* The result of a batch is read after the next batch was submitted. */
-static cr_status run_batches(struct cr_session *s, struct cr_loader *loader, volatile const int *stop,
+static cr_status run_batches(struct cr_session *s, struct cr_loader *loader, volatile const sig_atomic_t *stop,
                              struct cr_scores *out) {
     const struct cr_step_block step = {0};
     for (int64_t pending = 0;;) {
@@ -56,7 +56,7 @@ static cr_status combine_ranks(struct cr_session *s, cr_status status, struct cr
 }
 
 /* Runs one batch at a time and passes the logits of its samples to the callback. */
-static cr_status run_batches_each(struct cr_session *s, struct cr_loader *loader, volatile const int *stop,
+static cr_status run_batches_each(struct cr_session *s, struct cr_loader *loader, volatile const sig_atomic_t *stop,
                                   const struct cr_sample_callback *callback, struct cr_scores *out) {
     const struct cr_step_block step    = {0};
     const struct cr_tensor    *t       = &s->eval.tensor[s->eval.logits];
@@ -148,8 +148,9 @@ static void add_view(struct view_sum *v, const float *logits, const int32_t *lab
 }
 
 /* As run_batches_each, for batches of views. The scores that the device computes are those of single views. */
-static cr_status run_batches_views(struct cr_session *s, struct cr_loader *loader, int views, volatile const int *stop,
-                                   const struct cr_sample_callback *callback, struct cr_scores *out) {
+static cr_status run_batches_views(struct cr_session *s, struct cr_loader *loader, int views,
+                                   volatile const sig_atomic_t *stop, const struct cr_sample_callback *callback,
+                                   struct cr_scores *out) {
     const struct cr_step_block step = {0};
     const struct cr_tensor    *t    = &s->eval.tensor[s->eval.logits];
     struct view_sum v = {.views = views, .classes = s->model.classes, .words = s->eval.tensor[s->eval.labels].dim[3]};
@@ -253,7 +254,8 @@ out:
 
 /* `prepare`: as the session's, but its member tta counts in a training session too. */
 static cr_status evaluate(struct cr_session *s, const struct cr_dataset *dataset, const struct cr_prepare *prepare,
-                          volatile const int *stop, const struct cr_sample_callback *callback, struct cr_scores *out) {
+                          volatile const sig_atomic_t *stop, const struct cr_sample_callback *callback,
+                          struct cr_scores *out) {
     const struct cr_config         *c       = s->config;
     struct cr_loader_options        options = {.split         = CR_SPLIT_VAL,
                                                .prepare       = *prepare,
@@ -296,20 +298,21 @@ static cr_status evaluate(struct cr_session *s, const struct cr_dataset *dataset
     return status;
 }
 
-cr_status cr_session_evaluate_each(struct cr_session *s, const struct cr_dataset *dataset, volatile const int *stop,
-                                   const struct cr_sample_callback *callback, struct cr_scores *out) {
+cr_status cr_session_evaluate_each(struct cr_session *s, const struct cr_dataset *dataset,
+                                   volatile const sig_atomic_t *stop, const struct cr_sample_callback *callback,
+                                   struct cr_scores *out) {
     struct cr_prepare prepare = s->prepare_eval;
     if (s->trains) prepare.tta = CR_TTA_NONE;
     return evaluate(s, dataset, &prepare, stop, callback, out);
 }
 
-cr_status cr_session_evaluate(struct cr_session *s, const struct cr_dataset *dataset, volatile const int *stop,
+cr_status cr_session_evaluate(struct cr_session *s, const struct cr_dataset *dataset, volatile const sig_atomic_t *stop,
                               struct cr_scores *out) {
     return cr_session_evaluate_each(s, dataset, stop, NULL, out);
 }
 
 cr_status cr_session_evaluate_views(struct cr_session *s, const struct cr_dataset *dataset, enum cr_tta tta,
-                                    volatile const int *stop, struct cr_scores *out) {
+                                    volatile const sig_atomic_t *stop, struct cr_scores *out) {
     struct cr_prepare prepare = s->prepare_eval;
     prepare.tta               = tta;
     return evaluate(s, dataset, &prepare, stop, NULL, out);

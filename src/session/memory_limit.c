@@ -24,13 +24,13 @@ static size_t free_host_memory(const struct cr_session *s) {
     return !left ? seen : CR_MIN(seen, left > used ? left - used : 1);
 }
 
-/* On a GPU, libraries, kernels and CUDA graphs that are loaded later use a part of the memory that is free now. */
+/* On a GPU, libraries, kernels and CUDA graphs that are loaded reserved use a part of the memory that is free now. */
 size_t cr_session_free_memory(const struct cr_session *s) {
     if (s->device->caps.host_memory) return free_host_memory(s);
     const size_t left = s->device->backend->memory_free(s->device),
-                 later =
+                 reserved =
                      CR_MAX(left / RESERVED_FRACTION, s->device->caps.overhead_bytes) + s->device->caps.context_bytes;
-    return !s->device->backend->async ? left : left > later ? left - later : 1;
+    return !s->device->backend->async ? left : left > reserved ? left - reserved : 1;
 }
 
 /* Bytes that count against the limit in addition to the regions. The buffers of NCCL are measured when ranks are
@@ -95,10 +95,9 @@ static size_t pool_limit(const struct cr_session *s, const struct cr_program *p)
     return s->limit > fixed_bytes ? s->limit - fixed_bytes : 1;
 }
 
-/* Where device memory is host memory, offloading gains nothing, so it is used only on request (tests do). */
-static enum cr_offload_mode offload_use(const struct cr_session *s) {
-    const enum cr_offload_mode use = s->config->memory.swap;
-    return use == CR_OFFLOAD_MODE_AUTO && s->device->caps.host_memory ? CR_OFFLOAD_MODE_NO : use;
+/* Where device memory is host memory, offloading gains nothing. */
+static bool may_offload(const struct cr_session *s) {
+    return s->config->memory.swap == CR_OFFLOAD_MODE_AUTO && !s->device->caps.host_memory;
 }
 
 /* ---- compiling ---- */
@@ -111,7 +110,7 @@ static cr_status compile(struct cr_session *s, struct cr_cost_model *model, enum
                                          .sparse              = c->train.sparse,
                                          .reuse               = c->memory.reuse,
                                          .recompute           = c->memory.recompute,
-                                         .offload             = offload_use(s),
+                                         .offload             = may_offload(s),
                                          .zero_copy           = c->memory.zero_copy,
                                          .until               = until,
                                          .report              = fit,
@@ -170,8 +169,7 @@ cr_status cr_session_compile(struct cr_session *s, enum cr_program_kind kind, in
                              struct cr_program *out) {
     struct cr_cost_model model = cr_session_cost_model(s);
     struct cr_fit_report fit;
-    if (s->limit && s->cost_table && offload_use(s) != CR_OFFLOAD_MODE_NO)
-        CR_TRY(cr_cost_table_copy_rates(s->cost_table, &model));
+    if (s->limit && s->cost_table && may_offload(s)) CR_TRY(cr_cost_table_copy_rates(s->cost_table, &model));
     CR_TRY(cr_session_compile_with(s, &model, kind, batch, until, &fit, out));
     if (s->config->train.gram_bn == CR_GRAM_AUTO && model.cost && kind != CR_PROGRAM_EVAL && s->limit &&
         (fit.recomputed || fit.offloaded || fit.after > pool_limit(s, out))) {
@@ -246,23 +244,24 @@ cr_status cr_session_lacks_memory(const struct cr_session *s, const struct cr_pr
 cr_status cr_session_limit_missed(const struct cr_session *s, size_t need) {
     const struct cr_config *c          = s->config;
     const bool              recomputes = c->memory.recompute, offloads = s->fit.offloaded > 0;
-    const char             *with        = recomputes && offloads ? ", with recomputation and offloading"
-                                          : offloads             ? ", with offloading"
-                                          : recomputes           ? ", with recomputation"
-                                                                 : "";
-    const size_t            whole       = need + s->overhead_bytes;
-    size_t                  limit       = s->limit + s->overhead_bytes;
-    char                    details[64] = "";
+    const char             *with         = recomputes && offloads ? ", with recomputation and offloading"
+                                           : offloads             ? ", with offloading"
+                                           : recomputes           ? ", with recomputation"
+                                                                  : "";
+    const size_t            needed_bytes = need + s->overhead_bytes;
+    size_t                  limit        = s->limit + s->overhead_bytes;
+    char                    details[64]  = "";
     const char             *instead = strcmp(c->memory.limit, "auto") == 0 ? "free device memory" : "raise the limit";
     struct cr_text          text    = {0};
     add_suggestions(s, &text);
-    if (s->state.memory_limit) limit = CR_MIN(s->state.memory_limit, whole); /* may be less than the libraries need */
+    if (s->state.memory_limit)
+        limit = CR_MIN(s->state.memory_limit, needed_bytes); /* may be less than the libraries need */
     if (s->overhead_bytes)
         snprintf(details, sizeof details, " (%.0f of them for libraries%s)", cr_mib(s->overhead_bytes),
                  s->model.ranks > 1 ? " and NCCL" : "");
-    const cr_status status =
-        cr_config_fail(c, "memory.limit", "the run needs %.1f MiB%s, %.1f more than the limit%s: %s, or %s",
-                       cr_mib(whole), details, cr_mib(whole - limit), with, instead, text.data ? text.data : "");
+    const cr_status status = cr_config_fail(
+        c, "memory.limit", "the run needs %.1f MiB%s, %.1f more than the limit%s: %s, or %s", cr_mib(needed_bytes),
+        details, cr_mib(needed_bytes - limit), with, instead, text.data ? text.data : "");
     cr_text_free(&text);
     return status;
 }

@@ -16,9 +16,9 @@ struct limits {
 cr_status cr_session_share_limit(struct cr_session *s) {
     const int size = cr_comm_size(s->comm);
     if (size == 1) return CR_OK;
-    struct limits *all, mine = {.limit = s->limit, .if_needed = s->limit_if_needed};
+    struct limits *all, of_this_rank = {.limit = s->limit, .if_needed = s->limit_if_needed};
     CR_ALLOC(all, (size_t)size);
-    cr_status status = cr_comm_all_gather(s->comm, &mine, sizeof mine, all);
+    cr_status status = cr_comm_all_gather(s->comm, &of_this_rank, sizeof of_this_rank, all);
     for (int r = 0; r < size && status == CR_OK; r++) {
         s->limit           = (size_t)CR_MIN((uint64_t)s->limit, all[r].limit);
         s->limit_if_needed = (size_t)CR_MIN((uint64_t)s->limit_if_needed, all[r].if_needed);

@@ -51,16 +51,16 @@ static cr_status put_mean(struct cr_session *s, int i) {
 }
 
 static cr_status gather(struct cr_session *s, int i) {
-    const size_t bytes = buffer_bytes(s, i);
-    float       *mine  = NULL;
+    const size_t bytes        = buffer_bytes(s, i);
+    float       *of_this_rank = NULL;
     cr_status    status;
     CR_ALLOC(s->running_of_ranks[i], (size_t)cr_comm_size(s->comm) * bytes / sizeof(float));
-    mine = cr_alloc(bytes, 1);
-    if (!mine) return CR_NO_MEMORY(bytes);
-    CR_TRY_OUT(s->device->backend->get(s->device, mine, buffer_at(s, i), bytes));
-    CR_TRY_OUT(cr_comm_all_gather(s->comm, mine, bytes, s->running_of_ranks[i]));
+    of_this_rank = cr_alloc(bytes, 1);
+    if (!of_this_rank) return CR_NO_MEMORY(bytes);
+    CR_TRY_OUT(s->device->backend->get(s->device, of_this_rank, buffer_at(s, i), bytes));
+    CR_TRY_OUT(cr_comm_all_gather(s->comm, of_this_rank, bytes, s->running_of_ranks[i]));
 out:
-    cr_free(mine);
+    cr_free(of_this_rank);
     return status;
 }
 

@@ -31,17 +31,17 @@ cr_status cr_session_classes(const struct cr_config *c, int *classes) {
 /* ---- programs ---- */
 
 static cr_status compile_train(struct cr_session *s) {
-    const enum cr_program_kind  whole[] = {CR_PROGRAM_STEP};
-    const enum cr_program_kind  parts[] = {CR_PROGRAM_MICRO_FIRST, CR_PROGRAM_MICRO, CR_PROGRAM_MICRO_LAST};
-    bool                        split   = s->config->train.accumulate > 1;
-    const enum cr_program_kind *kinds   = split ? parts : whole;
-    const int64_t               largest = s->model.image_size;
-    s->parts                            = split ? 3 : 1;
+    static const enum cr_program_kind one_batch[]     = {CR_PROGRAM_STEP};
+    static const enum cr_program_kind micro_batches[] = {CR_PROGRAM_MICRO_FIRST, CR_PROGRAM_MICRO,
+                                                         CR_PROGRAM_MICRO_LAST};
+    const bool                        accumulates     = s->config->train.accumulate > 1;
+    const int64_t                     largest         = s->model.image_size;
+    s->parts                                          = accumulates ? 3 : 1;
     for (int k = 0; k < s->state.sizes.count; k++) {
         s->model.image_size = s->state.sizes.size[k];
         for (int i = 0; i < s->parts; i++, s->trains++) {
             struct cr_program *p = &s->train[s->trains];
-            CR_TRY(cr_session_compile(s, kinds[i], s->state.batch, NULL, p));
+            CR_TRY(cr_session_compile(s, (accumulates ? micro_batches : one_batch)[i], s->state.batch, NULL, p));
             cr_session_count_input(s, p);
         }
     }
@@ -56,40 +56,28 @@ static int all_programs(const struct cr_session *s, const struct cr_program *all
     return count;
 }
 
+/* Bytes of the programs `first` to `count` of all_programs. */
+static size_t need_of(const struct cr_session *s, int first, int count) {
+    const struct cr_program *all[CR_SESSION_TRAIN_MAX + 1];
+    (void)all_programs(s, all);
+    return cr_memory_need(s->device, &s->model.store, all + first, count - first);
+}
+
+static size_t need_of_all(const struct cr_session *s) {
+    return need_of(s, 0, s->trains + s->has_eval);
+}
+
+static void free_eval(struct cr_session *s) {
+    if (s->has_eval) cr_program_free(&s->eval);
+    s->has_eval = false;
+}
+
 static void free_programs(struct cr_session *s) {
     for (int i = 0; i < s->trains; i++) cr_program_free(&s->train[i]);
-    if (s->has_eval) cr_program_free(&s->eval);
+    free_eval(s);
     s->trains      = 0;
-    s->has_eval    = false;
     s->input_bytes = s->small_bytes = 0;
-}
-
-/* True when evaluation needs more memory than both the limit and the training programs alone. */
-static bool eval_exceeds_limit(const struct cr_session *s) {
-    const struct cr_program *all[CR_SESSION_TRAIN_MAX + 1];
-    const int                count = all_programs(s, all);
-    const size_t             need  = cr_memory_need(s->device, &s->model.store, all, count),
-                 train             = cr_memory_need(s->device, &s->model.store, all, s->trains);
-    return s->limit && need > CR_MAX(s->limit, train);
-}
-
-/* Results do not depend on the batch size of an evaluation. Unless the user sets it, it is halved until evaluation fits
- * the limit. */
-static cr_status compile_eval(struct cr_session *s, bool may_shrink) {
-    const int64_t              full   = s->state.eval_batch;
-    const struct cr_fit_report before = s->fit;
-    for (;; s->state.eval_batch /= 2) {
-        CR_TRY(cr_session_compile(s, CR_PROGRAM_EVAL, s->state.eval_batch, NULL, &s->eval));
-        s->has_eval = true;
-        if (!may_shrink || s->state.eval_batch < 2 || !eval_exceeds_limit(s)) break;
-        cr_program_free(&s->eval);
-        s->has_eval = false;
-        s->fit      = before;
-    }
-    if (s->state.eval_batch < full)
-        cr_log(CR_LOG_INFO, "memory  evaluation with batch size %lld: a larger one does not fit",
-               (long long)s->state.eval_batch);
-    return CR_OK;
+    s->fit                          = (struct cr_fit_report){0};
 }
 
 /* Reserves memory for the input of an evaluation with a given batch size, before the training programs are compiled. */
@@ -101,54 +89,74 @@ static cr_status count_input(struct cr_session *s) {
     return CR_OK;
 }
 
-static cr_status compile_programs(struct cr_session *s, const struct cr_session_options *o) {
-    const struct cr_config *c = s->config;
-    s->state.eval_batch   = o->eval_batch ? o->eval_batch : c->train.eval_batch ? c->train.eval_batch : s->state.batch;
-    const bool may_shrink = !o->eval_batch && !c->train.eval_batch;
-    if (s->limit && o->eval && !may_shrink) CR_TRY(count_input(s));
-    if (o->train) CR_TRY(compile_train(s));
-    return o->eval ? compile_eval(s, may_shrink) : CR_OK;
+/* Results do not depend on the batch size of an evaluation. Unless the user sets it, it is halved until evaluation fits
+ * the limit, or the memory that training needs anyway. */
+static bool halve_eval_batch(struct cr_session *s) {
+    if (!s->has_eval || !s->limit || s->state.eval_batch < 2) return false;
+    if (need_of_all(s) <= CR_MAX(s->limit, need_of(s, 0, s->trains))) return false;
+    s->state.eval_batch /= 2;
+    free_eval(s);
+    return true;
 }
 
-/* With train.batch = auto: compiles with the batch size that was found, and lowers it while the programs do not fit
- * with the kernels that are chosen for it. */
-static cr_status compile_all(struct cr_session *s, const struct cr_session_options *o) {
-    const struct cr_program *all[CR_SESSION_TRAIN_MAX + 1];
-    const struct cr_program *eval[] = {&s->eval};
-    const bool               found  = !s->state.batch && (o->train || !(o->eval_batch || s->config->train.eval_batch));
-    if (found) CR_TRY(cr_session_find_batch(s, o->batch_max));
-    for (;;) {
-        CR_TRY(compile_programs(s, o));
-        const int count = all_programs(s, all);
-        if (s->has_eval && s->limit && cr_memory_need(s->device, &s->model.store, eval, 1) > s->limit)
-            return CR_OK; /* a smaller training batch does not help */
-        if (!found || !o->train || !cr_session_smaller_batch(s, cr_memory_need(s->device, &s->model.store, all, count)))
-            return CR_OK;
-        cr_log(CR_LOG_INFO, "batch   size lowered to %lld: the chosen kernels need more memory than estimated",
-               (long long)s->state.batch);
-        free_programs(s);
-        s->fit = (struct cr_fit_report){0};
-    }
-}
-
-/* Ranks above 0 choose their kernels by the times of rank 0. */
-static cr_status compile_by_rank(struct cr_session *s, const struct cr_session_options *o) {
-    if (cr_comm_rank(s->comm) > 0) CR_TRY(cr_session_share_choices(s));
-    CR_TRY(compile_all(s, o));
-    return cr_comm_rank(s->comm) == 0 ? cr_session_share_choices(s) : CR_OK;
-}
-
-/* The plan without a limit comes first: a run that fits has the same programs on every device. All ranks decide alike,
- * because they share limit_if_needed and their programs are the same. A plan for host memory (o->execute is false) does
- * not depend on this machine. */
-static cr_status compile_within_limit(struct cr_session *s, const struct cr_session_options *o) {
-    const struct cr_program *all[CR_SESSION_TRAIN_MAX + 1];
-    CR_TRY(compile_by_rank(s, o));
-    if (!o->execute && s->device->caps.host_memory) return CR_OK;
-    const int count = all_programs(s, all);
-    if (!cr_session_needs_limit(s, cr_memory_need(s->device, &s->model.store, all, count))) return CR_OK;
+/* Of a batch size that was found with estimates: lowers it while the programs with the chosen kernels do not fit. */
+static bool lower_batch(struct cr_session *s) {
+    if (s->has_eval && s->limit && need_of(s, s->trains, s->trains + 1) > s->limit)
+        return false; /* a smaller training batch does not help */
+    if (!s->trains || !cr_session_smaller_batch(s, need_of_all(s))) return false;
+    cr_log(CR_LOG_INFO, "batch   size lowered to %lld: the chosen kernels need more memory than estimated",
+           (long long)s->state.batch);
     free_programs(s);
-    return compile_by_rank(s, o);
+    return true;
+}
+
+/* Compiles with [memory] limit = auto without a limit first: a run that fits has the same programs on every device. A
+ * plan for host memory (o->execute is false) does not depend on this machine. All ranks decide alike, because they
+ * share limit_if_needed and their programs are the same. */
+static bool set_needed_limit(struct cr_session *s, const struct cr_session_options *o) {
+    if ((!o->execute && s->device->caps.host_memory) || !cr_session_needs_limit(s, need_of_all(s))) return false;
+    free_programs(s);
+    return true;
+}
+
+/* Compiles the programs that are missing. *fit_of_training: how the training programs were fitted below the limit. */
+static cr_status compile_missing(struct cr_session *s, const struct cr_session_options *o,
+                                 struct cr_fit_report *fit_of_training) {
+    if (!s->trains && o->train) {
+        if (s->limit && o->eval && (o->eval_batch || s->config->train.eval_batch)) CR_TRY(count_input(s));
+        CR_TRY(compile_train(s));
+        *fit_of_training = s->fit;
+    }
+    s->fit = *fit_of_training;
+    if (!o->eval) return CR_OK;
+    CR_TRY(cr_session_compile(s, CR_PROGRAM_EVAL, s->state.eval_batch, NULL, &s->eval));
+    s->has_eval = true;
+    return CR_OK;
+}
+
+/* Compiles until the programs fit the memory. Ranks above 0 take batch size, limit and kernel times of rank 0. */
+static cr_status compile_until_fits(struct cr_session *s, const struct cr_session_options *o) {
+    const int64_t        given      = o->eval_batch ? o->eval_batch : s->config->train.eval_batch;
+    const bool           first_rank = cr_comm_rank(s->comm) == 0;
+    struct cr_fit_report fit        = {0}; /* of the training programs */
+    if (!first_rank) CR_TRY(cr_session_share_choices(s));
+    const bool found = !s->state.batch && (o->train || !given);
+    if (found) CR_TRY(cr_session_find_batch(s, o->batch_max));
+    for (s->state.eval_batch = given ? given : s->state.batch;;) {
+        CR_TRY(compile_missing(s, o, &fit));
+        if (!given && halve_eval_batch(s)) continue;
+        if (!found || !lower_batch(s)) {
+            if (first_rank) CR_TRY(cr_session_share_choices(s));
+            if (!set_needed_limit(s, o)) break;
+            if (!first_rank) CR_TRY(cr_session_share_choices(s));
+        }
+        fit                 = (struct cr_fit_report){0};
+        s->state.eval_batch = given ? given : s->state.batch;
+    }
+    if (o->eval && s->state.eval_batch < (given ? given : s->state.batch))
+        cr_log(CR_LOG_INFO, "memory  evaluation with batch size %lld: a larger one does not fit",
+               (long long)s->state.eval_batch);
+    return CR_OK;
 }
 
 static void log_fit(const struct cr_session *s) {
@@ -292,7 +300,7 @@ static cr_status open_all(struct cr_session *s, const struct cr_session_options 
     CR_TRY(cr_session_open_cost_table(s, o));
     cr_session_limit(s, o->memory_limit);
     CR_TRY(cr_session_share_limit(s));
-    CR_TRY(compile_within_limit(s, o));
+    CR_TRY(compile_until_fits(s, o));
     CR_TRY(cr_session_same_programs(s));
     if (s->cost_table) cr_cost_table_flush(s->cost_table);
     log_lasting_effect(s);

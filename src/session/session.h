@@ -16,6 +16,8 @@
 #include "model/teacher.h"
 #include "runtime/executor.h"
 
+#include <signal.h>
+
 struct cr_label_scores; /* session/labels/label_scores.h */
 
 struct cr_session_options {
@@ -177,8 +179,8 @@ CR_MUST cr_status cr_session_compile_with(struct cr_session *session, struct cr_
                                           enum cr_program_kind kind, int64_t batch, const char *until,
                                           struct cr_fit_report *fit, struct cr_program *out);
 /* Sets session->state.batch to the largest batch size that fits the limit (or the free memory) with at most [train]
- * batch_slowdown. `most` is an upper bound, 0 when there is none. */
-CR_MUST cr_status cr_session_find_batch(struct cr_session *session, int64_t most);
+ * batch_slowdown. `batch_max` is an upper bound, 0 when there is none. */
+CR_MUST cr_status cr_session_find_batch(struct cr_session *session, int64_t batch_max);
 /* For programs compiled with a batch size that cr_session_find_batch found and that need `need` bytes: when they do not
  * fit, lowers session->state.batch and returns true. */
 bool cr_session_smaller_batch(struct cr_session *session, size_t need);
@@ -254,10 +256,10 @@ CR_MUST cr_status cr_session_save_thresholds(const struct cr_session *session, c
  * may be NULL). With several ranks each rank evaluates its part, and all ranks get the same *out and the same
  * status. */
 CR_MUST cr_status cr_session_evaluate(struct cr_session *session, const struct cr_dataset *dataset,
-                                      volatile const int *stop, struct cr_scores *out);
+                                      volatile const sig_atomic_t *stop, struct cr_scores *out);
 /* The same with the views of `tta`, also in a session that trains. One rank only. */
 CR_MUST cr_status cr_session_evaluate_views(struct cr_session *session, const struct cr_dataset *dataset,
-                                            enum cr_tta tta, volatile const int *stop, struct cr_scores *out);
+                                            enum cr_tta tta, volatile const sig_atomic_t *stop, struct cr_scores *out);
 
 /* As cr_session_evaluate; calls on_sample for each readable sample with its logits ([model.classes], valid during the
  * call). The host waits for the device after every batch. */
@@ -267,7 +269,7 @@ struct cr_sample_callback {
     void (*on_sample)(void *self, int64_t sample, const int32_t *labels, const float *logits);
 };
 CR_MUST cr_status cr_session_evaluate_each(struct cr_session *session, const struct cr_dataset *dataset,
-                                           volatile const int *stop, const struct cr_sample_callback *callback,
+                                           volatile const sig_atomic_t *stop, const struct cr_sample_callback *callback,
                                            struct cr_scores *out);
 /* CR_ERR_MEMORY when the outputs of all images, which an evaluation keeps with data.multi_label, do not fit into the
  * memory that is free. Every evaluation checks it; training does before its first step. */

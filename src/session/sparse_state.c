@@ -258,8 +258,8 @@ cr_status cr_state_sparse_open(const struct cr_param_store *store, struct cr_st_
 }
 
 static const struct cr_st_entry *values_of(struct cr_st_file *file, const char *name) {
-    char whole[512];
-    return snprintf(whole, sizeof whole, "%s.values", name) < (int)sizeof whole ? cr_st_find(file, whole) : NULL;
+    char full[512];
+    return snprintf(full, sizeof full, "%s.values", name) < (int)sizeof full ? cr_st_find(file, full) : NULL;
 }
 
 cr_status cr_state_sparse_take(struct cr_state_sparse *s, struct cr_st_file *file, const char *path,

@@ -75,23 +75,16 @@ static cr_status check_teacher(const struct cr_config *c, const struct cr_config
 
 /* ---- reading ---- */
 
-enum { SETTINGS = 8 };
-
 static cr_status read_config(const struct cr_config *c, const char *weights, const char *path,
                              const struct cr_config **teacher) {
-    struct cr_arena arena           = {0};
-    const char     *named           = cr_arena_printf(&arena, "model.weights=%s", weights);
-    const char     *threads         = cr_arena_printf(&arena, "train.threads=%" PRId64, c->train.threads);
-    const char     *given[SETTINGS] = {named,
-                                       threads,
-                                       "train.device=cpu",
-                                       "train.precision=fp32",
-                                       "model.freeze=",
-                                       "memory.limit=none",
-                                       "memory.card=",
-                                       "memory.trace="};
-    cr_status       status          = named && threads ? CR_OK : CR_NO_MEMORY(strlen(weights));
-    if (status == CR_OK) status = cr_config_open_stored(teacher, path, given, SETTINGS);
+    struct cr_arena arena   = {0};
+    const char     *named   = cr_arena_printf(&arena, "model.weights=%s", weights);
+    const char     *threads = cr_arena_printf(&arena, "train.threads=%" PRId64, c->train.threads);
+    const char     *given[] = {
+            named,         threads, "train.device=cpu", "train.precision=fp32", "model.freeze=", "memory.limit=none",
+            "memory.card="};
+    cr_status status = named && threads ? CR_OK : CR_NO_MEMORY(strlen(weights));
+    if (status == CR_OK) status = cr_config_open_stored(teacher, path, given, CR_COUNT(given));
     cr_arena_free(&arena);
     return status;
 }

@@ -44,7 +44,7 @@ static double top1_of(const struct cr_scores *e) {
 }
 
 /* With [ema]: exchanges weights and moving averages, evaluates, and exchanges them back. */
-static cr_status evaluate_ema(struct cr_run *run, volatile const int *stop, struct cr_scores *out) {
+static cr_status evaluate_ema(struct cr_run *run, volatile const sig_atomic_t *stop, struct cr_scores *out) {
     CR_TRY(cr_state_ema_exchange(&run->session));
     cr_status status = cr_session_evaluate(&run->session, run->val, stop, out);
     if (status != CR_OK && status != CR_ERR_INTERRUPTED) return status;
@@ -128,7 +128,7 @@ static cr_status explain_divergence(const struct cr_run *run, cr_status status) 
                    run->at.step, why);
 }
 
-cr_status cr_run_evaluate(struct cr_run *run, struct cr_report *report, volatile const int *stop,
+cr_status cr_run_evaluate(struct cr_run *run, struct cr_report *report, volatile const sig_atomic_t *stop,
                           struct cr_best *best) {
     const bool       has_ema = run->session.model.store.has_ema;
     const int        labels  = labels_of(run);
@@ -177,7 +177,7 @@ cr_status cr_run_check_final_tta(const struct cr_run *run) {
     return cr_prepare_check_views(c, "train.final_tta", c->train.final_tta, &prepare);
 }
 
-cr_status cr_run_evaluate_views(struct cr_run *run, struct cr_report *report, volatile const int *stop) {
+cr_status cr_run_evaluate_views(struct cr_run *run, struct cr_report *report, volatile const sig_atomic_t *stop) {
     const enum cr_tta tta     = run->config->train.final_tta;
     const bool        has_ema = run->session.model.store.has_ema;
     const int         labels  = labels_of(run);

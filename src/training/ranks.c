@@ -78,17 +78,18 @@ cr_status cr_run_check_ranks_agree(struct cr_run *run) {
 cr_status cr_run_fit_batch(struct cr_run *run, const struct cr_config *stored, bool force, bool *same_update) {
     const struct cr_config *c    = run->config;
     const int64_t           size = cr_comm_size(run->comm);
-    int64_t                 before;
-    CR_TRY(cr_state_ranks(run->from, &before));
-    const int64_t images = stored->train.batch * stored->train.accumulate * before, parts = c->train.accumulate * size;
-    const bool    untouched = c->train.batch == stored->train.batch && c->train.accumulate == stored->train.accumulate;
-    if (untouched && before != size && !force) {
+    int64_t                 stored_ranks;
+    CR_TRY(cr_state_ranks(run->from, &stored_ranks));
+    const int64_t images = stored->train.batch * stored->train.accumulate * stored_ranks,
+                  parts  = c->train.accumulate * size;
+    const bool untouched = c->train.batch == stored->train.batch && c->train.accumulate == stored->train.accumulate;
+    if (untouched && stored_ranks != size && !force) {
         if (images % parts)
             return CR_FAIL(CR_ERR_CONFIG,
                            "%s: an update has %" PRId64 " images (%" PRId64 " rank%s), which %" PRId64
                            " rank%s with train.accumulate = %" PRId64
                            " cannot divide evenly: use another number of ranks, or train.batch=... with --force",
-                           run->from, images, before, before == 1 ? "" : "s", size, size == 1 ? "" : "s",
+                           run->from, images, stored_ranks, stored_ranks == 1 ? "" : "s", size, size == 1 ? "" : "s",
                            c->train.accumulate);
         char batch[40];
         snprintf(batch, sizeof batch, "train.batch=%" PRId64, images / parts);
@@ -96,7 +97,7 @@ cr_status cr_run_fit_batch(struct cr_run *run, const struct cr_config *stored, b
         cr_log(CR_LOG_INFO,
                "resume: %" PRId64 " rank%s with %" PRId64 " images each, before %" PRId64 " with %" PRId64
                ": the images of each update and their order do not change",
-               size, size == 1 ? "" : "s", run->config->train.batch * run->config->train.accumulate, before,
+               size, size == 1 ? "" : "s", run->config->train.batch * run->config->train.accumulate, stored_ranks,
                stored->train.batch * stored->train.accumulate);
     }
     *same_update = cr_run_update_images(run) == images;

@@ -6,11 +6,10 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Changes of the output folder, the memory log, the command of events, train.steps and the memory that a run may see
+/* Changes of the output folder, the command of events, train.steps and the memory that a run may see
  * (a sweep sets it) are not logged. */
 static bool is_silent(const char *key) {
-    static const char *const silent[] = {"train.output", "train.steps", "train.on_event", "memory.trace",
-                                         "memory.card"};
+    static const char *const silent[] = {"train.output", "train.steps", "train.on_event", "memory.card"};
     for (size_t i = 0; i < CR_COUNT(silent); i++)
         if (strcmp(key, silent[i]) == 0) return true;
     return false;
@@ -46,31 +45,30 @@ static cr_status check_changes(const struct cr_config_differences *differ, bool 
 }
 
 /* The values of the command line in the configuration of the run that is resumed. With batch size auto, the run keeps
- * the number that it found when it began. The memory log was written at its start. */
+ * the number that it found when it began. */
 static cr_status resumed_config(const struct cr_config *stored, const struct cr_train_options *o, struct cr_run *run) {
     char batch[40];
     snprintf(batch, sizeof batch, "train.batch=%" PRId64, stored->train.batch);
     CR_TRY(cr_config_reopen(&run->config, stored, o->overrides, o->override_count));
-    if (!cr_config_given(run->config, "memory.trace"))
-        CR_TRY(cr_config_change(&run->config, 0, CR_CHANGES("memory.trace=")));
     return run->config->train.batch || !stored->train.batch || o->force
                ? CR_OK
                : cr_config_change(&run->config, 0, CR_CHANGES(batch));
 }
 
-/* Logs the values of the given configuration that the run does not take from it. */
-static cr_status log_ignored(const struct cr_config *given, const struct cr_run *run) {
+/* Logs the values of the configuration that the user names that the run does not take from it. */
+static cr_status log_ignored(const struct cr_config *user_config, const struct cr_run *run) {
     struct cr_config_differences differ;
-    const cr_status              status = cr_config_compare(run->config, given, &differ);
+    const cr_status              status = cr_config_compare(run->config, user_config, &differ);
     for (int i = 0; i < differ.count && status == CR_OK; i++)
         if (!is_silent(differ.at[i].name))
             cr_log(CR_LOG_INFO, "resume: %s in %s is not applied; give it on the command line to change it",
-                   differ.at[i].text, given->path);
+                   differ.at[i].text, user_config->path);
     cr_config_differences_free(&differ);
     return status;
 }
 
-cr_status cr_run_resumed_config(const struct cr_config *given, const struct cr_train_options *o, struct cr_run *run) {
+cr_status cr_run_resumed_config(const struct cr_config *user_config, const struct cr_train_options *o,
+                                struct cr_run *run) {
     const struct cr_config      *stored = NULL;
     struct cr_config_differences differ = {0};
     char                         path[CR_PATH_MAX];
@@ -83,7 +81,7 @@ cr_status cr_run_resumed_config(const struct cr_config *given, const struct cr_t
     run->unmeasured = !stored->train.measure;
     CR_TRY_OUT(cr_config_compare(stored, run->config, &differ));
     CR_TRY_OUT(check_changes(&differ, o->force, same_update));
-    CR_TRY_OUT(log_ignored(given, run));
+    CR_TRY_OUT(log_ignored(user_config, run));
 out:
     cr_config_close(stored);
     cr_config_differences_free(&differ);

@@ -11,9 +11,9 @@
 
 #include <sys/types.h>
 
-enum { CR_RUN_LAST_BYTES = 64 };
+enum { CR_RUN_LINK_BYTES = 64 };
 /* training/setup.c: reads the target of the link `last`; "" when there is none. Every save changes it. */
-void cr_run_read_last(const char *dir, char out[CR_RUN_LAST_BYTES]);
+void cr_run_read_last_link(const char *dir, char out[CR_RUN_LINK_BYTES]);
 
 /* The command of train.on_event. training/events.c */
 struct cr_run_events {
@@ -29,12 +29,12 @@ struct cr_run {
     const struct cr_config
                *config; /* effective configuration; on resume the stored one with the values of the command line */
     char       *dir;    /* run folder */
-    const char *continued_by;            /* what continues it, for messages; static */
-    char       *from;                    /* checkpoint folder that the run resumes from; NULL for a new run */
-    bool        unmeasured;              /* the resumed run chose its kernels without measuring them */
-    char        last[CR_RUN_LAST_BYTES]; /* --resume auto: target of the link `last` when `from` was chosen */
-    int         lock;                    /* file descriptor of the lock of the run folder; -1 when not locked */
-    bool        made;                    /* this process has made the run folder, and nothing is in it yet */
+    const char *continued_by;                 /* what continues it, for messages; static */
+    char       *from;                         /* checkpoint folder that the run resumes from; NULL for a new run */
+    bool        unmeasured;                   /* the resumed run chose its kernels without measuring them */
+    char        last_link[CR_RUN_LINK_BYTES]; /* --resume auto: target of the link `last` when `from` was chosen */
+    int         lock;                         /* file descriptor of the lock of the run folder; -1 when not locked */
+    bool        made;                         /* this process has made the run folder, and nothing is in it yet */
     struct cr_dataset *train, *val;
     uint64_t           data_contents; /* cr_dataset_contents of `train` */
     struct cr_teacher *teacher;       /* network of distill.teacher; NULL: none */
@@ -55,17 +55,15 @@ struct cr_run {
 /* CR_ERR_CONFIG when a network of this configuration cannot be trained. */
 CR_MUST cr_status cr_training_check(const struct cr_config *config);
 /* Does everything up to the first step. Closes *run on failure. */
-CR_MUST cr_status cr_run_open(const struct cr_config *given, const struct cr_train_options *options,
+CR_MUST cr_status cr_run_open(const struct cr_config *user_config, const struct cr_train_options *options,
                               struct cr_run *run);
 /* training/resumed_config.c: sets run->config to the configuration of run->from with the values of the command line.
  * CR_ERR_CONFIG, without options->force, when one of them decides the network or the data (config/config.def). */
-CR_MUST cr_status cr_run_resumed_config(const struct cr_config *given, const struct cr_train_options *options,
+CR_MUST cr_status cr_run_resumed_config(const struct cr_config *user_config, const struct cr_train_options *options,
                                         struct cr_run *run);
 /* After a checkpoint of this step was written: opens the session again with the parts that model.unfreeze has unfrozen,
  * and loads the checkpoint. The run continues as if it were resumed. All ranks call it. */
 CR_MUST cr_status cr_run_unfreeze(struct cr_run *run);
-/* training/trace.c: writes the memory trace to the file [memory] trace; does nothing without this key. */
-CR_MUST cr_status cr_run_trace(const struct cr_run *run);
 /* training/prune.c: CR_ERR_CONFIG when [prune] has keys that only `cresnet prune` understands; resolves [prune]. */
 CR_MUST cr_status cr_run_prune_check(const struct cr_config *config);
 CR_MUST cr_status cr_run_prune_open(struct cr_run *run);
@@ -139,12 +137,13 @@ CR_MUST cr_status cr_run_average(struct cr_run *run);
 CR_MUST cr_status cr_run_save(struct cr_run *run, struct cr_report *report);
 /* Evaluates the validation set, also with the moving averages of [ema], and updates *best. CR_ERR_INTERRUPTED when
  * *stop becomes non-zero. */
-CR_MUST cr_status cr_run_evaluate(struct cr_run *run, struct cr_report *report, volatile const int *stop,
+CR_MUST cr_status cr_run_evaluate(struct cr_run *run, struct cr_report *report, volatile const sig_atomic_t *stop,
                                   struct cr_best *best);
 /* train.final_tta: CR_ERR_CONFIG when it cannot be evaluated at the end of this run. */
 CR_MUST cr_status cr_run_check_final_tta(const struct cr_run *run);
 /* The last evaluation, with the views of train.final_tta; does nothing without this key. It does not change `best`. */
-CR_MUST cr_status cr_run_evaluate_views(struct cr_run *run, struct cr_report *report, volatile const int *stop);
+CR_MUST cr_status cr_run_evaluate_views(struct cr_run *run, struct cr_report *report,
+                                        volatile const sig_atomic_t *stop);
 
 /* What follows when the weights of a new run have other classes than its dataset: ends the warning of
  * cr_saved_model_number_classes. */

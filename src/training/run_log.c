@@ -95,10 +95,10 @@ void cr_run_log_end(const struct cr_run *run, struct cr_report *report, int ende
 }
 
 void cr_run_log_failed(const struct cr_run *run, cr_status why) {
-    char last[CR_RUN_LAST_BYTES];
+    char checkpoint[CR_RUN_LINK_BYTES];
     if (!cr_run_reports(run) || why == CR_ERR_CONFIG || why == CR_ERR_USAGE || why == CR_ERR_NUMERIC) return;
-    cr_run_read_last(run->dir, last);
-    if (*last)
-        cr_log(CR_LOG_WARN, "the run failed; its checkpoint %s/%s is complete: %s continues there", run->dir, last,
-               run->continued_by);
+    cr_run_read_last_link(run->dir, checkpoint);
+    if (*checkpoint)
+        cr_log(CR_LOG_WARN, "the run failed; its checkpoint %s/%s is complete: %s continues there", run->dir,
+               checkpoint, run->continued_by);
 }

@@ -52,22 +52,22 @@ static cr_status split_resume_path(const char *path, char **dir, char **from) {
     return *dir && *from ? CR_OK : CR_NO_MEMORY(sizeof resolved);
 }
 
-void cr_run_read_last(const char *dir, char out[CR_RUN_LAST_BYTES]) {
+void cr_run_read_last_link(const char *dir, char out[CR_RUN_LINK_BYTES]) {
     char          path[PATH_MAX + 8];
     const ssize_t length   = snprintf(path, sizeof path, "%s/last", dir) < (int)sizeof path
-                                 ? readlink(path, out, CR_RUN_LAST_BYTES - 1)
+                                 ? readlink(path, out, CR_RUN_LINK_BYTES - 1)
                                  : -1;
     out[CR_MAX(length, 0)] = 0;
 }
 
-static cr_status choose_dir(const struct cr_config *given, const struct cr_train_options *o, struct cr_run *run) {
+static cr_status choose_dir(const struct cr_config *user_config, const struct cr_train_options *o, struct cr_run *run) {
     if (o->resume && strcmp(o->resume, "auto") != 0) {
         CR_TRY(split_resume_path(o->resume, &run->dir, &run->from));
         return CR_OK;
     }
-    CR_TRY(default_dir(given, &run->dir));
+    CR_TRY(default_dir(user_config, &run->dir));
     if (o->resume) {
-        cr_run_read_last(run->dir, run->last);
+        cr_run_read_last_link(run->dir, run->last_link);
         CR_TRY(cr_ckpt_find_intact(run->dir, &run->from));
         if (!run->from) cr_log(CR_LOG_INFO, "resume: no checkpoint in %s, starting from the beginning", run->dir);
         return CR_OK;
@@ -82,10 +82,10 @@ static cr_status choose_dir(const struct cr_config *given, const struct cr_train
 
 /* Checks with the lock that the folder is as choose_dir found it: another run may have written there and ended. */
 static cr_status check_unchanged(const struct cr_train_options *o, const struct cr_run *run) {
-    char last[sizeof run->last];
+    char link[sizeof run->last_link];
     if (o->resume && strcmp(o->resume, "auto") != 0) return CR_OK; /* the checkpoint was named */
-    cr_run_read_last(run->dir, last);
-    if (o->resume ? strcmp(last, run->last) == 0 : !cr_ckpt_dir_in_use(run->dir)) return CR_OK;
+    cr_run_read_last_link(run->dir, link);
+    if (o->resume ? strcmp(link, run->last_link) == 0 : !cr_ckpt_dir_in_use(run->dir)) return CR_OK;
     return CR_FAIL(CR_ERR_CONFIG, "%s: another run has written there meanwhile: start again", run->dir);
 }
 
@@ -273,13 +273,13 @@ static cr_status write_config_text(struct cr_run *run) {
     return run->config_text.failed ? CR_NO_MEMORY(4096) : CR_OK;
 }
 
-static cr_status open_run(const struct cr_config *given, const struct cr_train_options *o, struct cr_run *run) {
-    if (cr_comm_rank(run->comm) == 0) CR_TRY(choose_dir(given, o, run));
+static cr_status open_run(const struct cr_config *user_config, const struct cr_train_options *o, struct cr_run *run) {
+    if (cr_comm_rank(run->comm) == 0) CR_TRY(choose_dir(user_config, o, run));
     CR_TRY(cr_run_share_folders(run));
     if (run->from)
-        CR_TRY(cr_run_resumed_config(given, o, run));
+        CR_TRY(cr_run_resumed_config(user_config, o, run));
     else
-        CR_TRY(cr_config_reopen(&run->config, given, o->overrides, o->override_count));
+        CR_TRY(cr_config_reopen(&run->config, user_config, o->overrides, o->override_count));
     CR_TRY(cr_run_prune_check(run->config));
     CR_TRY(cr_run_check_final_tta(run));
     CR_TRY(cr_device_check(run->config->train.device));
@@ -304,10 +304,10 @@ cr_status cr_training_check(const struct cr_config *config) {
                           "quant.train=yes to train with quantised values");
 }
 
-cr_status cr_run_open(const struct cr_config *given, const struct cr_train_options *options, struct cr_run *run) {
-    CR_TRY(cr_training_check(given));
+cr_status cr_run_open(const struct cr_config *user_config, const struct cr_train_options *options, struct cr_run *run) {
+    CR_TRY(cr_training_check(user_config));
     *run             = (struct cr_run){.lock = -1, .comm = options->comm, .events.command = options->on_event};
-    cr_status status = open_run(given, options, run);
+    cr_status status = open_run(user_config, options, run);
     if (status == CR_OK) return CR_OK;
     cr_comm_abort(run->comm, cr_error_message()); /* before this rank closes anything that other ranks wait for */
     if (run->made && run->lock >= 0) cr_ckpt_remove_empty(run->dir);

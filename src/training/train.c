@@ -206,12 +206,12 @@ static cr_status skip_leftover(struct cr_run *run, const struct cr_loader_option
 /* A signal received by any rank takes effect on all ranks after the same step. Signals that arrive later are handled
  * after the next step, so that a run never ends without saving. */
 static cr_status poll_signals(const struct cr_run *run, struct loop_state *state, bool *save_now) {
-    uint32_t mine  = save_requested ? CR_REQUEST_SAVE : 0, all;
-    save_requested = 0;
-    if (stop_signal) mine |= stop_signal == SIGINT ? CR_REQUEST_INT : CR_REQUEST_TERM;
-    CR_TRY(cr_comm_vote(run->comm, mine, &all));
-    *save_now = all & CR_REQUEST_SAVE;
-    if (all & CR_REQUEST_STOP) state->ended_by = all & CR_REQUEST_TERM ? SIGTERM : SIGINT;
+    uint32_t requests = save_requested ? CR_REQUEST_SAVE : 0, all_requests;
+    save_requested    = 0;
+    if (stop_signal) requests |= stop_signal == SIGINT ? CR_REQUEST_INT : CR_REQUEST_TERM;
+    CR_TRY(cr_comm_vote(run->comm, requests, &all_requests));
+    *save_now = all_requests & CR_REQUEST_SAVE;
+    if (all_requests & CR_REQUEST_STOP) state->ended_by = all_requests & CR_REQUEST_TERM ? SIGTERM : SIGINT;
     return CR_OK;
 }
 
@@ -249,11 +249,11 @@ static cr_status after_step(struct cr_run *run, struct loop_state *state, bool s
     struct cr_report       *report    = state->report;
     const struct cr_config *c         = run->config;
     const bool              stopping  = state->ended_by != 0;
-    bool                    last      = run->at.step == run->total_steps || stopping;
+    bool                    is_final  = run->at.step == run->total_steps || stopping;
     bool                    epoch_end = run->at.step % run->at.steps_per_epoch == 0;
-    bool                    eval_due  = !stopping && (last || cr_run_evaluates_at(run, run->at.step));
-    bool save_due = last || save_now || (c->train.save_every ? run->at.step % c->train.save_every == 0 : epoch_end) ||
-                    unfreezes(run);
+    bool                    eval_due  = !stopping && (is_final || cr_run_evaluates_at(run, run->at.step));
+    bool                    save_due  = is_final || save_now ||
+                    (c->train.save_every ? run->at.step % c->train.save_every == 0 : epoch_end) || unfreezes(run);
     if (epoch_end || save_due || eval_due) CR_TRY(average(run, state, epoch_end));
     if (!save_due && !eval_due) return CR_OK;
     CR_TRY(collect(run, state)); /* only checked results are saved */
@@ -327,11 +327,12 @@ static cr_status loop(struct cr_run *run, struct cr_report *report, const struct
 
 /* Returns whether a resumed run has ended already, and says why. */
 static bool has_ended(const struct cr_run *run, const struct cr_best *best) {
-    const enum cr_log_level level = cr_comm_rank(run->comm) == 0 ? CR_LOG_RESULT : CR_LOG_INFO;
-    const int64_t           whole = run->config->train.epochs * run->at.steps_per_epoch;
+    const enum cr_log_level level     = cr_comm_rank(run->comm) == 0 ? CR_LOG_RESULT : CR_LOG_INFO;
+    const int64_t           all_steps = run->config->train.epochs * run->at.steps_per_epoch;
     if (run->at.step >= run->total_steps) {
         char hint[64] = "raise train.epochs to continue";
-        if (run->total_steps < whole) snprintf(hint, sizeof hint, "train.steps=0 continues to step %" PRId64, whole);
+        if (run->total_steps < all_steps)
+            snprintf(hint, sizeof hint, "train.steps=0 continues to step %" PRId64, all_steps);
         cr_log(level, "already at step %" PRId64 " of %" PRId64 ": nothing to do; %s", run->at.step, run->total_steps,
                hint);
         return true;
@@ -374,10 +375,7 @@ cr_status cr_train(const struct cr_config *config, const struct cr_train_options
                                         .progress        = options->brief && !quiet,
                                         .labels          = run.config->data.multi_label ? run.session.model.classes : 0,
                                         .first_step      = run.from ? run.at.step + 1 : 0};
-    if (cr_run_reports(&run)) {
-        CR_TRY_OUT(cr_run_trace(&run));
-        CR_TRY_OUT(cr_report_open(&o, &report));
-    }
+    if (cr_run_reports(&run)) CR_TRY_OUT(cr_report_open(&o, &report));
     cr_run_log_start(&run, report);
     cr_run_event_start(&run);
     CR_TRY_OUT(cr_run_report_sparsity(&run, report));

@@ -7,20 +7,16 @@
 there python3 || { skip "no python3"; sum_up 77; }
 # images FOLDER RED GREEN BLUE: a dataset of three classes with these names
 images() {
-    python3 - "$@" <<'PY'
-import os, struct, sys, zlib
-def png(path, rgb):
-    chunk = lambda kind, data: struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-    rows = (b"\0" + bytes(rgb) * 32) * 32
-    open(path, "wb").write(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", 32, 32, 8, 2, 0, 0, 0))
-                           + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b""))
+    python_tools - "$@" <<'PY'
+import os, sys
+import png
 for split, count in (("train", 8), ("val", 4)):
     for k, name in enumerate(sys.argv[2:]):
         os.makedirs(f"{sys.argv[1]}/{split}/{name}")
         for i in range(count):
             rgb = [20 + 5 * i] * 3
             rgb[k] = 200 + 5 * i
-            png(f"{sys.argv[1]}/{split}/{name}/{i}.png", rgb)
+            png.write(f"{sys.argv[1]}/{split}/{name}/{i}.png", 32, 32, lambda x, y: rgb)
 PY
 }
 { tiny_model 8,16; cat; } >net.ini <<'INI'

@@ -5,18 +5,16 @@
 there python3 || { skip "no python3"; sum_up 77; }
 
 cat >images.py <<'PY'
-import os, struct, zlib
-def chunk(kind, data): return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+import os
+import png
 def image(path, seed):
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    rows = b"".join(b"\0" + bytes((seed * 37 + 11 * x * (seed % 5) + 9 * y + c) % 256 for x in range(16) for c in range(3)) for y in range(16))
-    open(path, "wb").write(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", 16, 16, 8, 2, 0, 0, 0))
-                           + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b""))
+    png.write(path, 16, 16, lambda x, y: [(seed * 37 + 11 * x * (seed % 5) + 9 * y + c) % 256 for c in range(3)])
 for k, name in enumerate(['=HYPERLINK("x")', "+a, b", "-c", "@d", "\uff1dwide", "plain"]):
     for i in range(5): image("set/train/%s/%d.png" % (name, i), 7 * k + i); image("set/val/%s/%d.png" % (name, i), 7 * k + i + 1)
 image("more/=1+1.png", 3); image('more/a "b", c\nd.png', 4)
 PY
-python3 images.py
+python_tools images.py
 printf 'not an image' >more/broken.png
 { tiny_model; printf '[data]\nkind = folder\nroot = set\nimage_size = 16\nworkers = 1\n[train]\nbatch = 6\nepochs = 1\neval_every = 0\ndevice = cpu\n'; } >csv.ini
 run train csv.ini -o run -q; expect "train" 0

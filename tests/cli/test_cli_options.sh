@@ -25,14 +25,9 @@ run predict tiny.ini -b 3; expect "predict -b" 2 "option -b belongs to cresnet" 
 run eval tiny.ini --gpus 2; expect "eval --gpus" 2 "train.gpu=N chooses the GPU"
 run bench step tiny.ini --workers 2; expect "bench step --workers" 2 "--workers is not an option of bench step (only of bench data)"
 run bench data tiny.ini --device cpu; expect "bench data --device" 2 "--device is not an option of bench data"
-run bench init tiny.ini --weights x; expect "bench init --weights" 2 "--weights is not an option of bench init"
-run plan tiny.ini --alignment 64; expect "plan --alignment" 2 "--alignment needs --trace FILE"
 run plan tiny.ini --json --csv; expect "plan --json --csv" 2 "exclude each other"
 run plan tiny.ini --json --program; expect "plan --json --program" 2 "exclude each other"
 run plan tiny.ini --csv --after plan; expect "plan --csv --after" 2 "exclude each other"
-run plan --trace tiny.ini --target h200; expect "plan --trace --target" 2 "only --alignment, --csv and --json"
-echo 'id,lower,upper,size' >lifetimes.csv
-run plan --csv lifetimes.csv --ranks 2; expect "plan --csv FILE --ranks" 2 "only --csv, --capacity and --time-limit"
 run train tiny.ini --force -o F; expect "train --force" 2 "--force needs --resume"
 run train tiny.ini --steps 1 -o F -q; expect "train" 0
 run prune F --sparsity 0.5 -b 3 -o P; expect "prune -b without --target-ms" 2 "--batch needs --target-ms"
@@ -108,10 +103,6 @@ documented profile profile tiny.ini --steps 1
 documented check check tiny.ini
 documented bench bench step tiny.ini --steps 1 memory.limit=1GiB
 documented bench bench data tiny.ini --steps 1 --trainer-speed 10
-documented bench bench allocators tiny.ini --steps 1
-documented bench bench init tiny.ini --steps 1
-documented bench bench spdnn --neurons 1024 --layers 2 --inputs 20 --verbose
-run train tiny.ini memory.trace=trace.csv --steps 4 -o TR -q; documented plan plan --trace trace.csv
 documented prune prune F --sparsity 0.5 -o PJ --recalibrate 1
 documented prune prune F --pattern channels --flops 1.3 --multiple 1 -o PK --recalibrate 1
 documented prune prune F --pattern channels --speedup 1.1 --multiple 1 --batch 4 -o PL train.measure=no

@@ -6,7 +6,7 @@
 there python3 || { skip "no python3"; sum_up 77; }
 
 # oriented/ holds images of 24x16 with an eXIf chunk, upright/ the images that it describes, without one
-PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=$source_dir/tests/tools python3 - <<'PY'
+python_tools - <<'PY'
 import os, struct, sys, zlib
 import png
 # where pixel (x, y) of the upright image is in a stored image of W x H

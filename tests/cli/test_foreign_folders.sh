@@ -25,9 +25,6 @@ run predict S2 "$image"; holds "predict: draws nothing" [ ! -e elsewhere ]; rm -
 run eval S2 "data.root=$work/elsewhere" -q; expect "eval: the user names the place" 0; holds "the user names the place: it is drawn" [ -d elsewhere/val ]
 run eval S2; expect "eval: images that are there" 0
 run eval S; expect "eval of an own run" 0
-fresh; sed -i "s|^trace =.*|trace = $work/trace.csv|" F/*/config.ini
-resume; expect "train: a stored memory.trace" 0; holds "a stored memory.trace is not written" [ ! -e trace.csv ]
-resume "memory.trace=$work/trace.csv" --steps 16; expect "train: memory.trace of the user" 0; holds "memory.trace of the user is written" [ -s trace.csv ]
 
 # ---- include, and text of other files ----
 printf 'password hunter2\n[login]\nsecret = hunter3\n' >private.txt

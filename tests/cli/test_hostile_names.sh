@@ -5,15 +5,12 @@
 there python3 || { skip "no python3"; sum_up 77; }
 
 png_images() { # FOLDER COUNT: small images of one colour each
-    python3 - "$@" <<'PY'
-import os, struct, sys, zlib
-def chunk(kind, data): return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+    python_tools - "$@" <<'PY'
+import os, sys
+import png
 os.makedirs(sys.argv[1], exist_ok=True)
 for i in range(int(sys.argv[2])):
-    rows = b"".join(b"\0" + bytes([40 * i % 256, 9 * y, 200] * 16) for y in range(16))
-    data = (b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", 16, 16, 8, 2, 0, 0, 0))
-            + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b""))
-    open(os.path.join(sys.argv[1], "%d.png" % i), "wb").write(data)
+    png.write(os.path.join(sys.argv[1], "%d.png" % i), 16, 16, lambda x, y: (40 * i % 256, 9 * y, 200))
 PY
 }
 { tiny_model; cat; } >net.ini <<INI

@@ -16,12 +16,13 @@ run_from() {
     rc=$?
     out=$(cat stdout) err=$(cat stderr)
 }
+said() { grep -s "$1" $2; } # TEXT FILE; FILE may be a pattern whose files appear later
 # stopped NAME FILE TEXT ARGS...: the command gets SIGINT when FILE has TEXT, and ends with 130
 stopped() {
     local name=$1 file=$2 text=$3 pid i
     shift 3
     python3 parent.py "$bin" "$@" >stdout 2>stderr & pid=$!
-    await $pid grep -s "$text" $file
+    await $pid said "$text" "$file"
     kill -INT $pid
     for i in $(seq 600); do kill -0 $pid 2>/dev/null || break; sleep 0.05; done
     kill -KILL $pid 2>/dev/null

@@ -83,15 +83,14 @@ is "bash: an option's words" "$(replies 'cresnet train --device ')" "auto cpu cu
 is "bash: ... behind =" "$(replies 'cresnet train --device=cu')" "cuda"
 is "bash: a key" "$(replies 'cresnet train x.ini optim.nest')" "optim.nesterov="
 is "bash: its words" "$(replies 'cresnet train x.ini optim.nesterov=')" "yes no"
-is "bash: a part of a command" "$(replies 'cresnet bench sp')" "sparse spdnn"
-is "bash: ... of a program of its own" "$(replies 'cresnet-bench in')" "infer init"
+is "bash: a part of a command" "$(replies 'cresnet bench st')" "step"
+is "bash: ... of a program of its own" "$(replies 'cresnet-bench in')" "infer"
 is "bash: ... or a file" "$(cd "$work" && mkdir -p verified && replies 'cresnet data ver')" "verify verified"
 is "bash: the second operand is no part" "$(cd "$work" && replies 'cresnet data pack sta')" ""
 is "bash: help of a key" "$(replies 'cresnet help optim.nest')" "optim.nesterov"
 is "bash: help of a command" "$(replies 'cresnet help man tr')" "train"
 is "bash: options of the program" "$(replies 'cresnet --v')" "--version"
 is "bash: one dash" "$(replies 'cresnet help -')" "--quiet --version --help"
-is "bash: names of tensors" "$(replies 'cresnet export --names ')" "torchvision timm"
 is "bash: patterns" "$(replies 'cresnet prune --pattern ')" "auto channels 2:4 block unstructured channel"
 is "bash: patterns for a target" "$(replies 'cresnet compress --pattern=un')" "unstructured"
 is "bash: the shell keeps the text before a colon" "$(replies 'cresnet prune --pattern 2:')" "4"
@@ -102,14 +101,14 @@ is "bash: a GPU" "$(replies 'cresnet plan --target a1')" "a100"
 # Every option whose words the program checks has the same words in the completion: the message about a wrong word lists them.
 cp "$source_dir/configs/demo.ini" words.ini
 for typed in "plan words.ini --which" "plan words.ini --after" "profile words.ini --which" "profile words.ini --order" "eval words.ini --split" \
-    "export words.ini --names" "check words.ini --devices" "prune words.ini --target-ms 1 -o P --pattern" "prune words.ini --sparsity 0.5 -o P --pattern" \
-    "prune words.ini --scope" "prune words.ini --importance" "bench sparse --types" "plan words.ini --target" "train words.ini --device"; do
+    "check words.ini --devices" "prune words.ini --target-ms 1 -o P --pattern" "prune words.ini --sparsity 0.5 -o P --pattern" \
+    "prune words.ini --scope" "prune words.ini --importance" "plan words.ini --target" "train words.ini --device"; do
     said=$(cresnet $typed nosuchword 2>&1); is "$typed: a wrong word" $? 2
     words=$(replies "cresnet $typed ")
     [ -n "$words" ] || fail "$typed: no words"
     for word in $words; do has "$typed: $word" "$said" "$word"; done
     # Each word of the message is completed.
-    for word in $(sed -n 's/.*\(must be one of\|choose from\|unknown device [a-z]* (\|must be fp32\|known are\) *\([^;)]*\).*/\2/p' <<<"$said" | head -1 | tr -d ','); do
+    for word in $(sed -n 's/.*\(must be one of\|choose from\|unknown device [a-z]* (\\|known are\) *\([^;)]*\).*/\2/p' <<<"$said" | head -1 | tr -d ','); do
         case " $words or " in *" $word "*) pass ;; *) fail "$typed: $word is not completed" ;; esac
     done
 done
@@ -128,7 +127,7 @@ zpty -r z out '*ready*'
 zpty -w -n z "$3"$'\t'
 zpty -r z out "*$4*" && [[ $out != *"bad option"* ]] && print completed
 ZSH
-    for typed in 'cresnet train --resume au/--resume auto ' 'cresnet bench all/bench allocators ' 'cresnet prune --pattern 2/--pattern 2:4 ' 'cresnet eval --weights resnet34/--weights resnet34 ' 'cresnet help fine/help finetune '; do
+    for typed in 'cresnet train --resume au/--resume auto ' 'cresnet bench inf/bench infer ' 'cresnet prune --pattern 2/--pattern 2:4 ' 'cresnet eval --weights resnet34/--weights resnet34 ' 'cresnet help fine/help finetune '; do
         is "zsh: $typed" "$(cd "$work/empty" && timeout 10 zsh -f "$work/keys.zsh" "$prefix/share/zsh/vendor-completions" "$work/dump" \
             "${typed%/*}" "${typed#*/}" 2>&1)" completed
     done
@@ -138,7 +137,7 @@ if there fish; then
     is "fish: an option" "$(fish_replies 'cresnet train --res')" "--resume "
     is "fish: its words" "$(fish_replies 'cresnet-train --device ')" "auto cpu cuda "
     is "fish: patterns" "$(fish_replies 'cresnet prune --pattern ' | tr ' ' '\n' | sort | tr '\n' ' ')" "2:4 auto block channel channels unstructured "
-    is "fish: a part of a command" "$(fish_replies 'cresnet bench spd')" "spdnn "
+    is "fish: a part of a command" "$(fish_replies 'cresnet bench ste')" "step "
     is "fish: a key" "$(fish_replies 'cresnet eval optim.nest')" "optim.nesterov=no optim.nesterov=yes "
 else skip "no fish here"; fi
 

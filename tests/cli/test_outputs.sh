@@ -8,7 +8,7 @@ mkdir images; printf 'an image of the data set' >images/photo.png
 inode() { stat -c %i "$1"; }
 
 # each output: a name, the file, and the command that writes it
-names=(onnx weights confusion csv report png trace)
+names=(onnx weights confusion csv report png)
 file_of() { echo "out-$1.$1"; }
 write() { # write NAME FILE [ARGS...]
     local name=$1 file=$2
@@ -20,7 +20,6 @@ write() { # write NAME FILE [ARGS...]
     csv) run eval R --csv "$file" "$@" ;;
     report) run report R --no-eval -o "$file" "$@" ;;
     png) run plan tiny.ini --png "$file" "$@" ;;
-    trace) rm -rf T; run train tiny.ini -o T --steps 1 -q "memory.trace=$file" "$@" ;;
     esac
 }
 
@@ -33,16 +32,11 @@ for name in "${names[@]}"; do
 
     # another program's file
     cp images/photo.png victim; old=$(inode victim)
-    if [ $name = trace ]; then want=2 hint="or remove it"; else want=2 hint="--force"; fi
-    write $name victim; expect "$name: a foreign file is refused" $want "victim: exists and is not" "$hint"
+    write $name victim; expect "$name: a foreign file is refused" 2 "victim: exists and is not" "--force"
     holds "$name: the foreign file is untouched" cmp victim images/photo.png
     is "$name: the foreign file is the same one" "$(inode victim)" "$old"
-    if [ $name = trace ]; then
-        holds "trace: refused before the first checkpoint" [ ! -e T/last ]
-    else
-        write $name victim --force; expect "$name --force" 0
-        [ $name = report ] || holds "$name --force: the output" cmp victim first
-    fi
+    write $name victim --force; expect "$name --force" 0
+    [ $name = report ] || holds "$name --force: the output" cmp victim first
 
     # an empty file, with its permissions
     : >empty; chmod 600 empty; write $name empty; expect "$name: an empty file" 0

@@ -5,38 +5,15 @@
 #   CRESNET_SANITIZE  when set, times are not checked
 #   RANKS_LAUNCHERS=yes   also starts by the real torchrun, mpirun.openmpi and mpiexec.hydra, where they are installed
 . "$(dirname "$0")/../harness/support.sh"
+. "$source_dir/tests/harness/ranks_support.sh"
 (sleep 240; kill -9 $(pgrep -f -- "-o $work/")) >/dev/null 2>&1 & # what hangs is a failure, not a test that never ends
 guard=$!
 trap 'kill $guard; kill -9 $(ours) 2>/dev/null; rm -rf "$work"' EXIT
-unset RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR MASTER_PORT
 
-now() { date +%s%N; }
 ours() { pgrep -f -- "-o $work/"; } # every process of a case has its run folder on its command line
 free_port() { python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'; }
-losses() { grep '"event":"train"' "$1/log.jsonl" | sed 's/.*"step":\([0-9]*\).*"loss":\([^,]*\),.*/\1 \2/'; }
 memory_before=$(ls /dev/shm 2>/dev/null)
 
-{ tiny_model; cat; } >net.ini <<'INI'
-[data]
-kind = synthetic
-image_size = 16
-train_images = 400
-val_images = 40
-workers = 1
-
-[train]
-batch = 4
-epochs = 100000
-eval_every = 0
-save_every = 1000000
-log_every = 1
-device = cpu
-threads = 1
-
-[ranks]
-timeout = 2
-meet = 3
-INI
 train() { timeout 120 "$bin" train net.ini -q "$@"; }
 
 # cleanup NAME: nothing of the case is left

@@ -5,31 +5,8 @@
 #   CRESNET_SANITIZE  when set, times are not checked
 . "$(dirname "$0")/../harness/support.sh"
 . "$source_dir/tests/harness/two_hosts.sh"
+. "$source_dir/tests/harness/ranks_support.sh"
 hosts_open || { skip "two hosts: needs root, ip, python3, unshare and /dev/net/tun"; sum_up 77; }
-unset RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR MASTER_PORT
-{ tiny_model; cat; } >net.ini <<'INI'
-[data]
-kind = synthetic
-image_size = 16
-train_images = 400
-val_images = 40
-workers = 1
-
-[train]
-batch = 4
-epochs = 100000
-eval_every = 0
-save_every = 1000000
-log_every = 1
-device = cpu
-threads = 1
-
-[ranks]
-timeout = 2
-meet = 3
-INI
-losses() { grep '"event":"train"' "$1/log.jsonl" | sed 's/.*"step":\([0-9]*\).*"loss":\([^,]*\),.*/\1 \2/'; }
-now() { date +%s%N; }
 # both OPTIONS...: a run on both hosts; its exit codes are in code0 and code1
 both() {
     start b 1 "$@"; local pid1=$pid

@@ -1,7 +1,7 @@
 /* tests/fuzz/fuzz_trace.c: reads any bytes as a memory log; if the first byte is not 't', the bytes are a small
  * program of events: each byte is an event on one of a few blocks. An accepted log must be valid; if an iteration is
  * found, its plans must pass the check. */
-#include "inspect/memory_trace/memory_trace.h"
+#include "tools/memory-trace/trace/trace.h"
 
 #include <string.h>
 

@@ -28,17 +28,19 @@ struct net_plan { /* the program and its compile options */
     bool                     fuse;
     size_t                   pool_limit; /* limits of these two passes */
     bool                     recompute;
-    enum cr_offload_mode     offload;
+    bool                     offload;
+    enum cr_offload_score    score;
 };
 
 /* net_close() is valid after success and after failure. */
 static inline cr_status net_open(struct net *n, const struct net_plan *plan) {
-    const struct cr_compile_options how   = {.reuse      = true,
-                                             .fuse       = plan->fuse,
-                                             .pool_limit = plan->pool_limit,
-                                             .recompute  = plan->recompute,
-                                             .offload    = plan->offload,
-                                             .report     = &n->fit};
+    const struct cr_compile_options how   = {.reuse         = true,
+                                             .fuse          = plan->fuse,
+                                             .pool_limit    = plan->pool_limit,
+                                             .recompute     = plan->recompute,
+                                             .offload       = plan->offload,
+                                             .offload_score = plan->score,
+                                             .report        = &n->fit};
     const struct cr_program        *all[] = {&n->program};
     *n                                    = (struct net){0};
     CR_TRY(cr_config_open(&n->config, NULL, plan->overrides, plan->count));

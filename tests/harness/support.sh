@@ -37,6 +37,8 @@ await() {
 # own when a program crashes.
 problems() { grep -hvE '^((evaluation at step|done: step|stopped by signal) |qemu: uncaught target signal )' "$@"; }
 there() { command -v "$1" >/dev/null 2>&1; }
+# python_tools ARGS...: python3 that can import the modules of tests/tools
+python_tools() { PYTHONPATH=$source_dir/tests/tools PYTHONDONTWRITEBYTECODE=1 python3 "$@"; }
 # python_with MODULE...: prints a python3 that can import them, from build/peers-venv if need be; fails without one
 python_with() { python3 -B "$source_dir/tests/tools/peers.py" "$@"; }
 # sum_up [CODE]: ends the test; exit code CODE when nothing failed (default 0; 77: everything was skipped)

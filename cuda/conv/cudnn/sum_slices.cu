@@ -1,5 +1,5 @@
 /* cuda/conv/cudnn/sum_slices.cu: sums parts, one for each slice of the batch. Reference:
- * tests/gpu/test_cuda_fused.c. */
+ * tests/gpu/test_cudnn_batches.c. */
 #include "cuda/common/common.cuh"
 
 enum { SLICES_THREADS = 256 };

@@ -20,55 +20,35 @@ static cr_status bench_infer(const struct cr_args *args, int *signal_taken) {
         return cr_bench_##name(args);                                                                                  \
     }
 BENCH(data)
-BENCH(init)
-BENCH(allocators)
-BENCH(sparse)
-BENCH(spdnn)
 BENCH(gpu)
 
-enum benchmark { STEP, INFER, OPS, DATA, INIT, ALLOCATORS, SPARSE, SPDNN, GPU, BENCHMARKS };
+enum benchmark { STEP, INFER, OPS, DATA, GPU, BENCHMARKS };
 
 static const struct {
     const char *name;
     cr_status (*run)(const struct cr_args *args, int *signal_taken);
-} benchmarks[BENCHMARKS] = {[STEP] = {"step", bench_step},       [INFER] = {"infer", bench_infer},
-                            [OPS] = {"ops", cr_cmd_profile},     [DATA] = {"data", bench_data},
-                            [INIT] = {"init", bench_init},       [ALLOCATORS] = {"allocators", bench_allocators},
-                            [SPARSE] = {"sparse", bench_sparse}, [SPDNN] = {"spdnn", bench_spdnn},
-                            [GPU] = {"gpu", bench_gpu}};
+} benchmarks[BENCHMARKS] = {[STEP]  = {"step", bench_step},
+                            [INFER] = {"infer", bench_infer},
+                            [OPS]   = {"ops", cr_cmd_profile},
+                            [DATA]  = {"data", bench_data},
+                            [GPU]   = {"gpu", bench_gpu}};
 
 /* Options that only some benchmarks read. Giving one to another benchmark is an error. */
 #define OF(benchmark) (1u << (benchmark))
+#define ALL (OF(BENCHMARKS) - 1)
 static const struct {
     enum cr_option_id id;
     unsigned          readers;
 } partial_options[] = {
-    {CR_OPT_GPUS, OF(STEP) | OF(INFER) | OF(SPDNN)},
+    {CR_OPT_GPUS, OF(STEP) | OF(INFER)},
     {CR_OPT_RANKS, OF(STEP) | OF(INFER)},
     {CR_OPT_WHICH, OF(OPS)},
-    {CR_OPT_BENCH_STEPS, (OF(BENCHMARKS) - 1) & ~OF(SPARSE)},
-    {CR_OPT_JSON, (OF(BENCHMARKS) - 1) & ~OF(SPARSE)},
     {CR_OPT_TRAINER_SPEED, OF(DATA)},
     {CR_OPT_WORKERS, OF(DATA)},
-    {CR_OPT_DEVICE, (OF(BENCHMARKS) - 1) & ~OF(DATA)},
-    {CR_OPT_THREADS, (OF(BENCHMARKS) - 1) & ~OF(DATA) & ~OF(SPARSE)},
-    {CR_OPT_WEIGHTS, OF(STEP) | OF(INFER) | OF(OPS) | OF(ALLOCATORS)},
-    /* SPARSE and SPDNN have --batches and --inputs */
-    {CR_OPT_BATCH, (OF(BENCHMARKS) - 1) & ~OF(SPARSE) & ~OF(SPDNN) & ~OF(GPU)},
-    {CR_OPT_NEURONS, OF(SPDNN)},
-    {CR_OPT_LAYERS, OF(SPDNN)},
-    {CR_OPT_INPUTS, OF(SPDNN)},
-    {CR_OPT_MNIST, OF(SPDNN)},
-    {CR_OPT_NO_DROP, OF(SPDNN)},
-    {CR_OPT_NO_GROUPS, OF(SPDNN)},
-    {CR_OPT_STREAM, OF(SPDNN)},
-    {CR_OPT_CHECK_INPUTS, OF(SPDNN)},
-    {CR_OPT_VERBOSE, OF(SPDNN)},
-    {CR_OPT_NETS, OF(SPARSE)},
-    {CR_OPT_BATCHES, OF(SPARSE)},
-    {CR_OPT_SPARSITIES, OF(SPARSE)},
-    {CR_OPT_TYPES, OF(SPARSE)},
-    {CR_OPT_BENCH_CSV, OF(SPARSE)},
+    {CR_OPT_DEVICE, ALL & ~OF(DATA)},
+    {CR_OPT_THREADS, ALL & ~OF(DATA)},
+    {CR_OPT_WEIGHTS, OF(STEP) | OF(INFER) | OF(OPS)},
+    {CR_OPT_BATCH, ALL & ~OF(GPU)},
 };
 
 static cr_status check_options(const struct cr_args *args, size_t benchmark) {
@@ -98,8 +78,7 @@ cr_status cr_cmd_bench(const struct cr_args *args, int *signal_taken) {
     char       hint[80], what[200];
     const bool file = !*name || access(name, F_OK) == 0 || cr_command_has_word(CR_CMD_BENCH, name, hint, sizeof hint);
     snprintf(what, sizeof what, "unknown benchmark %.80s%s", name, file ? "" : hint);
-    return cr_args_fail(args,
-                        "%s: cresnet bench step CONFIG, bench infer CONFIG, bench ops CONFIG, bench data CONFIG, "
-                        "bench allocators CONFIG, bench sparse, bench spdnn, bench gpu, or bench init",
-                        file ? "no benchmark given" : what);
+    return cr_args_fail(
+        args, "%s: cresnet bench step CONFIG, bench infer CONFIG, bench ops CONFIG, bench data CONFIG, or bench gpu",
+        file ? "no benchmark given" : what);
 }

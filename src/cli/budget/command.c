@@ -115,8 +115,8 @@ static cr_status save(struct job *j) {
     const struct cr_config         *saved    = NULL;
     struct cr_text                  channels = {0}, weights = {0};
     cr_status                       status;
-    CR_TRY_OUT(cr_config_change(&best->config, 0, CR_CHANGES("model.weights=")));
     if (j->train) CR_TRY_OUT(cr_prune_open_data(&best->config, j->request.recalibrate, options.classes, &again));
+    CR_TRY_OUT(cr_config_change(&best->config, 0, CR_CHANGES("model.weights=")));
     CR_TRY_OUT(cr_session_open(best->config, &options, &j->small));
     CR_TRY_OUT(cr_session_init(&j->small));
     CR_TRY_OUT(put_weights(&j->small, best));

@@ -119,7 +119,7 @@ static int split(struct cr_program *p, const struct cr_op *op, struct cr_op part
 
 /* Bytes of the packed filter of an 8-bit convolution; 0: the device's kernel reads the filter itself. */
 static int64_t packed_bytes(const struct cr_program *p, const struct cr_cost_model *model, const struct cr_op *op) {
-    return model->packed_elems ? model->packed_elems(model->self, p, op) : 0;
+    return model->device.packed_elems ? model->device.packed_elems(model->device.self, p, op) : 0;
 }
 
 static void resize_one(struct cr_program *p, const struct cr_cost_model *model, const struct cr_op *op) {

@@ -6,7 +6,6 @@
 #include "formats/json_write.h"
 #include "inspect/plan_png.h"
 #include "inspect/plan_print.h"
-#include "runtime/allocator_bench.h"
 #include "session/session.h"
 
 #include <math.h>
@@ -92,11 +91,10 @@ static size_t need_of(const struct plan *p) {
 static cr_status compile(struct plan *p, enum cr_program_kind kind, const char *until) {
     const struct cr_config *c = p->config;
     p->batch = kind == CR_PROGRAM_EVAL && c->train.eval_batch ? c->train.eval_batch : p->session.state.batch;
-    CR_TRY(cr_session_compile(&p->session, kind, p->batch, until, &p->program));
-    if (!p->session.device->caps.host_memory && cr_session_needs_limit(&p->session, need_of(p))) {
+    do {
         cr_program_free(&p->program);
         CR_TRY(cr_session_compile(&p->session, kind, p->batch, until, &p->program));
-    }
+    } while (!p->session.device->caps.host_memory && cr_session_needs_limit(&p->session, need_of(p)));
     p->has_program = true;
     if (p->session.cost_table) cr_cost_table_flush(p->session.cost_table);
     return CR_OK;
@@ -104,8 +102,7 @@ static cr_status compile(struct plan *p, enum cr_program_kind kind, const char *
 
 /* Adds the last JSON line. Numbers are null when there was nothing to choose or no times are measured. */
 static void add_totals(const struct plan *p, const struct cr_choices *c) {
-    struct cr_json_writer w = cr_json_writer(c->text, CR_JSON_SPACED);
-    cr_json_open_object(&w, NULL);
+    struct cr_json_writer w = cr_json_open_line(c->text);
     cr_json_put_int(&w, "convolutions", c->fusions);
     cr_json_put_int(&w, "pruned", c->sparse);
     cr_json_put_string(&w, "program", p->program.name);
@@ -117,8 +114,7 @@ static void add_totals(const struct plan *p, const struct cr_choices *c) {
     cr_json_put_fixed(&w, "dense_us", c->dense_s > 0 ? 1e6 * c->dense_s : NAN, 4);
     cr_json_put_fixed(&w, "selected_us", c->dense_s > 0 ? 1e6 * c->sparse_s : NAN, 4);
     cr_json_put_bool(&w, "gain_too_small", c->dense_s > 0 && c->too_little);
-    cr_json_close_object(&w);
-    cr_json_end_line(&w);
+    cr_json_close_line(&w);
 }
 
 /* Adds the fusion candidates of all convolutions and the chosen fusions. */
@@ -140,16 +136,6 @@ static cr_status print_choices(struct plan *p, enum cr_program_kind kind, bool j
         CR_TRY(cr_pass_sparsify(&p->program, &model, cr_session_may_mask_gradients(p->config), &choices));
     }
     if (json) add_totals(p, &choices);
-    if (p->session.cost_table) cr_cost_table_flush(p->session.cost_table);
-    return CR_OK;
-}
-
-static cr_status print_curve(struct plan *p, enum cr_program_kind kind, struct cr_text *out) {
-    struct cr_cost_model model = cr_session_cost_model(&p->session);
-    p->session.limit = p->session.limit_if_needed = 0; /* the curve uses its own limits */
-    CR_TRY(compile(p, kind, "select"));
-    if (p->session.cost_table) CR_TRY(cr_cost_table_copy_rates(p->session.cost_table, &model));
-    CR_TRY(cr_plan_offload_curve(&p->program, &model, p->config->memory.zero_copy, out));
     if (p->session.cost_table) cr_cost_table_flush(p->session.cost_table);
     return CR_OK;
 }
@@ -222,16 +208,8 @@ static cr_status print_json(struct plan *p, enum cr_program_kind kind, struct cr
     const int64_t           start  = cr_time_ns();
     struct cr_plan_size     size[CR_SIZES_MAX];
     struct cr_plan_numbers  numbers = {.device = device->caps.text, .batch = p->batch, .size = size};
-    struct cr_pool_event   *event;
-    struct cr_pool_times    online;
-    int                     events;
     CR_TRY(cr_pass_plan(&p->program, device->caps.alignment, p->config->memory.reuse));
     numbers.plan_ms = (double)(cr_time_ns() - start) * 1e-6;
-    CR_TRY(cr_pool_events(&p->program, device->caps.alignment, &event, &events));
-    const cr_status status = cr_pool_best_fit(event, events, 1, &online);
-    cr_free(event);
-    CR_TRY(status);
-    numbers.online_bytes = online.peak_bytes;
     if (kind != CR_PROGRAM_EVAL) { /* evaluation has one size */
         CR_TRY(measure_sizes(p, kind, size));
         numbers.sizes = p->sizes.count;
@@ -270,7 +248,6 @@ static cr_status print_plan(struct plan *p, const struct cr_args *args, enum cr_
     if (after && strcmp(after, "insert_waits") == 0) after = "order"; /* name of the pass in cr_compile_options.until */
     CR_TRY(open_model(p, args, kind));
     if (cr_args_has(args, CR_OPT_CHOICES)) return print_choices(p, kind, cr_args_has(args, CR_OPT_JSON), out);
-    if (cr_args_has(args, CR_OPT_CURVE)) return print_curve(p, kind, out);
     CR_TRY(compile(p, kind, after));
     if (cr_args_has(args, CR_OPT_PNG))
         CR_TRY(cr_cmd_write_with(args, args->value[CR_OPT_PNG], CR_OUTPUT_PLAN_PNG, write_png, &p->program));
@@ -310,24 +287,19 @@ static cr_status check_options(const struct cr_args *args, bool early) {
         (early || cr_args_has(args, CR_OPT_CSV) || cr_args_has(args, CR_OPT_PROGRAM)))
         return cr_args_fail(
             args, "--choices prints its own table (or JSON with --json): leave --after, --program and --csv out");
-    if ((cr_args_has(args, CR_OPT_CURVE) || cr_args_has(args, CR_OPT_LIFETIMES)) &&
+    if (cr_args_has(args, CR_OPT_LIFETIMES) &&
         (early || cr_args_has(args, CR_OPT_JSON) || cr_args_has(args, CR_OPT_CSV) ||
          cr_args_has(args, CR_OPT_CHOICES) || cr_args_has(args, CR_OPT_PROGRAM)))
-        return cr_args_fail(args, "--curve and --lifetimes print their own tables: leave --after, --program, --json, "
-                                  "--csv and --choices out");
-    if (cr_args_has(args, CR_OPT_PNG) &&
-        (early || cr_args_has(args, CR_OPT_CHOICES) || cr_args_has(args, CR_OPT_CURVE)))
-        return cr_args_fail(args, "--png draws the memory pool, which exists only after the last pass: leave --after, "
-                                  "--choices and --curve out");
+        return cr_args_fail(args, "--lifetimes prints its own table: leave --after, --program, --json, --csv and "
+                                  "--choices out");
+    if (cr_args_has(args, CR_OPT_PNG) && (early || cr_args_has(args, CR_OPT_CHOICES)))
+        return cr_args_fail(args, "--png draws the memory pool, which exists only after the last pass: leave --after "
+                                  "and --choices out");
     if (cr_args_has(args, CR_OPT_REPLACE) && !cr_args_has(args, CR_OPT_PNG))
         return cr_args_fail(args, "--force needs --png FILE, which it replaces: leave it out");
-    if (cr_args_has(args, CR_OPT_CURVE) && cr_args_has(args, CR_OPT_LIFETIMES))
-        return cr_args_fail(args, "--curve and --lifetimes exclude each other: give one of them");
     if (cr_args_has(args, CR_OPT_KERNEL_TIMES) && !cr_args_has(args, CR_OPT_TARGET))
         return cr_args_fail(args,
                             "--kernel-times needs --target: without it the kernel times of this machine are used");
-    if (cr_args_has(args, CR_OPT_ALIGNMENT))
-        return cr_args_fail(args, "--alignment needs --trace FILE: the device gives the alignment of a program");
     const bool json = cr_args_has(args, CR_OPT_JSON), csv = cr_args_has(args, CR_OPT_CSV);
     if (json + csv + (cr_args_has(args, CR_OPT_PROGRAM) || cr_args_has(args, CR_OPT_AFTER)) > 1)
         return cr_args_fail(args, "--json, --csv and --program or --after exclude each other: give one of them");
@@ -340,8 +312,6 @@ cr_status cr_cmd_plan(const struct cr_args *args, int *signal_taken) {
     int            which, pass;
     cr_status      status;
     (void)signal_taken;
-    if (cr_args_has(args, CR_OPT_TRACE)) return cr_plan_trace(args);
-    if (cr_plan_wants_lifetimes(args)) return cr_plan_lifetimes_file(args);
     CR_TRY(cr_args_max_operands(args, 1));
     CR_TRY(cr_args_word(args, CR_OPT_WHICH, &which));
     CR_TRY(cr_args_word(args, CR_OPT_AFTER, &pass));

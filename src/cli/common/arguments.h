@@ -70,34 +70,15 @@ enum cr_option_id { /* in the order of --help */
                     CR_OPT_AFTER,
                     CR_OPT_CHOICES,
                     CR_OPT_LIFETIMES,
-                    CR_OPT_CURVE,
                     CR_OPT_WHICH,
                     CR_OPT_CSV,
-                    CR_OPT_CAPACITY,
-                    CR_OPT_TIME_LIMIT,
                     CR_OPT_PNG,
-                    CR_OPT_TRACE,
                     CR_OPT_TARGET,
                     CR_OPT_KERNEL_TIMES,
-                    CR_OPT_ALIGNMENT,
                     CR_OPT_DEVICES,
                     CR_OPT_BENCH_STEPS,
                     CR_OPT_ORDER,
                     CR_OPT_TRAINER_SPEED,
-                    CR_OPT_NEURONS,
-                    CR_OPT_LAYERS,
-                    CR_OPT_INPUTS,
-                    CR_OPT_MNIST,
-                    CR_OPT_NO_DROP,
-                    CR_OPT_NO_GROUPS,
-                    CR_OPT_STREAM,
-                    CR_OPT_CHECK_INPUTS,
-                    CR_OPT_VERBOSE,
-                    CR_OPT_NETS,
-                    CR_OPT_BATCHES,
-                    CR_OPT_SPARSITIES,
-                    CR_OPT_TYPES,
-                    CR_OPT_BENCH_CSV,
                     CR_OPT_RAW,
                     CR_OPT_SPARSITY,
                     CR_OPT_SCOPE,
@@ -116,11 +97,9 @@ enum cr_option_id { /* in the order of --help */
                     CR_OPT_QUANT_METHOD,
                     CR_OPT_MAX_DROP,
                     CR_OPT_INT8,
-                    CR_OPT_DENSE,
                     CR_OPT_EXPORT_FILE,
                     CR_OPT_PLOT,
                     CR_OPT_OVERLAY,
-                    CR_OPT_NAMES,
                     CR_OPT_ONNX,
                     CR_OPT_FOLD,
                     CR_OPT_JSON,
@@ -194,6 +173,10 @@ static inline bool cr_args_has(const struct cr_args *args, enum cr_option_id id)
  * value is no integer or lies outside [min, max]. */
 CR_MUST cr_status cr_args_int(const struct cr_args *args, enum cr_option_id id, int64_t min, int64_t max,
                               int64_t fallback, int64_t *out);
+/* Sets *out to the number given to an option; without the option *out stays. CR_ERR_USAGE "must be `what`" when the
+ * value is no number or lies outside [min, max]. */
+CR_MUST cr_status cr_args_real(const struct cr_args *args, enum cr_option_id id, double min, double max,
+                               const char *what, double *out);
 /* Returns the words that an option of a command takes, separated by blanks; NULL when its values are not words, or are
  * those of a configuration key. Parser and completion read them. */
 const char *cr_option_words(enum cr_command_id command, enum cr_option_id id);

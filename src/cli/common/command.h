@@ -30,13 +30,14 @@ cr_command_fn     cr_cmd_compress; /* cli/compress/command.c */
 
 /* Runs the function of args->command (cli/command_table.c). For main only. */
 CR_MUST cr_status cr_command_run(const struct cr_args *args, int *signal_taken);
+/* cli/moved.c: CR_ERR_USAGE when the words after the command's name have one that is a program of its own now; the
+ * message names the program. For main only. */
+CR_MUST cr_status cr_command_moved(enum cr_command_id command, int argc, char **argv);
 /* Adds the text of `cresnet --version` (cli/common/version.c). */
 void cr_help_version(struct cr_text *out);
 
 /* ---- plan ---- */
 
-/* cresnet plan --trace: plans from the memory log of any program. */
-cr_status cr_plan_trace(const struct cr_args *args);
 /* cresnet plan --target: opens an offline device, which can be queried for kernels and workspace sizes but runs
  * nothing. *real becomes the data type of activations. The caller closes the device. CR_ERR_USAGE when the GPU is
  * unknown. */
@@ -45,28 +46,13 @@ CR_MUST cr_status cr_plan_target_open(const struct cr_args *args, const struct c
 /* cresnet plan --target: adds the memory, the predicted time and the kernels of the program on the offline device. */
 CR_MUST cr_status cr_plan_target_print(struct cr_session *session, const struct cr_program *program,
                                        struct cr_text *out);
-/* cresnet plan --curve: adds predicted time against memory for a program with selected kernels, with offloading only.
- */
-CR_MUST cr_status cr_plan_offload_curve(const struct cr_program *selected, const struct cr_cost_model *model,
-                                        bool zero_copy, struct cr_text *out);
-/* cresnet plan --csv FILE: whether the operand is a file of lifetimes; plans offsets for such a file. */
-bool      cr_plan_wants_lifetimes(const struct cr_args *args);
-cr_status cr_plan_lifetimes_file(const struct cr_args *args);
 
 /* ---- bench: the operand that named the benchmark is removed from args ---- */
 
 /* cresnet bench step, bench infer; one operand: CONFIG or RUN. */
 cr_status cr_bench_run(const struct cr_args *args, bool infer);
-/* cresnet bench init; the operands are configurations. */
-cr_status cr_bench_init(const struct cr_args *args);
 /* cresnet bench data; one operand: CONFIG. */
 cr_status cr_bench_data(const struct cr_args *args);
-/* cresnet bench spdnn; no operand. */
-cr_status cr_bench_spdnn(const struct cr_args *args);
-/* cresnet bench sparse; no operand. */
-cr_status cr_bench_sparse(const struct cr_args *args);
-/* cresnet bench allocators; one operand: CONFIG. */
-cr_status cr_bench_allocators(const struct cr_args *args);
 /* cresnet bench gpu; no operand. */
 cr_status cr_bench_gpu(const struct cr_args *args);
 /* Median of `count` times in nanoseconds, as milliseconds. Sorts the array. */
@@ -217,5 +203,12 @@ void cr_doc_markdown_keys(struct cr_text *out); /* cli/docs/config_markdown.c: d
 void cr_doc_bash(struct cr_text *out);          /* cli/docs/completion.c: shell completion */
 void cr_doc_zsh(struct cr_text *out);
 void cr_doc_fish(struct cr_text *out);
+
+/* cli/common/new_run.c: CR_ERR_CONFIG when the folder holds a run or other files. */
+CR_MUST cr_status cr_cmd_check_new_run(const char *folder);
+/* Makes the run folder and locks it while `write` writes a checkpoint with this configuration there. A folder that was
+ * made for it is removed after a failure. */
+CR_MUST cr_status cr_cmd_write_new_run(const char *folder, const struct cr_config                    *config,
+                                       cr_status (*write)(void *self, const char *config_text), void *self);
 
 #endif

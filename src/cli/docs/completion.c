@@ -24,7 +24,6 @@ static bool add_key_words(struct cr_text *out, const struct cr_key *key) {
 /* Adds the names of a table of networks, weights or GPUs; returns whether the option takes such a name. */
 static bool add_names(struct cr_text *out, enum cr_option_id id) {
     switch (id) {
-    case CR_OPT_NETS:
     case CR_OPT_MODEL: return add_key_words(out, cr_key_dotted("model.arch"));
     case CR_OPT_START_WEIGHTS:
     case CR_OPT_WEIGHTS:

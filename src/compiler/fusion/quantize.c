@@ -163,7 +163,8 @@ static void make_coeffs(struct pass *a, const struct match *m, const struct cr_o
 /* The device may want the filter in a layout of its own. */
 static void make_pack(struct pass *a, const struct cr_op *from, struct group *g) {
     const struct cr_cost_model *model = a->cost_model;
-    const int64_t elems  = model->packed_elems ? model->packed_elems(model->self, a->program, &g->conv) : 0;
+    const int64_t               elems =
+        model->device.packed_elems ? model->device.packed_elems(model->device.self, a->program, &g->conv) : 0;
     const int64_t dim[4] = {1, 1, 1, elems};
     g->packs             = elems > 0;
     if (!g->packs) return;

@@ -73,7 +73,8 @@ static void set_packed_elems(struct cr_program *p, const struct cr_op *op, int64
 /* Sets the length of the packed weights to the length of the op's weight format. Returns false when the format does not
  * suit the convolution. */
 static bool is_format_usable(struct cr_program *p, const struct cr_cost_model *cost_model, const struct cr_op *op) {
-    const int64_t elems = cost_model->packed_elems ? cost_model->packed_elems(cost_model->self, p, op) : 0;
+    const int64_t elems =
+        cost_model->device.packed_elems ? cost_model->device.packed_elems(cost_model->device.self, p, op) : 0;
     set_packed_elems(p, op, elems);
     return elems > 0 && accepted(p, cost_model, op);
 }
@@ -109,9 +110,10 @@ static void sort_trials(const struct cr_program *p, const struct cr_cost_model *
                         struct trial trial[CR_SPARSE_FORMATS]) {
     for (int i = 0; i < CR_SPARSE_FORMATS; i++) {
         op.attr.conv.pattern.format = cr_sparse_format_at(i);
-        const double       estimate = cost_model->estimate ? cost_model->estimate(cost_model->self, p, &op) : 0;
-        const struct trial t        = {.format = op.attr.conv.pattern.format, .estimate = estimate};
-        int                at       = i;
+        const double estimate =
+            cost_model->device.estimate ? cost_model->device.estimate(cost_model->device.self, p, &op) : 0;
+        const struct trial t  = {.format = op.attr.conv.pattern.format, .estimate = estimate};
+        int                at = i;
         for (; at > 0 && trial[at - 1].estimate > t.estimate; at--) trial[at] = trial[at - 1];
         trial[at] = t;
     }
@@ -258,7 +260,7 @@ static cr_status estimate_one(struct cr_program *p, const struct cr_cost_model *
     gain->dense_s += best;
     for (int i = 0; i < CR_SPARSE_FORMATS; i++) {
         c.op.attr.conv.pattern.format = cr_sparse_format_at(i);
-        const double estimate         = cost_model->estimate(cost_model->self, p, &c.op);
+        const double estimate         = cost_model->device.estimate(cost_model->device.self, p, &c.op);
         if (estimate > 0 && estimate < best) best = estimate;
     }
     gain->sparse_s += best;
@@ -278,7 +280,7 @@ static cr_status estimate_all(struct cr_program *p, const struct cr_cost_model *
 static cr_status sparsify_eval(struct cr_program *p, const struct cr_cost_model *cost_model,
                                struct cr_sparse_gain *gain, struct cr_choices *report) {
     struct cr_sparse_gain estimates   = {0};
-    bool                  unpromising = p->real != CR_F32 && cost_model->cost && cost_model->estimate;
+    bool                  unpromising = p->real != CR_F32 && cost_model->cost && cost_model->device.estimate;
     if (unpromising) {
         CR_TRY(estimate_all(p, cost_model, &estimates));
         unpromising = !is_gain_enough(&estimates);

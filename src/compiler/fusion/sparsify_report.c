@@ -11,7 +11,7 @@ static const char *prune_reason(const struct cr_sparse_cost *c) {
 static void print_format(const struct cr_program *p, const struct cr_cost_model *cost_model,
                          const struct cr_sparse_cost *c, struct cr_text *out) {
     struct cr_text name = {0};
-    if (cost_model->algo_name) cost_model->algo_name(cost_model->self, p, &c->op, &name);
+    if (cost_model->device.algo_name) cost_model->device.algo_name(cost_model->device.self, p, &c->op, &name);
     cr_text_add(out, "format %d%s%s, best of %d", cr_sparse_format_number(c->op.attr.conv.pattern.format),
                 name.data ? ", " : "", name.data ? name.data : "", c->formats);
     if (c->pruned) cr_text_add(out, "; %d %s", c->pruned, prune_reason(c));
@@ -50,7 +50,8 @@ static cr_status add_json(const struct cr_program *p, const struct cr_cost_model
     struct cr_text         name     = {0};
     const bool             measured = cost_model->cost != NULL;
     CR_TRY(cr_choices_begin(report, cost_model, p, chosen ? &c->op : dense, "pattern"));
-    if (c->formats && cost_model->algo_name) cost_model->algo_name(cost_model->self, p, &c->op, &name);
+    if (c->formats && cost_model->device.algo_name)
+        cost_model->device.algo_name(cost_model->device.self, p, &c->op, &name);
     cr_json_put_fixed(w, "density", c->density, 6);
     cr_json_put_string(w, "chosen", chosen ? "sparse" : "dense");
     cr_json_put_fixed(w, "dense_us", measured && c->density <= CR_SPARSE_DENSITY_MAX ? 1e6 * c->dense_s : NAN, 4);

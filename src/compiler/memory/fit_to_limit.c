@@ -66,11 +66,6 @@ static cr_status offload(const struct search *f, struct cr_program *p, size_t go
     return CR_OK;
 }
 
-static enum cr_offload_score named_score(const struct search *f) {
-    const enum cr_offload_mode use = f->options->offload;
-    return use <= CR_OFFLOAD_MODE_BEST ? CR_OFFLOAD_BEST : (enum cr_offload_score)(use - CR_OFFLOAD_MODE_BEST);
-}
-
 /* Rewrites the program by the strategy. *live: live bytes that remain, as the last pass counts them. */
 static cr_status run_strategy(const struct search *f, const struct strategy *w, struct cr_program *p, size_t goal,
                               bool quick, struct cr_fit_report *r, size_t *live) {
@@ -116,7 +111,7 @@ static bool comes_before(const struct strategy *a, const struct strategy *b) {
 }
 
 static cr_status add_strategy(struct search *f, enum strategy_kind kind, int part) {
-    struct strategy w = {.kind = kind, .part = part, .score = named_score(f)};
+    struct strategy w = {.kind = kind, .part = part, .score = f->options->offload_score};
     int             i = f->strategies;
     CR_TRY(try_strategy(f, &w));
     for (; i > 0 && comes_before(&w, &f->strategy[i - 1]); i--) f->strategy[i] = f->strategy[i - 1];
@@ -126,12 +121,11 @@ static cr_status add_strategy(struct search *f, enum strategy_kind kind, int par
 }
 
 static cr_status add_strategies(struct search *f) {
-    const bool can_offload = f->options->offload != CR_OFFLOAD_MODE_NO && f->cost_model->to_host_bytes_per_s > 0 &&
-                             f->cost_model->to_device_bytes_per_s > 0;
-    const bool forced = can_offload && f->options->offload != CR_OFFLOAD_MODE_AUTO; /* the user requires offloading */
+    const bool can_offload =
+        f->options->offload && f->cost_model->to_host_bytes_per_s > 0 && f->cost_model->to_device_bytes_per_s > 0;
     if (can_offload) CR_TRY(add_strategy(f, OFFLOAD, 0));
     if (!f->options->recompute) return CR_OK;
-    if (!forced) CR_TRY(add_strategy(f, RECOMPUTE, 0));
+    CR_TRY(add_strategy(f, RECOMPUTE, 0));
     for (int part = 1; part < PARTS && can_offload; part++) {
         CR_TRY(add_strategy(f, OFFLOAD_FIRST, part));
         CR_TRY(add_strategy(f, RECOMPUTE_FIRST, part));
@@ -210,7 +204,7 @@ static cr_status refine_towards_minimum(struct search *f) {
  * step, so allowing mapped reads never makes a plan worse. */
 static cr_status add_mapped_reads(struct search *f, const struct cr_cost_model *cost_model) {
     const bool fits = f->found.after <= f->options->pool_limit;
-    if (!f->options->zero_copy || !cost_model->reads_host || (fits && !f->found.offloaded)) return CR_OK;
+    if (!f->options->zero_copy || !cost_model->device.reads_host || (fits && !f->found.offloaded)) return CR_OK;
     f->cost_model                       = cost_model;
     const struct strategy best_strategy = f->best_strategy;
     if (fits) return refine(f, &best_strategy, f->options->pool_limit);
@@ -249,7 +243,8 @@ static cr_status search(struct search *f, const struct cr_cost_model *cost_model
         CR_TRY(refine(f, &f->strategy[i], f->options->pool_limit));
         tried++;
     }
-    if (f->found.stalled > 0 && !f->found.recomputed && named_score(f) == CR_OFFLOAD_BEST) CR_TRY(refine_by_scores(f));
+    if (f->found.stalled > 0 && !f->found.recomputed && f->options->offload_score == CR_OFFLOAD_BEST)
+        CR_TRY(refine_by_scores(f));
     CR_TRY(add_mapped_reads(f, cost_model));
     return f->found.after > f->options->pool_limit ? refine_towards_minimum(f) : CR_OK;
 }
@@ -258,7 +253,7 @@ cr_status cr_pass_fit(struct cr_program *p, const struct cr_cost_model *cost_mod
                       const struct cr_compile_options *options, struct cr_fit_report *report) {
     struct cr_cost_model without_mapped_reads = *cost_model;
     struct search        f                    = {.plain = p, .cost_model = &without_mapped_reads, .options = options};
-    without_mapped_reads.reads_host           = NULL;
+    without_mapped_reads.device.reads_host    = NULL;
     cr_program_init(&f.best, "", NULL);
     cr_status status = p->ops ? search(&f, cost_model) : CR_OK;
     *report          = f.found;

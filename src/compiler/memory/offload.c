@@ -157,7 +157,7 @@ static cr_status offload_all(struct cr_program *p, const struct cr_cost_model *c
     enum cr_offload_action    *actions;
     CR_ALLOC(actions, (size_t)CR_MAX(w->count, 1));
     cr_status status = cr_offload_schedule_open(w, &s);
-    if (status == CR_OK) status = cr_offload_choose(w, score, actions, &s, &report->score);
+    if (status == CR_OK) status = cr_offload_choose(w, score, actions, &s);
     if (status == CR_OK && s.tensors) status = rewrite(p, cost_model, w, &s);
     if (status == CR_OK && s.tensors) {
         report->after   = s.peak;
@@ -175,7 +175,7 @@ static cr_status offload_all(struct cr_program *p, const struct cr_cost_model *c
 cr_status cr_pass_offload(struct cr_program *p, const struct cr_cost_model *cost_model, size_t limit,
                           enum cr_offload_score score, struct cr_offload_report *report) {
     struct cr_offload_work w;
-    *report = (struct cr_offload_report){.score = score};
+    *report = (struct cr_offload_report){0};
     for (int i = 0; i < p->ops; i++)
         if (p->op[i].stream != CR_STREAM_COMPUTE)
             return CR_FAIL(CR_ERR_USAGE, "program %s: the program uses several streams already, before offloading",

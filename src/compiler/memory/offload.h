@@ -73,9 +73,8 @@ void cr_offload_schedule_make(struct cr_offload_work *work, const enum cr_offloa
 
 /* Fills the scores doa, aoa and wdoa of the candidates. */
 void cr_offload_score_set(struct cr_offload_work *work);
-/* Chooses candidates by `score`: sets actions[count] and *schedule, and *won to the score whose plan was taken. */
+/* Chooses candidates by `score`: sets actions[count] and *schedule. */
 CR_MUST cr_status cr_offload_choose(struct cr_offload_work *work, enum cr_offload_score score,
-                                    enum cr_offload_action *actions, struct cr_offload_schedule *schedule,
-                                    enum cr_offload_score *won);
+                                    enum cr_offload_action *actions, struct cr_offload_schedule *schedule);
 
 #endif

@@ -114,12 +114,12 @@ static void find_load(struct find *f) {
  */
 static bool record_readers(struct find *f, const struct cr_cost_model *cost_model, struct cr_offload_candidate *c) {
     const int first = f->readers;
-    if (!cost_model->reads_host) return false;
+    if (!cost_model->device.reads_host) return false;
     for (int k = f->begin[c->tensor]; k < f->begin[c->tensor + 1]; k++) {
         const struct cr_op *op = &f->w->p->op[f->at[k]];
         for (int s = 0; s < CR_OP_IN_MAX && f->at[k] >= c->late; s++) {
             if (op->in[s] != c->tensor) continue;
-            if (!cost_model->reads_host(cost_model->self, op, s)) {
+            if (!cost_model->device.reads_host(cost_model->device.self, op, s)) {
                 f->readers = first;
                 return false;
             }

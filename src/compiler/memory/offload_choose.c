@@ -41,7 +41,6 @@ struct choice {
     bool                        map; /* add() chooses mapped reads where they are possible */
     struct cr_offload_schedule *s;
     struct cr_offload_schedule  best_plan; /* schedule of `best`: total, peak and bytes only */
-    enum cr_offload_score       best_score;
     bool                        has_best;
 };
 
@@ -53,11 +52,6 @@ enum order_by {
     BY_FIRST = CR_OFFLOAD_FIRST,
     BY_CHEAP = CR_OFFLOAD_SCORES
 };
-
-const char *cr_offload_score_name(enum cr_offload_score score) {
-    static const char *const names[CR_OFFLOAD_SCORES] = {"best", "doa", "aoa", "wdoa", "swdoa", "first"};
-    return score < CR_OFFLOAD_SCORES ? names[score] : "rough";
-}
 
 /* ---- scores ---- */
 
@@ -181,15 +175,14 @@ static bool is_better(const struct choice *x, const struct cr_offload_schedule *
     return a->bytes < b->bytes;
 }
 
-static bool keep_if_better(struct choice *x, enum cr_offload_score score) {
+static bool keep_if_better(struct choice *x) {
     cr_offload_schedule_make(x->w, x->actions, x->s);
     if (x->has_best && !is_better(x, x->s, &x->best_plan)) return false;
     x->best_plan.total = x->s->total;
     x->best_plan.peak  = x->s->peak;
     x->best_plan.bytes = x->s->bytes;
     memcpy(x->best, x->actions, (size_t)x->w->count * sizeof *x->best);
-    x->best_score = score;
-    x->has_best   = true;
+    x->has_best = true;
     return true;
 }
 
@@ -198,7 +191,7 @@ static bool keep_if_better(struct choice *x, enum cr_offload_score score) {
 static bool try_action(struct choice *x, int k, enum cr_offload_action action) {
     const enum cr_offload_action before = x->actions[k];
     x->actions[k]                       = action;
-    if (keep_if_better(x, CR_OFFLOAD_BEST)) return true;
+    if (keep_if_better(x)) return true;
     x->actions[k] = before;
     return false;
 }
@@ -212,7 +205,7 @@ static bool try_exchange(struct choice *x, int k, int m) {
     const enum cr_offload_action before = x->actions[k];
     x->actions[k]                       = CR_OFFLOAD_NOT;
     x->actions[m]                       = CR_OFFLOAD_PREFETCHED;
-    if (keep_if_better(x, CR_OFFLOAD_BEST)) return true;
+    if (keep_if_better(x)) return true;
     x->actions[k] = before;
     x->actions[m] = CR_OFFLOAD_NOT;
     return false;
@@ -255,7 +248,7 @@ static cr_status use_mapped_reads(struct choice *x) {
     x->map      = x->best_plan.peak > x->w->limit;
     for (enum order_by by = BY_DOA; by <= BY_FIRST && x->map; by++) {
         add_in_order(x, by);
-        keep_if_better(x, CR_OFFLOAD_BEST);
+        keep_if_better(x);
     }
     if (x->map) CR_TRY(improve(x));
     for (bool again = true; again;) {
@@ -273,7 +266,7 @@ static cr_status choose(struct choice *x, enum cr_offload_score score) {
     for (enum order_by by = BY_DOA; by <= BY_CHEAP; by++) {
         if (several ? by == BY_CHEAP && score == CR_OFFLOAD_ROUGH : by != (enum order_by)score) continue;
         add_in_order(x, by);
-        keep_if_better(x, by < BY_CHEAP ? (enum cr_offload_score)by : CR_OFFLOAD_BEST);
+        keep_if_better(x);
     }
     if (score != CR_OFFLOAD_BEST) return CR_OK;
     CR_TRY(improve(x));
@@ -281,7 +274,7 @@ static cr_status choose(struct choice *x, enum cr_offload_score score) {
 }
 
 cr_status cr_offload_choose(struct cr_offload_work *w, enum cr_offload_score score, enum cr_offload_action *actions,
-                            struct cr_offload_schedule *s, enum cr_offload_score *won) {
+                            struct cr_offload_schedule *s) {
     const size_t  n  = (size_t)CR_MAX(w->count, 1);
     struct choice x  = {.w = w, .s = s, .actions = actions};
     x.load           = cr_alloc((size_t)w->p->ops + 1, sizeof *x.load);
@@ -294,7 +287,6 @@ cr_status cr_offload_choose(struct cr_offload_work *w, enum cr_offload_score sco
     if (status == CR_OK) {
         memcpy(actions, x.best, (size_t)w->count * sizeof *actions);
         cr_offload_schedule_make(w, actions, s);
-        *won = x.best_score;
     }
     cr_free(x.load);
     cr_free(x.key);

@@ -13,7 +13,7 @@
 #define CR_CPU_H
 
 #include "core/cpu.h"
-#include "device/benchmarks.h"
+#include "device/device.h"
 #include "device/kernel.h"
 
 enum { CR_CPU_ALIGN = 64 };
@@ -36,17 +36,20 @@ static inline int cr_cpu_threads(const struct cr_device *device) {
 
 /* ---- tables of kernels ---- */
 
-extern const struct cr_kernel        cr_cpu_ref_kernels[];
-extern const struct cr_kernel *const cr_cpu_fast_kernels[];
+extern const struct cr_kernel cr_cpu_ref_kernels[]; /* device/cpu/registry.c */
+/* device/cpu/tuned/, device/cpu/tuned/int8/, device/cpu/onednn/ */
+extern const struct cr_kernel cr_cpu_bn_kernels[], cr_cpu_bn_apply_kernels[], cr_cpu_pointwise_kernels[],
+    cr_cpu_drop_kernels[], cr_cpu_pool_kernels[], cr_cpu_optim_kernels[], cr_cpu_muon_kernels[], cr_cpu_dense_kernels[],
+    cr_cpu_conv3_kernels[], cr_cpu_conv3_wgrad_kernels[], cr_cpu_sparse_kernels[], cr_cpu_sparse_grad_kernels[];
+extern const struct cr_kernel cr_cpu_quant_kernels[], cr_cpu_qconv_kernels[], cr_cpu_fake_quant_kernels[];
 #ifdef CR_WITH_ONEDNN
-extern const struct cr_kernel *const cr_cpu_dnnl_kernels[];
-extern const struct cr_kernel *const cr_cpu_dnnl_int8_kernels[]; /* only with cr_cpu_dnnl_has_exact_int8 */
+extern const struct cr_kernel cr_cpu_dnnl_kernels[];
+extern const struct cr_kernel cr_cpu_dnnl_int8_kernels[]; /* only with cr_cpu_dnnl_has_exact_int8 */
 #endif
 /* Fills device->kernels. */
 void cr_cpu_collect_kernels(struct cpu_device *device);
 
 extern const struct cr_backend cr_backend_cpu; /* device/cpu/device.c; others get it from cr_backends */
-extern const struct cr_pool    cr_cpu_pools[]; /* device/cpu/allocators.c */
 /* device/cpu/tuned/sparse_kernels.c */
 int64_t cr_cpu_packed_elems(struct cr_device *device, const struct cr_program *program, const struct cr_op *op);
 /* Bytes of the packed filter of a qconv: device/cpu/onednn/dnnl_qconv.c (0: no layout of its own; -1: oneDNN does not
@@ -57,9 +60,6 @@ void cr_cpu_dnnl_lower(void);
 /* Returns whether oneDNN adds products of 8-bit numbers exactly on this processor. */
 bool    cr_cpu_dnnl_has_exact_int8(void);
 int64_t cr_cpu_qconv_own_bytes(const struct cr_program *program, const struct cr_op *op);
-/* device/cpu/spdnn.c */
-cr_status cr_cpu_spdnn(struct cr_device *device, const struct cr_spdnn_net *net, const struct cr_spdnn_inputs *inputs,
-                       const struct cr_spdnn_options *options, struct cr_spdnn_result *out);
 
 #define OP(op, what) cr_status cr_ref_##op(struct cr_device *device, const struct cr_call *call);
 #include "graph/ops.def"

@@ -199,8 +199,6 @@ static cr_status cpu_init_store(struct cr_device *device, const struct cr_param_
     return CR_OK;
 }
 
-static const struct cr_benchmarks benchmarks = {.pools = cr_cpu_pools, .spdnn = cr_cpu_spdnn};
-
 const struct cr_backend cr_backend_cpu = {
     .name         = "cpu",
     .available    = cpu_available,
@@ -213,7 +211,6 @@ const struct cr_backend cr_backend_cpu = {
     .sync         = cpu_sync,
     .memory_free  = cpu_memory_free,
     .init_store   = cpu_init_store,
-    .benchmarks   = &benchmarks,
     .for_each     = cpu_for_each,
     .packed_elems = cr_cpu_packed_elems,
 };

@@ -96,14 +96,8 @@ static inline bool cr_has_plain_mask(const struct cr_device *device, const struc
     return y < 0 || p->tensor[y].dtype == CR_F32;
 }
 
-extern const struct cr_kernel cr_cpu_bn_sums, cr_cpu_bn_apply, cr_cpu_bn_grad_sums, cr_cpu_bn_grad_apply, cr_cpu_relu,
-    cr_cpu_relu_grad, cr_cpu_add, cr_cpu_drop, cr_cpu_channel_scale, cr_cpu_normalize, cr_cpu_pad_shortcut,
-    cr_cpu_pad_shortcut_grad, cr_cpu_maxpool, cr_cpu_maxpool_grad, cr_cpu_avgpool, cr_cpu_avgpool_grad,
-    cr_cpu_grad_norm, cr_cpu_sgd, cr_cpu_adamw, cr_cpu_lars, cr_cpu_lamb, cr_cpu_lamb_norms, cr_cpu_muon,
-    cr_cpu_muon_direction, cr_cpu_param_norms, cr_cpu_ema, cr_cpu_dense, cr_cpu_dense_dgrad, cr_cpu_dense_wgrad,
-    cr_cpu_conv3, cr_cpu_conv3_dgrad, cr_cpu_conv3_wgrad, cr_cpu_sparse_kernel, cr_cpu_sparse_filter,
-    cr_cpu_sparse_dgrad, cr_cpu_sparse_wgrad_kernel, cr_shm_all_reduce, cr_cpu_quantize, cr_cpu_quantize_filter,
-    cr_cpu_dequantize, cr_cpu_maxpool8, cr_cpu_pad_shortcut8, cr_cpu_fake_quant, cr_cpu_fake_quant_grad,
-    cr_cpu_observe_range, cr_cpu_blurpool, cr_cpu_blurpool_grad, cr_cpu_qconv, cr_cpu_pack_filter;
+/* A tuned kernel: `kind` in f32, launched by kind_launch. */
+#define CR_CPU_KERNEL(kind, how, ...)                                                                                  \
+    { CR_KERNEL("cpu." #kind, kind, how), .dtypes = CR_TYPES_F32, .launch = kind##_launch, __VA_ARGS__ }
 
 #endif

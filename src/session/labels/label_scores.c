@@ -50,15 +50,15 @@ void cr_label_scores_free(struct cr_label_scores *s) {
 /* Gathers one array with `row` bytes per image, of which every rank sends `most` images. counts: images of each
  * rank. */
 static cr_status gather_array(struct cr_comm *comm, const int64_t *counts, int64_t most, size_t row, void **array) {
-    const int    ranks = cr_comm_size(comm);
-    const size_t part  = (size_t)most * row;
-    char        *mine = cr_alloc(part + 1, 1), *all = cr_alloc((size_t)ranks * part + 1, 1), *to = all;
-    cr_status    status = mine && all ? CR_OK : CR_NO_MEMORY((size_t)ranks * part);
+    const int    ranks        = cr_comm_size(comm);
+    const size_t part         = (size_t)most * row;
+    char        *of_this_rank = cr_alloc(part + 1, 1), *all = cr_alloc((size_t)ranks * part + 1, 1), *to = all;
+    cr_status    status = of_this_rank && all ? CR_OK : CR_NO_MEMORY((size_t)ranks * part);
     if (status == CR_OK) {
-        if (*array) memcpy(mine, *array, (size_t)counts[cr_comm_rank(comm)] * row);
-        status = cr_comm_all_gather(comm, mine, part, all);
+        if (*array) memcpy(of_this_rank, *array, (size_t)counts[cr_comm_rank(comm)] * row);
+        status = cr_comm_all_gather(comm, of_this_rank, part, all);
     }
-    cr_free(mine);
+    cr_free(of_this_rank);
     if (status != CR_OK) {
         cr_free(all);
         return status;

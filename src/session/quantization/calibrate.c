@@ -194,8 +194,8 @@ static cr_status derive(const struct cr_config *from, int64_t images, const stru
                                        "train.deterministic=yes", "train.measure=no", batch, "train.eval_batch=0"));
 }
 
-cr_status cr_calibrate(const struct cr_config *config, const struct cr_dataset *train, volatile const int *stop,
-                       struct cr_calibration *out) {
+cr_status cr_calibrate(const struct cr_config *config, const struct cr_dataset *train,
+                       volatile const sig_atomic_t *stop, struct cr_calibration *out) {
     struct calibrator c = {.train = train, .stop = stop};
     *out                = (struct cr_calibration){0};
     CR_TRY(derive(config, cr_dataset_count(train), &c.config));

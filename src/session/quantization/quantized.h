@@ -25,8 +25,8 @@ struct cr_calibration {
  * in evaluation, and finds a scale for every tensor that a network with [quant] type = int8 quantises, by quant.method.
  * Runs on the device of config in fp32, whatever its precision. CR_ERR_INTERRUPTED when *stop (may be NULL) becomes
  * non-zero. */
-CR_MUST cr_status cr_calibrate(const struct cr_config *config, const struct cr_dataset *train, volatile const int *stop,
-                               struct cr_calibration *out);
+CR_MUST cr_status cr_calibrate(const struct cr_config *config, const struct cr_dataset *train,
+                               volatile const sig_atomic_t *stop, struct cr_calibration *out);
 void              cr_calibration_free(struct cr_calibration *calibration);
 
 /* Opens a session of the quantised network for config (with quant.type = int8), with the weights of model.weights in
@@ -40,7 +40,7 @@ struct cr_layer_cost {
 };
 /* Measures all quantised layers on training images. The caller frees *costs with cr_free. */
 CR_MUST cr_status cr_quantized_measure(const struct cr_config *config, struct cr_calibration *calibration,
-                                       const struct cr_dataset *train, volatile const int *stop,
+                                       const struct cr_dataset *train, volatile const sig_atomic_t *stop,
                                        struct cr_layer_cost **costs, int *count);
 /* Writes the checkpoint step-0 of a quantised session to run_dir. */
 CR_MUST cr_status cr_quantized_save(struct cr_session *session, const char *run_dir, const char *config_text,

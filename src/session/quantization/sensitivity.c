@@ -103,8 +103,8 @@ static int find_layers(const struct cr_calibration *calibration, struct cr_arena
 }
 
 cr_status cr_quantized_measure(const struct cr_config *config, struct cr_calibration *calibration,
-                               const struct cr_dataset *train, volatile const int *stop, struct cr_layer_cost **costs,
-                               int *count) {
+                               const struct cr_dataset *train, volatile const sig_atomic_t *stop,
+                               struct cr_layer_cost **costs, int *count) {
     struct comparison c      = {config, calibration, train, stop, cr_dataset_classes(train), 0};
     struct cr_text    keep   = {0};
     float            *want   = NULL, *got;

@@ -233,6 +233,34 @@ static void attributes_are_distinguished(void) {
     cr_program_free(&p);
 }
 
+/* Checkpoints of version 0.3 hold times under these keys. A key that changes makes a resumed run measure again. */
+static void keys_are_those_of_version_0_3(void) {
+    struct cr_device  device  = {.options.deterministic = true};
+    struct cr_text    text[4] = {{0}};
+    struct cr_program p;
+    struct cr_op      conv = cr_op_make(CR_OP_conv, CR_NONE), pool = cr_op_make(CR_OP_maxpool, CR_NONE),
+                 loss = cr_op_make(CR_OP_loss_grad, CR_NONE), gram = cr_op_make(CR_OP_gram_dgrad, CR_NONE);
+    cr_program_init(&p, "p", NULL);
+    conv.in[CR_IN_conv_x]   = cr_tensor_add(&p, "x", CR_F16, CR_REGION_POOL, 2, 8, 8, 16);
+    conv.in[CR_IN_conv_w]   = cr_tensor_add(&p, "w", CR_F16, CR_REGION_POOL, 32, 3, 3, 16);
+    conv.out[CR_OUT_conv_y] = cr_tensor_add(&p, "y", CR_F16, CR_REGION_POOL, 2, 4, 4, 32);
+    conv.attr.conv = (struct cr_conv_attr){.stride = 2, .pad = 1, .relu = true, .accumulate = true, .pad_c = 8};
+    pool.attr.conv = (struct cr_conv_attr){.stride = 2, .pad = 1, .window = 3};
+    loss.attr.loss = (struct cr_loss_attr){.sigmoid = true, .several = true, .gamma = 2};
+    gram.attr.conv = (struct cr_conv_attr){.stride = 2, .pad = 1};
+    CHECK_STATUS(cr_cost_signature(&device, &p, &conv, &text[0]), CR_OK);
+    CHECK_STATUS(cr_cost_signature(&device, &p, &pool, &text[1]), CR_OK);
+    CHECK_STATUS(cr_cost_signature(&device, &p, &loss, &text[2]), CR_OK);
+    CHECK_STATUS(cr_cost_signature(&device, &p, &gram, &text[3]), CR_OK);
+    CHECK_STR(text[0].data,
+              "conv s2 p1 w0 accumulate relu shortcut x=f16[2,8,8,16] w=f16[32,3,3,16] -> y=f16[2,4,4,32]");
+    CHECK_STR(text[1].data, "maxpool s2 p1 w3 ->");
+    CHECK_STR(text[2].data, "loss_grad bce several focal ->");
+    CHECK_STR(text[3].data, "gram_dgrad s2 ->");
+    for (size_t i = 0; i < CR_COUNT(text); i++) cr_text_free(&text[i]);
+    cr_program_free(&p);
+}
+
 /* The kernel of one loss computes another loss wrongly. */
 static void losses_are_distinguished(void) {
     const struct cr_loss_attr losses[] = {{.smoothing = 0.1f},
@@ -295,4 +323,5 @@ TESTS(CASE(fastest_kernel_and_algo_is_selected), CASE(enqueue_time_is_not_counte
       CASE(checkpoint_table_takes_precedence), CASE(checkpoint_table_is_not_written_to_the_file),
       CASE(missing_kernel_is_reported), CASE(candidates_without_memory_are_not_selected),
       CASE(without_scratch_memory_the_first_kernel_is_selected), CASE(attributes_are_distinguished),
-      CASE(losses_are_distinguished), CASE(a_kernel_that_refuses_the_op_is_not_selected))
+      CASE(keys_are_those_of_version_0_3), CASE(losses_are_distinguished),
+      CASE(a_kernel_that_refuses_the_op_is_not_selected))

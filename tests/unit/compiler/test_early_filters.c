@@ -317,7 +317,7 @@ static void check_recomputed(bool left, const char *shortcut) {
     cr_model_set_real(&b.model, CR_F16);
     for (int percent = 100; percent >= 40; percent -= 5) {
         o.report = &r, o.pool_limit = whole / 100 * (size_t)percent;
-        o.recompute = whole > 0, o.offload = whole ? CR_OFFLOAD_MODE_AUTO : CR_OFFLOAD_MODE_NO;
+        o.recompute = whole > 0, o.offload = whole > 0;
         CHECK_STATUS(cr_model_program(&b.model, b.config, CR_PROGRAM_STEP, 128, &p), CR_OK);
         CHECK_STATUS(cr_compile(&p, &cost_model, &o), CR_OK);
         if (!whole) whole = p.region_bytes[CR_REGION_POOL];

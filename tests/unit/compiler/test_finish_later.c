@@ -344,7 +344,7 @@ static void programs_with_other_streams_pass_the_checks(void) {
         const struct cr_compile_options how = {.fuse       = true,
                                                .reuse      = true,
                                                .recompute  = true,
-                                               .offload    = CR_OFFLOAD_MODE_AUTO,
+                                               .offload    = true,
                                                .pool_limit = limited ? 24 << 20 : 0,
                                                .report     = &fit,
                                                .until      = "select"};

@@ -15,7 +15,7 @@ enum { BATCH = 4, CLASSES = 5, SIZE = 32, STEPS = 3 };
 /* At the baseline oneDNN's filter gradient of conv1 has a workspace of 360 KiB and alone needs 98 % of the pool of the
  * bottleneck networks: no offload or recomputation lowers that. The workspaces of reference kernels are small. */
 static cr_status open_step(struct net *n, const char *const *overrides, int count, bool fuse, size_t limit,
-                           bool recompute, enum cr_offload_mode with_offload) {
+                           bool recompute, bool with_offload, enum cr_offload_score score) {
     const struct net_plan plan = {.overrides  = overrides,
                                   .count      = count,
                                   .kind       = CR_PROGRAM_STEP,
@@ -28,7 +28,8 @@ static cr_status open_step(struct net *n, const char *const *overrides, int coun
                                   .fuse       = fuse,
                                   .pool_limit = limit,
                                   .recompute  = recompute,
-                                  .offload    = with_offload};
+                                  .offload    = with_offload,
+                                  .score      = score};
     CR_TRY(net_open(n, &plan));
     return n->device->backend->init_store(n->device, &n->model.store, n->config, n->memory.region[CR_REGION_STORE]);
 }
@@ -40,20 +41,18 @@ static void train(struct net *n) {
 static int both_used; /* number of programs with both offload and recompute */
 
 static void check_bits(const char *const *overrides, int count, bool fuse) {
-    static const enum cr_offload_mode uses[] = {CR_OFFLOAD_MODE_BEST, CR_OFFLOAD_MODE_DOA,   CR_OFFLOAD_MODE_AOA,
-                                                CR_OFFLOAD_MODE_WDOA, CR_OFFLOAD_MODE_SWDOA, CR_OFFLOAD_MODE_AUTO};
-    struct net                        plain, less;
-    int                               offloaded = 0;
-    CHECK_STATUS(open_step(&plain, overrides, count, fuse, 0, false, CR_OFFLOAD_MODE_NO), CR_OK);
+    struct net plain, less;
+    int        offloaded = 0;
+    CHECK_STATUS(open_step(&plain, overrides, count, fuse, 0, false, false, CR_OFFLOAD_BEST), CR_OK);
     if (!plain.exec) return net_close(&plain);
     const size_t whole = plain.program.region_bytes[CR_REGION_POOL];
     train(&plain);
     for (int percent = 85, turn = 0; percent >= 25; percent -= TEST_SANITIZED ? 60 : 20)
         for (int k = 0; k < 2; k++, turn++) {
-            const size_t u         = (size_t)turn % CR_COUNT(uses);
-            const bool   recompute = k == 1;
-            CHECK_STATUS(open_step(&less, overrides, count, fuse, whole / 100 * (size_t)percent, recompute, uses[u]),
-                         CR_OK);
+            const enum cr_offload_score score     = (enum cr_offload_score)(turn % CR_OFFLOAD_SCORES);
+            const bool                  recompute = k == 1;
+            CHECK_STATUS(
+                open_step(&less, overrides, count, fuse, whole / 100 * (size_t)percent, recompute, true, score), CR_OK);
             if (less.exec) {
                 const struct cr_fit_report *r = &less.fit;
                 CHECK(less.program.region_bytes[CR_REGION_POOL] == r->after && r->after <= r->before);
@@ -137,12 +136,8 @@ static void check_fit(struct bench_model *b, const struct cr_cost_model *cost_mo
     struct cr_fit_report      r       = {0};
     struct cr_simulation      time    = {0};
     const size_t              limit   = whole / 100 * (size_t)percent;
-    struct cr_compile_options options = {.fuse       = true,
-                                         .reuse      = true,
-                                         .pool_limit = limit,
-                                         .recompute  = recompute,
-                                         .offload    = CR_OFFLOAD_MODE_AUTO,
-                                         .report     = &r};
+    struct cr_compile_options options = {
+        .fuse = true, .reuse = true, .pool_limit = limit, .recompute = recompute, .offload = true, .report = &r};
     CHECK_STATUS(cr_model_program(&b->model, b->config, CR_PROGRAM_STEP, b->config->train.batch, &p), CR_OK);
     CHECK_STATUS(cr_compile(&p, cost_model, &options), CR_OK); /* with all checks, before and after planning */
     if (p.region_bytes[CR_REGION_POOL] > CR_MAX(limit, most_of_one_op(&p) / 100 * 101))
@@ -223,7 +218,7 @@ static void offload_with_recompute_is_no_slower(void) {
                                              .pool_limit = (size_t)7 << 30,
                                              .recompute  = k != 0,
                                              .report     = &r[k],
-                                             .offload    = k == 1 ? CR_OFFLOAD_MODE_NO : CR_OFFLOAD_MODE_AUTO};
+                                             .offload    = k != 1};
         CHECK_STATUS(cr_model_program(&b.model, b.config, CR_PROGRAM_STEP, 128, &p[k]), CR_OK);
         CHECK_STATUS(cr_compile(&p[k], &cost_model, &o), CR_OK);
     }
@@ -255,32 +250,31 @@ static cr_status open_session(struct cr_session *s, const struct cr_config **c, 
 }
 
 static void impossible_limits_are_reported(void) {
-    static const char *const        no[]           = {"train.batch=64", "memory.limit=1MiB", "memory.recompute=no"},
-                             *const with_offload[] = {"train.batch=64", "memory.limit=1MiB", "memory.swap=best"};
-    struct cr_session               s;
-    const struct cr_config         *c;
+    static const char *const no[] = {"train.batch=64", "memory.limit=1MiB", "memory.recompute=no"};
+    struct cr_session        s;
+    const struct cr_config  *c;
     CHECK_STATUS(open_session(&s, &c, true, no, 3), CR_ERR_CONFIG);
     CHECK_HAS(cr_error_message(), "[memory] limit");
     CHECK_HAS(cr_error_message(), "more than the limit");
     CHECK_HAS(cr_error_message(), "train.batch");
     CHECK_HAS(cr_error_message(), "data.image_size");
     CHECK_HAS(cr_error_message(), "memory.recompute = yes");
-    CHECK_STATUS(open_session(&s, &c, true, with_offload, 3), CR_ERR_CONFIG);
-    CHECK_HAS(cr_error_message(), "offloading");
+    CHECK_STATUS(open_session(&s, &c, true, no, 2), CR_ERR_CONFIG);
+    CHECK_HAS(cr_error_message(), "with recomputation");
 }
 
 /* Evaluation images that are larger than training images: a limit that training just meets holds for both. Where the
  * evaluation batch is not given it is lowered, otherwise training uses less memory. */
 static void evaluation_meets_the_limit(void) {
-    const char       *more[] = {"train.batch=64",   "data.eval_crop=96",   "data.eval_resize=96", "memory.limit=1GiB",
-                                "memory.swap=best", "memory.recompute=no", "train.eval_batch=16"};
-    struct cr_session s;
+    const char             *more[] = {"train.batch=64", "data.eval_crop=96", "data.eval_resize=96", "memory.limit=1GiB",
+                                      "train.eval_batch=16"};
+    struct cr_session       s;
     const struct cr_config *c;
     char                    limit[48];
     size_t                  bytes = 0, whole = 0;
-    /* practically no limit; a limit that needs offload; exactly the resulting pool; the same with a given batch */
+    /* practically no limit; a limit that needs recomputation; exactly the resulting pool; with a given batch */
     for (int round = 0; round < 4; round++) {
-        REQUIRE_OK(open_session(&s, &c, round > 1, more, round < 3 ? 6 : 7));
+        REQUIRE_OK(open_session(&s, &c, round > 1, more, round < 3 ? 4 : 5));
         const struct cr_program *all[] = {&s.train[0], &s.eval};
         const size_t             train = cr_memory_need(s.device, &s.model.store, all, 1);
         if (round == 0)

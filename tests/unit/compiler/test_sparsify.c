@@ -59,13 +59,14 @@ static int run(struct artificial *t, bool has_estimates, struct cr_text *report)
     const int64_t         dim[4] = {K, 3, 3, C};
     struct cr_param_store store  = {.real = CR_F32};
     struct cr_program     p;
-    struct cr_cost_model  cost_model = {.self         = t,
-                                        .alignment    = 64,
-                                        .packed_elems = packed_elems,
-                                        .estimate     = has_estimates ? estimate : NULL,
-                                        .cost         = cost,
-                                        .algo_name    = algo_name,
-                                        .explain      = explain};
+    struct cr_cost_model  cost_model = {.device.self         = t,
+                                        .self                = t,
+                                        .alignment           = 64,
+                                        .device.packed_elems = packed_elems,
+                                        .device.estimate     = has_estimates ? estimate : NULL,
+                                        .cost                = cost,
+                                        .device.algo_name    = algo_name,
+                                        .explain             = explain};
     const int             param      = cr_param_store_add(&store, "w", CR_ROLE_CONV, dim, CR_NONE);
     static uint8_t        bits[K * 9 * C / 8 + 64];
     memset(bits, 0, sizeof bits);

@@ -31,7 +31,7 @@ static void printed_intervals_plan_again(void) {
 
 static const struct cr_plan_size    sizes[] = {{128, 0, 1000, 900, 84}, {160, 6, 2000, 1900, 84}};
 static const struct cr_plan_numbers numbers = {
-    .device = "an \"invented\" device", .batch = 2, .plan_ms = 1.5, .online_bytes = 77, .size = sizes, .sizes = 2};
+    .device = "an \"invented\" device", .batch = 2, .plan_ms = 1.5, .size = sizes, .sizes = 2};
 
 static void json_is_one_line(void) {
     struct bench_model b;

@@ -143,55 +143,6 @@ static void cifar_resnet20(void) {
     compare(&(struct net){"resnet20", 32, 10});
 }
 
-/* A ResNet-D with squeeze and excitation, odd image sides and random weights: no published weights exist, so the
- * reference is our own forward pass, which other tests compare with PyTorch. Both compute in float32: the bound is 256
- * of its roundings of the largest logit. */
-static void deep_stem_and_excitation(void) {
-    enum { SIZE = 54, CLASSES = 7 };
-    static const char *const        overrides[] = {"model.arch=resnet18",  "model.stem=deep",     "model.shortcut=D",
-                                                   "model.excitation=yes", "data.kind=synthetic", "data.image_size=54",
-                                                   "train.batch=4",        "train.device=cpu"};
-    static uint8_t                  pixels[IMAGES * SIZE * SIZE * 3];
-    static float                    ours[IMAGES * CLASSES], theirs[IMAGES * CLASSES];
-    static double                   truth[IMAGES * CLASSES];
-    const struct cr_config         *c;
-    struct cr_session               s;
-    char                            path[512];
-    double                          largest = 0;
-    const struct cr_step_block      step    = {0};
-    const struct cr_session_options o       = {.eval = true, .execute = true, .classes = CLASSES};
-    cr_log_quiet(true);
-    if (lacks(false)) SKIP(lacks(false));
-    for (size_t i = 0; i < sizeof pixels; i++) pixels[i] = (uint8_t)(i * i * 31 + i / 7);
-    snprintf(path, sizeof path, "%s/deep.u8", folder);
-    FILE *f = fopen(path, "wb");
-    REQUIRE(f && fwrite(pixels, 1, sizeof pixels, f) == sizeof pixels && fclose(f) == 0);
-    REQUIRE_OK(cr_config_open(&c, NULL, overrides, CR_COUNT(overrides)));
-    REQUIRE_OK(cr_session_open(c, &o, &s));
-    REQUIRE_OK(cr_session_init(&s));
-    REQUIRE_OK(cr_exec_feed(s.eval_exec, pixels, NULL, NULL));
-    REQUIRE_OK(cr_exec_run(s.eval_exec, &step));
-    REQUIRE_OK(cr_exec_get(s.eval_exec, s.eval.logits, ours));
-    for (int i = 0; i < IMAGES * CLASSES; i++) {
-        truth[i] = (double)ours[i];
-        largest  = CR_MAX(fabs(truth[i]), largest);
-    }
-    for (int fold = 0; fold < 2; fold++) {
-        snprintf(path, sizeof path, "%s/deep-%d.onnx", folder, fold);
-        REQUIRE_OK(write_onnx(&s, fold, path));
-        REQUIRE(shell(
-            "%s %s/tests/tools/onnx_peer.py run %s %s/deep.u8 %d %s/deep.out >%s/log 2>&1 || { cat %s/log; false; }",
-            runtime, CR_SOURCE_DIR, path, folder, SIZE, folder, folder, folder));
-        REQUIRE(read_file("deep", "out", theirs, sizeof theirs));
-        printf("    ResNet-18-D with SE%s: %.3g of %.3g\n", fold ? ", folded" : "",
-               distance(theirs, truth, IMAGES * CLASSES), largest);
-        CHECK(distance(theirs, truth, IMAGES * CLASSES) <= 256 * 0x1p-24 * largest);
-        unlink(path);
-    }
-    cr_session_close(&s);
-    cr_config_close(c);
-}
-
 /* Any allocation may fail: no file, no leak. */
 static void failing_allocations(void) {
     static const char *const        overrides[] = {"model.arch=custom", "model.depths=1,1",  "model.widths=4,8",
@@ -228,4 +179,4 @@ static void failing_allocations(void) {
     cr_config_close(c);
 }
 
-TESTS(CASE(resnet18), CASE(resnet50), CASE(cifar_resnet20), CASE(deep_stem_and_excitation), CASE(failing_allocations))
+TESTS(CASE(resnet18), CASE(resnet50), CASE(cifar_resnet20), CASE(failing_allocations))

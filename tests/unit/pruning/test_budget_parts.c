@@ -34,7 +34,7 @@ static int64_t packed(void *self, const struct cr_program *p, const struct cr_op
 
 static struct cr_budget_clock invented(void) {
     return (struct cr_budget_clock){.unit  = CR_BUDGET_SECONDS,
-                                    .model = {.cost = cost, .accepts = accepts, .packed_elems = packed}};
+                                    .model = {.cost = cost, .accepts = accepts, .device.packed_elems = packed}};
 }
 
 static int tensor(struct cr_program *p, enum cr_dtype dtype, int64_t a, int64_t b, int64_t c, int64_t d) {

@@ -33,10 +33,11 @@ static bool late_reads(void *self, const struct cr_op *op, int slot) {
 }
 
 static struct cr_cost_model late_cost_model(struct late *l) {
-    return (struct cr_cost_model){.self                  = l,
+    return (struct cr_cost_model){.device.self           = l,
+                                  .self                  = l,
                                   .alignment             = 256,
                                   .cost                  = late_cost,
-                                  .reads_host            = late_reads,
+                                  .device.reads_host     = late_reads,
                                   .to_host_bytes_per_s   = UNIT,
                                   .to_device_bytes_per_s = UNIT};
 }
@@ -163,11 +164,8 @@ static void mapped_read_meets_limits_that_copies_miss(void) {
     for (int may = 0; may < 2; may++) {
         struct late                     l;
         struct cr_fit_report            r;
-        const struct cr_compile_options o = {.reuse      = true,
-                                             .pool_limit = 6 * UNIT,
-                                             .recompute  = true,
-                                             .offload    = CR_OFFLOAD_MODE_BEST,
-                                             .zero_copy  = may};
+        const struct cr_compile_options o = {
+            .reuse = true, .pool_limit = 6 * UNIT, .recompute = true, .offload = true, .zero_copy = may};
         late_open(&l, 2, 4);
         struct cr_cost_model cost_model = late_cost_model(&l);
         CHECK_STATUS(cr_pass_fit(&l.p, &cost_model, &o, &r), CR_OK);
@@ -257,19 +255,15 @@ static bool as_on_a_gpu(void *self, const struct cr_op *op, int slot) {
 /* limit 0: none. A copy has such a high latency that a mapped read is always faster, where it is possible. */
 static cr_status run_open(struct run *r, bool fuse, size_t limit, bool all_rows, uint64_t seed) {
     const struct cr_device_options  options = {.threads = 1, .deterministic = true};
-    const struct cr_compile_options how     = {.fuse       = fuse,
-                                               .reuse      = true,
-                                               .pool_limit = limit,
-                                               .offload    = CR_OFFLOAD_MODE_BEST,
-                                               .zero_copy  = true,
-                                               .report     = &r->fit};
-    *r                                      = (struct run){0};
+    const struct cr_compile_options how     = {
+            .fuse = fuse, .reuse = true, .pool_limit = limit, .offload = true, .zero_copy = true, .report = &r->fit};
+    *r = (struct run){0};
     CR_TRY(cr_config_open(&r->config, NULL, overrides, CR_COUNT(overrides)));
     CR_TRY(cr_model_open(r->config, CLASSES, SIZE, SIZE, &r->model));
     CR_TRY(streams_open(&options, seed, &r->device));
     struct cr_cost_model cost_model = cr_device_cost_model(r->device);
     cost_model.copy_latency_s       = 1e-3;
-    if (!all_rows) cost_model.reads_host = as_on_a_gpu;
+    if (!all_rows) cost_model.device.reads_host = as_on_a_gpu;
     CR_TRY(cr_model_program(&r->model, r->config, CR_PROGRAM_STEP, BATCH, &r->program));
     CR_TRY(cr_compile(&r->program, &cost_model, &how));
     r->pool = r->program.region_bytes[CR_REGION_POOL];

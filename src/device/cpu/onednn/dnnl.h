@@ -74,8 +74,4 @@ void              cr_dnnl_layouts_free(struct dnnl_handles *handles);
 /* Makes the primitive add its result to the destination. */
 CR_MUST cr_status cr_dnnl_append_sum(dnnl_post_ops_t ops);
 
-/* Kernels, listed in device/cpu/onednn/dnnl_kernels.c. */
-extern const struct cr_kernel cr_dnnl_conv, cr_dnnl_conv_dgrad, cr_dnnl_conv_wgrad, cr_dnnl_group_conv,
-    cr_dnnl_group_conv_dgrad, cr_dnnl_group_conv_wgrad, cr_dnnl_qconv, cr_dnnl_pack_filter;
-
 #endif

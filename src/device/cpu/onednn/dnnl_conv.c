@@ -234,16 +234,16 @@ static cr_status launch_wgrad(struct cr_device *device, const struct cr_call *ca
     return s->reorder ? run_reorder(s, s->filter, s->filter_user) : CR_OK;
 }
 
-#define CONV_KERNEL(kernel, kind, launcher)                                                                            \
-    const struct cr_kernel kernel = {CR_KERNEL("dnnl." #kind, kind, CR_MATH_F32),                                      \
-                                     .dtypes  = CR_TYPES_F32,                                                          \
-                                     .accepts = conv_accepts,                                                          \
-                                     .prepare = conv_prepare,                                                          \
-                                     .launch  = launcher,                                                              \
-                                     .release = conv_release}
-CONV_KERNEL(cr_dnnl_conv, conv, launch_fwd);
-CONV_KERNEL(cr_dnnl_conv_dgrad, conv_dgrad, launch_dgrad);
-CONV_KERNEL(cr_dnnl_conv_wgrad, conv_wgrad, launch_wgrad);
-CONV_KERNEL(cr_dnnl_group_conv, group_conv, launch_fwd);
-CONV_KERNEL(cr_dnnl_group_conv_dgrad, group_conv_dgrad, launch_dgrad);
-CONV_KERNEL(cr_dnnl_group_conv_wgrad, group_conv_wgrad, launch_wgrad);
+#define CONV_KERNEL(kind, launcher)                                                                                    \
+    {                                                                                                                  \
+        CR_KERNEL("dnnl." #kind, kind, CR_MATH_F32), .dtypes = CR_TYPES_F32, .accepts = conv_accepts,                  \
+                                                     .prepare = conv_prepare, .launch = launcher,                      \
+                                                     .release = conv_release                                           \
+    }
+const struct cr_kernel cr_cpu_dnnl_kernels[] = {CONV_KERNEL(conv, launch_fwd),
+                                                CONV_KERNEL(conv_dgrad, launch_dgrad),
+                                                CONV_KERNEL(conv_wgrad, launch_wgrad),
+                                                CONV_KERNEL(group_conv, launch_fwd),
+                                                CONV_KERNEL(group_conv_dgrad, launch_dgrad),
+                                                CONV_KERNEL(group_conv_wgrad, launch_wgrad),
+                                                {0}};

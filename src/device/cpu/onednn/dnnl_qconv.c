@@ -328,13 +328,9 @@ static cr_status qconv_launch(struct cr_device *device, const struct cr_call *ca
     return cr_dnnl_check(dnnl_primitive_execute(s->conv, s->handles->stream, count, args), "8-bit convolution");
 }
 
-const struct cr_kernel cr_dnnl_pack_filter = {CR_KERNEL("dnnl.pack_filter", pack_filter, CR_MATH_EXACT),
-                                              .accepts = pack_accepts, .prepare = pack_prepare, .launch = pack_launch,
-                                              .release = pack_release};
-
-const struct cr_kernel cr_dnnl_qconv = {CR_KERNEL("dnnl.qconv", qconv, CR_MATH_F32),
-                                        .accepts  = qconv_accepts,
-                                        .prepare  = qconv_prepare,
-                                        .complete = qconv_complete,
-                                        .launch   = qconv_launch,
-                                        .release  = qconv_release};
+const struct cr_kernel cr_cpu_dnnl_int8_kernels[] = {
+    {CR_KERNEL("dnnl.qconv", qconv, CR_MATH_F32), .accepts = qconv_accepts, .prepare = qconv_prepare,
+     .complete = qconv_complete, .launch = qconv_launch, .release = qconv_release},
+    {CR_KERNEL("dnnl.pack_filter", pack_filter, CR_MATH_EXACT), .accepts = pack_accepts, .prepare = pack_prepare,
+     .launch = pack_launch, .release = pack_release},
+    {0}};

@@ -228,11 +228,8 @@ static cr_status bn_grad_sums_launch(struct cr_device *device, const struct cr_c
 }
 
 #define SUMS_KERNEL(kind, ...)                                                                                         \
-    const struct cr_kernel cr_cpu_##kind = {CR_KERNEL("cpu." #kind, kind, CR_MATH_F32),                                \
-                                            .dtypes  = CR_TYPES_F32,                                                   \
-                                            .prepare = sums_prepare,                                                   \
-                                            .launch  = kind##_launch,                                                  \
-                                            .release = cr_free,                                                        \
-                                            __VA_ARGS__}
-SUMS_KERNEL(bn_sums);
-SUMS_KERNEL(bn_grad_sums, .optional_in = CR_IN_BIT(bn_grad_sums, y), .accepts = cr_has_plain_mask);
+    CR_CPU_KERNEL(kind, CR_MATH_F32, .prepare = sums_prepare, .release = cr_free, __VA_ARGS__)
+const struct cr_kernel cr_cpu_bn_kernels[] = {
+    SUMS_KERNEL(bn_sums),
+    SUMS_KERNEL(bn_grad_sums, .optional_in = CR_IN_BIT(bn_grad_sums, y), .accepts = cr_has_plain_mask),
+    {0}};

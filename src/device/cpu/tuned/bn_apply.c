@@ -205,13 +205,10 @@ static cr_status channel_scale_launch(struct cr_device *device, const struct cr_
 }
 
 #define AFFINE_KERNEL(kind, ...)                                                                                       \
-    const struct cr_kernel cr_cpu_##kind = {CR_KERNEL("cpu." #kind, kind, CR_MATH_F32),                                \
-                                            .dtypes  = CR_TYPES_F32,                                                   \
-                                            .prepare = affine_prepare,                                                 \
-                                            .launch  = kind##_launch,                                                  \
-                                            .release = cr_free,                                                        \
-                                            __VA_ARGS__}
-AFFINE_KERNEL(bn_apply, .optional_in = CR_IN_BIT(bn_apply, mean_rstd) | CR_IN_BIT(bn_apply, add) |
-                                       CR_IN_BIT(bn_apply, add_scale_bias));
-AFFINE_KERNEL(bn_grad_apply, .optional_in = CR_IN_BIT(bn_grad_apply, y), .accepts = cr_has_plain_mask);
-AFFINE_KERNEL(channel_scale);
+    CR_CPU_KERNEL(kind, CR_MATH_F32, .prepare = affine_prepare, .release = cr_free, __VA_ARGS__)
+const struct cr_kernel cr_cpu_bn_apply_kernels[] = {
+    AFFINE_KERNEL(bn_apply, .optional_in = CR_IN_BIT(bn_apply, mean_rstd) | CR_IN_BIT(bn_apply, add) |
+                                           CR_IN_BIT(bn_apply, add_scale_bias)),
+    AFFINE_KERNEL(bn_grad_apply, .optional_in = CR_IN_BIT(bn_grad_apply, y), .accepts = cr_has_plain_mask),
+    AFFINE_KERNEL(channel_scale),
+    {0}};

@@ -194,8 +194,8 @@ static cr_status conv3_dgrad_launch(struct cr_device *device, const struct cr_ca
 }
 
 #define CONV3_KERNEL(name, kind)                                                                                       \
-    const struct cr_kernel cr_cpu_##name = {CR_KERNEL("cpu." #name, kind, CR_MATH_F32), .dtypes = CR_TYPES_F32,        \
-                                            .accepts = name##_accepts, .workspace = packed_bytes,                      \
-                                            .launch = name##_launch}
-CONV3_KERNEL(conv3, conv);
-CONV3_KERNEL(conv3_dgrad, conv_dgrad);
+    {                                                                                                                  \
+        CR_KERNEL("cpu." #name, kind, CR_MATH_F32), .dtypes = CR_TYPES_F32, .accepts = name##_accepts,                 \
+                                                    .workspace = packed_bytes, .launch = name##_launch                 \
+    }
+const struct cr_kernel cr_cpu_conv3_kernels[] = {CONV3_KERNEL(conv3, conv), CONV3_KERNEL(conv3_dgrad, conv_dgrad), {0}};

@@ -122,6 +122,7 @@ static cr_status conv3_wgrad_launch(struct cr_device *device, const struct cr_ca
     return CR_OK;
 }
 
-const struct cr_kernel cr_cpu_conv3_wgrad = {CR_KERNEL("cpu.conv3_wgrad", conv_wgrad, CR_MATH_F32),
-                                             .dtypes = CR_TYPES_F32, .accepts = cr_cpu_conv3_wgrad_accepts,
-                                             .workspace = sums_bytes, .launch = conv3_wgrad_launch};
+const struct cr_kernel cr_cpu_conv3_wgrad_kernels[] = {{CR_KERNEL("cpu.conv3_wgrad", conv_wgrad, CR_MATH_F32),
+                                                        .dtypes = CR_TYPES_F32, .accepts = cr_cpu_conv3_wgrad_accepts,
+                                                        .workspace = sums_bytes, .launch = conv3_wgrad_launch},
+                                                       {0}};

@@ -138,9 +138,7 @@ static cr_status dense_wgrad_launch(struct cr_device *device, const struct cr_ca
     return CR_OK;
 }
 
-#define DENSE_KERNEL(kind)                                                                                             \
-    const struct cr_kernel cr_cpu_##kind = {CR_KERNEL("cpu." #kind, kind, CR_MATH_F32), .dtypes = CR_TYPES_F32,        \
-                                            .launch = kind##_launch}
-DENSE_KERNEL(dense);
-DENSE_KERNEL(dense_dgrad);
-DENSE_KERNEL(dense_wgrad);
+const struct cr_kernel cr_cpu_dense_kernels[] = {CR_CPU_KERNEL(dense, CR_MATH_F32),
+                                                 CR_CPU_KERNEL(dense_dgrad, CR_MATH_F32),
+                                                 CR_CPU_KERNEL(dense_wgrad, CR_MATH_F32),
+                                                 {0}};

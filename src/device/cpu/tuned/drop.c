@@ -38,5 +38,4 @@ static cr_status drop_launch(struct cr_device *device, const struct cr_call *cal
     return CR_OK;
 }
 
-const struct cr_kernel cr_cpu_drop = {CR_KERNEL("cpu.drop", drop, CR_MATH_F32), .dtypes = CR_TYPES_F32,
-                                      .launch = drop_launch};
+const struct cr_kernel cr_cpu_drop_kernels[] = {CR_CPU_KERNEL(drop, CR_MATH_F32), {0}};

@@ -230,10 +230,8 @@ static bool accepts(const struct cr_device *device, const struct cr_program *p, 
            cr_tensor_elems(grad) == p->store->value_elems;
 }
 
-const struct cr_kernel cr_cpu_muon_direction = {CR_KERNEL("cpu.muon_direction", muon_direction, CR_MATH_F32),
-                                                .dtypes      = CR_TYPES_F32,
-                                                .optional_in = CR_IN_BIT(muon_direction, mask),
-                                                .accepts     = accepts,
-                                                .prepare     = prepare,
-                                                .launch      = launch,
-                                                .release     = release};
+const struct cr_kernel cr_cpu_muon_kernels[] = {{CR_KERNEL("cpu.muon_direction", muon_direction, CR_MATH_F32),
+                                                 .dtypes = CR_TYPES_F32, .optional_in = CR_IN_BIT(muon_direction, mask),
+                                                 .accepts = accepts, .prepare = prepare, .launch = launch,
+                                                 .release = release},
+                                                {0}};

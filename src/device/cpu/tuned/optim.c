@@ -377,20 +377,15 @@ static cr_status ema_launch(struct cr_device *device, const struct cr_call *call
 /* ---- kernels ---- */
 
 #define KERNEL(kind, launcher, ...)                                                                                    \
-    const struct cr_kernel cr_cpu_##kind = {CR_KERNEL("cpu." #kind, kind, CR_MATH_F32),                                \
-                                            .dtypes  = CR_TYPES_F32,                                                   \
-                                            .prepare = buffer_prepare,                                                 \
-                                            .launch  = launcher,                                                       \
-                                            .release = cr_free,                                                        \
-                                            __VA_ARGS__}
+    {                                                                                                                  \
+        CR_KERNEL("cpu." #kind, kind, CR_MATH_F32), .dtypes = CR_TYPES_F32, .prepare = buffer_prepare,                 \
+                                                    .launch = launcher, .release = cr_free, __VA_ARGS__                \
+    }
 #define BUFFERS_KERNEL(kind, launcher)                                                                                 \
     KERNEL(kind, launcher, .optional_in = CR_IN_BIT(kind, mask), .accepts = cr_accepts_buffers)
-KERNEL(grad_norm, grad_norm_launch);
-KERNEL(param_norms, param_norms_launch, .accepts = cr_accepts_buffers);
-BUFFERS_KERNEL(sgd, update_launch);
-BUFFERS_KERNEL(adamw, update_launch);
-BUFFERS_KERNEL(lars, update_launch);
-BUFFERS_KERNEL(lamb, update_launch);
-BUFFERS_KERNEL(muon, update_launch);
-BUFFERS_KERNEL(lamb_norms, lamb_norms_launch);
-BUFFERS_KERNEL(ema, ema_launch);
+const struct cr_kernel cr_cpu_optim_kernels[] = {
+    KERNEL(grad_norm, grad_norm_launch), KERNEL(param_norms, param_norms_launch, .accepts = cr_accepts_buffers),
+    BUFFERS_KERNEL(sgd, update_launch),  BUFFERS_KERNEL(adamw, update_launch),
+    BUFFERS_KERNEL(lars, update_launch), BUFFERS_KERNEL(lamb, update_launch),
+    BUFFERS_KERNEL(muon, update_launch), BUFFERS_KERNEL(lamb_norms, lamb_norms_launch),
+    BUFFERS_KERNEL(ema, ema_launch),     {0}};

@@ -204,14 +204,13 @@ static cr_status avgpool_grad_launch(struct cr_device *device, const struct cr_c
     return CR_OK;
 }
 
-#define POINTWISE_KERNEL(kind, how, ...)                                                                               \
-    const struct cr_kernel cr_cpu_##kind = {CR_KERNEL("cpu." #kind, kind, how), .dtypes = CR_TYPES_F32,                \
-                                            .launch = kind##_launch, __VA_ARGS__}
-POINTWISE_KERNEL(relu, CR_MATH_EXACT);
-POINTWISE_KERNEL(relu_grad, CR_MATH_EXACT, .accepts = cr_has_plain_mask);
-POINTWISE_KERNEL(add, CR_MATH_F32);
-POINTWISE_KERNEL(normalize, CR_MATH_F32, .optional_in = CR_IN_BIT(normalize, boxes), .accepts = normalize_accepts);
-POINTWISE_KERNEL(pad_shortcut, CR_MATH_EXACT);
-POINTWISE_KERNEL(pad_shortcut_grad, CR_MATH_EXACT);
-POINTWISE_KERNEL(avgpool, CR_MATH_F32);
-POINTWISE_KERNEL(avgpool_grad, CR_MATH_F32);
+const struct cr_kernel cr_cpu_pointwise_kernels[] = {
+    CR_CPU_KERNEL(relu, CR_MATH_EXACT),
+    CR_CPU_KERNEL(relu_grad, CR_MATH_EXACT, .accepts = cr_has_plain_mask),
+    CR_CPU_KERNEL(add, CR_MATH_F32),
+    CR_CPU_KERNEL(normalize, CR_MATH_F32, .optional_in = CR_IN_BIT(normalize, boxes), .accepts = normalize_accepts),
+    CR_CPU_KERNEL(pad_shortcut, CR_MATH_EXACT),
+    CR_CPU_KERNEL(pad_shortcut_grad, CR_MATH_EXACT),
+    CR_CPU_KERNEL(avgpool, CR_MATH_F32),
+    CR_CPU_KERNEL(avgpool_grad, CR_MATH_F32),
+    {0}};

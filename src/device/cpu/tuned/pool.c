@@ -198,10 +198,9 @@ static cr_status blurpool_grad_launch(struct cr_device *device, const struct cr_
     return CR_OK;
 }
 
-#define POOL_KERNEL(kind, math, ...)                                                                                   \
-    const struct cr_kernel cr_cpu_##kind = {CR_KERNEL("cpu." #kind, kind, math), .dtypes = CR_TYPES_F32,               \
-                                            .launch = kind##_launch, __VA_ARGS__}
-POOL_KERNEL(maxpool, CR_MATH_EXACT, .optional_out = CR_OUT_BIT(maxpool, index));
-POOL_KERNEL(maxpool_grad, CR_MATH_F32);
-POOL_KERNEL(blurpool, CR_MATH_F32);
-POOL_KERNEL(blurpool_grad, CR_MATH_F32);
+const struct cr_kernel cr_cpu_pool_kernels[] = {
+    CR_CPU_KERNEL(maxpool, CR_MATH_EXACT, .optional_out = CR_OUT_BIT(maxpool, index)),
+    CR_CPU_KERNEL(maxpool_grad, CR_MATH_F32),
+    CR_CPU_KERNEL(blurpool, CR_MATH_F32),
+    CR_CPU_KERNEL(blurpool_grad, CR_MATH_F32),
+    {0}};

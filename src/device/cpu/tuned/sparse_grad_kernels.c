@@ -132,18 +132,11 @@ static cr_status wgrad_launch(struct cr_device *device, const struct cr_call *ca
     return CR_OK;
 }
 
-const struct cr_kernel cr_cpu_sparse_dgrad        = {CR_KERNEL("cpu.sparse_dgrad", conv_dgrad, CR_MATH_F32),
-                                                     .sparse      = true,
-                                                     .dtypes      = CR_TYPES_F32,
-                                                     .optional_in = CR_IN_BIT(conv_dgrad, add),
-                                                     .accepts     = dgrad_accepts,
-                                                     .prepare     = dgrad_prepare,
-                                                     .launch      = dgrad_launch,
-                                                     .release     = release};
-const struct cr_kernel cr_cpu_sparse_wgrad_kernel = {CR_KERNEL("cpu.sparse_wgrad", conv_wgrad, CR_MATH_F32),
-                                                     .sparse  = true,
-                                                     .dtypes  = CR_TYPES_F32,
-                                                     .accepts = wgrad_accepts,
-                                                     .prepare = wgrad_prepare,
-                                                     .launch  = wgrad_launch,
-                                                     .release = release};
+#define SPARSE_GRAD(kind, ...)                                                                                         \
+    {                                                                                                                  \
+        CR_KERNEL("cpu.sparse_" #kind, conv_##kind, CR_MATH_F32),                                                      \
+            .dtypes = CR_TYPES_F32, .sparse = true, .accepts = kind##_accepts, .prepare = kind##_prepare,              \
+            .launch = kind##_launch, .release = release, __VA_ARGS__                                                   \
+    }
+const struct cr_kernel cr_cpu_sparse_grad_kernels[] = {
+    SPARSE_GRAD(dgrad, .optional_in = CR_IN_BIT(conv_dgrad, add)), SPARSE_GRAD(wgrad), {0}};

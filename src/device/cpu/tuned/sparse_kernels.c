@@ -119,18 +119,10 @@ static cr_status launch(struct cr_device *device, const struct cr_call *call) {
     return CR_OK;
 }
 
-const struct cr_kernel cr_cpu_sparse_kernel = {CR_KERNEL("cpu.sparse_conv", conv, CR_MATH_F32),
-                                               .sparse      = true,
-                                               .dtypes      = CR_TYPES_F32,
-                                               .optional_in = CR_IN_BIT(conv, bias) | CR_IN_BIT(conv, add) |
-                                                              CR_IN_BIT(conv, packed),
-                                               .accepts = accepts,
-                                               .prepare = prepare,
-                                               .launch  = launch,
-                                               .release = release};
-const struct cr_kernel cr_cpu_sparse_filter = {CR_KERNEL("cpu.sparse_filter", sparse_filter, CR_MATH_EXACT),
-                                               .dtypes  = CR_TYPES_F32,
-                                               .accepts = filter_accepts,
-                                               .prepare = prepare,
-                                               .launch  = filter_launch,
-                                               .release = release};
+const struct cr_kernel cr_cpu_sparse_kernels[] = {
+    {CR_KERNEL("cpu.sparse_conv", conv, CR_MATH_F32), .dtypes = CR_TYPES_F32, .sparse = true,
+     .optional_in = CR_IN_BIT(conv, bias) | CR_IN_BIT(conv, add) | CR_IN_BIT(conv, packed), .accepts = accepts,
+     .prepare = prepare, .launch = launch, .release = release},
+    {CR_KERNEL("cpu.sparse_filter", sparse_filter, CR_MATH_EXACT), .dtypes = CR_TYPES_F32, .accepts = filter_accepts,
+     .prepare = prepare, .launch = filter_launch, .release = release},
+    {0}};

@@ -103,9 +103,7 @@ static cr_status observe_range_launch(struct cr_device *device, const struct cr_
 }
 
 /* Programs in f64 (tests) have f64 scales and are left to the ref kernels. */
-#define KERNEL(kind)                                                                                                   \
-    const struct cr_kernel cr_cpu_##kind = {CR_KERNEL("cpu." #kind, kind, CR_MATH_EXACT), .dtypes = CR_TYPES_F32,      \
-                                            .launch = kind##_launch}
-KERNEL(fake_quant);
-KERNEL(fake_quant_grad);
-KERNEL(observe_range);
+const struct cr_kernel cr_cpu_fake_quant_kernels[] = {CR_CPU_KERNEL(fake_quant, CR_MATH_EXACT),
+                                                      CR_CPU_KERNEL(fake_quant_grad, CR_MATH_EXACT),
+                                                      CR_CPU_KERNEL(observe_range, CR_MATH_EXACT),
+                                                      {0}};

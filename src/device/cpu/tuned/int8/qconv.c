@@ -296,7 +296,8 @@ static cr_status qconv_launch(struct cr_device *device, const struct cr_call *ca
     return CR_OK;
 }
 
-const struct cr_kernel cr_cpu_pack_filter = {CR_KERNEL("cpu.pack_filter", pack_filter, CR_MATH_EXACT),
-                                             .accepts = pack_accepts, .launch = pack_launch};
-const struct cr_kernel cr_cpu_qconv       = {CR_KERNEL("cpu.qconv", qconv, CR_MATH_EXACT), .accepts = qconv_accepts,
-                                             .workspace = qconv_workspace, .launch = qconv_launch};
+const struct cr_kernel cr_cpu_qconv_kernels[] = {
+    {CR_KERNEL("cpu.pack_filter", pack_filter, CR_MATH_EXACT), .accepts = pack_accepts, .launch = pack_launch},
+    {CR_KERNEL("cpu.qconv", qconv, CR_MATH_EXACT), .accepts = qconv_accepts, .workspace = qconv_workspace,
+     .launch = qconv_launch},
+    {0}};

@@ -152,10 +152,8 @@ static cr_status pad_shortcut8_launch(struct cr_device *device, const struct cr_
 }
 
 #define KERNEL(name, kind, types)                                                                                      \
-    const struct cr_kernel cr_cpu_##name = {CR_KERNEL("cpu." #name, kind, CR_MATH_EXACT), .dtypes = types,             \
-                                            .launch = name##_launch}
-KERNEL(quantize, quantize, CR_TYPES_F32);
-KERNEL(quantize_filter, quantize_filter, CR_TYPES_F32);
-KERNEL(dequantize, dequantize, CR_TYPES_F32);
-KERNEL(maxpool8, maxpool, CR_TYPES_BYTE);
-KERNEL(pad_shortcut8, pad_shortcut, CR_TYPES_BYTE);
+    { CR_KERNEL("cpu." #name, kind, CR_MATH_EXACT), .dtypes = types, .launch = name##_launch }
+const struct cr_kernel cr_cpu_quant_kernels[] = {
+    KERNEL(quantize, quantize, CR_TYPES_F32),           KERNEL(quantize_filter, quantize_filter, CR_TYPES_F32),
+    KERNEL(dequantize, dequantize, CR_TYPES_F32),       KERNEL(maxpool8, maxpool, CR_TYPES_BYTE),
+    KERNEL(pad_shortcut8, pad_shortcut, CR_TYPES_BYTE), {0}};
