@@ -6,6 +6,7 @@ temporary copy of the repository (without its sources) whose build/ holds links 
 command. Blocks with a second tag are not run and count as skipped:
   sh gpu       needs a GPU                      sh network   downloads or installs something
   sh data      needs a data set or files        sh build     compiles, which takes minutes
+  sh cuda      runs where the program is built with CUDA; needs no GPU
 Blocks of other languages (text, ini, c, ...) are ignored; a block without a language is an error. All pages share one cache folder
 (XDG_CACHE_HOME), so that the built-in data set is generated once. In the copy, configs/demo.ini has a batch of 16 instead of 64 and, where a
 page uses no other data set, a quarter of the images: as many steps in less time. Commands are checked, not what a network learns.
@@ -33,7 +34,7 @@ from check_docs.pages import blocks, commands, files
 from check_docs.run import run_page
 
 ROOT = Path(__file__).resolve().parent.parent
-NOT_RUN = ("gpu", "network", "data", "build")
+TAGS = ("gpu", "network", "data", "build", "cuda")
 
 
 class Report:
@@ -100,12 +101,17 @@ def check_options(page, number, text, binary, helps):
     return faults
 
 
+def has_cuda(binary):
+    said = subprocess.run([str(binary), "--version"], capture_output=True, text=True).stdout
+    return re.search(r"^CUDA +\d", said, re.M) is not None
+
+
 # ---- all ------------------------------------------------------------------------------------------------------------
 
 def check(root, binary, report, only=(), run=True, seconds=None):
     texts = {path: (root / path).read_text(encoding="utf-8", errors="replace") for path in files(root) if path.endswith(".md")}
     pages = [p for p in texts if is_page(p)]
-    helps = {}
+    helps, run_too = {}, {"cuda"} if binary and has_cuda(binary) else set()
     cache = tempfile.TemporaryDirectory(prefix="check-docs-")
     if not only:
         for path in texts:
@@ -125,13 +131,13 @@ def check(root, binary, report, only=(), run=True, seconds=None):
                 tags.append(f"{path}:{block.line}: a block without a language: write ```sh, ```text, ```ini ...")
             if block.language != "sh":
                 continue
-            unknown = [t for t in block.tags if t not in NOT_RUN]
+            unknown = [t for t in block.tags if t not in TAGS]
             if unknown:
-                tags.append(f"{path}:{block.line}: unknown tag {unknown[0]}; the tags are {', '.join(NOT_RUN)}")
+                tags.append(f"{path}:{block.line}: unknown tag {unknown[0]}; the tags are {', '.join(TAGS)}")
             for number, text in commands(block):
                 if binary:
                     options += check_options(path, number, text, binary, helps)
-                if block.tags or not binary or not run:
+                if not binary or not run or set(block.tags) - run_too:
                     report.skipped += 1
                 else:
                     wanted.append((number, text))

@@ -65,6 +65,7 @@ FOLDERS = {
     "cuda/train": 4.3,  # loss, update rules, initial values
     "cuda/conv/generic": 4.3,  # any convolution, without a library
     "cuda/conv/cudnn": 4.3,
+    "cuda/conv/fused": 4.4,  # kernel tables of the families fused with BN
     "cuda/conv/pointwise": 4.3,  # 1x1 convolutions fused with BN
     "cuda/conv/int8": 4.3,  # 8-bit convolutions and the 8-bit stem
     "cuda/conv/mma": 4.25,  # mma.sync kernels of 1x1 convolutions and the stem

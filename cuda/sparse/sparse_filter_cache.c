@@ -99,7 +99,7 @@ cr_status cr_cuda_filter_mask(struct cuda_filter *f, const uint8_t **out) {
 
 void cr_cuda_filter_blocks(struct cuda_filter *f, int64_t side, int64_t *nnz_blocks, int64_t *stored) {
     if (f->side != side)
-        f->blocks = cr_block_sparse_count(f->bits, f->first % 8, f->K, f->R, f->S, f->C, side, f->stored);
+        f->blocks = cr_block_sparse_count(f->bits, f->first % 8, f->K, f->R, f->S, f->C, side, &f->stored);
     f->side     = side;
     *nnz_blocks = f->blocks;
     *stored     = f->stored;

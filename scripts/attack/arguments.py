@@ -12,7 +12,7 @@ OPTIONS = ["--device", "--weights", "-o", "--output", "-b", "-j", "--threads", "
            "--ranks", "--gpus", "--resume", "--split", "--confusion", "-k", "--profile", "--after", "--which", "--csv",
            "--png", "--target", "--kernel-times", "--devices", "--order",
            "--sparsity",
-           "--scope", "--pattern", "--budget", "--exempt", "--target-ms", "--onnx", "--names", "--raw", "--trainer-speed",
+           "--scope", "--pattern", "--budget", "--exempt", "--target-ms", "--onnx", "--raw", "--trainer-speed",
            "--images", "--method", "--max-drop"]
 VALUES = [b"", b"-1", b"nan", b"inf", b"1e999", b"99999999999999999999", b"\xff\xfe", b"\x1b[31m\n", b"-", b"--",
           b"%s%n",
@@ -40,7 +40,7 @@ for command in COMMANDS:
 TARGET = {"--resume": "train", "--split": "eval", "--confusion": "eval", "-k": "predict", "--profile": "report",
           "--devices": "check",
           "--order": "profile", "--sparsity": "prune", "--scope": "prune", "--pattern": "prune", "--budget": "prune",
-          "--exempt": "prune", "--target-ms": "prune", "--onnx": "export", "--names": "export", "--raw": "data",
+          "--exempt": "prune", "--target-ms": "prune", "--onnx": "export", "--raw": "data",
           "--step": "eval", "--images": "quantize", "--method": "quantize", "--max-drop": "quantize",
           "--trainer-speed": "bench", "--ranks": "train",
           "--gpus": "train", "--steps": "train", "--seed": "train", "--lr": "train", "--epochs": "train",
@@ -56,7 +56,7 @@ NEEDS = {"--kernel-times": ["plan", "tiny.ini", "--target", "h200"], "--raw": ["
          "--scope": ["prune", "run", "--sparsity", "0.5", "-o", "P"],
          "--pattern": ["prune", "run", "--sparsity", "0.5", "-o", "P"],
          "--sparsity": ["prune", "run", "-o", "P"], "--budget": ["prune", "run", "-o", "P"],
-         "--names": ["export", "run", "-o", "e.safetensors"], "--weights": ["eval", "tiny.ini"],
+         "--weights": ["eval", "tiny.ini"],
          "--images": ["quantize", "run", "-o", "P"], "--method": ["quantize", "run", "-o", "P"],
          "--max-drop": ["quantize", "run", "-o", "P"],
          "--devices": ["check", "tiny.ini"], "--profile": ["report", "run", "--no-eval"]}

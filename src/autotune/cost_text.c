@@ -7,9 +7,9 @@
  *   - nanoseconds <tab> kernel <tab> algorithm <tab> signature
  *   - sum <tab> checksum
  *
- * Kernels that were renamed since an older version wrote the text are found by their old name (config/old_names.h). */
+ * Kernels that were renamed since an older version wrote the text are found by their old name (config/old_names.c). */
 #include "autotune/cost_table_internal.h"
-#include "config/old_names.h"
+#include "config/config.h"
 
 #include <ctype.h>
 #include <stdio.h>

@@ -3,7 +3,6 @@
 #include "config/config.h"
 
 #include "config/loader.h"
-#include "config/old_names.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -190,6 +190,9 @@ void              cr_config_differences_free(struct cr_config_differences *diffe
  * False if the text is invalid or the value is out of range. */
 bool cr_bytes_parse(const char *text, size_t *bytes);
 
+/* The present name of a kernel that an older version stored as `name`; `name` itself when it was not renamed. */
+const char *cr_old_kernel_now(const char *name);
+
 /* config/messages.c: `path` does not exist: writes "; did you mean configs/demo.ini?" when a file or folder of a
  * similar name does, or "". */
 void cr_path_hint(const char *path, char *out, size_t bytes);

@@ -1,6 +1,9 @@
 /* config/derived.c: what several keys say together. See config/config.h. */
 #include "config/config.h"
 
+#include <stdlib.h>
+#include <string.h>
+
 double cr_config_mean(const struct cr_config *config, int channel) {
     return config->data.mean.at[config->data.mean.count == 1 ? 0 : channel];
 }
@@ -59,4 +62,51 @@ bool cr_config_is_small(const struct cr_config *config) {
                config->data.kind != CR_DATA_PACKED;
     default: return true;
     }
+}
+
+/* ---- data.image_sizes ---- */
+
+enum { SIZE_MAX_PIXELS = 4096, EPOCH_MAX = 1000000 };
+
+/* Reads a whole number from 0 to `most` at *at, and moves *at behind it. */
+static bool read_number(const char **at, long most, long *out) {
+    char *end;
+    if (**at < '0' || **at > '9') return false;
+    *out = strtol(*at, &end, 10);
+    *at  = end;
+    return *out <= most;
+}
+
+static const char *skip_blanks(const char *at) {
+    return at + strspn(at, " \t");
+}
+
+bool cr_config_sizes(const struct cr_config *config, struct cr_size_schedule *out) {
+    const char *at = skip_blanks(config->data.image_sizes);
+    *out           = (struct cr_size_schedule){0};
+    while (*at) {
+        long size, epoch;
+        if (out->count == CR_SIZES_MAX || !read_number(&at, SIZE_MAX_PIXELS, &size) || *at++ != '@') return false;
+        if (!read_number(&at, EPOCH_MAX, &epoch) || size < 1) return false;
+        if (out->count ? epoch <= out->epoch[out->count - 1] : epoch != 0) return false;
+        out->size[out->count]    = (int)size;
+        out->epoch[out->count++] = epoch;
+        at                       = skip_blanks(at);
+        if (*at && *at != ',') return false;
+        if (*at && !*(at = skip_blanks(at + 1))) return false; /* a comma at the end */
+    }
+    return true;
+}
+
+int cr_size_index(const struct cr_size_schedule *sizes, int64_t epoch) {
+    int k = 0;
+    while (k + 1 < sizes->count && sizes->epoch[k + 1] <= epoch) k++;
+    return k;
+}
+
+int cr_size_largest(const struct cr_size_schedule *sizes) {
+    int largest = 0;
+    for (int k = 1; k < sizes->count; k++)
+        if (sizes->size[k] > sizes->size[largest]) largest = k;
+    return largest;
 }

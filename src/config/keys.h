@@ -85,6 +85,20 @@ const char *cr_value_default(const struct cr_key *key, char *buffer, size_t byte
 void cr_key_kind_describe(const struct cr_key *key, bool wrap, struct cr_text *out);
 void cr_real_print(double value, char *out, size_t bytes);
 
+/* config/old_names.c: a key, or a value of a key, of an older version that this version does not accept. */
+struct cr_old_name {
+    const char *section, *key;
+    const char *value;           /* the old value; NULL: the key itself is old, whatever its value */
+    const char *instead_section; /* key to write instead; NULL: no key has replaced this one */
+    const char *instead_key;
+    const char *instead_value; /* NULL: the value stays */
+    const char *advice;        /* for a key that nothing has replaced: what to do now */
+};
+/* NULL when no older version accepted this key and value either. */
+const struct cr_old_name *cr_old_name_find(const char *section, const char *key, const char *value);
+/* Writes what the user should write instead, the end of an error message. */
+void cr_old_name_explain(const struct cr_old_name *old, char *out, size_t bytes);
+
 enum { CR_KEY_REFUSED = -1 }; /* line number that marks a rejected value while the config is being read */
 /* Checks rules between keys. Errors name the file and line of the value. */
 void cr_config_check(const struct cr_config *config, struct cr_complaints *complaints);

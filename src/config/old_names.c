@@ -1,5 +1,10 @@
-/* config/old_names.c: the table of names of older versions. See config/old_names.h. */
-#include "config/old_names.h"
+/* config/old_names.c: names of older versions that this version no longer has: keys of the configuration, values of
+ * keys, and kernels.
+ *
+ * A configuration that the user gives must have today's names: an old name is an error that says what to write. The
+ * configuration and the kernel times of a run folder were written by the program, so a run folder of an older version
+ * is read with its old names. Both use the tables of this file. */
+#include "config/keys.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* device/offline.h: offline devices: GPUs that are not in this machine, for plans (device/gpu_table.c, gpu_specs.c).
+/* device/offline.h: offline devices: GPUs that are not in this machine, for plans (device/gpu_table.c, offline.c).
  * And the memory of a GPU that programs do not count. */
 #ifndef CR_DEVICE_OFFLINE_H
 #define CR_DEVICE_OFFLINE_H
@@ -38,17 +38,11 @@ const struct cr_gpu *cr_gpu_find(const char *name);
 size_t cr_gpu_memory(const struct cr_gpu *gpu, const struct cr_device_options *options);
 /* Appends all names, with `separator` between them. */
 void cr_gpu_names(const char *separator, struct cr_text *out);
-/* Opens a device that can be queried (kernels, accepts, workspace sizes) but cannot reserve memory or launch.
- * *kernels_queried becomes true when the answers come from the kernels that would run on the GPU. It becomes false when
- * this build or machine lacks something that they need; the device is then that of cr_gpu_open_from_list. The process
- * must not open a GPU, before or later: the GPUs of this machine are hidden, because cuDNN's answers depend on them. */
+/* Opens a device that can be queried (kernels, accepts, workspace sizes) but cannot reserve memory or launch. The
+ * answers come from the kernels that would run on the GPU: CR_ERR_DEVICE when this build has no CUDA, or this machine
+ * lacks a library that they need. No GPU is needed. The process must not open a GPU, before or later: the GPUs of this
+ * machine are hidden, because cuDNN's answers depend on them. */
 CR_MUST cr_status cr_gpu_open_offline(const struct cr_gpu *gpu, const struct cr_device_options *options,
-                                      struct cr_device **out, bool *kernels_queried);
-/* As cr_gpu_open_offline, but answers come from a built-in list of supported fusions, and workspace sizes are 0. It
- * works on every machine. `why` says why the kernels cannot be queried; it becomes part of caps.text. */
-CR_MUST cr_status cr_gpu_open_from_list(const struct cr_gpu *gpu, const struct cr_device_options *options,
-                                        const char *why, struct cr_device **out);
-/* Whether the device answers from the built-in list: its kernels have no names. */
-bool cr_gpu_is_listed(const struct cr_device *device);
+                                      struct cr_device **out);
 
 #endif

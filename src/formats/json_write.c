@@ -57,6 +57,17 @@ void cr_json_end_line(struct cr_json_writer *w) {
     w->comma = false;
 }
 
+struct cr_json_writer cr_json_open_line(struct cr_text *text) {
+    struct cr_json_writer w = cr_json_writer(text, CR_JSON_SPACED);
+    cr_json_open_object(&w, NULL);
+    return w;
+}
+
+void cr_json_close_line(struct cr_json_writer *w) {
+    cr_json_close_object(w);
+    cr_json_end_line(w);
+}
+
 void cr_json_put_string(struct cr_json_writer *w, const char *key, const char *s) {
     if (!s) {
         cr_json_put_null(w, key);

@@ -34,6 +34,10 @@ struct cr_json_writer {
 
 struct cr_json_writer cr_json_writer(struct cr_text *text, enum cr_json_style style);
 
+/* The line of a result: an object with blanks between its members, whose line cr_json_close_line ends. */
+struct cr_json_writer cr_json_open_line(struct cr_text *text);
+void                  cr_json_close_line(struct cr_json_writer *w);
+
 void cr_json_open_object(struct cr_json_writer *w, const char *key);
 void cr_json_close_object(struct cr_json_writer *w);
 void cr_json_open_array(struct cr_json_writer *w, const char *key);

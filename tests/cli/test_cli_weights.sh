@@ -53,8 +53,6 @@ for name in x.pth x.pt x.pth.tar; do
 done
 run export R --onnx x.pt; expect "export --onnx x.pt" 2 "PyTorch"
 run export R --onnx x.safetensors; expect "export --onnx x.safetensors" 2 "give -o x.safetensors"
-run export R --onnx x.onnx --names timm; expect "export --onnx --names" 2 "--names"
-run export R --onnx x.onnx --dense; expect "export --onnx --dense" 2 "--dense"
 holds "what was refused writes nothing" sh -c '! ls x.* 2>/dev/null | grep -q .'
 mkdir tmp; export TMPDIR=$work/tmp
 run export R -o -; says "export -o -: messages are on standard error" "weights: R/step-6"; holds "export -o -" cmp stdout best.safetensors

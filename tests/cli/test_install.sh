@@ -91,7 +91,6 @@ is "bash: help of a key" "$(replies 'cresnet help optim.nest')" "optim.nesterov"
 is "bash: help of a command" "$(replies 'cresnet help man tr')" "train"
 is "bash: options of the program" "$(replies 'cresnet --v')" "--version"
 is "bash: one dash" "$(replies 'cresnet help -')" "--quiet --version --help"
-is "bash: names of tensors" "$(replies 'cresnet export --names ')" "torchvision timm"
 is "bash: patterns" "$(replies 'cresnet prune --pattern ')" "auto channels 2:4 block unstructured channel"
 is "bash: patterns for a target" "$(replies 'cresnet compress --pattern=un')" "unstructured"
 is "bash: the shell keeps the text before a colon" "$(replies 'cresnet prune --pattern 2:')" "4"
@@ -102,7 +101,7 @@ is "bash: a GPU" "$(replies 'cresnet plan --target a1')" "a100"
 # Every option whose words the program checks has the same words in the completion: the message about a wrong word lists them.
 cp "$source_dir/configs/demo.ini" words.ini
 for typed in "plan words.ini --which" "plan words.ini --after" "profile words.ini --which" "profile words.ini --order" "eval words.ini --split" \
-    "export words.ini --names" "check words.ini --devices" "prune words.ini --target-ms 1 -o P --pattern" "prune words.ini --sparsity 0.5 -o P --pattern" \
+    "check words.ini --devices" "prune words.ini --target-ms 1 -o P --pattern" "prune words.ini --sparsity 0.5 -o P --pattern" \
     "prune words.ini --scope" "prune words.ini --importance" "plan words.ini --target" "train words.ini --device"; do
     said=$(cresnet $typed nosuchword 2>&1); is "$typed: a wrong word" $? 2
     words=$(replies "cresnet $typed ")

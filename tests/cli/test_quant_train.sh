@@ -48,7 +48,7 @@ holds "8-bit weights" grep -q -a '"I8"' int8/last/model.safetensors
 # 4. pruned weights stay 0
 run prune float --sparsity 0.75 -o pruned -q; expect "prune" 0
 run train shapes.ini model.weights=pruned -o pruned-tuned -q --epochs 1 $quant; expect "pruned and quantised" 0
-run export --dense pruned-tuned/last -o dense.safetensors -q; expect "export" 0
+run export pruned-tuned/last -o dense.safetensors -q; expect "export" 0
 zeros=$(sed -n 's/.*"event":"sparsity".*"pruned":\([0-9]*\).*/\1/p' pruned-tuned/log.jsonl | tail -1)
 if [ "${zeros:-0}" -gt 0 ]; then pass; else fail "the masks are not in the log"; fi
 sum_up

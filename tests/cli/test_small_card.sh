@@ -37,6 +37,7 @@ has "a size without a unit: message" "$said" "[memory] card = 8: must be a memor
 
 # Plans for a GPU that is not here: the number of the JSON line is the whole memory of the run.
 for config in resnet18 resnet50 wide-resnet50-2; do
+    "$bin" plan "$source_dir/configs/demo.ini" --target h200 -q >/dev/null 2>&1 || { skip "$config on 8 GiB: no CUDA in this build"; continue; }
     said=$("$bin" plan "$source_dir/configs/$config.ini" --target rtx4090 memory.card=8GiB data.kind=synthetic 2>&1)
     is "$config on 8 GiB: exit code of $said" $? 0
     lacks "$config on 8 GiB" "$said" "does not fit"

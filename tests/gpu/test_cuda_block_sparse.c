@@ -6,29 +6,6 @@
 
 enum { MULTIPROCESSORS = 132, L2_BYTES = 50 << 20 };
 
-static const struct {
-    int64_t N, H, W, C, K;
-    int     side, stride;
-} shapes[] = {
-    {1, 5, 7, 64, 64, 1, 1},     {3, 7, 7, 128, 128, 3, 1},   {9, 7, 7, 64, 320, 3, 1},    {2, 14, 14, 128, 64, 3, 1},
-    {40, 28, 28, 64, 128, 3, 1}, {3, 56, 56, 64, 64, 3, 1},   {2, 9, 130, 64, 64, 3, 1},   {5, 4, 250, 64, 64, 3, 1},
-    {50, 28, 28, 64, 256, 1, 1}, {12, 28, 28, 128, 64, 1, 2}, {30, 28, 28, 64, 192, 3, 2}, {1, 1, 1, 64, 64, 3, 1},
-    {2, 300, 3, 64, 64, 3, 1},   {70, 3, 3, 64, 64, 3, 1},    {300, 7, 7, 64, 256, 3, 1},  {40, 7, 7, 512, 256, 3, 1},
-};
-
-static struct ck_conv conv_of(size_t i, enum ck_type type) {
-    return conv_sized((struct ck_conv){.type   = type,
-                                       .R      = shapes[i].side,
-                                       .S      = shapes[i].side,
-                                       .stride = shapes[i].stride,
-                                       .pad    = shapes[i].side / 2,
-                                       .N      = shapes[i].N,
-                                       .H      = shapes[i].H,
-                                       .W      = shapes[i].W,
-                                       .C      = shapes[i].C,
-                                       .K      = shapes[i].K});
-}
-
 /* ---- synchronisation, on the host ---- */
 
 enum { TILES = 2, TEAMS_MOST = 4 };

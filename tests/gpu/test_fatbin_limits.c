@@ -7,6 +7,7 @@
  * cases of test_checkops. Fused ops (cr_pass_bn_chains) are those of CIFAR networks. */
 #include "compiler/compiler.h"
 #include "compiler/passes.h"
+#include "cuda/conv/cudnn/cudnn_graph.h"
 #include "cuda/core/cuda_device.h"
 #include "cuda/core/device_parts.h"
 #include "cuda/core/libraries.h"
@@ -159,6 +160,8 @@ static const char *why_not; /* no test is possible: the reason */
 static int         kernels; /* of the program; 0 until it is read */
 /* Offline devices whose kernels can be launched: prepare of an offline device makes no tables. */
 static struct cr_device *devices[TARGETS];
+/* Offline devices that programs are compiled for. They remember what cuDNN has answered. */
+static struct cr_device *planned[TARGETS];
 
 static cr_status put_nothing(struct cr_device *device, void *to, const void *host, size_t bytes) {
     (void)device, (void)to, (void)host, (void)bytes;
@@ -167,10 +170,11 @@ static cr_status put_nothing(struct cr_device *device, void *to, const void *hos
 
 static cr_status open_devices(void) {
     static struct cr_backend       backend;
-    const struct cr_device_options options = {.tf32 = true};
+    const struct cr_device_options options = {.tf32 = true}, deterministic = {.deterministic = true};
     for (size_t i = 0; i < TARGETS; i++) {
-        why_not = cr_cuda_libs_missing();
+        why_not = cr_cuda_libs_missing() ? cr_cuda_libs_missing() : cr_cudnn_offline_unsupported();
         if (why_not) return CR_OK;
+        CR_TRY(cr_gpu_open_offline(cr_gpu_find(targets[i].gpu), &deterministic, &planned[i]));
         CR_TRY(cr_cuda_open_offline_kernels(cr_gpu_find(targets[i].gpu), &options, &devices[i]));
         backend                      = *devices[i]->backend;
         backend.put                  = put_nothing;
@@ -265,17 +269,13 @@ static void check_fused_ops(const struct target *t, struct cr_device *device, st
     }
 }
 
-/* The program of a config as it is fused for the listed GPU of `target`, on all targets up to `last`. The list and the
- * kernels give the same programs (test_offline_devices), and the list answers at once. */
+/* The program of a config as it is fused for the GPU of `target`, on all targets up to `last`. */
 static void check_config(size_t target, size_t last, const struct cr_config *config, const char *name,
                          enum cr_dtype real, enum cr_program_kind kind, struct totals *totals) {
-    const struct cr_device_options options = {.deterministic = true};
-    struct cr_device              *listed  = NULL;
-    struct cr_model                model   = {0};
-    struct cr_program              p       = {0};
-    char                           where[200];
-    cr_status status = cr_gpu_open_from_list(cr_gpu_find(targets[target].gpu), &options, "", &listed);
-    if (status == CR_OK) status = compile(listed, config, real, kind, &model, &p);
+    struct cr_model   model = {0};
+    struct cr_program p     = {0};
+    char              where[200];
+    const cr_status   status = compile(planned[target], config, real, kind, &model, &p);
     if (status != CR_OK) TEST_FAIL_("%s on %s: %s", name, targets[target].gpu, cr_error_message());
     for (int i = 0; status == CR_OK && i < p.ops; i++) {
         snprintf(where, sizeof where, "%.100s, %s, op %d", name, cr_dtype_name(real), i);
@@ -283,7 +283,6 @@ static void check_config(size_t target, size_t last, const struct cr_config *con
     }
     cr_program_free(&p);
     cr_model_close(&model);
-    cr_device_close(listed);
 }
 
 /* Fused ops differ between 8.0, the capabilities with 99 KiB of shared memory, and 9.0. */
@@ -344,20 +343,16 @@ static void cases_of_checkops_stay_within_the_limits(void) {
 
 static void check_network(size_t target, const char *const keys[3], enum cr_dtype real, size_t limit,
                           struct totals *totals, struct fused *fused) {
-    const struct cr_device_options options = {.deterministic = true};
-    struct cr_device              *listed  = NULL;
-    struct cr_model                model   = {0};
-    struct cr_program              p       = {0};
-    const struct cr_config        *config;
-    char                           where[200];
+    struct cr_model         model = {0};
+    struct cr_program       p     = {0};
+    const struct cr_config *config;
+    char                    where[200];
     REQUIRE_OK(cr_config_open(&config, NULL, keys, 3));
-    REQUIRE_OK(cr_gpu_open_from_list(cr_gpu_find(targets[target].gpu), &options, "", &listed));
-    REQUIRE_OK(compile(listed, config, real, CR_PROGRAM_STEP, &model, &p));
+    REQUIRE_OK(compile(planned[target], config, real, CR_PROGRAM_STEP, &model, &p));
     snprintf(where, sizeof where, "%s, %s, %s", keys[1], keys[2], cr_dtype_name(real));
     check_fused_ops(&targets[target], devices[target], &p, limit, totals, fused, where);
     cr_program_free(&p);
     cr_model_close(&model);
-    cr_device_close(listed);
     cr_config_close(config);
 }
 
@@ -384,7 +379,7 @@ static void fused_ops_stay_within_the_limits(void) {
 }
 
 static void nothing_is_left(void) {
-    for (size_t i = 0; i < TARGETS; i++) cr_device_close(devices[i]);
+    for (size_t i = 0; i < TARGETS; i++) cr_device_close(devices[i]), cr_device_close(planned[i]);
     fatbin_close_program();
     CHECK_INT(cr_alloc_live(), 0);
 }

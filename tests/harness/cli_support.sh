@@ -7,6 +7,8 @@ run() {
     rc=$?
     out=$(tr -d '\0' <stdout) err=$(cat stderr)
 }
+# plans_for_gpus: plan --target works: the program has CUDA, with its libraries
+plans_for_gpus() { "$bin" plan tiny.ini --target h200 -q >/dev/null 2>&1; }
 # expect NAME RC [TEXT...]: the last run exited with RC and its outputs contain every TEXT
 expect() {
     local name=$1 want=$2 text

@@ -143,8 +143,7 @@ static void json_time(const struct cr_budget_report *r, struct cr_json_writer *w
 
 void cr_budget_json(const struct cr_budget_report *r, struct cr_text *out) {
     const struct cr_budget_outcome *o = r->outcome;
-    struct cr_json_writer           w = cr_json_writer(out, CR_JSON_SPACED);
-    cr_json_open_object(&w, NULL);
+    struct cr_json_writer           w = cr_json_open_line(out);
     cr_json_put_string(&w, "output", r->config->train.output);
     cr_json_put_string(&w, "channels", o->best.config->model.channels);
     cr_json_put_int(&w, "parameters_before", cr_param_store_trainable(&r->source->session.model.store));
@@ -157,6 +156,5 @@ void cr_budget_json(const struct cr_budget_report *r, struct cr_text *out) {
     cr_json_put_general(&w, "gap", o->best.table > 0 ? o->best.gap / o->best.table : 0, 6);
     if (r->request->flops > 0 && in_time(r)) cr_json_put_general(&w, "loss_gap", o->best.loss_gap, 9);
     json_layers(r, &w);
-    cr_json_close_object(&w);
-    cr_json_end_line(&w);
+    cr_json_close_line(&w);
 }

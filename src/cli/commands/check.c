@@ -66,15 +66,13 @@ out:
 }
 
 static void print_json(const char *device, const char *precision, const struct totals *sum, struct cr_text *out) {
-    struct cr_json_writer w = cr_json_writer(out, CR_JSON_SPACED);
-    cr_json_open_object(&w, NULL);
+    struct cr_json_writer w = cr_json_open_line(out);
     cr_json_put_string(&w, "device", device);
     cr_json_put_string(&w, "precision", precision);
     cr_json_put_int(&w, "ops", sum->ops);
     cr_json_put_fixed(&w, "worst", sum->worst, 6);
     cr_json_put_bool(&w, "ok", true);
-    cr_json_close_object(&w);
-    cr_json_end_line(&w);
+    cr_json_close_line(&w);
 }
 
 /* The first call opens `first` and reads the files; later calls take them from there. */

@@ -75,8 +75,7 @@ static cr_status describe(const struct cr_args *args) {
     CR_TRY_OUT(describe_split(config, CR_SPLIT_TRAIN, false, w, &text));
     CR_TRY_OUT(describe_split(config, CR_SPLIT_VAL, true, w, &text));
     if (w) {
-        cr_json_close_object(w);
-        cr_json_end_line(w);
+        cr_json_close_line(w);
     }
     CR_TRY_OUT(cr_cmd_print(&text));
 out:
@@ -124,14 +123,12 @@ static cr_status pack_stoppable(const struct cr_dataset *dataset, const char *pa
 
 static void report_packed(const char *path, const struct cr_pack_result *result, bool json, struct cr_text *out) {
     if (json) {
-        struct cr_json_writer w = cr_json_writer(out, CR_JSON_SPACED);
-        cr_json_open_object(&w, NULL);
+        struct cr_json_writer w = cr_json_open_line(out);
         cr_json_put_string(&w, "file", path);
         cr_json_put_int(&w, "images", result->images);
         cr_json_put_int(&w, "bytes", result->bytes);
         cr_json_put_int(&w, "skipped", result->skipped);
-        cr_json_close_object(&w);
-        cr_json_end_line(&w);
+        cr_json_close_line(&w);
         return;
     }
     cr_text_add(out, "%s: %lld images, %.1f MB", path, (long long)result->images, (double)result->bytes * 1e-6);
@@ -224,8 +221,7 @@ struct verification {
 
 /* Starts the JSON line of a file. */
 static struct cr_json_writer open_verified(const char *path, bool good, struct verification *v) {
-    struct cr_json_writer w = cr_json_writer(&v->text, CR_JSON_SPACED);
-    cr_json_open_object(&w, NULL);
+    struct cr_json_writer w = cr_json_open_line(&v->text);
     cr_json_put_string(&w, "file", path);
     cr_json_put_bool(&w, "ok", good);
     return w;
@@ -243,8 +239,7 @@ static cr_status read_file(const char *path, struct verification *v) {
         struct cr_json_writer w = open_verified(path, true, v);
         cr_json_put_int(&w, "images", count);
         cr_json_put_int(&w, "classes", classes);
-        cr_json_close_object(&w);
-        cr_json_end_line(&w);
+        cr_json_close_line(&w);
     } else
         cr_text_add(&v->text, "%s: %lld images in %d classes, all checksums match\n", path, count, classes);
     return CR_OK;
@@ -260,8 +255,7 @@ static void verify_file(const char *path, struct verification *v) {
     if (v->json) {
         struct cr_json_writer w = open_verified(path, false, v);
         cr_json_put_string(&w, "error", cr_error_message());
-        cr_json_close_object(&w);
-        cr_json_end_line(&w);
+        cr_json_close_line(&w);
     }
     cr_error_clear();
 }

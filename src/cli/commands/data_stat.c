@@ -280,14 +280,12 @@ static void json_split(const struct reading *r, int split, const struct summary 
 }
 
 static void json_stat(const struct reading *r, const struct summary u[SPLITS], struct cr_text *out) {
-    struct cr_json_writer w = cr_json_writer(out, CR_JSON_SPACED);
-    cr_json_open_object(&w, NULL);
+    struct cr_json_writer w = cr_json_open_line(out);
     cr_json_put_string(&w, "kind", cr_word_data_kind(r->config->data.kind));
     cr_json_put_string(&w, "root", r->config->data.root);
     for (int split = 0; split < SPLITS && r->dataset[split]; split++) json_split(r, split, &u[split], &w);
     json_duplicates(r, &w);
-    cr_json_close_object(&w);
-    cr_json_end_line(&w);
+    cr_json_close_line(&w);
 }
 
 static void text_stat(const struct reading *r, const struct summary u[SPLITS], struct cr_text *out) {
@@ -325,8 +323,7 @@ out:
 /* ---- verify ---- */
 
 static void json_verified(const struct reading *r, const char *name, bool good, struct cr_text *out) {
-    struct cr_json_writer w = cr_json_writer(out, CR_JSON_SPACED);
-    cr_json_open_object(&w, NULL);
+    struct cr_json_writer w = cr_json_open_line(out);
     cr_json_put_string(&w, "data", name);
     cr_json_put_bool(&w, "ok", good);
     for (int split = 0; split < SPLITS; split++) {
@@ -336,8 +333,7 @@ static void json_verified(const struct reading *r, const char *name, bool good, 
         cr_json_close_object(&w);
     }
     json_duplicates(r, &w);
-    cr_json_close_object(&w);
-    cr_json_end_line(&w);
+    cr_json_close_line(&w);
 }
 
 cr_status cr_data_verify_set(const struct cr_args *args, bool json, struct cr_text *out, bool *good) {

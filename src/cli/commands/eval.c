@@ -90,8 +90,7 @@ static void json_labels(const struct evaluation *e, struct cr_json_writer *w) {
 
 static void print_json(const struct cr_config *config, const struct evaluation *e, struct cr_text *out) {
     const struct cr_scores *s = &e->scores;
-    struct cr_json_writer   w = cr_json_writer(out, CR_JSON_SPACED);
-    cr_json_open_object(&w, NULL);
+    struct cr_json_writer   w = cr_json_open_line(out);
     cr_json_put_string(&w, "split", e->split);
     cr_json_put_int(&w, "images", s->images);
     if (e->labels.classes)
@@ -120,8 +119,7 @@ static void print_json(const struct cr_config *config, const struct evaluation *
         for (int i = 0; i < e->confusion.classes; i++) json_class(e, i, &w);
         cr_json_close_array(&w);
     }
-    cr_json_close_object(&w);
-    cr_json_end_line(&w);
+    cr_json_close_line(&w);
 }
 
 /* ---- text ---- */

@@ -113,22 +113,15 @@ static cr_status choose_output(const struct cr_args *args, const char **file, bo
                             network, network);
     if (cr_args_has(args, CR_OPT_FOLD) && !*onnx)
         return cr_args_fail(args, "--fold needs --onnx: exported weights keep their batch normalisation");
-    if (cr_args_has(args, CR_OPT_DENSE) && *onnx)
-        return cr_args_fail(args, "--dense is about weights: leave it out for an ONNX file, which is always dense");
-    if (cr_args_has(args, CR_OPT_NAMES) && *onnx)
-        return cr_args_fail(args, "--names is about weights: leave it out for an ONNX file");
     return CR_OK;
 }
 
 cr_status cr_cmd_export(const struct cr_args *args, int *signal_taken) {
-    /* Both libraries use the same tensor names for these networks. */
-    int         library;
     const char *file = NULL;
     bool        onnx = false;
     (void)signal_taken;
     if (!args->operands) return cr_args_fail(args, "no weights given: give a run folder or a file of weights");
     CR_TRY(cr_args_max_operands(args, 1));
-    CR_TRY(cr_args_word(args, CR_OPT_NAMES, &library));
     CR_TRY(choose_output(args, &file, &onnx));
     const enum cr_output_kind kind = onnx ? CR_OUTPUT_ONNX : CR_OUTPUT_SAFETENSORS;
     CR_TRY(cr_cmd_output_check(args, file, kind));

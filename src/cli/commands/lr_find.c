@@ -10,22 +10,13 @@
 
 enum { STEPS = 100, STEPS_MAX = 1000000 };
 
-static cr_status read_rate(const struct cr_args *args, enum cr_option_id id, double fallback, double *out) {
-    const char *text = args->value[id];
-    char       *end;
-    *out = fallback;
-    if (!text) return CR_OK;
-    *out = strtod(text, &end);
-    if (*text && !*end && *out >= 1e-30 && *out <= 1e30) return CR_OK;
-    return cr_args_fail(args, "--%s %s: must be a learning rate from 1e-30 to 1e30, e.g. %g", cr_cli_option(id)->name,
-                        text, fallback);
-}
-
 static cr_status read_options(const struct cr_args *args, struct cr_lr_options *out) {
     CR_TRY(cr_args_max_operands(args, 1));
+    *out = (struct cr_lr_options){.min_lr = 1e-7, .max_lr = 10};
     CR_TRY(cr_args_int(args, CR_OPT_LR_STEPS, CR_LR_STEPS_MIN, STEPS_MAX, STEPS, &out->steps));
-    CR_TRY(read_rate(args, CR_OPT_MIN_LR, 1e-7, &out->min_lr));
-    CR_TRY(read_rate(args, CR_OPT_MAX_LR, 10, &out->max_lr));
+    CR_TRY(
+        cr_args_real(args, CR_OPT_MIN_LR, 1e-30, 1e30, "a learning rate from 1e-30 to 1e30, e.g. 1e-07", &out->min_lr));
+    CR_TRY(cr_args_real(args, CR_OPT_MAX_LR, 1e-30, 1e30, "a learning rate from 1e-30 to 1e30, e.g. 10", &out->max_lr));
     if (out->min_lr >= out->max_lr)
         return cr_args_fail(args, "--min-lr %g must be less than --max-lr %g", out->min_lr, out->max_lr);
     if (cr_args_has(args, CR_OPT_REPLACE) && !cr_args_has(args, CR_OPT_PLOT))
@@ -35,8 +26,7 @@ static cr_status read_options(const struct cr_args *args, struct cr_lr_options *
 }
 
 static void print_json(const struct cr_lr_curve *c, struct cr_text *out) {
-    struct cr_json_writer w = cr_json_writer(out, CR_JSON_SPACED);
-    cr_json_open_object(&w, NULL);
+    struct cr_json_writer w = cr_json_open_line(out);
     if (c->steepest >= 0)
         cr_json_put_general(&w, "suggested_lr", c->lr[c->steepest], 6);
     else
@@ -51,8 +41,7 @@ static void print_json(const struct cr_lr_curve *c, struct cr_text *out) {
         cr_json_close_object(&w);
     }
     cr_json_close_array(&w);
-    cr_json_close_object(&w);
-    cr_json_end_line(&w);
+    cr_json_close_line(&w);
 }
 
 static void print_text(const struct cr_args *args, const struct cr_lr_curve *c, struct cr_text *out) {

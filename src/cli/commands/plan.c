@@ -102,8 +102,7 @@ static cr_status compile(struct plan *p, enum cr_program_kind kind, const char *
 
 /* Adds the last JSON line. Numbers are null when there was nothing to choose or no times are measured. */
 static void add_totals(const struct plan *p, const struct cr_choices *c) {
-    struct cr_json_writer w = cr_json_writer(c->text, CR_JSON_SPACED);
-    cr_json_open_object(&w, NULL);
+    struct cr_json_writer w = cr_json_open_line(c->text);
     cr_json_put_int(&w, "convolutions", c->fusions);
     cr_json_put_int(&w, "pruned", c->sparse);
     cr_json_put_string(&w, "program", p->program.name);
@@ -115,8 +114,7 @@ static void add_totals(const struct plan *p, const struct cr_choices *c) {
     cr_json_put_fixed(&w, "dense_us", c->dense_s > 0 ? 1e6 * c->dense_s : NAN, 4);
     cr_json_put_fixed(&w, "selected_us", c->dense_s > 0 ? 1e6 * c->sparse_s : NAN, 4);
     cr_json_put_bool(&w, "gain_too_small", c->dense_s > 0 && c->too_little);
-    cr_json_close_object(&w);
-    cr_json_end_line(&w);
+    cr_json_close_line(&w);
 }
 
 /* Adds the fusion candidates of all convolutions and the chosen fusions. */

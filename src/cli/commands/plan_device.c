@@ -14,7 +14,6 @@ cr_status cr_plan_target_open(const struct cr_args *args, const struct cr_config
                                               .tf32          = c->train.precision == CR_PRECISION_TF32,
                                               .card_bytes    = cr_config_card_bytes(c)};
     const struct cr_gpu           *gpu     = cr_gpu_find(args->value[CR_OPT_TARGET]);
-    bool                           queried;
     if (!gpu) {
         struct cr_text names = {0};
         cr_gpu_names(", ", &names);
@@ -23,7 +22,7 @@ cr_status cr_plan_target_open(const struct cr_args *args, const struct cr_config
         cr_text_free(&names);
         return status;
     }
-    CR_TRY(cr_gpu_open_offline(gpu, &options, device, &queried));
+    CR_TRY(cr_gpu_open_offline(gpu, &options, device));
     switch (c->train.precision) {
     case CR_PRECISION_AUTO:
     case CR_PRECISION_FP16: *real = CR_F16; break;
@@ -32,9 +31,7 @@ cr_status cr_plan_target_open(const struct cr_args *args, const struct cr_config
     case CR_PRECISION_TF32: *real = CR_F32; break;
     }
     cr_log(CR_LOG_INFO, "target  %s", (*device)->caps.text);
-    cr_log(CR_LOG_INFO, "kernels %s",
-           queried ? "and workspaces are computed offline, those of cuDNN from a description of the GPU"
-                   : "from a built-in list; workspaces are not counted");
+    cr_log(CR_LOG_INFO, "kernels and workspaces are computed offline, those of cuDNN from a description of the GPU");
     cr_log(CR_LOG_INFO, "times   %s",
            cr_args_has(args, CR_OPT_KERNEL_TIMES)
                ? "from the file; other times are roofline estimates"
@@ -62,7 +59,7 @@ static void add_op(struct usage *usage, int *kernels, const char *kernel, double
     usage[k].seconds += seconds;
 }
 
-/* Adds the kernels that the program uses, the longest first. The built-in list names no kernels. */
+/* Adds the kernels that the program uses, the longest first. */
 static cr_status print_kernels(const struct cr_session *s, const struct cr_program *p,
                                const struct cr_cost_model *model, struct cr_text *out) {
     const struct cr_kernel *const *kernel  = s->device->kernels;
@@ -103,5 +100,5 @@ cr_status cr_plan_target_print(struct cr_session *s, const struct cr_program *p,
                 run.total * 1e3);
     if (run.stalled > 0) cr_text_add(out, ", including %.2f ms of waiting for copies", run.stalled * 1e3);
     cr_text_add(out, "\n");
-    return cr_gpu_is_listed(s->device) ? CR_OK : print_kernels(s, p, &model, out);
+    return print_kernels(s, p, &model, out);
 }

@@ -103,8 +103,7 @@ static void print_line(const struct request *r, const char *path, const struct p
 
 static void print_json(const struct request *r, const char *path, const struct prediction *p, struct cr_text *out) {
     char                  number[32];
-    struct cr_json_writer w = cr_json_writer(out, CR_JSON_SPACED);
-    cr_json_open_object(&w, NULL);
+    struct cr_json_writer w = cr_json_open_line(out);
     cr_json_put_string(&w, "image", path);
     if (r->tta != CR_TTA_NONE) cr_json_put_string(&w, "tta", cr_word_tta(r->tta));
     if (!p->failed) {
@@ -120,8 +119,7 @@ static void print_json(const struct request *r, const char *path, const struct p
         cr_json_close_array(&w);
     } else
         cr_json_put_string(&w, "error", p->error);
-    cr_json_close_object(&w);
-    cr_json_end_line(&w);
+    cr_json_close_line(&w);
 }
 
 /* Sets the column widths to those of the longest entries, at most COLUMN_MAX. */

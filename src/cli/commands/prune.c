@@ -110,32 +110,24 @@ cr_status cr_prune_name_classes(const char *weights, int classes, struct cr_cmd_
     return CR_OK;
 }
 
-static cr_status check_folder(const char *folder) {
-    if (!cr_ckpt_dir_in_use(folder)) return CR_OK;
-    return CR_FAIL(CR_ERR_CONFIG, "%s is not empty: choose another folder with -o", folder);
+struct new_run {
+    struct cr_session         *session;
+    const char                *folder;
+    const struct cr_cmd_names *names;
+};
+
+static cr_status write_run(void *self, const char *config_text) {
+    const struct new_run    *run = self;
+    const struct cr_position at  = {0};
+    return cr_state_save_named(run->session, &at, run->folder, config_text, run->names->at, run->names->count);
 }
 
 cr_status cr_prune_save(struct cr_session *session, const struct cr_config *config, const struct cr_cmd_names *names) {
-    const struct cr_position at = {0};
-    const struct cr_config  *saved; /* without pruning: training from the checkpoint must not prune again */
-    const char              *folder = config->train.output;
-    struct cr_text           text   = {0};
-    const bool               made   = !cr_fs_is_dir(folder);
-    int                      lock   = -1;
-    cr_status                status;
+    struct new_run          run = {session, config->train.output, names};
+    const struct cr_config *saved; /* without pruning: training from the checkpoint must not prune again */
     CR_TRY(cr_config_derive(&saved, config, 0, CR_CHANGES(CR_CMD_NO_PRUNING, "prune.importance=l2")));
-    cr_config_dump(saved, &text);
+    const cr_status status = cr_cmd_write_new_run(run.folder, saved, write_run, &run);
     cr_config_close(saved);
-    if (text.failed) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory while writing the configuration");
-    CR_TRY_OUT(cr_ckpt_prepare_dir(folder));
-    CR_TRY_OUT(cr_ckpt_lock(folder, &lock));
-    CR_TRY_OUT(check_folder(folder)); /* again: another process may have written there meanwhile */
-    cr_ckpt_sweep(folder);
-    CR_TRY_OUT(cr_state_save_named(session, &at, folder, text.data, names->at, names->count));
-out:
-    if (status != CR_OK && made && lock >= 0) cr_ckpt_remove_empty(folder);
-    if (lock >= 0) close(lock);
-    cr_text_free(&text);
     return status;
 }
 
@@ -168,8 +160,7 @@ static void print_table(const struct cr_prune *p, struct cr_text *out) {
 }
 
 static void print_json(const struct cr_prune *p, const struct job *job, struct cr_text *out) {
-    struct cr_json_writer w = cr_json_writer(out, CR_JSON_SPACED);
-    cr_json_open_object(&w, NULL);
+    struct cr_json_writer w = cr_json_open_line(out);
     cr_json_put_string(&w, "output", job->config->train.output);
     cr_json_put_int(&w, "weights", p->elems);
     cr_json_put_int(&w, "pruned", p->pruned);
@@ -183,8 +174,7 @@ static void print_json(const struct cr_prune *p, const struct job *job, struct c
         cr_json_close_object(&w);
     }
     cr_json_close_array(&w);
-    cr_json_close_object(&w);
-    cr_json_end_line(&w);
+    cr_json_close_line(&w);
 }
 
 /* ---- the command ---- */
@@ -306,7 +296,7 @@ static cr_status check(const struct cr_args *args, const struct cr_config *confi
         return cr_args_fail(args, "--batch needs --target-ms MS or --speedup X, whose batch size it is: leave it out");
     if (!args->value[CR_OPT_OUTPUT])
         return cr_args_fail(args, "no output given: give -o DIR, a folder that does not exist yet");
-    return check_folder(config->train.output);
+    return cr_cmd_check_new_run(config->train.output);
 }
 
 static cr_status prune(const struct cr_args *args, struct job *job, const struct cr_budget_request *r,

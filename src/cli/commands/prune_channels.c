@@ -149,8 +149,7 @@ static void print_table(const struct job *j, struct cr_text *out) {
 
 static void print_json(const struct job *j, const char *folder, struct cr_text *out) {
     const struct cr_shrink *s = &j->shrink;
-    struct cr_json_writer   w = cr_json_writer(out, CR_JSON_SPACED);
-    cr_json_open_object(&w, NULL);
+    struct cr_json_writer   w = cr_json_open_line(out);
     cr_json_put_string(&w, "output", folder);
     cr_json_put_string(&w, "channels", j->channels.data);
     cr_json_put_int(&w, "parameters_before", cr_param_store_trainable(&j->session.model.store));
@@ -167,8 +166,7 @@ static void print_json(const struct job *j, const char *folder, struct cr_text *
         cr_json_close_object(&w);
     }
     cr_json_close_array(&w);
-    cr_json_close_object(&w);
-    cr_json_end_line(&w);
+    cr_json_close_line(&w);
 }
 
 /* ---- the command ---- */

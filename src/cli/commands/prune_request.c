@@ -2,31 +2,19 @@
  * cli/commands/prune.h. */
 #include "cli/commands/prune.h"
 
+#include <float.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* ---- targets ---- */
 
-/* A number in (least, most]; 0 when the option is not given. */
-static cr_status read_number(const struct cr_args *args, enum cr_option_id option, double least, double most,
-                             const char *what, double *out) {
-    const char *text = args->value[option];
-    char       *end;
-    *out = 0;
-    if (!text) return CR_OK;
-    *out = strtod(text, &end);
-    if (end == text || *end || !(*out > least && *out <= most))
-        return cr_args_fail(args, "--%s %s: must be %s", cr_cli_option(option)->name, text, what);
-    return CR_OK;
-}
-
 cr_status cr_prune_targets(const struct cr_args *args, struct cr_budget_request *r) {
-    double ms;
-    CR_TRY(read_number(args, CR_OPT_TARGET_MS, 0, 1e9, "milliseconds above 0, e.g. 2.5", &ms));
-    CR_TRY(read_number(args, CR_OPT_SPEEDUP, 1, 1e6, "how many times as fast, above 1, e.g. 2", &r->speedup));
-    CR_TRY(read_number(args, CR_OPT_PRUNE_FLOPS, 1, 1e6, "the factor by which multiply-adds shrink, above 1, e.g. 2",
-                       &r->flops));
+    const double above_1 = 1 + DBL_EPSILON;
+    double       ms      = 0;
+    CR_TRY(cr_args_real(args, CR_OPT_TARGET_MS, DBL_TRUE_MIN, 1e9, "milliseconds above 0, e.g. 2.5", &ms));
+    CR_TRY(cr_args_real(args, CR_OPT_SPEEDUP, above_1, 1e6, "how many times as fast, above 1, e.g. 2", &r->speedup));
+    CR_TRY(cr_args_real(args, CR_OPT_PRUNE_FLOPS, above_1, 1e6,
+                        "the factor by which multiply-adds shrink, above 1, e.g. 2", &r->flops));
     r->target_s = 1e-3 * ms;
     if (r->target_s > 0 && r->speedup > 0)
         return cr_args_fail(args, "give one of --target-ms and --speedup; --flops can be added to either");

@@ -105,39 +105,25 @@ static cr_status reduce_drop(struct quantization *q) {
 
 /* ---- the checkpoint ---- */
 
-static cr_status check_folder(const char *folder) {
-    if (!cr_ckpt_dir_in_use(folder)) return CR_OK;
-    return CR_FAIL(CR_ERR_CONFIG, "%s is not empty: choose another folder with -o", folder);
+static cr_status write_run(void *self, const char *config_text) {
+    struct quantization *q     = self;
+    struct cr_cmd_names  names = {0};
+    char                 last[CR_PATH_MAX];
+    cr_status            status;
+    CR_TRY_OUT(cr_cmd_names_of(q->val, &names));
+    CR_TRY_OUT(cr_quantized_save(&q->session, q->config->train.output, config_text, names.at, names.count));
+    CR_TRY_OUT(cr_path_join(last, q->config->train.output, "last"));
+    if (q->scores_int8.several) CR_TRY_OUT(cr_session_save_thresholds(&q->session, last));
+out:
+    cr_arena_free(&names.arena);
+    return status;
 }
 
 static cr_status save(struct quantization *q) {
-    const char             *folder = q->config->train.output;
     const struct cr_config *saved;
-    struct cr_cmd_names     names = {0};
-    struct cr_text          text  = {0};
-    const bool              made  = !cr_fs_is_dir(folder);
-    int                     lock  = -1;
-    cr_status               status;
     CR_TRY(cr_config_derive(&saved, q->int8, 0, CR_CHANGES("model.weights=")));
-    cr_config_dump(saved, &text);
+    const cr_status status = cr_cmd_write_new_run(q->config->train.output, saved, write_run, q);
     cr_config_close(saved);
-    if (text.failed) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory while writing the configuration");
-    CR_TRY_OUT(cr_cmd_names_of(q->val, &names));
-    CR_TRY_OUT(cr_ckpt_prepare_dir(folder));
-    CR_TRY_OUT(cr_ckpt_lock(folder, &lock));
-    CR_TRY_OUT(check_folder(folder)); /* again: another process may have written there meanwhile */
-    cr_ckpt_sweep(folder);
-    CR_TRY_OUT(cr_quantized_save(&q->session, folder, text.data, names.at, names.count));
-    if (q->scores_int8.several) {
-        char last[CR_PATH_MAX];
-        CR_TRY_OUT(cr_path_join(last, folder, "last"));
-        CR_TRY_OUT(cr_session_save_thresholds(&q->session, last));
-    }
-out:
-    if (status != CR_OK && made && lock >= 0) cr_ckpt_remove_empty(folder);
-    if (lock >= 0) close(lock);
-    cr_arena_free(&names.arena);
-    cr_text_free(&text);
     return status;
 }
 
@@ -203,13 +189,11 @@ static void put_keep(struct cr_json_writer *w, const char *list) {
 }
 
 static void print_json(const struct quantization *q, struct cr_text *out) {
-    struct cr_json_writer w = cr_json_writer(out, CR_JSON_SPACED);
-    cr_json_open_object(&w, NULL);
+    struct cr_json_writer w = cr_json_open_line(out);
     cr_json_put_string(&w, "output", q->config->train.output);
     put_scores(&w, "int8", &q->scores_int8);
     if (q->config->quant.train) {
-        cr_json_close_object(&w);
-        cr_json_end_line(&w);
+        cr_json_close_line(&w);
         return;
     }
     cr_json_put_string(&w, "method", cr_word_quant_method(q->config->quant.method));
@@ -217,22 +201,10 @@ static void print_json(const struct quantization *q, struct cr_text *out) {
     put_scores(&w, "float", &q->scores_float);
     cr_json_put_fixed(&w, "drop", drop(q), 4);
     put_keep(&w, q->keep.data ? q->keep.data : "");
-    cr_json_close_object(&w);
-    cr_json_end_line(&w);
+    cr_json_close_line(&w);
 }
 
 /* ---- the command ---- */
-
-static cr_status read_max_drop(const struct cr_args *args, double *out) {
-    const char *text = args->value[CR_OPT_MAX_DROP];
-    char       *end;
-    *out = INFINITY;
-    if (!text) return CR_OK;
-    *out = strtod(text, &end);
-    if (end == text || *end || !(*out >= 0 && *out <= 100))
-        return cr_args_fail(args, "--max-drop %s: must be points of accuracy from 0 to 100, e.g. 0.3", text);
-    return CR_OK;
-}
 
 static cr_status check(const struct cr_args *args, const struct cr_config *config) {
     if (!*config->model.weights)
@@ -243,7 +215,7 @@ static cr_status check(const struct cr_args *args, const struct cr_config *confi
                               "this network is quantised already: give the one in floating point");
     if (!args->value[CR_OPT_OUTPUT])
         return cr_args_fail(args, "no output given: give -o DIR, a folder that does not exist yet");
-    return check_folder(config->train.output);
+    return cr_cmd_check_new_run(config->train.output);
 }
 
 /* A run with quant.train has its scales already: its weights become integers. */
@@ -285,12 +257,12 @@ static cr_status run(struct quantization *q, struct cr_text *out) {
 }
 
 cr_status cr_cmd_quantize(const struct cr_args *args, int *signal_taken) {
-    struct quantization q    = {.args = args};
+    struct quantization q    = {.args = args, .max_drop = INFINITY};
     struct cr_text      text = {0};
     cr_status           status;
     (void)signal_taken;
     CR_TRY(cr_args_max_operands(args, 1));
-    CR_TRY(read_max_drop(args, &q.max_drop));
+    CR_TRY(cr_args_real(args, CR_OPT_MAX_DROP, 0, 100, "points of accuracy from 0 to 100, e.g. 0.3", &q.max_drop));
     CR_TRY(cr_cmd_config(args, &q.config));
     CR_TRY_OUT(check(args, q.config));
     CR_TRY_OUT(run(&q, &text));

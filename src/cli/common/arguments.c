@@ -311,6 +311,17 @@ cr_status cr_args_int(const struct cr_args *args, enum cr_option_id id, int64_t 
     return CR_OK;
 }
 
+cr_status cr_args_real(const struct cr_args *args, enum cr_option_id id, double min, double max, const char *what,
+                       double *out) {
+    const char *text = args->value[id];
+    char       *end;
+    if (!text) return CR_OK;
+    *out = strtod(text, &end);
+    if (end == text || *end || !(*out >= min && *out <= max))
+        return cr_args_fail(args, "--%s %s: must be %s", name_of(id), text, what);
+    return CR_OK;
+}
+
 cr_status cr_args_word(const struct cr_args *args, enum cr_option_id id, int *out) {
     const char *words = cr_option_words(args->command, id), *text = args->value[id];
     *out = 0;

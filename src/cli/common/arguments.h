@@ -97,11 +97,9 @@ enum cr_option_id { /* in the order of --help */
                     CR_OPT_QUANT_METHOD,
                     CR_OPT_MAX_DROP,
                     CR_OPT_INT8,
-                    CR_OPT_DENSE,
                     CR_OPT_EXPORT_FILE,
                     CR_OPT_PLOT,
                     CR_OPT_OVERLAY,
-                    CR_OPT_NAMES,
                     CR_OPT_ONNX,
                     CR_OPT_FOLD,
                     CR_OPT_JSON,
@@ -175,6 +173,10 @@ static inline bool cr_args_has(const struct cr_args *args, enum cr_option_id id)
  * value is no integer or lies outside [min, max]. */
 CR_MUST cr_status cr_args_int(const struct cr_args *args, enum cr_option_id id, int64_t min, int64_t max,
                               int64_t fallback, int64_t *out);
+/* Sets *out to the number given to an option; without the option *out stays. CR_ERR_USAGE "must be `what`" when the
+ * value is no number or lies outside [min, max]. */
+CR_MUST cr_status cr_args_real(const struct cr_args *args, enum cr_option_id id, double min, double max,
+                               const char *what, double *out);
 /* Returns the words that an option of a command takes, separated by blanks; NULL when its values are not words, or are
  * those of a configuration key. Parser and completion read them. */
 const char *cr_option_words(enum cr_command_id command, enum cr_option_id id);

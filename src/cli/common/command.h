@@ -204,4 +204,11 @@ void cr_doc_bash(struct cr_text *out);          /* cli/docs/completion.c: shell 
 void cr_doc_zsh(struct cr_text *out);
 void cr_doc_fish(struct cr_text *out);
 
+/* cli/common/new_run.c: CR_ERR_CONFIG when the folder holds a run or other files. */
+CR_MUST cr_status cr_cmd_check_new_run(const char *folder);
+/* Makes the run folder and locks it while `write` writes a checkpoint with this configuration there. A folder that was
+ * made for it is removed after a failure. */
+CR_MUST cr_status cr_cmd_write_new_run(const char *folder, const struct cr_config                    *config,
+                                       cr_status (*write)(void *self, const char *config_text), void *self);
+
 #endif

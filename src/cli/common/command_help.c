@@ -74,10 +74,10 @@ static const char about_plan[] =
     "prints one line per convolution (kernel, algorithm, microseconds, source of the time), then the totals.\n"
     "--lifetimes prints where each large tensor is between two uses (device, host, recomputed), and why. With\n"
     "memory.limit the plan respects the limit, as in training.\n"
-    "--target GPU plans for a GPU that this machine does not have. Supported kernels and their workspace sizes are\n"
-    "computed offline where CUDA and cuDNN are installed; otherwise they come from a built-in list. Times are\n"
-    "roofline estimates unless --kernel-times FILE is given. Needed memory is compared with the memory of that GPU.\n"
-    "Where the kernels are known, the last lines list them with the number and the time of their ops.\n";
+    "--target GPU plans for a GPU that this machine does not have: supported kernels and their workspace sizes are\n"
+    "computed offline, which needs a build with CUDA, CUDA and cuDNN 9.12 or newer, but no GPU. Times are roofline\n"
+    "estimates unless --kernel-times FILE is given. Needed memory is compared with the memory of that GPU. The last\n"
+    "lines list the kernels with the number and the time of their ops.\n";
 
 static const char about_check[] =
     "Runs the training and evaluation programs on random images (-b N of them, 2 by default) and compares every op\n"
@@ -164,7 +164,7 @@ static const char about_export[] =
     "[batch, 3, H, W] (normalised) and the output logits. Its metadata holds mean, std and class names. Give a RUN,\n"
     "or a CONFIG with --weights FILE.\n"
     "\n"
-    "  cresnet export --dense checkpoints/demo-90-tuned -o demo.safetensors\n"
+    "  cresnet export checkpoints/demo-90-tuned -o demo.safetensors\n"
     "  cresnet export checkpoints/demo --onnx demo.onnx --fold\n";
 
 static const char about_data[] =

@@ -135,14 +135,10 @@ static const struct cr_cli_option options[CR_OPT_COUNT] = {
                              "largest drop of top-1 in points, e.g. 0.3: keep layers in floating point (compress: try "
                                  "smaller speedups)"},
     [CR_OPT_INT8]         = {"int8", 0, NULL, NULL, ON(COMPRESS), "quantise the result; the speedup is that over int8"},
-    [CR_OPT_DENSE]        = {"dense", 0, NULL, NULL, ON(EXPORT),
-                             "write a torchvision state dict with pruned weights as 0 (the default)"},
     [CR_OPT_EXPORT_FILE]  = {"output", 'o', "FILE", NULL, ON(EXPORT) | ON(REPORT),
                              "file to write; - is standard output (report: RUN/report.html by default)"},
     [CR_OPT_PLOT]         = {"output", 'o', "FILE", NULL, ON(LR_FIND), "plot to write (SVG); - is standard output"},
     [CR_OPT_OVERLAY]      = {"output", 'o', "FILE.png", NULL, ON(EXPLAIN), "overlay to write; - is standard output"},
-    [CR_OPT_NAMES]        = {"names", 0, "torchvision|timm", NULL, ON(EXPORT),
-                             "naming scheme of the tensors: torchvision or timm (identical for these networks)"},
     [CR_OPT_ONNX] =
         {"onnx", 0, "FILE", NULL, ON(EXPORT),
          "write the network with its weights as ONNX (opset 17), for other runtimes; the same as -o FILE.onnx"},
@@ -199,7 +195,6 @@ static const struct {
     {CR_CMD_CHECK, CR_OPT_DEVICES, "cpu cuda"},
     {CR_CMD_PRUNE, CR_OPT_PATTERN, "auto channels 2:4 block unstructured channel"},
     {CR_CMD_COMPRESS, CR_OPT_PATTERN, "auto channels 2:4 block unstructured"},
-    {CR_CMD_EXPORT, CR_OPT_NAMES, "torchvision timm"},
 };
 
 const char *cr_option_words(enum cr_command_id command, enum cr_option_id id) {

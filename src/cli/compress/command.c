@@ -20,17 +20,6 @@ static const double near_enough      = 1.05; /* factor between two speedups that
 
 /* ---- the command line ---- */
 
-static cr_status read_number(const struct cr_args *args, enum cr_option_id option, double least, double most,
-                             const char *what, double *out) {
-    const char *text = args->value[option];
-    char       *end;
-    if (!text) return CR_OK;
-    *out = strtod(text, &end);
-    if (end == text || *end || !(*out >= least && *out <= most))
-        return cr_args_fail(args, "--%s %s: must be %s", cr_cli_option(option)->name, text, what);
-    return CR_OK;
-}
-
 /* Each pattern alone, and all together. */
 static cr_status read_sets(struct cr_compress *c) {
     struct cr_budget_request all = {.speedup = c->speedup};
@@ -89,8 +78,8 @@ static cr_status read_args(struct cr_compress *c) {
     c->max_drop                = INFINITY;
     c->int8                    = cr_args_has(args, CR_OPT_INT8);
     CR_TRY(cr_args_max_operands(args, 1));
-    CR_TRY(read_number(args, CR_OPT_SPEEDUP, 1.01, 1e6, "how many times as fast, above 1, e.g. 2", &c->speedup));
-    CR_TRY(read_number(args, CR_OPT_MAX_DROP, 0, 100, "points of accuracy from 0 to 100, e.g. 0.5", &c->max_drop));
+    CR_TRY(cr_args_real(args, CR_OPT_SPEEDUP, 1.01, 1e6, "how many times as fast, above 1, e.g. 2", &c->speedup));
+    CR_TRY(cr_args_real(args, CR_OPT_MAX_DROP, 0, 100, "points of accuracy from 0 to 100, e.g. 0.5", &c->max_drop));
     if (c->speedup <= 0) return cr_args_fail(args, "no target given: --speedup X, e.g. --speedup 2");
     CR_TRY(open_run(c));
     CR_TRY(name_folders(c));

@@ -80,15 +80,13 @@ cr_status cr_compress_write_ini(struct cr_compress *c) {
 
 /* What OUT was made for: one line. */
 static cr_status describe(const struct cr_compress *c, struct cr_text *out) {
-    struct cr_json_writer w = cr_json_writer(out, CR_JSON_SPACED);
-    cr_json_open_object(&w, NULL);
+    struct cr_json_writer w = cr_json_open_line(out);
     cr_json_put_string(&w, "run", c->run);
     cr_json_put_general(&w, "speedup", c->speedup, 9);
     cr_json_put_bool(&w, "int8", c->int8);
     cr_json_put_int(&w, "batch", c->batch);
     cr_json_put_string(&w, "pattern", c->args->value[CR_OPT_PATTERN] ? c->args->value[CR_OPT_PATTERN] : "auto");
-    cr_json_close_object(&w);
-    cr_json_end_line(&w);
+    cr_json_close_line(&w);
     return out->failed ? CR_NO_MEMORY(out->length) : CR_OK;
 }
 

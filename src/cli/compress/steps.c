@@ -99,14 +99,12 @@ static cr_status run_budget(struct cr_compress *c, struct cr_compress_try *t, co
     cr_status status = cr_prune_to_budget(config, &request, true, &text);
     cr_config_close(config);
     if (status != CR_OK && unreachable) {
-        struct cr_json_writer w = cr_json_writer(&text, CR_JSON_SPACED);
+        struct cr_json_writer w = cr_json_open_line(&text);
         snprintf(t->why, sizeof t->why, "%.500s", cr_error_message());
         cr_error_clear();
-        cr_json_open_object(&w, NULL);
         cr_json_put_string(&w, "why", t->why);
         cr_json_put_int(&w, "unreachable", 1);
-        cr_json_close_object(&w);
-        cr_json_end_line(&w);
+        cr_json_close_line(&w);
         status = CR_OK;
     }
     if (status == CR_OK)

@@ -146,8 +146,7 @@ static cr_status write_png(const struct cr_args *args, const char *file, struct 
 static void print_json(const struct explanation *e, struct cr_text *out) {
     char                  number[32];
     const char           *name = cr_cmd_class_name(&e->names, e->map.label, number, sizeof number);
-    struct cr_json_writer w    = cr_json_writer(out, CR_JSON_SPACED);
-    cr_json_open_object(&w, NULL);
+    struct cr_json_writer w    = cr_json_open_line(out);
     cr_json_put_string(&w, "image", e->path);
     cr_json_put_int(&w, "label", e->map.label);
     cr_json_put_string(&w, "class", name);
@@ -157,8 +156,7 @@ static void print_json(const struct explanation *e, struct cr_text *out) {
     cr_json_open_array(&w, "box");
     for (int i = 0; i < 4; i++) cr_json_put_general(&w, NULL, e->box[i], 9);
     cr_json_close_array(&w);
-    cr_json_close_object(&w);
-    cr_json_end_line(&w);
+    cr_json_close_line(&w);
 }
 
 static void print_text(const struct explanation *e, struct cr_text *out) {

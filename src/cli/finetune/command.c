@@ -6,6 +6,7 @@
 #include "session/session.h"
 #include "training/training.h"
 
+#include <float.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -14,17 +15,6 @@
 #include <unistd.h>
 
 /* ---- the command line ---- */
-
-static cr_status read_minutes(const struct cr_args *args, double *out) {
-    const char *text = args->value[CR_OPT_MINUTES];
-    char       *end;
-    *out = 0;
-    if (!text) return CR_OK;
-    *out = strtod(text, &end);
-    if (end == text || *end || !(*out > 0 && *out <= 1e6))
-        return cr_args_fail(args, "--minutes %s: must be a number of minutes above 0, e.g. 10 or 0.5", text);
-    return CR_OK;
-}
 
 /* Checks the keys of the command line before anything else takes time. */
 static cr_status open_given(struct cr_finetune *f) {
@@ -278,7 +268,8 @@ cr_status cr_cmd_finetune(const struct cr_args *args, int *signal_taken) {
         cr_path_hint(f.root, hint, sizeof hint);
         return cr_args_fail(args, "%s: no such folder of images%s", f.root, hint);
     }
-    CR_TRY(read_minutes(args, &f.minutes));
+    CR_TRY(cr_args_real(args, CR_OPT_MINUTES, DBL_TRUE_MIN, 1e6, "a number of minutes above 0, e.g. 10 or 0.5",
+                        &f.minutes));
     CR_TRY_OUT(open_given(&f));
     CR_TRY_OUT(name_files(&f));
     CR_TRY_OUT(access(f.ini, F_OK) == 0 ? continue_run(&f, signal_taken) : start_run(&f, signal_taken));

@@ -1,6 +1,7 @@
 /* cli/report/compare.c: cresnet report --compare: several runs on one page: a table, curves, and the keys of their
  * configurations that differ. Nothing is evaluated: all numbers come from the logs and the configurations. */
 #include "cli/report/report.h"
+#include "config/keys.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -132,23 +133,17 @@ static void add_curves(const struct comparison *c, struct cr_text *out) {
 
 /* ---- configurations ---- */
 
-/* Returns line `index` of a printed configuration; NULL: no such line. */
-static char *line_of(char *text, int index) {
-    for (; text && index > 0; index--) {
-        text = strchr(text, '\n');
-        if (text) text++;
-    }
-    return text && *text ? text : NULL;
+static bool differs(const struct comparison *c, const struct cr_key *key) {
+    for (int i = 1; i < c->count; i++)
+        if (!cr_value_equal(key, c->run[0].config, c->run[i].config)) return true;
+    return false;
 }
 
-static void cut_line(const char *line, char *out, size_t size) {
-    snprintf(out, size, "%.*s", (int)strcspn(line, "\n"), line);
-}
-
-/* The printed configurations have the same keys in the same order. */
-static void add_differences(const struct comparison *c, char *const *texts, struct cr_text *out) {
-    char section[128] = "", line[1024], first[1024];
-    int  shown        = 0;
+/* One line for each key whose values differ. The weights are those of the checkpoint that the page shows. */
+static void add_configs(const struct comparison *c, struct cr_text *out) {
+    const locale_t before = cr_c_locale_enter();
+    int            shown  = 0;
+    cr_page_section(out, "config", "Configuration");
     cr_text_add(out, "<div class=\"wide\"><table id=\"differences\"><tr><th class=\"l\">key</th>");
     for (int i = 0; i < c->count; i++) {
         cr_text_add(out, "<th class=\"l\">");
@@ -156,53 +151,26 @@ static void add_differences(const struct comparison *c, char *const *texts, stru
         cr_text_add(out, "</th>");
     }
     cr_text_add(out, "</tr>\n");
-    for (int n = 0; line_of(texts[0], n); n++) {
-        bool differs = false;
-        cut_line(line_of(texts[0], n), first, sizeof first);
-        if (*first == '[') snprintf(section, sizeof section, "%.*s", (int)strcspn(first + 1, "]"), first + 1);
-        for (int i = 1; i < c->count; i++) {
-            const char *other = line_of(texts[i], n);
-            cut_line(other ? other : "", line, sizeof line);
-            differs |= strcmp(line, first) != 0;
-        }
-        const char *equals = strchr(first, '=');
-        if (!differs || !equals || *first == '#') continue;
-        const int key = (int)(equals - first) - (equals > first && equals[-1] == ' ');
+    for (const struct cr_key *key = cr_keys; key < cr_keys + cr_key_count; key++) {
+        if (!differs(c, key) || key == cr_key_dotted("model.weights") || key == cr_key_dotted("train.on_event"))
+            continue;
         shown++;
-        cr_text_add(out, "<tr><td class=\"l\">%s.%.*s</td>", section, key, first);
+        cr_text_add(out, "<tr><td class=\"l\">%s.%s</td>", key->section, key->name);
         for (int i = 0; i < c->count; i++) {
-            const char *other = line_of(texts[i], n);
-            cut_line(other ? other : "", line, sizeof line);
-            const char *value = strchr(line, '=');
+            struct cr_text value = {0};
+            cr_value_print(key, c->run[i].config, &value);
             cr_text_add(out, "<td class=\"l\">");
-            cr_page_escape(out, value ? value + 1 + (value[1] == ' ') : "");
+            cr_page_escape(out, value.data ? value.data : "");
             cr_text_add(out, "</td>");
+            out->failed |= value.failed;
+            cr_text_free(&value);
         }
         cr_text_add(out, "</tr>\n");
     }
+    cr_c_locale_leave(before);
     cr_text_add(out, "</table></div>\n");
     if (!shown) cr_page_note(out, "The configurations are equal.");
-}
-
-static cr_status add_configs(const struct comparison *c, struct cr_text *out) {
-    struct cr_text texts[RUNS_MAX] = {0};
-    char          *data[RUNS_MAX];
-    bool           failed = false;
-    cr_page_section(out, "config", "Configuration");
-    for (int i = 0; i < c->count; i++) {
-        const struct cr_config *config;
-        failed =
-            cr_config_derive(&config, c->run[i].config, 0, CR_CHANGES("model.weights=")) != CR_OK; /* the one shown */
-        if (failed) break;
-        cr_config_dump(config, &texts[i]);
-        cr_config_close(config);
-        failed  = texts[i].failed;
-        data[i] = texts[i].data;
-    }
-    if (!failed) add_differences(c, data, out);
-    for (int i = 0; i < c->count; i++) cr_text_free(&texts[i]);
     cr_text_add(out, "</section>\n");
-    return failed ? CR_NO_MEMORY(1 << 16) : CR_OK;
 }
 
 /* ---- the page ---- */
@@ -214,7 +182,7 @@ static cr_status write_page(const struct comparison *c, struct cr_text *out) {
     cr_text_add(out, "<header><h1>%s</h1></header>\n", title);
     add_runs(c, out);
     add_curves(c, out);
-    CR_TRY(add_configs(c, out));
+    add_configs(c, out);
     cr_page_end(out);
     return out->failed ? CR_NO_MEMORY(out->length) : CR_OK;
 }

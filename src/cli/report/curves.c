@@ -60,13 +60,10 @@ void cr_report_facts(const struct cr_report_run *run, const struct cr_model *mod
 
 void cr_report_header(const struct cr_report_run *run, struct cr_text *out) {
     static const char *const parts[][2] = {
-        {"curves", "Curves"},         {"speed", "Speed"},         {"effects", "Pruning and averages"},
-        {"evaluation", "Evaluation"}, {"memory", "Memory"},       {"profile", "Profile"},
-        {"sparsity", "Sparsity"},     {"config", "Configuration"}};
+        {"curves", "Curves"},   {"speed", "Speed"},       {"evaluation", "Evaluation"}, {"memory", "Memory"},
+        {"profile", "Profile"}, {"sparsity", "Sparsity"}, {"config", "Configuration"}};
     char           name[CR_PATH_MAX];
     struct cr_text subject = {0}, when = {0}, title = {0};
-    const bool     effects = cr_report_series(run, "prune/sparsity") || cr_report_accuracy(run, true) ||
-                         cr_report_series(run, "sparsity/sparsity");
     cr_report_name(run, name, sizeof name);
     cr_report_subject(run, &subject);
     cr_report_when(run, &when);
@@ -89,9 +86,7 @@ void cr_report_header(const struct cr_report_run *run, struct cr_text *out) {
     if (run->log.resumes)
         cr_text_add(out, ", resumed %lld time%s", (long long)run->log.resumes, run->log.resumes == 1 ? "" : "s");
     cr_text_add(out, "</p>\n<nav aria-label=\"sections\">");
-    for (size_t i = 0; i < CR_COUNT(parts); i++)
-        if (effects || strcmp(parts[i][0], "effects") != 0)
-            cr_text_add(out, "<a href=\"#%s\">%s</a>", parts[i][0], parts[i][1]);
+    for (size_t i = 0; i < CR_COUNT(parts); i++) cr_text_add(out, "<a href=\"#%s\">%s</a>", parts[i][0], parts[i][1]);
     cr_text_add(out, "</nav></header>\n");
     cr_text_free(&subject);
     cr_text_free(&when);
@@ -175,6 +170,14 @@ void cr_report_curves(const struct cr_report_run *run, struct cr_text *out) {
                  .format    = "%.0f",
                  .from_zero = true,
                  .line      = {{.name = "loss scale", .series = LOG("train/loss_scale"), .scale = 1}}},
+                {.title     = "Sparsity",
+                 .unit      = "% of the prunable weights",
+                 .format    = "%.2f %%",
+                 .from_zero = true,
+                 .line      = {{.name   = "sparsity",
+                                .series = LOG("prune/sparsity") ? LOG("prune/sparsity") : LOG("sparsity/sparsity"),
+                                .scale  = 100,
+                                .dots   = true}}},
     };
     cr_page_section(out, "curves", "Curves");
     if (!loss && !cr_report_accuracy(run, false))

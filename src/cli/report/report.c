@@ -198,7 +198,6 @@ static cr_status write_page(const struct cr_args *args, const struct cr_report_r
     cr_report_facts(run, opened == CR_OK ? &session.model : NULL, out);
     cr_report_curves(run, out);
     cr_report_speed(run, out);
-    cr_report_effects(run, out);
     cr_page_section(out, "evaluation", "Evaluation");
     CR_TRY_OUT(note_error(opened == CR_OK ? add_evaluation(args, run, &session, out) : opened, out));
     cr_page_closed_section(&sparsity, "sparsity", "Sparsity", "weights that are 0, by layer");

@@ -130,8 +130,6 @@ double cr_series_at(const struct cr_series *series, double step);
 
 /* cli/report/compare.c: cresnet report --compare RUN ...: several runs on one page. */
 CR_MUST cr_status cr_report_compare(const struct cr_args *args);
-/* cli/report/effects.c: what pruning and moving averages did; nothing for runs without them. */
-void cr_report_effects(const struct cr_report_run *run, struct cr_text *out);
 /* cli/report/curves.c: from log.jsonl. The model may be NULL. */
 void cr_report_header(const struct cr_report_run *run, struct cr_text *out);
 void cr_report_facts(const struct cr_report_run *run, const struct cr_model *model, struct cr_text *out);

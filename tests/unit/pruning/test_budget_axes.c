@@ -1,8 +1,7 @@
 /* tests/unit/pruning/test_budget_axes.c: the widths of the tensors of 8-bit programs for a GPU, in which a filter is a
  * 16-bit copy of the parameter, or the parameter itself. */
 #include "cli/budget/budget.h"
-#include "device/offline.h"
-#include "tests/harness/test.h"
+#include "tests/harness/offline_gpu.h"
 
 enum { BATCH = 2, CLASSES = 10, SIZE = 64, LEVELS = 2 };
 
@@ -56,15 +55,16 @@ static void check_op(const struct cr_budget_axes *a, const struct cr_op *op, int
 }
 
 static void check_program(const struct cr_budget_source *source, enum cr_dtype real) {
-    const struct cr_config        *config;
-    struct cr_budget_axes          axes    = {0};
-    struct cr_session              session = {.config = config};
-    struct cr_program              program = {0};
-    const char                    *names[64];
-    int                            layers = 0, found = 0, convs = 0;
-    const struct cr_device_options options = {0};
+    const struct cr_config *config;
+    struct cr_budget_axes   axes    = {0};
+    struct cr_session       session = {0};
+    struct cr_program       program = {0};
+    const char             *names[64];
+    int                     layers = 0, found = 0, convs = 0;
     REQUIRE(open_config("quant.type=int8", &config));
-    REQUIRE_OK(cr_gpu_open_from_list(cr_gpu_find("h200"), &options, "a test wants it", &session.device));
+    session.config = config;
+    session.device = open_gpu("h200", false);
+    if (!session.device) SKIP(no_kernels_for_gpus);
     REQUIRE_OK(cr_model_open(config, CLASSES, SIZE, SIZE, &session.model));
     cr_model_set_real(&session.model, real);
     REQUIRE_OK(cr_session_compile(&session, CR_PROGRAM_EVAL, BATCH, "fuse", &program));
