@@ -1,6 +1,7 @@
 /* cuda/offline_device.c: an offline device: a GPU that is not in this machine, opened for planning only.
  * Its kernels report which ops they accept and how much workspace they need. cuDNN gets a description of the GPU. The
  * libraries are required; a driver and a GPU are not. */
+#include "cuda/common/conv_family.h"
 #include "cuda/conv/cudnn/cudnn_graph.h"
 #include "cuda/core/cuda_device.h"
 #include "cuda/core/device_parts.h"
@@ -38,6 +39,7 @@ cr_status cr_cuda_open_offline_kernels(const struct cr_gpu *gpu, const struct cr
     d->base.backend                   = &offline_backend;
     d->base.options                   = *options;
     d->cc                             = gpu->cc;
+    d->families                       = ck_families_of(gpu->cc);
     d->multiprocessors                = gpu->multiprocessors;
     d->offline                        = gpu;
     d->l2_bytes                       = (int64_t)gpu->l2_bytes;

@@ -11,15 +11,13 @@ static void add_list(struct cr_kernel_list *list, const struct cr_kernel *const 
 void cr_cuda_collect_kernels(struct cuda_device *device) {
     struct cr_kernel_list *list = &device->kernels;
     add_list(list, cr_cuda_cifar_kernels);
-    add_list(list, cr_cudnn_conv_kernels);
-    add_list(list, cr_cuda_point_conv_kernels);
-    add_list(list, cr_cuda_conv3x3_kernels);
-    add_list(list, cr_cuda_point_grad_kernels);
-    add_list(list, cr_cuda_point_gram_kernels);
-    add_list(list, cr_cuda_gram_pixel_kernels);
-    add_list(list, cr_cuda_gram_kernels);
-    add_list(list, cr_cuda_stem_kernels);
-    add_list(list, cr_cuda_conv_kernels);
+    add_list(list, cr_cuda_cifar_fused_kernels);
+    cr_kernel_list_add(list, cr_cudnn_conv_kernels);
+    cr_kernel_list_add(list, cr_cuda_fused_conv_kernels);
+    cr_kernel_list_add(list, cr_cuda_fused_grad_kernels);
+    cr_kernel_list_add(list, cr_cuda_gram_kernels);
+    cr_kernel_list_add(list, cr_cuda_stem_kernels);
+    cr_kernel_list_add(list, cr_cuda_conv_kernels);
     cr_kernel_list_add(list, cr_cuda_dense_kernels);
     cr_kernel_list_add(list, cr_cuda_bn_kernels);
     cr_kernel_list_add(list, cr_cuda_pool_bn_kernels);
@@ -39,12 +37,9 @@ void cr_cuda_collect_kernels(struct cuda_device *device) {
     cr_kernel_list_add(list, cr_cuda_block_sparse_kernels);
     cr_kernel_list_add(list, cr_cuda_fake_quant_kernels);
     cr_kernel_list_add(list, cr_cuda_quantize_kernels);
-    add_list(list, cr_cuda_int8_conv_kernels);
-    add_list(list, cr_cuda_int8_stem_kernels);
-    add_list(list, cr_cuda_conv_pair_kernels);
-    add_list(list, cr_cuda_group_conv_kernels);
+    cr_kernel_list_add(list, cr_cuda_int8_conv_kernels);
+    cr_kernel_list_add(list, cr_cuda_conv_pair_kernels);
     cr_kernel_list_add(list, cr_cuda_distill_kernels);
-    add_list(list, cr_cuda_conv_chain_kernels);
     add_list(list, cr_cuda_cifar_head_kernels);
     cr_kernel_list_add(list, cr_cuda_dense_few_kernels);
     cr_kernel_list_add(list, cr_cuda_muon_kernels);

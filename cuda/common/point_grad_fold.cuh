@@ -9,8 +9,8 @@
  * the elements of dw, then those of grad_sums, whose second half is multiplied by rstd. */
 enum { FOLD_WARPS = 8, FOLD_ELEMS = 4 * CK_WARP };
 static __global__ void __launch_bounds__(FOLD_WARPS *CK_WARP)
-    pg_fold_kernel(const float *dw_part, int dw_parts, const float *sums_part, int sums_parts, const float *mean_rstd,
-                   float *dw, float *grad_sums, int dw_elems, int C, bool accumulate) {
+    fold_parts_kernel(const float *dw_part, int dw_parts, const float *sums_part, int sums_parts,
+                      const float *mean_rstd, float *dw, float *grad_sums, int dw_elems, int C, bool accumulate) {
     __shared__ float4 share[FOLD_WARPS][CK_WARP];
     const int         lane = (int)threadIdx.x % CK_WARP, warp = (int)threadIdx.x / CK_WARP;
     const bool        sums  = (int)blockIdx.x * FOLD_ELEMS >= dw_elems;
@@ -43,15 +43,15 @@ static __global__ void __launch_bounds__(FOLD_WARPS *CK_WARP)
     *to = s;
 }
 
-struct pg_parts {
+struct ck_parts {
     const float *dw, *sums; /* [dw_parts][K][C], [sums_parts][2][C] */
     int          dw_parts, sums_parts;
 };
 /* Adds the parts. mean_rstd [2][C]: NULL without sums. */
-static cudaError_t pg_fold(const struct pg_parts *parts, const float *mean_rstd, float *dw, float *grad_sums, int K,
-                           int C, bool accumulate, cudaStream_t stream) {
+static cudaError_t ck_fold_parts(const struct ck_parts *parts, const float *mean_rstd, float *dw, float *grad_sums,
+                                 int K, int C, bool accumulate, cudaStream_t stream) {
     const int elems = K * C, blocks = (elems + (mean_rstd ? 2 * C : 0)) / FOLD_ELEMS;
-    return ck_launch(pg_fold_kernel, dim3((unsigned)blocks), dim3(FOLD_WARPS * CK_WARP), 0, stream, parts->dw,
+    return ck_launch(fold_parts_kernel, dim3((unsigned)blocks), dim3(FOLD_WARPS * CK_WARP), 0, stream, parts->dw,
                      parts->dw_parts, parts->sums, parts->sums_parts, mean_rstd, dw, grad_sums, elems, C, accumulate);
 }
 

@@ -1,6 +1,7 @@
 /* cuda/core/capability.c: which compute capability this project's kernels see: that of the GPU, a smaller one that
  * CRESNET_CAPABILITY names, or the one that the GPU code of this build is for. */
 #include "device/capability.h"
+#include "cuda/common/conv_family.h"
 #include "cuda/common/launchers.h"
 #include "cuda/core/cuda_device.h"
 #include "cuda/core/device_parts.h"
@@ -54,5 +55,6 @@ cr_status cr_cuda_set_capability(struct cuda_device *d, const struct cudaDeviceP
         cr_log(CR_LOG_INFO, "note: this build has no code for compute capability 9.0: the kernels of 8.0 are used");
         use(d, &least);
     }
+    d->families = ck_families_of(d->cc);
     return CR_OK;
 }

@@ -23,10 +23,11 @@
 
 enum { CR_CUDA_ALIGN = 256, CR_CUDA_BLAS_BYTES = 8 << 20 };
 
-struct cudnn_cache; /* cache of built plans: cuda/conv/cudnn/cudnn_conv.c */
-struct cuda_filter; /* the pruned filter used last: cuda/sparse/sparse_filter_cache.c */
-struct cuda_comm;   /* NCCL: cuda/collectives/nccl.c */
-struct cuda_peers;  /* GPUs of one host that access each other's memory: cuda/collectives/peer_copy.c */
+struct cudnn_cache;      /* cache of built plans: cuda/conv/cudnn/cudnn_conv.c */
+struct cuda_filter;      /* the pruned filter used last: cuda/sparse/sparse_filter_cache.c */
+struct ck_conv_families; /* cuda/common/conv_family.h */
+struct cuda_comm;        /* NCCL: cuda/collectives/nccl.c */
+struct cuda_peers;       /* GPUs of one host that access each other's memory: cuda/collectives/peer_copy.c */
 
 struct cuda_device {
     struct cr_device        base; /* first member: a cr_device pointer is a cuda_device pointer */
@@ -53,6 +54,8 @@ struct cuda_device {
     void                   *unreleased;  /* a region that another rank may still have mapped; it is not freed */
     /* Offline device: kernels answer queries, nothing is allocated or run. NULL for a real GPU. */
     const struct cr_gpu *offline;
+    /* The convolution kernels of this capability, chosen when the device is opened. */
+    const struct ck_conv_families *families;
 };
 
 static inline struct cuda_device *cuda_of(const struct cr_device *device) {

@@ -17,7 +17,8 @@ cr_status cr_cuda_open_offline(const struct cr_gpu *gpu, const struct cr_device_
 cr_status cr_cuda_open_offline_kernels(const struct cr_gpu *gpu, const struct cr_device_options *options,
                                        struct cr_device **out);
 
-/* cuda/core/capability.c: sets cc and the limits of shared memory. The context of the GPU must exist. CR_ERR_CONFIG
+/* cuda/core/capability.c: sets cc, the limits of shared memory and the families of
+ * convolutions. The context of the GPU must exist. CR_ERR_CONFIG
  * when CRESNET_CAPABILITY has an unknown value, or this build has no code for it. */
 cr_status cr_cuda_set_capability(struct cuda_device *device, const struct cudaDeviceProp *properties);
 /* cuda/train/init_kernels.c */

@@ -5,11 +5,13 @@
 #include "cuda/core/cuda_device.h"
 
 /* cuda/conv/cudnn/cudnn_kernels.c */
-extern const struct cr_kernel *const cr_cudnn_conv_kernels[];
-/* cuda/conv/generic/conv_kernels.c: convolutions that cuDNN does not support */
-extern const struct cr_kernel *const cr_cuda_conv_kernels[];
-/* cuda/conv/generic/group_conv_kernels.c: grouped convolutions that cuDNN does not support */
-extern const struct cr_kernel *const cr_cuda_group_conv_kernels[];
+extern const struct cr_kernel cr_cudnn_conv_kernels[];
+/* cuda/conv/fused/fused_conv_kernels.c: convolutions with fused operations and the gradients of their inputs */
+extern const struct cr_kernel cr_cuda_fused_conv_kernels[];
+/* cuda/conv/fused/fused_grad_kernels.c: the whole backward of 1x1 convolutions, Gram matrices */
+extern const struct cr_kernel cr_cuda_fused_grad_kernels[];
+/* cuda/conv/generic/conv_kernels.c: plain and grouped convolutions that cuDNN does not support */
+extern const struct cr_kernel cr_cuda_conv_kernels[];
 /* cuda/dense/dense_cublas.c */
 extern const struct cr_kernel cr_cuda_dense_kernels[];
 /* cuda/dense/dense_few_kernels.c: the classifier for a few images */
@@ -18,24 +20,15 @@ extern const struct cr_kernel cr_cuda_dense_few_kernels[];
 extern const struct cr_kernel cr_cuda_bn_kernels[];
 /* cuda/norm/pool_bn_kernels.c */
 extern const struct cr_kernel cr_cuda_pool_bn_kernels[];
-/* cuda/conv/pointwise/point_conv_kernels.c */
-extern const struct cr_kernel *const cr_cuda_point_conv_kernels[];
-/* cuda/conv/conv3x3/conv3x3_kernels.c */
-extern const struct cr_kernel *const cr_cuda_conv3x3_kernels[];
 /* cuda/conv/cifar/cifar_kernels.c */
 extern const struct cr_kernel *const cr_cuda_cifar_kernels[];
+extern const struct cr_kernel *const cr_cuda_cifar_fused_kernels[];
 /* cuda/conv/cifar/head/cifar_head_kernels.c: the ops around the loss of CIFAR networks */
 extern const struct cr_kernel *const cr_cuda_cifar_head_kernels[];
-/* cuda/conv/pointwise/point_grad_kernels.c */
-extern const struct cr_kernel *const cr_cuda_point_grad_kernels[];
 /* cuda/conv/gram/gram_kernels.c: BN statistics from Gram matrices, the small kernels */
-extern const struct cr_kernel *const cr_cuda_gram_kernels[];
-/* cuda/conv/pointwise/point_gram_kernels.c: their convolutions and gradients of inputs */
-extern const struct cr_kernel *const cr_cuda_point_gram_kernels[];
-/* cuda/conv/gram/gram_pixel_kernels.c: the kernels over all pixels */
-extern const struct cr_kernel *const cr_cuda_gram_pixel_kernels[];
+extern const struct cr_kernel cr_cuda_gram_kernels[];
 /* cuda/conv/stem/stem_kernels.c */
-extern const struct cr_kernel *const cr_cuda_stem_kernels[];
+extern const struct cr_kernel cr_cuda_stem_kernels[];
 /* cuda/norm/fold_bn_kernels.c */
 extern const struct cr_kernel cr_cuda_fold_bn_kernels[];
 /* cuda/elementwise/pointwise_kernels.c: input, relu, add, pooling, shortcut, cast, zero */
@@ -56,8 +49,8 @@ extern const struct cr_kernel cr_cuda_squeeze_excite_kernels[];
 extern const struct cr_kernel cr_cuda_fake_quant_kernels[];
 /* cuda/elementwise/quantize_kernels.c: conversions to and from 8-bit integers, pooling of 8-bit tensors */
 extern const struct cr_kernel cr_cuda_quantize_kernels[];
-/* cuda/conv/int8/int8_conv_kernels.c: 8-bit convolutions */
-extern const struct cr_kernel *const cr_cuda_int8_conv_kernels[];
+/* cuda/conv/int8/int8_conv_kernels.c: 8-bit convolutions and the 8-bit stem */
+extern const struct cr_kernel cr_cuda_int8_conv_kernels[];
 /* cuda/train/optimizer_kernels.c: sgd, adamw, lars, lamb, norms of parameters, moving averages */
 extern const struct cr_kernel cr_cuda_optimizer_kernels[];
 /* cuda/train/muon_kernels.c: muon and its direction */
@@ -82,12 +75,8 @@ int64_t cr_cuda_two_four_elems(struct cr_device *device, const struct cr_program
 int64_t cr_cuda_wgmma_sp_elems(struct cr_device *device, const struct cr_program *program, const struct cr_op *op);
 int64_t cr_cuda_block_sparse_elems(struct cr_device *device, const struct cr_program *program, const struct cr_op *op);
 int64_t cr_cuda_mma_sp_elems(struct cr_device *device, const struct cr_program *program, const struct cr_op *op);
-/* cuda/conv/int8/int8_stem_kernels.c: the 8-bit stem */
-extern const struct cr_kernel *const cr_cuda_int8_stem_kernels[];
-/* cuda/conv/pair/conv_pair_kernels.c: two 1x1 convolutions in one kernel */
-extern const struct cr_kernel *const cr_cuda_conv_pair_kernels[];
-/* cuda/conv/pair/conv_chain_kernels.c: a 3x3 convolution and two 1x1 convolutions in one kernel */
-extern const struct cr_kernel *const cr_cuda_conv_chain_kernels[];
+/* cuda/conv/pair/conv_pair_kernels.c: two 1x1 convolutions in one kernel, also behind a 3x3 convolution */
+extern const struct cr_kernel cr_cuda_conv_pair_kernels[];
 
 /* Size of the packed filter of a qconv in bytes; 0 when the kernel reads the filter itself. */
 int64_t cr_cuda_int8_packed_bytes(struct cr_device *device, const struct cr_program *program, const struct cr_op *op);

@@ -87,7 +87,7 @@ CR_MUST cr_status cr_cuda_linear_upload(const struct cr_linear_filter *filter, b
 void              cr_cuda_linear_free(struct cuda_linear_filter *filter);
 
 /* Members of struct cr_kernel that all kernels of sparse filters share. CONV and FILTER expect the functions algo_name,
- * prepare and release, and FILTER expects filter_accepts and filter_launch. */
+ * prepare and release, and FILTER expects has_format and filter_launch. */
 #define CUDA_SPARSE_CONV(kernel_name, kernel_math, types)                                                              \
     CR_KERNEL(kernel_name, conv, kernel_math),                                                                         \
         .dtypes = types, .sparse = true,                                                                               \
@@ -95,9 +95,9 @@ void              cr_cuda_linear_free(struct cuda_linear_filter *filter);
         .prepare = prepare, .release = release
 #define CUDA_SPARSE_FILTER(kernel_name, types)                                                                         \
     {                                                                                                                  \
-        CR_KERNEL(kernel_name, sparse_filter, CR_MATH_EXACT), .dtypes = types, .algo_name = algo_name,                 \
-                                                              .prepare = prepare, .release = release,                  \
-                                                              .accepts = filter_accepts, .launch = filter_launch       \
+        CR_KERNEL(kernel_name, sparse_filter, CR_MATH_EXACT),                                                          \
+            .dtypes = types, .algo_name = algo_name, .prepare = prepare, .release = release, .accepts = has_format,    \
+            .launch = filter_launch                                                                                    \
     }
 
 #endif

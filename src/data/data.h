@@ -192,6 +192,15 @@ CR_MUST cr_status cr_shapes_make(const char *root, int64_t train_images, int64_t
 
 /* ---- loader ---- */
 
+/* Where the images of batches are. A device gives page-locked memory and copies from it after a batch was released. */
+struct cr_loader_memory {
+    void *owner;
+    cr_status (*reserve)(void *owner, size_t bytes, void **out); /* NULL: ordinary memory. CR_ERR_MEMORY */
+    void (*release)(void *owner, void *memory);
+};
+/* With memory of a device: so many released batches keep their memory, because copies from them may still run. */
+enum { CR_LOADER_IN_FLIGHT = 2 };
+
 struct cr_loader_options {
     enum cr_split     split;
     struct cr_prepare prepare;
@@ -210,6 +219,7 @@ struct cr_loader_options {
     const struct cr_size_schedule *sizes;
     const struct cr_prepare       *prepare_sizes;
     int64_t                        epoch, first_batch; /* where to start (training); evaluation starts at 0, 0 */
+    struct cr_loader_memory        memory;
 };
 
 struct cr_batch {
@@ -222,7 +232,8 @@ struct cr_batch {
      * samples, those of one sample in a row. */
     int64_t count;
     int64_t epoch, index;
-    int     slot; /* for cr_loader_release only */
+    bool    page_locked; /* the images are in the memory of options.memory */
+    int     slot;        /* for cr_loader_release only */
 };
 
 /* Ranks: the batches of all ranks are cut from one order of samples. Global batch g has ranks * batch places,
@@ -246,8 +257,11 @@ void cr_loader_close(struct cr_loader *loader);
  * without workers). Memory is allocated only for the first batch and for images larger than all before. */
 CR_MUST cr_status cr_loader_next(struct cr_loader *loader, struct cr_batch *batch);
 void              cr_loader_release(struct cr_loader *loader, struct cr_batch *batch);
-int64_t           cr_loader_wait_ns(const struct cr_loader *loader); /* time spent in cr_loader_next so far */
-int64_t           cr_loader_corrupt(const struct cr_loader *loader); /* number of different corrupt images so far */
+/* Call when no copy from a released batch is running any more, before batches are released without having been copied:
+ * the memory of all released batches may be filled again. */
+void    cr_loader_settle(struct cr_loader *loader);
+int64_t cr_loader_wait_ns(const struct cr_loader *loader); /* time spent in cr_loader_next so far */
+int64_t cr_loader_corrupt(const struct cr_loader *loader); /* number of different corrupt images so far */
 
 struct cr_load_counts { /* sums over all workers since the loader was opened */
     int64_t images;

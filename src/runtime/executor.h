@@ -29,9 +29,6 @@ bool cr_device_accepts(const struct cr_device *device, const struct cr_program *
 /* Appends the name of the op's algorithm or weight format by the first kernel that accepts it, if it has one. */
 void cr_device_algo_name(const struct cr_device *device, const struct cr_program *program, const struct cr_op *op,
                          struct cr_text *out);
-bool cr_device_finishes(const struct cr_device *device, const struct cr_program *program, const struct cr_op *last,
-                        const struct cr_op *op);
-bool cr_device_leaves_filter(const struct cr_device *device, const struct cr_program *program, const struct cr_op *op);
 /* Sets op->kernel to the first kernel that accepts the op and op->algo to 0, and returns its workspace size in bytes.
  * CR_ERR_DEVICE when there is none; the message names op, layer and shapes. */
 CR_MUST cr_status cr_device_select(struct cr_device *device, const struct cr_program *program, struct cr_op *op,
@@ -78,6 +75,11 @@ CR_MUST cr_status cr_exec_feed(struct cr_exec *exec, const uint8_t *images, cons
  * erased. */
 CR_MUST cr_status cr_exec_feed_mixed(struct cr_exec *exec, const uint8_t *images, const int32_t *labels,
                                      const int32_t *boxes, const int32_t *mixes);
+
+/* As cr_exec_feed_mixed, with images in memory of async->host_reserve, from which the device copies: they must stay as
+ * they are until the second feed after this one has returned, or the device was waited for. */
+CR_MUST cr_status cr_exec_feed_in_place(struct cr_exec *exec, const uint8_t *images, const int32_t *labels,
+                                        const int32_t *boxes, const int32_t *mixes);
 
 /* The next three functions need a device with async. Later feeds and runs wait for the earlier work of `stream`, a
  * stream of the caller (a cudaStream_t; NULL: the default stream). */
@@ -143,7 +145,7 @@ CR_MUST cr_status cr_exec_put(struct cr_exec *exec, int tensor, const void *host
 
 /* Bytes of the INPUT region after the images, which come first: labels, boxes, mixes. */
 size_t cr_feed_small_bytes(const struct cr_program *program);
-/* Creates slots for batches of up to `bytes`, of which at most `small_bytes` are not images. *out is NULL on a device
+/* Creates slots for batches of up to `bytes`, of which at most `small_bytes` are no images. *out is NULL on a device
  * without async. cr_feed_close frees them. */
 CR_MUST cr_status cr_feed_open(struct cr_device *device, size_t bytes, size_t small_bytes, struct cr_feed_ring **out);
 void              cr_feed_close(struct cr_device *device, struct cr_feed_ring *ring);
@@ -152,11 +154,16 @@ size_t cr_feed_need(const struct cr_device *device, size_t small_bytes);
 /* memcpy with several threads for large arrays: one thread copies 256 images of 224 x 224 in 4 ms, and a GPU evaluates
  * them in 5.5 ms. */
 void cr_feed_copy(void *to, const void *from, size_t bytes);
-/* Waits for the next slot and returns its host memory. */
+/* Waits for the next slot and returns its host memory for all but the images. The copies of the batch before the last
+ * one have ended then. */
 CR_MUST cr_status cr_feed_slot(struct cr_device *device, struct cr_feed_ring *ring, void **host);
-/* Enqueues the copy of that slot to `input`, the INPUT region of this program, in order with the runs. */
+/* Copies images from ordinary memory to the page-locked memory of that slot, *out. CR_ERR_MEMORY at the first batches. */
+CR_MUST cr_status cr_feed_own_images(struct cr_device *device, struct cr_feed_ring *ring, const void *images,
+                                     size_t bytes, const void **out);
+/* Enqueues the copy of page-locked images and of that slot to `input`, the INPUT region of this program, in order with
+ * the runs. */
 CR_MUST cr_status cr_feed_send(struct cr_device *device, struct cr_feed_ring *ring, const struct cr_program *program,
-                               void *input);
+                               const void *images, void *input);
 /* Creates an event of a device with async, whose time nobody needs. */
 CR_MUST cr_status cr_feed_event(struct cr_device *device, void **event);
 /* Call after the last op of a program that reads its images: the next batch may overwrite them. */

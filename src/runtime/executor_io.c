@@ -20,50 +20,65 @@ static void write_mixes(const struct cr_tensor *t, void *to, const int32_t *mixe
         memcpy(to, mixes, t->bytes);
         return;
     }
-    int32_t *record = to;
-    memset(to, 0, t->bytes);
-    for (int32_t n = 0; n < t->dim[0]; n++, record += CR_MIX_NUMBERS) {
-        record[CR_MIX_PARTNER]      = n;
-        record[CR_MIX_LABEL_WEIGHT] = record[CR_MIX_WEIGHT] = CR_MIX_ONE;
+    int32_t record[CR_MIX_NUMBERS] = {[CR_MIX_LABEL_WEIGHT] = CR_MIX_ONE, [CR_MIX_WEIGHT] = CR_MIX_ONE};
+    for (int32_t n = 0; n < t->dim[0]; n++) {
+        record[CR_MIX_PARTNER] = n;
+        memcpy((unsigned char *)to + (size_t)n * sizeof record, record, sizeof record); /* `to` need not be aligned */
     }
 }
 
-/* Writes a batch with the layout of the INPUT region to host memory. */
-static void write_batch(const struct cr_exec *exec, unsigned char *input, const uint8_t *images, const int32_t *labels,
-                        const int32_t *boxes, const int32_t *mixes) {
-    const struct cr_program *p = exec->program;
-    const struct cr_tensor  *l = &p->tensor[p->labels];
-    cr_feed_copy(input + p->tensor[p->images].offset, images, p->tensor[p->images].bytes);
+/* Writes all but the images to host memory with the layout of the INPUT region after its images. */
+static void write_small(const struct cr_exec *exec, unsigned char *small, const int32_t *labels, const int32_t *boxes,
+                        const int32_t *mixes) {
+    const struct cr_program *p     = exec->program;
+    const size_t             first = p->tensor[p->images].bytes; /* the images are at offset 0 */
+    const struct cr_tensor  *l     = &p->tensor[p->labels];
     if (labels)
-        memcpy(input + l->offset, labels, l->bytes);
+        memcpy(small + (l->offset - first), labels, l->bytes);
     else
-        memset(input + l->offset, 0xff, l->bytes); /* -1: no label */
+        memset(small + (l->offset - first), 0xff, l->bytes); /* -1: no label */
     if (p->class_weights != CR_NONE)
-        memcpy(input + p->tensor[p->class_weights].offset, p->class_weight_values, p->tensor[p->class_weights].bytes);
-    if (p->mixes != CR_NONE) write_mixes(&p->tensor[p->mixes], input + p->tensor[p->mixes].offset, mixes);
+        memcpy(small + (p->tensor[p->class_weights].offset - first), p->class_weight_values,
+               p->tensor[p->class_weights].bytes);
+    if (p->mixes != CR_NONE) write_mixes(&p->tensor[p->mixes], small + (p->tensor[p->mixes].offset - first), mixes);
     if (p->boxes == CR_NONE) return;
     const struct cr_tensor *b = &p->tensor[p->boxes];
     if (boxes)
-        memcpy(input + b->offset, boxes, b->bytes);
+        memcpy(small + (b->offset - first), boxes, b->bytes);
     else
-        memset(input + b->offset, 0, b->bytes);
+        memset(small + (b->offset - first), 0, b->bytes);
 }
 
 cr_status cr_exec_feed(struct cr_exec *exec, const uint8_t *images, const int32_t *labels, const int32_t *boxes) {
     return cr_exec_feed_mixed(exec, images, labels, boxes, NULL);
 }
 
-cr_status cr_exec_feed_mixed(struct cr_exec *exec, const uint8_t *images, const int32_t *labels, const int32_t *boxes,
-                             const int32_t *mixes) {
-    struct cr_memory *m = exec->memory;
-    void             *host;
+/* own: the images are in ordinary memory, which the caller may change after this call. */
+static cr_status feed(struct cr_exec *exec, const void *images, bool own, const int32_t *labels, const int32_t *boxes,
+                      const int32_t *mixes) {
+    struct cr_memory *m     = exec->memory;
+    const size_t      bytes = exec->program->tensor[exec->program->images].bytes;
+    void             *small;
     if (!m->ring) { /* the INPUT region is host memory */
-        write_batch(exec, m->region[CR_REGION_INPUT], images, labels, boxes, mixes);
+        unsigned char *input = m->region[CR_REGION_INPUT];
+        cr_feed_copy(input, images, bytes);
+        write_small(exec, input + bytes, labels, boxes, mixes);
         return CR_OK;
     }
-    CR_TRY(cr_feed_slot(m->device, m->ring, &host));
-    write_batch(exec, host, images, labels, boxes, mixes);
-    return cr_feed_send(m->device, m->ring, exec->program, m->region[CR_REGION_INPUT]);
+    CR_TRY(cr_feed_slot(m->device, m->ring, &small));
+    if (own) CR_TRY(cr_feed_own_images(m->device, m->ring, images, bytes, &images));
+    write_small(exec, small, labels, boxes, mixes);
+    return cr_feed_send(m->device, m->ring, exec->program, images, m->region[CR_REGION_INPUT]);
+}
+
+cr_status cr_exec_feed_mixed(struct cr_exec *exec, const uint8_t *images, const int32_t *labels, const int32_t *boxes,
+                             const int32_t *mixes) {
+    return feed(exec, images, true, labels, boxes, mixes);
+}
+
+cr_status cr_exec_feed_in_place(struct cr_exec *exec, const uint8_t *images, const int32_t *labels,
+                                const int32_t *boxes, const int32_t *mixes) {
+    return feed(exec, images, false, labels, boxes, mixes);
 }
 
 cr_status cr_exec_wait_for_foreign(struct cr_exec *exec, void *stream) {

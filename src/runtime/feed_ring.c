@@ -1,6 +1,7 @@
 /* runtime/feed_ring.c: copies batches to a device with async while it works.
  *
- * A slot is a piece of page-locked host memory. The host fills one slot while the batch of the other slot is copied.
+ * A slot has page-locked host memory. The host fills one slot while the batch of the other slot is copied. Images that
+ * are in page-locked memory already, as those of the loader in training, are copied from there.
  * Images go directly to the INPUT region, whose address the captured graph contains, as soon as the run before has read
  * its images. A run reads its images at the beginning, so the copy overlaps with the run, and the device holds the
  * images only once. Labels, boxes and mixes are read later in a run. They are copied to a small buffer on the device,
@@ -15,7 +16,8 @@
 enum { SLOTS = 2, PIECE_BYTES = 1 << 20, COPY_THREADS = 4 };
 
 struct slot {
-    void *host;    /* page-locked host memory: a whole batch */
+    void *images;  /* page-locked host memory: images that come from ordinary memory; NULL before the first */
+    void *host;    /* page-locked host memory: labels, boxes, mixes */
     void *small;   /* device memory: labels, boxes, mixes; NULL when the programs have none */
     void *arrived; /* event: the copies to the device are done, so the host may fill the slot again */
     void *moved;   /* event: `small` has been moved to the INPUT region, so it may be overwritten */
@@ -25,6 +27,7 @@ struct cr_feed_ring {
     struct slot slot[SLOTS];
     void       *images_read; /* event: the latest run has read its images */
     size_t      image_bytes; /* of the latest batch; 0 before the first */
+    size_t      room;        /* bytes of images that a slot may hold */
     int64_t     sent;        /* number of batches so far */
 };
 
@@ -63,9 +66,9 @@ cr_status cr_feed_event(struct cr_device *device, void **event) {
                                        : async->event_create(device, event);
 }
 
-static cr_status slot_open(struct cr_device *device, size_t bytes, size_t small_bytes, struct slot *s) {
+static cr_status slot_open(struct cr_device *device, size_t small_bytes, struct slot *s) {
     const struct cr_async *async = device->backend->async;
-    CR_TRY(async->host_reserve(device, bytes, &s->host));
+    if (small_bytes) CR_TRY(async->host_reserve(device, small_bytes, &s->host));
     if (small_bytes) CR_TRY(device->backend->reserve(device, small_bytes, &s->small));
     CR_TRY(cr_feed_event(device, &s->arrived));
     return cr_feed_event(device, &s->moved);
@@ -78,8 +81,9 @@ cr_status cr_feed_open(struct cr_device *device, size_t bytes, size_t small_byte
     if (!device->backend->async) return CR_OK;
     CR_ALLOC(ring, 1);
     CR_TRY_OUT(cr_feed_event(device, &ring->images_read));
-    for (int i = 0; i < SLOTS; i++) CR_TRY_OUT(slot_open(device, bytes, small_bytes, &ring->slot[i]));
-    *out = ring;
+    for (int i = 0; i < SLOTS; i++) CR_TRY_OUT(slot_open(device, small_bytes, &ring->slot[i]));
+    ring->room = bytes;
+    *out       = ring;
     return CR_OK;
 out:
     cr_feed_close(device, ring);
@@ -96,6 +100,7 @@ void cr_feed_close(struct cr_device *device, struct cr_feed_ring *ring) {
         async->event_destroy(device, s->moved);
         if (s->small) device->backend->release(device, s->small);
         if (s->host) async->host_release(device, s->host);
+        if (s->images) async->host_release(device, s->images);
     }
     cr_free(ring);
 }
@@ -107,7 +112,18 @@ cr_status cr_feed_slot(struct cr_device *device, struct cr_feed_ring *ring, void
     return CR_OK;
 }
 
-cr_status cr_feed_send(struct cr_device *device, struct cr_feed_ring *ring, const struct cr_program *p, void *input) {
+cr_status cr_feed_own_images(struct cr_device *device, struct cr_feed_ring *ring, const void *images, size_t bytes,
+                             const void **out) {
+    struct slot *s = &ring->slot[ring->sent % SLOTS];
+    CR_ASSERT(bytes <= ring->room);
+    if (!s->images) CR_TRY(device->backend->async->host_reserve(device, ring->room, &s->images));
+    cr_feed_copy(s->images, images, bytes);
+    *out = s->images;
+    return CR_OK;
+}
+
+cr_status cr_feed_send(struct cr_device *device, struct cr_feed_ring *ring, const struct cr_program *p,
+                       const void *images, void *input) {
     const struct cr_async *async = device->backend->async;
     struct slot           *s     = &ring->slot[ring->sent++ % SLOTS];
     const size_t           small = cr_feed_small_bytes(p), image_bytes = p->region_bytes[CR_REGION_INPUT] - small;
@@ -118,10 +134,9 @@ cr_status cr_feed_send(struct cr_device *device, struct cr_feed_ring *ring, cons
         CR_TRY(async->event_record(device, CR_STREAM_COMPUTE, ring->images_read));
     ring->image_bytes = image_bytes;
     CR_TRY(async->stream_wait_event(device, CR_STREAM_TO_DEVICE, ring->images_read));
-    CR_TRY(async->put(device, CR_STREAM_TO_DEVICE, input, s->host, image_bytes));
+    CR_TRY(async->put(device, CR_STREAM_TO_DEVICE, input, images, image_bytes));
     CR_TRY(async->stream_wait_event(device, CR_STREAM_TO_DEVICE, s->moved));
-    if (small)
-        CR_TRY(async->put(device, CR_STREAM_TO_DEVICE, s->small, (const unsigned char *)s->host + image_bytes, small));
+    if (small) CR_TRY(async->put(device, CR_STREAM_TO_DEVICE, s->small, s->host, small));
     CR_TRY(async->event_record(device, CR_STREAM_TO_DEVICE, s->arrived));
     CR_TRY(async->stream_wait_event(device, CR_STREAM_COMPUTE, s->arrived));
     if (small) CR_TRY(async->move(device, CR_STREAM_COMPUTE, small_input, s->small, small));

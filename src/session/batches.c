@@ -55,6 +55,32 @@ static void forget(saved_buffers saved) {
     for (int i = 0; i < CR_BUFFERS; i++) cr_free(saved[i]);
 }
 
+/* ---- feeding ---- */
+
+static cr_status reserve_host(void *device, size_t bytes, void **out) {
+    struct cr_device *d = device;
+    return d->backend->async->host_reserve(d, bytes, out);
+}
+
+/* A copy from the memory may still run when a run ends with an error. */
+static void release_host(void *device, void *memory) {
+    struct cr_device *d = device;
+    cr_error_hold();
+    (void)d->backend->sync(d);
+    cr_error_release();
+    d->backend->async->host_release(d, memory);
+}
+
+struct cr_loader_memory cr_session_loader_memory(struct cr_session *s) {
+    if (!s->device->backend->async) return (struct cr_loader_memory){0};
+    return (struct cr_loader_memory){.owner = s->device, .reserve = reserve_host, .release = release_host};
+}
+
+cr_status cr_session_feed(struct cr_exec *exec, const struct cr_batch *b) {
+    return b->page_locked ? cr_exec_feed_in_place(exec, b->images, b->labels, b->boxes, b->mixes)
+                          : cr_exec_feed_mixed(exec, b->images, b->labels, b->boxes, b->mixes);
+}
+
 /* ---- gradients ---- */
 
 static cr_status one_batch(struct cr_session *s, struct cr_loader *loader, int64_t step) {
@@ -63,7 +89,7 @@ static cr_status one_batch(struct cr_session *s, struct cr_loader *loader, int64
     struct cr_exec_result      result;
     struct cr_batch            batch;
     CR_TRY(cr_loader_next(loader, &batch));
-    cr_status status = cr_exec_feed_mixed(exec, batch.images, batch.labels, batch.boxes, batch.mixes);
+    cr_status status = cr_session_feed(exec, &batch);
     cr_loader_release(loader, &batch);
     CR_TRY(status);
     CR_TRY(cr_exec_run(exec, &block));
@@ -158,7 +184,7 @@ static cr_status run_batches(struct cr_session *s, const struct cr_bn_options *o
     for (int64_t i = 0; i < batches; i++) {
         struct cr_batch batch;
         CR_TRY(cr_loader_next(loader, &batch));
-        cr_status status = cr_exec_feed_mixed(exec, batch.images, batch.labels, batch.boxes, batch.mixes);
+        cr_status status = cr_session_feed(exec, &batch);
         cr_loader_release(loader, &batch);
         if (status == CR_OK) status = cr_exec_run(exec, &block);
         CR_TRY(status);

@@ -277,6 +277,13 @@ CR_MUST cr_status cr_session_check_evaluation(const struct cr_session *session, 
 
 /* ---- batches without training (session/batches.c) ---- */
 
+/* Where a loader keeps images so that the device copies from there: page-locked memory on a GPU, else ordinary memory.
+ * The session outlives the loader. Reserving takes time: for a loader that lives as long as a training. */
+struct cr_loader_memory cr_session_loader_memory(struct cr_session *session);
+/* Copies a training batch to the input of the program, without a copy on the host from memory of the function above.
+ * The caller may release the batch then. */
+CR_MUST cr_status cr_session_feed(struct cr_exec *exec, const struct cr_batch *batch);
+
 /* Runs the training program on the first `batches` batches of the training order, with learning rate 0, and calls
  * on_gradients after each one with a host copy of the gradients (layout GRAD, valid during the call). The session
  * trains in fp32 without micro-batches. Afterwards only the gradients have changed. CR_ERR_CONFIG: not finite; the

@@ -120,7 +120,7 @@ static cr_status run_batch(struct finder *f, struct cr_exec *exec, const struct 
                            struct cr_exec_result *out) {
     struct cr_batch batch;
     CR_TRY(cr_loader_next(f->loader, &batch));
-    cr_status status = cr_exec_feed_mixed(exec, batch.images, batch.labels, batch.boxes, batch.mixes);
+    cr_status status = cr_session_feed(exec, &batch);
     cr_loader_release(f->loader, &batch);
     CR_TRY(status);
     CR_TRY(cr_exec_run(exec, block));

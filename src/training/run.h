@@ -40,6 +40,7 @@ struct cr_run {
     struct cr_teacher *teacher;       /* network of distill.teacher; NULL: none */
     struct cr_session  session;
     struct cr_loader  *loader;
+    int64_t            corrupt;     /* images that loaders before this one could not read */
     struct cr_position at;          /* current position */
     int64_t            total_steps; /* number of updates of the whole run, limited by train.steps */
     double lr_factor; /* factor of every learning rate, by [optim] lr_scaling and the number of images of an update */

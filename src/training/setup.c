@@ -130,10 +130,11 @@ static cr_status open_loader(struct cr_run *run) {
                                         .balanced      = c->data.sampling == CR_SAMPLING_BALANCED,
                                         .repeats       = (int)c->data.repeats,
                                         .rank          = cr_comm_rank(run->comm),
-                                        .ranks         = cr_comm_size(run->comm)};
+                                        .ranks         = cr_comm_size(run->comm),
+                                        .memory        = cr_session_loader_memory(&run->session)};
     int64_t                  stored  = run->at.steps_per_epoch;
     run->at.steps_per_epoch          = cr_loader_batches(run->train, &options) / c->train.accumulate;
-    if (run->from) { /* position and schedule are computed from the number of updates */
+    if (run->from || run->at.step) { /* position and schedule are computed from the number of updates */
         if (stored != run->at.steps_per_epoch)
             cr_log(CR_LOG_WARN,
                    "an epoch had %" PRId64 " steps and now has %" PRId64 ": step %" PRId64 " is epoch %.2f", stored,
@@ -215,13 +216,17 @@ cr_status cr_run_unfreeze(struct cr_run *run) {
     const int64_t       ranks = run->at.ranks;
     struct cr_run_state state = run->session.state;
     snprintf(folder, sizeof folder, "%s/step-%" PRId64, run->dir, run->at.step);
-    state.epoch = epoch_of(run);
+    state.epoch  = epoch_of(run);
+    run->corrupt = CR_MAX(run->corrupt, cr_loader_corrupt(run->loader));
+    cr_loader_close(run->loader); /* its images may be in memory of the device, which the session closes */
+    run->loader = NULL;
     cr_run_prune_close(run);
     cr_session_close(&run->session);
     CR_TRY(start_session(run, &state, folder, NULL, false));
     CR_TRY(cr_state_load(&run->session, folder, &run->at));
     CR_TRY(cr_session_same_values(&run->session));
-    return cr_state_running_load(&run->session, folder, ranks);
+    CR_TRY(cr_state_running_load(&run->session, folder, ranks));
+    return open_loader(run);
 }
 
 static cr_status open_session(struct cr_run *run, bool force) {

@@ -144,7 +144,7 @@ static cr_status collect(struct cr_run *run, struct loop_state *state) {
 static cr_status run_batch(struct cr_run *run, struct cr_exec *exec, const struct cr_step_block *block) {
     struct cr_batch batch;
     CR_TRY(cr_loader_next(run->loader, &batch));
-    cr_status status = cr_exec_feed_mixed(exec, batch.images, batch.labels, batch.boxes, batch.mixes);
+    cr_status status = cr_session_feed(exec, &batch);
     cr_loader_release(run->loader, &batch);
     CR_TRY(status);
     return cr_exec_run(exec, block);
@@ -190,6 +190,9 @@ static cr_status train_step(struct cr_run *run, struct loop_state *state) {
 /* Skips the batches at the end of an epoch that do not fill an update. */
 static cr_status skip_leftover(struct cr_run *run, const struct cr_loader_options *o) {
     int64_t left = cr_loader_batches(run->train, o) - run->at.steps_per_epoch * run->config->train.accumulate;
+    if (left <= 0) return CR_OK;
+    CR_TRY(run->session.device->backend->sync(run->session.device)); /* these batches are not copied */
+    cr_loader_settle(run->loader);
     for (int64_t i = 0; i < left; i++) {
         struct cr_batch batch;
         CR_TRY(cr_loader_next(run->loader, &batch));
@@ -377,9 +380,8 @@ cr_status cr_train(const struct cr_config *config, const struct cr_train_options
     cr_run_event_start(&run);
     CR_TRY_OUT(cr_run_report_sparsity(&run, report));
     CR_TRY_OUT(loop(&run, report, &best, signal_taken));
-    if (cr_loader_corrupt(run.loader))
-        cr_log(CR_LOG_WARN, "%" PRId64 " images could not be read and were replaced by other images",
-               cr_loader_corrupt(run.loader));
+    const int64_t corrupt = CR_MAX(run.corrupt, cr_loader_corrupt(run.loader));
+    if (corrupt) cr_log(CR_LOG_WARN, "%" PRId64 " images could not be read and were replaced by other images", corrupt);
 out:
     if (cr_comm_size(options->comm) == 1) *signal_taken = stop_signal;
     if (status != CR_OK) {

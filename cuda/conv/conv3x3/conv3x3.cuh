@@ -2,16 +2,16 @@
 #ifndef CK_CONV3X3_CUH
 #define CK_CONV3X3_CUH
 
+#include "cuda/common/fused_conv.h"
 #include "cuda/common/hopper_int8.cuh"
 #include "cuda/common/tma.cuh"
-#include "cuda/conv/conv3x3/conv3x3.h"
 
 namespace {
 
 enum {
     GROUP        = 128, /* threads of a warpgroup */
     WORKERS      = 2,
-    CHANNELS     = CK_CONV3X3_CHANNELS,
+    CHANNELS     = 64,
     ROW          = 2 * CHANNELS, /* bytes of a position */
     COLUMNS      = 128,          /* positions of a worker's tile */
     TILE         = WORKERS * COLUMNS,

@@ -1,4 +1,5 @@
-/* cuda/conv/conv3x3/conv3x3_sm90a.cu: device code and launcher of cuda/conv/conv3x3/conv3x3.h.
+/* cuda/conv/conv3x3/conv3x3_sm90a.cu: the family conv3x3 on compute capability 9.0 (cuda/common/fused_conv.h): 64
+ * channels to 64 channels; other numbers of channels are in cuda/conv/conv3x3/conv3x3_wide_sm90a.cu.
  *
  * Bytes: 256 a pixel, with bn_x 384; 73,728 floating-point operations a pixel. The limiter is the tensor cores.
  *
@@ -16,6 +17,7 @@
  *
  * The sums over the pixels are made while the workers store y, when the registers of the products are free. */
 #include "cuda/common/column_sums.cuh"
+#include "cuda/common/conv_family.cuh"
 #include "cuda/conv/conv3x3/conv3x3_work.cuh"
 
 namespace {
@@ -74,18 +76,13 @@ __global__ void __launch_bounds__((1 + WORKERS) * GROUP, 1) conv3x3(const __grid
 
 /* ---- host side ---- */
 
-bool are_allowed(const struct ck_conv3x3 *a) {
-    if (a->type == CK_F32 || a->N < 1 || a->H < 1 || a->W < 1 || a->W > 1024) return false;
-    if (a->H >= INT32_MAX / 2 / (a->W + 1) || a->N >= INT32_MAX / 2 / ((a->H + 1) * (a->W + 1))) return false;
-    if (a->transposed ? a->bias || a->relu || (a->sums && !a->bn_x) : a->add || a->bn_x) return false;
-    return !(a->sums && (a->bias || a->relu)) && !(a->bn_x && !(a->mean_rstd && a->gamma && a->beta));
-}
-
-bool make_plan(struct plan *p, const struct ck_conv3x3 *a) {
-    if (!are_allowed(a)) return false;
-    const int64_t positions = a->N * (a->H + 1) * (a->W + 1);
-    const int     bn_x = a->bn_x ? WORKERS * Y_BYTES : 0, sums = a->sums ? SUMS_BYTES : 0, bn = a->bn_x ? BN_BYTES : 0;
-    p->rows       = ((TILE + 2 * ((int)a->W + 1) + 2) + 7) / 8 * 8;
+bool make_plan(struct plan *p, const struct ck_fused_conv *a) {
+    if (!ck_is_conv3x3(a) || a->Q > 1024) return false;
+    if (a->P >= INT32_MAX / 2 / (a->Q + 1) || a->N >= INT32_MAX / 2 / ((a->P + 1) * (a->Q + 1))) return false;
+    const int64_t positions = a->N * (a->P + 1) * (a->Q + 1);
+    const int     bn_x = a->has_bn_x ? WORKERS * Y_BYTES : 0, sums = a->has_sums ? SUMS_BYTES : 0,
+              bn  = a->has_bn_x ? BN_BYTES : 0;
+    p->rows       = ((TILE + 2 * ((int)a->Q + 1) + 2) + 7) / 8 * 8;
     p->slot_bytes = p->rows * ROW;
     p->slots      = (SHARED_LIMIT - WORKERS * Y_BYTES - bn_x - sums - bn - 8 * BAR_COUNT) / p->slot_bytes;
     if (p->slots > SLOTS_MAX) p->slots = SLOTS_MAX;
@@ -99,41 +96,33 @@ bool make_plan(struct plan *p, const struct ck_conv3x3 *a) {
     return p->slots >= 2 && p->rows <= 1024;
 }
 
-bool make_maps(struct params *p, const struct ck_conv3x3 *a) {
+bool make_maps(struct params *p, const struct ck_fused_conv *a) {
     const int before[2] = {-1, -1}, none[2] = {0, 0}, behind[2] = {1, 1};
-    return ck_tma_pixels(&p->x, a->type, a->x, a->N, a->H, a->W, CHANNELS, before, none, 1, p->plan.rows) &&
-           (!a->bn_x ||
-            ck_tma_pixels(&p->bn_x, a->type, a->bn_x, a->N, a->H, a->W, CHANNELS, none, behind, 1, COLUMNS));
+    return ck_tma_pixels(&p->x, a->type, a->x, a->N, a->P, a->Q, CHANNELS, before, none, 1, p->plan.rows) &&
+           (!a->has_bn_x ||
+            ck_tma_pixels(&p->bn_x, a->type, a->bn_x, a->N, a->P, a->Q, CHANNELS, none, behind, 1, COLUMNS));
 }
 
-template <typename T, int KIND> cudaError_t start(const struct params *p, int blocks, cudaStream_t stream) {
-    const auto        kernel = conv3x3<T, KIND>;
-    const cudaError_t error  = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, p->plan.bytes);
-    if (error != cudaSuccess) return error;
-    return ck_launch(kernel, dim3((unsigned)blocks), dim3((1 + WORKERS) * GROUP), (size_t)p->plan.bytes, stream, *p);
-}
-template <typename T> cudaError_t start_kind(const struct params *p, enum kind kind, int blocks, cudaStream_t stream) {
-    switch (kind) {
-    case FORWARD: return start<T, FORWARD>(p, blocks, stream);
-    case TRANSPOSED: return start<T, TRANSPOSED>(p, blocks, stream);
-    case GRADIENT: return start<T, GRADIENT>(p, blocks, stream);
-    }
-    return cudaErrorInvalidValue;
+template <typename T> cudaError_t start(const struct params *p, enum kind kind, int blocks, cudaStream_t stream) {
+    const auto kernel = kind == FORWARD      ? conv3x3<T, FORWARD>
+                        : kind == TRANSPOSED ? conv3x3<T, TRANSPOSED>
+                                             : conv3x3<T, GRADIENT>;
+    return ck_launch_shared(kernel, dim3((unsigned)blocks), dim3((1 + WORKERS) * GROUP), p->plan.bytes, stream, *p);
 }
 
-} // namespace
-
-bool ck_conv3x3_supports(const struct ck_conv3x3 *a) {
+int configs(const struct ck_fused_conv *a, const struct ck_gpu *gpu) {
     struct plan plan;
-    return make_plan(&plan, a);
+    return ck_has_64_channels(a) ? make_plan(&plan, a) : ck_conv3x3_wide_wgmma.configs(a, gpu);
 }
 
-size_t ck_conv3x3_workspace(int multiprocessors) {
-    return sizeof(float) * (size_t)multiprocessors * WORKERS * 2 * CHANNELS;
+size_t workspace_of(const struct ck_fused_conv *a, const struct ck_gpu *gpu) {
+    if (!ck_has_64_channels(a)) return ck_conv3x3_wide_wgmma.workspace(a, gpu);
+    return a->has_sums ? sizeof(float) * (size_t)gpu->multiprocessors * WORKERS * 2 * CHANNELS : 0;
 }
 
-cudaError_t ck_conv3x3(const struct ck_conv3x3 *a, void *workspace, int multiprocessors, cudaStream_t stream) {
+cudaError_t launch(const struct ck_fused_conv *a, void *workspace, const struct ck_gpu *gpu, cudaStream_t stream) {
     struct params p = {};
+    if (!ck_has_64_channels(a)) return ck_conv3x3_wide_wgmma.launch(a, workspace, gpu, stream);
     if (!make_plan(&p.plan, a)) return cudaErrorInvalidValue;
     p.w         = a->w;
     p.add       = a->add;
@@ -142,17 +131,20 @@ cudaError_t ck_conv3x3(const struct ck_conv3x3 *a, void *workspace, int multipro
     p.gamma     = a->gamma;
     p.beta      = a->beta;
     p.y         = a->y;
-    p.partial   = a->sums ? static_cast<float *>(workspace) : nullptr;
-    p.positions = (int)(a->N * (a->H + 1) * (a->W + 1));
-    p.H         = (int)a->H;
-    p.W         = (int)a->W;
+    p.partial   = a->has_sums ? static_cast<float *>(workspace) : nullptr;
+    p.positions = (int)(a->N * (a->P + 1) * (a->Q + 1));
+    p.H         = (int)a->P;
+    p.W         = (int)a->Q;
     p.relu      = a->relu;
     p.early     = a->early;
     if (!make_maps(&p, a)) return cudaErrorNotSupported;
-    const int         blocks = p.plan.tiles < multiprocessors ? p.plan.tiles : multiprocessors;
-    const enum kind   kind   = !a->transposed ? FORWARD : a->bn_x ? GRADIENT : TRANSPOSED;
-    const cudaError_t error  = a->type == CK_F16 ? start_kind<__half>(&p, kind, blocks, stream)
-                                                 : start_kind<__nv_bfloat16>(&p, kind, blocks, stream);
-    if (error != cudaSuccess || !a->sums) return error;
+    const int         blocks = p.plan.tiles < gpu->multiprocessors ? p.plan.tiles : gpu->multiprocessors;
+    const enum kind   kind   = !a->transposed ? FORWARD : a->has_bn_x ? GRADIENT : TRANSPOSED;
+    const cudaError_t error = ck_by_half(a->type, [&](auto t) { return start<decltype(t)>(&p, kind, blocks, stream); });
+    if (error != cudaSuccess || !a->has_sums) return error;
     return add_column_sums(p.partial, a->sums, blocks * WORKERS, CHANNELS, CHANNELS, stream);
 }
+
+} // namespace
+
+const struct ck_conv_family ck_conv3x3_wgmma = ck_family<ck_fused_conv, configs, workspace_of, launch>();

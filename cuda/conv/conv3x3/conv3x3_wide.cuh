@@ -3,9 +3,9 @@
 #define CK_CONV3X3_WIDE_CUH
 
 #include "cuda/common/divisor.cuh"
+#include "cuda/common/fused_conv.h"
 #include "cuda/common/hopper.cuh"
 #include "cuda/common/tma.cuh"
-#include "cuda/conv/conv3x3/conv3x3_wide.h"
 
 namespace {
 

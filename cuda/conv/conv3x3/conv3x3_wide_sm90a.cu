@@ -1,4 +1,5 @@
-/* cuda/conv/conv3x3/conv3x3_wide_sm90a.cu: device code and launcher of cuda/conv/conv3x3/conv3x3_wide.h.
+/* cuda/conv/conv3x3/conv3x3_wide_sm90a.cu: 3x3 convolutions of 128 and more channels, and the gradient of their input,
+ * on compute capability 9.0: the other half of the family conv3x3 (cuda/common/fused_conv.h).
  *
  * With 128 channels on both sides: 512 bytes a pixel, with bn_x 768; 294,912 floating-point operations a pixel. The
  * limiter is the tensor cores.
@@ -13,6 +14,7 @@
  * The gradient of the input with stride 2: pixels of y with even and odd rows and columns are four passes, with one,
  * two, two and four filter positions. */
 #include "cuda/common/column_sums.cuh"
+#include "cuda/common/conv_family.cuh"
 #include "cuda/conv/conv3x3/conv3x3_wide_store.cuh"
 #include "cuda/conv/conv3x3/conv3x3_wide_work.cuh"
 
@@ -53,7 +55,7 @@ __global__ void __launch_bounds__(GROUPS *GROUP, 1) conv3x3_wide(const __grid_co
 
 /* Forward, the neighbours are the filter's positions. In the gradient a neighbour at distance d has the filter's
  * position 1 - d; with stride 2 only those with the parity of the pixel of y. */
-void make_passes(struct params *p, const struct ck_conv3x3 *a) {
+void make_passes(struct params *p, const struct ck_fused_conv *a) {
     p->plan.passes = a->stride * a->stride;
     for (int i = 0; i < p->plan.passes; i++) {
         struct pass *to = &p->pass[i];
@@ -70,29 +72,27 @@ void make_passes(struct params *p, const struct ck_conv3x3 *a) {
     }
 }
 
-bool are_allowed(const struct ck_conv3x3 *a) {
+bool are_allowed(const struct ck_fused_conv *a) {
     const int64_t most = INT32_MAX / 4;
-    if (a->type == CK_F32 || a->N < 1 || a->H < 1 || a->W < 1 || a->W > 127 * a->stride || a->H > 4096) return false;
+    if (!ck_is_conv3x3(a) || a->has_bias || a->relu || a->has_add) return false;
+    if (a->Q > 127 * a->stride || a->P > 4096) return false;
     if (a->C % COLUMNS || a->K % COLUMNS || a->C < 1 || a->K < 1 || a->C > 8192 || a->K > 8192) return false;
     if (a->stride != 1 && !(a->stride == 2 && a->transposed)) return false;
-    if (a->H % a->stride || a->W % a->stride) return false;
-    if (a->H < 2 * a->stride || a->W < 2 * a->stride) return false; /* the divisors are above 1 */
+    if (a->P % a->stride || a->Q % a->stride) return false;
+    if (a->P < 2 * a->stride || a->Q < 2 * a->stride) return false; /* the divisors are above 1 */
     /* in 32 bits: pixels behind the last tile too, also times the divisors */
-    if (a->N > most / (a->H * a->W) / (a->H > a->W ? a->H : a->W) - 1) return false;
-    if (a->bias || a->relu || a->add) return false;
-    if (a->bn_x ? !a->transposed || !(a->mean_rstd && a->gamma && a->beta) : a->transposed && a->sums) return false;
-    return true;
+    return a->N <= most / (a->P * a->Q) / (a->P > a->Q ? a->P : a->Q) - 1;
 }
 
-bool lay_out(struct plan *p, const struct ck_conv3x3 *a, int filters) {
+bool lay_out(struct plan *p, const struct ck_fused_conv *a, int filters) {
     p->filters  = filters;
     p->ahead    = a->stride == 1 ? AHEAD_MIN : AHEAD_MAX; /* with stride 2, storing takes longer than the products */
     p->y_at     = SLOTS * p->slot_bytes;
     p->w_at     = p->y_at + WORKERS * HALVES * HALF_BYTES;
     p->ahead_at = p->w_at + filters * W_BYTES;
-    p->sums_at  = p->ahead_at + (a->bn_x ? p->ahead * AHEAD_BYTES : 0);
-    p->bn_at    = p->sums_at + (a->sums ? SUMS_BYTES : 0);
-    p->zero_at  = p->bn_at + (a->bn_x ? BN_BYTES : 0);
+    p->sums_at  = p->ahead_at + (a->has_bn_x ? p->ahead * AHEAD_BYTES : 0);
+    p->bn_at    = p->sums_at + (a->has_sums ? SUMS_BYTES : 0);
+    p->zero_at  = p->bn_at + (a->has_bn_x ? BN_BYTES : 0);
     p->bar_at   = p->zero_at + ROW;
     p->bytes    = p->bar_at + 8 * BAR_COUNT;
     return p->bytes <= SHARED_LIMIT;
@@ -102,9 +102,9 @@ int rounds(int items, int blocks) {
     return (items + blocks - 1) / blocks;
 }
 
-bool make_plan(struct plan *p, const struct ck_conv3x3 *a, int multiprocessors) {
+bool make_plan(struct plan *p, const struct ck_fused_conv *a, int multiprocessors) {
     if (!are_allowed(a)) return false;
-    const int64_t wide = a->W / a->stride, pixels = a->N * (a->H / a->stride) * wide;
+    const int64_t wide = a->Q / a->stride, pixels = a->N * (a->P / a->stride) * wide;
     p->rows       = (TILE + 2 * ((int)wide + 1) + 15) / 16 * 16; /* two boxes of whole swizzled blocks of 8 rows */
     p->slot_bytes = p->rows * ROW;
     p->chunks     = (int)(a->C / CHUNK);
@@ -121,64 +121,57 @@ bool make_plan(struct plan *p, const struct ck_conv3x3 *a, int multiprocessors) 
     return false;
 }
 
-bool make_maps(struct params *p, const struct ck_conv3x3 *a) {
+bool make_maps(struct params *p, const struct ck_fused_conv *a) {
     return ck_tma_matrix(&p->x, a->type, a->x, p->pixels, a->C, p->plan.rows / 2) &&
            (a->transposed ? ck_tma_matrix(&p->w, a->type, a->w, a->C, TAPS * a->K, CHUNK)
                           : ck_tma_matrix(&p->w, a->type, a->w, a->K, TAPS * a->C, COLUMNS));
 }
 
-template <typename T, int KIND> cudaError_t start(const struct params *p, cudaStream_t stream) {
-    const auto        kernel = conv3x3_wide<T, KIND>;
-    const cudaError_t error  = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, p->plan.bytes);
-    if (error != cudaSuccess) return error;
-    return ck_launch(kernel, dim3((unsigned)p->plan.blocks), dim3(GROUPS * GROUP), (size_t)p->plan.bytes, stream, *p);
-}
-template <typename T> cudaError_t start_kind(const struct params *p, enum kind kind, cudaStream_t stream) {
-    switch (kind) {
-    case FORWARD: return start<T, FORWARD>(p, stream);
-    case TRANSPOSED: return start<T, TRANSPOSED>(p, stream);
-    case GRADIENT: return start<T, GRADIENT>(p, stream);
-    }
-    return cudaErrorInvalidValue;
+template <typename T> cudaError_t start(const struct params *p, enum kind kind, cudaStream_t stream) {
+    const auto kernel = kind == FORWARD      ? conv3x3_wide<T, FORWARD>
+                        : kind == TRANSPOSED ? conv3x3_wide<T, TRANSPOSED>
+                                             : conv3x3_wide<T, GRADIENT>;
+    return ck_launch_shared(kernel, dim3((unsigned)p->plan.blocks), dim3(GROUPS * GROUP), p->plan.bytes, stream, *p);
 }
 
-} // namespace
-
-bool ck_conv3x3_wide_supports(const struct ck_conv3x3 *a, int multiprocessors) {
+int configs(const struct ck_fused_conv *a, const struct ck_gpu *gpu) {
     struct plan plan;
-    return make_plan(&plan, a, multiprocessors);
+    return make_plan(&plan, a, gpu->multiprocessors);
 }
 
-size_t ck_conv3x3_wide_workspace(const struct ck_conv3x3 *a, int multiprocessors) {
+size_t workspace_of(const struct ck_fused_conv *a, const struct ck_gpu *gpu) {
     struct plan plan;
-    if (!a->sums || !make_plan(&plan, a, multiprocessors)) return 0;
+    if (!a->has_sums || !make_plan(&plan, a, gpu->multiprocessors)) return 0;
     return sizeof(float) * (size_t)plan.sums * 2 * (size_t)a->K;
 }
 
-cudaError_t ck_conv3x3_wide(const struct ck_conv3x3 *a, void *workspace, int multiprocessors, cudaStream_t stream) {
+cudaError_t launch(const struct ck_fused_conv *a, void *workspace, const struct ck_gpu *gpu, cudaStream_t stream) {
     struct params p = {};
-    if (!make_plan(&p.plan, a, multiprocessors)) return cudaErrorInvalidValue;
+    if (!make_plan(&p.plan, a, gpu->multiprocessors)) return cudaErrorInvalidValue;
     p.bn_x      = a->bn_x;
     p.mean_rstd = a->mean_rstd;
     p.gamma     = a->gamma;
     p.beta      = a->beta;
     p.y         = a->y;
-    p.partial   = a->sums ? static_cast<float *>(workspace) : nullptr;
-    p.P         = (int)a->H / a->stride;
-    p.Q         = (int)a->W / a->stride;
+    p.partial   = a->has_sums ? static_cast<float *>(workspace) : nullptr;
+    p.P         = (int)a->P / a->stride;
+    p.Q         = (int)a->Q / a->stride;
     p.pixels    = (int)a->N * p.P * p.Q;
     p.C         = (int)a->C;
-    p.H         = (int)a->H;
-    p.W         = (int)a->W;
+    p.H         = (int)a->P;
+    p.W         = (int)a->Q;
     p.K         = (int)a->K;
     p.stride    = a->stride;
     p.lines     = ck_divisor_of(p.Q);
     p.images    = ck_divisor_of(p.P);
     make_passes(&p, a);
     if (!make_maps(&p, a)) return cudaErrorNotSupported;
-    const enum kind   kind = !a->transposed ? FORWARD : a->bn_x ? GRADIENT : TRANSPOSED;
-    const cudaError_t error =
-        a->type == CK_F16 ? start_kind<__half>(&p, kind, stream) : start_kind<__nv_bfloat16>(&p, kind, stream);
-    if (error != cudaSuccess || !a->sums) return error;
+    const enum kind   kind  = !a->transposed ? FORWARD : a->has_bn_x ? GRADIENT : TRANSPOSED;
+    const cudaError_t error = ck_by_half(a->type, [&](auto t) { return start<decltype(t)>(&p, kind, stream); });
+    if (error != cudaSuccess || !a->has_sums) return error;
     return add_column_sums(p.partial, a->sums, p.plan.sums, a->K, a->K, stream);
 }
+
+} // namespace
+
+const struct ck_conv_family ck_conv3x3_wide_wgmma = ck_family<ck_fused_conv, configs, workspace_of, launch>();

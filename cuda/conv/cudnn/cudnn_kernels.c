@@ -19,12 +19,47 @@ static bool sums_as_they_come(const struct cudnn_conv_key *key) {
     return (key->uses & CR_CUDNN_SUMS) != 0;
 }
 
-/* `sums`: whether the kernel is the one for such sums. prepare reports a failure of cuDNN, which it gets again. */
+/* The kernels of an op kind differ in this. */
+struct variant {
+    bool tf32;      /* in f32: products in TF32 */
+    bool sums;      /* sums_as_they_come */
+    bool relu_mask; /* of conv_dgrad: the ReLU mask and the BN's sums in a separate kernel behind the convolution */
+};
+
+static enum cr_math math_of(const struct cr_program *p, const struct cr_op *op, const struct variant *v) {
+    switch (cuda_in(p, op, 0)->dtype) {
+    case CR_F16: return CR_MATH_F16;
+    case CR_BF16: return CR_MATH_BF16;
+    default: return v->tf32 ? CR_MATH_TF32 : CR_MATH_F32;
+    }
+}
+
+/* The part of the op that cuDNN runs. */
+static struct cr_op cudnn_part(const struct cr_op *op, const struct variant *v) {
+    struct cr_op plain = *op;
+    if (!v->relu_mask) return plain;
+    plain.in[CR_IN_conv_dgrad_bn_x] = plain.in[CR_IN_conv_dgrad_mean_rstd] = CR_NONE;
+    plain.in[CR_IN_conv_dgrad_gamma] = plain.in[CR_IN_conv_dgrad_beta] = plain.out[CR_OUT_conv_dgrad_grad_sums] =
+        CR_NONE;
+    return plain;
+}
+
+static bool fits_relu_mask(const struct cr_program *p, const struct cr_op *op) {
+    const struct cr_tensor *x = cuda_in(p, op, CR_IN_conv_dgrad_bn_x);
+    return x && x->dim[3] % 8 == 0 && cuda_in(p, op, CR_IN_conv_dgrad_mean_rstd) &&
+           cuda_in(p, op, CR_IN_conv_dgrad_gamma) && cuda_in(p, op, CR_IN_conv_dgrad_beta) &&
+           cuda_out(p, op, CR_OUT_conv_dgrad_grad_sums);
+}
+
+/* prepare reports a failure of cuDNN, which it gets again. */
 static bool accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
-                    enum cr_math math, bool sums) {
+                    const struct variant *v) {
+    const struct cr_op    plain = cudnn_part(op, v);
     struct cudnn_conv_key key;
     struct cudnn_slices   slices;
-    if (!cr_cudnn_key_of(p, op, math, &key) || sums_as_they_come(&key) != sums || !cr_cudnn_slices_of(&key, &slices))
+    if ((v->tf32 && !device->options.tf32) || (v->relu_mask && !fits_relu_mask(p, op))) return false;
+    if (!cr_cudnn_key_of(p, &plain, math_of(p, op, v), &key) || sums_as_they_come(&key) != v->sums ||
+        !cr_cudnn_slices_of(&key, &slices))
         return false;
     bool there = true;
     for (int64_t i = 0; i < slices.count && there; i++) {
@@ -38,12 +73,13 @@ static bool accepts(const struct cr_device *device, const struct cr_program *p, 
 }
 
 /* Algorithms of the first slice; see prepare_slices for the other slices. */
-static int algo_count_of(struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
-                         enum cr_math math) {
+static int algo_count(struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
+                      const struct variant *v) {
+    const struct cr_op       plain = cudnn_part(op, v);
     struct cudnn_conv_key    key;
     struct cudnn_slices      slices;
     struct cudnn_conv_plans *plans;
-    if (!cr_cudnn_key_of(p, op, math, &key) || !cr_cudnn_slices_of(&key, &slices)) return 1;
+    if (!cr_cudnn_key_of(p, &plain, math_of(p, op, v), &key) || !cr_cudnn_slices_of(&key, &slices)) return 1;
     key = cr_cudnn_slice_key(&key, &slices, 0);
     if (cr_cudnn_conv_plans(cuda_of(device), &key, CR_CUDNN_CANDIDATES, &plans) == CR_OK)
         return CR_MAX(plans->plans, 1);
@@ -136,15 +172,20 @@ static cr_status prepare_new(struct cuda_device *device, const struct cr_program
 }
 
 static cr_status prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
-                         enum cr_math math, void **prepared, size_t *workspace_bytes) {
+                         const struct variant *v, void **prepared, size_t *workspace_bytes) {
+    const struct cr_op    plain = cudnn_part(op, v);
     struct prepared_conv *s;
     CR_ALLOC(s, 1);
-    cr_status status = prepare_new(cuda_of(device), p, op, math, s, workspace_bytes);
+    cr_status status = prepare_new(cuda_of(device), p, &plain, math_of(p, op, v), s, workspace_bytes);
     if (status != CR_OK) {
         release(s);
         return explained(status, p, op);
     }
     *prepared = s;
+    if (!v->relu_mask) return CR_OK;
+    s->masks_relu    = true;
+    s->relu_mask_at  = aligned(*workspace_bytes);
+    *workspace_bytes = s->relu_mask_at + cr_cuda_bn_relu_grad_workspace(device, p, op);
     return CR_OK;
 }
 
@@ -232,48 +273,7 @@ static cr_status run(struct cr_device *device, const struct cr_call *call) {
     return after(s, call, stream);
 }
 
-/* ---- a data gradient, then the ReLU mask and the BN's sums in a separate kernel: cuDNN's sums have no fixed order
- * ---- */
-
-/* The part of the op that cuDNN runs. */
-static struct cr_op without_relu_mask(const struct cr_op *op) {
-    struct cr_op plain              = *op;
-    plain.in[CR_IN_conv_dgrad_bn_x] = plain.in[CR_IN_conv_dgrad_mean_rstd] = CR_NONE;
-    plain.in[CR_IN_conv_dgrad_gamma] = plain.in[CR_IN_conv_dgrad_beta] = plain.out[CR_OUT_conv_dgrad_grad_sums] =
-        CR_NONE;
-    return plain;
-}
-
-static bool is_f32(const struct cr_tensor *t) {
-    return t && t->dtype == CR_F32;
-}
-
-static bool relu_mask_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
-                              enum cr_math math) {
-    const struct cr_tensor *x = cuda_in(p, op, CR_IN_conv_dgrad_bn_x), *dx = cuda_out(p, op, CR_OUT_conv_dgrad_dx);
-    const struct cr_op      plain = without_relu_mask(op);
-    return x && x->dtype == dx->dtype && x->dim[3] % 8 == 0 && is_f32(cuda_in(p, op, CR_IN_conv_dgrad_mean_rstd)) &&
-           is_f32(cuda_in(p, op, CR_IN_conv_dgrad_gamma)) && is_f32(cuda_in(p, op, CR_IN_conv_dgrad_beta)) &&
-           is_f32(cuda_out(p, op, CR_OUT_conv_dgrad_grad_sums)) && accepts(device, p, &plain, math, false);
-}
-
-static int relu_mask_algo_count(struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
-                                enum cr_math math) {
-    const struct cr_op plain = without_relu_mask(op);
-    return algo_count_of(device, p, &plain, math);
-}
-
-static cr_status relu_mask_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
-                                   enum cr_math math, void **prepared, size_t *workspace_bytes) {
-    const struct cr_op plain = without_relu_mask(op);
-    CR_TRY(prepare(device, p, &plain, math, prepared, workspace_bytes));
-    struct prepared_conv *s = *prepared;
-    s->masks_relu           = true;
-    s->relu_mask_at         = aligned(*workspace_bytes);
-    *workspace_bytes        = s->relu_mask_at + cr_cuda_bn_relu_grad_workspace(device, p, op);
-    return CR_OK;
-}
-
+/* With a ReLU mask: cuDNN's sums have no fixed order. */
 static cr_status launch(struct cr_device *device, const struct cr_call *call) {
     const struct prepared_conv *s      = call->prepared;
     cr_status                   status = run(device, call);
@@ -283,43 +283,23 @@ static cr_status launch(struct cr_device *device, const struct cr_call *call) {
 
 /* ---- the table ---- */
 
-#define BY_MATH(type, MATH)                                                                                            \
-    static cr_status prepare_##type(struct cr_device *device, const struct cr_program *p, const struct cr_op *op,      \
+#define VARIANT(name, ...)                                                                                             \
+    static const struct variant name = {__VA_ARGS__};                                                                  \
+    static bool name##_accepts(const struct cr_device *d, const struct cr_program *p, const struct cr_op *op) {        \
+        return accepts(d, p, op, &name);                                                                               \
+    }                                                                                                                  \
+    static int name##_algo_count(struct cr_device *d, const struct cr_program *p, const struct cr_op *op) {            \
+        return algo_count(d, p, op, &name);                                                                            \
+    }                                                                                                                  \
+    static cr_status name##_prepare(struct cr_device *d, const struct cr_program *p, const struct cr_op *op,           \
                                     void **prepared, size_t *workspace_bytes) {                                        \
-        return prepare(device, p, op, CR_MATH_##MATH, prepared, workspace_bytes);                                      \
-    }                                                                                                                  \
-    static int algo_count_##type(struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {       \
-        return algo_count_of(device, p, op, CR_MATH_##MATH);                                                           \
-    }                                                                                                                  \
-    static bool accepts_##type(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {   \
-        return (CR_MATH_##MATH != CR_MATH_TF32 || device->options.tf32) &&                                             \
-               accepts(device, p, op, CR_MATH_##MATH, false);                                                          \
+        return prepare(d, p, op, &name, prepared, workspace_bytes);                                                    \
     }
-BY_MATH(f32, F32)
-BY_MATH(tf32, TF32)
-BY_MATH(f16, F16)
-BY_MATH(bf16, BF16)
-#define RELU_MASK_BY_MATH(type, MATH)                                                                                  \
-    static cr_status prepare_##type##_relu_mask(struct cr_device *device, const struct cr_program *p,                  \
-                                                const struct cr_op *op, void **prepared, size_t *workspace_bytes) {    \
-        return relu_mask_prepare(device, p, op, CR_MATH_##MATH, prepared, workspace_bytes);                            \
-    }                                                                                                                  \
-    static int algo_count_##type##_relu_mask(struct cr_device *device, const struct cr_program *p,                     \
-                                             const struct cr_op *op) {                                                 \
-        return relu_mask_algo_count(device, p, op, CR_MATH_##MATH);                                                    \
-    }                                                                                                                  \
-    static bool accepts_##type##_relu_mask(const struct cr_device *device, const struct cr_program *p,                 \
-                                           const struct cr_op *op) {                                                   \
-        return (CR_MATH_##MATH != CR_MATH_TF32 || device->options.tf32) &&                                             \
-               relu_mask_accepts(device, p, op, CR_MATH_##MATH);                                                       \
-    }
-RELU_MASK_BY_MATH(f32, F32)
-RELU_MASK_BY_MATH(tf32, TF32)
-RELU_MASK_BY_MATH(f16, F16)
-RELU_MASK_BY_MATH(bf16, BF16)
-static bool accepts_sums(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    return accepts(device, p, op, CR_MATH_F16, true);
-}
+VARIANT(plain, .tf32 = false)
+VARIANT(tf32, .tf32 = true)
+VARIANT(sums, .sums = true)
+VARIANT(relu_mask, .relu_mask = true)
+VARIANT(tf32_relu_mask, .tf32 = true, .relu_mask = true)
 
 enum {
     WHOLE          = CR_RELAXED_NAN_RELU,
@@ -327,46 +307,43 @@ enum {
     HALF_RELU_MASK = HALF | CR_RELAXED_ZERO_GRADIENT
 };
 
-#define KERNEL(kind, named, type, MATH, repeats, accept, freedom)                                                      \
-    static const struct cr_kernel kind##_##named = {.name          = "cudnn." #kind "." #named,                        \
-                                                    .op            = CR_OP_##kind,                                     \
-                                                    .math          = CR_MATH_##MATH,                                   \
-                                                    .deterministic = repeats,                                          \
-                                                    .relaxations   = freedom,                                          \
-                                                    .accepts       = accept,                                           \
-                                                    .algo_count    = algo_count_##type,                                \
-                                                    .prepare       = prepare_##type,                                   \
-                                                    .launch        = launch,                                           \
-                                                    .release       = release};
-#define KERNELS(kind)                                                                                                  \
-    KERNEL(kind, tf32, tf32, TF32, true, accepts_tf32, WHOLE)                                                          \
-    KERNEL(kind, f32, f32, F32, true, accepts_f32, WHOLE)                                                              \
-    KERNEL(kind, f16, f16, F16, true, accepts_f16, HALF_RELU_MASK)                                                     \
-    KERNEL(kind, bf16, bf16, BF16, true, accepts_bf16, HALF)
-KERNELS(conv)
-KERNELS(conv_dgrad)
-KERNELS(conv_wgrad)
-KERNELS(group_conv)
-KERNELS(group_conv_dgrad)
-KERNELS(group_conv_wgrad)
-KERNEL(conv, f16_sums, f16, F16, false, accepts_sums, HALF)
-KERNEL(conv_dgrad, f16_sums, f16, F16, false, accepts_sums, HALF_RELU_MASK)
-KERNEL(conv_dgrad, tf32_relu_mask, tf32_relu_mask, TF32, true, accepts_tf32_relu_mask, WHOLE)
-KERNEL(conv_dgrad, f32_relu_mask, f32_relu_mask, F32, true, accepts_f32_relu_mask, WHOLE)
-KERNEL(conv_dgrad, f16_relu_mask, f16_relu_mask, F16, true, accepts_f16_relu_mask, HALF)
-KERNEL(conv_dgrad, bf16_relu_mask, bf16_relu_mask, BF16, true, accepts_bf16_relu_mask, HALF)
+/* The slots that request_op of cudnn_conv.c knows. */
+#define conv_SLOTS                                                                                                     \
+    .optional_in  = CR_IN_BIT(conv, scale_bias) | CR_IN_BIT(conv, bias) | CR_IN_BIT(conv, add),                        \
+    .optional_out = CR_OUT_BIT(conv, sums)
+#define conv_dgrad_SLOTS                                                                                               \
+    .optional_in = CR_IN_BIT(conv_dgrad, add) | CR_IN_BIT(conv_dgrad, bn_x) | CR_IN_BIT(conv_dgrad, mean_rstd) |       \
+                   CR_IN_BIT(conv_dgrad, gamma) | CR_IN_BIT(conv_dgrad, beta),                                         \
+    .optional_out = CR_OUT_BIT(conv_dgrad, grad_sums)
+#define conv_wgrad_SLOTS .optional_in = CR_IN_BIT(conv_wgrad, scale_bias)
+#define group_conv_SLOTS .optional_in = 0
+#define group_conv_dgrad_SLOTS .optional_in = 0
+#define group_conv_wgrad_SLOTS .optional_in = 0
 
-#define BEST_FIRST(kind) &kind##_tf32, &kind##_f32, &kind##_f16, &kind##_bf16
-const struct cr_kernel *const cr_cudnn_conv_kernels[] = {BEST_FIRST(conv),
-                                                         &conv_f16_sums,
-                                                         BEST_FIRST(conv_dgrad),
-                                                         &conv_dgrad_f16_sums,
-                                                         &conv_dgrad_tf32_relu_mask,
-                                                         &conv_dgrad_f32_relu_mask,
-                                                         &conv_dgrad_f16_relu_mask,
-                                                         &conv_dgrad_bf16_relu_mask,
-                                                         BEST_FIRST(conv_wgrad),
-                                                         BEST_FIRST(group_conv),
-                                                         BEST_FIRST(group_conv_dgrad),
-                                                         BEST_FIRST(group_conv_wgrad),
-                                                         NULL};
+#define KERNEL(kind, named, type, of_math, repeats, variant_name, freedom)                                             \
+    {                                                                                                                  \
+        .name = "cudnn." #kind "." #named, .op = CR_OP_##kind, .math = CR_MATH_##of_math, .dtypes = 1 << CR_##type,    \
+        kind##_SLOTS, .deterministic = repeats, .relaxations = freedom, .accepts = variant_name##_accepts,             \
+        .algo_count = variant_name##_algo_count, .prepare = variant_name##_prepare, .launch = launch,                  \
+        .release = release                                                                                             \
+    }
+#define KERNELS(kind)                                                                                                  \
+    KERNEL(kind, tf32, F32, TF32, true, tf32, WHOLE), KERNEL(kind, f32, F32, F32, true, plain, WHOLE),                 \
+        KERNEL(kind, f16, F16, F16, true, plain, HALF_RELU_MASK), KERNEL(kind, bf16, BF16, BF16, true, plain, HALF)
+
+// clang-format off
+const struct cr_kernel cr_cudnn_conv_kernels[] = {
+    KERNELS(conv),
+    KERNEL(conv, f16_sums, F16, F16, false, sums, HALF),
+    KERNELS(conv_dgrad),
+    KERNEL(conv_dgrad, f16_sums, F16, F16, false, sums, HALF_RELU_MASK),
+    KERNEL(conv_dgrad, tf32_relu_mask, F32, TF32, true, tf32_relu_mask, WHOLE),
+    KERNEL(conv_dgrad, f32_relu_mask, F32, F32, true, relu_mask, WHOLE),
+    KERNEL(conv_dgrad, f16_relu_mask, F16, F16, true, relu_mask, HALF),
+    KERNEL(conv_dgrad, bf16_relu_mask, BF16, BF16, true, relu_mask, HALF),
+    KERNELS(conv_wgrad),
+    KERNELS(group_conv),
+    KERNELS(group_conv_dgrad),
+    KERNELS(group_conv_wgrad),
+    {0}};
+// clang-format on

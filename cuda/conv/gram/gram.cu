@@ -1,9 +1,10 @@
 /* cuda/conv/gram/gram.cu: the Gram matrix of the input of a 1x1 convolution, its sums and its shift, with mma.sync:
- * ck_gram_mma (cuda/conv/gram/gram.h).
+ * the family gram (cuda/conv/gram/gram.h).
  *
  * A block reads every n-th tile. Copies (cp.async) run three tiles ahead; a thread replaces the 16-byte chunks that it
  * has copied itself by a - t, rounded to 16 bits. Products are summed in f32 over runs of 512 pixels; the runs of a
  * block are added in f32, the blocks in f64, both in order. */
+#include "cuda/common/conv_family.cuh"
 #include "cuda/conv/gram/gram_parts.cuh"
 #include "cuda/conv/gram/gram_shift.cuh"
 #include "cuda/conv/gram/gram_tile.cuh"
@@ -154,11 +155,9 @@ int blocks_of(const struct ck_gram_matrix *a, int multiprocessors) {
 
 template <typename T, bool ACT, int C>
 cudaError_t start(const struct ck_gram_matrix *a, float *partial, int blocks, cudaStream_t stream) {
-    const source x     = source_of(a->x, a->scale_bias, a->N, a->H, a->W, a->C, a->stride);
-    cudaError_t  error = ck_allow_shared(gram_mma<T, ACT, C>, shared_of<C>);
-    if (error != cudaSuccess) return error;
-    error = ck_launch(gram_mma<T, ACT, C>, dim3((unsigned)blocks), dim3(THREADS), (size_t)shared_of<C>, stream, x,
-                      a->gram, partial);
+    const source      x     = source_of(a->x, a->scale_bias, a->N, a->H, a->W, a->C, a->stride);
+    const cudaError_t error = ck_launch_shared(gram_mma<T, ACT, C>, dim3((unsigned)blocks), dim3(THREADS), shared_of<C>,
+                                               stream, x, a->gram, partial);
     return error != cudaSuccess ? error : start_add(partial, blocks, C * C + C, a->gram, C * C + C, nullptr, stream);
 }
 template <typename T, bool ACT>
@@ -166,23 +165,25 @@ cudaError_t start_as(const struct ck_gram_matrix *a, float *partial, int blocks,
     return a->C == 64 ? start<T, ACT, 64>(a, partial, blocks, stream) : start<T, ACT, 128>(a, partial, blocks, stream);
 }
 
+int configs(const struct ck_gram_matrix *a, const struct ck_gpu *) {
+    return a->type != CK_F32 && (a->C == 64 || a->C == 128) && ck_fits_ints(a->N, a->H, a->W, a->stride);
+}
+
+size_t workspace_of(const struct ck_gram_matrix *a, const struct ck_gpu *gpu) {
+    return sizeof(float) * (size_t)(a->C * a->C + a->C) * (size_t)blocks_of(a, gpu->multiprocessors);
+}
+
+cudaError_t launch(const struct ck_gram_matrix *a, void *workspace, const struct ck_gpu *gpu, cudaStream_t stream) {
+    if (!configs(a, gpu)) return cudaErrorInvalidValue;
+    const int    blocks  = blocks_of(a, gpu->multiprocessors);
+    float *const partial = static_cast<float *>(workspace);
+    return ck_by_half(a->type, [&](auto t) {
+        using T = decltype(t);
+        return a->scale_bias ? start_as<T, true>(a, partial, blocks, stream)
+                             : start_as<T, false>(a, partial, blocks, stream);
+    });
+}
+
 } // namespace
 
-bool ck_gram_mma_supports(const struct ck_gram_matrix *a) {
-    return a->type != CK_F32 && (a->C == 64 || a->C == 128) && fits_ints(a->N, a->H, a->W, a->stride);
-}
-
-size_t ck_gram_mma_workspace(const struct ck_gram_matrix *a, int multiprocessors) {
-    return sizeof(float) * (size_t)(a->C * a->C + a->C) * (size_t)blocks_of(a, multiprocessors);
-}
-
-cudaError_t ck_gram_mma(const struct ck_gram_matrix *a, void *workspace, int multiprocessors, cudaStream_t stream) {
-    if (!ck_gram_mma_supports(a)) return cudaErrorInvalidValue;
-    const int    blocks  = blocks_of(a, multiprocessors);
-    float *const partial = static_cast<float *>(workspace);
-    if (a->type == CK_F16)
-        return a->scale_bias ? start_as<__half, true>(a, partial, blocks, stream)
-                             : start_as<__half, false>(a, partial, blocks, stream);
-    return a->scale_bias ? start_as<__nv_bfloat16, true>(a, partial, blocks, stream)
-                         : start_as<__nv_bfloat16, false>(a, partial, blocks, stream);
-}
+const struct ck_conv_family ck_gram_mma = ck_family<ck_gram_matrix, configs, workspace_of, launch>();

@@ -1,59 +1,42 @@
 /* cuda/conv/gram/gram.h: launchers of BN statistics from Gram matrices (docs/internals/gram-bn.md) for 1x1 convolutions
  * of any stride, in f16 and bf16. Conventions: cuda/common/launchers.h; formulas: graph/ops.def. The convolution and
- * the gradient of its input are ck_point_gram (cuda/conv/pointwise/) and ck_point_gram_mma. The large kernels are
+ * the gradient of its input are the family point_gram (cuda/common/fused_conv.h). The large kernels are
  * limited by memory: 2*C bytes a pixel that is read, and 2*K of dy.
  *
  * a = x, or act(x) = relu(x*scale_bias[0] + scale_bias[1]) rounded to the type. */
 #ifndef CR_GRAM_H
 #define CR_GRAM_H
 
+#include "cuda/common/fused_conv.h"
 #include "cuda/common/launchers.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* ---- kernels over all pixels: for compute capability 9.0 (*_sm90a.cu), and with mma.sync for all others from 8.0
- * on ---- */
+/* ---- the families gram and gram_product: kernels over all pixels ---- */
 
 struct ck_gram_matrix {
     enum ck_type type;
-    int64_t      N, H, W, C; /* of x; 9.0: C is 64 or a multiple of 128 up to 512; mma.sync: 64 or 128 */
+    int64_t      N, H, W, C; /* 9.0: C is 64 or a multiple of 128 up to 512; mma.sync: 64 or 128 */
     int          stride;
-    const void  *x;
+    const void  *x;          /* [N][H][W][C] */
     const float *scale_bias; /* [2][C] or NULL */
     float       *gram;       /* [C+2][C] */
 };
-bool        ck_gram_matrix_supports(const struct ck_gram_matrix *args);
-size_t      ck_gram_matrix_workspace(const struct ck_gram_matrix *args, int multiprocessors);
-cudaError_t ck_gram_matrix(const struct ck_gram_matrix *args, void *workspace, int multiprocessors,
-                           cudaStream_t stream);
-
-bool        ck_gram_mma_supports(const struct ck_gram_matrix *args);
-size_t      ck_gram_mma_workspace(const struct ck_gram_matrix *args, int multiprocessors);
-cudaError_t ck_gram_mma(const struct ck_gram_matrix *args, void *workspace, int multiprocessors, cudaStream_t stream);
 
 struct ck_gram_product {
     enum ck_type type;
-    /* N, H, W of x. 9.0: C is 64 or a multiple of 128 up to 1024, K a multiple of 256 up to 4096; mma.sync: C is 64 or
-     * a multiple of 128, K a multiple of 64 from 64 on, and dw has at most one slice for each multiprocessor */
+    /* 9.0: C is 64 or a multiple of 128 up to 1024, K a multiple of 256 up to 4096; mma.sync: C is 64 or a multiple of
+     * 128, K a multiple of 64 from 64 on, and dw has at most one slice for each multiprocessor */
     int64_t      N, H, W, C, K;
     int          stride;
-    const void  *x, *dy;       /* dy has the pixels (p*stride, q*stride) of x */
-    const float *scale_bias;   /* [2][C] or NULL */
-    float       *dw, *dy_sums; /* [K][C], [K] */
+    const void  *x;          /* [N][H][W][C] */
+    const void  *dy;         /* [N][P][Q][K]; pixel (p, q) belongs to (p*stride, q*stride) of x */
+    const float *scale_bias; /* [2][C] or NULL */
+    float       *dw;         /* [K][C] */
+    float       *dy_sums;    /* [K] */
 };
-bool        ck_gram_product_supports(const struct ck_gram_product *args);
-size_t      ck_gram_product_workspace(const struct ck_gram_product *args, int multiprocessors);
-cudaError_t ck_gram_product(const struct ck_gram_product *args, void *workspace, int multiprocessors,
-                            cudaStream_t stream);
-
-/* block_bytes: the most shared memory that a block of this GPU can have. With less than 112 KiB, the kernel for C = 64
- * has two stages instead of three. */
-bool        ck_gram_product_mma_supports(const struct ck_gram_product *args, int multiprocessors);
-size_t      ck_gram_product_mma_workspace(const struct ck_gram_product *args, int multiprocessors);
-cudaError_t ck_gram_product_mma(const struct ck_gram_product *args, void *workspace, int multiprocessors,
-                                int block_bytes, cudaStream_t stream);
 
 /* ---- small kernels, for any C up to 512 and any K up to 2048, in f64 ---- */
 

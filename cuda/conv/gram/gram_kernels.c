@@ -1,36 +1,26 @@
 /* cuda/conv/gram/gram_kernels.c: kernel table of BN statistics from Gram matrices, the small kernels, f16 and bf16,
- * compute capability 8.0 and later. Device code is in cuda/conv/gram/gram_finalize.cu and gram_grad.cu. */
+ * compute capability 8.0 and later. Device code is in cuda/conv/gram/gram_finalize.cu and gram_grad.cu. The kernels
+ * over all pixels are in cuda/conv/fused/fused_grad_kernels.c. */
 #include "cuda/conv/gram/gram.h"
 #include "cuda/core/cuda_device.h"
 #include "cuda/core/kernel_tables.h"
 #include "cuda/core/op_shapes.h"
-#include "cuda/core/typed_kernels.h"
-
-static bool is_half_on(const struct cr_device *device, const struct cr_tensor *t, enum cr_dtype type) {
-    return cuda_of(device)->cc >= 80 && t->dtype == type;
-}
-static bool is_point(const struct cr_tensor *w) {
-    return w->dim[1] == 1 && w->dim[2] == 1;
-}
 
 /* ---- statistics ---- */
 
-/* wide: the Gram matrix or m. */
-static bool is_small(const struct cr_device *device, const struct cr_tensor *w, const struct cr_tensor *wide,
-                     enum cr_dtype type) {
-    return is_half_on(device, w, type) && is_point(w) && w->dim[3] <= 512 && w->dim[0] <= 2048 && wide->dtype == CR_F32;
+/* All of these ops have w in slot 0. */
+_Static_assert(CR_IN_gram_bn_finalize_w == 0 && CR_IN_gram_bn_sums_w == 0 && CR_IN_gram_bn_grad_sums_w == 0 &&
+                   CR_IN_gram_bn_grad_w == 0,
+               "slots of w");
+static bool accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    const struct cr_tensor *w = cuda_in(p, op, 0);
+    return cuda_of(device)->cc >= 80 && w->dim[1] == 1 && w->dim[2] == 1 && w->dim[3] <= 512 && w->dim[0] <= 2048;
 }
 
 /* Pixels of this rank. */
 static double pixels_of(const struct cr_bn_attr *attr) {
     return (double)attr->count / (double)CR_MAX(attr->ranks, 1);
 }
-
-static bool finalize_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
-                             enum cr_dtype type) {
-    return is_small(device, IN(gram_bn_finalize, w), IN(gram_bn_finalize, gram), type);
-}
-BOTH_TYPES(finalize)
 
 static cr_status finalize_launch(struct cr_device *device, const struct cr_call *call) {
     const struct cr_tensor *w    = cuda_in(call->program, call->op, CR_IN_gram_bn_finalize_w);
@@ -54,12 +44,6 @@ static cr_status finalize_launch(struct cr_device *device, const struct cr_call 
     return CR_OK;
 }
 
-static bool sums_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
-                         enum cr_dtype type) {
-    return is_small(device, IN(gram_bn_sums, w), IN(gram_bn_sums, gram), type);
-}
-BOTH_TYPES(sums)
-
 static cr_status sums_launch(struct cr_device *device, const struct cr_call *call) {
     const struct cr_tensor      *w    = cuda_in(call->program, call->op, CR_IN_gram_bn_sums_w);
     const struct ck_gram_bn_sums args = {.type   = cuda_type(w),
@@ -77,7 +61,7 @@ static cr_status sums_launch(struct cr_device *device, const struct cr_call *cal
 /* The sums of all ranks are about a center; cuda.bn_finalize accepts the other ops of this kind. */
 static bool finish_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     (void)device;
-    return IN(bn_finalize, center) && IN(bn_finalize, sums)->dtype == CR_F32 && !OUT(bn_finalize, scale_bias_half);
+    return cuda_in(p, op, CR_IN_bn_finalize_center) != NULL;
 }
 
 static cr_status finish_launch(struct cr_device *device, const struct cr_call *call) {
@@ -100,12 +84,6 @@ static cr_status finish_launch(struct cr_device *device, const struct cr_call *c
 
 /* ---- gradients ---- */
 
-static bool grad_sums_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
-                              enum cr_dtype type) {
-    return is_small(device, IN(gram_bn_grad_sums, w), IN(gram_bn_grad_sums, m), type);
-}
-BOTH_TYPES(grad_sums)
-
 static cr_status grad_sums_launch(struct cr_device *device, const struct cr_call *call) {
     const struct cr_tensor           *w    = cuda_in(call->program, call->op, CR_IN_gram_bn_grad_sums_w);
     const struct ck_gram_bn_grad_sums args = {.type      = cuda_type(w),
@@ -120,18 +98,10 @@ static cr_status grad_sums_launch(struct cr_device *device, const struct cr_call
     return CR_OK;
 }
 
-static bool grad_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
-                         enum cr_dtype type) {
-    return is_small(device, IN(gram_bn_grad, w), IN(gram_bn_grad, gram), type);
-}
-BOTH_TYPES(grad)
-
-static cr_status grad_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
-                              void **prepared, size_t *workspace_bytes) {
+static size_t grad_workspace(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    const struct cr_tensor *w = cuda_in(p, op, CR_IN_gram_bn_grad_w);
     (void)device;
-    *prepared        = NULL;
-    *workspace_bytes = ck_gram_bn_grad_workspace(IN(gram_bn_grad, w)->dim[0], IN(gram_bn_grad, w)->dim[3]);
-    return CR_OK;
+    return ck_gram_bn_grad_workspace(w->dim[0], w->dim[3]);
 }
 
 static cr_status grad_launch(struct cr_device *device, const struct cr_call *call) {
@@ -162,18 +132,21 @@ static cr_status grad_launch(struct cr_device *device, const struct cr_call *cal
 
 /* ---- the kernels ---- */
 
-#define KERNELS(name, kind, half_math_f16, half_math_bf16, ...)                                                        \
-    static const struct cr_kernel name##_f16  = {CR_KERNEL("cuda.gram." #name ".f16", kind, half_math_f16),            \
-                                                 .accepts = name##_accepts_f16, .launch = name##_launch, __VA_ARGS__}, \
-                                  name##_bf16 = {CR_KERNEL("cuda.gram." #name ".bf16", kind, half_math_bf16),          \
-                                                 .accepts = name##_accepts_bf16, .launch = name##_launch, __VA_ARGS__}
-KERNELS(finalize, gram_bn_finalize, CR_MATH_F32, CR_MATH_F32, .prepare = NULL);
-KERNELS(sums, gram_bn_sums, CR_MATH_F32, CR_MATH_F32, .prepare = NULL);
-KERNELS(grad_sums, gram_bn_grad_sums, CR_MATH_F32, CR_MATH_F32, .prepare = NULL);
-KERNELS(grad, gram_bn_grad, CR_MATH_F32, CR_MATH_F32, .prepare = grad_prepare, .release = nothing_to_release);
+#define OF_TYPE(name, kind, type_name, type, ...)                                                                      \
+    {                                                                                                                  \
+        CR_KERNEL("cuda.gram." #name "." type_name, kind, CR_MATH_F32), .dtypes = 1 << type, .accepts = accepts,       \
+                                                                        .launch = name##_launch, __VA_ARGS__           \
+    }
+#define KERNELS(name, kind, ...)                                                                                       \
+    OF_TYPE(name, kind, "f16", CR_F16, __VA_ARGS__), OF_TYPE(name, kind, "bf16", CR_BF16, __VA_ARGS__)
 
-static const struct cr_kernel finish = {CR_KERNEL("cuda.gram.finish", bn_finalize, CR_MATH_F32),
-                                        .accepts = finish_accepts, .launch = finish_launch};
-
-const struct cr_kernel *const cr_cuda_gram_kernels[] = {&finalize_f16,  &finalize_bf16,  &sums_f16, &sums_bf16, &finish,
-                                                        &grad_sums_f16, &grad_sums_bf16, &grad_f16, &grad_bf16, NULL};
+// clang-format off
+const struct cr_kernel cr_cuda_gram_kernels[] = {
+    KERNELS(finalize, gram_bn_finalize, .workspace = NULL),
+    KERNELS(sums, gram_bn_sums, .workspace = NULL),
+    {CR_KERNEL("cuda.gram.finish", bn_finalize, CR_MATH_F32), .dtypes = CR_TYPES_F32,
+     .optional_in = CR_IN_BIT(bn_finalize, center), .accepts = finish_accepts, .launch = finish_launch},
+    KERNELS(grad_sums, gram_bn_grad_sums, .workspace = NULL),
+    KERNELS(grad, gram_bn_grad, .optional_in = CR_IN_BIT(gram_bn_grad, grad_sums), .workspace = grad_workspace),
+    {0}};
+// clang-format on

@@ -1,10 +1,11 @@
 /* cuda/conv/gram/gram_sm90a.cu: the Gram matrix of the input of a 1x1 convolution, its sums and its shift, on compute
- * capability 9.0: ck_gram_matrix (cuda/conv/gram/gram.h).
+ * capability 9.0: the family gram (cuda/conv/gram/gram.h).
  *
  * A block computes 64 x 64 (C = 64) or 128 x 128 elements of the matrix over every n-th tile of 64 pixels; of a larger
  * matrix only the blocks on and above the diagonal. The warps replace a tile in shared memory by a - t, rounded to 16
  * bits, and then multiply it with itself. With C = 64 the two warpgroups take tiles in turn; otherwise each has 64
  * rows of the block. Products are summed in f32 over runs of 512 pixels, the runs of a block in f32, blocks in f64. */
+#include "cuda/common/conv_family.cuh"
 #include "cuda/conv/gram/gram.h"
 #include "cuda/conv/gram/gram_ring.cuh"
 #include "cuda/conv/gram/gram_shift.cuh"
@@ -291,57 +292,48 @@ struct layout layout_of(const struct ck_gram_matrix *a, int multiprocessors) {
     return l;
 }
 
-template <typename T, int CHUNKS, bool ACT> cudaError_t start(const params *p, int blocks, cudaStream_t stream) {
-    const cudaError_t error = ck_allow_shared(gram_matrix<T, CHUNKS, ACT>, shared_of<CHUNKS>);
-    if (error != cudaSuccess) return error;
-    return ck_launch(gram_matrix<T, CHUNKS, ACT>, dim3((unsigned)blocks), dim3(BLOCK), (size_t)shared_of<CHUNKS>,
-                     stream, *p);
+template <typename T, bool ACT> cudaError_t start(const params *p, int blocks, cudaStream_t stream) {
+    const auto kernel = p->C == 64    ? gram_matrix<T, 1, ACT>
+                        : p->C == 128 ? gram_matrix<T, 2, ACT>
+                                      : gram_matrix<T, 4, ACT>;
+    const int  bytes  = p->C == 64 ? shared_of<1> : p->C == 128 ? shared_of<2> : shared_of<4>;
+    return ck_launch_shared(kernel, dim3((unsigned)blocks), dim3(BLOCK), bytes, stream, *p);
 }
 
-template <typename T, bool ACT> cudaError_t start_as(const params *p, int blocks, cudaStream_t stream) {
-    return p->C == 64    ? start<T, 1, ACT>(p, blocks, stream)
-           : p->C == 128 ? start<T, 2, ACT>(p, blocks, stream)
-                         : start<T, 4, ACT>(p, blocks, stream);
+int configs(const struct ck_gram_matrix *a, const struct ck_gpu *) {
+    return a->type != CK_F32 && ck_fits_ints(a->N, a->H, a->W, a->stride) &&
+           (a->C == 64 || (a->C > 0 && a->C % 128 == 0 && a->C <= 512));
 }
 
-} // namespace
-
-bool ck_gram_matrix_supports(const struct ck_gram_matrix *a) {
-    const int64_t most = INT32_MAX / 2;
-    if (a->type == CK_F32 || a->N < 1 || a->H < 1 || a->W < 1 || a->stride < 1 || a->stride > 8) return false;
-    if (a->H > most / a->W || a->N > most / (a->H * a->W)) return false;
-    return a->C == 64 || (a->C > 0 && a->C % 128 == 0 && a->C <= 512);
-}
-
-size_t ck_gram_matrix_workspace(const struct ck_gram_matrix *a, int multiprocessors) {
-    const struct layout l = layout_of(a, multiprocessors);
+size_t workspace_of(const struct ck_gram_matrix *a, const struct ck_gpu *gpu) {
+    const struct layout l = layout_of(a, gpu->multiprocessors);
     return sizeof(float) * (size_t)l.parts * (size_t)l.length;
 }
 
-cudaError_t ck_gram_matrix(const struct ck_gram_matrix *a, void *workspace, int multiprocessors, cudaStream_t stream) {
-    const struct layout l = layout_of(a, multiprocessors);
+cudaError_t launch(const struct ck_gram_matrix *a, void *workspace, const struct ck_gpu *gpu, cudaStream_t stream) {
+    const struct layout l = layout_of(a, gpu->multiprocessors);
     params              p = {};
     if (!map_source(&p.x, a->type, a->x, a->N, a->H, a->W, a->C, a->stride)) return cudaErrorNotSupported;
-    p.data             = a->x;
-    p.scale_bias       = a->scale_bias;
-    p.gram             = a->gram;
-    p.partial          = static_cast<float *>(workspace);
-    p.H                = (int)a->H;
-    p.W                = (int)a->W;
-    p.C                = (int)a->C;
-    p.pixels           = l.pixels;
-    p.tiles            = l.tiles;
-    p.near             = l.near;
-    p.far              = l.far;
-    const int   blocks = l.blocks;
-    cudaError_t error;
-    if (a->type == CK_F16)
-        error =
-            a->scale_bias ? start_as<__half, true>(&p, blocks, stream) : start_as<__half, false>(&p, blocks, stream);
-    else
-        error = a->scale_bias ? start_as<__nv_bfloat16, true>(&p, blocks, stream)
-                              : start_as<__nv_bfloat16, false>(&p, blocks, stream);
+    p.data                  = a->x;
+    p.scale_bias            = a->scale_bias;
+    p.gram                  = a->gram;
+    p.partial               = static_cast<float *>(workspace);
+    p.H                     = (int)a->H;
+    p.W                     = (int)a->W;
+    p.C                     = (int)a->C;
+    p.pixels                = l.pixels;
+    p.tiles                 = l.tiles;
+    p.near                  = l.near;
+    p.far                   = l.far;
+    const cudaError_t error = ck_by_half(a->type, [&](auto t) {
+        using T = decltype(t);
+        return a->scale_bias ? start<T, true>(&p, l.blocks, stream) : start<T, false>(&p, l.blocks, stream);
+    });
     if (error != cudaSuccess) return error;
     const int near = a->C == 64 ? l.parts : l.near;
     return start_add(p.partial, near, l.length, a->gram, l.length, nullptr, stream, (int)a->C, l.far);
 }
+
+} // namespace
+
+const struct ck_conv_family ck_gram_wgmma = ck_family<ck_gram_matrix, configs, workspace_of, launch>();

@@ -82,11 +82,6 @@ inline source source_of(const void *x, const float *scale_bias, int64_t N, int64
             (int)W, (int)P,     (int)Q, (int)pixels, (int)((pixels + TILE - 1) / TILE)};
 }
 
-inline bool fits_ints(int64_t N, int64_t H, int64_t W, int stride) {
-    const int64_t most = INT32_MAX / 2;
-    return stride >= 1 && stride <= 8 && N > 0 && H > 0 && W > 0 && H <= most / W && N <= most / (H * W);
-}
-
 } // namespace
 
 #endif

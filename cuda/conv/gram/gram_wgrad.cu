@@ -1,10 +1,11 @@
-/* cuda/conv/gram/gram_wgrad.cu: dw = dy^T a and the sums of dy, with mma.sync: ck_gram_product_mma
- * (cuda/conv/gram/gram.h).
+/* cuda/conv/gram/gram_wgrad.cu: dw = dy^T a and the sums of dy, with mma.sync: the family
+ * gram_product (cuda/conv/gram/gram.h).
  *
  * A block computes a slice of dw, 256 x 64 or 128 x 128 elements, over every n-th tile of 64 pixels; the blocks of the
  * slices of one tile run at the same time, so that all but one read it from the L2 cache. A warp has 32 lines and 64
  * columns of the slice. The sums of dy are the product with a column of ones. Sums are in f32 within a block; the
  * blocks are added in f64 and in order. */
+#include "cuda/common/conv_family.cuh"
 #include "cuda/conv/gram/gram_parts.cuh"
 #include "cuda/conv/gram/gram_tile.cuh"
 
@@ -151,12 +152,10 @@ int groups_of(const struct ck_gram_product *a, int multiprocessors) {
 
 template <typename T, bool ACT, int WIDTH, int STAGES>
 cudaError_t start(const params &p, int groups, cudaStream_t stream) {
-    constexpr int     bytes  = shared_of<WIDTH, STAGES>;
-    const auto        kernel = gram_wgrad<T, ACT, WIDTH, STAGES>;
-    const cudaError_t error  = ck_allow_shared(kernel, bytes);
-    if (error != cudaSuccess) return error;
-    return ck_launch(kernel, dim3((unsigned)(groups * p.slices)), dim3(THREADS), (size_t)bytes, stream, p);
+    return ck_launch_shared(gram_wgrad<T, ACT, WIDTH, STAGES>, dim3((unsigned)(groups * p.slices)), dim3(THREADS),
+                            shared_of<WIDTH, STAGES>, stream, p);
 }
+/* With less than 112 KiB of shared memory for a block, the kernel for C = 64 has two stages instead of three. */
 template <typename T, bool ACT>
 cudaError_t start_as(const params &p, int groups, int block_bytes, cudaStream_t stream) {
     if (p.x.C != 64) return start<T, ACT, 128, 4>(p, groups, stream);
@@ -164,35 +163,34 @@ cudaError_t start_as(const params &p, int groups, int block_bytes, cudaStream_t 
                                            : start<T, ACT, 64, 2>(p, groups, stream);
 }
 
-} // namespace
-
-bool ck_gram_product_mma_supports(const struct ck_gram_product *a, int multiprocessors) {
+int configs(const struct ck_gram_product *a, const struct ck_gpu *gpu) {
     static_assert(shared_of<64, 2> <= 99 << 10 && shared_of<128, 4> <= 99 << 10, "what every GPU has");
     return a->type != CK_F32 && (a->C == 64 || a->C % 128 == 0) && a->C > 0 && a->K >= 64 && a->K % 64 == 0 &&
-           fits_ints(a->N, a->H, a->W, a->stride) && slices_of(a) <= multiprocessors;
+           ck_fits_ints(a->N, a->H, a->W, a->stride) && slices_of(a) <= gpu->multiprocessors;
 }
 
-size_t ck_gram_product_mma_workspace(const struct ck_gram_product *a, int multiprocessors) {
-    return sizeof(float) * (size_t)(a->K * a->C + a->K) * (size_t)groups_of(a, multiprocessors);
+size_t workspace_of(const struct ck_gram_product *a, const struct ck_gpu *gpu) {
+    return sizeof(float) * (size_t)(a->K * a->C + a->K) * (size_t)groups_of(a, gpu->multiprocessors);
 }
 
-cudaError_t ck_gram_product_mma(const struct ck_gram_product *a, void *workspace, int multiprocessors, int block_bytes,
-                                cudaStream_t stream) {
-    if (!ck_gram_product_mma_supports(a, multiprocessors)) return cudaErrorInvalidValue;
-    const int    groups = groups_of(a, multiprocessors);
-    const params p      = {source_of(a->x, a->scale_bias, a->N, a->H, a->W, a->C, a->stride),
-                           a->dy,
-                           (int)a->K,
-                           (int)slices_of(a),
+cudaError_t launch(const struct ck_gram_product *a, void *workspace, const struct ck_gpu *gpu, cudaStream_t stream) {
+    if (!configs(a, gpu)) return cudaErrorInvalidValue;
+    const int         groups = groups_of(a, gpu->multiprocessors);
+    const params      p      = {source_of(a->x, a->scale_bias, a->N, a->H, a->W, a->C, a->stride),
+                                a->dy,
+                                (int)a->K,
+                                (int)slices_of(a),
                       a->C == 64 ? 1 : (int)a->C / 128,
-                           static_cast<float *>(workspace)};
-    cudaError_t  error;
-    if (a->type == CK_F16)
-        error = a->scale_bias ? start_as<__half, true>(p, groups, block_bytes, stream)
-                              : start_as<__half, false>(p, groups, block_bytes, stream);
-    else
-        error = a->scale_bias ? start_as<__nv_bfloat16, true>(p, groups, block_bytes, stream)
-                              : start_as<__nv_bfloat16, false>(p, groups, block_bytes, stream);
+                                static_cast<float *>(workspace)};
+    const cudaError_t error  = ck_by_half(a->type, [&](auto t) {
+        using T = decltype(t);
+        return a->scale_bias ? start_as<T, true>(p, groups, gpu->block_bytes, stream)
+                              : start_as<T, false>(p, groups, gpu->block_bytes, stream);
+    });
     if (error != cudaSuccess) return error;
     return start_add(p.partial, groups, a->K * a->C + a->K, a->dw, a->K * a->C, a->dy_sums, stream);
 }
+
+} // namespace
+
+const struct ck_conv_family ck_gram_product_mma = ck_family<ck_gram_product, configs, workspace_of, launch>();

@@ -1,10 +1,11 @@
-/* cuda/conv/gram/gram_wgrad_sm90a.cu: dw = dy^T a and the sums of dy, on compute capability 9.0: ck_gram_product
- * (cuda/conv/gram/gram.h).
+/* cuda/conv/gram/gram_wgrad_sm90a.cu: dw = dy^T a and the sums of dy, on compute capability 9.0: the family
+ * gram_product (cuda/conv/gram/gram.h).
  *
  * A block computes a slice of dw: 256 output channels x 64 or 128 input channels, over every n-th tile of 64 pixels.
  * Two warpgroups multiply. With 128 input channels each has 64 of them; with 64 they take tiles in turn. They compute
  * dw^T = a^T dy: a^T goes from shared memory to registers, where act is applied, and dy is read from shared memory.
  * While the products run, the warps add dy over the tile's pixels. */
+#include "cuda/common/conv_family.cuh"
 #include "cuda/conv/gram/gram.h"
 #include "cuda/conv/gram/gram_ring.cuh"
 
@@ -207,34 +208,24 @@ struct layout layout_of(const struct ck_gram_product *a, int multiprocessors) {
     return l;
 }
 
-template <typename T, int A, bool ACT> cudaError_t start(const params *p, int blocks, cudaStream_t stream) {
-    const cudaError_t error = ck_allow_shared(wgrad<T, A, ACT>, shared_of<A>);
-    if (error != cudaSuccess) return error;
-    return ck_launch(wgrad<T, A, ACT>, dim3((unsigned)blocks), dim3(BLOCK), (size_t)shared_of<A>, stream, *p);
+template <typename T, bool ACT> cudaError_t start(const params *p, int blocks, cudaStream_t stream) {
+    const bool one = p->C == 64;
+    return ck_launch_shared(one ? wgrad<T, 1, ACT> : wgrad<T, 2, ACT>, dim3((unsigned)blocks), dim3(BLOCK),
+                            one ? shared_of<1> : shared_of<2>, stream, *p);
 }
 
-template <typename T> cudaError_t start_as(const params *p, int blocks, cudaStream_t stream) {
-    if (p->C == 64) return p->scale_bias ? start<T, 1, true>(p, blocks, stream) : start<T, 1, false>(p, blocks, stream);
-    return p->scale_bias ? start<T, 2, true>(p, blocks, stream) : start<T, 2, false>(p, blocks, stream);
+int configs(const struct ck_gram_product *a, const struct ck_gpu *) {
+    return a->type != CK_F32 && ck_fits_ints(a->N, a->H, a->W, a->stride) && a->C <= 1024 && a->K <= 4096 &&
+           (a->C == 64 || a->C % 128 == 0) && a->C > 0 && a->K > 0 && a->K % COLUMNS == 0;
 }
 
-} // namespace
-
-bool ck_gram_product_supports(const struct ck_gram_product *a) {
-    const int64_t most = INT32_MAX / 2;
-    if (a->type == CK_F32 || a->N < 1 || a->H < 1 || a->W < 1 || a->stride < 1 || a->stride > 8) return false;
-    if (a->H > most / a->W || a->N > most / (a->H * a->W) || a->C > 1024 || a->K > 4096) return false;
-    return (a->C == 64 || a->C % 128 == 0) && a->C > 0 && a->K > 0 && a->K % COLUMNS == 0;
-}
-
-size_t ck_gram_product_workspace(const struct ck_gram_product *a, int multiprocessors) {
-    const struct layout l = layout_of(a, multiprocessors);
+size_t workspace_of(const struct ck_gram_product *a, const struct ck_gpu *gpu) {
+    const struct layout l = layout_of(a, gpu->multiprocessors);
     return sizeof(float) * (size_t)l.parts * (size_t)l.length;
 }
 
-cudaError_t ck_gram_product(const struct ck_gram_product *a, void *workspace, int multiprocessors,
-                            cudaStream_t stream) {
-    const struct layout l = layout_of(a, multiprocessors);
+cudaError_t launch(const struct ck_gram_product *a, void *workspace, const struct ck_gpu *gpu, cudaStream_t stream) {
+    const struct layout l = layout_of(a, gpu->multiprocessors);
     params              p = {};
     if (!map_source(&p.x, a->type, a->x, a->N, a->H, a->W, a->C, a->stride) ||
         !map_source(&p.dy, a->type, a->dy, a->N, p.x.P, p.x.Q, a->K, 1))
@@ -247,8 +238,14 @@ cudaError_t ck_gram_product(const struct ck_gram_product *a, void *workspace, in
     p.slices_c               = l.slices_c;
     p.slices_k               = l.slices_k;
     const int         blocks = l.groups * l.slices_c * l.slices_k;
-    const cudaError_t error =
-        a->type == CK_F16 ? start_as<__half>(&p, blocks, stream) : start_as<__nv_bfloat16>(&p, blocks, stream);
+    const cudaError_t error  = ck_by_half(a->type, [&](auto t) {
+        using T = decltype(t);
+        return a->scale_bias ? start<T, true>(&p, blocks, stream) : start<T, false>(&p, blocks, stream);
+    });
     if (error != cudaSuccess) return error;
     return start_add(p.partial, l.parts, l.length, a->dw, a->K * a->C, a->dy_sums, stream);
 }
+
+} // namespace
+
+const struct ck_conv_family ck_gram_product_wgmma = ck_family<ck_gram_product, configs, workspace_of, launch>();

@@ -1,12 +1,10 @@
-/* cuda/conv/int8/int8_conv_kernels.c: kernel table of 8-bit convolutions: cuda.int8_conv for compute capability 9.0
- * (cuda/conv/int8/int8_conv_sm90a.cu) with its packed filter, cuda.int8_conv_mma for other GPUs and for shapes that it
- * does not support, and cuda.int8_conv_plain for all other shapes on compute capability 9.0. */
+/* cuda/conv/int8/int8_conv_kernels.c: kernel table of 8-bit convolutions (cuda/conv/int8/int8_conv.h): cuda.int8_conv
+ * for compute capability 9.0 with its packed filter, cuda.int8_conv_mma for other GPUs and for shapes that it does not
+ * support, and cuda.int8_conv_plain for all other shapes on compute capability 9.0; and of the 8-bit stem. */
 #include "cuda/conv/int8/int8_conv.h"
-#include "cuda/conv/int8/int8_conv_mma.h"
-#include "cuda/conv/int8/int8_split.h"
-#include "cuda/core/cuda_device.h"
+#include "cuda/conv/int8/int8_stem.h"
+#include "cuda/core/family_kernels.h"
 #include "cuda/core/kernel_tables.h"
-#include "cuda/core/op_shapes.h"
 
 #define IN(slot) cuda_in(p, op, CR_IN_qconv_##slot)
 
@@ -24,141 +22,81 @@ static enum ck_int8_type type_of(const struct cr_tensor *t) {
     }
 }
 
-/* The pointers are only NULL or not NULL; they are set at launch. */
-static struct ck_int8_conv conv_of(const struct cr_program *p, const struct cr_op *op) {
-    static const char       present;
-    const struct cr_tensor *add = IN(add), *y = cuda_out(p, op, CR_OUT_qconv_y);
-    const struct ck_conv    c = cuda_conv_shape(op, IN(x), IN(w), y);
-    return (struct ck_int8_conv){.R        = c.R,
-                                 .S        = c.S,
-                                 .stride   = c.stride,
-                                 .pad      = c.pad,
-                                 .N        = c.N,
-                                 .H        = c.H,
-                                 .W        = c.W,
-                                 .C        = c.C,
-                                 .K        = c.K,
-                                 .P        = c.P,
-                                 .Q        = c.Q,
-                                 .x_type   = type_of(IN(x)),
-                                 .add_type = add ? type_of(add) : CK_INT8_U8,
-                                 .y_type   = type_of(y),
-                                 .relu     = op->attr.conv.relu,
-                                 .config   = op->algo,
-                                 .add      = add ? &present : NULL};
-}
-
 static bool operands_fit(const struct cr_program *p, const struct cr_op *op) {
     const struct cr_tensor *add = IN(add), *y = cuda_out(p, op, CR_OUT_qconv_y);
     return is_int8(IN(x)) && IN(w)->dtype == CR_I8 && IN(coeffs)->dtype == CR_F32 && (!add || is_int8(add)) &&
            (is_int8(y) || cuda_is_data(y));
 }
 
+static bool conv_args(const struct cr_program *p, const struct cr_op *op, const struct cr_call *call, void *to) {
+    const struct cr_tensor *add = IN(add), *y = cuda_out(p, op, CR_OUT_qconv_y);
+    const struct ck_conv    c  = cuda_conv_shape(op, IN(x), IN(w), y);
+    *(struct ck_int8_conv *)to = (struct ck_int8_conv){
+        .R        = c.R,
+        .S        = c.S,
+        .stride   = c.stride,
+        .pad      = c.pad,
+        .N        = c.N,
+        .H        = c.H,
+        .W        = c.W,
+        .C        = c.C,
+        .K        = c.K,
+        .P        = c.P,
+        .Q        = c.Q,
+        .x_type   = type_of(IN(x)),
+        .add_type = add ? type_of(add) : CK_INT8_U8,
+        .y_type   = type_of(y),
+        .relu     = op->attr.conv.relu,
+        .early   = call && IN(packed) && cr_call_reads_early(call, CR_IN_BIT(qconv, packed) | CR_IN_BIT(qconv, coeffs)),
+        .has_add = add != NULL,
+        .has_packed = IN(packed) != NULL,
+        .config     = op->algo,
+        .x          = cuda_data_in(call, CR_IN_qconv_x),
+        .w          = cuda_data_in(call, CR_IN_qconv_w),
+        .coeffs     = cuda_data_in(call, CR_IN_qconv_coeffs),
+        .add        = cuda_data_in(call, CR_IN_qconv_add),
+        .packed     = cuda_data_in(call, CR_IN_qconv_packed),
+        .y          = cuda_data_out(call, CR_OUT_qconv_y)};
+    return operands_fit(p, op);
+}
+CUDA_FAMILY_KERNEL(fast, int8_conv, ck_int8_conv, conv_args)
+CUDA_FAMILY_KERNEL(mma, int8_conv_any, ck_int8_conv, conv_args)
+
+static bool mma_accepts_others(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    return mma_accepts(device, p, op) && !fast_accepts(device, p, op);
+}
+
+/* ---- all shapes ---- */
+
 /* Whether the convolution becomes a qstem together with the ops around it (compiler/fusion/quantize_stem.c). */
 static bool belongs_to_stem(const struct ck_int8_conv *a) {
     return a->R == 7 && a->S == 7 && a->stride == 2 && a->pad == 3 && a->C == 3 && a->H % 2 == 0 && a->W % 2 == 0 &&
-           a->K % 64 == 0 && a->x_type == CK_INT8_I8 && a->y_type == CK_INT8_U8 && !a->add;
+           a->K % 64 == 0 && a->x_type == CK_INT8_I8 && a->y_type == CK_INT8_U8 && !a->has_add;
 }
 
 /* On other GPUs than Hopper such convolutions stay in floating point with rounded values: cuDNN's kernels are much
  * faster than this one. */
 static bool plain_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    const struct ck_int8_conv a = conv_of(p, op);
-    return (cuda_of(device)->cc == 90 || belongs_to_stem(&a)) && operands_fit(p, op) &&
+    struct ck_int8_conv a;
+    return conv_args(p, op, NULL, &a) && (cuda_of(device)->cc == 90 || belongs_to_stem(&a)) &&
            cr_tensor_elems(cuda_out(p, op, CR_OUT_qconv_y)) < (int64_t)INT32_MAX * 128;
 }
 
-static bool fast_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    const struct ck_int8_conv a = conv_of(p, op);
-    return cuda_of(device)->cc == 90 && operands_fit(p, op) &&
-           ck_int8_conv_configs(&a, cuda_of(device)->multiprocessors) > 0;
-}
-
-static bool mma_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    const struct ck_int8_conv a = conv_of(p, op);
-    return cuda_of(device)->cc >= 80 && operands_fit(p, op) && ck_int8_conv_mma_configs(&a) > 0 &&
-           !fast_accepts(device, p, op);
-}
-
-static int mma_algos(struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    const struct ck_int8_conv a = conv_of(p, op);
-    (void)device;
-    return ck_int8_conv_mma_configs(&a);
-}
-
-/* First the tile configs of ck_int8_conv, then those of ck_int8_split. */
-static int fast_algo_count(struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    const struct ck_int8_conv a               = conv_of(p, op);
-    const int                 multiprocessors = cuda_of(device)->multiprocessors;
-    return ck_int8_conv_configs(&a, multiprocessors) + ck_int8_split_configs(&a, multiprocessors);
-}
-static cudaError_t launch_config(struct ck_int8_conv *a, int multiprocessors, cudaStream_t stream) {
-    const int tiles = ck_int8_conv_configs(a, multiprocessors);
-    if (a->config < tiles) return ck_int8_conv(a, multiprocessors, stream);
-    a->config -= tiles;
-    return ck_int8_split(a, multiprocessors, stream);
-}
-
-/* Without a packed filter the kernel packs it in its workspace. */
-static cr_status fast_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
-                              void **prepared, size_t *workspace_bytes) {
-    const struct ck_int8_conv a = conv_of(p, op);
-    (void)device;
-    *prepared        = NULL;
-    *workspace_bytes = IN(packed) ? 0 : ck_int8_packed_bytes(a.K, a.R, a.S, a.C);
-    return CR_OK;
-}
-
-static void nothing_to_release(void *prepared) {
-    (void)prepared;
-}
-
-static void set_pointers(struct ck_int8_conv *a, const struct cr_call *call) {
-    a->x      = call->in[CR_IN_qconv_x];
-    a->w      = call->in[CR_IN_qconv_w];
-    a->coeffs = call->in[CR_IN_qconv_coeffs];
-    a->add    = call->in[CR_IN_qconv_add];
-    a->y      = call->out[CR_OUT_qconv_y];
-}
-
-static cr_status fast_launch(struct cr_device *device, const struct cr_call *call) {
-    struct ck_int8_conv a      = conv_of(call->program, call->op);
-    cudaStream_t        stream = cr_cuda_stream(device, call);
-    set_pointers(&a, call);
-    if (call->in[CR_IN_qconv_packed]) {
-        a.w     = call->in[CR_IN_qconv_packed];
-        a.early = call->op->attr.conv.early_filter;
-    } else {
-        CUDA_TRY(ck_int8_pack(a.w, call->workspace, a.K, a.R, a.S, a.C, stream));
-        a.w = call->workspace;
-    }
-    CUDA_TRY(launch_config(&a, cuda_of(device)->multiprocessors, stream));
-    return CR_OK;
-}
-
-static cr_status mma_launch(struct cr_device *device, const struct cr_call *call) {
-    struct ck_int8_conv a = conv_of(call->program, call->op);
-    set_pointers(&a, call);
-    CUDA_TRY(ck_int8_conv_mma(&a, cuda_of(device)->multiprocessors, cr_cuda_stream(device, call)));
-    return CR_OK;
-}
-
 static cr_status plain_launch(struct cr_device *device, const struct cr_call *call) {
-    struct ck_int8_conv a = conv_of(call->program, call->op);
-    set_pointers(&a, call);
+    struct ck_int8_conv a;
+    (void)conv_args(call->program, call->op, call, &a);
     CUDA_TRY(ck_int8_conv_plain(&a, cr_cuda_stream(device, call)));
     return CR_OK;
 }
 
 /* ---- the packed filter ---- */
 
-int64_t cr_cuda_int8_packed_bytes(struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    const struct ck_int8_conv a = conv_of(p, op);
-    return fast_accepts(device, p, op) ? (int64_t)ck_int8_packed_bytes(a.K, a.R, a.S, a.C) : 0;
-}
-
 static size_t packed_bytes(const struct cr_tensor *w) {
     return ck_int8_packed_bytes(w->dim[0], (int)w->dim[1], (int)w->dim[2], w->dim[3]);
+}
+
+int64_t cr_cuda_int8_packed_bytes(struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    return fast_accepts(device, p, op) ? (int64_t)packed_bytes(IN(w)) : 0;
 }
 
 static bool pack_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
@@ -173,18 +111,36 @@ static cr_status pack_launch(struct cr_device *device, const struct cr_call *cal
     return CR_OK;
 }
 
-static const struct cr_kernel kernel_fast  = {CR_KERNEL("cuda.int8_conv", qconv, CR_MATH_EXACT),
-                                              .accepts    = fast_accepts,
-                                              .algo_count = fast_algo_count,
-                                              .prepare    = fast_prepare,
-                                              .launch     = fast_launch,
-                                              .release    = nothing_to_release};
-static const struct cr_kernel kernel_mma   = {CR_KERNEL("cuda.int8_conv_mma", qconv, CR_MATH_EXACT),
-                                              .accepts = mma_accepts, .algo_count = mma_algos, .launch = mma_launch};
-static const struct cr_kernel kernel_plain = {CR_KERNEL("cuda.int8_conv_plain", qconv, CR_MATH_EXACT),
-                                              .accepts = plain_accepts, .launch = plain_launch};
-static const struct cr_kernel kernel_pack  = {CR_KERNEL("cuda.int8_pack", pack_filter, CR_MATH_EXACT),
-                                              .accepts = pack_accepts, .launch = pack_launch};
+/* ---- the stem ---- */
 
-const struct cr_kernel *const cr_cuda_int8_conv_kernels[] = {&kernel_fast, &kernel_mma, &kernel_plain, &kernel_pack,
-                                                             NULL};
+static bool stem_args(const struct cr_program *p, const struct cr_op *op, const struct cr_call *call, void *to) {
+    const struct cr_tensor *x = cuda_in(p, op, CR_IN_qstem_images);
+    struct ck_int8_stem     a = {.N      = x->dim[0],
+                                 .H      = x->dim[1],
+                                 .W      = x->dim[2],
+                                 .K      = cuda_out(p, op, CR_OUT_qstem_y)->dim[3],
+                                 .images = cuda_data_in(call, CR_IN_qstem_images),
+                                 .scale  = cuda_data_in(call, CR_IN_qstem_scale),
+                                 .w      = cuda_data_in(call, CR_IN_qstem_w),
+                                 .coeffs = cuda_data_in(call, CR_IN_qstem_coeffs),
+                                 .y      = cuda_data_out(call, CR_OUT_qstem_y)};
+    for (int c = 0; c < 3; c++) {
+        a.mean[c] = op->attr.input.mean[c];
+        a.std[c]  = op->attr.input.std[c];
+    }
+    *(struct ck_int8_stem *)to = a;
+    return x->dtype == CR_U8 && cuda_in(p, op, CR_IN_qstem_w)->dtype == CR_I8 &&
+           cuda_in(p, op, CR_IN_qstem_scale)->dtype == CR_F32 && cuda_in(p, op, CR_IN_qstem_coeffs)->dtype == CR_F32;
+}
+CUDA_FAMILY_KERNEL(stem, int8_stem, ck_int8_stem, stem_args)
+CUDA_FAMILY_KERNEL(stem_mma, int8_stem_mma, ck_int8_stem, stem_args)
+
+const struct cr_kernel cr_cuda_int8_conv_kernels[] = {
+    {CR_KERNEL("cuda.int8_conv", qconv, CR_MATH_EXACT), CUDA_FAMILY(fast)},
+    {CR_KERNEL("cuda.int8_conv_mma", qconv, CR_MATH_EXACT), .accepts = mma_accepts_others, .algo_count = mma_configs,
+     .workspace = mma_workspace, .launch = mma_launch},
+    {CR_KERNEL("cuda.int8_conv_plain", qconv, CR_MATH_EXACT), .accepts = plain_accepts, .launch = plain_launch},
+    {CR_KERNEL("cuda.int8_pack", pack_filter, CR_MATH_EXACT), .accepts = pack_accepts, .launch = pack_launch},
+    {CR_KERNEL("cuda.int8_stem", qstem, CR_MATH_EXACT), CUDA_FAMILY(stem)},
+    {CR_KERNEL("cuda.int8_stem_mma", qstem, CR_MATH_EXACT), CUDA_FAMILY(stem_mma)},
+    {0}};

@@ -7,9 +7,9 @@
  * same pixels. Copies (cp.async) run up to two steps ahead, also across tiles. Columns are in an order in which a
  * thread has 16 neighbouring channels of a pixel: it scales, adds, rounds and stores them without an exchange between
  * threads. */
+#include "cuda/common/conv_family.cuh"
 #include "cuda/common/hopper_int8.cuh"
 #include "cuda/conv/int8/int8_conv_mma.cuh"
-#include "cuda/conv/int8/int8_conv_mma.h"
 #include "cuda/conv/int8/int8_store.cuh"
 
 namespace {
@@ -167,21 +167,19 @@ template <class T> cudaError_t start(params *p, int multiprocessors, cudaStream_
                      (size_t)T::BYTES, stream, *p);
 }
 
-} // namespace
-
-int ck_int8_conv_mma_configs(const struct ck_int8_conv *a) {
+int configs(const struct ck_int8_conv *a, const struct ck_gpu *) {
     const int64_t most = INT32_MAX / 4;
     if (a->C < 16 || a->C % 16 || a->C > 8192 || a->K < 1 || a->K > 8192 || a->N < 1) return 0;
     if (a->R < 1 || a->R > 16 || a->S < 1 || a->S > 16 || a->stride > 8 || a->pad > 15 || a->P < 1 || a->Q < 1)
         return 0;
-    if (a->add && a->K % 16) return 0;
+    if (a->has_add && a->K % 16) return 0;
     if (a->H > most / a->W || a->N > most / (a->H * a->W) || a->N > most / (a->P * a->Q)) return 0;
     return a->K > GROUP ? 3 : 2;
 }
 
-cudaError_t ck_int8_conv_mma(const struct ck_int8_conv *a, int multiprocessors, cudaStream_t stream) {
-    const int configs = ck_int8_conv_mma_configs(a);
-    if (a->config < 0 || a->config >= configs) return cudaErrorInvalidValue;
+cudaError_t launch(const struct ck_int8_conv *a, void *, const struct ck_gpu *gpu, cudaStream_t stream) {
+    const int count = configs(a, gpu);
+    if (a->config < 0 || a->config >= count) return cudaErrorInvalidValue;
     params p       = {};
     p.x            = static_cast<const uint8_t *>(a->x);
     p.w            = a->w;
@@ -205,9 +203,13 @@ cudaError_t ck_int8_conv_mma(const struct ck_int8_conv *a, int multiprocessors, 
     p.least        = a->relu ? 0.0f : -INFINITY;
     p.x_signed     = a->x_type == CK_INT8_I8;
     p.add_signed   = a->add_type == CK_INT8_I8;
-    switch (configs - a->config) {
-    case 1: return start<tiling<64, 64>>(&p, multiprocessors, stream);
-    case 2: return start<tiling<128, 64>>(&p, multiprocessors, stream);
-    default: return start<tiling<128, 128>>(&p, multiprocessors, stream);
+    switch (count - a->config) {
+    case 1: return start<tiling<64, 64>>(&p, gpu->multiprocessors, stream);
+    case 2: return start<tiling<128, 64>>(&p, gpu->multiprocessors, stream);
+    default: return start<tiling<128, 128>>(&p, gpu->multiprocessors, stream);
     }
 }
+
+} // namespace
+
+const struct ck_conv_family ck_int8_conv_mma = ck_family<ck_int8_conv, configs, ck_no_workspace, launch>();

@@ -31,7 +31,7 @@ bool lay_out(struct plan *p, const struct ck_int8_conv *a, int filters, int leas
     const int                 coeffs = 2 * 4 * (c->resident ? c->columns : p->blocks_k * c->columns);
     p->rows                          = c->halo ? rounded(high + 2 * ((int)a->W + 1) + 2, 8) : high;
     p->slot_bytes                    = rounded(p->rows * p->chunk, 1024);
-    p->add_bytes                     = a->add ? high * c->columns : 0;
+    p->add_bytes                     = a->has_add ? high * c->columns : 0;
     p->filters                       = filters;
     if (p->rows > (c->halo ? 1024 : 256) || (int64_t)filters * w_bytes > SHARED_LIMIT) return false;
     p->w_at        = 0;

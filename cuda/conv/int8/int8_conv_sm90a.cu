@@ -1,4 +1,4 @@
-/* cuda/conv/int8/int8_conv_sm90a.cu: device code and launchers of 8-bit convolutions on Hopper's tensor cores.
+/* cuda/conv/int8/int8_conv_sm90a.cu: the family int8_conv on compute capability 9.0 (wgmma).
  *
  * Bytes: C + K a pixel, K more with add; 2*R*S*C*K operations a pixel, exact in i32. A convolution is a product of
  * pixels and filters. One block for each multiprocessor, for the whole launch: threads that load by TMA, and warpgroups
@@ -6,6 +6,7 @@
  * all nine filter positions (halo): positions are pixels of images with one zero row on top and one zero column on the
  * left, which are the zeros below and on the right of their neighbours. A filter position is then a constant distance
  * in this order, so each of its products reads the same rows of shared memory from another address. */
+#include "cuda/common/conv_family.cuh"
 #include "cuda/common/tma.cuh"
 #include "cuda/conv/int8/int8_conv_plan.cuh"
 #include "cuda/conv/int8/int8_conv_work.cuh"
@@ -93,7 +94,7 @@ bool make_add_map(struct params *p, const struct ck_int8_conv *a) {
     const struct tile_config *c = &p->plan.config;
     const int tall = c->height * ROWS * (c->resident ? 1 : c->workers), panel = c->columns < 128 ? 64 : 128;
     const int none[2] = {0, 0}, one[2] = {1, 1};
-    if (!a->add) return true;
+    if (!a->has_add) return true;
     if (c->halo) return ck_tma_byte_pixels(&p->add, a->add, a->N, a->P, a->Q, a->K, none, one, 1, panel, tall);
     return ck_tma_byte_matrix(&p->add, a->add, a->N * a->P * a->Q, a->K, panel, tall);
 }
@@ -101,74 +102,59 @@ bool make_add_map(struct params *p, const struct ck_int8_conv *a) {
 bool make_maps(struct params *p, const struct ck_int8_conv *a) {
     const int64_t filters = (a->K + 63) / 64 * 64, row = a->R * a->S * a->C;
     return make_x_map(p, a) && make_add_map(p, a) &&
-           ck_tma_byte_matrix(&p->w, a->w, filters, row, p->plan.chunk, p->plan.config.columns);
+           ck_tma_byte_matrix(&p->w, a->packed, filters, row, p->plan.chunk, p->plan.config.columns);
 }
 
-template <int COLUMNS, int HEIGHT, int WORKERS, bool RESIDENT, int CHUNK, bool SIGNED>
-cudaError_t start(const struct params *p, cudaStream_t stream) {
-    const auto        kernel = int8_conv<COLUMNS, HEIGHT, WORKERS, RESIDENT, CHUNK, SIGNED>;
-    const cudaError_t error  = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, p->plan.bytes);
-    if (error != cudaSuccess) return error;
-    return ck_launch(kernel, dim3((unsigned)p->plan.grid), dim3((1 + WORKERS) * GROUP), (size_t)p->plan.bytes, stream,
-                     *p);
-}
-
-template <int COLUMNS, int HEIGHT, int WORKERS, bool RESIDENT>
-cudaError_t start_tile(const struct params *p, bool is_signed, cudaStream_t stream) {
-    if (p->plan.chunk == 64)
-        return is_signed ? start<COLUMNS, HEIGHT, WORKERS, RESIDENT, 64, true>(p, stream)
-                         : start<COLUMNS, HEIGHT, WORKERS, RESIDENT, 64, false>(p, stream);
-    return is_signed ? start<COLUMNS, HEIGHT, WORKERS, RESIDENT, 128, true>(p, stream)
-                     : start<COLUMNS, HEIGHT, WORKERS, RESIDENT, 128, false>(p, stream);
-}
-
-cudaError_t start_any(const struct params *p, bool is_signed, cudaStream_t stream) {
-    const struct tile_config *c    = &p->plan.config;
-    const int                 kind = c->columns * 100 + c->height * 10 + c->workers;
-    if (c->resident) {
-        if (kind == 25612) return start_tile<256, 1, 2, true>(p, is_signed, stream);
-        if (kind == 12822) return start_tile<128, 2, 2, true>(p, is_signed, stream);
-        if (kind == 12813) return start_tile<128, 1, 3, true>(p, is_signed, stream);
-        if (kind == 6442) return start_tile<64, 4, 2, true>(p, is_signed, stream);
-        if (kind == 6423) return start_tile<64, 2, 3, true>(p, is_signed, stream);
-        if (kind == 6412) return start_tile<64, 1, 2, true>(p, is_signed, stream);
-        if (kind == 6411) return start_tile<64, 1, 1, true>(p, is_signed, stream);
-    } else {
-        if (kind == 6411) return start_tile<64, 1, 1, false>(p, is_signed, stream);
-        if (kind == 6412) return start_tile<64, 1, 2, false>(p, is_signed, stream);
-        if (kind == 25612) return start_tile<256, 1, 2, false>(p, is_signed, stream);
-        if (kind == 12822) return start_tile<128, 2, 2, false>(p, is_signed, stream);
+/* A tile for which kernels are compiled. */
+template <int COLUMNS, int HEIGHT, int WORKERS, bool RESIDENT> struct tile {
+    static bool is_of(const struct tile_config &c) {
+        return c.columns == COLUMNS && c.height == HEIGHT && c.workers == WORKERS && c.resident == RESIDENT;
     }
-    return cudaErrorInvalidValue;
+    template <int CHUNK> static auto kernel_of(bool is_signed) {
+        return is_signed ? int8_conv<COLUMNS, HEIGHT, WORKERS, RESIDENT, CHUNK, true>
+                         : int8_conv<COLUMNS, HEIGHT, WORKERS, RESIDENT, CHUNK, false>;
+    }
+    static cudaError_t start(const struct params *p, bool is_signed, cudaStream_t stream) {
+        return ck_launch_shared(p->plan.chunk == 64 ? kernel_of<64>(is_signed) : kernel_of<128>(is_signed),
+                                dim3((unsigned)p->plan.grid), dim3((1 + WORKERS) * GROUP), p->plan.bytes, stream, *p);
+    }
+};
+template <class... Tiles> cudaError_t start_any(const struct params *p, bool is_signed, cudaStream_t stream) {
+    cudaError_t error = cudaErrorInvalidValue;
+    (void)((Tiles::is_of(p->plan.config) && (error = Tiles::start(p, is_signed, stream), true)) || ...);
+    return error;
 }
+constexpr auto start_tile =
+    start_any<tile<256, 1, 2, true>, tile<128, 2, 2, true>, tile<128, 1, 3, true>, tile<64, 4, 2, true>,
+              tile<64, 2, 3, true>, tile<64, 1, 2, true>, tile<64, 1, 1, true>, tile<64, 1, 1, false>,
+              tile<64, 1, 2, false>, tile<256, 1, 2, false>, tile<128, 2, 2, false>>;
 
 bool supports(const struct ck_int8_conv *a) {
     const int64_t most = INT32_MAX / 2;
     if (a->C < 64 || a->C % 64 || a->C > 8192 || a->K < 1 || a->K > 8192 || a->N < 1) return false;
     if (a->R > 16 || a->S > 16 || a->stride > 8 || a->pad > 15 || a->P < 1 || a->Q < 1) return false;
-    if (a->add && a->K % 16) return false;
+    if (a->has_add && a->K % 16) return false;
     return (a->H + 1) <= most / (a->W + 1) && a->N <= most / ((a->H + 1) * (a->W + 1));
 }
 
-} // namespace
-
-int ck_int8_conv_configs(const struct ck_int8_conv *a, int multiprocessors) {
+/* Tile configs of this file; those of int8_split_sm90a.cu follow them. */
+int tile_count(const struct ck_int8_conv *a, const struct ck_gpu *gpu) {
     struct plan plan;
-    return supports(a) ? find_plan(&plan, a, -1, multiprocessors) : 0;
+    return supports(a) ? find_plan(&plan, a, -1, gpu->multiprocessors) : 0;
 }
 
-size_t ck_int8_packed_bytes(int64_t K, int R, int S, int64_t C) {
-    return C % 64 ? 0 : (size_t)((K + 63) / 64 * 64 * R * S * C);
+int configs(const struct ck_int8_conv *a, const struct ck_gpu *gpu) {
+    const int tiles = tile_count(a, gpu);
+    return tiles ? tiles + ck_int8_split_wgmma.configs(a, gpu) : 0;
 }
 
-cudaError_t ck_int8_pack(const int8_t *w, int8_t *packed, int64_t K, int R, int S, int64_t C, cudaStream_t stream) {
-    pack_rows<<<(unsigned)((K + 63) / 64 * 64), 256, 0, stream>>>(w, packed, K, R * S * C);
-    return cudaGetLastError();
+size_t workspace_of(const struct ck_int8_conv *a, const struct ck_gpu *) {
+    return a->has_packed ? 0 : ck_int8_packed_bytes(a->K, a->R, a->S, a->C);
 }
 
-cudaError_t ck_int8_conv(const struct ck_int8_conv *a, int multiprocessors, cudaStream_t stream) {
+cudaError_t launch_tile(const struct ck_int8_conv *a, const struct ck_gpu *gpu, cudaStream_t stream) {
     struct params p = {};
-    if (a->config < 0 || !supports(a) || find_plan(&p.plan, a, a->config, multiprocessors) <= a->config)
+    if (a->config < 0 || !supports(a) || find_plan(&p.plan, a, a->config, gpu->multiprocessors) <= a->config)
         return cudaErrorInvalidValue;
     p.coeffs     = a->coeffs;
     p.y          = a->y;
@@ -184,10 +170,37 @@ cudaError_t ck_int8_conv(const struct ck_int8_conv *a, int multiprocessors, cuda
     p.pad        = a->pad;
     p.y_type     = a->y_type;
     p.least      = a->relu ? 0.0f : -INFINITY;
-    p.add_given  = a->add != nullptr;
+    p.add_given  = a->has_add;
     p.add_signed = a->add_type == CK_INT8_I8;
     p.early      = a->early;
     p.by_pixel   = a->stride > 1 || a->pad > 0 || a->R > 1 || a->S > 1;
     if (!make_maps(&p, a)) return cudaErrorNotSupported;
-    return start_any(&p, a->x_type == CK_INT8_I8, stream);
+    return start_tile(&p, a->x_type == CK_INT8_I8, stream);
+}
+
+cudaError_t launch(const struct ck_int8_conv *args, void *workspace, const struct ck_gpu *gpu, cudaStream_t stream) {
+    struct ck_int8_conv a     = *args;
+    const int           tiles = tile_count(args, gpu);
+    if (!a.has_packed) {
+        const cudaError_t error = ck_int8_pack(a.w, static_cast<int8_t *>(workspace), a.K, a.R, a.S, a.C, stream);
+        if (error != cudaSuccess) return error;
+        a.packed = static_cast<const int8_t *>(workspace);
+        a.early  = false;
+    }
+    if (a.config < tiles) return launch_tile(&a, gpu, stream);
+    a.config -= tiles;
+    return ck_int8_split_wgmma.launch(&a, workspace, gpu, stream);
+}
+
+} // namespace
+
+const struct ck_conv_family ck_int8_conv_wgmma = ck_family<ck_int8_conv, configs, workspace_of, launch>();
+
+size_t ck_int8_packed_bytes(int64_t K, int R, int S, int64_t C) {
+    return C % 64 ? 0 : (size_t)((K + 63) / 64 * 64 * R * S * C);
+}
+
+cudaError_t ck_int8_pack(const int8_t *w, int8_t *packed, int64_t K, int R, int S, int64_t C, cudaStream_t stream) {
+    pack_rows<<<(unsigned)((K + 63) / 64 * 64), 256, 0, stream>>>(w, packed, K, R * S * C);
+    return cudaGetLastError();
 }

@@ -1,13 +1,14 @@
-/* cuda/conv/int8/int8_split_sm90a.cu: device code and launcher of cuda/conv/int8/int8_split.h.
+/* cuda/conv/int8/int8_split_sm90a.cu: 8-bit convolutions of few pixels on compute capability
+ * 9.0: the last tile configs of the family int8_conv (cuda/conv/int8/int8_conv_sm90a.cu).
  *
  * With one image a convolution of 7x7 pixels and 512 channels has 8 tiles of 64 x 64 outputs: 8 of 132 multiprocessors
  * would read the whole filter. Here a cluster of 2, 4 or 8 blocks computes a tile. Each block has a part of the steps
  * (a filter position and `chunk` channels), all of them in shared memory at once, and loads its part of the filter
  * before the launch before it has ended. Then each block sends its sums to the blocks that store them, 8 pixels each
  * for 8 blocks, through distributed shared memory. The sums are exact in i32, so their order does not matter. */
+#include "cuda/common/conv_family.cuh"
 #include "cuda/common/tma.cuh"
 #include "cuda/conv/int8/int8_conv_work.cuh"
-#include "cuda/conv/int8/int8_split.h"
 
 namespace {
 
@@ -256,14 +257,14 @@ bool make_plan(struct split_params *p, const struct ck_int8_conv *a, int config,
 bool make_maps(struct split_params *p, const struct ck_int8_conv *a, int chunk) {
     const int     low[2] = {-a->pad, -a->pad}, high[2] = {a->pad - (a->S - 1), a->pad - (a->R - 1)};
     const int64_t filters = (a->K + 63) / 64 * 64, row = a->R * a->S * a->C;
-    if (!ck_tma_byte_matrix(&p->w, a->w, filters, row, chunk, COLUMNS)) return false;
+    if (!ck_tma_byte_matrix(&p->w, a->packed, filters, row, chunk, COLUMNS)) return false;
     if (p->by_pixel) return ck_tma_byte_pixels(&p->x, a->x, a->N, a->H, a->W, a->C, low, high, a->stride, chunk, ROWS);
     return ck_tma_byte_matrix(&p->x, a->x, p->positions, a->C, chunk, ROWS);
 }
 
 template <int CHUNK, bool SIGNED> cudaError_t start(const struct split_params *p, cudaStream_t stream) {
-    const auto          kernel = int8_split<CHUNK, SIGNED>;
-    const cudaError_t   error  = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, p->bytes);
+    const auto          kernel        = int8_split<CHUNK, SIGNED>;
+    const cudaError_t   error         = ck_allow_shared(kernel, p->bytes);
     cudaLaunchAttribute attributes[2] = {};
     cudaLaunchConfig_t  config        = {};
     if (error != cudaSuccess) return error;
@@ -281,22 +282,20 @@ template <int CHUNK, bool SIGNED> cudaError_t start(const struct split_params *p
     return cudaLaunchKernelEx(&config, kernel, *p);
 }
 
-} // namespace
-
-int ck_int8_split_configs(const struct ck_int8_conv *a, int multiprocessors) {
+int configs(const struct ck_int8_conv *a, const struct ck_gpu *gpu) {
     struct split_params p     = {};
     int                 count = 0;
     for (int i = 0; i < (int)(sizeof part_counts / sizeof *part_counts); i++)
-        count += make_plan(&p, a, i, multiprocessors) ? 1 : 0;
+        count += make_plan(&p, a, i, gpu->multiprocessors) ? 1 : 0;
     return count;
 }
 
-cudaError_t ck_int8_split(const struct ck_int8_conv *a, int multiprocessors, cudaStream_t stream) {
+cudaError_t launch(const struct ck_int8_conv *a, void *, const struct ck_gpu *gpu, cudaStream_t stream) {
     struct split_params p     = {};
     int                 found = -1;
     bool                fits  = false;
     for (int i = 0; i < (int)(sizeof part_counts / sizeof *part_counts) && found < a->config; i++) {
-        fits = make_plan(&p, a, i, multiprocessors);
+        fits = make_plan(&p, a, i, gpu->multiprocessors);
         found += fits ? 1 : 0;
     }
     if (a->config < 0 || found != a->config || !fits) return cudaErrorInvalidValue;
@@ -319,3 +318,7 @@ cudaError_t ck_int8_split(const struct ck_int8_conv *a, int multiprocessors, cud
     if (chunk == 64) return a->x_type == CK_INT8_I8 ? start<64, true>(&p, stream) : start<64, false>(&p, stream);
     return a->x_type == CK_INT8_I8 ? start<128, true>(&p, stream) : start<128, false>(&p, stream);
 }
+
+} // namespace
+
+const struct ck_conv_family ck_int8_split_wgmma = ck_family<ck_int8_conv, configs, ck_no_workspace, launch>();

@@ -7,6 +7,7 @@
 #ifndef CK_INT8_STEM_CUH
 #define CK_INT8_STEM_CUH
 
+#include "cuda/common/conv_family.cuh"
 #include "cuda/common/shared.cuh"
 #include "cuda/conv/int8/int8_stem.h"
 

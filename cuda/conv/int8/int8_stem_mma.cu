@@ -197,12 +197,15 @@ __global__ void __launch_bounds__(THREADS, RESIDENT) int8_stem_mma(const __grid_
     for (int i = (int)blockIdx.x; i < p.shape.work; i += (int)gridDim.x) all.run(band(p.shape, i));
 }
 
-} // namespace
-
-cudaError_t ck_int8_stem_mma(const struct ck_int8_stem *a, int multiprocessors, cudaStream_t stream) {
-    if (!ck_int8_stem_supports(a)) return cudaErrorInvalidValue;
-    const params p       = params_of(a, BAND_MAX, RESIDENT * multiprocessors);
-    const int    columns = p.shape.K / COLUMNS, most = RESIDENT * multiprocessors;
+cudaError_t launch(const struct ck_int8_stem *a, void *, const struct ck_gpu *gpu, cudaStream_t stream) {
+    if (!ck_int8_stem_configs(a, gpu)) return cudaErrorInvalidValue;
+    const int    most    = RESIDENT * gpu->multiprocessors;
+    const params p       = params_of(a, BAND_MAX, most);
+    const int    columns = p.shape.K / COLUMNS;
     return ck_launch(int8_stem_mma, dim3((unsigned)(p.shape.work < most ? p.shape.work : most), (unsigned)columns),
                      dim3(THREADS), SHARED_BYTES, stream, p);
 }
+
+} // namespace
+
+const struct ck_conv_family ck_int8_stem_mma = ck_family<ck_int8_stem, ck_int8_stem_configs, ck_no_workspace, launch>();

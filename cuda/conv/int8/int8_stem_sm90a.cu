@@ -265,16 +265,16 @@ __global__ void __launch_bounds__(2 * WORKERS * GROUP, 1) int8_stem(const __grid
 #endif
 }
 
+cudaError_t launch(const struct ck_int8_stem *a, void *, const struct ck_gpu *gpu, cudaStream_t stream) {
+    if (!ck_int8_stem_configs(a, gpu)) return cudaErrorInvalidValue;
+    const params p       = params_of(a, BAND_MAX, WORKERS * gpu->multiprocessors);
+    const int    columns = p.shape.K / COLUMNS, pairs = (p.shape.work + WORKERS - 1) / WORKERS,
+              blocks = pairs < gpu->multiprocessors ? pairs : gpu->multiprocessors;
+    return ck_launch_shared(int8_stem, dim3((unsigned)blocks, (unsigned)columns), dim3(2 * WORKERS * GROUP),
+                            SHARED_BYTES, stream, p);
+}
+
 } // namespace
 
-cudaError_t ck_int8_stem(const struct ck_int8_stem *a, int multiprocessors, cudaStream_t stream) {
-    if (!ck_int8_stem_supports(a)) return cudaErrorInvalidValue;
-    const params      p = params_of(a, BAND_MAX, WORKERS * multiprocessors);
-    const cudaError_t error =
-        cudaFuncSetAttribute(int8_stem, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES);
-    if (error != cudaSuccess) return error;
-    const int columns = p.shape.K / COLUMNS, pairs = (p.shape.work + WORKERS - 1) / WORKERS,
-              blocks = pairs < multiprocessors ? pairs : multiprocessors;
-    return ck_launch(int8_stem, dim3((unsigned)blocks, (unsigned)columns), dim3(2 * WORKERS * GROUP), SHARED_BYTES,
-                     stream, p);
-}
+const struct ck_conv_family ck_int8_stem_wgmma =
+    ck_family<ck_int8_stem, ck_int8_stem_configs, ck_no_workspace, launch>();

@@ -1,4 +1,5 @@
-/* cuda/conv/mma/conv3x3_mma.cu: device code and launcher of cuda/conv/mma/conv3x3_mma.h.
+/* cuda/conv/mma/conv3x3_mma.cu: the family conv3x3 from compute capability 8.0 on (cuda/common/fused_conv.h): 64
+ * channels to 64 channels.
  *
  * Bytes a pixel: 256, with bn_x 384; 73,728 operations a pixel. The limiter is the tensor cores.
  *
@@ -6,6 +7,8 @@
  * take in turn: one multiplies while the other stores its results and starts copies. A warp computes 64 positions x 64
  * channels; the fragments of the next 16 channels are on their way during the products of these. */
 #include "cuda/common/column_sums.cuh"
+#include "cuda/common/conv_family.cuh"
+#include "cuda/common/fused_conv.h"
 #include "cuda/conv/mma/conv3x3_mma.cuh"
 
 namespace {
@@ -268,12 +271,12 @@ template <typename T, int KIND> __global__ void __launch_bounds__(GROUPS *THREAD
 
 /* ---- host side ---- */
 
-shape shape_of(const struct ck_conv3x3 *a, int multiprocessors) {
+shape shape_of(const struct ck_fused_conv *a, int multiprocessors) {
     shape s;
-    s.N = (int)a->N, s.H = (int)a->H, s.W = (int)a->W;
+    s.N = (int)a->N, s.H = (int)a->P, s.W = (int)a->Q;
     s.pitch   = s.W + 1;
     s.slots   = (GROUPS * TILE + s.reach() + 7) / 8 * 8;
-    s.tiles   = (int)((a->N * (a->H + 1) * (a->W + 1) + TILE - 1) / TILE);
+    s.tiles   = (int)((a->N * (a->P + 1) * (a->Q + 1) + TILE - 1) / TILE);
     s.blocks  = multiprocessors < s.tiles ? multiprocessors : s.tiles;
     s.pitches = ck_divisor_of(s.W + 1);
     s.lines   = ck_divisor_of(s.H + 1);
@@ -282,49 +285,35 @@ shape shape_of(const struct ck_conv3x3 *a, int multiprocessors) {
 int64_t bytes_of(const shape &s) {
     return RING_AT + (int64_t)s.slots * ROW;
 }
-enum kind kind_of(const struct ck_conv3x3 *a) {
-    if (a->transposed) return a->bn_x ? GRADIENT : TRANSPOSED;
-    return a->bias || a->relu ? INFER : PLAIN;
+enum kind kind_of(const struct ck_fused_conv *a) {
+    if (a->transposed) return a->has_bn_x ? GRADIENT : TRANSPOSED;
+    return a->has_bias || a->relu ? INFER : PLAIN;
 }
 
-template <typename T, int KIND> cudaError_t start(const params &p, cudaStream_t stream) {
-    const auto        kernel = conv3x3_mma<T, KIND>;
-    const cudaError_t error  = ck_allow_shared(kernel, bytes_of(p.shape));
-    if (error != cudaSuccess) return error;
-    return ck_launch(kernel, dim3((unsigned)p.shape.blocks), dim3(GROUPS * THREADS), (size_t)bytes_of(p.shape), stream,
-                     p);
-}
-template <typename T> cudaError_t start_kind(const params &p, enum kind kind, cudaStream_t stream) {
-    switch (kind) {
-    case PLAIN: return start<T, PLAIN>(p, stream);
-    case INFER: return start<T, INFER>(p, stream);
-    case TRANSPOSED: return start<T, TRANSPOSED>(p, stream);
-    case GRADIENT: return start<T, GRADIENT>(p, stream);
-    }
-    return cudaErrorInvalidValue;
+template <typename T> cudaError_t start(const params &p, enum kind kind, cudaStream_t stream) {
+    const auto kernel = kind == PLAIN        ? conv3x3_mma<T, PLAIN>
+                        : kind == INFER      ? conv3x3_mma<T, INFER>
+                        : kind == TRANSPOSED ? conv3x3_mma<T, TRANSPOSED>
+                                             : conv3x3_mma<T, GRADIENT>;
+    return ck_launch_shared(kernel, dim3((unsigned)p.shape.blocks), dim3(GROUPS * THREADS), bytes_of(p.shape), stream,
+                            p);
 }
 
-} // namespace
-
-bool ck_conv3x3_mma_supports(const struct ck_conv3x3 *a, const struct ck_mma_gpu *gpu) {
+int configs(const struct ck_fused_conv *a, const struct ck_gpu *gpu) {
     const int64_t most = INT32_MAX / 2;
-    if (a->type == CK_F32 || a->N < 1 || a->H < 1 || a->W < 1 || a->W > 1024 || a->H > most / (a->W + 2) / 1024)
-        return false;
+    if (!ck_is_conv3x3(a) || !ck_has_64_channels(a) || a->Q > 1024 || a->P > most / (a->Q + 2) / 1024) return 0;
     /* positions behind the last tile too, in 32 bits, also times the divisors */
-    if (a->N > most / ((a->H + 1) * (a->W + 1)) / (a->H > a->W ? a->H + 2 : a->W + 2) - 1) return false;
-    if (a->transposed ? a->bias || a->relu || (a->sums && !a->bn_x) : a->add || a->bn_x) return false;
-    if ((a->bn_x && !(a->mean_rstd && a->gamma && a->beta)) || (a->sums && (a->bias || a->relu))) return false;
+    if (a->N > most / ((a->P + 1) * (a->Q + 1)) / (a->P > a->Q ? a->P + 2 : a->Q + 2) - 1) return 0;
     return bytes_of(shape_of(a, gpu->multiprocessors)) <= gpu->block_bytes;
 }
 
-size_t ck_conv3x3_mma_workspace(const struct ck_conv3x3 *a, const struct ck_mma_gpu *gpu) {
+size_t workspace_of(const struct ck_fused_conv *a, const struct ck_gpu *gpu) {
     const shape s = shape_of(a, gpu->multiprocessors);
-    return a->sums ? sizeof(float) * 2 * CHANNELS * GROUPS * (size_t)s.blocks : 0;
+    return a->has_sums ? sizeof(float) * 2 * CHANNELS * GROUPS * (size_t)s.blocks : 0;
 }
 
-cudaError_t ck_conv3x3_mma(const struct ck_conv3x3 *a, void *workspace, const struct ck_mma_gpu *gpu,
-                           cudaStream_t stream) {
-    if (!ck_conv3x3_mma_supports(a, gpu)) return cudaErrorInvalidValue;
+cudaError_t launch(const struct ck_fused_conv *a, void *workspace, const struct ck_gpu *gpu, cudaStream_t stream) {
+    if (!configs(a, gpu)) return cudaErrorInvalidValue;
     params p    = {};
     p.shape     = shape_of(a, gpu->multiprocessors);
     p.x         = a->x;
@@ -336,11 +325,14 @@ cudaError_t ck_conv3x3_mma(const struct ck_conv3x3 *a, void *workspace, const st
     p.gamma     = a->gamma;
     p.beta      = a->beta;
     p.y         = a->y;
-    p.partial   = a->sums ? static_cast<float *>(workspace) : nullptr;
+    p.partial   = a->has_sums ? static_cast<float *>(workspace) : nullptr;
     p.relu      = a->relu;
 
-    const cudaError_t error = a->type == CK_F16 ? start_kind<__half>(p, kind_of(a), stream)
-                                                : start_kind<__nv_bfloat16>(p, kind_of(a), stream);
-    if (error != cudaSuccess || !a->sums) return error;
+    const cudaError_t error = ck_by_half(a->type, [&](auto t) { return start<decltype(t)>(p, kind_of(a), stream); });
+    if (error != cudaSuccess || !a->has_sums) return error;
     return add_column_sums(p.partial, a->sums, p.shape.blocks * GROUPS, CHANNELS, CHANNELS, stream);
 }
+
+} // namespace
+
+const struct ck_conv_family ck_conv3x3_mma = ck_family<ck_fused_conv, configs, workspace_of, launch>();

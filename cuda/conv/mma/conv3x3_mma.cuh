@@ -8,13 +8,12 @@
 #define CK_CONV3X3_MMA_CUH
 
 #include "cuda/common/divisor.cuh"
-#include "cuda/conv/mma/conv3x3_mma.h"
 #include "cuda/conv/mma/panel.cuh"
 
 namespace {
 
 enum {
-    CHANNELS   = CK_CONV3X3_CHANNELS,
+    CHANNELS   = 64,
     SIDE       = 3,
     TAPS       = SIDE * SIDE,
     EACH       = 4, /* fragments of 16 positions of a warp */

@@ -12,6 +12,7 @@
  *
  * Bytes a pixel: see point_grad_sm90a.cu. The limiter is memory, followed closely by shared memory: for 64 pixels of
  * K 256, C 64, fragments are 384 KiB, 3,000 of the 4,900 cycles that 80 KiB of memory take. */
+#include "cuda/common/conv_family.cuh"
 #include "cuda/common/point_grad_fold.cuh"
 #include "cuda/conv/mma/point_grad_mma_work.cuh"
 
@@ -59,35 +60,34 @@ struct layout {
     int    tiles, slices, groups;
     size_t dw_bytes, sums_bytes;
 };
-template <typename P> layout layout_of(const struct ck_point_grad_kind *kind, int multiprocessors) {
+template <typename P> layout layout_of(const struct ck_point_grad *a, int multiprocessors) {
     layout l;
-    l.tiles  = (int)((kind->pixels + P::TILE - 1) / P::TILE);
-    l.slices = (int)(kind->C / P::C);
+    l.tiles  = (int)((a->pixels + P::TILE - 1) / P::TILE);
+    l.slices = (int)(a->C / P::C);
     l.groups = multiprocessors * P::BLOCKS / l.slices > 1 ? multiprocessors * P::BLOCKS / l.slices : 1;
     if (l.groups > l.tiles) l.groups = l.tiles;
-    l.dw_bytes   = (size_t)l.groups * (size_t)(kind->K * kind->C) * sizeof(float);
-    l.sums_bytes = (size_t)l.groups * 2 * (size_t)kind->C * sizeof(float);
+    l.dw_bytes   = (size_t)l.groups * (size_t)(a->K * a->C) * sizeof(float);
+    l.sums_bytes = (size_t)l.groups * 2 * (size_t)a->C * sizeof(float);
     return l;
 }
 
 template <typename T, typename P>
-cudaError_t start(const struct ck_point_grad *args, void *workspace, int multiprocessors, cudaStream_t stream) {
-    const struct ck_point_grad_kind *kind = &args->kind;
-    const layout                     l    = layout_of<P>(kind, multiprocessors);
-    params                           p    = {};
-    p.g = args->g, p.dy_x = args->dy_x, p.w = args->w, p.x = args->x, p.add = args->add, p.bn_x = args->bn_x;
-    p.dy_coeffs = args->dy_coeffs, p.scale_bias = args->scale_bias, p.mean_rstd = args->mean_rstd, p.dx = args->dx;
+cudaError_t start(const struct ck_point_grad *a, void *workspace, int multiprocessors, cudaStream_t stream) {
+    const layout l = layout_of<P>(a, multiprocessors);
+    params       p = {};
+    p.g = a->g, p.dy_x = a->dy_x, p.w = a->w, p.x = a->x, p.add = a->add, p.bn_x = a->bn_x;
+    p.dy_coeffs = a->dy_coeffs, p.scale_bias = a->scale_bias, p.mean_rstd = a->mean_rstd, p.dx = a->dx;
     p.dw_part = static_cast<float *>(workspace), p.sums_part = p.dw_part + l.dw_bytes / sizeof(float);
-    p.pixels = (int)kind->pixels, p.C = (int)kind->C, p.tiles = l.tiles, p.slices = l.slices;
+    p.pixels = (int)a->pixels, p.C = (int)a->C, p.tiles = l.tiles, p.slices = l.slices;
     const auto  kernel = point_grad_mma<T, P>;
     cudaError_t error  = ck_allow_shared(kernel, P::BYTES);
     if (error != cudaSuccess) return error;
     kernel<<<(unsigned)(l.groups * l.slices), P::THREADS, P::BYTES, stream>>>(p);
     error = cudaGetLastError();
     if (error != cudaSuccess) return error;
-    const struct pg_parts parts = {p.dw_part, p.sums_part, l.groups, l.groups};
-    return pg_fold(&parts, P::MODE == PLAIN ? NULL : p.mean_rstd, args->dw, args->grad_sums, (int)kind->K, (int)kind->C,
-                   args->accumulate, stream);
+    const struct ck_parts parts = {p.dw_part, p.sums_part, l.groups, l.groups};
+    return ck_fold_parts(&parts, P::MODE == PLAIN ? NULL : p.mean_rstd, a->dw, a->grad_sums, (int)a->K, (int)a->C,
+                         a->accumulate, stream);
 }
 
 /* The kernels: channels of dy and of a slice of x, mode, pixels of a tile, copies, warps, early loads. Those that
@@ -104,50 +104,70 @@ cudaError_t start(const struct ck_point_grad *args, void *workspace, int multipr
 
 enum { SLICES_MAX = 8, PIXELS_MAX = 1 << 30 };
 
-int mode_of(const struct ck_point_grad_kind *kind) {
-    if (kind->scale_bias && kind->mean_rstd && !kind->bn_x && !kind->add) return INNER;
-    if (!kind->scale_bias && kind->mean_rstd && kind->bn_x) return BLOCK;
-    if (!kind->scale_bias && !kind->mean_rstd && !kind->bn_x) return PLAIN;
+/* The mode `masked` has no kernels here. `block` computes sums that nobody reads, of a BN that does not exist: x is its
+ * input, (mean, rstd) are zeros in the workspace, and the sums follow them. */
+bool is_masked(const struct ck_point_grad *a) {
+    return a->has_bn_x && !a->has_mean_rstd && !a->has_scale_bias;
+}
+size_t unused_bytes(const struct ck_point_grad *a) {
+    return is_masked(a) ? 2 * sizeof(float) * (size_t)a->C : 0; /* a multiple of 512 */
+}
+
+int mode_of(const struct ck_point_grad *a) {
+    if (is_masked(a)) return BLOCK;
+    if (a->has_scale_bias && a->has_mean_rstd && !a->has_bn_x && !a->has_add) return INNER;
+    if (!a->has_scale_bias && a->has_mean_rstd && a->has_bn_x) return BLOCK;
+    if (!a->has_scale_bias && !a->has_mean_rstd && !a->has_bn_x) return PLAIN;
     return -1;
 }
-template <typename P> bool fits(const struct ck_point_grad_kind *kind, const struct ck_mma_gpu *gpu) {
-    return mode_of(kind) == P::MODE && kind->K == P::K && kind->C % P::C == 0 && kind->C / P::C <= SLICES_MAX &&
+template <typename P> bool fits(const struct ck_point_grad *a, const struct ck_gpu *gpu) {
+    return mode_of(a) == P::MODE && a->K == P::K && a->C % P::C == 0 && a->C / P::C <= SLICES_MAX &&
            P::BYTES <= gpu->block_bytes;
+}
+
+int configs(const struct ck_point_grad *a, const struct ck_gpu *gpu) {
+    int count = 0;
+    if ((a->type != CK_F16 && a->type != CK_BF16) || !a->has_dy_x || a->pixels < 1 || a->pixels > PIXELS_MAX) return 0;
+#define COUNT(...) count += fits<plan<__VA_ARGS__>>(a, gpu);
+    PLANS(COUNT)
+    return count;
+}
+
+/* Calls use with a value of plan a->config of those that fit, and returns its result; `none` if there is none. */
+template <class Result, class Use>
+Result with_plan(const struct ck_point_grad *a, const struct ck_gpu *gpu, Result none, const Use &use) {
+    int config = a->config;
+#define USE(...)                                                                                                       \
+    if (fits<plan<__VA_ARGS__>>(a, gpu) && config-- == 0) return use(plan<__VA_ARGS__>());
+    PLANS(USE)
+    return none;
+}
+
+size_t workspace_of(const struct ck_point_grad *a, const struct ck_gpu *gpu) {
+    return 2 * unused_bytes(a) + with_plan(a, gpu, (size_t)0, [&](auto plan) {
+               const layout l = layout_of<decltype(plan)>(a, gpu->multiprocessors);
+               return l.dw_bytes + l.sums_bytes;
+           });
+}
+
+cudaError_t launch(const struct ck_point_grad *args, void *workspace, const struct ck_gpu *gpu, cudaStream_t stream) {
+    const size_t         unused = unused_bytes(args);
+    struct ck_point_grad a      = *args;
+    char                *work   = static_cast<char *>(workspace);
+    if (unused) {
+        const cudaError_t error = cudaMemsetAsync(work, 0, unused, stream);
+        if (error != cudaSuccess) return error;
+        a.mean_rstd = static_cast<const float *>(workspace);
+        a.grad_sums = reinterpret_cast<float *>(work + unused);
+        a.bn_x      = a.x;
+    }
+    return ck_by_half(a.type, [&](auto t) {
+        return with_plan(&a, gpu, cudaErrorInvalidValue, [&](auto plan) {
+            return start<decltype(t), decltype(plan)>(&a, work + 2 * unused, gpu->multiprocessors, stream);
+        });
+    });
 }
 
 } // namespace
 
-int ck_point_grad_mma_configs(const struct ck_point_grad_kind *kind, const struct ck_mma_gpu *gpu) {
-    int configs = 0;
-    if ((kind->type != CK_F16 && kind->type != CK_BF16) || !kind->dy_x || kind->pixels < 1 || kind->pixels > PIXELS_MAX)
-        return 0;
-#define COUNT(...) configs += fits<plan<__VA_ARGS__>>(kind, gpu);
-    PLANS(COUNT)
-    return configs;
-}
-
-bool ck_point_grad_mma_supports(const struct ck_point_grad_kind *kind, const struct ck_mma_gpu *gpu) {
-    return ck_point_grad_mma_configs(kind, gpu) > 0;
-}
-
-size_t ck_point_grad_mma_workspace(const struct ck_point_grad_kind *kind, int config, const struct ck_mma_gpu *gpu) {
-#define WORKSPACE(...)                                                                                                 \
-    if (fits<plan<__VA_ARGS__>>(kind, gpu) && config-- == 0) {                                                         \
-        const layout l = layout_of<plan<__VA_ARGS__>>(kind, gpu->multiprocessors);                                     \
-        return l.dw_bytes + l.sums_bytes;                                                                              \
-    }
-    PLANS(WORKSPACE)
-    return 0;
-}
-
-cudaError_t ck_point_grad_mma(const struct ck_point_grad *args, int config, void *workspace,
-                              const struct ck_mma_gpu *gpu, cudaStream_t stream) {
-    const struct ck_point_grad_kind *kind = &args->kind;
-#define LAUNCH(...)                                                                                                    \
-    if (fits<plan<__VA_ARGS__>>(kind, gpu) && config-- == 0)                                                           \
-        return kind->type == CK_F16                                                                                    \
-                   ? start<__half, plan<__VA_ARGS__>>(args, workspace, gpu->multiprocessors, stream)                   \
-                   : start<__nv_bfloat16, plan<__VA_ARGS__>>(args, workspace, gpu->multiprocessors, stream);
-    PLANS(LAUNCH)
-    return cudaErrorInvalidValue;
-}
+const struct ck_conv_family ck_point_grad_mma = ck_family<ck_point_grad, configs, workspace_of, launch>();

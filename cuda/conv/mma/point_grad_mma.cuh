@@ -2,8 +2,8 @@
 #ifndef CK_POINT_GRAD_MMA_CUH
 #define CK_POINT_GRAD_MMA_CUH
 
+#include "cuda/common/fused_conv.h"
 #include "cuda/common/mma.cuh"
-#include "cuda/conv/mma/point_grad_mma.h"
 
 namespace {
 

@@ -1,4 +1,4 @@
-/* cuda/conv/mma/point_mma.cu: device code and launchers of cuda/conv/mma/point_mma.h.
+/* cuda/conv/mma/point_mma.cu: the family point_conv from compute capability 8.0 on (cuda/common/fused_conv.h).
  *
  * Bytes and operations: see cuda/conv/pointwise/point_conv_block.cuh. The limiter is memory where C*K/(C + K) is below
  * about 100, else the tensor cores or shared memory: mma.sync reads 24 KiB of fragments for 128 x 128 x 16 products.
@@ -8,8 +8,6 @@
  * where they fit, else they are copied with each step. act is applied to fragments in registers. Results leave by rows
  * through cuda/conv/mma/panel.cuh, where a lane adds `add`, masks, and sums its 8 columns. A second kernel adds the
  * sums of the blocks in a fixed order. Two blocks share a multiprocessor: one multiplies while the other stores. */
-#include "cuda/common/column_sums.cuh"
-#include "cuda/conv/mma/point_mma.h"
 #include "cuda/conv/mma/point_mma_plan.cuh"
 #include "cuda/conv/mma/point_mma_work.cuh"
 
@@ -44,31 +42,22 @@ template <typename T, int COLUMNS, int KIND> __global__ void __launch_bounds__(T
 
 /* ---- host side ---- */
 
-int64_t side_of(int64_t side, int stride) {
-    return (side - 1) / stride + 1;
-}
-int64_t rows_of(const struct ck_point_conv *a) {
-    return a->N * side_of(a->H, a->stride) * side_of(a->W, a->stride);
-}
-enum kind kind_of(const struct ck_point_conv *a) {
-    if (a->transposed) return a->bn_x ? GRADIENT : TRANSPOSED;
-    if (a->scale_bias) return ACT;
-    return a->bias || a->add || a->relu ? INFER : PLAIN;
+enum kind kind_of(const struct ck_fused_conv *a) {
+    if (a->transposed) return a->has_bn_x ? GRADIENT : TRANSPOSED;
+    if (a->has_scale_bias) return ACT;
+    return a->has_bias || a->has_add || a->relu ? INFER : PLAIN;
 }
 
-int find_plan(struct plan *p, const struct ck_point_conv *a, int algo, const struct ck_mma_gpu *gpu) {
-    const int64_t       steps = (a->C + STEP - 1) / STEP;
-    const struct demand d     = {rows_of(a),         a->K, steps, a->bn_x ? 4 : 1, a->scale_bias ? 2 * a->C : 0,
-                                 a->bn_x != nullptr, false};
+int find_plan(struct plan *p, const struct ck_fused_conv *a, int algo, const struct ck_gpu *gpu) {
+    const int64_t       rows = a->N * a->P * a->Q, steps = (a->C + STEP - 1) / STEP;
+    const struct demand d = {rows,        a->K, steps, a->has_bn_x ? 4 : 1, a->has_scale_bias ? 2 * a->C : 0,
+                             a->has_bn_x, false};
     return find_plan(p, &d, algo, gpu);
 }
 
 template <typename T, int COLUMNS, int KIND> cudaError_t start(const params &p, cudaStream_t stream) {
-    const auto        kernel = point_mma<T, COLUMNS, KIND>;
-    const cudaError_t error  = ck_allow_shared(kernel, p.plan.bytes);
-    if (error != cudaSuccess) return error;
-    return ck_launch(kernel, dim3((unsigned)(p.plan.groups * p.plan.blocks_k)), dim3(THREADS), (size_t)p.plan.bytes,
-                     stream, p);
+    return ck_launch_shared(point_mma<T, COLUMNS, KIND>, dim3((unsigned)(p.plan.groups * p.plan.blocks_k)),
+                            dim3(THREADS), p.plan.bytes, stream, p);
 }
 template <typename T, int KIND> cudaError_t start_columns(const params &p, cudaStream_t stream) {
     if constexpr (KIND != GRADIENT)
@@ -86,65 +75,27 @@ template <typename T> cudaError_t start_kind(const params &p, enum kind kind, cu
     return cudaErrorInvalidValue;
 }
 
-params params_of(const struct ck_point_conv *a, const struct plan *plan, void *workspace) {
-    params p     = {};
-    p.plan       = *plan;
-    p.x          = a->x;
-    p.w          = a->w;
-    p.add        = a->add;
-    p.bn_x       = a->bn_x;
-    p.scale_bias = a->scale_bias;
-    p.bias       = a->bias;
-    p.mean_rstd  = a->mean_rstd;
-    p.gamma      = a->gamma;
-    p.beta       = a->beta;
-    p.y          = a->y;
-    p.partial    = a->sums ? static_cast<float *>(workspace) : nullptr;
-    p.rows       = (int)rows_of(a);
-    p.C          = (int)a->C;
-    p.K          = (int)a->K;
-    p.stride     = a->stride;
-    p.H          = (int)a->H;
-    p.W          = (int)a->W;
-    p.P          = (int)side_of(a->H, a->stride);
-    p.Q          = (int)side_of(a->W, a->stride);
-    p.relu       = a->relu;
-    return p;
+int configs(const struct ck_fused_conv *a, const struct ck_gpu *gpu) {
+    struct plan plan;
+    return ck_is_point_conv(a) ? find_plan(&plan, a, -1, gpu) : 0;
+}
+
+size_t workspace_of(const struct ck_fused_conv *a, const struct ck_gpu *gpu) {
+    struct plan plan;
+    if (!a->has_sums || find_plan(&plan, a, a->config, gpu) <= a->config) return 0;
+    return sums_bytes(plan);
+}
+
+cudaError_t launch(const struct ck_fused_conv *a, void *workspace, const struct ck_gpu *gpu, cudaStream_t stream) {
+    struct plan plan;
+    if (a->config < 0 || !ck_is_point_conv(a) || find_plan(&plan, a, a->config, gpu) <= a->config)
+        return cudaErrorInvalidValue;
+    const params      p = params_of<params>(a, &plan, workspace);
+    const cudaError_t error =
+        ck_by_half(a->type, [&](auto t) { return start_kind<decltype(t)>(p, kind_of(a), stream); });
+    return error == cudaSuccess ? start_sums(p, a, stream) : error;
 }
 
 } // namespace
 
-bool ck_point_mma_supports(const struct ck_point_conv *a, const struct ck_mma_gpu *gpu) {
-    const int64_t most = INT32_MAX / 2;
-    if (a->type == CK_F32 || a->stride < 1 || a->stride > 8 || a->N < 1 || a->H < 1 || a->W < 1) return false;
-    if (a->C < 8 || a->C % 8 || a->C > most || a->K < 8 || a->K % 8 || a->K > most / 8) return false;
-    if (a->H > most / a->W || a->N > most / (a->H * a->W)) return false;
-    if (a->scale_bias && (a->C % STEP || a->transposed || a->bias || a->add || a->relu)) return false;
-    if (a->transposed && (a->bias || a->relu || a->stride > 1)) return false;
-    if (a->bn_x && !(a->transposed && a->mean_rstd && a->gamma && a->beta)) return false;
-    if (a->sums && (a->bias || a->relu || (a->add && !a->bn_x))) return false;
-    return ck_point_mma_configs(a, gpu) > 0;
-}
-
-int ck_point_mma_configs(const struct ck_point_conv *a, const struct ck_mma_gpu *gpu) {
-    struct plan plan;
-    return find_plan(&plan, a, -1, gpu);
-}
-
-size_t ck_point_mma_workspace(const struct ck_point_conv *a, const struct ck_mma_gpu *gpu) {
-    struct plan plan;
-    if (!a->sums || find_plan(&plan, a, a->config, gpu) <= a->config) return 0;
-    return sizeof(float) * 2 * (size_t)plan.groups * (size_t)plan.blocks_k * (size_t)plan.columns;
-}
-
-cudaError_t ck_point_mma(const struct ck_point_conv *a, void *workspace, const struct ck_mma_gpu *gpu,
-                         cudaStream_t stream) {
-    struct plan plan;
-    if (a->config < 0 || !ck_point_mma_supports(a, gpu) || find_plan(&plan, a, a->config, gpu) <= a->config)
-        return cudaErrorInvalidValue;
-    const params      p     = params_of(a, &plan, workspace);
-    const cudaError_t error = a->type == CK_F16 ? start_kind<__half>(p, kind_of(a), stream)
-                                                : start_kind<__nv_bfloat16>(p, kind_of(a), stream);
-    if (error != cudaSuccess || !a->sums) return error;
-    return add_column_sums(p.partial, a->sums, plan.groups, (int64_t)plan.blocks_k * plan.columns, a->K, stream);
-}
+const struct ck_conv_family ck_point_conv_mma = ck_family<ck_fused_conv, configs, workspace_of, launch>();

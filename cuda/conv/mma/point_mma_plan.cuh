@@ -2,7 +2,9 @@
 #ifndef CK_POINT_MMA_PLAN_CUH
 #define CK_POINT_MMA_PLAN_CUH
 
-#include "cuda/conv/mma/mma_gpu.h"
+#include "cuda/common/column_sums.cuh"
+#include "cuda/common/conv_family.cuh"
+#include "cuda/common/fused_conv.h"
 #include "cuda/conv/mma/point_mma.cuh"
 
 namespace {
@@ -53,7 +55,7 @@ bool plan_as(struct plan *p, const struct demand *d, int columns, int64_t limit,
 /* Stores tile config `algo`, an index into the configs that fit, in *p. It exists if the result is greater than algo.
  * With algo < 0 the result is the number of configs. They differ in their limit of shared memory: half of a
  * multiprocessor, what every GPU has, and, if d->alone is set, what this GPU has. */
-int find_plan(struct plan *p, const struct demand *d, int algo, const struct ck_mma_gpu *gpu) {
+int find_plan(struct plan *p, const struct demand *d, int algo, const struct ck_gpu *gpu) {
     const int64_t half = gpu->multiprocessor_bytes / 2 - 1024 /* of the driver */, all = BLOCK_BYTES;
     const int64_t most = gpu->block_bytes, limits[3] = {half < all ? half : all, all < most ? all : most, most};
     int           found  = 0;
@@ -67,6 +69,42 @@ int find_plan(struct plan *p, const struct demand *d, int algo, const struct ck_
             found++;
         }
     return found;
+}
+
+/* The arguments of a kernel; Params is struct params or begins with it. */
+template <class Params> Params params_of(const struct ck_fused_conv *a, const struct plan *plan, void *workspace) {
+    Params p     = {};
+    p.plan       = *plan;
+    p.x          = a->x;
+    p.w          = a->w;
+    p.add        = a->add;
+    p.bn_x       = a->bn_x;
+    p.scale_bias = a->scale_bias;
+    p.bias       = a->bias;
+    p.mean_rstd  = a->mean_rstd;
+    p.gamma      = a->gamma;
+    p.beta       = a->beta;
+    p.y          = a->y;
+    p.partial    = a->has_sums ? static_cast<float *>(workspace) : nullptr;
+    p.rows       = (int)(a->N * a->P * a->Q);
+    p.C          = (int)a->C;
+    p.K          = (int)a->K;
+    p.stride     = a->stride;
+    p.H          = (int)a->H;
+    p.W          = (int)a->W;
+    p.P          = (int)a->P;
+    p.Q          = (int)a->Q;
+    p.relu       = a->relu;
+    return p;
+}
+
+/* The second launch: the sums of the blocks. */
+cudaError_t start_sums(const params &p, const struct ck_fused_conv *a, cudaStream_t stream) {
+    if (!a->has_sums) return cudaSuccess;
+    return add_column_sums(p.partial, a->sums, p.plan.groups, (int64_t)p.plan.blocks_k * p.plan.columns, a->K, stream);
+}
+size_t sums_bytes(const struct plan &p) {
+    return sizeof(float) * 2 * (size_t)p.groups * (size_t)p.blocks_k * (size_t)p.columns;
 }
 
 } // namespace

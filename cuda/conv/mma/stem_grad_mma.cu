@@ -1,4 +1,4 @@
-/* cuda/conv/mma/stem_grad_mma.cu: filter gradient of the space-to-depth stem (cuda/conv/mma/stem_mma.h).
+/* cuda/conv/mma/stem_grad_mma.cu: filter gradient of the space-to-depth stem (cuda/common/fused_conv.h).
  *
  * Bytes a pixel: 128 of dy and 32 of x, read 2.5 times (mostly from L2). 32,768 operations a pixel for 64 channels. The
  * limiter is the tensor cores, as in the forward convolution.
@@ -124,38 +124,35 @@ template <typename T, int DOWN> cudaError_t start(const params &p, cudaStream_t 
     kernel<<<(unsigned)(p.groups * (p.shape.K / COLUMNS)), threads, BYTES, stream>>>(p);
     return cudaGetLastError();
 }
-template <typename T> cudaError_t start_config(const params &p, int config, cudaStream_t stream) {
-    return config == 0 ? start<T, 2>(p, stream) : start<T, 4>(p, stream);
+
+int configs(const struct ck_stem_grad *a, const struct ck_gpu *gpu) {
+    const bool fits = (a->type == CK_F16 || a->type == CK_BF16) && !a->has_dy_x && shape_fits(a->N, a->H, a->W, a->K) &&
+                      (int)BYTES <= gpu->block_bytes;
+    return fits ? CONFIGS : 0;
 }
 
-} // namespace
-
-bool ck_stem_grad_mma_supports(const struct ck_stem_grad *a, const struct ck_mma_gpu *gpu) {
-    return (a->type == CK_F16 || a->type == CK_BF16) && !a->dy_x && shape_fits(a->N, a->H, a->W, a->K) &&
-           (int)BYTES <= gpu->block_bytes;
-}
-
-int ck_stem_grad_mma_configs(void) {
-    return CONFIGS;
-}
-
-size_t ck_stem_grad_mma_workspace(const struct ck_stem_grad *a, const struct ck_mma_gpu *gpu) {
+size_t workspace_of(const struct ck_stem_grad *a, const struct ck_gpu *gpu) {
     const shape s = shape_of(a->N, a->H, a->W, a->K, FRAGMENTS);
     return sizeof(float) * (size_t)groups_of(s, gpu->multiprocessors) * (size_t)a->K * ELEMENTS;
 }
 
-cudaError_t ck_stem_grad_mma(const struct ck_stem_grad *a, void *workspace, const struct ck_mma_gpu *gpu,
-                             cudaStream_t stream) {
-    if (!ck_stem_grad_mma_supports(a, gpu) || a->config < 0 || a->config >= CONFIGS) return cudaErrorInvalidValue;
+cudaError_t launch(const struct ck_stem_grad *a, void *workspace, const struct ck_gpu *gpu, cudaStream_t stream) {
+    if (a->config < 0 || a->config >= configs(a, gpu)) return cudaErrorInvalidValue;
     params p                = {};
     p.shape                 = shape_of(a->N, a->H, a->W, a->K, FRAGMENTS);
     p.groups                = groups_of(p.shape, gpu->multiprocessors);
     p.x                     = a->x;
     p.g                     = a->g;
     p.partial               = static_cast<float *>(workspace);
-    const cudaError_t error = a->type == CK_F16 ? start_config<__half>(p, a->config, stream)
-                                                : start_config<__nv_bfloat16>(p, a->config, stream);
+    const cudaError_t error = ck_by_half(a->type, [&](auto t) {
+        using T = decltype(t);
+        return a->config == 0 ? start<T, 2>(p, stream) : start<T, 4>(p, stream);
+    });
     if (error != cudaSuccess) return error;
-    const struct pg_parts parts = {p.partial, NULL, p.groups, 0};
-    return pg_fold(&parts, NULL, a->dw, NULL, (int)a->K, ELEMENTS, a->accumulate, stream);
+    const struct ck_parts parts = {p.partial, NULL, p.groups, 0};
+    return ck_fold_parts(&parts, NULL, a->dw, NULL, (int)a->K, ELEMENTS, a->accumulate, stream);
 }
+
+} // namespace
+
+const struct ck_conv_family ck_stem_grad_mma = ck_family<ck_stem_grad, configs, workspace_of, launch>();

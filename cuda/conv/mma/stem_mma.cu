@@ -1,4 +1,4 @@
-/* cuda/conv/mma/stem_mma.cu: forward convolution of the space-to-depth stem (cuda/conv/mma/stem_mma.h).
+/* cuda/conv/mma/stem_mma.cu: forward convolution of the space-to-depth stem (cuda/common/fused_conv.h).
  *
  * Bytes a pixel: 32 of x, read twice (mostly from L2), and 128 of y. 32,768 operations a pixel for 64 channels. The
  * tensor cores limit the time. At batch 256 and 224x224 images: 105 GFLOP, 222 us at the 8 cycles that a product takes
@@ -210,11 +210,8 @@ __global__ void __launch_bounds__(GROUPS *THREADS, 2 / GROUPS) stem_mma(const pa
 }
 
 template <typename T, bool INFER, int GROUPS> cudaError_t start(const params &p, cudaStream_t stream) {
-    const auto        kernel = stem_mma<T, INFER, GROUPS>;
-    const cudaError_t error  = ck_allow_shared(kernel, bytes_of(GROUPS));
-    if (error != cudaSuccess) return error;
-    return ck_launch(kernel, dim3((unsigned)(p.groups / GROUPS * (p.shape.K / COLUMNS))), dim3(GROUPS * THREADS),
-                     bytes_of(GROUPS), stream, p);
+    return ck_launch_shared(stem_mma<T, INFER, GROUPS>, dim3((unsigned)(p.groups / GROUPS * (p.shape.K / COLUMNS))),
+                            dim3(GROUPS * THREADS), bytes_of(GROUPS), stream, p);
 }
 template <typename T> cudaError_t start_kind(const params &p, bool two, cudaStream_t stream) {
     const bool infer = p.bias || p.relu;
@@ -223,40 +220,40 @@ template <typename T> cudaError_t start_kind(const params &p, bool two, cudaStre
 }
 
 /* Two groups share a block and its filters where they fit. */
-bool has_two(const struct ck_mma_gpu *gpu) {
+bool has_two(const struct ck_gpu *gpu) {
     return bytes_of(2) <= gpu->block_bytes;
 }
-int groups_for(const shape &s, const struct ck_mma_gpu *gpu) {
+int groups_for(const shape &s, const struct ck_gpu *gpu) {
     const int groups = groups_of(s, gpu->multiprocessors);
     return has_two(gpu) ? (groups + 1) / 2 * 2 : groups;
 }
 
-} // namespace
-
-bool ck_stem_mma_supports(const struct ck_stem_conv *a, const struct ck_mma_gpu *gpu) {
-    return (a->type == CK_F16 || a->type == CK_BF16) && shape_fits(a->N, a->H, a->W, a->K) &&
-           !(a->sums && (a->bias || a->relu)) && bytes_of(1) <= gpu->block_bytes;
+int configs(const struct ck_fused_conv *a, const struct ck_gpu *gpu) {
+    return ck_is_stem(a) && shape_fits(a->N, a->H, a->W, a->K) && bytes_of(1) <= gpu->block_bytes;
 }
 
-size_t ck_stem_mma_workspace(const struct ck_stem_conv *a, const struct ck_mma_gpu *gpu) {
+size_t workspace_of(const struct ck_fused_conv *a, const struct ck_gpu *gpu) {
     const shape s = shape_of(a->N, a->H, a->W, a->K, FRAGMENTS);
-    return a->sums ? sizeof(float) * 2 * (size_t)groups_for(s, gpu) * (size_t)a->K : 0;
+    return a->has_sums ? sizeof(float) * 2 * (size_t)groups_for(s, gpu) * (size_t)a->K : 0;
 }
 
-cudaError_t ck_stem_mma(const struct ck_stem_conv *a, void *workspace, const struct ck_mma_gpu *gpu,
-                        cudaStream_t stream) {
-    if (!ck_stem_mma_supports(a, gpu)) return cudaErrorInvalidValue;
-    params p                = {};
-    p.shape                 = shape_of(a->N, a->H, a->W, a->K, FRAGMENTS);
-    p.groups                = groups_for(p.shape, gpu);
-    p.x                     = a->x;
-    p.w                     = a->w;
-    p.bias                  = a->bias;
-    p.relu                  = a->relu;
-    p.y                     = a->y;
-    p.partial               = a->sums ? static_cast<float *>(workspace) : nullptr;
-    const cudaError_t error = a->type == CK_F16 ? start_kind<__half>(p, has_two(gpu), stream)
-                                                : start_kind<__nv_bfloat16>(p, has_two(gpu), stream);
-    if (error != cudaSuccess || !a->sums) return error;
+cudaError_t launch(const struct ck_fused_conv *a, void *workspace, const struct ck_gpu *gpu, cudaStream_t stream) {
+    if (!configs(a, gpu)) return cudaErrorInvalidValue;
+    params p  = {};
+    p.shape   = shape_of(a->N, a->H, a->W, a->K, FRAGMENTS);
+    p.groups  = groups_for(p.shape, gpu);
+    p.x       = a->x;
+    p.w       = a->w;
+    p.bias    = a->bias;
+    p.relu    = a->relu;
+    p.y       = a->y;
+    p.partial = a->has_sums ? static_cast<float *>(workspace) : nullptr;
+    const cudaError_t error =
+        ck_by_half(a->type, [&](auto t) { return start_kind<decltype(t)>(p, has_two(gpu), stream); });
+    if (error != cudaSuccess || !a->has_sums) return error;
     return add_column_sums(p.partial, a->sums, p.groups, a->K, a->K, stream);
 }
+
+} // namespace
+
+const struct ck_conv_family ck_stem_mma = ck_family<ck_fused_conv, configs, workspace_of, launch>();

@@ -8,8 +8,9 @@
 #ifndef CK_STEM_MMA_CUH
 #define CK_STEM_MMA_CUH
 
+#include "cuda/common/conv_family.cuh"
+#include "cuda/common/fused_conv.h"
 #include "cuda/common/mma.cuh"
-#include "cuda/conv/mma/stem_mma.h"
 
 namespace {
 

@@ -1,5 +1,5 @@
 /* cuda/conv/mma/stem_pool_grad_mma.cu: filter gradient of the space-to-depth stem with the gradient of max pooling,
- * ReLU and BN behind it (cuda/conv/mma/stem_mma.h). The gradient of the convolution's output is not stored.
+ * ReLU and BN behind it (cuda/common/fused_conv.h). The gradient of the convolution's output is not stored.
  *
  * Bytes a pixel of y: 128 of y, 32 of the gradient of the pooling, 16 of its index, 32 of x. 32,768 operations a pixel
  * for 64 channels. The limiter is the tensor cores.
@@ -280,25 +280,22 @@ template <typename T> cudaError_t start(const params &p, cudaStream_t stream) {
     kernel<<<(unsigned)(p.groups * (p.shape.K / COLUMNS)), THREADS, BYTES, stream>>>(p);
     return cudaGetLastError();
 }
-int blocks_of(const shape &s, const struct ck_mma_gpu *gpu) {
+int blocks_of(const shape &s, const struct ck_gpu *gpu) {
     return (groups_of(s, gpu->multiprocessors) + 1) / 2;
 }
 
-} // namespace
-
-bool ck_stem_pool_grad_mma_supports(const struct ck_stem_pool_grad *a, const struct ck_mma_gpu *gpu) {
+int configs(const struct ck_stem_pool_grad *a, const struct ck_gpu *gpu) {
     return (a->type == CK_F16 || a->type == CK_BF16) && shape_fits(a->N, a->H, a->W, a->K) &&
            (int)BYTES <= gpu->block_bytes;
 }
 
-size_t ck_stem_pool_grad_mma_workspace(const struct ck_stem_pool_grad *a, const struct ck_mma_gpu *gpu) {
+size_t workspace_of(const struct ck_stem_pool_grad *a, const struct ck_gpu *gpu) {
     const shape s = shape_of(a->N, a->H, a->W, a->K, FRAGMENTS);
     return sizeof(float) * (size_t)blocks_of(s, gpu) * (size_t)a->K * ELEMENTS;
 }
 
-cudaError_t ck_stem_pool_grad_mma(const struct ck_stem_pool_grad *a, void *workspace, const struct ck_mma_gpu *gpu,
-                                  cudaStream_t stream) {
-    if (!ck_stem_pool_grad_mma_supports(a, gpu)) return cudaErrorInvalidValue;
+cudaError_t launch(const struct ck_stem_pool_grad *a, void *workspace, const struct ck_gpu *gpu, cudaStream_t stream) {
+    if (!configs(a, gpu)) return cudaErrorInvalidValue;
     params p                = {};
     p.shape                 = shape_of(a->N, a->H, a->W, a->K, FRAGMENTS);
     p.groups                = blocks_of(p.shape, gpu);
@@ -311,8 +308,12 @@ cudaError_t ck_stem_pool_grad_mma(const struct ck_stem_pool_grad *a, void *works
     p.coeffs                = a->coeffs;
     p.scale_bias            = a->scale_bias;
     p.partial               = static_cast<float *>(workspace);
-    const cudaError_t error = a->type == CK_F16 ? start<__half>(p, stream) : start<__nv_bfloat16>(p, stream);
+    const cudaError_t error = ck_by_half(a->type, [&](auto t) { return start<decltype(t)>(p, stream); });
     if (error != cudaSuccess) return error;
-    const struct pg_parts parts = {p.partial, NULL, p.groups, 0};
-    return pg_fold(&parts, NULL, a->dw, NULL, (int)a->K, ELEMENTS, a->accumulate, stream);
+    const struct ck_parts parts = {p.partial, NULL, p.groups, 0};
+    return ck_fold_parts(&parts, NULL, a->dw, NULL, (int)a->K, ELEMENTS, a->accumulate, stream);
 }
+
+} // namespace
+
+const struct ck_conv_family ck_stem_pool_grad_mma = ck_family<ck_stem_pool_grad, configs, workspace_of, launch>();

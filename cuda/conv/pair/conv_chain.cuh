@@ -2,7 +2,6 @@
 #ifndef CK_CONV_CHAIN_CUH
 #define CK_CONV_CHAIN_CUH
 
-#include "cuda/conv/pair/conv_chain.h"
 #include "cuda/conv/pair/conv_pair_work.cuh"
 
 namespace {

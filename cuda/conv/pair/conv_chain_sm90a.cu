@@ -1,4 +1,4 @@
-/* cuda/conv/pair/conv_chain_sm90a.cu: device code and launcher of cuda/conv/pair/conv_chain.h.
+/* cuda/conv/pair/conv_chain_sm90a.cu: the family conv_chain (cuda/conv/pair/conv_pair.h).
  *
  * Bytes: 64 + 2*K + L elements a pixel; the 3x3 convolution by itself moves 128 more (t is written and read).
  * 73,728 + 2*K*(64 + L) operations a pixel. The limiter is memory.
@@ -6,8 +6,10 @@
  * One block for each multiprocessor, for the whole launch. A tile is 8 x 8 pixels. One warpgroup computes t of a tile
  * from x and the pixels around it, and writes it to shared memory. Two warpgroups ("workers") compute y and z of
  * alternate tiles from there as conv_pair does. The threads of a fourth one load. */
+#include "cuda/common/conv_family.cuh"
 #include "cuda/common/tma.cuh"
 #include "cuda/conv/pair/conv_chain_first.cuh"
+#include "cuda/conv/pair/conv_pair_pack.cuh"
 
 namespace {
 
@@ -108,7 +110,7 @@ int rounded(int bytes, int to) {
 }
 
 /* A config: pixels of a row of x in shared memory, slots of x and of t. */
-const struct { int wide, image_slots, x_slots; } configs[] = {{16, 2, 1}, {HALO, 2, 1}, {HALO, 3, 2}, {HALO, 3, 1}};
+const struct { int wide, image_slots, x_slots; } rings[] = {{16, 2, 1}, {HALO, 2, 1}, {HALO, 3, 2}, {HALO, 3, 1}};
 
 /* Computes the offsets in shared memory: 1x1 filters, y, t, x, the 8-bit 3x3 filter, coefficients, barriers.
  * Returns false when the rings do not fit. */
@@ -131,11 +133,11 @@ bool lay_out(struct chain_params *p, int size) {
     return true;
 }
 
-bool make_plan(struct chain_params *p, const struct ck_conv_chain *a, int config) {
+bool make_plan(struct chain_params *p, const struct ck_conv_pair *a, int config) {
     const int64_t across = (a->W + SIDE - 1) / SIDE, down = (a->H + SIDE - 1) / SIDE;
     const int     size = a->type == CK_PAIR_U8 ? 1 : 2;
     if (a->N < 1 || a->H < 1 || a->W < 1 || a->H > 65535 || a->W > 65535) return false;
-    if (a->shortcut && size == 1) return false;
+    if (!a->has_first || a->C != CHANNELS || (a->has_shortcut && size == 1)) return false;
     if (a->K < 64 || a->K > 4096 || a->K * size % PANEL || (a->L != 64 && a->L != 128)) return false;
     if (a->N >= INT32_MAX / 2 / (across * down * SIDE * SIDE)) return false;
     p->K                 = (int)a->K;
@@ -145,15 +147,15 @@ bool make_plan(struct chain_params *p, const struct ck_conv_chain *a, int config
     p->down              = (int)down;
     p->z_panels          = size == 1 ? 0 : (int)a->L * 2 / PANEL;
     p->row               = CHANNELS * size;
-    p->wide              = configs[config].wide;
-    p->image_slots       = configs[config].image_slots;
+    p->wide              = rings[config].wide;
+    p->image_slots       = rings[config].image_slots;
     p->image_bytes       = rounded(HALO * p->wide * p->row, 1024);
     p->plan.L            = (int)a->L;
     p->plan.x_panel      = p->row;
-    p->plan.panels       = a->shortcut ? 2 : 1;
+    p->plan.panels       = a->has_shortcut ? 2 : 1;
     p->plan.chunks       = (int)a->K * size / PANEL;
     p->plan.x_bytes      = p->plan.panels * ROWS * p->row;
-    p->plan.x_slots      = configs[config].x_slots;
+    p->plan.x_slots      = rings[config].x_slots;
     p->plan.filter_bytes = p->plan.panels * PANEL * CHANNELS + (int)a->L * PANEL;
     p->plan.tiles        = (int)(a->N * across * down);
     return lay_out(p, size);
@@ -161,7 +163,7 @@ bool make_plan(struct chain_params *p, const struct ck_conv_chain *a, int config
 
 /* Boxes of `bytes` bytes of width x height pixels of an image, in shared memory as rows of so many bytes with the
  * swizzle of that width. */
-bool map_boxes(CUtensorMap *map, const struct ck_conv_chain *a, const void *data, int64_t channel_bytes, int bytes,
+bool map_boxes(CUtensorMap *map, const struct ck_conv_pair *a, const void *data, int64_t channel_bytes, int bytes,
                int width, int height) {
     static const auto encode =
         reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(ck_driver_function("cuTensorMapEncodeTiled"));
@@ -174,15 +176,15 @@ bool map_boxes(CUtensorMap *map, const struct ck_conv_chain *a, const void *data
                             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
-bool map_shortcut(struct chain_params *p, const struct ck_conv_chain *a) {
+bool map_shortcut(struct chain_params *p, const struct ck_conv_pair *a) {
     return map_boxes(&p->shortcut, a, a->shortcut_x, p->row, PANEL, SIDE, SIDE) &&
            ck_tma_byte_matrix(&p->shortcut_w, a->shortcut_w, a->K, p->row, PANEL, CHANNELS);
 }
 
-bool make_maps(struct chain_params *p, const struct ck_conv_chain *a) {
+bool make_maps(struct chain_params *p, const struct ck_conv_pair *a) {
     const int size = a->type == CK_PAIR_U8 ? 1 : 2;
     return map_boxes(&p->image, a, a->x, p->row, p->row, p->wide, HALO) &&
-           (a->shortcut ? map_shortcut(p, a) : map_boxes(&p->add, a, a->add, a->K * size, PANEL, SIDE, SIDE)) &&
+           (a->has_shortcut ? map_shortcut(p, a) : map_boxes(&p->add, a, a->add, a->K * size, PANEL, SIDE, SIDE)) &&
            map_boxes(&p->y, a, a->y, a->K * size, PANEL, SIDE, SIDE) &&
            (size == 1 || map_boxes(&p->z, a, a->z, a->L * size, PANEL, SIDE, SIDE)) &&
            (size == 2 || ck_tma_byte_matrix(&p->first, a->first_w, CHANNELS, TAPS * CHANNELS, CHANNELS, CHANNELS)) &&
@@ -190,46 +192,44 @@ bool make_maps(struct chain_params *p, const struct ck_conv_chain *a) {
            ck_tma_byte_matrix(&p->next_w, a->next_w, a->L, a->K * size, PANEL, (int)a->L);
 }
 
-template <typename T, int L, bool SHORTCUT> cudaError_t start(const struct chain_params *p, cudaStream_t stream) {
-    const auto        kernel = conv_chain<T, L, SHORTCUT>;
-    const cudaError_t error  = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, p->plan.bytes);
-    if (error != cudaSuccess) return error;
-    return ck_launch(kernel, dim3((unsigned)p->plan.grid), dim3(THREADS), (size_t)p->plan.bytes, stream, *p);
+template <typename T> cudaError_t start(const struct chain_params *p, cudaStream_t stream) {
+    auto kernel = p->plan.L == 64 ? conv_chain<T, 64, false> : conv_chain<T, 128, false>;
+    if constexpr (sizeof(T) == 2)
+        if (!p->add_given) kernel = p->plan.L == 64 ? conv_chain<T, 64, true> : conv_chain<T, 128, true>;
+    return ck_launch_shared(kernel, dim3((unsigned)p->plan.grid), dim3(THREADS), p->plan.bytes, stream, *p);
 }
 
-template <typename T> cudaError_t start_any(const struct chain_params *p, cudaStream_t stream) {
-    if constexpr (sizeof(T) == 2)
-        if (!p->add_given) return p->plan.L == 64 ? start<T, 64, true>(p, stream) : start<T, 128, true>(p, stream);
-    return p->plan.L == 64 ? start<T, 64, false>(p, stream) : start<T, 128, false>(p, stream);
+int configs(const struct ck_conv_pair *a, const struct ck_gpu *) {
+    struct chain_params p     = {};
+    int                 count = 0;
+    while (count < (int)(sizeof rings / sizeof *rings) && make_plan(&p, a, count)) count++;
+    return count;
+}
+
+cudaError_t launch(const struct ck_conv_pair *args, void *workspace, const struct ck_gpu *gpu, cudaStream_t stream) {
+    struct chain_params p = {};
+    struct ck_conv_pair a = *args;
+    if (a.config < 0 || a.config >= configs(&a, gpu) || !make_plan(&p, &a, a.config)) return cudaErrorInvalidValue;
+    const cudaError_t error = pack_filters(&a, workspace, stream);
+    if (error != cudaSuccess) return error;
+    p.plan.grid     = p.plan.tiles < gpu->multiprocessors ? p.plan.tiles : gpu->multiprocessors;
+    p.coeffs        = a.coeffs;
+    p.next_coeffs   = a.next_coeffs;
+    p.first_w       = a.first_w;
+    p.first_coeffs  = a.first_coeffs;
+    p.to            = a.z;
+    p.shortcut_bias = a.shortcut_bias;
+    p.add_given     = !a.has_shortcut;
+    p.add_signed    = a.add_signed;
+    p.early         = a.early;
+    if (!make_maps(&p, &a)) return cudaErrorNotSupported;
+    switch (a.type) {
+    case CK_PAIR_U8: return start<uint8_t>(&p, stream);
+    case CK_PAIR_F16: return start<__half>(&p, stream);
+    default: return start<__nv_bfloat16>(&p, stream);
+    }
 }
 
 } // namespace
 
-int ck_conv_chain_configs(const struct ck_conv_chain *a) {
-    struct chain_params p     = {};
-    int                 count = 0;
-    while (count < (int)(sizeof configs / sizeof *configs) && make_plan(&p, a, count)) count++;
-    return count;
-}
-
-cudaError_t ck_conv_chain(const struct ck_conv_chain *a, int multiprocessors, cudaStream_t stream) {
-    struct chain_params p = {};
-    if (a->config < 0 || a->config >= ck_conv_chain_configs(a) || !make_plan(&p, a, a->config))
-        return cudaErrorInvalidValue;
-    p.plan.grid     = p.plan.tiles < multiprocessors ? p.plan.tiles : multiprocessors;
-    p.coeffs        = a->coeffs;
-    p.next_coeffs   = a->next_coeffs;
-    p.first_w       = a->first_w;
-    p.first_coeffs  = a->first_coeffs;
-    p.to            = a->z;
-    p.shortcut_bias = a->shortcut_bias;
-    p.add_given     = !a->shortcut;
-    p.add_signed    = a->add_signed;
-    p.early         = a->early;
-    if (!make_maps(&p, a)) return cudaErrorNotSupported;
-    switch (a->type) {
-    case CK_PAIR_U8: return start_any<uint8_t>(&p, stream);
-    case CK_PAIR_F16: return start_any<__half>(&p, stream);
-    default: return start_any<__nv_bfloat16>(&p, stream);
-    }
-}
+const struct ck_conv_family ck_conv_chain_wgmma = ck_family<ck_conv_pair, configs, workspace_of, launch>();

@@ -28,18 +28,19 @@ bool lay_out(struct plan *p, const struct ck_conv_pair *a) {
 
 /* Returns false when the arguments are not supported. Does not set the grid. */
 bool make_plan(struct plan *p, const struct ck_conv_pair *a) {
-    const int64_t size = size_of(a);
-    if (a->C <= 0 || a->C > 1024 || a->K <= 0 || a->K > 4096 || a->K * size % PANEL) return false;
+    const int64_t size = size_of(a), pixels = a->N * a->H * a->W;
+    if (a->has_first || a->has_shortcut || a->C <= 0 || a->C > 1024 || a->K <= 0 || a->K > 4096 || a->K * size % PANEL)
+        return false;
     if (a->C % 64 || (a->C != 64 && a->C * size % 128)) return false;
     if (a->L != 64 && a->L != 128) return false;
-    if (a->pixels <= 0 || a->pixels >= INT32_MAX / 2) return false;
+    if (pixels <= 0 || pixels >= INT32_MAX / 2) return false;
     p->L            = (int)a->L;
     p->x_panel      = a->C * size % 128 == 0 ? 128 : 64;
     p->panels       = (int)(a->C * size) / p->x_panel;
     p->chunks       = (int)(a->K * size) / PANEL;
     p->x_bytes      = ROWS * (int)(a->C * size);
     p->filter_bytes = PANEL * (int)a->C + (int)a->L * PANEL;
-    p->tiles        = (int)((a->pixels + ROWS - 1) / ROWS);
+    p->tiles        = (int)((pixels + ROWS - 1) / ROWS);
     p->x_slots      = X_SLOTS_MAX;
     if (lay_out(p, a)) return true;
     p->x_slots = 1;

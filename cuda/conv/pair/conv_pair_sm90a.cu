@@ -1,4 +1,4 @@
-/* cuda/conv/pair/conv_pair_sm90a.cu: device code and launcher of cuda/conv/pair/conv_pair.h.
+/* cuda/conv/pair/conv_pair_sm90a.cu: the family conv_pair (cuda/conv/pair/conv_pair.h).
  *
  * Bytes: C + 2*K + L elements a pixel; the two convolutions one by one move K more (y is read again). 2*K*(C + L)
  * operations a pixel. The limiter is memory as long as the filters stay in shared memory.
@@ -6,7 +6,9 @@
  * One block for each multiprocessor, for the whole launch: threads that load by TMA, and warpgroups ("workers") of 64
  * pixels each. A worker computes a chunk of y, writes it to shared memory in place of its summand, and adds the chunk's
  * part of z to sums in registers. */
+#include "cuda/common/conv_family.cuh"
 #include "cuda/common/tma.cuh"
+#include "cuda/conv/pair/conv_pair_pack.cuh"
 #include "cuda/conv/pair/conv_pair_plan.cuh"
 #include "cuda/conv/pair/conv_pair_work.cuh"
 
@@ -59,54 +61,53 @@ __global__ void __launch_bounds__((1 + WORKERS) * GROUP, 1) conv_pair(const __gr
 /* ---- host side ---- */
 
 bool make_maps(struct params *p, const struct ck_conv_pair *a) {
-    const int size = size_of(a), channels = PANEL / size;
-    return ck_tma_byte_matrix(&p->x, a->x, a->pixels, a->C * size, p->plan.x_panel, ROWS) &&
+    const int     size = size_of(a), channels = PANEL / size;
+    const int64_t pixels = a->N * a->H * a->W;
+    return ck_tma_byte_matrix(&p->x, a->x, pixels, a->C * size, p->plan.x_panel, ROWS) &&
            ck_tma_byte_matrix(&p->w, a->w, a->K, a->C * size, p->plan.x_panel, channels) &&
            ck_tma_byte_matrix(&p->next_w, a->next_w, a->L, a->K * size, PANEL, (int)a->L) &&
-           ck_tma_byte_matrix(&p->add, a->add, a->pixels, a->K * size, PANEL, ROWS) &&
-           ck_tma_byte_matrix(&p->y, a->y, a->pixels, a->K * size, PANEL, ROWS) &&
-           (size == 1 || ck_tma_byte_matrix(&p->z, a->z, a->pixels, a->L * size, PANEL, ROWS));
+           ck_tma_byte_matrix(&p->add, a->add, pixels, a->K * size, PANEL, ROWS) &&
+           ck_tma_byte_matrix(&p->y, a->y, pixels, a->K * size, PANEL, ROWS) &&
+           (size == 1 || ck_tma_byte_matrix(&p->z, a->z, pixels, a->L * size, PANEL, ROWS));
 }
 
-template <typename T, int L, int X_PANEL> cudaError_t start(const struct params *p, cudaStream_t stream) {
-    const auto        kernel = conv_pair<T, L, X_PANEL>;
-    const cudaError_t error  = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, p->plan.bytes);
-    if (error != cudaSuccess) return error;
-    return ck_launch(kernel, dim3((unsigned)p->plan.grid), dim3((1 + WORKERS) * GROUP), (size_t)p->plan.bytes, stream,
-                     *p);
+template <typename T> cudaError_t start(const struct params *p, cudaStream_t stream) {
+    auto kernel = p->plan.L == 64 ? conv_pair<T, 64, 128> : conv_pair<T, 128, 128>;
+    if constexpr (sizeof(T) == 1)
+        if (p->plan.x_panel == 64) kernel = p->plan.L == 64 ? conv_pair<T, 64, 64> : conv_pair<T, 128, 64>;
+    return ck_launch_shared(kernel, dim3((unsigned)p->plan.grid), dim3((1 + WORKERS) * GROUP), p->plan.bytes, stream,
+                            *p);
 }
 
-template <typename T> cudaError_t start_any(const struct params *p, cudaStream_t stream) {
-    const bool wide = p->plan.x_panel == 128;
-    if (sizeof(T) == 1 && !wide && p->plan.L == 64) return start<uint8_t, 64, 64>(p, stream);
-    if (sizeof(T) == 1 && !wide) return start<uint8_t, 128, 64>(p, stream);
-    return p->plan.L == 64 ? start<T, 64, 128>(p, stream) : start<T, 128, 128>(p, stream);
-}
-
-} // namespace
-
-bool ck_conv_pair_supports(const struct ck_conv_pair *a) {
+int configs(const struct ck_conv_pair *a, const struct ck_gpu *) {
     struct plan plan = {};
     return make_plan(&plan, a);
 }
 
-cudaError_t ck_conv_pair(const struct ck_conv_pair *a, int multiprocessors, cudaStream_t stream) {
-    struct params p = {};
-    if (!make_plan(&p.plan, a)) return cudaErrorInvalidValue;
-    p.plan.grid   = p.plan.tiles < multiprocessors ? p.plan.tiles : multiprocessors;
-    p.coeffs      = a->coeffs;
-    p.next_coeffs = a->next_coeffs;
-    p.to          = a->z;
-    p.pixels      = (int)a->pixels;
-    p.K           = (int)a->K;
-    p.z_panels    = size_of(a) == 1 ? 0 : (int)a->L * 2 / PANEL;
+cudaError_t launch(const struct ck_conv_pair *args, void *workspace, const struct ck_gpu *gpu, cudaStream_t stream) {
+    struct params       p = {};
+    struct ck_conv_pair a = *args;
+    if (!make_plan(&p.plan, &a)) return cudaErrorInvalidValue;
+    const cudaError_t error = pack_filters(&a, workspace, stream);
+    if (error != cudaSuccess) return error;
+    p.plan.grid   = p.plan.tiles < gpu->multiprocessors ? p.plan.tiles : gpu->multiprocessors;
+    p.coeffs      = a.coeffs;
+    p.next_coeffs = a.next_coeffs;
+    p.to          = a.z;
+    p.pixels      = (int)(a.N * a.H * a.W);
+    p.K           = (int)a.K;
+    p.z_panels    = size_of(&a) == 1 ? 0 : (int)a.L * 2 / PANEL;
     p.add_given   = true;
-    p.add_signed  = a->add_signed;
-    p.early       = a->early;
-    if (!make_maps(&p, a)) return cudaErrorNotSupported;
-    switch (a->type) {
-    case CK_PAIR_U8: return start_any<uint8_t>(&p, stream);
-    case CK_PAIR_F16: return start_any<__half>(&p, stream);
-    default: return start_any<__nv_bfloat16>(&p, stream);
+    p.add_signed  = a.add_signed;
+    p.early       = a.early;
+    if (!make_maps(&p, &a)) return cudaErrorNotSupported;
+    switch (a.type) {
+    case CK_PAIR_U8: return start<uint8_t>(&p, stream);
+    case CK_PAIR_F16: return start<__half>(&p, stream);
+    default: return start<__nv_bfloat16>(&p, stream);
     }
 }
+
+} // namespace
+
+const struct ck_conv_family ck_conv_pair_wgmma = ck_family<ck_conv_pair, configs, workspace_of, launch>();

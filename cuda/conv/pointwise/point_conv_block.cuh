@@ -1,5 +1,5 @@
-/* cuda/conv/pointwise/point_conv_block.cuh: a thread block of the kernels with the arguments of
- * cuda/conv/pointwise/point_conv.h, and their launch.
+/* cuda/conv/pointwise/point_conv_block.cuh: a thread block of the families point_conv and point_gram on compute
+ * capability 9.0 (cuda/common/fused_conv.h), and the host half that both share.
  *
  * Bytes: 2*(C + K) a pixel; add and bn_x 2*K more each; plus w and the vectors. 2*C*K floating-point operations a
  * pixel. Up to C*K/(C + K) of about 200 the limiter is memory (all of ResNet-50's stages 1 and 2), above it the tensor
@@ -20,6 +20,7 @@
 #define CK_POINT_CONV_BLOCK_CUH
 
 #include "cuda/common/column_sums.cuh"
+#include "cuda/common/conv_family.cuh"
 #include "cuda/common/tma.cuh"
 #include "cuda/conv/pointwise/point_conv_plan.cuh"
 #include "cuda/conv/pointwise/point_conv_work.cuh"
@@ -62,39 +63,40 @@ __device__ __forceinline__ void point_block(const params &p, const Run &run) {
 /* ---- host side ---- */
 
 /* Every stride-th pixel of every stride-th row of x, 64 channels of `pixels` pixels a box. */
-bool map_pixels(CUtensorMap *map, const struct ck_point_conv *a, const void *data, int64_t channels, int pixels) {
+bool map_pixels(CUtensorMap *map, const struct ck_fused_conv *a, const void *data, int64_t channels, int pixels) {
     const int corner[2] = {0, 0};
     return ck_tma_pixels(map, a->type, data, a->N, a->H, a->W, channels, corner, corner, a->stride, pixels);
 }
 
 /* second_x has as many columns as y, and second_w is square. */
-bool make_second_maps(struct params *p, const struct ck_point_conv *a, int64_t rows, int x_rows) {
+bool make_second_maps(struct params *p, const struct ck_fused_conv *a, int64_t rows, int x_rows) {
     return (a->stride > 1 ? map_pixels(&p->second_x, a, a->second_x, a->K, x_rows)
                           : ck_tma_matrix(&p->second_x, a->type, a->second_x, rows, a->K, x_rows)) &&
            ck_tma_matrix(&p->second_w, a->type, a->second_w, a->K, a->K, p->plan.columns);
 }
 
 /* A tensor like y, in boxes of a panel. */
-bool map_result(CUtensorMap *map, const struct ck_point_conv *a, const void *data, int64_t rows) {
-    return a->stride > 1 && a->second_x ? map_pixels(map, a, data, a->K, STRIP)
-                                        : ck_tma_matrix(map, a->type, data, rows, a->K, STRIP);
+bool map_result(CUtensorMap *map, const struct ck_fused_conv *a, const void *data, int64_t rows) {
+    return a->stride > 1 && a->has_second ? map_pixels(map, a, data, a->K, STRIP)
+                                          : ck_tma_matrix(map, a->type, data, rows, a->K, STRIP);
 }
 
-bool make_maps(struct params *p, const struct ck_point_conv *a) {
+bool make_maps(struct params *p, const struct ck_fused_conv *a) {
     const int     x_rows  = p->plan.resident ? ROWS : team(&p->plan) * ROWS;
-    const int64_t rows    = rows_of(a);
-    const bool    strided = a->stride > 1 && !a->second_x;
+    const int64_t rows    = a->N * a->P * a->Q;
+    const bool    strided = a->stride > 1 && !a->has_second;
     const bool    x =
         strided ? map_pixels(&p->x, a, a->x, a->C, x_rows) : ck_tma_matrix(&p->x, a->type, a->x, rows, a->C, x_rows);
     const bool w = a->transposed ? ck_tma_matrix(&p->w, a->type, a->w, a->C, a->K, 64)
                                  : ck_tma_matrix(&p->w, a->type, a->w, a->K, a->C, p->plan.columns);
-    return x && w && (!a->second_x || make_second_maps(p, a, rows, x_rows)) &&
+    return x && w && (!a->has_second || make_second_maps(p, a, rows, x_rows)) &&
            ck_tma_matrix(&p->y, a->type, a->y, rows, a->K, STRIP) &&
-           (!a->add || map_result(&p->add, a, a->add, rows)) && (!a->bn_x || map_result(&p->bn_x, a, a->bn_x, rows));
+           (!a->has_add || map_result(&p->add, a, a->add, rows)) &&
+           (!a->has_bn_x || map_result(&p->bn_x, a, a->bn_x, rows));
 }
 
 /* Fills the arguments of a kernel. Returns false when the driver rejects the sizes. */
-bool make_params(struct params *to, const struct ck_point_conv *a, const struct plan *plan, void *workspace) {
+bool make_params(struct params *to, const struct ck_fused_conv *a, const struct plan *plan, void *workspace) {
     struct params p  = {};
     p.plan           = *plan;
     p.scale_bias     = a->scale_bias;
@@ -105,40 +107,62 @@ bool make_params(struct params *to, const struct ck_point_conv *a, const struct 
     p.out_scale_bias = a->out_scale_bias;
     p.factor_bias    = a->factor_bias;
     p.mask           = a->mask;
-    p.partial        = a->sums ? static_cast<float *>(workspace) : nullptr;
-    p.rows           = (int)rows_of(a);
+    p.partial        = a->has_sums ? static_cast<float *>(workspace) : nullptr;
+    p.rows           = (int)(a->N * a->P * a->Q);
     p.C              = (int)a->C;
     p.K              = (int)a->K;
     p.stride         = a->stride;
     p.data           = a->y;
     p.H              = (int)a->H;
     p.W              = (int)a->W;
-    p.P              = (int)side_of(a->H, a->stride);
-    p.Q              = (int)side_of(a->W, a->stride);
-    p.add_given      = a->add != nullptr;
-    p.bn_given       = a->bn_x != nullptr;
+    p.P              = (int)a->P;
+    p.Q              = (int)a->Q;
+    p.add_given      = a->has_add;
+    p.bn_given       = a->has_bn_x;
     p.relu           = a->relu;
-    p.early          = a->early && !a->scale_bias;
+    p.early          = a->early && !a->has_scale_bias;
     *to              = p;
     return make_maps(to, a);
 }
 
+/* A tile for which kernels are compiled. */
+template <int COLUMNS_, int WORKERS_, bool RESIDENT_> struct tile {
+    static constexpr int  COLUMNS = COLUMNS_, WORKERS = WORKERS_;
+    static constexpr bool RESIDENT = RESIDENT_;
+    static bool is_of(const plan &p) { return p.columns == COLUMNS && p.workers == WORKERS && p.resident == RESIDENT; }
+};
+/* Calls start with the tile of the plan. */
+template <class... Tiles> struct tile_list {
+    template <class Start> static cudaError_t start(const plan &p, const Start &start) {
+        cudaError_t error = cudaErrorInvalidValue;
+        (void)((Tiles::is_of(p) && (error = start(Tiles()), true)) || ...);
+        return error;
+    }
+};
+template <class Tile> cudaError_t start_tile(void (*kernel)(params), const struct params *p, cudaStream_t stream) {
+    return ck_launch_shared(kernel, dim3((unsigned)p->plan.grid), dim3((1 + Tile::WORKERS) * GROUP), p->plan.bytes,
+                            stream, *p);
+}
+
 /* The second launch: the sums over the blocks. */
-cudaError_t start_sums(const struct params *p, const struct ck_point_conv *a, cudaStream_t stream) {
+cudaError_t start_sums(const struct params *p, const struct ck_fused_conv *a, cudaStream_t stream) {
     const int64_t width = (int64_t)p->plan.blocks_k * p->plan.columns;
-    if (!a->sums) return cudaSuccess;
+    if (!a->has_sums) return cudaSuccess;
     return add_column_sums(p->partial, a->sums, p->plan.partial_rows, width, a->K, stream);
 }
 
-/* Number of configs, size of the workspace, and the plan of config a->config. */
-int configs_of(const struct ck_point_conv *a, int multiprocessors) {
+size_t workspace_of(const struct ck_fused_conv *a, const struct ck_gpu *gpu) {
     struct plan plan;
-    return find_plan(&plan, a, -1, multiprocessors);
-}
-size_t workspace_of(const struct ck_point_conv *a, int multiprocessors) {
-    struct plan plan;
-    if (!a->sums || find_plan(&plan, a, a->config, multiprocessors) <= a->config) return 0;
+    if (!a->has_sums || find_plan(&plan, a, a->config, gpu->multiprocessors) <= a->config) return 0;
     return sizeof(float) * 2 * (size_t)plan.partial_rows * (size_t)plan.blocks_k * (size_t)plan.columns;
+}
+
+/* Fills the arguments of the kernel for config a->config. */
+cudaError_t prepare(struct params *p, const struct ck_fused_conv *a, void *workspace, const struct ck_gpu *gpu) {
+    struct plan plan;
+    if (a->config < 0 || find_plan(&plan, a, a->config, gpu->multiprocessors) <= a->config)
+        return cudaErrorInvalidValue;
+    return make_params(p, a, &plan, workspace) ? cudaSuccess : cudaErrorNotSupported;
 }
 
 } // namespace

@@ -6,8 +6,10 @@
 
 #include "cuda/common/hopper.cuh"
 
+namespace {
+
 /* Returns whether the phase with this parity is complete. Does not wait. */
-__device__ __forceinline__ bool pg_test(uint32_t barrier, uint32_t parity) {
+__device__ __forceinline__ bool is_complete(uint32_t barrier, uint32_t parity) {
     uint32_t done;
     asm volatile("{\n.reg .pred p;\n"
                  "mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n"
@@ -18,14 +20,14 @@ __device__ __forceinline__ bool pg_test(uint32_t barrier, uint32_t parity) {
     return done != 0;
 }
 
-__device__ __forceinline__ void pg_floats(uint4 v, float *to) {
+__device__ __forceinline__ void put_floats(uint4 v, float *to) {
     to[0] = __uint_as_float(v.x);
     to[1] = __uint_as_float(v.y);
     to[2] = __uint_as_float(v.z);
     to[3] = __uint_as_float(v.w);
 }
 /* A load through L1, where the compiler would otherwise keep the value in registers. */
-__device__ __forceinline__ uint4 pg_fetch16(const float *from) {
+__device__ __forceinline__ uint4 fetch16(const float *from) {
     uint4 v;
     asm volatile("ld.global.v4.u32 {%0,%1,%2,%3}, [%4];"
                  : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
@@ -36,11 +38,11 @@ __device__ __forceinline__ uint4 pg_fetch16(const float *from) {
 
 /* ---- the two blocks of a cluster ---- */
 
-__device__ __forceinline__ void pg_arrive_peer(uint32_t barrier) {
+__device__ __forceinline__ void arrive_peer(uint32_t barrier) {
     asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 /* As ck_mbar_wait, for writes of the other block. */
-__device__ __forceinline__ void pg_wait_cluster(uint32_t barrier, uint32_t parity) {
+__device__ __forceinline__ void wait_cluster(uint32_t barrier, uint32_t parity) {
     asm volatile("{\n.reg .pred p;\n"
                  "again:\n"
                  "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%0], %1;\n"
@@ -51,7 +53,7 @@ __device__ __forceinline__ void pg_wait_cluster(uint32_t barrier, uint32_t parit
                  : "memory");
 }
 /* Stores 16 bytes to the other block's shared memory; that block's barrier counts them. */
-__device__ __forceinline__ void pg_send16(uint32_t to, float4 v, uint32_t barrier) {
+__device__ __forceinline__ void send16(uint32_t to, float4 v, uint32_t barrier) {
     asm volatile(
         "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1,%2,%3,%4}, [%5];" ::"r"(to),
         "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w), "r"(barrier)
@@ -68,12 +70,14 @@ __device__ __forceinline__ void pg_send16(uint32_t to, float4 v, uint32_t barrie
 /* d[64][64] = a[64][16] * b[16][64] (+ d when `add`). The rows of B are the inner dimension; with ROWS_INNER those of
  * A, too. Element d[i] of lane l of warp q: row 16q + l/4 + 8*(i/2%2), column 8*(i/4) + 2*(l%4) + i%2. */
 template <typename T, bool ROWS_INNER>
-__device__ __forceinline__ void pg_mma(float (&d)[32], uint64_t a, uint64_t b, bool add) {
+__device__ __forceinline__ void multiply_64(float (&d)[32], uint64_t a, uint64_t b, bool add) {
     ck_wgmma<T, 64>::template both<1, ROWS_INNER>(d, a, b, add);
 }
 /* d[64][128] += a[64][16] * b[16][128]; rows are the inner dimension of both. d[32..63] are columns 64..127. */
-template <typename T> __device__ __forceinline__ void pg_mma_wide(float (&d)[64], uint64_t a, uint64_t b) {
+template <typename T> __device__ __forceinline__ void multiply_wide(float (&d)[64], uint64_t a, uint64_t b) {
     ck_wgmma<T, 128>::template both<1, 1>(d, a, b, 1);
 }
+
+} // namespace
 
 #endif

@@ -4,11 +4,13 @@
 
 #include "cuda/conv/pointwise/point_grad_plan.cuh"
 
-template <typename P> struct pg_loader : pg_block<P> {
-    using pg_block<P>::a;
-    using pg_block<P>::base;
-    using pg_block<P>::at;
-    using pg_block<P>::barrier;
+namespace {
+
+template <typename P> struct loader : block_part<P> {
+    using block_part<P>::a;
+    using block_part<P>::base;
+    using block_part<P>::at;
+    using block_part<P>::barrier;
 
     __device__ __forceinline__ int tile(int index) const { return at.first + index * at.step; }
 
@@ -33,28 +35,28 @@ template <typename P> struct pg_loader : pg_block<P> {
 
     /* Loads item n of a stream if its slot is free. */
     __device__ __forceinline__ bool next_g(int n) const {
-        const int slot = pg_slot<P::SG>(n);
-        if (!pg_test(barrier(P::EMPTY_G + slot), pg_parity<P::SG>(n) ^ 1)) return false;
+        const int slot = slot_of<P::SG>(n);
+        if (!is_complete(barrier(P::EMPTY_G + slot), parity_of<P::SG>(n) ^ 1)) return false;
         for (int share = 0; share < SHARES; share++)
             load_share(&a.g, this->dy_at(n), tile(n), share, P::FULL_G + 4 * slot + share);
         return true;
     }
     __device__ __forceinline__ bool next_d(int n) const { /* in units of parts, not tiles */
-        const int index = n / SHARES, share = n % SHARES, slot = pg_slot<P::SD>(index);
-        if (!pg_test(barrier(P::EMPTY_D + 4 * slot + share), pg_parity<P::SD>(index) ^ 1)) return false;
+        const int index = n / SHARES, share = n % SHARES, slot = slot_of<P::SD>(index);
+        if (!is_complete(barrier(P::EMPTY_D + 4 * slot + share), parity_of<P::SD>(index) ^ 1)) return false;
         load_share(&a.d, base + P::D_AT + slot * P::KC * CHUNK, tile(index), share, P::FULL_D + 4 * slot + share);
         return true;
     }
     __device__ __forceinline__ bool next_x(int n) const {
-        const int slot = pg_slot<P::SX>(n);
-        if (!pg_test(barrier(P::EMPTY_X + slot), pg_parity<P::SX>(n) ^ 1)) return false;
+        const int slot = slot_of<P::SX>(n);
+        if (!is_complete(barrier(P::EMPTY_X + slot), parity_of<P::SX>(n) ^ 1)) return false;
         ck_mbar_expect(barrier(P::FULL_X + slot), P::CC * CHUNK);
         for (int c = 0; c < P::CC; c++) load_chunk(&a.x, this->x_at(n) + c * CHUNK, tile(n), c, P::FULL_X + slot);
         return true;
     }
     __device__ __forceinline__ bool next_unit(const CUtensorMap *map, int from, int n, int empty, int full) const {
-        const int slot = pg_slot<P::E>(n);
-        if (!pg_test(barrier(empty + slot), pg_parity<P::E>(n) ^ 1)) return false;
+        const int slot = slot_of<P::E>(n);
+        if (!is_complete(barrier(empty + slot), parity_of<P::E>(n) ^ 1)) return false;
         ck_mbar_expect(barrier(full + slot), CHUNK);
         load_chunk(map, base + from + slot * CHUNK, tile(n / P::CC), n % P::CC, full + slot);
         return true;
@@ -77,5 +79,7 @@ template <typename P> struct pg_loader : pg_block<P> {
         }
     }
 };
+
+} // namespace
 
 #endif

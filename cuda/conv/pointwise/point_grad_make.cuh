@@ -4,17 +4,19 @@
 
 #include "cuda/conv/pointwise/point_grad_plan.cuh"
 
+namespace {
+
 /* A warpgroup's part of the work. group: index among the groups that process a tile together; each has OWN_SHARES
  * parts. */
-template <typename T, typename P> struct pg_maker : pg_block<P> {
-    using pg_block<P>::a;
-    using pg_block<P>::base;
-    using pg_block<P>::at;
-    using pg_block<P>::barrier;
-    using pg_block<P>::dy_at;
-    using pg_block<P>::x_at;
-    using pg_block<P>::xa_at;
-    using pg_block<P>::warp_arrive;
+template <typename T, typename P> struct maker : block_part<P> {
+    using block_part<P>::a;
+    using block_part<P>::base;
+    using block_part<P>::at;
+    using block_part<P>::barrier;
+    using block_part<P>::dy_at;
+    using block_part<P>::x_at;
+    using block_part<P>::xa_at;
+    using block_part<P>::warp_arrive;
     int group;
 
     __device__ __forceinline__ int thread() const { return (int)threadIdx.x % GROUP; }
@@ -31,8 +33,8 @@ template <typename T, typename P> struct pg_maker : pg_block<P> {
 #pragma unroll
         for (int i = 0; i < 6; i++) {
             const uint4 f = P::ABC_SHARED ? ck_get16(from + i / 2 * P::K * 4 + i % 2 * 16)
-                                          : pg_fetch16(a.dy_coeffs + i / 2 * a.K + at.k + k + i % 2 * 4);
-            pg_floats(f, &abc[i / 2][i % 2 * 4]);
+                                          : fetch16(a.dy_coeffs + i / 2 * a.K + at.k + k + i % 2 * 4);
+            put_floats(f, &abc[i / 2][i % 2 * 4]);
         }
     }
     __device__ __forceinline__ uint32_t dy_word(uint32_t g, uint32_t d, const float (&abc)[3][8], int i) const {
@@ -46,12 +48,12 @@ template <typename T, typename P> struct pg_maker : pg_block<P> {
     __device__ __forceinline__ void make_dy(int tile, int index, int share) const {
         /* vectors in flight: as many as the registers hold */
         constexpr int  BATCH = P::GROUPS == 2 || P::KC < 2 ? P::KC : 2;
-        const int      slot = pg_slot<P::SD>(index), row = share * P::SHARE_ROWS % 64 + thread() / 8;
+        const int      slot = slot_of<P::SD>(index), row = share * P::SHARE_ROWS % 64 + thread() / 8;
         const uint32_t in   = share * P::KC / 4 * CHUNK + row * 128 + ((vector() ^ row % 8) << 4);
         const uint32_t g_at = dy_at(index) + in, d_at = base + P::D_AT + slot * P::KC * CHUNK + in;
         const int      left = (int)(a.pixels - (int64_t)tile * TILE) - row;
-        ck_mbar_wait(barrier(P::FULL_G + 4 * pg_slot<P::SG>(index) + share), pg_parity<P::SG>(index));
-        ck_mbar_wait(barrier(P::FULL_D + 4 * slot + share), pg_parity<P::SD>(index));
+        ck_mbar_wait(barrier(P::FULL_G + 4 * slot_of<P::SG>(index) + share), parity_of<P::SG>(index));
+        ck_mbar_wait(barrier(P::FULL_D + 4 * slot + share), parity_of<P::SD>(index));
         float abc[3][8];
         load_abc(abc, share);
 #pragma unroll
@@ -79,8 +81,8 @@ template <typename T, typename P> struct pg_maker : pg_block<P> {
 #pragma unroll
             for (int h = 0; h < 2; h++) {
                 const uint32_t from = base + P::CHANNEL_AT + (P::C + chunk * 64 + vector() * 8 + 4 * h) * 4;
-                pg_floats(ck_get16(from), scale + 4 * h);
-                pg_floats(ck_get16(from + P::C * 4), bias + 4 * h);
+                put_floats(ck_get16(from), scale + 4 * h);
+                put_floats(ck_get16(from + P::C * 4), bias + 4 * h);
             }
             const int      row = own_share(0) * 16 + thread() / 8;
             const uint32_t in  = row * 128 + ((vector() ^ row % 8) << 4);
@@ -107,7 +109,7 @@ template <typename T, typename P> struct pg_maker : pg_block<P> {
         for (int i = from; i < P::OWN_SHARES; i++) make_dy(tile, index, own_share(i));
         if constexpr (P::MODE == INNER) make_xa(index);
         ck_fence_async();
-        warp_arrive(P::READY + pg_slot<P::SG>(index));
+        warp_arrive(P::READY + slot_of<P::SG>(index));
     }
 
     /* All tiles, for the group that computes dy and xa for the other groups. */
@@ -115,5 +117,7 @@ template <typename T, typename P> struct pg_maker : pg_block<P> {
         for (int tile = at.first, index = 0; tile < a.tiles; tile += at.step, index++) make(tile, index, 0);
     }
 };
+
+} // namespace
 
 #endif

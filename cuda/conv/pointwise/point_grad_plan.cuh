@@ -5,6 +5,8 @@
 
 #include "cuda/conv/pointwise/point_grad.cuh"
 
+namespace {
+
 enum { INNER, BLOCK, PLAIN, MASKED }; /* as in cuda/common/fused_conv.h */
 enum {
     TILE         = 64,    /* pixels */
@@ -20,7 +22,7 @@ enum {
 /* KS, CS: channels of dy and of the slice of x. Numbers of slots: G tiles of dy, D of dy_x, X tiles of x, E units of
  * add and of bn_x. With D = 0, g is dy. GROUPS warpgroups compute the products: 2 where dw needs their registers. PAIR:
  * two blocks share a tile of KS*2 channels of dy. */
-template <int KS, int CS, int MODE_, int G, int D, int X, int E_, int GROUPS_, bool PAIR_> struct pg_plan {
+template <int KS, int CS, int MODE_, int G, int D, int X, int E_, int GROUPS_, bool PAIR_> struct plan {
     static constexpr int  K = KS, C = CS, MODE = MODE_, SG = G, SD = D, SX = X, E = E_, GROUPS = GROUPS_;
     static constexpr bool PAIR = PAIR_;
     static constexpr int  KC = K / 64, CC = C / 64; /* chunks across */
@@ -55,7 +57,7 @@ template <int KS, int CS, int MODE_, int G, int D, int X, int E_, int GROUPS_, b
     static_assert(!ALONE || (SG % GROUPS == 0 && SD % GROUPS == 0 && SX % GROUPS == 0),
                   "a group always meets the same slots");
 
-    /* Shared memory: w, then the rings. INNER has xa in addition to x, with as many slots as dy; see pg_maker. */
+    /* Shared memory: w, then the rings. INNER has xa in addition to x, with as many slots as dy; see maker. */
     static constexpr int G_AT = KC * CC * CHUNK, D_AT = G_AT + SG * KC * CHUNK;
     static constexpr int X_AT = D_AT + SD * KC * CHUNK, XA_AT = X_AT + SX * CC * CHUNK;
     static constexpr int A_AT = XA_AT + (MODE == INNER ? SG * CHUNK : 0), B_AT = A_AT + (HAS_A ? E * CHUNK : 0);
@@ -91,7 +93,7 @@ template <int KS, int CS, int MODE_, int G, int D, int X, int E_, int GROUPS_, b
     }
 };
 
-struct pg_args {
+struct args {
     CUtensorMap  g, d, x, w, add, bn_x, dx;
     const float *dy_coeffs, *scale_bias, *mean_rstd; /* [3][K], [2][C], [2][C] of the whole tensors */
     float       *dw_part, *sums_part;                /* [parts][K][C], [blocks of a slice][2][C] */
@@ -102,44 +104,44 @@ struct pg_args {
 
 /* The block's part of the tensors: channels from `c` on of x and from `k` on of dy; tiles first, first + step, ... The
  * blocks of a pair share a tile: each has half of dy and all of x, and finishes chunk `rank` of x. */
-struct pg_place {
+struct place {
     int rank, c, k, first, step;
 };
-template <typename P> __device__ __forceinline__ pg_place pg_place_of(const pg_args &a) {
+template <typename P> __device__ __forceinline__ place place_of(const args &a) {
     const int slice = (int)blockIdx.x % a.slices;
     return {P::PAIR ? slice : 0, P::PAIR ? 0 : slice * P::C, P::PAIR ? slice * P::K : 0, (int)blockIdx.x / a.slices,
             (int)gridDim.x / a.slices};
 }
 
 /* Use number n of a ring of N slots: its slot, and the parity with which a wait for the end of its fill is called. */
-template <int N> __device__ __forceinline__ int pg_slot(int n) {
+template <int N> __device__ __forceinline__ int slot_of(int n) {
     return (int)((unsigned)n % N);
 }
-template <int N> __device__ __forceinline__ uint32_t pg_parity(int n) {
+template <int N> __device__ __forceinline__ uint32_t parity_of(int n) {
     return (unsigned)n / N & 1;
 }
 
 /* Positions in shared memory. `index` counts the block's tiles; the positions in all rings follow from it. */
-template <typename P> struct pg_block {
-    const pg_args &a;
-    uint32_t       base;
-    pg_place       at;
+template <typename P> struct block_part {
+    const args &a;
+    uint32_t    base;
+    place       at;
 
     __device__ __forceinline__ uint32_t barrier(int number) const { return base + P::BARRIER_AT + 8 * number; }
     __device__ __forceinline__ uint32_t dy_at(int index) const {
-        return base + P::G_AT + pg_slot<P::SG>(index) * P::KC * CHUNK;
+        return base + P::G_AT + slot_of<P::SG>(index) * P::KC * CHUNK;
     }
     __device__ __forceinline__ uint32_t x_at(int index) const {
-        return base + P::X_AT + pg_slot<P::SX>(index) * P::CC * CHUNK;
+        return base + P::X_AT + slot_of<P::SX>(index) * P::CC * CHUNK;
     }
     /* Chunk c of xa. Where x itself is needed later, xa has a place of its own. */
     __device__ __forceinline__ uint32_t xa_at(int index, int c) const {
         if constexpr (P::MODE == INNER)
-            if (c == at.rank) return base + P::XA_AT + pg_slot<P::SG>(index) * CHUNK;
+            if (c == at.rank) return base + P::XA_AT + slot_of<P::SG>(index) * CHUNK;
         return x_at(index) + c * CHUNK;
     }
     __device__ __forceinline__ void wait_x(int index) const {
-        ck_mbar_wait(barrier(P::FULL_X + pg_slot<P::SX>(index)), pg_parity<P::SX>(index));
+        ck_mbar_wait(barrier(P::FULL_X + slot_of<P::SX>(index)), parity_of<P::SX>(index));
     }
     /* Once for each warp, when all its lanes have finished. */
     __device__ __forceinline__ void warp_arrive(int number) const {
@@ -147,5 +149,7 @@ template <typename P> struct pg_block {
         if (threadIdx.x % CK_WARP == 0) ck_mbar_arrive(barrier(number));
     }
 };
+
+} // namespace
 
 #endif

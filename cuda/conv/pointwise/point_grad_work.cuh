@@ -5,17 +5,19 @@
 
 #include "cuda/conv/pointwise/point_grad_make.cuh"
 
-template <typename T, typename P> struct pg_worker : pg_maker<T, P> {
-    using pg_block<P>::a;
-    using pg_block<P>::base;
-    using pg_block<P>::at;
-    using pg_block<P>::barrier;
-    using pg_block<P>::dy_at;
-    using pg_block<P>::x_at;
-    using pg_block<P>::xa_at;
-    using pg_block<P>::warp_arrive;
-    using pg_maker<T, P>::group;
-    using pg_maker<T, P>::thread;
+namespace {
+
+template <typename T, typename P> struct worker : maker<T, P> {
+    using block_part<P>::a;
+    using block_part<P>::base;
+    using block_part<P>::at;
+    using block_part<P>::barrier;
+    using block_part<P>::dy_at;
+    using block_part<P>::x_at;
+    using block_part<P>::xa_at;
+    using block_part<P>::warp_arrive;
+    using maker<T, P>::group;
+    using maker<T, P>::thread;
     int   warp /* in the group */, lane;
     float dw[P::TILES][P::ACC];
     float v[32];
@@ -51,9 +53,9 @@ template <typename T, typename P> struct pg_worker : pg_maker<T, P> {
 #pragma unroll
             for (int s = 0; s < 4; s++) {
                 if constexpr (P::WIDE)
-                    pg_mma_wide<T>(dw[t], d + s * STEP, x + s * STEP);
+                    multiply_wide<T>(dw[t], d + s * STEP, x + s * STEP);
                 else
-                    pg_mma<T, true>(dw[t], d + s * STEP, x + s * STEP, true);
+                    multiply_64<T, true>(dw[t], d + s * STEP, x + s * STEP, true);
             }
         }
     }
@@ -63,8 +65,8 @@ template <typename T, typename P> struct pg_worker : pg_maker<T, P> {
         for (int k = 0; k < P::KC; k++)
 #pragma unroll
             for (int s = 0; s < 4; s++)
-                pg_mma<T, false>(v, dy + k * (CHUNK >> 4) + s * (32 >> 4),
-                                 w + k * P::CC * (CHUNK >> 4) + s * (2048 >> 4), k > 0 || s > 0);
+                multiply_64<T, false>(v, dy + k * (CHUNK >> 4) + s * (32 >> 4),
+                                      w + k * P::CC * (CHUNK >> 4) + s * (2048 >> 4), k > 0 || s > 0);
     }
 
     /* ---- the end of a unit ---- */
@@ -148,15 +150,15 @@ template <typename T, typename P> struct pg_worker : pg_maker<T, P> {
     __device__ __forceinline__ void send(int index) const {
         const uint32_t to   = ck_other_block(base + P::SENT_AT + thread() * 16, at.rank ^ 1);
         const uint32_t full = ck_other_block(barrier(P::FULL_SENT + (index & 1)), at.rank ^ 1);
-        if (index > 0) pg_wait_cluster(barrier(P::EMPTY_SENT + (index - 1 & 1)), index - 1 >> 1 & 1);
+        if (index > 0) wait_cluster(barrier(P::EMPTY_SENT + (index - 1 & 1)), index - 1 >> 1 & 1);
 #pragma unroll
         for (int i = 0; i < 8; i++)
-            pg_send16(to + i * GROUP * 16, make_float4(v[4 * i], v[4 * i + 1], v[4 * i + 2], v[4 * i + 3]), full);
+            send16(to + i * GROUP * 16, make_float4(v[4 * i], v[4 * i + 1], v[4 * i + 2], v[4 * i + 3]), full);
     }
     __device__ __forceinline__ void receive(int index) {
         const uint32_t full = barrier(P::FULL_SENT + (index & 1));
         if (warp == 0 && lane == 0) ck_mbar_expect(full, SENT);
-        pg_wait_cluster(full, index >> 1 & 1);
+        wait_cluster(full, index >> 1 & 1);
 #pragma unroll
         for (int i = 0; i < 8; i++) {
             const uint4 f = ck_get16(base + P::SENT_AT + (i * GROUP + thread()) * 16);
@@ -166,13 +168,13 @@ template <typename T, typename P> struct pg_worker : pg_maker<T, P> {
             v[4 * i + 3] += __uint_as_float(f.w);
         }
         __syncwarp();
-        if (lane == 0) pg_arrive_peer(ck_other_block(barrier(P::EMPTY_SENT + (index & 1)), at.rank ^ 1));
+        if (lane == 0) arrive_peer(ck_other_block(barrier(P::EMPTY_SENT + (index & 1)), at.rank ^ 1));
     }
 
     /* unit: its number in the block; dx is stored from the place of bn_x, add or x. */
     __device__ __forceinline__ void finish(int tile, int index, int unit) {
-        const int      slot = pg_slot<P::E>(unit), chunk = unit_chunk(index);
-        const uint32_t parity = pg_parity<P::E>(unit);
+        const int      slot = slot_of<P::E>(unit), chunk = unit_chunk(index);
+        const uint32_t parity = parity_of<P::E>(unit);
         const uint32_t x_from = x_at(index) + chunk * CHUNK, add_from = base + P::A_AT + slot * CHUNK;
         const uint32_t out = P::MODE == INNER ? x_from : P::MODE == BLOCK ? base + P::B_AT + slot * CHUNK : add_from;
         const uint32_t row = (warp * 16 + lane / 4) * 128 + lane % 4 * 4;
@@ -189,7 +191,7 @@ template <typename T, typename P> struct pg_worker : pg_maker<T, P> {
         ck_bulk_commit();
         if (P::MODE == BLOCK) ck_mbar_arrive(barrier(P::EMPTY_A + slot));
         ck_bulk_wait_read<0>();
-        ck_mbar_arrive(barrier(P::MODE == INNER   ? P::EMPTY_X + pg_slot<P::SX>(index)
+        ck_mbar_arrive(barrier(P::MODE == INNER   ? P::EMPTY_X + slot_of<P::SX>(index)
                                : P::MODE == BLOCK ? P::EMPTY_B + slot
                                                   : P::EMPTY_A + slot));
     }
@@ -220,7 +222,7 @@ template <typename T, typename P> struct pg_worker : pg_maker<T, P> {
             }
         }
         ck_wgmma_wait<0>();
-        warp_arrive(P::EMPTY_G + pg_slot<P::SG>(index));
+        warp_arrive(P::EMPTY_G + slot_of<P::SG>(index));
         if constexpr (P::EARLY)
             if (more) this->make(next, index + P::AHEAD, 1);
     }
@@ -236,15 +238,15 @@ template <typename T, typename P> struct pg_worker : pg_maker<T, P> {
         ck_wgmma_hold(v);
         finish(tile, index, unit);
         ck_wgmma_wait<0>();
-        warp_arrive(P::EMPTY_G + pg_slot<P::SG>(index));
-        warp_arrive(P::EMPTY_X + pg_slot<P::SX>(index));
+        warp_arrive(P::EMPTY_G + slot_of<P::SG>(index));
+        warp_arrive(P::EMPTY_X + slot_of<P::SX>(index));
     }
 
     __device__ __forceinline__ void wait_dy(int index) const {
-        const int slot = pg_slot<P::SG>(index);
+        const int slot = slot_of<P::SG>(index);
         for (int i = 0; i < SHARES && P::GIVEN; i++)
-            ck_mbar_wait(barrier(P::FULL_G + SHARES * slot + i), pg_parity<P::SG>(index));
-        if (!P::GIVEN) ck_mbar_wait(barrier(P::READY + slot), pg_parity<P::SG>(index));
+            ck_mbar_wait(barrier(P::FULL_G + SHARES * slot + i), parity_of<P::SG>(index));
+        if (!P::GIVEN) ck_mbar_wait(barrier(P::READY + slot), parity_of<P::SG>(index));
     }
     __device__ __forceinline__ void step(int tile, int index) {
         const int  unit = index * P::CC + unit_chunk(index);
@@ -261,7 +263,7 @@ template <typename T, typename P> struct pg_worker : pg_maker<T, P> {
                 if constexpr (P::PAIR) receive(index);
                 finish(tile, index, unit);
             }
-            if (P::MODE != INNER || P::PAIR) warp_arrive(P::EMPTY_X + pg_slot<P::SX>(index));
+            if (P::MODE != INNER || P::PAIR) warp_arrive(P::EMPTY_X + slot_of<P::SX>(index));
         }
     }
 
@@ -309,5 +311,7 @@ template <typename T, typename P> struct pg_worker : pg_maker<T, P> {
         }
     }
 };
+
+} // namespace
 
 #endif

@@ -1,6 +1,6 @@
-/* cuda/conv/pointwise/point_gram_sm90a.cu: 1x1 convolutions whose BN has its statistics from a Gram matrix, and the
- * gradients of their inputs, on compute capability 9.0: the kernels of ck_point_gram. The code
- * is in cuda/conv/pointwise/point_conv_block.cuh. */
+/* cuda/conv/pointwise/point_gram_sm90a.cu: the family point_gram on compute capability 9.0: 1x1 convolutions whose BN
+ * has its statistics from a Gram matrix, and the gradients of their inputs. The code of a thread block is in
+ * cuda/conv/pointwise/point_conv_block.cuh. */
 #include "cuda/conv/pointwise/point_conv_block.cuh"
 
 namespace {
@@ -37,87 +37,51 @@ __global__ void __launch_bounds__((1 + WORKERS) * GROUP, 1) point_gram(const __g
 #endif
 }
 
-template <typename T, int COLUMNS, int WORKERS, bool RESIDENT, int MODE>
-cudaError_t start(const struct params *p, cudaStream_t stream) {
-    const auto        kernel = point_gram<T, COLUMNS, WORKERS, RESIDENT, MODE>;
-    const cudaError_t error  = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, p->plan.bytes);
+using conv_tiles  = tile_list<tile<256, 2, true>, tile<128, 3, true>, tile<256, 2, false>>;
+using dgrad_tiles = tile_list<tile<64, 4, true>, tile<64, 3, true>, tile<64, 2, true>, tile<256, 2, false>,
+                              tile<128, 2, false>, tile<128, 3, false>>;
+
+template <typename T, int MODE, class Tiles> cudaError_t start_as(const struct params *p, cudaStream_t stream) {
+    return Tiles::start(p->plan, [&](auto tile) {
+        using Tile = decltype(tile);
+        return start_tile<Tile>(point_gram<T, Tile::COLUMNS, Tile::WORKERS, Tile::RESIDENT, MODE>, p, stream);
+    });
+}
+template <typename T> cudaError_t start_mode(const struct params *p, bool second, cudaStream_t stream) {
+    if (second) return start_as<T, JOINED, dgrad_tiles>(p, stream);
+    return p->scale_bias ? start_as<T, ACT, conv_tiles>(p, stream) : start_as<T, AS_IS, conv_tiles>(p, stream);
+}
+
+bool supports(const struct ck_fused_conv *a) {
+    if (!ck_is_point_gram(a)) return false;
+    if (a->has_second) {
+        const bool relu = a->has_bn_x && !a->has_mean_rstd; /* bn_x is the output of a ReLU */
+        if (relu && (!a->has_add || a->has_scale_bias || a->has_sums)) return false;
+        if (a->has_bn_x && !relu && (a->has_add || !a->has_scale_bias || !a->has_sums || a->stride > 1)) return false;
+        return a->has_bn_x || !(a->has_sums || a->has_mean_rstd);
+    }
+    return !a->has_mean_rstd;
+}
+
+int configs(const struct ck_fused_conv *a, const struct ck_gpu *gpu) {
+    struct plan plan;
+    return supports(a) && find_plan(&plan, a, -1, 1) > 0 ? find_plan(&plan, a, -1, gpu->multiprocessors) : 0;
+}
+
+cudaError_t launch(const struct ck_fused_conv *a, void *workspace, const struct ck_gpu *gpu, cudaStream_t stream) {
+    struct params p;
+    cudaError_t   error = configs(a, gpu) ? prepare(&p, a, workspace, gpu) : cudaErrorInvalidValue;
     if (error != cudaSuccess) return error;
-    return ck_launch(kernel, dim3((unsigned)p->plan.grid), dim3((1 + WORKERS) * GROUP), (size_t)p->plan.bytes, stream,
-                     *p);
-}
-
-template <typename T, int MODE> cudaError_t start_conv(const struct params *p, cudaStream_t stream) {
-    const struct plan *plan = &p->plan;
-    const int          kind = plan->columns * 10 + plan->workers;
-    if (plan->resident) {
-        if (kind == 2562) return start<T, 256, 2, true, MODE>(p, stream);
-        if (kind == 1283) return start<T, 128, 3, true, MODE>(p, stream);
-    } else {
-        if (kind == 2562) return start<T, 256, 2, false, MODE>(p, stream);
+    if (a->has_second && a->stride > 1 && a->has_add &&
+        a->add != a->y) { /* the pixels that the kernel does not write */
+        const size_t bytes = (size_t)(a->N * a->H * a->W * a->K) * 2;
+        error              = cudaMemcpyAsync(a->y, a->add, bytes, cudaMemcpyDeviceToDevice, stream);
+        if (error != cudaSuccess) return error;
     }
-    return cudaErrorInvalidValue;
-}
-
-template <typename T> cudaError_t start_dgrad(const struct params *p, cudaStream_t stream) {
-    const struct plan *plan = &p->plan;
-    const int          kind = plan->columns * 10 + plan->workers;
-    if (plan->resident) {
-        if (kind == 644) return start<T, 64, 4, true, JOINED>(p, stream);
-        if (kind == 643) return start<T, 64, 3, true, JOINED>(p, stream);
-        if (kind == 642) return start<T, 64, 2, true, JOINED>(p, stream);
-    } else {
-        if (kind == 2562) return start<T, 256, 2, false, JOINED>(p, stream);
-        if (kind == 1282) return start<T, 128, 2, false, JOINED>(p, stream);
-        if (kind == 1283) return start<T, 128, 3, false, JOINED>(p, stream);
-    }
-    return cudaErrorInvalidValue;
-}
-
-template <typename T> cudaError_t start_as(const struct params *p, bool second, cudaStream_t stream) {
-    if (second) return start_dgrad<T>(p, stream);
-    return p->scale_bias ? start_conv<T, ACT>(p, stream) : start_conv<T, AS_IS>(p, stream);
+    error = ck_by_half(a->type, [&](auto t) { return start_mode<decltype(t)>(&p, a->has_second, stream); });
+    return error == cudaSuccess ? start_sums(&p, a, stream) : error;
 }
 
 } // namespace
 
-bool ck_point_gram_supports(const struct ck_point_conv *a) {
-    const int64_t most = INT32_MAX / 2;
-    if (a->type == CK_F32 || a->stride < 1 || a->stride > 8 || a->N < 1 || a->H < 1 || a->W < 1) return false;
-    if (a->C < 64 || a->C % 64 || a->C > most || a->K < 64 || a->K % 64 || a->K > most / 8) return false;
-    if (a->H > most / a->W || a->N > most / (a->H * a->W) || a->transposed || a->bias || a->gamma || a->beta)
-        return false;
-    if (a->second_x) {
-        if (!a->second_w || !a->factor_bias || a->out_scale_bias || a->mask || a->relu) return false;
-        const bool relu = a->bn_x && !a->mean_rstd; /* bn_x is the output of a ReLU */
-        if (relu && (!a->add || a->scale_bias || a->sums)) return false;
-        if (a->bn_x && !relu && (a->add || !a->scale_bias || !a->sums || a->stride > 1)) return false;
-        if (!a->bn_x && (a->sums || a->mean_rstd)) return false;
-    } else if (!a->out_scale_bias || a->sums || a->bn_x || a->mean_rstd || a->factor_bias) {
-        return false;
-    }
-    return configs_of(a, 1) > 0;
-}
-
-int ck_point_gram_configs(const struct ck_point_conv *a, int multiprocessors) {
-    return configs_of(a, multiprocessors);
-}
-
-size_t ck_point_gram_workspace(const struct ck_point_conv *a, int multiprocessors) {
-    return workspace_of(a, multiprocessors);
-}
-
-cudaError_t ck_point_gram(const struct ck_point_conv *a, void *workspace, int multiprocessors, cudaStream_t stream) {
-    struct plan   plan;
-    struct params p;
-    if (a->config < 0 || !ck_point_gram_supports(a) || find_plan(&plan, a, a->config, multiprocessors) <= a->config)
-        return cudaErrorInvalidValue;
-    if (!make_params(&p, a, &plan, workspace)) return cudaErrorNotSupported;
-    if (a->second_x && a->stride > 1 && a->add && a->add != a->y) { /* the pixels that the kernel does not write */
-        const size_t      bytes = (size_t)(a->N * a->H * a->W * a->K) * 2;
-        const cudaError_t error = cudaMemcpyAsync(a->y, a->add, bytes, cudaMemcpyDeviceToDevice, stream);
-        if (error != cudaSuccess) return error;
-    }
-    const cudaError_t error = a->type == CK_F16 ? start_as<__half>(&p, a->second_x != nullptr, stream)
-                                                : start_as<__nv_bfloat16>(&p, a->second_x != nullptr, stream);
-    return error == cudaSuccess ? start_sums(&p, a, stream) : error;
-}
+const struct ck_conv_family ck_point_gram_wgmma = ck_family<ck_fused_conv, configs, workspace_of, launch>();

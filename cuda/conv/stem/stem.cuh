@@ -10,8 +10,8 @@
 #ifndef CK_STEM_CUH
 #define CK_STEM_CUH
 
+#include "cuda/common/fused_conv.h"
 #include "cuda/common/hopper.cuh"
-#include "cuda/conv/stem/stem.h"
 
 namespace {
 

@@ -1,4 +1,5 @@
-/* cuda/conv/stem/stem_sm90a.cu: device code and launchers of cuda/conv/stem/stem.h.
+/* cuda/conv/stem/stem_sm90a.cu: the families stem, stem_grad and stem_pool on compute capability 9.0
+ * (cuda/common/fused_conv.h).
  *
  * Bytes a pixel of y with K = 64: forward 32 read (x) and 128 written; gradient 160 read, with dy_x 288. Neighbouring
  * runs share rows of x through L2. 2*256*64 floating-point operations a pixel are about 200 a byte, so memory and
@@ -11,6 +12,7 @@
  * transposed, 64 channels x 112 pixels. The gradient kernel holds a whole dw of 64 channels in the registers of each
  * worker. Sums and dw go to the workspace, one set for each worker or block; a second kernel adds them in a fixed
  * order. */
+#include "cuda/common/conv_family.cuh"
 #include "cuda/common/tma.cuh"
 #include "cuda/conv/stem/stem_conv.cuh"
 #include "cuda/conv/stem/stem_grad.cuh"
@@ -84,103 +86,109 @@ int blocks_of(const struct shape *s, int multiprocessors) {
     return blocks_for(s, s->lines, multiprocessors);
 }
 
-bool supports(enum ck_type type, int64_t N, int64_t H, int64_t W, int64_t K) {
+bool fits(enum ck_type type, int64_t N, int64_t H, int64_t W, int64_t K) {
     const int64_t most = INT32_MAX / 4;
     if (type == CK_F32 || N < 1 || H < SIDE || W < SIDE || K < COLUMNS || K % COLUMNS || K > 64 * COLUMNS) return false;
     return H <= most / W && N <= most / (H * W);
 }
 
 template <typename P> cudaError_t start(void (*kernel)(P), const P *p, int blocks, int bytes, cudaStream_t stream) {
-    const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    const cudaError_t error = ck_allow_shared(kernel, bytes);
     if (error != cudaSuccess) return error;
     kernel<<<dim3((unsigned)blocks, (unsigned)(p->shape.K / COLUMNS)), THREADS, (size_t)bytes, stream>>>(*p);
     return cudaGetLastError();
 }
 
-template <typename T> cudaError_t start_conv(const conv_params *p, int blocks, cudaStream_t stream) {
-    if (p->partial) return start(stem_conv<T, SUMS>, p, blocks, CONV_BYTES, stream);
-    if (p->bias || p->relu) return start(stem_conv<T, BIAS>, p, blocks, CONV_BYTES, stream);
-    return start(stem_conv<T, JUST_Y>, p, blocks, CONV_BYTES, stream);
-}
-template <typename T> cudaError_t start_grad(const grad_params *p, bool mix, int blocks, cudaStream_t stream) {
-    return mix ? start(stem_grad<T, true>, p, blocks, GRAD_BYTES, stream)
-               : start(stem_grad<T, false>, p, blocks, GRAD_BYTES, stream);
+/* ---- stem ---- */
+
+int conv_configs(const struct ck_fused_conv *a, const struct ck_gpu *) {
+    return ck_is_stem(a) && fits(a->type, a->N, a->H, a->W, a->K);
 }
 
-} // namespace
-
-bool ck_stem_conv_supports(const struct ck_stem_conv *a) {
-    return supports(a->type, a->N, a->H, a->W, a->K) && !(a->sums && (a->bias || a->relu));
-}
-
-size_t ck_stem_conv_workspace(const struct ck_stem_conv *a, int multiprocessors) {
+size_t conv_workspace(const struct ck_fused_conv *a, const struct ck_gpu *gpu) {
     const struct shape s = shape_of(a->N, a->H, a->W, a->K);
-    return a->sums ? sizeof(float) * 2 * (size_t)s.K * WORKERS * (size_t)blocks_of(&s, multiprocessors) : 0;
+    return a->has_sums ? sizeof(float) * 2 * (size_t)s.K * WORKERS * (size_t)blocks_of(&s, gpu->multiprocessors) : 0;
 }
 
-cudaError_t ck_stem_conv(const struct ck_stem_conv *a, void *workspace, int multiprocessors, cudaStream_t stream) {
-    if (!ck_stem_conv_supports(a)) return cudaErrorInvalidValue;
+template <typename T> cudaError_t start_conv(const conv_params *p, int blocks, cudaStream_t stream) {
+    const auto kernel = p->partial           ? stem_conv<T, SUMS>
+                        : p->bias || p->relu ? stem_conv<T, BIAS>
+                                             : stem_conv<T, JUST_Y>;
+    return start(kernel, p, blocks, CONV_BYTES, stream);
+}
+
+cudaError_t launch_conv(const struct ck_fused_conv *a, void *workspace, const struct ck_gpu *gpu, cudaStream_t stream) {
+    if (!conv_configs(a, gpu)) return cudaErrorInvalidValue;
     conv_params p    = {};
     p.shape          = shape_of(a->N, a->H, a->W, a->K);
     p.x              = a->x;
     p.w              = a->w;
     p.bias           = a->bias;
     p.relu           = a->relu;
-    p.partial        = a->sums ? static_cast<float *>(workspace) : nullptr;
-    const int blocks = blocks_of(&p.shape, multiprocessors);
+    p.partial        = a->has_sums ? static_cast<float *>(workspace) : nullptr;
+    const int blocks = blocks_of(&p.shape, gpu->multiprocessors);
     if (!map_lines(&p.y, a->type, a->y, &p.shape)) return cudaErrorNotSupported;
-    const cudaError_t error =
-        a->type == CK_F16 ? start_conv<__half>(&p, blocks, stream) : start_conv<__nv_bfloat16>(&p, blocks, stream);
-    if (error != cudaSuccess || !a->sums) return error;
+    const cudaError_t error = ck_by_half(a->type, [&](auto t) { return start_conv<decltype(t)>(&p, blocks, stream); });
+    if (error != cudaSuccess || !a->has_sums) return error;
     const int width = 2 * p.shape.K;
     stem_sums<<<(unsigned)(width / 32), dim3(32, FOLD_LANES), 0, stream>>>(p.partial, blocks * WORKERS, width, a->sums);
     return cudaGetLastError();
 }
 
-bool ck_stem_pool_supports(const struct ck_stem_pool *a) {
-    return supports(a->type, a->N, a->H, a->W, a->K) && a->W - SIDE + 1 <= LINE;
+/* ---- stem_pool ---- */
+
+int pool_configs(const struct ck_stem_pool *a, const struct ck_gpu *) {
+    return fits(a->type, a->N, a->H, a->W, a->K) && a->W - SIDE + 1 <= LINE;
 }
 
-cudaError_t ck_stem_pool(const struct ck_stem_pool *a, int multiprocessors, cudaStream_t stream) {
-    if (!ck_stem_pool_supports(a)) return cudaErrorInvalidValue;
+cudaError_t launch_pool(const struct ck_stem_pool *a, void *, const struct ck_gpu *gpu, cudaStream_t stream) {
+    if (!pool_configs(a, gpu)) return cudaErrorInvalidValue;
     pool_params p  = {};
     p.shape        = shape_of(a->N, a->H, a->W, a->K);
     p.rows         = (p.shape.P - 1) / 2 + 1;
     p.x            = a->x;
     p.w            = a->w;
     p.bias         = a->bias;
-    const int rows = p.shape.N * p.rows, blocks = blocks_for(&p.shape, rows, multiprocessors);
+    const int rows = p.shape.N * p.rows, blocks = blocks_for(&p.shape, rows, gpu->multiprocessors);
     if (!map_rows(&p.y, a->type, a->y, rows, (p.shape.Q - 1) / 2 + 1, p.shape.K, POOL_LINE))
         return cudaErrorNotSupported;
-    return a->type == CK_F16 ? start(stem_pool<__half>, &p, blocks, POOL_BYTES, stream)
-                             : start(stem_pool<__nv_bfloat16>, &p, blocks, POOL_BYTES, stream);
+    return ck_by_half(a->type, [&](auto t) { return start(stem_pool<decltype(t)>, &p, blocks, POOL_BYTES, stream); });
 }
 
-bool ck_stem_grad_supports(const struct ck_stem_grad *a) {
-    return supports(a->type, a->N, a->H, a->W, a->K) && (a->dy_x != NULL) == (a->dy_coeffs != NULL);
+/* ---- stem_grad ---- */
+
+int grad_configs(const struct ck_stem_grad *a, const struct ck_gpu *) {
+    return fits(a->type, a->N, a->H, a->W, a->K);
 }
 
-size_t ck_stem_grad_workspace(const struct ck_stem_grad *a, int multiprocessors) {
+size_t grad_workspace(const struct ck_stem_grad *a, const struct ck_gpu *gpu) {
     const struct shape s = shape_of(a->N, a->H, a->W, a->K);
-    return sizeof(float) * TAPS * DEPTH * (size_t)s.K * (size_t)blocks_of(&s, multiprocessors);
+    return sizeof(float) * TAPS * DEPTH * (size_t)s.K * (size_t)blocks_of(&s, gpu->multiprocessors);
 }
 
-cudaError_t ck_stem_grad(const struct ck_stem_grad *a, void *workspace, int multiprocessors, cudaStream_t stream) {
-    if (!ck_stem_grad_supports(a)) return cudaErrorInvalidValue;
-    grad_params p     = {};
-    p.shape           = shape_of(a->N, a->H, a->W, a->K);
-    p.x               = a->x;
-    p.dy_coeffs       = a->dy_coeffs;
-    p.partial         = static_cast<float *>(workspace);
-    const bool mix    = a->dy_x != NULL;
-    const int  blocks = blocks_of(&p.shape, multiprocessors);
-    if (!map_lines(&p.g, a->type, a->g, &p.shape) || (mix && !map_lines(&p.dy_x, a->type, a->dy_x, &p.shape)))
+cudaError_t launch_grad(const struct ck_stem_grad *a, void *workspace, const struct ck_gpu *gpu, cudaStream_t stream) {
+    if (!grad_configs(a, gpu)) return cudaErrorInvalidValue;
+    grad_params p    = {};
+    p.shape          = shape_of(a->N, a->H, a->W, a->K);
+    p.x              = a->x;
+    p.dy_coeffs      = a->dy_coeffs;
+    p.partial        = static_cast<float *>(workspace);
+    const int blocks = blocks_of(&p.shape, gpu->multiprocessors);
+    if (!map_lines(&p.g, a->type, a->g, &p.shape) || (a->has_dy_x && !map_lines(&p.dy_x, a->type, a->dy_x, &p.shape)))
         return cudaErrorNotSupported;
-    const cudaError_t error = a->type == CK_F16 ? start_grad<__half>(&p, mix, blocks, stream)
-                                                : start_grad<__nv_bfloat16>(&p, mix, blocks, stream);
+    const cudaError_t error = ck_by_half(a->type, [&](auto t) {
+        using T = decltype(t);
+        return start(a->has_dy_x ? stem_grad<T, true> : stem_grad<T, false>, &p, blocks, GRAD_BYTES, stream);
+    });
     if (error != cudaSuccess) return error;
     const int64_t width = (int64_t)p.shape.K * TAPS * DEPTH;
     stem_dw<<<(unsigned)(width / 32), dim3(32, FOLD_LANES), 0, stream>>>(p.partial, blocks, width, a->dw,
                                                                          a->accumulate);
     return cudaGetLastError();
 }
+
+} // namespace
+
+const struct ck_conv_family ck_stem_wgmma      = ck_family<ck_fused_conv, conv_configs, conv_workspace, launch_conv>();
+const struct ck_conv_family ck_stem_pool_wgmma = ck_family<ck_stem_pool, pool_configs, ck_no_workspace, launch_pool>();
+const struct ck_conv_family ck_stem_grad_wgmma = ck_family<ck_stem_grad, grad_configs, grad_workspace, launch_grad>();

@@ -159,7 +159,6 @@ static cr_status conv_launch(struct cr_device *device, const struct cr_call *cal
 
 /* ---- kernels ---- */
 
-#define filter_accepts has_format
 const struct cr_kernel cr_cuda_block_sparse_kernels[] = {
     {CUDA_SPARSE_CONV("cuda.block_sparse.*", CR_MATH_DATA, CR_TYPES_HALF), .accepts = has_format,
      .launch = conv_launch},

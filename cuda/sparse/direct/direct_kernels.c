@@ -197,7 +197,6 @@ static void algo_name(const struct cr_op *op, struct cr_text *out) {
     cr_cuda_sparse_format_name(op, out);
 }
 
-#define filter_accepts has_format
 const struct cr_kernel cr_cuda_direct_kernels[] = {
     {CUDA_SPARSE_CONV("cuda.sparse_sell", CR_MATH_F32, CR_TYPES_FLOAT), .accepts = sell_accepts, .launch = conv_launch},
     {CUDA_SPARSE_CONV("cuda.sparse_direct", CR_MATH_F32, CR_TYPES_FLOAT), .accepts = direct_accepts,

@@ -176,7 +176,6 @@ static cr_status launch(struct cr_device *device, const struct cr_call *call) {
 
 /* ---- kernels ---- */
 
-#define filter_accepts has_format
 const struct cr_kernel cr_cuda_mma_sp_kernels[] = {{CUDA_SPARSE_CONV("cuda.mma_sp", CR_MATH_F32, CR_TYPES_FLOAT),
                                                     .sparse_cores = true, .accepts = has_format, .estimate = estimate,
                                                     .launch = launch},

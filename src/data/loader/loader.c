@@ -119,6 +119,23 @@ static cr_status check_options(const struct cr_dataset *dataset, const struct cr
     return CR_OK;
 }
 
+static cr_status reserve_images(struct cr_loader *loader, size_t bytes, uint8_t **out) {
+    const struct cr_loader_memory *m = &loader->options.memory;
+    void                          *images;
+    if (m->reserve) CR_TRY(m->reserve(m->owner, bytes, &images));
+    if (!m->reserve && !(images = cr_alloc(bytes, 1))) return CR_NO_MEMORY(bytes);
+    *out = images;
+    return CR_OK;
+}
+
+static void release_images(struct cr_loader *loader, uint8_t *images) {
+    const struct cr_loader_memory *m = &loader->options.memory;
+    if (!images || !m->release)
+        cr_free(images);
+    else
+        m->release(m->owner, images);
+}
+
 static cr_status make_slots(struct cr_loader *loader) {
     const struct cr_loader_options *o     = &loader->options;
     size_t                          batch = (size_t)o->batch, image_bytes = 0;
@@ -128,8 +145,7 @@ static cr_status make_slots(struct cr_loader *loader) {
     for (int i = 0; i < loader->n_slots; i++) {
         struct slot *slot = &loader->slots[i];
         slot->seq         = -1;
-        slot->images      = cr_alloc(batch, image_bytes);
-        if (!slot->images) return CR_NO_MEMORY(batch * image_bytes);
+        CR_TRY(reserve_images(loader, batch * image_bytes, &slot->images));
         CR_ALLOC(slot->labels, batch * (size_t)cr_dataset_label_words(loader->dataset));
         if (o->split == CR_SPLIT_TRAIN) CR_ALLOC(slot->boxes, 4 * batch);
         if (o->split == CR_SPLIT_TRAIN && o->prepare.mixes) CR_ALLOC(slot->mixes, CR_MIX_NUMBERS * batch);
@@ -217,7 +233,8 @@ cr_status cr_loader_open(const struct cr_dataset *dataset, const struct cr_loade
     loader->batches   = cr_loader_batches(dataset, options);
     loader->first_seq = options->first_batch;
     loader->n_slots   = (options->workers ? options->prefetch : 1) + 1; /* one more, because the consumer holds one */
-    cr_status status  = build(loader);
+    if (options->memory.reserve) loader->n_slots += CR_LOADER_IN_FLIGHT;
+    cr_status status = build(loader);
     if (status != CR_OK) {
         cr_loader_close(loader);
         return cr_error_forward(status, __FILE__, __LINE__);
@@ -246,7 +263,7 @@ void cr_loader_close(struct cr_loader *loader) {
     for (int i = 0; loader->workers && i < CR_MAX(loader->options.workers, 1); i++)
         cr_scratch_free(&loader->workers[i].scratch);
     for (int i = 0; loader->slots && i < loader->n_slots; i++) {
-        cr_free(loader->slots[i].images);
+        release_images(loader, loader->slots[i].images);
         cr_free(loader->slots[i].labels);
         cr_free(loader->slots[i].boxes);
         cr_free(loader->slots[i].mixes);
@@ -288,16 +305,17 @@ static cr_status deliver_batch(struct cr_loader *loader, struct cr_batch *batch)
     if (slot->status != CR_OK) return CR_FAIL(slot->status, "%s", slot->error);
     CR_ASSERT(slot->claimed ==
               loader->options.batch); /* all samples of the batches before the failed one were claimed */
-    slot->held    = true;
-    int64_t start = cr_loader_first_place(loader, slot->index);
-    batch->images = slot->images;
-    batch->labels = slot->labels;
-    batch->boxes  = slot->boxes;
-    batch->mixes  = slot->mixes;
-    batch->epoch  = slot->epoch;
-    batch->index  = slot->index;
-    batch->slot   = (int)(slot - loader->slots);
-    batch->count  = loader->options.batch;
+    slot->held         = true;
+    int64_t start      = cr_loader_first_place(loader, slot->index);
+    batch->images      = slot->images;
+    batch->labels      = slot->labels;
+    batch->boxes       = slot->boxes;
+    batch->mixes       = slot->mixes;
+    batch->epoch       = slot->epoch;
+    batch->index       = slot->index;
+    batch->slot        = (int)(slot - loader->slots);
+    batch->page_locked = loader->options.memory.reserve != NULL;
+    batch->count       = loader->options.batch;
     if (loader->options.split != CR_SPLIT_TRAIN) batch->count = CR_MIN(batch->count, loader->count - start);
     loader->next_out++;
     return CR_OK;
@@ -316,14 +334,30 @@ cr_status cr_loader_next(struct cr_loader *loader, struct cr_batch *batch) {
     return status;
 }
 
+/* Frees released slots until `keep` of them remain. The caller holds the mutex. */
+static void free_slots(struct cr_loader *loader, int keep) {
+    while (loader->n_in_flight > keep) {
+        loader->slots[loader->in_flight[0]].seq = -1;
+        loader->n_in_flight--;
+        memmove(loader->in_flight, loader->in_flight + 1, (size_t)loader->n_in_flight * sizeof *loader->in_flight);
+    }
+    pthread_cond_broadcast(&loader->work);
+}
+
+void cr_loader_settle(struct cr_loader *loader) {
+    pthread_mutex_lock(&loader->mutex);
+    free_slots(loader, 0);
+    pthread_mutex_unlock(&loader->mutex);
+}
+
 void cr_loader_release(struct cr_loader *loader, struct cr_batch *batch) {
     if (batch->slot < 0) return;
     pthread_mutex_lock(&loader->mutex);
     struct slot *slot = &loader->slots[batch->slot];
     CR_ASSERT(slot->held);
-    slot->held = false;
-    slot->seq  = -1;
-    pthread_cond_broadcast(&loader->work);
+    slot->held                               = false;
+    loader->in_flight[loader->n_in_flight++] = batch->slot;
+    free_slots(loader, batch->page_locked ? CR_LOADER_IN_FLIGHT : 0);
     pthread_mutex_unlock(&loader->mutex);
     *batch = (struct cr_batch){.slot = -1};
 }

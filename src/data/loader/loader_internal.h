@@ -39,6 +39,8 @@ struct cr_loader {
     int64_t                  count, batches, first_seq; /* samples and batches per epoch; batches before the start */
     struct slot             *slots;
     int                      n_slots;
+    int                      in_flight[CR_LOADER_IN_FLIGHT + 1]; /* slots that were released last, the oldest first */
+    int                      n_in_flight;
     struct class_index       index;
     uint32_t                *order; /* the order of epoch order_epoch, see cr_loader_order_new; NULL in evaluation */
     int64_t                  order_epoch;

@@ -277,7 +277,60 @@ static void failing_allocations_are_reported(void) {
     drop_folder(folder);
 }
 
-TESTS(CASE(workers_ranks_and_resuming_change_nothing), CASE(ranks_evaluate_each_sample_once),
-      CASE(an_epoch_is_a_permutation), CASE(evaluation_delivers_each_sample_once),
-      CASE(closing_does_not_wait_for_pending_batches), CASE(no_allocation_after_the_first_batch),
-      CASE(batch_may_be_held), CASE(failing_allocations_are_reported))
+/* ---- memory of a device ---- */
+
+static int reserved, released;
+
+static cr_status reserve_counted(void *owner, size_t bytes, void **out) {
+    *out = cr_alloc(bytes, 1);
+    reserved += owner == &reserved;
+    return *out ? CR_OK : CR_NO_MEMORY(bytes);
+}
+static void release_counted(void *owner, void *memory) {
+    released += owner == &reserved;
+    cr_free(memory);
+}
+
+/* A device that copies late: the images of a released batch are still the same when two more were released, and the
+ * batches are those of a loader with ordinary memory. The thread sanitizer sees a worker that fills them too early. */
+static void a_device_copies_after_the_release(void) {
+    struct cr_dataset *set;
+    REQUIRE_OK(OPEN_SET(&set, "data.kind=synthetic", "data.train_images=37"));
+    for (int workers = 0; workers <= 3; workers += 3) {
+        struct cr_loader_options options = plain_options(CR_SPLIT_TRAIN, 5, workers);
+        struct cr_loader        *loader;
+        struct cr_batch          before[2] = {0};
+        uint64_t                 sum[2] = {0}, all = CR_HASH_START;
+        options.prepare.size = 32;
+        const uint64_t want  = sum_batches(set, options, 40, NULL);
+        reserved = released = 0;
+        options.memory      = (struct cr_loader_memory){&reserved, reserve_counted, release_counted};
+        REQUIRE_OK(cr_loader_open(set, &options, &loader));
+        CHECK_INT(reserved, (workers ? 3 : 1) + 1 + CR_LOADER_IN_FLIGHT);
+        for (int b = 0; b < 40; b++) {
+            struct cr_batch now;
+            REQUIRE_OK(cr_loader_next(loader, &now));
+            CHECK(now.page_locked);
+            if (b >= 2) CHECK(cr_hash_bytes(CR_HASH_START, before[b % 2].images, 5 * 32 * 32 * 3) == sum[b % 2]);
+            all           = sum_seen(all, &now, 5, 32);
+            before[b % 2] = now;
+            sum[b % 2]    = cr_hash_bytes(CR_HASH_START, now.images, 5 * 32 * 32 * 3);
+            cr_loader_release(loader, &now);
+        }
+        CHECK(all == want);
+        cr_loader_settle(loader); /* no copy runs: as many batches as one likes without being copied */
+        for (int b = 0; b < 20; b++) {
+            struct cr_batch now;
+            REQUIRE_OK(cr_loader_next(loader, &now));
+            cr_loader_release(loader, &now);
+        }
+        cr_loader_close(loader);
+        CHECK_INT(released, reserved);
+    }
+    cr_dataset_close(set);
+}
+
+TESTS(CASE(a_device_copies_after_the_release), CASE(workers_ranks_and_resuming_change_nothing),
+      CASE(ranks_evaluate_each_sample_once), CASE(an_epoch_is_a_permutation),
+      CASE(evaluation_delivers_each_sample_once), CASE(closing_does_not_wait_for_pending_batches),
+      CASE(no_allocation_after_the_first_batch), CASE(batch_may_be_held), CASE(failing_allocations_are_reported))

@@ -319,6 +319,8 @@ static cr_status noted_put(struct cr_device *d, enum cr_stream stream, void *to,
     return fake_copy(d, stream, to, host, bytes);
 }
 
+static const unsigned char batch[256];
+
 /* The calls before the images of a batch. */
 static void check_send(struct bound *b, struct cr_feed_ring *ring, int64_t image_bytes, void *input, const char *want) {
     struct cr_tensor        images = {.bytes = (size_t)image_bytes};
@@ -327,7 +329,7 @@ static void check_send(struct bound *b, struct cr_feed_ring *ring, int64_t image
     memset(what, 0, sizeof what);
     whats = 0;
     REQUIRE_OK(cr_feed_slot(b->device, ring, &host));
-    REQUIRE_OK(cr_feed_send(b->device, ring, &p, input));
+    REQUIRE_OK(cr_feed_send(b->device, ring, &p, batch, input));
     *strchr(what, 'p') = 0;
     CHECK_STR(what, want);
 }
@@ -373,8 +375,46 @@ static void larger_images_wait_for_the_end_of_the_previous_run(void) {
     bound_close(&b);
 }
 
-TESTS(CASE(first_error_survives_closing_a_faulty_device), CASE(closing_a_faulty_device_reports_no_error),
-      CASE(failed_capture_reports_the_cause), CASE(opening_survives_failing_allocations),
-      CASE(hoisted_ops_run_once_and_are_not_captured), CASE(hooks_are_captured_again),
-      CASE(memory_survives_failing_allocations), CASE(larger_images_wait_for_the_end_of_the_previous_run),
-      CASE(large_batches_are_copied_completely))
+/* Images in ordinary memory may change as soon as they are fed; those that are fed in place are read where they are,
+ * when the device gets to it. Labels are copied either way. */
+static const void *put_from[8];
+static int         puts_noted;
+
+static cr_status noted_source(struct cr_device *d, enum cr_stream stream, void *to, const void *host, size_t bytes) {
+    if (puts_noted < (int)CR_COUNT(put_from)) put_from[puts_noted++] = host;
+    return fake_copy(d, stream, to, host, bytes);
+}
+
+static void images_are_copied_from_where_they_are(void) {
+    enum { BYTES = 2 * 8 * 8 * 3 };
+    struct bound    b;
+    struct cr_exec *exec;
+    struct cr_async noted = fake_async;
+    uint8_t         images[BYTES], got[BYTES];
+    const int32_t   labels[2] = {1, 2};
+    int32_t         got_labels[2];
+    noted.put = noted_source;
+    REQUIRE_OK(bound_open(&b, false));
+    b.backend.async = &noted;
+    REQUIRE_OK(cr_exec_open(&b.program, &b.memory, &exec));
+    REQUIRE(b.memory.ring && b.program.tensor[b.program.images].bytes == BYTES);
+    for (int in_place = 0; in_place < 2; in_place++) {
+        for (int i = 0; i < BYTES; i++) images[i] = (uint8_t)(i * 7 + in_place);
+        puts_noted = 0;
+        REQUIRE_OK(in_place ? cr_exec_feed_in_place(exec, images, labels, NULL, NULL)
+                            : cr_exec_feed_mixed(exec, images, labels, NULL, NULL));
+        CHECK_INT(puts_noted, 2); /* images, then the rest */
+        CHECK((put_from[0] == images) == (in_place == 1) && put_from[1] != (const void *)labels);
+        REQUIRE_OK(cr_exec_get(exec, b.program.images, got));
+        REQUIRE_OK(cr_exec_get(exec, b.program.labels, got_labels));
+        CHECK(memcmp(got, images, BYTES) == 0 && memcmp(got_labels, labels, sizeof labels) == 0);
+    }
+    cr_exec_close(exec);
+    bound_close(&b);
+}
+
+TESTS(CASE(images_are_copied_from_where_they_are), CASE(first_error_survives_closing_a_faulty_device),
+      CASE(closing_a_faulty_device_reports_no_error), CASE(failed_capture_reports_the_cause),
+      CASE(opening_survives_failing_allocations), CASE(hoisted_ops_run_once_and_are_not_captured),
+      CASE(hooks_are_captured_again), CASE(memory_survives_failing_allocations),
+      CASE(larger_images_wait_for_the_end_of_the_previous_run), CASE(large_batches_are_copied_completely))

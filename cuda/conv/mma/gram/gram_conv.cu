@@ -1,12 +1,14 @@
 /* cuda/conv/mma/gram/gram_conv.cu: a 1x1 convolution of 64 or 128 channels with the BN behind it, the sum of both
- * branches, ReLU and its mask, with mma.sync: the first tile configs of ck_point_gram_mma.
+ * branches, ReLU and its mask, with mma.sync: the first tile configs of the family point_gram (point_gram_mma.cu),
+ * which checks the arguments.
  *
  * A block has 128 columns, whose filters stay in shared memory, and every groups-th tile of 64 or 128 pixels. Copies
  * (cp.async) of x run one tile ahead. `add` is copied to where the results of the warp will stand: a warp adds it to
  * its fragments, stores the results in its place as 16-bit elements, moves them to memory by rows of 128 bytes, and
  * starts the copy for its next tile. So no load is waited for while there is other work. */
+#include "cuda/common/conv_family.cuh"
+#include "cuda/common/fused_conv.h"
 #include "cuda/common/mma.cuh"
-#include "cuda/conv/mma/gram/gram_conv.h"
 
 namespace {
 
@@ -225,11 +227,9 @@ __global__ void __launch_bounds__(THREADS, 2) gram_conv(const params p) {
 /* ---- host side ---- */
 
 template <typename T, int ROWS, int C> cudaError_t start_shape(const params &p, cudaStream_t stream) {
-    const auto        kernel = p.scale_bias ? gram_conv<T, ROWS, C, true> : gram_conv<T, ROWS, C, false>;
-    constexpr int     bytes  = layout<ROWS, C>::BYTES;
-    const cudaError_t error  = ck_allow_shared(kernel, bytes);
-    if (error != cudaSuccess) return error;
-    return ck_launch(kernel, dim3((unsigned)(p.groups * p.blocks_k)), dim3(THREADS), (size_t)bytes, stream, p);
+    const auto kernel = p.scale_bias ? gram_conv<T, ROWS, C, true> : gram_conv<T, ROWS, C, false>;
+    return ck_launch_shared(kernel, dim3((unsigned)(p.groups * p.blocks_k)), dim3(THREADS), layout<ROWS, C>::BYTES,
+                            stream, p);
 }
 template <typename T> cudaError_t start(const params &p, int rows, int64_t C, cudaStream_t stream) {
     if (C == 64) return rows == 128 ? start_shape<T, 128, 64>(p, stream) : start_shape<T, 64, 64>(p, stream);
@@ -245,16 +245,14 @@ int rows_of(int config, int64_t C) {
     return (C == 64) == (config == 0) ? 128 : 64;
 }
 
-} // namespace
-
-int ck_gram_conv_configs(const struct ck_point_conv *a, const struct ck_mma_gpu *gpu) {
-    if (a->second_x || (a->C != 64 && a->C != 128)) return 0;
+int configs(const struct ck_fused_conv *a, const struct ck_gpu *gpu) {
+    if (a->has_second || (a->C != 64 && a->C != 128)) return 0;
     static_assert(layout<128, 64>::BYTES <= 99 << 10 && layout<64, 128>::BYTES <= 99 << 10, "what every GPU has");
     return bytes_of(rows_of(1, a->C), a->C) <= gpu->block_bytes ? 2 : 1;
 }
 
-cudaError_t ck_gram_conv(const struct ck_point_conv *a, int config, const struct ck_mma_gpu *gpu, cudaStream_t stream) {
-    const int rows = rows_of(config, a->C), bytes = bytes_of(rows, a->C);
+cudaError_t launch(const struct ck_fused_conv *a, void *, const struct ck_gpu *gpu, cudaStream_t stream) {
+    const int rows = rows_of(a->config, a->C), bytes = bytes_of(rows, a->C);
     params    p        = {};
     p.x                = a->x;
     p.w                = a->w;
@@ -266,8 +264,8 @@ cudaError_t ck_gram_conv(const struct ck_point_conv *a, int config, const struct
     p.stride           = a->stride;
     p.H                = (int)a->H;
     p.W                = (int)a->W;
-    p.P                = (p.H - 1) / a->stride + 1;
-    p.Q                = (p.W - 1) / a->stride + 1;
+    p.P                = (int)a->P;
+    p.Q                = (int)a->Q;
     p.rows             = (int)a->N * p.P * p.Q;
     p.K                = (int)a->K;
     p.tiles            = (p.rows + rows - 1) / rows;
@@ -276,5 +274,9 @@ cudaError_t ck_gram_conv(const struct ck_point_conv *a, int config, const struct
     const int resident = 2 * (bytes + 1024) <= gpu->multiprocessor_bytes ? 2 : 1,
               most     = resident * gpu->multiprocessors;
     p.groups           = (int)ck_blocks(p.tiles, 1, most > p.blocks_k ? most / p.blocks_k : 1);
-    return a->type == CK_F16 ? start<__half>(p, rows, a->C, stream) : start<__nv_bfloat16>(p, rows, a->C, stream);
+    return ck_by_half(a->type, [&](auto t) { return start<decltype(t)>(p, rows, a->C, stream); });
 }
+
+} // namespace
+
+const struct ck_conv_family ck_gram_conv_mma = ck_family<ck_fused_conv, configs, ck_no_workspace, launch>();

@@ -1,14 +1,13 @@
-/* cuda/conv/mma/gram/point_gram_mma.cu: device code and launchers of cuda/conv/mma/gram/point_gram_mma.h.
+/* cuda/conv/mma/gram/point_gram_mma.cu: the family point_gram from compute capability 8.0 on
+ * (cuda/common/fused_conv.h): 1x1 convolutions whose BN takes its statistics from a Gram matrix, and the gradients of
+ * their inputs.
  *
  * The convolution moves 2*(C + K) bytes a pixel, 2*K more with add, K/8 more with the mask; the gradient
  * 2*(C + 2*K), 2*K more with add. The limiter is memory. Tiles, copies and products are those of
  * cuda/conv/mma/point_mma.cu. The gradient is one product over [second_x; x]: its first steps multiply act(second_x)
  * with second_w, then the sums are scaled and get their bias, and the other steps add x w^T. A warp loads `add`, and
  * second_x for the mask, before the products of a tile. */
-#include "cuda/common/column_sums.cuh"
-#include "cuda/conv/mma/gram/gram_conv.h"
 #include "cuda/conv/mma/gram/point_gram_mma.cuh"
-#include "cuda/conv/mma/gram/point_gram_mma.h"
 #include "cuda/conv/mma/point_mma_plan.cuh"
 
 namespace {
@@ -52,30 +51,24 @@ __global__ void __launch_bounds__(THREADS, 2) point_gram_mma(const gram_params p
 
 /* ---- host side ---- */
 
-int64_t side_of(int64_t side, int stride) {
-    return (side - 1) / stride + 1;
+gram_kind kind_of(const struct ck_fused_conv *a) {
+    if (!a->has_second) return a->has_scale_bias ? CONV_ACT : CONV;
+    return a->has_mean_rstd ? GRAD_BN : a->has_bn_x ? GRAD_RELU : a->has_scale_bias ? GRAD_ACT : GRAD;
 }
-gram_kind kind_of(const struct ck_point_conv *a) {
-    if (a->second_x) return a->mean_rstd ? GRAD_BN : a->bn_x ? GRAD_RELU : a->scale_bias ? GRAD_ACT : GRAD;
-    return a->scale_bias ? CONV_ACT : CONV;
+int seconds_of(const struct ck_fused_conv *a) {
+    return a->has_second ? (int)(a->K / STEP) : 0;
 }
-int seconds_of(const struct ck_point_conv *a) {
-    return a->second_x ? (int)(a->K / STEP) : 0;
-}
-int find_plan(struct plan *p, const struct ck_point_conv *a, int algo, const struct ck_mma_gpu *gpu) {
-    const int64_t       rows  = a->N * side_of(a->H, a->stride) * side_of(a->W, a->stride);
-    const int64_t       steps = a->C / STEP + seconds_of(a), scale_bias = 2 * (a->second_x ? a->K : a->C);
-    const struct demand d = {
-        rows, a->K, steps, a->second_x ? 6 : 2, a->scale_bias ? scale_bias : 0, a->mean_rstd != nullptr, true};
+int find_plan(struct plan *p, const struct ck_fused_conv *a, int algo, const struct ck_gpu *gpu) {
+    const int64_t       rows = a->N * a->P * a->Q, steps = a->C / STEP + seconds_of(a);
+    const int64_t       scale_bias = 2 * (a->has_second ? a->K : a->C);
+    const struct demand d          = {
+                 rows, a->K, steps, a->has_second ? 6 : 2, a->has_scale_bias ? scale_bias : 0, a->has_mean_rstd, true};
     return find_plan(p, &d, algo, gpu);
 }
 
 template <typename T, int COLUMNS, gram_kind KIND> cudaError_t start(const gram_params &p, cudaStream_t stream) {
-    const auto        kernel = point_gram_mma<T, COLUMNS, KIND>;
-    const cudaError_t error  = ck_allow_shared(kernel, p.plan.bytes);
-    if (error != cudaSuccess) return error;
-    return ck_launch(kernel, dim3((unsigned)(p.plan.groups * p.plan.blocks_k)), dim3(THREADS), (size_t)p.plan.bytes,
-                     stream, p);
+    return ck_launch_shared(point_gram_mma<T, COLUMNS, KIND>, dim3((unsigned)(p.plan.groups * p.plan.blocks_k)),
+                            dim3(THREADS), p.plan.bytes, stream, p);
 }
 template <typename T, gram_kind KIND> cudaError_t start_columns(const gram_params &p, cudaStream_t stream) {
     if constexpr (KIND != GRAD_BN)
@@ -94,25 +87,8 @@ template <typename T> cudaError_t start_kind(const gram_params &p, gram_kind kin
     return cudaErrorInvalidValue;
 }
 
-gram_params params_of(const struct ck_point_conv *a, const struct plan *plan, void *workspace) {
-    gram_params p    = {};
-    p.plan           = *plan;
-    p.x              = a->x;
-    p.w              = a->w;
-    p.add            = a->add;
-    p.scale_bias     = a->scale_bias;
-    p.mean_rstd      = a->mean_rstd;
-    p.y              = a->y;
-    p.partial        = a->sums ? static_cast<float *>(workspace) : nullptr;
-    p.C              = (int)a->C;
-    p.K              = (int)a->K;
-    p.stride         = a->stride;
-    p.H              = (int)a->H;
-    p.W              = (int)a->W;
-    p.P              = (int)side_of(a->H, a->stride);
-    p.Q              = (int)side_of(a->W, a->stride);
-    p.rows           = (int)a->N * p.P * p.Q;
-    p.relu           = a->relu;
+gram_params gram_params_of(const struct ck_fused_conv *a, const struct plan *plan, void *workspace) {
+    gram_params p    = params_of<gram_params>(a, plan, workspace);
     p.seconds        = seconds_of(a);
     p.second_x       = a->second_x;
     p.second_w       = a->second_w;
@@ -122,59 +98,47 @@ gram_params params_of(const struct ck_point_conv *a, const struct plan *plan, vo
     return p;
 }
 
-bool has_shape(const struct ck_point_conv *a) {
-    const int64_t most = INT32_MAX / 2;
-    if (a->type == CK_F32 || a->stride < 1 || a->stride > 8 || a->N < 1 || a->H < 1 || a->W < 1) return false;
-    if (a->C < STEP || a->C % STEP || a->C > most || a->K < STEP || a->K % STEP || a->K > most / 8) return false;
-    return a->H <= most / a->W && a->N <= most / (a->H * a->W);
+/* Sets the pixels of a gradient that the kernel does not write: those between the pixels of a stride. */
+cudaError_t set_others(const struct ck_fused_conv *a, cudaStream_t stream) {
+    const size_t bytes = (size_t)(a->N * a->H * a->W * a->K) * 2;
+    if (!a->has_second || a->stride == 1 || (a->has_add && a->add == a->y)) return cudaSuccess;
+    return a->has_add ? cudaMemcpyAsync(a->y, a->add, bytes, cudaMemcpyDeviceToDevice, stream)
+                      : cudaMemsetAsync(a->y, 0, bytes, stream);
 }
 
-/* Sets the pixels of a gradient that the kernel does not write: those between the pixels of a stride. */
-cudaError_t set_others(const struct ck_point_conv *a, cudaStream_t stream) {
-    const size_t bytes = (size_t)(a->N * a->H * a->W * a->K) * 2;
-    if (!a->second_x || a->stride == 1 || a->add == a->y) return cudaSuccess;
-    return a->add ? cudaMemcpyAsync(a->y, a->add, bytes, cudaMemcpyDeviceToDevice, stream)
-                  : cudaMemsetAsync(a->y, 0, bytes, stream);
+bool supports(const struct ck_fused_conv *a) {
+    const bool bn = a->has_mean_rstd, relu = a->has_bn_x && !bn; /* bn_x is the output of a ReLU */
+    if (!ck_is_point_gram(a)) return false;
+    if (!a->has_second) return true;
+    if (bn != a->has_sums || (relu && (!a->has_add || a->has_scale_bias))) return false;
+    return !bn || (a->has_bn_x && a->has_scale_bias && !a->has_add && a->stride == 1);
+}
+
+/* First the tile configs of gram_conv.cu, then those of this file. */
+int configs(const struct ck_fused_conv *a, const struct ck_gpu *gpu) {
+    struct plan plan;
+    return supports(a) ? ck_gram_conv_mma.configs(a, gpu) + find_plan(&plan, a, -1, gpu) : 0;
+}
+
+size_t workspace_of(const struct ck_fused_conv *a, const struct ck_gpu *gpu) {
+    struct plan plan;
+    if (!a->has_sums || find_plan(&plan, a, a->config, gpu) <= a->config) return 0; /* only gradients have sums */
+    return sums_bytes(plan);
+}
+
+cudaError_t launch(const struct ck_fused_conv *a, void *workspace, const struct ck_gpu *gpu, cudaStream_t stream) {
+    struct plan plan;
+    if (a->config < 0 || !supports(a)) return cudaErrorInvalidValue;
+    const int first = ck_gram_conv_mma.configs(a, gpu);
+    if (a->config < first) return ck_gram_conv_mma.launch(a, workspace, gpu, stream);
+    if (find_plan(&plan, a, a->config - first, gpu) <= a->config - first) return cudaErrorInvalidValue;
+    const gram_params p     = gram_params_of(a, &plan, workspace);
+    cudaError_t       error = set_others(a, stream);
+    if (error != cudaSuccess) return error;
+    error = ck_by_half(a->type, [&](auto t) { return start_kind<decltype(t)>(p, kind_of(a), stream); });
+    return error == cudaSuccess ? start_sums(p, a, stream) : error;
 }
 
 } // namespace
 
-bool ck_point_gram_mma_supports(const struct ck_point_conv *a, const struct ck_mma_gpu *gpu) {
-    if (!has_shape(a) || a->transposed || a->bias) return false;
-    if (a->second_x) {
-        const bool bn = a->mean_rstd != nullptr, relu = a->bn_x && !bn; /* bn_x is the output of a ReLU */
-        if (a->relu || a->out_scale_bias || a->mask || !a->second_w || !a->factor_bias) return false;
-        if (bn != (a->sums != nullptr) || (relu && (!a->add || a->scale_bias))) return false;
-        if (bn && (!a->bn_x || !a->scale_bias || a->add || a->stride > 1)) return false;
-    } else if (!a->out_scale_bias || a->sums || a->bn_x) {
-        return false;
-    }
-    return ck_point_gram_mma_configs(a, gpu) > 0;
-}
-
-int ck_point_gram_mma_configs(const struct ck_point_conv *a, const struct ck_mma_gpu *gpu) {
-    struct plan plan;
-    return ck_gram_conv_configs(a, gpu) + find_plan(&plan, a, -1, gpu);
-}
-
-size_t ck_point_gram_mma_workspace(const struct ck_point_conv *a, const struct ck_mma_gpu *gpu) {
-    struct plan plan;
-    if (!a->sums || find_plan(&plan, a, a->config, gpu) <= a->config) return 0; /* only gradients have sums */
-    return sizeof(float) * 2 * (size_t)plan.groups * (size_t)plan.blocks_k * (size_t)plan.columns;
-}
-
-cudaError_t ck_point_gram_mma(const struct ck_point_conv *a, void *workspace, const struct ck_mma_gpu *gpu,
-                              cudaStream_t stream) {
-    struct plan plan;
-    const int   first = ck_gram_conv_configs(a, gpu);
-    if (a->config < 0 || !ck_point_gram_mma_supports(a, gpu)) return cudaErrorInvalidValue;
-    if (a->config < first) return ck_gram_conv(a, a->config, gpu, stream);
-    if (find_plan(&plan, a, a->config - first, gpu) <= a->config - first) return cudaErrorInvalidValue;
-    const gram_params p     = params_of(a, &plan, workspace);
-    cudaError_t       error = set_others(a, stream);
-    if (error != cudaSuccess) return error;
-    error = a->type == CK_F16 ? start_kind<__half>(p, kind_of(a), stream)
-                              : start_kind<__nv_bfloat16>(p, kind_of(a), stream);
-    if (error != cudaSuccess || !a->sums) return error;
-    return add_column_sums(p.partial, a->sums, plan.groups, (int64_t)plan.blocks_k * plan.columns, a->K, stream);
-}
+const struct ck_conv_family ck_point_gram_mma = ck_family<ck_fused_conv, configs, workspace_of, launch>();
