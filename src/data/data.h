@@ -52,8 +52,8 @@ CR_MUST cr_status cr_image_read(const char *path, const struct cr_config *config
 CR_MUST cr_status cr_image_to_rgb(struct cr_image *image);
 /* Writes the pixels rgb [height][width][3] to a PNG file. CR_ERR_IO, CR_ERR_MEMORY. */
 CR_MUST cr_status cr_image_write_png(const char *path, const uint8_t *rgb, int width, int height);
-/* Appends the bytes of such a file to `out`. It begins with the text chunk "Software", whose text is `software`.
- * CR_ERR_MEMORY. */
+/* Appends the bytes of such a file to `out`. It begins with the text chunk "Software", whose text is `software`,
+ * unless that is NULL. CR_ERR_MEMORY. */
 CR_MUST cr_status cr_image_encode_png(const char *software, const uint8_t *rgb, int width, int height,
                                       struct cr_text *out);
 

@@ -12,6 +12,7 @@
 #include "cli/common/command.h"
 #include "session/scores/confusion.h"
 #include "session/session.h"
+#include "training/lr_find.h"
 
 /* ---- log.jsonl (cli/report/log.c) ---- */
 
@@ -86,6 +87,13 @@ struct cr_chart {
 void cr_page_chart(struct cr_text *out, const struct cr_chart *chart);
 /* Distance of axis ticks: 1, 2 or 5 times a power of ten, such that `range` > 0 has at most `ticks` of them. */
 double cr_chart_step(double range, int ticks);
+
+/* cli/report/pool.c: adds the SVG of the memory pool of a planned program: ops to the right, addresses upwards, each
+ * rectangle a tensor. alone: as a file of its own, not a part of a page. */
+void cr_pool_svg(struct cr_text *out, const struct cr_program *program, bool alone);
+/* cli/report/lr_svg.c: adds the SVG file of cresnet lr-find: the loss of each step and the smoothed loss over the
+ * learning rate, on a logarithmic scale, and a line at the suggested rate. The curve has at least one step. */
+void cr_lr_svg(const struct cr_lr_curve *curve, struct cr_text *out);
 
 /* ---- sections of the page ---- */
 
