@@ -55,6 +55,7 @@ struct search {
     int                  *rank;
     int64_t               low, high; /* no plan is below `low`; a plan exists at `high` */
     struct cr_tree_budget budget;
+    struct cr_arena       arena; /* holds the arrays */
 };
 
 /* ---- setting up ---- */
@@ -88,12 +89,12 @@ static void find_times(struct search *w) {
 
 static cr_status find_items(struct search *w, int count, size_t alignment) {
     size_t n = (size_t)count;
-    CR_ALLOC(w->item, n);
-    CR_ALLOC(w->length, n);
-    CR_ALLOC(w->best, n);
-    CR_ALLOC(w->time, 2 * n);
-    CR_ALLOC(w->key, n);
-    CR_ALLOC(w->rank, n);
+    CR_ARENA_ALLOC(&w->arena, w->item, n);
+    CR_ARENA_ALLOC(&w->arena, w->length, n);
+    CR_ARENA_ALLOC(&w->arena, w->best, n);
+    CR_ARENA_ALLOC(&w->arena, w->time, 2 * n);
+    CR_ARENA_ALLOC(&w->arena, w->key, n);
+    CR_ARENA_ALLOC(&w->arena, w->rank, n);
     for (int i = 0; i < count; i++) {
         const struct cr_interval *x = &w->interval[i];
         if (!x->size || x->lower >= x->upper) continue;
@@ -121,7 +122,7 @@ static cr_status find_items(struct search *w, int count, size_t alignment) {
 
 /* Splits the items into groups. The sections of a group are renumbered from 0. */
 static cr_status find_groups(struct search *w) {
-    CR_ALLOC(w->group, (size_t)w->items);
+    CR_ARENA_ALLOC(&w->arena, w->group, (size_t)w->items);
     int upper = -1;
     for (int i = 0; i < w->items; i++) {
         if (w->item[i].lower >= upper) w->group[w->groups++].first = i;
@@ -160,13 +161,7 @@ static cr_status open_trees(struct search *w) {
 static void release(struct search *w) {
     for (int k = 0; k < w->groups; k++)
         if (w->group[k].has_tree) cr_tree_close(&w->group[k].tree);
-    cr_free(w->item);
-    cr_free(w->length);
-    cr_free(w->best);
-    cr_free(w->time);
-    cr_free(w->group);
-    cr_free(w->key);
-    cr_free(w->rank);
+    cr_arena_free(&w->arena);
 }
 
 /* ---- orders ---- */
