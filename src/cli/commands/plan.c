@@ -2,7 +2,7 @@
  * GPU, because it stops before memory is reserved. Kernels are selected as in training: by the kernel times of the
  * device, or by those in the checkpoint of a RUN. */
 #include "cli/common/command.h"
-#include "cli/report/report.h"
+#include "cli/svg/svg.h"
 #include "compiler/fusion/conv_fusion.h"
 #include "formats/json_write.h"
 #include "inspect/plan_print.h"

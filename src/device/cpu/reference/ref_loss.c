@@ -28,9 +28,9 @@ static double own_weight(const struct batch *b, int64_t n, int64_t *other) {
     return *other < 0 ? 1 : (double)mix[CR_MIX_LABEL_WEIGHT] / CR_MIX_ONE;
 }
 
-/* The softmax of an image's logits divided by the temperature: the largest logit, and the sum of exp(logit - max), which
- * does not overflow. NaN or +inf logits give NaN. The two are not combined, because log(sum) would be lost next to a
- * huge logit. */
+/* The softmax of an image's logits divided by the temperature: the largest logit, and the sum of exp(logit - max),
+ * which does not overflow. NaN or +inf logits give NaN. The two are not combined, because log(sum) would be lost next
+ * to a huge logit. */
 struct softmax {
     const struct ref *logits;
     int64_t           first; /* index of the image's first logit */

@@ -1,5 +1,5 @@
-/* cli/report/lr_svg.c: draws the curve of the learning-rate finder as a file of its own. */
-#include "cli/report/report.h"
+/* cli/svg/lr_svg.c: draws the curve of the learning-rate finder as a file of its own. */
+#include "cli/svg/svg.h"
 #include "core/output_file.h"
 
 #include <math.h>

@@ -1,6 +1,6 @@
-/* cli/report/pool.c: draws the memory pool of a planned program as SVG, for the report and for cresnet plan --svg: ops
+/* cli/svg/pool.c: draws the memory pool of a planned program as SVG, for the report and for cresnet plan --svg: ops
  * to the right, addresses upwards, a rectangle for each tensor, coloured by kind. */
-#include "cli/report/report.h"
+#include "cli/svg/svg.h"
 #include "core/output_file.h"
 #include "inspect/plan_print.h"
 
