@@ -80,27 +80,12 @@ cr_status cr_state_position_of(struct cr_st_file *file, const char *path, struct
     return CR_OK;
 }
 
-static cr_status open_state(const char *folder, char path[CR_PATH_MAX], struct cr_st_file **out) {
-    CR_TRY(cr_path_join(path, folder, "state.safetensors"));
-    return cr_st_open(path, out);
-}
-
 cr_status cr_state_position(const char *folder, struct cr_position *out) {
     char               path[CR_PATH_MAX];
     struct cr_st_file *file;
-    CR_TRY(open_state(folder, path, &file));
+    CR_TRY(cr_path_join(path, folder, "state.safetensors"));
+    CR_TRY(cr_st_open(path, &file));
     const cr_status status = cr_state_position_of(file, path, out);
     cr_st_close(file);
-    return status;
-}
-
-cr_status cr_state_ranks(const char *folder, int64_t *out) {
-    char               path[CR_PATH_MAX];
-    struct cr_st_file *file;
-    uint64_t           ranks;
-    CR_TRY(open_state(folder, path, &file));
-    const cr_status status = read_ranks(file, path, &ranks);
-    cr_st_close(file);
-    if (status == CR_OK) *out = (int64_t)ranks;
     return status;
 }

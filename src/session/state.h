@@ -17,8 +17,6 @@ struct cr_position {
 };
 /* ---- session/position.c: the position in the metadata of state.safetensors ---- */
 
-/* Reads the number of ranks of the run that wrote the checkpoint folder `path`. */
-CR_MUST cr_status cr_state_ranks(const char *path, int64_t *ranks);
 /* Reads the position from the checkpoint folder `path`. CR_ERR_IO, CR_ERR_FORMAT, CR_ERR_MEMORY. */
 CR_MUST cr_status cr_state_position(const char *path, struct cr_position *out);
 /* The same from the open file, whose path is used in messages. */
@@ -124,6 +122,11 @@ void cr_state_running_get(const struct cr_session *session, uint64_t index, uint
 
 /* Sets *pruned when the model file of `given` (a run folder, step folder or file) belongs to a pruned network. */
 CR_MUST cr_status cr_state_is_pruned(const char *given, bool *pruned);
+/* Sets all mask bits to 1 (nothing is pruned). Does nothing in a parameter store without masks. */
+CR_MUST cr_status cr_state_mask_full(struct cr_session *session);
+
+/* ---- buffers of the parameter store (session/state_lists.c) ---- */
+
 /* Host copies of the buffers of a parameter store with masks. */
 struct cr_state_buffers {
     float   *value, *momentum, *second, *ema; /* second and ema are NULL in stores without them */
@@ -134,12 +137,13 @@ struct cr_state_buffers {
 CR_MUST cr_status cr_state_buffers_get(struct cr_session *session, struct cr_state_buffers *buffers);
 CR_MUST cr_status cr_state_buffers_put(struct cr_session *session, const struct cr_state_buffers *buffers);
 void              cr_state_buffers_free(struct cr_state_buffers *buffers);
+/* Address of a buffer of the parameter store in the memory of the device. */
+char *cr_state_buffer_at(const struct cr_session *session, enum cr_param_buffer buffer);
+/* Copy a whole buffer from the device and to it. */
+CR_MUST cr_status cr_state_buffer_get(const struct cr_session *session, enum cr_param_buffer buffer, void *to);
+CR_MUST cr_status cr_state_buffer_put(const struct cr_session *session, enum cr_param_buffer buffer, const void *from);
 /* Copies an f32 buffer (value, running) to the host; the caller frees *out with cr_free. */
-CR_MUST cr_status cr_state_buffer_copy(struct cr_session *session, enum cr_param_buffer buffer, float **out);
-/* Copies such a buffer back to the device. */
-CR_MUST cr_status cr_state_buffer_put(struct cr_session *session, enum cr_param_buffer buffer, const float *from);
-/* Sets all mask bits to 1 (nothing is pruned). Does nothing in a parameter store without masks. */
-CR_MUST cr_status cr_state_mask_full(struct cr_session *session);
+CR_MUST cr_status cr_state_buffer_copy(const struct cr_session *session, enum cr_param_buffer buffer, float **out);
 
 /* ---- quantised networks (session/quantization/quantized.c) ---- */
 

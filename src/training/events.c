@@ -60,21 +60,27 @@ static void put_real(struct facts *f, const char *name, double value) {
     add_variable(f, name, text);
 }
 
+static void put_score(struct facts *f, const char *prefix, const char *name, double value) {
+    char prefixed[NAME_MAX_BYTES];
+    snprintf(prefixed, sizeof prefixed, "%s%s", prefix, name);
+    put_real(f, prefixed, value);
+}
+
 static void put_bool(struct facts *f, const char *name, bool value) {
     cr_json_put_bool(&f->writer, name, value);
     add_variable(f, name, value ? "1" : "0");
 }
 
-static void put_scores(struct facts *f, const struct cr_scores *e, bool several, const char *const names[3]) {
+/* The facts of the weights have the prefix "", those of their moving averages "ema_". */
+static void put_scores(struct facts *f, const struct cr_scores *e, const char *prefix) {
     const double images = (double)e->images;
-    if (several) {
-        put_real(f, *names[0] == 'e' ? "ema_map" : "map", e->map);
-        put_real(f, names[2], e->loss_sum / images);
-        return;
+    if (e->several) {
+        put_score(f, prefix, "map", e->map);
+    } else {
+        put_score(f, prefix, "top1", (double)e->correct1 / images);
+        put_score(f, prefix, "top5", (double)e->correct5 / images);
     }
-    put_real(f, names[0], (double)e->correct1 / images);
-    put_real(f, names[1], (double)e->correct5 / images);
-    put_real(f, names[2], e->loss_sum / images);
+    put_score(f, prefix, "loss", e->loss_sum / images);
 }
 
 static void facts_begin(struct facts *f, const struct cr_run *run, const char *event) {
@@ -235,14 +241,12 @@ void cr_run_event_saved(struct cr_run *run) {
 
 void cr_run_event_evaluated(struct cr_run *run, const struct cr_scores *raw, const struct cr_scores *ema,
                             bool is_best) {
-    static const char *const names[3] = {"top1", "top5", "loss"}, *const ema_names[3] = {"ema_top1", "ema_top5",
-                                                                                         "ema_loss"};
     struct facts f;
     if (!reports_events(run)) return;
     facts_begin(&f, run, "evaluation");
     put_checkpoint(&f, run);
-    put_scores(&f, raw, run->config->data.multi_label, names);
-    if (ema) put_scores(&f, ema, run->config->data.multi_label, ema_names);
+    put_scores(&f, raw, "");
+    if (ema) put_scores(&f, ema, "ema_");
     put_bool(&f, "best", is_best);
     run_command(run, "evaluation", &f);
 }

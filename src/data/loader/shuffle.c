@@ -3,6 +3,16 @@
 #include "data/loader/loader_internal.h"
 #include "data/source.h"
 
+struct cr_loader_options cr_loader_options_from(const struct cr_config *c, enum cr_split split,
+                                                const struct cr_prepare *prepare, int64_t batch) {
+    return (struct cr_loader_options){.split    = split,
+                                      .prepare  = *prepare,
+                                      .batch    = batch,
+                                      .seed     = (uint64_t)c->train.seed,
+                                      .workers  = (int)c->data.workers,
+                                      .prefetch = (int)c->data.prefetch};
+}
+
 int64_t cr_loader_batches(const struct cr_dataset *dataset, const struct cr_loader_options *options) {
     const int     views = options->split == CR_SPLIT_VAL ? cr_prepare_views(options->prepare.tta) : 1;
     const int64_t count = dataset->count * views, batch = options->batch * CR_MAX(options->ranks, 1);

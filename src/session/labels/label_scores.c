@@ -16,8 +16,7 @@ double cr_label_probability(double logit) {
 
 cr_status cr_label_scores_check(const struct cr_label_scores *s, int64_t images) {
     const size_t image = (size_t)s->classes * sizeof *s->logits + (size_t)s->words * sizeof *s->labels;
-    return cr_outputs_check(images, s->classes, (size_t)images * image * (size_t)CR_MAX(s->copies, 1),
-                            "with several labels per image all of them are kept; give a smaller validation set");
+    return cr_outputs_check(images, s->classes, (size_t)images * image * (size_t)CR_MAX(s->copies, 1), s->advice);
 }
 
 static cr_status reserve(struct cr_label_scores *s, int64_t images) {
