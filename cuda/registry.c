@@ -11,6 +11,7 @@ static void add_list(struct cr_kernel_list *list, const struct cr_kernel *const 
 void cr_cuda_collect_kernels(struct cuda_device *device) {
     struct cr_kernel_list *list = &device->kernels;
     add_list(list, cr_cuda_cifar_kernels);
+    add_list(list, cr_cuda_cifar_fused_kernels);
     cr_kernel_list_add(list, cr_cudnn_conv_kernels);
     cr_kernel_list_add(list, cr_cuda_fused_conv_kernels);
     cr_kernel_list_add(list, cr_cuda_fused_grad_kernels);

@@ -38,7 +38,7 @@ FOLDERS = {
     "src/compiler": 4.0,  # the passes' interface, and compile.c, which calls them in order
     "src/compiler/autodiff": 4.2,
     "src/compiler/rewrite": 4.1,
-    "src/compiler/schedule": 4.1,
+    "src/compiler/schedule": 4.15,
     "src/compiler/fusion": 4.2,
     "src/compiler/gram": 4.3,
     "src/compiler/head": 4.3,  # the ops around the loss
@@ -75,7 +75,6 @@ FOLDERS = {
     "cuda/conv/gram": 4.3,  # BN statistics from Gram matrices
     "cuda/conv/stem": 4.3,
     "cuda/conv/cifar": 4.4,  # networks of 16 to 64 channels
-    "cuda/conv/cifar/apply": 4.45,  # bn_apply that finishes a BN
     "cuda/conv/cifar/head": 4.45,  # the ops around the loss
     "cuda/sparse": 4.3,  # helpers of all sparse kernels
     "cuda/sparse/direct": 4.4,

@@ -67,10 +67,5 @@ struct ck_conv cuda_sparse_conv_shape(const struct cr_program *program, const st
 size_t    cr_cuda_bn_relu_grad_workspace(const struct cr_device *device, const struct cr_program *program,
                                          const struct cr_op *op);
 cr_status cr_cuda_bn_relu_grad(struct cr_device *device, const struct cr_call *call, size_t relu_mask_at);
-/* cuda/conv/cifar/cifar_kernels.c: a bn_apply that also finishes the BN of the convolution `last` before it. The second
- * function launches it; call->last is the convolution. */
-bool      cr_cuda_cifar_apply_finishes(const struct cr_device *device, const struct cr_program *program,
-                                       const struct cr_op *last, const struct cr_op *op);
-cr_status cr_cuda_cifar_apply(struct cr_device *device, const struct cr_call *call);
 
 #endif

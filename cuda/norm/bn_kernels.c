@@ -81,7 +81,6 @@ static bool bn_apply_accepts(const struct cr_device *device, const struct cr_pro
 }
 
 static cr_status bn_apply_launch(struct cr_device *device, const struct cr_call *call) {
-    if (call->last) return cr_cuda_cifar_apply(device, call);
     const struct cr_tensor  *x    = cuda_in(call->program, call->op, CR_IN_bn_apply_x);
     const struct ck_bn_apply args = {.type           = cuda_type(x),
                                      .x              = call->in[CR_IN_bn_apply_x],
@@ -264,11 +263,11 @@ const struct cr_kernel cr_cuda_bn_kernels[] = {
     BN_KERNEL(bn_finalize, CR_TYPES_F32, .optional_out = CR_OUT_BIT(bn_finalize, scale_bias_half),
               .accepts = bn_finalize_accepts),
     BN_KERNEL(bn_scale_bias, CR_TYPES_F32),
-    BN_KERNEL(
-        bn_apply, CR_TYPES_FLOAT,
-        .optional_in  = CR_IN_BIT(bn_apply, mean_rstd) | CR_IN_BIT(bn_apply, add) | CR_IN_BIT(bn_apply, add_scale_bias),
-        .optional_out = CR_OUT_BIT(bn_apply, mask), .accepts = bn_apply_accepts,
-        .host_slots = CR_IN_BIT(bn_apply, x) | CR_IN_BIT(bn_apply, add), .finishes = cr_cuda_cifar_apply_finishes),
+    BN_KERNEL(bn_apply, CR_TYPES_FLOAT,
+              .optional_in =
+                  CR_IN_BIT(bn_apply, mean_rstd) | CR_IN_BIT(bn_apply, add) | CR_IN_BIT(bn_apply, add_scale_bias),
+              .optional_out = CR_OUT_BIT(bn_apply, mask), .accepts = bn_apply_accepts,
+              .host_slots = CR_IN_BIT(bn_apply, x) | CR_IN_BIT(bn_apply, add)),
     BN_KERNEL(bn_grad_sums, CR_TYPES_FLOAT,
               .optional_in = CR_IN_BIT(bn_grad_sums, y) | CR_IN_BIT(bn_grad_sums, scale_bias),
               .accepts = bn_grad_sums_accepts, .workspace = grad_sums_bytes,

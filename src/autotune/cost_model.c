@@ -115,7 +115,8 @@ static bool model_accepts(void *self, const struct cr_program *p, const struct c
 /* Copies follow the rates of autotune/copy_rates.c, and one rank alone cannot measure a collective. Both are computed
  * from their bytes. */
 static bool is_computed_from_bytes(enum cr_op_kind kind) {
-    return kind == CR_OP_offload || kind == CR_OP_prefetch || kind == CR_OP_barrier || kind == CR_OP_all_reduce;
+    return kind == CR_OP_offload || kind == CR_OP_prefetch || kind == CR_OP_barrier || kind == CR_OP_all_reduce ||
+           kind == CR_OP_fused;
 }
 
 static cr_status model_cost(void *self, const struct cr_program *p, const struct cr_op *op, double *seconds) {
@@ -183,14 +184,6 @@ static cr_status model_select(void *self, const struct cr_program *p, struct cr_
     return cr_device_workspace(c->device, p, op, workspace);
 }
 
-static bool model_leaves_filter(void *self, const struct cr_program *p, const struct cr_op *op) {
-    return cr_device_leaves_filter(((struct cr_cost_table *)self)->device, p, op);
-}
-
-static bool model_finishes(void *self, const struct cr_program *p, const struct cr_op *last, const struct cr_op *op) {
-    return cr_device_finishes(((struct cr_cost_table *)self)->device, p, last, op);
-}
-
 struct cr_cost_model cr_cost_table_model(struct cr_cost_table *costs) {
     struct cr_cost_model t = cr_device_cost_model(costs->device);
     t.self                 = costs;
@@ -198,8 +191,6 @@ struct cr_cost_model cr_cost_table_model(struct cr_cost_table *costs) {
     t.select               = model_select;
     t.explain              = model_explain;
     t.cost                 = model_cost;
-    t.finishes             = model_finishes;
-    t.leaves_filter        = model_leaves_filter;
     cr_cost_use_copy_rates(costs, &t);
     return t;
 }

@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-static const char *const pass_names[] = {"grad", "fuse", "select", "order", "plan"};
+static const char *const pass_names[] = {"grad", "fuse", "select", "insert_waits", "plan"};
 
 enum pass { PASS_GRAD, PASS_FUSE, PASS_SELECT, PASS_INSERT_WAITS, PASS_PLAN };
 
@@ -17,7 +17,7 @@ static cr_status find_last_pass(const char *until, enum pass *last_pass) {
         *last_pass = (enum pass)i;
         return CR_OK;
     }
-    return CR_FAIL(CR_ERR_USAGE, "unknown pass \"%s\": use grad, fuse, select, order or plan", until);
+    return CR_FAIL(CR_ERR_USAGE, "unknown pass \"%s\": use grad, fuse, select, insert_waits or plan", until);
 }
 
 static cr_status fit_to_limit(struct cr_program *program, const struct cr_cost_model *cost_model,
@@ -26,27 +26,6 @@ static cr_status fit_to_limit(struct cr_program *program, const struct cr_cost_m
     CR_TRY(cr_pass_fit(program, cost_model, options, &report));
     if (options->report) *options->report = report;
     return cr_program_check(program);
-}
-
-/* An op that completes others needs their workspaces. Where that exceeds the limit, each conv_grad computes its dw
- * itself; where it still does, no op completes another one. */
-static cr_status plan_within_limit(struct cr_program *program, const struct cr_cost_model *cost_model,
-                                   const struct cr_compile_options *options) {
-    CR_TRY(cr_pass_plan(program, cost_model->alignment, options->reuse));
-    for (int all = 0; all < 2; all++) {
-        if (!options->pool_limit || program->region_bytes[CR_REGION_POOL] <= options->pool_limit) return CR_OK;
-        for (int i = 0; i < program->ops; i++) {
-            if (!cr_op_finishes_later(&program->op[i])) continue;
-            if (program->op[i].kind == CR_OP_bn_apply) {
-                if (all) program->op[i].attr.bn.finish_later = false;
-                continue;
-            }
-            program->op[i].attr.conv.filter_later = false;
-            if (all) program->op[i].attr.conv.finish_later = false;
-        }
-        CR_TRY(cr_pass_plan(program, cost_model->alignment, options->reuse));
-    }
-    return CR_OK;
 }
 
 cr_status cr_compile(struct cr_program *program, const struct cr_cost_model *cost_model,
@@ -84,14 +63,13 @@ cr_status cr_compile(struct cr_program *program, const struct cr_cost_model *cos
         CR_TRY(cr_pass_buckets(program, cost_model, options->bucket_bytes, options->wire));
         CR_TRY(cr_program_check(program));
     }
-    cr_pass_finish_later(program, cost_model);
+    CR_TRY(cr_pass_bn_chains(program, cost_model, options->pool_limit ? options->pool_limit : SIZE_MAX));
+    CR_TRY(cr_program_check(program));
     CR_TRY(cr_pass_insert_waits(program));
     CR_TRY(cr_waits_check(program));
     if (last_pass == PASS_INSERT_WAITS) return CR_OK;
 
-    CR_TRY(plan_within_limit(program, cost_model, options));
+    CR_TRY(cr_pass_plan(program, cost_model->alignment, options->reuse));
     CR_TRY(cr_plan_check(program, cost_model->alignment));
-    CR_TRY(cr_waits_check(program)); /* again: reused memory adds hazards */
-    cr_pass_early_filters(program);
-    return CR_OK;
+    return cr_waits_check(program); /* again: reused memory adds hazards */
 }

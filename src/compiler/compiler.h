@@ -3,18 +3,25 @@
  * cr_compile runs the passes in this order. A check runs between the passes and fails the compilation when a pass has
  * broken an invariant.
  *
- *   grad      appends the backward ops (autodiff/); the caller then emits the parameter update
- *   quantize  inference only: replaces ops on quantised values by 8-bit ops
- *   fold      inference only: folds batch normalisation (BN) into the convolution before it
- *   hoist     inference only: moves the ops that depend on parameters only to the front; they run once for many batches
- *   gram      training only: BN statistics of 1x1 convolutions from Gram matrices, when it is switched on
- *   fuse      fuses BN, add and ReLU, their gradients, and the neighbours of convolutions (fusion/)
- *   sparsify  replaces convolutions with pruned filters by sparse convolutions where the sparse ones are faster
- *   select    chooses a kernel for each op and adds the kernel's workspace as a tensor
- *   fit       with a memory limit: recomputes tensors and offloads tensors to host memory (memory/)
- *   buckets   with several ranks: adds the all-reduce of the gradients, bucket by bucket (schedule/)
- *   order     adds the waits between streams that the data hazards require (schedule/)
- *   plan      gives each tensor of the pool an offset (memory/)
+ *   grad          appends the backward ops (autodiff/); the caller then emits the parameter update
+ *   quantize      inference only: replaces ops on quantised values by 8-bit ops
+ *   fold          inference only: folds batch normalisation (BN) into the convolution before it
+ *   hoist         inference only: moves the ops that depend on parameters only to the front; they run once for many
+ *                 batches
+ *   gram          training only: BN statistics of 1x1 convolutions from Gram matrices, when it is switched on
+ *   fuse          fuses BN, add and ReLU, their gradients, and the neighbours of convolutions (fusion/)
+ *   sparsify      replaces convolutions with pruned filters by sparse convolutions where the sparse ones are faster,
+ *                 and folds again
+ *   conv_pool     inference only: the stem convolution and the max pooling behind it become one op
+ *   conv_pairs    inference only: two to four convolutions in a row become one op
+ *   head          training only: the ops around the loss become one op (head/)
+ *   hoist         again: ops that fuse and sparsify have added
+ *   select        chooses a kernel for each op and adds the kernel's workspace as a tensor
+ *   fit           with a memory limit: recomputes tensors and offloads tensors to host memory (memory/)
+ *   buckets       with several ranks: adds the all-reduce of the gradients, bucket by bucket (schedule/)
+ *   bn_chains     training only: the end of a BN becomes part of the convolution behind it, where a kernel does both
+ *   insert_waits  adds the waits between streams that the data hazards require (schedule/)
+ *   plan          gives each tensor of the pool an offset (memory/)
  *
  * The passes and the checks are declared in compiler/passes.h. A pass sees a device as a struct cr_cost_model only
  * (compiler/cost_model.h). Predicted times: compiler/simulate.h. Offsets of intervals: compiler/intervals.h.
@@ -62,9 +69,10 @@ struct cr_compile_options {
     bool              offload;    /* with `pool_limit`: tensors may be offloaded, where that is fastest */
     /* with `offload`: which tensors; BEST, which is 0, but in comparisons (tools/memory-trace) */
     enum cr_offload_score offload_score;
-    bool                  zero_copy; /* with `offload`: kernels may read offloaded tensors from host memory */
-    const char           *until;     /* last pass to run: "grad", "fuse", "select", "order" or "plan"; NULL: "plan" */
-    struct cr_fit_report *report;    /* result of `pool_limit`; may be NULL */
+    bool                  zero_copy;    /* with `offload`: kernels may read offloaded tensors from host memory */
+    const char           *until;        /* last pass to run: "grad", "fuse", "select", "insert_waits" or "plan";
+                                    NULL: "plan" */
+    struct cr_fit_report *report;       /* result of `pool_limit`; may be NULL */
     size_t                bucket_bytes; /* several ranks: bytes of one gradient bucket; 0: one rank */
     enum cr_dtype         wire;         /* several ranks: type of the gradients during the all-reduce */
 };

@@ -32,6 +32,8 @@ struct cr_device_view {
     void (*algo_name)(void *self, const struct cr_program *program, const struct cr_op *op, struct cr_text *out);
     /* Returns true when the op's kernel can read input `slot` directly from host memory (zero-copy). NULL: never. */
     bool (*reads_host)(void *self, const struct cr_op *op, int slot);
+    /* Number of rows in which the op's kernel can store sums: see struct cr_kernel. NULL: CR_NONE. */
+    int (*sum_rows)(void *self, const struct cr_program *program, const struct cr_op *op);
 };
 
 /* Rates, factors and costs of a device. The owner keeps `self` alive while a pass runs. Each callback gets `self`.
@@ -69,12 +71,6 @@ struct cr_cost_model {
      * no kernel. */
     cr_status (*explain)(void *self, const struct cr_program *program, const struct cr_op *op,
                          struct cr_selection *out);
-    /* Returns true when the launch of op can complete `last`, the op of its kind before it; both have their kernels.
-     * NULL: never. */
-    bool (*finishes)(void *self, const struct cr_program *program, const struct cr_op *last, const struct cr_op *op);
-    /* Returns true when the kernel of a conv_grad should leave dw to a later launch (cr_kernel.leaves_filter). NULL:
-     * never. */
-    bool (*leaves_filter)(void *self, const struct cr_program *program, const struct cr_op *op);
 };
 
 /* Roofline time of one op: the longer of its memory traffic and its arithmetic. For offload and prefetch: the

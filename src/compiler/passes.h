@@ -126,10 +126,12 @@ CR_MUST cr_status cr_pass_offload(struct cr_program *program, const struct cr_co
 CR_MUST cr_status cr_pass_fit(struct cr_program *program, const struct cr_cost_model *cost_model,
                               const struct cr_compile_options *options, struct cr_fit_report *report);
 
-/* Sets attr.conv.finish_later of each convolution whose BN the launch of the next convolution can finish, because that
- * one reads the BN's scale_bias, and of each conv_grad that the next conv_grad can complete. Saves a small launch
- * between them. Runs when the order of the ops is final and each has its kernel. */
-void cr_pass_finish_later(struct cr_program *program, const struct cr_cost_model *cost_model);
+/* Training programs: fuses bn_finalize and bn_grad_finalize with the convolutions behind them, and many filter
+ * gradients with each other, where a kernel does that (cr_device_view.sum_rows): compiler/schedule/bn_chains.c. Runs
+ * when the order of the ops is final and each has its kernel. Filter gradients are fused only if at most pool_limit
+ * bytes are live then; SIZE_MAX: no limit. */
+CR_MUST cr_status cr_pass_bn_chains(struct cr_program *program, const struct cr_cost_model *cost_model,
+                                    size_t pool_limit);
 
 /* Sets the waits of each op: the op waits for each op of another stream that it depends on. */
 CR_MUST cr_status cr_pass_insert_waits(struct cr_program *program);
@@ -138,13 +140,6 @@ CR_MUST cr_status cr_pass_insert_waits(struct cr_program *program);
  * size). reuse = false: no two tensors share memory and no op works in place; tests compare results with such a plan.
  */
 CR_MUST cr_status cr_pass_plan(struct cr_program *program, size_t alignment, bool reuse);
-
-/* Sets attr.conv.early_filter of each convolution whose filter (of pairs: filters and coefficients) is not written by
- * the launches of the two ops before it, and attr.conv.early_data of each conv_grad whose x, dy_x, bn_x, scale_bias and
- * mean_rstd are not. A launch also writes what an earlier op has left to it. Ops that launch no kernel on its stream
- * are not counted. A kernel may read such tensors while these launches still run. The attributes are false until this
- * pass, which runs last because it compares offsets. */
-void cr_pass_early_filters(struct cr_program *program);
 
 /* Returns the tensor at the start of the chain of aliases of tensor t. */
 static inline int cr_alias_root(const struct cr_program *p, int t) {

@@ -28,7 +28,7 @@ struct cr_contention cr_contention_of(const struct cr_cost_model *cost_model, co
  * copy. Sets memory_busy[ops] as in struct cr_contention. Returns the errors of cost_model->cost. */
 CR_MUST cr_status cr_program_seconds(const struct cr_program *program, const struct cr_cost_model *cost_model,
                                      double *seconds, double *memory_busy);
-/* Simulates the streams of a program whose ops carry their waits (after order). Sets time[ops] and *out. */
+/* Simulates the streams of a program whose ops carry their waits (after insert_waits). Sets time[ops] and *out. */
 void cr_program_simulate(const struct cr_program *program, const double *seconds,
                          const struct cr_contention *contention, struct cr_op_time *time, struct cr_simulation *out);
 /* cr_program_seconds and cr_program_simulate in one call. */

@@ -62,13 +62,17 @@ struct cr_call {
     void                       *workspace; /* scratch memory of the size that prepare returned, for this launch only */
     void                       *prepared;  /* result of prepare; NULL when the kernel has no prepare */
     const struct cr_step_block *step; /* host memory; a kernel of a GPU reads the copy that set_step made instead */
-    /* With attr.conv.finish_later, when a whole program runs: the launch leaves its end to the next one, and
-     * that launch has this call as `last`. false and NULL where an op is launched alone; attr.conv.filter_later has no
-     * meaning then. */
-    bool                  finish_later;
-    const struct cr_call *last;
-    const struct cr_call *shortcut; /* of a bn_apply with finish_later: the pad_shortcut with finish_later before it */
+    const struct cr_call       *part; /* of the op `fused`: the calls of its parts, without workspace; else NULL */
+    /* Bit s: neither of the two launches before this one on its stream writes input s, or there is no such input. A
+     * kernel that begins before these launches have ended may read it at once. 0 where an op is launched alone. */
+    unsigned early_inputs;
+    unsigned inputs_before_last; /* the same for the launch directly before this one, which may be the only one */
 };
+
+/* Returns whether the kernel may read all these inputs (bit s: slot s) before the launches before it have ended. */
+static inline bool cr_call_reads_early(const struct cr_call *call, unsigned slots) {
+    return (~call->early_inputs & slots) == 0;
+}
 
 /* A kernel: one implementation of one op kind: a row of a table, which ends with a row without a name. Tables are
  * constants with static lifetime. */
@@ -119,15 +123,10 @@ struct cr_kernel {
      * many ops at once, from several threads. An error is not reported: launch repeats what has failed. NULL: launch
      * does everything. */
     void (*complete)(struct cr_device *device, const struct cr_call *call);
-    /* Returns whether a launch of `op`, which has this kernel, can complete `last`, the last op of its kind before it,
-     * which has this kernel too (cr_call.last): a conv its BN, a conv_grad its BN and dw. Also whether a bn_apply can
-     * complete the conv before it, and a conv such a bn_apply before it and the pad_shortcut before that one. NULL:
-     * never. */
-    bool (*finishes)(const struct cr_device *device, const struct cr_program *program, const struct cr_op *last,
-                     const struct cr_op *op);
-    /* Returns whether a launch of `op`, which a launch of the same kernel will complete, should leave dw to the first
-     * launch without attr.conv.filter_later behind it. NULL: never. */
-    bool (*leaves_filter)(const struct cr_device *device, const struct cr_program *program, const struct cr_op *op);
+    /* conv with sums, conv_grad with grad_sums: returns the number of rows in which the kernel can store them, where
+     * that is faster than a launch that adds them; such a conv_grad stores dy and computes no dw. CR_NONE: it cannot.
+     * NULL: never. */
+    int (*sum_rows)(const struct cr_device *device, const struct cr_program *program, const struct cr_op *op);
     /* Enqueues the op on its stream. CR_ERR_DEVICE when the device reports an error. */
     cr_status (*launch)(struct cr_device *device, const struct cr_call *call);
     /* Frees what prepare returned; accepts NULL. NULL: there is nothing to free. */

@@ -22,9 +22,10 @@
 /* ---- ops ---- */
 
 enum {
-    CR_OP_IN_MAX   = 11,
-    CR_OP_OUT_MAX  = 8,
-    CR_OP_IDS_MAX  = CR_OP_IN_MAX + 1, /* tensors that an op reads (or writes): its slots and its workspace */
+    CR_OP_IN_MAX  = 11,
+    CR_OP_OUT_MAX = 8,
+    CR_FUSED_MAX  = 112,                  /* parts of a fused op */
+    CR_OP_IDS_MAX = 3 * CR_FUSED_MAX + 1, /* tensors that an op, or a fused op, reads (or writes), with its workspace */
     CR_OP_WAIT_MAX = 4,
     CR_NONE        = -1, /* no tensor, op, kernel, layer or parameter */
     CR_SEVERAL     = -3  /* cr_tensor.param: several parameters, but not the whole buffer */
@@ -83,20 +84,20 @@ const char *cr_stream_name(enum cr_stream stream);
 
 struct cr_bn_attr {
     float   eps, momentum;
-    int64_t count;        /* bn_finalize, bn_grad_finalize: number of elements behind each channel's sums, M = N*H*W */
-    bool    relu;         /* bn_apply: apply ReLU to the result */
-    bool    finish_later; /* bn_apply: the launch of the conv behind it computes it: see cr_pass_finish_later */
-    bool    accumulate;   /* bn_grad_finalize, gram_bn_grad: add to gradients of parameters instead of assigning */
+    int64_t count;      /* bn_finalize, bn_grad_finalize: number of elements behind each channel's sums, M = N*H*W */
+    bool    relu;       /* bn_apply: apply ReLU to the result */
+    bool    accumulate; /* bn_grad_finalize, gram_bn_grad: add to gradients of parameters instead of assigning */
     int ranks; /* bn_grad_finalize, gram_bn_*: number of ranks that grad_sums covers; dgamma, dbeta are divided by it,
                          * since gradients are summed over all ranks later. 0 or 1 when only this rank is covered */
 };
 
-/* Sparsity pattern of a convolution with a pruned filter. Kernels that skip pruned weights (device/kernel.h) rely on
- * the following: w is 0 wherever the bit in cr_param_store.pattern is 0, and the gradient of w is set to 0 there (an
- * accumulating op leaves it unchanged there). */
 /* Upper bound of (estimated time / measured time) of a good kernel: a candidate whose estimate exceeds the best known
  * time by more than this factor cannot be the fastest. See `estimate` of struct cr_kernel in device/kernel.h. */
 #define CR_ESTIMATE_MARGIN 2.5
+
+/* Sparsity pattern of a convolution with a pruned filter. Kernels that skip pruned weights (device/kernel.h) rely on
+ * the following: w is 0 wherever the bit in cr_param_store.pattern is 0, and the gradient of w is set to 0 there (an
+ * accumulating op leaves it unchanged there). */
 struct cr_sparsity_attr {
     int64_t                 nnz;      /* number of nonzero weights; 0 for a dense op */
     int                     param;    /* index in the parameter store of the filter that the pattern describes */
@@ -112,18 +113,18 @@ struct cr_qconv_types {
 struct cr_conv_attr {
     int  stride, pad;
     int  window;     /* maxpool: R = S = window; convolutions use R, S of the filter */
-    int  pad_c;      /* pad_shortcut*: number of zero channels before the input's channels; conv_grad with pad_c: the
-                        summand is pad_shortcut_grad(add) with the stride of the convolution */
+    int  pad_c;      /* pad_shortcut*: number of zero channels before the input's channels */
+    int  add_pad_c;  /* conv_grad: not 0: the summand is pad_shortcut_grad(add) with this pad_c and attr.conv.stride */
     bool accumulate; /* conv_wgrad, conv_grad, conv_pool_grad, s2d_filter_grad: add to dw instead of assigning */
     bool relu;       /* conv: apply ReLU to y; gram_dgrad: see graph/ops.def */
-    struct cr_qconv_types   types;        /* pack_filter: of the qconv that reads the packed filter */
-    bool                    early_filter; /* conv*, qconv*: see cr_pass_early_filters in compiler/passes.h */
-    bool                    early_data;   /* conv_grad: the same for what the forward pass wrote */
-    bool                    finish_later; /* conv, conv_grad: the next one completes it; pad_shortcut: the conv behind
-                                             the bn_apply computes it: see cr_pass_finish_later */
-    bool                    filter_later; /* conv_grad with finish_later: a later one computes dw */
+    struct cr_qconv_types   types;   /* pack_filter: of the qconv that reads the packed filter */
     struct cr_bn_attr       bn;      /* conv, conv_grad with slot gamma: the batch norm whose sums the op finalizes */
     struct cr_sparsity_attr pattern; /* conv, conv_dgrad, conv_wgrad, sparse_filter */
+};
+/* Parts of the op `fused`, in their order; they have no workspace and no waits. The array belongs to the program. */
+struct cr_fused_attr {
+    struct cr_op *part; /* [parts] */
+    int           parts;
 };
 struct cr_quant_attr {
     bool  is_signed; /* fake_quant*, quantize, observe_range: i8 instead of u8 */
@@ -196,6 +197,7 @@ struct cr_op {
         struct cr_sgd_attr     sgd;   /* the update rules, lamb_norms, muon_direction */
         struct cr_ema_attr     ema;
         struct cr_reduce_attr  reduce;
+        struct cr_fused_attr   fused;
     } attr;
 };
 
@@ -310,23 +312,18 @@ void cr_op_cost(const struct cr_program *program, const struct cr_op *op, double
 int cr_op_reads(const struct cr_op *op, int ids[CR_OP_IDS_MAX]);
 int cr_op_writes(const struct cr_op *op, int ids[CR_OP_IDS_MAX]);
 
-/* Whether the launch of a later op completes this one: attr.conv.finish_later of conv and conv_grad; and of
- * pad_shortcut, and attr.bn.finish_later of bn_apply, which launch nothing then. */
-bool cr_op_finishes_later(const struct cr_op *op);
-/* Tensors that such an op leaves to that launch: of a conv or conv_grad its workspace, parameters and results of the
- * BN, and dw; of a bn_apply x, add and y; of a pad_shortcut x. Returns their number. */
-int cr_op_finish_ids(const struct cr_op *op, int ids[CR_OP_IDS_MAX]);
-/* The op that op i would complete, or CR_NONE: for a conv the last conv before it, unless a bn_apply of its BN stands
- * between them (with finish_later it is that bn_apply); for such a bn_apply that conv; for a conv_grad the last
- * conv_grad before it. */
-int cr_op_before(const struct cr_program *program, int i);
-/* The pad_shortcut directly before the bn_apply with index i, whose summand it is, or CR_NONE. With finish_later the
- * launch that computes the bn_apply reads its x; its y is not stored. */
-int cr_op_shortcut(const struct cr_program *program, int i);
-/* Calls f(arg, tensor) for each tensor that op i uses only because other ops have left work to it: what completes the
- * op before it; and dw, x, scale_bias and workspace of each conv_grad whose dw it computes. If it does not have
- * attr.conv.filter_later itself, these are the ones with it, back to the first without it. A tensor can occur twice. */
-void cr_op_each_left(const struct cr_program *program, int i, void (*f)(void *arg, int tensor), void *arg);
+/* Makes the op `fused` of `count` parts (at most CR_FUSED_MAX), which are copied into the program's arena. Without
+ * memory, sets `failed`. */
+struct cr_op cr_op_fuse(struct cr_program *program, const struct cr_op *part, int count);
+/* Returns the parts of a fused op, or the op itself, and their number in *count. */
+static inline const struct cr_op *cr_op_parts(const struct cr_op *op, int *count) {
+    *count = op->kind == CR_OP_fused ? op->attr.fused.parts : 1;
+    return op->kind == CR_OP_fused ? op->attr.fused.part : op;
+}
+/* Number of rows [2,C] in which a tensor of sums or grad_sums holds them: see graph/ops.def. */
+static inline int64_t cr_sum_rows(const struct cr_tensor *sums) {
+    return sums->dim[0] / 2;
+}
 
 /* True when every slot that the op uses is in these sets (bit s: slot s). */
 bool cr_op_uses_only(const struct cr_op *op, unsigned in, unsigned out);

@@ -31,7 +31,22 @@ static double first_flops(const struct cr_program *p, const struct cr_op *op, in
     return w < 0 ? 0 : 2.0 * (double)(y[0] * y[1] * y[2]) * elems_of(p, w);
 }
 
+/* A tensor that one part writes and another one reads counts twice. */
+static void fused_cost(const struct cr_program *p, const struct cr_op *op, double *bytes, double *flops) {
+    *bytes = *flops = 0;
+    for (int k = 0; k < op->attr.fused.parts; k++) {
+        double part_bytes, part_flops;
+        cr_op_cost(p, &op->attr.fused.part[k], &part_bytes, &part_flops);
+        *bytes += part_bytes;
+        *flops += part_flops;
+    }
+}
+
 void cr_op_cost(const struct cr_program *p, const struct cr_op *op, double *bytes, double *flops) {
+    if (op->kind == CR_OP_fused) {
+        fused_cost(p, op, bytes, flops);
+        return;
+    }
     int    ids[CR_OP_IDS_MAX], n = cr_op_reads(op, ids);
     double sum = 0;
     for (int i = 0; i < n; i++) sum += (double)p->tensor[ids[i]].bytes;
@@ -64,8 +79,8 @@ void cr_op_cost(const struct cr_program *p, const struct cr_op *op, double *byte
     case CR_OP_conv_dgrad: *flops = conv_flops(p, op->in[CR_IN_conv_dgrad_dy], op->in[CR_IN_conv_dgrad_w]); break;
     case CR_OP_conv_wgrad: *flops = conv_flops(p, op->in[CR_IN_conv_wgrad_dy], op->out[CR_OUT_conv_wgrad_dw]); break;
     case CR_OP_conv_grad:
-        *flops = conv_flops(p, op->in[CR_IN_conv_grad_g], op->out[CR_OUT_conv_grad_dw]);
-        if (op->out[CR_OUT_conv_grad_dx] >= 0) *flops *= 2;
+        *flops = conv_flops(p, op->in[CR_IN_conv_grad_g], op->in[CR_IN_conv_grad_w]);
+        if (op->out[CR_OUT_conv_grad_dx] >= 0 && op->out[CR_OUT_conv_grad_dw] >= 0) *flops *= 2;
         break;
     case CR_OP_conv_pool_grad:
         *flops = conv_flops(p, op->in[CR_IN_conv_pool_grad_y], op->out[CR_OUT_conv_pool_grad_dw]);

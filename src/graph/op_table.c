@@ -1,6 +1,8 @@
 /* graph/op_table.c: the tables made from graph/ops.def, and the slots of one op. See graph/graph.h. */
 #include "graph/graph.h"
 
+#include <string.h>
+
 /* ---- tables from graph/ops.def ---- */
 
 const struct cr_op_info *cr_op_info(enum cr_op_kind kind) {
@@ -75,96 +77,38 @@ struct cr_op cr_op_make(enum cr_op_kind kind, int layer) {
 }
 
 int cr_op_reads(const struct cr_op *op, int ids[CR_OP_IDS_MAX]) {
-    int n = 0;
-    for (int s = 0; s < cr_op_info(op->kind)->ins; s++)
-        if (op->in[s] >= 0) ids[n++] = op->in[s];
+    int                 n    = 0, parts;
+    const struct cr_op *part = cr_op_parts(op, &parts);
+    for (int k = 0; k < parts; k++)
+        for (int s = 0; s < cr_op_info(part[k].kind)->ins; s++)
+            if (part[k].in[s] >= 0) ids[n++] = part[k].in[s];
     if (op->workspace >= 0) ids[n++] = op->workspace;
     return n;
 }
 
 int cr_op_writes(const struct cr_op *op, int ids[CR_OP_IDS_MAX]) {
-    int n = 0;
-    for (int s = 0; s < cr_op_info(op->kind)->outs; s++)
-        if (op->out[s] >= 0) ids[n++] = op->out[s];
+    int                 n    = 0, parts;
+    const struct cr_op *part = cr_op_parts(op, &parts);
+    for (int k = 0; k < parts; k++)
+        for (int s = 0; s < cr_op_info(part[k].kind)->outs; s++)
+            if (part[k].out[s] >= 0) ids[n++] = part[k].out[s];
     if (op->workspace >= 0) ids[n++] = op->workspace;
     return n;
 }
 
-bool cr_op_finishes_later(const struct cr_op *op) {
-    if (op->kind == CR_OP_bn_apply) return op->attr.bn.finish_later;
-    return (op->kind == CR_OP_conv || op->kind == CR_OP_conv_grad || op->kind == CR_OP_pad_shortcut) &&
-           op->attr.conv.finish_later;
-}
-
-/* Whether an op is a bn_apply of the BN behind the convolution `conv`. */
-static bool applies_bn(const struct cr_op *op, const struct cr_op *conv) {
-    return op->kind == CR_OP_bn_apply && conv->out[CR_OUT_conv_next_scale_bias] >= 0 &&
-           op->in[CR_IN_bn_apply_scale_bias] == conv->out[CR_OUT_conv_next_scale_bias];
-}
-
-int cr_op_before(const struct cr_program *p, int i) {
-    const struct cr_op   *op   = &p->op[i];
-    const enum cr_op_kind kind = op->kind == CR_OP_bn_apply ? CR_OP_conv : op->kind;
-    int                   at   = i - 1;
-    if (kind != CR_OP_conv && kind != CR_OP_conv_grad) return CR_NONE;
-    while (at >= 0 && p->op[at].kind != kind) at--;
-    if (at < 0 || (op->kind == CR_OP_bn_apply && !applies_bn(op, &p->op[at]))) return CR_NONE;
-    for (int k = at + 1; k < i && kind == CR_OP_conv; k++)
-        if (applies_bn(&p->op[k], &p->op[at])) /* completes it */
-            return p->op[k].attr.bn.finish_later ? k : CR_NONE;
-    return at;
-}
-
-int cr_op_shortcut(const struct cr_program *p, int i) {
-    const int at = i - 1;
-    return at >= 0 && p->op[i].kind == CR_OP_bn_apply && p->op[at].kind == CR_OP_pad_shortcut &&
-                   p->op[at].out[CR_OUT_pad_shortcut_y] == p->op[i].in[CR_IN_bn_apply_add]
-               ? at
-               : CR_NONE;
-}
-
-static int add_ids(int *ids, int n, const int *slots, int first, int last) {
-    for (int s = first; s <= last; s++)
-        if (slots[s] >= 0) ids[n++] = slots[s];
-    return n;
-}
-
-int cr_op_finish_ids(const struct cr_op *op, int ids[CR_OP_IDS_MAX]) {
-    int n = add_ids(ids, 0, &op->workspace, 0, 0);
-    if (op->kind == CR_OP_pad_shortcut) return add_ids(ids, n, op->in, CR_IN_pad_shortcut_x, CR_IN_pad_shortcut_x);
-    if (op->kind == CR_OP_bn_apply) {
-        n = add_ids(ids, n, op->in, CR_IN_bn_apply_x, CR_IN_bn_apply_x);
-        n = add_ids(ids, n, op->in, CR_IN_bn_apply_add, CR_IN_bn_apply_add);
-        return add_ids(ids, n, op->out, CR_OUT_bn_apply_y, CR_OUT_bn_apply_y);
+struct cr_op cr_op_fuse(struct cr_program *p, const struct cr_op *part, int count) {
+    struct cr_op  op   = cr_op_make(CR_OP_fused, part[count - 1].layer);
+    struct cr_op *copy = cr_arena_alloc(&p->arena, (size_t)count * sizeof *copy);
+    CR_ASSERT(count <= CR_FUSED_MAX);
+    if (!copy) {
+        p->failed = true;
+        return op;
     }
-    if (op->kind == CR_OP_conv) {
-        n = add_ids(ids, n, op->in, CR_IN_conv_gamma, CR_IN_conv_running_var);
-        return add_ids(ids, n, op->out, CR_OUT_conv_sums, CR_OUT_conv_running_var);
-    }
-    n = add_ids(ids, n, op->in, CR_IN_conv_grad_mean_rstd, CR_IN_conv_grad_mean_rstd);
-    n = add_ids(ids, n, op->in, CR_IN_conv_grad_gamma, CR_IN_conv_grad_gamma);
-    return add_ids(ids, n, op->out, CR_OUT_conv_grad_dw, CR_OUT_conv_grad_grad_coeffs);
-}
-
-static void each_filter(const struct cr_op *op, void (*f)(void *arg, int tensor), void *arg) {
-    const int ids[] = {op->in[CR_IN_conv_grad_x], op->in[CR_IN_conv_grad_scale_bias], op->workspace,
-                       op->out[CR_OUT_conv_grad_dw]};
-    for (int k = 0; k < (int)CR_COUNT(ids); k++)
-        if (ids[k] >= 0) f(arg, ids[k]);
-}
-
-void cr_op_each_left(const struct cr_program *p, int i, void (*f)(void *arg, int tensor), void *arg) {
-    int       ids[CR_OP_IDS_MAX];
-    const int before = cr_op_before(p, i);
-    if (before < 0 || !cr_op_finishes_later(&p->op[before])) return;
-    const int shortcut = cr_op_shortcut(p, before);
-    for (int n = cr_op_finish_ids(&p->op[before], ids); n > 0; n--) f(arg, ids[n - 1]);
-    if (p->op[before].kind == CR_OP_bn_apply) cr_op_each_left(p, before, f, arg);
-    if (shortcut >= 0 && cr_op_finishes_later(&p->op[shortcut]))
-        for (int n = cr_op_finish_ids(&p->op[shortcut], ids); n > 0; n--) f(arg, ids[n - 1]);
-    if (p->op[i].kind != CR_OP_conv_grad || p->op[i].attr.conv.filter_later) return;
-    for (int k = before; k >= 0 && p->op[k].attr.conv.filter_later; k = cr_op_before(p, k))
-        each_filter(&p->op[k], f, arg);
+    memcpy(copy, part, (size_t)count * sizeof *copy);
+    for (int k = 0; k < count; k++) copy[k].workspace = CR_NONE;
+    op.stream     = part[0].stream;
+    op.attr.fused = (struct cr_fused_attr){.part = copy, .parts = count};
+    return op;
 }
 
 _Static_assert((int)CR_IN_loss_class_weights == (int)CR_IN_loss_grad_class_weights, "both ops have the same slot");

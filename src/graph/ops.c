@@ -158,7 +158,7 @@ static void infer_bn_finalize(struct rule *r) {
               r->slot == CR_OUT_bn_finalize_scale_bias_half); /* the running statistics belong to the parameter store */
     CR_ASSERT(input(r, CR_IN_bn_finalize_gamma)->dim[3] == sums->dim[3] && r->op->attr.bn.count > 0);
     check_coefficients(r, CR_IN_bn_finalize_center, 1, sums);
-    set_like(r, sums);
+    set(r, sums->dtype, 2, 1, 1, sums->dim[3]);
     if (r->slot == CR_OUT_bn_finalize_scale_bias_half) r->dtype = r->p->real;
 }
 static void infer_bn_scale_bias(struct rule *r) {
@@ -360,15 +360,15 @@ static void infer_conv_dgrad(struct rule *r) {
 }
 static void infer_conv_grad(struct rule *r) {
     const struct cr_tensor *x = input(r, CR_IN_conv_grad_x);
-    CR_ASSERT(r->slot <= CR_OUT_conv_grad_grad_sums || r->slot == CR_OUT_conv_grad_grad_coeffs);
-    CR_ASSERT(r->slot != CR_OUT_conv_grad_dw); /* gradients of parameters must be given */
+    CR_ASSERT(r->slot != CR_OUT_conv_grad_dw && r->slot != CR_OUT_conv_grad_dgamma); /* they must be given */
     check_coefficients(r, CR_IN_conv_grad_gamma, 1, x);
     check_coefficients(r, CR_IN_conv_grad_scale_bias, 2, x);
     check_coefficients(r, CR_IN_conv_grad_dy_coeffs, 3, input(r, CR_IN_conv_grad_g));
     check_mask(r, CR_IN_conv_grad_y, x);
-    if (r->op->attr.conv.pad_c) check_like(r, CR_IN_conv_grad_add, input(r, CR_IN_conv_grad_g));
-    if (r->slot == CR_OUT_conv_grad_dx) set_like(r, x);
-    if (r->slot != CR_OUT_conv_grad_dx)
+    if (r->op->attr.conv.add_pad_c) check_like(r, CR_IN_conv_grad_add, input(r, CR_IN_conv_grad_g));
+    if (r->slot == CR_OUT_conv_grad_dx || r->slot == CR_OUT_conv_grad_dy)
+        set_like(r, r->slot == CR_OUT_conv_grad_dx ? x : input(r, CR_IN_conv_grad_g));
+    else
         set(r, wide(x), r->slot == CR_OUT_conv_grad_grad_coeffs ? 3 : 2, 1, 1, x->dim[3]);
 }
 

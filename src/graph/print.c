@@ -49,9 +49,7 @@ static void print_attributes(const struct cr_op *op, struct cr_text *out) {
     case CR_OP_group_conv_wgrad:
         cr_text_add(out, "  stride=%d pad=%d%s%s", op->attr.conv.stride, op->attr.conv.pad,
                     op->attr.conv.relu ? " relu" : "", op->attr.conv.accumulate ? " accumulate" : "");
-        if (op->attr.conv.pad_c) cr_text_add(out, " pad_c=%d", op->attr.conv.pad_c);
-        if (cr_op_finishes_later(op))
-            cr_text_add(out, " finish_later%s", op->attr.conv.filter_later ? " filter_later" : "");
+        if (op->attr.conv.add_pad_c) cr_text_add(out, " add_pad_c=%d", op->attr.conv.add_pad_c);
         print_pattern(op, out);
         print_bn(op, out);
         break;
@@ -72,8 +70,7 @@ static void print_attributes(const struct cr_op *op, struct cr_text *out) {
         break;
     case CR_OP_pad_shortcut:
     case CR_OP_pad_shortcut_grad:
-        cr_text_add(out, "  stride=%d pad_c=%d%s", op->attr.conv.stride, op->attr.conv.pad_c,
-                    cr_op_finishes_later(op) ? " finish_later" : "");
+        cr_text_add(out, "  stride=%d pad_c=%d", op->attr.conv.stride, op->attr.conv.pad_c);
         break;
     case CR_OP_bn_finalize:
     case CR_OP_gram_bn_finalize:
@@ -83,9 +80,7 @@ static void print_attributes(const struct cr_op *op, struct cr_text *out) {
     case CR_OP_fold_bn:
     case CR_OP_bn_scale_bias: cr_text_add(out, "  eps=%g", (double)op->attr.bn.eps); break;
     case CR_OP_drop: cr_text_add(out, "  rate=%g%s", op->attr.drop.rate, op->attr.drop.images ? " images" : ""); break;
-    case CR_OP_bn_apply:
-        cr_text_add(out, "%s%s", op->attr.bn.relu ? "  relu" : "", op->attr.bn.finish_later ? " finish_later" : "");
-        break;
+    case CR_OP_bn_apply: cr_text_add(out, "%s", op->attr.bn.relu ? "  relu" : ""); break;
     case CR_OP_gram_bn_sums:
     case CR_OP_gram_bn_grad:
     case CR_OP_bn_grad_finalize:
@@ -127,11 +122,10 @@ static void print_attributes(const struct cr_op *op, struct cr_text *out) {
     }
 }
 
-static void print_op(const struct cr_program *p, int index, struct cr_text *out) {
-    const struct cr_op      *op   = &p->op[index];
+/* Outputs, inputs and attributes of an op or of a part. */
+static void print_operands(const struct cr_program *p, const struct cr_op *op, struct cr_text *out) {
     const struct cr_op_info *info = cr_op_info(op->kind);
-    cr_text_add(out, "%4d %-17s ", index, info->name);
-    const char *sep = "";
+    const char              *sep  = "";
     for (int s = 0; s < info->outs; s++) {
         if (op->out[s] < 0) continue;
         cr_text_add(out, "%s", sep);
@@ -145,10 +139,27 @@ static void print_op(const struct cr_program *p, int index, struct cr_text *out)
         print_tensor(p, op->in[s], false, out);
     }
     print_attributes(op, out);
+}
+
+/* A fused op is followed by a line for each of its parts. */
+static void print_op(const struct cr_program *p, int index, struct cr_text *out) {
+    const struct cr_op *op = &p->op[index], *part;
+    int                 parts;
+    cr_text_add(out, "%4d %-17s ", index, cr_op_info(op->kind)->name);
+    if (op->kind == CR_OP_fused)
+        cr_text_add(out, "parts=%d", op->attr.fused.parts);
+    else
+        print_operands(p, op, out);
     if (op->workspace >= 0) cr_text_add(out, "  workspace=%zu", p->tensor[op->workspace].bytes);
     if (op->stream != CR_STREAM_COMPUTE) cr_text_add(out, "  stream=%s", cr_stream_name(op->stream));
     for (int i = 0; i < CR_OP_WAIT_MAX && op->wait[i] >= 0; i++) cr_text_add(out, "  wait=%d", op->wait[i]);
     cr_text_add(out, "\n");
+    part = cr_op_parts(op, &parts);
+    for (int k = 0; k < parts && part != op; k++) {
+        cr_text_add(out, "     - %-15s ", cr_op_info(part[k].kind)->name);
+        print_operands(p, &part[k], out);
+        cr_text_add(out, "\n");
+    }
 }
 
 void cr_program_print(const struct cr_program *p, struct cr_text *out) {

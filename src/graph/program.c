@@ -152,6 +152,12 @@ int cr_emit(struct cr_program *p, const struct cr_op *given, const char *name) {
     return p->ops++;
 }
 
+static void copy_parts(struct cr_program *p, struct cr_op *op) {
+    if (op->kind != CR_OP_fused) return;
+    const struct cr_op fused = cr_op_fuse(p, op->attr.fused.part, op->attr.fused.parts);
+    op->attr.fused           = fused.attr.fused;
+}
+
 cr_status cr_program_copy(const struct cr_program *from, struct cr_program *to) {
     struct cr_program p = *from;
     p.arena             = (struct cr_arena){0};
@@ -166,6 +172,7 @@ cr_status cr_program_copy(const struct cr_program *from, struct cr_program *to) 
     if (from->ops) memcpy(p.op, from->op, (size_t)from->ops * sizeof *p.op);
     for (int i = 0; i < p.tensors; i++) p.tensor[i].name = copy_name(&p, from->tensor[i].name);
     for (int i = 0; i < p.layers; i++) p.layer[i] = copy_name(&p, from->layer[i]);
+    for (int i = 0; i < p.ops; i++) copy_parts(&p, &p.op[i]);
     if (p.failed && !from->failed) goto no_memory;
     *to = p;
     return CR_OK;
@@ -175,15 +182,6 @@ no_memory:
 }
 
 /* ---- lifetimes ---- */
-
-struct user {
-    struct cr_program *p;
-    int                op;
-};
-static void extend_left(void *arg, int tensor) {
-    const struct user *user      = arg;
-    user->p->tensor[tensor].last = CR_MAX(user->p->tensor[tensor].last, user->op);
-}
 
 void cr_program_lifetimes(struct cr_program *p) {
     for (int t = 0; t < p->tensors; t++) p->tensor[t].first = p->tensor[t].last = -1;
@@ -198,7 +196,6 @@ void cr_program_lifetimes(struct cr_program *p) {
             n = cr_op_reads(&p->op[i], ids);
         }
     }
-    for (int i = 1; i < p->ops; i++) cr_op_each_left(p, i, extend_left, &(struct user){p, i});
     for (int t = 0; t < p->tensors; t++)
         if (p->tensor[t].keep && p->tensor[t].first >= 0) p->tensor[t].last = p->ops - 1;
 }

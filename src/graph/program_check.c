@@ -21,8 +21,7 @@ static cr_status check_names(const struct cr_program *p) {
     return status;
 }
 
-static cr_status check_slots(const struct cr_program *p, int index) {
-    const struct cr_op      *op   = &p->op[index];
+static cr_status check_slots(const struct cr_program *p, int index, const struct cr_op *op) {
     const struct cr_op_info *info = cr_op_info(op->kind);
     for (int s = 0; s < info->ins + info->outs; s++) {
         bool in = s < info->ins;
@@ -41,8 +40,7 @@ static bool is_transient(const struct cr_program *p, int id) {
 }
 
 /* written[id] is set when an earlier op writes tensor id. */
-static cr_status check_order(const struct cr_program *p, int index, bool *written) {
-    const struct cr_op      *op   = &p->op[index];
+static cr_status check_order(const struct cr_program *p, int index, const struct cr_op *op, bool *written) {
     const struct cr_op_info *info = cr_op_info(op->kind);
     for (int s = 0; s < info->ins; s++) {
         int id = op->in[s];
@@ -143,8 +141,7 @@ static void note_all_reduce(struct grad_check *c, int index) {
     }
 }
 
-static void note_gradients(struct grad_check *c, int index) {
-    const struct cr_op      *op   = &c->program->op[index];
+static void note_gradients(struct grad_check *c, int index, const struct cr_op *op) {
     const struct cr_op_info *info = cr_op_info(op->kind);
     int                      begin, end;
     if (op->kind == CR_OP_all_reduce) {
@@ -188,7 +185,11 @@ static cr_status check_uses(struct grad_check *c) {
     const bool reduced = reduces_gradients(c->program);
     for (int k = 0; k < c->params; k++)
         c->use[k] = (struct grad_use){.last_writer = -1, .first_reader = c->program->ops, .last_sum = -1};
-    for (int i = 0; i < c->program->ops; i++) note_gradients(c, i);
+    for (int i = 0; i < c->program->ops; i++) {
+        int                 parts;
+        const struct cr_op *part = cr_op_parts(&c->program->op[i], &parts);
+        for (int k = 0; k < parts; k++) note_gradients(c, i, &part[k]);
+    }
     for (int k = 0; k < c->params; k++) {
         const struct cr_param *q = &c->program->store->param[c->param[k]];
         if (c->use[k].writers != (q->frozen ? 0 : 1))
@@ -228,8 +229,12 @@ cr_status cr_program_check(const struct cr_program *p) {
     if (!written) return CR_NO_MEMORY((size_t)p->tensors);
     cr_status status = check_names(p);
     for (int i = 0; i < p->ops && status == CR_OK; i++) {
-        status = check_slots(p, i);
-        if (status == CR_OK) status = check_order(p, i, written);
+        int                 parts;
+        const struct cr_op *part = cr_op_parts(&p->op[i], &parts);
+        for (int k = 0; k < parts && status == CR_OK; k++) {
+            status = check_slots(p, i, &part[k]);
+            if (status == CR_OK) status = check_order(p, i, &part[k], written);
+        }
     }
     if (status == CR_OK) status = check_store(p);
     if (status == CR_OK) status = check_gradients(p);

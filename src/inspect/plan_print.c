@@ -73,11 +73,14 @@ static enum cr_plan_kind kind_of_op(enum cr_op_kind op) {
 void cr_plan_kinds(const struct cr_program *p, enum cr_plan_kind *out) {
     bool backward = false;
     for (int i = 0; i < p->ops; i++) {
-        const struct cr_op *op = &p->op[i];
+        int                 parts;
+        const struct cr_op *op = &p->op[i], *part = cr_op_parts(op, &parts);
         backward |= op->kind == CR_OP_loss_grad || op->kind == CR_OP_head;
-        enum cr_plan_kind kind = kind_of_op(op->kind);
-        for (int s = 0; s < CR_OP_OUT_MAX; s++)
-            if (op->out[s] >= 0) out[op->out[s]] = kind == CR_PLAN_ACTIVATION && backward ? CR_PLAN_GRADIENT : kind;
+        for (int k = 0; k < parts * CR_OP_OUT_MAX; k++) {
+            const int               id   = part[k / CR_OP_OUT_MAX].out[k % CR_OP_OUT_MAX];
+            const enum cr_plan_kind kind = kind_of_op(part[k / CR_OP_OUT_MAX].kind);
+            if (id >= 0) out[id] = kind == CR_PLAN_ACTIVATION && backward ? CR_PLAN_GRADIENT : kind;
+        }
         if (op->workspace >= 0) out[op->workspace] = CR_PLAN_WORKSPACE;
     }
     for (int i = 0; i < p->ops;

@@ -29,9 +29,14 @@ struct listing {
 
 static void find_writers(struct listing *l) {
     for (int t = 0; t < l->p->tensors; t++) l->writer[t] = CR_NONE;
-    for (int i = l->p->ops - 1; i >= 0; i--)
-        for (int s = 0; s < CR_OP_OUT_MAX; s++)
-            if (l->p->op[i].out[s] >= 0) l->writer[l->p->op[i].out[s]] = i;
+    for (int i = l->p->ops - 1; i >= 0; i--) {
+        int                 parts;
+        const struct cr_op *part = cr_op_parts(&l->p->op[i], &parts);
+        for (int k = 0; k < parts * CR_OP_OUT_MAX; k++) {
+            const int id = part[k / CR_OP_OUT_MAX].out[k % CR_OP_OUT_MAX];
+            if (id >= 0) l->writer[id] = i;
+        }
+    }
 }
 
 static void note_idle(struct listing *l, int i, int t) {

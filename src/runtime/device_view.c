@@ -89,24 +89,10 @@ static bool reads_host(void *self, const struct cr_op *op, int slot) {
     return cr_kernel_reads_host(device, device->kernels[op->kernel], slot);
 }
 
-bool cr_device_finishes(const struct cr_device *device, const struct cr_program *p, const struct cr_op *last,
-                        const struct cr_op *op) {
+static int sum_rows(void *self, const struct cr_program *p, const struct cr_op *op) {
+    const struct cr_device *device = self;
     const struct cr_kernel *kernel = device->kernels[op->kernel];
-    return (last->kernel == op->kernel || last->kind != op->kind) && kernel->finishes &&
-           kernel->finishes(device, p, last, op);
-}
-
-bool cr_device_leaves_filter(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    const struct cr_kernel *kernel = device->kernels[op->kernel];
-    return kernel->leaves_filter && kernel->leaves_filter(device, p, op);
-}
-
-static bool model_leaves_filter(void *self, const struct cr_program *p, const struct cr_op *op) {
-    return cr_device_leaves_filter(self, p, op);
-}
-
-static bool model_finishes(void *self, const struct cr_program *p, const struct cr_op *last, const struct cr_op *op) {
-    return cr_device_finishes(self, p, last, op);
+    return kernel->sum_rows ? kernel->sum_rows(device, p, op) : CR_NONE;
 }
 
 struct cr_cost_model cr_device_cost_model(struct cr_device *device) {
@@ -115,7 +101,8 @@ struct cr_cost_model cr_device_cost_model(struct cr_device *device) {
                                                             .packed_elems = packed_elems,
                                                             .estimate     = estimate,
                                                             .algo_name    = algo_name,
-                                                            .reads_host   = reads_host},
+                                                            .reads_host   = reads_host,
+                                                            .sum_rows     = sum_rows},
                                   .self                  = device,
                                   .alignment             = caps->alignment,
                                   .bytes_per_s           = caps->bytes_per_s,
@@ -128,7 +115,5 @@ struct cr_cost_model cr_device_cost_model(struct cr_device *device) {
                                   .sparse_density_max    = caps->sparse_density_max,
                                   .accepts               = model_accepts,
                                   .select                = model_select,
-                                  .explain               = model_explain,
-                                  .finishes              = model_finishes,
-                                  .leaves_filter         = model_leaves_filter};
+                                  .explain               = model_explain};
 }

@@ -7,6 +7,28 @@
 
 /* ---- open, close ---- */
 
+static void bind_operands(const struct cr_exec *exec, const struct cr_op *op, struct cr_call *call) {
+    *call = (struct cr_call){.program = exec->program, .op = op};
+    for (int s = 0; s < CR_OP_IN_MAX; s++)
+        if (op->in[s] >= 0) call->in[s] = cr_exec_address(exec, op->in[s]);
+    for (int s = 0; s < CR_OP_OUT_MAX; s++)
+        if (op->out[s] >= 0) call->out[s] = cr_exec_address(exec, op->out[s]);
+}
+
+static cr_status bind_parts(struct cr_exec *exec, const struct cr_op *op, struct cr_call *call) {
+    int                 parts;
+    const struct cr_op *part = cr_op_parts(op, &parts);
+    if (part == op) return CR_OK;
+    struct cr_call *calls = cr_arena_alloc(&exec->arena, (size_t)parts * sizeof *calls);
+    if (!calls) return CR_NO_MEMORY((size_t)parts * sizeof *calls);
+    for (int k = 0; k < parts; k++) {
+        bind_operands(exec, &part[k], &calls[k]);
+        cr_exec_find_early_inputs(exec->program, (int)(op - exec->program->op), &calls[k]);
+    }
+    call->part = calls;
+    return CR_OK;
+}
+
 static cr_status bind(struct cr_exec *exec, int index) {
     const struct cr_program *p         = exec->program;
     const struct cr_op      *op        = &p->op[index];
@@ -18,20 +40,13 @@ static cr_status bind(struct cr_exec *exec, int index) {
     bound->title =
         cr_arena_printf(&exec->arena, "%s %s", cr_op_info(op->kind)->name, op->layer >= 0 ? p->layer[op->layer] : "");
     if (!bound->title) return CR_NO_MEMORY(64);
-    bound->call = (struct cr_call){.program = p, .op = op};
-    for (int s = 0; s < CR_OP_IN_MAX; s++) {
-        if (op->in[s] < 0) continue;
-        CR_ASSERT(p->tensor[op->in[s]].region != CR_REGION_HOST || cr_kernel_reads_host(device, bound->kernel, s));
-        bound->call.in[s] = cr_exec_address(exec, op->in[s]);
-    }
-    for (int s = 0; s < CR_OP_OUT_MAX; s++)
-        if (op->out[s] >= 0) bound->call.out[s] = cr_exec_address(exec, op->out[s]);
+    for (int s = 0; s < CR_OP_IN_MAX; s++)
+        CR_ASSERT(op->in[s] < 0 || p->tensor[op->in[s]].region != CR_REGION_HOST ||
+                  cr_kernel_reads_host(device, bound->kernel, s));
+    bind_operands(exec, op, &bound->call);
+    CR_TRY(bind_parts(exec, op, &bound->call));
+    cr_exec_find_early_inputs(p, index, &bound->call);
     if (op->workspace >= 0) bound->call.workspace = cr_exec_address(exec, op->workspace);
-    bound->call.finish_later = cr_op_finishes_later(op);
-    const int before         = cr_op_before(p, index);
-    if (before >= 0 && exec->op[before].call.finish_later) bound->call.last = &exec->op[before].call;
-    const int shortcut = cr_op_shortcut(p, index);
-    if (shortcut >= 0 && exec->op[shortcut].call.finish_later) bound->call.shortcut = &exec->op[shortcut].call;
     CR_TRY(cr_kernel_prepare(device, bound->kernel, p, op, &bound->call.prepared, &workspace));
     CR_ASSERT(workspace <= (op->workspace >= 0 ? p->tensor[op->workspace].bytes : 0));
     return CR_OK;

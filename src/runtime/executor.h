@@ -29,9 +29,6 @@ bool cr_device_accepts(const struct cr_device *device, const struct cr_program *
 /* Appends the name of the op's algorithm or weight format by the first kernel that accepts it, if it has one. */
 void cr_device_algo_name(const struct cr_device *device, const struct cr_program *program, const struct cr_op *op,
                          struct cr_text *out);
-bool cr_device_finishes(const struct cr_device *device, const struct cr_program *program, const struct cr_op *last,
-                        const struct cr_op *op);
-bool cr_device_leaves_filter(const struct cr_device *device, const struct cr_program *program, const struct cr_op *op);
 /* Sets op->kernel to the first kernel that accepts the op and op->algo to 0, and returns its workspace size in bytes.
  * CR_ERR_DEVICE when there is none; the message names op, layer and shapes. */
 CR_MUST cr_status cr_device_select(struct cr_device *device, const struct cr_program *program, struct cr_op *op,

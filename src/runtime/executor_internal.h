@@ -60,6 +60,11 @@ CR_MUST cr_status cr_exec_open_results(struct cr_exec *exec);
 /* Enqueues the copies of the results of the run that has just been enqueued (exec->runs counts it). */
 CR_MUST cr_status cr_exec_fetch_results(struct cr_exec *exec);
 
+/* ---- runtime/early_inputs.c ---- */
+
+/* Sets early_inputs and inputs_before_last of the call, which is that of op `index` or of a part of it. */
+void cr_exec_find_early_inputs(const struct cr_program *program, int index, struct cr_call *call);
+
 /* ---- runtime/launch_hooks.c ---- */
 
 /* Call the hooks' functions before and after the launch of op `op`, and after the last op. They do nothing without

@@ -10,6 +10,13 @@
 
 /* ---- closed forms ---- */
 
+/* Element i of sums [2,C] in rows [R,2,C]; magnitudes: the sum of the absolute values. */
+static double add_rows(const double *sums, int64_t rows, int64_t C, int64_t i, bool magnitudes) {
+    double sum = 0;
+    for (int64_t r = 0; r < rows; r++) sum += magnitudes ? fabs(sums[r * 2 * C + i]) : sums[r * 2 * C + i];
+    return sum;
+}
+
 /* The errors are divided by k = C*u*sqrt(n), because the bound multiplies A by it. */
 static void closed_bn_finalize(const struct cr_verify_values *v, double *const scale[]) {
     const double *sums = v->in[CR_IN_bn_finalize_sums], *gamma = v->in[CR_IN_bn_finalize_gamma],
@@ -17,15 +24,18 @@ static void closed_bn_finalize(const struct cr_verify_values *v, double *const s
                  *running_var = v->in[CR_IN_bn_finalize_running_var];
     const double *center      = v->op->in[CR_IN_bn_finalize_center] >= 0 ? v->in[CR_IN_bn_finalize_center] : NULL;
     const int64_t C           = dim(v->program, v->op->in[CR_IN_bn_finalize_sums], 3);
+    const int64_t rows        = cr_sum_rows(&v->program->tensor[v->op->in[CR_IN_bn_finalize_sums]]);
     const double  M           = (double)v->op->attr.bn.count;
     const double  k           = CR_VERIFY_C * v->u * sqrt(cr_verify_terms(v->program, v->op, 0));
     for (int64_t c = 0; c < C; c++) {
-        const double                   about = sums[c] / M, square = sums[C + c] / M;
+        const double about = add_rows(sums, rows, C, c, false) / M, square = add_rows(sums, rows, C, C + c, false) / M;
+        const double off                 = rows > 1 ? k * add_rows(sums, rows, C, c, true) / M : 0;
+        const double var_error           = k * (fabs(square) + about * about) + off * (2 * fabs(about) + off);
         const struct cr_verify_moments f = {.attr         = &v->op->attr.bn,
                                             .mean         = about + (center ? center[c] : 0),
                                             .var          = square - about * about,
-                                            .mean_error   = center ? k * fabs(about) : 0,
-                                            .var_error    = k * (fabs(square) + about * about),
+                                            .mean_error   = (center ? k * fabs(about) : 0) + off,
+                                            .var_error    = var_error,
                                             .gamma        = gamma[c],
                                             .beta         = beta[c],
                                             .running_mean = running_mean[c],

@@ -43,6 +43,7 @@ static double conv_reduction(const struct cr_program *p, const struct cr_op *op,
     case CR_OP_conv_wgrad: return pixels(p, in[CR_IN_conv_wgrad_dy]);
     default:
         if (slot == CR_OUT_conv_grad_dw) return pixels(p, in[CR_IN_conv_grad_g]);
+        if (slot == CR_OUT_conv_grad_dy) return 3;
         if (slot == CR_OUT_conv_grad_grad_sums) return pixels(p, in[CR_IN_conv_grad_x]);
         return dgrad_terms(p, in[CR_IN_conv_grad_w], op->attr.conv.stride) + (in[CR_IN_conv_grad_add] >= 0);
     }
@@ -102,6 +103,8 @@ static double reduction(const struct cr_program *p, const struct cr_op *op, int 
     case CR_OP_loss_grad: return (double)dim(p, in[0], 3);
     case CR_OP_head: return pixels(p, in[CR_IN_head_x]) + (double)dim(p, in[CR_IN_head_w], 0);
     case CR_OP_distill_features: return (double)dim(p, in[0], 0);
+    case CR_OP_bn_finalize: return (double)cr_sum_rows(&p->tensor[in[CR_IN_bn_finalize_sums]]) - 1;
+    case CR_OP_bn_grad_finalize: return (double)cr_sum_rows(&p->tensor[in[CR_IN_bn_grad_finalize_grad_sums]]) - 1;
     case CR_OP_param_norms:
     case CR_OP_lamb_norms:
     case CR_OP_grad_norm: return (double)all;

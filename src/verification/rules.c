@@ -66,6 +66,7 @@ static const struct cr_verify_rule rules[CR_OP_COUNT] = {
     [CR_OP_group_conv_wgrad]  = {.magnitude = "aa", .before = 'a', .extra = 1, .products = true, .pads = true},
     [CR_OP_s2d_filter]        = {.exact = true},
     [CR_OP_s2d_filter_grad]   = {.magnitude = "a", .before = 'a'},
+    [CR_OP_fused]             = {.exact = true}, /* verification/program.c compares its parts */
     [CR_OP_grad_norm]         = {.extra = 4},
     [CR_OP_sgd]               = {.magnitude = "aaakkk", .extra = 12},
     [CR_OP_adamw]             = {.extra = 24},

@@ -89,7 +89,7 @@ static void build_grad(struct checkops_build *b) {
     in_image(b, CR_IN_conv_grad_x);
     in_scale_bias(b, CR_IN_conv_grad_scale_bias);
     if (has_flag(b, CHECKOPS_TWO)) {
-        b->op.attr.conv.pad_c = (int)(b->c->K - b->c->C) / 2;
+        b->op.attr.conv.add_pad_c = (int)(b->c->K - b->c->C) / 2;
         in_output(b, CR_IN_conv_grad_add);
     } else if (has_flag(b, CHECKOPS_ADD))
         in_image(b, CR_IN_conv_grad_add);

@@ -4,7 +4,7 @@
  * only records (tests/gpu/fatbin_limits.h). Each launch is compared with the limits of NVIDIA's programming guide:
  * shared memory, registers and threads of a block, grid, instructions that only 9.0 has. All kernels of this project
  * that accept an op are launched, as choices depend on measured times. The ops are those of all shipped configs and all
- * cases of test_checkops. Ops that others complete (cr_pass_finish_later) are launched in the order of a program. */
+ * cases of test_checkops. Fused ops (cr_pass_bn_chains) are those of CIFAR networks. */
 #include "compiler/compiler.h"
 #include "compiler/passes.h"
 #include "cuda/conv/cudnn/cudnn_graph.h"
@@ -213,67 +213,60 @@ static cr_status compile(struct cr_device *device, const struct cr_config *confi
     return cr_compile(p, &cost_model, &how);
 }
 
-/* ---- ops that other ops complete ---- */
+/* ---- ops of several parts ---- */
 
-/* Chooses a kernel of this project that accepts the op, if possible one that completes other ops. Where none accepts
- * it, any kernel that completes nothing. */
+/* Chooses a kernel of this project that accepts the op, if possible one that stores rows of sums. */
 static void choose_kernel(struct cr_device *device, const struct cr_program *p, struct cr_op *op) {
     bool found = false;
     for (int i = 0; device->kernels[i]; i++) {
         const struct cr_kernel *kernel = device->kernels[i];
         if (kernel->op != op->kind || !is_own(kernel)) continue;
         const bool accepts = cr_kernel_accepts(device, kernel, p, op);
-        if (accepts ? found && !kernel->finishes : found || kernel->finishes) continue;
+        if (accepts ? found && !kernel->sum_rows : found || kernel->sum_rows) continue;
         op->kernel = i;
         found      = accepts;
     }
 }
 
-/* As the executor binds the ops of a program. */
-static void bind_call(const struct cr_program *p, int i, struct cr_call *call) {
-    const struct cr_op *op     = &p->op[i];
-    const int           before = cr_op_before(p, i), shortcut = cr_op_shortcut(p, i);
-    call[i]              = (struct cr_call){.program = p, .op = op, .workspace = address(i)};
-    call[i].finish_later = cr_op_finishes_later(op);
+static struct cr_call call_of(const struct cr_program *p, const struct cr_op *op) {
+    struct cr_call call = {.program = p, .op = op, .workspace = address(0)};
     for (int s = 0; s < CR_OP_IN_MAX; s++)
-        if (op->in[s] >= 0) call[i].in[s] = address(p->ops + op->in[s]);
+        if (op->in[s] >= 0) call.in[s] = address(p->ops + op->in[s]);
     for (int s = 0; s < CR_OP_OUT_MAX; s++)
-        if (op->out[s] >= 0) call[i].out[s] = address(p->ops + op->out[s]);
-    if (before >= 0 && call[before].finish_later) call[i].last = &call[before];
-    if (shortcut >= 0 && call[shortcut].finish_later) call[i].shortcut = &call[shortcut];
+        if (op->out[s] >= 0) call.out[s] = address(p->ops + op->out[s]);
+    return call;
 }
 
-/* Numbers of ops that complete another one, and (filters) of those whose dw a later one computes. */
-struct left {
-    int convs, applies, grads, filters;
+/* Numbers of fused ops by their last part. */
+struct fused {
+    int convs, grads, filters;
 };
-static bool at_once; /* no dw waits, as where a limit of memory leaves no workspace for it */
-static void check_left(const struct target *t, struct cr_device *device, struct cr_program *p, struct totals *totals,
-                       struct left *left, const char *where) {
+/* limit: of the pool; 1: filter gradients are not fused. */
+static void check_fused_ops(const struct target *t, struct cr_device *device, struct cr_program *p, size_t limit,
+                            struct totals *totals, struct fused *fused, const char *where) {
     const struct cr_cost_model cost_model = cr_device_cost_model(device);
-    struct cr_call            *call       = cr_alloc((size_t)p->ops, sizeof *call);
-    REQUIRE(call);
     for (int i = 0; i < p->ops; i++) choose_kernel(device, p, &p->op[i]);
-    cr_pass_finish_later(p, &cost_model);
+    REQUIRE_OK(cr_pass_bn_chains(p, &cost_model, limit));
     for (int i = 0; i < p->ops; i++) {
-        struct cr_op *op = &p->op[i];
-        if (op->kind == CR_OP_conv_grad && at_once) op->attr.conv.filter_later = false;
-        bind_call(p, i, call);
-        if (!call[i].last && !call[i].finish_later) continue;
-        const struct cr_kernel *kernel = device->kernels[op->kernel];
+        static struct cr_call part[CR_FUSED_MAX];
+        const struct cr_op   *op   = &p->op[i];
+        struct cr_call        call = call_of(p, op);
+        if (op->kind != CR_OP_fused) continue;
+        for (int k = 0; k < op->attr.fused.parts; k++) part[k] = call_of(p, &op->attr.fused.part[k]);
+        call.part                         = part;
+        const struct cr_kernel *kernel    = device->kernels[op->kernel];
+        const enum cr_op_kind   last_part = op->attr.fused.part[op->attr.fused.parts - 1].kind;
         fatbin_start(t->cc);
-        if (kernel->launch(device, &call[i]) != CR_OK) {
+        if (kernel->launch(device, &call) != CR_OK) {
             TEST_FAIL_("%s on %s, %s, op %d: %s", kernel->name, t->gpu, where, i, cr_error_message());
             cr_error_clear();
         }
         for (int k = 0; k < fatbin_record.count; k++) check_launch(t, kernel, &fatbin_record.launch[k], totals, where);
-        totals->ops += op->kind == CR_OP_conv || op->kind == CR_OP_conv_grad || !call[i].finish_later;
-        left->convs += call[i].last && op->kind == CR_OP_conv;
-        left->applies += call[i].last && op->kind == CR_OP_bn_apply;
-        left->grads += call[i].last && op->kind == CR_OP_conv_grad;
-        left->filters += op->kind == CR_OP_conv_grad && op->attr.conv.filter_later;
+        totals->ops++;
+        fused->convs += last_part == CR_OP_conv;
+        fused->grads += last_part == CR_OP_conv_grad;
+        fused->filters += last_part == CR_OP_conv_wgrad;
     }
-    cr_free(call);
 }
 
 /* The program of a config as it is fused for the GPU of `target`, on all targets up to `last`. */
@@ -344,12 +337,12 @@ static void cases_of_checkops_stay_within_the_limits(void) {
     checkops_list_free(&list);
     report(totals);
     for (int i = 0; devices[0]->kernels[i]; i++)
-        if (is_own(devices[0]->kernels[i]) && !launched[i])
+        if (is_own(devices[0]->kernels[i]) && devices[0]->kernels[i]->op != CR_OP_fused && !launched[i])
             TEST_FAIL_("no case launches %s", devices[0]->kernels[i]->name);
 }
 
-static void check_network(size_t target, const char *const keys[3], enum cr_dtype real, struct totals *totals,
-                          struct left *left) {
+static void check_network(size_t target, const char *const keys[3], enum cr_dtype real, size_t limit,
+                          struct totals *totals, struct fused *fused) {
     struct cr_model         model = {0};
     struct cr_program       p     = {0};
     const struct cr_config *config;
@@ -357,29 +350,30 @@ static void check_network(size_t target, const char *const keys[3], enum cr_dtyp
     REQUIRE_OK(cr_config_open(&config, NULL, keys, 3));
     REQUIRE_OK(compile(planned[target], config, real, CR_PROGRAM_STEP, &model, &p));
     snprintf(where, sizeof where, "%s, %s, %s", keys[1], keys[2], cr_dtype_name(real));
-    check_left(&targets[target], devices[target], &p, totals, left, where);
+    check_fused_ops(&targets[target], devices[target], &p, limit, totals, fused, where);
     cr_program_free(&p);
     cr_model_close(&model);
     cr_config_close(config);
 }
 
-/* With 32 and 80 images filter gradients wait, but not where a block has 99 KiB: most convolutions complete no others
- * there. Tiles are parts of images (32) or whole images (80). With 1,024 a convolution completes the one before it. */
-static void ops_that_complete_others_stay_within_the_limits(void) {
+/* With 32 and 80 images filter gradients are fused, but not where a block has 99 KiB. Tiles are parts of images (32) or
+ * whole images (80). With 1,024 only convolutions finish the BN before them. */
+static void fused_ops_stay_within_the_limits(void) {
     static const char *const networks[][3] = {{"model.arch=resnet56", "model.shortcut=A", "train.batch=32"},
+                                              {"model.arch=resnet56", "model.shortcut=A", "train.batch=80"},
                                               {"model.arch=resnet56", "model.shortcut=B", "train.batch=80"},
                                               {"model.arch=resnet56", "model.shortcut=A", "train.batch=1024"}};
     REQUIRE_OK(prepare());
     if (why_not) SKIP(why_not);
     for (size_t t = 0; t < TARGETS; t++) {
         struct totals totals = {0};
-        struct left   left   = {0};
+        struct fused  fused  = {0};
         for (size_t k = 0; k < 4 * CR_COUNT(networks); k++)
-            at_once = k / 2 % 2, check_network(t, networks[k / 4], k % 2 ? CR_F16 : CR_BF16, &totals, &left);
-        printf("    %s: the next op completes %d conv and %d conv_grad, bn_apply %d conv; dw of %d conv_grad waits\n",
-               targets[t].gpu, left.convs, left.grads, left.applies, left.filters);
-        CHECK(left.convs > 0 && left.grads > 0 && left.applies > 0);
-        CHECK(left.filters > 0 || targets[t].block_kib == 99);
+            check_network(t, networks[k / 4], k % 2 ? CR_F16 : CR_BF16, k / 2 % 2 ? 1 : SIZE_MAX, &totals, &fused);
+        printf("    %s: fused ops: %d convolutions, %d gradients, %d of filter gradients\n", targets[t].gpu,
+               fused.convs, fused.grads, fused.filters);
+        CHECK(fused.convs > 0);
+        CHECK((fused.grads > 0 && fused.filters > 0) || targets[t].block_kib == 99);
         CHECK(totals.launches >= totals.ops);
     }
 }
@@ -391,5 +385,4 @@ static void nothing_is_left(void) {
 }
 
 TESTS(CASE(limits_are_those_of_the_guide), CASE(configs_stay_within_the_limits),
-      CASE(cases_of_checkops_stay_within_the_limits), CASE(ops_that_complete_others_stay_within_the_limits),
-      CASE(nothing_is_left))
+      CASE(cases_of_checkops_stay_within_the_limits), CASE(fused_ops_stay_within_the_limits), CASE(nothing_is_left))

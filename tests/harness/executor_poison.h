@@ -39,23 +39,9 @@ struct fill_search {
 
 enum { TOUCHED_MAX = 1024 };
 
-struct touch_list {
-    int n, ids[TOUCHED_MAX];
-};
-static inline void add_touch(void *arg, int tensor) {
-    struct touch_list *list = arg;
-    CR_ASSERT(list->n < TOUCHED_MAX);
-    list->ids[list->n++] = tensor;
-}
-
-/* Tensors that op i reads or writes, also for work that it does for other ops (cr_op_each_left). */
 static inline int touched(const struct cr_program *p, int i, int ids[TOUCHED_MAX]) {
-    struct touch_list list = {0};
-    list.n                 = cr_op_reads(&p->op[i], list.ids);
-    list.n += cr_op_writes(&p->op[i], list.ids + list.n);
-    cr_op_each_left(p, i, add_touch, &list);
-    memcpy(ids, list.ids, (size_t)list.n * sizeof *ids);
-    return list.n;
+    const int reads = cr_op_reads(&p->op[i], ids);
+    return reads + cr_op_writes(&p->op[i], ids + reads);
 }
 
 static inline cr_status list_touches(struct fill_search *s) {

@@ -16,6 +16,7 @@ struct net_case {
     unsigned         frozen;     /* bit 0: the stem; bits 1, 2: the stages */
     int64_t          width;      /* of the first stage */
     int              ranks;      /* SyncBN over so many ranks, which all have the same images; 0: without */
+    int              depth;      /* blocks of a stage; 0: two */
 };
 
 /* A stem, one or two plain blocks, two blocks of which one has a shortcut of the given kind, and a classifier. Returns
@@ -26,7 +27,7 @@ static inline int emit_network(struct cr_net *net, const struct net_case *c) {
                               .block    = c->block,
                               .shortcut = c->shortcut,
                               .width    = c->width,
-                              .depth    = 2,
+                              .depth    = c->depth ? c->depth : 2,
                               .stride   = 1};
     struct cr_stage second = first;
     second.path            = "layer2";
@@ -92,7 +93,12 @@ static inline void multiply(struct ref_run *run, int tensor, double factor) {
         ref_set(run, tensor, i, factor * ref_at(run, tensor, i));
 }
 
-/* As ref_exec, with the scratch memory of the kernels of fused ops. */
+static inline void bind_call(struct ref_run *run, const struct cr_op *op, struct cr_call *call) {
+    for (int s = 0; s < CR_OP_IN_MAX; s++) call->in[s] = op->in[s] >= 0 ? ref_data(run, op->in[s]) : NULL;
+    for (int s = 0; s < CR_OP_OUT_MAX; s++) call->out[s] = op->out[s] >= 0 ? ref_data(run, op->out[s]) : NULL;
+}
+
+/* As ref_exec, with the scratch memory of the kernels of fused ops, and with ops of several parts. */
 static inline cr_status run_op(struct ref_run *run, const struct cr_op *op) {
     struct cr_call          call  = {.program = &run->p, .op = op, .step = &run->step};
     size_t                  bytes = 0;
@@ -102,8 +108,15 @@ static inline cr_status run_op(struct ref_run *run, const struct cr_op *op) {
     CR_TRY(cr_kernel_prepare(run->device, kernel, &run->p, op, &call.prepared, &bytes));
     if (bytes && !(call.workspace = cr_alloc(bytes, 1))) return CR_NO_MEMORY(bytes);
     if (bytes) memset(call.workspace, 0xff, bytes);
-    for (int s = 0; s < CR_OP_IN_MAX; s++) call.in[s] = op->in[s] >= 0 ? ref_data(run, op->in[s]) : NULL;
-    for (int s = 0; s < CR_OP_OUT_MAX; s++) call.out[s] = op->out[s] >= 0 ? ref_data(run, op->out[s]) : NULL;
+    struct cr_call      part[CR_FUSED_MAX];
+    int                 parts;
+    const struct cr_op *of = cr_op_parts(op, &parts);
+    bind_call(run, op, &call);
+    for (int k = 0; k < parts && of != op; k++) {
+        part[k] = (struct cr_call){.program = &run->p, .op = &of[k], .step = &run->step};
+        bind_call(run, &of[k], &part[k]);
+        call.part = part;
+    }
     cr_status status = kernel->launch(run->device, &call);
     cr_kernel_release(kernel, call.prepared);
     cr_free(call.workspace);

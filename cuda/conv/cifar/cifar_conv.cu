@@ -4,7 +4,7 @@
  * A block holds the whole filter and a tile of the input in shared memory and multiplies with the tensor cores. With a
  * stride of 1 a tile is an image, and a row of it in registers is used for three rows of the filter. Blocks loop over
  * the tiles. They store their sums in the workspace; the next convolution adds them and finishes the BN
- * (cuda/conv/cifar/cifar_last.cuh), or a second launch of a few blocks does.
+ * (cuda/conv/cifar/cifar_finish.cuh), or a second launch of a few blocks does.
  * (Variants that finish in the same launch were slower on an H200. If an atomic counter selects the last block, that
  * block ends 2 to 3 us after the products. If all blocks wait in global memory for the sums of the other blocks, they
  * end 2 to 6 us after the products. An empty launch costs 0.6 us.)
@@ -13,7 +13,7 @@
  * the launches and two round trips to the L2 cache; from about 1024 images on memory with 16 channels, and reads of
  * shared memory (ldmatrix, 4 cycles for 512 bytes) with 32 and 64. Roofline: 4.3 TB/s, or about 600 TFLOP/s of
  * mma.sync. */
-#include "cuda/conv/cifar/cifar_last.cuh"
+#include "cuda/conv/cifar/cifar_finish.cuh"
 
 namespace cifar {
 namespace {
@@ -145,8 +145,8 @@ __global__ void __launch_bounds__(forward_tiling<S>::THREADS, forward_tiling<S>:
     const uint32_t                       b0 =
         base + (uint32_t)((slot_of_warp.n0 + (lane & 7) + (lane >> 4) * 8) * M::W_PITCH + (lane >> 3 & 1) * 16);
 
-    /* The last block without work stores the results of the BN before (last_sums). */
-    if (block_of<S::ANY>(a) < (Args::LAST ? -1 : 0)) return;
+    /* The last block without work stores the results of the BN before (finish_sums). */
+    if (block_of<S::ANY>(a) < (Args::FINISH ? -1 : 0)) return;
     if (!a.w_new && block_of<S::ANY>(a) >= 0) filter_issue<S, D::NT, M::W_PITCH, D::THREADS>(base, (const T *)a.w, a);
     if constexpr (D::WHOLE)
         image_margin<X>(xs);
@@ -154,10 +154,10 @@ __global__ void __launch_bounds__(forward_tiling<S>::THREADS, forward_tiling<S>:
         tile_margin<X>(xs);
     for (int i = (int)threadIdx.x; i < D::WARPS * 2 * S::K; i += D::THREADS) rows[i] = 0;
     const float *scale_bias = a.scale_bias;
-    if constexpr (Args::LAST) {
+    if constexpr (Args::FINISH) {
         float *room = reinterpret_cast<float *>(memory + M::BYTES);
         if constexpr (D::WHOLE)
-            forward_load_last<S, T>(a, base, room);
+            forward_load_finish<S, T>(a, base, room);
         else
             forward_load_down<S, T>(a, base, room);
         scale_bias = room;
@@ -171,7 +171,7 @@ __global__ void __launch_bounds__(forward_tiling<S>::THREADS, forward_tiling<S>:
     for (int64_t job = block_of<S::ANY>(a); job < a.N * D::TILES; job += blocks_of<S::ANY>(a)) {
         const int64_t image = job / D::TILES;
         const int     y0    = (int)(job % D::TILES) * D::TH;
-        if (!Args::LAST || job != block_of<S::ANY>(a)) forward_load<S, T>(a, scale_bias, xs, image, y0);
+        if (!Args::FINISH || job != block_of<S::ANY>(a)) forward_load<S, T>(a, scale_bias, xs, image, y0);
         __syncthreads();
         uint32_t at[D::MT];
         float    acc[D::MT][D::NT][4] = {};
@@ -221,8 +221,8 @@ inline bool ends_unevenly(const forward_args &, int) {
 inline bool ends_unevenly(const forward_apply_args &, int) {
     return true;
 }
-inline bool ends_unevenly(const forward_last_args &a, int multiprocessors) {
-    return a.last_rows > multiprocessors;
+inline bool ends_unevenly(const forward_finish_args &a, int multiprocessors) {
+    return a.before_count > multiprocessors;
 }
 
 template <class S, typename T, class Args>
@@ -230,10 +230,10 @@ cudaError_t forward_run(Args a, const finish_args &finish, int multiprocessors, 
     using M = forward_memory<S>;
     using D = typename M::D;
     static_assert((int)D::RESIDENT <= (int)RESIDENT &&
-                      (M::BYTES + last_sums<S::C>::ROOM + 1024) * D::RESIDENT <= 233472,
+                      (M::BYTES + finish_sums<S::C>::ROOM + 1024) * D::RESIDENT <= 233472,
                   "RESIDENT blocks fit into the shared memory of a multiprocessor of compute capability 9.0");
     const unsigned blocks = ck_blocks(a.N * D::TILES, 1, (int64_t)multiprocessors * D::RESIDENT);
-    int            bytes  = M::BYTES + (Args::LAST ? (int)last_sums<S::C>::ROOM : 0);
+    int            bytes  = M::BYTES + (Args::FINISH ? (int)finish_sums<S::C>::ROOM : 0);
     if ((int)blocks <= multiprocessors && ends_unevenly(a, multiprocessors)) bytes = alone_bytes(bytes);
     a.idle                  = S::ANY ? 0 : idle_blocks(blocks, multiprocessors);
     const cudaError_t error = launch(forward_kernel<S, T, Args>, a, blocks + a.idle, D::THREADS, bytes, stream);
@@ -247,11 +247,11 @@ cudaError_t forward_any(const struct ck_conv *v, const forward_args &a, const fi
     if (v->C == 3) return stem_run<T, ANY>(a, f, multiprocessors, stream);
     return run_shape<ANY>(v, [&](auto s) { return forward_run<decltype(s), T>(a, f, multiprocessors, stream); });
 }
-/* With args->last and a stride of 1. Only the second convolution of a residual block finishes a BN without applying it.
- * Its stride is 1. */
+/* With args->before and a stride of 1. Only the second convolution of a residual block finishes a BN without applying
+ * it. Its stride is 1. */
 template <typename T, class Args>
-cudaError_t forward_last(const struct ck_conv *v, const Args &a, const finish_args &f, int multiprocessors,
-                         cudaStream_t stream) {
+cudaError_t forward_finish(const struct ck_conv *v, const Args &a, const finish_args &f, int multiprocessors,
+                           cudaStream_t stream) {
     if (v->H == 32) return forward_run<shape<16, 16, 32, 1, 3>, T>(a, f, multiprocessors, stream);
     if (v->H == 16) return forward_run<shape<32, 32, 16, 1, 3>, T>(a, f, multiprocessors, stream);
     return forward_run<shape<64, 64, 8, 1, 3>, T>(a, f, multiprocessors, stream);
@@ -261,8 +261,8 @@ cudaError_t forward_after(const struct ck_conv *v, bool applies, const forward_a
                           int multiprocessors, cudaStream_t stream) {
     if (v->stride == 2 && v->H == 32) return forward_run<shape<16, 32, 32, 2, 3>, T>(a, f, multiprocessors, stream);
     if (v->stride == 2) return forward_run<shape<32, 64, 16, 2, 3>, T>(a, f, multiprocessors, stream);
-    return applies ? forward_last<T>(v, a, f, multiprocessors, stream)
-                   : forward_last<T>(v, static_cast<const forward_last_args &>(a), f, multiprocessors, stream);
+    return applies ? forward_finish<T>(v, a, f, multiprocessors, stream)
+                   : forward_finish<T>(v, static_cast<const forward_finish_args &>(a), f, multiprocessors, stream);
 }
 int64_t tiles_of(const struct ck_conv *v) { /* of an image */
     return v->C == 3 ? (int64_t)STEM_TILES : v->stride == 1 ? 1 : v->P / 8;
@@ -272,20 +272,13 @@ unsigned sums_rows(const struct ck_conv *v, int multiprocessors) {
     return ck_blocks(v->N * tiles_of(v), 1, (int64_t)multiprocessors * RESIDENT);
 }
 
-/* Convolution v reads the output of `last`. */
-bool follows(const struct ck_conv *last, const struct ck_conv *v) {
-    return ck_cifar_conv_supports(last) && ck_cifar_conv_supports(v) && !is_narrow(last) && !is_narrow(v) &&
-           v->C != 3 && last->K == v->C && last->P == v->H && last->N == v->N && last->type == v->type;
-}
-
-/* Whether args->last is valid. With a stride of 2 some pixels of x belong to two tiles, so a block may not overwrite
+/* Whether args->before is valid. With a stride of 2 some pixels of x belong to two tiles, so a block may not overwrite
  * them. */
-bool can_follow(const struct ck_cifar_conv *args, int multiprocessors) {
-    const struct ck_cifar_conv *last = args->last;
-    if (!follows(&last->conv, &args->conv) || !last->finish_later || !last->finish.scale_bias) return false;
-    if (!args->applies)
-        return ck_cifar_conv_finishes(&last->conv, &args->conv) && args->scale_bias == last->finish.scale_bias;
-    const bool alias = args->x == args->apply_add || args->x == last->y;
+bool can_finish(const struct ck_cifar_conv *args, int multiprocessors) {
+    if (!args->before.finish.scale_bias) return false;
+    if (!args->apply_x)
+        return ck_cifar_conv_finishes(&args->conv) && args->scale_bias == args->before.finish.scale_bias;
+    const bool alias = args->x == args->apply_add || args->x == args->apply_x;
     if (args->conv.stride == 2 && (alias || args->shortcut_c)) return false;
     return ck_cifar_conv_applies(&args->conv, multiprocessors) && !args->scale_bias;
 }
@@ -311,8 +304,8 @@ bool ck_cifar_conv_supports(const struct ck_conv *v) {
     return stem || (v->C >= 8 && v->C % 8 == 0 && v->C <= cifar::most_in(v));
 }
 
-bool ck_cifar_conv_finishes(const struct ck_conv *last, const struct ck_conv *v) {
-    return cifar::follows(last, v) && v->stride == 1;
+bool ck_cifar_conv_finishes(const struct ck_conv *v) {
+    return ck_cifar_conv_supports(v) && !cifar::is_narrow(v) && v->C != 3 && v->stride == 1;
 }
 
 bool ck_cifar_conv_applies(const struct ck_conv *v, int multiprocessors) {
@@ -321,7 +314,7 @@ bool ck_cifar_conv_applies(const struct ck_conv *v, int multiprocessors) {
 }
 
 int ck_cifar_conv_rows(const struct ck_conv *v, int multiprocessors) {
-    return (int)cifar::sums_rows(v, multiprocessors);
+    return cifar::is_narrow(v) ? 0 : (int)cifar::sums_rows(v, multiprocessors);
 }
 
 size_t ck_cifar_conv_workspace(const struct ck_conv *v, int multiprocessors) {
@@ -334,7 +327,7 @@ cudaError_t ck_cifar_conv(const struct ck_cifar_conv *args, void *workspace, int
                                    .scale_bias = args->scale_bias,
                                    .y          = args->y,
                                    .sums       = args->sums,
-                                   .partial    = (float *)workspace,
+                                   .partial    = args->stores_rows ? args->sums : (float *)workspace,
                                    .N          = args->conv.N,
                                    .idle       = 0,
                                    .w_new      = args->w_new,
@@ -344,27 +337,27 @@ cudaError_t ck_cifar_conv(const struct ck_cifar_conv *args, void *workspace, int
                                    .bias       = args->bias,
                                    .add        = args->add};
     const cifar::finish_args  f = {.partial  = (float *)workspace,
-                                   .sums     = args->finish_later ? NULL : args->sums,
+                                   .sums     = args->stores_rows ? NULL : args->sums,
                                    .rows     = 0,
                                    .channels = (int)args->conv.K,
                                    .finish   = args->finish,
                                    .factors  = ck_bn_factors_of(&args->finish)};
     if (!ck_cifar_conv_supports(&args->conv) || (args->conv.C == 3 && args->scale_bias)) return cudaErrorInvalidValue;
-    if (args->finish.scale_bias && !args->sums) return cudaErrorInvalidValue;
+    if (args->finish.scale_bias && (!args->sums || args->stores_rows)) return cudaErrorInvalidValue;
     if ((args->add || args->relu) && !args->bias) return cudaErrorInvalidValue;
-    if (const struct ck_cifar_conv *last = args->last) {
+    if (args->before.rows) {
         cifar::forward_apply_args b = {};
-        if (!cifar::can_follow(args, multiprocessors)) return cudaErrorInvalidValue;
+        if (!cifar::can_finish(args, multiprocessors)) return cudaErrorInvalidValue;
         static_cast<cifar::forward_args &>(b) = a;
-        b.last_partial = (const float *)args->last_workspace, b.last_sums = last->sums;
-        b.last_rows = (int)cifar::sums_rows(&last->conv, multiprocessors);
-        b.finish = last->finish, b.factors = ck_bn_factors_of(&last->finish);
-        if (args->applies) b.x = last->y, b.add = args->apply_add, b.z = (void *)args->x;
+        b.before_rows = args->before.rows, b.before_count = args->before.count;
+        b.finish = args->before.finish, b.factors = ck_bn_factors_of(&args->before.finish);
+        if (args->apply_x) b.x = args->apply_x, b.add = args->apply_add, b.z = (void *)args->x;
         b.shortcut_c = (int)args->shortcut_c, b.shortcut_pad = (int)args->shortcut_pad;
         b.add_new = !args->add_old || !args->apply_add;
         return args->conv.type == CK_F16
-                   ? cifar::forward_after<__half>(&args->conv, args->applies, b, f, multiprocessors, stream)
-                   : cifar::forward_after<__nv_bfloat16>(&args->conv, args->applies, b, f, multiprocessors, stream);
+                   ? cifar::forward_after<__half>(&args->conv, args->apply_x != NULL, b, f, multiprocessors, stream)
+                   : cifar::forward_after<__nv_bfloat16>(&args->conv, args->apply_x != NULL, b, f, multiprocessors,
+                                                         stream);
     }
     return args->conv.type == CK_F16 ? cifar::forward<__half>(&args->conv, a, f, multiprocessors, stream)
                                      : cifar::forward<__nv_bfloat16>(&args->conv, a, f, multiprocessors, stream);

@@ -32,21 +32,23 @@ struct ck_cifar_conv {
     const float          *bias;   /* f32, or NULL: neither add nor relu */
     const void           *add;    /* like y, or NULL; y may be add */
     bool                  relu;
-    /* One of the last two launches may have written w. If false, the kernel reads w before these launches end. With
-     * `last` it then also reads gamma, beta and the old running statistics of last->finish so early: they were written
-     * before the launch of `last`, which has waited for the launches before it. */
+    /* One of the two launches before may have written w. If false, the kernel reads w before these launches end, and
+     * with `before` also gamma, beta and the old running statistics of that BN. */
     bool w_new;
-    /* A convolution can finish the BN of the convolution whose launch comes directly before it, instead of a second
-     * launch of that one: `last` has finish_later and finish.scale_bias, which is scale_bias here. Its results, sums
-     * and `finish`, are complete after this launch. last_workspace: its workspace. Only where ck_cifar_conv_finishes
-     * says so. */
-    bool                        finish_later;
-    const struct ck_cifar_conv *last; /* or NULL */
-    const void                 *last_workspace;
-    /* With `last`: x = max(bn(last->y) + apply_add, 0), which this launch computes and stores; scale_bias is NULL.
-     * apply_add: like x, or NULL; x may be apply_add or last->y. Only where ck_cifar_conv_applies says so as well. */
-    bool        applies;
-    const void *apply_add;
+    /* `sums` is rows, [ck_cifar_conv_rows][2][K], whose sums are the sums: there is no second launch. Without
+     * `finish`. */
+    bool stores_rows;
+    /* The BN of x, of which the convolution before has stored rows. With `rows`, this launch also finishes it: x is the
+     * input of the BN, and finish.scale_bias is scale_bias here. Only where ck_cifar_conv_finishes says so. */
+    struct ck_cifar_bn {
+        const float          *rows; /* [count][2][C], or NULL */
+        int                   count;
+        struct ck_bn_finalize finish; /* its own sums and channels are not read */
+    } before;
+    /* With `before`, not NULL: x = max(bn(apply_x) + apply_add, 0), which this launch computes and stores; scale_bias
+     * is NULL. apply_add: like x, or NULL. With a stride of 1, x may be apply_add or apply_x. Only where
+     * ck_cifar_conv_applies says so. */
+    const void *apply_x, *apply_add;
     /* shortcut_c > 0: apply_add is [N,2H,2W,shortcut_c]; the summand is every second pixel of it, behind shortcut_pad
      * channels of zeros and in front of others. Multiples of 8. */
     int64_t shortcut_c, shortcut_pad;
@@ -54,10 +56,10 @@ struct ck_cifar_conv {
      * then reads apply_add before that launch ends. */
     bool add_old;
 };
-/* Whether a convolution can finish the BN of the convolution `last`. */
-bool ck_cifar_conv_finishes(const struct ck_conv *last, const struct ck_conv *conv);
-/* Whether a convolution can also apply the BN that it finishes (`applies`): where each block has one tile. With a
- * stride of 2, x may then be neither apply_add nor last->y. */
+/* Whether a convolution can finish the BN before it. */
+bool ck_cifar_conv_finishes(const struct ck_conv *conv);
+/* Whether a convolution can also apply the BN that it finishes (apply_x): where each block has one tile. With a stride
+ * of 2, x may then be neither apply_add nor apply_x. */
 bool ck_cifar_conv_applies(const struct ck_conv *conv, int multiprocessors);
 /* ck_cifar_conv_workspace returns the workspace of ck_cifar_conv in bytes. With sums, a second, small launch adds the
  * sums that the blocks of the first launch stored in the workspace. Returns cudaErrorInvalidValue for unsupported
@@ -65,15 +67,8 @@ bool ck_cifar_conv_applies(const struct ck_conv *conv, int multiprocessors);
 size_t      ck_cifar_conv_workspace(const struct ck_conv *conv, int multiprocessors);
 cudaError_t ck_cifar_conv(const struct ck_cifar_conv *args, void *workspace, int multiprocessors, cudaStream_t stream);
 
-/* Number of rows of sums, [rows][2][K], that the launch of a convolution leaves in its workspace. */
+/* Number of rows, [rows][2][K], that a convolution with stores_rows stores; 0 where no convolution could add them. */
 int ck_cifar_conv_rows(const struct ck_conv *conv, int multiprocessors);
-
-/* cuda/conv/cifar/apply/cifar_apply.cu: y = max(bn(last->y) + add, 0), after the launch of the convolution `last` with
- * finish_later: also finishes the BN, as described there. add: like y, or NULL; y may be add or last->y. Only where
- * ck_cifar_apply_finishes says so: for tensors that are small enough. */
-bool        ck_cifar_apply_finishes(const struct ck_conv *last, int multiprocessors);
-cudaError_t ck_cifar_apply(const struct ck_cifar_conv *last, const void *last_workspace, const void *add, void *y,
-                           int multiprocessors, cudaStream_t stream);
 
 /* The whole backward of a convolution:
  *   dy  = g, or dy_coeffs[0]*g + dy_coeffs[1]*dy_x + dy_coeffs[2]
@@ -82,8 +77,8 @@ cudaError_t ck_cifar_apply(const struct ck_cifar_conv *last, const void *last_wo
  *   dx  = v;  with `mean_rstd`: v where the activation is > 0, else 0, and grad_sums = sums of dx and of dx*xhat, where
  *         without bn_x  x is the input of a BN: the activation is act(x), xhat = (x - mean_rstd[0]) * mean_rstd[1]
  *         with bn_x     x is the activation, xhat = (bn_x - mean_rstd[0]) * mean_rstd[1]
- * With finish.coeffs, also the results of ck_bn_grad_finalize for grad_sums, bitwise identical. Without finish_later
- * there are two launches; the second adds the sums that the blocks of the first stored in the workspace. */
+ * With finish.coeffs, also the results of ck_bn_grad_finalize for grad_sums, bitwise identical. There are two launches;
+ * the second adds the sums that the blocks of the first stored in the workspace. */
 struct ck_cifar_conv_grad {
     struct ck_conv conv;
     const void    *g, *dy_x;  /* N,P,Q,K; dy_x NULL: dy = g */
@@ -99,34 +94,39 @@ struct ck_cifar_conv_grad {
     struct ck_bn_grad_finalize
          finish; /* coeffs NULL: no finalize; its own grad_sums, mean_rstd and channels are not read */
     bool w_new;  /* as in ck_cifar_conv */
-    /* The same for x, dy_x, bn_x, scale_bias and mean_rstd. If false, the kernel with `last` and filter_later also
-     * reads gamma and mean_rstd of that convolution's BN before the last two launches end: they are older still. */
-    bool x_new;
-    /* A convolution can complete the convolution whose launch comes directly before it, instead of a second launch of
-     * that one: `last` has finish_later, its dx is g here, and its finish.coeffs is dy_coeffs. Its dw, grad_sums and
-     * `finish` are complete after this launch. last_workspace: its workspace. Only where ck_cifar_conv_grad_finishes
-     * says so. */
-    bool                             finish_later;
-    const struct ck_cifar_conv_grad *last; /* or NULL */
-    const void                      *last_workspace;
-    bool                             add_later; /* the stem: ck_cifar_wgrads adds the parts of dw */
-    /* With finish_later: dw is computed by ck_cifar_wgrads. `last` has filter_later, too, or is NULL. */
-    bool filter_later;
+    bool x_new;  /* the same for x, dy_x, bn_x, scale_bias and mean_rstd; and with `before` for gamma and mean_rstd */
+    /* N,P,Q,K, or NULL. Not NULL: dy is stored instead of dw, which is NULL, and grad_sums is rows,
+     * [ck_cifar_dgrad_rows][2][C], whose sums are the sums; there is no second launch. Without `finish`, with dy_x.
+     * Only where ck_cifar_dgrad_supports says so. */
+    void *dy;
+    /* With `rows`, the BN of dy_x, of which the conv_grad before has stored rows of gradient sums. This launch also
+     * finishes it: finish.coeffs is dy_coeffs here. With `dy`, or where ck_cifar_conv_grad_finishes says so. */
+    struct ck_cifar_bn_grad {
+        const float               *rows; /* [count][2][K], or NULL */
+        int                        count;
+        struct ck_bn_grad_finalize finish; /* its own grad_sums and channels are not read */
+    } before;
 };
-/* Whether the backward should leave dw to ck_cifar_wgrads. */
-bool ck_cifar_conv_grad_leaves_filter(const struct ck_conv *conv, int multiprocessors, int block_bytes);
-/* Computes dw of `count` convolutions with the same N and type. Their launches with filter_later came before, but not
- * directly before this one, which begins while the launch before it may still run. The last of the convolutions may be
- * the stem, whose launch with add_later came before, also directly before. */
+/* Whether a backward can store dy, and how many rows it then stores: where that and ck_cifar_wgrads are faster. */
+bool ck_cifar_dgrad_supports(const struct ck_conv *conv, int multiprocessors, int block_bytes);
+int  ck_cifar_dgrad_rows(const struct ck_conv *conv, int multiprocessors);
+/* Whether a backward without `dy` can finish the BN before it: that of the stem. */
+bool ck_cifar_conv_grad_finishes(const struct ck_conv *conv, int block_bytes);
+/* dw (+)= gradient of the filters of `count` convolutions with the same N and type, for which ck_cifar_dgrad_supports
+ * is true. Launches that wrote dy came before, but not directly before this one, which begins while the launch before
+ * it may still run. */
 struct ck_cifar_filter {
-    struct ck_cifar_conv_grad grad;
-    void                     *workspace; /* of that launch */
+    struct ck_conv conv;
+    const void    *dy, *x;     /* N,P,Q,K; N,H,W,C */
+    const float   *scale_bias; /* [2][C] or NULL, as in ck_cifar_conv */
+    float         *dw;
+    float         *partial; /* room of ck_cifar_wgrads_workspace bytes */
+    bool           accumulate;
 };
+size_t      ck_cifar_wgrads_workspace(const struct ck_conv *conv);
 cudaError_t ck_cifar_wgrads(const struct ck_cifar_filter *filters, int count, int multiprocessors, cudaStream_t stream);
-/* Whether a convolution can complete the backward of the convolution `last`, whose dx is its g. */
-bool ck_cifar_conv_grad_finishes(const struct ck_conv *last, const struct ck_conv *conv, int block_bytes);
 /* Workspace of ck_cifar_conv_grad in bytes. */
-size_t ck_cifar_conv_grad_workspace(const struct ck_conv *conv, int multiprocessors, int block_bytes);
+size_t ck_cifar_conv_grad_workspace(const struct ck_conv *conv, int multiprocessors);
 /* Whether the backward of the convolution fits into block_bytes of shared memory, the most that a thread block of this
  * GPU can have. The forward needs 92 KiB at most, which every GPU of compute capability 8.0 or later has. */
 bool        ck_cifar_conv_grad_supports(const struct ck_conv *conv, int block_bytes);

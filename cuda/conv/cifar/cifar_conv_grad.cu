@@ -9,8 +9,7 @@
  *   - split: for larger dw. Some blocks compute dx, image by image. Each of the other blocks computes one part of 32 x
  *     32 channels of dw over many images, of which it reads 32 channels only. Both kinds run concurrently on a
  *     multiprocessor.
- * Blocks store their parts of dw and of the sums in the workspace. The launch of the next convolution adds them in a
- * fixed order (cuda/conv/cifar/cifar_grad_last.cuh), or a second, small launch does.
+ * Blocks store their parts of dw and of the sums in the workspace. A second, small launch adds them in a fixed order.
  * (Two variants were slower. Clusters that add through each other's shared memory: clusters of 8 leave a tenth of the
  * multiprocessors without work, which is a second wave at 128 images. A last block that adds: one block alone reads too
  * slowly.)
@@ -21,12 +20,38 @@
  * 4,400 a tile for dx, whose warps also do mask, addition and sums; 1,850 for dw; 1,600 to store sums and dw. */
 #include "cuda/conv/cifar/cifar_grad_run.cuh"
 
-size_t ck_cifar_conv_grad_workspace(const struct ck_conv *v, int multiprocessors, int block_bytes) {
-    const int64_t sums  = cifar::most_blocks(multiprocessors) * 2 * v->C;
-    const size_t  alone = (size_t)(cifar::dw_floats(v, multiprocessors) + sums) * sizeof(float);
-    if (!ck_cifar_conv_grad_leaves_filter(v, multiprocessors, block_bytes)) return alone;
-    const size_t left = (size_t)cifar::left_sums_at(v) + (size_t)(sums + cifar::wgrads_floats(v)) * sizeof(float);
-    return left > alone ? left : alone;
+namespace cifar {
+namespace {
+
+/* The stem, which finishes the BN behind it. */
+cudaError_t stem_finish_run(const struct ck_cifar_conv_grad *args, void *workspace, int multiprocessors,
+                            cudaStream_t stream) {
+    stem_finish_args a          = {};
+    static_cast<grad_args &>(a) = args_of(args, workspace, multiprocessors);
+    a.before                    = {.partial = args->before.rows,
+                                   .rows    = args->before.count,
+                                   .finish  = args->before.finish,
+                                   .inverse = 1 / (double)args->before.finish.count};
+    return args->conv.type == CK_F16 ? stem_grad_run<__half, false>(a, multiprocessors, stream)
+                                     : stem_grad_run<__nv_bfloat16, false>(a, multiprocessors, stream);
+}
+
+/* Whether dy and args->before are valid. */
+bool can_finish(const struct ck_cifar_conv_grad *args, int multiprocessors, int block_bytes) {
+    if (args->dy && (!ck_cifar_dgrad_supports(&args->conv, multiprocessors, block_bytes) || !args->dy_x || args->dw ||
+                     !args->grad_sums || args->finish.coeffs))
+        return false;
+    if (!args->before.rows) return args->dw || args->dy;
+    return args->dy_x && args->before.finish.coeffs &&
+           (args->dy || ck_cifar_conv_grad_finishes(&args->conv, block_bytes));
+}
+
+} // namespace
+} // namespace cifar
+
+size_t ck_cifar_conv_grad_workspace(const struct ck_conv *v, int multiprocessors) {
+    const int64_t sums = cifar::most_blocks(multiprocessors) * 2 * v->C;
+    return (size_t)(cifar::dw_floats(v, multiprocessors) + sums) * sizeof(float);
 }
 
 bool ck_cifar_conv_grad_supports(const struct ck_conv *v, int block_bytes) {
@@ -37,11 +62,9 @@ bool ck_cifar_conv_grad_supports(const struct ck_conv *v, int block_bytes) {
     return need <= block_bytes;
 }
 
-/* `last` is 3x3, and not the stem. The pixels of its dx are those of dy. */
-bool ck_cifar_conv_grad_finishes(const struct ck_conv *last, const struct ck_conv *v, int block_bytes) {
-    return ck_cifar_conv_grad_supports(last, block_bytes) && ck_cifar_conv_grad_supports(v, block_bytes) &&
-           !cifar::is_narrow(last) && !cifar::is_narrow(v) && last->R == 3 && last->C != 3 && last->C == v->K &&
-           last->H == v->P && last->N == v->N && last->type == v->type && cifar::last_grad_bytes(v) <= block_bytes;
+bool ck_cifar_conv_grad_finishes(const struct ck_conv *v, int block_bytes) {
+    return ck_cifar_conv_grad_supports(v, block_bytes) && v->C == 3 && !cifar::is_narrow(v) &&
+           cifar::STEM_ALL + (int)cifar::stem_sums<cifar::STEM_K, cifar::WARPS>::ROOM <= block_bytes;
 }
 
 cudaError_t ck_cifar_conv_grad(const struct ck_cifar_conv_grad *args, void *workspace, int multiprocessors,
@@ -54,20 +77,9 @@ cudaError_t ck_cifar_conv_grad(const struct ck_cifar_conv_grad *args, void *work
         return cudaErrorInvalidValue;
     if (args->add_pad && (args->conv.stride != 2 || args->conv.R != 3 || args->add_pad % 8 != 0 || !args->add))
         return cudaErrorInvalidValue;
-    if (args->finish_later && !args->finish.coeffs) return cudaErrorInvalidValue;
-    if (args->add_later && (args->conv.C != 3 || cifar::is_narrow(&args->conv))) return cudaErrorInvalidValue;
-    if (const struct ck_cifar_conv_grad *last = args->last) {
-        if (!ck_cifar_conv_grad_finishes(&last->conv, &args->conv, block_bytes) || args->g != last->dx ||
-            args->dy_coeffs != last->finish.coeffs || !last->finish_later)
-            return cudaErrorInvalidValue;
-        if (!args->filter_later) return cifar::last_grad_run(args, workspace, multiprocessors, block_bytes, stream);
-    }
-    if (args->filter_later) {
-        if (!ck_cifar_conv_grad_leaves_filter(&args->conv, multiprocessors, block_bytes) || !args->finish_later ||
-            !args->dy_x || (args->last && !args->last->filter_later))
-            return cudaErrorInvalidValue;
-        return cifar::dgrad(args, workspace, multiprocessors, stream);
-    }
+    if (!cifar::can_finish(args, multiprocessors, block_bytes)) return cudaErrorInvalidValue;
+    if (args->dy) return cifar::dgrad(args, multiprocessors, stream);
+    if (args->before.rows) return cifar::stem_finish_run(args, workspace, multiprocessors, stream);
     return cifar::is_narrow(&args->conv) ? cifar::narrow_grad(args, workspace, multiprocessors, block_bytes, stream)
                                          : cifar::grad<false>(args, workspace, multiprocessors, block_bytes, stream);
 }

@@ -40,20 +40,19 @@ template <class B, int TH_, int WARPS_, int BLOCKS_> struct grad_tiling<dx_shape
 /* What a kernel needs that adds the gradient sums of the launch before it and finishes their BN. */
 struct dx_finish {
     const float               *partial; /* [rows][2][K] of the launch before, or NULL: dy_coeffs is complete */
-    float                     *grad_sums;
     int                        rows;
     struct ck_bn_grad_finalize finish;
     double                     inverse;
 };
 struct dx_args {
     grad_args grad;
-    dx_finish last;
+    dx_finish before;
     void     *dy;   /* also stored */
     int       idle; /* the first `idle` blocks compute nothing */
 };
 
 /* A thread's rows of `partial`; the first loads start before the copies of tiles. */
-template <class S> struct dx_rows_of_last {
+template <class S> struct dx_rows_before {
     using D = grad_tiling<S>;
     enum { FOURS = 2 * S::K / 4, SHARES = D::DX_THREADS / FOURS, FLIGHT = S::K == 16 ? 8 : 16 };
     float4                          v[FLIGHT];
@@ -82,10 +81,10 @@ template <class S> struct dx_early {
 /* All threads add `partial` in a fixed order, the same in all blocks. The coefficients are in shared memory afterwards;
  * with `stores` they are stored. */
 template <class S>
-__device__ __forceinline__ void dx_coeffs(const dx_finish &f, dx_rows_of_last<S> &rows, const dx_early<S> &early,
+__device__ __forceinline__ void dx_coeffs(const dx_finish &f, dx_rows_before<S> &rows, const dx_early<S> &early,
                                           char *memory, bool stores) {
     using D            = grad_tiling<S>;
-    using R            = dx_rows_of_last<S>;
+    using R            = dx_rows_before<S>;
     constexpr int K    = S::K;
     float        *room = reinterpret_cast<float *>(memory + D::ROOM_AT),
           *coeffs      = reinterpret_cast<float *>(memory + D::COEFF_AT);
@@ -110,7 +109,6 @@ __device__ __forceinline__ void dx_coeffs(const dx_finish &f, dx_rows_of_last<S>
         const float  a = (float)scale, b = (float)(-scale * rstd * X), d = (float)(scale * (mean * rstd * X - G));
         coeffs[c] = a, coeffs[K + c] = b, coeffs[2 * K + c] = d;
         if (stores) {
-            f.grad_sums[c] = sum, f.grad_sums[K + c] = product;
             f.finish.coeffs[c] = a, f.finish.coeffs[K + c] = b, f.finish.coeffs[2 * K + c] = d;
             if (f.finish.dbeta) f.finish.dbeta[c] = (f.finish.accumulate ? f.finish.dbeta[c] : 0.0f) + sum;
             if (f.finish.dgamma) f.finish.dgamma[c] = (f.finish.accumulate ? f.finish.dgamma[c] : 0.0f) + product;
@@ -154,7 +152,7 @@ __device__ __forceinline__ void dx_issue(const grad_args &a, int64_t job, uint32
     if (X) tile_issue<L, true, false>(base + D::LINE_AT, (const T *)a.dy_x + out, row0, 1);
 }
 
-/* FINISH: the launch before has left the end of its BN to this one (args.last). */
+/* FINISH: the launch before has left the end of its BN to this one (args.before). */
 template <class S, typename T, bool FINISH>
 __global__ void __launch_bounds__(grad_tiling<S>::DX_THREADS, S::BLOCKS) dx_kernel(dx_args args) {
     using D = grad_tiling<S>;
@@ -177,21 +175,21 @@ __global__ void __launch_bounds__(grad_tiling<S>::DX_THREADS, S::BLOCKS) dx_kern
     if constexpr (FINISH) {
         table_entry<S> entry;
         dx_early<S>    early;
-        if (!a.x_new) entry.load(a), early.load(args.last);
+        if (!a.x_new) entry.load(a), early.load(args.before);
         if (!a.w_new && block >= 0) {
             ck_copy_wait<1>(); /* for the filter, not for dy_x */
             filter_transpose<S, D::NT, D::W_PITCH, D::DX_WARPS>(base + D::W_AT);
         }
         ck_begin_after_last();
-        if (a.x_new) entry.load(a), early.load(args.last);
-        dx_rows_of_last<S> last;
-        last.load(args.last, 0);
+        if (a.x_new) entry.load(a), early.load(args.before);
+        dx_rows_before<S> rows_before;
+        rows_before.load(args.before, 0);
         if (works) dx_issue<S, true, false, T>(a, block, base);
         if (a.x_new && works) dx_issue<S, false, true, T>(a, block, base);
         if (a.w_new && block >= 0) filter_issue<S, D::NT, D::W_PITCH, D::DX_WARPS>(base + D::W_AT, (const T *)a.w, a);
         ck_copy_commit();
         entry.store(table);
-        dx_coeffs<S>(args.last, last, early, memory, block == (args.idle > 0 ? -1 : 0));
+        dx_coeffs<S>(args.before, rows_before, early, memory, block == (args.idle > 0 ? -1 : 0));
         if (block < 0) return;
     } else {
         ck_begin_after_last();
@@ -264,7 +262,7 @@ template <typename T> cudaError_t dx_run(const struct ck_conv *v, dx_args a, int
         const unsigned blocks = dx_blocks<S>(v->N, multiprocessors);
         a.idle                = idle_blocks(blocks, multiprocessors);
         const unsigned all    = blocks + (unsigned)a.idle;
-        if (a.last.partial) return launch(dx_kernel<S, T, true>, a, all, D::DX_THREADS, D::BYTES, stream);
+        if (a.before.partial) return launch(dx_kernel<S, T, true>, a, all, D::DX_THREADS, D::BYTES, stream);
         const int bytes = (int)blocks <= multiprocessors ? alone_bytes(D::BYTES) : (int)D::BYTES;
         return launch(dx_kernel<S, T, false>, a, all, D::DX_THREADS, bytes, stream);
     });
@@ -279,35 +277,32 @@ int dx_bytes(const struct ck_conv *v, int multiprocessors) {
 
 } // namespace
 
-int dgrad_rows(const struct ck_conv *v, int multiprocessors) {
-    unsigned rows = 0;
-    (void)dx_run_shape(v, multiprocessors,
-                       [&](auto s) { return rows = dx_blocks<decltype(s)>(v->N, multiprocessors), cudaSuccess; });
-    return (int)rows;
-}
-
-cudaError_t dgrad(const struct ck_cifar_conv_grad *args, void *workspace, int multiprocessors, cudaStream_t stream) {
+cudaError_t dgrad(const struct ck_cifar_conv_grad *args, int multiprocessors, cudaStream_t stream) {
     dx_args a           = {};
-    a.grad              = args_of(args, workspace, multiprocessors);
-    a.grad.sums_partial = left_sums(&args->conv, workspace);
-    a.dy                = workspace;
-    if (const struct ck_cifar_conv_grad *last = args->last) {
-        a.last.partial          = left_sums(&last->conv, (void *)args->last_workspace);
-        a.last.rows             = dgrad_rows(&last->conv, multiprocessors);
-        a.last.grad_sums        = last->grad_sums;
-        a.last.finish           = last->finish;
-        a.last.finish.mean_rstd = last->mean_rstd;
-        a.last.inverse          = 1 / (double)last->finish.count;
-    }
+    a.grad              = args_of(args, NULL, multiprocessors);
+    a.grad.sums_partial = args->grad_sums;
+    a.dy                = args->dy;
+    a.before.partial    = args->before.rows;
+    a.before.rows       = args->before.count;
+    a.before.finish     = args->before.finish;
+    a.before.inverse    = 1 / (double)args->before.finish.count;
     return args->conv.type == CK_F16 ? dx_run<__half>(&args->conv, a, multiprocessors, stream)
                                      : dx_run<__nv_bfloat16>(&args->conv, a, multiprocessors, stream);
 }
 
 } // namespace cifar
 
+int ck_cifar_dgrad_rows(const struct ck_conv *v, int multiprocessors) {
+    unsigned rows = 0;
+    (void)cifar::dx_run_shape(v, multiprocessors, [&](auto s) {
+        return rows = cifar::dx_blocks<decltype(s)>(v->N, multiprocessors), cudaSuccess;
+    });
+    return (int)rows;
+}
+
 /* Measured on GPUs with 132 multiprocessors: with at most one image for each, a launch for dx and a common launch for
  * the dw of many convolutions are faster than one launch for both gradients of each convolution. */
-bool ck_cifar_conv_grad_leaves_filter(const struct ck_conv *v, int multiprocessors, int block_bytes) {
+bool ck_cifar_dgrad_supports(const struct ck_conv *v, int multiprocessors, int block_bytes) {
     return ck_cifar_conv_grad_supports(v, block_bytes) && !cifar::is_narrow(v) && v->C != 3 && v->R == 3 &&
            v->N <= multiprocessors && cifar::dx_bytes(v, multiprocessors) <= block_bytes &&
            (int)cifar::WGRADS_BYTES <= block_bytes;

@@ -20,7 +20,7 @@ template <class S> struct forward_tiling {
 };
 
 struct forward_args {
-    static constexpr bool LAST = false;
+    static constexpr bool FINISH = false;
     const void           *x, *w;
     const float          *scale_bias;
     void                 *y;

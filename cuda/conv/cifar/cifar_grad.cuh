@@ -16,7 +16,7 @@ enum {
 constexpr bool KEEP_X = true; /* copies of x go through the L1 cache, because x is read twice */
 
 struct grad_args {
-    static constexpr bool LAST = false;
+    static constexpr bool FINISH = false;
     const void           *g, *dy_x, *w, *x, *add, *bn_x;
     const float          *dy_coeffs, *scale_bias, *mean_rstd;
     void                 *dx;

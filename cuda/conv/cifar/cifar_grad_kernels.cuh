@@ -5,7 +5,6 @@
 
 #include "cuda/conv/cifar/cifar_grad_dw.cuh"
 #include "cuda/conv/cifar/cifar_grad_dx.cuh"
-#include "cuda/conv/cifar/cifar_grad_last.cuh"
 
 namespace cifar {
 namespace {
@@ -48,7 +47,7 @@ __device__ __forceinline__ void joint_issue_x(const grad_args &a, uint32_t x, in
 }
 
 /* The first warps prepare dy and compute dx. */
-template <class S, typename T, class Args> __device__ __forceinline__ void joint_dx(const Args &a, char *memory) {
+template <class S, typename T> __device__ __forceinline__ void joint_dx(const grad_args &a, char *memory) {
     using D                = grad_tiling<S>;
     using L                = typename D::DY;
     constexpr int  LATER   = D::STAGES - 1;
@@ -66,20 +65,15 @@ template <class S, typename T, class Args> __device__ __forceinline__ void joint
     dx_clear<S>(a, base, rows);
     if (!a.x_new && a.bn_x) dx_prefetch<S, T>(a, (int)blockIdx.x);
     ck_begin_after_last();
-    const float                                  *coeffs = a.dy_coeffs;
-    last_grad_sums<S::K, S::K, D::DX_WARPS, true> last;
-    if constexpr (Args::LAST) last.begin(a.last, 0, blockIdx.x == 0);
     table_entry<S> entry;
     entry.load(a);
-    if (!Args::LAST && a.dy_coeffs) tile_warm<L>(a.dy_coeffs, K, 3, {K, K});
+    if (a.dy_coeffs) tile_warm<L>(a.dy_coeffs, K, 3, {K, K});
     if (a.w_new) filter_issue<S, D::NT, D::W_PITCH, D::DX_WARPS>(base + D::W_AT, (const T *)a.w, a);
     ck_copy_commit();
     for (int i = 0; i < stages<S>(a); i++)
         joint_issue_dy<S, T>(a, base + (uint32_t)(D::DY_AT + i * D::DY_STAGE), blockIdx.x + (int64_t)i * gridDim.x,
                              !a.x_new);
     entry.store(table);
-    if constexpr (Args::LAST)
-        coeffs = last.template end<D::BLOCK>(a.last, 0, reinterpret_cast<float *>(memory + D::BYTES), blockIdx.x == 0);
     if (S::ANY && a.one_stage)
         ck_copy_wait<1>();
     else
@@ -91,7 +85,7 @@ template <class S, typename T, class Args> __device__ __forceinline__ void joint
         const uint32_t dy = base + (uint32_t)(D::DY_AT + stage * D::DY_STAGE);
         wait_for_stage<S>(a);
         if (a.dy_x)
-            tile_bn_grad<L, LATER, T>(dy, dy + L::BYTES, coeffs, K, y0 - L::LEFT, 1, {K, K});
+            tile_bn_grad<L, LATER, T>(dy, dy + L::BYTES, a.dy_coeffs, K, y0 - L::LEFT, 1, {K, K});
         else
             ck_copy_wait<LATER>();
         joint_barrier<S>();
@@ -104,7 +98,7 @@ template <class S, typename T, class Args> __device__ __forceinline__ void joint
 }
 
 /* The other warps prepare x and compute dw. */
-template <class S, typename T, class Args> __device__ __forceinline__ void joint_dw(const Args &a, char *memory) {
+template <class S, typename T> __device__ __forceinline__ void joint_dw(const grad_args &a, char *memory) {
     using D                = grad_tiling<S>;
     using X                = typename D::DW_X;
     constexpr int    LATER = D::STAGES - 1;
@@ -122,10 +116,6 @@ template <class S, typename T, class Args> __device__ __forceinline__ void joint
     ck_begin_after_last();
     if (a.scale_bias) tile_warm<X>(a.scale_bias, C, 2, {C, C});
     if (a.x_new) issue();
-    if constexpr (Args::LAST) {
-        last_filter(a.last, (int)threadIdx.x / CK_WARP - D::DX_WARPS, (int)gridDim.x);
-        joint_barrier<S>(), joint_barrier<S>(); /* as last_grad_sums::end */
-    }
     int stage = 0;
     for (int64_t job = blockIdx.x; job < a.N * D::TILES; job += gridDim.x) {
         const int      y0 = (int)(job % D::TILES) * D::TH;
@@ -147,8 +137,7 @@ template <class S, typename T, class Args> __device__ __forceinline__ void joint
                 slot_of_warp, exists);
 }
 
-template <class S, typename T, class Args>
-__global__ void __launch_bounds__(grad_tiling<S>::BLOCK, 1) joint_kernel(Args a) {
+template <class S, typename T> __global__ void __launch_bounds__(grad_tiling<S>::BLOCK, 1) joint_kernel(grad_args a) {
     extern __shared__ __align__(16) char memory[];
     if ((int)threadIdx.x < grad_tiling<S>::DX_THREADS)
         joint_dx<S, T>(a, memory);
@@ -156,7 +145,7 @@ __global__ void __launch_bounds__(grad_tiling<S>::BLOCK, 1) joint_kernel(Args a)
         joint_dw<S, T>(a, memory);
 }
 
-template <class S, typename T, class Args> __device__ __forceinline__ void split_dw(const Args &a, char *memory) {
+template <class S, typename T> __device__ __forceinline__ void split_dw(const grad_args &a, char *memory) {
     using D     = grad_tiling<S>;
     using L     = typename D::DW_DY;
     using X     = typename D::DW_X;
@@ -185,19 +174,11 @@ template <class S, typename T, class Args> __device__ __forceinline__ void split
         if (a.x_new || image != first) issue(image, images);
         ck_copy_commit();
     };
-    const float *coeffs = a.dy_coeffs + k0;
-    if constexpr (Args::LAST) {
-        last_grad_sums<S::K, D::KB, D::DX_WARPS, false> last;
-        last.begin(a.last, k0, false);
-        if (first < a.N) issue_dy(first, (int)min((int64_t)D::I, a.N - first));
-        coeffs = last.template end<>(a.last, k0, reinterpret_cast<float *>(memory + D::BYTES), false);
-        last_filter(a.last, (int)threadIdx.x / CK_WARP, SPLIT_DW_BLOCKS);
-    }
     for (int64_t image = first; image < a.N; image += blocks * D::I) {
         const int images = (int)min((int64_t)D::I, a.N - image);
-        if (!Args::LAST || image != first) issue_dy(image, images);
+        issue_dy(image, images);
         if (!a.dy_x && !a.scale_bias) ck_copy_wait<0>();
-        if (a.dy_x) tile_bn_grad<L, 0, T>(dy, line, coeffs, Args::LAST ? (int)D::KB : K, 0, images, of_dy);
+        if (a.dy_x) tile_bn_grad<L, 0, T>(dy, line, a.dy_coeffs + k0, K, 0, images, of_dy);
         if (a.scale_bias) tile_act<X, 0, T>(x, a.scale_bias + c0, C, input_row<S>(0), images, of_x);
         __syncthreads();
         dw_piece<S, T>(acc, dy + slot_of_warp.dy_bytes(), x + slot_of_warp.x_bytes(), slot_of_warp.group,
@@ -209,8 +190,8 @@ template <class S, typename T, class Args> __device__ __forceinline__ void split
 }
 
 /* Blocks of dx: `block` of `blocks`. */
-template <class S, typename T, class Args>
-__device__ __forceinline__ void split_dx(const Args &a, char *memory, int block, int blocks) {
+template <class S, typename T>
+__device__ __forceinline__ void split_dx(const grad_args &a, char *memory, int block, int blocks) {
     using D             = grad_tiling<S>;
     using L             = typename D::DY;
     const uint32_t base = ck_shared(memory), dy = base + D::DY_AT, line = base + D::LINE_AT;
@@ -227,12 +208,9 @@ __device__ __forceinline__ void split_dx(const Args &a, char *memory, int block,
     if (!a.w_new) filter_issue<S, D::NT, D::W_PITCH, D::DX_WARPS>(base + D::W_AT, (const T *)a.w, a);
     dx_clear<S>(a, base, rows);
     ck_begin_after_last();
-    const float                                   *coeffs = a.dy_coeffs;
-    last_grad_sums<S::K, S::K, D::DX_WARPS, false> last;
-    if constexpr (Args::LAST) last.begin(a.last, 0, block == 0);
     table_entry<S> entry;
     entry.load(a);
-    if (!Args::LAST && a.dy_coeffs) tile_warm<L>(a.dy_coeffs, K, 3, {K, K});
+    if (a.dy_coeffs) tile_warm<L>(a.dy_coeffs, K, 3, {K, K});
     for (int64_t image = block; image < a.N; image += blocks) {
         const int64_t out = image * S::P * S::P * K;
         tile_issue<L, false, false>(dy, (const T *)a.g + out, -L::LEFT, 1, {K, K});
@@ -240,11 +218,8 @@ __device__ __forceinline__ void split_dx(const Args &a, char *memory, int block,
         ck_copy_commit();
         if (!begun && a.w_new) filter_issue<S, D::NT, D::W_PITCH, D::DX_WARPS>(base + D::W_AT, (const T *)a.w, a);
         ck_copy_commit();
-        if constexpr (Args::LAST)
-            if (!begun)
-                coeffs = last.template end<>(a.last, 0, reinterpret_cast<float *>(memory + D::BYTES), block == 0);
         if (a.dy_x)
-            tile_bn_grad<L, 1, T>(dy, line, coeffs, K, -L::LEFT, 1, {K, K});
+            tile_bn_grad<L, 1, T>(dy, line, a.dy_coeffs, K, -L::LEFT, 1, {K, K});
         else
             ck_copy_wait<1>();
         if (!begun) {
@@ -260,7 +235,7 @@ __device__ __forceinline__ void split_dx(const Args &a, char *memory, int block,
     dx_end<S>(a, first, second, rows, table, block);
 }
 
-template <class S, typename T, class Args> __global__ void __launch_bounds__(THREADS, 2) split_kernel(Args a) {
+template <class S, typename T> __global__ void __launch_bounds__(THREADS, 2) split_kernel(grad_args a) {
     extern __shared__ __align__(16) char memory[];
     if (blockIdx.x < SPLIT_DW_BLOCKS)
         split_dw<S, T>(a, memory);
@@ -278,6 +253,83 @@ enum {
     STEM_LINE_AT = stem_tile<false>::BYTES,
     STEM_X_AT    = STEM_LINE_AT + stem_tile<false>::VECTORS * 16,
     STEM_ALL     = STEM_X_AT + STEM_BYTES
+};
+
+/* The stem can finish the BN behind it: it adds the rows of gradient sums that the blocks of the launch before it
+ * stored, instead of a small launch between the two. Each block adds the rows for itself, because it needs the
+ * coefficients; one block also stores the results. */
+struct stem_finish {
+    const float               *partial; /* [rows][2][STEM_K] */
+    int                        rows;
+    struct ck_bn_grad_finalize finish;
+    double                     inverse; /* 1/M */
+};
+struct stem_finish_args : grad_args {
+    static constexpr bool FINISH = true;
+    stem_finish           before;
+};
+
+/* The sums of K channels. A thread adds the rows of four numbers; the order depends on K and WARPS only. */
+template <int K, int WARPS> struct stem_sums {
+    enum { FOURS = K / 2, SHARES = WARPS * CK_WARP / FOURS, MOST = 144 /* rows in flight */ };
+    enum { FLIGHT = (MOST + SHARES - 1) / SHARES, COEFFS = 3 * K, ROOM = (3 * K + WARPS * 2 * K) * 4 };
+    static_assert((int)FOURS < (int)CK_WARP, "a warp has several rows");
+    float4                                v[FLIGHT];
+    ck_bn_grad_channel                    bn;
+    static __device__ __forceinline__ int four() { return (int)threadIdx.x % FOURS; }
+    __device__ __forceinline__ void       load(const stem_finish &a, int from) {
+              const float *at = a.partial + four() * 4;
+#pragma unroll
+        for (int i = 0; i < FLIGHT; i++) {
+            const int row = from + (int)threadIdx.x / FOURS + i * SHARES;
+            v[i]          = row < a.rows ? __ldcg(reinterpret_cast<const float4 *>(at + (int64_t)row * 2 * K))
+                                         : make_float4(0, 0, 0, 0);
+        }
+    }
+    __device__ __forceinline__ void begin(const stem_finish &a, bool stores) {
+        if ((int)threadIdx.x < K) bn.load(finish_of(a, stores), (int)threadIdx.x, K);
+        load(a, 0);
+    }
+    static __device__ __forceinline__ struct ck_bn_grad_finalize finish_of(const stem_finish &a, bool stores) {
+        struct ck_bn_grad_finalize f = a.finish;
+        if (!stores) f.dgamma = f.dbeta = NULL;
+        return f;
+    }
+    /* Writes the coefficients [3][K] to `room`, ROOM bytes of shared memory, and returns them. stores: this block
+     * stores the results. All threads of the block synchronise twice. */
+    __device__ __forceinline__ const float *end(const stem_finish &a, float *room, bool stores) {
+        float *parts = room + COEFFS, s[4] = {};
+        add_to(s);
+        for (int b = SHARES * FLIGHT; b < a.rows; b += SHARES * FLIGHT) load(a, b), add_to(s);
+#pragma unroll
+        for (int offset = FOURS; offset < CK_WARP; offset *= 2)
+#pragma unroll
+            for (int i = 0; i < 4; i++) s[i] += __shfl_xor_sync(0xffffffffu, s[i], offset);
+        if ((int)threadIdx.x % CK_WARP < FOURS)
+            *reinterpret_cast<float4 *>(parts + (int)threadIdx.x / CK_WARP * 2 * K + four() * 4) =
+                make_float4(s[0], s[1], s[2], s[3]);
+        __syncthreads();
+        if ((int)threadIdx.x < K) finish_channel(a, room, parts, (int)threadIdx.x, stores);
+        __syncthreads();
+        return room;
+    }
+    __device__ __forceinline__ void add_to(float (&s)[4]) const {
+#pragma unroll
+        for (int i = 0; i < FLIGHT; i++) s[0] += v[i].x, s[1] += v[i].y, s[2] += v[i].z, s[3] += v[i].w;
+    }
+    __device__ __forceinline__ void finish_channel(const stem_finish &a, float *room, const float *parts, int c,
+                                                   bool stores) const {
+        double sum = 0, product = 0;
+#pragma unroll
+        for (int w = 0; w < WARPS; w++)
+            sum += (double)parts[w * 2 * K + c], product += (double)parts[w * 2 * K + K + c];
+        struct ck_bn_grad_finalize f = finish_of(a, stores);
+        f.coeffs                     = room;
+        bn.finish(f, a.inverse, c, K, (float)sum, (float)product);
+        if (!stores) return;
+#pragma unroll
+        for (int i = 0; i < 3; i++) a.finish.coeffs[i * K + c] = room[i * K + c];
+    }
 };
 
 template <typename T, bool ANY, class Args> __global__ void __launch_bounds__(THREADS, 2) stem_grad_kernel(Args a) {
@@ -301,20 +353,18 @@ template <typename T, bool ANY, class Args> __global__ void __launch_bounds__(TH
         };
     if (!a.x_new && blockIdx.x < a.N * STEM_TILES) issue(blockIdx.x);
     ck_begin_after_last();
-    const float                                *coeffs = a.dy_coeffs;
-    last_grad_sums<STEM_K, STEM_K, WARPS, true> last;
-    if constexpr (Args::LAST) last.begin(a.last, 0, blockIdx.x == 0);
+    const float             *coeffs = a.dy_coeffs;
+    stem_sums<STEM_K, WARPS> sums;
+    if constexpr (Args::FINISH) sums.begin(a.before, blockIdx.x == 0);
     for (int64_t job = blockIdx.x; job < a.N * STEM_TILES; job += gridDim.x) {
         const int64_t out = job / STEM_TILES * STEM_SIDE * STEM_SIDE * K;
         const int     y0  = (int)(job % STEM_TILES) * STEM_TH;
         tile_issue<stem_dy, false, false>(base, (const T *)a.g + out, y0, 1, n);
         if (a.x_new || job != blockIdx.x) issue(job);
         ck_copy_commit();
-        if constexpr (Args::LAST)
-            if (job == blockIdx.x) {
-                coeffs = last.template end<>(a.last, 0, reinterpret_cast<float *>(memory + STEM_ALL), blockIdx.x == 0);
-                last_filter(a.last, warp, (int)gridDim.x);
-            }
+        if constexpr (Args::FINISH)
+            if (job == blockIdx.x)
+                coeffs = sums.end(a.before, reinterpret_cast<float *>(memory + STEM_ALL), blockIdx.x == 0);
         if (!a.dy_x) ck_copy_wait<0>();
         if (a.dy_x) tile_bn_grad<stem_dy, 0, T>(base, line, coeffs, K, y0, 1, n);
         __syncthreads();

@@ -20,58 +20,48 @@ template <class S> constexpr int least_bytes() {
     return (int)grad_tiling<S>::BYTES <= SHARED_LEAST ? (int)grad_tiling<S>::BYTES : (int)grad_tiling<small<S>>::BYTES;
 }
 
-/* later: another launch adds what the blocks have stored. */
-struct grad_end {
-    struct ck_bn_grad_finalize finish;
-    bool                       later;
-};
-inline grad_end end_of(const struct ck_cifar_conv_grad *args) {
-    return {args->finish, args->finish_later || args->add_later};
-}
 template <class S> unsigned grad_blocks(int64_t N, int multiprocessors) { /* of dx */
     using D                 = grad_tiling<S>;
     const int64_t dx_blocks = larger((int64_t)multiprocessors * RESIDENT - SPLIT_DW_BLOCKS, SPLIT_DX_LEAST);
     return ck_blocks(N * D::TILES, 1, D::JOINT ? (int64_t)multiprocessors : dx_blocks);
 }
 
-template <class S, typename T, class Args>
-cudaError_t grad_run(Args a, const grad_end &end, int multiprocessors, int block_bytes, cudaStream_t stream) {
+template <class S, typename T>
+cudaError_t grad_run(grad_args a, const struct ck_bn_grad_finalize &finish, int multiprocessors, int block_bytes,
+                     cudaStream_t stream) {
     using D   = grad_tiling<S>;
     int bytes = D::BYTES;
-    if constexpr (!S::SMALL && !Args::LAST && (int)D::BYTES > (int)SHARED_LEAST) {
+    if constexpr (!S::SMALL && (int)D::BYTES > (int)SHARED_LEAST) {
         if constexpr (!S::ANY)
-            if (block_bytes < D::BYTES) return grad_run<small<S>, T>(a, end, multiprocessors, block_bytes, stream);
+            if (block_bytes < D::BYTES) return grad_run<small<S>, T>(a, finish, multiprocessors, block_bytes, stream);
         if (S::ANY && block_bytes < D::BYTES) a.one_stage = true, bytes = grad_tiling<small<S>>::BYTES;
     }
-    if constexpr (Args::LAST) bytes += last_grad_sums<S::K, S::K, D::DX_WARPS, true>::ROOM;
     const unsigned most = grad_blocks<S>(a.N, multiprocessors);
     cudaError_t    error;
     if constexpr (D::JOINT)
-        error = launch(joint_kernel<S, T, Args>, a, most, D::BLOCK, bytes, stream);
+        error = launch(joint_kernel<S, T>, a, most, D::BLOCK, bytes, stream);
     else
-        error = launch(split_kernel<S, T, Args>, a, SPLIT_DW_BLOCKS + most, D::BLOCK, bytes, stream);
-    return error != cudaSuccess || end.later
+        error = launch(split_kernel<S, T>, a, SPLIT_DW_BLOCKS + most, D::BLOCK, bytes, stream);
+    return error != cudaSuccess
                ? error
-               : add_run<dw_place<S>>(a, end.finish, D::JOINT ? (int64_t)most : D::group(a.C, a.K), most, stream);
+               : add_run<dw_place<S>>(a, finish, D::JOINT ? (int64_t)most : D::group(a.C, a.K), most, stream);
 }
 
-inline unsigned stem_grad_blocks(int64_t N, int multiprocessors) {
-    return ck_blocks(N * STEM_TILES, 1, (int64_t)multiprocessors * RESIDENT);
-}
 template <typename T, bool ANY, class Args>
-cudaError_t stem_grad_run(const Args &a, const grad_end &end, int multiprocessors, cudaStream_t stream) {
-    const unsigned    blocks = stem_grad_blocks(a.N, multiprocessors);
-    const int         bytes  = STEM_ALL + (Args::LAST ? (int)last_grad_sums<STEM_K, STEM_K, WARPS, true>::ROOM : 0);
+cudaError_t stem_grad_run(const Args &a, int multiprocessors, cudaStream_t stream) {
+    const unsigned    blocks = ck_blocks(a.N * STEM_TILES, 1, (int64_t)multiprocessors * RESIDENT);
+    const int         bytes  = STEM_ALL + (Args::FINISH ? (int)stem_sums<STEM_K, WARPS>::ROOM : 0);
     const cudaError_t error  = launch(stem_grad_kernel<T, ANY, Args>, a, blocks, THREADS, bytes, stream);
-    return error != cudaSuccess || end.later ? error : add_run<stem_place<ANY>>(a, end.finish, blocks, 0, stream);
+    static_assert(STEM_ALL % 16 == 0, "room for vectors");
+    return error != cudaSuccess ? error : add_run<stem_place<ANY>>(a, {}, blocks, 0, stream);
 }
 
 template <typename T, bool ANY>
-cudaError_t grad_any(const struct ck_conv *v, const grad_args &a, const grad_end &end, int multiprocessors,
-                     int block_bytes, cudaStream_t stream) {
-    if (v->C == 3) return stem_grad_run<T, ANY>(a, end, multiprocessors, stream);
+cudaError_t grad_any(const struct ck_conv *v, const grad_args &a, const struct ck_bn_grad_finalize &finish,
+                     int multiprocessors, int block_bytes, cudaStream_t stream) {
+    if (v->C == 3) return stem_grad_run<T, ANY>(a, multiprocessors, stream);
     return run_shape<ANY>(
-        v, [&](auto s) { return grad_run<decltype(s), T>(a, end, multiprocessors, block_bytes, stream); });
+        v, [&](auto s) { return grad_run<decltype(s), T>(a, finish, multiprocessors, block_bytes, stream); });
 }
 
 /* Most blocks that store sums, and floats of the parts of dw that the blocks store. */
@@ -120,11 +110,10 @@ inline grad_args args_of(const struct ck_cifar_conv_grad *args, void *workspace,
 template <bool ANY>
 cudaError_t grad(const struct ck_cifar_conv_grad *args, void *workspace, int multiprocessors, int block_bytes,
                  cudaStream_t stream) {
-    const grad_args a   = args_of(args, workspace, multiprocessors);
-    const grad_end  end = end_of(args);
+    const grad_args a = args_of(args, workspace, multiprocessors);
     return args->conv.type == CK_F16
-               ? grad_any<__half, ANY>(&args->conv, a, end, multiprocessors, block_bytes, stream)
-               : grad_any<__nv_bfloat16, ANY>(&args->conv, a, end, multiprocessors, block_bytes, stream);
+               ? grad_any<__half, ANY>(&args->conv, a, args->finish, multiprocessors, block_bytes, stream)
+               : grad_any<__nv_bfloat16, ANY>(&args->conv, a, args->finish, multiprocessors, block_bytes, stream);
 }
 
 } // namespace
@@ -132,26 +121,9 @@ cudaError_t grad(const struct ck_cifar_conv_grad *args, void *workspace, int mul
 /* Defined in cuda/conv/cifar/cifar_narrow_grad.cu: two files are compiled at the same time. */
 cudaError_t narrow_grad(const struct ck_cifar_conv_grad *args, void *workspace, int multiprocessors, int block_bytes,
                         cudaStream_t stream);
-/* With args->last: cuda/conv/cifar/cifar_conv_grad_last.cu. The second returns the shared memory that it needs. */
-cudaError_t last_grad_run(const struct ck_cifar_conv_grad *args, void *workspace, int multiprocessors, int block_bytes,
-                          cudaStream_t stream);
-int         last_grad_bytes(const struct ck_conv *v);
-
-/* With args->filter_later: cuda/conv/cifar/cifar_dgrad.cu. The workspace has dy, then rows of sums [rows][2][C], then
- * room for cuda/conv/cifar/cifar_wgrads.cu, of wgrads_floats. */
-cudaError_t dgrad(const struct ck_cifar_conv_grad *args, void *workspace, int multiprocessors, cudaStream_t stream);
-int         dgrad_rows(const struct ck_conv *v, int multiprocessors);
-int64_t     wgrads_floats(const struct ck_conv *v);
-enum { WGRADS_BYTES = 96 * 1024 /* shared memory of a block */ };
-inline int64_t left_sums_at(const struct ck_conv *v) {
-    return v->N * v->P * v->Q * v->K * 2; /* a multiple of 16 */
-}
-inline float *left_sums(const struct ck_conv *v, void *workspace) {
-    return reinterpret_cast<float *>(static_cast<char *>(workspace) + left_sums_at(v));
-}
-inline float *left_filter_sums(const struct ck_conv *v, void *workspace, int multiprocessors) {
-    return left_sums(v, workspace) + most_blocks(multiprocessors) * 2 * v->C;
-}
+/* With args->dy: cuda/conv/cifar/cifar_dgrad.cu. */
+cudaError_t dgrad(const struct ck_cifar_conv_grad *args, int multiprocessors, cudaStream_t stream);
+enum { WGRADS_BYTES = 96 * 1024 /* shared memory of a block of cuda/conv/cifar/cifar_wgrads.cu */ };
 
 } // namespace cifar
 

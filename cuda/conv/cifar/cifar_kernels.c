@@ -2,7 +2,7 @@
  * classifier, in f16 and bf16, for every GPU. The forward also has bias, sum and ReLU of inference. The backward of
  * 32x32 pixels with stride 2, 3x3, needs more shared memory than a block of compute capability 8.6, 8.9 or 12.0 has.
  * Device code is in cuda/conv/cifar/cifar_conv.cu, cifar_conv_grad.cu and cifar_dense.cu. */
-#include "cuda/conv/cifar/cifar_conv.h"
+#include "cuda/conv/cifar/cifar_fused.h"
 #include "cuda/core/cuda_device.h"
 #include "cuda/core/kernel_tables.h"
 #include "cuda/core/op_shapes.h"
@@ -26,6 +26,15 @@ static bool supports(const struct cr_op *op, const struct cr_tensor *x, const st
 #define FINISH_IN (IN_BIT(gamma) | IN_BIT(beta) | IN_BIT(running_mean) | IN_BIT(running_var))
 #define FINISH_OUT (OUT_BIT(next_scale_bias) | OUT_BIT(mean_rstd) | OUT_BIT(running_mean) | OUT_BIT(running_var))
 
+static bool stores_rows(const struct cr_program *p, const struct cr_op *op) {
+    return OUT(sums) && cr_sum_rows(OUT(sums)) > 1;
+}
+static int rows_of(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    const struct ck_conv v    = cuda_conv_shape(op, IN(x), IN(w), OUT(y));
+    const int            rows = ck_cifar_conv_rows(&v, cuda_of(device)->multiprocessors);
+    return rows ? rows : CR_NONE;
+}
+
 /* All tensors that finish the sums are present, or none. */
 static bool conv_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     if (!cr_op_uses_only(op, IN_BIT(x) | IN_BIT(w) | IN_BIT(scale_bias) | IN_BIT(bias) | IN_BIT(add) | FINISH_IN,
@@ -38,8 +47,8 @@ static bool conv_accepts(const struct cr_device *device, const struct cr_program
     for (int s = CR_OUT_conv_next_scale_bias; s <= CR_OUT_conv_running_var; s++)
         if (!is_f32(cuda_out(p, op, s)) || !cuda_out(p, op, s) != !IN(gamma)) return false;
     if (IN(gamma) && !OUT(sums)) return false;
-    (void)device; /* every GPU has enough shared memory */
-    return supports(op, IN(x), IN(w), OUT(y)) && !(IN(scale_bias) && IN(x)->dim[3] == 3);
+    if (!supports(op, IN(x), IN(w), OUT(y)) || (IN(scale_bias) && IN(x)->dim[3] == 3)) return false;
+    return !stores_rows(p, op) || (!IN(gamma) && cr_sum_rows(OUT(sums)) == rows_of(device, p, op));
 }
 
 static cr_status conv_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
@@ -47,7 +56,8 @@ static cr_status conv_prepare(struct cr_device *device, const struct cr_program 
     const struct ck_conv v = cuda_conv_shape(op, IN(x), IN(w), OUT(y));
     *prepared              = NULL;
     *workspace_bytes       = 0;
-    if (OUT(sums)) *workspace_bytes = ck_cifar_conv_workspace(&v, cuda_of(device)->multiprocessors);
+    if (OUT(sums) && !stores_rows(p, op))
+        *workspace_bytes = ck_cifar_conv_workspace(&v, cuda_of(device)->multiprocessors);
     return CR_OK;
 }
 
@@ -66,118 +76,34 @@ static struct ck_bn_finalize conv_finish(const struct cr_call *call) {
                                    .momentum   = a->momentum};
 }
 
-static struct ck_cifar_conv conv_of(const struct cr_call *call) {
+struct ck_cifar_conv cr_cuda_cifar_conv_of(const struct cr_call *call) {
     const struct cr_program *p  = call->program;
     const struct cr_op      *op = call->op;
-    return (struct ck_cifar_conv){.conv         = cuda_conv_shape(op, IN(x), IN(w), OUT(y)),
-                                  .x            = call->in[CR_IN_conv_x],
-                                  .w            = call->in[CR_IN_conv_w],
-                                  .scale_bias   = call->in[CR_IN_conv_scale_bias],
-                                  .y            = call->out[CR_OUT_conv_y],
-                                  .sums         = call->out[CR_OUT_conv_sums],
-                                  .finish       = conv_finish(call),
-                                  .bias         = call->in[CR_IN_conv_bias],
-                                  .add          = call->in[CR_IN_conv_add],
-                                  .relu         = op->attr.conv.relu,
-                                  .w_new        = !op->attr.conv.early_filter,
-                                  .finish_later = call->finish_later};
-}
-
-/* ck_cifar_conv.add_old for a convolution that computes the bn_apply `apply`: the launch before it is that of the
- * convolution whose BN is applied, and that launch does not compute a bn_apply itself. */
-static bool is_old_add(const struct cr_call *apply) {
-    const struct cr_call *conv = apply->last;
-    return conv->op == apply->op - (apply->shortcut ? 2 : 1) && !(conv->last && conv->last->op->kind == CR_OP_bn_apply);
+    return (struct ck_cifar_conv){.conv        = cuda_conv_shape(op, IN(x), IN(w), OUT(y)),
+                                  .x           = call->in[CR_IN_conv_x],
+                                  .w           = call->in[CR_IN_conv_w],
+                                  .scale_bias  = call->in[CR_IN_conv_scale_bias],
+                                  .y           = call->out[CR_OUT_conv_y],
+                                  .sums        = call->out[CR_OUT_conv_sums],
+                                  .finish      = conv_finish(call),
+                                  .bias        = call->in[CR_IN_conv_bias],
+                                  .add         = call->in[CR_IN_conv_add],
+                                  .relu        = op->attr.conv.relu,
+                                  .w_new       = !cr_call_reads_early(call, IN_BIT(w)),
+                                  .stores_rows = stores_rows(p, op)};
 }
 
 static cr_status conv_launch(struct cr_device *device, const struct cr_call *call) {
-    const struct cr_program *p      = call->program;
-    struct ck_cifar_conv     args   = conv_of(call), last;
-    const struct cr_call    *before = call->last;
-    if (before && before->op->kind == CR_OP_bn_apply) {
-        args.applies   = true;
-        args.apply_add = before->in[CR_IN_bn_apply_add];
-        args.add_old   = is_old_add(before);
-        if (before->shortcut) {
-            args.apply_add    = before->shortcut->in[CR_IN_pad_shortcut_x];
-            args.shortcut_c   = cuda_in(p, before->shortcut->op, CR_IN_pad_shortcut_x)->dim[3];
-            args.shortcut_pad = before->shortcut->op->attr.conv.pad_c;
-        }
-        before = before->last;
-    }
-    if (before) {
-        last                = conv_of(before);
-        args.last           = &last;
-        args.last_workspace = before->workspace;
-    }
-    /* Where the result shares memory with an operand, a block may not overwrite pixels that another block reads. */
-    if (args.applies && args.conv.stride == 2 && (args.x == args.apply_add || args.x == last.y)) {
-        CUDA_TRY(ck_cifar_apply(&last, args.last_workspace, args.apply_add, (void *)args.x,
-                                cuda_of(device)->multiprocessors, cr_cuda_stream(device, call)));
-        args.applies = false, args.last = NULL;
-    }
+    const struct ck_cifar_conv args = cr_cuda_cifar_conv_of(call);
     CUDA_TRY(ck_cifar_conv(&args, call->workspace, cuda_of(device)->multiprocessors, cr_cuda_stream(device, call)));
     return CR_OK;
-}
-
-/* bn_apply before a convolution. */
-static bool conv_applies(const struct cr_device *device, const struct cr_program *p, const struct cr_op *apply,
-                         const struct cr_op *op) {
-    const struct ck_conv v = cuda_conv_shape(op, IN(x), IN(w), OUT(y));
-    return apply->attr.bn.relu && apply->in[CR_IN_bn_apply_add_scale_bias] < 0 &&
-           apply->out[CR_OUT_bn_apply_mask] < 0 && ck_cifar_conv_applies(&v, cuda_of(device)->multiprocessors);
-}
-
-/* The pad_shortcut before that bn_apply: it reads every second pixel, and whole vectors of 8 channels. */
-static bool conv_reads_shortcut(const struct cr_device *device, const struct cr_program *p,
-                                const struct cr_op *shortcut, const struct cr_op *op) {
-    const struct cr_tensor *x = cuda_in(p, shortcut, CR_IN_pad_shortcut_x);
-    const struct ck_conv    v = cuda_conv_shape(op, IN(x), IN(w), OUT(y));
-    return shortcut->attr.conv.stride == 2 && shortcut->attr.conv.pad_c % 8 == 0 && x->dim[3] % 8 == 0 &&
-           x->dim[1] == 2 * v.H && x->dim[2] == 2 * v.H && x->dtype == IN(x)->dtype && v.stride == 1 &&
-           ck_cifar_conv_applies(&v, cuda_of(device)->multiprocessors);
-}
-
-static bool conv_finishes(const struct cr_device *device, const struct cr_program *p, const struct cr_op *first,
-                          const struct cr_op *op) {
-    if (first->kind == CR_OP_bn_apply) return conv_applies(device, p, first, op);
-    if (first->kind == CR_OP_pad_shortcut) return conv_reads_shortcut(device, p, first, op);
-    const struct cr_tensor *x = cuda_in(p, first, CR_IN_conv_x), *w = cuda_in(p, first, CR_IN_conv_w),
-                           *y = cuda_out(p, first, CR_OUT_conv_y);
-    const struct ck_conv last = cuda_conv_shape(first, x, w, y), v = cuda_conv_shape(op, IN(x), IN(w), OUT(y));
-    (void)device;
-    return ck_cifar_conv_finishes(&last, &v);
 }
 #undef IN
 #undef OUT
 #undef IN_BIT
 #undef OUT_BIT
 
-/* ---- bn_apply, which finishes the BN of the convolution before it ---- */
-
-bool cr_cuda_cifar_apply_finishes(const struct cr_device *device, const struct cr_program *p, const struct cr_op *last,
-                                  const struct cr_op *op) {
-    const struct ck_conv v = cuda_conv_shape(last, cuda_in(p, last, CR_IN_conv_x), cuda_in(p, last, CR_IN_conv_w),
-                                             cuda_out(p, last, CR_OUT_conv_y));
-    if (device->kernels[last->kernel]->launch != conv_launch || !op->attr.bn.relu) return false;
-    return op->in[CR_IN_bn_apply_add_scale_bias] < 0 && op->out[CR_OUT_bn_apply_mask] < 0 &&
-           ck_cifar_apply_finishes(&v, cuda_of(device)->multiprocessors);
-}
-
-cr_status cr_cuda_cifar_apply(struct cr_device *device, const struct cr_call *call) {
-    if (call->finish_later) return CR_OK;
-    const struct ck_cifar_conv last = conv_of(call->last);
-    CUDA_TRY(ck_cifar_apply(&last, call->last->workspace, call->in[CR_IN_bn_apply_add], call->out[CR_OUT_bn_apply_y],
-                            cuda_of(device)->multiprocessors, cr_cuda_stream(device, call)));
-    return CR_OK;
-}
-
 /* ---- backward ---- */
-
-/* With more images than multiprocessors, a second launch is faster than the completion by the next launch, measured on
- * one H200: with 64 channels always, with fewer channels below FINISH_IMAGES images for each multiprocessor.
- * FILTERS_MAX: convolutions of a call of ck_cifar_wgrads, at most, without the stem. */
-enum { FILTERS_MAX = 112, FINISH_IMAGES = 3 };
 
 #define IN(slot) cuda_in(p, op, CR_IN_conv_grad_##slot)
 #define OUT(slot) cuda_out(p, op, CR_OUT_conv_grad_##slot)
@@ -185,24 +111,37 @@ enum { FILTERS_MAX = 112, FINISH_IMAGES = 3 };
 #define IN_BIT(slot) (1u << CR_IN_conv_grad_##slot)
 #define OUT_BIT(slot) (1u << CR_OUT_conv_grad_##slot)
 
+/* Where a launch for dy and dx, and one for the dw of many convolutions, are faster. */
+static int grad_sum_rows(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    const struct ck_conv v = cuda_conv_shape(op, IN(x), IN(w), IN(g));
+    if (!IN(dy_x) || !ck_cifar_dgrad_supports(&v, cuda_of(device)->multiprocessors, cuda_of(device)->block_bytes))
+        return CR_NONE;
+    return ck_cifar_dgrad_rows(&v, cuda_of(device)->multiprocessors);
+}
+
 static bool grad_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     const struct cr_tensor *x = IN(x);
     if (!cr_op_uses_only(op,
                          IN_BIT(g) | IN_BIT(dy_x) | IN_BIT(dy_coeffs) | IN_BIT(w) | IN_BIT(x) | IN_BIT(scale_bias) |
                              IN_BIT(mean_rstd) | IN_BIT(add) | IN_BIT(bn_x) | IN_BIT(gamma),
                          OUT_BIT(dx) | OUT_BIT(dw) | OUT_BIT(grad_sums) | OUT_BIT(dgamma) | OUT_BIT(dbeta) |
-                             OUT_BIT(grad_coeffs)))
+                             OUT_BIT(grad_coeffs) | OUT_BIT(dy)))
         return false;
     if (!IN(gamma) != !OUT(grad_coeffs) || (IN(gamma) ? !OUT(grad_sums) : OUT(dgamma) || OUT(dbeta))) return false;
     if (!is_f32(IN(gamma)) || !is_f32(OUT(dgamma)) || !is_f32(OUT(dbeta)) || !is_f32(OUT(grad_coeffs))) return false;
     if (!supports(op, x, IN(w), IN(g))) return false;
     const struct ck_conv v = cuda_conv_shape(op, x, IN(w), IN(g));
     if (!ck_cifar_conv_grad_supports(&v, cuda_of(device)->block_bytes)) return false;
+    if (OUT(dy) && (OUT(dw) || !is_like(OUT(dy), x) || !OUT(grad_sums) || !grad_sum_rows(device, p, op) ||
+                    cr_sum_rows(OUT(grad_sums)) != grad_sum_rows(device, p, op)))
+        return false;
+    if (!OUT(dy) && (!OUT(dw) || (OUT(grad_sums) && cr_sum_rows(OUT(grad_sums)) != 1))) return false;
     if (!is_like(IN(dy_x), x) || !is_like(IN(add), x) || !is_like(IN(bn_x), x) || !is_like(OUT(dx), x)) return false;
     if (!is_f32(IN(dy_coeffs)) || !is_f32(IN(scale_bias)) || !is_f32(IN(mean_rstd)) || !is_f32(OUT(dw)) ||
         !is_f32(OUT(grad_sums)))
         return false;
-    if (op->attr.conv.pad_c && (!IN(add) || v.stride != 2 || v.R != 3 || op->attr.conv.pad_c % 8 != 0)) return false;
+    if (op->attr.conv.add_pad_c && (!IN(add) || v.stride != 2 || v.R != 3 || op->attr.conv.add_pad_c % 8 != 0))
+        return false;
     if (!IN(dy_x) != !IN(dy_coeffs) || !IN(mean_rstd) != !OUT(grad_sums)) return false;
     if (IN(mean_rstd) ? !IN(scale_bias) == !IN(bn_x) : IN(bn_x) != NULL)
         return false; /* exactly one of them gives the mask */
@@ -214,85 +153,45 @@ static cr_status grad_prepare(struct cr_device *device, const struct cr_program 
                               void **prepared, size_t *workspace_bytes) {
     const struct ck_conv v = cuda_conv_shape(op, IN(x), IN(w), IN(g));
     *prepared              = NULL;
-    *workspace_bytes = ck_cifar_conv_grad_workspace(&v, cuda_of(device)->multiprocessors, cuda_of(device)->block_bytes);
+    *workspace_bytes       = OUT(dy) ? 0 : ck_cifar_conv_grad_workspace(&v, cuda_of(device)->multiprocessors);
     return CR_OK;
 }
 
-static struct ck_cifar_conv_grad grad_of(const struct cr_call *call) {
-    const struct cr_program *p  = call->program;
-    const struct cr_op      *op = call->op;
-    return (struct ck_cifar_conv_grad){.conv         = cuda_conv_shape(op, IN(x), IN(w), IN(g)),
-                                       .g            = call->in[CR_IN_conv_grad_g],
-                                       .dy_x         = call->in[CR_IN_conv_grad_dy_x],
-                                       .dy_coeffs    = call->in[CR_IN_conv_grad_dy_coeffs],
-                                       .w            = call->in[CR_IN_conv_grad_w],
-                                       .x            = call->in[CR_IN_conv_grad_x],
-                                       .scale_bias   = call->in[CR_IN_conv_grad_scale_bias],
-                                       .mean_rstd    = call->in[CR_IN_conv_grad_mean_rstd],
-                                       .add          = call->in[CR_IN_conv_grad_add],
-                                       .add_pad      = op->attr.conv.pad_c,
-                                       .bn_x         = call->in[CR_IN_conv_grad_bn_x],
-                                       .dx           = call->out[CR_OUT_conv_grad_dx],
-                                       .dw           = call->out[CR_OUT_conv_grad_dw],
-                                       .grad_sums    = call->out[CR_OUT_conv_grad_grad_sums],
-                                       .accumulate   = op->attr.conv.accumulate,
-                                       .finish       = {.gamma      = call->in[CR_IN_conv_grad_gamma],
-                                                        .dgamma     = call->out[CR_OUT_conv_grad_dgamma],
-                                                        .dbeta      = call->out[CR_OUT_conv_grad_dbeta],
-                                                        .coeffs     = call->out[CR_OUT_conv_grad_grad_coeffs],
-                                                        .count      = op->attr.conv.bn.count,
-                                                        .accumulate = op->attr.conv.bn.accumulate},
-                                       .w_new        = !op->attr.conv.early_filter,
-                                       .x_new        = !op->attr.conv.early_data,
-                                       .finish_later = call->finish_later,
-                                       .filter_later = call->finish_later && op->attr.conv.filter_later};
-}
-
-/* Computes the dw that the ops before this one have left to it. `stem` is this op: with add_later it has stored parts
- * of its dw, which are added as well. */
-static cr_status launch_filters(struct cr_device *device, const struct cr_call *call,
-                                const struct ck_cifar_conv_grad *stem) {
-    struct ck_cifar_filter filter[FILTERS_MAX + 1];
-    int                    count = 0;
-    for (const struct cr_call *c = call->last; c && c->op->attr.conv.filter_later; c = c->last) {
-        if (count == FILTERS_MAX) {
-            CUDA_TRY(ck_cifar_wgrads(filter, count, cuda_of(device)->multiprocessors, cr_cuda_stream(device, call)));
-            count = 0;
-        }
-        filter[count++] = (struct ck_cifar_filter){.grad = grad_of(c), .workspace = c->workspace};
-    }
-    if (stem->add_later) filter[count++] = (struct ck_cifar_filter){.grad = *stem, .workspace = call->workspace};
-    if (count) CUDA_TRY(ck_cifar_wgrads(filter, count, cuda_of(device)->multiprocessors, cr_cuda_stream(device, call)));
-    return CR_OK;
+struct ck_cifar_conv_grad cr_cuda_cifar_grad_of(const struct cr_call *call) {
+    const unsigned           data = IN_BIT(x) | IN_BIT(dy_x) | IN_BIT(bn_x) | IN_BIT(scale_bias) | IN_BIT(mean_rstd);
+    const struct cr_program *p    = call->program;
+    const struct cr_op      *op   = call->op;
+    return (struct ck_cifar_conv_grad){.conv       = cuda_conv_shape(op, IN(x), IN(w), IN(g)),
+                                       .g          = call->in[CR_IN_conv_grad_g],
+                                       .dy_x       = call->in[CR_IN_conv_grad_dy_x],
+                                       .dy_coeffs  = call->in[CR_IN_conv_grad_dy_coeffs],
+                                       .w          = call->in[CR_IN_conv_grad_w],
+                                       .x          = call->in[CR_IN_conv_grad_x],
+                                       .scale_bias = call->in[CR_IN_conv_grad_scale_bias],
+                                       .mean_rstd  = call->in[CR_IN_conv_grad_mean_rstd],
+                                       .add        = call->in[CR_IN_conv_grad_add],
+                                       .add_pad    = op->attr.conv.add_pad_c,
+                                       .bn_x       = call->in[CR_IN_conv_grad_bn_x],
+                                       .dx         = call->out[CR_OUT_conv_grad_dx],
+                                       .dw         = call->out[CR_OUT_conv_grad_dw],
+                                       .grad_sums  = call->out[CR_OUT_conv_grad_grad_sums],
+                                       .accumulate = op->attr.conv.accumulate,
+                                       .finish     = {.gamma      = call->in[CR_IN_conv_grad_gamma],
+                                                      .dgamma     = call->out[CR_OUT_conv_grad_dgamma],
+                                                      .dbeta      = call->out[CR_OUT_conv_grad_dbeta],
+                                                      .coeffs     = call->out[CR_OUT_conv_grad_grad_coeffs],
+                                                      .count      = op->attr.conv.bn.count,
+                                                      .accumulate = op->attr.conv.bn.accumulate},
+                                       .w_new      = !cr_call_reads_early(call, IN_BIT(w)),
+                                       .x_new      = !cr_call_reads_early(call, data),
+                                       .dy         = call->out[CR_OUT_conv_grad_dy]};
 }
 
 static cr_status grad_launch(struct cr_device *device, const struct cr_call *call) {
-    struct ck_cifar_conv_grad args = grad_of(call), last;
-    if (call->last) {
-        last                = grad_of(call->last);
-        args.last           = &last;
-        args.last_workspace = call->last->workspace;
-    }
-    args.add_later = call->last && call->last->op->attr.conv.filter_later && args.conv.C == 3;
+    const struct ck_cifar_conv_grad args = cr_cuda_cifar_grad_of(call);
     CUDA_TRY(ck_cifar_conv_grad(&args, call->workspace, cuda_of(device)->multiprocessors, cuda_of(device)->block_bytes,
                                 cr_cuda_stream(device, call)));
-    return args.filter_later ? CR_OK : launch_filters(device, call, &args);
-}
-
-static bool grad_finishes(const struct cr_device *device, const struct cr_program *p, const struct cr_op *first,
-                          const struct cr_op *op) {
-    const struct cr_tensor *x = cuda_in(p, first, CR_IN_conv_grad_x), *w = cuda_in(p, first, CR_IN_conv_grad_w),
-                           *g = cuda_in(p, first, CR_IN_conv_grad_g);
-    const struct ck_conv last = cuda_conv_shape(first, x, w, g), v = cuda_conv_shape(op, IN(x), IN(w), IN(g));
-    const int64_t        images = v.N / cuda_of(device)->multiprocessors;
-    if (v.N > cuda_of(device)->multiprocessors && (images < FINISH_IMAGES || (v.K == 64 && v.R == 3))) return false;
-    return ck_cifar_conv_grad_finishes(&last, &v, cuda_of(device)->block_bytes);
-}
-
-static bool grad_leaves_filter(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    const struct ck_conv v = cuda_conv_shape(op, IN(x), IN(w), IN(g));
-    return IN(dy_x) &&
-           ck_cifar_conv_grad_leaves_filter(&v, cuda_of(device)->multiprocessors, cuda_of(device)->block_bytes);
+    return CR_OK;
 }
 
 /* ---- the classifier ---- */
@@ -367,28 +266,25 @@ BY_TYPE(dense_dgrad, CR_IN_dense_dgrad_dy, BF16)
 BY_TYPE(dense_wgrad, CR_IN_dense_wgrad_x, F16)
 BY_TYPE(dense_wgrad, CR_IN_dense_wgrad_x, BF16)
 
-#define SMALL_KERNEL(kernel, text, kind, what, enum_type, prepare_, finishes_, leaves_)                                \
+#define SMALL_KERNEL(kernel, text, kind, what, enum_type, prepare_, rows)                                              \
     static const struct cr_kernel kernel = {.name          = text,                                                     \
                                             .op            = CR_OP_##what,                                             \
                                             .math          = CR_MATH_##enum_type,                                      \
                                             .deterministic = true,                                                     \
                                             .accepts       = kind##_accepts_##enum_type,                               \
                                             .prepare       = prepare_,                                                 \
-                                            .finishes      = finishes_,                                                \
-                                            .leaves_filter = leaves_,                                                  \
+                                            .sum_rows      = rows,                                                     \
                                             .launch        = kind##_launch}
-SMALL_KERNEL(conv_f16, "cuda.cifar_conv.f16", conv, conv, F16, conv_prepare, conv_finishes, NULL);
-SMALL_KERNEL(conv_bf16, "cuda.cifar_conv.bf16", conv, conv, BF16, conv_prepare, conv_finishes, NULL);
-SMALL_KERNEL(grad_f16, "cuda.cifar_conv_grad.f16", grad, conv_grad, F16, grad_prepare, grad_finishes,
-             grad_leaves_filter);
-SMALL_KERNEL(grad_bf16, "cuda.cifar_conv_grad.bf16", grad, conv_grad, BF16, grad_prepare, grad_finishes,
-             grad_leaves_filter);
-SMALL_KERNEL(dense_f16, "cuda.cifar_dense.f16", dense, dense, F16, NULL, NULL, NULL);
-SMALL_KERNEL(dense_bf16, "cuda.cifar_dense.bf16", dense, dense, BF16, NULL, NULL, NULL);
-SMALL_KERNEL(dense_dgrad_f16, "cuda.cifar_dense_dgrad.f16", dense_dgrad, dense_dgrad, F16, NULL, NULL, NULL);
-SMALL_KERNEL(dense_dgrad_bf16, "cuda.cifar_dense_dgrad.bf16", dense_dgrad, dense_dgrad, BF16, NULL, NULL, NULL);
-SMALL_KERNEL(dense_wgrad_f16, "cuda.cifar_dense_wgrad.f16", dense_wgrad, dense_wgrad, F16, NULL, NULL, NULL);
-SMALL_KERNEL(dense_wgrad_bf16, "cuda.cifar_dense_wgrad.bf16", dense_wgrad, dense_wgrad, BF16, NULL, NULL, NULL);
+SMALL_KERNEL(conv_f16, "cuda.cifar_conv.f16", conv, conv, F16, conv_prepare, rows_of);
+SMALL_KERNEL(conv_bf16, "cuda.cifar_conv.bf16", conv, conv, BF16, conv_prepare, rows_of);
+SMALL_KERNEL(grad_f16, "cuda.cifar_conv_grad.f16", grad, conv_grad, F16, grad_prepare, grad_sum_rows);
+SMALL_KERNEL(grad_bf16, "cuda.cifar_conv_grad.bf16", grad, conv_grad, BF16, grad_prepare, grad_sum_rows);
+SMALL_KERNEL(dense_f16, "cuda.cifar_dense.f16", dense, dense, F16, NULL, NULL);
+SMALL_KERNEL(dense_bf16, "cuda.cifar_dense.bf16", dense, dense, BF16, NULL, NULL);
+SMALL_KERNEL(dense_dgrad_f16, "cuda.cifar_dense_dgrad.f16", dense_dgrad, dense_dgrad, F16, NULL, NULL);
+SMALL_KERNEL(dense_dgrad_bf16, "cuda.cifar_dense_dgrad.bf16", dense_dgrad, dense_dgrad, BF16, NULL, NULL);
+SMALL_KERNEL(dense_wgrad_f16, "cuda.cifar_dense_wgrad.f16", dense_wgrad, dense_wgrad, F16, NULL, NULL);
+SMALL_KERNEL(dense_wgrad_bf16, "cuda.cifar_dense_wgrad.bf16", dense_wgrad, dense_wgrad, BF16, NULL, NULL);
 
 const struct cr_kernel *const cr_cuda_cifar_kernels[] = {
     &conv_f16,        &conv_bf16,        &grad_f16,        &grad_bf16,        &dense_f16, &dense_bf16,

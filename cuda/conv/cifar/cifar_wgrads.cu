@@ -6,7 +6,7 @@
  * the same time: the tiles of all filters form a sequence, of which each block has a section. So a block can
  * have the end of one filter and the beginning of the next. The four parts of a filter with 64 channels are computed by
  * four blocks side by side, which read the same tensors. A second launch adds what the blocks have stored, in a fixed
- * order, and the parts of the stem's dw as well.
+ * order.
  *
  * Bytes an element, 16 bits: dy and x 2 each, read once with up to 32 channels, twice with 64. Limiter: the L2 cache,
  * which does not hold the tensors of a network with 128 images. */
@@ -37,7 +37,7 @@ template <class B, int TH_, int IMAGES_> struct grad_tiling<dw_shape<B, TH_, IMA
         ROUND  = GROUPS / 2 * HELD * SPLIT * EARLY * 8 * CK_WARP * 4,
         BYTES  = STAGES * STAGE > ROUND ? STAGES *STAGE : ROUND
     };
-    static_assert((int)BYTES <= (int)WGRADS_BYTES, "ck_cifar_conv_grad_leaves_filter");
+    static_assert((int)BYTES <= (int)WGRADS_BYTES, "ck_cifar_dgrad_supports");
 };
 using dw_16    = dw_shape<shape<16, 16, 32, 1, 3>, 8, 1>;
 using dw_16_32 = dw_shape<shape<16, 32, 32, 2, 3>, 8, 1>;
@@ -83,18 +83,10 @@ struct dw_sequence {
     int first, end; /* convolutions */
     int blocks, length;
 };
-/* Parts of the stem's dw, [each][STEM_DW]. */
-struct dw_stem {
-    const float *partial;
-    float       *dw;
-    int          each, blocks; /* blocks: 0 without a stem */
-    bool         accumulate;
-};
 enum { DW_MOST = 56 /* convolutions a launch, whose arguments have 4 KiB at most */ };
 enum { SEQUENCES = 2, SIDE = 4 /* parts side by side in the second sequence; 1 in the first */ };
 struct dw_list {
     dw_conv     conv[DW_MOST];
-    dw_stem     stem;
     dw_sequence sequence[SEQUENCES];
     int         convs;
     int         N;
@@ -240,11 +232,6 @@ __global__ void __launch_bounds__(THREADS) dw_add_kernel(const __grid_constant__
     while (conv + 1 < list.convs && (int)blockIdx.x >= list.conv[conv + 1].first_add) conv++;
     const dw_conv &a = list.conv[conv];
     ck_begin_after_last();
-    if ((int)blockIdx.x < list.stem.blocks) {
-        const dw_stem &stem = list.stem;
-        add_parts<stem_place<false>>(stem.partial, stem.dw, stem.each, (int)blockIdx.x, stem.accumulate, 0, 0, all);
-        return;
-    }
     dw_each(a.shape, [&](auto s) {
         using S             = decltype(s);
         constexpr int FOURS = grad_tiling<S>::DW / 4, BLOCKS = FOURS / DW_COLUMNS;
@@ -336,41 +323,32 @@ void divide(dw_list &list, int multiprocessors) {
 cudaError_t wgrads_run(const struct ck_cifar_filter *filters, int count, int multiprocessors, cudaStream_t stream) {
     dw_list list  = {};
     int     convs = 0, adds = 0, bytes = 0;
-    if (filters[count - 1].grad.conv.C == 3) {
-        const struct ck_cifar_filter &f = filters[--count];
-        adds                            = STEM_DW / 4 / ADD_COLUMNS;
-        list.stem                       = {.partial    = (const float *)f.workspace,
-                                           .dw         = f.grad.dw,
-                                           .each       = (int)stem_grad_blocks(f.grad.conv.N, multiprocessors),
-                                           .blocks     = adds,
-                                           .accumulate = f.grad.accumulate};
-    }
-    list.convs = count, list.N = (int)filters[0].grad.conv.N;
+    list.convs = count, list.N = (int)filters[0].conv.N;
     for (int i = 0; i < SEQUENCES; i++) {
         list.sequence[i].first = convs;
         for (int k = 0; k < count; k++) {
-            const struct ck_cifar_conv_grad &g     = filters[k].grad;
-            const int                        shape = shape_of(&g.conv);
-            const dw_sizes                   s     = sizes_of(shape);
-            if (g.conv.N != list.N || g.conv.type != filters[0].grad.conv.type) return cudaErrorInvalidValue;
+            const struct ck_cifar_filter &f     = filters[k];
+            const int                     shape = shape_of(&f.conv);
+            const dw_sizes                s     = sizes_of(shape);
+            if (f.conv.N != list.N || f.conv.type != filters[0].conv.type) return cudaErrorInvalidValue;
             if ((s.side > 1) != (i > 0)) continue;
-            list.conv[convs++] = {.dy         = filters[k].workspace,
-                                  .x          = g.x,
-                                  .scale_bias = g.scale_bias,
-                                  .partial    = left_filter_sums(&g.conv, filters[k].workspace, multiprocessors),
-                                  .dw         = g.dw,
+            list.conv[convs++] = {.dy         = f.dy,
+                                  .x          = f.x,
+                                  .scale_bias = f.scale_bias,
+                                  .partial    = f.partial,
+                                  .dw         = f.dw,
                                   .start      = 0,
                                   .first_add  = adds,
-                                  .time       = time_of(shape, g.scale_bias != NULL),
+                                  .time       = time_of(shape, f.scale_bias != NULL),
                                   .shape      = (uint8_t)shape,
-                                  .accumulate = g.accumulate};
+                                  .accumulate = f.accumulate};
             adds += s.adds, bytes = max(bytes, s.bytes);
         }
         list.sequence[i].end = convs;
     }
     divide(list, multiprocessors);
     const int         blocks = list.sequence[0].blocks + list.sequence[1].blocks;
-    const cudaError_t error  = filters[0].grad.conv.type == CK_F16
+    const cudaError_t error  = filters[0].conv.type == CK_F16
                                    ? launch(dw_kernel<__half>, list, blocks, THREADS, bytes, stream)
                                    : launch(dw_kernel<__nv_bfloat16>, list, blocks, THREADS, bytes, stream);
     return error != cudaSuccess ? error : launch(dw_add_kernel, list, adds, THREADS, 0, stream);
@@ -378,13 +356,12 @@ cudaError_t wgrads_run(const struct ck_cifar_filter *filters, int count, int mul
 
 } // namespace
 
-int64_t wgrads_floats(const struct ck_conv *v) {
-    const int      shape = shape_of(v);
-    const dw_sizes s     = sizes_of(shape);
-    return (int64_t)s.parts * s.floats * s.most;
-}
-
 } // namespace cifar
+
+size_t ck_cifar_wgrads_workspace(const struct ck_conv *v) {
+    const cifar::dw_sizes s = cifar::sizes_of(cifar::shape_of(v));
+    return (size_t)s.parts * (size_t)s.floats * (size_t)s.most * sizeof(float);
+}
 
 cudaError_t ck_cifar_wgrads(const struct ck_cifar_filter *filters, int count, int multiprocessors,
                             cudaStream_t stream) {

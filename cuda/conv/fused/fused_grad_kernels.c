@@ -15,7 +15,7 @@
 static bool is_point_grad(const struct cr_program *p, const struct cr_op *op) {
     const struct cr_conv_attr *a = &op->attr.conv;
     if (!cuda_is_f32(IN(scale_bias))) return false;
-    if (a->stride != 1 || a->pad != 0 || a->pad_c || IN(w)->dim[1] != 1 || IN(w)->dim[2] != 1) return false;
+    if (a->stride != 1 || a->pad != 0 || a->add_pad_c || IN(w)->dim[1] != 1 || IN(w)->dim[2] != 1) return false;
     if (!OUT(dx) || (IN(mean_rstd) != NULL) != (OUT(grad_sums) != NULL) || (IN(bn_x) && !IN(mean_rstd))) return false;
     return !IN(y) || (op->in[CR_IN_conv_grad_y] == op->in[CR_IN_conv_grad_x] && !IN(mean_rstd) && !IN(scale_bias));
 }

@@ -245,7 +245,6 @@ static cr_status print_sizes(struct plan *p, enum cr_program_kind kind, const ch
 static cr_status print_plan(struct plan *p, const struct cr_args *args, enum cr_program_kind kind,
                             struct cr_text *out) {
     const char *after = args->value[CR_OPT_AFTER];
-    if (after && strcmp(after, "insert_waits") == 0) after = "order"; /* name of the pass in cr_compile_options.until */
     CR_TRY(open_model(p, args, kind));
     if (cr_args_has(args, CR_OPT_CHOICES)) return print_choices(p, kind, cr_args_has(args, CR_OPT_JSON), out);
     CR_TRY(compile(p, kind, after));

@@ -109,7 +109,7 @@ static bool fuse_padded_gradient(struct cr_edit *edit, const struct cr_cost_mode
         t[from].bytes == t[fused.out[CR_OUT_conv_grad_dx]].bytes)
         return false;
     fused.in[CR_IN_conv_grad_add] = from;
-    fused.attr.conv.pad_c         = shortcut->attr.conv.pad_c;
+    fused.attr.conv.add_pad_c     = shortcut->attr.conv.pad_c;
     if (!cr_fuse_accepted(edit, cost_model, &fused)) return false;
     const double apart =
         cr_fuse_seconds(edit, cost_model, cr_fuse_op(edit, root)) + cr_fuse_seconds(edit, cost_model, shortcut);

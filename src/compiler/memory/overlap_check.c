@@ -28,15 +28,6 @@ static void replay_ids(struct check *c, int op, const int *ids, int n) {
     }
 }
 
-struct user {
-    struct check *c;
-    int           op;
-};
-static void replay_left(void *arg, int tensor) {
-    const struct user *user = arg;
-    replay_ids(user->c, user->op, &tensor, 1);
-}
-
 static void replay(struct check *c) {
     const struct cr_program *p = c->p;
     for (int t = 0; t < p->tensors; t++) c->lifetime[t] = (struct lifetime){t, -1, -1};
@@ -45,7 +36,6 @@ static void replay(struct check *c) {
         replay_ids(c, i, ids, n);
         n = cr_op_writes(&p->op[i], ids);
         replay_ids(c, i, ids, n);
-        cr_op_each_left(p, i, replay_left, &(struct user){c, i}); /* what other ops left to op i */
     }
     for (int t = 0; t < p->tensors; t++)
         if (p->tensor[t].keep && c->lifetime[t].first >= 0) c->lifetime[t].last = p->ops; /* behind the last op */

@@ -157,6 +157,7 @@ static void remap(int *id, const int *map) {
 }
 
 static void remap_op(struct cr_op *op, const int *map) {
+    for (int k = 0; op->kind == CR_OP_fused && k < op->attr.fused.parts; k++) remap_op(&op->attr.fused.part[k], map);
     for (int s = 0; s < CR_OP_IN_MAX; s++) remap(&op->in[s], map);
     for (int s = 0; s < CR_OP_OUT_MAX; s++) remap(&op->out[s], map);
     for (int i = 0; i < CR_OP_WAIT_MAX; i++) op->wait[i] = CR_NONE;

@@ -9,11 +9,9 @@
  * and loss both write the metrics). */
 static cr_status add_workspace(struct cr_program *program, int index, size_t bytes) {
     char name[256];
-    int  first = CR_NONE;
-    for (int s = CR_OP_OUT_MAX - 1; s >= 0; s--)
-        if (program->op[index].out[s] >= 0) first = program->op[index].out[s];
-    CR_ASSERT(bytes <= INT64_MAX && first != CR_NONE);
-    snprintf(name, sizeof name, "ws.%d.%s", index, program->tensor[first].name);
+    int  ids[CR_OP_IDS_MAX];
+    CR_ASSERT(bytes <= INT64_MAX && cr_op_writes(&program->op[index], ids) > 0);
+    snprintf(name, sizeof name, "ws.%d.%s", index, program->tensor[ids[0]].name);
     int id = cr_tensor_add(program, name, CR_U8, CR_REGION_POOL, 1, 1, 1, (int64_t)bytes);
     if (program->failed) return CR_NO_MEMORY(sizeof *program->tensor);
     program->op[index].workspace = id;

@@ -1,5 +1,5 @@
 /* compiler/schedule/race_check.c: checks that each pair of conflicting accesses is ordered. It shares no code with
- * compiler/schedule/synchronize.c.
+ * compiler/schedule/insert_waits.c.
  *
  * The check replays the program with one vector clock per stream: clock[l][m] counts the ops of stream m that are
  * complete for stream l. Memory is a sorted list of byte ranges. Each range remembers its last writer and, per stream,
@@ -194,16 +194,6 @@ static cr_status process_waits(struct replay *r, int op) {
     return CR_OK;
 }
 
-struct left {
-    struct replay *r;
-    int            op;
-    cr_status      status;
-};
-static void access_left(void *arg, int tensor) {
-    struct left *left = arg;
-    if (left->status == CR_OK) left->status = access_tensor(left->r, left->op, tensor, true);
-}
-
 static cr_status step(struct replay *r, int op, int stream_ops[CR_STREAMS]) {
     const struct cr_op *o      = &r->p->op[op];
     int                 stream = o->stream, ids[CR_OP_IDS_MAX];
@@ -213,9 +203,6 @@ static cr_status step(struct replay *r, int op, int stream_ops[CR_STREAMS]) {
     for (int i = 0; i < n; i++) CR_TRY(access_tensor(r, op, ids[i], false));
     n = cr_op_writes(o, ids);
     for (int i = 0; i < n; i++) CR_TRY(access_tensor(r, op, ids[i], true));
-    struct left left = {r, op, CR_OK};
-    cr_op_each_left(r->p, op, access_left, &left);
-    CR_TRY(left.status);
     r->clock[stream][stream] = stream_ops[stream];
     return CR_OK;
 }

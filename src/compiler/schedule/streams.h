@@ -2,7 +2,7 @@
  *
  * Ops of one stream run in list order, one after the other. Only waits order ops of different streams. The clock of an
  * op holds, for each stream, the last op that is complete when the op starts; all earlier ops of that stream are
- * complete too. synchronize.c and memory/plan_memory.c share this code; race_check.c has clocks of its own. */
+ * complete too. insert_waits.c and memory/plan_memory.c share this code; race_check.c has clocks of its own. */
 #ifndef CR_STREAMS_H
 #define CR_STREAMS_H
 

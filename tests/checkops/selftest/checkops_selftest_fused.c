@@ -310,7 +310,7 @@ static bool is_half(const struct cr_program *p) {
 /* The kernels of this file do not know the slots of BN statistics from Gram matrices, and no shortcut as summand. */
 static bool slots_are_known(const struct cr_op *op) {
     return op->kind == CR_OP_conv ? op->in[CR_IN_conv_out_scale_bias] < 0 && op->out[CR_OUT_conv_mask] < 0
-                                  : op->in[CR_IN_conv_grad_y] < 0 && !op->attr.conv.pad_c;
+                                  : op->in[CR_IN_conv_grad_y] < 0 && !op->attr.conv.add_pad_c;
 }
 static bool accepts_f32(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     (void)device;

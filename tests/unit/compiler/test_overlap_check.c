@@ -216,7 +216,7 @@ static void unknown_passes_are_refused(void) {
     struct cr_compile_options options    = {.until = "plam"};
     chain_program(&p, id);
     CHECK_STATUS(cr_compile(&p, &cost_model, &options), CR_ERR_USAGE);
-    CHECK_HAS(cr_error_message(), "\"plam\": use grad, fuse, select, order or plan");
+    CHECK_HAS(cr_error_message(), "\"plam\": use grad, fuse, select, insert_waits or plan");
     options.until = "select";
     REQUIRE_OK(cr_compile(&p, &cost_model, &options));
     CHECK_INT(p.region_bytes[CR_REGION_POOL], 0);

@@ -61,6 +61,17 @@ static inline struct ref ref_out(const struct cr_call *call, int slot) {
 #define REF_IN(op, slot) ref_in(call, CR_IN_##op##_##slot)
 #define REF_OUT(op, slot) ref_out(call, CR_OUT_##op##_##slot)
 
+/* Element i of sums [2,C] that may be stored as rows [R,2,C]. */
+static inline double ref_sum_of_rows(const struct ref *sums, int64_t i) {
+    double sum = 0;
+    for (int64_t at = i; at < sums->elems; at += 2 * sums->C) sum += ref_get(sums, at);
+    return sum;
+}
+/* Sets all rows but the first one, which has the sums, to 0. */
+static inline void ref_clear_rows(const struct ref *sums) {
+    for (int64_t i = 2 * sums->C; i < sums->elems; i++) ref_put(sums, i, 0);
+}
+
 /* For a tensor that an op updates: copies the old values if the output is not the input. */
 static inline void ref_copy_old(const struct ref *from, const struct ref *to) {
     if (from->data != to->data) memcpy(to->data, from->data, (size_t)to->elems * cr_dtype_bytes(to->dtype));

@@ -24,6 +24,7 @@ void cr_ref_sum_squares(struct cr_device *device, const struct ref *x, const str
     int64_t blocks = (x->C + CHANNEL_BLOCK - 1) / CHANNEL_BLOCK;
     CR_PARALLEL_FOR(cr_cpu_threads(device))
     for (int64_t b = 0; b < blocks; b++) sums_block(x, sums, b * CHANNEL_BLOCK);
+    ref_clear_rows(sums);
 }
 
 cr_status cr_ref_bn_sums(struct cr_device *device, const struct cr_call *call) {
@@ -62,8 +63,8 @@ void cr_ref_finalize(const struct ref_finalize *f) {
     ref_copy_old(&f->old_mean, &f->mean);
     ref_copy_old(&f->old_var, &f->var);
     for (int64_t c = 0; c < C; c++) {
-        double mean = ref_get(&f->sums, c) / M, center = f->center.data ? ref_get(&f->center, c) : 0;
-        double var = ref_get(&f->sums, C + c) / M - mean * mean;
+        double mean = ref_sum_of_rows(&f->sums, c) / M, center = f->center.data ? ref_get(&f->center, c) : 0;
+        double var = ref_sum_of_rows(&f->sums, C + c) / M - mean * mean;
         cr_ref_finalize_channel(f, c, mean + center, var);
     }
 }

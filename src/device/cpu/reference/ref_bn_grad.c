@@ -37,6 +37,7 @@ void cr_ref_sum_grads(struct cr_device *device, const struct ref *dy, const stru
     int64_t                     blocks = (x->C + CHANNEL_BLOCK - 1) / CHANNEL_BLOCK;
     CR_PARALLEL_FOR(cr_cpu_threads(device))
     for (int64_t b = 0; b < blocks; b++) grad_sums_block(&a, b * CHANNEL_BLOCK);
+    ref_clear_rows(grad_sums);
 }
 
 cr_status cr_ref_bn_grad_sums(struct cr_device *device, const struct cr_call *call) {
@@ -56,7 +57,7 @@ void cr_ref_grad_finalize(const struct ref_grad_finalize *f) {
     const int64_t C = f->grad_sums.C;
     const double  M = (double)f->attr.count, ranks = (double)CR_MAX(f->attr.ranks, 1);
     for (int64_t c = 0; c < C; c++) {
-        double sum = ref_get(&f->grad_sums, c), product = ref_get(&f->grad_sums, C + c);
+        double sum = ref_sum_of_rows(&f->grad_sums, c), product = ref_sum_of_rows(&f->grad_sums, C + c);
         double mean = ref_get(&f->mean_rstd, c), rstd = ref_get(&f->mean_rstd, C + c), s = ref_get(&f->gamma, c) * rstd;
         put_or_add(&f->dbeta, c, sum / ranks, f->attr.accumulate);
         put_or_add(&f->dgamma, c, product / ranks, f->attr.accumulate);

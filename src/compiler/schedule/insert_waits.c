@@ -1,4 +1,4 @@
-/* compiler/schedule/synchronize.c: adds only the waits between streams that the data hazards require.
+/* compiler/schedule/insert_waits.c: adds only the waits between streams that the data hazards require.
  *
  * The stream of each op is given. For each other stream, an op waits for the latest op there that writes what it reads
  * (RAW), reads what it writes (WAR) or writes what it writes (WAW). Transients conflict by id: they have no offset yet,

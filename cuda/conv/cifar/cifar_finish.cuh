@@ -1,27 +1,26 @@
-/* cuda/conv/cifar/cifar_last.cuh: a convolution that finishes the BN of the convolution before it: it adds the sums
+/* cuda/conv/cifar/cifar_finish.cuh: a convolution that finishes the BN of the convolution before it: it adds the sums
  * that the blocks of the launch before it stored, instead of a small launch between them. Each block does it for
  * itself. One of the blocks without work, or else block 0, also stores the results. The first convolution of a block of
  * the network also computes the end of the block before it, relu(bn(x) + add), of which each block stores the image, or
  * the rows, that it reads. */
-#ifndef CK_CIFAR_LAST_CUH
-#define CK_CIFAR_LAST_CUH
+#ifndef CK_CIFAR_FINISH_CUH
+#define CK_CIFAR_FINISH_CUH
 
 #include "cuda/conv/cifar/cifar_forward.cuh"
 
 namespace cifar {
 namespace {
 
-struct forward_last_args : forward_args {
-    static constexpr bool LAST = true, APPLIES = false;
-    const float          *last_partial; /* [last_rows][2][C] */
-    float                *last_sums;
-    int                   last_rows;
+struct forward_finish_args : forward_args {
+    static constexpr bool FINISH = true, APPLIES = false;
+    const float          *before_rows; /* [before_count][2][C] */
+    int                   before_count;
     struct ck_bn_finalize finish;
     struct ck_bn_factors  factors;
 };
 
 /* x is the output of the convolution before, z = relu(bn(x) + add) the input of this one. */
-struct forward_apply_args : forward_last_args {
+struct forward_apply_args : forward_finish_args {
     static constexpr bool APPLIES = true;
     const void           *add; /* or NULL */
     void                 *z;
@@ -42,21 +41,21 @@ __device__ __forceinline__ uint4 apply_act(uint4 x, uint4 add, const float (&sca
 
 /* The sums of the launch before, and the BN that they finish. A thread adds four neighbouring numbers of some of the
  * rows [2][C]. Its loads start before those of the image. */
-template <int C> struct last_sums {
+template <int C> struct finish_sums {
     enum { FOURS = 2 * C / 4, SHARES = THREADS / FOURS, FLIGHT = C == 16 ? 8 : 16, ROOM = (WARPS * 2 + 2) * C * 4 };
     float4                          v[FLIGHT];
     ck_bn_channel                   bn;
-    __device__ __forceinline__ void load(const forward_last_args &a, int from) {
+    __device__ __forceinline__ void load(const forward_finish_args &a, int from) {
         const int four = (int)threadIdx.x % FOURS, b = from + (int)threadIdx.x / FOURS;
 #pragma unroll
         for (int i = 0; i < FLIGHT; i++)
-            v[i] = b + i * SHARES < a.last_rows
-                       ? __ldcg(reinterpret_cast<const float4 *>(a.last_partial + (int64_t)(b + i * SHARES) * 2 * C) +
-                                four)
-                       : make_float4(0, 0, 0, 0);
+            v[i] =
+                b + i * SHARES < a.before_count
+                    ? __ldcg(reinterpret_cast<const float4 *>(a.before_rows + (int64_t)(b + i * SHARES) * 2 * C) + four)
+                    : make_float4(0, 0, 0, 0);
     }
     /* Loads gamma, beta and running statistics. They come first, because they are in memory and not in the L2 cache. */
-    __device__ __forceinline__ void parameters(const forward_last_args &a) {
+    __device__ __forceinline__ void parameters(const forward_finish_args &a) {
         const int c = (int)threadIdx.x;
         if (c >= C) return;
         if (stores(a))
@@ -64,7 +63,7 @@ template <int C> struct last_sums {
         else
             bn.gamma = a.finish.gamma[c], bn.beta = a.finish.beta[c];
     }
-    static __device__ __forceinline__ bool stores(const forward_last_args &a) {
+    static __device__ __forceinline__ bool stores(const forward_finish_args &a) {
         return (int)blockIdx.x == (a.idle > 0 ? a.idle - 1 : 0);
     }
     __device__ __forceinline__ void add_to(float (&s)[4]) const {
@@ -73,11 +72,11 @@ template <int C> struct last_sums {
     }
     /* Writes scale_bias [2][C] to the start of `room`, ROOM bytes of shared memory. The order of the sums is the same
      * in all blocks. All threads call; afterwards they are synchronised. */
-    __device__ __forceinline__ void end(const forward_last_args &a, float *room) {
+    __device__ __forceinline__ void end(const forward_finish_args &a, float *room) {
         const int c     = (int)threadIdx.x;
         float    *parts = room + 2 * C, s[4] = {};
         add_to(s);
-        for (int b = SHARES * FLIGHT; b < a.last_rows; b += SHARES * FLIGHT) load(a, b), add_to(s);
+        for (int b = SHARES * FLIGHT; b < a.before_count; b += SHARES * FLIGHT) load(a, b), add_to(s);
 #pragma unroll
         for (int offset = FOURS; offset < CK_WARP; offset *= 2)
 #pragma unroll
@@ -89,7 +88,7 @@ template <int C> struct last_sums {
         if (c < C) finish_channel(a, room, parts, c);
         __syncthreads();
     }
-    __device__ __forceinline__ void finish_channel(const forward_last_args &a, float *room, const float *parts,
+    __device__ __forceinline__ void finish_channel(const forward_finish_args &a, float *room, const float *parts,
                                                    int c) const {
         double first, second;
         parts_add<C, WARPS>(parts, c, first, second);
@@ -99,9 +98,7 @@ template <int C> struct last_sums {
         if (var < 0) var = 0;
         const double scale = (double)bn.gamma * rsqrt(var + (double)a.finish.eps); /* as ck_bn_channel */
         room[c] = (float)scale, room[C + c] = (float)((double)bn.beta - mean * scale);
-        if (!stores(a)) return;
-        bn.finish(a.finish, a.factors, c, C, sum, squares);
-        a.last_sums[c] = sum, a.last_sums[C + c] = squares;
+        if (stores(a)) bn.finish(a.finish, a.factors, c, C, sum, squares);
     }
 };
 
@@ -117,20 +114,20 @@ template <class L> struct tile_vectors {
     }
 };
 
-/* The same as forward_load_last for a stride of 2. The first row of a tile belongs to the tile above it. The block
+/* The same as forward_load_finish for a stride of 2. The first row of a tile belongs to the tile above it. The block
  * computes that row as well, but does not store it. */
 template <class S, typename T>
 __device__ __forceinline__ void forward_load_down(const forward_apply_args &a, uint32_t base, float *room) {
-    using D            = forward_tiling<S>;
-    using X            = typename forward_memory<S>::X;
-    const uint32_t  xs = base + forward_memory<S>::X_AT;
-    const int       b = block_of<false>(a), y0 = b % D::TILES * D::TH, row0 = input_row<S>(y0);
-    const int64_t   at   = (int64_t)(b / D::TILES) * S::H * S::H * S::C;
-    const bool      here = b >= 0 && b < a.N * D::TILES;
-    const int       c0   = (int)threadIdx.x % X::CHUNKS * 8;
-    last_sums<S::C> sums;
-    tile_vectors<X> p, more = {};
-    float           scale[8], bias[8];
+    using D              = forward_tiling<S>;
+    using X              = typename forward_memory<S>::X;
+    const uint32_t    xs = base + forward_memory<S>::X_AT;
+    const int         b = block_of<false>(a), y0 = b % D::TILES * D::TH, row0 = input_row<S>(y0);
+    const int64_t     at   = (int64_t)(b / D::TILES) * S::H * S::H * S::C;
+    const bool        here = b >= 0 && b < a.N * D::TILES;
+    const int         c0   = (int)threadIdx.x % X::CHUNKS * 8;
+    finish_sums<S::C> sums;
+    tile_vectors<X>   p, more = {};
+    float             scale[8], bias[8];
     if (!a.w_new) sums.parameters(a);
     if (!a.add_new && here) more.load((const T *)a.add + at, row0);
     ck_begin_after_last();
@@ -183,14 +180,14 @@ __device__ __forceinline__ void load_summand(const forward_apply_args           
  * loaded before the wait. This, and that a block without work stores the BN's results, makes steps of ResNet-56 0.9 %
  * faster. */
 template <class S, typename T, class Args>
-__device__ __forceinline__ void forward_load_last(const Args &a, uint32_t base, float *room) {
-    using X              = typename forward_memory<S>::X;
-    const uint32_t  xs   = base + forward_memory<S>::X_AT;
-    const int64_t   at   = (int64_t)block_of<false>(a) * S::H * S::H * S::C;
-    const bool      here = block_of<false>(a) >= 0 && block_of<false>(a) < a.N;
-    last_sums<S::C> sums;
-    whole_image<X>  p, more = {};
-    float           scale[8], bias[8];
+__device__ __forceinline__ void forward_load_finish(const Args &a, uint32_t base, float *room) {
+    using X                = typename forward_memory<S>::X;
+    const uint32_t    xs   = base + forward_memory<S>::X_AT;
+    const int64_t     at   = (int64_t)block_of<false>(a) * S::H * S::H * S::C;
+    const bool        here = block_of<false>(a) >= 0 && block_of<false>(a) < a.N;
+    finish_sums<S::C> sums;
+    whole_image<X>    p, more = {};
+    float             scale[8], bias[8];
     if (!a.w_new) sums.parameters(a);
     if constexpr (Args::APPLIES)
         if (!a.add_new && here) load_summand<S, T>(a, more, block_of<false>(a));

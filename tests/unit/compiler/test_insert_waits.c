@@ -1,4 +1,4 @@
-/* tests/unit/compiler/test_synchronize.c: streams and waits: cases by hand, random programs on up to four streams
+/* tests/unit/compiler/test_insert_waits.c: streams and waits: cases by hand, random programs on up to four streams
  * verified by an independent reachability computation, and a checker (cr_waits_check) that must agree with this
  * computation on every corrupted order, before and after memory is shared. */
 #include "tests/harness/compiler_support.h"
