@@ -42,15 +42,11 @@ static cr_status load_file(struct cr_session *s, const char *path) {
     struct cr_state_sparse  sparse = {0};
     struct cr_st_file      *file   = NULL;
     struct cr_state_list    list;
-    bool                    parts;
     cr_status               status;
     CR_TRY_OUT(cr_state_ema_list(&s->model.store, &arena, &list));
     CR_TRY_OUT(cr_st_open(path, &file));
-    CR_TRY_OUT(cr_ckpt_is_sparse(file, path, &parts));
     CR_TRY_OUT(cr_state_sparse_open(&s->model.store, file, path, false, &sparse));
-    CR_TRY_OUT(cr_state_sparse_take(&sparse, file, path, &list));
-    CR_TRY_OUT(cr_ckpt_read(file, path, list.tensor, list.count, parts ? CR_CKPT_SPARSE_PARTS : NULL, NULL, &io));
-    CR_TRY_OUT(cr_state_sparse_put(&sparse, file, &io));
+    CR_TRY_OUT(cr_state_sparse_read(&sparse, file, path, &list, "", NULL, &io));
 out:
     cr_state_sparse_close(&sparse);
     cr_st_close(file);

@@ -328,12 +328,10 @@ struct cr_ranked {
     double logit;
     int    label;
 };
-/* The `top` most probable of `classes` classes, in descending order, by finite logits: labels [top] and softmax
- * probabilities [top]; either may be NULL. `ranked` is scratch memory for all classes. */
-void cr_session_top_classes(const float *logits, int classes, int top, struct cr_ranked *ranked, int32_t *labels,
-                            float *probabilities);
-/* The same for several labels per image: the probability of each class is the sigmoid of its logit. */
-void cr_session_top_labels(const float *logits, int classes, int top, struct cr_ranked *ranked, int32_t *labels,
-                           float *probabilities);
+/* The `top` most probable of `classes` classes, in descending order, by finite logits: labels [top] and probabilities
+ * [top], either of which may be NULL: the softmax, or with `several` labels per image the sigmoid of each logit. `ranked`
+ * is scratch memory for all classes. */
+void cr_session_top_classes(const float *logits, int classes, int top, bool several, struct cr_ranked *ranked,
+                            int32_t *labels, float *probabilities);
 
 #endif

@@ -207,11 +207,10 @@ static bool gaps_of(const char *name, char *stem, size_t size) {
 
 cr_status cr_state_sparse_open(const struct cr_param_store *store, struct cr_st_file *file, const char *path,
                                bool fresh_head, struct cr_state_sparse *s) {
-    bool sparse;
     char stem[512];
     CR_TRY(state_open(store, s));
-    CR_TRY(cr_ckpt_is_sparse(file, path, &sparse));
-    for (int i = 0; i < cr_st_count(file) && sparse; i++) {
+    CR_TRY(cr_ckpt_is_sparse(file, path, &s->has_parts));
+    for (int i = 0; i < cr_st_count(file) && s->has_parts; i++) {
         if (!gaps_of(cr_st_at(file, i)->name, stem, sizeof stem)) continue;
         const int param = cr_param_store_find(store, stem);
         if (fresh_head && param != CR_NONE && store->param[param].classifier) continue;
@@ -228,8 +227,9 @@ static const struct cr_st_entry *values_of(struct cr_st_file *file, const char *
     return snprintf(full, sizeof full, "%s.values", name) < (int)sizeof full ? cr_st_find(file, full) : NULL;
 }
 
-cr_status cr_state_sparse_take(struct cr_state_sparse *s, struct cr_st_file *file, const char *path,
-                               struct cr_state_list *list) {
+/* Moves the tensors that the file stores as sparse tensors from the list to s->split. */
+static cr_status take_sparse(struct cr_state_sparse *s, struct cr_st_file *file, const char *path,
+                             struct cr_state_list *list) {
     int left = 0;
     CR_TRY(alloc_list(s, list->count + 1, &s->split));
     for (int i = 0; i < list->count; i++) {
@@ -276,7 +276,14 @@ out:
     return status;
 }
 
-cr_status cr_state_sparse_put(struct cr_state_sparse *s, struct cr_st_file *file, const struct cr_ckpt_io *io) {
+cr_status cr_state_sparse_read(struct cr_state_sparse *s, struct cr_st_file *file, const char *path,
+                               struct cr_state_list *list, const char                             *ignore,
+                               const char *(*alias_of)(const char *name), const struct cr_ckpt_io *io) {
+    char suffixes[256];
+    snprintf(suffixes, sizeof suffixes, "%s%s%s", ignore, *ignore && s->has_parts ? "," : "",
+             s->has_parts ? CR_CKPT_SPARSE_PARTS : "");
+    CR_TRY(take_sparse(s, file, path, list));
+    CR_TRY(cr_ckpt_read(file, path, list->tensor, list->count, *suffixes ? suffixes : NULL, alias_of, io));
     for (int i = 0; i < s->split.count; i++) CR_TRY(decode_tensor(s, file, &s->split.tensor[i], io));
     return CR_OK;
 }

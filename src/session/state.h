@@ -55,9 +55,10 @@ CR_MUST cr_status cr_state_ema_list(const struct cr_param_store *store, struct c
 /* Returns functions that copy the listed tensors between files and the session's STORE region. */
 struct cr_ckpt_io cr_state_io(struct cr_session *session);
 
-/* Writes a checkpoint step-N to run_dir; class names come from the dataset. */
+/* Writes a checkpoint step-N to run_dir, with the names of the classes. */
 CR_MUST cr_status cr_state_save(struct cr_session *session, const struct cr_position *position, const char *run_dir,
-                                const char *config_text, const struct cr_dataset *dataset);
+                                const char *config_text, const char *const *class_names, int classes);
+
 /* ---- session/loading/adapt_stem.c: weights of RGB networks in networks of other channels ---- */
 
 struct cr_stem_filter {
@@ -80,11 +81,6 @@ CR_MUST cr_status cr_state_load(struct cr_session *session, const char *path, st
 /* CR_ERR_CONFIG, with the line of the configuration, when the file or folder of model.weights does not exist, or when
  * it is a folder whose configuration has another model.channels. */
 CR_MUST cr_status cr_state_weights_there(const struct cr_config *config);
-/* The same as cr_state_save, with class names instead of a dataset. */
-CR_MUST cr_status cr_state_save_named(struct cr_session *session, const struct cr_position *position,
-                                      const char *run_dir, const char *config_text, const char *const *class_names,
-                                      int classes);
-
 /* ---- moving averages (session/ema.c); the functions do nothing in stores without them ---- */
 
 /* Initialises the averages with the current weights and running statistics. */
@@ -157,9 +153,10 @@ CR_MUST cr_status cr_quantized_scale_weights(struct cr_session *session, struct 
 
 struct cr_state_sparse {
     const struct cr_param_store *store;
-    uint8_t                     *mask;   /* host copy of the mask buffer */
-    bool                        *sparse; /* [params]: the parameter is stored as a sparse tensor */
-    struct cr_state_list         split;  /* tensors that the file stores as sparse tensors */
+    uint8_t                     *mask;      /* host copy of the mask buffer */
+    bool                        *sparse;    /* [params]: the parameter is stored as a sparse tensor */
+    bool                         has_parts; /* loading: the files have parts of sparse tensors */
+    struct cr_state_list         split;     /* tensors that the file stores as sparse tensors */
     struct cr_state_part {
         void  *data;
         size_t bytes;
@@ -176,12 +173,11 @@ CR_MUST cr_status cr_state_sparse_save(struct cr_session *session, struct cr_sta
 /* Loading, first: reads the masks of the model file; with `fresh_head` the classifier's mask is ignored. Close *out. */
 CR_MUST cr_status cr_state_sparse_open(const struct cr_param_store *store, struct cr_st_file *file, const char *path,
                                        bool fresh_head, struct cr_state_sparse *out);
-/* Loading, second: moves the tensors that the file stores as sparse tensors from the list to sparse->split. */
-CR_MUST cr_status cr_state_sparse_take(struct cr_state_sparse *sparse, struct cr_st_file *file, const char *path,
-                                       struct cr_state_list *list);
-/* Loading, third: decodes the tensors of sparse->split into the parameter store. */
-CR_MUST cr_status cr_state_sparse_put(struct cr_state_sparse *sparse, struct cr_st_file *file,
-                                      const struct cr_ckpt_io *io);
+/* Loading, second, for each file: reads the listed tensors into the parameter store, the sparse ones too. `ignore`: as in
+ * cr_ckpt_read, "" for none; `alias_of` too. */
+CR_MUST cr_status cr_state_sparse_read(struct cr_state_sparse *sparse, struct cr_st_file *file, const char *path,
+                                       struct cr_state_list *list, const char                             *ignore,
+                                       const char *(*alias_of)(const char *name), const struct cr_ckpt_io *io);
 /* Loading, last: copies the masks into the parameter store. */
 CR_MUST cr_status cr_state_sparse_put_mask(const struct cr_state_sparse *sparse, struct cr_session *session);
 void              cr_state_sparse_close(struct cr_state_sparse *sparse);

@@ -2,17 +2,16 @@
  *
  * The command gets the facts of an event as environment variables and as one JSON line on its standard input. Nothing
  * is inserted into its text, so names of files cannot become part of it. */
+#include "core/files.h"
 #include "core/process/process.h"
 #include "formats/json_write.h"
 #include "training/run.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -139,25 +138,6 @@ static void finish(struct cr_run_events *e, double seconds) {
     }
 }
 
-/* A file without a name that holds the line, at its start; -1 on failure, with errno. The error of the run must stay
- * cresnet's error, so this function sets none. */
-static int open_input(const struct cr_text *line) {
-    const int fd = memfd_create("cresnet-event", MFD_CLOEXEC);
-    if (fd < 0) return -1;
-    size_t done = 0;
-    while (done < line->length) {
-        const ssize_t wrote = write(fd, line->data + done, line->length - done);
-        if (wrote < 0 && errno == EINTR) continue;
-        if (wrote <= 0) break;
-        done += (size_t)wrote;
-    }
-    if (done == line->length && lseek(fd, 0, SEEK_SET) == 0) return fd;
-    const int failed = errno;
-    close(fd);
-    errno = failed;
-    return -1;
-}
-
 static bool is_fact(const char *variable, char *const *facts, int count) {
     for (int i = 0; i < count; i++) {
         const size_t name = (size_t)(strchr(facts[i], '=') - facts[i]) + 1;
@@ -202,7 +182,7 @@ static void run_command(struct cr_run *run, const char *event, struct facts *f) 
     finish(e, run->config->train.event_timeout);
     if (!f->json.failed && !f->variables.failed) environment = make_environment(f);
     if (environment) {
-        input  = open_input(&f->json);
+        input  = cr_fs_memory_file(f->json.data, f->json.length); /* sets no error: that of the run must stay */
         failed = input < 0 ? errno : spawn(e, input, environment);
     }
     if (failed)

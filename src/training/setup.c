@@ -19,16 +19,11 @@ static bool is_step_folder(const char *path) {
 
 /* ---- the run folder ---- */
 
-static char *printf_alloc(const char *fmt, const char *a, const char *b) {
-    size_t size = strlen(fmt) + strlen(a) + strlen(b) + 1;
-    char  *s    = cr_alloc(size, 1);
-    if (s) snprintf(s, size, fmt, a, b);
-    return s;
-}
-
 static cr_status default_dir(const struct cr_config *c, char **out) {
-    *out = *c->train.output ? cr_strdup(c->train.output) : printf_alloc("checkpoints/%s%s", c->name, "");
-    return *out ? CR_OK : CR_NO_MEMORY(256);
+    char path[CR_PATH_MAX];
+    CR_TRY(cr_path_join(path, "checkpoints", "%s", c->name));
+    *out = cr_strdup(*c->train.output ? c->train.output : path);
+    return *out ? CR_OK : CR_NO_MEMORY(sizeof path);
 }
 
 /* --resume PATH: PATH is a run folder, or a step folder inside a run folder. */
@@ -118,13 +113,9 @@ static cr_status open_data(struct cr_run *run) {
 static cr_status open_loader(struct cr_run *run) {
     const struct cr_config  *c       = run->config;
     const struct cr_session *s       = &run->session;
-    struct cr_loader_options options = cr_loader_options_from(c, CR_SPLIT_TRAIN, &s->prepare_train, s->state.batch);
+    struct cr_loader_options options = cr_loader_options_of_training(c, &s->prepare_train, s->state.batch);
     options.sizes                    = &s->state.sizes;
     options.prepare_sizes            = s->prepare_sizes;
-    options.drop_last                = c->data.drop_last;
-    options.corrupt_fatal            = c->data.corrupt == CR_CORRUPT_FATAL;
-    options.balanced                 = c->data.sampling == CR_SAMPLING_BALANCED;
-    options.repeats                  = (int)c->data.repeats;
     options.rank                     = cr_comm_rank(run->comm);
     options.ranks                    = cr_comm_size(run->comm);
     options.memory                   = cr_session_loader_memory(&run->session);

@@ -12,7 +12,7 @@ struct cr_label_scores {
     int64_t     images, capacity;
     int64_t     expected; /* images of the evaluation, for which memory is taken with the first one */
     int         copies;   /* of this memory on this host, with those of other ranks (cr_label_scores_gather) */
-    const char *advice;   /* what to do when they need more memory than is free: cr_outputs_check */
+    const char *advice;   /* what to do when they need more memory than is free */
     float      *logits;   /* [images][classes] */
     int32_t    *labels;   /* [images][words] */
 };
