@@ -50,29 +50,31 @@ static int compare_newest_first(const void *a, const void *b) {
     return x > y ? -1 : x < y;
 }
 
+/* Reads the steps of all checkpoints from a run folder, in any order. */
+static cr_status read_steps(DIR *dir, int64_t **steps, int *count) {
+    int capacity = 0;
+    for (struct dirent *e; (e = readdir(dir));) {
+        const int64_t step = cr_ckpt_step_of(e->d_name);
+        if (step < 0) continue;
+        CR_GROW(*steps, *count, capacity, 16);
+        (*steps)[(*count)++] = step;
+    }
+    return CR_OK;
+}
+
 /* Lists the steps of all checkpoints in a run folder, newest first; the caller frees *out with cr_free. */
 static cr_status list_steps(const char *run_dir, int64_t **out, int *out_count) {
-    int64_t *steps = NULL;
-    int      count = 0, capacity = 0;
-    DIR     *dir = opendir(run_dir);
+    int64_t  *steps  = NULL;
+    int       count  = 0;
+    DIR      *dir    = opendir(run_dir);
+    cr_status status = CR_OK;
     if (!dir && errno != ENOENT) return cr_fs_refused(run_dir, "read this folder", errno);
-    for (struct dirent *e; dir && (e = readdir(dir));) {
-        int64_t step = cr_ckpt_step_of(e->d_name);
-        if (step < 0) continue;
-        if (count == capacity) {
-            int      more  = CR_MAX(16, capacity * 2);
-            int64_t *grown = cr_realloc(steps, (size_t)more, sizeof *steps);
-            if (!grown) {
-                closedir(dir);
-                cr_free(steps);
-                return CR_NO_MEMORY((size_t)more * sizeof *steps);
-            }
-            steps    = grown;
-            capacity = more;
-        }
-        steps[count++] = step;
-    }
+    if (dir) status = read_steps(dir, &steps, &count);
     if (dir) closedir(dir);
+    if (status != CR_OK) {
+        cr_free(steps);
+        return status;
+    }
     if (count) qsort(steps, (size_t)count, sizeof *steps, compare_newest_first);
     *out       = steps;
     *out_count = count;
@@ -203,6 +205,11 @@ void cr_ckpt_sweep(const char *run_dir) {
 
 /* ---- find ---- */
 
+static cr_status copy_text(const char *text, char **out) {
+    *out = cr_strdup(text);
+    return *out ? CR_OK : CR_NO_MEMORY(strlen(text) + 1);
+}
+
 /* `all`: reads the tensors too. */
 static cr_status check_file(const char *folder, const char *name, int64_t step, bool all) {
     char               path[CR_PATH_MAX], expected[32];
@@ -272,19 +279,13 @@ static cr_status find_newest(const char *run_dir, int64_t bad, bool intact, char
         snprintf(name, sizeof name, "step-%" PRId64, steps[i]);
         CR_TRY_OUT(try_folder(run_dir, name, intact, path, &good));
     }
-    if (!good && count) {
-        status = CR_FAIL(CR_ERR_FORMAT,
-                         "%s: no checkpoint in this folder can be read: restore one from a copy, or start a new run in "
-                         "another folder",
-                         run_dir);
-        goto out;
-    }
-    char *found = good ? cr_strdup(path) : NULL;
-    if (good && !found) {
-        status = CR_NO_MEMORY(strlen(path) + 1);
-        goto out;
-    }
-    *out = found;
+    if (!good && count)
+        CR_FAIL_OUT(CR_ERR_FORMAT,
+                    "%s: no checkpoint in this folder can be read: restore one from a copy, or start a new run in "
+                    "another folder",
+                    run_dir);
+    *out = NULL;
+    if (good) status = copy_text(path, out);
 out:
     cr_free(steps);
     return status;
@@ -341,8 +342,7 @@ cr_status cr_ckpt_find_best(const char *run_dir, char **out) {
     else if (step != -1)
         CR_TRY(try_folder(run_dir, name, false, path, &good));
     if (!good) return find_newest(run_dir, step, false, out);
-    *out = cr_strdup(path);
-    return *out ? CR_OK : CR_NO_MEMORY(strlen(path) + 1);
+    return copy_text(path, out);
 }
 
 cr_status cr_ckpt_find_step(const char *run_dir, int64_t step, char **out) {
@@ -353,8 +353,7 @@ cr_status cr_ckpt_find_step(const char *run_dir, int64_t step, char **out) {
     CR_TRY(cr_path_join(path, run_dir, "step-%" PRId64, step));
     if (cr_fs_is_dir(path)) {
         CR_TRY(check_folder(path, step, false));
-        *out = cr_strdup(path);
-        return *out ? CR_OK : CR_NO_MEMORY(strlen(path) + 1);
+        return copy_text(path, out);
     }
     CR_TRY(list_steps(run_dir, &steps, &count));
     for (int i = count - 1; i >= 0; i--) cr_text_add(&there, "%s%" PRId64, i == count - 1 ? "" : ", ", steps[i]);
@@ -379,8 +378,7 @@ cr_status cr_ckpt_model_path(const char *given, char **out) {
         const char *slash = strrchr(given, '/');
         snprintf(path, sizeof path, "%.*s", slash ? CR_MAX((int)(slash - given), 1) : 1, slash ? given : ".");
         CR_TRY(cr_ckpt_check_files(path, false));
-        *out = cr_strdup(given);
-        return *out ? CR_OK : CR_NO_MEMORY(strlen(given) + 1);
+        return copy_text(given, out);
     }
     CR_TRY(cr_path_join(path, given, "model.safetensors"));
     if (access(path, F_OK) < 0) {
@@ -391,6 +389,5 @@ cr_status cr_ckpt_model_path(const char *given, char **out) {
         CR_TRY(status);
     } else
         CR_TRY(cr_ckpt_check_files(given, false));
-    *out = cr_strdup(path);
-    return *out ? CR_OK : CR_NO_MEMORY(strlen(path) + 1);
+    return copy_text(path, out);
 }

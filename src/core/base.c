@@ -211,6 +211,10 @@ void *cr_arena_alloc(struct cr_arena *arena, size_t bytes) {
     return p;
 }
 
+void *cr_arena_array(struct cr_arena *arena, size_t count, size_t size) {
+    return size && count > (SIZE_MAX >> 1) / size ? NULL : cr_arena_alloc(arena, count * size);
+}
+
 char *cr_arena_printf(struct cr_arena *arena, const char *fmt, ...) {
     va_list args, again;
     va_start(args, fmt);

@@ -113,6 +113,19 @@ cr_status cr_no_memory_at(const char *file, int line, size_t bytes);
         if (!(var)) return CR_NO_MEMORY((size_t)(count) * sizeof *(var));                                              \
     } while (0)
 
+/* Makes room for element `index` of an array from cr_realloc, or returns CR_ERR_MEMORY from the enclosing function. The
+ * capacity at least doubles, from `least` elements on. */
+#define CR_GROW(var, index, capacity, least)                                                                           \
+    do {                                                                                                               \
+        if ((index) < (capacity)) break;                                                                               \
+        const size_t two_   = CR_MAX(2 * (size_t)(capacity), (size_t)(least));                                         \
+        const size_t more_  = CR_MAX(two_, (size_t)(index) + 1);                                                       \
+        void        *grown_ = cr_realloc((var), more_, sizeof *(var));                                                 \
+        if (!grown_) return CR_NO_MEMORY(more_ * sizeof *(var));                                                       \
+        (var)      = grown_;                                                                                           \
+        (capacity) = (__typeof__(capacity))more_;                                                                      \
+    } while (0)
+
 uint64_t cr_alloc_calls(void);          /* number of cr_alloc and cr_realloc calls since start, all threads */
 int64_t  cr_alloc_live(void);           /* number of blocks not yet freed */
 void     cr_alloc_fail_at(int64_t nth); /* for tests: the nth call from now fails (1 = the next); <= 0 disables */
@@ -123,6 +136,15 @@ struct cr_arena {
     struct cr_arena_block *head;
 };
 void *cr_arena_alloc(struct cr_arena *arena, size_t bytes); /* zeroed, 16-aligned; NULL when out of memory */
+/* `count` elements of `size` bytes. As cr_arena_alloc; also NULL when count * size overflows. */
+void *cr_arena_array(struct cr_arena *arena, size_t count, size_t size);
+/* Allocates `count` elements for the pointer `var` from an arena, or returns CR_ERR_MEMORY from the enclosing function.
+ */
+#define CR_ARENA_ALLOC(arena, var, count)                                                                              \
+    do {                                                                                                               \
+        (var) = cr_arena_array((arena), (count), sizeof *(var));                                                       \
+        if (!(var)) return CR_NO_MEMORY((size_t)(count) * sizeof *(var));                                              \
+    } while (0)
 char *cr_arena_printf(struct cr_arena *arena, const char *fmt, ...) CR_PRINTF(2, 3); /* NULL when out of memory */
 void  cr_arena_free(struct cr_arena *arena);
 

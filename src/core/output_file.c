@@ -49,7 +49,7 @@ static bool is_report(struct start s) {
 
 /* The text chunk follows the header chunk: 8 bytes of signature, 25 bytes, then length and type of the next chunk. */
 static bool is_plan_png(struct start s) {
-    return BEGINS_WITH(s, 0, "\x89PNG\r\n\x1a\n") && BEGINS_WITH(s, 37, "tEXt" CR_OUTPUT_PNG_TEXT);
+    return BEGINS_WITH(s, 0, "\x89PNG\r\n\x1a\n") && BEGINS_WITH(s, 37, "tEXtSoftware\0" CR_OUTPUT_PLAN_SOFTWARE);
 }
 
 static bool is_explain_png(struct start s) {

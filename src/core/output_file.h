@@ -30,7 +30,7 @@ enum cr_output_kind {
 
 /* Marks by which files are recognised; the functions that write these files use them. */
 #define CR_OUTPUT_EXPORT_KEY "cresnet_export"       /* metadata of exported weights */
-#define CR_OUTPUT_PNG_TEXT "Software\0cresnet plan" /* text chunk of a drawn plan */
+#define CR_OUTPUT_PLAN_SOFTWARE "cresnet plan"      /* text chunk "Software" of a drawn plan */
 #define CR_OUTPUT_PRODUCER "cresnet"                /* producer of ONNX files */
 #define CR_OUTPUT_CSV_START "label\\predicted"      /* first cell of a confusion matrix */
 #define CR_OUTPUT_CSV_LIST "label,predicted,images" /* the same as a list of cells */

@@ -43,9 +43,9 @@ cr_status cr_dataset_renumber(struct cr_dataset *dataset, const int *to) {
     const char **names;
     int64_t     *counts = NULL;
     int32_t     *labels;
-    CR_ARENA_ALLOC(names, dataset, classes);
-    CR_ARENA_ALLOC(labels, dataset, classes);
-    if (dataset->class_counts) CR_ARENA_ALLOC(counts, dataset, classes);
+    CR_ARENA_ALLOC(&dataset->arena, names, (size_t)classes);
+    CR_ARENA_ALLOC(&dataset->arena, labels, (size_t)classes);
+    if (dataset->class_counts) CR_ARENA_ALLOC(&dataset->arena, counts, (size_t)classes);
     if (dataset->label_rows) CR_TRY(renumber_rows(dataset, to));
     for (int k = 0; k < classes; k++) {
         names[to[k]] = dataset->class_names[k];

@@ -36,7 +36,7 @@ static cr_status open_kind(const struct cr_config *config, enum cr_split split, 
 }
 
 static cr_status alloc_logged(struct cr_dataset *dataset) {
-    CR_ARENA_ALLOC(dataset->logged, dataset, dataset->count / 8 + 1);
+    CR_ARENA_ALLOC(&dataset->arena, dataset->logged, (size_t)dataset->count / 8 + 1);
     return CR_OK;
 }
 

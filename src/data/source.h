@@ -46,12 +46,6 @@ struct cr_dataset {
     struct cr_arena      arena;
     void                *state;
 };
-/* Allocates from the arena of the dataset, or returns CR_ERR_MEMORY from the enclosing function. */
-#define CR_ARENA_ALLOC(var, dataset, n)                                                                                \
-    do {                                                                                                               \
-        (var) = cr_arena_alloc(&(dataset)->arena, (size_t)(n) * sizeof *(var));                                        \
-        if (!(var)) return CR_NO_MEMORY((size_t)(n) * sizeof *(var));                                                  \
-    } while (0)
 
 /* Reads a sample as cr_dataset_get does; the pixels are borrowed from the dataset or the scratch. */
 CR_MUST cr_status cr_dataset_view(const struct cr_dataset *dataset, int64_t sample, struct cr_scratch *scratch,

@@ -152,17 +152,6 @@ static cr_status parse_entry(const struct cr_st_file *file, struct cr_json *json
 
 /* ---- the header ---- */
 
-/* Makes space for one more element by doubling the table; false when out of memory. */
-static bool grow(void **table, int count, int *capacity, size_t size) {
-    if (count < *capacity) return true;
-    int   more  = CR_MAX(64, *capacity * 2);
-    void *fresh = cr_realloc(*table, (size_t)more, size);
-    if (!fresh) return false;
-    *table    = fresh;
-    *capacity = more;
-    return true;
-}
-
 static cr_status parse_meta(struct cr_st_file *file, struct cr_json *json) {
     if (file->has_meta) return BAD(file, "duplicate __metadata__");
     file->has_meta = true;
@@ -172,10 +161,7 @@ static cr_status parse_meta(struct cr_st_file *file, struct cr_json *json) {
         char *key, *value;
         if (!cr_json_string(json, &key) || !cr_json_expect(json, ':') || !cr_json_string(json, &value))
             return bad_json(file, json);
-        void *table = file->meta;
-        if (!grow(&table, file->meta_count, &file->meta_capacity, sizeof *file->meta))
-            return CR_NO_MEMORY((size_t)file->meta_count * 2 * sizeof *file->meta);
-        file->meta                     = table;
+        CR_GROW(file->meta, file->meta_count, file->meta_capacity, 64);
         file->meta[file->meta_count++] = (struct cr_st_meta){key, value};
     } while (cr_json_take(json, ','));
     return cr_json_expect(json, '}') ? CR_OK : bad_json(file, json);
@@ -193,10 +179,7 @@ static cr_status parse_header(struct cr_st_file *file) {
                 CR_TRY(parse_meta(file, &json));
                 continue;
             }
-            void *table = file->entries;
-            if (!grow(&table, file->count, &file->capacity, sizeof *file->entries))
-                return CR_NO_MEMORY((size_t)file->count * 2 * sizeof *file->entries);
-            file->entries             = table;
+            CR_GROW(file->entries, file->count, file->capacity, 64);
             struct cr_st_entry *entry = &file->entries[file->count];
             *entry                    = (struct cr_st_entry){.name = name};
             CR_TRY(parse_entry(file, &json, entry));

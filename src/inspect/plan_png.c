@@ -1,12 +1,11 @@
-/* inspect/plan_png.c: draws the pool of a planned program. Text uses a font of 3 x 5 dots at double size; libpng
- * only compresses the pixels. */
+/* inspect/plan_png.c: draws the pool of a planned program. Text uses a font of 3 x 5 dots at double size. */
 #include "inspect/plan_png.h"
 
 #include "core/files.h"
 #include "core/output_file.h"
+#include "data/data.h"
 #include "inspect/plan_print.h"
 
-#include <png.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -158,43 +157,11 @@ static void draw_legend(struct canvas *canvas) {
 
 /* ---- the file ---- */
 
-enum { HEADER_BYTES = 33, CHUNK_BYTES = 12 }; /* signature and header chunk; length, type and checksum of a chunk */
-
-static void store_big_endian(uint8_t *at, uint32_t value) {
-    for (int i = 0; i < 4; i++) at[i] = (uint8_t)(value >> (24 - 8 * i));
-}
-
-/* The CRC-32 of PNG chunks. */
-static uint32_t crc32_of(const uint8_t *bytes, size_t count) {
-    uint32_t crc = UINT32_MAX;
-    for (size_t i = 0; i < count; i++) {
-        crc ^= bytes[i];
-        for (int bit = 0; bit < 8; bit++) crc = (crc >> 1) ^ (crc & 1 ? 0xedb88320u : 0);
-    }
-    return ~crc;
-}
-
-/* Inserts the text chunk by which a later run recognises the file. `bytes` has room for it. */
-static size_t add_text_chunk(uint8_t *bytes, size_t count) {
-    static const char text[] = "tEXt" CR_OUTPUT_PNG_TEXT;
-    const size_t      length = sizeof text - 1; /* with the type */
-    uint8_t          *at     = bytes + HEADER_BYTES;
-    memmove(at + CHUNK_BYTES - 4 + length, at, count - HEADER_BYTES);
-    store_big_endian(at, (uint32_t)length - 4);
-    memcpy(at + 4, text, length);
-    store_big_endian(at + 4 + length, crc32_of(at + 4, length));
-    return count + CHUNK_BYTES - 4 + length;
-}
-
 static cr_status write_file(const struct canvas *canvas, const char *path) {
-    png_image        image = {.version = PNG_IMAGE_VERSION, .width = WIDTH, .height = HEIGHT, .format = PNG_FORMAT_RGB};
-    png_alloc_size_t bytes = PNG_IMAGE_PNG_SIZE_MAX(image); /* an upper bound */
-    uint8_t         *packed;
-    CR_ALLOC(packed, bytes + CHUNK_BYTES + sizeof CR_OUTPUT_PNG_TEXT);
-    int       done   = png_image_write_to_memory(&image, packed, &bytes, 0, canvas->rgb, 0, NULL);
-    cr_status status = done ? cr_file_write_atomic(path, packed, add_text_chunk(packed, bytes))
-                            : CR_FAIL(CR_ERR_IO, "%s: cannot be compressed as PNG: %s", path, image.message);
-    cr_free(packed);
+    struct cr_text png    = {0};
+    cr_status      status = cr_image_encode_png(CR_OUTPUT_PLAN_SOFTWARE, canvas->rgb, WIDTH, HEIGHT, &png);
+    if (status == CR_OK) status = cr_file_write_atomic(path, png.data, png.length);
+    cr_text_free(&png);
     return status;
 }
 

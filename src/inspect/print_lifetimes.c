@@ -25,6 +25,7 @@ struct listing {
     int                        *last_use; /* by tensor: last op that used it; working memory of find_idle */
     int                        *writer;   /* by tensor */
     int                        *origin;   /* by tensor: the tensor of which it is a copy; CR_NONE: it is no copy */
+    struct cr_arena             arena;    /* holds the arrays */
 };
 
 static void find_writers(struct listing *l) {
@@ -122,8 +123,16 @@ static void print_place(const struct listing *l, const struct place *k, struct c
 }
 
 static cr_status print_all(struct listing *l, struct cr_text *out) {
+    const size_t         tensors = (size_t)CR_MAX(l->p->tensors, 1), ops = (size_t)CR_MAX(l->p->ops, 1);
     struct cr_simulation ignored;
     double               bytes[LOCATIONS] = {0};
+    CR_ARENA_ALLOC(&l->arena, l->time, ops);
+    CR_ARENA_ALLOC(&l->arena, l->seconds, ops);
+    CR_ARENA_ALLOC(&l->arena, l->moving, ops);
+    CR_ARENA_ALLOC(&l->arena, l->place, tensors);
+    CR_ARENA_ALLOC(&l->arena, l->last_use, tensors);
+    CR_ARENA_ALLOC(&l->arena, l->writer, tensors);
+    CR_ARENA_ALLOC(&l->arena, l->origin, tensors);
     CR_TRY(cr_program_seconds(l->p, l->model, l->seconds, l->moving));
     const struct cr_contention contention = cr_contention_of(l->model, l->moving);
     cr_program_simulate(l->p, l->seconds, &contention, l->time, &ignored);
@@ -142,23 +151,8 @@ static cr_status print_all(struct listing *l, struct cr_text *out) {
 }
 
 cr_status cr_plan_print_lifetimes(const struct cr_program *p, const struct cr_cost_model *model, struct cr_text *out) {
-    const size_t   tensors = (size_t)CR_MAX(p->tensors, 1), ops = (size_t)CR_MAX(p->ops, 1);
-    struct listing l     = {.p = p, .model = model};
-    l.time               = cr_alloc(ops, sizeof *l.time);
-    l.seconds            = cr_alloc(ops, sizeof *l.seconds);
-    l.moving             = cr_alloc(ops, sizeof *l.moving);
-    l.place              = cr_alloc(tensors, sizeof *l.place);
-    l.last_use           = cr_alloc(tensors, sizeof *l.last_use);
-    l.writer             = cr_alloc(tensors, sizeof *l.writer);
-    l.origin             = cr_alloc(tensors, sizeof *l.origin);
-    const bool allocated = l.time && l.seconds && l.moving && l.place && l.last_use && l.writer && l.origin;
-    cr_status  status    = allocated ? print_all(&l, out) : CR_NO_MEMORY(tensors * sizeof *l.place);
-    cr_free(l.time);
-    cr_free(l.seconds);
-    cr_free(l.moving);
-    cr_free(l.place);
-    cr_free(l.last_use);
-    cr_free(l.writer);
-    cr_free(l.origin);
+    struct listing  l      = {.p = p, .model = model};
+    const cr_status status = print_all(&l, out);
+    cr_arena_free(&l.arena);
     return status;
 }

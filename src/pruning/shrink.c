@@ -111,6 +111,7 @@ struct choice {
     int                       *order, *side; /* units by group, then by importance; first of each group in `side` */
     bool                      *has;          /* memory of axis.has */
     const struct cr_multiples *multiples;
+    struct cr_arena            arena; /* holds the arrays */
 };
 
 static void describe_axis(const struct cr_channel_groups *g, int tensor, enum cr_channel_axis a, int64_t size,
@@ -286,27 +287,25 @@ static cr_status choose(struct choice *c, double factor) {
     return CR_OK;
 }
 
+static cr_status open_choice(struct choice *c) {
+    const struct cr_channel_groups *g   = c->shrink->groups;
+    const size_t                    ops = (size_t)g->program->ops + 1;
+    CR_ARENA_ALLOC(&c->arena, c->op, ops);
+    CR_ARENA_ALLOC(&c->arena, c->order, (size_t)g->units + 1);
+    CR_ARENA_ALLOC(&c->arena, c->side, (size_t)g->groups + 1);
+    CR_ARENA_ALLOC(&c->arena, c->has, ops * CR_CHANNEL_AXES * (size_t)(g->groups + 1));
+    CR_ARENA_ALLOC(&c->arena, c->step, (size_t)g->units + 1);
+    CR_ARENA_ALLOC(&c->arena, c->needed, (size_t)g->groups + 1);
+    CR_TRY(rank_units(c));
+    describe_ops(c);
+    return CR_OK;
+}
+
 cr_status cr_shrink_choose(struct cr_shrink *s, const struct cr_multiples *multiples, double factor) {
-    const struct cr_channel_groups *g      = s->groups;
-    const size_t                    ops    = (size_t)g->program->ops + 1;
-    struct choice                   c      = {.shrink = s, .multiples = multiples};
-    cr_status                       status = CR_OK;
-    c.op                                   = cr_alloc(ops, sizeof *c.op);
-    c.order                                = cr_alloc((size_t)g->units + 1, sizeof *c.order);
-    c.side                                 = cr_alloc((size_t)g->groups + 1, sizeof *c.side);
-    c.has                                  = cr_alloc(ops * CR_CHANNEL_AXES * (size_t)(g->groups + 1), sizeof *c.has);
-    c.step                                 = cr_alloc((size_t)g->units + 1, sizeof *c.step);
-    c.needed                               = cr_alloc((size_t)g->groups + 1, sizeof *c.needed);
-    if (!c.op || !c.order || !c.side || !c.has || !c.step || !c.needed) status = CR_NO_MEMORY(ops * (size_t)g->groups);
-    if (status == CR_OK) status = rank_units(&c);
-    if (status == CR_OK) describe_ops(&c);
+    struct choice c      = {.shrink = s, .multiples = multiples};
+    cr_status     status = open_choice(&c);
     if (status == CR_OK) status = choose(&c, factor);
-    cr_free(c.op);
-    cr_free(c.order);
-    cr_free(c.side);
-    cr_free(c.has);
-    cr_free(c.step);
-    cr_free(c.needed);
+    cr_arena_free(&c.arena);
     return status;
 }
 

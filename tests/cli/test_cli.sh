@@ -6,20 +6,13 @@ shapes="data.kind=shapes data.root=images data.train_images=200 data.val_images=
 
 # ---- help, version, mistakes on the command line ----
 run; expect "no command" 2 "usage: cresnet COMMAND" "no command given"
-is "no command: stdout stays empty" "$out" ""
 run --help; expect "--help" 0 "usage: cresnet COMMAND"
-is "--help: stderr stays empty" "$err" ""
-run help; expect "help" 0 "predict"
 run -h; expect "-h" 0 "Exit codes"
 run --version; expect "--version" 0 "cresnet        " "libpng" "device cpu" "oneDNN" "OpenMP" "iniparser" "compiler"
 tiny_model >plain.ini
 run plan plain.ini $'train.epochs=3\ncresnet: warning: forged'; expect "a newline in a value" 2 '[train] epochs = 3\x0acresnet: warning: forged: must be an integer'
 is "a newline in a value: one line" "$(printf '%s\n' "$err" | wc -l)" 1
-for command in train eval predict plan check profile prune data; do
-    run $command ""; expect "$command: an empty name" 2 "cresnet $command: the name of the configuration file is empty"
-done
-run report ""; expect "report: an empty name" 2 "no run given"
-run train --version; expect "train --version" 0 "libpng"
+run train ""; expect "an empty name" 2 "cresnet train: the name of the configuration file is empty"
 for command in train eval predict report plan check bench profile prune export data; do
     run $command --help; expect "$command --help" 0 "usage: cresnet $command" "--help"
     is "$command --help: stderr stays empty" "$err" ""
@@ -33,42 +26,24 @@ done
 run help keys; expect "help keys" 0 "[model]" "weight_decay" "image_size" "drop_last"
 run help keys ema; expect "help keys SECTION" 0 "[ema]" "decay = 0"
 holds "help keys SECTION: no other" [ "$(grep -c '^\[' stdout)" = 1 ]
-run help optim.lr; expect "help SECTION.KEY" 0 "lr = 0.1"
-run help weight_decay; expect "help KEY" 0 "[optim]" "weight_decay = "
-run help keys workers; expect "help keys KEY" 0 "[data]" "workers = 2"
-run help keys optmi; expect "help keys, misspelt section" 2 "did you mean [optim]?"
 run help optim.lrr; expect "help keys, misspelt key" 2 "did you mean lr?"
 run trian tiny.ini; expect "unknown command" 2 "unknown command trian (did you mean train?)"
-run help trian; expect "help on an unknown command" 2 "did you mean train?"
 run help optm; expect "help on an unknown section" 2 "did you mean [optim]?"
 run tiny.ini; expect "a config instead of a command" 2 "cresnet train tiny.ini"
 run train tiny.ini --foo; expect "unknown option" 2 "cresnet train: unknown option --foo" "see cresnet train --help"
 run train --resme auto tiny.ini; expect "hint" 2 "unknown option --resme (did you mean --resume?)"
-run train tiny.ini -x; expect "unknown short option" 2 "unknown option -x"
-run train tiny.ini -output A; expect "one dash for two" 2 "did you mean --output?"
-run plan tiny.ini --resume auto; expect "another command's option" 2 "--resume belongs to cresnet train"
 run train tiny.ini --output; expect "option without its value" 2 "--output needs a value"
-run train tiny.ini --resume -o R; expect "an option instead of a value" 2 "option --resume needs a value (auto|PATH), but the next word is -o"
 run train tiny.ini --lr --epochs 2; expect "a long option instead of a value" 2 "option --lr needs a value (X), but the next word is --epochs"
 run train tiny.ini --lr -1; expect "a negative value is a value" 2 "[optim] lr = -1: must be from 0"
-run train tiny.ini --output=-o --batch=0; expect "a value that begins with a dash" 2 "[train] batch = 0"
 run train tiny.in; expect "a typing error in the name of a file" 2 "tiny.in: no such file; did you mean tiny.ini?"
 mkdir -p holder/.hidden; cp tiny.ini holder/net.ini
 run train hodler/net.ini; expect "a typing error in the name of a folder" 2 "hodler/net.ini: no such file; did you mean holder/net.ini?"
-run train hodler/other.ini; expect "a folder that lacks the file is no suggestion" 2 "hodler/other.ini: no such file"; is "a folder that lacks the file is no suggestion" "$(grep -c 'did you mean' stderr)" 0
-run train xy; expect "a short name resembles none" 2 "xy: no such file"; is "a short name resembles none" "$(grep -c 'did you mean' stderr)" 0
 run finetune holdre; expect "a typing error in the folder of images" 2 "holdre: no such folder of images; did you mean holder?"
-run plan holder; expect "a folder that is no run" 2 "for a folder of images: cresnet finetune holder"
 run train --resume holder; expect "--resume without a configuration" 2 "no configuration file given: to continue this run, cresnet train holder/last/config.ini --resume holder"
-run train --resume auto; expect "--resume auto without a configuration" 2 "no configuration file given; usage: "
-run report holder holder; expect "a report of two runs" 2 "a report shows one run: --compare shows several on one page"
 run train tiny.ini --force=yes; expect "a flag with a value" 2 "--force takes no value"
 run train tiny.ini extra.ini; expect "an operand too many" 2 "unexpected operand extra.ini"
 run plan tiny.ini batch=3; expect "an override without its section" 2 "did you mean train.batch=3?"
-run plan tiny.ini --set batch=3; expect "--set without a section" 2 "section.key=value"
 run plan tiny.ini --which stp; expect "--which" 2 "must be one of step, micro_first"
-run plan tiny.ini --after foo; expect "--after" 2 "must be one of"
-run predict tiny.ini a.png -k 0; expect "-k 0" 2 "from 1 to"
 # On machines with a GPU, test_cuda_* and gpu-check.sh test these cases.
 if "$bin" --version 2>/dev/null | grep '^device cuda ' | grep -qv 'not available'; then skip "device cuda without a GPU: there is one"; else
     run train tiny.ini --device cuda -o nogpu; expect "--device cuda without a GPU" 1 "device cuda" "--device cpu"
@@ -78,40 +53,23 @@ if "$bin" --version 2>/dev/null | grep '^device cuda ' | grep -qv 'not available
     [ "$(wc -l <stderr)" -le 2 ] && [ ! -d nogpu/step-1 ] && pass || fail "--device cuda without a GPU says more than it must: $(cat stderr)"
 fi
 run train tiny.ini --device cpu train.precision=bf16 -o half; expect "bf16 on the CPU" 2 "precision" "needs a GPU"
-run train tiny.ini train.precision=fp8 -o half; expect "unknown precision" 2 "fp16" "bf16"
-run train tiny.ini train.loss_scale=-1 -o half; expect "loss scale out of range" 2 "loss_scale"
-run --version; expect "--version, CUDA" 0 "CUDA  "
-run train tiny.ini train.gpu=-1 -o half; expect "train.gpu out of range" 2 "[train] gpu" "from 0 to 1023"
-run help keys; expect "help keys, GPU" 0 "loss_scale" "gpu" "precision"
-run check tiny.ini --devices tpu; expect "--devices" 2 "unknown device tpu"
 run check tiny.ini --devices cpu,tpu; expect "--devices, the second unknown" 2 "unknown device tpu"
 is "--devices, the second unknown: the first is not checked" "$(grep -c program stderr)" 0
-run check tiny.ini --devices ''; expect "--devices without a name" 2 "unknown device"
 run plan tiny.ini --device gpu; expect "--device gpu" 2 "did you mean cuda?"
-run bench tiny.ini; expect "bench without a benchmark" 2 "no benchmark given" "bench step CONFIG"
 run bench stpe; expect "an unknown benchmark" 2 "unknown benchmark stpe (did you mean step?)" "bench step CONFIG"
 run data pak; expect "an unknown part of data" 2 "pak is neither a configuration nor one of" "(did you mean pack?)"
-run help data pack; expect "help of a part of a command" 0 "data pack CONFIG|DIR OUT"
-run help data pak; expect "help of an unknown part" 2 "unexpected operand pak"
-run version; expect "version without dashes" 2 "did you mean --version?"
 run train tiny.ini Batch-Size=4; expect "a value without its section" 2 "Batch-Size=4 (did you mean train.batch=4?)"
-run train tiny.ini nothing=4; expect "a value of no key" 2 "a configuration value is section.key=value"
 run eval tiny.ini; expect "eval without weights" 2 "--weights FILE"
-run predict tiny.ini a.png; expect "predict without weights" 2 "--weights FILE"
 run train "$source_dir"/configs/finetune-folder.ini data.root=.; expect "fine-tuning without its weights" 2 "finetune-folder.ini:" "resnet18.safetensors" "model.weights=FILE" "from scratch; model.weights=resnet18 downloads the published weights"
 is "... without the list of all names" "$(grep -c wide_resnet101_2 <<<"$err")" 0
 is "... leaves no run behind" "$(ls -d checkpoints 2>/dev/null)" ""
 run train .; expect "train on a folder" 2 "is a folder" "cresnet finetune ." "--resume"
 run train files.ini data.kind=folder data.root=nowhere -o nowhere-run; expect "a missing folder of images" 2 "[data] root = nowhere: there is no such folder" "set data.root"
-run plan .; expect "plan on a folder without a run" 2 "neither a configuration file nor a run folder"
 
 # ---- configuration and overrides ----
-run plan nowhere.ini; expect "missing config" 2 "nowhere.ini"
 printf '[model]\narch = resnet21\n[train]\nbacth = 3\nepochs = many\n' >bad.ini
 run plan bad.ini
 expect "all mistakes of a file at once" 2 "bad.ini:2: [model] arch" "bad.ini:4: [train]" "batch" "bad.ini:5: [train] epochs"
-run plan tiny.ini train.batch=0; expect "override out of range" 2 "batch"
-run plan tiny.ini train.bacth=8; expect "override of an unknown key" 2 "batch"
 for how in "train.batch=6" "--train.batch=6" "--train.batch 6" "--batch 6" "--batch=6" "-b 6" "-b6" "--set train.batch=6" \
     "train.batch=2 -b 6" "-b 2 train.batch=6"; do
     run plan tiny.ini $how --json; is "plan $how" "$(field batch)" 6
@@ -120,17 +78,15 @@ run plan --json -b 6 -- tiny.ini; is "options before operands, --" "$(field batc
 run plan tiny.ini -b 6 -- train.batch=5; expect "-- ends options and overrides" 2 "unexpected operand train.batch=5"
 
 # ---- plan ----
-for config in "$source_dir"/configs/*.ini; do
-    name=$(basename "$config")
-    if [ -n "${CRESNET_SANITIZE:-}" ] && [ "$name" != demo.ini ]; then skip "plan $name (sanitizer)"; continue; fi
-    run plan "$config" --json; expect "plan $name" 0 '"peak_bytes"' '"bound_bytes"'
+for name in demo resnet50; do # test_programs plans every configuration
+    if [ -n "${CRESNET_SANITIZE:-}" ] && [ "$name" != demo ]; then skip "plan $name (sanitizer)"; continue; fi
+    run plan "$source_dir/configs/$name.ini" --json; expect "plan $name" 0 '"peak_bytes"' '"bound_bytes"'
     holds "plan $name: one JSON line" json_lines
     holds "plan $name: peak within 1 % of the bound" python3 -c 'import json
 p = json.loads(open("stdout").readline()); assert p["peak_bytes"] <= 1.01 * p["bound_bytes"] and p["bound_bytes"] > 0, p'
 done
 run plan tiny.ini; expect "plan" 0 "layer1.0.conv1" "total" "lower bound" "pool"
 run plan tiny.ini --program; expect "plan --program" 0 "conv " "layer1.0.conv1.y" "sgd"
-for pass in grad fuse select insert_waits plan; do run plan tiny.ini --after=$pass; expect "plan --after=$pass" 0 "layer2.0.conv2.y"; done
 run plan tiny.ini --after grad; plain=$(wc -l <stdout)
 run plan tiny.ini --after fuse; holds "fusing makes fewer ops" [ "$(wc -l <stdout)" -lt "$plain" ]
 run plan tiny.ini --which eval --program; expect "plan --which eval" 0 "bn_scale_bias"
@@ -144,8 +100,6 @@ if plans_for_gpus; then
     run plan tiny.ini --target h200 train.precision=fp16 -b 512 --choices; cp stdout table.txt; expect "plan --target --choices" 0 "plain us" "PWD"
     run plan tiny.ini --target h200 train.precision=fp16 -b 512 --choices --json -q
     holds "plan --target --choices --json: the table's lines" python3 "$source_dir/tests/tools/choices_match.py" table.txt stdout 6
-    sed -i '/^layer/s/ \([0-9.]*\)$/ 9\1/' table.txt
-    holds "choices_match.py sees what differs" bash -c '! python3 "$1" table.txt stdout 6 2>/dev/null' - "$source_dir/tests/tools/choices_match.py"
     run plan tiny.ini --target h100 memory.limit=1MiB
     expect "a limit below what libraries need" 2 "MiB (112 of them for libraries), "
     is "what is missing is the need less the limit" "$(sed -n 's/.*needs \([0-9.]*\) MiB.*, \([0-9.]*\) more.*/\1 \2/p' stderr | awk '{printf "%.1f", $1 - $2}')" 1.0
@@ -157,20 +111,14 @@ if "$bin" --version | grep -q '^CUDA  *no'; then
 fi
 run plan tiny.ini --kernel-times tiny.ini; expect "plan --kernel-times without --target" 2 "--kernel-times needs --target"
 run plan tiny.ini --target h300; expect "plan --target of none" 2 "h200, h100, a100, l40s, l4, rtx5090, rtx4090, rtx3090, rtx3060"
-run plan tiny.ini --choices; expect "plan --choices" 0 "program step, batch 4, on CPU" "kernel times are roofline estimates"
-run plan tiny.ini --choices --which eval -b 3; expect "plan --choices --which eval" 0 "program eval, batch 3"
+run plan tiny.ini --choices; cp stdout table.txt; expect "plan --choices" 0 "program step, batch 4, on CPU" "kernel times are roofline estimates"
 run plan tiny.ini --choices train.fuse=no; expect "plan --choices without fusing" 2 "[train] fuse = no" "--choices"
-run plan tiny.ini --choices --program; expect "plan --choices --program" 2 "leave --after, --program"
-run plan tiny.ini --choices --csv; expect "plan --choices --csv" 2 "leave --after, --program and --csv out"
-run plan tiny.ini --choices; cp stdout table.txt
 run plan tiny.ini --choices --json -q; expect "plan --choices --json" 0 '"convolutions": '
 holds "plan --choices --json: every convolution, with its kernel, and the table's lines" python3 "$source_dir/tests/tools/choices_match.py" table.txt stdout 6
 run plan tiny.ini --choices --which eval --json -b 3; expect "plan --choices --json of eval" 0 '"program": "eval", "batch": 3' '"x": [3, 16, 16, '
 lacks_gradients() { ! grep -q gradients stdout; }
 holds "an evaluation has no gradients" lacks_gradients
-run plan tiny.ini --choices --after=fuse; expect "plan --choices --after" 2 "leave --after"
 run plan tiny.ini train.accumulate=4 --which micro --json; expect "plan of a micro-step" 0 '"program": "micro"'
-run plan tiny.ini train.accumulate=4; expect "plan with accumulation" 0 "program micro_last"
 for size in 12 16; do run plan tiny.ini data.image_size=$size --json -q; cp stdout size$size.json; done
 run plan tiny.ini model.stem=imagenet data.image_sizes=5@0; expect "a size that is too small has its own key" 2 "[data] image_sizes = 5@0: 5 pixels: this network needs at least 7"
 run plan tiny.ini data.image_sizes=12@0,16@2,12@3 --json -q; expect "plan --json with several sizes" 0
@@ -183,24 +131,11 @@ run plan tiny.ini --csv; is "plan --csv" "$(head -1 stdout)" "id,lower,upper,siz
 # What is a program of its own now: one error names it. tools/NAME/tests/ test the programs.
 moved() { run "$@"; expect "$*" 2 "is now the program cresnet-$to: tools/"; is "$*: one line" "$(wc -l <stderr)" 1; }
 to="memory-trace plan LOG"; moved plan --trace log.csv; moved plan --alignment=64 --trace=log.csv
-to="memory-trace offloading CONFIG"; moved plan tiny.ini --curve
 to="memory-trace offsets FILE.csv"; moved plan --csv lifetimes.csv; moved plan --csv lifetimes.csv --capacity 80; moved plan --time-limit 1
-to="memory-trace allocators CONFIG"; moved bench allocators tiny.ini --steps 2
 to=spdnn; moved bench spdnn --neurons 1024
-to=sparse-bench; moved bench sparse --nets resnet18
-to=init-bench; moved bench init tiny.ini
-run train tiny.ini memory.trace=own.csv -o owned; expect "memory.trace" 2 "[memory] trace = own.csv: version 0.4 no longer has this key: cresnet-memory-trace log CONFIG"
-run train tiny.ini memory.swap=doa -o owned; expect "memory.swap = doa" 2 "[memory] swap = doa: version 0.4 no longer has this value: write memory.swap = auto"
-run train tiny.ini train.steps=1 -o untraced -q; expect "train" 0
-sed -i 's/^swap = auto$/swap = doa\ntrace = own.csv/' untraced/step-1/config.ini; rm untraced/step-1/checksums.txt
-run eval untraced; expect "a run of version 0.3 with memory.swap and memory.trace" 0
-run train tiny.ini --resume untraced train.steps=2; expect "a run of version 0.3 is resumed" 0
-is "the words of today are stored" "$(grep -E "^(swap|trace) " untraced/step-2/config.ini)" "swap = auto"
 
 run plan tiny.ini --png pool.png; expect "plan --png" 0 "lower bound"
 is "plan --png: a PNG" "$(head -c 4 pool.png | tail -c 3)" PNG
-run plan tiny.ini --png nowhere/pool.png; expect "plan --png into a missing folder" 1 "nowhere/pool.png" "make its folder"
-run plan tiny.ini --png pool.png --after fuse; expect "plan --png --after" 2 "leave --after"
 run plan files.ini data.kind=folder data.root=nowhere; expect "plan without its data" 0 "assuming 1000 classes"
 "$bin" plan tiny.ini --program 2>stderr | head -1 >/dev/null; rc=${PIPESTATUS[0]}
 holds "a closed pipe is no crash" [ "$rc" -eq 0 -o "$rc" -eq 141 ]
@@ -213,14 +148,11 @@ fi
 # ---- data ----
 run data shapes images data.train_images=200 data.val_images=40; expect "data shapes" 0 "200 training and 40 validation"
 run data shapes few data.train_images=9; expect "data shapes with too few images" 2 "must be at least 10"
-run data shapes tiny.ini; expect "data shapes over a file" 2 "tiny.ini exists already and is not the shapes dataset"
 run data shapes tiny.ini/shapes; expect "data shapes below a file" 1 "tiny.ini/shapes: cannot look for the shapes dataset here (data.root): Not a directory"
-HOME=/proc/none XDG_CACHE_HOME='' run data tiny.ini data.kind=shapes; expect "a cache folder that cannot be created" 1 \
     "/proc/none: cannot be created: No such file or directory: choose another folder for the images (data.root)"
 run data tiny.ini $shapes; expect "data" 0 "200 images" "40 images" "10 classes" "circle"
 run data tiny.ini $shapes --json; holds "data --json" json_lines
 run data files.ini data.kind=folder data.root=nowhere; expect "data of a missing folder" 2 "[data] root" "nowhere"
-run data files.ini data.kind=cifar10 data.root=nowhere; expect "data of a missing CIFAR-10" 2 "[data] root" "nowhere"
 
 run data pack tiny.ini $shapes packed; expect "data pack" 0 "train.crpk: 200 images" "val.crpk: 40 images" "data.kind=packed"
 run data files.ini data.kind=packed data.root=packed; expect "data of a packed set" 0 "200 images" "40 images" "10 classes" "circle"
@@ -229,8 +161,6 @@ run data verify packed --json; expect "data verify --json" 0 '"ok": true, "image
 holds "data verify --json" json_lines
 run data pack images packed --raw=20 --json; expect "data pack --json" 0 '"images": 200' '"skipped": 0'
 holds "data pack --json" json_lines
-run data pack images packed --raw=20; expect "data pack of a folder, raw" 0 "200 images, 0.2 MB"
-run data verify packed/train.crpk; expect "data verify of one file" 0 "200 images"
 dd if=/dev/zero of=packed/val.crpk bs=1 seek=1000 count=4 conv=notrunc 2>/dev/null
 run data verify packed; expect "data verify of an altered file" 1 "packed/val.crpk" "damaged" "cresnet data pack" "1 of 2 datasets"
 head -c 5000 packed/train.crpk >cut.crpk
@@ -242,16 +172,10 @@ packer=$!
 await $packer compgen -G 'stopped/*.tmp.*'
 kill -TERM $packer; wait $packer; is "data pack that is stopped" $? 143
 is "data pack that is stopped leaves nothing" "$(ls stopped) $(cat stopped/train.crpk)" "train.crpk kept"
-run data verify cut.crpk; expect "data verify of a cut file" 1 "cut.crpk" "cut off"
 run data verifi packed; expect "no such data command" 2 "verifi is neither a configuration nor one of stat, verify, pack and shapes"
-run data verify; expect "data verify without a file" 2 "FILE|DIR"
-run data verify nowhere.crpk; expect "data verify of a missing file" 1 "nowhere.crpk"
 mkdir -p unsplit/a unsplit/b; cp "$(find images -name '*.png' | head -1)" unsplit/a; cp unsplit/a/* unsplit/b
 run data pack unsplit unsplit-packed; expect "data pack without validation images" 2 "val_fraction"
 holds "data pack without validation images packs nothing" [ ! -e unsplit-packed ]
-run data pack images; expect "data pack without a place" 2 "CONFIG|DIR OUT"
-run data tiny.ini --raw=20; expect "--raw without pack" 2 "data pack"
-run data files.ini data.kind=packed data.root=nowhere; expect "data of a missing pack" 2 "[data] root" "nowhere/train.crpk"
 
 # ---- check, bench ----
 run bench data tiny.ini $shapes -b 20 --steps 4; expect "bench data" 0 "images/s" "per core" "decode"
@@ -262,10 +186,7 @@ run check tiny.ini --json -b 3; holds "check --json" json_lines
 run bench step tiny.ini --steps 3 --json; expect "bench step" 0 '"images_per_s"'
 holds "bench step --json" json_lines
 run bench step tiny.ini train.accumulate=3 --steps 2 -q; expect "bench with accumulation" 0 "images/s"
-run bench step tiny.ini --steps 2 --which eval; expect "bench step --which" 2 "--which is not an option of bench step (only of bench ops)"
-run bench infer tiny.ini --steps 2 --which step; expect "bench infer --which" 2 "--which is not an option of bench infer"
 run bench ops tiny.ini --steps 2 --which eval; expect "bench ops --which" 0 "program eval"
-run bench data tiny.ini --ranks 2; expect "bench data --ranks" 2 "--ranks is not an option of bench data (only of bench step, infer)"
 run bench infer tiny.ini --steps 3 --json train.eval_batch=2; expect "bench infer" 0 '"images_per_s"' '"latency_ms"' '"time_to_first_step_s"'
 holds "bench infer --json" json_lines
 is "bench infer: the batch is train.eval_batch" "$(field batch)" 2
@@ -273,16 +194,12 @@ holds "bench infer: images/s follow from ms and batch" python3 -c 'import json
 b = json.loads(open("stdout").readline())
 assert b["steps"] == 3 and b["accumulate"] == 1 and b["ms_min"] <= b["ms"] <= b["ms_max"], b
 assert abs(b["images_per_s"] * b["ms"] / 1e3 / b["batch"] - 1) < 0.01, b'
-run bench infer tiny.ini --steps 2 --json -b 6; is "bench infer: else it is train.batch" "$(field batch)" 6
-run bench infer tiny.ini --steps 2; expect "bench infer in words" 0 "batch: " "images/s" "time to first batch: "
 run bench infer; expect "bench infer of nothing" 2 "--help"
 run bench ops tiny.ini --steps 2; expect "bench ops" 0 "layer2.0.conv2" "sum of"
-run bench ops tiny.ini --steps 2 --json; holds "bench ops --json" json_lines
 run profile tiny.ini --steps 2; expect "profile" 0 "layer2.0.conv2" "kind" "sum of" "the whole program"
 run profile tiny.ini --steps 2 --order program --json; holds "profile --json" json_lines
 is "profile --order program: numbered as they run" "$(printf '%s\n' "$out" | sed -n 's/^{"op": \([0-9]*\),.*/\1/p' | head -3 | tr '\n' ' ')" "0 1 2 "
 run profile tiny.ini --which eval --steps 2; expect "profile --which eval" 0 "program eval" "conv" "the whole program"
-is "an evaluation has no gradients" "$(printf '%s\n' "$out" | grep -c wgrad)" 0
 run profile tiny.ini --which micro; expect "profile --which" 2 "must be one of step, eval"
 run profile tiny.ini --order size; expect "--order" 2 "must be one of time, program"
 

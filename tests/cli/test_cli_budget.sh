@@ -70,21 +70,11 @@ refused() { # NAME TEXT ARGS...: `prune ARGS -o X` prints TEXT in one error and 
 }
 refused "a time that is reached anyway" "no pruning needed" R --target-ms 1000 $estimate
 refused "a speedup that cannot be met" "--speedup 500 cannot be reached: the minimum is" R --speedup 500 --multiple 4 $estimate
-refused "a speedup that cannot be met within multiply-adds" "--speedup 500 cannot be reached within --flops: the minimum is" R --speedup 500 --flops 2 --multiple 4 $estimate
-refused "multiply-adds that cannot be met, with a speedup" "--flops 500 cannot be reached: at most" R --speedup 1.2 --flops 500 --multiple 4 $estimate
-refused "multiply-adds that cannot be met" "cannot be reached: at most" R --pattern channels,2:4 --flops 500 --multiple 4
 for x in 0 -1 nan x ''; do refused "--target-ms '$x'" "must be milliseconds above 0" R --target-ms "$x"; done
 for x in 1 0.5 nan 2x ''; do refused "--speedup '$x'" "above 1" R --speedup "$x"; done
 refused "two targets" "give one of" R --target-ms 1 --speedup 2
-refused "a list without a target" "needs a target" R --pattern channels,2:4
-refused "an unknown pattern" "\"blocks\" is no pattern" R --pattern channels,blocks --speedup 2
-refused "an empty pattern" "is no pattern" R --pattern channels,,2:4 --speedup 2
 refused "a comma at the end" "ends with a comma" R --pattern channels, --speedup 2
-refused "--target-ms and --sparsity" "a target chooses the sparsities" R --target-ms 1 --sparsity 0.5
 refused "no sparse kernels" "sparse = no" R --target-ms 1 --pattern unstructured train.sparse=no $estimate
-refused "an unknown batch" "give --batch N" R --target-ms 1 train.batch=auto
-refused "masks for 8-bit values" "no kernel for 8-bit values" R --speedup 1.2 --pattern unstructured quant.type=int8 $estimate
 refused "a quantised network" "a quantised network cannot be pruned" IQ --speedup 1.2 $estimate
-refused "blocks that fit no layer" "no layer can be pruned" R --speedup 1.2 --pattern block prune.block=3 $estimate
 checksums R >after; holds "the run is as it was" cmp before after
 sum_up

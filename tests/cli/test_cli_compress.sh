@@ -73,12 +73,7 @@ refused() { # NAME TEXT ARGS...: `compress ARGS` prints TEXT in one error and wr
 }
 refused "no target" "--speedup X" R
 for x in 1 0 nan 2x ''; do refused "--speedup '$x'" "above 1" R --speedup "$x"; done
-refused "--max-drop x" "points of accuracy" R --speedup 2 --max-drop x
-refused "no run" "no such run folder" nowhere --speedup 2
 refused "a quantised run" "a quantised network cannot be compressed" Q/network --speedup 2
-refused "int8 without channels" "--int8 needs the pattern channels" R --speedup 2 --int8 --pattern 2:4
-refused "a typo" "unknown key" R --speedup 2 optim.lrr=1
-refused "an unknown batch" "give --batch N" R --speedup 2 train.batch=auto
 run compress R --speedup 1.3 -o R-compressed; expect "another target in this folder" 2 "was made for" "choose another folder"
 run compress R --speedup 1.3 -o R; expect "a folder in use" 2 "not empty"
 run compress R --speedup 90 --epochs 1 $keys -o Z; expect "a speedup that no pattern reaches" 2 "no pattern is fast enough: --speedup 90 cannot be reached on this device; the reason of each pattern is printed above" "cannot be reached: the minimum is"

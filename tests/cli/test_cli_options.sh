@@ -23,20 +23,12 @@ refused --last plan check bench profile train data
 run eval tiny.ini -o scores.json; expect "eval -o" 2 "option -o belongs to cresnet train, finetune, sweep, lr-find, explain, report, prune, compress, quantize, export, not to eval: results are on standard output, which > FILE redirects"
 run predict tiny.ini -b 3; expect "predict -b" 2 "option -b belongs to cresnet" "not to predict"
 run eval tiny.ini --gpus 2; expect "eval --gpus" 2 "train.gpu=N chooses the GPU"
-run bench step tiny.ini --workers 2; expect "bench step --workers" 2 "--workers is not an option of bench step (only of bench data)"
-run bench data tiny.ini --device cpu; expect "bench data --device" 2 "--device is not an option of bench data"
-run plan tiny.ini --json --csv; expect "plan --json --csv" 2 "exclude each other"
-run plan tiny.ini --json --program; expect "plan --json --program" 2 "exclude each other"
-run plan tiny.ini --csv --after plan; expect "plan --csv --after" 2 "exclude each other"
 run train tiny.ini --force -o F; expect "train --force" 2 "--force needs --resume"
 run train tiny.ini --steps 1 -o F -q; expect "train" 0
 run prune F --sparsity 0.5 -b 3 -o P; expect "prune -b without --target-ms" 2 "--batch needs --target-ms"
 run data pack tiny.ini -o packed; expect "data pack -o" 2 "pack and shapes name their folder without an option: pack CONFIG|DIR OUT"
 run train tiny.ini optim.lr = 0.1; expect "blanks around =" 2 "unexpected operand optim.lr (a value is set by optim.lr=VALUE, without blanks)"
 run data shapes images --json; expect "data shapes --json" 2 "leave --json out"
-run data shapes images --seed 3; expect "data shapes --seed" 2 "leave --seed out"
-run data shapes images -j 3; expect "data shapes -j" 2 "--workers is for cresnet data pack, stat and verify"
-run data tiny.ini -j 3; expect "data CONFIG -j" 2 "--workers is for cresnet data pack, stat and verify"
 holds "what was refused writes nothing" [ ! -e images -a ! -e P ]
 
 # ---- names that other trainers use ----
@@ -59,7 +51,6 @@ run data images; holds "data DIR" cmp stdout stat.txt
 run data images -j 2 --json; expect "data DIR -j --json" 0 '"duplicates"'
 run data pack images packed -q; run data packed; expect "data of a folder of packed files" 0 "packed in packed" "duplicates"
 run data F; expect "data RUN" 0 "synthetic" "64 images"
-run data F/last; expect "data of a checkpoint" 0 "synthetic" "64 images"
 
 # ---- profile on the CPU: no percentages of a roofline that is not known ----
 run profile tiny.ini --steps 1; expect "profile on the CPU" 0 "roofline: none on this device"

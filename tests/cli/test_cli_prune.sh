@@ -70,15 +70,10 @@ refused() { # NAME TEXT ARGS...: the command prints TEXT in one error and writes
 refused "a typo" "did you mean schedule?" train tiny.ini prune.schedul=acdc
 refused "an unknown schedule" "gradual, acdc, rigl" train tiny.ini prune.schedule=rigle
 refused "acdc without end" "must be above start (0) with schedule = acdc" train tiny.ini prune.schedule=acdc prune.sparsity=0.5
-refused "acdc without a cycle" "must be at least 10, so that" train tiny.ini prune.schedule=acdc prune.sparsity=0.5 prune.end=9
-refused "rigl by one threshold" "must be erk or uniform" train tiny.ini prune.schedule=rigl prune.sparsity=0.5 prune.end=1
-refused "rigl with blocks" "must be unstructured" train tiny.ini prune.schedule=rigl prune.sparsity=0.5 prune.end=1 prune.scope=erk prune.pattern=block
 refused "group decay and masks" "excludes sparsity" train tiny.ini prune.group_decay=1 prune.sparsity=0.5
 run train tiny.ini prune.group_decay=1 prune.exempt=layer9 -o L; expect "group decay of an unknown layer" 2 "is not a layer or part"; holds "no step was run" test ! -e L/log.jsonl
 refused "scores by gradients while training" "is only for \`cresnet prune\`" train tiny.ini prune.importance=taylor prune.sparsity=0.5
 refused "bn for masks" "bn is only for --pattern channels" prune R --sparsity 0.5 --importance bn
 for x in 0 -1 x 2.5 ''; do refused "--recalibrate '$x'" "--recalibrate" prune R --sparsity 0.5 --recalibrate "$x"; done
-refused "no data" "nowhere" prune R --sparsity 0.5 --recalibrate 2 data.kind=folder data.train_images=0 data.val_images=0 data.root=nowhere
-refused "a training set below one batch" "lower it" prune R --sparsity 0.5 --recalibrate 2 data.train_images=1
 checksums R >after; holds "the run is as it was" cmp before after
 sum_up

@@ -79,23 +79,13 @@ refused() { # NAME TEXT ARGS...: `prune ARGS -o X` prints TEXT in one error and 
     holds "$name: writes nothing" test ! -e X
 }
 refused "a target that cannot be met" "cannot be reached: at most" R --pattern channels --flops 50 --multiple 4
-refused "groups would vanish" "every group keeps at least one" R --pattern channels --flops 1.5 --multiple 16
 for x in 1 0.5 -2 nan inf x 2x ''; do refused "--flops '$x'" "above 1" R --pattern channels --flops "$x"; done
-refused "no --flops" "needs --flops X" R --pattern channels
-refused "no --pattern channels" "needs --pattern channels" R --flops 2
-refused "--flops and --sparsity" "channels is for" R --pattern channels --flops 2 --sparsity 0.5
 refused "--flops and a time that cannot be reached" "cannot be reached within --flops" R --pattern channels --flops 2 --multiple 4 --target-ms 0.000001 -b 4 train.measure=no
-refused "--keep-shape with a target of time" "--keep-shape is only for" R --pattern channels --flops 2 --speedup 1.1 --keep-shape -b 4 train.measure=no
-refused "--keep-shape of masks" "--keep-shape is only for" R --sparsity 0.5 --keep-shape
 refused "a quantised network" "a quantised network cannot be pruned" Q --pattern channels --flops 2
-refused "an unknown layer" "is not a layer or part" R --pattern channels --flops 2 --exempt layer9
 run data shapes images data.train_images=20 data.val_images=10; rm -r images/*/"$(ls images/train | head -1)"
 folder="data.kind=folder data.train_images=0 data.val_images=0"
 refused "data of other classes" "9 classes, the network 10" R --pattern channels --flops 2 --importance taylor $folder data.root=images
-refused "no data" "nowhere" R --pattern channels --flops 2 --importance taylor $folder data.root=nowhere
 run train tiny.ini prune.pattern=channels prune.sparsity=0.5 -o X; expect "pattern = channels while training" 2 "use channel"; holds "writes nothing" test ! -e X
-(ulimit -f 4; exec "$bin" prune R --pattern channels --flops 2 --multiple 4 -o limit -q) >stdout 2>stderr
-is "files have a limit: exit code" $? 1; holds "files have a limit: why" grep -q "could not be written" stderr; holds "no empty folder is left" [ ! -e limit ]
 run prune R --pattern channels --flops 2 --multiple 4 -o S; expect "a folder in use" 2 "not empty"
 checksums R >after; holds "the run is as it was" cmp before after
 sum_up

@@ -116,14 +116,9 @@ run predict basic.ini --weights "$golden/basic.safetensors" - </dev/null; expect
 rm P/step-0/checksums.txt # names are changed on purpose
 printf 'cat\n1\ndog\n' >P/step-0/classes.txt 2>/dev/null || printf 'cat\n1\ndog\n' >"$(dirname "$(find P/ -name model.safetensors | head -1)")/classes.txt"
 run explain P "$golden/image.png" --class dog -o n.png; expect "a name" 0 "image.png: dog, " "(predicted: "
-run explain P "$golden/image.png" --class 2 -o n.png; expect "its number; an own overlay is replaced" 0 "image.png: dog, "
 run explain P "$golden/image.png" -o x.jpg; expect "a name of another format" 2 "-o x.jpg: the overlay is a PNG image: name it FILE.png"
 run explain P "$golden/image.png" --class cow -o x.png; expect "no such class" 2 '--class cow: is no class of this network: give a name such as cat or a number from 0 to 2'
-run explain P "$golden/image.png" --class 3 -o x.png; expect "no such number" 2 "from 0 to 2"
 run explain P "$golden/image.png"; expect "no output" 2 "add -o FILE.png"
-run explain P -o x.png; expect "no image" 2 "no image given"
-run explain P "$golden/image.png" "$golden/image.png" -o x.png; expect "two images" 2 "more than one image given"
-run explain basic.ini "$golden/image.png" -o x.png; expect "no weights" 2 "no weights"
 run explain P nothing.png -o x.png; expect "no such image" 1 "nothing.png"
 run explain P P -o x.png; expect "a folder" 1 "P: is a folder, not an image"
 holds "no file was written" test ! -e x.png
@@ -132,6 +127,5 @@ holds "the overlay stays" cmp a.png before.png
 cp "$golden/image.png" mine.png
 run explain P "$golden/image.png" -o mine.png; expect "a foreign file" 2 "mine.png: exists and is not an overlay of cresnet explain"
 holds "it stays" cmp "$golden/image.png" mine.png
-run explain P "$golden/image.png" -o - --csv -; expect "one output twice" 2 "name the same output"
 run explain P "$golden/image.png" -o y.png quant.type=int8; expect "8 bits" 2 "explain needs a network in floating point"
 sum_up

@@ -80,28 +80,6 @@ def together(files):
     check("packed bombs are refused too", "data.max_pixels allows 1000000" in measured("eval", "out", "data.kind=packed", "data.root=pack", "data.max_pixels=1000000")[1])
 
 
-def cut_while_used():
-    """The file is cut while workers read it: one error that names it, no signal, and no image is skipped."""
-    for raw in ("", "--raw=32"):
-        check("pack", cresnet("data", "pack", "good.ini", "cut", *raw.split()).returncode == 0)
-        args = ["train", "good.ini", "data.kind=packed", "data.root=cut", "train.output=cut-run", "train.epochs=100000", "train.log_every=1"]
-        program = subprocess.Popen([BIN, *args], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        deadline = time.monotonic() + 60
-        while not os.path.exists("cut-run/log.jsonl") or os.path.getsize("cut-run/log.jsonl") < 200:
-            if program.poll() is not None or time.monotonic() > deadline:
-                break
-            time.sleep(0.02)
-        os.truncate("cut/train.crpk", 700)
-        try:
-            said, _ = program.communicate(timeout=60)
-        except subprocess.TimeoutExpired:
-            program.kill()
-            said = "hangs"
-        check("a cut file ends training with an error", program.returncode == 1, (program.returncode, said[-500:]))
-        errors = [line for line in said.splitlines() if "train.crpk" in line]
-        check("one error names the file", len(errors) == 1 and "was cut off while it was read" in errors[0], said[-500:])
-        subprocess.run(["rm", "-rf", "cut", "cut-run"], check=True)
-
 
 def labels_of_their_own():
     """A list with several labels for an image takes images x classes bits: 3 MB of text would take 2.5 GB."""
@@ -137,7 +115,6 @@ def main():
     one_at_a_time(files)
     reasons()
     labels_of_their_own()
-    cut_while_used()
     together(files)
 
 

@@ -71,11 +71,6 @@ wait $pid
 is "an early SIGUSR1: exit code" $? 0
 is "an early SIGUSR1 saves once more than at the end" "$(grep -c "^saved step" early.txt)" 2
 
-# A parent may leave SIGCHLD ignored; the first process must see that its ranks have ended.
-timeout 60 python3 -c 'import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])' \
-    "$bin" train net.ini -o "$work/ignored" --ranks 2 >ignored.txt 2>&1
-is "two ranks with SIGCHLD ignored: exit code" $? 0
-
 # Rank 0 alone is interrupted, during an evaluation.
 images=20000
 [ -z "${CRESNET_SANITIZE:-}" ] || images=2000

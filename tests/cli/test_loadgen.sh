@@ -99,8 +99,6 @@ mkdir -p broken/val/star && echo "no image" >broken/val/star/bad.png
 refused "a broken image" 1 "bad.png: not a JPEG, PNG or WebP image" Offline --run run --data broken --device cpu --seconds 1
 mkdir -p none
 refused "no images" 1 "no PNG or JPEG images" Offline --run run --data none --device cpu --seconds 1
-refused "a wrong number" 1 "--batch x" Offline --run run --device cpu --batch x
-refused "an unknown device" 1 'unknown device "tpu"' Offline --run run --device tpu
 python3 "$source_dir/tools/loadgen/accuracy.py" performance >stdout 2>stderr
 is "accuracy.py without accuracy mode: exit code" $? 1
 has "accuracy.py without accuracy mode" "$(cat stderr)" "--accuracy"

@@ -116,7 +116,4 @@ done
 
 # --force that would do nothing
 run eval R --force; expect "eval --force" 2 "--force needs --confusion"
-run predict R images --force; expect "predict --force" 2 "--force needs --csv"
-run plan tiny.ini --force; expect "plan --force" 2 "--force needs --png"
-run data tiny.ini --force; expect "data --force" 2 "--force is for cresnet data pack"
 sum_up

@@ -249,24 +249,6 @@ static void gradients_may_be_sent_in_16_bits(void) {
     finish(&r);
 }
 
-/* LARS and AdamW, each with averages. */
-static const char *const rule_keys[2][2] = {{"optim.kind=lars", "optim.lr=1"}, {"optim.kind=adamw", "optim.lr=0.001"}};
-
-static void the_other_rules_train_like_one(void) {
-    for (int k = 0; k < 2; k++) {
-        struct run r;
-        double     one[STEPS_MAX], two[STEPS_MAX];
-        prepare(&r);
-        for (int i = 0; i < 2; i++) give(&r, rule_keys[k][i]);
-        give(&r, "ema.decay=0.9");
-        CHECK(TRAIN(1, &r, "one", "train.batch=24", "train.steps=5") == 0);
-        CHECK(TRAIN(2, &r, "two", "train.batch=12", "train.steps=5", "model.sync_bn=yes") == 0);
-        CHECK(losses_of(&r, "one", one) == 5 && losses_of(&r, "two", two) == 5);
-        for (int i = 0; i < 5; i++) CHECK(relative(one[i], two[i]) <= 1e-4);
-        finish(&r);
-    }
-}
-
 /* ---- evaluation ---- */
 
 static long number_of(const char *line, const char *key) {
@@ -301,5 +283,4 @@ TESTS(CASE(two_ranks_train_like_one), CASE(three_ranks_train_like_one), CASE(fou
       CASE(schedules_of_pruning_are_the_same), CASE(dropped_images_are_the_same),
       CASE(equal_ranks_are_bitwise_identical), CASE(buckets_are_bitwise_identical),
       CASE(learning_rate_scales_with_the_batch), CASE(other_rules_and_averages), CASE(one_batch_size_is_found_for_all),
-      CASE(gradients_may_be_sent_in_16_bits), CASE(the_other_rules_train_like_one),
-      CASE(evaluation_counts_each_image_once))
+      CASE(gradients_may_be_sent_in_16_bits), CASE(evaluation_counts_each_image_once))

@@ -1,12 +1,10 @@
 #!/usr/bin/env python3
 """Tests scripts/pth_to_safetensors.py, and the reader of the program ($CRESNET_BIN), with common kinds of files that this PyTorch writes; reads
 the results with st.py."""
-import argparse
 import os
 import subprocess
 import sys
 import tempfile
-import zipfile
 
 import numpy as np
 import torch
@@ -133,17 +131,6 @@ def read_by_the_program(d):
     check(rc == 1 and "TorchScript" in err, "TorchScript: " + err)
 
 
-def overwriting(d):
-    source, out = os.path.join(d, "plain.pth"), os.path.join(d, "mine")
-    with open(out, "w") as f:
-        f.write("mine")
-    rc, _, err = run(source, out)
-    check(rc == 2 and out in err and open(out).read() == "mine", "refuses to overwrite: %d %s" % (rc, err))
-    rc, _, err = run(source, out, "-f")
-    check(rc == 0, "-f: " + err)
-    compare(out, state(), "-f")
-
-
 def bad_files(d):
     def refuse(name, part):
         out = os.path.join(d, "bad.safetensors")
@@ -153,14 +140,7 @@ def bad_files(d):
 
     with open(os.path.join(d, "text.pth"), "w") as f:
         f.write("no tensors here")
-    with open(os.path.join(d, "empty.pth"), "w"):
-        pass
-    with zipfile.ZipFile(os.path.join(d, "zip.pth"), "w") as z:
-        z.writestr("a/b", "c")
     torch.save([1, 2], os.path.join(d, "list.pth"))
-    torch.save({"a": torch.zeros(2, dtype=torch.complex64)}, os.path.join(d, "complex.pth"))
-    torch.save({"a": torch.zeros(2), "b": torch.zeros(2, dtype=torch.bool)}, os.path.join(d, "bool.pth"))
-    torch.save({"epoch": 3}, os.path.join(d, "none.pth"))
     for name in "plain.pth", "old.pth":
         data = open(os.path.join(d, name), "rb").read()
         for part in 3, 2, 1:
@@ -169,37 +149,9 @@ def bad_files(d):
             refuse("cut%d-%s" % (part, name), "damaged")
     refuse("missing.pth", "no such file")
     refuse("text.pth", "no file that torch.save wrote")
-    refuse("empty.pth", "no file that torch.save wrote")
-    refuse("zip.pth", "not one of torch")
     refuse("list.pth", "no weights found")
-    refuse("complex.pth", "C64")
-    refuse("bool.pth", "'b'")
-    refuse("none.pth", "no weights found")
     rc, _, err = run(os.path.join(d, "plain.pth"), os.path.join(d, "no", "where"))
     check(rc == 1 and "cannot be written" in err, "unwritable: " + err)
-
-
-def pickles_that_run_programs(d):
-    made = os.path.join(d, "made-by-the-pickle")
-    for new in True, False:
-        torch.save({"state_dict": state(), "args": Evil(made)}, os.path.join(d, "evil.pth"),
-                   _use_new_zipfile_serialization=new)
-        rc, _, err = run(os.path.join(d, "evil.pth"), os.path.join(d, "evil.st"), "-f")
-        check(rc == 0 and not os.path.exists(made), "a pickle ran a program, or stopped us: " + err)
-        compare(os.path.join(d, "evil.st"), state(), "evil")
-
-
-def whole_models(d):
-    model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3, bias=False), torch.nn.BatchNorm2d(4),
-                                torch.nn.Sequential(torch.nn.Linear(4, 2)))
-    model.register_buffer("hidden", torch.zeros(3), persistent=False)
-    model.register_buffer("shown", torch.ones(3))
-    torch.save(model, os.path.join(d, "whole.pth"))
-    torch.save({"model": model, "args": argparse.Namespace(lr=0.1)}, os.path.join(d, "inside.pth"))
-    for name in "whole.pth", "inside.pth":
-        rc, _, err = run(os.path.join(d, name), os.path.join(d, name + ".st"))
-        check(rc == 0, name + ": " + err)
-        compare(os.path.join(d, name + ".st"), model.state_dict(), name)
 
 
 def main():
@@ -209,10 +161,7 @@ def main():
     with tempfile.TemporaryDirectory() as d:
         good_files(d)
         read_by_the_program(d)
-        overwriting(d)
         bad_files(d)
-        pickles_that_run_programs(d)
-        whole_models(d)
         check(not [n for n in os.listdir(d) if ".tmp." in n], "temporary files left")
     print("%d failures" % len(failures))
     return 1 if failures else 0

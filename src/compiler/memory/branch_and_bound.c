@@ -62,38 +62,25 @@ static void find_near(struct cr_tree *t) {
 
 static cr_status allocate(struct cr_tree *t) {
     size_t n = (size_t)t->items, s = (size_t)t->sections + 1, near, changes = count_changes(t->item, t->items, &near);
-    CR_ALLOC(t->near, near);
-    CR_ALLOC(t->near_at, n + 1);
-    CR_ALLOC(t->next, n + 1);
-    CR_ALLOC(t->previous, n + 1);
-    CR_ALLOC(t->placed, n);
-    CR_ALLOC(t->rest, n);
-    CR_ALLOC(t->least, n);
-    CR_ALLOC(t->stack, n);
-    CR_ALLOC(t->floor, s);
-    CR_ALLOC(t->total, s);
-    CR_ALLOC(t->lowest, s);
-    CR_ALLOC(t->across, s);
-    CR_ALLOC(t->failures, s);
-    CR_ALLOC(t->change, changes);
+    CR_ARENA_ALLOC(&t->arena, t->near, near);
+    CR_ARENA_ALLOC(&t->arena, t->near_at, n + 1);
+    CR_ARENA_ALLOC(&t->arena, t->next, n + 1);
+    CR_ARENA_ALLOC(&t->arena, t->previous, n + 1);
+    CR_ARENA_ALLOC(&t->arena, t->placed, n);
+    CR_ARENA_ALLOC(&t->arena, t->rest, n);
+    CR_ARENA_ALLOC(&t->arena, t->least, n);
+    CR_ARENA_ALLOC(&t->arena, t->stack, n);
+    CR_ARENA_ALLOC(&t->arena, t->floor, s);
+    CR_ARENA_ALLOC(&t->arena, t->total, s);
+    CR_ARENA_ALLOC(&t->arena, t->lowest, s);
+    CR_ARENA_ALLOC(&t->arena, t->across, s);
+    CR_ARENA_ALLOC(&t->arena, t->failures, s);
+    CR_ARENA_ALLOC(&t->arena, t->change, changes);
     return CR_OK;
 }
 
 void cr_tree_close(struct cr_tree *t) {
-    cr_free(t->near);
-    cr_free(t->near_at);
-    cr_free(t->next);
-    cr_free(t->previous);
-    cr_free(t->placed);
-    cr_free(t->rest);
-    cr_free(t->least);
-    cr_free(t->stack);
-    cr_free(t->floor);
-    cr_free(t->total);
-    cr_free(t->lowest);
-    cr_free(t->across);
-    cr_free(t->failures);
-    cr_free(t->change);
+    cr_arena_free(&t->arena);
     *t = (struct cr_tree){0};
 }
 

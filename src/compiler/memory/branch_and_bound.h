@@ -53,6 +53,7 @@ struct cr_tree {
     int64_t                steps;
     bool                   stopped;
     double                *failures; /* [sections] number of failed subtrees; the caller may scale the numbers */
+    struct cr_arena        arena;    /* holds the arrays but `item` */
 };
 
 /* Returns CR_ERR_MEMORY. `item` is sorted by lower and must outlive the tree. cr_tree_close frees the tree. */

@@ -24,27 +24,36 @@ struct key {
 };
 
 struct planner {
-    struct item *item;
-    int          items;
-    int64_t     *time; /* ranks: sorted, unique */
-    int          times;
-    int         *order; /* items in the order of placement */
-    struct key  *key;
-    int         *placed; /* items, sorted by offset */
-    int64_t     *best;   /* offsets by item */
-    int         *best_order;
-    int         *earlier; /* an order of an earlier round of the improvement */
-    int64_t      peak, bound;
-    int64_t      visits; /* compared pairs: the budget of the improvement */
+    struct item    *item;
+    int             items;
+    int64_t        *time; /* ranks: sorted, unique */
+    int             times;
+    int            *order; /* items in the order of placement */
+    struct key     *key;
+    int            *placed; /* items, sorted by offset */
+    int64_t        *best;   /* offsets by item */
+    int            *best_order;
+    int            *earlier; /* an order of an earlier round of the improvement */
+    int64_t         peak, bound;
+    int64_t         visits; /* compared pairs: the budget of the improvement */
+    struct cr_arena arena;  /* holds the arrays */
 };
 
 enum { IMPROVE_VISITS = 24 * 1000 * 1000, IMPROVE_ROUNDS = 400 };
 
 /* ---- setting up ---- */
 
-static int rank_of(const struct planner *w, int64_t time) {
-    const int64_t *at = bsearch(&time, w->time, (size_t)w->times, sizeof *w->time, cr_compare_i64);
-    return (int)(at - w->time);
+int cr_times_sort(int64_t *time, int times) {
+    int unique = 0;
+    qsort(time, (size_t)times, sizeof *time, cr_compare_i64);
+    for (int i = 0; i < times; i++)
+        if (i == 0 || time[i] != time[unique - 1]) time[unique++] = time[i];
+    return unique;
+}
+
+int cr_time_rank(const int64_t *times, int count, int64_t time) {
+    const int64_t *at = bsearch(&time, times, (size_t)count, sizeof *times, cr_compare_i64);
+    return (int)(at - times);
 }
 
 static bool is_empty(const struct cr_interval *interval) {
@@ -54,8 +63,8 @@ static bool is_empty(const struct cr_interval *interval) {
 static cr_status set_up(struct planner *w, const struct cr_interval *interval, int count, size_t alignment) {
     CR_ASSERT(alignment > 0 && count >= 0);
     size_t n = (size_t)count, total = 0;
-    CR_ALLOC(w->item, n);
-    CR_ALLOC(w->time, 2 * n);
+    CR_ARENA_ALLOC(&w->arena, w->item, n);
+    CR_ARENA_ALLOC(&w->arena, w->time, 2 * n);
     for (int i = 0; i < count; i++) {
         if (is_empty(&interval[i])) continue;
         size_t units = interval[i].size / alignment + (interval[i].size % alignment != 0);
@@ -67,14 +76,10 @@ static cr_status set_up(struct planner *w, const struct cr_interval *interval, i
         w->time[w->times++] = interval[i].lower;
         w->time[w->times++] = interval[i].upper;
     }
-    qsort(w->time, (size_t)w->times, sizeof *w->time, cr_compare_i64);
-    int unique = 0;
-    for (int i = 0; i < w->times; i++)
-        if (i == 0 || w->time[i] != w->time[unique - 1]) w->time[unique++] = w->time[i];
-    w->times = unique;
+    w->times = cr_times_sort(w->time, w->times);
     for (int i = 0; i < w->items; i++) {
-        w->item[i].lower = rank_of(w, interval[w->item[i].interval].lower);
-        w->item[i].upper = rank_of(w, interval[w->item[i].interval].upper);
+        w->item[i].lower = cr_time_rank(w->time, w->times, interval[w->item[i].interval].lower);
+        w->item[i].upper = cr_time_rank(w->time, w->times, interval[w->item[i].interval].upper);
     }
     return CR_OK;
 }
@@ -93,17 +98,6 @@ static cr_status find_bound(struct planner *w) {
     }
     cr_free(load);
     return CR_OK;
-}
-
-static void release(struct planner *w) {
-    cr_free(w->item);
-    cr_free(w->time);
-    cr_free(w->order);
-    cr_free(w->key);
-    cr_free(w->placed);
-    cr_free(w->best);
-    cr_free(w->best_order);
-    cr_free(w->earlier);
 }
 
 /* ---- orders ---- */
@@ -236,12 +230,12 @@ static void improve(struct planner *w) {
 
 static cr_status plan_items(struct planner *w) {
     size_t n = (size_t)w->items;
-    CR_ALLOC(w->order, n);
-    CR_ALLOC(w->key, n);
-    CR_ALLOC(w->placed, n);
-    CR_ALLOC(w->best, n);
-    CR_ALLOC(w->best_order, n);
-    CR_ALLOC(w->earlier, n);
+    CR_ARENA_ALLOC(&w->arena, w->order, n);
+    CR_ARENA_ALLOC(&w->arena, w->key, n);
+    CR_ARENA_ALLOC(&w->arena, w->placed, n);
+    CR_ARENA_ALLOC(&w->arena, w->best, n);
+    CR_ARENA_ALLOC(&w->arena, w->best_order, n);
+    CR_ARENA_ALLOC(&w->arena, w->earlier, n);
     w->peak = INT64_MAX;
     for (int order_kind = 0; order_kind < ORDERS; order_kind++)
         for (int lowest = 0; lowest < 2; lowest++) {
@@ -264,7 +258,7 @@ cr_status cr_plan_intervals(struct cr_interval *interval, int count, size_t alig
     *peak  = (size_t)w.peak * alignment;
     *bound = (size_t)w.bound * alignment;
 out:
-    release(&w);
+    cr_arena_free(&w.arena);
     return status;
 }
 
@@ -275,6 +269,6 @@ cr_status cr_plan_bound(const struct cr_interval *interval, int count, size_t al
     CR_TRY_OUT(find_bound(&w));
     *bound = (size_t)w.bound * alignment;
 out:
-    release(&w);
+    cr_arena_free(&w.arena);
     return status;
 }

@@ -21,6 +21,7 @@ struct rewrite {
     int                               ops;
     int                              *host, *event, *prefetched; /* [count] tensors of each candidate */
     int                              *renamed; /* [tensors] the tensor that readers of this tensor read now */
+    struct cr_arena                   arena;   /* holds the arrays but `op` */
 };
 
 /* ---- tensors ---- */
@@ -106,9 +107,14 @@ static void copy_op(struct rewrite *r, int at) {
 }
 
 static cr_status build_program(struct rewrite *r) {
+    const size_t n   = (size_t)CR_MAX(r->w->count, 1);
+    const int    ops = r->p->ops;
+    CR_ARENA_ALLOC(&r->arena, r->host, n);
+    CR_ARENA_ALLOC(&r->arena, r->event, n);
+    CR_ARENA_ALLOC(&r->arena, r->prefetched, n);
+    CR_ARENA_ALLOC(&r->arena, r->renamed, (size_t)r->p->tensors + 3 * n);
     CR_TRY(add_tensors(r));
     for (int t = 0; t < r->w->p->tensors; t++) r->renamed[t] = t;
-    const int ops = r->p->ops;
     for (int i = 0; i < ops; i++) {
         CR_TRY(add_ops_before(r, i));
         copy_op(r, i);
@@ -119,27 +125,17 @@ static cr_status build_program(struct rewrite *r) {
 
 static cr_status rewrite(struct cr_program *p, const struct cr_cost_model *cost_model, const struct cr_offload_work *w,
                          const struct cr_offload_schedule *s) {
-    const size_t   n = (size_t)CR_MAX(w->count, 1), ops = (size_t)p->ops + 4 * n;
-    struct rewrite r        = {.p = p, .cost_model = cost_model, .w = w, .s = s};
-    r.op                    = cr_alloc(ops, sizeof *r.op);
-    r.host                  = cr_alloc(n, sizeof *r.host);
-    r.event                 = cr_alloc(n, sizeof *r.event);
-    r.prefetched            = cr_alloc(n, sizeof *r.prefetched);
-    r.renamed               = cr_alloc((size_t)p->tensors + 3 * n, sizeof *r.renamed);
-    const bool is_allocated = r.op && r.host && r.event && r.prefetched && r.renamed;
-    cr_status  status       = is_allocated ? build_program(&r) : CR_NO_MEMORY(ops * sizeof *r.op);
+    const size_t   ops = (size_t)p->ops + 4 * (size_t)w->count;
+    struct rewrite r   = {.p = p, .cost_model = cost_model, .w = w, .s = s};
+    CR_ALLOC(r.op, ops);
+    const cr_status status = build_program(&r);
+    cr_free(status == CR_OK ? p->op : r.op);
     if (status == CR_OK) {
-        struct cr_op *old = p->op;
-        p->op             = r.op;
-        p->ops            = r.ops;
-        p->op_capacity    = (int)ops;
-        r.op              = old;
+        p->op          = r.op;
+        p->ops         = r.ops;
+        p->op_capacity = (int)ops;
     }
-    cr_free(r.op);
-    cr_free(r.host);
-    cr_free(r.event);
-    cr_free(r.prefetched);
-    cr_free(r.renamed);
+    cr_arena_free(&r.arena);
     return status;
 }
 
@@ -155,7 +151,7 @@ static cr_status offload_all(struct cr_program *p, const struct cr_cost_model *c
                              enum cr_offload_score score, struct cr_offload_report *report) {
     struct cr_offload_schedule s;
     enum cr_offload_action    *actions;
-    CR_ALLOC(actions, (size_t)CR_MAX(w->count, 1));
+    CR_ARENA_ALLOC(&w->arena, actions, (size_t)CR_MAX(w->count, 1));
     cr_status status = cr_offload_schedule_open(w, &s);
     if (status == CR_OK) status = cr_offload_choose(w, score, actions, &s);
     if (status == CR_OK && s.tensors) status = rewrite(p, cost_model, w, &s);
@@ -167,8 +163,7 @@ static cr_status offload_all(struct cr_program *p, const struct cr_cost_model *c
         report->seconds = s.total;
         report->stalled = s.stalled;
     }
-    cr_offload_schedule_close(&s);
-    cr_free(actions);
+    cr_arena_free(&s.arena);
     return status;
 }
 
@@ -181,12 +176,13 @@ cr_status cr_pass_offload(struct cr_program *p, const struct cr_cost_model *cost
             return CR_FAIL(CR_ERR_USAGE, "program %s: the program uses several streams already, before offloading",
                            p->name);
     if (!p->ops) return CR_OK;
-    CR_TRY(cr_offload_work_open(p, cost_model, limit, &w));
+    cr_status status = CR_OK;
+    CR_TRY_OUT(cr_offload_work_open(p, cost_model, limit, &w));
     report->before = report->after = peak_load(&w);
     report->seconds = report->seconds_before = w.begin[p->ops];
-    cr_status status                         = CR_OK;
     if (cost_model->to_host_bytes_per_s > 0 && cost_model->to_device_bytes_per_s > 0 && report->before > limit)
-        status = offload_all(p, cost_model, &w, score, report);
-    cr_offload_work_close(&w);
+        CR_TRY_OUT(offload_all(p, cost_model, &w, score, report));
+out:
+    cr_arena_free(&w.arena);
     return status;
 }

@@ -43,13 +43,13 @@ struct cr_offload_work {
     int                         *reader;  /* op indices of the readers of all candidates */
     int                         *by_late; /* [count] candidates sorted by `late` */
     int64_t                      visits;  /* number of schedules computed so far */
+    struct cr_arena              arena;   /* holds the arrays */
 };
 
 /* Finds the candidates whose gap contains an op above the limit. The program must be selected. Returns CR_ERR_MEMORY or
- * an error of cost_model->cost. cr_offload_work_close frees the work. */
+ * an error of cost_model->cost. The caller frees out->arena, also after a failure. */
 CR_MUST cr_status cr_offload_work_open(const struct cr_program *program, const struct cr_cost_model *cost_model,
                                        size_t limit, struct cr_offload_work *out);
-void              cr_offload_work_close(struct cr_offload_work *work);
 
 /* When the copies of the chosen candidates run. */
 struct cr_offload_schedule {
@@ -60,12 +60,13 @@ struct cr_offload_schedule {
     size_t bytes;          /* bytes of the offloaded tensors */
     int    tensors, mapped;
     /* scratch */
-    double *begin, *out_end, *reading;
-    int    *planned, *offloaded;
-    size_t *room;
+    double         *begin, *out_end, *reading;
+    int            *planned, *offloaded;
+    size_t         *room;
+    struct cr_arena arena; /* holds the arrays */
 };
+/* CR_ERR_MEMORY. The caller frees out->arena, also after a failure. */
 CR_MUST cr_status cr_offload_schedule_open(const struct cr_offload_work *work, struct cr_offload_schedule *out);
-void              cr_offload_schedule_close(struct cr_offload_schedule *schedule);
 /* Computes the schedule of actions[count] with the least total time below the limit. Compute waits where memory is not
  * free yet or a tensor is not back yet. peak > limit: these candidates do not free enough memory. */
 void cr_offload_schedule_make(struct cr_offload_work *work, const enum cr_offload_action *actions,

@@ -43,8 +43,8 @@ static cr_status find_uses(struct find *f) {
         for (int k = 0; k < n; k++) f->begin[ids[k] + 1]++;
     }
     for (int t = 0; t < p->tensors; t++) f->begin[t + 1] += f->begin[t];
-    CR_ALLOC(f->at, (size_t)CR_MAX(f->begin[p->tensors], 1));
-    CR_ALLOC(f->w->reader, (size_t)p->ops * CR_OP_IN_MAX);
+    CR_ARENA_ALLOC(&f->w->arena, f->at, (size_t)CR_MAX(f->begin[p->tensors], 1));
+    CR_ARENA_ALLOC(&f->w->arena, f->w->reader, (size_t)p->ops * CR_OP_IN_MAX);
     int *next;
     CR_ALLOC(next, (size_t)CR_MAX(p->tensors, 1));
     for (int i = 0; i < p->ops; i++) {
@@ -215,7 +215,7 @@ static void find_candidates(struct find *f, const struct cr_cost_model *cost_mod
     qsort(w->c, (size_t)w->count, sizeof *w->c, compare_writer);
 }
 
-/* ---- opening and closing ---- */
+/* ---- opening ---- */
 
 static cr_status analyse(struct find *f, const struct cr_cost_model *cost_model) {
     struct cr_offload_work *w = f->w;
@@ -230,38 +230,18 @@ static cr_status analyse(struct find *f, const struct cr_cost_model *cost_model)
 cr_status cr_offload_work_open(const struct cr_program *p, const struct cr_cost_model *cost_model, size_t limit,
                                struct cr_offload_work *w) {
     const size_t tensors = (size_t)CR_MAX(p->tensors, 1), ops = (size_t)p->ops + 1;
+    struct find  f = {.w = w};
     *w = (struct cr_offload_work){.p = p, .alignment = CR_MAX(cost_model->alignment, (size_t)1), .limit = limit};
-    w->seconds              = cr_alloc(ops, sizeof *w->seconds);
-    w->memory_busy          = cr_alloc(ops, sizeof *w->memory_busy);
-    w->contention           = cr_contention_of(cost_model, w->memory_busy);
-    w->begin                = cr_alloc(ops, sizeof *w->begin);
-    w->load                 = cr_alloc(ops, sizeof *w->load);
-    w->c                    = cr_alloc(tensors, sizeof *w->c);
-    w->by_late              = cr_alloc(tensors, sizeof *w->by_late);
-    struct find f           = {.w = w};
-    f.begin                 = cr_alloc(tensors + 1, sizeof *f.begin);
-    f.reused_at             = cr_alloc(tensors, sizeof *f.reused_at);
-    f.reuses_input          = cr_alloc(tensors, sizeof *f.reuses_input);
-    f.above                 = cr_alloc(ops, sizeof *f.above);
-    const bool is_allocated = w->seconds && w->memory_busy && w->begin && w->load && w->c && w->by_late && f.begin &&
-                              f.reused_at && f.reuses_input && f.above;
-    cr_status status = is_allocated ? analyse(&f, cost_model) : CR_NO_MEMORY(tensors * sizeof *w->c);
-    cr_free(f.begin);
-    cr_free(f.at);
-    cr_free(f.reused_at);
-    cr_free(f.reuses_input);
-    cr_free(f.above);
-    if (status != CR_OK) cr_offload_work_close(w);
-    return status;
-}
-
-void cr_offload_work_close(struct cr_offload_work *w) {
-    cr_free(w->seconds);
-    cr_free(w->memory_busy);
-    cr_free(w->begin);
-    cr_free(w->load);
-    cr_free(w->c);
-    cr_free(w->reader);
-    cr_free(w->by_late);
-    *w = (struct cr_offload_work){0};
+    CR_ARENA_ALLOC(&w->arena, w->seconds, ops);
+    CR_ARENA_ALLOC(&w->arena, w->memory_busy, ops);
+    CR_ARENA_ALLOC(&w->arena, w->begin, ops);
+    CR_ARENA_ALLOC(&w->arena, w->load, ops);
+    CR_ARENA_ALLOC(&w->arena, w->c, tensors);
+    CR_ARENA_ALLOC(&w->arena, w->by_late, tensors);
+    CR_ARENA_ALLOC(&w->arena, f.begin, tensors + 1);
+    CR_ARENA_ALLOC(&w->arena, f.reused_at, tensors);
+    CR_ARENA_ALLOC(&w->arena, f.reuses_input, tensors);
+    CR_ARENA_ALLOC(&w->arena, f.above, ops);
+    w->contention = cr_contention_of(cost_model, w->memory_busy);
+    return analyse(&f, cost_model);
 }

@@ -275,22 +275,15 @@ static cr_status choose(struct choice *x, enum cr_offload_score score) {
 
 cr_status cr_offload_choose(struct cr_offload_work *w, enum cr_offload_score score, enum cr_offload_action *actions,
                             struct cr_offload_schedule *s) {
-    const size_t  n  = (size_t)CR_MAX(w->count, 1);
-    struct choice x  = {.w = w, .s = s, .actions = actions};
-    x.load           = cr_alloc((size_t)w->p->ops + 1, sizeof *x.load);
-    x.key            = cr_alloc(n, sizeof *x.key);
-    x.order          = cr_alloc(n, sizeof *x.order);
-    x.best           = cr_alloc(n, sizeof *x.best);
-    cr_status status = x.load && x.key && x.order && x.best ? CR_OK : CR_NO_MEMORY(n * sizeof *x.key);
+    const size_t  n = (size_t)CR_MAX(w->count, 1);
+    struct choice x = {.w = w, .s = s, .actions = actions};
+    CR_ARENA_ALLOC(&w->arena, x.load, (size_t)w->p->ops + 1);
+    CR_ARENA_ALLOC(&w->arena, x.key, n);
+    CR_ARENA_ALLOC(&w->arena, x.order, n);
+    CR_ARENA_ALLOC(&w->arena, x.best, n);
     cr_offload_score_set(w);
-    if (status == CR_OK) status = choose(&x, score);
-    if (status == CR_OK) {
-        memcpy(actions, x.best, (size_t)w->count * sizeof *actions);
-        cr_offload_schedule_make(w, actions, s);
-    }
-    cr_free(x.load);
-    cr_free(x.key);
-    cr_free(x.order);
-    cr_free(x.best);
-    return status;
+    CR_TRY(choose(&x, score));
+    memcpy(actions, x.best, (size_t)w->count * sizeof *actions);
+    cr_offload_schedule_make(w, actions, s);
+    return CR_OK;
 }

@@ -27,32 +27,16 @@ struct simulation {
 
 cr_status cr_offload_schedule_open(const struct cr_offload_work *w, struct cr_offload_schedule *s) {
     const size_t n = (size_t)CR_MAX(w->count, 1), ops = (size_t)w->p->ops + 1;
-    *s             = (struct cr_offload_schedule){0};
-    s->release_at  = cr_alloc(n, sizeof *s->release_at);
-    s->prefetch_at = cr_alloc(n, sizeof *s->prefetch_at);
-    s->planned     = cr_alloc(n, sizeof *s->planned);
-    s->offloaded   = cr_alloc(n, sizeof *s->offloaded);
-    s->out_end     = cr_alloc(2 * n, sizeof *s->out_end);
-    s->begin       = cr_alloc(ops, sizeof *s->begin);
-    s->room        = cr_alloc(ops, sizeof *s->room);
-    s->reading     = cr_alloc(ops, sizeof *s->reading);
-    if (s->release_at && s->prefetch_at && s->planned && s->offloaded && s->out_end && s->begin && s->room &&
-        s->reading)
-        return CR_OK;
-    cr_offload_schedule_close(s);
-    return CR_NO_MEMORY(ops * sizeof *s->room);
-}
-
-void cr_offload_schedule_close(struct cr_offload_schedule *s) {
-    cr_free(s->release_at);
-    cr_free(s->prefetch_at);
-    cr_free(s->planned);
-    cr_free(s->offloaded);
-    cr_free(s->out_end);
-    cr_free(s->begin);
-    cr_free(s->room);
-    cr_free(s->reading);
     *s = (struct cr_offload_schedule){0};
+    CR_ARENA_ALLOC(&s->arena, s->release_at, n);
+    CR_ARENA_ALLOC(&s->arena, s->prefetch_at, n);
+    CR_ARENA_ALLOC(&s->arena, s->planned, n);
+    CR_ARENA_ALLOC(&s->arena, s->offloaded, n);
+    CR_ARENA_ALLOC(&s->arena, s->out_end, 2 * n);
+    CR_ARENA_ALLOC(&s->arena, s->begin, ops);
+    CR_ARENA_ALLOC(&s->arena, s->room, ops);
+    CR_ARENA_ALLOC(&s->arena, s->reading, ops);
+    return CR_OK;
 }
 
 /* ---- planning the copies back ---- */

@@ -29,13 +29,14 @@ struct recompute {
     const struct cr_cost_model *cost_model;
     struct use_list            *uses; /* [tensors] */
     int                        *at;   /* the use lists of all tensors, concatenated */
-    int          *copy_of;            /* [tensors] for a copy in host memory: the tensor that it copies; else CR_NONE */
-    bool         *is_offloaded;       /* [tensors] the tensor is offloaded */
-    int          *writers;            /* [tensors] number of ops that write it */
-    struct write *write;              /* writes outside the pool, in program order */
-    int           writes;
-    size_t       *load;         /* [ops] live bytes */
-    int           tensors, ops; /* capacity of the arrays */
+    int            *copy_of;          /* [tensors] for a copy in host memory: the tensor that it copies; else CR_NONE */
+    bool           *is_offloaded;     /* [tensors] the tensor is offloaded */
+    int            *writers;          /* [tensors] number of ops that write it */
+    struct write   *write;            /* writes outside the pool, in program order */
+    int             writes;
+    size_t         *load;         /* [ops] live bytes */
+    int             tensors, ops; /* capacity of the arrays */
+    struct cr_arena arena;        /* holds the arrays */
 };
 
 struct candidate {
@@ -58,32 +59,20 @@ static bool in_pool(const struct recompute *f, int tensor) {
     return f->p->tensor[tensor].region == CR_REGION_POOL;
 }
 
-static void recompute_close(struct recompute *f) {
-    cr_free(f->uses);
-    cr_free(f->at);
-    cr_free(f->load);
-    cr_free(f->copy_of);
-    cr_free(f->is_offloaded);
-    cr_free(f->writers);
-    cr_free(f->write);
-}
-
 static cr_status make_room(struct recompute *f) {
     const struct cr_program *p = f->p;
     if (p->tensors <= f->tensors && p->ops <= f->ops) return CR_OK;
     f->tensors = 2 * p->tensors;
     f->ops     = 2 * p->ops;
-    recompute_close(f);
-    f->uses         = cr_alloc((size_t)f->tensors, sizeof *f->uses);
-    f->at           = cr_alloc((size_t)f->ops * 2 * CR_OP_IDS_MAX, sizeof *f->at);
-    f->load         = cr_alloc((size_t)f->ops + 1, sizeof *f->load);
-    f->copy_of      = cr_alloc((size_t)f->tensors, sizeof *f->copy_of);
-    f->is_offloaded = cr_alloc((size_t)f->tensors, sizeof *f->is_offloaded);
-    f->writers      = cr_alloc((size_t)f->tensors, sizeof *f->writers);
-    f->write        = cr_alloc((size_t)f->ops * CR_OP_IDS_MAX, sizeof *f->write);
-    return f->uses && f->at && f->load && f->copy_of && f->is_offloaded && f->writers && f->write
-               ? CR_OK
-               : CR_NO_MEMORY((size_t)f->ops * 2 * CR_OP_IDS_MAX * sizeof *f->at);
+    cr_arena_free(&f->arena);
+    CR_ARENA_ALLOC(&f->arena, f->uses, (size_t)f->tensors);
+    CR_ARENA_ALLOC(&f->arena, f->at, (size_t)f->ops * 2 * CR_OP_IDS_MAX);
+    CR_ARENA_ALLOC(&f->arena, f->load, (size_t)f->ops + 1);
+    CR_ARENA_ALLOC(&f->arena, f->copy_of, (size_t)f->tensors);
+    CR_ARENA_ALLOC(&f->arena, f->is_offloaded, (size_t)f->tensors);
+    CR_ARENA_ALLOC(&f->arena, f->writers, (size_t)f->tensors);
+    CR_ARENA_ALLOC(&f->arena, f->write, (size_t)f->ops * CR_OP_IDS_MAX);
+    return CR_OK;
 }
 
 static void find_copies(struct recompute *f) {
@@ -263,13 +252,7 @@ static int copy_tensor(struct cr_program *p, int tensor, bool wanted) {
 }
 
 static cr_status insert_op(struct cr_program *p, int at, const struct cr_op *op) {
-    if (p->ops == p->op_capacity) {
-        const int     more  = 2 * p->op_capacity;
-        struct cr_op *fresh = cr_realloc(p->op, (size_t)more, sizeof *fresh);
-        if (!fresh) return CR_NO_MEMORY((size_t)more * sizeof *fresh);
-        p->op          = fresh;
-        p->op_capacity = more;
-    }
+    CR_GROW(p->op, p->ops, p->op_capacity, 1);
     memmove(p->op + at + 1, p->op + at, (size_t)(p->ops - at) * sizeof *p->op);
     p->op[at] = *op;
     p->ops++;
@@ -317,6 +300,6 @@ cr_status cr_pass_recompute(struct cr_program *p, const struct cr_cost_model *co
     struct recompute f = {.p = p, .cost_model = cost_model};
     *report            = (struct cr_recompute_report){0};
     cr_status status   = p->ops ? recompute_all(&f, limit, report) : CR_OK;
-    recompute_close(&f);
+    cr_arena_free(&f.arena);
     return status;
 }

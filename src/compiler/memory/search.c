@@ -55,6 +55,7 @@ struct search {
     int                  *rank;
     int64_t               low, high; /* no plan is below `low`; a plan exists at `high` */
     struct cr_tree_budget budget;
+    struct cr_arena       arena; /* holds the arrays */
 };
 
 /* ---- setting up ---- */
@@ -62,11 +63,6 @@ struct search {
 static int compare_items(const void *a, const void *b) {
     const struct cr_tree_item *s = a, *t = b;
     return s->lower != t->lower ? s->lower - t->lower : s->interval - t->interval;
-}
-
-static int rank_of(const struct search *w, int64_t time) {
-    const int64_t *at = bsearch(&time, w->time, (size_t)w->times, sizeof *w->time, cr_compare_i64);
-    return (int)(at - w->time);
 }
 
 static int64_t common_divisor(int64_t a, int64_t b) {
@@ -78,22 +74,14 @@ static int64_t common_divisor(int64_t a, int64_t b) {
     return a;
 }
 
-static void find_times(struct search *w) {
-    qsort(w->time, (size_t)w->times, sizeof *w->time, cr_compare_i64);
-    int unique = 0;
-    for (int i = 0; i < w->times; i++)
-        if (i == 0 || w->time[i] != w->time[unique - 1]) w->time[unique++] = w->time[i];
-    w->times = unique;
-}
-
 static cr_status find_items(struct search *w, int count, size_t alignment) {
     size_t n = (size_t)count;
-    CR_ALLOC(w->item, n);
-    CR_ALLOC(w->length, n);
-    CR_ALLOC(w->best, n);
-    CR_ALLOC(w->time, 2 * n);
-    CR_ALLOC(w->key, n);
-    CR_ALLOC(w->rank, n);
+    CR_ARENA_ALLOC(&w->arena, w->item, n);
+    CR_ARENA_ALLOC(&w->arena, w->length, n);
+    CR_ARENA_ALLOC(&w->arena, w->best, n);
+    CR_ARENA_ALLOC(&w->arena, w->time, 2 * n);
+    CR_ARENA_ALLOC(&w->arena, w->key, n);
+    CR_ARENA_ALLOC(&w->arena, w->rank, n);
     for (int i = 0; i < count; i++) {
         const struct cr_interval *x = &w->interval[i];
         if (!x->size || x->lower >= x->upper) continue;
@@ -103,12 +91,12 @@ static cr_status find_items(struct search *w, int count, size_t alignment) {
         w->time[w->times++] = x->lower;
         w->time[w->times++] = x->upper;
     }
-    find_times(w);
+    w->times = cr_times_sort(w->time, w->times);
     for (int i = 0; i < w->items; i++) {
         struct cr_tree_item *x = &w->item[i];
         x->size /= w->unit;
-        x->lower = rank_of(w, w->interval[x->interval].lower);
-        x->upper = rank_of(w, w->interval[x->interval].upper);
+        x->lower = cr_time_rank(w->time, w->times, w->interval[x->interval].lower);
+        x->upper = cr_time_rank(w->time, w->times, w->interval[x->interval].upper);
     }
     qsort(w->item, (size_t)w->items, sizeof *w->item, compare_items);
     for (int i = 0; i < w->items; i++) {
@@ -121,7 +109,7 @@ static cr_status find_items(struct search *w, int count, size_t alignment) {
 
 /* Splits the items into groups. The sections of a group are renumbered from 0. */
 static cr_status find_groups(struct search *w) {
-    CR_ALLOC(w->group, (size_t)w->items);
+    CR_ARENA_ALLOC(&w->arena, w->group, (size_t)w->items);
     int upper = -1;
     for (int i = 0; i < w->items; i++) {
         if (w->item[i].lower >= upper) w->group[w->groups++].first = i;
@@ -160,13 +148,7 @@ static cr_status open_trees(struct search *w) {
 static void release(struct search *w) {
     for (int k = 0; k < w->groups; k++)
         if (w->group[k].has_tree) cr_tree_close(&w->group[k].tree);
-    cr_free(w->item);
-    cr_free(w->length);
-    cr_free(w->best);
-    cr_free(w->time);
-    cr_free(w->group);
-    cr_free(w->key);
-    cr_free(w->rank);
+    cr_arena_free(&w->arena);
 }
 
 /* ---- orders ---- */

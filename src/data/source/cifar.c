@@ -302,8 +302,8 @@ cr_status cr_cifar_open(const struct cr_config *config, enum cr_split split, str
     dataset->classes = form->classes;
     cifar->form      = form;
     cifar->split     = split;
-    CR_ARENA_ALLOC(dataset->class_names, dataset, form->classes);
-    CR_ARENA_ALLOC(dataset->class_counts, dataset, form->classes);
+    CR_ARENA_ALLOC(&dataset->arena, dataset->class_names, (size_t)form->classes);
+    CR_ARENA_ALLOC(&dataset->arena, dataset->class_counts, (size_t)form->classes);
     CR_TRY(cifar_read_names(dataset, form, folder));
     CR_ALLOC(cifar->pixels, (size_t)dataset->count * CR_CIFAR_PIXEL_BYTES);
     CR_ALLOC(cifar->labels, (size_t)dataset->count);

@@ -98,13 +98,7 @@ static cr_status check_entry(const struct cr_csv_list *list, const struct cr_csv
 }
 
 static cr_status add_entry(struct cr_csv_list *list, const struct cr_csv_entry *e) {
-    if (list->count == list->capacity) {
-        const int64_t        capacity = CR_MAX(1024, 2 * list->capacity);
-        struct cr_csv_entry *grown    = cr_realloc(list->entry, (size_t)capacity, sizeof *grown);
-        if (!grown) return CR_NO_MEMORY((size_t)capacity * sizeof *grown);
-        list->entry    = grown;
-        list->capacity = capacity;
-    }
+    CR_GROW(list->entry, list->count, list->capacity, 1024);
     list->entry[list->count++] = *e;
     return CR_OK;
 }

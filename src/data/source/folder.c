@@ -132,7 +132,7 @@ static cr_status list_split(struct cr_dataset *dataset, struct cr_image_folder *
     if (dataset->classes == 1)
         return CR_FAIL(CR_ERR_FORMAT, "%s: only one class folder, %s; at least two classes are needed", folder->root,
                        dataset->class_names[0]);
-    CR_ARENA_ALLOC(dataset->class_counts, dataset, dataset->classes);
+    CR_ARENA_ALLOC(&dataset->arena, dataset->class_counts, (size_t)dataset->classes);
     CR_ALLOC(t, 1);
     t->folder = folder;
     CR_TRY_OUT(cr_folder_resolve(t, folder->root));
@@ -369,8 +369,8 @@ static cr_status check_left(const struct cr_image_folder *folder) {
 cr_status cr_folder_finish_labels(struct cr_dataset *dataset, const int32_t *rows) {
     struct cr_image_folder *folder = dataset->state;
     const size_t            words = (size_t)dataset->label_words, bytes = words * sizeof *rows;
-    CR_ARENA_ALLOC(dataset->class_counts, dataset, dataset->classes);
-    CR_ARENA_ALLOC(dataset->label_rows, dataset, CR_MAX(folder->count, 1) * dataset->label_words);
+    CR_ARENA_ALLOC(&dataset->arena, dataset->class_counts, (size_t)dataset->classes);
+    CR_ARENA_ALLOC(&dataset->arena, dataset->label_rows, (size_t)(CR_MAX(folder->count, 1) * dataset->label_words));
     uint64_t hash = hash_names(folder);
     for (int64_t i = 0; i < folder->count; i++) {
         int32_t *row = dataset->label_rows + (size_t)i * words;
@@ -388,7 +388,7 @@ cr_status cr_folder_finish_labels(struct cr_dataset *dataset, const int32_t *row
 
 cr_status cr_folder_finish(struct cr_dataset *dataset) {
     const struct cr_image_folder *folder = dataset->state;
-    CR_ARENA_ALLOC(dataset->class_counts, dataset, dataset->classes);
+    CR_ARENA_ALLOC(&dataset->arena, dataset->class_counts, (size_t)dataset->classes);
     uint64_t hash = hash_names(folder);
     for (int64_t i = 0; i < folder->count; i++) {
         dataset->class_counts[folder->images[i].label]++;

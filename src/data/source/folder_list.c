@@ -60,13 +60,7 @@ void cr_folder_warn_skipped(const struct cr_folder_traversal *t, const char *roo
 /* ---- listing ---- */
 
 cr_status cr_folder_add(struct cr_image_folder *folder, const char *path, int32_t label) {
-    if (folder->count == folder->capacity) {
-        int64_t               capacity = CR_MAX(folder->capacity * 2, 1024);
-        struct cr_image_file *grown    = cr_realloc(folder->images, (size_t)capacity, sizeof *grown);
-        if (!grown) return CR_NO_MEMORY((size_t)capacity * sizeof *grown);
-        folder->images   = grown;
-        folder->capacity = capacity;
-    }
+    CR_GROW(folder->images, folder->count, folder->capacity, 1024);
     size_t length = strlen(path);
     folder->images[folder->count++] =
         (struct cr_image_file){folder->names.length, label, cr_hash_mix(cr_hash_bytes(CR_HASH_START, path, length))};

@@ -66,8 +66,8 @@ static cr_status set_from_pack(struct cr_dataset *dataset, const struct cr_pack 
     uint64_t hash    = CR_HASH_START;
     dataset->count   = cr_pack_count(pack);
     dataset->classes = cr_pack_classes(pack);
-    CR_ARENA_ALLOC(dataset->class_names, dataset, dataset->classes);
-    CR_ARENA_ALLOC(dataset->class_counts, dataset, dataset->classes);
+    CR_ARENA_ALLOC(&dataset->arena, dataset->class_names, (size_t)dataset->classes);
+    CR_ARENA_ALLOC(&dataset->arena, dataset->class_counts, (size_t)dataset->classes);
     for (int c = 0; c < dataset->classes; c++) dataset->class_names[c] = cr_pack_class_name(pack, c);
     for (int64_t i = 0; i < dataset->count; i++) {
         struct cr_pack_entry entry = cr_pack_entry(pack, i);

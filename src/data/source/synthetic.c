@@ -94,7 +94,7 @@ cr_status cr_synthetic_open(const struct cr_config *config, enum cr_split split,
     int64_t wanted                = split == CR_SPLIT_TRAIN ? config->data.train_images : config->data.val_images;
     dataset->count                = wanted ? wanted : split == CR_SPLIT_TRAIN ? TRAIN_IMAGES : VAL_IMAGES;
     dataset->classes = config->model.classes ? (int)config->model.classes : cr_config_is_small(config) ? 10 : 1000;
-    CR_ARENA_ALLOC(dataset->class_names, dataset, dataset->classes);
+    CR_ARENA_ALLOC(&dataset->arena, dataset->class_names, (size_t)dataset->classes);
     for (int c = 0; c < dataset->classes; c++) {
         dataset->class_names[c] = cr_arena_printf(&dataset->arena, "class%d", c);
         if (!dataset->class_names[c]) return CR_NO_MEMORY(16);

@@ -104,22 +104,11 @@ cr_status cr_pickle_take_line(struct cr_pickle_machine *m, char *out, size_t siz
 
 /* ---- the stack ---- */
 
-/* Makes space for element `count` of a table by doubling it. */
-static cr_status reserve(void **table, uint32_t count, uint32_t *capacity, size_t size) {
-    if (count < *capacity) return CR_OK;
-    const uint32_t more  = CR_MAX(256u, CR_MAX(*capacity * 2, count + 1));
-    void          *fresh = cr_realloc(*table, more, size);
-    if (!fresh) return CR_NO_MEMORY(more * size);
-    *table    = fresh;
-    *capacity = more;
-    return CR_OK;
-}
+enum { LEAST_CAPACITY = 256 };
 
 cr_status cr_pickle_push(struct cr_pickle_machine *m, struct cr_pickle_value *value) {
-    void *table = m->stack;
     if (m->depth >= CR_PICKLE_VALUES_MAX) return CR_PICKLE_DAMAGED(m, "the stack is too deep");
-    CR_TRY(reserve(&table, m->depth, &m->stack_capacity, sizeof *m->stack));
-    m->stack             = table;
+    CR_GROW(m->stack, m->depth, m->stack_capacity, LEAST_CAPACITY);
     m->stack[m->depth++] = value;
     return CR_OK;
 }
@@ -150,10 +139,8 @@ cr_status cr_pickle_top(struct cr_pickle_machine *m, struct cr_pickle_value **ou
 }
 
 cr_status cr_pickle_set_mark(struct cr_pickle_machine *m) {
-    void *table = m->mark;
     if (m->marks >= CR_PICKLE_VALUES_MAX) return CR_PICKLE_DAMAGED(m, "too many marks");
-    CR_TRY(reserve(&table, m->marks, &m->marks_capacity, sizeof *m->mark));
-    m->mark             = table;
+    CR_GROW(m->mark, m->marks, m->marks_capacity, LEAST_CAPACITY);
     m->mark[m->marks++] = m->depth;
     return CR_OK;
 }
@@ -169,11 +156,9 @@ cr_status cr_pickle_pop_mark(struct cr_pickle_machine *m, uint32_t *from) {
 
 cr_status cr_pickle_memo_put(struct cr_pickle_machine *m, uint64_t index) {
     struct cr_pickle_value *v;
-    void                   *table = m->memo;
     CR_TRY(cr_pickle_top(m, &v));
     if (index >= CR_PICKLE_VALUES_MAX) return CR_PICKLE_DAMAGED(m, "its index is too large");
-    CR_TRY(reserve(&table, (uint32_t)index, &m->memo_capacity, sizeof *m->memo));
-    m->memo        = table;
+    CR_GROW(m->memo, index, m->memo_capacity, LEAST_CAPACITY);
     m->memo[index] = v;
     m->memo_used   = CR_MAX(m->memo_used, (uint32_t)index + 1);
     return CR_OK;

@@ -250,13 +250,7 @@ cr_status cr_pickle_call(struct cr_pickle *pickle, const struct cr_pickle_value 
 /* ---- storages ---- */
 
 static cr_status list_storage(struct cr_pickle *pickle, struct cr_pickle_storage *storage) {
-    if (pickle->storages == pickle->storages_capacity) {
-        const int more  = CR_MAX(64, pickle->storages_capacity * 2);
-        void     *fresh = cr_realloc(pickle->storage, (size_t)more, sizeof *pickle->storage);
-        if (!fresh) return CR_NO_MEMORY((size_t)more * sizeof *pickle->storage);
-        pickle->storage           = fresh;
-        pickle->storages_capacity = more;
-    }
+    CR_GROW(pickle->storage, pickle->storages, pickle->storages_capacity, 64);
     pickle->storage[pickle->storages++] = storage;
     return CR_OK;
 }

@@ -59,61 +59,6 @@ static void tensors_stay_inside(void) {
     if (api_have_run(dir, run, images, IMAGES)) at_every_level(tensors_at);
 }
 
-/* The rows of an image follow each other, or have a gap; after the last row there is none. */
-static void images_at(enum cr_cpu_level level) {
-    static float   baseline[API_CLASSES];
-    cresnet_error  error;
-    float          got[API_CLASSES];
-    cresnet_output output = api_logits(got);
-    cresnet_model *model  = open_model(false);
-    REQUIRE(model);
-    for (int k = 0; k < 2 * GUARD_SIDES; k++) {
-        const size_t        stride = k % 2 ? ROW + GAP : ROW;
-        struct guarded      from   = guard_alloc(stride * (H - 1) + ROW, (enum guard_side)(k / 2));
-        const cresnet_image image  = {from.bytes, W, H, k % 2 ? stride : 0};
-        for (size_t i = 0; i < (size_t)ROW * H; i++) from.bytes[i / ROW * stride + i % ROW] = images[i];
-        CHECK_CALL(cresnet_classify_images(model, &image, 1, &output, &error), CRESNET_OK);
-        if (level == CR_CPU_BASELINE && k == 0) memcpy(baseline, got, sizeof got);
-        for (int c = 0; c < API_CLASSES; c++) CHECK_NEAR(got[c], baseline[c], 1e-5); /* sums in another order */
-        guard_free(&from);
-    }
-    cresnet_close(model);
-}
-
-static void images_stay_inside(void) {
-    if (api_have_run(dir, run, images, IMAGES)) at_every_level(images_at);
-}
-
-static void files_at(enum cr_cpu_level level) {
-    static const char *const names[] = {"rgb.jpg", "rgb-422.jpg", "rgb.png", "palette4.png"};
-    cresnet_error            error;
-    float                    want[API_CLASSES], got[API_CLASSES];
-    cresnet_model           *model = open_model(false);
-    REQUIRE(model);
-    for (size_t i = 0; i < CR_COUNT(names); i++) {
-        char                  path[SUPPORT_PATH];
-        size_t                count;
-        uint8_t              *bytes   = read_bytes(text_into(path, GOLDEN "%s", names[i]), &count);
-        const cresnet_encoded plain   = {bytes, count};
-        cresnet_output        to_want = api_logits(want), to_got = api_logits(got);
-        CHECK_CALL(cresnet_classify_encoded(model, &plain, 1, &to_want, &error), CRESNET_OK);
-        for (int side = GUARD_AFTER; side < GUARD_SIDES; side++) {
-            struct guarded        from = guard_copy(bytes, count, (enum guard_side)side);
-            const cresnet_encoded file = {from.bytes, count};
-            CHECK_CALL(cresnet_classify_encoded(model, &file, 1, &to_got, &error), CRESNET_OK);
-            CHECK(memcmp(want, got, sizeof want) == 0);
-            guard_free(&from);
-        }
-        cr_free(bytes);
-    }
-    cresnet_close(model);
-    (void)level;
-}
-
-static void files_stay_inside(void) {
-    if (api_have_run(dir, run, images, IMAGES)) at_every_level(files_at);
-}
-
 static void a_wrong_level_is_an_error(void) {
     cresnet_options options = api_options(1);
     cresnet_model  *model;
@@ -144,5 +89,4 @@ static void the_folder_is_removed(void) {
     if (*run) drop_folder(dir);
 }
 
-TESTS(CASE(tensors_stay_inside), CASE(images_stay_inside), CASE(files_stay_inside), CASE(a_wrong_level_is_an_error),
-      CASE(the_folder_is_removed))
+TESTS(CASE(tensors_stay_inside), CASE(a_wrong_level_is_an_error), CASE(the_folder_is_removed))

@@ -72,26 +72,6 @@ static void models_that_cannot_be_opened_say_why(void) {
     cresnet_close(model);
 }
 
-static void weights_that_are_not_finite_are_an_error(void) {
-    cresnet_model  *model;
-    cresnet_error   error;
-    char            path[SUPPORT_PATH], config[SUPPORT_PATH], *bytes;
-    size_t          count;
-    cresnet_options options = api_options(1);
-    if (!have_run()) return;
-    text_into(path, "%s/last/model.safetensors", run);
-    text_into(config, "%s/last/config.ini", run);
-    REQUIRE_OK(cr_file_read(path, 1 << 24, &bytes, &count));
-    memset(bytes + count - 4, 0xff, 4);                                        /* the last value becomes NaN */
-    for (char *key; (key = memmem(bytes, count, "_crc32c", 7));) key[1] = 'x'; /* as a file without checksums */
-    text_into(path, "%s/nan.safetensors", dir);
-    REQUIRE_OK(cr_file_write_atomic(path, bytes, count));
-    cr_free(bytes);
-    options.config = config;
-    CHECK_CALL(cresnet_open(path, &options, &model, &error), CRESNET_ERROR_NOT_FINITE);
-    CHECK_HAS(error.text, "nan.safetensors");
-}
-
 static void failing_allocations_are_errors_without_leaks(void) {
     cresnet_model  *model;
     cresnet_error   error;
@@ -119,46 +99,9 @@ static void failing_allocations_are_errors_without_leaks(void) {
 
 enum { REFUSED_ALL = 7, SECONDS = 20 };
 
-/* The thread of the model is not there: without a check the calls would wait until the alarm. */
-static int use_in_child(cresnet_model *model) {
-    cresnet_error        error;
-    float                logits[API_CLASSES];
-    cresnet_output       output = api_logits(logits);
-    const cresnet_tensor tensor = {.data = images, .type = CRESNET_U8, .count = IMAGES};
-    const char *const    path   = "none.png";
-    cresnet_info         info   = {.size = sizeof info};
-    (void)alarm(SECONDS);
-    if (cresnet_classify_tensor(model, &tensor, &output, &error) != CRESNET_ERROR_ARGUMENT) return 1;
-    if (!strstr(error.text, "cannot be used after fork()")) return 2;
-    if (cresnet_classify_files(model, &path, 1, &output, NULL) != CRESNET_ERROR_ARGUMENT) return 3;
-    if (cresnet_get_info(model, &info) != CRESNET_OK || info.classes != API_CLASSES) return 4;
-    cresnet_close(model);
-    return REFUSED_ALL;
-}
-
-static void a_child_process_gets_an_error(void) {
-    cresnet_model  *model;
-    cresnet_error   error;
-    cresnet_options options = api_options(1);
-    float           logits[API_CLASSES];
-    cresnet_output  output = api_logits(logits);
-    int             status = 0;
-    if (!have_run()) return;
-    const cresnet_tensor tensor = {.data = images, .type = CRESNET_U8, .count = IMAGES};
-    REQUIRE_CALL(cresnet_open(run, &options, &model, &error));
-    const pid_t child = fork();
-    if (child == 0) _exit(use_in_child(model));
-    REQUIRE(child > 0 && waitpid(child, &status, 0) == child);
-    CHECK(WIFEXITED(status));
-    CHECK_INT(WEXITSTATUS(status), REFUSED_ALL);
-    CHECK_CALL(cresnet_classify_tensor(model, &tensor, &output, &error), CRESNET_OK); /* as before */
-    cresnet_close(model);
-}
-
 static void the_folder_is_removed(void) {
     if (*run) drop_folder(dir);
 }
 
-TESTS(CASE(models_that_cannot_be_opened_say_why), CASE(weights_that_are_not_finite_are_an_error),
-      CASE(failing_allocations_are_errors_without_leaks), CASE(a_child_process_gets_an_error),
+TESTS(CASE(models_that_cannot_be_opened_say_why), CASE(failing_allocations_are_errors_without_leaks),
       CASE(the_folder_is_removed))

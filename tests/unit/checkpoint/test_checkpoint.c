@@ -170,18 +170,6 @@ static void saving_a_step_again(void) {
     folder_close();
 }
 
-/* A killed process had our process id (usual in a container) and its leftovers were not removed. */
-static void leftovers_of_the_same_process_id(void) {
-    REQUIRE(folder_open());
-    REQUIRE_OK(cr_fs_mkdirs(in_folder(".tmp-step-5.%ld/sub", (long)getpid())));
-    CHECK_INT(symlink("step-1", in_folder(".tmp-last.%ld", (long)getpid())), 0);
-    REQUIRE_OK(fake_save(folder, 5, false, 1));
-    CHECK_INT(intact_step(in_folder("last")), 5);
-    CHECK(!is_there(in_folder("step-5/sub")));
-    CHECK_INT(leftovers(folder), 0);
-    folder_close();
-}
-
 static void links_that_are_folders(void) {
     REQUIRE(folder_open());
     CHECK_INT(mkdir(in_folder("last"), 0700) | mkdir(in_folder("last/mine"), 0700), 0);
@@ -315,47 +303,8 @@ static void damaged_folders(void) {
     folder_close();
 }
 
-static void model_paths(void) {
-    char *path;
-    REQUIRE(folder_open());
-    REQUIRE_OK(cr_ckpt_prepare_dir(in_folder("run")));
-    CHECK_STATUS(cr_ckpt_model_path(in_folder("run"), &path), CR_ERR_IO);
-    CHECK_HAS(cr_error_message(), in_folder("run"));
-    CHECK_STATUS(cr_ckpt_model_path(in_folder("none"), &path), CR_ERR_IO);
-    REQUIRE_OK(fake_save(in_folder("run"), 3, true, 2));
-    const char *const given[] = {"run", "run/last", "run/best", "run/step-3", "run/step-3/model.safetensors"};
-    for (size_t i = 0; i < CR_COUNT(given); i++) {
-        struct fake fake = {0};
-        REQUIRE_OK(cr_ckpt_model_path(in_folder("%s", given[i]), &path));
-        CHECK_STATUS(fake_read(&fake, path, fake_tensors, MODEL), CR_OK);
-        cr_free(path);
-    }
-    folder_close();
-}
-
 /* ---- small files ---- */
 
-static void small_files(void) {
-    char  *text = NULL;
-    size_t length;
-    REQUIRE(folder_open());
-    REQUIRE_OK(cr_file_write_atomic(in_folder("x"), "one", 3));
-    REQUIRE_OK(cr_file_write_atomic(in_folder("x"), "a\0b", 3));
-    REQUIRE_OK(cr_file_read(in_folder("x"), 3, &text, &length));
-    CHECK(length == 3 && !memcmp(text, "a\0b", 4));
-    cr_free(text);
-    CHECK_STATUS(cr_file_read(in_folder("x"), 2, &text, &length), CR_ERR_FORMAT);
-    CHECK_STATUS(cr_file_read(in_folder("y"), 2, &text, &length), CR_ERR_IO);
-    CHECK_STATUS(cr_file_read(folder, 2, &text, &length), CR_ERR_IO);
-    CHECK_STATUS(cr_file_write_atomic(in_folder("no/x"), "", 0), CR_ERR_IO);
-    char longest[5000];
-    memset(longest, 'a', sizeof longest);
-    longest[4999] = 0;
-    CHECK_STATUS(cr_file_write_atomic(longest, "", 0), CR_ERR_IO);
-    CHECK_STATUS(cr_ckpt_prepare_dir(longest), CR_ERR_IO);
-    folder_close();
-}
 TESTS(CASE(files_of_a_checkpoint), CASE(equal_states_give_equal_files), CASE(io_fails),
       CASE(class_name_with_line_break), CASE(run_folder), CASE(keep_counts), CASE(saving_a_step_again),
-      CASE(leftovers_of_the_same_process_id), CASE(links_that_are_folders), CASE(find_newest), CASE(damaged_folders),
-      CASE(model_paths), CASE(small_files))
+      CASE(links_that_are_folders), CASE(find_newest), CASE(damaged_folders))

@@ -155,31 +155,6 @@ static void memory_runs_out(void) {
     folder_close();
 }
 
-static void disk_fills_up(void) {
-    char big[300000];
-    REQUIRE(folder_open());
-    if (mount("none", folder, "tmpfs", 0, "size=256k") < 0) {
-        folder_close();
-        SKIP("needs the right to mount a tmpfs");
-    }
-    memset(big, 'x', sizeof big);
-    int64_t   step   = 0;
-    cr_status status = CR_OK;
-    stderr_to("/dev/null");
-    while (status == CR_OK && step < 100) status = fake_save(folder, ++step, false, -1);
-    stderr_back();
-    CHECK_INT(status, CR_ERR_IO);
-    CHECK_HAS(cr_error_message(), folder);
-    CHECK(step > 2 && step < 100);
-    CHECK_INT(found_step(folder), step - 1);
-    CHECK_INT(leftovers(folder), 0);
-    CHECK_STATUS(cr_file_write_atomic(in_folder("step-1/config.ini"), big, sizeof big), CR_ERR_IO);
-    CHECK_HAS(cr_error_message(), "disk full");
-    CHECK_INT(intact_step(in_folder("step-1")), 1);
-    umount(folder);
-    folder_close();
-}
-
 /* ---- sweep ---- */
 
 static void sweep_removes_only_leftovers(void) {
@@ -280,5 +255,5 @@ static void killed_at_any_moment(void) {
 
 TESTS(CASE(every_call_fails_once), CASE(all_later_calls_fail), CASE(disk_stays_full),
       CASE(every_call_fails_once_when_saving_again), CASE(all_later_calls_fail_when_saving_again),
-      CASE(without_atomic_exchange), CASE(links_and_atomic_files), CASE(memory_runs_out), CASE(disk_fills_up),
+      CASE(without_atomic_exchange), CASE(links_and_atomic_files), CASE(memory_runs_out),
       CASE(sweep_removes_only_leftovers), CASE(killed_at_any_moment))

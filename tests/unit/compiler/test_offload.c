@@ -180,14 +180,14 @@ static void scores_by_hand(void) {
         CHECK_NEAR(w.c[k].aoa, aoa[k] * UNIT, 1);
         CHECK_NEAR(w.c[k].wdoa, wdoa[k] * UNIT, 0.05 * UNIT); /* small tensors count a little */
     }
-    cr_offload_work_close(&w);
+    cr_arena_free(&w.arena);
     cr_program_free(&t.h.p);
     three_open(&t, 0.1);
     cost_model = hand_cost_model(&t.h);
     CHECK_STATUS(cr_offload_work_open(&t.h.p, &cost_model, THREE, &w), CR_OK);
     cr_offload_score_set(&w);
     for (int k = 0; k < 2 && w.count == 2; k++) CHECK_NEAR(w.c[k].aoa, (k ? -1.0 : -3.0) / (double)w.c[k].bytes, 1e-15);
-    cr_offload_work_close(&w);
+    cr_arena_free(&w.arena);
     cr_program_free(&t.h.p);
 }
 

@@ -9,33 +9,6 @@
 
 /* ---- values and their sources ---- */
 
-static void defaults(void) {
-    const struct cr_config *config;
-    REQUIRE_OK(cr_config_open(&config, NULL, NULL, 0));
-    CHECK_STR(config->path, "(built in)");
-    CHECK_STR(config->name, "default");
-    CHECK_INT(config->model.arch, CR_ARCH_RESNET20);
-    CHECK_INT(config->train.batch, 128);
-    CHECK_INT(config->train.seed, 1);
-    CHECK_NEAR(config->optim.lr, 0.1, 0);
-    CHECK_NEAR(config->model.bn_eps, 1e-5, 0);
-    CHECK(config->data.drop_last && !config->optim.nesterov);
-    CHECK_INT(config->data.mean.count, 3);
-    CHECK_NEAR(config->data.mean.at[1], 0.456, 0);
-    CHECK_NEAR(config->data.ratio.at[1], 4.0 / 3, 1e-15);
-    CHECK_INT(config->model.depths.count, 0);
-    CHECK_STR(config->model.weights, "");
-    for (int i = 0; i < cr_key_count; i++) {
-        char dotted[80];
-        snprintf(dotted, sizeof dotted, "%s.%s", cr_keys[i].section, cr_keys[i].name);
-        CHECK(!cr_config_is_set(config, dotted));
-        CHECK(cr_key_dotted(dotted) == &cr_keys[i]);
-    }
-    CHECK_STATUS(cr_config_fail(config, "train.batch", "is %s", "odd"), CR_ERR_CONFIG);
-    CHECK_STR(cr_error_message(), "(built in): [train] batch = 128 (default): is odd");
-    cr_config_close(config);
-}
-
 /* The defaults for other than three channels: the averages of ImageNet's three. */
 static void defaults_of_channels(void) {
     static const char *const channels[] = {"data.channels=1", "data.channels=3", "data.channels=4"};
@@ -198,26 +171,16 @@ static void overrides_are_checked(void) {
     static const struct rule rules[] = {
         {"train.batch", "'train.batch': must be section.key=value"},
         {"batch=3", "'batch=3': must be section.key=value"},
-        {"=3", "must be section.key=value"},
-        {".batch=3", "must be section.key=value"},
-        {"x=3.5", "must be section.key=value"},
         {"train.=3", "[train]  = 3: unknown key; keys of [train]: batch, eval_batch, epochs,"},
-        {"train. batch =3", ""},
         {"trian.batch=3", "[trian] batch = 3: unknown section; did you mean [train]?"},
         {"nothing.batch=3",
          "unknown section; the sections are [model] [data] [train] [loss] [distill] [optim] [schedule] [ema] [memory]"},
         {"train.lr=3", "[train] lr = 3: unknown key; did you mean [optim] lr?"},
-        {"optim.bathc=3", "unknown key; did you mean [train] batch?"},
-        {"train.kind=sgd", "[train] kind = sgd: unknown key; did you mean [data] kind?"},
-        {"train.num_classes=3", "did you mean [model] classes?"},
-        {"data.num_workers=3", "did you mean workers?"},
         {"optim.zzzzzz=3", "unknown key; keys of [optim]: kind, lr, head_lr, layer_decay, bn_bias_factor, momentum, "
                            "nesterov, weight_decay, decay_norm_bias, "
                            "beta2, eps, trust"},
         {"model.arch=resnet51", "must be one of resnet18, resnet34,"},
         {"model.arch=resnet51", "; did you mean resnet50?"},
-        {"model.arch=", "must be one of"},
-        {"train.batch=", "[train] batch = : must be an integer from 1 to 1000000"},
         {"data.root=a\nb", "the text contains a control character"},
         {"data.root=#'\"", "the text needs quotes, but contains both kinds"},
     };
@@ -227,41 +190,22 @@ static void overrides_are_checked(void) {
 static void types_are_strict(void) {
     static const struct rule rules[] = {
         {"train.batch=+64", ""},
-        {"train.batch=064", ""},
         {"train.batch=0x10", "integer"},
-        {"train.batch=1e2", "integer"},
-        {"train.batch=12abc", "integer"},
         {"train.batch=1.0", "integer"},
-        {"train.batch=-", "integer"},
-        {"train.batch=1 2", "integer"},
         {"train.batch=99999999999999999999", "must be from 1 to 1000000"},
         {"train.seed=9223372036854775807", ""},
         {"train.seed=9223372036854775808", "must be from 0 to 9223372036854775807"},
-        {"train.seed=-1", "must be from 0"},
-        {"train.steps=-99999999999999999999", "must be from 0"},
-        {"optim.lr=.5", ""},
         {"optim.lr=1e-3", ""},
-        {"optim.lr=+1.E1", ""},
         {"optim.lr=nan", "must be a number"},
-        {"optim.lr=inf", "must be a number"},
-        {"optim.lr=0x1p3", "must be a number"},
         {"optim.lr=1e", "must be a number"},
-        {"optim.lr=1,5", "must be a number"},
-        {"optim.lr=", "must be a number"},
         {"optim.lr=1e999", "must be from 0 to 1000"},
         {"optim.lr=-0.1", "must be from 0 to 1000"},
         {"train.fuse=YES", ""},
-        {"train.fuse=off", ""},
-        {"train.fuse=1", ""},
         {"train.fuse=2", "must be yes or no"},
-        {"train.fuse=y", "must be yes or no"},
-        {"train.fuse=", "must be yes or no"},
         {"data.mean=1, 2 ,\t3", ""},
         {"data.mean=1,,3", "item 2 is empty"},
-        {"data.mean=1,2,", "item 3 is empty"},
         {"data.mean=1,2,x", "item 3 must be a number"},
         {"data.mean=1,2,30", "item 3 must be from -10 to 10"},
-        {"data.mean=1 2 3", "item 1 must be a number"},
         {"schedule.milestones=1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31,32",
          ""},
         {"schedule.milestones=1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31,32,"
@@ -304,41 +248,29 @@ static void ranges_are_checked(void) {
 static void rules_between_keys(void) {
     static const struct rule plain[] = {
         {"model.depths=1,2", "[model] depths = 1,2: is only for arch = custom; resnet20 has fixed depths"},
-        {"model.widths=1,2", "[model] widths = 1,2: is only for arch = custom"},
-        {"model.block=basic", "[model] block = basic: is only for arch = custom"},
         {"model.arch=custom", "[model] arch = custom: needs depths and widths"},
-        {"model.stem=imagenet", ""},
-        {"model.shortcut=B", ""},
         {"model.freeze=stem, layer1 ,fc", ""},
         {"model.freeze=layer10", "'layer10' is not a part of a network; allowed: stem,"},
         {"model.freeze=layer5", ""}, /* the network defines the number */
-        {"model.freeze=stem,", "'' is not a part"},
-        {"data.scale=0.5", "must be two numbers, the smaller first"},
         {"data.scale=0.5,0.2", "must be two numbers, the smaller first"},
-        {"data.ratio=1,2,3", "must be two numbers"},
-        {"data.ratio=1,1", ""},
-        {"data.mean=0.5,0.5", "must be three numbers"},
         {"data.std=1,1,1,1", "must be three numbers"},
         {"data.kind=cifar10", "[data] kind = cifar10: needs root"},
-        {"data.kind=folder", "needs root"},
-        {"data.kind=synthetic", ""},
         {"schedule.kind=multistep", "[schedule] kind = multistep: needs milestones"},
         {"schedule.milestones=1,1", "must be in ascending order; item 2 is not"},
-        {"schedule.milestones=1,3,2", "item 3 is not"},
+        {"optim.kind=adamw", "needs lr: the default, 0.1, is for sgd"},
+        {"schedule.low_momentum=0.8", "is only for one_cycle"},
+        {"model.unfreeze=1", "needs freeze"},
         {"schedule.min_lr=0.2", "[schedule] min_lr = 0.2: must not exceed [optim] lr (0.1)"},
     };
     static const struct rule custom[] = {
         {"model.depths=1,2", ""},
         {"model.depths=1", "widths"},
-        {"model.depths=", "also needs depths"},
         {"model.depths=1,x", "item 2 must be an integer"},
         {"model.arch=resnet18", "is only for arch = custom; resnet18 has a fixed block"}};
     static const struct rule folders[] = {
         {"data.eval_crop=200", ""},
         {"data.eval_crop=201", "[data] eval_crop = 201: must not exceed eval_resize (200)"},
-        {"data.kind=cifar100", ""},
-        {"data.train_images=5", "is only for shapes and synthetic; folder has a fixed size"},
-        {"data.root=", "needs root"}};
+        {"data.train_images=5", "is only for shapes and synthetic; folder has a fixed size"}};
     check_rules(plain, CR_COUNT(plain), NULL);
     CHECK_HAS(refusal("[optim]\nmomentum = 0\nnesterov = yes\n", NULL),
               "c.ini:3: [optim] nesterov = yes: needs momentum above 0");
@@ -380,6 +312,6 @@ static void no_leaks(void) {
     CHECK_INT(cr_alloc_live(), 0);
 }
 
-TESTS(CASE(defaults), CASE(defaults_of_channels), CASE(precedence), CASE(includes), CASE(named_configs),
-      CASE(all_errors_are_reported), CASE(many_errors_are_counted), CASE(overrides_are_checked), CASE(types_are_strict),
-      CASE(ranges_are_checked), CASE(rules_between_keys), CASE(edit_distance), CASE(no_leaks))
+TESTS(CASE(defaults_of_channels), CASE(precedence), CASE(includes), CASE(named_configs), CASE(all_errors_are_reported),
+      CASE(many_errors_are_counted), CASE(overrides_are_checked), CASE(types_are_strict), CASE(ranges_are_checked),
+      CASE(rules_between_keys), CASE(edit_distance), CASE(no_leaks))

@@ -240,82 +240,6 @@ static void differences(void) {
     cr_config_close(b);
 }
 
-static void help_text(void) {
-    struct cr_text out = {0};
-    cr_config_help(&out);
-    REQUIRE(!out.failed);
-    static const char *const parts[] = {
-        "\n[train]  the training run\n",
-        "\n  batch = 128                     integer, 1 to 1000000, or auto\n        batch size per GPU",
-        "\n  device = auto                   one of auto, cpu, cuda\n",
-        "\n  lr = 0.1                        number, 0 to 1000\n", "\n  nesterov = no                   yes or no\n"};
-    for (size_t i = 0; i < CR_COUNT(parts); i++) CHECK_HAS(out.data, parts[i]);
-    for (int i = 0; i < cr_key_count; i++) {
-        char start[80];
-        snprintf(start, sizeof start, "\n  %s =", cr_keys[i].name);
-        CHECK_HAS(out.data, start);
-        CHECK_HAS(out.data, cr_keys[i].help);
-    }
-    for (char *save = NULL, *line = strtok_r(out.data, "\n", &save); line; line = strtok_r(NULL, "\n", &save))
-        if (strlen(line) > 100) TEST_FAIL_("%zu columns: %s", strlen(line), line);
-    cr_text_free(&out);
-}
-
-static void shipped_configs(void) {
-    static const struct {
-        const char       *name;
-        enum cr_arch      arch;
-        enum cr_data_kind kind;
-        int64_t           classes, batch;
-    } shipped[] = {{"demo", CR_ARCH_RESNET20, CR_DATA_SHAPES, 0, 0},
-                   {"cifar10-resnet20", CR_ARCH_RESNET20, CR_DATA_CIFAR10, 0, 128},
-                   {"cifar10-resnet20-he", CR_ARCH_RESNET20, CR_DATA_CIFAR10, 0, 128},
-                   {"cifar10-resnet20-lars", CR_ARCH_RESNET20, CR_DATA_CIFAR10, 0, 2048},
-                   {"cifar10-resnet20-adamw", CR_ARCH_RESNET20, CR_DATA_CIFAR10, 0, 256},
-                   {"cifar10-resnet18-modern", CR_ARCH_RESNET18, CR_DATA_CIFAR10, 0, 256},
-                   {"cifar10-94", CR_ARCH_CUSTOM, CR_DATA_CIFAR10, 0, 512},
-                   {"cifar10-96", CR_ARCH_CUSTOM, CR_DATA_CIFAR10, 0, 512},
-                   {"cifar10-resnet56", CR_ARCH_RESNET56, CR_DATA_CIFAR10, 0, 128},
-                   {"cifar10-resnet56-sparse", CR_ARCH_RESNET56, CR_DATA_CIFAR10, 0, 128},
-                   {"cifar100-resnet56", CR_ARCH_RESNET56, CR_DATA_CIFAR100, 0, 128},
-                   {"resnet50-modern", CR_ARCH_RESNET50, CR_DATA_FOLDER, 1000, 256},
-                   {"resnet50-lars", CR_ARCH_RESNET50, CR_DATA_FOLDER, 1000, 512},
-                   {"resnet50-a1", CR_ARCH_RESNET50, CR_DATA_FOLDER, 1000, 256},
-                   {"resnet50-a2", CR_ARCH_RESNET50, CR_DATA_FOLDER, 1000, 256},
-                   {"resnet50-a3", CR_ARCH_RESNET50, CR_DATA_FOLDER, 1000, 256},
-                   {"imagenette-128-5", CR_ARCH_CUSTOM, CR_DATA_FOLDER, 10, 32},
-                   {"imagenette-128-20", CR_ARCH_CUSTOM, CR_DATA_FOLDER, 10, 64},
-                   {"imagenette-128-80", CR_ARCH_CUSTOM, CR_DATA_FOLDER, 10, 64},
-                   {"imagenette-192-5", CR_ARCH_CUSTOM, CR_DATA_FOLDER, 10, 32},
-                   {"imagenette-192-20", CR_ARCH_CUSTOM, CR_DATA_FOLDER, 10, 64},
-                   {"imagenette-192-80", CR_ARCH_CUSTOM, CR_DATA_FOLDER, 10, 64},
-                   {"finetune-folder", CR_ARCH_RESNET18, CR_DATA_FOLDER, 0, 32},
-                   {"finetune-grey16", CR_ARCH_RESNET18, CR_DATA_FOLDER, 0, 32},
-                   {"resnet18", CR_ARCH_RESNET18, CR_DATA_FOLDER, 1000, 256},
-                   {"wide-resnet50-2", CR_ARCH_WIDE_RESNET50_2, CR_DATA_FOLDER, 1000, 256},
-                   {"resnet50", CR_ARCH_RESNET50, CR_DATA_FOLDER, 1000, 256}};
-    for (size_t i = 0; i < CR_COUNT(shipped); i++) {
-        char                    path[600];
-        const struct cr_config *config;
-        snprintf(path, sizeof path, "%s/configs/%s.ini", CR_SOURCE_DIR, shipped[i].name);
-        REQUIRE_OK(cr_config_open(&config, path, NULL, 0));
-        CHECK_STR(config->name, shipped[i].name);
-        if (shipped[i].batch) CHECK_INT(config->model.arch, shipped[i].arch); /* the demo may change */
-        if (shipped[i].batch) CHECK_INT(config->train.batch, shipped[i].batch);
-        CHECK_INT(config->data.kind, shipped[i].kind);
-        CHECK_INT(config->model.classes, shipped[i].classes);
-        cr_config_close(config);
-    }
-    /* the published CIFAR weights were trained on these */
-    const struct cr_config *config;
-    REQUIRE_OK(cr_config_open(&config, CR_SOURCE_DIR "/configs/cifar10-resnet56.ini", NULL, 0));
-    static const double mean[3] = {0.485, 0.456, 0.406}, std[3] = {0.229, 0.224, 0.225};
-    for (int i = 0; i < 3; i++) CHECK_NEAR(config->data.mean.at[i], mean[i], 0);
-    for (int i = 0; i < 3; i++) CHECK_NEAR(config->data.std.at[i], std[i], 0);
-    CHECK_INT(config->model.shortcut, CR_SHORTCUT_A);
-    cr_config_close(config);
-}
-
 static void locale_is_ignored(void) {
     if (!set_comma_locale(in_folder("."))) SKIP("no locale with a decimal comma, and no localedef");
     static const char *const overrides[] = {"optim.lr=0.25"};
@@ -378,5 +302,5 @@ static void no_leaks(void) {
     CHECK_INT(cr_alloc_live(), 0);
 }
 
-TESTS(CASE(dump_reads_back), CASE(dump_is_plain), CASE(differences), CASE(help_text), CASE(shipped_configs),
-      CASE(locale_is_ignored), CASE(failing_allocations), CASE(no_leaks))
+TESTS(CASE(dump_reads_back), CASE(dump_is_plain), CASE(differences), CASE(locale_is_ignored), CASE(failing_allocations),
+      CASE(no_leaks))

@@ -292,6 +292,35 @@ static void allocation_counts_and_fails_on_demand(void) {
     CHECK_INT(cr_alloc_live(), live);
 }
 
+static cr_status append(int64_t **at, int *count, int *capacity, int64_t value) {
+    CR_GROW(*at, *count, *capacity, 2);
+    (*at)[(*count)++] = value;
+    return CR_OK;
+}
+
+static void arrays_keep_their_elements_when_they_grow(void) {
+    int64_t *at    = NULL;
+    int      count = 0, capacity = 0;
+    for (int64_t i = 0; i < 16; i++) CHECK_STATUS(append(&at, &count, &capacity, i * i), CR_OK);
+    CHECK(capacity == 16);
+    cr_alloc_fail_at(1);
+    CHECK_STATUS(append(&at, &count, &capacity, 0), CR_ERR_MEMORY);
+    cr_alloc_fail_at(0);
+    for (int64_t i = 0; i < count; i++) CHECK(at[i] == i * i);
+    CHECK(count == 16 && capacity == 16);
+    cr_free(at);
+}
+
+static void arenas_refuse_arrays_that_cannot_be_counted(void) {
+    const int64_t   live  = cr_alloc_live();
+    struct cr_arena arena = {0};
+    double         *small = cr_arena_array(&arena, 1000, sizeof *small);
+    CHECK(small && small[0] == 0 && small[999] == 0);
+    CHECK(!cr_arena_array(&arena, SIZE_MAX / 8 + 2, sizeof *small)); /* 8 bytes if the product wrapped around */
+    cr_arena_free(&arena);
+    CHECK(cr_alloc_live() == live);
+}
+
 static void text_is_valid_json_or_failed(void) {
     struct cr_text text = {0};
     cr_text_add_json(&text, "a\"b\\c\n\x01");
@@ -306,4 +335,6 @@ static void text_is_valid_json_or_failed(void) {
 TESTS(CASE(philox_matches_published_vectors), CASE(streams_are_distinct_and_values_in_range),
       CASE(f16_rounds_to_nearest_even), CASE(bf16_rounds_to_nearest_even), CASE(arrays_become_f32),
       CASE(initial_weights_follow_he), CASE(networks_have_the_published_sizes), CASE(bottleneck_width_is_configurable),
-      CASE(groups_are_configurable), CASE(allocation_counts_and_fails_on_demand), CASE(text_is_valid_json_or_failed))
+      CASE(groups_are_configurable), CASE(allocation_counts_and_fails_on_demand),
+      CASE(arrays_keep_their_elements_when_they_grow), CASE(arenas_refuse_arrays_that_cannot_be_counted),
+      CASE(text_is_valid_json_or_failed))

@@ -69,33 +69,4 @@ static void code_without_allocations_fails(void) {
     CHECK_INT(runs, 1);
 }
 
-static void options_are_used(void) {
-    int64_t seen[8] = {0}, count = 0;
-    for_each_failing_alloc(f, .least = 5, .dense = 2, .stride = 3) {
-        failing_alloc_begin(&f);
-        cr_status status = CR_OK;
-        for (int i = 0; status == CR_OK && i < 12; i++) {
-            void *block = cr_alloc(1, 1);
-            status      = block ? CR_OK : CR_ERR_MEMORY;
-            cr_free(block);
-        }
-        CHECK(failing_alloc_end(&f, status) == (count < 5));
-        if (count < 8) seen[count++] = f.nth;
-    }
-    static const int64_t want[8] = {1, 2, 5, 8, 11, 14};
-    for (int i = 0; i < 8; i++) CHECK_INT(seen[i], want[i]);
-    for_each_failing_alloc(f, .tolerated = true) {
-        failing_alloc_begin(&f);
-        cr_free(cr_alloc(1, 1));
-        failing_alloc_end(&f, CR_OK);
-    }
-    for_each_failing_alloc(f, .want = CR_ERR_FORMAT) {
-        failing_alloc_begin(&f);
-        void           *block  = cr_alloc(1, 1);
-        const cr_status status = block ? CR_ERR_FORMAT : CR_ERR_MEMORY;
-        cr_free(block);
-        failing_alloc_end(&f, status);
-    }
-}
-
-TESTS(CASE(sound_code_passes), CASE(faults_are_found), CASE(code_without_allocations_fails), CASE(options_are_used))
+TESTS(CASE(sound_code_passes), CASE(faults_are_found), CASE(code_without_allocations_fails))

@@ -157,25 +157,5 @@ static void rand_augment_has_uniform_operations(void) {
 
 /* ---- keys ---- */
 
-static void keys_select_the_policy(void) {
-    static const char *const        keys[] = {"data.augment=rand", "data.rand_ops=3", "data.rand_magnitude=21",
-                                              "data.rand_prob=0.5", "data.fill=124,116,104"},
-                             *const bad[]  = {"data.augment=auto_imagenet", "data.fill=1,2"};
-    const struct cr_config         *config;
-    struct cr_prepare               prep;
-    REQUIRE_OK(cr_config_open(&config, NULL, keys, CR_COUNT(keys)));
-    REQUIRE_OK(cr_prepare_from_config(config, CR_SPLIT_TRAIN, &prep));
-    CHECK(prep.augment == CR_AUGMENT_RAND && prep.rand_ops == 3 && prep.rand_magnitude == 21 && prep.rand_prob == 0.5);
-    CHECK(prep.fill[0] == 124 && prep.fill[1] == 116 && prep.fill[2] == 104 && cr_prepare_colours(&prep));
-    REQUIRE_OK(cr_prepare_from_config(config, CR_SPLIT_VAL, &prep));
-    CHECK(!cr_prepare_colours(&prep));
-    cr_config_close(config);
-    REQUIRE_OK(cr_config_open(&config, NULL, bad, CR_COUNT(bad)));
-    CHECK_INT(cr_prepare_from_config(config, CR_SPLIT_TRAIN, &prep), CR_ERR_CONFIG);
-    CHECK(strstr(cr_error_message(), "must be one number, or three"));
-    cr_config_close(config);
-    CHECK_INT(cr_alloc_live(), 0);
-}
-
 TESTS(CASE(pixels_are_torchvisions), CASE(auto_augment_has_torchvisions_frequencies),
-      CASE(rand_augment_has_uniform_operations), CASE(keys_select_the_policy))
+      CASE(rand_augment_has_uniform_operations))

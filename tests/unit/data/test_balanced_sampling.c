@@ -94,65 +94,6 @@ static void repeated_samples_differ(void) {
     drop_folder(folder);
 }
 
-static void workers_and_resuming_change_nothing(void) {
-    char               folder[SUPPORT_PATH];
-    struct cr_dataset *set;
-    make_folder(folder);
-    REQUIRE_OK(open_uneven(folder, &set));
-    const uint64_t want = sum_batches(set, balanced_options(7, 0), 30, NULL);
-    CHECK(sum_batches(set, balanced_options(7, 4), 30, NULL) == want);
-    CHECK(sum_batches(set, plain_options(CR_SPLIT_TRAIN, 7, 0), 30, NULL) != want);
-    for (int start = 0; start < 20; start += 3) { /* 8 batches in an epoch */
-        uint64_t                 whole = CR_HASH_START;
-        struct cr_loader_options later = balanced_options(7, 2);
-        struct cr_loader        *loader;
-        REQUIRE_OK(cr_loader_open(set, &later, &loader));
-        for (int b = 0; b < start + 3; b++) {
-            struct cr_batch batch;
-            REQUIRE_OK(cr_loader_next(loader, &batch));
-            if (b >= start) whole = sum_seen(whole, &batch, 7, 8);
-            cr_loader_release(loader, &batch);
-        }
-        cr_loader_close(loader);
-        later.epoch       = start / 8;
-        later.first_batch = start % 8;
-        CHECK(sum_batches(set, later, 3, NULL) == whole);
-    }
-    cr_dataset_close(set);
-    drop_folder(folder);
-}
-
-/* The batches of two ranks are the halves of the batches of one. */
-static void ranks_divide_the_order(void) {
-    char               folder[SUPPORT_PATH];
-    struct cr_dataset *set;
-    struct cr_loader  *one, *half[2];
-    make_folder(folder);
-    REQUIRE_OK(open_uneven(folder, &set));
-    struct cr_loader_options options = balanced_options(12, 1);
-    REQUIRE_OK(cr_loader_open(set, &options, &one));
-    options.batch = 6;
-    options.ranks = 2;
-    for (options.rank = 0; options.rank < 2; options.rank++)
-        REQUIRE_OK(cr_loader_open(set, &options, &half[options.rank]));
-    for (int b = 0; b < 12; b++) {
-        struct cr_batch whole, part;
-        REQUIRE_OK(cr_loader_next(one, &whole));
-        for (int r = 0; r < 2; r++) {
-            REQUIRE_OK(cr_loader_next(half[r], &part));
-            CHECK(memcmp(part.images, whole.images + r * 6 * 192, 6 * 192) == 0);
-            CHECK(memcmp(part.boxes, whole.boxes + r * 24, 24 * sizeof *part.boxes) == 0);
-            CHECK(memcmp(part.labels, whole.labels + r * 6, 6 * sizeof *part.labels) == 0);
-            cr_loader_release(half[r], &part);
-        }
-        cr_loader_release(one, &whole);
-    }
-    cr_loader_close(one);
-    for (int r = 0; r < 2; r++) cr_loader_close(half[r]);
-    cr_dataset_close(set);
-    drop_folder(folder);
-}
-
 /* An image that cannot be read is replaced, with all samples of its class if need be. */
 static void corrupt_images_are_replaced(void) {
     char               folder[SUPPORT_PATH], path[SUPPORT_PATH];
@@ -176,23 +117,9 @@ static void corrupt_images_are_replaced(void) {
     drop_folder(folder);
 }
 
-/* The labels that need no file are those of the samples. */
-static void labels_of_all_formats(void) {
-    struct cr_dataset *set;
-    REQUIRE_OK(OPEN_SET(&set, "data.kind=synthetic", "data.train_images=40"));
-    for (int64_t i = 0; i < 40; i++) {
-        struct cr_image image;
-        int32_t         label;
-        REQUIRE_OK(cr_dataset_get(set, i, &image, &label));
-        CHECK_INT(set->ops->label(set, i), label);
-        cr_image_free(&image);
-    }
-    cr_dataset_close(set);
-}
-
 static void no_leaks(void) {
     CHECK_INT(cr_alloc_live(), 0);
 }
 
-TESTS(CASE(classes_occur_equally_often), CASE(repeated_samples_differ), CASE(workers_and_resuming_change_nothing),
-      CASE(ranks_divide_the_order), CASE(corrupt_images_are_replaced), CASE(labels_of_all_formats), CASE(no_leaks))
+TESTS(CASE(classes_occur_equally_often), CASE(repeated_samples_differ), CASE(corrupt_images_are_replaced),
+      CASE(no_leaks))

@@ -1,78 +1,72 @@
-/* tests/unit/data/test_data_loader.c: the loader: the same bytes for any number of workers, exact resume, every
- * evaluation sample once, corrupt images. */
+/* tests/unit/data/test_data_loader.c: the loader: the same bytes for any number of workers and ranks, exact resume,
+ * every evaluation sample once. */
 #include "tests/harness/failing_alloc.h"
 #include "tests/harness/loader_support.h"
 
-static void worker_count_changes_nothing(void) {
-    char folder[SUPPORT_PATH], root[SUPPORT_PATH];
+/* Checksum of the part of a rank in the batches `first` to `first` + 2, from a loader of whole batches that starts at the
+ * first one. */
+static uint64_t sum_part(const struct cr_dataset *set, struct cr_loader_options options, int first, int rank,
+                         int ranks) {
+    struct cr_loader *loader;
+    struct cr_batch   batch, part;
+    const int64_t     n = options.batch / ranks, batches = cr_loader_batches(set, &options);
+    uint64_t          sum = CR_HASH_START;
+    CHECK_STATUS(cr_loader_open(set, &options, &loader), CR_OK);
+    for (int b = 0; b < first + 3; b++) {
+        CHECK_STATUS(cr_loader_next(loader, &batch), CR_OK);
+        CHECK(batch.epoch == b / batches && batch.index == b % batches && batch.count == options.batch);
+        part = batch;
+        part.images += rank * n * 192;
+        part.boxes += rank * n * 4;
+        part.labels += rank * n;
+        if (b >= first) sum = sum_seen(sum, &part, n, 8);
+        cr_loader_release(loader, &batch);
+    }
+    cr_loader_close(loader);
+    return sum;
+}
+
+/* Plain, balanced and repeated samples, with and without the last images of an epoch: workers and the length of the
+ * queue change nothing; a loader that starts at any batch delivers the same batches as one from the start; those of the
+ * ranks are the parts of the whole ones. */
+static void workers_ranks_and_resuming_change_nothing(void) {
+    char               folder[SUPPORT_PATH], root[SUPPORT_PATH];
+    struct cr_dataset *set;
+    uint64_t           plain = 0;
     make_folder(folder);
     write_set(folder);
-    struct cr_dataset *set;
     REQUIRE_OK(OPEN_SET(&set, "data.kind=folder", root_is(folder, root)));
-    static const int batches[] = {1, 7, 32, 60};
-    for (size_t k = 0; k < CR_COUNT(batches); k++) {
-        int64_t  ends[2], want_ends[2];
-        int      n    = 3 * IMAGES / batches[k] + 2;
-        uint64_t want = sum_batches(set, plain_options(CR_SPLIT_TRAIN, batches[k], 0), n, want_ends);
-        CHECK(want_ends[0] >= 3 || batches[k] == 60);
-        for (int workers = 1; workers <= 4; workers += 3)
-            for (int prefetch = 1; prefetch <= 9; prefetch += 8) {
-                struct cr_loader_options options = plain_options(CR_SPLIT_TRAIN, batches[k], workers);
-                options.prefetch                 = prefetch;
-                CHECK(sum_batches(set, options, n, ends) == want);
-                CHECK(ends[0] == want_ends[0] && ends[1] == want_ends[1]);
+    for (int k = 0; k < 6; k++) {
+        struct cr_loader_options options = plain_options(CR_SPLIT_TRAIN, 16, 2), other;
+        options.drop_last                = k % 2;
+        options.balanced                 = k / 2 == 1;
+        options.repeats                  = k / 2 == 2 ? 3 : 0;
+        const int64_t batches            = cr_loader_batches(set, &options);
+        CHECK_INT(batches, k % 2 ? 3 : 4);
+        for (int start = 0; start < 9; start++)
+            for (int rank = 0, ranks = 1 << start % 3; rank < ranks; rank++) {
+                const uint64_t want = sum_part(set, options, start, rank, ranks);
+                other               = options;
+                other.workers       = start % 2 ? 4 : 0;
+                other.prefetch      = 1 + 8 * (rank % 2);
+                other.batch         = 16 / ranks;
+                other.rank          = rank;
+                other.ranks         = ranks;
+                other.epoch         = start / batches;
+                other.first_batch   = start % batches;
+                CHECK(sum_batches(set, other, 3, NULL) == want);
+                other.epoch       = 0; /* the same position in other numbers: batches run on into later epochs */
+                other.first_batch = start;
+                CHECK(sum_batches(set, other, 3, NULL) == want);
+                other.seed++;
+                CHECK(sum_batches(set, other, 3, NULL) != want);
             }
-        struct cr_loader_options other = plain_options(CR_SPLIT_TRAIN, batches[k], 1);
-        other.seed                     = 10;
-        CHECK(sum_batches(set, other, n, ends) != want);
+        const uint64_t first = sum_part(set, options, 0, 0, 1);
+        CHECK(k < 2 || first != plain);
+        plain = k < 2 ? first : plain;
     }
     cr_dataset_close(set);
     drop_folder(folder);
-}
-
-/* Started at any batch, the loader delivers the same batches as a run from the start. */
-static void resume_continues_exactly(void) {
-    struct cr_dataset *set;
-    REQUIRE_OK(OPEN_SET(&set, "data.kind=synthetic", "data.train_images=37"));
-    struct cr_loader_options options = plain_options(CR_SPLIT_TRAIN, 5, 2); /* 7 batches per epoch */
-    options.prepare.size             = 32;
-    CHECK_INT(cr_loader_batches(set, &options), 7);
-    for (int start = 0; start < 16; start++) {
-        uint64_t          whole = 0;
-        struct cr_loader *loader;
-        REQUIRE_OK(cr_loader_open(set, &options, &loader));
-        for (int b = 0; b < start + 3; b++) {
-            struct cr_batch batch;
-            REQUIRE_OK(cr_loader_next(loader, &batch));
-            CHECK(batch.epoch == b / 7 && batch.index == b % 7 && batch.count == 5);
-            if (b == start) whole = CR_HASH_START;
-            whole = sum_seen(whole, &batch, 5, 32);
-            cr_loader_release(loader, &batch);
-        }
-        cr_loader_close(loader);
-        struct cr_loader_options later = options;
-        later.epoch                    = start / 7;
-        later.first_batch              = start % 7;
-        CHECK(sum_batches(set, later, 3, NULL) == whole);
-        later.epoch       = 0; /* the same position in other numbers: batches run on into later epochs */
-        later.first_batch = start;
-        CHECK(sum_batches(set, later, 3, NULL) == whole);
-    }
-    cr_dataset_close(set);
-}
-
-/* Checksums of 20 batches, recorded when shifts and flips were still done by the workers: the random values and pixels
- * are the same. */
-static void batches_match_host_preparation(void) {
-    struct cr_dataset *set;
-    REQUIRE_OK(OPEN_SET(&set, "data.kind=synthetic", "data.train_images=37", "data.image_size=32"));
-    struct cr_loader_options options = plain_options(CR_SPLIT_TRAIN, 5, 2);
-    options.prepare                  = (struct cr_prepare){.size = 32, .crop = CR_CROP_PAD, .pad = 4, .hflip = 0.5};
-    CHECK(sum_batches(set, options, 20, NULL) == UINT64_C(0x68cd682a82f8e672));
-    options.prepare = (struct cr_prepare){
-        .size = 32, .crop = CR_CROP_RANDOM_RESIZED, .scale = {0.08, 1}, .ratio = {3.0 / 4, 4.0 / 3}, .hflip = 0.5};
-    CHECK(sum_batches(set, options, 20, NULL) == UINT64_C(0x3a5c60d6e69e8220));
-    cr_dataset_close(set);
 }
 
 static void an_epoch_is_a_permutation(void) {
@@ -158,6 +152,37 @@ static void evaluation_delivers_each_sample_once(void) {
         }
     cr_dataset_close(set);
     drop_folder(folder);
+}
+
+/* Each image once among all ranks, which have equally many batches. */
+static void ranks_evaluate_each_sample_once(void) {
+    struct cr_dataset *set;
+    REQUIRE_OK(OPEN_SET(&set, "data.kind=synthetic", "data.train_images=37", "data.image_size=8"));
+    for (int ranks = 2; ranks <= 5; ranks++)
+        for (int64_t batch = 1; batch <= 40; batch += 13) {
+            int64_t counted = 0, labelled = 0, rounds = 0;
+            for (int r = 0; r < ranks; r++) {
+                struct cr_loader_options o = plain_options(CR_SPLIT_VAL, batch, 2);
+                struct cr_loader        *loader;
+                struct cr_batch          b;
+                o.rank  = r;
+                o.ranks = ranks;
+                REQUIRE_OK(cr_loader_open(set, &o, &loader));
+                for (int64_t n = 0;; n++) {
+                    REQUIRE_OK(cr_loader_next(loader, &b));
+                    if (b.count == 0) break;
+                    counted += b.count;
+                    for (int64_t i = 0; i < batch; i++) labelled += b.labels[i] >= 0;
+                    rounds = CR_MAX(rounds, n + 1);
+                    cr_loader_release(loader, &b);
+                }
+                cr_loader_close(loader);
+            }
+            CHECK_INT(counted, 37);
+            CHECK_INT(labelled, 37);
+            CHECK_INT(rounds, (37 + batch * ranks - 1) / (batch * ranks));
+        }
+    cr_dataset_close(set);
 }
 
 /* ---- closing ---- */
@@ -252,25 +277,6 @@ static void failing_allocations_are_reported(void) {
     drop_folder(folder);
 }
 
-/* Prints a speed, without a check: pad crop and flip of 32 px images, one thread. */
-static void speed_of_pad_crops(void) {
-    struct cr_dataset *set;
-    REQUIRE_OK(OPEN_SET(&set, "data.kind=synthetic", "data.train_images=51200"));
-    struct cr_loader_options options = plain_options(CR_SPLIT_TRAIN, 512, 0);
-    options.prepare                  = (struct cr_prepare){.size = 32, .crop = CR_CROP_PAD, .pad = 4, .hflip = 0.5};
-    int64_t           start          = cr_time_ns();
-    struct cr_loader *loader;
-    REQUIRE_OK(cr_loader_open(set, &options, &loader));
-    for (int b = 0; b < 100; b++) {
-        struct cr_batch batch;
-        REQUIRE_OK(cr_loader_next(loader, &batch));
-        cr_loader_release(loader, &batch);
-    }
-    cr_loader_close(loader);
-    printf("    %.0f images/s\n", 51200 / ((double)(cr_time_ns() - start) * 1e-9));
-    cr_dataset_close(set);
-}
-
 /* ---- memory of a device ---- */
 
 static int reserved, released;
@@ -324,7 +330,7 @@ static void a_device_copies_after_the_release(void) {
     cr_dataset_close(set);
 }
 
-TESTS(CASE(a_device_copies_after_the_release), CASE(worker_count_changes_nothing), CASE(resume_continues_exactly),
-      CASE(batches_match_host_preparation), CASE(an_epoch_is_a_permutation), CASE(evaluation_delivers_each_sample_once),
-      CASE(closing_does_not_wait_for_pending_batches), CASE(no_allocation_after_the_first_batch),
-      CASE(batch_may_be_held), CASE(failing_allocations_are_reported), CASE(speed_of_pad_crops))
+TESTS(CASE(a_device_copies_after_the_release), CASE(workers_ranks_and_resuming_change_nothing),
+      CASE(ranks_evaluate_each_sample_once), CASE(an_epoch_is_a_permutation),
+      CASE(evaluation_delivers_each_sample_once), CASE(closing_does_not_wait_for_pending_batches),
+      CASE(no_allocation_after_the_first_batch), CASE(batch_may_be_held), CASE(failing_allocations_are_reported))

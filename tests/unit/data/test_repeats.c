@@ -56,44 +56,4 @@ static void each_image_occurs_three_times_in_its_batch(void) {
     drop_folder(folder);
 }
 
-static void workers_ranks_and_resuming_change_nothing(void) {
-    char               folder[SUPPORT_PATH], root[SUPPORT_PATH];
-    struct cr_dataset *set;
-    struct cr_loader  *loader;
-    make_folder(folder);
-    write_set(folder);
-    REQUIRE_OK(OPEN_SET(&set, "data.kind=folder", root_is(folder, root)));
-    const uint64_t want = sum_batches(set, repeat_options(10, 0), 18, NULL);
-    CHECK(sum_batches(set, repeat_options(10, 4), 18, NULL) == want);
-    CHECK(sum_batches(set, plain_options(CR_SPLIT_TRAIN, 10, 0), 18, NULL) != want);
-    struct cr_loader_options options = repeat_options(10, 2);
-    uint64_t                 whole = CR_HASH_START, part = CR_HASH_START;
-    REQUIRE_OK(cr_loader_open(set, &options, &loader));
-    for (int b = 0; b < 12; b++) { /* six batches in an epoch */
-        struct cr_batch batch;
-        REQUIRE_OK(cr_loader_next(loader, &batch));
-        if (b >= 8) whole = sum_seen(whole, &batch, 10, 8);
-        if (b >= 8) part = sum_seen(part, &batch, 5, 8);
-        cr_loader_release(loader, &batch);
-    }
-    cr_loader_close(loader);
-    options.epoch       = 1;
-    options.first_batch = 2;
-    CHECK(sum_batches(set, options, 4, NULL) == whole);
-    options.batch = 5; /* the first of two ranks */
-    options.ranks = 2;
-    CHECK(sum_batches(set, options, 4, NULL) == part);
-    cr_dataset_close(set);
-    drop_folder(folder);
-}
-
-static void balanced_sampling_is_excluded(void) {
-    const struct cr_config  *config;
-    static const char *const keys[] = {"data.repeats=3", "data.sampling=balanced"};
-    CHECK_INT(cr_config_open(&config, NULL, keys, CR_COUNT(keys)), CR_ERR_CONFIG);
-    CHECK(strstr(cr_error_message(), "excludes sampling = balanced"));
-    CHECK_INT(cr_alloc_live(), 0);
-}
-
-TESTS(CASE(each_image_occurs_three_times_in_its_batch), CASE(workers_ranks_and_resuming_change_nothing),
-      CASE(balanced_sampling_is_excluded))
+TESTS(CASE(each_image_occurs_three_times_in_its_batch))

@@ -81,13 +81,6 @@ static void the_reader_accepts_it(void) {
     cr_text_free(&text);
 }
 
-static void without_a_text_nothing_happens(void) {
-    struct cr_json_writer w     = cr_json_writer(NULL, CR_JSON_COMPACT);
-    const uint64_t        calls = cr_alloc_calls();
-    write_all(&w);
-    CHECK_INT(cr_alloc_calls(), calls);
-}
-
 /* The text keeps the failure of each of its allocations, and nothing is written out of bounds. */
 static void failed_allocations_are_kept(void) {
     struct cr_text        text = {0};
@@ -100,4 +93,4 @@ static void failed_allocations_are_kept(void) {
 }
 
 TESTS(CASE(styles), CASE(lines_follow_each_other), CASE(numbers_that_are_not_finite_are_null),
-      CASE(the_reader_accepts_it), CASE(without_a_text_nothing_happens), CASE(failed_allocations_are_kept))
+      CASE(the_reader_accepts_it), CASE(failed_allocations_are_kept))

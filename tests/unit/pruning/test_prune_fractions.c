@@ -114,17 +114,12 @@ static void invalid_budgets_are_reported(void) {
     } wrong[] = {
         {"layer,sparsity\nlayer9.0.conv1,0.5\n", "budget.csv:2: this network has no layer \"layer9.0.conv1\""},
         {"layer,sparsity\n\nfc,1.5\n", "budget.csv:3: column 2: expected a sparsity"},
-        {"layer,sparsity\nfc,half\n", "not \"half\""},
-        {"layer,sparsity\nfc\n", "not \"\""},
-        {"layer,sparsity\n7,0.5\n", "no layer \"7\""},
         {"layer,a,b\nfc,0.5,0.5\n", "has 2 columns and no row Overall: name a column, such as prune.column=a"},
         {"layer,a,b\nOverall,0.5,0.6\nfc,0.5,0.5\n", "set the overall sparsity"},
         {"layer1.0.conv1,0.5\nfc,0.5\n", "budget.csv:1: the first line names the columns"},
-        {"1,0.5\n2,0.5\n", "budget.csv:1: the first line names the columns"},
         {"layer,sparsity\nfc,0.5\n\nlayer1.0.conv1,0.1\nfc.weight,0.5\n",
          "budget.csv:5: layer fc already appears in line 2"},
         {"layer,sparsity\n2,0.5\nlayer1.0.conv1,0.5\n", "budget.csv:3: layer layer1.0.conv1 already appears in line 2"},
-        {"layer;sparsity\nfc;0.5\n", "commas"},
         {"", "not a table"}};
     for (size_t i = 0; i < CR_COUNT(wrong); i++) {
         struct net n;

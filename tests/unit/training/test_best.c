@@ -192,13 +192,4 @@ static void the_metric_may_change(void) {
     finish(&r);
 }
 
-static void patience_needs_evaluations(void) {
-    static const char *const keys[] = {"train.patience=3", "train.eval_every=0"};
-    const struct cr_config  *config;
-    CHECK_STATUS(cr_config_open(&config, NULL, keys, 2), CR_ERR_CONFIG);
-    CHECK_HAS(cr_error_message(), "needs evaluations: set eval_every to at least 1");
-    CHECK_INT(cr_alloc_live(), 0);
-}
-
-TESTS(CASE(best_is_chosen_by_the_metric), CASE(patience_stops), CASE(equal_evaluations), CASE(the_metric_may_change),
-      CASE(patience_needs_evaluations))
+TESTS(CASE(best_is_chosen_by_the_metric), CASE(patience_stops), CASE(equal_evaluations), CASE(the_metric_may_change))

@@ -38,15 +38,6 @@ static void resume_in_the_middle_of_pruning(void) {
     }
 }
 
-static void workers_and_saving_keep_results_bitwise_identical(void) {
-    struct run r;
-    prepare(&r);
-    REQUIRE_OK(TRAIN(&r, "a", "train.steps=0"));
-    REQUIRE_OK(TRAIN(&r, "b", "data.workers=3", "data.prefetch=1", "train.save_every=1", "train.eval_every=0"));
-    check_same(&r, "a", "b");
-    finish(&r);
-}
-
 static void changed_config_needs_force(void) {
     struct run r;
     prepare(&r);
@@ -72,16 +63,6 @@ static void found_batch_size_is_reused(void) {
     check_same(&r, "whole", "cut");
     CHECK_STATUS(TRAIN(&r, "few", "train.batch=auto", "train.accumulate=27"), CR_ERR_CONFIG); /* of 26 images */
     CHECK_HAS(cr_error_message(), "the training set has 26");
-    finish(&r);
-}
-
-static void failed_start_leaves_the_folder_free(void) {
-    struct run r;
-    prepare(&r);
-    CHECK_STATUS(TRAIN(&r, "a", "model.weights=no-such-file.safetensors"), CR_ERR_CONFIG);
-    CHECK_HAS(cr_error_message(), "no-such-file.safetensors");
-    CHECK_HAS(cr_error_message(), "model.weights= to train from scratch");
-    REQUIRE_OK(TRAIN(&r, "a", "train.steps=1"));
     finish(&r);
 }
 
@@ -237,38 +218,6 @@ static void evaluation_counts_every_image_once(void) {
     finish(&r);
 }
 
-/* Images that cannot be read count only as corrupt. */
-static void evaluation_skips_corrupt_images(void) {
-    struct run r;
-    char       root[SUPPORT_PATH], value[SUPPORT_PATH];
-    prepare(&r);
-    text_into(root, "%s/set", r.dir);
-    for (int i = 0; i < 12; i++) {
-        char name[64];
-        snprintf(name, sizeof name, "%s/%c/%d.png", i < 6 ? "train" : "val", "abc"[i % 3], i);
-        put_image(root, name, 8, 8, i * 20);
-    }
-    put_text(root, "val/a/broken.png", "this is no image");
-    for (int fatal = 0; fatal < 2; fatal++) {
-        const struct cr_config *config;
-        struct cr_session       s;
-        struct cr_dataset      *set;
-        struct cr_scores        scores;
-        REQUIRE_OK(OPEN(&r, &config, &s, "data.kind=folder", root_is(root, value), "data.train_images=0",
-                        "data.val_images=0", fatal ? "data.corrupt=fatal" : "data.corrupt=skip"));
-        REQUIRE_OK(cr_dataset_open(config, CR_SPLIT_VAL, &set));
-        cr_status status = cr_session_evaluate(&s, set, NULL, &scores);
-        CHECK_INT(status, fatal ? CR_ERR_FORMAT : CR_OK);
-        if (fatal) CHECK_HAS(cr_error_message(), "broken.png");
-        if (!fatal) CHECK_INT(scores.images, 6);
-        if (!fatal) CHECK_INT(scores.corrupt, 1);
-        cr_dataset_close(set);
-        cr_session_close(&s);
-        cr_config_close(config);
-    }
-    finish(&r);
-}
-
 /* Some updates; the loader starts again each time. */
 static void train_a_little(struct cr_session *s, const struct cr_dataset *set) {
     const struct cr_loader_options options = {
@@ -357,9 +306,7 @@ static void step_loop_does_not_allocate(void) {
 }
 
 TESTS(CASE(resume_is_bitwise_identical), CASE(resume_with_batches_left_over), CASE(resume_in_the_middle_of_pruning),
-      CASE(workers_and_saving_keep_results_bitwise_identical), CASE(changed_config_needs_force),
-      CASE(found_batch_size_is_reused), CASE(failed_start_leaves_the_folder_free),
-      CASE(frozen_parameters_do_not_change), CASE(infinite_loss_stops_without_damage),
-      CASE(weights_are_loaded_or_refused), CASE(evaluation_counts_every_image_once),
-      CASE(evaluation_skips_corrupt_images), CASE(earlier_evaluation_changes_nothing),
+      CASE(changed_config_needs_force), CASE(found_batch_size_is_reused), CASE(frozen_parameters_do_not_change),
+      CASE(infinite_loss_stops_without_damage), CASE(weights_are_loaded_or_refused),
+      CASE(evaluation_counts_every_image_once), CASE(earlier_evaluation_changes_nothing),
       CASE(step_loop_does_not_allocate))

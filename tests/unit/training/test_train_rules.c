@@ -69,31 +69,6 @@ static void own_rates_resume(void) {
     CUTS(false, "optim.kind=adamw", "optim.lr=0.01", "optim.nesterov=no", "optim.layer_decay=0.6", PRUNED);
 }
 
-static void workers_do_not_change_mixing(void) {
-    struct run r;
-    prepare(&r);
-    give(&r, "data.mixup=0.4");
-    give(&r, "data.erase=0.5");
-    give(&r, "data.augment=trivial");
-    REQUIRE_OK(TRAIN(&r, "a", "train.steps=0"));
-    REQUIRE_OK(TRAIN(&r, "b", "data.workers=3", "data.prefetch=1"));
-    check_same(&r, "a", "b");
-    REQUIRE_OK(TRAIN(&r, "other", "data.mix_prob=0.5"));
-    CHECK(!same_file(&r, "a", "other", "model.safetensors"));
-    finish(&r);
-}
-
-/* The same update without averages: they change nothing else. */
-static void averages_change_nothing_else(void) {
-    struct run r;
-    prepare(&r);
-    REQUIRE_OK(TRAIN(&r, "with", "ema.decay=0.9"));
-    REQUIRE_OK(TRAIN(&r, "without", "ema.decay=0"));
-    check_same(&r, "with", "without");
-    CHECK(!same_file(&r, "with", "without", "ema.safetensors")); /* one run has none */
-    finish(&r);
-}
-
 static cr_status scores_of(const struct run *r, const char *weights, struct cr_scores *scores) {
     const struct cr_config         *config;
     struct cr_session               s   = {0};
@@ -164,50 +139,6 @@ static void averages_start_on_request(void) {
     finish(&r);
 }
 
-/* A step folder with corrupt averages is skipped, as one with corrupt weights. */
-static void corrupt_averages_are_skipped(void) {
-    struct run r;
-    char       path[SUPPORT_PATH];
-    prepare(&r);
-    give(&r, "ema.decay=0.9");
-    REQUIRE_OK(TRAIN(&r, "a", "train.steps=4", "train.save_every=2"));
-    put_text(text_into(path, "%s/a/step-4", r.dir), "ema.safetensors", "no tensors");
-    REQUIRE_OK(RESUME(&r, "a", "train.steps=0", "train.save_every=1000"));
-    REQUIRE_OK(TRAIN(&r, "b", "train.steps=0"));
-    check_all(&r, "a", "b", true);
-    finish(&r);
-}
-
-static cr_status refusal_of(const char *const *keys, int n) {
-    const struct cr_config *config;
-    cr_status               status = cr_config_open(&config, NULL, keys, n);
-    if (status == CR_OK) cr_config_close(config);
-    return status;
-}
-#define REFUSED(words, ...)                                                                                            \
-    do {                                                                                                               \
-        const char *const keys[] = {__VA_ARGS__};                                                                      \
-        CHECK_STATUS(refusal_of(keys, (int)CR_COUNT(keys)), CR_ERR_CONFIG);                                            \
-        CHECK_HAS(cr_error_message(), words);                                                                          \
-    } while (0)
-
-static void mismatched_keys_are_named(void) {
-    REFUSED("needs lr: the default, 0.1, is for sgd", "optim.kind=adamw");
-    REFUSED("is only for sgd, lars and muon", "optim.kind=adamw", "optim.lr=0.001", "optim.nesterov=yes");
-    REFUSED("excludes decay", "ema.swa_start=1", "ema.decay=0.9");
-    REFUSED("use no with lamb", "optim.kind=lamb", "optim.lr=0.001", "optim.nesterov=yes");
-    REFUSED("a common value is 0.005", "optim.kind=lamb");
-    REFUSED("a common value is 0.002", "optim.kind=muon", "optim.nesterov=yes");
-    REFUSED("needs lr above 0: to train only the classifier", "optim.lr=0", "optim.head_lr=0.1");
-    REFUSED("must be 0 with one_cycle", "schedule.kind=one_cycle", "schedule.warmup_epochs=2");
-    REFUSED("is only for one_cycle", "schedule.low_momentum=0.8");
-    REFUSED("must not exceed [optim] momentum (0.9)", "schedule.kind=one_cycle", "schedule.low_momentum=0.95");
-    REFUSED("must not exceed [optim] lr (0.1)", "schedule.kind=polynomial", "schedule.min_lr=0.2");
-    CHECK_INT(cr_alloc_live(), 0);
-}
-
 TESTS(CASE(adamw_resumes), CASE(lamb_resumes), CASE(muon_resumes), CASE(dropped_runs_resume),
       CASE(averages_of_epochs_resume), CASE(lars_resumes), CASE(mixed_images_resume), CASE(own_rates_resume),
-      CASE(workers_do_not_change_mixing), CASE(sgd_with_averages_resumes), CASE(averages_change_nothing_else),
-      CASE(averages_are_evaluated), CASE(averages_start_on_request), CASE(corrupt_averages_are_skipped),
-      CASE(mismatched_keys_are_named))
+      CASE(sgd_with_averages_resumes), CASE(averages_are_evaluated), CASE(averages_start_on_request))

@@ -276,13 +276,5 @@ static void group_decay_shrinks_channels(void) {
     finish(&plain);
 }
 
-static void refused(void) {
-    struct run r;
-    prepare(&r);
-    CHECK_STATUS(TRAIN(&r, "x", "prune.sparsity=0.5", "prune.importance=taylor"), CR_ERR_CONFIG);
-    CHECK_HAS(cr_error_message(), "taylor is only for `cresnet prune`");
-    finish(&r);
-}
-
 TESTS(CASE(acdc_resumes), CASE(rigl_resumes), CASE(group_decay_resumes), CASE(acdc_phases),
-      CASE(rigl_moves_by_dense_gradients), CASE(group_decay_shrinks_channels), CASE(refused))
+      CASE(rigl_moves_by_dense_gradients), CASE(group_decay_shrinks_channels))

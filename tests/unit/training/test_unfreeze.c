@@ -53,24 +53,4 @@ static void checkpoints_may_be_rare(void) {
     finish(&r);
 }
 
-static cr_status refusal_of(const char *const *keys, int n) {
-    const struct cr_config *config;
-    cr_status               status = cr_config_open(&config, NULL, keys, n);
-    if (status == CR_OK) cr_config_close(config);
-    return status;
-}
-#define REFUSED(words, ...)                                                                                            \
-    do {                                                                                                               \
-        const char *const keys[] = {__VA_ARGS__};                                                                      \
-        CHECK_STATUS(refusal_of(keys, (int)CR_COUNT(keys)), CR_ERR_CONFIG);                                            \
-        CHECK_HAS(cr_error_message(), words);                                                                          \
-    } while (0)
-
-static void lists_must_fit(void) {
-    REFUSED("needs freeze", "model.unfreeze=1");
-    REFUSED("one for each of the 3 parts of freeze; has 2", "model.freeze=stem,layer1,layer2", "model.unfreeze=1,2");
-    REFUSED("needs a number as train.batch", "model.freeze=stem", "model.unfreeze=1", "train.batch=auto");
-    CHECK_INT(cr_alloc_live(), 0);
-}
-
-TESTS(CASE(parts_are_trained_later), CASE(resume_is_bitwise), CASE(checkpoints_may_be_rare), CASE(lists_must_fit))
+TESTS(CASE(parts_are_trained_later), CASE(resume_is_bitwise), CASE(checkpoints_may_be_rare))
