@@ -30,8 +30,8 @@ struct cr_session_options {
     bool           draw_masks; /* for measurements: prune as [prune] says when model.weights names no pruned weights */
     const uint8_t *pattern; /* evaluation: masks that the program relies on, in the layout of the parameter store; NULL:
                                those of model.weights. Borrowed */
-    /* with train: folder or file of the weights that are loaded afterwards; "" or NULL when none. If they are pruned, the
-     * store has masks, and their masks stay fixed */
+    /* with train: folder or file of the weights that are loaded afterwards; "" or NULL when none. If they are pruned,
+     * the store has masks, and their masks stay fixed */
     const char *masks_from;
     bool        f32_input;     /* the evaluation program reads normalised f32 images instead of bytes */
     bool        keep_features; /* the evaluation program keeps the pooled features for the host */
@@ -329,8 +329,8 @@ struct cr_ranked {
     int    label;
 };
 /* The `top` most probable of `classes` classes, in descending order, by finite logits: labels [top] and probabilities
- * [top], either of which may be NULL: the softmax, or with `several` labels per image the sigmoid of each logit. `ranked`
- * is scratch memory for all classes. */
+ * [top], either of which may be NULL: the softmax, or with `several` labels per image the sigmoid of each logit.
+ * `ranked` is scratch memory for all classes. */
 void cr_session_top_classes(const float *logits, int classes, int top, bool several, struct cr_ranked *ranked,
                             int32_t *labels, float *probabilities);
 

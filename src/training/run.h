@@ -157,7 +157,8 @@ CR_MUST cr_status cr_run_check_data(struct cr_run *run, bool force);
 /* Logs a warning for each line: a difference that --force accepted. Changes `lines`. */
 void cr_run_warn_forced(char *lines);
 
-/* training/teacher.c: on resume: CR_ERR_CONFIG when the teacher is not the one of the checkpoint; with `force` a warning. */
+/* training/teacher.c: on resume: CR_ERR_CONFIG when the teacher is not the one of the checkpoint; with `force` a
+ * warning. */
 CR_MUST cr_status cr_run_check_teacher(struct cr_run *run, bool force);
 
 /* training/class_balance.c: logs the class weights of [loss]; warns when the sizes of the classes differ tenfold.

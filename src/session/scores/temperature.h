@@ -5,8 +5,8 @@
 
 #include "session/labels/label_scores.h"
 
-/* Adds one image to a table with one word of labels per image. Labels that are no class, and logits that are not finite,
- * are ignored. CR_ERR_MEMORY. */
+/* Adds one image to a table with one word of labels per image. Labels that are no class, and logits that are not
+ * finite, are ignored. CR_ERR_MEMORY. */
 CR_MUST cr_status cr_temperature_add(struct cr_label_scores *table, int32_t label, const float *logits);
 
 struct cr_temperature {
