@@ -101,6 +101,7 @@ FOLDERS = {
     "src/cli/common": 9.0,  # arguments, options, what commands share
     "src/cli/docs": 9.1,  # man pages, completion, the configuration page
     "src/cli/commands": 9.2,
+    "src/cli/svg": 9.0,  # drawings of commands and of the report
     "src/cli/report": 9.2,
     "src/cli/finetune": 9.2,  # cresnet finetune
     "src/cli/budget": 9.3,  # cresnet prune to a budget of time

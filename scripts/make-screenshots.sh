@@ -41,7 +41,8 @@ check_png() {
 
 mkdir -p "$figures"
 echo "== memory plan"
-"$program" plan "$root/configs/resnet50.ini" --target h200 train.precision=fp16 -b 256 --png plan.png >plan.log
+"$program" plan "$root/configs/resnet50.ini" --target h200 train.precision=fp16 -b 256 --svg plan.svg >plan.log
+browse --window-size=1000,446 --screenshot="$work/plan.png" "file://$work/plan.svg"
 check_png plan.png
 
 echo "== demo training"

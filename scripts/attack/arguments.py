@@ -10,7 +10,7 @@ COMMANDS = ["train", "eval", "predict", "report", "plan", "check", "bench", "pro
 OPTIONS = ["--device", "--weights", "-o", "--output", "-b", "-j", "--threads", "--epochs", "--lr", "--seed", "--set",
            "--step", "--steps",
            "--ranks", "--gpus", "--resume", "--split", "--confusion", "-k", "--profile", "--after", "--which", "--csv",
-           "--png", "--target", "--kernel-times", "--devices", "--order",
+           "--svg", "--target", "--kernel-times", "--devices", "--order",
            "--sparsity",
            "--scope", "--pattern", "--budget", "--exempt", "--target-ms", "--onnx", "--raw", "--trainer-speed",
            "--images", "--method", "--max-drop"]

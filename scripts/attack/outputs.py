@@ -12,7 +12,7 @@ OUTPUTS = {
     "export --onnx": ["export", "run", "--onnx"],
     "eval --confusion": ["eval", "run", "--confusion"],
     "report -o": ["report", "run", "--no-eval", "-o"],
-    "plan --png": ["plan", "tiny.ini", "--png"],
+    "plan --svg": ["plan", "tiny.ini", "--svg"],
 }
 
 
@@ -184,7 +184,7 @@ def _(c):
     c.run("export", "weights.safetensors", "-o", "weights.safetensors")
     c.run("prune", "run", "--sparsity", "0.5", "-o", "run")
     c.run("prune", "run/last", "--sparsity", "0.5", "-o", "run/last")
-    c.run("plan", "tiny.ini", "--png", "tiny.ini")
+    c.run("plan", "tiny.ini", "--svg", "tiny.ini")
     c.run("data", "pack", "folder.ini", "images")
     c.run("data", "pack", "packed", "packed")
     c.run("train", "folder.ini", "-o", "images", "--steps", "1")

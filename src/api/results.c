@@ -52,9 +52,9 @@ static void write_image(struct cresnet_model *m, const cresnet_output *o, int im
     if (o->features)
         memcpy(o->features + at * width, m->features + (size_t)in_batch * width, width * sizeof *m->features);
     if (o->labels || o->probabilities)
-        (m->threshold ? cr_session_top_labels : cr_session_top_classes)(
-            logits, (int)classes, o->top, m->ranked, o->labels ? o->labels + at * top : NULL,
-            o->probabilities ? o->probabilities + at * top : NULL);
+        cr_session_top_classes(logits, (int)classes, o->top, m->threshold != NULL, m->ranked,
+                               o->labels ? o->labels + at * top : NULL,
+                               o->probabilities ? o->probabilities + at * top : NULL);
 }
 
 static bool image_failed(const cresnet_output *o, int image) {

@@ -19,6 +19,11 @@ CR_MUST cr_status cr_plan_intervals(struct cr_interval *interval, int count, siz
 /* Computes *bound only. CR_ERR_MEMORY as cr_plan_intervals. */
 CR_MUST cr_status cr_plan_bound(const struct cr_interval *interval, int count, size_t alignment, size_t *bound);
 
+/* Both planners count time in ranks. Sorts the ends of intervals, keeps one of equal ones and returns their number. */
+int cr_times_sort(int64_t *time, int times);
+/* The rank of a time that is among the `count` sorted ones. */
+int cr_time_rank(const int64_t *times, int count, int64_t time);
+
 struct cr_plan_effort {
     size_t  alignment;
     size_t  capacity; /* the search stops at a plan of this many bytes; 0: it looks for the smallest plan */

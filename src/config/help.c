@@ -56,10 +56,7 @@ static void key_add(struct cr_text *out, const struct cr_key *key) {
 
 /* Returns whether the topic names the key, as "section", "section.key" or "key". */
 static bool matches_topic(const struct cr_key *key, const char *topic) {
-    const size_t section = strlen(key->section);
-    if (strcmp(topic, key->section) == 0 || strcmp(topic, key->name) == 0) return true;
-    return strncmp(topic, key->section, section) == 0 && topic[section] == '.' &&
-           strcmp(topic + section + 1, key->name) == 0;
+    return strcmp(topic, key->section) == 0 || strcmp(topic, key->name) == 0 || cr_key_dotted(topic) == key;
 }
 
 bool cr_config_help_of(const char *topic, struct cr_text *out) {

@@ -5,6 +5,7 @@
 #include "config/ini.h"
 
 #include "config/config.h"
+#include "core/files.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -13,7 +14,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -327,16 +327,9 @@ static dictionary *dictionary_load(const char *path, char *message, size_t messa
 static cr_status iniparser_parse(const struct cr_ini *ini, const struct cr_text *text, dictionary **out) {
     cr_status status = CR_OK;
     char      path[64], message[256];
-    int       fd = memfd_create("ini", MFD_CLOEXEC);
+    const int fd = cr_fs_memory_file(text->data, text->length);
     if (fd < 0)
-        return CR_FAIL(CR_ERR_IO, "%s: cannot create a memory file for iniparser: %s", ini->path, strerror(errno));
-    for (size_t done = 0; done < text->length;) {
-        ssize_t wrote = write(fd, text->data + done, text->length - done);
-        if (wrote < 0 && errno == EINTR) continue;
-        if (wrote <= 0)
-            CR_FAIL_OUT(CR_ERR_IO, "%s: cannot write a memory file for iniparser: %s", ini->path, strerror(errno));
-        done += (size_t)wrote;
-    }
+        return CR_FAIL(CR_ERR_IO, "%s: cannot make a memory file for iniparser: %s", ini->path, strerror(errno));
     snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
     *out = dictionary_load(path, message, sizeof message);
     if (!*out && message[0]) CR_FAIL_OUT(CR_ERR_IO, "%s: iniparser cannot read it: %s", ini->path, message);

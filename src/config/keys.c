@@ -51,13 +51,11 @@ const struct cr_key *cr_key_find(const char *section, const char *name) {
 }
 
 const struct cr_key *cr_key_dotted(const char *dotted) {
-    for (int i = 0; i < cr_key_count; i++) {
-        size_t length = strlen(cr_keys[i].section);
-        if (strncmp(dotted, cr_keys[i].section, length) == 0 && dotted[length] == '.' &&
-            strcmp(dotted + length + 1, cr_keys[i].name) == 0)
-            return &cr_keys[i];
-    }
-    return NULL;
+    char        section[32];
+    const char *dot = strchr(dotted, '.');
+    if (!dot || dot - dotted >= (ptrdiff_t)sizeof section) return NULL;
+    snprintf(section, sizeof section, "%.*s", (int)(dot - dotted), dotted);
+    return cr_key_find(section, dot + 1);
 }
 
 bool cr_key_has_section(const char *section) {

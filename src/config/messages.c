@@ -8,6 +8,12 @@
 #include <string.h>
 #include <unistd.h>
 
+static const struct cr_config_src *src_of(const struct cr_config *config, const char *dotted) {
+    const struct cr_key *key = cr_key_dotted(dotted);
+    CR_ASSERT(key);
+    return &config->src[cr_key_index(key)];
+}
+
 /* Writes "[train] batch = 900"; long values are truncated; " (default)" follows if the key is not set. */
 static void value_describe(const struct cr_config *config, const struct cr_key *key, char *out, size_t bytes) {
     struct cr_text text = {0};
@@ -53,23 +59,17 @@ cr_status cr_config_fail(const struct cr_config *config, const char *dotted, con
 }
 
 bool cr_config_given(const struct cr_config *config, const char *dotted) {
-    const struct cr_key *key = cr_key_dotted(dotted);
-    CR_ASSERT(key);
-    const char *file = config->src[cr_key_index(key)].file;
+    const char *file = src_of(config, dotted)->file;
     return file && (!config->stored || file == config->override_source);
 }
 
 const char *cr_config_file(const struct cr_config *config, const char *dotted) {
-    const struct cr_key *key = cr_key_dotted(dotted);
-    CR_ASSERT(key);
-    const struct cr_config_src *src = &config->src[cr_key_index(key)];
+    const struct cr_config_src *src = src_of(config, dotted);
     return src->line > 0 ? src->file : NULL;
 }
 
 bool cr_config_is_set(const struct cr_config *config, const char *dotted) {
-    const struct cr_key *key = cr_key_dotted(dotted);
-    CR_ASSERT(key);
-    return config->src[cr_key_index(key)].file != NULL;
+    return src_of(config, dotted)->file != NULL;
 }
 
 /* The first part of the path that does not exist: path[0..folder) is a folder with its slash, path[folder..end) the

@@ -9,6 +9,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -142,6 +143,23 @@ cr_status cr_fs_refused(const char *path, const char *doing, int error) {
     default: break;
     }
     return CR_FAIL(CR_ERR_IO, "%s: cannot %s: %s%s", path, doing, strerror(error), hint);
+}
+
+int cr_fs_memory_file(const void *bytes, size_t count) {
+    const int fd = memfd_create("cresnet", MFD_CLOEXEC);
+    for (size_t done = 0; fd >= 0 && done < count;) {
+        const ssize_t wrote = write(fd, (const char *)bytes + done, count - done);
+        if (wrote < 0 && errno == EINTR) continue;
+        if (wrote <= 0) {
+            const int failed = wrote < 0 ? errno : ENOSPC;
+            close(fd);
+            errno = failed;
+            return -1;
+        }
+        done += (size_t)wrote;
+    }
+    if (fd >= 0) (void)lseek(fd, 0, SEEK_SET);
+    return fd;
 }
 
 cr_status cr_path_join(char out[CR_PATH_MAX], const char *dir, const char *fmt, ...) {

@@ -30,6 +30,10 @@ int cr_fs_unlink(const char *path);
 int cr_fs_sync_dir(const char *path);    /* makes renames in the folder durable */
 int cr_fs_remove_tree(const char *path); /* removes a folder recursively; follows no links; continues after an error */
 
+/* A file without a name in memory that holds the bytes, at its start; -1 on failure, with errno. The caller closes
+ * it. */
+int cr_fs_memory_file(const void *bytes, size_t count);
+
 /* ---- queries; also false if permission is missing ---- */
 bool cr_fs_is_dir(const char *path);
 bool cr_fs_is_file(const char *path); /* true for a regular file */

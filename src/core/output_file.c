@@ -48,16 +48,16 @@ static bool is_report(struct start s) {
 }
 
 /* The text chunk follows the header chunk: 8 bytes of signature, 25 bytes, then length and type of the next chunk. */
-static bool is_plan_png(struct start s) {
-    return BEGINS_WITH(s, 0, "\x89PNG\r\n\x1a\n") && BEGINS_WITH(s, 37, "tEXtSoftware\0" CR_OUTPUT_PLAN_SOFTWARE);
-}
-
 static bool is_explain_png(struct start s) {
     return BEGINS_WITH(s, 0, "\x89PNG\r\n\x1a\n") && BEGINS_WITH(s, 37, "tEXtSoftware\0" CR_OUTPUT_EXPLAIN_SOFTWARE);
 }
 
 static bool is_explain_csv(struct start s) {
     return BEGINS_WITH(s, 0, CR_OUTPUT_EXPLAIN_START ",");
+}
+
+static bool is_pool_svg(struct start s) {
+    return BEGINS_WITH(s, 0, CR_OUTPUT_POOL_SVG_START);
 }
 
 static bool is_lr_svg(struct start s) {
@@ -79,7 +79,7 @@ static const struct {
     [CR_OUTPUT_CONFUSION]   = {"a confusion matrix of cresnet", is_confusion},
     [CR_OUTPUT_PREDICTIONS] = {"a table of predictions of cresnet", is_predictions},
     [CR_OUTPUT_REPORT]      = {"a report of cresnet", is_report},
-    [CR_OUTPUT_PLAN_PNG]    = {"a plan drawn by cresnet", is_plan_png},
+    [CR_OUTPUT_POOL_SVG]    = {"a plan drawn by cresnet", is_pool_svg},
     [CR_OUTPUT_LR_SVG]      = {"a curve of cresnet lr-find", is_lr_svg},
     [CR_OUTPUT_EXPLAIN_PNG] = {"an overlay of cresnet explain", is_explain_png},
     [CR_OUTPUT_EXPLAIN_CSV] = {"a map of cresnet explain", is_explain_csv},

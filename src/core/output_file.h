@@ -20,7 +20,7 @@ enum cr_output_kind {
     CR_OUTPUT_CONFUSION,
     CR_OUTPUT_PREDICTIONS,
     CR_OUTPUT_REPORT,
-    CR_OUTPUT_PLAN_PNG,
+    CR_OUTPUT_POOL_SVG,
     CR_OUTPUT_LR_SVG,
     CR_OUTPUT_EXPLAIN_PNG,
     CR_OUTPUT_EXPLAIN_CSV,
@@ -30,14 +30,14 @@ enum cr_output_kind {
 
 /* Marks by which files are recognised; the functions that write these files use them. */
 #define CR_OUTPUT_EXPORT_KEY "cresnet_export"       /* metadata of exported weights */
-#define CR_OUTPUT_PLAN_SOFTWARE "cresnet plan"      /* text chunk "Software" of a drawn plan */
 #define CR_OUTPUT_PRODUCER "cresnet"                /* producer of ONNX files */
 #define CR_OUTPUT_CSV_START "label\\predicted"      /* first cell of a confusion matrix */
 #define CR_OUTPUT_CSV_LIST "label,predicted,images" /* the same as a list of cells */
 #define CR_OUTPUT_PREDICTIONS_START "file,predicted_label,predicted_class,probability" /* first columns of --csv */
 #define CR_OUTPUT_EXPLAIN_SOFTWARE "cresnet explain" /* text chunk "Software" of its overlay */
 #define CR_OUTPUT_EXPLAIN_START "row\\column"        /* first cell of its map */
-/* of the plot of cresnet lr-find */
+/* of the pool of cresnet plan, and of the plot of cresnet lr-find */
+#define CR_OUTPUT_POOL_SVG_START "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"pool\""
 #define CR_OUTPUT_LR_SVG_START "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"cresnet-lr-find\""
 
 enum cr_output_flags {

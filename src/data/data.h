@@ -52,8 +52,8 @@ CR_MUST cr_status cr_image_read(const char *path, const struct cr_config *config
 CR_MUST cr_status cr_image_to_rgb(struct cr_image *image);
 /* Writes the pixels rgb [height][width][3] to a PNG file. CR_ERR_IO, CR_ERR_MEMORY. */
 CR_MUST cr_status cr_image_write_png(const char *path, const uint8_t *rgb, int width, int height);
-/* Appends the bytes of such a file to `out`. It begins with the text chunk "Software", whose text is `software`.
- * CR_ERR_MEMORY. */
+/* Appends the bytes of such a file to `out`. It begins with the text chunk "Software", whose text is `software`,
+ * unless that is NULL. CR_ERR_MEMORY. */
 CR_MUST cr_status cr_image_encode_png(const char *software, const uint8_t *rgb, int width, int height,
                                       struct cr_text *out);
 
@@ -241,6 +241,13 @@ struct cr_batch {
  * size of the global batch therefore gives the same batches for any number of ranks. In evaluation, exactly one rank
  * delivers each image, and a rank whose places lie after the last image has fewer batches. */
 struct cr_loader;
+/* What the configuration decides for every loader: seed, workers and prefetch, with this split, batch and preparation.
+ * The caller sets what its order of images needs in addition. */
+struct cr_loader_options cr_loader_options_from(const struct cr_config *config, enum cr_split split,
+                                                const struct cr_prepare *prepare, int64_t batch);
+/* The same for the order of images in which a run trains: with drop_last, corrupt_fatal, balanced and repeats. */
+struct cr_loader_options cr_loader_options_of_training(const struct cr_config *config, const struct cr_prepare *prepare,
+                                                       int64_t batch);
 /* Number of batches per epoch and rank: floor(count/(batch*ranks)) when training with drop_last, else the ceiling. */
 int64_t cr_loader_batches(const struct cr_dataset *dataset, const struct cr_loader_options *options);
 /* Opens a loader and starts its workers; the caller closes it with cr_loader_close. The dataset must outlive the

@@ -37,27 +37,20 @@ static struct cr_bn_attr make_attributes(const struct cr_net *net, int x) {
 
 /* With SyncBN: sums the channel sums over all ranks. Otherwise returns `sums`. */
 static int all_reduce_sums(struct cr_net *net, int sums, const char *path) {
-    char name[256];
-    if (net->bn_ranks < 2) return sums;
+    if (net->bn_ranks < 2 || net->program->failed) return sums;
     struct cr_op op           = cr_op_make(CR_OP_all_reduce, net->layer);
     op.in[CR_IN_all_reduce_x] = sums;
     op.attr.reduce.wire       = net->program->tensor[sums].dtype;
-    snprintf(name, sizeof name, "%s.sums.all", path);
-    int index = cr_emit(net->program, &op, name);
-    return net->program->failed ? 0 : net->program->op[index].out[CR_OUT_all_reduce_y];
+    return cr_net_emit_named(net, &op, path, "sums.all");
 }
 
 /* Returns scale_bias of the batch statistics; *mean_rstd is used by the gradient. */
 static int batch_scale_bias(struct cr_net *net, const char *path, int x, struct bn_params b, int *mean_rstd) {
-    char         name[256];
     struct cr_op sums        = cr_op_make(CR_OP_bn_sums, net->layer);
     sums.in[CR_IN_bn_sums_x] = x;
-    snprintf(name, sizeof name, "%s.sums", path);
-    int sums_op = cr_emit(net->program, &sums, name);
-    if (net->program->failed) return 0;
 
     struct cr_op op                         = cr_op_make(CR_OP_bn_finalize, net->layer);
-    op.in[CR_IN_bn_finalize_sums]           = all_reduce_sums(net, net->program->op[sums_op].out[0], path);
+    op.in[CR_IN_bn_finalize_sums]           = all_reduce_sums(net, cr_net_emit_named(net, &sums, path, "sums"), path);
     op.in[CR_IN_bn_finalize_gamma]          = b.gamma;
     op.in[CR_IN_bn_finalize_beta]           = b.beta;
     op.in[CR_IN_bn_finalize_running_mean]   = b.mean;
@@ -65,24 +58,19 @@ static int batch_scale_bias(struct cr_net *net, const char *path, int x, struct 
     op.out[CR_OUT_bn_finalize_running_mean] = b.mean;
     op.out[CR_OUT_bn_finalize_running_var]  = b.var;
     op.attr.bn                              = make_attributes(net, x);
-    snprintf(name, sizeof name, "%s.scale_bias", path);
-    int index = cr_emit(net->program, &op, name);
-    if (net->program->failed) return 0;
-    *mean_rstd = net->program->op[index].out[CR_OUT_bn_finalize_mean_rstd];
-    return net->program->op[index].out[CR_OUT_bn_finalize_scale_bias];
+    const int scale_bias                    = cr_net_emit_named(net, &op, path, "scale_bias");
+    if (!net->program->failed) *mean_rstd = net->program->op[net->program->ops - 1].out[CR_OUT_bn_finalize_mean_rstd];
+    return scale_bias;
 }
 
 static int running_scale_bias(struct cr_net *net, const char *path, int x, struct bn_params b) {
-    char         name[256];
     struct cr_op op                         = cr_op_make(CR_OP_bn_scale_bias, net->layer);
     op.in[CR_IN_bn_scale_bias_gamma]        = b.gamma;
     op.in[CR_IN_bn_scale_bias_beta]         = b.beta;
     op.in[CR_IN_bn_scale_bias_running_mean] = b.mean;
     op.in[CR_IN_bn_scale_bias_running_var]  = b.var;
     op.attr.bn                              = make_attributes(net, x);
-    snprintf(name, sizeof name, "%s.scale_bias", path);
-    int index = cr_emit(net->program, &op, name);
-    return net->program->failed ? 0 : net->program->op[index].out[0];
+    return cr_net_emit_named(net, &op, path, "scale_bias");
 }
 
 int cr_layer_batchnorm(struct cr_net *net, const char *path, int x, bool zero) {

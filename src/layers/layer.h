@@ -139,6 +139,10 @@ int cr_net_param(struct cr_net *net, const char *path, const char *suffix, enum 
 void cr_net_layer(struct cr_net *net, const char *path);
 /* Appends the op; returns the id of its first output, which is named "path.y". */
 int cr_net_emit(struct cr_net *net, const struct cr_op *op, const char *path);
+/* The same with the name "path.suffix". */
+int cr_net_emit_named(struct cr_net *net, const struct cr_op *op, const char *path, const char *suffix);
+/* Appends an op that has the input x and no attributes. */
+int cr_net_emit_of(struct cr_net *net, enum cr_op_kind kind, const char *path, int x);
 /* Number of channels of tensor x. */
 int64_t cr_net_channels(const struct cr_net *net, int x);
 

@@ -31,12 +31,22 @@ void cr_net_layer(struct cr_net *net, const char *path) {
     net->layer = cr_program_layer(net->program, path);
 }
 
-int cr_net_emit(struct cr_net *net, const struct cr_op *op, const char *path) {
+int cr_net_emit_named(struct cr_net *net, const struct cr_op *op, const char *path, const char *suffix) {
     char name[256];
-    snprintf(name, sizeof name, "%s.y", path);
+    snprintf(name, sizeof name, "%s.%s", path, suffix);
     if (net->program->failed) return 0;
     int index = cr_emit(net->program, op, name);
     return net->program->failed ? 0 : net->program->op[index].out[0];
+}
+
+int cr_net_emit(struct cr_net *net, const struct cr_op *op, const char *path) {
+    return cr_net_emit_named(net, op, path, "y");
+}
+
+int cr_net_emit_of(struct cr_net *net, enum cr_op_kind kind, const char *path, int x) {
+    struct cr_op op = cr_op_make(kind, net->layer);
+    op.in[0]        = x;
+    return cr_net_emit(net, &op, path);
 }
 
 int64_t cr_net_channels(const struct cr_net *net, int x) {

@@ -13,14 +13,10 @@ int cr_layer_maxpool(struct cr_net *net, const char *path, int x, int window, in
 
 int cr_layer_blurpool(struct cr_net *net, const char *path, int x) {
     cr_net_layer(net, path);
-    struct cr_op op         = cr_op_make(CR_OP_blurpool, net->layer);
-    op.in[CR_IN_blurpool_x] = x;
-    return cr_net_emit(net, &op, path);
+    return cr_net_emit_of(net, CR_OP_blurpool, path, x);
 }
 
 int cr_layer_avgpool(struct cr_net *net, const char *path, int x) {
     cr_net_layer(net, path);
-    struct cr_op op        = cr_op_make(CR_OP_avgpool, net->layer);
-    op.in[CR_IN_avgpool_x] = x;
-    return cr_net_emit(net, &op, path);
+    return cr_net_emit_of(net, CR_OP_avgpool, path, x);
 }

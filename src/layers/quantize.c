@@ -85,13 +85,11 @@ int cr_layer_quantize(struct cr_net *net, int x) {
     op.in[CR_IN_fake_quant_x]     = x;
     op.in[CR_IN_fake_quant_scale] = scale;
     op.attr.quant.is_signed       = may_be_negative(p, x);
-    const int index               = cr_emit(p, &op, name);
-    return p->failed ? 0 : p->op[index].out[CR_OUT_fake_quant_y];
+    return cr_net_emit_named(net, &op, path, "q");
 }
 
 int cr_layer_quantize_filter(struct cr_net *net, const char *path, int w) {
     struct cr_program *p = net->program;
-    char               name[256];
     if (p->failed) return w;
     const int64_t filters = p->tensor[w].dim[0];
     const int     scale   = cr_net_param(net, path, "weight_scale", CR_ROLE_SCALE, 1, 1, 1, filters);
@@ -105,7 +103,5 @@ int cr_layer_quantize_filter(struct cr_net *net, const char *path, int w) {
     struct cr_op op                      = cr_op_make(CR_OP_fake_quant_filter, net->layer);
     op.in[CR_IN_fake_quant_filter_w]     = w;
     op.in[CR_IN_fake_quant_filter_scale] = scale;
-    snprintf(name, sizeof name, "%s.weight.q", path);
-    const int index = cr_emit(p, &op, name);
-    return p->failed ? 0 : p->op[index].out[CR_OUT_fake_quant_filter_y];
+    return cr_net_emit_named(net, &op, path, "weight.q");
 }

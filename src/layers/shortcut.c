@@ -37,9 +37,7 @@ int cr_layer_shortcut_d(struct cr_net *net, const char *path, int x, int64_t cha
     snprintf(name, sizeof name, "%s.0", path);
     if (stride == 2) {
         cr_net_layer(net, name);
-        struct cr_op op           = cr_op_make(CR_OP_avgpool2x2, net->layer);
-        op.in[CR_IN_avgpool2x2_x] = x;
-        x                         = cr_net_emit(net, &op, name);
+        x = cr_net_emit_of(net, CR_OP_avgpool2x2, name, x);
     }
     return conv_bn(net, path, 1, x, channels, 1);
 }

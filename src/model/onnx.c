@@ -101,8 +101,7 @@ static void put_graph(struct cr_onnx *x, struct cr_text *model) {
 
 static void put_probabilities(struct cr_onnx *x) {
     static const char *const logits[] = {"logits", NULL};
-    struct cr_text           node     = cr_onnx_node_begin("Sigmoid", "probabilities", logits);
-    cr_onnx_node_end(x, &node);
+    cr_onnx_put_node(x, "Sigmoid", "probabilities", logits);
 }
 
 static cr_status write_model(struct cr_onnx *x, const char *path) {

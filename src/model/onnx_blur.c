@@ -1,8 +1,6 @@
 /* model/onnx_blur.c: anti-aliased subsampling as Pad and Conv. */
 #include "model/onnx_internal.h"
 
-#include <stdio.h>
-
 static void put_string(struct cr_text *node, const char *name, const char *value) {
     struct cr_text a = {0};
     cr_pb_add_string(&a, ATTR_NAME, name);
@@ -26,8 +24,7 @@ cr_status cr_onnx_put_blurpool(struct cr_onnx *x, const struct cr_op *op) {
                        cr_onnx_layer(x, op));
     CR_ALLOC(filter, (size_t)C * 9);
     for (int64_t i = 0; i < C * 9; i++) filter[i] = (float)((1 + (i / 3 % 3 == 1)) * (1 + (i % 3 == 1))) / 16;
-    for (size_t i = 0; i < CR_COUNT(part); i++)
-        snprintf(name[i], sizeof name[i], "%s.%s", cr_onnx_layer(x, op), part[i]);
+    cr_onnx_part_names(x, op, (int)CR_COUNT(part), part, name);
     cr_onnx_put_tensor(x, name[0], DATA_INT64, 1, (const int64_t[]){8}, pads, sizeof pads);
     cr_onnx_put_tensor(x, name[1], DATA_FLOAT, 4, (const int64_t[]){C, 1, 3, 3}, filter,
                        (size_t)C * 9 * sizeof *filter);

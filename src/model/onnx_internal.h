@@ -35,6 +35,8 @@ struct cr_text cr_onnx_node_begin(const char *op_type, const char *output, const
 void           cr_onnx_attribute_int(struct cr_text *node, const char *name, int64_t value);
 void           cr_onnx_attribute_ints(struct cr_text *node, const char *name, int count, const int64_t *values);
 void           cr_onnx_node_end(struct cr_onnx *onnx, struct cr_text *node);
+/* Adds a node without attributes. */
+void cr_onnx_put_node(struct cr_onnx *onnx, const char *op_type, const char *output, const char *const *inputs);
 /* Adds a convolution that writes the tensor `output`. */
 void cr_onnx_put_conv_node(struct cr_onnx *onnx, const struct cr_op *op, int output, const char *const *inputs);
 /* Adds an initializer. raw_data is little-endian, like every machine that cresnet runs on. */
@@ -42,6 +44,9 @@ void cr_onnx_put_tensor(struct cr_onnx *onnx, const char *name, enum data_type t
                         const void *data, size_t bytes);
 /* The name of a value: "input", "logits", or the tensor's name in the program. */
 const char *cr_onnx_name(const struct cr_onnx *onnx, int tensor);
+/* Writes the names "LAYER.PART" of the inner values of an op. */
+void        cr_onnx_part_names(const struct cr_onnx *onnx, const struct cr_op *op, int count, const char *const *parts,
+                               char (*names)[256]);
 const char *cr_onnx_layer(const struct cr_onnx *onnx, const struct cr_op *op);
 /* Values of a parameter. */
 const float *cr_onnx_data(const struct cr_onnx *onnx, int param);

@@ -44,8 +44,18 @@ void cr_onnx_node_end(struct cr_onnx *x, struct cr_text *node) {
     cr_pb_add_message(&x->nodes, GRAPH_NODE, node);
 }
 
+void cr_onnx_put_node(struct cr_onnx *x, const char *op_type, const char *output, const char *const *inputs) {
+    struct cr_text node = cr_onnx_node_begin(op_type, output, inputs);
+    cr_onnx_node_end(x, &node);
+}
+
 const char *cr_onnx_layer(const struct cr_onnx *x, const struct cr_op *op) {
     return op->layer >= 0 ? x->p->layer[op->layer] : "node";
+}
+
+void cr_onnx_part_names(const struct cr_onnx *x, const struct cr_op *op, int count, const char *const *parts,
+                        char (*names)[256]) {
+    for (int i = 0; i < count; i++) snprintf(names[i], sizeof names[i], "%s.%s", cr_onnx_layer(x, op), parts[i]);
 }
 
 const char *cr_onnx_name(const struct cr_onnx *x, int tensor) {
@@ -214,8 +224,7 @@ static cr_status put_simple(struct cr_onnx *x, const struct cr_op *op, const cha
     const char *inputs[3] = {0};
     for (int s = 0, n = 0; s < 2; s++)
         if (op->in[s] >= 0) inputs[n++] = cr_onnx_name(x, op->in[s]);
-    struct cr_text node = cr_onnx_node_begin(type, cr_onnx_name(x, op->out[0]), inputs);
-    cr_onnx_node_end(x, &node);
+    cr_onnx_put_node(x, type, cr_onnx_name(x, op->out[0]), inputs);
     return CR_OK;
 }
 
@@ -238,9 +247,8 @@ static cr_status put_avgpool(struct cr_onnx *x, const struct cr_op *op) {
     const char *const inputs[] = {cr_onnx_name(x, op->in[CR_IN_avgpool_x]), NULL}, *const flat_inputs[] = {pooled,
                                                                                                            NULL};
     snprintf(pooled, sizeof pooled, "%s.pooled", cr_onnx_layer(x, op));
-    struct cr_text node = cr_onnx_node_begin("GlobalAveragePool", pooled, inputs);
-    cr_onnx_node_end(x, &node);
-    node = cr_onnx_node_begin("Flatten", cr_onnx_name(x, op->out[CR_OUT_avgpool_y]), flat_inputs);
+    cr_onnx_put_node(x, "GlobalAveragePool", pooled, inputs);
+    struct cr_text node = cr_onnx_node_begin("Flatten", cr_onnx_name(x, op->out[CR_OUT_avgpool_y]), flat_inputs);
     cr_onnx_attribute_int(&node, "axis", 1);
     cr_onnx_node_end(x, &node);
     return CR_OK;
@@ -271,8 +279,7 @@ static cr_status put_shortcut(struct cr_onnx *x, const struct cr_op *op) {
     const int64_t stride = op->attr.conv.stride, front = op->attr.conv.pad_c, back = out->dim[3] - in->dim[3] - front;
     static const char *const part[] = {"starts", "ends", "axes", "steps", "pads", "sliced"};
     char                     name[CR_COUNT(part)][256];
-    for (size_t i = 0; i < CR_COUNT(part); i++)
-        snprintf(name[i], sizeof name[i], "%s.%s", cr_onnx_layer(x, op), part[i]);
+    cr_onnx_part_names(x, op, (int)CR_COUNT(part), part, name);
     put_int64s(x, name[0], 2, (const int64_t[]){0, 0});
     put_int64s(x, name[1], 2, (const int64_t[]){INT64_MAX, INT64_MAX});
     put_int64s(x, name[2], 2, (const int64_t[]){2, 3});
@@ -281,11 +288,9 @@ static cr_status put_shortcut(struct cr_onnx *x, const struct cr_op *op) {
     const char *const slice[] = {
         cr_onnx_name(x, op->in[CR_IN_pad_shortcut_x]), name[0], name[1], name[2], name[3], NULL};
     const char *const pad[] = {name[5], name[4], NULL};
-    struct cr_text    node  = cr_onnx_node_begin("Slice", name[5], slice);
-    cr_onnx_node_end(x, &node);
-    node = cr_onnx_node_begin("Pad", cr_onnx_name(x, op->out[CR_OUT_pad_shortcut_y]),
-                              pad); /* the defaults: mode constant, value 0 */
-    cr_onnx_node_end(x, &node);
+    cr_onnx_put_node(x, "Slice", name[5], slice);
+    cr_onnx_put_node(x, "Pad", cr_onnx_name(x, op->out[CR_OUT_pad_shortcut_y]),
+                     pad); /* the defaults: mode constant, value 0 */
     return CR_OK;
 }
 
@@ -305,18 +310,14 @@ static cr_status put_avgpool2x2(struct cr_onnx *x, const struct cr_op *op) {
 static cr_status put_se_scale(struct cr_onnx *x, const struct cr_op *op) {
     static const char *const part[] = {"sigmoid", "axes", "spread"};
     char                     name[CR_COUNT(part)][256];
-    for (size_t i = 0; i < CR_COUNT(part); i++)
-        snprintf(name[i], sizeof name[i], "%s.%s", cr_onnx_layer(x, op), part[i]);
+    cr_onnx_part_names(x, op, (int)CR_COUNT(part), part, name);
     put_int64s(x, name[1], 2, (const int64_t[]){2, 3});
     const char *const logit[] = {cr_onnx_name(x, op->in[CR_IN_se_scale_logit]), NULL}, *const flat[] = {name[0],
                                                                                                         name[1], NULL};
     const char *const both[] = {cr_onnx_name(x, op->in[CR_IN_se_scale_x]), name[2], NULL};
-    struct cr_text    node   = cr_onnx_node_begin("Sigmoid", name[0], logit);
-    cr_onnx_node_end(x, &node);
-    node = cr_onnx_node_begin("Unsqueeze", name[2], flat);
-    cr_onnx_node_end(x, &node);
-    node = cr_onnx_node_begin("Mul", cr_onnx_name(x, op->out[CR_OUT_se_scale_y]), both);
-    cr_onnx_node_end(x, &node);
+    cr_onnx_put_node(x, "Sigmoid", name[0], logit);
+    cr_onnx_put_node(x, "Unsqueeze", name[2], flat);
+    cr_onnx_put_node(x, "Mul", cr_onnx_name(x, op->out[CR_OUT_se_scale_y]), both);
     return CR_OK;
 }
 
@@ -326,21 +327,18 @@ static cr_status put_channel_conv(struct cr_onnx *x, const struct cr_op *op) {
     char                     name[CR_COUNT(part)][256];
     const struct cr_param   *q    = &x->p->store->param[param_of(x, op->in[CR_IN_channel_conv_w])];
     const int64_t            taps = q->dim[3], dim[3] = {1, 1, taps};
-    for (size_t i = 0; i < CR_COUNT(part); i++)
-        snprintf(name[i], sizeof name[i], "%s.%s", cr_onnx_layer(x, op), part[i]);
+    cr_onnx_part_names(x, op, (int)CR_COUNT(part), part, name);
     put_int64s(x, name[0], 1, (const int64_t[]){1});
     cr_onnx_put_tensor(x, q->name, DATA_FLOAT, 3, dim, cr_onnx_data(x, param_of(x, op->in[CR_IN_channel_conv_w])),
                        (size_t)taps * sizeof(float));
     const char *const in[]  = {cr_onnx_name(x, op->in[CR_IN_channel_conv_x]), name[0], NULL};
     const char *const row[] = {name[1], q->name, NULL}, *const sum[] = {name[2], name[0], NULL};
-    struct cr_text node = cr_onnx_node_begin("Unsqueeze", name[1], in);
-    cr_onnx_node_end(x, &node);
-    node = cr_onnx_node_begin("Conv", name[2], row);
+    cr_onnx_put_node(x, "Unsqueeze", name[1], in);
+    struct cr_text node = cr_onnx_node_begin("Conv", name[2], row);
     cr_onnx_attribute_ints(&node, "kernel_shape", 1, &taps);
     cr_onnx_attribute_ints(&node, "pads", 2, (const int64_t[]){taps / 2, taps / 2});
     cr_onnx_node_end(x, &node);
-    node = cr_onnx_node_begin("Squeeze", cr_onnx_name(x, op->out[CR_OUT_channel_conv_y]), sum);
-    cr_onnx_node_end(x, &node);
+    cr_onnx_put_node(x, "Squeeze", cr_onnx_name(x, op->out[CR_OUT_channel_conv_y]), sum);
     return CR_OK;
 }
 

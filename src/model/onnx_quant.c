@@ -29,10 +29,8 @@ cr_status cr_onnx_put_fake_quant(struct cr_onnx *x, const struct cr_op *op) {
     cr_onnx_put_tensor(x, zero_name, op->attr.quant.is_signed ? DATA_INT8 : DATA_UINT8, 0, NULL, &zero, sizeof zero);
     const char *const first[]  = {cr_onnx_name(x, op->in[CR_IN_fake_quant_x]), scale_name, zero_name, NULL};
     const char *const second[] = {integer, scale_name, zero_name, NULL};
-    struct cr_text    node     = cr_onnx_node_begin("QuantizeLinear", integer, first);
-    cr_onnx_node_end(x, &node);
-    node = cr_onnx_node_begin("DequantizeLinear", output, second);
-    cr_onnx_node_end(x, &node);
+    cr_onnx_put_node(x, "QuantizeLinear", integer, first);
+    cr_onnx_put_node(x, "DequantizeLinear", output, second);
     return CR_OK;
 }
 

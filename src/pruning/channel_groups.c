@@ -11,6 +11,7 @@ struct trace {
     bool                    *fixed;          /* [slices] the set of this slice cannot be removed */
     bool                    *before, *after; /* [slices] pad_shortcut adds the set on this side */
     int                      slices;
+    struct cr_arena          arena; /* holds the arrays but `first`, which the groups keep */
 };
 
 static int64_t axis_size(const struct cr_program *p, int tensor, int axis) {
@@ -180,9 +181,9 @@ static void make_groups(struct cr_channel_groups *g, const struct unit *unit, ui
     }
 }
 
-static cr_status number_slices(struct trace *t) {
+static cr_status number_slices(struct trace *t, struct cr_arena *arena) {
     int64_t slices = 0;
-    CR_ALLOC(t->first, (size_t)t->p->tensors * CR_CHANNEL_AXES);
+    CR_ARENA_ALLOC(arena, t->first, (size_t)t->p->tensors * CR_CHANNEL_AXES);
     for (int a = 0; a < t->p->tensors * CR_CHANNEL_AXES; a++) {
         const int64_t size = axis_size(t->p, a / CR_CHANNEL_AXES, a % CR_CHANNEL_AXES);
         t->first[a]        = size ? (int)slices : CR_NONE;
@@ -190,54 +191,46 @@ static cr_status number_slices(struct trace *t) {
         if (slices > INT32_MAX) return CR_FAIL(CR_ERR_CONFIG, "the network has too many channels to be traced");
     }
     t->slices = (int)slices;
-    CR_ALLOC(t->parent, (size_t)slices);
-    CR_ALLOC(t->fixed, (size_t)slices);
-    CR_ALLOC(t->before, (size_t)slices);
-    CR_ALLOC(t->after, (size_t)slices);
+    CR_ARENA_ALLOC(&t->arena, t->parent, (size_t)slices);
+    CR_ARENA_ALLOC(&t->arena, t->fixed, (size_t)slices);
+    CR_ARENA_ALLOC(&t->arena, t->before, (size_t)slices);
+    CR_ARENA_ALLOC(&t->arena, t->after, (size_t)slices);
     for (int s = 0; s < t->slices; s++) t->parent[s] = s;
     return CR_OK;
 }
 
+static cr_status trace(struct trace *t, struct cr_channel_groups *g) {
+    struct unit *unit;
+    uint64_t    *axes;
+    CR_TRY(number_slices(t, &g->arena));
+    for (int i = 0; i < t->p->ops; i++) trace_op(t, &t->p->op[i]);
+    const size_t slices = (size_t)t->slices;
+    g->first            = t->first;
+    CR_ARENA_ALLOC(&g->arena, g->slice, slices);
+    CR_ARENA_ALLOC(&g->arena, g->group_of, slices);
+    CR_ARENA_ALLOC(&g->arena, g->behind, slices);
+    CR_ARENA_ALLOC(&g->arena, g->group, slices);
+    CR_ARENA_ALLOC(&t->arena, unit, slices);
+    CR_ARENA_ALLOC(&t->arena, axes, slices);
+    make_units(t, g, unit);
+    make_groups(g, unit, axes);
+    return CR_OK;
+}
+
 cr_status cr_channel_groups_trace(const struct cr_program *p, struct cr_channel_groups *out) {
-    struct trace             t    = {.p = p};
-    struct cr_channel_groups g    = {.program = p};
-    struct unit             *unit = NULL;
-    uint64_t                *axes = NULL;
-    cr_status                status;
-    CR_TRY_OUT(number_slices(&t));
-    for (int i = 0; i < p->ops; i++) trace_op(&t, &p->op[i]);
-    g.first    = t.first;
-    g.slice    = cr_alloc((size_t)t.slices, sizeof *g.slice);
-    g.group_of = cr_alloc((size_t)t.slices, sizeof *g.group_of);
-    g.behind   = cr_alloc((size_t)t.slices, sizeof *g.behind);
-    g.group    = cr_alloc((size_t)t.slices, sizeof *g.group);
-    unit       = cr_alloc((size_t)t.slices, sizeof *unit);
-    axes       = cr_alloc((size_t)t.slices, sizeof *axes);
-    if (!g.slice || !g.group_of || !g.behind || !g.group || !unit || !axes)
-        CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory: %d channels", t.slices);
-    make_units(&t, &g, unit);
-    make_groups(&g, unit, axes);
-    *out = g;
-out:
-    if (status != CR_OK) {
-        g.first = t.first;
+    struct trace             t      = {.p = p};
+    struct cr_channel_groups g      = {.program = p};
+    const cr_status          status = trace(&t, &g);
+    cr_arena_free(&t.arena);
+    if (status == CR_OK)
+        *out = g;
+    else
         cr_channel_groups_free(&g);
-    }
-    cr_free(t.parent);
-    cr_free(t.fixed);
-    cr_free(t.before);
-    cr_free(t.after);
-    cr_free(unit);
-    cr_free(axes);
     return status;
 }
 
 void cr_channel_groups_free(struct cr_channel_groups *g) {
-    cr_free(g->first);
-    cr_free(g->slice);
-    cr_free(g->group_of);
-    cr_free(g->behind);
-    cr_free(g->group);
+    cr_arena_free(&g->arena);
     *g = (struct cr_channel_groups){0};
 }
 

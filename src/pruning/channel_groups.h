@@ -31,6 +31,7 @@ struct cr_channel_groups {
     bool                    *behind;   /* [units] in a group with halves: on the far side */
     int                     *slice;    /* [slices] unit of each slice */
     int                     *first;    /* [tensors][CR_CHANNEL_AXES] first slice; CR_NONE: the axis has no channels */
+    struct cr_arena          arena;    /* holds the arrays */
 };
 /* Traces a forward program before compiler passes; the caller frees *out with cr_channel_groups_free. Equal programs
  * give equal groups, in the order of the first tensors. CR_ERR_MEMORY. */

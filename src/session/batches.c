@@ -10,20 +10,6 @@
 static const enum cr_param_buffer changed[] = {CR_BUFFER_VALUE, CR_BUFFER_MOMENTUM, CR_BUFFER_RUNNING, CR_BUFFER_STATE,
                                                CR_BUFFER_SECOND};
 
-static void *buffer_at(const struct cr_session *s, enum cr_param_buffer buffer) {
-    return (char *)s->memory.region[CR_REGION_STORE] + cr_param_store_buffer_offset(&s->model.store, buffer);
-}
-
-static cr_status get(struct cr_session *s, enum cr_param_buffer buffer, void *host) {
-    return s->device->backend->get(s->device, host, buffer_at(s, buffer),
-                                   cr_param_store_buffer_bytes(&s->model.store, buffer));
-}
-
-static cr_status put(struct cr_session *s, enum cr_param_buffer buffer, const void *host) {
-    return s->device->backend->put(s->device, buffer_at(s, buffer), host,
-                                   cr_param_store_buffer_bytes(&s->model.store, buffer));
-}
-
 static void refresh(const struct cr_session *s) {
     for (int i = 0; i < s->trains; i++) cr_exec_refresh(s->train_exec[i]);
 }
@@ -38,7 +24,7 @@ static cr_status save(struct cr_session *s, saved_buffers saved) {
         if (!bytes) continue;
         saved[changed[i]] = cr_alloc(bytes, 1);
         if (!saved[changed[i]]) return CR_NO_MEMORY(bytes);
-        CR_TRY(get(s, changed[i], saved[changed[i]]));
+        CR_TRY(cr_state_buffer_get(s, changed[i], saved[changed[i]]));
     }
     return CR_OK;
 }
@@ -46,7 +32,7 @@ static cr_status save(struct cr_session *s, saved_buffers saved) {
 static cr_status restore(struct cr_session *s, const saved_buffers saved) {
     CR_TRY(s->device->backend->sync(s->device));
     for (size_t i = 0; i < CR_COUNT(changed); i++)
-        if (saved[changed[i]]) CR_TRY(put(s, changed[i], saved[changed[i]]));
+        if (saved[changed[i]]) CR_TRY(cr_state_buffer_put(s, changed[i], saved[changed[i]]));
     refresh(s);
     return CR_OK;
 }
@@ -76,9 +62,17 @@ struct cr_loader_memory cr_session_loader_memory(struct cr_session *s) {
     return (struct cr_loader_memory){.owner = s->device, .reserve = reserve_host, .release = release_host};
 }
 
-cr_status cr_session_feed(struct cr_exec *exec, const struct cr_batch *b) {
-    return b->page_locked ? cr_exec_feed_in_place(exec, b->images, b->labels, b->boxes, b->mixes)
-                          : cr_exec_feed_mixed(exec, b->images, b->labels, b->boxes, b->mixes);
+cr_status cr_session_run_next(struct cr_loader *loader, struct cr_exec *exec, const struct cr_step_block *block,
+                              int64_t *samples) {
+    struct cr_batch b;
+    CR_TRY(cr_loader_next(loader, &b));
+    if (samples) *samples = b.count;
+    if (b.count == 0) return CR_OK;
+    cr_status status =
+        (b.page_locked ? cr_exec_feed_in_place : cr_exec_feed_mixed)(exec, b.images, b.labels, b.boxes, b.mixes);
+    cr_loader_release(loader, &b);
+    CR_TRY(status);
+    return cr_exec_run(exec, block);
 }
 
 /* ---- gradients ---- */
@@ -87,12 +81,7 @@ static cr_status one_batch(struct cr_session *s, struct cr_loader *loader, int64
     const struct cr_step_block block = {.step = step, .seed = (uint64_t)s->config->train.seed}; /* learning rate 0 */
     struct cr_exec            *exec  = s->train_exec[0];
     struct cr_exec_result      result;
-    struct cr_batch            batch;
-    CR_TRY(cr_loader_next(loader, &batch));
-    cr_status status = cr_session_feed(exec, &batch);
-    cr_loader_release(loader, &batch);
-    CR_TRY(status);
-    CR_TRY(cr_exec_run(exec, &block));
+    CR_TRY(cr_session_run_next(loader, exec, &block, NULL));
     CR_TRY(cr_exec_result(exec, cr_exec_runs(exec), &result));
     return result.nonfinite ? CR_FAIL(CR_ERR_CONFIG,
                                       "the loss or a gradient of batch %lld is not finite: the weights "
@@ -103,17 +92,11 @@ static cr_status one_batch(struct cr_session *s, struct cr_loader *loader, int64
 
 cr_status cr_session_gradients(struct cr_session *s, const struct cr_dataset *train, int64_t batches,
                                cr_status (*on_gradients)(void *self, const float *grad), void *self) {
-    const struct cr_config        *c       = s->config;
-    const struct cr_loader_options options = {.split    = CR_SPLIT_TRAIN,
-                                              .prepare  = s->prepare_train,
-                                              .batch    = s->state.batch,
-                                              .seed     = (uint64_t)c->train.seed,
-                                              .workers  = (int)c->data.workers,
-                                              .prefetch = (int)c->data.prefetch,
-                                              .ranks    = 1};
-    struct cr_loader              *loader  = NULL;
-    saved_buffers                  saved   = {0};
-    cr_status                      status  = CR_OK;
+    const struct cr_loader_options options =
+        cr_loader_options_from(s->config, CR_SPLIT_TRAIN, &s->prepare_train, s->state.batch);
+    struct cr_loader *loader = NULL;
+    saved_buffers     saved  = {0};
+    cr_status         status = CR_OK;
     CR_ASSERT(s->trains == 1);
     CR_TRY(cr_loader_open(train, &options, &loader));
     CR_TRY_OUT(save(s, saved));
@@ -145,7 +128,7 @@ static cr_status clear_running(struct cr_session *s, struct cr_bn_statistics *a)
         if (cr_param_is_running(q->role) && !q->frozen)
             memset(a->batch + q->offset, 0, (size_t)q->elems * sizeof *a->batch);
     }
-    return put(s, CR_BUFFER_RUNNING, a->batch);
+    return cr_state_buffer_put(s, CR_BUFFER_RUNNING, a->batch);
 }
 
 cr_status cr_session_bn_begin(struct cr_session *s, bool averages, struct cr_bn_statistics *a) {
@@ -157,7 +140,7 @@ cr_status cr_session_bn_begin(struct cr_session *s, bool averages, struct cr_bn_
     if (averages) {
         float *average;
         CR_TRY(cr_state_buffer_copy(s, CR_BUFFER_EMA, &average));
-        const cr_status status = put(s, CR_BUFFER_VALUE, average);
+        const cr_status status = cr_state_buffer_put(s, CR_BUFFER_VALUE, average);
         cr_free(average);
         CR_TRY(status);
     }
@@ -169,7 +152,7 @@ cr_status cr_session_bn_begin(struct cr_session *s, bool averages, struct cr_bn_
 /* The running statistics were 0 before the run, so they are bn_momentum times those of the batch. */
 cr_status cr_session_bn_add(struct cr_session *s, struct cr_bn_statistics *a) {
     CR_TRY(s->device->backend->sync(s->device));
-    CR_TRY(get(s, CR_BUFFER_RUNNING, a->batch));
+    CR_TRY(cr_state_buffer_get(s, CR_BUFFER_RUNNING, a->batch));
     for (int64_t i = 0; i < s->model.store.running_elems; i++) a->sum[i] += (double)a->batch[i];
     a->batches++;
     return clear_running(s, a);
@@ -182,12 +165,7 @@ static cr_status run_batches(struct cr_session *s, const struct cr_bn_options *o
                                         .seed        = (uint64_t)s->config->train.seed,
                                         .first_image = cr_comm_rank(s->comm) * s->state.batch};
     for (int64_t i = 0; i < batches; i++) {
-        struct cr_batch batch;
-        CR_TRY(cr_loader_next(loader, &batch));
-        cr_status status = cr_session_feed(exec, &batch);
-        cr_loader_release(loader, &batch);
-        if (status == CR_OK) status = cr_exec_run(exec, &block);
-        CR_TRY(status);
+        CR_TRY(cr_session_run_next(loader, exec, &block, NULL));
         CR_TRY(cr_session_bn_add(s, a));
     }
     return CR_OK;
@@ -226,7 +204,7 @@ cr_status cr_session_bn_end(struct cr_session *s, struct cr_bn_statistics *a) {
     CR_TRY(restore(s, a->saved));
     if (!a->saved[CR_BUFFER_RUNNING]) return CR_OK;
     set_means(s, a, a->saved[CR_BUFFER_RUNNING]);
-    return put(s, a->averages ? CR_BUFFER_EMA_RUNNING : CR_BUFFER_RUNNING, a->saved[CR_BUFFER_RUNNING]);
+    return cr_state_buffer_put(s, a->averages ? CR_BUFFER_EMA_RUNNING : CR_BUFFER_RUNNING, a->saved[CR_BUFFER_RUNNING]);
 }
 
 void cr_session_bn_free(struct cr_bn_statistics *a) {
@@ -238,23 +216,18 @@ void cr_session_bn_free(struct cr_bn_statistics *a) {
 
 cr_status cr_session_bn_statistics(struct cr_session *s, const struct cr_dataset *train,
                                    const struct cr_bn_options *options, int64_t *used) {
-    const struct cr_config        *c       = s->config;
-    const int                      size    = cr_size_index(&s->state.sizes, options->epoch - 1); /* of the last epoch */
-    const struct cr_loader_options order   = {.split         = CR_SPLIT_TRAIN,
-                                              .prepare       = s->prepare_sizes[size],
-                                              .batch         = s->state.batch,
-                                              .seed          = (uint64_t)c->train.seed,
-                                              .workers       = (int)c->data.workers,
-                                              .prefetch      = (int)c->data.prefetch,
-                                              .drop_last     = c->data.drop_last,
-                                              .corrupt_fatal = c->data.corrupt == CR_CORRUPT_FATAL,
-                                              .rank          = cr_comm_rank(s->comm),
-                                              .ranks         = cr_comm_size(s->comm),
-                                              .epoch         = options->epoch};
-    struct cr_bn_statistics        a       = {0};
-    struct cr_loader              *loader  = NULL;
-    const int64_t                  batches = CR_MIN(options->batches, cr_loader_batches(train, &order));
-    cr_status                      status;
+    const struct cr_config  *c     = s->config;
+    const int                size  = cr_size_index(&s->state.sizes, options->epoch - 1); /* of the last epoch */
+    struct cr_loader_options order = cr_loader_options_from(c, CR_SPLIT_TRAIN, &s->prepare_sizes[size], s->state.batch);
+    order.drop_last                = c->data.drop_last;
+    order.corrupt_fatal            = c->data.corrupt == CR_CORRUPT_FATAL;
+    order.rank                     = cr_comm_rank(s->comm);
+    order.ranks                    = cr_comm_size(s->comm);
+    order.epoch                    = options->epoch;
+    struct cr_bn_statistics a      = {0};
+    struct cr_loader       *loader = NULL;
+    const int64_t           batches = CR_MIN(options->batches, cr_loader_batches(train, &order));
+    cr_status               status;
     CR_ASSERT(c->model.bn_momentum > 0);
     if (batches < 1)
         return cr_config_fail(c, "train.batch", "%lld images, but the training set has %lld: lower it",

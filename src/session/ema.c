@@ -8,29 +8,15 @@
 static const enum cr_param_buffer pairs[2][2] = {{CR_BUFFER_VALUE, CR_BUFFER_EMA},
                                                  {CR_BUFFER_RUNNING, CR_BUFFER_EMA_RUNNING}};
 
-/* Copies a buffer to the host. This happens once in an evaluation, so the copies do not matter. */
-static cr_status buffer_get(struct cr_session *s, enum cr_param_buffer buffer, void **host) {
-    const size_t bytes = cr_param_store_buffer_bytes(&s->model.store, buffer);
-    const char  *from =
-        (char *)s->memory.region[CR_REGION_STORE] + cr_param_store_buffer_offset(&s->model.store, buffer);
-    *host = cr_alloc(CR_MAX(bytes, 1), 1);
-    if (!*host) return CR_NO_MEMORY(bytes);
-    return s->device->backend->get(s->device, *host, from, bytes);
-}
-
-static cr_status buffer_put(struct cr_session *s, enum cr_param_buffer buffer, const void *host) {
-    char *to = (char *)s->memory.region[CR_REGION_STORE] + cr_param_store_buffer_offset(&s->model.store, buffer);
-    return s->device->backend->put(s->device, to, host, cr_param_store_buffer_bytes(&s->model.store, buffer));
-}
-
-/* Copies pair[0] to pair[1]; with `exchange` exchanges the two buffers. */
+/* Copies pair[0] to pair[1]; with `exchange` exchanges the two buffers. By way of the host: this happens once in an
+ * evaluation, so the copies do not matter. */
 static cr_status copy_pair(struct cr_session *s, const enum cr_param_buffer pair[2], bool exchange) {
-    void     *current = NULL, *average = NULL;
+    float    *current = NULL, *average = NULL;
     cr_status status;
-    CR_TRY_OUT(buffer_get(s, pair[0], &current));
-    if (exchange) CR_TRY_OUT(buffer_get(s, pair[1], &average));
-    CR_TRY_OUT(buffer_put(s, pair[1], current));
-    if (exchange) CR_TRY_OUT(buffer_put(s, pair[0], average));
+    CR_TRY_OUT(cr_state_buffer_copy(s, pair[0], &current));
+    if (exchange) CR_TRY_OUT(cr_state_buffer_copy(s, pair[1], &average));
+    CR_TRY_OUT(cr_state_buffer_put(s, pair[1], current));
+    if (exchange) CR_TRY_OUT(cr_state_buffer_put(s, pair[0], average));
 out:
     cr_free(current);
     cr_free(average);
@@ -56,15 +42,11 @@ static cr_status load_file(struct cr_session *s, const char *path) {
     struct cr_state_sparse  sparse = {0};
     struct cr_st_file      *file   = NULL;
     struct cr_state_list    list;
-    bool                    parts;
     cr_status               status;
     CR_TRY_OUT(cr_state_ema_list(&s->model.store, &arena, &list));
     CR_TRY_OUT(cr_st_open(path, &file));
-    CR_TRY_OUT(cr_ckpt_is_sparse(file, path, &parts));
     CR_TRY_OUT(cr_state_sparse_open(&s->model.store, file, path, false, &sparse));
-    CR_TRY_OUT(cr_state_sparse_take(&sparse, file, path, &list));
-    CR_TRY_OUT(cr_ckpt_read(file, path, list.tensor, list.count, parts ? CR_CKPT_SPARSE_PARTS : NULL, NULL, &io));
-    CR_TRY_OUT(cr_state_sparse_put(&sparse, file, &io));
+    CR_TRY_OUT(cr_state_sparse_read(&sparse, file, path, &list, "", NULL, &io));
 out:
     cr_state_sparse_close(&sparse);
     cr_st_close(file);
@@ -88,16 +70,14 @@ cr_status cr_state_ema_load(struct cr_session *s, const char *folder) {
 cr_status cr_state_swa_average(struct cr_session *s, int64_t before) {
     const int64_t elems = s->model.store.value_elems;
     const float   count = (float)(before + 1);
-    void         *value = NULL, *average = NULL;
+    float        *w = NULL, *a = NULL; /* weights and averages */
     cr_status     status;
-    CR_TRY_OUT(buffer_get(s, CR_BUFFER_VALUE, &value));
-    CR_TRY_OUT(buffer_get(s, CR_BUFFER_EMA, &average));
-    const float *w = value;
-    float       *a = average;
+    CR_TRY_OUT(cr_state_buffer_copy(s, CR_BUFFER_VALUE, &w));
+    CR_TRY_OUT(cr_state_buffer_copy(s, CR_BUFFER_EMA, &a));
     for (int64_t i = 0; i < elems; i++) a[i] = before ? a[i] + (w[i] - a[i]) / count : w[i];
-    CR_TRY_OUT(buffer_put(s, CR_BUFFER_EMA, average));
+    CR_TRY_OUT(cr_state_buffer_put(s, CR_BUFFER_EMA, a));
 out:
-    cr_free(value);
-    cr_free(average);
+    cr_free(w);
+    cr_free(a);
     return status;
 }

@@ -21,14 +21,10 @@ static cr_status run_batches(struct cr_session *s, struct cr_loader *loader, vol
                              struct cr_scores *out) {
     const struct cr_step_block step = {0};
     for (int64_t pending = 0;;) {
-        struct cr_batch batch;
+        int64_t samples;
         if (stop && *stop) return CR_FAIL(CR_ERR_INTERRUPTED, "evaluation interrupted");
-        CR_TRY(cr_loader_next(loader, &batch));
-        if (batch.count == 0) return pending ? add_result(s, pending, out) : CR_OK;
-        cr_status status = cr_exec_feed(s->eval_exec, batch.images, batch.labels, NULL);
-        cr_loader_release(loader, &batch);
-        CR_TRY(status);
-        CR_TRY(cr_exec_run(s->eval_exec, &step));
+        CR_TRY(cr_session_run_next(loader, s->eval_exec, &step, &samples));
+        if (samples == 0) return pending ? add_result(s, pending, out) : CR_OK;
         if (pending) CR_TRY(add_result(s, pending, out));
         pending = cr_exec_runs(s->eval_exec);
     }
@@ -55,49 +51,16 @@ static cr_status combine_ranks(struct cr_session *s, cr_status status, struct cr
     return interrupted ? CR_FAIL(CR_ERR_INTERRUPTED, "evaluation interrupted") : CR_OK;
 }
 
-/* Runs one batch at a time and passes the logits of its samples to the callback. */
-static cr_status run_batches_each(struct cr_session *s, struct cr_loader *loader, volatile const sig_atomic_t *stop,
-                                  const struct cr_sample_callback *callback, struct cr_scores *out) {
-    const struct cr_step_block step    = {0};
-    const struct cr_tensor    *t       = &s->eval.tensor[s->eval.logits];
-    const size_t               classes = (size_t)s->model.classes;
-    const int64_t              words   = s->eval.tensor[s->eval.labels].dim[3];
-    int64_t                    first   = 0;
-    cr_status                  status  = CR_OK;
-    float                     *logits  = cr_alloc((size_t)cr_tensor_elems(t), sizeof *logits);
-    void                      *raw     = cr_alloc(t->bytes, 1);
-    if (!logits || !raw)
-        CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory: logits of %lld images", (long long)s->state.eval_batch);
-    for (;;) {
-        struct cr_batch batch;
-        if (stop && *stop) CR_FAIL_OUT(CR_ERR_INTERRUPTED, "evaluation interrupted");
-        CR_TRY_OUT(cr_loader_next(loader, &batch));
-        if (batch.count == 0) break;
-        status = cr_exec_feed(s->eval_exec, batch.images, batch.labels, NULL);
-        if (status == CR_OK) status = cr_exec_run(s->eval_exec, &step);
-        if (status == CR_OK) status = add_result(s, cr_exec_runs(s->eval_exec), out);
-        if (status == CR_OK) status = cr_session_read(s, s->eval.logits, raw, logits);
-        for (int64_t i = 0; status == CR_OK && i < batch.count; i++)
-            if (batch.labels[i * words] >= 0)
-                callback->on_sample(callback->self, first + i, batch.labels + i * words, logits + (size_t)i * classes);
-        first += batch.count;
-        cr_loader_release(loader, &batch);
-        CR_TRY_OUT(status);
-    }
-out:
-    cr_free(logits);
-    cr_free(raw);
-    return status;
-}
+/* ---- image by image, with test-time augmentation ---- */
 
-/* ---- test-time augmentation ---- */
-
-/* The sum of the logits of the views of one image. */
-struct view_sum {
-    int     views, classes;
-    int64_t words; /* of labels per image */
-    int64_t place; /* views so far, of all images */
-    float  *sum;   /* [classes] */
+/* What becomes of the logits of a batch. */
+struct images {
+    const struct cr_sample_callback *callback; /* or NULL */
+    struct cr_scores                *out;
+    int                              views, classes;
+    int64_t                          words; /* of labels per image */
+    int64_t                          place; /* logits so far: views of all images */
+    float                           *sum;   /* [classes] of the logits of the views of one image */
 };
 
 /* The same scores as the loss op: cross entropy, and the rank of the label with ties by index. */
@@ -132,33 +95,35 @@ static void add_several(const float *logits, int classes, const int32_t *labels,
     out->correct5 += correct;
 }
 
-/* Adds a view; after the last view of an image, its mean logits are the result of the image. */
-static void add_view(struct view_sum *v, const float *logits, const int32_t *label,
-                     const struct cr_sample_callback *callback, struct cr_scores *out) {
+/* Adds a view; after the last view of an image, its mean logits are the result of the image. The scores of images with
+ * one view are computed by the device. */
+static void add_view(struct images *v, const float *logits, const int32_t *label) {
     const int64_t view = v->place % v->views, sample = v->place / v->views;
     for (int k = 0; k < v->classes; k++) v->sum[k] = view ? v->sum[k] + logits[k] : logits[k];
     v->place++;
     if (view < v->views - 1 || *label < 0) return;
-    for (int k = 0; k < v->classes; k++) v->sum[k] /= (float)v->views;
-    if (v->words > 1)
-        add_several(v->sum, v->classes, label, out);
-    else
-        add_image(v->sum, v->classes, *label, out);
-    if (callback) callback->on_sample(callback->self, sample, label, v->sum);
+    if (v->views > 1) {
+        for (int k = 0; k < v->classes; k++) v->sum[k] /= (float)v->views;
+        if (v->words > 1)
+            add_several(v->sum, v->classes, label, v->out);
+        else
+            add_image(v->sum, v->classes, *label, v->out);
+    }
+    if (v->callback) v->callback->on_sample(v->callback->self, sample, label, v->sum);
 }
 
-/* As run_batches_each, for batches of views. The scores that the device computes are those of single views. */
-static cr_status run_batches_views(struct cr_session *s, struct cr_loader *loader, int views,
-                                   volatile const sig_atomic_t *stop, const struct cr_sample_callback *callback,
-                                   struct cr_scores *out) {
-    const struct cr_step_block step = {0};
-    const struct cr_tensor    *t    = &s->eval.tensor[s->eval.logits];
-    struct view_sum v = {.views = views, .classes = s->model.classes, .words = s->eval.tensor[s->eval.labels].dim[3]};
-    cr_status       status = CR_OK;
-    float          *logits = cr_alloc((size_t)cr_tensor_elems(t), sizeof *logits);
-    void           *raw    = cr_alloc(t->bytes, 1);
-    v.sum                  = cr_alloc((size_t)v.classes, sizeof *v.sum);
-    if (!logits || !raw || !v.sum)
+/* Runs one batch at a time and passes the logits of its images on. */
+static cr_status run_batches_each(struct cr_session *s, struct cr_loader *loader, struct images *v,
+                                  volatile const sig_atomic_t *stop) {
+    const struct cr_step_block step   = {0};
+    const struct cr_tensor    *t      = &s->eval.tensor[s->eval.logits];
+    cr_status                  status = CR_OK;
+    float                     *logits = cr_alloc((size_t)cr_tensor_elems(t), sizeof *logits);
+    void                      *raw    = cr_alloc(t->bytes, 1);
+    v->classes                        = s->model.classes;
+    v->words                          = s->eval.tensor[s->eval.labels].dim[3];
+    v->sum                            = cr_alloc((size_t)v->classes, sizeof *v->sum);
+    if (!logits || !raw || !v->sum)
         CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory: logits of %lld images", (long long)s->state.eval_batch);
     for (;;) {
         struct cr_batch batch;
@@ -167,14 +132,15 @@ static cr_status run_batches_views(struct cr_session *s, struct cr_loader *loade
         if (batch.count == 0) break;
         status = cr_exec_feed(s->eval_exec, batch.images, batch.labels, NULL);
         if (status == CR_OK) status = cr_exec_run(s->eval_exec, &step);
+        if (status == CR_OK && v->views == 1) status = add_result(s, cr_exec_runs(s->eval_exec), v->out);
         if (status == CR_OK) status = cr_session_read(s, s->eval.logits, raw, logits);
         for (int64_t i = 0; status == CR_OK && i < batch.count; i++)
-            add_view(&v, logits + (size_t)i * (size_t)v.classes, batch.labels + i * v.words, callback, out);
+            add_view(v, logits + (size_t)i * (size_t)v->classes, batch.labels + i * v->words);
         cr_loader_release(loader, &batch);
         CR_TRY_OUT(status);
     }
 out:
-    cr_free(v.sum);
+    cr_free(v->sum);
     cr_free(logits);
     cr_free(raw);
     return status;
@@ -199,6 +165,7 @@ static void collect(void *self, int64_t sample, const int32_t *labels, const flo
 static struct cr_label_scores empty_scores(const struct cr_session *s, const struct cr_dataset *dataset) {
     const int ranks = cr_comm_size(s->comm);
     return (struct cr_label_scores){
+        .advice   = "with several labels per image all of them are kept; give a smaller validation set",
         .classes  = s->model.classes,
         .words    = (int)s->eval.tensor[s->eval.labels].dim[3],
         .expected = (cr_dataset_count(dataset) + ranks - 1) / ranks,
@@ -257,21 +224,16 @@ static cr_status evaluate(struct cr_session *s, const struct cr_dataset *dataset
                           volatile const sig_atomic_t *stop, const struct cr_sample_callback *callback,
                           struct cr_scores *out) {
     const struct cr_config         *c       = s->config;
-    struct cr_loader_options        options = {.split         = CR_SPLIT_VAL,
-                                               .prepare       = *prepare,
-                                               .batch         = s->state.eval_batch,
-                                               .seed          = (uint64_t)c->train.seed,
-                                               .workers       = (int)c->data.workers,
-                                               .prefetch      = (int)c->data.prefetch,
-                                               .corrupt_fatal = c->data.corrupt == CR_CORRUPT_FATAL,
-                                               .rank          = cr_comm_rank(s->comm),
-                                               .ranks         = cr_comm_size(s->comm)};
+    struct cr_loader_options        options = cr_loader_options_from(c, CR_SPLIT_VAL, prepare, s->state.eval_batch);
     struct cr_loader               *loader;
     struct cr_scores                scores     = {.several = c->data.multi_label};
     int64_t                         start      = cr_time_ns();
     const bool                      views      = prepare->tta != CR_TTA_NONE;
     struct collector                several    = {.callback = callback};
     const struct cr_sample_callback collecting = {&several, collect};
+    options.corrupt_fatal                      = c->data.corrupt == CR_CORRUPT_FATAL;
+    options.rank                               = cr_comm_rank(s->comm);
+    options.ranks                              = cr_comm_size(s->comm);
     CR_ASSERT(!views || cr_comm_size(s->comm) == 1); /* the views of an image are not divided between ranks */
     if (c->data.multi_label) {
         CR_TRY(start_collecting(s, dataset, &several));
@@ -279,11 +241,11 @@ static cr_status evaluate(struct cr_session *s, const struct cr_dataset *dataset
     }
     CR_TRY(cr_loader_open(dataset, &options, &loader));
     cr_exec_refresh(s->eval_exec); /* training has changed the parameters and reused the pool */
-    cr_status status = views ? run_batches_views(s, loader, cr_prepare_views(prepare->tta), stop, callback, &scores)
-                       : callback ? run_batches_each(s, loader, stop, callback, &scores)
-                                  : run_batches(s, loader, stop, &scores);
-    scores.corrupt   = cr_loader_corrupt(loader);
-    status           = combine_ranks(s, status, &scores);
+    struct images images = {.callback = callback, .out = &scores, .views = cr_prepare_views(prepare->tta)};
+    cr_status     status =
+        views || callback ? run_batches_each(s, loader, &images, stop) : run_batches(s, loader, stop, &scores);
+    scores.corrupt = cr_loader_corrupt(loader);
+    status         = combine_ranks(s, status, &scores);
     if (c->data.multi_label) status = finish_collecting(s, &several, status, &scores.map);
     scores.seconds = (double)(cr_time_ns() - start) * 1e-9;
     cr_loader_close(loader);

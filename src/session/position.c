@@ -52,24 +52,18 @@ static cr_status newer_number(struct cr_st_file *file, const char *path, const c
     return cr_st_meta_find(file, key) ? meta_number(file, path, key, base, out) : CR_OK;
 }
 
-/* Checkpoints of older versions have no number of ranks: these runs had one. */
-static cr_status read_ranks(struct cr_st_file *file, const char *path, uint64_t *out) {
-    *out = 1;
-    CR_TRY(newer_number(file, path, "ranks", 10, out));
-    return *out >= 1 && *out <= CR_COMM_RANKS_MAX
-               ? CR_OK
-               : CR_FAIL(CR_ERR_FORMAT, "%s: its metadata has no valid \"ranks\"", path);
-}
-
 cr_status cr_state_position_of(struct cr_st_file *file, const char *path, struct cr_position *out) {
-    uint64_t step, per_epoch, fingerprint, ranks, images = 0, contents = 0, teacher = 0;
+    uint64_t step, per_epoch, fingerprint, images = 0, contents = 0, teacher = 0,
+                                           ranks = 1; /* of one, in older versions */
     CR_TRY(meta_number(file, path, "step", 10, &step));
     CR_TRY(meta_number(file, path, "steps_per_epoch", 10, &per_epoch));
     CR_TRY(meta_number(file, path, "data_fingerprint", 16, &fingerprint));
     CR_TRY(newer_number(file, path, "data_images", 10, &images));
     CR_TRY(newer_number(file, path, "data_contents", 16, &contents));
     CR_TRY(newer_number(file, path, "teacher", 16, &teacher));
-    CR_TRY(read_ranks(file, path, &ranks));
+    CR_TRY(newer_number(file, path, "ranks", 10, &ranks));
+    if (ranks < 1 || ranks > CR_COMM_RANKS_MAX)
+        return CR_FAIL(CR_ERR_FORMAT, "%s: its metadata has no valid \"ranks\"", path);
     *out = (struct cr_position){.step             = (int64_t)step,
                                 .steps_per_epoch  = (int64_t)per_epoch,
                                 .data_fingerprint = fingerprint,
@@ -80,27 +74,12 @@ cr_status cr_state_position_of(struct cr_st_file *file, const char *path, struct
     return CR_OK;
 }
 
-static cr_status open_state(const char *folder, char path[CR_PATH_MAX], struct cr_st_file **out) {
-    CR_TRY(cr_path_join(path, folder, "state.safetensors"));
-    return cr_st_open(path, out);
-}
-
 cr_status cr_state_position(const char *folder, struct cr_position *out) {
     char               path[CR_PATH_MAX];
     struct cr_st_file *file;
-    CR_TRY(open_state(folder, path, &file));
+    CR_TRY(cr_path_join(path, folder, "state.safetensors"));
+    CR_TRY(cr_st_open(path, &file));
     const cr_status status = cr_state_position_of(file, path, out);
     cr_st_close(file);
-    return status;
-}
-
-cr_status cr_state_ranks(const char *folder, int64_t *out) {
-    char               path[CR_PATH_MAX];
-    struct cr_st_file *file;
-    uint64_t           ranks;
-    CR_TRY(open_state(folder, path, &file));
-    const cr_status status = read_ranks(file, path, &ranks);
-    cr_st_close(file);
-    if (status == CR_OK) *out = (int64_t)ranks;
     return status;
 }

@@ -50,25 +50,19 @@ static void rank(const float *logits, int classes, int top, struct cr_ranked *ra
     }
 }
 
-void cr_session_top_classes(const float *logits, int classes, int top, struct cr_ranked *ranked, int32_t *labels,
-                            float *probabilities) {
-    double largest = -INFINITY, sum = 0;
+void cr_session_top_classes(const float *logits, int classes, int top, bool several, struct cr_ranked *ranked,
+                            int32_t *labels, float *probabilities) {
+    double     largest = -INFINITY, sum = 0;
+    const bool softmax = probabilities && !several;
     /* not fmax: GCC 12 stops with an internal error when it vectorises that for ARM */
-    for (int k = 0; probabilities && k < classes; k++) largest = CR_MAX((double)logits[k], largest);
-    for (int k = 0; probabilities && k < classes; k++) sum += exp((double)logits[k] - largest);
+    for (int k = 0; softmax && k < classes; k++) largest = CR_MAX((double)logits[k], largest);
+    for (int k = 0; softmax && k < classes; k++) sum += exp((double)logits[k] - largest);
     rank(logits, classes, top, ranked);
     for (int i = 0; i < top; i++) {
         if (labels) labels[i] = ranked[i].label;
-        if (probabilities) probabilities[i] = (float)(exp(ranked[i].logit - largest) / sum);
-    }
-}
-
-void cr_session_top_labels(const float *logits, int classes, int top, struct cr_ranked *ranked, int32_t *labels,
-                           float *probabilities) {
-    rank(logits, classes, top, ranked);
-    for (int i = 0; i < top; i++) {
-        if (labels) labels[i] = ranked[i].label;
-        if (probabilities) probabilities[i] = (float)cr_label_probability(ranked[i].logit);
+        if (probabilities)
+            probabilities[i] =
+                (float)(several ? cr_label_probability(ranked[i].logit) : exp(ranked[i].logit - largest) / sum);
     }
 }
 

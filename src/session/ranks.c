@@ -1,6 +1,6 @@
 /* session/ranks.c: makes the ranks of a run agree on limit, batch size, kernels, programs and weights. See
  * session/session.h. */
-#include "session/session.h"
+#include "session/state.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -109,9 +109,8 @@ cr_status cr_session_same_programs(struct cr_session *s) {
 }
 
 static cr_status hash_buffer(struct cr_session *s, enum cr_param_buffer buffer, void *chunk, uint64_t *h) {
-    const struct cr_param_store *store = &s->model.store;
-    const char  *from  = (const char *)s->memory.region[CR_REGION_STORE] + cr_param_store_buffer_offset(store, buffer);
-    const size_t bytes = cr_param_store_buffer_bytes(store, buffer);
+    const char  *from  = cr_state_buffer_at(s, buffer);
+    const size_t bytes = cr_param_store_buffer_bytes(&s->model.store, buffer);
     for (size_t at = 0; at < bytes; at += CHUNK_BYTES) {
         const size_t n = CR_MIN((size_t)CHUNK_BYTES, bytes - at);
         CR_TRY(s->device->backend->get(s->device, chunk, from + at, n));

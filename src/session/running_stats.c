@@ -20,10 +20,6 @@ static size_t buffer_bytes(const struct cr_session *s, int i) {
     return cr_param_store_buffer_bytes(&s->model.store, buffers[i].buffer);
 }
 
-static char *buffer_at(const struct cr_session *s, int i) {
-    return (char *)s->memory.region[CR_REGION_STORE] + cr_param_store_buffer_offset(&s->model.store, buffers[i].buffer);
-}
-
 void cr_state_running_free(struct cr_session *s) {
     for (int i = 0; i < CR_RUNNING_BUFFERS; i++) {
         cr_free(s->running_of_ranks[i]);
@@ -45,21 +41,17 @@ static cr_status put_mean(struct cr_session *s, int i) {
         for (int r = 0; r < ranks; r++) sum += (double)all[(size_t)r * elems + k];
         mean[k] = (float)(sum / ranks);
     }
-    cr_status status = s->device->backend->put(s->device, buffer_at(s, i), mean, elems * sizeof *mean);
+    cr_status status = cr_state_buffer_put(s, buffers[i].buffer, mean);
     cr_free(mean);
     return status;
 }
 
 static cr_status gather(struct cr_session *s, int i) {
-    const size_t bytes        = buffer_bytes(s, i);
-    float       *of_this_rank = NULL;
-    cr_status    status;
+    const size_t bytes = buffer_bytes(s, i);
+    float       *of_this_rank;
     CR_ALLOC(s->running_of_ranks[i], (size_t)cr_comm_size(s->comm) * bytes / sizeof(float));
-    of_this_rank = cr_alloc(bytes, 1);
-    if (!of_this_rank) return CR_NO_MEMORY(bytes);
-    CR_TRY_OUT(s->device->backend->get(s->device, of_this_rank, buffer_at(s, i), bytes));
-    CR_TRY_OUT(cr_comm_all_gather(s->comm, of_this_rank, bytes, s->running_of_ranks[i]));
-out:
+    CR_TRY(cr_state_buffer_copy(s, buffers[i].buffer, &of_this_rank));
+    const cr_status status = cr_comm_all_gather(s->comm, of_this_rank, bytes, s->running_of_ranks[i]);
     cr_free(of_this_rank);
     return status;
 }
@@ -78,9 +70,7 @@ cr_status cr_state_running_own(struct cr_session *s) {
     for (int i = 0; i < CR_RUNNING_BUFFERS; i++) {
         const size_t bytes = buffer_bytes(s, i);
         const char  *all   = (const char *)s->running_of_ranks[i];
-        if (all)
-            CR_TRY(s->device->backend->put(s->device, buffer_at(s, i), all + (size_t)cr_comm_rank(s->comm) * bytes,
-                                           bytes));
+        if (all) CR_TRY(cr_state_buffer_put(s, buffers[i].buffer, all + (size_t)cr_comm_rank(s->comm) * bytes));
     }
     cr_state_running_free(s);
     return CR_OK;
@@ -115,7 +105,7 @@ static cr_status read_own(struct cr_session *s, struct cr_st_file *file, const c
                        cr_comm_size(s->comm));
     CR_ALLOC(own, bytes);
     cr_status status = cr_st_read(file, e, (uint64_t)cr_comm_rank(s->comm) * bytes, own, bytes);
-    if (status == CR_OK) status = s->device->backend->put(s->device, buffer_at(s, i), own, bytes);
+    if (status == CR_OK) status = cr_state_buffer_put(s, buffers[i].buffer, own);
     cr_free(own);
     return status;
 }

@@ -128,6 +128,21 @@ out:
     return status;
 }
 
+/* Reads the file `name` next to the weights into *text, which the caller frees; without the file *text is NULL. */
+static cr_status read_beside(const char *weights, const char *name, char path[CR_PATH_MAX], bool *imagenet,
+                             char **text) {
+    char *model;
+    *text = NULL;
+    CR_TRY(cr_ckpt_model_path(weights, &model));
+    *imagenet   = cr_pretrained_has_imagenet_classes(model);
+    char *slash = strrchr(model, '/');
+    if (slash) *slash = 0;
+    cr_status status = cr_path_join(path, slash ? model : ".", "%s", name);
+    if (status == CR_OK && access(path, F_OK) == 0) status = cr_file_read_no_link(path, CLASSES_FILE_MAX, text, NULL);
+    cr_free(model);
+    return status;
+}
+
 static cr_status split_lines(char *text, struct cr_arena *arena, const char ***names, int *count) {
     int          lines = 0, used = 0;
     const char **list;
@@ -148,26 +163,18 @@ static cr_status split_lines(char *text, struct cr_arena *arena, const char ***n
 }
 
 cr_status cr_saved_model_names(const char *weights, struct cr_arena *arena, const char ***names, int *count) {
-    char     *model = NULL, *text = NULL, path[CR_PATH_MAX];
+    char     *text = NULL, path[CR_PATH_MAX];
+    bool      imagenet;
     cr_status status;
     *names = NULL;
     *count = 0;
-    CR_TRY_OUT(cr_ckpt_model_path(weights, &model));
-    const bool imagenet = cr_pretrained_has_imagenet_classes(model);
-    char      *slash    = strrchr(model, '/');
-    if (slash) *slash = 0;
-    CR_TRY_OUT(cr_path_join(path, slash ? model : ".", "classes.txt"));
-    if (access(path, F_OK) == 0) {
-        CR_TRY_OUT(cr_file_read_no_link(path, CLASSES_FILE_MAX, &text, NULL));
-    } else if (imagenet) {
+    CR_TRY_OUT(read_beside(weights, "classes.txt", path, &imagenet, &text));
+    if (!text && imagenet) {
         text = cr_strdup(cr_imagenet_classes);
         if (!text) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory for the names of classes");
-    } else {
-        goto out;
     }
-    CR_TRY_OUT(split_lines(text, arena, names, count));
+    if (text) CR_TRY_OUT(split_lines(text, arena, names, count));
 out:
-    cr_free(model);
     cr_free(text);
     return status;
 }
@@ -193,18 +200,13 @@ static cr_status parse_thresholds(const char *path, char *text, int classes, dou
 }
 
 cr_status cr_saved_model_thresholds(const char *weights, int classes, double *out) {
-    char     *model = NULL, *text = NULL, path[CR_PATH_MAX];
+    char     *text = NULL, path[CR_PATH_MAX];
+    bool      imagenet;
     cr_status status;
     for (int k = 0; k < classes; k++) out[k] = 0.5;
-    CR_TRY_OUT(cr_ckpt_model_path(weights, &model));
-    char *slash = strrchr(model, '/');
-    if (slash) *slash = 0;
-    CR_TRY_OUT(cr_path_join(path, slash ? model : ".", "%s", thresholds_file));
-    if (access(path, F_OK) != 0) goto out;
-    CR_TRY_OUT(cr_file_read_no_link(path, CLASSES_FILE_MAX, &text, NULL));
-    CR_TRY_OUT(parse_thresholds(path, text, classes, out));
+    CR_TRY_OUT(read_beside(weights, thresholds_file, path, &imagenet, &text));
+    if (text) CR_TRY_OUT(parse_thresholds(path, text, classes, out));
 out:
-    cr_free(model);
     cr_free(text);
     return status;
 }

@@ -49,6 +49,11 @@ static cr_status compile_train(struct cr_session *s) {
     return CR_OK;
 }
 
+int cr_session_program_at(const struct cr_session *s, int64_t epoch, int64_t i) {
+    const int part = i == 0 ? 0 : i == s->config->train.accumulate - 1 ? 2 : 1;
+    return cr_size_index(&s->state.sizes, epoch) * s->parts + part;
+}
+
 static int all_programs(const struct cr_session *s, const struct cr_program *all[CR_SESSION_TRAIN_MAX + 1]) {
     int count = 0;
     for (int i = 0; i < s->trains; i++) all[count++] = &s->train[i];
@@ -265,6 +270,8 @@ static cr_status prepare_sizes(struct cr_session *s, bool all_sizes) {
 static cr_status open_all(struct cr_session *s, const struct cr_session_options *o) {
     const struct cr_config *c       = s->config;
     int                     classes = o->classes;
+    bool                    masks   = o->masks;
+    if (!masks && o->masks_from && *o->masks_from) CR_TRY(cr_state_is_pruned(o->masks_from, &masks));
     if (!classes) CR_TRY(cr_session_classes(c, &classes));
     if (c->model.classes && c->model.classes != classes)
         return cr_config_fail(c, "model.classes",
@@ -287,7 +294,7 @@ static cr_status open_all(struct cr_session *s, const struct cr_session_options 
     s->model.keep_maps     = o->keep_maps;
     s->model.calibrate     = o->calibrate;
     s->without_scales      = o->without_scales;
-    if (o->masks) s->model.store.has_mask = true;
+    if (masks) s->model.store.has_mask = true;
     if (o->train) CR_TRY(cr_dataset_class_weights(c, o->train_data, classes, &s->model.class_weights));
     log_unused_keys(s, o->train);
     s->state.batch = o->batch ? o->batch : c->train.batch;
@@ -295,7 +302,7 @@ static cr_status open_all(struct cr_session *s, const struct cr_session_options 
         CR_TRY(cr_session_sparsity_pattern(s, cr_config_prunes(c) ? NULL : o->masks_from, o->draw_masks));
     else if (o->pattern)
         CR_TRY(cr_session_copy_pattern(s, o->pattern));
-    else if (!o->masks)
+    else if (!masks)
         CR_TRY(cr_session_sparsity_pattern(s, c->model.weights, o->draw_masks));
     CR_TRY(cr_session_open_cost_table(s, o));
     cr_session_limit(s, o->memory_limit);
@@ -345,8 +352,7 @@ void cr_session_close(struct cr_session *s) {
 
 /* Address of one scalar of enum cr_state. */
 static char *state_address(struct cr_session *s, int which) {
-    return (char *)s->memory.region[CR_REGION_STORE] + cr_param_store_buffer_offset(&s->model.store, CR_BUFFER_STATE) +
-           (size_t)which * sizeof(double);
+    return cr_state_buffer_at(s, CR_BUFFER_STATE) + (size_t)which * sizeof(double);
 }
 
 /* Initial value of the dynamic loss scale, which adjusts within the first updates (Micikevicius et al. 2018). */

@@ -30,13 +30,15 @@ struct cr_session_options {
     bool           draw_masks; /* for measurements: prune as [prune] says when model.weights names no pruned weights */
     const uint8_t *pattern; /* evaluation: masks that the program relies on, in the layout of the parameter store; NULL:
                                those of model.weights. Borrowed */
-    const char    *masks_from; /* with train: folder or file of pruned weights whose masks stay fixed; NULL when none */
-    bool           f32_input;  /* the evaluation program reads normalised f32 images instead of bytes */
-    bool           keep_features; /* the evaluation program keeps the pooled features for the host */
-    bool           keep_maps;     /* the evaluation program keeps the output of the last stage for the host */
-    bool calibrate;      /* quantised network: the evaluation program computes in floating point and keeps the tensors
+    /* with train: folder or file of the weights that are loaded afterwards; "" or NULL when none. If they are pruned,
+     * the store has masks, and their masks stay fixed */
+    const char *masks_from;
+    bool        f32_input;     /* the evaluation program reads normalised f32 images instead of bytes */
+    bool        keep_features; /* the evaluation program keeps the pooled features for the host */
+    bool        keep_maps;     /* the evaluation program keeps the output of the last stage for the host */
+    bool        calibrate; /* quantised network: the evaluation program computes in floating point and keeps the tensors
                                   that are to be quantised for the host */
-    bool without_scales; /* quantised network: the weights to load have no scales yet */
+    bool        without_scales; /* quantised network: the weights to load have no scales yet */
     /* with train: the dataset by which [loss] class_weights are resolved; NULL: all weights are 1. Borrowed */
     const struct cr_dataset *train_data;
     int64_t                  epoch;        /* completed epochs; by model.unfreeze they decide what is frozen */
@@ -201,10 +203,8 @@ CR_MUST cr_status cr_session_classes(const struct cr_config *config, int *classe
 CR_MUST cr_status cr_session_open(const struct cr_config *config, const struct cr_session_options *options,
                                   struct cr_session *out);
 void              cr_session_close(struct cr_session *session);
-/* The training program of an epoch, as an index of train and train_exec: the first part of its size. */
-static inline int cr_session_program_at(const struct cr_session *session, int64_t epoch) {
-    return cr_size_index(&session->state.sizes, epoch) * session->parts;
-}
+/* The training program of micro-batch `i` in an epoch, as an index of train and train_exec. */
+int cr_session_program_at(const struct cr_session *session, int64_t epoch, int64_t i);
 /* Initialises weights and state on the device ([model] init, [train] loss_scale). */
 CR_MUST cr_status cr_session_init(struct cr_session *session);
 /* Replaces the filters of the first convolution by filters that whiten patches of the training images (model.stem_init
@@ -280,9 +280,10 @@ CR_MUST cr_status cr_session_check_evaluation(const struct cr_session *session, 
 /* Where a loader keeps images so that the device copies from there: page-locked memory on a GPU, else ordinary memory.
  * The session outlives the loader. Reserving takes time: for a loader that lives as long as a training. */
 struct cr_loader_memory cr_session_loader_memory(struct cr_session *session);
-/* Copies a training batch to the input of the program, without a copy on the host from memory of the function above.
- * The caller may release the batch then. */
-CR_MUST cr_status cr_session_feed(struct cr_exec *exec, const struct cr_batch *batch);
+/* Takes the next batch from the loader and runs the program on it, without a copy on the host from memory of the
+ * function above. *samples (may be NULL): batch.count; 0 after the end of an evaluation, and then nothing ran. */
+CR_MUST cr_status cr_session_run_next(struct cr_loader *loader, struct cr_exec *exec, const struct cr_step_block *block,
+                                      int64_t *samples);
 
 /* Runs the training program on the first `batches` batches of the training order, with learning rate 0, and calls
  * on_gradients after each one with a host copy of the gradients (layout GRAD, valid during the call). The session
@@ -327,12 +328,10 @@ struct cr_ranked {
     double logit;
     int    label;
 };
-/* The `top` most probable of `classes` classes, in descending order, by finite logits: labels [top] and softmax
- * probabilities [top]; either may be NULL. `ranked` is scratch memory for all classes. */
-void cr_session_top_classes(const float *logits, int classes, int top, struct cr_ranked *ranked, int32_t *labels,
-                            float *probabilities);
-/* The same for several labels per image: the probability of each class is the sigmoid of its logit. */
-void cr_session_top_labels(const float *logits, int classes, int top, struct cr_ranked *ranked, int32_t *labels,
-                           float *probabilities);
+/* The `top` most probable of `classes` classes, in descending order, by finite logits: labels [top] and probabilities
+ * [top], either of which may be NULL: the softmax, or with `several` labels per image the sigmoid of each logit.
+ * `ranked` is scratch memory for all classes. */
+void cr_session_top_classes(const float *logits, int classes, int top, bool several, struct cr_ranked *ranked,
+                            int32_t *labels, float *probabilities);
 
 #endif

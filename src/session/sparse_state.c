@@ -1,8 +1,7 @@
-/* session/sparse_state.c: encodes and decodes pruned tensors of checkpoints, and copies the buffers of a pruned store
- * to the host. See session/state.h and the end of checkpoint/checkpoint.h. */
+/* session/sparse_state.c: encodes and decodes pruned tensors of checkpoints. See session/state.h and the end of
+ * checkpoint/checkpoint.h. */
 #include "session/state.h"
 
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -150,46 +149,13 @@ static bool may_be_pruned(const struct cr_param *q) {
     return q->role == CR_ROLE_CONV || q->role == CR_ROLE_DENSE_WEIGHT;
 }
 
-static char *buffer_at(struct cr_session *session, enum cr_param_buffer buffer) {
-    return (char *)session->memory.region[CR_REGION_STORE] +
-           cr_param_store_buffer_offset(&session->model.store, buffer);
-}
-
-cr_status cr_state_buffer_copy(struct cr_session *session, enum cr_param_buffer buffer, float **out) {
-    const size_t bytes = cr_param_store_buffer_bytes(&session->model.store, buffer);
-    float       *copy  = cr_alloc(bytes, 1);
-    CR_ASSERT(cr_param_store_buffer_dtype(&session->model.store, buffer) == CR_F32);
-    if (!copy) return CR_FAIL(CR_ERR_MEMORY, "out of memory: copy of the weights, %zu bytes", bytes);
-    cr_status status = session->device->backend->get(session->device, copy, buffer_at(session, buffer), bytes);
-    if (status == CR_OK)
-        *out = copy;
-    else
-        cr_free(copy);
-    return status;
-}
-
-cr_status cr_state_buffer_put(struct cr_session *session, enum cr_param_buffer buffer, const float *from) {
-    const size_t bytes = cr_param_store_buffer_bytes(&session->model.store, buffer);
-    return session->device->backend->put(session->device, buffer_at(session, buffer), from, bytes);
-}
-
-static cr_status mask_get(struct cr_session *session, uint8_t *mask) {
-    const size_t bytes = cr_param_store_buffer_bytes(&session->model.store, CR_BUFFER_MASK);
-    return session->device->backend->get(session->device, mask, buffer_at(session, CR_BUFFER_MASK), bytes);
-}
-
-static cr_status mask_put(struct cr_session *session, const uint8_t *mask) {
-    const size_t bytes = cr_param_store_buffer_bytes(&session->model.store, CR_BUFFER_MASK);
-    return session->device->backend->put(session->device, buffer_at(session, CR_BUFFER_MASK), mask, bytes);
-}
-
 cr_status cr_state_sparse_save(struct cr_session *session, struct cr_state_list *model, struct cr_state_list *optim,
                                struct cr_state_list *ema, struct cr_ckpt_io *io, struct cr_state_sparse *s) {
     const struct cr_param_store *store = &session->model.store;
     *s                                 = (struct cr_state_sparse){0};
     if (!store->has_mask) return CR_OK;
     CR_TRY(state_open(store, s));
-    CR_TRY(mask_get(session, s->mask));
+    CR_TRY(cr_state_buffer_get(session, CR_BUFFER_MASK, s->mask));
     for (int i = 0; i < store->params; i++)
         s->sparse[i] =
             may_be_pruned(&store->param[i]) && count_nonzeros(&store->param[i], s->mask) < store->param[i].elems;
@@ -241,11 +207,10 @@ static bool gaps_of(const char *name, char *stem, size_t size) {
 
 cr_status cr_state_sparse_open(const struct cr_param_store *store, struct cr_st_file *file, const char *path,
                                bool fresh_head, struct cr_state_sparse *s) {
-    bool sparse;
     char stem[512];
     CR_TRY(state_open(store, s));
-    CR_TRY(cr_ckpt_is_sparse(file, path, &sparse));
-    for (int i = 0; i < cr_st_count(file) && sparse; i++) {
+    CR_TRY(cr_ckpt_is_sparse(file, path, &s->has_parts));
+    for (int i = 0; i < cr_st_count(file) && s->has_parts; i++) {
         if (!gaps_of(cr_st_at(file, i)->name, stem, sizeof stem)) continue;
         const int param = cr_param_store_find(store, stem);
         if (fresh_head && param != CR_NONE && store->param[param].classifier) continue;
@@ -262,8 +227,9 @@ static const struct cr_st_entry *values_of(struct cr_st_file *file, const char *
     return snprintf(full, sizeof full, "%s.values", name) < (int)sizeof full ? cr_st_find(file, full) : NULL;
 }
 
-cr_status cr_state_sparse_take(struct cr_state_sparse *s, struct cr_st_file *file, const char *path,
-                               struct cr_state_list *list) {
+/* Moves the tensors that the file stores as sparse tensors from the list to s->split. */
+static cr_status take_sparse(struct cr_state_sparse *s, struct cr_st_file *file, const char *path,
+                             struct cr_state_list *list) {
     int left = 0;
     CR_TRY(alloc_list(s, list->count + 1, &s->split));
     for (int i = 0; i < list->count; i++) {
@@ -310,16 +276,21 @@ out:
     return status;
 }
 
-cr_status cr_state_sparse_put(struct cr_state_sparse *s, struct cr_st_file *file, const struct cr_ckpt_io *io) {
+cr_status cr_state_sparse_read(struct cr_state_sparse *s, struct cr_st_file *file, const char *path,
+                               struct cr_state_list *list, const char                             *ignore,
+                               const char *(*alias_of)(const char *name), const struct cr_ckpt_io *io) {
+    char suffixes[256];
+    snprintf(suffixes, sizeof suffixes, "%s%s%s", ignore, *ignore && s->has_parts ? "," : "",
+             s->has_parts ? CR_CKPT_SPARSE_PARTS : "");
+    CR_TRY(take_sparse(s, file, path, list));
+    CR_TRY(cr_ckpt_read(file, path, list->tensor, list->count, *suffixes ? suffixes : NULL, alias_of, io));
     for (int i = 0; i < s->split.count; i++) CR_TRY(decode_tensor(s, file, &s->split.tensor[i], io));
     return CR_OK;
 }
 
 cr_status cr_state_sparse_put_mask(const struct cr_state_sparse *s, struct cr_session *session) {
-    return session->model.store.has_mask ? mask_put(session, s->mask) : CR_OK;
+    return session->model.store.has_mask ? cr_state_buffer_put(session, CR_BUFFER_MASK, s->mask) : CR_OK;
 }
-
-/* ---- host copies of buffers ---- */
 
 cr_status cr_state_mask_full(struct cr_session *session) {
     const struct cr_param_store *store = &session->model.store;
@@ -327,62 +298,10 @@ cr_status cr_state_mask_full(struct cr_session *session) {
     cr_status                    status;
     if (!store->has_mask) return CR_OK;
     CR_TRY_OUT(state_open(store, &s));
-    CR_TRY_OUT(mask_put(session, s.mask));
+    CR_TRY_OUT(cr_state_buffer_put(session, CR_BUFFER_MASK, s.mask));
 out:
     cr_state_sparse_close(&s);
     return status;
-}
-
-static const struct {
-    enum cr_param_buffer buffer;
-    size_t               at; /* offset of its pointer in struct cr_state_buffers */
-} float_buffers[] = {{CR_BUFFER_VALUE, offsetof(struct cr_state_buffers, value)},
-                     {CR_BUFFER_MOMENTUM, offsetof(struct cr_state_buffers, momentum)},
-                     {CR_BUFFER_SECOND, offsetof(struct cr_state_buffers, second)},
-                     {CR_BUFFER_EMA, offsetof(struct cr_state_buffers, ema)}};
-
-static float **float_buffer(struct cr_state_buffers *buffers, size_t i) {
-    return (float **)(void *)((char *)buffers + float_buffers[i].at);
-}
-
-cr_status cr_state_buffers_get(struct cr_session *session, struct cr_state_buffers *buffers) {
-    const struct cr_param_store *store   = &session->model.store;
-    const struct cr_backend     *backend = session->device->backend;
-    const size_t                 bytes   = cr_param_store_buffer_bytes(store, CR_BUFFER_VALUE);
-    cr_status                    status;
-    CR_ASSERT(store->has_mask && store->has_momentum && store->real == CR_F32);
-    *buffers = (struct cr_state_buffers){.mask = cr_alloc((size_t)store->value_elems / 8, 1)};
-    if (!buffers->mask)
-        CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory: copy of the mask, %zu bytes", (size_t)store->value_elems / 8);
-    for (size_t i = 0; i < CR_COUNT(float_buffers); i++) {
-        float **host = float_buffer(buffers, i);
-        if (!cr_param_store_buffer_bytes(store, float_buffers[i].buffer)) continue;
-        *host = cr_alloc(bytes, 1);
-        if (!*host) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory: copy of the weights, %zu bytes", bytes);
-        CR_TRY_OUT(backend->get(session->device, *host, buffer_at(session, float_buffers[i].buffer), bytes));
-    }
-    CR_TRY_OUT(mask_get(session, buffers->mask));
-    return CR_OK;
-out:
-    cr_state_buffers_free(buffers);
-    return status;
-}
-
-cr_status cr_state_buffers_put(struct cr_session *session, const struct cr_state_buffers *buffers) {
-    const struct cr_backend *backend = session->device->backend;
-    const size_t             bytes   = cr_param_store_buffer_bytes(&session->model.store, CR_BUFFER_VALUE);
-    for (size_t i = 0; i < CR_COUNT(float_buffers); i++) {
-        const float *host;
-        memcpy(&host, (const char *)buffers + float_buffers[i].at, sizeof host);
-        if (host) CR_TRY(backend->put(session->device, buffer_at(session, float_buffers[i].buffer), host, bytes));
-    }
-    return mask_put(session, buffers->mask);
-}
-
-void cr_state_buffers_free(struct cr_state_buffers *buffers) {
-    for (size_t i = 0; i < CR_COUNT(float_buffers); i++) cr_free(*float_buffer(buffers, i));
-    cr_free(buffers->mask);
-    *buffers = (struct cr_state_buffers){0};
 }
 
 cr_status cr_state_is_pruned(const char *given, bool *pruned) {

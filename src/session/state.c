@@ -11,8 +11,8 @@
 
 /* ---- save ---- */
 
-cr_status cr_state_save_named(struct cr_session *s, const struct cr_position *at, const char *run_dir,
-                              const char *config_text, const char *const *class_names, int classes) {
+cr_status cr_state_save(struct cr_session *s, const struct cr_position *at, const char *run_dir,
+                        const char *config_text, const char *const *class_names, int classes) {
     struct cr_arena         arena = {0};
     struct cr_state_list    model, optim, ema;
     struct cr_state_sparse  sparse = {0};
@@ -55,12 +55,6 @@ out:
     return status;
 }
 
-cr_status cr_state_save(struct cr_session *s, const struct cr_position *at, const char *run_dir,
-                        const char *config_text, const struct cr_dataset *dataset) {
-    return cr_state_save_named(s, at, run_dir, config_text, cr_dataset_class_names(dataset),
-                               cr_dataset_classes(dataset));
-}
-
 /* ---- load ---- */
 
 /* Some published CIFAR networks name the classifier `linear`. */
@@ -70,16 +64,9 @@ static const char *alias_of(const char *name) {
     return NULL;
 }
 
-/* Suffixes of names that a file may have in addition to those of a list: the parts of sparse tensors. */
-static const char *sparse_ignore(const struct cr_state_sparse *sparse) {
-    for (int i = 0; i < sparse->store->params; i++)
-        if (sparse->sparse[i]) return CR_CKPT_SPARSE_PARTS;
-    return NULL;
-}
-
 cr_status cr_state_load(struct cr_session *s, const char *path, struct cr_position *position) {
     struct cr_arena         arena = {0};
-    struct cr_state_list    model, optim, state_split;
+    struct cr_state_list    model, optim;
     struct cr_state_sparse  sparse  = {0};
     struct cr_st_file      *weights = NULL, *state = NULL;
     cr_status               status       = CR_OK;
@@ -93,16 +80,8 @@ cr_status cr_state_load(struct cr_session *s, const char *path, struct cr_positi
     CR_TRY_OUT(cr_st_open(state_path, &state));
     CR_TRY_OUT(cr_state_position_of(state, state_path, position));
     CR_TRY_OUT(cr_state_sparse_open(&s->model.store, weights, weights_path, false, &sparse));
-    CR_TRY_OUT(cr_state_sparse_take(&sparse, state, state_path, &optim));
-    state_split = sparse.split;
-    CR_TRY_OUT(cr_state_sparse_take(&sparse, weights, weights_path, &model));
-    CR_TRY_OUT(cr_ckpt_read(weights, weights_path, model.tensor, model.count, sparse_ignore(&sparse), NULL, &io));
-    CR_TRY_OUT(cr_ckpt_read(state, state_path, optim.tensor, optim.count,
-                            sparse_ignore(&sparse) ? CR_STATE_OF_RANKS "," CR_CKPT_SPARSE_PARTS : CR_STATE_OF_RANKS,
-                            NULL, &io));
-    CR_TRY_OUT(cr_state_sparse_put(&sparse, weights, &io));
-    sparse.split = state_split;
-    CR_TRY_OUT(cr_state_sparse_put(&sparse, state, &io));
+    CR_TRY_OUT(cr_state_sparse_read(&sparse, weights, weights_path, &model, "", NULL, &io));
+    CR_TRY_OUT(cr_state_sparse_read(&sparse, state, state_path, &optim, CR_STATE_OF_RANKS, NULL, &io));
     CR_TRY_OUT(cr_state_sparse_put_mask(&sparse, s));
     CR_TRY_OUT(cr_state_ema_load(s, path));
 out:
@@ -290,7 +269,7 @@ cr_status cr_session_load_weights(struct cr_session *s, const char *given, bool 
     struct cr_state_sparse sparse     = {0};
     struct cr_st_file     *file       = NULL;
     char                  *path       = NULL;
-    bool                   fresh_head = false, parts;
+    bool                   fresh_head = false;
     cr_status              status     = CR_OK;
     struct finite_io       finite     = {.below = cr_state_io(s)};
     struct cr_ckpt_io      io         = {.self = &finite, .put = finite_put, .parallel_put = finite.below.parallel_put};
@@ -302,13 +281,9 @@ cr_status cr_session_load_weights(struct cr_session *s, const char *given, bool 
     CR_TRY_OUT(cr_quantized_check(s, file, path));
     fit_list(s, file, exact, fresh_head, &list);
     CR_TRY_OUT(cr_stem_filter_take(s, file, path, &list, &io, &stem));
-    CR_TRY_OUT(cr_ckpt_is_sparse(file, path, &parts));
     CR_TRY_OUT(cr_state_sparse_open(&s->model.store, file, path, fresh_head, &sparse));
-    CR_TRY_OUT(cr_state_sparse_take(&sparse, file, path, &list));
-    CR_TRY_OUT(cr_ckpt_read(file, path, list.tensor, list.count, parts ? COUNTERS "," CR_CKPT_SPARSE_PARTS : COUNTERS,
-                            alias_of, &io));
+    CR_TRY_OUT(cr_state_sparse_read(&sparse, file, path, &list, COUNTERS, alias_of, &io));
     CR_TRY_OUT(cr_stem_filter_put(s, &stem));
-    CR_TRY_OUT(cr_state_sparse_put(&sparse, file, &io));
     CR_TRY_OUT(cr_state_sparse_put_mask(&sparse, s));
     if (finite.found) CR_TRY_OUT(fail_not_finite(s, path, finite.address));
     CR_TRY_OUT(cr_quantized_scale_weights(s, file));

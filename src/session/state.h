@@ -17,8 +17,6 @@ struct cr_position {
 };
 /* ---- session/position.c: the position in the metadata of state.safetensors ---- */
 
-/* Reads the number of ranks of the run that wrote the checkpoint folder `path`. */
-CR_MUST cr_status cr_state_ranks(const char *path, int64_t *ranks);
 /* Reads the position from the checkpoint folder `path`. CR_ERR_IO, CR_ERR_FORMAT, CR_ERR_MEMORY. */
 CR_MUST cr_status cr_state_position(const char *path, struct cr_position *out);
 /* The same from the open file, whose path is used in messages. */
@@ -57,9 +55,10 @@ CR_MUST cr_status cr_state_ema_list(const struct cr_param_store *store, struct c
 /* Returns functions that copy the listed tensors between files and the session's STORE region. */
 struct cr_ckpt_io cr_state_io(struct cr_session *session);
 
-/* Writes a checkpoint step-N to run_dir; class names come from the dataset. */
+/* Writes a checkpoint step-N to run_dir, with the names of the classes. */
 CR_MUST cr_status cr_state_save(struct cr_session *session, const struct cr_position *position, const char *run_dir,
-                                const char *config_text, const struct cr_dataset *dataset);
+                                const char *config_text, const char *const *class_names, int classes);
+
 /* ---- session/loading/adapt_stem.c: weights of RGB networks in networks of other channels ---- */
 
 struct cr_stem_filter {
@@ -82,11 +81,6 @@ CR_MUST cr_status cr_state_load(struct cr_session *session, const char *path, st
 /* CR_ERR_CONFIG, with the line of the configuration, when the file or folder of model.weights does not exist, or when
  * it is a folder whose configuration has another model.channels. */
 CR_MUST cr_status cr_state_weights_there(const struct cr_config *config);
-/* The same as cr_state_save, with class names instead of a dataset. */
-CR_MUST cr_status cr_state_save_named(struct cr_session *session, const struct cr_position *position,
-                                      const char *run_dir, const char *config_text, const char *const *class_names,
-                                      int classes);
-
 /* ---- moving averages (session/ema.c); the functions do nothing in stores without them ---- */
 
 /* Initialises the averages with the current weights and running statistics. */
@@ -124,6 +118,11 @@ void cr_state_running_get(const struct cr_session *session, uint64_t index, uint
 
 /* Sets *pruned when the model file of `given` (a run folder, step folder or file) belongs to a pruned network. */
 CR_MUST cr_status cr_state_is_pruned(const char *given, bool *pruned);
+/* Sets all mask bits to 1 (nothing is pruned). Does nothing in a parameter store without masks. */
+CR_MUST cr_status cr_state_mask_full(struct cr_session *session);
+
+/* ---- buffers of the parameter store (session/state_lists.c) ---- */
+
 /* Host copies of the buffers of a parameter store with masks. */
 struct cr_state_buffers {
     float   *value, *momentum, *second, *ema; /* second and ema are NULL in stores without them */
@@ -134,12 +133,13 @@ struct cr_state_buffers {
 CR_MUST cr_status cr_state_buffers_get(struct cr_session *session, struct cr_state_buffers *buffers);
 CR_MUST cr_status cr_state_buffers_put(struct cr_session *session, const struct cr_state_buffers *buffers);
 void              cr_state_buffers_free(struct cr_state_buffers *buffers);
+/* Address of a buffer of the parameter store in the memory of the device. */
+char *cr_state_buffer_at(const struct cr_session *session, enum cr_param_buffer buffer);
+/* Copy a whole buffer from the device and to it. */
+CR_MUST cr_status cr_state_buffer_get(const struct cr_session *session, enum cr_param_buffer buffer, void *to);
+CR_MUST cr_status cr_state_buffer_put(const struct cr_session *session, enum cr_param_buffer buffer, const void *from);
 /* Copies an f32 buffer (value, running) to the host; the caller frees *out with cr_free. */
-CR_MUST cr_status cr_state_buffer_copy(struct cr_session *session, enum cr_param_buffer buffer, float **out);
-/* Copies such a buffer back to the device. */
-CR_MUST cr_status cr_state_buffer_put(struct cr_session *session, enum cr_param_buffer buffer, const float *from);
-/* Sets all mask bits to 1 (nothing is pruned). Does nothing in a parameter store without masks. */
-CR_MUST cr_status cr_state_mask_full(struct cr_session *session);
+CR_MUST cr_status cr_state_buffer_copy(const struct cr_session *session, enum cr_param_buffer buffer, float **out);
 
 /* ---- quantised networks (session/quantization/quantized.c) ---- */
 
@@ -153,9 +153,10 @@ CR_MUST cr_status cr_quantized_scale_weights(struct cr_session *session, struct 
 
 struct cr_state_sparse {
     const struct cr_param_store *store;
-    uint8_t                     *mask;   /* host copy of the mask buffer */
-    bool                        *sparse; /* [params]: the parameter is stored as a sparse tensor */
-    struct cr_state_list         split;  /* tensors that the file stores as sparse tensors */
+    uint8_t                     *mask;      /* host copy of the mask buffer */
+    bool                        *sparse;    /* [params]: the parameter is stored as a sparse tensor */
+    bool                         has_parts; /* loading: the files have parts of sparse tensors */
+    struct cr_state_list         split;     /* tensors that the file stores as sparse tensors */
     struct cr_state_part {
         void  *data;
         size_t bytes;
@@ -172,12 +173,11 @@ CR_MUST cr_status cr_state_sparse_save(struct cr_session *session, struct cr_sta
 /* Loading, first: reads the masks of the model file; with `fresh_head` the classifier's mask is ignored. Close *out. */
 CR_MUST cr_status cr_state_sparse_open(const struct cr_param_store *store, struct cr_st_file *file, const char *path,
                                        bool fresh_head, struct cr_state_sparse *out);
-/* Loading, second: moves the tensors that the file stores as sparse tensors from the list to sparse->split. */
-CR_MUST cr_status cr_state_sparse_take(struct cr_state_sparse *sparse, struct cr_st_file *file, const char *path,
-                                       struct cr_state_list *list);
-/* Loading, third: decodes the tensors of sparse->split into the parameter store. */
-CR_MUST cr_status cr_state_sparse_put(struct cr_state_sparse *sparse, struct cr_st_file *file,
-                                      const struct cr_ckpt_io *io);
+/* Loading, second, for each file: reads the listed tensors into the parameter store, the sparse ones too. `ignore` and
+ * `alias_of` as in cr_ckpt_read; `ignore` is "" for none. */
+CR_MUST cr_status cr_state_sparse_read(struct cr_state_sparse *sparse, struct cr_st_file *file, const char *path,
+                                       struct cr_state_list *list, const char                             *ignore,
+                                       const char *(*alias_of)(const char *name), const struct cr_ckpt_io *io);
 /* Loading, last: copies the masks into the parameter store. */
 CR_MUST cr_status cr_state_sparse_put_mask(const struct cr_state_sparse *sparse, struct cr_session *session);
 void              cr_state_sparse_close(struct cr_state_sparse *sparse);

@@ -1,4 +1,4 @@
-/* session/state_lists.c: the tensors of a checkpoint, and copies between the parameter store and files. See
+/* session/state_lists.c: the tensors of a checkpoint, and copies between the parameter store and files or the host. See
  * session/state.h. */
 #include "session/state.h"
 
@@ -103,9 +103,8 @@ static unsigned char *store_bytes(struct cr_session *s, uint64_t offset) {
 }
 
 static cr_status get_batches(struct cr_session *s, int64_t *out) {
-    double   state[CR_STATE_COUNT];
-    uint64_t at = cr_param_store_buffer_offset(&s->model.store, CR_BUFFER_STATE);
-    CR_TRY(s->device->backend->get(s->device, state, store_bytes(s, at), sizeof state));
+    double state[CR_STATE_COUNT];
+    CR_TRY(cr_state_buffer_get(s, CR_BUFFER_STATE, state));
     *out = (int64_t)state[CR_STATE_BATCHES];
     return CR_OK;
 }
@@ -146,4 +145,73 @@ static cr_status store_put(void *self, struct cr_ckpt_address to, uint64_t offse
 struct cr_ckpt_io cr_state_io(struct cr_session *s) {
     return (struct cr_ckpt_io){
         .self = s, .get = store_get, .put = store_put, .parallel_put = true, .host_get = !s->device->backend->async};
+}
+
+/* ---- copies of whole buffers ---- */
+
+char *cr_state_buffer_at(const struct cr_session *s, enum cr_param_buffer buffer) {
+    return (char *)s->memory.region[CR_REGION_STORE] + cr_param_store_buffer_offset(&s->model.store, buffer);
+}
+
+cr_status cr_state_buffer_get(const struct cr_session *s, enum cr_param_buffer buffer, void *to) {
+    const size_t bytes = cr_param_store_buffer_bytes(&s->model.store, buffer);
+    return s->device->backend->get(s->device, to, cr_state_buffer_at(s, buffer), bytes);
+}
+
+cr_status cr_state_buffer_put(const struct cr_session *s, enum cr_param_buffer buffer, const void *from) {
+    const size_t bytes = cr_param_store_buffer_bytes(&s->model.store, buffer);
+    return s->device->backend->put(s->device, cr_state_buffer_at(s, buffer), from, bytes);
+}
+
+cr_status cr_state_buffer_copy(const struct cr_session *s, enum cr_param_buffer buffer, float **out) {
+    const size_t bytes = cr_param_store_buffer_bytes(&s->model.store, buffer);
+    float       *copy  = cr_alloc(CR_MAX(bytes, 1), 1);
+    CR_ASSERT(cr_param_store_buffer_dtype(&s->model.store, buffer) == CR_F32);
+    if (!copy) return CR_FAIL(CR_ERR_MEMORY, "out of memory: copy of the weights, %zu bytes", bytes);
+    cr_status status = cr_state_buffer_get(s, buffer, copy);
+    if (status == CR_OK)
+        *out = copy;
+    else
+        cr_free(copy);
+    return status;
+}
+
+/* ---- the buffers of a store with masks ---- */
+
+enum { FLOAT_BUFFERS = 4 };
+static const enum cr_param_buffer float_buffers[FLOAT_BUFFERS] = {CR_BUFFER_VALUE, CR_BUFFER_MOMENTUM, CR_BUFFER_SECOND,
+                                                                  CR_BUFFER_EMA};
+
+cr_status cr_state_buffers_get(struct cr_session *s, struct cr_state_buffers *b) {
+    const struct cr_param_store *store               = &s->model.store;
+    float                      **host[FLOAT_BUFFERS] = {&b->value, &b->momentum, &b->second, &b->ema};
+    cr_status                    status;
+    CR_ASSERT(store->has_mask && store->has_momentum && store->real == CR_F32);
+    *b = (struct cr_state_buffers){.mask = cr_alloc((size_t)store->value_elems / 8, 1)};
+    if (!b->mask)
+        CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory: copy of the mask, %zu bytes", (size_t)store->value_elems / 8);
+    for (int i = 0; i < FLOAT_BUFFERS; i++)
+        if (cr_param_store_buffer_bytes(store, float_buffers[i]))
+            CR_TRY_OUT(cr_state_buffer_copy(s, float_buffers[i], host[i]));
+    CR_TRY_OUT(cr_state_buffer_get(s, CR_BUFFER_MASK, b->mask));
+    return CR_OK;
+out:
+    cr_state_buffers_free(b);
+    return status;
+}
+
+cr_status cr_state_buffers_put(struct cr_session *s, const struct cr_state_buffers *b) {
+    const float *const host[FLOAT_BUFFERS] = {b->value, b->momentum, b->second, b->ema};
+    for (int i = 0; i < FLOAT_BUFFERS; i++)
+        if (host[i]) CR_TRY(cr_state_buffer_put(s, float_buffers[i], host[i]));
+    return cr_state_buffer_put(s, CR_BUFFER_MASK, b->mask);
+}
+
+void cr_state_buffers_free(struct cr_state_buffers *b) {
+    cr_free(b->value);
+    cr_free(b->momentum);
+    cr_free(b->second);
+    cr_free(b->ema);
+    cr_free(b->mask);
+    *b = (struct cr_state_buffers){0};
 }

@@ -220,19 +220,15 @@ cr_status cr_session_attach_teacher(struct cr_session *s, struct cr_teacher *tea
 cr_status cr_session_put_teacher(struct cr_session *s) {
     const struct cr_teacher     *teacher = s->model.teacher;
     const struct cr_param_store *store   = &s->model.store;
-    const struct cr_backend     *backend = s->device->backend;
-    char                        *base    = s->memory.region[CR_REGION_STORE];
     const int64_t                elems   = store->teacher_elems;
     const size_t                 bytes   = cr_param_store_buffer_bytes(store, CR_BUFFER_TEACHER_HALF);
     if (!teacher) return CR_OK;
-    CR_TRY(backend->put(s->device, base + cr_param_store_buffer_offset(store, CR_BUFFER_TEACHER), teacher->value,
-                        (size_t)elems * sizeof *teacher->value));
+    CR_TRY(cr_state_buffer_put(s, CR_BUFFER_TEACHER, teacher->value));
     if (!bytes) return CR_OK;
     void *half = cr_alloc(bytes, 1);
     if (!half) return CR_NO_MEMORY(bytes);
     for (int64_t i = 0; i < elems; i++) cr_number_store(store->half, half, i, (double)teacher->value[i]);
-    const cr_status status =
-        backend->put(s->device, base + cr_param_store_buffer_offset(store, CR_BUFFER_TEACHER_HALF), half, bytes);
+    const cr_status status = cr_state_buffer_put(s, CR_BUFFER_TEACHER_HALF, half);
     cr_free(half);
     return status;
 }

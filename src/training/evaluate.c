@@ -15,7 +15,8 @@ bool cr_run_reports(const struct cr_run *run) {
 cr_status cr_run_save(struct cr_run *run, struct cr_report *report) {
     int64_t start = cr_time_ns();
     if (!cr_run_reports(run)) return CR_OK;
-    CR_TRY(cr_state_save(&run->session, &run->at, run->dir, run->config_text.data, run->train));
+    CR_TRY(cr_state_save(&run->session, &run->at, run->dir, run->config_text.data, cr_dataset_class_names(run->train),
+                         cr_dataset_classes(run->train)));
     const double seconds = (double)(cr_time_ns() - start) * 1e-9; /* training waits meanwhile */
     char         human[96];
     snprintf(human, sizeof human, "saved step %" PRId64 " in %.3f s", run->at.step, seconds);
@@ -68,28 +69,27 @@ static void scores_text(const struct cr_scores *e, int labels, char human[128]) 
              e->correct1, e->images, 100 * top5, e->loss_sum / images);
 }
 
-/* Names of the members: of the weights, and of their moving averages. */
-struct score_names {
-    const char *correct, *top1, *top5, *loss, *map, *exact, *labels;
-};
-static const struct score_names raw_names = {"correct", "top1", "top5", "loss", "map", "exact_match", "label_accuracy"};
-static const struct score_names ema_names = {"ema_correct", "ema_top1",        "ema_top5",          "ema_loss",
-                                             "ema_map",     "ema_exact_match", "ema_label_accuracy"};
+/* The member of a score: of the weights with the prefix "", of their moving averages with "ema_". */
+static void put_score(struct cr_json_writer *w, const char *prefix, const char *name, double value) {
+    char member[32];
+    snprintf(member, sizeof member, "%s%s", prefix, name);
+    cr_json_put_fixed(w, member, value, 6);
+}
 
-static void put_scores(struct cr_json_writer *w, const struct cr_scores *e, int labels,
-                       const struct score_names *names) {
+static void put_scores(struct cr_json_writer *w, const struct cr_scores *e, int labels, const char *prefix) {
     const double images = (double)e->images;
     if (labels) {
-        cr_json_put_fixed(w, names->map, e->map, 6);
-        cr_json_put_fixed(w, names->exact, top1_of(e), 6);
-        cr_json_put_fixed(w, names->labels, (double)e->correct5 / images / labels, 6);
-        cr_json_put_fixed(w, names->loss, e->loss_sum / images, 6);
-        return;
+        put_score(w, prefix, "map", e->map);
+        put_score(w, prefix, "exact_match", top1_of(e));
+        put_score(w, prefix, "label_accuracy", (double)e->correct5 / images / labels);
+    } else {
+        char member[32];
+        snprintf(member, sizeof member, "%scorrect", prefix);
+        cr_json_put_int(w, member, e->correct1);
+        put_score(w, prefix, "top1", top1_of(e));
+        put_score(w, prefix, "top5", (double)e->correct5 / images);
     }
-    cr_json_put_int(w, names->correct, e->correct1);
-    cr_json_put_fixed(w, names->top1, top1_of(e), 6);
-    cr_json_put_fixed(w, names->top5, (double)e->correct5 / images, 6);
-    cr_json_put_fixed(w, names->loss, e->loss_sum / images, 6);
+    put_score(w, prefix, "loss", e->loss_sum / images);
 }
 
 /* Stores the thresholds of the last evaluation in the checkpoint. It was the one of the moving averages if there are
@@ -154,8 +154,8 @@ cr_status cr_run_evaluate(struct cr_run *run, struct cr_report *report, volatile
     struct cr_json_writer w = cr_report_begin(report, CR_EVENT_EVAL);
     cr_json_put_int(&w, "step", run->at.step);
     cr_json_put_int(&w, "images", e.images);
-    put_scores(&w, &e, labels, &raw_names);
-    if (has_ema) put_scores(&w, &ema, labels, &ema_names);
+    put_scores(&w, &e, labels, "");
+    if (has_ema) put_scores(&w, &ema, labels, "ema_");
     put_class_scores(&w, has_ema ? "ema_average_precision" : "average_precision", score, labels);
     cr_json_put_bool(&w, "best", is_best);
     cr_report_end(report, &w, human);
@@ -195,7 +195,7 @@ cr_status cr_run_evaluate_views(struct cr_run *run, struct cr_report *report, vo
     struct cr_json_writer w = cr_report_begin(report, CR_EVENT_FINAL_TTA);
     cr_json_put_int(&w, "step", run->at.step);
     cr_json_put_string(&w, "tta", cr_word_tta(tta));
-    put_scores(&w, &e, labels, has_ema ? &ema_names : &raw_names);
+    put_scores(&w, &e, labels, has_ema ? "ema_" : "");
     cr_report_end(report, &w, text);
     return CR_OK;
 }

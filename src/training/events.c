@@ -2,17 +2,16 @@
  *
  * The command gets the facts of an event as environment variables and as one JSON line on its standard input. Nothing
  * is inserted into its text, so names of files cannot become part of it. */
+#include "core/files.h"
 #include "core/process/process.h"
 #include "formats/json_write.h"
 #include "training/run.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -60,21 +59,27 @@ static void put_real(struct facts *f, const char *name, double value) {
     add_variable(f, name, text);
 }
 
+static void put_score(struct facts *f, const char *prefix, const char *name, double value) {
+    char prefixed[NAME_MAX_BYTES];
+    snprintf(prefixed, sizeof prefixed, "%s%s", prefix, name);
+    put_real(f, prefixed, value);
+}
+
 static void put_bool(struct facts *f, const char *name, bool value) {
     cr_json_put_bool(&f->writer, name, value);
     add_variable(f, name, value ? "1" : "0");
 }
 
-static void put_scores(struct facts *f, const struct cr_scores *e, bool several, const char *const names[3]) {
+/* The facts of the weights have the prefix "", those of their moving averages "ema_". */
+static void put_scores(struct facts *f, const struct cr_scores *e, const char *prefix) {
     const double images = (double)e->images;
-    if (several) {
-        put_real(f, *names[0] == 'e' ? "ema_map" : "map", e->map);
-        put_real(f, names[2], e->loss_sum / images);
-        return;
+    if (e->several) {
+        put_score(f, prefix, "map", e->map);
+    } else {
+        put_score(f, prefix, "top1", (double)e->correct1 / images);
+        put_score(f, prefix, "top5", (double)e->correct5 / images);
     }
-    put_real(f, names[0], (double)e->correct1 / images);
-    put_real(f, names[1], (double)e->correct5 / images);
-    put_real(f, names[2], e->loss_sum / images);
+    put_score(f, prefix, "loss", e->loss_sum / images);
 }
 
 static void facts_begin(struct facts *f, const struct cr_run *run, const char *event) {
@@ -133,25 +138,6 @@ static void finish(struct cr_run_events *e, double seconds) {
     }
 }
 
-/* A file without a name that holds the line, at its start; -1 on failure, with errno. The error of the run must stay
- * cresnet's error, so this function sets none. */
-static int open_input(const struct cr_text *line) {
-    const int fd = memfd_create("cresnet-event", MFD_CLOEXEC);
-    if (fd < 0) return -1;
-    size_t done = 0;
-    while (done < line->length) {
-        const ssize_t wrote = write(fd, line->data + done, line->length - done);
-        if (wrote < 0 && errno == EINTR) continue;
-        if (wrote <= 0) break;
-        done += (size_t)wrote;
-    }
-    if (done == line->length && lseek(fd, 0, SEEK_SET) == 0) return fd;
-    const int failed = errno;
-    close(fd);
-    errno = failed;
-    return -1;
-}
-
 static bool is_fact(const char *variable, char *const *facts, int count) {
     for (int i = 0; i < count; i++) {
         const size_t name = (size_t)(strchr(facts[i], '=') - facts[i]) + 1;
@@ -196,7 +182,7 @@ static void run_command(struct cr_run *run, const char *event, struct facts *f) 
     finish(e, run->config->train.event_timeout);
     if (!f->json.failed && !f->variables.failed) environment = make_environment(f);
     if (environment) {
-        input  = open_input(&f->json);
+        input  = cr_fs_memory_file(f->json.data, f->json.length); /* sets no error: that of the run must stay */
         failed = input < 0 ? errno : spawn(e, input, environment);
     }
     if (failed)
@@ -235,14 +221,12 @@ void cr_run_event_saved(struct cr_run *run) {
 
 void cr_run_event_evaluated(struct cr_run *run, const struct cr_scores *raw, const struct cr_scores *ema,
                             bool is_best) {
-    static const char *const names[3] = {"top1", "top5", "loss"}, *const ema_names[3] = {"ema_top1", "ema_top5",
-                                                                                         "ema_loss"};
     struct facts f;
     if (!reports_events(run)) return;
     facts_begin(&f, run, "evaluation");
     put_checkpoint(&f, run);
-    put_scores(&f, raw, run->config->data.multi_label, names);
-    if (ema) put_scores(&f, ema, run->config->data.multi_label, ema_names);
+    put_scores(&f, raw, "");
+    if (ema) put_scores(&f, ema, "ema_");
     put_bool(&f, "best", is_best);
     run_command(run, "evaluation", &f);
 }

@@ -82,14 +82,11 @@ struct finder {
 };
 
 static cr_status open_session(struct finder *f) {
-    const struct cr_config *c      = f->config;
-    bool                    pruned = false;
+    const struct cr_config *c = f->config;
     CR_TRY(cr_state_weights_there(c));
-    if (*c->model.weights) CR_TRY(cr_state_is_pruned(c->model.weights, &pruned));
     const struct cr_session_options options = {.train      = true,
                                                .execute    = true,
-                                               .masks      = pruned,
-                                               .masks_from = pruned ? c->model.weights : NULL,
+                                               .masks_from = c->model.weights,
                                                .batch_max  = cr_dataset_count(f->dataset) / c->train.accumulate,
                                                .classes    = cr_dataset_classes(f->dataset)};
     CR_TRY(cr_session_open(c, &options, &f->session));
@@ -100,31 +97,16 @@ static cr_status open_session(struct finder *f) {
 }
 
 static cr_status open_loader(struct finder *f) {
-    const struct cr_config        *c       = f->config;
-    const struct cr_loader_options options = {.split         = CR_SPLIT_TRAIN,
-                                              .prepare       = f->session.prepare_train,
-                                              .batch         = f->session.state.batch,
-                                              .seed          = (uint64_t)c->train.seed,
-                                              .workers       = (int)c->data.workers,
-                                              .prefetch      = (int)c->data.prefetch,
-                                              .drop_last     = c->data.drop_last,
-                                              .corrupt_fatal = c->data.corrupt == CR_CORRUPT_FATAL};
+    const struct cr_config  *c       = f->config;
+    const struct cr_session *s       = &f->session;
+    struct cr_loader_options options = cr_loader_options_from(c, CR_SPLIT_TRAIN, &s->prepare_train, s->state.batch);
+    options.drop_last                = c->data.drop_last;
+    options.corrupt_fatal            = c->data.corrupt == CR_CORRUPT_FATAL;
     if (cr_dataset_count(f->dataset) < f->session.state.batch)
         return cr_config_fail(c, "train.batch", "%" PRId64 " images, but the training set has %" PRId64 ": lower it",
                               f->session.state.batch, cr_dataset_count(f->dataset));
     f->lr_factor = cr_training_lr_factor(c, f->session.state.batch * c->train.accumulate);
     return cr_loader_open(f->dataset, &options, &f->loader);
-}
-
-static cr_status run_batch(struct finder *f, struct cr_exec *exec, const struct cr_step_block *block,
-                           struct cr_exec_result *out) {
-    struct cr_batch batch;
-    CR_TRY(cr_loader_next(f->loader, &batch));
-    cr_status status = cr_session_feed(exec, &batch);
-    cr_loader_release(f->loader, &batch);
-    CR_TRY(status);
-    CR_TRY(cr_exec_run(exec, block));
-    return cr_exec_result(exec, cr_exec_runs(exec), out);
 }
 
 /* One update. *loss is the mean over its images, or NAN when a gradient is not finite, so that the update was not
@@ -141,7 +123,9 @@ static cr_status train_step(struct finder *f, int64_t step, double lr, double *l
     struct cr_exec_result      r     = {0};
     double                     sum = 0, images = 0;
     for (int i = 0; i < parts; i++) {
-        CR_TRY(run_batch(f, f->session.train_exec[parts == 1 || i == 0 ? 0 : i == parts - 1 ? 2 : 1], &block, &r));
+        struct cr_exec *exec = f->session.train_exec[cr_session_program_at(&f->session, 0, i)];
+        CR_TRY(cr_session_run_next(f->loader, exec, &block, NULL));
+        CR_TRY(cr_exec_result(exec, cr_exec_runs(exec), &r));
         sum += r.loss_sum;
         images += r.valid;
     }

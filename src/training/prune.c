@@ -134,16 +134,12 @@ static struct sparsity count_pruned(const struct cr_param_store *store, const ui
 }
 
 cr_status cr_run_report_sparsity(struct cr_run *run, struct cr_report *report) {
-    const struct cr_session     *session = &run->session;
-    const struct cr_param_store *store   = &session->model.store;
-    const char                  *address = (const char *)session->memory.region[CR_REGION_STORE];
+    const struct cr_param_store *store = &run->session.model.store;
     uint8_t                     *mask;
     if (!store->has_mask || !cr_run_reports(run)) return CR_OK;
-    const size_t bytes = cr_param_store_buffer_bytes(store, CR_BUFFER_MASK);
-    CR_ALLOC(mask, bytes);
-    cr_status status = session->device->backend->get(
-        session->device, mask, address + cr_param_store_buffer_offset(store, CR_BUFFER_MASK), bytes);
-    const struct sparsity s = status == CR_OK ? count_pruned(store, mask) : (struct sparsity){0};
+    CR_ALLOC(mask, cr_param_store_buffer_bytes(store, CR_BUFFER_MASK));
+    cr_status             status = cr_state_buffer_get(&run->session, CR_BUFFER_MASK, mask);
+    const struct sparsity s      = status == CR_OK ? count_pruned(store, mask) : (struct sparsity){0};
     cr_free(mask);
     if (!s.pruned) return status;
     const double          fraction = (double)s.pruned / (double)s.weights;

@@ -78,9 +78,9 @@ cr_status cr_run_check_ranks_agree(struct cr_run *run) {
 cr_status cr_run_fit_batch(struct cr_run *run, const struct cr_config *stored, bool force, bool *same_update) {
     const struct cr_config *c    = run->config;
     const int64_t           size = cr_comm_size(run->comm);
-    int64_t                 stored_ranks;
-    CR_TRY(cr_state_ranks(run->from, &stored_ranks));
-    const int64_t images = stored->train.batch * stored->train.accumulate * stored_ranks,
+    struct cr_position      at;
+    CR_TRY(cr_state_position(run->from, &at));
+    const int64_t stored_ranks = at.ranks, images = stored->train.batch * stored->train.accumulate * stored_ranks,
                   parts  = c->train.accumulate * size;
     const bool untouched = c->train.batch == stored->train.batch && c->train.accumulate == stored->train.accumulate;
     if (untouched && stored_ranks != size && !force) {

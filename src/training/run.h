@@ -130,10 +130,10 @@ void cr_run_event_end(struct cr_run *run, cr_status status, int signal);
 
 /* True on the rank that writes logs and checkpoints (rank 0). */
 bool cr_run_reports(const struct cr_run *run);
-/* Writes a checkpoint of the current step. */
 /* With ema.swa_start, at the end of an epoch from the first averaged one on: adds the weights to the averages and
  * computes the averages' BN statistics. Before: makes the averages equal to the weights. Collective. */
 CR_MUST cr_status cr_run_average(struct cr_run *run);
+/* Writes a checkpoint of the current step. */
 CR_MUST cr_status cr_run_save(struct cr_run *run, struct cr_report *report);
 /* Evaluates the validation set, also with the moving averages of [ema], and updates *best. CR_ERR_INTERRUPTED when
  * *stop becomes non-zero. */
@@ -157,9 +157,8 @@ CR_MUST cr_status cr_run_check_data(struct cr_run *run, bool force);
 /* Logs a warning for each line: a difference that --force accepted. Changes `lines`. */
 void cr_run_warn_forced(char *lines);
 
-/* training/teacher.c: opens the network of distill.teacher as run->teacher. */
-CR_MUST cr_status cr_run_open_teacher(struct cr_run *run);
-/* On resume: CR_ERR_CONFIG when the teacher is not the one of the checkpoint; with `force` a warning. */
+/* training/teacher.c: on resume: CR_ERR_CONFIG when the teacher is not the one of the checkpoint; with `force` a
+ * warning. */
 CR_MUST cr_status cr_run_check_teacher(struct cr_run *run, bool force);
 
 /* training/class_balance.c: logs the class weights of [loss]; warns when the sizes of the classes differ tenfold.

@@ -19,16 +19,11 @@ static bool is_step_folder(const char *path) {
 
 /* ---- the run folder ---- */
 
-static char *printf_alloc(const char *fmt, const char *a, const char *b) {
-    size_t size = strlen(fmt) + strlen(a) + strlen(b) + 1;
-    char  *s    = cr_alloc(size, 1);
-    if (s) snprintf(s, size, fmt, a, b);
-    return s;
-}
-
 static cr_status default_dir(const struct cr_config *c, char **out) {
-    *out = *c->train.output ? cr_strdup(c->train.output) : printf_alloc("checkpoints/%s%s", c->name, "");
-    return *out ? CR_OK : CR_NO_MEMORY(256);
+    char path[CR_PATH_MAX];
+    CR_TRY(cr_path_join(path, "checkpoints", "%s", c->name));
+    *out = cr_strdup(*c->train.output ? c->train.output : path);
+    return *out ? CR_OK : CR_NO_MEMORY(sizeof path);
 }
 
 /* --resume PATH: PATH is a run folder, or a step folder inside a run folder. */
@@ -117,22 +112,14 @@ static cr_status open_data(struct cr_run *run) {
 
 static cr_status open_loader(struct cr_run *run) {
     const struct cr_config  *c       = run->config;
-    struct cr_loader_options options = {.split         = CR_SPLIT_TRAIN,
-                                        .prepare       = run->session.prepare_train,
-                                        .sizes         = &run->session.state.sizes,
-                                        .prepare_sizes = run->session.prepare_sizes,
-                                        .batch         = cr_run_batch(run),
-                                        .seed          = (uint64_t)c->train.seed,
-                                        .workers       = (int)c->data.workers,
-                                        .prefetch      = (int)c->data.prefetch,
-                                        .drop_last     = c->data.drop_last,
-                                        .corrupt_fatal = c->data.corrupt == CR_CORRUPT_FATAL,
-                                        .balanced      = c->data.sampling == CR_SAMPLING_BALANCED,
-                                        .repeats       = (int)c->data.repeats,
-                                        .rank          = cr_comm_rank(run->comm),
-                                        .ranks         = cr_comm_size(run->comm),
-                                        .memory        = cr_session_loader_memory(&run->session)};
-    int64_t                  stored  = run->at.steps_per_epoch;
+    const struct cr_session *s       = &run->session;
+    struct cr_loader_options options = cr_loader_options_of_training(c, &s->prepare_train, s->state.batch);
+    options.sizes                    = &s->state.sizes;
+    options.prepare_sizes            = s->prepare_sizes;
+    options.rank                     = cr_comm_rank(run->comm);
+    options.ranks                    = cr_comm_size(run->comm);
+    options.memory                   = cr_session_loader_memory(&run->session);
+    int64_t stored                   = run->at.steps_per_epoch;
     run->at.steps_per_epoch          = cr_loader_batches(run->train, &options) / c->train.accumulate;
     if (run->from || run->at.step) { /* position and schedule are computed from the number of updates */
         if (stored != run->at.steps_per_epoch)
@@ -182,17 +169,14 @@ static const char *initial_weights(const struct cr_run *run) {
  * NULL. */
 static cr_status start_session(struct cr_run *run, const struct cr_run_state *state, const char *weights,
                                const char *from, bool force) {
-    bool pruned = false;
-    if (*weights) CR_TRY(cr_state_is_pruned(weights, &pruned));
     const struct cr_session_options options = {.train        = true,
                                                .all_sizes    = true,
                                                .eval         = true,
                                                .execute      = true,
-                                               .masks        = pruned,
                                                .epoch        = state->epoch,
                                                .batch        = state->batch,
                                                .memory_limit = state->memory_limit,
-                                               .masks_from   = pruned ? weights : NULL,
+                                               .masks_from   = weights,
                                                .batch_max    = cr_dataset_count(run->train) /
                                                             (run->config->train.accumulate * cr_comm_size(run->comm)),
                                                .classes                 = cr_dataset_classes(run->train),
@@ -286,7 +270,7 @@ static cr_status open_run(const struct cr_config *user_config, const struct cr_t
     if (!run->from) CR_TRY(cr_state_weights_there(run->config));
     /* The data is opened before anything is written: a wrong data.root leaves no empty run folder. */
     CR_TRY(cr_run_open_data_one_rank_at_a_time(run, open_data));
-    CR_TRY(cr_run_open_teacher(run));
+    CR_TRY(cr_session_open_teacher(run->config, run->train, cr_dataset_classes(run->train), &run->teacher));
     CR_TRY(cr_run_check_ranks_agree(run));
     CR_TRY(cr_run_check_data(run, o->force));
     CR_TRY(cr_run_check_teacher(run, o->force));

@@ -4,10 +4,6 @@
 
 #include <inttypes.h>
 
-cr_status cr_run_open_teacher(struct cr_run *run) {
-    return cr_session_open_teacher(run->config, run->train, cr_dataset_classes(run->train), &run->teacher);
-}
-
 cr_status cr_run_check_teacher(struct cr_run *run, bool force) {
     const char        *path = run->config->distill.teacher;
     const uint64_t     hash = run->teacher ? run->teacher->hash : 0;

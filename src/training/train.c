@@ -141,15 +141,6 @@ static cr_status collect(struct cr_run *run, struct loop_state *state) {
     return CR_OK;
 }
 
-static cr_status run_batch(struct cr_run *run, struct cr_exec *exec, const struct cr_step_block *block) {
-    struct cr_batch batch;
-    CR_TRY(cr_loader_next(run->loader, &batch));
-    cr_status status = cr_session_feed(exec, &batch);
-    cr_loader_release(run->loader, &batch);
-    CR_TRY(status);
-    return cr_exec_run(exec, block);
-}
-
 /* True when RigL updates the masks after this update, which then only computes gradients: weights do not change. */
 static bool moves_weights(const struct cr_run *run) {
     return run->prune.layers &&
@@ -162,7 +153,7 @@ static cr_status train_step(struct cr_run *run, struct loop_state *state) {
     const struct cr_config *c     = run->config;
     struct cr_session      *s     = &run->session;
     const int               parts = (int)c->train.accumulate;
-    const int               first = cr_session_program_at(s, run->at.step / run->at.steps_per_epoch);
+    const int64_t           epoch = run->at.step / run->at.steps_per_epoch;
     const double            lr    = run->lr_factor * cr_schedule_lr(c, run->at.step, run->at.steps_per_epoch);
     struct cr_step_block    block = {.lr       = moves_weights(run) ? 0 : (float)lr,
                                      .momentum = (float)cr_schedule_momentum(c, run->at.step, run->at.steps_per_epoch),
@@ -171,9 +162,9 @@ static cr_status train_step(struct cr_run *run, struct loop_state *state) {
                                      .step         = run->at.step,
                                      .seed         = (uint64_t)c->train.seed};
     for (int i = 0; i < parts; i++) {
-        struct cr_exec *exec = s->train_exec[first + (parts == 1 || i == 0 ? 0 : i == parts - 1 ? 2 : 1)];
+        struct cr_exec *exec = s->train_exec[cr_session_program_at(s, epoch, i)];
         block.first_image    = (i * (int64_t)cr_comm_size(run->comm) + cr_comm_rank(run->comm)) * s->state.batch;
-        CR_TRY(run_batch(run, exec, &block));
+        CR_TRY(cr_session_run_next(run->loader, exec, &block, NULL));
         CR_TRY(collect(run, state));
         state->in_flight = (struct in_flight){.exec        = exec,
                                               .run         = cr_exec_runs(exec),

@@ -134,8 +134,9 @@ to="memory-trace plan LOG"; moved plan --trace log.csv; moved plan --alignment=6
 to="memory-trace offsets FILE.csv"; moved plan --csv lifetimes.csv; moved plan --csv lifetimes.csv --capacity 80; moved plan --time-limit 1
 to=spdnn; moved bench spdnn --neurons 1024
 
-run plan tiny.ini --png pool.png; expect "plan --png" 0 "lower bound"
-is "plan --png: a PNG" "$(head -c 4 pool.png | tail -c 3)" PNG
+run plan tiny.ini --svg pool.svg; expect "plan --svg" 0 "lower bound"
+holds "plan --svg: names the tensors" grep -q "^<rect class=\"a\".*<title>conv1.y" pool.svg
+run plan tiny.ini --png pool.png; expect "plan --png is an error that names --svg" 2 "--png is now: cresnet plan --svg FILE"
 run plan files.ini data.kind=folder data.root=nowhere; expect "plan without its data" 0 "assuming 1000 classes"
 "$bin" plan tiny.ini --program 2>stderr | head -1 >/dev/null; rc=${PIPESTATUS[0]}
 holds "a closed pipe is no crash" [ "$rc" -eq 0 -o "$rc" -eq 141 ]

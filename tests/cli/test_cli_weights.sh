@@ -65,7 +65,7 @@ run eval R --confusion matrix.csv; run eval R --confusion -; holds "eval --confu
 run eval R --confusion - --json; holds "eval --confusion - --json" cmp stdout matrix.csv; says "eval --confusion - --json: the scores" '"loss": '
 run prune R --sparsity 0.5 -o -; expect "prune -o -" 2 "-o -" "name a folder"
 run train tiny.ini -o -; expect "train -o -" 2 "-o -"
-run plan tiny.ini --png -; expect "plan --png -" 2 "--png -"
+run plan tiny.ini --svg -; expect "plan --svg -" 2 "--svg -"
 holds "no file is named -" [ ! -e ./- ]
 
 # ---- mistakes ----

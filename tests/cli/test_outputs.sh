@@ -8,7 +8,7 @@ mkdir images; printf 'an image of the data set' >images/photo.png
 inode() { stat -c %i "$1"; }
 
 # each output: a name, the file, and the command that writes it
-names=(onnx weights confusion csv report png)
+names=(onnx weights confusion csv report svg)
 file_of() { echo "out-$1.$1"; }
 write() { # write NAME FILE [ARGS...]
     local name=$1 file=$2
@@ -19,7 +19,7 @@ write() { # write NAME FILE [ARGS...]
     confusion) run eval R --confusion "$file" "$@" ;;
     csv) run eval R --csv "$file" "$@" ;;
     report) run report R --no-eval -o "$file" "$@" ;;
-    png) run plan tiny.ini --png "$file" "$@" ;;
+    svg) run plan tiny.ini --svg "$file" "$@" ;;
     esac
 }
 
@@ -81,17 +81,15 @@ else skip "a device: no permission to make one"; fi
 cp R/last/model.safetensors weights; write weights R/last/model.safetensors; expect "export over a checkpoint" 2 "is not an export of cresnet" "--force"
 holds "the checkpoint is untouched" cmp weights R/last/model.safetensors
 
-# the drawn plan is a valid PNG
-python3 - out-png.png <<'PY' && pass || fail "the drawn plan is no valid PNG"
-import struct, sys, zlib
-data, at, kinds = open(sys.argv[1], "rb").read(), 8, []
-assert data[:8] == b"\x89PNG\r\n\x1a\n"
-while at < len(data):
-    length, kind = struct.unpack(">I4s", data[at:at + 8])
-    assert struct.unpack(">I", data[at + 8 + length:at + 12 + length])[0] == zlib.crc32(data[at + 4:at + 8 + length])
-    kinds.append(kind)
-    at += 12 + length
-assert kinds[0] == b"IHDR" and kinds[-1] == b"IEND" and b"IDAT" in kinds, kinds
+# the drawn plan has the rectangles of the tensors that --csv lists: their first and last op, and the largest size
+run plan tiny.ini --csv; cp stdout pool.csv
+python3 - out-svg.svg pool.csv <<'PY' && pass || fail "the drawn plan differs from plan --csv"
+import csv, re, sys, xml.etree.ElementTree as tree
+drawn = [(int(a), int(b) + 1, float(mib)) for title in tree.parse(sys.argv[1]).iter("{http://www.w3.org/2000/svg}title")
+         for mib, a, b in re.findall(r"([\d.]+) MiB, ops (\d+) to (\d+)", title.text)]
+listed = [(int(row["lower"]), int(row["upper"]), int(row["size"]) / 2**20) for row in csv.DictReader(open(sys.argv[2]))]
+assert drawn and min(d[0] for d in drawn) == min(l[0] for l in listed) and max(d[1] for d in drawn) == max(l[1] for l in listed)
+assert abs(max(d[2] for d in drawn) - max(l[2] for l in listed)) <= 0.005, (drawn, listed)
 PY
 
 # the report of a run, without -o

@@ -106,7 +106,7 @@ static inline bool pruned_same(struct pruned *a, struct pruned *b) {
 static inline cr_status pruned_save(struct pruned *p, const char *dir, int64_t step) {
     static const char *const names[] = {"a", "b", "c"};
     const struct cr_position at      = {.step = step, .steps_per_epoch = 1};
-    return cr_state_save_named(&p->session, &at, dir, "", names, 3);
+    return cr_state_save(&p->session, &at, dir, "", names, 3);
 }
 
 #endif

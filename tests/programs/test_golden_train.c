@@ -60,7 +60,7 @@ static cr_status one_step(struct cr_session *s, const struct cr_config *c, int64
                                   .seed         = 1};
     *loss                      = 0;
     for (int i = 0; i < parts; i++) {
-        int   which = cr_session_program_at(s, step / 5) + (parts == 1 || i == 0 ? 0 : i == parts - 1 ? 2 : 1);
+        int   which = cr_session_program_at(s, step / 5, i);
         float metrics[4];
         block.first_image = (int64_t)i * BATCH;
         make_batch(first_batch + step * parts + i, (int64_t)cr_prepare_bytes(&s->prepare_sizes[which / s->parts]),

@@ -28,16 +28,9 @@ static cr_status bench_open(struct bench *b, const struct cr_args *args) {
         return cr_config_fail(c, "train.batch", "cannot be chosen automatically without a device: give a number");
     CR_TRY(cr_args_int(args, CR_OPT_BENCH_STEPS, 1, STEPS_MAX, STEPS, &b->steps));
     CR_TRY(cr_args_int(args, CR_OPT_TRAINER_SPEED, 1, 1000000000, 0, &b->trainer_speed));
-    b->options = (struct cr_loader_options){.split         = CR_SPLIT_TRAIN,
-                                            .batch         = c->train.batch,
-                                            .seed          = (uint64_t)c->train.seed,
-                                            .workers       = (int)c->data.workers,
-                                            .prefetch      = (int)c->data.prefetch,
-                                            .drop_last     = c->data.drop_last,
-                                            .corrupt_fatal = c->data.corrupt == CR_CORRUPT_FATAL,
-                                            .balanced      = c->data.sampling == CR_SAMPLING_BALANCED,
-                                            .repeats       = (int)c->data.repeats};
-    CR_TRY(cr_prepare_from_config(c, CR_SPLIT_TRAIN, &b->options.prepare));
+    struct cr_prepare prepare;
+    CR_TRY(cr_prepare_from_config(c, CR_SPLIT_TRAIN, &prepare));
+    b->options = cr_loader_options_of_training(c, &prepare, c->train.batch);
     CR_TRY(cr_dataset_open(c, CR_SPLIT_TRAIN, &b->dataset));
     return cr_loader_open(b->dataset, &b->options, &b->loader);
 }

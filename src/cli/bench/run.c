@@ -52,16 +52,13 @@ static void log_sparse(const struct bench *b, const struct cr_program *p) {
 static cr_status bench_open(struct bench *b) {
     const struct cr_config *c = b->config;
     int                     classes;
-    bool                    pruned = false;
     CR_TRY(cr_cmd_classes(c, &classes));
     CR_TRY(cr_state_weights_there(c));
-    if (!b->infer && *c->model.weights) CR_TRY(cr_state_is_pruned(c->model.weights, &pruned));
     const struct cr_session_options options = {.train      = !b->infer,
                                                .eval       = b->infer,
                                                .execute    = true,
                                                .draw_masks = true,
-                                               .masks      = pruned,
-                                               .masks_from = pruned ? c->model.weights : NULL,
+                                               .masks_from = b->infer ? NULL : c->model.weights,
                                                .classes    = classes,
                                                .comm       = b->comm};
     CR_TRY(cr_session_open(c, &options, &b->session));

@@ -94,11 +94,14 @@ static cr_status check_device(const struct cr_args *args, struct cr_cmd_source *
     cr_status status = cr_config_derive(&config, opened, 0, (const char *const[]){"train.precision=fp32"}, narrow);
     if (!is_first) cr_config_close(opened);
     CR_TRY(status);
-    struct cr_session_options options = {
-        .train = true, .eval = true, .execute = true, .batch = batch, .eval_batch = batch};
-    status = cr_state_weights_there(config);
-    if (status == CR_OK && *config->model.weights) status = cr_state_is_pruned(config->model.weights, &options.masks);
-    if (options.masks) options.masks_from = config->model.weights; /* as a run that starts from these weights */
+    /* as a run that starts from these weights */
+    struct cr_session_options options = {.train      = true,
+                                         .eval       = true,
+                                         .execute    = true,
+                                         .batch      = batch,
+                                         .eval_batch = batch,
+                                         .masks_from = config->model.weights};
+    status                            = cr_state_weights_there(config);
     if (status == CR_OK) status = cr_cmd_classes(config, &options.classes);
     if (status == CR_OK) status = cr_session_open(config, &options, &session);
     if (status == CR_OK) status = check_session(&session, &sum);

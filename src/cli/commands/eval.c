@@ -24,17 +24,17 @@ struct table {
 
 /* The options of the command and its results. */
 struct evaluation {
-    const char           *split;
-    bool                  json, per_class, scale;
-    const char           *matrix; /* CSV file to write, or NULL */
-    enum cr_tta           tta;
-    struct cr_scores      scores;
-    struct cr_confusion   confusion; /* has no classes unless per_class or matrix is set */
-    struct cr_cmd_names   names;
-    struct table          table;
-    struct cr_logit_table logits;        /* has no classes unless `scale` is set */
-    cr_status             logits_status; /* of the first image that could not be added */
-    struct cr_label_table labels;        /* has no classes unless images have several labels */
+    const char            *split;
+    bool                   json, per_class, scale;
+    const char            *matrix; /* CSV file to write, or NULL */
+    enum cr_tta            tta;
+    struct cr_scores       scores;
+    struct cr_confusion    confusion; /* has no classes unless per_class or matrix is set */
+    struct cr_cmd_names    names;
+    struct table           table;
+    struct cr_label_scores logits;        /* has no classes unless `scale` is set */
+    cr_status              logits_status; /* of the first image that could not be added */
+    struct cr_label_table  labels;        /* has no classes unless images have several labels */
 };
 
 static double fraction(int64_t part, int64_t all) {
@@ -247,7 +247,7 @@ static void on_sample(void *self, int64_t sample, const int32_t *labels, const f
         const struct cr_sample_callback count = cr_confusion_callback(&e->confusion);
         count.on_sample(count.self, sample, labels, logits);
     }
-    if (e->scale && e->logits_status == CR_OK) e->logits_status = cr_logit_table_add(&e->logits, *labels, logits);
+    if (e->scale && e->logits_status == CR_OK) e->logits_status = cr_temperature_add(&e->logits, *labels, logits);
     if (!e->table.csv.name || e->table.status != CR_OK) return;
     add_unreadable(&e->table, sample);
     (e->table.csv.threshold ? sigmoids : softmax)(logits, e->table.csv.classes, e->table.probabilities);
@@ -291,8 +291,10 @@ static cr_status evaluate(const struct cr_config *config, enum cr_split split, s
     if (count || table || several) CR_TRY_OUT(cr_cmd_names_of(dataset, &e->names));
     if (count) CR_TRY_OUT(cr_confusion_open(session.model.classes, &e->confusion));
     if (table) CR_TRY_OUT(start_table(e, config, dataset, session.model.classes));
-    e->logits.classes  = session.model.classes;
-    e->logits.expected = cr_dataset_count(dataset);
+    e->logits = (struct cr_label_scores){.classes  = session.model.classes,
+                                         .words    = 1,
+                                         .expected = cr_dataset_count(dataset),
+                                         .advice   = "leave --temperature out, or give a smaller validation set"};
     CR_TRY_OUT(cr_session_evaluate_each(&session, dataset, NULL, each ? &callback : NULL, &e->scores));
     CR_TRY_OUT(e->logits_status);
     CR_TRY_OUT(cr_confusion_finish(&e->confusion));
@@ -363,7 +365,7 @@ out:
     cr_free(e.table.threshold);
     cr_label_table_close(&e.labels);
     cr_confusion_close(&e.confusion);
-    cr_logit_table_free(&e.logits);
+    cr_label_scores_free(&e.logits);
     cr_arena_free(&e.names.arena);
     cr_config_close(config);
     return status;

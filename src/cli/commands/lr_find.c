@@ -1,7 +1,7 @@
 /* cli/commands/lr_find.c: cresnet lr-find: suggests a learning rate, from a short training in memory. */
 #include "training/lr_find.h"
 #include "cli/common/command.h"
-#include "cli/common/lr_svg.h"
+#include "cli/svg/svg.h"
 #include "formats/json_write.h"
 
 #include <inttypes.h>

@@ -2,9 +2,9 @@
  * GPU, because it stops before memory is reserved. Kernels are selected as in training: by the kernel times of the
  * device, or by those in the checkpoint of a RUN. */
 #include "cli/common/command.h"
+#include "cli/svg/svg.h"
 #include "compiler/fusion/conv_fusion.h"
 #include "formats/json_write.h"
-#include "inspect/plan_png.h"
 #include "inspect/plan_print.h"
 #include "session/session.h"
 
@@ -218,8 +218,14 @@ static cr_status print_json(struct plan *p, enum cr_program_kind kind, struct cr
     return CR_OK;
 }
 
-static cr_status write_png(const void *program, const char *path) {
-    return cr_plan_png_write(program, NULL, path);
+static cr_status write_svg(const struct cr_args *args, const struct cr_program *program) {
+    struct cr_text svg = {0};
+    cr_pool_svg(&svg, program, true);
+    const cr_status status =
+        svg.failed ? CR_NO_MEMORY(svg.length)
+                   : cr_cmd_write_file(args, args->value[CR_OPT_SVG], CR_OUTPUT_POOL_SVG, svg.data, svg.length);
+    cr_text_free(&svg);
+    return status;
 }
 
 /* Adds the plans of the sizes of data.image_sizes, without the largest, whose program is compiled already, and a
@@ -248,8 +254,7 @@ static cr_status print_plan(struct plan *p, const struct cr_args *args, enum cr_
     CR_TRY(open_model(p, args, kind));
     if (cr_args_has(args, CR_OPT_CHOICES)) return print_choices(p, kind, cr_args_has(args, CR_OPT_JSON), out);
     CR_TRY(compile(p, kind, after));
-    if (cr_args_has(args, CR_OPT_PNG))
-        CR_TRY(cr_cmd_write_with(args, args->value[CR_OPT_PNG], CR_OUTPUT_PLAN_PNG, write_png, &p->program));
+    if (cr_args_has(args, CR_OPT_SVG)) CR_TRY(write_svg(args, &p->program));
     if (cr_args_has(args, CR_OPT_JSON))
         CR_TRY(print_json(p, kind, out));
     else if (cr_args_has(args, CR_OPT_CSV))
@@ -291,11 +296,11 @@ static cr_status check_options(const struct cr_args *args, bool early) {
          cr_args_has(args, CR_OPT_CHOICES) || cr_args_has(args, CR_OPT_PROGRAM)))
         return cr_args_fail(args, "--lifetimes prints its own table: leave --after, --program, --json, --csv and "
                                   "--choices out");
-    if (cr_args_has(args, CR_OPT_PNG) && (early || cr_args_has(args, CR_OPT_CHOICES)))
-        return cr_args_fail(args, "--png draws the memory pool, which exists only after the last pass: leave --after "
+    if (cr_args_has(args, CR_OPT_SVG) && (early || cr_args_has(args, CR_OPT_CHOICES)))
+        return cr_args_fail(args, "--svg draws the memory pool, which exists only after the last pass: leave --after "
                                   "and --choices out");
-    if (cr_args_has(args, CR_OPT_REPLACE) && !cr_args_has(args, CR_OPT_PNG))
-        return cr_args_fail(args, "--force needs --png FILE, which it replaces: leave it out");
+    if (cr_args_has(args, CR_OPT_REPLACE) && !cr_args_has(args, CR_OPT_SVG))
+        return cr_args_fail(args, "--force needs --svg FILE, which it replaces: leave it out");
     if (cr_args_has(args, CR_OPT_KERNEL_TIMES) && !cr_args_has(args, CR_OPT_TARGET))
         return cr_args_fail(args,
                             "--kernel-times needs --target: without it the kernel times of this machine are used");
@@ -315,7 +320,7 @@ cr_status cr_cmd_plan(const struct cr_args *args, int *signal_taken) {
     CR_TRY(cr_args_word(args, CR_OPT_WHICH, &which));
     CR_TRY(cr_args_word(args, CR_OPT_AFTER, &pass));
     CR_TRY(check_options(args, pass != 0));
-    if (cr_args_has(args, CR_OPT_PNG)) CR_TRY(cr_cmd_output_check(args, args->value[CR_OPT_PNG], CR_OUTPUT_PLAN_PNG));
+    if (cr_args_has(args, CR_OPT_SVG)) CR_TRY(cr_cmd_output_check(args, args->value[CR_OPT_SVG], CR_OUTPUT_POOL_SVG));
     CR_TRY_OUT(cr_cmd_source_find(args, &p.source));
     CR_TRY_OUT(cr_cmd_config_open(args, &p.source, NULL, &p.config));
     enum cr_program_kind kind = which_kinds[which];

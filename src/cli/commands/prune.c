@@ -119,7 +119,7 @@ struct new_run {
 static cr_status write_run(void *self, const char *config_text) {
     const struct new_run    *run = self;
     const struct cr_position at  = {0};
-    return cr_state_save_named(run->session, &at, run->folder, config_text, run->names->at, run->names->count);
+    return cr_state_save(run->session, &at, run->folder, config_text, run->names->at, run->names->count);
 }
 
 cr_status cr_prune_save(struct cr_session *session, const struct cr_config *config, const struct cr_cmd_names *names) {

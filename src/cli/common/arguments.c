@@ -202,9 +202,9 @@ static cr_status parse_option(struct parser *p, int id, const char *shown, const
     const char                 *value  = "";
     if (!option->value && inline_value) return cr_args_fail(p->args, "option %s takes no value", shown);
     if (option->value) CR_TRY(read_value(p, shown, option->value, inline_value, &value));
-    if ((id == CR_OPT_OUTPUT || id == CR_OPT_PNG) && strcmp(value, "-") == 0)
+    if ((id == CR_OPT_OUTPUT || id == CR_OPT_SVG) && strcmp(value, "-") == 0)
         return cr_args_fail(p->args, "%s -: standard output cannot be used here: name a %s", shown,
-                            id == CR_OPT_PNG ? "file" : "folder");
+                            id == CR_OPT_SVG ? "file" : "folder");
     p->args->value[id] = value;
     if (option->key) return add_override(p->args, option->key, strlen(option->key), value);
     if (id != CR_OPT_SET) return CR_OK;

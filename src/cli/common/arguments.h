@@ -72,7 +72,7 @@ enum cr_option_id { /* in the order of --help */
                     CR_OPT_LIFETIMES,
                     CR_OPT_WHICH,
                     CR_OPT_CSV,
-                    CR_OPT_PNG,
+                    CR_OPT_SVG,
                     CR_OPT_TARGET,
                     CR_OPT_KERNEL_TIMES,
                     CR_OPT_DEVICES,

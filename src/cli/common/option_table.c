@@ -86,7 +86,7 @@ static const struct cr_cli_option options[CR_OPT_COUNT] = {
     [CR_OPT_WHICH]     = {"which", 0, "PROGRAM", NULL, ON(PLAN) | ON(PROFILE) | ON(BENCH),
                           "step (default) or eval; plan: also micro_first, micro, micro_last; bench: for bench ops"},
     [CR_OPT_CSV]       = {"csv", 0, NULL, NULL, ON(PLAN), "print the pool as CSV (id,lower,upper,size,offset)"},
-    [CR_OPT_PNG]    = {"png", 0, "FILE", NULL, ON(PLAN), "also draw the memory pool: time to the right, addresses up"},
+    [CR_OPT_SVG]    = {"svg", 0, "FILE", NULL, ON(PLAN), "also draw the memory pool: ops to the right, addresses up"},
     [CR_OPT_TARGET] = {"target", 0, "GPU", NULL, ON(PLAN),
                        "plan for a GPU that this machine does not have: h200, a100, l4, rtx4090, ..."},
     [CR_OPT_KERNEL_TIMES] =

@@ -22,15 +22,6 @@ struct drawing {
     double                 x0, x1, y0, y1;
 };
 
-double cr_chart_step(double range, int ticks) {
-    double power = pow(10, floor(log10(range / ticks)));
-    for (int k = 0; k < 3; k++) {
-        static const double factors[] = {1, 2, 5};
-        if (range / (power * factors[k]) <= ticks) return power * factors[k];
-    }
-    return power * 10;
-}
-
 static void reduce(const struct cr_series *s, double scale, double unit, struct points *out) {
     const int group = (s->count + POINTS_MAX - 1) / POINTS_MAX;
     for (int first = 0; first < s->count; first += group) {

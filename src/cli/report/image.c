@@ -1,7 +1,6 @@
 /* cli/report/image.c: images of the report, embedded as PNG or JPEG. */
 #include "cli/report/report.h"
 
-#include <png.h>
 #include <setjmp.h>
 #include <stdio.h>
 
@@ -19,23 +18,6 @@ static void add_base64(struct cr_text *out, const uint8_t *bytes, size_t count) 
                              left > 2 ? digits[v & 63] : '='};
         cr_text_add_bytes(out, four, sizeof four);
     }
-}
-
-static cr_status encode_png(const uint8_t *rgb, int width, int height, uint8_t **out, size_t *size) {
-    png_image        image = {.version = PNG_IMAGE_VERSION,
-                              .width   = (png_uint_32)width,
-                              .height  = (png_uint_32)height,
-                              .format  = PNG_FORMAT_RGB};
-    png_alloc_size_t bytes = PNG_IMAGE_PNG_SIZE_MAX(image);
-    uint8_t         *packed;
-    CR_ALLOC(packed, bytes);
-    if (!png_image_write_to_memory(&image, packed, &bytes, 0, rgb, 0, NULL)) {
-        cr_free(packed);
-        return CR_FAIL(CR_ERR_FORMAT, "cannot encode an image as PNG: %s", image.message);
-    }
-    *out  = packed;
-    *size = bytes;
-    return CR_OK;
 }
 
 /* libjpeg's output goes to a cr_text, piece by piece. */
@@ -110,12 +92,11 @@ static void add_element(struct cr_text *out, bool small, int width, int height, 
 
 cr_status cr_page_image(struct cr_text *out, const uint8_t *rgb, int width, int height, const char *alt) {
     if (CR_MAX(width, height) <= PNG_SIDE_MAX) {
-        uint8_t *png;
-        size_t   bytes;
-        CR_TRY(encode_png(rgb, width, height, &png, &bytes));
-        add_element(out, true, width, height, alt, "png", png, bytes);
-        cr_free(png);
-        return CR_OK;
+        struct cr_text  png    = {0};
+        const cr_status status = cr_image_encode_png(NULL, rgb, width, height, &png);
+        if (status == CR_OK) add_element(out, true, width, height, alt, "png", (const uint8_t *)png.data, png.length);
+        cr_text_free(&png);
+        return status;
     }
     struct jpeg_output *jpeg;
     CR_ALLOC(jpeg, 1);

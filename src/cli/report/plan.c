@@ -1,87 +1,19 @@
 /* cli/report/plan.c: sections of the report: the memory plan, the profile, the sparsity of each layer. */
 #include "cli/report/report.h"
 #include "formats/json.h"
-#include "inspect/plan_print.h"
 #include "session/state.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- the pool ---- */
-
-enum { WIDTH = 1000, HEIGHT = 420, LEFT = 62, RIGHT = 8, TOP = 8, BOTTOM = 34, TICKS = 6 };
-enum { PLOT_WIDTH = WIDTH - LEFT - RIGHT, PLOT_HEIGHT = HEIGHT - TOP - BOTTOM };
-
-static const struct {
-    const char *class, *name;
-} kinds[CR_PLAN_KINDS + 1] = {[CR_PLAN_ACTIVATION] = {"a", "activations"}, [CR_PLAN_GRADIENT] = {"g", "gradients"},
-                              [CR_PLAN_STATISTICS] = {"s", "statistics"},  [CR_PLAN_WORKSPACE] = {"w", "workspaces"},
-                              [CR_PLAN_OFFLOADED] = {"o", "offloaded"},    [CR_PLAN_KINDS] = {"k", "live to the end"}};
-
 static double mib(size_t bytes) {
     return (double)bytes / (1 << 20);
 }
 
-static void draw_tensors(struct cr_text *out, const struct cr_program *p, const enum cr_plan_kind *kind, double pool) {
-    for (int t = 0; t < p->tensors; t++) {
-        const struct cr_tensor *x = &p->tensor[t];
-        if (x->region != CR_REGION_POOL || x->first < 0) continue;
-        const int    end    = x->keep ? p->ops : x->last + 1;
-        const double height = (double)x->bytes / pool * PLOT_HEIGHT;
-        if (height < 0.25) continue; /* too small to be visible */
-        cr_text_add(out, "<rect class=\"%s\" x=\"%.1f\" y=\"%.2f\" width=\"%.1f\" height=\"%.2f\"><title>",
-                    kinds[x->keep ? CR_PLAN_KINDS : kind[t]].class, LEFT + (double)x->first / p->ops * PLOT_WIDTH,
-                    TOP + PLOT_HEIGHT - (double)(x->offset + x->bytes) / pool * PLOT_HEIGHT,
-                    (double)(end - x->first) / p->ops * PLOT_WIDTH, height);
-        cr_page_escape(out, x->name);
-        cr_text_add(out, "\n%s [%lld, %lld, %lld, %lld], %.2f MiB, ops %d to %d</title></rect>\n",
-                    cr_dtype_name(x->dtype), (long long)x->dim[0], (long long)x->dim[1], (long long)x->dim[2],
-                    (long long)x->dim[3], mib(x->bytes), x->first, end - 1);
-    }
-}
-
-static void draw_pool(struct cr_text *out, const struct cr_program *p, const enum cr_plan_kind *kind) {
-    const size_t bytes = p->region_bytes[CR_REGION_POOL];
-    const bool   small = bytes < 8 << 20;
-    const double unit = small ? 1 << 10 : 1 << 20, high = (double)bytes / unit, ystep = cr_chart_step(high, TICKS);
-    const double xstep                   = CR_MAX(1, cr_chart_step(p->ops, 10));
-    bool         seen[CR_PLAN_KINDS + 1] = {false};
-    cr_text_add(
-        out,
-        "<figure><figcaption>Memory pool over one step <span class=\"unit\">addresses up (%s), ops to the right; "
-        "each rectangle is a tensor</span></figcaption>\n",
-        small ? "KiB" : "MiB");
-    cr_text_add(out,
-                "<div class=\"wide\"><svg class=\"pool\" style=\"min-width:560px\" viewBox=\"0 0 %d %d\" role=\"img\" "
-                "aria-label=\"memory of the training step\">\n",
-                WIDTH, HEIGHT);
-    for (int k = 0; k * ystep <= high; k++) {
-        const double y = TOP + PLOT_HEIGHT - k * ystep / high * PLOT_HEIGHT;
-        cr_text_add(
-            out, "<path class=\"grid\" d=\"M%d %.1fH%d\"/><text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%.6g</text>\n",
-            LEFT, y, WIDTH - RIGHT, LEFT - 6, y + 4, k * ystep);
-    }
-    for (int k = 0; k * xstep <= p->ops; k++)
-        cr_text_add(out, "<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%.6g</text>\n",
-                    LEFT + k * xstep / p->ops * PLOT_WIDTH, HEIGHT - 14, k * xstep);
-    draw_tensors(out, p, kind, (double)bytes);
-    cr_text_add(out, "</svg></div>\n<p class=\"legend\">");
-    for (int t = 0; t < p->tensors; t++)
-        if (p->tensor[t].region == CR_REGION_POOL && p->tensor[t].first >= 0)
-            seen[p->tensor[t].keep ? CR_PLAN_KINDS : kind[t]] = true;
-    for (int k = 0; k <= CR_PLAN_KINDS; k++)
-        if (seen[k]) cr_text_add(out, "<span><i class=\"swatch %s\"></i>%s</span> ", kinds[k].class, kinds[k].name);
-    cr_text_add(out, "</p></figure>\n");
-}
+/* ---- the plan ---- */
 
 void cr_report_plan(struct cr_text *out, const struct cr_program *p, const struct cr_param_store *store) {
-    enum cr_plan_kind *kind = cr_alloc((size_t)p->tensors, sizeof *kind);
-    if (!kind) {
-        out->failed = true;
-        return;
-    }
-    cr_plan_kinds(p, kind);
     cr_text_add(
         out, "<div class=\"wide\"><table><tr><th class=\"l\">memory of the program <i>%s</i></th><th>MiB</th></tr>\n",
         p->name);
@@ -101,8 +33,11 @@ void cr_report_plan(struct cr_text *out, const struct cr_program *p, const struc
         cr_text_add(out, "<tr><td class=\"l\">host: offloaded tensors</td><td>%.2f</td></tr>\n",
                     mib(p->region_bytes[CR_REGION_HOST]));
     cr_text_add(out, "</table></div>\n");
-    if (p->region_bytes[CR_REGION_POOL] && p->ops) draw_pool(out, p, kind);
-    cr_free(kind);
+    if (p->region_bytes[CR_REGION_POOL] && p->ops) {
+        cr_text_add(out, "<figure><figcaption>Memory pool over one step</figcaption>\n<div class=\"wide\">\n");
+        cr_pool_svg(out, p, false);
+        cr_text_add(out, "</div></figure>\n");
+    }
 }
 
 /* ---- the profile ---- */

@@ -10,6 +10,7 @@
 #define CR_CMD_REPORT_H
 
 #include "cli/common/command.h"
+#include "cli/svg/svg.h"
 #include "session/scores/confusion.h"
 #include "session/session.h"
 
@@ -40,8 +41,6 @@ const struct cr_series *cr_run_log_find(const struct cr_run_log *log, const char
 extern const char cr_page_style[]; /* the style sheet, cli/report/style.c */
 void              cr_page_begin(struct cr_text *out, const char *title);
 void              cr_page_end(struct cr_text *out);
-/* Adds text between tags or in quotes: escapes special characters and replaces invalid UTF-8. */
-void cr_page_escape(struct cr_text *out, const char *s);
 /* One entry of a list of facts: a name, which is HTML, and a text of at most 255 bytes, which is escaped. */
 void cr_page_fact(struct cr_text *out, const char *name, const char *fmt, ...) CR_PRINTF(3, 4);
 /* Starts a section; the caller adds </section>. */
@@ -84,8 +83,6 @@ struct cr_chart {
 };
 /* Adds a figure; nothing when no line has values. */
 void cr_page_chart(struct cr_text *out, const struct cr_chart *chart);
-/* Distance of axis ticks: 1, 2 or 5 times a power of ten, such that `range` > 0 has at most `ticks` of them. */
-double cr_chart_step(double range, int ticks);
 
 /* ---- sections of the page ---- */
 

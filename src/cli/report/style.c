@@ -62,10 +62,9 @@ const char cr_page_style[] =
     ".bars .b i{display:block;height:100%;background:var(--s1)}\n"
     ".bars .v{text-align:right;color:var(--soft);font-variant-numeric:tabular-nums}\n"
     /* the memory plan */
-    ".a{fill:var(--s1)}.g{fill:var(--s2)}.s{fill:var(--s3)}.w{fill:var(--s4)}.o{fill:#c9a400}.k{fill:var(--soft)}\n"
-    ".pool rect{stroke:var(--bg);stroke-width:.4}.pool rect:hover{stroke:var(--fg);stroke-width:1.2}\n"
+    ".a{fill:var(--s1)}.g{fill:var(--s2)}.s{fill:var(--s3)}.w{fill:var(--s4)}\n"
     ".a.swatch{background:var(--s1)}.g.swatch{background:var(--s2)}.s.swatch{background:var(--s3)}\n"
-    ".w.swatch{background:var(--s4)}.o.swatch{background:#c9a400}.k.swatch{background:var(--soft)}\n"
+    ".w.swatch{background:var(--s4)}\n"
     /* the confusion matrix */
     ".matrix .zero{fill:var(--card)}.matrix .cell{fill:var(--heat)}.matrix text.hi{fill:var(--heattext)}\n"
     ".matrix text.lo{fill:var(--fg)}.matrix rect:hover{stroke:var(--fg)}.matrix{max-width:830px}\n"

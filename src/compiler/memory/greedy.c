@@ -43,9 +43,17 @@ enum { IMPROVE_VISITS = 24 * 1000 * 1000, IMPROVE_ROUNDS = 400 };
 
 /* ---- setting up ---- */
 
-static int rank_of(const struct planner *w, int64_t time) {
-    const int64_t *at = bsearch(&time, w->time, (size_t)w->times, sizeof *w->time, cr_compare_i64);
-    return (int)(at - w->time);
+int cr_times_sort(int64_t *time, int times) {
+    int unique = 0;
+    qsort(time, (size_t)times, sizeof *time, cr_compare_i64);
+    for (int i = 0; i < times; i++)
+        if (i == 0 || time[i] != time[unique - 1]) time[unique++] = time[i];
+    return unique;
+}
+
+int cr_time_rank(const int64_t *times, int count, int64_t time) {
+    const int64_t *at = bsearch(&time, times, (size_t)count, sizeof *times, cr_compare_i64);
+    return (int)(at - times);
 }
 
 static bool is_empty(const struct cr_interval *interval) {
@@ -68,14 +76,10 @@ static cr_status set_up(struct planner *w, const struct cr_interval *interval, i
         w->time[w->times++] = interval[i].lower;
         w->time[w->times++] = interval[i].upper;
     }
-    qsort(w->time, (size_t)w->times, sizeof *w->time, cr_compare_i64);
-    int unique = 0;
-    for (int i = 0; i < w->times; i++)
-        if (i == 0 || w->time[i] != w->time[unique - 1]) w->time[unique++] = w->time[i];
-    w->times = unique;
+    w->times = cr_times_sort(w->time, w->times);
     for (int i = 0; i < w->items; i++) {
-        w->item[i].lower = rank_of(w, interval[w->item[i].interval].lower);
-        w->item[i].upper = rank_of(w, interval[w->item[i].interval].upper);
+        w->item[i].lower = cr_time_rank(w->time, w->times, interval[w->item[i].interval].lower);
+        w->item[i].upper = cr_time_rank(w->time, w->times, interval[w->item[i].interval].upper);
     }
     return CR_OK;
 }

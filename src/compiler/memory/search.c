@@ -65,11 +65,6 @@ static int compare_items(const void *a, const void *b) {
     return s->lower != t->lower ? s->lower - t->lower : s->interval - t->interval;
 }
 
-static int rank_of(const struct search *w, int64_t time) {
-    const int64_t *at = bsearch(&time, w->time, (size_t)w->times, sizeof *w->time, cr_compare_i64);
-    return (int)(at - w->time);
-}
-
 static int64_t common_divisor(int64_t a, int64_t b) {
     while (b) {
         int64_t rest = a % b;
@@ -77,14 +72,6 @@ static int64_t common_divisor(int64_t a, int64_t b) {
         b            = rest;
     }
     return a;
-}
-
-static void find_times(struct search *w) {
-    qsort(w->time, (size_t)w->times, sizeof *w->time, cr_compare_i64);
-    int unique = 0;
-    for (int i = 0; i < w->times; i++)
-        if (i == 0 || w->time[i] != w->time[unique - 1]) w->time[unique++] = w->time[i];
-    w->times = unique;
 }
 
 static cr_status find_items(struct search *w, int count, size_t alignment) {
@@ -104,12 +91,12 @@ static cr_status find_items(struct search *w, int count, size_t alignment) {
         w->time[w->times++] = x->lower;
         w->time[w->times++] = x->upper;
     }
-    find_times(w);
+    w->times = cr_times_sort(w->time, w->times);
     for (int i = 0; i < w->items; i++) {
         struct cr_tree_item *x = &w->item[i];
         x->size /= w->unit;
-        x->lower = rank_of(w, w->interval[x->interval].lower);
-        x->upper = rank_of(w, w->interval[x->interval].upper);
+        x->lower = cr_time_rank(w->time, w->times, w->interval[x->interval].lower);
+        x->upper = cr_time_rank(w->time, w->times, w->interval[x->interval].upper);
     }
     qsort(w->item, (size_t)w->items, sizeof *w->item, compare_items);
     for (int i = 0; i < w->items; i++) {

@@ -3,6 +3,26 @@
 #include "data/loader/loader_internal.h"
 #include "data/source.h"
 
+struct cr_loader_options cr_loader_options_from(const struct cr_config *c, enum cr_split split,
+                                                const struct cr_prepare *prepare, int64_t batch) {
+    return (struct cr_loader_options){.split    = split,
+                                      .prepare  = *prepare,
+                                      .batch    = batch,
+                                      .seed     = (uint64_t)c->train.seed,
+                                      .workers  = (int)c->data.workers,
+                                      .prefetch = (int)c->data.prefetch};
+}
+
+struct cr_loader_options cr_loader_options_of_training(const struct cr_config *c, const struct cr_prepare *prepare,
+                                                       int64_t batch) {
+    struct cr_loader_options o = cr_loader_options_from(c, CR_SPLIT_TRAIN, prepare, batch);
+    o.drop_last                = c->data.drop_last;
+    o.corrupt_fatal            = c->data.corrupt == CR_CORRUPT_FATAL;
+    o.balanced                 = c->data.sampling == CR_SAMPLING_BALANCED;
+    o.repeats                  = (int)c->data.repeats;
+    return o;
+}
+
 int64_t cr_loader_batches(const struct cr_dataset *dataset, const struct cr_loader_options *options) {
     const int     views = options->split == CR_SPLIT_VAL ? cr_prepare_views(options->prepare.tta) : 1;
     const int64_t count = dataset->count * views, batch = options->batch * CR_MAX(options->ranks, 1);

@@ -1,8 +1,8 @@
 /* session/labels/label_scores.c: see session/labels/label_scores.h. */
 #include "session/labels/label_scores.h"
 
+#include "core/cpu.h"
 #include "data/data.h"
-#include "session/labels/outputs.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -14,10 +14,16 @@ double cr_label_probability(double logit) {
 
 /* ---- collecting ---- */
 
+enum { RESERVED_FRACTION = 16 }; /* 1/16 of the free memory stays free */
+
+/* The system would kill a process that takes more memory than is free. */
 cr_status cr_label_scores_check(const struct cr_label_scores *s, int64_t images) {
     const size_t image = (size_t)s->classes * sizeof *s->logits + (size_t)s->words * sizeof *s->labels;
-    return cr_outputs_check(images, s->classes, (size_t)images * image * (size_t)CR_MAX(s->copies, 1),
-                            "with several labels per image all of them are kept; give a smaller validation set");
+    const size_t bytes = (size_t)images * image * (size_t)CR_MAX(s->copies, 1), left = cr_cpu_memory_free();
+    if (!left || bytes <= left - left / RESERVED_FRACTION) return CR_OK;
+    return CR_FAIL(CR_ERR_MEMORY,
+                   "out of memory: the outputs of %lld images for %d classes take %.0f MiB, and %.0f MiB are free: %s",
+                   (long long)images, s->classes, cr_mib(bytes), cr_mib(left), s->advice);
 }
 
 static cr_status reserve(struct cr_label_scores *s, int64_t images) {

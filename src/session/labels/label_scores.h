@@ -8,12 +8,13 @@
 
 /* Logits and labels of an evaluation. */
 struct cr_label_scores {
-    int      classes, words; /* words of labels per image: graph/loss.h */
-    int64_t  images, capacity;
-    int64_t  expected; /* images of the evaluation, for which memory is taken with the first one */
-    int      copies;   /* of this memory on this host, with those of other ranks (cr_label_scores_gather) */
-    float   *logits;   /* [images][classes] */
-    int32_t *labels;   /* [images][words] */
+    int         classes, words; /* words of labels per image: graph/loss.h */
+    int64_t     images, capacity;
+    int64_t     expected; /* images of the evaluation, for which memory is taken with the first one */
+    int         copies;   /* of this memory on this host, with those of other ranks (cr_label_scores_gather) */
+    const char *advice;   /* what to do when they need more memory than is free */
+    float      *logits;   /* [images][classes] */
+    int32_t    *labels;   /* [images][words] */
 };
 
 /* CR_ERR_MEMORY when the memory that is free cannot hold `images` images. */

@@ -64,17 +64,11 @@ static void finish_covariance(struct patches *p) {
 }
 
 static cr_status read_patches(struct cr_session *s, const struct cr_dataset *train, struct patches *p) {
-    const struct cr_config        *c       = s->config;
-    const int64_t                  batch   = CR_MIN(IMAGES, cr_dataset_count(train));
-    const struct cr_loader_options options = {.split    = CR_SPLIT_TRAIN,
-                                              .prepare  = s->prepare_train,
-                                              .batch    = batch,
-                                              .seed     = (uint64_t)c->train.seed,
-                                              .workers  = (int)c->data.workers,
-                                              .prefetch = 1,
-                                              .ranks    = 1};
-    struct cr_loader              *loader;
-    struct cr_batch                images;
+    const int64_t            batch   = CR_MIN(IMAGES, cr_dataset_count(train));
+    struct cr_loader_options options = cr_loader_options_from(s->config, CR_SPLIT_TRAIN, &s->prepare_train, batch);
+    struct cr_loader        *loader;
+    struct cr_batch          images;
+    options.prefetch = 1;
     CR_TRY(cr_loader_open(train, &options, &loader));
     cr_status status = cr_loader_next(loader, &images);
     if (status == CR_OK) {
@@ -148,11 +142,9 @@ static void make_filters(const struct patches *p, double *vectors, float *filter
 /* ---- the session ---- */
 
 static cr_status replace_filters(struct cr_session *s, const struct patches *p, double *vectors) {
-    const struct cr_param_store *store = &s->model.store;
-    const size_t                 bytes = (size_t)p->filter->elems * sizeof(float);
-    void *at = (char *)s->memory.region[CR_REGION_STORE] + cr_param_store_buffer_offset(store, CR_BUFFER_VALUE) +
-               (size_t)p->filter->offset * sizeof(float);
-    float *filters;
+    const size_t bytes = (size_t)p->filter->elems * sizeof(float);
+    void        *at    = cr_state_buffer_at(s, CR_BUFFER_VALUE) + (size_t)p->filter->offset * sizeof(float);
+    float       *filters;
     CR_ALLOC(filters, (size_t)p->filter->elems);
     cr_status status = s->device->backend->sync(s->device);
     if (status == CR_OK) status = s->device->backend->get(s->device, filters, at, bytes);

@@ -88,28 +88,20 @@ static cr_status observe(struct calibrator *c, int64_t images, bool count) {
 }
 
 static cr_status run_pass(struct calibrator *c, bool count) {
-    const struct cr_config        *config  = c->config;
-    const struct cr_step_block     step    = {0};
-    const struct cr_loader_options options = {.split    = CR_SPLIT_TRAIN, /* in random order */
-                                              .prepare  = c->session.prepare_eval,
-                                              .batch    = c->session.state.eval_batch,
-                                              .seed     = (uint64_t)config->train.seed,
-                                              .workers  = (int)config->data.workers,
-                                              .prefetch = (int)config->data.prefetch,
-                                              .ranks    = 1};
-    const int64_t                  limit   = CR_MIN((int64_t)config->quant.images, cr_dataset_count(c->train));
-    struct cr_loader              *loader;
-    cr_status                      status = CR_OK;
+    const struct cr_config        *config = c->config;
+    const struct cr_step_block     step   = {0};
+    const struct cr_loader_options options =
+        cr_loader_options_from(/* in random order */
+                               config, CR_SPLIT_TRAIN, &c->session.prepare_eval, c->session.state.eval_batch);
+    const int64_t     limit = CR_MIN((int64_t)config->quant.images, cr_dataset_count(c->train));
+    struct cr_loader *loader;
+    cr_status         status = CR_OK;
     CR_TRY(cr_loader_open(c->train, &options, &loader));
     for (c->images = 0; c->images < limit;) {
-        struct cr_batch batch;
+        int64_t samples;
         if (c->stop && *c->stop) CR_FAIL_OUT(CR_ERR_INTERRUPTED, "calibration interrupted");
-        CR_TRY_OUT(cr_loader_next(loader, &batch));
-        const int64_t images = CR_MIN(limit - c->images, CR_MIN(batch.count, options.batch));
-        status               = cr_exec_feed(c->session.eval_exec, batch.images, batch.labels, NULL);
-        cr_loader_release(loader, &batch);
-        CR_TRY_OUT(status);
-        CR_TRY_OUT(cr_exec_run(c->session.eval_exec, &step));
+        CR_TRY_OUT(cr_session_run_next(loader, c->session.eval_exec, &step, &samples));
+        const int64_t images = CR_MIN(limit - c->images, CR_MIN(samples, options.batch));
         CR_TRY_OUT(observe(c, images, count));
         c->images += images;
     }

@@ -17,9 +17,7 @@ static int filter_scale_of(const struct cr_param_store *store, int param) {
 }
 
 static char *address_of(struct cr_session *s, enum cr_param_buffer buffer, int param) {
-    const struct cr_param_store *store = &s->model.store;
-    return (char *)s->memory.region[CR_REGION_STORE] + cr_param_store_buffer_offset(store, buffer) +
-           (size_t)store->param[param].offset * sizeof(float);
+    return cr_state_buffer_at(s, buffer) + (size_t)s->model.store.param[param].offset * sizeof(float);
 }
 
 /* Copies the filter `param` and its scales to the host. The caller frees *weights; *scales follow them. */

@@ -19,31 +19,21 @@ struct comparison {
 
 /* Reads the logits of the first images of the training order into out [images][classes]. */
 static cr_status read_logits(const struct comparison *c, struct cr_session *s, float *out) {
-    const struct cr_step_block     step         = {0};
-    const struct cr_loader_options options      = {.split    = CR_SPLIT_TRAIN,
-                                                   .prepare  = s->prepare_eval,
-                                                   .batch    = s->state.eval_batch,
-                                                   .seed     = (uint64_t)c->config->train.seed,
-                                                   .workers  = (int)c->config->data.workers,
-                                                   .prefetch = (int)c->config->data.prefetch,
-                                                   .ranks    = 1};
-    const struct cr_tensor        *t            = &s->eval.tensor[s->eval.logits];
-    const size_t                   elems        = (size_t)cr_tensor_elems(t);
-    struct cr_loader              *loader       = NULL;
-    float                         *batch_logits = cr_alloc(elems, sizeof *batch_logits);
-    void                          *raw          = cr_alloc(t->bytes, 1);
-    cr_status                      status       = CR_OK;
+    const struct cr_step_block     step = {0};
+    const struct cr_loader_options options =
+        cr_loader_options_from(c->config, CR_SPLIT_TRAIN, &s->prepare_eval, s->state.eval_batch);
+    const struct cr_tensor *t            = &s->eval.tensor[s->eval.logits];
+    const size_t            elems        = (size_t)cr_tensor_elems(t);
+    struct cr_loader       *loader       = NULL;
+    float                  *batch_logits = cr_alloc(elems, sizeof *batch_logits);
+    void                   *raw          = cr_alloc(t->bytes, 1);
+    cr_status               status       = CR_OK;
     if (!batch_logits || !raw) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory: logits");
     CR_TRY_OUT(cr_loader_open(c->train, &options, &loader));
     for (int64_t done = 0; done < c->images; done += s->state.eval_batch) {
-        struct cr_batch batch;
-        const int64_t   count = CR_MIN(s->state.eval_batch, c->images - done);
+        const int64_t count = CR_MIN(s->state.eval_batch, c->images - done);
         if (c->stop && *c->stop) CR_FAIL_OUT(CR_ERR_INTERRUPTED, "calibration interrupted");
-        CR_TRY_OUT(cr_loader_next(loader, &batch));
-        status = cr_exec_feed(s->eval_exec, batch.images, batch.labels, NULL);
-        cr_loader_release(loader, &batch);
-        CR_TRY_OUT(status);
-        CR_TRY_OUT(cr_exec_run(s->eval_exec, &step));
+        CR_TRY_OUT(cr_session_run_next(loader, s->eval_exec, &step, NULL));
         CR_TRY_OUT(cr_session_read(s, s->eval.logits, raw, batch_logits));
         memcpy(out + done * c->classes, batch_logits, (size_t)(count * c->classes) * sizeof *out);
     }

@@ -1,43 +1,15 @@
 /* session/scores/temperature.c: see session/scores/temperature.h. */
 #include "session/scores/temperature.h"
 
-#include "session/labels/outputs.h"
 #include "session/scores/confusion.h"
 
 #include <math.h>
-#include <string.h>
 
-static cr_status reserve(struct cr_logit_table *t) {
-    const size_t classes = (size_t)t->classes, more = (size_t)(t->capacity   ? 2 * t->capacity
-                                                               : t->expected ? t->expected
-                                                                             : 1024);
-    CR_TRY(cr_outputs_check((int64_t)more, t->classes, more * classes * sizeof *t->logits,
-                            "leave --temperature out, or give a smaller validation set"));
-    float *const logits = cr_realloc(t->logits, more * classes, sizeof *logits);
-    if (!logits) return CR_NO_MEMORY(more * classes * sizeof *logits);
-    t->logits             = logits;
-    int32_t *const labels = cr_realloc(t->labels, more, sizeof *labels);
-    if (!labels) return CR_NO_MEMORY(more * sizeof *labels);
-    t->labels   = labels;
-    t->capacity = (int64_t)more;
-    return CR_OK;
-}
-
-cr_status cr_logit_table_add(struct cr_logit_table *t, int32_t label, const float *logits) {
-    const size_t classes = (size_t)t->classes;
+cr_status cr_temperature_add(struct cr_label_scores *t, int32_t label, const float *logits) {
     if (label < 0 || label >= t->classes) return CR_OK;
     for (int k = 0; k < t->classes; k++)
         if (!isfinite(logits[k])) return CR_OK;
-    if (t->images == t->capacity) CR_TRY(reserve(t));
-    memcpy(t->logits + (size_t)t->images * classes, logits, classes * sizeof *logits);
-    t->labels[t->images++] = label;
-    return CR_OK;
-}
-
-void cr_logit_table_free(struct cr_logit_table *t) {
-    cr_free(t->logits);
-    cr_free(t->labels);
-    *t = (struct cr_logit_table){0};
+    return cr_label_scores_add(t, &label, logits);
 }
 
 /* Moments of one image's logits under the probabilities of the logits times `factor`, relative to the largest logit. */
@@ -62,11 +34,11 @@ static struct moments moments_of(const float *logits, int classes, double factor
     return m;
 }
 
-static const float *row_of(const struct cr_logit_table *t, int64_t i) {
+static const float *row_of(const struct cr_label_scores *t, int64_t i) {
     return t->logits + (size_t)i * (size_t)t->classes;
 }
 
-struct cr_temperature cr_temperature_scores(const struct cr_logit_table *t, double temperature) {
+struct cr_temperature cr_temperature_scores(const struct cr_label_scores *t, double temperature) {
     struct cr_temperature     out                      = {.temperature = temperature};
     struct cr_calibration_bin bin[CR_CALIBRATION_BINS] = {{0}};
     for (int64_t i = 0; i < t->images; i++) {
@@ -82,7 +54,7 @@ struct cr_temperature cr_temperature_scores(const struct cr_logit_table *t, doub
 }
 
 /* The loss is convex in the factor 1/T: Newton's method inside a bracket that becomes smaller. */
-struct cr_temperature cr_temperature_fit(const struct cr_logit_table *t) {
+struct cr_temperature cr_temperature_fit(const struct cr_label_scores *t) {
     enum { STEPS = 60 };
     double low = 0.01, high = 100, factor = 1;
     for (int step = 0; step < STEPS && t->images; step++) {

@@ -125,7 +125,7 @@ static void classes_are_ranked_by_logit_and_label(void) {
         for (int k = 0; k < CLASSES; k++) sum += exp((double)logits[k]);
         for (int top = 1; top <= CLASSES; top += top < 10 ? 1 : 9) {
             bool taken[CLASSES] = {false};
-            cr_session_top_classes(logits, CLASSES, top, ranked, label, round % 2 ? probability : NULL);
+            cr_session_top_classes(logits, CLASSES, top, false, ranked, label, round % 2 ? probability : NULL);
             for (int i = 0; i < top; i++) {
                 int best = -1;
                 for (int k = 0; k < CLASSES; k++)

@@ -169,13 +169,4 @@ size_t cr_ref_muon_workspace(const struct cr_program *p);
 cr_status cr_ref_loss_weighted(struct cr_device *device, const struct cr_call *call);
 cr_status cr_ref_loss_weighted_grad(struct cr_device *device, const struct cr_call *call);
 
-/* Elementwise ops divide tensors into runs of REF_RUN elements. */
-enum { REF_RUN = 4096 };
-static inline int64_t ref_runs(int64_t elems) {
-    return (elems + REF_RUN - 1) / REF_RUN;
-}
-static inline int64_t ref_run_end(int64_t run, int64_t elems) {
-    return CR_MIN((run + 1) * REF_RUN, elems);
-}
-
 #endif

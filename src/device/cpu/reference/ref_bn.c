@@ -100,7 +100,7 @@ cr_status cr_ref_bn_scale_bias(struct cr_device *device, const struct cr_call *c
 }
 
 struct apply {
-    struct ref x, scale_bias, add, add_scale_bias, y, mask;
+    struct ref x, scale_bias, add, add_scale_bias;
     bool       relu;
 };
 
@@ -110,30 +110,16 @@ static double apply_one(const struct apply *a, int64_t i, int64_t c) {
     return a->relu ? ref_rectified(v) : v;
 }
 
-/* The mask bits are those of the stored values. Runs begin at whole bytes of the mask. */
-static void apply_run(const struct apply *a, int64_t begin, int64_t end) {
-    const int64_t C    = a->x.C;
-    unsigned      bits = 0;
-    for (int64_t i = begin; i < end; i++) {
-        ref_put(&a->y, i, apply_one(a, i, i % C));
-        if (!a->mask.data) continue;
-        bits |= (unsigned)(ref_get(&a->y, i) > 0) << i % 8;
-        if (i % 8 != 7) continue;
-        ((uint8_t *)a->mask.data)[i / 8] = (uint8_t)bits;
-        bits                             = 0;
-    }
-}
-
 cr_status cr_ref_bn_apply(struct cr_device *device, const struct cr_call *call) {
-    struct apply a = {.x              = REF_IN(bn_apply, x),
-                      .scale_bias     = REF_IN(bn_apply, scale_bias),
-                      .add            = REF_IN(bn_apply, add),
-                      .add_scale_bias = REF_IN(bn_apply, add_scale_bias),
-                      .y              = REF_OUT(bn_apply, y),
-                      .mask           = REF_OUT(bn_apply, mask),
-                      .relu           = call->op->attr.bn.relu};
+    const struct apply a = {.x              = REF_IN(bn_apply, x),
+                            .scale_bias     = REF_IN(bn_apply, scale_bias),
+                            .add            = REF_IN(bn_apply, add),
+                            .add_scale_bias = REF_IN(bn_apply, add_scale_bias),
+                            .relu           = call->op->attr.bn.relu};
+    const struct ref   y = REF_OUT(bn_apply, y), mask = REF_OUT(bn_apply, mask);
     CR_PARALLEL_FOR(cr_cpu_threads(device))
-    for (int64_t run = 0; run < ref_runs(a.y.elems); run++) apply_run(&a, run * REF_RUN, ref_run_end(run, a.y.elems));
+    for (int64_t i = 0; i < y.elems; i++) ref_put(&y, i, apply_one(&a, i, i % y.C));
+    if (mask.data) cr_ref_mask_bits(device, &y, &mask);
     return CR_OK;
 }
 
@@ -147,16 +133,10 @@ void cr_ref_mask_bits(struct cr_device *device, const struct ref *y, const struc
     }
 }
 
-static void activate_run(const struct ref *x, const struct ref *scale_bias, const struct ref *to, int64_t begin,
-                         int64_t end) {
-    for (int64_t i = begin; i < end; i++) ref_put(to, i, ref_rectified(ref_affine(x, scale_bias, i, i % x->C)));
-}
-
 void cr_ref_activate(struct cr_device *device, const struct ref *x, const struct ref *scale_bias,
                      const struct ref *to) {
     CR_PARALLEL_FOR(cr_cpu_threads(device))
-    for (int64_t run = 0; run < ref_runs(x->elems); run++)
-        activate_run(x, scale_bias, to, run * REF_RUN, ref_run_end(run, x->elems));
+    for (int64_t i = 0; i < x->elems; i++) ref_put(to, i, ref_rectified(ref_affine(x, scale_bias, i, i % x->C)));
 }
 
 /* ---- with fixed statistics, into the filter before it ---- */

@@ -79,55 +79,31 @@ cr_status cr_ref_bn_grad_finalize(struct cr_device *device, const struct cr_call
     return CR_OK;
 }
 
-struct grad_apply {
-    struct ref           dy, x, coeffs, dx;
-    struct ref_relu_mask mask;
-};
-
-static void grad_apply_run(const struct grad_apply *a, int64_t begin, int64_t end) {
-    const int64_t C = a->dx.C;
-    for (int64_t i = begin; i < end; i++) {
-        int64_t c = i % C;
-        double  g = ref_mask_passes(&a->mask, i, c) ? ref_get(&a->dy, i) : 0;
-        ref_put(&a->dx, i,
-                ref_get(&a->coeffs, c) * g + ref_get(&a->coeffs, C + c) * ref_get(&a->x, i) +
-                    ref_get(&a->coeffs, 2 * C + c));
-    }
-}
-
 cr_status cr_ref_bn_grad_apply(struct cr_device *device, const struct cr_call *call) {
-    struct grad_apply a = {.dy     = REF_IN(bn_grad_apply, dy),
-                           .x      = REF_IN(bn_grad_apply, x),
-                           .coeffs = REF_IN(bn_grad_apply, coeffs),
-                           .dx     = REF_OUT(bn_grad_apply, dx)};
-    a.mask              = (struct ref_relu_mask){
-                     .y = REF_IN(bn_grad_apply, y), .scale_bias = REF_IN(bn_grad_apply, scale_bias), .x = a.x};
+    const struct ref dy = REF_IN(bn_grad_apply, dy), x = REF_IN(bn_grad_apply, x),
+                     coeffs = REF_IN(bn_grad_apply, coeffs), dx = REF_OUT(bn_grad_apply, dx);
+    const struct ref_relu_mask mask = {
+        .y = REF_IN(bn_grad_apply, y), .scale_bias = REF_IN(bn_grad_apply, scale_bias), .x = x};
+    const int64_t C = dx.C;
     CR_PARALLEL_FOR(cr_cpu_threads(device))
-    for (int64_t run = 0; run < ref_runs(a.dx.elems); run++)
-        grad_apply_run(&a, run * REF_RUN, ref_run_end(run, a.dx.elems));
+    for (int64_t i = 0; i < dx.elems; i++) {
+        const int64_t c = i % C;
+        const double  g = ref_mask_passes(&mask, i, c) ? ref_get(&dy, i) : 0;
+        ref_put(&dx, i,
+                ref_get(&coeffs, c) * g + ref_get(&coeffs, C + c) * ref_get(&x, i) + ref_get(&coeffs, 2 * C + c));
+    }
     return CR_OK;
-}
-
-static void channel_scale_run(const struct ref *dy, const struct ref *scale_bias, const struct ref *dx, int64_t begin,
-                              int64_t end) {
-    for (int64_t i = begin; i < end; i++) ref_put(dx, i, ref_get(dy, i) * ref_get(scale_bias, i % dx->C));
 }
 
 cr_status cr_ref_channel_scale(struct cr_device *device, const struct cr_call *call) {
     struct ref dy = REF_IN(channel_scale, dy), scale_bias = REF_IN(channel_scale, scale_bias),
                dx = REF_OUT(channel_scale, dx);
     CR_PARALLEL_FOR(cr_cpu_threads(device))
-    for (int64_t run = 0; run < ref_runs(dx.elems); run++)
-        channel_scale_run(&dy, &scale_bias, &dx, run * REF_RUN, ref_run_end(run, dx.elems));
+    for (int64_t i = 0; i < dx.elems; i++) ref_put(&dx, i, ref_get(&dy, i) * ref_get(&scale_bias, i % dx.C));
     return CR_OK;
 }
 
 /* ---- ReLU gradient, fused with the gradient of the other branch and with the sums of the BNs before it ---- */
-
-static void relu_grad_run(const struct ref *dy, const struct ref_epilogue *epilogue, const struct ref *dx,
-                          int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; i++) ref_put(dx, i, ref_epilogue_apply(epilogue, i, i % dx->C, ref_get(dy, i)));
-}
 
 cr_status cr_ref_relu_grad(struct cr_device *device, const struct cr_call *call) {
     static const struct ref_relu_mask no_mask = {0};
@@ -137,8 +113,7 @@ cr_status cr_ref_relu_grad(struct cr_device *device, const struct cr_call *call)
     struct ref          x2 = REF_IN(relu_grad, bn2_x), mean_rstd2 = REF_IN(relu_grad, mean_rstd2);
     struct ref_epilogue epilogue = {.add = REF_IN(relu_grad, add), .mask = {.y = REF_IN(relu_grad, y)}};
     CR_PARALLEL_FOR(cr_cpu_threads(device))
-    for (int64_t run = 0; run < ref_runs(dx.elems); run++)
-        relu_grad_run(&dy, &epilogue, &dx, run * REF_RUN, ref_run_end(run, dx.elems));
+    for (int64_t i = 0; i < dx.elems; i++) ref_put(&dx, i, ref_epilogue_apply(&epilogue, i, i % dx.C, ref_get(&dy, i)));
     if (grad_sums.data) cr_ref_sum_grads(device, &dx, &no_mask, &x, &mean_rstd, &grad_sums);
     if (grad_sums2.data) cr_ref_sum_grads(device, &dx, &no_mask, &x2, &mean_rstd2, &grad_sums2);
     return CR_OK;

@@ -28,22 +28,29 @@ static double own_weight(const struct batch *b, int64_t n, int64_t *other) {
     return *other < 0 ? 1 : (double)mix[CR_MIX_LABEL_WEIGHT] / CR_MIX_ONE;
 }
 
-/* The largest logit of an image and the sum of exp(logit - max), which does not overflow. NaN or +inf logits give NaN.
- * The two are not combined, because log(sum) would be lost next to a huge logit. */
+/* The softmax of an image's logits divided by the temperature: the largest logit, and the sum of exp(logit - max),
+ * which does not overflow. NaN or +inf logits give NaN. The two are not combined, because log(sum) would be lost next
+ * to a huge logit. */
 struct softmax {
-    double max, sum;
+    const struct ref *logits;
+    int64_t           first; /* index of the image's first logit */
+    double            max, sum, temperature;
 };
 
-static struct softmax softmax_of(const struct batch *b, int64_t n) {
-    const int64_t  K = b->logits.C;
-    struct softmax s = {.max = ref_get(&b->logits, n * K)};
-    for (int64_t k = 1; k < K; k++) s.max = fmax(s.max, ref_get(&b->logits, n * K + k));
-    for (int64_t k = 0; k < K; k++) s.sum += exp(ref_get(&b->logits, n * K + k) - s.max);
+static struct softmax softmax_of(const struct ref *logits, int64_t n, double temperature) {
+    const int64_t  K = logits->C;
+    struct softmax s = {.logits = logits, .first = n * K, .max = ref_get(logits, n * K), .temperature = temperature};
+    for (int64_t k = 1; k < K; k++) s.max = fmax(s.max, ref_get(logits, n * K + k));
+    for (int64_t k = 0; k < K; k++) s.sum += exp((ref_get(logits, n * K + k) - s.max) / temperature);
     return s;
 }
 
-static double log_probability(const struct batch *b, const struct softmax *s, int64_t i) {
-    return ref_get(&b->logits, i) - s->max - log(s->sum);
+static double log_probability(const struct softmax *s, int64_t k) {
+    return (ref_get(s->logits, s->first + k) - s->max) / s->temperature - log(s->sum);
+}
+
+static double probability(const struct softmax *s, int64_t k) {
+    return exp((ref_get(s->logits, s->first + k) - s->max) / s->temperature) / s->sum;
 }
 
 static double target_of(const struct batch *b, int64_t n, int64_t label, int64_t k) {
@@ -55,13 +62,13 @@ static double target_of(const struct batch *b, int64_t n, int64_t label, int64_t
 
 static double sample_loss(const struct batch *b, int64_t n, int64_t label) {
     const int64_t        K = b->logits.C;
-    const struct softmax s = softmax_of(b, n);
+    const struct softmax s = softmax_of(&b->logits, n, 1);
     int64_t              other;
     const double         weight = own_weight(b, n, &other);
-    double own = weight > 0 ? -weight * log_probability(b, &s, n * K + label) : 0, all = 0; /* 0 * inf would be NaN */
-    if (weight < 1) own -= (1 - weight) * log_probability(b, &s, n * K + other);
+    double own = weight > 0 ? -weight * log_probability(&s, label) : 0, all = 0; /* 0 * inf would be NaN */
+    if (weight < 1) own -= (1 - weight) * log_probability(&s, other);
     if (b->smoothing == 0) return own; /* 0 * inf would be NaN for a class with probability 0 */
-    for (int64_t k = 0; k < K; k++) all -= log_probability(b, &s, n * K + k);
+    for (int64_t k = 0; k < K; k++) all -= log_probability(&s, k);
     return (1 - b->smoothing) * own + b->smoothing / (double)K * all;
 }
 
@@ -103,12 +110,10 @@ static void grad_sample(const struct batch *b, const struct ref *dx, int64_t n, 
     const int64_t        label = label_of(b, n);
     const struct softmax s =
         label < 0 ? (struct softmax){0}
-                  : softmax_of(b, n); /* computed before dx is written, which may be in the memory of the logits */
-    for (int64_t k = 0; k < K; k++) {
-        int64_t i = n * K + k;
-        ref_put(dx, i,
-                label < 0 ? 0 : factor * (exp(ref_get(&b->logits, i) - s.max) / s.sum - target_of(b, n, label, k)));
-    }
+                  : softmax_of(&b->logits, n,
+                               1); /* computed before dx is written, which may be in the memory of the logits */
+    for (int64_t k = 0; k < K; k++)
+        ref_put(dx, n * K + k, label < 0 ? 0 : factor * (probability(&s, k) - target_of(b, n, label, k)));
 }
 
 cr_status cr_ref_loss_grad(struct cr_device *device, const struct cr_call *call) {
@@ -125,29 +130,6 @@ cr_status cr_ref_loss_grad(struct cr_device *device, const struct cr_call *call)
 
 /* ---- knowledge distillation ---- */
 
-/* The logits of an image divided by the temperature, relative to the largest, and the sum of their exponentials. */
-struct softened {
-    const struct ref *logits;
-    int64_t           first; /* index of the image's first logit */
-    double            max, sum, temperature;
-};
-
-static struct softened soften(const struct ref *logits, int64_t n, double temperature) {
-    const int64_t   K = logits->C;
-    struct softened s = {.logits = logits, .first = n * K, .max = ref_get(logits, n * K), .temperature = temperature};
-    for (int64_t k = 1; k < K; k++) s.max = fmax(s.max, ref_get(logits, n * K + k));
-    for (int64_t k = 0; k < K; k++) s.sum += exp((ref_get(logits, n * K + k) - s.max) / temperature);
-    return s;
-}
-
-static double softened_log(const struct softened *s, int64_t k) {
-    return (ref_get(s->logits, s->first + k) - s->max) / s->temperature - log(s->sum);
-}
-
-static double softened_probability(const struct softened *s, int64_t k) {
-    return exp((ref_get(s->logits, s->first + k) - s->max) / s->temperature) / s->sum;
-}
-
 static bool counts(const struct ref *labels, int64_t n, int64_t classes) {
     const int32_t label = ((const int32_t *)labels->data)[n];
     return label >= 0 && label < classes;
@@ -163,10 +145,10 @@ cr_status cr_ref_distill(struct cr_device *device, const struct cr_call *call) {
     double       sum = 0;
     for (int64_t n = 0; n < logits.N; n++) {
         if (!counts(&labels, n, logits.C)) continue;
-        const struct softened p = soften(&logits, n, T), q = soften(&teacher, n, T);
+        const struct softmax p = softmax_of(&logits, n, T), q = softmax_of(&teacher, n, T);
         for (int64_t k = 0; k < logits.C; k++) {
-            const double probability = softened_probability(&q, k);
-            if (probability != 0) sum += probability * (softened_log(&q, k) - softened_log(&p, k)); /* 0 * inf: NaN */
+            const double part = probability(&q, k);
+            if (part != 0) sum += part * (log_probability(&q, k) - log_probability(&p, k)); /* 0 * inf: NaN */
         }
     }
     ref_copy_old(&old, &metrics);
@@ -186,12 +168,11 @@ cr_status cr_ref_distill_grad(struct cr_device *device, const struct cr_call *ca
     for (int64_t n = 0; n < logits.N; n++) valid += counts(&labels, n, logits.C);
     const double factor = ref_get(&state, CR_STATE_LOSS_SCALE) * (double)attr->weight * T / fmax(valid, 1);
     for (int64_t n = 0; n < logits.N; n++) {
-        const struct softened p = soften(&logits, n, T), q = soften(&teacher, n, T);
-        const bool            here = counts(&labels, n, logits.C);
+        const struct softmax p = softmax_of(&logits, n, T), q = softmax_of(&teacher, n, T);
+        const bool           here = counts(&labels, n, logits.C);
         for (int64_t k = 0; k < logits.C; k++) {
             const double before = ref_get(&dy, n * logits.C + k);
-            ref_put(&dx, n * logits.C + k,
-                    here ? before + factor * (softened_probability(&p, k) - softened_probability(&q, k)) : before);
+            ref_put(&dx, n * logits.C + k, here ? before + factor * (probability(&p, k) - probability(&q, k)) : before);
         }
     }
     return CR_OK;

@@ -97,19 +97,17 @@ static double step_of(const struct update *u, int64_t i, double w, double g, con
     }
 }
 
-/* Updates elements `begin` to `end` - 1, counted from the start of the tensors. */
-static void update_run(const struct update *u, int64_t begin, int64_t end, const struct param_factors *of) {
+/* Updates element i, counted from the start of the tensors. */
+static void update_element(const struct update *u, int64_t i, const struct param_factors *of) {
     const uint8_t *mask = u->mask.data;
-    for (int64_t i = begin; i < end; i++) {
-        if (mask && !(mask[i / 8] >> (i % 8) & 1)) {
-            ref_put(&u->momentum, i, 0);
-            ref_put(&u->value, i, 0);
-            if (u->second.data && of->direction == 0) ref_put(&u->second, i, 0);
-            continue;
-        }
-        const double w = ref_get(&u->value, i), g = u->clip * (ref_get(&u->grad, i) / u->scale);
-        ref_put(&u->value, i, w - step_of(u, i, w, g, of));
+    if (mask && !(mask[i / 8] >> (i % 8) & 1)) {
+        ref_put(&u->momentum, i, 0);
+        ref_put(&u->value, i, 0);
+        if (u->second.data && of->direction == 0) ref_put(&u->second, i, 0);
+        return;
     }
+    const double w = ref_get(&u->value, i), g = u->clip * (ref_get(&u->grad, i) / u->scale);
+    ref_put(&u->value, i, w - step_of(u, i, w, g, of));
 }
 
 /* Trust ratio of parameter k. LARS: 1 for vectors (BN, biases); LAMB: 1 without weight decay. */
@@ -137,8 +135,7 @@ static void update_params(struct cr_device *device, const struct cr_call *call, 
         of.ratio                = trust_ratio(u, q, k, of.decay);
         of.direction            = u->rule == CR_OP_muon && cr_muon_has_direction(q) ? cr_muon_factor(q) : 0;
         CR_PARALLEL_FOR(cr_cpu_threads(device))
-        for (int64_t run = 0; run < ref_runs(end - begin); run++)
-            update_run(u, begin + run * REF_RUN, begin + ref_run_end(run, end - begin), &of);
+        for (int64_t i = begin; i < end; i++) update_element(u, i, &of);
     }
 }
 

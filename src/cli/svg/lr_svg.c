@@ -1,5 +1,5 @@
-/* cli/common/lr_svg.c: draws the curve of the learning-rate finder. See cli/common/lr_svg.h. */
-#include "cli/common/lr_svg.h"
+/* cli/svg/lr_svg.c: draws the curve of the learning-rate finder as a file of its own. */
+#include "cli/svg/svg.h"
 #include "core/output_file.h"
 
 #include <math.h>
@@ -13,15 +13,6 @@ struct drawing {
     double                    y0, y1; /* losses */
     double                    step;   /* between two lines of the grid */
 };
-
-/* Distance of two lines of the grid: 1, 2 or 5 times a power of ten, for at most TICKS lines. */
-static double grid_step(double range) {
-    static const double factors[] = {1, 2, 5};
-    const double        power     = pow(10, floor(log10(range / TICKS)));
-    for (size_t k = 0; k < CR_COUNT(factors); k++)
-        if (range / (power * factors[k]) <= TICKS) return power * factors[k];
-    return power * 10;
-}
 
 static double x_of(const struct drawing *d, double lr) {
     return LEFT + (log10(lr) - d->x0) / (d->x1 - d->x0) * PLOT_WIDTH;
@@ -45,7 +36,7 @@ static void find_ranges(struct drawing *d) {
     most    = fmin(most, c->smoothed[0] + fmax(c->smoothed[0] - lowest, 0.05 * fabs(c->smoothed[0])));
     d->y0   = lowest;
     d->y1   = most > lowest ? most : lowest + fmax(0.1, 0.1 * fabs(lowest));
-    d->step = grid_step(d->y1 - d->y0);
+    d->step = cr_chart_step(d->y1 - d->y0, TICKS);
     d->y0   = floor(d->y0 / d->step + 1e-9) * d->step;
     d->y1   = ceil(d->y1 / d->step - 1e-9) * d->step;
 }
