@@ -249,8 +249,8 @@ bool checkops_has_tf32(const struct checkops_runner *runner, enum cr_op_kind kin
  * the kernels of one shard run; a shard is chosen as for cases. *tried is the number of kernels that ran. */
 int checkops_selftest(struct cr_device *cpu, int shard, int shards, int *tried);
 /* ---- internal: checkops_selftest.c and checkops_selftest_fused.c ---- */
-typedef bool checkops_blames(void *self, const struct cr_kernel *kernel,
-                             bool wrong); /* runs the kernel; returns whether the verdict is correct */
+/* Runs the kernel, which is wrong if its name begins with "bad"; returns whether the verdict is correct. */
+typedef bool checkops_blames(void *self, const struct cr_kernel *kernel);
 int          checkops_selftest_fused(checkops_blames *blames, void *self);
 
 #endif

@@ -4,12 +4,22 @@
 
 #include "tests/checkops/checkops.h"
 
-struct checkops_wrong_kernel {
-    struct cr_kernel kernel;
-    bool             wrong; /* whether checkops must detect an error */
-};
-extern const struct checkops_wrong_kernel checkops_wrong_kernels[];
-extern const int                          checkops_wrong_kernel_count;
+/* Version 14 of clang-format moves a backslash beyond column 120. */
+/* clang-format off */
+#define CHECKOPS_KERNEL(text, kind, how, who, function)                                                                \
+    {                                                                                                                  \
+        .name          = text,                                                                                         \
+        .op            = CR_OP_##kind,                                                                                 \
+        .math          = CR_MATH_##how,                                                                                \
+        .deterministic = true,                                                                                         \
+        .accepts       = who,                                                                                          \
+        .launch        = function                                                                                      \
+    }
+/* clang-format on */
+
+/* checkops must detect an error in those whose name begins with "bad", and in no other. */
+extern const struct cr_kernel checkops_wrong_kernels[];
+extern const int              checkops_wrong_kernel_count;
 
 /* The kernels of the CPU. The device under test has only the wrong kernel. */
 extern const struct cr_kernel *const *checkops_reference_kernels;

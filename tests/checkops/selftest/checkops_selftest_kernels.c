@@ -226,136 +226,140 @@ static cr_status float_sums(struct cr_device *device, const struct cr_call *call
     return CR_OK;
 }
 
+/* ---- the op head in 16 bits: one of the ops that it joins is wrong ---- */
+
+static cr_status head_without(struct cr_device *device, const struct cr_call *call, int slot) {
+    struct cr_call without = *call;
+    char          *zeros;
+    CR_ALLOC(zeros, call->program->tensor[call->op->in[slot]].bytes);
+    without.in[slot]       = zeros;
+    const cr_status status = checkops_reference(device, &without);
+    cr_free(zeros);
+    return status;
+}
+static cr_status head_forgets_add(struct cr_device *device, const struct cr_call *call) {
+    return head_without(device, call, CR_IN_head_add);
+}
+static cr_status head_forgets_bias(struct cr_device *device, const struct cr_call *call) {
+    return head_without(device, call, CR_IN_head_b);
+}
+static cr_status head_takes_first_label(struct cr_device *device, const struct cr_call *call) {
+    return head_without(device, call, CR_IN_head_labels);
+}
+
+/* The loss of the reference with other options. */
+static cr_status head_with_loss(struct cr_device *device, const struct cr_call *call, struct cr_loss_attr loss) {
+    struct cr_call other = *call;
+    struct cr_op   op    = *call->op;
+    op.attr.head.loss    = loss;
+    other.op             = &op;
+    return checkops_reference(device, &other);
+}
+static cr_status head_smooths_more(struct cr_device *device, const struct cr_call *call) {
+    struct cr_loss_attr loss = call->op->attr.head.loss;
+    loss.smoothing += 0.1f;
+    return head_with_loss(device, call, loss);
+}
+static cr_status head_forgets_weight(struct cr_device *device, const struct cr_call *call) {
+    struct cr_loss_attr loss = call->op->attr.head.loss;
+    loss.weight              = 1;
+    return head_with_loss(device, call, loss);
+}
+
+/* Half of one output, by its slot. */
+static cr_status head_halves(struct cr_device *device, const struct cr_call *call, int slot) {
+    const struct cr_tensor *t = &call->program->tensor[call->op->out[slot]];
+    CR_TRY(checkops_reference(device, call));
+    for (int64_t i = 0; i < cr_tensor_elems(t); i++)
+        cr_number_store(t->dtype, call->out[slot], i, cr_number_load(t->dtype, call->out[slot], i) / 2);
+    return CR_OK;
+}
+static cr_status head_halves_dx(struct cr_device *device, const struct cr_call *call) {
+    return head_halves(device, call, CR_OUT_head_dx);
+}
+static cr_status head_halves_dw(struct cr_device *device, const struct cr_call *call) {
+    return head_halves(device, call, CR_OUT_head_dw);
+}
+static cr_status head_halves_db(struct cr_device *device, const struct cr_call *call) {
+    return head_halves(device, call, CR_OUT_head_db);
+}
+static cr_status head_halves_dgamma(struct cr_device *device, const struct cr_call *call) {
+    return head_halves(device, call, CR_OUT_head_dgamma);
+}
+static cr_status head_halves_coeffs(struct cr_device *device, const struct cr_call *call) {
+    return head_halves(device, call, CR_OUT_head_coeffs);
+}
+
 /* Version 14 of clang-format moves a backslash beyond column 120. */
 /* clang-format off */
-#define BAD(text, kind, function)                                                                                      \
+#define PREPARED(text, kind, fixed, who, before, function, after)                                                      \
     {                                                                                                                  \
-        .kernel = {.name          = "bad." text,                                                                       \
-                   .op            = CR_OP_##kind,                                                                      \
-                   .math          = CR_MATH_F32,                                                                       \
-                   .deterministic = true,                                                                              \
-                   .accepts       = checkops_not_half,                                                                 \
-                   .launch        = function},                                                                         \
-        .wrong  = true                                                                                                 \
+        .name          = text,                                                                                         \
+        .op            = CR_OP_##kind,                                                                                 \
+        .math          = CR_MATH_F32,                                                                                  \
+        .deterministic = fixed,                                                                                        \
+        .accepts       = who,                                                                                          \
+        .prepare       = before,                                                                                       \
+        .launch        = function,                                                                                     \
+        .release       = after                                                                                         \
     }
-#define BAD_HALF(text, kind, how, function)                                                                            \
+#define WITH_WORKSPACE(text, kind, how, who, function)                                                                 \
     {                                                                                                                  \
-        .kernel = {.name          = "bad." text,                                                                       \
-                   .op            = CR_OP_##kind,                                                                      \
-                   .math          = CR_MATH_##how,                                                                     \
-                   .deterministic = true,                                                                              \
-                   .accepts       = checkops_only_half,                                                                \
-                   .launch        = function},                                                                         \
-        .wrong  = true                                                                                                 \
-    }
-#define BAD_DIRECTION(text, how, who, function)                                                                        \
-    {                                                                                                                  \
-        .kernel = {.name          = "bad." text,                                                                       \
-                   .op            = CR_OP_muon_direction,                                                              \
-                   .math          = CR_MATH_##how,                                                                     \
-                   .deterministic = true,                                                                              \
-                   .accepts       = who,                                                                               \
-                   .workspace     = cr_ref_workspace,                                                                  \
-                   .launch        = function},                                                                         \
-        .wrong  = true                                                                                                 \
+        .name          = text,                                                                                         \
+        .op            = CR_OP_##kind,                                                                                 \
+        .math          = CR_MATH_##how,                                                                                \
+        .deterministic = true,                                                                                         \
+        .accepts       = who,                                                                                          \
+        .workspace     = cr_ref_workspace,                                                                             \
+        .launch        = function                                                                                      \
     }
 /* clang-format on */
-const struct checkops_wrong_kernel checkops_wrong_kernels[] = {
-    BAD("inexact_last", add, inexact_last),
-    BAD("inexact_last_conv", conv, inexact_last),
-    BAD("forgets_last", relu, forgets_last),
-    BAD("writes_after_end", relu, writes_after_end),
-    BAD("writes_before_start", bn_sums, writes_before_start),
-    BAD("reads_after_end", bn_sums, reads_after_end),
-    BAD("changes_input", conv, changes_input),
-    BAD("forgets_to_add", conv_wgrad, forgets_to_add),
-    BAD("drops_nan", relu, drops_nan),
-    BAD("last_of_equals", maxpool, last_of_equals),
-    BAD("reads_after_writing", add, reads_after_writing),
-    BAD("rounds_inputs", conv, rounds_inputs),
-    BAD("updates_frozen", sgd, updates_frozen),
-    BAD("forgets_mask", sgd, forgets_mask),
-    BAD_DIRECTION("forgets_nesterov", F32, checkops_not_half, forgets_nesterov),
-    BAD_DIRECTION("forgets_nesterov_f16", F16, checkops_not_half, forgets_nesterov),
-    BAD("counts_twice", loss, counts_twice),
-    BAD("wrong_variance", bn_finalize, wrong_variance),
-    BAD("ignores_type", relu, ignores_type),
-    {{.name          = "bad.varies_between_runs",
-      .op            = CR_OP_bn_sums,
-      .math          = CR_MATH_F32,
-      .deterministic = true,
-      .accepts       = checkops_not_half,
-      .prepare       = count_prepare,
-      .launch        = varies_between_runs,
-      .release       = cr_free},
-     true},
-    {{.name          = "bad.workspace_too_small",
-      .op            = CR_OP_avgpool,
-      .math          = CR_MATH_F32,
-      .deterministic = true,
-      .accepts       = checkops_not_half,
-      .prepare       = workspace_prepare,
-      .launch        = workspace_too_small,
-      .release       = release_nothing},
-     true},
-    {{.name          = "bad.assumes_zeroed_workspace",
-      .op            = CR_OP_avgpool,
-      .math          = CR_MATH_F32,
-      .deterministic = true,
-      .accepts       = checkops_not_half,
-      .prepare       = workspace_prepare,
-      .launch        = assumes_zeroed_workspace,
-      .release       = release_nothing},
-     true},
-    {{.name          = "bad.accepts_then_refuses",
-      .op            = CR_OP_avgpool,
-      .math          = CR_MATH_F32,
-      .deterministic = true,
-      .prepare       = prepare_refuses,
-      .launch        = checkops_reference,
-      .release       = release_nothing},
-     true},
-    {{.name          = "bad.accepts_nothing",
-      .op            = CR_OP_relu,
-      .math          = CR_MATH_F32,
-      .deterministic = true,
-      .accepts       = never,
-      .launch        = checkops_reference},
-     true},
-    BAD_HALF("sums_in_16_bits", dense, F16, checkops_sums_in_16_bits),
-    BAD_HALF("truncates_result", add, F32, checkops_truncates_result),
-    BAD_HALF("saturates", channel_scale, F32, checkops_saturates),
-    BAD_HALF("rounds_ties_up", cast, EXACT, checkops_rounds_ties_up),
-    BAD("truncates_to_tf32_in_f32", conv, checkops_truncates_to_tf32),
-    {{.name          = "bad.rounds_to_bf16",
-      .op            = CR_OP_conv_dgrad,
-      .math          = CR_MATH_TF32,
-      .deterministic = true,
-      .accepts       = checkops_not_half,
-      .launch        = rounds_inputs},
-     true},
-    {{.name          = "good.truncates_to_tf32",
-      .op            = CR_OP_conv,
-      .math          = CR_MATH_TF32,
-      .deterministic = true,
-      .accepts       = checkops_not_half,
-      .launch        = checkops_truncates_to_tf32},
-     false},
-    {{.name          = "good.float_sums",
-      .op            = CR_OP_bn_sums,
-      .math          = CR_MATH_F32,
-      .deterministic = true,
-      .accepts       = checkops_not_half,
-      .launch        = float_sums},
-     false},
-    {{.name          = "good.not_deterministic",
-      .op            = CR_OP_bn_sums,
-      .math          = CR_MATH_F32,
-      .deterministic = false,
-      .accepts       = checkops_not_half,
-      .prepare       = count_prepare,
-      .launch        = varies_between_runs,
-      .release       = cr_free},
-     false},
+#define KERNEL CHECKOPS_KERNEL
+const struct cr_kernel checkops_wrong_kernels[] = {
+    KERNEL("bad.inexact_last", add, F32, checkops_not_half, inexact_last),
+    KERNEL("bad.inexact_last_conv", conv, F32, checkops_not_half, inexact_last),
+    KERNEL("bad.forgets_last", relu, F32, checkops_not_half, forgets_last),
+    KERNEL("bad.writes_after_end", relu, F32, checkops_not_half, writes_after_end),
+    KERNEL("bad.writes_before_start", bn_sums, F32, checkops_not_half, writes_before_start),
+    KERNEL("bad.reads_after_end", bn_sums, F32, checkops_not_half, reads_after_end),
+    KERNEL("bad.changes_input", conv, F32, checkops_not_half, changes_input),
+    KERNEL("bad.forgets_to_add", conv_wgrad, F32, checkops_not_half, forgets_to_add),
+    KERNEL("bad.drops_nan", relu, F32, checkops_not_half, drops_nan),
+    KERNEL("bad.last_of_equals", maxpool, F32, checkops_not_half, last_of_equals),
+    KERNEL("bad.reads_after_writing", add, F32, checkops_not_half, reads_after_writing),
+    KERNEL("bad.rounds_inputs", conv, F32, checkops_not_half, rounds_inputs),
+    KERNEL("bad.updates_frozen", sgd, F32, checkops_not_half, updates_frozen),
+    KERNEL("bad.forgets_mask", sgd, F32, checkops_not_half, forgets_mask),
+    WITH_WORKSPACE("bad.forgets_nesterov", muon_direction, F32, checkops_not_half, forgets_nesterov),
+    WITH_WORKSPACE("bad.forgets_nesterov_f16", muon_direction, F16, checkops_not_half, forgets_nesterov),
+    KERNEL("bad.counts_twice", loss, F32, checkops_not_half, counts_twice),
+    KERNEL("bad.wrong_variance", bn_finalize, F32, checkops_not_half, wrong_variance),
+    KERNEL("bad.ignores_type", relu, F32, checkops_not_half, ignores_type),
+    PREPARED("bad.varies_between_runs", bn_sums, true, checkops_not_half, count_prepare, varies_between_runs, cr_free),
+    PREPARED("bad.workspace_too_small", avgpool, true, checkops_not_half, workspace_prepare, workspace_too_small,
+             release_nothing),
+    PREPARED("bad.assumes_zeroed_workspace", avgpool, true, checkops_not_half, workspace_prepare,
+             assumes_zeroed_workspace, release_nothing),
+    PREPARED("bad.accepts_then_refuses", avgpool, true, NULL, prepare_refuses, checkops_reference, release_nothing),
+    KERNEL("bad.accepts_nothing", relu, F32, never, checkops_reference),
+    KERNEL("bad.sums_in_16_bits", dense, F16, checkops_only_half, checkops_sums_in_16_bits),
+    KERNEL("bad.truncates_result", add, F32, checkops_only_half, checkops_truncates_result),
+    KERNEL("bad.saturates", channel_scale, F32, checkops_only_half, checkops_saturates),
+    KERNEL("bad.rounds_ties_up", cast, EXACT, checkops_only_half, checkops_rounds_ties_up),
+    KERNEL("bad.truncates_to_tf32_in_f32", conv, F32, checkops_not_half, checkops_truncates_to_tf32),
+    KERNEL("bad.rounds_to_bf16", conv_dgrad, TF32, checkops_not_half, rounds_inputs),
+    KERNEL("good.truncates_to_tf32", conv, TF32, checkops_not_half, checkops_truncates_to_tf32),
+    KERNEL("good.float_sums", bn_sums, F32, checkops_not_half, float_sums),
+    PREPARED("good.not_deterministic", bn_sums, false, checkops_not_half, count_prepare, varies_between_runs, cr_free),
+    WITH_WORKSPACE("bad.head_forgets_add", head, F32, checkops_only_half, head_forgets_add),
+    WITH_WORKSPACE("bad.head_forgets_bias", head, F32, checkops_only_half, head_forgets_bias),
+    WITH_WORKSPACE("bad.head_takes_first_label", head, F32, checkops_only_half, head_takes_first_label),
+    WITH_WORKSPACE("bad.head_smooths_more", head, F32, checkops_only_half, head_smooths_more),
+    WITH_WORKSPACE("bad.head_forgets_weight", head, F32, checkops_only_half, head_forgets_weight),
+    WITH_WORKSPACE("bad.head_halves_dx", head, F32, checkops_only_half, head_halves_dx),
+    WITH_WORKSPACE("bad.head_halves_dw", head, F32, checkops_only_half, head_halves_dw),
+    WITH_WORKSPACE("bad.head_halves_db", head, F32, checkops_only_half, head_halves_db),
+    WITH_WORKSPACE("bad.head_halves_dgamma", head, F32, checkops_only_half, head_halves_dgamma),
+    WITH_WORKSPACE("bad.head_halves_coeffs", head, F32, checkops_only_half, head_halves_coeffs),
 };
 const int checkops_wrong_kernel_count = CR_COUNT(checkops_wrong_kernels);

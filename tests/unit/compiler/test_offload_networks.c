@@ -1,6 +1,6 @@
-/* tests/unit/compiler/test_offload_networks.c: training with offload is bitwise identical, also with poisoned freed
- * memory; offload alone and offload with recompute meet the limits in every shipped network; messages when the limits
- * cannot be met. */
+/* tests/unit/compiler/test_offload_networks.c: training with offload, with recompute and with both is bitwise
+ * identical, also with poisoned freed memory; offload alone and offload with recompute meet the limits in every shipped
+ * network; messages when the limits cannot be met. */
 #include "compiler/memory/offload.h"
 #include "session/session.h"
 #include "tests/harness/compiler_support.h"
@@ -38,7 +38,7 @@ static void train(struct net *n) {
     CHECK_STATUS(net_train(n, STEPS, CLASSES), CR_OK);
 }
 
-static int both_used; /* number of programs with both offload and recompute */
+static int both_used, recomputed; /* programs with both offload and recompute; with recompute alone */
 
 static void check_bits(const char *const *overrides, int count, bool fuse) {
     struct net plain, less;
@@ -48,20 +48,23 @@ static void check_bits(const char *const *overrides, int count, bool fuse) {
     const size_t whole = plain.program.region_bytes[CR_REGION_POOL];
     train(&plain);
     for (int percent = 85, turn = 0; percent >= 25; percent -= TEST_SANITIZED ? 60 : 20)
-        for (int k = 0; k < 2; k++, turn++) {
+        for (int k = 0; k < 3; k++, turn++) { /* offload, both, recompute */
             const enum cr_offload_score score     = (enum cr_offload_score)(turn % CR_OFFLOAD_SCORES);
-            const bool                  recompute = k == 1;
+            const bool                  recompute = k > 0;
             CHECK_STATUS(
-                open_step(&less, overrides, count, fuse, whole / 100 * (size_t)percent, recompute, true, score), CR_OK);
+                open_step(&less, overrides, count, fuse, whole / 100 * (size_t)percent, recompute, k < 2, score),
+                CR_OK);
             if (less.exec) {
                 const struct cr_fit_report *r = &less.fit;
                 CHECK(less.program.region_bytes[CR_REGION_POOL] == r->after && r->after <= r->before);
                 CHECK_INT(net_count(&less.program, CR_OP_prefetch), r->offloaded);
                 CHECK_INT(net_count(&less.program, CR_OP_offload), r->offloaded);
                 CHECK(recompute || r->recomputed == 0);
-                if (percent == 85) CHECK(r->after <= whole / 100 * 85);
+                CHECK(k < 2 || (r->offloaded == 0 && (r->recomputed > 0) == (r->after < r->before)));
+                if (percent == 85 && k < 2) CHECK(r->after <= whole / 100 * 85);
                 offloaded += r->offloaded;
                 both_used += r->offloaded && r->recomputed;
+                recomputed += k == 2 && r->recomputed;
                 CHECK_STATUS(cr_exec_poison(less.exec), CR_OK);
                 train(&less);
                 CHECK(memcmp(plain.memory.region[CR_REGION_STORE], less.memory.region[CR_REGION_STORE],
@@ -87,7 +90,7 @@ NET(bottlenecks_unfused, false, "model.block=bottleneck", "model.depths=2,2", "m
     "model.shortcut=B")
 
 static void offload_and_recompute_were_used(void) {
-    CHECK(both_used > 0);
+    CHECK(both_used > 0 && recomputed > 0);
 }
 
 /* ---- limits in the shipped networks, on a fictitious GPU ---- */
@@ -172,34 +175,6 @@ static void shipped_networks_fit(void) {
             for (int recompute = 0; recompute < 2; recompute++)
                 check_fit(&b, &cost_model, whole, percent, recompute == 1);
         if (test_failures_ > failed) printf("    in %s\n", files[k]);
-        bench_close(&b);
-    }
-}
-
-/* Live bytes are counted as the planner counts them, with storage reused in place: otherwise limits would be exceeded,
- * or too much would be offloaded. */
-static void live_bytes_match_the_planner(void) {
-    for (int fuse = 0; fuse < 2; fuse++) {
-        const struct cr_cost_model cost_model = gpu_cost_model();
-        struct cr_compile_options  o          = {.fuse = fuse == 1, .reuse = true, .until = "select"};
-        struct bench_model         b          = {0};
-        struct cr_program          p;
-        struct cr_offload_report   r;
-        size_t                     whole = 0;
-        CHECK_STATUS(open_shipped(&b, TEST_SANITIZED ? "resnet18.ini" : "resnet50.ini"), CR_OK);
-        for (int percent = 100; percent >= 40; percent -= 20) {
-            CHECK_STATUS(cr_model_program(&b.model, b.config, CR_PROGRAM_STEP, 64, &p), CR_OK);
-            CHECK_STATUS(cr_compile(&p, &cost_model, &o), CR_OK);
-            CHECK_STATUS(
-                cr_pass_offload(&p, &cost_model, whole ? whole / 100 * (size_t)percent : SIZE_MAX, CR_OFFLOAD_DOA, &r),
-                CR_OK);
-            plan_of(&p);
-            if (!whole) whole = p.bound_bytes;
-            CHECK_INT(r.before, whole);
-            CHECK(whole != p.bound_bytes || !r.tensors);
-            CHECK_NEAR((double)r.after, (double)p.bound_bytes, 1e-3 * (double)whole);
-            cr_program_free(&p);
-        }
         bench_close(&b);
     }
 }
@@ -342,6 +317,5 @@ static void the_largest_batch_is_found(void) {
 }
 
 TESTS(CASE(basic_blocks), CASE(bottlenecks), CASE(bottlenecks_unfused), CASE(offload_and_recompute_were_used),
-      CASE(shipped_networks_fit), CASE(live_bytes_match_the_planner), CASE(offload_with_recompute_is_no_slower),
-      CASE(impossible_limits_are_reported), CASE(evaluation_meets_the_limit), CASE(batch_is_not_lowered_in_vain),
-      CASE(the_largest_batch_is_found))
+      CASE(shipped_networks_fit), CASE(offload_with_recompute_is_no_slower), CASE(impossible_limits_are_reported),
+      CASE(evaluation_meets_the_limit), CASE(batch_is_not_lowered_in_vain), CASE(the_largest_batch_is_found))

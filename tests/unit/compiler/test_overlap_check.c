@@ -1,101 +1,7 @@
 /* tests/unit/compiler/test_overlap_check.c: the plan checker (cr_plan_check) refuses every corrupted plan and no other;
- * the ranges that may be poisoned; compilation when memory runs out. */
+ * compilation when memory runs out. */
 #include "tests/harness/compiler_support.h"
 #include "tests/harness/failing_alloc.h"
-
-/* ---- poison: memory with owners ---- */
-
-/* A range of bytes [begin, end). */
-struct range {
-    size_t begin, end;
-};
-
-static int compare_ranges(const void *a, const void *b) {
-    const struct range *s = a, *t = b;
-    return (s->begin > t->begin) - (s->begin < t->begin);
-}
-
-/* Finds the bytes of the pool that hold no live data when op `op` starts; op = program->ops stands for the end of the
- * program. Outputs of the op count as dead unless they reuse the storage of an input. Poison in these bytes must not
- * change a result. `range` has room for program->tensors + 1 ranges; they are sorted and disjoint. Returns their
- * number. The program must be planned. */
-static int dead_ranges(const struct cr_program *p, int op, struct range *range) {
-    int live = 0, dead = 0;
-    for (int t = 0; t < p->tensors; t++) {
-        const struct cr_tensor *x           = &p->tensor[t];
-        bool                    live_to_end = x->keep && x->first >= 0;
-        if (x->region == CR_REGION_POOL && x->first >= 0 && x->first < op && (x->last >= op || live_to_end))
-            range[live++] = (struct range){x->offset, x->offset + x->bytes};
-    }
-    qsort(range, (size_t)live, sizeof *range, compare_ranges);
-    size_t top = 0;
-    for (int i = 0; i < live; i++) { /* writes the gaps over the ranges: dead <= i here */
-        struct range x = range[i];
-        if (x.begin > top) range[dead++] = (struct range){top, x.begin};
-        top = CR_MAX(top, x.end);
-    }
-    size_t end = p->region_bytes[CR_REGION_POOL];
-    if (top < end) range[dead++] = (struct range){top, end};
-    return dead;
-}
-
-/* Runs the program on a pool that records the owner of each unit; dead ranges lose their owner before every op. Every
- * op must find its inputs complete, and every kept tensor must be complete at the end. */
-static int play(const struct cr_program *p, size_t unit) {
-    size_t        units = p->region_bytes[CR_REGION_POOL] / unit;
-    int          *owner = cr_alloc(units + 1, sizeof *owner), faults = 0;
-    struct range *dead = cr_alloc((size_t)p->tensors + 1, sizeof *dead);
-    CR_ASSERT(owner && dead);
-    for (int i = 0; i <= p->ops; i++) {
-        int ranges = dead_ranges(p, i, dead);
-        for (int k = 0; k < ranges; k++) {
-            if (dead[k].begin >= dead[k].end || (k && dead[k].begin < dead[k - 1].end)) faults++;
-            for (size_t u = (dead[k].begin + unit - 1) / unit; u < (dead[k].end + unit - 1) / unit && u < units; u++)
-                owner[u] = -1;
-        }
-        for (int t = 0; t < p->tensors && i == p->ops; t++)
-            for (size_t u = 0; p->tensor[t].keep && p->tensor[t].first >= 0 && u * unit < p->tensor[t].bytes; u++)
-                faults += owner[p->tensor[t].offset / unit + u] != t;
-        if (i == p->ops) break;
-        int ids[CR_OP_IDS_MAX], n = cr_op_reads(&p->op[i], ids);
-        for (int k = 0; k < n; k++) {
-            const struct cr_tensor *x = &p->tensor[ids[k]];
-            if (x->region != CR_REGION_POOL || ids[k] == p->op[i].workspace) continue;
-            for (size_t u = 0; u * unit < x->bytes; u++) faults += owner[x->offset / unit + u] != ids[k];
-        }
-        n = cr_op_writes(&p->op[i], ids);
-        for (int k = 0; k < n; k++) {
-            const struct cr_tensor *x = &p->tensor[ids[k]];
-            for (size_t u = 0; x->region == CR_REGION_POOL && u * unit < x->bytes; u++)
-                owner[x->offset / unit + u] = ids[k];
-        }
-    }
-    cr_free(owner);
-    cr_free(dead);
-    return faults;
-}
-
-static void poison_changes_nothing(void) {
-    for (int k = 0; k < 8; k++) {
-        struct bench_model   b;
-        struct cr_program    p;
-        enum cr_program_kind kind = k & 4 ? CR_PROGRAM_EVAL : CR_PROGRAM_STEP;
-        if (!compiled(&b, "resnet20", 32, 2, kind, k & 1, k & 2, &p)) return;
-        CHECK_INT(play(&p, 256), 0);
-        if (k & 2) { /* the simulation must be able to fail: two live tensors in one place */
-            int t = p.op[1].out[0];
-            for (int u = 0; u < p.tensors; u++)
-                if (u != t && p.tensor[u].region == CR_REGION_POOL && p.tensor[u].first > p.tensor[t].first &&
-                    p.tensor[u].first < p.tensor[t].last && p.op[p.tensor[u].first].workspace != u) {
-                    p.tensor[u].offset = p.tensor[t].offset;
-                    break;
-                }
-            CHECK(play(&p, 256) > 0);
-        }
-        cr_program_free(&p);
-        bench_close(&b);
-    }
-}
 
 /* ---- the plan checker ---- */
 
@@ -223,5 +129,5 @@ static void unknown_passes_are_refused(void) {
     cr_program_free(&p);
 }
 
-TESTS(CASE(poison_changes_nothing), CASE(corrupted_plans_are_refused), CASE(false_aliases_are_refused),
-      CASE(passes_survive_failing_allocations), CASE(unknown_passes_are_refused))
+TESTS(CASE(corrupted_plans_are_refused), CASE(false_aliases_are_refused), CASE(passes_survive_failing_allocations),
+      CASE(unknown_passes_are_refused))

@@ -6,6 +6,7 @@
 #include "device/capability.h"
 #include "model/model.h"
 #include "runtime/executor.h"
+#include "tests/harness/compiler_support.h"
 #include "tests/harness/conv_cases.h"
 #include "tests/harness/offline_gpu.h"
 
@@ -206,129 +207,31 @@ static void kernels_answer_without_a_gpu(void) {
 
 enum { KEYS = 3 };
 
-/* Compiles the network that `keys` describe for images of size x size pixels. */
-static cr_status compile_network(struct cr_device *device, const char *const keys[KEYS], int size, enum cr_dtype real,
-                                 enum cr_program_kind kind, struct cr_program *p) {
-    char                    size_is[64], crop_is[64];
-    const char             *overrides[KEYS + 3] = {"data.kind=synthetic", size_is, crop_is};
-    int                     count               = 3;
-    const struct cr_config *config;
-    struct cr_model         model;
-    cr_status               status;
-    snprintf(size_is, sizeof size_is, "data.image_size=%d", size);
-    snprintf(crop_is, sizeof crop_is, "data.eval_crop=%d", size);
-    for (int i = 0; i < KEYS && keys[i]; i++) overrides[count++] = keys[i];
-    CR_TRY(cr_config_open(&config, NULL, overrides, count));
-    CR_TRY(cr_model_open(config, 10, size, size, &model));
-    cr_model_set_real(&model, real);
-    struct cr_cost_model            cost_model = cr_device_cost_model(device);
-    const struct cr_compile_options how        = {.fuse = true, .reuse = true};
-    CR_TRY(cr_model_program(&model, config, kind, 16, p));
-    status = cr_compile(p, &cost_model, &how);
-    if (status == CR_OK) status = cr_plan_check(p, cost_model.alignment);
-    p->store = NULL; /* freed with the model */
-    cr_model_close(&model);
-    cr_config_close(config);
-    return status;
-}
-
-static cr_status compile_kind(struct cr_device *device, const char *arch, int size, enum cr_dtype real,
-                              enum cr_program_kind kind, struct cr_program *p) {
-    char arch_is[64];
-    snprintf(arch_is, sizeof arch_is, "model.arch=%s", arch);
-    return compile_network(device, (const char *const[KEYS]){arch_is}, size, real, kind, p);
-}
-
-static cr_status compile_for(struct cr_device *device, const char *arch, enum cr_dtype real, struct cr_program *p) {
-    return compile_kind(device, arch, 64, real, CR_PROGRAM_STEP, p);
-}
-
-/* The sums of two batch norms, and masks of bits, are fused for multiples of 8 channels only. */
-static void any_number_of_channels_has_a_program(void) {
-    static const char *const   widths[] = {"model.widths=8,12,16", "model.widths=5,7,9", "model.widths=16,32,64"};
-    static const enum cr_dtype reals[]  = {CR_F32, CR_F16};
-    int                        sums[3]  = {0};
-    for (size_t i = 0; i < CR_COUNT(widths) * CR_COUNT(reals); i++) {
-        const char *const   keys[KEYS] = {"model.arch=custom", "model.depths=1,1,1", widths[i / 2]};
-        struct cr_device   *device     = open_gpu("h200", true);
-        struct cr_program   p;
-        const enum cr_dtype real = reals[i % 2];
-        if (!device) SKIP(no_kernels_for_gpus);
-        REQUIRE_OK(compile_network(device, keys, 32, real, CR_PROGRAM_STEP, &p));
-        for (int k = 0; k < p.ops && real == CR_F32; k++)
-            sums[i / 2] += p.op[k].kind == CR_OP_relu_grad && p.op[k].out[CR_OUT_relu_grad_grad_sums] != CR_NONE;
-        cr_program_free(&p);
-        cr_device_close(device);
-    }
-    CHECK(sums[0] > 0 && sums[0] < sums[2]);
-    CHECK_INT(sums[1], 0);
-}
-
-static int count(const struct cr_program *p, enum cr_op_kind kind) {
-    int n = 0;
-    for (int i = 0; i < p->ops; i++) n += p->op[i].kind == kind;
-    return n;
-}
-
-/* Hopper GPUs pool the stem of an evaluation in its kernel, older ones compute the gradient of that pooling in the
- * stem's filter gradient. */
-static void pooling_is_fused_in_the_stem(void) {
-    static const char *const names[] = {"h200", "a100"};
-    for (int i = 0; i < 2; i++) {
-        struct cr_device *device = open_gpu(names[i], true);
-        struct cr_program step, evaluation;
-        if (!device) SKIP(no_kernels_for_gpus);
-        REQUIRE_OK(compile_kind(device, "resnet50", 224, CR_BF16, CR_PROGRAM_STEP, &step));
-        REQUIRE_OK(compile_kind(device, "resnet50", 224, CR_BF16, CR_PROGRAM_EVAL, &evaluation));
-        CHECK_INT(count(&evaluation, CR_OP_conv_pool), i == 0);
-        CHECK_INT(count(&step, CR_OP_conv_pool_grad), i == 1);
-        CHECK_INT(count(&step, CR_OP_maxpool), 1);
-        cr_program_free(&step);
-        cr_program_free(&evaluation);
-        cr_device_close(device);
-    }
-}
+/* ---- whole programs ---- */
 
 /* Every GPU that plan --target knows. */
 static void every_gpu_has_a_program(void) {
-    static const char *const names[] = {"h200",    "h100",    "a100",    "l40s",   "l4",
-                                        "rtx5090", "rtx4090", "rtx3090", "rtx3060"};
+    static const char *const names[]     = {"h200",    "h100",    "a100",    "l40s",   "l4",
+                                            "rtx5090", "rtx4090", "rtx3090", "rtx3060"};
+    static const char *const overrides[] = {"model.arch=resnet18"};
     for (size_t i = 0; i < CR_COUNT(names); i++) {
-        struct cr_device *device = open_gpu(names[i], true);
-        struct cr_program p;
+        const struct cr_compile_options how    = {.fuse = true, .reuse = true};
+        struct cr_device               *device = open_gpu(names[i], true);
+        struct bench_model              b;
+        struct cr_program               p;
         if (!device) SKIP(no_kernels_for_gpus);
-        REQUIRE_OK(compile_for(device, "resnet18", CR_F16, &p));
-        CHECK(p.ops > 100 && p.region_bytes[CR_REGION_POOL] > 0);
+        const struct cr_cost_model cost_model = cr_device_cost_model(device);
+        REQUIRE_OK(bench_open(&b, overrides, 1, 64));
+        cr_model_set_real(&b.model, CR_F16);
+        REQUIRE_OK(cr_model_program(&b.model, b.config, CR_PROGRAM_STEP, 16, &p));
+        REQUIRE_OK(cr_compile(&p, &cost_model, &how));
+        CHECK_STATUS(cr_plan_check(&p, cost_model.alignment), CR_OK);
         cr_program_free(&p);
-        cr_device_close(device);
-    }
-}
-
-/* Hopper GPUs pool the stem convolution in its kernel: in 16 bits, up to 112 columns. */
-static void stem_is_pooled_on_hopper(void) {
-    static const struct {
-        const char   *gpu;
-        enum cr_dtype real;
-        int           size;
-        bool          pooled;
-    } cases[] = {{"h200", CR_F16, 224, true},
-                 {"h200", CR_BF16, 64, true},
-                 {"h200", CR_F16, 226, false},
-                 {"h200", CR_F32, 64, false},
-                 {"a100", CR_F16, 224, false}};
-    for (size_t i = 0; i < CR_COUNT(cases); i++) {
-        struct cr_device *device = open_gpu(cases[i].gpu, true);
-        struct cr_program p;
-        if (!device) SKIP(no_kernels_for_gpus);
-        REQUIRE_OK(compile_kind(device, "resnet18", cases[i].size, cases[i].real, CR_PROGRAM_EVAL, &p));
-        CHECK_INT(count(&p, CR_OP_conv_pool), cases[i].pooled);
-        cr_program_free(&p);
+        bench_close(&b);
         cr_device_close(device);
     }
 }
 
 TESTS(CASE(gpus_are_found_by_name), CASE(a_build_without_cuda_says_so), CASE(offline_gpu_has_its_figures),
       CASE(capabilities_have_their_limits), CASE(capability_of_the_environment_is_read),
-      CASE(rates_agree_with_data_sheets), CASE(kernels_answer_without_a_gpu),
-      CASE(any_number_of_channels_has_a_program), CASE(every_gpu_has_a_program), CASE(pooling_is_fused_in_the_stem),
-      CASE(stem_is_pooled_on_hopper))
+      CASE(rates_agree_with_data_sheets), CASE(kernels_answer_without_a_gpu), CASE(every_gpu_has_a_program))
