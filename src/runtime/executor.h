@@ -157,7 +157,8 @@ void cr_feed_copy(void *to, const void *from, size_t bytes);
 /* Waits for the next slot and returns its host memory for all but the images. The copies of the batch before the last
  * one have ended then. */
 CR_MUST cr_status cr_feed_slot(struct cr_device *device, struct cr_feed_ring *ring, void **host);
-/* Copies images from ordinary memory to the page-locked memory of that slot, *out. CR_ERR_MEMORY at the first batches. */
+/* Copies images from ordinary memory to the page-locked memory of that slot, *out. CR_ERR_MEMORY at the first batches.
+ */
 CR_MUST cr_status cr_feed_own_images(struct cr_device *device, struct cr_feed_ring *ring, const void *images,
                                      size_t bytes, const void **out);
 /* Enqueues the copy of page-locked images and of that slot to `input`, the INPUT region of this program, in order with

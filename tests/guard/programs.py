@@ -98,8 +98,8 @@ class Planner:
         return program, f"limit={limit or 'none'} tensors={len(rows)} pool={pool} sha256={digest}"
 
 
-def print_programs(cresnet, device, kept_plans):
-    """{case: (program, plan)} of all configs; limits are those of kept_plans, and of new configs a part of what they need."""
+def print_programs(cresnet, device, kept_plans, limits=LIMITS):
+    """{case: (program, plan)} of all configs; memory limits are those of kept_plans, and of new configs a part of what they need."""
     with tempfile.TemporaryDirectory() as folder:
         planner = Planner(cresnet, device, folder)
 
@@ -113,7 +113,8 @@ def print_programs(cresnet, device, kept_plans):
             for config in configs():
                 for which in PROGRAMS:
                     work[case_name(config, which, "whole")] = pool.submit(planner.case, config, which, None)
-                    work[case_name(config, which, "limit")] = pool.submit(limited, config, which)
+                    if "limit" in limits:
+                        work[case_name(config, which, "limit")] = pool.submit(limited, config, which)
             return {case: result_of(future) for case, future in work.items()}
 
 

@@ -3,8 +3,8 @@
 #include "tests/harness/failing_alloc.h"
 #include "tests/harness/loader_support.h"
 
-/* Checksum of the part of a rank in the batches `first` to `first` + 2, from a loader of whole batches that starts at the
- * first one. */
+/* Checksum of the part of a rank in the batches `first` to `first` + 2, from a loader of whole batches that starts at
+ * the first one. */
 static uint64_t sum_part(const struct cr_dataset *set, struct cr_loader_options options, int first, int rank,
                          int ranks) {
     struct cr_loader *loader;
