@@ -21,6 +21,16 @@ static bool add_key_words(struct cr_text *out, const struct cr_key *key) {
     return true;
 }
 
+/* Adds a case of a shell for each key that has such words: `before` and `after` are around the words. */
+static void add_key_cases(struct cr_text *out, const char *before, const char *after) {
+    for (int i = 0; i < cr_key_count; i++) {
+        if (cr_keys[i].kind != CR_KEY_BOOL && cr_keys[i].kind != CR_KEY_ENUM) continue;
+        cr_text_add(out, "        %s.%s) %s", cr_keys[i].section, cr_keys[i].name, before);
+        (void)add_key_words(out, &cr_keys[i]);
+        cr_text_add(out, "%s ;;\n", after);
+    }
+}
+
 /* Adds the names of a table of networks, weights or GPUs; returns whether the option takes such a name. */
 static bool add_names(struct cr_text *out, enum cr_option_id id) {
     switch (id) {
@@ -82,14 +92,7 @@ static void bash_options(struct cr_text *out) {
 
 /* Adds the allowed words after "command --option" and after "key=". */
 static void bash_words(struct cr_text *out) {
-    for (int i = 0; i < cr_key_count; i++) {
-        struct cr_text words = {0};
-        if (add_key_words(&words, &cr_keys[i]))
-            cr_text_add(out, "    %s.%s) words='%s' ;;\n", cr_keys[i].section, cr_keys[i].name,
-                        words.data ? words.data : "");
-        out->failed |= words.failed;
-        cr_text_free(&words);
-    }
+    add_key_cases(out, "words='", "'");
     for (int c = 0; c < CR_CMD_COUNT; c++) {
         for (int i = 0; i < CR_OPT_COUNT; i++) {
             struct cr_text words = {0};
@@ -207,14 +210,7 @@ void cr_doc_zsh(struct cr_text *out) {
              "    if [[ $PREFIX == *.*=* ]]; then\n"
              "        compset -P 1 '*='\n"
              "        case $name in\n");
-    for (int i = 0; i < cr_key_count; i++) {
-        struct cr_text words = {0};
-        if (add_key_words(&words, &cr_keys[i]))
-            cr_text_add(out, "        %s.%s) compadd -- %s ;;\n", cr_keys[i].section, cr_keys[i].name,
-                        words.data ? words.data : "");
-        out->failed |= words.failed;
-        cr_text_free(&words);
-    }
+    add_key_cases(out, "compadd -- ", "");
     add(out, "        *) _files ;;\n        esac\n        return\n    fi\n    _files\n    compadd -S '' -- ");
     for (int i = 0; i < cr_key_count; i++) cr_text_add(out, " %s.%s=", cr_keys[i].section, cr_keys[i].name);
     add(out, "\n}\n_cresnet() {\n    local command\n    local -a commands\n    commands=(\n");

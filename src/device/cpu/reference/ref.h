@@ -83,6 +83,11 @@ static inline void ref_copy_old(const struct ref *from, const struct ref *to) {
 REF_INLINE double ref_affine(const struct ref *x, const struct ref *scale_bias, int64_t i, int64_t c) {
     return ref_get(x, i) * ref_get(scale_bias, c) + ref_get(scale_bias, scale_bias->C + c);
 }
+/* The gradient of a BN's input from g, that of its output: a*g + b*x + c with coeffs [3,C]. */
+REF_INLINE double ref_bn_gradient(const struct ref *coeffs, double g, const struct ref *x, int64_t i, int64_t c) {
+    const int64_t C = coeffs->C;
+    return ref_get(coeffs, c) * g + ref_get(coeffs, C + c) * ref_get(x, i) + ref_get(coeffs, 2 * C + c);
+}
 REF_INLINE double ref_rectified(double x) {
     return x < 0 ? 0 : x; /* NaN stays NaN */
 }

@@ -84,13 +84,11 @@ cr_status cr_ref_bn_grad_apply(struct cr_device *device, const struct cr_call *c
                      coeffs = REF_IN(bn_grad_apply, coeffs), dx = REF_OUT(bn_grad_apply, dx);
     const struct ref_relu_mask mask = {
         .y = REF_IN(bn_grad_apply, y), .scale_bias = REF_IN(bn_grad_apply, scale_bias), .x = x};
-    const int64_t C = dx.C;
     CR_PARALLEL_FOR(cr_cpu_threads(device))
     for (int64_t i = 0; i < dx.elems; i++) {
-        const int64_t c = i % C;
+        const int64_t c = i % dx.C;
         const double  g = ref_mask_passes(&mask, i, c) ? ref_get(&dy, i) : 0;
-        ref_put(&dx, i,
-                ref_get(&coeffs, c) * g + ref_get(&coeffs, C + c) * ref_get(&x, i) + ref_get(&coeffs, 2 * C + c));
+        ref_put(&dx, i, ref_bn_gradient(&coeffs, g, &x, i, c));
     }
     return CR_OK;
 }

@@ -2,17 +2,6 @@
  * filter gradients, mask of the ReLU before it, and the gradient sums of the BN before that ReLU. */
 #include "device/cpu/reference/ref_conv.h"
 
-/* Gradient of a BN as bn_grad_apply stores it: a*g + b*x + c. */
-static void apply_bn_grad(struct cr_device *device, const struct ref *g, const struct ref *x, const struct ref *coeffs,
-                          const struct ref *dy) {
-    const int64_t C = g->C;
-    CR_PARALLEL_FOR(cr_cpu_threads(device))
-    for (int64_t i = 0; i < g->elems; i++)
-        ref_put(dy, i,
-                ref_get(coeffs, i % C) * ref_get(g, i) + ref_get(coeffs, C + i % C) * ref_get(x, i) +
-                    ref_get(coeffs, 2 * C + i % C));
-}
-
 cr_status cr_ref_conv_grad(struct cr_device *device, const struct cr_call *call) {
     static const struct ref_relu_mask no_mask = {0};
     struct ref g = REF_IN(conv_grad, g), dy_x = REF_IN(conv_grad, dy_x), dy_coeffs = REF_IN(conv_grad, dy_coeffs),
@@ -26,7 +15,9 @@ cr_status cr_ref_conv_grad(struct cr_device *device, const struct cr_call *call)
     ref_conv_activate(device, &active, &scale_bias, call->workspace);
     if (dy_coeffs.data) {
         dy = ref_scratch_like(&g, (char *)call->workspace + x_bytes);
-        apply_bn_grad(device, &g, &dy_x, &dy_coeffs, &dy);
+        CR_PARALLEL_FOR(cr_cpu_threads(device))
+        for (int64_t i = 0; i < g.elems; i++)
+            ref_put(&dy, i, ref_bn_gradient(&dy_coeffs, ref_get(&g, i), &dy_x, i, i % g.C));
     }
     if (stored.data)
         for (int64_t i = 0; i < dy.elems; i++) ref_put(&stored, i, ref_get(&dy, i));

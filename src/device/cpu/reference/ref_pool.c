@@ -137,13 +137,9 @@ cr_status cr_ref_pool_bn_grad_sums(struct cr_device *device, const struct cr_cal
 }
 
 static void pool_bn_apply(struct cr_device *device, const struct pool_bn *v) {
-    const int64_t C = v->pool.x.C;
     CR_PARALLEL_FOR(cr_cpu_threads(device))
     for (int64_t i = 0; i < v->out.elems; i++)
-        ref_put(&v->out, i,
-                ref_get(&v->grad_coeffs, i % C) * pool_bn_grad(v, i) +
-                    ref_get(&v->grad_coeffs, C + i % C) * ref_get(&v->pool.x, i) +
-                    ref_get(&v->grad_coeffs, 2 * C + i % C));
+        ref_put(&v->out, i, ref_bn_gradient(&v->grad_coeffs, pool_bn_grad(v, i), &v->pool.x, i, i % v->pool.x.C));
 }
 
 cr_status cr_ref_pool_bn_grad_apply(struct cr_device *device, const struct cr_call *call) {
