@@ -24,7 +24,7 @@ static size_t free_host_memory(const struct cr_session *s) {
     return !left ? seen : CR_MIN(seen, left > used ? left - used : 1);
 }
 
-/* On a GPU, libraries, kernels and CUDA graphs that are loaded reserved use a part of the memory that is free now. */
+/* On a GPU, libraries, kernels and CUDA graphs that are loaded later use a part of the memory that is free now. */
 size_t cr_session_free_memory(const struct cr_session *s) {
     if (s->device->caps.host_memory) return free_host_memory(s);
     const size_t left = s->device->backend->memory_free(s->device),
@@ -45,7 +45,8 @@ size_t cr_session_overhead_bytes(const struct cr_session *s) {
 void cr_session_limit(struct cr_session *s, size_t found) {
     const char *limit = s->config->memory.limit;
     s->limit = s->limit_if_needed = s->overhead_bytes = s->need_without_limit = 0;
-    s->state.memory_limit                                                     = found;
+
+    s->state.memory_limit = found;
     if (!found && strcmp(limit, "auto") == 0) {
         s->limit_if_needed = cr_session_free_memory(s);
         /* ranks of the same host, which all read it before one of them reserves memory, divide it */

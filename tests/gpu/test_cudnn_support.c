@@ -26,8 +26,8 @@ static bool is_conv(enum cr_op_kind kind) {
 static bool own_row_accepts(int cc, const struct precision *precision, const struct cr_program *p,
                             const struct cr_op *op) {
     struct cuda_device device = {.cc = cc, .base.options.tf32 = precision->math == CR_MATH_TF32};
-    for (const struct cr_kernel *const *kernel = cr_cuda_conv_kernels; *kernel; kernel++)
-        if ((*kernel)->op == op->kind && (!(*kernel)->accepts || (*kernel)->accepts(&device.base, p, op))) return true;
+    for (const struct cr_kernel *kernel = cr_cuda_conv_kernels; kernel->name; kernel++)
+        if (cr_kernel_accepts(&device.base, kernel, p, op)) return true;
     return false;
 }
 

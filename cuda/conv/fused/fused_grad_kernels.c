@@ -16,7 +16,8 @@ static bool is_point_grad(const struct cr_program *p, const struct cr_op *op) {
     const struct cr_conv_attr *a = &op->attr.conv;
     if (!cuda_is_f32(IN(scale_bias))) return false;
     if (a->stride != 1 || a->pad != 0 || a->add_pad_c || IN(w)->dim[1] != 1 || IN(w)->dim[2] != 1) return false;
-    if (!OUT(dx) || (IN(mean_rstd) != NULL) != (OUT(grad_sums) != NULL) || (IN(bn_x) && !IN(mean_rstd))) return false;
+    if (!OUT(dx) || !OUT(dw) || (IN(mean_rstd) != NULL) != (OUT(grad_sums) != NULL) || (IN(bn_x) && !IN(mean_rstd)))
+        return false;
     return !IN(y) || (op->in[CR_IN_conv_grad_y] == op->in[CR_IN_conv_grad_x] && !IN(mean_rstd) && !IN(scale_bias));
 }
 
@@ -101,7 +102,8 @@ const struct cr_kernel cr_cuda_fused_grad_kernels[] = {
      .optional_in = CR_IN_BIT(conv_grad, dy_x) | CR_IN_BIT(conv_grad, dy_coeffs) | CR_IN_BIT(conv_grad, scale_bias) |
                     CR_IN_BIT(conv_grad, mean_rstd) | CR_IN_BIT(conv_grad, add) | CR_IN_BIT(conv_grad, bn_x) |
                     CR_IN_BIT(conv_grad, y),
-     .optional_out = CR_OUT_BIT(conv_grad, dx) | CR_OUT_BIT(conv_grad, grad_sums), CUDA_FAMILY(point_grad)},
+     .optional_out = CR_OUT_BIT(conv_grad, dx) | CR_OUT_BIT(conv_grad, dw) | CR_OUT_BIT(conv_grad, grad_sums),
+     CUDA_FAMILY(point_grad)},
     {CUDA_HALF_KERNEL("gram.gram", gram), .optional_in = CR_IN_BIT(gram, scale_bias), CUDA_FAMILY(gram)},
     {CUDA_HALF_KERNEL("gram_wgmma.gram", gram), .optional_in = CR_IN_BIT(gram, scale_bias), CUDA_FAMILY(gram_wgmma)},
     {CUDA_HALF_KERNEL("gram.wgrad", conv_wgrad), WGRAD_SLOTS, CUDA_FAMILY(wgrad)},

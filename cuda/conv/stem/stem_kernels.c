@@ -61,7 +61,7 @@ static bool grad_args(const struct cr_program *p, const struct cr_op *op, const 
     a.dy_coeffs                = cuda_data_in(call, CR_IN_conv_grad_dy_coeffs);
     a.dw                       = cuda_data_out(call, CR_OUT_conv_grad_dw);
     *(struct ck_stem_grad *)to = a;
-    return is_stem(op, x, cuda_out(p, op, CR_OUT_conv_grad_dw)) &&
+    return op->out[CR_OUT_conv_grad_dw] >= 0 && is_stem(op, x, cuda_out(p, op, CR_OUT_conv_grad_dw)) &&
            (dy_x != NULL) == (cuda_in(p, op, CR_IN_conv_grad_dy_coeffs) != NULL);
 }
 CUDA_FAMILY_KERNEL(stem_grad, stem_grad, ck_stem_grad, grad_args)
@@ -96,6 +96,7 @@ const struct cr_kernel cr_cuda_stem_kernels[] = {
     {CUDA_HALF_KERNEL("stem_pool", conv_pool), CUDA_FAMILY(stem_pool)},
     {CUDA_HALF_KERNEL("stem_wgrad", conv_wgrad), CUDA_FAMILY(stem_wgrad)},
     {CUDA_HALF_KERNEL("stem_grad", conv_grad),
-     .optional_in = CR_IN_BIT(conv_grad, dy_x) | CR_IN_BIT(conv_grad, dy_coeffs), CUDA_FAMILY(stem_grad)},
+     .optional_in  = CR_IN_BIT(conv_grad, dy_x) | CR_IN_BIT(conv_grad, dy_coeffs),
+     .optional_out = CR_OUT_BIT(conv_grad, dw), CUDA_FAMILY(stem_grad)},
     {CUDA_HALF_KERNEL("stem_pool_grad", conv_pool_grad), CUDA_FAMILY(stem_pool_grad)},
     {0}};
