@@ -1,14 +1,11 @@
 /* tests/unit/checkpoint/test_checkpoint_faults.c: checkpoints under failure: every change of the disk in a save fails
- * once, or fails from there on; memory runs out; the disk fills up; the process is killed at any moment. Each time,
+ * once, or fails from there on; memory runs out. Kills: scripts/kill-test.sh. Each time,
  * older checkpoints load with exactly their content, the links name complete folders, find returns one checkpoint, a
  * sweep removes all leftovers, and no memory leaks. */
 #include "tests/harness/checkpoint_fake.h"
 #include "tests/harness/failing_alloc.h"
 
 #include <errno.h>
-#include <signal.h>
-#include <sys/mman.h>
-#include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 
@@ -189,8 +186,6 @@ static void sweep_removes_only_leftovers(void) {
     cr_ckpt_sweep(in_folder("none"));
     folder_close();
 }
-
-/* ---- kill ---- */
 
 TESTS(CASE(every_call_fails_once), CASE(all_later_calls_fail), CASE(disk_stays_full),
       CASE(every_call_fails_once_when_saving_again), CASE(all_later_calls_fail_when_saving_again),
