@@ -9,7 +9,7 @@
 # are not run, but packed for another x86 machine, tests/tools/pack_emulated.sh).
 # Not run in the emulator: checks of the source tree, the trainings of SLOW, and test_limits (limits of processes count qemu's thread).
 set -eu
-SLOW='test_golden_train|test_ranks_train|test_ranks_resume|test_offload_networks|test_ref_net|test_train$|test_api_threads'
+SLOW='test_golden_train|test_ranks_train|test_ranks_resume|test_offload_networks|test_train$|test_api_threads'
 root=$(cd "$(dirname "$0")/.." && pwd)
 dir=${1:-$root/build/arm}
 packages='libpng-dev libpng16-16 zlib1g zlib1g-dev libiniparser-dev libiniparser1 libjpeg62-turbo libjpeg62-turbo-dev libdnnl-dev libdnnl2

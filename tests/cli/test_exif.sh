@@ -98,18 +98,4 @@ run data packed data.exif=no; expect "packed pixels, data.exif=no" 0 "has no eff
 rm -rf packed; run data pack oriented packed --raw 16 data.exif=no; run data stat packed
 expect "pixels packed with data.exif=no" 0 "width 24 to 24" "height 16 to 16"
 
-# ---- PIL agrees ----
-if python3 -c 'import PIL' 2>/dev/null; then
-    holds "PIL's exif_transpose" python3 - <<'PY'
-import glob
-from PIL import Image, ImageOps
-names = glob.glob("oriented/*/*/*.png")
-assert names
-for name in names:
-    upright = Image.open(name.replace("oriented/", "upright/")).convert("RGB")
-    assert ImageOps.exif_transpose(Image.open(name)).convert("RGB").tobytes() == upright.tobytes(), name
-PY
-else
-    skip "no PIL"
-fi
 sum_up

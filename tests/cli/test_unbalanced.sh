@@ -43,9 +43,6 @@ holds "resumed: the same weights" same half weighted
 run train net.ini -o sampled data.sampling=balanced -q; expect "balanced sampling" 0
 is "no warning: $err" "$(grep -c 'training images and' stderr)" 0
 holds "it changes the training" eval '! same plain sampled'
-run train net.ini -o part data.sampling=balanced --steps 2 -q; run train net.ini -o part --resume auto train.steps=4 -q; expect "resumed" 0
-holds "resumed: the same weights" same part sampled
-run train net.ini -o idle data.sampling=balanced data.workers=0 -q; holds "no workers: the same weights" same idle sampled
 run train net.ini -o both data.sampling=balanced loss.class_weights=balanced; expect "both" 0 "one of them is enough"
 
 # ---- focal loss ----
@@ -66,12 +63,8 @@ run train net.ini -o bad loss.target_threshold=0.2; expect "a threshold of softm
 bad() { run train net.ini -o bad "loss.class_weights=$1"; shift; expect "mistake: $1" "$@"; holds "mistake: nothing was written" [ ! -e bad ]; }
 bad 1,2 2 "2 weights for 10 classes"
 bad 1,2,x 2 "is neither balanced, nor a list of numbers, nor a file"
-bad 1,,3 2 "number 2 of the list is no weight"
 bad 0,0,0,0,0,0,0,0,0,0 2 "all weights are 0"
-bad -1,1,1,1,1,1,1,1,1,1 2 "number 1 of the list is no weight"
 head -3 weights.csv >few.csv; bad few.csv 1 "few.csv: class" "has no weight"
-{ cat weights.csv; tail -1 weights.csv; } >twice.csv; bad twice.csv 1 "twice.csv:12: this class has a weight already"
 { cat weights.csv; echo unknown,1; } >more.csv; bad more.csv 1 "more.csv:12: the dataset has no class with this name"
 echo no-comma >wrong.csv; bad wrong.csv 1 "wrong.csv:1: the line must be class,weight"
-run train net.ini -o bad data.kind=synthetic loss.class_weights=balanced; expect "no classes to balance" 2 "synthetic"
 sum_up

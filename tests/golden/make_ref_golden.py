@@ -6,12 +6,14 @@
 Made with PyTorch 1.13. Inputs are small multiples of 1/32, so that they are exact in float32 and in float64; they are
 stored as F32, results as F64. Images are N,H,W,C and filters K,R,S,C, as in cresnet.
 """
-import json
-import struct
+import os
 import sys
 
 import torch
 import torch.nn.functional as F
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tools"))
+import st
 
 torch.manual_seed(20240501)
 tensors = {}
@@ -187,27 +189,10 @@ def make_sgd():
         keep("sgd.%s.squares" % case, torch.stack(norms))
 
 
-def write(path):
-    codes = {torch.float64: ("F64", "d"), torch.float32: ("F32", "f"), torch.int32: ("I32", "i")}
-    widest_first = list(codes)
-    names = sorted(tensors, key=lambda n: (widest_first.index(tensors[n].dtype), n))
-    header, body = {}, b""
-    for name in names:
-        t = tensors[name]
-        data = struct.pack("<%d%s" % (t.numel(), codes[t.dtype][1]), *t.flatten().tolist())
-        span = [len(body), len(body) + len(data)]
-        header[name] = {"dtype": codes[t.dtype][0], "shape": list(t.shape), "data_offsets": span}
-        body += data
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    with open(path, "wb") as out:
-        out.write(struct.pack("<Q", len(text)) + text + body)
-
-
 make_convs()
 make_bn()
 make_pools()
 make_dense()
 make_losses()
 make_sgd()
-write(sys.argv[1])
+st.save(sys.argv[1], {name: t.numpy() for name, t in tensors.items()})

@@ -6,13 +6,15 @@ cross-entropy, for tests/unit/device/test_ref_loss.c.
 
 Made with PyTorch 1.13 and timm/loss/binary_cross_entropy.py of timm 1.0, whose path is an optional second argument. Logits and weights are small multiples of 1/32, so that they are exact in float32.
 """
-import json
 import importlib.util
-import struct
+import os
 import sys
 
 import torch
 import torch.nn.functional as F
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "tools"))
+import st
 
 torch.manual_seed(20260101)
 tensors = {}
@@ -151,21 +153,7 @@ def make_timm():
         tensors[name + ".options"] = torch.tensor([smoothing, 0, threshold or 0], dtype=torch.float32)
 
 
-def write(path):
-    codes = {torch.float32: ("F32", "f"), torch.float64: ("F64", "d"), torch.int32: ("I32", "i")}
-    header, body = {}, b""
-    for name in sorted(tensors):
-        t = tensors[name]
-        data = struct.pack("<%d%s" % (t.numel(), codes[t.dtype][1]), *t.flatten().tolist())
-        header[name] = {"dtype": codes[t.dtype][0], "shape": list(t.shape), "data_offsets": [len(body), len(body) + len(data)]}
-        body += data
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    with open(path, "wb") as out:
-        out.write(struct.pack("<Q", len(text)) + text + body)
-
-
 make_single()
 make_several()
 make_timm()
-write(sys.argv[1])
+st.save(sys.argv[1], {name: t.numpy() for name, t in tensors.items()})

@@ -6,12 +6,14 @@ tests/unit/device/test_ref_distill.c.
 
 Made with PyTorch 1.13. All inputs are small multiples of 1/32, so that they are exact in float32.
 """
-import json
-import struct
+import os
 import sys
 
 import torch
 import torch.nn.functional as F
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "tools"))
+import st
 
 torch.manual_seed(20260102)
 tensors = {}
@@ -54,22 +56,8 @@ def features(name, shape, weight):
                 "options": torch.tensor([weight, 0.0]), "metrics": metrics(12.5 + part.item() * seen.sum().item()), "dx": dy + x.grad})
 
 
-def write(path):
-    codes = {torch.float32: ("F32", "f"), torch.float64: ("F64", "d"), torch.int32: ("I32", "i")}
-    header, body = {}, b""
-    for name in sorted(tensors):
-        t = tensors[name]
-        data = struct.pack("<%d%s" % (t.numel(), codes[t.dtype][1]), *t.flatten().tolist())
-        header[name] = {"dtype": codes[t.dtype][0], "shape": list(t.shape), "data_offsets": [len(body), len(body) + len(data)]}
-        body += data
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    with open(path, "wb") as out:
-        out.write(struct.pack("<Q", len(text)) + text + body)
-
-
 logits("warm", 10, 0.5, 4.0)
 logits("cold", 10, 0.75, 0.5)
 logits("alone", 13, 1.0, 2.0)
 features("features", (3, 5, 4), 0.25)
-write(sys.argv[1])
+st.save(sys.argv[1], {name: t.numpy() for name, t in tensors.items()})

@@ -2,9 +2,6 @@
  * weights that are not finite, lack of memory, a child process. */
 #include "tests/harness/api_support.h"
 
-#include <sys/wait.h>
-#include <unistd.h>
-
 enum { IMAGES = 1 };
 
 static char    dir[SUPPORT_PATH], run[SUPPORT_PATH];

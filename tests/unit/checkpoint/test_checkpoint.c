@@ -1,6 +1,6 @@
 /* tests/unit/checkpoint/test_checkpoint.c: content of checkpoint files, folders, links, the number of checkpoints to
  * keep, find. Conversion, permutation and files that do not fit: tests/unit/checkpoint/test_checkpoint_read.c; failing
- * calls and kills: tests/unit/checkpoint/test_checkpoint_faults.c. */
+ * calls: tests/unit/checkpoint/test_checkpoint_faults.c. */
 #include "tests/harness/checkpoint_fake.h"
 
 #include <sys/stat.h>
@@ -302,8 +302,6 @@ static void damaged_folders(void) {
     cr_free(text);
     folder_close();
 }
-
-/* ---- small files ---- */
 
 TESTS(CASE(files_of_a_checkpoint), CASE(equal_states_give_equal_files), CASE(io_fails),
       CASE(class_name_with_line_break), CASE(run_folder), CASE(keep_counts), CASE(saving_a_step_again),

@@ -1,14 +1,11 @@
 /* tests/unit/checkpoint/test_checkpoint_faults.c: checkpoints under failure: every change of the disk in a save fails
- * once, or fails from there on; memory runs out; the disk fills up; the process is killed at any moment. Each time,
+ * once, or fails from there on; memory runs out. Kills: scripts/kill-test.sh. Each time,
  * older checkpoints load with exactly their content, the links name complete folders, find returns one checkpoint, a
  * sweep removes all leftovers, and no memory leaks. */
 #include "tests/harness/checkpoint_fake.h"
 #include "tests/harness/failing_alloc.h"
 
 #include <errno.h>
-#include <signal.h>
-#include <sys/mman.h>
-#include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 
@@ -190,70 +187,7 @@ static void sweep_removes_only_leftovers(void) {
     folder_close();
 }
 
-/* ---- kill ---- */
-
-/* Number of folders named step-N that do not hold exactly the content of step N. */
-static int half_folders(void) {
-    DIR *dir   = opendir(folder);
-    int  count = 0;
-    for (struct dirent *e; dir && (e = readdir(dir));)
-        if (!strncmp(e->d_name, "step-", 5)) count += intact_step(in_folder("%s", e->d_name)) < 0;
-    if (dir) closedir(dir);
-    return count;
-}
-
-/* Saves in an endless loop, as a run does: resumes from the checkpoint that it finds, and writes each saved step to
- * `done`. */
-static void save_for_ever(volatile int64_t *done) {
-    cr_ckpt_sweep(folder);
-    int64_t step = found_step(folder);
-    if (step < 0) step = 0;
-    for (int64_t i = step;; i++) {
-        if (i == 0) continue;
-        if (fake_save(folder, i, i % 3 == 0, 1) != CR_OK) _exit(3); /* the first save replaces the existing step */
-        *done = i;
-        if (fake_save(folder, i, false, 1) != CR_OK) _exit(3);
-    }
-}
-
-static void killed_at_any_moment(void) {
-    volatile int64_t *done   = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    unsigned          random = 12345;
-    int               dirty  = 0;
-    REQUIRE(done != MAP_FAILED && folder_open());
-    /* killed at a random moment after up to five saves, which are counted: their time depends on the machine */
-    const int64_t start = cr_time_ns();
-    REQUIRE_OK(fake_save(folder, 1, false, 1));
-    const unsigned save_us = (unsigned)CR_MAX((int64_t)1500, (cr_time_ns() - start) / 1000);
-    for (int round = 0; round < 60; round++) {
-        random               = random * 1103515245 + 12345;
-        const int64_t enough = *done + random / 65536 % 6;
-        pid_t         child  = fork();
-        if (child == 0) save_for_ever(done);
-        int how = 0;
-        while (*done < enough && waitpid(child, &how, WNOHANG) == 0) usleep(100);
-        usleep(random / 4096 % save_us);
-        kill(child, SIGKILL);
-        waitpid(child, &how, 0);
-        CHECK(WIFSIGNALED(how)); /* no save failed */
-        dirty += leftovers(folder) > 0;
-        CHECK_INT(half_folders(), 0);
-        int64_t found = found_step(folder);
-        if (*done && found < *done) TEST_FAIL_("round %d: found %d, but %d was saved", round, (int)found, (int)*done);
-        if (!*done) continue;
-        int64_t best = intact_step(in_folder("best"));
-        if (*done >= 3 && (best < 3 || best % 3)) TEST_FAIL_("round %d: best is %d", round, (int)best);
-    }
-    printf("    %d steps saved, %d of 60 kills left files for the sweep\n", (int)*done, dirty);
-    CHECK(dirty > 10); /* otherwise the kills came at the wrong moments, and nothing was tested */
-    cr_ckpt_sweep(folder);
-    CHECK_INT(leftovers(folder), 0);
-    CHECK(found_step(folder) >= *done && *done > 60);
-    munmap((void *)(uintptr_t)done, 4096);
-    folder_close();
-}
-
 TESTS(CASE(every_call_fails_once), CASE(all_later_calls_fail), CASE(disk_stays_full),
       CASE(every_call_fails_once_when_saving_again), CASE(all_later_calls_fail_when_saving_again),
       CASE(without_atomic_exchange), CASE(links_and_atomic_files), CASE(memory_runs_out),
-      CASE(sweep_removes_only_leftovers), CASE(killed_at_any_moment))
+      CASE(sweep_removes_only_leftovers))

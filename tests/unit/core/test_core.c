@@ -246,27 +246,6 @@ static void groups_are_configurable(void) {
     CHECK_HAS(cr_error_message(), "grouped convolutions (32 groups) cannot be quantised");
 }
 
-static void bottleneck_width_is_configurable(void) {
-    static const char *const        wide[]   = {"model.arch=resnet50", "model.width_per_group=128"},
-                             *const narrow[] = {"model.arch=wide_resnet50_2", "model.width_per_group=64"};
-    static const char *const        basic[]  = {"model.arch=resnet18", "model.width_per_group=128"};
-
-    static const char *const odd[]  = {"model.arch=custom", "model.block=bottleneck", "model.stem=imagenet",
-                                       "model.depths=1",    "model.widths=24",        "model.width_per_group=10"};
-    static const char *const none[] = {"model.arch=custom", "model.block=bottleneck", "model.depths=1",
-                                       "model.widths=4", "model.width_per_group=15"};
-    CHECK_INT(parameters_of(wide, 2), 68883240);
-    CHECK_INT(parameters_of(narrow, 2), 25557032);
-    /* 24 * 10 / 64 = 3: stem 7x7x3x24 and BN, 1x1 24 to 3, 3x3 3 to 3, 1x1 3 to 96, 1x1 24 to 96, classifier of 1000 */
-    CHECK_INT(parameters_of(odd, 6), 3528 + 48 + (72 + 6) + (81 + 6) + (288 + 192) + (2304 + 192) + 97000);
-    CHECK_INT(parameters_of(basic, 2), -1);
-    CHECK_HAS(cr_error_message(), "[model] width_per_group");
-    CHECK_HAS(cr_error_message(), "bottleneck");
-    CHECK_INT(parameters_of(none, 5), -1);
-    CHECK_HAS(cr_error_message(), "at least 16");
-    cr_error_clear();
-}
-
 /* ---- memory ---- */
 
 static void allocation_counts_and_fails_on_demand(void) {
@@ -334,7 +313,6 @@ static void text_is_valid_json_or_failed(void) {
 
 TESTS(CASE(philox_matches_published_vectors), CASE(streams_are_distinct_and_values_in_range),
       CASE(f16_rounds_to_nearest_even), CASE(bf16_rounds_to_nearest_even), CASE(arrays_become_f32),
-      CASE(initial_weights_follow_he), CASE(networks_have_the_published_sizes), CASE(bottleneck_width_is_configurable),
-      CASE(groups_are_configurable), CASE(allocation_counts_and_fails_on_demand),
-      CASE(arrays_keep_their_elements_when_they_grow), CASE(arenas_refuse_arrays_that_cannot_be_counted),
-      CASE(text_is_valid_json_or_failed))
+      CASE(initial_weights_follow_he), CASE(networks_have_the_published_sizes), CASE(groups_are_configurable),
+      CASE(allocation_counts_and_fails_on_demand), CASE(arrays_keep_their_elements_when_they_grow),
+      CASE(arenas_refuse_arrays_that_cannot_be_counted), CASE(text_is_valid_json_or_failed))

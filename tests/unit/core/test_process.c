@@ -65,22 +65,6 @@ static void a_program_that_is_not_there(void) {
     CHECK(waitpid(-1, &how, WNOHANG) < 0 && errno == ECHILD); /* no child remains */
 }
 
-/* With SIGCHLD ignored, the system keeps no exit status: the caller learns only that the process has ended. */
-static void ignored_sigchld(void) {
-    struct cr_process_signals signals;
-    pid_t                     process;
-    int                       how;
-    signal(SIGCHLD, SIG_IGN);
-    cr_process_signals_begin(&signals, NULL, 0);
-    REQUIRE(start_shell("exit 0", false, -1, &process) == 0);
-    const int64_t start = cr_time_ns();
-    while (!cr_process_ended(process, &how) && cr_time_ns() - start < SECONDS * INT64_C(1000000000))
-        CHECK_INT(cr_process_wait(&signals, CR_PROCESS_POLL_MS), 0);
-    CHECK_INT(cr_process_code(how), 1);
-    cr_process_signals_end(&signals);
-    signal(SIGCHLD, SIG_DFL);
-}
-
 static void signals_wait_and_are_passed_on(void) {
     struct cr_process_signals signals;
     pid_t                     process;
@@ -98,26 +82,6 @@ static void signals_wait_and_are_passed_on(void) {
     cr_process_signals_end(&signals);
     (void)sigprocmask(SIG_SETMASK, NULL, &mask);
     CHECK(!sigismember(&mask, SIGTERM) && !sigismember(&mask, SIGCHLD));
-}
-
-/* Blocked and ignored signals, handlers and SIGHUP of nohup. */
-static void on_signal(int number) {
-    (void)number;
-}
-
-static void default_signals(void) {
-    sigset_t all, before;
-    (void)sigfillset(&all);
-    signal(SIGPIPE, SIG_IGN);
-    signal(SIGHUP, SIG_IGN);
-    signal(SIGUSR2, on_signal);
-    (void)sigprocmask(SIG_SETMASK, &all, &before);
-    const int code = code_of_shell("test \"$(grep -E '^Sig(Blk|Ign)' /proc/self/status | tr -d '\\n\\t')\" = "
-                                   "SigBlk:0000000000000000SigIgn:0000000000000001");
-    (void)sigprocmask(SIG_SETMASK, &before, NULL);
-    CHECK_INT(code, 0);
-    CHECK(signal(SIGPIPE, SIG_DFL) == SIG_IGN && signal(SIGHUP, SIG_DFL) == SIG_IGN);
-    CHECK(signal(SIGUSR2, SIG_DFL) == on_signal); /* the new process has a table of its own */
 }
 
 /* A parent that is killed: its process gets SIGTERM, closes the pipe and ends. */
@@ -188,6 +152,5 @@ static void a_copy_stops_with_its_parent(void) {
     close(ends[0]);
 }
 
-TESTS(CASE(codes), CASE(a_program_that_is_not_there), CASE(ignored_sigchld), CASE(signals_wait_and_are_passed_on),
-      CASE(default_signals), CASE(stops_with_its_parent), CASE(a_copy_of_this_process),
-      CASE(a_copy_stops_with_its_parent))
+TESTS(CASE(codes), CASE(a_program_that_is_not_there), CASE(signals_wait_and_are_passed_on), CASE(stops_with_its_parent),
+      CASE(a_copy_of_this_process), CASE(a_copy_stops_with_its_parent))

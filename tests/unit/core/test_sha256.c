@@ -3,9 +3,6 @@
 #include "core/files.h"
 #include "tests/harness/test.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 static const char *hash_of(const char *bytes, size_t count, size_t step) {
     static char      hex[65];
     struct cr_sha256 s;

@@ -93,22 +93,6 @@ static void leftovers_are_removed(void) {
     remove_folder();
 }
 
-static void locked_files_of_others_are_kept(void) {
-    struct cr_temporary t;
-    make_folder();
-    put("x.tmp.1");
-    const int other = open(in_folder("x.tmp.1"), O_RDONLY);
-    CHECK(other >= 0 && flock(other, LOCK_EX) == 0);
-    REQUIRE_OK(cr_temporary_file(&t, in_folder("x")));
-    CHECK(there("x.tmp.1"));
-    cr_temporary_drop(&t);
-    close(other);
-    REQUIRE_OK(cr_temporary_file(&t, in_folder("x")));
-    CHECK(!there("x.tmp.1"));
-    cr_temporary_drop(&t);
-    remove_folder();
-}
-
 /* A process of another container may have the same number. */
 static void a_name_that_is_taken(void) {
     struct cr_temporary a, b;
@@ -171,6 +155,6 @@ static void paths_that_are_too_long(void) {
     cr_temporary_drop(&t);
 }
 
-TESTS(CASE(commit_replaces_and_drop_removes), CASE(leftovers_are_removed), CASE(locked_files_of_others_are_kept),
-      CASE(a_name_that_is_taken), CASE(folders_are_removed_with_their_content),
-      CASE(each_failing_change_leaves_the_old_file), CASE(paths_that_are_too_long))
+TESTS(CASE(commit_replaces_and_drop_removes), CASE(leftovers_are_removed), CASE(a_name_that_is_taken),
+      CASE(folders_are_removed_with_their_content), CASE(each_failing_change_leaves_the_old_file),
+      CASE(paths_that_are_too_long))

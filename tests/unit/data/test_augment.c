@@ -10,7 +10,6 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 static uint8_t *golden_read(struct cr_st_file *file, const char *name, int *size) {
     const struct cr_st_entry *e     = cr_st_find(file, name);

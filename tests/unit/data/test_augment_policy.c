@@ -155,7 +155,5 @@ static void rand_augment_has_uniform_operations(void) {
     CHECK(changed > 500);
 }
 
-/* ---- keys ---- */
-
 TESTS(CASE(pixels_are_torchvisions), CASE(auto_augment_has_torchvisions_frequencies),
       CASE(rand_augment_has_uniform_operations))

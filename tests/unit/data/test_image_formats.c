@@ -265,40 +265,6 @@ static void packed_images_keep_their_format(void) {
     CHECK_INT(cr_alloc_live(), 0);
 }
 
-static void keys_are_checked(void) {
-    static const struct {
-        const char *keys[3], *error;
-    } cases[] = {
-        {{"data.channels=2"}, "must be 1 (grey), 3 (RGB) or 4 (RGBA)"},
-        {{"data.bits=12"}, "must be 8 or 16"},
-        {{"data.channels=1", "data.mean=0.4,0.4,0.4"}, "must be one number: the images are grey"},
-        {{"data.channels=4", "data.std=1,1,1"}, "must be four numbers"},
-        {{"data.channels=4", "data.augment=rand"}, "is not defined for channels = 4"},
-        {{"data.bits=16", "data.jitter=0.1,0,0,0"}, "is not defined for bits = 16"},
-        {{"data.channels=1", "data.mean=0.4", "data.std=0.2"}, NULL},
-        {{"data.channels=4", "data.mean=0.1,0.2,0.3,0.4"}, NULL},
-        {{"data.channels=1", "data.augment=rand"}, NULL},
-    };
-    for (size_t i = 0; i < CR_COUNT(cases); i++) {
-        const struct cr_config *config;
-        int                     n = 0;
-        while (n < 3 && cases[i].keys[n]) n++;
-        CHECK_INT(cr_config_open(&config, NULL, cases[i].keys, n), cases[i].error ? CR_ERR_CONFIG : CR_OK);
-        if (cases[i].error && !strstr(cr_error_message(), cases[i].error)) TEST_FAIL_("%s", cr_error_message());
-        cr_config_close(config);
-    }
-    const struct cr_config *config;
-    REQUIRE_OK(make_config(&config, "data.channels=1"));
-    CHECK_NEAR(cr_config_mean(config, 0), 0.449, 1e-9);
-    CHECK_INT(config->data.mean.count, 1);
-    cr_config_close(config);
-    REQUIRE_OK(make_config(&config, "data.channels=4", "data.std=0.5"));
-    CHECK_NEAR(cr_config_mean(config, 1), 0.456, 1e-9);
-    CHECK_NEAR(cr_config_mean(config, 3), 0.449, 1e-9);
-    CHECK_NEAR(cr_config_std(config, 3), 0.5, 0);
-    cr_config_close(config);
-}
-
 TESTS(CASE(decoded_images_match_pil), CASE(resized_images_match_pil), CASE(parts_equal_the_whole),
       CASE(windows_of_files_are_parts), CASE(orientations_move_whole_pixels),
-      CASE(grey_operations_are_those_of_equal_channels), CASE(packed_images_keep_their_format), CASE(keys_are_checked))
+      CASE(grey_operations_are_those_of_equal_channels), CASE(packed_images_keep_their_format))

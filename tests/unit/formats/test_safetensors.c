@@ -132,7 +132,5 @@ static void quoted_names(void) {
     CHECK_HAS(out, "...");
 }
 
-/* ---- real weights ---- */
-
 TESTS(CASE(reads_golden), CASE(writes_golden), CASE(empty_file), CASE(many_tensors), CASE(escapes_are_decoded),
       CASE(quoted_names))

@@ -5,7 +5,6 @@
 
 #include <errno.h>
 #include <signal.h>
-#include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 

@@ -160,36 +160,6 @@ static void two_bounds_against_brute_force(void) {
     CHECK(possible > 500);
 }
 
-/* Many small choices, as those of a network: the gaps are small. */
-static void two_bounds_nearly_optimal(void) {
-    enum { N = 40, VALUES = 8 };
-    struct cr_search_problem p = {.variables = N, .factors = N};
-    struct cr_search_result  r;
-    p.values = cr_alloc(N, sizeof *p.values);
-    p.factor = cr_alloc(N, sizeof *p.factor);
-    for (int f = 0; f < N; f++) {
-        struct cr_search_factor *q = &p.factor[f];
-        p.values[f]                = VALUES;
-        q->variables               = 1;
-        q->variable                = cr_alloc(1, sizeof *q->variable);
-        q->first                   = cr_alloc(VALUES + 1, sizeof *q->first);
-        q->option                  = cr_alloc(VALUES, sizeof *q->option);
-        q->variable[0]             = f;
-        for (int i = 0; i < VALUES; i++) {
-            q->first[i + 1] = i + 1;
-            q->option[i]    = (struct cr_search_option){.cost   = (1 + f % 3) * (VALUES - i) / 8.0,
-                                                        .loss   = (1 + f % 7) * i * i / 64.0,
-                                                        .second = (1 + f % 5) * (VALUES - i) / 8.0};
-        }
-    }
-    REQUIRE_OK(cr_search_two(&p, 55, 80, &r));
-    check_sums(&p, &r);
-    CHECK(r.cost <= 55 && r.second <= 80 && r.loss_gap > 0);
-    CHECK(r.loss_gap < 0.05 * r.loss && r.gap < 0.01 * r.cost);
-    cr_search_free(&r);
-    cr_search_problem_free(&p);
-}
-
 static void against_brute_force(void) {
     struct cr_rng rng = cr_rng_make(3, CR_RNG_TEST, 0, 0);
     for (int i = 0; i < 120; i++) {
@@ -253,5 +223,4 @@ static void lack_of_memory(void) {
     cr_search_problem_free(&scarce);
 }
 
-TESTS(CASE(against_brute_force), CASE(two_bounds_against_brute_force), CASE(two_bounds_nearly_optimal),
-      CASE(long_chain), CASE(lack_of_memory))
+TESTS(CASE(against_brute_force), CASE(two_bounds_against_brute_force), CASE(long_chain), CASE(lack_of_memory))

@@ -1,6 +1,6 @@
 /* tests/unit/pruning/test_prune_schedules.c: schedules of pruning: the phases of AC/DC against lists by hand, the mask
  * updates of RigL and the steps of the group decay against a model in numpy (tests/golden/pruning/make.py), random
- * masks by their counts, and configurations that are refused. */
+ * masks by their counts. */
 #define GOLDEN_FILE "pruning/schedules.safetensors"
 #include "model/model.h"
 #include "pruning/pruning.h"
@@ -295,16 +295,6 @@ static void decay_equals_numpy(void) {
     cr_free(value);
     cr_free(amount);
 }
-
-/* ---- configurations ---- */
-
-#define REFUSED(text, ...)                                                                                             \
-    do {                                                                                                               \
-        const char *const       keys_[] = {__VA_ARGS__};                                                               \
-        const struct cr_config *c_;                                                                                    \
-        CHECK_STATUS(cr_config_open(&c_, NULL, keys_, CR_COUNT(keys_)), CR_ERR_CONFIG);                                \
-        CHECK_HAS(cr_error_message(), text);                                                                           \
-    } while (0)
 
 static void close_golden(void) {
     cr_st_close(golden);

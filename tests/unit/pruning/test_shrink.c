@@ -1,5 +1,5 @@
 /* tests/unit/pruning/test_shrink.c: a network without some channels has the logits of the network in which their
- * weights and BN scales are 0; the choice of channels meets the target; targets that cannot be met are refused. */
+ * weights and BN scales are 0; the choice of channels meets the target. */
 #include "model/channels.h"
 #include "pruning/shrink.h"
 #include "pruning/widths.h"

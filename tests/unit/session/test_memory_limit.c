@@ -207,19 +207,6 @@ static void program_that_fits_is_used(void) {
     fixture_close(&f);
 }
 
-static void user_choice_is_kept(void) {
-    struct fixture  f;
-    struct compiled chosen;
-    REQUIRE_OK(fixture_open(&f));
-    f.session.limit = f.plain_need * 7 / 10;
-    REQUIRE_OK(cr_config_change(&f.config, 0, CR_CHANGES("train.gram_bn=no")));
-    f.session.config = f.config;
-    REQUIRE_OK(compile_chosen(&f, &chosen));
-    CHECK_INT(chosen.grams, 0);
-    compiled_free(&chosen);
-    fixture_close(&f);
-}
-
 /* The checkpoint holds the times of both programs. On resume the device would measure other times and choose the other
  * program. */
 static void resumed_run_uses_the_stored_times(void) {
@@ -246,4 +233,4 @@ static void resumed_run_uses_the_stored_times(void) {
 }
 
 TESTS(CASE(faster_program_is_used_below_a_limit), CASE(program_without_a_limit_is_unchanged),
-      CASE(program_that_fits_is_used), CASE(user_choice_is_kept), CASE(resumed_run_uses_the_stored_times))
+      CASE(program_that_fits_is_used), CASE(resumed_run_uses_the_stored_times))

@@ -34,25 +34,6 @@ static void session_open_survives_failing_allocations(void) {
     cr_config_close(config);
 }
 
-static void model_programs_survive_failing_allocations(void) {
-    static const enum cr_program_kind kinds[] = {CR_PROGRAM_STEP, CR_PROGRAM_EVAL};
-    const struct cr_config           *config;
-    struct cr_model                   model;
-    REQUIRE_OK(cr_config_open(&config, NULL, tiny, CR_COUNT(tiny)));
-    for_each_failing_alloc(f, .least = 20) {
-        failing_alloc_begin(&f);
-        cr_status status = cr_model_open(config, 3, 8, 8, &model);
-        for (size_t k = 0; status == CR_OK && k < CR_COUNT(kinds); k++) {
-            struct cr_program p;
-            status = cr_model_program(&model, config, kinds[k], 4, &p);
-            if (status == CR_OK) cr_program_free(&p);
-            if (status != CR_OK || k + 1 == CR_COUNT(kinds)) cr_model_close(&model);
-        }
-        failing_alloc_end(&f, status);
-    }
-    cr_config_close(config);
-}
-
 static void evaluation_survives_failing_allocations(void) {
     const struct cr_config   *config;
     struct cr_session         s;
@@ -161,37 +142,5 @@ static void resuming_survives_failing_allocations(void) {
     cr_log_quiet(false);
 }
 
-/* A disk that is full from the n-th change on: the run ends with one error that names the cause, and the saved
- * checkpoints can be loaded and resumed. */
-static void full_disk_ends_a_run_cleanly(void) {
-    static const char *const more[] = {"train.save_every=1", "train.epochs=2", "train.keep=9"};
-    struct run               r;
-    int                      seen = 0;
-    cr_log_quiet(true);
-    for (int64_t n = 1; !test_failures_; n += 7) {
-        run_prepare(&r, more, 3);
-        cr_fs_fail_at(n, 1000000, ENOSPC);
-        cr_status status = run_train(&r, NULL);
-        cr_fs_fail_at(0, 0, 0);
-        if (status != CR_OK) {
-            CHECK_STATUS(status, CR_ERR_IO);
-            CHECK(strstr(cr_error_message(), "disk full") || strstr(cr_error_message(), "No space left"));
-        }
-        int found = load_all(&r);
-        if (status == CR_OK)
-            CHECK_INT(found, 4);
-        else if (found > seen) {
-            seen = found;
-            REQUIRE_OK(run_train(&r, "auto"));
-            CHECK_INT(load_all(&r), 4);
-        }
-        drop_folder(r.dir);
-        if (status == CR_OK) break;
-    }
-    CHECK(seen >= 3); /* the disk did fill up during the run */
-    cr_log_quiet(false);
-}
-
-TESTS(CASE(session_open_survives_failing_allocations), CASE(model_programs_survive_failing_allocations),
-      CASE(evaluation_survives_failing_allocations), CASE(training_survives_failing_allocations),
-      CASE(resuming_survives_failing_allocations), CASE(full_disk_ends_a_run_cleanly))
+TESTS(CASE(session_open_survives_failing_allocations), CASE(evaluation_survives_failing_allocations),
+      CASE(training_survives_failing_allocations), CASE(resuming_survives_failing_allocations))

@@ -217,21 +217,6 @@ static void run_without_table_needs_force_to_measure(void) {
     fixture_close(&s);
 }
 
-/* A note about the timing of such a kernel is printed, unless a program uses such a kernel itself. */
-static void unused_sparse_tensor_cores_are_reported(void) {
-    struct cr_op            op[2]   = {{.kind = CR_OP_relu, .kernel = 0}, {.kind = CR_OP_relu, .kernel = CR_NONE}};
-    const struct cr_program program = {.op = op, .ops = 2}, *all[2] = {&program, &program};
-    struct fixture          s;
-    fixture_open(&s, &with_times, NULL);
-    REQUIRE_OK(cr_cost_table_open(&s.device, "", &s.session.cost_table));
-    CHECK(!cr_cost_table_has_lasting_effect(s.session.cost_table, all, 2));
-    s.session.cost_table->sparse_cores = true;
-    CHECK(cr_cost_table_has_lasting_effect(s.session.cost_table, all, 2));
-    op[1] = (struct cr_op){.kind = CR_OP_conv, .kernel = 1};
-    CHECK(!cr_cost_table_has_lasting_effect(s.session.cost_table, all, 2));
-    fixture_close(&s);
-}
-
 static void failing_allocations(void) {
     struct fixture s;
     fixture_open(&s, &with_times, NULL);
@@ -249,5 +234,4 @@ static void failing_allocations(void) {
 
 TESTS(CASE(without_checkpoint_table_the_device_selects), CASE(matching_table_is_used),
       CASE(mismatched_table_needs_force), CASE(device_without_table_needs_force),
-      CASE(run_without_table_needs_force_to_measure), CASE(unused_sparse_tensor_cores_are_reported),
-      CASE(failing_allocations))
+      CASE(run_without_table_needs_force_to_measure), CASE(failing_allocations))

@@ -190,34 +190,6 @@ static void weights_are_loaded_or_refused(void) {
 
 /* ---- evaluation ---- */
 
-static void evaluation_counts_every_image_once(void) {
-    struct run r;
-    prepare(&r);
-    static const char *const batches[] = {"train.eval_batch=1", "train.eval_batch=3", "train.eval_batch=5",
-                                          "train.eval_batch=64"};
-    struct cr_scores         first     = {0};
-    for (size_t i = 0; i < CR_COUNT(batches); i++) {
-        const struct cr_config *config;
-        struct cr_session       s;
-        struct cr_dataset      *set;
-        struct cr_scores        scores;
-        REQUIRE_OK(OPEN(&r, &config, &s, batches[i]));
-        REQUIRE_OK(cr_dataset_open(config, CR_SPLIT_VAL, &set));
-        REQUIRE_OK(cr_session_evaluate(&s, set, NULL, &scores));
-        if (!i) first = scores;
-        CHECK_INT(scores.images, 5);
-        CHECK_INT(scores.correct1, first.correct1);
-        CHECK_INT(scores.correct5, 5); /* three classes: the correct one is always among five */
-        CHECK_NEAR(scores.loss_sum, first.loss_sum, 1e-4);
-        const volatile int stop = 1;
-        CHECK_STATUS(cr_session_evaluate(&s, set, (volatile const int *)&stop, &scores), CR_ERR_INTERRUPTED);
-        cr_dataset_close(set);
-        cr_session_close(&s);
-        cr_config_close(config);
-    }
-    finish(&r);
-}
-
 /* Some updates; the loader starts again each time. */
 static void train_a_little(struct cr_session *s, const struct cr_dataset *set) {
     const struct cr_loader_options options = {
@@ -308,5 +280,4 @@ static void step_loop_does_not_allocate(void) {
 TESTS(CASE(resume_is_bitwise_identical), CASE(resume_with_batches_left_over), CASE(resume_in_the_middle_of_pruning),
       CASE(changed_config_needs_force), CASE(found_batch_size_is_reused), CASE(frozen_parameters_do_not_change),
       CASE(infinite_loss_stops_without_damage), CASE(weights_are_loaded_or_refused),
-      CASE(evaluation_counts_every_image_once), CASE(earlier_evaluation_changes_nothing),
-      CASE(step_loop_does_not_allocate))
+      CASE(earlier_evaluation_changes_nothing), CASE(step_loop_does_not_allocate))
