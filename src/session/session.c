@@ -313,12 +313,13 @@ static cr_status open_all(struct cr_session *s, const struct cr_session_options 
     log_lasting_effect(s);
     s->times.compile_ns = cr_time_ns() - start;
     start               = cr_time_ns();
-    /* before the regions are reserved, which would count as libraries */
-    if (s->need_without_limit) s->state.memory_limit = s->limit + cr_session_overhead_bytes(s);
+    /* asked before the regions are reserved, which would count as libraries */
+    const size_t overhead = s->need_without_limit ? cr_session_overhead_bytes(s) : 0;
     if (o->execute) {
         CR_TRY(bind_programs(s));
         CR_TRY(cr_session_put_teacher(s));
     }
+    if (s->need_without_limit) s->state.memory_limit = s->limit + overhead;
     s->times.memory_ns = cr_time_ns() - start;
     return CR_OK;
 }

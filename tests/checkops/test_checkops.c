@@ -34,6 +34,11 @@ static void report_kernel(const struct checkops_runner *w, int i, struct totals 
         totals->skipped++;
         return;
     }
+    if (t->runs == 0 && kernel->op == CR_OP_fused) { /* its parts are compared in whole programs */
+        printf("skip %s %-24s see test_bn_chains and test_cuda_bn_chains\n", w->name, kernel->name);
+        totals->skipped++;
+        return;
+    }
     if (t->runs == 0 && (w->shards || w->cut)) { /* another shard or more time may reach the kernel */
         printf("none %s %s\n", w->name, kernel->name);
         return;

@@ -244,7 +244,7 @@ static void keys_are_those_of_version_0_3(void) {
     conv.in[CR_IN_conv_x]   = cr_tensor_add(&p, "x", CR_F16, CR_REGION_POOL, 2, 8, 8, 16);
     conv.in[CR_IN_conv_w]   = cr_tensor_add(&p, "w", CR_F16, CR_REGION_POOL, 32, 3, 3, 16);
     conv.out[CR_OUT_conv_y] = cr_tensor_add(&p, "y", CR_F16, CR_REGION_POOL, 2, 4, 4, 32);
-    conv.attr.conv = (struct cr_conv_attr){.stride = 2, .pad = 1, .relu = true, .accumulate = true, .pad_c = 8};
+    conv.attr.conv = (struct cr_conv_attr){.stride = 2, .pad = 1, .relu = true, .accumulate = true, .add_pad_c = 8};
     pool.attr.conv = (struct cr_conv_attr){.stride = 2, .pad = 1, .window = 3};
     loss.attr.loss = (struct cr_loss_attr){.sigmoid = true, .several = true, .gamma = 2};
     gram.attr.conv = (struct cr_conv_attr){.stride = 2, .pad = 1};
