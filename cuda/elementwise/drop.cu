@@ -1,5 +1,5 @@
 /* cuda/elementwise/drop.cu: dropout and stochastic depth, with the random numbers of core/rng.c. Reference:
- * device/cpu/reference/ref_drop.c.
+ * device/cpu/reference/ref_pointwise.c.
  *
  * Limiter of stochastic depth: memory, 1 element written for each element of x, and 1 read if the image is kept.
  * Dropout has few elements. */

@@ -67,7 +67,7 @@ struct cr_compile_options {
     size_t            pool_limit; /* most bytes of the pool; 0: no limit. The caller checks whether the limit is kept */
     bool              recompute;  /* with `pool_limit`: tensors may be recomputed */
     bool              offload;    /* with `pool_limit`: tensors may be offloaded, where that is fastest */
-    /* with `offload`: which tensors; BEST, which is 0, but in comparisons (tools/memory-trace) */
+    /* with `offload`: which tensors. BEST, which is 0; only comparisons (tools/memory-trace) use others */
     enum cr_offload_score offload_score;
     bool                  zero_copy;    /* with `offload`: kernels may read offloaded tensors from host memory */
     const char           *until;        /* last pass to run: "grad", "fuse", "select", "insert_waits" or "plan";

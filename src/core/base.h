@@ -138,8 +138,7 @@ struct cr_arena {
 void *cr_arena_alloc(struct cr_arena *arena, size_t bytes); /* zeroed, 16-aligned; NULL when out of memory */
 /* `count` elements of `size` bytes. As cr_arena_alloc; also NULL when count * size overflows. */
 void *cr_arena_array(struct cr_arena *arena, size_t count, size_t size);
-/* Allocates `count` elements for the pointer `var` from an arena, or returns CR_ERR_MEMORY from the enclosing function.
- */
+/* Allocates `count` elements for `var` from an arena, or returns CR_ERR_MEMORY from the enclosing function. */
 #define CR_ARENA_ALLOC(arena, var, count)                                                                              \
     do {                                                                                                               \
         (var) = cr_arena_array((arena), (count), sizeof *(var));                                                       \

@@ -55,7 +55,7 @@ static cr_status resumed_config(const struct cr_config *stored, const struct cr_
                : cr_config_change(&run->config, 0, CR_CHANGES(batch));
 }
 
-/* Logs the values of the configuration that the user names that the run does not take from it. */
+/* Logs which values of the user's configuration have no effect, because the run keeps its stored ones. */
 static cr_status log_ignored(const struct cr_config *user_config, const struct cr_run *run) {
     struct cr_config_differences differ;
     const cr_status              status = cr_config_compare(run->config, user_config, &differ);

@@ -26,7 +26,7 @@ struct ck_spdnn_state {
     uint32_t *blocks_done;
 };
 
-/* One layer: groups of `rows` rows that have the same columns. spdnn/spdnn.h describes the arrays. */
+/* One layer: groups of `rows` rows that have the same columns. tools/spdnn/spdnn.h describes the arrays. */
 struct ck_spdnn_layer {
     int             rows, groups;
     enum ck_type    weights; /* CK_F32 or CK_F16 */

@@ -1,4 +1,5 @@
-/* tools/spdnn/spdnn.c: generates the challenge's networks; published results; worker threads. See spdnn/spdnn.h. */
+/* tools/spdnn/spdnn.c: generates the challenge's networks; published results; worker threads. See
+ * tools/spdnn/spdnn.h. */
 #include "tools/spdnn/spdnn.h"
 
 #include "core/rng.h"

@@ -4,9 +4,8 @@
  * The check replays the program with one vector clock per stream: clock[l][m] counts the ops of stream m that are
  * complete for stream l. Memory is a sorted list of byte ranges. Each range remembers its last writer and, per stream,
  * its last reader since then. An access splits the ranges at its ends. The writer (and, for a write, the readers) of
- * each range that it covers must be complete. A write merges its ranges into one. If an op
- * computes results of an earlier op (cr_op_each_left), both ops count as writers of these results. Transients are
- * compared by their planned bytes; before plan, each transient has bytes of its own. */
+ * each range that it covers must be complete. A write merges its ranges into one. Transients are compared by their
+ * planned bytes; before plan, each transient has bytes of its own. */
 #include "compiler/passes.h"
 
 #include <string.h>
