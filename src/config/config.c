@@ -3,6 +3,7 @@
 #include "config/config.h"
 
 #include "config/loader.h"
+#include "core/files.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -52,14 +53,24 @@ static void reset_width(struct cr_config_loader *l, const char *file) {
     *width                      = (struct cr_config_src){0};
 }
 
+/* Whether the program wrote this file: the config.ini of a checkpoint, which a user may give to continue the run. */
+static bool is_in_checkpoint(const char *file) {
+    const char *name  = strrchr(file, '/');
+    const char *start = name ? name + 1 : file;
+    char        weights[CR_PATH_MAX];
+    if (strcmp(start, "config.ini") != 0) return false;
+    const int written = snprintf(weights, sizeof weights, "%.*smodel.safetensors", (int)(start - file), file);
+    return written > 0 && (size_t)written < sizeof weights && cr_fs_is_file(weights);
+}
+
 /* A name that only older versions accept: the present one counts in the configuration of a run, which the program
  * wrote. Elsewhere it is an error. False when the name is not one of an older version. */
 static bool set_old_name(struct cr_config_loader *l, const char *section, const char *name, const char *text,
                          const char *file, int line) {
-    const struct cr_old_name *old    = cr_old_name_find(section, name, text);
-    const bool                stored = l->config->stored && file != l->config->override_source;
+    const struct cr_old_name *old = cr_old_name_find(section, name, text);
     char                      why[300];
     if (!old) return false;
+    const bool stored = file != l->config->override_source && (l->config->stored || is_in_checkpoint(file));
     if (stored && old->instead_key)
         value_set(l, old->instead_section, old->instead_key, old->instead_value ? old->instead_value : text, file,
                   line);
