@@ -1,6 +1,6 @@
 /* tests/unit/optim/test_update.c: the properties that all update rules share, on single parameters: masks, frozen
- * parameters, suppressed updates, loss scales, norms of 0. Their values, and those of moving averages, are compared with
- * PyTorch and timm in tests/programs/test_golden_train.c. */
+ * parameters, suppressed updates, loss scales, norms of 0. Their values, and those of moving averages, are compared
+ * with PyTorch and timm in tests/programs/test_golden_train.c. */
 #include "tests/harness/reference_run.h"
 
 struct unit {
