@@ -2,6 +2,7 @@
  * 8.0 and 9.0, in every precision, plain and fused; what cuDNN and our own kernels refuse. cuDNN is queried for an
  * offline GPU: the test needs the libraries, but no GPU. */
 #include "compiler/passes.h"
+#include "cuda/common/conv_family.h"
 #include "cuda/core/cuda_device.h"
 #include "cuda/core/kernel_tables.h"
 #include "session/session.h"
@@ -46,6 +47,7 @@ static void open_device(int cc, const struct precision *precision, struct cuda_d
     *out = (struct cuda_device){.cc = cc, .multiprocessors = 108, .base.options.tf32 = precision->math == CR_MATH_TF32};
     cr_cuda_collect_kernels(out);
     out->base.kernels = out->kernels.kernel;
+    out->families     = ck_families_of(cc);
 }
 
 /* Other ops: their kernels depend on shapes and types only. */
