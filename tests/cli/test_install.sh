@@ -147,7 +147,8 @@ for file in LICENSE THIRD_PARTY_NOTICES.md CHANGELOG.md SECURITY.md copyright ch
     holds "$file in the package" test -s "$work/root/usr/share/doc/cresnet/$file"
 done
 dpkg-deb -e "$deb" "$work/control"
-has "programs that link the library depend on the package" "$(cat "$work/control/shlibs" 2>/dev/null)" "libcresnet 0.3 cresnet (>= "
+has "programs that link the library depend on the package" "$(cat "$work/control/shlibs" 2>/dev/null)" \
+    "libcresnet $(cresnet --version | awk '/^cresnet / { sub(/\.[0-9]+$/, "", $2); print $2 }') cresnet (>= "
 is "the library is found after the installation" "$(cat "$work/control/triggers" 2>/dev/null)" "activate-noawait ldconfig"
 is "the version of the package" "$(dpkg-deb -f "$deb" Version)" "$(cresnet --version | awk '/^cresnet / { print $2 }')"
 has "the licence in --version" "$(cresnet --version)" "MIT, Copyright"
