@@ -1,5 +1,5 @@
-/* cli/moved.c: words of the command line that are programs of their own since version 0.4.0 (tools/README.md), or have
- * another option in their place. */
+/* cli/moved.c: words of the command line that version 0.4.0 no longer has, because a program of tools/ or another
+ * option replaced them. docs/upgrading.md lists the same words. */
 #include "cli/common/command.h"
 
 #include <string.h>
@@ -7,8 +7,8 @@
 static const struct {
     enum cr_command_id command;
     const char        *word;    /* the first operand, the end of its name ("*.csv"), or an option ("--trace") */
-    const char        *program; /* what takes its place; its folder in tools/, NULL for cresnet itself */
-    const char        *folder;
+    const char        *instead; /* a command, or what to do */
+    const char        *folder;  /* of the program in tools/; NULL: `instead` is a command or option of cresnet */
 } moved[] = {
     {CR_CMD_BENCH, "spdnn", "cresnet-spdnn", "spdnn"},
     {CR_CMD_BENCH, "sparse", "cresnet-sparse-bench", "sparse-bench"},
@@ -20,6 +20,11 @@ static const struct {
     {CR_CMD_PLAN, "--capacity", "cresnet-memory-trace offsets FILE.csv", "memory-trace"},
     {CR_CMD_PLAN, "--time-limit", "cresnet-memory-trace offsets FILE.csv", "memory-trace"},
     {CR_CMD_PLAN, "--png", "cresnet plan --svg FILE", NULL},
+    {CR_CMD_PLAN, "--costs", "cresnet plan --kernel-times FILE", NULL},
+    {CR_CMD_PLAN, "--lives", "cresnet plan --lifetimes", NULL},
+    {CR_CMD_BENCH, "--against", "cresnet bench data --trainer-speed N", NULL},
+    {CR_CMD_EXPORT, "--dense", "the default, so leave it out", NULL},
+    {CR_CMD_EXPORT, "--names", "not needed, because torchvision and timm name the tensors alike: leave it out", NULL},
     {CR_CMD_PLAN, "*.csv", "cresnet-memory-trace offsets FILE.csv", "memory-trace"},
 };
 
@@ -37,10 +42,12 @@ cr_status cr_command_moved(enum cr_command_id command, int argc, char **argv) {
         for (size_t k = 0; k < CR_COUNT(moved); k++) {
             if (moved[k].command != command || (moved[k].word[0] != '-' && !(operand && first))) continue;
             if (!matches(moved[k].word, argv[i])) continue;
-            if (!moved[k].folder) return CR_FAIL(CR_ERR_USAGE, "%s is now: %s", moved[k].word, moved[k].program);
-            return CR_FAIL(CR_ERR_USAGE, "cresnet %s %s is now the program %s: tools/%s/README.md",
-                           cr_command(command)->name, moved[k].word[0] == '*' ? "--csv FILE.csv" : moved[k].word,
-                           moved[k].program, moved[k].folder);
+            if (!moved[k].folder) return CR_FAIL(CR_ERR_USAGE, "%s is now: %s", moved[k].word, moved[k].instead);
+            return CR_FAIL(
+                CR_ERR_USAGE,
+                "cresnet %s %s is now the program %s: tools/%s/README.md in the source tree says how to build it",
+                cr_command(command)->name, moved[k].word[0] == '*' ? "--csv FILE.csv" : moved[k].word, moved[k].instead,
+                moved[k].folder);
         }
         first = first && !operand;
     }

@@ -104,11 +104,12 @@ cr_status cr_cmd_source_find(const struct cr_args *args, struct cr_cmd_source *o
     struct cr_cmd_source source = {0};
     cr_status            status;
     const char          *resumed = args->value[CR_OPT_RESUME];
-    if (!args->operands && resumed && cr_fs_is_dir(resumed))
-        return cr_args_fail(args,
-                            "no configuration file given: to continue this run, cresnet train "
-                            "%s/last/config.ini --resume %s",
-                            resumed, resumed);
+    if (!args->operands && resumed && cr_fs_is_dir(resumed)) {
+        char path[CR_PATH_MAX]; /* of a checkpoint folder, else of the last checkpoint of a run */
+        CR_TRY(cr_path_join(path, resumed, "config.ini"));
+        return cr_args_fail(args, "no configuration file given: to continue this run, cresnet train %s%s --resume %s",
+                            resumed, cr_fs_is_file(path) ? "/config.ini" : "/last/config.ini", resumed);
+    }
     if (!args->operands) return fail_usage(args, "no configuration file given");
     if (!*args->operand[0])
         status = cr_args_fail(args, "the name of the configuration file is empty");
