@@ -114,7 +114,7 @@ FOLDERS = {
     "tools/spdnn": 9.6,  # sparse deep networks (Graph Challenge)
     "tools/memory-trace": 9.6,  # lifetimes, allocators and rules of offloading
     "tools/memory-trace/trace": 9.55,  # memory logs
-    "tools/sparse-bench": 9.6,  # sparse convolutions beside dense ones and im2col
+    "tools/sparse-bench": 9.6,  # sparse convolutions compared with dense ones and im2col
     "tools/init-bench": 9.6,  # weight initialisation on the device and on the host
 }
 # Includes that the levels alone would refuse: (folder or file, header or folder): reason.

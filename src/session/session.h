@@ -158,8 +158,8 @@ void cr_session_sparse_text(const struct cr_program *program, struct cr_text *ou
 
 /* ---- session/memory_limit.c and session/batch_search.c ---- */
 
-/* Sets state.memory_limit, limit, limit_if_needed and overhead_bytes from [memory] limit; `found`: the limit that the
- * run found for auto, else 0. */
+/* Sets state.memory_limit, limit, limit_if_needed and overhead_bytes from [memory] limit. `found` is the limit in bytes
+ * that the run found before for limit = auto, or 0. */
 void cr_session_limit(struct cr_session *session, size_t found);
 /* Bytes that count against the limit in addition to the regions. */
 size_t cr_session_overhead_bytes(const struct cr_session *session);
@@ -277,11 +277,13 @@ CR_MUST cr_status cr_session_check_evaluation(const struct cr_session *session, 
 
 /* ---- batches without training (session/batches.c) ---- */
 
-/* Where a loader keeps images so that the device copies from there: page-locked memory on a GPU, else ordinary memory.
- * The session outlives the loader. Reserving takes time: for a loader that lives as long as a training. */
+/* The memory in which a loader keeps its images, so that the device can copy from it: page-locked memory on a GPU,
+ * ordinary memory otherwise. The session must outlive the loader. Use it for the loader of a training only, because
+ * page-locking takes time. */
 struct cr_loader_memory cr_session_loader_memory(struct cr_session *session);
-/* Takes the next batch from the loader and runs the program on it, without a copy on the host from memory of the
- * function above. *samples (may be NULL): batch.count; 0 after the end of an evaluation, and then nothing ran. */
+/* Takes the next batch from the loader and runs the program on it. Images in the memory of the function above are not
+ * copied on the host. *samples (may be NULL) is the number of images; 0 after the last batch of an evaluation, when no
+ * program runs. */
 CR_MUST cr_status cr_session_run_next(struct cr_loader *loader, struct cr_exec *exec, const struct cr_step_block *block,
                                       int64_t *samples);
 

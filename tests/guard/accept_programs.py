@@ -20,7 +20,7 @@ def accept(device, cresnet, plans, versions):
     programs.write_kept(device, {case: program for case, (program, _) in now.items()})
     plans[device] = {case: plan for case, (_, plan) in now.items()}
     if library := programs.DEVICES[device][0]:
-        versions[device] = programs.library_versions(cresnet)[library]
+        versions[device] = programs.versions_of_libraries(cresnet)[library]
 
 
 def main():

@@ -48,7 +48,7 @@ def configs():
     return sorted(os.path.basename(path)[:-4] for path in glob.glob(os.path.join(SOURCE, "configs", "*.ini")))
 
 
-def library_versions(cresnet):
+def versions_of_libraries(cresnet):
     """What the build has: {"oneDNN": "2.6.3" or absent, "cuDNN": ...}."""
     text = subprocess.run([cresnet, "--version"], capture_output=True, text=True, check=True).stdout
     found = {}
@@ -193,7 +193,7 @@ def same(kept, now):
 
 def usable_devices(cresnet, versions):
     """([device], [(device, why it is skipped)])"""
-    built, use, skipped = library_versions(cresnet), [], []
+    built, use, skipped = versions_of_libraries(cresnet), [], []
     for device, (library, _, table) in DEVICES.items():
         if table and not os.path.exists(os.path.join(HERE, table + ".xz")):
             skipped.append((device, f"{table}.xz is missing"))

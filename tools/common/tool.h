@@ -12,7 +12,7 @@ enum { CR_TOOL_OPTIONS_MAX = 24 };
 
 struct cr_tool_option {
     const char *name;  /* without the two dashes */
-    const char *value; /* placeholder in --help; NULL for a flag */
+    const char *value; /* name of the value in --help, such as N or FILE; NULL for a flag */
     const char *key;   /* configuration key that the option stands for, or NULL */
     const char *help;  /* one line */
 };

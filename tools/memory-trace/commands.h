@@ -19,7 +19,7 @@ cr_status cr_trace_command_plan(const struct cr_tool_args *args);
 cr_status cr_trace_command_offsets(const struct cr_tool_args *args);
 /* offloading CONFIG: predicted time against memory, for each rule that selects the tensors to offload. */
 cr_status cr_trace_command_offloading(const struct cr_tool_args *args);
-/* allocators CONFIG: the memory plan of a training step beside online allocators. */
+/* allocators CONFIG: the memory plan of a training step compared with online allocators. */
 cr_status cr_trace_command_allocators(const struct cr_tool_args *args);
 
 #endif

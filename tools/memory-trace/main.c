@@ -62,7 +62,7 @@ int main(int argc, char **argv) {
                   "plan LOG               finds the iteration in the memory log of any program, and plans its memory\n"
                   "offsets FILE.csv       plans offsets for the lifetimes of any program (CSV: id,lower,upper,size)\n"
                   "offloading CONFIG|RUN  predicted time against memory for each rule that selects tensors to offload\n"
-                  "allocators CONFIG|RUN  the memory plan of a training step beside online allocators\n",
+                  "allocators CONFIG|RUN  the memory plan of a training step and online allocators\n",
         .option = options,
         .run    = run,
     };

@@ -1,8 +1,8 @@
 /* tools/sparse-bench/baselines_cuda.c: benchmark baselines that compute a convolution as a matrix product, as papers on
  * sparse kernels do.
  *
- * cresnet-sparse-bench times these kernels; kernel selection never chooses them. The baselines are given every
- * advantage: a 1x1 convolution with stride 1 needs no im2col, one product covers the whole batch, descriptors and
+ * cresnet-sparse-bench times these kernels; kernel selection never chooses them. The baselines are as fast as
+ * they can be: a 1x1 convolution with stride 1 needs no im2col, one product covers the whole batch, descriptors and
  * analysis are made before timing, and each layout of the operands is an algorithm of its own. */
 #include "cuda/core/cuda_device.h"
 #include "cuda/core/op_shapes.h"

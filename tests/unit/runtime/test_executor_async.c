@@ -375,8 +375,8 @@ static void larger_images_wait_for_the_end_of_the_previous_run(void) {
     bound_close(&b);
 }
 
-/* Images in ordinary memory may change as soon as they are fed; those that are fed in place are read where they are,
- * when the device gets to it. Labels are copied either way. */
+/* Images in ordinary memory are copied at once, so the caller may change them. Images that are fed in place are read by
+ * the device later, at their own address. Labels are copied at once in both cases. */
 static const void *put_from[8];
 static int         puts_noted;
 
