@@ -163,10 +163,6 @@ bool plan_tiles(const ck_conv &conv, int64_t nnz, int config, int multiprocessor
 
 } // namespace sparse
 
-int ck_sparse_conv_configs(void) {
-    return sparse::CONFIG_COUNT;
-}
-
 void ck_sparse_conv_tile(int config, int tile[3]) {
     const sparse::tile_config none = {}, &c = config >= 1 && config <= sparse::CONFIG_COUNT
                                                   ? sparse::TILE_CONFIGS[config - 1]
