@@ -76,8 +76,8 @@ struct ck_sparse_steps {
     int64_t c_step, r_step, s_phase, s_step;
 };
 
-/* Gives the quads, rows and maximum number of warps of a tile config. Configs from 1 on select one tiling each; config 0
- * selects the tiling with the fewest estimated cycles. */
+/* Gives the quads, rows and maximum number of warps of a tile config. Configs from 1 on select one tiling each; config
+ * 0 selects the tiling with the fewest estimated cycles. */
 void ck_sparse_conv_tile(int config, int tile[3]);
 /* Makes a plan for a filter with `nnz` nonzero weights. Returns false when the config does not support the convolution
  * or the images are too large (2^31 pixels, or a patch that does not fit in `shared_bytes`, the shared memory of a
