@@ -77,8 +77,8 @@ static inline bool cr_call_reads_early(const struct cr_call *call, unsigned slot
 /* A kernel: one implementation of one op kind: a row of a table, which ends with a row without a name. Tables are
  * constants with static lifetime. */
 struct cr_kernel {
-    /* "dnnl.conv": printed by plan and profile, stored with kernel times. With math CR_MATH_DATA a '*' stands for the
-     * type: "cuda.stem.*" is listed as cuda.stem.f16 and cuda.stem.bf16. */
+    /* "dnnl.conv": printed by plan and profile, stored with kernel times. A '*' stands for the type, and the row is a
+     * kernel for each of its types: "cuda.stem.*" is listed as cuda.stem.f16 and cuda.stem.bf16. */
     const char     *name;
     enum cr_op_kind op;
     enum cr_math    math;
@@ -140,7 +140,7 @@ struct cr_kernel {
 #define CR_IN_BIT(kind, slot) (1u << CR_IN_##kind##_##slot)
 #define CR_OUT_BIT(kind, slot) (1u << CR_OUT_##kind##_##slot)
 
-/* The table of a device. A row with math CR_MATH_DATA becomes one kernel for each of its types. */
+/* The table of a device. A row with a '*' in its name becomes one kernel for each of its types. */
 enum { CR_KERNELS_MAX = 256, CR_TYPED_KERNELS_MAX = 96, CR_KERNEL_NAME_MAX = 48 };
 struct cr_kernel_list {
     const struct cr_kernel *kernel[CR_KERNELS_MAX + 1]; /* best first; ends with NULL */
@@ -148,8 +148,7 @@ struct cr_kernel_list {
     struct cr_kernel        typed[CR_TYPED_KERNELS_MAX];
     char                    typed_name[CR_TYPED_KERNELS_MAX][CR_KERNEL_NAME_MAX];
 };
-/* Appends one row, or the rows of a table; they must outlive the list. */
-void cr_kernel_list_add_row(struct cr_kernel_list *list, const struct cr_kernel *row);
+/* Appends the rows of a table, which must outlive the list. */
 void cr_kernel_list_add(struct cr_kernel_list *list, const struct cr_kernel *rows);
 
 /* ---- finding a kernel ---- */
