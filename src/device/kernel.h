@@ -16,6 +16,7 @@
 #define CR_DEVICE_KERNEL_H
 
 #include "graph/graph.h"
+#include "graph/kernel_traits.h"
 
 /* Values that the host sets before each step and that kernels read while they run. */
 struct cr_step_block {
@@ -87,14 +88,13 @@ struct cr_kernel {
     unsigned dtypes;
     /* Optional slots that the kernel implements (bit s: slot s). An op that uses another one is not accepted, so that a
      * new slot breaks no existing kernel. */
-    unsigned optional_in, optional_out;
-    bool     deterministic; /* two runs with the same number of threads are bitwise identical */
-    unsigned relaxations;   /* bits of enum cr_relaxation */
-    bool     collective;    /* accepts only ops of several ranks; tests with several ranks verify it */
-    bool     sparse;        /* accepts exactly the convolutions with a sparsity pattern */
-    bool     reference;     /* defines the op: accepts every op of its kind in f32 and f64; named ref.* */
-    bool     sparse_cores;  /* uses sparse tensor cores: see cr_cost_table_has_lasting_effect */
-    unsigned host_slots;    /* bit s is set when input s may lie in the HOST region (each value is read once) */
+    unsigned                optional_in, optional_out;
+    bool                    deterministic; /* two runs with the same number of threads are bitwise identical */
+    unsigned                relaxations;   /* bits of enum cr_relaxation */
+    bool                    collective;    /* accepts only ops of several ranks; tests with several ranks verify it */
+    bool                    sparse;        /* accepts exactly the convolutions with a sparsity pattern */
+    bool                    reference; /* defines the op: accepts every op of its kind in f32 and f64; named ref.* */
+    struct cr_kernel_traits traits;
 
     /* Returns whether the kernel supports this op, whose types and slots have been checked: shapes, attributes, absent
      * slots. NULL: every such op. */
@@ -155,8 +155,9 @@ void cr_kernel_list_add(struct cr_kernel_list *list, const struct cr_kernel *row
 
 /* FLOP/s that a kernel with this arithmetic can reach. */
 double cr_device_flops(const struct cr_device *device, enum cr_math math);
-/* Returns whether input `slot` of the kernel may lie in the HOST region. */
-bool cr_kernel_reads_host(const struct cr_device *device, const struct cr_kernel *kernel, int slot);
+/* The traits of the kernel on this device: where the device's memory is that of the host, all inputs may lie in the
+ * HOST region. */
+struct cr_kernel_traits cr_kernel_traits(const struct cr_device *device, const struct cr_kernel *kernel);
 /* Returns whether the kernel supports the op, including its types, slots, sparsity pattern and the regions of its
  * inputs. */
 bool cr_kernel_accepts(const struct cr_device *device, const struct cr_kernel *kernel, const struct cr_program *program,

@@ -92,15 +92,17 @@ static bool pattern_fits(const struct cr_kernel *kernel, const struct cr_op *op)
     return cr_op_has_sparsity_pattern(op) ? kernel->sparse || kernel->reference : !kernel->sparse;
 }
 
-bool cr_kernel_reads_host(const struct cr_device *device, const struct cr_kernel *kernel, int slot) {
-    return device->caps.host_memory || (kernel->host_slots >> slot & 1);
+struct cr_kernel_traits cr_kernel_traits(const struct cr_device *device, const struct cr_kernel *kernel) {
+    struct cr_kernel_traits traits = kernel->traits;
+    if (device->caps.host_memory) traits.host_slots = ~0u;
+    return traits;
 }
 
 static bool can_read_inputs(const struct cr_device *device, const struct cr_kernel *kernel, const struct cr_program *p,
                             const struct cr_op *op) {
+    const unsigned host_slots = cr_kernel_traits(device, kernel).host_slots;
     for (int s = 0; s < CR_OP_IN_MAX; s++)
-        if (op->in[s] >= 0 && p->tensor[op->in[s]].region == CR_REGION_HOST && !cr_kernel_reads_host(device, kernel, s))
-            return false;
+        if (op->in[s] >= 0 && p->tensor[op->in[s]].region == CR_REGION_HOST && !(host_slots >> s & 1)) return false;
     return true;
 }
 
