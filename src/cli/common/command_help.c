@@ -88,7 +88,6 @@ static const char about_bench[] =
     "bench step: a whole training step on random images: median time and images/s.\n"
     "bench infer: the network alone, BN folded into the convolutions: images/s for consecutive batches, and the\n"
     "            latency of one batch from host memory to the result (train.eval_batch=N, 1 for latency).\n"
-    "bench ops:  the same as cresnet profile.\n"
     "bench data: the data loader alone at full speed: images/s, images/s per worker, MB/s of files, and the\n"
     "            fraction of the time in each stage. An image that is read for the first time is decoded to its\n"
     "            end, later only as far as its crop needs. --steps N: batches (20). --trainer-speed=N: the\n"
@@ -184,8 +183,8 @@ static const char about_data[] =
 static const char about_help[] =
     "Explains a command, or the keys of the configuration.\n"
     "help keys optim, help optim.lr: one section, one key.\n"
-    "help completion SHELL: completion for bash, zsh or fish, to be sourced by the shell (it is installed with the\n"
-    "program).\n"
+    "help completion SHELL: completion for bash or zsh, which the shell reads (it is installed with the program).\n"
+    "fish makes its completion of the installed man pages: fish_update_completions.\n"
     "help man [COMMAND|keys]: the same text as a man page, as the build installs it.\n";
 
 static const char about_finetune[] =
@@ -242,7 +241,7 @@ static const struct cr_command commands[CR_CMD_COUNT] = {
     [CR_CMD_PLAN]     = {"plan", "show the network, its program and its memory plan", "CONFIG|RUN " KEYS, about_plan},
     [CR_CMD_CHECK]    = {"check", "compare every op with an FP64 reference", "CONFIG|RUN " KEYS, about_check},
     [CR_CMD_BENCH]    = {"bench", "time a training step, inference or the data loader",
-                         "step|infer|ops|data CONFIG|RUN " KEYS " | gpu", about_bench, "step infer ops data gpu"},
+                         "step|infer|data CONFIG|RUN " KEYS " | gpu", about_bench, "step infer data gpu"},
     [CR_CMD_PROFILE]  = {"profile", "time every op of the training step, or of an evaluation", "CONFIG|RUN " KEYS,
                          about_profile},
     [CR_CMD_PRUNE]    = {"prune", "prune weights by magnitude", "CONFIG|RUN " KEYS, about_prune},
@@ -256,7 +255,7 @@ static const struct cr_command commands[CR_CMD_COUNT] = {
                          " | stat CONFIG|DIR | verify CONFIG|DIR|FILE ... | pack CONFIG|DIR OUT | shapes DIR",
                          about_data, "stat verify pack shapes"},
     [CR_CMD_HELP]     = {"help", "this overview; help keys, help COMMAND",
-                         "[COMMAND | keys [SECTION|KEY]] | completion bash|zsh|fish | man [COMMAND|keys]", about_help,
+                         "[COMMAND | keys [SECTION|KEY]] | completion bash|zsh | man [COMMAND|keys]", about_help,
                          "keys man completion"},
 };
 

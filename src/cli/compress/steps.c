@@ -154,11 +154,9 @@ static cr_status train(struct cr_compress *c, const char *bn, const char *tuned,
     const char *channels;
     if (cr_fs_is_file(file)) return CR_OK;
     CR_TRY(channels_of(c, bn, &channels));
-    const char *weights = cr_arena_printf(&c->arena, "model.weights=%s", bn);
-    const char *output  = cr_arena_printf(&c->arena, "train.output=%s", tuned);
-    /* compress.ini may come from somebody else: no command of it is executed */
-    const char *const arguments[] = {"train",           c->ini,          channels, weights, output,
-                                     "train.on_event=", "--resume=auto", "-q",     NULL};
+    const char       *weights     = cr_arena_printf(&c->arena, "model.weights=%s", bn);
+    const char       *output      = cr_arena_printf(&c->arena, "train.output=%s", tuned);
+    const char *const arguments[] = {"train", c->ini, channels, weights, output, "--resume=auto", "-q", NULL};
     if (!weights || !output) return CR_NO_MEMORY(CR_PATH_MAX);
     return cr_compress_process(c, arguments, false, file);
 }
