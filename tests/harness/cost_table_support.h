@@ -93,16 +93,20 @@ struct fixture {
     struct cr_program     program;
     struct cr_op          op;
     struct cr_cost_table *table;
-    char                  path[CR_PATH_MAX];
+    char                  path[CR_PATH_MAX], dir[SUPPORT_PATH]; /* of the file */
 };
 
+/* `folder` may be that of the fixture. */
 static inline void fixture_open(struct fixture *s, const char *folder, const char *device) {
+    char                   dir[SUPPORT_PATH];
     const double           as_given[3][2] = {{3e-4, 0}, {2e-4, 1e-4}, {5e-5, 0}};
     const struct cr_device fake           = {.backend = &fake_backend,
                                              .kernels = kernels,
                                              .options = {.deterministic = true},
                                              .caps    = {.alignment = 256, .bytes_per_s = 1e9, .flops_per_s = 1e9}};
-    *s                                    = (struct fixture){.device = fake};
+    snprintf(dir, sizeof dir, "%s", folder);
+    *s = (struct fixture){.device = fake};
+    memcpy(s->dir, dir, sizeof dir);
     snprintf(s->device.caps.text, sizeof s->device.caps.text, "%s", device);
     memcpy(takes, as_given, sizeof takes);
     memset(enqueue_s, 0, sizeof enqueue_s);
@@ -115,13 +119,31 @@ static inline void fixture_open(struct fixture *s, const char *folder, const cha
     s->op                    = cr_op_make(CR_OP_relu, CR_NONE);
     s->op.in[CR_IN_relu_x]   = cr_tensor_add(&s->program, "x", CR_F16, CR_REGION_POOL, 2, 4, 4, 8);
     s->op.out[CR_OUT_relu_y] = cr_tensor_add(&s->program, "y", CR_F16, CR_REGION_POOL, 2, 4, 4, 8);
-    REQUIRE_OK(cr_path_join(s->path, folder, "kernel_times.txt"));
+    REQUIRE_OK(cr_path_join(s->path, s->dir, "kernel_times.txt"));
     REQUIRE_OK(cr_cost_table_open(&s->device, s->path, &s->table));
 }
 
 static inline void fixture_close(struct fixture *s) {
     cr_cost_table_close(s->table);
     cr_program_free(&s->program);
+}
+
+/* In a new folder. */
+static inline void fixture_begin(struct fixture *s) {
+    char dir[SUPPORT_PATH];
+    make_folder(dir);
+    fixture_open(s, dir, "GPU A, driver 1");
+}
+
+/* The next process with the same file. */
+static inline void fixture_reopen(struct fixture *s, const char *device) {
+    fixture_close(s);
+    fixture_open(s, s->dir, device);
+}
+
+static inline void fixture_end(struct fixture *s) {
+    fixture_close(s);
+    drop_folder(s->dir);
 }
 
 static inline struct cr_cost best(struct fixture *s) {

@@ -46,12 +46,4 @@ static inline void sparse_24_decode(const uint16_t *values, const uint16_t *plac
     }
 }
 
-/* The metadata operand of mma.sp m16n8k32 for 16 rows from `row` and 32 columns from `column`: the word of `lane`, with
- * selector 0 (lanes 0 and 1 of each four provide metadata) or 1 (lanes 2 and 3). */
-static inline uint32_t sparse_24_word(const uint16_t *places, int64_t columns, int64_t row, int64_t column, int lane) {
-    const int64_t   words = columns / 16, at = column / 16 + lane % 2;
-    const uint16_t *low = places + (row + lane / 4) * words + at;
-    return (uint32_t)low[0] | (uint32_t)low[8 * words] << 16;
-}
-
 #endif

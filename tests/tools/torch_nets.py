@@ -58,24 +58,6 @@ class CifarResNet(nn.Module):
         return self.fc(x.mean((2, 3)))
 
 
-class TinyResNet(nn.Module):
-    """The network of support.TINY_MODEL."""
-
-    def __init__(self, classes, tensors):
-        super().__init__()
-        block = torchvision.models.resnet.BasicBlock
-        self.conv1 = nn.Conv2d(3, 4, 3, 1, 1, bias=False)
-        self.bn1 = nn.BatchNorm2d(4)
-        self.layer1 = nn.Sequential(block(4, 4))
-        self.layer2 = nn.Sequential(block(4, 8, 2, nn.Sequential(nn.Conv2d(4, 8, 1, 2, bias=False), nn.BatchNorm2d(8))))
-        self.fc = nn.Linear(8, classes)
-        self.load_state_dict({k: torch.from_numpy(np.array(v)) for k, v in tensors.items()}, strict=True)
-
-    def forward(self, x):
-        x = self.layer2(self.layer1(F.relu(self.bn1(self.conv1(x)))))
-        return self.fc(x.mean((2, 3)))
-
-
 def build(said, weights):
     """The network that steps_tool ran, with the weights that it saved."""
     depth = int(said["arch"][len("resnet"):])
@@ -108,13 +90,6 @@ def imagenet_logits(model, pixels, dtype):
     """Logits of u8 images [N,H,W,3], computed in `dtype`, as doubles."""
     with torch.no_grad():
         return model.eval().to(dtype)(imagenet_input(pixels, dtype)).double().numpy()
-
-
-def save_logits(path, model, pixels):
-    """Writes the images as PATH.u8 and the logits of the model as PATH.f32 and PATH.f64, named after the type of the computation."""
-    pixels.tofile(f"{path}.u8")
-    for kind, dtype in (("f32", torch.float32), ("f64", torch.float64)):
-        imagenet_logits(model, pixels, dtype).tofile(f"{path}.{kind}")
 
 
 def exact_fp32():

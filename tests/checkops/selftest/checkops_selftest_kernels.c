@@ -1,10 +1,28 @@
 /* tests/checkops/selftest/checkops_selftest_kernels.c: the table of kernels with deliberate errors, and of unusual
- * kernels that are correct. */
+ * kernels that are correct. Rounding to 16 bits and to tf32: tests/unit/verification/. */
 #include "device/cpu/cpu.h"
 #include "tests/checkops/selftest/checkops_selftest.h"
 
 #include <math.h>
 #include <string.h>
+
+/* ---- whether a kernel accepts an op ---- */
+
+static bool is_half(enum cr_dtype dtype) {
+    return dtype == CR_F16 || dtype == CR_BF16;
+}
+static bool only_half(const struct cr_device *device, const struct cr_program *program, const struct cr_op *op) {
+    (void)device;
+    return is_half(program->tensor[op->out[0]].dtype);
+}
+static bool not_half(const struct cr_device *device, const struct cr_program *program, const struct cr_op *op) {
+    (void)device;
+    for (int s = 0; s < CR_OP_IN_MAX; s++)
+        if (op->in[s] >= 0 && is_half(program->tensor[op->in[s]].dtype)) return false;
+    return !is_half(program->tensor[op->out[0]].dtype);
+}
+
+/* ---- kernels ---- */
 
 static bool is_f32(const struct cr_call *call) {
     return checkops_out_tensor(call, 0)->dtype == CR_F32;
@@ -316,50 +334,44 @@ static cr_status head_halves_coeffs(struct cr_device *device, const struct cr_ca
 /* clang-format on */
 #define KERNEL CHECKOPS_KERNEL
 const struct cr_kernel checkops_wrong_kernels[] = {
-    KERNEL("bad.inexact_last", add, F32, checkops_not_half, inexact_last),
-    KERNEL("bad.inexact_last_conv", conv, F32, checkops_not_half, inexact_last),
-    KERNEL("bad.forgets_last", relu, F32, checkops_not_half, forgets_last),
-    KERNEL("bad.writes_after_end", relu, F32, checkops_not_half, writes_after_end),
-    KERNEL("bad.writes_before_start", bn_sums, F32, checkops_not_half, writes_before_start),
-    KERNEL("bad.reads_after_end", bn_sums, F32, checkops_not_half, reads_after_end),
-    KERNEL("bad.changes_input", conv, F32, checkops_not_half, changes_input),
-    KERNEL("bad.forgets_to_add", conv_wgrad, F32, checkops_not_half, forgets_to_add),
-    KERNEL("bad.drops_nan", relu, F32, checkops_not_half, drops_nan),
-    KERNEL("bad.last_of_equals", maxpool, F32, checkops_not_half, last_of_equals),
-    KERNEL("bad.reads_after_writing", add, F32, checkops_not_half, reads_after_writing),
-    KERNEL("bad.rounds_inputs", conv, F32, checkops_not_half, rounds_inputs),
-    KERNEL("bad.updates_frozen", sgd, F32, checkops_not_half, updates_frozen),
-    KERNEL("bad.forgets_mask", sgd, F32, checkops_not_half, forgets_mask),
-    WITH_WORKSPACE("bad.forgets_nesterov", muon_direction, F32, checkops_not_half, forgets_nesterov),
-    WITH_WORKSPACE("bad.forgets_nesterov_f16", muon_direction, F16, checkops_not_half, forgets_nesterov),
-    KERNEL("bad.counts_twice", loss, F32, checkops_not_half, counts_twice),
-    KERNEL("bad.wrong_variance", bn_finalize, F32, checkops_not_half, wrong_variance),
-    KERNEL("bad.ignores_type", relu, F32, checkops_not_half, ignores_type),
-    PREPARED("bad.varies_between_runs", bn_sums, true, checkops_not_half, count_prepare, varies_between_runs, cr_free),
-    PREPARED("bad.workspace_too_small", avgpool, true, checkops_not_half, workspace_prepare, workspace_too_small,
+    KERNEL("bad.inexact_last", add, F32, not_half, inexact_last),
+    KERNEL("bad.inexact_last_conv", conv, F32, not_half, inexact_last),
+    KERNEL("bad.forgets_last", relu, F32, not_half, forgets_last),
+    KERNEL("bad.writes_after_end", relu, F32, not_half, writes_after_end),
+    KERNEL("bad.writes_before_start", bn_sums, F32, not_half, writes_before_start),
+    KERNEL("bad.reads_after_end", bn_sums, F32, not_half, reads_after_end),
+    KERNEL("bad.changes_input", conv, F32, not_half, changes_input),
+    KERNEL("bad.forgets_to_add", conv_wgrad, F32, not_half, forgets_to_add),
+    KERNEL("bad.drops_nan", relu, F32, not_half, drops_nan),
+    KERNEL("bad.last_of_equals", maxpool, F32, not_half, last_of_equals),
+    KERNEL("bad.reads_after_writing", add, F32, not_half, reads_after_writing),
+    KERNEL("bad.rounds_inputs", conv, F32, not_half, rounds_inputs),
+    KERNEL("bad.updates_frozen", sgd, F32, not_half, updates_frozen),
+    KERNEL("bad.forgets_mask", sgd, F32, not_half, forgets_mask),
+    WITH_WORKSPACE("bad.forgets_nesterov", muon_direction, F32, not_half, forgets_nesterov),
+    WITH_WORKSPACE("bad.forgets_nesterov_f16", muon_direction, F16, not_half, forgets_nesterov),
+    KERNEL("bad.counts_twice", loss, F32, not_half, counts_twice),
+    KERNEL("bad.wrong_variance", bn_finalize, F32, not_half, wrong_variance),
+    KERNEL("bad.ignores_type", relu, F32, not_half, ignores_type),
+    PREPARED("bad.varies_between_runs", bn_sums, true, not_half, count_prepare, varies_between_runs, cr_free),
+    PREPARED("bad.workspace_too_small", avgpool, true, not_half, workspace_prepare, workspace_too_small,
              release_nothing),
-    PREPARED("bad.assumes_zeroed_workspace", avgpool, true, checkops_not_half, workspace_prepare,
-             assumes_zeroed_workspace, release_nothing),
+    PREPARED("bad.assumes_zeroed_workspace", avgpool, true, not_half, workspace_prepare, assumes_zeroed_workspace,
+             release_nothing),
     PREPARED("bad.accepts_then_refuses", avgpool, true, NULL, prepare_refuses, checkops_reference, release_nothing),
     KERNEL("bad.accepts_nothing", relu, F32, never, checkops_reference),
-    KERNEL("bad.sums_in_16_bits", dense, F16, checkops_only_half, checkops_sums_in_16_bits),
-    KERNEL("bad.truncates_result", add, F32, checkops_only_half, checkops_truncates_result),
-    KERNEL("bad.saturates", channel_scale, F32, checkops_only_half, checkops_saturates),
-    KERNEL("bad.rounds_ties_up", cast, EXACT, checkops_only_half, checkops_rounds_ties_up),
-    KERNEL("bad.truncates_to_tf32_in_f32", conv, F32, checkops_not_half, checkops_truncates_to_tf32),
-    KERNEL("bad.rounds_to_bf16", conv_dgrad, TF32, checkops_not_half, rounds_inputs),
-    KERNEL("good.truncates_to_tf32", conv, TF32, checkops_not_half, checkops_truncates_to_tf32),
-    KERNEL("good.float_sums", bn_sums, F32, checkops_not_half, float_sums),
-    PREPARED("good.not_deterministic", bn_sums, false, checkops_not_half, count_prepare, varies_between_runs, cr_free),
-    WITH_WORKSPACE("bad.head_forgets_add", head, F32, checkops_only_half, head_forgets_add),
-    WITH_WORKSPACE("bad.head_forgets_bias", head, F32, checkops_only_half, head_forgets_bias),
-    WITH_WORKSPACE("bad.head_takes_first_label", head, F32, checkops_only_half, head_takes_first_label),
-    WITH_WORKSPACE("bad.head_smooths_more", head, F32, checkops_only_half, head_smooths_more),
-    WITH_WORKSPACE("bad.head_forgets_weight", head, F32, checkops_only_half, head_forgets_weight),
-    WITH_WORKSPACE("bad.head_halves_dx", head, F32, checkops_only_half, head_halves_dx),
-    WITH_WORKSPACE("bad.head_halves_dw", head, F32, checkops_only_half, head_halves_dw),
-    WITH_WORKSPACE("bad.head_halves_db", head, F32, checkops_only_half, head_halves_db),
-    WITH_WORKSPACE("bad.head_halves_dgamma", head, F32, checkops_only_half, head_halves_dgamma),
-    WITH_WORKSPACE("bad.head_halves_coeffs", head, F32, checkops_only_half, head_halves_coeffs),
+    KERNEL("bad.rounds_to_bf16", conv_dgrad, TF32, not_half, rounds_inputs),
+    KERNEL("good.float_sums", bn_sums, F32, not_half, float_sums),
+    PREPARED("good.not_deterministic", bn_sums, false, not_half, count_prepare, varies_between_runs, cr_free),
+    WITH_WORKSPACE("bad.head_forgets_add", head, F32, only_half, head_forgets_add),
+    WITH_WORKSPACE("bad.head_forgets_bias", head, F32, only_half, head_forgets_bias),
+    WITH_WORKSPACE("bad.head_takes_first_label", head, F32, only_half, head_takes_first_label),
+    WITH_WORKSPACE("bad.head_smooths_more", head, F32, only_half, head_smooths_more),
+    WITH_WORKSPACE("bad.head_forgets_weight", head, F32, only_half, head_forgets_weight),
+    WITH_WORKSPACE("bad.head_halves_dx", head, F32, only_half, head_halves_dx),
+    WITH_WORKSPACE("bad.head_halves_dw", head, F32, only_half, head_halves_dw),
+    WITH_WORKSPACE("bad.head_halves_db", head, F32, only_half, head_halves_db),
+    WITH_WORKSPACE("bad.head_halves_dgamma", head, F32, only_half, head_halves_dgamma),
+    WITH_WORKSPACE("bad.head_halves_coeffs", head, F32, only_half, head_halves_coeffs),
 };
 const int checkops_wrong_kernel_count = CR_COUNT(checkops_wrong_kernels);

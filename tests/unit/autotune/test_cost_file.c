@@ -10,43 +10,33 @@ static void mismatched_file_is_ignored(void) {
                                           "cresnet costs 3\tGPU A, driver 1\n",
                                           "cresnet kernel times 6\tanother device\n1\ta\t0\tb\n"};
     struct fixture           s;
-    char                     dir[SUPPORT_PATH];
-    make_folder(dir);
-    fixture_open(&s, dir, "GPU A, driver 1");
+    fixture_begin(&s);
     best(&s);
     cr_cost_table_flush(s.table);
-    fixture_close(&s);
-    fixture_open(&s, dir, "GPU A, driver 2"); /* another driver: measured again */
+    fixture_reopen(&s, "GPU A, driver 2"); /* another driver: measured again */
     best(&s);
     CHECK(measured(&s) == 3);
-    fixture_close(&s);
-    char path[CR_PATH_MAX];
-    REQUIRE_OK(cr_path_join(path, dir, "kernel_times.txt"));
     for (size_t i = 0; i < CR_COUNT(corrupt); i++) {
-        REQUIRE_OK(cr_file_write_atomic(path, corrupt[i], strlen(corrupt[i])));
-        fixture_open(&s, dir, "GPU A, driver 1");
+        REQUIRE_OK(cr_file_write_atomic(s.path, corrupt[i], strlen(corrupt[i])));
+        fixture_reopen(&s, "GPU A, driver 1");
         CHECK(best(&s).kernel == 1 && measured(&s) == 3);
-        fixture_close(&s);
     }
-    drop_folder(dir);
+    fixture_end(&s);
 }
 
-/* The result of a run that measured: the path of the file and its text. */
-static void leave_file(struct fixture *s, const char *dir, char path[CR_PATH_MAX], char **text) {
-    fixture_open(s, dir, "GPU A, driver 1");
+/* The result of a run that measured: the text of the file. */
+static void begin_with_file(struct fixture *s, char **text) {
+    fixture_begin(s);
     best(s);
     cr_cost_table_flush(s->table);
-    fixture_close(s);
-    REQUIRE_OK(cr_path_join(path, dir, "kernel_times.txt"));
-    REQUIRE_OK(cr_file_read(path, 1 << 20, text, NULL));
+    REQUIRE_OK(cr_file_read(s->path, 1 << 20, text, NULL));
 }
 
 /* The file is not trusted: everything is measured again. */
-static void check_dropped(struct fixture *s, const char *dir, const char *path, const char *text, size_t length) {
-    REQUIRE_OK(cr_file_write_atomic(path, text, length));
-    fixture_open(s, dir, "GPU A, driver 1");
+static void check_dropped(struct fixture *s, const char *text, size_t length) {
+    REQUIRE_OK(cr_file_write_atomic(s->path, text, length));
+    fixture_reopen(s, "GPU A, driver 1");
     CHECK(best(s).algo == 1 && measured(s) == 3);
-    fixture_close(s);
 }
 
 /* Lines with invalid numbers, missing fields, a truncated end: the whole file is ignored. */
@@ -66,13 +56,12 @@ static void corrupt_line_invalidates_the_file(void) {
                                         "100000000001\tfake.a\t0\trelu x\n",
                                         "99999999999999999999\tfake.a\t0\trelu x\n"};
     struct fixture           s;
-    char                     dir[SUPPORT_PATH], *text = NULL, path[CR_PATH_MAX];
-    make_folder(dir);
-    leave_file(&s, dir, path, &text);
+    char                    *text = NULL;
+    begin_with_file(&s, &text);
     for (size_t i = 0; i < CR_COUNT(lines); i++) {
         struct cr_text corrupt = {0};
         add_line_and_checksum(text, lines[i], &corrupt);
-        check_dropped(&s, dir, path, corrupt.data, corrupt.length);
+        check_dropped(&s, corrupt.data, corrupt.length);
         cr_text_free(&corrupt);
     }
     /* bytes after a zero must be read, although the checksum of the bytes before it is valid */
@@ -85,44 +74,40 @@ static void corrupt_line_invalidates_the_file(void) {
     memcpy(whole, text, before);
     memcpy(whole + before + 1, hidden, sizeof hidden - 1);
     memcpy(whole + before + sizeof hidden, sum + 1, last);
-    check_dropped(&s, dir, path, whole, length);
+    check_dropped(&s, whole, length);
     cr_free(whole);
     cr_free(text);
-    drop_folder(dir);
+    fixture_end(&s);
 }
 
 /* A changed kernel or algo could name one that cannot run. */
 static void edited_file_is_ignored(void) {
     struct fixture s;
-    char           dir[SUPPORT_PATH], *text = NULL, path[CR_PATH_MAX];
-    make_folder(dir);
-    leave_file(&s, dir, path, &text);
+    char          *text = NULL;
+    begin_with_file(&s, &text);
     char *algo = strstr(text, "\t1\trelu");
     REQUIRE(algo);
     algo[1] = '7';
-    check_dropped(&s, dir, path, text, strlen(text));
+    check_dropped(&s, text, strlen(text));
     cr_free(text);
-    drop_folder(dir);
+    fixture_end(&s);
 }
 
 /* A valid line of another signature does no harm. */
 static void line_of_another_op_is_ignored(void) {
     struct fixture s;
     struct cr_text more = {0};
-    char           dir[SUPPORT_PATH], *text = NULL;
-    make_folder(dir);
-    fixture_open(&s, dir, "GPU A, driver 1");
+    char          *text = NULL;
+    fixture_begin(&s);
     best(&s);
     REQUIRE_OK(cr_cost_table_text(s.table, &text));
     add_line_and_checksum(text, "100000000000\tfake.a\t0\trelu x\n", &more);
     REQUIRE_OK(cr_file_write_atomic(s.path, more.data, more.length));
-    fixture_close(&s);
-    fixture_open(&s, dir, "GPU A, driver 1");
+    fixture_reopen(&s, "GPU A, driver 1");
     CHECK(best(&s).algo == 1 && measured(&s) == 0);
-    fixture_close(&s);
+    fixture_end(&s);
     cr_text_free(&more);
     cr_free(text);
-    drop_folder(dir);
 }
 
 static void pipe_as_file_does_not_block(void) {
@@ -132,31 +117,26 @@ static void pipe_as_file_does_not_block(void) {
     CHECK_INT(mkfifo(text_into(path, "%s/kernel_times.txt", dir), 0600), 0);
     fixture_open(&s, dir, "GPU A, driver 1");
     CHECK(best(&s).kernel == 1 && measured(&s) == 3);
-    fixture_close(&s);
-    drop_folder(dir);
+    fixture_end(&s);
 }
 
 /* Each process wrote its measurements: neither is lost. */
 static void two_processes_share_the_file(void) {
     struct fixture a, b;
-    char           dir[SUPPORT_PATH];
-    make_folder(dir);
-    fixture_open(&a, dir, "GPU A, driver 1");
-    fixture_open(&b, dir, "GPU A, driver 1");
+    fixture_begin(&a);
+    fixture_open(&b, a.dir, "GPU A, driver 1");
     best(&a);
     cr_cost_table_flush(a.table);
     resize(&b, 7);
     best(&b);
     cr_cost_table_flush(b.table);
-    fixture_close(&a);
     fixture_close(&b);
-    fixture_open(&a, dir, "GPU A, driver 1");
+    fixture_reopen(&a, "GPU A, driver 1");
     best(&a);
     resize(&a, 7);
     CHECK(best(&a).algo == 1);
     CHECK(measured(&a) == 0);
-    fixture_close(&a);
-    drop_folder(dir);
+    fixture_end(&a);
 }
 
 /* Entries of hundreds of signatures are found again, in the file and in memory. */
@@ -203,15 +183,13 @@ static void unwritable_file_does_not_stop_the_run(void) {
         resize(&s, 10 + n);
         best(&s);
     }
-    fixture_close(&s);
-    fixture_open(&s, dir, "GPU A, driver 1");
+    fixture_reopen(&s, "GPU A, driver 1");
     for (int64_t n = 1; n <= 5; n++) { /* a later save writes the entries that could not be written before */
         resize(&s, 10 + n);
         best(&s);
     }
     CHECK(measured(&s) == 0);
-    fixture_close(&s);
-    drop_folder(dir);
+    fixture_end(&s);
 }
 
 static void location_of_the_file(void) {

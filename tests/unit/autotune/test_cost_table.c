@@ -5,9 +5,7 @@
 
 static void fastest_kernel_and_algo_is_selected(void) {
     struct fixture s;
-    char           dir[SUPPORT_PATH];
-    make_folder(dir);
-    fixture_open(&s, dir, "GPU A, driver 1");
+    fixture_begin(&s);
     struct cr_cost cost = best(&s);
     CHECK(cost.kernel == 1 && cost.algo == 1); /* kernel c is faster and not deterministic */
     CHECK(fabs(cost.seconds - 1e-4) < 2e-9);
@@ -17,8 +15,7 @@ static void fastest_kernel_and_algo_is_selected(void) {
     cost                                                    = best(&s);
     CHECK(cost.kernel == 2 && measured(&s) == 7);
     CHECK(fabs(cost.seconds - 5e-5) < 2e-9); /* as every launch in a captured graph */
-    fixture_close(&s);
-    drop_folder(dir);
+    fixture_end(&s);
 }
 
 /* The launch of a library takes the host longer than the device: only the device time counts, in any order of the
@@ -26,33 +23,27 @@ static void fastest_kernel_and_algo_is_selected(void) {
 static void enqueue_time_is_not_counted(void) {
     static const double now[3][2] = {{11e-6, 0}, {14e-6, 9e-6}, {12e-6, 0}}, enqueue[3] = {40e-6, 40e-6, 2e-6};
     struct fixture      s;
-    char                dir[SUPPORT_PATH];
-    make_folder(dir);
-    fixture_open(&s, dir, "GPU A, driver 1");
+    fixture_begin(&s);
     s.device.options.deterministic = false; /* all three kernels */
     memcpy(takes, now, sizeof takes);
     memcpy(enqueue_s, enqueue, sizeof enqueue_s);
     const struct cr_cost cost = best(&s);
     CHECK(cost.kernel == 1 && cost.algo == 1);
     CHECK(fabs(cost.seconds - 9e-6) < 2e-9);
-    fixture_close(&s);
-    drop_folder(dir);
+    fixture_end(&s);
 }
 
 /* The time of events does not count either: with it, two short launches would look alike. */
 static void event_time_is_not_counted(void) {
     static const double now[3][2] = {{3e-6, 0}, {5e-6, 2e-6}, {4e-6, 0}};
     struct fixture      s;
-    char                dir[SUPPORT_PATH];
-    make_folder(dir);
-    fixture_open(&s, dir, "GPU A, driver 1");
+    fixture_begin(&s);
     memcpy(takes, now, sizeof takes);
     event_s                   = 5e-6;
     const struct cr_cost cost = best(&s);
     CHECK(cost.kernel == 1 && cost.algo == 1);
     CHECK(fabs(cost.seconds - 2e-6) < 2e-9);
-    fixture_close(&s);
-    drop_folder(dir);
+    fixture_end(&s);
 }
 
 /* Inputs are noise, although earlier ops wrote to the same memory: for small inputs, for inputs larger than the noise
@@ -60,9 +51,7 @@ static void event_time_is_not_counted(void) {
 static void inputs_are_noise_each_time(void) {
     static const int64_t images[] = {2, 9000, 3, 700, 4, 8999, 5, 9001};
     struct fixture       s;
-    char                 dir[SUPPORT_PATH];
-    make_folder(dir);
-    fixture_open(&s, dir, "GPU A, driver 1");
+    fixture_begin(&s);
     memory_max = 16 << 20;
     for (size_t i = 0; i < CR_COUNT(images); i++) {
         for (int t = 0; t < 2; t++) {
@@ -73,21 +62,17 @@ static void inputs_are_noise_each_time(void) {
         CHECK_INT(not_noise, 0);
     }
     CHECK(measured(&s) > 3 * 5 && launches > 3 * 5 * 3);
-    fixture_close(&s);
-    drop_folder(dir);
+    fixture_end(&s);
 }
 
 static void known_times_are_not_measured_again(void) {
     struct fixture s;
-    char           dir[SUPPORT_PATH];
-    make_folder(dir);
-    fixture_open(&s, dir, "GPU A, driver 1");
+    fixture_begin(&s);
     best(&s);
     best(&s);
     CHECK(measured(&s) == 3);
     cr_cost_table_flush(s.table);
-    fixture_close(&s);
-    fixture_open(&s, dir, "GPU A, driver 1");
+    fixture_reopen(&s, "GPU A, driver 1");
     takes[1][1]         = 9; /* would be visible */
     struct cr_cost cost = best(&s);
     CHECK(cost.kernel == 1 && cost.algo == 1 && measured(&s) == 0 && launches == 0);
@@ -97,76 +82,67 @@ static void known_times_are_not_measured_again(void) {
     s.program.tensor[0].dtype = s.program.tensor[1].dtype = CR_BF16;
     best(&s);
     CHECK(measured(&s) == 3);
-    fixture_close(&s);
-    drop_folder(dir);
+    fixture_end(&s);
+}
+
+/* The other run measured the fastest kernel as slow. */
+static void make_slow(char *text) {
+    char *mine = strstr(text, "100000\tfake.b\t1");
+    REQUIRE(mine);
+    memcpy(mine, "900000", 6);
+    update_checksum(text);
 }
 
 static void checkpoint_table_takes_precedence(void) {
     struct fixture s;
-    char           dir[SUPPORT_PATH], *text = NULL;
-    make_folder(dir);
-    fixture_open(&s, dir, "GPU A, driver 1");
+    char          *text = NULL;
+    fixture_begin(&s);
     best(&s);
     REQUIRE_OK(cr_cost_table_text(s.table, &text));
-    fixture_close(&s);
-    char *mine = strstr(text, "100000\tfake.b\t1");
-    CHECK(mine != NULL);
-    if (!mine) return;
-    memcpy(mine, "900000", 6); /* the other run measured it as slow */
-    update_checksum(text);
-    fixture_open(&s, dir, "GPU A, driver 1");
+    make_slow(text);
+    fixture_reopen(&s, "GPU A, driver 1");
     REQUIRE_OK(cr_cost_table_load_fixed(s.table, text, strlen(text), "step-1/kernel_times.txt"));
     struct cr_cost cost = best(&s);
     CHECK(cost.kernel == 1 && cost.algo == 0 && measured(&s) == 0);
-    fixture_close(&s);
-    fixture_open(&s, dir, "GPU A, driver 2");
+    fixture_reopen(&s, "GPU A, driver 2");
     CHECK(cr_cost_table_load_fixed(s.table, text, strlen(text), "step-1/kernel_times.txt") == CR_ERR_DEVICE);
     CHECK_HAS(cr_error_message(), "another device");
     CHECK(cr_cost_table_load_fixed(s.table, "nonsense\n", 9, "step-1/kernel_times.txt") == CR_ERR_FORMAT);
     CHECK(best(&s).algo == 1 && measured(&s) == 3); /* nothing of it was used */
-    fixture_close(&s);
+    fixture_end(&s);
     cr_free(text);
-    drop_folder(dir);
 }
 
 /* The kernel that the choice of a checkpoint used no longer exists. */
 static void missing_kernel_is_reported(void) {
     struct fixture s;
-    char           dir[SUPPORT_PATH], *text = NULL;
-    make_folder(dir);
-    fixture_open(&s, dir, "GPU A, driver 1");
+    char          *text = NULL;
+    fixture_begin(&s);
     best(&s);
     REQUIRE_OK(cr_cost_table_text(s.table, &text));
-    fixture_close(&s);
     for (char *at = text; (at = strstr(at, "fake.b")); at++) memcpy(at, "gone.", 5);
     update_checksum(text);
-    fixture_open(&s, dir, "GPU A, driver 1");
+    fixture_reopen(&s, "GPU A, driver 1");
     CHECK(cr_cost_table_load_fixed(s.table, text, strlen(text), "step-1/kernel_times.txt") == CR_ERR_FORMAT);
     CHECK_HAS(cr_error_message(), "which this version no longer has");
     CHECK(best(&s).algo == 1 && measured(&s) == 3); /* nothing of it was used */
-    fixture_close(&s);
+    fixture_end(&s);
     cr_free(text);
-    drop_folder(dir);
 }
 
 /* The entries of a checkpoint are for its run only: the file of the user keeps its own entries and gets the new
  * measurements. */
 static void checkpoint_table_is_not_written_to_the_file(void) {
     struct fixture s;
-    char           dir[SUPPORT_PATH], *text = NULL;
-    make_folder(dir);
-    fixture_open(&s, dir, "GPU A, driver 1");
+    char          *text = NULL;
+    fixture_begin(&s);
     best(&s);
     REQUIRE_OK(cr_cost_table_text(s.table, &text));
     resize(&s, 5);
     best(&s);
     cr_cost_table_flush(s.table);
-    fixture_close(&s);
-    char *mine = strstr(text, "100000\tfake.b\t1");
-    CHECK(mine != NULL);
-    if (mine) memcpy(mine, "900000", 6);
-    update_checksum(text);
-    fixture_open(&s, dir, "GPU A, driver 1");
+    make_slow(text);
+    fixture_reopen(&s, "GPU A, driver 1");
     REQUIRE_OK(cr_cost_table_load_fixed(s.table, text, strlen(text), "step-1/kernel_times.txt"));
     cr_free(text);
     CHECK(best(&s).algo == 0);
@@ -179,33 +155,28 @@ static void checkpoint_table_is_not_written_to_the_file(void) {
     CHECK_HAS(text, "x=f16[5,");
     CHECK_HAS(text, "x=f16[6,");
     cr_cost_table_flush(s.table);
-    fixture_close(&s);
-    fixture_open(&s, dir, "GPU A, driver 1");
+    fixture_reopen(&s, "GPU A, driver 1");
     CHECK(best(&s).algo == 1);
     resize(&s, 6);
     CHECK(best(&s).algo == 1 && measured(&s) == 0);
-    fixture_close(&s);
+    fixture_end(&s);
     cr_free(text);
-    drop_folder(dir);
 }
 
 /* A candidate that needs more memory than is available could not run either; with more memory it is tried again. */
 static void candidates_without_memory_are_not_selected(void) {
     struct fixture s;
-    char           dir[SUPPORT_PATH], *text = NULL;
-    make_folder(dir);
-    fixture_open(&s, dir, "GPU A, driver 1");
+    char          *text = NULL;
+    fixture_begin(&s);
     workspace[1] = 2 << 20;
     CHECK(best(&s).kernel == 0 && fabs(best(&s).seconds - 3e-4) < 2e-9);
     REQUIRE_OK(cr_cost_table_text(s.table, &text)); /* the resumed run selects the same kernel */
     CHECK_HAS(text, "300000\tfake.a\t0");
     cr_cost_table_flush(s.table);
-    fixture_close(&s);
-    fixture_open(&s, dir, "GPU A, driver 1");
+    fixture_reopen(&s, "GPU A, driver 1");
     CHECK(best(&s).kernel == 1 && measured(&s) == 3);
-    fixture_close(&s);
+    fixture_end(&s);
     cr_free(text);
-    drop_folder(dir);
 }
 
 /* Every option that changes the set of kernels, or their results, is part of the signature. */
@@ -292,10 +263,8 @@ static bool refuses(const struct cr_device *device, const struct cr_program *p, 
 /* A table from a file names the fastest kernel, which does not compute this op. */
 static void a_kernel_that_refuses_the_op_is_not_selected(void) {
     struct fixture s;
-    char           dir[SUPPORT_PATH];
     size_t         bytes;
-    make_folder(dir);
-    fixture_open(&s, dir, "GPU A, driver 1");
+    fixture_begin(&s);
     const struct cr_cost_model model = cr_cost_table_model(s.table);
     CHECK_STATUS(model.select(model.self, &s.program, &s.op, &bytes), CR_OK);
     CHECK_INT(s.op.kernel, 1);
@@ -303,19 +272,15 @@ static void a_kernel_that_refuses_the_op_is_not_selected(void) {
     CHECK_STATUS(model.select(model.self, &s.program, &s.op, &bytes), CR_OK);
     CHECK_INT(s.op.kernel, 0);
     kernel_b.accepts = NULL;
-    fixture_close(&s);
-    drop_folder(dir);
+    fixture_end(&s);
 }
 
 static void without_scratch_memory_the_first_kernel_is_selected(void) {
     struct fixture s;
-    char           dir[SUPPORT_PATH];
-    make_folder(dir);
-    fixture_open(&s, dir, "GPU A, driver 1");
+    fixture_begin(&s);
     memory_max = 0;
     CHECK(best(&s).kernel == 0 && best(&s).algo == 0 && launches == 0);
-    fixture_close(&s);
-    drop_folder(dir);
+    fixture_end(&s);
 }
 
 TESTS(CASE(fastest_kernel_and_algo_is_selected), CASE(enqueue_time_is_not_counted), CASE(event_time_is_not_counted),

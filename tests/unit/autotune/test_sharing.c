@@ -7,28 +7,6 @@
 
 /* ---- the decision ---- */
 
-static void contention_is_the_mean_by_the_shortest(void) {
-    static const double equal[4] = {2, 2, 2, 2}, different[3] = {1, 2, 3}, zero[2] = {0, 1};
-    double              slice[48];
-    CHECK(cr_sharing_of_launches(equal, 4) == 1 && cr_sharing_of_launches(equal, 1) == 1);
-    CHECK(cr_sharing_of_launches(different, 3) == 2);
-    CHECK(cr_sharing_of_launches(zero, 2) == 1); /* a clock that stands still says nothing */
-    for (int i = 0; i < 48; i++) slice[i] = 25e-6;
-    slice[17] += 2e-3; /* one time slice of another process: 1 + 2000 / (48 * 25) */
-    CHECK(fabs(cr_sharing_of_launches(slice, 48) - (1 + 2000.0 / 1200)) < 1e-9);
-}
-
-/* Sum, number and shortest of the pieces of each block. */
-static void contention_of_pieces_counts_all_blocks(void) {
-    static const uint64_t none[6] = {0}, quiet[9] = {40000, 10, 4000, 80000, 20, 4000, 0, 0, 0},
-                          one[6] = {40000, 10, 4000, 60000, 10, 4100}, /* (4000 + 6000) / 2 / 4000 */
-        all[3] = {70000, 10, 4000}, still[3] = {0, 10, 0};
-    CHECK(cr_sharing_of_pieces(none, 2) == 1 && cr_sharing_of_pieces(still, 1) == 1);
-    CHECK(cr_sharing_of_pieces(quiet, 3) == 1);
-    CHECK(cr_sharing_of_pieces(one, 2) == 1.25);
-    CHECK(cr_sharing_of_pieces(all, 1) == 1.75);
-}
-
 /* A first quiet test decides; otherwise the majority of three does, as soon as it is certain. */
 static void decision_is_the_majority_of_three(void) {
     static const double quiet[] = {1, 1.02, 1.14}, high[] = {1.16, 2, 1e9};
@@ -97,6 +75,18 @@ static void open_with_work(struct fixture *s, const char *dir, bool is_busy) {
     interrupted     = -1;
 }
 
+static void begin_with_work(struct fixture *s, bool is_busy) {
+    char dir[SUPPORT_PATH];
+    make_folder(dir);
+    open_with_work(s, dir, is_busy);
+}
+
+/* The next process with the same file. */
+static void reopen_with_work(struct fixture *s, bool is_busy) {
+    fixture_close(s);
+    open_with_work(s, s->dir, is_busy);
+}
+
 /* As if half a second had passed since the last test. */
 static void let_time_pass(struct fixture *s) {
     s->table->sharing.tested_ns -= 600000000;
@@ -116,15 +106,12 @@ static bool is_saved(const char *dir, int64_t batch) {
 
 static void quiet_times_are_saved(void) {
     struct fixture s;
-    char           dir[SUPPORT_PATH];
-    make_folder(dir);
-    open_with_work(&s, dir, false);
+    begin_with_work(&s, false);
     work_async.reference_work = NULL; /* another device */
     best(&s);
     CHECK(works == 0 && replays > 0);
     const int plain = replays;
-    fixture_close(&s);
-    open_with_work(&s, dir, false);
+    reopen_with_work(&s, false);
     CHECK(best(&s).algo == 1 && replays == plain); /* no additional rounds */
     CHECK_INT(works, 52);                          /* one test: 4 launches of warm-up, 48 that are timed */
     resize(&s, 5);
@@ -136,20 +123,18 @@ static void quiet_times_are_saved(void) {
     CHECK_INT(works, 104);
     CHECK(s.table->sharing.unsaved == 0 && s.table->entries == 6);
     fixture_close(&s);
-    CHECK(is_saved(dir, 2) && is_saved(dir, 5));
-    drop_folder(dir);
+    CHECK(is_saved(s.dir, 2) && is_saved(s.dir, 5));
+    drop_folder(s.dir);
 }
 
 /* The times of a shared device select kernels and get into checkpoints, but not into the file. */
 static void check_times_are_not_saved(bool pieces) {
     struct fixture s;
-    char           dir[SUPPORT_PATH], *text = NULL;
-    make_folder(dir);
-    open_with_work(&s, dir, false);
+    char          *text = NULL;
+    begin_with_work(&s, false);
     best(&s);
     const int plain = replays;
-    fixture_close(&s);
-    open_with_work(&s, dir, true);
+    reopen_with_work(&s, true);
     by_pieces = pieces;
     CHECK(best(&s).algo == 1 && replays >= plain + 3 * 6); /* 8 rounds instead of 2 for each candidate */
     CHECK_INT(works, 2 * 52);
@@ -163,9 +148,9 @@ static void check_times_are_not_saved(bool pieces) {
     CHECK_HAS(text, "100000\tfake.b\t1");
     cr_free(text);
     fixture_close(&s);
-    CHECK(!is_saved(dir, 2));
+    CHECK(!is_saved(s.dir, 2));
     CHECK(access(s.path, F_OK) != 0);
-    drop_folder(dir);
+    drop_folder(s.dir);
 }
 
 static void times_of_a_shared_device_are_not_saved(void) {
@@ -176,25 +161,21 @@ static void times_of_a_shared_device_are_not_saved(void) {
 /* The device has memory for the kernels, but not for a test: it counts as quiet. */
 static void without_memory_for_a_test_times_are_saved(void) {
     struct fixture s;
-    char           dir[SUPPORT_PATH];
-    make_folder(dir);
-    open_with_work(&s, dir, true);
+    begin_with_work(&s, true);
     work_backend.reserve = refuse_tests;
     CHECK(best(&s).algo == 1 && works == 0);
     cr_cost_table_flush(s.table);
     CHECK(works == 0 && s.table->sharing.unsaved == 0);
     fixture_close(&s);
-    CHECK(is_saved(dir, 2));
-    drop_folder(dir);
+    CHECK(is_saved(s.dir, 2));
+    drop_folder(s.dir);
 }
 
 /* Another process starts, or ends, while this one measures: only entries between two quiet tests are saved. */
 static void only_quiet_periods_are_saved(void) {
     for (int starts = 0; starts < 2; starts++) {
         struct fixture s;
-        char           dir[SUPPORT_PATH];
-        make_folder(dir);
-        open_with_work(&s, dir, !starts);
+        begin_with_work(&s, !starts);
         best(&s); /* first period; quiet if the other process starts later */
         let_time_pass(&s);
         resize(&s, 5);
@@ -209,44 +190,39 @@ static void only_quiet_periods_are_saved(void) {
         cr_cost_table_flush(s.table);
         fixture_close(&s);
         /* Starts: the tests are quiet, quiet, busy, busy, busy. Ends: busy, busy, quiet, quiet, quiet. */
-        CHECK(is_saved(dir, 2) == starts && !is_saved(dir, 5));
-        CHECK(is_saved(dir, 6) == !starts && is_saved(dir, 7) == !starts);
-        drop_folder(dir);
+        CHECK(is_saved(s.dir, 2) == starts && !is_saved(s.dir, 5));
+        CHECK(is_saved(s.dir, 6) == !starts && is_saved(s.dir, 7) == !starts);
+        drop_folder(s.dir);
     }
 }
 
 /* One time slice of a screen, for example, is an accident. */
 static void one_interruption_is_no_sharing(void) {
     struct fixture s;
-    char           dir[SUPPORT_PATH];
-    make_folder(dir);
-    open_with_work(&s, dir, false);
+    begin_with_work(&s, false);
     interrupted = 20;
     best(&s);
     CHECK_INT(works, 3 * 52);
     cr_cost_table_flush(s.table);
     fixture_close(&s);
-    CHECK(is_saved(dir, 2));
-    drop_folder(dir);
+    CHECK(is_saved(s.dir, 2));
+    drop_folder(s.dir);
 }
 
 /* Earlier entries stay in the file when a later run adds nothing because the device is shared. */
 static void file_keeps_earlier_times(void) {
     struct fixture s;
-    char           dir[SUPPORT_PATH];
-    make_folder(dir);
-    open_with_work(&s, dir, false);
+    begin_with_work(&s, false);
     best(&s);
     cr_cost_table_flush(s.table);
-    fixture_close(&s);
-    open_with_work(&s, dir, true);
+    reopen_with_work(&s, true);
     CHECK(best(&s).algo == 1 && measured(&s) == 0 && works == 0); /* known times need no test */
     resize(&s, 5);
     best(&s);
     cr_cost_table_flush(s.table);
     fixture_close(&s);
-    CHECK(is_saved(dir, 2) && !is_saved(dir, 5));
-    drop_folder(dir);
+    CHECK(is_saved(s.dir, 2) && !is_saved(s.dir, 5));
+    drop_folder(s.dir);
 }
 
 /* ---- processes ---- */
@@ -328,8 +304,7 @@ static void one_of_many_processes_measures(void) {
     drop_folder(dir);
 }
 
-TESTS(CASE(contention_is_the_mean_by_the_shortest), CASE(contention_of_pieces_counts_all_blocks),
-      CASE(without_memory_for_a_test_times_are_saved), CASE(decision_is_the_majority_of_three),
+TESTS(CASE(without_memory_for_a_test_times_are_saved), CASE(decision_is_the_majority_of_three),
       CASE(quiet_times_are_saved), CASE(times_of_a_shared_device_are_not_saved), CASE(only_quiet_periods_are_saved),
       CASE(one_interruption_is_no_sharing), CASE(file_keeps_earlier_times), CASE(second_process_waits_and_reads),
       CASE(a_left_file_and_another_gpu_do_not_wait), CASE(one_of_many_processes_measures))

@@ -1,58 +1,7 @@
 /* tests/unit/device/test_ref_grad.c: the gradients of the reference kernels against finite differences, op by op, in
- * double. Batch normalisation: test_ref_grad_bn.c. */
+ * double. Convolutions and dense layers: test_ref_golden.c; losses: test_ref_loss.c; batch normalisation:
+ * test_ref_grad_bn.c. */
 #include "tests/harness/finite_differences.h"
-
-/* ---- convolution ---- */
-
-struct conv_case {
-    int64_t N, H, W, C, K, R;
-    int     stride, pad;
-};
-
-static void check_conv(const struct conv_case *c) {
-    struct ref_run run;
-    REQUIRE_OK(ref_open(&run, CR_F64, 2));
-    int          x = ref_leaf(&run, "x", c->N, c->H, c->W, c->C), w = ref_leaf(&run, "w", c->K, c->R, c->R, c->C);
-    struct cr_op op     = cr_op_make(CR_OP_conv, CR_NONE);
-    op.in[CR_IN_conv_x] = x;
-    op.in[CR_IN_conv_w] = w;
-    op.attr.conv.stride = c->stride;
-    op.attr.conv.pad    = c->pad;
-    int            y    = ref_emit(&run, &op, "y");
-    const int64_t *d    = run.p.tensor[y].dim;
-    int            dy   = ref_leaf(&run, "dy", d[0], d[1], d[2], d[3]);
-    int            dx = ref_leaf(&run, "dx", c->N, c->H, c->W, c->C), dw = ref_leaf(&run, "dw", c->K, c->R, c->R, c->C);
-    struct cr_op   dgrad = cr_op_make(CR_OP_conv_dgrad, CR_NONE), wgrad = cr_op_make(CR_OP_conv_wgrad, CR_NONE);
-    dgrad.in[CR_IN_conv_dgrad_dy]   = dy;
-    dgrad.in[CR_IN_conv_dgrad_w]    = w;
-    dgrad.out[CR_OUT_conv_dgrad_dx] = dx;
-    dgrad.attr                      = op.attr;
-    wgrad.in[CR_IN_conv_wgrad_x]    = x;
-    wgrad.in[CR_IN_conv_wgrad_dy]   = dy;
-    wgrad.out[CR_OUT_conv_wgrad_dw] = dw;
-    wgrad.attr                      = op.attr;
-    cr_emit(&run.p, &dgrad, "");
-    cr_emit(&run.p, &wgrad, "");
-    struct fd f = {.run = &run, .forward_ops = 1, .y = y, .dy = dy};
-    REQUIRE_OK(ref_bind(&run));
-    ref_fill(&run, x, 0, 1);
-    ref_fill(&run, w, 0, 1);
-    ref_fill(&run, dy, 0, 1);
-    if (fd_run(&f)) {
-        fd_check(&f, x, dx, 1);
-        fd_check(&f, w, dw, 1);
-        fd_finish(&f);
-    }
-    ref_close(&run);
-}
-
-static void conv(void) {
-    static const struct conv_case cases[] = {
-        {2, 5, 4, 3, 4, 3, 1, 1}, {1, 7, 6, 2, 3, 3, 2, 1}, {1, 9, 8, 1, 2, 7, 2, 3}, {2, 3, 5, 3, 5, 1, 1, 0},
-        {2, 5, 6, 3, 2, 1, 2, 0}, {1, 6, 5, 2, 3, 5, 1, 2}, {1, 6, 7, 2, 2, 3, 3, 0}, {1, 2, 2, 67, 2, 1, 1, 0},
-    };
-    for (size_t i = 0; i < CR_COUNT(cases); i++) check_conv(&cases[i]);
-}
 
 /* ---- ops with one input: forward op, gradient op, shapes ---- */
 
@@ -154,83 +103,6 @@ static void add(void) {
     ref_close(&run);
 }
 
-/* ---- classifier and loss ---- */
-
-static void dense(void) {
-    struct ref_run run;
-    REQUIRE_OK(ref_open(&run, CR_F64, 2));
-    int x = ref_leaf(&run, "x", 3, 1, 1, 7), w = ref_leaf(&run, "w", 5, 1, 1, 7), b = ref_leaf(&run, "b", 1, 1, 1, 5);
-    int dy = ref_leaf(&run, "dy", 3, 1, 1, 5), dw = ref_leaf(&run, "dw", 5, 1, 1, 7),
-        db          = ref_leaf(&run, "db", 1, 1, 1, 5);
-    struct cr_op op = cr_op_make(CR_OP_dense, CR_NONE), gx = cr_op_make(CR_OP_dense_dgrad, CR_NONE);
-    struct cr_op gw = cr_op_make(CR_OP_dense_wgrad, CR_NONE), gb = cr_op_make(CR_OP_dense_bgrad, CR_NONE);
-    op.in[CR_IN_dense_x]          = x;
-    op.in[CR_IN_dense_w]          = w;
-    op.in[CR_IN_dense_b]          = b;
-    int y                         = ref_emit(&run, &op, "y");
-    gx.in[CR_IN_dense_dgrad_dy]   = dy;
-    gx.in[CR_IN_dense_dgrad_w]    = w;
-    gw.in[CR_IN_dense_wgrad_x]    = x;
-    gw.in[CR_IN_dense_wgrad_dy]   = dy;
-    gw.out[CR_OUT_dense_wgrad_dw] = dw;
-    gb.in[CR_IN_dense_bgrad_dy]   = dy;
-    gb.out[CR_OUT_dense_bgrad_db] = db;
-    int dx                        = ref_emit(&run, &gx, "dx");
-    cr_emit(&run.p, &gw, "");
-    cr_emit(&run.p, &gb, "");
-    struct fd f = {.run = &run, .forward_ops = 1, .y = y, .dy = dy};
-    REQUIRE_OK(ref_bind(&run));
-    for (int i = 0; i < 3; i++) ref_fill(&run, op.in[i], 0, 1);
-    ref_fill(&run, dy, 0, 1);
-    if (fd_run(&f)) {
-        fd_check(&f, x, dx, 1);
-        fd_check(&f, w, dw, 1);
-        fd_check(&f, b, db, 1);
-    }
-    fd_finish(&f);
-    ref_close(&run);
-}
-
-static void check_loss(float smoothing, double scale, float weight) {
-    static const int32_t labels[] = {2, -1, 0, 6, -1, 3};
-    struct ref_run       run;
-    REQUIRE_OK(ref_open(&run, CR_F64, 1));
-    int          logits = ref_leaf(&run, "logits", 6, 1, 1, 7), metrics = ref_leaf(&run, "metrics", 1, 1, 1, 4);
-    int          label = cr_tensor_add(&run.p, "labels", CR_I32, CR_REGION_INPUT, 6, 1, 1, 1);
-    int          state = cr_tensor_store(&run.p, CR_BUFFER_STATE, CR_NONE);
-    struct cr_op zero = cr_op_make(CR_OP_zero, CR_NONE), op = cr_op_make(CR_OP_loss, CR_NONE),
-                 g              = cr_op_make(CR_OP_loss_grad, CR_NONE);
-    zero.out[CR_OUT_zero_y]     = metrics;
-    op.in[CR_IN_loss_logits]    = logits;
-    op.in[CR_IN_loss_labels]    = label;
-    op.in[CR_IN_loss_metrics]   = metrics;
-    op.out[CR_OUT_loss_metrics] = metrics;
-    op.attr.loss                = (struct cr_loss_attr){.smoothing = smoothing, .weight = weight};
-    cr_emit(&run.p, &zero, "");
-    cr_emit(&run.p, &op, "");
-    g.in[CR_IN_loss_grad_logits] = logits;
-    g.in[CR_IN_loss_grad_labels] = label;
-    g.in[CR_IN_loss_grad_state]  = state;
-    g.attr                       = op.attr;
-    int       dx                 = ref_emit(&run, &g, "dx");
-    struct fd f = {.run = &run, .forward_ops = 2, .y = metrics, .dy = CR_NONE, .factor = scale * (double)weight};
-    REQUIRE_OK(ref_bind(&run));
-    ref_fill(&run, logits, 0, 2);
-    ref_set(&run, state, CR_STATE_LOSS_SCALE, scale);
-    for (int i = 0; i < 6; i++) ref_set(&run, label, i, labels[i]);
-    if (fd_run(&f)) fd_check(&f, logits, dx, 1);
-    CHECK_INT(ref_at(&run, metrics, 1), 4);
-    fd_finish(&f);
-    ref_close(&run);
-}
-
-static void loss(void) {
-    check_loss(0.0f, 1, 1.0f);
-    check_loss(0.125f, 1, 1.0f);
-    check_loss(0.0f, 1024, 0.25f);
-    check_loss(0.25f, 8, 0.5f);
-}
-
 /* The check must detect a wrong backward op: with a gradient scaled by 1.0001 the same check fails. */
 static void check_can_fail(void) {
     struct ref_run run;
@@ -254,4 +126,4 @@ static void check_can_fail(void) {
     ref_close(&run);
 }
 
-TESTS(CASE(conv), CASE(pooling_and_pointwise), CASE(se_scale), CASE(add), CASE(dense), CASE(loss), CASE(check_can_fail))
+TESTS(CASE(pooling_and_pointwise), CASE(se_scale), CASE(add), CASE(check_can_fail))

@@ -149,6 +149,8 @@ static void gradients(void) {
                                   .scale   = i & 2 ? 1024 : 1};
         check_gradient(&p);
     }
+    check_gradient(&(struct problem){.attr = {.weight = 0.25f}, .scale = 1024}); /* neither weights nor focal */
+    check_gradient(&(struct problem){.attr = {.weight = 0.5f, .smoothing = 0.25f}, .scale = 8});
     check_gradient(&(struct problem){.attr = {.weight = 1, .gamma = 2}, .scale = 1});
     check_gradient(
         &(struct problem){.attr = {.weight = 1, .gamma = 0.5f, .sigmoid = true, .several = true}, .scale = 1});

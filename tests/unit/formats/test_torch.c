@@ -1,6 +1,6 @@
 /* tests/unit/formats/test_torch.c: PyTorch's files: every file of tests/golden/torch/cases.txt gives the demo's tensors
  * or is refused for its reason; truncated and changed files, missing memory. The files are written by
- * tests/golden/torch/make_cases.py; tests/tools/check_pth.py compares with those of PyTorch itself. */
+ * tests/golden/torch/make_cases.py; tests/cli/test_torchvision.py reads those of PyTorch itself. */
 #include "formats/torch.h"
 #include "tests/harness/failing_alloc.h"
 #include "tests/harness/safetensors_demo.h"

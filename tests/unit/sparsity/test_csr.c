@@ -317,24 +317,6 @@ static void two_four_is_detected(void) {
         }
 }
 
-/* mma.sp as the PTX manual describes it for 16-bit A of 16x32: of each four threads of a warp, two give metadata, the
- * first for columns 0-15, the second for 16-31; the lower half of a word is for row thread/4, its upper half for row
- * thread/4 + 8. */
-static void metadata_words_match_ptx(void) {
-    make_24();
-    REQUIRE(cr_sparse_24_encode(&dense[0][0], ROWS, COLUMNS, &values[0][0], &places[0][0]));
-    for (int row = 0; row < ROWS; row += 16)
-        for (int column = 0; column < COLUMNS; column += 32)
-            for (int thread = 0; thread < 32; thread++) {
-                const uint32_t word = sparse_24_word(&places[0][0], COLUMNS, row, column, thread);
-                for (int e = 0; e < 16; e++) {
-                    const int      r = row + thread / 4 + e / 8 * 8, first = column + thread % 2 * 16;
-                    const unsigned place = word >> 2 * e & 3u;
-                    CHECK_INT(dense[r][first + e % 8 / 2 * 4 + (int)place], values[r][first / 2 + e % 8]);
-                }
-            }
-}
-
 TESTS(CASE(csr_rows_are_restored), CASE(indices_come_from_bits), CASE(explicit_zeros_are_preserved),
       CASE(offsets_are_linearised), CASE(sell_slices_contain_every_row), CASE(transposed_filters_give_gradients),
-      CASE(failing_allocations), CASE(two_four_is_restored), CASE(two_four_is_detected), CASE(metadata_words_match_ptx))
+      CASE(failing_allocations), CASE(two_four_is_restored), CASE(two_four_is_detected))
