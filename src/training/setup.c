@@ -278,10 +278,10 @@ static cr_status open_run(const struct cr_config *user_config, const struct cr_t
 
 cr_status cr_training_check(const struct cr_config *config) {
     CR_TRY(cr_run_prune_check(config));
-    if (config->quant.type != CR_QUANT_INT8 || config->quant.train) return CR_OK;
+    if (config->quant.type != CR_QUANT_INT8) return CR_OK;
     return cr_config_fail(config, "quant.type",
-                          "a quantised network cannot be trained: start from the one in floating point, with "
-                          "quant.train=yes to train with quantised values");
+                          "a quantised network cannot be trained: train the one in floating point, then give its run "
+                          "to cresnet quantize");
 }
 
 cr_status cr_run_open(const struct cr_config *user_config, const struct cr_train_options *options, struct cr_run *run) {

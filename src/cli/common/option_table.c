@@ -130,7 +130,7 @@ static const struct cr_cli_option options[CR_OPT_COUNT] = {
                              "channels: set removed channels to 0 instead; training keeps them at 0"},
     [CR_OPT_QUANT_IMAGES] = {"images", 0, "N", "quant.images", ON(QUANTIZE), "training images to calibrate with (512)"},
     [CR_OPT_QUANT_METHOD] = {"method", 0, "M", "quant.method", ON(QUANTIZE),
-                             "how scales are chosen: entropy (default), mse, percentile or max"},
+                             "how scales are chosen: entropy (default) or max"},
     [CR_OPT_MAX_DROP]     = {"max-drop", 0, "POINTS", NULL, ON(QUANTIZE) | ON(COMPRESS),
                              "largest drop of top-1 in points, e.g. 0.3: keep layers in floating point (compress: try "
                                  "smaller speedups)"},
