@@ -76,6 +76,18 @@ speed_case() {
     row $result speed "... memory" "$memory"
 }
 
+# quantized_case CONFIG: one step is trained, then quantised by BEFORE; both programs time their kernels for it.
+quantized_case() {
+    local log=times-int8
+    # shellcheck disable=SC2046
+    call $log before train "$1" -b 64 train.precision=fp16 $(common) data.kind=synthetic data.root= \
+        data.train_images=512 data.val_images=256 --steps 1 -o "$WORK/float" >>"$logs/$log.txt" &&
+        call $log before quantize "$WORK/float" --images 64 train.device="$DEVICE" -q -o "$WORK/int8" \
+            >>"$logs/$log.txt" || { row SKIP speed "infer ResNet-50 int8 b256" "BEFORE cannot quantise"; return; }
+    mkdir -p "$WORK/cache/int8"/{before,after}
+    speed_case "infer ResNet-50 int8 b256" int8 infer "$WORK/int8" train.eval_batch=256 --steps 1000
+}
+
 part_speed() {
     local net=$CONFIGS/resnet50.ini cifar=$CONFIGS/cifar10-resnet20.ini batch sparse
     gpu || { row SKIP speed "speed" "needs a GPU: DEVICE=cuda"; return; }
@@ -88,6 +100,11 @@ part_speed() {
     transfer_times resnet50 "$net" -b 256 train.precision=fp16
     speed_case "train ResNet-50 fp16 b256" resnet50 step "$net" -b 256 train.precision=fp16 --steps 60
     speed_case "infer ResNet-50 fp16 b256" resnet50 infer "$net" train.eval_batch=256 train.precision=fp16 --steps 60
+    quantized_case "$net"
+    transfer_times resnet50-32 "$net" -b 32 train.precision=fp16
+    speed_case "train ResNet-50 fp16 b32" resnet50-32 step "$net" -b 32 train.precision=fp16 --steps 100
+    transfer_times resnet18 "$CONFIGS/resnet18.ini" -b 256 train.precision=fp16
+    speed_case "train ResNet-18 fp16 b256" resnet18 step "$CONFIGS/resnet18.ini" -b 256 train.precision=fp16 --steps 60
     for batch in 128 1024; do
         transfer_times cifar$batch "$cifar" -b $batch model.shortcut=B train.precision=fp16
         speed_case "train CIFAR ResNet-20 fp16 b$batch" cifar$batch step "$cifar" -b $batch model.shortcut=B \

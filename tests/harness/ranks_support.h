@@ -5,10 +5,8 @@
 
 #include "comm/comm.h"
 #include "core/files.h"
-#include "session/session.h"
 #include "session/state.h"
 #include "tests/harness/run_support.h"
-#include "training/training.h"
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -23,32 +21,13 @@ static inline void prepare_run(struct run *r) {
                                         "data.val_images=37", "data.workers=1",        "train.epochs=100",
                                         "train.threads=1",    "train.save_every=1000", "train.eval_every=0",
                                         "train.log_every=1",  "optim.lr=0.02",         "ranks.bucket_mib=0.004"};
-    make_folder(r->dir);
-    r->count = 0;
-    for (size_t i = 0; i < CR_COUNT(small); i++) give(r, small[i]);
+    prepare_run_with(r, small, CR_COUNT(small));
 }
 static inline void finish(struct run *r) {
     drop_folder(r->dir);
 }
 
 /* ---- ranks ---- */
-
-static inline cr_status train(const struct run *base, const char *name, const char *resume, struct cr_comm *comm,
-                              const char *const *more) {
-    struct run              r = *base;
-    const struct cr_config *config;
-    char                    output[SUPPORT_PATH + 32];
-    int                     signal_taken;
-    snprintf(output, sizeof output, "train.output=%s/%s", base->dir, name);
-    give(&r, output);
-    for (; *more; more++) give(&r, *more);
-    CR_TRY(cr_config_open(&config, NULL, r.value, r.count));
-    const struct cr_train_options options = {
-        .resume = resume, .overrides = r.value, .override_count = r.count, .comm = comm};
-    cr_status status = cr_train(config, &options, &signal_taken);
-    cr_config_close(config);
-    return status;
-}
 
 /* Timeout in seconds after which a silent rank counts as lost; used by runs that start later. */
 static double ranks_timeout_s = 30;
@@ -71,7 +50,8 @@ static inline int rank_main(int rank, int size, void *shared, const struct run *
     struct cr_comm *comm;
     cr_status       status = open_comm(rank, size, shared, &comm);
     cr_log_quiet(true);
-    if (status == CR_OK) status = train(base, name, resume, comm, more);
+    if (status == CR_OK)
+        status = train_run(base, name, (struct cr_train_options){.resume = resume, .comm = comm}, more);
     if (status != CR_OK) {
         fprintf(stderr, "rank %d: %s\n", rank, cr_error_message());
         cr_comm_abort(comm, cr_error_message());
@@ -122,18 +102,19 @@ static inline int losses_of(const struct run *r, const char *name, double loss[S
 }
 
 static inline bool same_weights(const struct run *r, const char *a, const char *b) {
-    char     path_a[SUPPORT_PATH], path_b[SUPPORT_PATH];
-    size_t   size_a, size_b;
-    uint8_t *x    = read_bytes(text_into(path_a, "%s/%s/last/model.safetensors", r->dir, a), &size_a);
-    uint8_t *y    = read_bytes(text_into(path_b, "%s/%s/last/model.safetensors", r->dir, b), &size_b);
-    bool     same = x && y && size_a == size_b && memcmp(x, y, size_a) == 0;
-    cr_free(x);
-    cr_free(y);
-    return same;
+    return same_file(r, a, b, "model.safetensors");
 }
 
 static inline double relative(double a, double b) {
     return fabs(a - b) / fmax(fabs(a), 1e-9);
+}
+
+/* The first `steps` losses of two runs are close, and each has that many. */
+static inline void check_same_losses(const struct run *r, const char *a, const char *b, int steps) {
+    double x[STEPS_MAX], y[STEPS_MAX];
+    CHECK_INT(losses_of(r, a, x), steps);
+    CHECK_INT(losses_of(r, b, y), steps);
+    for (int i = 0; i < steps; i++) CHECK(relative(x[i], y[i]) <= 1e-4);
 }
 
 #endif

@@ -3,10 +3,8 @@
 #define CR_TEST_TRAIN_SUPPORT_H
 
 #include "core/files.h"
-#include "session/session.h"
 #include "session/state.h"
 #include "tests/harness/run_support.h"
-#include "training/training.h"
 
 /* A tiny run of 26 images: batches of 4, six per epoch. */
 static inline void prepare(struct run *r) {
@@ -16,9 +14,7 @@ static inline void prepare(struct run *r) {
                                        "data.val_images=5",  "data.workers=1",        "train.batch=4",
                                        "train.epochs=2",     "train.device=cpu",      "train.threads=1",
                                        "optim.nesterov=yes", "train.save_every=1000", "schedule.warmup_epochs=0.5"};
-    make_folder(r->dir);
-    r->count = 0;
-    for (size_t i = 0; i < CR_COUNT(tiny); i++) give(r, tiny[i]);
+    prepare_run_with(r, tiny, CR_COUNT(tiny));
     cr_log_quiet(true);
 }
 
@@ -27,22 +23,9 @@ static inline void finish(struct run *r) {
     cr_log_quiet(false);
 }
 
-/* Trains in dir/name with more overrides (ended by NULL). */
 static inline cr_status train(const struct run *base, const char *name, const char *resume, bool force,
                               const char *const *more) {
-    struct run              r = *base;
-    const struct cr_config *config;
-    char                    output[SUPPORT_PATH + 64];
-    int                     signal_taken;
-    snprintf(output, sizeof output, "train.output=%s/%s", base->dir, name);
-    give(&r, output);
-    for (; *more; more++) give(&r, *more);
-    CR_TRY(cr_config_open(&config, NULL, r.value, r.count));
-    const struct cr_train_options options = {
-        .resume = resume, .force = force, .overrides = r.value, .override_count = r.count};
-    cr_status status = cr_train(config, &options, &signal_taken);
-    cr_config_close(config);
-    return status;
+    return train_run(base, name, (struct cr_train_options){.resume = resume, .force = force}, more);
 }
 #define TRAIN(run, name, ...) train((run), (name), NULL, false, (const char *const[]){__VA_ARGS__, NULL})
 #define RESUME(run, name, ...) train((run), (name), "auto", false, (const char *const[]){__VA_ARGS__, NULL})

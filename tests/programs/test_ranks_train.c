@@ -36,26 +36,29 @@ static void check_like_one(int size, const char *batch, const char *accumulate) 
     finish(&r);
 }
 
-static void two_ranks_train_like_one(void) {
+static void ranks_train_like_one(void) {
     check_like_one(2, "train.batch=12", "train.accumulate=1");
-}
-static void three_ranks_train_like_one(void) {
     check_like_one(3, "train.batch=8", "train.accumulate=1");
-}
-static void four_ranks_train_like_one(void) {
     check_like_one(4, "train.batch=6", "train.accumulate=1");
 }
 
-/* Micro-batches of two ranks against those of one rank: each update has the same images in the same micro-batches. */
-static void ranks_accumulate_like_one(void) {
-    struct run r;
-    double     one[STEPS_MAX], two[STEPS_MAX];
-    prepare(&r);
-    CHECK(TRAIN(1, &r, "one", "train.batch=8", "train.accumulate=3", "train.steps=5") == 0);
-    CHECK(TRAIN(2, &r, "two", "train.batch=4", "train.accumulate=3", "train.steps=5", "model.sync_bn=yes") == 0);
-    CHECK(losses_of(&r, "one", one) == 5 && losses_of(&r, "two", two) == 5);
-    for (int i = 0; i < 5; i++) CHECK(relative(one[i], two[i]) <= 1e-4);
-    finish(&r);
+/* Micro-batches: each update has the same images in the same micro-batches. Clipping and the logged norm use the
+ * whole gradient. The size of the images changes after two steps on every rank. */
+static void settings_are_those_of_the_whole_batch(void) {
+    static const struct {
+        const char *key, *batch_one, *batch_two;
+    } settings[] = {{"train.accumulate=3", "train.batch=8", "train.batch=4"},
+                    {"train.clip_norm=0.1", "train.batch=24", "train.batch=12"},
+                    {"data.image_sizes=8@0,12@1", "train.batch=72", "train.batch=36"}};
+    for (size_t i = 0; i < CR_COUNT(settings); i++) {
+        struct run r;
+        prepare(&r);
+        give(&r, settings[i].key);
+        CHECK(TRAIN(1, &r, "one", settings[i].batch_one, "train.steps=5") == 0);
+        CHECK(TRAIN(2, &r, "two", settings[i].batch_two, "train.steps=5", "model.sync_bn=yes") == 0);
+        check_same_losses(&r, "one", "two", 5);
+        finish(&r);
+    }
 }
 
 /* Without synchronised BN each rank normalises by its own images: the results differ, but not much. */
@@ -70,36 +73,10 @@ static void without_sync_bn_results_differ(void) {
     finish(&r);
 }
 
-/* Clipping and the logged norm use the whole gradient. */
-static void clipping_is_of_the_whole_gradient(void) {
-    struct run r;
-    double     one[STEPS_MAX], two[STEPS_MAX];
-    prepare(&r);
-    CHECK(TRAIN(1, &r, "one", "train.batch=24", "train.steps=5", "train.clip_norm=0.1") == 0);
-    CHECK(TRAIN(2, &r, "two", "train.batch=12", "train.steps=5", "train.clip_norm=0.1", "model.sync_bn=yes") == 0);
-    CHECK(losses_of(&r, "one", one) == 5 && losses_of(&r, "two", two) == 5);
-    for (int i = 0; i < 5; i++) CHECK(relative(one[i], two[i]) <= 1e-4);
-    finish(&r);
-}
-
-/* The size of the images changes after two steps on every rank. */
-static void images_of_several_sizes_are_the_same(void) {
-    struct run r;
-    double     one[STEPS_MAX], two[STEPS_MAX];
-    prepare(&r);
-    give(&r, "data.image_sizes=8@0,12@1");
-    CHECK(TRAIN(1, &r, "one", "train.batch=72", "train.steps=5") == 0);
-    CHECK(TRAIN(2, &r, "two", "train.batch=36", "train.steps=5", "model.sync_bn=yes") == 0);
-    CHECK(losses_of(&r, "one", one) == 5 && losses_of(&r, "two", two) == 5);
-    for (int i = 0; i < 5; i++) CHECK(relative(one[i], two[i]) <= 1e-4);
-    finish(&r);
-}
-
 /* Images are mixed with the same partners for any number of ranks. */
 static void mixed_images_are_the_same(void) {
     static const char *const batches[] = {"train.batch=24", "train.batch=12", "train.batch=8", "train.batch=6"};
     struct run               r;
-    double                   loss[4][STEPS_MAX];
     prepare(&r);
     give(&r, "model.sync_bn=yes");
     give(&r, "data.mixup=0.4");
@@ -108,8 +85,7 @@ static void mixed_images_are_the_same(void) {
     for (int k = 0; k < 4; k++) {
         char name[SUPPORT_PATH];
         CHECK(TRAIN(k + 1, &r, text_into(name, "of%d", k + 1), batches[k], "train.steps=5") == 0);
-        CHECK(losses_of(&r, name, loss[k]) == 5);
-        for (int i = 0; i < 5; i++) CHECK(relative(loss[0][i], loss[k][i]) <= 1e-4);
+        check_same_losses(&r, "of1", name, 5);
     }
     finish(&r);
 }
@@ -117,7 +93,7 @@ static void mixed_images_are_the_same(void) {
 /* Each image has the same masks for any number of ranks. */
 static void dropped_images_are_the_same(void) {
     struct run r;
-    double     loss[3][STEPS_MAX];
+    double     one[STEPS_MAX], other[STEPS_MAX];
     prepare(&r);
     give(&r, "model.sync_bn=yes");
     give(&r, "model.stochastic_depth=0.6");
@@ -125,10 +101,9 @@ static void dropped_images_are_the_same(void) {
     CHECK(TRAIN(1, &r, "one", "train.batch=24", "train.steps=5") == 0);
     CHECK(TRAIN(3, &r, "three", "train.batch=8", "train.steps=5") == 0);
     CHECK(TRAIN(1, &r, "other", "train.batch=24", "train.steps=5", "model.dropout=0") == 0);
-    CHECK(losses_of(&r, "one", loss[0]) == 5 && losses_of(&r, "three", loss[1]) == 5);
-    CHECK(losses_of(&r, "other", loss[2]) == 5);
-    for (int i = 0; i < 5; i++) CHECK(relative(loss[0][i], loss[1][i]) <= 1e-4);
-    CHECK(relative(loss[0][0], loss[2][0]) > 1e-3); /* the comparison can fail */
+    check_same_losses(&r, "one", "three", 5);
+    CHECK(losses_of(&r, "one", one) == 5 && losses_of(&r, "other", other) == 5);
+    CHECK(relative(one[0], other[0]) > 1e-3); /* the comparison can fail */
     finish(&r);
 }
 
@@ -138,7 +113,7 @@ static void schedules_of_pruning_are_the_same(void) {
         {"prune.schedule=acdc", "prune.start=0.25", "prune.sparse_epochs=0.25", "prune.dense_epochs=0.25"},
         {"prune.schedule=rigl", "prune.scope=erk", "prune.frequency=3", "prune.drop_fraction=0.5"}};
     struct run r;
-    double     one[STEPS_MAX], two[STEPS_MAX], plain[STEPS_MAX];
+    double     one[STEPS_MAX], plain[STEPS_MAX];
     for (size_t k = 0; k < CR_COUNT(keys); k++) {
         prepare(&r);
         CHECK(TRAIN(1, &r, "plain", "train.batch=24", "train.steps=12", "model.sync_bn=yes") == 0);
@@ -148,9 +123,9 @@ static void schedules_of_pruning_are_the_same(void) {
         for (int i = 0; i < 4; i++) give(&r, keys[k][i]);
         CHECK(TRAIN(1, &r, "one", "train.batch=24", "train.steps=12") == 0);
         CHECK(TRAIN(2, &r, "two", "train.batch=12", "train.steps=12") == 0);
-        CHECK(losses_of(&r, "one", one) == 12 && losses_of(&r, "two", two) == 12);
-        CHECK(losses_of(&r, "plain", plain) == 12 && relative(one[11], plain[11]) > 1e-3);
-        for (int i = 0; i < 12; i++) CHECK(relative(one[i], two[i]) <= 1e-4);
+        check_same_losses(&r, "one", "two", 12);
+        CHECK(losses_of(&r, "one", one) == 12 && losses_of(&r, "plain", plain) == 12);
+        CHECK(relative(one[11], plain[11]) > 1e-3);
         finish(&r);
     }
 }
@@ -206,14 +181,12 @@ static void other_rules_and_averages(void) {
     static const char *const rules[] = {"optim.kind=adamw", "optim.kind=lars", "optim.kind=muon"};
     for (size_t i = 0; i < CR_COUNT(rules); i++) {
         struct run r;
-        double     one[STEPS_MAX], two[STEPS_MAX];
         prepare(&r);
         give(&r, rules[i]);
         give(&r, "ema.decay=0.9");
         CHECK(TRAIN(1, &r, "one", "train.batch=24", "train.steps=5", "optim.lr=0.01") == 0);
         CHECK(TRAIN(2, &r, "two", "train.batch=12", "train.steps=5", "optim.lr=0.01", "model.sync_bn=yes") == 0);
-        CHECK(losses_of(&r, "one", one) == 5 && losses_of(&r, "two", two) == 5);
-        for (int k = 0; k < 5; k++) CHECK(relative(one[k], two[k]) <= 1e-4);
+        check_same_losses(&r, "one", "two", 5);
         CHECK(TRAIN(2, &r, "own", "train.batch=12", "train.steps=4", "data.mixup=0.2") == 0);
         CHECK(RESUME(2, &r, "own", "train.steps=6") == 0);
         CHECK(TRAIN(2, &r, "whole", "train.batch=12", "train.steps=6", "data.mixup=0.2", "train.save_every=4") == 0);
@@ -276,10 +249,8 @@ static void evaluation_counts_each_image_once(void) {
     check_evaluation(3, "train.eval_batch=5");
 }
 
-TESTS(CASE(two_ranks_train_like_one), CASE(three_ranks_train_like_one), CASE(four_ranks_train_like_one),
-      CASE(ranks_accumulate_like_one), CASE(without_sync_bn_results_differ), CASE(clipping_is_of_the_whole_gradient),
-      CASE(images_of_several_sizes_are_the_same), CASE(mixed_images_are_the_same),
-      CASE(schedules_of_pruning_are_the_same), CASE(dropped_images_are_the_same),
+TESTS(CASE(ranks_train_like_one), CASE(settings_are_those_of_the_whole_batch), CASE(without_sync_bn_results_differ),
+      CASE(mixed_images_are_the_same), CASE(schedules_of_pruning_are_the_same), CASE(dropped_images_are_the_same),
       CASE(equal_ranks_are_bitwise_identical), CASE(buckets_are_bitwise_identical),
       CASE(learning_rate_scales_with_the_batch), CASE(other_rules_and_averages), CASE(one_batch_size_is_found_for_all),
       CASE(gradients_may_be_sent_in_16_bits), CASE(evaluation_counts_each_image_once))

@@ -11,51 +11,11 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import numpy as np
 import st
 import torch
-import torch.nn.functional as F
+import torch_blocks as blocks
 import torchvision
 from torch import nn
 
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-
-
-# ---- networks ----
-
-class CifarBlock(nn.Module):
-    """Two 3x3 convolutions; the shortcut subsamples by two and pads channels with zeros on both sides (option A)."""
-
-    def __init__(self, before, after, stride):
-        super().__init__()
-        self.conv1 = nn.Conv2d(before, after, 3, stride, 1, bias=False)
-        self.bn1 = nn.BatchNorm2d(after)
-        self.conv2 = nn.Conv2d(after, after, 3, 1, 1, bias=False)
-        self.bn2 = nn.BatchNorm2d(after)
-        self.stride, self.fresh = stride, after - before
-
-    def forward(self, x):
-        y = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x)))))
-        if self.stride != 1 or self.fresh:
-            x = F.pad(x[:, :, ::self.stride, ::self.stride], (0, 0, 0, 0, self.fresh // 2, self.fresh // 2))
-        return F.relu(x + y)
-
-
-class CifarResNet(nn.Module):
-    def __init__(self, depth, classes):
-        super().__init__()
-        self.conv1 = nn.Conv2d(3, 16, 3, 1, 1, bias=False)
-        self.bn1 = nn.BatchNorm2d(16)
-        before = 16
-        for stage, width in enumerate((16, 32, 64)):
-            blocks = []
-            for i in range((depth - 2) // 6):
-                blocks.append(CifarBlock(before, width, 2 if stage and not i else 1))
-                before = width
-            setattr(self, "layer%d" % (stage + 1), nn.Sequential(*blocks))
-        self.fc = nn.Linear(64, classes)
-
-    def forward(self, x):
-        x = F.relu(self.bn1(self.conv1(x)))
-        x = self.layer3(self.layer2(self.layer1(x)))
-        return self.fc(x.mean((2, 3)))
 
 
 def build(said, weights):
@@ -64,7 +24,7 @@ def build(said, weights):
     if depth in (18, 34, 50, 101, 152):
         model = getattr(torchvision.models, said["arch"])(num_classes=said["classes"])
     else:
-        model = CifarResNet(depth, said["classes"])
+        model = blocks.basic([(depth - 2) // 6] * 3, (16, 32, 64), blocks.shortcut_a, classes=said["classes"])
     for m in model.modules():
         if isinstance(m, nn.BatchNorm2d):
             m.eps, m.momentum = said["bn_eps"], said["bn_momentum"]

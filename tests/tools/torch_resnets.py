@@ -6,20 +6,8 @@ import math
 import torch
 import torchvision
 from torch import nn
+from torch_blocks import Excitation, deep_stem, shortcut_d
 from torchvision.models.resnet import BasicBlock, Bottleneck, ResNet
-
-
-class Excitation(nn.Module):
-    """timm's SEModule: 1/16 of the channels, rounded to a multiple of 8."""
-
-    def __init__(self, channels):
-        super().__init__()
-        inner = max(8, (channels // 16 + 4) // 8 * 8)
-        self.fc1 = nn.Conv2d(channels, inner, 1)
-        self.fc2 = nn.Conv2d(inner, channels, 1)
-
-    def forward(self, x):
-        return x * torch.sigmoid(self.fc2(torch.relu(self.fc1(x.mean((2, 3), keepdim=True)))))
 
 
 class ChannelAttention(nn.Module):
@@ -57,14 +45,11 @@ def attended(block, attention):
 
 def with_d(model):
     """ResNet-D: a stem of three 3x3 convolutions; shortcuts with average pooling."""
-    model.conv1 = nn.Sequential(nn.Conv2d(3, 32, 3, 2, 1, bias=False), nn.BatchNorm2d(32), nn.ReLU(),
-                                nn.Conv2d(32, 32, 3, 1, 1, bias=False), nn.BatchNorm2d(32), nn.ReLU(),
-                                nn.Conv2d(32, 64, 3, 1, 1, bias=False))
+    model.conv1 = deep_stem(64)
     for block in model.modules():
         if getattr(block, "downsample", None) is not None:
-            conv, norm = block.downsample
-            pool = nn.AvgPool2d(2, 2, ceil_mode=True, count_include_pad=False) if conv.stride[0] == 2 else nn.Identity()
-            block.downsample = nn.Sequential(pool, nn.Conv2d(conv.in_channels, conv.out_channels, 1, bias=False), norm)
+            conv = block.downsample[0]
+            block.downsample = shortcut_d(conv.in_channels, conv.out_channels, conv.stride[0])
     return model
 
 

@@ -6,6 +6,7 @@ basic blocks, of the same network pruned, and of one of bottleneck blocks, for a
 
 maps.json holds for each network and class the map and a bound of the error of float32: 16 times what PyTorch's own float32 computation of
 the same map is off, plus 1e-6 of the largest sum of the terms' magnitudes."""
+import copy
 import json
 import os
 import sys
@@ -19,66 +20,25 @@ from torch import nn
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "..", "..", "tools"))
 import st  # noqa: E402
+import torch_blocks as blocks  # noqa: E402
 
 CLASSES, SIZE, RESIZE = 3, 24, 26
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 
 
-class Block(nn.Module):
-    def __init__(self, cin, width, stride, expansion):
-        super().__init__()
-        shapes = [(3, stride), (3, 1)] if expansion == 1 else [(1, 1), (3, stride), (1, 1)]
-        channels = [cin] + [width] * (len(shapes) - 1) + [width * expansion]
-        for i, (window, s) in enumerate(shapes):
-            setattr(self, "conv%d" % (i + 1), nn.Conv2d(channels[i], channels[i + 1], window, s, window // 2, bias=False))
-            setattr(self, "bn%d" % (i + 1), nn.BatchNorm2d(channels[i + 1]))
-        self.count = len(shapes)
-        if stride != 1 or cin != channels[-1]:
-            self.downsample = nn.Sequential(nn.Conv2d(cin, channels[-1], 1, stride, bias=False), nn.BatchNorm2d(channels[-1]))
-
-    def forward(self, x):
-        y = x
-        for i in range(1, self.count + 1):
-            y = getattr(self, "bn%d" % i)(getattr(self, "conv%d" % i)(y))
-            y = F.relu(y) if i < self.count else y
-        return F.relu(y + (self.downsample(x) if hasattr(self, "downsample") else x))
-
-
-class Net(nn.Module):
-    def __init__(self, widths, expansion, large):
-        super().__init__()
-        self.conv1 = nn.Conv2d(3, widths[0], 7 if large else 3, 2 if large else 1, 3 if large else 1, bias=False)
-        self.bn1 = nn.BatchNorm2d(widths[0])
-        self.large, self.stages = large, len(widths)
-        before = widths[0]
-        for s, width in enumerate(widths):
-            setattr(self, "layer%d" % (s + 1), nn.Sequential(Block(before, width, 2 if s else 1, expansion)))
-            before = width * expansion
-        self.fc = nn.Linear(before, CLASSES)
-
-    def forward(self, x):
-        x = F.relu(self.bn1(self.conv1(x)))
-        x = F.max_pool2d(x, 3, 2, 1) if self.large else x
-        for s in range(self.stages):
-            x = getattr(self, "layer%d" % (s + 1))(x)
-        return self.fc(x.mean((2, 3)))
-
-
-def make(widths, expansion, large):
-    net = Net(widths, expansion, large).eval()
+def make(net):
     for m in net.modules():
         if isinstance(m, nn.BatchNorm2d):
             m.running_mean.normal_(0, 0.3)
             m.running_var.uniform_(0.5, 2)
             nn.init.normal_(m.weight, 1, 0.2)
             nn.init.normal_(m.bias, 0, 0.2)
-    return net
+    return net.eval()
 
 
-def pruned(net, widths):
+def pruned(net):
     """Half of the weights of each convolution but the first, by magnitude."""
-    out = Net(widths, 1, False).eval()
-    out.load_state_dict(net.state_dict())
+    out = copy.deepcopy(net)
     for name, m in out.named_modules():
         if isinstance(m, nn.Conv2d) and name != "conv1":
             flat = m.weight.data.flatten()
@@ -113,8 +73,8 @@ def pixels():
 def main():
     torch.manual_seed(7)
     image = pixels()
-    basic = make([4, 8], 1, False)
-    nets = {"basic": basic, "bottleneck": make([4, 6], 4, True), "pruned": pruned(basic, [4, 8])}
+    basic = make(blocks.basic((1, 1), (4, 8), blocks.shortcut_b, classes=CLASSES))
+    nets = {"basic": basic, "bottleneck": make(blocks.bottleneck((1, 1), (4, 6), blocks.shortcut_b, classes=CLASSES)), "pruned": pruned(basic)}
     out = {}
     for name, net in nets.items():
         if name != "pruned":

@@ -1,154 +1,90 @@
 #!/usr/bin/env python3
-"""Writes the golden training runs of test_golden_train.c with PyTorch in float64.
+"""Writes golden training runs of test_golden_train.c with PyTorch in float64: networks of all blocks, stems and shortcuts, and images of other
+formats and sizes. golden.py says what is written.
 
-    python3 tests/golden/train/make.py        (Debian 12: python3-torch 1.13.1, python3-numpy)
+    python3 tests/golden/train/make.py [NAME ...]        (Debian 12: python3-torch 1.13.1, python3-numpy; timm 1.0)
 
-For each small network: random start weights (start-NAME.safetensors, f32), ten steps of SGD on fixed batches, and
-the ten losses with the weights after them (end-NAME.safetensors). Images and labels come from a formula that the C test
-has too, so that only weights are stored.
+basic-a, basic-b, bottleneck and accumulate draw their weights one after the other: without names, or with all four.
 """
-import os, sys
-import numpy as np
 import torch
-import torch.nn as nn
-import torch.nn.functional as F
+from torch import nn
 
-here = os.path.dirname(os.path.abspath(__file__))
-sys.path.insert(0, os.path.join(here, "..", "..", "tools"))
-import margin
-import st
-
-STEPS, BATCH, SIZE, CLASSES = 10, 8, 16, 10
+from golden import SIZE, basic_b, batch, blocks, cross_entropy, draw_norms, run, sgd
 
 
-class ShortcutA(nn.Module):
-    """Subsamples by two and pads channels with zeros on both sides (He et al., option A)."""
-
-    def __init__(self, grow, stride):
-        super().__init__()
-        self.grow, self.stride = grow, stride
-
-    def forward(self, x):
-        return F.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, self.grow // 2, self.grow // 2))
+def downsample(cin, cout, stride, first):
+    """As torchvision and timm make shortcuts, before the block."""
+    return blocks.shortcut_b(cin, cout, stride) if first or stride != 1 else None
 
 
-def shortcut(cin, cout, stride, option):
-    if option == "A":
-        return ShortcutA(cout - cin, stride)
-    return nn.Sequential(nn.Conv2d(cin, cout, 1, stride, bias=False), nn.BatchNorm2d(cout))
+def grouped(depths, widths):
+    """Blocks of torchvision's ResNet with groups."""
+    from torchvision.models.resnet import Bottleneck
+
+    def block(cin, width, stride):
+        return Bottleneck(cin, width, stride, downsample(cin, 4 * width, stride, cin != 4 * width), 2, 64)
+
+    return blocks.Net("imagenet", block, depths, widths, expansion=4)
 
 
-class Basic(nn.Module):
-    def __init__(self, cin, width, stride, option):
-        super().__init__()
-        self.conv1 = nn.Conv2d(cin, width, 3, stride, 1, bias=False)
-        self.bn1 = nn.BatchNorm2d(width)
-        self.conv2 = nn.Conv2d(width, width, 3, 1, 1, bias=False)
-        self.bn2 = nn.BatchNorm2d(width)
-        self.downsample = shortcut(cin, width, stride, option) if stride != 1 or cin != width else None
+def attended(depths, widths):
+    """Blocks of torchvision with timm's ECA at the end of each branch: names and code of timm's ResNet."""
+    from timm.layers import EcaModule
+    from torchvision.models.resnet import Bottleneck
 
-    def forward(self, x):
-        y = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x)))))
-        return F.relu(y + (x if self.downsample is None else self.downsample(x)))
+    def block(cin, width, stride):
+        return Bottleneck(cin, width, stride, downsample(cin, 4 * width, stride, cin != 4 * width))
 
-
-class Bottleneck(nn.Module):
-    def __init__(self, cin, width, stride, option):
-        super().__init__()
-        out = 4 * width
-        self.conv1 = nn.Conv2d(cin, width, 1, bias=False)
-        self.bn1 = nn.BatchNorm2d(width)
-        self.conv2 = nn.Conv2d(width, width, 3, stride, 1, bias=False)
-        self.bn2 = nn.BatchNorm2d(width)
-        self.conv3 = nn.Conv2d(width, out, 1, bias=False)
-        self.bn3 = nn.BatchNorm2d(out)
-        self.downsample = shortcut(cin, out, stride, option) if stride != 1 or cin != out else None
-
-    def forward(self, x):
-        y = F.relu(self.bn1(self.conv1(x)))
-        y = self.bn3(self.conv3(F.relu(self.bn2(self.conv2(y)))))
-        return F.relu(y + (x if self.downsample is None else self.downsample(x)))
+    model = blocks.Net("imagenet", block, depths, widths, expansion=4)
+    for b in [b for b in model.modules() if hasattr(b, "conv3")]:
+        b.se = EcaModule(b.conv3.out_channels)
+        b.forward = lambda x, b=b: b.relu(b.se(b.bn3(b.conv3(b.relu(b.bn2(b.conv2(b.relu(b.bn1(b.conv1(x)))))))))
+                                          + (b.downsample(x) if b.downsample else x))
+    return model
 
 
-class Net(nn.Module):
-    def __init__(self, block, depths, widths, option, imagenet_stem):
-        super().__init__()
-        self.large = imagenet_stem
-        self.conv1 = nn.Conv2d(3, widths[0], 7 if self.large else 3, 2 if self.large else 1, 3 if self.large else 1, bias=False)
-        self.bn1 = nn.BatchNorm2d(widths[0])
-        cin = widths[0]
-        for s, (depth, width) in enumerate(zip(depths, widths)):
-            layers = []
-            for b in range(depth):
-                layers.append(block(cin, width, 2 if s and not b else 1, option))
-                cin = width * (4 if block is Bottleneck else 1)
-            setattr(self, f"layer{s + 1}", nn.Sequential(*layers))
-        self.stages = len(depths)
-        self.fc = nn.Linear(cin, CLASSES)
+def blurred(block_name, stem, depths, widths):
+    """Blocks of timm with aa_layer = BlurPool2d, and timm's max pooling before them (stem of ImageNet)."""
+    from timm.layers import BlurPool2d
+    from timm.models import resnet
+    kind = getattr(resnet, block_name)
 
-    def forward(self, x):
-        x = F.relu(self.bn1(self.conv1(x)))
-        if self.large:
-            x = F.max_pool2d(x, 3, 2, 1)
-        for s in range(self.stages):
-            x = getattr(self, f"layer{s + 1}")(x)
-        return self.fc(x.mean((2, 3)))
+    def block(cin, width, stride):
+        cout = kind.expansion * width
+        return kind(cin, width, stride, downsample(cin, cout, stride, cin != cout), aa_layer=BlurPool2d)
+
+    pool = nn.Sequential(nn.MaxPool2d(3, 1, 1), BlurPool2d(widths[0], stride=2))
+    return blocks.Net(stem, block, depths, widths, expansion=kind.expansion, pool=pool)
 
 
-def batch(step):
-    """Pixels [N,H,W,3] with the formula of the C test, then normalised NCHW."""
-    n = BATCH * SIZE * SIZE * 3
-    x = np.arange(n, dtype=np.uint64) + np.uint64((margin.first_batch + step) * n)
-    x = x * np.uint64(6364136223846793005) + np.uint64(1442695040888963407)
-    x = x ^ (x >> np.uint64(29))
-    x = x * np.uint64(2685821657736338717)
-    pixels = (x >> np.uint64(56)).astype(np.uint8).reshape(BATCH, SIZE, SIZE, 3)
-    labels = (np.arange(BATCH) * 7 + step * 3) % CLASSES
-    mean = torch.tensor([0.485, 0.456, 0.406], dtype=torch.float64)
-    std = torch.tensor([0.229, 0.224, 0.225], dtype=torch.float64)
-    image = (torch.from_numpy(pixels).double() / 255 - mean) / std
-    return image.permute(0, 3, 1, 2), torch.from_numpy(labels)
-
-
-def state(model):
-    return {k: v.detach().numpy().astype(np.float32) for k, v in model.state_dict().items() if "num_batches" not in k}
-
-
-def run(name, model, nesterov, decay_all, smoothing, clip, accumulate):
+def fresh(name, model, optimizer, smoothing=0.0, **more):
+    """A run with weights of its own, and BN parameters drawn by the length of its name."""
     torch.manual_seed(len(name))
-    for k, p in model.named_parameters():  # BN parameters other than 1 and 0, so that exchanged parameters are detected
-        if p.dim() == 1:
-            nn.init.uniform_(p, 0.5, 1.5) if k.endswith("weight") else nn.init.uniform_(p, -0.2, 0.2)
-    st.save(os.path.join(here, f"start-{name}.safetensors"), state(model))
-    def steps(model):
-        weights = [p for p in model.parameters() if p.dim() > 1]
-        others = [p for p in model.parameters() if p.dim() == 1]
-        opt = torch.optim.SGD([{"params": weights, "weight_decay": 0.01}, {"params": others, "weight_decay": 0.01 if decay_all else 0}],
-                              lr=0.05, momentum=0.9, nesterov=nesterov)
-        losses = []
-        for step in range(STEPS):
-            opt.zero_grad()
-            total = 0.0
-            for micro in range(accumulate):
-                x, y = batch(step * accumulate + micro)
-                loss = F.cross_entropy(model(x), y, label_smoothing=smoothing)
-                (loss / accumulate).backward()
-                total += loss.item() / accumulate
-            if clip:
-                torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
-            opt.step()
-            losses.append(total)
-        return losses
+    draw_norms(model)
+    run(name, model, optimizer, cross_entropy(smoothing), **more)
 
-    model = model.double()
-    losses = margin.train(name, model, steps)
-    st.save(os.path.join(here, f"end-{name}.safetensors"), state(model))
-    print(f'    {{"{name}", {{' + ", ".join(f"{l:.12g}" for l in losses) + "}},")
+
+def images(name, channels, bits, size_of, start=None):
+    torch.manual_seed(len(name))
+    model = basic_b()
+    model.conv1 = nn.Conv2d(channels, 6, 3, 1, 1, bias=False)
+    run(name, model, sgd(), cross_entropy(), start, lambda step: batch(step, size_of(step), channels, bits))
 
 
 if __name__ == "__main__":
     torch.manual_seed(0)
-    run("basic-a", Net(Basic, (1, 1, 1), (4, 8, 16), "A", False), True, False, 0.0, 0.0, 1)
-    run("basic-b", Net(Basic, (2, 1), (6, 10), "B", False), False, True, 0.1, 0.0, 1)
-    run("bottleneck", Net(Bottleneck, (1, 2), (4, 6), "B", True), True, False, 0.1, 0.5, 1)
-    run("accumulate", Net(Basic, (1, 1), (5, 7), "B", False), True, False, 0.0, 0.0, 3)
+    fresh("basic-a", blocks.basic((1, 1, 1), (4, 8, 16), blocks.shortcut_a), sgd())
+    fresh("basic-b", basic_b(), sgd(nesterov=False, decay_all=True), 0.1)
+    fresh("bottleneck", blocks.bottleneck((1, 2), (4, 6), blocks.shortcut_b), sgd(), 0.1, clip=0.5)
+    fresh("accumulate", blocks.basic((1, 1), (5, 7), blocks.shortcut_b), sgd(), accumulate=3)
+    nets = {"excited": lambda: blocks.bottleneck((1, 2), (4, 6), blocks.shortcut_d, "deep", excitation=True),
+            "blurred": lambda: blurred("Bottleneck", "imagenet", (1, 2), (4, 6)),
+            "blurred-basic": lambda: blurred("BasicBlock", "cifar", (1, 1), (5, 7)),
+            "attended": lambda: attended((1, 2), (4, 6)),
+            "grouped": lambda: grouped((1, 2), (4, 6))}
+    for name, net in nets.items():
+        torch.manual_seed(11)
+        fresh(name, net(), sgd(), 0.1)
+    images("grey", 1, 8, lambda step: SIZE)
+    images("deep-alpha", 4, 16, lambda step: SIZE)
+    images("resized", 3, 8, lambda step: SIZE if step < 5 else 24, "basic-b")

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Writes golden training runs of the other update rules, with moving averages, in float64, like make.py, with its initial weights.
+"""Writes golden training runs of the other update rules, with moving averages, in float64, with the initial weights of make.py.
 
     python3 tests/golden/train/make_rules.py [NAME ...]        (Debian 12: python3-torch 1.13.1, python3-numpy; lamb: timm 1.0; muon: PyTorch 2.9)
 
-The run dropped uses torchvision's stochastic_depth with the random numbers of core/rng.c. One run has mixed images and labels (the mixing records of test_golden_train.c). AdamW and Muon are torch.optim's, LAMB timm's. LARS (You et al. 2017) and the
+The run dropped uses torchvision's stochastic_depth with the random numbers of core/rng.c. Some runs have mixed images and labels (the mixing records
+of test_golden_train.c). AdamW and Muon are torch.optim's, LAMB timm's. LARS (You et al. 2017) and the
 averages (as timm's ModelEmaV3: state dict, warm-up) are implemented here.
 """
-import os
 import sys
 
 import numpy as np
@@ -14,16 +14,7 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-import margin
-from make import BATCH, CLASSES, SIZE, STEPS, Basic, Net, batch, here, st, state
-
-MEAN, STD = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
-
-
-def load(model, start):
-    weights = st.load(os.path.join(here, f"start-{start}.safetensors"))[0]
-    model.load_state_dict({k: torch.from_numpy(v.copy()) for k, v in weights.items()}, strict=False)
-    return model.double()
+from golden import BATCH, CLASSES, SIZE, basic_b, batch, blocks, cross_entropy, decayed, normalised, run, samples, sgd
 
 
 class Lars:
@@ -66,25 +57,43 @@ class Muon:
 
 
 class Averages:
+    """A copy of the model with averages of weights and running statistics."""
+
     def __init__(self, model, decay, warmup):
-        self.decay, self.warmup, self.updates = decay, warmup, 0
+        self.decay, self.warmup, self.model = decay, warmup, model
         self.mean = {k: v.clone() for k, v in model.state_dict().items()}
 
-    def update(self, model):
-        n = max(0, self.updates)  # updates before this one
-        self.updates += 1
-        d = 0.0 if n == 0 else min(self.decay, 1 - (1 + n) ** (-2 / 3)) if self.warmup else self.decay
+    def update(self, step, model):
+        d = 0.0 if step == 0 else min(self.decay, 1 - (1 + step) ** (-2 / 3)) if self.warmup else self.decay
         for k, v in model.state_dict().items():
             if v.dtype == torch.float64:
                 self.mean[k] = d * self.mean[k] + (1 - d) * v
+
+    def end(self):
+        self.model.load_state_dict(self.mean)
+        return self.model
+
+
+class StochasticAverages:
+    """torch.optim.swa_utils: averages after every second step, and BN statistics of four other batches."""
+
+    def __init__(self, model):
+        self.average = torch.optim.swa_utils.AveragedModel(model)
+
+    def update(self, step, model):
+        if step % 2:
+            self.average.update_parameters(model)
+
+    def end(self):
+        torch.optim.swa_utils.update_bn([batch(100 + i) for i in range(4)], self.average)
+        return self.average.module
 
 
 def mixed_batch(step):
     """The batch: a third of the images is blended with their partners, in a third a part of the partner is pasted, in a third a part is
     erased; as bytes, then normalised."""
-    x, labels = batch(step)
-    pixels = np.rint((x.permute(0, 2, 3, 1).numpy() * STD + MEAN) * 255).astype(np.int64)
-    erased = pixels.copy()
+    pixels, labels = samples(step)
+    erased = pixels.astype(np.int64)
     for n in range(BATCH):
         if (n + step) % 3 == 2:
             erased[n, 2:7, 3:11] = (124, 116, 104)
@@ -100,8 +109,7 @@ def mixed_batch(step):
             weight = 65536 - 54 * 65536 // (SIZE * SIZE)
         target[n, labels[n]] += weight / 65536
         target[n, labels[partner]] += 1 - weight / 65536
-    image = torch.from_numpy((out / 255 - MEAN) / STD)
-    return image.permute(0, 3, 1, 2), target
+    return normalised(out), target
 
 
 DROP_RATE, DROPOUT_RATE = 0.5, 0.25
@@ -133,122 +141,51 @@ class Draws:
 draws = Draws()
 
 
-class DropBasic(Basic):
+class DropBasic(blocks.Basic):
     rate = 0.0
 
     def forward(self, x):
         from torchvision.ops import stochastic_depth
-        y = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x)))))
-        y = stochastic_depth(y, self.rate, "row", self.training)
-        return F.relu(y + (x if self.downsample is None else self.downsample(x)))
+        return F.relu(stochastic_depth(self.branch(x), self.rate, "row", self.training) + self.downsample(x))
 
 
-class DropNet(Net):
-    def __init__(self, *args):
-        super().__init__(*args)
-        blocks = [m for m in self.modules() if isinstance(m, DropBasic)]
-        for i, block in enumerate(blocks):  # as in timm's ResNet and torchvision's ConvNeXt
-            block.rate = DROP_RATE * i / (len(blocks) - 1)
+class DropNet(blocks.Net):
+    def __init__(self, depths, widths):
+        super().__init__("cifar", lambda *args: DropBasic(*args, blocks.shortcut_b), depths, widths)
+        dropped = [m for m in self.modules() if isinstance(m, DropBasic)]
+        for i, block in enumerate(dropped):  # as in timm's ResNet and torchvision's ConvNeXt
+            block.rate = DROP_RATE * i / (len(dropped) - 1)
         torch.Tensor.bernoulli_ = lambda noise, p: noise.copy_(draws.keep(1, len(noise), 1 - p).reshape(noise.shape))
-        self.head, self.fc = self.fc, nn.Identity()
-
-    def forward(self, x):
-        x = super().forward(x)
-        x = x * draws.keep(x.shape[1], len(x), DROPOUT_RATE).reshape(x.shape).to(x.dtype) / (1 - DROPOUT_RATE)
-        return self.head(x)
-
-    def load_state_dict(self, state, strict=True):
-        return super().load_state_dict({k.replace("fc.", "head."): v for k, v in state.items()}, strict)
-
-    def state_dict(self, *args, **kwargs):
-        return {k.replace("head.", "fc."): v for k, v in super().state_dict(*args, **kwargs).items()}
+        self.fc.register_forward_pre_hook(
+            lambda m, x: x[0] * draws.keep(x[0].shape[1], len(x[0]), DROPOUT_RATE).reshape(x[0].shape).to(x[0].dtype) / (1 - DROPOUT_RATE))
 
 
-def binary(threshold):
+def binary(smoothing, threshold):
     """timm's BinaryCrossEntropy of smoothed targets (timm 1.0: loss/binary_cross_entropy.py, and mixup_target)."""
-    def loss(logits, target, label_smoothing):
+    def loss(model, x, target):
         if target.dim() == 1:
             target = F.one_hot(target, CLASSES).double()
-        target = target * (1 - label_smoothing) + label_smoothing / CLASSES
+        target = target * (1 - smoothing) + smoothing / CLASSES
         if threshold:
             target = target.gt(threshold).double()
-        return F.binary_cross_entropy_with_logits(logits, target)
+        return F.binary_cross_entropy_with_logits(model(x), target)
     return loss
 
 
-def run(name, start, model, make, smoothing, clip, accumulate, decay, warmup, batch=batch, criterion=F.cross_entropy):
-    if len(sys.argv) > 1 and name not in sys.argv[1:]:
-        return
-    def steps(model):
-        opt, averages, losses = make(model), Averages(model, decay, warmup), []
-        for step in range(STEPS):
-            model.zero_grad()
-            total = 0.0
-            for micro in range(accumulate):
-                x, y = batch(step * accumulate + micro)
-                draws.begin(step, micro * BATCH)
-                loss = criterion(model(x), y, label_smoothing=smoothing)
-                (loss / accumulate).backward()
-                total += loss.item() / accumulate
-            if clip:
-                torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
-            opt.step()
-            averages.update(model)
-            losses.append(total)
-        return averages, losses
-
-    model = load(model, start)
-    averages, losses = margin.train(name, model, steps)
-    st.save(os.path.join(here, f"end-{name}.safetensors"), state(model))
-    if decay:
-        model.load_state_dict(averages.mean)
-        st.save(os.path.join(here, f"ema-{name}.safetensors"), state(model))
-    print(f'    {{"{name}", {{' + ", ".join(f"{l:.12g}" for l in losses) + "}},")
-
-
-def run_swa():
-    """Averages after every second step, and BN statistics of four other batches: torch.optim.swa_utils."""
-    if len(sys.argv) > 1 and "swa" not in sys.argv[1:]:
-        return
-
-    def steps(model):
-        average = torch.optim.swa_utils.AveragedModel(model)
-        opt = torch.optim.SGD([{"params": [p], "weight_decay": 0.01 if p.dim() > 1 else 0} for p in model.parameters()],
-                              lr=0.05, momentum=0.9, nesterov=True)
-        losses = []
-        for step in range(STEPS):
-            opt.zero_grad()
-            x, y = batch(step)
-            loss = F.cross_entropy(model(x), y)
-            loss.backward()
-            opt.step()
-            losses.append(loss.item())
-            if step % 2:
-                average.update_parameters(model)
-        torch.optim.swa_utils.update_bn([batch(100 + i) for i in range(4)], average)
-        return average, losses
-
-    model = load(Net(Basic, (2, 1), (6, 10), "B", False), "basic-b")
-    average, losses = margin.train("swa", model, steps)
-    st.save(os.path.join(here, "end-swa.safetensors"), state(model))
-    st.save(os.path.join(here, "ema-swa.safetensors"), state(average.module))
-    print('    {"swa", {' + ", ".join(f"{l:.12g}" for l in losses) + "}},")
+def rule(name, make_optimizer, loss, decay=0.7, warmup=True, start="basic-b", model=None, **more):
+    """A run with another rule, and with moving averages unless the decay is 0."""
+    averages = (lambda model: Averages(model, decay, warmup)) if decay else None
+    run(name, model or basic_b(), make_optimizer, loss, start, after=averages, **more)
 
 
 def adamw(model):
-    weights = [p for p in model.parameters() if p.dim() > 1]
-    others = [p for p in model.parameters() if p.dim() == 1]
-    groups = [{"params": weights, "weight_decay": 0.05}, {"params": others, "weight_decay": 0}]
-    return torch.optim.AdamW(groups, lr=0.004, betas=(0.9, 0.99), eps=1e-2)
+    return torch.optim.AdamW(decayed(model, 0.05), lr=0.004, betas=(0.9, 0.99), eps=1e-2)
 
 
 def lamb(model):
     """Clips the gradients to a norm of 0.5 itself."""
     from timm.optim import Lamb
-    weights = [p for p in model.parameters() if p.dim() > 1]
-    others = [p for p in model.parameters() if p.dim() == 1]
-    groups = [{"params": weights, "weight_decay": 0.05}, {"params": others, "weight_decay": 0}]
-    return Lamb(groups, lr=0.01, betas=(0.9, 0.99), eps=1e-2, max_grad_norm=0.5)
+    return Lamb(decayed(model, 0.05), lr=0.01, betas=(0.9, 0.99), eps=1e-2, max_grad_norm=0.5)
 
 
 def layer_of(name, blocks):
@@ -267,19 +204,16 @@ def groups(model, lr, layer_decay, head_lr, weight_decay):
 
 
 if __name__ == "__main__":
-    run("adamw", "basic-b", Net(Basic, (2, 1), (6, 10), "B", False), adamw, 0.1, 0.5, 1, 0.7, True)
-    sgd = lambda m: torch.optim.SGD(m.parameters(), lr=0.05, momentum=0.9, weight_decay=0.01)
-    run("mixed", "basic-b", Net(Basic, (2, 1), (6, 10), "B", False), sgd, 0.1, 0.0, 1, 0.7, False, mixed_batch)
-    run("bce", "basic-b", Net(Basic, (2, 1), (6, 10), "B", False), adamw, 0.1, 0.0, 1, 0, False, batch, binary(0))
-    run("bce-mixed", "basic-b", Net(Basic, (2, 1), (6, 10), "B", False), sgd, 0.1, 0.0, 1, 0, False, mixed_batch, binary(0.2))
-    run("lars", "accumulate", Net(Basic, (1, 1), (5, 7), "B", False), lambda m: Lars(m, 2.0, 0.9, 0.01, 0.01, 1e-8, True), 0.0, 0.0, 3, 0.8, False)
-    rates = lambda m: torch.optim.SGD(groups(m, 0.05, 0.7, 0.2, 0.01), lr=0.05, momentum=0.9, nesterov=True)
-    run("rates-sgd", "basic-b", Net(Basic, (2, 1), (6, 10), "B", False), rates, 0.1, 0.5, 1, 0.7, True)
-    rates = lambda m: torch.optim.AdamW(groups(m, 0.004, 0.6, 0.01, 0.05), lr=0.004, betas=(0.9, 0.99), eps=1e-2)
-    run("rates-adamw", "basic-b", Net(Basic, (2, 1), (6, 10), "B", False), rates, 0.1, 0.0, 1, 0.7, True)
-    run("lamb", "basic-b", Net(Basic, (2, 1), (6, 10), "B", False), lamb, 0.1, 0.0, 1, 0.7, True)
-    run("muon", "basic-b", Net(Basic, (2, 1), (6, 10), "B", False), lambda m: Muon(m, 0.01, 0.9, 0.05), 0.1, 0.5, 1, 0.7, True)
-    sgd = lambda m: torch.optim.SGD([{"params": [p], "weight_decay": 0.01 if p.dim() > 1 else 0} for p in m.parameters()],
-                                    lr=0.05, momentum=0.9, nesterov=True)
-    run("dropped", "basic-b", DropNet(DropBasic, (2, 1), (6, 10), "B", False), sgd, 0.0, 0.0, 2, 0.7, True)
-    run_swa()
+    smooth, plain = cross_entropy(0.1), cross_entropy()
+    small = blocks.basic((1, 1), (5, 7), blocks.shortcut_b)
+    rule("adamw", adamw, smooth, clip=0.5)
+    rule("mixed", sgd(nesterov=False, decay_all=True), smooth, warmup=False, batch=mixed_batch)
+    rule("bce", adamw, binary(0.1, 0), decay=0)
+    rule("bce-mixed", sgd(nesterov=False, decay_all=True), binary(0.1, 0.2), decay=0, batch=mixed_batch)
+    rule("lars", lambda m: Lars(m, 2.0, 0.9, 0.01, 0.01, 1e-8, True), plain, 0.8, False, "accumulate", small, accumulate=3)
+    rule("rates-sgd", lambda m: torch.optim.SGD(groups(m, 0.05, 0.7, 0.2, 0.01), lr=0.05, momentum=0.9, nesterov=True), smooth, clip=0.5)
+    rule("rates-adamw", lambda m: torch.optim.AdamW(groups(m, 0.004, 0.6, 0.01, 0.05), lr=0.004, betas=(0.9, 0.99), eps=1e-2), smooth)
+    rule("lamb", lamb, smooth)
+    rule("muon", lambda m: Muon(m, 0.01, 0.9, 0.05), smooth, clip=0.5)
+    rule("dropped", sgd(), plain, model=DropNet((2, 1), (6, 10)), accumulate=2, begin=lambda step, micro: draws.begin(step, micro * BATCH))
+    run("swa", basic_b(), sgd(), plain, "basic-b", after=StochasticAverages)
