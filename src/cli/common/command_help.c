@@ -127,11 +127,9 @@ static const char about_prune[] =
 
 static const char about_compress[] =
     "Makes the network of a RUN X times as fast. Prunes it with each pattern alone and with all together to the same\n"
-    "speedup, re-estimates the BN statistics of each, fine-tunes the best one with RUN as teacher, with --int8 "
-    "quantises\n"
-    "it, evaluates and times every step, and writes OUT/report.html: accuracy against measured time, the widths and\n"
-    "patterns of the layers, sizes. OUT/network is the result, a run folder that every command reads. OUT is\n"
-    "RUN-compressed, or -o DIR.\n"
+    "speedup, re-estimates the BN statistics of each, fine-tunes the best one with RUN as teacher, with --int8\n"
+    "quantises it, evaluates and times every step, and prints accuracy, measured time and size of each. OUT/network\n"
+    "is the result, a run folder that every command reads. OUT is RUN-compressed, or -o DIR.\n"
     "The same command continues after Ctrl-C or a crash. OUT/compress.ini is the configuration of the fine-tuning: "
     "edit\n"
     "it to change what has not begun. --epochs and other keys on the command line apply to it.\n"
@@ -245,7 +243,7 @@ static const struct cr_command commands[CR_CMD_COUNT] = {
     [CR_CMD_PROFILE]  = {"profile", "time every op of the training step, or of an evaluation", "CONFIG|RUN " KEYS,
                          about_profile},
     [CR_CMD_PRUNE]    = {"prune", "prune weights by magnitude", "CONFIG|RUN " KEYS, about_prune},
-    [CR_CMD_COMPRESS] = {"compress", "make a trained network faster: prune, fine-tune, quantise, report",
+    [CR_CMD_COMPRESS] = {"compress", "make a trained network faster: prune, fine-tune, quantise, measure",
                          "RUN --speedup X [options] [section.key=value ...]", about_compress},
     [CR_CMD_QUANTIZE] = {"quantize", "quantise a network to 8-bit integers", "CONFIG|RUN " KEYS, about_quantize},
     [CR_CMD_EXPORT]   = {"export", "export the weights of a run for torchvision, or a network as ONNX",

@@ -184,13 +184,6 @@ const struct cr_compress_point *cr_compress_reference(const struct cr_compress *
     return found;
 }
 
-const struct cr_compress_point *cr_compress_result(const struct cr_compress *c, const struct cr_compress_try *t) {
-    const struct cr_compress_point *found = NULL;
-    for (int i = 0; i < c->points; i++)
-        if (c->point[i].name == t->name && c->point[i].step >= CR_COMPRESS_TUNED) found = &c->point[i];
-    return found;
-}
-
 double cr_compress_drop(const struct cr_compress *c, double accuracy) {
     const double drop = 100 * (c->point[0].accuracy - accuracy);
     return fabs(drop) < 5e-4 ? 0 : drop;
