@@ -261,7 +261,7 @@ const struct cr_kernel cr_cuda_bn_kernels[] = {
     BN_KERNEL(bn_sums, CR_TYPES_FLOAT, .workspace = bn_sums_workspace, .traits.host_slots = CR_IN_BIT(bn_sums, x)),
     /* An op with `center` has a kernel in cuda/conv/gram/gram_kernels.c. */
     BN_KERNEL(bn_finalize, CR_TYPES_F32, .optional_out = CR_OUT_BIT(bn_finalize, scale_bias_half),
-              .traits.cached = true, .accepts = bn_finalize_accepts),
+              .accepts = bn_finalize_accepts),
     BN_KERNEL(bn_scale_bias, CR_TYPES_F32),
     BN_KERNEL(bn_apply, CR_TYPES_FLOAT,
               .optional_in =

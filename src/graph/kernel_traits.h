@@ -10,7 +10,6 @@
 struct cr_kernel_traits {
     unsigned host_slots;   /* bit s is set when input s may lie in the HOST region (each value is read once) */
     bool     sparse_cores; /* uses sparse tensor cores: see cr_cost_table_has_lasting_effect */
-    bool     cached;       /* its operands are in the cache: copies to and from the host do not slow it down */
 };
 
 #endif

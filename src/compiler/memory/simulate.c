@@ -70,7 +70,6 @@ static double memory_busy_of(const struct cr_program *p, const struct cr_cost_mo
                              double seconds) {
     double bytes, flops;
     if (op->stream != CR_STREAM_COMPUTE || op->kind == CR_OP_barrier || seconds <= 0 || t->bytes_per_s <= 0) return 0;
-    if (op->kernel >= 0 && t->device.traits && t->device.traits(t->device.self, op).cached) return 0;
     cr_op_cost(p, op, &bytes, &flops);
     return CR_MIN(bytes / t->bytes_per_s / seconds, 1.0);
 }
