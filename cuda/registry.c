@@ -4,14 +4,10 @@
 #include "cuda/core/cuda_device.h"
 #include "cuda/core/kernel_tables.h"
 
-static void add_list(struct cr_kernel_list *list, const struct cr_kernel *const *rows) {
-    for (; *rows; rows++) cr_kernel_list_add_row(list, *rows);
-}
-
 void cr_cuda_collect_kernels(struct cuda_device *device) {
     struct cr_kernel_list *list = &device->kernels;
-    add_list(list, cr_cuda_cifar_kernels);
-    add_list(list, cr_cuda_cifar_fused_kernels);
+    cr_kernel_list_add(list, cr_cuda_cifar_kernels);
+    cr_kernel_list_add(list, cr_cuda_cifar_fused_kernels);
     cr_kernel_list_add(list, cr_cudnn_conv_kernels);
     cr_kernel_list_add(list, cr_cuda_fused_conv_kernels);
     cr_kernel_list_add(list, cr_cuda_fused_grad_kernels);
@@ -40,7 +36,7 @@ void cr_cuda_collect_kernels(struct cuda_device *device) {
     cr_kernel_list_add(list, cr_cuda_int8_conv_kernels);
     cr_kernel_list_add(list, cr_cuda_conv_pair_kernels);
     cr_kernel_list_add(list, cr_cuda_distill_kernels);
-    add_list(list, cr_cuda_cifar_head_kernels);
+    cr_kernel_list_add(list, cr_cuda_cifar_head_kernels);
     cr_kernel_list_add(list, cr_cuda_dense_few_kernels);
     cr_kernel_list_add(list, cr_cuda_muon_kernels);
 }

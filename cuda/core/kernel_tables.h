@@ -21,10 +21,11 @@ extern const struct cr_kernel cr_cuda_bn_kernels[];
 /* cuda/norm/pool_bn_kernels.c */
 extern const struct cr_kernel cr_cuda_pool_bn_kernels[];
 /* cuda/conv/cifar/cifar_kernels.c */
-extern const struct cr_kernel *const cr_cuda_cifar_kernels[];
-extern const struct cr_kernel *const cr_cuda_cifar_fused_kernels[];
+extern const struct cr_kernel cr_cuda_cifar_kernels[];
+/* cuda/conv/cifar/cifar_fused_kernels.c: chains of these convolutions */
+extern const struct cr_kernel cr_cuda_cifar_fused_kernels[];
 /* cuda/conv/cifar/head/cifar_head_kernels.c: the ops around the loss of CIFAR networks */
-extern const struct cr_kernel *const cr_cuda_cifar_head_kernels[];
+extern const struct cr_kernel cr_cuda_cifar_head_kernels[];
 /* cuda/conv/gram/gram_kernels.c: BN statistics from Gram matrices, the small kernels */
 extern const struct cr_kernel cr_cuda_gram_kernels[];
 /* cuda/conv/stem/stem_kernels.c */

@@ -8,7 +8,7 @@
 static cr_status time_candidate(struct cr_cost_table *c, const struct cr_program *p, const struct cr_op *op,
                                 double best, double *seconds) {
     const int64_t start = cr_time_ns();
-    c->sparse_cores |= c->device->kernels[op->kernel]->sparse_cores;
+    c->sparse_cores |= c->device->kernels[op->kernel]->traits.sparse_cores;
     c->scratch.shared_device = c->sharing.shared;
     cr_status status = cr_cost_measure(c->device, &c->scratch, c->device->kernels[op->kernel], p, op, best, seconds);
     c->measured++;

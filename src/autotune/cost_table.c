@@ -103,7 +103,7 @@ bool cr_cost_table_has_lasting_effect(const struct cr_cost_table *c, const struc
                                       int programs) {
     for (int n = 0; n < programs; n++)
         for (int i = 0; i < program[n]->ops; i++)
-            if (program[n]->op[i].kernel >= 0 && c->device->kernels[program[n]->op[i].kernel]->sparse_cores)
+            if (program[n]->op[i].kernel >= 0 && c->device->kernels[program[n]->op[i].kernel]->traits.sparse_cores)
                 return false;
     return c->sparse_cores;
 }

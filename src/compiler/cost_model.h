@@ -6,6 +6,7 @@
 #define CR_COST_MODEL_H
 
 #include "graph/graph.h"
+#include "graph/kernel_traits.h"
 
 /* The kernel that an op gets. The strings belong to the device and live as long as the device. */
 struct cr_selection {
@@ -15,9 +16,8 @@ struct cr_selection {
     const char *source;  /* where `seconds` comes from: "measured", "file", "checkpoint", "roofline" ... */
 };
 
-/* What the kernels of a device say about an op: the same whether times are measured or computed. A property of kernels
- * that passes read is a member of struct cr_kernel (device/kernel.h), a member here and a function in
- * runtime/device_view.c. Each callback gets `self`; NULL: see its comment. */
+/* What the kernels of a device say about an op: the same whether times are measured or computed. Each callback gets
+ * `self`; NULL: see its comment. */
 struct cr_device_view {
     void *self;
     /* Length in f32 elements of the packed weights of a sparse convolution in the op's weight format; 0 when the format
@@ -30,8 +30,8 @@ struct cr_device_view {
     /* Appends a readable name of the op's weight format to `out`; appends nothing to a format that has a number only.
      * NULL: no format has a name. */
     void (*algo_name)(void *self, const struct cr_program *program, const struct cr_op *op, struct cr_text *out);
-    /* Returns true when the op's kernel can read input `slot` directly from host memory (zero-copy). NULL: never. */
-    bool (*reads_host)(void *self, const struct cr_op *op, int slot);
+    /* Returns what the op's kernel states about itself. NULL: nothing. */
+    struct cr_kernel_traits (*traits)(void *self, const struct cr_op *op);
     /* Number of rows in which the op's kernel can store sums: see struct cr_kernel. NULL: CR_NONE. */
     int (*sum_rows)(void *self, const struct cr_program *program, const struct cr_op *op);
 };
@@ -47,8 +47,9 @@ struct cr_cost_model {
     /* Copies between device and host memory. The rates hold while copies run in both directions at once and no kernel
      * runs. A rate of 0: the device cannot offload. */
     double to_host_bytes_per_s, to_device_bytes_per_s;
-    double copy_latency_s;       /* fixed time of each copy */
-    double duplex_speedup;       /* speedup of a copy while the other direction is idle; clamped to 1 ... 2 */
+    double copy_latency_s; /* fixed time of each copy */
+    double duplex_speedup; /* speedup of a copy while the other direction is idle; clamped to 1 ... 2 */
+    bool   mapped_reads;   /* kernels may read from host memory (zero-copy) where device.traits says that they can */
     double host_memory_overhead; /* bytes of device memory per byte of the HOST region; counted against a limit */
     double loaded_copy_slowdown; /* slowdown of a copy to the host while kernels run; values below 1 count as 1 */
     double mapped_read_slowdown; /* time of a mapped (zero-copy) read over the time of a copy to the device; values

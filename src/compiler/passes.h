@@ -114,7 +114,7 @@ struct cr_offload_report {
     double stalled;                 /* part of `seconds` in which the compute stream waits for copies */
 };
 /* Offloads tensors to the HOST region until at most `limit` bytes are live at each op, by simulated times, or no
- * candidate is left. With BEST, kernels read a tensor from host memory where cost_model->device.reads_host allows it
+ * candidate is left. With BEST, kernels read a tensor from host memory where cost_model->device.traits allows it
  * and the mapped read is faster or saves memory. Runs after select. Leaves the program unchanged when a copy rate of
  * the device is 0. Returns CR_ERR_USAGE when the program uses several streams already. */
 CR_MUST cr_status cr_pass_offload(struct cr_program *program, const struct cr_cost_model *cost_model, size_t limit,

@@ -16,6 +16,7 @@
 #define CR_DEVICE_KERNEL_H
 
 #include "graph/graph.h"
+#include "graph/kernel_traits.h"
 
 /* Values that the host sets before each step and that kernels read while they run. */
 struct cr_step_block {
@@ -77,8 +78,8 @@ static inline bool cr_call_reads_early(const struct cr_call *call, unsigned slot
 /* A kernel: one implementation of one op kind: a row of a table, which ends with a row without a name. Tables are
  * constants with static lifetime. */
 struct cr_kernel {
-    /* "dnnl.conv": printed by plan and profile, stored with kernel times. With math CR_MATH_DATA a '*' stands for the
-     * type: "cuda.stem.*" is listed as cuda.stem.f16 and cuda.stem.bf16. */
+    /* "dnnl.conv": printed by plan and profile, stored with kernel times. A '*' stands for the type, and the row is a
+     * kernel for each of its types: "cuda.stem.*" is listed as cuda.stem.f16 and cuda.stem.bf16. */
     const char     *name;
     enum cr_op_kind op;
     enum cr_math    math;
@@ -87,14 +88,13 @@ struct cr_kernel {
     unsigned dtypes;
     /* Optional slots that the kernel implements (bit s: slot s). An op that uses another one is not accepted, so that a
      * new slot breaks no existing kernel. */
-    unsigned optional_in, optional_out;
-    bool     deterministic; /* two runs with the same number of threads are bitwise identical */
-    unsigned relaxations;   /* bits of enum cr_relaxation */
-    bool     collective;    /* accepts only ops of several ranks; tests with several ranks verify it */
-    bool     sparse;        /* accepts exactly the convolutions with a sparsity pattern */
-    bool     reference;     /* defines the op: accepts every op of its kind in f32 and f64; named ref.* */
-    bool     sparse_cores;  /* uses sparse tensor cores: see cr_cost_table_has_lasting_effect */
-    unsigned host_slots;    /* bit s is set when input s may lie in the HOST region (each value is read once) */
+    unsigned                optional_in, optional_out;
+    bool                    deterministic; /* two runs with the same number of threads are bitwise identical */
+    unsigned                relaxations;   /* bits of enum cr_relaxation */
+    bool                    collective;    /* accepts only ops of several ranks; tests with several ranks verify it */
+    bool                    sparse;        /* accepts exactly the convolutions with a sparsity pattern */
+    bool                    reference; /* defines the op: accepts every op of its kind in f32 and f64; named ref.* */
+    struct cr_kernel_traits traits;
 
     /* Returns whether the kernel supports this op, whose types and slots have been checked: shapes, attributes, absent
      * slots. NULL: every such op. */
@@ -140,7 +140,7 @@ struct cr_kernel {
 #define CR_IN_BIT(kind, slot) (1u << CR_IN_##kind##_##slot)
 #define CR_OUT_BIT(kind, slot) (1u << CR_OUT_##kind##_##slot)
 
-/* The table of a device. A row with math CR_MATH_DATA becomes one kernel for each of its types. */
+/* The table of a device. A row with a '*' in its name becomes one kernel for each of its types. */
 enum { CR_KERNELS_MAX = 256, CR_TYPED_KERNELS_MAX = 96, CR_KERNEL_NAME_MAX = 48 };
 struct cr_kernel_list {
     const struct cr_kernel *kernel[CR_KERNELS_MAX + 1]; /* best first; ends with NULL */
@@ -148,16 +148,16 @@ struct cr_kernel_list {
     struct cr_kernel        typed[CR_TYPED_KERNELS_MAX];
     char                    typed_name[CR_TYPED_KERNELS_MAX][CR_KERNEL_NAME_MAX];
 };
-/* Appends one row, or the rows of a table; they must outlive the list. */
-void cr_kernel_list_add_row(struct cr_kernel_list *list, const struct cr_kernel *row);
+/* Appends the rows of a table, which must outlive the list. */
 void cr_kernel_list_add(struct cr_kernel_list *list, const struct cr_kernel *rows);
 
 /* ---- finding a kernel ---- */
 
 /* FLOP/s that a kernel with this arithmetic can reach. */
 double cr_device_flops(const struct cr_device *device, enum cr_math math);
-/* Returns whether input `slot` of the kernel may lie in the HOST region. */
-bool cr_kernel_reads_host(const struct cr_device *device, const struct cr_kernel *kernel, int slot);
+/* The traits of the kernel on this device: where the device's memory is that of the host, all inputs may lie in the
+ * HOST region. */
+struct cr_kernel_traits cr_kernel_traits(const struct cr_device *device, const struct cr_kernel *kernel);
 /* Returns whether the kernel supports the op, including its types, slots, sparsity pattern and the regions of its
  * inputs. */
 bool cr_kernel_accepts(const struct cr_device *device, const struct cr_kernel *kernel, const struct cr_program *program,

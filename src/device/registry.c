@@ -92,15 +92,17 @@ static bool pattern_fits(const struct cr_kernel *kernel, const struct cr_op *op)
     return cr_op_has_sparsity_pattern(op) ? kernel->sparse || kernel->reference : !kernel->sparse;
 }
 
-bool cr_kernel_reads_host(const struct cr_device *device, const struct cr_kernel *kernel, int slot) {
-    return device->caps.host_memory || (kernel->host_slots >> slot & 1);
+struct cr_kernel_traits cr_kernel_traits(const struct cr_device *device, const struct cr_kernel *kernel) {
+    struct cr_kernel_traits traits = kernel->traits;
+    if (device->caps.host_memory) traits.host_slots = ~0u;
+    return traits;
 }
 
 static bool can_read_inputs(const struct cr_device *device, const struct cr_kernel *kernel, const struct cr_program *p,
                             const struct cr_op *op) {
+    const unsigned host_slots = cr_kernel_traits(device, kernel).host_slots;
     for (int s = 0; s < CR_OP_IN_MAX; s++)
-        if (op->in[s] >= 0 && p->tensor[op->in[s]].region == CR_REGION_HOST && !cr_kernel_reads_host(device, kernel, s))
-            return false;
+        if (op->in[s] >= 0 && p->tensor[op->in[s]].region == CR_REGION_HOST && !(host_slots >> s & 1)) return false;
     return true;
 }
 
@@ -153,7 +155,7 @@ static const struct cr_kernel *typed_kernel(struct cr_kernel_list *list, const s
     static const enum cr_math maths[] = {
         [CR_F32] = CR_MATH_F32, [CR_F64] = CR_MATH_F64, [CR_F16] = CR_MATH_F16, [CR_BF16] = CR_MATH_BF16};
     const char *star = strchr(row->name, '*');
-    CR_ASSERT(star && (size_t)dtype < CR_COUNT(maths) && list->typed_count < CR_TYPED_KERNELS_MAX);
+    CR_ASSERT((size_t)dtype < CR_COUNT(maths) && list->typed_count < CR_TYPED_KERNELS_MAX);
     struct cr_kernel *kernel = &list->typed[list->typed_count];
     char             *name   = list->typed_name[list->typed_count++];
     const int         length = snprintf(name, CR_KERNEL_NAME_MAX, "%.*s%s%s", (int)(star - row->name), row->name,
@@ -161,8 +163,8 @@ static const struct cr_kernel *typed_kernel(struct cr_kernel_list *list, const s
     CR_ASSERT(length < CR_KERNEL_NAME_MAX);
     *kernel        = *row;
     kernel->name   = name;
-    kernel->math   = maths[dtype];
     kernel->dtypes = 1u << dtype;
+    if (row->math == CR_MATH_DATA) kernel->math = maths[dtype];
     return kernel;
 }
 
@@ -171,12 +173,12 @@ static void append(struct cr_kernel_list *list, const struct cr_kernel *kernel) 
     list->kernel[list->count++] = kernel;
 }
 
-void cr_kernel_list_add_row(struct cr_kernel_list *list, const struct cr_kernel *row) {
-    if (row->math != CR_MATH_DATA) append(list, row);
-    for (int t = CR_F32; row->math == CR_MATH_DATA && t <= CR_BF16; t++)
-        if (row->dtypes >> t & 1) append(list, typed_kernel(list, row, (enum cr_dtype)t));
-}
-
 void cr_kernel_list_add(struct cr_kernel_list *list, const struct cr_kernel *rows) {
-    for (; rows->name; rows++) cr_kernel_list_add_row(list, rows);
+    for (const struct cr_kernel *row = rows; row->name; row++) {
+        const bool typed = strchr(row->name, '*') != NULL;
+        CR_ASSERT(typed || row->math != CR_MATH_DATA);
+        if (!typed) append(list, row);
+        for (int t = CR_F32; typed && t <= CR_BF16; t++)
+            if (row->dtypes >> t & 1) append(list, typed_kernel(list, row, (enum cr_dtype)t));
+    }
 }

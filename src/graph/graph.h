@@ -328,7 +328,7 @@ static inline int64_t cr_sum_rows(const struct cr_tensor *sums) {
 /* True when every slot that the op uses is in these sets (bit s: slot s). */
 bool cr_op_uses_only(const struct cr_op *op, unsigned in, unsigned out);
 /* Whether the op's data has one type of the set `dtypes` (bit t: enum cr_dtype t) and all other slots have the types of
- * graph/ops.def. */
+ * graph/ops.def. Of the op `fused`: each part; those before the last may also be in f32, like bn_finalize. */
 bool cr_op_has_types(const struct cr_program *program, const struct cr_op *op, unsigned dtypes);
 /* True for a convolution, or a gradient of one, with a sparsity pattern. */
 bool cr_op_has_sparsity_pattern(const struct cr_op *op);

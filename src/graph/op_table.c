@@ -148,12 +148,21 @@ static bool slot_fits(const struct cr_program *p, int tensor, enum cr_slot_type 
     }
 }
 
-bool cr_op_has_types(const struct cr_program *p, const struct cr_op *op, unsigned dtypes) {
+static bool part_has_types(const struct cr_program *p, const struct cr_op *op, unsigned dtypes) {
     const struct cr_op_info *info = cr_op_info(op->kind);
     int                      data = -1;
     for (int s = 0; s < info->ins; s++)
         if (!slot_fits(p, op->in[s], info->in_type[s], dtypes, &data)) return false;
     for (int s = 0; s < info->outs; s++)
         if (!slot_fits(p, op->out[s], info->out_type[s], dtypes, &data)) return false;
+    return true;
+}
+
+/* The parts before the last may be BN ops, whose data are sums. */
+bool cr_op_has_types(const struct cr_program *p, const struct cr_op *op, unsigned dtypes) {
+    int                 parts;
+    const struct cr_op *part = cr_op_parts(op, &parts);
+    for (int k = 0; k < parts; k++)
+        if (!part_has_types(p, &part[k], k < parts - 1 ? dtypes | 1u << CR_F32 : dtypes)) return false;
     return true;
 }

@@ -84,9 +84,9 @@ static cr_status model_explain(void *self, const struct cr_program *p, const str
     return CR_OK;
 }
 
-static bool reads_host(void *self, const struct cr_op *op, int slot) {
+static struct cr_kernel_traits traits(void *self, const struct cr_op *op) {
     const struct cr_device *device = self;
-    return cr_kernel_reads_host(device, device->kernels[op->kernel], slot);
+    return cr_kernel_traits(device, device->kernels[op->kernel]);
 }
 
 static int sum_rows(void *self, const struct cr_program *p, const struct cr_op *op) {
@@ -101,7 +101,7 @@ struct cr_cost_model cr_device_cost_model(struct cr_device *device) {
                                                             .packed_elems = packed_elems,
                                                             .estimate     = estimate,
                                                             .algo_name    = algo_name,
-                                                            .reads_host   = reads_host,
+                                                            .traits       = traits,
                                                             .sum_rows     = sum_rows},
                                   .self                  = device,
                                   .alignment             = caps->alignment,
@@ -111,6 +111,7 @@ struct cr_cost_model cr_device_cost_model(struct cr_device *device) {
                                   .to_device_bytes_per_s = caps->to_device_bytes_per_s,
                                   .copy_latency_s        = caps->copy_latency_s,
                                   .duplex_speedup        = caps->duplex_speedup,
+                                  .mapped_reads          = true,
                                   .host_memory_overhead  = caps->host_memory_overhead,
                                   .sparse_density_max    = caps->sparse_density_max,
                                   .accepts               = model_accepts,

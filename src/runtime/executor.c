@@ -42,7 +42,7 @@ static cr_status bind(struct cr_exec *exec, int index) {
     if (!bound->title) return CR_NO_MEMORY(64);
     for (int s = 0; s < CR_OP_IN_MAX; s++)
         CR_ASSERT(op->in[s] < 0 || p->tensor[op->in[s]].region != CR_REGION_HOST ||
-                  cr_kernel_reads_host(device, bound->kernel, s));
+                  (cr_kernel_traits(device, bound->kernel).host_slots >> s & 1));
     bind_operands(exec, op, &bound->call);
     CR_TRY(bind_parts(exec, op, &bound->call));
     cr_exec_find_early_inputs(p, index, &bound->call);

@@ -11,13 +11,13 @@ run export R -o r.safetensors -q; expect "export" 0
 
 # ---- against brute force: multiply-adds, channels and 2:4 ----
 run prune R --pattern channels,2:4 --flops 2.5 --multiple 4 --json -o M; expect "channels and 2:4" 0
-holds "the least loss of all 2048 combinations" python3 "$source_dir/tests/tools/budget_brute.py" r.safetensors 2.5
+holds "the least loss of all 2048 combinations" python_tools "$source_dir/tests/tools/budget_brute.py" r.safetensors 2.5
 run eval M -q; expect "evaluating it" 0 "top-1"
 run prune R --pattern channels,2:4 --flops 2.5 --multiple 4 --json -o M2; holds "equal runs give equal networks" cmp M/last/model.safetensors M2/last/model.safetensors
 
 # ---- two bounds ----
 run prune R --pattern channels --speedup 1.0001 --flops 1.7 --multiple 4 train.measure=no -b 4 --json -o P; expect "a loose bound of time" 0 '"loss_gap"'
-holds "the least loss of all 64 combinations, within the gap" python3 "$source_dir/tests/tools/budget_brute.py" r.safetensors 1.7 channels
+holds "the least loss of all 64 combinations, within the gap" python_tools "$source_dir/tests/tools/budget_brute.py" r.safetensors 1.7 channels
 
 # ---- times ----
 estimate="train.measure=no train.threads=1 -b 4"

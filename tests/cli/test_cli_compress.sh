@@ -21,13 +21,11 @@ assert page.count("<svg class=\"chart\"") == 1 and "Widths and patterns by layer
 assert not re.search(r"https?://|<script", page)
 for svg in re.findall(r"<svg.*?</svg>", page, re.S): xml.dom.minidom.parseString(svg)
 PY
-holds "new BN statistics, the same weights" python3 - <<'PY'
-import glob, json, struct
-def load(path):
-    data = open(path, "rb").read(); n = struct.unpack("<Q", data[:8])[0]; header = json.loads(data[8:8 + n]); header.pop("__metadata__", None)
-    return {k: data[8 + n + v["data_offsets"][0]:8 + n + v["data_offsets"][1]] for k, v in header.items()}
+holds "new BN statistics, the same weights" python_tools - <<'PY'
+import glob
+from weights_file import read
 for bn in glob.glob("R-compressed/*/bn/last/model.safetensors"):
-    a, b = load(bn.replace("/bn/", "/pruned/")), load(bn)
+    a, b = read(bn.replace("/bn/", "/pruned/"))[0], read(bn)[0]
     assert a.keys() == b.keys()
     for k in a: assert (a[k] != b[k]) == ("running" in k), (bn, k)
 PY

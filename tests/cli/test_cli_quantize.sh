@@ -3,7 +3,7 @@
 # the Python module on the quantised network; its file against the one in floating point; mistakes, damaged files, Ctrl-C; the published
 # ResNet-20 on CIFAR-10 where CRESNET_TEST_DATA has both. Ends with "N passed, N failed, N skipped".
 . "$(dirname "$0")/../harness/cli_support.sh"
-check_int8() { python3 "$source_dir/tests/tools/check_int8.py" "$@"; }
+check_int8() { python_tools "$source_dir/tests/tools/check_int8.py" "$@"; }
 
 { tiny_model 8,16; cat; } >net.ini <<'INI'
 [data]
@@ -59,24 +59,16 @@ run quantize R -o K --json -q quant.keep=conv1,fc; expect "quant.keep" 0 '"keep"
 holds "quant.keep: weights" check_int8 $whole K/last/model.safetensors conv1,fc
 run eval K -q; expect "eval with layers in floating point" 0
 run quantize R -o text -q quant.keep=conv1,fc; expect "layers in floating point are counted" 0 "5 of 7 layers in int8"
-cat >coarse.py <<'PY'
+python_tools - $whole <<'PY'
 # Spreads the weights of a channel over 1e6, so that 8 bits are not enough for this layer.
-import json, struct, sys
-data = bytearray(open(sys.argv[1], "rb").read())
-length = int.from_bytes(data[:8], "little")
-header = json.loads(data[8:8 + length])
-begin, end = header["layer2.0.conv2.weight"]["data_offsets"]
-count = header["layer2.0.conv2.weight"]["shape"]
-row = count[1] * count[2] * count[3]
-for i in range((end - begin) // 4):
-    at = 8 + length + begin + 4 * i
-    if i % row == 0:
-        data[at:at + 4] = struct.pack("f", 300.0)
-mean = header["layer2.0.bn2.running_mean"]["data_offsets"]
-open(sys.argv[2], "wb").write(data)
+import struct, sys
+import weights_file
+tensors, meta = weights_file.read(sys.argv[1])
+kind, shape, data = tensors["layer2.0.conv2.weight"]
+row = 4 * shape[1] * shape[2] * shape[3]
+data = b"".join(struct.pack("f", 300.0) + data[at + 4:at + row] for at in range(0, len(data), row))
+weights_file.write("coarse.safetensors", {**tensors, "layer2.0.conv2.weight": (kind, shape, data)}, meta)
 PY
-python3 coarse.py $whole coarse.safetensors
-python3 "$source_dir/tests/tools/drop_sums.py" coarse.safetensors
 run quantize net.ini --weights coarse.safetensors -o D --max-drop 100 --json -q; expect "--max-drop 100" 0 '"keep": []'
 run quantize net.ini --weights coarse.safetensors -o D0 --max-drop 0 -q; drop_rc=$rc
 holds "--max-drop 0: exit code 0 or 1" [ "$drop_rc" -le 1 ]
@@ -103,27 +95,20 @@ refused "another quant.keep" 1 "set quant.keep as in the configuration" eval Q-m
 refused "weights without scales" 1 "weight_scale\" [8] is missing" eval net.ini --weights R quant.type=int8
 
 cat >damage.py <<'PY' # FILE OUT WHAT: without a tensor, with a scale of another length, or cut off
-import json, sys
-data = open(sys.argv[1], "rb").read()
-length = int.from_bytes(data[:8], "little")
-header, body, out, parts = json.loads(data[8:8 + length]), data[8 + length:], {}, b""
-for name, entry in sorted(((n, e) for n, e in header.items() if n != "__metadata__"), key=lambda e: e[1]["data_offsets"][0]):
-    begin, end = entry["data_offsets"]
-    if name == sys.argv[3]:
-        continue
-    if sys.argv[3] == "short" and name == "conv1.weight_scale":
-        end -= 4
-        entry["shape"] = [7]
-    out[name] = dict(entry, data_offsets=[len(parts), len(parts) + end - begin])
-    parts += body[begin:end]
-out["__metadata__"] = {k: v for k, v in header["__metadata__"].items() if not k.endswith("_crc32c")}
-text = json.dumps(out).encode()
-whole = len(text).to_bytes(8, "little") + text + parts
-open(sys.argv[2], "wb").write(whole[:-50] if sys.argv[3] == "cut" else whole)
+import os, sys
+import weights_file
+tensors, meta = weights_file.read(sys.argv[1])
+if sys.argv[3] == "short":
+    kind, _, data = tensors["conv1.weight_scale"]
+    tensors["conv1.weight_scale"] = kind, [7], data[:-4]
+tensors.pop(sys.argv[3], None)
+weights_file.write(sys.argv[2], tensors, meta)
+if sys.argv[3] == "cut":
+    os.truncate(sys.argv[2], os.path.getsize(sys.argv[2]) - 50)
 PY
 damaged() { # WHAT TEXT: a checkpoint with this damage is refused
     rm -rf B; cp -rL Q-mse/last B; chmod -R u+w B; rm B/checksums.txt
-    python3 damage.py Q-mse/last/model.safetensors B/model.safetensors "$1"
+    python_tools damage.py Q-mse/last/model.safetensors B/model.safetensors "$1"
     refused "damage: $1" 1 "$2" eval B
 }
 damaged cut "truncated"

@@ -206,16 +206,7 @@ fi
 # ---- prune, fine-tune, export ----
 same_run() { cmp "$1/last/model.safetensors" "$2/last/model.safetensors" && cmp "$1/last/state.safetensors" "$2/last/state.safetensors"; }
 smaller() { [ "$(stat -c %s "$1")" -lt "$(stat -c %s "$2")" ]; }
-zeros() { # FILE TENSOR: elements that are 0, of how many
-    python3 -c 'import json, struct, sys
-data = open(sys.argv[1], "rb").read()
-n = struct.unpack("<Q", data[:8])[0]
-e = json.loads(data[8:8 + n])[sys.argv[2]]
-assert e["dtype"] == "F32"
-a, b = e["data_offsets"]
-v = struct.unpack("<%df" % ((b - a) // 4), data[8 + n + a:8 + n + b])
-print(sum(x == 0 for x in v), len(v), e["shape"])' "$1" "$2" 2>&1
-}
+zeros() { weights_file zeros "$@" 2>&1; } # FILE TENSOR: elements that are 0, of how many
 gradual='prune.sparsity=0.9 prune.start=0.5 prune.end=1 prune.frequency=3'
 # shellcheck disable=SC2086 # words on purpose
 {

@@ -74,7 +74,7 @@ run eval R --json; expect "eval, no optimizer state" 0; is "eval, no optimizer s
 run train tiny.ini -o R --resume auto --steps 12; expect "resume, no optimizer state" 1 "state.safetensors: cannot open"
 
 # ---- files without sums ----
-fresh; python3 "$source_dir/tests/tools/drop_sums.py" R/step-*
+fresh; weights_file drop-sums R/step-*
 run eval A --json; with=$(field loss); run eval R --json; is "an older version's run: the loss" "$(field loss)" "$with"
 is "an older version's run: no line" "$(grep -ci 'checksum\|damage' stderr)" 0
 run train tiny.ini -o R --resume auto --steps 12 -q; expect "an older version's run resumes" 0

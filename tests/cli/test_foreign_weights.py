@@ -16,6 +16,7 @@ import onnx_text
 import peers
 import png
 import torch_file as t
+import weights_file
 from support import BIN, ROOT, check, cresnet, run, skip
 
 CONFIG = """[model]
@@ -86,15 +87,10 @@ def write(path, thing):
             return collections.OrderedDict((key, convert(value)) for key, value in v.items())
         return t.tensor(t.Storage(v[0], v[2]), 0, v[1]) if isinstance(v, tuple) else v
 
-    with open(path, "wb") as f:
-        if path.endswith(".safetensors"):
-            table, body = {}, b""
-            for name, (kind, shape, data) in sorted(thing.items(), key=lambda item: (item[1][0] == "F32", item[0])):
-                table[name] = {"dtype": kind, "shape": list(shape), "data_offsets": [len(body), len(body) + len(data)]}
-                body += data
-            head = json.dumps(table).encode()
-            f.write(struct.pack("<Q", len(head)) + head + body)
-        else:
+    if path.endswith(".safetensors"):
+        weights_file.write(path, dict(sorted(thing.items(), key=lambda item: (item[1][0] == "F32", item[0]))), {})
+    else:
+        with open(path, "wb") as f:
             f.write(t.zipped(convert(thing)))
 
 
@@ -226,7 +222,7 @@ def other_commands():
     check("distill: the teachers differ", logs["model"] != logs["model_ema"], logs)
     for given, want in (("ckpt.pth", A), ("ckpt.pth:model_ema", averaged(B)), ("timm.pth:state_dict_ema", B)):
         ran = cresnet("export", given, "-o", "tensors.safetensors")
-        check(f"export {given}", ran.returncode == 0 and same(t.read_safetensors("tensors.safetensors"), want), ran.stderr)
+        check(f"export {given}", ran.returncode == 0 and same(weights_file.read("tensors.safetensors")[0], want), ran.stderr)
         check(f"export {given}: names the averages", ("also has" in ran.stderr) == (":" not in given), ran.stderr)
 
 
@@ -243,7 +239,7 @@ def script():
                              (["ema_only.pth"], B, ""), (["--key", "state_dict_ema", "timm.pth"], B, ""), (["--key", "teacher", "dino.pth"], B, ""),
                              (["ours.pth"], A, ""), (["rng.pth"], A, ""), (["--key", "encoder_k", "two.pth"], B, ""), (["--key", "model", "lightning.pth"], A, "")):
         ran = convert(*args)
-        check(f"the script: {' '.join(args)}", ran.returncode == 0 and same(t.read_safetensors("s.safetensors"), want), ran.stderr)
+        check(f"the script: {' '.join(args)}", ran.returncode == 0 and same(weights_file.read("s.safetensors")[0], want), ran.stderr)
         check(f"the script: {' '.join(args)}: messages", said in ran.stderr and bool(said) == bool(ran.stderr), ran.stderr)
         loads(f"the script: {' '.join(args)}: the program", "s.safetensors", want, config="config.ini")
     ran = convert("dino.pth")
@@ -253,11 +249,11 @@ def script():
     loads("the script: Lightning: the program", "s.safetensors", A, '"criterion.weight"', config="config.ini")
     # Both serialisations, each protocol, strided and shared storages, parameters: all have the tensors of one file. A comment that looks like
     # the end of the archive misleads the module zipfile.
-    demo, corpus = t.read_safetensors(TESTS + "/golden/safetensors/demo.safetensors"), TESTS + "/fuzz/corpus/fuzz_torch"
+    demo, corpus = weights_file.read(TESTS + "/golden/safetensors/demo.safetensors")[0], TESTS + "/fuzz/corpus/fuzz_torch"
     good = [f"{corpus}/{name}" for name in sorted(os.listdir(corpus)) if name.startswith("good-") and "comment" not in name]
     for path in good:
         ran = convert(path)
-        check(f"the script: {path}", ran.returncode == 0 and same(t.read_safetensors("s.safetensors"), demo), ran.stderr)
+        check(f"the script: {path}", ran.returncode == 0 and same(weights_file.read("s.safetensors")[0], demo), ran.stderr)
     os.remove("s.safetensors")
     for kind in "zip", "stream":
         with open(f"{corpus}/good-{kind}", "rb") as f:

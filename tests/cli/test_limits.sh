@@ -84,18 +84,9 @@ is "SIGINT to rank 0 of 2: exit code" $? 130
 
 # ---- values that are not finite ----
 
-python3 - "$work/early/last/model.safetensors" nan.safetensors conv1.weight nan <<'PY'
-import json, struct, sys
-source, target, name, value = sys.argv[1:]
-data = bytearray(open(source, "rb").read())
-length = struct.unpack("<Q", data[:8])[0]
-begin = json.loads(data[8:8 + length])[name]["data_offsets"][0]
-struct.pack_into("<f", data, 8 + length + begin, float(value))
-open(target, "wb").write(data)
-PY
-python3 "$source_dir/tests/tools/drop_sums.py" nan.safetensors # the values are wrong, not the file
+weights_file fill early/last/model.safetensors nan.safetensors conv1.weight nan 1
 cp -a early damaged
-python3 "$source_dir/tests/tools/drop_sums.py" damaged/step-*
+weights_file drop-sums damaged/step-*
 for step in damaged/step-*; do cp nan.safetensors "$step/model.safetensors"; done
 for command in "eval net.ini --weights nan.safetensors" "eval damaged" "prune damaged --sparsity 0.5 -o pruned"; do
     # shellcheck disable=SC2086
@@ -109,15 +100,7 @@ is "NaN weights, predict: exit code of $said" $? 1
 case $said in *%*) fail "NaN weights, predict prints a probability: $said" ;; *) pass ;; esac
 
 # Finite weights whose outputs overflow.
-python3 - "$work/early/last/model.safetensors" huge.safetensors <<'PY'
-import json, struct, sys
-data = bytearray(open(sys.argv[1], "rb").read())
-length = struct.unpack("<Q", data[:8])[0]
-begin, end = json.loads(data[8:8 + length])["fc.weight"]["data_offsets"]
-for at in range(begin, end, 4): struct.pack_into("<f", data, 8 + length + at, 3e38)
-open(sys.argv[2], "wb").write(data)
-PY
-python3 "$source_dir/tests/tools/drop_sums.py" huge.safetensors
+weights_file fill early/last/model.safetensors huge.safetensors fc.weight 3e38
 said=$("$bin" eval net.ini --weights huge.safetensors 2>&1)
 is "outputs overflow, eval: exit code of $said" $? 1
 has "outputs overflow, eval: message" "$said" "not finite"

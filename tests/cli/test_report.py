@@ -12,13 +12,13 @@ import math
 import os
 import re
 import shutil
-import struct
 import subprocess
 import sys
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "tools"))
 import png
+import weights_file
 from support import TINY_MODEL, check, cresnet, run, skip
 
 CONFIG = TINY_MODEL + """[data]
@@ -218,15 +218,8 @@ def zeros(run):
     """The same from the weights that `export` writes."""
     if not os.path.exists("dense.safetensors"):
         cresnet("export", run, "-o", "dense.safetensors", "-q")
-    data = open("dense.safetensors", "rb").read()
-    size = struct.unpack("<Q", data[:8])[0]
-    found = []
-    for name, entry in json.loads(data[8 : 8 + size]).items():
-        if name != "__metadata__" and len(entry["shape"]) in (2, 4):
-            begin, end = entry["data_offsets"]
-            values = struct.unpack(f"<{(end - begin) // 4}f", data[8 + size + begin : 8 + size + end])
-            found.append(f"{sum(v == 0 for v in values)} of {len(values)} weights are 0")
-    return found
+    tensors = [weights_file.floats(t) for t in weights_file.read("dense.safetensors")[0].values() if len(t[1]) in (2, 4)]
+    return [f"{values.count(0)} of {len(values)} weights are 0" for values in tensors]
 
 
 def check_pruning(page):

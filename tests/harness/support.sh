@@ -39,6 +39,8 @@ problems() { grep -hvE '^((evaluation at step|done: step|stopped by signal) |qem
 there() { command -v "$1" >/dev/null 2>&1; }
 # python_tools ARGS...: python3 that can import the modules of tests/tools
 python_tools() { PYTHONPATH=$source_dir/tests/tools PYTHONDONTWRITEBYTECODE=1 python3 "$@"; }
+# weights_file COMMAND ARGS...: changes or compares safetensors files
+weights_file() { python_tools "$source_dir/tests/tools/weights_file.py" "$@"; }
 # python_with MODULE...: prints a python3 that can import them, from build/peers-venv if need be; fails without one
 python_with() { python3 -B "$source_dir/tests/tools/peers.py" "$@"; }
 # sum_up [CODE]: ends the test; exit code CODE when nothing failed (default 0; 77: everything was skipped)

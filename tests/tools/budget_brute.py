@@ -11,20 +11,11 @@ where X is so near to 1 that the bound of time does not matter, for the network 
 computed here from the weights alone."""
 import itertools
 import json
-import struct
 import sys
 
-data = open(sys.argv[1], "rb").read()
-length = struct.unpack("<Q", data[:8])[0]
-header = json.loads(data[8:8 + length])
+import weights_file
 
-
-def tensor(name):
-    at = header[name]
-    begin, end = at["data_offsets"]
-    raw = data[8 + length + begin:8 + length + end]
-    return at["shape"], struct.unpack(f"<{len(raw) // 4}f", raw)
-
+weights = weights_file.read(sys.argv[1])[0]
 
 # layer: (group of output channels, group of input channels, output pixels); None: fixed
 LAYERS = {"conv1": ("a", None, 256), "layer1.0.conv1": ("b", "a", 256), "layer1.0.conv2": ("a", "b", 256),
@@ -34,7 +25,7 @@ UNITS = {"a": 8, "b": 8, "c": 16, "d": 16}
 energy, window, kept24 = {}, {}, {}
 norm = {g: [0.0] * n for g, n in UNITS.items()}
 for layer, (out, inp, _) in LAYERS.items():
-    shape, w = tensor(layer + ".weight")
+    shape, w = weights[layer + ".weight"][1], weights_file.floats(weights[layer + ".weight"])
     O, I, taps = shape[0], shape[1], (shape[2] * shape[3] if len(shape) == 4 else 1)
     at = lambda o, i, t: w[(o * I + i) * taps + t] ** 2
     energy[layer] = [[sum(at(o, i, t) for t in range(taps)) for i in range(I)] for o in range(O)]

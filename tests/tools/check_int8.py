@@ -6,22 +6,16 @@ Checks that each filter is I8 with one scale above 0 for each output channel, th
 even, within -127 ... 127, that w is near integer * scale, that scales of activations are single numbers above 0, and that
 everything else is equal. Ends with "N passed, N failed"."""
 import array
-import json
 import struct
 import sys
+
+import weights_file
 
 CODES = {"F32": "f", "I8": "b", "I64": "q"}
 
 
 def read(path):
-    data = open(path, "rb").read()
-    length = int.from_bytes(data[:8], "little")
-    header, start, out = json.loads(data[8:8 + length]), 8 + length, {}
-    for name, entry in header.items():
-        if name != "__metadata__":
-            begin, end = entry["data_offsets"]
-            out[name] = (entry["dtype"], entry["shape"], array.array(CODES[entry["dtype"]], data[start + begin:start + end]))
-    return out
+    return {name: (kind, shape, array.array(CODES[kind], data)) for name, (kind, shape, data) in weights_file.read(path)[0].items()}
 
 
 def f32(x):

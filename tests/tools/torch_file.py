@@ -5,12 +5,13 @@
 """
 import collections
 import io
-import json
 import pickle
 import struct
 import sys
 import types
 import zipfile
+
+import weights_file
 
 MAGIC, PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
 # safetensors type: (storage class, bytes)
@@ -129,20 +130,10 @@ def stream(thing, protocol=2, system=None):
     return out + b"".join(struct.pack("<q", storages[key].elems()) + storages[key].data for key in sorted(storages))
 
 
-def read_safetensors(path):
-    """{name: (type, shape, bytes)}"""
-    with open(path, "rb") as f:
-        raw = f.read()
-    n = struct.unpack("<Q", raw[:8])[0]
-    table = json.loads(raw[8:8 + n])
-    table.pop("__metadata__", None)
-    return {name: (t["dtype"], t["shape"], raw[8 + n + t["data_offsets"][0]:8 + n + t["data_offsets"][1]]) for name, t in table.items()}
-
-
 def state_dict(tensors):
     return collections.OrderedDict((name, tensor(Storage(kind, data), 0, shape)) for name, (kind, shape, data) in tensors.items())
 
 
 if __name__ == "__main__":
     with open(sys.argv[2], "wb") as f:
-        f.write((stream if "stream" in sys.argv[3:] else zipped)(state_dict(read_safetensors(sys.argv[1]))))
+        f.write((stream if "stream" in sys.argv[3:] else zipped)(state_dict(weights_file.read(sys.argv[1])[0])))

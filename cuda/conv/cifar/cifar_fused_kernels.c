@@ -5,10 +5,8 @@
  *     conv_wgrad, conv_wgrad, ...                                cuda.cifar_wgrads
  */
 #include "cuda/conv/cifar/cifar_fused.h"
-#include "cuda/core/cuda_device.h"
+#include "cuda/core/family_kernels.h"
 #include "cuda/core/kernel_tables.h"
-#include "cuda/core/op_shapes.h"
-#include "cuda/core/optional_slots.h"
 
 #include <string.h>
 
@@ -47,7 +45,7 @@ static bool find_forward(const struct cr_op *op, struct forward *f) {
 static bool reads_shortcut(const struct cr_program *p, const struct cr_op *shortcut, const struct ck_conv *v) {
     const struct cr_tensor *x = IN(shortcut, pad_shortcut, x);
     return shortcut->attr.conv.stride == 2 && shortcut->attr.conv.pad_c % 8 == 0 && x->dim[3] % 8 == 0 &&
-           x->dim[1] == 2 * v->H && x->dim[2] == 2 * v->H && cuda_type(x) == v->type && v->stride == 1;
+           x->dim[1] == 2 * v->H && x->dim[2] == 2 * v->H && v->stride == 1;
 }
 
 static bool forward_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
@@ -58,7 +56,7 @@ static bool forward_accepts(const struct cr_device *device, const struct cr_prog
     const int           y               = f.apply < 0 ? conv->in[CR_IN_conv_x] : part[f.apply].in[CR_IN_bn_apply_x];
     if (!part_accepted(device, p, conv, "cuda.cifar_conv.")) return false;
     const struct ck_conv v = cuda_conv_shape(conv, IN(conv, conv, x), IN(conv, conv, w), OUT(conv, conv, y));
-    if (!is_f32(IN(finalize, bn_finalize, sums)) || IN(finalize, bn_finalize, center) ||
+    if (!cuda_is_f32(IN(finalize, bn_finalize, sums)) || IN(finalize, bn_finalize, center) ||
         OUT(finalize, bn_finalize, scale_bias_half) || p->tensor[y].dim[3] != v.C || IN(conv, conv, bias))
         return false;
     if (f.apply < 0)
@@ -70,15 +68,9 @@ static bool forward_accepts(const struct cr_device *device, const struct cr_prog
            !IN(conv, conv, scale_bias) && ck_cifar_conv_applies(&v, multiprocessors);
 }
 
-static cr_status forward_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
-                                 void **prepared, size_t *workspace_bytes) {
-    const struct cr_op *conv = &op->attr.fused.part[op->attr.fused.parts - 1];
-    *prepared                = NULL;
-    *workspace_bytes         = 0;
-    if (!OUT(conv, conv, sums) || cr_sum_rows(OUT(conv, conv, sums)) > 1) return CR_OK;
-    const struct ck_conv v = cuda_conv_shape(conv, IN(conv, conv, x), IN(conv, conv, w), OUT(conv, conv, y));
-    *workspace_bytes       = ck_cifar_conv_workspace(&v, cuda_of(device)->multiprocessors);
-    return CR_OK;
+/* Of the last part. */
+static size_t forward_workspace(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    return cr_cuda_cifar_conv_workspace(device, p, &op->attr.fused.part[op->attr.fused.parts - 1]);
 }
 
 static struct ck_cifar_bn bn_of(const struct cr_call *finalize) {
@@ -139,21 +131,14 @@ static bool backward_accepts(const struct cr_device *device, const struct cr_pro
     if (!part_accepted(device, p, grad, "cuda.cifar_conv_grad.")) return false;
     const struct cr_tensor *g = IN(grad, conv_grad, g), *x = IN(grad, conv_grad, x), *w = IN(grad, conv_grad, w);
     const struct ck_conv    v = cuda_conv_shape(grad, x, w, g);
-    return is_f32(IN(finalize, bn_grad_finalize, grad_sums)) &&
+    return cuda_is_f32(IN(finalize, bn_grad_finalize, grad_sums)) &&
            IN(finalize, bn_grad_finalize, grad_sums)->dim[3] == v.K && finalize->attr.bn.ranks <= 1 &&
            grad->in[CR_IN_conv_grad_dy_coeffs] == finalize->out[CR_OUT_bn_grad_finalize_coeffs] &&
            (OUT(grad, conv_grad, dy) || ck_cifar_conv_grad_finishes(&v, cuda_of(device)->block_bytes));
 }
 
-static cr_status backward_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
-                                  void **prepared, size_t *workspace_bytes) {
-    const struct cr_op  *grad = &op->attr.fused.part[1];
-    const struct ck_conv v =
-        cuda_conv_shape(grad, IN(grad, conv_grad, x), IN(grad, conv_grad, w), IN(grad, conv_grad, g));
-    *prepared = NULL;
-    *workspace_bytes =
-        OUT(grad, conv_grad, dy) ? 0 : ck_cifar_conv_grad_workspace(&v, cuda_of(device)->multiprocessors);
-    return CR_OK;
+static size_t backward_workspace(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    return cr_cuda_cifar_grad_workspace(device, p, &op->attr.fused.part[1]);
 }
 
 static cr_status backward_launch(struct cr_device *device, const struct cr_call *call) {
@@ -187,11 +172,8 @@ static bool filters_accepts(const struct cr_device *device, const struct cr_prog
         if (part[k].kind != CR_OP_conv_wgrad || cr_op_has_sparsity_pattern(&part[k]) ||
             OUT(&part[k], conv_wgrad, dy_sums))
             return false;
-        const struct cr_tensor *x = IN(&part[k], conv_wgrad, x), *dy = IN(&part[k], conv_wgrad, dy),
-                               *dw = OUT(&part[k], conv_wgrad, dw);
-        if (!cuda_is_data(x) || x->dtype == CR_F32 || dy->dtype != x->dtype || !is_f32(dw) ||
-            !is_f32(IN(&part[k], conv_wgrad, scale_bias)) || dw->dim[1] > 3 || dw->dim[2] > 3)
-            return false;
+        const struct cr_tensor *dw = OUT(&part[k], conv_wgrad, dw);
+        if (!cuda_is_f32(IN(&part[k], conv_wgrad, scale_bias)) || dw->dim[1] > 3 || dw->dim[2] > 3) return false;
         const struct ck_conv v = filter_shape(p, &part[k]), first = filter_shape(p, part);
         if (v.N != first.N || v.type != first.type ||
             !ck_cifar_dgrad_supports(&v, cuda_of(device)->multiprocessors, cuda_of(device)->block_bytes))
@@ -200,16 +182,14 @@ static bool filters_accepts(const struct cr_device *device, const struct cr_prog
     return true;
 }
 
-static cr_status filters_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
-                                 void **prepared, size_t *workspace_bytes) {
+static size_t filters_workspace(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    size_t bytes = 0;
     (void)device;
-    *prepared        = NULL;
-    *workspace_bytes = 0;
     for (int k = 0; k < op->attr.fused.parts; k++) {
         const struct ck_conv v = filter_shape(p, &op->attr.fused.part[k]);
-        *workspace_bytes += ck_cifar_wgrads_workspace(&v);
+        bytes += ck_cifar_wgrads_workspace(&v);
     }
-    return CR_OK;
+    return bytes;
 }
 
 static cr_status filters_launch(struct cr_device *device, const struct cr_call *call) {
@@ -233,31 +213,7 @@ static cr_status filters_launch(struct cr_device *device, const struct cr_call *
 
 /* ---- the kernels ---- */
 
-/* Type of the images of the last part. */
-static enum cr_dtype type_of(const struct cr_program *p, const struct cr_op *op) {
-    const struct cr_op *part = &op->attr.fused.part[op->attr.fused.parts - 1];
-    switch (part->kind) {
-    case CR_OP_conv: return IN(part, conv, x)->dtype;
-    case CR_OP_conv_grad: return IN(part, conv_grad, x)->dtype;
-    case CR_OP_conv_wgrad: return IN(part, conv_wgrad, x)->dtype;
-    default: return CR_F32;
-    }
-}
-
-#define FUSED_KERNEL(kind, text, TYPE)                                                                                 \
-    static bool kind##_accepts_##TYPE(const struct cr_device *device, const struct cr_program *p,                      \
-                                      const struct cr_op *op) {                                                        \
-        return type_of(p, op) == CR_##TYPE && kind##_accepts(device, p, op);                                           \
-    }                                                                                                                  \
-    static const struct cr_kernel kind##_##TYPE = {CR_KERNEL(text, fused, CR_MATH_##TYPE),                             \
-                                                   .accepts = kind##_accepts_##TYPE, .prepare = kind##_prepare,        \
-                                                   .launch = kind##_launch}
-FUSED_KERNEL(forward, "cuda.cifar_bn_conv.f16", F16);
-FUSED_KERNEL(forward, "cuda.cifar_bn_conv.bf16", BF16);
-FUSED_KERNEL(backward, "cuda.cifar_bn_conv_grad.f16", F16);
-FUSED_KERNEL(backward, "cuda.cifar_bn_conv_grad.bf16", BF16);
-FUSED_KERNEL(filters, "cuda.cifar_wgrads.f16", F16);
-FUSED_KERNEL(filters, "cuda.cifar_wgrads.bf16", BF16);
-
-const struct cr_kernel *const cr_cuda_cifar_fused_kernels[] = {
-    &forward_F16, &forward_BF16, &backward_F16, &backward_BF16, &filters_F16, &filters_BF16, NULL};
+#define KERNEL(name, kind)                                                                                             \
+    { CUDA_HALF_KERNEL(name, fused), .accepts = kind##_accepts, .workspace = kind##_workspace, .launch = kind##_launch }
+const struct cr_kernel cr_cuda_cifar_fused_kernels[] = {
+    KERNEL("cifar_bn_conv", forward), KERNEL("cifar_bn_conv_grad", backward), KERNEL("cifar_wgrads", filters), {0}};

@@ -13,18 +13,9 @@
 
 #define IN(kind, slot) cuda_in(p, op, CR_IN_##kind##_##slot)
 #define OUT(kind, slot) cuda_out(p, op, CR_OUT_##kind##_##slot)
-#define IN_BIT(kind, slot) (1u << CR_IN_##kind##_##slot)
-#define OUT_BIT(kind, slot) (1u << CR_OUT_##kind##_##slot)
-
-static bool has(const struct cr_tensor *t, enum cr_dtype type) {
-    return t && t->dtype == type;
-}
-static bool has_or_none(const struct cr_tensor *t, enum cr_dtype type) {
-    return !t || t->dtype == type;
-}
 
 /* Each function sets the operands of an op kind and the features that the op uses. Returns false when cuDNN's kernels
- * do not support the op. `real` is the type of the images. */
+ * do not support the op, whose slots the row of the kernel names. `real` is the type of the images. */
 struct conv_request {
     const struct cr_tensor *tensor[CR_CUDNN_OPERANDS];
     int64_t                 uses;
@@ -34,62 +25,42 @@ static bool request_conv(const struct cr_program *p, const struct cr_op *op, enu
                          struct conv_request *a) {
     const struct cr_tensor *scale_bias = IN(conv, scale_bias), *bias = IN(conv, bias), *add = IN(conv, add),
                            *sums = OUT(conv, sums);
-    if (!cr_op_uses_only(
-            op, IN_BIT(conv, x) | IN_BIT(conv, w) | IN_BIT(conv, scale_bias) | IN_BIT(conv, bias) | IN_BIT(conv, add),
-            OUT_BIT(conv, y) | OUT_BIT(conv, sums)))
-        return false;
-    a->tensor[CR_CUDNN_X] = IN(conv, x);
-    a->tensor[CR_CUDNN_W] = IN(conv, w);
-    a->tensor[CR_CUDNN_Y] = OUT(conv, y);
+    a->tensor[CR_CUDNN_X]        = IN(conv, x);
+    a->tensor[CR_CUDNN_W]        = IN(conv, w);
+    a->tensor[CR_CUDNN_Y]        = OUT(conv, y);
     if (scale_bias) a->uses |= CR_CUDNN_SCALE_BIAS;
     if (sums) a->uses |= CR_CUDNN_SUMS;
     if (bias) a->uses |= CR_CUDNN_BIAS;
-    if (bias && bias->dtype != real) a->uses |= CR_CUDNN_WIDE_BIAS;
+    if (bias && real != CR_F32) a->uses |= CR_CUDNN_WIDE_BIAS;
     if (add) a->uses |= CR_CUDNN_ADD;
     if (op->attr.conv.relu) a->uses |= CR_CUDNN_RELU;
     if (!bias && (add || op->attr.conv.relu)) return false;
     if (bias && (scale_bias || sums)) return false;
-    if (scale_bias && (scale_bias->dtype != real || real == CR_F32)) return false;
-    return has(a->tensor[CR_CUDNN_W], real) && has_or_none(sums, CR_F32) && has_or_none(add, real) &&
-           (has_or_none(bias, CR_F32) || has(bias, real));
+    return !scale_bias || (scale_bias->dtype == real && real != CR_F32);
 }
 
 static bool request_wgrad(const struct cr_program *p, const struct cr_op *op, enum cr_dtype real,
                           struct conv_request *a) {
     const struct cr_tensor *scale_bias = IN(conv_wgrad, scale_bias);
-    if (!cr_op_uses_only(op, IN_BIT(conv_wgrad, x) | IN_BIT(conv_wgrad, dy) | IN_BIT(conv_wgrad, scale_bias),
-                         OUT_BIT(conv_wgrad, dw)))
-        return false;
-    a->tensor[CR_CUDNN_X] = IN(conv_wgrad, x);
-    a->tensor[CR_CUDNN_W] = OUT(conv_wgrad, dw);
-    a->tensor[CR_CUDNN_Y] = IN(conv_wgrad, dy);
+    a->tensor[CR_CUDNN_X]              = IN(conv_wgrad, x);
+    a->tensor[CR_CUDNN_W]              = OUT(conv_wgrad, dw);
+    a->tensor[CR_CUDNN_Y]              = IN(conv_wgrad, dy);
     if (scale_bias) a->uses |= CR_CUDNN_SCALE_BIAS;
-    if (scale_bias && (scale_bias->dtype != real || real == CR_F32)) return false;
-    return has(a->tensor[CR_CUDNN_W], CR_F32); /* in programs of all types */
+    return !scale_bias || (scale_bias->dtype == real && real != CR_F32);
 }
 
 static bool request_dgrad(const struct cr_program *p, const struct cr_op *op, enum cr_dtype real,
                           struct conv_request *a) {
     const struct cr_tensor *bn_x = IN(conv_dgrad, bn_x), *add = IN(conv_dgrad, add),
                            *grad_sums = OUT(conv_dgrad, grad_sums);
-    if (!cr_op_uses_only(op,
-                         IN_BIT(conv_dgrad, dy) | IN_BIT(conv_dgrad, w) | IN_BIT(conv_dgrad, add) |
-                             IN_BIT(conv_dgrad, bn_x) | IN_BIT(conv_dgrad, mean_rstd) | IN_BIT(conv_dgrad, gamma) |
-                             IN_BIT(conv_dgrad, beta),
-                         OUT_BIT(conv_dgrad, dx) | OUT_BIT(conv_dgrad, grad_sums)))
-        return false;
-    a->tensor[CR_CUDNN_X] = OUT(conv_dgrad, dx);
-    a->tensor[CR_CUDNN_W] = IN(conv_dgrad, w);
-    a->tensor[CR_CUDNN_Y] = IN(conv_dgrad, dy);
+    a->tensor[CR_CUDNN_X]             = OUT(conv_dgrad, dx);
+    a->tensor[CR_CUDNN_W]             = IN(conv_dgrad, w);
+    a->tensor[CR_CUDNN_Y]             = IN(conv_dgrad, dy);
     if (add) a->uses |= CR_CUDNN_ADD;
     if (bn_x) a->uses |= CR_CUDNN_BN;
     if (grad_sums) a->uses |= CR_CUDNN_SUMS;
-    if (bn_x && (bn_x->dtype != real || real == CR_F32 || !has(IN(conv_dgrad, mean_rstd), CR_F32) ||
-                 !has(IN(conv_dgrad, gamma), CR_F32) || !has(IN(conv_dgrad, beta), CR_F32)))
-        return false;
-    if (!bn_x && (grad_sums || IN(conv_dgrad, mean_rstd) || IN(conv_dgrad, gamma) || IN(conv_dgrad, beta)))
-        return false;
-    return has(a->tensor[CR_CUDNN_W], real) && has_or_none(add, real) && has_or_none(grad_sums, CR_F32);
+    if (bn_x) return real != CR_F32 && IN(conv_dgrad, mean_rstd) && IN(conv_dgrad, gamma) && IN(conv_dgrad, beta);
+    return !grad_sums && !IN(conv_dgrad, mean_rstd) && !IN(conv_dgrad, gamma) && !IN(conv_dgrad, beta);
 }
 
 /* Grouped convolutions have the slots of the plain ones at the same positions. cuDNN takes the number of groups from
@@ -129,8 +100,7 @@ bool cr_cudnn_key_of(const struct cr_program *p, const struct cr_op *op, enum cr
                      struct cudnn_conv_key *out) {
     const enum cr_dtype real = math == CR_MATH_F16 ? CR_F16 : math == CR_MATH_BF16 ? CR_BF16 : CR_F32;
     struct conv_request a    = {0};
-    if (!request_op(p, op, real, &a) || !has(a.tensor[CR_CUDNN_X], real) || !has(a.tensor[CR_CUDNN_Y], real))
-        return false;
+    if (!cr_op_has_types(p, op, 1u << real) || !request_op(p, op, real, &a)) return false;
     *out = (struct cudnn_conv_key){.kind   = kind_of(op),
                                    .type   = type_of(real),
                                    .full   = math == CR_MATH_F32,

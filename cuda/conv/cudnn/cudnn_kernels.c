@@ -320,27 +320,29 @@ enum {
 #define group_conv_dgrad_SLOTS .optional_in = 0
 #define group_conv_wgrad_SLOTS .optional_in = 0
 
-#define KERNEL(kind, named, type, of_math, repeats, variant_name, freedom)                                             \
+#define KERNEL(kind, named, types, of_math, repeats, variant_name, freedom)                                            \
     {                                                                                                                  \
-        .name = "cudnn." #kind "." #named, .op = CR_OP_##kind, .math = CR_MATH_##of_math, .dtypes = 1 << CR_##type,    \
+        .name = "cudnn." #kind "." #named, .op = CR_OP_##kind, .math = CR_MATH_##of_math, .dtypes = types,             \
         kind##_SLOTS, .deterministic = repeats, .relaxations = freedom, .accepts = variant_name##_accepts,             \
         .algo_count = variant_name##_algo_count, .prepare = variant_name##_prepare, .launch = launch,                  \
         .release = release                                                                                             \
     }
+/* The kernels of f16 and bf16 deviate in different ways. */
 #define KERNELS(kind)                                                                                                  \
-    KERNEL(kind, tf32, F32, TF32, true, tf32, WHOLE), KERNEL(kind, f32, F32, F32, true, plain, WHOLE),                 \
-        KERNEL(kind, f16, F16, F16, true, plain, HALF_RELU_MASK), KERNEL(kind, bf16, BF16, BF16, true, plain, HALF)
+    KERNEL(kind, tf32, CR_TYPES_F32, TF32, true, tf32, WHOLE),                                                         \
+        KERNEL(kind, f32, CR_TYPES_F32, F32, true, plain, WHOLE),                                                      \
+        KERNEL(kind, f16, 1 << CR_F16, F16, true, plain, HALF_RELU_MASK),                                              \
+        KERNEL(kind, bf16, 1 << CR_BF16, BF16, true, plain, HALF)
 
 // clang-format off
 const struct cr_kernel cr_cudnn_conv_kernels[] = {
     KERNELS(conv),
-    KERNEL(conv, f16_sums, F16, F16, false, sums, HALF),
+    KERNEL(conv, f16_sums, 1 << CR_F16, F16, false, sums, HALF),
     KERNELS(conv_dgrad),
-    KERNEL(conv_dgrad, f16_sums, F16, F16, false, sums, HALF_RELU_MASK),
-    KERNEL(conv_dgrad, tf32_relu_mask, F32, TF32, true, tf32_relu_mask, WHOLE),
-    KERNEL(conv_dgrad, f32_relu_mask, F32, F32, true, relu_mask, WHOLE),
-    KERNEL(conv_dgrad, f16_relu_mask, F16, F16, true, relu_mask, HALF),
-    KERNEL(conv_dgrad, bf16_relu_mask, BF16, BF16, true, relu_mask, HALF),
+    KERNEL(conv_dgrad, f16_sums, 1 << CR_F16, F16, false, sums, HALF_RELU_MASK),
+    KERNEL(conv_dgrad, tf32_relu_mask, CR_TYPES_F32, TF32, true, tf32_relu_mask, WHOLE),
+    KERNEL(conv_dgrad, f32_relu_mask, CR_TYPES_F32, F32, true, relu_mask, WHOLE),
+    KERNEL(conv_dgrad, *_relu_mask, CR_TYPES_HALF, DATA, true, relu_mask, HALF),
     KERNELS(conv_wgrad),
     KERNELS(group_conv),
     KERNELS(group_conv_dgrad),

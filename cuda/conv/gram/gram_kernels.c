@@ -132,21 +132,17 @@ static cr_status grad_launch(struct cr_device *device, const struct cr_call *cal
 
 /* ---- the kernels ---- */
 
-#define OF_TYPE(name, kind, type_name, type, ...)                                                                      \
-    {                                                                                                                  \
-        CR_KERNEL("cuda.gram." #name "." type_name, kind, CR_MATH_F32), .dtypes = 1 << type, .accepts = accepts,       \
-                                                                        .launch = name##_launch, __VA_ARGS__           \
-    }
-#define KERNELS(name, kind, ...)                                                                                       \
-    OF_TYPE(name, kind, "f16", CR_F16, __VA_ARGS__), OF_TYPE(name, kind, "bf16", CR_BF16, __VA_ARGS__)
+#define KERNEL(name, kind)                                                                                             \
+    CR_KERNEL("cuda.gram." name ".*", kind, CR_MATH_F32), .dtypes = CR_TYPES_HALF, .accepts = accepts
 
 // clang-format off
 const struct cr_kernel cr_cuda_gram_kernels[] = {
-    KERNELS(finalize, gram_bn_finalize, .workspace = NULL),
-    KERNELS(sums, gram_bn_sums, .workspace = NULL),
+    {KERNEL("finalize", gram_bn_finalize), .launch = finalize_launch},
+    {KERNEL("sums", gram_bn_sums), .launch = sums_launch},
     {CR_KERNEL("cuda.gram.finish", bn_finalize, CR_MATH_F32), .dtypes = CR_TYPES_F32,
      .optional_in = CR_IN_BIT(bn_finalize, center), .accepts = finish_accepts, .launch = finish_launch},
-    KERNELS(grad_sums, gram_bn_grad_sums, .workspace = NULL),
-    KERNELS(grad, gram_bn_grad, .optional_in = CR_IN_BIT(gram_bn_grad, grad_sums), .workspace = grad_workspace),
+    {KERNEL("grad_sums", gram_bn_grad_sums), .launch = grad_sums_launch},
+    {KERNEL("grad", gram_bn_grad), .optional_in = CR_IN_BIT(gram_bn_grad, grad_sums), .workspace = grad_workspace,
+     .launch = grad_launch},
     {0}};
 // clang-format on

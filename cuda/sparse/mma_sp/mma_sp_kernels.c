@@ -177,7 +177,7 @@ static cr_status launch(struct cr_device *device, const struct cr_call *call) {
 /* ---- kernels ---- */
 
 const struct cr_kernel cr_cuda_mma_sp_kernels[] = {{CUDA_SPARSE_CONV("cuda.mma_sp", CR_MATH_F32, CR_TYPES_FLOAT),
-                                                    .sparse_cores = true, .accepts = has_format, .estimate = estimate,
-                                                    .launch = launch},
+                                                    .traits.sparse_cores = true, .accepts = has_format,
+                                                    .estimate = estimate, .launch = launch},
                                                    CUDA_SPARSE_FILTER("cuda.mma_sp_filter", CR_TYPES_FLOAT),
                                                    {0}};

@@ -175,7 +175,7 @@ static cr_status conv_launch(struct cr_device *device, const struct cr_call *cal
 /* ---- kernels ---- */
 
 const struct cr_kernel cr_cuda_two_four_kernels[] = {{CUDA_SPARSE_CONV("cuda.two_four.*", CR_MATH_DATA, CR_TYPES_HALF),
-                                                      .sparse_cores = true, .accepts = has_format, .estimate = estimate,
-                                                      .launch = conv_launch},
+                                                      .traits.sparse_cores = true, .accepts = has_format,
+                                                      .estimate = estimate, .launch = conv_launch},
                                                      CUDA_SPARSE_FILTER("cuda.two_four_filter", CR_TYPES_FLOAT),
                                                      {0}};

@@ -33,7 +33,7 @@ struct strategy { /* one way to reach the limit */
 
 struct search {
     const struct cr_program         *plain;
-    const struct cr_cost_model      *cost_model; /* reads_host is NULL until add_mapped_reads */
+    const struct cr_cost_model      *cost_model; /* without mapped reads until add_mapped_reads */
     const struct cr_compile_options *options;
     size_t                           live; /* of the plain program */
     struct strategy                  strategy[2 + 2 * PARTS];
@@ -204,7 +204,7 @@ static cr_status refine_towards_minimum(struct search *f) {
  * step, so allowing mapped reads never makes a plan worse. */
 static cr_status add_mapped_reads(struct search *f, const struct cr_cost_model *cost_model) {
     const bool fits = f->found.after <= f->options->pool_limit;
-    if (!f->options->zero_copy || !cost_model->device.reads_host || (fits && !f->found.offloaded)) return CR_OK;
+    if (!f->options->zero_copy || !cost_model->mapped_reads || (fits && !f->found.offloaded)) return CR_OK;
     f->cost_model                       = cost_model;
     const struct strategy best_strategy = f->best_strategy;
     if (fits) return refine(f, &best_strategy, f->options->pool_limit);
@@ -253,7 +253,7 @@ cr_status cr_pass_fit(struct cr_program *p, const struct cr_cost_model *cost_mod
                       const struct cr_compile_options *options, struct cr_fit_report *report) {
     struct cr_cost_model without_mapped_reads = *cost_model;
     struct search        f                    = {.plain = p, .cost_model = &without_mapped_reads, .options = options};
-    without_mapped_reads.device.reads_host    = NULL;
+    without_mapped_reads.mapped_reads         = false;
     cr_program_init(&f.best, "", NULL);
     cr_status status = p->ops ? search(&f, cost_model) : CR_OK;
     *report          = f.found;

@@ -114,12 +114,12 @@ static void find_load(struct find *f) {
  */
 static bool record_readers(struct find *f, const struct cr_cost_model *cost_model, struct cr_offload_candidate *c) {
     const int first = f->readers;
-    if (!cost_model->device.reads_host) return false;
+    if (!cost_model->mapped_reads || !cost_model->device.traits) return false;
     for (int k = f->begin[c->tensor]; k < f->begin[c->tensor + 1]; k++) {
         const struct cr_op *op = &f->w->p->op[f->at[k]];
         for (int s = 0; s < CR_OP_IN_MAX && f->at[k] >= c->late; s++) {
             if (op->in[s] != c->tensor) continue;
-            if (!cost_model->device.reads_host(cost_model->device.self, op, s)) {
+            if (!(cost_model->device.traits(cost_model->device.self, op).host_slots >> s & 1)) {
                 f->readers = first;
                 return false;
             }

@@ -11,9 +11,10 @@ import sys
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "..", "..", "tools"))
 import torch_file as t  # noqa: E402
+import weights_file  # noqa: E402
 
 OUT = os.path.join(HERE, "..", "..", "fuzz", "corpus", "fuzz_torch")
-DEMO = t.read_safetensors(os.path.join(HERE, "..", "safetensors", "demo.safetensors"))
+DEMO = weights_file.read(os.path.join(HERE, "..", "safetensors", "demo.safetensors"))[0]
 CASES = []
 
 

@@ -2,7 +2,7 @@
  * kernels of a device. */
 #include "device/device.h"
 #include "device/kernel.h"
-#include "tests/harness/test.h"
+#include "tests/harness/offline_gpu.h"
 
 #include <string.h>
 
@@ -62,12 +62,42 @@ static void optional_slots(void) {
     cr_program_free(&f.p);
 }
 
-/* A row whose arithmetic is that of its data is one kernel for each type, in the place of the row. */
+/* A bn_finalize, whose data are sums, and the conv behind it. Only the first part may be in f32 in 16-bit programs. */
+static bool accepts_chain(const struct cr_kernel *kernel, enum cr_dtype sums, enum cr_dtype x, enum cr_dtype y) {
+    struct cr_device  device = {0};
+    struct cr_program p;
+    struct cr_op      part[] = {cr_op_make(CR_OP_bn_finalize, CR_NONE), cr_op_make(CR_OP_conv, CR_NONE)};
+    cr_program_init(&p, "p", NULL);
+    for (int s = CR_IN_bn_finalize_sums; s <= CR_IN_bn_finalize_running_var; s++)
+        part[0].in[s] = cr_tensor_add(&p, "s", sums, CR_REGION_POOL, 2, 1, 1, 8);
+    for (int s = CR_OUT_bn_finalize_scale_bias; s <= CR_OUT_bn_finalize_running_var; s++)
+        part[0].out[s] = cr_tensor_add(&p, "b", sums, CR_REGION_POOL, 2, 1, 1, 8);
+    part[1].in[CR_IN_conv_x]   = cr_tensor_add(&p, "x", x, CR_REGION_POOL, 1, 1, 1, 8);
+    part[1].in[CR_IN_conv_w]   = cr_tensor_add(&p, "w", x, CR_REGION_POOL, 8, 1, 1, 8);
+    part[1].out[CR_OUT_conv_y] = cr_tensor_add(&p, "y", y, CR_REGION_POOL, 1, 1, 1, 8);
+    const struct cr_op fused   = cr_op_fuse(&p, part, CR_COUNT(part));
+    const bool         yes     = cr_kernel_accepts(&device, kernel, &p, &fused);
+    cr_program_free(&p);
+    return yes;
+}
+
+static void types_of_parts(void) {
+    const struct cr_kernel f16 = {CR_KERNEL("f16", fused, CR_MATH_F16), .dtypes = 1u << CR_F16},
+                           f32 = {CR_KERNEL("f32", fused, CR_MATH_F32), .dtypes = CR_TYPES_F32};
+    CHECK(accepts_chain(&f16, CR_F32, CR_F16, CR_F16) && accepts_chain(&f32, CR_F32, CR_F32, CR_F32));
+    CHECK(!accepts_chain(&f16, CR_F32, CR_F32, CR_F32) && !accepts_chain(&f32, CR_F32, CR_F16, CR_F16));
+    CHECK(!accepts_chain(&f16, CR_F32, CR_BF16, CR_BF16) && !accepts_chain(&f16, CR_F32, CR_F16, CR_F32));
+    CHECK(!accepts_chain(&f16, CR_F64, CR_F16, CR_F16) && !accepts_chain(&f16, CR_BF16, CR_F16, CR_F16));
+}
+
+/* A row with a star in its name is one kernel for each type, in the place of the row. Its arithmetic is that of its
+ * data, or the one that it names. */
 static void a_row_for_several_types(void) {
     static const struct cr_kernel rows[] = {
         {CR_KERNEL("a", relu, CR_MATH_EXACT), .dtypes = CR_TYPES_FLOAT, .launch = launch_nothing},
         {CR_KERNEL("b.*_relu", relu, CR_MATH_DATA), .dtypes = CR_TYPES_FLOAT, .launch = launch_nothing},
         {CR_KERNEL("c.*", relu, CR_MATH_DATA), .dtypes = CR_TYPES_HALF, .launch = launch_nothing},
+        {CR_KERNEL("d.*", relu, CR_MATH_F32), .dtypes = CR_TYPES_HALF, .launch = launch_nothing},
         {0}};
     static const struct {
         const char  *name;
@@ -75,7 +105,8 @@ static void a_row_for_several_types(void) {
         unsigned     dtypes;
     } want[] = {{"a", CR_MATH_EXACT, CR_TYPES_FLOAT},      {"b.f32_relu", CR_MATH_F32, 1u << CR_F32},
                 {"b.f16_relu", CR_MATH_F16, 1u << CR_F16}, {"b.bf16_relu", CR_MATH_BF16, 1u << CR_BF16},
-                {"c.f16", CR_MATH_F16, 1u << CR_F16},      {"c.bf16", CR_MATH_BF16, 1u << CR_BF16}};
+                {"c.f16", CR_MATH_F16, 1u << CR_F16},      {"c.bf16", CR_MATH_BF16, 1u << CR_BF16},
+                {"d.f16", CR_MATH_F32, 1u << CR_F16},      {"d.bf16", CR_MATH_F32, 1u << CR_BF16}};
     static struct cr_kernel_list list;
     cr_kernel_list_add(&list, rows);
     CHECK_INT(list.count, CR_COUNT(want));
@@ -89,19 +120,33 @@ static void a_row_for_several_types(void) {
     CHECK(!list.kernel[CR_COUNT(want)]);
 }
 
-/* Every kernel of the CPU but the reference kernels says which types it takes, except for those of 8-bit convolutions,
- * whose operands may each have another type. */
+/* Every kernel but the reference kernels says which types it takes, except for copies and for those of 8-bit
+ * convolutions, whose operands may each have another type. */
+static void name_their_types(const struct cr_device *device) {
+    static const enum cr_op_kind any[] = {CR_OP_qconv, CR_OP_qconv_pair, CR_OP_qstem,    CR_OP_pack_filter,
+                                          CR_OP_zero,  CR_OP_offload,    CR_OP_prefetch, CR_OP_barrier};
+    for (int i = 0; device->kernels[i]; i++) {
+        const struct cr_kernel *k     = device->kernels[i];
+        bool                    typed = k->dtypes || k->reference;
+        for (size_t a = 0; a < CR_COUNT(any); a++) typed |= k->op == any[a];
+        if (!typed) TEST_FAIL_("%s has no types", k->name);
+    }
+}
+
 static void kernels_of_the_cpu_name_their_types(void) {
     const struct cr_device_options options = {.threads = 1};
     struct cr_device              *device;
     REQUIRE_OK(cr_device_open(CR_DEVICE_CPU, &options, &device));
-    for (int i = 0; device->kernels[i]; i++) {
-        const struct cr_kernel *k = device->kernels[i];
-        if (!k->dtypes && !k->reference && k->op != CR_OP_qconv && k->op != CR_OP_pack_filter)
-            TEST_FAIL_("%s has no types", k->name);
-    }
+    name_their_types(device);
     cr_device_close(device);
 }
 
-TESTS(CASE(types_of_data_and_of_sums), CASE(optional_slots), CASE(a_row_for_several_types),
-      CASE(kernels_of_the_cpu_name_their_types))
+static void kernels_of_gpus_name_their_types(void) {
+    struct cr_device *device = open_gpu("h200", false);
+    if (!device) SKIP(no_kernels_for_gpus);
+    name_their_types(device);
+    cr_device_close(device);
+}
+
+TESTS(CASE(types_of_data_and_of_sums), CASE(types_of_parts), CASE(optional_slots), CASE(a_row_for_several_types),
+      CASE(kernels_of_the_cpu_name_their_types), CASE(kernels_of_gpus_name_their_types))

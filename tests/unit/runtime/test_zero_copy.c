@@ -27,9 +27,9 @@ static cr_status late_cost(void *self, const struct cr_program *p, const struct 
     return CR_OK;
 }
 
-static bool late_reads(void *self, const struct cr_op *op, int slot) {
-    (void)op, (void)slot;
-    return ((const struct late *)self)->reads;
+static struct cr_kernel_traits late_traits(void *self, const struct cr_op *op) {
+    (void)op;
+    return (struct cr_kernel_traits){.host_slots = ((const struct late *)self)->reads ? ~0u : 0};
 }
 
 static struct cr_cost_model late_cost_model(struct late *l) {
@@ -37,7 +37,8 @@ static struct cr_cost_model late_cost_model(struct late *l) {
                                   .self                  = l,
                                   .alignment             = 256,
                                   .cost                  = late_cost,
-                                  .device.reads_host     = late_reads,
+                                  .device.traits         = late_traits,
+                                  .mapped_reads          = true,
                                   .to_host_bytes_per_s   = UNIT,
                                   .to_device_bytes_per_s = UNIT};
 }
@@ -215,12 +216,12 @@ static void kernels_declare_mapped_reads(void) {
     op.out[CR_OUT_relu_y]          = cr_tensor_add(&p, "y", CR_F32, CR_REGION_POOL, 1, 2, 2, 8);
     const struct cr_kernel *kernel = cr_kernel_find(device, &p, &op, 0, &index);
     REQUIRE(kernel != NULL);
-    CHECK(cr_kernel_reads_host(device, kernel, CR_IN_relu_x));
+    CHECK(cr_kernel_traits(device, kernel).host_slots >> CR_IN_relu_x & 1);
     device->caps.host_memory = false;
     CHECK(cr_kernel_find(device, &p, &op, 0, &index) == NULL);
     struct cr_kernel says = *kernel;
     CHECK(!cr_kernel_accepts(device, &says, &p, &op));
-    says.host_slots = 1u << CR_IN_relu_x;
+    says.traits.host_slots = 1u << CR_IN_relu_x;
     CHECK(cr_kernel_accepts(device, &says, &p, &op));
     cr_program_free(&p);
     cr_device_close(device);
@@ -246,10 +247,11 @@ struct run {
 };
 
 /* Kernels that would support it on a GPU: elementwise ops. */
-static bool as_on_a_gpu(void *self, const struct cr_op *op, int slot) {
-    (void)self, (void)slot;
-    return op->kind == CR_OP_bn_grad_sums || op->kind == CR_OP_bn_grad_apply || op->kind == CR_OP_relu_grad ||
-           op->kind == CR_OP_bn_apply;
+static struct cr_kernel_traits as_on_a_gpu(void *self, const struct cr_op *op) {
+    const bool reads = op->kind == CR_OP_bn_grad_sums || op->kind == CR_OP_bn_grad_apply ||
+                       op->kind == CR_OP_relu_grad || op->kind == CR_OP_bn_apply;
+    (void)self;
+    return (struct cr_kernel_traits){.host_slots = reads ? ~0u : 0};
 }
 
 /* limit 0: none. A copy has such a high latency that a mapped read is always faster, where it is possible. */
@@ -263,7 +265,7 @@ static cr_status run_open(struct run *r, bool fuse, size_t limit, bool all_rows,
     CR_TRY(streams_open(&options, seed, &r->device));
     struct cr_cost_model cost_model = cr_device_cost_model(r->device);
     cost_model.copy_latency_s       = 1e-3;
-    if (!all_rows) cost_model.device.reads_host = as_on_a_gpu;
+    if (!all_rows) cost_model.device.traits = as_on_a_gpu;
     CR_TRY(cr_model_program(&r->model, r->config, CR_PROGRAM_STEP, BATCH, &r->program));
     CR_TRY(cr_compile(&r->program, &cost_model, &how));
     r->pool = r->program.region_bytes[CR_REGION_POOL];
@@ -302,7 +304,7 @@ static void check_readers(const struct cr_program *p, bool all_rows, int want) {
     for (int i = 0; i < p->ops; i++)
         for (int s = 0; s < CR_OP_IN_MAX; s++) {
             if (cr_plan_mapped_reads(p, &p->op[i], s) == CR_NONE) continue;
-            CHECK(all_rows || as_on_a_gpu(NULL, &p->op[i], s));
+            CHECK(all_rows || as_on_a_gpu(NULL, &p->op[i]).host_slots >> s & 1);
             found++;
         }
     CHECK(found >= want && (want > 0) == (found > 0));

@@ -8,38 +8,17 @@
 #define IN(slot) cuda_in(p, op, CR_IN_head_##slot)
 #define OUT(slot) cuda_out(p, op, CR_OUT_head_##slot)
 
-static bool has_types(const struct cr_program *p, const struct cr_op *op, enum cr_dtype half) {
-    const struct cr_tensor *const narrow[] = {IN(x), IN(add), IN(w), OUT(dx), OUT(logits)},
-                                  *wide[]  = {IN(scale_bias), IN(mean_rstd), IN(b),       IN(gamma),  OUT(metrics),
-                                              OUT(dw),        OUT(db),       OUT(dgamma), OUT(dbeta), OUT(coeffs)};
-    for (size_t i = 0; i < CR_COUNT(narrow); i++)
-        if (narrow[i]->dtype != half) return false;
-    for (size_t i = 0; i < CR_COUNT(wide); i++)
-        if (wide[i]->dtype != CR_F32) return false;
-    return IN(labels)->dtype == CR_I32 && IN(state)->dtype == CR_F64;
-}
-
-static bool accepts(const struct cr_program *p, const struct cr_op *op, enum cr_dtype half) {
+static bool accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     const struct cr_tensor *x = IN(x);
-    return has_types(p, op, half) && x->dim[1] * x->dim[2] == CK_HEAD_PIXELS &&
+    (void)device;
+    return x->dim[1] * x->dim[2] == CK_HEAD_PIXELS &&
            ck_cifar_head_supports(cuda_type(x), x->dim[0], x->dim[3], OUT(logits)->dim[3]);
 }
-static bool accepts_f16(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    (void)device;
-    return accepts(p, op, CR_F16);
-}
-static bool accepts_bf16(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    (void)device;
-    return accepts(p, op, CR_BF16);
-}
 
-static cr_status prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op, void **prepared,
-                         size_t *workspace_bytes) {
+static size_t workspace(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     const struct cr_tensor *x = IN(x);
     (void)device;
-    *prepared        = NULL;
-    *workspace_bytes = ck_cifar_head_workspace(x->dim[0], x->dim[3], OUT(logits)->dim[3]);
-    return CR_OK;
+    return ck_cifar_head_workspace(x->dim[0], x->dim[3], OUT(logits)->dim[3]);
 }
 
 static struct ck_loss loss_of(const struct cr_call *call, const struct cr_tensor *logits) {
@@ -83,9 +62,7 @@ static cr_status launch(struct cr_device *device, const struct cr_call *call) {
     return CR_OK;
 }
 
-#define HEAD_KERNEL(kernel, text, half)                                                                                \
-    static const struct cr_kernel kernel = {CR_KERNEL(text, head, CR_MATH_F32), .accepts = accepts_##half,             \
-                                            .prepare = prepare, .launch = launch}
-HEAD_KERNEL(head_f16, "cuda.cifar_head.f16", f16);
-HEAD_KERNEL(head_bf16, "cuda.cifar_head.bf16", bf16);
-const struct cr_kernel *const cr_cuda_cifar_head_kernels[] = {&head_f16, &head_bf16, NULL};
+const struct cr_kernel cr_cuda_cifar_head_kernels[] = {{CR_KERNEL("cuda.cifar_head.*", head, CR_MATH_F32),
+                                                        .dtypes = CR_TYPES_HALF, .optional_in = CR_IN_BIT(head, mixes),
+                                                        .accepts = accepts, .workspace = workspace, .launch = launch},
+                                                       {0}};
