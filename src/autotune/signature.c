@@ -1,5 +1,6 @@
-/* autotune/signature.c: the signature of an op, the key of its kernel times: device options, op kind, the attributes that
- * graph/ops.def marks with KEY, types and shapes of the slots. See cr_cost_signature in autotune/cost_table_internal.h. */
+/* autotune/signature.c: the signature of an op, the key of its kernel times: device options, op kind, the attributes
+ * that graph/ops.def marks with KEY, types and shapes of the slots. See cr_cost_signature in
+ * autotune/cost_table_internal.h. */
 #include "autotune/cost_table_internal.h"
 
 static void add_slot(struct cr_text *out, const struct cr_program *p, const struct cr_op *op, const char *name,
