@@ -4,8 +4,8 @@
 
 #include "pruning/channel_groups.h"
 #include "pruning/pruning.h"
+#include "session/checkpoint_tensors.h"
 #include "session/session.h"
-#include "session/state.h"
 #include "training/metrics.h"
 #include "training/training.h"
 

@@ -3,7 +3,7 @@
  * as in Page 2019 ("How to train your ResNet") and Jordan 2024 (airbench). Their outputs are uncorrelated and have
  * variance 1. See session/session.h. */
 #include "data/data.h"
-#include "session/state.h"
+#include "session/checkpoint_tensors.h"
 
 #include <math.h>
 #include <string.h>
