@@ -4,7 +4,7 @@
  * Invariants
  *   - cr_session_open does all work that can fail for lack of memory, files or kernels; later calls only run programs.
  *   - A session never changes to another device after it has reported the device that it uses.
- * The session is the top layer below the commands: it may include every other header. */
+ * The session is the layer below training/, api/ and the commands: it may include every header of lower levels. */
 #ifndef CR_SESSION_H
 #define CR_SESSION_H
 
@@ -105,7 +105,8 @@ struct cr_session {
     size_t               input_bytes; /* INPUT region of the programs compiled so far */
     size_t               small_bytes; /* part of input_bytes that does not hold images */
     struct cr_fit_report fit;         /* how the program with the largest pool was fitted below the limit */
-    /* The running statistics of every rank, while the parameter store holds their mean; else NULL (session/state.h). */
+    /* The running statistics of every rank, while the parameter store holds their mean; else NULL
+     * (session/checkpoint_tensors.h). */
     float                  *running_of_ranks[CR_RUNNING_BUFFERS];
     struct cr_teacher      *own_teacher;  /* model.teacher, when the session has opened it */
     struct cr_label_scores *label_scores; /* data.multi_label: of the last evaluation, of all ranks; else NULL */

@@ -3,8 +3,8 @@
 #define CR_TRAINING_RUN_H
 
 #include "pruning/pruning.h"
+#include "session/checkpoint_tensors.h"
 #include "session/session.h"
-#include "session/state.h"
 #include "training/metrics.h"
 #include "training/training.h"
 

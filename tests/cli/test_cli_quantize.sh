@@ -78,13 +78,6 @@ zero=$(field correct); run eval net.ini --weights coarse.safetensors --json -q
 if [ "$drop_rc" = 0 ]; then holds "--max-drop 0: no image is lost" [ "$zero" -ge "$(field correct)" ]; fi
 
 # ---- mistakes ----
-refused() { # NAME RC TEXT ARGS...: the command fails with one line of error and writes nothing
-    local name=$1 want=$2 text=$3
-    shift 3
-    run "$@"; expect "$name" "$want" "$text"
-    is "$name: errors" "$(grep -c '^cresnet [a-z]*: ' stderr)" 1
-    holds "$name: nothing is written" [ ! -e X ]
-}
 refused "no weights" 2 "no weights to quantise" quantize net.ini -o X
 refused "quantised twice" 2 "quantised already" quantize Q-max -o X
 refused "output not empty" 2 "K is not empty" quantize R -o K

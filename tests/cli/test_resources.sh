@@ -111,6 +111,7 @@ if [ "$(id -u)" = 0 ] && chmod -R a+rX "$work" && mkdir -m 777 other && python3 
             [ "$limit $command" != "1 predict good a.png" ] || continue
             # shellcheck disable=SC2086
             ends "$limit threads, $command" 0 timeout 60 python3 few.py $limit "$bin" $command --threads 4
+            [ "$limit $command" != "2 eval good" ] || has "2 threads: message" "$said" "threads instead of 4: the system starts no more"
         done
     done
     # the library behind predict has a thread for each model

@@ -25,6 +25,15 @@ expect() {
     done
     pass
 }
+# refused NAME RC TEXT ARGS...: the command exits with RC, prints TEXT in its one error, and makes no X
+refused() {
+    local name=$1 want=$2 text=$3
+    shift 3
+    run "$@"; expect "$name" "$want" "$text"
+    is "$name: one error" "$(grep -c '^cresnet [a-z]*: ' stderr)" 1
+    holds "$name: nothing is written" [ ! -e X ]
+}
+checksums() { find "$@" -type f | sort | xargs sha256sum; }
 json_lines() { # every line of stdout is a JSON object
     python3 -c 'import json, sys
 lines = sys.stdin.read().splitlines()

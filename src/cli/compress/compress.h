@@ -15,7 +15,7 @@
 
 #include "checkpoint/checkpoint.h"
 #include "cli/commands/prune.h"
-#include "session/state.h"
+#include "session/checkpoint_tensors.h"
 
 enum { CR_COMPRESS_TRIES = 16, CR_COMPRESS_POINTS = 4 * CR_COMPRESS_TRIES + 4 };
 
