@@ -43,15 +43,6 @@ static inline int add(struct hand *h, int a, int b, const char *name) {
     return emit1(h, op, name);
 }
 
-static inline int bn_relu(struct hand *h, int x, int with, const char *name) {
-    struct cr_op op                  = cr_op_make(CR_OP_bn_apply, CR_NONE);
-    op.in[CR_IN_bn_apply_x]          = x;
-    op.in[CR_IN_bn_apply_scale_bias] = h->scale_bias;
-    op.in[CR_IN_bn_apply_add]        = with;
-    op.attr.bn.relu                  = true;
-    return emit1(h, op, name);
-}
-
 static inline int relu_grad(struct hand *h, int dy, int y, const char *name) {
     struct cr_op op = cr_op_make(CR_OP_relu_grad, CR_NONE);
     op.in[0]        = dy;

@@ -3,8 +3,8 @@
  * Runs use the reference kernels and the kernels that the device chooses, fused and plain, with and without memory
  * reuse, and with freed memory poisoned; on the CPU and on the GPU (in fp32). */
 #include "optim/optim.h"
+#include "session/checkpoint_tensors.h"
 #include "session/session.h"
-#include "session/state.h"
 #include "tests/harness/executor_poison.h"
 #include "tests/harness/test_gpu.h"
 

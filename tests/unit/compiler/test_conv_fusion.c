@@ -2,7 +2,6 @@
  * cost of all programs that the options allow; all of them are built and must be valid. Fused forms of the shipped
  * networks: tests/guard. Equal results are checked in test_fusion_networks.c. */
 #include "compiler/fusion/conv_fusion.h"
-#include "tests/harness/failing_alloc.h"
 #include "tests/harness/fusion_forms.h"
 
 /* ---- artificial cost models ---- */
@@ -201,22 +200,6 @@ static void failing_cost_estimate_is_reported(void) {
     bench_close(&b);
 }
 
-static void failing_allocations(void) {
-    struct artificial    v          = {.seed = 5, .accepted_eighths = 8};
-    struct cr_cost_model cost_model = hashed(&v);
-    struct bench_model   b;
-    REQUIRE_OK(bench_open(&b, nets[2], 7, 32));
-    cr_model_set_real(&b.model, CR_F16);
-    for_each_failing_alloc(f, .least = 6) {
-        struct cr_program p;
-        REQUIRE_OK(cr_model_program(&b.model, b.config, CR_PROGRAM_STEP, 2, &p));
-        failing_alloc_begin(&f);
-        failing_alloc_end(&f, cr_pass_fuse(&p, &cost_model));
-        cr_program_free(&p);
-    }
-    bench_close(&b);
-}
-
 static void report_names_chosen_fusions(void) {
     unsigned             known      = S;
     struct cr_cost_model cost_model = {.self = &known, .alignment = 64, .accepts = accepts_features, .cost = flat_cost};
@@ -253,5 +236,4 @@ static void report_names_chosen_fusions(void) {
     bench_close(&b);
 }
 
-TESTS(CASE(minimum_over_all_programs), CASE(failing_cost_estimate_is_reported), CASE(failing_allocations),
-      CASE(report_names_chosen_fusions))
+TESTS(CASE(minimum_over_all_programs), CASE(failing_cost_estimate_is_reported), CASE(report_names_chosen_fusions))

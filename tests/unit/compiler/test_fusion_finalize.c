@@ -1,5 +1,5 @@
-/* tests/unit/compiler/test_fusion_finalize.c: convolutions that compute BN sums and finalize them: which programs are
- * fused, and which must not be. */
+/* tests/unit/compiler/test_fusion_finalize.c: convolutions that compute BN sums and finalize them: which programs
+ * must not be fused. */
 #include "tests/harness/fusion_network.h"
 #include "tests/harness/hand_program.h"
 
@@ -41,22 +41,6 @@ static void finishing_ends(struct finishing *f, bool half) {
 static const char apart[] =
     "conv y = x:x w:w; bn_finalize next = sums:y.sums gamma:mean beta:var running_mean:mean running_var:var";
 
-static void conv_fuses_finalize(void) {
-    struct finishing f;
-    finishing_open(&f);
-    finishing_ends(&f, false);
-    struct cr_cost_model cost_model = {.alignment = 64};
-    REQUIRE_OK(cr_pass_fuse(&f.h.p, &cost_model));
-    const struct cr_op *op = &f.h.p.op[0];
-    CHECK_INT(f.h.p.ops, 1);
-    CHECK_STR(f.h.p.tensor[op->out[CR_OUT_conv_next_scale_bias]].name, "next");
-    CHECK_STR(f.h.p.tensor[op->out[CR_OUT_conv_running_var]].name, "var");
-    CHECK_STR(f.h.p.tensor[op->in[CR_IN_conv_beta]].name, "var");
-    CHECK_INT(op->attr.conv.bn.count, 32);
-    CHECK_INT(op->attr.conv.stride, 1);
-    cr_program_free(&f.h.p);
-}
-
 static bool no_finishing(void *self, const struct cr_program *p, const struct cr_op *op) {
     (void)self, (void)p;
     return op->kind != CR_OP_conv || op->in[CR_IN_conv_gamma] == CR_NONE;
@@ -96,4 +80,4 @@ static void finalize_is_not_fused_across_other_ops(void) {
     }
 }
 
-TESTS(CASE(conv_fuses_finalize), CASE(finalize_is_not_fused), CASE(finalize_is_not_fused_across_other_ops))
+TESTS(CASE(finalize_is_not_fused), CASE(finalize_is_not_fused_across_other_ops))

@@ -1,88 +1,8 @@
-/* tests/unit/compiler/test_fusion_patterns.c: fusion by patterns: which ops are fused, which must not be, and that any
- * mixture of fusions computes the same results as the unfused program (on the reference kernels, in double). */
+/* tests/unit/compiler/test_fusion_patterns.c: fusion by patterns: ops that must not be fused, and what a cost model
+ * refuses. What is fused in the shipped networks: tests/guard; that all forms are used and give the results of the
+ * unfused program: test_fusion_networks.c. */
 #include "tests/harness/fusion_network.h"
 #include "tests/harness/hand_program.h"
-
-static void bn_fuses_relu(void) {
-    struct hand h;
-    hand_open(&h);
-    keep(&h, relu(&h, bn(&h, h.x, "b"), "y"));
-    check_fused(&h, NULL, "bn_apply y = x:x scale_bias:scale_bias mean_rstd:mean_rstd relu");
-}
-
-static void bn_fuses_sum_from_either_side(void) {
-    for (int side = 0; side < 2; side++) {
-        struct hand h;
-        hand_open(&h);
-        int b = bn(&h, h.x, "b"), z = relu(&h, h.x, "z");
-        keep(&h, side ? add(&h, z, b, "s") : add(&h, b, z, "s"));
-        check_fused(&h, NULL, "relu z = x:x; bn_apply s = x:x scale_bias:scale_bias mean_rstd:mean_rstd add:z");
-    }
-}
-
-static void bn_fuses_sum_and_relu(void) {
-    struct hand h;
-    hand_open(&h);
-    keep(&h, relu(&h, add(&h, h.x, bn(&h, h.x, "b"), "s"), "y"));
-    check_fused(&h, NULL, "bn_apply y = x:x scale_bias:scale_bias mean_rstd:mean_rstd add:x relu");
-}
-
-static void bn_fuses_shortcut_bn(void) {
-    struct hand h;
-    hand_open(&h);
-    int a = bn(&h, h.x, "a"), u = relu(&h, h.x, "u"), b = bn(&h, u, "b");
-    keep(&h, relu(&h, add(&h, a, b, "s"), "y"));
-    check_fused(&h, NULL,
-                "relu u = x:x; bn_apply y = x:x scale_bias:scale_bias mean_rstd:mean_rstd add:u "
-                "add_scale_bias:scale_bias relu");
-}
-
-static void bn_gradient_fuses_relu_gradient(void) {
-    struct hand h;
-    hand_open(&h);
-    int y = relu(&h, bn(&h, h.x, "b"), "y");
-    keep(&h, bn_grad(&h, relu_grad(&h, h.x, y, "g"), h.x, "dx"));
-    check_fused(&h, NULL,
-                "bn_apply y = x:x scale_bias:scale_bias mean_rstd:mean_rstd relu; bn_grad_sums dx.sums = dy:x x:x "
-                "mean_rstd:mean_rstd scale_bias:scale_bias; "
-                "bn_grad_apply dx = dy:x x:x coeffs:scale_bias scale_bias:scale_bias");
-}
-
-/* The mask belongs to a sum: the input of the BN does not determine it, but one bit per element stores it. */
-static void block_end_stores_bits(void) {
-    struct hand h;
-    hand_open(&h);
-    int y = bn_relu(&h, h.x, h.x, "y");
-    keep(&h, bn_grad(&h, relu_grad(&h, h.x, y, "g"), h.x, "dx"));
-    check_fused(&h, NULL,
-                "bn_apply y = x:x scale_bias:scale_bias add:x relu; bn_grad_sums dx.sums = dy:x x:x "
-                "mean_rstd:mean_rstd y:y.mask; "
-                "bn_grad_apply dx = dy:x x:x coeffs:scale_bias y:y.mask");
-}
-
-static void block_end_fuses_sum_and_bn_sums(void) {
-    struct hand h;
-    hand_open(&h);
-    int u = relu(&h, h.x, "u"), v = relu(&h, h.x, "v"), g = relu_grad(&h, add(&h, u, v, "s"), h.x, "g");
-    keep(&h, bn_grad(&h, g, u, "a"));
-    keep(&h, bn_grad(&h, g, v, "b"));
-    check_fused(&h, NULL,
-                "relu u = x:x; relu v = x:x; relu_grad g = dy:u y:x add:v bn_x:u mean_rstd:mean_rstd bn2_x:v "
-                "mean_rstd2:mean_rstd; "
-                "bn_grad_apply a = dy:g x:u coeffs:scale_bias; bn_grad_apply b = dy:g x:v coeffs:scale_bias");
-}
-
-static void maxpool_fuses_bn(void) {
-    struct hand h;
-    hand_open(&h);
-    struct cr_op pool = cr_op_make(CR_OP_maxpool, CR_NONE), loss = cr_op_make(CR_OP_loss_grad, CR_NONE);
-    pool.in[0]     = relu(&h, bn(&h, h.x, "b"), "r");
-    pool.attr.conv = (struct cr_conv_attr){.window = 2, .stride = 2};
-    keep(&h, emit1(&h, pool, "y"));
-    loss.in[0] = loss.in[1] = loss.in[2] = h.x; /* a program with gradients */
-    keep(&h, emit1(&h, loss, "dx"));
-    check_fused(&h, NULL, "maxpool y = x:x scale_bias:scale_bias; loss_grad dx = logits:x labels:x state:x");
-}
 
 /* ---- ops that must stay separate ---- */
 
@@ -224,11 +144,7 @@ static void cost_model_decides(void) {
         "coeffs:scale_bias");
 }
 
-/* ---- bookkeeping ---- */
-
-TESTS(CASE(bn_fuses_relu), CASE(bn_fuses_sum_from_either_side), CASE(bn_fuses_sum_and_relu), CASE(bn_fuses_shortcut_bn),
-      CASE(bn_gradient_fuses_relu_gradient), CASE(block_end_stores_bits), CASE(block_end_fuses_sum_and_bn_sums),
-      CASE(maxpool_fuses_bn), CASE(no_fusion_when_another_op_reads), CASE(no_fusion_when_one_op_reads_twice),
+TESTS(CASE(no_fusion_when_another_op_reads), CASE(no_fusion_when_one_op_reads_twice),
       CASE(no_fusion_of_persistent_tensors), CASE(persistent_sum), CASE(no_fusion_across_streams),
       CASE(no_fusion_across_a_write), CASE(gradients_of_two_readers), CASE(gradients_of_two_bns),
       CASE(cost_model_decides))

@@ -1,7 +1,5 @@
-/* tests/unit/compiler/test_overlap_check.c: the plan checker (cr_plan_check) refuses every corrupted plan and no other;
- * compilation when memory runs out. */
+/* tests/unit/compiler/test_overlap_check.c: the plan checker (cr_plan_check) refuses every corrupted plan and no other. */
 #include "tests/harness/compiler_support.h"
-#include "tests/harness/failing_alloc.h"
 
 /* ---- the plan checker ---- */
 
@@ -97,24 +95,6 @@ static void false_aliases_are_refused(void) {
 
 /* ---- compilation ---- */
 
-static void passes_survive_failing_allocations(void) {
-    struct bench_model b;
-    struct cr_program  p, q;
-    if (!compiled(&b, "resnet20", 32, 2, CR_PROGRAM_STEP, true, true, &p)) return;
-    cr_program_free(&p);
-    REQUIRE_OK(cr_model_program(&b.model, b.config, CR_PROGRAM_STEP, 2, &p));
-    struct cr_cost_model      cost_model = greedy_cost_model(256);
-    struct cr_compile_options options    = {.fuse = true, .reuse = true};
-    for_each_failing_alloc(f, .least = 20) {
-        REQUIRE_OK(cr_program_copy(&p, &q));
-        failing_alloc_begin(&f);
-        failing_alloc_end(&f, cr_compile(&q, &cost_model, &options));
-        cr_program_free(&q);
-    }
-    cr_program_free(&p);
-    bench_close(&b);
-}
-
 static void unknown_passes_are_refused(void) {
     struct cr_program         p;
     int                       id[5];
@@ -129,5 +109,4 @@ static void unknown_passes_are_refused(void) {
     cr_program_free(&p);
 }
 
-TESTS(CASE(corrupted_plans_are_refused), CASE(false_aliases_are_refused), CASE(passes_survive_failing_allocations),
-      CASE(unknown_passes_are_refused))
+TESTS(CASE(corrupted_plans_are_refused), CASE(false_aliases_are_refused), CASE(unknown_passes_are_refused))

@@ -1,7 +1,6 @@
 /* tests/unit/compiler/test_plan_memory.c: the memory planner: cases by hand, thousands of random instances verified by
  * an independent check, optimal plans by brute force, real networks, storage reused in place. */
 #include "tests/harness/compiler_support.h"
-#include "tests/harness/failing_alloc.h"
 
 /* ---- the core ---- */
 
@@ -145,17 +144,6 @@ static void tiny_instances_against_the_optimum(void) {
     CHECK(optimal >= rounds * 99 / 100);
 }
 
-static void planning_survives_failing_allocations(void) {
-    struct cr_interval interval[30];
-    struct cr_rng      rng = test_rng(5);
-    size_t             peak, bound;
-    random_intervals(&rng, interval, 30, 20, 100);
-    for_each_failing_alloc(f, .least = 1) {
-        failing_alloc_begin(&f);
-        failing_alloc_end(&f, cr_plan_intervals(interval, 30, 8, &peak, &bound));
-    }
-}
-
 /* ---- programs ---- */
 
 static void networks_reach_the_bound(void) {
@@ -238,6 +226,5 @@ static void unused_tensors_are_not_planned(void) {
 }
 
 TESTS(CASE(case_by_hand), CASE(alignment_counts), CASE(empty_intervals), CASE(too_many_bytes), CASE(random_instances),
-      CASE(tiny_instances_against_the_optimum), CASE(planning_survives_failing_allocations),
-      CASE(networks_reach_the_bound), CASE(without_reuse_nothing_overlaps), CASE(storage_is_reused_in_place),
-      CASE(unused_tensors_are_not_planned))
+      CASE(tiny_instances_against_the_optimum), CASE(networks_reach_the_bound), CASE(without_reuse_nothing_overlaps),
+      CASE(storage_is_reused_in_place), CASE(unused_tensors_are_not_planned))

@@ -1,6 +1,5 @@
 /* tests/unit/device/test_cpu_device.c: the CPU device: choice of backend, tables of kernels, memory, initial
  * parameters. */
-#include "tests/harness/failing_alloc.h"
 #include "tests/harness/reference_run.h"
 
 /* ---- backends and kernels ---- */
@@ -139,31 +138,6 @@ static void initial_store(void) {
     }
 }
 
-static cr_status open_and_init(void) {
-    const struct cr_config         config  = init_config();
-    const struct cr_device_options options = {.threads = 1};
-    struct cr_param_store          store   = {.real = CR_F64};
-    struct cr_device              *device  = NULL;
-    void                          *region  = NULL;
-    cr_status                      status  = CR_OK;
-    cr_param_store_add(&store, "conv", CR_ROLE_CONV, (const int64_t[4]){5, 3, 3, 2}, CR_NONE);
-    if (store.failed) status = CR_NO_MEMORY(0);
-    if (status == CR_OK) status = cr_device_open(CR_DEVICE_CPU, &options, &device);
-    if (status == CR_OK) status = device->backend->reserve(device, cr_param_store_bytes(&store), &region);
-    if (status == CR_OK) status = device->backend->init_store(device, &store, &config, region);
-    if (device) device->backend->release(device, region);
-    cr_device_close(device);
-    cr_param_store_free(&store);
-    return status;
-}
-
-static void failing_allocations(void) {
-    for_each_failing_alloc(f, .least = 4) {
-        failing_alloc_begin(&f);
-        failing_alloc_end(&f, open_and_init());
-    }
-}
-
 enum { JOBS_MAX = 1000 };
 
 static void note_job(void *context, int i) {
@@ -187,5 +161,4 @@ static void for_each_calls_every_job_once(void) {
 }
 
 TESTS(CASE(every_op_has_a_reference_kernel), CASE(kernels_of_the_full_device), CASE(find_continues_after_a_kernel),
-      CASE(choice_of_device), CASE(regions), CASE(initial_store), CASE(failing_allocations),
-      CASE(for_each_calls_every_job_once))
+      CASE(choice_of_device), CASE(regions), CASE(initial_store), CASE(for_each_calls_every_job_once))

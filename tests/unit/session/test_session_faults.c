@@ -20,18 +20,28 @@ static cr_status open_session(const struct cr_config *config, struct cr_session 
     return cr_session_open(config, &options, s);
 }
 
+/* The device, the model, all passes of the compiler, plans and executors: with several programs of training, and
+ * within a limit that needs recomputation, whose search may find another plan. */
 static void session_open_survives_failing_allocations(void) {
-    const struct cr_config  *config;
-    struct cr_session        s;
-    static const char *const more[] = {TINY, "train.accumulate=3"};
-    REQUIRE_OK(cr_config_open(&config, NULL, more, CR_COUNT(more)));
-    for_each_failing_alloc(f, .least = 50) {
-        failing_alloc_begin(&f);
-        const cr_status status = open_session(config, &s);
-        failing_alloc_end(&f, status);
-        if (status == CR_OK) cr_session_close(&s);
+    static const char *const variants[][2] = {{"train.accumulate=3", "train.fuse=yes"},
+                                              {"memory.limit=70KiB", "train.fuse=yes"}};
+    for (size_t i = 0; i < CR_COUNT(variants); i++) {
+        const char *const       keys[] = {TINY, variants[i][0], variants[i][1]};
+        const struct cr_config *config;
+        struct cr_session       s;
+        int                     recomputed = 0;
+        REQUIRE_OK(cr_config_open(&config, NULL, keys, CR_COUNT(keys)));
+        for_each_failing_alloc(f, .least = 200, .tolerated = i > 0) {
+            failing_alloc_begin(&f);
+            const cr_status status = open_session(config, &s);
+            failing_alloc_end(&f, status);
+            if (status != CR_OK) continue;
+            recomputed = s.fit.recomputed;
+            cr_session_close(&s);
+        }
+        CHECK((recomputed > 0) == (i == 1));
+        cr_config_close(config);
     }
-    cr_config_close(config);
 }
 
 static void evaluation_survives_failing_allocations(void) {
