@@ -1,69 +1,15 @@
-/* autotune/cost_table.c: signatures of ops and the table of their kernel times. See autotune/cost_table.h. */
+/* autotune/cost_table.c: the table of kernel times. See autotune/cost_table.h. */
 #include "autotune/cost_table_internal.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- signatures ---- */
-
 uint64_t cr_cost_hash(const char *text) { /* FNV-1a, 64 bits */
     uint64_t h = 0xcbf29ce484222325u;
     for (; *text; text++) h = (h ^ (unsigned char)*text) * 0x100000001b3u;
     return h;
 }
-
-static void add_slot(struct cr_text *out, const struct cr_program *p, const struct cr_op *op, const char *name,
-                     int id) {
-    if (id < 0) return;
-    const struct cr_tensor *t = &p->tensor[id];
-    if (op->kind == CR_OP_conv && name == cr_op_info(op->kind)->in_name[CR_IN_conv_packed]) {
-        cr_text_add(out, " %s", name); /* its length follows from the pattern, whose density is in the signature */
-        return;
-    }
-    cr_text_add(out, " %s=%s[%lld,%lld,%lld,%lld]", name, cr_dtype_name(t->dtype), (long long)t->dim[0],
-                (long long)t->dim[1], (long long)t->dim[2], (long long)t->dim[3]);
-}
-
-/* The density has two digits, so that a network with a similar pattern uses the same times. */
-static void add_pattern(struct cr_text *out, const struct cr_program *p, const struct cr_op *op) {
-    const struct cr_sparsity_attr *a   = &op->attr.conv.pattern;
-    const double                   all = a->nnz ? (double)p->store->param[a->param].elems : 0;
-    if (!a->nnz) return;
-    cr_text_add(out, " nnz%.2g format%d", (double)a->nnz / all, cr_sparse_format_number(a->format));
-    /* Stored weights as a fraction of all: some weight formats store whole blocks. */
-    const int packed = op->kind == CR_OP_conv            ? op->in[CR_IN_conv_packed]
-                       : op->kind == CR_OP_sparse_filter ? op->out[CR_OUT_sparse_filter_y]
-                                                         : CR_NONE;
-    if (packed >= 0) cr_text_add(out, " stored%.2g", (double)p->tensor[packed].dim[3] / all);
-}
-
-static void add_attributes(struct cr_text *out, const struct cr_program *p, const struct cr_op *op) {
-    switch (op->kind) {
-#define OP(kind, what) case CR_OP_##kind:
-#define KEY(kind, member, format) cr_text_add(out, " " format, op->attr.member);
-#define KEY_FLAG(kind, member, word) cr_text_add(out, "%s", op->attr.member ? " " word : "");
-#define KEY_PATTERN(kind) add_pattern(out, p, op);
-#define END(kind) break;
-#include "graph/ops.def"
-    case CR_OP_COUNT: break;
-    }
-}
-
-/* The signature begins with the device options that change which kernels exist. */
-cr_status cr_cost_signature(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
-                            struct cr_text *out) {
-    const struct cr_op_info *info = cr_op_info(op->kind);
-    cr_text_add(out, "%s%s%s", device->options.deterministic ? "" : "any ", device->options.tf32 ? "tf32 " : "",
-                info->name);
-    add_attributes(out, p, op);
-    for (int s = 0; s < info->ins; s++) add_slot(out, p, op, info->in_name[s], op->in[s]);
-    cr_text_add(out, " ->");
-    for (int s = 0; s < info->outs; s++) add_slot(out, p, op, info->out_name[s], op->out[s]);
-    return out->failed ? CR_NO_MEMORY(256) : CR_OK;
-}
-
-/* ---- the table ---- */
 
 bool cr_cost_stores_rejections(enum cr_op_kind kind) {
     return kind == CR_OP_conv || kind == CR_OP_conv_dgrad || kind == CR_OP_conv_wgrad || kind == CR_OP_conv_grad;

@@ -131,7 +131,7 @@ CR_MUST cr_status cr_sharing_before(struct cr_cost_table *costs);
  * entries that will not be written, and returns their number. */
 int cr_sharing_after(struct cr_cost_table *costs);
 
-/* ---- autotune/cost_text.c ---- */
+/* ---- autotune/cost_file_text.c ---- */
 
 /* Sets costs->identity. */
 CR_MUST cr_status cr_cost_make_identity(struct cr_cost_table *costs);

@@ -1,7 +1,7 @@
 /* session/batches.c: runs training programs on batches of a dataset without training: gradients, BN statistics. See
  * session/session.h. */
 #include "data/data.h"
-#include "session/state.h"
+#include "session/checkpoint_tensors.h"
 
 #include <string.h>
 

@@ -1,5 +1,6 @@
-/* session/ema.c: initialises, exchanges and loads the moving averages of a session. See session/state.h. */
-#include "session/state.h"
+/* session/ema.c: initialises, exchanges and loads the moving averages of a session. See
+ * session/checkpoint_tensors.h. */
+#include "session/checkpoint_tensors.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* session/position.c: the metadata of state.safetensors: the position of a run, and which dataset it was trained on.
- * See session/state.h. */
-#include "session/state.h"
+ * See session/checkpoint_tensors.h. */
+#include "session/checkpoint_tensors.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /* session/ranks.c: makes the ranks of a run agree on limit, batch size, kernels, programs and weights. See
  * session/session.h. */
-#include "session/state.h"
+#include "session/checkpoint_tensors.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,8 +1,8 @@
 /* session/running_stats.c: running statistics of several ranks without SyncBN. Each rank trains with its own
  * running statistics. An evaluation and the weights of a checkpoint use the mean over the ranks; the state of a
  * checkpoint contains the running statistics of every rank.
- * See session/state.h. */
-#include "session/state.h"
+ * See session/checkpoint_tensors.h. */
+#include "session/checkpoint_tensors.h"
 
 #include <string.h>
 

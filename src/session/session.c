@@ -1,8 +1,8 @@
 /* session/session.c: opens and closes a session: device, model, programs, memory. See session/session.h. */
 #include "session/session.h"
 
+#include "session/checkpoint_tensors.h"
 #include "session/labels/label_scores.h"
-#include "session/state.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -4,7 +4,7 @@
  * Invariants
  *   - cr_session_open does all work that can fail for lack of memory, files or kernels; later calls only run programs.
  *   - A session never changes to another device after it has reported the device that it uses.
- * The session is the top layer below the commands: it may include every other header. */
+ * The session is the layer below training/, api/ and the commands: it may include every header of lower levels. */
 #ifndef CR_SESSION_H
 #define CR_SESSION_H
 
@@ -105,7 +105,8 @@ struct cr_session {
     size_t               input_bytes; /* INPUT region of the programs compiled so far */
     size_t               small_bytes; /* part of input_bytes that does not hold images */
     struct cr_fit_report fit;         /* how the program with the largest pool was fitted below the limit */
-    /* The running statistics of every rank, while the parameter store holds their mean; else NULL (session/state.h). */
+    /* The running statistics of every rank, while the parameter store holds their mean; else NULL
+     * (session/checkpoint_tensors.h). */
     float                  *running_of_ranks[CR_RUNNING_BUFFERS];
     struct cr_teacher      *own_teacher;  /* model.teacher, when the session has opened it */
     struct cr_label_scores *label_scores; /* data.multi_label: of the last evaluation, of all ranks; else NULL */
@@ -207,10 +208,6 @@ void              cr_session_close(struct cr_session *session);
 int cr_session_program_at(const struct cr_session *session, int64_t epoch, int64_t i);
 /* Initialises weights and state on the device ([model] init, [train] loss_scale). */
 CR_MUST cr_status cr_session_init(struct cr_session *session);
-/* Replaces the filters of the first convolution by filters that whiten patches of the training images (model.stem_init
- * = whitening). After cr_session_init; the averages of [ema] keep the old values. CR_ERR_MEMORY, and the errors of the
- * loader. */
-CR_MUST cr_status cr_session_whiten_stem(struct cr_session *session, const struct cr_dataset *train);
 /* Writes "device 0.61 s, kernel selection 0.40 s, memory 0.05 s, weight initialisation 0.01 s" to text. */
 void cr_session_times_text(const struct cr_session *session, char *text, size_t size);
 /* Adjusts the loss scale after loading the state of a run that may have had another precision or loss scale. */

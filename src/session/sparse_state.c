@@ -1,6 +1,6 @@
-/* session/sparse_state.c: encodes and decodes pruned tensors of checkpoints. See session/state.h and the end of
- * checkpoint/checkpoint.h. */
-#include "session/state.h"
+/* session/sparse_state.c: encodes and decodes pruned tensors of checkpoints. See session/checkpoint_tensors.h and the
+ * end of checkpoint/checkpoint.h. */
+#include "session/checkpoint_tensors.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,8 +1,8 @@
 /* session/static_masks.c: pruning masks that do not change, so that programs may rely on them. See session/session.h.
  */
 #include "pruning/pruning.h"
+#include "session/checkpoint_tensors.h"
 #include "session/session.h"
-#include "session/state.h"
 
 #include <string.h>
 

@@ -2,8 +2,8 @@
  * command reads weights: by a session of their own, on the CPU. */
 #include "data/class_match.h"
 #include "data/source.h"
+#include "session/checkpoint_tensors.h"
 #include "session/saved_model.h"
-#include "session/state.h"
 
 #include <inttypes.h>
 #include <stdio.h>

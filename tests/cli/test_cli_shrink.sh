@@ -2,7 +2,6 @@
 # test_cli_shrink.sh: `prune --pattern channels`: the smaller network is trained, resumed, evaluated, pruned again, quantised and exported; what is
 # refused writes nothing. Ends with "N passed, N failed, N skipped".
 . "$(dirname "$0")/../harness/cli_support.sh"
-checksums() { find "$@" -type f | sort | xargs sha256sum; }
 
 run train tiny.ini model.widths=8,16 model.shortcut=B -o R --steps 6 -q; expect "train" 0
 checksums R >before
@@ -72,19 +71,13 @@ holds "writes nothing" test ! -e W
 run train S/last/config.ini model.weights=R -o W; expect "large weights for the small network" 2 "other numbers of channels" "R/step-6/config.ini"
 
 # ---- what is refused ----
-refused() { # NAME TEXT ARGS...: `prune ARGS -o X` prints TEXT in one error and writes nothing
-    local name=$1 text=$2
-    shift 2
-    run prune "$@" -o X; expect "$name" 2 "$text"; is "$name: one error" "$(grep -c '^cresnet' stderr)" 1
-    holds "$name: writes nothing" test ! -e X
-}
-refused "a target that cannot be met" "cannot be reached: at most" R --pattern channels --flops 50 --multiple 4
-for x in 1 0.5 -2 nan inf x 2x ''; do refused "--flops '$x'" "above 1" R --pattern channels --flops "$x"; done
-refused "--flops and a time that cannot be reached" "cannot be reached within --flops" R --pattern channels --flops 2 --multiple 4 --target-ms 0.000001 -b 4 train.measure=no
-refused "a quantised network" "a quantised network cannot be pruned" Q --pattern channels --flops 2
+refused "a target that cannot be met" 2 "cannot be reached: at most" prune R --pattern channels --flops 50 --multiple 4 -o X
+for x in 1 0.5 -2 nan inf x 2x ''; do refused "--flops '$x'" 2 "above 1" prune R --pattern channels --flops "$x" -o X; done
+refused "--flops and a time that cannot be reached" 2 "cannot be reached within --flops" prune R --pattern channels --flops 2 --multiple 4 --target-ms 0.000001 -b 4 train.measure=no -o X
+refused "a quantised network" 2 "a quantised network cannot be pruned" prune Q --pattern channels --flops 2 -o X
 run data shapes images data.train_images=20 data.val_images=10; rm -r images/*/"$(ls images/train | head -1)"
 folder="data.kind=folder data.train_images=0 data.val_images=0"
-refused "data of other classes" "9 classes, the network 10" R --pattern channels --flops 2 --importance taylor $folder data.root=images
+refused "data of other classes" 2 "9 classes, the network 10" prune R --pattern channels --flops 2 --importance taylor $folder data.root=images -o X
 run train tiny.ini prune.pattern=channels prune.sparsity=0.5 -o X; expect "pattern = channels while training" 2 "use channel"; holds "writes nothing" test ! -e X
 run prune R --pattern channels --flops 2 --multiple 4 -o S; expect "a folder in use" 2 "not empty"
 checksums R >after; holds "the run is as it was" cmp before after

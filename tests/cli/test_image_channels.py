@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""test_image_channels.py: runs on grey, RGBA and 16-bit images: training, resuming bitwise identically, evaluation, prediction, the map of explain, the
-report, the exported network and its input, weights of an RGB network, and messages."""
+"""test_image_channels.py: runs on grey, RGBA, 16-bit and rectangular images: training, resuming bitwise identically, evaluation, prediction, the map
+of explain, the report, the exported network and its input, weights of an RGB network, and messages."""
 import json
 import os
 import subprocess
@@ -38,10 +38,19 @@ def draw(root, channels, bits):
                 png.write(f"{root}/{split}/{name}/{i}.png", 12, 10, pixel, bits)
 
 
-def exported_channels(file):
+def exported_shape(file):
+    """The dimensions of the network's input: batch, channels, height, width."""
     text = subprocess.run([sys.executable, f"{ROOT}/tests/tools/onnx_text.py", file], capture_output=True, text=True).stdout
     dims = [line.split()[1] for line in text.splitlines() if line.split()[:1] in (["dim_param"], ["dim_value"])]
-    return dims[1:2]
+    return dims[:4]
+
+
+def train_and_resume(name):
+    whole = cresnet("train", f"{name}.ini", "-o", name, "-q")
+    check(f"{name}: train", whole.returncode == 0, whole.stderr)
+    first = cresnet("train", f"{name}.ini", "-o", f"{name}-parts", "-q", "--steps", "5")
+    rest = cresnet("train", f"{name}.ini", "-o", f"{name}-parts", "-q", "--resume", "auto", "train.steps=0", "data.workers=3")
+    check(f"{name}: resume", first.returncode == 0 and rest.returncode == 0 and weights(name) == weights(f"{name}-parts"), rest.stderr)
 
 
 def one_kind(name, channels, bits):
@@ -50,11 +59,7 @@ def one_kind(name, channels, bits):
     with open(f"{name}.ini", "w") as f:
         f.write(TINY_MODEL + f"[data]\nkind = folder\nroot = set-{name}\nimage_size = 8\nchannels = {channels}\nbits = {bits}\n{scale}"
                 "scale = 0.5,1\nmixup = 0.1\nerase = 0.1\n[train]\nbatch = 8\nepochs = 8\ndevice = cpu\nthreads = 1\n[optim]\nlr = 0.1\n")
-    whole = cresnet("train", f"{name}.ini", "-o", name, "-q")
-    check(f"{name}: train", whole.returncode == 0, whole.stderr)
-    first = cresnet("train", f"{name}.ini", "-o", f"{name}-parts", "-q", "--steps", "5")
-    rest = cresnet("train", f"{name}.ini", "-o", f"{name}-parts", "-q", "--resume", "auto", "train.steps=0")
-    check(f"{name}: resume", first.returncode == 0 and rest.returncode == 0 and weights(name) == weights(f"{name}-parts"), rest.stderr)
+    train_and_resume(name)
     found = json.loads(cresnet("eval", name, "--json", "-q").stdout or "{}")
     check(f"{name}: eval", found.get("images") == 8 and found.get("top1", 0) > 0.9, found)
     ran = cresnet("predict", name, f"set-{name}/val/b/0.png", "--json", "-q")
@@ -64,7 +69,29 @@ def one_kind(name, channels, bits):
     ran = cresnet("report", name, "-q", "-o", f"{name}.html")
     check(f"{name}: report", ran.returncode == 0, ran)
     ran = cresnet("export", name, "-o", f"{name}.onnx", "-q")
-    check(f"{name}: export", ran.returncode == 0 and exported_channels(f"{name}.onnx") == [str(channels)], ran)
+    check(f"{name}: export", ran.returncode == 0 and exported_shape(f"{name}.onnx") == ['"batch"', str(channels), "8", "8"], ran)
+
+
+def rectangles():
+    with open("wide.ini", "w") as f:
+        f.write(TINY_MODEL + "[data]\nkind = shapes\nimage_size = 24x40\ntrain_images = 60\nval_images = 20\naugment = rand\nmixup = 0.2\ncutmix = 1\n"
+                "erase = 0.3\nrepeats = 3\n[train]\nbatch = 10\nepochs = 2\ndevice = cpu\n[optim]\nlr = 0.05\n")
+    train_and_resume("wide")
+    stored = open("wide/last/config.ini").read()
+    check("wide: stored keys", "\nimage_size = 24\n" in stored and "\nimage_width = 40\n" in stored, stored)
+    found = json.loads(cresnet("eval", "wide", "--json", "-q").stdout or "{}")
+    check("wide: eval", found.get("images") == 20, found)
+    check("wide: data", "network input 24x40 px" in cresnet("data", "wide.ini").stdout)
+    ran = cresnet("export", "wide", "-o", "wide.onnx", "-q")
+    check("wide: export", ran.returncode == 0 and exported_shape("wide.onnx") == ['"batch"', "3", "24", "40"], ran)
+    for factor in 1, 2:
+        png.write(f"{factor}.png", 40 * factor, 24 * factor, lambda x, y: (x // factor * 5 % 256, y // factor * 9 % 256, x * y % 256))
+        ran = cresnet("predict", "wide", f"{factor}.png", "--json", "-q")
+        check(f"wide: predict, {factor} times the size", ran.returncode == 0 and len(json.loads(ran.stdout)["top"]) == 5, ran)
+    for args, said in ((("train", "wide.ini", "data.eval_crop=24"), "must be 0 with image_width"), (("train", "wide.ini", "data.image_size=24x"), "image_size = 24x"),
+                       (("finetune", "set-grey", "--weights", "none", "data.image_size=24x40"), "finetune chooses square images")):
+        ran = cresnet(*args, "-o", "x")
+        check(f"wide: {args}", ran.returncode == 2 and said in ran.stderr, ran)
 
 
 def adapted_weights():
@@ -95,6 +122,7 @@ def fine_tuned():
 def main():
     for name, (channels, bits) in KINDS.items():
         one_kind(name, channels, bits)
+    rectangles()
     fine_tuned()
     adapted_weights()
     ran = cresnet("data", "stat", "grey.ini", "--json")

@@ -2,20 +2,18 @@
 """test_onnx_int8.py: the ONNX file of a quantised network: every QuantizeLinear and DequantizeLinear names its zero points, which have the
 shape of the scales and the type of the integers, and onnxruntime computes the probabilities of `cresnet predict` from it: without
 optimisation, with it, and with session.x64quantprecision, its switch for processors without VNNI. Comparisons need onnxruntime (peers.py)."""
-import csv
 import json
 import os
 import random
 import re
-import subprocess
 import sys
 
-HERE = os.path.abspath(__file__)
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(HERE)), "tools"))
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "tools"))
+import onnx_runtime
 import onnx_text
 import peers
 import png
-from support import TINY_MODEL, check, cresnet, run, skip
+from support import TINY_MODEL, check, cresnet, predicted, run, skip
 
 SIZE, IMAGES = 16, 32
 UINT8, INT8, INT32 = 2, 3, 6  # TensorProto.DataType
@@ -93,14 +91,6 @@ def rectangle(draw):
     return lambda x, y: colours[left <= x <= right and top <= y <= bottom]
 
 
-def predicted():
-    ran = cresnet("predict", "Q", "images", "--csv", "-")
-    check("predict", ran.returncode == 0, ran.stderr)
-    rows = list(csv.reader(ran.stdout.splitlines()))
-    first = next(i for i, name in enumerate(rows[0]) if name.startswith("p:"))
-    return [[float(p) for p in row[first:]] for row in rows[1:]]
-
-
 def is_exact(level, switch):
     """Without VNNI, optimised x86 kernels of onnxruntime saturate sums of two products, unless the switch is set."""
     with open("/proc/cpuinfo") as f:
@@ -119,7 +109,7 @@ def main():
     pixels = []
     for i in range(IMAGES):
         pixels.append(png.write(f"images/{i:02}.png", SIZE, SIZE, rectangle(random.Random(i))))
-    ours = predicted()
+    ours, _ = predicted("Q", "images")
     classes = {p.index(max(p)) for p in ours}
     check("the images are of several classes, with sure and unsure predictions", len(classes) > 3 and max(map(max, ours)) - min(map(max, ours)) > 0.3, ours)
     python = peers.interpreter("onnxruntime", "numpy")
@@ -132,34 +122,10 @@ def main():
         if not is_exact(level, switch):
             skip(f"{level} without the switch: this processor has no VNNI, and onnxruntime saturates")
             continue
-        ran = subprocess.run([python, "-B", HERE, "runtime", level, switch], capture_output=True, text=True)
-        check(f"onnxruntime, {level}, switch {switch}", ran.returncode == 0, ran.stderr[-400:])
-        if ran.returncode:
-            continue
-        theirs = json.loads(ran.stdout)
-        far = [max(abs(a - b) for a, b in zip(p, q)) for p, q in zip(ours, theirs)]
+        theirs, said = onnx_runtime.probabilities(python, "pixels.json", SIZE, ["q.onnx"], level, switch)
+        check(f"onnxruntime, {level}, switch {switch}", theirs, said[-400:])
+        far = [max(abs(a - b) for a, b in zip(p, q)) for p, q in zip(ours, theirs.get("q.onnx", []))] or [1]
         check(f"{level}, switch {switch}: probabilities", max(far) <= FARTHEST and sum(far) / IMAGES <= MEAN, far)
 
 
-def run_in_runtime(level, switch):
-    import numpy as np
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, level)
-    options.add_session_config_entry("session.x64quantprecision", switch)
-    session = onnxruntime.InferenceSession("q.onnx", options, providers=["CPUExecutionProvider"])
-    meta = session.get_modelmeta().custom_metadata_map
-    mean, std = (np.array(json.loads(meta[key]), np.float32) for key in ("mean", "std"))
-    images = np.array(json.load(open("pixels.json")), np.float32).reshape(IMAGES, SIZE, SIZE, 3)
-    x = ((images / np.float32(255) - mean) / std).transpose(0, 3, 1, 2)
-    logits = session.run(["logits"], {"input": np.ascontiguousarray(x)})[0].astype(np.float64)
-    e = np.exp(logits - logits.max(axis=1, keepdims=True))
-    print(json.dumps((e / e.sum(axis=1, keepdims=True)).tolist()))
-
-
-if sys.argv[1:2] == ["runtime"]:
-    run_in_runtime(*sys.argv[2:])
-else:
-    run(main)
+run(main)

@@ -15,14 +15,7 @@ ends() {
     is "$name: exit code of $said" $code "$want"
 }
 
-{ tiny_model; cat; } >net.ini <<'INI'
-[data]
-kind = synthetic
-image_size = 16
-train_images = 64
-val_images = 16
-workers = 4
-
+{ tiny_model; synthetic_data | sed 's/^workers.*/workers = 4/'; cat; } >net.ini <<'INI'
 [train]
 batch = 8
 epochs = 1
@@ -111,6 +104,7 @@ if [ "$(id -u)" = 0 ] && chmod -R a+rX "$work" && mkdir -m 777 other && python3 
             [ "$limit $command" != "1 predict good a.png" ] || continue
             # shellcheck disable=SC2086
             ends "$limit threads, $command" 0 timeout 60 python3 few.py $limit "$bin" $command --threads 4
+            [ "$limit $command" != "2 eval good" ] || has "2 threads: message" "$said" "threads instead of 4: the system starts no more"
         done
     done
     # the library behind predict has a thread for each model

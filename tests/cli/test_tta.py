@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
 """test_tta.py: test-time augmentation of eval and predict: the probabilities are those of the mean logits of the views, which are cut and
 mirrored here and predicted one by one; the scores of eval follow from them; messages, and what the options exclude."""
-import csv
 import json
 import math
 import os
@@ -10,7 +9,7 @@ import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "tools"))
 import png
-from support import TINY_MODEL, check, cresnet, run
+from support import TINY_MODEL, check, cresnet, predicted, run
 
 W, H, SIZE, IMAGES = 41, 37, 32, 10  # the middle is at x = 4.5, y = 2.5
 FULL = f"data.eval_resize={H}"  # the images have this short side: resizing changes nothing
@@ -32,14 +31,6 @@ VIEWS = {"flip": lambda i: [crops(i)[4], mirror(crops(i)[4])], "five-crop": crop
 def save(path, image):
     os.makedirs(os.path.dirname(path), exist_ok=True)
     png.write(path, len(image[0]), len(image), lambda x, y: image[y][x])
-
-
-def predict(folder, *args):
-    ran = cresnet("predict", "run", folder, "--csv", "-", *args)
-    check("predict", ran.returncode == 0, ran.stderr)
-    rows = list(csv.reader(ran.stdout.splitlines()))
-    first = next((i for i, name in enumerate(rows[0]) if name.startswith("p:")), 0) if rows else 0
-    return [[float(p) for p in row[first:]] for row in rows[1:]], ran.stderr
 
 
 def softmax(logits):
@@ -69,23 +60,23 @@ def main():
         save(f"set/val/{'abcdefghij'[i]}/{i}.png", images[-1])
         save(f"set/train/{'abcdefghij'[i]}/{i}.png", images[-1])
         save(f"whole/{i}.png", images[-1])
-    plain, said = predict("whole", FULL)
+    plain, said = predicted("run", "whole", FULL)
     check("no views without the option", "test-time" not in said, said)
     for tta, views in VIEWS.items():
         for i, image in enumerate(images):
             for v, view in enumerate(views(image)):
                 save(f"{tta}/{i}/{v}.png", view)
-        want = [mean_of_views(predict(f"{tta}/{i}")[0]) for i in range(IMAGES)]
-        got, said = predict("whole", FULL, "--tta", tta)
+        want = [mean_of_views(predicted("run", f"{tta}/{i}")[0]) for i in range(IMAGES)]
+        got, said = predicted("run", "whole", FULL, "--tta", tta)
         check(f"{tta}: mean logits", len(got) == IMAGES and far(got, want) < 2e-5, far(got, want))
         check(f"{tta}: changes something", far(got, plain) > 1e-4, far(got, plain))
         check(f"{tta}: is said", f"test-time augmentation {tta}" in said, said)
-        one_by_one, _ = predict("whole", FULL, f"data.tta={tta}", "train.eval_batch=1")
+        one_by_one, _ = predicted("run", "whole", FULL, f"data.tta={tta}", "train.eval_batch=1")
         check(f"{tta}: key", far(one_by_one, got) < 1e-6)
 
     keys = ("data.kind=folder", "data.root=set", FULL, "data.train_images=0", "data.val_images=0")
     for tta in VIEWS:
-        got, _ = predict("whole", FULL, "--tta", tta)
+        got, _ = predicted("run", "whole", FULL, "--tta", tta)
         for batch in (7, 64):
             ran = cresnet("eval", "run", *keys, "--tta", tta, "--json", "-q", f"train.eval_batch={batch}", "data.workers=2")
             check(f"{tta}: eval", ran.returncode == 0, ran.stderr)

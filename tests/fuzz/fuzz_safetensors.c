@@ -1,11 +1,7 @@
 /* tests/fuzz/fuzz_safetensors.c: reads any bytes as a safetensors file: opening may refuse, but an opened file must
  * be valid: every entry can be found by name, its bytes can be read, its shape fits them, and the entries cover the
  * data. */
-#include "formats/safetensors.h"
-#include "memory_file.h"
-
-#include <stdlib.h>
-#include <string.h>
+#include "weights_file.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -31,18 +27,5 @@ static void check_file(struct cr_st_file *file, size_t size) {
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    char               path[64];
-    struct cr_st_file *file   = NULL;
-    int                fd     = memory_file(data, size, path);
-    int64_t            live   = cr_alloc_live();
-    cr_status          status = cr_st_open(path, &file);
-    CR_ASSERT(status == CR_OK || status == CR_ERR_FORMAT);
-    if (status == CR_OK)
-        check_file(file, size);
-    else
-        CR_ASSERT(strstr(cr_error_message(), path) != NULL);
-    cr_st_close(file);
-    CR_ASSERT(cr_alloc_live() == live);
-    close(fd);
-    return 0;
+    return fuzz_weights_file(data, size, cr_st_open, check_file);
 }

@@ -5,7 +5,7 @@
 
 #include "core/rng.h"
 #include "pruning/pruning.h"
-#include "session/state.h"
+#include "session/checkpoint_tensors.h"
 #include "tests/harness/data_support.h"
 
 struct pruned {

@@ -5,7 +5,7 @@
 
 #include "comm/comm.h"
 #include "core/files.h"
-#include "session/state.h"
+#include "session/checkpoint_tensors.h"
 #include "tests/harness/run_support.h"
 
 #include <sys/wait.h>

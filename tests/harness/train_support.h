@@ -3,7 +3,7 @@
 #define CR_TEST_TRAIN_SUPPORT_H
 
 #include "core/files.h"
-#include "session/state.h"
+#include "session/checkpoint_tensors.h"
 #include "tests/harness/run_support.h"
 
 /* A tiny run of 26 images: batches of 4, six per epoch. */

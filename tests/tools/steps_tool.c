@@ -18,7 +18,7 @@
  * Prints one JSON line: the loss of each step and the settings of the run. */
 #include "checkpoint/internal.h"
 #include "core/rng.h"
-#include "session/state.h"
+#include "session/checkpoint_tensors.h"
 
 #include <inttypes.h>
 #include <stdio.h>

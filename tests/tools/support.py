@@ -1,4 +1,5 @@
 """Helpers of tests that run the built program: the program, counted checks, and an empty working folder that hides the user's files."""
+import csv
 import os
 import shutil
 import subprocess
@@ -20,6 +21,15 @@ counted = {"passed": 0, "failed": 0, "skipped": 0}
 
 def cresnet(*args):
     return subprocess.run([BIN, *args], capture_output=True, text=True, errors="replace", timeout=300)
+
+
+def predicted(run, folder, *args):
+    """The probabilities of `predict`, [images][classes], and its messages."""
+    ran = cresnet("predict", run, folder, "--csv", "-", *args)
+    check("predict", ran.returncode == 0, ran.stderr)
+    rows = list(csv.reader(ran.stdout.splitlines()))
+    first = next((i for i, name in enumerate(rows[0]) if name.startswith("p:")), 0) if rows else 0
+    return [[float(p) for p in row[first:]] for row in rows[1:]], ran.stderr
 
 
 def check(name, good, what=""):

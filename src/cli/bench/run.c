@@ -3,8 +3,8 @@
 #include "cli/bench/run.h"
 #include "cli/common/command.h"
 #include "formats/json_write.h"
+#include "session/checkpoint_tensors.h"
 #include "session/session.h"
-#include "session/state.h"
 
 #include <stdio.h>
 #include <stdlib.h>

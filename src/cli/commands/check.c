@@ -2,8 +2,8 @@
  * reference. */
 #include "cli/common/command.h"
 #include "formats/json_write.h"
+#include "session/checkpoint_tensors.h"
 #include "session/session.h"
-#include "session/state.h"
 #include "verification/verify.h"
 
 #include <stdio.h>

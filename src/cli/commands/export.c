@@ -3,9 +3,9 @@
 #include "checkpoint/checkpoint.h"
 #include "cli/common/command.h"
 #include "model/onnx.h"
+#include "session/checkpoint_tensors.h"
 #include "session/saved_model.h"
 #include "session/session.h"
-#include "session/state.h"
 
 #include <string.h>
 

@@ -7,8 +7,8 @@
 #include "cli/common/command.h"
 #include "formats/json_write.h"
 #include "pruning/pruning.h"
+#include "session/checkpoint_tensors.h"
 #include "session/session.h"
-#include "session/state.h"
 
 /* What the command line demands: a budget of time or multiply-adds, and patterns that may be used for it. */
 struct cr_budget_request {

@@ -1,7 +1,7 @@
 /* cli/report/plan.c: sections of the report: the memory plan, the profile, the sparsity of each layer. */
 #include "cli/report/report.h"
 #include "formats/json.h"
-#include "session/state.h"
+#include "session/checkpoint_tensors.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* comm/launch/launcher_internal.h: functions that comm/launch/launcher.c and comm/launch/fork.c share. */
+/* comm/launch/launcher_internal.h: functions that comm/launch/launcher_variables.c and comm/launch/fork.c share. */
 #ifndef CR_LAUNCHER_INTERNAL_H
 #define CR_LAUNCHER_INTERNAL_H
 

@@ -1,6 +1,6 @@
 /* session/loading/adapt_stem.c: loads the first convolution of an RGB network into a network whose images have another
- * number of channels. The values are those of timm's adapt_input_conv. See session/state.h. */
-#include "session/state.h"
+ * number of channels. The values are those of timm's adapt_input_conv. See session/checkpoint_tensors.h. */
+#include "session/checkpoint_tensors.h"
 
 #include <string.h>
 

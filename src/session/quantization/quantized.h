@@ -8,7 +8,7 @@
 #define CR_QUANTIZED_H
 
 #include "quantization/quantization.h"
-#include "session/state.h"
+#include "session/checkpoint_tensors.h"
 
 /* Scales by the names of their parameters. A zeroed struct is empty; cr_calibration_free frees it. */
 struct cr_calibration {

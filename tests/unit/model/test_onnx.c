@@ -1,8 +1,8 @@
 /* tests/unit/model/test_onnx.c: the ONNX export when memory runs out. What onnxruntime computes from the files:
  * tests/cli/test_onnx_golden.py. */
 #include "model/onnx.h"
+#include "session/checkpoint_tensors.h"
 #include "session/session.h"
-#include "session/state.h"
 #include "tests/harness/failing_alloc.h"
 #include "tests/harness/test.h"
 

@@ -1,4 +1,4 @@
-/* autotune/cost_text.c: the cost table as text, for the user's cache and for checkpoints.
+/* autotune/cost_file_text.c: the cost table as text, for the user's cache and for checkpoints.
  *
  * The first line names the device, the version of cresnet and a hash of the kernels. Each further line is one entry
  * with fields separated by tabs. The last line is a checksum of all lines before, because an edited line could name a

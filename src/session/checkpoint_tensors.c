@@ -1,5 +1,6 @@
-/* session/state.c: saves and loads checkpoints of a session, and loads weights. See session/state.h. */
-#include "session/state.h"
+/* session/checkpoint_tensors.c: saves and loads checkpoints of a session, and loads weights. See
+ * session/checkpoint_tensors.h. */
+#include "session/checkpoint_tensors.h"
 
 #include "pretrained/pretrained.h"
 #include "session/saved_model.h"

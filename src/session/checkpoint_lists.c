@@ -1,6 +1,6 @@
-/* session/state_lists.c: the tensors of a checkpoint, and copies between the parameter store and files or the host. See
- * session/state.h. */
-#include "session/state.h"
+/* session/checkpoint_lists.c: the tensors of a checkpoint, and copies between the parameter store and files or the
+ * host. See session/checkpoint_tensors.h. */
+#include "session/checkpoint_tensors.h"
 
 #include <string.h>
 

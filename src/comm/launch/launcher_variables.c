@@ -1,5 +1,5 @@
-/* comm/launch/launcher.c: determines this process's rank from the launcher's environment variables; joins and leaves
- * the run. See comm/launch/launcher.h.
+/* comm/launch/launcher_variables.c: determines this process's rank from the launcher's environment variables; joins
+ * and leaves the run. See comm/launch/launcher.h.
  *
  * Sources: torch/distributed/run.py of PyTorch (torchrun), mpirun(1) of Open MPI 4.1, MPICH's Hydra, srun(1) of Slurm,
  * each verified with the environment of a process that it started. */

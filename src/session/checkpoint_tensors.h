@@ -1,7 +1,8 @@
-/* session/state.h: maps the tensors of a session's parameter store to checkpoint files: which tensor is written to
- * which file under which name, and the metadata of a run. checkpoint/checkpoint.h reads and writes the files. */
-#ifndef CR_STATE_H
-#define CR_STATE_H
+/* session/checkpoint_tensors.h: maps the tensors of a session's parameter store to checkpoint files: which tensor is
+ * written to which file under which name, and the metadata of a run. checkpoint/checkpoint.h reads and
+ * writes the files. */
+#ifndef CR_CHECKPOINT_TENSORS_H
+#define CR_CHECKPOINT_TENSORS_H
 
 #include "session/session.h"
 
@@ -107,7 +108,7 @@ void              cr_state_running_free(struct cr_session *session);
 /* Called after cr_state_load. When the number of ranks equals that of the saving run (`ranks`), each rank loads its own
  * running statistics; otherwise the ranks continue with the mean. */
 CR_MUST cr_status cr_state_running_load(struct cr_session *session, const char *path, int64_t ranks);
-/* For session/state_lists.c: suffix of the tensor names. cr_state_running_list appends at most CR_RUNNING_BUFFERS
+/* For session/checkpoint_lists.c: suffix of the tensor names. cr_state_running_list appends at most CR_RUNNING_BUFFERS
  * entries to a list that has room for them. cr_state_running_get copies bytes of one of them, by the value of its
  * address. */
 #define CR_STATE_OF_RANKS ".of_ranks"
@@ -121,7 +122,7 @@ CR_MUST cr_status cr_state_is_pruned(const char *given, bool *pruned);
 /* Sets all mask bits to 1 (nothing is pruned). Does nothing in a parameter store without masks. */
 CR_MUST cr_status cr_state_mask_full(struct cr_session *session);
 
-/* ---- buffers of the parameter store (session/state_lists.c) ---- */
+/* ---- buffers of the parameter store (session/checkpoint_lists.c) ---- */
 
 /* Host copies of the buffers of a parameter store with masks. */
 struct cr_state_buffers {
@@ -149,7 +150,7 @@ CR_MUST cr_status cr_quantized_check(const struct cr_session *session, struct cr
  * are integers. Does nothing in networks that are not quantised. */
 CR_MUST cr_status cr_quantized_scale_weights(struct cr_session *session, struct cr_st_file *file);
 
-/* ---- shared by session/state.c, session/ema.c, session/static_masks.c and session/sparse_state.c ---- */
+/* ---- shared by session/checkpoint_tensors.c, session/ema.c, session/static_masks.c and session/sparse_state.c ---- */
 
 struct cr_state_sparse {
     const struct cr_param_store *store;
