@@ -12,10 +12,10 @@
 
 enum { SMALL_OPS = 5 };
 
-/* ---- a program by hand, whose kernels may read host memory ---- */
+/* ---- a program by hand ---- */
 
 struct late {
-    struct hand h;
+    struct hand hand;
     bool        reads; /* do kernels read host memory? */
     int         x, a, small;
 };
@@ -26,18 +26,18 @@ static struct cr_kernel_traits late_traits(void *self, const struct cr_op *op) {
 }
 
 static struct cr_cost_model late_cost_model(struct late *l) {
-    struct cr_cost_model model = hand_cost_model(&l->h);
-    model.device.self          = l;
-    model.device.traits        = late_traits;
-    model.mapped_reads         = true;
-    return model;
+    struct cr_cost_model cost_model = hand_cost_model(&l->hand);
+    cost_model.device.self          = l;
+    cost_model.device.traits        = late_traits;
+    cost_model.mapped_reads         = true;
+    return cost_model;
 }
 
 static void late_small(struct late *l, int read) {
     char name[16];
-    snprintf(name, sizeof name, "s%d", l->h.p.ops);
-    const int fresh = cr_tensor_add(&l->h.p, name, CR_U8, CR_REGION_POOL, 1, 1, 1, 256);
-    hand_op(&l->h, 1, read, l->small, fresh);
+    snprintf(name, sizeof name, "s%d", l->hand.p.ops);
+    const int fresh = cr_tensor_add(&l->hand.p, name, CR_U8, CR_REGION_POOL, 1, 1, 1, 256);
+    hand_op(&l->hand, 1, read, l->small, fresh);
     l->small = fresh;
 }
 
@@ -45,18 +45,18 @@ static void late_small(struct late *l, int read) {
  * reads a and writes `last` units, which op 9 + `between` reads. Each op takes 1 s. */
 static void late_open(struct late *l, int between, int last) {
     *l = (struct late){.reads = true};
-    cr_program_init(&l->h.p, "late", NULL);
-    l->x = l->small = cr_tensor_add(&l->h.p, "x", CR_U8, CR_REGION_INPUT, 1, 1, 1, 256);
-    l->a            = hand_tensor(&l->h, "a", 4);
-    const int c = hand_tensor(&l->h, "c", 4), d = hand_tensor(&l->h, "d", last);
-    hand_op(&l->h, 1, l->x, l->x, l->a);
+    cr_program_init(&l->hand.p, "late", NULL);
+    l->x = l->small = cr_tensor_add(&l->hand.p, "x", CR_U8, CR_REGION_INPUT, 1, 1, 1, 256);
+    l->a            = hand_tensor(&l->hand, "a", 4);
+    const int c = hand_tensor(&l->hand, "c", 4), d = hand_tensor(&l->hand, "d", last);
+    hand_op(&l->hand, 1, l->x, l->x, l->a);
     for (int i = 0; i < SMALL_OPS; i++) late_small(l, l->x);
-    hand_op(&l->h, 1, l->x, l->x, c);
+    hand_op(&l->hand, 1, l->x, l->x, c);
     late_small(l, c);
     for (int i = 0; i < between; i++) late_small(l, l->x);
-    hand_op(&l->h, 1, l->a, l->small, d);
+    hand_op(&l->hand, 1, l->a, l->small, d);
     late_small(l, d);
-    l->h.p.tensor[l->small].keep = true;
+    l->hand.p.tensor[l->small].keep = true;
 }
 
 static int reader_of(const struct cr_program *p, int tensor) {
@@ -76,16 +76,17 @@ static void mapped_read_is_chosen_where_faster(void) {
         late_open(&l, 0, 1);
         l.reads                         = reads;
         struct cr_cost_model cost_model = late_cost_model(&l);
-        CHECK_STATUS(cr_pass_offload(&l.h.p, &cost_model, 6 * UNIT, CR_OFFLOAD_BEST, &r), CR_OK);
+        CHECK_STATUS(cr_pass_offload(&l.hand.p, &cost_model, 6 * UNIT, CR_OFFLOAD_BEST, &r), CR_OK);
         CHECK(r.tensors == 1 && r.mapped == reads);
         CHECK_NEAR(r.seconds_before, 10, 1e-9);
         CHECK_NEAR(r.seconds, reads ? 13 : 14, 1e-9);
-        const int host = cr_tensor_find(&l.h.p, "a.host");
-        CHECK((cr_tensor_find(&l.h.p, "a'") == CR_NONE) == reads && (reader_of(&l.h.p, host) != CR_NONE) == reads);
-        CHECK(plan_of(&l.h.p) <= 6 * UNIT);
-        CHECK_STATUS(cr_program_predict(&l.h.p, &cost_model, &time), CR_OK);
+        const int host = cr_tensor_find(&l.hand.p, "a.host");
+        CHECK((cr_tensor_find(&l.hand.p, "a'") == CR_NONE) == reads &&
+              (reader_of(&l.hand.p, host) != CR_NONE) == reads);
+        CHECK(plan_of(&l.hand.p) <= 6 * UNIT);
+        CHECK_STATUS(cr_program_predict(&l.hand.p, &cost_model, &time), CR_OK);
         CHECK_NEAR(time.total, r.seconds, 1e-9); /* the predicted time is the time of the finished list */
-        cr_program_free(&l.h.p);
+        cr_program_free(&l.hand.p);
     }
 }
 
@@ -98,10 +99,10 @@ static void slower_loads_are_counted(void) {
         late_open(&l, 0, 1);
         struct cr_cost_model cost_model = late_cost_model(&l);
         cost_model.mapped_read_slowdown = k ? 1.125 : 1.25;
-        CHECK_STATUS(cr_pass_offload(&l.h.p, &cost_model, 6 * UNIT, CR_OFFLOAD_BEST, &r), CR_OK);
+        CHECK_STATUS(cr_pass_offload(&l.hand.p, &cost_model, 6 * UNIT, CR_OFFLOAD_BEST, &r), CR_OK);
         CHECK_INT(r.mapped, k);
         CHECK_NEAR(r.seconds, k ? 13.5 : 14, 1e-9);
-        cr_program_free(&l.h.p);
+        cr_program_free(&l.hand.p);
     }
 }
 
@@ -112,15 +113,15 @@ static void mapped_read_is_not_chosen_where_copies_hide(void) {
     struct cr_offload_report r;
     late_open(&l, 10, 1);
     struct cr_cost_model cost_model = late_cost_model(&l);
-    CHECK_STATUS(cr_pass_offload(&l.h.p, &cost_model, 6 * UNIT, CR_OFFLOAD_BEST, &r), CR_OK);
+    CHECK_STATUS(cr_pass_offload(&l.hand.p, &cost_model, 6 * UNIT, CR_OFFLOAD_BEST, &r), CR_OK);
     CHECK(r.tensors == 1 && r.mapped == 0);
     CHECK_NEAR(r.seconds, r.seconds_before, 1e-9);
-    cr_program_free(&l.h.p);
+    cr_program_free(&l.hand.p);
     late_open(&l, 0, 1);
     cost_model = late_cost_model(&l);
-    CHECK_STATUS(cr_pass_offload(&l.h.p, &cost_model, 6 * UNIT, CR_OFFLOAD_AOA, &r), CR_OK);
+    CHECK_STATUS(cr_pass_offload(&l.hand.p, &cost_model, 6 * UNIT, CR_OFFLOAD_AOA, &r), CR_OK);
     CHECK(r.tensors == 1 && r.mapped == 0);
-    cr_program_free(&l.h.p);
+    cr_program_free(&l.hand.p);
 }
 
 /* The op that reads a writes four units itself: with a next to them it exceeds the limit. cr_pass_fit finds the mapped
@@ -132,10 +133,10 @@ static void mapped_read_meets_limits_that_copies_miss(void) {
         late_open(&l, 2, 4);
         l.reads                         = reads;
         struct cr_cost_model cost_model = late_cost_model(&l);
-        CHECK_STATUS(cr_pass_offload(&l.h.p, &cost_model, 6 * UNIT, CR_OFFLOAD_BEST, &r), CR_OK);
+        CHECK_STATUS(cr_pass_offload(&l.hand.p, &cost_model, 6 * UNIT, CR_OFFLOAD_BEST, &r), CR_OK);
         CHECK(r.mapped == reads && (r.after <= 6 * UNIT) == reads);
-        CHECK((plan_of(&l.h.p) <= 6 * UNIT) == reads);
-        cr_program_free(&l.h.p);
+        CHECK((plan_of(&l.hand.p) <= 6 * UNIT) == reads);
+        cr_program_free(&l.hand.p);
     }
     for (int may = 0; may < 2; may++) {
         struct late                     l;
@@ -144,9 +145,9 @@ static void mapped_read_meets_limits_that_copies_miss(void) {
             .reuse = true, .pool_limit = 6 * UNIT, .recompute = true, .offload = true, .zero_copy = may};
         late_open(&l, 2, 4);
         struct cr_cost_model cost_model = late_cost_model(&l);
-        CHECK_STATUS(cr_pass_fit(&l.h.p, &cost_model, &o, &r), CR_OK);
+        CHECK_STATUS(cr_pass_fit(&l.hand.p, &cost_model, &o, &r), CR_OK);
         CHECK(r.mapped == may && (r.after <= 6 * UNIT) == may);
-        cr_program_free(&l.h.p);
+        cr_program_free(&l.hand.p);
     }
 }
 
@@ -157,22 +158,22 @@ static void early_read_is_detected(void) {
     int                      waits = 0;
     late_open(&l, 0, 1);
     struct cr_cost_model cost_model = late_cost_model(&l);
-    CHECK_STATUS(cr_pass_offload(&l.h.p, &cost_model, 6 * UNIT, CR_OFFLOAD_BEST, &r), CR_OK);
-    plan_of(&l.h.p);
-    for (int i = 0; i < l.h.p.ops; i++) {
-        if (l.h.p.op[i].kind != CR_OP_barrier) continue;
-        l.h.p.op[i].wait[0] = CR_NONE;
+    CHECK_STATUS(cr_pass_offload(&l.hand.p, &cost_model, 6 * UNIT, CR_OFFLOAD_BEST, &r), CR_OK);
+    plan_of(&l.hand.p);
+    for (int i = 0; i < l.hand.p.ops; i++) {
+        if (l.hand.p.op[i].kind != CR_OP_barrier) continue;
+        l.hand.p.op[i].wait[0] = CR_NONE;
         waits++;
     }
     CHECK_INT(waits, 1);
-    CHECK_STATUS(cr_waits_check(&l.h.p), CR_ERR_DEVICE);
-    for (int i = 0; i < l.h.p.ops; i++) /* without the barrier the reader itself waits */
-        if (l.h.p.op[i].kind == CR_OP_barrier) l.h.p.op[i].in[CR_IN_barrier_x] = CR_NONE;
-    CHECK_STATUS(cr_pass_insert_waits(&l.h.p), CR_OK);
-    const int reader = reader_of(&l.h.p, cr_tensor_find(&l.h.p, "a.host"));
+    CHECK_STATUS(cr_waits_check(&l.hand.p), CR_ERR_DEVICE);
+    for (int i = 0; i < l.hand.p.ops; i++) /* without the barrier the reader itself waits */
+        if (l.hand.p.op[i].kind == CR_OP_barrier) l.hand.p.op[i].in[CR_IN_barrier_x] = CR_NONE;
+    CHECK_STATUS(cr_pass_insert_waits(&l.hand.p), CR_OK);
+    const int reader = reader_of(&l.hand.p, cr_tensor_find(&l.hand.p, "a.host"));
     REQUIRE(reader != CR_NONE);
-    CHECK(l.h.p.op[reader].wait[0] >= 0 && l.h.p.op[l.h.p.op[reader].wait[0]].kind == CR_OP_offload);
-    cr_program_free(&l.h.p);
+    CHECK(l.hand.p.op[reader].wait[0] >= 0 && l.hand.p.op[l.hand.p.op[reader].wait[0]].kind == CR_OP_offload);
+    cr_program_free(&l.hand.p);
 }
 
 /* ---- kernels ---- */
