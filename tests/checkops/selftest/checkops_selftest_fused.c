@@ -1,6 +1,6 @@
-/* tests/checkops/selftest/checkops_selftest_fused.c: fused convolutions with one error each, which must be detected, and
- * with each deviation that a kernel may announce, which must then pass. The results are those of the reference, with
- * another input or changed afterwards: whole kernels that round and sum as devices do are in the main run. */
+/* tests/checkops/selftest/checkops_selftest_fused.c: fused convolutions with one error each, which must be detected,
+ * and with each deviation that a kernel may announce, which must then pass. The results are those of the reference,
+ * with another input or changed afterwards: whole kernels that round and sum as devices do are in the main run. */
 #include "device/cpu/cpu.h"
 #include "tests/checkops/selftest/checkops_selftest.h"
 

@@ -1,6 +1,6 @@
-/* tests/unit/compiler/test_store_tensors.c: every tensor of the parameter store knows its buffer and its parameter, also
- * after all passes: cr_program_check, which compares both with its offset, is part of compiling. Here: no tensor is
- * left out by it, and the program of a changed store is refused. */
+/* tests/unit/compiler/test_store_tensors.c: every tensor of the parameter store knows its buffer and its parameter,
+ * also after all passes: cr_program_check, which compares both with its offset, is part of compiling. Here: no tensor
+ * is left out by it, and the program of a changed store is refused. */
 #include "tests/harness/compiler_support.h"
 
 static void check_program(struct bench_model *b, enum cr_program_kind kind, size_t bucket_bytes) {
