@@ -3,13 +3,7 @@
 # ranks, and teachers that do not fit. Ends with "N passed, N failed, N skipped".
 . "$(dirname "$0")/../harness/support.sh"
 
-{ tiny_model 4,8; cat; } >net.ini <<'INI'
-[data]
-kind = synthetic
-image_size = 16
-train_images = 64
-val_images = 16
-workers = 1
+{ tiny_model; synthetic_data; cat; } >net.ini <<'INI'
 mixup = 0.2
 
 [train]

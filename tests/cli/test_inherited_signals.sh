@@ -37,6 +37,4 @@ run_from compress R --speedup 1.4 --epochs 1 $keys; expect "compress" 0 "R-compr
 
 stopped "train" train/log.jsonl '"train"' train tiny.ini -o train --epochs 100000 train.log_every=1 -q
 stopped "ranks" ranks/log.jsonl '"train"' train tiny.ini -o ranks --epochs 100000 train.log_every=1 --ranks 2 -q
-stopped "sweep" 'long/train.seed=1/log.jsonl' '"train"' sweep tiny.ini -o long train.seed=1,2 --epochs 100000 train.log_every=1 --jobs 2
-stopped "compress" 'C/*/tuned/log.jsonl' '"train"' compress R --speedup 1.4 --epochs 100000 $keys train.log_every=1 -o C
 sum_up

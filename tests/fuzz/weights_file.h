@@ -1,9 +1,10 @@
-/* tests/fuzz/weights_file.h: opens the fuzzer's bytes as a file of weights, which is valid or refused with a message. */
+/* tests/fuzz/weights_file.h: opens the fuzzer's bytes as a file of weights, which is valid or refused with a
+ * message. */
 #ifndef CR_FUZZ_WEIGHTS_FILE_H
 #define CR_FUZZ_WEIGHTS_FILE_H
 
 #include "formats/safetensors.h"
-#include "memory_file.h"
+#include "tests/fuzz/memory_file.h"
 
 #include <stdlib.h>
 #include <string.h>
