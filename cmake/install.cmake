@@ -35,7 +35,6 @@ if(NOT CMAKE_CROSSCOMPILING OR CMAKE_CROSSCOMPILING_EMULATOR)
   endfunction()
   cresnet_completion(bash cresnet bash-completion/completions)
   cresnet_completion(zsh _cresnet zsh/vendor-completions)
-  cresnet_completion(fish cresnet.fish fish/vendor_completions.d)
   if(GZIP_PROGRAM)
     set(changelog ${PROJECT_BINARY_DIR}/changelog.gz)
     add_custom_command(OUTPUT ${changelog} COMMAND ${GZIP_PROGRAM} -9nc ${PROJECT_SOURCE_DIR}/packaging/changelog > ${changelog}

@@ -150,27 +150,6 @@ cudaError_t ck_fake_quant(enum ck_type type, const void *x, const float *scale, 
 cudaError_t ck_fake_quant_filter(enum ck_type type, const void *w, const float *scale, void *y, int64_t filters,
                                  int64_t row, cudaStream_t stream);
 
-/* dx = dy where q(x) is within the integers, else 0. dx may be dy. */
-cudaError_t ck_fake_quant_grad(enum ck_type type, const void *dy, const void *x, const float *scale, void *dx,
-                               int64_t elems, bool is_signed, cudaStream_t stream);
-enum { CK_RANGE_PARTS = 1024 };
-/* The op observe_range of graph/ops.def. */
-struct ck_observe_range {
-    enum ck_type  type;
-    const void   *x; /* [elems] */
-    int64_t       elems;
-    const float  *old;   /* the scale before; may be `scale` */
-    float        *scale; /* one number */
-    const double *batches;
-    float        *parts; /* [CK_RANGE_PARTS] scratch memory */
-    float         momentum;
-    bool          is_signed;
-};
-cudaError_t ck_observe_range(const struct ck_observe_range *args, cudaStream_t stream);
-/* scale[k] = largest magnitude of filter k / 127; w [filters][row]. */
-cudaError_t ck_filter_scale(enum ck_type type, const void *w, float *scale, int64_t filters, int64_t row,
-                            cudaStream_t stream);
-
 /* ---- cuda/elementwise/quantize.cu: 8-bit tensors (graph/ops.def) ---- */
 
 /* y = q(x), u8 or i8; scale: one f32 in device memory. */

@@ -14,7 +14,7 @@
 # int8 is post-training quantisation of the same networks. No kernel for 8-bit values skips pruned weights, so masks have the speed of the dense network.
 #
 # Variables: CRESNET (build/cresnet), CONFIGS (configs), CIFAR, WORK (prune-accuracy), LIMIT_S (540), SEEDS (1), JOBS (2: trainings at a time), EPOCHS
-# (200, dense), MORE_EPOCHS (120), SPARSE_EPOCHS (0), TEACHER (yes), SCHEDULE (gradual; acdc: for single weights), PRUNE, SETTINGS and MORE_SETTINGS (as in
+# (200, dense), MORE_EPOCHS (120), TEACHER (yes), SCHEDULE (gradual; acdc: for single weights), PRUNE, SETTINGS and MORE_SETTINGS (as in
 # prune-accuracy.sh), FAMILY (dense networks), VARIANTS (pruned networks; channels-X: X times fewer multiply-adds, channels-XmN: with multiples of N
 # channels; speedup-X: channels chosen by measured times, X times as fast in fp16), PRECISIONS (fp16 int8 fp32), DEVICE (cuda), BATCHES (1000 1), STEPS
 # (60), EVAL (more keys of evaluations).
@@ -26,7 +26,7 @@ here=$(cd "$(dirname "$0")/../.." && pwd)
 CRESNET=$(realpath "${CRESNET:-$here/build/cresnet}") CONFIGS=$(realpath "${CONFIGS:-$here/configs}")
 WORK=$(realpath -m "${WORK:-prune-accuracy}") CIFAR=${CIFAR:-$here/datasets/cifar10}
 SEEDS=${SEEDS:-1} JOBS=${JOBS:-2} LIMIT_S=${LIMIT_S:-540} EPOCHS=${EPOCHS:-200} MORE_EPOCHS=${MORE_EPOCHS:-120} TEACHER=${TEACHER:-yes}
-SPARSE_EPOCHS=${SPARSE_EPOCHS:-0} SCHEDULE=${SCHEDULE:-gradual} PRUNE=${PRUNE:---multiple 1 --exempt residual}
+SCHEDULE=${SCHEDULE:-gradual} PRUNE=${PRUNE:---multiple 1 --exempt residual}
 FAMILY=${FAMILY:-resnet56 resnet20 resnet44 resnet32}
 VARIANTS=${VARIANTS:-channels-2.1 2:4 channels-2.57 weights-90 blocks-16x16 channels-2.57m8 weights-95 blocks-64x64 blocks-32x32 channels-4}
 PRECISIONS=${PRECISIONS:-fp16 int8 fp32} DEVICE=${DEVICE:-cuda} BATCHES=${BATCHES:-1000 1} STEPS=${STEPS:-60}
@@ -155,7 +155,7 @@ dense_scored() { # SEED NET
     dense "$@" && score "$(result_name "${2/resnet56/dense}" "$1")"
 }
 pruned_scored() { # VARIANT SEED
-    pruned "$@" && [ "$1" != decayed ] && score "$(result_name "$1" "$2")"
+    pruned "$@" && score "$(result_name "$1" "$2")"
 }
 
 accuracy() {

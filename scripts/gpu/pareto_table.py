@@ -50,7 +50,7 @@ def speeds(work, name, precision):
 def rows(work, seeds):
     names = {path.name.rsplit("-", 2)[0] for path in (work / "speed").iterdir() if is_result(path)}
     names |= {path.name.rsplit("-s", 1)[0] for path in (work / "results").iterdir() if is_result(path) and "-s" in path.name}
-    for name in sorted(names - {"decayed"}):
+    for name in sorted(names):
         data, network, pattern, speed = describe(name)
         for precision in PRECISIONS:
             images_per_s, trained = speeds(work, speed, precision)

@@ -8,12 +8,10 @@
 #
 #   CIFAR=DIR WORK=DIR scripts/gpu/prune-accuracy.sh
 #
-# Networks with fewer channels keep the channels that residual blocks add (--exempt residual). SPARSE_EPOCHS of the further epochs may train the dense network
-# with prune.group_decay = 0.005 instead of weight decay, before channels are removed: this is the strength of DepGraph's sparse learning (0.0005 in the
-# gradient is 0.005 in the weights with a momentum of 0.9), which gave a lower accuracy here.
+# Networks with fewer channels keep the channels that residual blocks add (--exempt residual).
 #
 # Variables: CRESNET (build/cresnet), CONFIGS (configs), CIFAR (folder of CIFAR-10's six .bin files), WORK (prune-accuracy; it must remain between
-# runs), LIMIT_S (540), SEEDS (1 2 3), JOBS (2: trainings at a time; more are slower in all), EPOCHS (200, dense), MORE_EPOCHS (120), SPARSE_EPOCHS (0),
+# runs), LIMIT_S (540), SEEDS (1 2 3), JOBS (2: trainings at a time; more are slower in all), EPOCHS (200, dense), MORE_EPOCHS (120),
 # TEACHER (yes: the dense network teaches all others, the control included), SCHEDULE (gradual; acdc: for single weights), VARIANTS (names of the list below; channels-XmN: with multiples of N
 # channels), PRUNE (more options of prune for channels; --multiple 1 --exempt residual), SETTINGS (more keys for all trainings, such as train.precision=fp32),
 # MORE_SETTINGS (more keys for the further epochs, such as "train.batch=256 optim.lr=0.1").
@@ -22,7 +20,7 @@ here=$(cd "$(dirname "$0")/../.." && pwd)
 CRESNET=$(realpath "${CRESNET:-$here/build/cresnet}") CONFIGS=$(realpath "${CONFIGS:-$here/configs}")
 WORK=$(realpath -m "${WORK:-prune-accuracy}") CIFAR=${CIFAR:-$here/datasets/cifar10}
 SEEDS=${SEEDS:-1 2 3} JOBS=${JOBS:-2} LIMIT_S=${LIMIT_S:-540} EPOCHS=${EPOCHS:-200} MORE_EPOCHS=${MORE_EPOCHS:-120}
-TEACHER=${TEACHER:-yes} SPARSE_EPOCHS=${SPARSE_EPOCHS:-0} SCHEDULE=${SCHEDULE:-gradual} PRUNE=${PRUNE:---multiple 1 --exempt residual}
+TEACHER=${TEACHER:-yes} SCHEDULE=${SCHEDULE:-gradual} PRUNE=${PRUNE:---multiple 1 --exempt residual}
 VARIANTS=${VARIANTS:-channels-2.1 channels-2.57 weights-90 weights-95 2:4 blocks-16x16}
 usage() { echo "prune-accuracy.sh: $1 (see the head of the script)" >&2; exit 2; }
 [ $# = 0 ] || usage "no arguments are taken"

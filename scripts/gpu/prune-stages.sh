@@ -1,7 +1,7 @@
 # prune-stages.sh: trainings of pruned ResNet-56 networks on CIFAR-10 that can be interrupted. prune-accuracy.sh and pareto.sh source this file and share
 # the folder WORK: a network that one of them has trained is not trained again by the other.
 #
-# The sourcing script sets CRESNET, CONFIGS, CIFAR, WORK (absolute paths), JOBS, LIMIT_S, EPOCHS, MORE_EPOCHS, SPARSE_EPOCHS, TEACHER and SCHEDULE.
+# The sourcing script sets CRESNET, CONFIGS, CIFAR, WORK (absolute paths), JOBS, LIMIT_S, EPOCHS, MORE_EPOCHS, TEACHER and SCHEDULE.
 # shellcheck disable=SC2317 # stages are called by name
 RESERVE_S=20 # to save, evaluate and print
 start=$SECONDS
@@ -54,24 +54,18 @@ prune_channels() {
     timeout $(($(left) + RESERVE_S)) "$CRESNET" prune "$run" --pattern channels $target $multiple "$@" -o "$out"
 }
 
-# channels NAME VARIANT SEED BASE: sparse learning, pruning, further epochs. Networks with fewer multiply-adds are trained in the shape of the dense
+# channels NAME VARIANT SEED BASE: pruning, further epochs. Networks with fewer multiply-adds are trained in the shape of the dense
 # network, with channels that are 0: the kernels for CIFAR networks need multiples of 8 channels, and --multiple is 1 here. Then these channels are removed.
 channels() {
     local name=$1 kind=$2 seed=$3 base=$4 from=$4 small=$WORK/runs/$1-small wide=$1-wide log=$WORK/logs/$1.txt
-    local epochs=$((MORE_EPOCHS - SPARSE_EPOCHS)) config=$CONFIGS/cifar10-resnet56.ini
-    if [ "$SPARSE_EPOCHS" -gt 0 ]; then
-        from=$WORK/runs/decayed-s$seed
-        while [ ! -f "$from.complete" ] && [ ! -f "$WORK/failed" ] && [ "$(left)" -gt 5 ]; do sleep 1; done # another job trains it
-        [ -f "$from.complete" ] || return 124
-        from=$from/last
-    fi
+    local config=$CONFIGS/cifar10-resnet56.ini
     if [ "${kind%%-*}" = speedup ]; then
         prune_channels "$kind" "$from" "$small" --recalibrate 16 >>"$log" 2>&1 || return
-        further "$name" "$seed" "$base" "$epochs" "$small/last/config.ini" model.weights="$small"
+        further "$name" "$seed" "$base" "$MORE_EPOCHS" "$small/last/config.ini" model.weights="$small"
         return
     fi
     prune_channels "$kind" "$from" "$small" --recalibrate 16 --keep-shape >>"$log" 2>&1 || return
-    further "$wide" "$seed" "$base" "$epochs" "$config" model.weights="$small" || return
+    further "$wide" "$seed" "$base" "$MORE_EPOCHS" "$config" model.weights="$small" || return
     prune_channels "$kind" "$WORK/runs/$wide/last" "$WORK/runs/$name" >>"$log" 2>&1 && touch "$WORK/runs/$name.complete"
 }
 
@@ -89,8 +83,6 @@ variant() {
     local config=$CONFIGS/cifar10-resnet56.ini
     case $kind in
         control) further "$name" "$seed" "$base" "$MORE_EPOCHS" "$config" model.weights="$base" ;;
-        decayed) further "$name" "$seed" "$base" "$SPARSE_EPOCHS" "$config" model.weights="$base" prune.group_decay=0.005 prune.frequency=100 \
-            optim.weight_decay=0 ;;
         channels-* | speedup-*) channels "$name" "$kind" "$seed" "$base" ;;
         weights-* | 2:4 | blocks-*)
             # shellcheck disable=SC2046,SC2086
@@ -136,11 +128,10 @@ pruned() { # VARIANT SEED
     stage "$name" variant "$name" "$1" "$2" "$WORK/runs/dense-s$2/last"
 }
 
-# pruned_lines: "VARIANT SEED" of all seeds with a dense network, for run_all. `decayed` is first: channels need it.
+# pruned_lines: "VARIANT SEED" of all seeds with a dense network, for run_all
 pruned_lines() {
-    local seed kind before="control"
-    case " $VARIANTS" in *" channels-"* | *" speedup-"*) [ "$SPARSE_EPOCHS" = 0 ] || before="decayed control" ;; esac
-    for kind in $before $VARIANTS; do
+    local seed kind
+    for kind in control $VARIANTS; do
         for seed in $SEEDS; do [ ! -f "$WORK/runs/dense-s$seed.complete" ] || echo "$kind $seed"; done
     done
 }

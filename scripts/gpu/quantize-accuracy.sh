@@ -1,15 +1,13 @@
 #!/usr/bin/env bash
 # quantize-accuracy.sh: accuracy of 8-bit networks on one GPU, in percent of the validation images, against the bar: a drop of at
-# most 0.3 points after calibration (PTQ) and of at most 0.1 points after training with quantised values (QAT). Prints a line after
-# each stage and one table at the end.
+# most 0.3 points after calibration (PTQ). Prints a line after each stage and one table at the end.
 #
 #   ResNet-20, ResNet-32   published weights for CIFAR-10 (WEIGHTS, CIFAR)
 #   ResNet-56              CIFAR-10, 100 epochs by its shipped configuration (CIFAR)
 #   ResNet-18, ResNet-50   a folder of photos with train/ and val/ (PHOTOS)
 #
-# Stages of a network and a seed: base (training), ptq (cresnet quantize), choice (the same with --max-drop 0.3), extra (more epochs in
-# floating point, the control of QAT) and qat (the same epochs with quantised values, then cresnet quantize). The newest checkpoint counts, not the best one, and all networks
-# are evaluated with train.precision=fp32. Trainings compute in PRECISION. The means are over the seeds.
+# Stages of a network and a seed: base (training), ptq (cresnet quantize) and choice (the same with --max-drop 0.3). The newest checkpoint
+# counts, not the best one, and all networks are evaluated with train.precision=fp32. Trainings compute in PRECISION. The means are over the seeds.
 #
 # The work stops LIMIT_S seconds after the start: a training then saves a checkpoint. Run the same command again to continue. Exit code:
 # 0 everything is measured and within the bar, 1 a drop is too large or a stage failed, 3 stages are left for the next run.
@@ -19,14 +17,14 @@
 # The networks of the photos begin with random weights. With all of Imagenette (9,469 and 3,925 photos), at 128 px, the six trainings
 # at the same time:
 #
-#   PHOTOS=DIR WORK=DIR NETS="resnet50 resnet18" JOBS=6 PHOTO_RAW=160 PHOTO_EPOCHS=20 PHOTO_QAT_EPOCHS=4 PHOTO_LR=0.3 \
+#   PHOTOS=DIR WORK=DIR NETS="resnet50 resnet18" JOBS=6 PHOTO_RAW=160 PHOTO_EPOCHS=20 PHOTO_LR=0.3 \
 #       PHOTO_SETTINGS="data.image_size=128 data.eval_resize=160 data.workers=3 data.jitter=0,0,0,0 train.batch=64" \
 #       scripts/gpu/quantize-accuracy.sh
 #
 # Variables: CRESNET (build/cresnet), CONFIGS (configs), CIFAR (folder of the six .bin or .bin.xz files), WEIGHTS (folder of
 # resnet20-cifar10.safetensors and resnet32-cifar10.safetensors), PHOTOS, WORK (quantize-accuracy; it must remain between runs; the
 # results are $WORK/results/*), LIMIT_S (540), NETS, SEEDS (1 2 3), JOBS (3: stages at a time), EPOCHS56 (100), PHOTO_EPOCHS (100),
-# QAT_EPOCHS (5), PHOTO_QAT_EPOCHS (10), PHOTO_LR (0.05: learning rate of base), PHOTO_RAW (empty; SIZE: the photos are packed once as
+# PHOTO_LR (0.05: learning rate of base), PHOTO_RAW (empty; SIZE: the photos are packed once as
 # pixels with the short side SIZE, which saves the time of decoding), METHOD (entropy), PRECISION (auto), SETTINGS, CIFAR_SETTINGS, PHOTO_SETTINGS (more keys for all commands, for
 # those of CIFAR-10 and for those of the photos).
 # shellcheck disable=SC2317 # stages are called by name
@@ -36,7 +34,7 @@ CRESNET=$(realpath "${CRESNET:-$here/build/cresnet}") CONFIGS=$(realpath "${CONF
 WORK=$(realpath -m "${WORK:-quantize-accuracy}")
 SEEDS=${SEEDS:-1 2 3} JOBS=${JOBS:-3} LIMIT_S=${LIMIT_S:-540} PRECISION=${PRECISION:-auto}
 NETS=${NETS:-resnet56 resnet50 resnet18 resnet32 resnet20} # the longest first
-EPOCHS56=${EPOCHS56:-100} PHOTO_EPOCHS=${PHOTO_EPOCHS:-100} QAT_EPOCHS=${QAT_EPOCHS:-5} PHOTO_QAT_EPOCHS=${PHOTO_QAT_EPOCHS:-10}
+EPOCHS56=${EPOCHS56:-100} PHOTO_EPOCHS=${PHOTO_EPOCHS:-100}
 PHOTO_LR=${PHOTO_LR:-0.05} PHOTO_RAW=${PHOTO_RAW:-} METHOD=${METHOD:-entropy}
 RESERVE_S=25 # to save, evaluate and print
 start=$SECONDS
@@ -170,25 +168,6 @@ choice() { # NET NAME BASE: a drop that cannot be kept is a result, too
     return "$code"
 }
 
-more_epochs() { # NET NAME SEED BASE KEYS...: extra and qat
-    local net=$1 name=$2 seed=$3 from=$4 epochs=$QAT_EPOCHS
-    shift 4
-    ! is_photo "$net" || epochs=$PHOTO_QAT_EPOCHS
-    train "$net" "$name" --epochs "$epochs" train.seed="$seed" model.weights="$from" optim.lr=0.002 "$@"
-}
-extra() { # NET NAME SEED BASE
-    more_epochs "$@" && evaluate "$2" "$WORK/logs/$2.txt" eval "$WORK/runs/$2" --last
-}
-qat() { # NET NAME SEED BASE
-    local out=$WORK/runs/$2-int8 code
-    more_epochs "$@" quant.type=int8 quant.train=yes || return
-    rm -rf "$out"
-    evaluate "$2" "$WORK/logs/$2.txt" quantize "$WORK/runs/$2" --last -o "$out"
-    code=$?
-    rm -rf "$out"
-    return "$code"
-}
-
 percent() { # CORRECT IMAGES
     awk -v c="${1:-0}" -v n="${2:-1}" 'BEGIN { printf "%.2f %% (%d of %d)", 100 * c / n, c, n }' </dev/null
 }
@@ -212,8 +191,6 @@ stage() {
     case $1 in
         base) text=trained ;;
         ptq | choice) text="fp32 $(percent $(scores "$name" "$float_score")), int8 $(percent $(scores "$name" "$int8_score"))" ;;
-        extra) text=$(percent $(scores "$name" "$eval_score")) ;;
-        qat) text="int8 $(percent $(scores "$name" "$int8_score"))" ;;
     esac
     log "$name: $text, $((SECONDS - begin)) s"
 }
@@ -234,13 +211,11 @@ chain() { # NET SEED
         fi
     else
         from=$WORK/runs/$name-base/last
-        all_done "$name-ptq" "$name-choice" "$name-extra" "$name-qat" && return
+        all_done "$name-ptq" "$name-choice" && return
         stage "$name-base" base "$net" "$name-base" "$seed" || return
         stage "$name-ptq" ptq "$net" "$name-ptq" "$from"
         stage "$name-choice" choice "$net" "$name-choice" "$from"
     fi
-    stage "$name-extra" extra "$net" "$name-extra" "$seed" "$from"
-    stage "$name-qat" qat "$net" "$name-qat" "$seed" "$from"
 }
 
 run_chains() {
@@ -257,23 +232,22 @@ run_chains() {
 
 # ---- the table ----
 
-# One line for each network and seed: NET, then correct answers and images of base, ptq, choice, extra, qat; "- -" for what is missing.
+# One line for each network and seed: NET, then correct answers and images of base, ptq, choice; "- -" for what is missing.
 collect() {
     local net seed calibrated chosen
     for net in $NETS; do
         for seed in $SEEDS; do
             calibrated=$net-s$seed-ptq chosen=$net-s$seed-choice
             ! is_published "$net" || calibrated=$net-ptq chosen=$net-choice
-            set -- "$(scores "$calibrated" "$float_score")" "$(scores "$calibrated" "$int8_score")" "$(scores "$chosen" "$int8_score")" \
-                "$(scores "$net-s$seed-extra" "$eval_score")" "$(scores "$net-s$seed-qat" "$int8_score")"
-            echo "$net ${1:-- -} ${2:-- -} ${3:-- -} ${4:-- -} ${5:-- -}"
+            set -- "$(scores "$calibrated" "$float_score")" "$(scores "$calibrated" "$int8_score")" "$(scores "$chosen" "$int8_score")"
+            echo "$net ${1:-- -} ${2:-- -} ${3:-- -}"
         done
     done
 }
 
 # Prints the table. Exit code 0: all is there and within the bar, 1: a drop is too large, 3: results are missing.
 table() {
-    collect | awk -v ptq_bar=0.3 -v qat_bar=0.1 '
+    collect | awk -v ptq_bar=0.3 '
         function mean(net, what) { return count[net, what] ? sprintf("%.2f", sum[net, what] / count[net, what]) : "-" }
         function drop(net, a, b, bar,   n, d) {
             n = count[net, b]
@@ -282,23 +256,22 @@ table() {
             if (d > bar + 1e-9) bad = 1
             return sprintf("%+.2f%s", d, d > bar + 1e-9 ? " !" : "")
         }
-        BEGIN { split("base ptq choice extra qat", name, " ") }
+        BEGIN { split("base ptq choice", name, " ") }
         {
             if (!($1 in seeds)) order[++nets] = $1
             seeds[$1]++
-            for (i = 1; i <= 5; i++)
+            for (i = 1; i <= 3; i++)
                 if ($(2 * i) == "-") missing = 1
                 else { sum[$1, name[i]] += 100 * $(2 * i) / $(2 * i + 1); count[$1, name[i]]++; images[$1] = $(2 * i + 1) }
         }
         END {
-            printf "| network | images | seeds | fp32 | PTQ | drop | --max-drop | drop | fp32, more epochs | QAT | drop |\n"
-            printf "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n"
+            printf "| network | images | seeds | fp32 | PTQ | drop | --max-drop | drop |\n"
+            printf "|---|---:|---:|---:|---:|---:|---:|---:|\n"
             for (k = 1; k <= nets; k++) {
                 n = order[k]
-                printf "| %s | %s | %d | %s | %s | %s | %s | %s | %s | %s | %s |\n", n, n in images ? images[n] : "-", seeds[n],
+                printf "| %s | %s | %d | %s | %s | %s | %s | %s |\n", n, n in images ? images[n] : "-", seeds[n],
                     mean(n, "base"), mean(n, "ptq"), drop(n, "base", "ptq", ptq_bar),
-                    mean(n, "choice"), drop(n, "base", "choice", ptq_bar),
-                    mean(n, "extra"), mean(n, "qat"), drop(n, "extra", "qat", qat_bar)
+                    mean(n, "choice"), drop(n, "base", "choice", ptq_bar)
             }
             exit bad ? 1 : missing ? 3 : 0
         }'
@@ -311,8 +284,8 @@ table
 code=$?
 [ ! -f "$WORK/failed" ] || code=1
 case $code in
-    0) log "done: every drop is within the bar (PTQ 0.3, QAT 0.1 points)" ;;
+    0) log "done: every drop is within the bar (0.3 points)" ;;
     3) log "stages are left: run the same command again" ;;
-    *) log "a drop is above the bar (PTQ 0.3, QAT 0.1 points; marked !), or a stage failed: $WORK/logs" ;;
+    *) log "a drop is above the bar (0.3 points; marked !), or a stage failed: $WORK/logs" ;;
 esac
 exit $code

@@ -13,6 +13,7 @@ static const struct {
     {CR_CMD_BENCH, "spdnn", "cresnet-spdnn", "spdnn"},
     {CR_CMD_BENCH, "sparse", "cresnet-sparse-bench", "sparse-bench"},
     {CR_CMD_BENCH, "init", "cresnet-init-bench", "init-bench"},
+    {CR_CMD_BENCH, "ops", "cresnet profile CONFIG", NULL},
     {CR_CMD_BENCH, "allocators", "cresnet-memory-trace allocators CONFIG", "memory-trace"},
     {CR_CMD_PLAN, "--trace", "cresnet-memory-trace plan LOG", "memory-trace"},
     {CR_CMD_PLAN, "--alignment", "cresnet-memory-trace plan LOG", "memory-trace"},

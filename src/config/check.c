@@ -281,16 +281,6 @@ static void check_prune_schedule(const struct check *c) {
                  "must be erk or uniform with schedule = rigl, which keeps the number of weights of each layer");
 }
 
-static void check_group_decay(const struct check *c) {
-    const struct cr_config *config = c->config;
-    if (config->prune.group_decay <= 0) return;
-    if (cr_config_prunes(config))
-        COMPLAIN(c, "prune.group_decay",
-                 "excludes sparsity and budget: it makes channels small for `cresnet prune --pattern channels`");
-    if (config->prune.importance == CR_PRUNE_IMPORTANCE_TAYLOR)
-        COMPLAIN(c, "prune.importance", "must be l2 or bn with group_decay: taylor is only for `cresnet prune`");
-}
-
 static void check_prune(const struct check *c) {
     const struct cr_config *config = c->config;
     check_block(c);
@@ -306,7 +296,6 @@ static void check_prune(const struct check *c) {
     if (config->prune.end > 0 && config->prune.end < config->prune.start)
         COMPLAIN(c, "prune.end", "must not be less than start (%g)", config->prune.start);
     check_prune_schedule(c);
-    check_group_decay(c);
     if (*config->prune.column && !*config->prune.budget)
         COMPLAIN(c, "prune.column", "needs budget: the CSV file with this column");
 }

@@ -114,8 +114,7 @@ static void file_apply(struct cr_config_loader *l, const struct cr_ini *file) {
             if (!known)
                 cr_complain(&l->complaints, file->path, e->line, "[%.60s]: unknown section%s", e->section, hint);
         } else if (*e->section) {
-            if (known && !(l->config->stored && cr_key_is_command(e->section, e->key)))
-                value_set(l, e->section, e->key, e->value, file->path, e->line);
+            if (known) value_set(l, e->section, e->key, e->value, file->path, e->line);
         } else if (strcmp(e->key, "include") != 0) {
             cr_key_hint(hint, sizeof hint, "", e->key);
             cr_complain(&l->complaints, file->path, e->line,

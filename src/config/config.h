@@ -162,9 +162,8 @@ bool cr_config_given(const struct cr_config *config, const char *dotted);
 CR_ENUMS(E)
 #undef E
 
-/* Appends the complete config as INI text that parses to the same values, for a run folder. Exception: train.on_event,
- * a command, is empty in the text, and cr_config_open_stored ignores it in a file. Equal configs give identical texts,
- * without includes and comments. */
+/* Appends the complete config as INI text that parses to the same values, for a run folder. Equal configs give
+ * identical texts, without includes and comments. */
 void cr_config_dump(const struct cr_config *config, struct cr_text *out);
 /* Appends every key with type, default, range and help text (`cresnet help keys`). */
 void cr_config_help(struct cr_text *out);

@@ -18,7 +18,7 @@ void cr_config_dump(const struct cr_config *config, struct cr_text *out) {
             if (strcmp(cr_keys[i].section, cr_key_sections[s].name) != 0) continue;
             cr_text_add(out, "%s = ", cr_keys[i].name);
             size_t length = out->length;
-            if (!cr_key_is_command(cr_keys[i].section, cr_keys[i].name)) value_add(&cr_keys[i], config, out);
+            value_add(&cr_keys[i], config, out);
             if (out->length == length && length && !out->failed) out->data[--out->length] = 0; /* no trailing blank */
             cr_text_add(out, "\n");
         }

@@ -64,10 +64,6 @@ bool cr_key_has_section(const char *section) {
     return false;
 }
 
-bool cr_key_is_command(const char *section, const char *name) {
-    return strcmp(section, "train") == 0 && strcmp(name, "on_event") == 0;
-}
-
 /* ---- suggestions ---- */
 
 enum { DISTANCE_MAX_LENGTH = 63 };

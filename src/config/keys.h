@@ -52,9 +52,6 @@ extern const int                   cr_key_section_count;
 const struct cr_key *cr_key_find(const char *section, const char *name); /* NULL if unknown */
 const struct cr_key *cr_key_dotted(const char *dotted);                  /* "train.batch"; NULL if unknown */
 bool                 cr_key_has_section(const char *section);
-/* A key whose value is executed. It counts only where the user gives it: it is never stored with a run, and ignored in
- * the configuration of a run, which a stranger may have written. */
-bool cr_key_is_command(const char *section, const char *name);
 /* Writes a suggestion for an unknown name, as the end of an error message: "; did you mean batch?", or "". */
 void cr_key_hint(char *out, size_t bytes, const char *section, const char *name);
 void cr_key_section_hint(char *out, size_t bytes, const char *section);

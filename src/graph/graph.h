@@ -127,8 +127,7 @@ struct cr_fused_attr {
     int           parts;
 };
 struct cr_quant_attr {
-    bool  is_signed; /* fake_quant*, quantize, observe_range: i8 instead of u8 */
-    float momentum;  /* observe_range */
+    bool  is_signed; /* fake_quant, quantize: i8 instead of u8 */
 };
 struct cr_head_attr {
     struct cr_loss_attr loss; /* a softmax cross-entropy without class weights; weight: that of loss_grad */

@@ -262,9 +262,6 @@ static void infer_fake_quant_filter(struct rule *r) {
     CR_ASSERT(input(r, CR_IN_fake_quant_filter_scale)->dim[3] == w->dim[0]);
     set_like(r, w);
 }
-static void infer_fake_quant_grad(struct rule *r) {
-    set_like(r, input(r, CR_IN_fake_quant_grad_dy));
-}
 static void infer_quantize(struct rule *r) {
     set_like(r, input(r, CR_IN_quantize_x));
     r->dtype = r->op->attr.quant.is_signed ? CR_I8 : CR_U8;

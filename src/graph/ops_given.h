@@ -27,8 +27,6 @@
 #define infer_cast infer_given
 #define infer_sparse_filter infer_given
 #define infer_pack_filter infer_given
-#define infer_observe_range infer_given
-#define infer_filter_scale infer_given
 #define infer_qconv infer_given
 #define infer_distill infer_given
 #define infer_distill_grad infer_given

@@ -82,7 +82,7 @@ int cr_layer_blurpool(struct cr_net *net, const char *path, int x);
 int cr_layer_drop(struct cr_net *net, const char *path, int x, double rate, bool images);
 /* dense.c: the classifier, a fully connected layer with parameters "path.weight" and "path.bias". */
 int cr_layer_dense(struct cr_net *net, const char *path, int x, int64_t classes);
-/* quantize.c: quantised networks ([quant] type = int8): evaluation programs, and training programs with quant.train. */
+/* quantize.c: quantised networks ([quant] type = int8): evaluation programs. */
 /* True when the convolution (or classifier) `path` computes with 8-bit integers. */
 bool cr_layer_is_quantized(const struct cr_net *net, const char *path);
 /* Returns x as a tensor of quantised values with the parameter "PATH.scale", where "PATH.y" is the name of x. Returns x

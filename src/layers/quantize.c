@@ -1,6 +1,5 @@
-/* layers/quantize.c: quantised values in evaluation programs and in the training of quantised networks. The ops compute
- * in floating point with rounded values. The pass cr_pass_quantize (compiler/passes.h) replaces those of evaluation
- * programs by 8-bit ops where the device has kernels for them. */
+/* layers/quantize.c: quantised values in evaluation programs. The ops compute in floating point with rounded values.
+ * The pass cr_pass_quantize (compiler/passes.h) replaces them by 8-bit ops where the device has kernels for them. */
 #include "layers/layer.h"
 
 #include <stdio.h>
@@ -19,7 +18,7 @@ static bool in_list(const char *list, const char *path) {
 
 bool cr_layer_is_quantized(const struct cr_net *net, const char *path) {
     const struct cr_config *c = net->config;
-    return c->quant.type == CR_QUANT_INT8 && (!net->training || c->quant.train) && !in_list(c->quant.keep, path);
+    return c->quant.type == CR_QUANT_INT8 && !net->training && !in_list(c->quant.keep, path);
 }
 
 static const struct cr_op *writer_of(const struct cr_program *p, int tensor) {
@@ -57,18 +56,6 @@ static void path_of(const struct cr_program *p, int x, char *path, size_t size) 
              images ? "input" : name);
 }
 
-/* Training: the scale follows the values. */
-static void observe_range(struct cr_net *net, int x, int scale) {
-    struct cr_op op                    = cr_op_make(CR_OP_observe_range, net->layer);
-    op.in[CR_IN_observe_range_x]       = x;
-    op.in[CR_IN_observe_range_scale]   = scale;
-    op.in[CR_IN_observe_range_state]   = cr_tensor_store(net->program, CR_BUFFER_STATE, CR_NONE);
-    op.out[CR_OUT_observe_range_scale] = scale;
-    op.attr.quant                      = (struct cr_quant_attr){.is_signed = may_be_negative(net->program, x),
-                                                                .momentum  = (float)net->config->quant.momentum};
-    cr_emit(net->program, &op, "");
-}
-
 int cr_layer_quantize(struct cr_net *net, int x) {
     struct cr_program *p = net->program;
     char               path[240], name[256];
@@ -80,7 +67,6 @@ int cr_layer_quantize(struct cr_net *net, int x) {
     snprintf(name, sizeof name, "%s.q", path);
     const int done = cr_tensor_find(p, name);
     if (done != CR_NONE) return done;
-    if (net->training && !net->frozen) observe_range(net, x, scale);
     struct cr_op op               = cr_op_make(CR_OP_fake_quant, net->layer);
     op.in[CR_IN_fake_quant_x]     = x;
     op.in[CR_IN_fake_quant_scale] = scale;
@@ -94,12 +80,6 @@ int cr_layer_quantize_filter(struct cr_net *net, const char *path, int w) {
     const int64_t filters = p->tensor[w].dim[0];
     const int     scale   = cr_net_param(net, path, "weight_scale", CR_ROLE_SCALE, 1, 1, 1, filters);
     if (net->calibrate || p->failed) return w;
-    if (net->training && !net->frozen) {
-        struct cr_op largest                   = cr_op_make(CR_OP_filter_scale, net->layer);
-        largest.in[CR_IN_filter_scale_w]       = w;
-        largest.out[CR_OUT_filter_scale_scale] = scale;
-        cr_emit(p, &largest, "");
-    }
     struct cr_op op                      = cr_op_make(CR_OP_fake_quant_filter, net->layer);
     op.in[CR_IN_fake_quant_filter_w]     = w;
     op.in[CR_IN_fake_quant_filter_scale] = scale;

@@ -60,16 +60,6 @@ struct cr_prune_step cr_prune_step_at(const struct cr_config *c, int64_t step, i
     return due;
 }
 
-/* ---- group decay ---- */
-
-bool cr_prune_decays_at(const struct cr_config *c, int64_t step, int64_t steps_per_epoch, int64_t *since) {
-    const int64_t first = steps_of(c->prune.start, steps_per_epoch);
-    const int64_t last  = steps_of(c->prune.end > 0 ? c->prune.end : (double)c->train.epochs, steps_per_epoch);
-    if (c->prune.group_decay <= 0 || step <= first || step > last) return false;
-    *since = first + (step - 1 - first) / c->prune.frequency * c->prune.frequency;
-    return step == last || (step - first) % c->prune.frequency == 0;
-}
-
 /* ---- masks ---- */
 
 void cr_prune_free_masks(struct cr_prune *prune, uint8_t *mask) {

@@ -42,22 +42,11 @@ struct cr_ranked_unit {
  * of all groups. */
 int cr_shrink_rank(const struct cr_shrink *shrink, int group, struct cr_ranked_unit *list);
 
-/* ---- pruning/group_decay.c ---- */
-
-/* Keeps the channels of the layers that prune.exempt names and of frozen layers; auto names none, because the first
- * convolution and the classifier share their channels with other layers. The word `residual` names the channels that
- * blocks add. shrink: NULL only checks the names. CR_ERR_CONFIG: no such layer. */
+/* pruning/exempt_channels.c: keeps the channels of the layers that prune.exempt names and of frozen layers; auto names
+ * none, because the first convolution and the classifier share their channels with other layers. The word `residual`
+ * names the channels that blocks add. CR_ERR_CONFIG: no such layer. */
 CR_MUST cr_status cr_shrink_keep_exempt(struct cr_shrink *shrink, const struct cr_param_store *store,
                                         const struct cr_config *config);
-/* One step of the growing L2 penalty of DepGraph (Fang et al. 2023), decoupled from the gradients: multiplies each
- * parameter by 1 - amount * (sum of g over the units that it belongs to), at least by 0, where
- * g = 2^(4 (max - I) / (max - min)) for a unit of importance I in a group with least and largest importance min and
- * max: 1 to 16. g is 0 for units that stay. `amount`: coefficient times learning rate; it is multiplied by the factor
- * of the parameter's learning rate. `value`: host copy of VALUE. CR_ERR_MEMORY. */
-CR_MUST cr_status cr_shrink_decay(const struct cr_shrink *shrink, const struct cr_param_store *store, double amount,
-                                  float *value);
-/* pruning/phases.c: true when the decay is due after `step` updates; *since: the step up to which it was applied. */
-bool cr_prune_decays_at(const struct cr_config *config, int64_t step, int64_t steps_per_epoch, int64_t *since);
 
 /* Numbers of channels are multiples of `narrow`; in a network with a group of at least 2 * `wide` units, those of
  * groups with at least `wide` units are multiples of `wide`. */

@@ -20,17 +20,15 @@ void cr_histogram_range(struct cr_histogram *histogram, const float *values, int
 void cr_histogram_add(struct cr_histogram *histogram, const float *values, int64_t count);
 
 /* Returns the scale by one method, for integers up to `levels`.
- *   MAX         the threshold is the largest magnitude
- *   PERCENTILE  99.99 % of the magnitudes above 0 are below the threshold
- *   MSE         the threshold with the least mean squared error of the quantised values
- *   ENTROPY     the threshold whose quantised distribution has the least Kullback-Leibler divergence from the original
- *               one (Migacz 2017)
+ *   MAX      the threshold is the largest magnitude
+ *   ENTROPY  the threshold whose quantised distribution has the least Kullback-Leibler divergence from the original
+ *            one (Migacz 2017)
  * Without any value above 0 the scale is 1. */
 float cr_histogram_scale(const struct cr_histogram *histogram, enum cr_quant_method method, int levels);
 
-/* Scale of one output channel of a filter, with `count` weights, for integers up to CR_QUANT_LEVELS_I8: by MSE the
- * scale with the least squared error, by all other methods the largest magnitude. 1 if all weights are 0. */
-float cr_quant_filter_scale(const float *weights, int64_t count, enum cr_quant_method method);
+/* Scale of one output channel of a filter, with `count` weights: the largest magnitude / CR_QUANT_LEVELS_I8; 1 if all
+ * weights are 0. */
+float cr_quant_filter_scale(const float *weights, int64_t count);
 
 /* x / scale, rounded to the nearest integer (ties to even) and saturated to -127 ... 127; NaN becomes 0. */
 int8_t cr_quant_round_i8(float x, float scale);

@@ -36,45 +36,7 @@ void cr_histogram_add(struct cr_histogram *h, const float *values, int64_t count
     }
 }
 
-static double middle_of(const struct cr_histogram *h, int bin) {
-    return ((double)bin + 0.5) * (double)h->largest / CR_HISTOGRAM_BINS;
-}
-
 /* ---- methods ---- */
-
-static double squared_error(const struct cr_histogram *h, double threshold, int levels) {
-    const double scale = threshold / levels;
-    double       sum   = 0;
-    for (int b = 0; b < CR_HISTOGRAM_BINS; b++) {
-        if (h->count[b] == 0) continue;
-        const double x = middle_of(h, b), e = x - fmin(rint(x / scale), levels) * scale;
-        sum += h->count[b] * e * e;
-    }
-    return sum;
-}
-
-static double by_mse(const struct cr_histogram *h, int levels) {
-    enum { CANDIDATES = 200 };
-    double best = h->largest, least = INFINITY;
-    for (int i = 1; i <= CANDIDATES; i++) {
-        const double threshold = (double)h->largest * i / CANDIDATES, error = squared_error(h, threshold, levels);
-        if (error >= least) continue;
-        least = error;
-        best  = threshold;
-    }
-    return best;
-}
-
-static double by_percentile(const struct cr_histogram *h) {
-    const double kept = 0.9999;
-    double       all = 0, seen = 0;
-    for (int b = 0; b < CR_HISTOGRAM_BINS; b++) all += h->count[b];
-    for (int b = 0; b < CR_HISTOGRAM_BINS; b++) {
-        seen += h->count[b];
-        if (seen >= kept * all) return (double)(b + 1) * (double)h->largest / CR_HISTOGRAM_BINS;
-    }
-    return h->largest;
-}
 
 /* Divergence of the histogram, clipped at `bins`, from its quantised form: the counts of the bins that become one
  * integer are spread evenly over those of them that are not empty. */
@@ -118,8 +80,6 @@ static double by_entropy(const struct cr_histogram *h, int levels) {
 float cr_histogram_scale(const struct cr_histogram *h, enum cr_quant_method method, int levels) {
     double threshold = h->largest;
     if (!(h->largest > 0)) return 1;
-    if (method == CR_QUANT_MSE) threshold = by_mse(h, levels);
-    if (method == CR_QUANT_PERCENTILE) threshold = by_percentile(h);
     if (method == CR_QUANT_ENTROPY) threshold = by_entropy(h, levels);
     return fmaxf((float)(threshold / levels), 0x1p-126f);
 }
@@ -132,29 +92,8 @@ int8_t cr_quant_round_i8(float x, float scale) {
     return (int8_t)fmaxf(fminf(q, CR_QUANT_LEVELS_I8), -CR_QUANT_LEVELS_I8);
 }
 
-static double filter_error(const float *weights, int64_t count, float scale) {
-    double sum = 0;
-    for (int64_t i = 0; i < count; i++) {
-        const double e = (double)weights[i] - (double)cr_quant_round_i8(weights[i], scale) * (double)scale;
-        sum += e * e;
-    }
-    return sum;
-}
-
-float cr_quant_filter_scale(const float *weights, int64_t count, enum cr_quant_method method) {
-    enum { CANDIDATES = 40 }; /* thresholds from half the largest magnitude to all of it */
+float cr_quant_filter_scale(const float *weights, int64_t count) {
     float largest = 0;
     for (int64_t i = 0; i < count; i++) largest = fmaxf(largest, fabsf(weights[i]));
-    if (!(largest > 0)) return 1;
-    const float whole = fmaxf(largest / CR_QUANT_LEVELS_I8, 0x1p-126f);
-    float       best  = whole;
-    double      least = method == CR_QUANT_MSE ? filter_error(weights, count, whole) : 0;
-    for (int i = CANDIDATES / 2; method == CR_QUANT_MSE && i < CANDIDATES; i++) {
-        const float  scale = fmaxf(whole * (float)i / CANDIDATES, 0x1p-126f);
-        const double error = filter_error(weights, count, scale);
-        if (error >= least) continue;
-        least = error;
-        best  = scale;
-    }
-    return best;
+    return largest > 0 ? fmaxf(largest / CR_QUANT_LEVELS_I8, 0x1p-126f) : 1;
 }

@@ -208,10 +208,6 @@ void              cr_session_close(struct cr_session *session);
 int cr_session_program_at(const struct cr_session *session, int64_t epoch, int64_t i);
 /* Initialises weights and state on the device ([model] init, [train] loss_scale). */
 CR_MUST cr_status cr_session_init(struct cr_session *session);
-/* Replaces the filters of the first convolution by filters that whiten patches of the training images (model.stem_init
- * = whitening). After cr_session_init; the averages of [ema] keep the old values. CR_ERR_MEMORY, and the errors of the
- * loader. */
-CR_MUST cr_status cr_session_whiten_stem(struct cr_session *session, const struct cr_dataset *train);
 /* Writes "device 0.61 s, kernel selection 0.40 s, memory 0.05 s, weight initialisation 0.01 s" to text. */
 void cr_session_times_text(const struct cr_session *session, char *text, size_t size);
 /* Adjusts the loss scale after loading the state of a run that may have had another precision or loss scale. */

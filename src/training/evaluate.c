@@ -25,7 +25,6 @@ cr_status cr_run_save(struct cr_run *run, struct cr_report *report) {
     cr_json_put_fixed(&w, "seconds", seconds, 3);
     cr_json_put_int(&w, "time", (int64_t)time(NULL));
     cr_report_end(report, &w, human);
-    cr_run_event_saved(run);
     return CR_OK;
 }
 
@@ -160,7 +159,6 @@ cr_status cr_run_evaluate(struct cr_run *run, struct cr_report *report, volatile
     cr_json_put_bool(&w, "best", is_best);
     cr_report_end(report, &w, human);
     cr_free(score);
-    cr_run_event_evaluated(run, &e, has_ema ? &ema : NULL, is_best);
     return CR_OK;
 }
 

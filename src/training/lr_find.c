@@ -92,7 +92,6 @@ static cr_status open_session(struct finder *f) {
     CR_TRY(cr_session_open(c, &options, &f->session));
     cr_log(CR_LOG_INFO, "device: %s", f->session.device->caps.text);
     CR_TRY(cr_session_init(&f->session));
-    if (c->model.stem_init == CR_STEM_INIT_WHITENING) CR_TRY(cr_session_whiten_stem(&f->session, f->dataset));
     return *c->model.weights ? cr_session_load_weights(&f->session, c->model.weights, false) : CR_OK;
 }
 

@@ -1,8 +1,6 @@
-/* training/prune.c: pruning and group decay between two updates. The buffers are copied to the host, the masks are
+/* training/prune.c: pruning between two updates. The buffers are copied to the host, the masks are
  * chosen there (pruning/pruning.h), and the buffers are copied back with pruned weights and their momentum set to 0.
  * This is rare, so the copies do not matter. All ranks compute the same from the same buffers. */
-#include "optim/optim.h"
-#include "pruning/shrink.h"
 #include "training/run.h"
 
 #include <inttypes.h>
@@ -16,25 +14,13 @@ cr_status cr_run_prune_check(const struct cr_config *c) {
                           cr_word_prune_importance(c->prune.importance));
 }
 
-/* Also finds a mistake in prune.exempt before the first step. */
-static cr_status trace_groups(struct cr_run *run) {
-    CR_TRY(cr_model_program(&run->session.model, run->config, CR_PROGRAM_EVAL, 1, &run->decayed.program));
-    CR_TRY(cr_channel_groups_trace(&run->decayed.program, &run->decayed.groups));
-    return cr_shrink_keep_exempt(NULL, &run->session.model.store, run->config);
-}
-
 cr_status cr_run_prune_open(struct cr_run *run) {
-    const struct cr_config *c = run->config;
-    if (c->prune.group_decay > 0) return trace_groups(run);
-    if (!cr_config_prunes(c)) return CR_OK;
+    if (!cr_config_prunes(run->config)) return CR_OK;
     return cr_prune_open(&run->session.model.store, run->config, &run->prune);
 }
 
 void cr_run_prune_close(struct cr_run *run) {
     cr_prune_close(&run->prune);
-    cr_channel_groups_free(&run->decayed.groups);
-    cr_program_free(&run->decayed.program);
-    run->decayed = (struct cr_run_decayed){0};
 }
 
 /* ---- warnings at the start ---- */
@@ -55,7 +41,7 @@ void cr_run_prune_warn(const struct cr_run *run) {
     const struct cr_config *c     = run->config;
     const int64_t           steps = c->train.epochs * run->at.steps_per_epoch;
     double                  fraction, reached = 0;
-    if (cr_comm_rank(run->comm) > 0 || c->prune.group_decay > 0) return;
+    if (cr_comm_rank(run->comm) > 0) return;
     if (!cr_config_prunes(c)) {
         if (c->prune.initial > 0 || c->prune.start > 0 || c->prune.end > 0 ||
             c->prune.schedule != CR_PRUNE_SCHEDULE_GRADUAL)
@@ -216,51 +202,5 @@ cr_status cr_run_prune(struct cr_run *run, const struct cr_prune_step *due, stru
     report_pruned(run, moved, (double)(cr_time_ns() - start) * 1e-9, report);
 out:
     cr_state_buffers_free(&buffers);
-    return status;
-}
-
-/* ---- group decay ---- */
-
-static const double near_zero = 0.01; /* of the mean importance of a group */
-
-static void report_decay(const struct cr_run *run, const struct cr_shrink *s, double seconds,
-                         struct cr_report *report) {
-    char                  human[160];
-    int64_t               channels = 0, small = 0;
-    struct cr_json_writer w = cr_report_begin(report, CR_EVENT_PRUNE);
-    for (int u = 0; u < s->groups->units; u++) {
-        if (s->groups->group_of[u] == CR_NONE || s->keeps[s->groups->group_of[u]]) continue;
-        channels++;
-        small += s->importance[u] < near_zero;
-    }
-    cr_json_put_int(&w, "step", run->at.step);
-    cr_json_put_int(&w, "channels", channels);
-    cr_json_put_int(&w, "near_zero", small);
-    cr_json_put_fixed(&w, "seconds", seconds, 3);
-    snprintf(human, sizeof human,
-             "group decay at step %" PRId64 ": %" PRId64 " of %" PRId64 " channels below 1 %% of the mean, in %.3f s",
-             run->at.step, small, channels, seconds);
-    cr_report_end(report, &w, human);
-}
-
-cr_status cr_run_group_decay(struct cr_run *run, int64_t since, struct cr_report *report) {
-    const struct cr_param_store *store = &run->session.model.store;
-    const struct cr_config      *c     = run->config;
-    const int64_t                start = cr_time_ns();
-    double                       rate  = 0;
-    float                       *value;
-    struct cr_shrink             s = {0};
-    cr_status                    status;
-    for (int64_t step = since; step < run->at.step; step++)
-        rate += run->lr_factor * cr_schedule_lr(c, step, run->at.steps_per_epoch);
-    CR_TRY(cr_state_buffer_copy(&run->session, CR_BUFFER_VALUE, &value));
-    CR_TRY_OUT(cr_shrink_open(&run->decayed.groups, store, c->prune.importance, value, NULL, &s));
-    CR_TRY_OUT(cr_shrink_keep_exempt(&s, store, c));
-    CR_TRY_OUT(cr_shrink_decay(&s, store, c->prune.group_decay * rate, value));
-    CR_TRY_OUT(cr_state_buffer_put(&run->session, CR_BUFFER_VALUE, value));
-    report_decay(run, &s, (double)(cr_time_ns() - start) * 1e-9, report);
-out:
-    cr_shrink_free(&s);
-    cr_free(value);
     return status;
 }

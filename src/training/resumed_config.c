@@ -6,10 +6,9 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Changes of the output folder, the command of events, train.steps and the memory that a run may see
- * (a sweep sets it) are not logged. */
+/* Changes of the output folder, train.steps and the memory that a run may see (a sweep sets it) are not logged. */
 static bool is_silent(const char *key) {
-    static const char *const silent[] = {"train.output", "train.steps", "train.on_event", "memory.card"};
+    static const char *const silent[] = {"train.output", "train.steps", "memory.card"};
     for (size_t i = 0; i < CR_COUNT(silent); i++)
         if (strcmp(key, silent[i]) == 0) return true;
     return false;

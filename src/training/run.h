@@ -2,7 +2,6 @@
 #ifndef CR_TRAINING_RUN_H
 #define CR_TRAINING_RUN_H
 
-#include "pruning/channel_groups.h"
 #include "pruning/pruning.h"
 #include "session/checkpoint_tensors.h"
 #include "session/session.h"
@@ -14,15 +13,6 @@
 enum { CR_RUN_LINK_BYTES = 64 };
 /* training/setup.c: reads the target of the link `last`; "" when there is none. Every save changes it. */
 void cr_run_read_last_link(const char *dir, char out[CR_RUN_LINK_BYTES]);
-
-/* The command of train.on_event. training/events.c */
-struct cr_run_events {
-    const char *command;    /* borrowed; NULL or "": none */
-    bool        started;    /* the event `start` has been reported */
-    pid_t       process;    /* of the command that may still be running; 0: none */
-    int64_t     started_ns; /* when it was started, by cr_time_ns */
-    const char *event;      /* whose command that is; static */
-};
 
 struct cr_run {
     struct cr_comm *comm; /* borrowed; NULL with one rank */
@@ -45,12 +35,7 @@ struct cr_run {
     int64_t            total_steps; /* number of updates of the whole run, limited by train.steps */
     double lr_factor; /* factor of every learning rate, by [optim] lr_scaling and the number of images of an update */
     struct cr_prune prune; /* has no layers when training does not prune */
-    struct cr_run_decayed {
-        struct cr_program        program; /* evaluation, before compiler passes */
-        struct cr_channel_groups groups;
-    } decayed; /* with prune.group_decay: the groups of channels */
-    struct cr_text       config_text;
-    struct cr_run_events events;
+    struct cr_text  config_text;
 };
 /* CR_ERR_CONFIG when a network of this configuration cannot be trained. */
 CR_MUST cr_status cr_training_check(const struct cr_config *config);
@@ -72,8 +57,6 @@ void              cr_run_prune_close(struct cr_run *run);
 void cr_run_prune_warn(const struct cr_run *run);
 /* Prunes if this step is one of the schedule (cr_prune_step_at), and logs it. No program may be running. */
 CR_MUST cr_status cr_run_prune(struct cr_run *run, const struct cr_prune_step *due, struct cr_report *report);
-/* prune.group_decay for the updates from `since` to the current step. No program may be running. */
-CR_MUST cr_status cr_run_group_decay(struct cr_run *run, int64_t since, struct cr_report *report);
 /* Of a run that starts from pruned weights: logs its sparsity, and that the masks are kept. */
 CR_MUST cr_status cr_run_report_sparsity(struct cr_run *run, struct cr_report *report);
 void              cr_run_close(struct cr_run *run);
@@ -112,19 +95,6 @@ void cr_run_log_end(const struct cr_run *run, struct cr_report *report, int ende
 /* Warns after an error, on rank 0, that a checkpoint is there to continue from. Not after errors that a resumed run
  * would have too: a wrong configuration, a loss that is not finite. */
 void cr_run_log_failed(const struct cr_run *run, cr_status why);
-
-/* ---- training/events.c: runs the command of train.on_event on rank 0; without one, nothing happens ---- */
-
-/* Each function starts the command for its event; whatever goes wrong is a warning of one line. The training goes on
- * while the command runs. If it is still running when the next event comes, or at the end, the run waits until the
- * command has run for train.event_timeout seconds, then kills its process group. */
-void cr_run_event_start(struct cr_run *run);
-void cr_run_event_saved(struct cr_run *run);
-/* `ema` is NULL without moving averages. */
-void cr_run_event_evaluated(struct cr_run *run, const struct cr_scores *raw, const struct cr_scores *ema, bool is_best);
-/* The end of the run: `failed` with the text of the error when status is not CR_OK, else `interrupted` by a signal, or
- * `finished` with signal 0. Waits for the command. */
-void cr_run_event_end(struct cr_run *run, cr_status status, int signal);
 
 /* ---- training/evaluate.c ---- */
 

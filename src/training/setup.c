@@ -135,10 +135,6 @@ static cr_status open_loader(struct cr_run *run) {
 static cr_status load_values(struct cr_run *run) {
     if (!run->from) {
         CR_TRY(cr_session_init(&run->session));
-        if (run->config->model.stem_init == CR_STEM_INIT_WHITENING) {
-            CR_TRY(cr_session_whiten_stem(&run->session, run->train));
-            CR_TRY(cr_state_ema_start(&run->session));
-        }
         if (*run->config->model.weights) {
             CR_TRY(cr_session_load_weights(&run->session, run->config->model.weights, false));
             CR_TRY(cr_state_ema_start(&run->session));
@@ -282,15 +278,15 @@ static cr_status open_run(const struct cr_config *user_config, const struct cr_t
 
 cr_status cr_training_check(const struct cr_config *config) {
     CR_TRY(cr_run_prune_check(config));
-    if (config->quant.type != CR_QUANT_INT8 || config->quant.train) return CR_OK;
+    if (config->quant.type != CR_QUANT_INT8) return CR_OK;
     return cr_config_fail(config, "quant.type",
-                          "a quantised network cannot be trained: start from the one in floating point, with "
-                          "quant.train=yes to train with quantised values");
+                          "a quantised network cannot be trained: train the one in floating point, then give its run "
+                          "to cresnet quantize");
 }
 
 cr_status cr_run_open(const struct cr_config *user_config, const struct cr_train_options *options, struct cr_run *run) {
     CR_TRY(cr_training_check(user_config));
-    *run             = (struct cr_run){.lock = -1, .comm = options->comm, .events.command = options->on_event};
+    *run             = (struct cr_run){.lock = -1, .comm = options->comm};
     cr_status status = open_run(user_config, options, run);
     if (status == CR_OK) return CR_OK;
     cr_comm_abort(run->comm, cr_error_message()); /* before this rank closes anything that other ranks wait for */

@@ -267,15 +267,10 @@ static cr_status evaluate_again(struct cr_run *run, struct loop_state *state) {
  * another number of pruned weights, so their accuracy does not count for `best` any more. */
 static cr_status prune(struct cr_run *run, struct loop_state *state) {
     const struct cr_prune_step due = cr_prune_step_at(run->config, run->at.step, run->at.steps_per_epoch);
-    int64_t                    since;
-    if (run->prune.layers && due.action != CR_PRUNE_NOTHING) {
-        CR_TRY(collect(run, state));
-        if (due.action != CR_PRUNE_MOVE) state->best = (struct cr_best){.step = -1};
-        return cr_run_prune(run, &due, state->report);
-    }
-    if (!cr_prune_decays_at(run->config, run->at.step, run->at.steps_per_epoch, &since)) return CR_OK;
+    if (!run->prune.layers || due.action == CR_PRUNE_NOTHING) return CR_OK;
     CR_TRY(collect(run, state));
-    return cr_run_group_decay(run, since, state->report);
+    if (due.action != CR_PRUNE_MOVE) state->best = (struct cr_best){.step = -1};
+    return cr_run_prune(run, &due, state->report);
 }
 
 /* ---- the run ---- */
@@ -368,7 +363,6 @@ cr_status cr_train(const struct cr_config *config, const struct cr_train_options
                                         .first_step      = run.from ? run.at.step + 1 : 0};
     if (cr_run_reports(&run)) CR_TRY_OUT(cr_report_open(&o, &report));
     cr_run_log_start(&run, report);
-    cr_run_event_start(&run);
     CR_TRY_OUT(cr_run_report_sparsity(&run, report));
     CR_TRY_OUT(loop(&run, report, &best, signal_taken));
     const int64_t corrupt = CR_MAX(run.corrupt, cr_loader_corrupt(run.loader));
@@ -380,7 +374,6 @@ out:
                       cr_error_message()); /* before this rank closes anything that other ranks wait for */
         cr_run_log_failed(&run, status);
     }
-    cr_run_event_end(&run, status, *signal_taken);
     stop_handlers_restore(&old);
     sigaction(SIGUSR1, &old.on_usr1, NULL);
     cr_report_close(report);

@@ -12,9 +12,6 @@ struct cr_train_options {
     const char *const *overrides; /* "section.key=value" of the command line, applied to the stored config as well */
     int                override_count;
     struct cr_comm    *comm; /* ranks that train together; NULL with one rank. Borrowed */
-    /* The command of train.on_event as the user gave it, on the command line or in a file that the command line names;
-     * NULL: none. Borrowed. The one in `config` and in stored configurations is never executed. */
-    const char *on_event;
     /* What continues a run that stopped, for its messages; NULL: "--resume auto". Static. */
     const char *continued_by;
 };

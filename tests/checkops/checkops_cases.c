@@ -182,8 +182,6 @@ bool checkops_has_half(enum cr_op_kind kind) {
     case CR_OP_param_norms:
     case CR_OP_muon:
     case CR_OP_ema:
-    case CR_OP_filter_scale:
-    case CR_OP_observe_range:
     case CR_OP_quantize:
     case CR_OP_quantize_filter:
     case CR_OP_pack_filter:
@@ -297,9 +295,6 @@ static void list_quant(struct checkops_list *list) {
     enum { RELU = CHECKOPS_RELU, X_SIGNED = CHECKOPS_BIAS, ADD = CHECKOPS_ADD, F32 = CHECKOPS_MEAN_RSTD };
     list_images(list, CR_OP_fake_quant, FLAGS(0, RELU));
     list_images(list, CR_OP_fake_quant_filter, FLAGS(0));
-    list_images(list, CR_OP_fake_quant_grad, FLAGS(0, RELU));
-    list_images(list, CR_OP_filter_scale, FLAGS(0));
-    list_images(list, CR_OP_observe_range, FLAGS(0, RELU));
     list_images(list, CR_OP_quantize, FLAGS(0, RELU));
     list_images(list, CR_OP_dequantize, FLAGS(0, RELU));
     list_images(list, CR_OP_quantize_filter, FLAGS(0));

@@ -351,9 +351,6 @@ void checkops_build_op(struct checkops_build *b) {
     case CR_OP_distill_features_grad: checkops_build_distill(b); return;
     case CR_OP_fake_quant:
     case CR_OP_fake_quant_filter:
-    case CR_OP_fake_quant_grad:
-    case CR_OP_filter_scale:
-    case CR_OP_observe_range:
     case CR_OP_quantize:
     case CR_OP_dequantize:
     case CR_OP_quantize_filter:

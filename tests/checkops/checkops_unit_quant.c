@@ -78,31 +78,16 @@ static void build_coeffs(struct checkops_build *b) {
 
 void checkops_build_quant(struct checkops_build *b) {
     const struct checkops_case *c = b->c;
-    b->op.attr.quant              = (struct cr_quant_attr){.is_signed = !has_flag(b, CHECKOPS_RELU), .momentum = 0.01f};
+    b->op.attr.quant              = (struct cr_quant_attr){.is_signed = !has_flag(b, CHECKOPS_RELU)};
     switch (c->kind) {
     case CR_OP_fake_quant:
         in_image(b, CR_IN_fake_quant_x);
         in_scale(b, CR_IN_fake_quant_scale, 1);
         break;
-    case CR_OP_fake_quant_grad:
-        in_image(b, CR_IN_fake_quant_grad_dy);
-        in_image(b, CR_IN_fake_quant_grad_x);
-        in_scale(b, CR_IN_fake_quant_grad_scale, 1);
-        break;
     case CR_OP_fake_quant_filter:
     case CR_OP_quantize_filter: /* the same slots; N filters */
         in_image(b, CR_IN_quantize_filter_w);
         in_scale(b, CR_IN_quantize_filter_scale, c->N);
-        break;
-    case CR_OP_filter_scale:
-        in_image(b, CR_IN_filter_scale_w); /* N filters */
-        out(b, CR_OUT_filter_scale_scale, CR_F32, 1, 1, 1, c->N);
-        break;
-    case CR_OP_observe_range:
-        in_image(b, CR_IN_observe_range_x);
-        in_scale(b, CR_IN_observe_range_scale, 1);
-        in(b, CR_IN_observe_range_state, CR_F64, 1, 1, 1, CR_STATE_COUNT);
-        b->op.out[CR_OUT_observe_range_scale] = b->op.in[CR_IN_observe_range_scale];
         break;
     case CR_OP_quantize:
         in_image(b, CR_IN_quantize_x);

@@ -1,5 +1,4 @@
 #!/usr/bin/env bash
-# test_cli_prune.sh: the schedules acdc and rigl and the group decay as a user starts them, scores by gradients, `prune --recalibrate`, and what
 # is refused. Ends with "N passed, N failed, N skipped".
 . "$(dirname "$0")/../harness/cli_support.sh"
 net="model.widths=8,16 model.shortcut=B"
@@ -23,10 +22,6 @@ assert len(m) >= 2 and m[0] > m[-1] > 0, m
 PY
 run eval G -q; expect "rigl: eval" 0 "top-1"
 run prune G --pattern 2:4 -o G24; expect "rigl: other patterns afterwards" 0 "prunable layers"
-run train tiny.ini $net prune.group_decay=0.1 prune.frequency=2 -o D --steps 6; expect "group decay" 0 "group decay at step 2: 0 of "
-run prune D --pattern channels --flops 1.5 --multiple 4 -o DS; expect "group decay: channels afterwards" 0 "million multiply-adds"
-holds "the smaller network has no schedule" grep -qx "group_decay = 0" DS/last/config.ini
-run prune D --sparsity 0.5 -o DP; expect "group decay: single weights afterwards" 0 "prunable layers"
 run train tiny.ini $net $acdc -o W prune.sparsity=0 --steps 1; expect "a schedule without a target" 0 "nothing is pruned without sparsity"
 run train tiny.ini $net $acdc prune.end=1000 -o W2 --steps 1; expect "acdc: no last phase" 0 "needs epochs after end"
 
@@ -55,8 +50,6 @@ run train R/last/config.ini model.weights=C -o CT --steps 6 -q; expect "fine-tun
 refused "a typo" 2 "did you mean schedule?" train tiny.ini prune.schedul=acdc -o X
 refused "an unknown schedule" 2 "gradual, acdc, rigl" train tiny.ini prune.schedule=rigle -o X
 refused "acdc without end" 2 "must be above start (0) with schedule = acdc" train tiny.ini prune.schedule=acdc prune.sparsity=0.5 -o X
-refused "group decay and masks" 2 "excludes sparsity" train tiny.ini prune.group_decay=1 prune.sparsity=0.5 -o X
-run train tiny.ini prune.group_decay=1 prune.exempt=layer9 -o L; expect "group decay of an unknown layer" 2 "is not a layer or part"; holds "no step was run" test ! -e L/log.jsonl
 refused "scores by gradients while training" 2 "is only for \`cresnet prune\`" train tiny.ini prune.importance=taylor prune.sparsity=0.5 -o X
 refused "bn for masks" 2 "bn is only for --pattern channels" prune R --sparsity 0.5 --importance bn -o X
 for x in 0 -1 x 2.5 ''; do refused "--recalibrate '$x'" 2 "--recalibrate" prune R --sparsity 0.5 --recalibrate "$x" -o X; done

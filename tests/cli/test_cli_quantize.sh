@@ -28,7 +28,7 @@ correct() { python3 -c 'import json; print(json.load(open("stdout"))'"$1"'["corr
 run eval R --json -q; float=$(field correct)
 
 # ---- methods, and the file of each ----
-for method in mse entropy percentile max; do
+for method in entropy max; do
     run quantize R -o "Q-$method" --method $method --json -q; expect "quantize --method $method" 0 "\"method\": \"$method\"" '"calibration_images": 320' '"keep": []'
     is "$method: floating point" "$(correct '["float"]')" "$float"
     int8=$(correct '["int8"]')
@@ -36,23 +36,23 @@ for method in mse entropy percentile max; do
     holds "$method: weights" check_int8 $whole "Q-$method/last/model.safetensors"
     run eval "Q-$method" --json -q; expect "eval of $method" 0; is "eval of $method" "$(field correct)" "$int8"
 done
-is "the methods differ" "$(cat Q-*/last/model.safetensors | wc -c)" "$(cat Q-mse/last/model.safetensors Q-mse/last/model.safetensors Q-mse/last/model.safetensors Q-mse/last/model.safetensors | wc -c)"
-is "the methods choose other scales" "$(sha256sum Q-*/last/model.safetensors | cut -c1-64 | sort -u | wc -l)" 4
+is "the methods differ" "$(cat Q-*/last/model.safetensors | wc -c)" "$(cat Q-max/last/model.safetensors Q-max/last/model.safetensors | wc -c)"
+is "the methods choose other scales" "$(sha256sum Q-*/last/model.safetensors | cut -c1-64 | sort -u | wc -l)" 2
 run quantize R -o again -q; expect "quantize" 0 "320 images by entropy; 7 of 7 layers in int8" "drop" "saved in again"
 holds "the same scales again" cmp again/last/model.safetensors Q-entropy/last/model.safetensors
 run quantize R -o few --images 33 --json -q; expect "--images" 0 '"calibration_images": 33'
-holds "the file is smaller" [ "$(wc -c <Q-mse/last/model.safetensors)" -lt "$(wc -c <$whole)" ]
-holds "the configuration is that of the network" grep -q '^type = int8' Q-mse/last/config.ini
+holds "the file is smaller" [ "$(wc -c <Q-max/last/model.safetensors)" -lt "$(wc -c <$whole)" ]
+holds "the configuration is that of the network" grep -q '^type = int8' Q-max/last/config.ini
 
 # ---- the same network everywhere ----
 image=$(find shapes/val -name '*.png' | sort | head -1)
-run predict Q-mse "$image" --json; expect "predict" 0 '"class"'; cp stdout q.json
-run predict Q-mse/last/model.safetensors "$image" --json; expect "predict of the file" 0; holds "predict of the file" cmp stdout q.json
-run predict Q-mse "$image" --json train.fuse=no; expect "predict without fusion" 0
-run eval Q-mse --json -q; fused=$(field loss); run eval Q-mse --json -q train.fuse=no
+run predict Q-max "$image" --json; expect "predict" 0 '"class"'; cp stdout q.json
+run predict Q-max/last/model.safetensors "$image" --json; expect "predict of the file" 0; holds "predict of the file" cmp stdout q.json
+run predict Q-max "$image" --json train.fuse=no; expect "predict without fusion" 0
+run eval Q-max --json -q; fused=$(field loss); run eval Q-max --json -q train.fuse=no
 holds "rounded values in floating point have the same loss" python3 -c "assert abs($fused - $(field loss)) < 0.01, ($fused, $(field loss))"
-run plan Q-mse --program --which eval; expect "plan" 0 "qconv"
-run export Q-mse -o q.onnx; expect "export --onnx" 0; holds "ONNX has 8-bit values" grep -q -a QuantizeLinear q.onnx
+run plan Q-max --program --which eval; expect "plan" 0 "qconv"
+run export Q-max -o q.onnx; expect "export --onnx" 0; holds "ONNX has 8-bit values" grep -q -a QuantizeLinear q.onnx
 
 # ---- layers in floating point ----
 run quantize R -o K --json -q quant.keep=conv1,fc; expect "quant.keep" 0 '"keep": ["conv1", "fc"]'
@@ -79,12 +79,12 @@ if [ "$drop_rc" = 0 ]; then holds "--max-drop 0: no image is lost" [ "$zero" -ge
 
 # ---- mistakes ----
 refused "no weights" 2 "no weights to quantise" quantize net.ini -o X
-refused "quantised twice" 2 "quantised already" quantize Q-mse -o X
+refused "quantised twice" 2 "quantised already" quantize Q-max -o X
 refused "output not empty" 2 "K is not empty" quantize R -o K
 refused "no output" 2 "give -o DIR" quantize R
 for drop in x -1 101 nan inf 0.3x ''; do refused "--max-drop '$drop'" 2 "--max-drop" quantize R -o X --max-drop "$drop"; done
-refused "integers in a network in floating point" 1 "the file is of a quantised network" eval Q-mse quant.type=none
-refused "another quant.keep" 1 "set quant.keep as in the configuration" eval Q-mse quant.keep=conv1
+refused "integers in a network in floating point" 1 "the file is of a quantised network" eval Q-max quant.type=none
+refused "another quant.keep" 1 "set quant.keep as in the configuration" eval Q-max quant.keep=conv1
 refused "weights without scales" 1 "weight_scale\" [8] is missing" eval net.ini --weights R quant.type=int8
 
 cat >damage.py <<'PY' # FILE OUT WHAT: without a tensor, with a scale of another length, or cut off
@@ -100,8 +100,8 @@ if sys.argv[3] == "cut":
     os.truncate(sys.argv[2], os.path.getsize(sys.argv[2]) - 50)
 PY
 damaged() { # WHAT TEXT: a checkpoint with this damage is refused
-    rm -rf B; cp -rL Q-mse/last B; chmod -R u+w B; rm B/checksums.txt
-    python_tools damage.py Q-mse/last/model.safetensors B/model.safetensors "$1"
+    rm -rf B; cp -rL Q-max/last B; chmod -R u+w B; rm B/checksums.txt
+    python_tools damage.py Q-max/last/model.safetensors B/model.safetensors "$1"
     refused "damage: $1" 1 "$2" eval B
 }
 damaged cut "truncated"

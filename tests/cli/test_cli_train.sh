@@ -91,21 +91,13 @@ run eval S --per-class --confusion matrix.csv --csv table.csv --temperature --js
 cp stdout classes.json
 run predict S images/val --json -k 1; expect "predict a folder" 0 '"top"'
 is "predict a folder: one line per image" "$(wc -l <stdout)" 40
-holds "balanced accuracy, macro F1 and calibration error agree with the table" python3 -c 'import csv, json, math
+holds "the calibration error agrees with the table" python3 -c 'import csv, json, math
 rows = [(r["class"], r["predicted_class"], float(r["probability"])) for r in csv.DictReader(open("table.csv"))]
-names = sorted({label for label, _, _ in rows})
-recall, f1, bins = [], [], {}
-for name in names:
-    tp = sum(a == name == b for a, b, _ in rows)
-    images, predicted = sum(a == name for a, _, _ in rows), sum(b == name for _, b, _ in rows)
-    recall.append(tp / images)
-    f1.append(2 * tp / (images + predicted))
+bins = {}
 for a, b, p in rows:
     bins.setdefault(min(14, math.ceil(p * 15) - 1), []).append((a == b, p))
 error = sum(abs(sum(c for c, _ in b) / len(b) - sum(p for _, p in b) / len(b)) * len(b) for b in bins.values()) / len(rows)
-report = json.load(open("classes.json"))
-for name, want in ("balanced_accuracy", sum(recall) / len(names)), ("macro_f1", sum(f1) / len(names)), ("calibration_error", error):
-    assert abs(report[name] - want) < 1e-5, (name, report[name], want)
+assert abs(json.load(open("classes.json"))["calibration_error"] - error) < 1e-5
 assert 0 < error < 1'
 holds "the temperature has the least loss of the table's probabilities" python3 -c 'import csv, json, math
 rows = list(csv.DictReader(open("table.csv")))
@@ -212,11 +204,6 @@ gradual='prune.sparsity=0.9 prune.start=0.5 prune.end=1 prune.frequency=3'
 {
     run train tiny.ini -o G $gradual --steps 24; expect "gradual pruning" 0 "pruned at step 11: " "pruned at step 14: " "pruned at step 16: 90.03 % (1066 of 1184 weights)" "step 24"
     holds "gradual pruning is in the log" grep -q '"event":"prune".*"step":16,"sparsity":0.900338' G/log.jsonl
-    for at in 10 11 12 14 20; do # before, at and between prunings, and after the last
-        run train tiny.ini -o "G$at" $gradual --steps $at; expect "pruning to step $at" 0
-        run train tiny.ini -o "G$at" --resume auto --steps 24; expect "pruning from step $at" 0
-        holds "resumed at step $at of gradual pruning, bitwise identical" same_run G "G$at"
-    done
 }
 run train tiny.ini -o E --steps 24; expect "the same without pruning" 0
 holds "a run without pruning does not mention masks" sh -c '! grep -q masks stderr'

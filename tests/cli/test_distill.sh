@@ -3,13 +3,7 @@
 # ranks, and teachers that do not fit. Ends with "N passed, N failed, N skipped".
 . "$(dirname "$0")/../harness/support.sh"
 
-{ tiny_model 4,8; cat; } >net.ini <<'INI'
-[data]
-kind = synthetic
-image_size = 16
-train_images = 64
-val_images = 16
-workers = 1
+{ tiny_model; synthetic_data; cat; } >net.ini <<'INI'
 mixup = 0.2
 
 [train]
@@ -57,7 +51,6 @@ train -o unfused distill.teacher=teacher train.fuse=no memory.reuse=no >/dev/nul
 is "the plain program" "$(same "$(last unfused model.safetensors)" "$(last student model.safetensors)")" same
 
 holds "features" train -o features distill.teacher=teacher model.widths=6,12 distill.features=0.5
-holds "training with quantised values" train -o quantised distill.teacher=teacher quant.type=int8 quant.train=yes
 holds "pruning, with weights that have a sparse pattern" train -o pruned distill.teacher=teacher prune.sparsity=0.5
 holds "a pruned network that is trained on" train -o pruned2 distill.teacher=teacher model.weights=pruned
 holds "a pruned teacher" train -o of_pruned distill.teacher=pruned

@@ -61,34 +61,22 @@ END
 check ops; counts "kernels of other shards" 1 0 0 0
 
 # ---- failures stay failures ----
-program test_checkops 0 <<'END'
-ok   cuda cuda.conv                  812 runs, largest error 0.412 of the bound
-none cuda cuda.pool
-END
-check ops; counts "a kernel that no case reaches" 0 1 0 1
+# fails PART NAME PASSED PROGRAM CODE: a program that prints standard input and ends with CODE is a failure, and the exit code says so
+fails() {
+    program "$4" "$5"
+    check "$1"
+    counts "$2" "$3" 1 0 1
+}
+conv='ok   cuda cuda.conv                  812 runs, largest error 0.412 of the bound'
+fails ops "a kernel that no case reaches" 0 test_checkops 0 <<<"$conv"$'\n'"none cuda cuda.pool"
 has "its name" "$(rows FAIL)" "not reached: cuda.pool"
-program test_checkops 1 <<'END'
-ok   cuda cuda.conv                  812 runs, largest error 0.412 of the bound
+fails ops "a kernel that fails" 0 test_checkops 1 <<END
+$conv
 FAIL cuda cuda.pool                   10 runs, largest error 7.100 of the bound
      3 runs failed, the first: maxpool
 END
-check ops; counts "a kernel that fails" 0 1 0 1
-program test_checkops 77 <<'END'
-skip cuda: no GPU
-0 passed, 0 failed, 1 skipped
-END
-check ops; counts "no kernel at all" 0 1 0 1
-program test_checkops 0 <<'END'
-ok   cuda cuda.conv                  812 runs, largest error 0.412 of the bound
-cuda: time limit reached, the remaining cases were not run
-END
-check ops; counts "not all cases" 0 1 0 1
-program test_cuda_ranks 1 <<'END'
-skip one
-FAIL two
-0 passed, 1 failed, 1 skipped
-END
-check tests; counts "a program that fails" 1 1 0 1
-program test_cuda_ranks 134 </dev/null
-check tests; counts "a program that ends with a signal" 1 1 0 1
+fails ops "no kernel at all" 0 test_checkops 77 <<<"skip cuda: no GPU"$'\n'"0 passed, 0 failed, 1 skipped"
+fails ops "not all cases" 0 test_checkops 0 <<<"$conv"$'\n'"cuda: time limit reached, the remaining cases were not run"
+fails tests "a program that fails" 1 test_cuda_ranks 1 <<<$'skip one\nFAIL two\n0 passed, 1 failed, 1 skipped'
+fails tests "a program that ends with a signal" 1 test_cuda_ranks 134 </dev/null
 sum_up

@@ -34,21 +34,7 @@ run_from train tiny.ini model.widths=8,16 model.shortcut=B -o R --steps 12 -q; e
 run_from train tiny.ini -o two --steps 4 --ranks 2 -q; expect "two ranks" 0
 run_from sweep tiny.ini train.seed=1,2 -o S --steps 4; expect "sweep" 0 "2 of 2 ended, 0 running"
 run_from compress R --speedup 1.4 --epochs 1 $keys; expect "compress" 0 "R-compressed/network is"
-{ cat tiny.ini; echo 'on_event = kill -s TERM $$'; } >killed.ini
-run_from train killed.ini -o killed --steps 4 -q; expect "a command that a signal ends" 0 "the command of the event start was ended by signal 15"
-{ cat tiny.ini; echo 'on_event = exit 3'; } >failing.ini
-run_from train failing.ini -o failing --steps 4 -q; expect "a command that fails" 0 "the command of the event finished failed with exit code 3"
-cat >signals.sh <<'SH'
-[ "$(cut -d' ' -f5 /proc/$$/stat)" = $$ ] && echo "own group" >group
-exec grep -E '^Sig(Blk|Ign)' /proc/self/status >signals
-SH
-{ cat tiny.ini; echo 'on_event = exec sh signals.sh'; } >signals.ini
-run_from train signals.ini -o signalled --steps 4 -q; expect "a command that shows its signals" 0
-is "a command has a process group of its own" "$(cat group)" "own group"
-is "a command gets default signals" "$(sed 's/.*\t//' signals | sort -u)" 0000000000000000
 
 stopped "train" train/log.jsonl '"train"' train tiny.ini -o train --epochs 100000 train.log_every=1 -q
 stopped "ranks" ranks/log.jsonl '"train"' train tiny.ini -o ranks --epochs 100000 train.log_every=1 --ranks 2 -q
-stopped "sweep" 'long/train.seed=1/log.jsonl' '"train"' sweep tiny.ini -o long train.seed=1,2 --epochs 100000 train.log_every=1 --jobs 2
-stopped "compress" 'C/*/tuned/log.jsonl' '"train"' compress R --speedup 1.4 --epochs 100000 $keys train.log_every=1 -o C
 sum_up

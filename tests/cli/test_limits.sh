@@ -3,14 +3,7 @@
 # command ends in time with one clear message. Ends with "N passed, N failed, N skipped".
 . "$(dirname "$0")/../harness/support.sh"
 
-{ tiny_model; cat; } >net.ini <<'INI'
-[data]
-kind = synthetic
-image_size = 16
-train_images = 64
-val_images = 16
-workers = 1
-
+{ tiny_model; synthetic_data; cat; } >net.ini <<'INI'
 [train]
 batch = 8
 epochs = 1

@@ -46,20 +46,18 @@ env_ranks() {
 train --ranks 2 --steps 6 -o "$work/forked" 2>err || fail "forked: $(cat err)"
 losses forked >want
 is "forked: steps in the log" "$(wc -l <want)" 6
-port=$(free_port)
-env_ranks torch RANK=@R WORLD_SIZE=2 LOCAL_RANK=@R LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT="$port"
-is "torchrun's variables" "$rc $(problems torch.err*)" "0 "
-losses torch | cmp - want && pass || fail "torchrun's variables: other losses"
-port=$(free_port)
-env_ranks hosts RANK=@R WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 GROUP_RANK=@R MASTER_ADDR=localhost MASTER_PORT="$port"
-is "two groups as two hosts" "$rc $(problems hosts.err*)" "0 "
-losses hosts | cmp - want && pass || fail "two groups as two hosts: other losses"
-env_ranks ompi OMPI_COMM_WORLD_RANK=@R OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_RANK=@R OMPI_COMM_WORLD_LOCAL_SIZE=2 "PMIX_NAMESPACE=t$$"
-is "Open MPI's variables" "$rc $(problems ompi.err*)" "0 "
-losses ompi | cmp - want && pass || fail "Open MPI's variables: other losses"
-env_ranks slurm SLURM_PROCID=@R SLURM_STEP_NUM_TASKS=2 SLURM_LOCALID=@R SLURM_JOB_ID=$$ SLURM_STEP_ID=0 SLURM_STEP_NODELIST=localhost
-is "Slurm's variables" "$rc $(problems slurm.err*)" "0 "
-losses slurm | cmp - want && pass || fail "Slurm's variables: other losses"
+# launched NAME OUT TEMPLATE...: the same losses by env_ranks
+launched() {
+    local name=$1
+    shift
+    env_ranks "$@"
+    is "$name" "$rc $(problems "$1".err*)" "0 "
+    losses "$1" | cmp - want && pass || fail "$name: other losses"
+}
+launched "torchrun's variables" torch RANK=@R WORLD_SIZE=2 LOCAL_RANK=@R LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT="$(free_port)"
+launched "two groups as two hosts" hosts RANK=@R WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 GROUP_RANK=@R MASTER_ADDR=localhost MASTER_PORT="$(free_port)"
+launched "Open MPI's variables" ompi OMPI_COMM_WORLD_RANK=@R OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_RANK=@R OMPI_COMM_WORLD_LOCAL_SIZE=2 "PMIX_NAMESPACE=t$$"
+launched "Slurm's variables" slurm SLURM_PROCID=@R SLURM_STEP_NUM_TASKS=2 SLURM_LOCALID=@R SLURM_JOB_ID=$$ SLURM_STEP_ID=0 SLURM_STEP_NODELIST=localhost
 if [ "${RANKS_LAUNCHERS:-no}" = yes ]; then
     # -r 1 -t 1: torchrun 1.13 under Python 3.11 knows no other redirections
     for launcher in "torchrun --nproc_per_node 2 --master_port $(free_port) -r 1 -t 1 --no_python" "mpirun.openmpi --allow-run-as-root --oversubscribe -n 2" "mpiexec.hydra -n 2"; do
@@ -74,15 +72,12 @@ cleanup "launchers"
 
 # start OUT ARGS...: forks three ranks and waits until they train; parent, child[0..2]
 start() {
-    local out=$1 i
+    local out=$1
     shift
     rm -rf "$work/$out"
     "$bin" train net.ini -q --ranks 3 -o "$work/$out" "$@" >"$out.err" 2>&1 &
     parent=$!
-    for i in $(seq 200); do
-        grep -qs '"event":"train"' "$out/log.jsonl" && break
-        sleep 0.05
-    done
+    await $parent grep '"event":"train"' "$out/log.jsonl"
     child=($(pgrep -P $parent))
     [ ${#child[@]} = 3 ] || fail "$out: ${#child[@]} ranks run"
     began=$(now)
@@ -104,14 +99,6 @@ ended() {
     cleanup "$name"
 }
 
-wait_saved() { # OUT: at most 10 s
-    local i
-    for i in $(seq 200); do
-        ls -d "$1"/step-* >/dev/null 2>&1 && break
-        sleep 0.05
-    done
-}
-
 start killed; kill -9 "${child[1]}"; ended "kill -9 of rank 1" killed 1 3 "rank 1 of 3 on $(hostname) (process ${child[1]}) was killed by signal 9"
 start first; kill -9 "${child[0]}"; ended "kill -9 of rank 0" first 1 3 "rank 0 of 3 on $(hostname) (process ${child[0]}) was killed by signal 9"
 if [ -n "${CRESNET_SANITIZE:-}" ]; then skip "a crash: the sanitizer prints its own story"
@@ -122,7 +109,7 @@ is "SIGTERM of one rank: saved once" "$(ls -d term/step-* | wc -l) $(grep -c '"s
 start all; kill -TERM "$parent"; ended "SIGTERM of the parent" all 143 3
 is "SIGTERM of the parent: saved once" "$(ls -d all/step-* | wc -l)" 1
 start twice; kill -INT "$parent"; kill -INT "$parent"; ended "SIGINT twice" twice 130 3
-start usr1; kill -USR1 "${child[0]}"; wait_saved usr1; began=$(now); is "SIGUSR1: saved" "$(ls -d usr1/step-* | wc -l)" 1; kill -INT "$parent"; ended "SIGUSR1, then SIGINT" usr1 130 4
+start usr1; kill -USR1 "${child[0]}"; await $parent compgen -G "usr1/step-*"; began=$(now); is "SIGUSR1: saved" "$(ls -d usr1/step-* | wc -l)" 1; kill -INT "$parent"; ended "SIGUSR1, then SIGINT" usr1 130 4
 start orphans; kill -9 "$parent"; ended "kill -9 of the parent" orphans 137 1
 is "kill -9 of the parent: the ranks saved" "$(ls -d orphans/step-* | wc -l)" 1
 start paused ranks.timeout=1; kill -TSTP "$parent"; sleep 2.5; kill -CONT "$parent"; sleep 0.5; kill -TERM "$parent"; ended "all stopped for longer than the time-out, then continued" paused 143 6
@@ -136,7 +123,7 @@ lone() { # OUT GROUP...: two ranks by torchrun's variables, as one host or as tw
         env RANK=$r WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT="$port" "${@//@R/$r}" "$bin" train net.ini -q -o "$work/$out" 2>"$out.err$r" &
         rank[r]=$!
     done
-    for r in $(seq 200); do [ -s "$out/log.jsonl" ] && break; sleep 0.05; done
+    await "${rank[0]}" [ -s "$out/log.jsonl" ]
     began=$(now)
 }
 for how in KILL STOP; do

@@ -88,32 +88,44 @@ def check_page(page):
     check("details are closed", page.tags.get("details", 0) >= 4 and ("details", "open", None) not in page.attributes)
 
 
+def log_of(run):
+    return [json.loads(line) for line in open(f"{run}/log.jsonl")]
+
+
+def kept_of(log):
+    """{(event, step): entry} of training and evaluation: a resumed run does steps anew."""
+    kept = {}
+    for entry in log:
+        if entry["event"] == "resume":
+            kept = {key: v for key, v in kept.items() if key[1] <= entry["step"]}
+        if entry["event"] in ("train", "eval"):
+            kept[entry["event"], entry["step"]] = entry
+    return kept
+
+
 def check_title(page, run_dir, subject):
     """Network, data, date and duration: the sum over the processes of the run, from the times in its log."""
-    log = [json.loads(line) for line in open(f"{run_dir}/log.jsonl")]
-    times = [(entry["event"], entry["time"]) for entry in log if "time" in entry]
+    times = [(entry["event"], entry["time"]) for entry in log_of(run_dir) if "time" in entry]
     day = time.strftime("%Y-%m-%d", time.gmtime(times[0][1]))
     seconds = sum(now - before for (_, before), (event, now) in zip(times, times[1:]) if event not in ("start", "resume"))
     check("subject", page.titles[0] == f"{subject}, {day}, {seconds} s", (page.titles[0], seconds))
     check("heading", page.text.lstrip().startswith(subject), page.text[:200])
 
 
-def check_best(page, run_dir):
-    """The best evaluation is the same number in the card, in the legend and in the tooltip of its step."""
-    log = [json.loads(line) for line in open(f"{run_dir}/log.jsonl")]
-    steps = next(entry["steps_per_epoch"] for entry in log if entry["event"] == "start")
-    kept = {}
-    for entry in log:
-        if entry["event"] == "resume":
-            kept = {step: v for step, v in kept.items() if step <= entry["step"]}
-        if entry["event"] == "eval":
-            kept[entry["step"]] = entry
-    step, best = max(kept.items(), key=lambda item: (item[1]["top1"], -item[0]))
-    text = page.text.replace("\n", "")
-    value = f"{100 * best['top1']:.2f} %"
-    check("the card", f"best validation top-1{value}at epoch{round(100 * step / steps) / 100:g} (step {step})" in text, (value, text[:400]))
+def check_numbers(page, run_dir):
+    """Each step can be pointed at. The best evaluation is the same number in the card, in the legend and in the tooltip of its step."""
+    log = log_of(run_dir)
+    kept, per_epoch = kept_of(log), next(entry["steps_per_epoch"] for entry in log if entry["event"] == "start")
+    steps = sorted(step for event, step in kept if event == "train")
+    cut = [step for step in steps if not any(t.startswith(f"step {step}\n") and f"training {kept['train', step]['loss']:.4f}" in t for t in page.titles)]
+    check("every step's loss can be pointed at", not cut, cut)
+    slices = sum(t.startswith("step ") and "\ntraining " in t and "top-1" not in t for t in page.titles)
+    check("each step once", slices == len(steps), (slices, len(steps)))
+    best = max((e for (event, _), e in kept.items() if event == "eval"), key=lambda e: (e["top1"], -e["step"]))
+    step, value, text = best["step"], f"{100 * best['top1']:.2f} %", page.text.replace("\n", "")
+    check("the card", f"best validation top-1{value}at epoch{round(100 * step / per_epoch) / 100:g} (step {step})" in text, (value, text[:400]))
     check("the legend", re.search(rf"validation top-1: [\d.]+ %, at best {re.escape(value)}", text), value)
-    check("the tooltip", any(t.startswith(f"step {step}\nepoch {step / steps:.2f}\n") and f"validation top-1 {value}" in t for t in page.titles))
+    check("the tooltip", any(t.startswith(f"step {step}\nepoch {step / per_epoch:.2f}\n") and f"validation top-1 {value}" in t for t in page.titles))
     check("a line at the best step", ("path", "class", "best") in page.attributes and ("circle", "class", "ring s2") in page.attributes)
 
 
@@ -153,26 +165,6 @@ def check_top_losses(page):
     want = f"true{label}{100 * found[worst][label]:.1f}\u00a0%predicted{predicted}{100 * found[worst][predicted]:.1f}\u00a0%{os.path.basename(worst)}"
     check("both probabilities", want in text.replace("\n", ""), (want, text[:300]))
     check("every image opens", all(("a", "href", f"#loss-{i + 1}") in page.attributes and ("figure", "id", f"loss-{i + 1}") in page.attributes for i in range(24)))
-
-
-def check_numbers(page):
-    log = [json.loads(line) for line in open("run/log.jsonl")]
-    cut, kept = None, {}
-    for entry in log:  # a resumed run does steps anew
-        if entry["event"] == "resume":
-            kept = {k: v for k, v in kept.items() if k[1] <= entry["step"]}
-        if entry["event"] in ("train", "eval"):
-            kept[entry["event"], entry["step"]] = entry
-    steps = sorted(step for event, step in kept if event == "train")
-    for step in steps:
-        loss = f"training {kept['train', step]['loss']:.4f}"
-        if not any(t.startswith(f"step {step}\n") and loss in t for t in page.titles):
-            cut = (step, loss)
-    check("every step's loss can be pointed at", cut is None, cut)
-    slices = sum(t.startswith("step ") and "\ntraining " in t and "top-1" not in t for t in page.titles)
-    check("each step once", slices == len(steps), (slices, len(steps)))
-    best = max(e["top1"] for (event, _), e in kept.items() if event == "eval")
-    check("best top-1", f"best validation top-1{100 * best:.2f} %" in re.sub(r"\n", "", page.text), page.text[:600])
 
 
 def check_evaluation(page):
@@ -224,8 +216,7 @@ def zeros(run):
 
 def check_pruning(page):
     """The curve of the sparsity, from the log."""
-    log = [json.loads(line) for line in open("run/log.jsonl")]
-    pruned = {entry["step"]: entry["sparsity"] for entry in log if entry["event"] == "prune"}
+    pruned = {entry["step"]: entry["sparsity"] for entry in log_of("run") if entry["event"] == "prune"}
     check("the sparsity at the end", any(f"{100 * pruned[max(pruned)]:.2f} %" in t for t in page.titles), (pruned, page.titles))
 
 
@@ -237,8 +228,7 @@ def check_compare():
     text = page.text.replace("\n", "")
     check("heading", "Comparison of 3 runs" in text)
     for name in ("run", "averaged", "run62"):
-        log = [json.loads(line) for line in open(f"{name}/log.jsonl")]
-        best = max(max(e["top1"], e.get("ema_top1", 0)) for e in log if e["event"] == "eval")
+        best = max(max(e["top1"], e.get("ema_top1", 0)) for e in log_of(name) if e["event"] == "eval")
         check(f"best of {name}", f"{100 * best:.2f} %" in text, best)
     check("a key that differs", "ema.decay00.90" in text, text[-900:])
     check("equal keys are not shown", "model.widths" not in text)
@@ -290,9 +280,8 @@ def main():
     check("report", ran.returncode == 0 and "run/report.html" in ran.stderr, ran.stderr)
     page = page_of("run/report.html")
     check_page(page)
-    check_numbers(page)
+    check_numbers(page, "run")
     check_title(page, "run", "Custom ResNet on images")
-    check_best(page, "run")
     check_evaluation(page)
     check_pruning(page)
     for name in CLASSES:
@@ -326,7 +315,7 @@ def main():
 
     # A log of an older version has no times and no length of an epoch.
     shutil.copytree("run62", "older", symlinks=True)
-    lines = [json.loads(line) for line in open("older/log.jsonl")]
+    lines = log_of("older")
     for entry in lines:
         entry.pop("time", None)
         entry.pop("steps_per_epoch", None)
@@ -351,12 +340,10 @@ def main():
     open("bad.jsonl", "w").write("nonsense\n")
     ran = cresnet("report", "run", "--no-eval", "--profile", "bad.jsonl", "-o", "x.html")
     check("a profile that is none", ran.returncode == 1 and "bad.jsonl" in ran.stderr and not os.path.exists("x.html"), ran.stderr)
-    ran = cresnet("report", "nowhere")
-    check("no such run", ran.returncode == 1 and "nowhere" in ran.stderr, ran.stderr)
-    ran = cresnet("report", "images")
-    check("a folder that is no run", ran.returncode == 2 and "no checkpoint" in ran.stderr, ran.stderr)
-    ran = cresnet("report", "run", "--no-eval", "-o", "nowhere/x.html")
-    check("nowhere to write", ran.returncode == 1 and "nowhere/x.html" in ran.stderr, ran.stderr)
+    for arguments, code, want in ((["nowhere"], 1, "nowhere"), (["images"], 2, "no checkpoint"),
+                                  (["run", "--no-eval", "-o", "nowhere/x.html"], 1, "nowhere/x.html")):
+        ran = cresnet("report", *arguments)
+        check(f"report of {arguments}", ran.returncode == code and want in ran.stderr, ran.stderr)
     check("no leftovers", not glob.glob("*.tmp*") and not glob.glob("run/*.tmp*"))
 
 

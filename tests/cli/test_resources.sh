@@ -15,14 +15,7 @@ ends() {
     is "$name: exit code of $said" $code "$want"
 }
 
-{ tiny_model; cat; } >net.ini <<'INI'
-[data]
-kind = synthetic
-image_size = 16
-train_images = 64
-val_images = 16
-workers = 4
-
+{ tiny_model; synthetic_data | sed 's/^workers.*/workers = 4/'; cat; } >net.ini <<'INI'
 [train]
 batch = 8
 epochs = 1

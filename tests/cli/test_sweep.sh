@@ -22,7 +22,6 @@ runs optim.lr=0.1,0.2 optim.lr=0.3; expect "a key twice" 2 "optim.lr is given tw
 run sweep tiny.ini optim.lr=0.1,fast -o Z; expect "the last value is wrong" 2 "fast"; holds "nothing started" [ ! -e Z ]
 runs train.seed=1..100 optim.lr=1,2,3,4,5,6,7,8,9,10,11; expect "too many runs" 2 "more than 1000 runs"
 runs train.output=a,b; expect "train.output" 2 "train.output: cannot vary"
-runs 'train.on_event=echo a,b' train.seed=1,2; expect "train.on_event" 2 "train.on_event: cannot vary; put a command with a comma in double quotes"
 run sweep . optim.lr=1,2; expect "a folder" 2 "a sweep needs a configuration file"
 
 # ---- every run equals the same training alone ----

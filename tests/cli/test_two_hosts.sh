@@ -23,7 +23,14 @@ begin() {
     for i in $(seq 100); do [ "$(grep -c '"event":"train"' run-0/log.jsonl 2>/dev/null)" -ge 3 ] 2>/dev/null && return; sleep 0.1; done
     fail "no step within 10 s: $(cat err-0 err-1)"
 }
-# ended NAME CODE0 CODE1 MOST_MS: both ranks end in time, with these exit codes
+# hit COMMAND...: a run on both hosts, and a fault
+hit() {
+    begin
+    "$@"
+    began=$(now)
+}
+kill_on() { ip netns pids "$host_tag$1" | xargs kill "$2"; } # HOST SIGNAL: of all processes there
+# ended NAME CODE0 CODE1 MOST_MS [TEXT0 [TEXT1]]: both ranks end in time, with these exit codes, and each has printed one line that has its text
 ended() {
     local since=$began
     wait "$pid0" 2>/dev/null; code0=$?
@@ -32,6 +39,8 @@ ended() {
     local ms=$((($(now) - since) / 1000000))
     if [ -z "${CRESNET_SANITIZE:-}" ] && [ $ms -gt "$4" ]; then fail "$1: $ms ms, at most $4"; else pass; fi
     is "$1: processes left" "$(ip netns pids ${host_tag}a; ip netns pids ${host_tag}b)" ""
+    [ -z "${5:-}" ] || says "$1" 0 "$5"
+    [ -z "${6:-}" ] || says "$1" 1 "$6"
 }
 # says NAME RANK PART: that rank has printed one line, which has this text; an empty PART: it has printed nothing
 says() {
@@ -90,56 +99,40 @@ is "only rank 0 has a run folder" "$(ls -d run-*)" run-0 # the hosts share no di
 # ---- faults ----
 
 lost="has sent no heartbeat for 2 s"
-begin; cable down; began=$(now)
-ended "the cable is cut" 1 1 6000
-says "the cable is cut" 0 "rank 1 of 2 on host-b"
-says "the cable is cut" 1 "rank 0 of 2 on host-a"
+hit cable down
+ended "the cable is cut" 1 1 6000 "rank 1 of 2 on host-b" "rank 0 of 2 on host-a"
 has "the cable is cut" "$(cat err-0)" "$lost"
 cable up
 
-begin; cable 'loss 1'; began=$(now)
-ended "all packets are lost" 1 1 6000
-says "all packets are lost" 0 "$lost"
+hit cable 'loss 1'
+ended "all packets are lost" 1 1 6000 "$lost"
 cable 'loss 0'
 
-begin; cable down; ip netns pids ${host_tag}b | xargs kill -9; began=$(now)
-ended "a host vanishes" 1 137 6000
-says "a host vanishes" 0 "rank 1 of 2 on host-b"
+vanish() { cable down; kill_on "$1" -9; }
+hit vanish b
+ended "a host vanishes" 1 137 6000 "rank 1 of 2 on host-b"
+cable up
+hit vanish a
+ended "the host of rank 0 vanishes" 137 1 6000 "" "rank 0 of 2 on host-a"
 cable up
 
-begin; cable down; ip netns pids ${host_tag}a | xargs kill -9; began=$(now)
-ended "the host of rank 0 vanishes" 137 1 6000
-says "the host of rank 0 vanishes" 1 "rank 0 of 2 on host-a"
-cable up
-
-begin; ip -n ${host_tag}b link set cable down; began=$(now)
-ended "an interface is switched off" 1 1 6000
-says "an interface is switched off" 0 "$lost"
-says "an interface is switched off" 1 "$lost"
+hit ip -n ${host_tag}b link set cable down
+ended "an interface is switched off" 1 1 6000 "$lost" "$lost"
 ip -n ${host_tag}b link set cable up
 
-begin; ip netns pids ${host_tag}b | xargs kill -9; began=$(now)
-ended "a rank is killed" 1 137 3000
-says "a rank is killed" 0 "rank 1 of 2 on host-b"
-
-begin; ip netns pids ${host_tag}b | xargs kill -INT; began=$(now)
-ended "Ctrl-C on the other host" 130 130 3000
-is "Ctrl-C on the other host: messages" "$(problems err-0 err-1)" ""
-holds "its checkpoint" test -f run-0/last/model.safetensors
-
-begin; ip netns pids ${host_tag}a | xargs kill -INT; began=$(now)
-ended "Ctrl-C on the host of rank 0" 130 130 3000
-is "Ctrl-C on the host of rank 0: messages" "$(problems err-0 err-1)" ""
+hit kill_on b -9
+ended "a rank is killed" 1 137 3000 "rank 1 of 2 on host-b"
+for host in b a; do
+    hit kill_on $host -INT
+    ended "Ctrl-C on host $host" 130 130 3000
+    is "Ctrl-C on host $host: messages" "$(problems err-0 err-1)" ""
+    holds "Ctrl-C on host $host: its checkpoint" test -f run-0/last/model.safetensors
+done
 
 rm -rf run-0; began=$(now); start a 0; pid0=$pid pid1=$pid
-ended "the other host never starts" 1 1 6000
-says "the other host never starts" 0 "these did not connect to port 29500 of 10.77.0.1 within 3 s: 1"
-
+ended "the other host never starts" 1 1 6000 "these did not connect to port 29500 of 10.77.0.1 within 3 s: 1"
 began=$(now); ADDRESS=10.77.0.9 start b 1; pid0=$pid pid1=$pid
-ended "a wrong address" 1 1 6000
-says "a wrong address" 1 "rank 0 does not respond on port 29500 of 10.77.0.9"
-
+ended "a wrong address" 1 1 6000 "" "rank 0 does not respond on port 29500 of 10.77.0.9"
 began=$(now); start a 0; pid0=$pid; PORT=29600 start b 1; pid1=$pid
-ended "a wrong port" 1 1 6000
-says "a wrong port" 1 "rank 0 does not respond on port 29600 of 10.77.0.1"
+ended "a wrong port" 1 1 6000 "" "rank 0 does not respond on port 29600 of 10.77.0.1"
 sum_up

@@ -40,7 +40,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         CR_ASSERT(cr_alloc_live() == live);
         return 0;
     }
-    CR_ASSERT(cr_config_change(&config, 0, CR_CHANGES("train.on_event=")) == CR_OK); /* is not written */
     cr_config_dump(config, &dump);
     CR_ASSERT(!dump.failed);
     CR_ASSERT(open_bytes(&again, dump.data, dump.length) == CR_OK);

@@ -1,4 +1,5 @@
-/* tests/fuzz/weights_file.h: opens the fuzzer's bytes as a file of weights, which is valid or refused with a message. */
+/* tests/fuzz/weights_file.h: opens the fuzzer's bytes as a file of weights, which is valid or refused with a
+ * message. */
 #ifndef CR_FUZZ_WEIGHTS_FILE_H
 #define CR_FUZZ_WEIGHTS_FILE_H
 

@@ -42,14 +42,7 @@ assert lines and all(isinstance(json.loads(l), dict) for l in lines)' <stdout 2>
 field() { python3 -c 'import json, sys; print(json.loads(open("stdout").readline())[sys.argv[1]])' "$1" 2>/dev/null; }
 same_tensors() { weights_file same "$@"; } # FILE FILE: the metadata of an export differs
 
-{ tiny_model; cat; } >tiny.ini <<'INI'
-[data]
-kind = synthetic
-image_size = 16
-train_images = 64
-val_images = 16
-workers = 1
-
+{ tiny_model; synthetic_data; cat; } >tiny.ini <<'INI'
 [train]
 batch = 4
 epochs = 4

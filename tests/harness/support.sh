@@ -50,5 +50,7 @@ sum_up() {
     exit 1
 }
 
+# synthetic_data: the INI section of a small dataset that needs no files
+synthetic_data() { printf '[data]\nkind = synthetic\nimage_size = 16\ntrain_images = 64\nval_images = 16\nworkers = 1\n'; }
 # tiny_model [WIDTHS]: the INI section of a model with very fast steps
 tiny_model() { printf '[model]\narch = custom\nblock = basic\nstem = cifar\ndepths = 1,1\nwidths = %s\n' "${1:-4,8}"; }

@@ -288,46 +288,26 @@ static void train(const struct golden *g, struct variant v) {
 static void all_of(struct variant v) {
     const size_t number = v.gram ? 5 : v.poison ? 4 : (v.ref_only ? 0u : 2u) + v.fuse;
     const size_t step = TEST_SANITIZED ? 6 : 1, first = TEST_SANITIZED ? number : 0;
+    if (v.gpu) NEED_GPU();
     cr_log_quiet(true);
     for (size_t i = first; i < CR_COUNT(goldens); i += step) train(&goldens[i], v);
     CHECK_INT(cr_alloc_live(), 0);
 }
-static void ref_plain(void) {
-    all_of((struct variant){.ref_only = true});
-}
-static void ref_fused(void) {
-    all_of((struct variant){.ref_only = true, .fuse = true, .reuse = true});
-}
-static void best_plain(void) {
-    all_of((struct variant){.reuse = true});
-}
-static void best_fused(void) {
-    all_of((struct variant){.fuse = true, .reuse = true, .threads = true});
-}
-static void best_poisoned(void) {
-    all_of((struct variant){.fuse = true, .reuse = true, .poison = true});
-}
+#define VARIANT(name, ...)                                                                                             \
+    static void name(void) {                                                                                           \
+        all_of((struct variant){__VA_ARGS__});                                                                         \
+    }
+VARIANT(ref_plain, .ref_only = true)
+VARIANT(ref_fused, .ref_only = true, .fuse = true, .reuse = true)
 /* BN statistics of 1x1 convolutions from Gram matrices. */
-static void ref_gram(void) {
-    all_of((struct variant){.ref_only = true, .fuse = true, .reuse = true, .gram = true});
-}
-static void gpu_all_of(struct variant v) {
-    NEED_GPU();
-    v.gpu = true;
-    all_of(v);
-}
-static void gpu_plain(void) {
-    gpu_all_of((struct variant){.reuse = false});
-}
-static void gpu_fused(void) {
-    gpu_all_of((struct variant){.fuse = true, .reuse = true});
-}
-static void gpu_gram(void) {
-    gpu_all_of((struct variant){.fuse = true, .reuse = true, .gram = true});
-}
-static void gpu_poisoned(void) {
-    gpu_all_of((struct variant){.fuse = true, .reuse = true, .poison = true});
-}
+VARIANT(ref_gram, .ref_only = true, .fuse = true, .reuse = true, .gram = true)
+VARIANT(best_plain, .reuse = true)
+VARIANT(best_fused, .fuse = true, .reuse = true, .threads = true)
+VARIANT(best_poisoned, .fuse = true, .reuse = true, .poison = true)
+VARIANT(gpu_plain, .gpu = true)
+VARIANT(gpu_fused, .gpu = true, .fuse = true, .reuse = true)
+VARIANT(gpu_gram, .gpu = true, .fuse = true, .reuse = true, .gram = true)
+VARIANT(gpu_poisoned, .gpu = true, .fuse = true, .reuse = true, .poison = true)
 
 TESTS(CASE(ref_plain), CASE(ref_fused), CASE(ref_gram), CASE(best_plain), CASE(best_fused), CASE(best_poisoned),
       CASE(gpu_plain), CASE(gpu_fused), CASE(gpu_gram), CASE(gpu_poisoned))

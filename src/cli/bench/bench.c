@@ -22,14 +22,13 @@ static cr_status bench_infer(const struct cr_args *args, int *signal_taken) {
 BENCH(data)
 BENCH(gpu)
 
-enum benchmark { STEP, INFER, OPS, DATA, GPU, BENCHMARKS };
+enum benchmark { STEP, INFER, DATA, GPU, BENCHMARKS };
 
 static const struct {
     const char *name;
     cr_status (*run)(const struct cr_args *args, int *signal_taken);
 } benchmarks[BENCHMARKS] = {[STEP]  = {"step", bench_step},
                             [INFER] = {"infer", bench_infer},
-                            [OPS]   = {"ops", cr_cmd_profile},
                             [DATA]  = {"data", bench_data},
                             [GPU]   = {"gpu", bench_gpu}};
 
@@ -40,15 +39,10 @@ static const struct {
     enum cr_option_id id;
     unsigned          readers;
 } partial_options[] = {
-    {CR_OPT_GPUS, OF(STEP) | OF(INFER)},
-    {CR_OPT_RANKS, OF(STEP) | OF(INFER)},
-    {CR_OPT_WHICH, OF(OPS)},
-    {CR_OPT_TRAINER_SPEED, OF(DATA)},
-    {CR_OPT_WORKERS, OF(DATA)},
-    {CR_OPT_DEVICE, ALL & ~OF(DATA)},
-    {CR_OPT_THREADS, ALL & ~OF(DATA)},
-    {CR_OPT_WEIGHTS, OF(STEP) | OF(INFER) | OF(OPS)},
-    {CR_OPT_BATCH, ALL & ~OF(GPU)},
+    {CR_OPT_GPUS, OF(STEP) | OF(INFER)},    {CR_OPT_RANKS, OF(STEP) | OF(INFER)},
+    {CR_OPT_TRAINER_SPEED, OF(DATA)},       {CR_OPT_WORKERS, OF(DATA)},
+    {CR_OPT_DEVICE, ALL & ~OF(DATA)},       {CR_OPT_THREADS, ALL & ~OF(DATA)},
+    {CR_OPT_WEIGHTS, OF(STEP) | OF(INFER)}, {CR_OPT_BATCH, ALL & ~OF(GPU)},
 };
 
 static cr_status check_options(const struct cr_args *args, size_t benchmark) {
@@ -78,7 +72,6 @@ cr_status cr_cmd_bench(const struct cr_args *args, int *signal_taken) {
     char       hint[80], what[200];
     const bool file = !*name || access(name, F_OK) == 0 || cr_command_has_word(CR_CMD_BENCH, name, hint, sizeof hint);
     snprintf(what, sizeof what, "unknown benchmark %.80s%s", name, file ? "" : hint);
-    return cr_args_fail(
-        args, "%s: cresnet bench step CONFIG, bench infer CONFIG, bench ops CONFIG, bench data CONFIG, or bench gpu",
-        file ? "no benchmark given" : what);
+    return cr_args_fail(args, "%s: cresnet bench step CONFIG, bench infer CONFIG, bench data CONFIG, or bench gpu",
+                        file ? "no benchmark given" : what);
 }

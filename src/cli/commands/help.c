@@ -33,13 +33,14 @@ static cr_status help_completion(const struct cr_args *args, struct cr_text *out
     static const struct {
         const char *name;
         void (*write)(struct cr_text *out);
-    } shells[] = {{"bash", cr_doc_bash}, {"zsh", cr_doc_zsh}, {"fish", cr_doc_fish}};
+    } shells[] = {{"bash", cr_doc_bash}, {"zsh", cr_doc_zsh}};
     for (size_t i = 0; args->operands > 1 && i < CR_COUNT(shells); i++) {
         if (strcmp(args->operand[1], shells[i].name) != 0) continue;
         shells[i].write(out);
         return CR_OK;
     }
-    return cr_args_fail(args, "completion needs the name of a shell: bash, zsh or fish");
+    return cr_args_fail(args, "completion needs the name of a shell, bash or zsh; fish reads the man pages: "
+                              "fish_update_completions");
 }
 
 /* help keys [SECTION | KEY | SECTION.KEY] */

@@ -155,15 +155,11 @@ static void print_layers(const struct quantization *q, struct cr_text *out) {
 }
 
 static void print_text(const struct quantization *q, struct cr_text *out) {
-    const bool trained = q->config->quant.train;
-    if (!trained) {
-        print_layers(q, out);
-        print_scores(out, "floating point:", &q->scores_float);
-        cr_text_add(out, "\n");
-    }
+    print_layers(q, out);
+    print_scores(out, "floating point:", &q->scores_float);
+    cr_text_add(out, "\n");
     print_scores(out, "int8:", &q->scores_int8);
-    if (!trained) cr_text_add(out, " (drop %.2f points)", drop(q));
-    cr_text_add(out, "\nsaved in %s\n", q->config->train.output);
+    cr_text_add(out, " (drop %.2f points)\nsaved in %s\n", drop(q), q->config->train.output);
 }
 
 static void put_scores(struct cr_json_writer *w, const char *name, const struct cr_scores *s) {
@@ -192,10 +188,6 @@ static void print_json(const struct quantization *q, struct cr_text *out) {
     struct cr_json_writer w = cr_json_open_line(out);
     cr_json_put_string(&w, "output", q->config->train.output);
     put_scores(&w, "int8", &q->scores_int8);
-    if (q->config->quant.train) {
-        cr_json_close_line(&w);
-        return;
-    }
     cr_json_put_string(&w, "method", cr_word_quant_method(q->config->quant.method));
     cr_json_put_int(&w, "calibration_images", q->calibration.images);
     put_scores(&w, "float", &q->scores_float);
@@ -210,22 +202,12 @@ static cr_status check(const struct cr_args *args, const struct cr_config *confi
     if (!*config->model.weights)
         return cr_args_fail(args, "no weights to quantise: give --weights FILE, or a run folder instead of %s",
                             args->operand[0]);
-    if (config->quant.type != CR_QUANT_NONE && !config->quant.train)
+    if (config->quant.type != CR_QUANT_NONE)
         return cr_config_fail(config, "quant.type",
                               "this network is quantised already: give the one in floating point");
     if (!args->value[CR_OPT_OUTPUT])
         return cr_args_fail(args, "no output given: give -o DIR, a folder that does not exist yet");
     return cr_cmd_check_new_run(config->train.output);
-}
-
-/* A run with quant.train has its scales already: its weights become integers. */
-static cr_status convert_trained(struct quantization *q) {
-    const struct cr_session_options options = {.eval = true, .execute = true, .classes = cr_dataset_classes(q->val)};
-    CR_TRY(cr_config_derive(&q->int8, q->config, 0, CR_CHANGES("quant.train=no")));
-    CR_TRY(cr_session_open(q->int8, &options, &q->session));
-    CR_TRY(cr_session_load_weights(&q->session, q->int8->model.weights, true));
-    CR_TRY(cr_session_evaluate(&q->session, q->val, NULL, &q->scores_int8));
-    return save(q);
 }
 
 static cr_status print(const struct quantization *q, struct cr_text *out) {
@@ -236,10 +218,6 @@ static cr_status print(const struct quantization *q, struct cr_text *out) {
 static cr_status run(struct quantization *q, struct cr_text *out) {
     CR_TRY(cr_dataset_open(q->config, CR_SPLIT_VAL, &q->val));
     CR_TRY(cr_saved_model_number_classes(q->config, q->val, true, CR_CMD_SCORES_BY_NUMBER));
-    if (q->config->quant.train) {
-        CR_TRY(convert_trained(q));
-        return print(q, out);
-    }
     CR_TRY(cr_dataset_open(q->config, CR_SPLIT_TRAIN, &q->train)); /* its labels are not used */
     CR_TRY(evaluate_float(q));
     cr_log(CR_LOG_INFO, "calibrating with %lld training images",

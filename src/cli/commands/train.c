@@ -8,23 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The command of train.on_event. The configuration of a checkpoint may come from a stranger, so a command in it is
- * ignored, also where the user names that file, as after `prune --pattern channels`. */
-static const char *event_command(const struct cr_config *config) {
-    static const char *const weights[] = {"model.safetensors", "state.safetensors"};
-    const char              *file = cr_config_file(config, "train.on_event"), *slash = file ? strrchr(file, '/') : NULL;
-    char                     path[CR_PATH_MAX];
-    for (size_t i = 0; file && *config->train.on_event && i < CR_COUNT(weights); i++) {
-        const int folder = slash ? (int)(slash - file + 1) : 0;
-        if (snprintf(path, sizeof path, "%.*s%s", folder, file, weights[i]) >= (int)sizeof path || !cr_fs_is_file(path))
-            continue;
-        cr_log(CR_LOG_WARN, "train.on_event: ignored, because %s belongs to a checkpoint: give it on the command line",
-               file);
-        return "";
-    }
-    return config->train.on_event;
-}
-
 /* --resume PATH continues in the run folder of PATH. Another output folder on the command line is refused, because its
  * user expects that the run of PATH does not change. */
 static cr_status check_output(const struct cr_args *args, const struct cr_config *config) {
@@ -55,7 +38,6 @@ static cr_status train(const struct cr_args *args, const struct cr_config *confi
                                        .force          = cr_args_has(args, CR_OPT_FORCE),
                                        .overrides      = override,
                                        .override_count = args->overrides + cr_args_has(args, CR_OPT_GPUS),
-                                       .on_event       = event_command(config),
                                        .comm           = ranks->comm};
     cr_status               status  = cr_train(config, &options, signal_taken);
     cr_free(override);

@@ -119,8 +119,7 @@ CR_MUST cr_status cr_cmd_config(const struct cr_args *args, const struct cr_conf
 #define CR_CMD_ON_CPU "train.device=cpu", "train.precision=fp32", "memory.limit="
 /* The keys with which a training does not prune. */
 #define CR_CMD_NO_PRUNING                                                                                              \
-    "prune.sparsity=0", "prune.initial=0", "prune.budget=", "prune.column=", "prune.schedule=gradual",                 \
-        "prune.group_decay=0"
+    "prune.sparsity=0", "prune.initial=0", "prune.budget=", "prune.column=", "prune.schedule=gradual"
 /* The format of a folder of images: `packed` if it holds train.crpk; `csv` if it holds train.csv and no folder train/,
  * next to which train.csv may be something else; otherwise `folder`. */
 enum cr_data_kind cr_cmd_data_kind(const char *folder);
@@ -202,7 +201,6 @@ void cr_doc_man_keys(struct cr_text *out);
 void cr_doc_markdown_keys(struct cr_text *out); /* cli/docs/config_markdown.c: docs/reference/config.md */
 void cr_doc_bash(struct cr_text *out);          /* cli/docs/completion.c: shell completion */
 void cr_doc_zsh(struct cr_text *out);
-void cr_doc_fish(struct cr_text *out);
 
 /* cli/common/new_run.c: CR_ERR_CONFIG when the folder holds a run or other files. */
 CR_MUST cr_status cr_cmd_check_new_run(const char *folder);

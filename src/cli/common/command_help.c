@@ -88,7 +88,6 @@ static const char about_bench[] =
     "bench step: a whole training step on random images: median time and images/s.\n"
     "bench infer: the network alone, BN folded into the convolutions: images/s for consecutive batches, and the\n"
     "            latency of one batch from host memory to the result (train.eval_batch=N, 1 for latency).\n"
-    "bench ops:  the same as cresnet profile.\n"
     "bench data: the data loader alone at full speed: images/s, images/s per worker, MB/s of files, and the\n"
     "            fraction of the time in each stage. An image that is read for the first time is decoded to its\n"
     "            end, later only as far as its crop needs. --steps N: batches (20). --trainer-speed=N: the\n"
@@ -128,11 +127,9 @@ static const char about_prune[] =
 
 static const char about_compress[] =
     "Makes the network of a RUN X times as fast. Prunes it with each pattern alone and with all together to the same\n"
-    "speedup, re-estimates the BN statistics of each, fine-tunes the best one with RUN as teacher, with --int8 "
-    "quantises\n"
-    "it, evaluates and times every step, and writes OUT/report.html: accuracy against measured time, the widths and\n"
-    "patterns of the layers, sizes. OUT/network is the result, a run folder that every command reads. OUT is\n"
-    "RUN-compressed, or -o DIR.\n"
+    "speedup, re-estimates the BN statistics of each, fine-tunes the best one with RUN as teacher, with --int8\n"
+    "quantises it, evaluates and times every step, and prints accuracy, measured time and size of each. OUT/network\n"
+    "is the result, a run folder that every command reads. OUT is RUN-compressed, or -o DIR.\n"
     "The same command continues after Ctrl-C or a crash. OUT/compress.ini is the configuration of the fine-tuning: "
     "edit\n"
     "it to change what has not begun. --epochs and other keys on the command line apply to it.\n"
@@ -184,8 +181,8 @@ static const char about_data[] =
 static const char about_help[] =
     "Explains a command, or the keys of the configuration.\n"
     "help keys optim, help optim.lr: one section, one key.\n"
-    "help completion SHELL: completion for bash, zsh or fish, to be sourced by the shell (it is installed with the\n"
-    "program).\n"
+    "help completion SHELL: completion for bash or zsh, which the shell reads (it is installed with the program).\n"
+    "fish makes its completion of the installed man pages: fish_update_completions.\n"
     "help man [COMMAND|keys]: the same text as a man page, as the build installs it.\n";
 
 static const char about_finetune[] =
@@ -242,11 +239,11 @@ static const struct cr_command commands[CR_CMD_COUNT] = {
     [CR_CMD_PLAN]     = {"plan", "show the network, its program and its memory plan", "CONFIG|RUN " KEYS, about_plan},
     [CR_CMD_CHECK]    = {"check", "compare every op with an FP64 reference", "CONFIG|RUN " KEYS, about_check},
     [CR_CMD_BENCH]    = {"bench", "time a training step, inference or the data loader",
-                         "step|infer|ops|data CONFIG|RUN " KEYS " | gpu", about_bench, "step infer ops data gpu"},
+                         "step|infer|data CONFIG|RUN " KEYS " | gpu", about_bench, "step infer data gpu"},
     [CR_CMD_PROFILE]  = {"profile", "time every op of the training step, or of an evaluation", "CONFIG|RUN " KEYS,
                          about_profile},
     [CR_CMD_PRUNE]    = {"prune", "prune weights by magnitude", "CONFIG|RUN " KEYS, about_prune},
-    [CR_CMD_COMPRESS] = {"compress", "make a trained network faster: prune, fine-tune, quantise, report",
+    [CR_CMD_COMPRESS] = {"compress", "make a trained network faster: prune, fine-tune, quantise, measure",
                          "RUN --speedup X [options] [section.key=value ...]", about_compress},
     [CR_CMD_QUANTIZE] = {"quantize", "quantise a network to 8-bit integers", "CONFIG|RUN " KEYS, about_quantize},
     [CR_CMD_EXPORT]   = {"export", "export the weights of a run for torchvision, or a network as ONNX",
@@ -256,7 +253,7 @@ static const struct cr_command commands[CR_CMD_COUNT] = {
                          " | stat CONFIG|DIR | verify CONFIG|DIR|FILE ... | pack CONFIG|DIR OUT | shapes DIR",
                          about_data, "stat verify pack shapes"},
     [CR_CMD_HELP]     = {"help", "this overview; help keys, help COMMAND",
-                         "[COMMAND | keys [SECTION|KEY]] | completion bash|zsh|fish | man [COMMAND|keys]", about_help,
+                         "[COMMAND | keys [SECTION|KEY]] | completion bash|zsh | man [COMMAND|keys]", about_help,
                          "keys man completion"},
 };
 

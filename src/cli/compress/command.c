@@ -215,7 +215,6 @@ static cr_status print_result(struct cr_compress *c) {
     cr_text_add(&text, "ms: measured, of a batch of %lld; predicted: by the kernels, before fine-tuning\n",
                 (long long)c->batch);
     if (c->best) cr_text_add(&text, "%s/network is %s/%s\n", c->root, c->best->name, c->int8 ? "int8" : "tuned");
-    cr_text_add(&text, "%s/report.html\n", c->root);
     return cr_cmd_print(&text);
 }
 
@@ -257,7 +256,6 @@ static cr_status compress(struct cr_compress *c) {
     else
         CR_TRY(try_smaller(c, first));
     CR_TRY(link_result(c));
-    CR_TRY(cr_compress_page(c));
     CR_TRY(print_result(c));
     warn_if_slower(c);
     return check_drop(c, first);
@@ -274,7 +272,6 @@ static cr_status print_plan(const struct cr_compress *c) {
     if (isfinite(c->max_drop))
         cr_text_add(&text, "when it drops by more than %g points: up to %d smaller speedups\n", c->max_drop,
                     SMALLER_TRIES);
-    cr_text_add(&text, "write %s/report.html\n", c->root);
     return cr_cmd_print(&text);
 }
 

@@ -1,5 +1,5 @@
 /* cli/compress/compress.h: cresnet compress RUN: prunes, re-estimates BN statistics, fine-tunes with RUN as
- * teacher, with --int8 quantises, evaluates and measures, and writes a page.
+ * teacher, with --int8 quantises, evaluates and measures, and prints a table.
  *
  * A try is one speedup with one set of patterns. Its folder OUT/NAME holds pruned/, bn/ (the same weights, other BN
  * statistics), tuned/ and int8/, all of them run folders, and for each of them NAME.eval.json and NAME.time.json.
@@ -73,13 +73,6 @@ CR_MUST cr_status cr_compress_number(const char *file, const char *name, double 
 double cr_compress_number_or(const char *file, const char *name, double otherwise);
 /* Reads a string of the top level; leaves `out` when the file lacks it. */
 void cr_compress_string(const char *file, const char *name, char *out, size_t size);
-/* One layer of the JSON line of a budget. */
-struct cr_compress_layer {
-    char   name[96], pattern[32];
-    double channels, left, sparsity, before_us, us;
-};
-/* The caller frees *out with cr_free. CR_ERR_FORMAT, CR_ERR_IO, CR_ERR_MEMORY. */
-CR_MUST cr_status cr_compress_layers(const char *file, struct cr_compress_layer **out, int *count);
 
 /* ---- steps.c ---- */
 
@@ -89,9 +82,8 @@ CR_MUST cr_status cr_compress_dense(struct cr_compress *c);
 CR_MUST cr_status cr_compress_prune(struct cr_compress *c, struct cr_compress_try *t);
 /* Fine-tunes, quantises; sets accuracy. */
 CR_MUST cr_status cr_compress_tune(struct cr_compress *c, struct cr_compress_try *t);
-/* Points of the unpruned network and of the last step of a try; NULL when missing. */
+/* Point of the unpruned network; NULL when missing. */
 const struct cr_compress_point *cr_compress_reference(const struct cr_compress *c);
-const struct cr_compress_point *cr_compress_result(const struct cr_compress *c, const struct cr_compress_try *t);
 /* Drop of the accuracy in points. */
 double cr_compress_drop(const struct cr_compress *c, double accuracy);
 
@@ -107,12 +99,5 @@ CR_MUST cr_status cr_compress_recalibrate(const struct cr_compress *c, const cha
 CR_MUST cr_status cr_compress_write_ini(struct cr_compress *c);
 /* Checks that OUT belongs to this command, or creates it. CR_ERR_CONFIG. */
 CR_MUST cr_status cr_compress_claim(struct cr_compress *c);
-
-/* ---- page.c, figures.c ---- */
-
-CR_MUST cr_status cr_compress_page(struct cr_compress *c);
-/* Adds a scatter plot of accuracy against time, and the widths and patterns of the layers. */
-void cr_compress_draw_points(const struct cr_compress *c, struct cr_text *out);
-void cr_compress_draw_layers(const struct cr_compress_layer *layer, int count, struct cr_text *out);
 
 #endif

@@ -46,13 +46,13 @@ static cr_status derive_config(const struct cr_compress *c, const struct cr_conf
                                            {"model.unfreeze", "model.unfreeze="},
                                            {"distill.teacher", teacher}};
     const char       *changes[16]       = {CR_CMD_NO_PRUNING, "prune.pattern=unstructured", "prune.importance=l2"};
-    int               count             = 8;
+    int               count             = 7;
     for (size_t i = 0; i < CR_COUNT(unless_given); i++)
         if (!given(c, unless_given[i][0])) changes[count++] = unless_given[i][1];
     CR_TRY(cr_config_derive(out, c->config, 0, changes, count)); /* its weights tell the classes of the teacher */
     if (*(*out)->distill.teacher && !given(c, "distill.teacher") && !can_teach(*out))
         CR_TRY(cr_config_change(out, 0, CR_CHANGES("distill.teacher=")));
-    return cr_config_change(out, 0, CR_CHANGES("model.weights=", "train.output=", "train.on_event="));
+    return cr_config_change(out, 0, CR_CHANGES("model.weights=", "train.output="));
 }
 
 cr_status cr_compress_write_ini(struct cr_compress *c) {

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { BYTES_MAX = 16 << 20, LAYERS_MAX = 4096 };
+enum { BYTES_MAX = 16 << 20 };
 
 struct text {
     char          *data;
@@ -66,51 +66,4 @@ void cr_compress_string(const char *file, const char *name, char *out, size_t si
     cr_error_release();
     cr_error_clear();
     cr_free(t.data);
-}
-
-static bool read_layer(struct cr_json *j, struct cr_compress_layer *l) {
-    const struct {
-        const char *name;
-        double     *to;
-    } numbers[] = {{"channels", &l->channels},
-                   {"left", &l->left},
-                   {"sparsity", &l->sparsity},
-                   {"before_us", &l->before_us},
-                   {"us", &l->us}};
-    char *key, *text;
-    if (!cr_json_expect(j, '{')) return false;
-    do {
-        size_t i = 0;
-        if (!cr_json_string(j, &key) || !cr_json_expect(j, ':')) return false;
-        while (i < CR_COUNT(numbers) && strcmp(numbers[i].name, key) != 0) i++;
-        const bool name = strcmp(key, "layer") == 0, pattern = strcmp(key, "pattern") == 0;
-        if (i < CR_COUNT(numbers) ? !cr_json_number(j, numbers[i].to)
-            : name || pattern     ? !cr_json_string(j, &text)
-                                  : !cr_json_skip(j))
-            return false;
-        if (name) snprintf(l->name, sizeof l->name, "%.90s", text);
-        if (pattern) snprintf(l->pattern, sizeof l->pattern, "%.30s", text);
-    } while (cr_json_take(j, ','));
-    return cr_json_expect(j, '}');
-}
-
-cr_status cr_compress_layers(const char *file, struct cr_compress_layer **out, int *count) {
-    struct text t = {0};
-    cr_status   status;
-    *count = 0;
-    *out   = cr_alloc(LAYERS_MAX, sizeof **out);
-    if (!*out) return CR_NO_MEMORY(LAYERS_MAX * sizeof **out);
-    CR_TRY_OUT(open_text(file, &t));
-    if (!find_member(&t.json, "layers") || !cr_json_expect(&t.json, '[')) status = fail(file, &t.json);
-    while (status == CR_OK && *count < LAYERS_MAX) {
-        if (!read_layer(&t.json, &(*out)[(*count)++])) status = fail(file, &t.json);
-        if (!cr_json_take(&t.json, ',')) break;
-    }
-out:
-    cr_free(t.data);
-    if (status != CR_OK) {
-        cr_free(*out);
-        *out = NULL;
-    }
-    return status;
 }

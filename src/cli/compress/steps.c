@@ -154,11 +154,9 @@ static cr_status train(struct cr_compress *c, const char *bn, const char *tuned,
     const char *channels;
     if (cr_fs_is_file(file)) return CR_OK;
     CR_TRY(channels_of(c, bn, &channels));
-    const char *weights = cr_arena_printf(&c->arena, "model.weights=%s", bn);
-    const char *output  = cr_arena_printf(&c->arena, "train.output=%s", tuned);
-    /* compress.ini may come from somebody else: no command of it is executed */
-    const char *const arguments[] = {"train",           c->ini,          channels, weights, output,
-                                     "train.on_event=", "--resume=auto", "-q",     NULL};
+    const char       *weights     = cr_arena_printf(&c->arena, "model.weights=%s", bn);
+    const char       *output      = cr_arena_printf(&c->arena, "train.output=%s", tuned);
+    const char *const arguments[] = {"train", c->ini, channels, weights, output, "--resume=auto", "-q", NULL};
     if (!weights || !output) return CR_NO_MEMORY(CR_PATH_MAX);
     return cr_compress_process(c, arguments, false, file);
 }
@@ -183,13 +181,6 @@ const struct cr_compress_point *cr_compress_reference(const struct cr_compress *
     const struct cr_compress_point *found = NULL;
     for (int i = 0; i < c->points; i++)
         if (strcmp(c->point[i].name, "dense") == 0) found = &c->point[i]; /* with --int8 the second one */
-    return found;
-}
-
-const struct cr_compress_point *cr_compress_result(const struct cr_compress *c, const struct cr_compress_try *t) {
-    const struct cr_compress_point *found = NULL;
-    for (int i = 0; i < c->points; i++)
-        if (c->point[i].name == t->name && c->point[i].step >= CR_COMPRESS_TUNED) found = &c->point[i];
     return found;
 }
 

@@ -179,7 +179,6 @@ static cr_status train(struct cr_finetune *f, const struct cr_config *config, bo
     const struct cr_train_options options = {.resume         = resume ? "auto" : NULL,
                                              .overrides      = f->args->override,
                                              .override_count = f->args->overrides,
-                                             .on_event       = f->given->train.on_event,
                                              .continued_by   = "the same command",
                                              .brief          = true};
     CR_TRY(cr_train(config, &options, signal_taken));

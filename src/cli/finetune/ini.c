@@ -68,7 +68,6 @@ static cr_status add_given(struct cr_finetune *f) {
         const char *text = f->args->override[i];
         if (sscanf(text, " %63[^. \t] . %63[^= \t] =", section, key) != 2)
             return CR_FAIL(CR_ERR_USAGE, "%.100s: must be section.key=value", text);
-        if (strcmp(section, "train") == 0 && strcmp(key, "on_event") == 0) continue; /* a command is never stored */
         const char *value = strchr(text, '=') + 1;
         value += strspn(value, " \t");
         size_t length = strlen(value);

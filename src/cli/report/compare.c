@@ -152,8 +152,7 @@ static void add_configs(const struct comparison *c, struct cr_text *out) {
     }
     cr_text_add(out, "</tr>\n");
     for (const struct cr_key *key = cr_keys; key < cr_keys + cr_key_count; key++) {
-        if (!differs(c, key) || key == cr_key_dotted("model.weights") || key == cr_key_dotted("train.on_event"))
-            continue;
+        if (!differs(c, key) || key == cr_key_dotted("model.weights")) continue;
         shown++;
         cr_text_add(out, "<tr><td class=\"l\">%s.%s</td>", key->section, key->name);
         for (int i = 0; i < c->count; i++) {

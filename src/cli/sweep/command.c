@@ -41,7 +41,7 @@ static cr_status prepare_run(struct cr_sweep *sweep, struct cr_sweep_run *run, c
 
 /* Keys that may differ: the sweep sets them, or the run chooses them. */
 static bool may_differ(const char *key, const struct cr_config *config) {
-    static const char *const names[] = {"train.output", "train.threads", "train.on_event"};
+    static const char *const names[] = {"train.output", "train.threads"};
     for (size_t i = 0; i < CR_COUNT(names); i++)
         if (strcmp(key, names[i]) == 0) return true;
     if (!*config->memory.card && strcmp(key, "memory.card") == 0) return true;

@@ -118,8 +118,6 @@ static cr_status check_keys(const struct axis *axis, int count) {
     for (int i = 0; i < count; i++) {
         if (axis[i].listed && strcmp(axis[i].key, "train.output") == 0)
             return CR_FAIL(CR_ERR_USAGE, "train.output: cannot vary; -o names the folder of all runs");
-        if (axis[i].listed && strcmp(axis[i].key, "train.on_event") == 0)
-            return CR_FAIL(CR_ERR_USAGE, "train.on_event: cannot vary; put a command with a comma in double quotes");
         for (int k = 0; k < i; k++)
             if (strcmp(axis[i].key, axis[k].key) == 0 && (axis[i].listed || axis[k].listed))
                 return CR_FAIL(CR_ERR_USAGE, "%s is given twice: give all values in one list", axis[i].key);
@@ -135,7 +133,6 @@ cr_status cr_sweep_expand(const struct cr_args *args, struct cr_sweep *sweep) {
     sweep->overrides = args->overrides;
     for (int k = 0; k < args->overrides; k++) {
         CR_TRY(split(sweep, args->override[k], &axis[k]));
-        axis[k].listed &= axis[k].count > 1 || strcmp(axis[k].key, "train.on_event") != 0; /* a quoted command */
         runs *= axis[k].count;
         sweep->varied += axis[k].listed;
         if (runs > CR_SWEEP_RUNS) return cr_args_fail(args, "the lists give more than %d runs", CR_SWEEP_RUNS);

@@ -53,12 +53,8 @@ static int writer_of(const struct cr_program *p, int tensor) {
     return CR_NONE;
 }
 
-/* The trainable parameter of a STORE tensor, or of the quantised values of one; CR_NONE: no trainable parameter. The
- * gradient of a filter is that of its quantised values (straight-through estimator). */
+/* The trainable parameter of a STORE tensor; CR_NONE: no trainable parameter. */
 static int trainable_param(const struct cr_program *p, int tensor) {
-    const int writer = p->tensor[tensor].region == CR_REGION_POOL ? writer_of(p, tensor) : CR_NONE;
-    if (writer != CR_NONE && p->op[writer].kind == CR_OP_fake_quant_filter)
-        tensor = p->op[writer].in[CR_IN_fake_quant_filter_w];
     const int param = p->tensor[tensor].param;
     if (param < 0 || cr_param_is_running(p->store->param[param].role)) return CR_NONE;
     return p->store->param[param].frozen ? CR_NONE : param;
@@ -235,18 +231,6 @@ static void grad_se_scale(struct backward *b, const struct cr_op *op, int dy) {
     cr_emit(b->p, &g, "");
     contribute(b, x, g.out[CR_OUT_se_scale_grad_dx]);
     contribute(b, logit, g.out[CR_OUT_se_scale_grad_dlogit]);
-}
-
-static void grad_fake_quant(struct backward *b, const struct cr_op *op, int dy) {
-    char         name[256];
-    struct cr_op g                    = cr_op_make(CR_OP_fake_quant_grad, op->layer);
-    g.in[CR_IN_fake_quant_grad_dy]    = dy;
-    g.in[CR_IN_fake_quant_grad_x]     = op->in[CR_IN_fake_quant_x];
-    g.in[CR_IN_fake_quant_grad_scale] = op->in[CR_IN_fake_quant_scale];
-    g.attr                            = op->attr;
-    if (!needs_grad(b, op->in[CR_IN_fake_quant_x])) return;
-    gradient_name(b, op->in[CR_IN_fake_quant_x], name);
-    contribute(b, op->in[CR_IN_fake_quant_x], tensor_of(b->p, cr_emit(b->p, &g, name), 0));
 }
 
 static void grad_drop(struct backward *b, const struct cr_op *op, int dy) {

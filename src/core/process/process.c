@@ -42,7 +42,7 @@ _Noreturn static void become(const struct cr_process_program *p, pid_t parent, v
     (void)sigprocmask(SIG_SETMASK, &none, NULL);
     if (!p->stops_with_parent || getppid() == parent) /* else the parent was killed before prctl took effect */
         if (input >= 0 && place(input, 0) && place(p->output, 1) && place(p->errors, 2))
-            (void)execve(p->path, (char *const *)(uintptr_t)p->argv, p->environment ? p->environment : environ);
+            (void)execve(p->path, (char *const *)(uintptr_t)p->argv, environ);
     *failed = errno;
     _exit(127);
 }

@@ -11,8 +11,7 @@
 
 struct cr_process_program {
     const char        *path;
-    const char *const *argv;        /* ends with NULL */
-    char *const       *environment; /* NULL: that of this process */
+    const char *const *argv;    /* ends with NULL */
     int  input, output, errors; /* become descriptors 0, 1, 2. -1: /dev/null as input, else the one of this process */
     bool stops_with_parent;     /* gets SIGTERM when this process ends, also by SIGKILL */
 };

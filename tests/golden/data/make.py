@@ -17,14 +17,9 @@ import numpy as np
 from PIL import Image
 from torchvision import transforms
 
+from make_webp import fnv
+
 HERE = os.path.dirname(os.path.abspath(__file__))
-
-
-def fnv(a):
-    h = 0xCBF29CE484222325
-    for b in np.ascontiguousarray(a, dtype=np.uint8).tobytes():
-        h = ((h ^ b) * 0x100000001B3) & 0xFFFFFFFFFFFFFFFF
-    return "%016x" % h
 
 
 def test_image(w, h):
@@ -141,8 +136,26 @@ def make_photos(folder):
     open(os.path.join(HERE, "photos.txt"), "w").write("\n".join(lines) + "\n")
 
 
+def make_rectangle():
+    """Lines of rectangle.txt: W H HEIGHT WIDTH COVER sum: the image of W x H, resized to cover a rectangle of height COVER and of the shape of the
+    result, and its centre of HEIGHT x WIDTH. COVER 0: the whole image resized to HEIGHT x WIDTH."""
+    lines = []
+    for w, h, height, width, cover in ((50, 40, 24, 40, 28), (40, 50, 24, 40, 28), (50, 30, 24, 40, 24), (33, 90, 40, 16, 45), (60, 36, 18, 30, 27),
+                                       (64, 64, 20, 48, 23), (50, 40, 24, 40, 0), (31, 77, 20, 48, 0)):
+        full_w, full_h = cover * width // height, cover
+        if w * full_h > full_w * h:
+            full_w = w * full_h // h
+        elif cover:
+            full_h = h * full_w // w
+        one = transforms.functional.resize(Image.fromarray(test_image(w, h)), (full_h, full_w) if cover else (height, width))
+        out = transforms.functional.center_crop(one, (height, width)) if cover else one
+        lines.append("%d %d %d %d %d %s" % (w, h, height, width, cover, fnv(np.array(out))))
+    open(os.path.join(HERE, "rectangle.txt"), "w").write("\n".join(lines) + "\n")
+
+
 make_decode()
 make_resize()
+make_rectangle()
 make_eval()
 if len(sys.argv) > 1:
     make_photos(sys.argv[1])

@@ -132,31 +132,6 @@ static void stored_stays_stored(void) {
     cr_fs_remove_tree(folder);
 }
 
-/* A command counts where the user gives it, and is not written to a run folder. */
-static void stored_commands_are_dropped(void) {
-    static const char *const given[] = {"train.on_event=given"};
-    const struct cr_config  *a, *b;
-    struct cr_text           text = {0};
-    REQUIRE(folder_open());
-    put("a.ini", "[train]\non_event = stored\nbatch = 24\n");
-    REQUIRE_OK(cr_config_open(&a, in_folder("a.ini"), NULL, 0));
-    CHECK_STR(a->train.on_event, "stored");
-    cr_config_dump(a, &text);
-    CHECK(strstr(text.data, "\non_event =\n") && !strstr(text.data, "stored"));
-    cr_text_free(&text);
-    cr_config_close(a);
-    REQUIRE_OK(cr_config_open_stored(&a, in_folder("a.ini"), NULL, 0));
-    CHECK(a->train.batch == 24 && !*a->train.on_event);
-    REQUIRE_OK(cr_config_reopen(&b, a, NULL, 0));
-    CHECK(!*b->train.on_event);
-    cr_config_close(b);
-    REQUIRE_OK(cr_config_reopen(&b, a, given, 1));
-    CHECK_STR(b->train.on_event, "given");
-    cr_config_close(b);
-    cr_config_close(a);
-    cr_fs_remove_tree(folder);
-}
-
 static void failing_allocations(void) {
     const struct cr_config *a;
     REQUIRE(folder_open());
@@ -177,4 +152,4 @@ static void failing_allocations(void) {
 }
 
 TESTS(CASE(files_may_change), CASE(pipes_are_read_once), CASE(errors_and_defaults), CASE(stored_stays_stored),
-      CASE(stored_commands_are_dropped), CASE(failing_allocations))
+      CASE(failing_allocations))

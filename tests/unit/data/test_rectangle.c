@@ -1,5 +1,5 @@
 /* tests/unit/data/test_rectangle.c: rectangular inputs: the pixels of evaluation and training images against those of
- * torchvision (tests/golden/data/make_rectangle.py), erasing and mixing in the rectangle, the keys of [data]. */
+ * torchvision (tests/golden/data/make.py), erasing and mixing in the rectangle, the keys of [data]. */
 #include "data/augment.h"
 #include "graph/graph.h"
 #include "tests/harness/data_support.h"

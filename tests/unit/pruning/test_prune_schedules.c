@@ -1,10 +1,7 @@
 /* tests/unit/pruning/test_prune_schedules.c: schedules of pruning: the phases of AC/DC against lists by hand, the mask
- * updates of RigL and the steps of the group decay against a model in numpy (tests/golden/pruning/make.py), random
- * masks by their counts. */
+ * updates of RigL against a model in numpy (tests/golden/pruning/make.py), random masks by their counts. */
 #define GOLDEN_FILE "pruning/schedules.safetensors"
-#include "model/model.h"
 #include "pruning/pruning.h"
-#include "pruning/shrink.h"
 #include "tests/harness/config_support.h"
 #include "tests/harness/golden_tensors.h"
 
@@ -85,26 +82,6 @@ static void updates_decay_by_a_cosine(void) {
     CHECK_INT(cr_prune_step_at(c, 0, PER_EPOCH).action, CR_PRUNE_RANDOM);
     REQUIRE_OK(cr_config_change(&c, 0, CR_CHANGES("model.weights=file")));
     CHECK_INT(cr_prune_step_at(c, 0, PER_EPOCH).action, CR_PRUNE_TO);
-    cr_config_close(c);
-}
-
-static void group_decay_is_due(void) {
-    static const char *const keys[] = {"prune.group_decay=0.1", "prune.start=1", "prune.end=3", "prune.frequency=8",
-                                       "train.epochs=5"};
-    const struct cr_config  *c;
-    int64_t                  covered = 10, since;
-    REQUIRE_OK(cr_config_open(&c, NULL, keys, CR_COUNT(keys)));
-    for (int step = 0; step < 60; step++) {
-        if (!cr_prune_decays_at(c, step, PER_EPOCH, &since)) continue;
-        CHECK(step == 18 || step == 26 || step == 30);
-        CHECK_INT(since, covered);
-        covered = step;
-    }
-    CHECK_INT(covered, 30);
-    REQUIRE_OK(cr_config_change(&c, 0, CR_CHANGES("prune.end=0"))); /* to the last epoch */
-    CHECK(cr_prune_decays_at(c, 50, PER_EPOCH, &since) && !cr_prune_decays_at(c, 58, PER_EPOCH, &since));
-    REQUIRE_OK(cr_config_change(&c, 0, CR_CHANGES("prune.group_decay=0")));
-    CHECK(!cr_prune_decays_at(c, 18, PER_EPOCH, &since));
     cr_config_close(c);
 }
 
@@ -244,61 +221,9 @@ static void random_masks(void) {
     net_close(&n);
 }
 
-/* ---- group decay ---- */
-
-static void decay_equals_numpy(void) {
-    static const char *const keys[] = {"model.arch=custom", "model.depths=1", "model.widths=8", "model.stem=cifar"};
-    const struct cr_config  *config;
-    struct cr_model          model;
-    struct cr_program        program;
-    struct cr_channel_groups g;
-    struct cr_shrink         s;
-    int64_t                  count;
-    double                  *amount = golden_read("decay", "amount", &count);
-    REQUIRE_OK(cr_config_open(&config, NULL, keys, CR_COUNT(keys)));
-    REQUIRE_OK(cr_model_open(config, 3, 8, 8, &model));
-    REQUIRE_OK(cr_model_program(&model, config, CR_PROGRAM_EVAL, 1, &program));
-    REQUIRE_OK(cr_channel_groups_trace(&program, &g));
-    float *value = cr_alloc((size_t)model.store.value_elems, sizeof *value);
-    REQUIRE(value && amount);
-    char of[96];
-    for (int i = 0; i < model.store.params; i++) {
-        const struct cr_param *q = &model.store.param[i];
-        snprintf(of, sizeof of, "decay.%s", q->name);
-        if (!cr_param_is_running(q->role)) read_into(of, "before", value, NULL, q->offset);
-    }
-    REQUIRE_OK(cr_shrink_open(&g, &model.store, CR_PRUNE_IMPORTANCE_L2, value, NULL, &s));
-    REQUIRE_OK(cr_shrink_keep_exempt(&s, &model.store, config));
-    REQUIRE_OK(cr_shrink_decay(&s, &model.store, *amount, value));
-    for (int i = 0; i < model.store.params; i++) {
-        const struct cr_param *q = &model.store.param[i];
-        snprintf(of, sizeof of, "decay.%s", q->name);
-        double *want = cr_param_is_running(q->role) ? NULL : golden_read(of, "after", &count);
-        for (int64_t k = 0; want && k < count; k++)
-            CHECK_NEAR((double)value[q->offset + k], want[k], 1e-7 * fmax(1, fabs(want[k])));
-        cr_free(want);
-    }
-    /* Channels of layers that are exempt do not decay. */
-    REQUIRE_OK(cr_config_change(&config, 0, CR_CHANGES("prune.exempt=conv1")));
-    REQUIRE_OK(cr_shrink_keep_exempt(&s, &model.store, config));
-    const struct cr_param *stem   = &model.store.param[cr_param_store_find(&model.store, "conv1.weight")];
-    const float            before = value[stem->offset + 1];
-    const struct cr_param *other  = &model.store.param[cr_param_store_find(&model.store, "layer1.0.conv1.weight")];
-    const float            inner  = value[other->offset + 1];
-    REQUIRE_OK(cr_shrink_decay(&s, &model.store, 0.05, value));
-    CHECK(value[stem->offset + 1] == before && (inner == 0 || value[other->offset + 1] != inner));
-    cr_shrink_free(&s);
-    cr_channel_groups_free(&g);
-    cr_program_free(&program);
-    cr_model_close(&model);
-    cr_config_close(config);
-    cr_free(value);
-    cr_free(amount);
-}
-
 static void close_golden(void) {
     cr_st_close(golden);
 }
 
-TESTS(CASE(phases_alternate), CASE(updates_decay_by_a_cosine), CASE(group_decay_is_due),
-      CASE(moved_weights_equal_numpy), CASE(random_masks), CASE(decay_equals_numpy), CASE(close_golden))
+TESTS(CASE(phases_alternate), CASE(updates_decay_by_a_cosine), CASE(moved_weights_equal_numpy), CASE(random_masks),
+      CASE(close_golden))

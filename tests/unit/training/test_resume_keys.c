@@ -27,8 +27,7 @@ static const char *name_of(const struct cr_key *key, char name[96]) {
 static const char *const harmless[] = {"data.eval_resize=10", "data.eval_crop=8",    "data.tta=flip",
                                        "data.val_images=20",  "train.eval_batch=2",  "train.final_tta=flip",
                                        "data.workers=0",      "data.prefetch=1",     "train.gpu=1",
-                                       "train.threads=2",     "data.root=elsewhere", "model.weights=elsewhere.pth",
-                                       "train.on_event=true"};
+                                       "train.threads=2",     "data.root=elsewhere", "model.weights=elsewhere.pth"};
 
 /* Of these keys, the folder is where the run is found, and the teacher is compared by its weights. */
 static bool is_special(const char *name) {
@@ -84,8 +83,7 @@ static const char *const other_values[][5] = {
     {"data.bits=16"},
     {"data.multi_label=yes", "data.kind=csv", "data.root=elsewhere", "data.train_images=0", "data.val_images=0"},
     {"data.image_width=16"},
-    {"quant.keep=fc"},
-    {"quant.type=int8", "quant.train=yes"}};
+    {"quant.keep=fc"}};
 
 /* Overrides that give the key another value than the run has; `text` holds the first one. */
 static void other_value(const struct cr_key *key, const struct cr_config *config, char text[160], const char *out[5]) {
@@ -134,6 +132,11 @@ static void network_and_data_must_not_change(void) {
     for (int i = 0; i < cr_key_count; i++) {
         const enum cr_key_decides decides = cr_keys[i].decides;
         if (decides != CR_DECIDES_MODEL && decides != CR_DECIDES_DATA) continue;
+        if (&cr_keys[i] == cr_key_dotted("quant.type")) { /* 8-bit networks are never trained */
+            CHECK_STATUS(RESUME(&r, "a", "quant.type=int8"), CR_ERR_CONFIG);
+            CHECK(strstr(cr_error_message(), "a quantised network cannot be trained"));
+            continue;
+        }
         check_refused(&cr_keys[i], config);
         models += decides == CR_DECIDES_MODEL;
         data += decides == CR_DECIDES_DATA;

@@ -1,4 +1,4 @@
-/* tests/unit/training/test_train_schedules.c: runs with the schedules acdc and rigl, and with prune.group_decay: resume
+/* tests/unit/training/test_train_schedules.c: runs with the schedules acdc and rigl: resume
  * is bitwise identical from every step; the weights before and after each change of the masks are those that the
  * papers define, computed here from checkpoints and from gradients of a network without masks. */
 #include "tests/harness/train_support.h"
@@ -36,9 +36,6 @@ static void acdc_resumes(void) {
 static void rigl_resumes(void) {
     RESUMES("prune.drop_fraction=0.3", RIGL);
     RESUMES("train.seed=2", RIGL, "train.clip_norm=1", "ema.decay=0.9", "optim.kind=lars", "optim.lr=1");
-}
-static void group_decay_resumes(void) {
-    RESUMES("prune.frequency=5", "prune.group_decay=0.2", "prune.start=0.5", "prune.frequency=4", "prune.end=1.67");
 }
 
 /* ---- checkpoints ---- */
@@ -241,40 +238,4 @@ static void rigl_moves_by_dense_gradients(void) {
     finish(&plain);
 }
 
-/* ---- group decay ---- */
-
-/* Each weight is the one of a run without decay times 1 - rate * (sum of g of two units), where g is 1 to 16. The exact
- * factors are those of test_prune_schedules.c. */
-static void group_decay_shrinks_channels(void) {
-    struct run   plain, r;
-    struct state dense, decayed;
-    prepare(&plain);
-    r = plain;
-    give(&r, "prune.group_decay=1");
-    give(&r, "prune.frequency=3");
-    REQUIRE_OK(run_to(&plain, "dense", 2, &dense));
-    REQUIRE_OK(run_to(&r, "same", 2, &decayed));
-    const size_t bytes = cr_param_store_buffer_bytes(&dense.session.model.store, CR_BUFFER_VALUE);
-    CHECK(memcmp(dense.at.value, decayed.at.value, bytes) == 0); /* nothing before the first step of the decay */
-    forget(&dense);
-    forget(&decayed);
-    REQUIRE_OK(run_to(&plain, "dense3", 3, &dense));
-    REQUIRE_OK(run_to(&r, "decayed", 3, &decayed));
-    double rate = 0, least = 1, most = 0;
-    for (int step = 0; step < 3; step++) rate += cr_schedule_lr(decayed.config, step, 6);
-    const struct cr_param_store *store = &dense.session.model.store;
-    const struct cr_param       *q     = &store->param[cr_param_store_find(store, "layer1.0.conv1.weight")];
-    for (int64_t i = q->offset; i < q->offset + q->elems; i++) {
-        const double factor = (double)decayed.at.value[i] / (double)dense.at.value[i];
-        least               = fmin(least, factor);
-        most                = fmax(most, factor);
-    }
-    CHECK(most <= 1 - 2 * rate + 1e-6);
-    CHECK(least >= fmax(1 - 32 * rate, 0) - 1e-6 && most - least > rate);
-    forget(&dense);
-    forget(&decayed);
-    finish(&plain);
-}
-
-TESTS(CASE(acdc_resumes), CASE(rigl_resumes), CASE(group_decay_resumes), CASE(acdc_phases),
-      CASE(rigl_moves_by_dense_gradients), CASE(group_decay_shrinks_channels))
+TESTS(CASE(acdc_resumes), CASE(rigl_resumes), CASE(acdc_phases), CASE(rigl_moves_by_dense_gradients))

@@ -46,40 +46,6 @@ cr_status cr_ref_dequantize(struct cr_device *device, const struct cr_call *call
     return CR_OK;
 }
 
-/* The largest finite magnitude. */
-static float largest_of(const struct ref *x, int64_t first, int64_t end) {
-    float largest = 0;
-    for (int64_t i = first; i < end; i++) {
-        const float m = fabsf((float)ref_get(x, i));
-        if (m > largest && m < INFINITY) largest = m;
-    }
-    return largest;
-}
-
-cr_status cr_ref_observe_range(struct cr_device *device, const struct cr_call *call) {
-    const struct ref x = REF_IN(observe_range, x), old = REF_IN(observe_range, scale),
-                     state = REF_IN(observe_range, state), scale = REF_OUT(observe_range, scale);
-    const struct cr_quant_attr *a       = &call->op->attr.quant;
-    const float                 batches = (float)ref_get(&state, CR_STATE_BATCHES), s = (float)ref_get(&old, 0);
-    const float d = fmaxf(a->momentum, 1.0f / (1.0f + batches)), m = largest_of(&x, 0, x.elems) / highest(a->is_signed);
-    (void)device;
-    ref_put(&scale, 0, m > 0 ? (double)fmaf(d, m - s, s) : (double)s);
-    return CR_OK;
-}
-
-cr_status cr_ref_fake_quant_grad(struct cr_device *device, const struct cr_call *call) {
-    const struct ref dy = REF_IN(fake_quant_grad, dy), x = REF_IN(fake_quant_grad, x),
-                     scale = REF_IN(fake_quant_grad, scale), dx = REF_OUT(fake_quant_grad, dx);
-    const bool  is_signed = call->op->attr.quant.is_signed;
-    const float s         = (float)ref_get(&scale, 0);
-    CR_PARALLEL_FOR(cr_cpu_threads(device))
-    for (int64_t i = 0; i < dx.elems; i++) {
-        const float q = rintf((float)ref_get(&x, i) / s);
-        ref_put(&dx, i, q >= lowest(is_signed) && q <= highest(is_signed) ? ref_get(&dy, i) : 0);
-    }
-    return CR_OK;
-}
-
 /* ---- filters: one scale for each output channel ---- */
 
 static void quantize_filter(struct cr_device *device, const struct cr_call *call, bool fake) {
@@ -93,15 +59,6 @@ static void quantize_filter(struct cr_device *device, const struct cr_call *call
             ref_put(&y, i, fake ? (double)(q * (float)s) : (double)q);
         }
     }
-}
-
-cr_status cr_ref_filter_scale(struct cr_device *device, const struct cr_call *call) {
-    const struct ref w = REF_IN(filter_scale, w), scale = REF_OUT(filter_scale, scale);
-    const int64_t    row = w.elems / w.N;
-    CR_PARALLEL_FOR(cr_cpu_threads(device))
-    for (int64_t k = 0; k < w.N; k++)
-        ref_put(&scale, k, (double)fmaxf(largest_of(&w, k * row, (k + 1) * row) / highest(true), 0x1p-126f));
-    return CR_OK;
 }
 
 cr_status cr_ref_fake_quant_filter(struct cr_device *device, const struct cr_call *call) {
