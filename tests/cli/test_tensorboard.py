@@ -14,6 +14,7 @@ import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "tools"))
 import peers
+from onnx_text import varint
 from support import TINY_MODEL, check, cresnet, run, skip
 
 HERE = os.path.abspath(__file__)
@@ -62,21 +63,12 @@ def records(path):
 def fields(data):
     """(number, value) of a protocol buffer's fields; bytes for length-delimited ones."""
     at = 0
-
-    def varint():
-        nonlocal at
-        value = shift = 0
-        while True:
-            value |= (data[at] & 0x7F) << shift
-            at, shift = at + 1, shift + 7
-            if not data[at - 1] & 0x80:
-                return value
-
     while at < len(data):
-        key = varint()
+        key, at = varint(data, at)
         number, wire = key >> 3, key & 7
         if wire == 0:
-            yield number, varint()
+            value, at = varint(data, at)
+            yield number, value
         elif wire == 1:
             yield number, struct.unpack_from("<d", data, at)[0]
             at += 8
@@ -84,7 +76,7 @@ def fields(data):
             yield number, struct.unpack_from("<f", data, at)[0]
             at += 4
         else:
-            size = varint()
+            size, at = varint(data, at)
             yield number, data[at : at + size]
             at += size
 

@@ -1,12 +1,10 @@
 /* tests/fuzz/fuzz_budget.c: reads any bytes as a table of sparsities by layer. The table is refused with a message
  * that names the file or the key, or every layer has a sparsity from 0 to 1. */
 #include "config/config.h"
-#include "memory_file.h"
 #include "pruning/pruning.h"
+#include "tests/fuzz/memory_file.h"
 
 #include <string.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static void add_parameters(struct cr_param_store *store) {
     cr_param_store_add(store, "conv1.weight", CR_ROLE_CONV, (const int64_t[4]){8, 3, 3, 3}, CR_NONE);

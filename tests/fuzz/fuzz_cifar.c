@@ -1,10 +1,9 @@
 /* tests/fuzz/fuzz_cifar.c: reads CIFAR records of both forms: the first byte chooses the form, the other bytes are
  * records. Accepted records have labels in range and every pixel in its place. */
 #include "data/source.h"
+#include "tests/fuzz/fuzz.h"
 
 enum { RECORDS_MAX = 8 };
-
-int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t count);
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t count) {
     uint8_t pixels[RECORDS_MAX * CR_CIFAR_PIXEL_BYTES];

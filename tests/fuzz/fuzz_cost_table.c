@@ -2,10 +2,9 @@
  * message, or accepted. The first line names the device and the last line is a checksum, which mutations cannot
  * match: the same bytes are read again between a correct first and last line. */
 #include "autotune/cost_table.h"
+#include "tests/fuzz/fuzz.h"
 
 #include <string.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static struct cr_device *device;
 

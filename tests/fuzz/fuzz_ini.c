@@ -2,12 +2,10 @@
  * dump reads back to the same values. Our scanner and iniparser must not read an accepted file in different ways,
  * and no memory may leak. */
 #include "config/config.h"
-#include "memory_file.h"
+#include "tests/fuzz/memory_file.h"
 
 #include <string.h>
 #include <strings.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static cr_status open_bytes(const struct cr_config **config, const void *data, size_t size) {
     char      path[64];

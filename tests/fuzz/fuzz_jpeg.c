@@ -5,11 +5,10 @@
 #include "data/decode.h"
 #include "data/image/jpeg.h"
 #include "data/scratch.h"
+#include "tests/fuzz/fuzz.h"
 #include "tests/harness/image_support.h"
 
 #include <string.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t count);
 
 static void decode_box(const uint8_t *bytes, size_t count, bool whole_fine) {
     struct cr_stored     stored  = {.bytes = bytes, .count = count, .verified = bytes[count - 1] & 1, .exif = true};

@@ -1,10 +1,9 @@
 /* tests/fuzz/fuzz_lifetimes.c: reads any bytes as a file of lifetimes. The file is refused with a message that names
  * it, or read; then its printed form reads back the same, and a plan of a few lifetimes passes the check. */
+#include "tests/fuzz/fuzz.h"
 #include "tools/memory-trace/lifetimes_csv.h"
 
 #include <string.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 enum { PLANNED_MAX = 64 };
 

@@ -3,10 +3,9 @@
  * again with correct checksums. */
 #include "core/checksum/crc32c.h"
 #include "data/pack.h"
+#include "tests/fuzz/fuzz.h"
 
 #include <string.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t count);
 
 static void store32(uint8_t *b, uint32_t v) {
     for (int i = 0; i < 4; i++) b[i] = (uint8_t)(v >> 8 * i);

@@ -1,9 +1,7 @@
 /* tests/fuzz/fuzz_safetensors.c: reads any bytes as a safetensors file: opening may refuse, but an opened file must
  * be valid: every entry can be found by name, its bytes can be read, its shape fits them, and the entries cover the
  * data. */
-#include "weights_file.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+#include "tests/fuzz/weights_file.h"
 
 static void check_file(struct cr_st_file *file, size_t size) {
     uint64_t end = 0;

@@ -2,11 +2,9 @@
  * that names the file, or it is valid: as many set bits as values, all in range; and its gaps, written again, are
  * those of the file. */
 #include "checkpoint/checkpoint.h"
-#include "memory_file.h"
+#include "tests/fuzz/memory_file.h"
 
 #include <string.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 enum { ELEMS_CHECKED_MAX = 1 << 22 }; /* a few bytes may describe a tensor that is too large to verify */
 

@@ -1,9 +1,7 @@
 /* tests/fuzz/fuzz_torch.c: reads any bytes as a PyTorch file: opening may refuse, but an opened file must be valid:
  * every entry can be found by name, its shape fits its bytes, and they can be read in parts. */
 #include "formats/torch.h"
-#include "weights_file.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+#include "tests/fuzz/weights_file.h"
 
 static void check_file(struct cr_st_file *file, size_t size) {
     for (int i = 0; i < cr_st_count(file); i++) {

@@ -1,11 +1,10 @@
 /* tests/fuzz/fuzz_trace.c: reads any bytes as a memory log; if the first byte is not 't', the bytes are a small
  * program of events: each byte is an event on one of a few blocks. An accepted log must be valid; if an iteration is
  * found, its plans must pass the check. */
+#include "tests/fuzz/fuzz.h"
 #include "tools/memory-trace/trace/trace.h"
 
 #include <string.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t count);
 
 static void check_log(const struct cr_trace *t) {
     int alive = 0;

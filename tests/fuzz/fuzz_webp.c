@@ -1,12 +1,11 @@
 /* tests/fuzz/fuzz_webp.c: reads any chunks after WebP's head: an image or a clean refusal. The length in the head
  * is set to that of the input. */
 #include "data/data.h"
+#include "tests/fuzz/fuzz.h"
 #include "tests/harness/image_support.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t count);
 
 static void decode(const uint8_t *bytes, size_t count) {
     struct cr_image image;

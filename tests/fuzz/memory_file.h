@@ -3,6 +3,7 @@
 #define CR_MEMORY_FILE_H
 
 #include "core/base.h"
+#include "tests/fuzz/fuzz.h"
 
 #include <stdio.h>
 #include <sys/mman.h>

@@ -1,14 +1,14 @@
 /* tests/fuzz/replay.c: runs a fuzz target over every file of the folders named as arguments, in the order of names,
  * where libFuzzer is not available. A target reports a fault by aborting, so each file is printed before it runs. An
  * empty or missing folder is a failure: a lost corpus must not pass. */
+#include "tests/fuzz/fuzz.h"
+
 #include <dirent.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static uint8_t *file_load(const char *path, size_t *size) {
     FILE       *file = fopen(path, "rb");

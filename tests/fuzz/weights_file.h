@@ -4,7 +4,7 @@
 #define CR_FUZZ_WEIGHTS_FILE_H
 
 #include "formats/safetensors.h"
-#include "memory_file.h"
+#include "tests/fuzz/memory_file.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -4,7 +4,7 @@
 #define CHECKPOINT_FAKE_H
 
 #include "checkpoint/checkpoint.h"
-#include "tests/harness/test.h"
+#include "tests/harness/folder.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -14,30 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* ---- a folder, and redirection of stderr ---- */
-
-static char folder[256];
-
-static inline bool folder_open(void) {
-    snprintf(folder, sizeof folder, "%s/cresnet-ckpt-XXXXXX", access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp");
-    return mkdtemp(folder) != NULL;
-}
-static inline void folder_close(void) {
-    cr_fs_remove_tree(folder);
-}
-
-static inline const char *in_folder(const char *fmt, ...) CR_PRINTF(1, 2);
-static inline const char *in_folder(const char *fmt, ...) {
-    static char paths[4][600];
-    static int  turn;
-    char       *path = paths[turn++ % 4];
-    int         used = snprintf(path, 600, "%s/", folder);
-    va_list     args;
-    va_start(args, fmt);
-    vsnprintf(path + used, 600 - (size_t)used, fmt, args);
-    va_end(args);
-    return path;
-}
+/* ---- redirection of stderr ---- */
 
 static int saved_stderr = -1;
 

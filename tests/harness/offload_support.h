@@ -62,8 +62,8 @@ static inline void hand_emit(struct cr_program *p, const struct cr_cost_model *c
     cr_emit(p, &op, "");
 }
 
-static inline int hand_tensor(struct cr_program *p, const struct cr_tensor *like, const char *tail,
-                              enum cr_region region) {
+static inline int copy_of_tensor(struct cr_program *p, const struct cr_tensor *like, const char *tail,
+                                 enum cr_region region) {
     char name[300];
     snprintf(name, sizeof name, "%s%s", like->name, tail);
     const struct cr_tensor t = *like; /* adding may reallocate the array */
@@ -73,8 +73,8 @@ static inline int hand_tensor(struct cr_program *p, const struct cr_tensor *like
 static inline void hand_tensors(struct cr_program *p, struct hand_offload *s) {
     char name[300];
     snprintf(name, sizeof name, "%s.event", p->tensor[s->tensor].name);
-    s->host  = hand_tensor(p, &p->tensor[s->tensor], ".host", CR_REGION_HOST);
-    s->back  = hand_tensor(p, &p->tensor[s->tensor], "'", CR_REGION_POOL);
+    s->host  = copy_of_tensor(p, &p->tensor[s->tensor], ".host", CR_REGION_HOST);
+    s->back  = copy_of_tensor(p, &p->tensor[s->tensor], "'", CR_REGION_POOL);
     s->event = cr_tensor_add(p, name, CR_U8, CR_REGION_POOL, 1, 1, 1, 1);
 }
 

@@ -5,29 +5,9 @@
 
 #include "core/files.h"
 #include "formats/safetensors.h"
-#include "tests/harness/test.h"
-
-#include <unistd.h>
+#include "tests/harness/folder.h"
 
 #define GOLDEN CR_SOURCE_DIR "/tests/golden/safetensors/"
-
-static char folder[256]; /* of the running case */
-
-static inline bool folder_open(void) {
-    const char *base = access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp";
-    snprintf(folder, sizeof folder, "%s/cresnet-st-XXXXXX", base);
-    return mkdtemp(folder) != NULL;
-}
-
-static inline void folder_close(void) {
-    cr_fs_remove_tree(folder);
-}
-
-static const char *in_folder(const char *name) {
-    static char path[512];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    return path;
-}
 
 /* ---- the demo of st.py ---- */
 
@@ -85,4 +65,28 @@ static inline cr_status write_raw(const char *path, const char *header, uint64_t
     memcpy(bytes + 8, header, strlen(header));
     return cr_fs_write_new(path, bytes, 8 + strlen(header) + data_bytes);
 }
+
+/* The file has the tensors of the demo, and each can be read in parts. */
+static inline void check_demo_tensors(struct cr_st_file *file) {
+    CHECK_INT(cr_st_count(file), DEMO);
+    for (size_t i = 0; i < DEMO; i++) {
+        const struct cr_st_entry *want = &demo[i].entry, *got = cr_st_find(file, want->name);
+        unsigned char             data[64] = {0};
+        CHECK(got != NULL);
+        if (!got) continue;
+        CHECK_INT(got->dtype, want->dtype);
+        CHECK_INT(got->dims, want->dims);
+        for (int d = 0; d < want->dims; d++) CHECK_INT(got->dim[d], want->dim[d]);
+        REQUIRE_OK(cr_st_read(file, got, 0, data, (size_t)got->bytes));
+        CHECK(!got->bytes || !memcmp(data, demo[i].data, (size_t)got->bytes));
+        for (size_t from = 0; from < got->bytes; from++) { /* any part, also of strided tensors */
+            memset(data, 0, sizeof data);
+            REQUIRE_OK(cr_st_read(file, got, from, data, (size_t)got->bytes - from));
+            CHECK(!memcmp(data, (const char *)demo[i].data + from, (size_t)got->bytes - from));
+            REQUIRE_OK(cr_st_read(file, got, from, data, 1));
+            CHECK_INT(data[0], ((const unsigned char *)demo[i].data)[from]);
+        }
+    }
+}
+
 #endif

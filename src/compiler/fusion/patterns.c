@@ -37,11 +37,11 @@ static void replace_ops(struct cr_edit *edit, int root, const struct cr_op *fuse
     cr_edit_replace(edit, root, fused);
 }
 
-/* Fuses the bn_apply that writes an operand of the op at `add` into the op at `root`: the add itself, or the ReLU
- * behind it. */
-static bool fuse_add(struct cr_edit *edit, const struct cr_cost_model *cost_model, int add, int root) {
+/* bn_apply -> add -> relu */
+static bool fuse_bn_add_relu(struct cr_edit *edit, const struct cr_cost_model *cost_model, int root) {
+    const int add = cr_edit_private_writer(edit, cr_fuse_op(edit, root)->in[CR_IN_relu_x], CR_OP_add);
+    if (add == CR_NONE || !cr_fuse_same_stream(edit, add, root) || !cr_edit_can_move(edit, add, root)) return false;
     const struct cr_op *add_op = cr_fuse_op(edit, add);
-    bool                relu   = root != add;
     for (int side = 0; side < 2; side++) {
         int operand = side ? add_op->in[CR_IN_add_b] : add_op->in[CR_IN_add_a],
             other   = side ? add_op->in[CR_IN_add_a] : add_op->in[CR_IN_add_b];
@@ -49,28 +49,16 @@ static bool fuse_add(struct cr_edit *edit, const struct cr_cost_model *cost_mode
         if (bn == CR_NONE || !is_plain_bn(cr_fuse_op(edit, bn))) continue;
         struct cr_op fused           = *cr_fuse_op(edit, bn);
         fused.in[CR_IN_bn_apply_add] = other;
-        fused.out[CR_OUT_bn_apply_y] = cr_fuse_op(edit, root)->out[0];
-        fused.attr.bn.relu           = relu;
+        fused.out[CR_OUT_bn_apply_y] = cr_fuse_op(edit, root)->out[CR_OUT_relu_y];
+        fused.attr.bn.relu           = true;
         if (!cr_fuse_accepted(edit, cost_model, &fused)) continue;
-        replace_ops(edit, root, &fused, bn, relu ? add : CR_NONE);
+        replace_ops(edit, root, &fused, bn, add);
         return true;
     }
     return false;
 }
 
-/* bn_apply -> add -> relu */
-static bool fuse_bn_add_relu(struct cr_edit *edit, const struct cr_cost_model *cost_model, int root) {
-    int add = cr_edit_private_writer(edit, cr_fuse_op(edit, root)->in[CR_IN_relu_x], CR_OP_add);
-    if (add == CR_NONE || !cr_fuse_same_stream(edit, add, root) || !cr_edit_can_move(edit, add, root)) return false;
-    return fuse_add(edit, cost_model, add, root);
-}
-
-/* bn_apply -> add */
-static bool fuse_bn_add(struct cr_edit *edit, const struct cr_cost_model *cost_model, int root) {
-    return fuse_add(edit, cost_model, root, root);
-}
-
-/* bn_apply (with or without an add) -> relu */
+/* bn_apply -> relu */
 static bool fuse_bn_relu(struct cr_edit *edit, const struct cr_cost_model *cost_model, int root) {
     int bn = bn_before(edit, cr_fuse_op(edit, root)->in[CR_IN_relu_x], root);
     if (bn == CR_NONE || cr_fuse_op(edit, bn)->attr.bn.relu) return false;
@@ -145,7 +133,6 @@ static bool fuse_relu_grad_bn_grad(struct cr_edit *edit, const struct cr_cost_mo
 static const struct pattern patterns[] = {
     {"conv+bn+add+relu", CR_OP_relu, cr_fuse_gram_conv},
     {"bn+add+relu", CR_OP_relu, fuse_bn_add_relu},
-    {"bn+add", CR_OP_add, fuse_bn_add},
     {"bn+relu", CR_OP_relu, fuse_bn_relu},
     {"bn+(bn)", CR_OP_bn_apply, fuse_shortcut_bn},
     {"relu_grad+bn_grad", CR_OP_relu_grad, fuse_relu_grad_bn_grad},

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Writes loss.safetensors: PyTorch's results in float64 for the losses with class weights, the focal loss and binary
-cross-entropy, for tests/unit/device/test_ref_loss.c.
+"""Writes PyTorch's results in float64: loss.safetensors for the losses with class weights, the focal loss and binary cross-entropy
+(tests/unit/device/test_ref_loss.c), distill.safetensors for the losses of knowledge distillation (test_ref_distill.c).
 
-    python3 tests/golden/loss/make.py tests/golden/loss/loss.safetensors
+    python3 tests/golden/loss/make.py [TIMM]
 
-Made with PyTorch 1.13 and timm/loss/binary_cross_entropy.py of timm 1.0, whose path is an optional second argument. Logits and weights are small multiples of 1/32, so that they are exact in float32.
+Made with PyTorch 1.13 and timm/loss/binary_cross_entropy.py of timm 1.0, whose path is TIMM. All inputs are small multiples of 1/32, so that they
+are exact in float32.
 """
 import importlib.util
 import os
@@ -13,7 +14,8 @@ import sys
 import torch
 import torch.nn.functional as F
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "tools"))
+here = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(here, "..", "..", "tools"))
 import st
 
 torch.manual_seed(20260101)
@@ -98,8 +100,8 @@ def make_several():
 
 def timm_loss():
     """timm's class; without timm the same arithmetic."""
-    if len(sys.argv) > 2:
-        spec = importlib.util.spec_from_file_location("timm_bce", sys.argv[2])
+    if len(sys.argv) > 1:
+        spec = importlib.util.spec_from_file_location("timm_bce", sys.argv[1])
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
         return module.BinaryCrossEntropy
@@ -153,7 +155,56 @@ def make_timm():
         tensors[name + ".options"] = torch.tensor([smoothing, 0, threshold or 0], dtype=torch.float32)
 
 
+def keep_distilled(name, values):
+    for part, value in values.items():
+        value = value.detach() if part in ("dx", "metrics") else value.detach().to(torch.int32 if part == "labels" else torch.float32)
+        tensors[name + "." + part] = value.contiguous()
+
+
+LABELS = torch.tensor([3, 0, -1, 9, 5, -1, 7, 2])
+SEEN = LABELS >= 0
+
+
+def draw_wide(*shape):
+    return draw(*shape, low=-96, high=96)
+
+
+def metrics(first):
+    return torch.tensor([first, 6, 2, 5], dtype=torch.float64)
+
+
+def logits(name, classes, weight, temperature):
+    """Hinton et al. 2015: KLDivLoss of the softened logits, times the square of the temperature."""
+    student, teacher, dy = (draw_wide(N, classes) * 2).requires_grad_(), draw_wide(N, classes) * 2, draw_wide(N, classes)
+    kl = F.kl_div(F.log_softmax(student[SEEN] / temperature, dim=1), F.softmax(teacher[SEEN] / temperature, dim=1), reduction="batchmean")
+    part = weight * temperature ** 2 * kl
+    part.backward()
+    hard = 12.5
+    keep_distilled(name, {"logits": student, "teacher": teacher, "dy": dy, "labels": LABELS.reshape(N, 1), "before": metrics(hard),
+                "options": torch.tensor([weight, temperature]), "metrics": metrics((1 - weight) * hard + part.item() * SEEN.sum().item()),
+                "dx": dy + student.grad})
+
+
+def features(name, shape, weight):
+    x, teacher, dy = draw_wide(N, *shape).requires_grad_(), draw_wide(N, *shape), draw_wide(N, *shape)
+    part = weight * F.mse_loss(x[SEEN], teacher[SEEN])
+    part.backward()
+    keep_distilled(name, {"logits": x, "teacher": teacher, "dy": dy, "labels": LABELS.reshape(N, 1), "before": metrics(12.5),
+                "options": torch.tensor([weight, 0.0]), "metrics": metrics(12.5 + part.item() * SEEN.sum().item()), "dx": dy + x.grad})
+
+
+def write(name):
+    st.save(os.path.join(here, name), {key: t.numpy() for key, t in tensors.items()})
+    tensors.clear()
+
+
 make_single()
 make_several()
 make_timm()
-st.save(sys.argv[1], {name: t.numpy() for name, t in tensors.items()})
+write("loss.safetensors")
+torch.manual_seed(20260102)
+logits("warm", 10, 0.5, 4.0)
+logits("cold", 10, 0.75, 0.5)
+logits("alone", 13, 1.0, 2.0)
+features("features", (3, 5, 4), 0.25)
+write("distill.safetensors")

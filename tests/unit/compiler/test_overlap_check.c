@@ -1,4 +1,5 @@
-/* tests/unit/compiler/test_overlap_check.c: the plan checker (cr_plan_check) refuses every corrupted plan and no other. */
+/* tests/unit/compiler/test_overlap_check.c: the plan checker (cr_plan_check) refuses every corrupted plan and no
+ * other. */
 #include "tests/harness/compiler_support.h"
 
 /* ---- the plan checker ---- */

@@ -1,30 +1,11 @@
 /* tests/unit/core/test_output_file.c: which names may be written: new, own, foreign and empty files, links, devices,
  * pipes, folders. Every kind is recognised by its first bytes, and by nothing shorter. */
 #include "core/output_file.h"
-#include "tests/harness/test.h"
+#include "tests/harness/folder.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-static char folder[64];
-
-static const char *in_folder(const char *name) {
-    static char path[4][128];
-    static int  next;
-    char       *out = path[next++ % 4];
-    snprintf(out, sizeof path[0], "%s/%s", folder, name);
-    return out;
-}
-
-static void make_folder(void) {
-    snprintf(folder, sizeof folder, "/tmp/cresnet-output-XXXXXX");
-    CHECK(mkdtemp(folder) != NULL);
-}
-
-static void remove_folder(void) {
-    CHECK_INT(cr_fs_remove_tree(folder), 0);
-}
 
 static void put(const char *path, const void *bytes, size_t count) {
     FILE *f = fopen(path, "wb");
@@ -49,7 +30,6 @@ static const struct {
     [CR_OUTPUT_PREDICTIONS] = {BYTES(CR_OUTPUT_PREDICTIONS_START ",")},
     [CR_OUTPUT_REPORT]      = {BYTES("<!DOCTYPE html>\nname=\"generator\" content=\"cresnet ")},
     [CR_OUTPUT_POOL_SVG]    = {BYTES(CR_OUTPUT_POOL_SVG_START)},
-    [CR_OUTPUT_LR_SVG]      = {BYTES(CR_OUTPUT_LR_SVG_START)},
     [CR_OUTPUT_EXPLAIN_PNG] = {BYTES(
         "\x89PNG\r\n\x1a\n.........................1234tEXtSoftware\0" CR_OUTPUT_EXPLAIN_SOFTWARE)},
     [CR_OUTPUT_EXPLAIN_CSV] = {BYTES(CR_OUTPUT_EXPLAIN_START ",")},
@@ -59,7 +39,7 @@ static const struct {
 
 static void each_kind_is_recognised(void) {
     struct cr_output_file file;
-    make_folder();
+    REQUIRE(folder_open());
     const char *path = in_folder("x");
     for (int kind = 0; kind < CR_OUTPUT_KINDS; kind++) {
         for (int content = 0; content < CR_OUTPUT_KINDS; content++) {
@@ -73,7 +53,7 @@ static void each_kind_is_recognised(void) {
         put(path, "", 0);
         CHECK_STATUS(find(path, (enum cr_output_kind)kind, 0, &file), CR_OK);
     }
-    remove_folder();
+    folder_close();
 }
 
 static void names_of_descriptors(void) {
@@ -97,7 +77,7 @@ static void names_of_descriptors(void) {
 static void other_names_are_errors(void) {
     struct cr_output_file file;
     char                  path[CR_PATH_MAX + 8];
-    make_folder();
+    REQUIRE(folder_open());
     CHECK_STATUS(find("", CR_OUTPUT_ONNX, 0, &file), CR_ERR_CONFIG);
     CHECK_STATUS(find(folder, CR_OUTPUT_ONNX, CR_OUTPUT_FORCE, &file), CR_ERR_IO);
     memset(path, 'x', sizeof path);
@@ -105,7 +85,7 @@ static void other_names_are_errors(void) {
     CHECK_STATUS(find(path, CR_OUTPUT_ONNX, 0, &file), CR_ERR_IO);
     REQUIRE_OK(find(in_folder("missing/x"), CR_OUTPUT_ONNX, 0, &file)); /* found out when it is written */
     CHECK_STATUS(cr_output_file_write(&file, "new", 3), CR_ERR_IO);
-    remove_folder();
+    folder_close();
 }
 
 TESTS(CASE(each_kind_is_recognised), CASE(names_of_descriptors), CASE(other_names_are_errors))

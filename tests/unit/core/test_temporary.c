@@ -2,7 +2,7 @@
  * another process still writes is kept, permissions stay, and a failure at each change on disk leaves the old file and
  * nothing else. */
 #include "core/temporary.h"
-#include "tests/harness/test.h"
+#include "tests/harness/folder.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -10,25 +10,6 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-static char folder[64];
-
-static const char *in_folder(const char *name) {
-    static char path[4][128];
-    static int  next;
-    char       *out = path[next++ % 4];
-    snprintf(out, sizeof path[0], "%s/%s", folder, name);
-    return out;
-}
-
-static void make_folder(void) {
-    snprintf(folder, sizeof folder, "/tmp/cresnet-temporary-XXXXXX");
-    CHECK(mkdtemp(folder) != NULL);
-}
-
-static void remove_folder(void) {
-    CHECK_INT(cr_fs_remove_tree(folder), 0);
-}
 
 static int count_names(void) {
     int  count = 0;
@@ -39,18 +20,18 @@ static int count_names(void) {
 }
 
 static bool there(const char *name) {
-    return access(in_folder(name), F_OK) == 0;
+    return access(in_folder("%s", name), F_OK) == 0;
 }
 
 static void put(const char *name) {
-    FILE *f = fopen(in_folder(name), "wb");
+    FILE *f = fopen(in_folder("%s", name), "wb");
     CHECK(f != NULL);
     if (f) fclose(f);
 }
 
 static bool holds(const char *name, const char *text) {
     char   bytes[64] = {0};
-    FILE  *f         = fopen(in_folder(name), "rb");
+    FILE  *f         = fopen(in_folder("%s", name), "rb");
     size_t got       = f ? fread(bytes, 1, sizeof bytes - 1, f) : 0;
     if (f) fclose(f);
     return got == strlen(text) && memcmp(bytes, text, got) == 0;
@@ -59,7 +40,7 @@ static bool holds(const char *name, const char *text) {
 static void commit_replaces_and_drop_removes(void) {
     struct cr_temporary t;
     struct stat         s;
-    make_folder();
+    REQUIRE(folder_open());
     REQUIRE_OK(cr_temporary_file(&t, in_folder("x")));
     CHECK_INT(count_names(), 1);
     CHECK(!there("x"));
@@ -71,7 +52,7 @@ static void commit_replaces_and_drop_removes(void) {
     REQUIRE_OK(cr_file_write_atomic(in_folder("x"), "new", 3));
     CHECK(holds("x", "new") && count_names() == 1);
     CHECK(stat(in_folder("x"), &s) == 0 && (s.st_mode & 0777) == 0640);
-    remove_folder();
+    folder_close();
 }
 
 static void leftovers_are_removed(void) {
@@ -79,7 +60,7 @@ static void leftovers_are_removed(void) {
     static const char *const kept[] = {"x.tmp.",   "x.tmp.1x", "x.tmp.1.", "x.tmp.1.2.3",
                                        "x.tmp.-1", "y.tmp.1",  "xx.tmp.1", "x.tmp"};
     struct cr_temporary      t;
-    make_folder();
+    REQUIRE(folder_open());
     for (size_t i = 0; i < CR_COUNT(left); i++) put(left[i]);
     for (size_t i = 0; i < CR_COUNT(kept); i++) put(kept[i]);
     CHECK_INT(mkdir(in_folder("x.tmp.5"), 0755), 0); /* no file: not of this kind */
@@ -90,13 +71,13 @@ static void leftovers_are_removed(void) {
     for (size_t i = 0; i < CR_COUNT(kept); i++) CHECK(there(kept[i]));
     CHECK(there("x.tmp.5") && there("x.tmp.6") && there("x.tmp.7") && there("y.tmp.1"));
     cr_temporary_drop(&t);
-    remove_folder();
+    folder_close();
 }
 
 /* A process of another container may have the same number. */
 static void a_name_that_is_taken(void) {
     struct cr_temporary a, b;
-    make_folder();
+    REQUIRE(folder_open());
     REQUIRE_OK(cr_temporary_file(&a, in_folder("x")));
     REQUIRE_OK(cr_temporary_file(&b, in_folder("x")));
     CHECK(strcmp(a.path, b.path) != 0);
@@ -104,12 +85,12 @@ static void a_name_that_is_taken(void) {
     REQUIRE_OK(cr_temporary_commit(&a));
     REQUIRE_OK(cr_temporary_commit(&b));
     CHECK(there("x") && count_names() == 1);
-    remove_folder();
+    folder_close();
 }
 
 static void folders_are_removed_with_their_content(void) {
     struct cr_temporary t;
-    make_folder();
+    REQUIRE(folder_open());
     CHECK_INT(mkdir(in_folder("x.tmp.1"), 0755), 0);
     put("x.tmp.1/file");
     put("x.tmp.2"); /* no folder: not of this kind */
@@ -119,11 +100,11 @@ static void folders_are_removed_with_their_content(void) {
     CHECK_INT(symlink("/", in_folder("x.tmp.2.link")), 0);
     cr_temporary_drop(&t);
     CHECK_INT(count_names(), 2);
-    remove_folder();
+    folder_close();
 }
 
 static void each_failing_change_leaves_the_old_file(void) {
-    make_folder();
+    REQUIRE(folder_open());
     REQUIRE_OK(cr_file_write_atomic(in_folder("x"), "old", 3));
     const uint64_t before = cr_fs_calls();
     REQUIRE_OK(cr_file_write_atomic(in_folder("x"), "old", 3));
@@ -138,7 +119,7 @@ static void each_failing_change_leaves_the_old_file(void) {
         CHECK(nth == changes ? holds("x", "new") : holds("x", "old")); /* the last one syncs the folder */
         CHECK_INT(count_names(), 1);
     }
-    remove_folder();
+    folder_close();
 }
 
 static void paths_that_are_too_long(void) {

@@ -1,7 +1,6 @@
 /* tests/unit/data/test_image_decode.c: PNG and JPEG decoding against PIL (tests/golden/data/make.py), broken files, and
  * the PNG writer. */
-#include "tests/harness/data_support.h"
-#include "tests/harness/image_support.h"
+#include "tests/harness/image_boxes.h"
 
 #include "data/decode.h"
 #include "data/resize.h"
@@ -40,42 +39,17 @@ static void photos_match_pil(void) {
 
 /* ---- parts of images ---- */
 
-static void draw_box(struct cr_rng *rng, int width, int height, int box[4]) {
-    box[2] = 1 + (int)cr_rng_below(rng, (uint64_t)width);
-    box[3] = 1 + (int)cr_rng_below(rng, (uint64_t)height);
-    box[0] = (int)cr_rng_below(rng, (uint64_t)(width - box[2]) + 1);
-    box[1] = (int)cr_rng_below(rng, (uint64_t)(height - box[3]) + 1);
-}
-
 /* Boxes of a file are bitwise identical to the same part of the whole image. */
-static void check_boxes(const char *path, int times) {
-    struct cr_scratch scratch = {0};
-    struct cr_image   whole;
-    size_t            count;
-    uint8_t          *bytes = read_bytes(path, &count);
-    struct cr_rng     rng   = cr_rng_make(1, CR_RNG_TEST, count, 0);
+static void check_boxes_of(const char *path, int times) {
+    struct cr_stored stored = {0};
+    struct cr_image  whole;
+    uint8_t         *bytes = read_bytes(path, &stored.count);
+    struct cr_rng    rng   = cr_rng_make(1, CR_RNG_TEST, stored.count, 0);
     REQUIRE(bytes);
-    REQUIRE_OK(image_decode(bytes, count, path, &whole));
-    for (int k = 0; k < times; k++) {
-        struct cr_stored     stored = {.bytes = bytes, .count = count, .verified = k % 2};
-        struct cr_lazy_image image;
-        struct cr_window     window;
-        int                  box[4], differing = 0;
-        draw_box(&rng, whole.width, whole.height, box);
-        REQUIRE_OK(cr_lazy_image_open(&stored, path, &scratch, &image));
-        CHECK(image.image.width == whole.width && image.image.height == whole.height);
-        REQUIRE_OK(cr_lazy_image_window(&image, box, 0, &scratch, &window));
-        REQUIRE(window.width == box[2] && window.height == box[3]);
-        CHECK(window.x == 0 && window.y == 0 && window.w == box[2] && window.h == box[3]);
-        for (int y = 0; y < box[3]; y++)
-            differing += memcmp(window.rgb + (size_t)y * window.stride,
-                                whole.rgb + ((size_t)(box[1] + y) * (size_t)whole.width + (size_t)box[0]) * 3,
-                                (size_t)box[2] * 3) != 0;
-        if (differing)
-            TEST_FAIL_("%s, box %d %d %d %d: %d rows differ", path, box[0], box[1], box[2], box[3], differing);
-    }
+    REQUIRE_OK(image_decode(bytes, stored.count, path, &whole));
+    stored.bytes = bytes;
+    check_boxes(path, &stored, &whole, &rng, times);
     cr_image_free(&whole);
-    cr_scratch_free(&scratch);
     cr_free(bytes);
 }
 
@@ -86,7 +60,7 @@ static void boxes_equal_the_whole_image(void) {
     int                width, height;
     unsigned long long sum;
     while (fscanf(table, "%127s %d %d %llx", name, &width, &height, &sum) == 4)
-        check_boxes(text_into(path, GOLDEN "%s", name), 40);
+        check_boxes_of(text_into(path, GOLDEN "%s", name), 40);
     fclose(table);
 }
 
@@ -106,7 +80,7 @@ static bool for_each_photo(void (*each)(const char *path)) {
 }
 
 static void check_photo_boxes(const char *path) {
-    check_boxes(path, 12);
+    check_boxes_of(path, 12);
 }
 static void boxes_of_photos_equal_the_whole_image(void) {
     if (!for_each_photo(check_photo_boxes)) SKIP("no imagenet-sample-jpegs");

@@ -1,6 +1,6 @@
 /* tests/unit/data/test_image_exif.c: images with an EXIF orientation: whole, in parts, reduced and prepared for the
  * network. The truth is EXIF's own definition: which side of the upright image row 0 and column 0 are. */
-#include "tests/harness/data_support.h"
+#include "tests/harness/image_boxes.h"
 
 #include "data/augment.h"
 #include "data/decode.h"
@@ -157,30 +157,6 @@ static void check_whole(const uint8_t *bytes, size_t count, bool exif, const str
     cr_scratch_free(&scratch);
 }
 
-/* A box at full size has the pixels of the whole image. */
-static void check_boxes(const uint8_t *bytes, size_t count, const struct cr_image *want, struct cr_rng *rng) {
-    struct cr_scratch scratch = {0};
-    for (int k = 0; k < 20; k++) {
-        const struct cr_stored stored = {.bytes = bytes, .count = count, .exif = true, .verified = k % 2};
-        struct cr_lazy_image   lazy;
-        struct cr_window       window;
-        int                    box[4];
-        box[2] = 1 + (int)cr_rng_below(rng, (uint64_t)want->width);
-        box[3] = 1 + (int)cr_rng_below(rng, (uint64_t)want->height);
-        box[0] = (int)cr_rng_below(rng, (uint64_t)(want->width - box[2]) + 1);
-        box[1] = (int)cr_rng_below(rng, (uint64_t)(want->height - box[3]) + 1);
-        REQUIRE_OK(cr_lazy_image_open(&stored, "box", &scratch, &lazy));
-        REQUIRE_OK(cr_lazy_image_window(&lazy, box, 0, &scratch, &window));
-        CHECK(window.width == box[2] && window.height == box[3] && window.x == 0 && window.y == 0);
-        CHECK(window.w == box[2] && window.h == box[3]);
-        for (int y = 0; y < box[3]; y++)
-            CHECK(!memcmp(window.rgb + (size_t)y * window.stride,
-                          want->rgb + ((size_t)(box[1] + y) * (size_t)want->width + (size_t)box[0]) * 3,
-                          (size_t)box[2] * 3));
-    }
-    cr_scratch_free(&scratch);
-}
-
 /* A reduced box is the oriented reduced box of the stored image. */
 static void check_reduced(const uint8_t *bytes, size_t count, int orientation) {
     const struct side    s           = sides[orientation];
@@ -215,15 +191,6 @@ static void check_reduced(const uint8_t *bytes, size_t count, int orientation) {
     cr_scratch_free(&plain);
 }
 
-static struct cr_image decoded(const uint8_t *bytes, size_t count) {
-    struct cr_scratch scratch = {0};
-    struct cr_image   view;
-    CR_ASSERT(cr_image_decode_view(bytes, count, "plain", &scratch, &view) == CR_OK);
-    scratch.pixels.bytes = NULL; /* the caller owns the pixels */
-    cr_scratch_free(&scratch);
-    return view;
-}
-
 static void all_orientations_of_jpeg(void) {
     struct cr_image image = make_image(WIDTH, HEIGHT);
     struct cr_rng   rng   = cr_rng_make(5, CR_RNG_TEST, 0, 0);
@@ -235,10 +202,12 @@ static void all_orientations_of_jpeg(void) {
         const size_t size = make_tiff(tiff, orientation, k / 2 % 2);
         add_app1(&bytes, &count, tiff, size);
         CHECK_INT(cr_exif_orientation(bytes, count), orientation);
-        struct cr_image stored = decoded(bytes, count), want = upright(&stored, orientation);
+        struct cr_image stored;
+        REQUIRE_OK(image_decode(bytes, count, "plain", &stored));
+        struct cr_image want = upright(&stored, orientation);
         check_whole(bytes, count, true, &want, text_into(name, "JPEG, orientation %d, form %d", orientation, k % 4));
         check_whole(bytes, count, false, &stored, "data.exif = no");
-        check_boxes(bytes, count, &want, &rng);
+        check_boxes("box", &(struct cr_stored){.bytes = bytes, .count = count, .exif = true}, &want, &rng, 20);
         check_reduced(bytes, count, orientation);
         cr_image_free(&stored);
         cr_image_free(&want);
@@ -260,7 +229,7 @@ static void all_orientations_of_png(void) {
         struct cr_image want = upright(&image, orientation);
         check_whole(bytes, count, true, &want, "PNG");
         check_whole(bytes, count, false, &image, "PNG, data.exif = no");
-        check_boxes(bytes, count, &want, &rng);
+        check_boxes("box", &(struct cr_stored){.bytes = bytes, .count = count, .exif = true}, &want, &rng, 20);
         cr_image_free(&want);
         cr_free(bytes);
     }

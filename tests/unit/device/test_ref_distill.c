@@ -1,5 +1,5 @@
 /* tests/unit/device/test_ref_distill.c: the reference kernels of knowledge distillation: against PyTorch
- * (tests/golden/loss/make_distill.py), and their gradients against finite differences. */
+ * (tests/golden/loss/make.py), and their gradients against finite differences. */
 #define GOLDEN_FILE "loss/distill.safetensors"
 #include "tests/harness/finite_differences.h"
 #include "tests/harness/golden_tensors.h"

@@ -1,5 +1,6 @@
 /* tests/unit/quantization/test_scales.c: scales of quantised values: by the largest magnitude, and by entropy against
- * thresholds that NumPy computed; rounding against the rule of graph/ops.def; zeros, one value, NaN, infinity, tiny numbers. */
+ * thresholds that NumPy computed; rounding against the rule of graph/ops.def; zeros, one value, NaN, infinity, tiny
+ * numbers. */
 #include "core/rng.h"
 #include "quantization/quantization.h"
 #include "tests/harness/test.h"

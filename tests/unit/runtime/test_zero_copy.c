@@ -8,24 +8,17 @@
 #include "tests/harness/executor_poison.h"
 #include "tests/harness/offload_support.h"
 #include "tests/harness/streams_support.h"
+#include "tests/harness/timed_program.h"
 
-enum { UNIT = 1 << 20, SMALL_OPS = 5 };
+enum { SMALL_OPS = 5 };
 
-/* ---- a program by hand: copies of u units take u seconds; the time of an op is given by hand: its `layer` is its
- * number ---- */
+/* ---- a program by hand ---- */
 
 struct late {
-    struct cr_program p;
-    double            seconds[32];
-    bool              reads; /* do kernels read host memory? */
-    int               x, a, small;
+    struct hand hand;
+    bool        reads; /* do kernels read host memory? */
+    int         x, a, small;
 };
-
-static cr_status late_cost(void *self, const struct cr_program *p, const struct cr_op *op, double *seconds) {
-    (void)p;
-    *seconds = ((const struct late *)self)->seconds[op->layer];
-    return CR_OK;
-}
 
 static struct cr_kernel_traits late_traits(void *self, const struct cr_op *op) {
     (void)op;
@@ -33,36 +26,18 @@ static struct cr_kernel_traits late_traits(void *self, const struct cr_op *op) {
 }
 
 static struct cr_cost_model late_cost_model(struct late *l) {
-    return (struct cr_cost_model){.device.self           = l,
-                                  .self                  = l,
-                                  .alignment             = 256,
-                                  .cost                  = late_cost,
-                                  .device.traits         = late_traits,
-                                  .mapped_reads          = true,
-                                  .to_host_bytes_per_s   = UNIT,
-                                  .to_device_bytes_per_s = UNIT};
-}
-
-static int late_tensor(struct late *l, const char *name, int units) {
-    return cr_tensor_add(&l->p, name, CR_U8, CR_REGION_POOL, 1, 1, units, UNIT);
-}
-
-static void late_op(struct late *l, double seconds, int read0, int read1, int write) {
-    char name[16];
-    snprintf(name, sizeof name, "op%d", l->p.ops);
-    struct cr_op op = cr_op_make(CR_OP_dense_dgrad, cr_program_layer(&l->p, name)); /* two inputs, nothing in place */
-    op.in[0]        = read0;
-    op.in[1]        = read1;
-    op.out[0]       = write;
-    l->seconds[l->p.ops] = seconds;
-    cr_emit(&l->p, &op, "");
+    struct cr_cost_model cost_model = hand_cost_model(&l->hand);
+    cost_model.device.self          = l;
+    cost_model.device.traits        = late_traits;
+    cost_model.mapped_reads         = true;
+    return cost_model;
 }
 
 static void late_small(struct late *l, int read) {
     char name[16];
-    snprintf(name, sizeof name, "s%d", l->p.ops);
-    const int fresh = cr_tensor_add(&l->p, name, CR_U8, CR_REGION_POOL, 1, 1, 1, 256);
-    late_op(l, 1, read, l->small, fresh);
+    snprintf(name, sizeof name, "s%d", l->hand.p.ops);
+    const int fresh = cr_tensor_add(&l->hand.p, name, CR_U8, CR_REGION_POOL, 1, 1, 1, 256);
+    hand_op(&l->hand, 1, read, l->small, fresh);
     l->small = fresh;
 }
 
@@ -70,18 +45,18 @@ static void late_small(struct late *l, int read) {
  * reads a and writes `last` units, which op 9 + `between` reads. Each op takes 1 s. */
 static void late_open(struct late *l, int between, int last) {
     *l = (struct late){.reads = true};
-    cr_program_init(&l->p, "late", NULL);
-    l->x = l->small = cr_tensor_add(&l->p, "x", CR_U8, CR_REGION_INPUT, 1, 1, 1, 256);
-    l->a            = late_tensor(l, "a", 4);
-    const int c = late_tensor(l, "c", 4), d = late_tensor(l, "d", last);
-    late_op(l, 1, l->x, l->x, l->a);
+    cr_program_init(&l->hand.p, "late", NULL);
+    l->x = l->small = cr_tensor_add(&l->hand.p, "x", CR_U8, CR_REGION_INPUT, 1, 1, 1, 256);
+    l->a            = hand_tensor(&l->hand, "a", 4);
+    const int c = hand_tensor(&l->hand, "c", 4), d = hand_tensor(&l->hand, "d", last);
+    hand_op(&l->hand, 1, l->x, l->x, l->a);
     for (int i = 0; i < SMALL_OPS; i++) late_small(l, l->x);
-    late_op(l, 1, l->x, l->x, c);
+    hand_op(&l->hand, 1, l->x, l->x, c);
     late_small(l, c);
     for (int i = 0; i < between; i++) late_small(l, l->x);
-    late_op(l, 1, l->a, l->small, d);
+    hand_op(&l->hand, 1, l->a, l->small, d);
     late_small(l, d);
-    l->p.tensor[l->small].keep = true;
+    l->hand.p.tensor[l->small].keep = true;
 }
 
 static int reader_of(const struct cr_program *p, int tensor) {
@@ -101,16 +76,17 @@ static void mapped_read_is_chosen_where_faster(void) {
         late_open(&l, 0, 1);
         l.reads                         = reads;
         struct cr_cost_model cost_model = late_cost_model(&l);
-        CHECK_STATUS(cr_pass_offload(&l.p, &cost_model, 6 * UNIT, CR_OFFLOAD_BEST, &r), CR_OK);
+        CHECK_STATUS(cr_pass_offload(&l.hand.p, &cost_model, 6 * UNIT, CR_OFFLOAD_BEST, &r), CR_OK);
         CHECK(r.tensors == 1 && r.mapped == reads);
         CHECK_NEAR(r.seconds_before, 10, 1e-9);
         CHECK_NEAR(r.seconds, reads ? 13 : 14, 1e-9);
-        const int host = cr_tensor_find(&l.p, "a.host");
-        CHECK((cr_tensor_find(&l.p, "a'") == CR_NONE) == reads && (reader_of(&l.p, host) != CR_NONE) == reads);
-        CHECK(plan_of(&l.p) <= 6 * UNIT);
-        CHECK_STATUS(cr_program_predict(&l.p, &cost_model, &time), CR_OK);
+        const int host = cr_tensor_find(&l.hand.p, "a.host");
+        CHECK((cr_tensor_find(&l.hand.p, "a'") == CR_NONE) == reads &&
+              (reader_of(&l.hand.p, host) != CR_NONE) == reads);
+        CHECK(plan_of(&l.hand.p) <= 6 * UNIT);
+        CHECK_STATUS(cr_program_predict(&l.hand.p, &cost_model, &time), CR_OK);
         CHECK_NEAR(time.total, r.seconds, 1e-9); /* the predicted time is the time of the finished list */
-        cr_program_free(&l.p);
+        cr_program_free(&l.hand.p);
     }
 }
 
@@ -123,10 +99,10 @@ static void slower_loads_are_counted(void) {
         late_open(&l, 0, 1);
         struct cr_cost_model cost_model = late_cost_model(&l);
         cost_model.mapped_read_slowdown = k ? 1.125 : 1.25;
-        CHECK_STATUS(cr_pass_offload(&l.p, &cost_model, 6 * UNIT, CR_OFFLOAD_BEST, &r), CR_OK);
+        CHECK_STATUS(cr_pass_offload(&l.hand.p, &cost_model, 6 * UNIT, CR_OFFLOAD_BEST, &r), CR_OK);
         CHECK_INT(r.mapped, k);
         CHECK_NEAR(r.seconds, k ? 13.5 : 14, 1e-9);
-        cr_program_free(&l.p);
+        cr_program_free(&l.hand.p);
     }
 }
 
@@ -137,15 +113,15 @@ static void mapped_read_is_not_chosen_where_copies_hide(void) {
     struct cr_offload_report r;
     late_open(&l, 10, 1);
     struct cr_cost_model cost_model = late_cost_model(&l);
-    CHECK_STATUS(cr_pass_offload(&l.p, &cost_model, 6 * UNIT, CR_OFFLOAD_BEST, &r), CR_OK);
+    CHECK_STATUS(cr_pass_offload(&l.hand.p, &cost_model, 6 * UNIT, CR_OFFLOAD_BEST, &r), CR_OK);
     CHECK(r.tensors == 1 && r.mapped == 0);
     CHECK_NEAR(r.seconds, r.seconds_before, 1e-9);
-    cr_program_free(&l.p);
+    cr_program_free(&l.hand.p);
     late_open(&l, 0, 1);
     cost_model = late_cost_model(&l);
-    CHECK_STATUS(cr_pass_offload(&l.p, &cost_model, 6 * UNIT, CR_OFFLOAD_AOA, &r), CR_OK);
+    CHECK_STATUS(cr_pass_offload(&l.hand.p, &cost_model, 6 * UNIT, CR_OFFLOAD_AOA, &r), CR_OK);
     CHECK(r.tensors == 1 && r.mapped == 0);
-    cr_program_free(&l.p);
+    cr_program_free(&l.hand.p);
 }
 
 /* The op that reads a writes four units itself: with a next to them it exceeds the limit. cr_pass_fit finds the mapped
@@ -157,10 +133,10 @@ static void mapped_read_meets_limits_that_copies_miss(void) {
         late_open(&l, 2, 4);
         l.reads                         = reads;
         struct cr_cost_model cost_model = late_cost_model(&l);
-        CHECK_STATUS(cr_pass_offload(&l.p, &cost_model, 6 * UNIT, CR_OFFLOAD_BEST, &r), CR_OK);
+        CHECK_STATUS(cr_pass_offload(&l.hand.p, &cost_model, 6 * UNIT, CR_OFFLOAD_BEST, &r), CR_OK);
         CHECK(r.mapped == reads && (r.after <= 6 * UNIT) == reads);
-        CHECK((plan_of(&l.p) <= 6 * UNIT) == reads);
-        cr_program_free(&l.p);
+        CHECK((plan_of(&l.hand.p) <= 6 * UNIT) == reads);
+        cr_program_free(&l.hand.p);
     }
     for (int may = 0; may < 2; may++) {
         struct late                     l;
@@ -169,9 +145,9 @@ static void mapped_read_meets_limits_that_copies_miss(void) {
             .reuse = true, .pool_limit = 6 * UNIT, .recompute = true, .offload = true, .zero_copy = may};
         late_open(&l, 2, 4);
         struct cr_cost_model cost_model = late_cost_model(&l);
-        CHECK_STATUS(cr_pass_fit(&l.p, &cost_model, &o, &r), CR_OK);
+        CHECK_STATUS(cr_pass_fit(&l.hand.p, &cost_model, &o, &r), CR_OK);
         CHECK(r.mapped == may && (r.after <= 6 * UNIT) == may);
-        cr_program_free(&l.p);
+        cr_program_free(&l.hand.p);
     }
 }
 
@@ -182,22 +158,22 @@ static void early_read_is_detected(void) {
     int                      waits = 0;
     late_open(&l, 0, 1);
     struct cr_cost_model cost_model = late_cost_model(&l);
-    CHECK_STATUS(cr_pass_offload(&l.p, &cost_model, 6 * UNIT, CR_OFFLOAD_BEST, &r), CR_OK);
-    plan_of(&l.p);
-    for (int i = 0; i < l.p.ops; i++) {
-        if (l.p.op[i].kind != CR_OP_barrier) continue;
-        l.p.op[i].wait[0] = CR_NONE;
+    CHECK_STATUS(cr_pass_offload(&l.hand.p, &cost_model, 6 * UNIT, CR_OFFLOAD_BEST, &r), CR_OK);
+    plan_of(&l.hand.p);
+    for (int i = 0; i < l.hand.p.ops; i++) {
+        if (l.hand.p.op[i].kind != CR_OP_barrier) continue;
+        l.hand.p.op[i].wait[0] = CR_NONE;
         waits++;
     }
     CHECK_INT(waits, 1);
-    CHECK_STATUS(cr_waits_check(&l.p), CR_ERR_DEVICE);
-    for (int i = 0; i < l.p.ops; i++) /* without the barrier the reader itself waits */
-        if (l.p.op[i].kind == CR_OP_barrier) l.p.op[i].in[CR_IN_barrier_x] = CR_NONE;
-    CHECK_STATUS(cr_pass_insert_waits(&l.p), CR_OK);
-    const int reader = reader_of(&l.p, cr_tensor_find(&l.p, "a.host"));
+    CHECK_STATUS(cr_waits_check(&l.hand.p), CR_ERR_DEVICE);
+    for (int i = 0; i < l.hand.p.ops; i++) /* without the barrier the reader itself waits */
+        if (l.hand.p.op[i].kind == CR_OP_barrier) l.hand.p.op[i].in[CR_IN_barrier_x] = CR_NONE;
+    CHECK_STATUS(cr_pass_insert_waits(&l.hand.p), CR_OK);
+    const int reader = reader_of(&l.hand.p, cr_tensor_find(&l.hand.p, "a.host"));
     REQUIRE(reader != CR_NONE);
-    CHECK(l.p.op[reader].wait[0] >= 0 && l.p.op[l.p.op[reader].wait[0]].kind == CR_OP_offload);
-    cr_program_free(&l.p);
+    CHECK(l.hand.p.op[reader].wait[0] >= 0 && l.hand.p.op[l.hand.p.op[reader].wait[0]].kind == CR_OP_offload);
+    cr_program_free(&l.hand.p);
 }
 
 /* ---- kernels ---- */
