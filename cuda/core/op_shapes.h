@@ -24,6 +24,12 @@ static inline int64_t cuda_pixels(const struct cr_tensor *t) {
     return t->dim[0] * t->dim[1] * t->dim[2];
 }
 
+/* Grouped convolutions have the slots of the plain ones at the same positions, so that one function reads both. */
+_Static_assert((int)CR_IN_group_conv_w == (int)CR_IN_conv_w &&
+                   (int)CR_IN_group_conv_dgrad_w == (int)CR_IN_conv_dgrad_w &&
+                   (int)CR_IN_group_conv_wgrad_dy == (int)CR_IN_conv_wgrad_dy,
+               "grouped convolutions must have the slots of plain ones");
+
 /* Shape of a convolution, from x, w and y of its forward form. Each of them may be the gradient instead. */
 static inline struct ck_conv cuda_conv_shape(const struct cr_op *op, const struct cr_tensor *x,
                                              const struct cr_tensor *w, const struct cr_tensor *y) {

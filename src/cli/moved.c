@@ -14,6 +14,7 @@ static const struct {
     {CR_CMD_BENCH, "sparse", "cresnet-sparse-bench", "sparse-bench"},
     {CR_CMD_BENCH, "init", "cresnet-init-bench", "init-bench"},
     {CR_CMD_BENCH, "ops", "cresnet profile CONFIG", NULL},
+    {CR_CMD_BENCH, "gpu", "cresnet bench step CONFIG and bench infer CONFIG, e.g. of resnet50.ini", NULL},
     {CR_CMD_BENCH, "allocators", "cresnet-memory-trace allocators CONFIG", "memory-trace"},
     {CR_CMD_PLAN, "--trace", "cresnet-memory-trace plan LOG", "memory-trace"},
     {CR_CMD_PLAN, "--alignment", "cresnet-memory-trace plan LOG", "memory-trace"},
@@ -26,6 +27,8 @@ static const struct {
     {CR_CMD_BENCH, "--against", "cresnet bench data --trainer-speed N", NULL},
     {CR_CMD_EXPORT, "--dense", "the default, so leave it out", NULL},
     {CR_CMD_EXPORT, "--names", "not needed, because torchvision and timm name the tensors alike: leave it out", NULL},
+    {CR_CMD_LR_FIND, "-o", "cresnet lr-find --json, whose steps any program can plot", NULL},
+    {CR_CMD_LR_FIND, "--output", "cresnet lr-find --json, whose steps any program can plot", NULL},
     {CR_CMD_PLAN, "*.csv", "cresnet-memory-trace offsets FILE.csv", "memory-trace"},
 };
 

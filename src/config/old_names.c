@@ -25,7 +25,7 @@ static const struct cr_old_name names[] = {
     {"quant", "method", "mse", "quant", "method", "entropy", NULL},
     {"quant", "method", "percentile", "quant", "method", "entropy", NULL},
     {"quant", "train", NULL, NULL, NULL, NULL,
-     "train in floating point, then cresnet quantize RUN: fine-tuning with quantised values gained at most 0.04 points"},
+     "train in floating point, then cresnet quantize RUN: training with quantised values gained 0.04 points at most"},
     {"quant", "momentum", NULL, NULL, NULL, NULL, "leave it out: it belonged to quant.train"},
     {"train", "on_event", NULL, NULL, NULL, NULL,
      "each event is a line of RUN/log.jsonl: tail -F RUN/log.jsonl | YOUR_COMMAND"},

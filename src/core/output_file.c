@@ -60,10 +60,6 @@ static bool is_pool_svg(struct start s) {
     return BEGINS_WITH(s, 0, CR_OUTPUT_POOL_SVG_START);
 }
 
-static bool is_lr_svg(struct start s) {
-    return BEGINS_WITH(s, 0, CR_OUTPUT_LR_SVG_START);
-}
-
 static bool is_pack(struct start s) {
     return BEGINS_WITH(s, 0,
                        "\x89"
@@ -80,7 +76,6 @@ static const struct {
     [CR_OUTPUT_PREDICTIONS] = {"a table of predictions of cresnet", is_predictions},
     [CR_OUTPUT_REPORT]      = {"a report of cresnet", is_report},
     [CR_OUTPUT_POOL_SVG]    = {"a plan drawn by cresnet", is_pool_svg},
-    [CR_OUTPUT_LR_SVG]      = {"a curve of cresnet lr-find", is_lr_svg},
     [CR_OUTPUT_EXPLAIN_PNG] = {"an overlay of cresnet explain", is_explain_png},
     [CR_OUTPUT_EXPLAIN_CSV] = {"a map of cresnet explain", is_explain_csv},
     [CR_OUTPUT_PACK]        = {"a packed dataset", is_pack},

@@ -21,7 +21,6 @@ enum cr_output_kind {
     CR_OUTPUT_PREDICTIONS,
     CR_OUTPUT_REPORT,
     CR_OUTPUT_POOL_SVG,
-    CR_OUTPUT_LR_SVG,
     CR_OUTPUT_EXPLAIN_PNG,
     CR_OUTPUT_EXPLAIN_CSV,
     CR_OUTPUT_PACK,
@@ -36,9 +35,8 @@ enum cr_output_kind {
 #define CR_OUTPUT_PREDICTIONS_START "file,predicted_label,predicted_class,probability" /* first columns of --csv */
 #define CR_OUTPUT_EXPLAIN_SOFTWARE "cresnet explain" /* text chunk "Software" of its overlay */
 #define CR_OUTPUT_EXPLAIN_START "row\\column"        /* first cell of its map */
-/* of the pool of cresnet plan, and of the plot of cresnet lr-find */
+/* of the pool of cresnet plan */
 #define CR_OUTPUT_POOL_SVG_START "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"pool\""
-#define CR_OUTPUT_LR_SVG_START "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"cresnet-lr-find\""
 
 enum cr_output_flags {
     CR_OUTPUT_FORCE    = 1, /* replace any regular file */

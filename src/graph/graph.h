@@ -127,7 +127,7 @@ struct cr_fused_attr {
     int           parts;
 };
 struct cr_quant_attr {
-    bool  is_signed; /* fake_quant, quantize: i8 instead of u8 */
+    bool is_signed; /* fake_quant, quantize: i8 instead of u8 */
 };
 struct cr_head_attr {
     struct cr_loss_attr loss; /* a softmax cross-entropy without class weights; weight: that of loss_grad */

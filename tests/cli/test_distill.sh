@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # test_distill.sh: knowledge distillation ([distill]): training with a teacher, resuming it bitwise, a teacher that has changed, several
 # ranks, and teachers that do not fit. Ends with "N passed, N failed, N skipped".
-. "$(dirname "$0")/../harness/support.sh"
+. "$(dirname "$0")/../harness/cli_support.sh"
 
 { tiny_model; synthetic_data; cat; } >net.ini <<'INI'
 mixup = 0.2
@@ -17,26 +17,12 @@ INI
 train() { timeout 60 "$bin" train net.ini -q "$@" 2>&1; }
 same() { cmp -s "$1" "$2" && echo same || echo different; }
 last() { echo "$1/last/$2"; }
-# refused NAME PART ARGUMENTS...: a configuration error with this text, and nothing written
-refused() {
-    local name=$1 part=$2 said
-    shift 2
-    said=$(train -o refused "$@")
-    is "$name: exit code of $said" $? 2
-    has "$name" "$said" "$part"
-    is "$name: one line" "$(grep -c . <<<"$said")" 1
-    is "$name: nothing is written" "$(ls -d refused 2>/dev/null)" ""
-    rm -rf refused
-}
-
-said=$(train -o teacher model.widths=6,12)
-is "the teacher: exit code of $said" $? 0
+ends "the teacher" 0 train -o teacher model.widths=6,12
 before=$(find teacher -type f -exec cksum {} + | sort)
 
 # ---- training ----
 
-said=$(train -o student distill.teacher=teacher)
-is "a student: exit code of $said" $? 0
+ends "a student" 0 train -o student distill.teacher=teacher
 is "checkpoints have no weights of the teacher" "$(grep -c teacher "$(last student model.safetensors)")" 0
 has "the checkpoint has the hash" "$(head -c 4096 "$(last student state.safetensors)" | tr -d '\0')" '"teacher":"'
 is "and the path" "$(grep '^teacher' "$(last student config.ini)" | tr -d ' ')" "teacher=teacher"
@@ -61,15 +47,13 @@ holds "the plan has the teacher" grep -q 'teacher.fc' <("$bin" plan net.ini dist
 # Two ranks compute what one does, apart from the rounding of sums.
 loss() { sed -n 's/.*"event":"eval".*"loss":\([0-9.]*\).*/\1/p' "$1/log.jsonl" | tail -1; }
 train -o one distill.teacher=teacher model.sync_bn=yes data.mixup=0 train.steps=8 >/dev/null
-said=$(train -o two distill.teacher=teacher model.sync_bn=yes data.mixup=0 train.steps=8 train.batch=4 --ranks 2)
-is "two ranks: exit code of $said" $? 0
+ends "two ranks" 0 train -o two distill.teacher=teacher model.sync_bn=yes data.mixup=0 train.steps=8 train.batch=4 --ranks 2
 is "two ranks: loss $(loss one), $(loss two)" "$(awk -v a="$(loss one)" -v b="$(loss two)" 'BEGIN { print (a > 0 && (a - b) ^ 2 < 1e-8) }')" 1
 
 # ---- resuming ----
 
 train -o half distill.teacher=teacher train.steps=3 >/dev/null
-said=$(train --resume half train.steps=6)
-is "resuming: exit code of $said" $? 0
+ends "resuming" 0 train --resume half train.steps=6
 is "a resumed run is bitwise identical" "$(same "$(last half model.safetensors)" "$(last student model.safetensors)")" same
 
 cp -r teacher copy
@@ -77,41 +61,33 @@ train -o moved distill.teacher=copy train.steps=3 >/dev/null
 resume() { train --resume moved train.steps=6 "$@"; }
 train -o teacher2 model.widths=6,12 train.seed=9 >/dev/null
 mv copy gone
-said=$(resume)
-is "the teacher is missing: exit code of $said" $? 2
+ends "the teacher is missing" 2 resume
 has "the teacher is missing" "$said" "no such file or folder"
 mv teacher2 copy
-said=$(resume)
-is "another teacher: exit code of $said" $? 2
+ends "another teacher" 2 resume
 has "another teacher" "$said" "is not the network that"
-said=$(resume distill.teacher=)
-is "no teacher: exit code of $said" $? 2
+ends "no teacher" 2 resume distill.teacher=
 has "no teacher" "$said" "this run had a teacher until now"
-said=$(resume distill.teacher=gone)
-is "the teacher in another place: exit code of $said" $? 0
+ends "the teacher in another place" 0 resume distill.teacher=gone
 is "the teacher in another place" "$(same "$(last moved model.safetensors)" "$(last student model.safetensors)")" same
-said=$(train --resume moved train.steps=7 --force)
-is "another teacher, forced: exit code of $said" $? 0
+ends "another teacher, forced" 0 train --resume moved train.steps=7 --force
 
 # ---- teachers that do not fit ----
 
-refused "no such teacher" "[distill] teacher = nowhere: no such file or folder" distill.teacher=nowhere
+refused "no such teacher" 2 "[distill] teacher = nowhere: no such file or folder" train net.ini -q -o X distill.teacher=nowhere
 mkdir empty
-refused "a folder without a checkpoint" "is no run folder" distill.teacher=empty
-refused "another image size" "the teacher's images are 16 pixels high (16 in evaluation), those of this training 20" distill.teacher=teacher data.image_size=20
-refused "other classes" "the teacher has 10 classes, the dataset has 7" distill.teacher=teacher model.classes=7
+refused "a folder without a checkpoint" 2 "is no run folder" train net.ini -q -o X distill.teacher=empty
+refused "another image size" 2 "the teacher's images are 16 pixels high (16 in evaluation), those of this training 20" train net.ini -q -o X distill.teacher=teacher data.image_size=20
+refused "other classes" 2 "the teacher has 10 classes, the dataset has 7" train net.ini -q -o X distill.teacher=teacher model.classes=7
 cp -r teacher eight; rm eight/*/checksums.txt
 sed -i 's/^type *= *none/type = int8/' eight/*/config.ini
-refused "a quantised teacher" "the teacher is quantised" distill.teacher=eight
-refused "binary cross-entropy" "have no softmax" distill.teacher=teacher loss.kind=bce
+refused "a quantised teacher" 2 "the teacher is quantised" train net.ini -q -o X distill.teacher=eight
+refused "binary cross-entropy" 2 "have no softmax" train net.ini -q -o X distill.teacher=teacher loss.kind=bce
 
-refused "features of another shape" "no stage output of this network has the shape of the teacher's" distill.teacher=teacher distill.features=1
+refused "features of another shape" 2 "no stage output of this network has the shape of the teacher's" train net.ini -q -o X distill.teacher=teacher distill.features=1
 cp -r teacher short
 truncate -s 500 short/step-*/model.safetensors
-said=$(train -o refused distill.teacher=short/last)
-is "a file that is cut off: exit code of $said" $? 1
-has "a file that is cut off" "$said" "[distill] teacher = short/last: short/last/model.safetensors: is damaged"
-is "a file that is cut off: nothing is written" "$(ls -d refused 2>/dev/null)" ""
+refused "a file that is cut off" 1 "[distill] teacher = short/last: short/last/model.safetensors: is damaged" train net.ini -q -o X distill.teacher=short/last
 
-refused "a weight without a teacher" "[distill] weight = 0.7: needs teacher" distill.weight=0.7
+refused "a weight without a teacher" 2 "[distill] weight = 0.7: needs teacher" train net.ini -q -o X distill.weight=0.7
 sum_up

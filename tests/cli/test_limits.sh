@@ -73,17 +73,14 @@ for command in "eval net.ini --weights nan.safetensors" "eval damaged" "prune da
     has "NaN weights, $command: names the tensor" "$said" "conv1.weight has NaN or infinite values"
 done
 python_tools -c 'import png; png.write("a.png", 16, 16, lambda x, y: (40 * y % 256, 9, 200))'
-said=$("$bin" predict net.ini --weights nan.safetensors a.png 2>&1)
-is "NaN weights, predict: exit code of $said" $? 1
+ends "NaN weights, predict" 1 "$bin" predict net.ini --weights nan.safetensors a.png
 case $said in *%*) fail "NaN weights, predict prints a probability: $said" ;; *) pass ;; esac
 
 # Finite weights whose outputs overflow.
 weights_file fill early/last/model.safetensors huge.safetensors fc.weight 3e38
-said=$("$bin" eval net.ini --weights huge.safetensors 2>&1)
-is "outputs overflow, eval: exit code of $said" $? 1
+ends "outputs overflow, eval" 1 "$bin" eval net.ini --weights huge.safetensors
 has "outputs overflow, eval: message" "$said" "not finite"
-said=$("$bin" predict net.ini --weights huge.safetensors a.png --json 2>&1)
-is "outputs overflow, predict: exit code of $said" $? 1
+ends "outputs overflow, predict" 1 "$bin" predict net.ini --weights huge.safetensors a.png --json
 has "outputs overflow, predict: message" "$said" "not finite"
 
 sum_up

@@ -48,7 +48,7 @@ PY
 
 # ---- a curve with a clear descent, and one that diverges ----
 # shellcheck disable=SC2086
-run lr-find files.ini $data --steps 60 -b 64 --min-lr 1e-4 --max-lr 1 model.widths=8,16 -o lr.svg; expect "lr-find" 0 "suggested optim.lr = " "try it: cresnet train files.ini optim.lr="
+run lr-find files.ini $data --steps 60 -b 64 --min-lr 1e-4 --max-lr 1 model.widths=8,16; expect "lr-find" 0 "suggested optim.lr = " "try it: cresnet train files.ini optim.lr="
 said=$(sed -n 's/^suggested optim.lr = //p' stdout)
 # shellcheck disable=SC2086
 run lr-find files.ini $data --steps 60 -b 64 --min-lr 1e-4 --max-lr 1 model.widths=8,16 --json; cp stdout found.json
@@ -58,11 +58,6 @@ from check import *
 found = read("found.json")
 at = check(found, 60, 1e-4, 1)
 assert at is not None and float(sys.argv[1]) == float("%.2g" % found["steps"][at]["lr"]), (at, sys.argv)
-PY
-holds "the plot is XML with its three lines" python3 - <<'PY'
-import xml.etree.ElementTree as tree
-names = [e.get("class") for e in tree.parse("lr.svg").iter()]
-assert all(names.count(n) == 1 for n in ("cresnet-lr-find", "raw", "line", "suggestion")), names
 PY
 # shellcheck disable=SC2086
 run lr-find files.ini $data --steps 60 -b 16 --min-lr 1e-3 --max-lr 1e9 --json; cp stdout diverged.json
@@ -75,10 +70,10 @@ PY
 
 # ---- a run gives its weights and is left alone ----
 # shellcheck disable=SC2086
-run lr-find R $data --steps 20 --min-lr 1e-9 --max-lr 1e-8 --json -o -; holds "-o -: the plot is on standard output" grep -q '^</svg>' stdout; holds "-o -: the numbers are on standard error" grep -q '"suggested_lr"' stderr
+run lr-find R $data --steps 20 --min-lr 1e-9 --max-lr 1e-8 --json; cp stdout numbers.json
 holds "a run gives its weights" python3 - <<'PY'
 import json
-steps = next(json.loads(l) for l in open("stderr") if l.startswith("{"))["steps"]
+steps = next(json.loads(l) for l in open("numbers.json") if l.startswith("{"))["steps"]
 mean = sum(s["loss"] for s in steps) / len(steps)
 assert mean < 2.28, mean  # the initial weights give 2.33, and chance gives log(10) = 2.30
 PY
@@ -90,6 +85,6 @@ holds "no run folder is made" [ ! -e checkpoints ]
 run lr-find files.ini $data --steps 20 --min-lr 1e-20 --max-lr 1e-19; expect "no descent" 1 "no suggestion" "--max-lr"
 run lr-find tiny.ini --min-lr 1 --max-lr 0.1; expect "rates in the wrong order" 2 "--min-lr 1 must be less than --max-lr 0.1"
 for rate in 0 -1 nan inf x 0.1x ''; do run lr-find tiny.ini --min-lr "$rate"; expect "--min-lr '$rate'" 2 "--min-lr $rate: must be a learning rate"; done
-echo mine >mine.svg; run lr-find tiny.ini -o mine.svg; expect "another file" 2 "mine.svg: exists and is not a curve of cresnet lr-find"
+run lr-find tiny.ini -o lr.svg; expect "-o" 2 "-o is now: cresnet lr-find --json"
 run lr-find tiny.ini --batch 65; expect "a batch larger than the training set" 2 "65 images, but the training set has 64"
 sum_up

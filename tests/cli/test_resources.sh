@@ -6,14 +6,6 @@
 there python3 || { skip "no python3"; sum_up 77; }
 unset OMP_NUM_THREADS
 within() { timeout 120 python3 -B "$source_dir/tests/tools/control_group.py" "$@"; }
-# ends NAME CODE COMMAND...: checks the exit code; $said is what the command prints
-ends() {
-    local name=$1 want=$2 code
-    shift 2
-    said=$("$@" 2>&1)
-    code=$?
-    is "$name: exit code of $said" $code "$want"
-}
 
 { tiny_model; synthetic_data | sed 's/^workers.*/workers = 4/'; cat; } >net.ini <<'INI'
 [train]

@@ -8,31 +8,25 @@ train() { "$bin" train "$source_dir/configs/demo.ini" data.train_images=256 data
 weights() { sha256sum <"$1/last/model.safetensors"; }
 lacks() { case $2 in *"$3"*) fail "$1: has \"$3\": $2" ;; *) pass ;; esac; }
 
-said=$(train --steps 3 -o free 2>&1)
-is "enough memory: exit code of $said" $? 0
+ends "enough memory" 0 train --steps 3 -o free
 lacks "enough memory: no limit" "$said" "pool"
 has "enough memory: recorded" "$(cat free/last/config.ini)" "limit = auto"
 
-said=$(train --steps 2 memory.card=30MiB -o small 2>&1)
-is "a small card: exit code of $said" $? 0
+ends "a small card" 0 train --steps 2 memory.card=30MiB -o small
 has "a small card: cost" "$said" "MiB and 30 are free (a smaller train.batch may fit): pool"
 has "a small card: cost" "$said" "slower"
 has "a small card: recorded" "$(cat small/last/config.ini)" "limit = 31457280B"
-said=$(train --steps 3 -o small --resume auto 2>&1)
-is "resumed: exit code of $said" $? 0
+ends "resumed" 0 train --steps 3 -o small --resume auto
 has "resumed: the recorded limit" "$said" "memory  pool"
 is "the same weights" "$(weights small)" "$(weights free)"
 
-said=$(train --steps 3 memory.card=30MiB memory.limit=none -o refused 2>&1)
-is "no limit: exit code" $? 1
+ends "no limit" 1 train --steps 3 memory.card=30MiB memory.limit=none -o refused
 has "no limit: message" "$said" "more than available"
 has "no limit: advice" "$said" "memory.limit = auto"
-said=$(train --steps 3 memory.card=4MiB -o refused 2>&1)
-is "a card that is too small: exit code" $? 1
+ends "a card that is too small" 1 train --steps 3 memory.card=4MiB -o refused
 has "a card that is too small: message" "$said" "MiB more than available"
 lacks "a card that is too small: advice" "$said" "memory.limit = auto"
-said=$(train --steps 3 memory.card=8 -o refused 2>&1)
-is "a size without a unit: exit code" $? 2
+ends "a size without a unit" 2 train --steps 3 memory.card=8 -o refused
 has "a size without a unit: message" "$said" "[memory] card = 8: must be a memory size with a unit"
 
 # Plans for a GPU that is not here: the number of the JSON line is the whole memory of the run.

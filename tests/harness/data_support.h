@@ -2,11 +2,11 @@
 #ifndef CR_DATA_SUPPORT_H
 #define CR_DATA_SUPPORT_H
 
+#include "core/files.h"
 #include "data/data.h"
 #include "tests/harness/test.h"
 
 #include <errno.h>
-#include <ftw.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -83,12 +83,8 @@ static inline void make_folder(char path[SUPPORT_PATH]) {
     if (!mkdtemp(path)) printf("    cannot make %s\n", path);
 }
 
-static inline int drop_one(const char *path, const struct stat *info, int kind, struct FTW *ftw) {
-    (void)info, (void)kind, (void)ftw;
-    return remove(path);
-}
 static inline void drop_folder(const char *path) {
-    nftw(path, drop_one, 16, FTW_DEPTH | FTW_PHYS);
+    cr_fs_remove_tree(path);
 }
 
 /* mkdir -p of the folder part of path */

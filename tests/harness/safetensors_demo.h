@@ -5,29 +5,9 @@
 
 #include "core/files.h"
 #include "formats/safetensors.h"
-#include "tests/harness/test.h"
-
-#include <unistd.h>
+#include "tests/harness/folder.h"
 
 #define GOLDEN CR_SOURCE_DIR "/tests/golden/safetensors/"
-
-static char folder[256]; /* of the running case */
-
-static inline bool folder_open(void) {
-    const char *base = access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp";
-    snprintf(folder, sizeof folder, "%s/cresnet-st-XXXXXX", base);
-    return mkdtemp(folder) != NULL;
-}
-
-static inline void folder_close(void) {
-    cr_fs_remove_tree(folder);
-}
-
-static const char *in_folder(const char *name) {
-    static char path[512];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    return path;
-}
 
 /* ---- the demo of st.py ---- */
 

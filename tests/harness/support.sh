@@ -27,6 +27,14 @@ holds() {
     shift
     if said=$("$@" 2>&1); then pass; else fail "$name: $*: ${said:0:500}"; fi
 }
+# ends NAME CODE COMMAND...: checks the exit code; $said is what the command prints
+ends() {
+    local name=$1 want=$2 code
+    shift 2
+    said=$("$@" 2>&1)
+    code=$?
+    is "$name: exit code of $said" $code "$want"
+}
 # await PID COMMAND...: waits until COMMAND succeeds or the process PID has ended, however slow the machine is
 await() {
     local pid=$1

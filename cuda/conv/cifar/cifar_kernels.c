@@ -165,42 +165,35 @@ static cr_status grad_launch(struct cr_device *device, const struct cr_call *cal
 
 /* ---- the classifier ---- */
 
-/* x [N,C], dy or y [N,K] */
-static struct ck_dense dense_shape(const struct cr_tensor *x, const struct cr_tensor *y) {
+static struct ck_dense dense_shape(const struct cr_program *p, const struct cr_op *op) {
+    const struct cr_tensor *x, *y; /* x or dx [N,C], y or dy [N,K] */
+    switch (op->kind) {
+    case CR_OP_dense: x = cuda_in(p, op, CR_IN_dense_x), y = cuda_out(p, op, CR_OUT_dense_y); break;
+    case CR_OP_dense_dgrad: x = cuda_out(p, op, CR_OUT_dense_dgrad_dx), y = cuda_in(p, op, CR_IN_dense_dgrad_dy); break;
+    default: x = cuda_in(p, op, CR_IN_dense_wgrad_x), y = cuda_in(p, op, CR_IN_dense_wgrad_dy);
+    }
     return (struct ck_dense){.type = cuda_type(x), .N = cuda_pixels(x), .C = x->dim[3], .K = y->dim[3]};
 }
 
 static bool dense_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    const struct ck_dense v = dense_shape(cuda_in(p, op, CR_IN_dense_x), cuda_out(p, op, CR_OUT_dense_y));
+    const struct ck_dense v = dense_shape(p, op);
     return (void)device, ck_cifar_dense_supports(&v);
 }
+
 static cr_status dense_launch(struct cr_device *device, const struct cr_call *call) {
-    const struct ck_dense v =
-        dense_shape(cuda_in(call->program, call->op, CR_IN_dense_x), cuda_out(call->program, call->op, CR_OUT_dense_y));
+    const struct ck_dense v = dense_shape(call->program, call->op);
     CUDA_TRY(ck_cifar_dense(&v, call->in[CR_IN_dense_x], call->in[CR_IN_dense_w], call->in[CR_IN_dense_b],
                             call->out[CR_OUT_dense_y], cr_cuda_stream(device, call)));
     return CR_OK;
 }
-
-static bool dense_dgrad_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    const struct ck_dense v = dense_shape(cuda_out(p, op, CR_OUT_dense_dgrad_dx), cuda_in(p, op, CR_IN_dense_dgrad_dy));
-    return (void)device, ck_cifar_dense_supports(&v);
-}
 static cr_status dense_dgrad_launch(struct cr_device *device, const struct cr_call *call) {
-    const struct ck_dense v = dense_shape(cuda_out(call->program, call->op, CR_OUT_dense_dgrad_dx),
-                                          cuda_in(call->program, call->op, CR_IN_dense_dgrad_dy));
+    const struct ck_dense v = dense_shape(call->program, call->op);
     CUDA_TRY(ck_cifar_dense_dgrad(&v, call->in[CR_IN_dense_dgrad_dy], call->in[CR_IN_dense_dgrad_w],
                                   call->out[CR_OUT_dense_dgrad_dx], cr_cuda_stream(device, call)));
     return CR_OK;
 }
-
-static bool dense_wgrad_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    const struct ck_dense v = dense_shape(cuda_in(p, op, CR_IN_dense_wgrad_x), cuda_in(p, op, CR_IN_dense_wgrad_dy));
-    return (void)device, ck_cifar_dense_supports(&v);
-}
 static cr_status dense_wgrad_launch(struct cr_device *device, const struct cr_call *call) {
-    const struct ck_dense v = dense_shape(cuda_in(call->program, call->op, CR_IN_dense_wgrad_x),
-                                          cuda_in(call->program, call->op, CR_IN_dense_wgrad_dy));
+    const struct ck_dense v = dense_shape(call->program, call->op);
     CUDA_TRY(ck_cifar_dense_wgrad(&v, call->in[CR_IN_dense_wgrad_x], call->in[CR_IN_dense_wgrad_dy],
                                   call->out[CR_OUT_dense_wgrad_dw], call->op->attr.dense.accumulate,
                                   cr_cuda_stream(device, call)));
@@ -227,6 +220,6 @@ const struct cr_kernel cr_cuda_cifar_kernels[] = {
      .accepts = grad_accepts, .workspace = cr_cuda_cifar_grad_workspace, .sum_rows = grad_sum_rows,
      .launch = grad_launch},
     {CUDA_HALF_KERNEL("cifar_dense", dense), .accepts = dense_accepts, .launch = dense_launch},
-    {CUDA_HALF_KERNEL("cifar_dense_dgrad", dense_dgrad), .accepts = dense_dgrad_accepts, .launch = dense_dgrad_launch},
-    {CUDA_HALF_KERNEL("cifar_dense_wgrad", dense_wgrad), .accepts = dense_wgrad_accepts, .launch = dense_wgrad_launch},
+    {CUDA_HALF_KERNEL("cifar_dense_dgrad", dense_dgrad), .accepts = dense_accepts, .launch = dense_dgrad_launch},
+    {CUDA_HALF_KERNEL("cifar_dense_wgrad", dense_wgrad), .accepts = dense_accepts, .launch = dense_wgrad_launch},
     {0}};

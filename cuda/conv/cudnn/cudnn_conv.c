@@ -63,13 +63,7 @@ static bool request_dgrad(const struct cr_program *p, const struct cr_op *op, en
     return !grad_sums && !IN(conv_dgrad, mean_rstd) && !IN(conv_dgrad, gamma) && !IN(conv_dgrad, beta);
 }
 
-/* Grouped convolutions have the slots of the plain ones at the same positions. cuDNN takes the number of groups from
- * the channels of x and of the filters. */
-_Static_assert((int)CR_IN_group_conv_w == (int)CR_IN_conv_w &&
-                   (int)CR_IN_group_conv_dgrad_w == (int)CR_IN_conv_dgrad_w &&
-                   (int)CR_IN_group_conv_wgrad_dy == (int)CR_IN_conv_wgrad_dy,
-               "grouped convolutions must have the slots of plain ones");
-
+/* cuDNN takes the number of groups from the channels of x and of the filters. */
 static bool request_op(const struct cr_program *p, const struct cr_op *op, enum cr_dtype real, struct conv_request *a) {
     switch (op->kind) {
     case CR_OP_group_conv:

@@ -8,12 +8,6 @@
 #define IN(kind, slot) cuda_in(p, op, CR_IN_##kind##_##slot)
 #define OUT(kind, slot) cuda_out(p, op, CR_OUT_##kind##_##slot)
 
-/* Grouped convolutions have the slots of the plain ones at the same positions. */
-_Static_assert((int)CR_IN_group_conv_w == (int)CR_IN_conv_w &&
-                   (int)CR_IN_group_conv_dgrad_w == (int)CR_IN_conv_dgrad_w &&
-                   (int)CR_IN_group_conv_wgrad_dy == (int)CR_IN_conv_wgrad_dy,
-               "grouped convolutions must have the slots of plain ones");
-
 /* x, w and y of the forward convolution, or their gradients. */
 struct operands {
     const struct cr_tensor *x, *w, *y;

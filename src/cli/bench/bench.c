@@ -5,44 +5,31 @@
 #include <string.h>
 #include <unistd.h>
 
-static cr_status bench_step(const struct cr_args *args, int *signal_taken) {
-    (void)signal_taken;
+static cr_status bench_step(const struct cr_args *args) {
     return cr_bench_run(args, false);
 }
-static cr_status bench_infer(const struct cr_args *args, int *signal_taken) {
-    (void)signal_taken;
+static cr_status bench_infer(const struct cr_args *args) {
     return cr_bench_run(args, true);
 }
-/* Benchmarks that do not handle signals. */
-#define BENCH(name)                                                                                                    \
-    static cr_status bench_##name(const struct cr_args *args, int *signal_taken) {                                     \
-        (void)signal_taken;                                                                                            \
-        return cr_bench_##name(args);                                                                                  \
-    }
-BENCH(data)
-BENCH(gpu)
 
-enum benchmark { STEP, INFER, DATA, GPU, BENCHMARKS };
+enum benchmark { STEP, INFER, DATA, BENCHMARKS };
 
 static const struct {
     const char *name;
-    cr_status (*run)(const struct cr_args *args, int *signal_taken);
-} benchmarks[BENCHMARKS] = {[STEP]  = {"step", bench_step},
-                            [INFER] = {"infer", bench_infer},
-                            [DATA]  = {"data", bench_data},
-                            [GPU]   = {"gpu", bench_gpu}};
+    cr_status (*run)(const struct cr_args *args);
+} benchmarks[BENCHMARKS] = {
+    [STEP] = {"step", bench_step}, [INFER] = {"infer", bench_infer}, [DATA] = {"data", cr_bench_data}};
 
 /* Options that only some benchmarks read. Giving one to another benchmark is an error. */
 #define OF(benchmark) (1u << (benchmark))
-#define ALL (OF(BENCHMARKS) - 1)
 static const struct {
     enum cr_option_id id;
     unsigned          readers;
 } partial_options[] = {
     {CR_OPT_GPUS, OF(STEP) | OF(INFER)},    {CR_OPT_RANKS, OF(STEP) | OF(INFER)},
     {CR_OPT_TRAINER_SPEED, OF(DATA)},       {CR_OPT_WORKERS, OF(DATA)},
-    {CR_OPT_DEVICE, ALL & ~OF(DATA)},       {CR_OPT_THREADS, ALL & ~OF(DATA)},
-    {CR_OPT_WEIGHTS, OF(STEP) | OF(INFER)}, {CR_OPT_BATCH, ALL & ~OF(GPU)},
+    {CR_OPT_DEVICE, OF(STEP) | OF(INFER)},  {CR_OPT_THREADS, OF(STEP) | OF(INFER)},
+    {CR_OPT_WEIGHTS, OF(STEP) | OF(INFER)},
 };
 
 static cr_status check_options(const struct cr_args *args, size_t benchmark) {
@@ -62,16 +49,17 @@ static cr_status check_options(const struct cr_args *args, size_t benchmark) {
 cr_status cr_cmd_bench(const struct cr_args *args, int *signal_taken) {
     struct cr_args rest = *args; /* without the first operand */
     const char    *name = args->operands ? args->operand[0] : "";
+    (void)signal_taken;
     for (size_t i = 0; i < BENCHMARKS; i++) {
         if (strcmp(name, benchmarks[i].name) != 0) continue;
         CR_TRY(check_options(args, i));
         rest.operand++;
         rest.operands--;
-        return benchmarks[i].run(&rest, signal_taken);
+        return benchmarks[i].run(&rest);
     }
     char       hint[80], what[200];
     const bool file = !*name || access(name, F_OK) == 0 || cr_command_has_word(CR_CMD_BENCH, name, hint, sizeof hint);
     snprintf(what, sizeof what, "unknown benchmark %.80s%s", name, file ? "" : hint);
-    return cr_args_fail(args, "%s: cresnet bench step CONFIG, bench infer CONFIG, bench data CONFIG, or bench gpu",
+    return cr_args_fail(args, "%s: cresnet bench step CONFIG, bench infer CONFIG or bench data CONFIG",
                         file ? "no benchmark given" : what);
 }

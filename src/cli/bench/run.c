@@ -1,6 +1,5 @@
 /* cli/bench/run.c: cresnet bench step and bench infer: times a training step, or one batch through the network, on
  * random images. The time includes the copy of a batch to the device, but not loading and augmentation. */
-#include "cli/bench/run.h"
 #include "cli/common/command.h"
 #include "formats/json_write.h"
 #include "session/checkpoint_tensors.h"
@@ -233,27 +232,6 @@ static void print_text(const struct bench *b, const char *parts, struct cr_text 
     if (bytes[CR_REGION_HOST]) cr_text_add(out, ", offloaded to host memory %.1f MiB", cr_mib(bytes[CR_REGION_HOST]));
     if (b->device_bytes) cr_text_add(out, "; GPU memory of the whole process %.1f MiB", cr_mib(b->device_bytes));
     cr_text_add(out, "\n");
-}
-
-/* ---- one of several workloads ---- */
-
-cr_status cr_bench_workload(const char *const *overrides, int count, bool infer, int64_t steps,
-                            struct cr_bench_figures *out, cr_bench_visit *visit, void *context) {
-    struct bench b = {.infer = infer, .steps = steps};
-    cr_status    status;
-    CR_TRY(cr_config_open(&b.config, NULL, overrides, count));
-    CR_TRY_OUT(bench_open(&b));
-    CR_TRY_OUT(time_steps(&b));
-    *out = (struct cr_bench_figures){.images_per_s = (double)images_of(&b) / b.ms * 1e3,
-                                     .ms           = b.ms,
-                                     .latency_ms   = b.latency_ms,
-                                     .batch        = infer ? b.session.state.eval_batch : b.session.state.batch,
-                                     .device_bytes = b.device_bytes};
-    CR_TRY_OUT(visit(&b.session, infer ? &b.session.eval : &b.session.train[0],
-                     infer ? b.session.eval_exec : b.session.train_exec[0], context));
-out:
-    bench_close(&b);
-    return status;
 }
 
 /* ---- the command ---- */

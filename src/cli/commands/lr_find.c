@@ -1,12 +1,9 @@
 /* cli/commands/lr_find.c: cresnet lr-find: suggests a learning rate, from a short training in memory. */
 #include "training/lr_find.h"
 #include "cli/common/command.h"
-#include "cli/svg/svg.h"
 #include "formats/json_write.h"
 
 #include <inttypes.h>
-#include <stdio.h>
-#include <stdlib.h>
 
 enum { STEPS = 100, STEPS_MAX = 1000000 };
 
@@ -19,10 +16,7 @@ static cr_status read_options(const struct cr_args *args, struct cr_lr_options *
     CR_TRY(cr_args_real(args, CR_OPT_MAX_LR, 1e-30, 1e30, "a learning rate from 1e-30 to 1e30, e.g. 10", &out->max_lr));
     if (out->min_lr >= out->max_lr)
         return cr_args_fail(args, "--min-lr %g must be less than --max-lr %g", out->min_lr, out->max_lr);
-    if (cr_args_has(args, CR_OPT_REPLACE) && !cr_args_has(args, CR_OPT_PLOT))
-        return cr_args_fail(args, "--force needs -o FILE, which it replaces: leave it out");
-    if (!cr_args_has(args, CR_OPT_PLOT)) return CR_OK;
-    return cr_cmd_output_check(args, args->value[CR_OPT_PLOT], CR_OUTPUT_LR_SVG);
+    return CR_OK;
 }
 
 static void print_json(const struct cr_lr_curve *c, struct cr_text *out) {
@@ -62,35 +56,19 @@ static void print_text(const struct cr_args *args, const struct cr_lr_curve *c, 
     cr_text_add(out, "optim.lr=%.2g\n", lr);
 }
 
-static cr_status write_plot(const struct cr_args *args, const struct cr_lr_curve *curve) {
-    struct cr_text svg = {0};
-    cr_lr_svg(curve, &svg);
-    cr_status status = svg.failed
-                           ? CR_NO_MEMORY(svg.length)
-                           : cr_cmd_write_file(args, args->value[CR_OPT_PLOT], CR_OUTPUT_LR_SVG, svg.data, svg.length);
-    cr_text_free(&svg);
-    return status;
-}
-
 static cr_status print(const struct cr_args *args, const struct cr_lr_options *options,
                        const struct cr_lr_curve *curve) {
-    const char    *plot = args->value[CR_OPT_PLOT];
     struct cr_text text = {0};
     if (!curve->count)
         return CR_FAIL(CR_ERR_NUMERIC,
                        "the loss of the first step is not finite, at a learning rate of %g: the network or its weights "
                        "overflow%s",
                        options->min_lr, options->min_lr > 1e-7 ? "; try a lower --min-lr" : "");
-    if (plot) CR_TRY(write_plot(args, curve));
     if (cr_args_has(args, CR_OPT_JSON))
         print_json(curve, &text);
     else if (curve->steepest >= 0)
         print_text(args, curve, &text);
-    if (plot && cr_cmd_is_stdout(plot)) {
-        fputs(text.data && !text.failed ? text.data : "", stderr);
-        cr_text_free(&text);
-    } else
-        CR_TRY(cr_cmd_print(&text));
+    CR_TRY(cr_cmd_print(&text));
     if (curve->steepest >= 0) return CR_OK;
     return CR_FAIL(
         CR_ERR_NUMERIC,

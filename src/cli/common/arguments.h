@@ -98,7 +98,6 @@ enum cr_option_id { /* in the order of --help */
                     CR_OPT_MAX_DROP,
                     CR_OPT_INT8,
                     CR_OPT_EXPORT_FILE,
-                    CR_OPT_PLOT,
                     CR_OPT_OVERLAY,
                     CR_OPT_ONNX,
                     CR_OPT_FOLD,

@@ -53,8 +53,6 @@ CR_MUST cr_status cr_plan_target_print(struct cr_session *session, const struct 
 cr_status cr_bench_run(const struct cr_args *args, bool infer);
 /* cresnet bench data; one operand: CONFIG. */
 cr_status cr_bench_data(const struct cr_args *args);
-/* cresnet bench gpu; no operand. */
-cr_status cr_bench_gpu(const struct cr_args *args);
 /* Median of `count` times in nanoseconds, as milliseconds. Sorts the array. */
 double cr_cmd_median_ms(int64_t *times, int64_t count);
 

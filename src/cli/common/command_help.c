@@ -91,9 +91,7 @@ static const char about_bench[] =
     "bench data: the data loader alone at full speed: images/s, images/s per worker, MB/s of files, and the\n"
     "            fraction of the time in each stage. An image that is read for the first time is decoded to its\n"
     "            end, later only as far as its crop needs. --steps N: batches (20). --trainer-speed=N: the\n"
-    "            fraction of its time that a trainer of N images/s would wait for data.\n"
-    "bench gpu:  training, inference, networks for CIFAR and copies on this GPU, in three minutes at most: a table,\n"
-    "            and one JSON line to send. A card with little memory gets smaller batches.\n";
+    "            fraction of its time that a trainer of N images/s would wait for data.\n";
 
 static const char about_profile[] =
     "Runs training steps on random images and times every op of the step on the device: time, fraction of the\n"
@@ -217,9 +215,8 @@ static const char about_lr_find[] =
     "Suggests a learning rate. Trains for a hundred steps in memory while the learning rate grows exponentially from\n"
     "--min-lr to --max-lr, and suggests the rate at which the loss falls most clearly. The steps end early when the\n"
     "smoothed loss exceeds 4 times its lowest value. Nothing is written to a run folder; a RUN gives its weights.\n"
-    "-o FILE draws the loss over the learning rate as SVG. With --json, all steps are printed.\n" RUN_NOTE "\n"
+    "With --json, rate and loss of all steps are printed.\n" RUN_NOTE "\n"
     "  cresnet lr-find configs/demo.ini\n"
-    "  cresnet lr-find configs/demo.ini -o lr.svg\n"
     "  cresnet lr-find checkpoints/demo data.kind=folder data.root=DIR\n";
 
 #define KEYS "[section.key=value ...] [options]"
@@ -228,18 +225,18 @@ static const struct cr_command commands[CR_CMD_COUNT] = {
     [CR_CMD_FINETUNE] = {"finetune", "train a classifier for a folder of your own images", "DIR " KEYS, about_finetune},
     [CR_CMD_SWEEP] = {"sweep", "train with every combination of listed values", "CONFIG section.key=A,B,... [options]",
                       about_sweep},
-    [CR_CMD_LR_FIND]  = {"lr-find", "suggest a learning rate, from a short training in memory", "CONFIG|RUN " KEYS,
-                         about_lr_find},
-    [CR_CMD_EVAL]     = {"eval", "evaluate weights on a validation set", "CONFIG|RUN " KEYS, about_eval},
-    [CR_CMD_PREDICT]  = {"predict", "classify images", "RUN|CONFIG IMAGE|FOLDER ... [options]", about_predict},
-    [CR_CMD_EXPLAIN]  = {"explain", "show where in an image the network found a class (Grad-CAM)",
-                         "RUN|CONFIG IMAGE -o FILE.png [options]", about_explain},
-    [CR_CMD_REPORT]   = {"report", "write an HTML page about a run: curves, evaluation, memory, profile",
-                         "RUN " KEYS " | --compare RUN RUN ...", about_report},
-    [CR_CMD_PLAN]     = {"plan", "show the network, its program and its memory plan", "CONFIG|RUN " KEYS, about_plan},
-    [CR_CMD_CHECK]    = {"check", "compare every op with an FP64 reference", "CONFIG|RUN " KEYS, about_check},
-    [CR_CMD_BENCH]    = {"bench", "time a training step, inference or the data loader",
-                         "step|infer|data CONFIG|RUN " KEYS " | gpu", about_bench, "step infer data gpu"},
+    [CR_CMD_LR_FIND] = {"lr-find", "suggest a learning rate, from a short training in memory", "CONFIG|RUN " KEYS,
+                        about_lr_find},
+    [CR_CMD_EVAL]    = {"eval", "evaluate weights on a validation set", "CONFIG|RUN " KEYS, about_eval},
+    [CR_CMD_PREDICT] = {"predict", "classify images", "RUN|CONFIG IMAGE|FOLDER ... [options]", about_predict},
+    [CR_CMD_EXPLAIN] = {"explain", "show where in an image the network found a class (Grad-CAM)",
+                        "RUN|CONFIG IMAGE -o FILE.png [options]", about_explain},
+    [CR_CMD_REPORT]  = {"report", "write an HTML page about a run: curves, evaluation, memory, profile",
+                        "RUN " KEYS " | --compare RUN RUN ...", about_report},
+    [CR_CMD_PLAN]    = {"plan", "show the network, its program and its memory plan", "CONFIG|RUN " KEYS, about_plan},
+    [CR_CMD_CHECK]   = {"check", "compare every op with an FP64 reference", "CONFIG|RUN " KEYS, about_check},
+    [CR_CMD_BENCH] = {"bench", "time a training step, inference or the data loader", "step|infer|data CONFIG|RUN " KEYS,
+                      about_bench, "step infer data"},
     [CR_CMD_PROFILE]  = {"profile", "time every op of the training step, or of an evaluation", "CONFIG|RUN " KEYS,
                          about_profile},
     [CR_CMD_PRUNE]    = {"prune", "prune weights by magnitude", "CONFIG|RUN " KEYS, about_prune},

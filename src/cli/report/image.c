@@ -20,28 +20,6 @@ static void add_base64(struct cr_text *out, const uint8_t *bytes, size_t count) 
     }
 }
 
-/* libjpeg's output goes to a cr_text, piece by piece. */
-struct jpeg_output {
-    struct jpeg_destination_mgr base; /* first member */
-    struct cr_text              bytes;
-    JOCTET                      piece[4096];
-};
-static void start_piece(j_compress_ptr info) {
-    struct jpeg_output *out    = (struct jpeg_output *)(void *)info->dest;
-    out->base.next_output_byte = out->piece;
-    out->base.free_in_buffer   = sizeof out->piece;
-}
-static boolean take_piece(j_compress_ptr info) {
-    struct jpeg_output *out = (struct jpeg_output *)(void *)info->dest;
-    cr_text_add_bytes(&out->bytes, (const char *)out->piece, sizeof out->piece);
-    start_piece(info);
-    return TRUE;
-}
-static void take_rest(j_compress_ptr info) {
-    struct jpeg_output *out = (struct jpeg_output *)(void *)info->dest;
-    cr_text_add_bytes(&out->bytes, (const char *)out->piece, sizeof out->piece - out->base.free_in_buffer);
-}
-
 /* libjpeg reports an error by a call that must not return. */
 struct jpeg_errors {
     struct jpeg_error_mgr base; /* first member */
@@ -51,12 +29,17 @@ static void jpeg_failed(j_common_ptr info) {
     longjmp(((struct jpeg_errors *)(void *)info->err)->jump, 1);
 }
 
-/* The caller frees out->bytes, also after a failure. */
-static cr_status encode_jpeg(const uint8_t *rgb, int width, int height, struct jpeg_output *out) {
+/* The largest JPEG file of an image, as turbojpeg.h bounds it with halved colour: three bytes a pixel of whole
+ * blocks. */
+static size_t jpeg_bytes_max(int width, int height) {
+    return (size_t)(width + 15) / 16 * 16 * ((size_t)(height + 15) / 16 * 16) * 3 + 2048;
+}
+
+/* bytes: [jpeg_bytes_max]; *count becomes the number of bytes of the file. */
+static cr_status encode_jpeg(const uint8_t *rgb, int width, int height, unsigned char *bytes, unsigned long *count) {
+    unsigned char              *out = bytes;
     struct jpeg_compress_struct info;
     struct jpeg_errors          errors;
-    out->base = (struct jpeg_destination_mgr){
-        .init_destination = start_piece, .empty_output_buffer = take_piece, .term_destination = take_rest};
     info.err               = jpeg_std_error(&errors.base);
     errors.base.error_exit = jpeg_failed;
     if (setjmp(errors.jump)) {
@@ -64,7 +47,8 @@ static cr_status encode_jpeg(const uint8_t *rgb, int width, int height, struct j
         return CR_FAIL(CR_ERR_MEMORY, "cannot encode an image as JPEG");
     }
     jpeg_create_compress(&info);
-    info.dest             = &out->base;
+    *count = (unsigned long)jpeg_bytes_max(width, height);
+    jpeg_mem_dest(&info, &out, count);
     info.image_width      = (JDIMENSION)width;
     info.image_height     = (JDIMENSION)height;
     info.input_components = 3;
@@ -78,7 +62,8 @@ static cr_status encode_jpeg(const uint8_t *rgb, int width, int height, struct j
     }
     jpeg_finish_compress(&info);
     jpeg_destroy_compress(&info);
-    return out->bytes.failed ? CR_NO_MEMORY(out->bytes.length) : CR_OK;
+    CR_ASSERT(out == bytes); /* libjpeg allocates memory of its own when the file is larger */
+    return CR_OK;
 }
 
 static void add_element(struct cr_text *out, bool small, int width, int height, const char *alt, const char *type,
@@ -98,12 +83,11 @@ cr_status cr_page_image(struct cr_text *out, const uint8_t *rgb, int width, int 
         cr_text_free(&png);
         return status;
     }
-    struct jpeg_output *jpeg;
-    CR_ALLOC(jpeg, 1);
-    const cr_status status = encode_jpeg(rgb, width, height, jpeg);
-    if (status == CR_OK)
-        add_element(out, false, width, height, alt, "jpeg", (const uint8_t *)jpeg->bytes.data, jpeg->bytes.length);
-    cr_text_free(&jpeg->bytes);
+    unsigned char *jpeg;
+    unsigned long  count = 0;
+    CR_ALLOC(jpeg, jpeg_bytes_max(width, height));
+    const cr_status status = encode_jpeg(rgb, width, height, jpeg, &count);
+    if (status == CR_OK) add_element(out, false, width, height, alt, "jpeg", jpeg, count);
     cr_free(jpeg);
     return status;
 }

@@ -50,7 +50,6 @@ const char cr_page_style[] =
     ".legend{display:flex;flex-wrap:wrap;gap:2px 18px;margin:2px 0 "
     "0;font-size:13px;font-variant-numeric:tabular-nums}\n"
     ".legend span{display:inline-flex;align-items:center;gap:6px}.key{width:28px;flex:none}\n"
-    ".swatch{width:12px;height:12px;flex:none;border-radius:2px;display:inline-block}\n"
     /* tables, bars */
     ".wide{overflow-x:auto}table{border-collapse:collapse;font-size:14px;font-variant-numeric:tabular-nums}\n"
     "th,td{padding:3px 12px 3px 0;text-align:right;white-space:nowrap;border-bottom:1px solid var(--grid)}\n"
@@ -63,8 +62,6 @@ const char cr_page_style[] =
     ".bars .v{text-align:right;color:var(--soft);font-variant-numeric:tabular-nums}\n"
     /* the memory plan */
     ".a{fill:var(--s1)}.g{fill:var(--s2)}.s{fill:var(--s3)}.w{fill:var(--s4)}\n"
-    ".a.swatch{background:var(--s1)}.g.swatch{background:var(--s2)}.s.swatch{background:var(--s3)}\n"
-    ".w.swatch{background:var(--s4)}\n"
     /* the confusion matrix */
     ".matrix .zero{fill:var(--card)}.matrix .cell{fill:var(--heat)}.matrix text.hi{fill:var(--heattext)}\n"
     ".matrix text.lo{fill:var(--fg)}.matrix rect:hover{stroke:var(--fg)}.matrix{max-width:830px}\n"

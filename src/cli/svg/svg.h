@@ -3,7 +3,6 @@
 #define CR_CMD_SVG_H
 
 #include "graph/graph.h"
-#include "training/lr_find.h"
 
 /* Adds text between tags or in quotes: escapes special characters and replaces invalid UTF-8. */
 void cr_page_escape(struct cr_text *out, const char *s);
@@ -13,8 +12,5 @@ double cr_chart_step(double range, int ticks);
 /* cli/svg/pool.c: adds the memory pool of a planned program: ops to the right, addresses upwards, each rectangle a
  * tensor. alone: as a file of its own, not a part of a page. */
 void cr_pool_svg(struct cr_text *out, const struct cr_program *program, bool alone);
-/* cli/svg/lr_svg.c: adds the file of cresnet lr-find: the loss of each step and the smoothed loss over the learning
- * rate, on a logarithmic scale, and a line at the suggested rate. The curve has at least one step. */
-void cr_lr_svg(const struct cr_lr_curve *curve, struct cr_text *out);
 
 #endif

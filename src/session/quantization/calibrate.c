@@ -148,8 +148,7 @@ static cr_status filter_scales(struct calibrator *c, struct cr_calibration *out)
 #ifdef _OPENMP
 #pragma omp parallel for schedule(static)
 #endif
-        for (int64_t k = 0; k < q->elems; k++)
-            scale[k] = cr_quant_filter_scale(values + w->offset + k * row, row);
+        for (int64_t k = 0; k < q->elems; k++) scale[k] = cr_quant_filter_scale(values + w->offset + k * row, row);
     }
 out:
     cr_free(values);

@@ -1,31 +1,16 @@
 /* tests/unit/config/test_config_reopen.c: a configuration is read once: from a pipe, and from files that change or
  * vanish afterwards. cr_config_reopen gives the same values with other overrides. */
 #include "config/config.h"
-#include "core/files.h"
 #include "tests/harness/failing_alloc.h"
+#include "tests/harness/folder.h"
 
 #include <fcntl.h>
 #include <pthread.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-static char folder[64];
-
-static const char *in_folder(const char *name) {
-    static char path[2][128];
-    static int  next;
-    char       *out = path[next++ % 2];
-    snprintf(out, sizeof path[0], "%s/%s", folder, name);
-    return out;
-}
-
 static void put(const char *name, const char *text) {
-    CHECK_STATUS(cr_file_write_atomic(in_folder(name), text, strlen(text)), CR_OK);
-}
-
-static bool folder_open(void) {
-    snprintf(folder, sizeof folder, "/tmp/cresnet-reopen-XXXXXX");
-    return mkdtemp(folder) != NULL;
+    CHECK_STATUS(cr_file_write_atomic(in_folder("%s", name), text, strlen(text)), CR_OK);
 }
 
 static const char a_text[] =
@@ -63,7 +48,7 @@ static void files_may_change(void) {
     cr_config_fail(c, "optim.lr", "x"); /* an error about a value still names its file and line */
     CHECK_HAS(cr_error_message(), "b.ini:5: [optim] lr");
     cr_config_close(c);
-    cr_fs_remove_tree(folder);
+    folder_close();
 }
 
 static void *write_pipe(void *path) {
@@ -90,7 +75,7 @@ static void pipes_are_read_once(void) {
     cr_config_close(a);
     cr_config_close(b);
     cr_free(path);
-    cr_fs_remove_tree(folder);
+    folder_close();
 }
 
 static void errors_and_defaults(void) {
@@ -111,7 +96,7 @@ static void errors_and_defaults(void) {
     CHECK_STR(b->path, "(built in)");
     cr_config_close(a);
     cr_config_close(b);
-    cr_fs_remove_tree(folder);
+    folder_close();
 }
 
 /* The configuration of a run folder is not the user's: reopening it keeps this. */
@@ -129,7 +114,7 @@ static void stored_stays_stored(void) {
     CHECK_HAS(cr_error_message(), "a.ini:8: [model] widths is invalid, perhaps because of a value of the command line");
     CHECK(!strstr(cr_error_message(), "8,16"));
     cr_config_close(a);
-    cr_fs_remove_tree(folder);
+    folder_close();
 }
 
 static void failing_allocations(void) {
@@ -148,7 +133,7 @@ static void failing_allocations(void) {
         if (status == CR_OK) cr_config_close(b);
     }
     cr_config_close(a);
-    cr_fs_remove_tree(folder);
+    folder_close();
 }
 
 TESTS(CASE(files_may_change), CASE(pipes_are_read_once), CASE(errors_and_defaults), CASE(stored_stays_stored),

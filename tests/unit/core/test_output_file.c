@@ -30,7 +30,6 @@ static const struct {
     [CR_OUTPUT_PREDICTIONS] = {BYTES(CR_OUTPUT_PREDICTIONS_START ",")},
     [CR_OUTPUT_REPORT]      = {BYTES("<!DOCTYPE html>\nname=\"generator\" content=\"cresnet ")},
     [CR_OUTPUT_POOL_SVG]    = {BYTES(CR_OUTPUT_POOL_SVG_START)},
-    [CR_OUTPUT_LR_SVG]      = {BYTES(CR_OUTPUT_LR_SVG_START)},
     [CR_OUTPUT_EXPLAIN_PNG] = {BYTES(
         "\x89PNG\r\n\x1a\n.........................1234tEXtSoftware\0" CR_OUTPUT_EXPLAIN_SOFTWARE)},
     [CR_OUTPUT_EXPLAIN_CSV] = {BYTES(CR_OUTPUT_EXPLAIN_START ",")},

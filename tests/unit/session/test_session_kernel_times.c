@@ -11,8 +11,9 @@
 
 /* ---- two devices: one selects kernels by measured times, as a GPU does, the other by their order ---- */
 
-static const struct cr_kernel kernel           = {.name = "pretended.relu", .op = CR_OP_relu, .deterministic = true};
-static const struct cr_kernel on_sparse_cores  = {.name = "pretended.conv", .op = CR_OP_conv, .sparse_cores = true};
+static const struct cr_kernel kernel          = {.name = "pretended.relu", .op = CR_OP_relu, .deterministic = true};
+static const struct cr_kernel on_sparse_cores = {
+    .name = "pretended.conv", .op = CR_OP_conv, .traits.sparse_cores = true};
 static const struct cr_kernel *const kernels[] = {&kernel, &on_sparse_cores, NULL};
 static const struct cr_async         async     = {0};
 
