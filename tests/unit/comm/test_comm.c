@@ -58,15 +58,18 @@ static cr_status all_collectives(struct member *m) {
     return cr_comm_same(m->comm, &hash, sizeof hash, "the hash");
 }
 
+static void on_every_transport(int size, cr_status (*work)(struct member *m)) {
+    for (int transport = 0; transport < TRANSPORTS; transport++) {
+        struct group g;
+        group_init(&g, size, (enum transport)transport, work);
+        group_run(&g);
+        group_good(&g, transport_name[transport]);
+    }
+}
+
 static void collectives(void) {
     static const int sizes[] = {1, 2, 3, 4, 7};
-    for (int transport = 0; transport < TRANSPORTS; transport++)
-        for (size_t i = 0; i < CR_COUNT(sizes); i++) {
-            struct group g;
-            group_init(&g, sizes[i], (enum transport)transport, all_collectives);
-            group_run(&g);
-            group_good(&g, transport_name[transport]);
-        }
+    for (size_t i = 0; i < CR_COUNT(sizes); i++) on_every_transport(sizes[i], all_collectives);
     /* no communicator means a run of one rank */
     float x = 3;
     REQUIRE_OK(cr_comm_barrier(NULL));
@@ -87,12 +90,7 @@ static cr_status look_around(struct member *m) {
 }
 
 static void hosts_and_local_ranks(void) {
-    for (int transport = 0; transport < TRANSPORTS; transport++) {
-        struct group g;
-        group_init(&g, 5, (enum transport)transport, look_around);
-        group_run(&g);
-        group_good(&g, transport_name[transport]);
-    }
+    on_every_transport(5, look_around);
 }
 
 /* ---- votes ---- */
@@ -119,12 +117,7 @@ static cr_status vote_many(struct member *m) {
 }
 
 static void votes(void) {
-    for (int transport = 0; transport < TRANSPORTS; transport++) {
-        struct group g;
-        group_init(&g, 4, (enum transport)transport, vote_many);
-        group_run(&g);
-        group_good(&g, transport_name[transport]);
-    }
+    on_every_transport(4, vote_many);
     uint32_t requested;
     REQUIRE_OK(cr_comm_vote(NULL, CR_REQUEST_TERM, &requested));
     CHECK_INT(requested, CR_REQUEST_TERM);

@@ -211,6 +211,17 @@ static cr_status launch_counts(struct cr_device *d, const struct cr_call *call) 
     return CR_OK;
 }
 
+/* Instead of what the kernels compute. */
+static void count_launches(struct bound *b) {
+    static struct cr_kernel counted[512];
+    for (int i = 0; b->kernels[i]; i++) {
+        counted[i]        = *b->kernels[i];
+        counted[i].launch = launch_counts;
+        b->kernels[i]     = &counted[i];
+    }
+    memset(launched, 0, sizeof launched);
+}
+
 /* True when, since the last call, the ops before `once` ran `early` times, the others `late` times, and the others were
  * captured `captured` times. */
 static void check_launches(const struct cr_program *p, int early, int late, int captured) {
@@ -223,7 +234,6 @@ static void check_launches(const struct cr_program *p, int early, int late, int 
 
 /* Ops that read only parameters stay out of the captured graph, and run again only on request. */
 static void hoisted_ops_run_once_and_are_not_captured(void) {
-    static struct cr_kernel         counted[512];
     const struct cr_compile_options how  = {.reuse = true, .fuse = true};
     struct cr_step_block            step = {0};
     struct bound                    b;
@@ -234,12 +244,7 @@ static void hoisted_ops_run_once_and_are_not_captured(void) {
     REQUIRE_OK(cr_model_program(&b.model, b.config, CR_PROGRAM_EVAL, 2, &b.program));
     REQUIRE_OK(cr_compile(&b.program, &cost_model, &how));
     CHECK(b.program.hoisted > 1 && b.program.ops - b.program.hoisted > 1 && b.program.ops <= 64);
-    for (int i = 0; b.kernels[i]; i++) {
-        counted[i]        = *b.kernels[i];
-        counted[i].launch = launch_counts;
-        b.kernels[i]      = &counted[i];
-    }
-    memset(launched, 0, sizeof launched);
+    count_launches(&b);
     cr_memory_close(&b.memory);
     const struct cr_program *all[] = {&b.program};
     REQUIRE_OK(cr_memory_open(&b.memory, b.device, &b.model.store, all, 1));
@@ -259,18 +264,12 @@ static void hoisted_ops_run_once_and_are_not_captured(void) {
 
 /* A hook with recapture_runs: the graph is captured again before every second run, and once when a hook is added. */
 static void hooks_are_captured_again(void) {
-    static struct cr_kernel     counted[512];
     const struct cr_launch_hook plain = {0}, changing = {.recapture_runs = 2};
     struct cr_step_block        step = {0};
     struct bound                b;
     struct cr_exec             *exec;
     REQUIRE_OK(bound_open(&b, false));
-    for (int i = 0; b.kernels[i]; i++) {
-        counted[i]        = *b.kernels[i];
-        counted[i].launch = launch_counts;
-        b.kernels[i]      = &counted[i];
-    }
-    memset(launched, 0, sizeof launched);
+    count_launches(&b);
     REQUIRE_OK(cr_exec_open(&b.program, &b.memory, &exec));
     for (int run = 0; run < 7; run++) {
         const bool captured = run == 0 || run == 2 || run == 4 || run == 6;
