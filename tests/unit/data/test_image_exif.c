@@ -191,49 +191,41 @@ static void check_reduced(const uint8_t *bytes, size_t count, int orientation) {
     cr_scratch_free(&plain);
 }
 
-static void all_orientations_of_jpeg(void) {
+/* JPEG: baseline or progressive, both byte orders. PNG: both byte orders, the chunk before or after the pixels. */
+static void all_orientations(bool png) {
     struct cr_image image = make_image(WIDTH, HEIGHT);
-    struct cr_rng   rng   = cr_rng_make(5, CR_RNG_TEST, 0, 0);
+    struct cr_rng   rng   = cr_rng_make(png ? 6 : 5, CR_RNG_TEST, 0, 0);
     for (int k = 0; k < 32; k++) {
-        const int    orientation = 1 + k / 4;
-        size_t       count;
-        uint8_t      tiff[EXIF_BYTES], *bytes = make_jpeg(&image, k % 2, &count);
-        char         name[SUPPORT_PATH];
-        const size_t size = make_tiff(tiff, orientation, k / 2 % 2);
-        add_app1(&bytes, &count, tiff, size);
-        CHECK_INT(cr_exif_orientation(bytes, count), orientation);
+        const int       orientation = 1 + k / 4;
+        size_t          count;
+        uint8_t         tiff[EXIF_BYTES], *bytes = png ? make_png(&image, &count) : make_jpeg(&image, k % 2, &count);
+        const size_t    size = make_tiff(tiff, orientation, k / 2 % 2);
         struct cr_image stored;
+        char            name[SUPPORT_PATH];
+        if (png)
+            add_chunk(&bytes, &count, tiff, size, k % 2);
+        else
+            add_app1(&bytes, &count, tiff, size);
+        CHECK_INT(cr_exif_orientation(bytes, count), orientation);
         REQUIRE_OK(image_decode(bytes, count, "plain", &stored));
+        CHECK(!png || memcmp(stored.rgb, image.rgb, (size_t)WIDTH * HEIGHT * 3) == 0);
         struct cr_image want = upright(&stored, orientation);
-        check_whole(bytes, count, true, &want, text_into(name, "JPEG, orientation %d, form %d", orientation, k % 4));
+        text_into(name, "%s, orientation %d, form %d", png ? "PNG" : "JPEG", orientation, k % 4);
+        check_whole(bytes, count, true, &want, name);
         check_whole(bytes, count, false, &stored, "data.exif = no");
-        check_boxes("box", &(struct cr_stored){.bytes = bytes, .count = count, .exif = true}, &want, &rng, 20);
-        check_reduced(bytes, count, orientation);
+        check_boxes(name, &(struct cr_stored){.bytes = bytes, .count = count, .exif = true}, &want, &rng, 20);
+        if (!png) check_reduced(bytes, count, orientation);
         cr_image_free(&stored);
         cr_image_free(&want);
         cr_free(bytes);
     }
     cr_image_free(&image);
 }
-
+static void all_orientations_of_jpeg(void) {
+    all_orientations(false);
+}
 static void all_orientations_of_png(void) {
-    struct cr_image image = make_image(WIDTH, HEIGHT);
-    struct cr_rng   rng   = cr_rng_make(6, CR_RNG_TEST, 0, 0);
-    for (int k = 0; k < 32; k++) {
-        const int    orientation = 1 + k / 4;
-        size_t       count;
-        uint8_t      tiff[EXIF_BYTES], *bytes = make_png(&image, &count);
-        const size_t size = make_tiff(tiff, orientation, k % 2);
-        add_chunk(&bytes, &count, tiff, size, k / 2 % 2);
-        CHECK_INT(cr_exif_orientation(bytes, count), orientation);
-        struct cr_image want = upright(&image, orientation);
-        check_whole(bytes, count, true, &want, "PNG");
-        check_whole(bytes, count, false, &image, "PNG, data.exif = no");
-        check_boxes("box", &(struct cr_stored){.bytes = bytes, .count = count, .exif = true}, &want, &rng, 20);
-        cr_image_free(&want);
-        cr_free(bytes);
-    }
-    cr_image_free(&image);
+    all_orientations(true);
 }
 
 /* Crops are chosen on the upright image: it and a oriented one with an orientation prepare to the same bytes. */
