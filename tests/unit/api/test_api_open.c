@@ -1,5 +1,5 @@
 /* tests/unit/api/test_api_open.c: models that cannot be opened or used: wrong options, missing and damaged files,
- * weights that are not finite, lack of memory, a child process. */
+ * lack of memory. */
 #include "tests/harness/api_support.h"
 
 enum { IMAGES = 1 };
@@ -91,10 +91,6 @@ static void failing_allocations_are_errors_without_leaks(void) {
     }
     CHECK_INT(CR_MIN(failures, 50), 50);
 }
-
-/* ---- a child process ---- */
-
-enum { REFUSED_ALL = 7, SECONDS = 20 };
 
 static void the_folder_is_removed(void) {
     if (*run) drop_folder(dir);

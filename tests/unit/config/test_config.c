@@ -300,18 +300,10 @@ static void rules_between_keys(void) {
     }
 }
 
-static void edit_distance(void) {
-    CHECK_INT(cr_edit_distance("kitten", "sitting"), 3);
-    CHECK_INT(cr_edit_distance("bacth", "batch"), 1);
-    CHECK_INT(cr_edit_distance("", "abc"), 3);
-    CHECK_INT(cr_edit_distance("lr", "lr"), 0);
-    CHECK_INT(cr_edit_distance("flaw", "lawn"), 2);
-}
-
 static void no_leaks(void) {
     CHECK_INT(cr_alloc_live(), 0);
 }
 
 TESTS(CASE(defaults_of_channels), CASE(precedence), CASE(includes), CASE(named_configs), CASE(all_errors_are_reported),
       CASE(many_errors_are_counted), CASE(overrides_are_checked), CASE(types_are_strict), CASE(ranges_are_checked),
-      CASE(rules_between_keys), CASE(edit_distance), CASE(no_leaks))
+      CASE(rules_between_keys), CASE(no_leaks))

@@ -205,10 +205,6 @@ static void kernels_answer_without_a_gpu(void) {
 
 /* ---- whole programs ---- */
 
-enum { KEYS = 3 };
-
-/* ---- whole programs ---- */
-
 /* Every GPU that plan --target knows. */
 static void every_gpu_has_a_program(void) {
     static const char *const names[]     = {"h200",    "h100",    "a100",    "l40s",   "l4",

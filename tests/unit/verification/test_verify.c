@@ -314,16 +314,10 @@ static void whole_program(bool fuse, enum cr_dtype real) {
     CHECK(checked > 40 && worst > 0 && worst <= 1);
     run_close(&r);
 }
-static void whole_program_plain(void) {
+static void whole_programs(void) {
     whole_program(false, CR_F32);
-}
-static void whole_program_fused(void) {
     whole_program(true, CR_F32);
-}
-static void whole_program_f16(void) {
     whole_program(false, CR_F16);
-}
-static void whole_program_bf16_fused(void) {
     whole_program(true, CR_BF16);
 }
 
@@ -354,6 +348,5 @@ static void first_wrong_op_is_named(void) {
 }
 
 TESTS(CASE(bound_of_a_dot_product), CASE(only_tf32_may_round_operands), CASE(denormals_may_be_flushed_in_products),
-      CASE(nan_and_infinity_by_position), CASE(failing_memory), CASE(every_op_kind_has_a_rule),
-      CASE(whole_program_plain), CASE(whole_program_fused), CASE(whole_program_f16), CASE(whole_program_bf16_fused),
+      CASE(nan_and_infinity_by_position), CASE(failing_memory), CASE(every_op_kind_has_a_rule), CASE(whole_programs),
       CASE(first_wrong_op_is_named))
