@@ -162,25 +162,29 @@ bool cr_config_given(const struct cr_config *config, const char *dotted);
 CR_ENUMS(E)
 #undef E
 
-/* Appends the complete config as INI text that parses to the same values, for a run folder. Equal configs give
- * identical texts, without includes and comments. */
+/* Appends the complete config as INI text that parses to the same values. Equal configs give identical texts, without
+ * includes and comments. */
 void cr_config_dump(const struct cr_config *config, struct cr_text *out);
+/* The same for a run folder, which commands read from any working folder: files and folders that exist, such as
+ * data.root, get their absolute paths. */
+void cr_config_dump_for_run(const struct cr_config *config, struct cr_text *out);
 /* Appends every key with type, default, range and help text (`cresnet help keys`). */
 void cr_config_help(struct cr_text *out);
 /* Appends the help of one section ("optim"), one key ("optim.lr"), or all keys with a name ("lr"). False if unknown. */
 bool cr_config_help_of(const char *topic, struct cr_text *out);
 /* A key whose value differs between two configs. */
 struct cr_config_difference {
-    const char         *name; /* "optim.lr" */
+    const char         *name;  /* "optim.lr" */
     enum cr_key_decides decides;
-    const char         *text; /* "optim.lr: 0.1 -> 0.2" */
+    const char         *text;  /* "optim.lr: 0.1 -> 0.2" */
+    const char         *fresh; /* the new value, as on a command line: "optim.lr=0.2" */
 };
 struct cr_config_differences {
     struct cr_config_difference *at;
     int                          count;
     struct cr_arena              arena;
 };
-/* Lists them in the order of config/config.def. The caller calls cr_config_differences_free, also after a failure. */
+/* Lists them in the order of config/config.def. Two paths of one file are equal. The caller calls cr_config_differences_free, also after a failure. */
 CR_MUST cr_status cr_config_compare(const struct cr_config *old, const struct cr_config *fresh,
                                     struct cr_config_differences *out);
 void              cr_config_differences_free(struct cr_config_differences *differences);

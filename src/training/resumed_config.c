@@ -1,5 +1,5 @@
 /* training/resumed_config.c: the configuration of a run that is resumed, and the changes that it may have. See
- * training/run.h. */
+ * training/run.h and, for cr_training_compare, training/training.h. */
 #include "training/run.h"
 
 #include <inttypes.h>
@@ -85,4 +85,67 @@ out:
     cr_config_close(stored);
     cr_config_differences_free(&differ);
     return status;
+}
+
+/* ---- what has changed since a run was saved ---- */
+
+/* A limit, or a batch size, that the run has found is not a change of the value `auto`. */
+static bool was_found(const struct cr_config_difference *d, const struct cr_config *fresh) {
+    if (strcmp(d->name, "memory.limit") == 0) return strcmp(fresh->memory.limit, "auto") == 0;
+    return strcmp(d->name, "train.batch") == 0 && !fresh->train.batch;
+}
+
+static void keep_effective(const struct cr_config *fresh, struct cr_training_changes *out) {
+    struct cr_config_differences *keys = &out->keys;
+    int                           kept = 0;
+    for (int i = 0; i < keys->count; i++) {
+        const struct cr_config_difference *d = &keys->at[i];
+        /* the network has its weights, and the images are compared by themselves */
+        const bool start = d->decides == CR_DECIDES_START || strcmp(d->name, "model.weights") == 0;
+        if (is_silent(d->name) || start || was_found(d, fresh)) continue;
+        out->refused |= why_fixed(d, false) != NULL;
+        keys->at[kept++] = *d;
+    }
+    keys->count = kept;
+}
+
+/* The number of steps and the best evaluation so far, by the stored configuration. */
+static cr_status read_end(const struct cr_run *stored, bool *ended) {
+    struct cr_run run = *stored;
+    CR_TRY(cr_state_position(run.from, &run.at));
+    const struct cr_best best = cr_run_best_read(&run);
+    int64_t              last = run.config->train.epochs * run.at.steps_per_epoch;
+    if (run.config->train.steps) last = CR_MIN(last, run.config->train.steps);
+    *ended = run.at.step >= last || cr_run_stops_early(&run, &best);
+    return CR_OK;
+}
+
+cr_status cr_training_compare(const struct cr_config *config, const char *run_dir, struct cr_training_changes *out) {
+    const struct cr_config *stored = NULL;
+    struct cr_run           run    = {.lock = -1, .dir = cr_strdup(run_dir)};
+    char                    path[CR_PATH_MAX];
+    cr_status               status = run.dir ? CR_OK : CR_NO_MEMORY(strlen(run_dir));
+    *out                           = (struct cr_training_changes){0};
+    CR_TRY_OUT(status);
+    CR_TRY_OUT(cr_ckpt_find_intact(run_dir, &run.from));
+    out->begun = run.from != NULL;
+    if (!run.from) goto out;
+    CR_TRY_OUT(cr_path_join(path, run.from, "config.ini"));
+    CR_TRY_OUT(cr_config_open_stored(&stored, path, NULL, 0));
+    run.config = stored;
+    CR_TRY_OUT(read_end(&run, &out->ended));
+    CR_TRY_OUT(cr_config_compare(stored, config, &out->keys));
+    keep_effective(config, out);
+    run.config = config;
+    CR_TRY_OUT(cr_run_compare_data(&run, &out->data, &out->classes));
+out:
+    run.config = NULL;
+    cr_config_close(stored);
+    cr_run_close(&run);
+    return status;
+}
+
+void cr_training_changes_free(struct cr_training_changes *changes) {
+    cr_config_differences_free(&changes->keys);
+    cr_text_free(&changes->data);
 }

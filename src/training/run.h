@@ -124,6 +124,9 @@ CR_MUST cr_status cr_run_number_classes(struct cr_run *run);
 /* Computes run->data_contents. On resume: CR_ERR_CONFIG, with a list of the differences, when the
  * training set is not the one of the checkpoint; with `force` a warning, unless the number of classes changed. */
 CR_MUST cr_status cr_run_check_data(struct cr_run *run, bool force);
+/* Opens the datasets of run->config and adds a line "\n  ..." for each difference between the training set and that of
+ * run->from. *classes: the names or the number of the classes differ. */
+CR_MUST cr_status cr_run_compare_data(struct cr_run *run, struct cr_text *diff, bool *classes);
 /* Logs a warning for each line: a difference that --force accepted. Changes `lines`. */
 void cr_run_warn_forced(char *lines);
 

@@ -108,19 +108,36 @@ void cr_run_warn_forced(char *lines) {
         cr_log(CR_LOG_WARN, "resume, forced: %s", line + strspn(line, " "));
 }
 
+/* Adds a line for each difference between the training set and that of the checkpoint. *before: number of classes of
+ * the checkpoint. *classes: their names or their number differ. */
+static cr_status compare_data(const struct cr_run *run, struct cr_text *diff, int *before, bool *classes) {
+    struct cr_position old;
+    CR_TRY(cr_state_position(run->from, &old));
+    CR_TRY(compare_classes(run, diff, before));
+    *classes = diff->length > 0;
+    compare_images(run, &old, diff);
+    return diff->failed ? CR_NO_MEMORY(diff->length) : CR_OK;
+}
+
+cr_status cr_run_compare_data(struct cr_run *run, struct cr_text *diff, bool *classes) {
+    int before;
+    CR_TRY(cr_dataset_open(run->config, CR_SPLIT_TRAIN, &run->train));
+    CR_TRY(cr_dataset_open(run->config, CR_SPLIT_VAL, &run->val));
+    CR_TRY(cr_run_number_classes(run));
+    CR_TRY(cr_dataset_contents(run->train, &run->data_contents));
+    return compare_data(run, diff, &before, classes);
+}
+
 cr_status cr_run_check_data(struct cr_run *run, bool force) {
     const char        *root = run->config->data.root;
     struct cr_text     diff = {0};
-    struct cr_position old;
     int                before, classes = cr_dataset_classes(run->train);
+    bool               other;
     cr_status          status;
     CR_TRY(cr_dataset_check_readable(run->train));
     CR_TRY(cr_dataset_contents(run->train, &run->data_contents));
     if (!run->from) return CR_OK;
-    CR_TRY(cr_state_position(run->from, &old));
-    CR_TRY_OUT(compare_classes(run, &diff, &before));
-    compare_images(run, &old, &diff);
-    if (diff.failed) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory while comparing datasets");
+    CR_TRY_OUT(compare_data(run, &diff, &before, &other));
     if (!diff.length) goto out;
     if (before != classes)
         CR_FAIL_OUT(CR_ERR_CONFIG,
@@ -129,8 +146,9 @@ cr_status cr_run_check_data(struct cr_run *run, bool force) {
                     run->from, *root ? " " : "", root, diff.data, before, classes, run->from);
     if (!force)
         CR_FAIL_OUT(CR_ERR_CONFIG,
-                    "%s: the dataset%s%s has changed since this run was saved:%s\nrestore the dataset, or add --force",
-                    run->from, *root ? " " : "", root, diff.data);
+                    "%s: the dataset%s%s has changed since this run was saved:%s\nadd --force to continue with it, start a new run "
+                    "from these weights with -o DIR model.weights=%s, or restore the dataset",
+                    run->from, *root ? " " : "", root, diff.data, run->from);
     cr_run_warn_forced(diff.data);
 out:
     cr_text_free(&diff);

@@ -248,7 +248,7 @@ static cr_status write_config_text(struct cr_run *run) {
     snprintf(output, sizeof output, "train.output=%s", run->dir);
     snprintf(limit, sizeof limit, "memory.limit=%zuB", run->session.state.memory_limit);
     CR_TRY(cr_config_derive(&stored, run->config, 0, changes, run->session.need_without_limit ? 3 : 2));
-    cr_config_dump(stored, &run->config_text);
+    cr_config_dump_for_run(stored, &run->config_text);
     cr_config_close(stored);
     return run->config_text.failed ? CR_NO_MEMORY(4096) : CR_OK;
 }

@@ -55,7 +55,7 @@ cr_status cr_cmd_train(const struct cr_args *args, int *signal_taken) {
         return cr_args_fail(
             args,
             "%s: is a folder; training needs a configuration file (for a folder of images: cresnet finetune %s; to "
-            "continue a run: cresnet train CONFIG --resume %s)",
+            "continue a run: cresnet train --resume %s)",
             args->operand[0], args->operand[0], args->operand[0]);
     CR_TRY(cr_cmd_config(args, &config));
     cr_status status = check_output(args, config);

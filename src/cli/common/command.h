@@ -99,11 +99,12 @@ struct cr_cmd_source {
     char *folder;  /* the step folder, or NULL when the operand is an INI file; of a run folder, the checkpoint that
                       cr_cmd_checkpoint_find chooses */
     char *weights; /* the operand when it is a file of weights in a step folder, else NULL */
+    bool  stored;  /* the configuration is that of a run which --resume continues; the run loads the weights itself */
     /* Borrowed; NULL at first. A configuration of this source: cr_cmd_config_open then reads no file again. */
     const struct cr_config *read;
 };
-/* Resolves operand 0: an INI file, a run or step folder, or a file of weights in a step folder. CR_ERR_USAGE without an
- * operand. The caller frees *out with cr_cmd_source_free. */
+/* Resolves operand 0: an INI file, a run or step folder, or a file of weights in a step folder. Without an operand, the
+ * run that --resume PATH names. CR_ERR_USAGE without both. The caller frees *out with cr_cmd_source_free. */
 CR_MUST cr_status cr_cmd_source_find(const struct cr_args *args, struct cr_cmd_source *out);
 void              cr_cmd_source_free(struct cr_cmd_source *source);
 /* Reads the configuration of a source with the overrides of the command line. `first` (may be NULL) is an override that

@@ -100,18 +100,30 @@ static cr_status find_file(const struct cr_args *args, const char *given, struct
     return out->config ? CR_OK : CR_NO_MEMORY(strlen(given));
 }
 
+/* A run that `train --resume PATH` continues needs no other configuration than that of its last checkpoint. */
+static cr_status find_resumed(const struct cr_args *args, const char *path, struct cr_cmd_source *out) {
+    char file[CR_PATH_MAX], *checkpoint;
+    if (!cr_fs_is_dir(path))
+        return cr_args_fail(args, "--resume %s: no such run folder or checkpoint; a CONFIG takes --resume auto", path);
+    out->stored = true;
+    CR_TRY(cr_path_join(file, path, "config.ini")); /* of a checkpoint */
+    if (cr_fs_is_file(file)) return copy_path(path, "config.ini", &out->config);
+    CR_TRY(cr_ckpt_find_intact(path, &checkpoint));
+    if (!checkpoint) return cr_args_fail(args, "--resume %s: no checkpoint there (no step-N folder)", path);
+    const cr_status status = copy_path(checkpoint, "config.ini", &out->config);
+    cr_free(checkpoint);
+    return status;
+}
+
 cr_status cr_cmd_source_find(const struct cr_args *args, struct cr_cmd_source *out) {
     struct cr_cmd_source source = {0};
     cr_status            status;
     const char          *resumed = args->value[CR_OPT_RESUME];
-    if (!args->operands && resumed && cr_fs_is_dir(resumed)) {
-        char path[CR_PATH_MAX]; /* of a checkpoint folder, else of the last checkpoint of a run */
-        CR_TRY(cr_path_join(path, resumed, "config.ini"));
-        return cr_args_fail(args, "no configuration file given: to continue this run, cresnet train %s%s --resume %s",
-                            resumed, cr_fs_is_file(path) ? "/config.ini" : "/last/config.ini", resumed);
-    }
-    if (!args->operands) return fail_usage(args, "no configuration file given");
-    if (!*args->operand[0])
+    const bool           path    = resumed && strcmp(resumed, "auto") != 0; /* of a run or checkpoint, not of a CONFIG */
+    if (!args->operands && !path) return fail_usage(args, "no configuration file given");
+    if (!args->operands)
+        status = find_resumed(args, resumed, &source);
+    else if (!*args->operand[0])
         status = cr_args_fail(args, "the name of the configuration file is empty");
     else if (cr_fs_is_dir(args->operand[0]))
         status = find_in_folder(args, args->operand[0], &source);
@@ -170,7 +182,7 @@ cr_status cr_cmd_config_open(const struct cr_args *args, const struct cr_cmd_sou
     if (source->read)
         CR_TRY_OUT(cr_config_reopen(out, source->read, list, count));
     else
-        CR_TRY_OUT((source->folder ? cr_config_open_stored : cr_config_open)(out, source->config, list, count));
+        CR_TRY_OUT((source->folder || source->stored ? cr_config_open_stored : cr_config_open)(out, source->config, list, count));
     status = choose_weights(args, out);
     if (status != CR_OK) {
         cr_config_close(*out);

@@ -25,6 +25,7 @@ static const char about_train[] =
     "  cresnet train configs/demo.ini\n"
     "  cresnet train configs/cifar10-resnet20.ini data.root=DIR --epochs 5\n"
     "  cresnet train configs/demo.ini --resume auto\n"
+    "  cresnet train --resume checkpoints/demo\n"
     "  cresnet train configs/resnet50.ini data.root=DIR --gpus all\n";
 
 static const char about_eval[] =
@@ -212,20 +213,20 @@ static const char about_sweep[] =
     "  cresnet sweep configs/demo.ini optim.lr=0.05,0.1 --dry-run\n";
 
 static const char about_lr_find[] =
-    "Suggests a learning rate. Trains for a hundred steps in memory while the learning rate grows exponentially from\n"
-    "--min-lr to --max-lr, and suggests the rate at which the loss falls most clearly. The steps end early when the\n"
-    "smoothed loss exceeds 4 times its lowest value. Nothing is written to a run folder; a RUN gives its weights.\n"
-    "With --json, rate and loss of all steps are printed.\n" RUN_NOTE "\n"
+    "Suggests a learning rate. Trains in memory for a few steps at each of up to 8 rates from --min-lr to --max-lr,\n"
+    "every time from the same weights on the same images, and suggests the rate that lowers the loss most. Nothing is\n"
+    "written to a run folder; a RUN gives its weights. With --json, the losses of all rates are printed.\n" RUN_NOTE
+    "\n"
     "  cresnet lr-find configs/demo.ini\n"
     "  cresnet lr-find checkpoints/demo data.kind=folder data.root=DIR\n";
 
 #define KEYS "[section.key=value ...] [options]"
 static const struct cr_command commands[CR_CMD_COUNT] = {
-    [CR_CMD_TRAIN]    = {"train", "train a network", "CONFIG " KEYS, about_train},
+    [CR_CMD_TRAIN]    = {"train", "train a network", "CONFIG|--resume RUN " KEYS, about_train},
     [CR_CMD_FINETUNE] = {"finetune", "train a classifier for a folder of your own images", "DIR " KEYS, about_finetune},
     [CR_CMD_SWEEP] = {"sweep", "train with every combination of listed values", "CONFIG section.key=A,B,... [options]",
                       about_sweep},
-    [CR_CMD_LR_FIND] = {"lr-find", "suggest a learning rate, from a short training in memory", "CONFIG|RUN " KEYS,
+    [CR_CMD_LR_FIND] = {"lr-find", "suggest a learning rate, from short trainings in memory", "CONFIG|RUN " KEYS,
                         about_lr_find},
     [CR_CMD_EVAL]    = {"eval", "evaluate weights on a validation set", "CONFIG|RUN " KEYS, about_eval},
     [CR_CMD_PREDICT] = {"predict", "classify images", "RUN|CONFIG IMAGE|FOLDER ... [options]", about_predict},

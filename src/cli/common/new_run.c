@@ -15,7 +15,7 @@ cr_status cr_cmd_write_new_run(const char *folder, const struct cr_config       
     const bool     made = !cr_fs_is_dir(folder);
     int            lock = -1;
     cr_status      status;
-    cr_config_dump(config, &text);
+    cr_config_dump_for_run(config, &text);
     if (text.failed) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory while writing the configuration");
     CR_TRY_OUT(cr_ckpt_prepare_dir(folder));
     CR_TRY_OUT(cr_ckpt_lock(folder, &lock));

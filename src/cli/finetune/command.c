@@ -50,8 +50,25 @@ static cr_status name_files(struct cr_finetune *f) {
                     : cr_arena_printf(&f->arena, "checkpoints/finetune-%s", folder_name(f));
     if (!f->run) return CR_NO_MEMORY(CR_PATH_MAX);
     for (length = strlen(f->run); length > 1 && f->run[length - 1] == '/';) length--;
-    f->ini = cr_arena_printf(&f->arena, "%.*s.ini", (int)length, f->run);
+    f->first = cr_arena_printf(&f->arena, "%.*s", (int)length, f->run);
+    f->ini   = cr_arena_printf(&f->arena, "%.*s.ini", (int)length, f->run);
+    return f->first && f->ini ? CR_OK : CR_NO_MEMORY(CR_PATH_MAX);
+}
+
+/* The trainings of a run after the first one are named RUN-2, RUN-3 ... */
+static cr_status name_number(struct cr_finetune *f, int number) {
+    f->run = cr_arena_printf(&f->arena, "%s-%d", f->first, number);
+    f->ini = f->run ? cr_arena_printf(&f->arena, "%s.ini", f->run) : NULL;
     return f->ini ? CR_OK : CR_NO_MEMORY(CR_PATH_MAX);
+}
+
+/* The run that the last command of this name trained. */
+static cr_status find_newest(struct cr_finetune *f) {
+    char next[CR_PATH_MAX];
+    f->number = 0;
+    do snprintf(next, sizeof next, "%s-%d.ini", f->first, ++f->number + 1);
+    while (access(next, F_OK) == 0);
+    return f->number > 1 ? name_number(f, f->number) : CR_OK;
 }
 
 /* ---- dataset and device ---- */
@@ -132,7 +149,9 @@ static void say_data(const struct cr_finetune *f) {
 }
 
 static void say_network(const struct cr_finetune *f) {
-    if (*f->weights)
+    if (*f->weights && f->same_head)
+        cr_log(CR_LOG_INFO, "network   %s, from the weights %s, with their classifier", f->network, f->weights);
+    else if (*f->weights)
         cr_log(CR_LOG_INFO, "network   %s, from the weights %s; a new classifier for %d classes", f->network,
                f->weights, f->classes);
     else
@@ -173,53 +192,118 @@ static void say_files(struct cr_finetune *f) {
     cr_log(CR_LOG_INFO, "training  Ctrl-C saves and stops; the same command continues. Checkpoints are in %s", f->run);
 }
 
-/* ---- training ---- */
-
-static cr_status train(struct cr_finetune *f, const struct cr_config *config, bool resume, int *signal_taken) {
-    const struct cr_train_options options = {.resume         = resume ? "auto" : NULL,
-                                             .overrides      = f->args->override,
-                                             .override_count = f->args->overrides,
-                                             .continued_by   = "the same command",
-                                             .brief          = true};
-    CR_TRY(cr_train(config, &options, signal_taken));
-    if (*signal_taken) return CR_OK;
+static void say_use(struct cr_finetune *f) {
     const char *run = cr_cmd_shell_word(&f->arena, f->run);
     cr_log(CR_LOG_INFO, "use it    cresnet predict %s IMAGE; cresnet report %s; cresnet export %s --onnx FILE", run,
            run, run);
+}
+
+/* ---- training ---- */
+
+/* The keys of the command line, then those that have changed since the run began, then its folder. */
+static cr_status list_keys(struct cr_finetune *f, const struct cr_training_changes *changes, const char ***list,
+                           int *count) {
+    const int given = f->args->overrides, changed = changes ? changes->keys.count : 0;
+    *count = given + changed + 1;
+    *list  = cr_arena_alloc(&f->arena, (size_t)*count * sizeof **list);
+    if (!*list) return CR_NO_MEMORY((size_t)*count * sizeof **list);
+    for (int i = 0; i < *count; i++) {
+        (*list)[i] = i < given             ? cr_arena_printf(&f->arena, "%s", f->args->override[i])
+                     : i < given + changed ? cr_arena_printf(&f->arena, "%s", changes->keys.at[i - given].fresh)
+                                           : cr_arena_printf(&f->arena, "train.output=%s", f->run);
+        if (!(*list)[i]) return CR_NO_MEMORY(CR_PATH_MAX);
+    }
     return CR_OK;
 }
 
-/* The choices were made when the run began. The same command continues the run, so its options
- * may be those of the beginning. */
-static void warn_of_choices(const struct cr_finetune *f) {
-    const char *const option[] = {f->minutes > 0 ? "--minutes" : NULL,
-                                  cr_args_has(f->args, CR_OPT_MODEL) ? "--model" : NULL,
-                                  cr_args_has(f->args, CR_OPT_START_WEIGHTS) ? "--weights" : NULL};
-    char given[64] = "";
-    for (size_t i = 0, used = 0; i < CR_COUNT(option); i++, used = strlen(given))
-        if (option[i]) snprintf(given + used, sizeof given - used, "%s%s", used ? ", " : "", option[i]);
-    if (*given)
-        cr_log(CR_LOG_WARN, "not used: %s: the choices of this run are in %s; delete it and %s to choose anew", given,
-               f->ini, f->run);
+/* `changes`: of a run that is continued; NULL for a new one. */
+static cr_status train(struct cr_finetune *f, const struct cr_config *config, const struct cr_training_changes *changes,
+                       int *signal_taken) {
+    const char **list;
+    int          count;
+    CR_TRY(list_keys(f, changes, &list, &count));
+    const struct cr_train_options options = {.resume         = changes ? "auto" : NULL,
+                                             .overrides      = list,
+                                             .override_count = count,
+                                             .continued_by   = "the same command",
+                                             .brief          = true};
+    CR_TRY(cr_train(config, &options, signal_taken));
+    if (!*signal_taken) say_use(f);
+    return CR_OK;
+}
+
+/* The network was chosen when the run began. */
+static void warn_of_choices(const struct cr_finetune *f, const struct cr_config *config) {
+    const char *model = f->args->value[CR_OPT_MODEL], *weights = f->args->value[CR_OPT_START_WEIGHTS];
+    const bool  other_model   = model && strcmp(model, cr_word_arch(config->model.arch)) != 0;
+    const bool  other_weights = weights && !cr_finetune_same_weights(weights, config->model.weights);
+    if (other_model || other_weights)
+        cr_log(CR_LOG_WARN, "not used: %s%s%s: the network of this run was chosen when it began; another one needs -o DIR",
+               other_model ? "--model" : "", other_model && other_weights ? ", " : "", other_weights ? "--weights" : "");
+}
+
+static void say_changes(const struct cr_training_changes *changes) {
+    for (const char *line = changes->data.length ? changes->data.data : ""; *line;) {
+        line += strspn(line, "\n ");
+        const int length = (int)strcspn(line, "\n");
+        cr_log(CR_LOG_INFO, "changed   %.*s", length, line);
+        line += length;
+    }
+    for (int i = 0; i < changes->keys.count; i++) cr_log(CR_LOG_INFO, "changed   %s", changes->keys.at[i].text);
+}
+
+static cr_status start_run(struct cr_finetune *f, int *signal_taken);
+
+/* A run that has ended, or that has other images or a batch size of its own now, is not continued but trained again from
+ * its weights, in a new run folder: nothing of the old one is lost. */
+static cr_status train_again(struct cr_finetune *f, const struct cr_training_changes *changes, int *signal_taken) {
+    struct cr_args args = *f->args;
+    f->before           = f->run;
+    f->same_head        = !changes->classes;
+    CR_TRY(name_number(f, f->number + 1));
+    CR_TRY(list_keys(f, changes, &args.override, &args.overrides));
+    f->args = &args;
+    cr_config_close(f->given);
+    f->given = NULL;
+    CR_TRY(open_given(f));
+    cr_log(CR_LOG_INFO, "again     trains from the weights of %s, in the new run %s", f->before, f->run);
+    return start_run(f, signal_taken);
 }
 
 /* A file RUN.ini that is there is used as it is: the user may have edited it. */
 static cr_status continue_run(struct cr_finetune *f, int *signal_taken) {
-    const struct cr_config *config;
+    struct cr_training_changes changes = {0};
+    const struct cr_config    *config;
+    char                       output[CR_PATH_MAX + 16];
     if (!cr_finetune_is_own(f->ini))
         return CR_FAIL(CR_ERR_CONFIG,
                        "%s: exists, and was not written by cresnet finetune: choose another run with "
                        "-o DIR",
                        f->ini);
+    snprintf(output, sizeof output, "train.output=%s", f->run);
     CR_TRY(cr_config_open(&config, f->ini, f->args->override, f->args->overrides));
     cr_status status = CR_OK;
     if (!cr_fs_is_same(config->data.root, f->root))
         CR_FAIL_OUT(CR_ERR_CONFIG, "%s: is a run on the images in %s: choose another run with -o DIR", f->ini,
                     config->data.root);
-    warn_of_choices(f);
+    CR_TRY_OUT(cr_config_change(&config, 0, CR_CHANGES(output)));
+    CR_TRY_OUT(cr_training_compare(config, f->run, &changes));
+    if (f->number == 1) warn_of_choices(f, config);
+    say_changes(&changes);
+    if (changes.ended && !changes.data.length && !changes.keys.count) {
+        cr_log(CR_LOG_INFO, "ended     the run %s has ended: more images or other values, such as --epochs N, train again",
+               f->run);
+        say_use(f);
+        goto out;
+    }
+    if (changes.data.length || changes.refused || changes.ended) {
+        CR_TRY_OUT(train_again(f, &changes, signal_taken));
+        goto out;
+    }
     cr_log(CR_LOG_INFO, "continues the run %s with the choices in %s", f->run, f->ini);
-    CR_TRY_OUT(train(f, config, true, signal_taken));
+    CR_TRY_OUT(train(f, config, &changes, signal_taken));
 out:
+    cr_training_changes_free(&changes);
     cr_config_close(config);
     return status;
 }
@@ -247,7 +331,7 @@ static cr_status start_run(struct cr_finetune *f, int *signal_taken) {
     CR_TRY_OUT(cr_config_open(&config, f->ini, NULL, 0));
     say_schedule(f, config);
     say_files(f);
-    CR_TRY_OUT(train(f, config, false, signal_taken));
+    CR_TRY_OUT(train(f, config, NULL, signal_taken));
 out:
     if (status != CR_OK && !cr_ckpt_dir_in_use(f->run)) cr_fs_unlink(f->ini);
     cr_config_close(config);
@@ -271,6 +355,7 @@ cr_status cr_cmd_finetune(const struct cr_args *args, int *signal_taken) {
                         &f.minutes));
     CR_TRY_OUT(open_given(&f));
     CR_TRY_OUT(name_files(&f));
+    CR_TRY_OUT(find_newest(&f));
     CR_TRY_OUT(access(f.ini, F_OK) == 0 ? continue_run(&f, signal_taken) : start_run(&f, signal_taken));
 out:
     cr_config_close(f.given);

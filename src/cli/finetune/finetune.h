@@ -22,8 +22,12 @@ struct cr_finetune {
     struct cr_arena           arena;
     const struct cr_config   *given;      /* the dataset and the keys that the user gives; other keys have defaults */
     const char               *root;       /* folder of images */
-    const char               *run;        /* run folder */
+    const char               *first;      /* run folder of the first training: the one that is named */
+    int                       number;     /* of the training at hand, from 1 on */
+    const char               *run;        /* run folder: `first`, or first-2, first-3 ... */
     const char               *ini;        /* RUN.ini */
+    const char               *before;     /* the run whose weights this one starts from; NULL: another start */
+    bool                      same_head;  /* the classifier of these weights is kept: the classes are the same */
     double                    minutes;    /* --minutes; 0: not given */
     int64_t                   train, val; /* number of images */
     int                       classes;
@@ -62,6 +66,9 @@ bool cr_finetune_is_own(const char *ini);
 /* Chooses weights and network by --weights and --model, or by device and number of images, and downloads published
  * weights. */
 CR_MUST cr_status cr_finetune_network(struct cr_finetune *f);
+
+/* Returns whether the weights that a user gives are those that a run has started from, model.weights. */
+bool cr_finetune_same_weights(const char *given, const char *stored);
 
 /* ---- speed.c ---- */
 

@@ -217,6 +217,7 @@ static cr_status use_file(struct cr_finetune *f, const char *path) {
 cr_status cr_finetune_network(struct cr_finetune *f) {
     const char *model = f->args->value[CR_OPT_MODEL], *weights = f->args->value[CR_OPT_START_WEIGHTS];
     if (!weights) weights = f->given->model.weights;
+    if (f->before) weights = f->before;
     const bool scratch = strcmp(weights, "none") == 0;
     if (!*weights) weights = model ? model : default_network(f);
     if (scratch)
@@ -232,8 +233,22 @@ cr_status cr_finetune_network(struct cr_finetune *f) {
     } else
         CR_TRY(use_published(f, weights));
     CR_TRY(cr_finetune_set(f, "model", "weights",
-                           *f->weights ? "the classifier is replaced by one for the classes of the folder"
-                                       : "no weights: training from scratch",
+                           !*f->weights   ? "no weights: training from scratch"
+                           : f->same_head ? "the classifier is kept"
+                                          : "the classifier is replaced by one for the classes of the folder",
                            "%s", f->weights));
-    return *f->weights ? cr_finetune_set(f, "model", "head", NULL, "new") : CR_OK;
+    if (!*f->weights) return CR_OK;
+    return cr_finetune_set(f, "model", "head", NULL, "%s", cr_word_head(f->same_head ? CR_HEAD_KEEP : CR_HEAD_NEW));
+}
+
+bool cr_finetune_same_weights(const char *given, const char *stored) {
+    struct cr_saved_model saved = {0};
+    if (strcmp(given, "none") == 0) return !*stored;
+    if (strcmp(given, stored) == 0 || cr_fs_is_same(given, stored)) return true;
+    cr_error_hold();
+    const bool same = cr_saved_model_find(given, NULL, &saved) == CR_OK && cr_fs_is_same(saved.weights, stored);
+    cr_error_release();
+    cr_error_clear();
+    cr_saved_model_free(&saved);
+    return same;
 }
