@@ -86,7 +86,7 @@ struct cr_ckpt_save {
     const char *const           *class_names;       /* names without line breaks */
     int                          classes;
     bool                         best; /* also point the link `best` here */
-    int keep; /* number of newest checkpoints to keep, in addition to the targets of `best` and `last`; < 0: all */
+    int keep; /* number of newest checkpoints to keep, and the targets of `best` and `last`; < 0: all */
 };
 
 /* Creates run_dir and its parents when missing and tests that it is writable. CR_ERR_IO; a new run_dir is then removed.
@@ -99,6 +99,8 @@ bool cr_ckpt_dir_in_use(const char *run_dir);
 /* Locks the run folder for this process: CR_ERR_CONFIG when another process writes there. *lock is a descriptor, and
  * closing it releases the lock. A `.lock` that is a link or no regular file is CR_ERR_IO. */
 CR_MUST cr_status cr_ckpt_lock(const char *run_dir, int *lock);
+/* CR_ERR_IO when the folder is not the one that was locked any more: somebody has renamed, removed or replaced it. */
+CR_MUST cr_status cr_ckpt_check_lock(const char *run_dir, int lock);
 /* Checks before the first step that `last`, `best` and best.json can be replaced: CR_ERR_IO when `last` or `best` is
  * not a link, or best.json is not a file. */
 CR_MUST cr_status cr_ckpt_check_dir(const char *run_dir);

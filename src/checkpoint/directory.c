@@ -168,14 +168,14 @@ static cr_status remove_step(const char *run_dir, int64_t step) {
 
 void cr_ckpt_prune(const char *run_dir, int keep) {
     int64_t *steps = NULL, last = link_step(run_dir, "last"), best = link_step(run_dir, "best");
-    int      count, retained = 0;
+    int      count;
     if (keep < 0) return;
     cr_status status = CR_OK;
     if (last == -2 || best == -2)
         status = CR_FAIL(CR_ERR_IO, "%s: `last` or `best` is not a link to a step-N", run_dir);
     if (status == CR_OK) status = list_steps(run_dir, &steps, &count);
     for (int i = 0; status == CR_OK && i < count; i++) {
-        if (steps[i] == last || steps[i] == best || retained++ < keep) continue;
+        if (steps[i] == last || steps[i] == best || i < keep) continue;
         status = remove_step(run_dir, steps[i]);
     }
     if (status != CR_OK) cr_log(CR_LOG_WARN, "old checkpoints are not removed: %s", cr_error_message());

@@ -32,6 +32,18 @@ cr_status cr_ckpt_lock(const char *run_dir, int *lock) {
     return cr_fs_refused(path, "lock", error);
 }
 
+cr_status cr_ckpt_check_lock(const char *run_dir, int lock) {
+    char        path[CR_PATH_MAX];
+    struct stat ours, there;
+    CR_TRY(cr_path_join(path, run_dir, CR_CKPT_LOCK));
+    if (fstat(lock, &ours) < 0) return cr_fs_refused(path, "read", errno);
+    if (lstat(path, &there) == 0 && there.st_dev == ours.st_dev && there.st_ino == ours.st_ino) return CR_OK;
+    return CR_FAIL(CR_ERR_IO,
+                   "%s: the run folder was renamed, removed or replaced while the run wrote there: nothing more is "
+                   "saved; give the folder its name back and continue with --resume",
+                   run_dir);
+}
+
 void cr_ckpt_remove_empty(const char *run_dir) {
     char path[CR_PATH_MAX];
     if (cr_ckpt_dir_in_use(run_dir) || cr_path_join(path, run_dir, CR_CKPT_LOCK) != CR_OK) return;

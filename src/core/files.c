@@ -232,8 +232,18 @@ bool cr_fs_is_file(const char *path) {
     return stat(path, &s) == 0 && S_ISREG(s.st_mode);
 }
 
+/* Makes the name of a new folder durable, which its parent holds. A parent that may not be read cannot be synced. */
+static cr_status sync_parent(const char *path) {
+    char        parent[CR_PATH_MAX];
+    const char *slash = strrchr(path, '/');
+    snprintf(parent, sizeof parent, "%.*s", slash ? (int)CR_MAX(slash - path, 1) : 1, slash ? path : ".");
+    if (cr_fs_sync_dir(parent) == 0 || errno == EACCES) return CR_OK;
+    return cr_fs_refused(parent, "write to the disk", errno);
+}
+
 static cr_status make_one_dir(const char *path) {
-    if (cr_fs_is_dir(path) || cr_fs_mkdir(path) == 0) return CR_OK;
+    if (cr_fs_is_dir(path)) return CR_OK;
+    if (cr_fs_mkdir(path) == 0) return sync_parent(path);
     int error = errno;
     if (error == EEXIST && cr_fs_is_dir(path)) return CR_OK; /* another process created it first */
     if (error == EEXIST) return CR_FAIL(CR_ERR_IO, "%s: exists, but is not a folder; choose another place", path);

@@ -15,6 +15,7 @@ bool cr_run_reports(const struct cr_run *run) {
 cr_status cr_run_save(struct cr_run *run, struct cr_report *report) {
     int64_t start = cr_time_ns();
     if (!cr_run_reports(run)) return CR_OK;
+    CR_TRY(cr_ckpt_check_lock(run->dir, run->lock));
     CR_TRY(cr_state_save(&run->session, &run->at, run->dir, run->config_text.data, cr_dataset_class_names(run->train),
                          cr_dataset_classes(run->train)));
     const double seconds = (double)(cr_time_ns() - start) * 1e-9; /* training waits meanwhile */

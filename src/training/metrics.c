@@ -29,7 +29,8 @@ struct cr_report {
     int64_t               steps, clock_ns, wait_start_ns, interval_ns, wait_ns;
     /* since the last redraw, and the speed shown */
     int64_t redraw_ns;
-    int64_t printed_ns; /* without a terminal: when the last line was printed */
+    int64_t printed_ns;  /* without a terminal: when the last line was printed */
+    bool    has_printed; /* with options.progress: a line was printed */
     double  images_per_s, seconds_per_step;
 };
 
@@ -205,17 +206,20 @@ static void log_interval(struct cr_report *r, int64_t step) {
         cr_json_put_int(&w, "skipped", sum->skipped);
     }
     format_progress(r, step, human, sizeof human);
-    cr_report_end(r, &w, r->terminal ? NULL : human);
-    r->printed_ns = cr_time_ns();
+    cr_report_end(r, &w, r->terminal || r->options.progress ? NULL : human);
+    if (!r->options.progress) r->printed_ns = cr_time_ns();
 }
 
-/* Without a terminal: prints a line between two logged steps when the last line is old. */
+/* Without a terminal: prints a line after the first step, and between two logged steps when the last line is old. With
+ * options.progress, only these lines: a file then shows in time that the run works, and stays short. */
 static void print_progress(struct cr_report *r, int64_t step) {
-    char line[512];
-    if ((double)(cr_time_ns() - r->printed_ns) < r->options.progress_s * 1e9) return;
+    char       line[512];
+    const bool first = r->options.progress && !r->has_printed;
+    if (!first && (double)(cr_time_ns() - r->printed_ns) < r->options.progress_s * 1e9) return;
     format_progress(r, step, line, sizeof line);
-    cr_log(CR_LOG_INFO, "%s", line);
-    r->printed_ns = cr_time_ns();
+    cr_log(r->options.progress ? CR_LOG_RESULT : CR_LOG_INFO, "%s", line);
+    r->printed_ns  = cr_time_ns();
+    r->has_printed = true;
 }
 
 static void redraw(struct cr_report *r, int64_t step) {
@@ -251,6 +255,7 @@ void cr_report_step(struct cr_report *r, int64_t step, const struct cr_step_resu
         r->seconds_per_step = (double)r->interval_ns * 1e-9 / (double)r->steps;
         r->images_per_s     = (double)r->options.images_per_step / r->seconds_per_step;
     }
+    if (!r->terminal && r->options.progress) print_progress(r, step);
     if (step % r->options.log_every == 0 || step == r->options.total_steps) {
         log_interval(r, step);
         r->sum         = (struct cr_step_result){0};
@@ -258,7 +263,7 @@ void cr_report_step(struct cr_report *r, int64_t step, const struct cr_step_resu
         r->interval_ns = r->wait_ns = 0;
     } else if (r->terminal) {
         redraw(r, step);
-    } else {
+    } else if (!r->options.progress) {
         print_progress(r, step);
     }
 }

@@ -16,7 +16,7 @@ struct cr_report_options {
     int64_t     total_steps, steps_per_epoch, epochs, log_every;
     int64_t     images_per_step;
     double      progress_s;  /* without a terminal: longest time between two lines, if the steps are shorter */
-    bool        progress;    /* on a terminal: show the progress line also when only results are printed */
+    bool        progress;    /* show the progress also when only results are printed */
     bool        tensorboard; /* also write a TensorBoard event file there: train/..., val/..., prune/... */
     int         labels;      /* data.multi_label: the number of classes; else 0 */
     int64_t     first_step;  /* on resume the first update of this process; else 0 */

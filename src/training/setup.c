@@ -209,6 +209,15 @@ cr_status cr_run_unfreeze(struct cr_run *run) {
     return open_loader(run);
 }
 
+/* A recipe for many epochs, run for a few. */
+static void warn_of_warmup(const struct cr_config *c) {
+    if (c->schedule.warmup_epochs <= (double)c->train.epochs) return;
+    cr_log(CR_LOG_WARN,
+           "schedule.warmup_epochs = %g is longer than the training of %" PRId64
+           " epochs: the learning rate never reaches optim.lr = %g",
+           c->schedule.warmup_epochs, c->train.epochs, c->optim.lr);
+}
+
 static cr_status open_session(struct cr_run *run, bool force) {
     struct cr_run_state state = {0};
     if (run->from && run->config->model.unfreeze.count) {
@@ -221,6 +230,7 @@ static cr_status open_session(struct cr_run *run, bool force) {
     run->total_steps = run->config->train.epochs * run->at.steps_per_epoch;
     if (run->config->train.steps) run->total_steps = CR_MIN(run->total_steps, run->config->train.steps);
     cr_run_scale_lr(run);
+    warn_of_warmup(run->config);
     cr_run_prune_warn(run);
     return CR_OK;
 }

@@ -39,7 +39,7 @@ run train tiny.in; expect "a typing error in the name of a file" 2 "tiny.in: no 
 mkdir -p holder/.hidden; cp tiny.ini holder/net.ini
 run train hodler/net.ini; expect "a typing error in the name of a folder" 2 "hodler/net.ini: no such file; did you mean holder/net.ini?"
 run finetune holdre; expect "a typing error in the folder of images" 2 "holdre: no such folder of images; did you mean holder?"
-run train --resume holder; expect "--resume without a configuration" 2 "no configuration file given: to continue this run, cresnet train holder/last/config.ini --resume holder"
+run train --resume holder; expect "--resume of a folder without a run" 2 "--resume holder: no checkpoint there"
 run train tiny.ini --force=yes; expect "a flag with a value" 2 "--force takes no value"
 run train tiny.ini extra.ini; expect "an operand too many" 2 "unexpected operand extra.ini"
 run plan tiny.ini batch=3; expect "an override without its section" 2 "did you mean train.batch=3?"

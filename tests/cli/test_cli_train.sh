@@ -32,6 +32,57 @@ run train tiny.ini -o ./A/ --resume A/last --steps 20 -q; expect "--resume PATH 
 run train tiny.ini train.output=A --resume auto train.steps=20 -q; expect "nothing left to do" 0 "already at step 20 of 20: nothing to do; train.steps=0 continues to step 64"
 run train tiny.ini train.output=A --resume auto train.steps=24 model.widths=4,16; expect "another model on resume" 2 "widths"
 run train tiny.ini train.output=fresh --resume auto train.steps=3; expect "--resume auto in an empty folder begins" 0 "step 3"
+# ---- --resume RUN needs no configuration, and works from any folder: paths are absolute in a run ----
+run data shapes resumed-images data.train_images=20 data.val_images=10; expect "images" 0
+run train files.ini -o whole --steps 9 data.kind=folder data.root=resumed-images -q; expect "nine steps" 0
+for path in half half/last half/step-4; do
+    rm -rf half; run train files.ini -o half --steps 4 data.kind=folder data.root=resumed-images -q; expect "four steps" 0
+    (cd / && "$bin" train --resume "$work/$path" --steps 9 -q >"$work/stdout" 2>"$work/stderr"); is "--resume $path alone: $(cat stderr)" $? 0
+    holds "--resume $path: the model is bitwise identical" cmp whole/last/model.safetensors half/last/model.safetensors
+    holds "--resume $path: the state is bitwise identical" cmp whole/last/state.safetensors half/last/state.safetensors
+done
+(cd / && "$bin" eval "$work/half" --json >"$work/stdout" 2>"$work/stderr"); is "eval from another folder" $? 0
+is "eval counts the images" "$(python3 -c 'import json; print(json.loads(open("stdout").readline())["images"])')" 10
+run train files.ini -o half --resume auto data.kind=folder data.root=./resumed-images --steps 10 -q; expect "the same folder by another path is no change" 0 "done: step 10"
+is "the same folder by another path: no line about it" "$(grep -c 'data.root' stderr)" 0
+sed -i 's|^root = .*|root = resumed-images|' half/last/config.ini; rm half/last/checksums.txt # as version 0.3 wrote it
+run train --resume half --steps 11 -q; expect "a run with a relative path" 0 "done: step 11"
+is "it is absolute now" "$(sed -n 's/^root = //p' half/last/config.ini)" "$work/resumed-images"
+run train --resume nothing; expect "--resume without a run" 2 "--resume nothing: no such run folder or checkpoint"
+run train --resume resumed-images; expect "--resume of a folder of images" 2 "no checkpoint there"
+run train --resume auto; expect "--resume auto alone" 2 "no configuration file given" "CONFIG|--resume RUN"
+
+# ---- train.keep counts `last`; a warm-up that never ends; a run folder that is renamed away ----
+run train tiny.ini -o kept train.keep=1 train.save_every=1 train.eval_every=1 --steps 12 -q; expect "train.keep=1" 0
+is "train.keep=1: last and best" "$(ls -d kept/step-* | sort)" "$(for link in last best; do echo "kept/$(readlink kept/$link)"; done | sort -u)"
+run train tiny.ini -o warm schedule.warmup_epochs=20 --steps 3 -q; expect "a warm-up of 20 of 4 epochs" 0 "schedule.warmup_epochs = 20 is longer than the training of 4 epochs: the learning rate never reaches optim.lr = 0.1"
+is "one line" "$(grep -c warmup stderr)" 1
+run train tiny.ini -o warm4 schedule.warmup_epochs=4 --steps 3 -q; is "a warm-up of all epochs" "$rc $(grep -c warmup stderr)" "0 0"
+"$bin" train tiny.ini -o moved train.epochs=100000 train.save_every=50 train.eval_every=0 -q >stdout 2>stderr & pid=$!
+await $pid test -e moved/last
+mv moved away; mkdir moved
+wait $pid; is "the folder is replaced: exit 1" $? 1
+is "the folder is replaced: one error" "$(grep -c '^cresnet train: ' stderr) $(grep -c 'moved: the run folder was renamed, removed or replaced' stderr)" "1 1"
+is "nothing is written into the new folder" "$(ls -A moved)" ""
+rmdir moved; mv away moved
+run train --resume moved --steps 3 -q; expect "with its name back it continues" 0 "already at step"
+if command -v strace >/dev/null && strace -o trace true 2>/dev/null; then
+    strace -f -o trace -e trace=openat,fsync "$bin" train tiny.ini -o new/run --steps 1 -q >stdout 2>stderr
+    for parent in . new; do
+        holds "a new run folder: $parent is synced" python3 - "$parent" <<'PY'
+import re, sys
+opened = None
+for line in open("trace"):
+    m = re.search(r'openat\(AT_FDCWD, "([^"]*)", .*O_DIRECTORY.*\) = (\d+)', line)
+    if m: opened = m[2] if m[1] == sys.argv[1] else None
+    if opened and "fsync(%s)" % opened in line: sys.exit(0)
+sys.exit(1)
+PY
+    done
+else
+    skip "fsync of the parent: no strace"
+fi
+
 truncate -s 100 fresh/step-3/model.safetensors
 run train tiny.ini train.output=fresh --resume auto train.steps=6; expect "--resume auto with damaged checkpoints only" 1 "fresh/step-3/model.safetensors" "no checkpoint in this folder can be read"
 is "--resume auto with damaged checkpoints only: nothing is written" "$(ls -d fresh/step-*)" fresh/step-3

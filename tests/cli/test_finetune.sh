@@ -14,6 +14,7 @@ small=(train.epochs=3 data.image_size=16 data.eval_crop=16 data.eval_resize=18 -
 run finetune images --weights start -o F "${small[@]}"
 expect "finetune" 0 "120 images of 10 classes for training; 60 for validation (its own validation set)" "network   custom, from the weights start/step-4/ema.safetensors" \
     "F.ini has these choices" "done: step" "cresnet predict F IMAGE"
+cp stderr first.err
 holds "at most 20 lines" [ "$(wc -l <stderr)" -le 20 ]
 is "nothing on standard output" "$out" ""
 holds "checkpoints" [ -f F/best/model.safetensors ]
@@ -26,8 +27,9 @@ run predict F "$(find images/val -name '*.png' | head -1)"; expect "predict" 0 "
 # ---- `cresnet train` reads the file unchanged, and trains the same ----
 run train F.ini -o G -q; expect "train F.ini" 0
 holds "train F.ini: the same weights" cmp F/last/model.safetensors G/last/model.safetensors
-run finetune images --weights start -o F "${small[@]}"; expect "the same command, when all is done" 0 "continues the run F" \
-    "not used: --weights: the choices of this run are in F.ini; delete it and F to choose anew"
+run finetune images --weights start -o F "${small[@]}"; expect "the same command, when all is done" 0 "ended     the run F has ended" "cresnet predict F IMAGE"
+is "the same command: no warning" "$(grep -c "not used" stderr)" 0
+run finetune images --weights alone --model resnet50 -o F "${small[@]}"; expect "another start of a run that has begun" 0 "not used: --model, --weights"
 is "nothing was trained again" "$(grep -c '"event":"start"\|"event":"resume"' F/log.jsonl)" 1
 
 # ---- Ctrl-C, and the same command again ----
@@ -46,6 +48,40 @@ holds "the choices are kept" cmp S.ini before.ini
 [ $epochs -le 28 ] || is "moving averages of more than 200 updates" "$(key S.ini decay)" 0.98
 run train S.ini -o W -q; expect "the whole run" 0
 holds "interrupted and whole: the same weights" cmp S/last/model.safetensors W/last/model.safetensors
+
+# ---- a file has a progress line at once, although training logs every 50 steps; --quiet has none ----
+holds "a line after the first step" [ "$(grep -c '^epoch 1/[0-9]*  step 1/[0-9]* ' first.err)" = 1 ]
+is "no promise to stop early: there are 3 evaluations, and the first is always better" "$(grep -c "stops after" first.err)" 0
+
+# ---- values that are edited in RUN.ini, or given, take effect in a run that was interrupted ----
+"$bin" finetune images --weights start -o E "${small[@]}" train.epochs=400 train.log_every=1 >stdout 2>stderr & pid=$!
+await $pid grep '"step":4,' E/log.jsonl
+pkill -INT -P $pid 2>/dev/null || kill -INT $pid
+wait $pid; is "interrupted" $? 130
+has "it may stop early: there are 8 evaluations" "$(cat stderr)" "stops after 4 evaluations without a better top1"
+at=$(basename "$(readlink E/last)"); at=${at#step-} epochs=$((at / 7 + 2))
+sed -i 's/^lr = .*/lr = 0.0123/' E.ini
+run finetune images --weights start -o E "${small[@]}" train.epochs=$epochs
+expect "edited" 0 "changed   optim.lr: 0.04 -> 0.0123" "changed   train.epochs: 400 -> $epochs" "continues the run E"
+is "the edited values are those of the run" "$(key E/last/config.ini lr) $(basename "$(readlink E/last)")" "0.0123 step-$((7 * epochs))"
+
+# ---- more images, another batch size, more epochs: trained again from the weights, in a run of its own ----
+cp -r images more; extra=$(find more/train/star -name '*.png' | sort | head -1); cp "$extra" more/train/star/zz.png
+run finetune more --weights start -o A "${small[@]}" train.epochs=1 train.save_every=1; expect "a run on 121 images" 0 "done: step 7"
+before=$(checksums A A.ini)
+cp "$extra" more/train/star/zzz.png
+run finetune more --weights start -o A "${small[@]}" train.epochs=1
+expect "one image more" 0 "changed   122 training images, before 121" "again     trains from the weights of A, in the new run A-2" "from the weights A/step-7, with their classifier" "done: step 7, saved in A-2" "cresnet predict A-2 IMAGE"
+is "it starts from the weights of A" "$(key A-2.ini weights) $(key A-2.ini head)" "A/step-7 keep"
+run train A-2.ini -o byhand -q; expect "A-2.ini by hand" 0
+holds "it is the training that A-2.ini describes" cmp A-2/last/model.safetensors byhand/last/model.safetensors
+run finetune more --weights start -o A "${small[@]}" train.epochs=1; expect "the same command: the newest run has ended" 0 "ended     the run A-2 has ended"
+run finetune more --weights start -o A "${small[@]}" train.epochs=1 -b 8; expect "another batch size" 0 "changed   train.batch: 16 -> 8" "in the new run A-3" "done: step 15, saved in A-3"
+run finetune more --weights start -o A "${small[@]}" -b 8 --epochs 2; expect "other epochs" 0 "changed   train.epochs: 1 -> 2" "in the new run A-4" "done: step 30"
+cp -r more/train/star more/train/nova; cp -r more/val/star more/val/nova
+run finetune more --weights start -o A "${small[@]}" train.epochs=1; expect "a class more" 0 "changed   classes added: nova" "from the weights A-4/step-" "a new classifier for 11 classes" "saved in A-5"
+is "older runs are as they were" "$(checksums A A.ini)" "$before"
+is "no word of --force" "$(grep -c -e --force stderr)" 0
 
 # ---- without val/: a fifth of each class, always the same ----
 run finetune images/train --weights start -o H "${small[@]}" train.epochs=1

@@ -160,7 +160,7 @@ static void say_network(const struct cr_finetune *f) {
 }
 
 static void say_schedule(const struct cr_finetune *f, const struct cr_config *c) {
-    char frozen[96] = "", time[96] = "", every[32] = "epoch";
+    char frozen[96] = "", time[96] = "", every[32] = "epoch", stops[96] = "";
     if (f->trained_stages < f->stages)
         snprintf(frozen, sizeof frozen, " of the last %d of %d stages and the classifier", f->trained_stages,
                  f->stages);
@@ -179,11 +179,13 @@ static void say_schedule(const struct cr_finetune *f, const struct cr_config *c)
     if (c->train.eval_every != 1) snprintf(every, sizeof every, "%" PRId64 " epochs", (int64_t)c->train.eval_every);
     cr_log(CR_LOG_INFO, "schedule  %" PRId64 " epoch%s%s; batch size %" PRId64 "; evaluated every %s",
            (int64_t)c->train.epochs, c->train.epochs == 1 ? "" : "s", frozen, (int64_t)c->train.batch, every);
-    cr_log(CR_LOG_INFO,
-           "rates     learning rate %g, classifier %g, falling to 0; stops after %" PRId64
-           " evaluations without a better %s",
-           c->optim.lr, c->optim.head_lr > 0 ? c->optim.head_lr : c->optim.lr, (int64_t)c->train.patience,
-           cr_word_best_metric(c->train.best));
+    /* the first evaluation is always better, and nothing is left to stop after the last one */
+    const int64_t evaluations = (c->train.epochs + c->train.eval_every - 1) / CR_MAX(c->train.eval_every, (int64_t)1);
+    if (c->train.patience && evaluations > c->train.patience + 1)
+        snprintf(stops, sizeof stops, "; stops after %" PRId64 " evaluations without a better %s",
+                 (int64_t)c->train.patience, cr_word_best_metric(c->train.best));
+    cr_log(CR_LOG_INFO, "rates     learning rate %g, classifier %g, falling to 0%s", c->optim.lr,
+           c->optim.head_lr > 0 ? c->optim.head_lr : c->optim.lr, stops);
 }
 
 static void say_files(struct cr_finetune *f) {

@@ -38,7 +38,7 @@ static void check_after(cr_status status, bool had_30, bool one_failure, int64_t
     cr_ckpt_sweep(folder);
     CHECK_INT(leftovers(folder), 0);
     CHECK_INT(found_step(folder), last);
-    REQUIRE_OK(fake_save(folder, 40, false, 1)); /* and saving works afterwards */
+    REQUIRE_OK(fake_save(folder, 40, false, 2)); /* and saving works afterwards */
     CHECK_INT(found_step(folder), 40);
 }
 
@@ -59,7 +59,7 @@ static void scan(bool again, int64_t times, int error) {
         stderr_to(in_folder("said"));
         uint64_t before = cr_fs_calls();
         cr_fs_fail_at(n, times, error);
-        cr_status status = fake_save(folder, 30, true, 1);
+        cr_status status = fake_save(folder, 30, true, 2);
         cr_fs_fail_at(0, 0, 0);
         bool fired = cr_fs_calls() - before >= (uint64_t)n;
         stderr_back();
