@@ -44,6 +44,15 @@ run compress 6 --speedup 1.3 --epochs 1 train.measure=no train.threads=1 --multi
 is "compress: no command has a key twice" "$(grep '^\$ cresnet' stdout stderr | awk '{ n = 0; for (i = 1; i <= NF; i++) n += $i ~ /^train.eval_batch=/; if (n > 1) print }')" ""
 holds "compress: the batch size is in the commands" grep -q '^\$ cresnet.*train.eval_batch=8' stdout stderr
 
+# ---- a drawing has its colours also in viewers that know no variables of CSS ----
+run plan tiny.ini --svg pool.svg -q; expect "plan --svg" 0
+holds "each colour that is a variable is there without one before it" python3 - <<'PY'
+import re
+light = open("pool.svg").read().split("@media")[0]
+found = re.findall(r"([a-z]+):var\(--[a-z0-9]+,(#[0-9a-f]+)\)", light)
+assert len(found) == 10 and all(light.index(f"{p}:{c};{p}:var(") for p, c in found), found
+PY
+
 # ---- a path beyond the longest message does not hide the reason ----
 mkdir -p list
 { echo "image,label"; python3 -c 'print("d/" * 3000 + "x.png,a")'; echo "y.png,b"; } >list/train.csv
