@@ -382,6 +382,8 @@ cr_status cr_ckpt_model_path(const char *given, char **out) {
     }
     CR_TRY(cr_path_join(path, given, "model.safetensors"));
     if (access(path, F_OK) < 0) {
+        CR_TRY(cr_path_join(path, given, "model.safetensors.index.json"));
+        if (access(path, F_OK) == 0) return copy_text(path, out);
         CR_TRY(cr_ckpt_find(given, &folder));
         if (!folder) return CR_FAIL(CR_ERR_IO, "%s: no model.safetensors and no readable step-N in this folder", given);
         cr_status status = cr_path_join(path, folder, "model.safetensors");
