@@ -71,8 +71,8 @@ static cr_status open_encoded(const struct cr_stored *stored, const char *name, 
     const char *foreign = foreign_format(b, count);
     if (foreign)
         return CR_FAIL(CR_ERR_FORMAT,
-                       "%s: %s file; only " CR_IMAGE_KINDS " images can be read: convert it, e.g. to PNG", name,
-                       foreign);
+                       "%s: %s file; only " CR_IMAGE_KINDS " images can be read: convert it to one, or replace it",
+                       name, foreign);
     return CR_FAIL(CR_ERR_FORMAT, "%s: not an image; " CR_IMAGE_KINDS " can be read", name);
 }
 

@@ -185,7 +185,7 @@ static void unread_kinds_are_named(void) {
     }
     CHECK_STATUS(image_decode("GIF89a", 6, "a.gif", &image), CR_ERR_FORMAT);
     CHECK_HAS(cr_error_message(),
-              "a.gif: a GIF file; only JPEG, PNG, WebP, TIFF and BMP images can be read: convert it");
+              "a.gif: a GIF file; only JPEG, PNG, WebP, TIFF and BMP images can be read: convert it to one");
 }
 
 /* A file that is cut anywhere in its pixels or its tags is refused; one with other bytes is refused or read, without a
