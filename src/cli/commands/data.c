@@ -323,7 +323,9 @@ static cr_status check_options(const struct cr_args *args, const char *word) {
     if (cr_args_has(args, CR_OPT_REPLACE) && !packs && !shows)
         return cr_args_fail(args, "--force is for cresnet data pack and show: leave it out");
     if (cr_args_has(args, CR_OPT_OVERLAY) && !shows)
-        return cr_args_fail(args, "-o is for cresnet data show: leave it out");
+        return cr_args_fail(args,
+                            "-o is for cresnet data show; pack and shapes name their folder without an option: pack "
+                            "CONFIG|DIR OUT");
     if (cr_args_has(args, CR_OPT_WORKERS) && !reads)
         return cr_args_fail(args, "--workers is for cresnet data pack, stat and verify: leave it out");
     if (cr_args_has(args, CR_OPT_JSON) && (draws || shows))

@@ -249,8 +249,8 @@ static const struct cr_command commands[CR_CMD_COUNT] = {
     [CR_CMD_EXPORT]   = {"export", "export the weights of a run for torchvision, or a network as ONNX",
                          "RUN -o FILE | RUN|CONFIG --onnx FILE [section.key=value ...]", about_export},
     [CR_CMD_DATA]     = {"data", "describe, pack or verify a dataset, write the built-in one",
-                         "CONFIG|RUN|DIR " KEYS " | stat CONFIG|DIR | show CONFIG|DIR -o PAGE.png | verify CONFIG|DIR|FILE "
-                             "... | pack CONFIG|DIR OUT | shapes DIR",
+                         "CONFIG|RUN|DIR " KEYS " | stat CONFIG|DIR | show CONFIG|DIR -o PAGE.png"
+                             " | verify CONFIG|DIR|FILE ... | pack CONFIG|DIR OUT | shapes DIR",
                          about_data, "stat show verify pack shapes"},
     [CR_CMD_HELP]     = {"help", "this overview; help keys, help COMMAND",
                          "[COMMAND | keys [SECTION|KEY]] | completion bash|zsh | man [COMMAND|keys]", about_help,
