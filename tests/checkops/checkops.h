@@ -249,6 +249,20 @@ CR_MUST cr_status checkops_runner(struct checkops_runner *runner, const struct c
 /* Whether a kernel of this kind has math TF32. */
 bool checkops_has_tf32(const struct checkops_runner *runner, enum cr_op_kind kind);
 
+/* ---- kernels that no case has reached: checkops_reach.c ---- */
+
+struct checkops_reach {
+    bool here;          /* a GPU of the asked capability accepts a case: the kernel should have run */
+    char elsewhere[64]; /* other capabilities whose GPUs accept one: " 8.0 8.6"; "": no GPU does, the kernel is dead */
+};
+/* Compute capability times 10 that the kernels of an open device see, from caps.text; 0 when there is none. */
+int checkops_capability(const char *text);
+/* Asks offline devices for `count` kernels by their names; a name that no device has is reached nowhere. The process
+ * must not open a GPU, see cr_gpu_open_offline. */
+CR_MUST cr_status checkops_reach(int cc, int count, const char *const name[], struct checkops_reach reach[]);
+/* Whether it is right that no case has reached the kernel: it is for GPUs of other capabilities. */
+bool checkops_reach_ok(const struct checkops_reach *reach);
+
 /* Runs kernels that are wrong on purpose, and returns the number of those that were not detected. With shards > 0 only
  * the kernels of one shard run; a shard is chosen as for cases. *tried is the number of kernels that ran. */
 int checkops_selftest(struct cr_device *cpu, int shard, int shards, int *tried);

@@ -1,9 +1,11 @@
 /* tests/checkops/test_checkops.c: compares every kernel of every device with the reference, and tests that wrong
  * kernels are detected.
  *   test_checkops [--algos] [--shard I/N] [--reference-draws N] [--seconds S] [--device cpu|cuda] [PART]
+ *   test_checkops --unreached DEVICE KERNEL ...
  * PART: only kernels whose name contains it; --algos: all algorithms of kernels that have several; --shard I/N: the
  * cases I, I+N, I+2N ... of the list, and these of the wrong kernels; --reference-draws N: in cases that only reference
- * kernels run, every N-th draw, beginning with another one in each case. */
+ * kernels run, every N-th draw, beginning with another one in each case. --unreached: whether these kernels should have
+ * been reached on a GPU, whose line of text is given; a process without shards asks another one at its end. */
 #include "core/cpu.h"
 #include "tests/checkops/checkops.h"
 
@@ -11,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 struct totals {
     int passed, failed, skipped;
@@ -38,8 +41,9 @@ static void report_kernel(const struct checkops_runner *w, int i, struct totals 
         totals->skipped++;
         return;
     }
-    if (t->runs == 0 && (w->shards || w->cut)) { /* another shard or more time may reach the kernel */
-        printf("none %s %s\n", w->name, kernel->name);
+    if (t->runs == 0 && (w->shards || w->cut || w->device->backend->open_offline)) {
+        printf("none %s %s\n", w->name,
+               kernel->name); /* another shard, more time or another GPU may reach the kernel */
         return;
     }
     count(totals, ok);
@@ -123,6 +127,56 @@ static cr_status run_pass(const struct cr_backend *backend, enum pass pass, stru
     return checkops_runner(w, list);
 }
 
+/* ---- kernels that no case reached ---- */
+
+/* test_checkops --unreached DEVICE KERNEL ...: prints "skip", or "FAIL" where a case should have reached the kernel. */
+static int print_unreached(const char *device, int count, const char *const name[]) {
+    static struct checkops_reach reach[CHECKOPS_KERNELS_MAX];
+    const int                    cc    = checkops_capability(device);
+    int                          wrong = 0;
+    if (!cc || count > CHECKOPS_KERNELS_MAX || checkops_reach(cc, count, name, reach) != CR_OK) {
+        printf("FAIL cannot say which kernels \"%s\" has: %s\n", device, cr_error_message());
+        return 1;
+    }
+    for (int k = 0; k < count; k++) {
+        const bool ok = checkops_reach_ok(&reach[k]);
+        wrong += !ok;
+        if (ok)
+            printf("skip cuda %-24s only for GPUs of other capabilities:%s\n", name[k], reach[k].elsewhere);
+        else
+            printf("FAIL cuda %-24s no case reaches this kernel%s\n", name[k],
+                   reach[k].here ? ", but this GPU has cases that it accepts" : ", and no other GPU has one for it");
+    }
+    return wrong != 0;
+}
+
+/* Another process asks: offline devices and open GPUs exclude each other. */
+static void judge_unreached(const struct checkops_runner *w, struct totals *totals) {
+    char           self[4096], line[512];
+    struct cr_text command  = {0};
+    const ssize_t  length   = readlink("/proc/self/exe", self, sizeof self - 1);
+    int            asked    = 0;
+    self[CR_MAX(length, 0)] = 0;
+    cr_text_add(&command, "'%s' --unreached '%s'", self, w->device->caps.text);
+    for (int i = 0; i < w->kernels; i++) {
+        const struct cr_kernel *kernel = w->kernel[i];
+        if (w->tally[i].runs || kernel->collective || kernel->op == CR_OP_fused) continue;
+        if (w->filter && !strstr(kernel->name, w->filter)) continue;
+        cr_text_add(&command, " '%s'", kernel->name);
+        asked++;
+    }
+    FILE *answers = asked && !command.failed ? popen(command.data, "r") : NULL;
+    while (answers && fgets(line, sizeof line, answers)) {
+        fputs(line, stdout);
+        totals->skipped += strncmp(line, "skip ", 5) == 0;
+        totals->failed += strncmp(line, "FAIL ", 5) == 0;
+        asked--;
+    }
+    if (answers) (void)pclose(answers);
+    if (asked) totals->failed++, printf("FAIL %d kernels that no case reached have no verdict\n", asked);
+    cr_text_free(&command);
+}
+
 /* The kernels whose results are not printed yet; then the device. `before`: results before those of this device. */
 static void report_runner(const struct checkops_runner *w, int64_t start, int before) {
     const char          *name   = w->name;
@@ -130,6 +184,7 @@ static void report_runner(const struct checkops_runner *w, int64_t start, int be
     struct totals       *totals = r->totals;
     for (int i = 0; i < w->kernels; i++)
         if (!r->runs[i] || r->runs[i] != w->tally[i].runs) report_kernel(w, i, totals);
+    if (w->device->backend->open_offline && !w->shards && !w->cut) judge_unreached(w, totals);
     if (totals->passed + totals->failed == before)
         printf("no kernel of %s has a name that contains \"%s\"\n", name, w->filter);
     if (w->cut) printf("%s: time limit reached, the remaining cases were not run\n", name);
@@ -224,6 +279,8 @@ out:
 int main(int argc, char **argv) {
     struct totals    totals    = {0};
     struct arguments arguments = {0};
+    if (argc > 3 && strcmp(argv[1], "--unreached") == 0)
+        return print_unreached(argv[2], argc - 3, (const char *const *)argv + 3);
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--algos") == 0)
             arguments.algos = true;
