@@ -4,7 +4,7 @@
 
 #include <stdio.h>
 
-/* Reads one image: all of a PNG or WebP, and the header of a JPEG. */
+/* Reads one image: the header of a JPEG, and all of another. */
 static cr_status open_image(const struct cr_dataset *dataset, int64_t sample, struct cr_scratch *scratch) {
     char                 name[CR_SAMPLE_NAME_BYTES];
     struct cr_stored     stored;

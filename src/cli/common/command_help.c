@@ -36,9 +36,10 @@ static const char about_eval[] =
     "  cresnet eval configs/cifar10-resnet20.ini --weights FILE data.root=DIR --json\n";
 
 static const char about_predict[] =
-    "Prints the most probable classes of JPEG, PNG and WebP images. For folders it prints a table with one line per\n"
-    "image. The name - is an image on standard input. Give a RUN, or a CONFIG with --weights FILE. Unreadable images\n"
-    "are named and skipped; the exit code is then 1.\n" RUN_NOTE "\n"
+    "Prints the most probable classes of JPEG, PNG, WebP, TIFF and BMP images. For folders it prints a table with one\n"
+    "line per image. The name - is an image on standard input. Give a RUN, or a CONFIG with --weights FILE. "
+    "Unreadable\n"
+    "images are named and skipped; the exit code is then 1.\n" RUN_NOTE "\n"
     "  cresnet predict checkpoints/demo a.png b.jpg\n"
     "  cresnet predict checkpoints/demo holiday/ -k 2\n"
     "  cresnet predict checkpoints/demo holiday/ --json >holiday.jsonl\n"
