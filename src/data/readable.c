@@ -35,7 +35,7 @@ static cr_status check(const struct cr_dataset *dataset, int64_t *left, struct c
         else if (!cr_dataset_is_corrupt(dataset, status))
             return status;
         else if (!--left[k]) {
-            snprintf(why, sizeof why, "%s", cr_error_message());
+            cr_error_copy(why, sizeof why);
             return fail_class(dataset, k, dataset->class_counts[k], why);
         }
         cr_error_clear();

@@ -102,7 +102,7 @@ static void *work(void *argument) {
         pthread_mutex_lock(&job->mutex);
         if (job->status == CR_OK) {
             job->status = status;
-            snprintf(job->message, sizeof job->message, "%s", cr_error_message());
+            cr_error_copy(job->message, sizeof job->message);
         }
         pthread_mutex_unlock(&job->mutex);
         atomic_store(&job->ended, 1);
