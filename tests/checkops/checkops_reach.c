@@ -34,7 +34,7 @@ static cr_status ask_cases(struct cr_device *device, const struct checkops_list 
         struct checkops_unit unit = {0};
         for (int k = 0; k < count; k++) {
             const struct cr_kernel *kernel = find_kernel(device, name[k]);
-            if (!kernel || kernel->op != list->item[i].kind || accepted[k] || list->item[i].timed) continue;
+            if (!kernel || kernel->op != list->item[i].kind || accepted[k]) continue;
             if (!unit.op) CR_TRY(checkops_unit_make(&list->item[i], &unit));
             accepted[k] = cr_kernel_accepts(device, kernel, &unit.program, unit.op);
         }

@@ -99,7 +99,6 @@ static const char *advice_for(int id, enum cr_command_id command) {
     switch (id) {
     case CR_OPT_OUTPUT:
     case CR_OPT_EXPORT_FILE:
-        if (command == CR_CMD_DATA) return "pack and shapes name their folder without an option: pack CONFIG|DIR OUT";
         return "results are on standard output, which > FILE redirects";
     case CR_OPT_GPUS:
     case CR_OPT_RANKS: return "it runs in one process; train.gpu=N chooses the GPU";

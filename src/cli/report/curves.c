@@ -59,11 +59,10 @@ void cr_report_facts(const struct cr_report_run *run, const struct cr_model *mod
 }
 
 void cr_report_header(const struct cr_report_run *run, struct cr_text *out) {
-    static const char *const parts[][2] = {
-        {"curves", "Curves"},   {"speed", "Speed"},       {"evaluation", "Evaluation"}, {"memory", "Memory"},
-        {"profile", "Profile"}, {"sparsity", "Sparsity"}, {"config", "Configuration"}};
-    char           name[CR_PATH_MAX];
-    struct cr_text subject = {0}, when = {0}, title = {0};
+    static const char *const parts[][2] = {{"curves", "Curves"}, {"speed", "Speed"},       {"evaluation", "Evaluation"},
+                                           {"memory", "Memory"}, {"sparsity", "Sparsity"}, {"config", "Configuration"}};
+    char                     name[CR_PATH_MAX];
+    struct cr_text           subject = {0}, when = {0}, title = {0};
     cr_report_name(run, name, sizeof name);
     cr_report_subject(run, &subject);
     cr_report_when(run, &when);
