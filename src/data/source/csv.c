@@ -213,6 +213,7 @@ static cr_status fill(struct cr_dataset *dataset, struct cr_csv_list *train, str
                       enum cr_split split) {
     struct cr_csv_list *list = val && split == CR_SPLIT_VAL ? val : train;
     CR_TRY(make_classes(train, dataset));
+    cr_folder_say_order(dataset, train->path);
     CR_TRY(number_labels(train, dataset, train->path));
     if (val) CR_TRY(number_labels(val, dataset, train->path));
     if (split == CR_SPLIT_TRAIN) CR_TRY(cr_csv_warn_conflicts(train, val));
