@@ -73,8 +73,6 @@ FILES = {
     "state of a finetune": (["tuned", "tuned.ini", "images"], "tuned/step-*/state.safetensors",
                             [["finetune", "images", "-o", "tuned", "--epochs", "1", "--weights", "none"]]),
     "images": (["images", "folder.ini"], "images/a/2.png", [["data", "stat", "images"], ["train", "folder.ini", "-o", "R", "--steps", "1"]]),
-    "a profile": (["run", "profile.jsonl"], "profile.jsonl",
-                  [["report", "run", "--no-eval", "--profile", "profile.jsonl", "-o", "r.html"]]),
 }
 COMPRESS = ["compress", "BASE/run", "--speedup", "1.1", "--epochs", "1", "train.measure=no", "train.threads=1", "--multiple", "2",
             "-o", "compressed"]
