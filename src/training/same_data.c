@@ -128,15 +128,26 @@ cr_status cr_run_compare_data(struct cr_run *run, struct cr_text *diff, bool *cl
     return compare_data(run, diff, &before, classes);
 }
 
+static cr_status refuse_untrained(const struct cr_run *run, bool force) {
+    struct cr_position old;
+    CR_TRY(cr_state_position(run->from, &old));
+    if (old.steps_per_epoch || old.data_fingerprint || force) return CR_OK;
+    return CR_FAIL(CR_ERR_CONFIG,
+                   "%s: a network without a training that could continue, as prune and compress save it: start a "
+                   "new run from it, with model.weights=%s and -o FOLDER",
+                   run->from, run->from);
+}
+
 cr_status cr_run_check_data(struct cr_run *run, bool force) {
-    const char        *root = run->config->data.root;
-    struct cr_text     diff = {0};
-    int                before, classes = cr_dataset_classes(run->train);
-    bool               other;
-    cr_status          status;
+    const char    *root = run->config->data.root;
+    struct cr_text diff = {0};
+    int            before, classes = cr_dataset_classes(run->train);
+    bool           other;
+    cr_status      status;
     CR_TRY(cr_dataset_check_readable(run->train));
     CR_TRY(cr_dataset_contents(run->train, &run->data_contents));
     if (!run->from) return CR_OK;
+    CR_TRY_OUT(refuse_untrained(run, force));
     CR_TRY_OUT(compare_data(run, &diff, &before, &other));
     if (!diff.length) goto out;
     if (before != classes)
@@ -146,7 +157,8 @@ cr_status cr_run_check_data(struct cr_run *run, bool force) {
                     run->from, *root ? " " : "", root, diff.data, before, classes, run->from);
     if (!force)
         CR_FAIL_OUT(CR_ERR_CONFIG,
-                    "%s: the dataset%s%s has changed since this run was saved:%s\nadd --force to continue with it, start a new run "
+                    "%s: the dataset%s%s has changed since this run was saved:%s\nadd --force to continue with it, "
+                    "start a new run "
                     "from these weights with -o DIR model.weights=%s, or restore the dataset",
                     run->from, *root ? " " : "", root, diff.data, run->from);
     cr_run_warn_forced(diff.data);
