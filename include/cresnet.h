@@ -164,7 +164,7 @@ typedef struct cresnet_image {
     size_t         stride; /* bytes from one row to the next; 0: rows without gaps */
 } cresnet_image;
 
-/* The bytes of a JPEG, PNG or WebP file. */
+/* The bytes of a JPEG, PNG, WebP, TIFF or BMP file. */
 typedef struct cresnet_encoded {
     const void *bytes;
     size_t      count;
@@ -204,7 +204,7 @@ CRESNET_API void cresnet_output_init(cresnet_output *output);
 
 CRESNET_API cresnet_status cresnet_classify_images(cresnet_model *model, const cresnet_image *images, int count,
                                                    const cresnet_output *output, cresnet_error *error);
-/* Decodes and classifies JPEG, PNG and WebP files in memory. With output.image_errors, an image that cannot be
+/* Decodes and classifies image files in memory. With output.image_errors, an image that cannot be
  * decoded has its error there and zeros in all results (labels: -1), and the call succeeds. Without it the first such
  * image fails the call. */
 CRESNET_API cresnet_status cresnet_classify_encoded(cresnet_model *model, const cresnet_encoded *images, int count,

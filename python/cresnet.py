@@ -328,7 +328,7 @@ class Model:
             return float(_lib().cresnet_threshold(handle, _int("label", label)))
 
     def classify_files(self, paths: Iterable[PathLike], *, top: int = 1, logits: bool = False, features: bool = False) -> Result:
-        """Classifies JPEG, PNG and WebP files. A file that cannot be read is no exception: see Result.errors."""
+        """Classifies JPEG, PNG, WebP, TIFF and BMP files. A file that cannot be read is no exception: see Result.errors."""
         if isinstance(paths, (str, bytes, os.PathLike)):
             raise TypeError("paths must be a list of paths: classify_files([path])")
         encoded = [_path(path) for path in paths]
@@ -337,7 +337,7 @@ class Model:
 
     def classify_encoded(self, files: Iterable[Union[bytes, bytearray, memoryview]], *, top: int = 1, logits: bool = False,
                          features: bool = False) -> Result:
-        """Classifies the bytes of JPEG, PNG and WebP files."""
+        """Classifies the bytes of JPEG, PNG, WebP, TIFF and BMP files."""
         if isinstance(files, (bytes, bytearray, memoryview)):
             raise TypeError("files must be a list of the bytes of files: classify_encoded([data])")
         contents = [f if isinstance(f, bytes) else bytes(memoryview(f)) for f in files]

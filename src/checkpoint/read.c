@@ -131,7 +131,7 @@ static void note_error(struct first_error *first, cr_status status, int index) {
     if (first->status == CR_OK || index < first->index) {
         first->status = status;
         first->index  = index;
-        snprintf(first->text, sizeof first->text, "%s", cr_error_message());
+        cr_error_copy(first->text, sizeof first->text);
     }
     cr_error_clear();
 }

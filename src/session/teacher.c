@@ -35,7 +35,7 @@ static cr_status check_student(const struct cr_config *c) {
 static cr_status name_key(const struct cr_config *c, cr_status status) {
     char why[1024];
     if (status == CR_OK || status == CR_ERR_MEMORY) return status;
-    snprintf(why, sizeof why, "%s", cr_error_message());
+    cr_error_copy(why, sizeof why);
     cr_error_clear();
     (void)!cr_config_fail(c, "distill.teacher", "%s", why);
     return status;

@@ -58,8 +58,6 @@ holds "profile on the CPU: no percentage above 100" python3 -c 'import re
 values = [float(v) for v in re.findall(r"([0-9.]+)%", open("stdout").read())]
 assert values and max(values) <= 100, max(values)'
 run profile tiny.ini --steps 1 --json -q; expect "profile --json on the CPU" 0 '"roofline": null' '"roofline_ms": null'
-cp stdout F/profile.jsonl; run report F --no-eval -o page.html; expect "report of such a profile" 0
-holds "report of such a profile: no percentages" sh -c 'grep -q "Time by kind of op" page.html && ! grep -q "of roofline" page.html'
 
 # ---- JSON: docs/reference/json.md names every member ----
 documented() { # SECTION ARGS...: the members that the command prints are in this section

@@ -96,7 +96,7 @@ if [ -f "$static" ]; then
     "$cc" -shared -o png.so -Wl,--whole-archive "$static" -Wl,--no-whole-archive -lz -lm 2>/dev/null && linked=accepted
     configure() { # configure WORD: with CRESNET_LIBRARY=WORD
         cmake -S "$source_dir" -B "static-$1" -DCRESNET_LIBRARY="$1" -DPNG_LIBRARY_RELEASE="$static" -DCRESNET_WITH_CUDA=OFF -DCRESNET_WITH_ONEDNN=OFF \
-            -DCRESNET_WITH_CURL=OFF -DCRESNET_WITH_WEBP=OFF -DBUILD_TESTING=OFF >static.txt 2>&1
+            -DCRESNET_WITH_CURL=OFF -DCRESNET_WITH_WEBP=OFF -DCRESNET_WITH_TIFF=OFF -DBUILD_TESTING=OFF >static.txt 2>&1
     }
     if [ $linked = refused ]; then
         configure AUTO; is "a static libpng: the program is built alone" $? 0

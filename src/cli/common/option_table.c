@@ -66,8 +66,6 @@ static const struct cr_cli_option options[CR_OPT_COUNT] = {
                         "class to explain: its name or its number (default: the predicted class)"},
     [CR_OPT_MAP_CSV] = {"csv", 0, "FILE", NULL, ON(EXPLAIN),
                         "also write the map as numbers, one line per row of the last stage; - is standard output"},
-    [CR_OPT_PROFILE] = {"profile", 0, "FILE", NULL, ON(REPORT),
-                        "output of cresnet profile --json (default: RUN/profile.jsonl if it exists)"},
     [CR_OPT_NO_EVAL] = {"no-eval", 0, NULL, NULL, ON(REPORT), "skip the evaluation: no confusion matrix, no images"},
     [CR_OPT_COMPARE] = {"compare", 0, NULL, NULL, ON(REPORT), "show 2 to 8 RUNs on one page (default: compare.html)"},
     [CR_OPT_LAST]   = {"last", 0, NULL, NULL, ON_WEIGHTS, "use the newest checkpoint of a RUN instead of the best one"},
@@ -116,8 +114,7 @@ static const struct cr_cli_option options[CR_OPT_COUNT] = {
     [CR_OPT_PRUNE_BATCH] = {"batch", 'b', "N", "train.eval_batch", ON(PRUNE) | ON(COMPRESS),
                             "number of images of the batch that is timed"},
     [CR_OPT_PRUNE_FLOPS] = {"flops", 0, "X", NULL, ON(PRUNE),
-                            "X times fewer multiply-adds, e.g. 2; with --pattern channels or a list, or with a "
-                            "target of time as a second bound"},
+                            "with --pattern channels: X times fewer multiply-adds, e.g. 2"},
     [CR_OPT_IMPORTANCE] =
         {"importance", 0, "I", "prune.importance", ON(PRUNE) | ON(COMPRESS),
          "what to keep: l2 (norm of weights, the default), taylor (gradients), or for channels bn (BN scale)"},

@@ -110,12 +110,12 @@ static cr_status list_class(struct cr_folder_traversal *t, const char *root, con
     if (folder->count == first) {
         if (t->foreign)
             return CR_FAIL(CR_ERR_FORMAT,
-                           "%s/%s: no JPEG, PNG or WebP image in this class folder; other formats, such as "
-                           "%s, cannot be read: convert them",
+                           "%s/%s: no image in this class folder that can be read (" CR_IMAGE_KINDS
+                           "): convert others, such "
+                           "as %s",
                            root, name, t->foreign_name);
         return CR_FAIL(CR_ERR_FORMAT,
-                       "%s/%s: no image (.jpg, .jpeg, .png, .webp) in this class folder; fill it or remove it", root,
-                       name);
+                       "%s/%s: no image (" CR_IMAGE_ENDINGS ") in this class folder; fill it or remove it", root, name);
     }
     cr_folder_divide(folder, first, fraction, split);
     return CR_OK;

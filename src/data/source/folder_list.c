@@ -19,12 +19,12 @@ static bool has_ending(const char *name, const char *const *endings, size_t coun
 }
 
 bool cr_is_image_name(const char *name) {
-    static const char *const endings[] = {"jpg", "jpeg", "jpe", "jfif", "png", "webp"};
+    static const char *const endings[] = {"jpg", "jpeg", "jpe", "jfif", "png", "webp", "tif", "tiff", "bmp"};
     return has_ending(name, endings, CR_COUNT(endings));
 }
 
 static bool is_foreign_name(const char *name) {
-    static const char *const endings[] = {"gif", "bmp", "tif", "tiff", "ppm", "pgm", "avif", "heic", "jxl"};
+    static const char *const endings[] = {"gif", "ppm", "pgm", "avif", "heic", "jxl"};
     return has_ending(name, endings, CR_COUNT(endings));
 }
 
@@ -50,7 +50,7 @@ bool cr_folder_warning_is_new(const char *what, int64_t count, const char *root)
 void cr_folder_warn_skipped(const struct cr_folder_traversal *t, const char *root) {
     const long long foreign = t->foreign, dead = t->dead;
     if (foreign && cr_folder_warning_is_new("foreign", foreign, root))
-        cr_log(CR_LOG_WARN, "%s: skipped %lld file%s %s: only JPEG, PNG and WebP images are read", root, foreign,
+        cr_log(CR_LOG_WARN, "%s: skipped %lld file%s %s: only " CR_IMAGE_KINDS " images are read", root, foreign,
                foreign == 1 ? "," : "s such as", t->foreign_name);
     if (dead && cr_folder_warning_is_new("dead", dead, root))
         cr_log(CR_LOG_WARN, "%s: skipped %lld link%s %s: no file is there", root, dead, dead == 1 ? "," : "s such as",

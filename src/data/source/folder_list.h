@@ -1,7 +1,7 @@
 /* data/source/folder_list.h: lists the images of a folder and of the folders below it.
  *
  * Invariants
- *   - The file name decides whether a file is listed (jpg, jpeg, jpe, jfif, png, webp; hidden files are skipped). The
+ *   - The file name decides whether a file is listed (cr_is_image_name; hidden files are skipped). The
  *     content decides how it is decoded.
  *   - Links are followed. A folder that contains itself is entered once, and links to folders above the folder that is
  *     listed are skipped, because they contain it. */
