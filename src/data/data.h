@@ -147,6 +147,9 @@ const char *const *cr_dataset_class_names(const struct cr_dataset *dataset); /* 
  * has each label once. The order of the samples and the fingerprint stay. Before any loader is opened.
  * CR_ERR_MEMORY. */
 CR_MUST cr_status cr_dataset_renumber(struct cr_dataset *dataset, const int *to);
+/* A test set may lack classes of a network, names[classes]: if the network has all classes of the dataset, the missing
+ * ones are added to it, without images, and a line says so. Otherwise nothing changes. CR_ERR_MEMORY. */
+CR_MUST cr_status cr_dataset_add_missing_classes(struct cr_dataset *dataset, const char *const *names, int classes);
 /* The label of the class that had this label when the dataset was opened, as in the list of `cresnet data stat`. */
 int cr_dataset_renumbered(const struct cr_dataset *dataset, int first_label);
 /* Compares the classes of a dataset with those of a trained network, names[classes]. The same names in another order:

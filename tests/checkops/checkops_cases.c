@@ -124,12 +124,6 @@ static const struct checkops_shape losses[] = {
     {8, 1, 1, 0, 1000, 0, 0, 0, true},
 };
 
-/* features of images: N, H, W, C, and K classes of the labels */
-static const struct checkops_shape distilled[] = {
-    {1, 1, 1, 1, 10, 0, 0, 0, false},  {2, 3, 2, 5, 10, 0, 0, 0, false},    {7, 4, 4, 8, 10, 0, 0, 0, false},
-    {5, 7, 7, 33, 10, 0, 0, 0, false}, {16, 16, 16, 64, 10, 0, 0, 0, true},
-};
-
 /* of the op head: N, H, W, C, and K classes */
 static const struct checkops_shape heads[] = {
     {1, 8, 8, 64, 10, 0, 0, 0, false},  {2, 3, 2, 5, 3, 0, 0, 0, false},    {3, 8, 8, 8, 1, 0, 0, 0, false},
@@ -326,8 +320,6 @@ static void list_all(struct checkops_list *list) {
                         CHECKOPS_ACCUMULATE | CHECKOPS_SMOOTH | CHECKOPS_MIXES));
     list_variants(list, CR_OP_distill, TABLE(losses), FLAGS(0, CHECKOPS_SMOOTH));
     list_variants(list, CR_OP_distill_grad, TABLE(losses), FLAGS(0, CHECKOPS_SMOOTH | CHECKOPS_SCALED));
-    list_variants(list, CR_OP_distill_features, TABLE(distilled), FLAGS(0));
-    list_variants(list, CR_OP_distill_features_grad, TABLE(distilled), FLAGS(0, CHECKOPS_SCALED));
     for (int kind = CR_OP_loss; kind <= CR_OP_loss_grad; kind += CR_OP_loss_grad - CR_OP_loss)
         list_variants(list, (enum cr_op_kind)kind, TABLE(losses),
                       FLAGS(CHECKOPS_TWO, CHECKOPS_TWO | CHECKOPS_SMOOTH | CHECKOPS_WEIGHTS,

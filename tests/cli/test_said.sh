@@ -44,6 +44,11 @@ run compress 6 --speedup 1.3 --epochs 1 train.measure=no train.threads=1 --multi
 is "compress: no command has a key twice" "$(grep '^\$ cresnet' stdout stderr | awk '{ n = 0; for (i = 1; i <= NF; i++) n += $i ~ /^train.eval_batch=/; if (n > 1) print }')" ""
 holds "compress: the batch size is in the commands" grep -q '^\$ cresnet.*train.eval_batch=8' stdout stderr
 
+# ---- a network that prune saved has no training to continue: not "the dataset has changed" ----
+run prune 6 --sparsity 0.5 -o pruned; expect "prune" 0
+run train pruned/last/config.ini --resume pruned; expect "resume of a pruned network" 2 "a network without a training that could continue" "model.weights=" "/pruned/step-0"
+run train pruned/last/config.ini model.weights=pruned -o tuned --steps 2; expect "as it says" 0
+
 # ---- a drawing has its colours also in viewers that know no variables of CSS ----
 run plan tiny.ini --svg pool.svg -q; expect "plan --svg" 0
 holds "each colour that is a variable is there without one before it" python3 - <<'PY'

@@ -285,6 +285,7 @@ static cr_status evaluate(const struct cr_config *config, enum cr_split split, s
                each = count || table || e->scale;
     cr_status status;
     CR_TRY_OUT(cr_dataset_open(config, split, &dataset));
+    CR_TRY_OUT(cr_saved_model_add_classes(config, dataset));
     struct cr_session_options options = {.eval = true, .execute = true, .classes = cr_dataset_classes(dataset)};
     CR_TRY_OUT(cr_session_open(config, &options, &session));
     cr_log(CR_LOG_INFO, "device: %s", session.device->caps.text);

@@ -173,6 +173,8 @@ static const char about_data[] =
     "                 the short side resized to SIZE. Unreadable images are skipped (data.corrupt). -j N: threads.\n"
     "data stat CONFIG|DIR: reads every image; prints classes, counts, image sizes, mean, standard deviation and\n"
     "                 duplicates.\n"
+    "data show CONFIG|DIR -o PAGE.png: draws the first images that a training sees, with their classes: after crop,\n"
+    "                 flip, augmentation, erasing and mixing, by train.seed (--seed).\n"
     "data verify CONFIG|DIR|FILE ...: verifies packed files (checksums, index, every image), or decodes every image\n"
     "                 of a dataset. Names unreadable images (exit code 1) and duplicates. -j N: threads.\n";
 
@@ -246,9 +248,9 @@ static const struct cr_command commands[CR_CMD_COUNT] = {
     [CR_CMD_EXPORT]   = {"export", "export the weights of a run for torchvision, or a network as ONNX",
                          "RUN -o FILE | RUN|CONFIG --onnx FILE [section.key=value ...]", about_export},
     [CR_CMD_DATA]     = {"data", "describe, pack or verify a dataset, write the built-in one",
-                         "CONFIG|RUN|DIR " KEYS
-                         " | stat CONFIG|DIR | verify CONFIG|DIR|FILE ... | pack CONFIG|DIR OUT | shapes DIR",
-                         about_data, "stat verify pack shapes"},
+                         "CONFIG|RUN|DIR " KEYS " | stat CONFIG|DIR | show CONFIG|DIR -o PAGE.png"
+                             " | verify CONFIG|DIR|FILE ... | pack CONFIG|DIR OUT | shapes DIR",
+                         about_data, "stat show verify pack shapes"},
     [CR_CMD_HELP]     = {"help", "this overview; help keys, help COMMAND",
                          "[COMMAND | keys [SECTION|KEY]] | completion bash|zsh | man [COMMAND|keys]", about_help,
                          "keys man completion"},

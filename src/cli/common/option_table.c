@@ -29,7 +29,7 @@ static const struct cr_cli_option options[CR_OPT_COUNT] = {
                               "resume although the model, the order of the data or the kernels changed"},
     [CR_OPT_REPLACE]       = {"force", 0, NULL, NULL,
                               ON(EVAL) | ON(PREDICT) | ON(EXPLAIN) | ON(REPORT) | ON(PLAN) | ON(EXPORT) | ON(DATA),
-                              "replace an output file that exists and that cresnet did not write (data: of data pack)"},
+                              "replace an output file that exists and that cresnet did not write (data: pack, show)"},
     [CR_OPT_START_WEIGHTS] = {"weights", 0, "FILE|NAME|none", NULL, ON(FINETUNE),
                               "weights to start from: a file, a run, a name such as resnet18; none: from scratch"},
     [CR_OPT_MODEL]   = {"model", 0, "NAME", NULL, ON(FINETUNE), "network (default: by device and number of images)"},
@@ -133,7 +133,8 @@ static const struct cr_cli_option options[CR_OPT_COUNT] = {
     [CR_OPT_INT8]         = {"int8", 0, NULL, NULL, ON(COMPRESS), "quantise the result; the speedup is that over int8"},
     [CR_OPT_EXPORT_FILE]  = {"output", 'o', "FILE", NULL, ON(EXPORT) | ON(REPORT),
                              "file to write; - is standard output (report: RUN/report.html by default)"},
-    [CR_OPT_OVERLAY]      = {"output", 'o', "FILE.png", NULL, ON(EXPLAIN), "overlay to write; - is standard output"},
+    [CR_OPT_OVERLAY]      = {"output", 'o', "FILE.png", NULL, ON(EXPLAIN) | ON(DATA),
+                             "image to write; - is standard output (data: show)"},
     [CR_OPT_ONNX] =
         {"onnx", 0, "FILE", NULL, ON(EXPORT),
          "write the network with its weights as ONNX (opset 17), for other runtimes; the same as -o FILE.onnx"},

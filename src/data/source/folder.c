@@ -129,9 +129,8 @@ static cr_status list_split(struct cr_dataset *dataset, struct cr_image_folder *
     if (dataset->classes == 0)
         return CR_FAIL(CR_ERR_FORMAT, "%s: has no class folders; images are expected as %s/<class>/<name>.jpg",
                        folder->root, folder->root);
-    if (dataset->classes == 1)
-        return CR_FAIL(CR_ERR_FORMAT, "%s: only one class folder, %s; at least two classes are needed", folder->root,
-                       dataset->class_names[0]);
+    if (dataset->classes == 1) return cr_folder_fail_one_class(folder->root, dataset->class_names[0]);
+    if (split == CR_SPLIT_TRAIN) cr_folder_say_order(dataset, folder->root);
     CR_ARENA_ALLOC(&dataset->arena, dataset->class_counts, (size_t)dataset->classes);
     CR_ALLOC(t, 1);
     t->folder = folder;

@@ -6,6 +6,8 @@
 
 #include "tests/harness/failing_alloc.h"
 
+#include <unistd.h>
+
 static bool has_webp(void) {
     char version[CR_WEBP_VERSION_BYTES];
     cr_webp_version(version);
@@ -215,6 +217,28 @@ static void check_damage(const char *name, bool pixels_last) {
     free(copy);
 }
 
+/* Standard error goes to a file; libtiff would write there. */
+static void damaged_tiffs_print_nothing(void) {
+    static const char *const files[] = {"grey16-tiles-big.tif", "rgb-planes-lzw.tif", "jpeg-strips.tif",
+                                        "bilevel-g4.tif",       "palette.tif",        "rgb16-big.tif"};
+    FILE                    *file    = tmpfile();
+    char                     line[512];
+    int                      foreign = 0;
+    if (!has_tiff()) SKIP("a build without libtiff");
+    REQUIRE(file);
+    fflush(stderr);
+    const int kept = dup(STDERR_FILENO);
+    REQUIRE(kept >= 0 && dup2(fileno(file), STDERR_FILENO) >= 0);
+    for (size_t i = 0; i < CR_COUNT(files); i++) check_damage(files[i], false);
+    fflush(stderr);
+    REQUIRE(dup2(kept, STDERR_FILENO) >= 0);
+    close(kept);
+    rewind(file);
+    while (fgets(line, sizeof line, file)) foreign += strncmp(line, "cresnet:", 8) != 0;
+    CHECK_INT(foreign, 0);
+    fclose(file);
+}
+
 static void damaged_tiffs_and_bmps_are_refused(void) {
     check_damage("rgb.bmp", true);
     check_damage("palette4.bmp", true);
@@ -260,4 +284,4 @@ static void huge_sides_take_no_memory(void) {
 TESTS(CASE(webp_images_match_pil), CASE(orientation_is_optional), CASE(damaged_webps_are_refused),
       CASE(animations_are_named), CASE(a_claimed_size_without_data), CASE(tiff_and_bmp_images_match_pil),
       CASE(tiff_orientation_is_optional), CASE(pages_are_counted), CASE(unread_kinds_are_named),
-      CASE(damaged_tiffs_and_bmps_are_refused), CASE(huge_sides_take_no_memory))
+      CASE(damaged_tiffs_and_bmps_are_refused), CASE(damaged_tiffs_print_nothing), CASE(huge_sides_take_no_memory))
