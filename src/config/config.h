@@ -174,7 +174,7 @@ void cr_config_help(struct cr_text *out);
 bool cr_config_help_of(const char *topic, struct cr_text *out);
 /* A key whose value differs between two configs. */
 struct cr_config_difference {
-    const char         *name;  /* "optim.lr" */
+    const char         *name; /* "optim.lr" */
     enum cr_key_decides decides;
     const char         *text;  /* "optim.lr: 0.1 -> 0.2" */
     const char         *fresh; /* the new value, as on a command line: "optim.lr=0.2" */
@@ -184,7 +184,8 @@ struct cr_config_differences {
     int                          count;
     struct cr_arena              arena;
 };
-/* Lists them in the order of config/config.def. Two paths of one file are equal. The caller calls cr_config_differences_free, also after a failure. */
+/* Lists them in the order of config/config.def. Two paths of one file are equal. The caller calls
+ * cr_config_differences_free, also after a failure. */
 CR_MUST cr_status cr_config_compare(const struct cr_config *old, const struct cr_config *fresh,
                                     struct cr_config_differences *out);
 void              cr_config_differences_free(struct cr_config_differences *differences);

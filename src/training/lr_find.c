@@ -52,9 +52,9 @@ static cr_status open_loader(struct finder *f, int64_t first, struct cr_loader *
         return cr_config_fail(c, "train.batch", "%" PRId64 " images, but the training set has %" PRId64 ": lower it",
                               f->session.state.batch, cr_dataset_count(f->dataset));
     const int64_t per_epoch = cr_loader_batches(f->dataset, &options), skipped = first * c->train.accumulate;
-    options.epoch           = skipped / per_epoch;
-    options.first_batch     = skipped % per_epoch;
-    f->lr_factor            = cr_training_lr_factor(c, f->session.state.batch * c->train.accumulate);
+    options.epoch       = skipped / per_epoch;
+    options.first_batch = skipped % per_epoch;
+    f->lr_factor        = cr_training_lr_factor(c, f->session.state.batch * c->train.accumulate);
     return cr_loader_open(f->dataset, &options, loader);
 }
 

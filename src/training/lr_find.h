@@ -13,10 +13,10 @@
 #include "config/config.h"
 
 enum {
-    CR_LR_STEPS_MIN      = 20,
-    CR_LR_MEASURED       = 3,  /* the last 1/3 of the steps are compared */
-    CR_LR_INTERVALS_MAX  = 12, /* between the rates of the first pass */
-    CR_LR_TRAININGS_MAX  = CR_LR_INTERVALS_MAX + 3
+    CR_LR_STEPS_MIN     = 20,
+    CR_LR_MEASURED      = 3,  /* the last 1/3 of the steps are compared */
+    CR_LR_INTERVALS_MAX = 12, /* between the rates of the first pass */
+    CR_LR_TRAININGS_MAX = CR_LR_INTERVALS_MAX + 3
 };
 #define CR_LR_SIGNIFICANT 3.0 /* a descent of fewer standard errors is noise */
 #define CR_LR_AS_GOOD 0.8     /* rates with this fraction of the largest descent are about as good as the best */
@@ -36,7 +36,7 @@ struct cr_lr_training {
 };
 
 struct cr_lr_found {
-    double                start_loss;                     /* of the untrained network on the measured batches */
+    double                start_loss;                    /* of the untrained network on the measured batches */
     struct cr_lr_training training[CR_LR_TRAININGS_MAX]; /* by increasing rate */
     int                   count;
     int                   best;      /* the suggestion; -1: no descent is significant */
@@ -45,8 +45,8 @@ struct cr_lr_found {
 
 /* Trains a new network, or one with the weights of model.weights, in memory only: no run folder is read or written.
  * The first pass has at most a factor of 10 between two rates and ends after a rate that clearly trains worse than a
- * smaller one; the second pass tries the rates between the best and its neighbours. CR_ERR_NUMERIC: the loss of the untrained network is not
- * finite. */
+ * smaller one; the second pass tries the rates between the best and its neighbours. CR_ERR_NUMERIC: the loss of the
+ * untrained network is not finite. */
 CR_MUST cr_status cr_lr_find(const struct cr_config *config, const struct cr_lr_options *options,
                              struct cr_lr_found *out);
 

@@ -17,15 +17,15 @@ struct cr_train_options {
 };
 /* What has changed since the newest checkpoint of a run folder was saved. */
 struct cr_training_changes {
-    bool                         begun;   /* there is a checkpoint; without one, nothing has changed */
-    bool                         ended;   /* the run has trained all its steps, or train.patience has ended it */
-    struct cr_config_differences keys;    /* values of `config` that are not those of the checkpoint and may take effect */
+    bool                         begun; /* there is a checkpoint; without one, nothing has changed */
+    bool                         ended; /* the run has trained all its steps, or train.patience has ended it */
+    struct cr_config_differences keys; /* values of `config` that are not those of the checkpoint and may take effect */
     bool                         refused; /* one of them decides the network, or which images training sees */
     struct cr_text               data;    /* a line "\n  ..." for each difference of the training images */
     bool                         classes; /* the names or the number of the classes differ */
 };
-/* Compares the configuration and its training images with the run. The caller calls cr_training_changes_free, also after
- * a failure. */
+/* Compares the configuration and its training images with the run. The caller calls cr_training_changes_free, also
+ * after a failure. */
 CR_MUST cr_status cr_training_compare(const struct cr_config *config, const char *run_dir,
                                       struct cr_training_changes *out);
 void              cr_training_changes_free(struct cr_training_changes *changes);

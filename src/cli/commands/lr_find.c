@@ -54,7 +54,8 @@ static void print_text(const struct cr_args *args, const struct cr_lr_options *o
     const struct cr_lr_training *best = &f->training[f->best];
     cr_text_add(out,
                 "suggested optim.lr = %.2g\n"
-                "  why: %" PRId64 " steps with this rate, which falls to 0, lower the loss from %.4g to %.4g; no rate that "
+                "  why: %" PRId64
+                " steps with this rate, which falls to 0, lower the loss from %.4g to %.4g; no rate that "
                 "was tried does much better.\n",
                 best->lr, options->steps, f->start_loss, best->loss);
     if (f->low < f->high)

@@ -122,7 +122,7 @@ cr_status cr_cmd_source_find(const struct cr_args *args, struct cr_cmd_source *o
     struct cr_cmd_source source = {0};
     cr_status            status;
     const char          *resumed = args->value[CR_OPT_RESUME];
-    const bool           path    = resumed && strcmp(resumed, "auto") != 0; /* of a run or checkpoint, not of a CONFIG */
+    const bool           path = resumed && strcmp(resumed, "auto") != 0; /* of a run or checkpoint, not of a CONFIG */
     if (!args->operands && !path) return fail_usage(args, "no configuration file given");
     if (!args->operands)
         status = find_resumed(args, resumed, &source);
@@ -185,7 +185,8 @@ cr_status cr_cmd_config_open(const struct cr_args *args, const struct cr_cmd_sou
     if (source->read)
         CR_TRY_OUT(cr_config_reopen(out, source->read, list, count));
     else
-        CR_TRY_OUT((source->folder || source->stored ? cr_config_open_stored : cr_config_open)(out, source->config, list, count));
+        CR_TRY_OUT((source->folder || source->stored ? cr_config_open_stored : cr_config_open)(out, source->config,
+                                                                                               list, count));
     status = choose_weights(args, out);
     if (status != CR_OK) {
         cr_config_close(*out);

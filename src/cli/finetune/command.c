@@ -240,8 +240,9 @@ static void warn_of_choices(const struct cr_finetune *f, const struct cr_config 
     const bool  other_model   = model && strcmp(model, cr_word_arch(config->model.arch)) != 0;
     const bool  other_weights = weights && !cr_finetune_same_weights(weights, config->model.weights);
     if (other_model || other_weights)
-        cr_log(CR_LOG_WARN, "not used: %s%s%s: the network of this run was chosen when it began; another one needs -o DIR",
-               other_model ? "--model" : "", other_model && other_weights ? ", " : "", other_weights ? "--weights" : "");
+        cr_log(
+            CR_LOG_WARN, "not used: %s%s%s: the network of this run was chosen when it began; another one needs -o DIR",
+            other_model ? "--model" : "", other_model && other_weights ? ", " : "", other_weights ? "--weights" : "");
 }
 
 static void say_changes(const struct cr_training_changes *changes) {
@@ -256,8 +257,8 @@ static void say_changes(const struct cr_training_changes *changes) {
 
 static cr_status start_run(struct cr_finetune *f, int *signal_taken);
 
-/* A run that has ended, or that has other images or a batch size of its own now, is not continued but trained again from
- * its weights, in a new run folder: nothing of the old one is lost. */
+/* A run that has ended, or that has other images or a batch size of its own now, is not continued but trained again
+ * from its weights, in a new run folder: nothing of the old one is lost. */
 static cr_status train_again(struct cr_finetune *f, const struct cr_training_changes *changes, int *signal_taken) {
     struct cr_args args = *f->args;
     f->before           = f->run;
@@ -293,8 +294,8 @@ static cr_status continue_run(struct cr_finetune *f, int *signal_taken) {
     if (f->number == 1) warn_of_choices(f, config);
     say_changes(&changes);
     if (changes.ended && !changes.data.length && !changes.keys.count) {
-        cr_log(CR_LOG_INFO, "ended     the run %s has ended: more images or other values, such as --epochs N, train again",
-               f->run);
+        cr_log(CR_LOG_INFO,
+               "ended     the run %s has ended: more images or other values, such as --epochs N, train again", f->run);
         say_use(f);
         goto out;
     }

@@ -26,7 +26,8 @@ bool cr_finetune_is_tiny(const struct cr_finetune *f) {
 }
 
 static int64_t frozen_of(const struct cr_finetune *f, int64_t epochs) {
-    return *f->weights && !f->same_head && !cr_finetune_is_tiny(f) && epochs > 1 ? CR_MIN((epochs + 5) / 10, (int64_t)2) : 0;
+    return *f->weights && !f->same_head && !cr_finetune_is_tiny(f) && epochs > 1 ? CR_MIN((epochs + 5) / 10, (int64_t)2)
+                                                                                 : 0;
 }
 
 enum { EVALUATIONS = 8, FEW_EVALUATIONS = 3, FEW_UPDATES = 200, FEW_UPDATES_IN_HURRY = 500 };
