@@ -36,7 +36,7 @@
  *   - Arrays belong to the caller. The library reads and writes them only during the call. Pointers that it returns
  *     belong to the model and are valid until cresnet_close.
  *   - Structures begin with their size, which cresnet_..._init sets, so that later versions can add members at the end.
- *     The version of the interface is in the name of the shared library (libcresnet.so.0.3). */
+ *     The version of the interface is in the name of the shared library (libcresnet.so.0.4 of version 0.4.x). */
 #ifndef CRESNET_H
 #define CRESNET_H
 
@@ -96,6 +96,8 @@ typedef struct cresnet_options {
     int                setting_count;
     void (*log)(void *context, cresnet_log_level level, const char *line); /* NULL (default): log lines are dropped */
     void *log_context;
+    int (*interrupt)(void *context); /* not 0 ends a download; asked about once a second; NULL (default): never */
+    void *interrupt_context;
 } cresnet_options;
 
 /* Sets all members to their defaults. */
@@ -104,7 +106,10 @@ CRESNET_API void cresnet_options_init(cresnet_options *options);
 /* Opens the network at `path`: a run folder (its best checkpoint, with the averaged weights if it has some), one
  * checkpoint (run/last, run/step-1000), a .safetensors, .pth or .pt file, or, with options.config, a name of published
  * weights such as resnet50, which may be downloaded. Reads the weights, chooses kernels and reserves all memory.
- * options may be NULL. *model is NULL after an error. The first call of a process reads CRESNET_CPU, which lowers the
+ * A download ends after six hours, when it is slower than 1 kB/s for 30 seconds in four attempts (CRESNET_DOWNLOAD_...
+ * in docs/reference/environment.md), and within about a second after options.interrupt, which the thread of the model
+ * calls, returns something else than 0: each time with CRESNET_ERROR_IO. The next call continues it. Nothing else in
+ * cresnet_open waits for other machines; it cannot be interrupted otherwise. options may be NULL. *model is NULL after an error. The first call of a process reads CRESNET_CPU, which lowers the
  * vector instructions of the CPU (docs/reference/environment.md); a wrong value is an error of every call. */
 CRESNET_API cresnet_status cresnet_open(const char *path, const cresnet_options *options, cresnet_model **model,
                                         cresnet_error *error);
@@ -158,7 +163,7 @@ typedef struct cresnet_image {
     size_t         stride; /* bytes from one row to the next; 0: rows without gaps */
 } cresnet_image;
 
-/* The bytes of a JPEG, PNG or WebP file. */
+/* The bytes of a JPEG, PNG, WebP, TIFF or BMP file. */
 typedef struct cresnet_encoded {
     const void *bytes;
     size_t      count;
@@ -198,7 +203,7 @@ CRESNET_API void cresnet_output_init(cresnet_output *output);
 
 CRESNET_API cresnet_status cresnet_classify_images(cresnet_model *model, const cresnet_image *images, int count,
                                                    const cresnet_output *output, cresnet_error *error);
-/* Decodes and classifies JPEG, PNG and WebP files in memory. With output.image_errors, an image that cannot be
+/* Decodes and classifies image files in memory. With output.image_errors, an image that cannot be
  * decoded has its error there and zeros in all results (labels: -1), and the call succeeds. Without it the first such
  * image fails the call. */
 CRESNET_API cresnet_status cresnet_classify_encoded(cresnet_model *model, const cresnet_encoded *images, int count,

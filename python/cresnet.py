@@ -13,7 +13,9 @@ import contextlib
 import ctypes
 import operator
 import os
+import re
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Callable, Iterable, NoReturn, Optional, Union
@@ -27,6 +29,7 @@ __version__ = "0.4.0"
 PathLike = Union[str, "os.PathLike[str]"]
 LogFunction = Callable[[int, str], None]
 _LOG = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p)
+_INTERRUPT = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
 STATUS = ("ok", "argument", "configuration", "input/output", "format", "memory", "device", "not finite", "broken")
 
 
@@ -46,7 +49,8 @@ class _Options(ctypes.Structure):
     _fields_ = [("size", ctypes.c_size_t), ("device", ctypes.c_char_p), ("precision", ctypes.c_char_p),
                 ("max_batch", ctypes.c_int), ("threads", ctypes.c_int), ("features", ctypes.c_int),
                 ("f32_tensors", ctypes.c_int), ("config", ctypes.c_char_p), ("settings", ctypes.POINTER(ctypes.c_char_p)),
-                ("setting_count", ctypes.c_int), ("log", _LOG), ("log_context", ctypes.c_void_p)]
+                ("setting_count", ctypes.c_int), ("log", _LOG), ("log_context", ctypes.c_void_p), ("interrupt", _INTERRUPT),
+                ("interrupt_context", ctypes.c_void_p)]
 
 
 class _Memory(ctypes.Structure):
@@ -106,7 +110,7 @@ _FUNCTIONS = {  # name: (result, arguments)
 def _lib() -> ctypes.CDLL:
     global _library
     if _library is None:
-        name = os.environ.get("CRESNET_LIBRARY") or "libcresnet.so.0.3"
+        name = os.environ.get("CRESNET_LIBRARY") or "libcresnet.so." + __version__.rpartition(".")[0]
         try:
             library = ctypes.CDLL(name)
         except OSError as error:
@@ -127,9 +131,37 @@ def version() -> str:
     return str(_lib().cresnet_version().decode())
 
 
+def _words(text: str) -> str:
+    """An error of the library in the words of this module: "options.features = 1" of C is "features=True" here."""
+    for pattern, here in ((r"options: \[train\] (device|precision|threads) = (\w*)", r"\1=\2"), (r"options: ", "settings: "),
+                          (r"options\.(device|precision) = ([\w:]+)", r'\1="\2"'), (r"options\.(features|f32_tensors) = 1\b", r"\1=True"),
+                          (r"options\.(\w+) = ", r"\1="), (r"options\.(\w+)", r"\1"), (r"output\.features", "features=True"),
+                          (r"a path or NULL", "a path or None")):
+        text = re.sub(r"(?<![\w./-])" + pattern, here, text)
+    return text
+
+
 def _check(status: int, error: _Error) -> None:
     if status != 0:
-        raise CresnetError(status, error.text.decode(errors="replace"))
+        raise CresnetError(status, _words(error.text.decode(errors="replace")))
+
+
+def _call_interruptible(options: _Options, function: Callable[..., int], *arguments: object) -> int:
+    """Calls a function that may download weights; Ctrl-C ends it within about a second."""
+    stop = threading.Event()
+    options.interrupt = _INTERRUPT(lambda context: stop.is_set())
+    with ThreadPoolExecutor(1) as pool:
+        call = pool.submit(function, *arguments)
+        try:
+            return call.result()
+        except BaseException:
+            stop.set()
+            raise
+
+
+def _decimal(value: float) -> float:
+    """The shortest decimal number that is this number of 32 bits: 0.485 instead of 0.48500001430511475."""
+    return float(str(np.float32(value)))
 
 
 @dataclass(frozen=True)
@@ -140,7 +172,7 @@ class Info:
     image_size: int
     resize: int  # short side before the centre is cut out; 0: not resized
     max_batch: int
-    mean: tuple[float, ...]
+    mean: tuple[float, ...]  # of the channels, as in the configuration: 0.485
     std: tuple[float, ...]
     network: str
     weights: str
@@ -212,7 +244,8 @@ def memory_needed(path: PathLike, *, device: str = "auto", precision: str = "aut
     """Bytes of device memory and of host memory that Model(...) with these arguments would reserve."""
     options = _make_options(device, precision, max_batch, threads, features, f32_tensors, config, settings, None)
     memory, error = _Memory(), _Error()
-    _check(_lib().cresnet_memory_needed(_path(path), ctypes.byref(options), ctypes.byref(memory), ctypes.byref(error)), error)
+    _check(_call_interruptible(options, _lib().cresnet_memory_needed, _path(path), ctypes.byref(options), ctypes.byref(memory),
+                               ctypes.byref(error)), error)
     return int(memory.device_bytes), int(memory.host_bytes)
 
 
@@ -227,15 +260,17 @@ class Model:
         self._calls, self._no_call, self._process = 0, threading.Condition(), os.getpid()
         self._options = _make_options(device, precision, max_batch, threads, features, f32_tensors, config, settings, log)
         error = _Error()
-        _check(_lib().cresnet_open(_path(path), ctypes.byref(self._options), ctypes.byref(self._handle),
-                                   ctypes.byref(error)), error)
-        self._features = features
+        _check(_call_interruptible(self._options, _lib().cresnet_open, _path(path), ctypes.byref(self._options),
+                                   ctypes.byref(self._handle), ctypes.byref(error)), error)
         self.info = self._read_info()
+        names = [self.class_name(label) for label in range(self.info.classes)]
+        #: The names of all classes, in the order of the labels; None when the network came without names.
+        self.class_names: Optional[list[str]] = None if None in names else [str(name) for name in names]
 
     def _read_info(self) -> Info:
         info = _Info(size=ctypes.sizeof(_Info))
         _lib().cresnet_get_info(self._handle, ctypes.byref(info))
-        mean, std = (*info.mean, info.mean4)[:info.channels], (*info.std, info.std4)[:info.channels]
+        mean, std = (tuple(map(_decimal, all_of[:info.channels])) for all_of in ((*info.mean, info.mean4), (*info.std, info.std4)))
         return Info(info.classes, info.features, info.image_size, info.resize, info.max_batch, mean, std,
                     info.network.decode(), os.fsdecode(info.weights), info.device.decode(errors="replace"),
                     info.precision.decode(), int(info.memory.device_bytes), int(info.memory.host_bytes),
@@ -293,7 +328,7 @@ class Model:
             return float(_lib().cresnet_threshold(handle, _int("label", label)))
 
     def classify_files(self, paths: Iterable[PathLike], *, top: int = 1, logits: bool = False, features: bool = False) -> Result:
-        """Classifies JPEG, PNG and WebP files. A file that cannot be read is no exception: see Result.errors."""
+        """Classifies JPEG, PNG, WebP, TIFF and BMP files. A file that cannot be read is no exception: see Result.errors."""
         if isinstance(paths, (str, bytes, os.PathLike)):
             raise TypeError("paths must be a list of paths: classify_files([path])")
         encoded = [_path(path) for path in paths]
@@ -302,7 +337,7 @@ class Model:
 
     def classify_encoded(self, files: Iterable[Union[bytes, bytearray, memoryview]], *, top: int = 1, logits: bool = False,
                          features: bool = False) -> Result:
-        """Classifies the bytes of JPEG, PNG and WebP files."""
+        """Classifies the bytes of JPEG, PNG, WebP, TIFF and BMP files."""
         if isinstance(files, (bytes, bytearray, memoryview)):
             raise TypeError("files must be a list of the bytes of files: classify_encoded([data])")
         contents = [f if isinstance(f, bytes) else bytes(memoryview(f)) for f in files]

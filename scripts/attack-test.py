@@ -28,8 +28,8 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
 sys.dont_write_bytecode = True
 
-from attack import (arguments, base, configuration, datasets, formats, images, limits, outputs,  # noqa: E402, F401
-                    runs, signals)
+from attack import (arguments, base, configuration, datasets, flips, formats, geometry, images, limits,  # noqa: E402, F401
+                    outputs, runs, scarce, signals, tiff)
 from attack.support import CASES, Sandbox, Skip  # noqa: E402
 
 

@@ -59,7 +59,7 @@ def main():
     parser.add_argument("int8")
     parser.add_argument("onnx")
     parser.add_argument("--batch", type=int, default=8)
-    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--size", type=int, default=224)
     a = parser.parse_args()

@@ -4,7 +4,7 @@
 # Tests run in parallel: waiting threads must not spin for long. (The program sets this itself; the test programs do not.)
 export GOMP_SPINCOUNT=${GOMP_SPINCOUNT:-10000}
 
-debian_packages="gcc libc6-dev cmake ninja-build libiniparser-dev libpng-dev libjpeg62-turbo-dev libwebp-dev libdnnl-dev libcurl4-openssl-dev python3"
+debian_packages="gcc libc6-dev cmake ninja-build libiniparser-dev libpng-dev libjpeg62-turbo-dev libwebp-dev libtiff-dev libdnnl-dev libcurl4-openssl-dev python3"
 # clang-format: version 14, Debian 12: scripts/check-format.py is skipped without it. libsimde-dev: AVX-512 code on every processor.
 test_packages="clang-format libsimde-dev"
 

@@ -200,8 +200,7 @@ def training_speed():
     rows = read_rows("training_speed")
     figure = Figure("Training speed of cresnet and PyTorch", "Images per second; higher is better. Batch 256, 224 × 224 images, 16-bit floating point.",
                     ["Machine: one NVIDIA H200. cresnet: fp16, bitwise reproducible (train.deterministic = yes).",
-                     "PyTorch 2.11: torch.compile, the whole step in one CUDA graph, fp16, in the same call.",
-                     "ResNet-18: PyTorch in bf16 without that graph, on another day."],
+                     "PyTorch 2.11: torch.compile, the whole step in one CUDA graph, fp16, in the same call."],
                     270, "network (ratio of cresnet to PyTorch)", "training speed (images/s)")
     values = [(row["network"], number(row, "cresnet_images_per_second"), number(row, "pytorch_images_per_second")) for row in rows]
     highest = max(max(ours, theirs) for _, ours, theirs in values)

@@ -47,7 +47,6 @@ check_png plan.png
 
 echo "== demo training"
 "$program" train "$root/configs/demo.ini" --device cpu --quiet data.root="$work/shapes" --output "$work/demo"
-"$program" profile demo data.root="$work/shapes" --json >demo/profile.jsonl
 "$program" report demo data.root="$work/shapes" -o report.html
 
 # The screenshot ends above the section "evaluation". A copy of the page with a script measures where that section begins; the

@@ -83,9 +83,8 @@ struct ck_distill {
     int64_t        samples, elems; /* elems: number of classes, or H*W*C */
     float          weight, temperature;
 };
-/* Workspace of ck_distill and ck_distill_features in bytes. */
+/* Workspace of ck_distill in bytes. */
 size_t ck_distill_workspace(int64_t samples);
-size_t ck_distill_features_workspace(int64_t samples, int64_t elems);
 /* metrics[0] = (1-weight) * before[0] + weight * temperature^2 * sum of divergences; metrics[1..3] are before[1..3].
  * metrics may be before. Samples whose label is outside [0, elems) do not count. */
 cudaError_t ck_distill(const struct ck_distill *args, const float *before, float *metrics, void *workspace,
@@ -94,14 +93,6 @@ cudaError_t ck_distill(const struct ck_distill *args, const float *before, float
  * state[CK_STATE_LOSS_SCALE]. */
 cudaError_t ck_distill_grad(const struct ck_distill *args, const double *state, const void *dy, void *dx,
                             cudaStream_t stream);
-/* metrics[0] = before[0] + weight * sum over valid samples of the mean of (x - teacher)^2. Samples with a label below 0
- * do not count. */
-cudaError_t ck_distill_features(const struct ck_distill *args, const float *before, float *metrics, void *workspace,
-                                cudaStream_t stream);
-/* dx = dy + loss scale * weight * 2 * (x - teacher) / (number of valid labels * elems); dx may be dy. */
-cudaError_t ck_distill_features_grad(const struct ck_distill *args, const double *state, const void *dy, void *dx,
-                                     cudaStream_t stream);
-
 /* ---- cuda/train/sgd.cu: gradient norm, SGD ---- */
 
 /* Workspace of ck_grad_norm in bytes. */

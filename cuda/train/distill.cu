@@ -1,10 +1,8 @@
 /* cuda/train/distill.cu: the losses of knowledge distillation and their gradients. Reference:
  * device/cpu/reference/ref_loss.c.
  *
- * Logits: a group of threads processes a sample: a warp for few classes, a block for many. Probabilities and sums are
- * in FP64, because the loss is a small difference when both networks agree. Limiter: latency, a few microseconds.
- * Features: a block processes a part of one image. Limiter: memory; the loss reads two tensors, the gradient reads
- * three and writes one. */
+ * A group of threads processes a sample: a warp for few classes, a block for many. Probabilities and sums are in FP64,
+ * because the loss is a small difference when both networks agree. Limiter: latency, a few microseconds. */
 #include "cuda/train/sample_group.cuh"
 
 /* A row of logits divided by the temperature, relative to the largest, and the sum of their exponentials. NaN or +inf
@@ -34,8 +32,6 @@ static __device__ __forceinline__ bool
 is_class(int label, int64_t K) {
     return label >= 0 && label < K;
 }
-
-/* ---- logits ---- */
 
 /* result[n] = the divergence of sample n; 0 when it does not count. */
 template <typename T, int GROUP>
@@ -105,73 +101,6 @@ static __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* ---- features ---- */
-
-enum { PART = 16384 /* elements of an image that a block processes */ };
-
-static __host__ __device__ __forceinline__ int64_t parts_of(int64_t elems) {
-    return (elems + PART - 1) / PART;
-}
-
-/* The part of an image that this block processes, in units of LANES elements. */
-struct part {
-    int64_t sample, begin, end;
-};
-static __device__ __forceinline__ struct part part_of(int64_t elems, int lanes) {
-    const int64_t parts = parts_of(elems), n = blockIdx.x / parts, first = (int64_t)(blockIdx.x % parts) * PART,
-                  last = first + PART < elems ? first + PART : elems;
-    return {n, (n * elems + first) / lanes, (n * elems + last) / lanes};
-}
-
-/* result[block] = sum of (x - teacher)^2 over the part. */
-template <typename T, int LANES>
-static __global__ void __launch_bounds__(THREADS) square_kernel(struct ck_distill a, double *result) {
-    using io              = ck_word<T, LANES>;
-    const struct part p   = part_of(a.elems, LANES);
-    double            sum = 0;
-    ck_begin_after_last();
-    if (a.labels[p.sample] >= 0) {
-#pragma unroll 4
-        for (int64_t i = p.begin + threadIdx.x; i < p.end; i += THREADS) {
-            float x[LANES], t[LANES];
-            io::open(io::load((const T *)a.x, i), x);
-            io::open(io::load((const T *)a.teacher, i), t);
-#pragma unroll
-            for (int k = 0; k < LANES; k++) {
-                const double d = (double)(x[k] - t[k]);
-                sum += d * d;
-            }
-        }
-        sum = ck_block_sum<THREADS>(sum); /* all threads of the block have the same label */
-    }
-    if (threadIdx.x == 0) result[blockIdx.x] = sum;
-}
-
-template <typename T, int LANES>
-static __global__ void __launch_bounds__(THREADS)
-    square_grad_kernel(struct ck_distill a, const double *state, const T *dy, T *dx) {
-    using io            = ck_word<T, LANES>;
-    const struct part p = part_of(a.elems, LANES);
-    ck_begin_after_last();
-    const double valid  = count_valid(a.labels, a.samples, INT64_MAX);
-    const bool   counts = a.labels[p.sample] >= 0;
-    const float  factor = (float)(2.0 * state[CK_STATE_LOSS_SCALE] * (double)a.weight / (valid * (double)a.elems));
-#pragma unroll 4
-    for (int64_t i = p.begin + threadIdx.x; i < p.end; i += THREADS) {
-        typename io::word g = io::load(dy, i);
-        if (counts) {
-            float x[LANES], t[LANES], d[LANES];
-            io::open(io::load((const T *)a.x, i), x);
-            io::open(io::load((const T *)a.teacher, i), t);
-            io::open(g, d);
-#pragma unroll
-            for (int k = 0; k < LANES; k++) d[k] += factor * (x[k] - t[k]);
-            g = io::close(d);
-        }
-        io::store(dx, i, g);
-    }
-}
-
 /* ---- launchers ---- */
 
 static unsigned blocks_of(int64_t samples, int group) {
@@ -180,10 +109,6 @@ static unsigned blocks_of(int64_t samples, int group) {
 
 size_t ck_distill_workspace(int64_t samples) {
     return (size_t)samples * sizeof(double);
-}
-
-size_t ck_distill_features_workspace(int64_t samples, int64_t elems) {
-    return (size_t)(samples * parts_of(elems)) * sizeof(double);
 }
 
 template <typename T>
@@ -217,42 +142,5 @@ static cudaError_t launch_divergence_grad(const struct ck_distill *a, const doub
 cudaError_t ck_distill_grad(const struct ck_distill *a, const double *state, const void *dy, void *dx,
                             cudaStream_t stream) {
     CK_BY_TYPE(a->type, return launch_divergence_grad<T>(a, state, (const T *)dy, (T *)dx, stream));
-    return cudaErrorInvalidValue;
-}
-
-static unsigned blocks_of_parts(const struct ck_distill *a) {
-    return ck_blocks(a->samples * parts_of(a->elems), 1, INT32_MAX);
-}
-
-template <typename T>
-static cudaError_t launch_square(const struct ck_distill *a, double *result, cudaStream_t stream) {
-    constexpr int lanes = ck_vector_elems<T>();
-    if (a->elems % lanes == 0)
-        return ck_launch(square_kernel<T, lanes>, blocks_of_parts(a), THREADS, 0, stream, *a, result);
-    return ck_launch(square_kernel<T, 1>, blocks_of_parts(a), THREADS, 0, stream, *a, result);
-}
-
-cudaError_t ck_distill_features(const struct ck_distill *a, const float *before, float *metrics, void *workspace,
-                                cudaStream_t stream) {
-    double     *result = (double *)workspace;
-    cudaError_t error  = cudaErrorInvalidValue;
-    CK_BY_TYPE(a->type, error = launch_square<T>(a, result, stream));
-    return error != cudaSuccess ? error
-                                : ck_launch(sum_kernel, 1, THREADS, 0, stream, result, (int64_t)blocks_of_parts(a), 1.0,
-                                            (double)a->weight / (double)a->elems, before, metrics);
-}
-
-template <typename T>
-static cudaError_t launch_square_grad(const struct ck_distill *a, const double *state, const T *dy, T *dx,
-                                      cudaStream_t stream) {
-    constexpr int lanes = ck_vector_elems<T>();
-    if (a->elems % lanes == 0)
-        return ck_launch(square_grad_kernel<T, lanes>, blocks_of_parts(a), THREADS, 0, stream, *a, state, dy, dx);
-    return ck_launch(square_grad_kernel<T, 1>, blocks_of_parts(a), THREADS, 0, stream, *a, state, dy, dx);
-}
-
-cudaError_t ck_distill_features_grad(const struct ck_distill *a, const double *state, const void *dy, void *dx,
-                                     cudaStream_t stream) {
-    CK_BY_TYPE(a->type, return launch_square_grad<T>(a, state, (const T *)dy, (T *)dx, stream));
     return cudaErrorInvalidValue;
 }

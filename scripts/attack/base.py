@@ -82,5 +82,9 @@ def make(folder, program):
     run("export", "run", "-o", "weights.safetensors")
     run("data", "pack", "folder.ini", "packed", "-q")
     run("train", "folder.ini", "-o", "trained", "--steps", "2", "-q")
+    run("sweep", "tiny.ini", "-o", "sweep", "train.seed=1,2", "--steps", "2", "-q")
+    run("finetune", "images", "-o", "tuned", "--epochs", "1", "--weights", "none", "-q")
+    run("compress", "run", "--speedup", "1.1", "--epochs", "1", "train.measure=no", "train.threads=1", "--multiple", "2",
+        "-o", "compressed", "-q")
     run("profile", "tiny.ini", "--steps", "1", "--json", to="profile.jsonl")
     run("plan", "tiny.ini", "--csv", to="plan.csv")

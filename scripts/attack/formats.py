@@ -245,15 +245,6 @@ def _(c):
     c.run("report", "run", "--no-eval", "-o", "r.html", deadline=60)
 
 
-@case(S, "profile.jsonl of a report")
-def _(c):
-    c.take("run", "profile.jsonl")
-    for text in TEXTS + list(damage(c, c.path("profile.jsonl"), 10)):
-        c.write("run/profile.jsonl", text)
-        c.run("report", "run", "--no-eval", "-o", "r.html")
-        c.run("report", "run", "--no-eval", "-o", "r.html", "--profile", "run/profile.jsonl")
-
-
 @case(S, "best.json")
 def _(c):
     c.take("run")

@@ -27,7 +27,7 @@ CASES = []  # (subject, name, function), in the order of the tables
 REPORT = re.compile(rb"ERROR: \w+Sanitizer|runtime error:|SUMMARY: \w+Sanitizer|LeakSanitizer|CR_ASSERT|assertion",
                     re.I)
 # The error that ends the program. Lines "cresnet: error: FILE: ..." before it name the single files of a list.
-ERROR = re.compile(r"^cresnet(?: [a-z]+)?: (?!warning: |error: )", re.M)
+ERROR = re.compile(r"^cresnet(?: [a-z-]+)?: (?!warning: |error: )", re.M)
 CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]|\r(?!\n)")
 LEFTOVER = re.compile(r"\.tmp\.\d+|^\.tmp-|^\.gone-")
 SECRET = b"hunter"  # of the file in outside/: no output and no file may have it

@@ -2,19 +2,17 @@
 # compress-accuracy.sh: what `cresnet compress --int8` costs in accuracy, on one GPU: a ResNet-50 is trained on a folder of photos from random weights and
 # compressed. The control is the dense network with the same further epochs and the same teacher, quantised too. Prints for each seed the table of
 # compress, then one table: accuracy of both in 8 bits, the drop (bar: 1.0 point) and the speedup over the dense network in 8 bits (bar: 1.4).
-# HALF=yes: also `prune --flops 2 --speedup 1.6` and the same further epochs, in fp16: the accuracy of the network with half of the multiply-adds
-# next to the control's (bar: 1.0 point).
 #
 #   PHOTOS=DIR WORK=DIR scripts/gpu/compress-accuracy.sh
 #
 # PHOTOS has train/CLASS and val/CLASS. Variables: CRESNET (build/cresnet), CONFIGS (configs), WORK (compress-accuracy; trained networks and finished
 # steps in it are used again), SEEDS (1), NET (resnet50), SPEEDUP (1.4), BATCH (256: of the time), SIZE (224 px), EPOCHS (20), MORE_EPOCHS (12),
-# LR (0.2), MORE_LR (0.05), HALF (no), SETTINGS (more keys of the first training, which all later steps inherit). Exit code: 0 both bars are kept, 1 otherwise.
+# LR (0.2), MORE_LR (0.05), SETTINGS (more keys of the first training, which all later steps inherit). Exit code: 0 both bars are kept, 1 otherwise.
 set -u
 here=$(cd "$(dirname "$0")/../.." && pwd)
 CRESNET=$(realpath "${CRESNET:-$here/build/cresnet}") CONFIGS=$(realpath "${CONFIGS:-$here/configs}") WORK=$(realpath -m "${WORK:-compress-accuracy}")
 SEEDS=${SEEDS:-1} NET=${NET:-resnet50} SPEEDUP=${SPEEDUP:-1.4} BATCH=${BATCH:-256} SIZE=${SIZE:-224} EPOCHS=${EPOCHS:-20}
-MORE_EPOCHS=${MORE_EPOCHS:-12} LR=${LR:-0.2} MORE_LR=${MORE_LR:-0.05} HALF=${HALF:-no}
+MORE_EPOCHS=${MORE_EPOCHS:-12} LR=${LR:-0.2} MORE_LR=${MORE_LR:-0.05}
 start=$SECONDS
 fail() { echo "compress-accuracy.sh: $*" >&2; exit 1; }
 log() { echo "[$((SECONDS - start)) s] $*"; }
@@ -34,20 +32,6 @@ run() {
 # top1 NAME: top-1 in percent of a checkpoint's evaluation
 top1() { sed -n 's/.*"top1": *\([0-9.]*\).*/\1/p' "$WORK/logs/$1.txt" | tail -n 1 | awk '{ print 100 * $1 }'; }
 
-# half SEED BASE: half of the multiply-adds and 1.6 times as fast, trained further like the control; both are evaluated
-half() {
-    local small=$WORK/half-$1-small
-    [ -f "$WORK/logs/half-prune-$1.done" ] || rm -rf "$small"
-    run "half-prune-$1" prune "$2" --pattern channels --flops 2 --speedup 1.6 --batch "$BATCH" --recalibrate 16 -o "$small"
-    run "half-train-$1" train "$small/last/config.ini" "model.weights=$small" "distill.teacher=$2" optim.lr="$MORE_LR" --epochs "$MORE_EPOCHS" \
-        -o "$WORK/half-$1" -q
-    run "half-$1" eval "$WORK/half-$1" --last --json -q
-    run "control-eval-$1" eval "$WORK/control-$1" --last --json -q
-    run "base-eval-$1" eval "$2" --last --json -q
-    log "half of the multiply-adds, seed $1: $(top1 "half-$1") %, control $(top1 "control-eval-$1") %, before $(top1 "base-eval-$1") %"
-    grep -E 'multiply-adds|predicted|measured' "$WORK/logs/half-prune-$1.txt"
-}
-
 # Pixels with the short side SIZE: no photo is decoded while networks are trained.
 run pack data pack "$PHOTOS" "$WORK/photos" --raw "$SIZE" --force -j "$(nproc)" -q
 for seed in $SEEDS; do
@@ -65,7 +49,6 @@ for seed in $SEEDS; do
     run "control-quantize-$seed" quantize "$WORK/control-$seed" --last -o "$WORK/control-int8-$seed"
     run "control-int8-$seed" eval "$WORK/control-int8-$seed" --json -q
     run "small-int8-$seed" eval "$WORK/small-$seed/network" --json -q
-    [ "$HALF" = no ] || half "$seed" "$base"
 done
 
 for seed in $SEEDS; do

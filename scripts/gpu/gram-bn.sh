@@ -2,7 +2,6 @@
 # gram-bn.sh [BUILD]: verifies and measures train.gram_bn on a GPU of compute capability 8.0 or later, in less than nine
 # minutes. BUILD (default build-gram) is built when it is missing. Parts, each with a time limit:
 #   1. test_checkops on the kernels of cuda/conv/gram and on the convolution gradient that only masks
-#   5. times of these kernels on ResNet-50's layers, batch 256, and their percentage of the roofline
 #   2. cresnet check: every op of a rewritten training step against FP64, op by op, fp16 and bf16
 #   3. the losses of 40 steps of a bottleneck network, with and without
 #   4. ResNet-50, batch 256, fp16: images/s and memory with no, all and auto, and the profile of both programs
@@ -11,7 +10,7 @@ set -u
 [ "${1:-}" != --help ] || { sed -n '2,/^set -u/{/^set -u/d;s/^# \{0,1\}//;p}' "$0"; exit 0; }
 root=$(cd "$(dirname "$0")/../.." && pwd)
 build=${1:-$root/build-gram}
-parts=${PARTS:-1 5 2 3 4}
+parts=${PARTS:-1 2 3 4}
 begin=$SECONDS
 failed=0
 say() { printf '%4d s  %s\n' $((SECONDS - begin)) "$*"; }
@@ -33,14 +32,6 @@ if wants 1; then
         grep -E "^(ok|FAIL|none| )" "$work/ops" | cut -c1-200
     done
     say "checkops done"
-fi
-
-if wants 5; then
-    for kernels in gram_wgmma.wgrad point_gram.dgrad point_gram.conv gram_wgmma.gram gram.finalize gram.grad gram.sums; do
-        timeout 40 "$build/tests/test_checkops" --device cuda --bench --algos cuda.$kernels 2>&1 |
-            grep -E " us |FAIL" | grep -v "no case" | cut -c1-170
-    done
-    say "times of kernels done"
 fi
 
 net="model.arch=custom model.block=bottleneck model.stem=imagenet model.depths=2,2 model.widths=64,128 model.classes=10"

@@ -62,10 +62,19 @@ kernels_of() { grep -E "$2" "$1" | awk '{ print $3 }' | sort -u; }
 # kernels_only FILE PATTERN: those of them that no shard has run
 kernels_only() { comm -23 <(kernels_of "$1" "$2") <(kernels_of "$1" '^(ok|FAIL)') | tr '\n' ' '; }
 
+# only_elsewhere KERNEL...: those of them that are for GPUs of other compute capabilities. One that no case has reached although this GPU
+# accepts a case, or that no GPU accepts, is not among them.
+only_elsewhere() {
+    [ $# -gt 0 ] || return 0
+    "$BUILD/tests/test_checkops" --unreached "$(grep -m 1 'compute capability [0-9.]*' "$WORK/ops.txt")" "$@" >"$WORK/unreached.txt" 2>&1
+    cat "$WORK/unreached.txt" >&2
+    awk '$1 == "skip" && / only for GPUs of other capabilities: [0-9]/ { print $3 }' "$WORK/unreached.txt" | sort
+}
+
 # Runs test_checkops in several processes, one per shard of the cases, so that all cores compute references. A kernel passes when no
-# shard reports a failure of it and at least one shard has run it. A kernel that needs several ranks is skipped.
+# shard reports a failure of it and at least one shard has run it. A kernel that needs several ranks or another GPU is skipped.
 part_ops() {
-    local filter="${OPS:-}" shards=$(($(nproc) > 15 ? 8 : 1)) i bad good unreached skipped cut
+    local filter="${OPS:-}" shards=$(($(nproc) > 15 ? 8 : 1)) i bad good unreached elsewhere skipped cut
     gpu || filter=cpu.sgd
     rm -f "$WORK"/ops.*.txt
     for ((i = 0; i < shards; i++)); do
@@ -78,12 +87,16 @@ part_ops() {
     bad=$(kernels_of "$WORK/ops.txt" '^FAIL')
     good=$(kernels_of "$WORK/ops.txt" '^ok' | wc -l)
     unreached=$(kernels_only "$WORK/ops.txt" '^none')
+    # shellcheck disable=SC2086
+    elsewhere=$(only_elsewhere $unreached)
+    unreached=$(comm -23 <(printf '%s\n' $unreached | sort) <(echo "$elsewhere") | tr '\n' ' ' | sed 's/^ *//')
     skipped=$(kernels_only "$WORK/ops.txt" '^skip .* needs several ranks')
     cut=$(grep -c 'time limit reached' "$WORK/ops.txt")
     sort "$WORK/ops.txt" | grep '^     [a-z]' | awk '{ print $1 }' | uniq -c
     [ "$good" -gt 0 ] && [ -z "$bad" ] && [ -z "$unreached" ] && [ "$cut" -eq 0 ]
     verdict $? "checkops, every kernel" "$good kernels passed, $(sed -n 's/^[a-z]*: \([0-9]*\) cases.*/\1/p' "$WORK/ops.txt" | awk '{ n += $1 } END { print n + 0 }') cases in $shards shards, $cut incomplete; not reached: ${unreached:-none}; failed: $(echo $bad)"
     [ -z "$skipped" ] || row SKIP "checkops, several ranks" "${skipped% }: needs several ranks"
+    [ -z "$elsewhere" ] || row SKIP "checkops, other capabilities" "$(echo $elsewhere): only for GPUs of other compute capabilities"
 }
 
 part_tests() {

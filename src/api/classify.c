@@ -107,7 +107,7 @@ static void note_error(const struct cr_api_images *job, int index, cr_status sta
         if (first->status == CR_OK || index < first->index) {
             first->status = status;
             first->index  = index;
-            snprintf(first->text, sizeof first->text, "%s", cr_error_message());
+            cr_error_copy(first->text, sizeof first->text);
         }
     }
     if (status != CR_OK) cr_error_clear();

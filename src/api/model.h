@@ -79,7 +79,9 @@ struct cresnet_model {
     pid_t                   process;       /* that opened the model: a child process has no thread of the model */
     int                     feature_count; /* length of a vector of pooled features */
     void (*log)(void *context, cresnet_log_level level, const char *line);
-    void        *log_context;
+    void *log_context;
+    int (*interrupt)(void *context); /* of cresnet_options; may be NULL */
+    void        *interrupt_context;
     cresnet_info info;        /* what cresnet_get_info copies */
     char         broken[256]; /* the error after which the model cannot be used; "" while it can */
 

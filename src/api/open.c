@@ -244,10 +244,12 @@ static cr_status close_job(struct cresnet_model *m, void *unused) {
 static cresnet_status open_model(struct open_job *job, cresnet_model **out, cresnet_error *error) {
     cresnet_model *m = cr_api_start(error);
     if (!m) return CRESNET_ERROR_MEMORY;
-    m->f32_input    = job->options->f32_tensors != 0;
-    m->has_features = job->options->features != 0;
-    m->log          = job->options->log;
-    m->log_context  = job->options->log_context;
+    m->f32_input         = job->options->f32_tensors != 0;
+    m->has_features      = job->options->features != 0;
+    m->log               = job->options->log;
+    m->log_context       = job->options->log_context;
+    m->interrupt         = job->options->interrupt;
+    m->interrupt_context = job->options->interrupt_context;
     if (job->config) m->config = job->config;
     const cresnet_status status = cr_api_call(m, open_job, job, error);
     if (status == CRESNET_OK && out) {

@@ -153,10 +153,14 @@ CR_MUST cr_status cr_ckpt_model_path(const char *given, char **out);
 
 /* Opens weights that other programs may have written, FILE or FILE:KEY (cr_st_open_any), and removes the prefix after
  * which most names and shapes are those of the network (checkpoint/prefix.c). Tensors without the prefix are left out:
- * cr_st_outside. CR_ERR_FORMAT when two prefixes are equally good. tensors: [count] those of the network; then one line
- * says which entry, prefix and tensors were chosen if there was a choice. NULL and 0: the network is not known yet. */
+ * cr_st_outside. The parameters of a classifier of one layer are named fc.weight and fc.bias. CR_ERR_FORMAT when two
+ * prefixes are equally good. tensors: [count] those of the network; then one line says which entry, prefix and tensors
+ * were chosen if there was a choice. NULL and 0: the network is not known yet. */
 CR_MUST cr_status cr_ckpt_open_weights(const char *path, const struct cr_ckpt_tensor *tensors, int count,
                                        struct cr_st_file **out);
+
+/* True for the names of the parameters of a classifier: "fc.weight", "fc.1.bias", "linear.weight". */
+bool cr_ckpt_is_head(const char *name);
 
 /* Reads the listed tensors from an open file. Each tensor must exist in the file with this shape and type (F16, BF16
  * and F64 files are converted when the parameter store holds F32). A tensor in the file that is not listed is an error.
@@ -165,11 +169,9 @@ CR_MUST cr_status cr_ckpt_open_weights(const char *path, const struct cr_ckpt_te
  * checked, also of those that are not listed: CR_ERR_FORMAT names a damaged one, and the values in the parameter store
  * are then unusable. `ignore` is a list of suffixes "a,b,c" such as ".num_batches_tracked", or NULL: a name with such a
  * suffix may be in the file without being listed, and a listed tensor with such a name may be missing (its value in the
- * parameter store stays). `alias` maps a listed name to a second name to try ("fc.weight" -> "linear.weight") and
- * returns NULL when there is none; `alias` may be NULL. */
+ * parameter store stays). */
 CR_MUST cr_status cr_ckpt_read(struct cr_st_file *file, const char *path, const struct cr_ckpt_tensor *tensors,
-                               int count, const char *ignore, const char *(*alias)(const char *name),
-                               const struct cr_ckpt_io *io);
+                               int count, const char *ignore, const struct cr_ckpt_io *io);
 
 /* ---- sparse tensors (checkpoint/sparse_tensors.c) ---- */
 

@@ -323,7 +323,7 @@ cr_status cr_ckpt_verify(const char *folder) {
     const cr_status status = check_folder(folder, step, true);
     if (status == CR_OK || status == CR_ERR_MEMORY || step < 0) return status;
     snprintf(run_dir, sizeof run_dir, "%.*s", slash ? CR_MAX(length, 1) : 1, slash ? folder : ".");
-    snprintf(why, sizeof why, "%s", cr_error_message());
+    cr_error_copy(why, sizeof why);
     const int64_t older = intact_before(run_dir, step);
     if (older < 0) return status;
     cr_error_clear();
@@ -382,6 +382,8 @@ cr_status cr_ckpt_model_path(const char *given, char **out) {
     }
     CR_TRY(cr_path_join(path, given, "model.safetensors"));
     if (access(path, F_OK) < 0) {
+        CR_TRY(cr_path_join(path, given, "model.safetensors.index.json"));
+        if (access(path, F_OK) == 0) return copy_text(path, out);
         CR_TRY(cr_ckpt_find(given, &folder));
         if (!folder) return CR_FAIL(CR_ERR_IO, "%s: no model.safetensors and no readable step-N in this folder", given);
         cr_status status = cr_path_join(path, folder, "model.safetensors");

@@ -1,6 +1,7 @@
 /* checkpoint/prefix.c: weights of other programs, whose names may have a prefix: "module." of DataParallel,
  * "_orig_mod." of torch.compile, "model." of Lightning, "backbone.body." of detectors. No list of prefixes is needed:
- * the prefix is the one after which most names are those of the network. */
+ * the prefix is the one after which most names are those of the network. The classifier, which PyTorch calls "fc", may
+ * have another name or be the one layer of a Sequential: "linear", "fc.1". */
 #include "checkpoint/internal.h"
 
 #include "formats/json.h"
@@ -133,6 +134,48 @@ out:
     return status;
 }
 
+/* ---- the classifier ---- */
+
+bool cr_ckpt_is_head(const char *name) {
+    static const char *const heads[] = {"fc.", "linear.", "classifier.", "head."};
+    for (size_t i = 0; i < CR_COUNT(heads); i++)
+        if (strncmp(name, heads[i], strlen(heads[i])) == 0) return true;
+    return false;
+}
+
+/* "fc.weight" and "fc.1.weight", but not "fc.norm.weight" */
+static bool is_layer_of_head(const char *name, const char *parameter) {
+    const char *at = strchr(name, '.');
+    if (!cr_ckpt_is_head(name)) return false;
+    const size_t digits = strspn(++at, "0123456789");
+    if (digits && at[digits] == '.') at += digits + 1;
+    return strcmp(at, parameter) == 0;
+}
+
+/* Names the only linear layer of the classifier as the network does. A classifier of several layers keeps its names. */
+static cr_status name_classifier(struct cr_st_file *file, const char *path, bool log) {
+    const struct cr_st_entry *weight = NULL, *bias = NULL;
+    char                      shown[NAME_SHOWN];
+    int                       layers = 0;
+    for (int i = 0; i < cr_st_count(file); i++) {
+        const struct cr_st_entry *e = cr_st_at(file, i);
+        if (!is_layer_of_head(e->name, "weight")) continue;
+        weight = e;
+        layers++;
+    }
+    if (layers != 1 || weight->dims != 2 || strcmp(weight->name, "fc.weight") == 0) return CR_OK;
+    const int stem = (int)(strlen(weight->name) - strlen("weight"));
+    for (int i = 0; i < cr_st_count(file); i++) {
+        const struct cr_st_entry *e = cr_st_at(file, i);
+        if (strncmp(e->name, weight->name, (size_t)stem) == 0 && strcmp(e->name + stem, "bias") == 0) bias = e;
+    }
+    cr_json_quote(shown, sizeof shown, weight->name);
+    if (log && strcmp(weight->name, "linear.weight") != 0)
+        cr_log(CR_LOG_INFO, "weights: %s: its classifier is %s", path, shown);
+    CR_TRY(cr_st_rename(file, weight, "fc.weight"));
+    return bias ? cr_st_rename(file, bias, "fc.bias") : CR_OK;
+}
+
 static bool is_counter(const struct cr_st_entry *e) {
     return e->dims == 0 && (e->dtype == CR_I64 || e->dtype == CR_I32);
 }
@@ -161,8 +204,9 @@ cr_status cr_ckpt_open_weights(const char *path, const struct cr_ckpt_tensor *te
                                struct cr_st_file **out) {
     struct cr_st_file *file;
     CR_TRY(cr_st_open_any(path, &file));
-    const cr_status status = count ? remove_prefix(file, path, tensors, count)
-                                   : remove_prefix(file, path, any_network, (int)CR_COUNT(any_network));
+    cr_status status = count ? remove_prefix(file, path, tensors, count)
+                             : remove_prefix(file, path, any_network, (int)CR_COUNT(any_network));
+    if (status == CR_OK) status = name_classifier(file, path, count > 0);
     if (status != CR_OK) {
         cr_st_close(file);
         return status;

@@ -52,13 +52,6 @@ static bool same_shape(const struct cr_st_entry *entry, const struct cr_ckpt_ten
     return true;
 }
 
-static const struct cr_st_entry *look_up(struct cr_st_file *file, const char *name,
-                                         const char *(*alias)(const char *name)) {
-    const struct cr_st_entry *entry  = cr_st_find(file, name);
-    const char               *second = !entry && alias ? alias(name) : NULL;
-    return second ? cr_st_find(file, second) : entry;
-}
-
 static void compare_one(const struct cr_st_entry *entry, const struct cr_ckpt_tensor *tensor,
                         struct problems *problems) {
     char in_file[CR_ST_SHAPE_TEXT], in_model[CR_ST_SHAPE_TEXT];
@@ -97,13 +90,12 @@ static cr_status fail_problems(struct cr_st_file *file, const char *path, const 
  * that is found in the file; fails with a list of mismatches: of shapes and types, of names that the file lacks, and of
  * names that only the file has. */
 static cr_status match(struct cr_st_file *file, const char *path, const struct cr_ckpt_tensor *tensors, int count,
-                       const char *ignore, const char *(*alias)(const char *name), const struct cr_st_entry **found,
-                       bool *listed) {
+                       const char *ignore, const struct cr_st_entry **found, bool *listed) {
     struct problems           problems = {0};
     const struct cr_st_entry *entry;
     cr_status                 status = CR_OK;
     for (int i = 0; i < count; i++) {
-        found[i] = look_up(file, tensors[i].name, alias);
+        found[i] = cr_st_find(file, tensors[i].name);
         if (found[i]) listed[found[i] - cr_st_at(file, 0)] = true;
         if (found[i]) compare_one(found[i], &tensors[i], &problems);
     }
@@ -139,7 +131,7 @@ static void note_error(struct first_error *first, cr_status status, int index) {
     if (first->status == CR_OK || index < first->index) {
         first->status = status;
         first->index  = index;
-        snprintf(first->text, sizeof first->text, "%s", cr_error_message());
+        cr_error_copy(first->text, sizeof first->text);
     }
     cr_error_clear();
 }
@@ -192,7 +184,7 @@ cr_status cr_ckpt_verify_tensors(struct cr_st_file *file) {
 }
 
 cr_status cr_ckpt_read(struct cr_st_file *file, const char *path, const struct cr_ckpt_tensor *tensors, int count,
-                       const char *ignore, const char *(*alias)(const char *name), const struct cr_ckpt_io *io) {
+                       const char *ignore, const struct cr_ckpt_io *io) {
     struct cr_ckpt_stage       stage[READERS_MAX] = {0};
     const struct cr_st_entry **found              = NULL;
     bool                      *listed             = NULL;
@@ -204,7 +196,7 @@ cr_status cr_ckpt_read(struct cr_st_file *file, const char *path, const struct c
         status = CR_NO_MEMORY((size_t)cr_st_count(file));
         goto out;
     }
-    CR_TRY_OUT(match(file, path, tensors, count, ignore, alias, found, listed));
+    CR_TRY_OUT(match(file, path, tensors, count, ignore, found, listed));
     const size_t chunk = io->parallel_put ? CR_CKPT_CACHED_BYTES : CR_CKPT_CHUNK_BYTES;
     for (int i = 0; i < readers; i++) CR_TRY_OUT(cr_ckpt_stage_open(tensors, count, chunk, &stage[i]));
     CR_TRY_OUT(read_tensors(file, tensors, count, found, stage, readers, io));

@@ -4,6 +4,7 @@
 #include "cli/common/command.h"
 #include "core/cpu.h"
 
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -142,6 +143,14 @@ static void limit_thread_spinning(char **argv) {
 #endif
 }
 
+/* The name that ps and top show. The system takes it from the path of the program, which is /proc/self/exe when the
+ * program has started again or was started by compress or sweep. It has at most 15 bytes. */
+static void set_process_name(const char *name) {
+    char text[16];
+    snprintf(text, sizeof text, "%s", name);
+    (void)pthread_setname_np(pthread_self(), text);
+}
+
 int main(int argc, char **argv) {
     set_signals(true);
     if (need_stack(argv)) return cr_status_exit(CR_ERR_MEMORY);
@@ -152,6 +161,7 @@ int main(int argc, char **argv) {
     if (cpu != CR_OK) return finish("cresnet", cpu, 0);
     const char *base = argc > 0 ? strrchr(argv[0], '/') : NULL;
     base             = base ? base + 1 : argc > 0 ? argv[0] : "cresnet";
+    set_process_name(base);
     if (strncmp(base, "cresnet-", 8) == 0) {
         const char        *hint;
         enum cr_command_id id = cr_command_find(base + 8, &hint);

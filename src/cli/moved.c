@@ -29,6 +29,7 @@ static const struct {
     {CR_CMD_EXPORT, "--names", "not needed, because torchvision and timm name the tensors alike: leave it out", NULL},
     {CR_CMD_LR_FIND, "-o", "cresnet lr-find --json, whose steps any program can plot", NULL},
     {CR_CMD_LR_FIND, "--output", "cresnet lr-find --json, whose steps any program can plot", NULL},
+    {CR_CMD_REPORT, "--profile", "cresnet profile RUN, which prints what the page showed", NULL},
     {CR_CMD_PLAN, "*.csv", "cresnet-memory-trace offsets FILE.csv", "memory-trace"},
 };
 

@@ -11,6 +11,7 @@
 
 /* A key or value that is renamed or removed gets a line here, and one in docs/upgrading.md. */
 static const struct cr_old_name names[] = {
+    {"distill", "features", NULL, NULL, NULL, NULL, "leave it out: the teacher's logits teach (distill.weight)"},
     {"memory", "swap", "best", "memory", "swap", "auto", NULL},
     {"memory", "swap", "doa", "memory", "swap", "auto", NULL},
     {"memory", "swap", "aoa", "memory", "swap", "auto", NULL},

@@ -38,7 +38,8 @@ int cr_status_exit(cr_status status) {
     return 1;
 }
 
-static _Thread_local char error_message[4096];
+enum { MESSAGE_BYTES = 4096 };
+static _Thread_local char error_message[MESSAGE_BYTES];
 static _Thread_local char error_trail[1024];
 static _Thread_local int  error_holds;
 
@@ -58,15 +59,26 @@ static bool format_has_lines(const char *fmt) {
     return strchr(fmt, '\n') || strcmp(fmt, "%s") == 0;
 }
 
+/* Formats a message. The arguments may point into `out`. */
+static void format_visible(char out[MESSAGE_BYTES], const char *fmt, va_list args) {
+    char    text[MESSAGE_BYTES], *all = NULL;
+    va_list again;
+    va_copy(again, args);
+    const int length = vsnprintf(text, sizeof text, fmt, args);
+    if (length >= MESSAGE_BYTES) all = malloc((size_t)length + 1); /* without memory the end is lost */
+    if (all) vsnprintf(all, (size_t)length + 1, fmt, again);
+    va_end(again);
+    cr_utf8_visible(all ? all : text, format_has_lines(fmt), out, MESSAGE_BYTES);
+    free(all);
+}
+
 cr_status cr_error_set(cr_status status, const char *file, int line, const char *fmt, ...) {
-    char    text[sizeof error_message]; /* a copy, because the arguments may point to the previous message */
     va_list args;
     CR_ASSERT(status != CR_OK);
     if (error_holds) return status;
     va_start(args, fmt);
-    vsnprintf(text, sizeof text, fmt, args);
+    format_visible(error_message, fmt, args);
     va_end(args);
-    cr_utf8_visible(text, format_has_lines(fmt), error_message, sizeof error_message);
     snprintf(error_trail, sizeof error_trail, "%s:%d", short_path(file), line);
     return status;
 }
@@ -81,6 +93,11 @@ cr_status cr_error_forward(cr_status status, const char *file, int line) {
 const char *cr_error_message(void) {
     return error_message;
 }
+
+void cr_error_copy(char *out, size_t size) {
+    cr_utf8_visible(error_message, true, out, size);
+}
+
 const char *cr_error_trail(void) {
     return error_trail;
 }
@@ -311,12 +328,11 @@ bool cr_log_is_quiet(void) {
 
 void cr_log(enum cr_log_level level, const char *fmt, ...) {
     if (level == CR_LOG_INFO && atomic_load(&log_is_quiet)) return;
-    char    line[4096], shown[4096];
+    char    shown[MESSAGE_BYTES];
     va_list args;
     va_start(args, fmt);
-    vsnprintf(line, sizeof line, fmt, args);
+    format_visible(shown, fmt, args);
     va_end(args);
-    cr_utf8_visible(line, format_has_lines(fmt), shown, sizeof shown);
     cr_host_log(level, shown);
 }
 

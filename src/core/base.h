@@ -61,7 +61,9 @@ cr_status cr_error_set(cr_status status, const char *file, int line, const char 
 /* Appends a source location that the error passed through. Returns status. */
 cr_status   cr_error_forward(cr_status status, const char *file, int line);
 const char *cr_error_message(void); /* "" without an error; valid until the next error of this thread */
-const char *cr_error_trail(void);   /* "src/x.c:12 < src/y.c:40": for bug reports (CRESNET_TRACE=1) */
+/* Copies the message; a longer one loses the middle (cr_utf8_visible), so that its end, the reason, stays. */
+void        cr_error_copy(char *out, size_t size);
+const char *cr_error_trail(void); /* "src/x.c:12 < src/y.c:40": for bug reports (CRESNET_TRACE=1) */
 void        cr_error_clear(void);
 /* Between hold and release, new errors do not change the trail. Cleanup code uses this: the user must read the first
  * error, not an error during the cleanup. Calls may nest. */

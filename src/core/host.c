@@ -16,6 +16,10 @@ void cr_host_log(enum cr_log_level level, const char *line) {
     fprintf(stderr, "%s%s%s\n", prefix[level], level >= CR_LOG_INFO ? "" : log_prefix, line);
 }
 
+bool cr_host_interrupted(void) {
+    return false;
+}
+
 void cr_host_stop(const char *text) {
     fprintf(stderr, "cresnet: %s\nThis is a bug in cresnet; please report it.\n", text);
     abort();

@@ -52,6 +52,10 @@ static bool is_explain_png(struct start s) {
     return BEGINS_WITH(s, 0, "\x89PNG\r\n\x1a\n") && BEGINS_WITH(s, 37, "tEXtSoftware\0" CR_OUTPUT_EXPLAIN_SOFTWARE);
 }
 
+static bool is_show_png(struct start s) {
+    return BEGINS_WITH(s, 0, "\x89PNG\r\n\x1a\n") && BEGINS_WITH(s, 37, "tEXtSoftware\0" CR_OUTPUT_SHOW_SOFTWARE);
+}
+
 static bool is_explain_csv(struct start s) {
     return BEGINS_WITH(s, 0, CR_OUTPUT_EXPLAIN_START ",");
 }
@@ -78,6 +82,7 @@ static const struct {
     [CR_OUTPUT_POOL_SVG]    = {"a plan drawn by cresnet", is_pool_svg},
     [CR_OUTPUT_EXPLAIN_PNG] = {"an overlay of cresnet explain", is_explain_png},
     [CR_OUTPUT_EXPLAIN_CSV] = {"a map of cresnet explain", is_explain_csv},
+    [CR_OUTPUT_SHOW_PNG]    = {"a page of cresnet data show", is_show_png},
     [CR_OUTPUT_PACK]        = {"a packed dataset", is_pack},
 };
 

@@ -23,6 +23,7 @@ enum cr_output_kind {
     CR_OUTPUT_POOL_SVG,
     CR_OUTPUT_EXPLAIN_PNG,
     CR_OUTPUT_EXPLAIN_CSV,
+    CR_OUTPUT_SHOW_PNG,
     CR_OUTPUT_PACK,
     CR_OUTPUT_KINDS,
 };
@@ -34,6 +35,7 @@ enum cr_output_kind {
 #define CR_OUTPUT_CSV_LIST "label,predicted,images" /* the same as a list of cells */
 #define CR_OUTPUT_PREDICTIONS_START "file,predicted_label,predicted_class,probability" /* first columns of --csv */
 #define CR_OUTPUT_EXPLAIN_SOFTWARE "cresnet explain" /* text chunk "Software" of its overlay */
+#define CR_OUTPUT_SHOW_SOFTWARE "cresnet data show"  /* the same of its page */
 #define CR_OUTPUT_EXPLAIN_START "row\\column"        /* first cell of its map */
 /* of the pool of cresnet plan */
 #define CR_OUTPUT_POOL_SVG_START "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"pool\""

@@ -53,16 +53,40 @@ static size_t visible_character(const char *s, size_t left, const char *plain, c
     return bytes;
 }
 
-void cr_utf8_visible(const char *s, bool lines, char *out, size_t size) {
-    char   character[16];
-    size_t used = 0;
-    for (size_t left = strlen(s), step; left; s += step, left -= step) {
-        step                = visible_character(s, left, lines ? "\n\t" : "\t", character);
+/* Appends `bytes` bytes of s, at most `most` in their visible form: of more, those in the middle become "...". Returns
+ * false when `out` is full. */
+static bool add_line(const char *s, size_t bytes, size_t most, char *out, size_t size, size_t *used) {
+    static const char dots[] = "...";
+    char              character[16];
+    size_t            shown = 0, at = 0, step;
+    for (size_t i = 0; i < bytes; i += step, shown += strlen(character))
+        step = visible_character(s + i, bytes - i, "\t", character);
+    const bool   cut  = shown > most && most > sizeof dots;
+    const size_t kept = cut ? most - (sizeof dots - 1) : shown, from = kept / 2, to = shown - (kept - from);
+    bool         dotted = false;
+    for (size_t i = 0; i < bytes; i += step) {
+        step                = visible_character(s + i, bytes - i, "\t", character);
         const size_t length = strlen(character);
-        if (used + length >= size) break;
-        memcpy(out + used, character, length);
-        used += length;
+        const bool   hidden = cut && at + length > from && at < to;
+        const char  *text   = !hidden ? character : dotted ? "" : dots;
+        dotted              = dotted || hidden;
+        at += length;
+        if (*used + strlen(text) >= size) return false;
+        memcpy(out + *used, text, strlen(text));
+        *used += strlen(text);
     }
+    return true;
+}
+
+void cr_utf8_visible(const char *s, bool lines, char *out, size_t size) {
+    const char  *end  = lines ? strchr(s, '\n') : NULL;
+    const size_t most = end ? size / 2 : size - 1;
+    size_t       used = 0;
+    for (; end; s = end + 1, end = strchr(s, '\n')) {
+        if (!add_line(s, (size_t)(end - s), most, out, size, &used) || used + 1 >= size) break;
+        out[used++] = '\n';
+    }
+    if (!end) (void)add_line(s, strlen(s), most, out, size, &used);
     out[used] = 0;
 }
 

@@ -11,8 +11,10 @@ size_t cr_utf8_sequence(const char *p, size_t left);
 bool   cr_utf8_valid(const char *bytes, size_t count);
 /* True when s has a control character (U+0000 to U+001F, U+007F to U+009F). */
 bool cr_utf8_has_control(const char *s);
-/* Copies s to `out` of `size` > 0 bytes, truncated to whole characters. Control characters and invalid bytes are
- * written as \xNN. `lines`: newlines stay. Tabs stay. */
+/* Copies s to `out` of `size` > 0 bytes. Control characters and invalid bytes are written as \xNN. `lines`: newlines
+ * stay. Tabs stay. A text that is too long loses whole characters in the middle, where "..." replaces them: the end of
+ * a message says what is wrong with a long path. Of several lines, each has at most half of the size, and lines at the
+ * end are left out. */
 void cr_utf8_visible(const char *s, bool lines, char *out, size_t size);
 /* Appends s in the same form, with newlines and tabs as \xNN: for names in tables. */
 void cr_text_add_visible(struct cr_text *text, const char *s);

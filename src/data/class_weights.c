@@ -1,10 +1,12 @@
 /* data/class_weights.c: resolves [loss] class_weights: `balanced`, a list of numbers, or a CSV file. */
 #include "core/files.h"
 #include "data/data.h"
+#include "formats/csv.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 enum { FILE_BYTES_MAX = 16 << 20 };
 static const char key[] = "loss.class_weights";
@@ -62,17 +64,29 @@ static int class_of(const struct cr_dataset *data, int classes, const char *name
     return -1;
 }
 
-/* One line "class,weight"; the name ends with the last comma. Messages do not repeat the text, because the
- * configuration of a foreign run may name any file. */
+/* Splits a line "class,weight" at its last comma, so that a name may have commas without quotes around it. */
+static bool split_line(char *line, const char **name, const char **weight) {
+    char *comma = strrchr(line, ','), *rest = comma + 1;
+    if (!comma || cr_csv_field(&rest, weight) < 0 || *rest) return false;
+    *comma = 0;
+    line += strspn(line, " \t");
+    if (*line == '"') return cr_csv_field(&line, name) == 0;
+    for (char *end = comma; end > line && (end[-1] == ' ' || end[-1] == '\t');) *--end = 0;
+    *name = line;
+    return true;
+}
+
+/* Messages do not repeat the text, because the configuration of a foreign run may name any file. */
 static cr_status parse_line(const char *path, int number, char *line, const struct cr_dataset *data, int classes,
                             float *weights) {
-    char       *comma = strrchr(line, ',');
-    float       value = 0;
-    const char *end   = comma ? parse_weight(comma + 1, &value) : NULL;
+    const char *name, *text, *end;
+    float       value  = 0;
+    const bool  fields = split_line(line, &name, &text);
+    if (fields && number == 1 && strcasecmp(name, "class") == 0 && strcasecmp(text, "weight") == 0) return CR_OK;
+    end = fields ? parse_weight(text, &value) : NULL;
     if (!end || *end)
         return CR_FAIL(CR_ERR_FORMAT, "%s:%d: the line must be class,weight with a weight from 0 to 1e9", path, number);
-    *comma      = 0;
-    const int k = class_of(data, classes, line);
+    const int k = class_of(data, classes, name);
     if (k < 0) return CR_FAIL(CR_ERR_FORMAT, "%s:%d: the dataset has no class with this name", path, number);
     if (!isnan(weights[k])) return CR_FAIL(CR_ERR_FORMAT, "%s:%d: this class has a weight already", path, number);
     weights[k] = value;
@@ -90,11 +104,11 @@ static cr_status read_file(const struct cr_config *c, const struct cr_dataset *d
     if (strlen(text) != length) CR_FAIL_OUT(CR_ERR_FORMAT, "%s: contains zero bytes: a CSV file is needed", path);
     for (int k = 0; k < classes; k++) weights[k] = NAN;
     int number = 1;
-    for (char *at = text; at; number++) {
+    for (char *at = cr_csv_start(text); at; number++) {
         char *end = strchr(at, '\n');
         if (end) *end = 0;
-        if (at[strspn(at, " \t\r")] && !(number == 1 && strncmp(at, "class,weight", 12) == 0))
-            CR_TRY_OUT(parse_line(path, number, at, data, classes, weights));
+        if (end && end > at && end[-1] == '\r') end[-1] = 0;
+        if (at[strspn(at, " \t\r")]) CR_TRY_OUT(parse_line(path, number, at, data, classes, weights));
         at = end ? end + 1 : NULL;
     }
     for (int k = 0; k < classes; k++)

@@ -60,6 +60,54 @@ cr_status cr_dataset_renumber(struct cr_dataset *dataset, const int *to) {
 
 /* ---- a network's classes ---- */
 
+/* missing[classes]: the classes of the network that the dataset lacks. */
+static cr_status add_classes(struct cr_dataset *dataset, const char *const *names, int classes, const bool *missing) {
+    const char **all;
+    int64_t     *counts;
+    int32_t     *labels;
+    int          next = dataset->classes;
+    CR_ARENA_ALLOC(&dataset->arena, all, (size_t)classes);
+    CR_ARENA_ALLOC(&dataset->arena, counts, (size_t)classes);
+    CR_ARENA_ALLOC(&dataset->arena, labels, (size_t)classes);
+    for (int k = 0; k < dataset->classes; k++) {
+        all[k]    = dataset->class_names[k];
+        counts[k] = dataset->class_counts ? dataset->class_counts[k] : 0;
+        labels[k] = cr_dataset_renumbered(dataset, k);
+    }
+    for (int k = 0; k < classes; k++) {
+        if (!missing[k]) continue;
+        labels[next] = next;
+        all[next]    = cr_arena_printf(&dataset->arena, "%s", names[k]);
+        if (!all[next++]) return CR_NO_MEMORY(strlen(names[k]) + 1);
+    }
+    cr_log(CR_LOG_INFO, "the dataset lacks %d of the network's %d classes, %s%s", classes - dataset->classes, classes,
+           classes - dataset->classes > 1 ? "such as " : "", all[dataset->classes]);
+    dataset->class_names  = all;
+    dataset->class_counts = dataset->class_counts ? counts : NULL;
+    dataset->renumbered   = labels;
+    dataset->classes      = classes;
+    return CR_OK;
+}
+
+cr_status cr_dataset_add_missing_classes(struct cr_dataset *dataset, const char *const *names, int classes) {
+    struct cr_class_match match;
+    bool                 *missing;
+    if (dataset->label_rows || dataset->classes >= classes) return CR_OK;
+    CR_TRY(cr_class_match(dataset->class_names, dataset->classes, names, classes, true, &match));
+    cr_status status = CR_OK;
+    if (match.matched == dataset->classes) {
+        missing = cr_alloc((size_t)classes, sizeof *missing);
+        if (!missing) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory: names of %d classes", classes);
+        for (int k = 0; k < classes; k++) missing[k] = true;
+        for (int k = 0; k < dataset->classes; k++) missing[match.to[k]] = false;
+        status = add_classes(dataset, names, classes, missing);
+        cr_free(missing);
+    }
+out:
+    cr_class_match_free(&match);
+    return status;
+}
+
 /* Says how the lists differ. */
 static void warn_other(const struct cr_dataset *dataset, const char *const *names, int classes,
                        const struct cr_class_match *match, const char *network, const char *consequence) {

@@ -44,7 +44,11 @@ void cr_image_free(struct cr_image *image);
 
 enum { CR_IMAGE_SIDE_MAX = 32768, CR_IMAGE_PIXELS_MAX = 1 << 28 };
 
-/* Reads a PNG, JPEG or WebP file as [data] channels, bits, exif and max_pixels say; the caller frees `out` with
+/* The kinds of images that can be read, and the endings of their names, for messages. */
+#define CR_IMAGE_KINDS "JPEG, PNG, WebP, TIFF and BMP"
+#define CR_IMAGE_ENDINGS "jpg, jpeg, png, webp, tif, tiff, bmp"
+
+/* Reads an image file as [data] channels, bits, exif and max_pixels say; the caller frees `out` with
  * cr_image_free. CR_ERR_FORMAT: the file is no such image, is damaged, or exceeds a limit of cr_image_admit
  * (data/decode.h). CR_ERR_IO, CR_ERR_MEMORY. */
 CR_MUST cr_status cr_image_read(const char *path, const struct cr_config *config, struct cr_image *out);
@@ -64,7 +68,7 @@ CR_MUST cr_status cr_image_encode_png(const char *software, const uint8_t *rgb, 
 CR_MUST cr_status cr_image_resize(const struct cr_image *src, double x, double y, double w, double h, uint8_t *dst,
                                   int out_w, int out_h, bool flip);
 
-/* Does the name end as those of images do (jpg, jpeg, jpe, jfif, png, webp)? */
+/* Does the name end as those of images do (jpg, jpeg, jpe, jfif, png, webp, tif, tiff, bmp)? */
 bool cr_is_image_name(const char *name);
 /* Lists the image files of a folder and of all folders below it, sorted by bytes. The ending of the name decides;
  * hidden files are skipped. Links are followed, and a folder that contains itself is entered once. The names and the
@@ -143,6 +147,9 @@ const char *const *cr_dataset_class_names(const struct cr_dataset *dataset); /* 
  * has each label once. The order of the samples and the fingerprint stay. Before any loader is opened.
  * CR_ERR_MEMORY. */
 CR_MUST cr_status cr_dataset_renumber(struct cr_dataset *dataset, const int *to);
+/* A test set may lack classes of a network, names[classes]: if the network has all classes of the dataset, the missing
+ * ones are added to it, without images, and a line says so. Otherwise nothing changes. CR_ERR_MEMORY. */
+CR_MUST cr_status cr_dataset_add_missing_classes(struct cr_dataset *dataset, const char *const *names, int classes);
 /* The label of the class that had this label when the dataset was opened, as in the list of `cresnet data stat`. */
 int cr_dataset_renumbered(const struct cr_dataset *dataset, int first_label);
 /* Compares the classes of a dataset with those of a trained network, names[classes]. The same names in another order:

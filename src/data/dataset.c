@@ -116,24 +116,24 @@ void cr_dataset_sample_name(const struct cr_dataset *dataset, int64_t sample, ch
 }
 
 cr_status cr_dataset_view(const struct cr_dataset *dataset, int64_t sample, struct cr_scratch *scratch,
-                          struct cr_image *view, int32_t *label) {
+                          struct cr_stored *stored, struct cr_image *view, int32_t *label) {
     CR_ASSERT(sample >= 0 && sample < dataset->count);
-    struct cr_stored     stored;
     struct cr_lazy_image lazy;
     char                 name[CR_SAMPLE_NAME_BYTES];
     dataset->ops->name(dataset, sample, name, sizeof name);
-    CR_TRY(cr_dataset_fetch(dataset, sample, scratch, &stored, label));
-    cr_status status = cr_lazy_image_open(&stored, name, scratch, &lazy);
+    CR_TRY(cr_dataset_fetch(dataset, sample, scratch, stored, label));
+    cr_status status = cr_lazy_image_open(stored, name, scratch, &lazy);
     if (status == CR_OK) status = cr_lazy_image_whole(&lazy, scratch, view);
     return cr_dataset_check_used(dataset, status);
 }
 
 cr_status cr_dataset_get(const struct cr_dataset *dataset, int64_t sample, struct cr_image *out, int32_t *label) {
     struct cr_scratch scratch = {0};
+    struct cr_stored  stored;
     struct cr_image   copy;
     int32_t           found;
     cr_status         status;
-    CR_TRY_OUT(cr_dataset_view(dataset, sample, &scratch, &copy, &found));
+    CR_TRY_OUT(cr_dataset_view(dataset, sample, &scratch, &stored, &copy, &found));
     if (copy.rgb == scratch.pixels.bytes) {
         scratch.pixels.bytes = NULL; /* the caller owns it now */
     } else {

@@ -12,15 +12,19 @@
 /* Decodes a whole image into scratch->pixels, to which view->rgb then points. */
 CR_MUST cr_status cr_image_decode_view(const void *bytes, size_t count, const char *name, struct cr_scratch *scratch,
                                        struct cr_image *view);
-/* data/image/webp.c: is this a WebP image? Every build knows; only one with libwebp decodes it. */
+/* data/image/webp.c, tiff.c, bmp.c: do these bytes begin as such an image does? Every build knows; only one with
+ * libwebp or libtiff decodes the first two. */
 bool cr_webp_magic(const void *bytes, size_t count);
-/* Writes libwebp's version, "1.2.4", or "no". */
-enum { CR_WEBP_VERSION_BYTES = 16 };
+bool cr_tiff_magic(const void *bytes, size_t count);
+bool cr_bmp_magic(const void *bytes, size_t count);
+/* Write the version of libwebp or libtiff, "1.2.4", or "no". */
+enum { CR_WEBP_VERSION_BYTES = 16, CR_TIFF_VERSION_BYTES = 16 };
 void cr_webp_version(char text[CR_WEBP_VERSION_BYTES]);
+void cr_tiff_version(char text[CR_TIFF_VERSION_BYTES]);
 /* Reads a regular file into scratch->file. CR_ERR_IO, CR_ERR_FORMAT (too large), CR_ERR_MEMORY. */
 CR_MUST cr_status cr_image_file_read(const char *path, struct cr_scratch *scratch, size_t *count);
 
-/* A sample as its dataset stores it: an encoded image in memory (JPEG, PNG, WebP), or pixels. */
+/* A sample as its dataset stores it: an encoded image in memory, or pixels. */
 struct cr_stored {
     const uint8_t       *bytes; /* encoded bytes; NULL: `pixels` has the image */
     size_t               count;
@@ -44,11 +48,18 @@ CR_MUST cr_status cr_image_admit(const struct cr_stored *stored, int64_t width, 
                                  enum cr_pixel_format decoded, size_t work_bytes, const char *name,
                                  struct cr_scratch *scratch);
 /* data/image/png.c: decodes to stored->format, or to RGB of the same bits where only this makes grey.
- * data/image/webp.c: to RGBA8 if stored->format has alpha, else to RGB8. The pixels are in scratch->pixels. */
+ * data/image/webp.c, bmp.c: to RGBA8 if stored->format has alpha, else to RGB8.
+ * data/image/tiff.c: to grey, RGB or RGBA, of 16 bits if the file and stored->format have them. The first page only;
+ * the first file of several pages is named in the log.
+ * The pixels are in scratch->pixels. */
 CR_MUST cr_status cr_png_decode(const struct cr_stored *stored, const char *name, struct cr_scratch *scratch,
                                 struct cr_image *view);
 CR_MUST cr_status cr_webp_decode(const struct cr_stored *stored, const char *name, struct cr_scratch *scratch,
                                  struct cr_image *view);
+CR_MUST cr_status cr_tiff_decode(const struct cr_stored *stored, const char *name, struct cr_scratch *scratch,
+                                 struct cr_image *view);
+CR_MUST cr_status cr_bmp_decode(const struct cr_stored *stored, const char *name, struct cr_scratch *scratch,
+                                struct cr_image *view);
 /* An image whose size is known. image.rgb is NULL for a JPEG that scratch->jpeg has opened and not decoded yet; width
  * and height are those of the upright image. */
 struct cr_lazy_image {
@@ -76,10 +87,15 @@ static inline void cr_pixel_copy(uint8_t *to, const uint8_t *from, size_t bytes)
     default: memcpy(to, from, 8); break;
     }
 }
+/* a*b/255 with PIL's rounding. */
+static inline int cr_mul_div_255(int a, int b) {
+    int t = a * b + 128;
+    return ((t >> 8) + t) >> 8;
+}
 /* data/image/convert.c: makes the pixels of a window be of this format; they are then in scratch->pixels, without gaps,
  * unless they were of it. CR_ERR_MEMORY. */
 CR_MUST cr_status cr_convert_window(enum cr_pixel_format format, struct cr_scratch *scratch, struct cr_window *window);
-/* Opens a stored sample: decodes a PNG or WebP, or reads the header of a JPEG. `name` must live as long as `out`.
+/* Opens a stored sample: reads the header of a JPEG, or decodes any other image. `name` must live as long as `out`.
  * CR_ERR_FORMAT, CR_ERR_MEMORY. */
 CR_MUST cr_status cr_lazy_image_open(const struct cr_stored *stored, const char *name, struct cr_scratch *scratch,
                                      struct cr_lazy_image *out);
@@ -92,9 +108,11 @@ CR_MUST cr_status cr_lazy_image_whole(const struct cr_lazy_image *lazy, struct c
 CR_MUST cr_status cr_lazy_image_window(const struct cr_lazy_image *lazy, const int box[4], int min_side,
                                        struct cr_scratch *scratch, struct cr_window *out);
 
-/* data/image/exif.c: the orientation of a JPEG, PNG or WebP, 1 to 8 as EXIF defines it: how it becomes upright.
- * 1 when there is none, or when the EXIF block is damaged. */
+/* data/image/exif.c: the orientation of a JPEG, PNG, WebP or TIFF, 1 to 8 as EXIF defines it: how it becomes upright.
+ * 1 when there is none, or when the EXIF block is damaged. cr_tiff_pages: the number of pages of a TIFF; 1 for others.
+ */
 int cr_exif_orientation(const void *bytes, size_t count);
+int cr_tiff_pages(const void *bytes, size_t count);
 /* data/image/orient.c. cr_orient_transposes: is the width of the upright image the stored height? cr_orient_box: the
  * box (x, y, width, height) of an upright image of width x height, as a box of the stored image. cr_orient_window:
  * makes a window of the stored image upright; its pixels are then in scratch->pixels, without gaps. CR_ERR_MEMORY. */

@@ -4,7 +4,7 @@
 
 #include <stdio.h>
 
-/* Reads one image: all of a PNG or WebP, and the header of a JPEG. */
+/* Reads one image: the header of a JPEG, and all of another. */
 static cr_status open_image(const struct cr_dataset *dataset, int64_t sample, struct cr_scratch *scratch) {
     char                 name[CR_SAMPLE_NAME_BYTES];
     struct cr_stored     stored;
@@ -35,7 +35,7 @@ static cr_status check(const struct cr_dataset *dataset, int64_t *left, struct c
         else if (!cr_dataset_is_corrupt(dataset, status))
             return status;
         else if (!--left[k]) {
-            snprintf(why, sizeof why, "%s", cr_error_message());
+            cr_error_copy(why, sizeof why);
             return fail_class(dataset, k, dataset->class_counts[k], why);
         }
         cr_error_clear();

@@ -47,9 +47,10 @@ struct cr_dataset {
     void                *state;
 };
 
-/* Reads a sample as cr_dataset_get does; the pixels are borrowed from the dataset or the scratch. */
+/* Reads a sample as cr_dataset_get does; its stored bytes and its pixels are borrowed from the dataset or the scratch.
+ */
 CR_MUST cr_status cr_dataset_view(const struct cr_dataset *dataset, int64_t sample, struct cr_scratch *scratch,
-                                  struct cr_image *view, int32_t *label);
+                                  struct cr_stored *stored, struct cr_image *view, int32_t *label);
 
 /* To be called with the status of fetching and using a sample: CR_ERR_IO if its file was cut off meanwhile. */
 CR_MUST cr_status cr_dataset_check_used(const struct cr_dataset *dataset, cr_status status);

@@ -74,11 +74,13 @@ static cr_status note_bad(struct job *job, int64_t sample) {
 
 static cr_status read_one(struct job *job, int64_t i, struct cr_scratch *scratch) {
     struct cr_sample_stat *s = &job->stat->sample[i];
+    struct cr_stored       stored;
     struct cr_image        image;
     int32_t                label;
-    cr_status              status = cr_dataset_view(job->dataset, i, scratch, &image, &label);
+    cr_status              status = cr_dataset_view(job->dataset, i, scratch, &stored, &image, &label);
     if (status == CR_OK) {
         s->label = label;
+        s->pages = stored.bytes ? cr_tiff_pages(stored.bytes, stored.count) : 1;
         measure(&image, s);
     }
     cr_scratch_release(scratch);
@@ -100,7 +102,7 @@ static void *work(void *argument) {
         pthread_mutex_lock(&job->mutex);
         if (job->status == CR_OK) {
             job->status = status;
-            snprintf(job->message, sizeof job->message, "%s", cr_error_message());
+            cr_error_copy(job->message, sizeof job->message);
         }
         pthread_mutex_unlock(&job->mutex);
         atomic_store(&job->ended, 1);

@@ -8,6 +8,7 @@
 struct cr_sample_stat {
     uint64_t hash; /* of pixels and shape: equal for identical images */
     int32_t  label, width, height;
+    int32_t  pages; /* of its file: 1, or those of a TIFF, whose first page is the image */
     float    mean[4],
         square[4]; /* of each channel: mean of its samples, as fractions of the largest, and of their squares */
     bool bad;

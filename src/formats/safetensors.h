@@ -44,8 +44,9 @@ struct cr_st_file;
 /* Opens and validates a file. CR_ERR_IO: unreadable; CR_ERR_FORMAT: invalid content. The message names the path and the
  * reason. Names and values are valid until cr_st_close. Not thread-safe, except cr_st_read, which keeps no position. */
 CR_MUST cr_status cr_st_open(const char *path, struct cr_st_file **out);
-/* The same for a safetensors file or a PyTorch file (formats/torch.h), or a part of one: FILE:KEY means the entry KEY
- * of a PyTorch file ("model_ema"), or the tensors of any file whose names begin with "KEY.", without this prefix. */
+/* The same for a safetensors file, an index of several (model.safetensors.index.json) or a PyTorch file
+ * (formats/torch.h), or a part of one: FILE:KEY means the entry KEY of a PyTorch file ("model_ema"), or the tensors of
+ * any file whose names begin with "KEY.", without this prefix. */
 CR_MUST cr_status cr_st_open_any(const char *given, struct cr_st_file **out);
 /* The KEY of FILE:KEY; NULL when `given` is the name of a file itself, or FILE is none. */
 const char               *cr_st_key(const char *given);
@@ -59,6 +60,8 @@ const char               *cr_st_meta_find(const struct cr_st_file *file, const c
 CR_MUST cr_status         cr_st_strip(struct cr_st_file *file, const char *prefix);
 const char               *cr_st_prefix(const struct cr_st_file *file);         /* what was removed; "" if nothing */
 const struct cr_st_entry *cr_st_outside(const struct cr_st_file *file, int i); /* tensor i without it; NULL: no more */
+/* Gives a tensor another name, which must outlive the file. Pointers to entries stay valid. CR_ERR_MEMORY. */
+CR_MUST cr_status cr_st_rename(struct cr_st_file *file, const struct cr_st_entry *entry, const char *name);
 /* A PyTorch file with several networks: a sentence that names the chosen one and the others; NULL otherwise. */
 const char *cr_st_note(const struct cr_st_file *file);
 /* Reads `bytes` bytes of the tensor from byte `from` on. The range must lie inside the tensor. */

@@ -265,12 +265,13 @@ static cr_status build_tables(struct cr_st_file *file) {
 /* ---- open, close ---- */
 
 static cr_status read_header(struct cr_st_file *file, uint64_t file_bytes) {
-    unsigned char head[9] = {0};
+    unsigned char head[CR_ST_HEAD_BYTES] = {0};
+    const size_t  got                    = (size_t)CR_MIN(file_bytes, sizeof head);
+    CR_TRY(cr_fs_read_at(file->fd, file->path, head, got, 0));
+    CR_TRY(cr_st_check_kind(file->path, head, got));
     if (file_bytes < 8) return BAD(file, "it has only %" PRIu64 " bytes", file_bytes);
-    CR_TRY(cr_fs_read_at(file->fd, file->path, head, (size_t)CR_MIN(file_bytes, sizeof head), 0));
     memcpy(&file->header_bytes, head, 8);
     if (file->header_bytes > file_bytes - 8 || head[8] != '{') {
-        CR_TRY(cr_st_check_kind(file->path, head));
         if (file->header_bytes > file_bytes - 8)
             return BAD(file,
                        "its first 8 bytes announce a header of %" PRIu64 " bytes, but the file has only %" PRIu64
@@ -288,11 +289,22 @@ static cr_status read_header(struct cr_st_file *file, uint64_t file_bytes) {
     return CR_OK;
 }
 
+cr_status cr_st_new(const char *path, struct cr_st_file **out) {
+    struct cr_st_file *file;
+    CR_ALLOC(file, 1);
+    file->fd = -1;
+    (void)pthread_mutex_init(&file->span_lock, NULL);
+    file->path = cr_strdup(path);
+    if (!file->path) {
+        cr_st_close(file);
+        return CR_NO_MEMORY(strlen(path) + 1);
+    }
+    *out = file;
+    return CR_OK;
+}
+
 static cr_status open_checked(struct cr_st_file *file, const char *path) {
     struct stat s;
-    file->fd   = -1;
-    file->path = cr_strdup(path);
-    if (!file->path) return CR_NO_MEMORY(strlen(path) + 1);
     /* O_NONBLOCK: opening a pipe must not wait for its writer */
     file->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (file->fd < 0) return cr_fs_refused(path, "open", errno);
@@ -308,7 +320,7 @@ static cr_status open_checked(struct cr_st_file *file, const char *path) {
 
 cr_status cr_st_open(const char *path, struct cr_st_file **out) {
     struct cr_st_file *file;
-    CR_ALLOC(file, 1);
+    CR_TRY(cr_st_new(path, &file));
     cr_status status = open_checked(file, path);
     if (status != CR_OK) {
         cr_st_close(file);
@@ -321,6 +333,10 @@ cr_status cr_st_open(const char *path, struct cr_st_file **out) {
 void cr_st_close(struct cr_st_file *file) {
     if (!file) return;
     if (file->fd >= 0) close(file->fd);
+    for (int i = 0; file->view && i < file->count + file->outside; i++) cr_free(file->view[i].span);
+    for (int i = 0; i < file->shards; i++) cr_st_close(file->shard[i]);
+    (void)pthread_mutex_destroy(&file->span_lock);
+    cr_free(file->shard);
     cr_free(file->by_name);
     cr_free(file->entries);
     cr_free(file->view);
@@ -372,7 +388,8 @@ const char *cr_st_meta_find(const struct cr_st_file *file, const char *key) {
 
 cr_status cr_st_read(struct cr_st_file *file, const struct cr_st_entry *entry, uint64_t from, void *dst, size_t bytes) {
     CR_ASSERT(from <= entry->bytes && bytes <= entry->bytes - from);
-    if (file->view && file->view[entry - file->entries].strided)
-        return cr_torch_read_strided(file, entry, from, dst, bytes);
+    const struct cr_st_view *view = file->view ? &file->view[entry - file->entries] : NULL;
+    if (view && view->shard) return cr_st_read(view->shard, view->entry, from, dst, bytes);
+    if (view && view->strided) return cr_torch_read_strided(file, entry, from, dst, bytes);
     return cr_fs_read_at(file->fd, file->path, dst, bytes, file->data_begin + entry->offset + from);
 }

@@ -1,5 +1,5 @@
-/* formats/tensor_file.c: files of weights of every kind: recognises the kind, opens a file or a part of one
- * ("FILE:KEY"), and reads tensors whose elements do not follow one another. */
+/* formats/tensor_file.c: files of weights of every kind: opens a file or a part of one ("FILE:KEY"), and reads tensors
+ * whose elements do not follow one another. */
 #include "core/files.h"
 #include "formats/json.h"
 #include "formats/safetensors_file.h"
@@ -7,35 +7,11 @@
 
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-enum { HEAD_BYTES = 512, NAME_SHOWN = 120 };
-
-bool cr_st_is_torch(const unsigned char *p) {
-    return !memcmp(p, "PK\3\4", 4) || (p[0] == 0x80 && p[1] <= 5);
-}
-
-/* The first member of an ONNX file is its version, a small number. */
-static bool is_onnx(const char *path, const unsigned char *p) {
-    const char *end = strrchr(path, '.');
-    return end && strcmp(end, ".onnx") == 0 && p[0] == 0x08 && p[1] < 0x80;
-}
-
-cr_status cr_st_check_kind(const char *path, const unsigned char *head) {
-    if (cr_st_is_torch(head))
-        return CR_FAIL(CR_ERR_FORMAT,
-                       "%s: is a PyTorch file, not a safetensors file; `cresnet export FILE.pth -o "
-                       "FILE.safetensors` converts it",
-                       path);
-    if (is_onnx(path, head))
-        return CR_FAIL(
-            CR_ERR_FORMAT,
-            "%s: is an ONNX file, which cresnet writes and does not read: give the run or the safetensors or "
-            "PyTorch file of the weights",
-            path);
-    return CR_OK;
-}
+enum { NAME_SHOWN = 120 };
 
 /* ---- FILE:KEY ---- */
 
@@ -87,6 +63,14 @@ cr_status cr_st_strip(struct cr_st_file *file, const char *prefix) {
     return cr_st_sort_names(file, &twice);
 }
 
+cr_status cr_st_rename(struct cr_st_file *file, const struct cr_st_entry *entry, const char *name) {
+    const char *twice;
+    file->entries[entry - file->entries].name = name;
+    cr_free(file->by_name);
+    file->by_name = NULL;
+    return cr_st_sort_names(file, &twice);
+}
+
 /* "KEY" means the names that begin with "KEY.". The other tensors of the file are then nobody's concern. */
 cr_status cr_st_keep_key(struct cr_st_file *file, const char *key) {
     char prefix[CR_PATH_MAX], shown[NAME_SHOWN], first[NAME_SHOWN];
@@ -103,10 +87,12 @@ cr_status cr_st_keep_key(struct cr_st_file *file, const char *key) {
                    file->path, shown, first, file->note ? "; without a choice " : "", file->note ? file->note : "");
 }
 
+/* ---- opening ---- */
+
 /* The begin of a safetensors file (the length of its header) can look like a pickle, but is followed by a brace. */
-cr_status cr_st_open_any(const char *given, struct cr_st_file **out) {
-    const char   *key              = cr_st_key(given);
-    unsigned char head[HEAD_BYTES] = {0};
+static cr_status open_kind(const char *given, bool index, struct cr_st_file **out) {
+    const char   *key                    = cr_st_key(given);
+    unsigned char head[CR_ST_HEAD_BYTES] = {0};
     char          path[CR_PATH_MAX];
     int           fd;
     if (snprintf(path, sizeof path, "%.*s", key ? (int)(key - given - 1) : (int)strlen(given), given) >=
@@ -115,12 +101,33 @@ cr_status cr_st_open_any(const char *given, struct cr_st_file **out) {
     CR_TRY(cr_fs_open_regular(path, O_RDONLY, &fd));
     const ssize_t got = pread(fd, head, sizeof head, 0);
     close(fd);
-    if (got >= 9 && ((cr_st_is_torch(head) && head[8] != '{') || memcmp(head + 257, "ustar", 5) == 0))
+    if ((cr_st_is_torch(head) && head[8] != '{') || memcmp(head + 257, "ustar", 5) == 0)
         return cr_torch_open(given, out);
-    CR_TRY(cr_st_open(path, out));
+    index = index && cr_st_is_index(head);
+    if (!index) CR_TRY(cr_st_check_kind(path, head, got < 0 ? sizeof head : (size_t)got));
+    CR_TRY(index ? cr_st_open_index(path, out) : cr_st_open(path, out));
     const cr_status status = key ? cr_st_keep_key(*out, key) : CR_OK;
     if (status != CR_OK) cr_st_close(*out);
     return status;
+}
+
+cr_status cr_st_open_one(const char *given, struct cr_st_file **out) {
+    return open_kind(given, false, out);
+}
+
+/* One file of several, such as model-00001-of-00002.safetensors, is no network. */
+cr_status cr_st_open_any(const char *given, struct cr_st_file **out) {
+    const char *slash = strrchr(given, '/'), *of = strstr(slash ? slash : given, "-of-");
+    char       *ending = NULL;
+    const char *number = of;
+    const long  shards = of ? strtol(of + strlen("-of-"), &ending, 10) : 1;
+    while (number && number > given && number[-1] >= '0' && number[-1] <= '9') number--;
+    if (shards > 1 && *ending == '.' && number < of && number > given && number[-1] == '-' && !cr_st_key(given))
+        return CR_FAIL(CR_ERR_FORMAT,
+                       "%s: is one of %ld files that the weights are split over: give the index that names them, "
+                       "%.*s%s.index.json",
+                       given, shards, (int)(number - 1 - given), given, ending);
+    return open_kind(given, true, out);
 }
 
 /* ---- strided tensors ---- */
@@ -145,27 +152,43 @@ static void gather(const struct cr_st_entry *e, const struct cr_st_view *view, s
     }
 }
 
+/* Reads what lies between the first and the last element. It stays until the end of the tensor is read: elements that
+ * follow one another in the tensor can be anywhere in it. */
+static cr_status read_span(struct cr_st_file *file, const struct cr_st_entry *entry, struct cr_st_view *view) {
+    const size_t   size = cr_dtype_bytes(entry->dtype);
+    uint64_t       last = 0;
+    unsigned char *span;
+    if (view->span) return CR_OK;
+    for (int i = 0; i < entry->dims; i++) last += (uint64_t)((entry->dim[i] - 1) * view->stride[i]);
+    const size_t bytes = (size_t)(last + 1) * size;
+    CR_ALLOC(span, bytes);
+    const cr_status status = cr_fs_read_at(file->fd, file->path, span, bytes, file->data_begin + entry->offset);
+    if (status == CR_OK)
+        view->span = span;
+    else
+        cr_free(span);
+    return status;
+}
+
 cr_status cr_torch_read_strided(struct cr_st_file *file, const struct cr_st_entry *entry, uint64_t from, void *dst,
                                 size_t bytes) {
-    const struct cr_st_view *view  = &file->view[entry - file->entries];
-    const size_t             size  = cr_dtype_bytes(entry->dtype);
-    const uint64_t           first = from / size, count = bytes ? (from + bytes + size - 1) / size - first : 0;
-    uint64_t                 last = 0;
-    unsigned char           *span, *packed;
-    cr_status                status;
+    struct cr_st_view *view  = &file->view[entry - file->entries];
+    const size_t       size  = cr_dtype_bytes(entry->dtype);
+    const uint64_t     first = from / size, count = bytes ? (from + bytes + size - 1) / size - first : 0;
+    unsigned char     *packed;
     if (!count) return CR_OK;
-    for (int i = 0; i < entry->dims; i++) last += (uint64_t)((entry->dim[i] - 1) * view->stride[i]);
-    span   = cr_alloc((size_t)last + 1, size);
-    packed = cr_alloc((size_t)count, size);
-    if (!span || !packed) {
-        status = CR_NO_MEMORY((size_t)(last + 1 + count) * size);
-        goto out;
+    CR_ALLOC(packed, (size_t)count * size);
+    (void)pthread_mutex_lock(&file->span_lock);
+    const cr_status status = read_span(file, entry, view);
+    if (status == CR_OK) {
+        gather(entry, view, size, first, count, view->span, packed);
+        memcpy(dst, packed + (from - first * size), bytes);
     }
-    CR_TRY_OUT(cr_fs_read_at(file->fd, file->path, span, (size_t)(last + 1) * size, file->data_begin + entry->offset));
-    gather(entry, view, size, first, count, span, packed);
-    memcpy(dst, packed + (from - first * size), bytes);
-out:
-    cr_free(span);
+    if (from + bytes == entry->bytes) {
+        cr_free(view->span);
+        view->span = NULL;
+    }
+    (void)pthread_mutex_unlock(&file->span_lock);
     cr_free(packed);
     return status;
 }

@@ -13,7 +13,8 @@
  * Invariants
  *   - The pickles are not run: formats/torch/pickle.h.
  *   - The bytes of every tensor lie in the file. Tensors may share them and may be strided: cr_st_read gathers those.
- *   - Only tensors are read. Memory is proportional to the pickles, not to the storages. */
+ *   - Only tensors are read. Memory is proportional to the pickles, not to the storages; a strided tensor is in memory
+ *     while cr_st_read reads it from its begin to its end. */
 #ifndef CR_TORCH_H
 #define CR_TORCH_H
 

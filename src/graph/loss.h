@@ -18,10 +18,10 @@ struct cr_loss_attr {
     bool  several;   /* several labels per sample; implies sigmoid */
 };
 
-/* Attributes of the ops distill, distill_grad, distill_features and distill_features_grad (graph/ops.def). */
+/* Attributes of the ops distill and distill_grad (graph/ops.def). */
 struct cr_distill_attr {
-    float weight;      /* of the loss; of its gradient, divided by micro-batches * ranks */
-    float temperature; /* distill, distill_grad */
+    float weight; /* of the loss; of its gradient, divided by micro-batches * ranks */
+    float temperature;
 };
 
 /* True for a loss or loss_grad without class weights, focal loss and binary cross-entropy. */

@@ -30,7 +30,5 @@
 #define infer_qconv infer_given
 #define infer_distill infer_given
 #define infer_distill_grad infer_given
-#define infer_distill_features infer_given
-#define infer_distill_features_grad infer_given
 
 #endif

@@ -105,8 +105,6 @@ static void print_attributes(const struct cr_op *op, struct cr_text *out) {
         cr_text_add(out, "  weight=%g temperature=%g", (double)op->attr.distill.weight,
                     (double)op->attr.distill.temperature);
         break;
-    case CR_OP_distill_features:
-    case CR_OP_distill_features_grad: cr_text_add(out, "  weight=%g", (double)op->attr.distill.weight); break;
     case CR_OP_adamw:
     case CR_OP_lamb:
     case CR_OP_muon:

@@ -14,13 +14,6 @@
 #include "config/config.h"
 #include "graph/graph.h"
 
-/* Outputs of a network: of its stages, and the logits. */
-enum { CR_NET_STAGES_MAX = 8 };
-struct cr_net_outputs {
-    int stages;
-    int stage[CR_NET_STAGES_MAX], logits; /* tensor ids */
-};
-
 struct cr_net {
     struct cr_program      *program;
     struct cr_param_store  *store; /* parameters are added on first use and found afterwards */
@@ -32,11 +25,10 @@ struct cr_net {
     bool                    classifier; /* the current layer is the classifier */
     bool                    f32_input;  /* the program's images are normalised f32 values instead of bytes */
     bool                    calibrate;  /* the host reads the tensors that a quantised network quantises */
-    int                   bn_ranks; /* number of ranks whose statistics a batch norm combines; 0 or 1 without SyncBN */
-    int                   layer;    /* index of the current layer, for messages and profiles */
-    int                   drops;    /* ops drop so far */
-    struct cr_net_outputs y;        /* of this network, as far as it is built */
-    struct cr_net_outputs teacher;  /* of the network that this one learns from; in a program with a teacher */
+    int bn_ranks;       /* number of ranks whose statistics a batch norm combines; 0 or 1 without SyncBN */
+    int layer;          /* index of the current layer, for messages and profiles */
+    int drops;          /* ops drop so far */
+    int teacher_logits; /* of the network that this one learns from; in a program with a teacher */
 };
 
 /* ---- layers; each is in the file of its name ---- */
@@ -93,10 +85,9 @@ int cr_layer_quantize_filter(struct cr_net *net, const char *path, int w);
 /* loss.c: cross entropy and the counts of correct predictions, added to program->metrics. Returns the index of the loss
  * op. */
 int cr_layer_loss(struct cr_net *net, int logits, float smoothing);
-/* distill.c: adds to the loss of net->y.logits, which is in program->metrics, those of knowledge distillation from
- * net->teacher ([distill]): of the logits, and of each stage output that has the shape of the teacher's. Returns
- * the number of these. */
-int cr_layer_distill(struct cr_net *net);
+/* distill.c: adds to the loss of the logits, which is in program->metrics, that of knowledge distillation from
+ * net->teacher_logits ([distill]). */
+void cr_layer_distill(struct cr_net *net, int logits);
 /* Replaces program->metrics by its sum over all ranks, so that every rank sees the same metrics. */
 void cr_layer_metrics_over_ranks(struct cr_net *net);
 

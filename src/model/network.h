@@ -5,16 +5,11 @@
 #include "layers/layer.h"
 #include "model/teacher.h"
 
-_Static_assert((int)CR_NET_STAGES_MAX == (int)CR_STAGES_MAX, "one limit of stages");
-
 /* Appends the input and the forward ops of the network up to its logits, whose tensor id it returns. */
 int cr_model_emit(struct cr_net *net, const struct cr_model *model, int64_t batch, int64_t size);
 
 /* model/teacher.c: appends the forward ops of student->teacher behind the student's input `x`, and sets
- * net->teacher. */
+ * net->teacher_logits. */
 void cr_teacher_emit(struct cr_net *net, const struct cr_model *student, int x);
-/* Appends the losses of distillation. CR_ERR_CONFIG: distill.features is set, but no stage output has the shape of the
- * teacher's. */
-CR_MUST cr_status cr_teacher_loss(struct cr_net *net);
 
 #endif

@@ -232,7 +232,7 @@ int cr_model_emit(struct cr_net *net, const struct cr_model *m, int64_t batch, i
                                  .blocks   = blocks};
         stage.first_block     = before;
         before += m->depth[s];
-        x = net->y.stage[net->y.stages++] = cr_layer_stage(net, &stage, x);
+        x = cr_layer_stage(net, &stage, x);
     }
     net->frozen = part_frozen(m, CR_STAGES_MAX + 1);
     if (m->keep_maps && !net->training && !net->program->failed) {
@@ -244,8 +244,8 @@ int cr_model_emit(struct cr_net *net, const struct cr_model *m, int64_t batch, i
         net->program->features       = x;
         net->program->tensor[x].keep = true;
     }
-    x                    = cr_layer_drop(net, "drop", x, net->config->model.dropout, false);
-    return net->y.logits = cr_layer_dense(net, "fc", x, m->classes);
+    x = cr_layer_drop(net, "drop", x, net->config->model.dropout, false);
+    return cr_layer_dense(net, "fc", x, m->classes);
 }
 
 static const char *program_name(enum cr_program_kind kind) {
@@ -292,7 +292,7 @@ cr_status cr_model_program(struct cr_model *m, const struct cr_config *c, enum c
     int   logits    = cr_model_emit(&net, m, batch, training ? m->image_size : m->eval_size);
     int   loss      = cr_layer_loss(&net, logits, smoothing);
     if (training && !p->failed) CR_TRY_OUT(check_batch_norms(c, p, ranks));
-    if (training && m->teacher) CR_TRY_OUT(cr_teacher_loss(&net));
+    if (training && m->teacher) cr_layer_distill(&net, logits);
     if (training && !p->failed) {
         bool  adds   = kind == CR_PROGRAM_MICRO || kind == CR_PROGRAM_MICRO_LAST;
         float weight = 1.0f / (float)((kind == CR_PROGRAM_STEP ? 1 : c->train.accumulate) * ranks);

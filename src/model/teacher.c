@@ -7,14 +7,12 @@
 
 /* ---- the plain network for inference ---- */
 
-/* Builds the teacher's forward program; the caller frees it with cr_program_free. */
-static void build(struct cr_teacher *teacher, int64_t batch, enum cr_dtype real, struct cr_program *p,
-                  struct cr_net_outputs *y) {
+/* Builds the teacher's forward program, which the caller frees with cr_program_free. Returns its logits. */
+static int build(struct cr_teacher *teacher, int64_t batch, enum cr_dtype real, struct cr_program *p) {
     cr_program_init(p, "teacher", &teacher->model.store);
     p->real           = real;
     struct cr_net net = {.program = p, .store = &teacher->model.store, .config = teacher->config, .bn_ranks = 1};
-    cr_model_emit(&net, &teacher->model, batch, teacher->model.eval_size);
-    *y = net.y;
+    return cr_model_emit(&net, &teacher->model, batch, teacher->model.eval_size);
 }
 
 static int writer_of(const struct cr_program *p, int tensor, enum cr_op_kind kind) {
@@ -84,9 +82,8 @@ static cr_status make_constants(struct cr_teacher *teacher, const float *value, 
     struct cr_param_store *store = &teacher->model.store;
     const int64_t          given = store->value_elems;
     struct cr_program      p;
-    struct cr_net_outputs  y;
     cr_status              status = CR_OK;
-    build(teacher, 1, CR_F32, &p, &y);
+    (void)build(teacher, 1, CR_F32, &p);
     if (p.failed) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory while building the teacher");
     for (int i = 0; i < p.ops; i++) {
         if (p.op[i].kind != CR_OP_bn_apply) continue;
@@ -216,13 +213,12 @@ static int teacher_input(struct cr_program *p, const struct cr_model *student, c
 }
 
 void cr_teacher_emit(struct cr_net *net, const struct cr_model *student, int x) {
-    struct cr_teacher    *teacher = student->teacher;
-    struct cr_program    *p       = net->program, from;
-    struct cr_net_outputs y;
-    int                   teacher_x;
+    struct cr_teacher *teacher = student->teacher;
+    struct cr_program *p       = net->program, from;
+    int                teacher_x;
     if (p->failed) return;
-    build(teacher, p->tensor[x].dim[0], p->real, &from, &y);
-    struct splice s = {.p = p, .from = &from, .map = cr_alloc((size_t)CR_MAX(from.tensors, 1), sizeof *s.map)};
+    const int     logits = build(teacher, p->tensor[x].dim[0], p->real, &from);
+    struct splice s      = {.p = p, .from = &from, .map = cr_alloc((size_t)CR_MAX(from.tensors, 1), sizeof *s.map)};
     if (from.failed || !s.map) {
         p->failed = true;
         p->too_large |= from.too_large;
@@ -231,16 +227,8 @@ void cr_teacher_emit(struct cr_net *net, const struct cr_model *student, int x) 
         const int input  = teacher_input(p, student, &from, x, &teacher_x);
         s.map[teacher_x] = input;
         for (int i = 0; i < from.ops && !p->failed; i++) copy_op(&s, teacher, i);
-        net->teacher = (struct cr_net_outputs){.stages = y.stages, .logits = mapped(&s, y.logits)};
-        for (int i = 0; i < y.stages; i++) net->teacher.stage[i] = mapped(&s, y.stage[i]);
+        net->teacher_logits = mapped(&s, logits);
     }
     cr_free(s.map);
     cr_program_free(&from);
-}
-
-cr_status cr_teacher_loss(struct cr_net *net) {
-    const int outputs = cr_layer_distill(net);
-    if (net->program->failed || outputs || net->config->distill.features == 0) return CR_OK;
-    return cr_config_fail(net->config, "distill.features",
-                          "no stage output of this network has the shape of the teacher's: set it to 0");
 }

@@ -1,6 +1,7 @@
 /* pretrained/download.c: one HTTP request with libcurl, which also takes proxies from the usual environment variables.
  * See pretrained/pretrained.h. */
 #include "core/files.h"
+#include "core/host.h"
 #include "pretrained/pretrained.h"
 
 #include <stdio.h>
@@ -13,7 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { REDIRECTS_MAX = 5, PROGRESS_SECONDS = 5 };
+enum { REDIRECTS_MAX = 5, PROGRESS_SECONDS = 5, SLOWEST = 1000 /* bytes per second */ };
 #define FILE_BYTES_MAX (INT64_C(4) << 30)
 #define NS_PER_SECOND INT64_C(1000000000)
 
@@ -23,8 +24,9 @@ struct transfer {
     int64_t                   begin;    /* bytes that the file had */
     int64_t                   received; /* bytes written by this request */
     bool                      started, failed;
-    bool                      stalled;
-    int64_t                   started_ns, shown_ns, data_ns; /* data_ns: when the last bytes came */
+    enum { RUNNING, TOO_SLOW, TOO_LONG, INTERRUPTED } ended; /* why on_progress has ended the transfer */
+    int64_t started_ns, shown_ns;
+    int64_t window_ns, window_received; /* when the current `timeout` seconds began, and `received` then */
 };
 
 static int  global_result;
@@ -68,8 +70,21 @@ static size_t on_data(char *bytes, size_t size, size_t count, void *context) {
         return 0;
     }
     t->received += (int64_t)all;
-    t->data_ns = cr_time_ns();
     return all;
+}
+
+/* Whether the transfer has to end, and why. */
+static void check_limits(struct transfer *t, int64_t time) {
+    const int64_t timeout = t->download->timeout;
+    if (cr_host_interrupted()) t->ended = INTERRUPTED;
+    if (time > t->download->end_ns) t->ended = TOO_LONG;
+    if (time - t->window_ns <= timeout * NS_PER_SECOND) return;
+    if (t->received - t->window_received < timeout * SLOWEST) {
+        t->ended = TOO_SLOW;
+        return;
+    }
+    t->window_ns       = time;
+    t->window_received = t->received;
 }
 
 /* libcurl calls this about once a second. A result other than 0 ends the transfer. */
@@ -78,8 +93,8 @@ static int on_progress(void *context, curl_off_t total, curl_off_t now, curl_off
     const int64_t    time = cr_time_ns();
     (void)up_total;
     (void)up_now;
-    t->stalled = time - t->data_ns > t->download->timeout * NS_PER_SECOND;
-    if (t->stalled) return 1;
+    check_limits(t, time);
+    if (t->ended != RUNNING) return 1;
     if (time - t->shown_ns < PROGRESS_SECONDS * NS_PER_SECOND || !t->received || total <= 0) return 0;
     t->shown_ns          = time;
     const double seconds = (double)(time - t->started_ns) / 1e9;
@@ -151,6 +166,20 @@ static const char *advice(CURLcode code) {
     }
 }
 
+static enum cr_download_result fail_ended(const struct transfer *t) {
+    static const char kept[] = "what came is kept, and the next attempt continues";
+    const char       *url    = t->download->url;
+    if (t->ended == TOO_SLOW)
+        (void)CR_FAIL(CR_ERR_IO, "%s: cannot be downloaded: the server sent %s for %d s%s", url,
+                      t->received > t->window_received ? "less than 1 kB/s" : "nothing", t->download->timeout,
+                      advice(CURLE_OPERATION_TIMEDOUT));
+    else if (t->ended == TOO_LONG)
+        (void)CR_FAIL(CR_ERR_IO, "%s: was not downloaded in the time of CRESNET_DOWNLOAD_MAX_TIME: %s", url, kept);
+    else
+        (void)CR_FAIL(CR_ERR_IO, "%s: the download was interrupted: %s", url, kept);
+    return t->ended == TOO_SLOW ? CR_DOWNLOAD_BROKEN : CR_DOWNLOAD_REFUSED;
+}
+
 static enum cr_download_result result_of(struct transfer *t, CURLcode code, const char *problem) {
     long response = 0;
     curl_easy_getinfo(t->curl, CURLINFO_RESPONSE_CODE, &response);
@@ -158,11 +187,7 @@ static enum cr_download_result result_of(struct transfer *t, CURLcode code, cons
     if (code == CURLE_OK) return CR_DOWNLOAD_COMPLETE;
     /* 416: there is nothing behind what the file has; its hash shows whether it is complete */
     if (code == CURLE_HTTP_RETURNED_ERROR && response == 416 && t->begin) return CR_DOWNLOAD_COMPLETE;
-    if (t->stalled) {
-        (void)CR_FAIL(CR_ERR_IO, "%s: cannot be downloaded: the server sent nothing for %d s%s", t->download->url,
-                      t->download->timeout, advice(CURLE_OPERATION_TIMEDOUT));
-        return CR_DOWNLOAD_BROKEN;
-    }
+    if (t->ended != RUNNING) return fail_ended(t);
     (void)CR_FAIL(CR_ERR_IO, "%s: cannot be downloaded: %s%s", t->download->url,
                   *problem ? problem : curl_easy_strerror(code), advice(code));
     return is_final(code, response) ? CR_DOWNLOAD_REFUSED : CR_DOWNLOAD_BROKEN;
@@ -172,7 +197,7 @@ enum cr_download_result cr_download(const struct cr_download *download) {
     static pthread_once_t once                     = PTHREAD_ONCE_INIT;
     char                  problem[CURL_ERROR_SIZE] = "";
     const int64_t         now                      = cr_time_ns();
-    struct transfer       t = {.download = download, .started_ns = now, .shown_ns = now, .data_ns = now};
+    struct transfer       t = {.download = download, .started_ns = now, .shown_ns = now, .window_ns = now};
     pthread_once(&once, global_init);
     t.curl = global_result ? curl_easy_init() : NULL;
     if (!t.curl) {

@@ -2,6 +2,7 @@
  * pretrained/pretrained.h. */
 #include "core/checksum/sha256.h"
 #include "core/files.h"
+#include "core/host.h"
 #include "pretrained/pretrained.h"
 
 #include <errno.h>
@@ -16,7 +17,14 @@
 
 #define DEFAULT_URL "https://download.pytorch.org/models"
 
-enum { ATTEMPTS = 4, TIMEOUT_SECONDS = 30, TIMEOUT_MAX = 3600, FOLDERS = 3 };
+enum {
+    ATTEMPTS        = 4,
+    TIMEOUT_SECONDS = 30,
+    TIMEOUT_MAX     = 3600,
+    TOTAL_SECONDS   = 6 * 3600,
+    TOTAL_MAX       = 1000000,
+    FOLDERS         = 3
+};
 
 /* ---- folders ---- */
 
@@ -73,17 +81,17 @@ struct fetch {
     char                        path[CR_PATH_MAX], part[CR_PATH_MAX], url[CR_PATH_MAX];
     int                         fd;      /* of the part, locked */
     int                         timeout; /* seconds */
+    int64_t                     end_ns;  /* of cr_time_ns: the end of all attempts */
 };
 
-static int read_timeout(void) {
-    const char *text = getenv("CRESNET_DOWNLOAD_TIMEOUT");
+static int read_seconds(const char *name, int usual, int most) {
+    const char *text = getenv(name);
     char       *end;
     const long  seconds = text ? strtol(text, &end, 10) : 0;
-    if (!text || !*text) return TIMEOUT_SECONDS;
-    if (*end || seconds < 1 || seconds > TIMEOUT_MAX) {
-        cr_log(CR_LOG_WARN, "CRESNET_DOWNLOAD_TIMEOUT is ignored: it must be a number of seconds from 1 to %d",
-               TIMEOUT_MAX);
-        return TIMEOUT_SECONDS;
+    if (!text || !*text) return usual;
+    if (*end || seconds < 1 || seconds > most) {
+        cr_log(CR_LOG_WARN, "%s is ignored: it must be a number of seconds from 1 to %d", name, most);
+        return usual;
     }
     return (int)seconds;
 }
@@ -92,11 +100,17 @@ static int read_timeout(void) {
 static cr_status lock_part(struct fetch *f) {
     if (flock(f->fd, LOCK_EX | LOCK_NB) == 0) return CR_OK;
     if (errno == EWOULDBLOCK) {
-        int result;
         cr_log(CR_LOG_INFO, "%s: another process downloads it: waiting", f->entry->name);
-        do result = flock(f->fd, LOCK_EX);
-        while (result < 0 && errno == EINTR);
-        if (result == 0) return CR_OK;
+        while (cr_time_ns() < f->end_ns && !cr_host_interrupted()) {
+            nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
+            if (flock(f->fd, LOCK_EX | LOCK_NB) == 0) return CR_OK;
+            if (errno != EWOULDBLOCK && errno != EINTR) break;
+        }
+        if (errno == EWOULDBLOCK || errno == EINTR)
+            return CR_FAIL(CR_ERR_IO,
+                           "%s: waiting for the process that downloads it was interrupted, or took longer than "
+                           "CRESNET_DOWNLOAD_MAX_TIME",
+                           f->entry->name);
     }
     return CR_FAIL(CR_ERR_IO, "%s: cannot be locked: %s; CRESNET_CACHE=DIR selects another folder for the cache",
                    f->part, strerror(errno));
@@ -121,14 +135,18 @@ static cr_status open_part(struct fetch *f, bool *done) {
 }
 
 static void wait_before(int attempt, int timeout) {
-    struct timespec pause = {.tv_sec = CR_MIN(attempt, timeout)};
-    while (nanosleep(&pause, &pause) < 0 && errno == EINTR) continue;
+    const int64_t end = cr_time_ns() + CR_MIN(attempt, timeout) * INT64_C(1000000000);
+    while (cr_time_ns() < end && !cr_host_interrupted()) nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
 }
 
 /* Requests the file until it is complete. */
 static cr_status request(struct fetch *f) {
-    const struct cr_download d = {
-        .url = f->url, .name = f->entry->name, .path = f->part, .fd = f->fd, .timeout = f->timeout};
+    const struct cr_download d = {.url     = f->url,
+                                  .name    = f->entry->name,
+                                  .path    = f->part,
+                                  .fd      = f->fd,
+                                  .timeout = f->timeout,
+                                  .end_ns  = f->end_ns};
     for (int attempt = 1;; attempt++) {
         const enum cr_download_result result = cr_download(&d);
         if (result == CR_DOWNLOAD_COMPLETE) return CR_OK;
@@ -168,9 +186,12 @@ static cr_status download_rounds(struct fetch *f) {
 }
 
 static cr_status download(const struct cr_pretrained *entry, const char *url, const char *folder, const char *path) {
-    struct fetch f    = {.entry = entry, .fd = -1, .timeout = read_timeout()};
-    bool         done = false;
-    cr_status    status;
+    struct fetch f = {
+        .entry = entry, .fd = -1, .timeout = read_seconds("CRESNET_DOWNLOAD_TIMEOUT", TIMEOUT_SECONDS, TIMEOUT_MAX)};
+    bool      done = false;
+    cr_status status;
+    const int total = read_seconds("CRESNET_DOWNLOAD_MAX_TIME", TOTAL_SECONDS, TOTAL_MAX);
+    f.end_ns        = cr_time_ns() + total * INT64_C(1000000000);
     CR_TRY(cr_fs_mkdirs(folder));
     snprintf(f.path, sizeof f.path, "%s", path);
     if (snprintf(f.part, sizeof f.part, "%s.part", path) >= (int)sizeof f.part ||

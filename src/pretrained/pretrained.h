@@ -52,7 +52,8 @@ struct cr_download {
     const char *url, *name; /* name: for progress lines */
     const char *path;       /* of the file, for messages */
     int         fd;         /* open for writing; the content so far is the beginning of the file */
-    int         timeout;    /* seconds without data after which the connection is given up */
+    int         timeout;    /* seconds: a request that gets less than 1 kB/s for this time is given up */
+    int64_t     end_ns;     /* of cr_time_ns, when the download is given up */
 };
 /* Makes one request for the bytes behind those that the file has, and appends them. A server without ranges sends the
  * whole file, which then replaces the content. */

@@ -10,6 +10,7 @@
 
 #include "config/config.h"
 #include "core/files.h"
+#include "formats/csv.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -20,8 +21,8 @@
 enum { FILE_BYTES_MAX = 1 << 20, CELLS_MAX = 64 };
 
 struct line {
-    char *cell[CELLS_MAX];
-    int   cells, number;
+    const char *cell[CELLS_MAX];
+    int         cells, number;
 };
 
 struct table {
@@ -34,36 +35,28 @@ struct table {
 
 /* ---- reading ---- */
 
-static char *trimmed(char *s) {
-    s += strspn(s, " \t\"");
-    size_t length = strlen(s);
-    while (length && strchr(" \t\"\r", s[length - 1])) s[--length] = 0;
-    return s;
-}
-
 static cr_status split(const char *path, char *text, struct line *line) {
-    for (char *at = text; at;) {
-        char *comma = strchr(at, ',');
-        if (comma) *comma = 0;
+    for (int end = ','; end == ',';) {
         if (line->cells == CELLS_MAX)
             return CR_FAIL(CR_ERR_FORMAT, "%s:%d: more than %d columns", path, line->number, CELLS_MAX);
-        line->cell[line->cells++] = trimmed(at);
-        at                        = comma ? comma + 1 : NULL;
+        end = cr_csv_field(&text, &line->cell[line->cells++]);
+        if (end < 0)
+            return CR_FAIL(CR_ERR_FORMAT, "%s:%d: a quote is missing, or is not around a whole cell", path,
+                           line->number);
     }
     return CR_OK;
 }
 
 static cr_status read_lines(const char *path, struct table *t) {
-    static const char bom[]    = "\xef\xbb\xbf"; /* byte order mark, which some programs write before UTF-8 text */
-    int               capacity = 1, number = 0;
-    size_t            length;
+    int    capacity = 1, number = 0;
+    size_t length;
     t->path = path;
     CR_TRY(cr_file_read(path, FILE_BYTES_MAX, &t->text, &length));
     if (strlen(t->text) != length)
         return CR_FAIL(CR_ERR_FORMAT, "%s: contains zero bytes: a CSV file in plain text (UTF-8) is needed", path);
     for (const char *c = t->text; *c; c++) capacity += *c == '\n';
     CR_ALLOC(t->line, (size_t)capacity);
-    char *at = strncmp(t->text, bom, strlen(bom)) ? t->text : t->text + strlen(bom);
+    char *at = cr_csv_start(t->text);
     while (at) {
         char *end = strchr(at, '\n');
         if (end) *end = 0;

@@ -58,13 +58,6 @@ out:
 
 /* ---- load ---- */
 
-/* Some published CIFAR networks name the classifier `linear`. */
-static const char *alias_of(const char *name) {
-    if (strcmp(name, "fc.weight") == 0) return "linear.weight";
-    if (strcmp(name, "fc.bias") == 0) return "linear.bias";
-    return NULL;
-}
-
 cr_status cr_state_load(struct cr_session *s, const char *path, struct cr_position *position) {
     struct cr_arena         arena = {0};
     struct cr_state_list    model, optim;
@@ -81,8 +74,8 @@ cr_status cr_state_load(struct cr_session *s, const char *path, struct cr_positi
     CR_TRY_OUT(cr_st_open(state_path, &state));
     CR_TRY_OUT(cr_state_position_of(state, state_path, position));
     CR_TRY_OUT(cr_state_sparse_open(&s->model.store, weights, weights_path, false, &sparse));
-    CR_TRY_OUT(cr_state_sparse_read(&sparse, weights, weights_path, &model, "", NULL, &io));
-    CR_TRY_OUT(cr_state_sparse_read(&sparse, state, state_path, &optim, CR_STATE_OF_RANKS, NULL, &io));
+    CR_TRY_OUT(cr_state_sparse_read(&sparse, weights, weights_path, &model, "", &io));
+    CR_TRY_OUT(cr_state_sparse_read(&sparse, state, state_path, &optim, CR_STATE_OF_RANKS, &io));
     CR_TRY_OUT(cr_state_sparse_put_mask(&sparse, s));
     CR_TRY_OUT(cr_state_ema_load(s, path));
 out:
@@ -153,16 +146,33 @@ cr_status cr_state_weights_there(const struct cr_config *config) {
     return CR_OK;
 }
 
-static const struct cr_st_entry *find_entry(struct cr_st_file *file, const char *name) {
-    const struct cr_st_entry *e = cr_st_find(file, name);
-    return e || !alias_of(name) ? e : cr_st_find(file, alias_of(name));
+/* Replaces the classifier of the network in the list by that of the file, which may have other layers or none: its
+ * tensors are read and discarded. */
+static cr_status discard_head(const struct cr_param_store *store, struct cr_st_file *file, struct cr_arena *arena,
+                              struct cr_state_list *list) {
+    const size_t           most  = (size_t)list->count + (size_t)cr_st_count(file);
+    struct cr_ckpt_tensor *all   = cr_arena_alloc(arena, most * sizeof *all);
+    int                    count = 0;
+    if (!all) return CR_NO_MEMORY(most * sizeof *all);
+    for (int i = 0; i < list->count; i++) {
+        const int param = cr_param_store_find(store, list->tensor[i].name);
+        if (param == CR_NONE || !store->param[param].classifier) all[count++] = list->tensor[i];
+    }
+    for (int i = 0; i < cr_st_count(file); i++) {
+        const struct cr_st_entry *e = cr_st_at(file, i);
+        struct cr_ckpt_tensor     t = {.name = e->name, .dtype = e->dtype, .dims = e->dims};
+        if (!cr_ckpt_is_head(e->name) || e->dims > (int)CR_COUNT(t.dim)) continue;
+        t.address = (struct cr_ckpt_address){CR_STATE_NOWHERE, 0};
+        memcpy(t.dim, e->dim, sizeof t.dim);
+        all[count++] = t;
+    }
+    *list = (struct cr_state_list){.tensor = all, .count = count};
+    return CR_OK;
 }
 
-/* Removes the counters from the list, since a file need not have them. With `fresh_head` the tensors of the classifier
- * are read and discarded. Removes the scales of quantised values
- * when the caller sets them later, and in training (not `exact`) when the file has none. */
-static void fit_list(const struct cr_session *s, struct cr_st_file *file, bool exact, bool fresh_head,
-                     struct cr_state_list *list) {
+/* Removes the counters from the list, since a file need not have them. Removes the scales of quantised values when the
+ * caller sets them later, and in training (not `exact`) when the file has none. */
+static void fit_list(const struct cr_session *s, struct cr_st_file *file, bool exact, struct cr_state_list *list) {
     const struct cr_param_store *store = &s->model.store;
     int                          count = 0;
     for (int i = 0; i < list->count; i++) {
@@ -171,14 +181,6 @@ static void fit_list(const struct cr_session *s, struct cr_st_file *file, bool e
         const int  param = cr_param_store_find(store, t.name);
         const bool scale = param != CR_NONE && store->param[param].role == CR_ROLE_SCALE;
         if (scale && (s->without_scales || (!exact && !cr_st_find(file, t.name)))) continue;
-        if (fresh_head && param != CR_NONE && store->param[param].classifier) {
-            const struct cr_st_entry *e = find_entry(file, t.name);
-            if (!e || e->dims > 4) continue; /* the file may have no classifier */
-            t.address = (struct cr_ckpt_address){CR_STATE_NOWHERE, 0};
-            t.dtype   = e->dtype;
-            t.dims    = e->dims;
-            memcpy(t.dim, e->dim, sizeof t.dim);
-        }
         list->tensor[count++] = t;
     }
     list->count = count;
@@ -192,10 +194,16 @@ static int64_t count_classes(const struct cr_param_store *store, struct cr_st_fi
         for (int i = 0; i < store->params; i++) {
             const struct cr_param *q = &store->param[i];
             if (!q->classifier || q->role != roles[r]) continue;
-            const struct cr_st_entry *e = find_entry(file, q->name);
+            const struct cr_st_entry *e = cr_st_find(file, q->name);
             if (e) return e->dims >= 1 ? e->dim[0] : 0;
         }
     return 0;
+}
+
+static bool has_head(const struct cr_st_file *file) {
+    for (int i = 0; i < cr_st_count(file); i++)
+        if (cr_ckpt_is_head(cr_st_at(file, i)->name)) return true;
+    return false;
 }
 
 static cr_status choose_head(const struct cr_session *s, struct cr_st_file *file, const char *path, bool exact,
@@ -211,7 +219,8 @@ static cr_status choose_head(const struct cr_session *s, struct cr_st_file *file
         cr_log(CR_LOG_INFO, "weights: %s, classifier of %lld classes replaced by a new one of %d", path,
                (long long)have, s->model.classes);
     else if (*fresh_head)
-        cr_log(CR_LOG_INFO, "weights: %s, which has no fc.weight or linear.weight: new classifier of %d classes", path,
+        cr_log(CR_LOG_INFO, "weights: %s, %s: new classifier of %d classes", path,
+               has_head(file) ? "whose classifier is no single linear layer" : "which has no classifier",
                s->model.classes);
     else if (!exact) /* commands that evaluate have named their weights */
         cr_log(CR_LOG_INFO, "weights: %s", path);
@@ -280,10 +289,11 @@ cr_status cr_session_load_weights(struct cr_session *s, const char *given, bool 
     CR_TRY_OUT(cr_ckpt_open_weights(path, list.tensor, list.count, &file));
     CR_TRY_OUT(choose_head(s, file, path, exact, &fresh_head));
     CR_TRY_OUT(cr_quantized_check(s, file, path));
-    fit_list(s, file, exact, fresh_head, &list);
+    fit_list(s, file, exact, &list);
+    if (fresh_head) CR_TRY_OUT(discard_head(&s->model.store, file, &arena, &list));
     CR_TRY_OUT(cr_stem_filter_take(s, file, path, &list, &io, &stem));
     CR_TRY_OUT(cr_state_sparse_open(&s->model.store, file, path, fresh_head, &sparse));
-    CR_TRY_OUT(cr_state_sparse_read(&sparse, file, path, &list, COUNTERS, alias_of, &io));
+    CR_TRY_OUT(cr_state_sparse_read(&sparse, file, path, &list, COUNTERS, &io));
     CR_TRY_OUT(cr_stem_filter_put(s, &stem));
     CR_TRY_OUT(cr_state_sparse_put_mask(&sparse, s));
     if (finite.found) CR_TRY_OUT(fail_not_finite(s, path, finite.address));

@@ -174,11 +174,10 @@ CR_MUST cr_status cr_state_sparse_save(struct cr_session *session, struct cr_sta
 /* Loading, first: reads the masks of the model file; with `fresh_head` the classifier's mask is ignored. Close *out. */
 CR_MUST cr_status cr_state_sparse_open(const struct cr_param_store *store, struct cr_st_file *file, const char *path,
                                        bool fresh_head, struct cr_state_sparse *out);
-/* Loading, second, for each file: reads the listed tensors into the parameter store, the sparse ones too. `ignore` and
- * `alias_of` as in cr_ckpt_read; `ignore` is "" for none. */
+/* Loading, second, for each file: reads the listed tensors into the parameter store, the sparse ones too. `ignore`
+ * as in cr_ckpt_read; "" for none. */
 CR_MUST cr_status cr_state_sparse_read(struct cr_state_sparse *sparse, struct cr_st_file *file, const char *path,
-                                       struct cr_state_list *list, const char                             *ignore,
-                                       const char *(*alias_of)(const char *name), const struct cr_ckpt_io *io);
+                                       struct cr_state_list *list, const char *ignore, const struct cr_ckpt_io *io);
 /* Loading, last: copies the masks into the parameter store. */
 CR_MUST cr_status cr_state_sparse_put_mask(const struct cr_state_sparse *sparse, struct cr_session *session);
 void              cr_state_sparse_close(struct cr_state_sparse *sparse);

@@ -47,7 +47,7 @@ static cr_status load_file(struct cr_session *s, const char *path) {
     CR_TRY_OUT(cr_state_ema_list(&s->model.store, &arena, &list));
     CR_TRY_OUT(cr_st_open(path, &file));
     CR_TRY_OUT(cr_state_sparse_open(&s->model.store, file, path, false, &sparse));
-    CR_TRY_OUT(cr_state_sparse_read(&sparse, file, path, &list, "", NULL, &io));
+    CR_TRY_OUT(cr_state_sparse_read(&sparse, file, path, &list, "", &io));
 out:
     cr_state_sparse_close(&sparse);
     cr_st_close(file);

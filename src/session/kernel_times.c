@@ -19,7 +19,7 @@ static cr_status reject(const char *why) {
  * results must stay bitwise identical, and becomes a warning otherwise. */
 static cr_status handle_mismatch(struct cr_session *s, bool retune) {
     char why[512];
-    snprintf(why, sizeof why, "%.500s", cr_error_message());
+    cr_error_copy(why, sizeof why);
     if (s->config->train.deterministic && !retune) return reject(why);
     cr_error_clear();
     cr_log(CR_LOG_WARN, "%s: kernels are chosen anew", why);

@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { CLASSES_FILE_MAX = 64 << 20, CLASSES_MAX = 1000000 };
+enum { CLASSES_FILE_MAX = 64 << 20, CLASSES_MAX = 1000000, NAME_SHOWN = 100 };
 
 /* ---- finding ---- */
 
@@ -106,8 +106,29 @@ void cr_saved_model_free(struct cr_saved_model *model) {
 
 /* ---- classes ---- */
 
+static cr_status fail_no_classes(const struct cr_st_file *file, const char *path) {
+    char        shown[NAME_SHOWN], first[NAME_SHOWN + 64] = "";
+    const char *head = NULL;
+    for (int i = 0; i < cr_st_count(file) && !head; i++)
+        if (cr_ckpt_is_head(cr_st_at(file, i)->name)) head = cr_st_at(file, i)->name;
+    cr_json_quote(shown, sizeof shown, head ? head : cr_st_count(file) ? cr_st_at(file, 0)->name : "");
+    if (head)
+        return CR_FAIL(
+            CR_ERR_FORMAT,
+            "%s: its classifier (%s) is no single linear layer, as that of a ResNet is: train a new one with "
+            "`cresnet finetune` or model.head=new",
+            path, shown);
+    if (cr_st_count(file)) snprintf(first, sizeof first, "; its first tensor is %s", shown);
+    return CR_FAIL(
+        CR_ERR_FORMAT,
+        "%s: has no classifier, whose length is the number of classes: it has %d tensors, and none of them "
+        "is fc.weight or fc.bias%s. Is it of a ResNet? For weights without a classifier, give the number with "
+        "model.classes=N",
+        path, cr_st_count(file), first);
+}
+
 cr_status cr_saved_model_classes(const struct cr_config *config, int *classes) {
-    static const char *const names[] = {"fc.bias", "linear.bias"};
+    static const char *const names[] = {"fc.bias", "fc.weight"};
     struct cr_st_file       *file    = NULL;
     char                    *path    = NULL;
     cr_status                status;
@@ -117,12 +138,9 @@ cr_status cr_saved_model_classes(const struct cr_config *config, int *classes) {
     CR_TRY_OUT(cr_ckpt_open_weights(path, NULL, 0, &file));
     for (size_t i = 0; i < CR_COUNT(names) && !*classes; i++) {
         const struct cr_st_entry *e = cr_st_find(file, names[i]);
-        if (e && e->dims == 1 && e->dim[0] > 0 && e->dim[0] <= CLASSES_MAX) *classes = (int)e->dim[0];
+        if (e && e->dims >= 1 && e->dim[0] > 0 && e->dim[0] <= CLASSES_MAX) *classes = (int)e->dim[0];
     }
-    if (!*classes)
-        status = CR_FAIL(CR_ERR_FORMAT,
-                         "%s: has no fc.bias or linear.bias, whose length is the number of classes: set model.classes",
-                         path);
+    if (!*classes) status = fail_no_classes(file, path);
 out:
     cr_st_close(file);
     cr_free(path);

@@ -30,6 +30,9 @@ CR_MUST cr_status cr_saved_model_names_for(const struct cr_dataset *dataset, con
  * lines of cr_dataset_adopt_classes. Does nothing with synthetic data, and when the numbers of classes differ, which
  * cr_session_load_weights reports. With `exact` (the network is used as it is) a line says that there are no names to
  * compare. CR_ERR_MEMORY, CR_ERR_IO. */
+/* Before a network is opened for the dataset: gives it the classes that only the weights have, so that a test set
+ * without images of some classes can be scored. Weights that cannot be read or have no names change nothing. */
+CR_MUST cr_status cr_saved_model_add_classes(const struct cr_config *config, struct cr_dataset *dataset);
 CR_MUST cr_status cr_saved_model_number_classes(const struct cr_config *config, struct cr_dataset *dataset, bool exact,
                                                 const char *consequence);
 /* Networks with several labels per image: reads thresholds.txt next to the weights, the probability of each class, one

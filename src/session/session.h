@@ -244,6 +244,11 @@ struct cr_scores {
     int64_t corrupt;  /* images that could not be read */
     double  seconds;
 };
+/* Whether the top-5 accuracy says anything. With five classes or fewer it is always 100 %: people are not shown it;
+ * JSON and logs have it. */
+static inline bool cr_top5_tells(int classes) {
+    return classes > 5;
+}
 /* The fraction of correct images, or with data.multi_label the mean average precision. */
 double cr_scores_accuracy(const struct cr_scores *scores);
 /* After an evaluation with data.multi_label: stores the thresholds with the largest F1 in a checkpoint folder. */

@@ -277,13 +277,12 @@ out:
 }
 
 cr_status cr_state_sparse_read(struct cr_state_sparse *s, struct cr_st_file *file, const char *path,
-                               struct cr_state_list *list, const char                             *ignore,
-                               const char *(*alias_of)(const char *name), const struct cr_ckpt_io *io) {
+                               struct cr_state_list *list, const char *ignore, const struct cr_ckpt_io *io) {
     char suffixes[256];
     snprintf(suffixes, sizeof suffixes, "%s%s%s", ignore, *ignore && s->has_parts ? "," : "",
              s->has_parts ? CR_CKPT_SPARSE_PARTS : "");
     CR_TRY(take_sparse(s, file, path, list));
-    CR_TRY(cr_ckpt_read(file, path, list->tensor, list->count, *suffixes ? suffixes : NULL, alias_of, io));
+    CR_TRY(cr_ckpt_read(file, path, list->tensor, list->count, *suffixes ? suffixes : NULL, io));
     for (int i = 0; i < s->split.count; i++) CR_TRY(decode_tensor(s, file, &s->split.tensor[i], io));
     return CR_OK;
 }

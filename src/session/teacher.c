@@ -14,10 +14,8 @@
 
 /* A key that was set by the user has no effect without a teacher. A dumped configuration has all keys. */
 static cr_status check_none(const struct cr_config *c) {
-    const bool weight = c->distill.weight != 0.5 && cr_config_given(c, "distill.weight");
-    if (!weight && (c->distill.features == 0 || !cr_config_given(c, "distill.features"))) return CR_OK;
-    return cr_config_fail(c, weight ? "distill.weight" : "distill.features",
-                          "needs teacher: the run folder of a trained network");
+    if (c->distill.weight == 0.5 || !cr_config_given(c, "distill.weight")) return CR_OK;
+    return cr_config_fail(c, "distill.weight", "needs teacher: the run folder of a trained network");
 }
 
 static cr_status check_student(const struct cr_config *c) {
@@ -35,7 +33,7 @@ static cr_status check_student(const struct cr_config *c) {
 static cr_status name_key(const struct cr_config *c, cr_status status) {
     char why[1024];
     if (status == CR_OK || status == CR_ERR_MEMORY) return status;
-    snprintf(why, sizeof why, "%s", cr_error_message());
+    cr_error_copy(why, sizeof why);
     cr_error_clear();
     (void)!cr_config_fail(c, "distill.teacher", "%s", why);
     return status;

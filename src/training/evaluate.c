@@ -57,15 +57,18 @@ static int labels_of(const struct cr_run *run) {
     return run->config->data.multi_label ? run->session.model.classes : 0;
 }
 
-static void scores_text(const struct cr_scores *e, int labels, char human[128]) {
+static void scores_text(const struct cr_run *run, const struct cr_scores *e, char human[128]) {
+    const int    labels = labels_of(run);
     const double images = (double)e->images, top5 = (double)e->correct5 / images;
+    char         fifth[32] = "";
     if (labels) {
         snprintf(human, 128, "mAP %.2f %%, all labels correct %.2f %%, labels correct %.2f %%, loss %.4f", 100 * e->map,
                  100 * top1_of(e), 100 * top5 / labels, e->loss_sum / images);
         return;
     }
-    snprintf(human, 128, "top-1 %.2f %% (%" PRId64 " of %" PRId64 "), top-5 %.2f %%, loss %.4f", 100 * top1_of(e),
-             e->correct1, e->images, 100 * top5, e->loss_sum / images);
+    if (cr_top5_tells(run->session.model.classes)) snprintf(fifth, sizeof fifth, ", top-5 %.2f %%", 100 * top5);
+    snprintf(human, 128, "top-1 %.2f %% (%" PRId64 " of %" PRId64 ")%s, loss %.4f", 100 * top1_of(e), e->correct1,
+             e->images, fifth, e->loss_sum / images);
 }
 
 /* The member of a score: of the weights with the prefix "", of their moving averages with "ema_". */
@@ -120,7 +123,7 @@ static void put_class_scores(struct cr_json_writer *w, const char *name, const s
 static cr_status explain_divergence(const struct cr_run *run, cr_status status) {
     char why[512];
     if (status != CR_ERR_NUMERIC) return status;
-    snprintf(why, sizeof why, "%.500s", cr_error_message());
+    cr_error_copy(why, sizeof why);
     return CR_FAIL(status,
                    "step %" PRId64 ": %s. The training has diverged: try a smaller optim.lr, a longer "
                    "schedule.warmup_epochs, or train.clip_norm",
@@ -146,8 +149,8 @@ cr_status cr_run_evaluate(struct cr_run *run, struct cr_report *report, volatile
         cr_free(score);
         return status;
     }
-    scores_text(&e, labels, raw_human);
-    if (has_ema) scores_text(&ema, labels, ema_human);
+    scores_text(run, &e, raw_human);
+    if (has_ema) scores_text(run, &ema, ema_human);
     snprintf(human, sizeof human, "evaluation at step %" PRId64 ": %s%s%s%s", run->at.step, raw_human,
              has_ema ? "; moving averages: " : "", ema_human, is_best ? ", best so far" : "");
     struct cr_json_writer w = cr_report_begin(report, CR_EVENT_EVAL);
@@ -187,7 +190,7 @@ cr_status cr_run_evaluate_views(struct cr_run *run, struct cr_report *report, vo
     if (has_ema) CR_TRY(cr_state_ema_exchange(&run->session));
     if (status == CR_ERR_INTERRUPTED) return CR_OK; /* the checkpoint is complete */
     CR_TRY(status);
-    scores_text(&e, labels, human);
+    scores_text(run, &e, human);
     snprintf(text, sizeof text, "evaluation with tta = %s (%d views of each image%s): %s", cr_word_tta(tta),
              cr_prepare_views(tta), has_ema ? ", moving averages" : "", human);
     struct cr_json_writer w = cr_report_begin(report, CR_EVENT_FINAL_TTA);

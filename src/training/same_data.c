@@ -118,6 +118,11 @@ cr_status cr_run_check_data(struct cr_run *run, bool force) {
     CR_TRY(cr_dataset_contents(run->train, &run->data_contents));
     if (!run->from) return CR_OK;
     CR_TRY(cr_state_position(run->from, &old));
+    if (!old.steps_per_epoch && !old.data_fingerprint && !force)
+        return CR_FAIL(CR_ERR_CONFIG,
+                       "%s: a network without a training that could continue, as prune and compress save it: start a "
+                       "new run from it, with model.weights=%s and -o FOLDER",
+                       run->from, run->from);
     CR_TRY_OUT(compare_classes(run, &diff, &before));
     compare_images(run, &old, &diff);
     if (diff.failed) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory while comparing datasets");

@@ -318,12 +318,10 @@ static double added(double want, double old, double least) {
 
 static void closed_distill(const struct cr_verify_values *v, double *const scale[]) {
     const struct cr_distill_attr *a = &v->op->attr.distill;
-    const double part = v->op->kind == CR_OP_distill ? 1 - (double)a->weight : 1, T = (double)a->temperature,
-                 least = 1e-3 * (double)a->weight * T * T, *before = v->in[CR_IN_distill_metrics],
-                 *want = v->want[CR_OUT_distill_metrics];
-    const int64_t N    = dim(v->program, v->op->in[CR_IN_distill_logits], 0);
-    scale[CR_OUT_distill_metrics][0] =
-        added(want[0], part * before[0], v->op->kind == CR_OP_distill ? (double)N * least : 0);
+    const double part = 1 - (double)a->weight, T = (double)a->temperature, least = 1e-3 * (double)a->weight * T * T,
+                 *before = v->in[CR_IN_distill_metrics], *want = v->want[CR_OUT_distill_metrics];
+    const int64_t N                  = dim(v->program, v->op->in[CR_IN_distill_logits], 0);
+    scale[CR_OUT_distill_metrics][0] = added(want[0], part * before[0], (double)N * least);
     for (int i = 1; i < 4; i++) scale[CR_OUT_distill_metrics][i] = 0; /* copies of counts */
 }
 
@@ -333,7 +331,7 @@ static void closed_distill_grad(const struct cr_verify_values *v, double *const 
     const double least =
         1e-6 * fabs(state[CR_STATE_LOSS_SCALE] * (double)v->op->attr.distill.weight * v->op->attr.distill.temperature);
     for (int64_t i = 0; i < elems(v->program, v->op->out[0]); i++)
-        scale[CR_OUT_distill_grad_dx][i] = added(want[i], dy[i], v->op->kind == CR_OP_distill_grad ? least : 0);
+        scale[CR_OUT_distill_grad_dx][i] = added(want[i], dy[i], least);
 }
 
 /* A = |w| + |e|, because the new mean is computed from a difference. A is 0 where the mean does not change. */
@@ -389,10 +387,8 @@ static const struct cr_verify_hooks hooks[CR_OP_COUNT] = {
     [CR_OP_muon]               = {.closed = closed_update},
     [CR_OP_ema]                = {.closed = closed_ema},
     /* knowledge distillation */
-    [CR_OP_distill]               = {.closed = closed_distill},
-    [CR_OP_distill_grad]          = {.closed = closed_distill_grad},
-    [CR_OP_distill_features]      = {.closed = closed_distill},
-    [CR_OP_distill_features_grad] = {.closed = closed_distill_grad},
+    [CR_OP_distill]      = {.closed = closed_distill},
+    [CR_OP_distill_grad] = {.closed = closed_distill_grad},
 };
 
 const struct cr_verify_hooks *cr_verify_hooks(enum cr_op_kind kind) {

@@ -102,7 +102,6 @@ static double reduction(const struct cr_program *p, const struct cr_op *op, int 
     case CR_OP_loss: return (double)(dim(p, in[0], 0) + dim(p, in[0], 3));
     case CR_OP_loss_grad: return (double)dim(p, in[0], 3);
     case CR_OP_head: return pixels(p, in[CR_IN_head_x]) + (double)dim(p, in[CR_IN_head_w], 0);
-    case CR_OP_distill_features: return (double)dim(p, in[0], 0);
     case CR_OP_bn_finalize: return (double)cr_sum_rows(&p->tensor[in[CR_IN_bn_finalize_sums]]) - 1;
     case CR_OP_bn_grad_finalize: return (double)cr_sum_rows(&p->tensor[in[CR_IN_bn_grad_finalize_grad_sums]]) - 1;
     case CR_OP_param_norms:

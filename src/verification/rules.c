@@ -96,10 +96,8 @@ static const struct cr_verify_rule rules[CR_OP_COUNT] = {
     [CR_OP_qconv_pair]        = {.exact = true},
     [CR_OP_qstem]             = {.exact = true},
     /* computed in FP64 where it matters */
-    [CR_OP_distill]               = {.extra = 4},
-    [CR_OP_distill_grad]          = {.extra = 4},
-    [CR_OP_distill_features]      = {.extra = 6},
-    [CR_OP_distill_features_grad] = {.extra = 4},
+    [CR_OP_distill]      = {.extra = 4},
+    [CR_OP_distill_grad] = {.extra = 4},
 };
 
 const struct cr_verify_rule *cr_verify_rule(enum cr_op_kind kind) {

@@ -57,14 +57,12 @@ struct checkops_case {
     unsigned                flags;
     struct cr_sparse_format format; /* with PATTERN: as in struct cr_sparsity_attr */
     enum cr_dtype           real;
-    bool                    big;   /* few draws; long operands are periodic; --bench measures the case */
-    bool                    timed; /* only for --bench: small cases are as good for comparing results */
+    bool                    big; /* few draws; long operands are periodic */
 };
 enum checkops_extent {
     CHECKOPS_WIDE, /* f32; a few small cases in f64, f16 and bf16 */
     /* for a device with kernels for 16-bit programs: all cases in f16 and bf16 too, and the layers of ResNet-50 */
-    CHECKOPS_HALF,
-    CHECKOPS_FULL_SIZE /* for --bench on such a device: ResNet-50, batch 256, f16: sizes that fill the device */
+    CHECKOPS_HALF
 };
 struct checkops_list {
     enum checkops_extent  extent;
@@ -74,9 +72,9 @@ struct checkops_list {
 };
 /* All cases, ordered by op kind. The caller frees the list with checkops_list_free. */
 CR_MUST cr_status checkops_list_make(enum checkops_extent extent, struct checkops_list *list);
-/* Cases of BN statistics from Gram matrices; of ResNet-50 with N images. */
+/* Cases of BN statistics from Gram matrices. */
 void checkops_list_gram(struct checkops_list *list);
-void checkops_list_gram_layers(struct checkops_list *list, int64_t N, enum cr_dtype real);
+void checkops_list_gram_layers(struct checkops_list *list); /* of ResNet-50 */
 void checkops_list_free(struct checkops_list *list);
 /* Whether 16-bit programs need cases of their own for this op: false if all tensors of the op are f32 there. */
 bool checkops_has_half(enum cr_op_kind kind);
@@ -86,6 +84,20 @@ struct checkops_shape {
     int64_t N, H, W, C, K;
     int     window, stride, pad;
     bool    big;
+};
+struct checkops_table {
+    const struct checkops_shape *shape;
+    size_t                       shapes;
+};
+#define CHECKOPS_TABLE(name)                                                                                           \
+    (struct checkops_table) {                                                                                          \
+        name, CR_COUNT(name)                                                                                           \
+    }
+#define CHECKOPS_FLAGS(...) ((const unsigned[]){__VA_ARGS__}), CR_COUNT(((const unsigned[]){__VA_ARGS__}))
+/* An op with flags, for each shape of a list. */
+struct checkops_job {
+    enum cr_op_kind kind;
+    unsigned        flags;
 };
 /* An f32 case of this shape. */
 struct checkops_case checkops_case_of(const struct checkops_shape *shape, enum cr_op_kind kind, unsigned flags);
@@ -97,9 +109,7 @@ void checkops_list_fused(struct checkops_list *list);
 /* Convolutions of `convs` whose filters have a sparsity pattern. */
 void checkops_list_sparse(struct checkops_list *list, const struct checkops_shape *convs, size_t count);
 void checkops_list_fused_layers(struct checkops_list *list);
-void checkops_list_fused_full_size(struct checkops_list *list);
 void checkops_list_layers(struct checkops_list *list, enum cr_op_kind kind); /* convolutions of ResNet-50, batch 2 */
-void checkops_list_full_size(struct checkops_list *list);
 
 /* A case as a program of one op. Freed with checkops_unit_free. */
 struct checkops_unit {
@@ -200,11 +210,6 @@ void checkops_arena_close(struct checkops_arena *arena);
 CR_MUST cr_status checkops_kernel(struct checkops_arena *arena, const struct cr_kernel *kernel,
                                   const struct checkops_unit *unit, const struct checkops_inputs *inputs,
                                   const struct cr_verify_expected *truth, struct checkops_verdict *verdict);
-/* Seconds of one launch: the minimum of several launches, or, on an asynchronous device, of several sequences of
- * launches. */
-CR_MUST cr_status checkops_time(struct checkops_arena *arena, const struct cr_kernel *kernel,
-                                const struct checkops_unit *unit, const struct checkops_inputs *inputs,
-                                double *seconds);
 
 /* Results of one kernel, in the order of device->kernels. */
 struct checkops_tally {
@@ -218,10 +223,9 @@ struct checkops_runner {
     struct cr_device *device;
     struct cr_device *cpu, *wide_cpu; /* devices of the reference: one thread, and all threads for big cases */
     const char       *filter;         /* only kernels whose name contains it; NULL: all */
-    bool              bench;
-    bool              algos;         /* run all algorithms of kernels that have several */
-    bool              until_failure; /* stop after the first case that fails */
-    int               shard, shards; /* only cases whose number is `shard` modulo `shards`; shards 0: all cases */
+    bool              algos;          /* run all algorithms of kernels that have several */
+    bool              until_failure;  /* stop after the first case that fails */
+    int               shard, shards;  /* only cases whose number is `shard` modulo `shards`; shards 0: all cases */
     /* cases that only reference kernels run: every n-th draw, beginning with another one in each case; 0 and 1: all */
     int                   reference_draws;
     int64_t               until_ns;    /* cr_time_ns after which no further case starts; 0: no limit */
@@ -244,6 +248,20 @@ struct checkops_runner {
 CR_MUST cr_status checkops_runner(struct checkops_runner *runner, const struct checkops_list *list);
 /* Whether a kernel of this kind has math TF32. */
 bool checkops_has_tf32(const struct checkops_runner *runner, enum cr_op_kind kind);
+
+/* ---- kernels that no case has reached: checkops_reach.c ---- */
+
+struct checkops_reach {
+    bool here;          /* a GPU of the asked capability accepts a case: the kernel should have run */
+    char elsewhere[64]; /* other capabilities whose GPUs accept one: " 8.0 8.6"; "": no GPU does, the kernel is dead */
+};
+/* Compute capability times 10 that the kernels of an open device see, from caps.text; 0 when there is none. */
+int checkops_capability(const char *text);
+/* Asks offline devices for `count` kernels by their names; a name that no device has is reached nowhere. The process
+ * must not open a GPU, see cr_gpu_open_offline. */
+CR_MUST cr_status checkops_reach(int cc, int count, const char *const name[], struct checkops_reach reach[]);
+/* Whether it is right that no case has reached the kernel: it is for GPUs of other capabilities. */
+bool checkops_reach_ok(const struct checkops_reach *reach);
 
 /* Runs kernels that are wrong on purpose, and returns the number of those that were not detected. With shards > 0 only
  * the kernels of one shard run; a shard is chosen as for cases. *tried is the number of kernels that ran. */

@@ -6,25 +6,17 @@
 #include <stdio.h>
 #include <string.h>
 
-struct image {
-    int64_t N, H, W, C;
-    bool    big;
-};
-static const struct image images[] = {
-    {1, 1, 1, 1, false},    {1, 1, 1, 3, false},    {2, 3, 5, 7, false},   {1, 7, 7, 16, false},
-    {3, 5, 3, 17, false},   {2, 4, 4, 64, false},   {5, 1, 1, 13, false},  {1, 3, 3, 15, false},
-    {1, 1, 31, 33, false},  {1, 1, 1, 1000, false}, {17, 2, 1, 31, false}, {1, 16, 16, 16, true},
-    {1, 1, 241, 17, true},  {2, 32, 32, 16, true},  {3, 16, 16, 32, true}, {4, 8, 8, 64, true},
-    {1, 28, 28, 128, true}, {1, 14, 14, 256, true}, {2, 7, 7, 512, true},  {1, 4, 4, 2048, true},
-    {1, 56, 56, 64, true},
+static const struct checkops_shape images[] = {
+    {1, 1, 1, 1, 0, 0, 0, 0, false},    {1, 1, 1, 3, 0, 0, 0, 0, false},    {2, 3, 5, 7, 0, 0, 0, 0, false},
+    {1, 7, 7, 16, 0, 0, 0, 0, false},   {3, 5, 3, 17, 0, 0, 0, 0, false},   {2, 4, 4, 64, 0, 0, 0, 0, false},
+    {5, 1, 1, 13, 0, 0, 0, 0, false},   {1, 3, 3, 15, 0, 0, 0, 0, false},   {1, 1, 31, 33, 0, 0, 0, 0, false},
+    {1, 1, 1, 1000, 0, 0, 0, 0, false}, {17, 2, 1, 31, 0, 0, 0, 0, false},  {1, 16, 16, 16, 0, 0, 0, 0, true},
+    {1, 1, 241, 17, 0, 0, 0, 0, true},  {2, 32, 32, 16, 0, 0, 0, 0, true},  {3, 16, 16, 32, 0, 0, 0, 0, true},
+    {4, 8, 8, 64, 0, 0, 0, 0, true},    {1, 28, 28, 128, 0, 0, 0, 0, true}, {1, 14, 14, 256, 0, 0, 0, 0, true},
+    {2, 7, 7, 512, 0, 0, 0, 0, true},   {1, 4, 4, 2048, 0, 0, 0, 0, true},  {1, 56, 56, 64, 0, 0, 0, 0, true},
 };
 
-struct conv {
-    int64_t N, H, W, C, K;
-    int     window, stride, pad;
-    bool    big;
-};
-static const struct conv convs[] = {
+static const struct checkops_shape convs[] = {
     {1, 1, 1, 1, 1, 1, 1, 0, false},
     {1, 3, 3, 1, 1, 3, 1, 1, false},
     {2, 5, 4, 3, 7, 3, 1, 1, false},
@@ -72,80 +64,89 @@ static const struct conv convs[] = {
 };
 
 /* of grouped convolutions: 2 groups, or with TWO 4 */
-static const struct conv grouped[] = {
+static const struct checkops_shape grouped[] = {
     {1, 1, 1, 4, 4, 1, 1, 0, false},  {2, 5, 4, 4, 8, 3, 1, 1, false},   {1, 7, 5, 8, 4, 3, 2, 1, false},
     {1, 9, 9, 16, 16, 5, 2, 2, true}, {1, 6, 6, 12, 20, 3, 1, 1, false}, {1, 7, 7, 64, 64, 3, 1, 1, true},
 };
 
-static const struct conv pools[] = {
+static const struct checkops_shape pools[] = {
     {1, 1, 1, 1, 0, 1, 1, 0, false},  {1, 2, 2, 3, 0, 2, 2, 0, false},   {2, 5, 4, 7, 0, 3, 2, 1, false},
     {1, 7, 7, 16, 0, 3, 2, 1, false}, {2, 6, 6, 17, 0, 2, 1, 0, false},  {1, 8, 5, 5, 0, 3, 1, 1, false},
     {1, 9, 9, 33, 0, 5, 3, 2, false}, {1, 16, 16, 64, 0, 3, 2, 1, true}, {1, 56, 56, 64, 0, 3, 2, 1, true},
 };
 
 /* two 1x1 convolutions; window: channels of the second output */
-static const struct conv pairs[] = {
+static const struct checkops_shape pairs[] = {
     {1, 1, 1, 64, 128, 64, 1, 0, false},  {1, 9, 8, 64, 128, 128, 1, 0, false}, {1, 3, 5, 128, 128, 128, 1, 0, false},
     {1, 1, 2, 3, 7, 5, 1, 0, false},      {1, 13, 10, 64, 256, 64, 1, 0, true}, {1, 7, 12, 128, 512, 128, 1, 0, true},
     {1, 5, 7, 256, 256, 256, 1, 0, true}, {1, 6, 6, 128, 512, 256, 1, 0, true},
 };
 
-static const struct conv chains[] = {
+static const struct checkops_shape chains[] = {
     {1, 1, 1, 64, 64, 64, 1, 0, false},  {1, 9, 8, 64, 128, 128, 1, 0, false}, {1, 8, 17, 64, 64, 64, 1, 0, false},
     {1, 3, 2, 3, 7, 5, 1, 0, false},     {2, 13, 10, 64, 256, 64, 1, 0, true}, {1, 16, 24, 64, 256, 128, 1, 0, true},
     {1, 6, 6, 128, 256, 64, 1, 0, true},
 };
 
 /* of the 8-bit stem: images of one and of several segments and bands */
-static const struct conv stems[] = {
+static const struct checkops_shape stems[] = {
     {1, 2, 2, 3, 64, 0, 0, 0, false},  {2, 10, 6, 3, 64, 0, 0, 0, false},  {3, 18, 34, 3, 128, 0, 0, 0, false},
     {1, 64, 30, 3, 64, 0, 0, 0, true}, {1, 10, 460, 3, 64, 0, 0, 0, true},
 };
 
 /* convolutions with pooling; in space-to-depth form y has 3 rows and columns less than x. Even and odd heights, blocks
  * that begin inside an image, the widest line */
-static const struct conv pooled[] = {
+static const struct checkops_shape pooled[] = {
     {1, 4, 4, 16, 64, 4, 1, 0, false},    {2, 7, 5, 3, 7, 3, 2, 1, false},     {3, 5, 6, 16, 64, 4, 1, 0, false},
     {1, 9, 11, 5, 6, 7, 2, 3, false},     {2, 14, 20, 16, 64, 4, 1, 0, false}, {1, 115, 10, 16, 64, 4, 1, 0, true},
     {1, 12, 115, 16, 128, 4, 1, 0, true}, {120, 34, 6, 16, 64, 4, 1, 0, true}, {13, 30, 5, 16, 64, 4, 1, 0, true},
     {1, 6, 116, 16, 64, 4, 1, 0, true},
 };
 
-static const struct conv shortcuts[] = {
+static const struct checkops_shape shortcuts[] = {
     /* pad: number of channels of zeros before and after the input channels */
     {1, 1, 1, 1, 0, 1, 1, 1, false},    {2, 5, 5, 3, 0, 1, 2, 2, false},  {1, 4, 6, 16, 0, 1, 2, 8, false},
     {1, 3, 3, 7, 0, 1, 1, 0, false},    {1, 7, 7, 17, 0, 1, 3, 5, false}, {2, 32, 32, 16, 0, 1, 2, 8, true},
     {2, 16, 16, 32, 0, 1, 2, 16, true},
 };
 
-static const struct conv denses[] = {
+static const struct checkops_shape denses[] = {
     /* N, C, K */
     {1, 1, 1, 1, 1, 0, 0, 0, false},   {2, 1, 1, 3, 7, 0, 0, 0, false},     {3, 1, 1, 17, 16, 0, 0, 0, false},
     {5, 1, 1, 16, 13, 0, 0, 0, false}, {1, 1, 1, 65, 10, 0, 0, 0, false},   {13, 1, 1, 64, 10, 0, 0, 0, false},
     {4, 1, 1, 64, 100, 0, 0, 0, true}, {2, 1, 1, 512, 1000, 0, 0, 0, true}, {2, 1, 1, 2048, 100, 0, 0, 0, true},
 };
 
-static const struct conv losses[] = {
+static const struct checkops_shape losses[] = {
     /* N, K classes */
     {1, 1, 1, 0, 1, 0, 0, 0, false},   {2, 1, 1, 0, 3, 0, 0, 0, false},   {7, 1, 1, 0, 10, 0, 0, 0, false},
     {16, 1, 1, 0, 5, 0, 0, 0, false},  {33, 1, 1, 0, 17, 0, 0, 0, false}, {128, 1, 1, 0, 10, 0, 0, 0, true},
     {8, 1, 1, 0, 1000, 0, 0, 0, true},
 };
 
-/* features of images: N, H, W, C, and K classes of the labels */
-static const struct conv distilled[] = {
-    {1, 1, 1, 1, 10, 0, 0, 0, false},  {2, 3, 2, 5, 10, 0, 0, 0, false},    {7, 4, 4, 8, 10, 0, 0, 0, false},
-    {5, 7, 7, 33, 10, 0, 0, 0, false}, {16, 16, 16, 64, 10, 0, 0, 0, true},
-};
-
 /* of the op head: N, H, W, C, and K classes */
-static const struct conv heads[] = {
+static const struct checkops_shape heads[] = {
     {1, 8, 8, 64, 10, 0, 0, 0, false},  {2, 3, 2, 5, 3, 0, 0, 0, false},    {3, 8, 8, 8, 1, 0, 0, 0, false},
     {7, 8, 8, 24, 10, 0, 0, 0, false},  {33, 4, 16, 64, 7, 0, 0, 0, false}, {5, 8, 8, 64, 100, 0, 0, 0, false},
     {300, 8, 8, 16, 33, 0, 0, 0, true}, {128, 8, 8, 64, 10, 0, 0, 0, true}, {130, 8, 8, 64, 128, 0, 0, 0, true},
 };
 
 /* ---- the list ---- */
+
+struct checkops_case checkops_case_of(const struct checkops_shape *t, enum cr_op_kind kind, unsigned flags) {
+    return (struct checkops_case){.kind   = kind,
+                                  .N      = t->N,
+                                  .H      = t->H,
+                                  .W      = t->W,
+                                  .C      = t->C,
+                                  .K      = t->K,
+                                  .window = t->window,
+                                  .stride = t->stride,
+                                  .pad    = t->pad,
+                                  .flags  = flags,
+                                  .real   = CR_F32,
+                                  .big    = t->big};
+}
 
 void checkops_list_add(struct checkops_list *list, const struct checkops_case *c) {
     if (list->failed) return;
@@ -212,53 +213,23 @@ void checkops_list_add_types(struct checkops_list *list, const struct checkops_c
     checkops_list_add(list, &c);
 }
 
-static void list_variants(struct checkops_list *list, enum cr_op_kind kind, const struct conv *table, size_t count,
+static void list_variants(struct checkops_list *list, enum cr_op_kind kind, struct checkops_table table,
                           const unsigned *flags, size_t variants) {
-    for (size_t i = 0; i < count; i++) {
-        const struct conv *t = &table[i];
-        for (size_t v = 0; v < variants; v++)
-            checkops_list_add_types(list,
-                                    &(struct checkops_case){.kind   = kind,
-                                                            .N      = t->N,
-                                                            .H      = t->H,
-                                                            .W      = t->W,
-                                                            .C      = t->C,
-                                                            .K      = t->K,
-                                                            .window = t->window,
-                                                            .stride = t->stride,
-                                                            .pad    = t->pad,
-                                                            .flags  = flags[v],
-                                                            .real   = CR_F32,
-                                                            .big    = t->big},
-                                    i);
-    }
+    for (size_t i = 0; i < table.shapes; i++)
+        for (size_t v = 0; v < variants; v++) {
+            const struct checkops_case c = checkops_case_of(&table.shape[i], kind, flags[v]);
+            checkops_list_add_types(list, &c, i);
+        }
 }
 
-static void list_images(struct checkops_list *list, enum cr_op_kind kind, const unsigned *flags, size_t variants) {
-    for (size_t i = 0; i < CR_COUNT(images); i++) {
-        const struct image *t = &images[i];
-        for (size_t v = 0; v < variants; v++)
-            checkops_list_add_types(list,
-                                    &(struct checkops_case){.kind  = kind,
-                                                            .N     = t->N,
-                                                            .H     = t->H,
-                                                            .W     = t->W,
-                                                            .C     = t->C,
-                                                            .flags = flags[v],
-                                                            .real  = CR_F32,
-                                                            .big   = t->big},
-                                    i);
-    }
-}
-
-#define FLAGS(...) ((const unsigned[]){__VA_ARGS__}), CR_COUNT(((const unsigned[]){__VA_ARGS__}))
-#define TABLE(table) table, CR_COUNT(table)
+#define FLAGS CHECKOPS_FLAGS
+#define TABLE CHECKOPS_TABLE
 
 /* N, C, and the taps of a filter over channels */
-static const struct conv rows[] = {{1, 1, 1, 1, 0, 3, 1, 0, false},
-                                   {2, 1, 1, 4, 0, 3, 1, 0, false},
-                                   {3, 1, 1, 17, 0, 5, 1, 0, false},
-                                   {5, 1, 1, 256, 0, 7, 1, 0, true}};
+static const struct checkops_shape rows[] = {{1, 1, 1, 1, 0, 3, 1, 0, false},
+                                             {2, 1, 1, 4, 0, 3, 1, 0, false},
+                                             {3, 1, 1, 17, 0, 5, 1, 0, false},
+                                             {5, 1, 1, 256, 0, 7, 1, 0, true}};
 
 static void list_pointwise(struct checkops_list *list) {
     static const enum cr_op_kind plain[] = {CR_OP_bn_sums, CR_OP_bn_finalize, CR_OP_bn_scale_bias, CR_OP_relu,
@@ -268,21 +239,22 @@ static void list_pointwise(struct checkops_list *list) {
                                             CR_OP_se_scale_grad, CR_OP_offload, CR_OP_prefetch, CR_OP_barrier,
                                             /* all_reduce of one rank; several ranks have tests of their own */
                                             CR_OP_all_reduce};
-    for (size_t i = 0; i < CR_COUNT(plain); i++) list_images(list, plain[i], FLAGS(0));
+    for (size_t i = 0; i < CR_COUNT(plain); i++) list_variants(list, plain[i], TABLE(images), FLAGS(0));
     /* TWO: images of 16 bits */
-    list_images(list, CR_OP_normalize, FLAGS(0, CHECKOPS_BOXES, CHECKOPS_TWO, CHECKOPS_TWO | CHECKOPS_BOXES));
-    list_images(list, CR_OP_mix, FLAGS(0, CHECKOPS_TWO));
+    list_variants(list, CR_OP_normalize, TABLE(images),
+                  FLAGS(0, CHECKOPS_BOXES, CHECKOPS_TWO, CHECKOPS_TWO | CHECKOPS_BOXES));
+    list_variants(list, CR_OP_mix, TABLE(images), FLAGS(0, CHECKOPS_TWO));
     list_variants(list, CR_OP_channel_conv, TABLE(rows), FLAGS(0));
     list_variants(list, CR_OP_channel_conv_dgrad, TABLE(rows), FLAGS(0));
     list_variants(list, CR_OP_channel_conv_wgrad, TABLE(rows), FLAGS(0, CHECKOPS_ACCUMULATE));
-    list_images(list, CR_OP_drop, FLAGS(0, CHECKOPS_MASK)); /* MASK: whole images */
-    list_images(list, CR_OP_bn_apply,
-                FLAGS(0, CHECKOPS_RELU, CHECKOPS_ADD, CHECKOPS_ADD | CHECKOPS_RELU,
-                      CHECKOPS_ADD | CHECKOPS_ADD_SCALE_BIAS, CHECKOPS_ADD | CHECKOPS_ADD_SCALE_BIAS | CHECKOPS_RELU,
-                      CHECKOPS_MEAN_RSTD | CHECKOPS_RELU));
-    list_images(list, CR_OP_bn_grad_sums, FLAGS(0, CHECKOPS_MASK));
-    list_images(list, CR_OP_bn_grad_finalize, FLAGS(0, CHECKOPS_ACCUMULATE));
-    list_images(list, CR_OP_bn_grad_apply, FLAGS(0, CHECKOPS_MASK));
+    list_variants(list, CR_OP_drop, TABLE(images), FLAGS(0, CHECKOPS_MASK)); /* MASK: whole images */
+    list_variants(list, CR_OP_bn_apply, TABLE(images),
+                  FLAGS(0, CHECKOPS_RELU, CHECKOPS_ADD, CHECKOPS_ADD | CHECKOPS_RELU,
+                        CHECKOPS_ADD | CHECKOPS_ADD_SCALE_BIAS, CHECKOPS_ADD | CHECKOPS_ADD_SCALE_BIAS | CHECKOPS_RELU,
+                        CHECKOPS_MEAN_RSTD | CHECKOPS_RELU));
+    list_variants(list, CR_OP_bn_grad_sums, TABLE(images), FLAGS(0, CHECKOPS_MASK));
+    list_variants(list, CR_OP_bn_grad_finalize, TABLE(images), FLAGS(0, CHECKOPS_ACCUMULATE));
+    list_variants(list, CR_OP_bn_grad_apply, TABLE(images), FLAGS(0, CHECKOPS_MASK));
 }
 
 static void list_convs(struct checkops_list *list, enum cr_op_kind kind, const unsigned *flags, size_t variants) {
@@ -293,12 +265,12 @@ static void list_convs(struct checkops_list *list, enum cr_op_kind kind, const u
 /* The meaning of the flags is in checkops_unit_quant.c. */
 static void list_quant(struct checkops_list *list) {
     enum { RELU = CHECKOPS_RELU, X_SIGNED = CHECKOPS_BIAS, ADD = CHECKOPS_ADD, F32 = CHECKOPS_MEAN_RSTD };
-    list_images(list, CR_OP_fake_quant, FLAGS(0, RELU));
-    list_images(list, CR_OP_fake_quant_filter, FLAGS(0));
-    list_images(list, CR_OP_quantize, FLAGS(0, RELU));
-    list_images(list, CR_OP_dequantize, FLAGS(0, RELU));
-    list_images(list, CR_OP_quantize_filter, FLAGS(0));
-    list_images(list, CR_OP_qconv_coeffs, FLAGS(0, CHECKOPS_BIAS, RELU | ADD));
+    list_variants(list, CR_OP_fake_quant, TABLE(images), FLAGS(0, RELU));
+    list_variants(list, CR_OP_fake_quant_filter, TABLE(images), FLAGS(0));
+    list_variants(list, CR_OP_quantize, TABLE(images), FLAGS(0, RELU));
+    list_variants(list, CR_OP_dequantize, TABLE(images), FLAGS(0, RELU));
+    list_variants(list, CR_OP_quantize_filter, TABLE(images), FLAGS(0));
+    list_variants(list, CR_OP_qconv_coeffs, TABLE(images), FLAGS(0, CHECKOPS_BIAS, RELU | ADD));
     list_variants(list, CR_OP_pack_filter, TABLE(convs), FLAGS(0));
     list_variants(list, CR_OP_qconv, TABLE(convs),
                   FLAGS(0, RELU, X_SIGNED, F32, RELU | ADD, RELU | ADD | CHECKOPS_ADD_SCALE_BIAS, F32 | RELU | ADD,
@@ -348,13 +320,11 @@ static void list_all(struct checkops_list *list) {
                         CHECKOPS_ACCUMULATE | CHECKOPS_SMOOTH | CHECKOPS_MIXES));
     list_variants(list, CR_OP_distill, TABLE(losses), FLAGS(0, CHECKOPS_SMOOTH));
     list_variants(list, CR_OP_distill_grad, TABLE(losses), FLAGS(0, CHECKOPS_SMOOTH | CHECKOPS_SCALED));
-    list_variants(list, CR_OP_distill_features, TABLE(distilled), FLAGS(0));
-    list_variants(list, CR_OP_distill_features_grad, TABLE(distilled), FLAGS(0, CHECKOPS_SCALED));
     for (int kind = CR_OP_loss; kind <= CR_OP_loss_grad; kind += CR_OP_loss_grad - CR_OP_loss)
         list_variants(list, (enum cr_op_kind)kind, TABLE(losses),
                       FLAGS(CHECKOPS_TWO, CHECKOPS_TWO | CHECKOPS_SMOOTH | CHECKOPS_WEIGHTS,
                             CHECKOPS_TWO | CHECKOPS_MIXES | CHECKOPS_SMOOTH));
-    static const struct conv stores[] = {
+    static const struct checkops_shape stores[] = {
         {1, 1, 1, 1, 0, 0, 0, 0, false}, {1, 1, 1, 1, 0, 0, 0, 0, false}, {1, 1, 1, 1, 0, 0, 0, 0, false}};
     list_variants(list, CR_OP_grad_norm, TABLE(stores), FLAGS(0, CHECKOPS_SCALED));
     list_variants(list, CR_OP_sgd, TABLE(stores),
@@ -376,26 +346,13 @@ static void list_all(struct checkops_list *list) {
     list_variants(list, CR_OP_muon, TABLE(stores),
                   FLAGS(0, CHECKOPS_CLIP | CHECKOPS_SCALED, CHECKOPS_BITS | CHECKOPS_CLIP));
     list_variants(list, CR_OP_ema, TABLE(stores), FLAGS(0, CHECKOPS_SMOOTH, CHECKOPS_BITS));
-    for (int kind = CR_OP_grad_norm; kind <= CR_OP_ema; kind++) /* as many parameters as ResNet-20 */
-        checkops_list_add(list, &(struct checkops_case){.kind  = (enum cr_op_kind)kind,
-                                                        .N     = 1,
-                                                        .H     = 1,
-                                                        .W     = 1,
-                                                        .C     = 1,
-                                                        .K     = 270,
-                                                        .real  = CR_F32,
-                                                        .big   = true,
-                                                        .timed = true});
     checkops_list_fused(list);
     if (list->extent == CHECKOPS_HALF) checkops_list_fused_layers(list);
 }
 
 cr_status checkops_list_make(enum checkops_extent extent, struct checkops_list *list) {
     *list = (struct checkops_list){.extent = extent};
-    if (extent == CHECKOPS_FULL_SIZE)
-        checkops_list_full_size(list);
-    else
-        list_all(list);
+    list_all(list);
     if (!list->failed) return CR_OK;
     checkops_list_free(list);
     return CR_NO_MEMORY(sizeof *list->item);

@@ -44,19 +44,6 @@ static void tally_add(struct checkops_runner *w, int kernel, const struct checko
     snprintf(t->why, sizeof t->why, "%.399s\n       in %.150s, %.40s", v->why, shape, family);
 }
 
-static void bench_line(const struct checkops_runner *w, const struct cr_kernel *kernel,
-                       const struct checkops_unit *unit, double seconds) {
-    double bytes, flops;
-    char   shape[200];
-    cr_op_cost(&unit->program, unit->op, &bytes, &flops);
-    checkops_unit_text(unit, shape, sizeof shape);
-    const double roofline_s =
-        CR_MAX(bytes / w->device->caps.bytes_per_s, flops / cr_device_flops(w->device, kernel->math));
-    printf("     %-22s %9.1f us %7.2f GB/s %8.2f GFLOP/s %5.1f %% of roofline  %s, algorithm %d\n", kernel->name,
-           seconds * 1e6, bytes / seconds * 1e-9, flops / seconds * 1e-9, 100 * roofline_s / seconds, shape,
-           unit->op->algo);
-}
-
 struct sample { /* a draw and its expected result */
     const struct checkops_unit *unit;
     const struct checkops_draw *draw;
@@ -105,13 +92,6 @@ static cr_status sample_truth(struct checkops_runner *w, struct sample *s, const
 static cr_status run_algo(struct checkops_runner *w, struct sample *s, int i) {
     const struct cr_kernel *kernel = w->kernel[i];
     struct checkops_verdict verdict;
-    double                  seconds;
-    if (w->bench) {
-        CR_TRY(checkops_time(&w->arena, kernel, s->unit, &s->inputs, &seconds));
-        bench_line(w, kernel, s->unit, seconds);
-        w->tally[i].runs++;
-        return CR_OK;
-    }
     CR_TRY(sample_truth(w, s, kernel));
     const int64_t start = cr_time_ns();
     CR_TRY(checkops_kernel(&w->arena, kernel, s->unit, &s->inputs, &s->truth, &verdict));
@@ -153,8 +133,7 @@ static cr_status run_case(struct checkops_runner *w, const struct checkops_case 
     bool                 has_fast;
     CR_TRY(checkops_unit_make(c, &unit));
     if (count_wanted(w, &unit, &has_fast)) {
-        const int n = w->bench ? 1 : checkops_draws(&unit, index, draws);
-        if (w->bench) draws[0] = (struct checkops_draw){FAMILY_NORMAL, CR_NONE};
+        const int n     = checkops_draws(&unit, index, draws);
         const int every = has_fast ? 1 : CR_MIN(CR_MAX(w->reference_draws, 1), n), turn = w->cases % every;
         w->cases++;
         w->only_ref += !has_fast;
@@ -167,7 +146,6 @@ static cr_status run_case(struct checkops_runner *w, const struct checkops_case 
 /* Whether the runner's restrictions allow a case. */
 static bool is_chosen(const struct checkops_runner *w, const struct checkops_list *list, int i) {
     const struct checkops_case *c = &list->item[i];
-    if (w->bench ? !c->big : c->timed) return false;
     if (w->shards && i % w->shards != w->shard) return false;
     return !w->only_tf32 || (c->real == CR_F32 && checkops_has_tf32(w, c->kind));
 }

@@ -65,32 +65,10 @@ static const struct checkops_shape narrow[] = {
     CHECKOPS_BIAS, CHECKOPS_BIAS | CHECKOPS_RELU, CHECKOPS_BIAS | CHECKOPS_ADD,                                        \
         CHECKOPS_BIAS | CHECKOPS_ADD | CHECKOPS_RELU
 
-struct table {
-    const struct checkops_shape *shape;
-    size_t                       shapes;
-};
-#define TABLE(name)                                                                                                    \
-    (struct table) {                                                                                                   \
-        name, CR_COUNT(name)                                                                                           \
-    }
-#define FLAGS(...) ((const unsigned[]){__VA_ARGS__}), CR_COUNT(((const unsigned[]){__VA_ARGS__}))
+#define FLAGS CHECKOPS_FLAGS
+#define TABLE CHECKOPS_TABLE
 
-struct checkops_case checkops_case_of(const struct checkops_shape *t, enum cr_op_kind kind, unsigned flags) {
-    return (struct checkops_case){.kind   = kind,
-                                  .N      = t->N,
-                                  .H      = t->H,
-                                  .W      = t->W,
-                                  .C      = t->C,
-                                  .K      = t->K,
-                                  .window = t->window,
-                                  .stride = t->stride,
-                                  .pad    = t->pad,
-                                  .flags  = flags,
-                                  .real   = CR_F32,
-                                  .big    = t->big};
-}
-
-static void list(struct checkops_list *out, enum cr_op_kind kind, struct table table, const unsigned *flags,
+static void list(struct checkops_list *out, enum cr_op_kind kind, struct checkops_table table, const unsigned *flags,
                  size_t variants) {
     for (size_t i = 0; i < table.shapes; i++)
         for (size_t v = 0; v < variants; v++) {
@@ -139,9 +117,9 @@ static void list_shortcuts(struct checkops_list *out) {
 }
 
 static void list_finishing(struct checkops_list *out) {
-    const struct table tables[] = {TABLE(cifar), TABLE(narrow)};
+    const struct checkops_table tables[] = {TABLE(cifar), TABLE(narrow)};
     for (size_t i = 0; i < CR_COUNT(tables); i++) {
-        struct table inner = tables[i];
+        struct checkops_table inner = tables[i];
         inner.shapes--; /* the stem has no op before it */
         list(out, CR_OP_conv, tables[i], FLAGS(CHECKOPS_SUMS | CHECKOPS_FINISH));
         list(out, CR_OP_conv, inner, FLAGS(CHECKOPS_SCALE_BIAS | CHECKOPS_SUMS | CHECKOPS_FINISH));
@@ -209,9 +187,9 @@ void checkops_list_fused(struct checkops_list *out) {
     list(out, CR_OP_fold_bn, TABLE(convs), FLAGS(0));
     list(out, CR_OP_s2d_filter, TABLE(stems), FLAGS(0));
     list(out, CR_OP_s2d_filter_grad, TABLE(stems), FLAGS(0, CHECKOPS_ACCUMULATE));
-    list(out, CR_OP_conv, (struct table){&convs[CR_COUNT(convs) - 1], 1},
+    list(out, CR_OP_conv, (struct checkops_table){&convs[CR_COUNT(convs) - 1], 1},
          FLAGS(0)); /* the stem's convolution, not fused */
-    list(out, CR_OP_conv_wgrad, (struct table){&convs[CR_COUNT(convs) - 1], 1}, FLAGS(0, CHECKOPS_ACCUMULATE));
+    list(out, CR_OP_conv_wgrad, (struct checkops_table){&convs[CR_COUNT(convs) - 1], 1}, FLAGS(0, CHECKOPS_ACCUMULATE));
 }
 
 /* ---- layers at full resolution ---- */
@@ -225,11 +203,7 @@ static const struct checkops_shape layers[] = {
     {2, 7, 7, 512, 512, 3, 1, 1, true},
 };
 
-struct job {
-    enum cr_op_kind kind;
-    unsigned        flags;
-};
-static const struct job layer_jobs[] = {
+static const struct checkops_job layer_jobs[] = {
     {CR_OP_conv, CHECKOPS_SUMS},
     {CR_OP_conv, CHECKOPS_SCALE_BIAS | CHECKOPS_SCALE_BIAS_HALF | CHECKOPS_SUMS},
     {CR_OP_conv, CHECKOPS_SCALE_BIAS | CHECKOPS_SUMS},
@@ -244,78 +218,14 @@ static const struct job layer_jobs[] = {
     {CR_OP_conv_grad, MASKED & ~CHECKOPS_FROZEN_BN},
 };
 
-/* Layers of wide_resnet50_2, only to be timed. */
-static const struct checkops_shape wide_layers[] = {{256, 56, 56, 128, 128, 3, 1, 1, true},
-                                                    {256, 28, 28, 256, 256, 3, 1, 1, true},
-                                                    {256, 14, 14, 512, 512, 3, 1, 1, true},
-                                                    {256, 7, 7, 1024, 1024, 3, 1, 1, true},
-                                                    {256, 28, 28, 512, 256, 1, 1, 0, true}};
-
-static void add_layers(struct checkops_list *out, const struct checkops_shape *shape, size_t shapes, int64_t N,
-                       enum cr_dtype real) {
-    for (size_t j = 0; j < CR_COUNT(layer_jobs); j++)
-        for (size_t i = 0; i < shapes; i++) {
-            struct checkops_case c = checkops_case_of(&shape[i], layer_jobs[j].kind, layer_jobs[j].flags);
-            c.N                    = N;
-            c.real                 = real;
-            checkops_list_add(out, &c);
-        }
-}
-
 void checkops_list_fused_layers(struct checkops_list *out) {
-    add_layers(out, layers, CR_COUNT(layers), 2, CR_F16);
-    add_layers(out, layers, CR_COUNT(layers), 2, CR_BF16);
-    checkops_list_gram_layers(out, 48, CR_F16);
-}
-
-/* ResNet-50's images, batch 256. */
-void checkops_list_fused_full_size(struct checkops_list *out) {
-    static const struct job jobs[] = {
-        {CR_OP_bn_apply, CHECKOPS_RELU | CHECKOPS_ADD | CHECKOPS_BITS},
-        {CR_OP_relu_grad, CHECKOPS_ADD | CHECKOPS_BITS},
-        {CR_OP_relu_grad, CHECKOPS_ADD | CHECKOPS_BN | CHECKOPS_BITS},
-        {CR_OP_relu_grad, CHECKOPS_ADD | CHECKOPS_BN | CHECKOPS_BN2 | CHECKOPS_BITS},
-        {CR_OP_bn_grad_sums, CHECKOPS_MASK_FROM_X},
-        {CR_OP_bn_grad_apply, CHECKOPS_MASK_FROM_X},
-    };
-    static const struct checkops_shape images_there[] = {{256, 56, 56, 64, 0, 0, 0, 0, true},
-                                                         {256, 56, 56, 256, 0, 0, 0, 0, true}};
-    static const struct checkops_shape pool           = {256, 112, 112, 64, 0, 3, 2, 1, true},
-                                       input_image    = {256, 224, 224, 3, 0, 0, 0, 0, true};
-    static const struct checkops_shape stem           = {1, 1, 1, 1, 64, 0, 0, 0, true},
-                                       block          = {1, 7, 7, 512, 512, 3, 1, 1, true},
-                                       option_a       = {256, 32, 32, 16, 0, 1, 2, 8, true};
-    static const struct {
-        const struct checkops_shape *shape;
-        struct job                   job;
-    } filters[]                      = {{&stem, {CR_OP_s2d_filter, 0}},
-                                        {&stem, {CR_OP_s2d_filter_grad, 0}},
-                                        {&block, {CR_OP_fold_bn, 0}},
-                                        {&option_a, {CR_OP_pad_shortcut, 0}},
-                                        {&option_a, {CR_OP_pad_shortcut_grad, 0}}};
-    static const struct job others[] = {{CR_OP_maxpool, CHECKOPS_SCALE_BIAS},
-                                        {CR_OP_pool_bn_grad_sums, 0},
-                                        {CR_OP_pool_bn_grad_apply, 0},
-                                        {CR_OP_normalize, CHECKOPS_S2D},
-                                        {CR_OP_normalize, CHECKOPS_S2D | CHECKOPS_BOXES}};
-    for (size_t j = 0; j < CR_COUNT(jobs); j++)
-        for (size_t i = 0; i < CR_COUNT(images_there); i++) {
-            struct checkops_case c = checkops_case_of(&images_there[i], jobs[j].kind, jobs[j].flags);
-            c.real                 = CR_F16;
-            checkops_list_add(out, &c);
-        }
-    for (size_t j = 0; j < CR_COUNT(others); j++) {
-        struct checkops_case c =
-            checkops_case_of(others[j].kind == CR_OP_normalize ? &input_image : &pool, others[j].kind, others[j].flags);
-        c.real = CR_F16;
-        checkops_list_add(out, &c);
-    }
-    for (size_t i = 0; i < CR_COUNT(filters); i++) {
-        struct checkops_case c = checkops_case_of(filters[i].shape, filters[i].job.kind, filters[i].job.flags);
-        c.real                 = c.kind == CR_OP_s2d_filter_grad ? CR_F32 : CR_F16;
-        checkops_list_add(out, &c);
-    }
-    add_layers(out, layers, CR_COUNT(layers), 256, CR_F16);
-    add_layers(out, wide_layers, CR_COUNT(wide_layers), 256, CR_F16);
-    checkops_list_gram_layers(out, 256, CR_F16);
+    static const enum cr_dtype types[] = {CR_F16, CR_BF16};
+    for (size_t t = 0; t < CR_COUNT(types); t++)
+        for (size_t j = 0; j < CR_COUNT(layer_jobs); j++)
+            for (size_t i = 0; i < CR_COUNT(layers); i++) {
+                struct checkops_case c = checkops_case_of(&layers[i], layer_jobs[j].kind, layer_jobs[j].flags);
+                c.real                 = types[t];
+                checkops_list_add(out, &c);
+            }
+    checkops_list_gram_layers(out);
 }

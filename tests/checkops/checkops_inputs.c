@@ -99,11 +99,9 @@ static const char *const meaning[CR_OP_COUNT] = {
     [CR_OP_barrier]            = "x",
     [CR_OP_sparse_filter]      = "x",
     [CR_OP_all_reduce]         = "x",
-    /* the logits or features of two networks */
-    [CR_OP_distill]               = "xLMx",
-    [CR_OP_distill_grad]          = "xLTxx",
-    [CR_OP_distill_features]      = "xLMx",
-    [CR_OP_distill_features_grad] = "xLTxx",
+    /* the logits of two networks */
+    [CR_OP_distill]      = "xLMx",
+    [CR_OP_distill_grad] = "xLTxx",
 };
 
 static char letter(const struct checkops_unit *unit, int slot) {

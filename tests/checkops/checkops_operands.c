@@ -50,7 +50,6 @@ double checkops_huge_limit(const struct checkops_unit *unit) {
     case CR_OP_lamb:
     case CR_OP_muon:
     case CR_OP_param_norms:
-    case CR_OP_distill_features:
     case CR_OP_grad_norm: return sqrt(top / (8 * n));
     case CR_OP_lamb_norms: return sqrt(top / (8 * n)) * op->attr.sgd.eps; /* a second moment may be 0 */
     case CR_OP_bn_finalize: return sqrt(top / (8 * (double)op->attr.bn.count));

@@ -346,9 +346,7 @@ void checkops_build_op(struct checkops_build *b) {
     case CR_OP_loss:
     case CR_OP_loss_grad: checkops_build_loss(b); return;
     case CR_OP_distill:
-    case CR_OP_distill_grad:
-    case CR_OP_distill_features:
-    case CR_OP_distill_features_grad: checkops_build_distill(b); return;
+    case CR_OP_distill_grad: checkops_build_distill(b); return;
     case CR_OP_fake_quant:
     case CR_OP_fake_quant_filter:
     case CR_OP_quantize:

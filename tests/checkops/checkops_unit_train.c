@@ -26,19 +26,16 @@ void checkops_build_loss(struct checkops_build *b) {
     b->op.out[CR_OUT_loss_metrics] = b->op.in[CR_IN_loss_metrics];
 }
 
-/* The ops of logits and of features have the same slots, of images of one pixel or more. */
 void checkops_build_distill(struct checkops_build *b) {
-    const struct checkops_case *c      = b->c;
-    const bool                  logits = c->kind == CR_OP_distill || c->kind == CR_OP_distill_grad;
-    const int64_t               H = logits ? 1 : c->H, W = logits ? 1 : c->W, C = logits ? c->K : c->C;
+    const struct checkops_case *c = b->c;
     b->op.attr.distill = (struct cr_distill_attr){.weight = 0.5f, .temperature = c->flags & CHECKOPS_SMOOTH ? 4 : 1};
-    in(b, CR_IN_distill_logits, b->real, c->N, H, W, C);
+    in(b, CR_IN_distill_logits, b->real, c->N, 1, 1, c->K);
     in(b, CR_IN_distill_labels, CR_I32, c->N, 1, 1, 1);
-    in(b, CR_IN_distill_teacher, b->real, c->N, H, W, C);
-    if (c->kind == CR_OP_distill_grad || c->kind == CR_OP_distill_features_grad) {
+    in(b, CR_IN_distill_teacher, b->real, c->N, 1, 1, c->K);
+    if (c->kind == CR_OP_distill_grad) {
         in(b, CR_IN_distill_grad_state, CR_F64, 1, 1, 1, CR_STATE_COUNT);
-        in(b, CR_IN_distill_grad_dy, b->real, c->N, H, W, C);
-        out(b, CR_OUT_distill_grad_dx, b->real, c->N, H, W, C);
+        in(b, CR_IN_distill_grad_dy, b->real, c->N, 1, 1, c->K);
+        out(b, CR_OUT_distill_grad_dx, b->real, c->N, 1, 1, c->K);
         return;
     }
     in(b, CR_IN_distill_metrics, b->wide, 1, 1, 1, 4);

@@ -1,10 +1,11 @@
 /* tests/checkops/test_checkops.c: compares every kernel of every device with the reference, and tests that wrong
  * kernels are detected.
- *   test_checkops [--bench] [--algos] [--shard I/N] [--reference-draws N] [--seconds S] [--device cpu|cuda] [PART]
- * PART: only kernels whose name contains it; --bench: measures time instead of comparing results; --algos: all
- * algorithms of kernels that have several; --shard I/N: the cases I, I+N, I+2N ... of the list, and these of the wrong
- * kernels; --reference-draws N: in cases that only reference kernels run, every N-th draw, beginning with another one
- * in each case. --ways and --share are the old names of --algos and --shard; they work until 0.4. */
+ *   test_checkops [--algos] [--shard I/N] [--reference-draws N] [--seconds S] [--device cpu|cuda] [PART]
+ *   test_checkops --unreached DEVICE KERNEL ...
+ * PART: only kernels whose name contains it; --algos: all algorithms of kernels that have several; --shard I/N: the
+ * cases I, I+N, I+2N ... of the list, and these of the wrong kernels; --reference-draws N: in cases that only reference
+ * kernels run, every N-th draw, beginning with another one in each case. --unreached: whether these kernels should have
+ * been reached on a GPU, whose line of text is given; a process without shards asks another one at its end. */
 #include "core/cpu.h"
 #include "tests/checkops/checkops.h"
 
@@ -12,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 struct totals {
     int passed, failed, skipped;
@@ -39,8 +41,9 @@ static void report_kernel(const struct checkops_runner *w, int i, struct totals 
         totals->skipped++;
         return;
     }
-    if (t->runs == 0 && (w->shards || w->cut)) { /* another shard or more time may reach the kernel */
-        printf("none %s %s\n", w->name, kernel->name);
+    if (t->runs == 0 && (w->shards || w->cut || w->device->backend->open_offline)) {
+        printf("none %s %s\n", w->name,
+               kernel->name); /* another shard, more time or another GPU may reach the kernel */
         return;
     }
     count(totals, ok);
@@ -69,7 +72,7 @@ static int threads_under_test(void) {
 }
 
 struct arguments {
-    bool        bench, algos;
+    bool        algos;
     int         shard, shards, reference_draws;
     double      seconds;         /* 0: no limit */
     const char *filter, *device; /* NULL: all */
@@ -94,7 +97,7 @@ static bool pass_is_needed(struct checkops_runner *w, enum pass pass) {
         w->skip[i] = w->tally[i].runs > 0;
         needed     = needed || !w->skip[i];
     }
-    return needed && !(w->bench && pass != PASS_ALL);
+    return needed;
 }
 
 /* Prints the results of kernels that no later pass runs, so that a test that is ended early has results. In f32 the
@@ -124,6 +127,56 @@ static cr_status run_pass(const struct cr_backend *backend, enum pass pass, stru
     return checkops_runner(w, list);
 }
 
+/* ---- kernels that no case reached ---- */
+
+/* test_checkops --unreached DEVICE KERNEL ...: prints "skip", or "FAIL" where a case should have reached the kernel. */
+static int print_unreached(const char *device, int count, const char *const name[]) {
+    static struct checkops_reach reach[CHECKOPS_KERNELS_MAX];
+    const int                    cc    = checkops_capability(device);
+    int                          wrong = 0;
+    if (!cc || count > CHECKOPS_KERNELS_MAX || checkops_reach(cc, count, name, reach) != CR_OK) {
+        printf("FAIL cannot say which kernels \"%s\" has: %s\n", device, cr_error_message());
+        return 1;
+    }
+    for (int k = 0; k < count; k++) {
+        const bool ok = checkops_reach_ok(&reach[k]);
+        wrong += !ok;
+        if (ok)
+            printf("skip cuda %-24s only for GPUs of other capabilities:%s\n", name[k], reach[k].elsewhere);
+        else
+            printf("FAIL cuda %-24s no case reaches this kernel%s\n", name[k],
+                   reach[k].here ? ", but this GPU has cases that it accepts" : ", and no other GPU has one for it");
+    }
+    return wrong != 0;
+}
+
+/* Another process asks: offline devices and open GPUs exclude each other. */
+static void judge_unreached(const struct checkops_runner *w, struct totals *totals) {
+    char           self[4096], line[512];
+    struct cr_text command  = {0};
+    const ssize_t  length   = readlink("/proc/self/exe", self, sizeof self - 1);
+    int            asked    = 0;
+    self[CR_MAX(length, 0)] = 0;
+    cr_text_add(&command, "'%s' --unreached '%s'", self, w->device->caps.text);
+    for (int i = 0; i < w->kernels; i++) {
+        const struct cr_kernel *kernel = w->kernel[i];
+        if (w->tally[i].runs || kernel->collective || kernel->op == CR_OP_fused) continue;
+        if (w->filter && !strstr(kernel->name, w->filter)) continue;
+        cr_text_add(&command, " '%s'", kernel->name);
+        asked++;
+    }
+    FILE *answers = asked && !command.failed ? popen(command.data, "r") : NULL;
+    while (answers && fgets(line, sizeof line, answers)) {
+        fputs(line, stdout);
+        totals->skipped += strncmp(line, "skip ", 5) == 0;
+        totals->failed += strncmp(line, "FAIL ", 5) == 0;
+        asked--;
+    }
+    if (answers) (void)pclose(answers);
+    if (asked) totals->failed++, printf("FAIL %d kernels that no case reached have no verdict\n", asked);
+    cr_text_free(&command);
+}
+
 /* The kernels whose results are not printed yet; then the device. `before`: results before those of this device. */
 static void report_runner(const struct checkops_runner *w, int64_t start, int before) {
     const char          *name   = w->name;
@@ -131,6 +184,7 @@ static void report_runner(const struct checkops_runner *w, int64_t start, int be
     struct totals       *totals = r->totals;
     for (int i = 0; i < w->kernels; i++)
         if (!r->runs[i] || r->runs[i] != w->tally[i].runs) report_kernel(w, i, totals);
+    if (w->device->backend->open_offline && !w->shards && !w->cut) judge_unreached(w, totals);
     if (totals->passed + totals->failed == before)
         printf("no kernel of %s has a name that contains \"%s\"\n", name, w->filter);
     if (w->cut) printf("%s: time limit reached, the remaining cases were not run\n", name);
@@ -141,14 +195,13 @@ static void report_runner(const struct checkops_runner *w, int64_t start, int be
 }
 
 /* The extent of the list depends on the opened device. */
-static cr_status choose_list(const struct cr_backend *backend, const struct arguments *arguments,
-                             struct checkops_list *list) {
+static cr_status choose_list(const struct cr_backend *backend, struct checkops_list *list) {
     const struct cr_device_options options = {.threads = threads_under_test()};
     struct cr_device              *device;
     CR_TRY(backend->open(&options, &device));
     const bool half = device->caps.half;
     cr_device_close(device);
-    return checkops_list_make(!half ? CHECKOPS_WIDE : arguments->bench ? CHECKOPS_FULL_SIZE : CHECKOPS_HALF, list);
+    return checkops_list_make(half ? CHECKOPS_HALF : CHECKOPS_WIDE, list);
 }
 
 static cr_status check_backend(const struct cr_backend *backend, const struct references *references,
@@ -164,23 +217,20 @@ static cr_status check_backend(const struct cr_backend *backend, const struct re
                                        .cpu             = references->one,
                                        .wide_cpu        = references->wide,
                                        .filter          = arguments->filter,
-                                       .bench           = arguments->bench,
                                        .algos           = arguments->algos,
                                        .shard           = arguments->shard,
                                        .shards          = arguments->shards,
                                        .reference_draws = arguments->reference_draws,
                                        .guard_pages     = true,
+                                       .kind_done       = report_kind,
                                        .caller          = &report};
-    if (!arguments->bench) runner->kind_done = report_kind;
     if (arguments->seconds > 0) runner->until_ns = start + (int64_t)(arguments->seconds * 1e9);
-    CR_TRY_OUT(choose_list(backend, arguments, &list));
+    CR_TRY_OUT(choose_list(backend, &list));
     for (enum pass pass = PASS_ALL; pass < PASSES; pass++)
         if (pass_is_needed(runner, pass)) CR_TRY_OUT(run_pass(backend, pass, runner, &list));
-    if (arguments->bench) totals->passed++;
     if (strcmp(backend->name, "cpu") == 0) report_kinds(runner, &list, totals);
 out:
-    if (runner->kernels && !arguments->bench)
-        report_runner(runner, start, before); /* after an error: the results before the error */
+    if (runner->kernels) report_runner(runner, start, before); /* after an error: the results before the error */
     checkops_arena_close(&runner->arena);
     cr_device_close(runner->device);
     cr_free(runner);
@@ -204,7 +254,7 @@ static cr_status check_all(const struct arguments *arguments, struct totals *tot
     cr_status                      status;
     CR_TRY_OUT(cr_device_open(CR_DEVICE_CPU, &all, &references.wide));
     CR_TRY_OUT(cr_device_open(CR_DEVICE_CPU, &one, &references.one));
-    if (!arguments->bench && !arguments->filter && !arguments->device) self_test(references.one, arguments, totals);
+    if (!arguments->filter && !arguments->device) self_test(references.one, arguments, totals);
     for (const struct cr_backend *const *b = cr_backends(); *b; b++) {
         const char *why = NULL;
         if (arguments->device && strcmp(arguments->device, (*b)->name) != 0) continue;
@@ -229,16 +279,16 @@ out:
 int main(int argc, char **argv) {
     struct totals    totals    = {0};
     struct arguments arguments = {0};
+    if (argc > 3 && strcmp(argv[1], "--unreached") == 0)
+        return print_unreached(argv[2], argc - 3, (const char *const *)argv + 3);
     for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--bench") == 0)
-            arguments.bench = true;
-        else if (strcmp(argv[i], "--algos") == 0 || strcmp(argv[i], "--ways") == 0)
+        if (strcmp(argv[i], "--algos") == 0)
             arguments.algos = true;
         else if (strcmp(argv[i], "--reference-draws") == 0 && i + 1 < argc)
             arguments.reference_draws = atoi(argv[++i]);
         else if (strcmp(argv[i], "--seconds") == 0 && i + 1 < argc)
             arguments.seconds = atof(argv[++i]);
-        else if ((strcmp(argv[i], "--shard") == 0 || strcmp(argv[i], "--share") == 0) && i + 1 < argc) {
+        else if (strcmp(argv[i], "--shard") == 0 && i + 1 < argc) {
             if (sscanf(argv[++i], "%d/%d", &arguments.shard, &arguments.shards) != 2 || arguments.shards < 1 ||
                 arguments.shard < 0 || arguments.shard >= arguments.shards) {
                 printf("--shard I/N: the cases I, I+N, I+2N ... of the list\n");

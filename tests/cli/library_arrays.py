@@ -3,6 +3,7 @@ import copy
 import os
 import pickle
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -30,6 +31,8 @@ with cresnet.Model(run, device="cpu", max_batch=2, features=True, log=lambda lev
     assert both.errors[0] is None and "not a JPEG, PNG or WebP" in both.errors[1] and both.labels[1, 0] == -1
     assert model.classify_files([path]).labels[0, 0] == both.labels[0, 0]
     assert model.class_name(0) == "checker" and model.class_name(99) is None
+    assert model.class_names == [model.class_name(k) for k in range(info.classes)] and model.class_names[0] == "checker"
+    assert info.mean == (0.5, 0.5, 0.5), info.mean
     data = open(path, "rb").read()
     kinds = model.classify_encoded(f(data) for f in (bytes, bytearray, memoryview))
     assert kinds.errors == [None] * 3 and (kinds.labels == both.labels[0]).all()
@@ -65,6 +68,7 @@ with cresnet.Model(run, device="cpu", max_batch=2, features=True, log=lambda lev
         model.classify_tensor(u8.astype(np.float32))
     except cresnet.CresnetError as error:
         assert error.status == "argument" and "f32_tensors" in str(error)
+        assert "f32_tensors=True" in str(error), error
     else:
         raise AssertionError("f32 without f32_tensors was accepted")
 
@@ -113,6 +117,42 @@ for closed in (lambda: model.class_name(0), lambda: model.threshold(0), lambda: 
 with cresnet.Model(run, device="cpu", f32_tensors=True) as model:
     f32 = (u8 / np.float32(255) - np.float32(info.mean)) / np.float32(info.std)
     assert np.allclose(model.classify_tensor(f32.astype(np.float32), logits=True).logits, want.logits, atol=1e-4)
+# Errors are in the words of Python, and numbers are as they were written.
+for text, status, wrong in (
+        ("max_batch=0: give a number from 1 to", "argument", {"max_batch": 0}), ("threads=-1: give", "argument", {"threads": -1}),
+        ("device=tpu: must be one of", "configuration", {"device": "tpu"}), ('device="cpu:1": only cuda', "configuration", {"device": "cpu:1"}),
+        ("precision=fp8: must be one of", "configuration", {"precision": "fp8"}), ('use device="cpu"', "device", {"device": "cuda:1023"}),
+        ("config is empty: give a path or None", "argument", {"config": ""}), ("settings: [data] tta = x", "configuration", {"settings": {"data.tta": "x"}})):
+    try:
+        cresnet.Model(run, **wrong)
+    except cresnet.CresnetError as error:
+        assert error.status == status and (text in str(error) or status == "device"), error
+        assert "options" not in str(error) and "NULL" not in str(error), error
+        continue
+    raise AssertionError("accepted, but wrong: " + text)
+with cresnet.Model(run, device="cpu", settings={"data.mean": "0.485,0.456,0.406", "data.std": "0.229,0.224,0.225"}) as model:
+    assert (model.info.mean, model.info.std) == ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)), model.info
+    try:
+        model._call(cresnet._lib().cresnet_classify_files, None, 0, 1, False, True)
+    except cresnet.CresnetError as error:
+        assert "open the model with features=True" in str(error), error
+
+# Ctrl-C ends a download from a server that accepts the connection and is silent, although its limit is an hour.
+with socket.create_server(("127.0.0.1", 0)) as server:
+    os.environ.update(CRESNET_WEIGHTS_URL="http://127.0.0.1:%d" % server.getsockname()[1], CRESNET_WEIGHTS_LIST="names", CRESNET_CACHE="cache",
+                      CRESNET_DOWNLOAD_TIMEOUT="3600", no_proxy="127.0.0.1")
+    with open("names", "w") as f:
+        f.write("silent silent-01234567.pth")
+    threading.Thread(target=lambda: (server.accept(), os.kill(os.getpid(), signal.SIGINT)), daemon=True).start()
+    try:
+        cresnet.Model("silent", config=run + "/last/config.ini", device="cpu")
+    except KeyboardInterrupt:
+        pass
+    except cresnet.CresnetError as error:
+        assert "no libcurl" in str(error), error
+    else:
+        raise AssertionError("no interruption")
+
 try:
     cresnet.Model("/nowhere")
 except cresnet.CresnetError as error:

@@ -53,6 +53,24 @@ images abcd a b c && mkdir abcd/train/d abcd/val/d && cp abcd/train/c/0.png abcd
 run train net.ini data.root=abc -o net; expect "train" 0; right "train"
 moved net z b c && mv moved zbc-net # red is label 0, by the name z
 
+# ---- a test set without images of a class ----
+images ca c a # labels 0 a (green), 1 c (red); the network has a red, c blue
+mkdir -p lacks/val && cp -r abc/val/a abc/val/c lacks/val
+run eval net data.root=lacks --per-class; expect "eval, a class is missing" 0 "the dataset lacks 1 of the network's 3 classes, b"
+right "eval, a class is missing"
+has "eval, a class is missing: all classes are listed" "$out" "b "
+run eval net data.root=ca; expect "eval, a class is missing, other colours" 0 "0 of 8 correct"
+mkdir -p odd/val && cp -r abc/val/a odd/val && cp -r abc/val/c odd/val/q
+run eval net data.root=odd; expect "eval, fewer classes and a foreign one" 1
+
+# ---- numbers are sorted as text ----
+images numbers 1 10 2
+run data numbers; expect "numbers" 0 "sorted as text, as torchvision sorts folders: label 1 is class 10, label 2 class 2"
+{ echo file,label; for c in 1 10 2; do for i in 0 1 2; do echo "train/$c/$i.png,$c"; done; done; } >numbers/train.csv
+run data stat net.ini data.kind=csv data.root=numbers data.val_fraction=0.3; expect "numbers in a list" 0 "label 1 is class 10, label 2 class 2"
+images padded 01 02 10
+run data padded; expect "numbers with zeros" 0; holds "they are in order" sh -c '! grep -q "sorted as text" stderr'
+
 # ---- eval and report ----
 run eval net data.root=abc; expect "eval, equal" 0; right "eval, equal"
 holds "eval, equal: nothing is said" sh -c '! grep -qE "warning|by name|taken as" stderr'

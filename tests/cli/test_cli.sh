@@ -138,6 +138,7 @@ run plan tiny.ini --svg pool.svg; expect "plan --svg" 0 "lower bound"
 holds "plan --svg: names the tensors" grep -q "^<rect class=\"a\".*<title>conv1.y" pool.svg
 run plan tiny.ini --png pool.png; expect "plan --png is an error that names --svg" 2 "--png is now: cresnet plan --svg FILE"
 run plan tiny.ini --costs x; expect "an option of 0.1" 2 "--costs is now: cresnet plan --kernel-times FILE"
+run report run --profile x; expect "report --profile" 2 "--profile is now: cresnet profile RUN"
 run export run --dense; expect "an option that is not needed" 2 "--dense is now: the default, so leave it out"
 run plan files.ini data.kind=folder data.root=nowhere; expect "plan without its data" 0 "assuming 1000 classes"
 "$bin" plan tiny.ini --program 2>stderr | head -1 >/dev/null; rc=${PIPESTATUS[0]}

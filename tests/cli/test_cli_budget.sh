@@ -1,22 +1,12 @@
 #!/usr/bin/env bash
-# test_cli_budget.sh: `prune --target-ms | --speedup | --flops` with several patterns: the choice against every combination of widths and patterns,
-# predicted times, what is written, what is refused. Times are estimates (train.measure=no) except where a check says otherwise.
+# test_cli_budget.sh: `prune --target-ms | --speedup` with several patterns: losses against those of the weights, predicted
+# times, what is written, what is refused. Times are estimates (train.measure=no) except where a check says otherwise.
 # Ends with "N passed, N failed, N skipped".
 . "$(dirname "$0")/../harness/cli_support.sh"
 
 run train tiny.ini model.widths=8,16 model.shortcut=B -o R --steps 6 -q; expect "train" 0
 checksums R >before
 run export R -o r.safetensors -q; expect "export" 0
-
-# ---- against brute force: multiply-adds, channels and 2:4 ----
-run prune R --pattern channels,2:4 --flops 2.5 --multiple 4 --json -o M; expect "channels and 2:4" 0
-holds "the least loss of all 2048 combinations" python_tools "$source_dir/tests/tools/budget_brute.py" r.safetensors 2.5
-run eval M -q; expect "evaluating it" 0 "top-1"
-run prune R --pattern channels,2:4 --flops 2.5 --multiple 4 --json -o M2; holds "equal runs give equal networks" cmp M/last/model.safetensors M2/last/model.safetensors
-
-# ---- two bounds ----
-run prune R --pattern channels --speedup 1.0001 --flops 1.7 --multiple 4 train.measure=no -b 4 --json -o P; expect "a loose bound of time" 0 '"loss_gap"'
-holds "the least loss of all 64 combinations, within the gap" python_tools "$source_dir/tests/tools/budget_brute.py" r.safetensors 1.7 channels
 
 # ---- times ----
 estimate="train.measure=no train.threads=1 -b 4"
@@ -43,14 +33,9 @@ loss=$(field loss)
 run prune R --pattern unstructured --speedup 1.5 $estimate --json -o A2; expect "one pattern" 0
 holds "more patterns lose no more" python3 -c "assert $loss <= $(field loss) * 1.02"
 run eval A -q; expect "evaluating it" 0 "top-1"
-run prune R --speedup 1.5 --flops 2 --multiple 4 $estimate -o F; expect "both bounds" 0 "multiply-adds that are left" "times as fast"
-run prune R --speedup 1.5 --flops 2 --multiple 4 $estimate --json -o F2; expect "both bounds, JSON" 0
-holds "both are kept" python3 -c '
-import json, sys
-r = json.load(open("stdout"))
-assert r["speedup"] >= 1.5 and 2 * r["multiply_adds"] <= r["multiply_adds_before"], r
-assert r["loss"] >= float(sys.argv[1]) * 0.98 and 0 <= r["loss_gap"] <= 0.3 * r["loss"], r' "$loss"
-run eval F -q; expect "evaluating it" 0 "top-1"
+run prune R --pattern channels,2:4 --speedup 1.5 --multiple 4 $estimate --json -o M; expect "channels and 2:4" 0
+holds "the losses that are printed are those of the weights" python_tools "$source_dir/tests/tools/budget_losses.py" r.safetensors
+run prune R --pattern channels,2:4 --speedup 1.5 --multiple 4 $estimate --json -o M2; holds "equal runs give equal networks" cmp M/last/model.safetensors M2/last/model.safetensors
 run train A/last/config.ini model.weights=A -o AT --steps 3 -q; expect "fine-tuning it" 0 "done: step 3"
 run prune T2 --pattern channels --speedup 1.2 --multiple 4 $estimate -o T3; expect "channels of a pruned network" 0; run eval T3 -q; expect "evaluating it" 0 "top-1"
 run prune R --pattern channels --speedup 1.2 --multiple 4 $estimate quant.type=int8 -o I; expect "for 8-bit values" 0 "predicted"
@@ -58,7 +43,7 @@ holds "the network is in floating point" grep -qx "type = none" I/last/config.in
 run quantize I quant.images=8 -o IQ; expect "and becomes 8-bit" 0 "int8:"
 run prune R --pattern channels --speedup 1.02 --multiple 4 -b 4 train.threads=1 -o D; expect "measured times" 0 "measured " "sums of measured kernel times"
 run prune R --pattern channels --speedup 1.2 --importance taylor prune.batches=1 --recalibrate 2 --multiple 4 $estimate -o C; expect "importance by gradients, new BN statistics" 0 "BN statistics are from 2 training batches"; run eval C -q; expect "evaluating it" 0 "top-1"
-run prune R --pattern auto --flops 2 --importance bn --multiple 4 -o B; expect "importance of BN scales" 0 "times fewer"
+run prune R --pattern auto --speedup 1.5 --importance bn --multiple 4 $estimate -o B; expect "importance of BN scales" 0 "times as fast"
 
 # ---- what is refused ----
 refused "a time that is reached anyway" 2 "no pruning needed" prune R --target-ms 1000 $estimate -o X
@@ -66,6 +51,8 @@ refused "a speedup that cannot be met" 2 "--speedup 500 cannot be reached: the m
 for x in 0 -1 nan x ''; do refused "--target-ms '$x'" 2 "must be milliseconds above 0" prune R --target-ms "$x" -o X; done
 for x in 1 0.5 nan 2x ''; do refused "--speedup '$x'" 2 "above 1" prune R --speedup "$x" -o X; done
 refused "two targets" 2 "give one of" prune R --target-ms 1 --speedup 2 -o X
+refused "a time and a number of multiply-adds" 2 "prune twice" prune R --pattern channels --flops 2 --speedup 1.2 -o X
+for p in channels,2:4 auto block; do refused "multiply-adds with the pattern $p" 2 "--flops needs --pattern channels" prune R --pattern $p --flops 2 -o X; done
 refused "a comma at the end" 2 "ends with a comma" prune R --pattern channels, --speedup 2 -o X
 refused "no sparse kernels" 2 "sparse = no" prune R --target-ms 1 --pattern unstructured train.sparse=no $estimate -o X
 refused "a quantised network" 2 "a quantised network cannot be pruned" prune IQ --speedup 1.2 $estimate -o X

@@ -73,7 +73,6 @@ run train S/last/config.ini model.weights=R -o W; expect "large weights for the 
 # ---- what is refused ----
 refused "a target that cannot be met" 2 "cannot be reached: at most" prune R --pattern channels --flops 50 --multiple 4 -o X
 for x in 1 0.5 -2 nan inf x 2x ''; do refused "--flops '$x'" 2 "above 1" prune R --pattern channels --flops "$x" -o X; done
-refused "--flops and a time that cannot be reached" 2 "cannot be reached within --flops" prune R --pattern channels --flops 2 --multiple 4 --target-ms 0.000001 -b 4 train.measure=no -o X
 refused "a quantised network" 2 "a quantised network cannot be pruned" prune Q --pattern channels --flops 2 -o X
 run data shapes images data.train_images=20 data.val_images=10; rm -r images/*/"$(ls images/train | head -1)"
 folder="data.kind=folder data.train_images=0 data.val_images=0"

@@ -36,7 +36,6 @@ is "a file of weights" "$(same "$(last file model.safetensors)" "$(last student 
 train -o unfused distill.teacher=teacher train.fuse=no memory.reuse=no >/dev/null
 is "the plain program" "$(same "$(last unfused model.safetensors)" "$(last student model.safetensors)")" same
 
-holds "features" train -o features distill.teacher=teacher model.widths=6,12 distill.features=0.5
 holds "pruning, with weights that have a sparse pattern" train -o pruned distill.teacher=teacher prune.sparsity=0.5
 holds "a pruned network that is trained on" train -o pruned2 distill.teacher=teacher model.weights=pruned
 holds "a pruned teacher" train -o of_pruned distill.teacher=pruned
@@ -84,7 +83,7 @@ sed -i 's/^type *= *none/type = int8/' eight/*/config.ini
 refused "a quantised teacher" 2 "the teacher is quantised" train net.ini -q -o X distill.teacher=eight
 refused "binary cross-entropy" 2 "have no softmax" train net.ini -q -o X distill.teacher=teacher loss.kind=bce
 
-refused "features of another shape" 2 "no stage output of this network has the shape of the teacher's" train net.ini -q -o X distill.teacher=teacher distill.features=1
+refused "features" 2 "[distill] features = 1: version 0.4 no longer has this key" train net.ini -q -o X distill.teacher=teacher distill.features=1
 cp -r teacher short
 truncate -s 500 short/step-*/model.safetensors
 refused "a file that is cut off" 1 "[distill] teacher = short/last: short/last/model.safetensors: is damaged" train net.ini -q -o X distill.teacher=short/last

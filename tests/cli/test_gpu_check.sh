@@ -6,10 +6,11 @@
 mkdir -p fake/tests
 printf '#!/bin/sh\n' >fake/cresnet
 chmod +x fake/cresnet
-# program NAME CODE: a test program that prints standard input and exits with CODE
+# program NAME CODE: a test program that prints standard input and exits with CODE; with --unreached it prints fake/unreached.txt
 program() {
     cat >"fake/$1.txt"
-    printf '#!/bin/sh\ncat "%s"\nexit %s\n' "$work/fake/$1.txt" "$2" >"fake/tests/$1"
+    printf '#!/bin/sh\n[ "$1" != --unreached ] || { echo "$@" >>"%s"; cat "%s"; exit 1; }\ncat "%s"\nexit %s\n' "$work/asked.txt" "$work/fake/unreached.txt" \
+        "$work/fake/$1.txt" "$2" >"fake/tests/$1"
     chmod +x "fake/tests/$1"
 }
 check() { # check PART...: sets code, said
@@ -60,6 +61,28 @@ cuda: 824 cases, 0 of them run by reference kernels only, 3.1 s (the reference 1
 END
 check ops; counts "kernels of other shards" 1 0 0 0
 
+# ---- kernels that this GPU does not have, and one that it should have run ----
+h200='NVIDIA H200, 139 GiB, compute capability 9.0, CUDA 13.0'
+program test_checkops 0 <<END
+$h200
+ok   cuda cuda.conv                  812 runs, largest error 0.412 of the bound
+none cuda cuda.stem_mma
+none cuda cuda.gram_mma
+END
+cat >fake/unreached.txt <<'END'
+skip cuda cuda.gram_mma              only for GPUs of other capabilities: 8.0 8.6
+skip cuda cuda.stem_mma              only for GPUs of other capabilities: 8.0 8.6 8.9 12.0
+END
+check ops; counts "kernels of other GPUs" 1 0 1 0
+has "they are named" "$(rows SKIP)" "cuda.gram_mma cuda.stem_mma: only for GPUs of other compute capabilities"
+is "the question has the device and the kernels" "$(cat asked.txt)" "--unreached $h200 cuda.gram_mma cuda.stem_mma"
+sed -i 's/^skip cuda cuda.gram_mma .*/FAIL cuda cuda.gram_mma no case reaches this kernel, but this GPU has cases that it accepts/' fake/unreached.txt
+check ops; counts "a kernel of this GPU" 0 1 1 1
+has "it is named" "$(rows FAIL)" "not reached: cuda.gram_mma ; failed"
+echo "FAIL cannot say which kernels this GPU has" >fake/unreached.txt
+check ops; counts "no answer" 0 1 0 1
+has "all are named" "$(rows FAIL)" "not reached: cuda.gram_mma cuda.stem_mma ; failed"
+
 # ---- failures stay failures ----
 # fails PART NAME PASSED PROGRAM CODE: a program that prints standard input and ends with CODE is a failure, and the exit code says so
 fails() {
@@ -79,4 +102,16 @@ fails ops "no kernel at all" 0 test_checkops 77 <<<"skip cuda: no GPU"$'\n'"0 pa
 fails ops "not all cases" 0 test_checkops 0 <<<"$conv"$'\n'"cuda: time limit reached, the remaining cases were not run"
 fails tests "a program that fails" 1 test_cuda_ranks 1 <<<$'skip one\nFAIL two\n0 passed, 1 failed, 1 skipped'
 fails tests "a program that ends with a signal" 1 test_cuda_ranks 134 </dev/null
+
+# ---- what offline devices say: no GPU is needed, but a program with CUDA and its libraries ----
+checkops=$(dirname "$bin")/tests/test_checkops
+verdict() { "$checkops" --unreached "$@" 2>&1; } # DEVICE KERNEL...
+if [ ! -x "$checkops" ] || verdict "$h200" cuda.conv | grep -q "^FAIL cannot say"; then skip "no CUDA in this build, or one of its libraries is missing"
+else
+    is "a kernel of mma.sync on 9.0" "$(verdict "$h200" cuda.int8_stem_mma)" "skip cuda cuda.int8_stem_mma       only for GPUs of other capabilities: 8.0 8.6 8.9 12.0"
+    has "the same kernel on 8.9" "$(verdict "NVIDIA L4, 22 GiB, compute capability 8.9" cuda.int8_stem_mma)" "FAIL cuda cuda.int8_stem_mma       no case reaches this kernel, but this GPU"
+    has "a GPU that plays another one" "$(verdict "NVIDIA H200 as 8.6, 139 GiB, compute capability 9.0" cuda.int8_stem_mma)" "but this GPU has cases that it accepts"
+    has "a kernel that no GPU has" "$(verdict "$h200" cuda.int8_stem_mma cuda.pool)" "FAIL cuda cuda.pool                no case reaches this kernel, and no other GPU has one for it"
+    has "no capability" "$(verdict "a GPU" cuda.conv)" "FAIL cannot say"
+fi
 sum_up

@@ -89,10 +89,14 @@ got() {
         holds "$mode: the file" cmp "cache-$mode/weights/$file" zip.pth
     else holds "$mode: no file" test ! -e "cache-$mode/weights/$file"; fi
 }
-get ok; got ok 0 "downloading $base/ok/$file" "weights: tiny, cache-ok/weights/$file"
+CRESNET_DOWNLOAD_MAX_TIME=0 get ok
+got ok 0 "downloading $base/ok/$file" "weights: tiny, cache-ok/weights/$file" "CRESNET_DOWNLOAD_MAX_TIME is ignored: it must be a number of seconds from 1"
 get ok; got ok 0; is "the second use is from the cache" "$(requests ok)" 1
 CRESNET_OFFLINE=1 get ok; got ok 0
 
+# A server that drips is as good as silent; one that never ends has a limit too: both end by limits of the program, not of this test.
+CRESNET_DOWNLOAD_TIMEOUT=1 get drip & dripping=$!
+CRESNET_DOWNLOAD_TIMEOUT=20 CRESNET_DOWNLOAD_MAX_TIME=3 get steady & steady=$!
 good="redirect reset1 cut1 stall1 5001 5031 4291 short1 long1 norange slow"
 bad="404 403 500 page changed loop file cut short"
 CRESNET_CACHE=cache-none CRESNET_WEIGHTS_URL=http://127.0.0.1:1 "$bin" eval tiny.ini --weights tiny >no-server.out 2>&1 & no_server=$!
@@ -113,6 +117,10 @@ got loop 1 "redirects"; got file 1 "cannot be downloaded"; got cut 1 "cannot be 
 holds "what was received stays" test -s "cache-cut/weights/$file.part"
 is "four attempts" "$(requests cut)" 4
 has "a server that sends nothing" "$(cat stall1.err)" "sent nothing for 2 s"
+wait $dripping $steady
+got drip 1 "sent less than 1 kB/s for 1 s" "https_proxy"; is "dripping: four attempts" "$(requests drip)" 4
+got steady 1 "not downloaded in the time of CRESNET_DOWNLOAD_MAX_TIME"; is "the time is that of all attempts" "$(requests steady)" 1
+holds "what came is kept" test -s "cache-steady/weights/$file.part"
 
 # ---- continued downloads ----
 

@@ -83,7 +83,7 @@ def check_page(page):
     outside = [(t, k, v) for t, k, v in page.attributes if v and re.search(r"(https?:|//|url\()", v) and not v.startswith(("data:image/png", "data:image/jpeg"))]
     check("nothing from outside", not outside, outside)
     check("CSP", any(v and v.startswith("default-src 'none'") for _, _, v in page.attributes))
-    for part in ("curves", "speed", "evaluation", "memory", "profile", "sparsity", "config"):
+    for part in ("curves", "speed", "evaluation", "memory", "sparsity", "config"):
         check(f"section {part}", ("section", "id", part) in page.attributes)
     check("details are closed", page.tags.get("details", 0) >= 4 and ("details", "open", None) not in page.attributes)
 
@@ -274,8 +274,6 @@ def main():
     check("train", ran.returncode == 0, ran.stderr)
     ran = cresnet("train", "tiny.ini", "--resume", "run/step-6", "--epochs", "3", "-q")
     check("resume", ran.returncode == 0, ran.stderr)
-    ran = cresnet("profile", "run", "--json", "--steps", "2", "-q")
-    open("run/profile.jsonl", "w").write(ran.stdout)
     ran = cresnet("report", "run")
     check("report", ran.returncode == 0 and "run/report.html" in ran.stderr, ran.stderr)
     page = page_of("run/report.html")
@@ -286,7 +284,6 @@ def main():
     check_pruning(page)
     for name in CLASSES:
         check("names are shown as they are", name.replace("/", "_") in page.text, name)
-    check("profile by layer", "layer2.0.conv2" in page.text and "bn_apply" in page.text)
     plan = json.loads(cresnet("plan", "run", "--json", "-q").stdout)
     check("the pool", f"{plan['peak_bytes'] / 2**20:.2f}" in page.text)
     check("tensors can be pointed at", any("layer1.0.conv1.y" in t and "MiB, ops" in t for t in page.titles))
@@ -337,9 +334,6 @@ def main():
     os.remove("run/log.jsonl")
     ran = cresnet("report", "run", "--no-eval", "-o", "nolog.html", "-q")
     check("without a log", ran.returncode == 0 and "No log.jsonl" in page_of("nolog.html").text, ran.stderr)
-    open("bad.jsonl", "w").write("nonsense\n")
-    ran = cresnet("report", "run", "--no-eval", "--profile", "bad.jsonl", "-o", "x.html")
-    check("a profile that is none", ran.returncode == 1 and "bad.jsonl" in ran.stderr and not os.path.exists("x.html"), ran.stderr)
     for arguments, code, want in ((["nowhere"], 1, "nowhere"), (["images"], 2, "no checkpoint"),
                                   (["run", "--no-eval", "-o", "nowhere/x.html"], 1, "nowhere/x.html")):
         ran = cresnet("report", *arguments)

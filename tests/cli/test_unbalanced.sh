@@ -33,6 +33,14 @@ holds "balanced is this list" same weighted list
 { echo class,weight; for class in images/train/*; do name=$(basename "$class"); [ "$name" = "$second" ] && echo "$name,10.9" || echo "$name, 0.90833333333333333"; done | sort -r; } >weights.csv
 run train net.ini -o file loss.class_weights=weights.csv -q; expect "a file" 0
 holds "balanced is this file" same weighted file
+printf '\357\273\277' | cat - weights.csv >mark.csv                                # a byte order mark
+sed 's/\([^,]*\), *\(.*\)/"\1","\2"/' weights.csv >quotes.csv
+sed 's/,/ , /; s/^/ /; s/$/ /' weights.csv >blanks.csv
+sed 's/$/\r/; $s/$/\n/' weights.csv | { printf '\357\273\277'; cat; } >lines.csv # of other systems, an empty one at the end
+for spelling in mark quotes blanks lines; do
+    run train net.ini -o $spelling loss.class_weights=$spelling.csv -q; expect "a file with $spelling" 0
+    holds "it has the same weights ($spelling)" same weighted $spelling
+done
 
 # ---- resuming ----
 run train net.ini -o half loss.class_weights=balanced --steps 2 -q; expect "the first half" 0

@@ -145,54 +145,8 @@ def make_dense():
         keep("dense." + name, value)
 
 
-def make_losses():
-    labels = torch.tensor([3, 0, -1, 9, 5, -1, 7, 2])
-    for name, smoothing in {"loss.plain": 0.0, "loss.smooth": 0.125}.items():
-        logits = (draw(8, 10) * 2).requires_grad_()
-        total = F.cross_entropy(logits, labels, ignore_index=-1, label_smoothing=smoothing, reduction="sum")
-        mean = F.cross_entropy(logits, labels, ignore_index=-1, label_smoothing=smoothing)
-        mean.backward()
-        seen = labels >= 0
-        order = logits.detach()[seen].argsort(dim=1, descending=True, stable=True)
-        hit = order == labels[seen, None]
-        given(name + ".logits", logits)
-        keep(name + ".labels", labels)
-        keep(name + ".smoothing", torch.tensor([smoothing]))
-        counts = [total.item(), seen.sum(), hit[:, 0].sum(), hit[:, :5].sum()]
-        keep(name + ".metrics", torch.tensor(counts, dtype=torch.float64))
-        keep(name + ".dx", logits.grad)
-
-
-def make_sgd():
-    """Four updates: a filter with weight decay, a gamma without, a frozen filter; every case of momentum and clipping."""
-    steps = 4
-    start = {"w": draw(4, 3, 3, 5), "gamma": draw(5), "frozen": draw(2, 1, 1, 3)}
-    grads = {k: draw(steps, *v.shape) for k, v in start.items()}
-    for name, value in start.items():
-        given("sgd." + name, value)
-        given("sgd.grad." + name, grads[name])
-    for case, (nesterov, clip) in {"plain": (False, 0.0), "nesterov": (True, 0.0), "clip": (True, 8.0)}.items():
-        w = torch.nn.Parameter(start["w"].clone())
-        gamma = torch.nn.Parameter(start["gamma"].clone())
-        groups = [{"params": [w], "weight_decay": 2.0**-5}, {"params": [gamma]}]
-        optimizer = torch.optim.SGD(groups, lr=0.125, momentum=0.875, nesterov=nesterov)
-        norms = []
-        for i in range(steps):
-            w.grad, gamma.grad = grads["w"][i].clone(), grads["gamma"][i].clone()
-            norms.append(torch.stack([w.grad.norm(), gamma.grad.norm()]).norm() ** 2)
-            if clip:
-                torch.nn.utils.clip_grad_norm_([w, gamma], clip)
-            optimizer.step()
-        keep("sgd.%s.w" % case, w)
-        keep("sgd.%s.gamma" % case, gamma)
-        keep("sgd.%s.momentum" % case, optimizer.state[w]["momentum_buffer"])
-        keep("sgd.%s.squares" % case, torch.stack(norms))
-
-
 make_convs()
 make_bn()
 make_pools()
 make_dense()
-make_losses()
-make_sgd()
 st.save(sys.argv[1], {name: t.numpy() for name, t in tensors.items()})

@@ -141,7 +141,7 @@ static inline cr_status fake_read(struct fake *fake, const char *path, const str
     struct cr_st_file *file;
     struct cr_ckpt_io  io = {.self = fake, .get = fake_get, .put = fake_put};
     CR_TRY(cr_st_open(path, &file));
-    cr_status status = cr_ckpt_read(file, path, tensors, count, NULL, NULL, &io);
+    cr_status status = cr_ckpt_read(file, path, tensors, count, NULL, &io);
     cr_st_close(file);
     return status;
 }

@@ -30,6 +30,7 @@ struct net_plan { /* the program and its compile options */
     bool                     recompute;
     bool                     offload;
     enum cr_offload_score    score;
+    enum cr_dtype            real; /* CR_F32 when not given */
 };
 
 /* net_close() is valid after success and after failure. */
@@ -45,6 +46,7 @@ static inline cr_status net_open(struct net *n, const struct net_plan *plan) {
     *n                                    = (struct net){0};
     CR_TRY(cr_config_open(&n->config, NULL, plan->overrides, plan->count));
     CR_TRY(cr_model_open(n->config, plan->classes, plan->size, plan->size, &n->model));
+    cr_model_set_real(&n->model, plan->real);
     CR_TRY(cr_device_open(CR_DEVICE_CPU, &plan->device, &n->device));
     struct cr_cost_model cost_model = cr_device_cost_model(n->device);
     CR_TRY(cr_model_program(&n->model, n->config, plan->kind, plan->batch, &n->program));

@@ -53,5 +53,15 @@ static inline void changes_the_weights(const struct run *r, const char *changed)
     REQUIRE_OK(TRAIN(r, "other", changed));
     CHECK(!same_file(r, "whole", "other", "model.safetensors"));
 }
+/* Both, for a run with these keys (ended by NULL). */
+static inline void keys_resume(const char *changed, int total, const char *const *keys) {
+    struct run r;
+    prepare(&r);
+    for (; *keys; keys++) give(&r, *keys);
+    resumes_bitwise(&r, total, 1);
+    changes_the_weights(&r, changed);
+    finish(&r);
+}
+#define RESUMES(changed, total, ...) keys_resume((changed), (total), (const char *const[]){__VA_ARGS__, NULL})
 
 #endif

@@ -94,6 +94,24 @@ def baseline_jpeg(width, height):
     return jpeg(width, height, 0xC0, [tables + scan([1], 0, 63, packed_bits("00" * ((width + 7) // 8 * ((height + 7) // 8))))], 1)
 
 
+def tiff(width, height, tile=None, data=b"", blocks=1, bits=8):
+    """A deflate-compressed RGB TIFF whose strips or tiles are all `data`."""
+    tags = [(256, 4, 1, width), (257, 4, 1, height), (258, 3, 1, bits), (259, 3, 1, 8), (262, 3, 1, 2), (277, 3, 1, 3)]
+    start = 8 + 2 + 12 * 10 + 4
+    places, sizes, at = start, start + 4 * blocks, start + 8 * blocks
+    inline = blocks == 1
+    offsets, counts = (324, 325) if tile else (273, 279)
+    tags += [(322, 4, 1, tile[0]), (323, 4, 1, tile[1])] if tile else [(278, 4, 1, (height + blocks - 1) // blocks), (284, 3, 1, 1)]
+    tags += [(offsets, 4, blocks, at if inline else places), (counts, 4, blocks, len(data) if inline else sizes)]
+    entries = b"".join(struct.pack("<HHII", *tag) for tag in sorted(tags))
+    return (b"II*\0" + struct.pack("<IH", 8, len(tags)) + entries + bytes(4) + struct.pack("<I", at) * blocks
+            + struct.pack("<I", len(data)) * blocks + data)
+
+
+def bmp(width, height, bits):
+    return b"BM" + struct.pack("<IHHIIiiHHIIiiII", 62, 0, 0, 62, 40, width, height, 1, bits, 0, 0, 0, 0, 0, 0) + bytes(1000)
+
+
 def all_bombs():
     """(file name, bytes, may it be decoded?) of more than ten files for each format."""
     text, profile = zeros_chunk(b"zTXt", 100 << 20), zeros_chunk(b"iCCP", 100 << 20)
@@ -121,6 +139,14 @@ def all_bombs():
     yield "jpeg-tall.jpg", arithmetic_jpeg(8, 32000, 400), True
     yield "jpeg-solid-8000.jpg", baseline_jpeg(8000, 8000), True
     yield "jpeg-solid-12000.jpg", baseline_jpeg(12000, 12000), False
+    late = b"\x78\x01" + b"\0\0\0\xff\xff" * 5000  # deflate blocks without content
+    yield "tiff-13000.tif", tiff(13000, 13000, data=zlib.compress(bytes(1 << 20))), False
+    yield "tiff-large-tile.tif", tiff(16, 16, (32000, 32000), zlib.compress(bytes(1 << 20))), False
+    yield "tiff-same-tiles.tif", tiff(4000, 4000, (16, 16), late + zlib.compress(bytes(768))[2:], 62500), False
+    yield "tiff-same-strips.tif", tiff(4000, 4000, None, late + zlib.compress(bytes(12000))[2:], 4000), False
+    yield "tiff-dots.tif", tiff(9000, 9000, (1, 1), zlib.compress(bytes(3))), False
+    yield "bmp-13000.bmp", bmp(13000, 13000, 24), False
+    yield "bmp-32000-bits.bmp", bmp(32000, 5000, 1), False
     yield "png-16000.png", png(16000, 16000), False
     yield "png-13377.png", png(13377, 13377), False
     yield "png-9000-bits.png", png(9000, 9000, 1, 0), True

@@ -95,7 +95,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("tests")
     parser.add_argument("logs")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--seconds", type=float, default=3600)
     parser.add_argument("--each", type=float, default=0)
     parser.add_argument("--shards", type=int, default=0)

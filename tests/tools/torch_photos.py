@@ -90,7 +90,7 @@ def train_torch(train, val, classes, epochs, seed):
 def train_cresnet(a, classes, per_epoch, seed):
     with tempfile.TemporaryDirectory() as folder:
         values = {"model.classes": classes, "data.root": a.photos, "data.crop": "none", "data.eval_resize": 224, "data.eval_crop": 224,
-                  "data.workers": os.cpu_count(), "train.batch": BATCH, "train.eval_batch": 100, "train.epochs": a.epochs, "train.seed": seed,
+                  "data.workers": len(os.sched_getaffinity(0)), "train.batch": BATCH, "train.eval_batch": 100, "train.epochs": a.epochs, "train.seed": seed,
                   "train.precision": "fp16", "train.label_smoothing": SMOOTHING, "train.eval_every": a.epochs, "train.log_every": per_epoch,
                   "optim.lr": LR, "optim.nesterov": "yes", "optim.weight_decay": DECAY, "optim.decay_norm_bias": "yes",
                   "schedule.kind": "cosine", "schedule.warmup_epochs": WARMUP}

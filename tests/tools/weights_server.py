@@ -9,6 +9,7 @@ gets a line `MODE RANGE` for each. A mode that ends in 1 fails at the first requ
   long    announces more than it has    changed   one byte is wrong
   shifted 206 with the wrong range      redirect  to ok        loop  to itself      file  redirects to a file: URL
   slow    waits a second before it answers
+  drip    a byte every 0.05 s           steady   40 kB every 0.1 s of a file without end
 The server is also a proxy: requests of absolute URLs are answered from the same folder.
 """
 import http.server
@@ -56,6 +57,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
             if mode == "stall":
                 time.sleep(30)
             self.stop(mode == "reset")
+        elif mode in ("drip", "steady"):
+            self.reply(code, b"", 1 << 40)
+            while True:  # until the connection is closed
+                self.wfile.write(b"x" * {"drip": 1, "steady": 40000}[mode])
+                self.wfile.flush()
+                time.sleep({"drip": 0.05, "steady": 0.1}[mode])
         elif mode == "short":
             self.reply(code, part[:half], **headers)
         elif mode == "long":

@@ -1,10 +1,10 @@
 /* tools/init-bench/main.c: cresnet-init-bench compares weight initialisation on the device with initialisation on the
  * host and a copy: time, memory, and differences of the values. */
+#include "core/cpu.h"
 #include "formats/json_write.h"
 #include "tools/common/tool.h"
 #include "tools/init-bench/methods.h"
 
-#include <sched.h>
 #include <stdio.h>
 
 enum { REPEATS = 3, DIRECT_FACTOR = 3 /* the fast method has this many times the repeats */ };
@@ -162,11 +162,7 @@ static void net_close(struct cr_init_net *s) {
 }
 
 static int count_cores(const struct cr_config *c) {
-    cpu_set_t set;
-    int       cores = c->train.threads                              ? (int)c->train.threads
-                      : sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set)
-                                                                    : 1;
-    return CR_MIN(cores, (int)CR_INIT_THREADS_MAX);
+    return CR_MIN(c->train.threads ? (int)c->train.threads : cr_cpu_cores(), (int)CR_INIT_THREADS_MAX);
 }
 
 /* Measures one network with the buffers that training has: with 16-bit precision the parameter store also has a buffer

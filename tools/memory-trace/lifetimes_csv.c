@@ -2,6 +2,7 @@
 #include "tools/memory-trace/lifetimes_csv.h"
 
 #include "core/files.h"
+#include "formats/csv.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -41,16 +42,16 @@ static char *next_line(struct reader *r) {
     return NULL;
 }
 
-/* Returns the next field without surrounding blanks; *rest is set to the text after it, or to NULL after the last
- * field. */
-static char *next_field(char **tail) {
-    char *field = *tail, *end = field + strcspn(field, ",");
-    *tail = *end ? end + 1 : NULL;
-    *end  = 0;
-    field += strspn(field, " \t");
-    end = field + strlen(field);
-    while (end > field && (end[-1] == ' ' || end[-1] == '\t')) *--end = 0;
-    return field;
+/* Returns the next field; *tail is set to the text after it, or to NULL after the last field. NULL: wrong quotes. */
+static const char *next_field(char **tail) {
+    const char *field;
+    const int   end = cr_csv_field(tail, &field);
+    if (end != ',') *tail = NULL;
+    return end < 0 ? NULL : field;
+}
+
+static cr_status fail_quotes(const struct reader *r) {
+    return CR_FAIL(CR_ERR_FORMAT, "%s:%d: a quote is missing, or is not around a whole field", r->name, r->line);
 }
 
 static cr_status read_header(struct reader *r) {
@@ -60,6 +61,7 @@ static cr_status read_header(struct reader *r) {
     while (line) {
         const char *field = next_field(&line);
         int         c     = 0;
+        if (!field) return fail_quotes(r);
         while (c < COLUMNS && strcmp(field, column_names[c]) != 0) c++;
         if (c == COLUMNS)
             return CR_FAIL(
@@ -117,13 +119,15 @@ static cr_status read_interval(struct reader *r, char *line) {
     int64_t     size;
     for (; line; fields++) {
         const char *text = next_field(&line);
+        if (!text) return fail_quotes(r);
         for (int c = 0; c < COLUMNS; c++)
             if (r->field_of[c] == fields) field[c] = text;
     }
     if (fields != r->fields)
         return CR_FAIL(CR_ERR_FORMAT, "%s:%d: %d fields, the first line has %d", r->name, r->line, fields, r->fields);
-    if (!*field[COLUMN_ID] || strchr(field[COLUMN_ID], '"'))
-        return CR_FAIL(CR_ERR_FORMAT, "%s:%d: id must be a name or a number without quotes", r->name, r->line);
+    if (!*field[COLUMN_ID] || strpbrk(field[COLUMN_ID], ",\""))
+        return CR_FAIL(CR_ERR_FORMAT, "%s:%d: id must be a name or a number without commas and quotes", r->name,
+                       r->line);
     CR_TRY(reserve(r));
     struct cr_interval *interval = &r->lifetimes->interval[r->lifetimes->count];
     CR_TRY(read_number(r, COLUMN_LOWER, field[COLUMN_LOWER], INT64_MIN, &interval->lower));
@@ -189,7 +193,7 @@ static cr_status parse_text(const char *name, char *text, size_t count, struct c
     cr_status           status    = CR_OK;
     if (strlen(text) != count)
         CR_FAIL_OUT(CR_ERR_FORMAT, "%s: has a 0 byte at offset %zu: not a text file", name, strlen(text));
-    if (strncmp(text, "\xef\xbb\xbf", 3) == 0) r.next += 3; /* a byte-order mark */
+    r.next = cr_csv_start(text);
     CR_TRY_OUT(read_all(&r));
 out:
     if (status != CR_OK)

@@ -1,4 +1,4 @@
-/* cli/budget/budget.h: cresnet prune with a budget of time or multiply-adds for all patterns together: the parts.
+/* cli/budget/budget.h: cresnet prune with a budget of time for all patterns together: the parts.
  *
  *   source.c     the network to be pruned, on the host: groups of channels, importance, weights
  *   clock.c      the time of an op and a program on the device
@@ -26,12 +26,10 @@
 
 #include "autotune/host_times.h"
 #include "cli/commands/prune.h"
-#include "pruning/budget/two_bounds.h"
+#include "pruning/budget/search.h"
 #include "pruning/widths.h"
 
 enum { CR_BUDGET_OP_LAYERS = 4 };
-
-enum cr_budget_unit { CR_BUDGET_SECONDS, CR_BUDGET_MACS };
 
 /* ---- source.c ---- */
 
@@ -59,7 +57,6 @@ void              cr_budget_source_close(struct cr_budget_source *source);
 /* ---- clock.c ---- */
 
 struct cr_budget_clock {
-    enum cr_budget_unit     unit;
     const struct cr_config *config;  /* the caller's without memory.limit */
     struct cr_session       session; /* device, model and kernel times only */
     struct cr_cost_model    model;
@@ -70,18 +67,15 @@ struct cr_budget_clock {
     bool                    has_program;
 };
 /* Opens the device and compiles the network. The caller closes the clock, also after a failure. */
-CR_MUST cr_status cr_budget_clock_open(const struct cr_config *config, int classes, enum cr_budget_unit unit,
-                                       struct cr_budget_clock *clock);
+CR_MUST cr_status cr_budget_clock_open(const struct cr_config *config, int classes, struct cr_budget_clock *clock);
 void              cr_budget_clock_close(struct cr_budget_clock *clock);
 /* A copy of clock->config with the channels of the smaller network `small`; the caller closes it. */
 CR_MUST cr_status cr_budget_clock_config(const struct cr_budget_clock *clock, const struct cr_config *small,
                                          const struct cr_config **out);
-/* Seconds, or multiply-adds of one image, of an op: of the kernel that it gets. *known is false, and the value an
- * estimate, when no kernel accepts the op. */
+/* Seconds of an op: of the kernel that it gets. *known is false, and the value an estimate, when no kernel accepts the
+ * op. */
 CR_MUST cr_status cr_budget_op_cost(struct cr_budget_clock *clock, const struct cr_program *program,
                                     const struct cr_op *op, double *cost, bool *known);
-/* Multiply-adds of one image; pruned weights of a convolution are skipped. */
-double cr_budget_op_macs(const struct cr_budget_clock *clock, const struct cr_program *program, const struct cr_op *op);
 /* Sum over the ops that run for each batch. */
 CR_MUST cr_status cr_budget_program_cost(struct cr_budget_clock *clock, const struct cr_program *program, double *cost);
 /* Compiles the evaluation program of another network on the same device: config->model.channels, and `mask` as pattern
@@ -139,7 +133,6 @@ struct cr_budget_choice {
     enum cr_prune_pattern pattern;
     double                sparsity, ratio; /* ratio: time compared with the dense kernel */
     double                left;            /* fraction of the squared L2 norm */
-    double                density;         /* fraction of the weights */
     int64_t               outputs, inputs; /* channels must be multiples of these */
 };
 struct cr_budget_layer {
@@ -173,12 +166,11 @@ CR_MUST cr_status cr_budget_masks(const struct cr_config *config, const struct c
 
 struct cr_budget_problem {
     struct cr_search_problem search;
-    int                     *variable_of;            /* [groups] CR_NONE: one level */
-    int                     *group_of;               /* [variables] */
-    int                     *factor_op;              /* [factors] index of the op */
-    double                   fixed;                  /* cost of the ops that no choice changes */
-    double                   dense;                  /* cost with nothing pruned */
-    double                   fixed_macs, dense_macs; /* the same in multiply-adds of one image */
+    int                     *variable_of; /* [groups] CR_NONE: one level */
+    int                     *group_of;    /* [variables] */
+    int                     *factor_op;   /* [factors] index of the op */
+    double                   fixed;       /* cost of the ops that no choice changes */
+    double                   dense;       /* cost with nothing pruned */
 };
 CR_MUST cr_status cr_budget_problem_open(const struct cr_budget_source *source, struct cr_budget_clock *clock,
                                          struct cr_budget_axes *axes, struct cr_budget_layers *layers,
@@ -201,7 +193,6 @@ struct cr_budget_candidate {
     float                  *value, *running; /* layouts of the smaller parameter store */
     uint8_t                *mask;
     double                  table, cost, loss, gap;  /* table: by the problem; cost: of the compiled network */
-    double                  macs, loss_gap;          /* multiply-adds of one image; see cr_search_result */
     double                 *layer_cost, *layer_lost; /* [layers] by the table */
 };
 /* Makes the network of a search result and predicts its cost. The caller frees *out, also after a failure. */
@@ -218,9 +209,8 @@ void cr_budget_candidate_free(struct cr_budget_candidate *candidate);
 
 struct cr_budget_outcome {
     struct cr_budget_candidate best;
-    double                     target;    /* seconds or multiply-adds */
+    double                     target;    /* seconds */
     double                     dense;     /* cost with nothing pruned */
-    double                     macs;      /* multiply-adds of one image with nothing pruned */
     double                     scale;     /* measured time / cost of the network before; 1 when unknown */
     double                     predicted; /* of `best`, before it was measured */
     double                     measured_dense, measured; /* seconds; 0: not measured */

@@ -117,14 +117,12 @@ cr_status cr_budget_candidate_make(struct cr_budget_source *source, struct cr_bu
     }
     c->table = c->cost = problem->fixed + result->cost;
     c->loss            = result->loss;
-    c->macs            = problem->fixed_macs + result->second;
     c->gap             = result->gap;
-    c->loss_gap        = result->loss_gap;
     CR_TRY(set_config(source, c));
     CR_TRY(cr_model_open(c->config, model->classes, model->image_size, model->eval_size, &c->model));
     c->has_model = true;
     CR_TRY(set_weights(source, layers, c));
-    return clock->unit == CR_BUDGET_SECONDS ? predict(clock, c) : CR_OK;
+    return predict(clock, c);
 }
 
 void cr_budget_candidate_free(struct cr_budget_candidate *c) {

@@ -23,22 +23,17 @@ struct chooser {
     struct cr_budget_candidate      present;     /* the network that was chosen last */
     double                          least_table; /* cost of the cheapest network of the table */
     double                          table_ratio; /* of the last network: cost by the table / when compiled */
-    double                          macs;        /* multiply-adds of an image at most; INFINITY: any number */
     const uint8_t                  *given_mask;  /* of the network before; NULL: nothing is pruned */
 };
-
-static cr_status search(const struct chooser *c, double budget, struct cr_search_result *result) {
-    return cr_search_two(&c->problem->search, budget, c->macs - c->problem->fixed_macs, result);
-}
 
 /* The network with the least loss whose table sum is at most `budget`. */
 static cr_status solve(struct chooser *c, double budget, struct cr_budget_candidate *candidate) {
     struct cr_search_result result;
-    cr_status               status = search(c, budget - c->problem->fixed, &result);
+    cr_status               status = cr_search(&c->problem->search, budget - c->problem->fixed, &result);
     if (status == CR_OK)
         status = cr_budget_candidate_make(c->source, c->clock, c->axes, c->layers, c->problem, &result, candidate);
     cr_search_free(&result);
-    c->out->compiled += c->clock->unit == CR_BUDGET_SECONDS;
+    c->out->compiled++;
     return status;
 }
 
@@ -50,7 +45,6 @@ static cr_status cost_of_given(struct chooser *c) {
     struct cr_model              model;
     bool                         pruned = false;
     c->out->dense                       = c->problem->dense;
-    if (c->clock->unit == CR_BUDGET_MACS) return CR_OK;
     for (int64_t i = 0; i < c->source->session.model.store.value_elems / 8; i++) pruned |= mask[i] != 0xff;
     c->given_mask = pruned ? mask : NULL;
     pruned &= store->value_elems == c->source->session.model.store.value_elems && c->clock->config->train.sparse;
@@ -97,25 +91,11 @@ static double floor_factor(double factor) {
     return floor(1000 * factor) / 1000;
 }
 
-static cr_status refuse_macs(const struct chooser *c, double least) {
-    return CR_FAIL(CR_ERR_CONFIG,
-                   "--flops %g cannot be reached: at most %.4g times fewer multiply-adds, with multiples of %lld "
-                   "channels, of which every group keeps at least one: give a smaller factor, other patterns or a "
-                   "smaller prune.multiple",
-                   c->request->flops, floor_factor(c->problem->dense_macs / least),
-                   (long long)c->source->multiples.wide);
-}
-
-/* The cheapest network of the table within the bound of multiply-adds. An error when no network keeps that bound. */
+/* The cheapest network of the table. */
 static cr_status find_least(struct chooser *c) {
     struct cr_search_result result;
-    cr_status               status = search(c, -1, &result);
+    const cr_status         status = cr_search(&c->problem->search, -1, &result);
     if (status == CR_OK) c->least_table = c->problem->fixed + result.cost;
-    const double macs = c->problem->fixed_macs + (status == CR_OK ? result.second : 0);
-    if (macs > c->macs * (1 + 1e-9)) {
-        if (c->request->unreachable) *c->request->unreachable = true;
-        status = refuse_macs(c, macs);
-    }
     cr_search_free(&result);
     return status;
 }
@@ -124,7 +104,6 @@ static cr_status find_least(struct chooser *c) {
 static cr_status refuse(const struct chooser *c, double least) {
     const struct cr_budget_clock *k      = c->clock;
     const char                   *note   = k->measured ? "" : "; times are estimates: train.measure = no, or no GPU";
-    const char                   *bound  = isfinite(c->macs) ? " within --flops" : "";
     const double                  s      = c->out->scale;
     const double                  before = s * c->out->dense;
     if (least >= 0.9999 * before)
@@ -134,15 +113,15 @@ static cr_status refuse(const struct chooser *c, double least) {
                        c->request->automatic ? "" : ": give other patterns, --pattern auto for all");
     if (c->request->speedup > 0)
         return CR_FAIL(CR_ERR_CONFIG,
-                       "--speedup %g cannot be reached%s: the minimum is %.6g ms, %.4g times as fast (now %.6g ms; "
+                       "--speedup %g cannot be reached: the minimum is %.6g ms, %.4g times as fast (now %.6g ms; "
                        "batch %lld, %s%s): give a smaller speedup, other patterns or a smaller prune.multiple",
-                       c->request->speedup, bound, ceil_ms(least), floor_factor(before / least), ceil_ms(before),
+                       c->request->speedup, ceil_ms(least), floor_factor(before / least), ceil_ms(before),
                        (long long)k->batch, k->session.device->caps.text, note);
     return CR_FAIL(
         CR_ERR_CONFIG,
-        "--target-ms %g cannot be reached%s: the minimum is %.6g ms (now %.6g ms, of which %.6g ms in ops that "
+        "--target-ms %g cannot be reached: the minimum is %.6g ms (now %.6g ms, of which %.6g ms in ops that "
         "no choice changes; batch %lld, %s%s): give a larger time, a smaller --batch or other patterns",
-        1e3 * c->request->target_s, bound, ceil_ms(least), ceil_ms(before), ceil_ms(s * c->problem->fixed),
+        1e3 * c->request->target_s, ceil_ms(least), ceil_ms(before), ceil_ms(s * c->problem->fixed),
         (long long)k->batch, k->session.device->caps.text, note);
 }
 
@@ -182,8 +161,7 @@ static cr_status refine(struct chooser *c, double cost) {
         if (met && (!c->present.level || candidate.loss < c->present.loss)) move(&candidate, &c->present);
         cr_budget_candidate_free(&candidate);
         CR_TRY(status);
-        if (c->clock->unit == CR_BUDGET_MACS || (met && ratio * close_enough <= 1)) return CR_OK;
-        if (isfinite(c->macs) && met && table < budget * close_enough) return CR_OK; /* the other bound decides */
+        if (met && ratio * close_enough <= 1) return CR_OK;
         if (met && table <= before && table >= before) return CR_OK; /* the next network costs too much */
         before            = table;
         const double next = met ? budget * ratio : CR_MIN(budget, table) * CR_MIN(ratio, 0.995);
@@ -257,25 +235,20 @@ cr_status cr_budget_choose(struct cr_budget_source *source, struct cr_budget_clo
                            struct cr_budget_layers *layers, const struct cr_budget_problem *problem,
                            struct cr_budget_outcome *out) {
     struct chooser c     = {source, clock, axes, request, layers, problem, out, .least_table = problem->dense};
-    const bool     both  = clock->unit == CR_BUDGET_SECONDS && request->flops > 0;
     bool           met   = false;
     double         least = 0;
     cr_status      status;
-    c.macs    = both ? problem->dense_macs / request->flops : INFINITY;
-    out->macs = problem->dense_macs;
     CR_TRY(cost_of_given(&c));
     CR_TRY(measure_given(&c));
     const double before = out->scale * out->dense;
-    out->target         = request->target_s > 0  ? request->target_s
-                          : request->speedup > 0 ? before / request->speedup
-                                                 : before / request->flops;
-    if (before <= out->target && !both) return refuse_reached(&c);
+    out->target         = request->target_s > 0 ? request->target_s : before / request->speedup;
+    if (before <= out->target) return refuse_reached(&c);
     CR_TRY_OUT(find_least(&c));
     c.table_ratio = problem->dense / out->dense;
     CR_TRY_OUT(clock->measured ? choose_measured(&c, &met, &least) : choose_predicted(&c, &met, &least));
     if (!met) {
         if (request->unreachable) *request->unreachable = true;
-        status = clock->unit == CR_BUDGET_MACS ? refuse_macs(&c, least) : refuse(&c, least);
+        status = refuse(&c, least);
         goto out;
     }
     cr_budget_candidate_show(source, layers, &out->best);

@@ -3,17 +3,13 @@
 
 /* ---- open, close ---- */
 
-cr_status cr_budget_clock_open(const struct cr_config *config, int classes, enum cr_budget_unit unit,
-                               struct cr_budget_clock *clock) {
+cr_status cr_budget_clock_open(const struct cr_config *config, int classes, struct cr_budget_clock *clock) {
     const struct cr_session_options options = {0};
     struct cr_session              *s       = &clock->session;
     struct cr_prepare               prepare;
     enum cr_dtype                   real;
-    clock->unit = unit;
     CR_TRY(cr_config_derive(&clock->config, config, 0, CR_CHANGES("memory.limit=")));
-    clock->batch = unit == CR_BUDGET_MACS     ? 1
-                   : config->train.eval_batch ? config->train.eval_batch
-                                              : config->train.batch;
+    clock->batch = config->train.eval_batch ? config->train.eval_batch : config->train.batch;
     if (!clock->batch)
         return cr_config_fail(config, "train.eval_batch", "a target time needs a batch size: give --batch N");
     s->config = clock->config;
@@ -23,9 +19,8 @@ cr_status cr_budget_clock_open(const struct cr_config *config, int classes, enum
     cr_model_set_real(&s->model, real);
     CR_TRY(cr_session_open_cost_table(s, &options));
     clock->model = cr_session_cost_model(s);
-    if (unit == CR_BUDGET_SECONDS && !s->device->backend->async && config->train.measure)
-        CR_TRY(cr_host_times_open(s->device, &clock->host));
-    clock->measured = unit == CR_BUDGET_SECONDS && (clock->host || clock->model.cost);
+    if (!s->device->backend->async && config->train.measure) CR_TRY(cr_host_times_open(s->device, &clock->host));
+    clock->measured = clock->host || clock->model.cost;
     CR_TRY(cr_session_compile(s, CR_PROGRAM_EVAL, clock->batch, "fuse", &clock->program));
     clock->has_program = true;
     return CR_OK;
@@ -51,30 +46,10 @@ cr_status cr_budget_clock_config(const struct cr_budget_clock *clock, const stru
 
 /* ---- ops ---- */
 
-/* A multiply-add is two operations. */
-double cr_budget_op_macs(const struct cr_budget_clock *clock, const struct cr_program *p, const struct cr_op *op) {
-    double bytes, flops;
-    switch (op->kind) {
-    case CR_OP_conv:
-    case CR_OP_group_conv:
-    case CR_OP_dense:
-    case CR_OP_conv_pair:
-    case CR_OP_conv_pool:
-    case CR_OP_qconv:
-    case CR_OP_qconv_pair:
-    case CR_OP_qstem: cr_op_cost(p, op, &bytes, &flops); return flops / 2 / (double)clock->batch;
-    default: return 0;
-    }
-}
-
 cr_status cr_budget_op_cost(struct cr_budget_clock *clock, const struct cr_program *p, const struct cr_op *op,
                             double *cost, bool *known) {
     *known = true;
-    if (clock->unit == CR_BUDGET_MACS) {
-        *cost = cr_budget_op_macs(clock, p, op);
-        return CR_OK;
-    }
-    *cost = cr_op_seconds(&clock->model, p, op);
+    *cost  = cr_op_seconds(&clock->model, p, op);
     if (clock->model.cost) {
         *known = !clock->model.accepts || clock->model.accepts(clock->model.self, p, op);
         return *known ? clock->model.cost(clock->model.self, p, op, cost) : CR_OK;

@@ -1,4 +1,4 @@
-/* cli/budget/command.c: cresnet prune --target-ms, --speedup, --flops: prunes to a budget. See cli/budget/budget.h. */
+/* cli/budget/command.c: cresnet prune --target-ms, --speedup: prunes to a budget of time. See cli/budget/budget.h. */
 #include "cli/budget/budget.h"
 #include "session/saved_model.h"
 
@@ -75,9 +75,8 @@ static cr_status open_data(struct job *j) {
 }
 
 static cr_status choose(struct job *j) {
-    const enum cr_budget_unit unit = cr_prune_by_time(&j->request) ? CR_BUDGET_SECONDS : CR_BUDGET_MACS;
     CR_TRY(cr_budget_source_open(j->config, j->request.channels, &j->source));
-    CR_TRY(cr_budget_clock_open(j->config, j->source.session.model.classes, unit, &j->clock));
+    CR_TRY(cr_budget_clock_open(j->config, j->source.session.model.classes, &j->clock));
     CR_TRY(choose_widths(j));
     CR_TRY(cr_budget_patterns(&j->source, &j->clock, &j->request, &j->layers));
     CR_TRY(cr_budget_problem_open(&j->source, &j->clock, &j->axes, &j->layers, &j->problem));
@@ -154,10 +153,9 @@ static void close_job(struct job *j) {
 
 /* Says which keys keep a pattern from saving time. */
 static cr_status check(const struct job *j) {
-    const struct cr_config         *c     = j->config;
-    const struct cr_budget_request *r     = &j->request;
-    const bool                      masks = r->two_four || r->block || r->unstructured, time = cr_prune_by_time(r);
-    if (r->automatic || !masks || !time) return CR_OK;
+    const struct cr_config         *c = j->config;
+    const struct cr_budget_request *r = &j->request;
+    if (r->automatic || !(r->two_four || r->block || r->unstructured)) return CR_OK;
     if (c->quant.type != CR_QUANT_NONE)
         return cr_config_fail(c, "quant.type",
                               "no kernel for 8-bit values skips pruned weights: give --pattern channels");

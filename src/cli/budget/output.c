@@ -3,12 +3,8 @@
 
 #include <stdio.h>
 
-static bool in_time(const struct cr_budget_report *r) {
-    return r->clock->unit == CR_BUDGET_SECONDS;
-}
-
-static double shown(const struct cr_budget_report *r, double cost) {
-    return in_time(r) ? 1e6 * r->outcome->scale * cost : 1e-6 * cost;
+static double microseconds(const struct cr_budget_report *r, double cost) {
+    return 1e6 * r->outcome->scale * cost;
 }
 
 static const struct cr_budget_choice *choice_of(const struct cr_budget_layer *l) {
@@ -31,17 +27,15 @@ static void pattern_text(const struct cr_budget_layer *l, char *out, size_t size
 }
 
 static void print_layers(const struct cr_budget_report *r, struct cr_text *out) {
-    const char *unit = in_time(r) ? "us" : "M";
-    cr_text_add(out, "%-28s %9s %6s %-20s %9s %s %9s %s %9s\n", "layer", "channels", "left", "weights", "before", unit,
-                "after", unit, "lost");
+    cr_text_add(out, "%-28s %9s %6s %-20s %9s us %9s us %9s\n", "layer", "channels", "left", "weights", "before",
+                "after", "lost");
     for (int l = 0; l < r->layers->count; l++) {
         const struct cr_budget_layer *q = &r->layers->at[l];
         char                          pattern[64];
         pattern_text(q, pattern, sizeof pattern);
-        cr_text_add(out, "%-28s %9lld %6lld %-20s %*.2f %*.2f %7.2f %%\n", q->name,
+        cr_text_add(out, "%-28s %9lld %6lld %-20s %12.2f %12.2f %7.2f %%\n", q->name,
                     (long long)r->source->session.model.store.param[q->param].dim[0], (long long)channels(r, q),
-                    pattern, in_time(r) ? 12 : 11, shown(r, q->dense_cost), in_time(r) ? 12 : 11, shown(r, q->cost),
-                    100 * q->lost);
+                    pattern, microseconds(r, q->dense_cost), microseconds(r, q->cost), 100 * q->lost);
     }
 }
 
@@ -60,12 +54,7 @@ static void print_totals(const struct cr_budget_report *r, struct cr_text *out) 
 
 static void print_gap(const struct cr_budget_report *r, struct cr_text *out) {
     const struct cr_budget_candidate *b = &r->outcome->best;
-    if (b->loss_gap > 0) {
-        cr_text_add(out, "optimality gap %.2g %%: the loss is at most that much above the least one within both bounds",
-                    100 * b->loss_gap / b->loss);
-        if (b->gap > 0)
-            cr_text_add(out, ", among choices that are %.2g %% cheaper in this table", 100 * b->gap / b->table);
-    } else if (b->gap <= 0)
+    if (b->gap <= 0)
         cr_text_add(out, "no other choice of that cost in this table loses less");
     else
         cr_text_add(out, "optimality gap %.2g %%: no choice that is %.2g %% cheaper in this table loses less",
@@ -98,10 +87,7 @@ void cr_budget_print(const struct cr_budget_report *r, struct cr_text *out) {
     print_totals(r, out);
     print_gap(r, out);
     if (r->recalibrated) cr_text_add(out, "BN statistics are from %lld training batches\n", (long long)r->recalibrated);
-    if (r->request->flops > 0)
-        cr_text_add(out, "multiply-adds that are left: %.4g of %.4g million (%.3g times fewer)\n",
-                    1e-6 * r->outcome->best.macs, 1e-6 * r->outcome->macs, r->outcome->macs / r->outcome->best.macs);
-    if (in_time(r)) print_time(r, out);
+    print_time(r, out);
 }
 
 static void json_layers(const struct cr_budget_report *r, struct cr_json_writer *w) {
@@ -115,8 +101,8 @@ static void json_layers(const struct cr_budget_report *r, struct cr_json_writer 
         cr_json_put_int(w, "left", channels(r, q));
         cr_json_put_string(w, "pattern", c ? cr_word_prune_pattern(c->pattern) : "dense");
         cr_json_put_general(w, "sparsity", c ? c->sparsity : 0, 6);
-        cr_json_put_general(w, in_time(r) ? "before_us" : "before_mmacs", shown(r, q->dense_cost), 6);
-        cr_json_put_general(w, in_time(r) ? "us" : "mmacs", shown(r, q->cost), 6);
+        cr_json_put_general(w, "before_us", microseconds(r, q->dense_cost), 6);
+        cr_json_put_general(w, "us", microseconds(r, q->cost), 6);
         cr_json_put_general(w, "lost", q->lost, 6);
         cr_json_close_object(w);
     }
@@ -148,13 +134,10 @@ void cr_budget_json(const struct cr_budget_report *r, struct cr_text *out) {
     cr_json_put_string(&w, "channels", o->best.config->model.channels);
     cr_json_put_int(&w, "parameters_before", cr_param_store_trainable(&r->source->session.model.store));
     cr_json_put_int(&w, "parameters", cr_param_store_trainable(&o->best.model.store));
-    if (in_time(r)) json_time(r, &w);
-    cr_json_put_int(&w, "multiply_adds_before", (int64_t)o->macs);
-    cr_json_put_int(&w, "multiply_adds", (int64_t)o->best.macs);
+    json_time(r, &w);
     if (r->recalibrated) cr_json_put_int(&w, "recalibrated_batches", r->recalibrated);
     cr_json_put_general(&w, "loss", o->best.loss, 9);
     cr_json_put_general(&w, "gap", o->best.table > 0 ? o->best.gap / o->best.table : 0, 6);
-    if (r->request->flops > 0 && in_time(r)) cr_json_put_general(&w, "loss_gap", o->best.loss_gap, 9);
     json_layers(r, &w);
     cr_json_close_line(&w);
 }

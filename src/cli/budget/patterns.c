@@ -82,8 +82,7 @@ static void add_choice(const struct trial *t, struct cr_budget_layer *l, double 
     struct cr_budget_choice c = {
         .pattern = t->pattern, .sparsity = t->sparsity, .ratio = ratio, .outputs = 1, .inputs = 1};
     if (ratio >= 1) return;
-    c.left    = norm_left(t, q);
-    c.density = 1 - (double)cr_prune_count(q, t->mask) / (double)q->elems;
+    c.left = norm_left(t, q);
     if (t->pattern == CR_PRUNE_PATTERN_BLOCK) CR_ASSERT(cr_config_block(t->prune.config, &c.outputs, &c.inputs));
     if (t->pattern == CR_PRUNE_PATTERN_2_4) c.inputs = 4;
     CR_ASSERT(l->choices < CHOICES_MAX);
@@ -129,14 +128,6 @@ static cr_status time_conv(const struct trial *t, int conv) {
 
 static cr_status try_mask(struct trial *t) {
     const struct cr_program *p = &t->clock->program;
-    if (t->clock->unit == CR_BUDGET_MACS) {
-        for (int l = 0; l < t->layers->count; l++) {
-            const struct cr_param *q = &t->source->session.model.store.param[t->layers->at[l].param];
-            if (may_prune(t, &t->layers->at[l]))
-                add_choice(t, &t->layers->at[l], 1 - (double)cr_prune_count(q, t->mask) / (double)q->elems);
-        }
-        return CR_OK;
-    }
     for (int i = p->hoisted; i < p->ops; i++)
         if (p->op[i].kind == CR_OP_conv) CR_TRY(time_conv(t, i));
     return CR_OK;
@@ -193,7 +184,7 @@ cr_status cr_budget_patterns(const struct cr_budget_source *source, struct cr_bu
     struct cr_param_store *store = &clock->session.model.store;
     struct trial           t     = {.source = source, .clock = clock, .layers = layers};
     /* kernels for 8-bit values skip no weights */
-    if (clock->unit == CR_BUDGET_SECONDS && clock->config->quant.type != CR_QUANT_NONE) return CR_OK;
+    if (clock->config->quant.type != CR_QUANT_NONE) return CR_OK;
     CR_ASSERT(store->value_elems == source->session.model.store.value_elems);
     CR_ALLOC(t.mask, (size_t)store->value_elems / 8 + 1);
     store->pattern         = clock->config->train.sparse ? t.mask : NULL;

@@ -81,24 +81,23 @@ static void restore(struct builder *b, const struct cr_op *op) {
 /* The options at the present levels: dense, and each pattern that fits the widths. */
 static void add_options(const struct builder *b, const struct cr_op *op, double cost, struct cr_search_factor *f,
                         int combination) {
-    int          layer[CR_BUDGET_OP_LAYERS];
-    const int    layers = cr_budget_op_layers(b->axes, op, layer);
-    int          at     = f->first[combination];
-    double       left = 1, loss = 0;
-    const double macs = cr_budget_op_macs(b->clock, &b->clock->program, op);
+    int       layer[CR_BUDGET_OP_LAYERS];
+    const int layers = cr_budget_op_layers(b->axes, op, layer);
+    int       at     = f->first[combination];
+    double    left = 1, loss = 0;
     for (int l = 0; l < layers; l++) {
         const struct cr_budget_layer *q = &b->layers->at[layer[l]];
         left                            = cr_width_left(q->bins, q->energy, b->level);
         loss += 1 - left;
     }
-    f->option[at++] = (struct cr_search_option){cost, loss, CR_NONE, macs};
+    f->option[at++] = (struct cr_search_option){cost, loss, CR_NONE};
     for (int c = 0; layers == 1 && c < b->layers->at[layer[0]].choices; c++) {
         const struct cr_budget_layer  *q = &b->layers->at[layer[0]];
         const struct cr_budget_choice *x = &q->choice[c];
         if (cr_width_of(&q->bins[CR_AXIS_K], b->level) % x->outputs ||
             cr_width_of(&q->bins[CR_AXIS_C], b->level) % x->inputs)
             continue;
-        f->option[at++] = (struct cr_search_option){cost * x->ratio, 1 - left * x->left, c, macs * x->density};
+        f->option[at++] = (struct cr_search_option){cost * x->ratio, 1 - left * x->left, c};
     }
     f->first[combination + 1] = at;
 }
@@ -142,15 +141,12 @@ static cr_status add_options_of_ops(struct builder *b) {
         double full;
         bool   known;
         CR_TRY(cr_budget_op_cost(b->clock, p, &p->op[i], &full, &known));
-        const double macs = cr_budget_op_macs(b->clock, p, &p->op[i]);
         b->problem->dense += full;
-        b->problem->dense_macs += macs;
         if (f == search->factors || b->problem->factor_op[f] != i) {
             int       layer[CR_BUDGET_OP_LAYERS];
             const int layers = cr_budget_op_layers(b->axes, &p->op[i], layer);
             for (int l = 0; l < layers; l++) b->layers->at[layer[l]].dense_cost = full;
             b->problem->fixed += full;
-            b->problem->fixed_macs += macs;
             continue;
         }
         CR_TRY(fill_factor(b, &search->factor[f++], &p->op[i], full));

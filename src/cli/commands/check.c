@@ -6,6 +6,7 @@
 #include "session/session.h"
 #include "verification/verify.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -65,12 +66,18 @@ out:
     return status;
 }
 
+/* The bound of an op that only rounds is half of the last digit, which results come very close to: 0.9999 of the bound
+ * must not be printed as all of it. */
+static double rounded_down(double value, double steps) {
+    return floor(value * steps) / steps;
+}
+
 static void print_json(const char *device, const char *precision, const struct totals *sum, struct cr_text *out) {
     struct cr_json_writer w = cr_json_open_line(out);
     cr_json_put_string(&w, "device", device);
     cr_json_put_string(&w, "precision", precision);
     cr_json_put_int(&w, "ops", sum->ops);
-    cr_json_put_fixed(&w, "worst", sum->worst, 6);
+    cr_json_put_fixed(&w, "worst", rounded_down(sum->worst, 1e6), 6);
     cr_json_put_bool(&w, "ok", true);
     cr_json_close_line(&w);
 }
@@ -109,8 +116,8 @@ static cr_status check_device(const struct cr_args *args, struct cr_cmd_source *
         print_json(device, precision_of(&session), &sum, out);
     else if (status == CR_OK)
         cr_text_add(out,
-                    "%s, %s: %d ops compared, all within their error bounds; the largest error is %.3f of its bound\n",
-                    device, precision_of(&session), sum.ops, sum.worst);
+                    "%s, %s: %d ops compared, all within their error bounds; the largest error is %.4f of its bound\n",
+                    device, precision_of(&session), sum.ops, rounded_down(sum.worst, 1e4));
     cr_session_close(&session);
     cr_config_close(config);
     return status;

@@ -315,16 +315,21 @@ out:
 
 /* Options that only some of the data commands read. */
 static cr_status check_options(const struct cr_args *args, const char *word) {
-    const bool packs = strcmp(word, "pack") == 0, draws = strcmp(word, "shapes") == 0;
+    const bool packs = strcmp(word, "pack") == 0, draws = strcmp(word, "shapes") == 0,
+               shows = strcmp(word, "show") == 0;
     const bool reads = packs || strcmp(word, "stat") == 0 || strcmp(word, "verify") == 0;
     if (cr_args_has(args, CR_OPT_RAW) && !packs)
         return cr_args_fail(args, "--raw is for cresnet data pack: leave it out");
-    if (cr_args_has(args, CR_OPT_REPLACE) && !packs)
-        return cr_args_fail(args, "--force is for cresnet data pack: leave it out");
+    if (cr_args_has(args, CR_OPT_REPLACE) && !packs && !shows)
+        return cr_args_fail(args, "--force is for cresnet data pack and show: leave it out");
+    if (cr_args_has(args, CR_OPT_OVERLAY) && !shows)
+        return cr_args_fail(args,
+                            "-o is for cresnet data show; pack and shapes name their folder without an option: pack "
+                            "CONFIG|DIR OUT");
     if (cr_args_has(args, CR_OPT_WORKERS) && !reads)
         return cr_args_fail(args, "--workers is for cresnet data pack, stat and verify: leave it out");
-    if (cr_args_has(args, CR_OPT_JSON) && draws)
-        return cr_args_fail(args, "data shapes prints no JSON: leave --json out");
+    if (cr_args_has(args, CR_OPT_JSON) && (draws || shows))
+        return cr_args_fail(args, "data %s prints no JSON: leave --json out", word);
     if (cr_args_has(args, CR_OPT_SEED) && draws)
         return cr_args_fail(args, "data shapes always draws the same images: leave --seed out");
     return CR_OK;
@@ -361,9 +366,10 @@ cr_status cr_cmd_data(const struct cr_args *args, int *signal_taken) {
     if (strcmp(word, "shapes") == 0) return draw_shapes(&given);
     if (strcmp(word, "verify") == 0) return verify(&given);
     if (strcmp(word, "stat") == 0) return cr_data_stat(&given);
+    if (strcmp(word, "show") == 0) return cr_data_show(&given);
     (void)cr_command_has_word(CR_CMD_DATA, word, hint, sizeof hint);
     if ((given.operands > 1 || *hint) && *word && access(word, F_OK) != 0)
-        return cr_args_fail(args, "%s is neither a configuration nor one of stat, verify, pack and shapes%s", word,
-                            hint);
+        return cr_args_fail(args, "%s is neither a configuration nor one of stat, show, verify, pack and shapes%s",
+                            word, hint);
     return describe(&given);
 }

@@ -173,6 +173,13 @@ static void print_split(const struct cr_data_stat *s, const struct summary *u, c
                 (long long)u->width.min, (long long)u->width.max, (long long)u->width.median, (long long)u->height.min,
                 (long long)u->height.max, (long long)u->height.median);
     print_channels(s, out);
+    int64_t files = 0, pages = 0;
+    for (int64_t i = 0; i < s->count; i++)
+        if (s->sample[i].pages > 1) files++, pages += s->sample[i].pages;
+    if (files)
+        cr_text_add(out,
+                    "       %lld TIFF file%s more than one page, %lld in all: only the first page of each is read\n",
+                    (long long)files, files == 1 ? " has" : "s have", (long long)pages);
     if (s->bads) cr_text_add(out, "       %lld unreadable image%s\n", (long long)s->bads, s->bads == 1 ? "" : "s");
 }
 
@@ -262,7 +269,10 @@ static void json_duplicates(const struct reading *r, struct cr_json_writer *w) {
 static void json_split(const struct reading *r, int split, const struct summary *u, struct cr_json_writer *w) {
     const struct cr_data_stat *s = &r->stat[split];
     cr_json_open_object(w, split_names[split]);
+    int64_t pages = 0;
+    for (int64_t i = 0; i < s->count; i++) pages += s->sample[i].pages;
     cr_json_put_int(w, "images", s->count);
+    cr_json_put_int(w, "pages", pages);
     cr_json_open_array(w, "classes");
     for (int i = 0; i < s->classes; i++) {
         cr_json_open_object(w, NULL);

@@ -29,6 +29,7 @@ struct evaluation {
     const char            *matrix; /* CSV file to write, or NULL */
     enum cr_tta            tta;
     struct cr_scores       scores;
+    int                    classes;
     struct cr_confusion    confusion; /* has no classes unless per_class or matrix is set */
     struct cr_cmd_names    names;
     struct table           table;
@@ -178,9 +179,10 @@ static void print_label_scores(const struct evaluation *e, struct cr_text *out) 
 static void print_class_scores(const struct evaluation *e, struct cr_text *out) {
     const struct cr_scores *s = &e->scores;
     if (e->per_class) print_classes(e, out);
-    cr_text_add(out, "%s: %lld of %lld correct: top-1 %.2f %%, top-5 %.2f %%, loss %.4f  (%.1f s, %.0f images/s)\n",
-                e->split, (long long)s->correct1, (long long)s->images, 100 * fraction(s->correct1, s->images),
-                100 * fraction(s->correct5, s->images), s->loss_sum / (double)CR_MAX(s->images, 1), s->seconds,
+    cr_text_add(out, "%s: %lld of %lld correct: top-1 %.2f %%", e->split, (long long)s->correct1, (long long)s->images,
+                100 * fraction(s->correct1, s->images));
+    if (cr_top5_tells(e->classes)) cr_text_add(out, ", top-5 %.2f %%", 100 * fraction(s->correct5, s->images));
+    cr_text_add(out, ", loss %.4f  (%.1f s, %.0f images/s)\n", s->loss_sum / (double)CR_MAX(s->images, 1), s->seconds,
                 s->seconds > 0 ? (double)s->images / s->seconds : 0);
     if (e->per_class) print_means(e, out);
     if (e->scale) print_temperature(e, out);
@@ -283,6 +285,7 @@ static cr_status evaluate(const struct cr_config *config, enum cr_split split, s
                each = count || table || e->scale;
     cr_status status;
     CR_TRY_OUT(cr_dataset_open(config, split, &dataset));
+    CR_TRY_OUT(cr_saved_model_add_classes(config, dataset));
     struct cr_session_options options = {.eval = true, .execute = true, .classes = cr_dataset_classes(dataset)};
     CR_TRY_OUT(cr_session_open(config, &options, &session));
     cr_log(CR_LOG_INFO, "device: %s", session.device->caps.text);
@@ -291,10 +294,11 @@ static cr_status evaluate(const struct cr_config *config, enum cr_split split, s
     if (count || table || several) CR_TRY_OUT(cr_cmd_names_of(dataset, &e->names));
     if (count) CR_TRY_OUT(cr_confusion_open(session.model.classes, &e->confusion));
     if (table) CR_TRY_OUT(start_table(e, config, dataset, session.model.classes));
-    e->logits = (struct cr_label_scores){.classes  = session.model.classes,
-                                         .words    = 1,
-                                         .expected = cr_dataset_count(dataset),
-                                         .advice   = "leave --temperature out, or give a smaller validation set"};
+    e->classes = session.model.classes;
+    e->logits  = (struct cr_label_scores){.classes  = session.model.classes,
+                                          .words    = 1,
+                                          .expected = cr_dataset_count(dataset),
+                                          .advice   = "leave --temperature out, or give a smaller validation set"};
     CR_TRY_OUT(cr_session_evaluate_each(&session, dataset, NULL, each ? &callback : NULL, &e->scores));
     CR_TRY_OUT(e->logits_status);
     CR_TRY_OUT(cr_confusion_finish(&e->confusion));

@@ -66,7 +66,7 @@ static cr_status find_images(const struct cr_args *args, struct request *r) {
         if (is_folder(given)) {
             r->table = !r->json;
             CR_TRY(cr_folder_images(given, &r->arena, &paths, &count));
-            if (!count) cr_log(CR_LOG_WARN, "%s: contains no images (jpg, jpeg, png, webp)", given);
+            if (!count) cr_log(CR_LOG_WARN, "%s: contains no images (" CR_IMAGE_ENDINGS ")", given);
         }
         CR_TRY(add_paths(r, paths, count));
     }

@@ -258,11 +258,12 @@ static bool only_channels(const struct cr_budget_request *r) {
 }
 
 static cr_status check_pattern(const struct cr_args *args, const struct cr_budget_request *r, bool guided) {
-    if (r->flops > 0 && !cr_prune_by_time(r) && !args->value[CR_OPT_PATTERN] && !r->channels)
-        return cr_args_fail(args, "--flops needs --pattern channels, which makes the network smaller, or a list of "
-                                  "patterns");
+    if (r->flops > 0 && !only_channels(r))
+        return cr_args_fail(args,
+                            "--flops needs --pattern channels, which makes the network smaller: for other patterns "
+                            "give --speedup X or --target-ms MS instead, or --sparsity S");
     if (r->several && !guided)
-        return cr_args_fail(args, "--pattern %s needs a target: --target-ms MS, --speedup X or --flops X",
+        return cr_args_fail(args, "--pattern %s needs a target: --target-ms MS or --speedup X",
                             args->value[CR_OPT_PATTERN]);
     if (only_channels(r) && !guided)
         return cr_args_fail(args, "--pattern channels needs --flops X, the factor by which multiply-adds shrink, e.g. "
@@ -302,10 +303,10 @@ static cr_status check(const struct cr_args *args, const struct cr_config *confi
 static cr_status prune(const struct cr_args *args, struct job *job, const struct cr_budget_request *r,
                        struct cr_text *out) {
     const bool json = cr_args_has(args, CR_OPT_JSON);
-    if (r->flops > 0 && !cr_prune_by_time(r) && only_channels(r))
+    if (r->flops > 0)
         return cr_prune_channels(job->config, r->flops, cr_args_has(args, CR_OPT_KEEP_SHAPE), job->recalibrate, json,
                                  out);
-    if (r->flops > 0 || cr_prune_by_time(r)) return cr_prune_to_budget(job->config, r, json, out);
+    if (cr_prune_by_time(r)) return cr_prune_to_budget(job->config, r, json, out);
     return run(args, job, out);
 }
 

@@ -1,6 +1,5 @@
 /* cli/commands/prune.h: the parts of `cresnet prune`: prune.c, masks of a given sparsity; prune_request.c, patterns and
- * targets of the command line; prune_channels.c, --pattern channels --flops; cli/budget/, all targets of several
- * patterns. */
+ * targets of the command line; prune_channels.c, --pattern channels --flops; cli/budget/, targets of time. */
 #ifndef CR_CMD_PRUNE_H
 #define CR_CMD_PRUNE_H
 
@@ -12,8 +11,7 @@
 
 /* What the command line demands: a budget of time or multiply-adds, and patterns that may be used for it. */
 struct cr_budget_request {
-    double  target_s, speedup; /* at most one is above 0 */
-    double  flops;             /* 0, or also a bound of multiply-adds; none of the three: masks of a given sparsity */
+    double  target_s, speedup, flops; /* at most one is above 0; none: masks of a given sparsity */
     bool    channels, two_four, block, unstructured;
     bool    automatic;   /* --pattern auto: patterns that do not suit the network are left out */
     bool    several;     /* patterns are `auto`, or more than one */

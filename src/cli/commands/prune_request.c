@@ -16,8 +16,11 @@ cr_status cr_prune_targets(const struct cr_args *args, struct cr_budget_request 
     CR_TRY(cr_args_real(args, CR_OPT_PRUNE_FLOPS, above_1, 1e6,
                         "the factor by which multiply-adds shrink, above 1, e.g. 2", &r->flops));
     r->target_s = 1e-3 * ms;
-    if (r->target_s > 0 && r->speedup > 0)
-        return cr_args_fail(args, "give one of --target-ms and --speedup; --flops can be added to either");
+    if ((r->target_s > 0) + (r->speedup > 0) + (r->flops > 0) > 1)
+        return cr_args_fail(args,
+                            "give one of --target-ms, --speedup and --flops. For fewer multiply-adds and less time "
+                            "prune twice: with --pattern channels --flops X, then the result with --speedup X or "
+                            "--target-ms MS");
     return CR_OK;
 }
 

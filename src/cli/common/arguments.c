@@ -95,12 +95,10 @@ bool cr_command_has_word(enum cr_command_id id, const char *word, char *hint, si
 }
 
 /* What to do instead of giving an option that only other commands have; NULL when there is no advice. */
-static const char *advice_for(int id, enum cr_command_id command) {
+static const char *advice_for(int id) {
     switch (id) {
     case CR_OPT_OUTPUT:
-    case CR_OPT_EXPORT_FILE:
-        if (command == CR_CMD_DATA) return "pack and shapes name their folder without an option: pack CONFIG|DIR OUT";
-        return "results are on standard output, which > FILE redirects";
+    case CR_OPT_EXPORT_FILE: return "results are on standard output, which > FILE redirects";
     case CR_OPT_GPUS:
     case CR_OPT_RANKS: return "it runs in one process; train.gpu=N chooses the GPU";
     case CR_OPT_BATCH: return "leave it out; train.eval_batch=N is the batch size of an evaluation";
@@ -121,7 +119,7 @@ static cr_status foreign_option(const struct cr_args *args, int id, const char *
             break;
         }
     return cr_args_fail(args, "option %s belongs to cresnet %s, not to %s: %s", shown, owners,
-                        cr_command(args->command)->name, advice_for(id, args->command));
+                        cr_command(args->command)->name, advice_for(id));
 }
 
 /* Adds the option or the key that a name of another trainer (--batch-size) stands for. */

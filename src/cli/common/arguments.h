@@ -59,7 +59,6 @@ enum cr_option_id { /* in the order of --help */
                     CR_OPT_TOP,
                     CR_OPT_CLASS,
                     CR_OPT_MAP_CSV,
-                    CR_OPT_PROFILE,
                     CR_OPT_NO_EVAL,
                     CR_OPT_COMPARE,
                     CR_OPT_LAST,

@@ -60,6 +60,7 @@ double cr_cmd_median_ms(int64_t *times, int64_t count);
 
 /* cresnet data stat; the second operand is a configuration or a folder. */
 cr_status cr_data_stat(const struct cr_args *args);
+cr_status cr_data_show(const struct cr_args *args); /* cli/commands/data_show.c */
 /* cresnet data verify for a data set (operand 0) that is not packed: decodes every image. *good becomes true when all
  * images can be read. */
 CR_MUST cr_status cr_data_verify_set(const struct cr_args *args, bool json, struct cr_text *out, bool *good);

@@ -36,9 +36,10 @@ static const char about_eval[] =
     "  cresnet eval configs/cifar10-resnet20.ini --weights FILE data.root=DIR --json\n";
 
 static const char about_predict[] =
-    "Prints the most probable classes of JPEG, PNG and WebP images. For folders it prints a table with one line per\n"
-    "image. The name - is an image on standard input. Give a RUN, or a CONFIG with --weights FILE. Unreadable images\n"
-    "are named and skipped; the exit code is then 1.\n" RUN_NOTE "\n"
+    "Prints the most probable classes of JPEG, PNG, WebP, TIFF and BMP images. For folders it prints a table with one\n"
+    "line per image. The name - is an image on standard input. Give a RUN, or a CONFIG with --weights FILE. "
+    "Unreadable\n"
+    "images are named and skipped; the exit code is then 1.\n" RUN_NOTE "\n"
     "  cresnet predict checkpoints/demo a.png b.jpg\n"
     "  cresnet predict checkpoints/demo holiday/ -k 2\n"
     "  cresnet predict checkpoints/demo holiday/ --json >holiday.jsonl\n"
@@ -54,13 +55,12 @@ static const char about_explain[] =
 
 static const char about_report[] =
     "Writes one HTML page about a run, RUN/report.html unless -o FILE names another: training curves, learning\n"
-    "rate, throughput, the memory plan, the profile (--profile FILE, or RUN/profile.jsonl) and the sparsity of\n"
-    "each layer. An evaluation of the best weights adds precision, recall and F1 of each class, the confusion\n"
-    "matrix and the images with the highest loss. The page needs neither a network connection nor scripts.\n"
+    "rate, throughput, the memory plan and the sparsity of each layer. An evaluation of the best weights adds\n"
+    "precision, recall and F1 of each class, the confusion matrix and the images with the highest loss. The page\n"
+    "needs neither a network connection nor scripts.\n"
     "--compare RUN RUN ...: 2 to 8 runs on one page (compare.html unless -o FILE names another), from their logs:\n"
     "results, curves over epochs, and the keys of their configurations that differ.\n" RUN_NOTE "\n"
     "  cresnet report checkpoints/demo\n"
-    "  cresnet profile checkpoints/demo --json >checkpoints/demo/profile.jsonl\n"
     "  cresnet report checkpoints/demo --no-eval -o demo.html\n"
     "  cresnet report --compare checkpoints/demo checkpoints/demo-90-tuned -o both.html\n";
 
@@ -109,7 +109,7 @@ static const char about_prune[] =
     "--sparsity. Training can also prune (prune.schedule); see cresnet help keys prune.\n"
     "--target-ms and --speedup choose the widths of all layers and their patterns from the times of kernels on\n"
     "--device: the predicted time to evaluate --batch images meets the target, and as little weight magnitude as\n"
-    "possible is removed. --pattern limits the choice to some patterns. With --flops X both bounds are kept.\n"
+    "possible is removed. --pattern limits the choice to some patterns.\n"
     "--pattern channels removes whole channels until the network has --flops X times fewer multiply-adds, and writes\n"
     "the weights of a smaller dense network; its config.ini holds the number of channels of each layer.\n"
     "--recalibrate N computes the running statistics of the batch norms again from N training batches: it recovers a\n"
@@ -173,6 +173,8 @@ static const char about_data[] =
     "                 the short side resized to SIZE. Unreadable images are skipped (data.corrupt). -j N: threads.\n"
     "data stat CONFIG|DIR: reads every image; prints classes, counts, image sizes, mean, standard deviation and\n"
     "                 duplicates.\n"
+    "data show CONFIG|DIR -o PAGE.png: draws the first images that a training sees, with their classes: after crop,\n"
+    "                 flip, augmentation, erasing and mixing, by train.seed (--seed).\n"
     "data verify CONFIG|DIR|FILE ...: verifies packed files (checksums, index, every image), or decodes every image\n"
     "                 of a dataset. Names unreadable images (exit code 1) and duplicates. -j N: threads.\n";
 
@@ -231,7 +233,7 @@ static const struct cr_command commands[CR_CMD_COUNT] = {
     [CR_CMD_PREDICT] = {"predict", "classify images", "RUN|CONFIG IMAGE|FOLDER ... [options]", about_predict},
     [CR_CMD_EXPLAIN] = {"explain", "show where in an image the network found a class (Grad-CAM)",
                         "RUN|CONFIG IMAGE -o FILE.png [options]", about_explain},
-    [CR_CMD_REPORT]  = {"report", "write an HTML page about a run: curves, evaluation, memory, profile",
+    [CR_CMD_REPORT]  = {"report", "write an HTML page about a run: curves, evaluation, memory",
                         "RUN " KEYS " | --compare RUN RUN ...", about_report},
     [CR_CMD_PLAN]    = {"plan", "show the network, its program and its memory plan", "CONFIG|RUN " KEYS, about_plan},
     [CR_CMD_CHECK]   = {"check", "compare every op with an FP64 reference", "CONFIG|RUN " KEYS, about_check},
@@ -246,9 +248,9 @@ static const struct cr_command commands[CR_CMD_COUNT] = {
     [CR_CMD_EXPORT]   = {"export", "export the weights of a run for torchvision, or a network as ONNX",
                          "RUN -o FILE | RUN|CONFIG --onnx FILE [section.key=value ...]", about_export},
     [CR_CMD_DATA]     = {"data", "describe, pack or verify a dataset, write the built-in one",
-                         "CONFIG|RUN|DIR " KEYS
-                         " | stat CONFIG|DIR | verify CONFIG|DIR|FILE ... | pack CONFIG|DIR OUT | shapes DIR",
-                         about_data, "stat verify pack shapes"},
+                         "CONFIG|RUN|DIR " KEYS " | stat CONFIG|DIR | show CONFIG|DIR -o PAGE.png"
+                             " | verify CONFIG|DIR|FILE ... | pack CONFIG|DIR OUT | shapes DIR",
+                         about_data, "stat show verify pack shapes"},
     [CR_CMD_HELP]     = {"help", "this overview; help keys, help COMMAND",
                          "[COMMAND | keys [SECTION|KEY]] | completion bash|zsh | man [COMMAND|keys]", about_help,
                          "keys man completion"},

@@ -25,8 +25,7 @@ static cr_status count_gpus(struct gpu_count *out) {
     const bool started = cr_process_fork(getpgrp(), &mask, &pid) == 0;
     if (started && pid == 0) {
         struct gpu_count answer = {.count = cr_device_count(CR_DEVICE_CUDA)};
-        if (!answer.count && cr_device_check(CR_DEVICE_CUDA) != CR_OK)
-            snprintf(answer.why, sizeof answer.why, "%s", cr_error_message());
+        if (!answer.count && cr_device_check(CR_DEVICE_CUDA) != CR_OK) cr_error_copy(answer.why, sizeof answer.why);
         _exit(write(ends[1], &answer, sizeof answer) == sizeof answer ? 0 : 1);
     }
     close(ends[1]);

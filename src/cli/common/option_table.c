@@ -29,7 +29,7 @@ static const struct cr_cli_option options[CR_OPT_COUNT] = {
                               "resume although the model, the order of the data or the kernels changed"},
     [CR_OPT_REPLACE]       = {"force", 0, NULL, NULL,
                               ON(EVAL) | ON(PREDICT) | ON(EXPLAIN) | ON(REPORT) | ON(PLAN) | ON(EXPORT) | ON(DATA),
-                              "replace an output file that exists and that cresnet did not write (data: of data pack)"},
+                              "replace an output file that exists and that cresnet did not write (data: pack, show)"},
     [CR_OPT_START_WEIGHTS] = {"weights", 0, "FILE|NAME|none", NULL, ON(FINETUNE),
                               "weights to start from: a file, a run, a name such as resnet18; none: from scratch"},
     [CR_OPT_MODEL]   = {"model", 0, "NAME", NULL, ON(FINETUNE), "network (default: by device and number of images)"},
@@ -66,8 +66,6 @@ static const struct cr_cli_option options[CR_OPT_COUNT] = {
                         "class to explain: its name or its number (default: the predicted class)"},
     [CR_OPT_MAP_CSV] = {"csv", 0, "FILE", NULL, ON(EXPLAIN),
                         "also write the map as numbers, one line per row of the last stage; - is standard output"},
-    [CR_OPT_PROFILE] = {"profile", 0, "FILE", NULL, ON(REPORT),
-                        "output of cresnet profile --json (default: RUN/profile.jsonl if it exists)"},
     [CR_OPT_NO_EVAL] = {"no-eval", 0, NULL, NULL, ON(REPORT), "skip the evaluation: no confusion matrix, no images"},
     [CR_OPT_COMPARE] = {"compare", 0, NULL, NULL, ON(REPORT), "show 2 to 8 RUNs on one page (default: compare.html)"},
     [CR_OPT_LAST]   = {"last", 0, NULL, NULL, ON_WEIGHTS, "use the newest checkpoint of a RUN instead of the best one"},
@@ -116,8 +114,7 @@ static const struct cr_cli_option options[CR_OPT_COUNT] = {
     [CR_OPT_PRUNE_BATCH] = {"batch", 'b', "N", "train.eval_batch", ON(PRUNE) | ON(COMPRESS),
                             "number of images of the batch that is timed"},
     [CR_OPT_PRUNE_FLOPS] = {"flops", 0, "X", NULL, ON(PRUNE),
-                            "X times fewer multiply-adds, e.g. 2; with --pattern channels or a list, or with a "
-                            "target of time as a second bound"},
+                            "with --pattern channels: X times fewer multiply-adds, e.g. 2"},
     [CR_OPT_IMPORTANCE] =
         {"importance", 0, "I", "prune.importance", ON(PRUNE) | ON(COMPRESS),
          "what to keep: l2 (norm of weights, the default), taylor (gradients), or for channels bn (BN scale)"},
@@ -138,7 +135,8 @@ static const struct cr_cli_option options[CR_OPT_COUNT] = {
     [CR_OPT_INT8]         = {"int8", 0, NULL, NULL, ON(COMPRESS), "quantise the result; the speedup is that over int8"},
     [CR_OPT_EXPORT_FILE]  = {"output", 'o', "FILE", NULL, ON(EXPORT) | ON(REPORT),
                              "file to write; - is standard output (report: RUN/report.html by default)"},
-    [CR_OPT_OVERLAY]      = {"output", 'o', "FILE.png", NULL, ON(EXPLAIN), "overlay to write; - is standard output"},
+    [CR_OPT_OVERLAY]      = {"output", 'o', "FILE.png", NULL, ON(EXPLAIN) | ON(DATA),
+                             "image to write; - is standard output (data: show)"},
     [CR_OPT_ONNX] =
         {"onnx", 0, "FILE", NULL, ON(EXPORT),
          "write the network with its weights as ONNX (opset 17), for other runtimes; the same as -o FILE.onnx"},

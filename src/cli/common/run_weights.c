@@ -149,6 +149,8 @@ cr_status cr_cmd_weights_choose(const struct cr_args *args, const char *given, c
         CR_TRY(check_checkpoint_option(args, given));
         return choose_in_checkpoint(args, given, path);
     }
+    if (has_file(given, "model.safetensors.index.json")) /* weights in several files; resolved when they are read */
+        return check_checkpoint_option(args, given);
     CR_TRY(cr_cmd_checkpoint_find(args, given, &folder));
     if (!folder) return CR_FAIL(CR_ERR_IO, "%s: no model.safetensors and no readable step-N in this folder", given);
     status = choose_in_checkpoint(args, folder, path);

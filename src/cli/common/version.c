@@ -13,7 +13,7 @@
 #endif
 
 static void add_libraries(struct cr_text *out) {
-    char webp[CR_WEBP_VERSION_BYTES];
+    char webp[CR_WEBP_VERSION_BYTES], tiff[CR_TIFF_VERSION_BYTES];
 #define TEXT_(x) #x
 #define TEXT(x) TEXT_(x)
     cr_text_add(out, "libpng         %s (running with %u)\n", PNG_LIBPNG_VER_STRING,
@@ -25,6 +25,8 @@ static void add_libraries(struct cr_text *out) {
 #endif
     cr_webp_version(webp);
     cr_text_add(out, "libwebp        %s\n", webp);
+    cr_tiff_version(tiff);
+    cr_text_add(out, "libtiff        %s\n", tiff);
 #ifdef CR_INIPARSER_VERSION
     cr_text_add(out, "iniparser      %s\n", CR_INIPARSER_VERSION);
 #else

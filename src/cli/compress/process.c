@@ -12,9 +12,12 @@ static bool is_key(const char *text, const char *key) {
     return strncmp(text, key, strlen(key)) == 0 && text[strlen(key)] == '=';
 }
 
-/* Keys of the command line that say where and how to run, not which network. */
-static bool is_passed_on(const char *override) {
-    return !is_key(override, "train.output") && !is_key(override, "model.weights") && !is_key(override, "quant.type");
+/* Keys of the command line that say where and how to run, not which network, and keys that the step sets itself. */
+static bool is_passed_on(const char *override, const char *const *arguments) {
+    bool set = is_key(override, "train.output") || is_key(override, "model.weights") || is_key(override, "quant.type");
+    for (const char *equals = strchr(override, '='); equals && *arguments && !set; arguments++)
+        set = strncmp(*arguments, override, (size_t)(equals - override) + 1) == 0;
+    return !set;
 }
 
 static cr_status make_argv(struct cr_compress *c, const char *const *arguments, bool keys, const char ***out) {
@@ -26,7 +29,7 @@ static cr_status make_argv(struct cr_compress *c, const char *const *arguments, 
     argv[n++] = "cresnet";
     for (int i = 0; i < count; i++) argv[n++] = arguments[i];
     for (int i = 0; i < args->overrides && keys; i++)
-        if (is_passed_on(args->override[i])) argv[n++] = args->override[i];
+        if (is_passed_on(args->override[i], arguments)) argv[n++] = args->override[i];
     *out = argv;
     return CR_OK;
 }

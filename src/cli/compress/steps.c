@@ -100,7 +100,7 @@ static cr_status run_budget(struct cr_compress *c, struct cr_compress_try *t, co
     cr_config_close(config);
     if (status != CR_OK && unreachable) {
         struct cr_json_writer w = cr_json_open_line(&text);
-        snprintf(t->why, sizeof t->why, "%.500s", cr_error_message());
+        cr_error_copy(t->why, sizeof t->why);
         cr_error_clear();
         cr_json_put_string(&w, "why", t->why);
         cr_json_put_int(&w, "unreachable", 1);

@@ -135,9 +135,9 @@ static const char *const environment[][2] = {
     {"CRESNET_OFFLINE", "1: published weights are not downloaded."},
     {"CRESNET_SYNC", "1: a GPU runs op by op without overlap, and an error names the op that failed."},
     {"CRESNET_WEIGHTS_DIR", "Folder that is searched first for published weights."},
-    {"CRESNET_WEIGHTS_URL, CRESNET_WEIGHTS_LIST, CRESNET_DOWNLOAD_TIMEOUT",
-     "Server of published weights, a file with more names (NAME FILE on each line), and the seconds without data after "
-     "which a connection is given up (30)."},
+    {"CRESNET_WEIGHTS_URL, CRESNET_WEIGHTS_LIST, CRESNET_DOWNLOAD_TIMEOUT, CRESNET_DOWNLOAD_MAX_TIME",
+     "Server of published weights, a file with more names (NAME FILE on each line), the seconds with less than 1 kB/s "
+     "after which a connection is given up (30), and those after which a download ends (21600)."},
     {"CRESNET_TRACE", "1: errors also print the places in the source that they passed through."},
     {"MASTER_ADDR, MASTER_PORT, RANK, WORLD_SIZE, LOCAL_RANK",
      "Set by torchrun and similar launchers (as are the variables of MPI and srun): rank of this process."},

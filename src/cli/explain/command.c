@@ -32,7 +32,7 @@ static cr_status check_outputs(const struct cr_args *args) {
     if (png && csv && (strcmp(png, csv) == 0 || (cr_cmd_is_stdout(png) && cr_cmd_is_stdout(csv))))
         return cr_args_fail(args, "-o and --csv name the same output: give two names");
     const char *end = png ? strrchr(png, '.') : NULL;
-    if (end && (strcasecmp(end, ".jpg") == 0 || strcasecmp(end, ".jpeg") == 0 || strcasecmp(end, ".webp") == 0))
+    if (png && cr_is_image_name(png) && strcasecmp(end, ".png") != 0)
         return cr_args_fail(args, "-o %s: the overlay is a PNG image: name it FILE.png", png);
     if (json && ((png && cr_cmd_is_stdout(png)) || (csv && cr_cmd_is_stdout(csv))))
         return cr_args_fail(args, "--json and the file - both print to standard output: name a file");

@@ -160,7 +160,7 @@ static cr_status use_published(struct cr_finetune *f, const char *name) {
     if (status != CR_OK) {
         char why[1500];
         if (!cr_pretrained_is_name(name)) return status;
-        snprintf(why, sizeof why, "%.1400s", cr_error_message());
+        cr_error_copy(why, sizeof why);
         return CR_FAIL(status,
                        "%s; other weights: --weights FILE (safetensors, .pth, a run); training from scratch, which "
                        "needs many more images: --weights none",

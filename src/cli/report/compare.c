@@ -187,15 +187,12 @@ static cr_status write_page(const struct comparison *c, struct cr_text *out) {
 }
 
 static cr_status check(const struct cr_args *args) {
-    static const enum cr_option_id other[] = {CR_OPT_PROFILE, CR_OPT_NO_EVAL};
     if (args->operands < 2) return cr_args_fail(args, "--compare needs at least two runs");
     if (args->operands > RUNS_MAX)
         return cr_args_fail(args, "--compare shows at most %d runs, %d were given", RUNS_MAX, args->operands);
-    for (size_t i = 0; i < CR_COUNT(other); i++)
-        if (cr_args_has(args, other[i]))
-            return cr_args_fail(args, "--%s is about one run: leave it out with --compare",
-                                cr_cli_option(other[i])->name);
-    return CR_OK;
+    return cr_args_has(args, CR_OPT_NO_EVAL)
+               ? cr_args_fail(args, "--no-eval is about one run: leave it out with --compare")
+               : CR_OK;
 }
 
 cr_status cr_report_compare(const struct cr_args *args) {

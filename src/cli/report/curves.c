@@ -59,11 +59,10 @@ void cr_report_facts(const struct cr_report_run *run, const struct cr_model *mod
 }
 
 void cr_report_header(const struct cr_report_run *run, struct cr_text *out) {
-    static const char *const parts[][2] = {
-        {"curves", "Curves"},   {"speed", "Speed"},       {"evaluation", "Evaluation"}, {"memory", "Memory"},
-        {"profile", "Profile"}, {"sparsity", "Sparsity"}, {"config", "Configuration"}};
-    char           name[CR_PATH_MAX];
-    struct cr_text subject = {0}, when = {0}, title = {0};
+    static const char *const parts[][2] = {{"curves", "Curves"}, {"speed", "Speed"},       {"evaluation", "Evaluation"},
+                                           {"memory", "Memory"}, {"sparsity", "Sparsity"}, {"config", "Configuration"}};
+    char                     name[CR_PATH_MAX];
+    struct cr_text           subject = {0}, when = {0}, title = {0};
     cr_report_name(run, name, sizeof name);
     cr_report_subject(run, &subject);
     cr_report_when(run, &when);
@@ -96,15 +95,22 @@ void cr_report_header(const struct cr_report_run *run, struct cr_text *out) {
 /* ---- curves ---- */
 
 #define LOG(name) cr_report_series(run, name)
+static const struct cr_series *top5_of(const struct cr_report_run *run) {
+    return cr_top5_tells(run->classes) ? LOG("eval/top5") : NULL;
+}
+
 static void add_eval_table(const struct cr_report_run *run, struct cr_text *out) {
     const struct cr_series *top1 = cr_report_accuracy(run, false),
-                           *top5 = LOG(run->config->data.multi_label ? "eval/exact_match" : "eval/top5"),
+                           *next = run->config->data.multi_label ? LOG("eval/exact_match") : top5_of(run),
                            *loss = cr_report_series(run, "eval/loss");
     if (!top1) return;
     cr_text_add(out,
                 "<details><summary>Table of evaluations</summary><div "
-                "class=\"wide\"><table><tr><th>epoch</th><th>step</th><th>%s</th><th>%s</th><th>loss</th></tr>\n",
-                cr_report_metric(run), run->config->data.multi_label ? "all labels correct" : "top-5");
+                "class=\"wide\"><table><tr><th>epoch</th><th>step</th><th>%s</th>%s<th>loss</th></tr>\n",
+                cr_report_metric(run),
+                !next                           ? ""
+                : run->config->data.multi_label ? "<th>all labels correct</th>"
+                                                : "<th>top-5</th>");
     for (int i = 0; i < top1->count; i++) {
         const double epoch = cr_report_epoch_steps(run);
         if (epoch > 0)
@@ -112,7 +118,7 @@ static void add_eval_table(const struct cr_report_run *run, struct cr_text *out)
         else
             cr_text_add(out, "<tr><td>-</td>");
         cr_text_add(out, "<td>%.0f</td><td>%.2f %%</td>", top1->step[i], 100 * top1->value[i]);
-        if (top5 && i < top5->count) cr_text_add(out, "<td>%.2f %%</td>", 100 * top5->value[i]);
+        if (next && i < next->count) cr_text_add(out, "<td>%.2f %%</td>", 100 * next->value[i]);
         for (int k = 0; loss && k < loss->count; k++)
             if (loss->step[k] == top1->step[i]) cr_text_add(out, "<td>%.4f</td>", loss->value[k]);
         cr_text_add(out, "</tr>\n");
@@ -138,7 +144,7 @@ static struct cr_chart accuracy_chart(const struct cr_report_run *run) {
         .from_zero = true,
         .line      = {{.name = "training top-1", .series = LOG("train/top1"), .scale = 100},
                       {.name = "validation top-1", .series = LOG("eval/top1"), .scale = 100, .dots = true},
-                      {.name = "validation top-5", .series = LOG("eval/top5"), .scale = 100, .dots = true},
+                      {.name = "validation top-5", .series = top5_of(run), .scale = 100, .dots = true},
                       {.name = "validation, EMA", .series = LOG("eval/ema_top1"), .scale = 100, .dots = 1}}};
 }
 

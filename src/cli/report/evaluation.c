@@ -253,13 +253,13 @@ static cr_status add_top_losses(const struct view *v, struct cr_text *out) {
 
 /* ---- the section ---- */
 
-static void add_scores(const struct cr_scores *s, struct cr_text *out) {
-    cr_text_add(out,
-                "<dl class=\"facts\"><div><dt>top-1</dt><dd>%.2f %%</dd></div><div><dt>top-5</dt><dd>%.2f "
-                "%%</dd></div><div><dt>loss</dt><dd>%.4f</dd></div>"
-                "<div><dt>correct</dt><dd>%lld of %lld</dd></div></dl>\n",
-                100 * fraction(s->correct1, s->images), 100 * fraction(s->correct5, s->images),
-                s->loss_sum / (double)s->images, (long long)s->correct1, (long long)s->images);
+static void add_scores(const struct cr_scores *s, int classes, struct cr_text *out) {
+    cr_text_add(out, "<dl class=\"facts\">");
+    cr_page_fact(out, "top-1", "%.2f %%", 100 * fraction(s->correct1, s->images));
+    if (cr_top5_tells(classes)) cr_page_fact(out, "top-5", "%.2f %%", 100 * fraction(s->correct5, s->images));
+    cr_page_fact(out, "loss", "%.4f", s->loss_sum / (double)s->images);
+    cr_page_fact(out, "correct", "%lld of %lld", (long long)s->correct1, (long long)s->images);
+    cr_text_add(out, "</dl>\n");
     if (s->corrupt)
         cr_page_note(out, "%lld unreadable image%s skipped.", (long long)s->corrupt,
                      s->corrupt == 1 ? " was" : "s were");
@@ -281,7 +281,7 @@ cr_status cr_report_eval(struct cr_text *out, struct cr_session *session, const 
     CR_TRY_OUT(cr_confusion_finish(&confusion));
     for (int i = 0; i < classes; i++) v.order[i] = i;
     qsort_r(v.order, (size_t)classes, sizeof *v.order, compare_f1, confusion.score);
-    add_scores(scores, out);
+    add_scores(scores, classes, out);
     if (classes <= MATRIX_CLASSES)
         add_matrix(&v, out);
     else

@@ -161,18 +161,6 @@ static cr_status add_evaluation(const struct cr_args *args, const struct cr_repo
     return status;
 }
 
-static cr_status add_profile(const struct cr_args *args, const struct cr_report_run *run, struct cr_text *out) {
-    const char *path = args->value[CR_OPT_PROFILE];
-    char        default_path[CR_PATH_MAX];
-    if (path) return cr_report_profile(out, path); /* named on the command line: an error ends the command */
-    if (!has_file(run->dir, "profile.jsonl")) {
-        cr_page_note(out, "No profile. Run cresnet profile RUN --json >RUN/profile.jsonl, or give --profile FILE.");
-        return CR_OK;
-    }
-    CR_TRY(cr_path_join(default_path, run->dir, "profile.jsonl"));
-    return note_error(cr_report_profile(out, default_path), out);
-}
-
 static cr_status add_config(const struct cr_report_run *run, struct cr_text *out) {
     char path[CR_PATH_MAX], *text = NULL;
     CR_TRY(cr_path_join(path, run->step, "config.ini"));
@@ -209,9 +197,6 @@ static cr_status write_page(const struct cr_args *args, const struct cr_report_r
     cr_text_add(out, "</section>\n");
     cr_page_closed_section(out, "memory", "Memory", "the plan of the training step");
     CR_TRY_OUT(note_error(add_memory(run, out), out));
-    cr_text_add(out, CR_PAGE_CLOSED_END);
-    cr_page_closed_section(out, "profile", "Profile", "time by op");
-    CR_TRY_OUT(add_profile(args, run, out));
     cr_text_add(out, CR_PAGE_CLOSED_END);
     if (sparsity.length) cr_text_add_bytes(out, sparsity.data, sparsity.length);
     cr_text_add(out, CR_PAGE_CLOSED_END);

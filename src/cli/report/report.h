@@ -132,10 +132,9 @@ void cr_report_header(const struct cr_report_run *run, struct cr_text *out);
 void cr_report_facts(const struct cr_report_run *run, const struct cr_model *model, struct cr_text *out);
 void cr_report_curves(const struct cr_report_run *run, struct cr_text *out);
 void cr_report_speed(const struct cr_report_run *run, struct cr_text *out);
-/* cli/report/plan.c: the memory plan of a compiled program; the profile in a file of `cresnet profile --json`
- * (CR_ERR_FORMAT when it is something else); the sparsity of each layer of a session with loaded weights. */
+/* cli/report/plan.c: the memory plan of a compiled program; the sparsity of each layer of a session with loaded
+ * weights. */
 void cr_report_plan(struct cr_text *out, const struct cr_program *program, const struct cr_param_store *store);
-CR_MUST cr_status cr_report_profile(struct cr_text *out, const char *path);
 CR_MUST cr_status cr_report_sparsity(struct cr_text *out, struct cr_session *session);
 /* cli/report/evaluation.c: evaluates the data set; *scores becomes the totals. */
 CR_MUST cr_status cr_report_eval(struct cr_text *out, struct cr_session *session, const struct cr_dataset *dataset,

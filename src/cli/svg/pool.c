@@ -14,13 +14,19 @@ static const struct {
                               [CR_PLAN_STATISTICS] = {"s", "statistics"},  [CR_PLAN_WORKSPACE] = {"w", "workspaces"},
                               [CR_PLAN_OFFLOADED] = {"o", "offloaded"},    [CR_PLAN_KINDS] = {"k", "live to the end"}};
 
-/* Colours of the report where the drawing is a part of it, else those behind the comma. */
+/* Colours of the report where the drawing is a part of it, else the given ones. These stand there twice: many viewers
+ * of SVG files know no variables of CSS and leave out what has one. */
 static const char style[] =
-    "<style>.pool{color-scheme:light dark;background:var(--bg,#fff)}"
-    ".pool text{fill:var(--soft,#5a636e);font:12px system-ui,sans-serif}.pool .grid{stroke:var(--grid,#e6e8ec)}"
-    ".pool rect{stroke:var(--bg,#fff);stroke-width:.4}.pool rect:hover{stroke:var(--fg,#000);stroke-width:1.2}"
-    ".pool .a{fill:var(--s1,#4285be)}.pool .g{fill:var(--s2,#e28232)}.pool .s{fill:var(--s3,#50aa5a)}"
-    ".pool .w{fill:var(--s4,#cd4650)}.pool .o{fill:#c9a400}.pool .k{fill:var(--soft,#8264aa)}"
+    "<style>.pool{color-scheme:light dark;background:#fff;background:var(--bg,#fff)}"
+    ".pool text{font:12px system-ui,sans-serif;fill:#5a636e;fill:var(--soft,#5a636e)}"
+    ".pool .grid{stroke:#e6e8ec;stroke:var(--grid,#e6e8ec)}"
+    ".pool rect{stroke-width:.4;stroke:#fff;stroke:var(--bg,#fff)}"
+    ".pool rect:hover{stroke-width:1.2;stroke:#000;stroke:var(--fg,#000)}"
+    ".pool .a{fill:#4285be;fill:var(--s1,#4285be)}"
+    ".pool .g{fill:#e28232;fill:var(--s2,#e28232)}"
+    ".pool .s{fill:#50aa5a;fill:var(--s3,#50aa5a)}"
+    ".pool .w{fill:#cd4650;fill:var(--s4,#cd4650)}"
+    ".pool .o{fill:#c9a400}.pool .k{fill:#8264aa;fill:var(--soft,#8264aa)}"
     "@media(prefers-color-scheme:dark){.pool{background:var(--bg,#14171a)}.pool text{fill:var(--soft,#a3abb5)}"
     ".pool .grid{stroke:var(--grid,#2b3036)}.pool rect{stroke:var(--bg,#14171a)}"
     ".pool rect:hover{stroke:var(--fg,#fff)}}</style>\n";

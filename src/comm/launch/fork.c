@@ -65,7 +65,7 @@ static cr_status become_rank(struct process_group *f, int rank, struct cr_ranks 
     cr_status status = cr_comm_open(&where, &out->comm);
     if (status != CR_OK) {
         struct cr_comm_failure failure = {.rank = rank};
-        snprintf(failure.text, sizeof failure.text, "%s", cr_error_message());
+        cr_error_copy(failure.text, sizeof failure.text);
         cr_comm_shared_state_raise(f->state, &failure);
         cr_error_clear(); /* the parent prints it */
     }

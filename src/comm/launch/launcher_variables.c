@@ -216,7 +216,7 @@ cr_status cr_ranks_close(struct cr_ranks *ranks, cr_status status) {
     if (!comm) return status;
     ranks->comm = NULL;
     if (status != CR_OK && status != CR_ERR_PEER) {
-        snprintf(text, sizeof text, "%s", cr_error_message());
+        cr_error_copy(text, sizeof text);
         cr_comm_abort(comm, text);
     }
     if (status != CR_OK && !cr_comm_reports_error(comm))

@@ -17,8 +17,8 @@ struct backward {
 
 /* Factor of the gradient of the loss of the labels; 1 without distillation of these logits. */
 float cr_grad_label_weight(const struct backward *b, int logits);
-/* dy is the whole gradient of `tensor` without distillation. Returns it with the gradient of the op `kind` (distill or
- * distill_features) that reads the tensor, or dy when there is no such op. */
-int cr_grad_distill(struct backward *b, enum cr_op_kind kind, int tensor, int dy);
+/* dy is the whole gradient of the logits without distillation. Returns it with the gradient of the op distill that
+ * reads them, or dy when there is no such op. */
+int cr_grad_distill(struct backward *b, int logits, int dy);
 
 #endif

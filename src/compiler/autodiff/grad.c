@@ -311,7 +311,7 @@ static void grad_loss(struct backward *b, const struct cr_op *op, int dy) {
     g.attr.loss.weight *= cr_grad_label_weight(b, op->in[CR_IN_loss_logits]);
     gradient_name(b, op->in[CR_IN_loss_logits], name);
     const int dx = tensor_of(p, cr_emit(p, &g, name), 0);
-    contribute(b, op->in[CR_IN_loss_logits], cr_grad_distill(b, CR_OP_distill, op->in[CR_IN_loss_logits], dx));
+    contribute(b, op->in[CR_IN_loss_logits], cr_grad_distill(b, op->in[CR_IN_loss_logits], dx));
 }
 
 /* ---- the pass ---- */
@@ -354,7 +354,6 @@ cr_status cr_pass_grad(struct cr_program *p, int loss_op, bool accumulate, float
         for (int i = forward_ops - 1; i >= 0 && !p->failed; i--) {
             struct cr_op op = p->op[i]; /* a copy, because emission may move the array */
             int          dy = op.out[0] >= 0 && op.out[0] < b.forward_tensors ? b.grad[op.out[0]] : CR_NONE;
-            if (dy != CR_NONE) dy = cr_grad_distill(&b, CR_OP_distill_features, op.out[0], dy);
             if (i == loss_op || dy != CR_NONE) emit_gradient(&b, &op, dy);
         }
         if (p->failed) status = CR_NO_MEMORY(0);

@@ -5,39 +5,32 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Both pairs of ops have the compared tensors and the labels in the same slots. */
+/* Both ops have the logits and the labels in the same slots. */
 _Static_assert((int)CR_IN_distill_logits == (int)CR_IN_distill_grad_logits &&
                    (int)CR_IN_distill_labels == (int)CR_IN_distill_grad_labels &&
                    (int)CR_IN_distill_teacher == (int)CR_IN_distill_grad_teacher,
                "distill and its gradient");
-_Static_assert((int)CR_IN_distill_features_x == (int)CR_IN_distill_logits &&
-                   (int)CR_IN_distill_features_labels == (int)CR_IN_distill_labels &&
-                   (int)CR_IN_distill_features_teacher == (int)CR_IN_distill_teacher &&
-                   (int)CR_IN_distill_features_grad_state == (int)CR_IN_distill_grad_state &&
-                   (int)CR_IN_distill_features_grad_dy == (int)CR_IN_distill_grad_dy,
-               "logits and features");
 
-static int find(const struct cr_program *p, enum cr_op_kind kind, int tensor) {
+static int find(const struct cr_program *p, int logits) {
     for (int i = 0; i < p->ops; i++)
-        if (p->op[i].kind == kind && p->op[i].in[CR_IN_distill_logits] == tensor) return i;
+        if (p->op[i].kind == CR_OP_distill && p->op[i].in[CR_IN_distill_logits] == logits) return i;
     return CR_NONE;
 }
 
 float cr_grad_label_weight(const struct backward *b, int logits) {
-    const int distilled = find(b->p, CR_OP_distill, logits);
+    const int distilled = find(b->p, logits);
     return distilled == CR_NONE ? 1 : 1 - b->p->op[distilled].attr.distill.weight;
 }
 
-int cr_grad_distill(struct backward *b, enum cr_op_kind kind, int tensor, int dy) {
+int cr_grad_distill(struct backward *b, int logits, int dy) {
     struct cr_program *p         = b->p;
-    const int          distilled = p->failed ? CR_NONE : find(p, kind, tensor);
+    const int          distilled = p->failed ? CR_NONE : find(p, logits);
     if (distilled == CR_NONE) return dy;
     const struct cr_op     forward = p->op[distilled];
-    const struct cr_tensor like    = p->tensor[tensor];
-    struct cr_op           g =
-        cr_op_make(kind == CR_OP_distill ? CR_OP_distill_grad : CR_OP_distill_features_grad, forward.layer);
-    char name[256];
-    g.in[CR_IN_distill_grad_logits]  = tensor;
+    const struct cr_tensor like    = p->tensor[logits];
+    struct cr_op           g       = cr_op_make(CR_OP_distill_grad, forward.layer);
+    char                   name[256];
+    g.in[CR_IN_distill_grad_logits]  = logits;
     g.in[CR_IN_distill_grad_labels]  = forward.in[CR_IN_distill_labels];
     g.in[CR_IN_distill_grad_state]   = cr_tensor_store(p, CR_BUFFER_STATE, CR_NONE);
     g.in[CR_IN_distill_grad_teacher] = forward.in[CR_IN_distill_teacher];

@@ -38,11 +38,13 @@ static const char *foreign_format(const uint8_t *b, size_t count) {
         size_t      at, length;
         const char *name;
     } known[] = {
-        {"GIF8", 0, 4, "a GIF"},         {"BM", 0, 2, "a BMP"},
-        {"II*\0", 0, 4, "a TIFF"},       {"MM\0*", 0, 4, "a TIFF"},
-        {"ftypavif", 4, 8, "an AVIF"},   {"ftyphei", 4, 7, "an HEIF"},
-        {"<!DOCTYPE", 0, 9, "an HTML"},  {"<html", 0, 5, "an HTML"},
-        {"\xff\x0a", 0, 2, "a JPEG XL"}, {"version https", 0, 13, "a Git LFS pointer"},
+        {"GIF8", 0, 4, "a GIF"},
+        {"ftypavif", 4, 8, "an AVIF"},
+        {"ftyphei", 4, 7, "an HEIF"},
+        {"<!DOCTYPE", 0, 9, "an HTML"},
+        {"<html", 0, 5, "an HTML"},
+        {"\xff\x0a", 0, 2, "a JPEG XL"},
+        {"version https", 0, 13, "a Git LFS pointer"},
     };
     for (size_t i = 0; i < CR_COUNT(known); i++)
         if (count >= known[i].at + known[i].length && !memcmp(b + known[i].at, known[i].magic, known[i].length))
@@ -62,12 +64,16 @@ static cr_status open_encoded(const struct cr_stored *stored, const char *name, 
     if (count >= sizeof png_magic && !memcmp(b, png_magic, sizeof png_magic))
         return cr_png_decode(stored, name, scratch, out);
     if (cr_webp_magic(b, count)) return cr_webp_decode(stored, name, scratch, out);
+    if (cr_tiff_magic(b, count)) return cr_tiff_decode(stored, name, scratch, out);
+    if (cr_bmp_magic(b, count)) return cr_bmp_decode(stored, name, scratch, out);
     if (count >= 3 && b[0] == 0xff && b[1] == 0xd8 && b[2] == 0xff)
         return cr_jpeg_open(stored, name, scratch, &out->width, &out->height);
     const char *foreign = foreign_format(b, count);
     if (foreign)
-        return CR_FAIL(CR_ERR_FORMAT, "%s: %s file; only JPEG, PNG and WebP images can be read", name, foreign);
-    return CR_FAIL(CR_ERR_FORMAT, "%s: not a JPEG, PNG or WebP image", name);
+        return CR_FAIL(CR_ERR_FORMAT,
+                       "%s: %s file; only " CR_IMAGE_KINDS " images can be read: convert it to one, or replace it",
+                       name, foreign);
+    return CR_FAIL(CR_ERR_FORMAT, "%s: not an image; " CR_IMAGE_KINDS " can be read", name);
 }
 
 static struct cr_window whole_window(const struct cr_image *image) {
@@ -88,7 +94,7 @@ static cr_status convert(enum cr_pixel_format format, struct cr_scratch *scratch
     return CR_OK;
 }
 
-/* A PNG or WebP is oriented at once; for a JPEG only the sides are exchanged. */
+/* Decoded pixels are oriented at once; for a JPEG only the sides are exchanged. */
 static cr_status open_oriented(const struct cr_stored *stored, struct cr_scratch *scratch, struct cr_lazy_image *lazy) {
     struct cr_image *image       = &lazy->image;
     const int        orientation = cr_exif_orientation(stored->bytes, stored->count);

@@ -112,19 +112,13 @@ static void jpeg_on_progress(j_common_ptr common) {
         jpeg_fail(job, "too many scans for a file of its size");
 }
 
-/* a*b/255 with PIL's rounding. */
-static inline int mul_div_255(int a, int b) {
-    int t = a * b + 128;
-    return ((t >> 8) + t) >> 8;
-}
-
 /* Converts four inverted bytes per pixel to three. `to` may be the start of the row `from`, because writing never
  * overtakes reading. */
 static void cmyk_to_rgb(const uint8_t *from, uint8_t *to, int width) {
     for (int x = 0; x < width; x++, from += 4, to += 3) {
         int key = from[3];
         for (int c = 0; c < 3; c++) {
-            int value = key - mul_div_255(255 - from[c], key);
+            int value = key - cr_mul_div_255(255 - from[c], key);
             to[c]     = (uint8_t)CR_MAX(value, 0);
         }
     }

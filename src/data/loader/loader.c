@@ -62,7 +62,7 @@ static void finish_claim(struct cr_loader *loader, const struct claim *claim, st
         if (slot->status == CR_OK || error_at < slot->error_at) {
             slot->status   = status;
             slot->error_at = error_at;
-            snprintf(slot->error, sizeof slot->error, "%s", cr_error_message());
+            cr_error_copy(slot->error, sizeof slot->error);
         }
     }
     if (slot->done == slot->claimed && (slot->claimed == loader->options.batch || loader->failed))

@@ -1,6 +1,7 @@
 /* data/source/csv.c: lists of images: data.root holds train.csv and val.csv with lines `file,label`. Paths are relative
  * to data.root. The classes are the labels of train.csv, sorted by bytes. Without val.csv, data.val_fraction of each
  * class is held out by a hash of the file names, as in a folder. */
+#include "formats/csv.h"
 #include "core/files.h"
 #include "core/utf8.h"
 #include "data/class_match.h"
@@ -22,38 +23,6 @@ static void list_free(struct cr_csv_list *list) {
 }
 
 /* ---- parsing ---- */
-
-static char *skip_blanks(char *s) {
-    return s + strspn(s, " \t");
-}
-
-/* Reads a field in place, in quotes or not (RFC 4180, without newlines in fields), and moves *at behind the separator.
- * Blanks around the field and its quotes are left out. Returns the separator (0: the end of the text), or -1 if the
- * quotes are wrong. */
-static int read_field(char **at, const char **out) {
-    char      *from   = skip_blanks(*at), *to;
-    const bool quoted = *from == '"';
-    bool       closed = !quoted;
-    from += quoted;
-    *out = to = from;
-    if (!quoted) {
-        to = from += strcspn(from, ",\r\n");
-        while (to > *out && (to[-1] == ' ' || to[-1] == '\t')) to--;
-    }
-    while (!closed && *from && *from != '\n') {
-        if (*from == '"' && *++from != '"')
-            closed = true;
-        else
-            *to++ = *from++;
-    }
-    if (quoted) from = skip_blanks(from);
-    const int end = *from;
-    if (!closed || (end && !strchr(",\r\n", end))) return -1;
-    if (*from) from += end == '\r' && from[1] == '\n' ? 2 : 1;
-    *to = 0;
-    *at = from;
-    return end;
-}
 
 static bool is_label_word(const char *text) {
     static const char *const words[] = {"label", "labels", "class"};
@@ -104,18 +73,17 @@ static cr_status add_entry(struct cr_csv_list *list, const struct cr_csv_entry *
 }
 
 static cr_status list_parse(struct cr_csv_list *list, const char *root, bool several) {
-    char *at = list->text;
-    if (strncmp(at, "\xef\xbb\xbf", 3) == 0) at += 3; /* the byte order mark of spreadsheets */
+    char *at = cr_csv_start(list->text);
     for (int64_t line = 1; *at; line++) {
         struct cr_csv_entry e = {.line = line};
         char                start[80]; /* parsing overwrites the text */
         snprintf(start, sizeof start, "%.*s", (int)CR_MIN(strcspn(at, "\r\n"), sizeof start - 1), at);
-        char *const text = skip_blanks(at);
+        char *const text = at + strspn(at, " \t");
         if (!*text || *text == '\n' || *text == '\r') {
             at = text + (!*text ? 0 : *text == '\r' && text[1] == '\n' ? 2 : 1);
             continue;
         }
-        const int first = read_field(&at, &e.file), second = first == ',' ? read_field(&at, &e.label) : -1;
+        const int first = cr_csv_field(&at, &e.file), second = first == ',' ? cr_csv_field(&at, &e.label) : -1;
         if (second < 0 || second == ',') return wrong_line(list->path, line, start, several);
         if (!list->count && !list->headed && is_heading(&e, root)) {
             if (is_label_word(e.file))
@@ -245,6 +213,7 @@ static cr_status fill(struct cr_dataset *dataset, struct cr_csv_list *train, str
                       enum cr_split split) {
     struct cr_csv_list *list = val && split == CR_SPLIT_VAL ? val : train;
     CR_TRY(make_classes(train, dataset));
+    cr_folder_say_order(dataset, train->path);
     CR_TRY(number_labels(train, dataset, train->path));
     if (val) CR_TRY(number_labels(val, dataset, train->path));
     if (split == CR_SPLIT_TRAIN) CR_TRY(cr_csv_warn_conflicts(train, val));

@@ -110,12 +110,12 @@ static cr_status list_class(struct cr_folder_traversal *t, const char *root, con
     if (folder->count == first) {
         if (t->foreign)
             return CR_FAIL(CR_ERR_FORMAT,
-                           "%s/%s: no JPEG, PNG or WebP image in this class folder; other formats, such as "
-                           "%s, cannot be read: convert them",
+                           "%s/%s: no image in this class folder that can be read (" CR_IMAGE_KINDS
+                           "): convert others, such "
+                           "as %s",
                            root, name, t->foreign_name);
         return CR_FAIL(CR_ERR_FORMAT,
-                       "%s/%s: no image (.jpg, .jpeg, .png, .webp) in this class folder; fill it or remove it", root,
-                       name);
+                       "%s/%s: no image (" CR_IMAGE_ENDINGS ") in this class folder; fill it or remove it", root, name);
     }
     cr_folder_divide(folder, first, fraction, split);
     return CR_OK;
@@ -129,9 +129,8 @@ static cr_status list_split(struct cr_dataset *dataset, struct cr_image_folder *
     if (dataset->classes == 0)
         return CR_FAIL(CR_ERR_FORMAT, "%s: has no class folders; images are expected as %s/<class>/<name>.jpg",
                        folder->root, folder->root);
-    if (dataset->classes == 1)
-        return CR_FAIL(CR_ERR_FORMAT, "%s: only one class folder, %s; at least two classes are needed", folder->root,
-                       dataset->class_names[0]);
+    if (dataset->classes == 1) return cr_folder_fail_one_class(folder->root, dataset->class_names[0]);
+    if (split == CR_SPLIT_TRAIN) cr_folder_say_order(dataset, folder->root);
     CR_ARENA_ALLOC(&dataset->arena, dataset->class_counts, (size_t)dataset->classes);
     CR_ALLOC(t, 1);
     t->folder = folder;

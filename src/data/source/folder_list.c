@@ -19,12 +19,12 @@ static bool has_ending(const char *name, const char *const *endings, size_t coun
 }
 
 bool cr_is_image_name(const char *name) {
-    static const char *const endings[] = {"jpg", "jpeg", "jpe", "jfif", "png", "webp"};
+    static const char *const endings[] = {"jpg", "jpeg", "jpe", "jfif", "png", "webp", "tif", "tiff", "bmp"};
     return has_ending(name, endings, CR_COUNT(endings));
 }
 
 static bool is_foreign_name(const char *name) {
-    static const char *const endings[] = {"gif", "bmp", "tif", "tiff", "ppm", "pgm", "avif", "heic", "jxl"};
+    static const char *const endings[] = {"gif", "ppm", "pgm", "avif", "heic", "jxl"};
     return has_ending(name, endings, CR_COUNT(endings));
 }
 
@@ -50,11 +50,47 @@ bool cr_folder_warning_is_new(const char *what, int64_t count, const char *root)
 void cr_folder_warn_skipped(const struct cr_folder_traversal *t, const char *root) {
     const long long foreign = t->foreign, dead = t->dead;
     if (foreign && cr_folder_warning_is_new("foreign", foreign, root))
-        cr_log(CR_LOG_WARN, "%s: skipped %lld file%s %s: only JPEG, PNG and WebP images are read", root, foreign,
+        cr_log(CR_LOG_WARN, "%s: skipped %lld file%s %s: only " CR_IMAGE_KINDS " images are read", root, foreign,
                foreign == 1 ? "," : "s such as", t->foreign_name);
     if (dead && cr_folder_warning_is_new("dead", dead, root))
         cr_log(CR_LOG_WARN, "%s: skipped %lld link%s %s: no file is there", root, dead, dead == 1 ? "," : "s such as",
                t->dead_path);
+}
+
+static const char *without_zeros(const char *digits) {
+    return digits + CR_MIN(strspn(digits, "0"), strlen(digits) - 1);
+}
+
+void cr_folder_say_order(const struct cr_dataset *dataset, const char *root) {
+    int wrong = 0; /* a class whose number is smaller than that of the class before it */
+    for (int k = 0; k < dataset->classes; k++) {
+        const char *name = dataset->class_names[k];
+        if (!*name || name[strspn(name, "0123456789")]) return;
+        if (wrong || !k) continue;
+        const char  *a = without_zeros(dataset->class_names[k - 1]), *b = without_zeros(name);
+        const size_t more = strlen(a), less = strlen(b);
+        if (more > less || (more == less && strcmp(a, b) > 0)) wrong = k;
+    }
+    if (wrong && cr_folder_warning_is_new("order", dataset->classes, root))
+        cr_log(
+            CR_LOG_INFO,
+            "%s: the classes are sorted as text, as torchvision sorts folders: label %d is class %s, label %d class %s",
+            root, wrong - 1, dataset->class_names[wrong - 1], wrong, dataset->class_names[wrong]);
+}
+
+cr_status cr_folder_fail_one_class(const char *root, const char *only) {
+    char                 path[PATH_MAX], inner[PATH_MAX];
+    int                  folders = 0;
+    struct stat          info;
+    const struct dirent *entry;
+    CR_TRY(cr_path_format(path, "%s/%s", root, only));
+    DIR *dir = opendir(path);
+    while (dir && folders < 2 && (entry = readdir(dir)))
+        if (entry->d_name[0] != '.' && snprintf(inner, sizeof inner, "%s/%s", path, entry->d_name) < PATH_MAX)
+            folders += stat(inner, &info) == 0 && S_ISDIR(info.st_mode);
+    if (dir) closedir(dir);
+    return CR_FAIL(CR_ERR_FORMAT, "%s: only one class folder, %s; at least two classes are needed%s%s%s", root, only,
+                   folders == 2 ? " (did you mean " : "", folders == 2 ? path : "", folders == 2 ? "?)" : "");
 }
 
 /* ---- listing ---- */

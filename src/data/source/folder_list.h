@@ -1,7 +1,7 @@
 /* data/source/folder_list.h: lists the images of a folder and of the folders below it.
  *
  * Invariants
- *   - The file name decides whether a file is listed (jpg, jpeg, jpe, jfif, png, webp; hidden files are skipped). The
+ *   - The file name decides whether a file is listed (cr_is_image_name; hidden files are skipped). The
  *     content decides how it is decoded.
  *   - Links are followed. A folder that contains itself is entered once, and links to folders above the folder that is
  *     listed are skipped, because they contain it. */
@@ -69,6 +69,10 @@ CR_MUST cr_status cr_folder_begin(const struct cr_config *config, const char *ro
  * the hash of the name (at least one image and never all). */
 void cr_folder_divide(struct cr_image_folder *folder, int64_t first, double fraction, enum cr_split split);
 /* Sets count, class_counts and fingerprint of the dataset after all images were added. */
+/* Says that classes whose names are numbers are sorted as text, if that is another order: 0, 1, 10, 2. */
+void cr_folder_say_order(const struct cr_dataset *dataset, const char *root);
+/* The error for a root whose only folder is `only`, which may be the folder that was meant. */
+CR_MUST cr_status cr_folder_fail_one_class(const char *root, const char *only);
 CR_MUST cr_status cr_folder_finish(struct cr_dataset *dataset);
 /* The same when images have several labels: the label of an image is a row of rows[][dataset->label_words]. Sets
  * dataset->label_rows too. */

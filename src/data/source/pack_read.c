@@ -283,7 +283,7 @@ static void note_fault(struct verification *v, int64_t image, cr_status status) 
     if (image < atomic_load(&v->bad)) {
         atomic_store(&v->bad, image);
         v->status = status;
-        snprintf(v->error, sizeof v->error, "%s", cr_error_message());
+        cr_error_copy(v->error, sizeof v->error);
     }
     pthread_mutex_unlock(&v->mutex);
 }

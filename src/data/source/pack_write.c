@@ -216,7 +216,7 @@ static void *packing_worker(void *argument) {
         item->status      = prepare_item(p, p->first + i, item, &scratch);
         cr_scratch_release(&scratch);
         item->status = cr_dataset_check_used(p->dataset, item->status);
-        if (item->status != CR_OK) snprintf(item->error, sizeof item->error, "%s", cr_error_message());
+        if (item->status != CR_OK) cr_error_copy(item->error, sizeof item->error);
     }
     cr_scratch_free(&scratch);
     return NULL;

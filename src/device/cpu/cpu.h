@@ -89,4 +89,18 @@ typedef float f32x16 __attribute__((vector_size(64), aligned(4), may_alias)); /*
 #define CR_SIMD
 #endif
 
+/* device/cpu/reference/ref_mix.c: what the network sees of a batch before it is normalised: crops, flips, erased
+ * rectangles, mixed images. `cresnet data show` draws it. */
+enum { CR_MIXING_CHANNELS = 4 };
+struct cr_mixing {
+    const void    *images; /* [N][H][W][C] uint8_t, or with `wide` uint16_t */
+    const int32_t *boxes;  /* [N][4] */
+    const int32_t *mixes;  /* [N][CR_MIX_NUMBERS] */
+    int64_t        N, H, W, C;
+    bool           wide;
+    int64_t        fill[CR_MIXING_CHANNELS]; /* of erased rectangles */
+};
+/* Writes row h of image n into its place of y, which is laid out as `images`. */
+void cr_ref_mix_row(const struct cr_mixing *m, int64_t n, int64_t h, void *y);
+
 #endif

@@ -113,10 +113,12 @@ static bool starts_with(const char *text, const char *prefix) {
 static const char *advice(const char *module, const char *name) {
     if (starts_with(module, "torch.nn.") || starts_with(module, "torchvision.") || starts_with(module, "timm.") ||
         starts_with(module, "__main__"))
-        return "it holds a whole model instead of its weights: save them with torch.save(model.state_dict(), FILE)";
+        return "it holds a whole model instead of its weights: load it in Python and save them with "
+               "torch.save(model.state_dict(), FILE)";
     if (starts_with(name, "_rebuild_") || strcmp(module, "torch") == 0)
         return "cresnet reads dense tensors of F32, F64, F16, BF16 and integers: convert them before saving";
-    return "save the weights alone with torch.save(model.state_dict(), FILE)";
+    return "save the weights alone: torch.save(torch.load(OLD, weights_only=False)[KEY], FILE) for a checkpoint, "
+           "torch.save(model.state_dict(), FILE) for a model";
 }
 
 cr_status cr_pickle_global(const struct cr_pickle *pickle, const char *module, const char *name, const char *opcode,
@@ -131,10 +133,7 @@ cr_status cr_pickle_global(const struct cr_pickle *pickle, const char *module, c
         }
     snprintf(whole, sizeof whole, "%s.%s", module, name);
     cr_json_quote(shown, sizeof shown, whole);
-    return CR_PICKLE_BAD(pickle,
-                         "its pickle names %s (opcode %s at byte %" PRIu64
-                         "), which cresnet does not run: %s, or convert the file with scripts/pth_to_safetensors.py, "
-                         "which leaves such objects out",
+    return CR_PICKLE_BAD(pickle, "its pickle names %s (opcode %s at byte %" PRIu64 "), which cresnet does not run: %s",
                          shown, opcode, at, advice(module, name));
 }
 

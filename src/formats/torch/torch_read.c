@@ -17,7 +17,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { NAME_SHOWN = 120, ROOT_MAX = 256, HEAD_BYTES = 512 };
+enum { NAME_SHOWN = 120, ROOT_MAX = 256 };
 
 struct reader {
     struct cr_st_file *file;
@@ -321,10 +321,10 @@ static cr_status list_entries(struct reader *r, const struct cr_pickle_value *di
 /* ---- open ---- */
 
 static cr_status read_contents(struct reader *r, const char *key) {
-    unsigned char                 head[HEAD_BYTES] = {0};
-    struct cr_pickle_value       *object           = NULL;
-    const struct cr_pickle_value *dict             = NULL;
-    const size_t                  bytes            = (size_t)CR_MIN(r->file_bytes, (uint64_t)HEAD_BYTES);
+    unsigned char                 head[CR_ST_HEAD_BYTES] = {0};
+    struct cr_pickle_value       *object                 = NULL;
+    const struct cr_pickle_value *dict                   = NULL;
+    const size_t                  bytes                  = (size_t)CR_MIN(r->file_bytes, (uint64_t)CR_ST_HEAD_BYTES);
     CR_TRY(cr_fs_read_at(r->file->fd, r->file->path, head, bytes, 0));
     if (memcmp(head + 257, "ustar", 5) == 0)
         return BAD(r, "it is a tar archive, as PyTorch before 0.1.10 wrote it: load it with PyTorch and save it again");
@@ -341,14 +341,8 @@ cr_status cr_torch_open(const char *path, struct cr_st_file **out) {
     struct reader r = {0};
     struct stat   s;
     cr_status     status;
-    CR_ALLOC(r.file, 1);
-    const char *key = cr_st_key(path);
-    r.file->fd      = -1;
-    r.file->path    = cr_strdup(path);
-    if (!r.file->path) {
-        status = CR_NO_MEMORY(strlen(path) + 1);
-        goto out;
-    }
+    const char   *key = cr_st_key(path);
+    CR_TRY(cr_st_new(path, &r.file));
     if (key) r.file->path[key - path - 1] = 0;
     path = r.file->path;
     CR_TRY_OUT(cr_fs_open_regular(path, O_RDONLY, &r.file->fd));

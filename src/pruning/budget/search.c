@@ -330,12 +330,11 @@ out:
 }
 
 /* Lists become shorter until they fit. */
-static cr_status run_within(const struct cr_search_problem *problem, double budget, int most,
-                            struct cr_search_result *out) {
+static cr_status run_within(const struct cr_search_problem *problem, double budget, struct cr_search_result *out) {
     cr_status status = CR_ERR_MEMORY;
     bool      full   = true;
-    for (int parts = most; full && parts >= CR_SEARCH_PARTS_MIN; parts /= 4) {
-        if (parts < most) cr_error_clear();
+    for (int parts = CR_SEARCH_PARTS_MAX; full && parts >= CR_SEARCH_PARTS_MIN; parts /= 4) {
+        if (parts < CR_SEARCH_PARTS_MAX) cr_error_clear();
         status = run(problem, budget, parts, &full, out);
     }
     return status;
@@ -347,19 +346,14 @@ static cr_status open_result(const struct cr_search_problem *problem, struct cr_
     return out->value && out->option ? CR_OK : CR_NO_MEMORY((size_t)problem->variables * sizeof *out->value);
 }
 
-cr_status cr_search(const struct cr_search_problem *problem, double budget, struct cr_search_result *out) {
-    return cr_search_within(problem, budget, CR_SEARCH_PARTS_MAX, out);
-}
-
-cr_status cr_search_within(const struct cr_search_problem *problem, double budget, int options,
-                           struct cr_search_result *out) {
+/* The cheapest choice, or the one of least loss that the budget allows. */
+static cr_status choose(const struct cr_search_problem *problem, double budget, struct cr_search_result *out) {
     struct cr_search_result other;
     bool                    full;
-    CR_TRY(open_result(problem, out));
     CR_TRY(run(problem, budget, 0, &full, out));
     if (out->cost > budget) return CR_OK;
     cr_status status = open_result(problem, &other);
-    if (status == CR_OK) status = run_within(problem, budget, options, &other);
+    if (status == CR_OK) status = run_within(problem, budget, &other);
     if (status == CR_OK && other.cost <= budget) {
         const struct cr_search_result cheapest = *out;
         *out                                   = other;
@@ -368,6 +362,18 @@ cr_status cr_search_within(const struct cr_search_problem *problem, double budge
         out->gap = other.gap;
     cr_search_free(&other);
     return status;
+}
+
+cr_status cr_search(const struct cr_search_problem *problem, double budget, struct cr_search_result *out) {
+    CR_TRY(open_result(problem, out));
+    CR_TRY(choose(problem, budget, out));
+    out->cost = out->loss = 0; /* of the factors one after the other: lists add them in another order */
+    for (int f = 0; f < problem->factors; f++) {
+        const struct cr_search_option *option = &problem->factor[f].option[out->option[f]];
+        out->cost += option->cost;
+        out->loss += option->loss;
+    }
+    return CR_OK;
 }
 
 void cr_search_free(struct cr_search_result *r) {

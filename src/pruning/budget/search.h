@@ -17,7 +17,6 @@
 struct cr_search_option {
     double cost, loss; /* finite, loss >= 0 */
     int    tag;        /* the caller's */
-    double second;     /* another cost, at least 0, of which only cr_search_two takes notice */
 };
 struct cr_search_factor {
     int                     *variable; /* [variables] ascending */
@@ -35,10 +34,7 @@ struct cr_search_result {
     int   *value;      /* [variables] */
     int   *option;     /* [factors] index in factor.option */
     double cost, loss; /* sums */
-    double gap;      /* in units of cost: no choice of a cost of at most budget - gap has a smaller loss. 0: optimal */
-    double second;   /* cr_search_two: sum of the second costs */
-    double loss_gap; /* cr_search_two: no choice of a cost of at most budget - gap, and of a second cost within its
-                      * bound, has a loss below loss - loss_gap */
+    double gap; /* in units of cost: no choice of a cost of at most budget - gap has a smaller loss. 0: optimal */
 };
 /* Number of combinations that the largest elimination step looks at. Time and memory grow with it. */
 double cr_search_size(const struct cr_search_problem *problem);
@@ -46,10 +42,6 @@ double cr_search_size(const struct cr_search_problem *problem);
  * least cost (and then of least loss), and result.cost exceeds the budget. The caller frees *out with
  * cr_search_free, also after a failure. Equal input gives equal choices. CR_ERR_MEMORY. */
 CR_MUST cr_status cr_search(const struct cr_search_problem *problem, double budget, struct cr_search_result *out);
-/* The same with lists of at most about `options` options (a power of 2, at most 8192): shorter lists take less time, in
- * proportion to their square, and the gap grows. */
-CR_MUST cr_status cr_search_within(const struct cr_search_problem *problem, double budget, int options,
-                                   struct cr_search_result *out);
 void              cr_search_free(struct cr_search_result *result);
 /* Frees the arrays of a problem. */
 void cr_search_problem_free(struct cr_search_problem *problem);

@@ -28,6 +28,20 @@ cr_status cr_saved_model_names_for(const struct cr_dataset *dataset, const char 
     return CR_OK;
 }
 
+cr_status cr_saved_model_add_classes(const struct cr_config *config, struct cr_dataset *dataset) {
+    struct cr_arena arena = {0};
+    const char    **names;
+    int             count = 0;
+    cr_status       status;
+    if (config->data.kind == CR_DATA_SYNTHETIC || !*config->model.weights) return CR_OK;
+    status = cr_saved_model_names(config->model.weights, &arena, &names, &count);
+    if (status == CR_OK && count) status = cr_dataset_add_missing_classes(dataset, names, count);
+    cr_arena_free(&arena);
+    if (status == CR_OK || status == CR_ERR_MEMORY) return status;
+    cr_error_clear();
+    return CR_OK;
+}
+
 cr_status cr_saved_model_number_classes(const struct cr_config *config, struct cr_dataset *dataset, bool exact,
                                         const char *consequence) {
     const char     *weights = config->model.weights;

@@ -185,14 +185,6 @@ def logits(name, classes, weight, temperature):
                 "dx": dy + student.grad})
 
 
-def features(name, shape, weight):
-    x, teacher, dy = draw_wide(N, *shape).requires_grad_(), draw_wide(N, *shape), draw_wide(N, *shape)
-    part = weight * F.mse_loss(x[SEEN], teacher[SEEN])
-    part.backward()
-    keep_distilled(name, {"logits": x, "teacher": teacher, "dy": dy, "labels": LABELS.reshape(N, 1), "before": metrics(12.5),
-                "options": torch.tensor([weight, 0.0]), "metrics": metrics(12.5 + part.item() * SEEN.sum().item()), "dx": dy + x.grad})
-
-
 def write(name):
     st.save(os.path.join(here, name), {key: t.numpy() for key, t in tensors.items()})
     tensors.clear()
@@ -206,5 +198,4 @@ torch.manual_seed(20260102)
 logits("warm", 10, 0.5, 4.0)
 logits("cold", 10, 0.75, 0.5)
 logits("alone", 13, 1.0, 2.0)
-features("features", (3, 5, 4), 0.25)
 write("distill.safetensors")

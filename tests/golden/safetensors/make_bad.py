@@ -25,7 +25,7 @@ def entry(dtype="F32", shape="[2]", offsets="[0,8]", name="a"):
 
 
 # length of the header
-raw("no-bytes", b"", "only 0 bytes")
+raw("no-bytes", b"", "is empty")
 raw("no-header", struct.pack("<Q", 0), "does not start with '{'")
 head("length-beyond-file", entry(), 8, "but the file has only", n=500)
 head("length-too-small", entry(), 8, "header, byte", n=20)

@@ -116,7 +116,7 @@ def opcodes():
     case("global-load", pickled(b"ctorch\nload\n."), '"torch.load"')
     case("global-sparse", pickled(b"ctorch._utils\n_rebuild_sparse_tensor\n."), "dense tensors")
     case("global-model", pickled(b"ctorchvision.models.resnet\nResNet\n)\x81."), "whole model")
-    case("global-numpy", pickled(b"cnumpy.core.multiarray\nscalar\n."), "pth_to_safetensors.py")
+    case("global-numpy", pickled(b"cnumpy.core.multiarray\nscalar\n."), "torch.save(torch.load(OLD, weights_only=False)[KEY], FILE)")
     case("global-control", pickled(b"c\x1b[31mos\nsys\x07tem\n."), "(opcode GLOBAL")
     case("global-endless", pickled(b"c" + b"a" * 300), "name is too long")
     for name, code in (("INST", b"(ios\nsystem\n."), ("OBJ", b"(cbuiltins\nset\no."), ("NEWOBJ", b"ccollections\nOrderedDict\n)\x81."),

@@ -30,26 +30,16 @@ def teacher_of(name, make):
     return model.double().eval()
 
 
-def stages(model):
-    """The outputs of the stages during the next forward pass."""
-    outputs = []
-    for s in range(model.stages):
-        getattr(model, f"layer{s + 1}").register_forward_hook(lambda m, i, y: outputs.append(y.double()))
-    return outputs
-
-
-def distilled(model, teacher, weight, temperature, features, smoothing, renormalise):
+def distilled(teacher, weight, temperature, smoothing, renormalise):
     """The loss of a student."""
-    mine, theirs = (stages(model), stages(teacher)) if features else ([], [])
 
     def loss(model, x, y):
-        del mine[:], theirs[:]
         logits = model(x)
         with torch.no_grad():
             target = teacher(renormalise(x))
         hard = F.cross_entropy(logits, y, label_smoothing=smoothing)
         soft = F.kl_div(F.log_softmax(logits / temperature, 1), F.softmax(target / temperature, 1), reduction="batchmean")
-        return (1 - weight) * hard + weight * temperature ** 2 * soft + features * sum(F.mse_loss(a, b) for a, b in zip(mine, theirs))
+        return (1 - weight) * hard + weight * temperature ** 2 * soft
 
     return loss
 
@@ -61,6 +51,6 @@ def other_normalisation(x):
 
 if __name__ == "__main__":
     student, teacher = basic_b(), teacher_of("basic", lambda: blocks.basic((1, 2), (6, 10), blocks.shortcut_b))
-    run("distilled", student, sgd(nesterov=False, decay_all=True), distilled(student, teacher, 0.7, 3.0, 0.25, 0.1, lambda x: x), "basic-b", mixed_batch)
+    run("distilled", student, sgd(nesterov=False, decay_all=True), distilled(teacher, 0.7, 3.0, 0.1, lambda x: x), "basic-b", mixed_batch)
     student, teacher = blocks.basic((1, 1), (5, 7), blocks.shortcut_b), teacher_of("grouped", lambda: grouped((1, 2), (4, 6)))
-    run("distilled-grouped", student, sgd(), distilled(student, teacher, 0.5, 4.0, 0, 0.0, other_normalisation), "accumulate", batch, 3)
+    run("distilled-grouped", student, sgd(), distilled(teacher, 0.5, 4.0, 0.0, other_normalisation), "accumulate", batch, 3)

@@ -16,7 +16,7 @@ MOST = 5e-5  # half of what test_golden_train.c accepts
 # The first batch of each run, so that its margin is large enough; 0 where it is not listed. losses.txt tells it to test_golden_train.c.
 FIRST_BATCH = {"basic-b": 1000, "accumulate": 10000, "excited": 6000, "blurred": 1000, "attended": 2000, "grouped": 9000,
                "mixed": 15000, "bce": 7000, "bce-mixed": 7000, "lars": 15000, "rates-adamw": 1000, "lamb": 7000, "muon": 18000, "dropped": 8000, "swa": 7000,
-               "distilled": 1000, "distilled-grouped": 4000, "grey": 4000, "deep-alpha": 12000, "resized": 68000}
+               "distilled": 12000, "distilled-grouped": 4000, "grey": 4000, "deep-alpha": 12000, "resized": 68000}
 first_batch = 0
 
 torch.set_num_threads(1)  # one order of sums, so that the drift is the same everywhere

@@ -1,6 +1,10 @@
 /* tests/unit/api/test_api_open.c: models that cannot be opened or used: wrong options, missing and damaged files,
  * lack of memory. */
+#include "pretrained/pretrained.h"
 #include "tests/harness/api_support.h"
+
+#include <arpa/inet.h>
+#include <sys/socket.h>
 
 enum { IMAGES = 1 };
 
@@ -96,5 +100,51 @@ static void the_folder_is_removed(void) {
     if (*run) drop_folder(dir);
 }
 
+/* A server that accepts connections and never answers. Returns its socket; the address goes into `url`. */
+static int silent_server(char url[64]) {
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t          length  = sizeof address;
+    const int          fd      = socket(AF_INET, SOCK_STREAM, 0);
+    CHECK(fd >= 0 && bind(fd, (struct sockaddr *)&address, sizeof address) == 0 && listen(fd, 4) == 0);
+    CHECK(getsockname(fd, (struct sockaddr *)&address, &length) == 0);
+    snprintf(url, 64, "http://127.0.0.1:%d", ntohs(address.sin_port));
+    return fd;
+}
+
+static int interrupt_third(void *context) {
+    int *calls = context;
+    return ++*calls >= 3;
+}
+
+/* The limit of time is an hour: only options.interrupt ends the download. */
+static void a_download_can_be_interrupted(void) {
+    static const char *const names[] = {"http_proxy", "all_proxy", "HTTP_PROXY", "ALL_PROXY", "CRESNET_OFFLINE"};
+    cresnet_options          options = api_options(1);
+    cresnet_model           *model;
+    cresnet_error            error;
+    char                     url[64], cache[SUPPORT_PATH], list[SUPPORT_PATH], config[SUPPORT_PATH];
+    int                      calls = 0;
+    if (!have_run()) return;
+    if (!cr_download_supported()) SKIP("no libcurl");
+    const int server = silent_server(url);
+    text_into(cache, "%s/cache", dir);
+    text_into(list, "%s/names", dir);
+    text_into(config, "%s/last/config.ini", run);
+    REQUIRE_OK(cr_file_write_atomic(list, "silent silent-01234567.pth\n", 27));
+    for (size_t i = 0; i < CR_COUNT(names); i++) unsetenv(names[i]);
+    setenv("CRESNET_WEIGHTS_URL", url, 1);
+    setenv("CRESNET_WEIGHTS_LIST", list, 1);
+    setenv("CRESNET_CACHE", cache, 1);
+    setenv("CRESNET_DOWNLOAD_TIMEOUT", "3600", 1);
+    options.config            = config;
+    options.interrupt         = interrupt_third;
+    options.interrupt_context = &calls;
+    CHECK_CALL(cresnet_open("silent", &options, &model, &error), CRESNET_ERROR_IO);
+    CHECK_HAS(error.text, "silent-01234567.pth: the download was interrupted");
+    CHECK_INT(calls, 3);
+    CHECK(!model);
+    close(server);
+}
+
 TESTS(CASE(models_that_cannot_be_opened_say_why), CASE(failing_allocations_are_errors_without_leaks),
-      CASE(the_folder_is_removed))
+      CASE(a_download_can_be_interrupted), CASE(the_folder_is_removed))

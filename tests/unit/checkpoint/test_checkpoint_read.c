@@ -52,7 +52,7 @@ static void large_case(struct cr_ckpt_tensor tensor) {
     memcpy(copy, plain.bytes, plain.size);
     memset(plain.bytes, 0xee, plain.size);
     plain.next = 0;
-    REQUIRE_OK(cr_ckpt_read(file, "x", &tensor, 1, NULL, NULL, &io));
+    REQUIRE_OK(cr_ckpt_read(file, "x", &tensor, 1, NULL, &io));
     CHECK_INT(plain.next, plain.size);
     CHECK(!memcmp(copy, plain.bytes, plain.size));
     CHECK(plain.largest <= CR_CKPT_CHUNK_BYTES);
@@ -97,7 +97,7 @@ static void permutes_any_type(void) {
         REQUIRE_OK(cr_st_read(file, cr_st_at(file, 0), 0, store, 60 * size));
         CHECK(!memcmp(store, want, 60 * size));
         plain.next = 0;
-        REQUIRE_OK(cr_ckpt_read(file, "x", &tensor, 1, NULL, NULL, &io));
+        REQUIRE_OK(cr_ckpt_read(file, "x", &tensor, 1, NULL, &io));
         CHECK(!memcmp(store, before, 60 * size));
         cr_st_close(file);
         folder_close();
@@ -132,10 +132,6 @@ static void half_and_double_become_float(void) {
 
 /* ---- files that do not fit ---- */
 
-static const char *linear_alias(const char *name) {
-    return !strcmp(name, "fc.weight") ? "linear.weight" : !strcmp(name, "fc.bias") ? "linear.bias" : NULL;
-}
-
 /* A model file with these tensors: all F32 zeros, except scalars, which are I64. */
 static cr_status make_file(const char *path, const struct cr_st_entry *entries, int count) {
     struct cr_st_writer *writer;
@@ -149,15 +145,14 @@ static cr_status make_file(const char *path, const struct cr_st_entry *entries, 
 }
 
 /* Reads the fake model from such a file; after a failure the parameters must be unchanged. */
-static cr_status read_model(const struct cr_st_entry *entries, int count, const char *ignore, bool alias) {
+static cr_status read_model(const struct cr_st_entry *entries, int count, const char *ignore) {
     struct fake        fake = {0};
     struct cr_st_file *file;
     struct cr_ckpt_io  io = {.self = &fake, .get = fake_get, .put = fake_put};
     unlink(in_folder("m"));
     CR_TRY(make_file(in_folder("m"), entries, count));
-    CR_TRY(cr_st_open(in_folder("m"), &file));
-    cr_status status =
-        cr_ckpt_read(file, "weights.safetensors", fake_tensors, MODEL, ignore, alias ? linear_alias : NULL, &io);
+    CR_TRY(cr_ckpt_open_weights(in_folder("m"), fake_tensors, MODEL, &file));
+    cr_status status = cr_ckpt_read(file, "weights.safetensors", fake_tensors, MODEL, ignore, &io);
     cr_st_close(file);
     if (status != CR_OK) CHECK_INT(fake.calls, 0);
     return status;
@@ -177,21 +172,21 @@ static cr_status read_model(const struct cr_st_entry *entries, int count, const 
     }
 #define COUNT_OK                                                                                                       \
     { .name = "bn1.num_batches_tracked", .dtype = CR_I64 }
-#define READ(ignore, alias, ...)                                                                                       \
+#define READ(ignore, ...)                                                                                              \
     read_model((const struct cr_st_entry[]){__VA_ARGS__},                                                              \
-               (int)(sizeof((const struct cr_st_entry[]){__VA_ARGS__}) / sizeof(struct cr_st_entry)), ignore, alias)
+               (int)(sizeof((const struct cr_st_entry[]){__VA_ARGS__}) / sizeof(struct cr_st_entry)), ignore)
 
 static void matching_tensors(void) {
     REQUIRE(folder_open());
-    CHECK_STATUS(READ(NULL, false, CONV_OK, FC_OK, BIAS_OK, COUNT_OK), CR_OK);
-    CHECK_STATUS(READ(NULL, true, CONV_OK, FC_OK, BIAS_OK, COUNT_OK), CR_OK);
+    CHECK_STATUS(READ(NULL, CONV_OK, FC_OK, BIAS_OK, COUNT_OK), CR_OK);
+    CHECK_STATUS(READ(NULL, CONV_OK, FC_OK, BIAS_OK, COUNT_OK), CR_OK);
     /* names of the pretrained CIFAR files: linear.*, no counts */
-    CHECK_STATUS(READ(".num_batches_tracked", true, CONV_OK,
+    CHECK_STATUS(READ(".num_batches_tracked", CONV_OK,
                       {.name = "linear.weight", .dtype = CR_F32, .dims = 2, .dim = {10, 6}},
                       {.name = "linear.bias", .dtype = CR_F32, .dims = 1, .dim = {10}}),
                  CR_OK);
     /* more tensors than requested, but ignored */
-    CHECK_STATUS(READ("x.y,.num_batches_tracked,.extra", false, CONV_OK, FC_OK, BIAS_OK, COUNT_OK,
+    CHECK_STATUS(READ("x.y,.num_batches_tracked,.extra", CONV_OK, FC_OK, BIAS_OK, COUNT_OK,
                       {.name = "bn9.num_batches_tracked", .dtype = CR_I64}, {.name = "an.extra", .dtype = CR_I64}),
                  CR_OK);
     folder_close();
@@ -199,37 +194,35 @@ static void matching_tensors(void) {
 
 static void mismatched_tensors(void) {
     REQUIRE(folder_open());
-    CHECK_STATUS(READ(NULL, false, FC_OK, BIAS_OK, COUNT_OK), CR_ERR_FORMAT);
+    CHECK_STATUS(READ(NULL, FC_OK, BIAS_OK, COUNT_OK), CR_ERR_FORMAT);
     CHECK_STR(cr_error_message(), "weights.safetensors: does not fit: \"conv1.weight\" [4, 3, 2, 5] is missing");
-    CHECK_STATUS(READ(NULL, false, CONV_OK, BIAS_OK, COUNT_OK,
-                      {.name = "fc.weight", .dtype = CR_F32, .dims = 2, .dim = {100, 6}}),
-                 CR_ERR_FORMAT);
+    CHECK_STATUS(
+        READ(NULL, CONV_OK, BIAS_OK, COUNT_OK, {.name = "fc.weight", .dtype = CR_F32, .dims = 2, .dim = {100, 6}}),
+        CR_ERR_FORMAT);
     CHECK_STR(cr_error_message(),
               "weights.safetensors: does not fit: \"fc.weight\" has shape [100, 6] in the file, [10, 6] here");
-    CHECK_STATUS(
-        READ(NULL, false, CONV_OK, FC_OK, COUNT_OK, {.name = "fc.bias", .dtype = CR_I32, .dims = 1, .dim = {10}}),
-        CR_ERR_FORMAT);
-    CHECK_HAS(cr_error_message(), "\"fc.bias\" has elements of type I32 in the file, F32 here");
-    CHECK_STATUS(READ(NULL, false, CONV_OK, FC_OK, BIAS_OK, COUNT_OK,
-                      {.name = "extra\x1b", .dtype = CR_F32, .dims = 1, .dim = {3}}),
+    CHECK_STATUS(READ(NULL, CONV_OK, FC_OK, COUNT_OK, {.name = "fc.bias", .dtype = CR_I32, .dims = 1, .dim = {10}}),
                  CR_ERR_FORMAT);
+    CHECK_HAS(cr_error_message(), "\"fc.bias\" has elements of type I32 in the file, F32 here");
+    CHECK_STATUS(
+        READ(NULL, CONV_OK, FC_OK, BIAS_OK, COUNT_OK, {.name = "extra\x1b", .dtype = CR_F32, .dims = 1, .dim = {3}}),
+        CR_ERR_FORMAT);
     CHECK_HAS(cr_error_message(), "\"extra\\u001b\" [3] is in the file, but not in the network");
     /* the same elements in another shape */
-    CHECK_STATUS(
-        READ(NULL, false, CONV_OK, BIAS_OK, COUNT_OK, {.name = "fc.weight", .dtype = CR_F32, .dims = 1, .dim = {60}}),
-        CR_ERR_FORMAT);
-    CHECK_STATUS(READ(NULL, false, CONV_OK, FC_OK, BIAS_OK,
+    CHECK_STATUS(READ(NULL, CONV_OK, BIAS_OK, COUNT_OK, {.name = "fc.weight", .dtype = CR_F32, .dims = 1, .dim = {60}}),
+                 CR_ERR_FORMAT);
+    CHECK_STATUS(READ(NULL, CONV_OK, FC_OK, BIAS_OK,
                       {.name = "bn1.num_batches_tracked", .dtype = CR_I64, .dims = 1, .dim = {1}}),
                  CR_ERR_FORMAT);
-    CHECK_STATUS(READ(NULL, false, CONV_OK, FC_OK, COUNT_OK, {.name = "fc.bias", .dtype = CR_F32}), CR_ERR_FORMAT);
+    CHECK_STATUS(READ(NULL, CONV_OK, FC_OK, COUNT_OK, {.name = "fc.bias", .dtype = CR_F32}), CR_ERR_FORMAT);
     CHECK_HAS(cr_error_message(), "\"fc.bias\" has shape [] in the file, [10] here");
     /* both names of one tensor; a name that only ends like the middle of an ignored one */
-    CHECK_STATUS(READ(NULL, true, CONV_OK, FC_OK, BIAS_OK, COUNT_OK,
-                      {.name = "linear.bias", .dtype = CR_F32, .dims = 1, .dim = {10}}),
-                 CR_ERR_FORMAT);
-    CHECK_STATUS(READ(".num", false, CONV_OK, FC_OK, BIAS_OK), CR_ERR_FORMAT);
+    CHECK_STATUS(
+        READ(NULL, CONV_OK, FC_OK, BIAS_OK, COUNT_OK, {.name = "linear.bias", .dtype = CR_F32, .dims = 1, .dim = {10}}),
+        CR_ERR_FORMAT);
+    CHECK_STATUS(READ(".num", CONV_OK, FC_OK, BIAS_OK), CR_ERR_FORMAT);
     /* the message lists five of each kind */
-    CHECK_STATUS(READ(NULL, false, {.name = "a", .dtype = CR_I64}, {.name = "b", .dtype = CR_I64},
+    CHECK_STATUS(READ(NULL, {.name = "a", .dtype = CR_I64}, {.name = "b", .dtype = CR_I64},
                       {.name = "c", .dtype = CR_I64}, {.name = "d", .dtype = CR_I64}, {.name = "e", .dtype = CR_I64},
                       {.name = "f", .dtype = CR_I64}, {.name = "g", .dtype = CR_I64}),
                  CR_ERR_FORMAT);
@@ -288,11 +281,11 @@ static void tensors_are_read_by_several_threads(void) {
     REQUIRE_OK(cr_ckpt_write(&save, &io));
     REQUIRE_OK(cr_st_open(in_folder("last/model.safetensors"), &file));
     io = (struct cr_ckpt_io){.self = &read, .get = many_get, .put = many_put, .parallel_put = true};
-    REQUIRE_OK(cr_ckpt_read(file, "x", tensor, MANY, NULL, NULL, &io));
+    REQUIRE_OK(cr_ckpt_read(file, "x", tensor, MANY, NULL, &io));
     for (int i = 0; i < MANY; i++)
         CHECK(memcmp(saved.values[i], read.values[i], (size_t)saved.elems[i] * sizeof(uint32_t)) == 0);
     read.fails[0] = 41, read.fails[1] = 17;
-    CHECK_INT(cr_ckpt_read(file, "x", tensor, MANY, NULL, NULL, &io), CR_ERR_DEVICE);
+    CHECK_INT(cr_ckpt_read(file, "x", tensor, MANY, NULL, &io), CR_ERR_DEVICE);
     CHECK_HAS(cr_error_message(), "tensor 17 is refused");
     cr_st_close(file);
     for (int i = 0; i < MANY; i++) {

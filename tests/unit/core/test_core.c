@@ -311,8 +311,31 @@ static void text_is_valid_json_or_failed(void) {
     cr_text_free(&text);
 }
 
+/* The reason of an error stands at the end of its message, behind paths of any length. */
+static void long_paths_leave_the_reason(void) {
+    char long_path[6001], cut[64];
+    memset(long_path, 'd', sizeof long_path - 1);
+    long_path[sizeof long_path - 1] = 0;
+    (void)!CR_FAIL(CR_ERR_IO, "list.csv:7: %s: is not there, but %s lists it", long_path, long_path);
+    const char *said = cr_error_message();
+    CHECK(strlen(said) == 4095 && strncmp(said, "list.csv:7: ddd", 15) == 0);
+    CHECK(strstr(said, "ddd...ddd") && strcmp(said + 4095 - 12, "ddd lists it") == 0);
+    cr_error_copy(cut, sizeof cut);
+    CHECK_STR(cut, "list.csv:7: dddddddddddddddddd...ddddddddddddddddddddd lists it");
+    long_path[3000] = 0;
+    (void)!CR_FAIL(CR_ERR_IO, "%s: short enough", long_path); /* is not changed */
+    CHECK(strlen(cr_error_message()) == 3000 + strlen(": short enough"));
+    /* of several lines each keeps its end; whole characters are left out */
+    for (size_t i = 0; i + 1 < sizeof long_path; i += 2) memcpy(long_path + i, "\xc3\xa9", 2);
+    (void)!CR_FAIL(CR_ERR_CONFIG, "one %s: wrong\ntwo\nthree %.3000s: wrong", long_path, long_path);
+    CHECK_HAS(cr_error_message(), ": wrong\ntwo\nthree ");
+    CHECK(strlen(cr_error_message()) < 4096 && !strstr(cr_error_message(), "\\x"));
+    cr_error_clear();
+}
+
 TESTS(CASE(philox_matches_published_vectors), CASE(streams_are_distinct_and_values_in_range),
       CASE(f16_rounds_to_nearest_even), CASE(bf16_rounds_to_nearest_even), CASE(arrays_become_f32),
       CASE(initial_weights_follow_he), CASE(networks_have_the_published_sizes), CASE(groups_are_configurable),
       CASE(allocation_counts_and_fails_on_demand), CASE(arrays_keep_their_elements_when_they_grow),
-      CASE(arenas_refuse_arrays_that_cannot_be_counted), CASE(text_is_valid_json_or_failed))
+      CASE(arenas_refuse_arrays_that_cannot_be_counted), CASE(text_is_valid_json_or_failed),
+      CASE(long_paths_leave_the_reason))

@@ -71,7 +71,14 @@ static void invalid_folders_are_refused(void) {
                   "data.root=/nonexistent/x");
     CHECK_REFUSED(CR_ERR_FORMAT, folder, "no class folders", CR_SPLIT_TRAIN, "data.kind=folder", root);
     put_image(folder, "train/a/1.png", 2, 2, 0);
-    CHECK_REFUSED(CR_ERR_FORMAT, "only one class folder, a", "train", CR_SPLIT_TRAIN, "data.kind=folder", root);
+    CHECK_REFUSED(CR_ERR_FORMAT, "only one class folder, a; at least two classes are needed", "train", CR_SPLIT_TRAIN,
+                  "data.kind=folder", root);
+    CHECK(!strstr(cr_error_message(), "did you mean"));
+    put_image(folder, "parent/inner/train/a/1.png", 2, 2, 0); /* the folder above a dataset was given */
+    put_image(folder, "parent/inner/val/a/1.png", 2, 2, 0);
+    text_into(other, "data.root=%s/parent", folder);
+    CHECK_REFUSED(CR_ERR_FORMAT, "only one class folder, inner", "/parent/inner?)", CR_SPLIT_TRAIN, "data.kind=folder",
+                  "data.val_fraction=0.5", other);
     text_into(other, "%s/train/b", folder);
     REQUIRE(mkdir(other, 0777) == 0);
     CHECK_REFUSED(CR_ERR_FORMAT, "train/b: no image", "fill it or remove it", CR_SPLIT_TRAIN, "data.kind=folder", root);

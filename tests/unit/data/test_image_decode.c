@@ -232,8 +232,8 @@ static void other_files_are_named(void) {
         {"", "empty", 0},
         {"GIF89a....", "GIF", 10},
         {"RIFF....WEBPVP8 ", "WebP", 16}, /* cut off, or a build without libwebp */
-        {"BM......", "BMP", 8},
-        {"hello", "not a JPEG, PNG or WebP image", 5},
+        {"BM......", "not an image; JPEG", 8},
+        {"hello", "not an image; JPEG, PNG, WebP, TIFF and BMP can be read", 5},
         {"<!DOCTYPE html>", "HTML", 15},
         {"\xff\xd8\xff", "JPEG", 3},
         {"\x89PNG\r\n\x1a\n", "PNG", 8},

@@ -4,15 +4,15 @@
 #include "tests/harness/finite_differences.h"
 #include "tests/harness/golden_tensors.h"
 
-/* The op and its gradient on these tensors. Both pairs of ops have the same slots. */
+/* The op and its gradient on these tensors. */
 struct distilled {
     struct cr_op loss, grad;
     int          x, teacher, labels, before, dy;
 };
 
-static void make_ops(struct distilled *d, struct ref_run *run, bool features, struct cr_distill_attr attr) {
-    d->loss                          = cr_op_make(features ? CR_OP_distill_features : CR_OP_distill, CR_NONE);
-    d->grad                          = cr_op_make(features ? CR_OP_distill_features_grad : CR_OP_distill_grad, CR_NONE);
+static void make_ops(struct distilled *d, struct ref_run *run, struct cr_distill_attr attr) {
+    d->loss                          = cr_op_make(CR_OP_distill, CR_NONE);
+    d->grad                          = cr_op_make(CR_OP_distill_grad, CR_NONE);
     d->loss.in[CR_IN_distill_logits] = d->grad.in[CR_IN_distill_grad_logits] = d->x;
     d->loss.in[CR_IN_distill_labels] = d->grad.in[CR_IN_distill_grad_labels] = d->labels;
     d->loss.in[CR_IN_distill_teacher] = d->grad.in[CR_IN_distill_grad_teacher] = d->teacher;
@@ -24,7 +24,7 @@ static void make_ops(struct distilled *d, struct ref_run *run, bool features, st
 
 /* ---- PyTorch ---- */
 
-static void check_golden(enum cr_dtype real, const char *part, bool features, double ulps) {
+static void check_golden(enum cr_dtype real, const char *part, double ulps) {
     struct ref_run run;
     int64_t        n;
     double        *options = golden_read(part, "options", &n);
@@ -35,7 +35,7 @@ static void check_golden(enum cr_dtype real, const char *part, bool features, do
                           .labels  = cr_tensor_add(&run.p, "labels", CR_I32, CR_REGION_INPUT, 8, 1, 1, 1),
                           .before  = golden_leaf(&run, part, "before"),
                           .dy      = golden_leaf(&run, part, "dy")};
-    make_ops(&d, &run, features, (struct cr_distill_attr){(float)options[0], (float)options[1]});
+    make_ops(&d, &run, (struct cr_distill_attr){(float)options[0], (float)options[1]});
     d.grad.out[CR_OUT_distill_grad_dx] = d.dy; /* in place, as the planner may choose */
     cr_emit(&run.p, &d.loss, "");
     cr_emit(&run.p, &d.grad, "");
@@ -57,32 +57,28 @@ static void equal_to_pytorch(void) {
     static const enum cr_dtype types[] = {CR_F64, CR_F32};
     static const double        ulps[]  = {64, 1.01};
     static const char *const   names[] = {"warm", "cold", "alone"};
-    for (int t = 0; t < 2; t++) {
-        for (size_t i = 0; i < CR_COUNT(names); i++) check_golden(types[t], names[i], false, ulps[t]);
-        check_golden(types[t], "features", true, ulps[t]);
-    }
+    for (int t = 0; t < 2; t++)
+        for (size_t i = 0; i < CR_COUNT(names); i++) check_golden(types[t], names[i], ulps[t]);
 }
 
 /* ---- finite differences ---- */
 
-enum { N = 5, K = 9, SIDE = 3 };
+enum { N = 5, K = 9 };
 
-/* Of the whole loss, the part of the labels included: of the logits in front of it, or of features. */
-static void check_gradient(bool features, struct cr_distill_attr attr, double scale) {
+/* Of the whole loss, the part of the labels included. */
+static void check_gradient(struct cr_distill_attr attr, double scale) {
     struct ref_run run;
-    const int64_t  side = features ? SIDE : 1;
     REQUIRE_OK(ref_open(&run, CR_F64, 1));
-    struct distilled d = {.x       = ref_leaf(&run, "x", N, side, side, K),
-                          .teacher = ref_leaf(&run, "teacher", N, side, side, K),
+    struct distilled d = {.x       = ref_leaf(&run, "x", N, 1, 1, K),
+                          .teacher = ref_leaf(&run, "teacher", N, 1, 1, K),
                           .labels  = cr_tensor_add(&run.p, "labels", CR_I32, CR_REGION_INPUT, N, 1, 1, 1),
                           .before  = ref_leaf(&run, "metrics", 1, 1, 1, 4),
-                          .dy      = ref_leaf(&run, "dy", N, side, side, K)};
-    make_ops(&d, &run, features, attr);
+                          .dy      = ref_leaf(&run, "dy", N, 1, 1, K)};
+    make_ops(&d, &run, attr);
     struct cr_op zero = cr_op_make(CR_OP_zero, CR_NONE), loss = cr_op_make(CR_OP_loss, CR_NONE),
                  grad          = cr_op_make(CR_OP_loss_grad, CR_NONE);
     zero.out[CR_OUT_zero_y]    = d.before;
-    loss.in[CR_IN_loss_logits] = grad.in[CR_IN_loss_grad_logits] =
-        features ? ref_leaf(&run, "logits", N, 1, 1, K) : d.x;
+    loss.in[CR_IN_loss_logits] = grad.in[CR_IN_loss_grad_logits] = d.x;
     loss.in[CR_IN_loss_labels] = grad.in[CR_IN_loss_grad_labels] = d.labels;
     loss.in[CR_IN_loss_metrics] = loss.out[CR_OUT_loss_metrics] = d.before;
     grad.in[CR_IN_loss_grad_state]                              = d.grad.in[CR_IN_distill_grad_state];
@@ -91,15 +87,14 @@ static void check_gradient(bool features, struct cr_distill_attr attr, double sc
     cr_emit(&run.p, &zero, "");
     cr_emit(&run.p, &loss, "");
     cr_emit(&run.p, &d.loss, "");
-    if (!features) cr_emit(&run.p, &grad, "");
-    d.grad.out[CR_OUT_distill_grad_dx] = cr_tensor_add(&run.p, "dx", CR_F64, CR_REGION_POOL, N, side, side, K);
+    cr_emit(&run.p, &grad, "");
+    d.grad.out[CR_OUT_distill_grad_dx] = cr_tensor_add(&run.p, "dx", CR_F64, CR_REGION_POOL, N, 1, 1, K);
     cr_emit(&run.p, &d.grad, "");
     struct fd f = {.run = &run, .forward_ops = 3, .y = d.before, .dy = CR_NONE, .factor = scale};
     REQUIRE_OK(ref_bind(&run));
     ref_fill(&run, d.x, 0, 2);
     ref_fill(&run, d.teacher, 1, 2);
-    for (int64_t i = 0; i < N * side * side * K; i++) ref_set(&run, d.dy, i, 0);
-    if (features) ref_fill(&run, loss.in[CR_IN_loss_logits], 0, 2);
+    for (int64_t i = 0; i < N * K; i++) ref_set(&run, d.dy, i, 0);
     ref_set(&run, d.grad.in[CR_IN_distill_grad_state], CR_STATE_LOSS_SCALE, scale);
     for (int n = 0; n < N; n++) ref_set(&run, d.labels, n, n == 2 ? -1 : n);
     REQUIRE_OK(ref_exec(&run, 0, run.p.ops));
@@ -109,11 +104,9 @@ static void check_gradient(bool features, struct cr_distill_attr attr, double sc
 }
 
 static void gradients(void) {
-    check_gradient(false, (struct cr_distill_attr){1, 1}, 1);
-    check_gradient(false, (struct cr_distill_attr){0.5f, 4}, 1024);
-    check_gradient(false, (struct cr_distill_attr){0.75f, 0.5f}, 1);
-    check_gradient(true, (struct cr_distill_attr){0.5f, 0}, 1);
-    check_gradient(true, (struct cr_distill_attr){3, 0}, 1024);
+    check_gradient((struct cr_distill_attr){1, 1}, 1);
+    check_gradient((struct cr_distill_attr){0.5f, 4}, 1024);
+    check_gradient((struct cr_distill_attr){0.75f, 0.5f}, 1);
 }
 
 /* ---- special values ---- */
@@ -127,7 +120,7 @@ static double one_sample(const double logits[3], const double teacher[3], double
                           .labels  = cr_tensor_add(&run.p, "labels", CR_I32, CR_REGION_INPUT, 1, 1, 1, 1),
                           .before  = ref_leaf(&run, "metrics", 1, 1, 1, 4),
                           .dy      = ref_leaf(&run, "dy", 1, 1, 1, 3)};
-    make_ops(&d, &run, false, (struct cr_distill_attr){1, 1});
+    make_ops(&d, &run, (struct cr_distill_attr){1, 1});
     d.grad.out[CR_OUT_distill_grad_dx] = d.dy;
     cr_emit(&run.p, &d.loss, "");
     cr_emit(&run.p, &d.grad, "");

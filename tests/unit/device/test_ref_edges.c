@@ -1,5 +1,5 @@
 /* tests/unit/device/test_ref_edges.c: properties of the reference kernels that neither PyTorch nor finite differences
- * check: NaN, ties, suppressed updates, loss scale, accumulation, threads. */
+ * check: NaN, ties, suppressed updates, loss scale, threads. */
 #include "tests/harness/reference_run.h"
 
 /* ---- NaN and ties ---- */
@@ -105,44 +105,6 @@ static void running_statistics_survive_bad_batches(void) {
     ref_close(&run);
 }
 
-/* ---- accumulation ---- */
-
-static void gradients_accumulate(void) {
-    struct ref_run run;
-    REQUIRE_OK(ref_open(&run, CR_F64, 2));
-    int x = ref_leaf(&run, "x", 2, 1, 1, 3), dy = ref_leaf(&run, "dy", 2, 1, 1, 4), out[8], ops = 0;
-    for (int twice = 0; twice < 2; twice++) {
-        struct cr_op conv = cr_op_make(CR_OP_conv_wgrad, CR_NONE), dense = cr_op_make(CR_OP_dense_wgrad, CR_NONE);
-        struct cr_op bias = cr_op_make(CR_OP_dense_bgrad, CR_NONE), fin = cr_op_make(CR_OP_bn_grad_finalize, CR_NONE);
-        conv.in[0] = dense.in[0] = x;
-        conv.in[1] = dense.in[1] = bias.in[0] = dy;
-        fin.in[0] = fin.in[2]       = x; /* 2,1,1,3 */
-        fin.in[1]                   = ref_leaf(&run, twice ? "gamma2" : "gamma", 1, 1, 1, 3);
-        conv.attr.conv              = (struct cr_conv_attr){.stride = 1, .accumulate = twice};
-        dense.attr.dense.accumulate = bias.attr.dense.accumulate = twice;
-        fin.attr.bn                                              = (struct cr_bn_attr){.count = 2, .accumulate = twice};
-        conv.out[0]                                              = ref_leaf(&run, twice ? "dw.2" : "dw", 4, 1, 1, 3);
-        dense.out[0]                                             = ref_leaf(&run, twice ? "dwd.2" : "dwd", 4, 1, 1, 3);
-        bias.out[0]                                              = ref_leaf(&run, twice ? "db.2" : "db", 1, 1, 1, 4);
-        fin.out[0]                  = ref_leaf(&run, twice ? "dgamma.2" : "dgamma", 1, 1, 1, 3);
-        fin.out[1]                  = ref_leaf(&run, twice ? "dbeta.2" : "dbeta", 1, 1, 1, 3);
-        const struct cr_op *list[4] = {&conv, &dense, &bias, &fin};
-        for (int i = 0; i < 4; i++) {
-            out[ops++] = list[i]->out[0];
-            cr_emit(&run.p, list[i], twice ? "b" : "a");
-        }
-    }
-    REQUIRE_OK(ref_bind(&run));
-    ref_fill(&run, x, 0, 1);
-    ref_fill(&run, dy, 0, 1);
-    for (int i = 0; i < 8; i++) ref_fill(&run, out[i], 100, 0);
-    REQUIRE_OK(ref_exec(&run, 0, 8));
-    for (int i = 0; i < 4; i++)
-        for (int64_t k = 0; k < cr_tensor_elems(&run.p.tensor[out[i]]); k++)
-            CHECK_NEAR(ref_at(&run, out[i + 4], k), ref_at(&run, out[i], k) + 100, 1e-12);
-    ref_close(&run);
-}
-
 /* ---- the update ---- */
 
 struct update {
@@ -226,83 +188,6 @@ static void loss_scale_moves(void) {
     ref_close(&u.run);
 }
 
-/* Masked updates against the rule in doubles: pruned elements are 0 from the first update on, the others are as without
- * a mask. */
-enum { MASKED = 135, MASKED_BUFFER = 192 };
-
-static bool is_pruned(int i) {
-    return i % 3 == 1 || (i >= 64 && i < 72); /* including a whole byte of zeros */
-}
-
-static cr_status open_masked(struct ref_run *run) {
-    CR_TRY(ref_open(run, CR_F32, 2));
-    run->store.has_mask = true;
-    cr_param_store_add(&run->store, "w", CR_ROLE_CONV, (const int64_t[4]){5, 3, 3, 3}, CR_NONE);
-    struct cr_op op        = cr_op_make(CR_OP_sgd, CR_NONE);
-    op.in[CR_IN_sgd_value] = op.out[CR_OUT_sgd_value] = cr_tensor_store(&run->p, CR_BUFFER_VALUE, CR_NONE);
-    op.in[CR_IN_sgd_momentum] = op.out[CR_OUT_sgd_momentum] = cr_tensor_store(&run->p, CR_BUFFER_MOMENTUM, CR_NONE);
-    op.in[CR_IN_sgd_state] = op.out[CR_OUT_sgd_state] = cr_tensor_store(&run->p, CR_BUFFER_STATE, CR_NONE);
-    op.in[CR_IN_sgd_grad]                             = cr_tensor_store(&run->p, CR_BUFFER_GRAD, CR_NONE);
-    op.in[CR_IN_sgd_mask]                             = cr_tensor_store(&run->p, CR_BUFFER_MASK, CR_NONE);
-    op.in[CR_IN_sgd_norm]                             = ref_leaf(run, "norm", 1, 1, 1, 2);
-    op.attr.sgd                                       = (struct cr_sgd_attr){.nesterov = true, .micro_batches = 1};
-    cr_emit(&run->p, &op, "");
-    run->step = (struct cr_step_block){.lr = 0.125f, .momentum = 0.5f, .weight_decay = 0.25f};
-    CR_TRY(ref_bind(run));
-    uint8_t *bits = ref_data(run, op.in[CR_IN_sgd_mask]);
-    for (int i = 0; i < MASKED_BUFFER; i++)
-        if (i >= MASKED || !is_pruned(i)) bits[i / 8] = (uint8_t)(bits[i / 8] | 1u << (i % 8));
-    return CR_OK;
-}
-
-static void check_masked_row(const struct cr_kernel *kernel) {
-    struct ref_run run;
-    double         w[MASKED_BUFFER] = {0}, m[MASKED_BUFFER] = {0};
-    REQUIRE_OK(open_masked(&run));
-    const struct cr_op *op   = &run.p.op[0];
-    struct cr_call      call = {.program = &run.p, .op = op, .step = &run.step};
-    CHECK_INT(cr_param_store_buffer_bytes(&run.store, CR_BUFFER_MASK), MASKED_BUFFER / 8);
-    for (int s = 0; s < CR_INS_sgd; s++) call.in[s] = ref_data(&run, op->in[s]);
-    for (int s = 0; s < CR_OUTS_sgd; s++) call.out[s] = ref_data(&run, op->out[s]);
-    for (int i = 0; i < MASKED; i++) { /* pruned ones too: the first update clears them */
-        w[i] = (double)(float)sin(i + 1.0);
-        ref_set(&run, op->in[CR_IN_sgd_value], i, w[i]);
-    }
-    for (int k = 0; k < 4; k++) {
-        for (int i = 0; i < MASKED; i++) {
-            const double g = (double)(float)cos(i * (k + 1.0)), d = g + 0.25 * w[i], next = 0.5 * m[i] + d;
-            ref_set(&run, op->in[CR_IN_sgd_grad], i, g);
-            w[i] = is_pruned(i) ? 0 : w[i] - 0.125 * (d + 0.5 * next);
-            m[i] = is_pruned(i) ? 0 : next;
-        }
-        call.prepared = NULL;
-        REQUIRE_OK(ref_launch(&run, kernel, &call));
-        for (int i = 0; i < MASKED_BUFFER; i++) {
-            const double bound = i >= MASKED || is_pruned(i) ? 0 : 1e-6;
-            CHECK_NEAR(ref_at(&run, op->out[CR_OUT_sgd_value], i), w[i], bound);
-            CHECK_NEAR(ref_at(&run, op->out[CR_OUT_sgd_momentum], i), m[i], bound);
-        }
-    }
-    ref_close(&run);
-}
-
-static void masks_hold_in_every_kernel(void) {
-    const struct cr_device_options options = {.threads = 2};
-    struct cr_device              *cpu     = NULL;
-    struct ref_run                 run;
-    const struct cr_kernel        *kernel;
-    int                            rows = 0, index = -1;
-    REQUIRE_OK(cr_device_open(CR_DEVICE_CPU, &options, &cpu));
-    REQUIRE_OK(open_masked(&run));
-    while ((kernel = cr_kernel_find(cpu, &run.p, &run.p.op[0], index + 1, &index))) {
-        check_masked_row(kernel);
-        rows++;
-    }
-    CHECK(rows >= 2); /* the reference kernel and a tuned one */
-    ref_close(&run);
-    cr_device_close(cpu);
-}
-
 /* ---- threads ---- */
 
 /* Forward and backward of a convolution, a BN and the gradient check; one hash of all bits. */
@@ -351,5 +236,4 @@ static void results_do_not_depend_on_threads(void) {
 }
 
 TESTS(CASE(relu_keeps_nan), CASE(maxpool_nan_and_ties), CASE(loss_ranks), CASE(running_statistics_survive_bad_batches),
-      CASE(gradients_accumulate), CASE(nonfinite_gradients_change_nothing), CASE(loss_scale_moves),
-      CASE(masks_hold_in_every_kernel), CASE(results_do_not_depend_on_threads))
+      CASE(nonfinite_gradients_change_nothing), CASE(loss_scale_moves), CASE(results_do_not_depend_on_threads))

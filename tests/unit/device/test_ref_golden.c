@@ -1,6 +1,7 @@
 /* tests/unit/device/test_ref_golden.c: the reference kernels against PyTorch (tests/golden/make_ref_golden.py), in f64
  * and in f32 programs. Inputs are exact in both types and the reference kernels sum in double. An f64 result differs
- * only by the order of summation, an f32 result also by the rounding of the output of each op. */
+ * only by the order of summation, an f32 result also by the rounding of the output of each op. Losses:
+ * test_ref_loss.c; updates: tests/unit/optim/test_update.c and tests/programs/test_golden_train.c. */
 #define GOLDEN_FILE "ref_golden.safetensors"
 #include "tests/harness/golden_tensors.h"
 
@@ -200,129 +201,9 @@ static void bn(void) {
     check_bn(CR_F32, 16);
 }
 
-/* ---- loss ---- */
-
-static void check_loss(enum cr_dtype real, const char *part, double ulps) {
-    struct ref_run run;
-    int64_t        n;
-    double        *smoothing = golden_read(part, "smoothing", &n);
-    REQUIRE(smoothing);
-    REQUIRE_OK(ref_open(&run, real, 2));
-    int          logits = golden_leaf(&run, part, "logits"), metrics = golden_leaf(&run, part, "metrics");
-    int          labels = cr_tensor_add(&run.p, "labels", CR_I32, CR_REGION_INPUT, 8, 1, 1, 1);
-    struct cr_op op = cr_op_make(CR_OP_loss, CR_NONE), g = cr_op_make(CR_OP_loss_grad, CR_NONE);
-    op.in[CR_IN_loss_logits] = g.in[CR_IN_loss_grad_logits] = logits;
-    op.in[CR_IN_loss_labels] = g.in[CR_IN_loss_grad_labels] = labels;
-    op.in[CR_IN_loss_metrics] = op.out[CR_OUT_loss_metrics] = metrics;
-    g.in[CR_IN_loss_grad_state]                             = cr_tensor_store(&run.p, CR_BUFFER_STATE, CR_NONE);
-    g.out[CR_OUT_loss_grad_dx]                              = logits; /* in place, as the planner may choose */
-    op.attr.loss = g.attr.loss = (struct cr_loss_attr){.smoothing = (float)smoothing[0], .weight = 1};
-    cr_emit(&run.p, &op, "");
-    cr_emit(&run.p, &g, "");
-    REQUIRE_OK(ref_bind(&run));
-    golden_fill(&run, logits, part, "logits");
-    golden_fill(&run, labels, part, "labels");
-    REQUIRE_OK(ref_exec(&run, 0, 2));
-    golden_check(&run, metrics, part, "metrics", ulps);
-    golden_check(&run, logits, part, "dx", ulps);
-    ref_close(&run);
-    cr_free(smoothing);
-}
-
-static void loss(void) {
-    for (int i = 0; i < 2; i++) {
-        check_loss(types[i], "loss.plain", one_op[i]);
-        check_loss(types[i], "loss.smooth", one_op[i]);
-    }
-}
-
-/* ---- SGD over whole buffers: decay and no decay, a frozen parameter, momentum, clipping ---- */
-
-struct sgd_case {
-    const char *part;
-    bool        nesterov;
-    float       clip;
-};
-
-static void build_sgd(struct ref_run *run, bool nesterov, int *metrics, int *norm) {
-    static const char *const names[] = {"w", "gamma", "frozen"};
-    for (int i = 0; i < 3; i++) {
-        int64_t d[4];
-        golden_shape("sgd", names[i], d);
-        cr_param_store_add(&run->store, names[i], i == 1 ? CR_ROLE_GAMMA : CR_ROLE_CONV, d, CR_NONE);
-    }
-    run->store.param[2].frozen = true;
-    *metrics                   = ref_leaf(run, "metrics", 1, 1, 1, 4);
-    struct cr_op check = cr_op_make(CR_OP_grad_norm, CR_NONE), op = cr_op_make(CR_OP_sgd, CR_NONE);
-    op.in[CR_IN_sgd_value] = op.out[CR_OUT_sgd_value] = cr_tensor_store(&run->p, CR_BUFFER_VALUE, CR_NONE);
-    op.in[CR_IN_sgd_momentum] = op.out[CR_OUT_sgd_momentum] = cr_tensor_store(&run->p, CR_BUFFER_MOMENTUM, CR_NONE);
-    op.in[CR_IN_sgd_state] = op.out[CR_OUT_sgd_state] = cr_tensor_store(&run->p, CR_BUFFER_STATE, CR_NONE);
-    op.in[CR_IN_sgd_grad]                             = cr_tensor_store(&run->p, CR_BUFFER_GRAD, CR_NONE);
-    check.in[CR_IN_grad_norm_grad]                    = op.in[CR_IN_sgd_grad];
-    check.in[CR_IN_grad_norm_metrics]                 = *metrics;
-    check.in[CR_IN_grad_norm_state]                   = op.in[CR_IN_sgd_state];
-    op.in[CR_IN_sgd_norm] = *norm = ref_emit(run, &check, "norm");
-    op.attr.sgd                   = (struct cr_sgd_attr){.nesterov = nesterov, .micro_batches = 3};
-    cr_emit(&run->p, &op, "");
-}
-
-/* Gradients of step i, multiplied by this loss scale; the frozen parameter has none. */
-static void fill_gradients(struct ref_run *run, int step, double scale) {
-    static const char *const names[] = {"w", "gamma"};
-    for (int k = 0; k < 2; k++) {
-        int64_t n = 0, elems = run->store.param[k].elems;
-        double *g = golden_read("sgd.grad", names[k], &n);
-        int     t = cr_tensor_store(&run->p, CR_BUFFER_GRAD, k);
-        for (int64_t i = 0; g && i < elems; i++) ref_set(run, t, i, scale * g[step * elems + i]);
-        cr_free(g);
-    }
-}
-
-static void check_sgd(enum cr_dtype real, const struct sgd_case *c, double scale, double ulps) {
-    struct ref_run run;
-    int            metrics, norm, value[3], momentum, state;
-    int64_t        n = 0;
-    REQUIRE_OK(ref_open(&run, real, 2));
-    build_sgd(&run, c->nesterov, &metrics, &norm);
-    for (int k = 0; k < 3; k++) value[k] = cr_tensor_store(&run.p, CR_BUFFER_VALUE, k);
-    for (int k = 0; k < 2; k++) cr_tensor_store(&run.p, CR_BUFFER_GRAD, k);
-    momentum = cr_tensor_store(&run.p, CR_BUFFER_MOMENTUM, 0);
-    state    = cr_tensor_store(&run.p, CR_BUFFER_STATE, CR_NONE);
-    run.step = (struct cr_step_block){.lr = 0.125f, .momentum = 0.875f, .weight_decay = 0x1p-5f, .clip_norm = c->clip};
-    REQUIRE_OK(ref_bind(&run));
-    golden_fill(&run, value[0], "sgd", "w");
-    golden_fill(&run, value[1], "sgd", "gamma");
-    golden_fill(&run, value[2], "sgd", "frozen");
-    ref_set(&run, state, CR_STATE_LOSS_SCALE, scale);
-    double *squares = golden_read(c->part, "squares", &n);
-    for (int i = 0; squares && i < 4; i++) {
-        fill_gradients(&run, i, scale);
-        REQUIRE_OK(ref_exec(&run, 0, 2));
-        CHECK_NEAR(ref_at(&run, norm, 0), squares[i], 1e-6 * squares[i]);
-    }
-    golden_check(&run, value[0], c->part, "w", ulps);
-    golden_check(&run, value[1], c->part, "gamma", ulps);
-    golden_check(&run, value[2], "sgd", "frozen", 0);
-    golden_check(&run, momentum, c->part, "momentum", ulps);
-    CHECK_INT(ref_at(&run, state, CR_STATE_UPDATES), 4);
-    CHECK_INT(ref_at(&run, state, CR_STATE_BATCHES), 12);
-    CHECK_INT(ref_at(&run, state, CR_STATE_SKIPPED), 0);
-    cr_free(squares);
-    ref_close(&run);
-}
-
-static void sgd(void) {
-    static const struct sgd_case cases[] = {{"sgd.plain", false, 0}, {"sgd.nesterov", true, 0}, {"sgd.clip", true, 8}};
-    for (size_t i = 0; i < CR_COUNT(cases); i++) {
-        check_sgd(CR_F64, &cases[i], 1, 64);
-        check_sgd(CR_F32, &cases[i], 1, 8); /* four updates, each rounding value, momentum and norm */
-        check_sgd(CR_F64, &cases[i], 1024, 64);
-    }
-}
-
 static void no_leaks(void) {
     cr_st_close(golden);
     CHECK_INT(cr_alloc_live(), 0);
 }
 
-TESTS(CASE(conv), CASE(dense_and_avgpool), CASE(maxpool), CASE(bn), CASE(loss), CASE(sgd), CASE(no_leaks))
+TESTS(CASE(conv), CASE(dense_and_avgpool), CASE(maxpool), CASE(bn), CASE(no_leaks))

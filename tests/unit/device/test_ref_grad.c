@@ -1,6 +1,6 @@
 /* tests/unit/device/test_ref_grad.c: the gradients of the reference kernels against finite differences, op by op, in
- * double. Convolutions and dense layers: test_ref_golden.c; losses: test_ref_loss.c; batch normalisation:
- * test_ref_grad_bn.c. */
+ * double. Convolutions, dense layers and batch normalisation: test_ref_golden.c; losses: test_ref_loss.c; Gram
+ * matrices: test_gram_exact.c; all of them in whole trainings: tests/programs/test_golden_train.c. */
 #include "tests/harness/finite_differences.h"
 
 /* ---- ops with one input: forward op, gradient op, shapes ---- */
@@ -82,23 +82,28 @@ static void se_scale(void) {
     ref_close(&run);
 }
 
-/* y = a + b passes dy to both */
-static void add(void) {
+/* Through a BN with fixed statistics. */
+static void channel_scale(void) {
     struct ref_run run;
     REQUIRE_OK(ref_open(&run, CR_F64, 1));
-    int a = ref_leaf(&run, "a", 2, 2, 3, 4), b = ref_leaf(&run, "b", 2, 2, 3, 4), dy = ref_leaf(&run, "dy", 2, 2, 3, 4);
-    struct cr_op op    = cr_op_make(CR_OP_add, CR_NONE);
-    op.in[CR_IN_add_a] = a;
-    op.in[CR_IN_add_b] = b;
-    struct fd f        = {.run = &run, .forward_ops = 1, .y = ref_emit(&run, &op, "y"), .dy = dy};
+    int          x = ref_leaf(&run, "x", 2, 3, 2, 5), dy = ref_leaf(&run, "dy", 2, 3, 2, 5), param[4];
+    struct cr_op scale_bias = cr_op_make(CR_OP_bn_scale_bias, CR_NONE), op = cr_op_make(CR_OP_bn_apply, CR_NONE);
+    struct cr_op g = cr_op_make(CR_OP_channel_scale, CR_NONE);
+    for (int i = 0; i < 4; i++)
+        scale_bias.in[i] = param[i] = ref_named_leaf(&run, "bn", cr_op_info(CR_OP_bn_scale_bias)->in_name[i], 5);
+    scale_bias.attr.bn                   = (struct cr_bn_attr){.eps = 1e-3f};
+    op.in[CR_IN_bn_apply_x]              = x;
+    op.in[CR_IN_bn_apply_scale_bias]     = ref_emit(&run, &scale_bias, "scale_bias");
+    int y                                = ref_emit(&run, &op, "y");
+    g.in[CR_IN_channel_scale_dy]         = dy;
+    g.in[CR_IN_channel_scale_scale_bias] = op.in[CR_IN_bn_apply_scale_bias];
+    int       dx                         = ref_emit(&run, &g, "dx");
+    struct fd f                          = {.run = &run, .forward_ops = 2, .y = y, .dy = dy};
     REQUIRE_OK(ref_bind(&run));
-    ref_fill(&run, a, 0, 1);
-    ref_fill(&run, b, 0, 1);
+    for (int i = 0; i < 4; i++) ref_fill(&run, param[i], 3, 0.3);
+    ref_fill(&run, x, 0, 1);
     ref_fill(&run, dy, 0, 1);
-    if (fd_run(&f)) {
-        fd_check(&f, a, dy, 1);
-        fd_check(&f, b, dy, 1);
-    }
+    if (fd_run(&f)) fd_check(&f, x, dx, 1);
     fd_finish(&f);
     ref_close(&run);
 }
@@ -126,4 +131,4 @@ static void check_can_fail(void) {
     ref_close(&run);
 }
 
-TESTS(CASE(pooling_and_pointwise), CASE(se_scale), CASE(add), CASE(check_can_fail))
+TESTS(CASE(pooling_and_pointwise), CASE(se_scale), CASE(channel_scale), CASE(check_can_fail))

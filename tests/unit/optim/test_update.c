@@ -154,25 +154,60 @@ static void suppressed_updates_do_not_count(void) {
     }
 }
 
+/* Gradients that are multiplied by the loss scale give the same update, and so does the norm that clips them. */
+static void loss_scales_have_no_effect(void) {
+    for (size_t k = 0; k < CR_COUNT(rules); k++) {
+        struct unit u[2];
+        for (int i = 0; i < 2; i++) {
+            unit_open(&u[i], rules[k], CR_F64, false, some);
+            u[i].run.step =
+                (struct cr_step_block){.lr = 0.1f, .momentum = 0.9f, .weight_decay = 0.01f, .clip_norm = 0.5f};
+            start_values(&u[i]);
+            for (int n = 0; n < 3; n++) step(&u[i], grads[n], 0.25, i ? 1024 : 1);
+        }
+        for (int i = 0; i < ELEMS; i++) {
+            CHECK_NEAR(ref_at(&u[1].run, u[1].value[W], i), ref_at(&u[0].run, u[0].value[W], i), 1e-12);
+            CHECK(ref_at(&u[1].run, u[1].value[FROZEN], i) == (i % 2 ? -3 : 3));
+        }
+        CHECK_NEAR(ref_at(&u[1].run, u[1].norm, 0), ref_at(&u[0].run, u[0].norm, 0), 1e-12);
+        for (int i = 0; i < 2; i++) ref_close(&u[i].run);
+    }
+}
+
+/* The others are as without a mask, but for the directions of Muon and LAMB's and LARS's norms, which are of all. */
 static void pruned_elements_are_zero_everywhere(void) {
     for (size_t k = 0; k < CR_COUNT(rules); k++) {
-        struct unit u;
+        struct unit u, whole;
         unit_open(&u, rules[k], CR_F32, true, some);
-        u.run.step = (struct cr_step_block){.lr = 0.1f, .momentum = 0.9f, .weight_decay = 0.01f};
+        unit_open(&whole, rules[k], CR_F32, false, some);
+        u.run.step = whole.run.step = (struct cr_step_block){.lr = 0.1f, .momentum = 0.9f, .weight_decay = 0.01f};
         start_values(&u);
+        start_values(&whole);
         ref_set(&u.run, u.mask, 0, 0xfd); /* element 1 of w */
-        for (int i = 0; i < ELEMS; i++) ref_set(&u.run, u.momentum, i, 1);
-        const bool adam = rules[k] == CR_OP_adamw || rules[k] == CR_OP_lamb; /* muon has none for filters */
+        for (int i = 0; i < ELEMS; i++) {
+            ref_set(&u.run, u.momentum, i, 1);
+            ref_set(&whole.run, whole.momentum, i, 1);
+        }
+        const bool adam  = rules[k] == CR_OP_adamw || rules[k] == CR_OP_lamb; /* muon has none for filters */
+        const bool alone = rules[k] == CR_OP_sgd || rules[k] == CR_OP_adamw;
         if (adam) ref_set(&u.run, u.second, 1, 1);
         ref_set(&u.run, u.ema, 1, 1);
         step(&u, grads[0], 1, 1);
+        step(&whole, grads[0], 1, 1);
         CHECK_NEAR(ref_at(&u.run, u.value[W], 1), 0, 0);
         CHECK_NEAR(ref_at(&u.run, u.momentum, 1), 0, 0);
         if (adam) CHECK_NEAR(ref_at(&u.run, u.second, 1), 0, 0);
         CHECK_NEAR(ref_at(&u.run, u.ema, 1), 0, 0);
         CHECK(ref_at(&u.run, u.value[W], 0) != 0 && ref_at(&u.run, u.ema, 0) != 0);
+        for (int i = 0; i < ELEMS && alone; i++) {
+            if (i == 1) continue;
+            CHECK_NEAR(ref_at(&u.run, u.value[W], i), ref_at(&whole.run, whole.value[W], i), 0);
+            CHECK_NEAR(ref_at(&u.run, u.momentum, i), ref_at(&whole.run, whole.momentum, i), 0);
+        }
         ref_close(&u.run);
+        ref_close(&whole.run);
     }
 }
 
-TESTS(CASE(lars_without_a_norm), CASE(suppressed_updates_do_not_count), CASE(pruned_elements_are_zero_everywhere))
+TESTS(CASE(lars_without_a_norm), CASE(suppressed_updates_do_not_count), CASE(loss_scales_have_no_effect),
+      CASE(pruned_elements_are_zero_everywhere))

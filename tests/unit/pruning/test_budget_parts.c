@@ -33,8 +33,7 @@ static int64_t packed(void *self, const struct cr_program *p, const struct cr_op
 }
 
 static struct cr_budget_clock invented(void) {
-    return (struct cr_budget_clock){.unit  = CR_BUDGET_SECONDS,
-                                    .model = {.cost = cost, .accepts = accepts, .device.packed_elems = packed}};
+    return (struct cr_budget_clock){.model = {.cost = cost, .accepts = accepts, .device.packed_elems = packed}};
 }
 
 /* The cost of an op, which is a whole number here; -1: unknown. */

@@ -1,7 +1,7 @@
 /* tests/unit/pruning/test_budget_search.c: the choice of widths and patterns within a budget, on artificial networks,
  * against every combination. */
 #include "core/rng.h"
-#include "pruning/budget/two_bounds.h"
+#include "pruning/budget/search.h"
 #include "tests/harness/failing_alloc.h"
 #include "tests/harness/test.h"
 
@@ -37,8 +37,7 @@ static void invent_factor(struct cr_search_problem *p, struct cr_search_factor *
         for (int o = 0; o < n; o++)
             f->option[f->first[c] + o] = (struct cr_search_option){.cost = 1e-6 * (double)(1 + cr_rng_below(rng, 1000)),
                                                                    .loss = (double)cr_rng_below(rng, 1000) / 1024,
-                                                                   .tag  = o,
-                                                                   .second = (double)cr_rng_below(rng, 100)};
+                                                                   .tag  = o};
         f->first[c + 1] = f->first[c] + n;
     }
 }
@@ -52,23 +51,21 @@ static void invent(struct cr_search_problem *p, struct cr_rng *rng) {
     for (int f = 0; f < p->factors; f++) invent_factor(p, &p->factor[f], rng, 3);
 }
 
-/* The least loss of all choices within the budget and a bound of the second cost, and the least cost of all within that
- * bound. */
-static double brute_two(const struct cr_search_problem *p, double budget, double bound, double *least_cost) {
+/* The least loss of all choices within the budget, and the least cost of all. */
+static double brute(const struct cr_search_problem *p, double budget, double *least_cost) {
     int    value[8] = {0}, option[4];
     double best     = INFINITY;
     *least_cost     = INFINITY;
     for (;;) {
         for (int f = 0; f < p->factors; f++) option[f] = p->factor[f].first[index_of(p, &p->factor[f], value)];
         for (bool more = true; more;) {
-            double cost = 0, loss = 0, second = 0;
+            double cost = 0, loss = 0;
             for (int f = 0; f < p->factors; f++) {
                 cost += p->factor[f].option[option[f]].cost;
                 loss += p->factor[f].option[option[f]].loss;
-                second += p->factor[f].option[option[f]].second;
             }
-            if (second <= bound) *least_cost = fmin(*least_cost, cost);
-            if (cost <= budget * (1 + 1e-12) && second <= bound) best = fmin(best, loss);
+            *least_cost = fmin(*least_cost, cost);
+            if (cost <= budget * (1 + 1e-12)) best = fmin(best, loss);
             more = false;
             for (int f = 0; f < p->factors && !more; f++) {
                 const int at = index_of(p, &p->factor[f], value);
@@ -80,10 +77,6 @@ static double brute_two(const struct cr_search_problem *p, double budget, double
         while (v < p->variables && ++value[v] == p->values[v]) value[v++] = 0;
         if (v == p->variables) return best;
     }
-}
-
-static double brute(const struct cr_search_problem *p, double budget, double *least_cost) {
-    return brute_two(p, budget, INFINITY, least_cost);
 }
 
 /* The sums of a result are those of its choice, and each option is one of its combination. */
@@ -113,51 +106,6 @@ static void check_one(const struct cr_search_problem *p, double budget) {
         CHECK(r.gap < 0.01 * budget);
     }
     cr_search_free(&r);
-}
-
-/* Both bounds are kept where that is possible, and no choice loses less than the two gaps say. */
-static void check_two(const struct cr_search_problem *p, double budget, double bound, int *possible) {
-    struct cr_search_result r;
-    double                  least, ignored;
-    const double            best = brute_two(p, budget, bound, &least);
-    REQUIRE_OK(cr_search_two(p, budget, bound, &r));
-    check_sums(p, &r);
-    *possible += isfinite(best);
-    if (isfinite(best)) {
-        CHECK(r.cost <= budget * (1 + 1e-12) && r.second <= bound);
-        CHECK(r.loss >= best - 1e-9);
-        CHECK(r.loss - r.loss_gap <= brute_two(p, budget - r.gap - 1e-12, bound, &ignored) + 1e-9);
-    } else if (isfinite(least)) /* the second bound is kept */
-        CHECK(r.second <= bound && r.cost <= least * 1.01 + 1e-12);
-    else
-        CHECK(r.second > bound);
-    cr_search_free(&r);
-}
-
-static double second_of(const struct cr_search_problem *p, double budget) {
-    struct cr_search_result r;
-    CHECK(cr_search_two(p, budget, INFINITY, &r) == CR_OK);
-    const double second = r.second;
-    cr_search_free(&r);
-    return second;
-}
-
-static void two_bounds_against_brute_force(void) {
-    struct cr_rng rng      = cr_rng_make(5, CR_RNG_TEST, 0, 0);
-    int           possible = 0;
-    for (int i = 0; i < 120; i++) {
-        struct cr_search_problem p = {0};
-        double                   least;
-        invent(&p, &rng);
-        (void)brute(&p, 0, &least);
-        for (int k = 0; k < 4; k++) {
-            const double budget = least + (1e-3 * p.factors - least) * k * k / 16;
-            const double second = second_of(&p, budget);
-            for (int q = 0; q <= 4; q++) check_two(&p, budget, floor(second * q / 4), &possible);
-        }
-        cr_search_problem_free(&p);
-    }
-    CHECK(possible > 500);
 }
 
 static void against_brute_force(void) {
@@ -216,11 +164,11 @@ static void lack_of_memory(void) {
     for_each_failing_alloc(f, .least = 20) {
         struct cr_search_result r;
         failing_alloc_begin(&f);
-        const cr_status status = cr_search_two(&scarce, 2.5e-3, 60, &r);
+        const cr_status status = cr_search(&scarce, 2.5e-3, &r);
         failing_alloc_end(&f, status);
         cr_search_free(&r);
     }
     cr_search_problem_free(&scarce);
 }
 
-TESTS(CASE(against_brute_force), CASE(two_bounds_against_brute_force), CASE(long_chain), CASE(lack_of_memory))
+TESTS(CASE(against_brute_force), CASE(long_chain), CASE(lack_of_memory))

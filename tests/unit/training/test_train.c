@@ -6,36 +6,19 @@
 /* ---- resume ---- */
 
 /* Stopped after every single step, at the end of an epoch and in the middle, with batches left over. */
-static void cut_everywhere(const char *accumulate, int total) {
-    struct run r;
-    prepare(&r);
-    give(&r, accumulate);
-    resumes_bitwise(&r, total, 1);
-    changes_the_weights(&r, "train.seed=2");
-    finish(&r);
-}
 static void resume_is_bitwise_identical(void) {
-    cut_everywhere("train.accumulate=1", 12);
+    RESUMES("train.seed=2", 12, "train.accumulate=1");
 }
 static void resume_with_batches_left_over(void) {
-    cut_everywhere("train.accumulate=4", 2); /* one update and two remaining batches per epoch */
-    cut_everywhere("train.accumulate=2", 6);
+    RESUMES("train.seed=2", 2, "train.accumulate=4"); /* one update and two remaining batches per epoch */
+    RESUMES("train.seed=2", 6, "train.accumulate=2");
 }
 
 /* Pruning before updates 3, 5, 7, 9 and after the last: stopped at, before and after each. */
+#define GRADUAL "prune.sparsity=0.8", "prune.initial=0.1", "prune.start=0.5", "prune.end=1.7", "prune.frequency=2"
 static void resume_in_the_middle_of_pruning(void) {
-    static const char *const keys[] = {"prune.sparsity=0.8", "prune.initial=0.1", "prune.start=0.5", "prune.end=1.7",
-                                       "prune.frequency=2"};
-    static const char *const more[] = {"train.accumulate=1", "train.accumulate=2"};
-    struct run               r;
-    for (int parts = 0; parts < 2; parts++) {
-        prepare(&r);
-        for (size_t i = 0; i < CR_COUNT(keys); i++) give(&r, keys[i]);
-        give(&r, more[parts]);
-        resumes_bitwise(&r, parts ? 6 : 12, 1);
-        changes_the_weights(&r, "prune.frequency=3");
-        finish(&r);
-    }
+    RESUMES("prune.frequency=3", 12, GRADUAL);
+    RESUMES("prune.frequency=3", 6, GRADUAL, "train.accumulate=2");
 }
 
 static void changed_config_needs_force(void) {

@@ -8,17 +8,6 @@
 
 /* ---- resume ---- */
 
-#define RESUMES(changed, ...)                                                                                          \
-    do {                                                                                                               \
-        const char *const keys_[] = {__VA_ARGS__};                                                                     \
-        struct run        r_;                                                                                          \
-        prepare(&r_);                                                                                                  \
-        for (size_t i_ = 0; i_ < CR_COUNT(keys_); i_++) give(&r_, keys_[i_]);                                          \
-        resumes_bitwise(&r_, 12, 1);                                                                                   \
-        changes_the_weights(&r_, changed);                                                                             \
-        finish(&r_);                                                                                                   \
-    } while (0)
-
 /* Steps of an epoch: 6. Dense until step 2, sparse until 4, dense until 6, sparse, dense until 10, sparse. */
 #define ACDC                                                                                                           \
     "prune.sparsity=0.8", "prune.schedule=acdc", "prune.start=0.34", "prune.end=1.67", "prune.sparse_epochs=0.34",     \
@@ -29,13 +18,13 @@
         "prune.drop_fraction=0.5"
 
 static void acdc_resumes(void) {
-    RESUMES("prune.dense_epochs=0.5", ACDC);
-    RESUMES("prune.start=0.17", ACDC, "prune.pattern=2:4", "prune.sparsity=0.5", "model.widths=8,8", "optim.kind=adamw",
-            "optim.lr=0.01", "optim.nesterov=no", "ema.decay=0.9");
+    RESUMES("prune.dense_epochs=0.5", 12, ACDC);
+    RESUMES("prune.start=0.17", 12, ACDC, "prune.pattern=2:4", "prune.sparsity=0.5", "model.widths=8,8",
+            "optim.kind=adamw", "optim.lr=0.01", "optim.nesterov=no", "ema.decay=0.9");
 }
 static void rigl_resumes(void) {
-    RESUMES("prune.drop_fraction=0.3", RIGL);
-    RESUMES("train.seed=2", RIGL, "train.clip_norm=1", "ema.decay=0.9", "optim.kind=lars", "optim.lr=1");
+    RESUMES("prune.drop_fraction=0.3", 12, RIGL);
+    RESUMES("train.seed=2", 12, RIGL, "train.clip_norm=1", "ema.decay=0.9", "optim.kind=lars", "optim.lr=1");
 }
 
 /* ---- checkpoints ---- */

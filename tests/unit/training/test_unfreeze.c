@@ -30,15 +30,8 @@ static void parts_are_trained_later(void) {
 }
 
 static void resume_is_bitwise(void) {
-    struct run r;
-    prepare(&r);
-    give(&r, "train.epochs=3");
-    give(&r, "model.freeze=stem,layer1,layer2");
-    give(&r, "model.unfreeze=2,2,1");
-    give(&r, "ema.decay=0.9");
-    resumes_bitwise(&r, 18, 1);
-    changes_the_weights(&r, "model.unfreeze=2");
-    finish(&r);
+    RESUMES("model.unfreeze=2", 18, "train.epochs=3", "model.freeze=stem,layer1,layer2", "model.unfreeze=2,2,1",
+            "ema.decay=0.9");
 }
 
 /* An epoch need not end with a checkpoint. */

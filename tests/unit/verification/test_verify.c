@@ -2,10 +2,8 @@
  * without a wrong kernel, memory that runs out. Errors allowed for 16-bit tensors are tested in
  * tests/unit/verification/test_verify_half.c; detection of wrong kernels op by op is tested in
  * tests/checkops/selftest/checkops_selftest.c. */
-#include "compiler/compiler.h"
-#include "compiler/passes.h"
-#include "layers/layer.h"
 #include "tests/harness/failing_alloc.h"
+#include "tests/harness/inference_support.h"
 #include "verification/verify.h"
 
 #include <math.h>
@@ -192,127 +190,45 @@ static void every_op_kind_has_a_rule(void) {
 
 /* ---- a whole program ---- */
 
-enum { BATCH = 2, SIZE = 8, CLASSES = 5 };
-
-struct run {
-    struct cr_param_store   store;
-    struct cr_program       p;
-    struct cr_memory        memory;
-    struct cr_exec         *exec;
-    struct cr_device       *device, *cpu;
-    enum cr_dtype           real;
-    struct cr_kernel        wrong;
-    const struct cr_kernel *kernels[300];
-};
-
-static void emit_net(struct run *r) {
-    struct cr_config config  = {0};
-    config.model.bn_eps      = 1e-5;
-    config.model.bn_momentum = 0.1;
-    config.data.channels     = 3;
-    config.data.mean.count = config.data.std.count = 3;
-    for (int i = 0; i < 3; i++) config.data.mean.at[i] = config.data.std.at[i] = 0.25;
-    struct cr_net   net   = {.program = &r->p, .store = &r->store, .config = &config, .training = true};
-    struct cr_stage stage = {.groups   = 1,
-                             .path     = "layer1",
-                             .block    = CR_BLOCK_BASIC,
-                             .shortcut = CR_SHORTCUT_B,
-                             .width    = 8,
-                             .depth    = 2,
-                             .stride   = 2};
-    cr_program_free(&r->p);
-    cr_program_init(&r->p, "step", &r->store);
-    r->p.real = r->store.half = r->real;
-    if (r->real != CR_F32) cr_layer_cast(&net);
-    int x    = cr_layer_input(&net, BATCH, SIZE);
-    x        = cr_layer_conv(&net, "conv1", x, 8, 3, 1, 1);
-    x        = cr_layer_relu(&net, "relu", cr_layer_batchnorm(&net, "bn1", x, false));
-    x        = cr_layer_stage(&net, &stage, cr_layer_maxpool(&net, "maxpool", x, 3, 2, 1));
-    x        = cr_layer_dense(&net, "fc", cr_layer_avgpool(&net, "avgpool", x), CLASSES);
-    int loss = cr_layer_loss(&net, x, 0.1f);
-    if (cr_pass_grad(&r->p, loss, false, 1.0f, 0.1f) != CR_OK) r->p.failed = true;
-}
-
-static float value_of(const struct cr_param *q, int k, int i) {
-    return cr_param_is_running(q->role) ? 1.0f : (float)((i * 37 + k) % 19 - 9) * 0.1f;
-}
-
-/* In 16-bit programs filters are slices of the half buffer, which the cast computes from the value buffer. */
-static cr_status feed_buffer(struct run *r) {
-    const int buffer = cr_tensor_store(&r->p, CR_BUFFER_VALUE, CR_NONE);
-    float    *value;
-    CR_ALLOC(value, (size_t)r->store.value_elems);
-    for (int k = 0; k < r->store.params; k++) {
-        const struct cr_param *q = &r->store.param[k];
-        if (cr_param_is_running(q->role)) continue;
-        for (int i = 0; i < (int)q->elems; i++) value[q->offset + i] = value_of(q, k, i);
-    }
-    cr_status status = cr_exec_put(r->exec, buffer, value);
-    cr_free(value);
-    return status;
-}
-
-static cr_status feed(struct run *r) {
-    uint8_t       images[BATCH * SIZE * SIZE * 3];
-    const int32_t labels[BATCH] = {3, 1};
+static cr_status feed(struct net *n) {
+    static uint8_t images[BATCH * 32 * 32 * 3];
+    const int32_t  labels[BATCH] = {3, 1}, boxes[BATCH * 4] = {0};
     for (size_t i = 0; i < sizeof images; i++) images[i] = (uint8_t)(i * i * 7 + i);
-    for (int k = 0; k < r->store.params; k++) {
-        float                  value[8 * 9 * 8]; /* the largest filter */
-        const struct cr_param *q = &r->store.param[k];
-        CR_ASSERT(q->elems <= (int64_t)CR_COUNT(value));
-        for (int i = 0; i < (int)q->elems; i++) value[i] = value_of(q, k, i);
-        int t = r->real == CR_F32 ? cr_tensor_find(&r->p, q->name) : CR_NONE;
-        if (t >= 0) CR_TRY(cr_exec_put(r->exec, t, value));
-    }
-    if (r->real != CR_F32) CR_TRY(feed_buffer(r));
-    const double state[CR_STATE_COUNT] = {r->real == CR_F32 ? 1 : 64};
-    int          t                     = cr_tensor_store_find(&r->p, CR_BUFFER_STATE, CR_NONE);
-    if (t >= 0) CR_TRY(cr_exec_put(r->exec, t, state));
-    return cr_exec_feed(r->exec, images, labels, NULL);
+    return cr_exec_feed(n->exec, images, labels, boxes);
 }
 
-static cr_status run_open(struct run *r, const struct cr_kernel *wrong, bool fuse, enum cr_dtype real) {
-    const struct cr_compile_options options = {.fuse = fuse, .reuse = true};
-    *r                                      = (struct run){.store = {.has_momentum = true}, .real = real};
-    r->cpu                                  = open_cpu(true);
-    r->device                               = open_cpu(false);
-    if (wrong) { /* comes before all others */
-        r->wrong      = *wrong;
-        r->kernels[0] = &r->wrong;
-        for (int i = 0; r->device->kernels[i]; i++) r->kernels[i + 1] = r->device->kernels[i];
-        r->device->kernels = r->kernels;
-    }
-    emit_net(r);
-    emit_net(r); /* offsets of the buffers are known once all parameters exist */
-    if (r->p.failed || r->store.failed) return CR_NO_MEMORY(0);
-    const struct cr_cost_model     cost_model = cr_device_cost_model(r->device);
-    const struct cr_program *const list[]     = {&r->p};
-    CR_TRY(cr_compile(&r->p, &cost_model, &options));
-    CR_TRY(cr_memory_open(&r->memory, r->device, &r->store, list, 1));
-    CR_TRY(cr_exec_open(&r->p, &r->memory, &r->exec));
-    return feed(r);
-}
-
-static void run_close(struct run *r) {
-    cr_exec_close(r->exec);
-    if (r->memory.device) cr_memory_close(&r->memory);
-    cr_program_free(&r->p);
-    cr_param_store_free(&r->store);
-    cr_device_close(r->device);
-    cr_device_close(r->cpu);
+static cr_status run_open(struct net *n, bool fuse, enum cr_dtype real) {
+    static const char *const overrides[] = {"model.arch=custom", "model.block=basic",   "model.depths=2,1",
+                                            "model.widths=8,16", "model.stem=imagenet", "model.shortcut=B",
+                                            "data.image_size=32"};
+    const struct net_plan    plan        = {.overrides = overrides,
+                                            .count     = CR_COUNT(overrides),
+                                            .kind      = CR_PROGRAM_STEP,
+                                            .classes   = CLASSES,
+                                            .size      = 32,
+                                            .batch     = BATCH,
+                                            .fuse      = fuse,
+                                            .real      = real};
+    CR_TRY(net_open(n, &plan));
+    fill_store(n, 1);
+    const double scale = real == CR_F32 ? 1 : 64;
+    char *const  store = n->memory.region[CR_REGION_STORE];
+    memcpy(store + cr_param_store_buffer_offset(&n->model.store, CR_BUFFER_STATE), &scale, sizeof scale);
+    return feed(n);
 }
 
 static void whole_program(bool fuse, enum cr_dtype real) {
-    const struct cr_step_block step = {.lr = 0.1f, .momentum = 0.9f};
-    struct run                 r;
+    const struct cr_step_block step    = {.lr = 0.1f, .momentum = 0.9f};
+    struct cr_device          *cpu     = open_cpu(true);
     int                        checked = 0;
     double                     worst   = 0;
-    cr_status                  status  = run_open(&r, NULL, fuse, real);
-    if (status == CR_OK) status = cr_verify_program(r.cpu, r.device, r.exec, &r.p, &step, &checked, &worst);
-    if (status != CR_OK) TEST_FAIL_("%s", cr_error_message());
-    CHECK_INT(checked, r.p.ops);
+    struct net                 n;
+    REQUIRE_OK(run_open(&n, fuse, real));
+    CHECK_STATUS(cr_verify_program(cpu, n.device, n.exec, &n.program, &step, &checked, &worst), CR_OK);
+    CHECK_INT(checked, n.program.ops);
     CHECK(checked > 40 && worst > 0 && worst <= 1);
-    run_close(&r);
+    net_close(&n);
+    cr_device_close(cpu);
 }
 static void whole_programs(void) {
     whole_program(false, CR_F32);
@@ -321,30 +237,43 @@ static void whole_programs(void) {
     whole_program(true, CR_BF16);
 }
 
+static const struct cr_kernel *right_pool;
+
 static cr_status wrong_pool(struct cr_device *device, const struct cr_call *call) {
-    for (const struct cr_kernel *const *kernel = device->kernels + 1; *kernel; kernel++)
-        if ((*kernel)->op == call->op->kind && (*kernel)->reference) CR_TRY((*kernel)->launch(device, call));
+    CR_TRY(right_pool->launch(device, call));
     ((float *)call->out[0])[3] *= 1.001f;
     return CR_OK;
 }
 
 static void first_wrong_op_is_named(void) {
-    const struct cr_kernel wrong = {
-        .name = "bad.avgpool", .op = CR_OP_avgpool, .math = CR_MATH_F32, .launch = wrong_pool};
     const struct cr_step_block step = {.lr = 0.1f};
-    struct run                 r;
+    struct cr_device          *cpu  = open_cpu(true);
+    static struct cr_kernel    wrong;
+    const struct cr_kernel    *kernels[300] = {NULL};
+    struct net                 n;
     int                        checked = 0;
     double                     worst   = 0;
-    cr_status                  status  = run_open(&r, &wrong, false, CR_F32);
-    if (status != CR_OK)
-        TEST_FAIL_("%s", cr_error_message());
-    else
-        CHECK_STATUS(cr_verify_program(r.cpu, r.device, r.exec, &r.p, &step, &checked, &worst), CR_ERR_NUMERIC);
+    REQUIRE_OK(run_open(&n, false, CR_F32));
+    for (int i = 0; n.device->kernels[i]; i++) kernels[i] = n.device->kernels[i];
+    for (int i = 0; i < n.program.ops; i++) {
+        if (n.program.op[i].kind != CR_OP_avgpool) continue;
+        right_pool                      = kernels[n.program.op[i].kernel];
+        wrong                           = *right_pool;
+        wrong.name                      = "bad.avgpool";
+        wrong.launch                    = wrong_pool;
+        kernels[n.program.op[i].kernel] = &wrong;
+    }
+    n.device->kernels = kernels;
+    cr_exec_close(n.exec);
+    REQUIRE_OK(cr_exec_open(&n.program, &n.memory, &n.exec));
+    REQUIRE_OK(feed(&n));
+    CHECK_STATUS(cr_verify_program(cpu, n.device, n.exec, &n.program, &step, &checked, &worst), CR_ERR_NUMERIC);
     CHECK_HAS(cr_error_message(), "bad.avgpool");
     CHECK_HAS(cr_error_message(), "avgpool.y");
     CHECK_HAS(cr_error_message(), "element 3");
-    CHECK(checked > 10 && checked < r.p.ops);
-    run_close(&r);
+    CHECK(checked > 10 && checked < n.program.ops);
+    net_close(&n);
+    cr_device_close(cpu);
 }
 
 TESTS(CASE(bound_of_a_dot_product), CASE(only_tf32_may_round_operands), CASE(denormals_may_be_flushed_in_products),

@@ -29,6 +29,11 @@ static void valid_log_is_read(void) {
     REQUIRE_OK(read_text(HEAD "1700000000000000001,malloc,a,1\n1700000000000000002,malloc,b,1\n", &t));
     CHECK_NEAR(t.event[1].time - t.event[0].time, 1, 0); /* nanoseconds since 1970 remain distinct */
     cr_trace_free(&t);
+    REQUIRE_OK(
+        read_text("\xef\xbb\xbf\"time\",event, id,size\r\n0, malloc,\"a,\"\"b\", 7\r\n1,free ,\"a,\"\"b\",\n", &t));
+    CHECK(t.events == 2 && t.blocks == 1 && t.alive == 0 && t.block[0].size == 7);
+    CHECK_STR(t.id + t.block[0].id, "a,\"b");
+    cr_trace_free(&t);
 }
 
 static void invalid_logs_are_refused(void) {
@@ -60,7 +65,8 @@ static void invalid_logs_are_refused(void) {
         {HEAD "0,malloc,a,1.5\n", "log.csv:2: size \"1.5\""},
         {HEAD "0,malloc,a,-4\n", "log.csv:2: size \"-4\""},
         {HEAD "0,malloc,a,12k\n", "log.csv:2: size \"12k\""},
-        {HEAD "0,malloc,a, 1\n", "log.csv:2: size \" 1\""},
+        {HEAD "0,malloc,a,1 2\n", "log.csv:2: size \"1 2\""},
+        {HEAD "0,malloc,\"a,1\n", "log.csv:2: must have four fields"},
         {HEAD "0,malloc,a,99999999999999999999\n", "log.csv:2: size \"99999"},
         {HEAD "0,malloc,a,9999999999999999999\n", "no memory is so large"},
         {HEAD "0,malloc,a,10\n1,read,a,11\n", "log.csv:3: a: 11 bytes are read of a block of 10"},

@@ -167,7 +167,7 @@ static void files_are_read(void) {
     struct cr_lifetimes intervals;
     struct cr_text      text = {0};
     REQUIRE_OK(parse("\xef\xbb\xbfsize, id,upper,offset,lower\r\n4611686018427387904,a "
-                     "b,4611686018427387904,9,-4611686018427387904\r\n\n 7 ,1,3,,2",
+                     "b,4611686018427387904,9,-4611686018427387904\r\n\n 7 ,\"1\",3,,2",
                      &intervals));
     CHECK_INT(intervals.count, 2);
     CHECK_STR(intervals.id[0], "a b");
@@ -199,7 +199,8 @@ static void invalid_files_are_refused(void) {
         {"id,lower,upper,size\n1,2,4611686018427387905,1\n", "larger than 2^62"},
         {"id,lower,upper,size\n1,2,99999999999999999999999,1\n", "larger than 2^62"},
         {"id,lower,upper,size\n,2,3,1\n", "id must be"},
-        {"id,lower,upper,size\n\"a\",2,3,1\n", "without quotes"},
+        {"id,lower,upper,size\n\"a,b\",2,3,1\n", "without commas and quotes"},
+        {"id,lower,upper,size\n\"a,2,3,1\n", "lifetimes.csv:2: a quote is missing"},
         {"id,lower,upper,size\n7,2,3,1\n8,2,3,1\n7,5,6,1\n", "lifetimes.csv:4: duplicate id 7, first used in line 2"},
         {"id,lower,upper,size\n1,2,3,4611686018427387904\n2,2,3,4611686018427387904\n",
          "lifetimes.csv:3: the sum of the sizes"},

@@ -2,6 +2,7 @@
 #include "tools/memory-trace/trace/trace.h"
 
 #include "core/files.h"
+#include "formats/csv.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -143,17 +144,14 @@ static bool read_time(struct field f, struct timestamp *out) {
     return (!point || whole + 1 < f.length) && read_size((struct field){f.text, whole}, &out->whole);
 }
 
-static int split(const char *line, size_t length, struct field f[5]) {
-    int n = 0;
-    f[n]  = (struct field){line, 0};
-    for (size_t i = 0; i < length; i++) {
-        if (line[i] != ',') continue;
-        f[n].length = (size_t)(line + i - f[n].text);
-        if (++n == 5) return 5; /* too many fields; the exact number does not matter */
-        f[n] = (struct field){line + i + 1, 0};
+/* Returns the number of fields, -1 if quotes are wrong; 5: more than 4. The line ends with 0. */
+static int split(char *line, struct field f[5]) {
+    for (int n = 0, end; n < 5; n++) {
+        end         = cr_csv_field(&line, &f[n].text);
+        f[n].length = end < 0 ? 0 : strlen(f[n].text);
+        if (end != ',') return end < 0 ? -1 : n + 1;
     }
-    f[n].length = (size_t)(line + length - f[n].text);
-    return n + 1;
+    return 5;
 }
 
 /* ---- events ---- */
@@ -219,8 +217,7 @@ static cr_status parse_event(struct reader *r, const struct field f[4]) {
     while (kind < CR_TRACE_KINDS && !is_word(f[1], kind_names[kind])) kind++;
     if (kind == CR_TRACE_KINDS)
         return FAIL_LINE(r, "event \"%.*s\": must be malloc, free, read or write", shown(f[1]), f[1].text);
-    if (!f[2].length || memchr(f[2].text, 0, f[2].length))
-        return FAIL_LINE(r, "%s", "the id is empty, or has a 0 in it");
+    if (!f[2].length) return FAIL_LINE(r, "%s", "the id is empty");
     if ((kind == CR_TRACE_MALLOC || f[3].length) && !read_size(f[3], &size))
         return FAIL_LINE(r, "size \"%.*s\": must be a whole number of bytes", shown(f[3]), f[3].text);
     if (size > CR_TENSOR_BYTES_MAX) return FAIL_LINE(r, "size %zu: no memory is so large", size);
@@ -239,17 +236,28 @@ static cr_status parse_event(struct reader *r, const struct field f[4]) {
     return CR_OK;
 }
 
-static cr_status parse_line(struct reader *r, const char *line, size_t length) {
+static bool is_header(const struct field f[4]) {
+    static const char *const names[4] = {"time", "event", "id", "size"};
+    for (int i = 0; i < 4; i++)
+        if (!is_word(f[i], names[i])) return false;
+    return true;
+}
+
+/* line[length] may be overwritten. */
+static cr_status parse_line(struct reader *r, char *line, size_t length) {
     struct field f[5];
+    line[length] = 0;
     r->line++;
-    if (length && line[length - 1] == '\r') length--;
+    if (strlen(line) != length) return FAIL_LINE(r, "%s", "has a 0 in it: this is no text");
+    if (length && line[length - 1] == '\r') line[length - 1] = 0;
+    const int fields = split(r->header ? line : cr_csv_start(line), f);
     if (!r->header) {
-        if (!is_word((struct field){line, length}, "time,event,id,size"))
+        if (fields != 4 || !is_header(f))
             return FAIL_LINE(r, "%s", "a memory log begins with the line time,event,id,size");
         r->header = true;
         return CR_OK;
     }
-    if (split(line, length, f) != 4) return FAIL_LINE(r, "%s", "must have four fields: time,event,id,size");
+    if (fields != 4) return FAIL_LINE(r, "%s", "must have four fields: time,event,id,size");
     return parse_event(r, f);
 }
 
@@ -260,7 +268,7 @@ static cr_status parse_line(struct reader *r, const char *line, size_t length) {
 static cr_status parse_lines(struct reader *r, char *buffer, size_t filled, size_t *left) {
     size_t at = 0;
     for (;;) {
-        const char *end = memchr(buffer + at, '\n', filled - at);
+        char *end = memchr(buffer + at, '\n', filled - at);
         if (!end) break;
         CR_TRY(parse_line(r, buffer + at, (size_t)(end - buffer) - at));
         at = (size_t)(end - buffer) + 1;
@@ -313,7 +321,7 @@ static cr_status read_all(struct reader *r, struct source *s, char *buffer) {
 static cr_status read_source(struct source *s, const char *name, struct cr_trace *out) {
     struct cr_trace trace  = {0};
     struct reader   r      = {.trace = &trace, .name = name};
-    char           *buffer = cr_alloc(CHUNK_BYTES + LINE_MAX_BYTES, 1);
+    char           *buffer = cr_alloc(CHUNK_BYTES + LINE_MAX_BYTES + 1, 1);
     cr_status       status = buffer ? read_all(&r, s, buffer) : CR_NO_MEMORY(CHUNK_BYTES);
     cr_free(buffer);
     cr_free(r.slot);

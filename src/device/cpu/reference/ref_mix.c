@@ -4,26 +4,16 @@
 
 #include <string.h>
 
-enum { CHANNELS_MAX = 4 };
-
-struct mixing {
-    const void    *images;
-    const int32_t *boxes, *mixes;
-    int64_t        N, H, W, C;
-    bool           wide;
-    int64_t        fill[CHANNELS_MAX];
-};
-
 static bool inside(const int32_t rect[4], int64_t h, int64_t w) {
     return h >= rect[0] && h < rect[2] && w >= rect[1] && w < rect[3];
 }
 
-static int64_t sample(const struct mixing *m, int64_t i) {
+static int64_t sample(const struct cr_mixing *m, int64_t i) {
     return m->wide ? ((const uint16_t *)m->images)[i] : ((const uint8_t *)m->images)[i];
 }
 
 /* Pixel (h, w) of image n after its crop, flip and erased rectangle. */
-static void source_pixel(const struct mixing *m, int64_t n, int64_t h, int64_t w, int64_t out[CHANNELS_MAX]) {
+static void source_pixel(const struct cr_mixing *m, int64_t n, int64_t h, int64_t w, int64_t out[CR_MIXING_CHANNELS]) {
     const int32_t *box = m->boxes + 4 * n;
     memcpy(out, m->fill, sizeof m->fill);
     if (inside(m->mixes + CR_MIX_NUMBERS * n + CR_MIX_ERASE, h, w)) return;
@@ -32,10 +22,10 @@ static void source_pixel(const struct mixing *m, int64_t n, int64_t h, int64_t w
     for (int64_t c = 0; c < m->C; c++) out[c] = black ? 0 : sample(m, ((n * m->H + row) * m->W + column) * m->C + c);
 }
 
-static void mix_row(const struct mixing *m, int64_t n, int64_t h, void *y) {
+void cr_ref_mix_row(const struct cr_mixing *m, int64_t n, int64_t h, void *y) {
     const int32_t *mix     = m->mixes + CR_MIX_NUMBERS * n;
     const int64_t  partner = mix[CR_MIX_PARTNER] >= 0 && mix[CR_MIX_PARTNER] < m->N ? mix[CR_MIX_PARTNER] : n;
-    int64_t        own[CHANNELS_MAX], other[CHANNELS_MAX], i = (n * m->H + h) * m->W * m->C;
+    int64_t        own[CR_MIXING_CHANNELS], other[CR_MIXING_CHANNELS], i = (n * m->H + h) * m->W * m->C;
     for (int64_t w = 0; w < m->W; w++) {
         const bool    cut    = inside(mix + CR_MIX_CUT, h, w);
         const int64_t weight = cut ? CR_MIX_ONE : mix[CR_MIX_WEIGHT];
@@ -55,7 +45,7 @@ static void mix_row(const struct mixing *m, int64_t n, int64_t h, void *y) {
 cr_status cr_ref_mix(struct cr_device *device, const struct cr_call *call) {
     const struct cr_input_attr *a      = &call->op->attr.input;
     struct ref                  images = REF_IN(mix, images), y = REF_OUT(mix, y);
-    struct mixing               m       = {.images = images.data,
+    struct cr_mixing            m       = {.images = images.data,
                                            .boxes  = call->in[CR_IN_mix_boxes],
                                            .mixes  = call->in[CR_IN_mix_mixes],
                                            .N      = images.N,
@@ -66,6 +56,6 @@ cr_status cr_ref_mix(struct cr_device *device, const struct cr_call *call) {
     const double                largest = a->wide ? 65535 : 255;
     for (int64_t c = 0; c < m.C; c++) m.fill[c] = (int64_t)rint(fmin(fmax(largest * (double)a->mean[c], 0), largest));
     CR_PARALLEL_FOR(cr_cpu_threads(device))
-    for (int64_t row = 0; row < m.N * m.H; row++) mix_row(&m, row / m.H, row % m.H, y.data);
+    for (int64_t row = 0; row < m.N * m.H; row++) cr_ref_mix_row(&m, row / m.H, row % m.H, y.data);
     return CR_OK;
 }

@@ -1,0 +1,287 @@
+/* tests/unit/data/test_image_kinds.c: WebP, TIFF and BMP images against PIL (tests/golden/data/make_webp.py and
+ * make_tiff.py): pixels, orientation; damaged, animated and huge files. Without libwebp or libtiff only the message is
+ * checked. */
+#include "tests/harness/data_support.h"
+#include "tests/harness/image_support.h"
+
+#include "tests/harness/failing_alloc.h"
+
+#include <unistd.h>
+
+static bool has_webp(void) {
+    char version[CR_WEBP_VERSION_BYTES];
+    cr_webp_version(version);
+    return strcmp(version, "no") != 0;
+}
+
+static bool has_tiff(void) {
+    char version[CR_TIFF_VERSION_BYTES];
+    cr_tiff_version(version);
+    return strcmp(version, "no") != 0;
+}
+
+/* Every image of webp.txt is bitwise identical to that of PIL, upright. */
+static void webp_images_match_pil(void) {
+    FILE *table = fopen(GOLDEN "webp.txt", "r");
+    REQUIRE(table);
+    char               name[128], path[SUPPORT_PATH];
+    int                width, height, seen = 0;
+    unsigned long long want;
+    if (!has_webp()) {
+        fclose(table);
+        SKIP("a build without libwebp");
+    }
+    while (fscanf(table, "%127s %d %d %llx", name, &width, &height, &want) == 4) {
+        struct cr_image image;
+        text_into(path, GOLDEN "%s", name);
+        seen++;
+        if (image_read(path, true, CR_RGB8, &image) != CR_OK) {
+            TEST_FAIL_("%s", cr_error_message());
+            continue;
+        }
+        if (image.width != width || image.height != height)
+            TEST_FAIL_("%s: %d x %d pixels, PIL has %d x %d", name, image.width, image.height, width, height);
+        if (sum_bytes(image.rgb, (size_t)width * height * 3) != want) TEST_FAIL_("%s: other pixels than PIL's", name);
+        cr_image_free(&image);
+    }
+    fclose(table);
+    CHECK_INT(seen, 8);
+}
+
+/* exif = no: the pixels as they are stored. */
+static void orientation_is_optional(void) {
+    struct cr_image image;
+    if (!has_webp()) SKIP("a build without libwebp");
+    REQUIRE_OK(image_read(GOLDEN "rotated.webp", false, CR_RGB8, &image));
+    CHECK_INT(image.width, 29);
+    CHECK_INT(image.height, 21);
+    cr_image_free(&image);
+}
+
+/* Damaged files never succeed with pixels that the file does not have, and never read outside the bytes (ASan). */
+static void damaged_webps_are_refused(void) {
+    size_t          count;
+    uint8_t        *bytes = read_bytes(GOLDEN "lossless.webp", &count), *copy = malloc(count);
+    struct cr_image image;
+    if (!has_webp()) {
+        CHECK_STATUS(image_decode(bytes, count, "a.webp", &image), CR_ERR_FORMAT);
+        CHECK_HAS(cr_error_message(), "built without libwebp");
+    }
+    for (size_t length = 1; length < count; length++) {
+        uint8_t *cut = malloc(length); /* of the exact size, so that ASan sees a read behind it */
+        memcpy(cut, bytes, length);
+        CHECK_STATUS(image_decode(cut, length, "a.webp", &image), CR_ERR_FORMAT);
+        if (has_webp() && length > 40) CHECK_HAS(cr_error_message(), "a.webp: broken WebP");
+        free(cut);
+    }
+    struct cr_rng rng = cr_rng_make(3, CR_RNG_TEST, 0, 0);
+    for (int i = 0; i < 500; i++) {
+        memcpy(copy, bytes, count);
+        copy[12 + cr_rng_below(&rng, count - 12)] ^= (uint8_t)(1 + cr_rng_below(&rng, 255));
+        if (image_decode(copy, count, "a.webp", &image) == CR_OK) cr_image_free(&image);
+    }
+    cr_free(bytes);
+    free(copy);
+}
+
+static void animations_are_named(void) {
+    struct cr_image image;
+    if (!has_webp()) SKIP("a build without libwebp");
+    CHECK_STATUS(image_read(GOLDEN "animated.webp", true, CR_RGB8, &image), CR_ERR_FORMAT);
+    CHECK_HAS(cr_error_message(), "animated.webp: an animated WebP; only still images can be read");
+}
+
+/* A file of 30 bytes that claims 16,383 x 16,383 pixels, the most that the format can. */
+static void a_claimed_size_without_data(void) {
+    static const uint8_t huge[] = {'R', 'I', 'F', 'F', 22, 0,    0,    0,    'W',  'E',  'B', 'P', 'V', 'P', '8',
+                                   'L', 9,   0,   0,   0,  0x2f, 0xfe, 0xbf, 0xff, 0x0f, 0,   0,   0,   0,   0};
+    struct cr_image      image;
+    if (!has_webp()) SKIP("a build without libwebp");
+    CHECK_STATUS(image_decode(huge, sizeof huge, "h.webp", &image), CR_ERR_FORMAT);
+    CHECK_HAS(cr_error_message(), "h.webp: a file of 30 bytes with 16383 x 16383 pixels, which takes 1791 MiB");
+}
+
+/* ---- TIFF and BMP ---- */
+
+static enum cr_pixel_format format_of(int channels, int bits) {
+    return channels == 1   ? (bits == 8 ? CR_GREY8 : CR_GREY16)
+           : channels == 3 ? (bits == 8 ? CR_RGB8 : CR_RGB16)
+                           : (bits == 8 ? CR_RGBA8 : CR_RGBA16);
+}
+
+/* Every image of tiff.txt, upright, in every format. */
+static void tiff_and_bmp_images_match_pil(void) {
+    FILE              *table = fopen(GOLDEN "tiff.txt", "r");
+    char               name[128], path[SUPPORT_PATH];
+    int                channels, bits, width, height, seen = 0, unread = 0;
+    unsigned long long want;
+    REQUIRE(table);
+    while (fscanf(table, "%127s %d %d %d %d %llx", name, &channels, &bits, &width, &height, &want) == 6) {
+        const bool      readable = has_tiff() || strstr(name, ".bmp");
+        struct cr_image image;
+        text_into(path, GOLDEN "%s", name);
+        if (image_read(path, true, format_of(channels, bits), &image) != CR_OK) {
+            if (readable && !strstr(cr_error_message(), "compression 50000")) /* libtiff may lack Zstandard */
+                TEST_FAIL_("%s", cr_error_message());
+            if (!readable) CHECK_HAS(cr_error_message(), "built without libtiff");
+            unread++;
+            continue;
+        }
+        const size_t bytes = (size_t)width * (size_t)height * cr_format_bytes(image.format);
+        CHECK(readable && image.format == format_of(channels, bits));
+        if (image.width != width || image.height != height)
+            TEST_FAIL_("%s: %d x %d pixels, PIL has %d x %d", name, image.width, image.height, width, height);
+        else if (sum_bytes(image.rgb, bytes) != want)
+            TEST_FAIL_("%s: other pixels than PIL's with %d channels and %d bits", name, channels, bits);
+        cr_image_free(&image);
+        seen++;
+    }
+    fclose(table);
+    CHECK(seen + unread == 258 && (!has_tiff() || seen >= 252));
+}
+
+/* exif = no: the pixels as they are stored. The orientation of each golden file is checked above. */
+static void tiff_orientation_is_optional(void) {
+    struct cr_image image;
+    if (!has_tiff()) SKIP("a build without libtiff");
+    REQUIRE_OK(image_read(GOLDEN "turned6.tif", false, CR_RGB8, &image));
+    CHECK(image.width == 7 && image.height == 5);
+    cr_image_free(&image);
+}
+
+static void pages_are_counted(void) {
+    static const struct {
+        const char *name;
+        int         pages;
+    } files[] = {{"pages.tif", 3}, {"rgb-bigtiff.tif", 1}, {"grey16-tiles-big.tif", 1}, {"rgb.bmp", 1}, {"rgb.png", 1}};
+    for (size_t i = 0; i < CR_COUNT(files); i++) {
+        char   path[SUPPORT_PATH];
+        size_t count;
+        text_into(path, GOLDEN "%s", files[i].name);
+        uint8_t *bytes = read_bytes(path, &count);
+        CHECK_INT(cr_tiff_pages(bytes, count), files[i].pages);
+        if (files[i].pages == 1 && i < 2) { /* a directory that follows itself: an end all the same */
+            memcpy(bytes + count - 8, bytes + 8, 8);
+            CHECK(cr_tiff_pages(bytes, count) >= 1);
+        }
+        cr_free(bytes);
+    }
+}
+
+static void unread_kinds_are_named(void) {
+    static const struct {
+        const char *name, *why;
+    } files[] = {
+        {"float.tif", "float.tif: a TIFF whose samples are floating-point numbers, which have no fixed range: scale"},
+        {"signed16.tif", "signed16.tif: a TIFF whose samples are signed"},
+        {"five-channels.tif", "five-channels.tif: a TIFF with 5 samples a pixel and the colour space 1; grey, RGB"},
+        {"lzma.tif", "lzma.tif: a TIFF with the compression 34925"},
+        {"rle8.bmp", "rle8.bmp: a BMP of 8 bits with compression 1, which is not read: save it as PNG"},
+    };
+    struct cr_image image;
+    for (size_t i = has_tiff() ? 0 : 4; i < CR_COUNT(files); i++) {
+        char path[SUPPORT_PATH];
+        text_into(path, GOLDEN "%s", files[i].name);
+        CHECK_STATUS(image_read(path, true, CR_RGB8, &image), CR_ERR_FORMAT);
+        CHECK_HAS(cr_error_message(), files[i].why);
+    }
+    CHECK_STATUS(image_decode("GIF89a", 6, "a.gif", &image), CR_ERR_FORMAT);
+    CHECK_HAS(cr_error_message(),
+              "a.gif: a GIF file; only JPEG, PNG, WebP, TIFF and BMP images can be read: convert it to one");
+}
+
+/* A file that is cut anywhere in its pixels or its tags is refused; one with other bytes is refused or read, without a
+ * read outside the bytes (ASan) or a line of libtiff. */
+static void check_damage(const char *name, bool pixels_last) {
+    size_t          count;
+    char            path[SUPPORT_PATH];
+    struct cr_image image;
+    text_into(path, GOLDEN "%s", name);
+    uint8_t *bytes = read_bytes(path, &count), *copy = malloc(count);
+    for (size_t length = 1; length < count - (pixels_last ? 4 : 0); length++) {
+        uint8_t *cut = malloc(length); /* of the exact size, so that ASan sees a read behind it */
+        memcpy(cut, bytes, length);
+        if (image_decode(cut, length, "a", &image) == CR_OK) {
+            if (pixels_last) TEST_FAIL_("%s: read with %zu of %zu bytes", name, length, count);
+            cr_image_free(&image);
+        }
+        free(cut);
+    }
+    struct cr_rng rng = cr_rng_make(3, CR_RNG_TEST, 0, 0);
+    for (int i = 0; i < 2000; i++) {
+        memcpy(copy, bytes, count);
+        for (int k = 0; k <= i % 3; k++) copy[cr_rng_below(&rng, count)] ^= (uint8_t)(1 + cr_rng_below(&rng, 255));
+        if (image_decode(copy, count, "a", &image) == CR_OK) cr_image_free(&image);
+    }
+    cr_free(bytes);
+    free(copy);
+}
+
+/* Standard error goes to a file; libtiff would write there. */
+static void damaged_tiffs_print_nothing(void) {
+    static const char *const files[] = {"grey16-tiles-big.tif", "rgb-planes-lzw.tif", "jpeg-strips.tif",
+                                        "bilevel-g4.tif",       "palette.tif",        "rgb16-big.tif"};
+    FILE                    *file    = tmpfile();
+    char                     line[512];
+    int                      foreign = 0;
+    if (!has_tiff()) SKIP("a build without libtiff");
+    REQUIRE(file);
+    fflush(stderr);
+    const int kept = dup(STDERR_FILENO);
+    REQUIRE(kept >= 0 && dup2(fileno(file), STDERR_FILENO) >= 0);
+    for (size_t i = 0; i < CR_COUNT(files); i++) check_damage(files[i], false);
+    fflush(stderr);
+    REQUIRE(dup2(kept, STDERR_FILENO) >= 0);
+    close(kept);
+    rewind(file);
+    while (fgets(line, sizeof line, file)) foreign += strncmp(line, "cresnet:", 8) != 0;
+    CHECK_INT(foreign, 0);
+    fclose(file);
+}
+
+static void damaged_tiffs_and_bmps_are_refused(void) {
+    check_damage("rgb.bmp", true);
+    check_damage("palette4.bmp", true);
+    check_damage("rgba.bmp", true);
+    if (!has_tiff()) SKIP("a build without libtiff");
+    check_damage("grey16-tiles-big.tif", true);
+    check_damage("rgb-planes-lzw.tif", true);
+    check_damage("jpeg-strips.tif", false);
+    check_damage("bilevel-g4.tif", false);
+    check_damage("palette.tif", false);
+}
+
+/* Writes a little-endian number of 4 bytes. */
+static void put32(uint8_t *to, uint32_t value) {
+    for (int k = 0; k < 4; k++) to[k] = (uint8_t)(value >> 8 * k);
+}
+
+/* Sides of a TIFF are in its tags 256 and 257, of a BMP at places 18 and 22. */
+static void huge_sides_take_no_memory(void) {
+    size_t          count;
+    struct cr_image image;
+    uint8_t        *bmp = read_bytes(GOLDEN "rgb.bmp", &count);
+    put32(bmp + 18, 20000);
+    put32(bmp + 22, 13000);
+    CHECK_STATUS(image_decode(bmp, count, "h.bmp", &image), CR_ERR_FORMAT);
+    CHECK_HAS(cr_error_message(), "h.bmp: a file of 1902 bytes with 20000 x 13000 pixels, which takes 743 MiB");
+    put32(bmp + 18, 0x80000000u);
+    CHECK_STATUS(image_decode(bmp, count, "h.bmp", &image), CR_ERR_FORMAT);
+    CHECK_HAS(cr_error_message(), "h.bmp: an image without pixels");
+    cr_free(bmp);
+    if (!has_tiff()) SKIP("a build without libtiff");
+    uint8_t *tiff = read_bytes(GOLDEN "turned2.tif", &count);
+    for (size_t at = 10; at + 12 < count; at += 12)
+        if (tiff[at + 1] == 1 && tiff[at] <= 1) {
+            tiff[at + 2] = 4; /* LONG */
+            put32(tiff + at + 8, tiff[at] ? 13000 : 20000);
+        }
+    CHECK_STATUS(image_decode(tiff, count, "h.tif", &image), CR_ERR_FORMAT);
+    CHECK_HAS(cr_error_message(), "h.tif: a file of 257 bytes with 20000 x 13000 pixels, which takes");
+    cr_free(tiff);
+}
+
+TESTS(CASE(webp_images_match_pil), CASE(orientation_is_optional), CASE(damaged_webps_are_refused),
+      CASE(animations_are_named), CASE(a_claimed_size_without_data), CASE(tiff_and_bmp_images_match_pil),
+      CASE(tiff_orientation_is_optional), CASE(pages_are_counted), CASE(unread_kinds_are_named),
+      CASE(damaged_tiffs_and_bmps_are_refused), CASE(damaged_tiffs_print_nothing), CASE(huge_sides_take_no_memory))
