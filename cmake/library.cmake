@@ -1,6 +1,30 @@
 # library.cmake: the shared library libcresnet with its files for pkg-config and CMake. include/cresnet.h is its interface.
-option(CRESNET_LIBRARY "Build the shared library libcresnet" ON)
-if(NOT CRESNET_LIBRARY)
+set(CRESNET_LIBRARY AUTO CACHE STRING "The shared library libcresnet: AUTO, ON, OFF")
+if(CRESNET_LIBRARY STREQUAL "OFF")
+  return()
+endif()
+
+# Debian's static libraries can be linked into programs only: they are not position-independent.
+include(CheckCSourceCompiles)
+set(CMAKE_REQUIRED_FLAGS -fPIC)
+set(CMAKE_REQUIRED_LINK_OPTIONS -shared -Wl,--exclude-libs,ALL)
+set(CMAKE_REQUIRED_LIBRARIES PNG::PNG JPEG::JPEG ${INIPARSER_LIBRARY} m)
+check_c_source_compiles("
+  void *png_create_read_struct(void), *jpeg_std_error(void), *iniparser_load(void);
+  int main(void) { return !png_create_read_struct() + !jpeg_std_error() + !iniparser_load(); }" cresnet_links_shared)
+unset(CMAKE_REQUIRED_FLAGS)
+unset(CMAKE_REQUIRED_LINK_OPTIONS)
+unset(CMAKE_REQUIRED_LIBRARIES)
+if(NOT cresnet_links_shared)
+  set(cresnet_libraries ${PNG_LIBRARIES} ${JPEG_LIBRARIES} ${INIPARSER_LIBRARY})
+  list(FILTER cresnet_libraries INCLUDE REGEX "[.]a$")
+  list(JOIN cresnet_libraries ", " cresnet_libraries)
+  set(cresnet_advice "static libraries that are not position-independent cannot be linked into a shared library: ${cresnet_libraries}.\n"
+                     "Give shared libraries (scripts/gpu/pack-deps.sh packs them), or -DCRESNET_LIBRARY=OFF")
+  if(NOT CRESNET_LIBRARY STREQUAL "AUTO")
+    message(FATAL_ERROR "CRESNET_LIBRARY=${CRESNET_LIBRARY}, but " ${cresnet_advice})
+  endif()
+  message(WARNING "libcresnet is not built: " ${cresnet_advice})
   return()
 endif()
 

@@ -96,7 +96,7 @@ typedef struct cresnet_options {
     int                setting_count;
     void (*log)(void *context, cresnet_log_level level, const char *line); /* NULL (default): log lines are dropped */
     void *log_context;
-    int (*interrupt)(void *context); /* not 0 ends a download; asked about once a second; NULL (default): never */
+    int (*interrupt)(void *context); /* not 0 ends a download; called about once a second; may be NULL (default) */
     void *interrupt_context;
 } cresnet_options;
 
@@ -106,11 +106,12 @@ CRESNET_API void cresnet_options_init(cresnet_options *options);
 /* Opens the network at `path`: a run folder (its best checkpoint, with the averaged weights if it has some), one
  * checkpoint (run/last, run/step-1000), a .safetensors, .pth or .pt file, or, with options.config, a name of published
  * weights such as resnet50, which may be downloaded. Reads the weights, chooses kernels and reserves all memory.
- * A download ends after six hours, when it is slower than 1 kB/s for 30 seconds in four attempts (CRESNET_DOWNLOAD_...
- * in docs/reference/environment.md), and within about a second after options.interrupt, which the thread of the model
- * calls, returns something else than 0: each time with CRESNET_ERROR_IO. The next call continues it. Nothing else in
- * cresnet_open waits for other machines; it cannot be interrupted otherwise. options may be NULL. *model is NULL after an error. The first call of a process reads CRESNET_CPU, which lowers the
- * vector instructions of the CPU (docs/reference/environment.md); a wrong value is an error of every call. */
+ * options may be NULL. *model is NULL after an error. The first call of a process reads CRESNET_CPU, which lowers the
+ * vector instructions of the CPU (docs/reference/environment.md); a wrong value is an error of every call.
+ * A download ends with CRESNET_ERROR_IO after six hours, when four attempts got less than 1 kB/s for 30 seconds
+ * (CRESNET_DOWNLOAD_MAX_TIME and _TIMEOUT change both), and within about a second after options.interrupt, which the
+ * thread of the model calls, returned something else than 0. The next call continues it. Nothing else that cresnet_open
+ * does waits for another machine, and nothing else can be interrupted. */
 CRESNET_API cresnet_status cresnet_open(const char *path, const cresnet_options *options, cresnet_model **model,
                                         cresnet_error *error);
 /* Frees the model. NULL is allowed. */

@@ -133,9 +133,9 @@ def version() -> str:
 
 def _words(text: str) -> str:
     """An error of the library in the words of this module: "options.features = 1" of C is "features=True" here."""
-    for pattern, here in ((r"options: \[train\] (device|precision|threads) = (\w*)", r"\1=\2"), (r"options: ", "settings: "),
-                          (r"options\.(device|precision) = ([\w:]+)", r'\1="\2"'), (r"options\.(features|f32_tensors) = 1\b", r"\1=True"),
-                          (r"options\.(\w+) = ", r"\1="), (r"options\.(\w+)", r"\1"), (r"output\.features", "features=True"),
+    for pattern, here in ((r"options(?:: \[train\] |\.)(device|precision) = (\w+(?::\d+)?)", r'\1="\2"'), (r"options: ", "settings: "),
+                          (r"options\.(features|f32_tensors) = 1\b", r"\1=True"), (r"options\.(\w+) = ", r"\1="),
+                          (r"options\.(\w+)", r"\1"), (r"output\.features", "features=True"),
                           (r"a path or NULL", "a path or None")):
         text = re.sub(r"(?<![\w./-])" + pattern, here, text)
     return text

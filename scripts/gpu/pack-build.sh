@@ -5,7 +5,7 @@
 #
 # Libraries that the GPU machine may lack are linked statically by a build with
 #   -DCMAKE_PREFIX_PATH=.gpu/deps/usr -DCRESNET_WITH_ONEDNN=OFF -DCRESNET_WITH_CURL=OFF -DCRESNET_WITH_WEBP=OFF -DCRESNET_WITH_TIFF=OFF -DCMAKE_CUDA_ARCHITECTURES=90-real
-# (scripts/gpu/pack-deps.sh makes .gpu/deps). cuDNN, cuBLAS, cuSPARSE and NCCL are opened at run time.
+# (scripts/gpu/pack-deps.sh --static makes .gpu/deps). cuDNN, cuBLAS, cuSPARSE and NCCL are opened at run time.
 set -eu
 [ $# = 2 ] || { sed -n '2,/^set -eu/{/^set -eu/d;s/^# \{0,1\}//;p}' "$0" >&2; exit 2; }
 build=$(realpath "$1") out=$(realpath -m "$2")

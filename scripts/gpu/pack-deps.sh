@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
-# pack-deps.sh [--shared] [DIR]: for a GPU machine without network: copies headers and static libraries of iniparser, libpng, libjpeg
-# and zlib from Debian's packages into DIR (.gpu/deps; 1.6 MB), where scripts/gpu-check.sh looks for them. oneDNN is not included: it
-# is large and the GPU device does not use it.
-# --shared: shared libraries instead. libcresnet.so needs them (the static ones are not position-independent), and programs built with
-# them need DIR/usr/lib/x86_64-linux-gnu in LD_LIBRARY_PATH.
+# pack-deps.sh [--static] [DIR]: for a GPU machine without network: copies headers and shared libraries of iniparser, libpng, libjpeg
+# and zlib from Debian's packages into DIR (.gpu/deps; 1.4 MB), where scripts/gpu-check.sh looks for them. oneDNN is not included: it
+# is large and the GPU device does not use it. Programs of a build folder find them in DIR;
+# only zlib, which libpng needs, must be on the machine, as it is on every Debian.
+# --static: static libraries instead, for programs that are built here and run elsewhere (scripts/gpu/pack-build.sh). libcresnet.so
+# cannot be linked with them: they are not position-independent.
 set -eu
 root=$(cd "$(dirname "$0")/../.." && pwd)
-kind=a packages=""
-if [ "${1:-}" = --shared ]; then
-    kind=so packages="libiniparser1 libpng16-16 libjpeg62-turbo zlib1g"
+kind=so packages="libiniparser1 libpng16-16 libjpeg62-turbo zlib1g"
+if [ "${1:-}" = --static ]; then
+    kind=a packages=""
     shift
 fi
 out=$(realpath -m "${1:-$root/.gpu/deps}")

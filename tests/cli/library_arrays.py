@@ -32,7 +32,7 @@ with cresnet.Model(run, device="cpu", max_batch=2, features=True, log=lambda lev
     assert model.classify_files([path]).labels[0, 0] == both.labels[0, 0]
     assert model.class_name(0) == "checker" and model.class_name(99) is None
     assert model.class_names == [model.class_name(k) for k in range(info.classes)] and model.class_names[0] == "checker"
-    assert info.mean == (0.5, 0.5, 0.5), info.mean
+    assert info.mean == (0.485, 0.456, 0.406) and info.std == (0.229, 0.224, 0.225), info
     data = open(path, "rb").read()
     kinds = model.classify_encoded(f(data) for f in (bytes, bytearray, memoryview))
     assert kinds.errors == [None] * 3 and (kinds.labels == both.labels[0]).all()
@@ -120,8 +120,8 @@ with cresnet.Model(run, device="cpu", f32_tensors=True) as model:
 # Errors are in the words of Python, and numbers are as they were written.
 for text, status, wrong in (
         ("max_batch=0: give a number from 1 to", "argument", {"max_batch": 0}), ("threads=-1: give", "argument", {"threads": -1}),
-        ("device=tpu: must be one of", "configuration", {"device": "tpu"}), ('device="cpu:1": only cuda', "configuration", {"device": "cpu:1"}),
-        ("precision=fp8: must be one of", "configuration", {"precision": "fp8"}), ('use device="cpu"', "device", {"device": "cuda:1023"}),
+        ('device="tpu": must be one of', "configuration", {"device": "tpu"}), ('device="cpu:1": only cuda', "configuration", {"device": "cpu:1"}),
+        ('precision="fp8": must be one of', "configuration", {"precision": "fp8"}), ('use device="cpu"', "device", {"device": "cuda:1023"}),
         ("config is empty: give a path or None", "argument", {"config": ""}), ("settings: [data] tta = x", "configuration", {"settings": {"data.tta": "x"}})):
     try:
         cresnet.Model(run, **wrong)
@@ -130,8 +130,8 @@ for text, status, wrong in (
         assert "options" not in str(error) and "NULL" not in str(error), error
         continue
     raise AssertionError("accepted, but wrong: " + text)
-with cresnet.Model(run, device="cpu", settings={"data.mean": "0.485,0.456,0.406", "data.std": "0.229,0.224,0.225"}) as model:
-    assert (model.info.mean, model.info.std) == ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)), model.info
+with cresnet.Model(run, device="cpu", settings={"data.mean": "0.49139968,0.1,0.3", "data.std": "0.24703233,0.2,1"}) as model:
+    assert (model.info.mean, model.info.std) == ((0.49139968, 0.1, 0.3), (0.24703233, 0.2, 1.0)), model.info
     try:
         model._call(cresnet._lib().cresnet_classify_files, None, 0, 1, False, True)
     except cresnet.CresnetError as error:

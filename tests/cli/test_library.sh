@@ -88,6 +88,24 @@ CMAKE
     holds "its program" project/build/features run $images
 else skip "no C++ compiler or no pkg-config"; fi
 
+# ---- static libraries that no shared library can be linked with ----
+
+static=$(realpath "$("$cc" -print-file-name=libpng.a)")
+if [ -f "$static" ]; then
+    linked=refused
+    "$cc" -shared -o png.so -Wl,--whole-archive "$static" -Wl,--no-whole-archive -lz -lm 2>/dev/null && linked=accepted
+    configure() { # configure WORD: with CRESNET_LIBRARY=WORD
+        cmake -S "$source_dir" -B "static-$1" -DCRESNET_LIBRARY="$1" -DPNG_LIBRARY_RELEASE="$static" -DCRESNET_WITH_CUDA=OFF -DCRESNET_WITH_ONEDNN=OFF \
+            -DCRESNET_WITH_CURL=OFF -DCRESNET_WITH_WEBP=OFF -DCRESNET_WITH_TIFF=OFF -DBUILD_TESTING=OFF >static.txt 2>&1
+    }
+    if [ $linked = refused ]; then
+        configure AUTO; is "a static libpng: the program is built alone" $? 0
+        has "a static libpng: why" "$(tr -s ' \n' ' ' <static.txt)" "libcresnet is not built: static libraries that are not position-independent cannot be linked into a shared library: $static"
+        configure ON && fail "a static libpng: CRESNET_LIBRARY=ON is accepted" || pass
+        has "a static libpng: ON" "$(tr -s ' \n' ' ' <static.txt)" "CRESNET_LIBRARY=ON, but static libraries that are not position-independent"
+    else skip "the static libpng of this machine is position-independent"; fi
+else skip "no static libpng"; fi
+
 # ---- Python ----
 
 if numpy_python=$(python_with numpy); then
