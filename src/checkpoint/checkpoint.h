@@ -208,7 +208,9 @@ void              cr_ckpt_sparse_free(struct cr_ckpt_sparse *sparse);
 /* Encodes mask bits as NAME.gaps; returns the number of bytes. `out` may be NULL to get only the number. */
 size_t cr_ckpt_gaps(const uint8_t *bits, int64_t elems, uint8_t *out);
 /* Converts the model file `from` to a dense state dict, as torchvision's, in the file `to`, which is created or
- * replaced. Its metadata has the key CR_OUTPUT_EXPORT_KEY of core/output_file.h. */
-CR_MUST cr_status cr_ckpt_export_dense(const char *from, const char *to);
+ * replaced. Its metadata has the key CR_OUTPUT_EXPORT_KEY of core/output_file.h, and CR_CKPT_CLASS_NAMES unless
+ * `class_names`, a JSON list of strings, is NULL. */
+#define CR_CKPT_CLASS_NAMES "label_names" /* as timm calls them; it follows CR_OUTPUT_EXPORT_KEY, which comes first */
+CR_MUST cr_status cr_ckpt_export_dense(const char *from, const char *to, const char *class_names);
 
 #endif

@@ -127,6 +127,7 @@ void cr_ckpt_sparse_free(struct cr_ckpt_sparse *sparse) {
 struct export {
     struct cr_st_file  *file;
     const char         *path;
+    const char         *class_names;
     struct cr_st_entry *entry; /* of the new file */
     int                 entries;
     struct cr_arena     arena; /* names of dense tensors */
@@ -195,11 +196,12 @@ out:
 }
 
 static cr_status write_all(struct export *e, const char *to) {
-    const struct cr_st_meta meta[] = {{"format", "pt"}, {CR_OUTPUT_EXPORT_KEY, "1"}, CR_ST_SUMS};
-    struct cr_st_writer    *writer = NULL, *whole;
-    void                   *buffer = NULL;
-    struct cr_temporary     file;
-    cr_status               status;
+    const struct cr_st_meta meta[] = {
+        {"format", "pt"}, {CR_OUTPUT_EXPORT_KEY, "1"}, CR_ST_SUMS, {CR_CKPT_CLASS_NAMES, e->class_names}};
+    struct cr_st_writer *writer = NULL, *whole;
+    void                *buffer = NULL;
+    struct cr_temporary  file;
+    cr_status            status;
     CR_TRY(list_entries(e));
     buffer = cr_alloc(CR_CKPT_CACHED_BYTES, 1);
     if (!buffer) return CR_NO_MEMORY(CR_CKPT_CACHED_BYTES);
@@ -207,7 +209,8 @@ static cr_status write_all(struct export *e, const char *to) {
     if (status != CR_OK) goto out;
     const int fd = file.fd;
     file.fd      = -1; /* the writer closes it */
-    CR_TRY_OUT(cr_st_create_at(fd, file.path, e->entry, e->entries, meta, (int)CR_COUNT(meta), &writer));
+    CR_TRY_OUT(
+        cr_st_create_at(fd, file.path, e->entry, e->entries, meta, (int)CR_COUNT(meta) - !e->class_names, &writer));
     for (int i = 0; i < e->entries; i++) {
         const struct cr_st_entry *entry = cr_st_writer_entry(writer, i), *from = cr_st_find(e->file, entry->name);
         CR_TRY_OUT(from ? write_whole(e, from, writer, buffer) : write_dense(e, entry->name, writer, buffer));
@@ -224,8 +227,8 @@ out:
     return status;
 }
 
-cr_status cr_ckpt_export_dense(const char *from, const char *to) {
-    struct export e = {.path = from};
+cr_status cr_ckpt_export_dense(const char *from, const char *to, const char *class_names) {
+    struct export e = {.path = from, .class_names = class_names};
     bool      sparse;
     cr_status status;
     CR_TRY(cr_st_open_any(from, &e.file));

@@ -78,6 +78,12 @@ void cr_json_put_string(struct cr_json_writer *w, const char *key, const char *s
     cr_text_add_json(w->text, s);
 }
 
+void cr_json_put_strings(struct cr_json_writer *w, const char *key, const char *const *strings, int count) {
+    cr_json_open_array(w, key);
+    for (int i = 0; i < count; i++) cr_json_put_string(w, NULL, strings[i]);
+    cr_json_close_array(w);
+}
+
 void cr_json_put_int(struct cr_json_writer *w, const char *key, int64_t value) {
     if (!w->text) return;
     begin_value(w, key);

@@ -51,9 +51,24 @@ static void add_channels(struct cr_text *out, const float *v, int64_t channels) 
     cr_json_close_array(&w);
 }
 
+/* How an image becomes the input. */
+static void put_preparation(const struct cr_onnx *x, struct cr_text *model) {
+    const struct cr_prepare *prep = x->n->prepare;
+    struct cr_text           text = {0};
+    cr_text_add(&text, "%d", prep->eval_resize ? prep->eval_resize : prep->size);
+    put_metadata(model, "resize", &text);
+    cr_text_add(&text, "\"bilinear\"");
+    put_metadata(model, "interpolation", &text);
+    cr_text_add(&text, "[%d, %d]", prep->size, cr_prepare_width(prep));
+    put_metadata(model, "crop", &text);
+    cr_text_add(&text, "%d", cr_format_bits(prep->format));
+    put_metadata(model, "bits", &text);
+}
+
 static void put_all_metadata(const struct cr_onnx *x, struct cr_text *model) {
     struct cr_text        text = {0};
     struct cr_json_writer w    = cr_json_writer(&text, CR_JSON_SPACED);
+    put_preparation(x, model);
     for (int i = 0; i < x->p->ops; i++) {
         const struct cr_input_attr *a = &x->p->op[i].attr.input;
         if (x->p->op[i].kind != CR_OP_normalize) continue;
@@ -71,9 +86,7 @@ static void put_all_metadata(const struct cr_onnx *x, struct cr_text *model) {
         w = cr_json_writer(&text, CR_JSON_SPACED);
     }
     if (!x->n->class_names) return;
-    cr_json_open_array(&w, NULL);
-    for (int i = 0; i < x->n->classes; i++) cr_json_put_string(&w, NULL, x->n->class_names[i]);
-    cr_json_close_array(&w);
+    cr_json_put_strings(&w, NULL, x->n->class_names, x->n->classes);
     put_metadata(model, "class_names", &text);
 }
 
@@ -125,7 +138,7 @@ static cr_status write_model(struct cr_onnx *x, const char *path) {
     return status;
 }
 
-cr_status cr_onnx_write(const struct cr_onnx_network *network, const char *path) {
+cr_status cr_onnx_write(const struct cr_onnx_network *network, const char *path, int *integer_max) {
     struct cr_onnx x = {
         .n = network, .p = network->eval, .folded = cr_alloc((size_t)network->eval->ops + 1, sizeof *x.folded)};
     cr_status status = x.folded ? CR_OK : CR_NO_MEMORY((size_t)network->eval->ops);
@@ -133,6 +146,7 @@ cr_status cr_onnx_write(const struct cr_onnx_network *network, const char *path)
     for (int i = 0; status == CR_OK && i < x.p->ops; i++) status = cr_onnx_put_op(&x, i);
     if (status == CR_OK && network->thresholds) put_probabilities(&x);
     if (status == CR_OK) status = write_model(&x, path);
+    *integer_max = x.integer_max;
     cr_text_free(&x.nodes);
     cr_text_free(&x.initializers);
     cr_free(x.folded);

@@ -25,7 +25,8 @@ struct cr_onnx {
     const struct cr_onnx_network *n;
     const struct cr_program      *p;
     struct cr_text                nodes, initializers; /* encoded fields of GraphProto */
-    bool                         *folded; /* [ops]: this batch norm is folded into the convolution before it */
+    bool                         *folded;      /* [ops]: this batch norm is folded into the convolution before it */
+    int                           integer_max; /* largest magnitude of an 8-bit weight so far */
 };
 
 /* ---- onnx_nodes.c ---- */

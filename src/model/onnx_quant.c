@@ -4,6 +4,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 bool cr_onnx_is_quantized(const struct cr_onnx *x, int w) {
@@ -71,7 +72,7 @@ static double clamp(double v, double most) {
 
 /* The factor of the BN becomes part of the scale, its sign part of the integers. A factor near 0 would leave no room
  * for the bias in 32 bits; the scale is then larger. */
-static void fill_channel(const struct cr_onnx *x, struct filter *f, const float *w_scale, int64_t k) {
+static void fill_channel(struct cr_onnx *x, struct filter *f, const float *w_scale, int64_t k) {
     const double bias_max = 0x1p30;
     const float *w        = cr_onnx_data(x, f->param);
     double       factor, bias;
@@ -83,10 +84,11 @@ static void fill_channel(const struct cr_onnx *x, struct filter *f, const float 
     f->bias[k]         = (int32_t)clamp(rint(bias / (double)f->bias_scale[k]), 0x1p31 - 1);
     for (int64_t c = 0; c < f->C; c++)
         for (int64_t t = 0; t < f->taps; t++) {
-            const double q = clamp(rint((double)w[(k * f->taps + t) * f->C + c] / (double)w_scale[k]), 127);
-            f->integer[(k * f->C + c) * f->taps + t] =
-                (int8_t)(exact >= (double)scale ? copysign(1, factor) * q
-                                                : rint(q * (double)w_scale[k] * factor / (double)scale));
+            const double q        = clamp(rint((double)w[(k * f->taps + t) * f->C + c] / (double)w_scale[k]), 127);
+            const double signed_q = exact >= (double)scale ? copysign(1, factor) * q
+                                                           : rint(q * (double)w_scale[k] * factor / (double)scale);
+            f->integer[(k * f->C + c) * f->taps + t] = (int8_t)signed_q;
+            x->integer_max                           = CR_MAX(x->integer_max, abs((int)signed_q));
         }
 }
 

@@ -7,7 +7,12 @@
 
 #include "config/config.h"
 
-enum { CR_HISTOGRAM_BINS = 2048, CR_QUANT_LEVELS_U8 = 255, CR_QUANT_LEVELS_I8 = 127 };
+enum {
+    CR_HISTOGRAM_BINS  = 2048,
+    CR_QUANT_LEVELS_U8 = 255,
+    CR_QUANT_LEVELS_I8 = 127,
+    CR_QUANT_LEVELS_I7 = 63 /* of weights: the sum of two products with u8 then fits into 16 bits */
+};
 
 /* Magnitudes of the values of one tensor over many batches. All images are seen twice: first for the largest magnitude,
  * then for the counts. A zeroed struct has seen no value. */
@@ -26,9 +31,9 @@ void cr_histogram_add(struct cr_histogram *histogram, const float *values, int64
  * Without any value above 0 the scale is 1. */
 float cr_histogram_scale(const struct cr_histogram *histogram, enum cr_quant_method method, int levels);
 
-/* Scale of one output channel of a filter, with `count` weights: the largest magnitude / CR_QUANT_LEVELS_I8; 1 if all
- * weights are 0. */
-float cr_quant_filter_scale(const float *weights, int64_t count);
+/* Scale of one output channel of a filter, with `count` weights: the largest magnitude / levels; 1 if all weights are
+ * 0. Weights / scale are then integers of at most `levels`: CR_QUANT_LEVELS_I8 or CR_QUANT_LEVELS_I7. */
+float cr_quant_filter_scale(const float *weights, int64_t count, int levels);
 
 /* x / scale, rounded to the nearest integer (ties to even) and saturated to -127 ... 127; NaN becomes 0. */
 int8_t cr_quant_round_i8(float x, float scale);

@@ -92,8 +92,8 @@ int8_t cr_quant_round_i8(float x, float scale) {
     return (int8_t)fmaxf(fminf(q, CR_QUANT_LEVELS_I8), -CR_QUANT_LEVELS_I8);
 }
 
-float cr_quant_filter_scale(const float *weights, int64_t count) {
+float cr_quant_filter_scale(const float *weights, int64_t count, int levels) {
     float largest = 0;
     for (int64_t i = 0; i < count; i++) largest = fmaxf(largest, fabsf(weights[i]));
-    return largest > 0 ? fmaxf(largest / CR_QUANT_LEVELS_I8, 0x1p-126f) : 1;
+    return largest > 0 ? fmaxf(largest / (float)levels, 0x1p-126f) : 1;
 }

@@ -181,12 +181,54 @@ static cr_status split_lines(char *text, struct cr_arena *arena, const char ***n
     return CR_OK;
 }
 
+/* Reads a JSON list of strings. *count stays 0 when the text is something else: another program wrote it. */
+static cr_status parse_names(const char *text, struct cr_arena *arena, const char ***names, int *count) {
+    const size_t   length = strlen(text);
+    char          *copied = cr_arena_printf(arena, "%s", text), *name;
+    int            used   = 0;
+    size_t         quotes = 0;
+    struct cr_json json;
+    for (size_t i = 0; i < length; i++) quotes += text[i] == '"';
+    const char **list = cr_arena_alloc(arena, (quotes / 2 + 1) * sizeof *list);
+    if (!copied || !list) return CR_NO_MEMORY(length);
+    cr_json_start(&json, copied, length);
+    bool good = cr_json_expect(&json, '[');
+    for (bool more = true; good && more; more = cr_json_take(&json, ',')) {
+        good = cr_json_string(&json, &name) && !strchr(name, '\n');
+        if (good) list[used++] = name;
+    }
+    if (!good || !cr_json_expect(&json, ']') || !cr_json_end(&json)) return CR_OK;
+    *names = list;
+    *count = used;
+    return CR_OK;
+}
+
+/* The names that `export` writes into a file of weights. A file that cannot be opened has none: whoever loads its
+ * weights says why. */
+static cr_status names_in_file(const char *weights, struct cr_arena *arena, const char ***names, int *count) {
+    struct cr_st_file *file = NULL;
+    char              *path;
+    CR_TRY(cr_ckpt_model_path(weights, &path));
+    cr_status   status = cr_st_open_any(path, &file);
+    const char *text   = status == CR_OK ? cr_st_meta_find(file, CR_CKPT_CLASS_NAMES) : NULL;
+    if (text) status = parse_names(text, arena, names, count);
+    if (status != CR_OK && status != CR_ERR_MEMORY) {
+        cr_error_clear();
+        status = CR_OK;
+    }
+    cr_st_close(file);
+    cr_free(path);
+    return status;
+}
+
 cr_status cr_saved_model_names(const char *weights, struct cr_arena *arena, const char ***names, int *count) {
     char     *text = NULL, path[CR_PATH_MAX];
     bool      imagenet;
     cr_status status;
     *names = NULL;
     *count = 0;
+    CR_TRY(names_in_file(weights, arena, names, count));
+    if (*count) return CR_OK;
     CR_TRY_OUT(read_beside(weights, "classes.txt", path, &imagenet, &text));
     if (!text && imagenet) {
         text = cr_strdup(cr_imagenet_classes);

@@ -19,8 +19,8 @@ void              cr_saved_model_free(struct cr_saved_model *model);
 
 /* Number of classes of the classifier in the weights of config (model.weights). CR_ERR_FORMAT without a classifier. */
 CR_MUST cr_status cr_saved_model_classes(const struct cr_config *config, int *classes);
-/* Reads the names in classes.txt next to the weights, which the arena owns. Published weights have those of ImageNet
- * without such a file; otherwise *count is 0. */
+/* Reads the names of the classes: those in the metadata of an exported file, else those in classes.txt next to the
+ * weights; the arena owns them. Published weights have those of ImageNet without such a file; otherwise *count is 0. */
 CR_MUST cr_status cr_saved_model_names(const char *weights, struct cr_arena *arena, const char ***names, int *count);
 /* The same for a comparison with the classes of a dataset. ImageNet's names, which published weights and networks made
  * of them have, are not those of its folders (n01440764): *count is 0 where they are not the names of the dataset. */

@@ -148,7 +148,8 @@ PY
 few="data.root=inet train.batch=100 --steps 1"
 run train net.ini $few -o inet-net; expect "ImageNet: train" 0
 mkdir nameless && cp inet-net/last/config.ini nameless
-run export inet-net --last -o nameless/w.safetensors; expect "ImageNet: export" 0
+run export inet-net --last -o named.safetensors; expect "ImageNet: export" 0
+python_tools -c 'import weights_file as w; t, meta = w.read("named.safetensors"); del meta["label_names"]; w.write("nameless/w.safetensors", t, meta)'
 cp -r nameless published && mv published/w.safetensors published/resnet18-f37072fd.pth # the name of published weights
 run prune net.ini data.root=inet --weights published/resnet18-f37072fd.pth --sparsity 1e-9 -o inet-pruned; expect "ImageNet: prune" 0
 is "ImageNet: the network's names" "$(head -1 inet-pruned/last/classes.txt)" tench
@@ -159,6 +160,27 @@ for teacher in nameless/w.safetensors published/resnet18-f37072fd.pth inet-prune
     run eval net.ini data.root=inet --weights $teacher; expect "ImageNet: eval $name" 0 "label k of the dataset is taken as its class k"
     holds "ImageNet: eval $name: no warning" sh -c '! grep -q warning stderr'
 done
+
+# ---- exported weights have the names in their metadata ----
+mkdir alone && run export zbc-net -o alone/w.safetensors; expect "exported weights" 0
+is "exported weights: names" "$(python_tools -c 'import json, weights_file; print(json.loads(weights_file.read("alone/w.safetensors")[1]["label_names"]))')" "['z', 'b', 'c']"
+printf 'not\nof\nthem\n' >alone/classes.txt
+run eval net.ini data.root=zbc --weights alone/w.safetensors; expect "exported weights: eval" 0 "classes are matched by name"; right "exported weights: eval"
+run predict net.ini data.root=nowhere --weights alone/w.safetensors abc/val/a/0.png -k 1; expect "exported weights: predict" 0 " z"
+run quantize net.ini data.root=zbc --weights alone/w.safetensors -o alone-int8; is "exported weights: quantize" "$(names alone-int8)" "z b c "
+run export alone/w.safetensors -o alone/again.safetensors; holds "exported again" cmp alone/w.safetensors alone/again.safetensors
+moved net '"quoted" \' ü c; run export moved -o alone/w.safetensors; expect "export: quotes and accents" 0
+run predict net.ini data.root=nowhere --weights alone/w.safetensors abc/val/a/0.png abc/val/b/0.png -k 1; expect "names with quotes and accents" 0 '"quoted" \' " ü"
+other() { # VALUE: another program's entry with this key; classes.txt is used
+    python_tools - "$1" <<'PY'
+import sys
+import weights_file
+tensors, meta = weights_file.read("alone/again.safetensors")
+weights_file.write("alone/other.safetensors", tensors, {**meta, "label_names": sys.argv[1]})
+PY
+    run predict net.ini data.root=nowhere --weights alone/other.safetensors abc/val/a/0.png -k 1; expect "label_names: $1" 0 " not"
+}
+for value in "" "z,b,c" '["z", "b"' '["z", "b", 3]' '["z", "b", "c"] x' '["z\nb", "b", "c"]' '{}' '[]'; do other "$value"; done
 
 # ---- training and validation ----
 cp -r abc mixed && mv mixed/val/a mixed/val/A

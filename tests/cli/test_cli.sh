@@ -176,7 +176,7 @@ packer=$!
 await $packer compgen -G 'stopped/*.tmp.*'
 kill -TERM $packer; wait $packer; is "data pack that is stopped" $? 143
 is "data pack that is stopped leaves nothing" "$(ls stopped) $(cat stopped/train.crpk)" "train.crpk kept"
-run data verifi packed; expect "no such data command" 2 "verifi is neither a configuration nor one of stat, verify, pack and shapes"
+run data verifi packed; expect "no such data command" 2 "verifi is neither a configuration nor one of stat, show, verify, pack and shapes"
 mkdir -p unsplit/a unsplit/b; cp "$(find images -name '*.png' | head -1)" unsplit/a; cp unsplit/a/* unsplit/b
 run data pack unsplit unsplit-packed; expect "data pack without validation images" 2 "val_fraction"
 holds "data pack without validation images packs nothing" [ ! -e unsplit-packed ]

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# test_cli_quantize.sh: cresnet quantize: a small network trained on generated shapes, all methods, --max-drop, quant.keep; eval, predict, export and
+# test_cli_quantize.sh: cresnet quantize: a small network trained on generated shapes, all methods, --reduce-range, --max-drop, quant.keep; eval, predict, export and
 # the Python module on the quantised network; its file against the one in floating point; mistakes, damaged files, Ctrl-C; the published
 # ResNet-20 on CIFAR-10 where CRESNET_TEST_DATA has both. Ends with "N passed, N failed, N skipped".
 . "$(dirname "$0")/../harness/cli_support.sh"
@@ -40,7 +40,11 @@ is "the methods differ" "$(cat Q-*/last/model.safetensors | wc -c)" "$(cat Q-max
 is "the methods choose other scales" "$(sha256sum Q-*/last/model.safetensors | cut -c1-64 | sort -u | wc -l)" 2
 run quantize R -o again -q; expect "quantize" 0 "320 images by entropy; 7 of 7 layers in int8" "drop" "saved in again"
 holds "the same scales again" cmp again/last/model.safetensors Q-entropy/last/model.safetensors
-run quantize R -o few --images 33 --json -q; expect "--images" 0 '"calibration_images": 33'
+run quantize R -o few --images 33 --json; expect "--images" 0 '"calibration_images": 33'; holds "--images 33: no warning" sh -c '! grep -q warning stderr'
+run quantize R -o one --images 1; expect "--images 1" 0 "warning: the scales come from few images (1)" "at least 32" "calibrated with 1 images" "drop "
+run quantize R -o narrow --reduce-range --json; expect "--reduce-range" 0
+holds "--reduce-range: accuracy" [ "$(correct '["int8"]')" -ge $((float - 16)) ]
+holds "--reduce-range: weights" check_int8 $whole narrow/last/model.safetensors "" 63
 holds "the file is smaller" [ "$(wc -c <Q-max/last/model.safetensors)" -lt "$(wc -c <$whole)" ]
 holds "the configuration is that of the network" grep -q '^type = int8' Q-max/last/config.ini
 
@@ -52,7 +56,9 @@ run predict Q-max "$image" --json train.fuse=no; expect "predict without fusion"
 run eval Q-max --json -q; fused=$(field loss); run eval Q-max --json -q train.fuse=no
 holds "rounded values in floating point have the same loss" python3 -c "assert abs($fused - $(field loss)) < 0.01, ($fused, $(field loss))"
 run plan Q-max --program --which eval; expect "plan" 0 "qconv"
-run export Q-max -o q.onnx; expect "export --onnx" 0; holds "ONNX has 8-bit values" grep -q -a QuantizeLinear q.onnx
+run export Q-max -o q.onnx; expect "export --onnx" 0 "weights of 8 bits" "session.x64quantprecision=1" "--reduce-range"
+run export narrow -o narrow.onnx; expect "export of a reduced range" 0 "weights of 7 bits: for all processors"
+holds "ONNX has 8-bit values" grep -q -a QuantizeLinear q.onnx
 
 # ---- layers in floating point ----
 run quantize R -o K --json -q quant.keep=conv1,fc; expect "quant.keep" 0 '"keep": ["conv1", "fc"]'

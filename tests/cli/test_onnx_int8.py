@@ -1,11 +1,17 @@
 #!/usr/bin/env python3
 """test_onnx_int8.py: the ONNX file of a quantised network: every QuantizeLinear and DequantizeLinear names its zero points, which have the
-shape of the scales and the type of the integers, and onnxruntime computes the probabilities of `cresnet predict` from it: without
-optimisation, with it, and with session.x64quantprecision, its switch for processors without VNNI. Comparisons need onnxruntime (peers.py)."""
+shape of the scales and the type of the integers; with --reduce-range no weight is outside -64 ... 63, so that the sum of two products with 255
+fits into 16 bits; and the probabilities are those of `cresnet predict`: computed with numpy by the definitions of the operators, and by
+onnxruntime without optimisation, with it, and with session.x64quantprecision, its switch for processors without VNNI, on this processor and on
+an emulated one without AVX-512. Comparisons need numpy, onnxruntime (peers.py) and qemu-x86_64."""
 import json
 import os
+import platform
 import random
 import re
+import shutil
+import struct
+import subprocess
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "tools"))
@@ -13,7 +19,9 @@ import onnx_runtime
 import onnx_text
 import peers
 import png
-from support import TINY_MODEL, check, cresnet, predicted, run, skip
+from support import ROOT, TINY_MODEL, check, cresnet, predicted, run, skip
+
+onnx_numpy = f"{ROOT}/tests/tools/onnx_numpy.py"
 
 SIZE, IMAGES = 16, 32
 UINT8, INT8, INT32 = 2, 3, 6  # TensorProto.DataType
@@ -38,26 +46,8 @@ lr = 0.1
 """
 
 
-def graph_of(path):
-    """(nodes as {field: list of values}, initializers {name: (type, dims, bytes)})."""
-    with open(path, "rb") as f:
-        graph = next(value for name, _, value in onnx_text.fields(f.read(), "MODEL") if name == "graph")
-    nodes, initializers = [], {}
-    for name, kind, value in onnx_text.fields(graph, "GRAPH"):
-        if name not in ("node", "initializer"):
-            continue
-        entry = {}
-        for field, _, content in onnx_text.fields(value, kind):
-            entry.setdefault(field, []).append(content)
-        if name == "node":
-            nodes.append(entry)
-        else:
-            initializers[entry["name"][0]] = entry["data_type"][0], entry.get("dims", []), entry.get("raw_data", [b""])[0]
-    return nodes, initializers
-
-
 def zero_points(path):
-    nodes, initializers = graph_of(path)
+    nodes, initializers, _ = onnx_text.graph_of(path)
     producers, kinds = {node["output"][0]: node for node in nodes}, {}
     for node in nodes:
         op, name = node["op_type"][0].decode(), node["name"][0].decode()
@@ -91,41 +81,89 @@ def rectangle(draw):
     return lambda x, y: colours[left <= x <= right and top <= y <= bottom]
 
 
-def is_exact(level, switch):
-    """Without VNNI, optimised x86 kernels of onnxruntime saturate sums of two products, unless the switch is set."""
+def has_dot_products():
+    """Whether this processor adds 8-bit products in 32 bits. Optimised x86 kernels of onnxruntime for other processors saturate sums of two
+    products, unless the switch is set or the weights have 7 bits."""
     with open("/proc/cpuinfo") as f:
         text = f.read()
-    return level == "ORT_DISABLE_ALL" or switch == "1" or not re.search(r"^flags\s*:", text, re.M) or bool(re.search(r"avx512_vnni|avx_vnni", text))
+    return not re.search(r"^flags\s*:", text, re.M) or bool(re.search(r"avx512_vnni|avx_vnni", text))
+
+
+def near(name, ours, theirs):
+    far = [max(abs(a - b) for a, b in zip(p, q)) for p, q in zip(ours, theirs)] or [1]
+    check(f"{name}: probabilities", max(far) <= FARTHEST and sum(far) / IMAGES <= MEAN, far)
+
+
+def weights(path, least, most):
+    """Checks the range of the 8-bit weights, and that it is used; 4-D and 2-D tensors of int8 are weights, vectors are zero points."""
+    _, initializers, _ = onnx_text.graph_of(path)
+    integers = [struct.unpack(f"{len(raw)}b", raw) for kind, dims, raw in initializers.values() if kind == INT8 and len(dims) > 1]
+    check(f"{path}: range of weights", len(integers) == 7 and least <= min(map(min, integers)) and max(map(max, integers)) == most, integers)
+    pairs = 255 * max(abs(a) + abs(b) for some in integers for a, b in zip(some, some[1:]))
+    check(f"{path}: two products fit into 16 bits: {most == 63}", (pairs <= 32767) == (most == 63), pairs)
+
+
+def metadata():
+    """All values are JSON: what an image needs before it is the input, and the names of the classes."""
+    ran = cresnet("export", "Q", "-o", "m.onnx", "data.eval_resize=20", "data.eval_crop=12")
+    check("export with other sizes", ran.returncode == 0, ran.stderr)
+    names = sorted(os.listdir("shapes/val"))
+    want = {"resize": 20, "interpolation": "bilinear", "crop": [12, 12], "bits": 8, "mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225],
+            "class_names": names}
+    for file, sizes in (("m.onnx", {}), ("Q.onnx", {"resize": SIZE, "crop": [SIZE, SIZE]})):
+        _, _, meta = onnx_text.graph_of(file)
+        check(f"{file}: metadata", meta == {**want, **sizes}, meta)
+
+
+def compare(run_folder, ours):
+    """Of run Q the weights have 8 bits, of run N 7."""
+    file, narrow = f"{run_folder}.onnx", run_folder == "N"
+    with_numpy = peers.interpreter("numpy")
+    if with_numpy:
+        ran = subprocess.run([with_numpy, "-B", onnx_numpy, "pixels.json", str(SIZE), file], capture_output=True, text=True)
+        check(f"{file}: numpy", ran.returncode == 0, ran.stderr)
+        near(f"{file}: numpy", ours, json.loads(ran.stdout) if ran.returncode == 0 else [])
+    else:
+        skip("no python3 with numpy: not compared")
+    python, qemu = peers.interpreter("onnxruntime", "numpy"), shutil.which("qemu-x86_64")
+    if not python:
+        skip("no python3 with onnxruntime: not compared")
+        return
+    haswell = [qemu, "-cpu", "Haswell"] if qemu and platform.machine() == "x86_64" else []
+    if not haswell:
+        skip("no qemu-x86_64: no processor without AVX-512")
+    for level, switch in (("ORT_DISABLE_ALL", "0"), ("ORT_ENABLE_ALL", "0"), ("ORT_ENABLE_ALL", "1")):
+        exact = narrow or level == "ORT_DISABLE_ALL" or switch == "1"
+        for emulator in [[]] * (exact or has_dot_products()) + [haswell] * (exact and bool(haswell)):
+            name = f"{file}: onnxruntime, {level}, switch {switch}{', emulated' * bool(emulator)}"
+            theirs, said = onnx_runtime.probabilities(python, "pixels.json", SIZE, [file], level, switch, emulator)
+            check(name, theirs, said[-400:])
+            near(name, ours, theirs.get(file, []))
 
 
 def main():
     with open("net.ini", "w") as f:
         f.write(CONFIG)
-    for command in (("train", "net.ini", "-o", "R", "-q"), ("quantize", "R", "-o", "Q", "-q"), ("export", "Q", "-o", "q.onnx")):
-        ran = cresnet(*command)
-        check(command[0], ran.returncode == 0, ran.stderr)
-    zero_points("q.onnx")
+    for command in (("train", "net.ini", "-o", "R"), ("quantize", "R", "-o", "Q"), ("quantize", "R", "-o", "N", "--reduce-range"),
+                    ("export", "Q", "-o", "Q.onnx"), ("export", "N", "-o", "N.onnx")):
+        ran = cresnet(*command, "-q")
+        check(" ".join(command), ran.returncode == 0, ran.stderr)
+    zero_points("Q.onnx")
+    zero_points("N.onnx")
+    weights("Q.onnx", -127, 127)
+    weights("N.onnx", -64, 63)
+    metadata()
     os.mkdir("images")
     pixels = []
     for i in range(IMAGES):
         pixels.append(png.write(f"images/{i:02}.png", SIZE, SIZE, rectangle(random.Random(i))))
-    ours, _ = predicted("Q", "images")
-    classes = {p.index(max(p)) for p in ours}
-    check("the images are of several classes, with sure and unsure predictions", len(classes) > 3 and max(map(max, ours)) - min(map(max, ours)) > 0.3, ours)
-    python = peers.interpreter("onnxruntime", "numpy")
-    if not python:
-        skip("no python3 with onnxruntime: not compared")
-        return
     with open("pixels.json", "w") as f:
         json.dump(pixels, f)
-    for level, switch in (("ORT_DISABLE_ALL", "0"), ("ORT_ENABLE_ALL", "0"), ("ORT_ENABLE_ALL", "1")):
-        if not is_exact(level, switch):
-            skip(f"{level} without the switch: this processor has no VNNI, and onnxruntime saturates")
-            continue
-        theirs, said = onnx_runtime.probabilities(python, "pixels.json", SIZE, ["q.onnx"], level, switch)
-        check(f"onnxruntime, {level}, switch {switch}", theirs, said[-400:])
-        far = [max(abs(a - b) for a, b in zip(p, q)) for p, q in zip(ours, theirs.get("q.onnx", []))] or [1]
-        check(f"{level}, switch {switch}: probabilities", max(far) <= FARTHEST and sum(far) / IMAGES <= MEAN, far)
+    for run_folder in ("Q", "N"):
+        ours, _ = predicted(run_folder, "images")
+        classes = {p.index(max(p)) for p in ours}
+        check("the images are of several classes, with sure and unsure predictions", len(classes) > 3 and max(map(max, ours)) - min(map(max, ours)) > 0.3, ours)
+        compare(run_folder, ours)
 
 
 run(main)

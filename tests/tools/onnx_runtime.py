@@ -7,11 +7,11 @@ import subprocess
 import sys
 
 
-def probabilities(python, pixels, size, files, level="ORT_ENABLE_ALL", switch="0"):
+def probabilities(python, pixels, size, files, level="ORT_ENABLE_ALL", switch="0", emulator=()):
     """({"version": ..., file: [images][classes]} or {}, messages). python: an interpreter that has onnxruntime. pixels: a JSON file with the RGB
     bytes of images of `size` squared; they are normalised as the file says. level: of the graph's optimisation; switch:
-    session.x64quantprecision."""
-    ran = subprocess.run([python, "-B", __file__, pixels, str(size), level, switch, *files], capture_output=True, text=True)
+    session.x64quantprecision; emulator: the words of a command that runs programs of another processor."""
+    ran = subprocess.run([*emulator, python, "-B", __file__, pixels, str(size), level, switch, *files], capture_output=True, text=True)
     return json.loads(ran.stdout) if ran.returncode == 0 else {}, ran.stderr
 
 

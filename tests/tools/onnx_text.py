@@ -8,6 +8,7 @@ It refuses fields that it does not know, varints that are longer than needed and
 text have the same bytes. Raw data of more than 8 numbers is shown as its SHA-256, its sum and its first numbers.
 """
 import hashlib
+import json
 import struct
 import sys
 
@@ -93,6 +94,27 @@ def lines(data, message="MODEL", depth=0):
         elif kind == "float":
             value = "%.9g" % value
         yield f"{head} {value}"
+
+
+def graph_of(path):
+    """(nodes as {field: list of values}, initializers {name: (type, dims, bytes)}, metadata {key: value}); metadata values are JSON."""
+    nodes, initializers, meta = [], {}, {}
+    with open(path, "rb") as f:
+        model = list(fields(f.read(), "MODEL"))
+    for _, _, value in (field for field in model if field[0] == "metadata_props"):
+        entry = {name: text.decode() for name, _, text in fields(value, "ENTRY")}
+        meta[entry["key"]] = json.loads(entry["value"])
+    for name, kind, value in fields(next(value for name, _, value in model if name == "graph"), "GRAPH"):
+        if name not in ("node", "initializer"):
+            continue
+        entry = {}
+        for field, _, content in fields(value, kind):
+            entry.setdefault(field, []).append(content)
+        if name == "node":
+            nodes.append(entry)
+        else:
+            initializers[entry["name"][0]] = entry["data_type"][0], entry.get("dims", []), entry.get("raw_data", [b""])[0]
+    return nodes, initializers, meta
 
 
 if __name__ == "__main__":

@@ -23,10 +23,11 @@ static void make_scales(const struct cr_param_store *store, int scale, const flo
             strncmp(store->param[i].name, q->name, length - suffix) == 0)
             filter = i;
     for (int64_t k = 0; k < q->elems; k++) {
-        const int64_t count    = filter == CR_NONE ? 0 : store->param[filter].elems / q->elems;
-        running[q->offset + k] = filter == CR_NONE
-                                     ? activation_scale
-                                     : cr_quant_filter_scale(value + store->param[filter].offset + k * count, count);
+        const int64_t count = filter == CR_NONE ? 0 : store->param[filter].elems / q->elems;
+        running[q->offset + k] =
+            filter == CR_NONE
+                ? activation_scale
+                : cr_quant_filter_scale(value + store->param[filter].offset + k * count, count, CR_QUANT_LEVELS_I8);
     }
 }
 

@@ -2,7 +2,9 @@
  * safetensors, or graph and weights as ONNX. */
 #include "checkpoint/checkpoint.h"
 #include "cli/common/command.h"
+#include "formats/json_write.h"
 #include "model/onnx.h"
+#include "quantization/quantization.h"
 #include "session/checkpoint_tensors.h"
 #include "session/saved_model.h"
 #include "session/session.h"
@@ -12,26 +14,50 @@
 /* ---- weights ---- */
 
 static cr_status export_weights(const void *context, const char *file) {
-    const struct cr_args *args = context;
-    char                 *path, chosen[CR_PATH_MAX];
+    const struct cr_args *args  = context;
+    struct cr_cmd_names   names = {0};
+    struct cr_text        list  = {0};
+    struct cr_json_writer w     = cr_json_writer(&list, CR_JSON_SPACED);
+    char                 *path  = NULL, chosen[CR_PATH_MAX];
+    cr_status             status;
     if (args->overrides)
         return cr_args_fail(args, "%s: configuration keys can only be set for an ONNX file", args->override[0]);
     CR_TRY(cr_cmd_weights_choose(args, args->operand[0], chosen));
-    CR_TRY(cr_ckpt_model_path(chosen, &path));
-    cr_status status = cr_ckpt_export_dense(path, file);
+    CR_TRY_OUT(cr_ckpt_model_path(chosen, &path));
+    CR_TRY_OUT(cr_cmd_names_load(path, &names));
+    if (names.count) cr_json_put_strings(&w, NULL, names.at, names.count);
+    if (list.failed) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory: class names");
+    CR_TRY_OUT(cr_ckpt_export_dense(path, file, list.data));
+out:
+    cr_text_free(&list);
+    cr_arena_free(&names.arena);
     cr_free(path);
     return status;
 }
 
 /* ---- ONNX ---- */
 
+/* The sum of two products of u8 and 8-bit weights can exceed the 16 bits in which x86 processors without 8-bit dot
+ * products add them. */
+static void log_range(int integer_max) {
+    if (integer_max > CR_QUANT_LEVELS_I7)
+        cr_log(CR_LOG_INFO,
+               "int8 weights of 8 bits: for GPUs, ARM, and x86 processors with VNNI; on other x86 processors "
+               "set session.x64quantprecision=1 in onnxruntime, or export what `cresnet quantize "
+               "--reduce-range` makes");
+    else if (integer_max)
+        cr_log(CR_LOG_INFO, "int8 weights of 7 bits: for all processors");
+}
+
 static cr_status write_onnx(struct cr_session *session, const struct cr_cmd_names *names, bool fold, const char *file) {
-    struct cr_onnx_network network = {.fold        = fold,
+    struct cr_onnx_network network = {.prepare     = &session->prepare_eval,
+                                      .fold        = fold,
                                       .classes     = session->model.classes,
                                       .class_names = names->count == session->model.classes ? names->at : NULL};
     struct cr_program      eval    = {0};
     float                 *value = NULL, *running = NULL;
     double                *thresholds = NULL;
+    int                    integer_max;
     cr_status              status;
     CR_TRY(cr_model_program(&session->model, session->config, CR_PROGRAM_EVAL, 1, &eval));
     CR_TRY_OUT(cr_state_buffer_copy(session, CR_BUFFER_VALUE, &value));
@@ -45,7 +71,8 @@ static cr_status write_onnx(struct cr_session *session, const struct cr_cmd_name
     network.eval    = &eval;
     network.value   = value;
     network.running = running;
-    CR_TRY_OUT(cr_onnx_write(&network, file));
+    CR_TRY_OUT(cr_onnx_write(&network, file, &integer_max));
+    log_range(integer_max);
 out:
     cr_program_free(&eval);
     cr_free(value);

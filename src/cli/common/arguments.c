@@ -204,7 +204,7 @@ static cr_status parse_option(struct parser *p, int id, const char *shown, const
         return cr_args_fail(p->args, "%s -: standard output cannot be used here: name a %s", shown,
                             id == CR_OPT_SVG ? "file" : "folder");
     p->args->value[id] = value;
-    if (option->key) return add_override(p->args, option->key, strlen(option->key), value);
+    if (option->key) return add_override(p->args, option->key, strlen(option->key), option->value ? value : "yes");
     if (id != CR_OPT_SET) return CR_OK;
     const char *equals = strchr(value, '=');
     if (!equals || !strchr(value, '.')) return cr_args_fail(p->args, "--set %s: must be section.key=value", value);

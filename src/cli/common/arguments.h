@@ -94,6 +94,7 @@ enum cr_option_id { /* in the order of --help */
                     CR_OPT_KEEP_SHAPE,
                     CR_OPT_QUANT_IMAGES,
                     CR_OPT_QUANT_METHOD,
+                    CR_OPT_REDUCE_RANGE,
                     CR_OPT_MAX_DROP,
                     CR_OPT_INT8,
                     CR_OPT_EXPORT_FILE,

@@ -127,6 +127,8 @@ static const struct cr_cli_option options[CR_OPT_COUNT] = {
     [CR_OPT_QUANT_IMAGES] = {"images", 0, "N", "quant.images", ON(QUANTIZE), "training images to calibrate with (512)"},
     [CR_OPT_QUANT_METHOD] = {"method", 0, "M", "quant.method", ON(QUANTIZE),
                              "how scales are chosen: entropy (default) or max"},
+    [CR_OPT_REDUCE_RANGE] = {"reduce-range", 0, NULL, "quant.reduce_range", ON(QUANTIZE),
+                             "weights of 7 bits: for ONNX files on x86 processors without VNNI"},
     [CR_OPT_MAX_DROP]     = {"max-drop", 0, "POINTS", NULL, ON(QUANTIZE) | ON(COMPRESS),
                              "largest drop of top-1 in points, e.g. 0.3: keep layers in floating point (compress: try "
                                  "smaller speedups)"},

@@ -132,7 +132,8 @@ static cr_status activation_scales(const struct calibrator *c, struct cr_calibra
 }
 
 static cr_status filter_scales(struct calibrator *c, struct cr_calibration *out) {
-    const struct cr_param_store *store = &c->session.model.store;
+    const struct cr_param_store *store  = &c->session.model.store;
+    const int                    levels = c->config->quant.reduce_range ? CR_QUANT_LEVELS_I7 : CR_QUANT_LEVELS_I8;
     float                       *values;
     cr_status                    status = CR_OK;
     CR_TRY(cr_state_buffer_copy(&c->session, CR_BUFFER_VALUE, &values));
@@ -148,7 +149,8 @@ static cr_status filter_scales(struct calibrator *c, struct cr_calibration *out)
 #ifdef _OPENMP
 #pragma omp parallel for schedule(static)
 #endif
-        for (int64_t k = 0; k < q->elems; k++) scale[k] = cr_quant_filter_scale(values + w->offset + k * row, row);
+        for (int64_t k = 0; k < q->elems; k++)
+            scale[k] = cr_quant_filter_scale(values + w->offset + k * row, row, levels);
     }
 out:
     cr_free(values);

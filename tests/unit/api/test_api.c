@@ -140,7 +140,7 @@ static void files_and_their_bytes_give_the_same_results(void) {
     REQUIRE_CALL(cresnet_classify_files(model, paths, 4, &output, &error));
     CHECK_INT(image_error[0].status, CRESNET_OK);
     CHECK_INT(image_error[1].status, CRESNET_ERROR_FORMAT);
-    CHECK_HAS(image_error[1].text, "bad.png: not a JPEG, PNG or WebP image");
+    CHECK_HAS(image_error[1].text, "bad.png: not an image; JPEG, PNG, WebP, TIFF and BMP can be read");
     CHECK_INT(image_error[2].status, CRESNET_ERROR_IO);
     CHECK_INT(image_error[3].status, CRESNET_OK);
     CHECK(label[1] == -1 && label[2] == -1 && label[0] == label[3] && by_path[1][0] == 0);

@@ -71,8 +71,8 @@ static void read_as_dense(void) {
     cr_ckpt_sparse_free(&s);
     cr_st_close(file);
     unlink(to);
-    REQUIRE_OK(cr_ckpt_export_dense(from, to));
-    REQUIRE_OK(cr_ckpt_export_dense(from, to)); /* exists: replaced */
+    REQUIRE_OK(cr_ckpt_export_dense(from, to, NULL));
+    REQUIRE_OK(cr_ckpt_export_dense(from, to, NULL)); /* exists: replaced */
     REQUIRE_OK(cr_st_open(to, &file));
     CHECK_INT(cr_st_count(file), 2);
     CHECK(cr_st_meta_find(file, CR_CKPT_SPARSE_KEY) == NULL);
@@ -105,7 +105,7 @@ static void corrupt_files_are_refused(void) {
         default: f.version = "2"; break;
         }
         const char *from = make(&f), *to = in_folder("never.safetensors");
-        CHECK_STATUS(cr_ckpt_export_dense(from, to), CR_ERR_FORMAT);
+        CHECK_STATUS(cr_ckpt_export_dense(from, to, NULL), CR_ERR_FORMAT);
         CHECK_HAS(cr_error_message(), "sparse.safetensors: ");
         CHECK(access(to, F_OK) != 0);
     }
@@ -115,7 +115,7 @@ static void failures_leak_nothing(void) {
     const char *from = make(&good), *to = in_folder("again.safetensors");
     for_each_failing_alloc(f, .least = 10) {
         failing_alloc_begin(&f);
-        const cr_status status = cr_ckpt_export_dense(from, to);
+        const cr_status status = cr_ckpt_export_dense(from, to, NULL);
         failing_alloc_end(&f, status);
         CHECK((access(to, F_OK) == 0) == (status == CR_OK));
     }

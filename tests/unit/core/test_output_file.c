@@ -32,6 +32,8 @@ static const struct {
     [CR_OUTPUT_POOL_SVG]    = {BYTES(CR_OUTPUT_POOL_SVG_START)},
     [CR_OUTPUT_EXPLAIN_PNG] = {BYTES(
         "\x89PNG\r\n\x1a\n.........................1234tEXtSoftware\0" CR_OUTPUT_EXPLAIN_SOFTWARE)},
+    [CR_OUTPUT_SHOW_PNG]    = {BYTES(
+           "\x89PNG\r\n\x1a\n.........................1234tEXtSoftware\0" CR_OUTPUT_SHOW_SOFTWARE)},
     [CR_OUTPUT_EXPLAIN_CSV] = {BYTES(CR_OUTPUT_EXPLAIN_START ",")},
     [CR_OUTPUT_PACK]        = {BYTES("\x89"
                                             "CRPK\r\n\x1a")},

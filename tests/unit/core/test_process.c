@@ -56,7 +56,7 @@ static bool vfork_shares_memory(void) {
 
 static void a_program_that_is_not_there(void) {
     const char *const               argv[]  = {"none", NULL};
-    const struct cr_process_program program = {"/nowhere/none", argv, NULL, -1, -1, -1, false};
+    const struct cr_process_program program = {"/nowhere/none", argv, -1, -1, -1, false};
     pid_t                           process = 1;
     int                             how;
     if (!vfork_shares_memory()) SKIP("vfork() is fork() here: an emulator, or the thread sanitizer");

@@ -28,11 +28,17 @@ static void failing_allocations(void) {
     REQUIRE_OK(cr_state_buffer_copy(&s, CR_BUFFER_VALUE, &value));
     REQUIRE_OK(cr_state_buffer_copy(&s, CR_BUFFER_RUNNING, &running));
     const char *const            names[] = {"a\"b", "\xc3\xa4", "c"};
-    const struct cr_onnx_network network = {
-        .eval = &eval, .value = value, .running = running, .class_names = names, .classes = 3, .fold = true};
+    const struct cr_onnx_network network = {.eval        = &eval,
+                                            .value       = value,
+                                            .running     = running,
+                                            .prepare     = &s.prepare_eval,
+                                            .class_names = names,
+                                            .classes     = 3,
+                                            .fold        = true};
+    int                          integer_max;
     for_each_failing_alloc(f, .least = 20) {
         failing_alloc_begin(&f);
-        const cr_status status = cr_onnx_write(&network, path);
+        const cr_status status = cr_onnx_write(&network, path, &integer_max);
         failing_alloc_end(&f, status);
         CHECK((access(path, F_OK) == 0) == (status == CR_OK));
     }

@@ -120,12 +120,27 @@ static void scale_of_a_filter(void) {
             float largest = 0;
             fill((enum shape)shape, values);
             for (int64_t i = 0; i < count; i++) largest = CR_MAX(fabsf(values[i]), largest);
-            CHECK(cr_quant_filter_scale(values, count) == (largest == 0 ? 1 : largest / 127));
+            CHECK(cr_quant_filter_scale(values, count, 127) == (largest == 0 ? 1 : largest / 127));
         }
     const float zeros[3] = {0, -0.0f, 0}, tiny[2] = {1e-42f, 0}, bad[3] = {NAN, 1.27f, -0.5f};
-    CHECK(cr_quant_filter_scale(zeros, 3) == 1);
-    CHECK(cr_quant_filter_scale(tiny, 2) == 0x1p-126f);
-    CHECK_NEAR((double)cr_quant_filter_scale(bad, 3), 0.01, 1e-8);
+    CHECK(cr_quant_filter_scale(zeros, 3, 127) == 1);
+    CHECK(cr_quant_filter_scale(tiny, 2, 127) == 0x1p-126f);
+    CHECK_NEAR((double)cr_quant_filter_scale(bad, 3, 127), 0.01, 1e-8);
+}
+
+/* With a reduced range every weight is an integer from -63 to 63, and the largest one is at an end: two products with
+ * 255 then fit into 16 bits. */
+static void reduced_range(void) {
+    static float values[VALUES];
+    for (int shape = 0; shape < SHAPES; shape++)
+        for (int64_t count = 2; count <= VALUES; count = 7 * count + 2) {
+            fill((enum shape)shape, values);
+            const float scale = cr_quant_filter_scale(values, count, 63);
+            int         most  = 0;
+            for (int64_t i = 0; i < count; i++) most = CR_MAX(most, abs(cr_quant_round_i8(values[i], scale)));
+            CHECK(most == 63);
+            CHECK(2 * 255 * most <= INT16_MAX);
+        }
 }
 
 /* To the nearest, ties to even, within -127 ... 127; NaN becomes 0, as in graph/ops.def and its kernels. */
@@ -143,4 +158,4 @@ static void rounding(void) {
 
 TESTS({"max: the range", largest_is_the_range}, {"large arrays", large_arrays_are_counted_exactly},
       {"entropy against NumPy", entropy_against_numpy}, {"zeros, NaN, one value", unusual_values},
-      {"scale of a filter", scale_of_a_filter}, {"rounding", rounding})
+      {"scale of a filter", scale_of_a_filter}, {"reduced range", reduced_range}, {"rounding", rounding})

@@ -1,0 +1,76 @@
+"""Class probabilities that the ONNX file of a small 8-bit network gives by the definitions of its operators, for tests.
+
+  onnx_numpy.py PIXELS.json SIZE FILE   prints the probabilities of each image as a JSON list; needs numpy
+
+Written from the specification of ONNX, independently of cresnet and onnxruntime: float64, and integers where the file has them.
+"""
+import json
+import sys
+
+import numpy as np
+import onnx_text
+
+TYPES = {1: "<f4", 2: "u1", 3: "i1", 6: "<i4", 7: "<i8"}  # TensorProto.DataType
+
+
+def convolve(x, w, bias, stride, pads):
+    x = np.pad(x, ((0, 0), (0, 0), (pads[0], pads[2]), (pads[1], pads[3])))
+    windows = np.lib.stride_tricks.sliding_window_view(x, w.shape[2:], (2, 3))[:, :, :: stride[0], :: stride[1]]
+    return np.einsum("ncpqrs,kcrs->nkpq", windows, w, optimize=True) + bias[:, None, None]
+
+
+def sliced(x, starts, ends, axes, steps):
+    at = [slice(None)] * x.ndim
+    for start, end, axis, step in zip(starts, ends, axes, steps):
+        at[axis] = slice(start, end, step)
+    return x[tuple(at)]
+
+
+def dequantized(q, scale, zero, axis):
+    shape = [-1 if i == axis and scale.ndim else 1 for i in range(q.ndim)]
+    return (q.astype(np.float64) - zero.reshape(shape)) * scale.astype(np.float64).reshape(shape)
+
+
+def evaluate(op, x, attribute):
+    if op == "QuantizeLinear":
+        limits = np.iinfo(x[2].dtype)
+        return np.clip(np.rint(x[0] / x[1].astype(np.float64)) + x[2], limits.min, limits.max).astype(x[2].dtype)
+    if op == "DequantizeLinear":
+        return dequantized(*x, attribute.get("axis", [1])[0])
+    if op == "Conv":
+        return convolve(*x, attribute["strides"], attribute["pads"])
+    if op == "Gemm":
+        return x[0] @ x[1].T + x[2]
+    if op == "Pad":
+        return np.pad(x[0], np.array(x[1]).reshape(2, -1).T)
+    simple = {"Relu": lambda x: np.maximum(x, 0), "Add": np.add, "Slice": sliced, "GlobalAveragePool": lambda x: x.mean((2, 3), keepdims=True),
+              "Flatten": lambda x: x.reshape(len(x), -1)}
+    return simple[op](*x)
+
+
+def attributes(node):
+    """{name: list of integers}"""
+    out = {}
+    for field in node.get("attribute", []):
+        entry = {}
+        for name, _, value in onnx_text.fields(field, "ATTRIBUTE"):
+            entry.setdefault(name, []).append(value)
+        out[entry["name"][0].decode()] = entry.get("ints", entry.get("i"))
+    return out
+
+
+def main(pixels, size, file):
+    nodes, initializers, meta = onnx_text.graph_of(file)
+    with open(pixels) as f:
+        images = np.array(json.load(f), np.float64).reshape(-1, int(size), int(size), 3)
+    values = {name: np.frombuffer(raw, TYPES[kind]).reshape(dims) for name, (kind, dims, raw) in initializers.items()}
+    values[b"input"] = ((images / 255 - meta["mean"]) / meta["std"]).transpose(0, 3, 1, 2)
+    for node in nodes:
+        values[node["output"][0]] = evaluate(node["op_type"][0].decode(), [values[name] for name in node["input"]], attributes(node))
+    logits = values[b"logits"]
+    e = np.exp(logits - logits.max(axis=1, keepdims=True))
+    print(json.dumps((e / e.sum(axis=1, keepdims=True)).tolist()))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
