@@ -43,7 +43,7 @@ again; run eval R $folder; holds "eval: no warning of equal classes" sh -c '! gr
 
 # ---- images ----
 again; mv set/train/circle set/x; mv set/train/cross set/train/circle; mv set/x set/train/cross
-resume; expect "two classes were exchanged" 2 "the contents of training images differ" "restore the dataset, or add --force"
+resume; expect "two classes were exchanged" 2 "the contents of training images differ" "add --force to continue with it" "or restore the dataset"
 resume --force; expect "two classes were exchanged: --force" 0 "warning: resume, forced: the contents of training images differ"
 resume; expect "afterwards it is the run's dataset" 0
 again; for image in set/train/*/*.png; do printf x | dd of="$image" bs=1 seek=4095 conv=notrunc status=none; done

@@ -35,19 +35,19 @@ run train tiny.ini train.output=fresh --resume auto train.steps=3; expect "--res
 # ---- --resume RUN needs no configuration, and works from any folder: paths are absolute in a run ----
 run data shapes resumed-images data.train_images=20 data.val_images=10; expect "images" 0
 run train files.ini -o whole --steps 9 data.kind=folder data.root=resumed-images -q; expect "nine steps" 0
-for path in half half/last half/step-4; do
-    rm -rf half; run train files.ini -o half --steps 4 data.kind=folder data.root=resumed-images -q; expect "four steps" 0
+for path in resumed resumed/last resumed/step-4; do
+    rm -rf resumed; run train files.ini -o resumed --steps 4 data.kind=folder data.root=resumed-images -q; expect "four steps" 0
     (cd / && "$bin" train --resume "$work/$path" --steps 9 -q >"$work/stdout" 2>"$work/stderr"); is "--resume $path alone: $(cat stderr)" $? 0
-    holds "--resume $path: the model is bitwise identical" cmp whole/last/model.safetensors half/last/model.safetensors
-    holds "--resume $path: the state is bitwise identical" cmp whole/last/state.safetensors half/last/state.safetensors
+    holds "--resume $path: the model is bitwise identical" cmp whole/last/model.safetensors resumed/last/model.safetensors
+    holds "--resume $path: the state is bitwise identical" cmp whole/last/state.safetensors resumed/last/state.safetensors
 done
-(cd / && "$bin" eval "$work/half" --json >"$work/stdout" 2>"$work/stderr"); is "eval from another folder" $? 0
+(cd / && "$bin" eval "$work/resumed" --json >"$work/stdout" 2>"$work/stderr"); is "eval from another folder" $? 0
 is "eval counts the images" "$(python3 -c 'import json; print(json.loads(open("stdout").readline())["images"])')" 10
-run train files.ini -o half --resume auto data.kind=folder data.root=./resumed-images --steps 10 -q; expect "the same folder by another path is no change" 0 "done: step 10"
+run train files.ini -o resumed --resume auto data.kind=folder data.root=./resumed-images --steps 10 -q; expect "the same folder by another path is no change" 0 "done: step 10"
 is "the same folder by another path: no line about it" "$(grep -c 'data.root' stderr)" 0
-sed -i 's|^root = .*|root = resumed-images|' half/last/config.ini; rm half/last/checksums.txt # as version 0.3 wrote it
-run train --resume half --steps 11 -q; expect "a run with a relative path" 0 "done: step 11"
-is "it is absolute now" "$(sed -n 's/^root = //p' half/last/config.ini)" "$work/resumed-images"
+sed -i 's|^root = .*|root = resumed-images|' resumed/last/config.ini; rm resumed/last/checksums.txt # as version 0.3 wrote it
+run train --resume resumed --steps 11 -q; expect "a run with a relative path" 0 "done: step 11"
+is "it is absolute now" "$(sed -n 's/^root = //p' resumed/last/config.ini)" "$work/resumed-images"
 run train --resume nothing; expect "--resume without a run" 2 "--resume nothing: no such run folder or checkpoint"
 run train --resume resumed-images; expect "--resume of a folder of images" 2 "no checkpoint there"
 run train --resume auto; expect "--resume auto alone" 2 "no configuration file given" "CONFIG|--resume RUN"

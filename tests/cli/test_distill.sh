@@ -25,7 +25,7 @@ before=$(find teacher -type f -exec cksum {} + | sort)
 ends "a student" 0 train -o student distill.teacher=teacher
 is "checkpoints have no weights of the teacher" "$(grep -c teacher "$(last student model.safetensors)")" 0
 has "the checkpoint has the hash" "$(head -c 4096 "$(last student state.safetensors)" | tr -d '\0')" '"teacher":"'
-is "and the path" "$(grep '^teacher' "$(last student config.ini)" | tr -d ' ')" "teacher=teacher"
+is "and the path" "$(grep '^teacher' "$(last student config.ini)" | tr -d ' ')" "teacher=$PWD/teacher"
 is "the teacher is as it was" "$(find teacher -type f -exec cksum {} + | sort)" "$before"
 train -o plain >/dev/null
 is "the teacher changes the student" "$(same "$(last student model.safetensors)" "$(last plain model.safetensors)")" different

@@ -44,10 +44,10 @@ is "the classes" "$(tr '\n' ' ' <run/best/classes.txt)" "bars cross disc frame "
 run eval run --per-class --json; expect "eval --json" 0; cp stdout eval.json
 run eval run --csv predictions.csv; expect "eval --csv" 0 "mAP " "macro F1"
 cat >check.py <<'PY'
-import csv, json, math
+import csv, json, math, os
 scores = json.load(open("eval.json"))
 names = ["bars", "cross", "disc", "frame"]
-truth = {"shapes/" + r["file"]: set(filter(None, r["labels"].split(";"))) for r in csv.DictReader(open("shapes/val.csv"))}
+truth = {os.path.abspath("shapes/" + r["file"]): set(filter(None, r["labels"].split(";"))) for r in csv.DictReader(open("shapes/val.csv"))}
 rows = list(csv.DictReader(open("predictions.csv")))
 thresholds = [float(line) for line in open("run/best/thresholds.txt")]
 assert len(rows) == scores["images"] == 120
@@ -88,8 +88,8 @@ done
 # ---- predict ----
 run predict run shapes/val --json -q; expect "predict" 0; holds "JSON" json_lines
 cat >predicted.py <<'PY'
-import csv, json
-names = {r["file"]: r["predicted_class"] for r in csv.DictReader(open("predictions.csv"))}
+import csv, json, os
+names = {os.path.relpath(r["file"]): r["predicted_class"] for r in csv.DictReader(open("predictions.csv"))}
 for line in open("stdout"):
     one = json.loads(line)
     assert ";".join(sorted(l["class"] for l in one["labels"])) == names[one["image"]], one
