@@ -55,7 +55,7 @@ cr_status cr_st_check_kind(const char *path, const unsigned char head[CR_ST_HEAD
     if (cr_st_is_index(head)) return CR_FAIL(CR_ERR_FORMAT, "%s: is a text in JSON, not weights", path);
     if (has_ending(path, pytorch, CR_COUNT(pytorch)))
         return CR_FAIL(CR_ERR_FORMAT,
-                       "%s: is not a PyTorch file: it begins neither as a zip archive nor as a pickle; it is damaged, "
+                       "%s: not a PyTorch file: it begins neither as a zip archive nor as a pickle; it is damaged, "
                        "or no file of torch.save",
                        path);
     return CR_OK; /* cr_st_open says what is wrong with it */

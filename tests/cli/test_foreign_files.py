@@ -98,7 +98,7 @@ def shards():
 
 def kinds():
     """Files that are no weights: the message says what they are, under any name and in every command."""
-    for name, data, said in (("junk.pth", bytes(range(90, 200)), "is not a PyTorch file"), ("junk.pt", b"some text\n", "is not a PyTorch file"),
+    for name, data, said in (("junk.pth", bytes(range(90, 200)), ": not a PyTorch file"), ("junk.pt", b"some text\n", ": not a PyTorch file"),
                              ("page.pth", b"\n<!DOCTYPE html><html>", "the download has failed"), ("page.safetensors", b"<html></html>", "is a web page"),
                              ("lfs.safetensors", b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "git lfs pull"),
                              ("empty.pth", b"", "is empty"), ("net.onnx", bytes.fromhex("0808120763726573"), "is an ONNX file")):
