@@ -346,6 +346,7 @@ const struct cr_backend cr_backend_cuda = {
     .memory_overhead = cuda_memory_overhead,
     .set_step        = cuda_set_step,
     .async           = &cr_cuda_async,
+    .jpeg            = &cr_cuda_jpeg,
     .init_store      = cr_cuda_init_params,
     .packed_elems    = cr_cuda_packed_elems,
     .open_offline    = cr_cuda_open_offline,

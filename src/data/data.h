@@ -227,6 +227,10 @@ struct cr_loader_options {
     const struct cr_prepare       *prepare_sizes;
     int64_t                        epoch, first_batch; /* where to start (training); evaluation starts at 0, 0 */
     struct cr_loader_memory        memory;
+    /* Training: a device decodes JPEG images, and each batch has room for so many bytes of their data. 0: no device. */
+    size_t jpeg_bytes;
+    /* The device decodes only what the workers cannot decode in time; else, all that it can. */
+    bool jpeg_shared;
 };
 
 struct cr_batch {
@@ -240,7 +244,13 @@ struct cr_batch {
     int64_t count;
     int64_t epoch, index;
     bool    page_locked; /* the images are in the memory of options.memory */
-    int     slot;        /* for cr_loader_release only */
+    /* The device has to decode the image of each place of scans [batch] that has bytes (core/jpeg_scan.h); these are not
+     * in `images`. NULL: there are none. jpeg_data: their data, jpeg_bytes bytes in the memory of options.memory. */
+    const struct cr_jpeg_scan *scans;
+    const uint8_t             *jpeg_data;
+    size_t                     jpeg_bytes;
+    int                        width, height; /* of the images, in pixels */
+    int                        slot;          /* for cr_loader_release only */
 };
 
 /* Ranks: the batches of all ranks are cut from one order of samples. Global batch g has ranks * batch places,
@@ -271,6 +281,9 @@ void cr_loader_close(struct cr_loader *loader);
  * without workers). Memory is allocated only for the first batch and for images larger than all before. */
 CR_MUST cr_status cr_loader_next(struct cr_loader *loader, struct cr_batch *batch);
 void              cr_loader_release(struct cr_loader *loader, struct cr_batch *batch);
+/* To be called before a batch is used whose scans a device has decoded: decodes the images of the places whose
+ * failed[place] is set, as the workers do, and clears the scans of these places. Errors as of cr_loader_next. */
+CR_MUST cr_status cr_loader_decode_failed(struct cr_loader *loader, struct cr_batch *batch, const uint8_t *failed);
 /* Call when no copy from a released batch is running any more, before batches are released without having been copied:
  * the memory of all released batches may be filled again. */
 void    cr_loader_settle(struct cr_loader *loader);
@@ -279,6 +292,7 @@ int64_t cr_loader_corrupt(const struct cr_loader *loader); /* number of differen
 
 struct cr_load_counts { /* sums over all workers since the loader was opened */
     int64_t images;
+    int64_t device;     /* images that a device decodes */
     int64_t verified;   /* images known to be sound, so that a JPEG is decoded only as far as its crop needs */
     int64_t file_bytes; /* encoded bytes, or bytes of pixels where the dataset stores pixels */
     int64_t fetch_ns, decode_ns, resize_ns, other_ns; /* other: random boxes, copies */

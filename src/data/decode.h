@@ -5,8 +5,10 @@
 #ifndef CR_DECODE_H
 #define CR_DECODE_H
 
+#include "core/jpeg_scan.h"
 #include "data/scratch.h"
 
+#include <stdatomic.h>
 #include <string.h>
 
 /* Decodes a whole image into scratch->pixels, to which view->rgb then points. */
@@ -76,6 +78,17 @@ struct cr_window {
     double               x, y, w, h;
     enum cr_pixel_format format;
 };
+/* Entropy-coded data of the JPEGs of a batch that a device decodes. Any thread adds to it. */
+struct cr_jpeg_data {
+    uint8_t      *bytes;
+    size_t        capacity;
+    atomic_size_t used;
+};
+/* data/image/jpeg_scan.c: makes the scan of the box of an open JPEG, for a device: `min_side` as in
+ * cr_lazy_image_window. The device's pixels are bitwise equal to those of the window. Returns false, with out->bytes 0,
+ * when the CPU has to decode the image: it is no plain baseline JPEG, it has to be turned or scaled, or `data` is full. */
+bool cr_jpeg_scan_make(const struct cr_lazy_image *lazy, const int box[4], int min_side, struct cr_scratch *scratch,
+                       struct cr_jpeg_data *data, struct cr_jpeg_scan *out);
 /* Copies one pixel of 1, 2, 3, 4, 6 or 8 bytes, which a call of memcpy would do much slower. */
 static inline void cr_pixel_copy(uint8_t *to, const uint8_t *from, size_t bytes) {
     switch (bytes) {

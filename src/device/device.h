@@ -125,7 +125,8 @@ struct cr_async {
 
 struct cr_kernel; /* device/kernel.h */
 struct cr_step_block;
-struct cr_gpu; /* device/offline.h */
+struct cr_gpu;      /* device/offline.h */
+struct cr_jpeg_ops; /* device/jpeg_decoder.h */
 
 /* A kind of device. */
 struct cr_backend {
@@ -164,6 +165,8 @@ struct cr_backend {
     cr_status (*set_step)(struct cr_device *device, const struct cr_step_block *step);
     /* NULL: a launch is complete when it returns, and copies cannot overlap with compute. */
     const struct cr_async *async;
+    /* Decodes JPEG images. NULL: the device does not. */
+    const struct cr_jpeg_ops *jpeg;
     /* Initialises the value and running buffers of the parameter store at `region` (weights by He initialisation). On a
      * GPU this needs no host memory. */
     cr_status (*init_store)(struct cr_device *device, const struct cr_param_store *store,

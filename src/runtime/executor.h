@@ -81,6 +81,16 @@ CR_MUST cr_status cr_exec_feed_mixed(struct cr_exec *exec, const uint8_t *images
 CR_MUST cr_status cr_exec_feed_in_place(struct cr_exec *exec, const uint8_t *images, const int32_t *labels,
                                         const int32_t *boxes, const int32_t *mixes);
 
+/* Images of a batch that a decoder of the device has decoded. */
+struct cr_decoded {
+    struct cr_jpeg_decoder    *decoder; /* NULL: there are none */
+    const struct cr_jpeg_scan *scan;    /* [places]; the places that have bytes were decoded */
+    int                        places;
+};
+/* As cr_exec_feed_in_place; the images of these places come from the decoder. */
+CR_MUST cr_status cr_exec_feed_decoded(struct cr_exec *exec, const struct cr_decoded *decoded, const uint8_t *images,
+                                       const int32_t *labels, const int32_t *boxes, const int32_t *mixes);
+
 /* The next three functions need a device with async. Later feeds and runs wait for the earlier work of `stream`, a
  * stream of the caller (a cudaStream_t; NULL: the default stream). */
 CR_MUST cr_status cr_exec_wait_for_foreign(struct cr_exec *exec, void *stream);
@@ -161,10 +171,10 @@ CR_MUST cr_status cr_feed_slot(struct cr_device *device, struct cr_feed_ring *ri
  */
 CR_MUST cr_status cr_feed_own_images(struct cr_device *device, struct cr_feed_ring *ring, const void *images,
                                      size_t bytes, const void **out);
-/* Enqueues the copy of page-locked images and of that slot to `input`, the INPUT region of this program, in order with
- * the runs. */
+/* Enqueues the copy of page-locked images, or of those that a decoder has decoded (`decoded`; may be NULL), and of that
+ * slot to `input`, the INPUT region of this program, in order with the runs. */
 CR_MUST cr_status cr_feed_send(struct cr_device *device, struct cr_feed_ring *ring, const struct cr_program *program,
-                               const void *images, void *input);
+                               const void *images, const struct cr_decoded *decoded, void *input);
 /* Creates an event of a device with async, whose time nobody needs. */
 CR_MUST cr_status cr_feed_event(struct cr_device *device, void **event);
 /* Call after the last op of a program that reads its images: the next batch may overwrite them. */

@@ -54,8 +54,8 @@ cr_status cr_exec_feed(struct cr_exec *exec, const uint8_t *images, const int32_
 }
 
 /* own: the images are in ordinary memory, which the caller may change after this call. */
-static cr_status feed(struct cr_exec *exec, const void *images, bool own, const int32_t *labels, const int32_t *boxes,
-                      const int32_t *mixes) {
+static cr_status feed(struct cr_exec *exec, const void *images, bool own, const struct cr_decoded *decoded,
+                      const int32_t *labels, const int32_t *boxes, const int32_t *mixes) {
     struct cr_memory *m     = exec->memory;
     const size_t      bytes = exec->program->tensor[exec->program->images].bytes;
     void             *small;
@@ -68,17 +68,23 @@ static cr_status feed(struct cr_exec *exec, const void *images, bool own, const 
     CR_TRY(cr_feed_slot(m->device, m->ring, &small));
     if (own) CR_TRY(cr_feed_own_images(m->device, m->ring, images, bytes, &images));
     write_small(exec, small, labels, boxes, mixes);
-    return cr_feed_send(m->device, m->ring, exec->program, images, m->region[CR_REGION_INPUT]);
+    return cr_feed_send(m->device, m->ring, exec->program, images, decoded, m->region[CR_REGION_INPUT]);
 }
 
 cr_status cr_exec_feed_mixed(struct cr_exec *exec, const uint8_t *images, const int32_t *labels, const int32_t *boxes,
                              const int32_t *mixes) {
-    return feed(exec, images, true, labels, boxes, mixes);
+    return feed(exec, images, true, NULL, labels, boxes, mixes);
 }
 
 cr_status cr_exec_feed_in_place(struct cr_exec *exec, const uint8_t *images, const int32_t *labels,
                                 const int32_t *boxes, const int32_t *mixes) {
-    return feed(exec, images, false, labels, boxes, mixes);
+    return feed(exec, images, false, NULL, labels, boxes, mixes);
+}
+
+cr_status cr_exec_feed_decoded(struct cr_exec *exec, const struct cr_decoded *decoded, const uint8_t *images,
+                               const int32_t *labels, const int32_t *boxes, const int32_t *mixes) {
+    CR_ASSERT(exec->memory->ring);
+    return feed(exec, images, false, decoded, labels, boxes, mixes);
 }
 
 cr_status cr_exec_wait_for_foreign(struct cr_exec *exec, void *stream) {

@@ -6,6 +6,7 @@
  * its images. A run reads its images at the beginning, so the copy overlaps with the run, and the device holds the
  * images only once. Labels, boxes and mixes are read later in a run. They are copied to a small buffer on the device,
  * and the compute stream moves them to the INPUT region. */
+#include "device/jpeg_decoder.h"
 #include "runtime/executor.h"
 
 #include <string.h>
@@ -122,8 +123,26 @@ cr_status cr_feed_own_images(struct cr_device *device, struct cr_feed_ring *ring
     return CR_OK;
 }
 
+/* Neighbouring places that come from the same memory are copied together. */
+static cr_status send_images(struct cr_device *device, const struct cr_decoded *decoded, const unsigned char *images,
+                             size_t bytes, unsigned char *input) {
+    const struct cr_async *async = device->backend->async;
+    if (!decoded || !decoded->decoder) return async->put(device, CR_STREAM_TO_DEVICE, input, images, bytes);
+    const struct cr_jpeg_scan *scan = decoded->scan;
+    const size_t               each = bytes / (size_t)decoded->places;
+    for (int first = 0, next; first < decoded->places; first = next) {
+        const bool   here = scan[first].bytes != 0;
+        const size_t at   = (size_t)first * each;
+        for (next = first + 1; next < decoded->places && (scan[next].bytes != 0) == here;) next++;
+        CR_TRY(here
+                   ? device->backend->jpeg->copy(decoded->decoder, CR_STREAM_TO_DEVICE, first, next - first, input + at)
+                   : async->put(device, CR_STREAM_TO_DEVICE, input + at, images + at, (size_t)(next - first) * each));
+    }
+    return CR_OK;
+}
+
 cr_status cr_feed_send(struct cr_device *device, struct cr_feed_ring *ring, const struct cr_program *p,
-                       const void *images, void *input) {
+                       const void *images, const struct cr_decoded *decoded, void *input) {
     const struct cr_async *async = device->backend->async;
     struct slot           *s     = &ring->slot[ring->sent++ % SLOTS];
     const size_t           small = cr_feed_small_bytes(p), image_bytes = p->region_bytes[CR_REGION_INPUT] - small;
@@ -134,7 +153,7 @@ cr_status cr_feed_send(struct cr_device *device, struct cr_feed_ring *ring, cons
         CR_TRY(async->event_record(device, CR_STREAM_COMPUTE, ring->images_read));
     ring->image_bytes = image_bytes;
     CR_TRY(async->stream_wait_event(device, CR_STREAM_TO_DEVICE, ring->images_read));
-    CR_TRY(async->put(device, CR_STREAM_TO_DEVICE, input, images, image_bytes));
+    CR_TRY(send_images(device, decoded, images, image_bytes, input));
     CR_TRY(async->stream_wait_event(device, CR_STREAM_TO_DEVICE, s->moved));
     if (small) CR_TRY(async->put(device, CR_STREAM_TO_DEVICE, s->small, s->host, small));
     CR_TRY(async->event_record(device, CR_STREAM_TO_DEVICE, s->arrived));

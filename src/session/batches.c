@@ -62,14 +62,19 @@ struct cr_loader_memory cr_session_loader_memory(struct cr_session *s) {
     return (struct cr_loader_memory){.owner = s->device, .reserve = reserve_host, .release = release_host};
 }
 
-cr_status cr_session_run_next(struct cr_loader *loader, struct cr_exec *exec, const struct cr_step_block *block,
-                              int64_t *samples) {
+cr_status cr_session_run_next(struct cr_session *s, struct cr_loader *loader, struct cr_exec *exec,
+                              const struct cr_step_block *block, int64_t *samples) {
     struct cr_batch b;
+    cr_status       status = CR_OK;
     CR_TRY(cr_loader_next(loader, &b));
     if (samples) *samples = b.count;
     if (b.count == 0) return CR_OK;
-    cr_status status =
-        (b.page_locked ? cr_exec_feed_in_place : cr_exec_feed_mixed)(exec, b.images, b.labels, b.boxes, b.mixes);
+    if (b.scans) status = cr_session_jpeg_decode(s, loader, &b);
+    const struct cr_decoded decoded = {.decoder = s->jpeg, .scan = b.scans, .places = (int)b.count};
+    if (status == CR_OK)
+        status = b.scans         ? cr_exec_feed_decoded(exec, &decoded, b.images, b.labels, b.boxes, b.mixes)
+                 : b.page_locked ? cr_exec_feed_in_place(exec, b.images, b.labels, b.boxes, b.mixes)
+                                 : cr_exec_feed_mixed(exec, b.images, b.labels, b.boxes, b.mixes);
     cr_loader_release(loader, &b);
     CR_TRY(status);
     return cr_exec_run(exec, block);
@@ -81,7 +86,7 @@ static cr_status one_batch(struct cr_session *s, struct cr_loader *loader, int64
     const struct cr_step_block block = {.step = step, .seed = (uint64_t)s->config->train.seed}; /* learning rate 0 */
     struct cr_exec            *exec  = s->train_exec[0];
     struct cr_exec_result      result;
-    CR_TRY(cr_session_run_next(loader, exec, &block, NULL));
+    CR_TRY(cr_session_run_next(s, loader, exec, &block, NULL));
     CR_TRY(cr_exec_result(exec, cr_exec_runs(exec), &result));
     return result.nonfinite ? CR_FAIL(CR_ERR_CONFIG,
                                       "the loss or a gradient of batch %lld is not finite: the weights "
@@ -165,7 +170,7 @@ static cr_status run_batches(struct cr_session *s, const struct cr_bn_options *o
                                         .seed        = (uint64_t)s->config->train.seed,
                                         .first_image = cr_comm_rank(s->comm) * s->state.batch};
     for (int64_t i = 0; i < batches; i++) {
-        CR_TRY(cr_session_run_next(loader, exec, &block, NULL));
+        CR_TRY(cr_session_run_next(s, loader, exec, &block, NULL));
         CR_TRY(cr_session_bn_add(s, a));
     }
     return CR_OK;

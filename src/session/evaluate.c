@@ -23,7 +23,7 @@ static cr_status run_batches(struct cr_session *s, struct cr_loader *loader, vol
     for (int64_t pending = 0;;) {
         int64_t samples;
         if (stop && *stop) return CR_FAIL(CR_ERR_INTERRUPTED, "evaluation interrupted");
-        CR_TRY(cr_session_run_next(loader, s->eval_exec, &step, &samples));
+        CR_TRY(cr_session_run_next(s, loader, s->eval_exec, &step, &samples));
         if (samples == 0) return pending ? add_result(s, pending, out) : CR_OK;
         if (pending) CR_TRY(add_result(s, pending, out));
         pending = cr_exec_runs(s->eval_exec);

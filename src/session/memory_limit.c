@@ -27,9 +27,9 @@ static size_t free_host_memory(const struct cr_session *s) {
 /* On a GPU, libraries, kernels and CUDA graphs that are loaded later use a part of the memory that is free now. */
 size_t cr_session_free_memory(const struct cr_session *s) {
     if (s->device->caps.host_memory) return free_host_memory(s);
-    const size_t left = s->device->backend->memory_free(s->device),
-                 reserved =
-                     CR_MAX(left / RESERVED_FRACTION, s->device->caps.overhead_bytes) + s->device->caps.context_bytes;
+    const size_t left     = s->device->backend->memory_free(s->device),
+                 reserved = CR_MAX(left / RESERVED_FRACTION, s->device->caps.overhead_bytes) +
+                            s->device->caps.context_bytes + cr_session_jpeg_bytes(s);
     return !s->device->backend->async ? left : left > reserved ? left - reserved : 1;
 }
 
@@ -39,7 +39,7 @@ size_t cr_session_overhead_bytes(const struct cr_session *s) {
     const struct cr_device *d       = s->device;
     const bool              planned = s->model.ranks > 1 && !s->comm && d->caps.overhead_bytes;
     return (d->backend->memory_overhead ? d->backend->memory_overhead(s->device) : d->caps.overhead_bytes) +
-           (planned ? CR_GPU_NCCL_BYTES : 0);
+           (planned ? CR_GPU_NCCL_BYTES : 0) + cr_session_jpeg_bytes(s);
 }
 
 void cr_session_limit(struct cr_session *s, size_t found) {

@@ -335,6 +335,7 @@ cr_status cr_session_open(const struct cr_config *config, const struct cr_sessio
 }
 
 void cr_session_close(struct cr_session *s) {
+    cr_session_jpeg_close(s);
     for (int i = 0; i < CR_SESSION_TRAIN_MAX; i++) cr_exec_close(s->train_exec[i]);
     cr_exec_close(s->eval_exec);
     if (s->memory.device) cr_memory_close(&s->memory);

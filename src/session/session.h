@@ -75,6 +75,7 @@ struct cr_run_state {
     struct cr_size_schedule sizes; /* of training images; count is 1 without options.all_sizes */
 };
 
+struct cr_jpeg_decoder; /* device/jpeg_decoder.h */
 struct cr_session {
     const struct cr_config *config; /* borrowed */
     struct cr_run_state     state;
@@ -111,6 +112,9 @@ struct cr_session {
     struct cr_teacher      *own_teacher;  /* model.teacher, when the session has opened it */
     struct cr_label_scores *label_scores; /* data.multi_label: of the last evaluation, of all ranks; else NULL */
     struct cr_session_times times;
+    /* Decoder of training images on the device (session/jpeg_decoder.c); NULL: the loader decodes all. */
+    struct cr_jpeg_decoder *jpeg;
+    uint8_t                *jpeg_failed; /* [batch] */
 };
 
 /* Opens the device named by [train] device; the caller closes it with cr_device_close. *real is the type of
@@ -286,8 +290,19 @@ struct cr_loader_memory cr_session_loader_memory(struct cr_session *session);
 /* Takes the next batch from the loader and runs the program on it. Images in the memory of the function above are not
  * copied on the host. *samples (may be NULL) is the number of images; 0 after the last batch of an evaluation, when no
  * program runs. */
-CR_MUST cr_status cr_session_run_next(struct cr_loader *loader, struct cr_exec *exec, const struct cr_step_block *block,
-                                      int64_t *samples);
+CR_MUST cr_status cr_session_run_next(struct cr_session *session, struct cr_loader *loader, struct cr_exec *exec,
+                                      const struct cr_step_block *block, int64_t *samples);
+
+/* ---- images that the device decodes (session/jpeg_decoder.c) ---- */
+
+/* Device memory for it, in bytes; 0: the loader decodes all images. */
+size_t cr_session_jpeg_bytes(const struct cr_session *session);
+/* Opens the decoder if data.decode wants one and the images allow it, and says so in the options of the training's
+ * loader. cr_session_close closes it. CR_ERR_CONFIG: data.decode = gpu is not possible. CR_ERR_MEMORY, CR_ERR_DEVICE. */
+CR_MUST cr_status cr_session_jpeg_open(struct cr_session *session, struct cr_loader_options *options);
+void              cr_session_jpeg_close(struct cr_session *session);
+/* Decodes the scans of a batch; those that the device cannot decode, the loader decodes. */
+CR_MUST cr_status cr_session_jpeg_decode(struct cr_session *session, struct cr_loader *loader, struct cr_batch *batch);
 
 /* Runs the training program on the first `batches` batches of the training order, with learning rate 0, and calls
  * on_gradients after each one with a host copy of the gradients (layout GRAD, valid during the call). The session

@@ -73,7 +73,7 @@ static cr_status train_step(struct finder *f, struct cr_loader *loader, int64_t 
     double                     sum = 0, images = 0;
     for (int i = 0; i < parts; i++) {
         struct cr_exec *exec = f->session.train_exec[cr_session_program_at(&f->session, 0, i)];
-        CR_TRY(cr_session_run_next(loader, exec, &block, NULL));
+        CR_TRY(cr_session_run_next(&f->session, loader, exec, &block, NULL));
         CR_TRY(cr_exec_result(exec, cr_exec_runs(exec), &r));
         sum += r.loss_sum;
         images += r.valid;

@@ -129,6 +129,7 @@ static cr_status open_loader(struct cr_run *run) {
         options.epoch       = run->at.step / run->at.steps_per_epoch;
         options.first_batch = run->at.step % run->at.steps_per_epoch * c->train.accumulate;
     }
+    CR_TRY(cr_session_jpeg_open(&run->session, &options));
     return cr_loader_open(run->train, &options, &run->loader);
 }
 

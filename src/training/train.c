@@ -164,7 +164,7 @@ static cr_status train_step(struct cr_run *run, struct loop_state *state) {
     for (int i = 0; i < parts; i++) {
         struct cr_exec *exec = s->train_exec[cr_session_program_at(s, epoch, i)];
         block.first_image    = (i * (int64_t)cr_comm_size(run->comm) + cr_comm_rank(run->comm)) * s->state.batch;
-        CR_TRY(cr_session_run_next(run->loader, exec, &block, NULL));
+        CR_TRY(cr_session_run_next(&run->session, run->loader, exec, &block, NULL));
         CR_TRY(collect(run, state));
         state->in_flight = (struct in_flight){.exec        = exec,
                                               .run         = cr_exec_runs(exec),

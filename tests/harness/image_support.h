@@ -24,7 +24,7 @@ static inline cr_status prepare_train(const struct cr_prepare *prep, const struc
                                       int64_t epoch, int64_t sample, uint8_t *out, int32_t box[4]) {
     struct cr_lazy_image lazy    = {.image = *image};
     struct cr_scratch    scratch = {0};
-    cr_status            status  = cr_prepare_train_with(prep, &lazy, seed, epoch, sample, &scratch, out, box);
+    cr_status            status  = cr_prepare_train_with(prep, &lazy, seed, epoch, sample, &scratch, out, box, NULL);
     cr_scratch_free(&scratch);
     return status;
 }

@@ -294,11 +294,14 @@ void cr_prepare_draw_box(const struct cr_prepare *prep, int width, int height, s
 }
 
 static cr_status prepare_random_resized(const struct cr_prepare *prep, const struct cr_lazy_image *lazy,
-                                        struct cr_rng *rng, struct cr_scratch *scratch, uint8_t *out) {
+                                        struct cr_rng *rng, struct cr_scratch *scratch, uint8_t *out,
+                                        const struct cr_jpeg_job *device) {
     const int        width = cr_prepare_width(prep);
     int              box[4];
     struct cr_window window;
     cr_prepare_draw_box(prep, lazy->image.width, lazy->image.height, rng, box);
+    if (device && cr_jpeg_scan_make(lazy, box, CR_MAX(prep->size, width), scratch, device->data, device->scan))
+        return CR_OK;
     /* The box is cut out before the resize, as in torchvision: pixels outside of it have no influence. */
     CR_TRY(cr_lazy_image_window(lazy, box, CR_MAX(prep->size, width), scratch, &window));
     struct cr_resize job = {
@@ -332,14 +335,14 @@ static bool alternates(const struct cr_prepare *prep, uint64_t seed, int64_t epo
 }
 
 cr_status cr_prepare_train_with(const struct cr_prepare *prep, const struct cr_lazy_image *lazy, uint64_t seed,
-                                int64_t epoch, int64_t sample, struct cr_scratch *scratch, uint8_t *out,
-                                int32_t box[4]) {
+                                int64_t epoch, int64_t sample, struct cr_scratch *scratch, uint8_t *out, int32_t box[4],
+                                const struct cr_jpeg_job *job) {
     struct cr_rng rng    = cr_rng_make(seed, CR_RNG_AUGMENT, (uint64_t)sample, (uint32_t)epoch);
     cr_status     status = CR_OK;
     memset(box, 0, 4 * sizeof *box);
     switch (prep->crop) {
     case CR_CROP_PAD: status = prepare_pad(prep, lazy, &rng, scratch, out, box); break;
-    case CR_CROP_RANDOM_RESIZED: status = prepare_random_resized(prep, lazy, &rng, scratch, out); break;
+    case CR_CROP_RANDOM_RESIZED: status = prepare_random_resized(prep, lazy, &rng, scratch, out, job); break;
     case CR_CROP_AUTO:
     case CR_CROP_NONE:
         CR_ASSERT(prep->crop == CR_CROP_NONE);

@@ -155,6 +155,31 @@ static cr_status jpeg_read_head(struct cr_jpeg *job, const struct cr_stored *sto
     return CR_OK;
 }
 
+/* ---- which decoder ---- */
+
+enum { PLAIN_PIXELS_MAX = 1 << 26 }; /* for larger images libjpeg needs less memory */
+
+bool cr_jpeg_is_plain(const struct jpeg_decompress_struct *jpeg) {
+    if (!jpeg || !CAN_CUT) return false;
+    if ((uint64_t)jpeg->image_width * jpeg->image_height > PLAIN_PIXELS_MAX) return false;
+    if (jpeg->progressive_mode || jpeg->arith_code || jpeg->data_precision != 8 || jpeg->restart_interval) return false;
+    if (jpeg->comps_in_scan != jpeg->num_components || jpeg->Ss != 0 || jpeg->Se != 63 || jpeg->Ah || jpeg->Al)
+        return false;
+    const jpeg_component_info *c = jpeg->comp_info;
+    if (jpeg->num_components == 1) return jpeg->jpeg_color_space == JCS_GRAYSCALE;
+    if (jpeg->num_components != 3 || jpeg->jpeg_color_space != JCS_YCbCr) return false;
+    for (int i = 0; i < 3; i++)
+        if (jpeg->cur_comp_info[i] != &c[i]) return false;
+    if (c[0].h_samp_factor > 2 || c[0].v_samp_factor > 2) return false;
+    for (int i = 1; i < 3; i++)
+        if (c[i].h_samp_factor != 1 || c[i].v_samp_factor != 1) return false;
+    return c[0].h_samp_factor == 1 || jpeg->image_width > 4; /* libjpeg does not filter narrower chroma */
+}
+
+const struct jpeg_decompress_struct *cr_jpeg_opened(const struct cr_scratch *scratch) {
+    return scratch->jpeg && scratch->jpeg->open ? &scratch->jpeg->jpeg : NULL;
+}
+
 /* ---- decoding a part of the image ---- */
 
 struct span { /* a range along one axis, in pixels of the scaled image */
@@ -167,10 +192,9 @@ static struct span scaled_span(int at, int length, int scale, int whole) {
     return (struct span){from, CR_MIN(to, whole) - from};
 }
 
-static int choose_scale(const struct cr_jpeg_part *part) {
+int cr_jpeg_scale(const int box[4], int min_side) {
     int scale = 1;
-    while (part->min_side > 0 && scale < 8 && part->box[2] / (2 * scale) >= part->min_side &&
-           part->box[3] / (2 * scale) >= part->min_side)
+    while (min_side > 0 && scale < 8 && box[2] / (2 * scale) >= min_side && box[3] / (2 * scale) >= min_side)
         scale *= 2;
     return scale;
 }
@@ -208,7 +232,7 @@ static cr_status jpeg_read_part(struct cr_jpeg *job, const struct cr_jpeg_part *
                                 struct cr_window *out) {
     struct jpeg_decompress_struct *jpeg   = &job->jpeg;
     struct cr_buffer              *pixels = &scratch->pixels;
-    int                            scale = choose_scale(part), channels = jpeg->num_components;
+    int                            scale = cr_jpeg_scale(part->box, part->min_side), channels = jpeg->num_components;
     bool                           done = false;
     if (scale == 1 && !only_libjpeg) CR_TRY(cr_jpeg_decode_baseline(jpeg, part, scratch, out, &done));
     if (done) return CR_OK;

@@ -15,9 +15,19 @@ struct cr_jpeg_part { /* the part of a JPEG to decode */
 CR_MUST cr_status cr_jpeg_read(const struct cr_jpeg_part *part, struct cr_scratch *scratch, struct cr_window *out);
 void              cr_jpeg_close(struct cr_jpeg *jpeg); /* NULL is allowed */
 
+/* The smallest scale (1, 2, 4 or 8: a side of the image is divided by it) that leaves the box min_side pixels a side. */
+int cr_jpeg_scale(const int box[4], int min_side);
+/* Is it an image that jpeg_baseline.c and devices decode: one Huffman scan of grey or YCbCr, 8 bits, no restarts, at
+ * most 2 x 2 luma samples for a chroma sample? `jpeg`: its header; NULL: no. cr_jpeg_opened returns the header of the
+ * image that is open, or NULL. */
+struct jpeg_decompress_struct;
+bool                                 cr_jpeg_is_plain(const struct jpeg_decompress_struct *jpeg);
+const struct jpeg_decompress_struct *cr_jpeg_opened(const struct cr_scratch *scratch);
+/* data/image/jpeg_scan.c: copies the entropy-coded data without its stuffed bytes, up to the next marker; false: there
+ * is no marker because the file is cut off. */
+bool cr_jpeg_unstuff(const uint8_t *from, size_t count, uint8_t *to, size_t *length);
 /* data/image/jpeg_baseline.c: decodes a part of a JPEG whose header libjpeg has read. *done is false if the file
  * must be left to libjpeg, whose state is then unchanged. The only error is CR_ERR_MEMORY. */
-struct jpeg_decompress_struct;
 CR_MUST cr_status cr_jpeg_decode_baseline(const struct jpeg_decompress_struct *jpeg, const struct cr_jpeg_part *part,
                                           struct cr_scratch *scratch, struct cr_window *out, bool *done);
 void              cr_jpeg_only_libjpeg(bool only); /* for tests: never use cr_jpeg_decode_baseline */

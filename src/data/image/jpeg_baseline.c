@@ -17,7 +17,6 @@ enum {
     MCU_BYTES_MAX = 2048,    /* a bound on the data of six blocks: 64 codes of 16 bits with 15 extra bits each */
     MARGIN        = 2,       /* pixels around the box that upsampling reads */
     SIDE          = 16,      /* free bytes before and after a row of samples */
-    PIXELS_MAX    = 1 << 26, /* for larger images libjpeg needs less memory */
 };
 
 /* ---- the scan ---- */
@@ -40,25 +39,6 @@ struct baseline {                      /* the decoder of one image */
     struct reader    reader;
     const uint8_t   *end; /* of the entropy-coded data */
 };
-
-/* Copies the entropy-coded data without its stuffed bytes, up to the next marker; false: there is no marker because
- * the file is cut off. */
-static bool unstuff(const uint8_t *from, size_t count, uint8_t *to, size_t *length) {
-    const uint8_t *end = from + count;
-    uint8_t       *at  = to;
-    while (from < end) {
-        const uint8_t *stop  = memchr(from, 0xff, (size_t)(end - from));
-        size_t         plain = (size_t)((stop ? stop : end) - from);
-        memcpy(at, from, plain);
-        at += plain;
-        if (!stop || stop + 1 >= end) return false;
-        *length = (size_t)(at - to);
-        if (stop[1] != 0) return true;
-        *at++ = 0xff;
-        from  = stop + 2;
-    }
-    return false;
-}
 
 CR_JPEG_TARGET static inline __attribute__((always_inline)) bool read_mcu(struct baseline *f, int mx, int my,
                                                                           const bool store) {
@@ -140,22 +120,6 @@ static void make_pixels(const struct baseline *f, const int box[4], uint8_t *wor
 
 /* ---- setting up the decoder ---- */
 
-static bool is_supported(const struct jpeg_decompress_struct *jpeg) {
-    if ((uint64_t)jpeg->image_width * jpeg->image_height > PIXELS_MAX) return false;
-    if (jpeg->progressive_mode || jpeg->arith_code || jpeg->data_precision != 8 || jpeg->restart_interval) return false;
-    if (jpeg->comps_in_scan != jpeg->num_components || jpeg->Ss != 0 || jpeg->Se != 63 || jpeg->Ah || jpeg->Al)
-        return false;
-    const jpeg_component_info *c = jpeg->comp_info;
-    if (jpeg->num_components == 1) return jpeg->jpeg_color_space == JCS_GRAYSCALE;
-    if (jpeg->num_components != 3 || jpeg->jpeg_color_space != JCS_YCbCr) return false;
-    for (int i = 0; i < 3; i++)
-        if (jpeg->cur_comp_info[i] != &c[i]) return false;
-    if (c[0].h_samp_factor > 2 || c[0].v_samp_factor > 2) return false;
-    for (int i = 1; i < 3; i++)
-        if (c[i].h_samp_factor != 1 || c[i].v_samp_factor != 1) return false;
-    return c[0].h_samp_factor == 1 || jpeg->image_width > 4; /* libjpeg does not filter narrower chroma */
-}
-
 static bool set_component(const struct jpeg_decompress_struct *jpeg, struct cr_jpeg_tables *tables, int i,
                           struct baseline *f) {
     const jpeg_component_info *info = &jpeg->comp_info[i];
@@ -212,7 +176,7 @@ cr_status cr_jpeg_decode_baseline(const struct jpeg_decompress_struct *jpeg, con
     struct baseline f     = {0};
     size_t          count = jpeg->src->bytes_in_buffer, width = (size_t)part->box[2];
     *done = false;
-    if (cr_cpu_level() < CR_CPU_AVX2 || !is_supported(jpeg)) return CR_OK;
+    if (cr_cpu_level() < CR_CPU_AVX2 || !cr_jpeg_is_plain(jpeg)) return CR_OK;
     if (!scratch->jpeg_tables) {
         scratch->jpeg_tables = cr_alloc(1, sizeof *scratch->jpeg_tables);
         if (!scratch->jpeg_tables) return CR_NO_MEMORY(sizeof *scratch->jpeg_tables);
@@ -223,7 +187,7 @@ cr_status cr_jpeg_decode_baseline(const struct jpeg_decompress_struct *jpeg, con
 
     CR_TRY(cr_buffer_reserve(&scratch->entropy, count + MCU_BYTES_MAX));
     size_t plain = 0;
-    if (!unstuff(jpeg->src->next_input_byte, count, scratch->entropy.bytes, &plain)) return CR_OK;
+    if (!cr_jpeg_unstuff(jpeg->src->next_input_byte, count, scratch->entropy.bytes, &plain)) return CR_OK;
     memset(scratch->entropy.bytes + plain, 0, MCU_BYTES_MAX);
     f.reader.at = scratch->entropy.bytes;
     f.end       = scratch->entropy.bytes + plain;

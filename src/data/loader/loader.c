@@ -74,7 +74,7 @@ static cr_status run_claim(struct cr_loader *loader, const struct claim *claim, 
     int64_t   start = cr_time_ns(), cpu = cr_thread_cpu_ns();
     cr_status status = CR_OK;
     for (int64_t i = claim->first; i < claim->first + claim->count && status == CR_OK && !loader->stop; i++) {
-        status    = cr_loader_fill_place(loader, claim->slot, i, scratch);
+        status    = cr_loader_fill_place(loader, claim->slot, i, true, scratch);
         *error_at = i;
     }
     if (status == CR_OK) status = cr_dataset_check_used(loader->dataset, CR_OK); /* a system call: once for a claim */
@@ -150,6 +150,10 @@ static cr_status make_slots(struct cr_loader *loader) {
         if (o->split == CR_SPLIT_TRAIN) CR_ALLOC(slot->boxes, 4 * batch);
         if (o->split == CR_SPLIT_TRAIN && o->prepare.mixes) CR_ALLOC(slot->mixes, CR_MIX_NUMBERS * batch);
         CR_ALLOC(slot->samples, batch);
+        if (!o->jpeg_bytes) continue;
+        slot->jpeg.capacity = o->jpeg_bytes;
+        CR_ALLOC(slot->scans, batch);
+        CR_TRY(reserve_images(loader, o->jpeg_bytes, &slot->jpeg.bytes));
     }
     return CR_OK;
 }
@@ -204,6 +208,7 @@ static cr_status build(struct cr_loader *loader) {
     CR_TRY(make_slots(loader));
     CR_ALLOC(loader->corrupt_seen, (size_t)loader->count / 8 + 1);
     CR_ALLOC(loader->verified, (size_t)loader->count / 8 + 1);
+    if (loader->options.jpeg_bytes) CR_ALLOC(loader->refused, (size_t)loader->count / 8 + 1);
     if (loader->options.split == CR_SPLIT_TRAIN) {
         if (loader->options.balanced) CR_TRY(cr_class_index_make(loader->dataset, &loader->index));
         loader->order = cr_loader_order_new(loader);
@@ -234,7 +239,8 @@ cr_status cr_loader_open(const struct cr_dataset *dataset, const struct cr_loade
     loader->first_seq = options->first_batch;
     loader->n_slots   = (options->workers ? options->prefetch : 1) + 1; /* one more, because the consumer holds one */
     if (options->memory.reserve) loader->n_slots += CR_LOADER_IN_FLIGHT;
-    cr_status status = build(loader);
+    loader->device_places = options->jpeg_bytes ? options->batch : 0;
+    cr_status status      = build(loader);
     if (status != CR_OK) {
         cr_loader_close(loader);
         return cr_error_forward(status, __FILE__, __LINE__);
@@ -264,6 +270,8 @@ void cr_loader_close(struct cr_loader *loader) {
         cr_scratch_free(&loader->workers[i].scratch);
     for (int i = 0; loader->slots && i < loader->n_slots; i++) {
         release_images(loader, loader->slots[i].images);
+        release_images(loader, loader->slots[i].jpeg.bytes);
+        cr_free(loader->slots[i].scans);
         cr_free(loader->slots[i].labels);
         cr_free(loader->slots[i].boxes);
         cr_free(loader->slots[i].mixes);
@@ -275,6 +283,7 @@ void cr_loader_close(struct cr_loader *loader) {
     cr_free(loader->spare_order);
     cr_free(loader->corrupt_seen);
     cr_free(loader->verified);
+    cr_free(loader->refused);
     cr_free(loader->workers);
     cr_free(loader);
 }
@@ -297,8 +306,25 @@ static bool is_finished(const struct cr_loader *loader, const struct slot *slot)
     return slot->done == slot->claimed && (slot->claimed == loader->options.batch || loader->failed);
 }
 
+/* Moves places of the next batches from the device to the workers while all batches are ready, and back, faster, when
+ * the consumer has to wait. */
+static void share_places(struct cr_loader *loader) {
+    const int64_t batch = loader->options.batch;
+    int           ready = 0;
+    for (int i = 0; i < loader->n_slots; i++) {
+        const struct slot *slot = &loader->slots[i];
+        ready += slot->seq >= loader->next_out && slot->claimed == batch && slot->done == batch;
+    }
+    if (!loader->options.jpeg_shared) return;
+    if (!ready)
+        loader->device_places = CR_MIN(loader->device_places + CR_MAX(batch / 16, 1), batch);
+    else if (ready >= loader->options.prefetch)
+        loader->device_places = CR_MAX(loader->device_places - CR_MAX(batch / 64, 1), 0);
+}
+
 static cr_status deliver_batch(struct cr_loader *loader, struct cr_batch *batch) {
     struct slot *slot = &loader->slots[loader->next_out % loader->n_slots];
+    share_places(loader);
     CR_ASSERT(!slot->held); /* the consumer must release every batch before the ring returns to its slot */
     if (!loader->started) fill_inline(loader, slot);
     while (!is_finished(loader, slot)) pthread_cond_wait(&loader->ready, &loader->mutex);
@@ -314,6 +340,11 @@ static cr_status deliver_batch(struct cr_loader *loader, struct cr_batch *batch)
     batch->epoch       = slot->epoch;
     batch->index       = slot->index;
     batch->slot        = (int)(slot - loader->slots);
+    batch->width       = cr_prepare_width(cr_loader_prepare(loader, slot->epoch));
+    batch->height      = cr_loader_prepare(loader, slot->epoch)->size;
+    batch->scans       = slot->device_places ? slot->scans : NULL;
+    batch->jpeg_data   = slot->jpeg.bytes;
+    batch->jpeg_bytes  = atomic_load(&slot->jpeg.used);
     batch->page_locked = loader->options.memory.reserve != NULL;
     batch->count       = loader->options.batch;
     if (loader->options.split != CR_SPLIT_TRAIN) batch->count = CR_MIN(batch->count, loader->count - start);
@@ -360,6 +391,21 @@ void cr_loader_release(struct cr_loader *loader, struct cr_batch *batch) {
     free_slots(loader, batch->page_locked ? CR_LOADER_IN_FLIGHT : 0);
     pthread_mutex_unlock(&loader->mutex);
     *batch = (struct cr_batch){.slot = -1};
+}
+
+cr_status cr_loader_decode_failed(struct cr_loader *loader, struct cr_batch *batch, const uint8_t *failed) {
+    struct slot      *slot    = &loader->slots[batch->slot];
+    struct cr_scratch scratch = {0};
+    cr_status         status  = CR_OK;
+    CR_ASSERT(slot->held && batch->scans);
+    for (int64_t i = 0; i < loader->options.batch && status == CR_OK; i++) {
+        if (!failed[i] || !slot->scans[i].bytes) continue;
+        const int64_t sample = slot->samples[i];
+        atomic_fetch_or(&loader->refused[sample / 8], (unsigned char)(1u << (sample % 8)));
+        status = cr_loader_fill_place(loader, slot, i, false, &scratch);
+    }
+    cr_scratch_free(&scratch);
+    return status;
 }
 
 int64_t cr_loader_wait_ns(const struct cr_loader *loader) {

@@ -12,6 +12,7 @@ int64_t cr_thread_cpu_ns(void) {
 void cr_load_counts_add(struct cr_load_counts *sum, struct cr_load_counts *part) {
     sum->images += part->images;
     sum->verified += part->verified;
+    sum->device += part->device;
     sum->file_bytes += part->file_bytes;
     sum->fetch_ns += part->fetch_ns;
     sum->decode_ns += part->decode_ns;

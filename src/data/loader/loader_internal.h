@@ -2,7 +2,7 @@
 #ifndef CR_LOADER_INTERNAL_H
 #define CR_LOADER_INTERNAL_H
 
-#include "data/scratch.h"
+#include "data/decode.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -10,18 +10,21 @@
 enum { CR_LOADER_ERROR_BYTES = 1024 };
 
 struct slot { /* one batch in preparation */
-    uint8_t  *images;
-    int32_t  *labels;
-    int32_t  *boxes;   /* [batch][4]; NULL in evaluation */
-    int32_t  *mixes;   /* [batch][CR_MIX_NUMBERS]; NULL when nothing is mixed */
-    int64_t  *samples; /* [batch], sample numbers; -1: padding */
-    int64_t   seq;     /* number of the batch, counted from the start of the loader; -1: the slot is free */
-    int64_t   epoch, index;
-    int64_t   claimed, done; /* samples that workers have claimed, and finished */
-    bool      held;          /* the consumer has the batch */
-    cr_status status;        /* of the first sample, in batch order, that failed */
-    int64_t   error_at;
-    char      error[CR_LOADER_ERROR_BYTES];
+    uint8_t             *images;
+    int32_t             *labels;
+    int32_t             *boxes;         /* [batch][4]; NULL in evaluation */
+    int32_t             *mixes;         /* [batch][CR_MIX_NUMBERS]; NULL when nothing is mixed */
+    int64_t             *samples;       /* [batch], sample numbers; -1: padding */
+    struct cr_jpeg_scan *scans;         /* [batch], for a device; NULL without one */
+    struct cr_jpeg_data  jpeg;          /* their data */
+    int64_t              device_places; /* the device may decode the images of the first places */
+    int64_t              seq; /* number of the batch, counted from the start of the loader; -1: the slot is free */
+    int64_t              epoch, index;
+    int64_t              claimed, done; /* samples that workers have claimed, and finished */
+    bool                 held;          /* the consumer has the batch */
+    cr_status            status;        /* of the first sample, in batch order, that failed */
+    int64_t              error_at;
+    char                 error[CR_LOADER_ERROR_BYTES];
 };
 
 /* The samples of each class, for balanced sampling. */
@@ -50,6 +53,7 @@ struct cr_loader {
     bool            sync_made;
     atomic_bool     stop;
     bool            failed;
+    int64_t         device_places;       /* of the next batch */
     int64_t         next_open, next_out; /* seq of the next batch to open, and of the next batch to deliver */
 
     /* Corrupt images have a mutex of their own, so that one does not block the other workers. */
@@ -63,6 +67,7 @@ struct cr_loader {
      * therefore a property of the file and not of the crop that was drawn first, and each file is read to its end
      * only once. */
     atomic_uchar *verified;
+    atomic_uchar *refused; /* one bit per sample: a device could not decode the image; NULL without a device */
 
     struct worker        *workers;
     int                   started;
@@ -80,9 +85,10 @@ const struct cr_prepare *cr_loader_prepare(const struct cr_loader *loader, int64
 bool cr_loader_has_batch(const struct cr_loader *loader, int64_t seq);
 /* Assigns batch `seq` to a free slot and selects its samples. The caller holds the mutex. */
 void cr_loader_slot_open(struct cr_loader *loader, struct slot *slot, int64_t seq);
-/* Fills place `at` of the slot. In training, a replacement is used for a corrupt image unless corrupt_fatal is set.
+/* Fills place `at` of the slot, or with `device` leaves the decoding of the image to the device. In training, a
+ * replacement is used for a corrupt image unless corrupt_fatal is set.
  * CR_ERR_FORMAT, CR_ERR_IO: the image is corrupt. */
-CR_MUST cr_status cr_loader_fill_place(struct cr_loader *loader, struct slot *slot, int64_t at,
+CR_MUST cr_status cr_loader_fill_place(struct cr_loader *loader, struct slot *slot, int64_t at, bool device,
                                        struct cr_scratch *scratch);
 
 /* Adds the counts of a worker to `sum` and sets them to 0. part->other_ns is the total time of the worker on input;

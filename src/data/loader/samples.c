@@ -35,7 +35,9 @@ void cr_loader_slot_open(struct cr_loader *loader, struct slot *slot, int64_t se
     slot->epoch   = loader->options.epoch + at / loader->batches;
     slot->index   = at % loader->batches;
     slot->claimed = slot->done = 0;
-    slot->status               = CR_OK;
+    slot->device_places        = loader->device_places;
+    atomic_store(&slot->jpeg.used, 0);
+    slot->status = CR_OK;
     if (loader->order && loader->order_epoch != slot->epoch) {
         cr_loader_order_fill(loader, loader->order, slot->epoch);
         loader->order_epoch = slot->epoch;
@@ -91,7 +93,8 @@ static int64_t draw_of(const struct cr_loader *loader, const struct slot *slot, 
 
 /* Prepares one sample of the dataset. CR_ERR_FORMAT or CR_ERR_IO: the image cannot be read. */
 static cr_status load_sample(struct cr_loader *loader, struct cr_scratch *scratch, int64_t draw, int64_t sample,
-                             const struct cr_prepare *prep, uint8_t *image, int32_t *label, int32_t *box) {
+                             const struct cr_prepare *prep, uint8_t *image, int32_t *label, int32_t *box,
+                             const struct cr_jpeg_job *job) {
     const struct cr_loader_options *o     = &loader->options;
     const struct cr_dataset        *set   = loader->dataset;
     unsigned char                   bit   = (unsigned char)(1u << (sample % 8));
@@ -111,12 +114,14 @@ static cr_status load_sample(struct cr_loader *loader, struct cr_scratch *scratc
     set->ops->name(set, sample, name, sizeof name);
     CR_TRY(cr_lazy_image_open(&stored, name, scratch, &lazy));
     if (o->split == CR_SPLIT_TRAIN)
-        CR_TRY(cr_prepare_train_with(prep, &lazy, o->seed, draw, sample, scratch, image, box));
+        CR_TRY(cr_prepare_train_with(prep, &lazy, o->seed, draw, sample, scratch, image, box, job));
     else
         CR_TRY(cr_prepare_eval_with(prep, &lazy, scratch, image));
+    const bool left = job && job->scan->bytes; /* the device will decode the image to its end, or report it */
     if (!stored.verified) atomic_fetch_or_explicit(&loader->verified[sample / 8], bit, memory_order_relaxed);
     scratch->counts.images++;
     scratch->counts.verified += stored.verified;
+    scratch->counts.device += left;
     return CR_OK;
 }
 
@@ -125,14 +130,19 @@ static void fill_black(const struct cr_prepare *prep, uint8_t *image, int32_t *l
     *label = -1;
 }
 
-cr_status cr_loader_fill_place(struct cr_loader *loader, struct slot *slot, int64_t at, struct cr_scratch *scratch) {
+cr_status cr_loader_fill_place(struct cr_loader *loader, struct slot *slot, int64_t at, bool device,
+                               struct cr_scratch *scratch) {
     struct cr_prepare prep  = *cr_loader_prepare(loader, slot->epoch);
     size_t            bytes = cr_prepare_bytes(&prep);
     uint8_t          *image = slot->images + (size_t)at * bytes;
     int32_t          *label = slot->labels + at * cr_dataset_label_words(loader->dataset);
     int32_t          *box   = slot->boxes ? slot->boxes + 4 * at : NULL;
     int64_t           draw = draw_of(loader, slot, at), sample = slot->samples[at],
-            max_replacements = CR_MIN(loader->count, UNREADABLE_MAX);
+            max_replacements     = CR_MIN(loader->count, UNREADABLE_MAX);
+    const struct cr_jpeg_job job = {&slot->jpeg, slot->scans ? slot->scans + at : NULL};
+    if (job.scan) job.scan->bytes = 0;
+    device = device && job.scan && at < slot->device_places && !cr_prepare_colours(&prep) &&
+             !(atomic_load_explicit(&loader->refused[sample / 8], memory_order_relaxed) >> (sample % 8) & 1);
     if (sample < 0) {
         fill_black(&prep, image, label);
         return CR_OK;
@@ -143,7 +153,7 @@ cr_status cr_loader_fill_place(struct cr_loader *loader, struct slot *slot, int6
         cr_prepare_mix(&prep, loader->options.seed, draw, sample, at, loader->options.batch,
                        slot->mixes + CR_MIX_NUMBERS * at);
     for (int64_t step = 1;; step++) {
-        cr_status status = load_sample(loader, scratch, draw, sample, &prep, image, label, box);
+        cr_status status = load_sample(loader, scratch, draw, sample, &prep, image, label, box, device ? &job : NULL);
         cr_scratch_release(scratch);
         if (status != CR_OK) status = cr_dataset_check_used(loader->dataset, status);
         if (status == CR_OK || !cr_dataset_is_corrupt(loader->dataset, status)) return status;

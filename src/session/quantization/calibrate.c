@@ -100,7 +100,7 @@ static cr_status run_pass(struct calibrator *c, bool count) {
     for (c->images = 0; c->images < limit;) {
         int64_t samples;
         if (c->stop && *c->stop) CR_FAIL_OUT(CR_ERR_INTERRUPTED, "calibration interrupted");
-        CR_TRY_OUT(cr_session_run_next(loader, c->session.eval_exec, &step, &samples));
+        CR_TRY_OUT(cr_session_run_next(&c->session, loader, c->session.eval_exec, &step, &samples));
         const int64_t images = CR_MIN(limit - c->images, CR_MIN(samples, options.batch));
         CR_TRY_OUT(observe(c, images, count));
         c->images += images;

@@ -33,7 +33,7 @@ static cr_status read_logits(const struct comparison *c, struct cr_session *s, f
     for (int64_t done = 0; done < c->images; done += s->state.eval_batch) {
         const int64_t count = CR_MIN(s->state.eval_batch, c->images - done);
         if (c->stop && *c->stop) CR_FAIL_OUT(CR_ERR_INTERRUPTED, "calibration interrupted");
-        CR_TRY_OUT(cr_session_run_next(loader, s->eval_exec, &step, NULL));
+        CR_TRY_OUT(cr_session_run_next(s, loader, s->eval_exec, &step, NULL));
         CR_TRY_OUT(cr_session_read(s, s->eval.logits, raw, batch_logits));
         memcpy(out + done * c->classes, batch_logits, (size_t)(count * c->classes) * sizeof *out);
     }

@@ -131,7 +131,7 @@ static void prepare_one(enum cr_cpu_level level, enum guard_side side, int k) {
     CHECK_STATUS(cr_prepare_eval_with(&prep, &lazy, &scratch, out.bytes), CR_OK);
     check_same(level, side, 2 * k, out.bytes, out.count);
     if (prep.crop != CR_CROP_NONE && prep.crop != CR_CROP_AUTO)
-        CHECK_STATUS(cr_prepare_train_with(&prep, &lazy, 1, 2, k, &scratch, out.bytes, box), CR_OK);
+        CHECK_STATUS(cr_prepare_train_with(&prep, &lazy, 1, 2, k, &scratch, out.bytes, box, NULL), CR_OK);
     check_same(level, side, 2 * k + 1, out.bytes, out.count);
     cr_scratch_free(&scratch);
     guard_free(&pixels);

@@ -249,7 +249,7 @@ static void prepared_images_are_those_of_the_upright_image(void) {
                 struct cr_lazy_image lazy;
                 REQUIRE_OK(cr_lazy_image_open(&stored[i], "png", &scratch, &lazy));
                 if (sample)
-                    REQUIRE_OK(cr_prepare_train_with(&train, &lazy, 1, 0, sample, &scratch, out[i], box[i]));
+                    REQUIRE_OK(cr_prepare_train_with(&train, &lazy, 1, 0, sample, &scratch, out[i], box[i], NULL));
                 else
                     REQUIRE_OK(cr_prepare_eval_with(&eval, &lazy, &scratch, out[i]));
             }

@@ -1,61 +1,12 @@
 /* tests/unit/data/test_image_jpeg.c: our JPEG decoder against libjpeg: files of every usual kind, generated here, whole
  * and in parts, have bitwise identical pixels; both decoders accept or refuse the same damaged files. */
-#include "tests/harness/data_support.h"
+#include "tests/harness/jpeg_support.h"
 
 #include "core/rng.h"
 #include "data/decode.h"
 #include "data/image/jpeg.h"
 #include "data/scratch.h"
 #include "data/source.h"
-
-#include <jpeglib.h>
-
-struct form {
-    int  h, v; /* of luma; 0: grey */
-    int  quality, width, height, restart;
-    bool optimize, progressive, noise;
-};
-
-/* A JPEG of the synthetic image, or of noise; cr_free. */
-static uint8_t *make_jpeg(const struct form *form, size_t *count) {
-    struct jpeg_compress_struct jpeg;
-    struct jpeg_error_mgr       errors;
-    struct cr_image             image = make_image(form->width, form->height);
-    unsigned char              *bytes = NULL;
-    unsigned long               size  = 0;
-    struct cr_rng               rng   = cr_rng_make((uint64_t)form->quality, CR_RNG_TEST, (uint64_t)form->width, 0);
-    for (int i = 0; form->noise && i < form->width * form->height * 3; i++)
-        image.rgb[i] = (uint8_t)(cr_rng_below(&rng, 8) ? cr_rng_u32(&rng) : 255 * cr_rng_below(&rng, 2));
-    jpeg.err = jpeg_std_error(&errors);
-    jpeg_create_compress(&jpeg);
-    jpeg_mem_dest(&jpeg, &bytes, &size);
-    jpeg.image_width      = (JDIMENSION)form->width;
-    jpeg.image_height     = (JDIMENSION)form->height;
-    jpeg.input_components = form->h ? 3 : 1;
-    jpeg.in_color_space   = form->h ? JCS_RGB : JCS_GRAYSCALE;
-    jpeg_set_defaults(&jpeg);
-    jpeg_set_quality(&jpeg, form->quality, TRUE);
-    if (form->h) {
-        jpeg.comp_info[0].h_samp_factor = form->h;
-        jpeg.comp_info[0].v_samp_factor = form->v;
-    }
-    jpeg.restart_interval = (unsigned)form->restart;
-    jpeg.optimize_coding  = form->optimize;
-    if (form->progressive) jpeg_simple_progression(&jpeg);
-    jpeg_start_compress(&jpeg, TRUE);
-    for (int y = 0; y < form->height; y++) {
-        JSAMPROW row = image.rgb + (size_t)y * (size_t)form->width * (form->h ? 3 : 1);
-        jpeg_write_scanlines(&jpeg, &row, 1);
-    }
-    jpeg_finish_compress(&jpeg);
-    jpeg_destroy_compress(&jpeg);
-    cr_image_free(&image);
-    uint8_t *copy = cr_alloc(size, 1);
-    memcpy(copy, bytes, size);
-    free(bytes);
-    *count = size;
-    return copy;
-}
 
 /* Checksum of the pixels of the box from one decoder. */
 static cr_status decode_box(const uint8_t *bytes, size_t count, const int box[4], bool proven, bool only_libjpeg,
@@ -73,7 +24,7 @@ static cr_status decode_box(const uint8_t *bytes, size_t count, const int box[4]
     return status;
 }
 
-static void check_form(const struct form *form, struct cr_scratch *scratch, struct cr_rng *rng) {
+static void check_form(const struct jpeg_form *form, struct cr_scratch *scratch, struct cr_rng *rng) {
     size_t   count;
     uint8_t *bytes = make_jpeg(form, &count);
     for (int k = 0; k < 8; k++) {
@@ -105,9 +56,9 @@ static void usual_files_match_libjpeg(void) {
     for (size_t l = 0; l < CR_COUNT(luma); l++)
         for (size_t q = 0; q < CR_COUNT(qualities); q++)
             for (size_t s = 0; s < CR_COUNT(sizes); s++) {
-                struct form form = {luma[l][0],         luma[l][1],  qualities[q],
-                                    sizes[s][0],        sizes[s][1], .optimize = (s + q) % 2,
-                                    .noise = s % 3 == 1};
+                struct jpeg_form form = {luma[l][0],         luma[l][1],  qualities[q],
+                                         sizes[s][0],        sizes[s][1], .optimize = (s + q) % 2,
+                                         .noise = s % 3 == 1};
                 check_form(&form, &scratch, &rng);
             }
     cr_scratch_free(&scratch);
@@ -118,14 +69,14 @@ static void unusual_files_match_libjpeg(void) {
     struct cr_scratch scratch = {0};
     struct cr_rng     rng     = cr_rng_make(5, CR_RNG_TEST, 0, 0);
     for (int k = 0; k < 40; k++) {
-        struct form form = {luma[k % 6][0],
-                            luma[k % 6][1],
-                            80,
-                            40 + k,
-                            33,
-                            .restart     = k % 4 == 1 ? 3 : 0,
-                            .progressive = k % 4 == 2,
-                            .optimize    = k % 3 == 0};
+        struct jpeg_form form = {luma[k % 6][0],
+                                 luma[k % 6][1],
+                                 80,
+                                 40 + k,
+                                 33,
+                                 .restart     = k % 4 == 1 ? 3 : 0,
+                                 .progressive = k % 4 == 2,
+                                 .optimize    = k % 3 == 0};
         check_form(&form, &scratch, &rng);
     }
     cr_scratch_free(&scratch);
@@ -136,10 +87,10 @@ static void damaged_files_are_refused_as_by_libjpeg(void) {
     struct cr_scratch scratch = {0};
     int               refused = 0, taken = 0;
     for (size_t l = 0; l < 5; l++) {
-        struct form form = {luma[l][0], luma[l][1], 60, 50, 37, .noise = l % 2};
-        size_t      count;
-        uint8_t    *bytes = make_jpeg(&form, &count);
-        uint64_t    ours, theirs;
+        struct jpeg_form form = {luma[l][0], luma[l][1], 60, 50, 37, .noise = l % 2};
+        size_t           count;
+        uint8_t         *bytes = make_jpeg(&form, &count);
+        uint64_t         ours, theirs;
         for (size_t i = 2; i < count; i++)
             for (int cut = 0; cut < 2; cut++) {
                 int box[4] = {3, 2, 20, 9};
@@ -175,11 +126,11 @@ static void huge_coefficients_match_libjpeg(void) {
     struct cr_scratch    scratch = {0};
     for (size_t l = 0; l < 5; l++)
         for (size_t k = 0; k < CR_COUNT(steps); k++) {
-            struct form form   = {luma[l][0], luma[l][1], 100, 90, 70, .noise = k % 2};
-            int         box[4] = {0, 0, 90, 70};
-            uint64_t    ours, theirs;
-            size_t      count;
-            uint8_t    *bytes = make_jpeg(&form, &count), *table = find_segment(bytes, count, 0xdb);
+            struct jpeg_form form   = {luma[l][0], luma[l][1], 100, 90, 70, .noise = k % 2};
+            int              box[4] = {0, 0, 90, 70};
+            uint64_t         ours, theirs;
+            size_t           count;
+            uint8_t         *bytes = make_jpeg(&form, &count), *table = find_segment(bytes, count, 0xdb);
             REQUIRE(table && table[3] == 67);
             memset(table + 5, steps[k], 64);
             REQUIRE_OK(decode_box(bytes, count, box, false, false, &scratch, &ours));
@@ -193,7 +144,7 @@ static void huge_coefficients_match_libjpeg(void) {
 /* A Huffman code of all ones, which the format reserves: libjpeg refuses the table, and so does our decoder. */
 static void huffman_codes_of_ones_are_refused(void) {
     struct cr_scratch scratch = {0};
-    struct form       form    = {1, 1, 80, 40, 30, .restart = 0};
+    struct jpeg_form  form    = {1, 1, 80, 40, 30, .restart = 0};
     int               box[4]  = {0, 0, 40, 30};
     uint64_t          sum;
     size_t            count;

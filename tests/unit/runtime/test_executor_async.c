@@ -328,7 +328,7 @@ static void check_send(struct bound *b, struct cr_feed_ring *ring, int64_t image
     memset(what, 0, sizeof what);
     whats = 0;
     REQUIRE_OK(cr_feed_slot(b->device, ring, &host));
-    REQUIRE_OK(cr_feed_send(b->device, ring, &p, batch, input));
+    REQUIRE_OK(cr_feed_send(b->device, ring, &p, batch, NULL, input));
     *strchr(what, 'p') = 0;
     CHECK_STR(what, want);
 }

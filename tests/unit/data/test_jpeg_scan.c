@@ -1,0 +1,228 @@
+/* tests/unit/data/test_jpeg_scan.c: what the loader leaves to a device that decodes JPEGs: a scan describes its image
+ * completely (a file made of it anew has the same pixels), and batches are the same whoever decodes. */
+#include "tests/harness/jpeg_support.h"
+
+#include "data/augment.h"
+#include "data/decode.h"
+#include "data/image/jpeg.h"
+#include "data/source.h"
+#include "tests/harness/image_support.h"
+
+enum { DATA_BYTES = 4 << 20, IMAGES = 24 };
+
+/* ---- a file made of a scan ---- */
+
+static void put16(struct cr_text *out, int marker, int length) {
+    const uint8_t head[] = {0xff, (uint8_t)marker, (uint8_t)(length >> 8), (uint8_t)length};
+    cr_text_add_bytes(out, head, sizeof head);
+}
+static void put_code(struct cr_text *out, int id, const struct cr_jpeg_code *code) {
+    int symbols = 0;
+    for (int i = 0; i < 16; i++) symbols += code->count[i];
+    put16(out, 0xc4, 2 + 1 + 16 + symbols);
+    cr_text_add_bytes(out, &(uint8_t){(uint8_t)id}, 1);
+    cr_text_add_bytes(out, code->count, 16);
+    cr_text_add_bytes(out, code->symbol, (size_t)symbols);
+}
+
+/* zigzag order: position in the block of each coefficient, by the rule of the standard. */
+static void make_zigzag(int order[64]) {
+    for (int i = 0, x = 0, y = 0; i < 64; i++) {
+        order[i] = 8 * y + x;
+        if ((x + y) % 2 == 0) { /* upwards */
+            if (x == 7)
+                y++;
+            else if (y == 0)
+                x++;
+            else
+                x++, y--;
+        } else if (y == 7)
+            x++;
+        else if (x == 0)
+            y++;
+        else
+            x--, y++;
+    }
+}
+
+static void make_file(const struct cr_jpeg_scan *s, const uint8_t *data, struct cr_text *out) {
+    int order[64];
+    make_zigzag(order);
+    cr_text_add_bytes(out, "\xff\xd8", 2);
+    for (int c = 0; c < s->components; c++) {
+        put16(out, 0xdb, 2 + 1 + 128);
+        cr_text_add_bytes(out, &(uint8_t){(uint8_t)(0x10 | c)}, 1);
+        for (int k = 0; k < 64; k++) {
+            const int     step    = s->step[c][order[k]];
+            const uint8_t bytes[] = {(uint8_t)(step >> 8), (uint8_t)step};
+            cr_text_add_bytes(out, bytes, 2);
+        }
+    }
+    put16(out, 0xc1, 8 + 3 * s->components); /* extended: steps of 16 bits */
+    const uint8_t size[] = {8,
+                            (uint8_t)(s->height >> 8),
+                            (uint8_t)s->height,
+                            (uint8_t)(s->width >> 8),
+                            (uint8_t)s->width,
+                            (uint8_t)s->components};
+    cr_text_add_bytes(out, size, sizeof size);
+    for (int c = 0; c < s->components; c++) {
+        const uint8_t component[] = {(uint8_t)(c + 1), (uint8_t)(c ? 0x11 : s->h << 4 | s->v), (uint8_t)c};
+        cr_text_add_bytes(out, component, 3);
+    }
+    for (int t = 0; t < CR_JPEG_TABLES; t++) {
+        put_code(out, t, &s->dc[t]);
+        put_code(out, 0x10 | t, &s->ac[t]);
+    }
+    put16(out, 0xda, 6 + 2 * s->components);
+    cr_text_add_bytes(out, &(uint8_t){(uint8_t)s->components}, 1);
+    for (int c = 0; c < s->components; c++) {
+        const uint8_t component[] = {(uint8_t)(c + 1), (uint8_t)(s->dc_of[c] << 4 | s->ac_of[c])};
+        cr_text_add_bytes(out, component, 2);
+    }
+    cr_text_add_bytes(out, "\0\x3f\0", 3);
+    for (uint32_t i = 0; i < s->bytes; i++) {
+        cr_text_add_bytes(out, data + s->at + i, 1);
+        if (data[s->at + i] == 0xff) cr_text_add_bytes(out, "\0", 1);
+    }
+    cr_text_add_bytes(out, "\xff\xd9", 2);
+}
+
+static void a_scan_describes_its_image(void) {
+    static const struct jpeg_form forms[] = {
+        {1, 1, 90, 331, 257, .noise = true}, {2, 1, 75, 300, 200, .optimize = true},
+        {1, 2, 60, 129, 190, .restart = 0},  {2, 2, 85, 401, 333, .restart = 0},
+        {0, 0, 80, 222, 175, .restart = 0},  {2, 2, 5, 16, 16, .optimize = true}};
+    static uint8_t      memory[DATA_BYTES];
+    struct cr_jpeg_data data    = {.bytes = memory, .capacity = sizeof memory};
+    struct cr_scratch   scratch = {0};
+    for (size_t i = 0; i < CR_COUNT(forms); i++) {
+        size_t               count;
+        uint8_t             *bytes  = make_jpeg(&forms[i], &count);
+        struct cr_stored     stored = {.bytes = bytes, .count = count, .format = CR_RGB8};
+        const int            box[4] = {1, 2, 9, 7};
+        struct cr_jpeg_scan  scan   = {0};
+        struct cr_lazy_image lazy;
+        struct cr_text       file = {0};
+        struct cr_image      want, got;
+        REQUIRE_OK(cr_lazy_image_open(&stored, "made.jpg", &scratch, &lazy));
+        REQUIRE(cr_jpeg_scan_make(&lazy, box, 0, &scratch, &data, &scan));
+        CHECK(!memcmp(scan.box, box, sizeof box) && scan.at % CR_JPEG_PADDING == 0);
+        for (int k = 0; k < CR_JPEG_PADDING; k++) CHECK_INT(memory[scan.at + scan.bytes + (uint32_t)k], 0);
+        make_file(&scan, memory, &file);
+        REQUIRE_OK(image_decode(bytes, count, "made.jpg", &want));
+        REQUIRE_OK(image_decode(file.data, file.length, "made of a scan", &got));
+        CHECK(got.width == want.width && got.height == want.height);
+        CHECK(!memcmp(got.rgb, want.rgb, (size_t)(3 * want.width * want.height)));
+        cr_image_free(&want);
+        cr_image_free(&got);
+        cr_text_free(&file);
+        cr_free(bytes);
+    }
+    cr_scratch_free(&scratch);
+}
+
+static bool makes_scan(const struct jpeg_form *form, struct cr_stored stored, int min_side, size_t capacity) {
+    static uint8_t       memory[DATA_BYTES];
+    struct cr_jpeg_data  data    = {.bytes = memory, .capacity = capacity};
+    struct cr_scratch    scratch = {0};
+    uint8_t             *bytes   = make_jpeg(form, &stored.count);
+    const int            box[4]  = {0, 0, form->width, form->height};
+    struct cr_jpeg_scan  scan    = {.bytes = 1};
+    struct cr_lazy_image lazy;
+    stored.bytes = bytes;
+    CHECK_STATUS(cr_lazy_image_open(&stored, "made.jpg", &scratch, &lazy), CR_OK);
+    const bool made = cr_jpeg_scan_make(&lazy, box, min_side, &scratch, &data, &scan);
+    CHECK_INT(scan.bytes > 0, made);
+    cr_scratch_free(&scratch);
+    cr_free(bytes);
+    return made;
+}
+
+static void what_a_device_does_not_decode_stays(void) {
+    const struct jpeg_form plain = {2, 2, 85, 200, 100, .restart = 0}, restarts = {2, 2, 85, 200, 100, .restart = 3},
+                           scans = {2, 2, 85, 200, 100, .progressive = true};
+    const struct cr_stored rgb = {.format = CR_RGB8}, grey = {.format = CR_GREY8};
+    CHECK(makes_scan(&plain, rgb, 0, DATA_BYTES));
+    CHECK(makes_scan(&plain, rgb, 51, DATA_BYTES)); /* half of 100 rows is less */
+    CHECK(!makes_scan(&plain, rgb, 50, DATA_BYTES));
+    CHECK(!makes_scan(&restarts, rgb, 0, DATA_BYTES));
+    CHECK(!makes_scan(&scans, rgb, 0, DATA_BYTES));
+    CHECK(!makes_scan(&plain, grey, 0, DATA_BYTES));
+    CHECK(!makes_scan(&plain, rgb, 0, 100)); /* no room */
+}
+
+/* ---- the loader ---- */
+
+static void write_photos(const char *folder) {
+    static const struct jpeg_form forms[] = {{2, 2, 85, 90, 70, .restart = 0},
+                                             {1, 1, 70, 64, 80, .optimize = true},
+                                             {2, 2, 60, 50, 60, .progressive = true}};
+    for (int i = 0; i < IMAGES; i++) {
+        char             path[SUPPORT_PATH];
+        size_t           count;
+        struct jpeg_form form = forms[i % 3];
+        form.quality -= i;
+        uint8_t *bytes = make_jpeg(&form, &count);
+        text_into(path, "%s/train/%s/%03d.jpg", folder, i % 2 ? "a" : "b", i);
+        make_parents(path);
+        write_bytes(path, bytes, count);
+        cr_free(bytes);
+    }
+}
+
+/* Checksum of four batches. `jpeg_bytes`: a device is there, whose decoder fails at every image. */
+static uint64_t sum_photos(const struct cr_dataset *set, size_t jpeg_bytes, int scans[4]) {
+    struct cr_loader_options options = {
+        .split      = CR_SPLIT_TRAIN,
+        .batch      = 8,
+        .workers    = 2,
+        .prefetch   = 1,
+        .seed       = 3,
+        .drop_last  = true,
+        .jpeg_bytes = jpeg_bytes,
+        .prepare = {.size = 48, .crop = CR_CROP_RANDOM_RESIZED, .hflip = 0.5, .scale = {0.3, 1}, .ratio = {0.75, 1.3}}};
+    static const uint8_t all[8] = {1, 1, 1, 1, 1, 1, 1, 1};
+    struct cr_loader    *loader;
+    uint64_t             sum = CR_HASH_START;
+    CHECK_STATUS(cr_loader_open(set, &options, &loader), CR_OK);
+    for (int b = 0; b < 12; b++) {
+        struct cr_batch batch;
+        CHECK_STATUS(cr_loader_next(loader, &batch), CR_OK);
+        for (int i = 0; i < 8 && batch.scans; i++) scans[b / 3] += batch.scans[i].bytes > 0;
+        if (batch.scans) CHECK_STATUS(cr_loader_decode_failed(loader, &batch, all), CR_OK);
+        for (int i = 0; i < 8 && batch.scans; i++) CHECK_INT(batch.scans[i].bytes, 0);
+        CHECK(batch.width == 48 && batch.height == 48);
+        sum = cr_hash_bytes(sum, batch.images, 8 * 48 * 48 * 3);
+        sum = cr_hash_bytes(sum, batch.labels, 8 * sizeof *batch.labels);
+        sum = cr_hash_bytes(sum, batch.boxes, 32 * sizeof *batch.boxes);
+        cr_loader_release(loader, &batch);
+    }
+    cr_loader_close(loader);
+    return sum;
+}
+
+/* 16 of the 24 photos can be left to the device. One that it refused is decoded by the workers from then on; a batch
+ * that was in preparation may still contain it. */
+static void batches_are_the_same_whoever_decodes(void) {
+    char               folder[SUPPORT_PATH], root[SUPPORT_PATH];
+    struct cr_dataset *set;
+    int                none[4] = {0}, scans[4] = {0};
+    make_folder(folder);
+    write_photos(folder);
+    const struct cr_config *config;
+    REQUIRE_OK(make_config_(&config, (const char *const[]){"data.kind=folder", root_is(folder, root), NULL}));
+    REQUIRE_OK(cr_dataset_open(config, CR_SPLIT_TRAIN, &set));
+    cr_config_close(config);
+    const uint64_t want = sum_photos(set, 0, none);
+    CHECK(sum_photos(set, 1 << 20, scans) == want);
+    CHECK_INT(none[0] + none[1] + none[2] + none[3], 0);
+    CHECK_INT(scans[0], 16);
+    CHECK(scans[1] <= 16);
+    CHECK_INT(scans[2] + scans[3], 0);
+    cr_dataset_close(set);
+    drop_folder(folder);
+}
+
+TESTS(CASE(a_scan_describes_its_image), CASE(what_a_device_does_not_decode_stays),
+      CASE(batches_are_the_same_whoever_decodes))
