@@ -60,6 +60,7 @@ FOLDERS = {
     "cuda/common": 4.1,  # device-side helpers and launcher declarations
     "cuda/core": 4.2,  # streams, memory, libraries
     "cuda/elementwise": 4.3,
+    "cuda/jpeg": 4.3,  # decodes JPEG images of training batches
     "cuda/norm": 4.3,
     "cuda/dense": 4.3,
     "cuda/train": 4.3,  # loss, update rules, initial values
@@ -119,6 +120,7 @@ FOLDERS = {
 }
 # Includes that the levels alone would refuse: (folder or file, header or folder): reason.
 EXCEPTIONS = {
+    ("cuda/jpeg", "src/formats/jpeg_scan.h"): "plain data that the loader makes and the kernels read",
     ("cuda/conv/cifar", "cuda/norm/bn_finish.cuh"): "the CIFAR kernels finish BN sums themselves",
     ("cuda/conv/cifar/head", "cuda/train/loss_rows.cuh"): "a kernel computes the loss between forward and backward",
     ("cuda/sparse/wgmma_sp", "cuda/sparse/two_four"): "the plan and the wgmma helpers of 2:4 filters",
@@ -128,7 +130,7 @@ EXCEPTIONS = {
 
 # A device sees these folders of src/ and no others.
 DEVICE_FOLDERS = ("src/device/cpu", "cuda")
-DEVICE_SEES = ("src/core", "src/config", "src/graph", "src/sparsity", "src/comm", "src/device")
+DEVICE_SEES = ("src/core", "src/formats", "src/config", "src/graph", "src/sparsity", "src/comm", "src/device")
 
 SOURCES = (".c", ".h", ".cu", ".cuh", ".def")
 

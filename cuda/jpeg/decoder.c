@@ -109,25 +109,22 @@ static void set_axis(struct ck_jpeg_axis *axis, int size, int result, size_t *us
     axis->at            = place(used, (size_t)result * (2 + (size_t)axis->stride) * sizeof(int32_t));
 }
 
-/* Blocks of the whole image. */
-static int64_t blocks_of(const struct cr_jpeg_scan *s) {
-    const int64_t mcus = (int64_t)((s->width + 8 * s->h - 1) / (8 * s->h)) * ((s->height + 8 * s->v - 1) / (8 * s->v));
-    return mcus * (s->components == 1 ? 1 : s->h * s->v + 2);
-}
-
 /* Lays out what the image needs from *used on. Returns false if it does not fit into an empty work area. */
 static bool lay_out(const struct cr_jpeg_decoder *d, struct ck_jpeg_image *im, int width, int height, size_t *used) {
     const struct cr_jpeg_scan *s = &im->scan;
     set_window(im);
+    const int across = (s->width + 8 * s->h - 1) / (8 * s->h), per_mcu = s->components == 1 ? 1 : s->h * s->v + 2;
+    im->first_block  = im->y0 * across * per_mcu;
+    im->blocks       = (im->y1 - im->y0) * across * per_mcu;
+    im->coefficients = place(used, (size_t)im->blocks * CR_JPEG_BLOCK * sizeof(int16_t));
     for (int c = 0; c < s->components; c++) {
-        const size_t across = (size_t)(im->x1 - im->x0) * (size_t)(c ? 1 : s->h);
-        const size_t blocks = across * (size_t)(im->y1 - im->y0) * (size_t)(c ? 1 : s->v);
-        im->blocks[c]       = (int32_t)blocks;
-        im->coefficients[c] = place(used, blocks * CR_JPEG_BLOCK * sizeof(int16_t));
-        im->samples[c]      = place(used, blocks * CR_JPEG_BLOCK);
+        im->columns[c] = (im->x1 - im->x0) * (c ? 1 : s->h);
+        im->rows[c]    = (im->y1 - im->y0) * (c ? 1 : s->v);
+        im->samples[c] = place(used, (size_t)im->columns[c] * (size_t)im->rows[c] * CR_JPEG_BLOCK);
     }
-    im->differences = place(used, (size_t)blocks_of(s) * sizeof(int16_t));
-    im->middle      = place(used, (size_t)s->box[3] * (size_t)width * 3);
+    im->differences =
+        place(used, (size_t)(across * per_mcu * ((s->height + 8 * s->v - 1) / (8 * s->v))) * sizeof(int16_t));
+    im->middle = place(used, (size_t)s->box[3] * (size_t)width * 3);
     set_axis(&im->across, s->box[2], width, used);
     set_axis(&im->down, s->box[3], height, used);
     return *used <= d->work_bytes;
@@ -138,7 +135,7 @@ static void add_to_group(struct ck_jpeg_batch *group, const struct ck_jpeg_image
     group->rows    = CR_MAX(group->rows, im->scan.box[3]);
     group->columns = CR_MAX(group->columns, im->scan.box[2]);
     int blocks     = 0;
-    for (int c = 0; c < im->scan.components; c++) blocks += im->blocks[c];
+    for (int c = 0; c < im->scan.components; c++) blocks += im->columns[c] * im->rows[c];
     group->blocks = CR_MAX(group->blocks, blocks);
 }
 

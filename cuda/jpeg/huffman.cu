@@ -44,10 +44,10 @@ struct shared_state {
     int32_t  index[CODES][18]; /* and the index of its symbol; [17]: the number of symbols */
     uint8_t  symbol[CODES][256];
     uint8_t  zigzag[BLOCK];
-    uint64_t exit[THREADS];                                  /* see pack_state */
-    int      luma, per_mcu;                                  /* blocks of the first component, and of all, in an MCU */
-    int      total;                                          /* blocks of the image */
-    int      dc[CR_JPEG_COMPONENTS], ac[CR_JPEG_COMPONENTS]; /* codes of each component */
+    uint64_t exit[THREADS];        /* see pack_state */
+    int      luma, per_mcu;        /* blocks of the first component, and of all, in an MCU */
+    uint32_t dc_tables, ac_tables; /* bit b: the code of block b of an MCU */
+    int      total;                /* blocks of the image */
 };
 
 /* Where a thread is in the data. */
@@ -125,9 +125,6 @@ __device__ void make_tables(const cr_jpeg_scan &scan, shared_state &s) {
 
 /* ---- one piece ---- */
 
-__device__ __forceinline__ int component_of(const shared_state &s, int block) {
-    return block < s.luma ? 0 : block - s.luma + 1;
-}
 __device__ __forceinline__ uint32_t word_at(const uint32_t *data, uint32_t i) {
     return __byte_perm(__ldg(data + i), 0, 0x0123);
 }
@@ -147,89 +144,74 @@ struct reader {
     }
 };
 
-/* Passes over the codes from *w to bit `end` or a few bits further; returns the number of blocks that end there. Invalid
- * codes, which wrong guesses meet, count as one bit. */
+/* The end of a block, if `k` has reached it: without a branch, because in most steps a few threads of a warp get there. */
+__device__ __forceinline__ int end_block(int per_mcu, walk *w) {
+    const int end  = w->k >= BLOCK;
+    const int next = w->block + 1 == per_mcu ? 0 : w->block + 1;
+    w->block       = end ? next : w->block;
+    w->k           = end ? 0 : w->k;
+    return end;
+}
+
+/* Passes over the codes from *w to bit `end` or a few bits further; returns the number of blocks that end there.
+ * Invalid codes, which wrong guesses meet, count as one bit. */
 __device__ __forceinline__ int pass_over(const shared_state &s, const uint32_t *data, uint32_t bits_all, walk *walk_at,
                                          uint32_t end) {
-    walk   w = *walk_at;
-    reader r(data, w.at);
-    int    blocks = 0, c = component_of(s, w.block), dc = s.dc[c], ac = s.ac[c];
+    walk           w = *walk_at;
+    reader         r(data, w.at);
+    const int      per_mcu = s.per_mcu;
+    const uint32_t dc = s.dc_tables, ac = s.ac_tables;
+    int            blocks = 0;
     while (w.at < end) {
         const uint32_t bits = r.bits(w.at), top = bits >> (32 - LOOKUP_BITS), before = w.at;
-        const int      many    = w.k && w.at + LOOKUP_BITS <= bits_all ? s.several[ac][top] : 0;
-        const int      advance = many >> 4 & 63;
-        if (many && w.k + advance < BLOCK) {
-            w.at += many & 15;
-            w.k = many >> 10 ? BLOCK : w.k + advance;
-        } else {
-            const int t     = w.k ? CR_JPEG_TABLES + ac : dc;
-            int       entry = s.one[t][top];
-            if (!entry) entry = long_code(s, t, bits);
-            if (!entry) entry = 1 | 1 << 9;
-            w.at += entry & 31;
-            w.k += entry >> 9;
+        const int      ac_of = ac >> w.block & 1, t = w.k ? CR_JPEG_TABLES + ac_of : dc >> w.block & 1;
+        const int      many = s.several[ac_of][top], advance = many >> 4 & 63;
+        int            one  = s.one[t][top];
+        const bool     fits = many && w.k && w.k + advance < BLOCK && w.at + LOOKUP_BITS <= bits_all;
+        if (!one && !fits) {
+            one = long_code(s, t, bits);
+            if (!one) one = 1 | 1 << 9;
         }
+        w.at += fits ? many & 15 : one & 31;
+        w.k += fits ? (many >> 10 ? BLOCK : advance) : one >> 9;
         r.move(before, w.at);
         if (w.at > bits_all) break; /* the last code is incomplete */
-        if (w.k >= BLOCK) {
-            w.k     = 0;
-            w.block = w.block + 1 == s.per_mcu ? 0 : w.block + 1;
-            c       = component_of(s, w.block);
-            dc      = s.dc[c];
-            ac      = s.ac[c];
-            blocks++;
-        }
+        blocks += end_block(per_mcu, &w);
     }
     *walk_at = w;
     return blocks;
 }
 
-/* Where the coefficients of block number n of the scan are stored; NULL: outside of the crop. */
-__device__ int16_t *place_of(const ck_jpeg_image &im, const shared_state &s, int mcus_across, uint8_t *work, int n) {
-    const int mcu = n / s.per_mcu, b = n - mcu * s.per_mcu, my = mcu / mcus_across, mx = mcu - my * mcus_across;
-    if (mx < im.x0 || mx >= im.x1 || my < im.y0 || my >= im.y1) return NULL;
-    const int c = component_of(s, b), h = c ? 1 : im.scan.h, v = c ? 1 : im.scan.v, in = c ? 0 : b;
-    const int x = (mx - im.x0) * h + in % h, y = (my - im.y0) * v + in / h;
-    return (int16_t *)(work + im.coefficients[c]) + ((int64_t)y * (im.x1 - im.x0) * h + x) * BLOCK;
-}
-
-/* Decodes from w to bit `end`, and stores coefficients and differences of DC values; `n` is the number of the block at w.
- * Stops after the last block: what follows is padding. Returns whether all codes are valid. */
+/* Decodes from w to bit `end`, and stores coefficients and differences of DC values; `n` is the number of the block at
+ * w. Stops after the last block: what follows is padding. Returns whether all codes are valid. */
 __device__ __forceinline__ bool store_piece(const ck_jpeg_image &im, const shared_state &s, const uint32_t *data,
-                                            uint8_t *work, int mcus_across, walk w, uint32_t end, int n) {
-    reader   r(data, w.at);
-    int16_t *differences = (int16_t *)(work + im.differences), *to = place_of(im, s, mcus_across, work, n);
-    int      c     = component_of(s, w.block);
-    bool     valid = true;
-    while (w.at < end) {
+                                            uint8_t *work, walk w, uint32_t end, int n) {
+    reader         r(data, w.at);
+    int16_t       *differences = (int16_t *)(work + im.differences), *to = (int16_t *)(work + im.coefficients);
+    const int      per_mcu = s.per_mcu, total = s.total, stored = im.blocks;
+    const uint32_t dc = s.dc_tables, ac = s.ac_tables;
+    bool           valid = true;
+    int            place = n - im.first_block; /* of the block among those that are stored */
+    while (w.at < end && n < total) {
         const uint32_t bits = r.bits(w.at), before = w.at;
-        const int      t     = w.k ? CR_JPEG_TABLES + s.ac[c] : s.dc[c];
-        int            entry = s.one[t][bits >> (32 - LOOKUP_BITS)];
-        if (!entry) entry = long_code(s, t, bits);
-        if (!entry) return false;
-        const int all = entry & 31, size = entry >> 5 & 15, advance = entry >> 9, last = w.k + advance - 1;
+        const int      t   = w.k ? CR_JPEG_TABLES + (ac >> w.block & 1) : dc >> w.block & 1;
+        int            one = s.one[t][bits >> (32 - LOOKUP_BITS)];
+        if (!one) one = long_code(s, t, bits);
+        if (!one) return false;
+        const int all = one & 31, size = one >> 5 & 15, advance = one >> 9, last = w.k + advance - 1;
         /* extra bits: the lower half of their range stands for negative values */
-        int value = 0;
-        if (size) {
-            value = (int)(bits << (all - size) >> (32 - size));
-            value = value < 1 << (size - 1) ? value - (1 << size) + 1 : value;
-        }
-        if (w.k == 0)
-            differences[n] = (int16_t)value;
-        else if (advance < BLOCK) {
-            valid &= last < BLOCK;
-            if (size && to && last < BLOCK) to[s.zigzag[last]] = (int16_t)value;
-        }
+        const int extra = (int)(bits << (all - size) >> 1 >> (31 - size)), half = 1 << size >> 1;
+        const int value = extra - (extra < half ? (1 << size) - 1 : 0);
+        if (w.k == 0) differences[n] = (int16_t)value;
+        valid &= last < BLOCK || advance == BLOCK;
+        if (size && w.k && last < BLOCK && (unsigned)place < (unsigned)stored)
+            to[place * BLOCK + s.zigzag[last]] = (int16_t)value;
         w.at += (uint32_t)all;
         w.k += advance;
         r.move(before, w.at);
-        if (w.k >= BLOCK) {
-            w.k     = 0;
-            w.block = w.block + 1 == s.per_mcu ? 0 : w.block + 1;
-            c       = component_of(s, w.block);
-            if (++n >= s.total) break;
-            to = place_of(im, s, mcus_across, work, n);
-        }
+        const int block_end = end_block(per_mcu, &w);
+        n += block_end;
+        place += block_end;
     }
     return valid;
 }
@@ -258,46 +240,50 @@ __device__ int sum_before(int mine, int *all) {
 }
 
 __device__ void clear_coefficients(const ck_jpeg_image &im, uint8_t *work) {
-    for (int c = 0; c < im.scan.components; c++) {
-        uint4 *to = (uint4 *)(work + im.coefficients[c]);
-        for (int i = threadIdx.x; i < im.blocks[c] * (BLOCK / 8); i += THREADS) to[i] = make_uint4(0, 0, 0, 0);
-    }
+    uint4 *to = (uint4 *)(work + im.coefficients);
+    for (int i = threadIdx.x; i < im.blocks * (BLOCK / 8); i += THREADS) to[i] = make_uint4(0, 0, 0, 0);
 }
 
-/* Step 5. Each thread adds up the differences of consecutive MCUs. Returns whether all values fit 16 bits. */
-__device__ bool store_dc(const ck_jpeg_image &im, const shared_state &s, uint8_t *work, int mcus_across) {
+/* Adds differences[first, last) to dc[component]; with STORE also stores the values and returns whether all fit 16
+ * bits. `first` is the first block of an MCU. */
+template <bool STORE>
+__device__ __forceinline__ bool add_differences(const ck_jpeg_image &im, const shared_state &s, uint8_t *work,
+                                                int first, int last, int dc[CR_JPEG_COMPONENTS]) {
     const int16_t *differences = (const int16_t *)(work + im.differences);
-    const int      mcus = s.total / s.per_mcu, each = (mcus + THREADS - 1) / THREADS;
-    const int first = min((int)threadIdx.x * each, mcus) * s.per_mcu, last = min(first + each * s.per_mcu, s.total);
-    int       dc[CR_JPEG_COMPONENTS] = {0, 0, 0}, all;
-    bool      fits                   = true;
+    int16_t       *to          = (int16_t *)(work + im.coefficients);
+    bool           fits        = true;
     for (int n = first, b = 0; n < last; n++, b = b + 1 == s.per_mcu ? 0 : b + 1) {
-        const int c = component_of(s, b), value = differences[n];
+        const int c = b < s.luma ? 0 : b - s.luma + 1, value = differences[n];
         dc[0] += c == 0 ? value : 0;
         dc[1] += c == 1 ? value : 0;
         dc[2] += c == 2 ? value : 0;
-    }
-    for (int c = 0; c < CR_JPEG_COMPONENTS; c++) dc[c] = sum_before(dc[c], &all);
-    for (int n = first, b = 0; n < last; n++, b = b + 1 == s.per_mcu ? 0 : b + 1) {
-        const int c = component_of(s, b), value = differences[n];
-        dc[0] += c == 0 ? value : 0;
-        dc[1] += c == 1 ? value : 0;
-        dc[2] += c == 2 ? value : 0;
-        const int sum = c == 0 ? dc[0] : c == 1 ? dc[1] : dc[2];
+        if (!STORE) continue;
+        const int sum = c == 0 ? dc[0] : c == 1 ? dc[1] : dc[2], place = n - im.first_block;
         fits &= sum == (int16_t)sum;
-        int16_t *to = place_of(im, s, mcus_across, work, n);
-        if (to) to[0] = (int16_t)sum;
+        if ((unsigned)place < (unsigned)im.blocks) to[place * BLOCK] = (int16_t)sum;
     }
     return fits;
 }
 
+/* Step 5. Each thread adds up the differences of consecutive MCUs. Returns whether all values fit 16 bits. */
+__device__ bool store_dc(const ck_jpeg_image &im, const shared_state &s, uint8_t *work) {
+    const int mcus = s.total / s.per_mcu, each = (mcus + THREADS - 1) / THREADS;
+    const int first = min((int)threadIdx.x * each, mcus) * s.per_mcu, last = min(first + each * s.per_mcu, s.total);
+    int       dc[CR_JPEG_COMPONENTS] = {0, 0, 0}, all;
+    (void)add_differences<false>(im, s, work, first, last, dc);
+    for (int c = 0; c < CR_JPEG_COMPONENTS; c++) dc[c] = sum_before(dc[c], &all);
+    return add_differences<true>(im, s, work, first, last, dc);
+}
+
 __device__ void set_layout(const cr_jpeg_scan &scan, int mcus, shared_state &s) {
-    s.luma    = scan.h * scan.v;
-    s.per_mcu = scan.components == 1 ? 1 : s.luma + 2;
-    s.total   = mcus * s.per_mcu;
-    for (int c = 0; c < CR_JPEG_COMPONENTS; c++) {
-        s.dc[c] = scan.dc_of[c];
-        s.ac[c] = scan.ac_of[c];
+    s.luma      = scan.h * scan.v;
+    s.per_mcu   = scan.components == 1 ? 1 : s.luma + 2;
+    s.total     = mcus * s.per_mcu;
+    s.dc_tables = s.ac_tables = 0;
+    for (int b = 0; b < s.per_mcu; b++) {
+        const int c = b < s.luma ? 0 : b - s.luma + 1;
+        s.dc_tables |= (uint32_t)scan.dc_of[c] << b;
+        s.ac_tables |= (uint32_t)scan.ac_of[c] << b;
     }
 }
 
@@ -337,10 +323,9 @@ __global__ void __launch_bounds__(THREADS, 3) coefficients_kernel(const ck_jpeg_
     bool      valid = all >= s.total; /* the same for all threads */
     if (valid) {
         bool stored = true;
-        if (active && n < s.total)
-            stored = store_piece(im, s, data, batch.work, mcus_across, unpack_state(start), w.at, n);
+        if (active && n < s.total) stored = store_piece(im, s, data, batch.work, unpack_state(start), w.at, n);
         __syncthreads();
-        valid = store_dc(im, s, batch.work, mcus_across) && stored;
+        valid = store_dc(im, s, batch.work) && stored;
     }
     if (!valid) batch.failed[im.place] = 1;
 }

@@ -3,7 +3,7 @@
 #ifndef CR_JPEG_LAUNCHERS_H
 #define CR_JPEG_LAUNCHERS_H
 
-#include "core/jpeg_scan.h"
+#include "formats/jpeg_scan.h"
 
 #include <cuda_runtime_api.h>
 
@@ -18,12 +18,13 @@ struct ck_jpeg_axis {
 };
 struct ck_jpeg_image {
     struct cr_jpeg_scan scan;
-    int32_t             x0, x1, y0, y1;                   /* MCUs around the crop: these are decoded to samples */
-    int32_t             blocks[CR_JPEG_COMPONENTS];       /* blocks of each component in these MCUs */
-    int64_t             coefficients[CR_JPEG_COMPONENTS]; /* int16_t [block rows][block columns][64] */
-    int64_t             samples[CR_JPEG_COMPONENTS];      /* uint8_t [8 * block rows][8 * block columns] */
-    int64_t             differences;                      /* int16_t [blocks of the image], of DC values */
-    int64_t             middle;                           /* uint8_t [box height][result width][3] */
+    int32_t             x0, x1, y0, y1;      /* MCUs around the crop: these are decoded to samples */
+    int32_t             first_block, blocks; /* of the scan, whose coefficients are stored: the rows y0 to y1 of MCUs */
+    int32_t columns[CR_JPEG_COMPONENTS], rows[CR_JPEG_COMPONENTS]; /* blocks of each component in the MCUs */
+    int64_t coefficients;                                          /* int16_t [blocks][64], in the order of the scan */
+    int64_t samples[CR_JPEG_COMPONENTS];                           /* uint8_t [8 * rows][8 * columns] */
+    int64_t differences;                                           /* int16_t [blocks of the image], of DC values */
+    int64_t middle;                                                /* uint8_t [box height][result width][3] */
     struct ck_jpeg_axis across, down;
     int32_t             place; /* of the result */
 };

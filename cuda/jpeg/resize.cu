@@ -52,7 +52,7 @@ struct plane {                               /* the samples of a component */
 __device__ plane plane_of(const ck_jpeg_image &im, const uint8_t *work, int c) {
     const int h = c ? 1 : im.scan.h, v = c ? 1 : im.scan.v;
     return {work + im.samples[c],
-            (im.x1 - im.x0) * h * 8,
+            im.columns[c] * 8,
             im.x0 * h * 8,
             im.y0 * v * 8,
             (im.scan.width * h + im.scan.h - 1) / im.scan.h,

@@ -42,16 +42,25 @@ __device__ __forceinline__ int magnitude(const int v[SIDE]) {
     return all;
 }
 
+/* The number of a block of component c among the stored ones, which are in the order of the scan. */
+__device__ __forceinline__ int number_of(const ck_jpeg_image &im, int c, int column, int row) {
+    const int luma = im.scan.h * im.scan.v, h = c ? 1 : im.scan.h, v = c ? 1 : im.scan.v;
+    const int per_mcu = im.scan.components == 1 ? 1 : luma + 2,
+              across  = (im.scan.width + 8 * im.scan.h - 1) / (8 * im.scan.h);
+    const int mcu     = row / v * across + im.x0 + column / h;
+    return mcu * per_mcu + (c ? luma + c - 1 : row % v * h + column % h);
+}
+
 __global__ void __launch_bounds__(THREADS) samples_kernel(const ck_jpeg_batch batch) {
     __shared__ int       turn[BLOCKS][SIDE][SIDE + 1];
     const ck_jpeg_image &im = batch.image[blockIdx.y];
     int                  n = blockIdx.x * BLOCKS + threadIdx.x / SIDE, c = 0;
     const int            lane = threadIdx.x % SIDE, mine = threadIdx.x / SIDE;
-    while (c < im.scan.components && n >= im.blocks[c]) n -= im.blocks[c++];
+    while (c < im.scan.components && n >= im.rows[c] * im.columns[c]) n -= im.rows[c] * im.columns[c], c++;
     if (c == im.scan.components) return; /* all eight threads of the block */
     const unsigned group   = 0xffu << (threadIdx.x % CK_WARP / SIDE * SIDE);
-    const int      columns = (im.x1 - im.x0) * (c ? 1 : im.scan.h);
-    const int16_t *from    = (const int16_t *)(batch.work + im.coefficients[c]) + (int64_t)n * CR_JPEG_BLOCK;
+    const int      columns = im.columns[c], row = n / columns, column = n - row * columns;
+    const int16_t *from = (const int16_t *)(batch.work + im.coefficients) + (int64_t)number_of(im, c, column, row) * 64;
     int            v[SIDE];
 #pragma unroll
     for (int i = 0; i < SIDE; i++) v[i] = from[i * SIDE + lane] * im.scan.step[c][i * SIDE + lane];
@@ -68,8 +77,8 @@ __global__ void __launch_bounds__(THREADS) samples_kernel(const ck_jpeg_batch ba
     uint32_t word[2] = {0, 0};
 #pragma unroll
     for (int i = 0; i < SIDE; i++) word[i / 4] |= (uint32_t)min(max(v[i] + 128, 0), 255) << 8 * (i % 4);
-    const int y = n / columns * SIDE + lane, x = n % columns * SIDE;
-    *(uint2 *)(batch.work + im.samples[c] + (int64_t)y * columns * SIDE + x) = make_uint2(word[0], word[1]);
+    *(uint2 *)(batch.work + im.samples[c] + ((int64_t)(row * SIDE + lane) * columns + column) * SIDE) =
+        make_uint2(word[0], word[1]);
 }
 
 extern "C" cudaError_t ck_jpeg_samples(const struct ck_jpeg_batch *batch, cudaStream_t stream) {

@@ -5,7 +5,7 @@
 #ifndef CR_DECODE_H
 #define CR_DECODE_H
 
-#include "core/jpeg_scan.h"
+#include "formats/jpeg_scan.h"
 #include "data/scratch.h"
 
 #include <stdatomic.h>

@@ -1,10 +1,10 @@
 /* device/jpeg_decoder.h: a decoder of JPEG images on a device (cr_backend.jpeg). It decodes scans whose headers the
- * loader has read (core/jpeg_scan.h), cuts their crops and resizes them. The pixels are bitwise those of the CPU path
+ * loader has read (formats/jpeg_scan.h), cuts their crops and resizes them. The pixels are bitwise those of the CPU path
  * (data/image, data/augment): where an image is decoded is a question of speed only. */
 #ifndef CR_JPEG_DECODER_H
 #define CR_JPEG_DECODER_H
 
-#include "core/jpeg_scan.h"
+#include "formats/jpeg_scan.h"
 #include "device/device.h"
 
 struct cr_jpeg_decoder;

@@ -1,6 +1,6 @@
 /* data/image/jpeg_scan.c: prepares a JPEG for a decoder on a device: its tables, and its entropy-coded data without
  * stuffed bytes. Such a decoder handles the images that data/image/jpeg_baseline.c handles, at full size. */
-#include "core/jpeg_scan.h"
+#include "formats/jpeg_scan.h"
 #include "data/decode.h"
 #include "data/image/jpeg.h"
 

@@ -306,25 +306,9 @@ static bool is_finished(const struct cr_loader *loader, const struct slot *slot)
     return slot->done == slot->claimed && (slot->claimed == loader->options.batch || loader->failed);
 }
 
-/* Moves places of the next batches from the device to the workers while all batches are ready, and back, faster, when
- * the consumer has to wait. */
-static void share_places(struct cr_loader *loader) {
-    const int64_t batch = loader->options.batch;
-    int           ready = 0;
-    for (int i = 0; i < loader->n_slots; i++) {
-        const struct slot *slot = &loader->slots[i];
-        ready += slot->seq >= loader->next_out && slot->claimed == batch && slot->done == batch;
-    }
-    if (!loader->options.jpeg_shared) return;
-    if (!ready)
-        loader->device_places = CR_MIN(loader->device_places + CR_MAX(batch / 16, 1), batch);
-    else if (ready >= loader->options.prefetch)
-        loader->device_places = CR_MAX(loader->device_places - CR_MAX(batch / 64, 1), 0);
-}
-
 static cr_status deliver_batch(struct cr_loader *loader, struct cr_batch *batch) {
     struct slot *slot = &loader->slots[loader->next_out % loader->n_slots];
-    share_places(loader);
+    cr_loader_share_places(loader);
     CR_ASSERT(!slot->held); /* the consumer must release every batch before the ring returns to its slot */
     if (!loader->started) fill_inline(loader, slot);
     while (!is_finished(loader, slot)) pthread_cond_wait(&loader->ready, &loader->mutex);
@@ -391,21 +375,6 @@ void cr_loader_release(struct cr_loader *loader, struct cr_batch *batch) {
     free_slots(loader, batch->page_locked ? CR_LOADER_IN_FLIGHT : 0);
     pthread_mutex_unlock(&loader->mutex);
     *batch = (struct cr_batch){.slot = -1};
-}
-
-cr_status cr_loader_decode_failed(struct cr_loader *loader, struct cr_batch *batch, const uint8_t *failed) {
-    struct slot      *slot    = &loader->slots[batch->slot];
-    struct cr_scratch scratch = {0};
-    cr_status         status  = CR_OK;
-    CR_ASSERT(slot->held && batch->scans);
-    for (int64_t i = 0; i < loader->options.batch && status == CR_OK; i++) {
-        if (!failed[i] || !slot->scans[i].bytes) continue;
-        const int64_t sample = slot->samples[i];
-        atomic_fetch_or(&loader->refused[sample / 8], (unsigned char)(1u << (sample % 8)));
-        status = cr_loader_fill_place(loader, slot, i, false, &scratch);
-    }
-    cr_scratch_free(&scratch);
-    return status;
 }
 
 int64_t cr_loader_wait_ns(const struct cr_loader *loader) {
