@@ -1,5 +1,5 @@
-/* tests/unit/data/test_pack_jpeg.c: datasets packed as JPEGs of reduced size. The truth is libjpeg, called here: it makes
- * the files of every kind, writes the pixels that the folder has after the resize, and reads what was stored. */
+/* tests/unit/data/test_pack_jpeg.c: datasets packed as JPEGs of reduced size. The truth is libjpeg, called here: it
+ * makes the files of every kind, writes the pixels that the folder has after the resize, and reads what was stored. */
 #include "tests/harness/failing_alloc.h"
 #include "tests/harness/packed_support.h"
 
