@@ -21,8 +21,11 @@ static size_t offline_memory(struct cr_device *base) {
     return cr_gpu_memory(cuda_of(base)->offline, &base->options);
 }
 
-static const struct cr_backend offline_backend = {
-    .name = "cuda", .close = offline_close, .memory_free = offline_memory, .async = &cr_cuda_async, .jpeg = &cr_cuda_jpeg};
+static const struct cr_backend offline_backend = {.name        = "cuda",
+                                                  .close       = offline_close,
+                                                  .memory_free = offline_memory,
+                                                  .async       = &cr_cuda_async,
+                                                  .jpeg        = &cr_cuda_jpeg};
 
 cr_status cr_cuda_open_offline(const struct cr_gpu *gpu, const struct cr_device_options *options,
                                struct cr_device **out) {

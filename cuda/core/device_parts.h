@@ -5,9 +5,9 @@
 
 #include "cuda/core/cuda_device.h"
 
-extern const struct cr_backend cr_backend_cuda;
-extern const struct cr_async   cr_cuda_async; /* cuda/core/streams.c */
-extern const struct cr_jpeg_ops cr_cuda_jpeg; /* cuda/jpeg/decoder.c */
+extern const struct cr_backend  cr_backend_cuda;
+extern const struct cr_async    cr_cuda_async; /* cuda/core/streams.c */
+extern const struct cr_jpeg_ops cr_cuda_jpeg;  /* cuda/jpeg/decoder.c */
 /* cuda/core/pinned_memory.c: see cr_async.host_reserve and host_release. */
 cr_status cr_cuda_host_reserve(struct cr_device *device, size_t bytes, void **out);
 void      cr_cuda_host_release(struct cr_device *device, void *host);

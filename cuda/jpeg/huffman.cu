@@ -35,8 +35,8 @@ static __constant__ uint8_t zigzag[BLOCK] = {0,  1,  8,  16, 9,  2,  3,  10, 17,
 
 /* What the threads of a block share. An entry of `one` is a code with its extra bits: their length (5 bits), the number
  * of extra bits (4) and by how many coefficients the code advances (7; BLOCK: to the end of the block); 0: a longer or
- * invalid code. An entry of `several` are AC codes with their extra bits that lie within a lookup: their length (4 bits),
- * by how many coefficients they advance (6), and whether an end of block follows that the length includes (1); 0: none. */
+ * invalid code. An entry of `several` are AC codes with their extra bits that lie within a lookup: their length (4),
+ * by how many coefficients they advance (6), and whether the last is an end of block (1); 0: none. */
 struct shared_state {
     uint16_t one[CODES][LOOKUPS];
     uint16_t several[CR_JPEG_TABLES][LOOKUPS];
@@ -144,7 +144,8 @@ struct reader {
     }
 };
 
-/* The end of a block, if `k` has reached it: without a branch, because in most steps a few threads of a warp get there. */
+/* The end of a block, if `k` has reached it: without a branch, because in most steps some threads of a warp get there.
+ */
 __device__ __forceinline__ int end_block(int per_mcu, walk *w) {
     const int end  = w->k >= BLOCK;
     const int next = w->block + 1 == per_mcu ? 0 : w->block + 1;

@@ -11,7 +11,8 @@
 extern "C" {
 #endif
 
-/* One axis of a resize: for each pixel of the result `first`, `taps` and up to `stride` weights of 22 fractional bits. */
+/* One axis of a resize: for each pixel of the result `first`, `taps` and up to `stride` weights of 22 fractional bits.
+ */
 struct ck_jpeg_axis {
     int32_t size, stride; /* pixels of the box; weights of a pixel of the result */
     int64_t at;           /* int32_t [result][2 + stride]: first, taps, weights */

@@ -12,8 +12,8 @@ struct cr_jpeg_job {
 };
 /* Prepares a training image, which may not be decoded yet, with the random numbers of (seed, epoch, sample). out is
  * [size][width]. The device applies box = (dy, dx, flip, 0) later: the network sees pixel (y + dy, x + dx) at
- * (y, x), with flip pixel (y + dy, width-1-x + dx), and black outside the image. job: a device may decode the image; out is not written then, and job->scan has bytes. NULL:
- * the image is decoded here. */
+ * (y, x), with flip pixel (y + dy, width-1-x + dx), and black outside the image.
+ * job: a device may decode the image; job->scan has bytes then, and out is not written. NULL: it is decoded here. */
 CR_MUST cr_status cr_prepare_train_with(const struct cr_prepare *prep, const struct cr_lazy_image *lazy, uint64_t seed,
                                         int64_t epoch, int64_t sample, struct cr_scratch *scratch, uint8_t *out,
                                         int32_t box[4], const struct cr_jpeg_job *job);

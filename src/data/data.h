@@ -244,7 +244,7 @@ struct cr_batch {
     int64_t count;
     int64_t epoch, index;
     bool    page_locked; /* the images are in the memory of options.memory */
-    /* The device has to decode the image of each place of scans [batch] that has bytes (formats/jpeg_scan.h); these are not
+    /* The device has to decode the image of each place of scans [batch] that has bytes (formats/jpeg_scan.h): it is not
      * in `images`. NULL: there are none. jpeg_data: their data, jpeg_bytes bytes in the memory of options.memory. */
     const struct cr_jpeg_scan *scans;
     const uint8_t             *jpeg_data;

@@ -5,8 +5,8 @@
 #ifndef CR_DECODE_H
 #define CR_DECODE_H
 
-#include "formats/jpeg_scan.h"
 #include "data/scratch.h"
+#include "formats/jpeg_scan.h"
 
 #include <stdatomic.h>
 #include <string.h>
@@ -86,7 +86,7 @@ struct cr_jpeg_data {
 };
 /* data/image/jpeg_scan.c: makes the scan of the box of an open JPEG, for a device: `min_side` as in
  * cr_lazy_image_window. The device's pixels are bitwise equal to those of the window. Returns false, with out->bytes 0,
- * when the CPU has to decode the image: it is no plain baseline JPEG, it has to be turned or scaled, or `data` is full. */
+ * when the CPU has to decode the image: it is no plain baseline JPEG, has to be turned or scaled, or `data` is full. */
 bool cr_jpeg_scan_make(const struct cr_lazy_image *lazy, const int box[4], int min_side, struct cr_scratch *scratch,
                        struct cr_jpeg_data *data, struct cr_jpeg_scan *out);
 /* Copies one pixel of 1, 2, 3, 4, 6 or 8 bytes, which a call of memcpy would do much slower. */

@@ -1,11 +1,11 @@
 /* device/jpeg_decoder.h: a decoder of JPEG images on a device (cr_backend.jpeg). It decodes scans whose headers the
- * loader has read (formats/jpeg_scan.h), cuts their crops and resizes them. The pixels are bitwise those of the CPU path
+ * loader has read (formats/jpeg_scan.h), cuts their crops and resizes them. The pixels are bitwise those of the CPU
  * (data/image, data/augment): where an image is decoded is a question of speed only. */
 #ifndef CR_JPEG_DECODER_H
 #define CR_JPEG_DECODER_H
 
-#include "formats/jpeg_scan.h"
 #include "device/device.h"
+#include "formats/jpeg_scan.h"
 
 struct cr_jpeg_decoder;
 

@@ -1,5 +1,5 @@
-/* formats/jpeg_scan.h: a baseline JPEG whose header has been read, in the form in which a device decodes it: one Huffman
- * scan of grey or YCbCr, 8 bits a sample, chroma 4:4:4, 4:2:2, 4:4:0 or 4:2:0, no restarts.
+/* formats/jpeg_scan.h: a baseline JPEG whose header has been read, in the form in which a device decodes it: one
+ * Huffman scan of grey or YCbCr, 8 bits a sample, chroma 4:4:4, 4:2:2, 4:4:0 or 4:2:0, no restarts.
  *
  * data/image/jpeg_scan.c makes one from a file; the GPU device decodes it (cuda/jpeg). Plain data in fixed order: it is
  * copied to the device as it is. */

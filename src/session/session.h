@@ -298,7 +298,7 @@ CR_MUST cr_status cr_session_run_next(struct cr_session *session, struct cr_load
 /* Device memory for it, in bytes; 0: the loader decodes all images. */
 size_t cr_session_jpeg_bytes(const struct cr_session *session);
 /* Opens the decoder if data.decode wants one and the images allow it, and says so in the options of the training's
- * loader. cr_session_close closes it. CR_ERR_CONFIG: data.decode = gpu is not possible. CR_ERR_MEMORY, CR_ERR_DEVICE. */
+ * loader. cr_session_close closes it. CR_ERR_CONFIG: data.decode = gpu is impossible. CR_ERR_MEMORY, CR_ERR_DEVICE. */
 CR_MUST cr_status cr_session_jpeg_open(struct cr_session *session, struct cr_loader_options *options);
 void              cr_session_jpeg_close(struct cr_session *session);
 /* Decodes the scans of a batch; those that the device cannot decode, the loader decodes. */

@@ -15,7 +15,7 @@ struct cr_jpeg_part { /* the part of a JPEG to decode */
 CR_MUST cr_status cr_jpeg_read(const struct cr_jpeg_part *part, struct cr_scratch *scratch, struct cr_window *out);
 void              cr_jpeg_close(struct cr_jpeg *jpeg); /* NULL is allowed */
 
-/* The smallest scale (1, 2, 4 or 8: a side of the image is divided by it) that leaves the box min_side pixels a side. */
+/* The smallest scale (1, 2, 4 or 8, by which sides are divided) that leaves the box min_side pixels a side. */
 int cr_jpeg_scale(const int box[4], int min_side);
 /* Is it an image that jpeg_baseline.c and devices decode: one Huffman scan of grey or YCbCr, 8 bits, no restarts, at
  * most 2 x 2 luma samples for a chroma sample? `jpeg`: its header; NULL: no. cr_jpeg_opened returns the header of the

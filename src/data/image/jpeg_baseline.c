@@ -14,9 +14,9 @@
 #if CR_JPEG_CAN_DECODE
 
 enum {
-    MCU_BYTES_MAX = 2048,    /* a bound on the data of six blocks: 64 codes of 16 bits with 15 extra bits each */
-    MARGIN        = 2,       /* pixels around the box that upsampling reads */
-    SIDE          = 16,      /* free bytes before and after a row of samples */
+    MCU_BYTES_MAX = 2048, /* a bound on the data of six blocks: 64 codes of 16 bits with 15 extra bits each */
+    MARGIN        = 2,    /* pixels around the box that upsampling reads */
+    SIDE          = 16,   /* free bytes before and after a row of samples */
 };
 
 /* ---- the scan ---- */
