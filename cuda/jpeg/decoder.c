@@ -189,7 +189,7 @@ static cr_status decode(struct cr_jpeg_decoder *d, const struct cr_jpeg_scan *sc
     CR_TRY(launch(d, &group));
     CUDA_TRY(cudaMemcpyAsync(flags, d->failed, (size_t)places * sizeof *flags, cudaMemcpyDeviceToHost, d->stream));
     CUDA_TRY(cudaEventRecord(d->done, d->stream));
-    CUDA_TRY(cudaEventSynchronize(d->done));
+    CR_TRY(d->device->backend->async->host_wait(d->device, d->done));
     for (int i = 0; i < places; i++) failed[i] |= flags[i] != 0;
     return CR_OK;
 }

@@ -243,6 +243,7 @@ cr_status cr_finetune_schedule(struct cr_finetune *f) {
     f->batch          = is_given(f, "train.batch") && f->given->train.batch ? f->given->train.batch : batch_of_set(f);
     CR_TRY(cr_finetune_set(f, "train", "batch", NULL, "%lld", (long long)f->batch));
     CR_TRY(cr_finetune_set(f, "data", "workers", NULL, "%d", workers));
+    CR_TRY(cr_finetune_set(f, "data", "decode", NULL, "auto"));
     CR_TRY(count_stages(f));
     CR_TRY(choose_size(f));
     if (is_given(f, "train.epochs")) set_epochs(f, f->given->train.epochs);

@@ -9,7 +9,7 @@
 
 #include <jpeglib.h>
 
-enum { PIXELS_MAX = 1 << 24, BYTES_MAX = 1 << 26 };
+enum { PIXELS_MAX = 1 << 24, BYTES_MAX = 1 << 26, BLOCK_BYTES_MAX = 256 /* 64 codes of 31 bits */ };
 
 bool cr_jpeg_unstuff(const uint8_t *from, size_t count, uint8_t *to, size_t *length) {
     const uint8_t *end = from + count;
@@ -96,6 +96,8 @@ bool cr_jpeg_scan_make(const struct cr_lazy_image *lazy, const int box[4], int m
     if ((at = take_room(data, count)) == SIZE_MAX) return false;
     if (!cr_jpeg_unstuff(jpeg->src->next_input_byte, count, data->bytes + at, &length)) return false;
     memset(data->bytes + at + length, 0, CR_JPEG_PADDING);
+    /* More data than all blocks can have are no photo. The device would search them for codes. */
+    if (length / BLOCK_BYTES_MAX > (size_t)lazy->image.width * (size_t)lazy->image.height / 16 + 64) return false;
     out->at         = (uint32_t)at;
     out->width      = (int32_t)jpeg->image_width;
     out->height     = (int32_t)jpeg->image_height;

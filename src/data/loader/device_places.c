@@ -21,10 +21,12 @@ cr_status cr_loader_decode_failed(struct cr_loader *loader, struct cr_batch *bat
     cr_status         status  = CR_OK;
     CR_ASSERT(slot->held && batch->scans);
     for (int64_t i = 0; i < loader->options.batch && status == CR_OK; i++) {
-        if (!failed[i] || !slot->scans[i].bytes) continue;
-        const int64_t sample = slot->samples[i];
-        atomic_fetch_or(&loader->refused[sample / 8], (unsigned char)(1u << (sample % 8)));
-        status = cr_loader_fill_place(loader, slot, i, false, &scratch);
+        if (!slot->scans[i].bytes) continue;
+        const int64_t sample = slot->scan_samples[i];
+        /* A device decodes images to their end: one that it has decoded is sound. */
+        atomic_fetch_or_explicit((failed[i] ? loader->refused : loader->verified) + sample / 8,
+                                 (unsigned char)(1u << (sample % 8)), memory_order_relaxed);
+        if (failed[i]) status = cr_loader_fill_place(loader, slot, i, false, &scratch);
     }
     cr_scratch_free(&scratch);
     return status;

@@ -153,6 +153,7 @@ static cr_status make_slots(struct cr_loader *loader) {
         if (!o->jpeg_bytes) continue;
         slot->jpeg.capacity = o->jpeg_bytes;
         CR_ALLOC(slot->scans, batch);
+        CR_ALLOC(slot->scan_samples, batch);
         CR_TRY(reserve_images(loader, o->jpeg_bytes, &slot->jpeg.bytes));
     }
     return CR_OK;
@@ -272,6 +273,7 @@ void cr_loader_close(struct cr_loader *loader) {
         release_images(loader, loader->slots[i].images);
         release_images(loader, loader->slots[i].jpeg.bytes);
         cr_free(loader->slots[i].scans);
+        cr_free(loader->slots[i].scan_samples);
         cr_free(loader->slots[i].labels);
         cr_free(loader->slots[i].boxes);
         cr_free(loader->slots[i].mixes);

@@ -17,6 +17,7 @@ struct slot { /* one batch in preparation */
     int64_t             *samples;       /* [batch], sample numbers; -1: padding */
     struct cr_jpeg_scan *scans;         /* [batch], for a device; NULL without one */
     struct cr_jpeg_data  jpeg;          /* their data */
+    int64_t             *scan_samples;  /* [batch], the sample of each scan: a replacement, where one was corrupt */
     int64_t              device_places; /* the device may decode the images of the first places */
     int64_t              seq; /* number of the batch, counted from the start of the loader; -1: the slot is free */
     int64_t              epoch, index;

@@ -117,8 +117,8 @@ static cr_status load_sample(struct cr_loader *loader, struct cr_scratch *scratc
         CR_TRY(cr_prepare_train_with(prep, &lazy, o->seed, draw, sample, scratch, image, box, job));
     else
         CR_TRY(cr_prepare_eval_with(prep, &lazy, scratch, image));
-    const bool left = job && job->scan->bytes; /* the device will decode the image to its end, or report it */
-    if (!stored.verified) atomic_fetch_or_explicit(&loader->verified[sample / 8], bit, memory_order_relaxed);
+    const bool left = job && job->scan->bytes; /* to the device, which finds out whether the image is sound */
+    if (!stored.verified && !left) atomic_fetch_or_explicit(&loader->verified[sample / 8], bit, memory_order_relaxed);
     scratch->counts.images++;
     scratch->counts.verified += stored.verified;
     scratch->counts.device += left;
@@ -156,6 +156,7 @@ cr_status cr_loader_fill_place(struct cr_loader *loader, struct slot *slot, int6
         cr_status status = load_sample(loader, scratch, draw, sample, &prep, image, label, box, device ? &job : NULL);
         cr_scratch_release(scratch);
         if (status != CR_OK) status = cr_dataset_check_used(loader->dataset, status);
+        if (job.scan) slot->scan_samples[at] = sample;
         if (status == CR_OK || !cr_dataset_is_corrupt(loader->dataset, status)) return status;
         if (loader->options.corrupt_fatal)
             return CR_FAIL(status, "%s (set data.corrupt = skip to continue without such images)", cr_error_message());
