@@ -18,27 +18,16 @@ enum { FILE_BYTES_MAX = 64 << 20, POLL_NS = 10000000 };
 static const int64_t wait_ns = 15000000000; /* a process that measures for longer is not waited for */
 
 cr_status cr_cost_table_path(const struct cr_device *device, char **out) {
-    const char *own = getenv("CRESNET_CACHE"), *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-    char        name[48], path[CR_PATH_MAX];
-    size_t      n = 0;
-    *out          = NULL;
+    char   name[48], file[80], path[CR_PATH_MAX];
+    size_t n = 0;
+    *out     = NULL;
     for (const char *s = device->caps.text; *s && *s != ',' && n + 1 < sizeof name; s++)
         name[n++] = isalnum((unsigned char)*s) ? (char)tolower((unsigned char)*s) : '-';
     name[n] = 0;
-    path[0] = 0;
-    if (own && strcmp(own, "off") == 0) own = xdg = home = NULL;
-    cr_status status = CR_OK;
-    if (own && *own)
-        status = cr_path_join(path, own, "kernel-times-%s.txt", name);
-    else if (xdg && *xdg == '/')
-        status =
-            cr_path_join(path, xdg, "cresnet/kernel-times-%s.txt", name); /* the XDG standard: ignore relative paths */
-    else if (home && *home)
-        status = cr_path_join(path, home, ".cache/cresnet/kernel-times-%s.txt", name);
-    if (status != CR_OK) {
+    snprintf(file, sizeof file, "kernel-times-%s.txt", name);
+    if (cr_cache_path(path, file) != CR_OK) {
         cr_log(CR_LOG_WARN, "%s; kernel times are not saved", cr_error_message());
         cr_error_clear();
-        path[0] = 0;
     }
     *out = cr_strdup(path);
     return *out ? CR_OK : CR_NO_MEMORY(sizeof path);

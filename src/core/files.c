@@ -8,6 +8,7 @@
 #include <limits.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -171,6 +172,21 @@ cr_status cr_path_join(char out[CR_PATH_MAX], const char *dir, const char *fmt, 
     if (used < 0 || more < 0 || used + more >= CR_PATH_MAX)
         return CR_FAIL(CR_ERR_IO, "%.200s...: the path is too long (at most %d bytes)", dir, CR_PATH_MAX - 1);
     return CR_OK;
+}
+
+cr_status cr_cache_path(char out[CR_PATH_MAX], const char *name) {
+    const char *own = getenv("CRESNET_CACHE"), *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    cr_status   status = CR_OK;
+    *out               = 0;
+    if (own && strcmp(own, "off") == 0) return CR_OK;
+    if (own && *own)
+        status = cr_path_join(out, own, "%s", name);
+    else if (xdg && *xdg == '/')
+        status = cr_path_join(out, xdg, "cresnet/%s", name); /* the XDG standard: ignore relative paths */
+    else if (home && *home)
+        status = cr_path_join(out, home, ".cache/cresnet/%s", name);
+    if (status != CR_OK) *out = 0;
+    return status;
 }
 
 static cr_status disk_full(const char *path, uint64_t missing, int error) {

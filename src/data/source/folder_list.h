@@ -19,7 +19,7 @@ enum { CR_FOLDER_DEPTH_MAX = 32 };
 struct cr_image_file {
     size_t   name; /* offset in `names`: the path within the folder of the split */
     int32_t  label;
-    uint64_t hash; /* of this path */
+    uint64_t hash; /* of this path, while a class is divided */
 };
 struct cr_image_folder {
     char                 *root; /* folder of this split */
@@ -27,9 +27,11 @@ struct cr_image_folder {
     struct cr_image_file *images;
     int64_t               count, capacity;
 };
+struct cr_list_cache; /* data/source/list_cache.h */
 /* The traversal of one folder of the disk. */
 struct cr_folder_traversal {
     struct cr_image_folder *folder;
+    struct cr_list_cache   *cache; /* is told what is listed; NULL: none */
     char                    path[PATH_MAX];
     size_t                  root_length; /* length of the path of the split's folder with its slash */
     int32_t                 label;
@@ -59,6 +61,8 @@ bool cr_folder_warning_is_new(const char *what, int64_t count, const char *root)
 CR_MUST cr_status cr_folder_add(struct cr_image_folder *folder, const char *path, int32_t label);
 /* Compares the paths of two struct cr_image_file for qsort_r; `names`: the text of the folder. */
 int cr_folder_compare(const void *a, const void *b, void *names);
+/* Sorts the images from `first` on by their paths. */
+void cr_folder_sort(struct cr_image_folder *folder, int64_t first);
 
 /* ---- data/source/folder.c: what data/source/csv.c shares ---- */
 
