@@ -18,8 +18,8 @@ enum { CR_PATH_MAX = 4096 };
 /* Writes dir + "/" + the formatted name to `out`. CR_ERR_IO if the path exceeds CR_PATH_MAX. */
 CR_MUST cr_status cr_path_join(char out[CR_PATH_MAX], const char *dir, const char *fmt, ...) CR_PRINTF(3, 4);
 /* Writes the path of a file in the user's cache folder: CRESNET_CACHE/NAME, XDG_CACHE_HOME/cresnet/NAME or
- * HOME/.cache/cresnet/NAME, by the first variable that is set. "" when none is set or when CRESNET_CACHE is off. CR_ERR_IO
- * if the path exceeds CR_PATH_MAX; `out` is then "". */
+ * HOME/.cache/cresnet/NAME, by the first variable that is set. "" when none is set or when CRESNET_CACHE is off.
+ * CR_ERR_IO if the path exceeds CR_PATH_MAX; `out` is then "". */
 CR_MUST cr_status cr_cache_path(char out[CR_PATH_MAX], const char *name);
 
 /* ---- system calls that change the disk ---- */

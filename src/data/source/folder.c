@@ -9,7 +9,7 @@
 #include "data/decode.h"
 #include "data/scratch.h"
 #include "data/source.h"
-#include "data/source/list_cache.h"
+#include "data/source/folder_list.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -73,7 +73,8 @@ out:
 
 /* ---- splits ---- */
 
-/* Adds the images of one class: from the stored list, or from the disk and to the list that is made. */
+/* Adds the images of one class: from the stored list, or from the disk and to the list that is made, if it can be
+ * stored; they are then sorted. */
 static cr_status list_class(struct cr_folder_traversal *t, const char *root, const char *name) {
     struct cr_image_folder *folder = t->folder;
     int64_t                 first  = folder->count;
@@ -95,6 +96,7 @@ static cr_status list_class(struct cr_folder_traversal *t, const char *root, con
         return CR_FAIL(CR_ERR_FORMAT,
                        "%s/%s: no image (" CR_IMAGE_ENDINGS ") in this class folder; fill it or remove it", root, name);
     }
+    if (t->cache->unsafe) return CR_OK;
     cr_folder_sort(folder, first);
     cr_list_cache_add_class(t->cache, folder, first);
     return CR_OK;
@@ -121,7 +123,7 @@ static cr_status list_split(struct cr_dataset *dataset, struct cr_image_folder *
         int64_t first = folder->count;
         t->label      = c;
         CR_TRY_OUT(list_class(t, folder->root, dataset->class_names[c]));
-        if (fraction > 0) cr_folder_divide(folder, first, fraction, split);
+        if (fraction > 0 || cache.unsafe) cr_folder_divide(folder, first, fraction, split);
         dataset->class_counts[c] = folder->count - first;
     }
     if (!cache.stored) CR_TRY_OUT(cr_list_cache_store(&cache, t));

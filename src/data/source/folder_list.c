@@ -1,6 +1,6 @@
 /* data/source/folder_list.c: lists the images of a folder and of the folders below it. */
+#include "data/source/folder_list.h"
 #include "data/source.h"
-#include "data/source/list_cache.h"
 
 #include <dirent.h>
 #include <errno.h>

