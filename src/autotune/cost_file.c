@@ -25,7 +25,7 @@ cr_status cr_cost_table_path(const struct cr_device *device, char **out) {
         name[n++] = isalnum((unsigned char)*s) ? (char)tolower((unsigned char)*s) : '-';
     name[n] = 0;
     snprintf(file, sizeof file, "kernel-times-%s.txt", name);
-    if (cr_cache_path(path, file) != CR_OK) {
+    if (cr_cache_path(path, "CRESNET_CACHE", "cresnet", file) != CR_OK) {
         cr_log(CR_LOG_WARN, "%s; kernel times are not saved", cr_error_message());
         cr_error_clear();
     }
@@ -70,22 +70,10 @@ static cr_status file_text(const struct cr_cost_table *c, struct cr_text *out) {
     return out->failed ? CR_NO_MEMORY(4096) : CR_OK;
 }
 
-static cr_status make_folder(const struct cr_cost_table *c) {
-    char     *dir    = cr_strdup(c->path), *slash;
-    cr_status status = dir ? CR_OK : CR_NO_MEMORY(strlen(c->path));
-    if (status == CR_OK && (slash = strrchr(dir, '/')) && slash != dir) {
-        *slash = 0;
-        status = cr_fs_mkdirs(dir);
-    }
-    cr_free(dir);
-    return status;
-}
-
 static cr_status write_file(const struct cr_cost_table *c) {
     struct cr_text text   = {0};
     cr_status      status = file_text(c, &text);
-    if (status == CR_OK) status = make_folder(c);
-    if (status == CR_OK) status = cr_file_write_atomic(c->path, text.data, text.length);
+    if (status == CR_OK) status = cr_cache_write(c->path, text.data, text.length);
     cr_text_free(&text);
     return status;
 }

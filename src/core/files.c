@@ -174,17 +174,17 @@ cr_status cr_path_join(char out[CR_PATH_MAX], const char *dir, const char *fmt, 
     return CR_OK;
 }
 
-cr_status cr_cache_path(char out[CR_PATH_MAX], const char *name) {
-    const char *own = getenv("CRESNET_CACHE"), *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+cr_status cr_cache_path(char out[CR_PATH_MAX], const char *variable, const char *app, const char *name) {
+    const char *own = getenv(variable), *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
     cr_status   status = CR_OK;
     *out               = 0;
     if (own && strcmp(own, "off") == 0) return CR_OK;
     if (own && *own)
         status = cr_path_join(out, own, "%s", name);
     else if (xdg && *xdg == '/')
-        status = cr_path_join(out, xdg, "cresnet/%s", name); /* the XDG standard: ignore relative paths */
+        status = cr_path_join(out, xdg, "%s/%s", app, name); /* the XDG standard: ignore relative paths */
     else if (home && *home)
-        status = cr_path_join(out, home, ".cache/cresnet/%s", name);
+        status = cr_path_join(out, home, ".cache/%s/%s", app, name);
     if (status != CR_OK) *out = 0;
     return status;
 }
@@ -279,6 +279,16 @@ cr_status cr_fs_mkdirs(const char *path) {
         CR_TRY(make_one_dir(part));
     }
     return CR_OK;
+}
+
+cr_status cr_cache_write(const char *path, const void *bytes, size_t count) {
+    char        folder[CR_PATH_MAX];
+    const char *slash = strrchr(path, '/');
+    if (slash && slash != path) {
+        snprintf(folder, sizeof folder, "%.*s", (int)(slash - path), path);
+        CR_TRY(cr_fs_mkdirs(folder));
+    }
+    return cr_file_write_atomic(path, bytes, count);
 }
 
 cr_status cr_fs_write_new(const char *path, const void *bytes, size_t count) {

@@ -17,10 +17,10 @@ enum { CR_PATH_MAX = 4096 };
 
 /* Writes dir + "/" + the formatted name to `out`. CR_ERR_IO if the path exceeds CR_PATH_MAX. */
 CR_MUST cr_status cr_path_join(char out[CR_PATH_MAX], const char *dir, const char *fmt, ...) CR_PRINTF(3, 4);
-/* Writes the path of a file in the user's cache folder: CRESNET_CACHE/NAME, XDG_CACHE_HOME/cresnet/NAME or
- * HOME/.cache/cresnet/NAME, by the first variable that is set. "" when none is set or when CRESNET_CACHE is off.
- * CR_ERR_IO if the path exceeds CR_PATH_MAX; `out` is then "". */
-CR_MUST cr_status cr_cache_path(char out[CR_PATH_MAX], const char *name);
+/* Writes the path of a file in the user's cache folder: $VARIABLE/NAME, $XDG_CACHE_HOME/APP/NAME or ~/.cache/APP/NAME,
+ * by the first variable that is set. "" when none is set or when `variable` is off. CR_ERR_IO if the path exceeds
+ * CR_PATH_MAX; `out` is then "". */
+CR_MUST cr_status cr_cache_path(char out[CR_PATH_MAX], const char *variable, const char *app, const char *name);
 
 /* ---- system calls that change the disk ---- */
 int cr_fs_create(const char *path); /* opens with O_WRONLY, O_CREAT, O_EXCL, O_CLOEXEC */
@@ -69,6 +69,8 @@ CR_MUST cr_status cr_file_read_no_link(const char *path, size_t limit, char **ou
 /* core/temporary.c: replaces or creates a file with a temporary file, fsync and rename: readers see the old or the new
  * content. A link with this name is replaced, not followed: core/output_file.h checks names that users give. */
 CR_MUST cr_status cr_file_write_atomic(const char *path, const void *bytes, size_t count);
+/* The same after making the folder of the file and its parents. */
+CR_MUST cr_status cr_cache_write(const char *path, const void *bytes, size_t count);
 
 /* ---- failures on request, for tests ---- */
 

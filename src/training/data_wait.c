@@ -36,12 +36,10 @@ static void log_need(struct cr_report *report, const struct cr_run *run, double 
     cr_report_end(report, &w, is_new ? human : NULL);
 }
 
-/* A hint is new when it names another stage than the last one. */
+/* A hint is new when it begins with another stage than the last one. */
 static bool is_new(struct cr_data_watch *watch, const char *hint) {
-    char stage[sizeof watch->said];
-    snprintf(stage, sizeof stage, "%.*s", (int)CR_MIN(strcspn(hint, " "), sizeof stage - 1), hint);
-    if (strcmp(stage, watch->said) == 0) return false;
-    snprintf(watch->said, sizeof watch->said, "%s", stage);
+    if (strncmp(watch->said, hint, sizeof watch->said - 1) == 0) return false;
+    snprintf(watch->said, sizeof watch->said, "%.4s", hint);
     return true;
 }
 
@@ -53,11 +51,10 @@ void cr_run_watch_data(struct cr_run *run, struct cr_report *report) {
     const struct cr_load_counts counts = counts_since(run);
     const double                waited = (double)span.wait_ns / (double)span.ns;
     if (waited <= CR_LOAD_WAIT_MAX && !watch->waited) return;
-    const int64_t rank_images = span.steps * run->config->train.accumulate * cr_run_batch(run);
-    const int     processes =
+    const int processes =
         cr_comm_size(run->comm) > 1 ? cr_comm_rank_info(run->comm, cr_comm_rank(run->comm))->local_size : 1;
-    const struct cr_load_need need =
-        cr_load_need(&counts, (double)rank_images * 1e9 / (double)(span.ns - span.wait_ns));
+    const int64_t images = span.steps * run->config->train.accumulate * cr_run_batch(run); /* of this rank */
+    const struct cr_load_need   need = cr_load_need(&counts, (double)images * 1e9 / (double)(span.ns - span.wait_ns));
     const struct cr_load_supply supply =
         cr_load_supply_of(&run->session.prepare_train, (int)run->config->data.workers, processes);
     struct cr_text hint = {0};

@@ -16,10 +16,10 @@ void cr_run_read_last_link(const char *dir, char out[CR_RUN_LINK_BYTES]);
 
 /* What training/data_wait.c remembers. */
 struct cr_data_watch {
-    struct cr_load_counts before; /* at the last check */
-    int64_t               steps;  /* of this process */
-    bool                  waited; /* at the last check */
-    char                  said[32];
+    struct cr_load_counts before;  /* at the last check */
+    int64_t               steps;   /* of this process */
+    bool                  waited;  /* at the last check */
+    char                  said[5]; /* begin of the last line on the screen */
 };
 
 struct cr_run {

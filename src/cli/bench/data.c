@@ -88,11 +88,6 @@ static cr_status time_waits(struct bench *b) {
     return CR_OK;
 }
 
-static double fraction(int64_t part, const struct cr_load_counts *c) {
-    double all = (double)(c->fetch_ns + c->decode_ns + c->resize_ns + c->other_ns);
-    return all > 0 ? (double)part / all : 0;
-}
-
 enum { READ, DECODE, RESIZE, COPY, STAGES };
 static const struct {
     const char *name, *member; /* in the text; in JSON, and in the names of further members */
@@ -114,19 +109,19 @@ struct rates {
 
 static struct rates rates_of(const struct bench *b) {
     const struct cr_load_counts *c      = &b->counts;
-    const double                 images = (double)(b->steps * b->options.batch);
     const struct cr_load_need    one    = cr_load_need(c, 1);
     const int64_t                ns[]   = {c->fetch_ns, c->decode_ns, c->resize_ns, c->other_ns};
+    const double                 all    = (double)(ns[0] + ns[1] + ns[2] + ns[3]);
     const double                 each[] = {one.read, one.decode, one.resize, one.copy};
     struct rates r = {.workers = CR_MAX(b->options.workers, 1), .bytes = one.bytes_per_image, .verified = 1};
-    r.rate         = images * 1e9 / (double)b->wall_ns;
+    r.rate         = (double)(b->steps * b->options.batch) * 1e9 / (double)b->wall_ns;
     r.need         = cr_load_need(c, (double)b->trainer_speed);
     r.supply       = cr_load_supply_of(&b->options.prepare, b->options.workers, 1);
     if (c->cpu_ns > 0) r.per_core = (double)c->images * 1e9 / (double)c->cpu_ns;
     /* a worker that the system delayed may have loaded no image */
     if (c->images) r.verified = (double)c->verified / (double)c->images;
     for (int i = 0; i < STAGES; i++) {
-        r.stage[i].fraction = fraction(ns[i], c);
+        r.stage[i].fraction = all > 0 ? (double)ns[i] / all : 0;
         r.stage[i].core     = each[i] > 0 ? 1 / each[i] : 0;
         r.stage[i].workers  = ns[i] > 0 ? r.workers * (double)c->images * 1e9 / (double)ns[i] : 0;
         r.stage[i].needed   = each[i] * (double)b->trainer_speed;
@@ -136,12 +131,11 @@ static struct rates rates_of(const struct bench *b) {
 
 static void put_stages(const struct bench *b, const struct rates *r, struct cr_json_writer *w) {
     char name[64];
-    for (int i = 0; i < STAGES; i++) cr_json_put_fixed(w, stages[i].member, r->stage[i].fraction, 4);
     for (int i = 0; i < STAGES; i++) {
+        cr_json_put_fixed(w, stages[i].member, r->stage[i].fraction, 4);
         snprintf(name, sizeof name, "%s_images_per_s_core", stages[i].member);
         cr_json_put_fixed(w, name, r->stage[i].core, 1);
-    }
-    for (int i = 0; b->trainer_speed && i < STAGES; i++) {
+        if (!b->trainer_speed) continue;
         snprintf(name, sizeof name, "%s_needed_cores", stages[i].member);
         cr_json_put_fixed(w, name, r->stage[i].needed, 2);
     }
@@ -171,7 +165,6 @@ static void print_json(const struct bench *b, const struct rates *r, struct cr_t
     cr_json_end_line(&w);
 }
 
-/* One line for each stage. */
 static void print_stages(const struct bench *b, const struct rates *r, struct cr_text *out) {
     cr_text_add(out, "stage      time   images/s: one core   %d worker%s%s\n", r->workers, r->workers == 1 ? " " : "s",
                 b->trainer_speed ? "   cores that the step needs" : "");

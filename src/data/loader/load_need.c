@@ -59,8 +59,7 @@ void cr_load_hint(const struct cr_load_need *n, const struct cr_load_supply *s, 
         add_action(out, &any, "data pack --jpeg=", s->pack_size);
     else if (n->decode > 0 && lacks_cores)
         add_action(out, &any, "data pack --raw=", s->pack_size);
-    if (!any && !lacks_cores && !lacks_workers) /* enough on average */
-        cr_text_add(out, ": other programs use the cores, or a larger data.prefetch helps");
-    else if (!any)
-        cr_text_add(out, ": more cores help");
+    if (any) return;
+    cr_text_add(out, lacks_cores || lacks_workers ? ": more cores help"
+                                                  : ": other programs use the cores, or a larger data.prefetch helps");
 }

@@ -103,7 +103,7 @@ cr_status cr_list_cache_open(struct cr_list_cache *c, struct cr_folder_traversal
     *c = (struct cr_list_cache){.root = t->resolved};
     snprintf(name, sizeof name, "folder-%016llx.list",
              (unsigned long long)cr_hash_mix(cr_hash_bytes(CR_HASH_START, c->root, strlen(c->root))));
-    if (cr_cache_path(c->path, name) != CR_OK) cr_error_clear();
+    if (cr_cache_path(c->path, "CRESNET_CACHE", "cresnet", name) != CR_OK) cr_error_clear();
     c->unsafe = !*c->path || stat(c->root, &info) != 0 || statfs(c->root, &system) != 0 ||
                 system.f_type == FUSE_MAGIC || clock_gettime(CLOCK_REALTIME, &now) != 0;
     if (c->unsafe) return CR_OK;
@@ -171,17 +171,6 @@ void cr_list_cache_add_class(struct cr_list_cache *c, const struct cr_image_fold
     }
 }
 
-static cr_status write_list(const struct cr_list_cache *c, const struct cr_text *text) {
-    char folder[CR_PATH_MAX];
-    snprintf(folder, sizeof folder, "%s", c->path);
-    char *slash = strrchr(folder, '/');
-    if (slash > folder) {
-        *slash = 0;
-        CR_TRY(cr_fs_mkdirs(folder));
-    }
-    return cr_file_write_atomic(c->path, text->data, text->length);
-}
-
 cr_status cr_list_cache_store(struct cr_list_cache *c, const struct cr_folder_traversal *t) {
     struct cr_text text = {0};
     struct head    head = {.folders = c->folder_count, .foreign = t->foreign};
@@ -198,7 +187,8 @@ cr_status cr_list_cache_store(struct cr_list_cache *c, const struct cr_folder_tr
     if (status == CR_OK) {
         head.crc = crc_of(text.data, text.data + text.length);
         memcpy(text.data, &head, sizeof head);
-        if (write_list(c, &text) != CR_OK) cr_error_clear(); /* the next start lists the folder again */
+        if (cr_cache_write(c->path, text.data, text.length) != CR_OK)
+            cr_error_clear(); /* the next start lists the folder again */
     }
     cr_text_free(&text);
     return status;
