@@ -73,7 +73,8 @@ static cr_status file_text(const struct cr_cost_table *c, struct cr_text *out) {
 static cr_status write_file(const struct cr_cost_table *c) {
     struct cr_text text   = {0};
     cr_status      status = file_text(c, &text);
-    if (status == CR_OK) status = cr_cache_write(c->path, text.data, text.length);
+    if (status == CR_OK) status = cr_fs_mkdirs_of(c->path);
+    if (status == CR_OK) status = cr_file_write_atomic(c->path, text.data, text.length);
     cr_text_free(&text);
     return status;
 }
@@ -125,7 +126,7 @@ bool cr_cost_lock(struct cr_cost_table *c) {
     if (!c->path[0] || c->lock != CR_NONE || c->unlocked) return false;
     lock_path(c, path);
     cr_error_hold();
-    if (make_folder(c) == CR_OK && path[0]) c->lock = wait_for_lock(path);
+    if (cr_fs_mkdirs_of(c->path) == CR_OK && path[0]) c->lock = wait_for_lock(path);
     cr_error_release();
     c->unlocked = c->lock == CR_NONE;
     if (c->measured) return false;

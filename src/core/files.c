@@ -281,14 +281,12 @@ cr_status cr_fs_mkdirs(const char *path) {
     return CR_OK;
 }
 
-cr_status cr_cache_write(const char *path, const void *bytes, size_t count) {
+cr_status cr_fs_mkdirs_of(const char *path) {
     char        folder[CR_PATH_MAX];
     const char *slash = strrchr(path, '/');
-    if (slash && slash != path) {
-        snprintf(folder, sizeof folder, "%.*s", (int)(slash - path), path);
-        CR_TRY(cr_fs_mkdirs(folder));
-    }
-    return cr_file_write_atomic(path, bytes, count);
+    if (!slash || slash == path) return CR_OK;
+    snprintf(folder, sizeof folder, "%.*s", (int)(slash - path), path);
+    return cr_fs_mkdirs(folder);
 }
 
 cr_status cr_fs_write_new(const char *path, const void *bytes, size_t count) {

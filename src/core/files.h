@@ -54,6 +54,7 @@ CR_MUST cr_status cr_fs_write(int fd, const char *path, const void *bytes, size_
 CR_MUST cr_status cr_fs_read_at(int fd, const char *path, void *dst, size_t count, uint64_t offset);
 /* Creates the folder and its parents. Existing folders are no error. */
 CR_MUST cr_status cr_fs_mkdirs(const char *path);
+CR_MUST cr_status cr_fs_mkdirs_of(const char *path); /* the folder of this file */
 /* Writes and syncs a new file, which must not exist. Removes the file on failure. */
 CR_MUST cr_status cr_fs_write_new(const char *path, const void *bytes, size_t count);
 /* Opens a regular file with O_RDONLY, O_RDWR and further flags of open(2). A folder, device or pipe is CR_ERR_IO and
@@ -69,8 +70,6 @@ CR_MUST cr_status cr_file_read_no_link(const char *path, size_t limit, char **ou
 /* core/temporary.c: replaces or creates a file with a temporary file, fsync and rename: readers see the old or the new
  * content. A link with this name is replaced, not followed: core/output_file.h checks names that users give. */
 CR_MUST cr_status cr_file_write_atomic(const char *path, const void *bytes, size_t count);
-/* The same after making the folder of the file and its parents. */
-CR_MUST cr_status cr_cache_write(const char *path, const void *bytes, size_t count);
 
 /* ---- failures on request, for tests ---- */
 

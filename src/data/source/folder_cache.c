@@ -187,7 +187,7 @@ cr_status cr_list_cache_store(struct cr_list_cache *c, const struct cr_folder_tr
     if (status == CR_OK) {
         head.crc = crc_of(text.data, text.data + text.length);
         memcpy(text.data, &head, sizeof head);
-        if (cr_cache_write(c->path, text.data, text.length) != CR_OK)
+        if (cr_fs_mkdirs_of(c->path) != CR_OK || cr_file_write_atomic(c->path, text.data, text.length) != CR_OK)
             cr_error_clear(); /* the next start lists the folder again */
     }
     cr_text_free(&text);
