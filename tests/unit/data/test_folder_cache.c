@@ -82,7 +82,9 @@ static void recent_folders_are_not_stored(void) {
     for (size_t i = 0; i < CR_COUNT(roots); i++) make_images(text_into(path, "%s/%s", all, roots[i]));
     text_into(target, "%s/same/a/first.jpg", all);
     CHECK(symlink(target, text_into(path, "%s/linked/a/link.jpg", all)) == 0);
-    text_into(path, "%s/%s", all, roots[CR_COUNT(roots) - 2]);
+    write_bytes(text_into(path, "%s/same/b/new", all), "x", 1);
+    CHECK(unlink(path) == 0);
+    text_into(path, "%s/same", all);
     CHECK_INT(count_of(path, 0.5, CR_SPLIT_TRAIN, NULL), HALF);
     CHECK(!is_stored(path, NULL));
     usleep(WAIT_US);
