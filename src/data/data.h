@@ -292,7 +292,8 @@ int64_t cr_loader_corrupt(const struct cr_loader *loader); /* number of differen
 
 struct cr_load_counts { /* sums over all workers since the loader was opened */
     int64_t images;
-    int64_t device;     /* images that a device decodes */
+    int64_t jpegs;      /* images that are JPEG files, and of these */
+    int64_t device;     /* those that a device decodes */
     int64_t verified;   /* images known to be sound, so that a JPEG is decoded only as far as its crop needs */
     int64_t file_bytes; /* encoded bytes, or bytes of pixels where the dataset stores pixels */
     int64_t fetch_ns, decode_ns, resize_ns, other_ns; /* other: random boxes, copies */

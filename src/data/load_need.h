@@ -15,6 +15,7 @@ struct cr_load_need {
     double threads;         /* sum of the stages */
     double cores;           /* CPU time of all stages, reading included */
     double bytes_per_image; /* as stored */
+    double jpegs;           /* fraction of the images that are JPEG files */
 };
 /* The need at `rate` images/s of images like those of the counts; all 0 when no image was counted. Where threads share
  * cores, their times are reduced to the CPU time they had. */
@@ -22,9 +23,10 @@ struct cr_load_need cr_load_need(const struct cr_load_counts *counts, double rat
 
 /* What this process has. */
 struct cr_load_supply {
-    int cores;     /* those of the machine, divided by the processes that train on it */
-    int workers;   /* data.workers */
-    int pack_size; /* short side that images for this training are packed with */
+    int  cores;     /* those of the machine, divided by the processes that train on it */
+    int  workers;   /* data.workers */
+    int  pack_size; /* short side that images for this training are packed with */
+    bool gpu;       /* a GPU could decode JPEG files, and does not */
 };
 struct cr_load_supply cr_load_supply_of(const struct cr_prepare *prepare, int workers, int processes);
 /* Appends what is short and what to do about it, in one line: "decoding needs 9.3 of 14.1 cores at 12400 images/s,

@@ -13,8 +13,7 @@
  * left are decoded by the loader. */
 enum { DATA_AN_IMAGE = 160 << 10, DATA_MAX = 64 << 20 };
 
-/* Why the device cannot decode the images of this configuration; NULL: it can. */
-static const char *obstacle(const struct cr_session *s) {
+const char *cr_session_jpeg_obstacle(const struct cr_session *s) {
     const struct cr_config *c = s->config;
     if (!s->device->backend->jpeg) return "the device decodes no images";
     if (c->data.kind != CR_DATA_FOLDER && c->data.kind != CR_DATA_CSV && c->data.kind != CR_DATA_PACKED)
@@ -26,7 +25,7 @@ static const char *obstacle(const struct cr_session *s) {
 }
 
 static bool wanted(const struct cr_session *s) {
-    if (s->config->data.decode == CR_DECODE_CPU || obstacle(s)) return false;
+    if (s->config->data.decode == CR_DECODE_CPU || cr_session_jpeg_obstacle(s)) return false;
     /* A limit means that the step needs the memory. */
     return s->config->data.decode == CR_DECODE_GPU || strcmp(s->config->memory.limit, "auto") == 0;
 }
@@ -49,8 +48,8 @@ size_t cr_session_jpeg_bytes(const struct cr_session *s) {
 cr_status cr_session_jpeg_open(struct cr_session *s, struct cr_loader_options *options) {
     const struct cr_jpeg_limits limits = limits_of(s);
     const bool                  gpu    = s->config->data.decode == CR_DECODE_GPU;
-    const char                 *why    = obstacle(s);
-    if (gpu && why) return cr_config_fail(s->config, "data.decode", "gpu: %s: set data.decode to cpu or auto", why);
+    const char                 *why    = cr_session_jpeg_obstacle(s);
+    if (gpu && why) return cr_config_fail(s->config, "data.decode", "%s: set it to cpu or auto", why);
     if (!wanted(s)) return CR_OK;
     CR_ALLOC(s->jpeg_failed, (size_t)limits.images);
     const cr_status status = s->device->backend->jpeg->open(s->device, &limits, &s->jpeg);

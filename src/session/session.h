@@ -295,6 +295,8 @@ CR_MUST cr_status cr_session_run_next(struct cr_session *session, struct cr_load
 
 /* ---- images that the device decodes (session/jpeg_decoder.c) ---- */
 
+/* Why the device cannot decode the images of this configuration (static text); NULL: it can. */
+const char *cr_session_jpeg_obstacle(const struct cr_session *session);
 /* Device memory for it, in bytes; 0: the loader decodes all images. */
 size_t cr_session_jpeg_bytes(const struct cr_session *session);
 /* Opens the decoder if data.decode wants one and the images allow it, and says so in the options of the training's

@@ -53,10 +53,11 @@ void cr_run_watch_data(struct cr_run *run, struct cr_report *report) {
     if (waited <= CR_LOAD_WAIT_MAX && !watch->waited) return;
     const int processes =
         cr_comm_size(run->comm) > 1 ? cr_comm_rank_info(run->comm, cr_comm_rank(run->comm))->local_size : 1;
-    const int64_t images = span.steps * run->config->train.accumulate * cr_run_batch(run); /* of this rank */
-    const struct cr_load_need   need = cr_load_need(&counts, (double)images * 1e9 / (double)(span.ns - span.wait_ns));
-    const struct cr_load_supply supply =
+    const int64_t images           = span.steps * run->config->train.accumulate * cr_run_batch(run); /* of this rank */
+    const struct cr_load_need need = cr_load_need(&counts, (double)images * 1e9 / (double)(span.ns - span.wait_ns));
+    struct cr_load_supply     supply =
         cr_load_supply_of(&run->session.prepare_train, (int)run->config->data.workers, processes);
+    supply.gpu          = run->config->data.decode == CR_DECODE_CPU && !cr_session_jpeg_obstacle(&run->session);
     struct cr_text hint = {0};
     watch->waited       = waited > CR_LOAD_WAIT_MAX;
     if (watch->waited) cr_load_hint(&need, &supply, &hint);

@@ -4,6 +4,7 @@
 #include "core/cpu.h"
 #include "data/load_need.h"
 #include "formats/json_write.h"
+#include "session/session.h"
 
 #include <stdio.h>
 #include <time.h>
@@ -15,6 +16,7 @@ struct bench {
     struct cr_loader_options options;
     struct cr_dataset       *dataset;
     struct cr_loader        *loader;
+    struct cr_session        session; /* only its device and decoder: with data.decode, and a device that decodes */
     int64_t                  steps;
     int64_t                  trainer_speed; /* images/s; 0 when --trainer-speed was not given */
     struct cr_load_counts    counts;        /* of the timed batches */
@@ -22,21 +24,36 @@ struct bench {
     double                   wait_fraction; /* of the time of such a trainer */
 };
 
+/* Images that the GPU decodes are decoded as in a training, but while it does nothing else. */
+static cr_status open_decoder(struct bench *b) {
+    struct cr_session *s = &b->session;
+    enum cr_dtype      real;
+    if (b->config->data.decode == CR_DECODE_CPU) return CR_OK;
+    s->config      = b->config;
+    s->state.batch = b->options.batch;
+    CR_TRY(cr_session_device(b->config, false, &s->device, &real));
+    b->options.memory = cr_session_loader_memory(s);
+    return cr_session_jpeg_open(s, &b->options);
+}
+
 static cr_status bench_open(struct bench *b, const struct cr_args *args) {
     const struct cr_config *c = b->config;
     if (!c->train.batch)
         return cr_config_fail(c, "train.batch", "cannot be chosen automatically without a device: give a number");
     CR_TRY(cr_args_int(args, CR_OPT_BENCH_STEPS, 1, STEPS_MAX, STEPS, &b->steps));
     CR_TRY(cr_args_int(args, CR_OPT_TRAINER_SPEED, 1, 1000000000, 0, &b->trainer_speed));
-    struct cr_prepare prepare;
-    CR_TRY(cr_prepare_from_config(c, CR_SPLIT_TRAIN, &prepare));
-    b->options = cr_loader_options_of_training(c, &prepare, c->train.batch);
+    struct cr_prepare *prepare = &b->session.prepare_train;
+    CR_TRY(cr_prepare_from_config(c, CR_SPLIT_TRAIN, prepare));
+    b->options = cr_loader_options_of_training(c, prepare, c->train.batch);
     CR_TRY(cr_dataset_open(c, CR_SPLIT_TRAIN, &b->dataset));
+    CR_TRY(open_decoder(b));
     return cr_loader_open(b->dataset, &b->options, &b->loader);
 }
 
 static void bench_close(struct bench *b) {
     cr_loader_close(b->loader);
+    cr_session_jpeg_close(&b->session);
+    cr_device_close(b->session.device);
     cr_dataset_close(b->dataset);
     cr_config_close(b->config);
 }
@@ -45,7 +62,9 @@ static cr_status load_batches(struct bench *b, int64_t count) {
     struct cr_batch batch;
     for (int64_t i = 0; i < count; i++) {
         CR_TRY(cr_loader_next(b->loader, &batch));
+        const cr_status status = batch.scans ? cr_session_jpeg_decode(&b->session, b->loader, &batch) : CR_OK;
         cr_loader_release(b->loader, &batch);
+        CR_TRY(status);
     }
     return CR_OK;
 }
@@ -95,8 +114,8 @@ static const struct {
 
 /* What the report says. */
 struct rates {
-    int    workers; /* at least 1 */
-    double rate, per_core, bytes, verified;
+    int    workers;                              /* at least 1 */
+    double rate, per_core, bytes, verified, gpu; /* gpu: fraction of the images that the GPU decoded */
     struct {
         double fraction; /* of the workers' time */
         double core;     /* images/s of one core that does nothing else; 0: too fast to measure */
@@ -120,6 +139,7 @@ static struct rates rates_of(const struct bench *b) {
     if (c->cpu_ns > 0) r.per_core = (double)c->images * 1e9 / (double)c->cpu_ns;
     /* a worker that the system delayed may have loaded no image */
     if (c->images) r.verified = (double)c->verified / (double)c->images;
+    if (c->images) r.gpu = (double)c->device / (double)c->images;
     for (int i = 0; i < STAGES; i++) {
         r.stage[i].fraction = all > 0 ? (double)ns[i] / all : 0;
         r.stage[i].core     = each[i] > 0 ? 1 / each[i] : 0;
@@ -153,6 +173,7 @@ static void print_json(const struct bench *b, const struct rates *r, struct cr_t
     cr_json_put_fixed(&w, "bytes_per_image", r->bytes, 0);
     put_stages(b, r, &w);
     cr_json_put_fixed(&w, "verified_fraction", r->verified, 4);
+    cr_json_put_fixed(&w, "gpu_fraction", r->gpu, 4);
     cr_json_put_int(&w, "size", b->options.prepare.size);
     cr_json_put_int(&w, "batch", b->options.batch);
     cr_json_put_int(&w, "steps", b->steps);
@@ -181,6 +202,8 @@ static void print_text(const struct bench *b, const struct rates *r, struct cr_t
                 r->rate, b->options.workers, b->options.workers == 1 ? "" : "s", r->rate / r->workers, r->per_core);
     cr_text_add(out, "%.1f MB/s, %.1f KB per image\n", r->rate * r->bytes * 1e-6, r->bytes * 1e-3);
     print_stages(b, r, out);
+    if (b->session.jpeg)
+        cr_text_add(out, "the GPU decoded %.1f %% of the images, the CPU %.1f %%\n", 100 * r->gpu, 100 * (1 - r->gpu));
     if (r->verified < 1)
         cr_text_add(out, "%.1f %% of the images were read for the first time and decoded completely\n",
                     100 * (1 - r->verified));

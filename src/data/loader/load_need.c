@@ -19,7 +19,8 @@ struct cr_load_need cr_load_need(const struct cr_load_counts *c, double rate) {
                                  .resize          = each * share * (double)c->resize_ns,
                                  .copy            = each * share * (double)c->other_ns,
                                  .cores           = each * (double)c->cpu_ns,
-                                 .bytes_per_image = (double)c->file_bytes / (double)c->images};
+                                 .bytes_per_image = (double)c->file_bytes / (double)c->images,
+                                 .jpegs           = (double)c->jpegs / (double)c->images};
     n.threads                 = n.read + n.decode + n.resize + n.copy;
     return n;
 }
@@ -55,6 +56,10 @@ void cr_load_hint(const struct cr_load_need *n, const struct cr_load_supply *s, 
     if (reads) cr_text_add(out, " (%.0f MB/s)", n->rate * n->bytes_per_image * 1e-6);
     cr_text_add(out, ", there %s %d", have == 1 ? "is" : "are", have);
     if (lacks_workers && wanted > s->workers) add_action(out, &any, "data.workers=", wanted);
+    if (s->gpu && lacks_cores && n->decode > 0 && n->jpegs > 0.5) {
+        cr_text_add(out, any ? " and data.decode=auto" : ": data.decode=auto");
+        return;
+    }
     if (n->bytes_per_image > large_bytes && ((lacks_cores && n->decode > 0) || reads))
         add_action(out, &any, "data pack --jpeg=", s->pack_size);
     else if (n->decode > 0 && lacks_cores)

@@ -11,6 +11,8 @@ int64_t cr_thread_cpu_ns(void) {
 
 struct cr_load_counts cr_load_counts_since(const struct cr_load_counts *now, const struct cr_load_counts *before) {
     return (struct cr_load_counts){.images     = now->images - before->images,
+                                   .jpegs      = now->jpegs - before->jpegs,
+                                   .device     = now->device - before->device,
                                    .verified   = now->verified - before->verified,
                                    .file_bytes = now->file_bytes - before->file_bytes,
                                    .fetch_ns   = now->fetch_ns - before->fetch_ns,
@@ -23,6 +25,7 @@ struct cr_load_counts cr_load_counts_since(const struct cr_load_counts *now, con
 void cr_load_counts_add(struct cr_load_counts *sum, struct cr_load_counts *part) {
     sum->images += part->images;
     sum->verified += part->verified;
+    sum->jpegs += part->jpegs;
     sum->device += part->device;
     sum->file_bytes += part->file_bytes;
     sum->fetch_ns += part->fetch_ns;

@@ -113,6 +113,7 @@ static cr_status load_sample(struct cr_loader *loader, struct cr_scratch *scratc
         stored.verified || (atomic_load_explicit(&loader->verified[sample / 8], memory_order_relaxed) & bit);
     set->ops->name(set, sample, name, sizeof name);
     CR_TRY(cr_lazy_image_open(&stored, name, scratch, &lazy));
+    const bool is_jpeg = !lazy.image.rgb;
     if (o->split == CR_SPLIT_TRAIN)
         CR_TRY(cr_prepare_train_with(prep, &lazy, o->seed, draw, sample, scratch, image, box, job));
     else
@@ -121,6 +122,7 @@ static cr_status load_sample(struct cr_loader *loader, struct cr_scratch *scratc
     if (!stored.verified && !left) atomic_fetch_or_explicit(&loader->verified[sample / 8], bit, memory_order_relaxed);
     scratch->counts.images++;
     scratch->counts.verified += stored.verified;
+    scratch->counts.jpegs += is_jpeg;
     scratch->counts.device += left;
     return CR_OK;
 }

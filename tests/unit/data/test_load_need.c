@@ -18,8 +18,9 @@ static struct cr_load_counts photos(void) {
 
 static void check_hint(const struct cr_load_counts *counts, double rate, int cores, int workers, const char *want) {
     const struct cr_load_need   need   = cr_load_need(counts, rate);
-    const struct cr_load_supply supply = {.cores = cores, .workers = workers, .pack_size = 256};
-    struct cr_text              text   = {0};
+    const struct cr_load_supply supply = {
+        .cores = cores, .workers = workers, .pack_size = 256, .gpu = counts->jpegs > 0};
+    struct cr_text text = {0};
     cr_load_hint(&need, &supply, &text);
     CHECK_STR(text.data, want);
     cr_text_free(&text);
@@ -60,6 +61,14 @@ static void hint_names_what_is_short(void) {
     check_hint(&c, 500, 8, 2,
                "decoding needs 0.5 of 0.8 workers at 500 images/s, there are 2: other programs use the cores, or a "
                "larger data.prefetch helps");
+    c.jpegs = 900; /* a GPU could decode them */
+    check_hint(&c, 12000, 8, 8, "decoding needs 12.0 of 19.2 cores at 12000 images/s, there are 8: data.decode=auto");
+    check_hint(&c, 12000, 8, 2,
+               "decoding needs 12.0 of 19.2 cores at 12000 images/s, there are 8: data.workers=8 and data.decode=auto");
+    c.jpegs = 400;
+    check_hint(&c, 12000, 8, 8,
+               "decoding needs 12.0 of 19.2 cores at 12000 images/s, there are 8: data pack --jpeg=256");
+    c.jpegs      = 0;
     c.file_bytes = 25000000; /* small files: only pixels are faster */
     check_hint(&c, 12000, 8, 8,
                "decoding needs 12.0 of 19.2 cores at 12000 images/s, there are 8: data pack --raw=256");
