@@ -12,7 +12,7 @@ OPTIONS = ["--device", "--weights", "-o", "--output", "-b", "-j", "--threads", "
            "--ranks", "--gpus", "--resume", "--split", "--confusion", "-k", "--profile", "--after", "--which", "--csv",
            "--svg", "--target", "--kernel-times", "--devices", "--order",
            "--sparsity",
-           "--scope", "--pattern", "--budget", "--exempt", "--target-ms", "--onnx", "--raw", "--trainer-speed",
+           "--scope", "--pattern", "--budget", "--exempt", "--target-ms", "--onnx", "--raw", "--jpeg", "--trainer-speed",
            "--images", "--method", "--max-drop"]
 VALUES = [b"", b"-1", b"nan", b"inf", b"1e999", b"99999999999999999999", b"\xff\xfe", b"\x1b[31m\n", b"-", b"--",
           b"%s%n",
@@ -40,7 +40,7 @@ for command in COMMANDS:
 TARGET = {"--resume": "train", "--split": "eval", "--confusion": "eval", "-k": "predict", "--profile": "report",
           "--devices": "check",
           "--order": "profile", "--sparsity": "prune", "--scope": "prune", "--pattern": "prune", "--budget": "prune",
-          "--exempt": "prune", "--target-ms": "prune", "--onnx": "export", "--raw": "data",
+          "--exempt": "prune", "--target-ms": "prune", "--onnx": "export", "--raw": "data", "--jpeg": "data",
           "--step": "eval", "--images": "quantize", "--method": "quantize", "--max-drop": "quantize",
           "--trainer-speed": "bench", "--ranks": "train",
           "--gpus": "train", "--steps": "train", "--seed": "train", "--lr": "train", "--epochs": "train",
@@ -52,6 +52,7 @@ FIRST = {"bench": ["bench", "data", "tiny.ini"], "data": ["data", "stat", "image
          "predict": ["predict", "run", "images/a/0.png"]}
 # options that need others, or an input of their own
 NEEDS = {"--kernel-times": ["plan", "tiny.ini", "--target", "h200"], "--raw": ["data", "pack", "folder.ini", "K"],
+         "--jpeg": ["data", "pack", "folder.ini", "K"],
          "--exempt": ["prune", "run", "--sparsity", "0.5", "-o", "P"],
          "--scope": ["prune", "run", "--sparsity", "0.5", "-o", "P"],
          "--pattern": ["prune", "run", "--sparsity", "0.5", "-o", "P"],

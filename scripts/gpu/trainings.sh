@@ -70,35 +70,63 @@ part_photos() {
     return "$code"
 }
 
-# Complete training runs on CIFAR-10: SEEDS for each of RECIPES (NAME:CONFIG:VALUES:TARGET). Finished runs in $WORK/seeds are not repeated.
-part_seeds() {
-    local recipe name config values target seed run
-    find_cifar data_batch_5.bin && find_cifar test_batch.bin && [ "$(ls "$WORK"/cifar10/data_batch_?.bin | wc -l)" = 5 ] ||
-        { row SKIP "CIFAR-10, seeds" "files of CIFAR-10 are missing in CRESNET_CIFAR ($CRESNET_CIFAR)"; return; }
+# train_seeds NAME CONFIG ARGUMENT...: a complete training for each of SEEDS, in $WORK/seeds/NAME-SEED; finished ones are not repeated.
+# $WORK/seeds.txt is then "MEAN % over N seeds (TOP-1 ...), SECONDS ... s", of the last evaluations.
+train_seeds() {
+    local name=$1 seed run
+    shift
     mkdir -p "$WORK/seeds"
-    for recipe in ${RECIPES:-he20:cifar10-resnet20-he::91.25 cosine20:cifar10-resnet20::91.8 cosine56:cifar10-resnet56::93.4}; do
-        IFS=: read -r name config values target <<<"$recipe"
-        for seed in ${SEEDS:-1 2 3}; do
-            run=$WORK/seeds/$name-$seed
-            grep -q '"done"' "$run/log.jsonl" 2>/dev/null && continue
-            TIMEFORMAT=%R # wall time of the process, for wall.txt
-            { time "$bin" train "configs/$config.ini" data.root="$WORK/cifar10" "$(device_option)" data.workers=12 train.precision=fp16 train.keep=1 \
-                    "train.seed=$seed" --resume auto -q -o "$run" $values; } 2>"$WORK/wall.txt"
-            cat "$WORK/wall.txt" >&2
-            tail -n 1 "$WORK/wall.txt" >"$run/wall.txt"
-        done
-        python3 - "$name" "$target" "$WORK/seeds" <<'PY' >"$WORK/seeds.txt"
+    for seed in ${SEEDS:-1 2 3}; do
+        run=$WORK/seeds/$name-$seed
+        grep -q '"done"' "$run/log.jsonl" 2>/dev/null && continue
+        TIMEFORMAT=%R # wall time of the process, for wall.txt
+        { time "$bin" train "$@" "$(device_option)" "train.seed=$seed" train.keep=1 --resume auto -q -o "$run"; } 2>"$WORK/wall.txt"
+        cat "$WORK/wall.txt" >&2
+        tail -n 1 "$WORK/wall.txt" >"$run/wall.txt"
+    done
+    python3 - "$WORK/seeds/$name" <<'PY' >"$WORK/seeds.txt"
 import glob, json, statistics, sys
 tops, seconds = [], []
-for path in sorted(glob.glob(f"{sys.argv[3]}/{sys.argv[1]}-*/log.jsonl")):
+for path in sorted(glob.glob(f"{glob.escape(sys.argv[1])}-*/log.jsonl")):
     lines = [json.loads(l) for l in open(path)]
     if not any(l["event"] == "done" for l in lines): continue
     tops.append(100 * [l for l in lines if l["event"] == "eval"][-1]["top1"])
     seconds.append(open(path.replace("log.jsonl", "wall.txt")).read().strip())
 if tops: print("%.3f" % statistics.mean(tops), "%% over %d seeds (%s), %s s" % (len(tops), " ".join("%.2f" % t for t in tops), " ".join(seconds)))
 PY
+}
+
+# Complete training runs on CIFAR-10: SEEDS for each of RECIPES (NAME:CONFIG:VALUES:TARGET). Finished runs in $WORK/seeds are not repeated.
+part_seeds() {
+    local recipe name config values target
+    find_cifar data_batch_5.bin && find_cifar test_batch.bin && [ "$(ls "$WORK"/cifar10/data_batch_?.bin | wc -l)" = 5 ] ||
+        { row SKIP "CIFAR-10, seeds" "files of CIFAR-10 are missing in CRESNET_CIFAR ($CRESNET_CIFAR)"; return; }
+    for recipe in ${RECIPES:-he20:cifar10-resnet20-he::91.25 cosine20:cifar10-resnet20::91.8 cosine56:cifar10-resnet56::93.4}; do
+        IFS=: read -r name config values target <<<"$recipe"
+        # shellcheck disable=SC2086
+        train_seeds "$name" "configs/$config.ini" data.root="$WORK/cifar10" data.workers=12 train.precision=fp16 $values
         holds "$(cut -d' ' -f1 "$WORK/seeds.txt" | grep . || echo 0) >= $target"
         verdict $? "CIFAR-10, $name" "$(cat "$WORK/seeds.txt"), target $target"
+    done
+    tar -czf "$OUT/seeds.tar.gz" -C "$WORK/seeds" --exclude='*.safetensors' .
+}
+
+# Accuracy of ResNet-18, from random weights, on photos that are packed in each of PACKS: files (unchanged), or an option of data pack.
+# Training and validation images are packed alike. Finished runs in $WORK/seeds are not repeated.
+part_packs() {
+    local form folder option options="train.precision=fp16 train.batch=64 --epochs ${PACK_EPOCHS:-40}"
+    [ -d "$CRESNET_PHOTOS/train" ] || { row SKIP "packed photos" "no $CRESNET_PHOTOS/train"; return; }
+    gpu || options="train.batch=8 data.image_size=64 data.eval_crop=64 --steps 4"
+    for form in ${PACKS:-files jpeg=256 raw=256}; do
+        folder=$WORK/packs/$form option=--$form
+        [ "$form" != files ] || option=""
+        [ -f "$folder/complete" ] ||
+            { "$bin" data pack "$CRESNET_PHOTOS" "$folder" ${option:+"$option"} --force -j "$(nproc)" && touch "$folder/complete"; } ||
+            { row FAIL "packed, $form" "see logs.txt"; continue; }
+        # shellcheck disable=SC2086
+        train_seeds "packed-$form" configs/resnet18.ini model.classes=0 data.kind=packed data.root="$folder" data.workers="$(nproc)" optim.lr=0.05 \
+            schedule.kind=cosine schedule.warmup_epochs=2 $options
+        verdict "$([ -s "$WORK/seeds.txt" ]; echo $?)" "packed, $form" "$(cat "$WORK/seeds.txt")"
     done
     tar -czf "$OUT/seeds.tar.gz" -C "$WORK/seeds" --exclude='*.safetensors' .
 }

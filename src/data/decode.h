@@ -113,6 +113,15 @@ CR_MUST cr_status cr_lazy_image_window(const struct cr_lazy_image *lazy, const i
  */
 int cr_exif_orientation(const void *bytes, size_t count);
 int cr_tiff_pages(const void *bytes, size_t count);
+/* data/image/exif.c: the next segment of a JPEG. *at is 2 for the first, and becomes the end of the segment. False: it
+ * is cut off, or there is none. Only segments precede the first scan, which follows the segment CR_JPEG_SOS. */
+struct cr_jpeg_segment {
+    uint8_t        marker;
+    const uint8_t *data;
+    size_t         length;
+};
+enum { CR_JPEG_SOF0 = 0xc0, CR_JPEG_SOS = 0xda, CR_JPEG_DRI = 0xdd, CR_JPEG_APP1 = 0xe1, CR_JPEG_APP14 = 0xee };
+bool cr_jpeg_segment(const void *bytes, size_t count, size_t *at, struct cr_jpeg_segment *out);
 /* data/image/orient.c. cr_orient_transposes: is the width of the upright image the stored height? cr_orient_box: the
  * box (x, y, width, height) of an upright image of width x height, as a box of the stored image. cr_orient_window:
  * makes a window of the stored image upright; its pixels are then in scratch->pixels, without gaps. CR_ERR_MEMORY. */

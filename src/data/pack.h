@@ -3,7 +3,7 @@
  * Layout of a file. All numbers are little-endian. The index is last because a writer knows it last.
  *   - header: 128 bytes, see enum cr_pack_field; its last four bytes are the CRC-32C of the preceding bytes
  *   - names: class names in label order, each ended by a 0
- *   - images: one after the other without gaps: PNG and JPEG files as they were, or raw pixels
+ *   - images: one after the other without gaps: image files as they were, JPEGs of reduced size, or raw pixels
  *     [height][width] of the format in the header
  *   - index: 32 bytes per image: u64 offset in the file, u32 bytes, i32 label, u32 width, u32 height (of the stored
  *     image, before its EXIF orientation is applied), u32 CRC-32C of the bytes, u32 0
@@ -50,8 +50,8 @@ enum cr_pack_field {
     CR_PACK_AT_HEADER_CRC   = 124,
 };
 /* The EXIF orientation of encoded images is applied when they are decoded, if data.exif is on; that of raw pixels was
- * applied when they were packed. Files of cresnet 0.3.0 and older do not have this flag: their images are used as
- * stored. */
+ * applied when they were packed. Without this flag images are used as stored: in files of cresnet 0.3.0 and older, and
+ * JPEGs of reduced size, which are upright. */
 enum { CR_PACK_EXIF = 1 };
 
 /* ---- reading ---- */
@@ -102,11 +102,14 @@ CR_MUST cr_status cr_pack_finish(struct cr_pack_writer *writer);
 void              cr_pack_abandon(
                  struct cr_pack_writer *writer); /* removes the temporary file and frees the writer; NULL is allowed */
 
-/* Options of cr_pack_dataset. With raw_side > 0 every image is stored as pixels, with its short side reduced to
- * raw_side (smaller images stay as they are). Evaluation then gets the same pixels as from the files if
- * data.eval_resize is raw_side. */
+/* Options of cr_pack_dataset. At most one of raw_side and jpeg_side is above 0: the short side of every image is
+ * reduced to it (smaller images keep their size), and the upright image is stored as pixels or as a JPEG. With
+ * raw_side, evaluation gets the same pixels as from the files if data.eval_resize is raw_side. With neither, files are
+ * stored unchanged. */
 struct cr_pack_options {
-    int  raw_side, workers;
+    int  raw_side, jpeg_side;
+    int  quality; /* of the JPEGs, 1 to 100 */
+    int  workers;
     bool corrupt_fatal; /* fail at an image that cannot be read; otherwise log it and skip it */
 
     const atomic_int
@@ -115,6 +118,8 @@ struct cr_pack_options {
 struct cr_pack_result { /* images written, images skipped, bytes of the images written */
     int64_t images, skipped, bytes;
 };
+/* Can a dataset of these labels and pixels be packed? CR_ERR_CONFIG. */
+CR_MUST cr_status cr_pack_allowed(const struct cr_dataset *dataset, const struct cr_pack_options *options);
 /* Packs a whole dataset into the file `path`. */
 CR_MUST cr_status cr_pack_dataset(const struct cr_dataset *dataset, const char *path,
                                   const struct cr_pack_options *options, struct cr_pack_result *out);

@@ -89,6 +89,14 @@ enum { CR_SHAPES_CLASSES = 10, CR_SHAPES_SIDE = 32 };
 const char *cr_shapes_class(int label);
 void        cr_shapes_draw(enum cr_split split, int64_t index, uint8_t rgb[CR_SHAPES_SIDE * CR_SHAPES_SIDE * 3]);
 
+/* data/source/pack_jpeg.c: writes an image of the format CR_RGB8 or CR_GREY8 as a JPEG of `quality` 1 to 100: baseline,
+ * one scan, no restarts, standard Huffman tables, chroma 4:2:0; one component if all pixels are grey. `out` grows.
+ * CR_ERR_MEMORY. cr_jpeg_plain_components: the number of components, 1 or 3, of a baseline file of one scan without
+ * restarts, grey or with chroma of at least half the width and height; 0 for other files. */
+CR_MUST cr_status cr_jpeg_write(const struct cr_image *image, int quality, const char *name, struct cr_buffer *out,
+                                size_t *count);
+int               cr_jpeg_plain_components(const void *bytes, size_t count);
+
 /* ---- data/source/path.c, data/source/hash.c, data/source/pack_read.c ---- */
 
 /* Formats a path into buf like printf. CR_ERR_IO: the path is too long. */

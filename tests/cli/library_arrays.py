@@ -28,7 +28,7 @@ with cresnet.Model(run, device="cpu", max_batch=2, features=True, log=lambda lev
     nchw = model.classify_tensor(np.ascontiguousarray(u8.transpose(0, 3, 1, 2)), layout="NCHW", logits=True)
     assert (nchw.logits == want.logits).all()
     both = model.classify_encoded([open(path, "rb").read(), b"no image"])
-    assert both.errors[0] is None and "not a JPEG, PNG or WebP" in both.errors[1] and both.labels[1, 0] == -1
+    assert both.errors[0] is None and "not an image; JPEG, PNG, WebP, TIFF and BMP can be read" in both.errors[1] and both.labels[1, 0] == -1
     assert model.classify_files([path]).labels[0, 0] == both.labels[0, 0]
     assert model.class_name(0) == "checker" and model.class_name(99) is None
     assert model.class_names == [model.class_name(k) for k in range(info.classes)] and model.class_names[0] == "checker"

@@ -165,6 +165,20 @@ run data verify packed --json; expect "data verify --json" 0 '"ok": true, "image
 holds "data verify --json" json_lines
 run data pack images packed --raw=20 --json; expect "data pack --json" 0 '"images": 200' '"skipped": 0'
 holds "data pack --json" json_lines
+run data pack images jpegs --jpeg=20 -j 1; expect "data pack --jpeg" 0 "train.crpk: 200 images"
+run data verify jpegs; expect "data verify of JPEGs" 0 "train.crpk: 200 images" "val.crpk: 40 images"
+run data stat jpegs; expect "data stat of JPEGs" 0 "width 20 to 20" "height 20 to 20"
+CRESNET_CPU=baseline JSIMD_FORCENONE=1 "$bin" data pack images jpegs2 --jpeg=20,90 -j 3 -q >/dev/null
+holds "any processor and any number of workers write the same file" cmp jpegs/train.crpk jpegs2/train.crpk
+run data pack images jpegs --jpeg=20,30 --json; expect "data pack --jpeg with a quality" 0 '"images": 200'
+holds "a lower quality takes less" [ "$(stat -c %s jpegs/train.crpk)" -lt "$(stat -c %s jpegs2/train.crpk)" ]
+run data pack images jpegs3 --jpeg=20 --raw=20; expect "data pack --jpeg --raw" 2 "--jpeg and --raw exclude each other"
+for value in 0 8193 20,0 20,101 20, ,90 20,90,1 " 20" 20x; do
+    run data pack images jpegs3 --jpeg "$value"; expect "data pack --jpeg '$value'" 2 "must be SIZE or SIZE,QUALITY"
+done
+run data pack images jpegs3 --jpeg=20 data.bits=16; expect "data pack --jpeg of 16 bits" 2 "data.bits = 16" "--raw=20"
+holds "data pack that is refused makes nothing" [ ! -e jpegs3 ]
+run data stat images --jpeg=20; expect "data stat --jpeg" 2 "--raw and --jpeg are for cresnet data pack"
 dd if=/dev/zero of=packed/val.crpk bs=1 seek=1000 count=4 conv=notrunc 2>/dev/null
 run data verify packed; expect "data verify of an altered file" 1 "packed/val.crpk" "damaged" "cresnet data pack" "1 of 2 datasets"
 head -c 5000 packed/train.crpk >cut.crpk
@@ -176,6 +190,12 @@ packer=$!
 await $packer compgen -G 'stopped/*.tmp.*'
 kill -TERM $packer; wait $packer; is "data pack that is stopped" $? 143
 is "data pack that is stopped leaves nothing" "$(ls stopped) $(cat stopped/train.crpk)" "train.crpk kept"
+rm stopped/train.crpk
+"$bin" data pack tiny.ini --jpeg 300 data.kind=synthetic data.train_images=50000000 stopped >/dev/null 2>&1 &
+packer=$!
+await $packer compgen -G 'stopped/*.tmp.*'
+kill -TERM $packer; wait $packer; is "data pack --jpeg that is stopped" $? 143
+is "data pack --jpeg that is stopped leaves nothing" "$(ls stopped)" ""
 run data verifi packed; expect "no such data command" 2 "verifi is neither a configuration nor one of stat, show, verify, pack and shapes"
 mkdir -p unsplit/a unsplit/b; cp "$(find images -name '*.png' | head -1)" unsplit/a; cp unsplit/a/* unsplit/b
 run data pack unsplit unsplit-packed; expect "data pack without validation images" 2 "val_fraction"

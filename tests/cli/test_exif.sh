@@ -95,6 +95,8 @@ rm -rf packed; run data pack oriented packed --raw 16; expect "pack pixels" 0
 run data stat packed; expect "packed pixels are upright" 0 "width 16 to 24" "height 16 to 24"
 train $packed -o raw --steps 4; same "packed pixels" raw on
 run data packed data.exif=no; expect "packed pixels, data.exif=no" 0 "has no effect"
+rm -rf packed; run data pack oriented packed --jpeg 16; expect "pack JPEGs" 0
+run data stat packed; expect "packed JPEGs are upright" 0 "width 16 to 24" "height 16 to 24"
 rm -rf packed; run data pack oriented packed --raw 16 data.exif=no; run data stat packed
 expect "pixels packed with data.exif=no" 0 "width 24 to 24" "height 16 to 16"
 

@@ -96,7 +96,7 @@ done
 mkdir -p other/val/sphere && cp shapes/val/star/00000.png other/val/sphere/
 refused "a class that the network does not have" 1 'no class "sphere"' Offline --run run --data other --device cpu --seconds 1
 mkdir -p broken/val/star && echo "no image" >broken/val/star/bad.png
-refused "a broken image" 1 "bad.png: not a JPEG, PNG or WebP image" Offline --run run --data broken --device cpu --seconds 1
+refused "a broken image" 1 "bad.png: not an image; JPEG, PNG" Offline --run run --data broken --device cpu --seconds 1
 mkdir -p none
 refused "no images" 1 "no PNG or JPEG images" Offline --run run --data none --device cpu --seconds 1
 python3 "$source_dir/tools/loadgen/accuracy.py" performance >stdout 2>stderr

@@ -63,8 +63,12 @@ extern struct fatbin_record fatbin_record;
 
 /* Launches from now on are those of a GPU of compute capability cc (times 10). Empties fatbin_record. */
 void fatbin_start(int cc);
-/* Reads the machine code of the whole program. *kernels, *files: number of kernels, and of files with machine code. */
-CR_MUST cr_status fatbin_open_program(int *kernels, int *files, int *packed);
+struct fatbin_totals {
+    int kernels, files, packed; /* kernels; files with machine code; compressed files that could not be read */
+    int oldest;                 /* architecture of the oldest machine code; 0: none */
+};
+/* Reads the machine code of the whole program. */
+CR_MUST cr_status fatbin_open_program(struct fatbin_totals *totals);
 /* Prints how many kernels of the program no launch has named; with FATBIN_NAMES in the environment also which. */
 void fatbin_close_program(void);
 

@@ -70,14 +70,15 @@ static int by_host(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
-cr_status fatbin_open_program(int *kernels, int *files, int *packed) {
-    *kernels = function_count;
-    *files = *packed = 0;
+cr_status fatbin_open_program(struct fatbin_totals *totals) {
+    *totals = (struct fatbin_totals){.kernels = function_count};
     qsort(functions, (size_t)function_count, sizeof *functions, by_host);
     for (int i = 0; i < fatbin_count; i++) {
         CR_TRY(fatbin_read(&fatbins[i]));
-        *files += fatbins[i].count > 0;
-        *packed += fatbins[i].packed;
+        totals->files += fatbins[i].count > 0;
+        totals->packed += fatbins[i].packed;
+        for (int k = 0; k < fatbins[i].count; k++)
+            if (!totals->oldest || fatbins[i].code[k].arch < totals->oldest) totals->oldest = fatbins[i].code[k].arch;
     }
     return CR_OK;
 }

@@ -156,8 +156,8 @@ static void report(const struct totals *totals) {
 
 /* ---- what is tested ---- */
 
-static const char *why_not; /* no test is possible: the reason */
-static int         kernels; /* of the program; 0 until it is read */
+static const char          *why_not;        /* no test is possible: the reason */
+static struct fatbin_totals totals_of_code; /* in the program; all 0 until it is read */
 /* Offline devices whose kernels can be launched: prepare of an offline device makes no tables. */
 static struct cr_device *devices[TARGETS];
 /* Offline devices that programs are compiled for. They remember what cuDNN has answered. */
@@ -186,14 +186,15 @@ static cr_status open_devices(void) {
 
 /* Once: reads the machine code and opens the devices. */
 static cr_status prepare(void) {
-    int files = 0, packed = 0;
-    if (kernels) return CR_OK;
-    CR_TRY(fatbin_open_program(&kernels, &files, &packed));
-    printf("    %d kernels, %d files with machine code\n", kernels, files);
-    if (packed)
+    if (totals_of_code.kernels) return CR_OK;
+    CR_TRY(fatbin_open_program(&totals_of_code));
+    printf("    %d kernels, %d files with machine code\n", totals_of_code.kernels, totals_of_code.files);
+    if (totals_of_code.packed)
         why_not = "compressed machine code could not be read (libzstd or liblz4 is missing)";
-    else if (!files)
+    else if (!totals_of_code.files)
         why_not = "this build has no machine code, only PTX";
+    else if (totals_of_code.oldest > targets[0].cc)
+        why_not = "this build has no code for 8.0, the first of the tested capabilities";
     return why_not ? CR_OK : open_devices();
 }
 

@@ -7,11 +7,12 @@
 
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { SHAPES_TRAIN = 4000, SHAPES_VAL = 1000, NAMES_SHOWN = 20, RAW_SIDE_MAX = 8192 };
+enum { SHAPES_TRAIN = 4000, SHAPES_VAL = 1000, NAMES_SHOWN = 20, SIDE_MAX = 8192, JPEG_QUALITY = 90 };
 
 static void json_split(const struct cr_dataset *dataset, enum cr_split split, int size, struct cr_json_writer *w) {
     cr_json_open_object(w, split == CR_SPLIT_TRAIN ? "train" : "val");
@@ -146,19 +147,35 @@ static cr_status find_packed(const struct cr_args *args, const char *folder, enu
     return out->direct ? CR_FAIL(CR_ERR_IO, "%s: is a device or pipe: choose another folder", path) : CR_OK;
 }
 
+/* Reads --raw=SIZE and --jpeg=SIZE or SIZE,QUALITY. */
+static cr_status read_pack_options(const struct cr_args *args, struct cr_pack_options *out) {
+    const char *text = args->value[CR_OPT_JPEG];
+    char       *end;
+    int64_t     raw_side;
+    CR_TRY(cr_args_int(args, CR_OPT_RAW, 1, SIDE_MAX, 0, &raw_side));
+    *out = (struct cr_pack_options){.raw_side = (int)raw_side};
+    if (!text) return CR_OK;
+    if (raw_side) return cr_args_fail(args, "--jpeg and --raw exclude each other: leave one of them out");
+    const long side = strtol(text, &end, 10), quality = *end == ',' ? strtol(end + 1, &end, 10) : JPEG_QUALITY;
+    if (text[strspn(text, "0123456789,")] || *end || side < 1 || side > SIDE_MAX || quality < 1 || quality > 100)
+        return cr_args_fail(args,
+                            "--jpeg %s: must be SIZE or SIZE,QUALITY with a SIZE of 1 to %d and a QUALITY of 1 to 100",
+                            text, SIDE_MAX);
+    out->jpeg_side = (int)side;
+    out->quality   = (int)quality;
+    return CR_OK;
+}
+
 static cr_status pack_split(const struct cr_args *args, const struct cr_config *config, enum cr_split split,
-                            const char *folder, int64_t raw_side, struct cr_text *out) {
-    struct cr_pack_options options = {.raw_side      = (int)raw_side,
-                                      .workers       = (int)config->data.workers,
-                                      .corrupt_fatal = config->data.corrupt == CR_CORRUPT_FATAL};
-    struct cr_pack_result  result;
-    struct cr_dataset     *dataset;
-    struct cr_output_file  output;
-    char                   path[CR_PATH_MAX];
+                            const char *folder, struct cr_pack_options *options, struct cr_text *out) {
+    struct cr_pack_result result;
+    struct cr_dataset    *dataset;
+    struct cr_output_file output;
+    char                  path[CR_PATH_MAX];
     CR_TRY(find_packed(args, folder, split, path, &output));
     CR_TRY(cr_dataset_open(config, split, &dataset));
     cr_log(CR_LOG_INFO, "packing %lld images into %s", (long long)cr_dataset_count(dataset), path);
-    cr_status status = pack_stoppable(dataset, output.path, &options, &result);
+    cr_status status = pack_stoppable(dataset, output.path, options, &result);
     cr_dataset_close(dataset);
     CR_TRY(status);
     report_packed(path, &result, cr_args_has(args, CR_OPT_JSON), out);
@@ -166,10 +183,12 @@ static cr_status pack_split(const struct cr_args *args, const struct cr_config *
 }
 
 /* Opens the validation set and closes it, so that an error is found before the long work. */
-static cr_status check_val(const struct cr_args *args, const struct cr_config *config, const char *folder) {
+static cr_status check_val(const struct cr_args *args, const struct cr_config *config, const char *folder,
+                           const struct cr_pack_options *options) {
     struct cr_dataset *dataset;
     CR_TRY(cr_dataset_open(config, CR_SPLIT_VAL, &dataset));
-    cr_status status = cr_cmd_check_no_class(args, config, dataset, folder);
+    cr_status status = cr_pack_allowed(dataset, options);
+    if (status == CR_OK) status = cr_cmd_check_no_class(args, config, dataset, folder);
     cr_dataset_close(dataset);
     return status;
 }
@@ -182,25 +201,24 @@ static cr_status pack(const struct cr_args *args) {
     struct cr_text          text  = {0};
     struct cr_output_file   output;
     char                    path[CR_PATH_MAX];
-    int64_t                 raw_side;
+    struct cr_pack_options  options;
     cr_status               status;
     if (args->operands < 3)
         return cr_args_fail(args, "no dataset or output folder given: cresnet data pack CONFIG|DIR OUT");
     CR_TRY(cr_args_max_operands(args, 3));
-    CR_TRY(cr_args_int(args, CR_OPT_RAW, 1, RAW_SIDE_MAX, 0, &raw_side));
+    CR_TRY(read_pack_options(args, &options));
     rest.operand++;
     rest.operands--;
     CR_TRY(cr_cmd_data_config(&rest, &config));
-    const char *folder = args->operand[2];
-    if (config->data.multi_label)
-        CR_FAIL_OUT(CR_ERR_CONFIG, "packed datasets have one label per image, but data.multi_label = yes: train from "
-                                   "the list (data.kind = csv)");
-    CR_TRY_OUT(check_val(args, config, folder));
+    const char *folder    = args->operand[2];
+    options.workers       = (int)config->data.workers;
+    options.corrupt_fatal = config->data.corrupt == CR_CORRUPT_FATAL;
+    CR_TRY_OUT(check_val(args, config, folder, &options));
     CR_TRY_OUT(find_packed(args, folder, CR_SPLIT_TRAIN, path, &output));
     CR_TRY_OUT(find_packed(args, folder, CR_SPLIT_VAL, path, &output));
     CR_TRY_OUT(cr_fs_mkdirs(folder));
-    CR_TRY_OUT(pack_split(args, config, CR_SPLIT_TRAIN, folder, raw_side, &text));
-    CR_TRY_OUT(pack_split(args, config, CR_SPLIT_VAL, folder, raw_side, &text));
+    CR_TRY_OUT(pack_split(args, config, CR_SPLIT_TRAIN, folder, &options, &text));
+    CR_TRY_OUT(pack_split(args, config, CR_SPLIT_VAL, folder, &options, &text));
     if (!json) cr_text_add(&text, "train with data.kind=packed data.root=%s\n", cr_cmd_shell_word(&arena, folder));
     CR_TRY_OUT(cr_cmd_print(&text));
 out:
@@ -318,8 +336,8 @@ static cr_status check_options(const struct cr_args *args, const char *word) {
     const bool packs = strcmp(word, "pack") == 0, draws = strcmp(word, "shapes") == 0,
                shows = strcmp(word, "show") == 0;
     const bool reads = packs || strcmp(word, "stat") == 0 || strcmp(word, "verify") == 0;
-    if (cr_args_has(args, CR_OPT_RAW) && !packs)
-        return cr_args_fail(args, "--raw is for cresnet data pack: leave it out");
+    if ((cr_args_has(args, CR_OPT_RAW) || cr_args_has(args, CR_OPT_JPEG)) && !packs)
+        return cr_args_fail(args, "--raw and --jpeg are for cresnet data pack: leave them out");
     if (cr_args_has(args, CR_OPT_REPLACE) && !packs && !shows)
         return cr_args_fail(args, "--force is for cresnet data pack and show: leave it out");
     if (cr_args_has(args, CR_OPT_OVERLAY) && !shows)

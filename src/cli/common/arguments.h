@@ -79,6 +79,7 @@ enum cr_option_id { /* in the order of --help */
                     CR_OPT_ORDER,
                     CR_OPT_TRAINER_SPEED,
                     CR_OPT_RAW,
+                    CR_OPT_JPEG,
                     CR_OPT_SPARSITY,
                     CR_OPT_SCOPE,
                     CR_OPT_PATTERN,

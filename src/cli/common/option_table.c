@@ -98,6 +98,8 @@ static const struct cr_cli_option options[CR_OPT_COUNT] = {
                               "data: also print how long a trainer of N images/s would wait for data"},
     [CR_OPT_RAW]           = {"raw", 0, "SIZE", NULL, ON(DATA),
                               "pack: store decoded pixels with the short side resized to SIZE, instead of files"},
+    [CR_OPT_JPEG]          = {"jpeg", 0, "SIZE[,QUALITY]", NULL, ON(DATA),
+                              "pack: store JPEGs with the short side resized to SIZE (quality: 90), instead of files"},
     [CR_OPT_SPARSITY] = {"sparsity", 0, "S", "prune.sparsity", ON(PRUNE), "fraction of the weights to prune, e.g. 0.9"},
     [CR_OPT_SCOPE]    = {"scope", 0, "SCOPE", "prune.scope", ON(PRUNE),
                          "global, uniform or erk: how the sparsity is distributed over the layers"},

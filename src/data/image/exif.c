@@ -106,26 +106,32 @@ static bool starts_with_name(const uint8_t *bytes, size_t count) {
     return count >= sizeof exif_name && !memcmp(bytes, exif_name, sizeof exif_name);
 }
 
-/* Reads the segments before the first scan. */
-static int jpeg_orientation(const uint8_t *b, size_t count) {
-    enum { RST0 = 0xd0, SOI = 0xd8, EOI = 0xd9, SOS = 0xda, APP1 = 0xe1, TEM = 0x01 };
-    size_t at = 2;
-    while (count - at >= 2 && b[at] == 0xff) {
-        const uint8_t marker = b[at + 1];
-        if (marker == 0xff) { /* a fill byte */
-            at++;
+bool cr_jpeg_segment(const void *bytes, size_t count, size_t *at, struct cr_jpeg_segment *out) {
+    enum { RST0 = 0xd0, SOI = 0xd8, EOI = 0xd9, TEM = 0x01, FILL = 0xff };
+    const uint8_t *b = bytes;
+    while (count - *at >= 4 && b[*at] == 0xff) {
+        const uint8_t marker = b[*at + 1];
+        if (marker == FILL) {
+            ++*at;
             continue;
         }
-        at += 2;
-        if (marker == EOI || marker == SOS) return 1;
+        *at += 2;
+        if (marker == EOI) return false;
         if (marker == TEM || (marker >= RST0 && marker <= SOI)) continue;
-        if (count - at < 2) return 1;
-        const size_t length = big16(b + at); /* with its own two bytes */
-        if (length < 2 || length > count - at) return 1;
-        if (marker == APP1 && starts_with_name(b + at + 2, length - 2))
-            return tiff_orientation(b + at + 2 + sizeof exif_name, length - 2 - sizeof exif_name);
-        at += length;
+        const size_t length = big16(b + *at); /* with its own two bytes */
+        if (length < 2 || length > count - *at) return false;
+        *out = (struct cr_jpeg_segment){marker, b + *at + 2, length - 2};
+        *at += length;
+        return true;
     }
+    return false;
+}
+
+static int jpeg_orientation(const uint8_t *b, size_t count) {
+    struct cr_jpeg_segment s;
+    for (size_t at = 2; cr_jpeg_segment(b, count, &at, &s) && s.marker != CR_JPEG_SOS;)
+        if (s.marker == CR_JPEG_APP1 && starts_with_name(s.data, s.length))
+            return tiff_orientation(s.data + sizeof exif_name, s.length - sizeof exif_name);
     return 1;
 }
 

@@ -138,17 +138,16 @@ struct item { /* one image of a round */
     char             error[1024];
 };
 struct packing { /* state that the workers share */
-    const struct cr_dataset *dataset;
-    int                      raw_side;
-    int64_t                  first;
-    int                      items;
-    struct item             *item;
-    atomic_int               next;
-    const atomic_int        *stop; /* may be NULL */
+    const struct cr_dataset      *dataset;
+    const struct cr_pack_options *options;
+    int64_t                       first;
+    int                           items;
+    struct item                  *item;
+    atomic_int                    next;
 };
 
 static bool stopped(const struct packing *p) {
-    return p->stop && atomic_load(p->stop);
+    return p->options->stop && atomic_load(p->options->stop);
 }
 
 static cr_status store_bytes(struct item *item, const void *bytes, size_t count, int width, int height) {
@@ -160,16 +159,19 @@ static cr_status store_bytes(struct item *item, const void *bytes, size_t count,
     return CR_OK;
 }
 
-/* Stores pixels, with the short side reduced to `side` by the filter of evaluation. */
-static cr_status store_pixels(struct item *item, const struct cr_image *view, int side, struct cr_scratch *scratch) {
+/* Reduces the short side to `side` by the filter of evaluation. *out is `view` if it is small enough already; else its
+ * pixels are in `buffer`. */
+static cr_status reduce(const struct cr_image *view, int side, struct cr_buffer *buffer, struct cr_buffer *tables,
+                        struct cr_image *out) {
     const size_t pixel   = cr_format_bytes(view->format);
     int64_t      shorter = CR_MIN(view->width, view->height), longer = CR_MAX(view->width, view->height);
-    if (!side || shorter <= side)
-        return store_bytes(item, view->rgb, (size_t)view->width * view->height * pixel, view->width, view->height);
-    int    long_side = (int)(side * longer / shorter), width = view->width <= view->height ? side : long_side;
-    int    height = view->width <= view->height ? long_side : side;
-    size_t bytes  = (size_t)width * height * pixel;
-    CR_TRY(cr_buffer_reserve(&item->bytes, bytes));
+    *out = *view;
+    if (!side || shorter <= side) return CR_OK;
+    int long_side = (int)(side * longer / shorter);
+    out->width    = view->width <= view->height ? side : long_side;
+    out->height   = view->width <= view->height ? long_side : side;
+    CR_TRY(cr_buffer_reserve(buffer, (size_t)out->width * out->height * pixel));
+    out->rgb             = buffer->bytes;
     struct cr_resize job = {
         .src        = view->rgb,
         .src_w      = view->width,
@@ -177,35 +179,62 @@ static cr_status store_pixels(struct item *item, const struct cr_image *view, in
         .src_stride = (size_t)view->width * pixel,
         .w          = view->width,
         .h          = view->height,
-        .full_w     = width,
-        .full_h     = height,
-        .part_w     = width,
-        .part_h     = height,
-        .dst        = item->bytes.bytes,
-        .dst_stride = (size_t)width * pixel,
+        .full_w     = out->width,
+        .full_h     = out->height,
+        .part_w     = out->width,
+        .part_h     = out->height,
+        .dst        = out->rgb,
+        .dst_stride = (size_t)out->width * pixel,
         .format     = view->format,
     };
-    CR_TRY(cr_resize_run(&job, &scratch->tables));
-    item->count  = bytes;
-    item->width  = width;
-    item->height = height;
+    return cr_resize_run(&job, tables);
+}
+
+static cr_status store_pixels(struct item *item, const struct cr_image *view, int side, struct cr_scratch *scratch) {
+    struct cr_image small;
+    CR_TRY(reduce(view, side, &item->bytes, &scratch->tables, &small));
+    const size_t count = (size_t)small.width * small.height * cr_format_bytes(small.format);
+    if (small.rgb == view->rgb) return store_bytes(item, view->rgb, count, view->width, view->height);
+    item->count  = count;
+    item->width  = small.width;
+    item->height = small.height;
     return CR_OK;
+}
+
+/* Stores a JPEG. A small upright image that is one already stays as it is, unless data.channels wants grey of it. */
+static cr_status store_jpeg(const struct packing *p, const struct cr_stored *stored, const struct cr_lazy_image *lazy,
+                            const struct cr_image *view, const char *name, struct item *item,
+                            struct cr_scratch *scratch) {
+    const int side = p->options->jpeg_side;
+    if (stored->bytes && lazy->orientation <= 1 && CR_MIN(view->width, view->height) <= side) {
+        const int components = cr_jpeg_plain_components(stored->bytes, stored->count);
+        if (components && components <= cr_format_channels(view->format))
+            return store_bytes(item, stored->bytes, stored->count, view->width, view->height);
+    }
+    struct cr_image small;
+    CR_TRY(reduce(view, side, &scratch->copy, &scratch->tables, &small));
+    item->width  = small.width;
+    item->height = small.height;
+    return cr_jpeg_write(&small, p->options->quality, name, &item->bytes, &item->count);
 }
 
 /* Decodes every image to its end, also where its encoded bytes are stored: all images of a packed dataset can be
  * decoded. */
 static cr_status prepare_item(const struct packing *p, int64_t sample, struct item *item, struct cr_scratch *scratch) {
-    struct cr_stored     stored;
-    struct cr_lazy_image lazy;
-    struct cr_image      view;
-    char                 name[CR_SAMPLE_NAME_BYTES];
+    const struct cr_pack_options *o = p->options;
+    struct cr_stored              stored;
+    struct cr_lazy_image          lazy;
+    struct cr_image               view;
+    char                          name[CR_SAMPLE_NAME_BYTES];
     p->dataset->ops->name(p->dataset, sample, name, sizeof name);
     CR_TRY(cr_dataset_fetch(p->dataset, sample, scratch, &stored, &item->label));
-    if (!p->raw_side) stored.exif = false; /* the index has the sizes of the images as they are stored */
+    const bool unchanged = !o->raw_side && !o->jpeg_side && stored.bytes;
+    if (unchanged) stored.exif = false; /* the index has the sizes of the images as they are stored */
     CR_TRY(cr_lazy_image_open(&stored, name, scratch, &lazy));
     CR_TRY(cr_lazy_image_whole(&lazy, scratch, &view));
-    if (p->raw_side || !stored.bytes) return store_pixels(item, &view, p->raw_side, scratch);
-    return store_bytes(item, stored.bytes, stored.count, view.width, view.height);
+    if (unchanged) return store_bytes(item, stored.bytes, stored.count, view.width, view.height);
+    if (o->jpeg_side) return store_jpeg(p, &stored, &lazy, &view, name, item, scratch);
+    return store_pixels(item, &view, o->raw_side, scratch);
 }
 
 static void *packing_worker(void *argument) {
@@ -222,7 +251,7 @@ static void *packing_worker(void *argument) {
     return NULL;
 }
 
-static cr_status write_item(const struct packing *p, struct cr_pack_writer *writer, const struct item *item, bool fatal,
+static cr_status write_item(const struct packing *p, struct cr_pack_writer *writer, const struct item *item,
                             struct cr_pack_result *result) {
     if (item->status == CR_OK) {
         result->images++;
@@ -230,28 +259,42 @@ static cr_status write_item(const struct packing *p, struct cr_pack_writer *writ
         return cr_pack_add(writer, item->bytes.bytes, item->count, item->label, item->width, item->height);
     }
     if (!cr_dataset_is_corrupt(p->dataset, item->status)) return CR_FAIL(item->status, "%s", item->error);
-    if (fatal) return CR_FAIL(item->status, "%s (set data.corrupt = skip to pack without such images)", item->error);
+    if (p->options->corrupt_fatal)
+        return CR_FAIL(item->status, "%s (set data.corrupt = skip to pack without such images)", item->error);
     cr_log(CR_LOG_WARN, "skipped an image: %s", item->error);
     result->skipped++;
     return CR_OK;
 }
 
+cr_status cr_pack_allowed(const struct cr_dataset *dataset, const struct cr_pack_options *options) {
+    const enum cr_pixel_format format = dataset->format;
+    if (dataset->label_rows)
+        return CR_FAIL(CR_ERR_CONFIG,
+                       "packed datasets have one label per image, but data.multi_label = yes: train from "
+                       "the list (data.kind = csv)");
+    if (options->jpeg_side && format != CR_RGB8 && format != CR_GREY8)
+        return CR_FAIL(CR_ERR_CONFIG,
+                       "a JPEG has 1 or 3 channels of 8 bits, but data.channels = %d and data.bits = %d: pack with "
+                       "--raw=%d, which stores such pixels, instead of --jpeg",
+                       cr_format_channels(format), cr_format_bits(format), options->jpeg_side);
+    return CR_OK;
+}
+
 /* The first image shows whether the dataset stores files or pixels; an image that cannot be read is a file. */
-static cr_status find_form(const struct cr_dataset *dataset, enum cr_pack_form *out) {
+static cr_status find_form(const struct cr_dataset *dataset, const struct cr_pack_options *options,
+                           enum cr_pack_form *out) {
     struct cr_scratch scratch = {0};
     struct cr_stored  stored;
     int32_t           label;
-    if (dataset->label_rows)
-        return CR_FAIL(CR_ERR_CONFIG, "packed datasets have one label per image, but data.multi_label = yes: "
-                                      "please train from the list (data.kind = csv)");
+    *out = options->raw_side ? CR_PACK_RAW : CR_PACK_ENCODED;
+    if (options->raw_side || options->jpeg_side) return CR_OK;
     cr_status status = cr_dataset_fetch(dataset, 0, &scratch, &stored, &label);
-    *out             = status == CR_OK && !stored.bytes ? CR_PACK_RAW : CR_PACK_ENCODED;
+    if (status == CR_OK && !stored.bytes) *out = CR_PACK_RAW;
     cr_scratch_free(&scratch);
     return status == CR_ERR_FORMAT || status == CR_ERR_IO ? CR_OK : status;
 }
 
-static cr_status pack_rounds(struct packing *p, struct cr_pack_writer *writer, const struct cr_pack_options *options,
-                             struct cr_pack_result *result) {
+static cr_status pack_rounds(struct packing *p, struct cr_pack_writer *writer, struct cr_pack_result *result) {
     int64_t last_report = cr_time_ns();
     for (p->first = 0; p->first < p->dataset->count; p->first += ROUND) {
         if (cr_time_ns() - last_report > PROGRESS_NS) {
@@ -260,25 +303,27 @@ static cr_status pack_rounds(struct packing *p, struct cr_pack_writer *writer, c
         }
         p->items = (int)CR_MIN((int64_t)ROUND, p->dataset->count - p->first);
         atomic_store(&p->next, 0);
-        cr_work_together(packing_worker, p, options->workers);
+        cr_work_together(packing_worker, p, p->options->workers);
         if (stopped(p)) return CR_FAIL(CR_ERR_INTERRUPTED, "%s: interrupted, nothing was written", writer->file.target);
-        for (int i = 0; i < p->items; i++) CR_TRY(write_item(p, writer, &p->item[i], options->corrupt_fatal, result));
+        for (int i = 0; i < p->items; i++) CR_TRY(write_item(p, writer, &p->item[i], result));
     }
     return CR_OK;
 }
 
 cr_status cr_pack_dataset(const struct cr_dataset *dataset, const char *path, const struct cr_pack_options *options,
                           struct cr_pack_result *out) {
-    struct packing         p      = {.dataset = dataset, .raw_side = options->raw_side, .stop = options->stop};
+    struct packing         p      = {.dataset = dataset, .options = options};
     struct cr_pack_result  result = {0};
     struct cr_pack_writer *writer = NULL;
-    enum cr_pack_form      form   = CR_PACK_RAW;
+    const uint32_t         flags  = dataset->exif && !options->jpeg_side ? CR_PACK_EXIF : 0;
+    enum cr_pack_form      form;
     cr_status              status;
-    if (!options->raw_side) CR_TRY(find_form(dataset, &form));
+    CR_TRY(cr_pack_allowed(dataset, options));
+    CR_TRY(find_form(dataset, options, &form));
     CR_ALLOC(p.item, ROUND);
-    CR_TRY_OUT(cr_pack_create(path, form, dataset->format, dataset->exif ? CR_PACK_EXIF : 0,
-                              (const char *const *)dataset->class_names, dataset->classes, &writer));
-    CR_TRY_OUT(pack_rounds(&p, writer, options, &result));
+    CR_TRY_OUT(cr_pack_create(path, form, dataset->format, flags, (const char *const *)dataset->class_names,
+                              dataset->classes, &writer));
+    CR_TRY_OUT(pack_rounds(&p, writer, &result));
     if (!result.images) CR_FAIL_OUT(CR_ERR_FORMAT, "%s: no image can be read", path);
     struct cr_pack_writer *last = writer;
     writer                      = NULL; /* cr_pack_finish frees it in any case */

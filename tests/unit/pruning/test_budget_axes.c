@@ -61,10 +61,10 @@ static void check_program(const struct cr_budget_source *source, enum cr_dtype r
     struct cr_program       program = {0};
     const char             *names[64];
     int                     layers = 0, found = 0, convs = 0;
-    REQUIRE(open_config("quant.type=int8", &config));
-    session.config = config;
     session.device = open_gpu("h200", false);
     if (!session.device) SKIP(no_kernels_for_gpus);
+    REQUIRE(open_config("quant.type=int8", &config));
+    session.config = config;
     REQUIRE_OK(cr_model_open(config, CLASSES, SIZE, SIZE, &session.model));
     cr_model_set_real(&session.model, real);
     REQUIRE_OK(cr_session_compile(&session, CR_PROGRAM_EVAL, BATCH, "fuse", &program));

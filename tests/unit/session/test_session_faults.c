@@ -20,13 +20,29 @@ static cr_status open_session(const struct cr_config *config, struct cr_session 
     return cr_session_open(config, &options, s);
 }
 
+/* Writes a limit 1 KiB below what the session needs without one. The workspaces of kernels depend on the processor: the
+ * need is 75.6 KiB at the level baseline and 68.9 KiB at AVX2. */
+static bool limit_below_the_need(char text[64]) {
+    const char *const        keys[] = {TINY, "train.fuse=yes"};
+    const struct cr_config  *config;
+    struct cr_session        s;
+    const struct cr_program *programs[] = {&s.train[0], &s.eval};
+    if (cr_config_open(&config, NULL, keys, CR_COUNT(keys)) != CR_OK || open_session(config, &s) != CR_OK) return false;
+    const size_t need = cr_memory_need(s.device, &s.model.store, programs, CR_COUNT(programs));
+    snprintf(text, 64, "memory.limit=%zuKiB", need / 1024 - 1);
+    cr_session_close(&s);
+    cr_config_close(config);
+    return true;
+}
+
 /* The device, the model, all passes of the compiler, plans and executors: with several programs of training, and
  * within a limit that needs recomputation, whose search may find another plan. */
 static void session_open_survives_failing_allocations(void) {
-    static const char *const variants[][2] = {{"train.accumulate=3", "train.fuse=yes"},
-                                              {"memory.limit=70KiB", "train.fuse=yes"}};
+    char limit[64];
+    REQUIRE(limit_below_the_need(limit));
+    const char *const variants[] = {"train.accumulate=3", limit};
     for (size_t i = 0; i < CR_COUNT(variants); i++) {
-        const char *const       keys[] = {TINY, variants[i][0], variants[i][1]};
+        const char *const       keys[] = {TINY, "train.fuse=yes", variants[i]};
         const struct cr_config *config;
         struct cr_session       s;
         int                     recomputed = 0;
