@@ -30,10 +30,10 @@ enum {
 
 /* Entries of lookup tables. The low six bits are the bits to skip, because shifts use six bits of a register.
  *   - lookup, one coefficient: value or size << 16 | kind << 12 | run << 8 | bits
- *   - pair, up to two coefficients: value 2 << 24 | value 1 << 16 | PAIR_END | steps << 10 | run << 6 | bits. `steps` is
- *     the distance of the second coefficient from the first, 0 if there is no second.
- *   - multi, as many coefficients as fit, for skipped blocks: places << 7 | MULTI_END | bits. The extra bits of the last
- *     coefficient may lie beyond the lookup.
+ *   - pair, up to two coefficients: value 2 << 24 | value 1 << 16 | PAIR_END | steps << 10 | run << 6 | bits. `steps`
+ *     is the distance of the second coefficient from the first, 0 if there is no second.
+ *   - multi, as many coefficients as fit, for skipped blocks: places << 7 | MULTI_END | bits. The extra bits of the
+ *     last coefficient may lie beyond the lookup.
  * The flags mean that the block ends after the coefficients; with 0 bits they mean that no coefficient fits. */
 enum { PAIR_END = 1 << 15, MULTI_END = 1 << 6, MULTI_SHIFT = 7, BITS_MASK = 63 };
 enum kind {
