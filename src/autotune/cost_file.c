@@ -18,27 +18,16 @@ enum { FILE_BYTES_MAX = 64 << 20, POLL_NS = 10000000 };
 static const int64_t wait_ns = 15000000000; /* a process that measures for longer is not waited for */
 
 cr_status cr_cost_table_path(const struct cr_device *device, char **out) {
-    const char *own = getenv("CRESNET_CACHE"), *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-    char        name[48], path[CR_PATH_MAX];
-    size_t      n = 0;
-    *out          = NULL;
+    char   name[48], file[80], path[CR_PATH_MAX];
+    size_t n = 0;
+    *out     = NULL;
     for (const char *s = device->caps.text; *s && *s != ',' && n + 1 < sizeof name; s++)
         name[n++] = isalnum((unsigned char)*s) ? (char)tolower((unsigned char)*s) : '-';
     name[n] = 0;
-    path[0] = 0;
-    if (own && strcmp(own, "off") == 0) own = xdg = home = NULL;
-    cr_status status = CR_OK;
-    if (own && *own)
-        status = cr_path_join(path, own, "kernel-times-%s.txt", name);
-    else if (xdg && *xdg == '/')
-        status =
-            cr_path_join(path, xdg, "cresnet/kernel-times-%s.txt", name); /* the XDG standard: ignore relative paths */
-    else if (home && *home)
-        status = cr_path_join(path, home, ".cache/cresnet/kernel-times-%s.txt", name);
-    if (status != CR_OK) {
+    snprintf(file, sizeof file, "kernel-times-%s.txt", name);
+    if (cr_cache_path(path, "CRESNET_CACHE", "cresnet", file) != CR_OK) {
         cr_log(CR_LOG_WARN, "%s; kernel times are not saved", cr_error_message());
         cr_error_clear();
-        path[0] = 0;
     }
     *out = cr_strdup(path);
     return *out ? CR_OK : CR_NO_MEMORY(sizeof path);
@@ -81,21 +70,10 @@ static cr_status file_text(const struct cr_cost_table *c, struct cr_text *out) {
     return out->failed ? CR_NO_MEMORY(4096) : CR_OK;
 }
 
-static cr_status make_folder(const struct cr_cost_table *c) {
-    char     *dir    = cr_strdup(c->path), *slash;
-    cr_status status = dir ? CR_OK : CR_NO_MEMORY(strlen(c->path));
-    if (status == CR_OK && (slash = strrchr(dir, '/')) && slash != dir) {
-        *slash = 0;
-        status = cr_fs_mkdirs(dir);
-    }
-    cr_free(dir);
-    return status;
-}
-
 static cr_status write_file(const struct cr_cost_table *c) {
     struct cr_text text   = {0};
     cr_status      status = file_text(c, &text);
-    if (status == CR_OK) status = make_folder(c);
+    if (status == CR_OK) status = cr_fs_mkdirs_of(c->path);
     if (status == CR_OK) status = cr_file_write_atomic(c->path, text.data, text.length);
     cr_text_free(&text);
     return status;
@@ -148,7 +126,7 @@ bool cr_cost_lock(struct cr_cost_table *c) {
     if (!c->path[0] || c->lock != CR_NONE || c->unlocked) return false;
     lock_path(c, path);
     cr_error_hold();
-    if (make_folder(c) == CR_OK && path[0]) c->lock = wait_for_lock(path);
+    if (cr_fs_mkdirs_of(c->path) == CR_OK && path[0]) c->lock = wait_for_lock(path);
     cr_error_release();
     c->unlocked = c->lock == CR_NONE;
     if (c->measured) return false;

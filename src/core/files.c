@@ -8,6 +8,7 @@
 #include <limits.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -173,6 +174,21 @@ cr_status cr_path_join(char out[CR_PATH_MAX], const char *dir, const char *fmt, 
     return CR_OK;
 }
 
+cr_status cr_cache_path(char out[CR_PATH_MAX], const char *variable, const char *app, const char *name) {
+    const char *own = getenv(variable), *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    cr_status   status = CR_OK;
+    *out               = 0;
+    if (own && strcmp(own, "off") == 0) return CR_OK;
+    if (own && *own)
+        status = cr_path_join(out, own, "%s", name);
+    else if (xdg && *xdg == '/')
+        status = cr_path_join(out, xdg, "%s/%s", app, name); /* the XDG standard: ignore relative paths */
+    else if (home && *home)
+        status = cr_path_join(out, home, ".cache/%s/%s", app, name);
+    if (status != CR_OK) *out = 0;
+    return status;
+}
+
 static cr_status disk_full(const char *path, uint64_t missing, int error) {
     const char *why     = error == ENOSPC   ? "disk full"
                           : error == EDQUOT ? "disk quota reached"
@@ -263,6 +279,14 @@ cr_status cr_fs_mkdirs(const char *path) {
         CR_TRY(make_one_dir(part));
     }
     return CR_OK;
+}
+
+cr_status cr_fs_mkdirs_of(const char *path) {
+    char        folder[CR_PATH_MAX];
+    const char *slash = strrchr(path, '/');
+    if (!slash || slash == path) return CR_OK;
+    snprintf(folder, sizeof folder, "%.*s", (int)(slash - path), path);
+    return cr_fs_mkdirs(folder);
 }
 
 cr_status cr_fs_write_new(const char *path, const void *bytes, size_t count) {

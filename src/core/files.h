@@ -17,6 +17,10 @@ enum { CR_PATH_MAX = 4096 };
 
 /* Writes dir + "/" + the formatted name to `out`. CR_ERR_IO if the path exceeds CR_PATH_MAX. */
 CR_MUST cr_status cr_path_join(char out[CR_PATH_MAX], const char *dir, const char *fmt, ...) CR_PRINTF(3, 4);
+/* Writes the path of a file in the user's cache folder: $VARIABLE/NAME, $XDG_CACHE_HOME/APP/NAME or ~/.cache/APP/NAME,
+ * by the first variable that is set. "" when none is set or when `variable` is off. CR_ERR_IO if the path exceeds
+ * CR_PATH_MAX; `out` is then "". */
+CR_MUST cr_status cr_cache_path(char out[CR_PATH_MAX], const char *variable, const char *app, const char *name);
 
 /* ---- system calls that change the disk ---- */
 int cr_fs_create(const char *path); /* opens with O_WRONLY, O_CREAT, O_EXCL, O_CLOEXEC */
@@ -50,6 +54,7 @@ CR_MUST cr_status cr_fs_write(int fd, const char *path, const void *bytes, size_
 CR_MUST cr_status cr_fs_read_at(int fd, const char *path, void *dst, size_t count, uint64_t offset);
 /* Creates the folder and its parents. Existing folders are no error. */
 CR_MUST cr_status cr_fs_mkdirs(const char *path);
+CR_MUST cr_status cr_fs_mkdirs_of(const char *path); /* the folder of this file */
 /* Writes and syncs a new file, which must not exist. Removes the file on failure. */
 CR_MUST cr_status cr_fs_write_new(const char *path, const void *bytes, size_t count);
 /* Opens a regular file with O_RDONLY, O_RDWR and further flags of open(2). A folder, device or pipe is CR_ERR_IO and

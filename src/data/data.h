@@ -285,5 +285,7 @@ struct cr_load_counts { /* sums over all workers since the loader was opened */
     int64_t cpu_ns;                                   /* CPU time of the workers */
 };
 void cr_loader_counts(const struct cr_loader *loader, struct cr_load_counts *out);
+/* now - before */
+struct cr_load_counts cr_load_counts_since(const struct cr_load_counts *now, const struct cr_load_counts *before);
 
 #endif

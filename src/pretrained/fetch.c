@@ -28,17 +28,6 @@ enum {
 
 /* ---- folders ---- */
 
-/* Writes "$ENV/NAME", or "$XDG_CACHE_HOME/APP/NAME" or "~/.cache/APP/NAME"; "" when there is no such folder. */
-static cr_status cache_folder(const char *env, const char *app, const char *name, char out[CR_PATH_MAX]) {
-    const char *own = getenv(env), *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-    *out = 0;
-    if (own && strcmp(own, "off") == 0) return CR_OK;
-    if (own && *own) return cr_path_join(out, own, "%s", name);
-    if (xdg && *xdg == '/')
-        return cr_path_join(out, xdg, "%s/%s", app, name); /* the XDG standard ignores other paths */
-    return home && *home ? cr_path_join(out, home, ".cache/%s/%s", app, name) : CR_OK;
-}
-
 enum { IN_USERS_FOLDER, IN_CACHE, IN_TORCH_CACHE };
 
 /* The folders to search, in this order; "" for those that do not exist here. */
@@ -46,8 +35,8 @@ static cr_status list_folders(char folder[FOLDERS][CR_PATH_MAX]) {
     const char *given = getenv("CRESNET_WEIGHTS_DIR");
     if (snprintf(folder[IN_USERS_FOLDER], CR_PATH_MAX, "%s", given ? given : "") >= CR_PATH_MAX)
         return CR_FAIL(CR_ERR_IO, "CRESNET_WEIGHTS_DIR: the path is too long");
-    CR_TRY(cache_folder("CRESNET_CACHE", "cresnet", "weights", folder[IN_CACHE]));
-    return cache_folder("TORCH_HOME", "torch", "hub/checkpoints", folder[IN_TORCH_CACHE]);
+    CR_TRY(cr_cache_path(folder[IN_CACHE], "CRESNET_CACHE", "cresnet", "weights"));
+    return cr_cache_path(folder[IN_TORCH_CACHE], "TORCH_HOME", "torch", "hub/checkpoints");
 }
 
 /* ---- the hash ---- */

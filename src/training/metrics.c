@@ -27,6 +27,7 @@ struct cr_report {
     /* since the last logged line */
     struct cr_step_result sum;
     int64_t               steps, clock_ns, wait_start_ns, interval_ns, wait_ns;
+    struct cr_report_span span; /* since cr_report_take_span */
     /* since the last redraw, and the speed shown */
     int64_t redraw_ns;
     int64_t printed_ns;  /* without a terminal: when the last line was printed */
@@ -93,6 +94,13 @@ void cr_report_resume_clock(struct cr_report *r, int64_t wait_ns) {
     if (!r->printed_ns) r->printed_ns = r->clock_ns;
 }
 
+struct cr_report_span cr_report_take_span(struct cr_report *r, int64_t least_ns) {
+    if (!r || r->span.ns < least_ns) return (struct cr_report_span){0};
+    const struct cr_report_span span = r->span;
+    r->span                          = (struct cr_report_span){0};
+    return span;
+}
+
 static const struct {
     const char *name;   /* in log.jsonl */
     const char *group;  /* of the curves in TensorBoard; NULL: the event has none */
@@ -101,6 +109,7 @@ static const struct {
     [CR_EVENT_START]     = {.name = "start"},
     [CR_EVENT_RESUME]    = {.name = "resume"},
     [CR_EVENT_TRAIN]     = {.name = "train", .group = "train"},
+    [CR_EVENT_DATA_WAIT] = {.name = "data_wait"},
     [CR_EVENT_EVAL]      = {.name = "eval", .group = "val", .result = true},
     [CR_EVENT_FINAL_TTA] = {.name = "final_tta", .result = true},
     [CR_EVENT_PRUNE]     = {.name = "prune", .group = "prune"},
@@ -249,6 +258,9 @@ void cr_report_step(struct cr_report *r, int64_t step, const struct cr_step_resu
     r->steps++;
     r->interval_ns += now - r->clock_ns;
     r->wait_ns += result->wait_ns - r->wait_start_ns;
+    r->span.steps++;
+    r->span.ns += now - r->clock_ns;
+    r->span.wait_ns += result->wait_ns - r->wait_start_ns;
     r->clock_ns      = now;
     r->wait_start_ns = result->wait_ns;
     if (r->interval_ns > 0) {

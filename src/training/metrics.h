@@ -36,11 +36,18 @@ void              cr_report_close(struct cr_report *report);
 void cr_report_resume_clock(struct cr_report *report, int64_t wait_ns);
 /* Reports the completed update `step`, counted from 1. */
 void cr_report_step(struct cr_report *report, int64_t step, const struct cr_step_result *result);
+/* Steps, time and time spent waiting for the loader since the last span was taken, without evaluation and saving. Takes
+ * none, and returns 0, before it is `least_ns` long. */
+struct cr_report_span {
+    int64_t steps, ns, wait_ns;
+};
+struct cr_report_span cr_report_take_span(struct cr_report *report, int64_t least_ns);
 /* The events of log.jsonl. */
 enum cr_event {
     CR_EVENT_START,
     CR_EVENT_RESUME,
     CR_EVENT_TRAIN,
+    CR_EVENT_DATA_WAIT,
     CR_EVENT_EVAL,
     CR_EVENT_FINAL_TTA,
     CR_EVENT_PRUNE,

@@ -14,6 +14,14 @@ enum { CR_RUN_LINK_BYTES = 64 };
 /* training/setup.c: reads the target of the link `last`; "" when there is none. Every save changes it. */
 void cr_run_read_last_link(const char *dir, char out[CR_RUN_LINK_BYTES]);
 
+/* What training/data_wait.c remembers. */
+struct cr_data_watch {
+    struct cr_load_counts before;  /* at the last check */
+    int64_t               steps;   /* of this process */
+    bool                  waited;  /* at the last check */
+    char                  said[5]; /* begin of the last line on the screen */
+};
+
 struct cr_run {
     struct cr_comm *comm; /* borrowed; NULL with one rank */
     const struct cr_config
@@ -25,14 +33,15 @@ struct cr_run {
     char        last_link[CR_RUN_LINK_BYTES]; /* --resume auto: target of the link `last` when `from` was chosen */
     int         lock;                         /* file descriptor of the lock of the run folder; -1 when not locked */
     bool        made;                         /* this process has made the run folder, and nothing is in it yet */
-    struct cr_dataset *train, *val;
-    uint64_t           data_contents; /* cr_dataset_contents of `train` */
-    struct cr_teacher *teacher;       /* network of distill.teacher; NULL: none */
-    struct cr_session  session;
-    struct cr_loader  *loader;
-    int64_t            corrupt;     /* images that loaders before this one could not read */
-    struct cr_position at;          /* current position */
-    int64_t            total_steps; /* number of updates of the whole run, limited by train.steps */
+    struct cr_dataset   *train, *val;
+    uint64_t             data_contents; /* cr_dataset_contents of `train` */
+    struct cr_teacher   *teacher;       /* network of distill.teacher; NULL: none */
+    struct cr_session    session;
+    struct cr_loader    *loader;
+    struct cr_data_watch data_watch;
+    int64_t              corrupt;     /* images that loaders before this one could not read */
+    struct cr_position   at;          /* current position */
+    int64_t              total_steps; /* number of updates of the whole run, limited by train.steps */
     double lr_factor; /* factor of every learning rate, by [optim] lr_scaling and the number of images of an update */
     struct cr_prune prune; /* has no layers when training does not prune */
     struct cr_text  config_text;
@@ -90,6 +99,9 @@ void cr_run_log_setup(const struct cr_run *run);
 void cr_run_log_start(const struct cr_run *run, struct cr_report *report);
 /* With data.image_sizes, logs the size of the next images when it changes; with `start` always. */
 void cr_run_log_size(const struct cr_run *run, bool start);
+/* training/data_wait.c: after each step. At the end of an epoch, and once after some steps, logs what is short if
+ * training has waited for images; on the screen once for each kind of shortage. */
+void cr_run_watch_data(struct cr_run *run, struct cr_report *report);
 void cr_run_log_unfrozen(const struct cr_run *run, struct cr_report *report);
 void cr_run_log_end(const struct cr_run *run, struct cr_report *report, int ended_by, const struct cr_best *early_best);
 /* Warns after an error, on rank 0, that a checkpoint is there to continue from. Not after errors that a resumed run

@@ -294,6 +294,7 @@ static cr_status loop(struct cr_run *run, struct cr_report *report, const struct
         CR_TRY(train_step(run, &state));
         CR_TRY(prune(run, &state));
         CR_TRY(poll_signals(run, &state, &save_now));
+        cr_run_watch_data(run, report);
         CR_TRY(after_step(run, &state, save_now));
         if (!continues(run, &state)) break;
         if (run->at.step % run->at.steps_per_epoch == 0) {

@@ -10,6 +10,7 @@ import html.parser
 import json
 import math
 import os
+import random
 import re
 import shutil
 import subprocess
@@ -261,6 +262,32 @@ def check_browser(path):
     check("something is drawn", os.path.exists("page.png") and os.path.getsize("page.png") > 20000)
 
 
+def check_waiting():
+    """Large images and a small network: the log and the page say what is short. The need is that of the step."""
+    rng = random.Random(1)
+    for split, links in (("train", 20), ("val", 1)):
+        for c in ("a", "b"):
+            os.makedirs(f"large/{split}/{c}")
+            png.write(f"large/{split}/{c}/0.png", 400, 400, lambda x, y: rng.randbytes(3))
+            for i in range(1, links):
+                os.link(f"large/{split}/{c}/0.png", f"large/{split}/{c}/{i}.png")
+    ran = cresnet("train", "tiny.ini", "-o", "waits", "data.root=large", "data.workers=1", "--epochs", "60")
+    said = [line for line in ran.stderr.splitlines() if line.startswith("data wait")]
+    lines = [line for line in log_of("waits") if line["event"] == "data_wait"]
+    last = lines[-1] if lines else {}
+    check("waiting", ran.returncode == 0 and lines and all(line["fraction"] > 0.05 for line in lines), (ran.stderr[-500:], lines))
+    check("what is short is decoding", re.fullmatch(r"decoding needs [0-9.]+ of [0-9.]+ (cores|workers) at [0-9]+ images/s, there (is|are) [0-9]+: .+", last.get("hint", "")), last)
+    speeds = [line["images_per_s"] for line in log_of("waits") if line["event"] == "train"]
+    speed = len(speeds) / sum(1 / s for s in speeds)  # of the whole run: each line is one step
+    check("the need is more than the speed", last["needed_images_per_s"] > speed and last["decode"] > last["resize"], (last, speed))
+    check("said once", len(said) == 1 and said[0].endswith(lines[0]["hint"]), said)
+    ran = cresnet("report", "waits", "--no-eval", "-q")
+    check("the page says it", "Training waits for images: " + last["hint"] in page_of("waits/report.html").text, ran.stderr)
+    ran = cresnet("train", "--resume", "waits", "--epochs", "61", "-q")
+    ran = cresnet("report", "waits", "--no-eval", "-q")
+    check("the page says it of the last process", "Training waits" not in page_of("waits/report.html").text, ran.stderr)
+
+
 def main():
     open("tiny.ini", "w").write(CONFIG)
     for split, count in (("train", 12), ("val", 9)):
@@ -309,6 +336,7 @@ def main():
     check("many classes", ran.returncode == 0 and not page.faults and "Most confused" in page.text and "The 60 classes with the lowest F1, of 62" in page.text, ran.stderr)
     check("no matrix", not any(t.endswith(" of 1") for t in page.titles))
     check_compare()
+    check_waiting()
 
     # A log of an older version has no times and no length of an epoch.
     shutil.copytree("run62", "older", symlinks=True)

@@ -1,8 +1,8 @@
 /* cli/bench/data.c: cresnet bench data: throughput of the data loader as training runs it, and the time that a trainer
  * of a given speed would wait for it. */
-#include "data/data.h"
 #include "cli/common/command.h"
 #include "core/cpu.h"
+#include "data/load_need.h"
 #include "formats/json_write.h"
 
 #include <stdio.h>
@@ -60,14 +60,7 @@ static cr_status time_batches(struct bench *b) {
     CR_TRY(load_batches(b, b->steps));
     b->wall_ns = cr_time_ns() - start;
     cr_loader_counts(b->loader, &b->counts);
-    b->counts.images -= before.images;
-    b->counts.verified -= before.verified;
-    b->counts.file_bytes -= before.file_bytes;
-    b->counts.fetch_ns -= before.fetch_ns;
-    b->counts.decode_ns -= before.decode_ns;
-    b->counts.resize_ns -= before.resize_ns;
-    b->counts.other_ns -= before.other_ns;
-    b->counts.cpu_ns -= before.cpu_ns;
+    b->counts = cr_load_counts_since(&b->counts, &before);
     return CR_OK;
 }
 
@@ -95,30 +88,57 @@ static cr_status time_waits(struct bench *b) {
     return CR_OK;
 }
 
-static double fraction(int64_t part, const struct cr_load_counts *c) {
-    double all = (double)(c->fetch_ns + c->decode_ns + c->resize_ns + c->other_ns);
-    return all > 0 ? (double)part / all : 0;
-}
+enum { READ, DECODE, RESIZE, COPY, STAGES };
+static const struct {
+    const char *name, *member; /* in the text; in JSON, and in the names of further members */
+} stages[STAGES] = {{"read", "fetch"}, {"decode", "decode"}, {"resize", "resize"}, {"copy", "other"}};
 
-/* What the report says: images per second, bytes per image, and the fractions of the workers' time. */
+/* What the report says. */
 struct rates {
     int    workers; /* at least 1 */
-    double rate, per_core, bytes, fetch, decode, resize, other, verified;
+    double rate, per_core, bytes, verified;
+    struct {
+        double fraction; /* of the workers' time */
+        double core;     /* images/s of one core that does nothing else; 0: too fast to measure */
+        double workers;  /* images/s of the workers if they did nothing else */
+        double needed;   /* with trainer_speed: cores for this rate */
+    } stage[STAGES];
+    struct cr_load_need   need;
+    struct cr_load_supply supply;
 };
 
 static struct rates rates_of(const struct bench *b) {
     const struct cr_load_counts *c      = &b->counts;
-    const double                 second = (double)b->wall_ns * 1e-9, images = (double)(b->steps * b->options.batch);
-    return (struct rates){.workers  = CR_MAX(b->options.workers, 1),
-                          .rate     = images / second,
-                          .per_core = c->cpu_ns > 0 ? (double)c->images / ((double)c->cpu_ns * 1e-9) : 0,
-                          .bytes    = c->images ? (double)c->file_bytes / (double)c->images : 0,
-                          .fetch    = fraction(c->fetch_ns, c),
-                          .decode   = fraction(c->decode_ns, c),
-                          .resize   = fraction(c->resize_ns, c),
-                          .other    = fraction(c->other_ns, c),
-                          /* a worker that the system delayed may have loaded no image */
-                          .verified = c->images ? (double)c->verified / (double)c->images : 1};
+    const struct cr_load_need    one    = cr_load_need(c, 1);
+    const int64_t                ns[]   = {c->fetch_ns, c->decode_ns, c->resize_ns, c->other_ns};
+    const double                 all    = (double)(ns[0] + ns[1] + ns[2] + ns[3]);
+    const double                 each[] = {one.read, one.decode, one.resize, one.copy};
+    struct rates r = {.workers = CR_MAX(b->options.workers, 1), .bytes = one.bytes_per_image, .verified = 1};
+    r.rate         = (double)(b->steps * b->options.batch) * 1e9 / (double)b->wall_ns;
+    r.need         = cr_load_need(c, (double)b->trainer_speed);
+    r.supply       = cr_load_supply_of(&b->options.prepare, b->options.workers, 1);
+    if (c->cpu_ns > 0) r.per_core = (double)c->images * 1e9 / (double)c->cpu_ns;
+    /* a worker that the system delayed may have loaded no image */
+    if (c->images) r.verified = (double)c->verified / (double)c->images;
+    for (int i = 0; i < STAGES; i++) {
+        r.stage[i].fraction = all > 0 ? (double)ns[i] / all : 0;
+        r.stage[i].core     = each[i] > 0 ? 1 / each[i] : 0;
+        r.stage[i].workers  = ns[i] > 0 ? r.workers * (double)c->images * 1e9 / (double)ns[i] : 0;
+        r.stage[i].needed   = each[i] * (double)b->trainer_speed;
+    }
+    return r;
+}
+
+static void put_stages(const struct bench *b, const struct rates *r, struct cr_json_writer *w) {
+    char name[64];
+    for (int i = 0; i < STAGES; i++) {
+        cr_json_put_fixed(w, stages[i].member, r->stage[i].fraction, 4);
+        snprintf(name, sizeof name, "%s_images_per_s_core", stages[i].member);
+        cr_json_put_fixed(w, name, r->stage[i].core, 1);
+        if (!b->trainer_speed) continue;
+        snprintf(name, sizeof name, "%s_needed_cores", stages[i].member);
+        cr_json_put_fixed(w, name, r->stage[i].needed, 2);
+    }
 }
 
 static void print_json(const struct bench *b, const struct rates *r, struct cr_text *out) {
@@ -128,12 +148,10 @@ static void print_json(const struct bench *b, const struct rates *r, struct cr_t
     cr_json_put_fixed(&w, "images_per_s_worker", r->rate / r->workers, 1);
     cr_json_put_fixed(&w, "images_per_s_core", r->per_core, 1);
     cr_json_put_int(&w, "workers", b->options.workers);
+    cr_json_put_int(&w, "cores", r->supply.cores);
     cr_json_put_fixed(&w, "mb_per_s", r->rate * r->bytes * 1e-6, 2);
     cr_json_put_fixed(&w, "bytes_per_image", r->bytes, 0);
-    cr_json_put_fixed(&w, "fetch", r->fetch, 4);
-    cr_json_put_fixed(&w, "decode", r->decode, 4);
-    cr_json_put_fixed(&w, "resize", r->resize, 4);
-    cr_json_put_fixed(&w, "other", r->other, 4);
+    put_stages(b, r, &w);
     cr_json_put_fixed(&w, "verified_fraction", r->verified, 4);
     cr_json_put_int(&w, "size", b->options.prepare.size);
     cr_json_put_int(&w, "batch", b->options.batch);
@@ -147,20 +165,32 @@ static void print_json(const struct bench *b, const struct rates *r, struct cr_t
     cr_json_end_line(&w);
 }
 
+static void print_stages(const struct bench *b, const struct rates *r, struct cr_text *out) {
+    cr_text_add(out, "stage      time   images/s: one core   %d worker%s%s\n", r->workers, r->workers == 1 ? " " : "s",
+                b->trainer_speed ? "   cores that the step needs" : "");
+    for (int i = 0; i < STAGES; i++) {
+        cr_text_add(out, "%-8s %5.1f %%  %18.0f  %10.0f", stages[i].name, 100 * r->stage[i].fraction, r->stage[i].core,
+                    r->stage[i].workers);
+        if (b->trainer_speed) cr_text_add(out, "  %26.2f", r->stage[i].needed);
+        cr_text_add(out, "\n");
+    }
+}
+
 static void print_text(const struct bench *b, const struct rates *r, struct cr_text *out) {
     cr_text_add(out, "%.1f images/s with %d worker%s: %.1f per worker, %.1f per core (per second of CPU time)\n",
                 r->rate, b->options.workers, b->options.workers == 1 ? "" : "s", r->rate / r->workers, r->per_core);
-    cr_text_add(
-        out,
-        "%.1f MB/s, %.1f KB per image; time of the workers: read %.1f %%, decode %.1f %%, resize %.1f %%, other "
-        "%.1f %%\n",
-        r->rate * r->bytes * 1e-6, r->bytes * 1e-3, 100 * r->fetch, 100 * r->decode, 100 * r->resize, 100 * r->other);
+    cr_text_add(out, "%.1f MB/s, %.1f KB per image\n", r->rate * r->bytes * 1e-6, r->bytes * 1e-3);
+    print_stages(b, r, out);
     if (r->verified < 1)
         cr_text_add(out, "%.1f %% of the images were read for the first time and decoded completely\n",
                     100 * (1 - r->verified));
-    if (b->trainer_speed)
-        cr_text_add(out, "a trainer of %lld images/s would wait for data %.2f %% of the time\n",
-                    (long long)b->trainer_speed, 100 * b->wait_fraction);
+    if (!b->trainer_speed) return;
+    cr_text_add(
+        out, "a trainer of %lld images/s needs %.1f cores, there are %d; it would wait for data %.2f %% of the time\n",
+        (long long)b->trainer_speed, r->need.cores, r->supply.cores, 100 * b->wait_fraction);
+    if (b->wait_fraction <= CR_LOAD_WAIT_MAX) return;
+    cr_load_hint(&r->need, &r->supply, out);
+    cr_text_add(out, "\n");
 }
 
 cr_status cr_bench_data(const struct cr_args *args) {

@@ -90,9 +90,9 @@ static const char about_bench[] =
     "bench infer: the network alone, BN folded into the convolutions: images/s for consecutive batches, and the\n"
     "            latency of one batch from host memory to the result (train.eval_batch=N, 1 for latency).\n"
     "bench data: the data loader alone at full speed: images/s, images/s per worker, MB/s of files, and the\n"
-    "            fraction of the time in each stage. An image that is read for the first time is decoded to its\n"
-    "            end, later only as far as its crop needs. --steps N: batches (20). --trainer-speed=N: the\n"
-    "            fraction of its time that a trainer of N images/s would wait for data.\n";
+    "            rate of each stage. An image that is read for the first time is decoded to its end, later only\n"
+    "            as far as its crop needs. --steps N: batches (20). --trainer-speed=N: the cores that a trainer of\n"
+    "            N images/s needs, and the fraction of its time that it would wait for data.\n";
 
 static const char about_profile[] =
     "Runs training steps on random images and times every op of the step on the device: time, fraction of the\n"

@@ -130,8 +130,8 @@ void cr_doc_man_command(enum cr_command_id id, struct cr_text *out) {
 
 static const char *const environment[][2] = {
     {"CRESNET_CACHE",
-     "Folder for measured kernel times of GPUs and for published weights, or off to store none. Default: "
-     "~/.cache/cresnet."},
+     "Folder for measured kernel times of GPUs, for published weights and for lists of large folders, or off to store "
+     "none. Default: ~/.cache/cresnet."},
     {"CRESNET_OFFLINE", "1: published weights are not downloaded."},
     {"CRESNET_SYNC", "1: a GPU runs op by op without overlap, and an error names the op that failed."},
     {"CRESNET_WEIGHTS_DIR", "Folder that is searched first for published weights."},

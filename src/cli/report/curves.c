@@ -221,6 +221,7 @@ void cr_report_speed(const struct cr_report_run *run, struct cr_text *out) {
     };
     cr_page_section(out, "speed", "Speed");
     if (!cr_report_series(run, "train/images_per_s")) cr_page_note(out, "The log has no training steps.");
+    if (*run->log.hint) cr_page_note(out, "Training waits for images: %s.", run->log.hint);
     cr_text_add(out, "<div class=\"charts\">\n");
     for (size_t i = 0; i < CR_COUNT(charts); i++) {
         charts[i].epoch = cr_report_epoch_steps(run);

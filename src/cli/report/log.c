@@ -79,7 +79,7 @@ static void add_time(struct cr_run_log *log, bool begins, double time) {
 enum { MEMBERS_MAX = 64 };
 struct line {
     const char *event;
-    const char *version;
+    const char *version, *hint;
     double      step;
     int         count;
     struct {
@@ -106,9 +106,9 @@ static bool scan_line(struct cr_json *json, struct line *line) {
                 line->member[line->count].name    = name;
                 line->member[line->count++].value = number;
             }
-        } else if (strcmp(name, "event") == 0 || strcmp(name, "version") == 0) {
+        } else if (strcmp(name, "event") == 0 || strcmp(name, "version") == 0 || strcmp(name, "hint") == 0) {
             if (!cr_json_string(json, &text)) return false;
-            *(*name == 'e' ? &line->event : &line->version) = text;
+            *(*name == 'e' ? &line->event : *name == 'v' ? &line->version : &line->hint) = text;
         } else if (!cr_json_skip(json))
             return false;
     } while (cr_json_take(json, ','));
@@ -129,7 +129,9 @@ static cr_status add_line(struct cr_run_log *log, char *text) {
         drop_after(log, line.step);
         log->resumes += resumes;
         if (line.version) snprintf(log->version, sizeof log->version, "%s", line.version);
+        log->hint[0] = 0;
     }
+    if (line.hint) snprintf(log->hint, sizeof log->hint, "%s", line.hint);
     for (int i = 0; i < line.count; i++) {
         struct cr_series *series;
         const char       *name  = line.member[i].name;

@@ -9,6 +9,17 @@ int64_t cr_thread_cpu_ns(void) {
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
+struct cr_load_counts cr_load_counts_since(const struct cr_load_counts *now, const struct cr_load_counts *before) {
+    return (struct cr_load_counts){.images     = now->images - before->images,
+                                   .verified   = now->verified - before->verified,
+                                   .file_bytes = now->file_bytes - before->file_bytes,
+                                   .fetch_ns   = now->fetch_ns - before->fetch_ns,
+                                   .decode_ns  = now->decode_ns - before->decode_ns,
+                                   .resize_ns  = now->resize_ns - before->resize_ns,
+                                   .other_ns   = now->other_ns - before->other_ns,
+                                   .cpu_ns     = now->cpu_ns - before->cpu_ns};
+}
+
 void cr_load_counts_add(struct cr_load_counts *sum, struct cr_load_counts *part) {
     sum->images += part->images;
     sum->verified += part->verified;

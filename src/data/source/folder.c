@@ -73,34 +73,13 @@ out:
 
 /* ---- splits ---- */
 
-static int compare_hashes(const void *a, const void *b, void *names) {
-    const struct cr_image_file *p = a, *q = b;
-    if (p->hash != q->hash) return p->hash < q->hash ? -1 : 1;
-    return cr_folder_compare(a, b, names);
-}
-
-/* The images from `first` on belong to one class. Keeps the images of the split. The `fraction` with the lowest hashes
- * is held out: at least one image and never all; a single image stays in training. */
-static void keep_split(struct cr_image_folder *folder, int64_t first, double fraction, enum cr_split split) {
-    struct cr_image_file *class = folder->images + first;
-    int64_t n = folder->count - first, held = (int64_t)rint((double)n * fraction);
-    held = n < 2 ? 0 : CR_MAX(1, CR_MIN(held, n - 1));
-    qsort_r(class, (size_t)n, sizeof *class, compare_hashes, folder->names.data);
-    if (split == CR_SPLIT_TRAIN) memmove(class, class + held, (size_t)(n - held) * sizeof *class);
-    folder->count = first + (split == CR_SPLIT_TRAIN ? n - held : held);
-}
-
-void cr_folder_divide(struct cr_image_folder *folder, int64_t first, double fraction, enum cr_split split) {
-    if (fraction > 0) keep_split(folder, first, fraction, split);
-    qsort_r(folder->images + first, (size_t)(folder->count - first), sizeof *folder->images, cr_folder_compare,
-            folder->names.data);
-}
-
-static cr_status list_class(struct cr_folder_traversal *t, const char *root, const char *name, double fraction,
-                            enum cr_split split) {
+/* Adds the images of one class: from the stored list, or from the disk and to the list that is made, if it can be
+ * stored; they are then sorted. */
+static cr_status list_class(struct cr_folder_traversal *t, const char *root, const char *name) {
     struct cr_image_folder *folder = t->folder;
     int64_t                 first  = folder->count;
     struct stat             info;
+    if (t->cache->stored) return cr_list_cache_take_class(t->cache, t);
     if (stat(root, &info) != 0) return CR_FAIL(CR_ERR_IO, "%s: %s", root, strerror(errno));
     t->above[0].device = info.st_dev;
     t->above[0].inode  = info.st_ino;
@@ -117,13 +96,16 @@ static cr_status list_class(struct cr_folder_traversal *t, const char *root, con
         return CR_FAIL(CR_ERR_FORMAT,
                        "%s/%s: no image (" CR_IMAGE_ENDINGS ") in this class folder; fill it or remove it", root, name);
     }
-    cr_folder_divide(folder, first, fraction, split);
+    if (t->cache->unsafe) return CR_OK;
+    cr_folder_sort(folder, first);
+    cr_list_cache_add_class(t->cache, folder, first);
     return CR_OK;
 }
 
 static cr_status list_split(struct cr_dataset *dataset, struct cr_image_folder *folder, double fraction,
                             enum cr_split split) {
     struct cr_folder_traversal *t;
+    struct cr_list_cache        cache  = {0};
     cr_status                   status = CR_OK;
     CR_TRY(list_classes(&dataset->arena, folder->root, &dataset->class_names, &dataset->classes));
     if (dataset->classes == 0)
@@ -134,13 +116,17 @@ static cr_status list_split(struct cr_dataset *dataset, struct cr_image_folder *
     CR_ARENA_ALLOC(&dataset->arena, dataset->class_counts, (size_t)dataset->classes);
     CR_ALLOC(t, 1);
     t->folder = folder;
+    t->cache  = &cache;
     CR_TRY_OUT(cr_folder_resolve(t, folder->root));
+    CR_TRY_OUT(cr_list_cache_open(&cache, t, dataset->class_names, dataset->classes));
     for (int c = 0; c < dataset->classes; c++) {
         int64_t first = folder->count;
         t->label      = c;
-        CR_TRY_OUT(list_class(t, folder->root, dataset->class_names[c], fraction, split));
+        CR_TRY_OUT(list_class(t, folder->root, dataset->class_names[c]));
+        if (fraction > 0 || cache.unsafe) cr_folder_divide(folder, first, fraction, split);
         dataset->class_counts[c] = folder->count - first;
     }
+    if (!cache.stored) CR_TRY_OUT(cr_list_cache_store(&cache, t));
     dataset->count = folder->count;
     if (dataset->count == 0)
         CR_FAIL_OUT(CR_ERR_FORMAT, "%s: no image is left for %s with data.val_fraction = %g: %s", folder->root,
@@ -149,6 +135,7 @@ static cr_status list_split(struct cr_dataset *dataset, struct cr_image_folder *
                                             : "a class needs at least two images, one of them for validation");
     cr_folder_warn_skipped(t, folder->root);
 out:
+    cr_list_cache_close(&cache);
     cr_free(t);
     return status;
 }

@@ -4,6 +4,7 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <math.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -97,10 +98,8 @@ cr_status cr_folder_fail_one_class(const char *root, const char *only) {
 
 cr_status cr_folder_add(struct cr_image_folder *folder, const char *path, int32_t label) {
     CR_GROW(folder->images, folder->count, folder->capacity, 1024);
-    size_t length = strlen(path);
-    folder->images[folder->count++] =
-        (struct cr_image_file){folder->names.length, label, cr_hash_mix(cr_hash_bytes(CR_HASH_START, path, length))};
-    cr_text_add_bytes(&folder->names, path, length + 1);
+    folder->images[folder->count++] = (struct cr_image_file){.name = folder->names.length, .label = label};
+    cr_text_add_bytes(&folder->names, path, strlen(path) + 1);
     return folder->names.failed ? CR_NO_MEMORY(folder->names.capacity * 2) : CR_OK;
 }
 
@@ -128,6 +127,7 @@ static cr_status list_entry(struct cr_folder_traversal *t, const struct dirent *
     }
     if (entry->d_type == DT_REG) return cr_folder_add(t->folder, t->path + t->root_length, t->label);
     if (entry->d_type != DT_DIR && entry->d_type != DT_LNK && entry->d_type != DT_UNKNOWN) return CR_OK;
+    if (t->cache && entry->d_type != DT_DIR) t->cache->unsafe = true; /* what a link leads to may change */
     if (stat(t->path, &info) != 0) {
         if (errno == ENOENT || errno == ELOOP) {
             if (!t->dead++) snprintf(t->dead_path, sizeof t->dead_path, "%s", t->path);
@@ -155,6 +155,7 @@ cr_status cr_folder_list(struct cr_folder_traversal *t, size_t length, int depth
     if (fstat(dirfd(dir), &info) != 0) CR_FAIL_OUT(CR_ERR_IO, "%s: %s", t->path, strerror(errno));
     t->above[depth].device = info.st_dev;
     t->above[depth].inode  = info.st_ino;
+    if (t->cache) cr_list_cache_add_folder(t->cache, t->path + t->root_length, &info);
     while (errno = 0, (entry = readdir(dir))) {
         if (entry->d_name[0] == '.') continue;
         size_t more = strlen(entry->d_name);
@@ -170,12 +171,45 @@ out:
     return status;
 }
 
-/* ---- a folder without classes ---- */
+/* ---- splits ---- */
 
 int cr_folder_compare(const void *a, const void *b, void *names) {
     const struct cr_image_file *p = a, *q = b;
     return strcmp((const char *)names + p->name, (const char *)names + q->name);
 }
+
+static int compare_hashes(const void *a, const void *b, void *names) {
+    const struct cr_image_file *p = a, *q = b;
+    if (p->hash != q->hash) return p->hash < q->hash ? -1 : 1;
+    return cr_folder_compare(a, b, names);
+}
+
+/* The images from `first` on belong to one class. Keeps the images of the split. The `fraction` with the lowest hashes
+ * is held out: at least one image and never all; a single image stays in training. */
+static void keep_split(struct cr_image_folder *folder, int64_t first, double fraction, enum cr_split split) {
+    struct cr_image_file *class = folder->images + first;
+    int64_t n = folder->count - first, held = (int64_t)rint((double)n * fraction);
+    held = n < 2 ? 0 : CR_MAX(1, CR_MIN(held, n - 1));
+    for (int64_t i = 0; i < n; i++) {
+        const char *name = folder->names.data + class[i].name;
+        class[i].hash    = cr_hash_mix(cr_hash_bytes(CR_HASH_START, name, strlen(name)));
+    }
+    qsort_r(class, (size_t)n, sizeof *class, compare_hashes, folder->names.data);
+    if (split == CR_SPLIT_TRAIN) memmove(class, class + held, (size_t)(n - held) * sizeof *class);
+    folder->count = first + (split == CR_SPLIT_TRAIN ? n - held : held);
+}
+
+void cr_folder_sort(struct cr_image_folder *folder, int64_t first) {
+    qsort_r(folder->images + first, (size_t)(folder->count - first), sizeof *folder->images, cr_folder_compare,
+            folder->names.data);
+}
+
+void cr_folder_divide(struct cr_image_folder *folder, int64_t first, double fraction, enum cr_split split) {
+    if (fraction > 0) keep_split(folder, first, fraction, split);
+    cr_folder_sort(folder, first);
+}
+
+/* ---- a folder without classes ---- */
 
 cr_status cr_folder_images(const char *path, struct cr_arena *arena, const char ***out, int64_t *count) {
     struct cr_image_folder      folder = {0};

@@ -8,18 +8,18 @@
 #ifndef CR_FOLDER_LIST_H
 #define CR_FOLDER_LIST_H
 
-#include "core/base.h"
+#include "core/files.h"
 #include "data/data.h"
 
 #include <limits.h>
-#include <sys/types.h>
+#include <sys/stat.h>
 
 enum { CR_FOLDER_DEPTH_MAX = 32 };
 
 struct cr_image_file {
     size_t   name; /* offset in `names`: the path within the folder of the split */
     int32_t  label;
-    uint64_t hash; /* of this path */
+    uint64_t hash; /* of this path, while a class is divided */
 };
 struct cr_image_folder {
     char                 *root; /* folder of this split */
@@ -27,9 +27,11 @@ struct cr_image_folder {
     struct cr_image_file *images;
     int64_t               count, capacity;
 };
+struct cr_list_cache; /* below */
 /* The traversal of one folder of the disk. */
 struct cr_folder_traversal {
     struct cr_image_folder *folder;
+    struct cr_list_cache   *cache; /* is told what is listed; NULL: none */
     char                    path[PATH_MAX];
     size_t                  root_length; /* length of the path of the split's folder with its slash */
     int32_t                 label;
@@ -59,6 +61,45 @@ bool cr_folder_warning_is_new(const char *what, int64_t count, const char *root)
 CR_MUST cr_status cr_folder_add(struct cr_image_folder *folder, const char *path, int32_t label);
 /* Compares the paths of two struct cr_image_file for qsort_r; `names`: the text of the folder. */
 int cr_folder_compare(const void *a, const void *b, void *names);
+/* Sorts the images from `first` on by their paths. */
+void cr_folder_sort(struct cr_image_folder *folder, int64_t first);
+
+/* ---- data/source/folder_cache.c ---- */
+
+/* The names of the images of a folder, kept in the user's cache folder (cr_cache_path) as folder-<hash of the
+ * path>.list, so that a large folder is listed once.
+ *
+ * Invariants
+ *   - A stored list is used only if each folder that was listed has the same inode, mtime and ctime as before, and is
+ *     on the file system of the first. A file that is added, removed or renamed changes both times of its folder.
+ *   - Nothing is stored about folders that cannot be checked like this: with links, on several or user-space (FUSE)
+ *     file systems, or changed so shortly before the listing that a later change may get the same time.
+ *   - A list that is damaged, and a cache folder that cannot be written, are no error: the folder is listed. */
+struct cr_list_cache {
+    char        path[CR_PATH_MAX]; /* of the stored list; "" when there is none */
+    const char *root;              /* the folder of the split, without links; borrowed */
+    /* a stored list that is used; NULL: none */
+    char       *stored;
+    const char *at, *end;
+    /* the list that is made */
+    int64_t        began_ns; /* since 1970 */
+    dev_t          device;   /* of `root` */
+    bool           unsafe;   /* the list must not be stored */
+    struct cr_text folders, names;
+    int64_t        folder_count, images;
+};
+/* Reads the stored list of t->resolved with these classes, if it is valid; cache->stored then says so. The caller
+ * closes the cache, also after a failure. CR_ERR_MEMORY. */
+CR_MUST cr_status cr_list_cache_open(struct cr_list_cache *cache, struct cr_folder_traversal *t,
+                                     const char *const *classes, int count);
+void              cr_list_cache_close(struct cr_list_cache *cache);
+/* Of a stored list: appends the images of the next class to t->folder, sorted by name. CR_ERR_MEMORY; CR_ERR_FORMAT. */
+CR_MUST cr_status cr_list_cache_take_class(struct cr_list_cache *cache, struct cr_folder_traversal *t);
+/* While listing: a folder, before its entries are read; the images of a class, sorted by name. */
+void cr_list_cache_add_folder(struct cr_list_cache *cache, const char *path, const struct stat *info);
+void cr_list_cache_add_class(struct cr_list_cache *cache, const struct cr_image_folder *folder, int64_t first);
+/* Stores the list if it is worth it. CR_ERR_MEMORY. */
+CR_MUST cr_status cr_list_cache_store(struct cr_list_cache *cache, const struct cr_folder_traversal *t);
 
 /* ---- data/source/folder.c: what data/source/csv.c shares ---- */
 
