@@ -32,10 +32,17 @@ CR_MUST cr_status cr_jpeg_decode_baseline(const struct jpeg_decompress_struct *j
                                           struct cr_scratch *scratch, struct cr_window *out, bool *done);
 void              cr_jpeg_only_libjpeg(bool only); /* for tests: never use cr_jpeg_decode_baseline */
 /* data/image/jpeg_pixels_avx2.c, for CPUs with AVX2. cr_jpeg_block: the inverse transform of the coefficients times
- * the quantiser's steps, to 8 x 8 samples. cr_jpeg_dc_block: the same for a block whose only nonzero coefficient is
- * the first. Both return false if a value is too large; libjpeg then decodes the image. cr_jpeg_upsample: one row of
- * samples to full width. cr_jpeg_colours: rows of samples to RGB, 16 pixels at a time. */
-bool cr_jpeg_block(const int16_t coefficient[64], const int32_t step[64], uint8_t *dst, size_t stride);
+ * the quantiser's steps, to 8 x 8 samples; the rows of its coefficients are in the order CR_JPEG_ROW_ORDER.
+ * cr_jpeg_dc_block: the same for a block whose only nonzero coefficient is the first. Both return false if a value is
+ * too large; libjpeg then decodes the image. cr_jpeg_upsample: one row of samples to full width. cr_jpeg_colours: rows
+ * of samples to RGB, 16 pixels at a time. */
+#define CR_JPEG_ROW_ORDER                                                                                              \
+    { 0, 4, 2, 6, 7, 5, 1, 3 }
+struct cr_jpeg_steps {
+    uint16_t step[64], limit[64]; /* limit: the largest magnitude of a coefficient */
+};
+void cr_jpeg_set_steps(const uint16_t natural[64], struct cr_jpeg_steps *out);
+bool cr_jpeg_block(const int16_t coefficient[64], const struct cr_jpeg_steps *steps, uint8_t *dst, size_t stride);
 bool cr_jpeg_dc_block(int32_t dc, uint8_t *dst, size_t stride);
 void cr_jpeg_upsample(const uint8_t *near, const uint8_t *far, int count, bool across, bool down, bool second,
                       uint8_t *out);

@@ -13,6 +13,8 @@
 
 #if CR_JPEG_CAN_DECODE
 
+#include <immintrin.h>
+
 enum {
     MCU_BYTES_MAX = 2048, /* a bound on the data of six blocks: 64 codes of 16 bits with 15 extra bits each */
     MARGIN        = 2,    /* pixels around the box that upsampling reads */
@@ -24,7 +26,7 @@ enum {
 struct component {
     int                      h, v; /* blocks across and down in an MCU */
     const struct code_table *dc, *ac;
-    int32_t                  step[64];
+    struct cr_jpeg_steps     steps;
     int                      predicted;
     uint8_t                 *plane; /* samples of the decoded MCUs */
     size_t                   stride;
@@ -47,7 +49,7 @@ CR_JPEG_TARGET static inline __attribute__((always_inline)) bool read_mcu(struct
         for (int b = 0; b < comp->h * comp->v; b++) {
             int16_t block[64];
             int     difference, last;
-            if (store) memset(block, 0, sizeof block);
+            for (int i = 0; store && i < 4; i++) _mm256_storeu_si256((__m256i *)block + i, _mm256_setzero_si256());
             if (!read_dc(&f->reader, comp->dc, &difference)) return false;
             comp->predicted += difference;
             if (comp->predicted != (int16_t)comp->predicted) return false;
@@ -57,8 +59,8 @@ CR_JPEG_TARGET static inline __attribute__((always_inline)) bool read_mcu(struct
             size_t   x   = (size_t)(((mx - f->x0) * comp->h + b % comp->h) * 8);
             uint8_t *dst = comp->plane + y * comp->stride + x;
             block[0]     = (int16_t)comp->predicted;
-            if (!(last ? cr_jpeg_block(block, comp->step, dst, comp->stride)
-                       : cr_jpeg_dc_block(comp->predicted * comp->step[0], dst, comp->stride)))
+            if (!(last ? cr_jpeg_block(block, &comp->steps, dst, comp->stride)
+                       : cr_jpeg_dc_block(comp->predicted * comp->steps.step[0], dst, comp->stride)))
                 return false;
         }
     }
@@ -136,7 +138,7 @@ static bool set_component(const struct jpeg_decompress_struct *jpeg, struct cr_j
     c->v      = jpeg->num_components == 1 ? 1 : info->v_samp_factor;
     c->width  = ((int)jpeg->image_width * c->h + f->h - 1) / f->h;
     c->height = ((int)jpeg->image_height * c->v + f->v - 1) / f->v;
-    for (int k = 0; k < 64; k++) c->step[k] = quant->quantval[k];
+    cr_jpeg_set_steps(quant->quantval, &c->steps);
     return true;
 }
 

@@ -3,6 +3,8 @@
 
 #if CR_JPEG_CAN_DECODE
 
+#include <stdlib.h>
+
 /* The entry for a code of `length` bits; `rest` are the bits after the code that a lookup includes. */
 static uint32_t make_entry(int symbol, int length, int rest) {
     int run = symbol >> 4, size = symbol & 15, seen = LOOKUP_BITS - length;
@@ -13,19 +15,42 @@ static uint32_t make_entry(int symbol, int length, int rest) {
     return (uint32_t)value << 16 | (uint32_t)(KIND_VALUE << KIND_SHIFT | run << 8 | (length + size));
 }
 
-/* Combines as many complete coefficients as one lookup includes. */
-static void make_multi_lookups(struct code_table *table) {
-    for (int i = 0; i < 1 << LOOKUP_BITS; i++) {
-        int bits = 0, places = 0, end = 0;
-        while (!end) {
-            uint32_t entry = table->lookup[i << bits & ((1 << LOOKUP_BITS) - 1)];
-            int      kind = (int)(entry >> KIND_SHIFT & 15), length = (int)(entry & 63);
-            if ((kind != KIND_VALUE && kind != KIND_END) || length > LOOKUP_BITS - bits) break;
-            end = kind == KIND_END ? MULTI_END : 0;
+/* Bits of the magnitude of a coefficient. */
+static uint32_t bit_width(int value) {
+    return value ? 32 - (uint32_t)__builtin_clz((unsigned)abs(value)) : 0;
+}
+
+/* Combines the first two complete coefficients that a lookup includes; and as many as it includes, with a last one of
+ * which it includes the code alone. */
+static void make_combined_lookups(struct code_table *table) {
+    for (uint32_t i = 0; i < 1 << LOOKUP_BITS; i++) {
+        uint32_t pair = PAIR_END, end = 0, bits = 0, places = 0;
+        bool     pairing = true;
+        for (int n = 0; !end && bits < LOOKUP_BITS; n++) {
+            uint32_t entry = table->lookup[i << bits & ((1 << LOOKUP_BITS) - 1)], left = LOOKUP_BITS - bits;
+            uint32_t length = entry & BITS_MASK, kind = entry >> KIND_SHIFT & 15, run = entry >> 8 & 15;
+            int      value = (int32_t)entry >> 16;
+            if (kind == KIND_LONG) break;
+            if (kind == KIND_SIZE || length > left) {
+                uint32_t size = kind == KIND_SIZE ? (uint32_t)value : bit_width(value);
+                uint32_t code = kind == KIND_SIZE ? length : length - size;
+                if (code > left || bits + code + size > SKIP_BITS) break;
+                bits += code + size;
+                places += run + 1;
+                break;
+            }
             bits += length;
-            if (!end) places += (int)(entry >> 8 & 15) + 1;
+            end = kind == KIND_END;
+            places += end ? 0 : run + 1;
+            pairing = pairing && (end || (n < 2 && value == (int8_t)value));
+            if (!pairing) continue;
+            uint32_t added = end ? PAIR_END
+                             : n ? (uint32_t)value << 24 | (run + 1) << 10
+                                 : (value & 255u) << 16 | run << 6;
+            pair           = ((n ? pair & ~(uint32_t)BITS_MASK : 0) | added) + bits;
         }
-        table->multi[i] = (uint16_t)(places << 5 | end | bits);
+        table->pair[i]  = pair;
+        table->multi[i] = (uint16_t)(places << MULTI_SHIFT | (end || !bits ? MULTI_END : 0) | bits);
     }
 }
 
@@ -50,7 +75,7 @@ bool cr_jpeg_make_table(const JHUFF_TBL *source, bool dc, struct code_table *tab
         }
         table->last[length] = source->bits[length] ? code - 1 : -1;
     }
-    if (!dc) make_multi_lookups(table);
+    if (!dc) make_combined_lookups(table);
     table->made = true;
     return true;
 }

@@ -22,13 +22,20 @@
 #define CR_JPEG_TARGET __attribute__((target("avx2,bmi,bmi2")))
 
 enum {
-    LOOKUP_BITS        = 11,               /* bits of a table lookup */
-    LOOKUPS_PER_REFILL = 56 / LOOKUP_BITS, /* lookups that the bits of a refilled reader are sufficient for */
-    KIND_SHIFT         = 12,
+    LOOKUP_BITS   = 11, /* bits of a table lookup */
+    SKIP_BITS     = 18, /* the most bits that a lookup of code_table.multi skips */
+    REFILLED_BITS = 56,
+    KIND_SHIFT    = 12,
 };
 
-/* An entry of a lookup table: value or size << 16 | kind << 12 | run << 8 | bits to skip. */
-enum { MULTI_END = 16, MULTI_BITS = 15 }; /* flag and mask of an entry of code_table.multi */
+/* Entries of lookup tables. The low six bits are the bits to skip, because shifts use six bits of a register.
+ *   - lookup, one coefficient: value or size << 16 | kind << 12 | run << 8 | bits
+ *   - pair, up to two coefficients: value 2 << 24 | value 1 << 16 | PAIR_END | steps << 10 | run << 6 | bits. `steps`
+ *     is the distance of the second coefficient from the first, 0 if there is no second.
+ *   - multi, as many coefficients as fit, for skipped blocks: places << 7 | MULTI_END | bits. The extra bits of the
+ *     last coefficient may lie beyond the lookup.
+ * The flags mean that the block ends after the coefficients; with 0 bits they mean that no coefficient fits. */
+enum { PAIR_END = 1 << 15, MULTI_END = 1 << 6, MULTI_SHIFT = 7, BITS_MASK = 63 };
 enum kind {
     KIND_VALUE, /* a complete coefficient */
     KIND_END,   /* the end of the block */
@@ -39,8 +46,7 @@ enum kind {
 struct code_table {
     bool     made;
     uint8_t  bits[17], symbol[256]; /* as in the file */
-    uint32_t lookup[1 << LOOKUP_BITS];
-    /* Several coefficients per lookup, for skipped blocks: coefficients << 5 | MULTI_END | bits; 0: none fits. */
+    uint32_t lookup[1 << LOOKUP_BITS], pair[1 << LOOKUP_BITS];
     uint16_t multi[1 << LOOKUP_BITS];
     int32_t  last[18], offset[18]; /* per code length: the largest code (-1: none), symbol index minus the first code */
 };
@@ -52,12 +58,12 @@ struct cr_jpeg_tables {
  * table of DC values, whose symbols are sizes of 0 to 11 bits. False: the table is missing or invalid. */
 bool cr_jpeg_make_table(const JHUFF_TBL *source, bool dc, struct code_table *table);
 
-/* The position in the block of each coefficient in zigzag order; a damaged run beyond the end writes the last
- * position. */
-static const uint8_t natural[64 + 16] = {
-    0,  1,  8,  16, 9,  2,  3,  10, 17, 24, 32, 25, 18, 11, 4,  5,  12, 19, 26, 33, 40, 48, 41, 34, 27, 20, 13,
-    6,  7,  14, 21, 28, 35, 42, 49, 56, 57, 50, 43, 36, 29, 22, 15, 23, 30, 37, 44, 51, 58, 59, 52, 45, 38, 31,
-    39, 46, 53, 60, 61, 54, 47, 55, 62, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63};
+/* The place of each coefficient in zigzag order in a block of cr_jpeg_block. The coefficients of a damaged block that
+ * lie beyond the end get the last place. */
+static const uint8_t place[64 + 16] = {0,  1,  48, 16, 49, 2,  3,  50, 17, 56, 8,  57, 18, 51, 4,  5,  52, 19, 58, 9,
+                                       40, 24, 41, 10, 59, 20, 53, 6,  7,  54, 21, 60, 11, 42, 25, 32, 33, 26, 43, 12,
+                                       61, 22, 55, 23, 62, 13, 44, 27, 34, 35, 28, 45, 14, 63, 15, 46, 29, 36, 37, 30,
+                                       47, 31, 38, 39, 39, 39, 39, 39, 39, 39, 39, 39, 39, 39, 39, 39, 39, 39, 39, 39};
 
 /* The value of `size` extra bits: the lower half of their range stands for negative numbers. */
 static inline int extend(int bits, int size) {
@@ -123,53 +129,72 @@ CR_JPEG_TARGET static inline bool read_dc(struct reader *r, const struct code_ta
     return true;
 }
 
-/* Reads the 63 AC coefficients of a block into `block`, or skips them if `store` is false; *last is the index of the
- * last one. A lookup consumes at most LOOKUP_BITS bits, so the reader is refilled once for several lookups. */
+/* Reads one coefficient, at index *k or after a run of zeros, or the end of the block. */
+enum read_result { READ_VALUE, READ_END, READ_INVALID };
+CR_JPEG_TARGET static inline __attribute__((always_inline)) enum read_result
+read_one(struct reader *r, const struct code_table *table, int16_t *block, const bool store, int *k) {
+    refill(r);
+    uint32_t entry = table->lookup[r->bits >> (64 - LOOKUP_BITS)];
+    int      kind = (int)(entry >> KIND_SHIFT & 15), value = (int32_t)entry >> 16, run = (int)(entry >> 8 & 15);
+    if (kind == KIND_LONG) {
+        int symbol = long_code(r->bits, table);
+        if (symbol < 0) return READ_INVALID;
+        skip_bits(r, symbol >> 8);
+        run   = symbol >> 4 & 15;
+        value = symbol & 15;
+        if (!value && run != 15) return READ_END;
+    } else
+        skip_bits(r, entry & BITS_MASK);
+    if (kind == KIND_END) return READ_END;
+    if (kind != KIND_VALUE && value) {
+        int size = value;
+        value    = extend(read_bits(r, size), size);
+    }
+    *k += run;
+    if (store) block[place[*k]] = (int16_t)value;
+    (*k)++;
+    return READ_VALUE;
+}
+
+/* Reads the 63 AC coefficients of a block into `block`, or skips them if `store` is false; *last is at least the index
+ * of the last one, and 0 if there is none. A lookup consumes at most LOOKUP_BITS or SKIP_BITS bits, so the reader is
+ * refilled once for several lookups. */
 CR_JPEG_TARGET static inline __attribute__((always_inline)) bool
 read_ac(struct reader *reader, const struct code_table *table, int16_t *block, const bool store, int *last) {
     struct reader r = *reader; /* a copy that stays in registers */
-    int           k = 1, end = 0;
-    while (k < 64) {
+    int           k = 1;
+    for (;;) {
         refill(&r);
-        for (int lookups = 0; lookups < LOOKUPS_PER_REFILL && k < 64; lookups++) {
-            uint32_t multi = store ? 0 : table->multi[r.bits >> (64 - LOOKUP_BITS)];
-            if (!store && multi && k + (int)(multi >> 5) < 64) {
-                skip_bits(&r, multi & MULTI_BITS);
-                k += (int)(multi >> 5);
-                if (multi & MULTI_END) goto done;
-                continue;
+        for (int left = REFILLED_BITS / (store ? LOOKUP_BITS : SKIP_BITS); left > 0; left--) {
+            size_t   at    = r.bits >> (64 - LOOKUP_BITS);
+            uint32_t entry = store ? table->pair[at] : table->multi[at];
+            int      first = store ? k + (int)(entry >> 6 & 15) : k;
+            int      next  = store ? first + (int)(entry >> 10 & 31) + 1 : k + (int)(entry >> MULTI_SHIFT);
+            if (next > 63) goto one; /* the coefficients may belong to the next block in part */
+            skip_bits(&r, entry & BITS_MASK);
+            if (store) {
+                block[place[next - 1]] = (int16_t)((int32_t)entry >> 24);
+                block[place[first]]    = (int8_t)(entry >> 16);
             }
-            uint32_t entry = table->lookup[r.bits >> (64 - LOOKUP_BITS)];
-            int      kind = (int)(entry >> KIND_SHIFT & 15), value = (int32_t)entry >> 16, run = (int)(entry >> 8 & 15);
-            if (kind == KIND_VALUE) {
-                skip_bits(&r, entry & 63);
-            } else if (kind == KIND_END) {
-                skip_bits(&r, entry & 63);
+            if (entry & (store ? PAIR_END : MULTI_END)) {
+                if (!(entry & BITS_MASK)) goto one;
+                if (k > 1 || entry >> (store ? 16 : MULTI_SHIFT)) k = next;
                 goto done;
-            } else {
-                int size = value;
-                refill(&r);
-                if (kind == KIND_SIZE)
-                    skip_bits(&r, entry & 63);
-                else {
-                    int symbol = long_code(r.bits, table);
-                    if (symbol < 0) return false;
-                    skip_bits(&r, symbol >> 8);
-                    run  = symbol >> 4 & 15;
-                    size = symbol & 15;
-                    if (!size && run != 15) goto done;
-                }
-                value   = size ? extend(read_bits(&r, size), size) : 0;
-                lookups = LOOKUPS_PER_REFILL; /* refill */
             }
-            k += run;
-            if (store) block[natural[k]] = (int16_t)value;
-            end = k++;
+            k = next;
+        }
+        continue;
+    one:
+        switch (read_one(&r, table, block, store, &k)) {
+        case READ_INVALID: return false;
+        case READ_END: goto done;
+        case READ_VALUE:
+            if (k >= 64) goto done;
         }
     }
 done:
     *reader = r;
-    *last   = end;
+    *last   = k - 1;
     return k <= 64;
 }
 

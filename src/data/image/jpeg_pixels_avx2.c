@@ -9,8 +9,9 @@
 #include <string.h>
 
 #define TARGET __attribute__((target("avx2")))
+#define INLINE TARGET static inline __attribute__((always_inline))
 
-enum { FRACTION = 13, PASS_BITS = 2 };
+enum { FRACTION = 13, PASS_BITS = 2, ONE = 1 << FRACTION };
 
 /* The limits up to which libjpeg's transforms (with vectors of 16 bits, or without) agree: beyond them sums of two
  * values exceed 16 bits, or a result lies outside the table that clamps it. Encoders do not produce such blocks. */
@@ -32,89 +33,113 @@ enum {
     K_3_072 = 25172,
 };
 
-TARGET static inline __m256i times(__m256i a, int k) {
-    return _mm256_mullo_epi32(a, _mm256_set1_epi32(k));
-}
-TARGET static inline __m256i plus(__m256i a, __m256i b) {
-    return _mm256_add_epi32(a, b);
-}
-TARGET static inline __m256i minus(__m256i a, __m256i b) {
-    return _mm256_sub_epi32(a, b);
+/* The vectors of a block of 8 x 8 numbers of 16 bits. Each has two rows, the first in its low half of 128 bits:
+ *   - input of `transform`: {0, 4}, {2, 6}, {7, 5}, {1, 3}, CR_JPEG_ROW_ORDER
+ *   - output of `transform`: {0, 1}, {3, 2}, {4, 5}, {7, 6} */
+void cr_jpeg_set_steps(const uint16_t natural[64], struct cr_jpeg_steps *out) {
+    static const int order[8] = CR_JPEG_ROW_ORDER;
+    for (int i = 0; i < 64; i++) {
+        out->step[i]  = natural[order[i / 8] * 8 + i % 8];
+        out->limit[i] = (uint16_t)(out->step[i] ? (SUM_LIMIT - 1) / out->step[i] : 0);
+    }
 }
 
-/* Eight transforms of eight values, side by side; the results are shifted right by `shift` and rounded. */
-TARGET static inline __attribute__((always_inline)) void transform(__m256i v[8], const int shift) {
+/* a[i] * x + b[i] * y for pairs (a[i], b[i]) of numbers of 16 bits. The low half of `pairs` has factors x and y of its
+ * own. */
+INLINE __m256i products(__m256i pairs, int low_x, int low_y, int high_x, int high_y) {
+    const int low  = (int)((uint32_t)(uint16_t)low_x | (uint32_t)low_y << 16);
+    const int high = (int)((uint32_t)(uint16_t)high_x | (uint32_t)high_y << 16);
+    return _mm256_madd_epi16(pairs, _mm256_setr_epi32(low, low, low, low, high, high, high, high));
+}
+
+INLINE __m256i swapped(__m256i v) {
+    return _mm256_permute2x128_si256(v, v, 1);
+}
+
+/* Half of the columns of a transform: four numbers of 32 bits of each of two rows. The pairs are those of the rows
+ * (0, 4) and (4, 0), (2, 6) and (6, 2), (7, 1) and (5, 3), and the same of the sums (7 + 3, 5 + 1). */
+INLINE void half_transform(__m256i pairs04, __m256i pairs26, __m256i pairs71, __m256i sums, const int shift,
+                           __m256i out[4]) {
     const __m256i half = _mm256_set1_epi32(1 << (shift - 1));
     /* the even half, with the rounding added once */
-    __m256i shared = times(plus(v[2], v[6]), K_0_541);
-    __m256i low = minus(shared, times(v[6], K_1_847)), high = plus(shared, times(v[2], K_0_765));
-    __m256i sum     = plus(_mm256_slli_epi32(plus(v[0], v[4]), FRACTION), half);
-    __m256i diff    = plus(_mm256_slli_epi32(minus(v[0], v[4]), FRACTION), half);
-    __m256i even[4] = {plus(sum, high), plus(diff, low), minus(diff, low), minus(sum, high)};
+    __m256i a      = _mm256_add_epi32(products(pairs04, ONE, ONE, -ONE, ONE), half);
+    __m256i b      = products(pairs26, K_0_541 + K_0_765, K_0_541, K_0_541 - K_1_847, K_0_541);
+    __m256i even01 = _mm256_add_epi32(a, b), even32 = _mm256_sub_epi32(a, b);
     /* the odd half */
-    __m256i a = plus(v[7], v[3]), b = plus(v[5], v[1]), both = times(plus(a, b), K_1_175);
-    __m256i outer = times(plus(v[7], v[1]), -K_0_899), inner = times(plus(v[5], v[3]), -K_2_562);
-    a              = plus(times(a, -K_1_961), both);
-    b              = plus(times(b, -K_0_390), both);
-    __m256i odd[4] = {plus(times(v[1], K_1_501), plus(outer, b)), plus(times(v[3], K_3_072), plus(inner, a)),
-                      plus(times(v[5], K_2_053), plus(inner, b)), plus(times(v[7], K_0_298), plus(outer, a))};
+    __m256i odd01 = products(pairs71, -K_0_899, K_1_501 - K_0_899, -K_2_562, K_3_072 - K_2_562);
+    __m256i odd32 = products(pairs71, K_0_298 - K_0_899, -K_0_899, K_2_053 - K_2_562, -K_2_562);
+    odd01         = _mm256_add_epi32(odd01, products(sums, K_1_175, K_1_175 - K_0_390, K_1_175, K_1_175 - K_1_961));
+    odd32         = _mm256_add_epi32(odd32, products(sums, K_1_175 - K_1_961, K_1_175, K_1_175 - K_0_390, K_1_175));
+    out[0]        = _mm256_srai_epi32(_mm256_add_epi32(even01, odd01), shift);
+    out[1]        = _mm256_srai_epi32(_mm256_add_epi32(even32, odd32), shift);
+    out[2]        = _mm256_srai_epi32(_mm256_sub_epi32(even32, odd32), shift);
+    out[3]        = _mm256_srai_epi32(_mm256_sub_epi32(even01, odd01), shift);
+}
+
+/* Eight transforms of eight numbers, side by side; the results are shifted right by `shift` and rounded. */
+INLINE void transform(__m256i v[4], const int shift) {
+    __m256i v40 = swapped(v[0]), v62 = swapped(v[1]), sums = _mm256_add_epi16(v[2], swapped(v[3]));
+    __m256i other = swapped(sums), low[4], high[4];
+    half_transform(_mm256_unpacklo_epi16(v[0], v40), _mm256_unpacklo_epi16(v[1], v62),
+                   _mm256_unpacklo_epi16(v[2], v[3]), _mm256_unpacklo_epi16(sums, other), shift, low);
+    half_transform(_mm256_unpackhi_epi16(v[0], v40), _mm256_unpackhi_epi16(v[1], v62),
+                   _mm256_unpackhi_epi16(v[2], v[3]), _mm256_unpackhi_epi16(sums, other), shift, high);
+    for (int i = 0; i < 4; i++) v[i] = _mm256_packs_epi32(low[i], high[i]); /* saturates at 16 bits */
+}
+
+/* From the output of `transform` to the input of the next: columns become rows. Their numbers are in the order 0, 3, 4,
+ * 7, 1, 2, 5, 6, as unpacking leaves them. */
+INLINE void transpose(__m256i v[4]) {
+    __m256i a = _mm256_unpacklo_epi16(v[0], v[1]), b = _mm256_unpackhi_epi16(v[0], v[1]);
+    __m256i c = _mm256_unpacklo_epi16(v[2], v[3]), d = _mm256_unpackhi_epi16(v[2], v[3]);
+    __m256i c01 = _mm256_unpacklo_epi32(a, c), c23 = _mm256_unpackhi_epi32(a, c);
+    __m256i c45 = _mm256_unpacklo_epi32(b, d), c67 = _mm256_unpackhi_epi32(b, d);
+    v[0] = _mm256_permute4x64_epi64(_mm256_unpacklo_epi64(c01, c45), 0xd8);
+    v[1] = _mm256_permute4x64_epi64(_mm256_unpacklo_epi64(c23, c67), 0xd8);
+    v[2] = _mm256_permute4x64_epi64(_mm256_unpackhi_epi64(c67, c45), 0xd8);
+    v[3] = _mm256_permute4x64_epi64(_mm256_unpackhi_epi64(c01, c23), 0xd8);
+}
+
+/* Stores the output of the second transform, whose rows are columns of the block, as bytes. */
+INLINE void store_block(const __m256i v[4], uint8_t *dst, size_t stride) {
+    static const uint8_t order[8] = {0, 3, 4, 7, 1, 2, 5, 6}; /* of transpose */
+    const __m256i        middle = _mm256_set1_epi16(128), join = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+    __m256i              w[4];
+    for (int i = 0; i < 4; i++) w[i] = _mm256_adds_epi16(v[i], middle);
+    __m256i c04_15 = _mm256_packus_epi16(w[0], w[2]), c37_26 = _mm256_packus_epi16(w[1], w[3]);
+    __m256i c04_26 = _mm256_blend_epi32(c04_15, c37_26, 0xf0), c15_37 = _mm256_permute2x128_si256(c04_15, c37_26, 0x21);
+    __m256i c01_23 = _mm256_unpacklo_epi8(c04_26, c15_37), c45_67 = _mm256_unpackhi_epi8(c04_26, c15_37);
+    __m256i c01_45  = _mm256_permute2x128_si256(c01_23, c45_67, 0x20);
+    __m256i c23_67  = _mm256_permute2x128_si256(c01_23, c45_67, 0x31);
+    __m256i rows[2] = {_mm256_permutevar8x32_epi32(_mm256_unpacklo_epi16(c01_45, c23_67), join),
+                       _mm256_permutevar8x32_epi32(_mm256_unpackhi_epi16(c01_45, c23_67), join)};
+    uint64_t eight[8];
+    memcpy(eight, rows, sizeof eight);
+    for (int i = 0; i < 8; i++) memcpy(dst + order[i] * stride, &eight[i], 8);
+}
+
+/* All numbers are less than `limit` in magnitude, a power of 2. */
+INLINE bool are_small(const __m256i v[4], int limit) {
+    __m256i a = _mm256_or_si256(_mm256_abs_epi16(v[0]), _mm256_abs_epi16(v[1]));
+    __m256i b = _mm256_or_si256(_mm256_abs_epi16(v[2]), _mm256_abs_epi16(v[3]));
+    return _mm256_testz_si256(_mm256_or_si256(a, b), _mm256_set1_epi16((int16_t) ~(limit - 1)));
+}
+
+TARGET bool cr_jpeg_block(const int16_t coefficient[64], const struct cr_jpeg_steps *steps, uint8_t *dst,
+                          size_t stride) {
+    __m256i v[4], over = _mm256_setzero_si256();
     for (int i = 0; i < 4; i++) {
-        v[i]     = _mm256_srai_epi32(plus(even[i], odd[i]), shift);
-        v[7 - i] = _mm256_srai_epi32(minus(even[i], odd[i]), shift);
+        __m256i two   = _mm256_loadu_si256((const __m256i *)coefficient + i);
+        __m256i limit = _mm256_loadu_si256((const __m256i *)steps->limit + i);
+        over          = _mm256_or_si256(over, _mm256_subs_epu16(_mm256_abs_epi16(two), limit));
+        v[i]          = _mm256_mullo_epi16(two, _mm256_loadu_si256((const __m256i *)steps->step + i));
     }
-}
-
-TARGET static inline __attribute__((always_inline)) void transpose(__m256i v[8]) {
-    __m256i pair[8], four[8];
-    for (int i = 0; i < 8; i += 2) {
-        pair[i]     = _mm256_unpacklo_epi32(v[i], v[i + 1]);
-        pair[i + 1] = _mm256_unpackhi_epi32(v[i], v[i + 1]);
-    }
-    for (int i = 0; i < 8; i += 4)
-        for (int k = 0; k < 2; k++) {
-            four[i + 2 * k]     = _mm256_unpacklo_epi64(pair[i + k], pair[i + k + 2]);
-            four[i + 2 * k + 1] = _mm256_unpackhi_epi64(pair[i + k], pair[i + k + 2]);
-        }
-    for (int i = 0; i < 4; i++) {
-        v[i]     = _mm256_permute2x128_si256(four[i], four[i + 4], 0x20);
-        v[i + 4] = _mm256_permute2x128_si256(four[i], four[i + 4], 0x31);
-    }
-}
-
-/* Returns 16-bit lanes with the bitwise or of x for all values x >= 0 and of -x - 1 for all values x < 0. */
-TARGET static inline __attribute__((always_inline)) __m256i magnitude(const __m256i v[8]) {
-    __m256i all = _mm256_setzero_si256();
-    for (int i = 0; i < 8; i += 2) {
-        __m256i two = _mm256_packs_epi32(v[i], v[i + 1]); /* saturates at 16 bits */
-        all         = _mm256_or_si256(all, _mm256_xor_si256(two, _mm256_srai_epi16(two, 15)));
-    }
-    return all;
-}
-
-TARGET bool cr_jpeg_block(const int16_t coefficient[64], const int32_t step[64], uint8_t *dst, size_t stride) {
-    __m256i v[8];
-    for (int i = 0; i < 8; i++) {
-        __m128i row = _mm_loadu_si128((const __m128i *)(coefficient + 8 * i));
-        v[i] = _mm256_mullo_epi32(_mm256_cvtepi16_epi32(row), _mm256_loadu_si256((const __m256i *)(step + 8 * i)));
-    }
-    __m256i large = magnitude(v);
     transform(v, FRACTION - PASS_BITS);
-    large = _mm256_or_si256(large, magnitude(v));
+    bool small = _mm256_testz_si256(over, over) && are_small(v, SUM_LIMIT);
     transpose(v);
     transform(v, FRACTION + PASS_BITS + 3);
-    transpose(v);
-    if (!_mm256_testz_si256(large, _mm256_set1_epi16((int16_t) ~(SUM_LIMIT - 1)))) return false;
-    if (!_mm256_testz_si256(magnitude(v), _mm256_set1_epi16((int16_t) ~(RESULT_LIMIT - 1)))) return false;
-    const __m256i middle = _mm256_set1_epi16(128);
-    for (int i = 0; i < 8; i += 4) { /* converts four rows to bytes; packing works within halves of 128 bits */
-        __m256i  a     = _mm256_adds_epi16(_mm256_packs_epi32(v[i], v[i + 1]), middle);
-        __m256i  b     = _mm256_adds_epi16(_mm256_packs_epi32(v[i + 2], v[i + 3]), middle);
-        __m256i  bytes = _mm256_packus_epi16(a, b);
-        __m256i  rows  = _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
-        uint64_t four[4];
-        _mm256_storeu_si256((__m256i *)four, rows);
-        for (int r = 0; r < 4; r++) memcpy(dst + (size_t)(i + r) * stride, &four[r], 8);
-    }
+    if (!small || !are_small(v, RESULT_LIMIT)) return false;
+    store_block(v, dst, stride);
     return true;
 }
 

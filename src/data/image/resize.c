@@ -4,11 +4,11 @@
  * because every output pixel depends on its own taps alone.
  *
  * Both passes run over blocks whose inner loops compilers can vectorise. On x86-64 a second copy is compiled for
- * AVX2, whose 32-bit multiplication the baseline lacks; data/image/resize_avx512.c is a third version. All versions
- * give the same bits. */
+ * AVX2, whose 32-bit multiplication the baseline lacks. It serves what data/image/resize_avx2.c and
+ * data/image/resize_avx512.c leave to this file: strong reductions and tiny images. All versions give the same bits. */
 #include "data/resize.h"
 #include "core/cpu.h"
-#include "data/image/resize_avx512.h"
+#include "data/image/resize_kernels.h"
 #include "data/scratch.h"
 
 #include <math.h>
@@ -49,6 +49,7 @@ static void axis_fill(struct cr_axis *axis, double *raw, double at, double scale
         }
         axis->first[i] = first;
         axis->taps[i]  = taps;
+        axis->taps_max = CR_MAX(axis->taps_max, taps);
         for (int t = 0; t < taps; t++) {
             double weight                              = sum != 0.0 ? raw[t] / sum : raw[t];
             axis->weight[(size_t)i * axis->stride + t] = (int32_t)(0.5 + weight * (1 << WEIGHT_BITS));
@@ -130,13 +131,13 @@ static void gather_rows(const uint8_t *src, size_t stride, int rows, int from, i
         gather_channels(src, stride, rows, from, to, block, 4);
 }
 
-/* Source rows [row, row + rows) to dst rows of part_w pixels. `tables` belong to data/image/resize_avx512.c, or are
- * NULL. */
+/* Source rows [row, row + rows) to dst rows of part_w pixels. `tables` belong to the kernel of the CPU, or are NULL. */
 static void pass_across(const struct cr_resize *job, const struct cr_axis *axis, int row, int rows, uint8_t *block,
                         const uint8_t *tables, uint8_t *dst, size_t dst_stride) {
     if (tables) {
-        cr_resize_across512(axis, tables, job->src + (size_t)row * job->src_stride, job->src_stride, rows, dst,
-                            dst_stride);
+        const uint8_t *src = job->src + (size_t)row * job->src_stride;
+        (cr_resize_has_avx512() ? cr_resize_across512 : cr_resize_across256)(axis, tables, src, job->src_stride, rows,
+                                                                             dst, dst_stride);
         return;
     }
     int last = axis->count - 1, from = axis->first[0], to = axis->first[last] + axis->taps[last];
@@ -150,11 +151,29 @@ static void pass_across(const struct cr_resize *job, const struct cr_axis *axis,
 
 static void pass_down(const struct cr_resize *job, const struct cr_axis *axis, const uint8_t *src, size_t stride,
                       int row) {
-    void (*run)(const int32_t *, int, const uint8_t *, size_t, uint8_t *, size_t) =
-        cr_resize_has_avx512() ? cr_resize_down512 : down;
-    for (int i = 0; i < axis->count; i++)
-        run(axis->weight + (size_t)i * axis->stride, axis->taps[i], src + (size_t)(axis->first[i] - row) * stride,
-            stride, job->dst + (size_t)i * job->dst_stride, (size_t)job->part_w * cr_format_bytes(job->format));
+    const bool   avx512 = cr_resize_has_avx512(), avx2 = cr_cpu_level() >= CR_CPU_AVX2;
+    const size_t count = (size_t)job->part_w * cr_format_bytes(job->format);
+    for (int i = 0; i < axis->count; i++) {
+        const int32_t *weight = axis->weight + (size_t)i * axis->stride;
+        const uint8_t *from   = src + (size_t)(axis->first[i] - row) * stride;
+        uint8_t       *to     = job->dst + (size_t)i * job->dst_stride;
+        if (avx512)
+            cr_resize_down512(weight, axis->taps[i], from, stride, to, count);
+        else if (!avx2 || !cr_resize_down256(weight, axis->taps[i], from, stride, to, count))
+            down(weight, axis->taps[i], from, stride, to, count);
+    }
+}
+
+/* Bytes of the tables that the horizontal pass of this CPU needs. */
+static size_t across_table_bytes(const struct cr_axis *axis) {
+    if (cr_resize_has_avx512()) return cr_resize_across512_bytes(axis);
+    return cr_cpu_level() >= CR_CPU_AVX2 ? cr_resize_across256_bytes(axis) : 0;
+}
+
+/* Fills the tables; false: the loops of this file must run. */
+static bool make_across_tables(const struct cr_axis *axis, int source_bytes, bool flip, uint8_t *tables) {
+    if (cr_resize_has_avx512()) return cr_resize_across512_make(axis, source_bytes, flip, tables);
+    return cr_cpu_level() >= CR_CPU_AVX2 && cr_resize_across256_make(axis, source_bytes, flip, tables);
 }
 
 /* Returns the next table in the working memory; if base is NULL, only adds up the sizes. */
@@ -184,8 +203,7 @@ cr_status cr_resize_run(const struct cr_resize *job, struct cr_buffer *tables) {
     struct cr_axis ay        = {.count = job->part_h, .stride = axis_stride(scale_y), .channels = channels};
     size_t         row_bytes = (size_t)job->part_w * pixel, used = 0, middle_rows = 0;
     double        *raw;
-    uint8_t       *block, *middle, *tables512, *base = NULL;
-    bool           wide = across && cr_resize_has_avx512();
+    uint8_t       *block, *middle, *kernel, *base = NULL;
     if (across && down) /* an upper bound on the rows that the vertical taps read */
         middle_rows =
             (size_t)CR_MIN((double)job->src_h, ceil((job->part_h + 1) * scale_y + 2 * CR_MAX(scale_y, 1.0)) + 2);
@@ -193,25 +211,25 @@ cr_status cr_resize_run(const struct cr_resize *job, struct cr_buffer *tables) {
         used = 0;
         place_axis_tables(&ax, base, &used);
         place_axis_tables(&ay, base, &used);
-        raw       = place_table(base, &used, (size_t)CR_MAX(ax.stride, ay.stride) * sizeof *raw);
-        block     = place_table(base, &used, across ? (size_t)job->src_w * ROW_BLOCK * pixel : 0);
-        middle    = place_table(base, &used, middle_rows * row_bytes);
-        tables512 = place_table(base, &used, wide ? cr_resize_across512_bytes(&ax) : 0);
+        raw    = place_table(base, &used, (size_t)CR_MAX(ax.stride, ay.stride) * sizeof *raw);
+        block  = place_table(base, &used, across ? (size_t)job->src_w * ROW_BLOCK * pixel : 0);
+        middle = place_table(base, &used, middle_rows * row_bytes);
+        kernel = place_table(base, &used, across ? across_table_bytes(&ax) : 0);
         if (base) break;
         CR_TRY(cr_buffer_reserve(tables, used));
         base = tables->bytes;
     }
     axis_fill(&ax, raw, job->x, scale_x, job->src_w, job->part_x);
     axis_fill(&ay, raw, job->y, scale_y, job->src_h, job->part_y);
-    if (!wide || !cr_resize_across512_make(&ax, job->src_w * channels, job->flip, tables512)) tables512 = NULL;
+    if (!across || !make_across_tables(&ax, job->src_w * channels, job->flip, kernel)) kernel = NULL;
 
     if (across && down) {
         int first = ay.first[0], rows = ay.first[ay.count - 1] + ay.taps[ay.count - 1] - first;
         CR_ASSERT((size_t)rows <= middle_rows);
-        pass_across(job, &ax, first, rows, block, tables512, middle, row_bytes);
+        pass_across(job, &ax, first, rows, block, kernel, middle, row_bytes);
         pass_down(job, &ay, middle, row_bytes, first);
     } else if (across) {
-        pass_across(job, &ax, job->part_y, job->part_h, block, tables512, job->dst, job->dst_stride);
+        pass_across(job, &ax, job->part_y, job->part_h, block, kernel, job->dst, job->dst_stride);
     } else if (down) {
         pass_down(job, &ay, job->src + (size_t)job->part_x * pixel, job->src_stride, 0);
     } else {

@@ -6,8 +6,8 @@
  * The horizontal pass computes 16 bytes of the result at once. Their taps lie within 64 bytes of the source for
  * every reduction below about 3. A permutation by a table (made once per image, shared by all rows) moves each tap
  * to its lane; mirroring only changes the table. */
-#include "data/image/resize_avx512.h"
 #include "core/cpu.h"
+#include "data/image/resize_kernels.h"
 
 #if defined(__x86_64__)
 
@@ -16,7 +16,13 @@
 
 #define TARGET __attribute__((target("avx512f,avx512bw,avx512vl,avx512vbmi,avx512vnni")))
 
-enum { LANES = 16, REACH = 64, HALF_BITS = 11, WEIGHT_BITS = CR_RESIZE_WEIGHT_BITS, ROUND = 1 << (WEIGHT_BITS - 1) };
+enum {
+    LANES       = 16,
+    REACH       = 64,
+    HALF_BITS   = CR_RESIZE_HALF_BITS,
+    WEIGHT_BITS = CR_RESIZE_WEIGHT_BITS,
+    ROUND       = 1 << (WEIGHT_BITS - 1)
+};
 
 /* For 16 bytes of the result: the first source byte, and for each pair of taps the permutation and the halves of the
  * weights. */
@@ -39,11 +45,12 @@ static int chunk_count(const struct cr_axis *axis) {
 }
 
 static int pair_count(const struct cr_axis *axis) {
-    return (axis->stride + 1) / 2;
+    return (axis->taps_max + 1) / 2;
 }
 
 size_t cr_resize_across512_bytes(const struct cr_axis *axis) {
-    return (size_t)chunk_count(axis) * ((size_t)pair_count(axis) * sizeof(struct pair_table) + sizeof(struct chunk));
+    size_t pairs_max = ((size_t)axis->stride + 1) / 2;
+    return (size_t)chunk_count(axis) * (pairs_max * sizeof(struct pair_table) + sizeof(struct chunk));
 }
 
 /* The pixel that byte k of the result belongs to; bytes after the end belong to the last pixel. */
