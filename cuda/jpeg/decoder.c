@@ -1,4 +1,4 @@
-/* cuda/jpeg/decoder.c: decodes JPEG images on the GPU, beside the step of the network: see device/jpeg_decoder.h. The
+/* cuda/jpeg/decoder.c: decodes JPEG images on the GPU, during the step of the network: see device/jpeg_decoder.h. The
  * kernels run in a stream of high priority: they are short, and the host waits for them. A batch is decoded in as many
  * groups of images as the work area has room for. */
 #include "cuda/core/cuda_device.h"
@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-enum { ALIGN = 256, COLUMNS_MAX = 4000 };
+enum { ALIGN = 256, COLUMNS_MAX = 4000, GROUP_MAX = 65535 };
 /* Of the work area for each image of a batch: a crop of an ImageNet photo takes 1 MB on average, in 4:4:4. The area has
  * room for an image of 16 megapixels. */
 enum { WORK_AN_IMAGE = 1 << 20, WORK_MIN = 96 << 20, WORK_MAX = 256 << 20 };
@@ -56,7 +56,7 @@ static cr_status reserve_all(struct cr_jpeg_decoder *d) {
     int                      least, greatest;
     CUDA_TRY(cudaDeviceGetStreamPriorityRange(&least, &greatest));
     CUDA_TRY(cudaStreamCreateWithPriority(&d->stream, cudaStreamNonBlocking, greatest));
-    /* A thread that waits leaves its core to the loader. */
+    /* With one rank, a thread that waits leaves its core to the loader. */
     CUDA_TRY(cudaEventCreateWithFlags(&d->done, cudaEventDisableTiming | cudaEventBlockingSync));
     CUDA_TRY(cudaEventCreateWithFlags(&d->copied, cudaEventDisableTiming));
     CR_TRY(b->reserve(d->device, d->limits.data_bytes, (void **)&d->data));
@@ -179,7 +179,7 @@ static cr_status decode(struct cr_jpeg_decoder *d, const struct cr_jpeg_scan *sc
         next->place  = i;
         failed[i]    = scan[i].box[2] > COLUMNS_MAX || !lay_out(d, next, width, height, &alone);
         if (failed[i]) continue;
-        if (!lay_out(d, next, width, height, &used)) {
+        if (!lay_out(d, next, width, height, &used) || group.images == GROUP_MAX) {
             CR_TRY(launch(d, &group));
             used = 0;
             (void)lay_out(d, next, width, height, &used);

@@ -3,18 +3,18 @@
  *
  * A code does not say where it begins, and a thread does not know which block of the MCU and which coefficient its
  * piece begins with. It begins with a guess. Wrong guesses correct themselves: a Huffman decoder that starts anywhere
- * soon reads the same codes as one that started right (self-synchronisation; Klein and Wiseman 2003, for JPEG
- * Weissenberger and Schmidt 2018). So
+ * soon reads the same codes as one that started at the beginning (self-synchronisation; Klein and Wiseman 2003, for
+ * JPEG Weissenberger and Schmidt 2018). So
  *   1. each thread passes over its piece from a guess and publishes the state in which it leaves the piece;
  *   2. each thread passes over its piece again from the state that its predecessor published, until no state changes
- *      (the first one is right from the start, so this ends);
+ *      (the state of the first thread is correct, so this ends) or too many bits were passed over in turn;
  *   3. a prefix sum over the blocks that the threads complete says which block each piece begins in;
  *   4. each thread decodes its piece and stores the coefficients of the MCUs around the crop, and the differences of
  *      all DC values;
  *   5. prefix sums over these differences are the DC values.
  * Steps 1 and 2 need only where codes end: one lookup passes over several short codes.
  *
- * Whatever is unusual or damaged sets `failed`: the CPU decodes that image and reports errors.
+ * Whatever is damaged or does not synchronise in time sets `failed`: the CPU decodes that image and reports errors.
  * Limiter: instructions; the codes of a piece are read one after the other. */
 #include "cuda/common/common.cuh"
 #include "cuda/jpeg/jpeg_launchers.h"
@@ -24,6 +24,7 @@ enum {
     LOOKUP_BITS = 10,
     LOOKUPS     = 1 << LOOKUP_BITS,
     CODES       = 2 * CR_JPEG_TABLES, /* DC, then AC */
+    ROUND_BITS  = 1 << 22,            /* of step 2: most bits that threads pass over one after the other */
     PIECE_MIN   = 512,                /* bits; a code with its extra bits has at most 31 */
     BLOCK       = CR_JPEG_BLOCK,
 };
@@ -307,7 +308,8 @@ __global__ void __launch_bounds__(THREADS, 3) coefficients_kernel(const ck_jpeg_
     int      blocks = active ? pass_over(s, data, bits, &w, end) : 0;
     s.exit[self]    = pack_state(w);
     __syncthreads();
-    for (;;) {
+    uint32_t passed = 0;
+    for (; passed < ROUND_BITS; passed += piece) {
         const uint64_t before  = self ? s.exit[self - 1] : 0;
         const bool     changed = active && before != start;
         if (!__syncthreads_or(changed)) break;
@@ -321,7 +323,7 @@ __global__ void __launch_bounds__(THREADS, 3) coefficients_kernel(const ck_jpeg_
     }
     int       all;
     const int n     = sum_before(blocks, &all);
-    bool      valid = all >= s.total; /* the same for all threads */
+    bool      valid = passed < ROUND_BITS && all >= s.total; /* the same for all threads */
     if (valid) {
         bool stored = true;
         if (active && n < s.total) stored = store_piece(im, s, data, batch.work, unpack_state(start), w.at, n);

@@ -68,13 +68,13 @@ __device__ __forceinline__ int sample(const plane &p, int x, int y) {
 __device__ __forceinline__ int upsampled(const plane &p, bool across, bool down, int x, int y) {
     if (!across && !down) return sample(p, x, y);
     const int cx = across ? x / 2 : x, cy = down ? y / 2 : y;
-    const int beside = x % 2 ? cx + 1 : cx - 1, far = y % 2 ? cy + 1 : cy - 1;
+    const int other_x = x % 2 ? cx + 1 : cx - 1, far = y % 2 ? cy + 1 : cy - 1;
     if (across && down) {
         const int here  = 3 * sample(p, cx, cy) + sample(p, cx, far);
-        const int other = 3 * sample(p, beside, cy) + sample(p, beside, far);
+        const int other = 3 * sample(p, other_x, cy) + sample(p, other_x, far);
         return (3 * here + other + (x % 2 ? 7 : 8)) >> 4;
     }
-    if (across) return (3 * sample(p, cx, cy) + sample(p, beside, cy) + (x % 2 ? 2 : 1)) >> 2;
+    if (across) return (3 * sample(p, cx, cy) + sample(p, other_x, cy) + (x % 2 ? 2 : 1)) >> 2;
     return (3 * sample(p, cx, cy) + sample(p, cx, far) + (y % 2 ? 2 : 1)) >> 2;
 }
 

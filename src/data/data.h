@@ -191,6 +191,8 @@ CR_MUST cr_status cr_dataset_contents(const struct cr_dataset *dataset, uint64_t
  * image of each class, of a JPEG only the header: damage in its pixels is found when it is used. Checks nothing when
  * images have several labels. CR_ERR_MEMORY. */
 CR_MUST cr_status cr_dataset_check_readable(const struct cr_dataset *dataset);
+/* Is one of a few images, evenly spread over the split, a JPEG? */
+bool cr_dataset_has_jpegs(const struct cr_dataset *dataset);
 
 /* Writes the shapes dataset into `root`: ten classes of drawn figures as PNG files of 32x32 pixels, in train/ and
  * val/ by class. The files depend on nothing but the counts and are the same on every machine. Does nothing if the
@@ -230,7 +232,7 @@ struct cr_loader_options {
     /* Training: a device decodes JPEG images, and each batch has room for so many bytes of their data. 0: no device. */
     size_t jpeg_bytes;
     /* The device decodes only what the workers cannot decode in time; else, all that it can. */
-    bool jpeg_shared;
+    bool jpeg_auto;
 };
 
 struct cr_batch {
@@ -292,8 +294,8 @@ int64_t cr_loader_corrupt(const struct cr_loader *loader); /* number of differen
 
 struct cr_load_counts { /* sums over all workers since the loader was opened */
     int64_t images;
-    int64_t jpegs;      /* images that are JPEG files, and of these */
-    int64_t device;     /* those that a device decodes */
+    int64_t jpegs;      /* images that are JPEG files */
+    int64_t device;     /* images that a device decodes */
     int64_t verified;   /* images known to be sound, so that a JPEG is decoded only as far as its crop needs */
     int64_t file_bytes; /* encoded bytes, or bytes of pixels where the dataset stores pixels */
     int64_t fetch_ns, decode_ns, resize_ns, other_ns; /* other: random boxes, copies */

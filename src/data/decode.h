@@ -135,7 +135,7 @@ struct cr_jpeg_segment {
 };
 enum { CR_JPEG_SOF0 = 0xc0, CR_JPEG_SOS = 0xda, CR_JPEG_DRI = 0xdd, CR_JPEG_APP1 = 0xe1, CR_JPEG_APP14 = 0xee };
 bool cr_jpeg_segment(const void *bytes, size_t count, size_t *at, struct cr_jpeg_segment *out);
-/* data/image/orient.c. cr_orient_transposes: is the width of the upright image the stored height? cr_orient_box: the
+/* data/image/convert.c. cr_orient_transposes: is the width of the upright image the stored height? cr_orient_box: the
  * box (x, y, width, height) of an upright image of width x height, as a box of the stored image. cr_orient_window:
  * makes a window of the stored image upright; its pixels are then in scratch->pixels, without gaps. CR_ERR_MEMORY. */
 bool              cr_orient_transposes(int orientation);

@@ -8,7 +8,7 @@
 #define CR_LOAD_WAIT_MAX 0.05
 
 /* Of each stage of loading, how many threads it keeps busy at a rate. All but `read`, which also waits for the disk,
- * are cores. `copy` also draws boxes and augments. All stages are those of the CPU. */
+ * are cores. `copy` also draws boxes, augments, and prepares JPEG data for a GPU. All stages are those of the CPU. */
 struct cr_load_need {
     double rate; /* images/s */
     double read, decode, resize, copy;

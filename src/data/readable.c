@@ -1,4 +1,4 @@
-/* data/readable.c: finds classes none of whose images can be read, before training. */
+/* data/readable.c: before training: classes none of whose images can be read; whether there are JPEG files. */
 #include "data/decode.h"
 #include "data/source.h"
 
@@ -53,4 +53,20 @@ cr_status cr_dataset_check_readable(const struct cr_dataset *dataset) {
     cr_scratch_free(&scratch);
     cr_free(left);
     return status;
+}
+
+bool cr_dataset_has_jpegs(const struct cr_dataset *dataset) {
+    enum { TRIES = 16 };
+    struct cr_scratch scratch = {0};
+    bool              found   = false;
+    cr_error_hold();
+    for (int64_t i = 0; i < TRIES && !found; i++) {
+        struct cr_stored stored;
+        int32_t          label;
+        if (cr_dataset_fetch(dataset, i * dataset->count / TRIES, &scratch, &stored, &label) != CR_OK) continue;
+        found = stored.bytes && stored.count > 2 && stored.bytes[0] == 0xff && stored.bytes[1] == 0xd8;
+    }
+    cr_error_release();
+    cr_scratch_free(&scratch);
+    return found;
 }

@@ -24,14 +24,11 @@ const char *cr_session_jpeg_obstacle(const struct cr_session *s) {
     return NULL;
 }
 
-static bool wanted(const struct cr_session *s) {
-    if (s->config->data.decode == CR_DECODE_CPU || cr_session_jpeg_obstacle(s)) return false;
-    /* A limit means that the step needs the memory. */
-    return s->config->data.decode == CR_DECODE_GPU || strcmp(s->config->memory.limit, "auto") == 0;
-}
+/* `auto` uses only memory that the programs leave: they are the same with and without it. */
+enum { LEFT_FOR_OTHERS = 512 << 20 }; /* libraries, graphs and kernels that are loaded later */
 
-static struct cr_jpeg_limits limits_of(const struct cr_session *s) {
-    const size_t images = (size_t)CR_MAX(s->state.batch, 1);
+static struct cr_jpeg_limits limits_of(const struct cr_session *s, int64_t batch) {
+    const size_t images = (size_t)CR_MAX(batch, 1);
     size_t       bytes  = cr_prepare_bytes(&s->prepare_train);
     for (int k = 0; k < s->state.sizes.count; k++) bytes = CR_MAX(bytes, cr_prepare_bytes(&s->prepare_sizes[k]));
     return (struct cr_jpeg_limits){.images       = (int)images,
@@ -39,30 +36,37 @@ static struct cr_jpeg_limits limits_of(const struct cr_session *s) {
                                    .data_bytes   = CR_MIN(images * DATA_AN_IMAGE, (size_t)DATA_MAX)};
 }
 
+/* While the batch is searched, it is not known: BATCH_AUTO is a large one. */
 size_t cr_session_jpeg_bytes(const struct cr_session *s) {
-    if (!wanted(s)) return 0;
-    const struct cr_jpeg_limits limits = limits_of(s);
+    enum { BATCH_AUTO = 512 };
+    if (s->config->data.decode != CR_DECODE_GPU || cr_session_jpeg_obstacle(s)) return 0;
+    const struct cr_jpeg_limits limits = limits_of(s, s->config->train.batch ? s->config->train.batch : BATCH_AUTO);
     return s->device->backend->jpeg->device_bytes(&limits);
 }
 
-cr_status cr_session_jpeg_open(struct cr_session *s, struct cr_loader_options *options) {
-    const struct cr_jpeg_limits limits = limits_of(s);
+/* With `auto`: is there so much memory that nothing else will lack it? A limit means that the step needs the memory. */
+static bool is_affordable(const struct cr_session *s, const struct cr_jpeg_limits *limits) {
+    const size_t need = s->device->backend->jpeg->device_bytes(limits) + LEFT_FOR_OTHERS;
+    return strcmp(s->config->memory.limit, "auto") == 0 && !s->need_without_limit &&
+           s->device->backend->memory_free(s->device) >= need;
+}
+
+cr_status cr_session_jpeg_open(struct cr_session *s, const struct cr_dataset *train,
+                               struct cr_loader_options *options) {
+    const struct cr_jpeg_limits limits = limits_of(s, options->batch);
     const bool                  gpu    = s->config->data.decode == CR_DECODE_GPU;
     const char                 *why    = cr_session_jpeg_obstacle(s);
+    if (s->config->data.decode == CR_DECODE_CPU) return CR_OK;
+    if (!why && !cr_dataset_has_jpegs(train)) why = "the images are no JPEG files";
     if (gpu && why) return cr_config_fail(s->config, "data.decode", "%s: set it to cpu or auto", why);
-    if (!wanted(s)) return CR_OK;
+    if (why || (!gpu && !is_affordable(s, &limits))) return CR_OK;
     CR_ALLOC(s->jpeg_failed, (size_t)limits.images);
-    const cr_status status = s->device->backend->jpeg->open(s->device, &limits, &s->jpeg);
-    if (status == CR_ERR_MEMORY && !gpu) {
-        cr_log(CR_LOG_WARN, "the CPU decodes all images: no device memory is left for data.decode = auto");
-        return CR_OK;
-    }
-    CR_TRY(status);
+    CR_TRY(s->device->backend->jpeg->open(s->device, &limits, &s->jpeg));
     cr_log(CR_LOG_INFO, "decode  the GPU decodes JPEG images%s (%.0f MiB of its memory)",
            gpu ? "" : ", as many as the CPU cannot decode in time",
            cr_mib(s->device->backend->jpeg->device_bytes(&limits)));
-    options->jpeg_bytes  = limits.data_bytes;
-    options->jpeg_shared = !gpu;
+    options->jpeg_bytes = limits.data_bytes;
+    options->jpeg_auto  = !gpu;
     return CR_OK;
 }
 

@@ -297,11 +297,13 @@ CR_MUST cr_status cr_session_run_next(struct cr_session *session, struct cr_load
 
 /* Why the device cannot decode the images of this configuration (static text); NULL: it can. */
 const char *cr_session_jpeg_obstacle(const struct cr_session *session);
-/* Device memory for it, in bytes; 0: the loader decodes all images. */
+/* Device memory that data.decode = gpu takes, in bytes; else 0. */
 size_t cr_session_jpeg_bytes(const struct cr_session *session);
-/* Opens the decoder if data.decode wants one and the images allow it, and says so in the options of the training's
- * loader. cr_session_close closes it. CR_ERR_CONFIG: data.decode = gpu is impossible. CR_ERR_MEMORY, CR_ERR_DEVICE. */
-CR_MUST cr_status cr_session_jpeg_open(struct cr_session *session, struct cr_loader_options *options);
+/* Opens the decoder if data.decode wants one, the images of `train` allow it and there is memory for it, and says so in
+ * the options of the training's loader. cr_session_close closes it. CR_ERR_CONFIG: data.decode = gpu is impossible.
+ * CR_ERR_MEMORY, CR_ERR_DEVICE. */
+CR_MUST cr_status cr_session_jpeg_open(struct cr_session *session, const struct cr_dataset *train,
+                                       struct cr_loader_options *options);
 void              cr_session_jpeg_close(struct cr_session *session);
 /* Decodes the scans of a batch; those that the device cannot decode, the loader decodes. */
 CR_MUST cr_status cr_session_jpeg_decode(struct cr_session *session, struct cr_loader *loader, struct cr_batch *batch);

@@ -57,7 +57,8 @@ void cr_run_watch_data(struct cr_run *run, struct cr_report *report) {
     const struct cr_load_need need = cr_load_need(&counts, (double)images * 1e9 / (double)(span.ns - span.wait_ns));
     struct cr_load_supply     supply =
         cr_load_supply_of(&run->session.prepare_train, (int)run->config->data.workers, processes);
-    supply.gpu          = run->config->data.decode == CR_DECODE_CPU && !cr_session_jpeg_obstacle(&run->session);
+    supply.gpu = run->config->data.decode == CR_DECODE_CPU && strcmp(run->config->memory.limit, "auto") == 0 &&
+                 !cr_session_jpeg_obstacle(&run->session);
     struct cr_text hint = {0};
     watch->waited       = waited > CR_LOAD_WAIT_MAX;
     if (watch->waited) cr_load_hint(&need, &supply, &hint);

@@ -129,7 +129,12 @@ static cr_status open_loader(struct cr_run *run) {
         options.epoch       = run->at.step / run->at.steps_per_epoch;
         options.first_batch = run->at.step % run->at.steps_per_epoch * c->train.accumulate;
     }
-    CR_TRY(cr_session_jpeg_open(&run->session, &options));
+    CR_TRY(cr_session_jpeg_open(&run->session, run->train, &options));
+    cr_status status = cr_loader_open(run->train, &options, &run->loader);
+    if (status != CR_ERR_MEMORY || !options.jpeg_auto) return status;
+    cr_log(CR_LOG_WARN, "the CPU decodes all images: there is no page-locked memory left for data.decode = auto");
+    cr_session_jpeg_close(&run->session);
+    options.jpeg_bytes = 0;
     return cr_loader_open(run->train, &options, &run->loader);
 }
 

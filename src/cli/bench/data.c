@@ -18,23 +18,11 @@ struct bench {
     struct cr_loader        *loader;
     struct cr_session        session; /* only its device and decoder: with data.decode, and a device that decodes */
     int64_t                  steps;
-    int64_t                  trainer_speed; /* images/s; 0 when --trainer-speed was not given */
-    struct cr_load_counts    counts;        /* of the timed batches */
-    int64_t                  wall_ns;
-    double                   wait_fraction; /* of the time of such a trainer */
+    int64_t                  trainer_speed;      /* images/s; 0 when --trainer-speed was not given */
+    struct cr_load_counts    counts, gpu_counts; /* of the timed batches: decoded by the CPU, and with the GPU */
+    int64_t                  wall_ns, gpu_ns;    /* gpu_ns: 0 without a GPU */
+    double                   wait_fraction;      /* of the time of such a trainer */
 };
-
-/* Images that the GPU decodes are decoded as in a training, but while it does nothing else. */
-static cr_status open_decoder(struct bench *b) {
-    struct cr_session *s = &b->session;
-    enum cr_dtype      real;
-    if (b->config->data.decode == CR_DECODE_CPU) return CR_OK;
-    s->config      = b->config;
-    s->state.batch = b->options.batch;
-    CR_TRY(cr_session_device(b->config, false, &s->device, &real));
-    b->options.memory = cr_session_loader_memory(s);
-    return cr_session_jpeg_open(s, &b->options);
-}
 
 static cr_status bench_open(struct bench *b, const struct cr_args *args) {
     const struct cr_config *c = b->config;
@@ -46,7 +34,6 @@ static cr_status bench_open(struct bench *b, const struct cr_args *args) {
     CR_TRY(cr_prepare_from_config(c, CR_SPLIT_TRAIN, prepare));
     b->options = cr_loader_options_of_training(c, prepare, c->train.batch);
     CR_TRY(cr_dataset_open(c, CR_SPLIT_TRAIN, &b->dataset));
-    CR_TRY(open_decoder(b));
     return cr_loader_open(b->dataset, &b->options, &b->loader);
 }
 
@@ -71,16 +58,45 @@ static cr_status load_batches(struct bench *b, int64_t count) {
 
 /* Workers count images when they load them, and batches are delivered later. The queue is full at the start and at the
  * end, so the number of loaded batches equals the number of delivered batches. */
-static cr_status time_batches(struct bench *b) {
+static cr_status time_batches(struct bench *b, struct cr_load_counts *counts, int64_t *wall_ns) {
     struct cr_load_counts before;
     CR_TRY(load_batches(b, WARMUP + b->options.prefetch));
     cr_loader_counts(b->loader, &before);
     int64_t start = cr_time_ns();
     CR_TRY(load_batches(b, b->steps));
-    b->wall_ns = cr_time_ns() - start;
-    cr_loader_counts(b->loader, &b->counts);
-    b->counts = cr_load_counts_since(&b->counts, &before);
+    *wall_ns = cr_time_ns() - start;
+    cr_loader_counts(b->loader, counts);
+    *counts = cr_load_counts_since(counts, &before);
     return CR_OK;
+}
+
+/* Opens the device. With `auto`, a device that cannot be opened is no error: the CPU decodes. */
+static cr_status open_device(struct bench *b) {
+    enum cr_dtype   real;
+    const cr_status status = cr_session_device(b->config, false, &b->session.device, &real);
+    if (status == CR_OK || b->config->data.decode == CR_DECODE_GPU) return status;
+    cr_log(CR_LOG_WARN, "the CPU decodes all images: %s", cr_error_message());
+    cr_error_clear();
+    return CR_OK;
+}
+
+/* With data.decode, measures the same with the GPU, which has nothing else to do: it decodes all that it can. The
+ * loader stays open for time_waits. */
+static cr_status time_gpu(struct bench *b) {
+    struct cr_session       *s       = &b->session;
+    struct cr_loader_options options = b->options;
+    if (b->config->data.decode == CR_DECODE_CPU) return CR_OK;
+    s->config      = b->config;
+    s->state.batch = options.batch;
+    CR_TRY(open_device(b));
+    if (!s->device) return CR_OK;
+    options.memory = cr_session_loader_memory(s);
+    CR_TRY(cr_session_jpeg_open(s, b->dataset, &options));
+    if (!s->jpeg) return CR_OK;
+    cr_loader_close(b->loader);
+    b->loader = NULL;
+    CR_TRY(cr_loader_open(b->dataset, &options, &b->loader));
+    return time_batches(b, &b->gpu_counts, &b->gpu_ns);
 }
 
 static void sleep_until(int64_t ns) {
@@ -114,8 +130,9 @@ static const struct {
 
 /* What the report says. */
 struct rates {
-    int    workers;                              /* at least 1 */
-    double rate, per_core, bytes, verified, gpu; /* gpu: fraction of the images that the GPU decoded */
+    int    workers; /* at least 1 */
+    double rate, per_core, bytes, verified;
+    double gpu_rate, gpu_fraction; /* images/s with the GPU, and the fraction of the images that it decoded then */
     struct {
         double fraction; /* of the workers' time */
         double core;     /* images/s of one core that does nothing else; 0: too fast to measure */
@@ -139,7 +156,8 @@ static struct rates rates_of(const struct bench *b) {
     if (c->cpu_ns > 0) r.per_core = (double)c->images * 1e9 / (double)c->cpu_ns;
     /* a worker that the system delayed may have loaded no image */
     if (c->images) r.verified = (double)c->verified / (double)c->images;
-    if (c->images) r.gpu = (double)c->device / (double)c->images;
+    if (b->gpu_ns > 0) r.gpu_rate = (double)(b->steps * b->options.batch) * 1e9 / (double)b->gpu_ns;
+    if (b->gpu_counts.images) r.gpu_fraction = (double)b->gpu_counts.device / (double)b->gpu_counts.images;
     for (int i = 0; i < STAGES; i++) {
         r.stage[i].fraction = all > 0 ? (double)ns[i] / all : 0;
         r.stage[i].core     = each[i] > 0 ? 1 / each[i] : 0;
@@ -173,7 +191,10 @@ static void print_json(const struct bench *b, const struct rates *r, struct cr_t
     cr_json_put_fixed(&w, "bytes_per_image", r->bytes, 0);
     put_stages(b, r, &w);
     cr_json_put_fixed(&w, "verified_fraction", r->verified, 4);
-    cr_json_put_fixed(&w, "gpu_fraction", r->gpu, 4);
+    if (b->gpu_ns > 0) {
+        cr_json_put_fixed(&w, "gpu_images_per_s", r->gpu_rate, 1);
+        cr_json_put_fixed(&w, "gpu_fraction", r->gpu_fraction, 4);
+    }
     cr_json_put_int(&w, "size", b->options.prepare.size);
     cr_json_put_int(&w, "batch", b->options.batch);
     cr_json_put_int(&w, "steps", b->steps);
@@ -202,8 +223,9 @@ static void print_text(const struct bench *b, const struct rates *r, struct cr_t
                 r->rate, b->options.workers, b->options.workers == 1 ? "" : "s", r->rate / r->workers, r->per_core);
     cr_text_add(out, "%.1f MB/s, %.1f KB per image\n", r->rate * r->bytes * 1e-6, r->bytes * 1e-3);
     print_stages(b, r, out);
-    if (b->session.jpeg)
-        cr_text_add(out, "the GPU decoded %.1f %% of the images, the CPU %.1f %%\n", 100 * r->gpu, 100 * (1 - r->gpu));
+    if (b->gpu_ns > 0)
+        cr_text_add(out, "with the GPU: %.1f images/s; it decoded %.1f %% of the images, the CPU %.1f %%\n",
+                    r->gpu_rate, 100 * r->gpu_fraction, 100 * (1 - r->gpu_fraction));
     if (r->verified < 1)
         cr_text_add(out, "%.1f %% of the images were read for the first time and decoded completely\n",
                     100 * (1 - r->verified));
@@ -228,7 +250,8 @@ cr_status cr_bench_data(const struct cr_args *args) {
     cr_log(CR_LOG_INFO, "%s: %lld images, batch %lld, %s px, CPU level %s, %lld timed batches after %d warm-up batches",
            cr_word_data_kind(b.config->data.kind), (long long)cr_dataset_count(b.dataset), (long long)b.options.batch,
            size, cr_cpu_text(), (long long)b.steps, WARMUP + b.options.prefetch);
-    CR_TRY_OUT(time_batches(&b));
+    CR_TRY_OUT(time_batches(&b, &b.counts, &b.wall_ns));
+    CR_TRY_OUT(time_gpu(&b));
     if (b.trainer_speed) CR_TRY_OUT(time_waits(&b));
     const struct rates rates = rates_of(&b);
     (cr_args_has(args, CR_OPT_JSON) ? print_json : print_text)(&b, &rates, &text);

@@ -69,8 +69,9 @@ static cr_status open_model(struct plan *p, const struct cr_args *args, enum cr_
         CR_TRY(cr_session_open_cost_table(s, &options));
     else if (cr_args_has(args, CR_OPT_KERNEL_TIMES))
         CR_TRY(cr_cost_table_load(s->device, args->value[CR_OPT_KERNEL_TIMES], &s->cost_table));
-    cr_session_limit(s, 0);
+    CR_TRY(cr_prepare_from_config(c, CR_SPLIT_TRAIN, &s->prepare_train));
     s->state.batch = c->train.batch;
+    cr_session_limit(s, 0);
     return s->state.batch ? CR_OK : cr_session_find_batch(s, 0);
 }
 

@@ -9,7 +9,7 @@
 
 #include <jpeglib.h>
 
-enum { PIXELS_MAX = 1 << 24, BYTES_MAX = 1 << 26, BLOCK_BYTES_MAX = 256 /* 64 codes of 31 bits */ };
+enum { PIXELS_MAX = 1 << 24, BYTES_MAX = 1 << 24, BLOCK_BYTES_MAX = 256 /* 64 codes of 31 bits */ };
 
 bool cr_jpeg_unstuff(const uint8_t *from, size_t count, uint8_t *to, size_t *length) {
     const uint8_t *end = from + count;
@@ -31,6 +31,7 @@ bool cr_jpeg_unstuff(const uint8_t *from, size_t count, uint8_t *to, size_t *len
 /* Copies a code of the file. Returns false if it is no code, or one that libjpeg would refuse. */
 static bool copy_code(const JHUFF_TBL *table, bool dc, struct cr_jpeg_code *out) {
     int code = 0, symbols = 0;
+    memset(out, 0, sizeof *out);
     if (!table) return false;
     for (int length = 1; length <= 16; length++, code <<= 1) {
         code += table->bits[length];
@@ -73,14 +74,24 @@ static bool copy_tables(const struct jpeg_decompress_struct *jpeg, struct cr_jpe
     return true;
 }
 
+static size_t whole_bytes(size_t bytes) {
+    return (bytes + 2 * CR_JPEG_PADDING - 1) / CR_JPEG_PADDING * CR_JPEG_PADDING;
+}
+
 /* Takes room for `bytes` bytes and padding; SIZE_MAX: there is not enough. Any thread may call it. */
 static size_t take_room(struct cr_jpeg_data *data, size_t bytes) {
-    const size_t whole = (bytes + 2 * CR_JPEG_PADDING - 1) / CR_JPEG_PADDING * CR_JPEG_PADDING;
+    const size_t whole = whole_bytes(bytes);
     size_t       used  = atomic_load(&data->used);
     do
         if (whole > data->capacity - used) return SIZE_MAX;
     while (!atomic_compare_exchange_weak(&data->used, &used, used + whole));
     return used;
+}
+
+/* Gives the room back, unless another thread has taken room after it. */
+static void give_back(struct cr_jpeg_data *data, size_t at, size_t bytes) {
+    size_t end = at + whole_bytes(bytes);
+    (void)atomic_compare_exchange_strong(&data->used, &end, at);
 }
 
 bool cr_jpeg_scan_make(const struct cr_lazy_image *lazy, const int box[4], int min_side, struct cr_scratch *scratch,
@@ -94,10 +105,13 @@ bool cr_jpeg_scan_make(const struct cr_lazy_image *lazy, const int box[4], int m
     if (cr_jpeg_scale(box, min_side) > 1 || count > BYTES_MAX) return false;
     if ((int64_t)lazy->image.width * lazy->image.height > PIXELS_MAX || !copy_tables(jpeg, out)) return false;
     if ((at = take_room(data, count)) == SIZE_MAX) return false;
-    if (!cr_jpeg_unstuff(jpeg->src->next_input_byte, count, data->bytes + at, &length)) return false;
-    memset(data->bytes + at + length, 0, CR_JPEG_PADDING);
     /* More data than all blocks can have are no photo. The device would search them for codes. */
-    if (length / BLOCK_BYTES_MAX > (size_t)lazy->image.width * (size_t)lazy->image.height / 16 + 64) return false;
+    if (!cr_jpeg_unstuff(jpeg->src->next_input_byte, count, data->bytes + at, &length) ||
+        length / BLOCK_BYTES_MAX > (size_t)lazy->image.width * (size_t)lazy->image.height / 16 + 64) {
+        give_back(data, at, count);
+        return false;
+    }
+    memset(data->bytes + at + length, 0, CR_JPEG_PADDING);
     out->at         = (uint32_t)at;
     out->width      = (int32_t)jpeg->image_width;
     out->height     = (int32_t)jpeg->image_height;

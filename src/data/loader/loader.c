@@ -310,7 +310,7 @@ static bool is_finished(const struct cr_loader *loader, const struct slot *slot)
 
 static cr_status deliver_batch(struct cr_loader *loader, struct cr_batch *batch) {
     struct slot *slot = &loader->slots[loader->next_out % loader->n_slots];
-    cr_loader_share_places(loader);
+    cr_loader_balance_places(loader);
     CR_ASSERT(!slot->held); /* the consumer must release every batch before the ring returns to its slot */
     if (!loader->started) fill_inline(loader, slot);
     while (!is_finished(loader, slot)) pthread_cond_wait(&loader->ready, &loader->mutex);

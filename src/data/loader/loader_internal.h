@@ -92,9 +92,9 @@ void cr_loader_slot_open(struct cr_loader *loader, struct slot *slot, int64_t se
 CR_MUST cr_status cr_loader_fill_place(struct cr_loader *loader, struct slot *slot, int64_t at, bool device,
                                        struct cr_scratch *scratch);
 
-/* data/loader/device_places.c: with jpeg_shared, moves places of the next batches from the device to the workers while
+/* data/loader/device_places.c: with jpeg_auto, moves places of the next batches from the device to the workers while
  * all batches are ready, and back, faster, when the consumer has to wait. The caller holds the mutex. */
-void cr_loader_share_places(struct cr_loader *loader);
+void cr_loader_balance_places(struct cr_loader *loader);
 
 /* Adds the counts of a worker to `sum` and sets them to 0. part->other_ns is the total time of the worker on input;
  * the times of the single stages are subtracted. */

@@ -143,8 +143,7 @@ cr_status cr_loader_fill_place(struct cr_loader *loader, struct slot *slot, int6
             max_replacements     = CR_MIN(loader->count, UNREADABLE_MAX);
     const struct cr_jpeg_job job = {&slot->jpeg, slot->scans ? slot->scans + at : NULL};
     if (job.scan) job.scan->bytes = 0;
-    device = device && job.scan && at < slot->device_places && !cr_prepare_colours(&prep) &&
-             !(atomic_load_explicit(&loader->refused[sample / 8], memory_order_relaxed) >> (sample % 8) & 1);
+    device = device && job.scan && at < slot->device_places && !cr_prepare_colours(&prep);
     if (sample < 0) {
         fill_black(&prep, image, label);
         return CR_OK;
@@ -155,7 +154,10 @@ cr_status cr_loader_fill_place(struct cr_loader *loader, struct slot *slot, int6
         cr_prepare_mix(&prep, loader->options.seed, draw, sample, at, loader->options.batch,
                        slot->mixes + CR_MIX_NUMBERS * at);
     for (int64_t step = 1;; step++) {
-        cr_status status = load_sample(loader, scratch, draw, sample, &prep, image, label, box, device ? &job : NULL);
+        const bool refused =
+            device && atomic_load_explicit(&loader->refused[sample / 8], memory_order_relaxed) >> (sample % 8) & 1;
+        cr_status status =
+            load_sample(loader, scratch, draw, sample, &prep, image, label, box, device && !refused ? &job : NULL);
         cr_scratch_release(scratch);
         if (status != CR_OK) status = cr_dataset_check_used(loader->dataset, status);
         if (job.scan) slot->scan_samples[at] = sample;
