@@ -353,6 +353,8 @@ part_profile() {
     done
 }
 
+# shellcheck source=scripts/gpu/loading.sh
+. "$(dirname "${BASH_SOURCE[0]}")/loading.sh"
 # shellcheck source=scripts/gpu/memory.sh
 . "$(dirname "${BASH_SOURCE[0]}")/memory.sh"
 # shellcheck source=scripts/gpu/ranks.sh

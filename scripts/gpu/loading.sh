@@ -1,0 +1,74 @@
+# loading.sh: the part `loading` of scripts/gpu-check.sh: the speed of training on JPEG photos, as a fraction of the speed on synthetic images, by
+# number of cores and by who decodes (docs/experiments/loading.md). Sourced by parts.sh.
+#
+#   CRESNET_JPEGS   folder of JPEG photos (.gpu/jpegs); they are linked to 25,600 names in 1,000 classes
+#   LOADING_CORES   numbers of cores ("16 8 4")
+#   LOADING_TORCH   no: without PyTorch (tests/tools/torch_loading.py)
+
+# Links the photos into $WORK/jpegs/train and /val, each name once.
+link_photos() {
+    python3 - "$CRESNET_JPEGS" "$WORK/jpegs" <<'PY'
+import os, sys
+photos = sorted(f.path for f in os.scandir(sys.argv[1]) if f.name.lower().endswith((".jpg", ".jpeg")))
+for split, images in (("train", 25600), ("val", 1000)):
+    for k in range(1000):
+        os.makedirs("%s/%s/c%03d" % (sys.argv[2], split, k), exist_ok=True)
+    for i in range(images):
+        name = "%s/%s/c%03d/%05d.jpeg" % (sys.argv[2], split, i % 1000, i)
+        if not os.path.lexists(name):
+            os.symlink(os.path.abspath(photos[i % len(photos)]), name)
+for photo in photos:  # into the page cache
+    open(photo, "rb").read()
+print(len(photos), "photos")
+PY
+}
+
+# rate_of NAME CORES KEY=VALUE...: the median of the logged rates after the first 60 steps of a short training that is bound to the first CORES
+# processors; 0 if it failed. The last loss goes to $WORK/loss-NAME.txt.
+rate_of() {
+    local name=$1 cores=$2 run=$WORK/loading
+    shift 2
+    rm -rf "$run"
+    taskset -c "0-$((cores - 1))" "$bin" train configs/resnet50.ini "$(device_option)" train.precision=fp16 train.log_every=30 train.steps="${LOADING_STEPS:-210}" \
+        train.eval_every=0 data.workers="$cores" -q -o "$run" "$@" >&2 || { echo 0; return; }
+    python3 - "$run/log.jsonl" "$WORK/loss-$name.txt" <<'PY'
+import json, statistics, sys
+lines = [json.loads(l) for l in open(sys.argv[1])]
+train = [l for l in lines if l["event"] == "train"]
+open(sys.argv[2], "w").write("%s %s\n" % (train[-1]["step"], train[-1]["loss"]))
+print("%.0f" % statistics.median(l["images_per_s"] for l in train if l["step"] > 60 or len(train) < 4))
+PY
+}
+
+# loading_row NAME CORES SYNTHETIC KEY=VALUE...
+loading_row() {
+    local name=$1 cores=$2 whole=$3 rate
+    shift 3
+    rate=$(rate_of "$name" "$cores" "$@")
+    row INFO "$name" "$rate img/s, $((100 * rate / (whole > 0 ? whole : 1))) % of synthetic"
+}
+
+part_loading() {
+    local cores whole python files=$WORK/jpegs packed=$WORK/jpegs-256
+    CRESNET_JPEGS=${CRESNET_JPEGS:-.gpu/jpegs}
+    ls "$CRESNET_JPEGS"/*.[jJ]*[gG] >/dev/null 2>&1 || { row SKIP "training on photos" "no photos in $CRESNET_JPEGS"; return; }
+    gpu || { row SKIP "training on photos" "no GPU"; return; }
+    link_photos
+    whole=$(rate_of synthetic 16 data.kind=synthetic data.train_images=25600 data.val_images=256)
+    row INFO "synthetic images" "$whole img/s"
+    for cores in ${LOADING_CORES:-16 8 4}; do
+        loading_row "folder, $cores cores, cpu" "$cores" "$whole" data.root="$files" data.decode=cpu
+        loading_row "folder, $cores cores, auto" "$cores" "$whole" data.root="$files" data.decode=auto
+        loading_row "folder, $cores cores, gpu" "$cores" "$whole" data.root="$files" data.decode=gpu
+    done
+    verdict "$([ "$(sort -u "$WORK"/loss-folder*.txt | wc -l)" = 1 ]; echo $?)" "the same losses whoever decodes" "$(sort -u "$WORK"/loss-folder*.txt | paste -sd' ')"
+    "$bin" data pack configs/resnet50.ini "$packed" data.root="$files" --jpeg=256 --force -j "$(nproc)" >&2
+    loading_row "packed --jpeg=256, 8 cores, cpu" 8 "$whole" data.kind=packed data.root="$packed" data.decode=cpu
+    loading_row "packed --jpeg=256, 8 cores, auto" 8 "$whole" data.kind=packed data.root="$packed" data.decode=auto
+    loading_row "packed --jpeg=256, 4 cores, auto" 4 "$whole" data.kind=packed data.root="$packed" data.decode=auto
+    whole=$(LOADING_STEPS=400 rate_of synthetic 16 model.arch=resnet18 data.kind=synthetic data.train_images=25600 data.val_images=256)
+    LOADING_STEPS=400 loading_row "ResNet-18, packed --jpeg=256, 16 cores, auto" 16 "$whole" model.arch=resnet18 data.kind=packed data.root="$packed" data.decode=auto
+    LOADING_STEPS=400 loading_row "ResNet-18, folder, 16 cores, gpu" 16 "$whole" model.arch=resnet18 data.root="$files" data.decode=gpu
+    [ "${LOADING_TORCH:-yes}" = no ] || ! python=$(python_with_torch) ||
+        "$python" tests/tools/torch_loading.py "$files" | tee /dev/stderr | while read -r name rate rest; do row INFO "PyTorch, $name" "$rate $rest"; done
+}
