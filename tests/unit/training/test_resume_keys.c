@@ -5,12 +5,14 @@
 #include "tests/harness/train_support.h"
 
 #include <string.h>
+#include <unistd.h>
 
 static struct run r;
 
 /* Images of files or of shapes have a size of their own; those of `synthetic` have that of the evaluation. */
 static void prepare_shapes(void) {
     prepare(&r);
+    REQUIRE(chdir(r.dir) == 0); /* the images of data.root=elsewhere are drawn there */
     give(&r, "data.kind=shapes");
     give(&r, "model.classes=10");
     give(&r, "data.val_images=10");
@@ -24,10 +26,19 @@ static const char *name_of(const struct cr_key *key, char name[96]) {
 /* ---- keys that may change ---- */
 
 /* Another value for each key that decides evaluation or this host alone. */
-static const char *const harmless[] = {"data.eval_resize=10", "data.eval_crop=8",    "data.tta=flip",
-                                       "data.val_images=20",  "train.eval_batch=2",  "train.final_tta=flip",
-                                       "data.workers=0",      "data.prefetch=1",     "train.gpu=1",
-                                       "train.threads=2",     "data.root=elsewhere", "model.weights=elsewhere.pth"};
+static const char *const harmless[] = {"data.eval_resize=10",
+                                       "data.eval_crop=8",
+                                       "data.tta=flip",
+                                       "data.val_images=20",
+                                       "train.eval_batch=2",
+                                       "train.final_tta=flip",
+                                       "data.workers=0",
+                                       "data.prefetch=1",
+                                       "train.gpu=1",
+                                       "data.decode=auto",
+                                       "train.threads=2",
+                                       "data.root=elsewhere",
+                                       "model.weights=elsewhere.pth"};
 
 /* Of these keys, the folder is where the run is found, and the teacher is compared by its weights. */
 static bool is_special(const char *name) {
