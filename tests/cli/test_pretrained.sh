@@ -118,7 +118,7 @@ holds "what was received stays" test -s "cache-cut/weights/$file.part"
 is "four attempts" "$(requests cut)" 4
 has "a server that sends nothing" "$(cat stall1.err)" "sent nothing for 2 s"
 wait $dripping $steady
-got drip 1 "sent less than 1 kB/s for 1 s" "https_proxy"; is "dripping: four attempts" "$(requests drip)" 4
+got drip 1 "sent less than 1 kB/s for 1 s" "https_proxy"; is "dripping: four attempts" "$(grep -c "attempt [234] of 4" drip.err)" 3 # on a busy machine one may not get as far as a request
 got steady 1 "not downloaded in the time of CRESNET_DOWNLOAD_MAX_TIME"; is "the time is that of all attempts" "$(requests steady)" 1
 holds "what came is kept" test -s "cache-steady/weights/$file.part"
 

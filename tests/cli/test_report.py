@@ -276,11 +276,14 @@ def check_waiting():
     lines = [line for line in log_of("waits") if line["event"] == "data_wait"]
     last = lines[-1] if lines else {}
     check("waiting", ran.returncode == 0 and lines and all(line["fraction"] > 0.05 for line in lines), (ran.stderr[-500:], lines))
-    check("what is short is decoding", re.fullmatch(r"decoding needs [0-9.]+ of [0-9.]+ (cores|workers) at [0-9]+ images/s, there (is|are) [0-9]+: .+", last.get("hint", "")), last)
+    # Which stage takes most depends on the build and on the processor: the hint names the one with the largest need.
+    stages = {"read": "reading", "decode": "decoding", "resize": "resizing", "copy": "copying"}
+    most = stages[max(stages, key=lambda stage: last.get(stage, 0))]
+    check("the hint is about the largest need", re.fullmatch(most + r" needs [0-9.]+ of [0-9.]+ (cores|workers) at [0-9]+ images/s, there (is|are) [0-9]+: .+", last.get("hint", "")), last)
     speeds = [line["images_per_s"] for line in log_of("waits") if line["event"] == "train"]
     speed = len(speeds) / sum(1 / s for s in speeds)  # of the whole run: each line is one step
-    check("the need is more than the speed", last["needed_images_per_s"] > speed and last["decode"] > last["resize"], (last, speed))
-    check("said once", len(said) == 1 and said[0].endswith(lines[0]["hint"]), said)
+    check("the need is more than the speed", last["needed_images_per_s"] > speed, (last, speed))
+    check("said once", said and said[0].endswith(lines[0]["hint"]) and len({line.split()[4] for line in said}) == len(said), said)
     ran = cresnet("report", "waits", "--no-eval", "-q")
     check("the page says it", "Training waits for images: " + last["hint"] in page_of("waits/report.html").text, ran.stderr)
     ran = cresnet("train", "--resume", "waits", "--epochs", "61", "-q")
