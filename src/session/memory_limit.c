@@ -258,8 +258,8 @@ cr_status cr_session_limit_missed(const struct cr_session *s, size_t need) {
     if (s->state.memory_limit)
         limit = CR_MIN(s->state.memory_limit, needed_bytes); /* may be less than the libraries need */
     if (s->overhead_bytes)
-        snprintf(details, sizeof details, " (%.0f of them for libraries%s)", cr_mib(s->overhead_bytes),
-                 s->model.ranks > 1 ? " and NCCL" : "");
+        snprintf(details, sizeof details, " (%.0f of them for libraries%s%s)", cr_mib(s->overhead_bytes),
+                 s->model.ranks > 1 ? " and NCCL" : "", cr_session_jpeg_bytes(s) ? " and decoding" : "");
     const cr_status status = cr_config_fail(
         c, "memory.limit", "the run needs %.1f MiB%s, %.1f more than the limit%s: %s, or %s", cr_mib(needed_bytes),
         details, cr_mib(needed_bytes - limit), with, instead, text.data ? text.data : "");

@@ -94,6 +94,10 @@ if plans_for_gpus; then
     for precision in fp16 fp32; do
         run plan tiny.ini --target h200 train.precision=$precision; expect "plan --target, $precision" 0 "target NVIDIA H200" "of the GPU's 143771 MiB" "roofline"
     done
+    photos="data.kind=folder data.root=none data.train_images=0 data.val_images=0 data.crop=random_resized -b 64 memory.limit=2GiB" # 9.6 MiB of data, 96 of work area
+    run plan tiny.ini --target h200 $photos data.decode=auto; expect "plan of photos" 0 "of which 112.0 MiB for libraries:"
+    run plan tiny.ini --target h200 $photos data.decode=gpu; expect "plan with a decoder" 0 "MiB for libraries and decoding:"
+    mib=$(sed -n 's/.*of which \([0-9]*\)\.[0-9]* MiB.*/\1/p' stdout); holds "its memory counts ($mib MiB)" [ "$((mib - 112))" -ge 105 -a "$((mib - 112))" -le 110 ]
     run plan tiny.ini --target a100 --json -q; expect "plan --target --json" 0 '"device": "NVIDIA A100' '"plan_ms"'
     holds "plan --target --json" json_lines
     run plan tiny.ini --target h200 --kernel-times tiny.ini; expect "plan --kernel-times of another file" 1 "tiny.ini: its first line is not"

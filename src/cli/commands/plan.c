@@ -147,8 +147,9 @@ static void print_fit(struct plan *p, struct cr_text *out) {
     if (!p->session.limit) return;
     cr_text_add(out, "limit %.1f MiB", cr_mib(p->session.limit + p->session.overhead_bytes));
     if (p->session.overhead_bytes)
-        cr_text_add(out, ", of which %.1f MiB for libraries%s", cr_mib(p->session.overhead_bytes),
-                    p->session.model.ranks > 1 ? " and NCCL" : "");
+        cr_text_add(out, ", of which %.1f MiB for libraries%s%s", cr_mib(p->session.overhead_bytes),
+                    p->session.model.ranks > 1 ? " and NCCL" : "",
+                    cr_session_jpeg_bytes(&p->session) ? " and decoding" : "");
     cr_text_add(out, ": ");
     const size_t before = out->length;
     cr_session_fit_text(&p->session, out);
