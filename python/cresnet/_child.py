@@ -33,15 +33,15 @@ def program() -> str:
 
 
 class Child:
-    """One command of the program. It has a session of its own, so that Ctrl-C in a terminal reaches Python alone, and gets SIGTERM when the
-    thread that started it ends or Python dies. Its output goes to unnamed files: it never waits for Python to read, nor loses a checkpoint to a
-    pipe that nobody reads any more. Only one thread calls its methods, but for stop()."""
+    """One command of the program. It has a session of its own, so that Ctrl-C in a terminal reaches Python alone, and is stopped when the
+    thread that started it ends or Python dies (_launch.py). Its output goes to unnamed files, which never make it wait for Python. Only one
+    thread calls its methods, but for stop()."""
 
     def __init__(self, arguments: Sequence[str]) -> None:
         self._name = "cresnet " + arguments[0]
+        command = [program(), *arguments]
         self._errors, self._output = tempfile.TemporaryFile(), tempfile.TemporaryFile()
         self._read, self.stopping = 0, False
-        command = [program(), *arguments]
         if sys.executable:  # empty in some programs that embed Python
             command = [sys.executable, "-I", "-S", _LAUNCH, str(os.getpid()), *command]
         self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=self._output, stderr=self._errors,
@@ -69,7 +69,7 @@ class Child:
     def close(self) -> None:
         """Kills the command if it runs, reaps it, and frees its files."""
         if self._process.poll() is None:
-            self._process.kill()
+            os.killpg(self._process.pid, signal.SIGKILL)  # _launch.py and the program
             self._process.wait()
         self._errors.close()
         self._output.close()

@@ -5,8 +5,10 @@ import csv
 import importlib
 import inspect
 import os
+import shutil
 import sys
 import tempfile
+import weakref
 from collections.abc import Iterable, Mapping
 from typing import Any, Optional, Union
 
@@ -59,7 +61,7 @@ class Classifier:
 
     def __repr__(self) -> str:
         defaults = inspect.signature(type(self).__init__).parameters
-        changed = (f"{name}={value!r}" for name, value in self.get_params().items() if value is not defaults[name].default)
+        changed = (f"{name}={value!r}" for name, value in self.get_params().items() if repr(value) != repr(defaults[name].default))
         return f"Classifier({', '.join(changed)})"
 
     def __sklearn_tags__(self) -> Any:
@@ -86,14 +88,13 @@ class Classifier:
         if len(classes) < 2:
             raise ValueError(f"y has {len(classes)} class: at least 2 are needed")
         self._free()
-        scratch = tempfile.TemporaryDirectory(prefix="cresnet-")
         with tempfile.TemporaryDirectory(prefix="cresnet-data-") as data:
             keys = self._write(data, samples, codes, _class_names(classes), validation, list(classes))
             run = train(os.path.join(data, "classifier.ini"), progress=self.progress, **keys,
-                        output=os.path.join(scratch.name, "run") if self.output is None else self.output)
+                        output=self._new_run() if self.output is None else self.output)
         with open(os.path.join(run.path, "last", "classes.txt"), encoding="utf-8") as file:
             names = file.read().splitlines()
-        self._scratch, self.run_, self.classes_ = scratch, run, classes
+        self.run_, self.classes_ = run, classes
         self._order = [names.index(name) for name in _class_names(classes)]
         return self
 
@@ -116,7 +117,7 @@ class Classifier:
             given = [(samples[i], names[codes[i]]) for i in range(len(samples))]
             _write_list(os.path.join(data, "train.csv"), [given[i] for i in np.flatnonzero(kept)])
             _write_list(os.path.join(data, "val.csv"), [given[i] for i in np.flatnonzero(held)] if validation is None else
-                        [(path, names[classes.index(name)]) for path, name in zip(*validation)])
+                        [(os.path.abspath(path), names[classes.index(name)]) for path, name in zip(*validation)])
         with open(os.path.join(data, "classifier.ini"), "w", encoding="utf-8") as file:
             file.write("[optim]\nweight_decay = 0.0005\n[schedule]\nkind = cosine\n")
         keys |= {"model_arch": self.arch, "train_log_every": 10, "train_tensorboard": False,
@@ -171,8 +172,17 @@ class Classifier:
             raise ArgumentError(text, "argument")
 
     def _free(self) -> None:
+        """Forgets an earlier fit()."""
+        if hasattr(self, "_scratch"):
+            self._scratch()
         for name in ("_model", "_scratch", "run_", "classes_", "_order"):
             self.__dict__.pop(name, None)
+
+    def _new_run(self) -> str:
+        """A run folder that is removed with this object."""
+        folder = tempfile.mkdtemp(prefix="cresnet-")
+        self._scratch = weakref.finalize(self, shutil.rmtree, folder, True)
+        return os.path.join(folder, "run")
 
     def __getstate__(self) -> dict[str, Any]:
         """With the files of the checkpoint, so that a pickled classifier needs no run folder."""
@@ -188,15 +198,15 @@ class Classifier:
         files, checkpoint = state.get("_files"), state.get("_checkpoint")
         self.__dict__.update({name: value for name, value in state.items() if name not in ("_files", "_checkpoint")})
         if files is not None:
-            self._scratch = tempfile.TemporaryDirectory(prefix="cresnet-")
-            folder = os.path.join(self._scratch.name, "run", checkpoint or "")
+            run = self._new_run()
+            folder = os.path.join(run, checkpoint or "")
             os.makedirs(folder)
             for name, content in files.items():
                 with open(os.path.join(folder, name), "wb") as file:
                     file.write(content)
             for link in ("best", "last"):
-                os.symlink(checkpoint or "", os.path.join(self._scratch.name, "run", link))
-            self.run_ = Run(os.path.join(self._scratch.name, "run"))
+                os.symlink(checkpoint or "", os.path.join(run, link))
+            self.run_ = Run(run)
 
 
 def _content(path: str) -> bytes:
