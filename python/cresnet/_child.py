@@ -35,7 +35,7 @@ def program() -> str:
 class Child:
     """One command of the program. It has a session of its own, so that Ctrl-C in a terminal reaches Python alone, and is stopped when the
     thread that started it ends or Python dies (_launch.py). Its output goes to unnamed files, which never make it wait for Python. Only one
-    thread calls its methods, but for stop()."""
+    thread calls its methods, but for stop() and kill()."""
 
     def __init__(self, arguments: Sequence[str]) -> None:
         self._name = "cresnet " + arguments[0]
@@ -66,11 +66,15 @@ class Child:
             self.stopping = True
             self._process.send_signal(signal.SIGTERM)
 
+    def kill(self) -> None:
+        """Ends the command at once, and _launch.py with it."""
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+
     def close(self) -> None:
         """Kills the command if it runs, reaps it, and frees its files."""
-        if self._process.poll() is None:
-            os.killpg(self._process.pid, signal.SIGKILL)  # _launch.py and the program
-            self._process.wait()
+        self.kill()
+        self._process.wait()
         self._errors.close()
         self._output.close()
 

@@ -105,13 +105,18 @@ class Run:
             child.stop()
 
     def wait(self, timeout: Optional[float] = None) -> Run:
-        """Waits for the end of the training and raises its error. Ctrl-C stops the training first."""
+        """Waits for the end of the training and raises its error. Ctrl-C stops the training first; a second one ends it at once."""
         try:
             if not self._ended.wait(timeout):
                 raise TimeoutError(f"the run in {self.path} has not ended within {timeout} s")
         except KeyboardInterrupt:
             self.stop()
-            self._ended.wait()
+            try:
+                self._ended.wait()
+            except KeyboardInterrupt:
+                if self._child is not None:
+                    self._child.kill()
+                self._ended.wait()
             raise
         if self._error is not None:
             raise self._error

@@ -168,6 +168,14 @@ class Training(unittest.TestCase):
         threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
         self.assertRaises(KeyboardInterrupt, run.wait)
         self.assertEqual(run.events[-1]["event"], "stopped")
+        run = quick("twice", wait=False, **{"steps": 0, **LONG})
+        until(lambda: run.history.get("step"))
+        waiting = run._ended.wait
+        with mock.patch.object(run._ended, "wait", side_effect=[KeyboardInterrupt, KeyboardInterrupt, True]), \
+                mock.patch.object(run, "stop"), self.assertRaises(KeyboardInterrupt):
+            run.wait()
+        waiting()
+        self.assertEqual((run._error.status, run.events[-1]["event"] != "stopped"), ("killed", True))
         with mock.patch.object(_child.Child, "wait", side_effect=KeyboardInterrupt), self.assertRaises(KeyboardInterrupt):
             quick("pressed3")  # twice: ended at once
         with mock.patch.object(_child.Child, "wait", side_effect=KeyboardInterrupt), self.assertRaises(KeyboardInterrupt):
