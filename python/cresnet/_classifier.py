@@ -231,9 +231,10 @@ def _samples(X: Any) -> Union[npt.NDArray[np.uint8], list[str]]:
 
 def _listed(folder: PathLike) -> tuple[list[str], list[str]]:
     """The images of a folder with a folder for each class, and their classes."""
-    found = [(os.path.join(place, name), os.path.relpath(place, folder).split(os.sep)[0])
-             for place, _, names in sorted(os.walk(folder, followlinks=True)) for name in sorted(names)
-             if name.lower().endswith(_SUFFIXES) and not os.path.samefile(place, folder)]
+    classes = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
+    found = [(os.path.join(place, name), label) for label in classes
+             for place, _, names in sorted(os.walk(os.path.join(folder, label), followlinks=True)) for name in sorted(names)
+             if name.lower().endswith(_SUFFIXES)]
     if not found:
         raise ArgumentError(f"{os.fspath(folder)}: no images in folders, one folder for each class", "argument")
     return [path for path, _ in found], [name for _, name in found]
