@@ -53,7 +53,9 @@ write_basic_package_version_file(${PROJECT_BINARY_DIR}/cresnet-config-version.cm
 install(TARGETS libcresnet LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(FILES include/cresnet.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(DIRECTORY examples DESTINATION ${CMAKE_INSTALL_DOCDIR} FILES_MATCHING PATTERN "*.c" PATTERN "*.cpp" PATTERN "*.py")
-install(FILES python/cresnet.py python/pyproject.toml python/README.md DESTINATION ${CMAKE_INSTALL_DATADIR}/cresnet/python)
+install(FILES python/pyproject.toml python/README.md DESTINATION ${CMAKE_INSTALL_DATADIR}/cresnet/python)
+install(DIRECTORY python/cresnet DESTINATION ${CMAKE_INSTALL_DATADIR}/cresnet/python FILES_MATCHING PATTERN "*.py" PATTERN "py.typed"
+        PATTERN "__pycache__" EXCLUDE)
 install(FILES ${PROJECT_BINARY_DIR}/cresnet.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 install(FILES ${PROJECT_BINARY_DIR}/cresnet-config.cmake ${PROJECT_BINARY_DIR}/cresnet-config-version.cmake
         DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/cresnet)

@@ -35,7 +35,7 @@ esac
 doc=$prefix/share/doc/cresnet
 for file in README.md docs/reference/config.md copyright examples/classify.c examples/features.cpp examples/classify.py; do holds "documentation" test -s "$doc/$file"; done
 
-for file in cresnet.py pyproject.toml README.md; do holds "the Python module" test -s "$prefix/share/cresnet/python/$file"; done
+for file in cresnet/__init__.py cresnet/py.typed pyproject.toml README.md; do holds "the Python package" test -f "$prefix/share/cresnet/python/$file"; done
 if with_numpy=$(python_with numpy); then
     is "the installed module" "$(PYTHONPATH=$prefix/share/cresnet/python PYTHONDONTWRITEBYTECODE=1 LD_LIBRARY_PATH=$(dirname "$(find "$prefix" -name libcresnet.so | head -1)") \
         "$with_numpy" -c 'import cresnet; print(cresnet.version())' 2>&1)" "$(cresnet --version | awk '/^cresnet / { print $2 }')"

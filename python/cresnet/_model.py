@@ -1,155 +1,28 @@
-"""Classifies images with networks that cresnet trained, pruned or imported.
-
-    import cresnet
-    with cresnet.Model("checkpoints/flowers", max_batch=8) as model:
-        result = model.classify_files(["rose.jpg", "tulip.jpg"], top=3)
-        print(model.class_name(result.labels[0, 0]), result.probabilities[0, 0])
-
-The module calls the shared library libcresnet.so through ctypes. CRESNET_LIBRARY names another file of it. Arrays are NumPy arrays.
-"""
+"""cresnet._model: opens and asks networks through the shared library. See the package's help."""
 from __future__ import annotations
 
 import contextlib
 import ctypes
 import operator
 import os
-import re
 import threading
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Callable, Iterable, NoReturn, Optional, Union
+from typing import Callable, NoReturn, Optional, Union
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["CresnetError", "Info", "Model", "Result", "memory_needed", "version"]
-__version__ = "0.4.0"
+from ._errors import PathLike
+from ._library import INTERRUPT, LOG, Encoded, Error, Image, InfoStruct, Memory, Options, Output, Tensor, check_library, lib
 
-PathLike = Union[str, "os.PathLike[str]"]
 LogFunction = Callable[[int, str], None]
-_LOG = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p)
-_INTERRUPT = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
-STATUS = ("ok", "argument", "configuration", "input/output", "format", "memory", "device", "not finite", "broken")
 
-
-class CresnetError(RuntimeError):
-    """An error of the library. `status` is one of STATUS."""
-
-    def __init__(self, status: int, text: str) -> None:
-        super().__init__(text)
-        self.status = STATUS[status] if 0 <= status < len(STATUS) else "unknown"
-
-
-class _Error(ctypes.Structure):
-    _fields_ = [("status", ctypes.c_int), ("text", ctypes.c_char * 1024)]
-
-
-class _Options(ctypes.Structure):
-    _fields_ = [("size", ctypes.c_size_t), ("device", ctypes.c_char_p), ("precision", ctypes.c_char_p),
-                ("max_batch", ctypes.c_int), ("threads", ctypes.c_int), ("features", ctypes.c_int),
-                ("f32_tensors", ctypes.c_int), ("config", ctypes.c_char_p), ("settings", ctypes.POINTER(ctypes.c_char_p)),
-                ("setting_count", ctypes.c_int), ("log", _LOG), ("log_context", ctypes.c_void_p), ("interrupt", _INTERRUPT),
-                ("interrupt_context", ctypes.c_void_p)]
-
-
-class _Memory(ctypes.Structure):
-    _fields_ = [("device_bytes", ctypes.c_uint64), ("host_bytes", ctypes.c_uint64)]
-
-
-class _Info(ctypes.Structure):
-    _fields_ = [("size", ctypes.c_size_t), ("classes", ctypes.c_int), ("features", ctypes.c_int), ("image_size", ctypes.c_int),
-                ("resize", ctypes.c_int), ("max_batch", ctypes.c_int), ("mean", ctypes.c_float * 3), ("std", ctypes.c_float * 3),
-                ("network", ctypes.c_char_p), ("weights", ctypes.c_char_p), ("device", ctypes.c_char_p),
-                ("precision", ctypes.c_char_p), ("memory", _Memory), ("image_width", ctypes.c_int), ("multi_label", ctypes.c_int),
-                ("channels", ctypes.c_int), ("bits", ctypes.c_int), ("mean4", ctypes.c_float), ("std4", ctypes.c_float)]
-
-
-class _Image(ctypes.Structure):
-    _fields_ = [("pixels", ctypes.c_void_p), ("width", ctypes.c_int), ("height", ctypes.c_int), ("stride", ctypes.c_size_t)]
-
-
-class _Encoded(ctypes.Structure):
-    _fields_ = [("bytes", ctypes.c_char_p), ("count", ctypes.c_size_t)]
-
-
-class _Tensor(ctypes.Structure):
-    _fields_ = [("data", ctypes.c_void_p), ("type", ctypes.c_int), ("layout", ctypes.c_int), ("count", ctypes.c_int),
-                ("on_device", ctypes.c_int), ("stream", ctypes.c_void_p)]
-
-
-class _Output(ctypes.Structure):
-    _fields_ = [("size", ctypes.c_size_t), ("top", ctypes.c_int), ("labels", ctypes.c_void_p), ("probabilities", ctypes.c_void_p),
-                ("logits", ctypes.c_void_p), ("features", ctypes.c_void_p), ("image_errors", ctypes.c_void_p)]
-
-
-_library: Optional[ctypes.CDLL] = None
-_FUNCTIONS = {  # name: (result, arguments)
-    "cresnet_version": (ctypes.c_char_p, []),
-    "cresnet_options_init": (None, [ctypes.POINTER(_Options)]),
-    "cresnet_output_init": (None, [ctypes.POINTER(_Output)]),
-    "cresnet_open": (ctypes.c_int, [ctypes.c_char_p, ctypes.POINTER(_Options), ctypes.POINTER(ctypes.c_void_p),
-                                    ctypes.POINTER(_Error)]),
-    "cresnet_close": (None, [ctypes.c_void_p]),
-    "cresnet_memory_needed": (ctypes.c_int, [ctypes.c_char_p, ctypes.POINTER(_Options), ctypes.POINTER(_Memory),
-                                             ctypes.POINTER(_Error)]),
-    "cresnet_get_info": (ctypes.c_int, [ctypes.c_void_p, ctypes.POINTER(_Info)]),
-    "cresnet_class_name": (ctypes.c_char_p, [ctypes.c_void_p, ctypes.c_int]),
-    "cresnet_threshold": (ctypes.c_double, [ctypes.c_void_p, ctypes.c_int]),
-    "cresnet_classify_images": (ctypes.c_int, [ctypes.c_void_p, ctypes.POINTER(_Image), ctypes.c_int, ctypes.POINTER(_Output),
-                                               ctypes.POINTER(_Error)]),
-    "cresnet_classify_encoded": (ctypes.c_int, [ctypes.c_void_p, ctypes.POINTER(_Encoded), ctypes.c_int,
-                                                ctypes.POINTER(_Output), ctypes.POINTER(_Error)]),
-    "cresnet_classify_files": (ctypes.c_int, [ctypes.c_void_p, ctypes.POINTER(ctypes.c_char_p), ctypes.c_int,
-                                              ctypes.POINTER(_Output), ctypes.POINTER(_Error)]),
-    "cresnet_classify_tensor": (ctypes.c_int, [ctypes.c_void_p, ctypes.POINTER(_Tensor), ctypes.POINTER(_Output),
-                                               ctypes.POINTER(_Error)]),
-}
-
-
-def _lib() -> ctypes.CDLL:
-    global _library
-    if _library is None:
-        name = os.environ.get("CRESNET_LIBRARY") or "libcresnet.so." + __version__.rpartition(".")[0]
-        try:
-            library = ctypes.CDLL(name)
-        except OSError as error:
-            raise ImportError(f"{name} cannot be loaded ({error}): install cresnet, or set CRESNET_LIBRARY to the file "
-                              "libcresnet.so of a build") from error
-        for function, (result, arguments) in _FUNCTIONS.items():
-            if not hasattr(library, function):
-                raise ImportError(f"{name} has no function {function}: it is no libcresnet, or one of another version than "
-                                  f"{__version__}")
-            getattr(library, function).restype = result
-            getattr(library, function).argtypes = arguments
-        _library = library
-    return _library
-
-
-def version() -> str:
-    """The version of the shared library."""
-    return str(_lib().cresnet_version().decode())
-
-
-def _words(text: str) -> str:
-    """An error of the library in the words of this module: "options.features = 1" of C is "features=True" here."""
-    for pattern, here in ((r"options(?:: \[train\] |\.)(device|precision) = (\w+(?::\d+)?)", r'\1="\2"'), (r"options: ", "settings: "),
-                          (r"options\.(features|f32_tensors) = 1\b", r"\1=True"), (r"options\.(\w+) = ", r"\1="),
-                          (r"options\.(\w+)", r"\1"), (r"output\.features", "features=True"),
-                          (r"a path or NULL", "a path or None")):
-        text = re.sub(r"(?<![\w./-])" + pattern, here, text)
-    return text
-
-
-def _check(status: int, error: _Error) -> None:
-    if status != 0:
-        raise CresnetError(status, _words(error.text.decode(errors="replace")))
-
-
-def _call_interruptible(options: _Options, function: Callable[..., int], *arguments: object) -> int:
+def _call_interruptible(options: Options, function: Callable[..., int], *arguments: object) -> int:
     """Calls a function that may download weights; Ctrl-C ends it within about a second."""
     stop = threading.Event()
-    options.interrupt = _INTERRUPT(lambda context: stop.is_set())
+    options.interrupt = INTERRUPT(lambda context: stop.is_set())
     with ThreadPoolExecutor(1) as pool:
         call = pool.submit(function, *arguments)
         try:
@@ -215,7 +88,7 @@ def _int(name: str, value: int) -> int:
 
 
 def _make_options(device: str, precision: str, max_batch: int, threads: int, features: bool, f32_tensors: bool,
-                  config: Optional[PathLike], settings: Optional[Mapping[str, object]], log: Optional[LogFunction]) -> _Options:
+                  config: Optional[PathLike], settings: Optional[Mapping[str, object]], log: Optional[LogFunction]) -> Options:
     for name, text in (("device", device), ("precision", precision)):
         if not isinstance(text, str):
             raise TypeError(f"{name} must be a string, not {type(text).__name__}")
@@ -223,8 +96,8 @@ def _make_options(device: str, precision: str, max_batch: int, threads: int, fea
         raise TypeError('settings must be a dict, such as {"data.tta": "flip"}, not ' + type(settings).__name__)
     if log is not None and not callable(log):
         raise TypeError("log must be a function(level, line), not " + type(log).__name__)
-    options = _Options()
-    _lib().cresnet_options_init(ctypes.byref(options))
+    options = Options()
+    lib().cresnet_options_init(ctypes.byref(options))
     options.device, options.precision = _text("device", device), _text("precision", precision)
     options.max_batch, options.threads = _int("max_batch", max_batch), _int("threads", threads)
     options.features, options.f32_tensors = int(features), int(f32_tensors)
@@ -234,7 +107,7 @@ def _make_options(device: str, precision: str, max_batch: int, threads: int, fea
         lines = [_text("settings", f"{key}={value}") for key, value in settings.items()]
         options.settings, options.setting_count = (ctypes.c_char_p * len(lines))(*lines), len(lines)
     if log is not None:
-        options.log = _LOG(lambda context, level, line: log(level, line.decode(errors="replace")))
+        options.log = LOG(lambda context, level, line: log(level, line.decode(errors="replace")))
     return options
 
 
@@ -243,8 +116,8 @@ def memory_needed(path: PathLike, *, device: str = "auto", precision: str = "aut
                   settings: Optional[Mapping[str, object]] = None) -> tuple[int, int]:
     """Bytes of device memory and of host memory that Model(...) with these arguments would reserve."""
     options = _make_options(device, precision, max_batch, threads, features, f32_tensors, config, settings, None)
-    memory, error = _Memory(), _Error()
-    _check(_call_interruptible(options, _lib().cresnet_memory_needed, _path(path), ctypes.byref(options), ctypes.byref(memory),
+    memory, error = Memory(), Error()
+    check_library(_call_interruptible(options, lib().cresnet_memory_needed, _path(path), ctypes.byref(options), ctypes.byref(memory),
                                ctypes.byref(error)), error)
     return int(memory.device_bytes), int(memory.host_bytes)
 
@@ -259,8 +132,8 @@ class Model:
         self._handle = ctypes.c_void_p()
         self._calls, self._no_call, self._process = 0, threading.Condition(), os.getpid()
         self._options = _make_options(device, precision, max_batch, threads, features, f32_tensors, config, settings, log)
-        error = _Error()
-        _check(_call_interruptible(self._options, _lib().cresnet_open, _path(path), ctypes.byref(self._options),
+        error = Error()
+        check_library(_call_interruptible(self._options, lib().cresnet_open, _path(path), ctypes.byref(self._options),
                                    ctypes.byref(self._handle), ctypes.byref(error)), error)
         self.info = self._read_info()
         names = [self.class_name(label) for label in range(self.info.classes)]
@@ -268,8 +141,8 @@ class Model:
         self.class_names: Optional[list[str]] = None if None in names else [str(name) for name in names]
 
     def _read_info(self) -> Info:
-        info = _Info(size=ctypes.sizeof(_Info))
-        _lib().cresnet_get_info(self._handle, ctypes.byref(info))
+        info = InfoStruct(size=ctypes.sizeof(InfoStruct))
+        lib().cresnet_get_info(self._handle, ctypes.byref(info))
         mean, std = (tuple(map(_decimal, all_of[:info.channels])) for all_of in ((*info.mean, info.mean4), (*info.std, info.std4)))
         return Info(info.classes, info.features, info.image_size, info.resize, info.max_batch, mean, std,
                     info.network.decode(), os.fsdecode(info.weights), info.device.decode(errors="replace"),
@@ -282,7 +155,7 @@ class Model:
             handle, self._handle = self._handle, ctypes.c_void_p()
             self._no_call.wait_for(lambda: self._calls == 0 or os.getpid() != self._process)  # a child has no such threads
         if handle:
-            _lib().cresnet_close(handle)
+            lib().cresnet_close(handle)
 
     def _open_handle(self) -> ctypes.c_void_p:
         if not self._handle:
@@ -319,13 +192,13 @@ class Model:
     def class_name(self, label: int) -> Optional[str]:
         """Name of a class; None when the network came without names."""
         with self._call_handle() as handle:
-            name = _lib().cresnet_class_name(handle, _int("label", label))
+            name = lib().cresnet_class_name(handle, _int("label", label))
         return name.decode(errors="replace") if name is not None else None
 
     def threshold(self, label: int) -> float:
         """Of a network with several labels per image: the probability above which an image has the label; else -1."""
         with self._call_handle() as handle:
-            return float(_lib().cresnet_threshold(handle, _int("label", label)))
+            return float(lib().cresnet_threshold(handle, _int("label", label)))
 
     def classify_files(self, paths: Iterable[PathLike], *, top: int = 1, logits: bool = False, features: bool = False) -> Result:
         """Classifies JPEG, PNG, WebP, TIFF and BMP files. A file that cannot be read is no exception: see Result.errors."""
@@ -333,7 +206,7 @@ class Model:
             raise TypeError("paths must be a list of paths: classify_files([path])")
         encoded = [_path(path) for path in paths]
         names = (ctypes.c_char_p * len(encoded))(*encoded)
-        return self._call(_lib().cresnet_classify_files, names, len(encoded), top, logits, features)
+        return self._call(lib().cresnet_classify_files, names, len(encoded), top, logits, features)
 
     def classify_encoded(self, files: Iterable[Union[bytes, bytearray, memoryview]], *, top: int = 1, logits: bool = False,
                          features: bool = False) -> Result:
@@ -341,8 +214,8 @@ class Model:
         if isinstance(files, (bytes, bytearray, memoryview)):
             raise TypeError("files must be a list of the bytes of files: classify_encoded([data])")
         contents = [f if isinstance(f, bytes) else bytes(memoryview(f)) for f in files]
-        encoded = (_Encoded * len(contents))(*[_Encoded(f, len(f)) for f in contents])
-        return self._call(_lib().cresnet_classify_encoded, encoded, len(contents), top, logits, features)
+        encoded = (Encoded * len(contents))(*[Encoded(f, len(f)) for f in contents])
+        return self._call(lib().cresnet_classify_encoded, encoded, len(contents), top, logits, features)
 
     def classify_images(self, images: Iterable[npt.NDArray[np.uint8]], *, top: int = 1, logits: bool = False,
                         features: bool = False) -> Result:
@@ -355,8 +228,8 @@ class Model:
         for array in arrays:
             if array.dtype != dtype or array.shape[2:] != (channels,) and (channels != 1 or array.ndim != 2):
                 raise ValueError(f"an image must be {dtype} [height, width, {channels}], not {array.dtype} {list(array.shape)}")
-        c_images = (_Image * len(arrays))(*[_Image(a.ctypes.data, a.shape[1], a.shape[0], 0) for a in arrays])
-        return self._call(_lib().cresnet_classify_images, c_images, len(arrays), top, logits, features)
+        c_images = (Image * len(arrays))(*[Image(a.ctypes.data, a.shape[1], a.shape[0], 0) for a in arrays])
+        return self._call(lib().cresnet_classify_images, c_images, len(arrays), top, logits, features)
 
     def classify_tensor(self, tensor: npt.NDArray[np.generic], *, layout: str = "NHWC", top: int = 1, logits: bool = False,
                         features: bool = False) -> Result:
@@ -373,8 +246,8 @@ class Model:
             raise ValueError(f"a tensor must be {integers} or float32 [N, {', '.join(map(str, want))}], "
                              f"not {array.dtype} {list(array.shape)}{hint}")
         kind = 1 if array.dtype == np.float32 else 2 if array.dtype == np.uint16 else 0
-        c_tensor = _Tensor(array.ctypes.data, kind, int(layout == "NCHW"), array.shape[0], 0, None)
-        return self._call(_lib().cresnet_classify_tensor, ctypes.byref(c_tensor), None, top, logits, features, array.shape[0])
+        c_tensor = Tensor(array.ctypes.data, kind, int(layout == "NCHW"), array.shape[0], 0, None)
+        return self._call(lib().cresnet_classify_tensor, ctypes.byref(c_tensor), None, top, logits, features, array.shape[0])
 
     def _call(self, function: Callable[..., int], images: object, count: Optional[int], top: int, logits: bool, features: bool,
               rows: Optional[int] = None) -> Result:
@@ -386,8 +259,8 @@ class Model:
         result = Result(np.full((rows, top), -1, np.int32), np.zeros((rows, top), np.float32),
                         np.zeros((rows, self.info.classes), np.float32) if logits else None,
                         np.zeros((rows, self.info.features), np.float32) if features else None, [None] * rows)
-        errors, error, output = (_Error * max(rows, 1))(), _Error(), _Output()
-        _lib().cresnet_output_init(ctypes.byref(output))
+        errors, error, output = (Error * max(rows, 1))(), Error(), Output()
+        lib().cresnet_output_init(ctypes.byref(output))
         output.top, output.labels, output.probabilities = top, result.labels.ctypes.data, result.probabilities.ctypes.data
         output.logits = result.logits.ctypes.data if result.logits is not None else None
         output.features = result.features.ctypes.data if result.features is not None else None
@@ -395,6 +268,6 @@ class Model:
         arguments = (images,) if count is None else (images, count)
         with self._call_handle() as handle:
             status = function(handle, *arguments, ctypes.byref(output), ctypes.byref(error))
-        _check(status, error)
+        check_library(status, error)
         result.errors = [e.text.decode(errors="replace") if e.status else None for e in errors[:rows]]
         return result

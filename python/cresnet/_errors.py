@@ -1,0 +1,26 @@
+"""cresnet._errors: what the package raises."""
+from __future__ import annotations
+
+import os
+from typing import Union
+
+__all__ = ["ArgumentError", "CresnetError", "PathLike"]
+
+PathLike = Union[str, "os.PathLike[str]"]
+
+
+class CresnetError(RuntimeError):
+    """An error of the program or of its library, in their words. `status` is "argument", "configuration", "input/output", "format",
+    "memory", "device", "not finite" or "broken" when it comes from the library, and "failed" or "killed" when a command ended."""
+
+    def __init__(self, text: str, status: str = "failed") -> None:
+        super().__init__(text)
+        self.status = status
+
+
+class ArgumentError(CresnetError, ValueError):
+    """A wrong argument or configuration: nothing was done."""
+
+
+def error_of(text: str, status: str) -> CresnetError:
+    return (ArgumentError if status in ("argument", "configuration") else CresnetError)(text, status)
