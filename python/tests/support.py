@@ -41,7 +41,7 @@ os.chdir(WORK)
 os.environ.update(CRESNET=BIN, CRESNET_LIBRARY=LIBRARY, HOME=WORK, XDG_CACHE_HOME=f"{WORK}/cache", PYTHONPATH=f"{ROOT}/python")
 with open("tiny.ini", "w", encoding="utf-8") as file:
     file.write(CONFIG.format(root=f"{WORK}/shapes"))
-library = unittest.skipUnless(os.path.exists(LIBRARY) and not os.environ.get("CRESNET_SANITIZE"), "no libcresnet without a sanitizer")
+needs_library = unittest.skipUnless(os.path.exists(LIBRARY) and not os.environ.get("CRESNET_SANITIZE"), "no libcresnet without a sanitizer")
 
 
 def main():

@@ -93,7 +93,7 @@ class Packed(unittest.TestCase):
             self.assertEqual(mine.read(), theirs.read())
 
 
-@support.library
+@support.needs_library
 class Estimator(unittest.TestCase):
     @classmethod
     def setUpClass(cls):

@@ -15,7 +15,7 @@ with open(f"{ROOT}/docs/guides/python.md", encoding="utf-8") as guide:
 
 
 class Guide(unittest.TestCase):
-    @support.library
+    @support.needs_library
     def test_runs(self):
         os.mkdir("configs")
         with open(f"{ROOT}/configs/demo.ini", encoding="utf-8") as file:

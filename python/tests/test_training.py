@@ -331,7 +331,7 @@ class Commands(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, "unknown"):
             cresnet.prune(run, output="x", prune_nothing=1)
 
-    @support.library
+    @support.needs_library
     def test_model(self):
         import numpy as np
         run = quick("model")

@@ -4,11 +4,12 @@
 
 #include "data/data.h"
 
-/* Fraction of the time that is not worth a word. */
+/* A training that waits for a smaller fraction of the time gets no message. */
 #define CR_LOAD_WAIT_MAX 0.05
 
-/* Of each stage of loading, how many threads it keeps busy at a rate. All but `read`, which also waits for the disk,
- * are cores. `copy` also draws boxes, augments, and prepares JPEG data for a GPU. All stages are those of the CPU. */
+/* How many threads each stage of loading keeps busy at a rate. The numbers are cores, except for `read`, which also
+ * waits for the disk. `copy` also draws boxes, augments, and prepares JPEG data for a GPU. Only the work of the CPU
+ * counts. */
 struct cr_load_need {
     double rate; /* images/s */
     double read, decode, resize, copy;
@@ -17,8 +18,8 @@ struct cr_load_need {
     double bytes_per_image; /* as stored */
     double jpegs;           /* fraction of the images that are JPEG files */
 };
-/* The need at `rate` images/s of images like those of the counts; all 0 when no image was counted. Where threads share
- * cores, their times are reduced to the CPU time they had. */
+/* The need at `rate` images/s of images like those of the counts; all 0 when no image was counted. Where several
+ * threads run on one core, their times are reduced to their CPU time. */
 struct cr_load_need cr_load_need(const struct cr_load_counts *counts, double rate);
 
 /* What this process has. */

@@ -305,7 +305,7 @@ size_t cr_session_jpeg_bytes(const struct cr_session *session);
 CR_MUST cr_status cr_session_jpeg_open(struct cr_session *session, const struct cr_dataset *train,
                                        struct cr_loader_options *options);
 void              cr_session_jpeg_close(struct cr_session *session);
-/* Decodes the scans of a batch; those that the device cannot decode, the loader decodes. */
+/* Decodes the scans of a batch. The loader decodes the scans that the device cannot decode. */
 CR_MUST cr_status cr_session_jpeg_decode(struct cr_session *session, struct cr_loader *loader, struct cr_batch *batch);
 
 /* Runs the training program on the first `batches` batches of the training order, with learning rate 0, and calls

@@ -8,7 +8,7 @@
 /* FIRST_STEPS: steps before the first check, as an epoch may take hours. LEAST_NS: shorter times say nothing. */
 enum { FIRST_STEPS = 100, LEAST_NS = 1000000000 };
 
-/* The counts since the last check. A run that unfreezes parts opens another loader. */
+/* The counts since the last check. A run that unfreezes parts opens a new loader. */
 static struct cr_load_counts counts_since(struct cr_run *run) {
     struct cr_load_counts now, *before = &run->data_watch.before;
     cr_loader_counts(run->loader, &now);
@@ -36,7 +36,7 @@ static void log_need(struct cr_report *report, const struct cr_run *run, double 
     cr_report_end(report, &w, is_new ? human : NULL);
 }
 
-/* A hint is new when it begins with another stage than the last one. */
+/* A hint is new if it names a different stage from the last one. */
 static bool is_new(struct cr_data_watch *watch, const char *hint) {
     if (strncmp(watch->said, hint, sizeof watch->said - 1) == 0) return false;
     snprintf(watch->said, sizeof watch->said, "%.4s", hint);

@@ -14,12 +14,12 @@ enum { CR_RUN_LINK_BYTES = 64 };
 /* training/setup.c: reads the target of the link `last`; "" when there is none. Every save changes it. */
 void cr_run_read_last_link(const char *dir, char out[CR_RUN_LINK_BYTES]);
 
-/* What training/data_wait.c remembers. */
+/* State of training/data_wait.c. */
 struct cr_data_watch {
     struct cr_load_counts before;  /* at the last check */
     int64_t               steps;   /* of this process */
     bool                  waited;  /* at the last check */
-    char                  said[5]; /* begin of the last line on the screen */
+    char                  said[5]; /* the first letters of the last message */
 };
 
 struct cr_run {

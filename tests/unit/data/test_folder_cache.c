@@ -1,6 +1,6 @@
 /* tests/unit/data/test_folder_cache.c: stored lists of folders. A dataset has the same images with a stored list,
- * without one, with a damaged one, and after each change of its folders. The truth are the names that the test has
- * made. */
+ * without one, with a damaged one, and after each change of its folders. The expected names are those that the
+ * test has created. */
 #include "config/config.h"
 #include "data/source.h"
 #include "data/source/folder_list.h"
