@@ -3,7 +3,7 @@
  * The sums of a tile stay in registers: two vectors of outputs for 6 pixels (12 of AVX2's 16 registers) or for 12 (24 of
  * AVX-512's 32). A step reads the two vectors of filters and multiplies them with one float of each pixel: 12 multiply-adds
  * for 8 loads. The loop is limited by arithmetic while rows and filters are in the first two caches. */
-#include "device/cpu/tuned/conv/gather.h"
+#include "device/cpu/tuned/conv/window.h"
 
 /* The compiler may contract multiply-adds; the error bounds of verification hold for both forms. */
 #if defined(__GNUC__) && !defined(__clang__)
@@ -19,15 +19,15 @@ typedef float f32x8 __attribute__((vector_size(32), aligned(4), may_alias));
 #define CR_TILE(name, attribute, vector, pixels)                                                                       \
     attribute static void name(const struct cr_tile *tile) {                                                           \
         enum { LANES = sizeof(vector) / sizeof(float) };                                                               \
-        const float *const *row = tile->row, *w = tile->w;                                                             \
-        vector              sum[pixels][2];                                                                            \
+        const float *x[pixels], *w = tile->w;                                                                          \
+        vector       sum[pixels][2];                                                                                   \
         CR_UNROLL for (int p = 0; p < pixels; p++) {                                                                   \
+            x[p]      = tile->x[p];                                                                                    \
             sum[p][0] = *(const vector *)tile->init[p];                                                                \
             sum[p][1] = *(const vector *)(tile->init[p] + LANES);                                                      \
         }                                                                                                              \
-        for (int t = 0; t < tile->taps; t++, row += pixels) {                                                          \
-            const float *x[pixels], *const end = w + tile->len * 2 * LANES;                                            \
-            CR_UNROLL for (int p = 0; p < pixels; p++) x[p] = row[p];                                                  \
+        for (int64_t r = 0; r < tile->rows; r++) {                                                                     \
+            const float *const end = w + tile->len * 2 * LANES;                                                        \
             for (int64_t i = 0; w < end; i++, w += 2 * LANES) {                                                        \
                 const vector a = *(const vector *)w, b = *(const vector *)(w + LANES);                                 \
                 CR_UNROLL for (int p = 0; p < pixels; p++) {                                                           \
@@ -35,6 +35,7 @@ typedef float f32x8 __attribute__((vector_size(32), aligned(4), may_alias));
                     sum[p][1] += x[p][i] * b;                                                                          \
                 }                                                                                                      \
             }                                                                                                          \
+            CR_UNROLL for (int p = 0; p < pixels; p++) x[p] += tile->row;                                              \
         }                                                                                                              \
         CR_UNROLL for (int p = 0; p < pixels; p++) {                                                                   \
             *(vector *)tile->out[p]           = sum[p][0];                                                             \
