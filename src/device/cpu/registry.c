@@ -15,16 +15,20 @@ static const struct cr_kernel shm_kernels[] = {
 
 /* cpu.conv3 comes before cpu.conv; no other op has two tuned kernels. */
 static const struct cr_kernel *const tuned[] = {
-    cr_cpu_bn_kernels,    cr_cpu_bn_apply_kernels,    cr_cpu_pointwise_kernels,  cr_cpu_drop_kernels,
-    cr_cpu_pool_kernels,  cr_cpu_optim_kernels,       cr_cpu_muon_kernels,       cr_cpu_dense_kernels,
-    cr_cpu_conv3_kernels, cr_cpu_conv3_wgrad_kernels, cr_cpu_sparse_kernels,     cr_cpu_sparse_grad_kernels,
-    cr_cpu_conv_kernels,  cr_cpu_quant_kernels,       cr_cpu_qconv_kernels,      cr_cpu_fake_quant_kernels,
-    shm_kernels};
+    cr_cpu_bn_kernels,          cr_cpu_bn_apply_kernels,   cr_cpu_pointwise_kernels,
+    cr_cpu_drop_kernels,        cr_cpu_pool_kernels,       cr_cpu_optim_kernels,
+    cr_cpu_muon_kernels,        cr_cpu_dense_kernels,      cr_cpu_conv3_kernels,
+    cr_cpu_conv3_wgrad_kernels, cr_cpu_sparse_kernels,     cr_cpu_sparse_grad_kernels,
+    cr_cpu_conv_kernels,        cr_cpu_conv_wgrad_kernels, cr_cpu_quant_kernels,
+    cr_cpu_qconv_kernels,       cr_cpu_fake_quant_kernels, shm_kernels};
 
 void cr_cpu_collect_kernels(struct cpu_device *device) {
     struct cr_kernel_list *list = &device->kernels;
     if (!device->base.options.ref_only) {
-        if (cr_cpu_level() == CR_CPU_AVX2) cr_kernel_list_add(list, cr_cpu_conv_kernels);
+        if (cr_cpu_level() == CR_CPU_AVX2) {
+            cr_kernel_list_add(list, cr_cpu_conv_kernels);
+            cr_kernel_list_add(list, cr_cpu_conv_wgrad_kernels);
+        }
 #ifdef CR_WITH_ONEDNN
         cr_kernel_list_add(list, cr_cpu_dnnl_kernels);
         if (cr_cpu_dnnl_has_exact_int8()) cr_kernel_list_add(list, cr_cpu_dnnl_int8_kernels);

@@ -2,13 +2,17 @@
  * tensors as they are. Filters are packed in each launch, or once by pack_filter. */
 #include "device/cpu/tuned/conv/window.h"
 
+enum { WINDOW_MAX = 7, CHANNELS_MAX = 1 << 13 }; /* a sum has at most CR_CHUNKS_MAX chunks */
+
 static size_t rounded(int64_t floats) {
     return ((size_t)floats * sizeof(float) + CR_CPU_ALIGN - 1) / CR_CPU_ALIGN * CR_CPU_ALIGN;
 }
 
 static bool accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    (void)device, (void)p;
-    return op->attr.conv.stride <= 2;
+    (void)device;
+    const struct cr_tensor *w = &p->tensor[op->in[op->kind == CR_OP_conv ? CR_IN_conv_w : CR_IN_conv_dgrad_w]];
+    return op->attr.conv.stride <= 2 && w->dim[1] <= WINDOW_MAX && w->dim[2] <= WINDOW_MAX &&
+           w->dim[0] <= CHANNELS_MAX && w->dim[3] <= CHANNELS_MAX;
 }
 
 static size_t workspace(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {

@@ -8,7 +8,8 @@
 enum {
     CHUNK_FLOATS     = 384,      /* of a window: the filters of a chunk of a panel stay in the first cache */
     STRIP_FLOATS     = 48 << 10, /* of the input: a strip stays in the second cache */
-    TILES_PER_THREAD = 8         /* with fewer, threads divide the panels, too */
+    CHUNKS_MAX       = 1024,
+    TILES_PER_THREAD = 8 /* with fewer, threads divide the panels, too */
 };
 
 /* ---- strips ---- */
@@ -105,6 +106,10 @@ struct chunks {
     int64_t groups, rows; /* of rows; rows of a group */
     int64_t parts, len;   /* of a row; floats of a part */
 };
+struct chunk {
+    int64_t row, rows, first, len;
+    bool    is_first, is_last;
+};
 
 /* Chunks are about equally long. A window without rows has one empty chunk. */
 static struct chunks chunks_of(const struct cr_conv_window *v, int64_t len) {
@@ -116,6 +121,14 @@ static struct chunks chunks_of(const struct cr_conv_window *v, int64_t len) {
     return c;
 }
 
+static struct chunk chunk_at(const struct chunks *c, const struct cr_conv_window *v, int64_t len, int64_t i) {
+    struct chunk to = {.row = i / c->parts * c->rows, .first = i % c->parts * c->len, .is_first = i == 0};
+    to.rows         = CR_MIN(c->rows, v->height - to.row);
+    to.len          = CR_MIN(c->len, len - to.first);
+    to.is_last      = i == c->groups * c->parts - 1;
+    return to;
+}
+
 /* ---- one panel of one strip ---- */
 
 struct task {
@@ -125,7 +138,7 @@ struct task {
     struct cr_tile_size      size;
     cr_tile_function        *tile;
     int64_t                  panel, outputs; /* the first output, and how many there are */
-    struct chunks            chunks;
+    bool                     whole;          /* as many as the tile computes */
 };
 
 static const float zeros[CR_PANEL_MAX];
@@ -136,25 +149,21 @@ struct pixel {
     int64_t x, y;
 };
 
-static void locate(const struct task *t, struct pixel *p) {
+static void begin_row(const struct task *t, struct pixel *p) {
     const struct cr_conv_plan   *plan = t->strips->plan;
     const struct cr_conv_window *v    = t->strips->window;
     const int64_t h = v->first_row + (t->strip->row + p->row) * plan->step, image = t->strip->image + p->image;
-    p->x = (p->image * t->strip->height + p->row * plan->stride) * t->strip->width * plan->channels;
-    p->y = ((image * plan->out_height + h) * plan->out_width + v->first_column) * plan->outputs + t->panel;
+    p->x      = (p->image * t->strip->height + p->row * plan->stride) * t->strip->width * plan->channels;
+    p->y      = ((image * plan->out_height + h) * plan->out_width + v->first_column) * plan->outputs + t->panel;
+    p->column = 0;
 }
 
-static void advance(const struct task *t, struct pixel *p) {
-    const struct cr_conv_plan *plan = t->strips->plan;
-    p->x += plan->stride * plan->channels;
-    p->y += plan->step * plan->outputs;
-    if (++p->column < t->strips->window->columns) return;
-    p->column = 0;
+static void next_row(const struct task *t, struct pixel *p) {
     if (++p->row == t->strip->rows) {
         p->row = 0;
         p->image++;
     }
-    locate(t, p);
+    begin_row(t, p);
 }
 
 /* What follows the sum of an output pixel: add where the tile did not begin with it, bias, ReLU. */
@@ -167,60 +176,86 @@ CR_BY_LEVEL(void, finish, (float *y, const float *sum, const float *add, const f
 }
 
 static void finish_tile(const struct task *t, const struct cr_tile *tile, int count, const int64_t *place) {
-    const struct cr_conv_io *io    = t->io;
-    const bool               whole = t->outputs == t->size.panel;
-    if (whole && !io->bias && !io->relu) return;
+    const struct cr_conv_io *io   = t->io;
+    const float             *bias = io->bias ? io->bias + t->panel : NULL;
     for (int p = 0; p < count; p++)
-        finish(io->y + place[p], tile->out[p], !whole && io->add ? io->add + place[p] : NULL,
-               io->bias ? io->bias + t->panel : NULL, io->relu, t->outputs);
+        finish(io->y + place[p], tile->out[p], !t->whole && io->add ? io->add + place[p] : NULL, bias, io->relu,
+               t->outputs);
 }
 
-/* Chunk `c` of the sums of the tile that begins at `at`, which moves on. Places after the last pixel read the first one and
- * write into `spare`. So do all pixels of a panel that has fewer outputs than the tile. */
-static void run_tile(const struct task *t, int64_t c, struct pixel *at, int count, float *spare) {
-    const struct chunks       *k     = &t->chunks;
-    const struct cr_conv_plan *plan  = t->strips->plan;
-    const bool                 whole = t->outputs == t->size.panel, last = c == k->groups * k->parts - 1;
-    const int64_t              len = t->strips->window->width * plan->channels, row = c / k->parts * k->rows,
-                  first   = c % k->parts * k->len;
-    const float   *before = c == 0 ? t->io->add : t->io->y;
-    int64_t        place[CR_TILE_PIXELS_MAX];
-    struct cr_tile tile = {.rows = CR_MIN(k->rows, t->strips->window->height - row),
-                           .len  = CR_MIN(k->len, len - first)};
-    tile.row            = t->strip->width * plan->channels;
-    tile.w              = t->io->packed + t->strips->window->packed + t->panel * t->strips->window->height * len +
-             (row * len + first) * t->size.panel;
-    const float *x = t->strip->x + row * tile.row + first;
-    for (int p = 0; p < t->size.pixels; p++) {
-        place[p]     = at->y;
-        tile.x[p]    = p < count ? x + at->x : tile.x[0];
-        tile.out[p]  = p < count && whole ? t->io->y + at->y : spare + p * CR_PANEL_MAX;
-        tile.init[p] = !whole ? (c == 0 ? zeros : tile.out[p]) : before && p < count ? before + at->y : zeros;
-        if (p < count) advance(t, at);
+/* Sets the pixels of a tile: `count` from `at` on, which moves on. Places after them read the first pixel and write into
+ * `spare`, as all pixels of a panel do that has fewer outputs than the tile. `before`: what the sums begin with. */
+static void set_pixels(const struct task *t, const float *x, const float *before, struct pixel *at, int count,
+                       struct cr_tile *tile, float *spare, int64_t *place) {
+    const struct cr_conv_plan *plan = t->strips->plan;
+    const int64_t              by_x = plan->stride * plan->channels, by_y = plan->step * plan->outputs;
+    const int64_t              columns = t->strips->window->columns;
+    for (int p = 0; p < count; p++, spare += CR_PANEL_MAX) {
+        place[p]      = at->y;
+        tile->x[p]    = x + at->x;
+        tile->out[p]  = t->whole ? t->io->y + at->y : spare;
+        tile->init[p] = before ? before + at->y : zeros;
+        at->x += by_x;
+        at->y += by_y;
+        if (++at->column == columns) next_row(t, at);
     }
-    t->tile(&tile);
-    if (last) finish_tile(t, &tile, count, place);
+    for (int p = count; p < t->size.pixels; p++, spare += CR_PANEL_MAX) {
+        tile->x[p]    = tile->x[0];
+        tile->out[p]  = spare;
+        tile->init[p] = zeros;
+    }
 }
 
-/* Chunk by chunk, so that all tiles of the strip read its filters from the first cache. The sums of a panel that has fewer
- * outputs than the tile stay in `spare` between chunks, so such a panel runs tile by tile. */
-static void run_panel(const struct task *t) {
-    float         spare[CR_TILE_PIXELS_MAX * CR_PANEL_MAX];
-    const int64_t chunks = t->chunks.groups * t->chunks.parts, by = t->size.pixels;
-    const int64_t pixels = t->strip->images * t->strip->rows * t->strips->window->columns;
-    const bool    whole  = t->outputs == t->size.panel;
-    for (int64_t outer = 0; outer < (whole ? chunks : 1); outer++) {
-        struct pixel at = {0};
-        locate(t, &at);
-        for (int64_t done = 0; done < pixels; done += by) {
-            const int    count = (int)CR_MIN(by, pixels - done);
-            struct pixel next  = at;
-            for (int64_t c = 0; c < (whole ? 1 : chunks); c++) {
-                next = at;
-                run_tile(t, outer + c, &next, count, spare);
-            }
-            at = next;
+/* Sets what all tiles of a chunk have in common; returns the input of the first pixel of the strip. */
+static const float *set_chunk(const struct task *t, const struct chunk *c, struct cr_tile *tile) {
+    const struct cr_conv_window *v   = t->strips->window;
+    const int64_t                len = v->width * t->strips->plan->channels;
+    tile->rows                       = c->rows;
+    tile->len                        = c->len;
+    tile->row                        = t->strip->width * t->strips->plan->channels;
+    tile->w = t->io->packed + v->packed + t->panel * v->height * len + (c->row * len + c->first) * t->size.panel;
+    return t->strip->x + c->row * tile->row + c->first;
+}
+
+/* Chunk by chunk, so that all tiles of the strip read its filters from the first cache. */
+static void run_panel(const struct task *t, const struct chunk *c, int64_t pixels) {
+    const struct cr_conv_io *io     = t->io;
+    const float             *before = c->is_first ? io->add : io->y;
+    const bool               finish = c->is_last && (io->bias || io->relu);
+    float                    spare[CR_TILE_PIXELS_MAX * CR_PANEL_MAX];
+    int64_t                  place[CR_TILE_PIXELS_MAX];
+    struct cr_tile           tile;
+    struct pixel             at = {0};
+    const float             *x  = set_chunk(t, c, &tile);
+    begin_row(t, &at);
+    for (; pixels > 0; pixels -= t->size.pixels) {
+        const int count = (int)CR_MIN(pixels, (int64_t)t->size.pixels);
+        set_pixels(t, x, before, &at, count, &tile, spare, place);
+        t->tile(&tile);
+        if (finish) finish_tile(t, &tile, count, place);
+    }
+}
+
+/* The sums of a panel that has fewer outputs than the tile stay in `spare` between chunks, so it runs tile by tile. */
+static void run_narrow_panel(const struct task *t, const struct chunk *chunk, int64_t chunks, int64_t pixels) {
+    float          spare[CR_TILE_PIXELS_MAX * CR_PANEL_MAX];
+    int64_t        place[CR_TILE_PIXELS_MAX];
+    struct cr_tile tile;
+    struct pixel   at = {0};
+    begin_row(t, &at);
+    for (; pixels > 0; pixels -= t->size.pixels) {
+        const int    count = (int)CR_MIN(pixels, (int64_t)t->size.pixels);
+        struct pixel next  = at;
+        for (int64_t c = 0; c < chunks; c++) {
+            next           = at;
+            const float *x = set_chunk(t, &chunk[c], &tile);
+            set_pixels(t, x, NULL, &next, count, &tile, spare, place);
+            if (c > 0)
+                for (int p = 0; p < count; p++) tile.init[p] = tile.out[p];
+            t->tile(&tile);
         }
+        finish_tile(t, &tile, count, place);
+        at = next;
     }
 }
 
@@ -228,13 +263,21 @@ static void run_panel(const struct task *t) {
 
 /* Strip `i` of one window, outputs first ... last - 1. */
 static void run_strip(struct task t, int64_t i, int64_t first, int64_t last, float *scratch) {
-    const struct cr_conv_plan *plan  = t.strips->plan;
-    const struct strip         strip = strip_at(t.strips, i, t.io->x, scratch);
-    t.strip                          = &strip;
-    t.chunks                         = chunks_of(t.strips->window, t.strips->window->width * plan->channels);
+    const struct cr_conv_plan *plan   = t.strips->plan;
+    const struct strip         strip  = strip_at(t.strips, i, t.io->x, scratch);
+    const int64_t              len    = t.strips->window->width * plan->channels;
+    const int64_t              pixels = strip.images * strip.rows * t.strips->window->columns;
+    const struct chunks        chunks = chunks_of(t.strips->window, len);
+    const int64_t              count  = chunks.groups * chunks.parts;
+    struct chunk               chunk[CHUNKS_MAX];
+    CR_ASSERT(count <= CHUNKS_MAX);
+    for (int64_t c = 0; c < count; c++) chunk[c] = chunk_at(&chunks, t.strips->window, len, c);
+    t.strip = &strip;
     for (t.panel = first; t.panel < last; t.panel += t.size.panel) {
         t.outputs = CR_MIN((int64_t)t.size.panel, last - t.panel);
-        run_panel(&t);
+        t.whole   = t.outputs == t.size.panel;
+        for (int64_t c = 0; t.whole && c < count; c++) run_panel(&t, &chunk[c], pixels);
+        if (!t.whole) run_narrow_panel(&t, chunk, count, pixels);
     }
 }
 
