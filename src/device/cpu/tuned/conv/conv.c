@@ -1,33 +1,84 @@
 /* device/cpu/tuned/conv/conv.c: the kernels cpu.conv and cpu.conv_dgrad: convolutions and their input gradients, on rows of NHWC
- * tensors as they are. Filters are packed in each launch, or once by pack_filter. */
+ * tensors as they are. A filter is packed in each launch, or once where it is constant. */
 #include "device/cpu/tuned/conv/window.h"
-
-enum { WINDOW_MAX = 7, CHANNELS_MAX = 1 << 13 }; /* a sum has at most CR_CHUNKS_MAX chunks */
 
 static size_t rounded(int64_t floats) {
     return ((size_t)floats * sizeof(float) + CR_CPU_ALIGN - 1) / CR_CPU_ALIGN * CR_CPU_ALIGN;
 }
 
-static bool accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    (void)device;
-    const struct cr_tensor *w = &p->tensor[op->in[op->kind == CR_OP_conv ? CR_IN_conv_w : CR_IN_conv_dgrad_w]];
-    return op->attr.conv.stride <= 2 && w->dim[1] <= WINDOW_MAX && w->dim[2] <= WINDOW_MAX &&
-           w->dim[0] <= CHANNELS_MAX && w->dim[3] <= CHANNELS_MAX;
+/* With other instructions oneDNN's convolutions, which have no bias, add and ReLU, have not been compared with these. */
+static bool is_first_choice(void) {
+#ifdef CR_WITH_ONEDNN
+    return cr_cpu_level() == CR_CPU_AVX2;
+#else
+    return true;
+#endif
 }
 
-static size_t workspace(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    const struct cr_conv_plan plan    = cr_conv_plan_of(p, op);
-    const int                 threads = cr_cpu_threads(device);
-    return rounded(plan.packed_floats) + rounded(cr_conv_scratch_floats(&plan, threads) * threads);
+static bool has_epilogue(const struct cr_op *op) {
+    if (op->kind == CR_OP_conv_dgrad) return op->in[CR_IN_conv_dgrad_add] >= 0;
+    return op->attr.conv.relu || op->in[CR_IN_conv_bias] >= 0 || op->in[CR_IN_conv_add] >= 0;
+}
+
+static bool accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    (void)device, (void)p;
+    return op->attr.conv.stride <= 2 && (is_first_choice() || !has_epilogue(op));
+}
+
+/* Whether the program computes the filter once for many batches. */
+static bool is_constant(const struct cr_program *p, int w) {
+    if (p->hoisted == 0 || p->tensor[w].region == CR_REGION_STORE) return p->hoisted > 0;
+    for (int i = 0; i < p->hoisted; i++)
+        for (int s = 0; s < CR_OP_OUT_MAX; s++)
+            if (p->op[i].out[s] == w) return true;
+    return false;
+}
+
+struct prepared {
+    struct cr_conv_plan plan;
+    float              *packed; /* of a constant filter, which `complete` packs. NULL: each launch packs the filter */
+};
+
+static cr_status prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op, void **prepared,
+                         size_t *workspace_bytes) {
+    const int        threads = cr_cpu_threads(device);
+    struct prepared *s;
+    CR_ALLOC(s, 1);
+    s->plan          = cr_conv_plan_of(p, op);
+    *workspace_bytes = rounded(cr_conv_scratch_floats(&s->plan, threads) * threads);
+    *prepared        = s;
+    if (op->kind == CR_OP_conv && is_constant(p, op->in[CR_IN_conv_w])) {
+        s->packed = cr_alloc((size_t)s->plan.packed_floats, sizeof *s->packed);
+        return s->packed ? CR_OK : CR_NO_MEMORY((size_t)s->plan.packed_floats * sizeof *s->packed);
+    }
+    *workspace_bytes += rounded(s->plan.packed_floats);
+    return CR_OK;
+}
+
+static void release(void *prepared) {
+    struct prepared *s = prepared;
+    if (s) cr_free(s->packed);
+    cr_free(s);
+}
+
+/* Several ops at once, from several threads. */
+static void complete(struct cr_device *device, const struct cr_call *call) {
+    const struct prepared *s = call->prepared;
+    (void)device;
+    if (s->packed) cr_conv_pack(&s->plan, call->in[CR_IN_conv_w], s->packed, 1);
 }
 
 static cr_status run(struct cr_device *device, const struct cr_call *call, const float *w, struct cr_conv_io *io) {
-    const struct cr_conv_plan plan    = cr_conv_plan_of(call->program, call->op);
-    const int                 threads = cr_cpu_threads(device);
-    float                    *packed  = call->workspace;
-    cr_conv_pack(&plan, w, packed, threads);
-    io->packed = packed;
-    cr_conv_run(&plan, io, (float *)(void *)((char *)call->workspace + rounded(plan.packed_floats)), threads);
+    const struct prepared *s       = call->prepared;
+    const int              threads = cr_cpu_threads(device);
+    float                 *scratch = call->workspace;
+    io->packed                     = s->packed;
+    if (!s->packed) {
+        cr_conv_pack(&s->plan, w, scratch, threads);
+        io->packed = scratch;
+        scratch += rounded(s->plan.packed_floats) / sizeof *scratch;
+    }
+    cr_conv_run(&s->plan, io, scratch, threads);
     return CR_OK;
 }
 
@@ -47,11 +98,11 @@ static cr_status conv_dgrad_launch(struct cr_device *device, const struct cr_cal
     return run(device, call, call->in[CR_IN_conv_dgrad_w], &io);
 }
 
-const struct cr_kernel cr_cpu_conv_kernels[] = {{CR_KERNEL("cpu.conv", conv, CR_MATH_F32), .dtypes = CR_TYPES_F32,
-                                                 .optional_in = CR_IN_BIT(conv, bias) | CR_IN_BIT(conv, add),
-                                                 .accepts = accepts, .workspace = workspace, .launch = conv_launch},
-                                                {CR_KERNEL("cpu.conv_dgrad", conv_dgrad, CR_MATH_F32),
-                                                 .dtypes = CR_TYPES_F32, .optional_in = CR_IN_BIT(conv_dgrad, add),
-                                                 .accepts = accepts, .workspace = workspace,
-                                                 .launch = conv_dgrad_launch},
-                                                {0}};
+const struct cr_kernel cr_cpu_conv_kernels[] = {
+    {CR_KERNEL("cpu.conv", conv, CR_MATH_F32), .dtypes = CR_TYPES_F32,
+     .optional_in = CR_IN_BIT(conv, bias) | CR_IN_BIT(conv, add), .accepts = accepts, .prepare = prepare,
+     .complete = complete, .launch = conv_launch, .release = release},
+    {CR_KERNEL("cpu.conv_dgrad", conv_dgrad, CR_MATH_F32), .dtypes = CR_TYPES_F32,
+     .optional_in = CR_IN_BIT(conv_dgrad, add), .accepts = accepts, .prepare = prepare, .launch = conv_dgrad_launch,
+     .release = release},
+    {0}};

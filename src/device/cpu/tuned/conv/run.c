@@ -8,8 +8,8 @@
 enum {
     CHUNK_FLOATS     = 384,      /* of a window: the filters of a chunk of a panel stay in the first cache */
     STRIP_FLOATS     = 48 << 10, /* of the input: a strip stays in the second cache */
-    CHUNKS_MAX       = 1024,
-    TILES_PER_THREAD = 8 /* with fewer, threads divide the panels, too */
+    FILTER_FLOATS    = 48 << 10, /* of all panels: they stay in the second cache */
+    TILES_PER_THREAD = 8         /* with fewer, threads divide the panels, too */
 };
 
 /* ---- strips ---- */
@@ -49,6 +49,8 @@ static struct strips strips_of(const struct cr_conv_plan *plan, int window, int 
     s.images        = STRIP_FLOATS / CR_MAX(strip_floats(&s, s.window->rows), 1);
     s.images        = CR_MAX(CR_MIN(s.images, (plan->images + threads - 1) / threads), 1);
     while (s.parts < s.window->rows && strip_floats(&s, part_rows(&s)) > STRIP_FLOATS) s.parts++;
+    if (s.parts > 1 && plan->images % threads)
+        s.parts = CR_MIN((s.parts + threads - 1) / threads * threads, s.window->rows);
     s.count  = (plan->images + s.images - 1) / s.images * s.parts;
     s.window = &plan->window[window];
     s.copied = !is_direct(plan, s.window);
@@ -103,8 +105,9 @@ static struct strip strip_at(const struct strips *s, int64_t i, const float *x, 
 /* ---- chunks of a sum: some rows of the windows, or a part of one ---- */
 
 struct chunks {
-    int64_t groups, rows; /* of rows; rows of a group */
-    int64_t parts, len;   /* of a row; floats of a part */
+    int64_t count, height, width; /* of the windows: rows, floats of a row */
+    int64_t rows;                 /* of a group of rows */
+    int64_t parts, len;           /* of a row; floats of a part */
 };
 struct chunk {
     int64_t row, rows, first, len;
@@ -112,24 +115,25 @@ struct chunk {
 };
 
 /* Chunks are about equally long. A window without rows has one empty chunk. */
-static struct chunks chunks_of(const struct cr_conv_window *v, int64_t len) {
-    struct chunks c    = {.parts = CR_MAX((len + CHUNK_FLOATS - 1) / CHUNK_FLOATS, 1)};
-    const int64_t most = len ? CR_MAX(CHUNK_FLOATS / len, 1) : 1;
-    c.len              = (len + c.parts - 1) / c.parts;
-    c.groups           = CR_MAX((v->height + most - 1) / most, 1);
-    c.rows             = (v->height + c.groups - 1) / c.groups;
+static struct chunks chunks_of(const struct cr_conv_window *v, int64_t channels) {
+    struct chunks c    = {.height = v->height, .width = v->width * channels};
+    const int64_t most = CR_MAX(CHUNK_FLOATS / CR_MAX(c.width, 1), 1), groups = CR_MAX((c.height + most - 1) / most, 1);
+    c.parts = CR_MAX((c.width + CHUNK_FLOATS - 1) / CHUNK_FLOATS, 1);
+    c.len   = (c.width + c.parts - 1) / c.parts;
+    c.rows  = (c.height + groups - 1) / groups;
+    c.count = groups * c.parts;
     return c;
 }
 
-static struct chunk chunk_at(const struct chunks *c, const struct cr_conv_window *v, int64_t len, int64_t i) {
+static struct chunk chunk_at(const struct chunks *c, int64_t i) {
     struct chunk to = {.row = i / c->parts * c->rows, .first = i % c->parts * c->len, .is_first = i == 0};
-    to.rows         = CR_MIN(c->rows, v->height - to.row);
-    to.len          = CR_MIN(c->len, len - to.first);
-    to.is_last      = i == c->groups * c->parts - 1;
+    to.rows         = CR_MIN(c->rows, c->height - to.row);
+    to.len          = CR_MIN(c->len, c->width - to.first);
+    to.is_last      = i == c->count - 1;
     return to;
 }
 
-/* ---- one panel of one strip ---- */
+/* ---- the tiles of a strip ---- */
 
 struct task {
     const struct strips     *strips;
@@ -137,11 +141,10 @@ struct task {
     const struct cr_conv_io *io;
     struct cr_tile_size      size;
     cr_tile_function        *tile;
-    int64_t                  panel, outputs; /* the first output, and how many there are */
-    bool                     whole;          /* as many as the tile computes */
+    int64_t       first, last, whole; /* outputs first ... last - 1; those before `whole` fill their panels */
+    struct chunks chunks;
+    int64_t       pixels; /* of the strip */
 };
-
-static const float zeros[CR_PANEL_MAX];
 
 /* A pixel of a strip, and where its input and its outputs begin. */
 struct pixel {
@@ -154,7 +157,7 @@ static void begin_row(const struct task *t, struct pixel *p) {
     const struct cr_conv_window *v    = t->strips->window;
     const int64_t h = v->first_row + (t->strip->row + p->row) * plan->step, image = t->strip->image + p->image;
     p->x      = (p->image * t->strip->height + p->row * plan->stride) * t->strip->width * plan->channels;
-    p->y      = ((image * plan->out_height + h) * plan->out_width + v->first_column) * plan->outputs + t->panel;
+    p->y      = ((image * plan->out_height + h) * plan->out_width + v->first_column) * plan->outputs;
     p->column = 0;
 }
 
@@ -166,7 +169,26 @@ static void next_row(const struct task *t, struct pixel *p) {
     begin_row(t, p);
 }
 
-/* What follows the sum of an output pixel: add where the tile did not begin with it, bias, ReLU. */
+/* Sets the pixels of a tile: `count` from `at` on, which moves on. Places after them repeat the last pixel, which is
+ * computed several times. */
+static void set_pixels(const struct task *t, const float *x, struct pixel *at, int count, struct cr_tile *tile) {
+    const struct cr_conv_plan *plan = t->strips->plan;
+    const int64_t              by_x = plan->stride * plan->channels, by_y = plan->step * plan->outputs;
+    const int64_t              columns = t->strips->window->columns;
+    for (int p = 0; p < count; p++) {
+        tile->x[p] = x + at->x;
+        tile->y[p] = at->y;
+        at->x += by_x;
+        at->y += by_y;
+        if (++at->column == columns) next_row(t, at);
+    }
+    for (int p = count; p < t->size.pixels; p++) {
+        tile->x[p] = tile->x[count - 1];
+        tile->y[p] = tile->y[count - 1];
+    }
+}
+
+/* What follows the sum of an output pixel: add where the sum did not begin with it, bias, ReLU. */
 CR_BY_LEVEL(void, finish, (float *y, const float *sum, const float *add, const float *bias, bool relu, int64_t outputs),
             (y, sum, add, bias, relu, outputs)) {
     for (int64_t o = 0; o < outputs; o++) {
@@ -175,117 +197,104 @@ CR_BY_LEVEL(void, finish, (float *y, const float *sum, const float *add, const f
     }
 }
 
-static void finish_tile(const struct task *t, const struct cr_tile *tile, int count, const int64_t *place) {
-    const struct cr_conv_io *io   = t->io;
-    const float             *bias = io->bias ? io->bias + t->panel : NULL;
-    for (int p = 0; p < count; p++)
-        finish(io->y + place[p], tile->out[p], !t->whole && io->add ? io->add + place[p] : NULL, bias, io->relu,
-               t->outputs);
-}
-
-/* Sets the pixels of a tile: `count` from `at` on, which moves on. Places after them read the first pixel and write into
- * `spare`, as all pixels of a panel do that has fewer outputs than the tile. `before`: what the sums begin with. */
-static void set_pixels(const struct task *t, const float *x, const float *before, struct pixel *at, int count,
-                       struct cr_tile *tile, float *spare, int64_t *place) {
-    const struct cr_conv_plan *plan = t->strips->plan;
-    const int64_t              by_x = plan->stride * plan->channels, by_y = plan->step * plan->outputs;
-    const int64_t              columns = t->strips->window->columns;
-    for (int p = 0; p < count; p++, spare += CR_PANEL_MAX) {
-        place[p]      = at->y;
-        tile->x[p]    = x + at->x;
-        tile->out[p]  = t->whole ? t->io->y + at->y : spare;
-        tile->init[p] = before ? before + at->y : zeros;
-        at->x += by_x;
-        at->y += by_y;
-        if (++at->column == columns) next_row(t, at);
-    }
-    for (int p = count; p < t->size.pixels; p++, spare += CR_PANEL_MAX) {
-        tile->x[p]    = tile->x[0];
-        tile->out[p]  = spare;
-        tile->init[p] = zeros;
-    }
-}
-
 /* Sets what all tiles of a chunk have in common; returns the input of the first pixel of the strip. */
 static const float *set_chunk(const struct task *t, const struct chunk *c, struct cr_tile *tile) {
-    const struct cr_conv_window *v   = t->strips->window;
-    const int64_t                len = v->width * t->strips->plan->channels;
-    tile->rows                       = c->rows;
-    tile->len                        = c->len;
-    tile->row                        = t->strip->width * t->strips->plan->channels;
-    tile->w = t->io->packed + v->packed + t->panel * v->height * len + (c->row * len + c->first) * t->size.panel;
+    tile->rows  = c->rows;
+    tile->len   = c->len;
+    tile->row   = t->strip->width * t->strips->plan->channels;
+    tile->begin = c->is_first ? t->io->add : t->io->y;
+    tile->to    = t->io->y;
     return t->strip->x + c->row * tile->row + c->first;
 }
 
-/* Chunk by chunk, so that all tiles of the strip read its filters from the first cache. */
-static void run_panel(const struct task *t, const struct chunk *c, int64_t pixels) {
-    const struct cr_conv_io *io     = t->io;
-    const float             *before = c->is_first ? io->add : io->y;
-    const bool               finish = c->is_last && (io->bias || io->relu);
-    float                    spare[CR_TILE_PIXELS_MAX * CR_PANEL_MAX];
-    int64_t                  place[CR_TILE_PIXELS_MAX];
+static const float *filters_of(const struct task *t, const struct chunk *c, int64_t output) {
+    const struct cr_conv_window *v   = t->strips->window;
+    const int64_t                len = v->width * t->strips->plan->channels;
+    return t->io->packed + v->packed + output * v->height * len + (c->row * len + c->first) * t->size.panel;
+}
+
+/* One chunk of outputs first ... last - 1, which fill their panels. */
+static void run_chunk(const struct task *t, const struct chunk *c, int64_t first, int64_t last) {
+    const struct cr_conv_io *io   = t->io;
+    const bool               ends = c->is_last && (io->bias || io->relu);
+    const int64_t            by   = filters_of(t, c, t->size.panel) - filters_of(t, c, 0);
     struct cr_tile           tile;
     struct pixel             at = {0};
-    const float             *x  = set_chunk(t, c, &tile);
+    const float             *x = set_chunk(t, c, &tile), *filters = filters_of(t, c, first);
     begin_row(t, &at);
-    for (; pixels > 0; pixels -= t->size.pixels) {
-        const int count = (int)CR_MIN(pixels, (int64_t)t->size.pixels);
-        set_pixels(t, x, before, &at, count, &tile, spare, place);
-        t->tile(&tile);
-        if (finish) finish_tile(t, &tile, count, place);
+    for (int64_t left = t->pixels; left > 0; left -= t->size.pixels) {
+        const int    count = (int)CR_MIN(left, (int64_t)t->size.pixels);
+        const float *w     = filters;
+        set_pixels(t, x, &at, count, &tile);
+        for (int64_t output = first; output < last; output += t->size.panel, w += by) t->tile(&tile, w, output);
+        for (int p = 0; ends && p < count; p++)
+            finish(io->y + tile.y[p] + first, io->y + tile.y[p] + first, NULL, io->bias ? io->bias + first : NULL,
+                   io->relu, last - first);
     }
 }
 
-/* The sums of a panel that has fewer outputs than the tile stay in `spare` between chunks, so it runs tile by tile. */
-static void run_narrow_panel(const struct task *t, const struct chunk *chunk, int64_t chunks, int64_t pixels) {
+/* Where the filters of all panels fit into the second cache, all panels of a tile, then the next tile. Otherwise panel by
+ * panel and chunk by chunk, so that all tiles of the strip read the filters of a chunk from the first cache. */
+static void run_panels(const struct task *t) {
+    const bool all =
+        t->chunks.count == 1 && (t->whole - t->first) * t->chunks.height * t->chunks.width <= FILTER_FLOATS;
+    const int64_t by = all ? t->whole - t->first : t->size.panel;
+    for (int64_t output = t->first; output < t->whole; output += by)
+        for (int64_t i = 0; i < t->chunks.count; i++) {
+            const struct chunk c = chunk_at(&t->chunks, i);
+            run_chunk(t, &c, output, output + by);
+        }
+}
+
+/* A panel that has fewer outputs than the tile computes: its sums stay in `spare`, tile by tile. */
+static void run_narrow_panel(const struct task *t) {
     float          spare[CR_TILE_PIXELS_MAX * CR_PANEL_MAX];
-    int64_t        place[CR_TILE_PIXELS_MAX];
     struct cr_tile tile;
     struct pixel   at = {0};
     begin_row(t, &at);
-    for (; pixels > 0; pixels -= t->size.pixels) {
-        const int    count = (int)CR_MIN(pixels, (int64_t)t->size.pixels);
-        struct pixel next  = at;
-        for (int64_t c = 0; c < chunks; c++) {
-            next           = at;
-            const float *x = set_chunk(t, &chunk[c], &tile);
-            set_pixels(t, x, NULL, &next, count, &tile, spare, place);
-            if (c > 0)
-                for (int p = 0; p < count; p++) tile.init[p] = tile.out[p];
-            t->tile(&tile);
+    for (int64_t left = t->pixels; left > 0; left -= t->size.pixels) {
+        const int    count = (int)CR_MIN(left, (int64_t)t->size.pixels);
+        struct pixel next;
+        int64_t      y[CR_TILE_PIXELS_MAX];
+        for (int64_t i = 0; i < t->chunks.count; i++) {
+            const struct chunk c = chunk_at(&t->chunks, i);
+            const float       *x = set_chunk(t, &c, &tile);
+            next                 = at;
+            set_pixels(t, x, &next, count, &tile);
+            memcpy(y, tile.y, sizeof y);
+            for (int p = 0; p < t->size.pixels; p++) tile.y[p] = p * CR_PANEL_MAX;
+            tile.begin = i > 0 ? spare : NULL;
+            tile.to    = spare;
+            t->tile(&tile, filters_of(t, &c, t->whole), 0);
         }
-        finish_tile(t, &tile, count, place);
+        for (int p = 0; p < count; p++)
+            finish(t->io->y + y[p] + t->whole, spare + p * CR_PANEL_MAX,
+                   t->io->add ? t->io->add + y[p] + t->whole : NULL, t->io->bias ? t->io->bias + t->whole : NULL,
+                   t->io->relu, t->last - t->whole);
         at = next;
     }
 }
 
 /* ---- the part of a thread ---- */
 
-/* Strip `i` of one window, outputs first ... last - 1. */
-static void run_strip(struct task t, int64_t i, int64_t first, int64_t last, float *scratch) {
-    const struct cr_conv_plan *plan   = t.strips->plan;
-    const struct strip         strip  = strip_at(t.strips, i, t.io->x, scratch);
-    const int64_t              len    = t.strips->window->width * plan->channels;
-    const int64_t              pixels = strip.images * strip.rows * t.strips->window->columns;
-    const struct chunks        chunks = chunks_of(t.strips->window, len);
-    const int64_t              count  = chunks.groups * chunks.parts;
-    struct chunk               chunk[CHUNKS_MAX];
-    CR_ASSERT(count <= CHUNKS_MAX);
-    for (int64_t c = 0; c < count; c++) chunk[c] = chunk_at(&chunks, t.strips->window, len, c);
-    t.strip = &strip;
-    for (t.panel = first; t.panel < last; t.panel += t.size.panel) {
-        t.outputs = CR_MIN((int64_t)t.size.panel, last - t.panel);
-        t.whole   = t.outputs == t.size.panel;
-        for (int64_t c = 0; t.whole && c < count; c++) run_panel(&t, &chunk[c], pixels);
-        if (!t.whole) run_narrow_panel(&t, chunk, count, pixels);
-    }
+/* Strip `i` of one window. */
+static void run_strip(struct task *t, int64_t i, float *scratch) {
+    const struct cr_conv_window *v     = t->strips->window;
+    const struct strip           strip = strip_at(t->strips, i, t->io->x, scratch);
+    t->strip                           = &strip;
+    t->pixels                          = strip.images * strip.rows * v->columns;
+    t->chunks                          = chunks_of(v, t->strips->plan->channels);
+    if (t->first < t->whole) run_panels(t);
+    if (t->whole < t->last) run_narrow_panel(t);
 }
 
 /* Threads divide the strips; where these have few tiles, the panels too. */
-static void run_thread(const struct strips *windows, struct task t, int thread, int threads, float *scratch) {
+static void run_thread(const struct strips *windows, const struct cr_conv_io *io, int thread, int threads,
+                       float *scratch) {
+    const struct cr_tile_size  size = cr_conv_tile_size(windows->plan->outputs);
     const struct cr_conv_plan *plan = windows->plan;
-    const int64_t pixels = plan->images * windows->window->rows * windows->window->columns, panel = t.size.panel;
-    const int64_t panels = (plan->outputs + panel - 1) / panel, enough = (int64_t)TILES_PER_THREAD * t.size.pixels;
+    const int64_t pixels = plan->images * windows->window->rows * windows->window->columns, panel = size.panel;
+    const int64_t panels = (plan->outputs + panel - 1) / panel, enough = (int64_t)TILES_PER_THREAD * size.pixels;
     int           columns = 1;
     int64_t       begin, end, first, last;
     while ((pixels * columns < enough * threads || windows->count * columns < threads) &&
@@ -293,10 +302,14 @@ static void run_thread(const struct strips *windows, struct task t, int thread, 
         columns *= 2;
     cr_run_of(windows->count, thread / columns, threads / columns, &begin, &end);
     cr_run_of(panels, thread % columns, columns, &first, &last);
+    struct task t = {.io = io, .size = size, .tile = cr_conv_tile(plan->outputs)};
+    t.first       = first * panel;
+    t.last        = CR_MIN(last * panel, plan->outputs);
+    t.whole       = t.last / panel * panel;
     for (int64_t i = begin; i < end; i++)
         for (int w = 0; w < plan->windows; w++) {
             t.strips = &windows[w];
-            run_strip(t, i, first * panel, CR_MIN(last * panel, plan->outputs), scratch);
+            run_strip(&t, i, scratch);
         }
 }
 
@@ -311,9 +324,8 @@ int64_t cr_conv_scratch_floats(const struct cr_conv_plan *plan, int threads) {
 
 void cr_conv_run(const struct cr_conv_plan *plan, const struct cr_conv_io *io, float *scratch, int threads) {
     const int64_t part = cr_conv_scratch_floats(plan, threads);
-    struct task   t    = {.io = io, .size = cr_conv_tile_size(plan->outputs), .tile = cr_conv_tile(plan->outputs)};
     struct strips strips[CR_WINDOWS_MAX];
     for (int w = 0; w < plan->windows; w++) strips[w] = strips_of(plan, w, threads);
     CR_PARALLEL_FOR(threads)
-    for (int n = 0; n < threads; n++) run_thread(strips, t, n, threads, scratch + n * part);
+    for (int n = 0; n < threads; n++) run_thread(strips, io, n, threads, scratch + n * part);
 }

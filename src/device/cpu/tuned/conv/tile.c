@@ -17,15 +17,18 @@ typedef float f32x8 __attribute__((vector_size(32), aligned(4), may_alias));
  * loops over it are unrolled and the function has nothing else. */
 #define CR_UNROLL _Pragma("GCC unroll 16")
 #define CR_TILE(name, attribute, vector, pixels)                                                                       \
-    attribute static void name(const struct cr_tile *tile) {                                                           \
+    attribute static void name(const struct cr_tile *tile, const float *w, int64_t output) {                           \
         enum { LANES = sizeof(vector) / sizeof(float) };                                                               \
-        const float *x[pixels], *w = tile->w;                                                                          \
+        const float *x[pixels];                                                                                        \
         vector       sum[pixels][2];                                                                                   \
         CR_UNROLL for (int p = 0; p < pixels; p++) {                                                                   \
             x[p]      = tile->x[p];                                                                                    \
-            sum[p][0] = *(const vector *)tile->init[p];                                                                \
-            sum[p][1] = *(const vector *)(tile->init[p] + LANES);                                                      \
+            sum[p][0] = sum[p][1] = (vector){0};                                                                       \
         }                                                                                                              \
+        if (tile->begin) CR_UNROLL for (int p = 0; p < pixels; p++) {                                                  \
+                sum[p][0] = *(const vector *)(tile->begin + tile->y[p] + output);                                      \
+                sum[p][1] = *(const vector *)(tile->begin + tile->y[p] + output + LANES);                              \
+            }                                                                                                          \
         for (int64_t r = 0; r < tile->rows; r++) {                                                                     \
             const float *const end = w + tile->len * 2 * LANES;                                                        \
             for (int64_t i = 0; w < end; i++, w += 2 * LANES) {                                                        \
@@ -38,8 +41,8 @@ typedef float f32x8 __attribute__((vector_size(32), aligned(4), may_alias));
             CR_UNROLL for (int p = 0; p < pixels; p++) x[p] += tile->row;                                              \
         }                                                                                                              \
         CR_UNROLL for (int p = 0; p < pixels; p++) {                                                                   \
-            *(vector *)tile->out[p]           = sum[p][0];                                                             \
-            *(vector *)(tile->out[p] + LANES) = sum[p][1];                                                             \
+            *(vector *)(tile->to + tile->y[p] + output)         = sum[p][0];                                           \
+            *(vector *)(tile->to + tile->y[p] + output + LANES) = sum[p][1];                                           \
         }                                                                                                              \
     }
 

@@ -43,14 +43,15 @@ struct cr_tile_size {
 };
 struct cr_tile_size cr_conv_tile_size(int64_t outputs);
 
-/* Computes out[p][o] = init[p][o] + sum over r < rows and i < len of x[p][r*row + i] * w[(r*len + i)*panel + o]. out may
- * be init. */
+/* Computes to[y[p] + output + o] = begin[y[p] + output + o] + sum over r < rows and i < len of
+ * x[p][r*row + i] * w[(r*len + i)*panel + o] for the outputs o of a panel. begin: NULL (zeros), or it may be `to`. */
 struct cr_tile {
     int64_t      rows, row, len;
-    const float *w, *x[CR_TILE_PIXELS_MAX], *init[CR_TILE_PIXELS_MAX];
-    float       *out[CR_TILE_PIXELS_MAX];
+    const float *x[CR_TILE_PIXELS_MAX], *begin;
+    float       *to;
+    int64_t      y[CR_TILE_PIXELS_MAX];
 };
-typedef void      cr_tile_function(const struct cr_tile *tile);
+typedef void      cr_tile_function(const struct cr_tile *tile, const float *w, int64_t output);
 cr_tile_function *cr_conv_tile(int64_t outputs); /* of the level in use */
 
 /* The plan of a conv or a conv_dgrad. */
