@@ -75,10 +75,12 @@ struct cr_conv_plan cr_conv_plan_of(const struct cr_program *p, const struct cr_
     struct cr_conv_plan     plan     = gradient ? plan_of_gradient(p, op) : plan_of_conv(p, op);
     const struct cr_tensor *w        = &p->tensor[op->in[gradient ? CR_IN_conv_dgrad_w : CR_IN_conv_w]];
     const int64_t           panel = cr_conv_tile_size(plan.outputs).panel, panels = (plan.outputs + panel - 1) / panel;
-    plan.images = p->tensor[op->in[gradient ? CR_IN_conv_dgrad_dy : CR_IN_conv_x]].dim[0];
-    plan.by_tap = w->dim[3];
-    plan.by_row = w->dim[2] * w->dim[3];
-    for (int i = 0; i < plan.windows; i++) {
+    plan.images   = p->tensor[op->in[gradient ? CR_IN_conv_dgrad_dy : CR_IN_conv_x]].dim[0];
+    plan.by_tap   = w->dim[3];
+    plan.by_row   = w->dim[2] * w->dim[3];
+    plan.winograd = cr_conv_is_winograd(&plan);
+    if (plan.winograd) plan.packed_floats = cr_winograd_packed_floats(&plan);
+    for (int i = 0; i < plan.windows && !plan.winograd; i++) {
         plan.window[i].packed = plan.packed_floats;
         plan.packed_floats += panels * panel * plan.window[i].height * plan.window[i].width * plan.channels;
     }
@@ -100,6 +102,10 @@ static void pack_tap(const struct cr_conv_plan *plan, const float *w, int64_t ou
 
 void cr_conv_pack(const struct cr_conv_plan *plan, const float *w, float *packed, int threads) {
     const int64_t panel = cr_conv_tile_size(plan->outputs).panel, panels = (plan->outputs + panel - 1) / panel;
+    if (plan->winograd) {
+        cr_winograd_pack(plan, w, packed, threads);
+        return;
+    }
     for (int n = 0; n < plan->windows; n++) {
         const struct cr_conv_window *v    = &plan->window[n];
         const int64_t                taps = v->height * v->width;

@@ -189,12 +189,17 @@ static void set_pixels(const struct task *t, const float *x, struct pixel *at, i
 }
 
 /* What follows the sum of an output pixel: add where the sum did not begin with it, bias, ReLU. */
-CR_BY_LEVEL(void, finish, (float *y, const float *sum, const float *add, const float *bias, bool relu, int64_t outputs),
+CR_BY_LEVEL(void, finish_pixel,
+            (float *y, const float *sum, const float *add, const float *bias, bool relu, int64_t outputs),
             (y, sum, add, bias, relu, outputs)) {
     for (int64_t o = 0; o < outputs; o++) {
         const float v = sum[o] + (add ? add[o] : 0) + (bias ? bias[o] : 0);
         y[o]          = relu && v < 0 ? 0 : v;
     }
+}
+
+void cr_conv_finish(float *y, const float *sum, const float *add, const float *bias, bool relu, int64_t outputs) {
+    finish_pixel(y, sum, add, bias, relu, outputs);
 }
 
 /* Sets what all tiles of a chunk have in common; returns the input of the first pixel of the strip. */
@@ -228,8 +233,8 @@ static void run_chunk(const struct task *t, const struct chunk *c, int64_t first
         set_pixels(t, x, &at, count, &tile);
         for (int64_t output = first; output < last; output += t->size.panel, w += by) t->tile(&tile, w, output);
         for (int p = 0; ends && p < count; p++)
-            finish(io->y + tile.y[p] + first, io->y + tile.y[p] + first, NULL, io->bias ? io->bias + first : NULL,
-                   io->relu, last - first);
+            finish_pixel(io->y + tile.y[p] + first, io->y + tile.y[p] + first, NULL, io->bias ? io->bias + first : NULL,
+                         io->relu, last - first);
     }
 }
 
@@ -268,9 +273,9 @@ static void run_narrow_panel(const struct task *t) {
             t->tile(&tile, filters_of(t, &c, t->whole), 0);
         }
         for (int p = 0; p < count; p++)
-            finish(t->io->y + y[p] + t->whole, spare + p * CR_PANEL_MAX,
-                   t->io->add ? t->io->add + y[p] + t->whole : NULL, t->io->bias ? t->io->bias + t->whole : NULL,
-                   t->io->relu, t->last - t->whole);
+            finish_pixel(t->io->y + y[p] + t->whole, spare + p * CR_PANEL_MAX,
+                         t->io->add ? t->io->add + y[p] + t->whole : NULL, t->io->bias ? t->io->bias + t->whole : NULL,
+                         t->io->relu, t->last - t->whole);
         at = next;
     }
 }
@@ -314,8 +319,8 @@ static void run_thread(const struct strips *windows, const struct cr_conv_io *io
 }
 
 int64_t cr_conv_scratch_floats(const struct cr_conv_plan *plan, int threads) {
-    int64_t most = 0;
-    for (int w = 0; w < plan->windows; w++) {
+    int64_t most = plan->winograd ? cr_winograd_scratch_floats(plan) : 0;
+    for (int w = 0; w < plan->windows && !plan->winograd; w++) {
         const struct strips s = strips_of(plan, w, threads);
         if (s.copied) most = CR_MAX(most, s.images * strip_floats(&s, part_rows(&s)));
     }
@@ -325,6 +330,10 @@ int64_t cr_conv_scratch_floats(const struct cr_conv_plan *plan, int threads) {
 void cr_conv_run(const struct cr_conv_plan *plan, const struct cr_conv_io *io, float *scratch, int threads) {
     const int64_t part = cr_conv_scratch_floats(plan, threads);
     struct strips strips[CR_WINDOWS_MAX];
+    if (plan->winograd) {
+        cr_winograd_run(plan, io, scratch, threads);
+        return;
+    }
     for (int w = 0; w < plan->windows; w++) strips[w] = strips_of(plan, w, threads);
     CR_PARALLEL_FOR(threads)
     for (int n = 0; n < threads; n++) run_thread(strips, io, n, threads, scratch + n * part);

@@ -33,6 +33,7 @@ struct cr_conv_plan {
     int64_t               out_height, out_width, step;           /* of the output */
     int64_t               by_output, by_row, by_tap, by_channel; /* distances in the filter of the program */
     int64_t               packed_floats;
+    bool                  winograd; /* winograd.c computes it; its filters have a layout of their own */
     int                   windows;
     struct cr_conv_window window[CR_WINDOWS_MAX];
 };
@@ -68,5 +69,15 @@ struct cr_conv_io {
 /* scratch: cr_conv_scratch_floats floats for each thread. */
 void    cr_conv_run(const struct cr_conv_plan *plan, const struct cr_conv_io *io, float *scratch, int threads);
 int64_t cr_conv_scratch_floats(const struct cr_conv_plan *plan, int threads);
+/* What follows the sum of an output pixel: add, bias (NULL: absent), ReLU. y may be sum. */
+void cr_conv_finish(float *y, const float *sum, const float *add, const float *bias, bool relu, int64_t outputs);
+
+/* ---- winograd.c: the same for convolutions with plan->winograd ---- */
+
+bool    cr_conv_is_winograd(const struct cr_conv_plan *plan);
+int64_t cr_winograd_packed_floats(const struct cr_conv_plan *plan);
+void    cr_winograd_pack(const struct cr_conv_plan *plan, const float *w, float *packed, int threads);
+int64_t cr_winograd_scratch_floats(const struct cr_conv_plan *plan); /* of each thread */
+void    cr_winograd_run(const struct cr_conv_plan *plan, const struct cr_conv_io *io, float *scratch, int threads);
 
 #endif

@@ -1,0 +1,233 @@
+/* device/cpu/tuned/conv/winograd.c: 3x3 convolutions of stride 1 with 16 multiplications for four output pixels instead of 36:
+ * F(2x2, 3x3) of Winograd's algorithm (Lavin and Gray 2016).
+ *
+ *     U = G g G^T of each filter g, V = B^T d B of each tile d of 4x4 input pixels, M = sum over channels of U * V,
+ *     and A^T M A is the 2x2 output pixels of the tile
+ *
+ * M is 16 products of matrices, [tiles][channels] by [channels][outputs], which run in the tiles of tile.c. The
+ * transforms only add and halve. They lose about two bits: the error is at most four times that of the plain sum. */
+#include "device/cpu/simd.h"
+#include "device/cpu/tuned/conv/window.h"
+
+#include <string.h>
+
+typedef float f32x8 __attribute__((vector_size(32), aligned(4), may_alias));
+
+enum {
+    VECTOR         = sizeof(f32x8) / sizeof(float),
+    PLACES         = 16,        /* numbers of a transformed tile */
+    BLOCK_FLOATS   = 256 << 10, /* of V and M of a block of tiles */
+    CHANNELS_MIN   = 64,        /* with fewer, the transforms cost more than they save */
+    TILES_MIN      = 24,        /* with fewer, reading 16 instead of 9 numbers for each filter costs more */
+    CHUNK_CHANNELS = 384
+};
+
+bool cr_conv_is_winograd(const struct cr_conv_plan *plan) {
+    const struct cr_conv_window *v = &plan->window[0];
+    return plan->windows == 1 && v->height == 3 && v->width == 3 && plan->stride == 1 &&
+           plan->channels >= CHANNELS_MIN && plan->channels % VECTOR == 0 && plan->outputs >= CHANNELS_MIN &&
+           plan->outputs % cr_conv_tile_size(plan->outputs).panel == 0 &&
+           plan->images * ((v->rows + 1) / 2) * ((v->columns + 1) / 2) >= TILES_MIN;
+}
+
+int64_t cr_winograd_packed_floats(const struct cr_conv_plan *plan) {
+    return PLACES * plan->channels * plan->outputs;
+}
+
+/* ---- filters ---- */
+
+/* G g of a column of g, three numbers at distance `by`: four numbers. */
+static void filter_column(const float *g, int64_t by, float u[4]) {
+    const float sum = g[0] + g[2 * by];
+    u[0]            = g[0];
+    u[1]            = (sum + g[by]) / 2;
+    u[2]            = (sum - g[by]) / 2;
+    u[3]            = g[2 * by];
+}
+
+/* U of one filter and channel: u[place]. */
+static void transform_filter(const struct cr_conv_plan *plan, const float *w, float u[PLACES]) {
+    const struct cr_conv_window *v = &plan->window[0];
+    float                        half[4][3];
+    w += v->tap_row * plan->by_row + v->tap_column * plan->by_tap;
+    for (int s = 0; s < 3; s++) {
+        float column[4];
+        filter_column(w + s * v->by * plan->by_tap, v->by * plan->by_row, column);
+        for (int i = 0; i < 4; i++) half[i][s] = column[i];
+    }
+    for (int i = 0; i < 4; i++) filter_column(half[i], 1, u + 4 * i);
+}
+
+/* [place][panel][channel][output of the panel] */
+void cr_winograd_pack(const struct cr_conv_plan *plan, const float *w, float *packed, int threads) {
+    const int64_t panel = cr_conv_tile_size(plan->outputs).panel, C = plan->channels, place = C * plan->outputs;
+    CR_PARALLEL_FOR(threads)
+    for (int64_t first = 0; first < plan->outputs; first += panel)
+        for (int64_t o = 0; o < panel; o++)
+            for (int64_t c = 0; c < C; c++) {
+                float u[PLACES];
+                transform_filter(plan, w + (first + o) * plan->by_output + c * plan->by_channel, u);
+                for (int i = 0; i < PLACES; i++) packed[i * place + first * C + c * panel + o] = u[i];
+            }
+}
+
+/* ---- tiles of the input and of the output ---- */
+
+static inline __attribute__((always_inline)) void subtract_rows(const f32x8 d[4], f32x8 t[4]) {
+    t[0] = d[0] - d[2];
+    t[1] = d[1] + d[2];
+    t[2] = d[2] - d[1];
+    t[3] = d[1] - d[3];
+}
+
+/* V of one tile: pixel (i, j) of the tile begins at x + i * row + j * channels; v[place * step + channel]. */
+CR_BY_LEVEL(void, transform_input, (const float *x, int64_t row, int64_t channels, float *v, int64_t step),
+            (x, row, channels, v, step)) {
+    for (int64_t c = 0; c < channels; c += VECTOR) {
+        f32x8 t[4][4], column[4], out[4];
+        for (int j = 0; j < 4; j++) {
+            for (int i = 0; i < 4; i++) column[i] = *(const f32x8 *)(x + i * row + j * channels + c);
+            subtract_rows(column, out);
+            for (int i = 0; i < 4; i++) t[i][j] = out[i];
+        }
+        for (int i = 0; i < 4; i++) {
+            subtract_rows(t[i], out);
+            for (int j = 0; j < 4; j++) *(f32x8 *)(v + (4 * i + j) * step + c) = out[j];
+        }
+    }
+}
+
+/* A^T m A of one tile: m[place * step + output], to[pixel * outputs + output] for the pixels (0,0), (0,1), (1,0), (1,1). */
+CR_BY_LEVEL(void, transform_output, (const float *m, int64_t step, int64_t outputs, float *to),
+            (m, step, outputs, to)) {
+    for (int64_t o = 0; o < outputs; o += VECTOR) {
+        f32x8 t[2][4];
+        for (int j = 0; j < 4; j++) {
+            f32x8 d[4];
+            for (int i = 0; i < 4; i++) d[i] = *(const f32x8 *)(m + (4 * i + j) * step + o);
+            t[0][j] = d[0] + d[1] + d[2];
+            t[1][j] = d[1] - d[2] - d[3];
+        }
+        for (int i = 0; i < 2; i++) {
+            *(f32x8 *)(to + 2 * i * outputs + o)       = t[i][0] + t[i][1] + t[i][2];
+            *(f32x8 *)(to + (2 * i + 1) * outputs + o) = t[i][1] - t[i][2] - t[i][3];
+        }
+    }
+}
+
+/* ---- the part of a thread ---- */
+
+struct job {
+    const struct cr_conv_plan *plan;
+    const struct cr_conv_io   *io;
+    int64_t                    rows, columns; /* tiles of an image */
+    int64_t                    block;         /* tiles of a block: whole rows of tiles */
+    int64_t                    first, last;   /* outputs */
+};
+
+/* The 4x4 pixels of a tile that reaches over an edge, with zeros outside the image. */
+static void copy_tile(const struct cr_conv_plan *plan, const float *image, int64_t h, int64_t w, float *to) {
+    for (int64_t i = 0; i < PLACES; i++, to += plan->channels) {
+        const int64_t row = h + i / 4, column = w + i % 4;
+        if (row < 0 || row >= plan->height || column < 0 || column >= plan->width)
+            memset(to, 0, (size_t)plan->channels * sizeof *to);
+        else
+            memcpy(to, image + (row * plan->width + column) * plan->channels, (size_t)plan->channels * sizeof *to);
+    }
+}
+
+/* Tile number `tile` of all images: V, at v + place * step. */
+static void read_tile(const struct job *j, int64_t tile, float *v, int64_t step, float *edge) {
+    const struct cr_conv_plan *plan = j->plan;
+    const int64_t              h    = tile / j->columns % j->rows * 2 - plan->window[0].top,
+                  w                 = tile % j->columns * 2 - plan->window[0].left;
+    const float *image = j->io->x + tile / j->columns / j->rows * plan->height * plan->width * plan->channels;
+    if (h >= 0 && w >= 0 && h + 4 <= plan->height && w + 4 <= plan->width) {
+        transform_input(image + (h * plan->width + w) * plan->channels, plan->width * plan->channels, plan->channels, v,
+                        step);
+        return;
+    }
+    copy_tile(plan, image, h, w, edge);
+    transform_input(edge, 4 * plan->channels, plan->channels, v, step);
+}
+
+static void write_tile(const struct job *j, int64_t tile, const float *m, int64_t step, float *sums) {
+    const struct cr_conv_plan *plan = j->plan;
+    const struct cr_conv_io   *io   = j->io;
+    const int64_t image = tile / j->columns / j->rows, h = tile / j->columns % j->rows * 2, w = tile % j->columns * 2;
+    const int64_t outputs = j->last - j->first;
+    transform_output(m, step, outputs, sums);
+    for (int64_t i = 0; i < 4; i++) {
+        const int64_t row = h + i / 2, column = w + i % 2;
+        if (row >= plan->out_height || column >= plan->out_width) continue;
+        const int64_t place = ((image * plan->out_height + row) * plan->out_width + column) * plan->outputs + j->first;
+        cr_conv_finish(io->y + place, sums + i * outputs, io->add ? io->add + place : NULL,
+                       io->bias ? io->bias + j->first : NULL, io->relu, outputs);
+    }
+}
+
+/* M = V U for one place and all tiles of a block. */
+static void multiply(const struct job *j, const float *v, const float *u, int64_t tiles, float *m) {
+    const struct cr_tile_size size = cr_conv_tile_size(j->plan->outputs);
+    cr_tile_function         *run  = cr_conv_tile(j->plan->outputs);
+    const int64_t             C = j->plan->channels, outputs = j->last - j->first;
+    struct cr_tile            t = {.rows = 1, .to = m};
+    for (int64_t output = 0; output < outputs; output += size.panel)
+        for (int64_t c = 0; c < C; c += CHUNK_CHANNELS) {
+            t.len   = CR_MIN((int64_t)CHUNK_CHANNELS, C - c);
+            t.begin = c ? m : NULL;
+            for (int64_t first = 0; first < tiles; first += size.pixels) {
+                for (int p = 0; p < size.pixels; p++) {
+                    const int64_t tile = CR_MIN(first + p, tiles - 1);
+                    t.x[p]             = v + tile * C + c;
+                    t.y[p]             = tile * outputs;
+                }
+                run(&t, u + (j->first + output) * C + c * size.panel, output);
+            }
+        }
+}
+
+static void run_block(const struct job *j, int64_t first, int64_t tiles, float *scratch) {
+    const int64_t C = j->plan->channels, outputs = j->last - j->first;
+    float        *v = scratch, *m = v + PLACES * j->block * C, *edge = m + PLACES * j->block * j->plan->outputs;
+    for (int64_t i = 0; i < tiles; i++) read_tile(j, first + i, v + i * C, tiles * C, edge);
+    for (int i = 0; i < PLACES; i++)
+        multiply(j, v + i * tiles * C, j->io->packed + i * C * j->plan->outputs, tiles, m + i * tiles * outputs);
+    for (int64_t i = 0; i < tiles; i++) write_tile(j, first + i, m + i * outputs, tiles * outputs, edge);
+}
+
+static struct job job_of(const struct cr_conv_plan *plan, const struct cr_conv_io *io) {
+    const int64_t fit = BLOCK_FLOATS / (PLACES * (plan->channels + plan->outputs));
+    struct job    j   = {.plan = plan, .io = io, .last = plan->outputs};
+    j.rows            = (plan->window[0].rows + 1) / 2;
+    j.columns         = (plan->window[0].columns + 1) / 2;
+    j.block           = CR_MAX(fit / (2 * CR_TILE_PIXELS_MAX), 1) * 2 * CR_TILE_PIXELS_MAX;
+    return j;
+}
+
+int64_t cr_winograd_scratch_floats(const struct cr_conv_plan *plan) {
+    const struct job j = job_of(plan, NULL);
+    return PLACES * (j.block * (plan->channels + plan->outputs) + CR_MAX(plan->channels, plan->outputs));
+}
+
+/* Threads divide the tiles; where these are few, the panels too. */
+static void run_thread(struct job j, int thread, int threads, float *scratch) {
+    const int64_t all = j.plan->images * j.rows * j.columns, panel = cr_conv_tile_size(j.plan->outputs).panel;
+    const int64_t panels  = j.plan->outputs / panel;
+    int           columns = 1;
+    int64_t       begin, end;
+    while (all * columns < (int64_t)2 * CR_TILE_PIXELS_MAX * threads && threads % (2 * columns) == 0 &&
+           2 * columns <= panels)
+        columns *= 2;
+    cr_run_of(panels, thread % columns, columns, &j.first, &j.last);
+    cr_run_of(all, thread / columns, threads / columns, &begin, &end);
+    j.first *= panel;
+    j.last *= panel;
+    for (int64_t i = begin; i < end; i += j.block) run_block(&j, i, CR_MIN(j.block, end - i), scratch);
+}
+
+void cr_winograd_run(const struct cr_conv_plan *plan, const struct cr_conv_io *io, float *scratch, int threads) {
+    const struct job j = job_of(plan, io);
+    CR_PARALLEL_FOR(threads)
+    for (int t = 0; t < threads; t++) run_thread(j, t, threads, scratch + t * cr_winograd_scratch_floats(plan));
+}
