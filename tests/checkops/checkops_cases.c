@@ -40,6 +40,11 @@ static const struct checkops_shape convs[] = {
     {1, 3, 8, 32, 32, 3, 1, 1, false},
     {2, 4, 16, 32, 64, 3, 1, 1, false},
     {1, 3, 32, 64, 16, 3, 1, 1, false},
+    /* odd sizes and paddings of 0 and 2, where kernels divide images into tiles; sums of several parts */
+    {2, 9, 11, 64, 96, 3, 1, 1, false},
+    {1, 13, 12, 80, 64, 3, 1, 0, false},
+    {1, 10, 9, 64, 64, 3, 1, 2, false},
+    {1, 10, 10, 400, 64, 3, 1, 1, true},
     /* cifar10-resnet20 */
     {2, 32, 32, 3, 16, 3, 1, 1, true},
     {2, 32, 32, 16, 16, 3, 1, 1, true},

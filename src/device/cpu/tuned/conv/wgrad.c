@@ -147,13 +147,14 @@ static struct strip strip_at(const struct plan *v, int64_t i) {
 }
 
 static void copy_row(const struct plan *v, const float *x, float *to) {
-    for (int64_t q = 0; q < v->width; q++, to += v->pitch) {
-        const int64_t column = q - v->pad;
-        if (column < 0 || column >= v->W)
-            memset(to, 0, (size_t)v->C * sizeof *to);
-        else
-            memcpy(to, x + column * v->C, (size_t)v->C * sizeof *to);
-    }
+    const int64_t left = CR_MIN(v->pad, v->width), inside = CR_MIN(v->W, v->width - left);
+    memset(to, 0, (size_t)(left * v->pitch) * sizeof *to);
+    to += left * v->pitch;
+    if (v->pitch == v->C)
+        memcpy(to, x, (size_t)(inside * v->C) * sizeof *to);
+    else
+        for (int64_t q = 0; q < inside; q++) memcpy(to + q * v->pitch, x + q * v->C, (size_t)v->C * sizeof *to);
+    memset(to + inside * v->pitch, 0, (size_t)((v->width - left - inside) * v->pitch) * sizeof *to);
 }
 
 static void copy_x(const struct plan *v, const struct strip *s, const float *x, float *to) {
@@ -173,15 +174,27 @@ static int64_t group_at(int64_t k, int64_t end) {
     return left == NARROW || left == 2 * NARROW || left < NARROW ? NARROW : WIDE;
 }
 
+/* `size` channels of a row of pixels, of which `count` exist. */
+static inline __attribute__((always_inline)) float *copy_group(const float *dy, int64_t pixels, int64_t K, float *to,
+                                                               int64_t count, const int64_t size) {
+    for (int64_t i = 0; i < pixels; i++, dy += K, to += size) {
+        if (count >= size)
+            memcpy(to, dy, (size_t)size * sizeof *to);
+        else
+            for (int64_t j = 0; j < size; j++) to[j] = j < count ? dy[j] : 0;
+    }
+    return to;
+}
+
 static void copy_dy(const struct plan *v, const struct strip *s, const float *dy, int64_t first, int64_t end,
                     float *to) {
-    const int64_t pixels = s->images * s->rows * v->Q;
+    const int64_t image = v->P * v->Q * v->K;
     for (int64_t k = first, size; k < end; k += size) {
         size = group_at(k, end);
-        for (int64_t i = 0; i < pixels; i++) {
-            const int64_t row  = s->image * v->P + s->row + i / v->Q / s->rows * v->P + i / v->Q % s->rows;
-            const float  *from = dy + (row * v->Q + i % v->Q) * v->K + k;
-            for (int64_t j = 0; j < size; j++) *to++ = k + j < end ? from[j] : 0;
+        for (int64_t n = 0; n < s->images; n++) {
+            const float *from = dy + (s->image + n) * image + s->row * v->Q * v->K + k;
+            to                = size == WIDE ? copy_group(from, s->rows * v->Q, v->K, to, end - k, WIDE)
+                                             : copy_group(from, s->rows * v->Q, v->K, to, end - k, NARROW);
         }
     }
 }
