@@ -1,32 +1,54 @@
 #!/usr/bin/env bash
-# bench-cpu.sh: compares the training step of ResNet-20 on images of CIFAR-10's size, cresnet against PyTorch on the same cores. Both are
-# measured alternately, ROUNDS times, so that a slow period of the machine affects both. Prints each round and the ratio of the medians.
-#   scripts/bench-cpu.sh [ROUNDS]     (5)
-#   BATCH (128), STEPS (20), THREADS (all cores), CRESNET_BIN (build/cresnet), PYTHON (a python3 that has torch)
+# bench-cpu.sh: training steps and inference on this CPU, cresnet against PyTorch, onnxruntime and OpenVINO, in turn. Prints the processor,
+# its peak in multiply-adds, and for each row the medians and the ratio to the fastest peer: see scripts/bench_cpu.py.
+#   scripts/bench-cpu.sh [ROUNDS] [TEXT]     rounds (3); only the rows whose title has TEXT: training, "resnet50 int8", "batch 1"
+#   CRESNET_CPU    avx2: as a processor without AVX-512 would run them (onnxruntime cannot be lowered)
+#   CRESNET_BIN (build/cresnet), STEPS (10), THREADS (all cores), PYTHON (a python3 with torch, onnxruntime, onnx and openvino; default:
+#   a venv in build/peers-cpu, which the first call fills by pip)
 set -eu
 root=$(cd "$(dirname "$0")/.." && pwd)
-rounds=${1:-5}
-batch=${BATCH:-128} steps=${STEPS:-20} threads=${THREADS:-$(nproc)}
 bin=${CRESNET_BIN:-$root/build/cresnet}
-python=${PYTHON:-}
-for candidate in python3 /usr/bin/python3; do
-    [ -n "$python" ] || ! $candidate -c 'import torch' 2>/dev/null || python=$candidate
-done
-[ -n "$python" ] || { echo "bench-cpu.sh: no python3 with torch was found: install it (Debian: python3-torch), or set PYTHON" >&2; exit 1; }
+threads=${THREADS:-$(nproc)}
 [ -x "$bin" ] || { echo "bench-cpu.sh: $bin does not exist: run scripts/demo.sh, or set CRESNET_BIN" >&2; exit 1; }
+python=${PYTHON:-$root/build/peers-cpu/bin/python}
+if [ ! -x "$python" ]; then
+    python3 -m venv "$root/build/peers-cpu"
+    "$python" -m pip install -q torch numpy onnx onnxruntime openvino
+fi
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
 
-field() { sed -n "s/.*\"$1\": \([0-9.]*\).*/\1/p"; }
-median() { sort -n | awk '{ v[NR] = $1 } END { print NR % 2 ? v[(NR + 1) / 2] : (v[NR / 2] + v[NR / 2 + 1]) / 2 }'; }
-
-ours="" theirs=""
-echo "ResNet-20, batch $batch, $threads threads, $steps steps per round, images/s"
-for i in $(seq "$rounds"); do
-    a=$("$bin" bench step "$root/configs/cifar10-resnet20.ini" --device cpu --batch "$batch" --threads "$threads" --steps "$steps" \
-        --json --quiet | field images_per_s)
-    b=$("$python" "$root/scripts/bench_cpu_peer.py" --batch "$batch" --steps "$steps" --threads "$threads" | field images_per_s)
-    echo "round $i: cresnet $a, PyTorch $b"
-    ours="$ours $a" theirs="$theirs $b"
+# Multiply-adds on one core and on all, GFLOP/s: with the widest vectors of the level.
+cat >"$work/peak.c" <<'C'
+#include <stdio.h>
+#include <time.h>
+typedef float vector __attribute__((vector_size(BYTES)));
+int main(void) {
+    double best = 1e9;
+    for (int r = 0; r < 20; r++) {
+        struct timespec a, b;
+        vector          sum[12] = {{0}}, x = sum[0] + 1, y = sum[0] + 0.5f;
+        clock_gettime(CLOCK_MONOTONIC, &a);
+#pragma omp parallel firstprivate(sum)
+        {
+            for (int i = 0; i < 2000000; i++)
+#pragma GCC unroll 12
+                for (int j = 0; j < 12; j++) __asm__ volatile("vfmadd231ps %2, %1, %0" : "+x"(sum[j]) : "x"(x), "x"(y));
+        }
+        clock_gettime(CLOCK_MONOTONIC, &b);
+        const double seconds = (double)(b.tv_sec - a.tv_sec) + 1e-9 * (double)(b.tv_nsec - a.tv_nsec);
+        if (seconds < best) best = seconds;
+    }
+    printf("%.0f\n", 2e6 * 12 * 2 * sizeof(vector) / sizeof(float) * THREADS / best * 1e-9);
+}
+C
+flags="-mavx2 -mfma" bytes=32
+if grep -qw avx512f /proc/cpuinfo && [ "${CRESNET_CPU:-avx512}" = avx512 ]; then flags="-mavx512f" bytes=64; fi
+for n in 1 "$threads"; do
+    # shellcheck disable=SC2086
+    cc -O2 -fopenmp $flags -DBYTES=$bytes -DTHREADS="$n" -o "$work/peak" "$work/peak.c"
+    echo "peak of $n thread(s): $(OMP_NUM_THREADS=$n "$work/peak") GFLOP/s"
 done
-# shellcheck disable=SC2086
-a=$(printf '%s\n' $ours | median) b=$(printf '%s\n' $theirs | median)
-echo "medians: cresnet $a, PyTorch $b: ratio $(awk "BEGIN { printf \"%.3f\", $a / $b }")"
+"$bin" --version | grep -m1 '^device cpu' || true
+"$python" "$root/scripts/bench_cpu.py" --program "$bin" --rounds "${1:-3}" --only "${2:-}" --steps "${STEPS:-10}" --threads "$threads" \
+    --level "${CRESNET_CPU:-}"

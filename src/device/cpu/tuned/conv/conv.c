@@ -1,12 +1,13 @@
-/* device/cpu/tuned/conv/conv.c: the kernels cpu.conv and cpu.conv_dgrad: convolutions and their input gradients, on rows of NHWC
- * tensors as they are. A filter is packed in each launch, or once where it is constant. */
+/* device/cpu/tuned/conv/conv.c: the kernels cpu.conv and cpu.conv_dgrad: convolutions and their input gradients. A
+ * filter is packed in each launch, or once where it is constant. */
 #include "device/cpu/tuned/conv/window.h"
 
 static size_t rounded(int64_t floats) {
     return ((size_t)floats * sizeof(float) + CR_CPU_ALIGN - 1) / CR_CPU_ALIGN * CR_CPU_ALIGN;
 }
 
-/* With other instructions oneDNN's convolutions, which have no bias, add and ReLU, have not been compared with these. */
+/* These kernels are compared with oneDNN on AVX2 only; elsewhere oneDNN comes first. It has no bias, add and ReLU, so an
+ * op with these would be ours. */
 static bool is_first_choice(void) {
 #ifdef CR_WITH_ONEDNN
     return cr_cpu_level() == CR_CPU_AVX2;

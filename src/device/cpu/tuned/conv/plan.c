@@ -1,4 +1,5 @@
-/* device/cpu/tuned/conv/plan.c: the windows of convolutions and their gradients, and filters in the order in which tiles read them. */
+/* device/cpu/tuned/conv/plan.c: the windows of convolutions and of their gradients, and filters in the order in which
+ * tiles read them. */
 #include "device/cpu/tuned/conv/window.h"
 
 #include <string.h>
@@ -17,13 +18,14 @@ static struct cr_conv_plan plan_of_conv(const struct cr_program *p, const struct
     plan.by_output               = R * S * C;
     plan.by_channel              = 1;
     plan.windows                 = 1;
-    plan.window[0]               = (struct cr_conv_window){
-                      .height = R, .width = S, .top = pad, .left = pad, .rows = y->dim[1], .columns = y->dim[2], .by = 1};
+    plan.window[0]               = (struct cr_conv_window){.height = R, .width = S, .top = pad, .left = pad, .by = 1};
+    plan.window[0].rows          = y->dim[1];
+    plan.window[0].columns       = y->dim[2];
     return plan;
 }
 
-/* One direction of a window of the input gradient. Pixel first + i * stride of dx reads dy at (first + pad - r) / stride
- * + i for the taps r of the filter where this is an integer. */
+/* One direction of a window of the input gradient: pixel first + i * stride of dx reads the pixels
+ * (first + pad - r) / stride + i of dy for the taps r of the filter where this is an integer. */
 struct taps {
     int64_t count, before; /* the first one lies `before` pixels before pixel i of dy */
     int64_t last;          /* tap of the first pixel of the window */

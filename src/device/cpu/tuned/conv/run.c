@@ -1,5 +1,5 @@
-/* device/cpu/tuned/conv/run.c: runs a plan: divides strips and panels among the threads, and sums into chunks whose filters stay in
- * the first cache. */
+/* device/cpu/tuned/conv/run.c: runs a plan: divides strips and panels among the threads, and sums into chunks whose
+ * filters stay in the first cache. */
 #include "device/cpu/simd.h"
 #include "device/cpu/tuned/conv/window.h"
 
@@ -238,8 +238,8 @@ static void run_chunk(const struct task *t, const struct chunk *c, int64_t first
     }
 }
 
-/* Where the filters of all panels fit into the second cache, all panels of a tile, then the next tile. Otherwise panel by
- * panel and chunk by chunk, so that all tiles of the strip read the filters of a chunk from the first cache. */
+/* Where the filters of all panels fit into the second cache, all panels of a tile, then the next tile. Otherwise panel
+ * by panel and chunk by chunk, so that all tiles of the strip read the filters of a chunk from the first cache. */
 static void run_panels(const struct task *t) {
     const bool all =
         t->chunks.count == 1 && (t->whole - t->first) * t->chunks.height * t->chunks.width <= FILTER_FLOATS;

@@ -5,8 +5,8 @@
  * channels of different pixels are in different sets of the cache. dy is copied in the order in which tiles read it:
  * [group of channels][pixel][channel of the group].
  *
- * Filters that are small are summed by each thread over its own strips, and these sums are added at the end. Threads divide
- * the channels of dy of larger ones. */
+ * Each thread sums small filters over its own strips, and these sums are added at the end. Of larger filters, threads
+ * divide the channels of dy. */
 #include "device/cpu/simd.h"
 #include "device/cpu/tuned/conv/window.h"
 

@@ -1,5 +1,5 @@
-/* device/cpu/tuned/conv/window.h: convolutions as sums over windows of an input that lies in a cache: plan, packed filters and tiles
- * of cpu.conv, cpu.conv_dgrad and cpu.conv_wgrad; private to this folder.
+/* device/cpu/tuned/conv/window.h: convolutions as sums over windows of an input that lies in a cache: plan, packed
+ * filters and tiles of cpu.conv and cpu.conv_dgrad; private to this folder.
  *
  * Terms
  *   - A window is the part of the input that an output pixel reads. A row of a window is `width` pixels with all their

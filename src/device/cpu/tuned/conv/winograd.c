@@ -1,11 +1,11 @@
-/* device/cpu/tuned/conv/winograd.c: 3x3 convolutions of stride 1 with 16 multiplications for four output pixels instead of 36:
- * F(2x2, 3x3) of Winograd's algorithm (Lavin and Gray 2016).
+/* device/cpu/tuned/conv/winograd.c: 3x3 convolutions of stride 1 with 16 multiplications for four output pixels instead
+ * of 36: F(2x2, 3x3) of Winograd's algorithm (Lavin and Gray 2016).
  *
  *     U = G g G^T of each filter g, V = B^T d B of each tile d of 4x4 input pixels, M = sum over channels of U * V,
  *     and A^T M A is the 2x2 output pixels of the tile
  *
  * M is 16 products of matrices, [tiles][channels] by [channels][outputs], which run in the tiles of tile.c. The
- * transforms only add and halve. They lose about two bits: the error is at most four times that of the plain sum. */
+ * transforms only add and halve. checkops holds the kernel to the same error bound as the plain sum. */
 #include "device/cpu/simd.h"
 #include "device/cpu/tuned/conv/window.h"
 
@@ -15,10 +15,10 @@ typedef float f32x8 __attribute__((vector_size(32), aligned(4), may_alias));
 
 enum {
     VECTOR         = sizeof(f32x8) / sizeof(float),
-    PLACES         = 16,        /* numbers of a transformed tile */
-    BLOCK_FLOATS   = 256 << 10, /* of V and M of a block of tiles */
-    CHANNELS_MIN   = 64,        /* with fewer, the transforms cost more than they save */
-    TILES_MIN      = 24,        /* with fewer, reading 16 instead of 9 numbers for each filter costs more */
+    PLACES         = 16,       /* numbers of a transformed tile */
+    BLOCK_FLOATS   = 64 << 10, /* of V and M of a block of tiles */
+    CHANNELS_MIN   = 64,       /* with fewer, the transforms cost more than they save */
+    TILES_MIN      = 24,       /* with fewer, reading 16 instead of 9 numbers for each filter costs more */
     CHUNK_CHANNELS = 384
 };
 
@@ -97,7 +97,7 @@ CR_BY_LEVEL(void, transform_input, (const float *x, int64_t row, int64_t channel
     }
 }
 
-/* A^T m A of one tile: m[place * step + output], to[pixel * outputs + output] for the pixels (0,0), (0,1), (1,0), (1,1). */
+/* A^T m A of one tile, from m[place * step + output] to to[(2 * i + j) * outputs + output] for pixel (i, j). */
 CR_BY_LEVEL(void, transform_output, (const float *m, int64_t step, int64_t outputs, float *to),
             (m, step, outputs, to)) {
     for (int64_t o = 0; o < outputs; o += VECTOR) {
