@@ -6,13 +6,20 @@ static size_t rounded(int64_t floats) {
     return ((size_t)floats * sizeof(float) + CR_CPU_ALIGN - 1) / CR_CPU_ALIGN * CR_CPU_ALIGN;
 }
 
-/* These kernels are compared with oneDNN on AVX2 only; elsewhere oneDNN comes first. It has no bias, add and ReLU, so an
- * op with these would be ours. */
-static bool is_first_choice(void) {
+bool cr_cpu_conv_is_first(void) {
 #ifdef CR_WITH_ONEDNN
     return cr_cpu_level() == CR_CPU_AVX2;
 #else
-    return true;
+    return cr_cpu_level() != CR_CPU_AVX512; /* cpu.conv3 is faster there */
+#endif
+}
+
+/* oneDNN accepts no bias, add and ReLU. Where it comes first, it would lose its ops to this kernel with them. */
+static bool leaves_epilogues(void) {
+#ifdef CR_WITH_ONEDNN
+    return !cr_cpu_conv_is_first();
+#else
+    return false;
 #endif
 }
 
@@ -23,7 +30,7 @@ static bool has_epilogue(const struct cr_op *op) {
 
 static bool accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     (void)device, (void)p;
-    return op->attr.conv.stride <= 2 && (is_first_choice() || !has_epilogue(op));
+    return op->attr.conv.stride <= 2 && !(leaves_epilogues() && has_epilogue(op));
 }
 
 /* Whether the program computes the filter once for many batches. */
@@ -47,12 +54,16 @@ static cr_status prepare(struct cr_device *device, const struct cr_program *p, c
     CR_ALLOC(s, 1);
     s->plan          = cr_conv_plan_of(p, op);
     *workspace_bytes = rounded(cr_conv_scratch_floats(&s->plan, threads) * threads);
-    *prepared        = s;
     if (op->kind == CR_OP_conv && is_constant(p, op->in[CR_IN_conv_w])) {
         s->packed = cr_alloc((size_t)s->plan.packed_floats, sizeof *s->packed);
-        return s->packed ? CR_OK : CR_NO_MEMORY((size_t)s->plan.packed_floats * sizeof *s->packed);
-    }
-    *workspace_bytes += rounded(s->plan.packed_floats);
+        if (!s->packed) {
+            const size_t bytes = (size_t)s->plan.packed_floats * sizeof *s->packed;
+            cr_free(s);
+            return CR_NO_MEMORY(bytes);
+        }
+    } else
+        *workspace_bytes += rounded(s->plan.packed_floats);
+    *prepared = s;
     return CR_OK;
 }
 
