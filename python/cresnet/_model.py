@@ -57,6 +57,7 @@ class Info:
     image_width: int
     channels: int  # of images: 1 (grey), 3 (red, green, blue) or 4 (and alpha)
     bits: int  # of a channel: 8 or 16
+    fit: str  # what images show: "crop" (the centre), or the whole image: "squash" (resized), "letterbox" (and padded)
 
 
 @dataclass
@@ -147,7 +148,7 @@ class Model:
         return Info(info.classes, info.features, info.image_size, info.resize, info.max_batch, mean, std,
                     info.network.decode(), os.fsdecode(info.weights), info.device.decode(errors="replace"),
                     info.precision.decode(), int(info.memory.device_bytes), int(info.memory.host_bytes),
-                    bool(info.multi_label), info.image_width, info.channels, info.bits)
+                    bool(info.multi_label), info.image_width, info.channels, info.bits, info.fit.decode())
 
     def close(self) -> None:
         """Frees the network, after the calls that other threads have begun. Further calls are errors."""
