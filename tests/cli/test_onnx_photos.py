@@ -43,9 +43,9 @@ import cresnet as library
 
 FITS = ("crop", "squash", "letterbox")
 COUNT = 300
-LEVELS = 1  # a prepared pixel differs by at most so many of 255, where the exact value is half-way between two
-PIXELS = 0.01  # of at most this fraction of the pixels
-LOGITS = 0.05  # of the range of an image's logits
+LEVELS = 1  # a prepared pixel differs by at most so many of 255, where the exact value is half-way between two of them
+PIXELS = 0.05  # so do at most this fraction of the pixels of an image
+LOGITS = 0.02  # a logit differs by at most this fraction of the range of an image's logits
 
 
 def odd_shapes(photo):
@@ -114,9 +114,11 @@ def compare(fit, files):
     with library.Model(RUN or WEIGHTS, config=None if RUN else "net.ini", settings=settings, device="cpu", threads=1, precision="fp32") as model:
         wanted = model.classify_files(files, logits=True)
         pixels = prepared_files(model, files)
+        # the graph adds the colour of the border after the value that is compared
+        border = np.rint(np.array(model.info.mean) * 255) if fit == "letterbox" else 0
     check(f"{fit}: the library's fit", model.info.fit == fit)
     for name, classify in runtimes(with_pixels(f"{fit}.onnx")).items():
-        judge(f"{fit}, {name}", files, classify, wanted.logits, pixels)
+        judge(f"{fit}, {name}", files, classify, wanted.logits, pixels - border)
 
 
 def judge(name, files, classify, wanted, pixels):
