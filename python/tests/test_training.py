@@ -269,20 +269,23 @@ print(child_of(f"{{launcher}}/task/{{launcher}}"), flush=True)
         self.assertEqual((cresnet.Run("none").history, cresnet.Run("none").best), ({}, None))
 
     def test_progress(self):
-        for module, shown in (("tqdm.auto", "evaluation at step 10"), ("nothing.such", "evaluation at step 10: top-1")):
+        for module, shown, swept in (("tqdm.auto", "evaluation at step 10", "2 of 2 run"),
+                                     ("nothing.such", "evaluation at step 10: top-1", "sweep: 2 of 2 ended")):
             class Bar:
                 n = 0
                 lines = []
-                def __init__(self, total, initial, unit): self.total = total
+                def __init__(self, total, initial, unit): self.total, self.unit = total, unit
                 def update(self, steps): self.n += steps
                 def set_postfix(self, values): self.lines.append(f"{self.n} of {self.total} {values}")
-                def close(self): self.closed = True
+                def close(self): self.lines.append(f"{self.n} of {self.total} {self.unit}")
                 write = lines.append
             with mock.patch.object(_progress, "_bar", return_value=Bar if "tqdm" in module else None), \
                     contextlib.redirect_stdout(io.StringIO()) as out:
                 quick(f"progress-{module}", progress=True)
+                cresnet.sweep("tiny.ini", output=f"sweep-{module}", train_seed=[1, 2], steps=2, jobs=1)
             said = "\n".join(Bar.lines) + out.getvalue()
             self.assertIn(shown, said)
+            self.assertIn(swept, said)
             if "tqdm" in module:
                 self.assertRegex(said, r"10 of 10 \{'loss': '\d")
         with mock.patch("importlib.import_module", side_effect=ImportError):
@@ -329,7 +332,7 @@ class Commands(unittest.TestCase):
         self.assertEqual(cresnet.quantize("tools", output="int8", device="cpu", images=32).evaluate(device="cpu")["images"], 40)
         self.assertEqual(cresnet.export(run, "net.onnx", fold=True), "net.onnx")
         self.assertGreater(os.path.getsize("net.onnx"), 1000)
-        runs = cresnet.sweep("tiny.ini", output="lrs", optim_lr=[0.01, 0.1], steps=3, jobs=1)
+        runs = cresnet.sweep("tiny.ini", output="lrs", optim_lr=[0.01, 0.1], steps=3, jobs=1, progress=False)
         self.assertEqual([r.history["val_step"] for r in runs], [[3], [3]])
         with self.assertRaisesRegex(ValueError, "unknown"):
             cresnet.prune(run, output="x", prune_nothing=1)
