@@ -78,6 +78,10 @@ _FUNCTIONS = {  # name: (result, arguments)
                                               ctypes.POINTER(Output), ctypes.POINTER(Error)]),
     "cresnet_classify_tensor": (ctypes.c_int, [ctypes.c_void_p, ctypes.POINTER(Tensor), ctypes.POINTER(Output),
                                                ctypes.POINTER(Error)]),
+    "cresnet_classify_dlpack": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p),
+                                               ctypes.POINTER(Error)]),
+    "cresnet_logits_retain": (None, [ctypes.c_void_p]),
+    "cresnet_synchronize": (ctypes.c_int, [ctypes.c_void_p, ctypes.POINTER(Error)]),
 }
 
 
