@@ -145,6 +145,8 @@ typedef struct cresnet_info {
     int            channels;    /* of images: 1 (grey: mean[0], std[0]), 3 (red, green, blue) or 4 (and alpha) */
     int            bits; /* of a channel: 8; or 16: the samples of images are uint16_t, and their largest 65535 */
     float          mean4, std4; /* of the fourth channel */
+    const char    *fit; /* what images show: "crop": the centre; "squash": the whole image, resized to image_size and
+                         * image_width; "letterbox": so too, with its shape, in a border of the mean colour */
 } cresnet_info;
 CRESNET_API cresnet_status cresnet_get_info(const cresnet_model *model, cresnet_info *info);
 /* Name of a class, or NULL when the label is out of range or the network came without class names. */
@@ -155,7 +157,7 @@ CRESNET_API double cresnet_threshold(const cresnet_model *model, int label);
 
 /* ---- inputs ---- */
 
-/* An image of any size. It is resized and cut as evaluation images are: cresnet_info.resize and image_size. With the
+/* An image of any size. It is resized and cut as evaluation images are: cresnet_info.fit, resize, image_size. With the
  * setting data.tta=flip (five-crop, ten-crop), results are those of the mean logits of several views of each image;
  * tensors are classified as they are. */
 typedef struct cresnet_image {
@@ -220,6 +222,28 @@ CRESNET_API cresnet_status cresnet_classify_tensor(cresnet_model *model, const c
 CRESNET_API cresnet_status cresnet_classify_tensors(cresnet_model *model, const cresnet_tensor *tensors,
                                                     int tensor_count, const cresnet_output *output,
                                                     cresnet_error *error);
+
+/* ---- tensors of other libraries ---- */
+
+/* Classifies prepared images where another library has them, by its DLPack structures: `images` is a DLTensor (CPU,
+ * page-locked or CUDA memory) of shape [N, H, W, C], or [N, C, H, W], without gaps; [N, C, H, W] with the strides of
+ * N, H, W, C (torch.channels_last) is read in place too. Types as of cresnet_tensor: uint8, uint16 or float32. It is
+ * only read, and not freed.
+ *
+ * *logits is a new DLManagedTensor [N, classes] on the device of the images. Its owner frees it with its deleter, on
+ * any thread, also after cresnet_close; each cresnet_logits_retain needs one more call of the deleter. The model is
+ * freed when its last logits on a GPU are.
+ *
+ * Images in host memory: the logits are float32, and there when the call returns. Images on the model's GPU: the logits
+ * have the type of cresnet_info.precision (tf32: float32). The GPU waits for the earlier work of `stream`, a
+ * cudaStream_t (NULL: the default stream), and later work of `stream` waits for the logits. The call returns when the
+ * GPU has got the work: change or free the images in work of `stream`, or after cresnet_synchronize. Such logits are
+ * not checked for values that are not finite. */
+CRESNET_API cresnet_status cresnet_classify_dlpack(cresnet_model *model, const void *images, void *stream,
+                                                   void **logits, cresnet_error *error);
+CRESNET_API void           cresnet_logits_retain(void *logits);
+/* Waits until the GPU has done all work of the model. Returns at once on the CPU. */
+CRESNET_API cresnet_status cresnet_synchronize(cresnet_model *model, cresnet_error *error);
 
 /* ---- preparation ---- */
 

@@ -6,7 +6,8 @@ export GOMP_SPINCOUNT=${GOMP_SPINCOUNT:-10000}
 
 debian_packages="gcc libc6-dev cmake ninja-build libiniparser-dev libpng-dev libjpeg62-turbo-dev libwebp-dev libtiff-dev libdnnl-dev libcurl4-openssl-dev python3"
 # clang-format: version 14, Debian 12: scripts/check-format.py is skipped without it. libsimde-dev: AVX-512 code on every processor.
-test_packages="clang-format libsimde-dev"
+# python3-numpy: the tests of the Python package.
+test_packages="clang-format libsimde-dev python3-numpy"
 
 # need_packages [NAME...]: installs those Debian packages that are missing; without arguments, all packages that the build needs. Where
 # it cannot install packages, it prints what to do.
@@ -50,8 +51,8 @@ need_peers() {
     rm -rf $peers_venv
     mkdir -p build
     if ! { python3 -m venv $peers_venv && timeout 600 $peers_venv/bin/pip install --disable-pip-version-check --no-cache-dir --no-compile --retries 2 \
-        --timeout 30 tensorboard onnxruntime; } >build/peers-fetch.log 2>&1; then
-        echo "peers: tensorboard and onnxruntime are not installed and could not be downloaded: $(tail -1 build/peers-fetch.log)"
+        --timeout 30 tensorboard onnxruntime openvino pillow; } >build/peers-fetch.log 2>&1; then
+        echo "peers: tensorboard, onnxruntime, openvino and pillow are not installed and could not be downloaded: $(tail -1 build/peers-fetch.log)"
         return 1
     fi
     touch $peers_venv/complete

@@ -99,13 +99,41 @@ static cr_status stream_wait_event(struct cr_device *device, enum cr_stream stre
     CUDA_TRY(cudaStreamWaitEvent(cuda_of(device)->stream[stream], event, 0));
     return CR_OK;
 }
-static cr_status wait_for_foreign(struct cr_device *device, enum cr_stream stream, void *foreign) {
+/* Later work of `waiting` waits for the earlier work of `first`. */
+static cudaError_t order(cudaStream_t first, cudaStream_t waiting) {
     cudaEvent_t event;
-    CUDA_TRY(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
-    cudaError_t error = cudaEventRecord(event, foreign);
-    if (error == cudaSuccess) error = cudaStreamWaitEvent(cuda_of(device)->stream[stream], event, 0);
+    cudaError_t error = cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
+    if (error != cudaSuccess) return error;
+    error = cudaEventRecord(event, first);
+    if (error == cudaSuccess) error = cudaStreamWaitEvent(waiting, event, 0);
     (void)cudaEventDestroy(event); /* the driver keeps what the waiting stream needs */
+    return error;
+}
+/* A thread has its own per-thread default stream, and this is another thread than the caller's. The legacy default
+ * stream is ordered with those of all threads. */
+static cudaStream_t of_caller(void *foreign) {
+    return foreign == cudaStreamPerThread ? cudaStreamLegacy : foreign;
+}
+/* A stream that is captured would give its graph work that must run now, and would not run it. */
+static cr_status wait_for_foreign(struct cr_device *device, enum cr_stream stream, void *foreign) {
+    enum cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+    cudaError_t                  error   = cudaStreamIsCapturing(of_caller(foreign), &capture);
+    if (error == cudaErrorStreamCaptureImplicit || capture != cudaStreamCaptureStatusNone) {
+        (void)cudaGetLastError();
+        return CR_FAIL(CR_ERR_CONFIG, "the stream is being captured as a CUDA graph: call outside of the capture");
+    }
+    if (error == cudaSuccess) error = order(of_caller(foreign), cuda_of(device)->stream[stream]);
+    if (error == cudaErrorInvalidResourceHandle || error == cudaErrorInvalidValue ||
+        error == cudaErrorContextIsDestroyed) {
+        (void)cudaGetLastError();
+        return CR_FAIL(CR_ERR_CONFIG, "%p is not a stream of GPU %d: %s", foreign, cuda_of(device)->index,
+                       cudaGetErrorString(error));
+    }
     CUDA_TRY(error);
+    return CR_OK;
+}
+static cr_status foreign_waits(struct cr_device *device, enum cr_stream stream, void *foreign) {
+    CUDA_TRY(order(cuda_of(device)->stream[stream], of_caller(foreign)));
     return CR_OK;
 }
 static cr_status host_wait(struct cr_device *device, void *event) {
@@ -189,6 +217,7 @@ const struct cr_async cr_cuda_async = {
     .event_record_external = event_record_external,
     .stream_wait_event     = stream_wait_event,
     .wait_for_foreign      = wait_for_foreign,
+    .foreign_waits         = foreign_waits,
     .host_wait             = host_wait,
     .event_reached         = event_reached,
     .elapsed               = elapsed,

@@ -11,6 +11,7 @@ Training drives the program `cresnet` as a child process; CRESNET names another 
 through ctypes; CRESNET_LIBRARY names another file of that. Arrays are NumPy arrays.
 """
 from ._classifier import Classifier
+from ._dlpack import Logits
 from ._errors import ArgumentError, CresnetError
 from ._library import lib as _lib
 from ._library import version
@@ -19,5 +20,5 @@ from ._run import Event, Run, finetune, resume, train
 from ._tools import export, prune, quantize, sweep
 from ._version import __version__
 
-__all__ = ["ArgumentError", "Classifier", "CresnetError", "Event", "Info", "Model", "Result", "Run", "export", "finetune", "memory_needed",
+__all__ = ["ArgumentError", "Classifier", "CresnetError", "Event", "Info", "Logits", "Model", "Result", "Run", "export", "finetune", "memory_needed",
            "prune", "quantize", "resume", "sweep", "train", "version"]

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from typing import Optional
+from typing import Callable, Optional
 
 from ._errors import CresnetError, error_of
 
@@ -113,13 +113,16 @@ def _signal_name(number: int) -> str:
         return "unknown"
 
 
-def call(arguments: Sequence[str]) -> str:
-    """Runs a command to its end and returns its standard output. Ctrl-C stops the command first."""
+def call(arguments: Sequence[str], on_line: Callable[[str], None] = lambda line: None) -> str:
+    """Runs a command to its end and returns its standard output; on_line gets each of its messages. Ctrl-C stops the command first."""
     child, interrupted = Child(arguments), None
     try:
         while True:
             try:
-                if child.wait():
+                ended = child.wait()
+                for line in child.lines():
+                    on_line(line)
+                if ended:
                     break
             except BaseException as error:
                 if interrupted:

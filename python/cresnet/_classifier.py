@@ -28,11 +28,16 @@ _SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".tif", ".tiff", ".bmp")
 class Classifier:
     """Trains a network on images and classifies others, as an estimator of scikit-learn (clone, GridSearchCV, cross_val_score, pickle).
 
-    X is a uint8 array [N, H, W, C] with C = 1 or 3, a list of paths, or for fit() a folder with a folder for each class (or train/ and val/),
-    which gives y. Parameters: the network; epochs, batch, lr, device, threads, seed and weights as of cresnet.train(); image_size (None: that of
-    the arrays, else 224); validation_fraction of each class is held out, and the best epoch of these images is kept; settings: further keys,
-    such as {"data.hflip": 0}; output: the run folder (None: a temporary one); progress as of train().
-    After fit(): classes_, run_."""
+    - arch: the network. epochs, batch, lr, device, threads, seed, weights and progress as of train().
+    - image_size in pixels; None: that of the arrays, else 224.
+    - validation_fraction: of each class so many images are held out, and the epoch that is best on them is kept.
+    - settings: further keys, such as {"data.hflip": 0}.
+    - output: the run folder; None: a temporary one, which is removed with this object.
+
+    X is a uint8 array [N, H, W, C] with C = 1 or 3, a list of paths, or a folder with a folder for each class. Errors are ValueError for
+    wrong images, labels and settings, and those of train() and Model.
+
+    After fit(): classes_, the sorted classes, and run_, the Run."""
 
     _estimator_type = "classifier"
 
@@ -50,9 +55,11 @@ class Classifier:
         return [name for name in inspect.signature(cls.__init__).parameters if name != "self"]
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """The parameters of the constructor and their values."""
         return {name: getattr(self, name) for name in self._names()}
 
     def set_params(self, **parameters: Any) -> Classifier:
+        """Changes parameters for the next fit(); ValueError for an unknown one. Returns this object."""
         for name, value in parameters.items():
             if name not in self._names():
                 raise ValueError(f"Classifier has no parameter {name}; it has {', '.join(self._names())}")
@@ -75,13 +82,17 @@ class Classifier:
     # ---- training ----
 
     def fit(self, X: Samples, y: Optional[Iterable[Any]] = None) -> Classifier:
+        """Trains a new network. y has a class for each image: numbers, strings or others that can be sorted. A folder gives y itself; it may
+        have train/ and val/, and the best epoch of val/ is kept. Returns this object."""
         validation = None
         if isinstance(X, (str, os.PathLike)):
             if y is not None:
                 raise ValueError("y must be None with a folder: its folders are the classes")
             X, y, validation = _folder(X)
         samples = _samples(X)
-        labels = np.asarray([] if y is None else y if isinstance(y, np.ndarray) else list(y))
+        labels = np.asarray([] if y is None else y if hasattr(y, "__array__") else list(y))
+        if labels.dtype.kind == "f" and not np.all(labels == np.floor(labels)):
+            raise ValueError("Unknown label type: y is continuous; give classes")
         if labels.ndim != 1 or len(labels) != len(samples):
             raise ValueError(f"y must have a label for each of the {len(samples)} images, not the shape {list(labels.shape)}")
         classes, codes = np.unique(labels, return_inverse=True)
@@ -95,6 +106,7 @@ class Classifier:
         with open(os.path.join(run.path, "last", "classes.txt"), encoding="utf-8") as file:
             names = file.read().splitlines()
         self.run_, self.classes_ = run, classes
+        self._opened: list[Model] = []
         self._order = [names.index(name) for name in _class_names(classes)]
         return self
 
@@ -129,12 +141,12 @@ class Classifier:
     # ---- classification ----
 
     def predict_proba(self, X: Samples) -> npt.NDArray[np.float64]:
-        """[N, classes], in the order of classes_."""
+        """Probabilities float64 [N, classes] in the order of classes_. ArgumentError for an image that cannot be read."""
         self._check_fitted()
         samples = _samples(_listed(X)[0] if isinstance(X, (str, os.PathLike)) else X)
-        model: Optional[Model] = getattr(self, "_model", None)
-        if model is None:
-            model = self._model = self.run_.model(device=self.device, threads=self.threads, max_batch=32)
+        if not self._opened:
+            self._opened.append(self.run_.model(device=self.device, threads=self.threads, max_batch=32))
+        model = self._opened[0]
         if isinstance(samples, np.ndarray):
             if samples.shape[3] != model.info.channels:
                 raise ValueError(f"X has {samples.shape[3]} channels, but the network was trained with {model.info.channels}")
@@ -150,12 +162,13 @@ class Classifier:
         return np.asarray(exponentials / exponentials.sum(axis=1, keepdims=True))
 
     def predict(self, X: Samples) -> npt.NDArray[Any]:
-        """The most probable class of each image."""
+        """The most probable class of each image: an array [N] of elements of classes_."""
         probabilities = self.predict_proba(X)
         return np.asarray(self.classes_[probabilities.argmax(axis=1)])
 
     def score(self, X: Samples, y: Optional[Iterable[Any]] = None, sample_weight: Optional[npt.NDArray[np.float64]] = None) -> float:
-        """The fraction of images whose class is predicted; of a folder its own classes are the truth."""
+        """The fraction of images whose class is predicted, between 0 and 1, weighted by sample_weight [N]. Of a folder its own classes are the
+        truth."""
         if y is None:
             if not isinstance(X, (str, os.PathLike)):
                 raise ValueError("y is missing: the classes of the images")
@@ -175,7 +188,7 @@ class Classifier:
         """Forgets an earlier fit()."""
         if hasattr(self, "_scratch"):
             self._scratch()
-        for name in ("_model", "_scratch", "run_", "classes_", "_order"):
+        for name in ("_opened", "_scratch", "run_", "classes_", "_order"):
             self.__dict__.pop(name, None)
 
     def _new_run(self) -> str:
@@ -186,7 +199,7 @@ class Classifier:
 
     def __getstate__(self) -> dict[str, Any]:
         """With the files of the checkpoint, so that a pickled classifier needs no run folder."""
-        state = {name: value for name, value in self.__dict__.items() if name not in ("_model", "_scratch", "run_")}
+        state = {name: value for name, value in self.__dict__.items() if name not in ("_opened", "_scratch", "run_")}
         if self.__sklearn_is_fitted__():
             chosen = os.path.join(self.run_.path, "best")
             folder = os.path.realpath(chosen if os.path.exists(chosen) else os.path.join(self.run_.path, "last"))
@@ -206,7 +219,7 @@ class Classifier:
                     file.write(content)
             for link in ("best", "last"):
                 os.symlink(checkpoint or "", os.path.join(run, link))
-            self.run_ = Run(run)
+            self.run_, self._opened = Run(run), []
 
 
 def _content(path: str) -> bytes:
@@ -216,6 +229,8 @@ def _content(path: str) -> bytes:
 
 def _samples(X: Any) -> Union[npt.NDArray[np.uint8], list[str]]:
     """The images as an array [N,H,W,C], or as absolute paths."""
+    if hasattr(X, "tocsr"):
+        raise TypeError("X is sparse: sparse input is not supported")
     if not isinstance(X, np.ndarray) and hasattr(X, "__array__"):
         X = np.asarray(X)
     if isinstance(X, np.ndarray) and X.dtype.kind not in "OUS":
@@ -223,7 +238,11 @@ def _samples(X: Any) -> Union[npt.NDArray[np.uint8], list[str]]:
             raise ValueError(f"X must be uint8 [images, height, width, 1 or 3], not {X.dtype} {list(X.shape)}")
         samples: Union[npt.NDArray[np.uint8], list[str]] = X
     else:
-        samples = [os.path.abspath(os.fsdecode(path)) for path in X]
+        try:
+            samples = [os.path.abspath(os.fsdecode(path)) for path in X]
+        except TypeError as error:
+            raise TypeError(f"X must be uint8 [images, height, width, 1 or 3] or a list of paths: the argument must be a string or a path: {error}"
+                            ) from None
     if len(samples) == 0:
         raise ValueError("X has no images")
     return samples

@@ -10,16 +10,17 @@ PathLike = Union[str, "os.PathLike[str]"]
 
 
 class CresnetError(RuntimeError):
-    """An error of the program or of its library, in their words. `status` is "argument", "configuration", "input/output", "format",
-    "memory", "device", "not finite" or "broken" when it comes from the library, and "failed" or "killed" when a command ended."""
+    """An error of the program or of its library, in their words."""
 
     def __init__(self, text: str, status: str = "failed") -> None:
         super().__init__(text)
-        self.status = status
+        #: "argument", "configuration", "input/output", "format", "memory", "device", "not finite" or "broken" of the library; "configuration", "failed"
+        #: or "killed" of a command.
+        self.status: str = status
 
 
 class ArgumentError(CresnetError, ValueError):
-    """A wrong argument or configuration: nothing was done."""
+    """A wrong argument or configuration: nothing was done. It is a ValueError too."""
 
 
 def error_of(text: str, status: str) -> CresnetError:

@@ -35,7 +35,8 @@ class InfoStruct(ctypes.Structure):
                 ("resize", ctypes.c_int), ("max_batch", ctypes.c_int), ("mean", ctypes.c_float * 3), ("std", ctypes.c_float * 3),
                 ("network", ctypes.c_char_p), ("weights", ctypes.c_char_p), ("device", ctypes.c_char_p),
                 ("precision", ctypes.c_char_p), ("memory", Memory), ("image_width", ctypes.c_int), ("multi_label", ctypes.c_int),
-                ("channels", ctypes.c_int), ("bits", ctypes.c_int), ("mean4", ctypes.c_float), ("std4", ctypes.c_float)]
+                ("channels", ctypes.c_int), ("bits", ctypes.c_int), ("mean4", ctypes.c_float), ("std4", ctypes.c_float),
+                ("fit", ctypes.c_char_p)]
 
 
 class Image(ctypes.Structure):
@@ -77,6 +78,10 @@ _FUNCTIONS = {  # name: (result, arguments)
                                               ctypes.POINTER(Output), ctypes.POINTER(Error)]),
     "cresnet_classify_tensor": (ctypes.c_int, [ctypes.c_void_p, ctypes.POINTER(Tensor), ctypes.POINTER(Output),
                                                ctypes.POINTER(Error)]),
+    "cresnet_classify_dlpack": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p),
+                                               ctypes.POINTER(Error)]),
+    "cresnet_logits_retain": (None, [ctypes.c_void_p]),
+    "cresnet_synchronize": (ctypes.c_int, [ctypes.c_void_p, ctypes.POINTER(Error)]),
 }
 
 

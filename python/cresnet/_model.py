@@ -14,7 +14,8 @@ from typing import Callable, NoReturn, Optional, Union
 import numpy as np
 import numpy.typing as npt
 
-from ._errors import PathLike
+from . import _dlpack
+from ._errors import CresnetError, PathLike
 from ._library import INTERRUPT, LOG, Encoded, Error, Image, InfoStruct, Memory, Options, Output, Tensor, check_library, lib
 
 LogFunction = Callable[[int, str], None]
@@ -39,34 +40,58 @@ def _decimal(value: float) -> float:
 
 @dataclass(frozen=True)
 class Info:
-    """Properties of an open network."""
+    """Properties of an open network: Model.info."""
+    #: Number of classes: the length of a vector of logits.
     classes: int
+    #: Length of a vector of pooled features.
     features: int
+    #: Height of prepared images in pixels.
     image_size: int
-    resize: int  # short side before the centre is cut out; 0: not resized
+    #: Short side in pixels that images are resized to before the centre is cut out; 0: not resized.
+    resize: int
+    #: Images that the device computes at once. A call may have more.
     max_batch: int
-    mean: tuple[float, ...]  # of the channels, as in the configuration: 0.485
+    #: Mean of each channel, as in the configuration (0.485): prepared float32 images hold (pixel / 255 - mean) / std.
+    mean: tuple[float, ...]
+    #: Standard deviation of each channel.
     std: tuple[float, ...]
+    #: Architecture, such as resnet50.
     network: str
+    #: Path of the file or checkpoint of the weights.
     weights: str
+    #: Description of the device: "CPU, 2 threads, oneDNN 3.7.1".
     device: str
+    #: Type of the computation: fp32, tf32, fp16 or bf16.
     precision: str
+    #: Memory on the device, without driver and libraries, in bytes.
     device_bytes: int
+    #: Memory on the host for batches, in bytes.
     host_bytes: int
-    multi_label: bool  # an image has any number of labels, and probabilities are sigmoids
+    #: Whether an image has any number of labels; probabilities are sigmoids then.
+    multi_label: bool
+    #: Width of prepared images in pixels.
     image_width: int
-    channels: int  # of images: 1 (grey), 3 (red, green, blue) or 4 (and alpha)
-    bits: int  # of a channel: 8 or 16
+    #: Channels of images: 1 (grey), 3 (red, green, blue) or 4 (and alpha).
+    channels: int
+    #: Bits of a channel: 8 or 16.
+    bits: int
+    #: What images show: "crop" (the centre), or the whole image: "squash" (resized) or "letterbox" (resized and padded).
+    fit: str
 
 
 @dataclass
 class Result:
-    """Results of one call; arrays that were not requested are None."""
-    labels: npt.NDArray[np.int32]  # [images, top], most probable first; -1: the image could not be read
-    probabilities: npt.NDArray[np.float32]  # [images, top]
-    logits: Optional[npt.NDArray[np.float32]]  # [images, classes]
-    features: Optional[npt.NDArray[np.float32]]  # [images, features]
-    errors: list[Optional[str]]  # why an image could not be read; None when it could
+    """Results of one call in host memory, in arrays of their own."""
+    #: [images, top]: the most probable classes, best first; -1: the image could not be read.
+    labels: npt.NDArray[np.int32]
+    #: [images, top]: their softmax probabilities (Info.multi_label: sigmoids); 0: the image could not be read.
+    probabilities: npt.NDArray[np.float32]
+    #: [images, classes]; None unless logits=True.
+    logits: Optional[npt.NDArray[np.float32]]
+    #: [images, Info.features]: the last feature map, its mean over all pixels; None unless features=True.
+    features: Optional[npt.NDArray[np.float32]]
+    #: For each image why it could not be read, or None.
+    errors: list[Optional[str]]
 
 
 def _text(what: str, value: Union[str, bytes]) -> bytes:
@@ -114,7 +139,7 @@ def _make_options(device: str, precision: str, max_batch: int, threads: int, fea
 def memory_needed(path: PathLike, *, device: str = "auto", precision: str = "auto", max_batch: int = 1, threads: int = 0,
                   features: bool = False, f32_tensors: bool = False, config: Optional[PathLike] = None,
                   settings: Optional[Mapping[str, object]] = None) -> tuple[int, int]:
-    """Bytes of device memory and of host memory that Model(...) with these arguments would reserve."""
+    """Bytes of device memory and of host memory that Model(...) with these arguments would reserve. Reserves nothing. Raises as Model does."""
     options = _make_options(device, precision, max_batch, threads, features, f32_tensors, config, settings, None)
     memory, error = Memory(), Error()
     check_library(_call_interruptible(options, lib().cresnet_memory_needed, _path(path), ctypes.byref(options), ctypes.byref(memory),
@@ -123,8 +148,23 @@ def memory_needed(path: PathLike, *, device: str = "auto", precision: str = "aut
 
 
 class Model:
-    """An open network. Calls from several threads wait for each other; other Python threads run meanwhile. A model cannot be
-    copied, pickled or used after fork(): each process opens its own."""
+    """An open network, which classifies images.
+
+    - path: a run folder (its best checkpoint), a checkpoint (run/last, run/step-1000), a file .safetensors, .pth or .pt, or with `config` a
+      name of published weights such as resnet50, which may be downloaded.
+    - device: "auto" (a GPU if there is one), "cpu", "cuda", "cuda:1".
+    - precision: "auto" (fp16 on a GPU, fp32 on the CPU), "fp32", "tf32", "fp16", "bf16".
+    - max_batch: images that the device computes at once.
+    - threads: of the CPU and of image decoding; 0: one for each core.
+    - features, f32_tensors: whether calls may ask for pooled features, and give float32 tensors.
+    - config: a configuration file, for weights without one. settings: further keys, such as {"data.tta": "flip"}.
+    - log(level, line) gets log lines: level 1 is a warning, 2 information. It is called in a thread of the model.
+
+    A with statement closes the model at its end. Calls from several threads wait for each other; other Python threads run meanwhile. A
+    model cannot be copied, pickled or used after fork(): each process opens its own.
+
+    Raises ArgumentError for a wrong argument or configuration, and CresnetError with the status "input/output", "format", "memory" or "device";
+    Ctrl-C ends a download. After an error of a call the model can be used again, unless the status is "device" or "broken"."""
 
     def __init__(self, path: PathLike, *, device: str = "auto", precision: str = "auto", max_batch: int = 1, threads: int = 0,
                  features: bool = False, f32_tensors: bool = False, config: Optional[PathLike] = None,
@@ -135,7 +175,8 @@ class Model:
         error = Error()
         check_library(_call_interruptible(self._options, lib().cresnet_open, _path(path), ctypes.byref(self._options),
                                    ctypes.byref(self._handle), ctypes.byref(error)), error)
-        self.info = self._read_info()
+        #: Properties of the network.
+        self.info: Info = self._read_info()
         names = [self.class_name(label) for label in range(self.info.classes)]
         #: The names of all classes, in the order of the labels; None when the network came without names.
         self.class_names: Optional[list[str]] = None if None in names else [str(name) for name in names]
@@ -147,10 +188,13 @@ class Model:
         return Info(info.classes, info.features, info.image_size, info.resize, info.max_batch, mean, std,
                     info.network.decode(), os.fsdecode(info.weights), info.device.decode(errors="replace"),
                     info.precision.decode(), int(info.memory.device_bytes), int(info.memory.host_bytes),
-                    bool(info.multi_label), info.image_width, info.channels, info.bits)
+                    bool(info.multi_label), info.image_width, info.channels, info.bits, info.fit.decode())
 
     def close(self) -> None:
-        """Frees the network, after the calls that other threads have begun. Further calls are errors."""
+        """Frees the network, after the calls that other threads have begun and the work of a GPU. Further calls are errors."""
+        if self._handle and os.getpid() == self._process:
+            with contextlib.suppress(CresnetError):
+                self.synchronize()
         with self._no_call:
             handle, self._handle = self._handle, ctypes.c_void_p()
             self._no_call.wait_for(lambda: self._calls == 0 or os.getpid() != self._process)  # a child has no such threads
@@ -190,18 +234,21 @@ class Model:
             self.close()
 
     def class_name(self, label: int) -> Optional[str]:
-        """Name of a class; None when the network came without names."""
+        """The name of a class; None when the network came without names, or has no such label."""
         with self._call_handle() as handle:
             name = lib().cresnet_class_name(handle, _int("label", label))
         return name.decode(errors="replace") if name is not None else None
 
     def threshold(self, label: int) -> float:
-        """Of a network with several labels per image: the probability above which an image has the label; else -1."""
+        """Of a network with several labels per image: the probability above which an image has the label, chosen by training; else -1."""
         with self._call_handle() as handle:
             return float(lib().cresnet_threshold(handle, _int("label", label)))
 
     def classify_files(self, paths: Iterable[PathLike], *, top: int = 1, logits: bool = False, features: bool = False) -> Result:
-        """Classifies JPEG, PNG, WebP, TIFF and BMP files. A file that cannot be read is no exception: see Result.errors."""
+        """Classifies JPEG, PNG, WebP, TIFF and BMP files of any size, which are resized and cut as in an evaluation.
+
+        top: number of classes in labels and probabilities. logits, features: whether the result has them. A file that cannot be read raises
+        nothing: see Result.errors."""
         if isinstance(paths, (str, bytes, os.PathLike)):
             raise TypeError("paths must be a list of paths: classify_files([path])")
         encoded = [_path(path) for path in paths]
@@ -210,7 +257,7 @@ class Model:
 
     def classify_encoded(self, files: Iterable[Union[bytes, bytearray, memoryview]], *, top: int = 1, logits: bool = False,
                          features: bool = False) -> Result:
-        """Classifies the bytes of JPEG, PNG, WebP, TIFF and BMP files."""
+        """Classifies the bytes of JPEG, PNG, WebP, TIFF and BMP files. Arguments and result as of classify_files()."""
         if isinstance(files, (bytes, bytearray, memoryview)):
             raise TypeError("files must be a list of the bytes of files: classify_encoded([data])")
         contents = [f if isinstance(f, bytes) else bytes(memoryview(f)) for f in files]
@@ -219,8 +266,10 @@ class Model:
 
     def classify_images(self, images: Iterable[npt.NDArray[np.uint8]], *, top: int = 1, logits: bool = False,
                         features: bool = False) -> Result:
-        """Classifies images [height, width, info.channels] of any sizes: uint8, or uint16 if info.bits is 16, in the order red,
-        green, blue, alpha. A grey image may be [height, width]."""
+        """Classifies images of any sizes, which are resized and cut as in an evaluation.
+
+        images: arrays [height, width, info.channels], uint8, or uint16 if info.bits is 16, channels in the order red, green, blue, alpha. A
+        grey image may be [height, width]. Arguments and result as of classify_files(); ValueError for another shape or type."""
         channels, dtype = self.info.channels, np.dtype(f"uint{self.info.bits}")
         if isinstance(images, np.ndarray) and (images.ndim < 3 or images.shape[2:] == (channels,)):
             raise TypeError("images must be a list of images: classify_images([image])")
@@ -233,8 +282,11 @@ class Model:
 
     def classify_tensor(self, tensor: npt.NDArray[np.generic], *, layout: str = "NHWC", top: int = 1, logits: bool = False,
                         features: bool = False) -> Result:
-        """Classifies prepared images: uint8 (uint16 if info.bits is 16), or normalised float32 (needs f32_tensors=True),
-        [N, H, W, info.channels] or [N, info.channels, H, W]."""
+        """Classifies prepared images in host memory, which are not resized.
+
+        tensor: [N, info.image_size, info.image_width, info.channels] with the layout "NHWC", or [N, C, H, W] with "NCHW"; uint8 (uint16 if
+        info.bits is 16), or normalised float32 if the model was opened with f32_tensors=True. Arguments and result as of classify_files();
+        ValueError for another shape or type."""
         array, height, width, channels = np.ascontiguousarray(tensor), self.info.image_size, self.info.image_width, self.info.channels
         if layout not in ("NHWC", "NCHW"):
             raise ValueError(f'layout must be "NHWC" or "NCHW", not {layout!r}')
@@ -248,6 +300,27 @@ class Model:
         kind = 1 if array.dtype == np.float32 else 2 if array.dtype == np.uint16 else 0
         c_tensor = Tensor(array.ctypes.data, kind, int(layout == "NCHW"), array.shape[0], 0, None)
         return self._call(lib().cresnet_classify_tensor, ctypes.byref(c_tensor), None, top, logits, features, array.shape[0])
+
+    def classify(self, images: object, *, stream: object = None) -> _dlpack.Logits:
+        """Classifies prepared images in the memory of another library, and returns their logits there: arrays of PyTorch, CuPy, JAX, NumPy and
+        others with __dlpack__ or __cuda_array_interface__.
+
+        images: [N, info.image_size, info.image_width, info.channels] or [N, C, H, W] without gaps, uint8 (uint16 if info.bits is 16) or
+        normalised float32 (f32_tensors=True). On a GPU, which must be that of the model, the order in memory is N, H, W, C: tensors of PyTorch
+        in channels_last. Nothing is copied to the host or to another array.
+
+        stream: of a GPU: a stream of PyTorch, CuPy, Numba or cuda.core, or a number (1: the default stream). The work is put into the order of this
+        stream, and the call returns at once; later work of the stream may change the images and use the logits. Without it the call
+        returns when the logits are there."""
+        with self._call_handle() as handle:
+            return _dlpack.classify(handle, self, images, stream)
+
+    def synchronize(self) -> None:
+        """Waits until the GPU has done all work of classify(); a closed model has none."""
+        if self._handle:
+            error = Error()
+            with self._call_handle() as handle:
+                check_library(lib().cresnet_synchronize(handle, ctypes.byref(error)), error)
 
     def _call(self, function: Callable[..., int], images: object, count: Optional[int], top: int, logits: bool, features: bool,
               rows: Optional[int] = None) -> Result:

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 import warnings
 from typing import Any
 
@@ -21,13 +22,18 @@ class Progress:
         self._on, self._tqdm, self._bar = on, _bar() if on else None, None
 
     def line(self, text: str) -> None:
-        """A message of the program. Beside a bar only warnings and errors are shown."""
+        """A message of the program. Beside a bar only warnings and errors are shown. The bar of a sweep counts its runs."""
         if not self._on:
             return
+        runs, ended = re.match(r"sweep: (\d+) runs? in ", text), re.match(r"sweep: (\d+) of \d+ ended", text)
         if self._tqdm is None:
             print(text.encode(errors="replace").decode(), flush=True)
-        elif "warning: " in text:
+        elif "warning: " in text or " failed with exit code " in text:
             self._tqdm.write(text)
+        elif runs:
+            self._bar = self._tqdm(total=int(runs[1]), initial=0, unit="run")
+        elif ended and self._bar is not None:
+            self._bar.update(int(ended[1]) - self._bar.n)
 
     def event(self, event: dict[str, Any]) -> None:
         if self._tqdm is None:

@@ -55,9 +55,10 @@ def _columns(events: list[Event], prefix: str) -> dict[str, list[float]]:
 
 
 class Run:
-    """A training, or the run folder of an earlier one: Run("checkpoints/demo"). `path` is the folder."""
+    """A training, or the folder of an earlier one: Run("checkpoints/demo"). Opening a folder reads nothing; its files are read at each use."""
 
     def __init__(self, path: PathLike) -> None:
+        #: The run folder, absolute. Of a training in the background it is known soon after its start.
         self.path: str = os.path.abspath(path)
         self._child: Optional[Child] = None
         self._ended = threading.Event()
@@ -69,17 +70,18 @@ class Run:
 
     @property
     def running(self) -> bool:
+        """Whether the training that this object started goes on."""
         return not self._ended.is_set()
 
     @property
     def events(self) -> list[Event]:
-        """All lines of log.jsonl, also those of earlier trainings in this folder."""
+        """All lines of log.jsonl, also those of earlier trainings in this folder; [] without such a file. A line that was cut is left out."""
         return _read_events(os.path.join(self.path, "log.jsonl"))[0]
 
     @property
     def history(self) -> dict[str, list[float]]:
         """The curves: step, epoch, loss, top1, top5, lr ... of the logged steps, and val_step, val_loss, val_top1 ... of the evaluations.
-        Steps that a resumed run has repeated are there once; a missing number is nan."""
+        Scores are between 0 and 1. Steps that a resumed run has repeated are there once; a missing number is nan."""
         steps: list[Event] = []
         for event in self.events:
             if event["event"] in ("start", "resume"):
@@ -99,13 +101,15 @@ class Run:
             return None
 
     def stop(self) -> None:
-        """Asks the training to save a checkpoint and to end; wait() waits for that. resume() continues it."""
+        """Asks the training to save a checkpoint and to end; wait() waits for that. resume() continues it. Does nothing after the end. Any thread
+        may call it."""
         child = self._child
         if child is not None and self.running:
             child.stop()
 
     def wait(self, timeout: Optional[float] = None) -> Run:
-        """Waits for the end of the training and raises its error. Ctrl-C stops the training first; a second one ends it at once."""
+        """Waits for the end of the training, at most `timeout` seconds (TimeoutError), and raises its error: see train(). Ctrl-C stops the
+        training first; a second one ends it at once. Returns this run."""
         try:
             if not self._ended.wait(timeout):
                 raise TimeoutError(f"the run in {self.path} has not ended within {timeout} s")
@@ -123,16 +127,18 @@ class Run:
         return self
 
     def model(self, **options: Any) -> Model:
-        """Opens the best checkpoint for classification; the options are those of cresnet.Model."""
+        """Opens the best checkpoint for classification; the caller closes the model. The options are those of Model."""
         return Model(self.path, **options)
 
     def evaluate(self, **keys: object) -> dict[str, Any]:
-        """Scores the best checkpoint on the validation set, as `cresnet eval --json`: {"top1": 0.98, "loss": 0.07, ...}."""
+        """Scores the best checkpoint on the validation set, as `cresnet eval --json`: {"top1": 0.98, "loss": 0.07, ...}. A keyword is an option of
+        the command (device, last, step, split, batch, per_class=True ...) or a key. Waits for the end; errors as of train()."""
         scores = call(["eval", operand(self.path), "--json", "--quiet", *arguments("eval", keys)]).splitlines()
         return dict(json.loads(scores[-1]))
 
     def predict(self, images: Images, *, top: int = 1, logits: bool = False, **options: Any) -> Result:
-        """Classifies paths of images, all images of a folder, or uint8 arrays [height, width, channels]; options of cresnet.Model."""
+        """Classifies a path of an image, all files of a folder in the order of their names, a list of paths, or uint8 arrays
+        [height, width, channels], with the best checkpoint. top and logits as of Model.classify_files(); options of Model."""
         if isinstance(images, (str, os.PathLike)):
             images = sorted(path for path in glob.glob(os.path.join(glob.escape(os.fspath(images)), "**"), recursive=True)
                             if os.path.isfile(path)) if os.path.isdir(images) else [images]
@@ -229,16 +235,26 @@ def train(config: PathLike, *, on_event: Optional[EventFunction] = None, wait: b
     """Trains the network of a configuration, as `cresnet train`: train("demo.ini", epochs=5, optim_lr=0.1).
 
     A keyword is an option of the command (epochs, steps, output, batch, lr, device ...) or a key with an underscore for its dot (optim_lr).
-    on_event(event) is called for each line of log.jsonl: {"event": "train", "step": ...}, "eval", "save" and others; True stops the training.
-    wait=False returns at once: the training goes on in the background, until run.stop(), its end or the end of Python. Ctrl-C saves a
-    checkpoint before KeyboardInterrupt is raised. progress: a bar of tqdm where it is installed, else the lines of the program."""
+    Lists are joined by commas, True is yes, and None leaves the value to the program.
+
+    - on_event(event) is called for each line of log.jsonl, in this thread, or with wait=False in a thread of the run. When it returns True the
+      training stops; when it raises, the training stops and the exception is raised.
+    - wait=False returns at once: the training goes on in the background, until run.stop(), its end or the end of Python, which saves a
+      checkpoint.
+    - progress: a bar of tqdm where it is installed, else the lines of the program.
+
+    Raises ArgumentError for a wrong key, value, configuration or folder: nothing was trained. CresnetError when the program failed (full
+    disk, loss not finite), with the status "killed" when a signal ended it. KeyboardInterrupt after Ctrl-C, when a checkpoint was saved.
+    TypeError for a keyword that is neither an option nor a key."""
     return _start(["train", operand(config), *arguments("train", keys)], _output(keys), on_event, wait, progress)
 
 
 def finetune(images: PathLike, *, on_event: Optional[EventFunction] = None, wait: bool = True, progress: bool = True,
              **keys: object) -> Run:
-    """Trains a classifier for a folder of images, as `cresnet finetune`: finetune("my-images", minutes=5). Arguments as of train(), and
-    model, minutes and weights. The same call continues a run that was stopped."""
+    """Trains a classifier for a folder of images, as `cresnet finetune`: finetune("my-images", minutes=5).
+
+    images: a folder with a folder for each class, or train/ and val/ with such folders. Arguments, result and errors as of train(); further
+    options are model, minutes and weights. output: checkpoints/finetune-NAME. The same call continues a run that was stopped."""
     output = _output(keys)
     if output is None:
         output = "checkpoints/finetune-" + (os.path.basename(os.path.realpath(images)) or "images")
@@ -248,7 +264,8 @@ def finetune(images: PathLike, *, on_event: Optional[EventFunction] = None, wait
 
 def resume(run: Union[Run, PathLike], *, on_event: Optional[EventFunction] = None, wait: bool = True, progress: bool = True,
            **keys: object) -> Run:
-    """Continues a run, or the folder of one, at its newest checkpoint; a longer one with epochs=N. Arguments as of train()."""
+    """Continues a run, or the folder of one, at its newest checkpoint, and writes into the same folder; epochs=N makes it longer. A step folder
+    (run/step-1000) continues there. Arguments, result and errors as of train()."""
     path = run.path if isinstance(run, Run) else os.path.abspath(run)
     if isinstance(run, Run) and run.running:
         raise CresnetError(f"the run in {path} has not ended: stop() and wait() first", "argument")

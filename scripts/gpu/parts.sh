@@ -109,6 +109,11 @@ part_tests() {
         grep -E '^FAIL|^    .*: ' "$WORK/test.txt" | head -4 | sed "s/^/$name: /"
         test_verdict $code "$name" "${sums:-exit code $code}"
     done
+    # tensors of PyTorch in and out, where the library was built and there is a PyTorch with CUDA
+    CRESNET_BIN=$BUILD/cresnet timeout 150 "$(python_with_torch || echo python3)" -B python/tests/test_dlpack.py >"$WORK/test.txt" 2>&1
+    code=$?
+    cat "$WORK/test.txt"
+    test_verdict $code test_dlpack "$(grep -E '^[0-9]+ passed' "$WORK/test.txt" | tail -n 1)"
 }
 
 check_one() { # CONFIG PRECISION [COMMAND that runs it]

@@ -16,6 +16,7 @@
 #include <stdatomic.h>
 
 struct cr_scratch;
+struct cr_api_logits;
 
 /* A piece of work for the thread of a model. */
 typedef cr_status cr_api_job_fn(struct cresnet_model *model, void *argument);
@@ -96,8 +97,14 @@ struct cresnet_model {
     struct {
         void *logits, *ready; /* page-locked memory in the type of the device, and the event when they are there */
     } overlap[CR_API_BEGUN];  /* of a device with async */
-    int                overlap_begun, overlap_ended; /* calls modulo CR_API_BEGUN */
-    struct cr_scratch *scratch;                      /* [decoders]: one for each thread that decodes images */
+    int overlap_begun, overlap_ended; /* calls modulo CR_API_BEGUN */
+
+    /* Logits on the device that callers own: api/dlpack.c. */
+    atomic_int                      owners; /* the caller who opened the model, and such logits */
+    _Atomic(struct cr_api_logits *) returned;
+    struct cr_api_logits           *spare; /* returned earlier; of the thread of the model */
+
+    struct cr_scratch *scratch; /* [decoders]: one for each thread that decodes images */
     int                decoders;
 };
 
@@ -130,6 +137,9 @@ void cr_api_use_end(struct cresnet_model *model);
 cresnet_status cr_api_open_config(const struct cr_config *config, const cresnet_options *options, cresnet_model **model,
                                   cresnet_error *error);
 
+/* Closes the model when this is the last of its owners. */
+void cr_api_leave(struct cresnet_model *model);
+
 /* ---- api/classify.c ---- */
 
 /* Number of views of each image: 1 without [data] tta. */
@@ -143,7 +153,16 @@ cresnet_status cr_api_check_call(const cresnet_model *model, const char *name, c
 /* Classifies the images of a call. */
 cresnet_status cr_api_classify(cresnet_model *model, struct cr_api_images *call, cresnet_error *error);
 
+/* ---- api/dlpack.c ---- */
+
+/* Frees the memory of logits that have been returned. */
+void cr_api_free_logits(struct cresnet_model *model);
+
 /* ---- api/tensors.c ---- */
+
+/* Checks a tensor of a call whose first tensor is `first`. */
+cresnet_status cr_api_check_tensor(const cresnet_model *model, const cresnet_tensor *tensor,
+                                   const cresnet_tensor *first, cresnet_error *error);
 
 /* Gives the next `count` images of the call's tensors to the evaluation program. */
 CR_MUST cr_status cr_api_feed_tensors(struct cresnet_model *model, struct cr_api_images *call, int count);

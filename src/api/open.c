@@ -189,7 +189,8 @@ static void describe(struct cresnet_model *m) {
                                                 .image_width = cr_prepare_width(&s->prepare_eval),
                                                 .multi_label = m->config->data.multi_label,
                                                 .channels    = (int)m->config->data.channels,
-                                                .bits        = (int)m->config->data.bits};
+                                                .bits        = (int)m->config->data.bits,
+                                                .fit         = cr_word_fit(s->prepare_eval.fit)};
     for (int c = 0; c < CR_MIN(m->info.channels, 3); c++) {
         m->info.mean[c] = (float)cr_config_mean(m->config, c);
         m->info.std[c]  = (float)cr_config_std(m->config, c);
@@ -234,6 +235,7 @@ static cr_status close_job(struct cresnet_model *m, void *unused) {
     cr_free(m->raw);
     cr_free(m->ranked);
     cr_free(m->threshold);
+    cr_api_free_logits(m);
     cr_api_overlap_close(m);
     cr_session_close(&m->session);
     cr_arena_free(&m->arena);
@@ -295,9 +297,14 @@ cresnet_status cresnet_memory_needed(const char *path, const cresnet_options *op
 }
 
 void cresnet_close(cresnet_model *m) {
-    if (!m || getpid() != m->process) return; /* a child process has neither the thread nor the device of the model */
-    if (m->worker.abandoned) return; /* its threads wait until the process ends, and may still need its memory */
-    m->broken[0] = 0;                /* the thread is there: it can close also what has failed */
+    if (m) cr_api_leave(m);
+}
+
+void cr_api_leave(cresnet_model *m) {
+    if (getpid() != m->process) return; /* a child process has neither the thread nor the device of the model */
+    if (atomic_fetch_sub(&m->owners, 1) != 1 || m->worker.abandoned)
+        return;       /* abandoned: its threads wait until the process ends, and may still need its memory */
+    m->broken[0] = 0; /* the thread is there: it can close also what has failed */
     (void)cr_api_call(m, close_job, NULL, NULL);
     cr_api_stop(m);
 }

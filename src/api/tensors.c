@@ -102,7 +102,7 @@ cr_status cr_api_feed_tensors(struct cresnet_model *m, struct cr_api_images *job
 
 /* ---- public functions ---- */
 
-static cresnet_status check_tensor(const cresnet_model *m, const cresnet_tensor *t, const cresnet_tensor *first,
+cresnet_status cr_api_check_tensor(const cresnet_model *m, const cresnet_tensor *t, const cresnet_tensor *first,
                                    cresnet_error *error) {
     const cresnet_status status = cr_api_check_call(m, "tensor.data", t->data, t->count, error);
     if (status != CRESNET_OK) return status;
@@ -144,7 +144,7 @@ cresnet_status cresnet_classify_tensors(cresnet_model *m, const cresnet_tensor *
     cresnet_status       status = cr_api_check_call(m, "tensors", tensors, tensor_count, error);
     int64_t              images = 0;
     for (int i = 0; status == CRESNET_OK && i < tensor_count; i++) {
-        status = check_tensor(m, &tensors[i], tensors, error);
+        status = cr_api_check_tensor(m, &tensors[i], tensors, error);
         images += tensors[i].count;
     }
     if (status != CRESNET_OK) return status;

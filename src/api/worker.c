@@ -274,6 +274,7 @@ struct cresnet_model *cr_api_start(cresnet_error *error) {
         return NULL;
     }
     model->process = getpid();
+    model->owners  = 1;
     register_model(model);
     (void)pthread_mutex_init(&model->worker.mutex, NULL);
     (void)pthread_cond_init(&model->worker.work, NULL);

@@ -102,8 +102,10 @@ struct cr_async {
     /* Later work of the stream waits for the event. An event that was never recorded does not block. */
     cr_status (*stream_wait_event)(struct cr_device *device, enum cr_stream stream, void *event);
     /* Later work of the stream waits for the work that `foreign` has so far, a stream of the caller (cudaStream_t) of
-     * the same device; NULL is the default stream. */
+     * the same device; NULL is the default stream. CR_ERR_CONFIG when it is no such stream. */
     cr_status (*wait_for_foreign)(struct cr_device *device, enum cr_stream stream, void *foreign);
+    /* Later work of `foreign` waits for the work that the stream has so far. */
+    cr_status (*foreign_waits)(struct cr_device *device, enum cr_stream stream, void *foreign);
     /* Blocks the host until the event has been reached. */
     cr_status (*host_wait)(struct cr_device *device, void *event);
     /* *reached: whether a recorded event has been reached. Does not wait. */

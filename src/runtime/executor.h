@@ -91,9 +91,11 @@ struct cr_decoded {
 CR_MUST cr_status cr_exec_feed_decoded(struct cr_exec *exec, const struct cr_decoded *decoded, const uint8_t *images,
                                        const int32_t *labels, const int32_t *boxes, const int32_t *mixes);
 
-/* The next three functions need a device with async. Later feeds and runs wait for the earlier work of `stream`, a
+/* The next four functions need a device with async. Later feeds and runs wait for the earlier work of `stream`, a
  * stream of the caller (a cudaStream_t; NULL: the default stream). */
 CR_MUST cr_status cr_exec_wait_for_foreign(struct cr_exec *exec, void *stream);
+/* Later work of `stream` waits for the feeds, runs and copies so far. */
+CR_MUST cr_status cr_exec_foreign_waits(struct cr_exec *exec, void *stream);
 /* Copies `bytes` bytes of images, at most the images of the program, from the memory of the device, in order with the
  * runs. No image has a label. `images` may be reused after the next wait for a result. */
 CR_MUST cr_status cr_exec_feed_from_device(struct cr_exec *exec, const void *images, size_t bytes);
@@ -149,6 +151,9 @@ CR_MUST cr_status cr_exec_get(struct cr_exec *exec, int tensor, void *host);
 /* Copies a tensor in device memory to memory of async->host_reserve after the runs so far, and records `event`. For a
  * device with async. */
 CR_MUST cr_status cr_exec_get_later(struct cr_exec *exec, int tensor, void *host, void *event);
+/* Copies the first `bytes` bytes of a tensor to other memory of the device, after the runs so far. For a device with
+ * async. */
+CR_MUST cr_status cr_exec_copy_on_device(struct cr_exec *exec, int tensor, void *to, size_t bytes);
 CR_MUST cr_status cr_exec_put(struct cr_exec *exec, int tensor, const void *host);
 
 /* ---- runtime/feed_ring.c: for the executor ---- */

@@ -91,6 +91,10 @@ cr_status cr_exec_wait_for_foreign(struct cr_exec *exec, void *stream) {
     return cr_exec_async(exec)->wait_for_foreign(cr_exec_device(exec), CR_STREAM_COMPUTE, stream);
 }
 
+cr_status cr_exec_foreign_waits(struct cr_exec *exec, void *stream) {
+    return cr_exec_async(exec)->foreign_waits(cr_exec_device(exec), CR_STREAM_COMPUTE, stream);
+}
+
 static cr_status fill_labels(struct cr_exec *exec) {
     const struct cr_tensor *labels = &exec->program->tensor[exec->program->labels];
     return cr_exec_async(exec)->fill(cr_exec_device(exec), CR_STREAM_COMPUTE,
@@ -200,6 +204,13 @@ cr_status cr_exec_get_later(struct cr_exec *exec, int tensor, void *host, void *
     CR_TRY(async->get(cr_exec_device(exec), CR_STREAM_COMPUTE, host, cr_exec_address(exec, tensor),
                       exec->program->tensor[tensor].bytes));
     return async->event_record(cr_exec_device(exec), CR_STREAM_COMPUTE, event);
+}
+
+cr_status cr_exec_copy_on_device(struct cr_exec *exec, int tensor, void *to, size_t bytes) {
+    const struct cr_async *async = cr_exec_async(exec);
+    CR_ASSERT(async && bytes <= exec->program->tensor[tensor].bytes);
+    return (in_host_memory(exec, tensor) ? async->put : async->move)(cr_exec_device(exec), CR_STREAM_COMPUTE, to,
+                                                                     cr_exec_address(exec, tensor), bytes);
 }
 
 cr_status cr_exec_put(struct cr_exec *exec, int tensor, const void *host) {

@@ -1,6 +1,6 @@
 /* tests/harness/streams_support.h: an asynchronous device without a GPU. Each stream is a queue of work. When the host
  * waits, the queues are emptied in a random order that the events allow, so a missing wait of a program shows as on a
- * GPU, only more often. The kernels are those of the CPU device. */
+ * GPU, only more often. The kernels are those of the CPU device. Streams of a caller are queues too. */
 #ifndef CR_STREAMS_SUPPORT_H
 #define CR_STREAMS_SUPPORT_H
 
@@ -10,7 +10,7 @@
 
 #include <string.h>
 
-enum { WORK_MAX = 1 << 14 };
+enum { WORK_MAX = 1 << 14, FOREIGN_STREAMS = 2, QUEUES = CR_STREAMS + FOREIGN_STREAMS, ORDERS_MAX = 1024 };
 
 struct stream_event {
     int64_t set, done; /* number of records, and of completed records */
@@ -18,7 +18,7 @@ struct stream_event {
 
 struct work {
     enum { WORK_LAUNCH, WORK_COPY, WORK_FILL, WORK_SET, WORK_WAIT } what;
-    enum cr_stream       stream;
+    int                  stream; /* from CR_STREAMS on: a foreign one */
     struct cr_call       call;
     void                *dst;
     const void          *src;
@@ -39,8 +39,10 @@ struct streams {                        /* one such device at a time */
     struct cr_backend              backend;
     struct cr_kernel               kernel[512];
     const struct cr_kernel        *kernels[512];
-    struct work                   *queue[CR_STREAMS];
-    int                            first[CR_STREAMS], last[CR_STREAMS];
+    struct work                   *queue[QUEUES];
+    int                            first[QUEUES], last[QUEUES];
+    struct stream_event            order[ORDERS_MAX]; /* between streams and foreign ones */
+    int                            orders;
     struct captured_graph         *captures;
     struct cr_rng                  rng;
     /* set when work of one stream ran before older work of another stream */
@@ -70,8 +72,8 @@ static inline bool streams_ready(int stream) {
 /* Executes several items of the chosen stream, so that a stream may get far ahead of the others. */
 static inline cr_status streams_empty(void) {
     for (;;) {
-        int ready[CR_STREAMS], n = 0, left = 0;
-        for (int l = 0; l < CR_STREAMS; l++) {
+        int ready[QUEUES], n = 0, left = 0;
+        for (int l = 0; l < QUEUES; l++) {
             left += streams_.last[l] - streams_.first[l];
             if (streams_ready(l)) ready[n++] = l;
         }
@@ -82,7 +84,7 @@ static inline cr_status streams_empty(void) {
         for (int k = (int)cr_rng_below(&streams_.rng, 60) + 1; k > 0 && streams_ready(stream); k--)
             CR_TRY(streams_do(&streams_.queue[stream][streams_.first[stream]++]));
     }
-    for (int l = 0; l < CR_STREAMS; l++) streams_.first[l] = streams_.last[l] = 0;
+    for (int l = 0; l < QUEUES; l++) streams_.first[l] = streams_.last[l] = 0;
     return CR_OK;
 }
 
@@ -156,6 +158,25 @@ static inline cr_status streams_event_record(struct cr_device *d, enum cr_stream
 static inline cr_status streams_wait(struct cr_device *d, enum cr_stream stream, void *event) {
     return (void)d, streams_add(&(struct work){.what = WORK_WAIT, .stream = stream, .event = event});
 }
+/* The address of a foreign stream is that of its queue's number. */
+static inline void *streams_foreign(int number) {
+    return &streams_.last[CR_STREAMS + number];
+}
+static inline int streams_queue_of(const void *foreign) {
+    return (int)((const int *)foreign - streams_.last);
+}
+static inline cr_status streams_order(int first, int waiting) {
+    CR_ASSERT(streams_.orders < ORDERS_MAX);
+    struct stream_event *event = &streams_.order[streams_.orders++];
+    CR_TRY(streams_add(&(struct work){.what = WORK_SET, .stream = first, .event = event}));
+    return streams_add(&(struct work){.what = WORK_WAIT, .stream = waiting, .event = event});
+}
+static inline cr_status streams_wait_for_foreign(struct cr_device *d, enum cr_stream stream, void *foreign) {
+    return (void)d, streams_order(streams_queue_of(foreign), (int)stream);
+}
+static inline cr_status streams_foreign_waits(struct cr_device *d, enum cr_stream stream, void *foreign) {
+    return (void)d, streams_order((int)stream, streams_queue_of(foreign));
+}
 static inline cr_status streams_host_wait(struct cr_device *d, void *event) {
     return (void)event, streams_sync(d);
 }
@@ -202,6 +223,8 @@ static const struct cr_async streams_async = {.host_reserve          = streams_r
                                               .event_record          = streams_event_record,
                                               .event_record_external = streams_event_record,
                                               .stream_wait_event     = streams_wait,
+                                              .wait_for_foreign      = streams_wait_for_foreign,
+                                              .foreign_waits         = streams_foreign_waits,
                                               .host_wait             = streams_host_wait,
                                               .capture_begin         = streams_capture_begin,
                                               .capture_end           = streams_capture_end,
@@ -233,13 +256,13 @@ static inline cr_status streams_open(const struct cr_device_options *options, ui
     }
     streams_.cpu->backend = &streams_.backend;
     streams_.cpu->kernels = streams_.kernels;
-    for (int l = 0; l < CR_STREAMS; l++) CR_ALLOC(streams_.queue[l], WORK_MAX);
+    for (int l = 0; l < QUEUES; l++) CR_ALLOC(streams_.queue[l], WORK_MAX);
     *out = streams_.cpu;
     return CR_OK;
 }
 
 static inline void streams_close(void) {
-    for (int l = 0; l < CR_STREAMS; l++) cr_free(streams_.queue[l]);
+    for (int l = 0; l < QUEUES; l++) cr_free(streams_.queue[l]);
     cr_device_close(streams_.cpu);
     streams_ = (struct streams){0};
 }
