@@ -44,7 +44,8 @@ static bool is_constant(const struct cr_program *p, int w) {
 
 struct prepared {
     struct cr_conv_plan plan;
-    float              *packed; /* of a constant filter, which `complete` packs. NULL: each launch packs the filter */
+    float              *packed; /* a constant filter. NULL: each launch packs the filter */
+    bool                is_packed;
 };
 
 static cr_status prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op, void **prepared,
@@ -73,23 +74,22 @@ static void release(void *prepared) {
     cr_free(s);
 }
 
-/* Several ops at once, from several threads. */
+/* Runs when constant filters have changed, for several ops at once: one thread packs a filter. */
 static void complete(struct cr_device *device, const struct cr_call *call) {
-    const struct prepared *s = call->prepared;
+    struct prepared *s = call->prepared;
     (void)device;
     if (s->packed) cr_conv_pack(&s->plan, call->in[CR_IN_conv_w], s->packed, 1);
+    s->is_packed = true;
 }
 
 static cr_status run(struct cr_device *device, const struct cr_call *call, const float *w, struct cr_conv_io *io) {
-    const struct prepared *s       = call->prepared;
-    const int              threads = cr_cpu_threads(device);
-    float                 *scratch = call->workspace;
-    io->packed                     = s->packed;
-    if (!s->packed) {
-        cr_conv_pack(&s->plan, w, scratch, threads);
-        io->packed = scratch;
-        scratch += rounded(s->plan.packed_floats) / sizeof *scratch;
-    }
+    struct prepared *s       = call->prepared;
+    const int        threads = cr_cpu_threads(device);
+    float           *scratch = call->workspace, *packed = s->packed ? s->packed : scratch;
+    if (!s->packed) scratch += rounded(s->plan.packed_floats) / sizeof *scratch;
+    if (!s->packed || !s->is_packed) cr_conv_pack(&s->plan, w, packed, threads);
+    s->is_packed = true;
+    io->packed   = packed;
     cr_conv_run(&s->plan, io, scratch, threads);
     return CR_OK;
 }

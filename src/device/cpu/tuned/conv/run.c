@@ -188,12 +188,12 @@ static void set_pixels(const struct task *t, const float *x, struct pixel *at, i
     }
 }
 
-/* What follows the sum of an output pixel: add where the sum did not begin with it, bias, ReLU. */
+/* What follows the sum of an output pixel: bias, add, ReLU, in the order of the ops that they replace. */
 CR_BY_LEVEL(void, finish_pixel,
             (float *y, const float *sum, const float *add, const float *bias, bool relu, int64_t outputs),
             (y, sum, add, bias, relu, outputs)) {
     for (int64_t o = 0; o < outputs; o++) {
-        const float v = sum[o] + (add ? add[o] : 0) + (bias ? bias[o] : 0);
+        const float v = sum[o] + (bias ? bias[o] : 0) + (add ? add[o] : 0);
         y[o]          = relu && v < 0 ? 0 : v;
     }
 }
@@ -202,82 +202,92 @@ void cr_conv_finish(float *y, const float *sum, const float *add, const float *b
     finish_pixel(y, sum, add, bias, relu, outputs);
 }
 
-/* Sets what all tiles of a chunk have in common; returns the input of the first pixel of the strip. */
-static const float *set_chunk(const struct task *t, const struct chunk *c, struct cr_tile *tile) {
-    tile->rows  = c->rows;
-    tile->len   = c->len;
-    tile->row   = t->strip->width * t->strips->plan->channels;
-    tile->begin = c->is_first ? t->io->add : t->io->y;
-    tile->to    = t->io->y;
-    return t->strip->x + c->row * tile->row + c->first;
-}
-
 static const float *filters_of(const struct task *t, const struct chunk *c, int64_t output) {
     const struct cr_conv_window *v   = t->strips->window;
     const int64_t                len = v->width * t->strips->plan->channels;
     return t->io->packed + v->packed + output * v->height * len + (c->row * len + c->first) * t->size.panel;
 }
 
-/* One chunk of outputs first ... last - 1, which fill their panels. */
+/* The place of a chunk in the input of a pixel. */
+static int64_t place_of(const struct task *t, const struct chunk *c) {
+    return c->row * t->strip->width * t->strips->plan->channels + c->first;
+}
+
+static void set_chunk(const struct task *t, const struct chunk *c, struct cr_tile *tile) {
+    tile->rows = c->rows;
+    tile->len  = c->len;
+    tile->row  = t->strip->width * t->strips->plan->channels;
+}
+
+/* One chunk of outputs first ... last - 1, which fill their panels, summed in y. */
 static void run_chunk(const struct task *t, const struct chunk *c, int64_t first, int64_t last) {
-    const struct cr_conv_io *io   = t->io;
-    const bool               ends = c->is_last && (io->bias || io->relu);
-    const int64_t            by   = filters_of(t, c, t->size.panel) - filters_of(t, c, 0);
-    struct cr_tile           tile;
-    struct pixel             at = {0};
-    const float             *x = set_chunk(t, c, &tile), *filters = filters_of(t, c, first);
+    const struct cr_conv_io *io      = t->io;
+    const bool               ends    = c->is_last && (io->bias || io->relu);
+    const int64_t            by      = filters_of(t, c, t->size.panel) - filters_of(t, c, 0);
+    const float             *filters = filters_of(t, c, first), *bias = io->bias ? io->bias + first : NULL;
+    struct cr_tile           tile = {.begin = c->is_first ? NULL : io->y, .to = io->y};
+    struct pixel             at   = {0};
+    set_chunk(t, c, &tile);
     begin_row(t, &at);
     for (int64_t left = t->pixels; left > 0; left -= t->size.pixels) {
         const int    count = (int)CR_MIN(left, (int64_t)t->size.pixels);
         const float *w     = filters;
-        set_pixels(t, x, &at, count, &tile);
+        set_pixels(t, t->strip->x + place_of(t, c), &at, count, &tile);
         for (int64_t output = first; output < last; output += t->size.panel, w += by) t->tile(&tile, w, output);
-        for (int p = 0; ends && p < count; p++)
-            finish_pixel(io->y + tile.y[p] + first, io->y + tile.y[p] + first, NULL, io->bias ? io->bias + first : NULL,
-                         io->relu, last - first);
+        for (int p = 0; ends && p < count; p++) {
+            float *y = io->y + tile.y[p] + first;
+            finish_pixel(y, y, NULL, bias, io->relu, last - first);
+        }
     }
 }
 
-/* Where the filters of all panels fit into the second cache, all panels of a tile, then the next tile. Otherwise panel
- * by panel and chunk by chunk, so that all tiles of the strip read the filters of a chunk from the first cache. */
-static void run_panels(const struct task *t) {
-    const bool all =
-        t->chunks.count == 1 && (t->whole - t->first) * t->chunks.height * t->chunks.width <= FILTER_FLOATS;
-    const int64_t by = all ? t->whole - t->first : t->size.panel;
-    for (int64_t output = t->first; output < t->whole; output += by)
-        for (int64_t i = 0; i < t->chunks.count; i++) {
-            const struct chunk c = chunk_at(&t->chunks, i);
-            run_chunk(t, &c, output, output + by);
-        }
+/* The sums of one tile of pixels and one panel, all chunks, in `sums`. x: the input of each pixel. */
+static void sum_tile(const struct task *t, const float *const x[CR_TILE_PIXELS_MAX], int64_t output, float *sums) {
+    struct cr_tile tile = {.to = sums};
+    for (int p = 0; p < t->size.pixels; p++) tile.y[p] = (int64_t)p * CR_PANEL_MAX;
+    for (int64_t i = 0; i < t->chunks.count; i++) {
+        const struct chunk c = chunk_at(&t->chunks, i);
+        set_chunk(t, &c, &tile);
+        for (int p = 0; p < t->size.pixels; p++) tile.x[p] = x[p] + place_of(t, &c);
+        t->tile(&tile, filters_of(t, &c, output), 0);
+        tile.begin = sums;
+    }
 }
 
-/* A panel that has fewer outputs than the tile computes: its sums stay in `spare`, tile by tile. */
-static void run_narrow_panel(const struct task *t) {
-    float          spare[CR_TILE_PIXELS_MAX * CR_PANEL_MAX];
-    struct cr_tile tile;
-    struct pixel   at = {0};
+/* Outputs first ... last - 1 tile by tile, summed outside y: y may hold `add`, and the last panel may not be full. */
+static void run_tiles(const struct task *t, int64_t first, int64_t last) {
+    const struct cr_conv_io *io = t->io;
+    float                    sums[CR_TILE_PIXELS_MAX * CR_PANEL_MAX];
+    struct cr_tile           tile;
+    struct pixel             at = {0};
     begin_row(t, &at);
     for (int64_t left = t->pixels; left > 0; left -= t->size.pixels) {
-        const int    count = (int)CR_MIN(left, (int64_t)t->size.pixels);
-        struct pixel next;
-        int64_t      y[CR_TILE_PIXELS_MAX];
+        const int count = (int)CR_MIN(left, (int64_t)t->size.pixels);
+        set_pixels(t, t->strip->x, &at, count, &tile);
+        for (int64_t output = first; output < last; output += t->size.panel) {
+            sum_tile(t, tile.x, output, sums);
+            for (int p = 0; p < count; p++) {
+                const int64_t place = tile.y[p] + output;
+                finish_pixel(io->y + place, sums + p * CR_PANEL_MAX, io->add ? io->add + place : NULL,
+                             io->bias ? io->bias + output : NULL, io->relu,
+                             CR_MIN((int64_t)t->size.panel, last - output));
+            }
+        }
+    }
+}
+
+/* Panels whose filters fit into the second cache are computed together, tile by tile. Others run panel by panel, and
+ * those that are summed in y also chunk by chunk: all tiles of the strip read a chunk's filters from the first cache. */
+static void run_panels(const struct task *t) {
+    const int64_t panel = t->size.panel, filter = CR_MAX(t->chunks.height * t->chunks.width, 1);
+    const int64_t fit   = CR_MAX(FILTER_FLOATS / filter / panel, 1) * panel;
+    const int64_t whole = t->io->add ? t->first : t->whole, by = t->chunks.count == 1 ? fit : panel;
+    for (int64_t output = t->first; output < whole; output += by)
         for (int64_t i = 0; i < t->chunks.count; i++) {
             const struct chunk c = chunk_at(&t->chunks, i);
-            const float       *x = set_chunk(t, &c, &tile);
-            next                 = at;
-            set_pixels(t, x, &next, count, &tile);
-            memcpy(y, tile.y, sizeof y);
-            for (int p = 0; p < t->size.pixels; p++) tile.y[p] = p * CR_PANEL_MAX;
-            tile.begin = i > 0 ? spare : NULL;
-            tile.to    = spare;
-            t->tile(&tile, filters_of(t, &c, t->whole), 0);
+            run_chunk(t, &c, output, CR_MIN(output + by, whole));
         }
-        for (int p = 0; p < count; p++)
-            finish_pixel(t->io->y + y[p] + t->whole, spare + p * CR_PANEL_MAX,
-                         t->io->add ? t->io->add + y[p] + t->whole : NULL, t->io->bias ? t->io->bias + t->whole : NULL,
-                         t->io->relu, t->last - t->whole);
-        at = next;
-    }
+    for (int64_t output = whole; output < t->last; output += fit) run_tiles(t, output, CR_MIN(output + fit, t->last));
 }
 
 /* ---- the part of a thread ---- */
@@ -289,8 +299,7 @@ static void run_strip(struct task *t, int64_t i, float *scratch) {
     t->strip                           = &strip;
     t->pixels                          = strip.images * strip.rows * v->columns;
     t->chunks                          = chunks_of(v, t->strips->plan->channels);
-    if (t->first < t->whole) run_panels(t);
-    if (t->whole < t->last) run_narrow_panel(t);
+    run_panels(t);
 }
 
 /* Threads divide the strips; where these have few tiles, the panels too. */
