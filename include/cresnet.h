@@ -145,6 +145,8 @@ typedef struct cresnet_info {
     int            channels;    /* of images: 1 (grey: mean[0], std[0]), 3 (red, green, blue) or 4 (and alpha) */
     int            bits; /* of a channel: 8; or 16: the samples of images are uint16_t, and their largest 65535 */
     float          mean4, std4; /* of the fourth channel */
+    const char    *fit; /* what images show: "crop": the centre; "squash": the whole image, resized to image_size and
+                         * image_width; "letterbox": so too, with its shape, in a border of the mean colour */
 } cresnet_info;
 CRESNET_API cresnet_status cresnet_get_info(const cresnet_model *model, cresnet_info *info);
 /* Name of a class, or NULL when the label is out of range or the network came without class names. */
@@ -155,7 +157,7 @@ CRESNET_API double cresnet_threshold(const cresnet_model *model, int label);
 
 /* ---- inputs ---- */
 
-/* An image of any size. It is resized and cut as evaluation images are: cresnet_info.resize and image_size. With the
+/* An image of any size. It is resized and cut as evaluation images are: cresnet_info.fit, resize, image_size. With the
  * setting data.tta=flip (five-crop, ten-crop), results are those of the mean logits of several views of each image;
  * tensors are classified as they are. */
 typedef struct cresnet_image {

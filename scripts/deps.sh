@@ -51,8 +51,8 @@ need_peers() {
     rm -rf $peers_venv
     mkdir -p build
     if ! { python3 -m venv $peers_venv && timeout 600 $peers_venv/bin/pip install --disable-pip-version-check --no-cache-dir --no-compile --retries 2 \
-        --timeout 30 tensorboard onnxruntime; } >build/peers-fetch.log 2>&1; then
-        echo "peers: tensorboard and onnxruntime are not installed and could not be downloaded: $(tail -1 build/peers-fetch.log)"
+        --timeout 30 tensorboard onnxruntime openvino pillow; } >build/peers-fetch.log 2>&1; then
+        echo "peers: tensorboard, onnxruntime, openvino and pillow are not installed and could not be downloaded: $(tail -1 build/peers-fetch.log)"
         return 1
     fi
     touch $peers_venv/complete

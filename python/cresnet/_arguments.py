@@ -16,9 +16,9 @@ OPTIONS = {
     "prune": (*_COMMON, *_NETWORK, "output", "batch", "sparsity", "scope", "pattern", "budget", "exempt", "target_ms", "speedup", "flops",
               "importance", "multiple", "recalibrate", "keep_shape"),
     "quantize": (*_COMMON, *_NETWORK, "output", "batch", "workers", "seed", "images", "method", "reduce_range", "max_drop"),
-    "export": (*_NETWORK, "weights", "output", "onnx", "fold", "force"),
+    "export": (*_NETWORK, "weights", "output", "onnx", "fold", "preprocess", "dynamic", "force"),
 }
-_FLAGS = ("force", "last", "ema", "no_ema", "per_class", "temperature", "keep_shape", "reduce_range", "fold")
+_FLAGS = ("force", "last", "ema", "no_ema", "per_class", "temperature", "keep_shape", "reduce_range", "fold", "preprocess", "dynamic")
 
 
 def operand(path: "str | os.PathLike[str]") -> str:

@@ -35,7 +35,8 @@ class InfoStruct(ctypes.Structure):
                 ("resize", ctypes.c_int), ("max_batch", ctypes.c_int), ("mean", ctypes.c_float * 3), ("std", ctypes.c_float * 3),
                 ("network", ctypes.c_char_p), ("weights", ctypes.c_char_p), ("device", ctypes.c_char_p),
                 ("precision", ctypes.c_char_p), ("memory", Memory), ("image_width", ctypes.c_int), ("multi_label", ctypes.c_int),
-                ("channels", ctypes.c_int), ("bits", ctypes.c_int), ("mean4", ctypes.c_float), ("std4", ctypes.c_float)]
+                ("channels", ctypes.c_int), ("bits", ctypes.c_int), ("mean4", ctypes.c_float), ("std4", ctypes.c_float),
+                ("fit", ctypes.c_char_p)]
 
 
 class Image(ctypes.Structure):

@@ -75,6 +75,8 @@ class Info:
     channels: int
     #: Bits of a channel: 8 or 16.
     bits: int
+    #: What images show: "crop" (the centre), or the whole image: "squash" (resized) or "letterbox" (resized and padded).
+    fit: str
 
 
 @dataclass
@@ -186,7 +188,7 @@ class Model:
         return Info(info.classes, info.features, info.image_size, info.resize, info.max_batch, mean, std,
                     info.network.decode(), os.fsdecode(info.weights), info.device.decode(errors="replace"),
                     info.precision.decode(), int(info.memory.device_bytes), int(info.memory.host_bytes),
-                    bool(info.multi_label), info.image_width, info.channels, info.bits)
+                    bool(info.multi_label), info.image_width, info.channels, info.bits, info.fit.decode())
 
     def close(self) -> None:
         """Frees the network, after the calls that other threads have begun and the work of a GPU. Further calls are errors."""

@@ -195,8 +195,9 @@ print(kept[0].shape)
         logits = self.model.classify(images)
         tensor = torch.from_dlpack(logits)
         self.assertEqual(tensor.data_ptr(), logits._tensor.data)
-        self.assertEqual(_dlpack.tensor_of(images, None)[0].data, images.data_ptr())
-        del logits
+        given = _dlpack.tensor_of(images, None)  # the tensor is valid while its owner, the second element, lives
+        self.assertEqual(given[0].data, images.data_ptr())
+        del logits, given
         np.testing.assert_array_equal(tensor.numpy(), self.want)
         self.assertRaisesRegex(cresnet.ArgumentError, "gradient", self.model.classify, images.float().requires_grad_())
 

@@ -189,7 +189,8 @@ static void describe(struct cresnet_model *m) {
                                                 .image_width = cr_prepare_width(&s->prepare_eval),
                                                 .multi_label = m->config->data.multi_label,
                                                 .channels    = (int)m->config->data.channels,
-                                                .bits        = (int)m->config->data.bits};
+                                                .bits        = (int)m->config->data.bits,
+                                                .fit         = cr_word_fit(s->prepare_eval.fit)};
     for (int c = 0; c < CR_MIN(m->info.channels, 3); c++) {
         m->info.mean[c] = (float)cr_config_mean(m->config, c);
         m->info.std[c]  = (float)cr_config_std(m->config, c);

@@ -161,7 +161,7 @@ static void check_data(const struct check *c) {
     if (!was_rejected(c, "data.jitter") && jitter->count && (jitter->count != 4 || jitter->at[3] > 0.5))
         COMPLAIN(c, "data.jitter", "must be four numbers: brightness, contrast, saturation, and hue (at most 0.5)");
     if (!was_rejected(c, "data.eval_resize") && !was_rejected(c, "data.eval_crop") && config->data.eval_resize &&
-        config->data.eval_crop > config->data.eval_resize)
+        config->data.fit == CR_FIT_CROP && config->data.eval_crop > config->data.eval_resize)
         COMPLAIN(c, "data.eval_crop", "must not exceed eval_resize (%d): the crop is taken from the resized image",
                  (int)config->data.eval_resize);
     if (config->data.image_width && !config->data.image_size && !was_rejected(c, "data.image_size"))

@@ -171,6 +171,7 @@ static const struct {
     {"train_crop_size", "data", "image_size"},
     {"val_resize_size", "data", "eval_resize"},
     {"val_crop_size", "data", "eval_crop"},
+    {"crop_mode", "data", "fit"},
     {"data_dir", "data", "root"},
     {"data_path", "data", "root"},
     {"dataset", "data", "kind"},

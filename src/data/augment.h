@@ -4,6 +4,7 @@
 
 #include "core/rng.h"
 #include "data/decode.h"
+#include "data/resize.h"
 
 /* Where the scan of a JPEG goes that a device may decode. */
 struct cr_jpeg_job {
@@ -21,8 +22,18 @@ CR_MUST cr_status cr_prepare_train_with(const struct cr_prepare *prep, const str
 CR_MUST cr_status cr_prepare_eval_with(const struct cr_prepare *prep, const struct cr_lazy_image *lazy,
                                        struct cr_scratch *scratch, uint8_t *out);
 
-/* Chooses the box (x, y, width, height) of a random_resized crop as torchvision's RandomResizedCrop does. */
+/* Chooses the box (x, y, width, height) of a random_resized crop as torchvision's RandomResizedCrop does. With squash,
+ * the aspect of a box is relative to that of the image, as if the image had been squashed before. */
 void cr_prepare_draw_box(const struct cr_prepare *prep, int width, int height, struct cr_rng *rng, int box[4]);
+/* The same for the letterboxed image. Its border may be in the box, whose centre shows the image if one of ten draws
+ * does; else the box is everything. Writes the part of the box that shows the image, in pixels of the image, and the
+ * rectangle of the result that shows this part. */
+void cr_prepare_draw_letterbox(const struct cr_prepare *prep, int width, int height, struct cr_rng *rng, int box[4],
+                               int shown[4]);
+/* data/augment/view.c: fills a whole result with the colour of its border. */
+void cr_prepare_fill_border(const struct cr_prepare *prep, uint8_t *out);
+/* cr_resize_run, whose time is counted. CR_ERR_MEMORY. */
+CR_MUST cr_status cr_prepare_resize(const struct cr_resize *job, struct cr_scratch *scratch);
 
 /* ---- after the crop: data/augment/pixel_ops.c, data/augment/policy.c, data/augment/colour.c ---- */
 

@@ -77,20 +77,22 @@ CR_MUST cr_status cr_folder_images(const char *folder, struct cr_arena *arena, c
 
 /* ---- preparation of one sample ---- */
 
-struct cr_prepare {                                /* built by cr_prepare_from_config */
-    enum cr_pixel_format format;                   /* of images and of the result */
-    int                  size;                     /* height of the result in pixels */
-    int                  width;                    /* its width; 0: the height */
-    int                  eval_resize;              /* short side in pixels before the centre crop; 0: no resize */
-    enum cr_tta          tta;                      /* evaluation: which views of an image there are, and */
-    int                  view;                     /* the view to prepare, from 0 */
-    enum cr_crop         crop;                     /* training only; never AUTO */
-    int                  pad;                      /* pixels of the border of CR_CROP_PAD */
-    enum cr_pad_mode     pad_mode;                 /* and what they show */
-    double               scale[2], ratio[2];       /* ranges of area fraction and aspect of CR_CROP_RANDOM_RESIZED */
-    double               hflip;                    /* probability of a horizontal flip */
-    enum cr_flip         flip;                     /* whether each epoch draws it, or the first one only */
-    enum cr_augment      augment;                  /* training: policy of operations on pixels */
+struct cr_prepare {                          /* built by cr_prepare_from_config */
+    enum cr_pixel_format format;             /* of images and of the result */
+    int                  size;               /* height of the result in pixels */
+    int                  width;              /* its width; 0: the height */
+    enum cr_fit          fit;                /* the centre of an image, or the whole image */
+    uint8_t              border[8];          /* a pixel: the colour around an image that does not fill the result */
+    int                  eval_resize;        /* short side in pixels before the centre crop; 0: no resize */
+    enum cr_tta          tta;                /* evaluation: which views of an image there are, and */
+    int                  view;               /* the view to prepare, from 0 */
+    enum cr_crop         crop;               /* training only; never AUTO */
+    int                  pad;                /* pixels of the border of CR_CROP_PAD */
+    enum cr_pad_mode     pad_mode;           /* and what they show */
+    double               scale[2], ratio[2]; /* ranges of area fraction and aspect of CR_CROP_RANDOM_RESIZED */
+    double               hflip;              /* probability of a horizontal flip */
+    enum cr_flip         flip;               /* whether each epoch draws it, or the first one only */
+    enum cr_augment      augment;            /* training: policy of operations on pixels */
     int                  rand_ops, rand_magnitude; /* of CR_AUGMENT_RAND */
     double               rand_prob;
     uint8_t              fill[3];   /* colour of pixels that such an operation moves in */
@@ -121,7 +123,9 @@ void cr_prepare_mix(const struct cr_prepare *prep, uint64_t seed, int64_t epoch,
                     int64_t batch, int32_t *mix);
 /* Prepares an evaluation image: resizes the short side to eval_resize and crops the centre with torchvision's
  * rounding; with prep->tta, view prep->view of torchvision's FiveCrop or TenCrop, or the mirrored image. out is
- * [size][width]. A rectangle is cut from an image that covers a rectangle of this shape and height eval_resize. */
+ * [size][width]. A rectangle is cut from an image that covers a rectangle of this shape and height eval_resize.
+ * squash resizes the whole image to the result; letterbox does so with the image's shape, and centres it (both sides
+ * are rounded down). */
 CR_MUST cr_status cr_prepare_eval(const struct cr_prepare *prep, const struct cr_image *image, uint8_t *out);
 /* The part x, y, width, height of an image of width x height pixels that cr_prepare_eval shows, in pixels of the image.
  * It reaches beyond an image that is padded. */

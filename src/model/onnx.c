@@ -7,18 +7,23 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+/* Dimensions without a fixed size. */
+enum free_dim { FREE_BATCH = 0, FREE_HEIGHT = -1, FREE_WIDTH = -2 };
+static const char *const free_dim_name[] = {"batch", "height", "width"};
+
 /* ValueInfoProto: name 1, type 2 { tensor_type 1 { elem_type 1, shape 2 { dim 1 { dim_value 1 or dim_param 2 } } } } */
-static void put_value_info(struct cr_text *graph, int field, const char *name, int dims, const int64_t *dim) {
+static void put_value_info(struct cr_text *graph, int field, const char *name, enum data_type element, int dims,
+                           const int64_t *dim) {
     struct cr_text shape = {0}, tensor = {0}, type = {0}, info = {0};
     for (int i = 0; i < dims; i++) {
         struct cr_text one = {0};
         if (dim[i] > 0)
             cr_pb_add_int(&one, 1, dim[i]);
         else
-            cr_pb_add_string(&one, 2, "batch");
+            cr_pb_add_string(&one, 2, free_dim_name[-dim[i]]);
         cr_pb_add_message(&shape, 1, &one);
     }
-    cr_pb_add_int(&tensor, 1, DATA_FLOAT);
+    cr_pb_add_int(&tensor, 1, element);
     cr_pb_add_message(&tensor, 2, &shape);
     cr_pb_add_message(&type, 1, &tensor);
     cr_pb_add_string(&info, 1, name);
@@ -61,8 +66,14 @@ static void put_preparation(const struct cr_onnx *x, struct cr_text *model) {
     put_metadata(model, "interpolation", &text);
     cr_text_add(&text, "[%d, %d]", prep->size, cr_prepare_width(prep));
     put_metadata(model, "crop", &text);
+    cr_text_add(&text, "\"%s\"", cr_word_fit(prep->fit));
+    put_metadata(model, "fit", &text);
     cr_text_add(&text, "%d", cr_format_bits(prep->format));
     put_metadata(model, "bits", &text);
+    if (x->n->preprocess) {
+        cr_text_add(&text, "true");
+        put_metadata(model, "preprocess", &text);
+    }
 }
 
 static void put_all_metadata(const struct cr_onnx *x, struct cr_text *model) {
@@ -104,11 +115,18 @@ static void put_graph(struct cr_onnx *x, struct cr_text *model) {
     cr_pb_add_string(&graph, GRAPH_NAME, "cresnet");
     cr_text_add_bytes(&graph, x->initializers.data, x->initializers.length);
     cr_text_free(&x->initializers);
-    const int64_t inputs[] = {0, input_channels(x), images->dim[1], images->dim[2]};
-    put_value_info(&graph, GRAPH_INPUT, "input", 4, inputs);
-    const int64_t outputs[] = {0, x->p->tensor[x->p->logits].dim[3]};
-    put_value_info(&graph, GRAPH_OUTPUT, "logits", 2, outputs);
-    if (x->n->thresholds) put_value_info(&graph, GRAPH_OUTPUT, "probabilities", 2, outputs);
+    const int64_t channels = input_channels(x), height = x->n->dynamic ? FREE_HEIGHT : images->dim[1],
+                  width = x->n->dynamic ? FREE_WIDTH : images->dim[2];
+    if (x->n->preprocess)
+        put_value_info(&graph, GRAPH_INPUT, "images",
+                       cr_format_bits(x->n->prepare->format) == 16 ? DATA_UINT16 : DATA_UINT8, 4,
+                       (const int64_t[]){FREE_BATCH, height, width, channels});
+    else
+        put_value_info(&graph, GRAPH_INPUT, "input", DATA_FLOAT, 4,
+                       (const int64_t[]){FREE_BATCH, channels, height, width});
+    const int64_t outputs[] = {FREE_BATCH, x->p->tensor[x->p->logits].dim[3]};
+    put_value_info(&graph, GRAPH_OUTPUT, "logits", DATA_FLOAT, 2, outputs);
+    if (x->n->thresholds) put_value_info(&graph, GRAPH_OUTPUT, "probabilities", DATA_FLOAT, 2, outputs);
     cr_pb_add_message(model, MODEL_GRAPH, &graph);
 }
 

@@ -18,7 +18,7 @@ enum node_field { NODE_INPUT = 1, NODE_OUTPUT = 2, NODE_NAME = 3, NODE_OP_TYPE =
 enum attribute_field { ATTR_NAME = 1, ATTR_F = 2, ATTR_I = 3, ATTR_S = 4, ATTR_INTS = 8, ATTR_TYPE = 20 };
 enum attribute_type { TYPE_FLOAT = 1, TYPE_INT = 2, TYPE_STRING = 3, TYPE_INTS = 7 };
 enum tensor_field { TENSOR_DIMS = 1, TENSOR_DATA_TYPE = 2, TENSOR_NAME = 8, TENSOR_RAW_DATA = 9 };
-enum data_type { DATA_FLOAT = 1, DATA_UINT8 = 2, DATA_INT8 = 3, DATA_INT32 = 6, DATA_INT64 = 7 };
+enum data_type { DATA_FLOAT = 1, DATA_UINT8 = 2, DATA_INT8 = 3, DATA_UINT16 = 4, DATA_INT32 = 6, DATA_INT64 = 7 };
 
 /* A model being written. */
 struct cr_onnx {
@@ -67,6 +67,10 @@ CR_MUST cr_status cr_onnx_put_fake_quant(struct cr_onnx *onnx, const struct cr_o
 
 /* onnx_blur.c: anti-aliased subsampling. CR_ERR_CONFIG when a feature map is too small to be reflected. */
 CR_MUST cr_status cr_onnx_put_blurpool(struct cr_onnx *onnx, const struct cr_op *op);
+
+/* onnx_preprocess.c: adds the nodes from "images" to "input", which the op normalize with this attribute makes.
+ * CR_ERR_MEMORY. */
+CR_MUST cr_status cr_onnx_put_preprocess(struct cr_onnx *onnx, const struct cr_input_attr *attr, int64_t channels);
 
 /* onnx_nodes.c: appends the nodes and weights of one op. CR_ERR_FORMAT when ONNX has no equivalent. */
 CR_MUST cr_status cr_onnx_put_op(struct cr_onnx *onnx, int index);

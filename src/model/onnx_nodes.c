@@ -345,7 +345,10 @@ static cr_status put_channel_conv(struct cr_onnx *x, const struct cr_op *op) {
 cr_status cr_onnx_put_op(struct cr_onnx *x, int index) {
     const struct cr_op *op = &x->p->op[index];
     switch (op->kind) {
-    case CR_OP_normalize:         /* the model's input is already normalised */
+    case CR_OP_normalize:
+        return x->n->preprocess
+                   ? cr_onnx_put_preprocess(x, &op->attr.input, x->p->tensor[op->out[CR_OUT_normalize_y]].dim[3])
+                   : CR_OK;       /* the model's input is already normalised */
     case CR_OP_bn_scale_bias:     /* part of its bn_apply */
     case CR_OP_fake_quant_filter: /* part of the convolution that reads it */
     case CR_OP_loss:

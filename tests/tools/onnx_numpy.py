@@ -1,8 +1,9 @@
-"""Class probabilities that the ONNX file of a small 8-bit network gives by the definitions of its operators, for tests.
+"""Class probabilities that the ONNX file of a small network gives by the definitions of its operators, for tests.
 
   onnx_numpy.py PIXELS.json SIZE FILE   prints the probabilities of each image as a JSON list; needs numpy
 
-Written from the specification of ONNX, independently of cresnet and onnxruntime: float64, and integers where the file has them.
+Written from the specification of ONNX, independently of cresnet and onnxruntime: float64, and integers where the file has them. The values
+of a file with --preprocess are those of `evaluated`.
 """
 import json
 import sys
@@ -43,8 +44,18 @@ def evaluate(op, x, attribute):
         return x[0] @ x[1].T + x[2]
     if op == "Pad":
         return np.pad(x[0], np.array(x[1]).reshape(2, -1).T)
+    if op == "Cast":
+        return x[0].astype({1: np.float64, 7: np.int64}[attribute["to"][0]])  # FLOAT, INT64
+    if op == "Transpose":
+        return x[0].transpose(attribute["perm"])
+    if op == "Div":
+        return x[0] / x[1] if x[0].dtype.kind == "f" else x[0] // x[1]  # of positive integers
+    if op == "ReduceSum":
+        return x[0].sum(axis=tuple(x[1]), keepdims=True)
     simple = {"Relu": lambda x: np.maximum(x, 0), "Add": np.add, "Slice": sliced, "GlobalAveragePool": lambda x: x.mean((2, 3), keepdims=True),
-              "Flatten": lambda x: x.reshape(len(x), -1)}
+              "Flatten": lambda x: x.reshape(len(x), -1), "Identity": lambda x: x, "Shape": lambda x: np.array(x.shape), "Gather": lambda x, i: x[i],
+              "Mul": np.multiply, "Sub": np.subtract, "Max": np.maximum, "Min": np.minimum, "Abs": np.abs, "Round": np.rint, "Floor": np.floor,
+              "Range": np.arange, "GreaterOrEqual": np.greater_equal, "Less": np.less, "And": np.logical_and, "MatMul": np.matmul}
     return simple[op](*x)
 
 
@@ -59,17 +70,26 @@ def attributes(node):
     return out
 
 
+def evaluated(nodes, initializers, **inputs):
+    """All values of a graph: {name: array}."""
+    values = {name: np.frombuffer(raw, TYPES[kind]).reshape(dims) for name, (kind, dims, raw) in initializers.items()}
+    values.update((name.encode(), value) for name, value in inputs.items())
+    for node in nodes:
+        values[node["output"][0]] = evaluate(node["op_type"][0].decode(), [values[name] for name in node["input"]], attributes(node))
+    return {name.decode(): value for name, value in values.items()}
+
+
+def softmax(logits):
+    e = np.exp(logits - logits.max(axis=1, keepdims=True))
+    return e / e.sum(axis=1, keepdims=True)
+
+
 def main(pixels, size, file):
     nodes, initializers, meta = onnx_text.graph_of(file)
     with open(pixels) as f:
         images = np.array(json.load(f), np.float64).reshape(-1, int(size), int(size), 3)
-    values = {name: np.frombuffer(raw, TYPES[kind]).reshape(dims) for name, (kind, dims, raw) in initializers.items()}
-    values[b"input"] = ((images / 255 - meta["mean"]) / meta["std"]).transpose(0, 3, 1, 2)
-    for node in nodes:
-        values[node["output"][0]] = evaluate(node["op_type"][0].decode(), [values[name] for name in node["input"]], attributes(node))
-    logits = values[b"logits"]
-    e = np.exp(logits - logits.max(axis=1, keepdims=True))
-    print(json.dumps((e / e.sum(axis=1, keepdims=True)).tolist()))
+    values = evaluated(nodes, initializers, input=((images / 255 - meta["mean"]) / meta["std"]).transpose(0, 3, 1, 2))
+    print(json.dumps(softmax(values["logits"]).tolist()))
 
 
 if __name__ == "__main__":

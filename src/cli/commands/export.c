@@ -49,9 +49,12 @@ static void log_range(int integer_max) {
         cr_log(CR_LOG_INFO, "int8 weights of 7 bits: for all processors");
 }
 
-static cr_status write_onnx(struct cr_session *session, const struct cr_cmd_names *names, bool fold, const char *file) {
+static cr_status write_onnx(const struct cr_args *args, struct cr_session *session, const struct cr_cmd_names *names,
+                            const char *file) {
     struct cr_onnx_network network = {.prepare     = &session->prepare_eval,
-                                      .fold        = fold,
+                                      .fold        = cr_args_has(args, CR_OPT_FOLD),
+                                      .preprocess  = cr_args_has(args, CR_OPT_PREPARE),
+                                      .dynamic     = cr_args_has(args, CR_OPT_DYNAMIC),
                                       .classes     = session->model.classes,
                                       .class_names = names->count == session->model.classes ? names->at : NULL};
     struct cr_program      eval    = {0};
@@ -100,7 +103,7 @@ static cr_status export_onnx(const void *context, const char *file) {
     CR_TRY_OUT(cr_session_open(config, &options, &session));
     CR_TRY_OUT(cr_session_load_weights(&session, config->model.weights, true));
     CR_TRY_OUT(cr_cmd_names_load(config->model.weights, &names));
-    CR_TRY_OUT(write_onnx(&session, &names, cr_args_has(args, CR_OPT_FOLD), file));
+    CR_TRY_OUT(write_onnx(args, &session, &names, file));
 out:
     cr_session_close(&session);
     cr_arena_free(&names.arena);
@@ -140,6 +143,8 @@ static cr_status choose_output(const struct cr_args *args, const char **file, bo
                             network, network);
     if (cr_args_has(args, CR_OPT_FOLD) && !*onnx)
         return cr_args_fail(args, "--fold needs --onnx: exported weights keep their batch normalisation");
+    if ((cr_args_has(args, CR_OPT_PREPARE) || cr_args_has(args, CR_OPT_DYNAMIC)) && !*onnx)
+        return cr_args_fail(args, "--preprocess and --dynamic need --onnx: a file of weights has no graph");
     return CR_OK;
 }
 

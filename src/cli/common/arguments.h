@@ -103,6 +103,8 @@ enum cr_option_id { /* in the order of --help */
                     CR_OPT_OVERLAY,
                     CR_OPT_ONNX,
                     CR_OPT_FOLD,
+                    CR_OPT_PREPARE,
+                    CR_OPT_DYNAMIC,
                     CR_OPT_JSON,
                     CR_OPT_DEVICE,
                     CR_OPT_WEIGHTS,

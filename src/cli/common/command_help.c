@@ -158,10 +158,11 @@ static const char about_export[] =
     "existing FILE is replaced if it is an earlier export; --force replaces any file. Devices are written in place.\n"
     "--onnx, or -o FILE.onnx, writes the network (graph and weights) as an ONNX file with the input\n"
     "[batch, 3, H, W] (normalised) and the output logits. Its metadata holds mean, std and class names. Give a RUN,\n"
-    "or a CONFIG with --weights FILE.\n"
+    "or a CONFIG with --weights FILE. With --preprocess --dynamic the input is images of any size, as decoded.\n"
     "\n"
     "  cresnet export checkpoints/demo-90-tuned -o demo.safetensors\n"
-    "  cresnet export checkpoints/demo --onnx demo.onnx --fold\n";
+    "  cresnet export checkpoints/demo --onnx demo.onnx --fold\n"
+    "  cresnet export checkpoints/demo --onnx demo.onnx --preprocess --dynamic\n";
 
 static const char about_data[] =
     "data CONFIG:     prints the number of images and classes of the configured dataset.\n"

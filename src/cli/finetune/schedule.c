@@ -124,7 +124,8 @@ static cr_status set_sizes(struct cr_finetune *f) {
                            "and better",
                            "%d", f->size));
     CR_TRY(cr_finetune_set(f, "data", "eval_crop", NULL, "%d", f->eval_size));
-    CR_TRY(cr_finetune_set(f, "data", "eval_resize", NULL, "%d", f->eval_size * 8 / 7));
+    if (f->given->data.fit == CR_FIT_CROP) /* the others show the whole image */
+        CR_TRY(cr_finetune_set(f, "data", "eval_resize", NULL, "%d", f->eval_size * 8 / 7));
     CR_TRY(cr_finetune_set(f, "data", "crop", NULL, "random_resized"));
     return cr_finetune_set(f, "data", "scale", NULL, "0.2, 1.0");
 }

@@ -73,7 +73,10 @@ int cr_prepare_views(enum cr_tta tta) {
 
 cr_status cr_prepare_check_views(const struct cr_config *config, const char *key, enum cr_tta tta,
                                  const struct cr_prepare *prep) {
-    if (cr_prepare_views(tta) <= 2 || prep->eval_resize > prep->size) return CR_OK;
+    if (cr_prepare_views(tta) <= 2 || (prep->fit == CR_FIT_CROP && prep->eval_resize > prep->size)) return CR_OK;
+    if (prep->fit != CR_FIT_CROP)
+        return cr_config_fail(config, key, "%s needs data.fit = crop: with %s, a view shows the whole image",
+                              cr_word_tta(tta), cr_word_fit(prep->fit));
     return cr_config_fail(config, key, "%s needs images larger than the crop of %d pixels: set eval_resize, e.g. to %d",
                           cr_word_tta(tta), prep->size, prep->size * 256 / 224);
 }
@@ -81,6 +84,22 @@ cr_status cr_prepare_check_views(const struct cr_config *config, const char *key
 static cr_status read_views(const struct cr_config *config, enum cr_split split, struct cr_prepare *prep) {
     prep->tta = split == CR_SPLIT_VAL ? config->data.tta : CR_TTA_NONE;
     return cr_prepare_check_views(config, "data.tta", prep->tta, prep);
+}
+
+/* The border is black; with letterbox, it has the mean colour. */
+static void read_fit(const struct cr_config *config, struct cr_prepare *prep) {
+    const int bits = cr_format_bits(prep->format);
+    prep->fit      = config->data.fit;
+    if (prep->fit == CR_FIT_CROP) return;
+    prep->eval_resize = 0;
+    for (int c = 0; c < config->data.channels && prep->fit == CR_FIT_LETTERBOX; c++) {
+        const double   mean  = CR_MIN(CR_MAX(cr_config_mean(config, c), 0.0), 1.0);
+        const uint16_t value = (uint16_t)rint(mean * (bits == 8 ? UINT8_MAX : UINT16_MAX));
+        if (bits == 8)
+            prep->border[c] = (uint8_t)value;
+        else
+            memcpy(prep->border + 2 * c, &value, sizeof value);
+    }
 }
 
 cr_status cr_prepare_from_config(const struct cr_config *config, enum cr_split split, struct cr_prepare *out) {
@@ -99,6 +118,7 @@ cr_status cr_prepare_from_config(const struct cr_config *config, enum cr_split s
     prep.eval_resize = (int)config->data.eval_resize;
     bool whole       = small || config->data.kind == CR_DATA_SYNTHETIC || prep.size <= 32;
     if (!prep.eval_resize && !whole) prep.eval_resize = prep.size * 256 / 224;
+    read_fit(config, &prep);
     prep.crop = config->data.crop == CR_CROP_AUTO ? auto_crop(config->data.kind, prep.size) : config->data.crop;
     if (split == CR_SPLIT_VAL) prep.crop = CR_CROP_NONE;
     CR_TRY(read_views(config, split, &prep));
@@ -120,113 +140,6 @@ cr_status cr_prepare_of_size(const struct cr_config *config, int size, struct cr
     struct cr_config sized = *config;
     sized.data.image_size  = size;
     return cr_prepare_from_config(&sized, CR_SPLIT_TRAIN, out);
-}
-
-static cr_status resize(const struct cr_resize *job, struct cr_scratch *scratch) {
-    int64_t   start  = cr_time_ns();
-    cr_status status = cr_resize_run(job, &scratch->tables);
-    scratch->counts.resize_ns += cr_time_ns() - start;
-    return status;
-}
-
-/* ---- the centre of an image, or another view ---- */
-
-enum {
-    CENTRE        = 4, /* the other crops: top left, top right, bottom left, bottom right */
-    FULL_SIDE_MAX = 1 << 30,
-};
-
-static bool is_mirrored(const struct cr_prepare *prep) {
-    return prep->view >= (prep->tta == CR_TTA_FLIP ? 1 : 5);
-}
-
-static int crop_of(const struct cr_prepare *prep) {
-    return prep->tta == CR_TTA_FIVE_CROP || prep->tta == CR_TTA_TEN_CROP ? prep->view % 5 : CENTRE;
-}
-
-/* Along one axis: the cut of `size` pixels out of `have`, at the start, at the end (`last`) or at the centre, rounded
- * half to even; or the black margin if there are fewer. */
-static void cut_axis(int have, int size, bool centre, bool last, int *cut, int *margin) {
-    *margin = have < size ? (size - have) / 2 : 0;
-    *cut    = have <= size ? 0 : centre ? (int)rint((have - size) / 2.0) : last ? have - size : 0;
-}
-
-static void mirror(uint8_t *rgb, int height, int width, enum cr_pixel_format format) {
-    const size_t bytes = cr_format_bytes(format);
-    for (int y = 0; y < height; y++) {
-        uint8_t *row = rgb + (size_t)y * (size_t)width * bytes, pixel[8];
-        for (int a = 0, b = width - 1; a < b; a++, b--) {
-            cr_pixel_copy(pixel, row + bytes * (size_t)a, bytes);
-            cr_pixel_copy(row + bytes * (size_t)a, row + bytes * (size_t)b, bytes);
-            cr_pixel_copy(row + bytes * (size_t)b, pixel, bytes);
-        }
-    }
-}
-
-/* The size at which the image covers a rectangle of the result's shape and of the height `cover`. For a square, `cover`
- * is the shorter side of the resized image. A side has a pixel even where a narrow rectangle (128 x 16 with
- * eval_resize = 1) leaves less, and a thin image no more pixels than an int can count. */
-static void covering_size(const struct cr_prepare *prep, int cover, int64_t w, int64_t h, int *full_w, int *full_h) {
-    const int64_t cover_w = CR_MAX((int64_t)cover * cr_prepare_width(prep) / prep->size, (int64_t)1);
-    const bool    wide    = w * cover > h * cover_w; /* wider than the rectangle */
-    *full_w               = (int)(wide ? cover * w / h : cover_w);
-    *full_h               = wide ? cover : (int)CR_MIN(cover_w * h / w, (int64_t)FULL_SIDE_MAX);
-}
-
-/* Resizes to the covering size, and cuts the result, black where the image is smaller. */
-static cr_status place_view(const struct cr_prepare *prep, int cover, const struct cr_image *image,
-                            struct cr_scratch *scratch, uint8_t *out) {
-    const int        height = prep->size, width = cr_prepare_width(prep), crop = crop_of(prep);
-    const size_t     bytes = cr_format_bytes(image->format);
-    struct cr_resize job   = {
-          .src        = image->rgb,
-          .src_w      = image->width,
-          .src_h      = image->height,
-          .src_stride = (size_t)image->width * bytes,
-          .w          = image->width,
-          .h          = image->height,
-          .dst_stride = (size_t)width * bytes,
-          .format     = image->format,
-    };
-    CR_ASSERT(image->format == prep->format);
-    int margin_x, margin_y;
-    covering_size(prep, cover, image->width, image->height, &job.full_w, &job.full_h);
-    cut_axis(job.full_w, width, crop == CENTRE, crop % 2 == 1, &job.part_x, &margin_x);
-    cut_axis(job.full_h, height, crop == CENTRE, crop >= 2, &job.part_y, &margin_y);
-    job.part_w = CR_MIN(job.full_w, width);
-    job.part_h = CR_MIN(job.full_h, height);
-    if (prep->tta == CR_TTA_TEN_CROP && is_mirrored(prep)) /* the crop is one of the mirrored image */
-        job.part_x = job.full_w - job.part_w - job.part_x;
-    if (job.part_w < width || job.part_h < height) memset(out, 0, cr_prepare_bytes(prep));
-    job.dst = out + ((size_t)margin_y * width + margin_x) * bytes;
-    return resize(&job, scratch);
-}
-
-void cr_prepare_eval_box(const struct cr_prepare *prep, int width, int height, double box[4]) {
-    const int out_w = cr_prepare_width(prep);
-    int       full_w, full_h, cut_x, cut_y, margin_x, margin_y;
-    covering_size(prep, prep->eval_resize ? prep->eval_resize : prep->size, width, height, &full_w, &full_h);
-    cut_axis(full_w, out_w, true, false, &cut_x, &margin_x);
-    cut_axis(full_h, prep->size, true, false, &cut_y, &margin_y);
-    const double per_x = (double)width / full_w, per_y = (double)height / full_h;
-    box[0] = (cut_x - margin_x) * per_x;
-    box[1] = (cut_y - margin_y) * per_y;
-    box[2] = out_w * per_x;
-    box[3] = prep->size * per_y;
-}
-
-cr_status cr_prepare_eval_with(const struct cr_prepare *prep, const struct cr_lazy_image *lazy,
-                               struct cr_scratch *scratch, uint8_t *out) {
-    const int       width = cr_prepare_width(prep);
-    struct cr_image image;
-    CR_TRY(cr_lazy_image_whole(lazy, scratch, &image));
-    CR_ASSERT(image.format == prep->format);
-    if (image.width == width && image.height == prep->size && !prep->eval_resize)
-        memcpy(out, image.rgb, cr_prepare_bytes(prep));
-    else
-        CR_TRY(place_view(prep, prep->eval_resize ? prep->eval_resize : prep->size, &image, scratch, out));
-    if (is_mirrored(prep)) mirror(out, prep->size, width, prep->format);
-    return CR_OK;
 }
 
 /* ---- random crops ---- */
@@ -266,12 +179,13 @@ static cr_status prepare_pad(const struct cr_prepare *prep, const struct cr_lazy
 }
 
 /* Draws a box of random area and aspect within the image. After ten boxes that do not fit, it is the largest centred
- * box of an allowed aspect. */
+ * box of an allowed aspect. With squash, a square is a box of the shape of the whole image. */
 void cr_prepare_draw_box(const struct cr_prepare *prep, int width, int height, struct cr_rng *rng, int box[4]) {
-    double area = (double)width * height, low = log(prep->ratio[0]), high = log(prep->ratio[1]);
+    const double square = prep->fit == CR_FIT_SQUASH ? (double)width / height : 1;
+    double       area = (double)width * height, low = log(prep->ratio[0]), high = log(prep->ratio[1]);
     for (int attempt = 0; attempt < 10; attempt++) {
         double target = area * (prep->scale[0] + (prep->scale[1] - prep->scale[0]) * cr_rng_real(rng));
-        double aspect = exp(low + (high - low) * cr_rng_real(rng));
+        double aspect = square * exp(low + (high - low) * cr_rng_real(rng));
         double w = rint(sqrt(target * aspect)), h = rint(sqrt(target / aspect));
         if (w < 1 || h < 1 || w > width || h > height) continue;
         box[2] = (int)w;
@@ -280,13 +194,13 @@ void cr_prepare_draw_box(const struct cr_prepare *prep, int width, int height, s
         box[0] = (int)cr_rng_below(rng, (uint64_t)(width - box[2]) + 1);
         return;
     }
-    double aspect = (double)width / height;
+    double aspect = (double)width / height / square;
     box[2]        = width;
     box[3]        = height;
     if (aspect < prep->ratio[0])
-        box[3] = (int)rint(width / prep->ratio[0]);
+        box[3] = (int)rint(width / (prep->ratio[0] * square));
     else if (aspect > prep->ratio[1])
-        box[2] = (int)rint(height * prep->ratio[1]);
+        box[2] = (int)rint(height * (prep->ratio[1] * square));
     box[2] = CR_MAX(box[2], 1);
     box[3] = CR_MAX(box[3], 1);
     box[0] = (width - box[2]) / 2;
@@ -297,13 +211,18 @@ static cr_status prepare_random_resized(const struct cr_prepare *prep, const str
                                         struct cr_rng *rng, struct cr_scratch *scratch, uint8_t *out,
                                         const struct cr_jpeg_job *device) {
     const int        width = cr_prepare_width(prep);
-    int              box[4];
+    const size_t     bytes = cr_format_bytes(prep->format);
+    int              box[4], shown[4] = {0, 0, width, prep->size};
     struct cr_window window;
-    cr_prepare_draw_box(prep, lazy->image.width, lazy->image.height, rng, box);
-    if (device && cr_jpeg_scan_make(lazy, box, CR_MAX(prep->size, width), scratch, device->data, device->scan))
-        return CR_OK;
+    if (prep->fit == CR_FIT_LETTERBOX)
+        cr_prepare_draw_letterbox(prep, lazy->image.width, lazy->image.height, rng, box, shown);
+    else
+        cr_prepare_draw_box(prep, lazy->image.width, lazy->image.height, rng, box);
+    const int  side  = CR_MAX(shown[2], shown[3]);
+    const bool whole = shown[2] == width && shown[3] == prep->size; /* the device knows no borders */
+    if (whole && device && cr_jpeg_scan_make(lazy, box, side, scratch, device->data, device->scan)) return CR_OK;
     /* The box is cut out before the resize, as in torchvision: pixels outside of it have no influence. */
-    CR_TRY(cr_lazy_image_window(lazy, box, CR_MAX(prep->size, width), scratch, &window));
+    CR_TRY(cr_lazy_image_window(lazy, box, side, scratch, &window));
     struct cr_resize job = {
         .src        = window.rgb,
         .src_w      = window.width,
@@ -313,16 +232,17 @@ static cr_status prepare_random_resized(const struct cr_prepare *prep, const str
         .y          = window.y,
         .w          = window.w,
         .h          = window.h,
-        .full_w     = width,
-        .full_h     = prep->size,
-        .part_w     = width,
-        .part_h     = prep->size,
-        .dst        = out,
-        .dst_stride = (size_t)width * cr_format_bytes(window.format),
+        .full_w     = shown[2],
+        .full_h     = shown[3],
+        .part_w     = shown[2],
+        .part_h     = shown[3],
+        .dst        = out + ((size_t)shown[1] * (size_t)width + (size_t)shown[0]) * bytes,
+        .dst_stride = (size_t)width * bytes,
         .format     = window.format,
     };
     CR_ASSERT(window.format == prep->format);
-    return resize(&job, scratch);
+    if (!whole) cr_prepare_fill_border(prep, out);
+    return cr_prepare_resize(&job, scratch);
 }
 
 /* ---- one sample ---- */
@@ -353,12 +273,4 @@ cr_status cr_prepare_train_with(const struct cr_prepare *prep, const struct cr_l
     box[2] = cr_rng_real(&rng) < prep->hflip; /* the last random number */
     if (prep->flip == CR_FLIP_ALTERNATE) box[2] = alternates(prep, seed, epoch, sample);
     return cr_prepare_colour(prep, seed, epoch, sample, scratch, out, box);
-}
-
-cr_status cr_prepare_eval(const struct cr_prepare *prep, const struct cr_image *image, uint8_t *out) {
-    struct cr_lazy_image lazy    = {.image = *image};
-    struct cr_scratch    scratch = {0};
-    cr_status            status  = cr_prepare_eval_with(prep, &lazy, &scratch, out);
-    cr_scratch_free(&scratch);
-    return status;
 }

@@ -153,9 +153,26 @@ def make_rectangle():
     open(os.path.join(HERE, "rectangle.txt"), "w").write("\n".join(lines) + "\n")
 
 
+def make_fit():
+    """Lines of fit.txt: FIT W H HEIGHT WIDTH sum: the image of W x H squashed or letterboxed to HEIGHT x WIDTH. The border has the colour
+    (124, 116, 104), which is ImageNet's mean in bytes."""
+    lines = []
+    for w, h, height, width in ((50, 40, 24, 24), (40, 50, 24, 24), (24, 24, 24, 24), (90, 9, 24, 24), (9, 90, 24, 24), (500, 3, 16, 16), (1, 200, 16, 16),
+                                (5, 3, 32, 32), (1, 1, 8, 8), (33, 90, 40, 16), (64, 64, 20, 48), (61, 35, 17, 23)):
+        image = Image.fromarray(test_image(w, h))
+        wide = w * height > h * width
+        inner = (width, max(width * h // w, 1)) if wide else (max(height * w // h, 1), height)
+        framed = Image.new("RGB", (width, height), (124, 116, 104))
+        framed.paste(image.resize(inner, Image.BILINEAR), ((width - inner[0]) // 2, (height - inner[1]) // 2))
+        for fit, out in (("squash", image.resize((width, height), Image.BILINEAR)), ("letterbox", framed)):
+            lines.append("%s %d %d %d %d %s" % (fit, w, h, height, width, fnv(np.array(out))))
+    open(os.path.join(HERE, "fit.txt"), "w").write("\n".join(lines) + "\n")
+
+
 make_decode()
 make_resize()
 make_rectangle()
+make_fit()
 make_eval()
 if len(sys.argv) > 1:
     make_photos(sys.argv[1])
