@@ -121,7 +121,7 @@ def _words(text: str) -> str:
     for pattern, here in ((r"options(?:: \[train\] |\.)(device|precision) = (\w+(?::\d+)?)", r'\1="\2"'), (r"options: ", "settings: "),
                           (r"options\.(features|f32_tensors) = 1\b", r"\1=True"), (r"options\.(\w+) = ", r"\1="),
                           (r"options\.(\w+)", r"\1"), (r"output\.features", "features=True"),
-                          (r"a path or NULL", "a path or None"), (r"tensor\.type = ", "the type is "), (r"CRESNET_U(8|16)\b", r"uint\1"),
+                          (r"a path or NULL", "a path or None"), (r"tensor\.type = ", "type "), (r"CRESNET_U(8|16)\b", r"uint\1"),
                           (r"CRESNET_F32\b", "float32"), (r"CRESNET_NHWC\b", "the order N, H, W, C")):
         text = re.sub(r"(?<![\w./-])" + pattern, here, text)
     return text

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import unittest
+from unittest import mock
 
 import support
 import numpy as np
@@ -214,6 +215,60 @@ print(kept[0].shape)
         self.assertRaisesRegex(cresnet.ArgumentError, "gradient", self.model.classify, images.float().requires_grad_())
 
 
+class OrderOfStreams(unittest.TestCase):
+    """What logits on a GPU ask of the library, which is a mock."""
+
+    def logits(self, stream, dtype=np.float16, **members):
+        self.owner = Owner(np.zeros((2, 10), dtype), (2, 0), **members)
+        self.model, self.library = mock.Mock(), mock.Mock()
+        patched = mock.patch.object(_dlpack, "lib", return_value=self.library)
+        patched.start()
+        self.addCleanup(patched.stop)
+        return _dlpack.Logits(ctypes.addressof(self.owner.managed), self.model, stream)
+
+    def users(self):
+        return [call.args[1] for call in self.library.cresnet_logits_retain.call_args_list]
+
+    def test_capsules(self):
+        for stream, asked, user, waits in ((77, 77, 77, 0), (77, 78, 78, 1), (77, None, 1, 1), (77, 2, 1, 1), (77, -1, -1, 0), (1, None, 1, 0), (1, 2, 1, 0),
+                                           (None, 5, 5, 0)):
+            with self.subTest((stream, asked)):
+                logits = self.logits(stream)
+                capsules = [logits.__dlpack__(stream=asked, max_version=(1, 1), dl_device=(2, 0)) for _ in range(2)]
+                self.assertEqual((self.users(), self.model.synchronize.call_count), ([user, user], waits))
+                del logits, capsules
+                gc.collect()
+                self.assertEqual(self.owner.freed, 3)
+        logits = self.logits(1)
+        self.assertRaisesRegex(cresnet.ArgumentError, "stream = 0", logits.__dlpack__, stream=0)
+        self.assertRaises(BufferError, logits.__dlpack__, dl_device=(1, 0))
+
+    def test_other_views(self):
+        logits = self.logits(77)
+        self.assertEqual(repr(logits), "<cresnet.Logits [2, 10] float16 in GPU 0>")
+        self.assertEqual(logits.__cuda_array_interface__, {"version": 3, "shape": (2, 10), "typestr": "<f2", "stream": 77,
+                                                           "data": (self.owner.array.ctypes.data, False)})
+        self.assertEqual(self.users(), [-1])  # any stream may use them now
+        self.assertRaisesRegex(TypeError, "on a GPU: use torch.from_dlpack", np.asarray, logits)
+        self.assertFalse(hasattr(self.logits(77, np.uint16, code=4), "__cuda_array_interface__"))
+
+    def test_calls(self):
+        images = Owner(np.zeros((2, 4, 4, 3), np.uint8), (2, 0))
+        for stream, asked, given, waits in ((None, 1, 1, 1), (2, 1, 1, 0), (99, 99, 99, 0)):
+            with self.subTest(stream):
+                made = self.logits(1)  # sets up the mock
+                del made
+                self.library.cresnet_classify_dlpack.side_effect = lambda handle, tensor, stream, out, error: self.answer(stream, given, out)
+                logits = _dlpack.classify(ctypes.c_void_p(), self.model, images, stream)
+                self.assertEqual(images.streams.pop(), {"stream": asked})
+                self.assertEqual((self.model.synchronize.call_count, logits._stream), (waits, None if waits else given))
+
+    def answer(self, stream, want, out):
+        self.assertEqual(stream, want)
+        out._obj.value = ctypes.addressof(self.owner.managed)
+        return 0
+
+
 @support.needs_library
 @on_gpu
 class OnAGpu(unittest.TestCase):
@@ -328,7 +383,7 @@ class OnAGpu(unittest.TestCase):
         np.testing.assert_array_equal(kept.float().cpu().numpy(), self.want)
 
     def test_errors_leave_the_model_usable(self):
-        with self.assertRaisesRegex(cresnet.ArgumentError, "CRESNET_NHWC"):
+        with self.assertRaisesRegex(cresnet.ArgumentError, "the order N, H, W, C and uint8"):
             self.model.classify(self.images.permute(0, 3, 1, 2).contiguous())
         with self.run_.model(device="cpu") as model:
             self.assertRaisesRegex(cresnet.ArgumentError, "on a GPU, but the model is on the CPU", model.classify, self.images)
