@@ -20,7 +20,7 @@ if(NOT cresnet_links_shared)
   list(FILTER cresnet_libraries INCLUDE REGEX "[.]a$")
   list(JOIN cresnet_libraries ", " cresnet_libraries)
   set(cresnet_advice "static libraries that are not position-independent cannot be linked into a shared library: ${cresnet_libraries}.\n"
-                     "Give shared libraries (scripts/gpu/pack-deps.sh packs them), or -DCRESNET_LIBRARY=OFF")
+                     "Give libraries of scripts/static-deps.sh or shared ones, or -DCRESNET_LIBRARY=OFF")
   if(NOT CRESNET_LIBRARY STREQUAL "AUTO")
     message(FATAL_ERROR "CRESNET_LIBRARY=${CRESNET_LIBRARY}, but " ${cresnet_advice})
   endif()
@@ -28,7 +28,6 @@ if(NOT cresnet_links_shared)
   return()
 endif()
 
-# The linker takes from the archive only objects that define missing symbols. api/library_host.c therefore replaces core/host.c.
 file(GLOB cresnet_api_sources CONFIGURE_DEPENDS src/api/*.c)
 add_library(libcresnet SHARED ${cresnet_api_sources})
 target_include_directories(libcresnet PRIVATE src ${CMAKE_CURRENT_SOURCE_DIR})
@@ -53,7 +52,7 @@ write_basic_package_version_file(${PROJECT_BINARY_DIR}/cresnet-config-version.cm
 install(TARGETS libcresnet LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(FILES include/cresnet.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(DIRECTORY examples DESTINATION ${CMAKE_INSTALL_DOCDIR} FILES_MATCHING PATTERN "*.c" PATTERN "*.cpp" PATTERN "*.py")
-install(FILES python/pyproject.toml python/README.md DESTINATION ${CMAKE_INSTALL_DATADIR}/cresnet/python)
+install(FILES python/README.md DESTINATION ${CMAKE_INSTALL_DATADIR}/cresnet/python)
 install(DIRECTORY python/cresnet DESTINATION ${CMAKE_INSTALL_DATADIR}/cresnet/python FILES_MATCHING PATTERN "*.py" PATTERN "py.typed"
         PATTERN "__pycache__" EXCLUDE)
 install(FILES ${PROJECT_BINARY_DIR}/cresnet.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

@@ -231,8 +231,8 @@ CRESNET_API cresnet_status cresnet_classify_tensors(cresnet_model *model, const 
  * only read, and not freed.
  *
  * *logits is a new DLManagedTensor [N, classes] on the device of the images. Its owner frees it with its deleter, on
- * any thread, also after cresnet_close; each cresnet_logits_retain needs one more call of the deleter. The model is
- * freed when its last logits on a GPU are.
+ * any thread, also after cresnet_close; each cresnet_logits_retain needs one more call of the deleter. Work on the
+ * logits is on `stream`, or has ended when they are freed. The model is freed when its last logits on a GPU are.
  *
  * Images in host memory: the logits are float32, and there when the call returns. Images on the model's GPU: the logits
  * have the type of cresnet_info.precision (tf32: float32). The GPU waits for the earlier work of `stream`, a
@@ -241,7 +241,8 @@ CRESNET_API cresnet_status cresnet_classify_tensors(cresnet_model *model, const 
  * not checked for values that are not finite. */
 CRESNET_API cresnet_status cresnet_classify_dlpack(cresnet_model *model, const void *images, void *stream,
                                                    void **logits, cresnet_error *error);
-CRESNET_API void           cresnet_logits_retain(void *logits);
+/* Adds an owner, whose work on the logits is on `stream` ((void *)-1: any). */
+CRESNET_API void cresnet_logits_retain(void *logits, void *stream);
 /* Waits until the GPU has done all work of the model. Returns at once on the CPU. */
 CRESNET_API cresnet_status cresnet_synchronize(cresnet_model *model, cresnet_error *error);
 

@@ -16,7 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 NUMBER = r"(\d+\.\d+\.\d+)"
 CMAKE, CHANGES, DEBIAN, DOCKER = "CMakeLists.txt", "CHANGELOG.md", "packaging/changelog", "packaging/Dockerfile"
-PYTHON, PYPROJECT, MAN = "python/cresnet/_version.py", "python/pyproject.toml", "packaging/cresnet.3"
+PYTHON, CONDA, MAN = "python/cresnet/_version.py", "packaging/conda/recipe.yaml", "packaging/cresnet.3"
 # The first match in each file is the newest version.
 PATTERNS = {
     CMAKE: rf"^project\(cresnet VERSION {NUMBER}[ )]",
@@ -24,7 +24,7 @@ PATTERNS = {
     DEBIAN: rf"^cresnet \({NUMBER}\) ",
     DOCKER: rf'org\.opencontainers\.image\.version="{NUMBER}"',
     PYTHON: rf'^__version__ = "{NUMBER}"',
-    PYPROJECT: rf'^version = "{NUMBER}"',
+    CONDA: rf'^  version: "{NUMBER}"',
     MAN: rf'^\.TH CRESNET 3 "" "cresnet {NUMBER}"',
 }
 

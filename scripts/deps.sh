@@ -45,17 +45,19 @@ need_packages() {
 
 # Installs Python packages that tests compare with, where tests/tools/peers.py finds them. Without them these comparisons are skipped.
 peers_venv=build/peers-venv
+peers="tensorboard onnxruntime openvino pillow scikit-learn ipykernel mypy pytest tqdm"
 need_peers() {
-    [ ! -f $peers_venv/complete ] || return 0
+    [ "$(cat $peers_venv/complete 2>/dev/null)" != "$peers" ] || return 0
     need_packages python3 python3-venv || return 1
     rm -rf $peers_venv
     mkdir -p build
+    # shellcheck disable=SC2086
     if ! { python3 -m venv $peers_venv && timeout 600 $peers_venv/bin/pip install --disable-pip-version-check --no-cache-dir --no-compile --retries 2 \
-        --timeout 30 tensorboard onnxruntime openvino pillow; } >build/peers-fetch.log 2>&1; then
-        echo "peers: tensorboard, onnxruntime, openvino and pillow are not installed and could not be downloaded: $(tail -1 build/peers-fetch.log)"
+        --timeout 30 $peers; } >build/peers-fetch.log 2>&1; then
+        echo "peers: $peers are not installed and could not be downloaded: $(tail -1 build/peers-fetch.log)"
         return 1
     fi
-    touch $peers_venv/complete
+    echo "$peers" >$peers_venv/complete
 }
 
 # The CUDA toolkit and cuDNN as pip wheels, in the versions that cresnet is developed with: compiler and headers, the runtime, and

@@ -6,6 +6,7 @@
 #include "cuda/core/cuda_device.h"
 
 #include <dlfcn.h>
+#include <link.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -151,6 +152,16 @@ void cr_cuda_libs_begin(void) {
 const char *cr_cuda_libs_missing(void) {
     (void)pthread_once(&libs_once, end);
     return *libs.why ? libs.why : NULL;
+}
+
+void cr_cuda_libs_list(struct cr_text *out) {
+    static const char *const names[] = {CUDNN_SO, CUBLAS_SO, NVRTC_SO, "libnccl.so.2"};
+    for (size_t i = 0; i < CR_COUNT(names); i++) {
+        struct link_map *map     = NULL;
+        void            *library = open_library(names[i]);
+        const bool       known   = library && dlinfo(library, RTLD_DI_LINKMAP, &map) == 0 && map;
+        cr_text_add(out, "%-14s %s\n", names[i], known ? map->l_name : "not found");
+    }
 }
 
 /* The headers declare some of these functions as imported or deprecated; here they are defined on purpose. */

@@ -11,6 +11,7 @@ Training drives the program `cresnet` as a child process; CRESNET names another 
 through ctypes; CRESNET_LIBRARY names another file of that. Arrays are NumPy arrays.
 """
 from ._classifier import Classifier
+from ._distributions import warn_about_conflict as _warn_about_conflict
 from ._dlpack import Logits
 from ._errors import ArgumentError, CresnetError
 from ._library import lib as _lib
@@ -22,3 +23,5 @@ from ._version import __version__
 
 __all__ = ["ArgumentError", "Classifier", "CresnetError", "Event", "Info", "Logits", "Model", "Result", "Run", "export", "finetune", "memory_needed",
            "prune", "quantize", "resume", "sweep", "train", "version"]
+
+_warn_about_conflict()

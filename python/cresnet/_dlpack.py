@@ -114,7 +114,7 @@ def tensor_of(images: Any, stream: Optional[int]) -> tuple[_Tensor, int, object]
     on_gpu = images.__dlpack_device__()[0] in (CUDA, CUDA_MANAGED)
     try:
         capsule = images.__dlpack__(stream=stream or LEGACY) if on_gpu else images.__dlpack__()
-    except BufferError as error:
+    except (BufferError, RuntimeError) as error:  # PyTorch, as its version
         raise ArgumentError(f"the images cannot be read in place: {error}", "argument") from error
     if not _is_capsule(capsule, _CAPSULE):
         raise ArgumentError(f"__dlpack__ of {type(images).__name__} returns no capsule of the name dltensor", "argument")
@@ -158,9 +158,12 @@ class Logits:
         del max_version  # all libraries read a capsule without a version
         if copy or (dl_device is not None and tuple(dl_device) != self.__dlpack_device__()):
             raise BufferError("logits are given where they are, without a copy")
-        if self._tensor.device != CPU and stream != -1:
-            self._order(stream_handle(stream) or LEGACY)
-        lib().cresnet_logits_retain(self._address)
+        user: Optional[int] = None
+        if self._tensor.device != CPU:
+            user = -1 if stream == -1 else stream_handle(stream) or LEGACY
+            if user != -1:
+                self._order(user)
+        lib().cresnet_logits_retain(self._address, user)
         return _new_capsule(self._address, _CAPSULE, ctypes.cast(_free_capsule, ctypes.c_void_p))
 
     def _order(self, stream: int) -> None:
@@ -179,6 +182,8 @@ class Logits:
     def __cuda_array_interface__(self) -> dict[str, Any]:
         if self._tensor.device == CPU or self.dtype == "bfloat16":  # the interface has no such type
             raise AttributeError(f"{self!r} has no __cuda_array_interface__")
+        lib().cresnet_logits_retain(self._address, -1)  # any stream may use them now
+        _free(self._address)
         return {**self._interface(), "stream": self._stream}
 
     def _interface(self) -> dict[str, Any]:

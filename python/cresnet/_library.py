@@ -80,7 +80,7 @@ _FUNCTIONS = {  # name: (result, arguments)
                                                ctypes.POINTER(Error)]),
     "cresnet_classify_dlpack": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p),
                                                ctypes.POINTER(Error)]),
-    "cresnet_logits_retain": (None, [ctypes.c_void_p]),
+    "cresnet_logits_retain": (None, [ctypes.c_void_p, ctypes.c_void_p]),
     "cresnet_synchronize": (ctypes.c_int, [ctypes.c_void_p, ctypes.POINTER(Error)]),
 }
 
@@ -121,7 +121,8 @@ def _words(text: str) -> str:
     for pattern, here in ((r"options(?:: \[train\] |\.)(device|precision) = (\w+(?::\d+)?)", r'\1="\2"'), (r"options: ", "settings: "),
                           (r"options\.(features|f32_tensors) = 1\b", r"\1=True"), (r"options\.(\w+) = ", r"\1="),
                           (r"options\.(\w+)", r"\1"), (r"output\.features", "features=True"),
-                          (r"a path or NULL", "a path or None")):
+                          (r"a path or NULL", "a path or None"), (r"tensor\.type = ", "type "), (r"CRESNET_U(8|16)\b", r"uint\1"),
+                          (r"CRESNET_F32\b", "float32"), (r"CRESNET_NHWC\b", "the order N, H, W, C")):
         text = re.sub(r"(?<![\w./-])" + pattern, here, text)
     return text
 

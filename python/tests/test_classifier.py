@@ -58,7 +58,7 @@ def tree(folder):
 
 
 def classifier(**parameters):
-    return cresnet.Classifier("custom", **{"epochs": 8, "batch": 16, "device": "cpu", "threads": 1, "settings": TINY, **parameters})
+    return cresnet.Classifier("custom", **{"epochs": 5, "batch": 8, "lr": 0.05, "device": "cpu", "threads": 1, "settings": TINY, **parameters})
 
 
 def images(X):
@@ -122,7 +122,7 @@ class Packed(unittest.TestCase):
 class Estimator(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        subprocess.run([BIN, "data", "shapes", "shapes", "data.train_images=400", "data.val_images=100", "-q"], check=True, capture_output=True)
+        subprocess.run([BIN, "data", "shapes", "shapes", "data.train_images=240", "data.val_images=60", "-q"], check=True, capture_output=True)
         cls.paths, cls.names = map(list, tree("shapes/train"))
         cls.others, cls.truth = map(list, tree("shapes/val"))
         subprocess.run([BIN, "data", "pack", "shapes", "raw", "--raw=32", "-q"], check=True, capture_output=True)
@@ -133,11 +133,11 @@ class Estimator(unittest.TestCase):
         fitted = self.fitted
         self.assertEqual(fitted.classes_.tolist(), sorted(set(self.names)))
         proba = fitted.predict_proba(self.T)
-        self.assertEqual(proba.shape, (100, 10))
+        self.assertEqual(proba.shape, (60, 10))
         self.assertTrue(np.allclose(proba.sum(axis=1), 1))
         self.assertTrue((fitted.predict(self.T) == fitted.classes_[proba.argmax(axis=1)]).all())
-        self.assertGreater(fitted.score(self.X, self.names), 0.25)
-        self.assertEqual(fitted.score(self.T, self.truth, sample_weight=np.ones(100)), np.mean(fitted.predict(self.T) == self.truth))
+        self.assertGreater(fitted.score(self.X, self.names), 0.15)
+        self.assertEqual(fitted.score(self.T, self.truth, sample_weight=np.ones(60)), np.mean(fitted.predict(self.T) == self.truth))
         self.assertTrue((classifier().fit(self.X, self.names).predict_proba(self.T) == proba).all())  # equal seeds, equal networks
         said = subprocess.run([BIN, "predict", fitted.run_.path, *self.others[:20], "--csv", "-", "-q"], capture_output=True, text=True, check=True)
         self.assertEqual([line["predicted_class"] for line in csv.DictReader(said.stdout.splitlines())], fitted.predict(self.T[:20]).tolist())
@@ -156,18 +156,18 @@ class Estimator(unittest.TestCase):
         grey = self.X.mean(axis=3, keepdims=True).astype(np.uint8)
         fitted = classifier(validation_fraction=0.25, output="grey").fit(grey, self.names)
         self.assertEqual(fitted.run_.path, os.path.abspath("grey"))
-        self.assertEqual(fitted.run_.history["val_images"], [100] * 8)
+        self.assertEqual(fitted.run_.history["val_images"], [60] * 5)
         self.assertEqual(fitted.predict(grey[:3]).shape, (3,))
         with self.assertRaisesRegex(ValueError, "X has 3 channels, but the network was trained with 1"):
             fitted.predict(self.X[:3])
 
     def test_paths_and_folders(self):
         by_folder = classifier(image_size=32, epochs=2).fit("shapes")
-        self.assertEqual(by_folder.run_.history["val_images"], [100] * 2)
+        self.assertEqual(by_folder.run_.history["val_images"], [60] * 2)
         self.assertEqual(by_folder.score("shapes/val"), by_folder.score(self.others, self.truth))
         by_paths = classifier(image_size=32, epochs=2).fit(self.paths, self.names)
         self.assertTrue((by_paths.classes_ == by_folder.classes_).all())
-        self.assertEqual(classifier(image_size=32, epochs=1).fit("shapes/train").predict("shapes/val").shape, (100,))
+        self.assertEqual(classifier(image_size=32, epochs=1).fit("shapes/train").predict("shapes/val").shape, (60,))
         with open("none.png", "w", encoding="utf-8") as file:
             file.write("none")
         with self.assertRaisesRegex(ValueError, "none.png.*not an image"):
@@ -181,7 +181,7 @@ class Estimator(unittest.TestCase):
         fresh = pickle.loads(pickle.dumps(classifier(epochs=3)))
         self.assertEqual((fresh.get_params(), fresh.__sklearn_is_fitted__()), (classifier(epochs=3).get_params(), False))
         self.assertEqual(repr(fresh.set_params(settings=None, lr=0.2)),
-                         "Classifier(arch='custom', epochs=3, batch=16, lr=0.2, device='cpu', threads=1)")
+                         "Classifier(arch='custom', epochs=3, batch=8, lr=0.2, device='cpu', threads=1)")
         gone = classifier(epochs=1).fit(self.X[:40], self.names[:20] + ["x"] * 20)
         folder = os.path.dirname(gone.run_.path)
         del gone
@@ -196,8 +196,8 @@ class Estimator(unittest.TestCase):
                            ("X must be uint8", lambda: fresh.fit(self.X / 255, self.names)),
                            ("X must be uint8", lambda: fresh.fit(self.X[..., :2], self.names)),
                            ("X has no images", lambda: fresh.fit([], [])),
-                           ("y has 1 class", lambda: fresh.fit(self.X, ["a"] * 400)),
-                           ("y must have a label for each of the 400", lambda: fresh.fit(self.X, self.names[1:])),
+                           ("y has 1 class", lambda: fresh.fit(self.X, ["a"] * 240)),
+                           ("y must have a label for each of the 240", lambda: fresh.fit(self.X, self.names[1:])),
                            ("y must be None with a folder", lambda: fresh.fit("shapes", self.names)),
                            ("y is missing", lambda: self.fitted.score(self.T)),
                            ("no images in folders", lambda: fresh.fit("shapes/train/star")),

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import unittest
+from unittest import mock
 
 import support
 import numpy as np
@@ -16,6 +17,14 @@ from cresnet import _dlpack
 
 torch = importlib.import_module("torch") if importlib.util.find_spec("torch") else None
 on_gpu = unittest.skipUnless(torch is not None and torch.cuda.is_available(), "no PyTorch with CUDA")
+
+
+def address_of(images):
+    """What the library gets."""
+    tensor, _, keep = _dlpack.tensor_of(images, None)
+    address = tensor.data or 0
+    del keep  # after the tensor was read
+    return address
 
 
 class Owner:
@@ -127,7 +136,11 @@ class OnTheHost(unittest.TestCase):
 
         class Fails(Owner):
             def __dlpack__(self, **stream):
-                raise BufferError("it requires a gradient")
+                raise BufferError("it is read-only")
+
+        class Grows(Owner):
+            def __dlpack__(self, **stream):
+                raise RuntimeError("it requires a gradient")
 
         class Renamed(Owner):
             def __dlpack__(self, **stream):
@@ -144,7 +157,8 @@ class OnTheHost(unittest.TestCase):
                              (Owner(self.images, lanes=4), "type uint8 in vectors"), (Owner(self.images, code=4, bits=16), "type bfloat16"),
                              (Owner(self.images, (2, 0)), r"on a GPU, but the model is on the CPU \(CPU"),
                              (Owner(self.images, (13, 1)), "on a GPU, but the model"), (Owner(self.images, (10, 0)), "device of type 10"),
-                             (Fails(self.images), "read in place: it requires a gradient"), (Renamed(self.images), "returns no capsule"),
+                             (Fails(self.images), "read in place: it is read-only"),
+                             (Grows(self.images), "read in place: it requires a gradient"), (Renamed(self.images), "returns no capsule"),
                              (Interface(self.images, stream=1), "on a GPU, but the model"),
                              (Interface(self.images, mask=self.images), "have a mask"),
                              (Interface(self.images, strides=(3072, 96, 3, 1), typestr="<f4"), "gaps that are no multiple")):
@@ -195,10 +209,64 @@ print(kept[0].shape)
         logits = self.model.classify(images)
         tensor = torch.from_dlpack(logits)
         self.assertEqual(tensor.data_ptr(), logits._tensor.data)
-        self.assertEqual(_dlpack.tensor_of(images, None)[0].data, images.data_ptr())
+        self.assertEqual(address_of(images), images.data_ptr())
         del logits
         np.testing.assert_array_equal(tensor.numpy(), self.want)
         self.assertRaisesRegex(cresnet.ArgumentError, "gradient", self.model.classify, images.float().requires_grad_())
+
+
+class OrderOfStreams(unittest.TestCase):
+    """What logits on a GPU ask of the library, which is a mock."""
+
+    def logits(self, stream, dtype=np.float16, **members):
+        self.owner = Owner(np.zeros((2, 10), dtype), (2, 0), **members)
+        self.model, self.library = mock.Mock(), mock.Mock()
+        patched = mock.patch.object(_dlpack, "lib", return_value=self.library)
+        patched.start()
+        self.addCleanup(patched.stop)
+        return _dlpack.Logits(ctypes.addressof(self.owner.managed), self.model, stream)
+
+    def users(self):
+        return [call.args[1] for call in self.library.cresnet_logits_retain.call_args_list]
+
+    def test_capsules(self):
+        for stream, asked, user, waits in ((77, 77, 77, 0), (77, 78, 78, 1), (77, None, 1, 1), (77, 2, 1, 1), (77, -1, -1, 0), (1, None, 1, 0), (1, 2, 1, 0),
+                                           (None, 5, 5, 0)):
+            with self.subTest((stream, asked)):
+                logits = self.logits(stream)
+                capsules = [logits.__dlpack__(stream=asked, max_version=(1, 1), dl_device=(2, 0)) for _ in range(2)]
+                self.assertEqual((self.users(), self.model.synchronize.call_count), ([user, user], waits))
+                del logits, capsules
+                gc.collect()
+                self.assertEqual(self.owner.freed, 3)
+        logits = self.logits(1)
+        self.assertRaisesRegex(cresnet.ArgumentError, "stream = 0", logits.__dlpack__, stream=0)
+        self.assertRaises(BufferError, logits.__dlpack__, dl_device=(1, 0))
+
+    def test_other_views(self):
+        logits = self.logits(77)
+        self.assertEqual(repr(logits), "<cresnet.Logits [2, 10] float16 in GPU 0>")
+        self.assertEqual(logits.__cuda_array_interface__, {"version": 3, "shape": (2, 10), "typestr": "<f2", "stream": 77,
+                                                           "data": (self.owner.array.ctypes.data, False)})
+        self.assertEqual(self.users(), [-1])  # any stream may use them now
+        self.assertRaisesRegex(TypeError, "on a GPU: use torch.from_dlpack", np.asarray, logits)
+        self.assertFalse(hasattr(self.logits(77, np.uint16, code=4), "__cuda_array_interface__"))
+
+    def test_calls(self):
+        images = Owner(np.zeros((2, 4, 4, 3), np.uint8), (2, 0))
+        for stream, asked, given, waits in ((None, 1, 1, 1), (2, 1, 1, 0), (99, 99, 99, 0)):
+            with self.subTest(stream):
+                made = self.logits(1)  # sets up the mock
+                del made
+                self.library.cresnet_classify_dlpack.side_effect = lambda handle, tensor, stream, out, error: self.answer(stream, given, out)
+                logits = _dlpack.classify(ctypes.c_void_p(), self.model, images, stream)
+                self.assertEqual(images.streams.pop(), {"stream": asked})
+                self.assertEqual((self.model.synchronize.call_count, logits._stream), (waits, None if waits else given))
+
+    def answer(self, stream, want, out):
+        self.assertEqual(stream, want)
+        out._obj.value = ctypes.addressof(self.owner.managed)
+        return 0
 
 
 @support.needs_library
@@ -235,7 +303,7 @@ class OnAGpu(unittest.TestCase):
             want = self.logits_of(self.host, model)
             for images in (self.images, self.images.permute(0, 3, 1, 2), self.images[:3], self.images[:0]):
                 with self.subTest(name, images=list(images.shape)):
-                    self.assertEqual(_dlpack.tensor_of(images, None)[0].data or 0, images.data_ptr())
+                    self.assertEqual(address_of(images), images.data_ptr())
                     logits = model.classify(images)
                     tensor = torch.from_dlpack(logits)
                     self.assertEqual(tensor.data_ptr(), (logits._tensor.data if len(images) else 0))
@@ -315,7 +383,7 @@ class OnAGpu(unittest.TestCase):
         np.testing.assert_array_equal(kept.float().cpu().numpy(), self.want)
 
     def test_errors_leave_the_model_usable(self):
-        with self.assertRaisesRegex(cresnet.ArgumentError, "CRESNET_NHWC"):
+        with self.assertRaisesRegex(cresnet.ArgumentError, "the order N, H, W, C and uint8"):
             self.model.classify(self.images.permute(0, 3, 1, 2).contiguous())
         with self.run_.model(device="cpu") as model:
             self.assertRaisesRegex(cresnet.ArgumentError, "on a GPU, but the model is on the CPU", model.classify, self.images)
@@ -335,7 +403,8 @@ class OnAGpu(unittest.TestCase):
             with torch.cuda.stream(stream):
                 for i in range(30):
                     first = (3 * number + i) % (self.COUNT - 5)
-                    logits = torch.from_dlpack(self.model.classify(self.images[first:first + 5], stream=stream)).float().cpu().numpy()
+                    logits = self.model.classify(self.images[first:first + 5], stream=stream if number % 2 else None)
+                    logits = torch.from_dlpack(logits).float().cpu().numpy()
                     close = np.allclose(logits, self.want[first:first + 5], atol=2e-2)
                     wrong.extend([] if close else [(number, i)])
         threads = [threading.Thread(target=call, args=(number,)) for number in range(6)]

@@ -2,6 +2,7 @@
 """test_training.py: training from Python: events, history, stop, resume, threads, asyncio, and what dies: the child, the parent, the disk."""
 import asyncio
 import contextlib
+import importlib.util
 import inspect
 import io
 import json
@@ -212,6 +213,22 @@ class Training(unittest.TestCase):
         thread.start()
         thread.join()
         self.assertEqual(starter[0].wait().events[-1]["event"], "done")
+
+    @unittest.skipUnless(importlib.util.find_spec("pytest"), "no pytest")
+    def test_pytest(self):
+        with open("test_under_pytest.py", "w", encoding="utf-8") as file:
+            file.write("""
+import cresnet, pytest
+def test_trains():
+    assert cresnet.train("tiny.ini", steps=5, output="pytest").events[-1]["event"] == "done"
+def test_wrong_key():
+    with pytest.raises(cresnet.ArgumentError, match="unknown key"):
+        cresnet.train("tiny.ini", optim_lrr=1)
+""")
+        ran = subprocess.run([sys.executable, "-B", "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_under_pytest.py"], capture_output=True,
+                             text=True, check=False)
+        self.assertEqual(ran.returncode, 0, ran.stdout)
+        self.assertIn("2 passed", ran.stdout)
 
     def test_killed_child(self):
         killed = []

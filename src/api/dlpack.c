@@ -3,7 +3,7 @@
  *
  * Logits on a GPU are in memory of their own. To reserve and to free memory makes a GPU wait, so memory that its owner
  * has returned is used again by a call on the same stream: work of this stream that still reads the old logits is
- * earlier work, for which the call waits. */
+ * earlier work, for which the call waits. Memory that other streams have seen is freed instead, and CUDA waits then. */
 #include "api/model.h"
 
 #include <limits.h>
@@ -42,7 +42,8 @@ struct cr_api_logits {
     struct cresnet_model    *model; /* of logits on a device; NULL: `data` belongs to this block */
     size_t                   bytes; /* that were reserved for `data` */
     void                    *stream;
-    struct cr_api_logits    *next; /* of those that have been returned */
+    atomic_bool              elsewhere; /* another stream may use them: no call waits for it */
+    struct cr_api_logits    *next;      /* of those that have been returned */
 };
 
 static void return_logits(struct dl_managed_tensor *managed) {
@@ -58,8 +59,11 @@ static void return_logits(struct dl_managed_tensor *managed) {
     cr_api_leave(m);
 }
 
-void cresnet_logits_retain(void *logits) {
-    if (logits) atomic_fetch_add(&((struct cr_api_logits *)logits)->owners, 1);
+void cresnet_logits_retain(void *logits, void *stream) {
+    struct cr_api_logits *l = logits;
+    if (!l) return;
+    atomic_fetch_add(&l->owners, 1);
+    if (stream != l->stream) l->elsewhere = true;
 }
 
 static void describe(struct cr_api_logits *l, const cresnet_model *m, int images, enum cr_dtype type) {
@@ -115,7 +119,7 @@ static struct cr_api_logits *take_spare(struct cresnet_model *m, size_t bytes, c
         m->spare = l;
     }
     for (struct cr_api_logits **at = &m->spare; *at; at = &(*at)->next, spares++)
-        if ((*at)->bytes >= bytes && (*at)->stream == stream) {
+        if ((*at)->bytes >= bytes && (*at)->stream == stream && !(*at)->elsewhere) {
             struct cr_api_logits *found = *at;
             *at                         = found->next;
             return found;

@@ -3,6 +3,7 @@
  * signal n. */
 #include "cli/common/command.h"
 #include "core/cpu.h"
+#include "core/host.h"
 
 #include <pthread.h>
 #include <signal.h>
@@ -152,6 +153,7 @@ static void set_process_name(const char *name) {
 }
 
 int main(int argc, char **argv) {
+    cr_host_set(NULL);
     set_signals(true);
     if (need_stack(argv)) return cr_status_exit(CR_ERR_MEMORY);
     limit_thread_spinning(argv);

@@ -2,6 +2,7 @@
  * build has CUDA. */
 #include "device/device.h"
 #include "device/kernel.h"
+#include "device/libraries.h"
 
 #include <stdatomic.h>
 #include <stdio.h>
@@ -10,6 +11,7 @@
 extern const struct cr_backend cr_backend_cpu;
 #ifdef CR_WITH_CUDA
 extern const struct cr_backend cr_backend_cuda;
+void                           cr_cuda_libs_list(struct cr_text *out); /* cuda/core/libraries.h */
 #endif
 
 const struct cr_backend *const *cr_backends(void) {
@@ -21,6 +23,14 @@ const struct cr_backend *const *cr_backends(void) {
         NULL,
     };
     return list;
+}
+
+void cr_device_list_libraries(struct cr_text *out) {
+#ifdef CR_WITH_CUDA
+    cr_cuda_libs_list(out);
+#else
+    (void)out;
+#endif
 }
 
 static const struct cr_backend *backend_find(const char *name) {

@@ -2,6 +2,7 @@
  * See pretrained/pretrained.h. */
 #include "core/files.h"
 #include "core/host.h"
+#include "pretrained/curl_library.h"
 #include "pretrained/pretrained.h"
 
 #include <stdio.h>
@@ -212,12 +213,12 @@ enum cr_download_result cr_download(const struct cr_download *download) {
     return result;
 }
 
-bool cr_download_supported(void) {
-    return true;
+const char *cr_download_missing(void) {
+    return cr_curl_found() ? NULL : "this system lacks libcurl.so.4 (package libcurl4)";
 }
 
 const char *cr_download_version(void) {
-    return curl_version_info(CURLVERSION_NOW)->version;
+    return cr_curl_found() ? curl_version_info(CURLVERSION_NOW)->version : "not installed";
 }
 
 #else
@@ -227,8 +228,8 @@ enum cr_download_result cr_download(const struct cr_download *download) {
     return CR_DOWNLOAD_REFUSED;
 }
 
-bool cr_download_supported(void) {
-    return false;
+const char *cr_download_missing(void) {
+    return "this build of cresnet has no libcurl";
 }
 
 const char *cr_download_version(void) {

@@ -206,7 +206,7 @@ static bool is_offline(void) {
 /* Why nothing can be downloaded; NULL when it can. */
 static const char *why_not(const char *cache) {
     if (is_offline()) return "CRESNET_OFFLINE is set";
-    if (!cr_download_supported()) return "this build of cresnet has no libcurl";
+    if (cr_download_missing()) return cr_download_missing();
     return *cache ? NULL : "there is no cache folder (CRESNET_CACHE is off, or HOME is not set)";
 }
 

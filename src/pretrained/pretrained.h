@@ -58,8 +58,8 @@ struct cr_download {
 /* Makes one request for the bytes behind those that the file has, and appends them. A server without ranges sends the
  * whole file, which then replaces the content. */
 enum cr_download_result cr_download(const struct cr_download *download);
-/* False in builds without libcurl. */
-bool        cr_download_supported(void);
+/* Why nothing can be downloaded: NULL, or the text that libcurl is not there. */
+const char *cr_download_missing(void);
 const char *cr_download_version(void); /* "libcurl 7.88.1", or "no" */
 
 #endif

@@ -181,7 +181,8 @@ static bool is_too_large(const struct cr_lr_found *found) {
     const struct cr_lr_training *last = &found->training[found->count - 1], *good = &found->training[CR_MAX(best, 0)];
     if (last->diverged || last->descent < -CR_LR_SIGNIFICANT * last->error) return true;
     return best >= 0 && last->descent < CR_LR_TRAINS * good->descent &&
-           good->descent - last->descent > CR_LR_SIGNIFICANT * hypot(good->error, last->error);
+           good->descent - last->descent >
+               CR_LR_SIGNIFICANT * sqrt(good->error * good->error + last->error * last->error);
 }
 
 /* Trains with a rate and inserts the result at index `at`. */

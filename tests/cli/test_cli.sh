@@ -23,6 +23,7 @@ for command in train eval predict report plan check bench profile prune export d
     ./cresnet-$command --help >stdout 2>stderr; rc=$?; out=$(cat stdout) err=$(cat stderr)
     expect "cresnet-$command by its own name" 0 "usage: cresnet $command"
 done
+run config; expect "config of a program in a build folder" 2 "no configurations are installed with this program" "folder configs"
 run help keys; expect "help keys" 0 "[model]" "weight_decay" "image_size" "drop_last"
 run help keys ema; expect "help keys SECTION" 0 "[ema]" "decay = 0"
 holds "help keys SECTION: no other" [ "$(grep -c '^\[' stdout)" = 1 ]

@@ -28,6 +28,7 @@ has "neither here nor installed" "$said" "demmo.ini: no such file"
 mkdir here && printf '[train]\nbatch = oops\n' >here/demo.ini
 said=$(cd here && cresnet train demo.ini 2>&1); is "a file here comes first" $? 2
 has "a file here comes first" "$said" "demo.ini:2"
+is "cresnet config" "$(cresnet config | wc -l)" "$(ls "$source_dir"/configs/*.ini | wc -l)"
 case $(cresnet --version | sed -n 's/^CUDA .*, for //p') in
 *unoptimised* | *" "*) skip "the size of a program for one capability" ;;
 *) holds "at most 25 MB" [ "$(stat -c %s "$prefix/bin/cresnet")" -le 25000000 ] ;;
@@ -35,7 +36,7 @@ esac
 doc=$prefix/share/doc/cresnet
 for file in README.md docs/reference/config.md copyright examples/classify.c examples/features.cpp examples/classify.py; do holds "documentation" test -s "$doc/$file"; done
 
-for file in cresnet/__init__.py cresnet/py.typed pyproject.toml README.md; do holds "the Python package" test -f "$prefix/share/cresnet/python/$file"; done
+for file in cresnet/__init__.py cresnet/py.typed README.md; do holds "the Python package" test -f "$prefix/share/cresnet/python/$file"; done
 if with_numpy=$(python_with numpy); then
     is "the installed module" "$(PYTHONPATH=$prefix/share/cresnet/python PYTHONDONTWRITEBYTECODE=1 LD_LIBRARY_PATH=$(dirname "$(find "$prefix" -name libcresnet.so | head -1)") \
         "$with_numpy" -c 'import cresnet; print(cresnet.version())' 2>&1)" "$(cresnet --version | awk '/^cresnet / { print $2 }')"

@@ -6,7 +6,7 @@
 #   RANKS_LAUNCHERS=yes   also starts by the real torchrun, mpirun.openmpi and mpiexec.hydra, where they are installed
 . "$(dirname "$0")/../harness/support.sh"
 . "$source_dir/tests/harness/ranks_support.sh"
-(sleep 240; kill -9 $(pgrep -f -- "-o $work/")) >/dev/null 2>&1 & # what hangs is a failure, not a test that never ends
+(sleep 900; kill -9 $(pgrep -f -- "-o $work/")) >/dev/null 2>&1 & # what hangs is a failure, not a test that never ends
 guard=$!
 trap 'kill $guard; kill -9 $(ours) 2>/dev/null; rm -rf "$work"' EXIT
 
@@ -19,7 +19,7 @@ train() { timeout 120 "$bin" train net.ini -q "$@"; }
 # cleanup NAME: nothing of the case is left
 cleanup() {
     local i left
-    for i in $(seq 30); do
+    for i in $(seq 600); do # however slow the machine is
         left=$(ours)
         [ -z "$left" ] && break
         sleep 0.1
@@ -82,37 +82,37 @@ start() {
     [ ${#child[@]} = 3 ] || fail "$out: ${#child[@]} ranks run"
     began=$(now)
 }
-# ended NAME OUT RC SECONDS [TEXT]: the parent ends with RC in time; with a TEXT there is one line, and it holds it
+# ended NAME OUT RC [TEXT]: the parent ends with RC, long before the time limits; with a TEXT there is one line, and it holds it
 ended() {
-    local name=$1 out=$2 want=$3 limit=$4 rc
+    local name=$1 out=$2 want=$3 rc
     wait "$parent" 2>/dev/null
     rc=$?
     local took=$((($(now) - began) / 1000000))
     is "$name: exit code" "$rc" "$want"
-    [ -n "${CRESNET_SANITIZE:-}" ] || [ $took -le $((limit * 1000)) ] && pass || fail "$name: took $took ms, $limit s are allowed"
-    if [ $# -gt 4 ]; then
+    [ -n "${CRESNET_SANITIZE:-}" ] || [ $took -le 50000 ] && pass || fail "$name: took $took ms, the time limits of the ranks are 100 s"
+    if [ $# -gt 3 ]; then
         is "$name: lines printed ($(cat "$out.err"))" "$(problems "$out.err" | wc -l)" 1
-        case $(cat "$out.err") in *"$5"*) pass ;; *) fail "$name: lacks \"$5\": $(cat "$out.err")" ;; esac
+        case $(cat "$out.err") in *"$4"*) pass ;; *) fail "$name: lacks \"$4\": $(cat "$out.err")" ;; esac
     else
         is "$name: printed" "$(problems "$out.err")" ""
     fi
     cleanup "$name"
 }
 
-start killed; kill -9 "${child[1]}"; ended "kill -9 of rank 1" killed 1 3 "rank 1 of 3 on $(hostname) (process ${child[1]}) was killed by signal 9"
-start first; kill -9 "${child[0]}"; ended "kill -9 of rank 0" first 1 3 "rank 0 of 3 on $(hostname) (process ${child[0]}) was killed by signal 9"
+start killed; kill -9 "${child[1]}"; ended "kill -9 of rank 1" killed 1 "rank 1 of 3 on $(hostname) (process ${child[1]}) was killed by signal 9"
+start first; kill -9 "${child[0]}"; ended "kill -9 of rank 0" first 1 "rank 0 of 3 on $(hostname) (process ${child[0]}) was killed by signal 9"
 if [ -n "${CRESNET_SANITIZE:-}" ]; then skip "a crash: the sanitizer prints its own story"
-else start crashed; kill -SEGV "${child[2]}"; ended "a crash of rank 2" crashed 1 3 "rank 2 of 3"; fi
-start stopped; kill -STOP "${child[2]}"; ended "SIGSTOP of rank 2" stopped 1 8 "rank 2 of 3 on $(hostname) (process ${child[2]}) has sent no heartbeat for"
-start term; kill -TERM "${child[1]}"; ended "SIGTERM of one rank" term 143 3
+else start crashed; kill -SEGV "${child[2]}"; ended "a crash of rank 2" crashed 1 "rank 2 of 3"; fi
+start stopped ranks.timeout=2; kill -STOP "${child[2]}"; ended "SIGSTOP of rank 2" stopped 1 "rank 2 of 3 on $(hostname) (process ${child[2]}) has sent no heartbeat for"
+start term; kill -TERM "${child[1]}"; ended "SIGTERM of one rank" term 143
 is "SIGTERM of one rank: saved once" "$(ls -d term/step-* | wc -l) $(grep -c '"save"' term/log.jsonl)" "1 1"
-start all; kill -TERM "$parent"; ended "SIGTERM of the parent" all 143 3
+start all; kill -TERM "$parent"; ended "SIGTERM of the parent" all 143
 is "SIGTERM of the parent: saved once" "$(ls -d all/step-* | wc -l)" 1
-start twice; kill -INT "$parent"; kill -INT "$parent"; ended "SIGINT twice" twice 130 3
-start usr1; kill -USR1 "${child[0]}"; await $parent compgen -G "usr1/step-*"; began=$(now); is "SIGUSR1: saved" "$(ls -d usr1/step-* | wc -l)" 1; kill -INT "$parent"; ended "SIGUSR1, then SIGINT" usr1 130 4
-start orphans; kill -9 "$parent"; ended "kill -9 of the parent" orphans 137 1
+start twice; kill -INT "$parent"; kill -INT "$parent"; ended "SIGINT twice" twice 130
+start usr1; kill -USR1 "${child[0]}"; await $parent compgen -G "usr1/step-*"; began=$(now); is "SIGUSR1: saved" "$(ls -d usr1/step-* | wc -l)" 1; kill -INT "$parent"; ended "SIGUSR1, then SIGINT" usr1 130
+start orphans; kill -9 "$parent"; ended "kill -9 of the parent" orphans 137
 is "kill -9 of the parent: the ranks saved" "$(ls -d orphans/step-* | wc -l)" 1
-start paused ranks.timeout=1; kill -TSTP "$parent"; sleep 2.5; kill -CONT "$parent"; sleep 0.5; kill -TERM "$parent"; ended "all stopped for longer than the time-out, then continued" paused 143 6
+start paused ranks.timeout=3; kill -TSTP "$parent"; sleep 7; kill -CONT "$parent"; sleep 0.5; kill -TERM "$parent"; ended "all stopped for longer than the time-out, then continued" paused 143
 
 # with a launcher that does not care: the ranks end each other
 lone() { # OUT GROUP...: two ranks by torchrun's variables, as one host or as two
@@ -120,16 +120,19 @@ lone() { # OUT GROUP...: two ranks by torchrun's variables, as one host or as tw
     shift
     port=$(free_port)
     for r in 0 1; do
-        env RANK=$r WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT="$port" "${@//@R/$r}" "$bin" train net.ini -q -o "$work/$out" 2>"$out.err$r" &
+        env RANK=$r WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT="$port" "${@//@R/$r}" "$bin" train net.ini -q -o "$work/$out" $limit 2>"$out.err$r" &
         rank[r]=$!
     done
     await "${rank[0]}" [ -s "$out/log.jsonl" ]
 }
 for how in KILL STOP; do
     for groups in GROUP_RANK=0 GROUP_RANK=@R; do
+        limit=
+        [ $how = KILL ] || limit=ranks.timeout=2
         lone "lone$how$groups" $groups
-        kill -$how "${rank[1]}"
+        kill -$how "${rank[1]}"; began=$(now)
         wait "${rank[0]}"; rc=$?
+        holds "no parent, $how, $groups: long before the time limits" [ $((($(now) - began) / 1000000)) -le 50000 ]
         [ $groups = GROUP_RANK=0 ] || [ $how = KILL ] || kill -9 "${rank[1]}" # on another host nobody could end it
         wait "${rank[1]}" 2>/dev/null
         is "no parent, $how, $groups" "$rc $(cat "lone$how$groups".err* | grep -c 'rank 1 of 2')" "1 1"
@@ -139,6 +142,7 @@ done
 
 # ---- a start that cannot succeed: test_comm has the other reasons ----
 
+limit=
 lone good GROUP_RANK=0
 good=("${rank[@]}")
 for r in 0 1; do

@@ -14,14 +14,13 @@ both() {
     wait "$pid0"; code0=$?
     wait "$pid1"; code1=$?
 }
-# begin: the same without an end; returns when the log has steps
+has_steps() { [ "$(grep -c '"event":"train"' run-0/log.jsonl)" -ge 3 ]; }
+# begin: the same without an end, and with a short time limit; returns when the log has steps
 begin() {
     rm -rf run-*
-    start b 1; pid1=$pid
-    start a 0; pid0=$pid
-    local i
-    for i in $(seq 100); do [ "$(grep -c '"event":"train"' run-0/log.jsonl 2>/dev/null)" -ge 3 ] 2>/dev/null && return; sleep 0.1; done
-    fail "no step within 10 s: $(cat err-0 err-1)"
+    start b 1 ranks.timeout=2; pid1=$pid
+    start a 0 ranks.timeout=2; pid0=$pid
+    await "$pid0" has_steps || fail "no step: $(cat err-0 err-1)"
 }
 # hit COMMAND...: a run on both hosts, and a fault
 hit() {
@@ -30,17 +29,17 @@ hit() {
     began=$(now)
 }
 kill_on() { ip netns pids "$host_tag$1" | xargs kill "$2"; } # HOST SIGNAL: of all processes there
-# ended NAME CODE0 CODE1 MOST_MS [TEXT0 [TEXT1]]: both ranks end in time, with these exit codes, and each has printed one line that has its text
+# ended NAME CODE0 CODE1 [TEXT0 [TEXT1]]: both ranks end in time, with these exit codes, and each has printed one line that has its text
 ended() {
     local since=$began
     wait "$pid0" 2>/dev/null; code0=$?
     wait "$pid1" 2>/dev/null; code1=$?
     is "$1: exit codes" "$code0 $code1" "$2 $3"
     local ms=$((($(now) - since) / 1000000))
-    if [ -z "${CRESNET_SANITIZE:-}" ] && [ $ms -gt "$4" ]; then fail "$1: $ms ms, at most $4"; else pass; fi
+    if [ -z "${CRESNET_SANITIZE:-}" ] && [ $ms -gt 50000 ]; then fail "$1: $ms ms"; else pass; fi # without a limit they never end
     is "$1: processes left" "$(ip netns pids ${host_tag}a; ip netns pids ${host_tag}b)" ""
-    [ -z "${5:-}" ] || says "$1" 0 "$5"
-    [ -z "${6:-}" ] || says "$1" 1 "$6"
+    [ -z "${4:-}" ] || says "$1" 0 "$4"
+    [ -z "${5:-}" ] || says "$1" 1 "$5"
 }
 # says NAME RANK PART: that rank has printed one line, which has this text; an empty PART: it has printed nothing
 says() {
@@ -100,39 +99,39 @@ is "only rank 0 has a run folder" "$(ls -d run-*)" run-0 # the hosts share no di
 
 lost="has sent no heartbeat for 2 s"
 hit cable down
-ended "the cable is cut" 1 1 6000 "rank 1 of 2 on host-b" "rank 0 of 2 on host-a"
+ended "the cable is cut" 1 1 "rank 1 of 2 on host-b" "rank 0 of 2 on host-a"
 has "the cable is cut" "$(cat err-0)" "$lost"
 cable up
 
 hit cable 'loss 1'
-ended "all packets are lost" 1 1 6000 "$lost"
+ended "all packets are lost" 1 1 "$lost"
 cable 'loss 0'
 
 vanish() { cable down; kill_on "$1" -9; }
 hit vanish b
-ended "a host vanishes" 1 137 6000 "rank 1 of 2 on host-b"
+ended "a host vanishes" 1 137 "rank 1 of 2 on host-b"
 cable up
 hit vanish a
-ended "the host of rank 0 vanishes" 137 1 6000 "" "rank 0 of 2 on host-a"
+ended "the host of rank 0 vanishes" 137 1 "" "rank 0 of 2 on host-a"
 cable up
 
 hit ip -n ${host_tag}b link set cable down
-ended "an interface is switched off" 1 1 6000 "$lost" "$lost"
+ended "an interface is switched off" 1 1 "$lost" "$lost"
 ip -n ${host_tag}b link set cable up
 
 hit kill_on b -9
-ended "a rank is killed" 1 137 3000 "rank 1 of 2 on host-b"
+ended "a rank is killed" 1 137 "rank 1 of 2 on host-b"
 for host in b a; do
     hit kill_on $host -INT
-    ended "Ctrl-C on host $host" 130 130 3000
+    ended "Ctrl-C on host $host" 130 130
     is "Ctrl-C on host $host: messages" "$(problems err-0 err-1)" ""
     holds "Ctrl-C on host $host: its checkpoint" test -f run-0/last/model.safetensors
 done
 
-rm -rf run-0; began=$(now); start a 0; pid0=$pid pid1=$pid
-ended "the other host never starts" 1 1 6000 "these did not connect to port 29500 of 10.77.0.1 within 3 s: 1"
-began=$(now); ADDRESS=10.77.0.9 start b 1; pid0=$pid pid1=$pid
-ended "a wrong address" 1 1 6000 "" "rank 0 does not respond on port 29500 of 10.77.0.9"
-began=$(now); start a 0; pid0=$pid; PORT=29600 start b 1; pid1=$pid
-ended "a wrong port" 1 1 6000 "" "rank 0 does not respond on port 29600 of 10.77.0.1"
+rm -rf run-0; began=$(now); start a 0 ranks.meet=3; pid0=$pid pid1=$pid
+ended "the other host never starts" 1 1 "these did not connect to port 29500 of 10.77.0.1 within 3 s: 1"
+began=$(now); ADDRESS=10.77.0.9 start b 1 ranks.meet=3; pid0=$pid pid1=$pid
+ended "a wrong address" 1 1 "" "rank 0 does not respond on port 29500 of 10.77.0.9"
+began=$(now); start a 0 ranks.meet=3; pid0=$pid; PORT=29600 start b 1 ranks.meet=3; pid1=$pid
+ended "a wrong port" 1 1 "" "rank 0 does not respond on port 29600 of 10.77.0.1"
 sum_up

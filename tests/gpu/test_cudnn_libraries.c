@@ -4,11 +4,15 @@
 #include "tests/harness/test.h"
 
 #include <dlfcn.h>
+#include <link.h>
+static int   stand_in_info(void *library, int request, void *out);
 static void *stand_in_open(const char *name, int flags);
 static void *stand_in_symbol(void *library, const char *name);
 #define dlopen stand_in_open
 #define dlsym stand_in_symbol
+#define dlinfo stand_in_info
 #include "cuda/core/libraries.c"
+#undef dlinfo
 #undef dlopen
 #undef dlsym
 
@@ -36,6 +40,14 @@ static void *stand_in_open(const char *name, int flags) {
                                                     : &opened_parts,
                      1);
     return no_cublas && strcmp(name, CUBLAS_SO) == 0 ? NULL : &opened_cudnn;
+}
+static int stand_in_info(void *library, int request, void *out) {
+    static char            path[] = "/where/it/is";
+    static struct link_map map;
+    map.l_name = path;
+    if (library != &opened_cudnn || request != RTLD_DI_LINKMAP) return -1;
+    memcpy(out, &(struct link_map *){&map}, sizeof(void *));
+    return 0;
 }
 static void *stand_in_symbol(void *library, const char *name) {
     (void)library, (void)name;
@@ -100,6 +112,17 @@ static bool names_what_is_missing(void) {
     return why && strstr(why, CUBLAS_SO " was not found") && strcmp(why, cr_cuda_libs_missing()) == 0;
 }
 
+static bool lists_files(void) {
+    struct cr_text text = {0};
+    no_cublas           = true;
+    cr_cuda_libs_list(&text);
+    const bool good = text.data && strstr(text.data, CUDNN_SO "  /where/it/is\n") &&
+                      strstr(text.data, CUBLAS_SO " not found\n") && strstr(text.data, NVRTC_SO " /where/it/is\n") &&
+                      strstr(text.data, "libnccl.so.2   /where/it/is\n");
+    cr_text_free(&text);
+    return good;
+}
+
 static void libraries_are_opened_once(void) {
     for (int i = 0; i < 5; i++) CHECK(in_process(some_begin));
     CHECK(in_process(none_begins));
@@ -108,4 +131,8 @@ static void libraries_are_opened_once(void) {
     CHECK(in_process(names_what_is_missing));
 }
 
-TESTS(CASE(libraries_are_opened_once))
+static void files_are_listed(void) {
+    CHECK(in_process(lists_files));
+}
+
+TESTS(CASE(libraries_are_opened_once), CASE(files_are_listed))

@@ -1,5 +1,5 @@
-# ranks_support.sh: for tests of several ranks: a configuration whose runs end only when they are stopped, and their losses. To be sourced after
-# support.sh.
+# ranks_support.sh: for tests of several ranks: a configuration whose runs end only when they are stopped, and their losses. Its time limits are
+# reached by a rank that hangs, and by no rank of a busy machine: a case that waits for one sets a short one. To be sourced after support.sh.
 unset RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR MASTER_PORT
 now() { date +%s%N; }
 # losses RUN: a line for each step, its number and its loss
@@ -22,6 +22,6 @@ device = cpu
 threads = 1
 
 [ranks]
-timeout = 2
-meet = 3
+timeout = 100
+meet = 100
 INI

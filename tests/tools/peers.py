@@ -1,5 +1,5 @@
-"""Finds Python packages that some tests need or compare with: numpy, torch, tensorboard, onnxruntime. scripts/deps.sh installs all but torch
-into build/peers-venv; CRESNET_PEERS names another interpreter that has them.
+"""Finds Python packages that some tests need or compare with: numpy, torch, tensorboard, onnxruntime, scikit-learn ... scripts/deps.sh installs
+all but torch into build/peers-venv; CRESNET_PEERS names another interpreter that has them.
 
   python3 peers.py MODULE...   prints an interpreter that can import the modules; exit status 1 without one"""
 import importlib.util

@@ -31,6 +31,7 @@ enum cr_command_id {
     CR_CMD_QUANTIZE,
     CR_CMD_EXPORT,
     CR_CMD_DATA,
+    CR_CMD_CONFIG,
     CR_CMD_HELP,
     CR_CMD_COUNT,
 };

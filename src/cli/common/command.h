@@ -24,9 +24,10 @@ typedef cr_status cr_command_fn(const struct cr_args *args, int *signal_taken);
 cr_command_fn     cr_cmd_train, cr_cmd_eval, cr_cmd_predict, cr_cmd_report, cr_cmd_plan, cr_cmd_check, cr_cmd_bench;
 cr_command_fn     cr_cmd_profile, cr_cmd_prune, cr_cmd_export, cr_cmd_data, cr_cmd_help, cr_cmd_quantize;
 cr_command_fn     cr_cmd_lr_find, cr_cmd_explain;
-cr_command_fn     cr_cmd_finetune; /* cli/finetune/command.c */
-cr_command_fn     cr_cmd_sweep;    /* cli/sweep/command.c */
-cr_command_fn     cr_cmd_compress; /* cli/compress/command.c */
+cr_command_fn     cr_cmd_config_copy; /* cli/commands/config.c */
+cr_command_fn     cr_cmd_finetune;    /* cli/finetune/command.c */
+cr_command_fn     cr_cmd_sweep;       /* cli/sweep/command.c */
+cr_command_fn     cr_cmd_compress;    /* cli/compress/command.c */
 
 /* Runs the function of args->command (cli/command_table.c). For main only. */
 CR_MUST cr_status cr_command_run(const struct cr_args *args, int *signal_taken);
@@ -139,6 +140,8 @@ CR_MUST cr_status cr_cmd_weights_choose(const struct cr_args *args, const char *
 /* Path of an installed configuration of this name (PREFIX/share/cresnet/configs, found relative to the program; a
  * leading configs/ is ignored). *out is NULL when there is none; the caller frees it with cr_free. */
 CR_MUST cr_status cr_cmd_installed_config(const char *name, char **out);
+/* The folder of the installed configurations. CR_ERR_CONFIG when there is none, as for a program in a build folder. */
+CR_MUST cr_status cr_cmd_installed_configs(char out[CR_PATH_MAX]);
 
 /* cli/common/launch_options.c: starts the ranks that --gpus, --ranks or a launcher request; --gpus sets the device of
  * config to cuda. As in cr_ranks_open: a process with out->parent has nothing left to do, and out->signal says which

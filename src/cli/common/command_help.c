@@ -181,6 +181,14 @@ static const char about_data[] =
     "data verify CONFIG|DIR|FILE ...: verifies packed files (checksums, index, every image), or decodes every image\n"
     "                 of a dataset. Names unreadable images (exit code 1) and duplicates. -j N: threads.\n";
 
+static const char about_config[] =
+    "Copies a configuration that is installed with cresnet into the current folder, to be changed there; the\n"
+    "configurations that it includes are copied too. A file of that name is not replaced. Without a name it lists\n"
+    "the installed configurations. Other commands find them by name without a copy: cresnet train demo.ini.\n"
+    "\n"
+    "  cresnet config\n"
+    "  cresnet config demo.ini\n";
+
 static const char about_help[] =
     "Explains a command, or the keys of the configuration.\n"
     "help keys optim, help optim.lr: one section, one key.\n"
@@ -254,6 +262,7 @@ static const struct cr_command commands[CR_CMD_COUNT] = {
                          "CONFIG|RUN|DIR " KEYS " | stat CONFIG|DIR | show CONFIG|DIR -o PAGE.png"
                              " | verify CONFIG|DIR|FILE ... | pack CONFIG|DIR OUT | shapes DIR",
                          about_data, "stat show verify pack shapes"},
+    [CR_CMD_CONFIG]   = {"config", "copy an installed configuration here, or list all", "[NAME]", about_config},
     [CR_CMD_HELP]     = {"help", "this overview; help keys, help COMMAND",
                          "[COMMAND | keys [SECTION|KEY]] | completion bash|zsh | man [COMMAND|keys]", about_help,
                          "keys man completion"},
@@ -281,7 +290,7 @@ void cr_command_help(enum cr_command_id id, struct cr_text *out) {
         cr_text_add(out, "  %-28s  %s%s%s%s\n", left, o->help, o->key ? " [" : "", o->key ? o->key : "",
                     o->key ? "]" : "");
     }
-    if (id != CR_CMD_HELP && id != CR_CMD_DATA && id != CR_CMD_EXPORT)
+    if (id != CR_CMD_HELP && id != CR_CMD_CONFIG && id != CR_CMD_DATA && id != CR_CMD_EXPORT)
         cr_text_add(out, "\nAll configuration keys: cresnet help keys\n");
 }
 

@@ -24,6 +24,18 @@ static bool program_folder(char out[CR_PATH_MAX]) {
     return true;
 }
 
+cr_status cr_cmd_installed_configs(char out[CR_PATH_MAX]) {
+    char folder[CR_PATH_MAX];
+    if (!program_folder(folder))
+        return CR_FAIL(CR_ERR_IO, "the system does not say where this program is: is /proc mounted?");
+    CR_TRY(cr_path_join(out, folder, "%s", CR_DATA_FROM_BIN "/cresnet/configs"));
+    if (cr_fs_is_dir(out)) return CR_OK;
+    return CR_FAIL(CR_ERR_CONFIG,
+                   "no configurations are installed with this program: there is no folder %s; those of the source tree "
+                   "are in its folder configs",
+                   out);
+}
+
 cr_status cr_cmd_installed_config(const char *name, char **out) {
     static const char prefix[] = "configs/";
     char              folder[CR_PATH_MAX], path[CR_PATH_MAX], real[PATH_MAX];

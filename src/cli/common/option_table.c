@@ -7,7 +7,7 @@
 #define ON(name) (1u << CR_CMD_##name)
 enum {
     ON_ALL     = (1u << CR_CMD_COUNT) - 1,
-    ON_CONFIG  = ON_ALL & ~ON(HELP) & ~ON(EXPORT),
+    ON_CONFIG  = ON_ALL & ~ON(HELP) & ~ON(CONFIG) & ~ON(EXPORT),
     ON_TRAIN   = ON(TRAIN) | ON(FINETUNE) | ON(SWEEP),
     ON_DEVICES = ON_CONFIG & ~ON(DATA) & ~ON(CHECK),
     /* commands whose programs have the batch size of the configuration, and commands that read images */

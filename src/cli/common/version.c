@@ -2,6 +2,7 @@
 #include "cli/common/command.h"
 #include "data/decode.h"
 #include "device/device.h"
+#include "device/libraries.h"
 #include "pretrained/pretrained.h"
 
 #include <png.h>
@@ -71,6 +72,7 @@ static void add_devices(struct cr_text *out) {
             cr_device_close(device);
         }
     }
+    cr_device_list_libraries(out);
 }
 
 void cr_help_version(struct cr_text *out) {

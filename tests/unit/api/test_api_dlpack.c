@@ -61,7 +61,7 @@ static void host_tensors_give_the_same_logits(void) {
     CHECK_INT((uintptr_t)logits->tensor.data % 256, 0);
     CHECK(memcmp(logits->tensor.data, want, sizeof want) == 0);
     const int64_t live = cr_alloc_live();
-    cresnet_logits_retain(logits);
+    cresnet_logits_retain(logits, NULL);
     logits->deleter(logits);
     CHECK_INT(cr_alloc_live(), live);
     CHECK(memcmp(logits->tensor.data, want, sizeof want) == 0);
@@ -83,7 +83,7 @@ static void wrong_arguments_are_errors(void) {
     CHECK_CALL(cresnet_classify_dlpack(m, &many, NULL, &out, &error), CRESNET_ERROR_ARGUMENT);
     CHECK_CALL(cresnet_synchronize(NULL, &error), CRESNET_ERROR_ARGUMENT);
     CHECK(out == NULL);
-    cresnet_logits_retain(NULL);
+    cresnet_logits_retain(NULL, NULL);
     const int64_t live = cr_alloc_live();
     for (int nth = 1; nth <= 2; nth++) {
         cr_alloc_fail_at(nth);
@@ -194,6 +194,18 @@ static void logits_on_the_device_keep_the_model(void) {
         for (int i = 0; i < 8; i++) ((struct managed *)out[i])->deleter(out[i]);
         CHECK_INT(o.m->owners, 1);
     }
+    for (int elsewhere = 0; elsewhere < 2; elsewhere++) { /* memory that another stream has seen is not used again */
+        void *first = NULL, *second = NULL;
+        REQUIRE_CALL(cresnet_synchronize(o.m, &error));
+        cr_api_free_logits(o.m);
+        REQUIRE_CALL(cresnet_classify_dlpack(o.m, &all, streams_foreign(0), &first, &error));
+        const void *address = ((struct managed *)first)->tensor.data;
+        cresnet_logits_retain(first, streams_foreign(elsewhere));
+        for (int i = 0; i < 2; i++) ((struct managed *)first)->deleter(first);
+        REQUIRE_CALL(cresnet_classify_dlpack(o.m, &all, streams_foreign(0), &second, &error));
+        CHECK((((struct managed *)second)->tensor.data == address) == !elsewhere);
+        ((struct managed *)second)->deleter(second);
+    }
     all.index = 1;
     CHECK_CALL(cresnet_classify_dlpack(o.m, &all, streams_foreign(0), &out[0], &error), CRESNET_ERROR_ARGUMENT);
     CHECK_HAS(error.text, "the images are on GPU 1, but the model is on GPU 0");
@@ -217,7 +229,7 @@ static void logits_on_the_device_keep_the_model(void) {
         CHECK(status == CRESNET_OK || status == CRESNET_ERROR_MEMORY);
     }
     CHECK(cr_alloc_live() <= live + 8);
-    cresnet_logits_retain(out[0]);
+    cresnet_logits_retain(out[0], streams_foreign(0));
     ((struct managed *)out[0])->deleter(out[0]);
     CHECK_INT(o.m->owners, 2);
     move_back(&o);

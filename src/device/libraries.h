@@ -1,0 +1,11 @@
+/* device/libraries.h: which files of libraries the devices of this build open at run time. */
+#ifndef CR_DEVICE_LIBRARIES_H
+#define CR_DEVICE_LIBRARIES_H
+
+#include "core/base.h"
+
+/* Opens these libraries (cuDNN, cuBLAS, NVRTC, NCCL) and adds one line for each: its name, and the file that was opened
+ * or that there is none. Adds nothing in a build without CUDA. */
+void cr_device_list_libraries(struct cr_text *out);
+
+#endif
