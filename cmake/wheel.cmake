@@ -9,9 +9,11 @@ target_link_libraries(libcresnet PRIVATE cresnet_core)
 set(cresnet_symbols ${PROJECT_SOURCE_DIR}/cmake/package/libcresnet.map)
 target_link_options(libcresnet PRIVATE -Wl,--exclude-libs,ALL -Wl,--version-script=${cresnet_symbols} -Wl,-z,nodelete -Wl,--no-undefined
                     -Wl,--gc-sections -s)
-# oneDNN is C++. Its runtime library is linked statically: the one of another machine may be older.
+# The runtime library of C++ is linked statically: the one of another machine may be older.
 set_target_properties(libcresnet PROPERTIES LINKER_LANGUAGE C)
-target_link_libraries(libcresnet PRIVATE -l:libstdc++.a)
+if(cresnet_cuda OR "${ONEDNN_LIBRARY}" MATCHES "[.]a$")
+  target_link_libraries(libcresnet PRIVATE -l:libstdc++.a)
+endif()
 
 add_executable(cresnet src/cli/wheel_main.c)
 target_link_libraries(cresnet PRIVATE libcresnet)

@@ -49,6 +49,9 @@ fi
 options="-DCRESNET_WITH_ONEDNN=ON -DCRESNET_WITH_OPENMP=ON -DCRESNET_WITH_WEBP=ON -DCRESNET_WITH_TIFF=ON -DCRESNET_WITH_CURL=DLOPEN -DCRESNET_WITH_CUDA=OFF"
 if [ $kind = cuda ]; then
     CRESNET_TEST_CUDA='' need_cuda || exit 1
+    case $cuda_options in # a toolkit of wheels has no NCCL, whose header is needed
+    *$cuda_venv*) $cuda_venv/bin/pip install --quiet --disable-pip-version-check --no-deps "nvidia-nccl-cu13==2.28.*" ;;
+    esac
     options="${options%-DCRESNET_WITH_CUDA=OFF}$cuda_options -DCRESNET_WITH_NCCL=ON"
     if [ -n "$archs" ]; then options="$options -DCMAKE_CUDA_ARCHITECTURES=$archs"; else options="$options -DCRESNET_CUDA_TARGETS=RELEASE"; fi
 fi

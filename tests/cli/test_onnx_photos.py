@@ -43,8 +43,8 @@ import cresnet as library
 
 FITS = ("crop", "squash", "letterbox")
 COUNT = 300
-LEVELS = 1  # a prepared pixel differs by at most so many of 255, where the exact value is half-way between two of them
-PIXELS = 0.05  # so do at most this fraction of the pixels of an image
+LEVELS = 2  # a prepared pixel differs by at most so many of 255: by one for each pass whose exact value is half-way between two of them
+PIXELS = 0.1  # at most this fraction of the pixels of an image differs
 LOGITS = 0.02  # a logit differs by at most this fraction of the range of an image's logits
 
 

@@ -158,7 +158,7 @@ def make_fit():
     (124, 116, 104), which is ImageNet's mean in bytes."""
     lines = []
     for w, h, height, width in ((50, 40, 24, 24), (40, 50, 24, 24), (24, 24, 24, 24), (90, 9, 24, 24), (9, 90, 24, 24), (500, 3, 16, 16), (1, 200, 16, 16),
-                                (5, 3, 32, 32), (1, 1, 8, 8), (33, 90, 40, 16), (64, 64, 20, 48), (61, 35, 17, 23)):
+                                (5, 3, 32, 32), (1, 1, 8, 8), (33, 90, 40, 16), (64, 64, 20, 48), (61, 35, 17, 23), (50, 37, 24, 24), (37, 50, 24, 24)):
         image = Image.fromarray(test_image(w, h))
         wide = w * height > h * width
         inner = (width, max(width * h // w, 1)) if wide else (max(height * w // h, 1), height)
