@@ -10,20 +10,20 @@
     printf '[train]\nbatch = 4\nepochs = 1\ndevice = cpu\nthreads = 1\n'
 } >t.ini
 
-holds "train from a file" timeout 60 "$bin" train t.ini -o file
-holds "train from a pipe" timeout 60 "$bin" train <(cat t.ini) -o pipe
-holds "train from standard input" timeout 60 "$bin" train /dev/stdin -o stdin <t.ini
+holds "train from a file" timeout 600 "$bin" train t.ini -o file
+holds "train from a pipe" timeout 600 "$bin" train <(cat t.ini) -o pipe
+holds "train from standard input" timeout 600 "$bin" train /dev/stdin -o stdin <t.ini
 for run in pipe stdin; do
     for file in model.safetensors config.ini; do
         holds "$run: $file" cmp <(sed "s#checkpoints/[a-z0-9]*##; s#^output = .*##" "file/last/$file") \
             <(sed "s#checkpoints/[a-z0-9]*##; s#^output = .*##" "$run/last/$file")
     done
 done
-holds "two ranks from a pipe" timeout 60 "$bin" train <(cat t.ini) -o ranks --ranks 2
-holds "two ranks from a file" timeout 60 "$bin" train t.ini -o ranks-file --ranks 2
+holds "two ranks from a pipe" timeout 600 "$bin" train <(cat t.ini) -o ranks --ranks 2
+holds "two ranks from a file" timeout 600 "$bin" train t.ini -o ranks-file --ranks 2
 holds "two ranks" cmp ranks/last/model.safetensors ranks-file/last/model.safetensors
-holds "resume from a pipe" timeout 60 "$bin" train <(cat t.ini) -o pipe --resume auto --epochs 2
-holds "resume from a file" timeout 60 "$bin" train t.ini -o file --resume auto --epochs 2
+holds "resume from a pipe" timeout 600 "$bin" train <(cat t.ini) -o pipe --resume auto --epochs 2
+holds "resume from a file" timeout 600 "$bin" train t.ini -o file --resume auto --epochs 2
 holds "resumed" cmp pipe/last/model.safetensors file/last/model.safetensors
 is "check of two devices" "$("$bin" check <(cat t.ini) --devices cpu,cpu --json 2>&1 | grep '^{')" \
     "$("$bin" check t.ini --devices cpu,cpu --json 2>&1 | grep '^{')"
@@ -33,6 +33,6 @@ planned=$("$bin" plan t.ini --program 2>/dev/null | program)
 is "plan" "$("$bin" plan <(cat t.ini) --program 2>/dev/null | program)" "$planned"
 mkfifo named
 cat t.ini >named &
-is "plan of a named pipe" "$(timeout 20 "$bin" plan named --program 2>/dev/null | program)" "$planned"
+is "plan of a named pipe" "$(timeout 600 "$bin" plan named --program 2>/dev/null | program)" "$planned"
 wait
 sum_up

@@ -14,7 +14,7 @@ label_smoothing = 0.1
 device = cpu
 threads = 1
 INI
-train() { timeout 60 "$bin" train net.ini -q "$@" 2>&1; }
+train() { timeout 600 "$bin" train net.ini -q "$@" 2>&1; }
 same() { cmp -s "$1" "$2" && echo same || echo different; }
 last() { echo "$1/last/$2"; }
 ends "the teacher" 0 train -o teacher model.widths=6,12

@@ -106,7 +106,7 @@ holds "the same overlay" cmp b.png before.png
 for name in - /dev/stdin; do
     cat "$golden/image.png" | run explain basic.ini --weights "$golden/basic.safetensors" $name -o b.png
     holds "the same overlay from a pipe, $name" cmp b.png before.png
-    cat "$golden/image.png" | timeout 60 "$bin" predict basic.ini --weights "$golden/basic.safetensors" $name --json -q >piped 2>stderr
+    cat "$golden/image.png" | timeout 600 "$bin" predict basic.ini --weights "$golden/basic.safetensors" $name --json -q >piped 2>stderr
     run predict basic.ini --weights "$golden/basic.safetensors" "$golden/image.png" --json -q
     is "predict from a pipe, $name" "$(sed 's/"image": "[^"]*"//' piped)" "$(sed 's/"image": "[^"]*"//' stdout)"
 done

@@ -66,7 +66,7 @@ fresh; rm -f F/best.json; ln -s $work/target F/best.json; resume; is "best.json 
 
 # ---- pipes are refused, and nobody waits for them ----
 pipe() { rm -f "$1"; mkfifo "$1"; }
-quick() { timeout -s KILL 10 "$bin" "$@" >stdout 2>stderr; rc=$? out=$(cat stdout) err=$(cat stderr); }
+quick() { timeout -s KILL 300 "$bin" "$@" >stdout 2>stderr; rc=$? out=$(cat stdout) err=$(cat stderr); }
 fresh; pipe F/log.jsonl; quick train tiny.ini --resume F --steps 12; expect "log.jsonl is a pipe" 1 "log.jsonl: is a device or pipe"
 fresh; pipe F/$step/classes.txt; quick predict F "$image"; expect "classes.txt is a pipe" 1 "classes.txt: is a device or pipe"
 fresh; rm -f F/report.html; pipe F/report.html; quick report F --no-eval; expect "report.html is a pipe" 1 "F/report.html: is a device or pipe"

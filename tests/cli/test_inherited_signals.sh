@@ -9,7 +9,7 @@ signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
 os.execv(sys.argv[1], sys.argv[1:])
 PY
-LIMIT=100 # seconds
+LIMIT=600 # seconds
 # run_from ARGS...: like `run`, from that parent. A program that is deaf to SIGTERM is killed.
 run_from() {
     timeout -k 1 $LIMIT python3 parent.py "$bin" "$@" >stdout 2>stderr
@@ -24,7 +24,7 @@ stopped() {
     python3 parent.py "$bin" "$@" >stdout 2>stderr & pid=$!
     await $pid said "$text" "$file"
     kill -INT $pid
-    for i in $(seq 600); do kill -0 $pid 2>/dev/null || break; sleep 0.05; done
+    for i in $(seq 12000); do kill -0 $pid 2>/dev/null || break; sleep 0.05; done
     kill -KILL $pid 2>/dev/null
     wait $pid; is "$name: Ctrl-C" $? 130
 }

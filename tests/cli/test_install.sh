@@ -117,7 +117,7 @@ zpty -w -n z "$3"$'\t'
 zpty -r z out "*$4*" && [[ $out != *"bad option"* ]] && print completed
 ZSH
     for typed in 'cresnet train --resume au/--resume auto ' 'cresnet bench inf/bench infer ' 'cresnet prune --pattern 2/--pattern 2:4 ' 'cresnet eval --weights resnet34/--weights resnet34 ' 'cresnet help fine/help finetune '; do
-        is "zsh: $typed" "$(cd "$work/empty" && timeout 10 zsh -f "$work/keys.zsh" "$prefix/share/zsh/vendor-completions" "$work/dump" \
+        is "zsh: $typed" "$(cd "$work/empty" && timeout 600 zsh -f "$work/keys.zsh" "$prefix/share/zsh/vendor-completions" "$work/dump" \
             "${typed%/*}" "${typed#*/}" 2>&1)" completed
     done
 else skip "no zsh here"; fi

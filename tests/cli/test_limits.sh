@@ -11,13 +11,13 @@ steps = 2
 save_every = 2
 device = cpu
 INI
-train() { timeout 60 "$bin" train net.ini "$@"; }
+train() { timeout 600 "$bin" train net.ini "$@"; }
 
 # ---- threads ----
 
 # oneDNN's kernels wait for every requested thread: they must request as many as OpenMP grants.
 for limit in OMP_THREAD_LIMIT=1 OMP_DYNAMIC=true OMP_MAX_ACTIVE_LEVELS=0 OMP_NUM_THREADS=100000; do
-    said=$(env OMP_NUM_THREADS=2 "$limit" bash -c 'timeout 60 "$@"' - "$bin" train net.ini -o "$work/limit" 2>&1)
+    said=$(env OMP_NUM_THREADS=2 "$limit" bash -c 'timeout 600 "$@"' - "$bin" train net.ini -o "$work/limit" 2>&1)
     is "$limit: exit code of $said" $? 0
     rm -rf limit
 done

@@ -69,14 +69,14 @@ for scenario in Offline Server SingleStream; do
     rate=""
     [ $scenario != Server ] || rate="--qps 100000" # requests come faster than they are answered, some in queries larger than a batch
     # shellcheck disable=SC2086
-    timeout 60 "$mlperf" $scenario $options $rate --accuracy --out accuracy >stdout 2>stderr
+    timeout 600 "$mlperf" $scenario $options $rate --accuracy --out accuracy >stdout 2>stderr
     is "$scenario, accuracy mode: exit code: $(cat stderr)" $? 0
     has "$scenario: accuracy of cresnet eval" "$(cat stdout)" "good=$correct, total=100"
     answers accuracy | sort -k 2 >answers.txt
     holds "$scenario: answers of cresnet predict" cmp predicted.txt answers.txt
     [ $scenario != Server ] || rate="--qps 300"
     # shellcheck disable=SC2086
-    timeout 60 "$mlperf" $scenario $options $rate --out performance >stdout 2>stderr
+    timeout 600 "$mlperf" $scenario $options $rate --out performance >stdout 2>stderr
     is "$scenario, performance mode: exit code: $(cat stderr)" $? 0
     has "$scenario: the official summary" "$(cat stdout)" "MLPerf Results Summary"
     has "$scenario: no errors" "$(cat stdout)" "No errors encountered during test."

@@ -110,6 +110,24 @@ def fixed_size(images):
     check("weights alone", ran.returncode == 2 and "need --onnx" in ran.stderr, ran.stderr)
 
 
+def deep_images():
+    """Grey images of 16 bits."""
+    sizes, images = SIZES[:5], []
+    for i, (w, h) in enumerate(sizes):
+        for folder in ("train/a", "train/b", "val/a", "val/b", "photos"):
+            os.makedirs(f"deep/{folder}", exist_ok=True)
+            pixels = png.write(f"deep/{folder}/{i}.png", w, h, lambda x, y: ((x * 2999 + y * (1009 + len(folder)) + i) % 65536,), 16)
+        images.append(np.array(pixels, np.uint16).reshape(1, h, w, 1))
+    keys = ("data.channels=1", "data.bits=16", "data.root=deep", "data.fit=letterbox", "train.steps=8")
+    check("grey: train", cresnet("train", "-q", "tiny.ini", "-o", "grey", *[k for k in KEYS if k != "data.root=images"], *keys).returncode == 0)
+    check("grey: export", cresnet("export", "grey", "--onnx", "grey.onnx", "--preprocess", "--dynamic", "--fold").returncode == 0)
+    ours, (nodes, initializers, meta) = predicted("grey", "deep/photos")[0], onnx_text.graph_of("grey.onnx")
+    check("grey: metadata", (meta["bits"], meta["fit"]) == (16, "letterbox"), meta)
+    for image, want in zip(images, ours):
+        got = onnx_numpy.softmax(onnx_numpy.evaluated(nodes, initializers, images=image)["logits"])[0]
+        check(f"grey: {image.shape}", abs(got - want).max() < 1e-4, (got, want))
+
+
 def older_run():
     """A run of an older version has no key data.fit; its results are those of a crop."""
     want = predicted("crop", "photos", "--last")[0]
@@ -139,6 +157,7 @@ def test():
         compare(file, fit, images)
     fixed_size(images)
     explained()
+    deep_images()
     older_run()
 
 

@@ -54,7 +54,7 @@ for name in "${names[@]}"; do
     holds "$name: nothing is created through the link" [ ! -e nothing ]
 
     # a pipe is written, not replaced
-    rm -f pipe; mkfifo pipe; timeout 60 cat pipe >piped & reader=$!
+    rm -f pipe; mkfifo pipe; timeout 600 cat pipe >piped & reader=$!
     write $name pipe; expect "$name: a pipe" 0
     holds "$name: the pipe is still one" [ -p pipe ]
     if [ $rc = 0 ] && [ -p pipe ]; then wait $reader; else kill $reader 2>/dev/null; fi

@@ -75,7 +75,7 @@ requests() { grep -c "^$1 " requests; }
 get() {
     local mode=$1
     shift
-    CRESNET_CACHE=cache-$mode CRESNET_WEIGHTS_URL=$base/$mode timeout 60 "$bin" eval tiny.ini --weights tiny --json "$@" >$mode.out 2>$mode.err
+    CRESNET_CACHE=cache-$mode CRESNET_WEIGHTS_URL=$base/$mode timeout 600 "$bin" eval tiny.ini --weights tiny --json "$@" >$mode.out 2>$mode.err
     echo $? >$mode.rc
 }
 # got MODE RC [TEXT...]: what `get MODE` did; a good one evaluates the same network and leaves one file

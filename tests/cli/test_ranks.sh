@@ -14,7 +14,7 @@ ours() { pgrep -f -- "-o $work/"; } # every process of a case has its run folder
 free_port() { python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'; }
 memory_before=$(ls /dev/shm 2>/dev/null)
 
-train() { timeout 120 "$bin" train net.ini -q "$@"; }
+train() { timeout 600 "$bin" train net.ini -q "$@"; }
 
 # cleanup NAME: nothing of the case is left
 cleanup() {
@@ -36,7 +36,7 @@ env_ranks() {
     local out=$1 r pids=()
     shift
     for r in 1 0; do
-        env "${@//@R/$r}" timeout 120 "$bin" train net.ini -q --steps 6 -o "$work/$out" 2>"$out.err$r" &
+        env "${@//@R/$r}" timeout 600 "$bin" train net.ini -q --steps 6 -o "$work/$out" 2>"$out.err$r" &
         pids+=($!)
     done
     rc=0
@@ -63,7 +63,7 @@ if [ "${RANKS_LAUNCHERS:-no}" = yes ]; then
     for launcher in "torchrun --nproc_per_node 2 --master_port $(free_port) -r 1 -t 1 --no_python" "mpirun.openmpi --allow-run-as-root --oversubscribe -n 2" "mpiexec.hydra -n 2"; do
         name=${launcher%% *}
         command -v "$name" >/dev/null || { skip "$name is not installed"; continue; }
-        timeout 120 $launcher "$bin" train net.ini -q --steps 6 -o "$work/$name" >err 2>&1 && losses "$name" | cmp - want && pass || fail "$name: $(tail -5 err)"
+        timeout 600 $launcher "$bin" train net.ini -q --steps 6 -o "$work/$name" >err 2>&1 && losses "$name" | cmp - want && pass || fail "$name: $(tail -5 err)"
     done
 fi
 cleanup "launchers"
@@ -161,7 +161,7 @@ python3 -c "import socket; s = socket.socket(); s.setsockopt(socket.SOL_SOCKET, 
 line() { # NAME RC TEXT ARGS...
     local name=$1 want=$2 text=$3 rc
     shift 3
-    timeout 60 "$bin" train net.ini -q -o "$work/line" "$@" >line.err 2>&1
+    timeout 600 "$bin" train net.ini -q -o "$work/line" "$@" >line.err 2>&1
     rc=$?
     is "$name" "$rc $(grep -c -- "$text" line.err)" "$want 1"
 }

@@ -251,7 +251,7 @@ def check_browser(path):
     def console(url, screenshot):
         ran = subprocess.run([browser, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", f"--user-data-dir={os.getcwd()}/profile",
                               "--enable-logging=stderr", "--window-size=1000,3000", f"--screenshot={screenshot}", f"file://{os.path.abspath(url)}"],
-                             capture_output=True, text=True, errors="replace", timeout=200)
+                             capture_output=True, text=True, errors="replace", timeout=900)
         return [line for line in ran.stderr.splitlines() if "CONSOLE" in line]
 
     # That a fault would be seen: an image from outside, which the page's own policy forbids.

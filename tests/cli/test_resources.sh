@@ -5,7 +5,7 @@
 . "$(dirname "$0")/../harness/support.sh"
 there python3 || { skip "no python3"; sum_up 77; }
 unset OMP_NUM_THREADS
-within() { timeout 120 python3 -B "$source_dir/tests/tools/control_group.py" "$@"; }
+within() { timeout 600 python3 -B "$source_dir/tests/tools/control_group.py" "$@"; }
 
 { tiny_model; synthetic_data | sed 's/^workers.*/workers = 4/'; cat; } >net.ini <<'INI'
 [train]
@@ -95,12 +95,12 @@ if [ "$(id -u)" = 0 ] && chmod -R a+rX "$work" && mkdir -m 777 other && python3 
         for command in "train net.ini -o $work/other/$limit" "eval good" "predict good a.png"; do
             [ "$limit $command" != "1 predict good a.png" ] || continue
             # shellcheck disable=SC2086
-            ends "$limit threads, $command" 0 timeout 60 python3 few.py $limit "$bin" $command --threads 4
+            ends "$limit threads, $command" 0 timeout 600 python3 few.py $limit "$bin" $command --threads 4
             [ "$limit $command" != "2 eval good" ] || has "2 threads: message" "$said" "threads instead of 4: the system starts no more"
         done
     done
     # the library behind predict has a thread for each model
-    ends "1 thread, predict" 1 timeout 60 python3 few.py 1 "$bin" predict good a.png
+    ends "1 thread, predict" 1 timeout 600 python3 few.py 1 "$bin" predict good a.png
     has "1 thread, predict" "$said" "cannot start a thread"
 else skip "limits on processes: only root can become another user"; fi
 sum_up

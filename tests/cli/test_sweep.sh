@@ -61,7 +61,7 @@ run sweep tiny.ini -o G train.seed=1,2 --steps 2 --jobs 1; expect "messages that
 
 # ---- two sweeps in one folder ----
 mkdir L
-run_locked() { flock L/.lock timeout 60 "$bin" sweep tiny.ini -o L train.seed=1,2 --steps 2 >stdout 2>stderr; rc=$? out=$(cat stdout) err=$(cat stderr); }
+run_locked() { flock L/.lock timeout 600 "$bin" sweep tiny.ini -o L train.seed=1,2 --steps 2 >stdout 2>stderr; rc=$? out=$(cat stdout) err=$(cat stderr); }
 run_locked; expect "a folder of another sweep" 2 "L: another run is writing there; wait for it, or choose another folder"
 holds "the second sweep starts nothing" [ ! -e L/train.seed=1.txt ]
 run sweep tiny.ini -o L train.seed=1,2 --steps 2; expect "after the first sweep" 0 "2 of 2 ended"

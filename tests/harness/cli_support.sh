@@ -3,7 +3,7 @@
 
 # run ARGS...: runs the program; sets rc, out, err
 run() {
-    timeout 300 "$bin" "$@" >stdout 2>stderr
+    timeout 900 "$bin" "$@" >stdout 2>stderr
     rc=$?
     out=$(tr -d '\0' <stdout) err=$(cat stderr)
 }

@@ -20,7 +20,7 @@ counted = {"passed": 0, "failed": 0, "skipped": 0}
 
 
 def cresnet(*args):
-    return subprocess.run([BIN, *args], capture_output=True, text=True, errors="replace", timeout=300)
+    return subprocess.run([BIN, *args], capture_output=True, text=True, errors="replace", timeout=900)
 
 
 def predicted(run, folder, *args):

@@ -112,6 +112,13 @@ static const struct cr_prepare preparations[] = {
      .scale       = {0.3, 1},
      .ratio       = {0.7, 1.4},
      .augment     = CR_AUGMENT_TRIVIAL},
+    {.size  = 24,
+     .width = 16,
+     .fit   = CR_FIT_LETTERBOX,
+     .crop  = CR_CROP_RANDOM_RESIZED,
+     .scale = {0.1, 1},
+     .ratio = {0.7, 1.4}},
+    {.size = 16, .fit = CR_FIT_SQUASH, .crop = CR_CROP_RANDOM_RESIZED, .scale = {0.1, 1}, .ratio = {0.7, 1.4}},
 };
 
 static void prepare_one(enum cr_cpu_level level, enum guard_side side, int k) {
