@@ -108,7 +108,7 @@ def metadata():
     ran = cresnet("export", "Q", "-o", "m.onnx", "data.eval_resize=20", "data.eval_crop=12")
     check("export with other sizes", ran.returncode == 0, ran.stderr)
     names = sorted(os.listdir("shapes/val"))
-    want = {"resize": 20, "interpolation": "bilinear", "crop": [12, 12], "bits": 8, "mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225],
+    want = {"resize": 20, "interpolation": "bilinear", "crop": [12, 12], "fit": "crop", "bits": 8, "mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225],
             "class_names": names}
     for file, sizes in (("m.onnx", {}), ("Q.onnx", {"resize": SIZE, "crop": [SIZE, SIZE]})):
         _, _, meta = onnx_text.graph_of(file)
