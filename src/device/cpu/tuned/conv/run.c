@@ -8,6 +8,7 @@
 enum {
     CHUNK_FLOATS     = 384,      /* of a window: the filters of a chunk of a panel stay in the first cache */
     STRIP_FLOATS     = 48 << 10, /* of the input: a strip stays in the second cache */
+    STRIP_PIXELS     = 256,      /* of the output, for whole images: more gain nothing and take memory */
     FILTER_FLOATS    = 48 << 10, /* of all panels: they stay in the second cache */
     TILES_PER_THREAD = 8         /* with fewer, threads divide the panels, too */
 };
@@ -46,7 +47,8 @@ static int64_t part_rows(const struct strips *s) {
 static struct strips strips_of(const struct cr_conv_plan *plan, int window, int threads) {
     struct strips s = {.plan = plan, .window = &plan->window[0], .copied = true, .parts = 1};
     s.width         = (s.window->columns - 1) * plan->stride + s.window->width;
-    s.images        = STRIP_FLOATS / CR_MAX(strip_floats(&s, s.window->rows), 1);
+    s.images        = CR_MIN(STRIP_FLOATS / CR_MAX(strip_floats(&s, s.window->rows), 1),
+                             STRIP_PIXELS / CR_MAX(s.window->rows * s.window->columns, 1));
     s.images        = CR_MAX(CR_MIN(s.images, (plan->images + threads - 1) / threads), 1);
     while (s.parts < s.window->rows && strip_floats(&s, part_rows(&s)) > STRIP_FLOATS) s.parts++;
     if (s.parts > 1 && plan->images % threads)
@@ -277,7 +279,8 @@ static void run_tiles(const struct task *t, int64_t first, int64_t last) {
 }
 
 /* Panels whose filters fit into the second cache are computed together, tile by tile. Others run panel by panel, and
- * those that are summed in y also chunk by chunk: all tiles of the strip read a chunk's filters from the first cache. */
+ * those that are summed in y also chunk by chunk, so that all tiles of the strip read a chunk's filters from the first
+ * cache. */
 static void run_panels(const struct task *t) {
     const int64_t panel = t->size.panel, filter = CR_MAX(t->chunks.height * t->chunks.width, 1);
     const int64_t fit   = CR_MAX(FILTER_FLOATS / filter / panel, 1) * panel;
