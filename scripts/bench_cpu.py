@@ -164,16 +164,18 @@ def run_cresnet(a, what, target, batch):
     return json.loads(ran.stdout.splitlines()[-1])["images_per_s"]
 
 
-def make_files(a, name, work):
-    """A run with random weights, its 8-bit form, and both as ONNX files."""
+def make_files(a, name, work, int8):
+    """A run with random weights and its ONNX file; both also in 8 bits."""
     run, config = f"{work}/{name}", f"{ROOT}/configs/{name}.ini"
-    for command in (["train", config, "-o", run, "data.kind=shapes", f"data.root={work}/shapes", "data.train_images=64", "data.val_images=32",
-                     "--device", "cpu", "--batch", "4", "--steps", "1", "train.dtype=f32"],
-                    ["quantize", run, "-o", run + "-int8"], ["export", run, "--onnx", run + ".onnx", "--fold", "--dynamic"]):
+    commands = (["train", config, "-o", run, "data.kind=shapes", f"data.root={work}/shapes", "data.train_images=64", "data.val_images=32",
+                 "--device", "cpu", "--batch", "4", "--steps", "1", "model.classes=10"],
+                ["export", run, "--onnx", run + ".onnx", "--fold", "--dynamic"], ["quantize", run, "-o", run + "-int8"])
+    for command in commands[:3 if int8 else 2]:
         ran = subprocess.run([a.program, *command, "-q"], capture_output=True, text=True)
         if ran.returncode:
             sys.exit(f"bench_cpu.py: cresnet {' '.join(command)}: {ran.stderr.strip()}")
-    make_int8(run + ".onnx", run + "-int8.onnx")
+    if int8:
+        make_int8(run + ".onnx", run + "-int8.onnx")
 
 
 # ---- rows ----
@@ -221,7 +223,7 @@ def main():
             rows = [(f"inference {name} {kind} batch {batch}", kind, batch) for kind in ("fp32", "int8") for batch in BATCHES]
             rows = [row for row in rows if a.only in row[0]]
             if rows:
-                make_files(a, name, work)
+                make_files(a, name, work, any(kind == "int8" for _, kind, _ in rows))
             for title, kind, batch in rows:
                 folder = f"{work}/{name}" + ("-int8" if kind == "int8" else "")
                 peers = {library: lambda library=library: run_onnx(a, folder + ".onnx", batch, library) for library in ("onnxruntime", "openvino")}
