@@ -3,7 +3,7 @@
 # systems: wheels (scripts/build-wheel.sh) and programs for a GPU machine without network (scripts/gpu/pack-build.sh). Without names it
 # builds all: zlib libpng libjpeg-turbo libwebp tiff iniparser onednn. CMake takes them with -DCMAKE_PREFIX_PATH=DIR.
 #
-# apt-get downloads the sources of Debian 13, or of Debian 12 where the mirror lacks them, and checks their signatures. oneDNN has only the primitives that cresnet uses,
+# apt-get downloads the sources of Debian 13, or of Debian 12 where the archive lacks them, and checks their signatures. oneDNN has only the primitives that cresnet uses,
 # convolutions and reorders. A library that is in DIR is not built again. DIR/licenses gets the licence of each.
 #   CRESNET_SOURCES   a folder that holds the source packages (*.dsc and their archives): nothing is downloaded
 set -eu
@@ -27,11 +27,17 @@ apt_get() { # NAME OF THE TOOL, ARGUMENTS
     "$tool" -o Dir::Etc::SourceList=/dev/null -o Dir::Etc::SourceParts="$work/apt/parts" -o Dir::State::Lists="$work/apt/lists" \
         -o APT::Sandbox::User="$(id -un)" -qq "$@"
 }
+# The archive of Debian that this machine uses, and its security updates, as /etc/apt names them.
+archive() { # debian or debian-security
+    grep -rhoE "https?://[^ ]+/$1/?( |\$)" /etc/apt/sources.list /etc/apt/sources.list.d 2>/dev/null | grep -v /archive/ | head -1 | tr -d ' '
+}
 prepare_apt() {
-    local suite
+    local suite url
     for suite in "debian trixie" "debian-security trixie-security" "debian bookworm" "debian-security bookworm-security"; do
-        echo "deb-src [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/$suite main"
+        url=$(archive "${suite% *}")
+        [ -z "$url" ] || echo "deb-src [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $url ${suite#* } main"
     done >"$work/apt/parts/debian.list"
+    [ -s "$work/apt/parts/debian.list" ] || { echo "static-deps.sh: /etc/apt names no archive of Debian; name a folder of source packages in CRESNET_SOURCES" >&2; exit 1; }
     apt_get apt-get update
 }
 # download PACKAGE: the newest version that the archive really has (a mirror may lag behind its list).

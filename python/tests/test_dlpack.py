@@ -220,14 +220,14 @@ class OrderOfStreams(unittest.TestCase):
 
     def logits(self, stream, dtype=np.float16, **members):
         self.owner = Owner(np.zeros((2, 10), dtype), (2, 0), **members)
-        self.model, self.library = mock.Mock(), mock.Mock()
-        patched = mock.patch.object(_dlpack, "lib", return_value=self.library)
+        self.model, self.functions = mock.Mock(), mock.Mock()
+        patched = mock.patch.object(_dlpack, "lib", return_value=self.functions)
         patched.start()
         self.addCleanup(patched.stop)
         return _dlpack.Logits(ctypes.addressof(self.owner.managed), self.model, stream)
 
     def users(self):
-        return [call.args[1] for call in self.library.cresnet_logits_retain.call_args_list]
+        return [call.args[1] for call in self.functions.cresnet_logits_retain.call_args_list]
 
     def test_capsules(self):
         for stream, asked, user, waits in ((77, 77, 77, 0), (77, 78, 78, 1), (77, None, 1, 1), (77, 2, 1, 1), (77, -1, -1, 0), (1, None, 1, 0), (1, 2, 1, 0),
@@ -258,7 +258,7 @@ class OrderOfStreams(unittest.TestCase):
             with self.subTest(stream):
                 made = self.logits(1)  # sets up the mock
                 del made
-                self.library.cresnet_classify_dlpack.side_effect = lambda handle, tensor, stream, out, error: self.answer(stream, given, out)
+                self.functions.cresnet_classify_dlpack.side_effect = lambda handle, tensor, stream, out, error: self.answer(stream, given, out)
                 logits = _dlpack.classify(ctypes.c_void_p(), self.model, images, stream)
                 self.assertEqual(images.streams.pop(), {"stream": asked})
                 self.assertEqual((self.model.synchronize.call_count, logits._stream), (waits, None if waits else given))

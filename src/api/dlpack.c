@@ -1,9 +1,9 @@
 /* api/dlpack.c: images and logits as the tensors of other libraries (PyTorch, CuPy, JAX, NumPy), by the structures of
  * DLPack. See include/cresnet.h.
  *
- * Logits on a GPU are in memory of their own. To reserve and to free memory makes a GPU wait, so memory that its owner
- * has returned is used again by a call on the same stream: work of this stream that still reads the old logits is
- * earlier work, for which the call waits. Memory that other streams have seen is freed instead, and CUDA waits then. */
+ * Each call that returns logits on a GPU needs memory for them. cudaMalloc and cudaFree synchronise the GPU, so the memory
+ * of deleted logits is reused by a later call on the same stream, which runs after all earlier work of this stream that
+ * reads the old logits. Memory that another stream may read is not reused: it is freed, and cudaFree waits. */
 #include "api/model.h"
 
 #include <limits.h>
@@ -42,7 +42,7 @@ struct cr_api_logits {
     struct cresnet_model    *model; /* of logits on a device; NULL: `data` belongs to this block */
     size_t                   bytes; /* that were reserved for `data` */
     void                    *stream;
-    atomic_bool              elsewhere; /* another stream may use them: no call waits for it */
+    atomic_bool              elsewhere; /* another stream may read them: the memory is not reused */
     struct cr_api_logits    *next;      /* of those that have been returned */
 };
 

@@ -57,7 +57,7 @@ static cr_status list(const char *folder) {
 
 /* ---- the copy ---- */
 
-/* Stores the name after `include =`, which stands before the first section; empty when the file includes none. */
+/* Stores the file name of the line `include = FILE` before the first section, or "" if there is no such line. */
 static void find_include(const char *text, char name[CR_PATH_MAX]) {
     *name = 0;
     for (const char *line = text; *line && *line != '['; line += strcspn(line, "\n"), line += *line == '\n')
@@ -71,7 +71,8 @@ static void find_include(const char *text, char name[CR_PATH_MAX]) {
         }
 }
 
-/* Writes the file here, unless an included one is here already. The next name to copy replaces `name`. */
+/* Copies the file into the current folder. An included file that exists there stays unchanged. `name` receives the name
+ * of the file that this one includes, or "". */
 static cr_status copy(const char *folder, char name[CR_PATH_MAX], bool included) {
     char path[CR_PATH_MAX], *text;
     CR_TRY(cr_path_join(path, folder, "%s", name));

@@ -30,7 +30,7 @@ struct cr_run_log {
     int64_t           began;              /* seconds since 1970; 0: unknown, in logs of older versions */
     int64_t           seconds, last_time; /* time that the processes of the run took, and the last time in the log */
     char              version[32];        /* of the program that wrote the log */
-    char              hint[256]; /* of the last event data_wait: what is short; empty if training does not wait */
+    char              hint[256]; /* of the last event data_wait: the slow stage; empty if training does not wait */
 };
 /* Reads the file. Entries after the step from which a run was resumed are dropped. CR_ERR_IO, CR_ERR_MEMORY. */
 CR_MUST cr_status       cr_run_log_read(const char *path, struct cr_run_log *out);

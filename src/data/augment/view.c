@@ -42,16 +42,16 @@ static int crop_of(const struct cr_prepare *prep) {
     return prep->tta == CR_TTA_FIVE_CROP || prep->tta == CR_TTA_TEN_CROP ? prep->view % 5 : CENTRE;
 }
 
-/* Along one axis: the cut of `size` pixels out of `have`, at the start, at the end (`last`) or at the centre, rounded
- * half to even; or the margin if there are fewer. */
+/* Along one axis of `have` pixels: the first of `size` pixels that are cut out, at the start, at the end (`last`) or at
+ * the centre, rounded half to even. If there are fewer than `size` pixels: the margin before them. */
 static void cut_axis(int have, int size, bool centre, bool last, int *cut, int *margin) {
     *margin = have < size ? (size - have) / 2 : 0;
     *cut    = have <= size ? 0 : centre ? (int)rint((have - size) / 2.0) : last ? have - size : 0;
 }
 
 /* The size at which the image covers a rectangle of the result's shape and of the height `cover`. For a square, `cover`
- * is the shorter side of the resized image. A side has a pixel even where a narrow rectangle (128 x 16 with
- * eval_resize = 1) leaves less, and a thin image no more pixels than an int can count. */
+ * is the shorter side of the resized image. Each side has at least 1 pixel (a rectangle of 128 x 16 with
+ * eval_resize = 1 would have fewer) and at most FULL_SIDE_MAX. */
 static void covering_size(const struct cr_prepare *prep, int cover, int64_t w, int64_t h, int *full_w, int *full_h) {
     const int64_t cover_w = CR_MAX((int64_t)cover * cr_prepare_width(prep) / prep->size, (int64_t)1);
     const bool    wide    = w * cover > h * cover_w; /* wider than the rectangle */

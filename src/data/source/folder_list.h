@@ -31,7 +31,7 @@ struct cr_list_cache; /* below */
 /* The traversal of one folder of the disk. */
 struct cr_folder_traversal {
     struct cr_image_folder *folder;
-    struct cr_list_cache   *cache; /* records what is listed; NULL: none */
+    struct cr_list_cache   *cache; /* stores the names of the images; NULL: they are not stored */
     char                    path[PATH_MAX];
     size_t                  root_length; /* length of the path of the split's folder with its slash */
     int32_t                 label;

@@ -1,6 +1,6 @@
-/* tests/unit/api/test_api_dlpack.c: images and logits as tensors of DLPack: values against cresnet_classify_tensor,
- * who owns what; on a device with streams: order with the caller's streams, and memory that is used again. What is
- * refused: python/tests/test_dlpack.py. */
+/* tests/unit/api/test_api_dlpack.c: images and logits as tensors of DLPack: values compared with
+ * cresnet_classify_tensor, ownership, order with the streams of the caller, reuse of memory. python/tests/test_dlpack.py
+ * tests the errors. */
 #include "api/model.h"
 #include "tests/harness/api_support.h"
 #include "tests/harness/streams_support.h"
@@ -137,8 +137,8 @@ static void copy_on(int foreign, void *to, const void *from, size_t bytes) {
               .what = WORK_COPY, .stream = CR_STREAMS + foreign, .dst = to, .src = from, .bytes = bytes}) == CR_OK);
 }
 
-/* The caller's stream writes the images before the call, and reads the logits and changes the images after it. Then the
- * memory of the logits is used again, first for the same stream and then not for the other one. */
+/* The caller's stream writes the images before the call, and reads the logits and changes the images after it. The
+ * next call on the same stream reuses the memory of the logits. A call on another stream must not. */
 static void work_is_in_order_with_the_streams_of_the_caller(void) {
     static uint8_t late[IMAGES * API_PIXELS], garbage[IMAGES * API_PIXELS];
     float          want[IMAGES][API_CLASSES], got[4][IMAGES][API_CLASSES];
@@ -194,7 +194,7 @@ static void logits_on_the_device_keep_the_model(void) {
         for (int i = 0; i < 8; i++) ((struct managed *)out[i])->deleter(out[i]);
         CHECK_INT(o.m->owners, 1);
     }
-    for (int elsewhere = 0; elsewhere < 2; elsewhere++) { /* memory that another stream has seen is not used again */
+    for (int elsewhere = 0; elsewhere < 2; elsewhere++) { /* no reuse of memory that another stream may read */
         void *first = NULL, *second = NULL;
         REQUIRE_CALL(cresnet_synchronize(o.m, &error));
         cr_api_free_logits(o.m);

@@ -1,6 +1,6 @@
-/* tests/unit/data/test_folder_cache.c: stored lists of folders. A dataset has the same images with a stored list,
- * without one, with a damaged one, and after each change of its folders. The expected names are those that the
- * test has created. */
+/* tests/unit/data/test_folder_cache.c: stored lists of folders. The names of the images
+ * are the same with a stored list, without a list and with a damaged list, and are up to date after each change of the
+ * folders. The test compares them with the names of the files that it has created. */
 #include "config/config.h"
 #include "data/source.h"
 #include "data/source/folder_list.h"

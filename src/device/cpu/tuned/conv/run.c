@@ -8,7 +8,7 @@
 enum {
     CHUNK_FLOATS     = 384,      /* of a window: the filters of a chunk of a panel stay in the first cache */
     STRIP_FLOATS     = 48 << 10, /* of the input: a strip stays in the second cache */
-    STRIP_PIXELS     = 256,      /* of the output, for whole images: more gain nothing and take memory */
+    STRIP_PIXELS     = 256,      /* of the output, in strips of whole images; larger strips are not faster */
     FILTER_FLOATS    = 48 << 10, /* of all panels: they stay in the second cache */
     TILES_PER_THREAD = 8         /* with fewer, threads divide the panels, too */
 };
@@ -43,7 +43,7 @@ static int64_t part_rows(const struct strips *s) {
     return (s->window->rows + s->parts - 1) / s->parts;
 }
 
-/* All windows of a plan are divided alike, so that a strip of the input is read from memory once for all of them. */
+/* All windows of a plan have the same strips, so that a strip of the input is read from memory once for all windows. */
 static struct strips strips_of(const struct cr_conv_plan *plan, int window, int threads) {
     struct strips s = {.plan = plan, .window = &plan->window[0], .copied = true, .parts = 1};
     s.width         = (s.window->columns - 1) * plan->stride + s.window->width;
