@@ -1,9 +1,9 @@
 /* api/dlpack.c: images and logits as the tensors of other libraries (PyTorch, CuPy, JAX, NumPy), by the structures of
  * DLPack. See include/cresnet.h.
  *
- * Each call that returns logits on a GPU needs memory for them. cudaMalloc and cudaFree synchronise the GPU, so the memory
- * of deleted logits is reused by a later call on the same stream, which runs after all earlier work of this stream that
- * reads the old logits. Memory that another stream may read is not reused: it is freed, and cudaFree waits. */
+ * Each call that returns logits on a GPU needs memory for them. cudaMalloc and cudaFree synchronise the GPU, so the
+ * memory of deleted logits is reused by a later call on the same stream, which runs after all earlier work of this
+ * stream that reads the old logits. Memory that another stream may read is not reused: it is freed, and cudaFree waits. */
 #include "api/model.h"
 
 #include <limits.h>

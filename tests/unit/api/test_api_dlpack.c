@@ -1,6 +1,6 @@
 /* tests/unit/api/test_api_dlpack.c: images and logits as tensors of DLPack: values compared with
- * cresnet_classify_tensor, ownership, order with the streams of the caller, reuse of memory. python/tests/test_dlpack.py
- * tests the errors. */
+ * cresnet_classify_tensor, ownership, order with the streams of the caller, reuse of memory. The errors are tested in
+ * python/tests/test_dlpack.py. */
 #include "api/model.h"
 #include "tests/harness/api_support.h"
 #include "tests/harness/streams_support.h"
