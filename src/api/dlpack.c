@@ -3,7 +3,8 @@
  *
  * Each call that returns logits on a GPU needs memory for them. cudaMalloc and cudaFree synchronise the GPU, so the
  * memory of deleted logits is reused by a later call on the same stream, which runs after all earlier work of this
- * stream that reads the old logits. Memory that another stream may read is not reused: it is freed, and cudaFree waits. */
+ * stream that reads the old logits. Memory that another stream may read is not reused: it is freed, and cudaFree waits.
+ */
 #include "api/model.h"
 
 #include <limits.h>
