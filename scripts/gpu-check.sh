@@ -5,8 +5,8 @@
 # Parts in default order; each part has a time limit, and LIMIT_S limits the whole call:
 #   build ops tests check resume eval init startup speed depths small infer memory offload spdnn sparse profile parity grads
 #   imagenette photos sanitize cifar seeds; with several GPUs also: ranks ranktests ranktune launch rankcifar (scripts/gpu/ranks.sh)
-# On request: packs (accuracy on CRESNET_PHOTOS as files and as smaller ones, PACKS; PACK_EPOCHS, SEEDS); loading (speed of training on the
-#   JPEG files of CRESNET_JPEGS: scripts/gpu/loading.sh)
+# On request: packs (accuracy on CRESNET_PHOTOS as files and as smaller ones, PACKS; PACK_EPOCHS, SEEDS); loading and decode (speed and
+#   equality of training on the JPEG files of CRESNET_JPEGS: scripts/gpu/loading.sh)
 #
 #   OUT               folder for results (build/gpu-check): table.txt, logs.txt, files.tar.gz (profiles, all losses and distances),
 #                     cifar-run.tar.gz
@@ -50,12 +50,12 @@ fi
 declare -A part_limit=([build]=400 [ops]=300 [tests]=240 [check]=300 [resume]=120 [eval]=90 [init]=150 [startup]=60 [speed]=260 [depths]=420
     [small]=120 [infer]=150 [memory]=400 [offload]=540 [spdnn]=400 [sparse]=540
     [profile]=90 [parity]=300 [grads]=420 [imagenette]=90 [photos]=240 [sanitize]=300
-    [cifar]=530 [seeds]=550 [packs]=550 [loading]=580 [ranks]=540 [ranktune]=400 [ranktests]=400 [launch]=200 [rankcifar]=540)
+    [cifar]=530 [seeds]=550 [packs]=550 [loading]=580 [decode]=240 [ranks]=540 [ranktune]=400 [ranktests]=400 [launch]=200 [rankcifar]=540)
 all="build ops tests check resume eval init startup speed depths small infer memory offload spdnn sparse profile parity grads imagenette photos sanitize cifar seeds"
 
 [ $# -gt 0 ] || set -- $all
 for part in "$@"; do
-    [ -n "${part_limit[$part]:-}" ] || { echo "gpu-check.sh: unknown part $part; parts: $all packs loading ranks ranktests ranktune launch rankcifar" >&2; exit 2; }
+    [ -n "${part_limit[$part]:-}" ] || { echo "gpu-check.sh: unknown part $part; parts: $all packs loading decode ranks ranktests ranktune launch rankcifar" >&2; exit 2; }
 done
 [ "$1" = build ] || [ -x "$BUILD/cresnet" ] || set -- build "$@"
 

@@ -1,5 +1,6 @@
-# loading.sh: the part `loading` of scripts/gpu-check.sh: the speed of training on JPEG photos, as a fraction of the speed on synthetic images, by
-# number of cores and by who decodes (docs/experiments/loading.md). Sourced by parts.sh.
+# loading.sh: parts of scripts/gpu-check.sh about JPEG photos (docs/experiments/loading.md). Sourced by parts.sh.
+#   loading   the speed of training on photos, as a fraction of the speed on synthetic images, by number of cores and by who decodes
+#   decode    trainings whose images the GPU decodes equal those of the CPU bit by bit, and are reproducible; rates of the loader
 #
 #   CRESNET_JPEGS   folder of JPEG photos (.gpu/jpegs); they are linked to 25,600 names in 1,000 classes
 #   LOADING_CORES   numbers of cores ("16 8 4")
@@ -71,4 +72,47 @@ part_loading() {
     LOADING_STEPS=400 loading_row "ResNet-18, folder, 16 cores, gpu" 16 "$whole" model.arch=resnet18 data.root="$files" data.decode=gpu
     [ "${LOADING_TORCH:-yes}" = no ] || ! python=$(python_with_torch) ||
         "$python" tests/tools/torch_loading.py "$files" | tee /dev/stderr | while read -r name rate rest; do row INFO "PyTorch, $name" "$rate $rest"; done
+}
+
+# decode_run NAME KEY=VALUE...: trains ResNet-18 on the photos, 150 steps in 1.5 epochs; the run is in $WORK/decode/NAME.
+decode_run() {
+    local name=$1
+    shift
+    "$bin" train configs/resnet18.ini "$(device_option)" train.precision=fp16 train.steps=150 train.eval_every=0 train.log_every=50 data.root="$WORK/jpegs" \
+        data.workers="$(nproc)" data.decode=gpu -q -o "$WORK/decode/$name" "$@" >&2
+}
+# same_runs WHAT A B: the last checkpoints of two runs are equal
+same_runs() {
+    local text code
+    text=$(scripts/compare_checkpoints.py checkpoints "$WORK/decode/$2/last" "$WORK/decode/$3/last")
+    code=$?
+    verdict $code "$1" "weights and state of 150 steps: $text"
+}
+
+part_decode() {
+    local fit code
+    CRESNET_JPEGS=${CRESNET_JPEGS:-.gpu/jpegs}
+    ls "$CRESNET_JPEGS"/*.[jJ]*[gG] >/dev/null 2>&1 || { row SKIP "decoding of photos" "no photos in $CRESNET_JPEGS"; return; }
+    gpu || { row SKIP "decoding of photos" "no GPU"; return; }
+    link_photos
+    rm -rf "$WORK/decode"
+    for fit in crop squash letterbox; do
+        decode_run $fit-cpu data.fit=$fit data.decode=cpu
+        decode_run $fit data.fit=$fit
+        same_runs "data.fit=$fit, cpu and gpu" $fit-cpu $fit
+    done
+    decode_run again
+    same_runs "two runs" crop again
+    decode_run workers data.workers=3
+    same_runs "3 workers" crop workers
+    decode_run auto data.workers=2 data.decode=auto
+    same_runs "auto, 2 workers" crop auto
+    decode_run resumed train.steps=70
+    decode_run resumed --resume auto
+    same_runs "70 steps and a resumed run" crop resumed
+    for code in gpu auto; do
+        taskset -c 0-3 "$bin" bench data configs/resnet50.ini "$(device_option)" data.root="$WORK/jpegs" -j 4 data.decode=$code --trainer-speed=12400 >"$WORK/bench-data.txt"
+        verdict $? "bench data, 4 cores, $code" "$(grep -E 'images/s with|GPU' "$WORK/bench-data.txt" | paste -sd' ')"
+        cat "$WORK/bench-data.txt"
+    done
 }

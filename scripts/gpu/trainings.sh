@@ -111,22 +111,25 @@ part_seeds() {
     tar -czf "$OUT/seeds.tar.gz" -C "$WORK/seeds" --exclude='*.safetensors' .
 }
 
-# Accuracy of ResNet-18, from random weights, on photos that are packed in each of PACKS: files (unchanged), or an option of data pack.
-# Training and validation images are packed alike. Finished runs in $WORK/seeds are not repeated.
+# Accuracy of ResNet-18, from random weights, on photos that are packed in each of PACKS: files (unchanged), or an option of data pack; with :gpu,
+# the GPU decodes. PACK_VALUES: more values of the configuration. Training and validation images are packed alike. Finished runs in
+# $WORK/seeds are not repeated.
 part_packs() {
-    local form folder option options="train.precision=fp16 train.batch=64 --epochs ${PACK_EPOCHS:-40}"
+    local pack form folder option decode options="train.precision=fp16 train.batch=64 --epochs ${PACK_EPOCHS:-40}"
     [ -d "$CRESNET_PHOTOS/train" ] || { row SKIP "packed photos" "no $CRESNET_PHOTOS/train"; return; }
     gpu || options="train.batch=8 data.image_size=64 data.eval_crop=64 --steps 4"
-    for form in ${PACKS:-files jpeg=256 raw=256}; do
+    for pack in ${PACKS:-files files:gpu jpeg=256 raw=256}; do
+        form=${pack%:gpu} decode=cpu
         folder=$WORK/packs/$form option=--$form
         [ "$form" != files ] || option=""
+        [ "$form" = "$pack" ] || decode=gpu
         [ -f "$folder/complete" ] ||
             { "$bin" data pack "$CRESNET_PHOTOS" "$folder" ${option:+"$option"} --force -j "$(nproc)" && touch "$folder/complete"; } ||
-            { row FAIL "packed, $form" "see logs.txt"; continue; }
+            { row FAIL "packed, $pack" "see logs.txt"; continue; }
         # shellcheck disable=SC2086
-        train_seeds "packed-$form" configs/resnet18.ini model.classes=0 data.kind=packed data.root="$folder" data.workers="$(nproc)" optim.lr=0.05 \
-            schedule.kind=cosine schedule.warmup_epochs=2 $options
-        verdict "$([ -s "$WORK/seeds.txt" ]; echo $?)" "packed, $form" "$(cat "$WORK/seeds.txt")"
+        train_seeds "packed-$pack" configs/resnet18.ini model.classes=0 data.kind=packed data.root="$folder" data.workers="$(nproc)" data.decode=$decode \
+            optim.lr=0.05 schedule.kind=cosine schedule.warmup_epochs=2 $options ${PACK_VALUES:-}
+        verdict "$([ -s "$WORK/seeds.txt" ]; echo $?)" "packed, $pack" "$(cat "$WORK/seeds.txt"); $(du -ck --apparent-size "$folder"/* | awk 'END { print $1 }') KiB"
     done
     tar -czf "$OUT/seeds.tar.gz" -C "$WORK/seeds" --exclude='*.safetensors' .
 }
