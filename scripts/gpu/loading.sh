@@ -24,9 +24,9 @@ print(len(photos), "photos")
 PY
 }
 
-# rate_of NAME CORES KEY=VALUE...: the median of the logged rates after the first 60 steps of a short training that is bound to the first CORES
+# rate_on_photos NAME CORES KEY=VALUE...: the median of the logged rates after the first 60 steps of a short training that is bound to the first CORES
 # processors; 0 if it failed. The last loss goes to $WORK/loss-NAME.txt.
-rate_of() {
+rate_on_photos() {
     local name=$1 cores=$2 run=$WORK/loading
     shift 2
     rm -rf "$run"
@@ -45,7 +45,7 @@ PY
 loading_row() {
     local name=$1 cores=$2 whole=$3 rate
     shift 3
-    rate=$(rate_of "$name" "$cores" "$@")
+    rate=$(rate_on_photos "$name" "$cores" "$@")
     row INFO "$name" "$rate img/s, $((100 * rate / (whole > 0 ? whole : 1))) % of synthetic"
 }
 
@@ -55,7 +55,7 @@ part_loading() {
     ls "$CRESNET_JPEGS"/*.[jJ]*[gG] >/dev/null 2>&1 || { row SKIP "training on photos" "no photos in $CRESNET_JPEGS"; return; }
     gpu || { row SKIP "training on photos" "no GPU"; return; }
     link_photos
-    whole=$(rate_of synthetic 16 data.kind=synthetic data.train_images=25600 data.val_images=256)
+    whole=$(rate_on_photos synthetic 16 data.kind=synthetic data.train_images=25600 data.val_images=256)
     row INFO "synthetic images" "$whole img/s"
     for cores in ${LOADING_CORES:-16 8 4}; do
         loading_row "folder, $cores cores, cpu" "$cores" "$whole" data.root="$files" data.decode=cpu
@@ -67,11 +67,11 @@ part_loading() {
     loading_row "packed --jpeg=256, 8 cores, cpu" 8 "$whole" data.kind=packed data.root="$packed" data.decode=cpu
     loading_row "packed --jpeg=256, 8 cores, auto" 8 "$whole" data.kind=packed data.root="$packed" data.decode=auto
     loading_row "packed --jpeg=256, 4 cores, auto" 4 "$whole" data.kind=packed data.root="$packed" data.decode=auto
-    whole=$(LOADING_STEPS=400 rate_of synthetic 16 model.arch=resnet18 data.kind=synthetic data.train_images=25600 data.val_images=256)
+    whole=$(LOADING_STEPS=400 rate_on_photos synthetic 16 model.arch=resnet18 data.kind=synthetic data.train_images=25600 data.val_images=256)
     LOADING_STEPS=400 loading_row "ResNet-18, packed --jpeg=256, 16 cores, auto" 16 "$whole" model.arch=resnet18 data.kind=packed data.root="$packed" data.decode=auto
     LOADING_STEPS=400 loading_row "ResNet-18, folder, 16 cores, gpu" 16 "$whole" model.arch=resnet18 data.root="$files" data.decode=gpu
     [ "${LOADING_TORCH:-yes}" = no ] || ! python=$(python_with_torch) ||
-        "$python" tests/tools/torch_loading.py "$files" | tee /dev/stderr | while read -r name rate rest; do row INFO "PyTorch, $name" "$rate $rest"; done
+        "$python" tests/tools/torch_loading.py "$files" | tee -a /dev/stderr | while read -r name rate rest; do row INFO "PyTorch, $name" "$rate $rest"; done
 }
 
 # decode_run NAME KEY=VALUE...: trains ResNet-18 on the photos, 150 steps in 1.5 epochs; the run is in $WORK/decode/NAME.
