@@ -63,7 +63,7 @@ class OnTheHost(unittest.TestCase):
     def setUpClass(cls):
         cls.run_ = cresnet.train("tiny.ini", steps=5, progress=False, output="run")
         cls.images = np.random.default_rng(1).integers(0, 256, (5, 32, 32, 3), np.uint8)
-        cls.model = cls.run_.model(max_batch=2)
+        cls.model = cls.run_.model(device="cpu", max_batch=2)
         cls.want = cls.model.classify_tensor(cls.images, logits=True).logits
 
     @classmethod
@@ -89,7 +89,7 @@ class OnTheHost(unittest.TestCase):
         self.same(Owner(shifted[7:].reshape(self.images.shape), data=shifted.ctypes.data, offset=7))
 
     def test_floats(self):
-        with self.run_.model(f32_tensors=True, max_batch=3) as model:
+        with self.run_.model(device="cpu", f32_tensors=True, max_batch=3) as model:
             values = ((self.images / 255 - model.info.mean) / model.info.std).astype(np.float32)
             want = model.classify_tensor(values, logits=True).logits
             self.same(values, want, model)
@@ -116,7 +116,7 @@ class OnTheHost(unittest.TestCase):
         self.assertRaises(BufferError, logits.__dlpack__, copy=True)
         self.assertRaises(BufferError, logits.__dlpack__, dl_device=(2, 0))
         self.assertFalse(hasattr(logits, "__cuda_array_interface__"))
-        with self.run_.model() as model:
+        with self.run_.model(device="cpu") as model:
             kept = np.asarray(model.classify(self.images))
             model.synchronize()
         np.testing.assert_array_equal(kept, self.want)
@@ -191,7 +191,7 @@ class OnTheHost(unittest.TestCase):
     def test_end_of_python(self):
         code = """
 import cresnet, numpy as np
-model = cresnet.Model("run")
+model = cresnet.Model("run", device="cpu")
 logits = model.classify(np.zeros((1, 32, 32, 3), np.uint8))
 kept = np.asarray(logits), logits.__dlpack__()
 print(kept[0].shape)
@@ -342,11 +342,11 @@ class OnAGpu(unittest.TestCase):
 
     def test_call_with_a_stream_does_not_wait(self):
         stream = torch.cuda.Stream()
-        for _ in range(2):
-            torch.from_dlpack(self.model.classify(self.images, stream=stream))  # reserves memory
-        torch.cuda.synchronize()
-        self.busy(stream, 2000)
         with torch.cuda.stream(stream):
+            for _ in range(2):
+                torch.from_dlpack(self.model.classify(self.images, stream=stream))  # reserves memory, which this stream may use again
+            torch.cuda.synchronize()
+            self.busy(stream, 2000)
             logits = self.model.classify(self.images, stream=stream)
         self.assertFalse(stream.query())  # the GPU is still busy with what came before
         with torch.cuda.stream(stream):

@@ -49,6 +49,16 @@ loading_row() {
     row INFO "$name" "$rate img/s, $((100 * rate / (whole > 0 ? whole : 1))) % of synthetic"
 }
 
+# two_gpus FOLDER: two ranks of one host, each with half of 32 cores
+two_gpus() {
+    local whole decode
+    whole=$(rate_on_photos "two synthetic" 32 data.kind=synthetic data.train_images=25600 data.val_images=512 data.workers=16 --gpus 2)
+    row INFO "two GPUs, synthetic images" "$whole img/s"
+    for decode in auto cpu; do
+        loading_row "two GPUs, folder, 16 cores each, $decode" 32 "$whole" data.root="$1" data.decode=$decode data.workers=16 --gpus 2
+    done
+}
+
 part_loading() {
     local cores whole python files=$WORK/jpegs packed=$WORK/jpegs-256
     CRESNET_JPEGS=${CRESNET_JPEGS:-.gpu/jpegs}
@@ -70,6 +80,7 @@ part_loading() {
     whole=$(LOADING_STEPS=400 rate_on_photos synthetic 16 model.arch=resnet18 data.kind=synthetic data.train_images=25600 data.val_images=256)
     LOADING_STEPS=400 loading_row "ResNet-18, packed --jpeg=256, 16 cores, auto" 16 "$whole" model.arch=resnet18 data.kind=packed data.root="$packed" data.decode=auto
     LOADING_STEPS=400 loading_row "ResNet-18, folder, 16 cores, gpu" 16 "$whole" model.arch=resnet18 data.root="$files" data.decode=gpu
+    [ "$(gpu_count)" -lt 2 ] || two_gpus "$files"
     [ "${LOADING_TORCH:-yes}" = no ] || ! python=$(python_with_torch) ||
         "$python" tests/tools/torch_loading.py "$files" | tee -a /dev/stderr | while read -r name rate rest; do row INFO "PyTorch, $name" "$rate $rest"; done
 }
