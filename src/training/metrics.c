@@ -14,7 +14,8 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-enum { LINE_BYTES = 1024 };
+/* MEASURED_STEPS: neighbouring steps without a wait that tell how long a step takes. */
+enum { LINE_BYTES = 1024, MEASURED_STEPS = 2 };
 
 struct cr_report {
     struct cr_report_options options;
@@ -28,6 +29,8 @@ struct cr_report {
     struct cr_step_result sum;
     int64_t               steps, clock_ns, wait_start_ns, interval_ns, wait_ns;
     struct cr_report_span span; /* since cr_report_take_span */
+    /* options.overlapped: the last step; its neighbours before it that have not waited either; the time of a step */
+    int64_t last_ns, ready_steps, ready_ns, step_ns;
     /* since the last redraw, and the speed shown */
     int64_t redraw_ns;
     int64_t printed_ns;  /* without a terminal: when the last line was printed */
@@ -91,13 +94,40 @@ void cr_report_resume_clock(struct cr_report *r, int64_t wait_ns) {
     if (!r) return;
     r->clock_ns      = cr_time_ns();
     r->wait_start_ns = wait_ns;
+    r->last_ns = r->ready_ns = 0;
+    r->ready_steps           = -1; /* the first step also prepares what later ones use */
     if (!r->printed_ns) r->printed_ns = r->clock_ns;
+}
+
+/* Learns how long the device takes for a step: the least mean time of neighbouring steps whose images were ready. There
+ * are such steps at the start and after each evaluation, because the loader has prepared batches. `wait_ns` is the
+ * wait for the images of a step: the host waits for them during the step before. */
+static void measure_step(struct cr_report *r, int64_t ns, int64_t wait_ns) {
+    if (r->last_ns && wait_ns > r->last_ns / 20) {
+        r->ready_steps = r->ready_ns = 0;
+    } else if (r->last_ns && ++r->ready_steps > 0) {
+        r->ready_ns += r->last_ns;
+        const int64_t mean = r->ready_ns / r->ready_steps;
+        if (r->ready_steps >= MEASURED_STEPS && (!r->step_ns || mean < r->step_ns)) r->step_ns = mean;
+    }
+    r->last_ns = ns;
+}
+
+/* How long the device waited in a time of steps in which the host waited for `wait_ns`. */
+static int64_t device_wait(const struct cr_report *r, int64_t steps, int64_t ns, int64_t wait_ns) {
+    return r->step_ns ? CR_MIN(wait_ns, CR_MAX(ns - steps * r->step_ns, 0)) : wait_ns;
+}
+
+static double wait_fraction(const struct cr_report *r) {
+    if (r->interval_ns <= 0) return 0;
+    return (double)device_wait(r, r->steps, r->interval_ns, r->wait_ns) / (double)r->interval_ns;
 }
 
 struct cr_report_span cr_report_take_span(struct cr_report *r, int64_t least_ns) {
     if (!r || r->span.ns < least_ns) return (struct cr_report_span){0};
-    const struct cr_report_span span = r->span;
-    r->span                          = (struct cr_report_span){0};
+    struct cr_report_span span = r->span;
+    span.wait_ns               = device_wait(r, span.steps, span.ns, span.wait_ns);
+    r->span                    = (struct cr_report_span){0};
     return span;
 }
 
@@ -185,14 +215,14 @@ static void format_duration(double seconds, char *buf, size_t size) {
 static void format_progress(const struct cr_report *r, int64_t step, char *buf, size_t size) {
     const struct cr_report_options *o     = &r->options;
     double                          valid = r->sum.valid > 0 ? r->sum.valid : 1;
-    double                          wait = r->interval_ns > 0 ? 100.0 * (double)r->wait_ns / (double)r->interval_ns : 0;
     char                            left[32];
     format_duration((double)(o->total_steps - step) * r->seconds_per_step, left, sizeof left);
     snprintf(buf, size,
              "epoch %" PRId64 "/%" PRId64 "  step %" PRId64 "/%" PRId64
              "  loss %.4f  %s %.2f %%  lr %.4g  %.0f img/s  data wait %.1f %%  left %s",
              (step - 1) / o->steps_per_epoch + 1, o->epochs, step, o->total_steps, r->sum.loss_sum / valid,
-             o->labels ? "all labels" : "top-1", 100 * r->sum.correct1 / valid, r->sum.lr, r->images_per_s, wait, left);
+             o->labels ? "all labels" : "top-1", 100 * r->sum.correct1 / valid, r->sum.lr, r->images_per_s,
+             100 * wait_fraction(r), left);
 }
 
 static void log_interval(struct cr_report *r, int64_t step) {
@@ -209,7 +239,7 @@ static void log_interval(struct cr_report *r, int64_t step) {
     cr_json_put_general(&w, "lr", sum->lr, 9);
     cr_json_put_general(&w, "grad_norm", sum->grad_norm, 6);
     cr_json_put_fixed(&w, "images_per_s", r->images_per_s, 1);
-    cr_json_put_fixed(&w, "data_wait", r->interval_ns > 0 ? (double)r->wait_ns / (double)r->interval_ns : 0, 4);
+    cr_json_put_fixed(&w, "data_wait", wait_fraction(r), 4);
     if (sum->loss_scale > 0) {
         cr_json_put_general(&w, "loss_scale", sum->loss_scale, 9);
         cr_json_put_int(&w, "skipped", sum->skipped);
@@ -256,6 +286,7 @@ void cr_report_step(struct cr_report *r, int64_t step, const struct cr_step_resu
     r->sum.loss_scale = result->loss_scale;
     r->sum.skipped    = result->skipped;
     r->steps++;
+    if (r->options.overlapped) measure_step(r, now - r->clock_ns, result->wait_ns - r->wait_start_ns);
     r->interval_ns += now - r->clock_ns;
     r->wait_ns += result->wait_ns - r->wait_start_ns;
     r->span.steps++;

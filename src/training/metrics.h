@@ -20,13 +20,14 @@ struct cr_report_options {
     bool        tensorboard; /* also write a TensorBoard event file there: train/..., val/..., prune/... */
     int         labels;      /* data.multi_label: the number of classes; else 0 */
     int64_t     first_step;  /* on resume the first update of this process; else 0 */
+    bool        overlapped;  /* the device computes a step while the host waits for the images of the next one */
 };
 struct cr_step_result { /* sums over the micro-batches of one step */
     double  loss_sum, valid, correct1, correct5;
     double  lr, grad_norm; /* NaN when the update was skipped */
     double  loss_scale;    /* fp16: loss scale; else 0 */
     int64_t skipped;       /* fp16: updates skipped since the run began */
-    int64_t wait_ns;       /* time that training waited for the loader since the run began */
+    int64_t wait_ns;       /* time that the host waited for the loader since the run began */
 };
 
 /* Opens the log files; the caller frees *out with cr_report_close. CR_ERR_IO. */
@@ -36,8 +37,8 @@ void              cr_report_close(struct cr_report *report);
 void cr_report_resume_clock(struct cr_report *report, int64_t wait_ns);
 /* Reports the completed update `step`, counted from 1. */
 void cr_report_step(struct cr_report *report, int64_t step, const struct cr_step_result *result);
-/* Steps, time and time spent waiting for the loader since the last span was taken, without evaluation and saving. Takes
- * none, and returns 0, before it is `least_ns` long. */
+/* Steps, time, and the part of it in which the device waited for the loader, since the last span was taken, without
+ * evaluation and saving. Takes none, and returns 0, before it is `least_ns` long. */
 struct cr_report_span {
     int64_t steps, ns, wait_ns;
 };

@@ -361,7 +361,8 @@ cr_status cr_train(const struct cr_config *config, const struct cr_train_options
                                         .tensorboard     = run.config->train.tensorboard,
                                         .progress        = options->brief && !quiet,
                                         .labels          = run.config->data.multi_label ? run.session.model.classes : 0,
-                                        .first_step      = run.from ? run.at.step + 1 : 0};
+                                        .first_step      = run.from ? run.at.step + 1 : 0,
+                                        .overlapped      = run.session.device->backend->async != NULL};
     if (cr_run_reports(&run)) CR_TRY_OUT(cr_report_open(&o, &report));
     cr_run_log_start(&run, report);
     CR_TRY_OUT(cr_run_report_sparsity(&run, report));

@@ -5,6 +5,7 @@
 #include "tests/harness/test.h"
 #include "training/metrics.h"
 
+#include <stdlib.h>
 #include <unistd.h>
 
 enum { STEPS = 40, LOG_EVERY = 20 };
@@ -120,4 +121,52 @@ static void lines_are_json(void) {
     cr_fs_remove_tree(dir);
 }
 
-TESTS(CASE(lines_are_json), CASE(steps_are_logged_and_time_adds_lines), CASE(quiet_leaves_results))
+/* A device computes each step in 20 ms. From step WAITS_FROM on, the host waits 98 ms for the images of each next step,
+ * and 20 of these the device computes. Returns data_wait of the last log line. */
+enum { WAITS_FROM = 9, WAITING_STEPS = 10 };
+static double wait_of(bool overlapped, struct cr_report_span *span) {
+    char                           dir[] = "/tmp/cresnet-metrics-XXXXXX", log[64], *text = NULL;
+    struct cr_report              *report;
+    struct cr_step_result          result  = {.loss_sum = 2, .valid = 4, .lr = 0.1};
+    const struct cr_report_options options = {.run_dir         = dir,
+                                              .total_steps     = WAITS_FROM + WAITING_STEPS,
+                                              .steps_per_epoch = 10,
+                                              .epochs          = 2,
+                                              .log_every       = WAITS_FROM,
+                                              .images_per_step = 4,
+                                              .progress_s      = 1000,
+                                              .overlapped      = overlapped};
+    CHECK(mkdtemp(dir) != NULL);
+    snprintf(log, sizeof log, "%s/log.jsonl", dir);
+    CHECK_STATUS(cr_report_open(&options, &report), CR_OK);
+    cr_report_resume_clock(report, 0);
+    for (int step = 1; step <= WAITS_FROM + WAITING_STEPS; step++) {
+        usleep(step == 1 ? 60000 : step < WAITS_FROM ? 20000 : 100000); /* the first one prepares */
+        cr_report_step(report, step, &result);
+        if (step >= WAITS_FROM) result.wait_ns += 98000000; /* in the time until this report */
+        if (step == WAITS_FROM) *span = cr_report_take_span(report, 0);
+    }
+    *span = cr_report_take_span(report, 0);
+    cr_report_close(report);
+    CHECK_STATUS(cr_file_read(log, 1 << 20, &text, NULL), CR_OK);
+    double      wait = 0;
+    const char *at   = text;
+    while ((at = strstr(at, "\"data_wait\":"))) wait = strtod(at += strlen("\"data_wait\":"), NULL);
+    cr_free(text);
+    cr_fs_remove_tree(dir);
+    return wait;
+}
+
+static void a_wait_of_the_host_is_no_wait_of_a_device_that_computes(void) {
+    struct cr_report_span span;
+    double                wait = wait_of(false, &span);
+    CHECK(wait > 0.85 && wait <= 1);
+    wait = wait_of(true, &span);
+    CHECK(wait > 0.6 && wait < 0.85); /* 0.8; sleeps take longer on a machine with other work */
+    CHECK_INT(span.steps, WAITING_STEPS);
+    const double fraction = (double)span.wait_ns / (double)span.ns;
+    CHECK(fraction > 0.6 && fraction < 0.85);
+}
+
+TESTS(CASE(a_wait_of_the_host_is_no_wait_of_a_device_that_computes), CASE(lines_are_json),
+      CASE(steps_are_logged_and_time_adds_lines), CASE(quiet_leaves_results))
