@@ -71,11 +71,8 @@ size_t cr_ref_workspace(const struct cr_device *device, const struct cr_program 
  * non-finite flag, the loss scale. `good`: the parameters were updated. */
 void cr_cpu_count_update(double *state, bool good, const struct cr_sgd_attr *attr);
 
-/* Returns whether cpu.conv, cpu.conv_dgrad and cpu.conv_wgrad come before other kernels: before oneDNN's on AVX2, where
- * they are faster (on AVX-512 they have not been compared), and before cpu.conv3 without AVX-512. */
-bool cr_cpu_conv_is_first(void);
-/* Returns whether cpu.conv3 is the fastest kernel for this convolution (or gradient) on this machine. The oneDNN
- * kernels then reject the op. */
+/* Returns whether cpu.conv3 is the fastest kernel for this convolution (or gradient) on this machine, apart from bias, add
+ * and ReLU, which it does not implement. */
 bool cr_cpu_conv3_is_best(const struct cr_program *program, const struct cr_op *op);
 
 /* ---- threads and vectors ---- */

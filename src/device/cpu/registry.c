@@ -13,29 +13,28 @@ const struct cr_kernel cr_cpu_ref_kernels[] = {
 static const struct cr_kernel shm_kernels[] = {
     {CR_KERNEL("shm.all_reduce", all_reduce, CR_MATH_EXACT), .dtypes = CR_TYPES_F32, .launch = cr_ref_all_reduce}, {0}};
 
-/* No op has two of these kernels, so their order does not matter. */
-static const struct cr_kernel *const tuned[] = {
-    cr_cpu_bn_kernels,    cr_cpu_bn_apply_kernels,    cr_cpu_pointwise_kernels,  cr_cpu_drop_kernels,
-    cr_cpu_pool_kernels,  cr_cpu_optim_kernels,       cr_cpu_muon_kernels,       cr_cpu_dense_kernels,
-    cr_cpu_conv3_kernels, cr_cpu_conv3_wgrad_kernels, cr_cpu_sparse_kernels,     cr_cpu_sparse_grad_kernels,
-    cr_cpu_quant_kernels, cr_cpu_qconv_kernels,       cr_cpu_fake_quant_kernels, shm_kernels};
+/* Convolutions, best first. */
+static const struct cr_kernel *const convolutions[] = {cr_cpu_conv3_kernels, cr_cpu_conv3_wgrad_kernels,
+                                                       cr_cpu_conv_kernels, cr_cpu_conv_wgrad_kernels};
 
-static void add_convolutions(struct cr_kernel_list *list) {
-    cr_kernel_list_add(list, cr_cpu_conv_kernels);
-    cr_kernel_list_add(list, cr_cpu_conv_wgrad_kernels);
-}
+/* No op has two of these kernels, so their order does not matter. */
+static const struct cr_kernel *const tuned[] = {cr_cpu_bn_kernels,         cr_cpu_bn_apply_kernels,
+                                                cr_cpu_pointwise_kernels,  cr_cpu_drop_kernels,
+                                                cr_cpu_pool_kernels,       cr_cpu_optim_kernels,
+                                                cr_cpu_muon_kernels,       cr_cpu_dense_kernels,
+                                                cr_cpu_sparse_kernels,     cr_cpu_sparse_grad_kernels,
+                                                cr_cpu_quant_kernels,      cr_cpu_qconv_kernels,
+                                                cr_cpu_fake_quant_kernels, shm_kernels};
 
 void cr_cpu_collect_kernels(struct cpu_device *device) {
-    struct cr_kernel_list *list  = &device->kernels;
-    const bool             first = cr_cpu_conv_is_first();
+    struct cr_kernel_list *list = &device->kernels;
     if (!device->base.options.ref_only) {
-        if (first) add_convolutions(list);
+        for (size_t t = 0; t < CR_COUNT(convolutions); t++) cr_kernel_list_add(list, convolutions[t]);
 #ifdef CR_WITH_ONEDNN
         cr_kernel_list_add(list, cr_cpu_dnnl_kernels);
         if (cr_cpu_dnnl_has_exact_int8()) cr_kernel_list_add(list, cr_cpu_dnnl_int8_kernels);
 #endif
         for (size_t t = 0; t < CR_COUNT(tuned); t++) cr_kernel_list_add(list, tuned[t]);
-        if (!first) add_convolutions(list);
     }
     cr_kernel_list_add(list, cr_cpu_ref_kernels);
 }

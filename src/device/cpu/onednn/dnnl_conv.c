@@ -67,8 +67,7 @@ static bool has_data_race(const struct cr_op *op, const struct operands *o) {
 static bool conv_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     (void)device;
     struct operands o = operands_of(p, op);
-    return !op->attr.conv.relu && !has_data_race(op, &o) &&
-           (plain_kind(op) != op->kind || !cr_cpu_conv3_is_best(p, op));
+    return !op->attr.conv.relu && !has_data_race(op, &o);
 }
 
 struct descriptors {

@@ -10,42 +10,32 @@
 
 /* ---- supported shapes ---- */
 
-/* A sum has 9*C terms; a longer sum would have to be split for accuracy. */
-static bool is_supported(int64_t channels) {
-    return channels == 16 || channels == 32 || channels == 64;
+/* Other instruction sets have too few registers for a tile. With 64 channels cpu.conv is faster, by Winograd's algorithm;
+ * the filter gradient has none. A sum has 9*C terms; a longer sum would have to be split for accuracy. */
+static bool is_supported(const struct cr_op *op, int64_t channels) {
+    return channels == 16 || channels == 32 || (channels == 64 && op->kind == CR_OP_conv_wgrad);
 }
 
 static bool fits(const struct cr_program *p, const struct cr_op *op, int image, int filter, int64_t outputs) {
     const struct cr_tensor *x = &p->tensor[image], *w = &p->tensor[filter];
-    const int64_t           C = w->dim[3], K = w->dim[0], W = x->dim[2];
-    return !op->attr.conv.relu && w->dim[1] == TAPS && w->dim[2] == TAPS && op->attr.conv.stride == 1 &&
-           op->attr.conv.pad == 1 && is_supported(C) && is_supported(K) &&
-           W % (outputs % (2 * LANES) ? WIDE : NARROW) == 0;
-}
-
-static bool conv3_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    (void)device;
-    const int w = op->in[CR_IN_conv_w];
-    return fits(p, op, op->in[CR_IN_conv_x], w, p->tensor[w].dim[0]);
-}
-static bool conv3_dgrad_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    (void)device;
-    const int w = op->in[CR_IN_conv_dgrad_w];
-    return fits(p, op, op->in[CR_IN_conv_dgrad_dy], w, p->tensor[w].dim[3]);
-}
-bool cr_cpu_conv3_wgrad_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    (void)device;
-    const int w = op->out[CR_OUT_conv_wgrad_dw];
-    return fits(p, op, op->in[CR_IN_conv_wgrad_x], w, p->tensor[w].dim[0]);
+    return cr_cpu_level() == CR_CPU_AVX512 && w->dim[1] == TAPS && w->dim[2] == TAPS && op->attr.conv.stride == 1 &&
+           op->attr.conv.pad == 1 && is_supported(op, w->dim[3]) && is_supported(op, w->dim[0]) &&
+           x->dim[2] % (outputs % (2 * LANES) ? WIDE : NARROW) == 0;
 }
 
 bool cr_cpu_conv3_is_best(const struct cr_program *p, const struct cr_op *op) {
-    if (cr_cpu_level() < CR_CPU_AVX512) return false; /* other instruction sets have too few registers for a tile */
-    if (op->kind == CR_OP_conv) return conv3_accepts(NULL, p, op);
-    if (op->kind == CR_OP_conv_dgrad) return conv3_dgrad_accepts(NULL, p, op);
-    /* The filter gradient is fastest with one vector of filters only, because more passes read the image more often. */
-    return cr_cpu_conv3_wgrad_accepts(NULL, p, op) &&
-           cr_tensor_elems(&p->tensor[op->out[CR_OUT_conv_wgrad_dw]]) == 9 * LANES * LANES;
+    const int w = op->kind == CR_OP_conv         ? op->in[CR_IN_conv_w]
+                  : op->kind == CR_OP_conv_dgrad ? op->in[CR_IN_conv_dgrad_w]
+                                                 : op->out[CR_OUT_conv_wgrad_dw];
+    const int x = op->in[op->kind == CR_OP_conv         ? CR_IN_conv_x
+                         : op->kind == CR_OP_conv_dgrad ? CR_IN_conv_dgrad_dy
+                                                        : CR_IN_conv_wgrad_x];
+    return fits(p, op, x, w, p->tensor[w].dim[op->kind == CR_OP_conv_dgrad ? 3 : 0]);
+}
+
+bool cr_cpu_conv3_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    (void)device;
+    return !op->attr.conv.relu && cr_cpu_conv3_is_best(p, op);
 }
 
 /* ---- packing the filter in the order in which a tile reads it: packed[block][r][c][s][filter in block] ---- */
@@ -195,7 +185,7 @@ static cr_status conv3_dgrad_launch(struct cr_device *device, const struct cr_ca
 
 #define CONV3_KERNEL(name, kind)                                                                                       \
     {                                                                                                                  \
-        CR_KERNEL("cpu." #name, kind, CR_MATH_F32), .dtypes = CR_TYPES_F32, .accepts = name##_accepts,                 \
+        CR_KERNEL("cpu." #name, kind, CR_MATH_F32), .dtypes = CR_TYPES_F32, .accepts = cr_cpu_conv3_accepts,           \
                                                     .workspace = packed_bytes, .launch = name##_launch                 \
     }
 const struct cr_kernel cr_cpu_conv3_kernels[] = {CONV3_KERNEL(conv3, conv), CONV3_KERNEL(conv3_dgrad, conv_dgrad), {0}};

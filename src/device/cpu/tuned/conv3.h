@@ -17,7 +17,6 @@ enum {
     AHEAD  = 3   /* prefetch distance in image rows */
 };
 
-bool cr_cpu_conv3_wgrad_accepts(const struct cr_device *device, const struct cr_program *program,
-                                const struct cr_op *op);
+bool cr_cpu_conv3_accepts(const struct cr_device *device, const struct cr_program *program, const struct cr_op *op);
 
 #endif

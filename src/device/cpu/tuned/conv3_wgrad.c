@@ -123,6 +123,6 @@ static cr_status conv3_wgrad_launch(struct cr_device *device, const struct cr_ca
 }
 
 const struct cr_kernel cr_cpu_conv3_wgrad_kernels[] = {{CR_KERNEL("cpu.conv3_wgrad", conv_wgrad, CR_MATH_F32),
-                                                        .dtypes = CR_TYPES_F32, .accepts = cr_cpu_conv3_wgrad_accepts,
+                                                        .dtypes = CR_TYPES_F32, .accepts = cr_cpu_conv3_accepts,
                                                         .workspace = sums_bytes, .launch = conv3_wgrad_launch},
                                                        {0}};

@@ -6,31 +6,15 @@ static size_t rounded(int64_t floats) {
     return ((size_t)floats * sizeof(float) + CR_CPU_ALIGN - 1) / CR_CPU_ALIGN * CR_CPU_ALIGN;
 }
 
-bool cr_cpu_conv_is_first(void) {
-#ifdef CR_WITH_ONEDNN
-    return cr_cpu_level() == CR_CPU_AVX2;
-#else
-    return cr_cpu_level() != CR_CPU_AVX512; /* cpu.conv3 is faster there */
-#endif
-}
-
-/* oneDNN accepts no bias, add and ReLU. Where it comes first, it would lose its ops to this kernel with them. */
-static bool leaves_epilogues(void) {
-#ifdef CR_WITH_ONEDNN
-    return !cr_cpu_conv_is_first();
-#else
-    return false;
-#endif
-}
-
 static bool has_epilogue(const struct cr_op *op) {
     if (op->kind == CR_OP_conv_dgrad) return op->in[CR_IN_conv_dgrad_add] >= 0;
     return op->attr.conv.relu || op->in[CR_IN_conv_bias] >= 0 || op->in[CR_IN_conv_add] >= 0;
 }
 
+/* cpu.conv3 accepts no bias, add and ReLU. Where it is faster, it would lose its ops to this kernel with them. */
 static bool accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    (void)device, (void)p;
-    return op->attr.conv.stride <= 2 && !(leaves_epilogues() && has_epilogue(op));
+    (void)device;
+    return op->attr.conv.stride <= 2 && !(has_epilogue(op) && cr_cpu_conv3_is_best(p, op));
 }
 
 /* Whether the program computes the filter once for many batches. */

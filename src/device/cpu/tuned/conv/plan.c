@@ -91,15 +91,20 @@ struct cr_conv_plan cr_conv_plan_of(const struct cr_program *p, const struct cr_
 
 /* ---- filters ---- */
 
-/* One tap of a panel. The inner loop follows the filter of the program, which does not fit into a cache. */
-static void pack_tap(const struct cr_conv_plan *plan, const float *w, int64_t outputs, int64_t panel, float *to) {
-    const int64_t C = plan->channels;
-    if (outputs < panel) memset(to, 0, (size_t)(C * panel) * sizeof *to);
+/* The filter of the program is read a line of the cache at a time; the places of 16 channels in the packed filter stay in
+ * the first cache. */
+void cr_conv_pack_tap(const struct cr_conv_plan *plan, const float *w, int64_t outputs, int64_t channels, int64_t panel,
+                      float *to) {
+    enum { LINE = 16 };
+    if (outputs < panel) memset(to, 0, (size_t)(channels * panel) * sizeof *to);
     if (plan->by_output == 1)
-        for (int64_t c = 0; c < C; c++) memcpy(to + c * panel, w + c * plan->by_channel, (size_t)outputs * sizeof *to);
+        for (int64_t c = 0; c < channels; c++)
+            memcpy(to + c * panel, w + c * plan->by_channel, (size_t)outputs * sizeof *to);
     else
-        for (int64_t o = 0; o < outputs; o++)
-            for (int64_t c = 0; c < C; c++) to[c * panel + o] = w[o * plan->by_output + c];
+        for (int64_t first = 0; first < channels; first += LINE)
+            for (int64_t o = 0; o < outputs; o++)
+                for (int64_t c = first; c < CR_MIN(first + LINE, channels); c++)
+                    to[c * panel + o] = w[o * plan->by_output + c];
 }
 
 void cr_conv_pack(const struct cr_conv_plan *plan, const float *w, float *packed, int threads) {
@@ -115,8 +120,9 @@ void cr_conv_pack(const struct cr_conv_plan *plan, const float *w, float *packed
         for (int64_t i = 0; i < panels * taps; i++) {
             const int64_t first = i / taps * panel, r = v->tap_row + i % taps / v->width * v->by;
             const int64_t s = v->tap_column + i % taps % v->width * v->by;
-            pack_tap(plan, w + first * plan->by_output + r * plan->by_row + s * plan->by_tap,
-                     CR_MIN(panel, plan->outputs - first), panel, packed + v->packed + i * plan->channels * panel);
+            cr_conv_pack_tap(plan, w + first * plan->by_output + r * plan->by_row + s * plan->by_tap,
+                             CR_MIN(panel, plan->outputs - first), plan->channels, panel,
+                             packed + v->packed + i * plan->channels * panel);
         }
     }
 }

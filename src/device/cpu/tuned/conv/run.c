@@ -6,7 +6,7 @@
 #include <string.h>
 
 enum {
-    CHUNK_FLOATS     = 384,      /* of a window: the filters of a chunk of a panel stay in the first cache */
+    CHUNK_FILTERS    = 6 << 10,  /* floats of the filters of a chunk of a panel: they stay in the first cache */
     STRIP_FLOATS     = 48 << 10, /* of the input: a strip stays in the second cache */
     STRIP_PIXELS     = 256,      /* of the output, in strips of whole images; larger strips are not faster */
     FILTER_FLOATS    = 48 << 10, /* of all panels: they stay in the second cache */
@@ -117,10 +117,11 @@ struct chunk {
 };
 
 /* Chunks are about equally long. A window without rows has one empty chunk. */
-static struct chunks chunks_of(const struct cr_conv_window *v, int64_t channels) {
+static struct chunks chunks_of(const struct cr_conv_window *v, int64_t channels, int64_t panel) {
     struct chunks c    = {.height = v->height, .width = v->width * channels};
-    const int64_t most = CR_MAX(CHUNK_FLOATS / CR_MAX(c.width, 1), 1), groups = CR_MAX((c.height + most - 1) / most, 1);
-    c.parts = CR_MAX((c.width + CHUNK_FLOATS - 1) / CHUNK_FLOATS, 1);
+    const int64_t fit  = CHUNK_FILTERS / panel;
+    const int64_t most = CR_MAX(fit / CR_MAX(c.width, 1), 1), groups = CR_MAX((c.height + most - 1) / most, 1);
+    c.parts = CR_MAX((c.width + fit - 1) / fit, 1);
     c.len   = (c.width + c.parts - 1) / c.parts;
     c.rows  = (c.height + groups - 1) / groups;
     c.count = groups * c.parts;
@@ -301,7 +302,7 @@ static void run_strip(struct task *t, int64_t i, float *scratch) {
     const struct strip           strip = strip_at(t->strips, i, t->io->x, scratch);
     t->strip                           = &strip;
     t->pixels                          = strip.images * strip.rows * v->columns;
-    t->chunks                          = chunks_of(v, t->strips->plan->channels);
+    t->chunks                          = chunks_of(v, t->strips->plan->channels, t->size.panel);
     run_panels(t);
 }
 

@@ -1,12 +1,12 @@
 /* device/cpu/tuned/conv/wgrad.c: the kernel cpu.conv_wgrad: dw[k][r][s][c] = sum over pixels of dy[k] * x[r][s][c].
  *
- * The sums of a tile stay in registers: two vectors of floats of a window's row for 6 or 4 channels of dy. A tile runs
- * over all pixels of a strip. Strips of x are copied with zeros as padding; the pixels of the copy lie so that the same
- * channels of different pixels are in different sets of the cache. dy is copied in the order in which tiles read it:
- * [group of channels][pixel][channel of the group].
+ * The sums of a tile stay in registers: one to three vectors of a row of the window for some channels of dy, as many as
+ * the level has registers for. A tile runs over all pixels of a strip. Strips of x are copied with zeros as padding; the
+ * pixels of the copy lie so that the same channels of different pixels are in different sets of the cache. dy is copied
+ * in the order in which tiles read it: [group of channels][pixel][channel of the group].
  *
  * Each thread sums small filters over its own strips, and these sums are added at the end. Of larger filters, threads
- * divide the channels of dy. */
+ * divide the channels of x or of dy, whichever are more, because each copies all of the other. */
 #include "device/cpu/simd.h"
 #include "device/cpu/tuned/conv/window.h"
 
@@ -17,15 +17,18 @@
 #pragma GCC optimize("fp-contract=fast")
 #endif
 
+typedef float f32x4 __attribute__((vector_size(16), aligned(4), may_alias));
 typedef float f32x8 __attribute__((vector_size(32), aligned(4), may_alias));
+typedef float f32x16 __attribute__((vector_size(64), aligned(4), may_alias));
 
 enum {
-    WIDE           = 6,
-    NARROW         = 4,        /* channels of dy in a group */
-    LINE           = 16,       /* floats that a tile reads of a row */
-    PIXELS         = 256,      /* of a strip, about: a line of each of them is in the first cache */
+    GROUP_MAX      = 8,        /* channels of dy in a group */
+    VECTORS_MAX    = 3,        /* of a line: what a tile reads of a row */
+    LINE_MAX       = 48,       /* floats of a line */
+    PITCH          = 16,       /* floats between pixels whose channels would fall into the same sets of the cache */
+    PIXELS         = 128,      /* of a strip, about: a line of each of them is in the first cache */
     DY_FLOATS      = 64 << 10, /* of a block of dy: it stays in the second cache */
-    PRIVATE_FLOATS = 512 << 10 /* of all threads' sums */
+    PRIVATE_FLOATS = 64 << 10  /* of a thread's own sums */
 };
 
 /* ---- tiles ---- */
@@ -34,83 +37,105 @@ struct tile {
     int64_t      images, rows, columns;       /* of the strip */
     int64_t      by_image, by_row, by_column; /* in floats of x */
     const float *x, *dy;
-    float       *dw[WIDE]; /* [LINE] each */
+    float       *dw[GROUP_MAX]; /* a line each */
 };
+typedef void tile_function(const struct tile *t);
 
-#define TILE(name, attribute, channels)                                                                                \
+#define UNROLL _Pragma("GCC unroll 16")
+#define TILE(name, attribute, vector, channels, vectors)                                                               \
     attribute static void name(const struct tile *t) {                                                                 \
+        enum { LANES = sizeof(vector) / sizeof(float) };                                                               \
         const float *dy = t->dy;                                                                                       \
-        f32x8        sum[channels][2];                                                                                 \
-        _Pragma("GCC unroll 8") for (int k = 0; k < channels; k++) sum[k][0] = sum[k][1] = (f32x8){0};                 \
-        for (int64_t i = 0; i < t->images * t->rows; i++) {                                                            \
-            const float *x = t->x + i / t->rows * t->by_image + i % t->rows * t->by_row;                               \
-            for (int64_t q = 0; q < t->columns; q++, x += t->by_column, dy += channels) {                              \
-                const f32x8 a = *(const f32x8 *)x, b = *(const f32x8 *)(x + LINE / 2);                                 \
-                _Pragma("GCC unroll 8") for (int k = 0; k < channels; k++) {                                           \
-                    sum[k][0] += dy[k] * a;                                                                            \
-                    sum[k][1] += dy[k] * b;                                                                            \
+        vector       sum[channels][vectors];                                                                           \
+        UNROLL for (int k = 0; k < channels; k++) UNROLL for (int v = 0; v < vectors; v++) sum[k][v] = (vector){0};    \
+        for (int64_t n = 0; n < t->images; n++)                                                                        \
+            for (int64_t h = 0; h < t->rows; h++) {                                                                    \
+                const float *x = t->x + n * t->by_image + h * t->by_row;                                               \
+                for (int64_t q = 0; q < t->columns; q++, x += t->by_column, dy += channels) {                          \
+                    vector line[vectors];                                                                              \
+                    UNROLL for (int v = 0; v < vectors; v++) line[v] = *(const vector *)(x + v * LANES);               \
+                    UNROLL for (int k = 0; k < channels; k++) UNROLL for (int v = 0; v < vectors; v++) sum[k][v] +=    \
+                        dy[k] * line[v];                                                                               \
                 }                                                                                                      \
             }                                                                                                          \
-        }                                                                                                              \
-        _Pragma("GCC unroll 8") for (int k = 0; k < channels; k++) {                                                   \
-            *(f32x8 *)t->dw[k] += sum[k][0];                                                                           \
-            *(f32x8 *)(t->dw[k] + LINE / 2) += sum[k][1];                                                              \
-        }                                                                                                              \
+        UNROLL for (int k = 0; k < channels; k++) UNROLL for (int v = 0; v < vectors; v++) *                           \
+            (vector *)(t->dw[k] + v * LANES) += sum[k][v];                                                             \
     }
-TILE(wide_baseline, , 6)
-TILE(narrow_baseline, , 4)
+#define TILES(level, attribute, vector, channels)                                                                      \
+    TILE(tile1_##level, attribute, vector, channels, 1)                                                                \
+    TILE(tile2_##level, attribute, vector, channels, 2)                                                                \
+    TILE(tile3_##level, attribute, vector, channels, 3)                                                                \
+    static tile_function *const tiles_##level[VECTORS_MAX] = {tile1_##level, tile2_##level, tile3_##level};
+TILES(baseline, , f32x4, 4)
 #if defined(__x86_64__)
-TILE(wide_avx2, __attribute__((target("avx2,fma"))), 6)
-TILE(narrow_avx2, __attribute__((target("avx2,fma"))), 4)
+TILES(avx2, __attribute__((target("avx2,fma"))), f32x8, 4)
+TILES(avx512, __attribute__((target("avx512f"))), f32x16, 8)
 #endif
 
-static void run_tile(const struct tile *t, int64_t channels) {
+/* The tiles of the level in use. */
+struct tiles {
+    int                   lanes, group;
+    tile_function *const *run; /* [vectors - 1] */
+};
+
+static struct tiles tiles_of_level(void) {
 #if defined(__x86_64__)
-    if (cr_cpu_level() >= CR_CPU_AVX2) {
-        if (channels == WIDE)
-            wide_avx2(t);
-        else
-            narrow_avx2(t);
-        return;
-    }
+    if (cr_cpu_level() == CR_CPU_AVX512) return (struct tiles){16, 8, tiles_avx512};
+    if (cr_cpu_level() == CR_CPU_AVX2) return (struct tiles){8, 4, tiles_avx2};
 #endif
-    if (channels == WIDE)
-        wide_baseline(t);
-    else
-        narrow_baseline(t);
+    return (struct tiles){4, 4, tiles_baseline};
 }
 
 /* ---- the plan ---- */
 
+/* How threads divide the work. */
+enum share { BY_STRIPS, BY_X, BY_DY };
+
 struct plan {
-    int64_t N, H, W, C, K, R, S, P, Q, stride, pad;
-    int64_t pitch, width;         /* of the copy of x: floats of a pixel, pixels of a row */
-    int64_t images, parts, count; /* strips: whole images, or parts of the rows of one */
-    int64_t block;                /* channels of dy that are copied at once */
-    bool    shared;               /* threads divide the channels of dy */
+    int64_t      N, H, W, C, K, R, S, P, Q, pad; /* C, K: of this thread */
+    int64_t      x_channels, dy_channels;        /* of all threads */
+    int64_t      skip, stride;                   /* between pixels of x that are copied; between windows in the copy */
+    int64_t      pitch, width;                   /* of the copy of x: floats of a pixel, pixels of a row */
+    int64_t      images, parts, count;           /* strips: whole images, or parts of the rows of one */
+    int64_t      block;                          /* channels of dy that are copied at once */
+    enum share   share;
+    struct tiles tiles;
 };
 
 static int64_t rows_of(const struct plan *v) {
     return (v->P + v->parts - 1) / v->parts;
 }
 
+/* The part of the channels of a thread. */
+static void set_channels(struct plan *v, int64_t C, int64_t K) {
+    v->C     = C;
+    v->K     = K;
+    v->pitch = C % (4 * PITCH) ? C : C + PITCH;
+    v->block = DY_FLOATS / (v->images * rows_of(v) * v->Q) / GROUP_MAX * GROUP_MAX;
+    v->block = CR_MIN(CR_MAX(v->block, GROUP_MAX), K);
+}
+
 static struct plan plan_of(const struct cr_program *p, const struct cr_op *op, int threads) {
     const struct cr_tensor *x = &p->tensor[op->in[CR_IN_conv_wgrad_x]], *y = &p->tensor[op->in[CR_IN_conv_wgrad_dy]];
     const struct cr_tensor *w = &p->tensor[op->out[CR_OUT_conv_wgrad_dw]];
-    struct plan v = {.N = x->dim[0], .H = x->dim[1], .W = x->dim[2], .C = x->dim[3], .K = w->dim[0], .R = w->dim[1]};
-    v.S           = w->dim[2];
-    v.P           = y->dim[1];
-    v.Q           = y->dim[2];
-    v.stride      = op->attr.conv.stride;
-    v.pad         = op->attr.conv.pad;
-    v.pitch       = v.C % (4 * LINE) ? v.C : v.C + LINE;
-    v.width       = (v.Q - 1) * v.stride + v.S;
-    v.parts       = CR_MAX((v.P * v.Q + PIXELS) / (2 * PIXELS), 1);
-    v.parts       = CR_MIN(v.parts, v.P);
-    v.images      = v.parts > 1 ? 1 : CR_MAX(CR_MIN(PIXELS / (v.P * v.Q), v.N), 1);
-    v.count       = (v.N + v.images - 1) / v.images * v.parts;
-    v.block       = CR_MAX(DY_FLOATS / (v.images * rows_of(&v) * v.Q) / (2 * WIDE) * (2 * WIDE), (int64_t)2 * WIDE);
-    v.shared      = v.K * v.R * v.S * v.C * threads > PRIVATE_FLOATS && v.K >= (int64_t)WIDE * threads;
+    struct plan             v = {.N = x->dim[0], .H = x->dim[1], .W = x->dim[2], .R = w->dim[1], .S = w->dim[2]};
+    v.P                       = y->dim[1];
+    v.Q                       = y->dim[2];
+    v.x_channels              = x->dim[3];
+    v.dy_channels             = w->dim[0];
+    v.skip                    = v.R == 1 && v.S == 1 ? op->attr.conv.stride : 1;
+    v.stride                  = op->attr.conv.stride / v.skip;
+    v.pad                     = op->attr.conv.pad;
+    v.tiles                   = tiles_of_level();
+    v.width                   = (v.Q - 1) * v.stride + v.S;
+    v.parts                   = CR_MIN(CR_MAX((v.P * v.Q + PIXELS) / (2 * PIXELS), 1), v.P);
+    v.images                  = v.parts > 1 ? 1 : CR_MAX(CR_MIN(PIXELS / (v.P * v.Q), v.N), 1);
+    v.count                   = (v.N + v.images - 1) / v.images * v.parts;
+    if (threads > 1 && cr_tensor_elems(w) <= PRIVATE_FLOATS)
+        v.share = BY_STRIPS;
+    else
+        v.share = v.x_channels >= CR_MAX(v.dy_channels, LINE_MAX * (int64_t)threads) ? BY_X : BY_DY;
+    set_channels(&v, v.x_channels, v.dy_channels);
     return v;
 }
 
@@ -119,13 +144,20 @@ static int64_t rounded_up(int64_t value, int64_t unit) {
 }
 /* The last line of a row may read beyond the copy. */
 static int64_t x_floats(const struct plan *v) {
-    return rounded_up(v->images * ((rows_of(v) - 1) * v->stride + v->R) * v->width * v->pitch + LINE, LINE);
+    return rounded_up(v->images * ((rows_of(v) - 1) * v->stride + v->R) * v->width * v->pitch + LINE_MAX, PITCH);
 }
+/* Floats from one group of channels to the next in the copy of dy of a strip. Groups of equal channels would lie in the
+ * same sets of the cache. */
+static int64_t group_floats(const struct plan *v, int64_t pixels) {
+    return pixels * v->tiles.group + PITCH;
+}
+
 static int64_t dy_floats(const struct plan *v) {
-    return rounded_up(v->images * rows_of(v) * v->Q * (CR_MIN(v->block, v->K) + NARROW), LINE);
+    const int64_t groups = (CR_MIN(v->block, v->K) + v->tiles.group - 1) / v->tiles.group;
+    return rounded_up(groups * group_floats(v, v->images * rows_of(v) * v->Q), PITCH);
 }
 static int64_t dw_floats(const struct plan *v) {
-    return v->shared ? 0 : rounded_up(v->K * v->R * v->S * v->C, LINE);
+    return v->share == BY_STRIPS ? rounded_up(v->K * v->R * v->S * v->C, PITCH) : 0;
 }
 static int64_t thread_floats(const struct plan *v) {
     return x_floats(v) + dy_floats(v) + dw_floats(v);
@@ -147,104 +179,132 @@ static struct strip strip_at(const struct plan *v, int64_t i) {
 }
 
 static void copy_row(const struct plan *v, const float *x, float *to) {
-    const int64_t left = CR_MIN(v->pad, v->width), inside = CR_MIN(v->W, v->width - left);
+    const int64_t left   = CR_MIN(v->pad, v->width);
+    const int64_t inside = CR_MIN((v->W + v->skip - 1) / v->skip, v->width - left);
     memset(to, 0, (size_t)(left * v->pitch) * sizeof *to);
     to += left * v->pitch;
-    if (v->pitch == v->C)
+    if (v->pitch == v->x_channels && v->skip == 1)
         memcpy(to, x, (size_t)(inside * v->C) * sizeof *to);
     else
-        for (int64_t q = 0; q < inside; q++) memcpy(to + q * v->pitch, x + q * v->C, (size_t)v->C * sizeof *to);
+        for (int64_t q = 0; q < inside; q++)
+            memcpy(to + q * v->pitch, x + q * v->skip * v->x_channels, (size_t)v->C * sizeof *to);
     memset(to + inside * v->pitch, 0, (size_t)((v->width - left - inside) * v->pitch) * sizeof *to);
 }
 
 static void copy_x(const struct plan *v, const struct strip *s, const float *x, float *to) {
     const int64_t rows = (s->rows - 1) * v->stride + v->R;
     for (int64_t i = 0; i < s->images * rows; i++, to += v->width * v->pitch) {
-        const int64_t row = s->row * v->stride - v->pad + i % rows, image = s->image + i / rows;
+        const int64_t row = (s->row * v->stride + i % rows) * v->skip - v->pad, image = s->image + i / rows;
         if (row < 0 || row >= v->H)
             memset(to, 0, (size_t)(v->width * v->pitch) * sizeof *to);
         else
-            copy_row(v, x + (image * v->H + row) * v->W * v->C, to);
+            copy_row(v, x + (image * v->H + row) * v->W * v->x_channels, to);
     }
 }
 
-/* Channels of the group that begins at `k`, of those before `end`: as few places as possible stay empty. */
-static int64_t group_at(int64_t k, int64_t end) {
-    const int64_t left = end - k;
-    return left == NARROW || left == 2 * NARROW || left < NARROW ? NARROW : WIDE;
-}
-
-/* `size` channels of a row of pixels, of which `count` exist. */
-static inline __attribute__((always_inline)) float *copy_group(const float *dy, int64_t pixels, int64_t K, float *to,
-                                                               int64_t count, const int64_t size) {
-    for (int64_t i = 0; i < pixels; i++, dy += K, to += size) {
-        if (count >= size)
-            memcpy(to, dy, (size_t)size * sizeof *to);
-        else
-            for (int64_t j = 0; j < size; j++) to[j] = j < count ? dy[j] : 0;
+/* Channels first ... end - 1 of `pixels` pixels that are next to each other. */
+static inline __attribute__((always_inline)) void
+copy_groups(const float *dy, int64_t pixels, int64_t K, int64_t channels, float *to, int64_t by, const int64_t group) {
+    for (int64_t i = 0; i < pixels; i++, dy += K, to += group) {
+        float  *at = to;
+        int64_t k  = 0;
+        for (; k + group <= channels; k += group, at += by) memcpy(at, dy + k, (size_t)group * sizeof *at);
+        if (k < channels)
+            for (int64_t j = 0; j < group; j++) at[j] = k + j < channels ? dy[k + j] : 0;
     }
-    return to;
 }
 
 static void copy_dy(const struct plan *v, const struct strip *s, const float *dy, int64_t first, int64_t end,
                     float *to) {
-    const int64_t image = v->P * v->Q * v->K;
-    for (int64_t k = first, size; k < end; k += size) {
-        size = group_at(k, end);
-        for (int64_t n = 0; n < s->images; n++) {
-            const float *from = dy + (s->image + n) * image + s->row * v->Q * v->K + k;
-            to                = size == WIDE ? copy_group(from, s->rows * v->Q, v->K, to, end - k, WIDE)
-                                             : copy_group(from, s->rows * v->Q, v->K, to, end - k, NARROW);
-        }
+    const int64_t K = v->dy_channels, image = v->P * v->Q * K, pixels = s->rows * v->Q,
+                  by = group_floats(v, s->images * pixels);
+    for (int64_t n = 0; n < s->images; n++, to += pixels * v->tiles.group) {
+        const float *from = dy + (s->image + n) * image + s->row * v->Q * K + first;
+        if (v->tiles.group == 8)
+            copy_groups(from, pixels, K, end - first, to, by, 8);
+        else
+            copy_groups(from, pixels, K, end - first, to, by, 4);
     }
 }
 
 /* ---- sums ---- */
 
-/* All tiles of channels first ... end - 1 and one line of a row of the window. dw: the filter's sums. */
-static void run_line(const struct plan *v, struct tile *t, const float *dy, int64_t first, int64_t end, int64_t r,
-                     int64_t i, float *dw) {
-    const int64_t filter = v->R * v->S * v->C, len = v->S * v->C, pixels = t->images * t->rows * t->columns;
-    const bool    whole = i + LINE <= len;
-    float         spare[WIDE][LINE];
-    for (int64_t k = first, size; k < end; k += size) {
-        size = group_at(k, end);
-        memset(spare, 0, sizeof spare);
-        for (int64_t j = 0; j < size; j++)
-            t->dw[j] = whole && k + j < end ? dw + (k + j) * filter + r * len + i : spare[j];
-        t->dy = dy + (k - first) * pixels;
-        run_tile(t, size);
-        for (int64_t j = 0; !whole && j < CR_MIN(size, end - k); j++)
-            for (int64_t n = 0; n < len - i; n++) dw[(k + j) * filter + r * len + i + n] += spare[j][n];
+/* All tiles of channels first ... end - 1 and one line: `vectors` vectors from float `i` of row `r` of the window, of
+ * which `len` floats exist. dw: the filter's sums. */
+static void run_line(const struct plan *v, struct tile *t, const float *dy, int64_t first, int64_t end, float *dw,
+                     int64_t vectors, int64_t len) {
+    const int64_t filter = v->R * v->S * v->x_channels, group = v->tiles.group;
+    const bool    whole = len == vectors * v->tiles.lanes;
+    float         spare[GROUP_MAX][LINE_MAX];
+    t->dy = dy;
+    for (int64_t k = first; k < end; k += group, t->dy += group_floats(v, t->images * t->rows * t->columns)) {
+        const bool direct = whole && k + group <= end;
+        if (!direct) memset(spare, 0, sizeof spare);
+        for (int64_t j = 0; j < group; j++) t->dw[j] = direct ? dw + (k + j) * filter : spare[j];
+        v->tiles.run[vectors - 1](t);
+        for (int64_t j = 0; !direct && j < CR_MIN(group, end - k); j++)
+            for (int64_t n = 0; n < len; n++) dw[(k + j) * filter + n] += spare[j][n];
+    }
+}
+
+/* `floats` floats that are next to each other in the window and in memory, in lines of about equal length. */
+static void run_lines(const struct plan *v, struct tile *t, const float *dy, int64_t first, int64_t end, float *dw,
+                      int64_t floats) {
+    const int64_t lanes = v->tiles.lanes, vectors = (floats + lanes - 1) / lanes;
+    const int     lines = (int)((vectors + VECTORS_MAX - 1) / VECTORS_MAX);
+    const float  *x     = t->x;
+    for (int i = 0; i < lines; i++) {
+        int64_t from, to;
+        cr_run_of(vectors, i, lines, &from, &to);
+        t->x = x + from * lanes;
+        run_line(v, t, dy, first, end, dw + from * lanes, to - from, CR_MIN(floats, to * lanes) - from * lanes);
     }
 }
 
 static void run_strip(const struct plan *v, const struct strip *s, const float *x, const float *dy, int64_t first,
                       int64_t end, float *dw) {
-    const int64_t row = v->width * v->pitch;
-    struct tile   t   = {.images = s->images, .rows = s->rows, .columns = v->Q, .by_row = v->stride * row};
-    t.by_image        = ((s->rows - 1) * v->stride + v->R) * row;
-    t.by_column       = v->stride * v->pitch;
+    const int64_t row = v->width * v->pitch, taps = v->pitch == v->x_channels ? v->S : 1;
+    struct tile   t = {.images = s->images, .rows = s->rows, .columns = v->Q, .by_row = v->stride * row};
+    t.by_image      = ((s->rows - 1) * v->stride + v->R) * row;
+    t.by_column     = v->stride * v->pitch;
     for (int64_t r = 0; r < v->R; r++)
-        for (int64_t i = 0; i < v->S * v->C; i += LINE) {
-            t.x = x + r * row + i / v->C * v->pitch + i % v->C;
-            run_line(v, &t, dy, first, end, r, i, dw);
+        for (int64_t i = 0; i < v->S; i += taps) {
+            t.x = x + r * row + i * v->pitch;
+            run_lines(v, &t, dy, first, end, dw + (r * v->S + i) * v->x_channels, taps * v->C);
         }
 }
 
-/* Strips begin ... end - 1 of channels first ... last - 1. */
-static void run_thread(const struct plan *v, const float *x, const float *dy, int64_t begin, int64_t end, int64_t first,
-                       int64_t last, float *dw, float *scratch) {
+/* Strips begin ... end - 1. */
+static void run_strips(const struct plan *v, const float *x, const float *dy, int64_t begin, int64_t end, float *dw,
+                       float *scratch) {
     float *to = scratch + x_floats(v);
     for (int64_t i = begin; i < end; i++) {
         const struct strip s = strip_at(v, i);
         copy_x(v, &s, x, scratch);
-        for (int64_t k = first; k < last; k += v->block) {
-            const int64_t until = CR_MIN(k + v->block, last);
+        for (int64_t k = 0; k < v->K; k += v->block) {
+            const int64_t until = CR_MIN(k + v->block, v->K);
             copy_dy(v, &s, dy, k, until, to);
             run_strip(v, &s, scratch, to, k, until, dw);
         }
     }
+}
+
+/* The channels of x or dy of a thread; all strips. */
+static void run_channels(struct plan v, const float *x, const float *dy, int thread, int threads, bool accumulate,
+                         float *dw, float *scratch) {
+    const int64_t unit = v.share == BY_X ? PITCH : GROUP_MAX, taps = v.R * v.S, filter = taps * v.x_channels;
+    const int64_t channels = v.share == BY_X ? v.x_channels : v.dy_channels;
+    int64_t       first, end;
+    cr_run_of((channels + unit - 1) / unit, thread, threads, &first, &end);
+    first *= unit;
+    end = CR_MIN(end * unit, channels);
+    if (first >= end) return;
+    set_channels(&v, v.share == BY_X ? end - first : v.C, v.share == BY_X ? v.K : end - first);
+    x += v.share == BY_X ? first : 0;
+    dy += v.share == BY_X ? 0 : first;
+    dw += v.share == BY_X ? first : first * filter;
+    for (int64_t i = 0; !accumulate && i < v.K * taps; i++) memset(dw + i * v.x_channels, 0, (size_t)v.C * sizeof *dw);
+    run_strips(&v, x, dy, 0, v.count, dw, scratch);
 }
 
 static void add_sums(const struct plan *v, const float *scratch, int threads, bool accumulate, float *dw) {
@@ -277,22 +337,19 @@ static cr_status launch(struct cr_device *device, const struct cr_call *call) {
     float            *dw         = call->out[CR_OUT_conv_wgrad_dw]; /* [K,R,S,C] */
     float            *scratch    = call->workspace;
     const bool        accumulate = call->op->attr.conv.accumulate;
-    const int64_t     filter     = v.R * v.S * v.C;
     CR_PARALLEL_FOR(threads)
     for (int t = 0; t < threads; t++) {
         float  *own = scratch + t * thread_floats(&v), *sums = own + x_floats(&v) + dy_floats(&v);
         int64_t begin, end;
-        if (v.shared) {
-            cr_run_of(v.K, t, threads, &begin, &end);
-            if (!accumulate) memset(dw + begin * filter, 0, (size_t)((end - begin) * filter) * sizeof *dw);
-            run_thread(&v, x, dy, 0, v.count, begin, end, dw, own);
-        } else {
-            cr_run_of(v.count, t, threads, &begin, &end);
-            memset(sums, 0, (size_t)(v.K * filter) * sizeof *sums);
-            run_thread(&v, x, dy, begin, end, 0, v.K, sums, own);
+        if (v.share != BY_STRIPS) {
+            run_channels(v, x, dy, t, threads, accumulate, dw, own);
+            continue;
         }
+        cr_run_of(v.count, t, threads, &begin, &end);
+        memset(sums, 0, (size_t)dw_floats(&v) * sizeof *sums);
+        run_strips(&v, x, dy, begin, end, sums, own);
     }
-    if (!v.shared) add_sums(&v, scratch, threads, accumulate, dw);
+    if (v.share == BY_STRIPS) add_sums(&v, scratch, threads, accumulate, dw);
     return CR_OK;
 }
 

@@ -16,7 +16,7 @@
 
 #include "device/cpu/cpu.h"
 
-enum { CR_TILE_PIXELS_MAX = 12, CR_PANEL_MAX = 32, CR_WINDOWS_MAX = 4 /* strides of 1 and 2 */ };
+enum { CR_TILE_PIXELS_MAX = 14, CR_PANEL_MAX = 32, CR_WINDOWS_MAX = 4 /* strides of 1 and 2 */ };
 
 struct cr_conv_window {
     int64_t height, width; /* 0: no output pixel reads anything */
@@ -59,6 +59,9 @@ cr_tile_function *cr_conv_tile(int64_t outputs); /* of the level in use */
 struct cr_conv_plan cr_conv_plan_of(const struct cr_program *program, const struct cr_op *op);
 /* Writes the filter `w` in packed form. */
 void cr_conv_pack(const struct cr_conv_plan *plan, const float *w, float *packed, int threads);
+/* Writes one tap of a panel as [channel][output of the panel]; w: the tap of its first output and channel. */
+void cr_conv_pack_tap(const struct cr_conv_plan *plan, const float *w, int64_t outputs, int64_t channels, int64_t panel,
+                      float *to);
 
 /* The operands of a convolution. NULL: absent. */
 struct cr_conv_io {

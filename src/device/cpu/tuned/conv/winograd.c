@@ -14,12 +14,12 @@
 typedef float f32x8 __attribute__((vector_size(32), aligned(4), may_alias));
 
 enum {
-    VECTOR         = sizeof(f32x8) / sizeof(float),
-    PLACES         = 16,       /* numbers of a transformed tile */
-    BLOCK_FLOATS   = 64 << 10, /* of V and M of a block of tiles */
-    CHANNELS_MIN   = 64,       /* with fewer, the transforms cost more than they save */
-    TILES_MIN      = 24,       /* with fewer, reading 16 instead of 9 numbers for each filter costs more */
-    CHUNK_CHANNELS = 384
+    VECTOR        = sizeof(f32x8) / sizeof(float),
+    PLACES        = 16,       /* numbers of a transformed tile */
+    BLOCK_FLOATS  = 64 << 10, /* of V and M of a block of tiles */
+    CHANNELS_MIN  = 64,       /* with fewer, the transforms cost more than they save */
+    TILES_MIN     = 24,       /* with fewer, reading 16 instead of 9 numbers for each filter costs more */
+    CHUNK_FILTERS = 6 << 10   /* floats of a panel: they stay in the first cache */
 };
 
 bool cr_conv_is_winograd(const struct cr_conv_plan *plan) {
@@ -36,39 +36,50 @@ int64_t cr_winograd_packed_floats(const struct cr_conv_plan *plan) {
 
 /* ---- filters ---- */
 
-/* G g of a column of g, three numbers at distance `by`: four numbers. */
-static void filter_column(const float *g, int64_t by, float u[4]) {
-    const float sum = g[0] + g[2 * by];
+/* G g of a column of g: four numbers. */
+static inline __attribute__((always_inline)) void filter_column(const f32x8 g[3], f32x8 u[4]) {
+    const f32x8 sum = g[0] + g[2];
     u[0]            = g[0];
-    u[1]            = (sum + g[by]) / 2;
-    u[2]            = (sum - g[by]) / 2;
-    u[3]            = g[2 * by];
+    u[1]            = (sum + g[1]) * 0.5f;
+    u[2]            = (sum - g[1]) * 0.5f;
+    u[3]            = g[2];
 }
 
-/* U of one filter and channel: u[place]. */
-static void transform_filter(const struct cr_conv_plan *plan, const float *w, float u[PLACES]) {
-    const struct cr_conv_window *v = &plan->window[0];
-    float                        half[4][3];
-    w += v->tap_row * plan->by_row + v->tap_column * plan->by_tap;
-    for (int s = 0; s < 3; s++) {
-        float column[4];
-        filter_column(w + s * v->by * plan->by_tap, v->by * plan->by_row, column);
-        for (int i = 0; i < 4; i++) half[i][s] = column[i];
+/* U of `count` filters: tap t of filter i is g[t * step + i], U goes to u[place * by + i]. */
+CR_BY_LEVEL(void, transform_filters, (const float *g, int64_t step, int64_t count, float *u, int64_t by),
+            (g, step, count, u, by)) {
+    for (int64_t i = 0; i < count; i += VECTOR) {
+        f32x8 half[4][3], column[3], out[4];
+        for (int s = 0; s < 3; s++) {
+            for (int r = 0; r < 3; r++) column[r] = *(const f32x8 *)(g + (3 * r + s) * step + i);
+            filter_column(column, out);
+            for (int r = 0; r < 4; r++) half[r][s] = out[r];
+        }
+        for (int r = 0; r < 4; r++) {
+            filter_column(half[r], out);
+            for (int s = 0; s < 4; s++) *(f32x8 *)(u + (4 * r + s) * by + i) = out[s];
+        }
     }
-    for (int i = 0; i < 4; i++) filter_column(half[i], 1, u + 4 * i);
 }
 
-/* [place][panel][channel][output of the panel] */
+/* [place][panel][channel][output of the panel]. Some channels of a panel at a time, in two steps. */
 void cr_winograd_pack(const struct cr_conv_plan *plan, const float *w, float *packed, int threads) {
-    const int64_t panel = cr_conv_tile_size(plan->outputs).panel, C = plan->channels, place = C * plan->outputs;
+    enum { CHANNELS = 16, TAPS = 9, STEP = CHANNELS * CR_PANEL_MAX };
+    const struct cr_conv_window *v     = &plan->window[0];
+    const int64_t                panel = cr_conv_tile_size(plan->outputs).panel, C = plan->channels;
     CR_PARALLEL_FOR(threads)
     for (int64_t first = 0; first < plan->outputs; first += panel)
-        for (int64_t o = 0; o < panel; o++)
-            for (int64_t c = 0; c < C; c++) {
-                float u[PLACES];
-                transform_filter(plan, w + (first + o) * plan->by_output + c * plan->by_channel, u);
-                for (int i = 0; i < PLACES; i++) packed[i * place + first * C + c * panel + o] = u[i];
-            }
+        for (int64_t c = 0; c < C; c += CHANNELS) {
+            const int64_t count = CR_MIN((int64_t)CHANNELS, C - c);
+            const float  *from  = w + first * plan->by_output + c * plan->by_channel;
+            float         taps[TAPS * STEP];
+            for (int64_t t = 0; t < TAPS; t++)
+                cr_conv_pack_tap(plan,
+                                 from + (v->tap_row + t / 3 * v->by) * plan->by_row +
+                                     (v->tap_column + t % 3 * v->by) * plan->by_tap,
+                                 panel, count, panel, taps + t * STEP);
+            transform_filters(taps, STEP, count * panel, packed + first * C + c * panel, C * plan->outputs);
+        }
 }
 
 /* ---- tiles of the input and of the output ---- */
@@ -171,10 +182,11 @@ static void multiply(const struct job *j, const float *v, const float *u, int64_
     const struct cr_tile_size size = cr_conv_tile_size(j->plan->outputs);
     cr_tile_function         *run  = cr_conv_tile(j->plan->outputs);
     const int64_t             C = j->plan->channels, outputs = j->last - j->first;
-    struct cr_tile            t = {.rows = 1, .to = m};
+    const int64_t             chunk = CHUNK_FILTERS / size.panel;
+    struct cr_tile            t     = {.rows = 1, .to = m};
     for (int64_t output = 0; output < outputs; output += size.panel)
-        for (int64_t c = 0; c < C; c += CHUNK_CHANNELS) {
-            t.len   = CR_MIN((int64_t)CHUNK_CHANNELS, C - c);
+        for (int64_t c = 0; c < C; c += chunk) {
+            t.len   = CR_MIN(chunk, C - c);
             t.begin = c ? m : NULL;
             for (int64_t first = 0; first < tiles; first += size.pixels) {
                 for (int p = 0; p < size.pixels; p++) {
