@@ -215,7 +215,7 @@ run check tiny.ini --json -b 3; holds "check --json" json_lines
 run bench step tiny.ini --steps 3 --json; expect "bench step" 0 '"images_per_s"'
 holds "bench step --json" json_lines
 run bench step tiny.ini train.accumulate=3 --steps 2 -q; expect "bench with accumulation" 0 "images/s"
-run bench infer tiny.ini --steps 3 --json train.eval_batch=2; expect "bench infer" 0 '"images_per_s"' '"latency_ms"' '"time_to_first_step_s"'
+run bench infer tiny.ini --steps 3 --json train.eval_batch=2; expect "bench infer" 0 '"images_per_s"' '"latency_ms"' '"latency_p95_ms"' '"latency_p99_ms"' '"time_to_first_step_s"'
 holds "bench infer --json" json_lines
 is "bench infer: the batch is train.eval_batch" "$(field batch)" 2
 holds "bench infer: images/s follow from ms and batch" python3 -c 'import json

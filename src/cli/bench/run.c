@@ -25,9 +25,9 @@ struct bench {
     struct cr_step_block    step;
     int64_t                 steps, window; /* window: steps between two events; each time is the mean of a window */
     /* results */
-    int64_t age_ns, first_ns;   /* process start to first step; the first step alone */
-    double  ms, ms_min, ms_max; /* per step, without synchronisation between steps */
-    double  latency_ms;         /* of one step, with synchronisation after it */
+    int64_t age_ns, first_ns;                           /* process start to first step; the first step alone */
+    double  ms, ms_min, ms_max;                         /* per step, without synchronisation between steps */
+    double  latency_ms, latency_p95_ms, latency_p99_ms; /* of one step, with synchronisation after it */
     size_t  device_bytes; /* GPU memory of the process without the bare context, including libraries, kernels and CUDA
                              graphs; 0 when unknown */
 };
@@ -141,6 +141,11 @@ static void measure_memory(struct bench *b) {
     b->device_bytes = free_bytes && free_bytes < device->free_at_start ? device->free_at_start - free_bytes : 0;
 }
 
+/* The time within which this percentage of the steps ended: the nearest rank of the sorted times. */
+static double percentile_ms(const int64_t *sorted, int64_t count, int64_t percent) {
+    return (double)sorted[(count * percent + 99) / 100 - 1] * 1e-6;
+}
+
 static cr_status time_steps(struct bench *b) {
     const bool    async  = b->session.device->backend->async != NULL;
     const int64_t window = async ? CR_MIN((int64_t)WINDOW, b->steps) : 1, windows = b->steps / window;
@@ -157,7 +162,9 @@ static cr_status time_steps(struct bench *b) {
         CR_TRY_OUT(run_and_wait(b, &times[i]));
         if (i + 1 == CR_MIN((int64_t)SETTLED - WARMUP, b->steps)) measure_memory(b);
     }
-    b->latency_ms = cr_cmd_median_ms(times, b->steps);
+    b->latency_ms     = cr_cmd_median_ms(times, b->steps);
+    b->latency_p95_ms = percentile_ms(times, b->steps, 95);
+    b->latency_p99_ms = percentile_ms(times, b->steps, 99);
     if (async) CR_TRY_OUT(time_windows(b, window, windows, times));
     b->ms     = cr_cmd_median_ms(times, windows);
     b->ms_min = (double)times[0] * 1e-6;
@@ -191,6 +198,8 @@ static void print_json(const struct bench *b, const char *parts, struct cr_text 
     cr_json_put_fixed(&w, "ms_min", b->ms_min, 4);
     cr_json_put_fixed(&w, "ms_max", b->ms_max, 4);
     cr_json_put_fixed(&w, "latency_ms", b->latency_ms, 4);
+    cr_json_put_fixed(&w, "latency_p95_ms", b->latency_p95_ms, 4);
+    cr_json_put_fixed(&w, "latency_p99_ms", b->latency_p99_ms, 4);
     cr_json_put_int(&w, "steps", b->steps);
     cr_json_put_int(&w, "window", b->window);
     cr_json_put_int(&w, "ranks", cr_comm_size(b->comm));
@@ -219,13 +228,13 @@ static void print_json(const struct bench *b, const char *parts, struct cr_text 
 static void print_text(const struct bench *b, const char *parts, struct cr_text *out) {
     char windows[32] = "";
     if (b->window > 1) snprintf(windows, sizeof windows, " windows of %lld", (long long)b->window);
-    cr_text_add(
-        out,
-        "%s: %.3f ms (median of %lld%s; %.3f to %.3f), %.1f images/s; %.3f ms with a synchronisation after each\n"
-        "time to first %s: %.2f s, from process start (%s, first %s %.3f s)\n",
-        b->infer ? "batch" : "step", b->ms, (long long)(b->steps / b->window), windows, b->ms_min, b->ms_max,
-        (double)images_of(b) / b->ms * 1e3, b->latency_ms, b->infer ? "batch" : "step", (double)b->age_ns * 1e-9, parts,
-        b->infer ? "batch" : "step", (double)b->first_ns * 1e-9);
+    const char *what = b->infer ? "batch" : "step";
+    cr_text_add(out, "%s: %.3f ms (median of %lld%s; %.3f to %.3f), %.1f images/s\n", what, b->ms,
+                (long long)(b->steps / b->window), windows, b->ms_min, b->ms_max, (double)images_of(b) / b->ms * 1e3);
+    cr_text_add(out, "with a synchronisation after each: median %.3f ms, p95 %.3f ms, p99 %.3f ms\n", b->latency_ms,
+                b->latency_p95_ms, b->latency_p99_ms);
+    cr_text_add(out, "time to first %s: %.2f s, from process start (%s, first %s %.3f s)\n", what,
+                (double)b->age_ns * 1e-9, parts, what, (double)b->first_ns * 1e-9);
     const size_t *bytes = b->session.memory.bytes;
     cr_text_add(out, "memory: pool %.1f MiB, parameters and optimizer state %.1f MiB", cr_mib(bytes[CR_REGION_POOL]),
                 cr_mib(bytes[CR_REGION_STORE]));

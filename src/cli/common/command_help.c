@@ -88,7 +88,7 @@ static const char about_check[] =
 static const char about_bench[] =
     "bench step: a whole training step on random images: median time and images/s.\n"
     "bench infer: the network alone, BN folded into the convolutions: images/s for consecutive batches, and the\n"
-    "            latency of one batch from host memory to the result (train.eval_batch=N, 1 for latency).\n"
+    "            latency of one batch from host memory to the result: median, p95 and p99 (train.eval_batch=1).\n"
     "bench data: the data loader alone at full speed: images/s, images/s per worker, MB/s of files, and the\n"
     "            rate of each stage. An image that is read for the first time is decoded to its end, later only\n"
     "            as far as its crop needs. --steps N: batches (20). --trainer-speed=N: the cores that a trainer of\n"
