@@ -1,90 +1,22 @@
 /* device/cpu/tuned/conv/wgrad.c: the kernel cpu.conv_wgrad: dw[k][r][s][c] = sum over pixels of dy[k] * x[r][s][c].
  *
- * The sums of a tile stay in registers: one to three vectors of a row of the window for some channels of dy, as many as
- * the level has registers for. A tile runs over all pixels of a strip. Strips of x are copied with zeros as padding; the
- * pixels of the copy lie so that the same channels of different pixels are in different sets of the cache. dy is copied
- * in the order in which tiles read it: [group of channels][pixel][channel of the group].
+ * Strips of x are copied with zeros as padding; the pixels of the copy lie so that the same channels of different pixels
+ * are in different sets of the cache. dy is copied in the order in which tiles read it.
  *
  * Each thread sums small filters over its own strips, and these sums are added at the end. Of larger filters, threads
  * divide the channels of x or of dy, whichever are more, because each copies all of the other. */
+#include "device/cpu/tuned/conv/wgrad.h"
+
 #include "device/cpu/simd.h"
-#include "device/cpu/tuned/conv/window.h"
 
 #include <string.h>
 
-/* The compiler may contract multiply-adds; the error bounds of verification hold for both forms. */
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC optimize("fp-contract=fast")
-#endif
-
-typedef float f32x4 __attribute__((vector_size(16), aligned(4), may_alias));
-typedef float f32x8 __attribute__((vector_size(32), aligned(4), may_alias));
-typedef float f32x16 __attribute__((vector_size(64), aligned(4), may_alias));
-
 enum {
-    GROUP_MAX      = 8,        /* channels of dy in a group */
-    VECTORS_MAX    = 3,        /* of a line: what a tile reads of a row */
-    LINE_MAX       = 48,       /* floats of a line */
     PITCH          = 16,       /* floats between pixels whose channels would fall into the same sets of the cache */
     PIXELS         = 128,      /* of a strip, about: a line of each of them is in the first cache */
     DY_FLOATS      = 64 << 10, /* of a block of dy: it stays in the second cache */
     PRIVATE_FLOATS = 64 << 10  /* of a thread's own sums */
 };
-
-/* ---- tiles ---- */
-
-struct tile {
-    int64_t      images, rows, columns;       /* of the strip */
-    int64_t      by_image, by_row, by_column; /* in floats of x */
-    const float *x, *dy;
-    float       *dw[GROUP_MAX]; /* a line each */
-};
-typedef void tile_function(const struct tile *t);
-
-#define UNROLL _Pragma("GCC unroll 16")
-#define TILE(name, attribute, vector, channels, vectors)                                                               \
-    attribute static void name(const struct tile *t) {                                                                 \
-        enum { LANES = sizeof(vector) / sizeof(float) };                                                               \
-        const float *dy = t->dy;                                                                                       \
-        vector       sum[channels][vectors];                                                                           \
-        UNROLL for (int k = 0; k < channels; k++) UNROLL for (int v = 0; v < vectors; v++) sum[k][v] = (vector){0};    \
-        for (int64_t n = 0; n < t->images; n++)                                                                        \
-            for (int64_t h = 0; h < t->rows; h++) {                                                                    \
-                const float *x = t->x + n * t->by_image + h * t->by_row;                                               \
-                for (int64_t q = 0; q < t->columns; q++, x += t->by_column, dy += channels) {                          \
-                    vector line[vectors];                                                                              \
-                    UNROLL for (int v = 0; v < vectors; v++) line[v] = *(const vector *)(x + v * LANES);               \
-                    UNROLL for (int k = 0; k < channels; k++) UNROLL for (int v = 0; v < vectors; v++) sum[k][v] +=    \
-                        dy[k] * line[v];                                                                               \
-                }                                                                                                      \
-            }                                                                                                          \
-        UNROLL for (int k = 0; k < channels; k++) UNROLL for (int v = 0; v < vectors; v++) *                           \
-            (vector *)(t->dw[k] + v * LANES) += sum[k][v];                                                             \
-    }
-#define TILES(level, attribute, vector, channels)                                                                      \
-    TILE(tile1_##level, attribute, vector, channels, 1)                                                                \
-    TILE(tile2_##level, attribute, vector, channels, 2)                                                                \
-    TILE(tile3_##level, attribute, vector, channels, 3)                                                                \
-    static tile_function *const tiles_##level[VECTORS_MAX] = {tile1_##level, tile2_##level, tile3_##level};
-TILES(baseline, , f32x4, 4)
-#if defined(__x86_64__)
-TILES(avx2, __attribute__((target("avx2,fma"))), f32x8, 4)
-TILES(avx512, __attribute__((target("avx512f"))), f32x16, 8)
-#endif
-
-/* The tiles of the level in use. */
-struct tiles {
-    int                   lanes, group;
-    tile_function *const *run; /* [vectors - 1] */
-};
-
-static struct tiles tiles_of_level(void) {
-#if defined(__x86_64__)
-    if (cr_cpu_level() == CR_CPU_AVX512) return (struct tiles){16, 8, tiles_avx512};
-    if (cr_cpu_level() == CR_CPU_AVX2) return (struct tiles){8, 4, tiles_avx2};
-#endif
-    return (struct tiles){4, 4, tiles_baseline};
-}
 
 /* ---- the plan ---- */
 
@@ -92,14 +24,14 @@ static struct tiles tiles_of_level(void) {
 enum share { BY_STRIPS, BY_X, BY_DY };
 
 struct plan {
-    int64_t      N, H, W, C, K, R, S, P, Q, pad; /* C, K: of this thread */
-    int64_t      x_channels, dy_channels;        /* of all threads */
-    int64_t      skip, stride;                   /* between pixels of x that are copied; between windows in the copy */
-    int64_t      pitch, width;                   /* of the copy of x: floats of a pixel, pixels of a row */
-    int64_t      images, parts, count;           /* strips: whole images, or parts of the rows of one */
-    int64_t      block;                          /* channels of dy that are copied at once */
-    enum share   share;
-    struct tiles tiles;
+    int64_t    N, H, W, C, K, R, S, P, Q, pad; /* C, K: of this thread */
+    int64_t    x_channels, dy_channels;        /* of all threads */
+    int64_t    skip, stride;                   /* between pixels of x that are copied; between windows in the copy */
+    int64_t    pitch, width;                   /* of the copy of x: floats of a pixel, pixels of a row */
+    int64_t    images, parts, count;           /* strips: whole images, or parts of the rows of one */
+    int64_t    block;                          /* channels of dy that are copied at once */
+    enum share share;
+    int        group; /* channels of dy in a group */
 };
 
 static int64_t rows_of(const struct plan *v) {
@@ -111,8 +43,8 @@ static void set_channels(struct plan *v, int64_t C, int64_t K) {
     v->C     = C;
     v->K     = K;
     v->pitch = C % (4 * PITCH) ? C : C + PITCH;
-    v->block = DY_FLOATS / (v->images * rows_of(v) * v->Q) / GROUP_MAX * GROUP_MAX;
-    v->block = CR_MIN(CR_MAX(v->block, GROUP_MAX), K);
+    v->block = DY_FLOATS / (v->images * rows_of(v) * v->Q) / CR_WGRAD_GROUP_MAX * CR_WGRAD_GROUP_MAX;
+    v->block = CR_MIN(CR_MAX(v->block, CR_WGRAD_GROUP_MAX), K);
 }
 
 static struct plan plan_of(const struct cr_program *p, const struct cr_op *op, int threads) {
@@ -126,7 +58,7 @@ static struct plan plan_of(const struct cr_program *p, const struct cr_op *op, i
     v.skip                    = v.R == 1 && v.S == 1 ? op->attr.conv.stride : 1;
     v.stride                  = op->attr.conv.stride / v.skip;
     v.pad                     = op->attr.conv.pad;
-    v.tiles                   = tiles_of_level();
+    v.group                   = cr_wgrad_group();
     v.width                   = (v.Q - 1) * v.stride + v.S;
     v.parts                   = CR_MIN(CR_MAX((v.P * v.Q + PIXELS) / (2 * PIXELS), 1), v.P);
     v.images                  = v.parts > 1 ? 1 : CR_MAX(CR_MIN(PIXELS / (v.P * v.Q), v.N), 1);
@@ -134,7 +66,7 @@ static struct plan plan_of(const struct cr_program *p, const struct cr_op *op, i
     if (threads > 1 && cr_tensor_elems(w) <= PRIVATE_FLOATS)
         v.share = BY_STRIPS;
     else
-        v.share = v.x_channels >= CR_MAX(v.dy_channels, LINE_MAX * (int64_t)threads) ? BY_X : BY_DY;
+        v.share = v.x_channels >= CR_MAX(v.dy_channels, CR_WGRAD_LINE_MAX * (int64_t)threads) ? BY_X : BY_DY;
     set_channels(&v, v.x_channels, v.dy_channels);
     return v;
 }
@@ -144,17 +76,12 @@ static int64_t rounded_up(int64_t value, int64_t unit) {
 }
 /* The last line of a row may read beyond the copy. */
 static int64_t x_floats(const struct plan *v) {
-    return rounded_up(v->images * ((rows_of(v) - 1) * v->stride + v->R) * v->width * v->pitch + LINE_MAX, PITCH);
+    return rounded_up(v->images * ((rows_of(v) - 1) * v->stride + v->R) * v->width * v->pitch + CR_WGRAD_LINE_MAX,
+                      PITCH);
 }
-/* Floats from one group of channels to the next in the copy of dy of a strip. Groups of equal channels would lie in the
- * same sets of the cache. */
-static int64_t group_floats(const struct plan *v, int64_t pixels) {
-    return pixels * v->tiles.group + PITCH;
-}
-
 static int64_t dy_floats(const struct plan *v) {
-    const int64_t groups = (CR_MIN(v->block, v->K) + v->tiles.group - 1) / v->tiles.group;
-    return rounded_up(groups * group_floats(v, v->images * rows_of(v) * v->Q), PITCH);
+    const int64_t groups = (CR_MIN(v->block, v->K) + v->group - 1) / v->group;
+    return rounded_up(groups * cr_wgrad_group_floats(v->images * rows_of(v) * v->Q), PITCH);
 }
 static int64_t dw_floats(const struct plan *v) {
     return v->share == BY_STRIPS ? rounded_up(v->K * v->R * v->S * v->C, PITCH) : 0;
@@ -217,10 +144,10 @@ copy_groups(const float *dy, int64_t pixels, int64_t K, int64_t channels, float 
 static void copy_dy(const struct plan *v, const struct strip *s, const float *dy, int64_t first, int64_t end,
                     float *to) {
     const int64_t K = v->dy_channels, image = v->P * v->Q * K, pixels = s->rows * v->Q,
-                  by = group_floats(v, s->images * pixels);
-    for (int64_t n = 0; n < s->images; n++, to += pixels * v->tiles.group) {
+                  by = cr_wgrad_group_floats(s->images * pixels);
+    for (int64_t n = 0; n < s->images; n++, to += pixels * v->group) {
         const float *from = dy + (s->image + n) * image + s->row * v->Q * K + first;
-        if (v->tiles.group == 8)
+        if (v->group == 8)
             copy_groups(from, pixels, K, end - first, to, by, 8);
         else
             copy_groups(from, pixels, K, end - first, to, by, 4);
@@ -229,48 +156,20 @@ static void copy_dy(const struct plan *v, const struct strip *s, const float *dy
 
 /* ---- sums ---- */
 
-/* All tiles of channels first ... end - 1 and one line: `vectors` vectors from float `i` of row `r` of the window, of
- * which `len` floats exist. dw: the filter's sums. */
-static void run_line(const struct plan *v, struct tile *t, const float *dy, int64_t first, int64_t end, float *dw,
-                     int64_t vectors, int64_t len) {
-    const int64_t filter = v->R * v->S * v->x_channels, group = v->tiles.group;
-    const bool    whole = len == vectors * v->tiles.lanes;
-    float         spare[GROUP_MAX][LINE_MAX];
-    t->dy = dy;
-    for (int64_t k = first; k < end; k += group, t->dy += group_floats(v, t->images * t->rows * t->columns)) {
-        const bool direct = whole && k + group <= end;
-        if (!direct) memset(spare, 0, sizeof spare);
-        for (int64_t j = 0; j < group; j++) t->dw[j] = direct ? dw + (k + j) * filter : spare[j];
-        v->tiles.run[vectors - 1](t);
-        for (int64_t j = 0; !direct && j < CR_MIN(group, end - k); j++)
-            for (int64_t n = 0; n < len; n++) dw[(k + j) * filter + n] += spare[j][n];
-    }
-}
-
-/* `floats` floats that are next to each other in the window and in memory, in lines of about equal length. */
-static void run_lines(const struct plan *v, struct tile *t, const float *dy, int64_t first, int64_t end, float *dw,
-                      int64_t floats) {
-    const int64_t lanes = v->tiles.lanes, vectors = (floats + lanes - 1) / lanes;
-    const int     lines = (int)((vectors + VECTORS_MAX - 1) / VECTORS_MAX);
-    const float  *x     = t->x;
-    for (int i = 0; i < lines; i++) {
-        int64_t from, to;
-        cr_run_of(vectors, i, lines, &from, &to);
-        t->x = x + from * lanes;
-        run_line(v, t, dy, first, end, dw + from * lanes, to - from, CR_MIN(floats, to * lanes) - from * lanes);
-    }
-}
-
+/* Channels first ... end - 1 of dy, for which `dy` is a copy. */
 static void run_strip(const struct plan *v, const struct strip *s, const float *x, const float *dy, int64_t first,
                       int64_t end, float *dw) {
-    const int64_t row = v->width * v->pitch, taps = v->pitch == v->x_channels ? v->S : 1;
-    struct tile   t = {.images = s->images, .rows = s->rows, .columns = v->Q, .by_row = v->stride * row};
-    t.by_image      = ((s->rows - 1) * v->stride + v->R) * row;
-    t.by_column     = v->stride * v->pitch;
+    const int64_t          row = v->width * v->pitch, taps = v->pitch == v->x_channels ? v->S : 1;
+    const int64_t          filter = v->R * v->S * v->x_channels;
+    struct cr_wgrad_pixels t      = {.dy = dy, .images = s->images, .rows = s->rows, .columns = v->Q};
+    t.by_image                    = ((s->rows - 1) * v->stride + v->R) * row;
+    t.by_row                      = v->stride * row;
+    t.by_column                   = v->stride * v->pitch;
+    t.by_group                    = cr_wgrad_group_floats(t.images * t.rows * t.columns);
     for (int64_t r = 0; r < v->R; r++)
         for (int64_t i = 0; i < v->S; i += taps) {
             t.x = x + r * row + i * v->pitch;
-            run_lines(v, &t, dy, first, end, dw + (r * v->S + i) * v->x_channels, taps * v->C);
+            cr_wgrad_add(&t, end - first, taps * v->C, dw + first * filter + (r * v->S + i) * v->x_channels, filter);
         }
 }
 
@@ -292,7 +191,7 @@ static void run_strips(const struct plan *v, const float *x, const float *dy, in
 /* The channels of x or dy of a thread; all strips. */
 static void run_channels(struct plan v, const float *x, const float *dy, int thread, int threads, bool accumulate,
                          float *dw, float *scratch) {
-    const int64_t unit = v.share == BY_X ? PITCH : GROUP_MAX, taps = v.R * v.S, filter = taps * v.x_channels;
+    const int64_t unit = v.share == BY_X ? PITCH : CR_WGRAD_GROUP_MAX, taps = v.R * v.S, filter = taps * v.x_channels;
     const int64_t channels = v.share == BY_X ? v.x_channels : v.dy_channels;
     int64_t       first, end;
     cr_run_of((channels + unit - 1) / unit, thread, threads, &first, &end);
@@ -324,8 +223,20 @@ static bool accepts(const struct cr_device *device, const struct cr_program *p, 
     return op->attr.conv.stride <= 2;
 }
 
+static struct cr_winograd_wgrad winograd_of(const struct plan *v) {
+    return (struct cr_winograd_wgrad){
+        .N = v->N, .H = v->H, .W = v->W, .C = v->x_channels, .P = v->P, .Q = v->Q, .K = v->dy_channels, .pad = v->pad};
+}
+
+static bool is_winograd(const struct plan *v) {
+    const struct cr_winograd_wgrad shape = winograd_of(v);
+    return v->R == 3 && v->S == 3 && v->stride == 1 && cr_winograd_wgrad_is_better(&shape);
+}
+
 static size_t workspace(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    const struct plan v = plan_of(p, op, cr_cpu_threads(device));
+    const struct plan              v     = plan_of(p, op, cr_cpu_threads(device));
+    const struct cr_winograd_wgrad shape = winograd_of(&v);
+    if (is_winograd(&v)) return (size_t)cr_winograd_wgrad_floats(&shape, cr_cpu_threads(device)) * sizeof(float);
     return (size_t)(thread_floats(&v) * cr_cpu_threads(device)) * sizeof(float);
 }
 
@@ -337,6 +248,11 @@ static cr_status launch(struct cr_device *device, const struct cr_call *call) {
     float            *dw         = call->out[CR_OUT_conv_wgrad_dw]; /* [K,R,S,C] */
     float            *scratch    = call->workspace;
     const bool        accumulate = call->op->attr.conv.accumulate;
+    if (is_winograd(&v)) {
+        const struct cr_winograd_wgrad shape = winograd_of(&v);
+        cr_winograd_wgrad_run(&shape, x, dy, accumulate, dw, scratch, threads);
+        return CR_OK;
+    }
     CR_PARALLEL_FOR(threads)
     for (int t = 0; t < threads; t++) {
         float  *own = scratch + t * thread_floats(&v), *sums = own + x_floats(&v) + dy_floats(&v);

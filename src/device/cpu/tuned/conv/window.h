@@ -77,6 +77,16 @@ void cr_conv_finish(float *y, const float *sum, const float *add, const float *b
 
 /* ---- winograd.c: the same for convolutions with plan->winograd ---- */
 
+/* An image [height, width, pitch]. */
+struct cr_winograd_image {
+    const float *x;
+    int64_t      height, width, pitch;
+};
+/* V of the 4x4 pixels from (h, w) on, with zeros outside the image: number `place` of a channel goes to
+ * v[place * step + channel]. edge: 16 * channels floats of scratch memory. */
+void cr_winograd_input(const struct cr_winograd_image *image, int64_t h, int64_t w, int64_t channels, float *v,
+                       int64_t step, float *edge);
+
 bool    cr_conv_is_winograd(const struct cr_conv_plan *plan);
 int64_t cr_winograd_packed_floats(const struct cr_conv_plan *plan);
 void    cr_winograd_pack(const struct cr_conv_plan *plan, const float *w, float *packed, int threads);

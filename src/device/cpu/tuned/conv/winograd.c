@@ -91,13 +91,13 @@ static inline __attribute__((always_inline)) void subtract_rows(const f32x8 d[4]
     t[3] = d[1] - d[3];
 }
 
-/* V of one tile: pixel (i, j) of the tile begins at x + i * row + j * channels; v[place * step + channel]. */
-CR_BY_LEVEL(void, transform_input, (const float *x, int64_t row, int64_t channels, float *v, int64_t step),
-            (x, row, channels, v, step)) {
+CR_BY_LEVEL(void, transform_input,
+            (const float *x, int64_t row, int64_t pixel, int64_t channels, float *v, int64_t step),
+            (x, row, pixel, channels, v, step)) {
     for (int64_t c = 0; c < channels; c += VECTOR) {
         f32x8 t[4][4], column[4], out[4];
         for (int j = 0; j < 4; j++) {
-            for (int i = 0; i < 4; i++) column[i] = *(const f32x8 *)(x + i * row + j * channels + c);
+            for (int i = 0; i < 4; i++) column[i] = *(const f32x8 *)(x + i * row + j * pixel + c);
             subtract_rows(column, out);
             for (int i = 0; i < 4; i++) t[i][j] = out[i];
         }
@@ -106,6 +106,28 @@ CR_BY_LEVEL(void, transform_input, (const float *x, int64_t row, int64_t channel
             for (int j = 0; j < 4; j++) *(f32x8 *)(v + (4 * i + j) * step + c) = out[j];
         }
     }
+}
+
+/* The 4x4 pixels of a tile that reaches over an edge, with zeros outside the image. */
+static void copy_tile(const struct cr_winograd_image *image, int64_t h, int64_t w, int64_t channels, float *to) {
+    for (int64_t i = 0; i < PLACES; i++, to += channels) {
+        const int64_t row = h + i / 4, column = w + i % 4;
+        if (row < 0 || row >= image->height || column < 0 || column >= image->width)
+            memset(to, 0, (size_t)channels * sizeof *to);
+        else
+            memcpy(to, image->x + (row * image->width + column) * image->pitch, (size_t)channels * sizeof *to);
+    }
+}
+
+void cr_winograd_input(const struct cr_winograd_image *image, int64_t h, int64_t w, int64_t channels, float *v,
+                       int64_t step, float *edge) {
+    const int64_t pixel = image->pitch;
+    if (h >= 0 && w >= 0 && h + 4 <= image->height && w + 4 <= image->width) {
+        transform_input(image->x + (h * image->width + w) * pixel, image->width * pixel, pixel, channels, v, step);
+        return;
+    }
+    copy_tile(image, h, w, channels, edge);
+    transform_input(edge, 4 * channels, channels, channels, v, step);
 }
 
 /* A^T m A of one tile, from m[place * step + output] to to[(2 * i + j) * outputs + output] for pixel (i, j). */
@@ -136,30 +158,16 @@ struct job {
     int64_t                    first, last;   /* outputs */
 };
 
-/* The 4x4 pixels of a tile that reaches over an edge, with zeros outside the image. */
-static void copy_tile(const struct cr_conv_plan *plan, const float *image, int64_t h, int64_t w, float *to) {
-    for (int64_t i = 0; i < PLACES; i++, to += plan->channels) {
-        const int64_t row = h + i / 4, column = w + i % 4;
-        if (row < 0 || row >= plan->height || column < 0 || column >= plan->width)
-            memset(to, 0, (size_t)plan->channels * sizeof *to);
-        else
-            memcpy(to, image + (row * plan->width + column) * plan->channels, (size_t)plan->channels * sizeof *to);
-    }
-}
-
 /* Tile number `tile` of all images: V, at v + place * step. */
 static void read_tile(const struct job *j, int64_t tile, float *v, int64_t step, float *edge) {
-    const struct cr_conv_plan *plan = j->plan;
-    const int64_t              h    = tile / j->columns % j->rows * 2 - plan->window[0].top,
-                  w                 = tile % j->columns * 2 - plan->window[0].left;
-    const float *image = j->io->x + tile / j->columns / j->rows * plan->height * plan->width * plan->channels;
-    if (h >= 0 && w >= 0 && h + 4 <= plan->height && w + 4 <= plan->width) {
-        transform_input(image + (h * plan->width + w) * plan->channels, plan->width * plan->channels, plan->channels, v,
-                        step);
-        return;
-    }
-    copy_tile(plan, image, h, w, edge);
-    transform_input(edge, 4 * plan->channels, plan->channels, v, step);
+    const struct cr_conv_plan     *plan  = j->plan;
+    const int64_t                  image = tile / j->columns / j->rows;
+    const struct cr_winograd_image x     = {.x      = j->io->x + image * plan->height * plan->width * plan->channels,
+                                            .height = plan->height,
+                                            .width  = plan->width,
+                                            .pitch  = plan->channels};
+    cr_winograd_input(&x, tile / j->columns % j->rows * 2 - plan->window[0].top,
+                      tile % j->columns * 2 - plan->window[0].left, plan->channels, v, step, edge);
 }
 
 static void write_tile(const struct job *j, int64_t tile, const float *m, int64_t step, float *sums) {
