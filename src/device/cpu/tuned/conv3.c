@@ -1,4 +1,4 @@
-/* device/cpu/tuned/conv3.c: 3x3 convolutions with 16 to 64 channels (networks for CIFAR), stride 1, padding 1, and
+/* device/cpu/tuned/conv3.c: 3x3 convolutions with 16 or 32 channels (networks for CIFAR), stride 1, padding 1, and
  * their input gradients.
  *
  * 16 filters are one AVX-512 vector. With so few filters a general kernel loads one value for almost every
@@ -10,16 +10,16 @@
 
 /* ---- supported shapes ---- */
 
-/* Other instruction sets have too few registers for a tile. With 64 channels cpu.conv is faster, by Winograd's algorithm;
- * the filter gradient has none. A sum has 9*C terms; a longer sum would have to be split for accuracy. */
-static bool is_supported(const struct cr_op *op, int64_t channels) {
-    return channels == 16 || channels == 32 || (channels == 64 && op->kind == CR_OP_conv_wgrad);
+/* Other instruction sets have too few registers for a tile. With 64 channels Winograd's algorithm is faster (cpu.conv,
+ * cpu.conv_wgrad). A sum has 9*C terms; a longer sum would have to be split for accuracy. */
+static bool is_supported(int64_t channels) {
+    return channels == 16 || channels == 32;
 }
 
 static bool fits(const struct cr_program *p, const struct cr_op *op, int image, int filter, int64_t outputs) {
     const struct cr_tensor *x = &p->tensor[image], *w = &p->tensor[filter];
     return cr_cpu_level() == CR_CPU_AVX512 && w->dim[1] == TAPS && w->dim[2] == TAPS && op->attr.conv.stride == 1 &&
-           op->attr.conv.pad == 1 && is_supported(op, w->dim[3]) && is_supported(op, w->dim[0]) &&
+           op->attr.conv.pad == 1 && is_supported(w->dim[3]) && is_supported(w->dim[0]) &&
            x->dim[2] % (outputs % (2 * LANES) ? WIDE : NARROW) == 0;
 }
 
@@ -130,14 +130,12 @@ typedef void row_function(const struct row_call *v);
     }
 ROW(wide16, WIDE, 1, 16)
 ROW(wide32, WIDE, 1, 32)
-ROW(wide64, WIDE, 1, 64)
 ROW(narrow16, NARROW, 2, 16)
 ROW(narrow32, NARROW, 2, 32)
-ROW(narrow64, NARROW, 2, 64)
 
 static row_function *choose(bool wide, int64_t in) {
-    if (wide) return in == 16 ? wide16 : in == 32 ? wide32 : wide64;
-    return in == 16 ? narrow16 : in == 32 ? narrow32 : narrow64;
+    if (wide) return in == 16 ? wide16 : wide32;
+    return in == 16 ? narrow16 : narrow32;
 }
 
 /* ---- kernels ---- */
