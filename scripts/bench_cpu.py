@@ -138,7 +138,8 @@ def time_onnx(path, batch, steps, threads, library):
         import openvino
         model = openvino.Core().read_model(path)
         model.reshape([batch, 3, 224, 224])
-        request = openvino.Core().compile_model(model, "CPU", {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY"}).create_infer_request()
+        options = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32"}  # not bf16 by AMX
+        request = openvino.Core().compile_model(model, "CPU", options).create_infer_request()
         return batch / median_seconds(lambda: request.infer([x]), steps)
     import onnxruntime
     options = onnxruntime.SessionOptions()
