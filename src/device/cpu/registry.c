@@ -9,24 +9,22 @@ const struct cr_kernel cr_cpu_ref_kernels[] = {
 #include "graph/ops.def"
     {0}};
 
-/* Functions of reference kernels that are fast enough: fold_bn runs once for constant parameters. No fusion relies on a
- * kernel that is only a reference. */
-static const struct cr_kernel reference_functions[] = {
-    {CR_KERNEL("shm.all_reduce", all_reduce, CR_MATH_EXACT), .dtypes = CR_TYPES_F32, .launch = cr_ref_all_reduce},
-    {CR_KERNEL("cpu.fold_bn", fold_bn, CR_MATH_F64), .dtypes = CR_TYPES_F32, .workspace = cr_ref_workspace,
-     .launch = cr_ref_fold_bn},
-    {0}};
+/* The function of the reference kernel, under a name that says how the sum is computed. */
+static const struct cr_kernel shm_kernels[] = {
+    {CR_KERNEL("shm.all_reduce", all_reduce, CR_MATH_EXACT), .dtypes = CR_TYPES_F32, .launch = cr_ref_all_reduce}, {0}};
 
 /* Convolutions, best first. */
 static const struct cr_kernel *const convolutions[] = {cr_cpu_conv3_kernels, cr_cpu_conv3_wgrad_kernels,
                                                        cr_cpu_conv_kernels, cr_cpu_conv_wgrad_kernels};
 
 /* No op has two of these kernels, so their order does not matter. */
-static const struct cr_kernel *const tuned[] = {
-    cr_cpu_bn_kernels,         cr_cpu_bn_apply_kernels,    cr_cpu_pointwise_kernels, cr_cpu_drop_kernels,
-    cr_cpu_pool_kernels,       cr_cpu_optim_kernels,       cr_cpu_muon_kernels,      cr_cpu_dense_kernels,
-    cr_cpu_sparse_kernels,     cr_cpu_sparse_grad_kernels, cr_cpu_quant_kernels,     cr_cpu_qconv_kernels,
-    cr_cpu_fake_quant_kernels, reference_functions};
+static const struct cr_kernel *const tuned[] = {cr_cpu_bn_kernels,         cr_cpu_bn_apply_kernels,
+                                                cr_cpu_pointwise_kernels,  cr_cpu_drop_kernels,
+                                                cr_cpu_pool_kernels,       cr_cpu_optim_kernels,
+                                                cr_cpu_muon_kernels,       cr_cpu_dense_kernels,
+                                                cr_cpu_sparse_kernels,     cr_cpu_sparse_grad_kernels,
+                                                cr_cpu_quant_kernels,      cr_cpu_qconv_kernels,
+                                                cr_cpu_fake_quant_kernels, shm_kernels};
 
 void cr_cpu_collect_kernels(struct cpu_device *device) {
     struct cr_kernel_list *list = &device->kernels;

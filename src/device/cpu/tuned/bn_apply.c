@@ -2,6 +2,8 @@
  * They read each operand once and are limited by memory. */
 #include "device/cpu/simd.h"
 
+#include <math.h>
+
 enum { AFFINE_PARTS = 4 }; /* parts of the repeated coefficients: scale, bias, add_scale, add_bias, or a, b, c */
 
 struct affine_plan {
@@ -204,6 +206,30 @@ static cr_status channel_scale_launch(struct cr_device *device, const struct cr_
     return CR_OK;
 }
 
+/* ---- fold_bn: into the filter of the convolution before ---- */
+
+CR_BY_LEVEL(void, scale_filter, (const float *w, float scale, float *y, int64_t count), (w, scale, y, count)) {
+    for (int64_t i = 0; i < count; i++) y[i] = w[i] * scale;
+}
+
+static cr_status fold_bn_launch(struct cr_device *device, const struct cr_call *call) {
+    const struct cr_tensor *filter = &call->program->tensor[call->op->in[CR_IN_fold_bn_w]];
+    const int64_t           K = filter->dim[0], elems = cr_tensor_elems(filter) / K;
+    const float            *w    = call->in[CR_IN_fold_bn_w];            /* [K,R,S,C] */
+    const float            *mean = call->in[CR_IN_fold_bn_running_mean]; /* [K], as all that follow */
+    const float            *var = call->in[CR_IN_fold_bn_running_var], *gamma = call->in[CR_IN_fold_bn_gamma];
+    const float            *beta = call->in[CR_IN_fold_bn_beta];
+    float                  *y    = call->out[CR_OUT_fold_bn_y]; /* [K,R,S,C] */
+    float                  *bias = call->out[CR_OUT_fold_bn_bias];
+    CR_PARALLEL_FOR(cr_cpu_threads(device))
+    for (int64_t k = 0; k < K; k++) {
+        const double scale = (double)gamma[k] / sqrt((double)var[k] + (double)call->op->attr.bn.eps);
+        bias[k]            = (float)((double)beta[k] - (double)mean[k] * scale);
+        scale_filter(w + k * elems, (float)scale, y + k * elems, elems);
+    }
+    return CR_OK;
+}
+
 #define AFFINE_KERNEL(kind, ...)                                                                                       \
     CR_CPU_KERNEL(kind, CR_MATH_F32, .prepare = affine_prepare, .release = cr_free, __VA_ARGS__)
 const struct cr_kernel cr_cpu_bn_apply_kernels[] = {
@@ -211,4 +237,5 @@ const struct cr_kernel cr_cpu_bn_apply_kernels[] = {
                                            CR_IN_BIT(bn_apply, add_scale_bias)),
     AFFINE_KERNEL(bn_grad_apply, .optional_in = CR_IN_BIT(bn_grad_apply, y), .accepts = cr_has_plain_mask),
     AFFINE_KERNEL(channel_scale),
+    CR_CPU_KERNEL(fold_bn, CR_MATH_F32),
     {0}};
