@@ -212,6 +212,12 @@ CR_BY_LEVEL(void, scale_filter, (const float *w, float scale, float *y, int64_t 
     for (int64_t i = 0; i < count; i++) y[i] = w[i] * scale;
 }
 
+/* Programs of other types keep the parameters in f32. */
+static bool fold_bn_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    (void)device;
+    return p->tensor[op->out[CR_OUT_fold_bn_y]].dtype == CR_F32;
+}
+
 static cr_status fold_bn_launch(struct cr_device *device, const struct cr_call *call) {
     const struct cr_tensor *filter = &call->program->tensor[call->op->in[CR_IN_fold_bn_w]];
     const int64_t           K = filter->dim[0], elems = cr_tensor_elems(filter) / K;
@@ -237,5 +243,5 @@ const struct cr_kernel cr_cpu_bn_apply_kernels[] = {
                                            CR_IN_BIT(bn_apply, add_scale_bias)),
     AFFINE_KERNEL(bn_grad_apply, .optional_in = CR_IN_BIT(bn_grad_apply, y), .accepts = cr_has_plain_mask),
     AFFINE_KERNEL(channel_scale),
-    CR_CPU_KERNEL(fold_bn, CR_MATH_F32),
+    CR_CPU_KERNEL(fold_bn, CR_MATH_F32, .accepts = fold_bn_accepts),
     {0}};
