@@ -3,7 +3,8 @@
 
 The programs of a row run in turn, so that a slow period of the machine affects all of them. A row shows the medians, and the median of
 the ratios of the rounds to the fastest peer. PyTorch counts with its fastest mode: contiguous or channels_last tensors, eager or compiled.
-With --level avx2 PyTorch and OpenVINO are limited as cresnet is; onnxruntime cannot be.
+With --level avx2 the peers are limited as cresnet is: by --hide, a library that hides instructions, or by variables, which onnxruntime lacks.
+8-bit rows: the peers have weights of 7 bits, which processors without VNNI need there; cresnet has 8 bits, or 7 with "reduced range".
 """
 import argparse
 import json
@@ -15,7 +16,7 @@ import tempfile
 import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-LOWER = {"avx2": {"CRESNET_CPU": "avx2", "ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"}}
+LOWER = {"avx2": {"CRESNET_CPU": "avx2", "ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"}, "avx2_vnni": {"CRESNET_CPU": "avx2_vnni"}}
 TRAININGS = {"resnet20": ("cifar10-resnet20", 128), "resnet18": ("resnet18", 16), "resnet50": ("resnet50", 8)}
 NETWORKS, BATCHES = ("resnet18", "resnet50"), (1, 8)
 
@@ -107,7 +108,7 @@ def median_seconds(step, steps):
 
 def run_torch(a, name, batch, training, mode):
     ran = subprocess.run([sys.executable, __file__, "--torch", json.dumps([name, batch, a.steps, training, *mode]), "--threads", str(a.threads)],
-                         env=a.environment, capture_output=True, text=True)
+                         env=a.peers, capture_output=True, text=True)
     return float(ran.stdout) if ran.returncode == 0 else None  # torch.compile needs a C++ compiler and headers
 
 
@@ -150,7 +151,7 @@ def time_onnx(path, batch, steps, threads, library):
 
 
 def run_onnx(a, path, batch, library):
-    ran = subprocess.run([sys.executable, __file__, "--onnx", json.dumps([path, batch, a.steps, a.threads, library])], env=a.environment,
+    ran = subprocess.run([sys.executable, __file__, "--onnx", json.dumps([path, batch, a.steps, a.threads, library])], env=a.peers,
                          capture_output=True, text=True)
     return float(ran.stdout) if ran.returncode == 0 else None
 
@@ -170,8 +171,9 @@ def make_files(a, name, work, int8):
     run, config = f"{work}/{name}", f"{ROOT}/configs/{name}.ini"
     commands = (["train", config, "-o", run, "data.kind=shapes", f"data.root={work}/shapes", "data.train_images=64", "data.val_images=32",
                  "--device", "cpu", "--batch", "4", "--steps", "1", "model.classes=10"],
-                ["export", run, "--onnx", run + ".onnx", "--fold", "--dynamic"], ["quantize", run, "-o", run + "-int8"])
-    for command in commands[:3 if int8 else 2]:
+                ["export", run, "--onnx", run + ".onnx", "--fold", "--dynamic"], ["quantize", run, "-o", run + "-int8"],
+                ["quantize", run, "-o", run + "-int8 reduced range", "--reduce-range"])
+    for command in commands[:4 if int8 else 2]:
         ran = subprocess.run([a.program, *command, "-q"], capture_output=True, text=True)
         if ran.returncode:
             sys.exit(f"bench_cpu.py: cresnet {' '.join(command)}: {ran.stderr.strip()}")
@@ -198,6 +200,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--program", default=f"{ROOT}/build/cresnet")
     parser.add_argument("--level", default="")
+    parser.add_argument("--hide", default="", help="library that the peers preload")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
@@ -212,6 +215,7 @@ def main():
     if a.onnx:
         return print(time_onnx(*a.onnx))
     a.environment = os.environ | LOWER.get(a.level, {})
+    a.peers = a.environment | ({"LD_PRELOAD": a.hide} if a.hide else {})
     modes = {f"PyTorch {'channels_last' if last else 'contiguous'} {'compiled' if compiled else 'eager'}": (last, compiled)
              for last in (False, True) for compiled in (False, True)}
     for name, (config, batch) in TRAININGS.items():
@@ -221,13 +225,13 @@ def main():
                  {mode: lambda how=how: run_torch(a, name, batch, True, how) for mode, how in modes.items()})
     with tempfile.TemporaryDirectory() as work:
         for name in NETWORKS:
-            rows = [(f"inference {name} {kind} batch {batch}", kind, batch) for kind in ("fp32", "int8") for batch in BATCHES]
+            rows = [(f"inference {name} {kind} batch {batch}", kind, batch) for kind in ("fp32", "int8", "int8 reduced range") for batch in BATCHES]
             rows = [row for row in rows if a.only in row[0]]
             if rows:
-                make_files(a, name, work, any(kind == "int8" for _, kind, _ in rows))
+                make_files(a, name, work, any(kind != "fp32" for _, kind, _ in rows))
             for title, kind, batch in rows:
-                folder = f"{work}/{name}" + ("-int8" if kind == "int8" else "")
-                peers = {library: lambda library=library: run_onnx(a, folder + ".onnx", batch, library) for library in ("onnxruntime", "openvino")}
+                folder, onnx = f"{work}/{name}" + ("" if kind == "fp32" else f"-{kind}"), f"{work}/{name}" + ("" if kind == "fp32" else "-int8") + ".onnx"
+                peers = {library: lambda library=library: run_onnx(a, onnx, batch, library) for library in ("onnxruntime", "openvino")}
                 if kind == "fp32":
                     peers |= {mode: lambda how=how: run_torch(a, name, batch, False, how) for mode, how in modes.items()}
                 show(a, title, lambda: run_cresnet(a, "infer", folder, batch), peers)

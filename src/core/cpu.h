@@ -5,8 +5,9 @@
  *   - baseline: x86-64 with SSE2; on other architectures the only level
  *   - avx2: AVX2, FMA, F16C and BMI2 (Intel since Haswell, AMD since Excavator and Zen)
  *   - avx512: AVX-512 F, BW, DQ and VL (Skylake-X, Zen 4)
- * CRESNET_CPU=baseline|avx2|avx512 lowers the level of the whole process: for tests, and to compare machines. Kernels
- * that need more than a level call cr_cpu_has. A feature belongs to a level: at a lower level it is absent.
+ * CRESNET_CPU=baseline|avx2|avx2_vnni|avx512 lowers the level of the whole process: for tests, and to compare machines.
+ * Kernels that need more than a level call cr_cpu_has. A feature belongs to a level: at a lower level it is absent.
+ * avx2_vnni is the level avx2 with AVX-VNNI (Intel since Alder Lake), which the word avx2 leaves out.
  *
  * All functions may be called by any thread. */
 #ifndef CR_CPU_INFO_H
@@ -19,6 +20,7 @@
 enum cr_cpu_level { CR_CPU_BASELINE, CR_CPU_AVX2, CR_CPU_AVX512 };
 enum cr_cpu_feature {
     CR_CPU_SSE42,          /* CRC-32C instruction; level avx2 */
+    CR_CPU_AVX_VNNI,       /* 8-bit dot products of 256 bits; level avx2 */
     CR_CPU_AVX512_VBMI,    /* byte permutation; level avx512 */
     CR_CPU_AVX512_VNNI,    /* 8-bit and 16-bit dot products; level avx512 */
     CR_CPU_AVX512_VPCLMUL, /* products of polynomials over GF(2) (VPCLMULQDQ); level avx512 */
@@ -38,6 +40,8 @@ const char       *cr_cpu_text(void); /* "avx512", or "avx2 (CRESNET_CPU; the pro
 /* For tests: changes the level while no kernel runs. Returns false, and changes nothing, if the processor lacks it.
  * oneDNN keeps the level that it was first used with. */
 bool cr_cpu_set_level(enum cr_cpu_level level);
+/* For tests: cr_cpu_has returns false for this feature, as on a processor without it, until it is called again. */
+void cr_cpu_hide(enum cr_cpu_feature feature, bool hidden);
 
 /* Private to cr_cpu_level, which runs in inner loops: the level plus 1; 0 before it is fixed. */
 extern atomic_int cr_cpu_fixed_level_plus_1;

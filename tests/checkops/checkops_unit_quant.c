@@ -60,8 +60,8 @@ static void build_pack(struct checkops_build *b) {
     b->op.attr.conv.types         = (struct cr_qconv_types){.x = CR_U8, .add = CR_U8, .y = CR_U8};
     memcpy(b->op.attr.conv.pattern.image, (const int64_t[]){c->N, c->H, c->W}, 3 * sizeof(int64_t));
     in(b, CR_IN_pack_filter_w, CR_I8, c->K, c->window, c->window, c->C);
-    /* larger than any device's layout: channels rounded up to 64, and a sum for each output channel */
-    out(b, CR_OUT_pack_filter_y, CR_U8, 1, 1, 1, (c->K + 64) * ((c->C + 64) * c->window * c->window + 64));
+    /* larger than any device's layout: channels rounded up to 64, a sum for each output channel, weights three times */
+    out(b, CR_OUT_pack_filter_y, CR_U8, 1, 1, 1, 4 * (c->K + 64) * ((c->C + 64) * c->window * c->window + 64));
 }
 
 static void build_coeffs(struct checkops_build *b) {

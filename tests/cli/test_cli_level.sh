@@ -40,7 +40,7 @@ export CRESNET_CPU=""
 run --version; expect "an empty variable" 0 ", $has"
 
 export CRESNET_CPU=sse2
-run --version; expect "an unknown word" 2 "cresnet: CRESNET_CPU=sse2: give baseline, avx2 or avx512; this processor has $has"
+run --version; expect "an unknown word" 2 "cresnet: CRESNET_CPU=sse2: give baseline, avx2, avx2_vnni or avx512; this processor has $has"
 run train tiny.ini -o S; expect "an unknown word, train" 2 "CRESNET_CPU=sse2"
 holds "nothing is written" test ! -e S
 for word in $missing; do

@@ -61,7 +61,7 @@ static cr_status bench_open(struct bench *b) {
                                                .classes    = classes,
                                                .comm       = b->comm};
     CR_TRY(cr_session_open(c, &options, &b->session));
-    CR_TRY(cr_session_init(&b->session));
+    CR_TRY(cr_cmd_init_weights(&b->session));
     const struct cr_program *p = b->infer ? &b->session.eval : &b->session.train[0];
     if (!b->infer) CR_TRY(cr_session_prune(&b->session));
     log_sparse(b, p);

@@ -11,7 +11,7 @@ static cr_status profile_session(struct cr_session *s, bool eval, int64_t passes
     const struct cr_program *program = eval ? &s->eval : &s->train[s->trains - 1];
     struct cr_exec          *exec    = eval ? s->eval_exec : s->train_exec[s->trains - 1];
     struct cr_step_block     step    = cr_cmd_step_block(s->config);
-    CR_TRY(cr_session_init(s));
+    CR_TRY(cr_cmd_init_weights(s));
     CR_TRY(cr_cmd_feed_random(exec, program, s->model.classes, (uint64_t)s->config->train.seed));
     char size[32];
     cr_prepare_size_text(eval ? &s->prepare_eval : &s->prepare_train, size);

@@ -200,7 +200,7 @@ static void print_text(const struct quantization *q, struct cr_text *out) {
     cr_text_add(out,
                 "on this device: %.3f ms for a batch of %lld images in floating point, %.3f ms in int8: int8 is %s\n",
                 q->ms_float, (long long)q->session.state.eval_batch, q->ms_int8,
-                q->ms_int8 < q->ms_float ? "faster" : "not faster");
+                q->ms_int8 < q->ms_float ? "faster" : "not faster, so run the network in floating point here");
     cr_text_add(out, "saved in %s\n", q->config->train.output);
 }
 

@@ -186,6 +186,9 @@ struct cr_cmd_batch {
     int32_t *labels; /* [N] */
     int32_t *boxes;  /* [N][4]: dy, dx, flip, 0 */
 };
+/* Random weights, to measure times. Those of a quantised network are read from model.weights, if there is one: kernels
+ * take more time for some weights than for others. */
+CR_MUST cr_status cr_cmd_init_weights(struct cr_session *session);
 /* The caller frees *out with cr_cmd_batch_free. */
 CR_MUST cr_status cr_cmd_random_batch(const struct cr_program *program, int classes, uint64_t seed,
                                       struct cr_cmd_batch *out);

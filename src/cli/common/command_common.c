@@ -339,6 +339,12 @@ void cr_cmd_batch_free(struct cr_cmd_batch *batch) {
     *batch = (struct cr_cmd_batch){0};
 }
 
+cr_status cr_cmd_init_weights(struct cr_session *s) {
+    CR_TRY(cr_session_init(s));
+    if (s->config->quant.type == CR_QUANT_NONE || !*s->config->model.weights) return CR_OK;
+    return cr_session_load_weights(s, s->config->model.weights, true);
+}
+
 cr_status cr_cmd_random_batch(const struct cr_program *program, int classes, uint64_t seed, struct cr_cmd_batch *out) {
     const struct cr_tensor *images = &program->tensor[program->images], *labels = &program->tensor[program->labels];
     const int64_t           count = labels->dim[0];

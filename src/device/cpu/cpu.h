@@ -45,7 +45,7 @@ extern const struct cr_kernel cr_cpu_bn_kernels[], cr_cpu_bn_apply_kernels[], cr
 extern const struct cr_kernel cr_cpu_quant_kernels[], cr_cpu_qconv_kernels[], cr_cpu_fake_quant_kernels[];
 #ifdef CR_WITH_ONEDNN
 extern const struct cr_kernel cr_cpu_dnnl_kernels[];
-extern const struct cr_kernel cr_cpu_dnnl_int8_kernels[]; /* only with cr_cpu_dnnl_has_exact_int8 */
+extern const struct cr_kernel cr_cpu_dnnl_int8_kernels[]; /* only with cr_cpu_dnnl_is_best_int8 */
 #endif
 /* Fills device->kernels. */
 void cr_cpu_collect_kernels(struct cpu_device *device);
@@ -58,8 +58,8 @@ int64_t cr_cpu_packed_elems(struct cr_device *device, const struct cr_program *p
 int64_t cr_cpu_qconv_packed_bytes(struct cr_device *device, const struct cr_program *program, const struct cr_op *op);
 /* Limits oneDNN to the level in use if that is lower than the processor's. Must come before oneDNN's first use. */
 void cr_cpu_dnnl_lower(void);
-/* Returns whether oneDNN adds products of 8-bit numbers exactly on this processor. */
-bool    cr_cpu_dnnl_has_exact_int8(void);
+/* Returns whether oneDNN's 8-bit convolutions are exact sums, and faster than cpu.qconv, on this processor. */
+bool    cr_cpu_dnnl_is_best_int8(void);
 int64_t cr_cpu_qconv_own_bytes(const struct cr_program *program, const struct cr_op *op);
 
 #define OP(op, what) cr_status cr_ref_##op(struct cr_device *device, const struct cr_call *call);

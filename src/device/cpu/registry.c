@@ -32,7 +32,7 @@ void cr_cpu_collect_kernels(struct cpu_device *device) {
         for (size_t t = 0; t < CR_COUNT(convolutions); t++) cr_kernel_list_add(list, convolutions[t]);
 #ifdef CR_WITH_ONEDNN
         cr_kernel_list_add(list, cr_cpu_dnnl_kernels);
-        if (cr_cpu_dnnl_has_exact_int8()) cr_kernel_list_add(list, cr_cpu_dnnl_int8_kernels);
+        if (cr_cpu_dnnl_is_best_int8()) cr_kernel_list_add(list, cr_cpu_dnnl_int8_kernels);
 #endif
         for (size_t t = 0; t < CR_COUNT(tuned); t++) cr_kernel_list_add(list, tuned[t]);
     }

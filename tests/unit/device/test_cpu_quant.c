@@ -1,6 +1,7 @@
 /* tests/unit/device/test_cpu_quant.c: 8-bit convolution on the CPU against plain loops over integers: ref.qconv and
- * cpu.qconv are equal, oneDNN's kernel is off by at most one, which is counted. All types of input, summand and output,
- * ReLU, strides, a channel whose factor is 0, sums beyond 2^24. quantize: ties, saturation, NaN, infinity. */
+ * cpu.qconv are equal, the latter also without VNNI; oneDNN's kernel is off by at most one, which is counted. All types
+ * of input, summand and output, ReLU, strides, a channel whose factor is 0, sums beyond 2^24, products that would leave
+ * 16 bits. quantize: ties, saturation, NaN, infinity. */
 #include "compiler/cost_model.h"
 #include "core/rng.h"
 #include "device/cpu/cpu.h"
@@ -14,15 +15,19 @@ struct shape {
     int     window, stride, pad;
 };
 static const struct shape shapes[] = {
-    {1, 1, 1, 1, 1, 1, 1, 0},    {2, 7, 5, 3, 9, 3, 1, 1},   {1, 23, 23, 3, 16, 7, 2, 3},
-    {2, 8, 8, 16, 32, 3, 2, 1},  {1, 8, 8, 64, 64, 3, 1, 1}, {2, 6, 6, 24, 40, 1, 1, 0},
-    {1, 7, 7, 256, 64, 1, 2, 0}, {3, 1, 1, 64, 10, 1, 1, 0}, {1, 4, 4, 512, 33, 3, 1, 1},
+    {1, 1, 1, 1, 1, 1, 1, 0},   {2, 7, 5, 3, 9, 3, 1, 1},   {1, 23, 23, 3, 16, 7, 2, 3}, {2, 8, 8, 16, 32, 3, 2, 1},
+    {1, 8, 8, 64, 64, 3, 1, 1}, {2, 6, 6, 24, 40, 1, 1, 0}, {1, 7, 7, 256, 64, 1, 2, 0}, {3, 1, 1, 64, 10, 1, 1, 0},
+    {2, 9, 7, 5, 20, 3, 2, 1},  {2, 5, 6, 6, 17, 1, 2, 0},  {1, 3, 5, 130, 70, 1, 1, 0}, {1, 4, 4, 512, 33, 3, 1, 1},
 };
+
+/* LARGE: every product is near the largest, so sums exceed 2^24; NEGATIVE: near the least; MIXED: one or the other. */
+enum weights { RANDOM, LARGE, NEGATIVE, MIXED };
 
 struct problem {
     const struct shape   *s;
     struct cr_qconv_types types;
-    bool                  relu, large; /* large: every product is the largest, so sums exceed 2^24 */
+    bool                  relu;
+    enum weights          weights;
     int64_t               P, Q;
     uint8_t              *x, *add; /* of the types */
     int8_t               *w;
@@ -37,6 +42,11 @@ static int64_t outputs_of(const struct problem *v) {
     return v->s->N * v->P * v->Q * v->s->K;
 }
 
+static int weight_of(enum weights weights, struct cr_rng *rng, int64_t i) {
+    const int random = (int)cr_rng_below(rng, 255) - 127, large = i % 11 ? 127 : 126;
+    return weights == RANDOM ? random : weights == NEGATIVE || (weights == MIXED && random < 0) ? -large : large;
+}
+
 static bool make(struct problem *v) {
     const struct shape *s   = v->s;
     struct cr_rng       rng = cr_rng_make(3, CR_RNG_TEST, (uint64_t)s->C, (uint32_t)s->K);
@@ -49,11 +59,10 @@ static bool make(struct problem *v) {
     v->coeffs = cr_alloc((size_t)(3 * s->K), sizeof *v->coeffs);
     if (!v->x || !v->w || !v->add || !v->coeffs) return false;
     for (int64_t i = 0; i < pixels; i++)
-        v->x[i] = (uint8_t)(v->large ? (v->types.x == CR_U8 ? 255 : 127) : cr_rng_below(&rng, 256));
-    for (int64_t i = 0; i < row * s->K; i++)
-        v->w[i] = (int8_t)(v->large ? (i % 11 ? 127 : 126) : (int)cr_rng_below(&rng, 255) - 127);
+        v->x[i] = (uint8_t)(v->weights ? (v->types.x == CR_U8 ? 255 : 127) : cr_rng_below(&rng, 256));
+    for (int64_t i = 0; i < row * s->K; i++) v->w[i] = (int8_t)weight_of(v->weights, &rng, i);
     for (int64_t i = 0; i < outputs_of(v); i++) v->add[i] = (uint8_t)cr_rng_below(&rng, 256);
-    const double most = v->large ? 255.0 * 127 * (double)row / 120 : 75 * 150 * sqrt((double)row) / 100;
+    const double most = v->weights ? 255.0 * 127 * (double)row / 120 : 75 * 150 * sqrt((double)row) / 100;
     for (int64_t k = 0; k < s->K; k++) {
         const double sign       = cr_rng_below(&rng, 4) ? 1 : -1;
         v->coeffs[k]            = k % 5 == 2 ? 0 : (float)(sign * (0.5 + cr_rng_real(&rng)) / most);
@@ -200,21 +209,21 @@ static int64_t count_apart(const struct problem *v, const void *y, bool equal) {
     return apart;
 }
 
-static void check_all(enum choice choice, bool large) {
+static void check_all(enum choice choice, enum weights weights) {
     static const enum cr_dtype     bytes[] = {CR_U8, CR_I8}, outs[] = {CR_U8, CR_I8, CR_F32};
     const struct cr_device_options options = {.threads = 2, .ref_only = choice == REFERENCE};
     struct cr_device              *d;
     int64_t                        apart = 0, all = 0;
     REQUIRE_OK(cr_device_open(CR_DEVICE_CPU, &options, &d));
-    for (size_t n = large ? CR_COUNT(shapes) - 1 : 0; n < CR_COUNT(shapes); n++)
+    for (size_t n = weights == LARGE ? CR_COUNT(shapes) - 1 : 0; n < CR_COUNT(shapes); n++)
         for (int i = 0; i < 2 * 3 * 3 * 2; i++) {
-            struct problem v = {.s     = &shapes[n],
-                                .relu  = i / 18,
-                                .large = large,
-                                .types = {.x       = bytes[i % 2],
-                                          .has_add = i / 2 % 3 > 0,
-                                          .add     = i / 2 % 3 == 2 ? CR_I8 : CR_U8,
-                                          .y       = outs[i / 6 % 3]}};
+            struct problem v = {.s       = &shapes[n],
+                                .relu    = i / 18,
+                                .weights = weights,
+                                .types   = {.x       = bytes[i % 2],
+                                            .has_add = i / 2 % 3 > 0,
+                                            .add     = i / 2 % 3 == 2 ? CR_I8 : CR_U8,
+                                            .y       = outs[i / 6 % 3]}};
             CHECK(make(&v));
             void *y = cr_alloc((size_t)outputs_of(&v), sizeof(float));
             if (y) memset(y, 0xee, (size_t)outputs_of(&v) * sizeof(float));
@@ -231,27 +240,42 @@ static void check_all(enum choice choice, bool large) {
 }
 
 static void reference_is_equal(void) {
-    check_all(REFERENCE, false);
+    check_all(REFERENCE, RANDOM);
 }
 static void first_kernel_is_off_by_one_at_most(void) {
-    check_all(FIRST, false);
+    check_all(FIRST, RANDOM);
+}
+static void check_own(void) {
+    check_all(OWN, RANDOM);
+    check_all(OWN_UNPACKED, RANDOM);
+    check_all(OWN, NEGATIVE);
+    check_all(OWN, MIXED);
 }
 static void own_kernel_is_equal(void) {
-    check_all(OWN, false);
-    check_all(OWN_UNPACKED, false);
+    check_own();
+}
+
+static void own_kernel_is_equal_without_vnni(void) {
+    if (!cr_cpu_has(CR_CPU_AVX_VNNI) && !cr_cpu_has(CR_CPU_AVX512_VNNI)) return; /* the other cases run without VNNI */
+    cr_cpu_hide(CR_CPU_AVX_VNNI, true);
+    cr_cpu_hide(CR_CPU_AVX512_VNNI, true);
+    check_own();
+    check_all(OWN, LARGE);
+    cr_cpu_hide(CR_CPU_AVX_VNNI, false);
+    cr_cpu_hide(CR_CPU_AVX512_VNNI, false);
 }
 
 /* 4,608 products of 255 * 127 are 1.5e8: exact in i32, rounded to f32 once. */
 static void sums_beyond_two_to_24(void) {
-    struct problem v = {.s = &shapes[CR_COUNT(shapes) - 1], .large = true, .types = {.x = CR_U8, .y = CR_U8}};
+    struct problem v = {.s = &shapes[CR_COUNT(shapes) - 1], .weights = LARGE, .types = {.x = CR_U8, .y = CR_U8}};
     int64_t        sum;
     REQUIRE(make(&v));
     (void)element(&v, 5 * v.s->K, &sum);
     CHECK(sum > 1 << 27 && sum % 2 != 0);
     unmake(&v);
-    check_all(REFERENCE, true);
-    check_all(FIRST, true);
-    check_all(OWN, true);
+    check_all(REFERENCE, LARGE);
+    check_all(FIRST, LARGE);
+    check_all(OWN, LARGE);
 }
 
 /* ---- quantize ---- */
@@ -292,4 +316,4 @@ static void quantize_values(void) {
 }
 
 TESTS(CASE(reference_is_equal), CASE(first_kernel_is_off_by_one_at_most), CASE(own_kernel_is_equal),
-      CASE(sums_beyond_two_to_24), CASE(quantize_values))
+      CASE(own_kernel_is_equal_without_vnni), CASE(sums_beyond_two_to_24), CASE(quantize_values))

@@ -1,5 +1,5 @@
-/* device/cpu/onednn/dnnl_qconv.c: 8-bit convolution by oneDNN (VNNI or AMX where the processor has them), and the
- * filter in oneDNN's layout.
+/* device/cpu/onednn/dnnl_qconv.c: 8-bit convolution by oneDNN with AVX-512 (VNNI, or AMX where the processor has it),
+ * and the filter in oneDNN's layout.
  *
  * oneDNN 2 computes (sum + bias) * scale in f32, oneDNN 3 sum * scale + bias; the rule of graph/ops.def is one fma. An
  * output near the middle between two integers may therefore differ by one. The factors are attributes of the primitive,
@@ -53,22 +53,19 @@ static bool is_int8(enum cr_dtype dtype) {
     return dtype == CR_I8 || dtype == CR_U8;
 }
 
-/* Without VNNI oneDNN adds pairs of products in 16 bits, and these sums saturate: results are wrong by any amount.
- * oneDNN 2.6 for ARM has no layout for some filters of 8-bit convolutions, and its sums with a signed summand are wrong
- * (tests/unit/device/test_cpu_quant.c, under qemu). */
-bool cr_cpu_dnnl_has_exact_int8(void) {
+/* Without VNNI oneDNN adds pairs of products in 16 bits, and these sums saturate: results are wrong by any amount. With
+ * AVX-VNNI cpu.qconv is as fast. oneDNN 2.6 for ARM has no layout for some filters of 8-bit convolutions, and its sums
+ * with a signed summand are wrong (tests/unit/device/test_cpu_quant.c, under qemu). */
+bool cr_cpu_dnnl_is_best_int8(void) {
 #ifdef __x86_64__
-    const unsigned isa = (unsigned)dnnl_get_effective_cpu_isa();
-    const unsigned vnni =
-        (dnnl_cpu_isa_avx512_core_vnni & ~dnnl_cpu_isa_avx512_core) | (dnnl_cpu_isa_avx2_vnni & ~dnnl_cpu_isa_avx2);
-    return isa & vnni;
+    return (unsigned)dnnl_get_effective_cpu_isa() & (dnnl_cpu_isa_avx512_core_vnni & ~dnnl_cpu_isa_avx512_core);
 #else
     return false;
 #endif
 }
 
 static bool types_are_known(const struct cr_qconv_types *t) {
-    return cr_cpu_dnnl_has_exact_int8() && is_int8(t->x) && (is_int8(t->y) || t->y == CR_F32) &&
+    return cr_cpu_dnnl_is_best_int8() && is_int8(t->x) && (is_int8(t->y) || t->y == CR_F32) &&
            (!t->has_add || is_int8(t->add));
 }
 
