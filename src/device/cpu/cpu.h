@@ -71,8 +71,8 @@ size_t cr_ref_workspace(const struct cr_device *device, const struct cr_program 
  * non-finite flag, the loss scale. `good`: the parameters were updated. */
 void cr_cpu_count_update(double *state, bool good, const struct cr_sgd_attr *attr);
 
-/* Returns whether cpu.conv3 is the fastest kernel for this convolution (or gradient) on this machine, apart from bias, add
- * and ReLU, which it does not implement. */
+/* Returns whether cpu.conv3 is the fastest kernel for this convolution (or gradient) on this machine, apart from bias,
+ * add and ReLU, which it does not implement. */
 bool cr_cpu_conv3_is_best(const struct cr_program *program, const struct cr_op *op);
 
 /* ---- threads and vectors ---- */

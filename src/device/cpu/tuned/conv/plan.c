@@ -91,8 +91,8 @@ struct cr_conv_plan cr_conv_plan_of(const struct cr_program *p, const struct cr_
 
 /* ---- filters ---- */
 
-/* The filter of the program is read a line of the cache at a time; the places of 16 channels in the packed filter stay in
- * the first cache. */
+/* The filter of the program is read a line of the cache at a time; the places of 16 channels in the packed filter stay
+ * in the first cache. */
 void cr_conv_pack_tap(const struct cr_conv_plan *plan, const float *w, int64_t outputs, int64_t channels, int64_t panel,
                       float *to) {
     enum { LINE = 16 };

@@ -1,9 +1,9 @@
 /* device/cpu/tuned/conv/tile.c: the inner loop of cpu.conv and cpu.conv_dgrad, for each level.
  *
- * The sums of a tile stay in registers: two vectors of outputs for 6 pixels (12 of AVX2's 16 registers) or for 14 (28 of
- * AVX-512's 32). A step reads the two vectors of filters and multiplies them with one float of each pixel: 28
- * multiply-adds for 16 loads. Rows of 7, 14, 28 and 56 pixels are whole tiles of 14. A tile reaches 90 to 95 % of the
- * peak. */
+ * The sums of a tile stay in registers: two vectors of outputs for 6 pixels (12 of AVX2's 16 registers) or for 14 (28
+ * of AVX-512's 32). A step reads the two vectors of filters and multiplies them with one float of each pixel: 28
+ * multiply-adds for 16 loads. Images of 14x14, 28x28 and 56x56 pixels are whole tiles of 14. A tile reaches 90 to 95 %
+ * of the peak. */
 #include "device/cpu/tuned/conv/window.h"
 
 /* The compiler may contract multiply-adds; the error bounds of verification hold for both forms. */
@@ -44,7 +44,8 @@ typedef float f32x8 __attribute__((vector_size(32), aligned(4), may_alias));
             (vector *)(tile->to + tile->y[p] + output + v * LANES) = sum[p][v];                                        \
     }
 
-/* Filters are prefetched by a page, which the hardware does not cross: layers with few pixels wait for their filters. */
+/* Filters are prefetched by a page, which the hardware does not cross: layers with few pixels wait for their filters.
+ */
 enum { PIXELS = 6, PIXELS_AVX512 = 14, AHEAD = 1024, LINE = 16 /* floats of a line of the cache */ };
 CR_TILE(tile_baseline, , f32x4, 6, 2)
 #if defined(__x86_64__)

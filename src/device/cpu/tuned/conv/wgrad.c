@@ -1,7 +1,7 @@
 /* device/cpu/tuned/conv/wgrad.c: the kernel cpu.conv_wgrad: dw[k][r][s][c] = sum over pixels of dy[k] * x[r][s][c].
  *
- * Strips of x are copied with zeros as padding; the pixels of the copy lie so that the same channels of different pixels
- * are in different sets of the cache. dy is copied in the order in which tiles read it.
+ * Strips of x are copied with zeros as padding; the pixels of the copy lie so that the same channels of different
+ * pixels are in different sets of the cache. dy is copied in the order in which tiles read it.
  *
  * Each thread sums small filters over its own strips, and these sums are added at the end. Of larger filters, threads
  * divide the channels of x or of dy, whichever are more, because each copies all of the other. */
