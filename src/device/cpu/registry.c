@@ -13,10 +13,6 @@ const struct cr_kernel cr_cpu_ref_kernels[] = {
 static const struct cr_kernel shm_kernels[] = {
     {CR_KERNEL("shm.all_reduce", all_reduce, CR_MATH_EXACT), .dtypes = CR_TYPES_F32, .launch = cr_ref_all_reduce}, {0}};
 
-/* Convolutions, best first. */
-static const struct cr_kernel *const convolutions[] = {cr_cpu_conv3_kernels, cr_cpu_conv3_wgrad_kernels,
-                                                       cr_cpu_conv_kernels, cr_cpu_conv_wgrad_kernels};
-
 /* No op has two of these kernels, so their order does not matter. */
 static const struct cr_kernel *const tuned[] = {cr_cpu_bn_kernels,         cr_cpu_bn_apply_kernels,
                                                 cr_cpu_pointwise_kernels,  cr_cpu_drop_kernels,
@@ -29,7 +25,12 @@ static const struct cr_kernel *const tuned[] = {cr_cpu_bn_kernels,         cr_cp
 void cr_cpu_collect_kernels(struct cpu_device *device) {
     struct cr_kernel_list *list = &device->kernels;
     if (!device->base.options.ref_only) {
-        for (size_t t = 0; t < CR_COUNT(convolutions); t++) cr_kernel_list_add(list, convolutions[t]);
+        if (cr_cpu_level() == CR_CPU_AVX512) {
+            cr_kernel_list_add(list, cr_cpu_conv3_kernels);
+            cr_kernel_list_add(list, cr_cpu_conv3_wgrad_kernels);
+        }
+        cr_kernel_list_add(list, cr_cpu_conv_kernels);
+        cr_kernel_list_add(list, cr_cpu_conv_wgrad_kernels);
 #ifdef CR_WITH_ONEDNN
         cr_kernel_list_add(list, cr_cpu_dnnl_kernels);
         if (cr_cpu_dnnl_is_best_int8()) cr_kernel_list_add(list, cr_cpu_dnnl_int8_kernels);

@@ -122,13 +122,14 @@ static int64_t dy_floats(int64_t K) {
     return (K + VECTOR - 1) / cr_wgrad_group() * cr_wgrad_group_floats(BLOCK);
 }
 
+/* pitch_of is not monotonic: a unit of fewer channels may have the larger pitch. */
 static int64_t memory_floats(int64_t unit) {
-    return PLACES * (BLOCK * pitch_of(unit) + dy_floats(unit) + unit * unit + unit) + unit;
+    return PLACES * (BLOCK * (unit + PITCH) + dy_floats(unit) + unit * unit + unit) + unit;
 }
 
 static struct memory memory_at(float *scratch, int64_t unit) {
     struct memory m = {.v = scratch};
-    m.dy            = m.v + PLACES * BLOCK * pitch_of(unit);
+    m.dy            = m.v + PLACES * BLOCK * (unit + PITCH);
     m.edge          = m.dy + PLACES * dy_floats(unit);
     m.zeros         = m.edge + PLACES * unit;
     m.sums          = m.zeros + unit;
