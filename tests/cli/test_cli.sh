@@ -90,7 +90,7 @@ run plan tiny.ini; expect "plan" 0 "layer1.0.conv1" "total" "lower bound" "pool"
 run plan tiny.ini --program; expect "plan --program" 0 "conv " "layer1.0.conv1.y" "sgd"
 run plan tiny.ini --after grad; plain=$(wc -l <stdout)
 run plan tiny.ini --after fuse; holds "fusing makes fewer ops" [ "$(wc -l <stdout)" -lt "$plain" ]
-run plan tiny.ini --which eval --program; expect "plan --which eval" 0 "bn_scale_bias"
+run plan tiny.ini --which eval --program; expect "plan --which eval" 0 "fold_bn" "bias:layer1.0.conv1.y.bias"
 if plans_for_gpus; then
     for precision in fp16 fp32; do
         run plan tiny.ini --target h200 train.precision=$precision; expect "plan --target, $precision" 0 "target NVIDIA H200" "of the GPU's 143771 MiB" "roofline"
@@ -120,7 +120,7 @@ run plan tiny.ini --choices; cp stdout table.txt; expect "plan --choices" 0 "pro
 run plan tiny.ini --choices train.fuse=no; expect "plan --choices without fusing" 2 "[train] fuse = no" "--choices"
 run plan tiny.ini --choices --json -q; expect "plan --choices --json" 0 '"convolutions": '
 holds "plan --choices --json: every convolution, with its kernel, and the table's lines" python3 "$source_dir/tests/tools/choices_match.py" table.txt stdout 6
-run plan tiny.ini --choices --which eval --json -b 3; expect "plan --choices --json of eval" 0 '"program": "eval", "batch": 3' '"x": [3, 16, 16, '
+run plan tiny.ini --choices --which eval --json -b 3; expect "plan --choices --json of eval: all are folded" 0 '"program": "eval", "batch": 3' '"convolutions": 0'
 lacks_gradients() { ! grep -q gradients stdout; }
 holds "an evaluation has no gradients" lacks_gradients
 run plan tiny.ini train.accumulate=4 --which micro --json; expect "plan of a micro-step" 0 '"program": "micro"'
