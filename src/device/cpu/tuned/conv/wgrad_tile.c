@@ -14,7 +14,6 @@
 
 typedef float f32x4 __attribute__((vector_size(16), aligned(4), may_alias));
 typedef float f32x8 __attribute__((vector_size(32), aligned(4), may_alias));
-typedef float f32x16 __attribute__((vector_size(64), aligned(4), may_alias));
 
 enum {
     GROUP_MAX   = CR_WGRAD_GROUP_MAX,
