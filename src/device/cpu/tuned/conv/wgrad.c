@@ -12,7 +12,6 @@
 #include <string.h>
 
 enum {
-    PITCH          = 16,       /* floats between pixels whose channels would fall into the same sets of the cache */
     PIXELS         = 128,      /* of a strip, about: a line of each of them is in the first cache */
     DY_FLOATS      = 64 << 10, /* of a block of dy: it stays in the second cache */
     PRIVATE_FLOATS = 64 << 10  /* of a thread's own sums */
@@ -42,7 +41,7 @@ static int64_t rows_of(const struct plan *v) {
 static void set_channels(struct plan *v, int64_t C, int64_t K) {
     v->C     = C;
     v->K     = K;
-    v->pitch = C % (4 * PITCH) ? C : C + PITCH;
+    v->pitch = cr_wgrad_pitch(C);
     v->block = DY_FLOATS / (v->images * rows_of(v) * v->Q) / CR_WGRAD_GROUP_MAX * CR_WGRAD_GROUP_MAX;
     v->block = CR_MIN(CR_MAX(v->block, CR_WGRAD_GROUP_MAX), K);
 }
@@ -77,14 +76,14 @@ static int64_t rounded_up(int64_t value, int64_t unit) {
 /* The last line of a row may read beyond the copy. */
 static int64_t x_floats(const struct plan *v) {
     return rounded_up(v->images * ((rows_of(v) - 1) * v->stride + v->R) * v->width * v->pitch + CR_WGRAD_LINE_MAX,
-                      PITCH);
+                      CR_WGRAD_PITCH);
 }
 static int64_t dy_floats(const struct plan *v) {
     const int64_t groups = (CR_MIN(v->block, v->K) + v->group - 1) / v->group;
-    return rounded_up(groups * cr_wgrad_group_floats(v->images * rows_of(v) * v->Q), PITCH);
+    return rounded_up(groups * cr_wgrad_group_floats(v->images * rows_of(v) * v->Q), CR_WGRAD_PITCH);
 }
 static int64_t dw_floats(const struct plan *v) {
-    return v->share == BY_STRIPS ? rounded_up(v->K * v->R * v->S * v->C, PITCH) : 0;
+    return v->share == BY_STRIPS ? rounded_up(v->K * v->R * v->S * v->C, CR_WGRAD_PITCH) : 0;
 }
 static int64_t thread_floats(const struct plan *v) {
     return x_floats(v) + dy_floats(v) + dw_floats(v);
@@ -191,7 +190,8 @@ static void run_strips(const struct plan *v, const float *x, const float *dy, in
 /* The channels of x or dy of a thread; all strips. */
 static void run_channels(struct plan v, const float *x, const float *dy, int thread, int threads, bool accumulate,
                          float *dw, float *scratch) {
-    const int64_t unit = v.share == BY_X ? PITCH : CR_WGRAD_GROUP_MAX, taps = v.R * v.S, filter = taps * v.x_channels;
+    const int64_t unit = v.share == BY_X ? CR_WGRAD_PITCH : CR_WGRAD_GROUP_MAX, taps = v.R * v.S,
+                  filter   = taps * v.x_channels;
     const int64_t channels = v.share == BY_X ? v.x_channels : v.dy_channels;
     int64_t       first, end;
     cr_run_of((channels + unit - 1) / unit, thread, threads, &first, &end);

@@ -21,6 +21,13 @@ int cr_wgrad_group(void);
  * different sets of the cache. */
 int64_t cr_wgrad_group_floats(int64_t pixels);
 
+/* Floats between pixels of a copy of x with C channels: the same channels of different pixels lie in different sets of
+ * the cache. Not monotonic; at most C + CR_WGRAD_PITCH. */
+enum { CR_WGRAD_PITCH = 16 };
+static inline int64_t cr_wgrad_pitch(int64_t C) {
+    return C % (4 * CR_WGRAD_PITCH) ? C : C + CR_WGRAD_PITCH;
+}
+
 /* dw[k*filter + i] += the sum over the pixels of dy[k] * x[i], for channels k < channels and i < floats. */
 void cr_wgrad_add(const struct cr_wgrad_pixels *pixels, int64_t channels, int64_t floats, float *dw, int64_t filter);
 

@@ -20,8 +20,7 @@ enum {
     TAPS         = 9,   /* of a filter */
     UNIT         = 128, /* channels of a unit */
     BLOCK        = 96,  /* tiles that are transformed at once */
-    CHANNELS_MIN = 64,  /* with fewer, the transforms cost more than they save */
-    PITCH        = 16   /* floats between tiles whose channels would fall into the same sets of the cache */
+    CHANNELS_MIN = 64   /* with fewer, the transforms cost more than they save */
 };
 
 bool cr_winograd_wgrad_is_better(const struct cr_winograd_wgrad *s) {
@@ -115,21 +114,18 @@ struct memory {
     float *sums;  /* dU: [place][K][C] */
 };
 
-static int64_t pitch_of(int64_t C) {
-    return C % (4 * PITCH) ? C : C + PITCH;
-}
 static int64_t dy_floats(int64_t K) {
     return (K + VECTOR - 1) / cr_wgrad_group() * cr_wgrad_group_floats(BLOCK);
 }
 
-/* pitch_of is not monotonic: a unit of fewer channels may have the larger pitch. */
+/* The pitch is not monotonic: a unit of fewer channels may have the larger pitch. */
 static int64_t memory_floats(int64_t unit) {
-    return PLACES * (BLOCK * (unit + PITCH) + dy_floats(unit) + unit * unit + unit) + unit;
+    return PLACES * (BLOCK * (unit + CR_WGRAD_PITCH) + dy_floats(unit) + unit * unit + unit) + unit;
 }
 
 static struct memory memory_at(float *scratch, int64_t unit) {
     struct memory m = {.v = scratch};
-    m.dy            = m.v + PLACES * BLOCK * (unit + PITCH);
+    m.dy            = m.v + PLACES * BLOCK * (unit + CR_WGRAD_PITCH);
     m.edge          = m.dy + PLACES * dy_floats(unit);
     m.zeros         = m.edge + PLACES * unit;
     m.sums          = m.zeros + unit;
@@ -152,7 +148,8 @@ static void read_tile(const struct job *j, const struct unit *u, int64_t tile, i
     const struct cr_winograd_image  x = {
          .x = j->x + image * s->H * s->W * s->C + u->c, .height = s->H, .width = s->W, .pitch = s->C};
     const float *d[4];
-    cr_winograd_input(&x, h - s->pad, w - s->pad, u->C, m->v + i * pitch_of(u->C), BLOCK * pitch_of(u->C), m->edge);
+    cr_winograd_input(&x, h - s->pad, w - s->pad, u->C, m->v + i * cr_wgrad_pitch(u->C), BLOCK * cr_wgrad_pitch(u->C),
+                      m->edge);
     for (int n = 0; n < 4; n++) {
         const int64_t row = h + n / 2, column = w + n % 2;
         d[n] = row < s->P && column < s->Q ? j->dy + ((image * s->P + row) * s->Q + column) * s->K + u->k : m->zeros;
@@ -166,12 +163,12 @@ static void add_tiles(const struct job *j, const struct unit *u, int64_t begin, 
         const int64_t tiles = CR_MIN((int64_t)BLOCK, end - first);
         for (int64_t i = 0; i < tiles; i++) read_tile(j, u, first + i, i, m);
         for (int place = 0; place < PLACES; place++) {
-            const struct cr_wgrad_pixels pixels = {.x         = m->v + place * BLOCK * pitch_of(u->C),
+            const struct cr_wgrad_pixels pixels = {.x         = m->v + place * BLOCK * cr_wgrad_pitch(u->C),
                                                    .dy        = m->dy + place * dy_floats(u->K),
                                                    .images    = 1,
                                                    .rows      = 1,
                                                    .columns   = tiles,
-                                                   .by_column = pitch_of(u->C),
+                                                   .by_column = cr_wgrad_pitch(u->C),
                                                    .by_group  = cr_wgrad_group_floats(BLOCK)};
             cr_wgrad_add(&pixels, u->K, u->C, m->sums + place * u->K * u->C, u->C);
         }
