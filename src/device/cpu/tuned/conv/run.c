@@ -6,11 +6,13 @@
 #include <string.h>
 
 enum {
-    CHUNK_FILTERS    = 6 << 10,  /* floats of the filters of a chunk of a panel: they stay in the first cache */
-    STRIP_FLOATS     = 48 << 10, /* of the input: a strip stays in the second cache */
-    STRIP_PIXELS     = 256,      /* of the output, in strips of whole images; larger strips are not faster */
-    FILTER_FLOATS    = 48 << 10, /* of all panels: they stay in the second cache */
-    TILES_PER_THREAD = 8         /* with fewer, threads divide the panels, too */
+    CHUNK_FILTERS    = 6 << 10,   /* floats of the filters of a chunk of a panel: they stay in the first cache */
+    STRIP_FLOATS     = 48 << 10,  /* of the input: a strip stays in the second cache */
+    LARGE_FILTERS    = 256 << 10, /* floats; they do not stay in the second cache, and each strip reads them again: */
+    LARGE_STRIP      = 128 << 10, /* STRIP_FLOATS for them */
+    STRIP_PIXELS     = 256,       /* of the output, in strips of whole images; larger strips are not faster */
+    FILTER_FLOATS    = 48 << 10,  /* of all panels: they stay in the second cache */
+    TILES_PER_THREAD = 8          /* with fewer, threads divide the panels, too */
 };
 
 /* ---- strips ---- */
@@ -43,14 +45,20 @@ static int64_t part_rows(const struct strips *s) {
     return (s->window->rows + s->parts - 1) / s->parts;
 }
 
+/* Input floats of a strip that are read: 1x1 windows with a stride skip pixels. */
+static int64_t read_floats(const struct strips *s, int64_t rows) {
+    return is_direct(s->plan, s->window) ? rows * s->window->columns * s->plan->channels : strip_floats(s, rows);
+}
+
 /* All windows of a plan have the same strips, so that a strip of the input is read from memory once for all windows. */
 static struct strips strips_of(const struct cr_conv_plan *plan, int window, int threads) {
-    struct strips s = {.plan = plan, .window = &plan->window[0], .copied = true, .parts = 1};
-    s.width         = (s.window->columns - 1) * plan->stride + s.window->width;
-    s.images        = CR_MIN(STRIP_FLOATS / CR_MAX(strip_floats(&s, s.window->rows), 1),
-                             STRIP_PIXELS / CR_MAX(s.window->rows * s.window->columns, 1));
-    s.images        = CR_MAX(CR_MIN(s.images, (plan->images + threads - 1) / threads), 1);
-    while (s.parts < s.window->rows && strip_floats(&s, part_rows(&s)) > STRIP_FLOATS) s.parts++;
+    struct strips s    = {.plan = plan, .window = &plan->window[0], .copied = true, .parts = 1};
+    const int64_t most = plan->packed_floats > LARGE_FILTERS ? LARGE_STRIP : STRIP_FLOATS;
+    s.width            = (s.window->columns - 1) * plan->stride + s.window->width;
+    s.images           = CR_MIN(most / CR_MAX(read_floats(&s, s.window->rows), 1),
+                                STRIP_PIXELS / CR_MAX(s.window->rows * s.window->columns, 1));
+    s.images           = CR_MAX(CR_MIN(s.images, (plan->images + threads - 1) / threads), 1);
+    while (s.parts < s.window->rows && read_floats(&s, part_rows(&s)) > most) s.parts++;
     if (s.parts > 1 && plan->images % threads)
         s.parts = CR_MIN((s.parts + threads - 1) / threads * threads, s.window->rows);
     s.count  = (plan->images + s.images - 1) / s.images * s.parts;
@@ -146,7 +154,7 @@ struct task {
     cr_tile_function        *tile;
     int64_t       first, last, whole; /* outputs first ... last - 1; those before `whole` fill their panels */
     struct chunks chunks;
-    int64_t       pixels; /* of the strip */
+    int64_t       pixels, tiles; /* of the strip */
 };
 
 /* A pixel of a strip, and where its input and its outputs begin. */
@@ -227,16 +235,20 @@ static void run_chunk(const struct task *t, const struct chunk *c, int64_t first
     const struct cr_conv_io *io      = t->io;
     const bool               ends    = c->is_last && (io->bias || io->relu);
     const int64_t            by      = filters_of(t, c, t->size.panel) - filters_of(t, c, 0);
+    const int64_t            next    = c->rows * c->len * (last - first); /* the filters that are read next */
     const float             *filters = filters_of(t, c, first), *bias = io->bias ? io->bias + first : NULL;
     struct cr_tile           tile = {.begin = c->is_first ? NULL : io->y, .to = io->y};
     struct pixel             at   = {0};
     set_chunk(t, c, &tile);
     begin_row(t, &at);
-    for (int64_t left = t->pixels; left > 0; left -= t->size.pixels) {
-        const int    count = (int)CR_MIN(left, (int64_t)t->size.pixels);
+    for (int64_t number = 0; number < t->tiles; number++) {
+        const int    count = (int)CR_MIN(t->pixels - number * t->size.pixels, (int64_t)t->size.pixels);
         const float *w     = filters;
         set_pixels(t, t->strip->x + place_of(t, c), &at, count, &tile);
-        for (int64_t output = first; output < last; output += t->size.panel, w += by) t->tile(&tile, w, output);
+        for (int64_t output = first; output < last; output += t->size.panel, w += by) {
+            cr_tile_prefetch(&tile, w + next, t->size.panel, number, t->tiles);
+            t->tile(&tile, w, output);
+        }
         for (int p = 0; ends && p < count; p++) {
             float *y = io->y + tile.y[p] + first;
             finish_pixel(y, y, NULL, bias, io->relu, last - first);
@@ -244,15 +256,19 @@ static void run_chunk(const struct task *t, const struct chunk *c, int64_t first
     }
 }
 
-/* The sums of one tile of pixels and one panel, all chunks, in `sums`. x: the input of each pixel. */
-static void sum_tile(const struct task *t, const float *const x[CR_TILE_PIXELS_MAX], int64_t output, float *sums) {
+/* The sums of tile `number` of pixels and one panel, all chunks, in `sums`. x: the input of each pixel. next: distance of
+ * the filters that are read next. */
+static void sum_tile(const struct task *t, const float *const x[CR_TILE_PIXELS_MAX], int64_t number, int64_t output,
+                     int64_t next, float *sums) {
     struct cr_tile tile = {.to = sums};
     for (int p = 0; p < t->size.pixels; p++) tile.y[p] = (int64_t)p * CR_PANEL_MAX;
     for (int64_t i = 0; i < t->chunks.count; i++) {
         const struct chunk c = chunk_at(&t->chunks, i);
         set_chunk(t, &c, &tile);
         for (int p = 0; p < t->size.pixels; p++) tile.x[p] = x[p] + place_of(t, &c);
-        t->tile(&tile, filters_of(t, &c, output), 0);
+        const float *w = filters_of(t, &c, output);
+        cr_tile_prefetch(&tile, w + next, t->size.panel, number, t->tiles);
+        t->tile(&tile, w, 0);
         tile.begin = sums;
     }
 }
@@ -264,11 +280,11 @@ static void run_tiles(const struct task *t, int64_t first, int64_t last) {
     struct cr_tile           tile;
     struct pixel             at = {0};
     begin_row(t, &at);
-    for (int64_t left = t->pixels; left > 0; left -= t->size.pixels) {
-        const int count = (int)CR_MIN(left, (int64_t)t->size.pixels);
+    for (int64_t number = 0; number < t->tiles; number++) {
+        const int count = (int)CR_MIN(t->pixels - number * t->size.pixels, (int64_t)t->size.pixels);
         set_pixels(t, t->strip->x, &at, count, &tile);
         for (int64_t output = first; output < last; output += t->size.panel) {
-            sum_tile(t, tile.x, output, sums);
+            sum_tile(t, tile.x, number, output, t->chunks.height * t->chunks.width * (last - first), sums);
             for (int p = 0; p < count; p++) {
                 const int64_t place = tile.y[p] + output;
                 finish_pixel(io->y + place, sums + p * CR_PANEL_MAX, io->add ? io->add + place : NULL,
@@ -302,6 +318,7 @@ static void run_strip(struct task *t, int64_t i, float *scratch) {
     const struct strip           strip = strip_at(t->strips, i, t->io->x, scratch);
     t->strip                           = &strip;
     t->pixels                          = strip.images * strip.rows * v->columns;
+    t->tiles                           = (t->pixels + t->size.pixels - 1) / t->size.pixels;
     t->chunks                          = chunks_of(v, t->strips->plan->channels, t->size.panel);
     run_panels(t);
 }

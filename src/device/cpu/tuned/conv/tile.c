@@ -20,8 +20,9 @@ typedef float f32x8 __attribute__((vector_size(32), aligned(4), may_alias));
 #define CR_TILE(name, attribute, vector, pixels, vectors)                                                              \
     attribute static void name(const struct cr_tile *tile, const float *w, int64_t output) {                           \
         enum { LANES = sizeof(vector) / sizeof(float), PANEL = vectors * LANES };                                      \
-        const float *x[pixels];                                                                                        \
-        vector       sum[pixels][vectors];                                                                             \
+        const int64_t next_step = tile->next_step;                                                                     \
+        const float  *x[pixels], *next = tile->next;                                                                   \
+        vector        sum[pixels][vectors];                                                                            \
         CR_UNROLL for (int p = 0; p < pixels; p++) {                                                                   \
             x[p]                                                  = tile->x[p];                                        \
             CR_UNROLL for (int v = 0; v < vectors; v++) sum[p][v] = (vector){0};                                       \
@@ -31,10 +32,11 @@ typedef float f32x8 __attribute__((vector_size(32), aligned(4), may_alias));
                 *(const vector *)(tile->begin + tile->y[p] + output + v * LANES);                                      \
         for (int64_t r = 0; r < tile->rows; r++) {                                                                     \
             const float *const end = w + tile->len * PANEL;                                                            \
-            for (int64_t i = 0; w < end; i++, w += PANEL) {                                                            \
+            for (int64_t i = 0; w < end; i++, w += PANEL, next += next_step) {                                         \
                 vector filter[vectors];                                                                                \
                 CR_UNROLL for (int v = 0; v < vectors; v++) filter[v] = *(const vector *)(w + v * LANES);              \
                 CR_UNROLL for (int v = 0; v < PANEL; v += LINE) __builtin_prefetch(w + v + AHEAD);                     \
+                __builtin_prefetch(next, 0, 2);                                                                        \
                 CR_UNROLL for (int p = 0; p < pixels; p++) CR_UNROLL for (int v = 0; v < vectors; v++) sum[p][v] +=    \
                     x[p][i] * filter[v];                                                                               \
             }                                                                                                          \
@@ -44,8 +46,7 @@ typedef float f32x8 __attribute__((vector_size(32), aligned(4), may_alias));
             (vector *)(tile->to + tile->y[p] + output + v * LANES) = sum[p][v];                                        \
     }
 
-/* Filters are prefetched by a page, which the hardware does not cross: layers with few pixels wait for their filters.
- */
+/* From the second cache to the first, filters are prefetched by a page, which the hardware does not cross. */
 enum { PIXELS = 6, PIXELS_AVX512 = 14, AHEAD = 1024, LINE = 16 /* floats of a line of the cache */ };
 CR_TILE(tile_baseline, , f32x4, 6, 2)
 #if defined(__x86_64__)

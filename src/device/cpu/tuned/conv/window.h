@@ -45,15 +45,24 @@ struct cr_tile_size {
 struct cr_tile_size cr_conv_tile_size(int64_t outputs);
 
 /* Computes to[y[p] + output + o] = begin[y[p] + output + o] + sum over r < rows and i < len of
- * x[p][r*row + i] * w[(r*len + i)*panel + o] for the outputs o of a panel. begin: NULL (zeros), or it may be `to`. */
+ * x[p][r*row + i] * w[(r*len + i)*panel + o] for the outputs o of a panel. begin: NULL (zeros), or it may be `to`.
+ * Meanwhile it prefetches rows*len*next_step floats from `next` on into the second cache. */
 struct cr_tile {
-    int64_t      rows, row, len;
-    const float *x[CR_TILE_PIXELS_MAX], *begin;
+    int64_t      rows, row, len, next_step;
+    const float *x[CR_TILE_PIXELS_MAX], *begin, *next;
     float       *to;
     int64_t      y[CR_TILE_PIXELS_MAX];
 };
 typedef void      cr_tile_function(const struct cr_tile *tile, const float *w, int64_t output);
 cr_tile_function *cr_conv_tile(int64_t outputs); /* of the level in use */
+
+/* Filters come from memory while the tiles that share the present ones compute: tile number `number` of `tiles`
+ * prefetches its part of the filters at `next`, which are as long as its own. */
+static inline void cr_tile_prefetch(struct cr_tile *tile, const float *next, int64_t panel, int64_t number,
+                                    int64_t tiles) {
+    tile->next_step = (panel + tiles - 1) / tiles;
+    tile->next      = next + number * tile->next_step * tile->rows * tile->len;
+}
 
 /* The plan of a conv or a conv_dgrad. */
 struct cr_conv_plan cr_conv_plan_of(const struct cr_program *program, const struct cr_op *op);

@@ -185,7 +185,7 @@ static void write_tile(const struct job *j, int64_t tile, const float *m, int64_
     }
 }
 
-/* M = V U for one place and all tiles of a block. */
+/* M = V U for one place and all tiles of a block. The filters of the next place are C * outputs floats further on. */
 static void multiply(const struct job *j, const float *v, const float *u, int64_t tiles, float *m) {
     const struct cr_tile_size size = cr_conv_tile_size(j->plan->outputs);
     cr_tile_function         *run  = cr_conv_tile(j->plan->outputs);
@@ -194,15 +194,18 @@ static void multiply(const struct job *j, const float *v, const float *u, int64_
     struct cr_tile            t     = {.rows = 1, .to = m};
     for (int64_t output = 0; output < outputs; output += size.panel)
         for (int64_t c = 0; c < C; c += chunk) {
-            t.len   = CR_MIN(chunk, C - c);
-            t.begin = c ? m : NULL;
+            t.len          = CR_MIN(chunk, C - c);
+            t.begin        = c ? m : NULL;
+            const float *w = u + (j->first + output) * C + c * size.panel, *next = w + t.len * size.panel;
+            if (output + size.panel >= outputs && c + chunk >= C) next = u + (j->plan->outputs + j->first) * C;
             for (int64_t first = 0; first < tiles; first += size.pixels) {
                 for (int p = 0; p < size.pixels; p++) {
                     const int64_t tile = CR_MIN(first + p, tiles - 1);
                     t.x[p]             = v + tile * C + c;
                     t.y[p]             = tile * outputs;
                 }
-                run(&t, u + (j->first + output) * C + c * size.panel, output);
+                cr_tile_prefetch(&t, next, size.panel, first / size.pixels, (tiles + size.pixels - 1) / size.pixels);
+                run(&t, w, output);
             }
         }
 }
