@@ -172,11 +172,11 @@ static void check_data(const struct check *c) {
         COMPLAIN(c, "data.repeats", "excludes sampling = balanced, which repeats images of rare classes: use 1");
     if (was_rejected(c, "data.kind")) return;
     bool has_files = config->data.kind == CR_DATA_CIFAR10 || config->data.kind == CR_DATA_CIFAR100 ||
-                     config->data.kind == CR_DATA_FOLDER || config->data.kind == CR_DATA_CSV ||
-                     config->data.kind == CR_DATA_PACKED;
+                     cr_config_has_image_files(config);
     if (!has_files) return;
-    const char *kind = cr_word_data_kind(config->data.kind);
-    if (!*config->data.root && !was_rejected(c, "data.root"))
+    const char *kind  = cr_word_data_kind(config->data.kind);
+    const bool  named = config->data.kind == CR_DATA_TAR && (*config->data.train || *config->data.val);
+    if (!*config->data.root && !named && !was_rejected(c, "data.root"))
         COMPLAIN(c, "data.kind", "needs root: the folder of the dataset");
     if (config->data.train_images)
         COMPLAIN(c, "data.train_images", "is only for shapes and synthetic; %s has a fixed size; use 0", kind);
@@ -309,8 +309,9 @@ static void check_train(const struct check *c) {
 /* Keys that need one label per image. */
 static void check_multi_label(const struct check *c) {
     const struct cr_config *config = c->config;
-    if (config->data.kind != CR_DATA_CSV && !was_rejected(c, "data.kind"))
-        COMPLAIN(c, "data.multi_label", "needs data.kind = csv: lists with lines file,label1;label2");
+    if (config->data.kind != CR_DATA_CSV && config->data.kind != CR_DATA_TAR && !was_rejected(c, "data.kind"))
+        COMPLAIN(c, "data.multi_label",
+                 "needs data.kind = csv, lists with lines file,label1;label2, or tar, archives with arrays of labels");
     if (config->data.sampling == CR_SAMPLING_BALANCED)
         COMPLAIN(c, "data.sampling", "balanced needs one label per image: please use loss.class_weights = balanced");
     if (config->train.best == CR_BEST_TOP5)

@@ -112,6 +112,8 @@ void              cr_config_close(const struct cr_config *config); /* accepts NU
 /* Reports one error about a key in the standard form, e.g. for a value that does not fit the dataset:
  * "configs/x.ini:14: [train] batch = 900: ...". `dotted` is "train.batch". Returns CR_ERR_CONFIG. */
 cr_status cr_config_fail(const struct cr_config *config, const char *dotted, const char *fmt, ...) CR_PRINTF(3, 4);
+/* True: the images are files of any size: a folder, a list, archives or a packed dataset. */
+bool cr_config_has_image_files(const struct cr_config *config);
 /* True for networks with a 32 px input (CIFAR networks, cifar stems); selects the default image size. */
 bool cr_config_is_small(const struct cr_config *config);
 /* Mean and standard deviation of a channel, as [data] mean and std give them: one number for all channels, or one for

@@ -44,6 +44,11 @@ bool cr_config_mixes(const struct cr_config *config) {
     return cr_config_mixes_labels(config) || config->data.erase > 0;
 }
 
+bool cr_config_has_image_files(const struct cr_config *config) {
+    const enum cr_data_kind kind = config->data.kind;
+    return kind == CR_DATA_FOLDER || kind == CR_DATA_CSV || kind == CR_DATA_TAR || kind == CR_DATA_PACKED;
+}
+
 bool cr_config_is_small(const struct cr_config *config) {
     if (config->model.stem != CR_STEM_AUTO) return config->model.stem == CR_STEM_CIFAR;
     switch (config->model.arch) {
@@ -57,9 +62,7 @@ bool cr_config_is_small(const struct cr_config *config) {
     case CR_ARCH_RESNEXT50_32X4D:
     case CR_ARCH_RESNEXT101_32X8D:
     case CR_ARCH_RESNEXT101_64X4D: return false;
-    case CR_ARCH_CUSTOM:
-        return config->data.kind != CR_DATA_FOLDER && config->data.kind != CR_DATA_CSV &&
-               config->data.kind != CR_DATA_PACKED;
+    case CR_ARCH_CUSTOM: return !cr_config_has_image_files(config);
     default: return true;
     }
 }

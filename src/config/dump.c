@@ -10,8 +10,8 @@
 
 /* The keys whose values may name a file or folder. */
 static bool names_file(const struct cr_key *key) {
-    static const char *const names[] = {"data.root", "model.weights", "distill.teacher", "loss.class_weights",
-                                        "prune.budget"};
+    static const char *const names[] = {"data.root",       "data.train",         "data.val",    "model.weights",
+                                        "distill.teacher", "loss.class_weights", "prune.budget"};
     char                     dotted[CR_INI_LINE_MAX];
     snprintf(dotted, sizeof dotted, "%s.%s", key->section, key->name);
     for (size_t i = 0; i < CR_COUNT(names); i++)
@@ -23,14 +23,31 @@ static const char *text_of(const struct cr_key *key, const struct cr_config *con
     return *(const char *const *)cr_key_value(key, config);
 }
 
+/* The absolute path of the file or folder that the value names, or of a pattern of files in a folder that exists. */
+static bool resolve(const struct cr_key *key, const struct cr_config *config, char out[PATH_MAX]) {
+    const char *text    = text_of(key, config);
+    const bool  in_root = strcmp(key->section, "data") == 0 && strcmp(key->name, "root") != 0 && *config->data.root;
+    char        folder[PATH_MAX];
+    const char *why;
+    if (!*text || !names_file(key) || in_root) return false;
+    if (!realpath(text, out)) {
+        int at = (int)strcspn(text, "*?[{");
+        if (!text[at]) return false;
+        while (at && text[at - 1] != '/') at--;
+        if (snprintf(folder, sizeof folder, "%.*s.", at, text) >= (int)sizeof folder || !realpath(folder, out))
+            return false;
+        const size_t length = strlen(out);
+        if (snprintf(out + length, PATH_MAX - length, "/%s", text + at) >= (int)(PATH_MAX - length)) return false;
+    }
+    return cr_ini_can_hold(out, &why);
+}
+
 /* `absolute`: a file or folder that exists gets its absolute path, unless an INI file cannot hold this path. */
 static void value_add(const struct cr_key *key, const struct cr_config *config, bool absolute, struct cr_text *out) {
-    char        resolved[PATH_MAX];
-    const char *why;
+    char resolved[PATH_MAX];
     if (key->kind != CR_KEY_TEXT)
         cr_value_print(key, config, out);
-    else if (absolute && *text_of(key, config) && names_file(key) && realpath(text_of(key, config), resolved) &&
-             cr_ini_can_hold(resolved, &why))
+    else if (absolute && resolve(key, config, resolved))
         cr_ini_add_value(out, resolved);
     else
         cr_ini_add_value(out, text_of(key, config));

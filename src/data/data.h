@@ -140,6 +140,8 @@ struct cr_dataset; /* read-only once open: any number of threads may call cr_dat
  * file, folder and key. CR_ERR_CONFIG, CR_ERR_FORMAT, CR_ERR_IO, CR_ERR_MEMORY. */
 CR_MUST cr_status cr_dataset_open(const struct cr_config *config, enum cr_split split, struct cr_dataset **out);
 void              cr_dataset_close(struct cr_dataset *dataset); /* NULL is allowed */
+/* True if a folder, or the folder train in it, has archives (*.tar) and no folders, which might be classes. */
+bool cr_dataset_is_of_archives(const char *folder);
 /* Whether cr_dataset_open logs warnings about skipped files and contradicting labels (default: yes). Of the ranks of
  * one host, one logs them. */
 void               cr_dataset_warnings(bool on);

@@ -29,6 +29,7 @@ static cr_status open_kind(const struct cr_config *config, enum cr_split split, 
                                   "folder of images for each class");
         return cr_folder_open(config, split, config->data.root, dataset);
     case CR_DATA_CSV: return cr_csv_open(config, split, dataset);
+    case CR_DATA_TAR: return cr_tar_open(config, split, dataset);
     case CR_DATA_PACKED: return cr_packed_open(config, split, dataset);
     case CR_DATA_SYNTHETIC: return cr_synthetic_open(config, split, dataset);
     }

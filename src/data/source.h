@@ -40,7 +40,7 @@ struct cr_dataset {
     bool                 exif;       /* the value of cr_stored.exif */
     enum cr_pixel_format format;     /* of its images: the value of cr_stored.format */
     int64_t              max_pixels; /* the value of cr_stored.max_pixels */
-    bool                 one_file;   /* one file has all samples */
+    bool                 one_file;   /* one file has all samples, or each file has many */
     bool                 generated;  /* cresnet draws the images; their files depend on the version of zlib */
     _Atomic uint8_t     *logged;     /* in the arena, one bit per sample: the log has named its corrupt image */
     struct cr_arena      arena;
@@ -73,6 +73,7 @@ CR_MUST cr_status cr_folder_open(const struct cr_config *config, enum cr_split s
                                  struct cr_dataset *dataset);
 CR_MUST cr_status cr_csv_open(const struct cr_config *config, enum cr_split split, struct cr_dataset *dataset);
 CR_MUST cr_status cr_packed_open(const struct cr_config *config, enum cr_split split, struct cr_dataset *dataset);
+CR_MUST cr_status cr_tar_open(const struct cr_config *config, enum cr_split split, struct cr_dataset *dataset);
 CR_MUST cr_status cr_shapes_open(const struct cr_config *config, enum cr_split split, struct cr_dataset *dataset);
 CR_MUST cr_status cr_synthetic_open(const struct cr_config *config, enum cr_split split, struct cr_dataset *dataset);
 

@@ -16,8 +16,7 @@ enum { DATA_AN_IMAGE = 160 << 10, DATA_MAX = 64 << 20 };
 const char *cr_session_jpeg_obstacle(const struct cr_session *s) {
     const struct cr_config *c = s->config;
     if (!s->device->backend->jpeg) return "the device decodes no images";
-    if (c->data.kind != CR_DATA_FOLDER && c->data.kind != CR_DATA_CSV && c->data.kind != CR_DATA_PACKED)
-        return "the images of data.kind are no JPEG files";
+    if (!cr_config_has_image_files(c)) return "the images of data.kind are no JPEG files";
     if (s->prepare_train.format != CR_RGB8) return "data.channels is not 3, or data.bits not 8";
     if (s->prepare_train.crop != CR_CROP_RANDOM_RESIZED) return "data.crop is not random_resized";
     if (cr_prepare_colours(&s->prepare_train)) return "data.augment and data.jitter change pixels on the CPU";

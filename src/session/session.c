@@ -19,6 +19,7 @@ cr_status cr_session_classes(const struct cr_config *c, int *classes) {
     case CR_DATA_SYNTHETIC: *classes = cr_config_is_small(c) ? 10 : 1000; return CR_OK;
     case CR_DATA_FOLDER:
     case CR_DATA_CSV:
+    case CR_DATA_TAR:
     case CR_DATA_PACKED: break;
     }
     struct cr_dataset *dataset;

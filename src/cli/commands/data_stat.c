@@ -83,9 +83,8 @@ static cr_status open_reading(const struct cr_args *args, struct reading *r) {
     CR_TRY(cr_cmd_data_config(args, &r->config));
     for (int split = 0; split < SPLITS; split++) {
         status = cr_dataset_open(r->config, (enum cr_split)split, &r->dataset[split]);
-        if (status == CR_ERR_CONFIG && split == CR_SPLIT_VAL &&
-            (r->config->data.kind == CR_DATA_FOLDER || r->config->data.kind == CR_DATA_CSV) &&
-            r->config->data.val_fraction == 0) {
+        if (status == CR_ERR_CONFIG && split == CR_SPLIT_VAL && cr_config_has_image_files(r->config) &&
+            r->config->data.kind != CR_DATA_PACKED && r->config->data.val_fraction == 0) {
             cr_log(CR_LOG_INFO, "no validation images");
             cr_error_clear();
             break;

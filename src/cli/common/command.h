@@ -122,7 +122,8 @@ CR_MUST cr_status cr_cmd_config(const struct cr_args *args, const struct cr_conf
 #define CR_CMD_NO_PRUNING                                                                                              \
     "prune.sparsity=0", "prune.initial=0", "prune.budget=", "prune.column=", "prune.schedule=gradual"
 /* The format of a folder of images: `packed` if it holds train.crpk; `csv` if it holds train.csv and no folder train/,
- * next to which train.csv may be something else; otherwise `folder`. */
+ * next to which train.csv may be something else; `tar` if it or its folder train holds *.tar and no folders; otherwise
+ * `folder`. */
 enum cr_data_kind cr_cmd_data_kind(const char *folder);
 /* The configuration that operand 0 names; a folder that holds no run is a data set of the kind that cr_cmd_data_kind
  * finds. */

@@ -216,6 +216,7 @@ static bool has_folder(const char *folder, const char *name) {
 }
 
 enum cr_data_kind cr_cmd_data_kind(const char *folder) {
+    if (cr_dataset_is_of_archives(folder)) return CR_DATA_TAR;
     if (has_file(folder, CR_PACK_TRAIN_NAME)) return CR_DATA_PACKED;
     return has_file(folder, "train.csv") && !has_folder(folder, "train") ? CR_DATA_CSV : CR_DATA_FOLDER;
 }

@@ -98,6 +98,7 @@ static const char *data_name(const struct cr_config *c) {
     case CR_DATA_CIFAR100: return "CIFAR-100";
     case CR_DATA_FOLDER:
     case CR_DATA_CSV:
+    case CR_DATA_TAR:
     case CR_DATA_PACKED: break;
     }
     return *c->data.root ? base_of(c->data.root) : cr_word_data_kind(c->data.kind);

@@ -18,7 +18,7 @@ static bool is_small_set(enum cr_data_kind kind) {
 }
 
 static enum cr_crop auto_crop(enum cr_data_kind kind, int size) {
-    if (kind == CR_DATA_FOLDER || kind == CR_DATA_CSV || (kind == CR_DATA_PACKED && size > 32))
+    if (kind == CR_DATA_FOLDER || kind == CR_DATA_CSV || kind == CR_DATA_TAR || (kind == CR_DATA_PACKED && size > 32))
         return CR_CROP_RANDOM_RESIZED;
     return kind == CR_DATA_SYNTHETIC ? CR_CROP_NONE : CR_CROP_PAD; /* synthetic images have the right size already */
 }

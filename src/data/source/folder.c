@@ -169,28 +169,30 @@ static bool holds_folder(const char *root, const char *name) {
     return found;
 }
 
+const char *const cr_train_names[] = {"train", "training", NULL};
+const char *const cr_val_names[]   = {"val", "valid", "validation", "eval", "evaluation", "test", "testing", NULL};
+
 /* Returns the first of `names` that is a folder in root, or NULL. */
-static const char *find_part(const char *root, const char *const *names, size_t count) {
-    for (size_t i = 0; i < count; i++)
+static const char *find_part(const char *root, const char *const *names) {
+    for (size_t i = 0; names[i]; i++)
         if (is_folder(root, names[i])) return names[i];
     return NULL;
 }
 
 /* The same for names in upper or mixed case, of folders that hold folders; the name is written to `buf`. */
-static const char *find_part_any_case(const char *root, const char *const *names, size_t count,
-                                      char buf[NAME_MAX + 1]) {
-    size_t               best = count;
+static const char *find_part_any_case(const char *root, const char *const *names, char buf[NAME_MAX + 1]) {
+    size_t               best = SIZE_MAX;
     DIR                 *dir  = opendir(root);
     const struct dirent *entry;
     while (dir && (entry = readdir(dir)))
-        for (size_t i = 0; i <= best && i < count; i++) {
+        for (size_t i = 0; i <= best && names[i]; i++) {
             if (strcasecmp(entry->d_name, names[i]) != 0 || !holds_folder(root, entry->d_name)) continue;
             if (i == best && strcmp(entry->d_name, buf) > 0) continue; /* TRAIN, Train: not by the disk's order */
             snprintf(buf, NAME_MAX + 1, "%s", entry->d_name);
             best = i;
         }
     if (dir) closedir(dir);
-    return best < count ? buf : NULL;
+    return best < SIZE_MAX ? buf : NULL;
 }
 
 static cr_status join(const char *root, const char *part, char **out) {
@@ -208,17 +210,15 @@ static cr_status fail_root(const struct cr_config *config, const char *root) {
 
 static cr_status open_split(const struct cr_config *config, enum cr_split split, const char *root,
                             struct cr_dataset *dataset, struct cr_image_folder *folder) {
-    static const char *const train_names[] = {"train", "training"};
-    static const char *const val_names[]   = {"val", "valid", "validation", "eval", "evaluation", "test", "testing"};
-    char                     names[2][NAME_MAX + 1];
-    struct stat              info;
+    char        names[2][NAME_MAX + 1];
+    struct stat info;
     if (stat(root, &info) != 0) return fail_root(config, root);
     if (!S_ISDIR(info.st_mode)) return cr_config_fail(config, "data.root", "%s is not a folder", root);
-    const char *train = find_part(root, train_names, CR_COUNT(train_names));
-    const char *val   = find_part(root, val_names, CR_COUNT(val_names));
+    const char *train = find_part(root, cr_train_names);
+    const char *val   = find_part(root, cr_val_names);
     if (!train || !val) { /* Train or Test alone may be a class */
-        const char *t = train ? train : find_part_any_case(root, train_names, CR_COUNT(train_names), names[0]);
-        const char *v = val ? val : find_part_any_case(root, val_names, CR_COUNT(val_names), names[1]);
+        const char *t = train ? train : find_part_any_case(root, cr_train_names, names[0]);
+        const char *v = val ? val : find_part_any_case(root, cr_val_names, names[1]);
         if (t && v) {
             train = t;
             val   = v;

@@ -64,7 +64,38 @@ int cr_folder_compare(const void *a, const void *b, void *names);
 /* Sorts the images from `first` on by their paths. */
 void cr_folder_sort(struct cr_image_folder *folder, int64_t first);
 
-/* ---- data/source/folder_cache.c ---- */
+/* ---- data/source/folder_cache.c: stored lists of any kind ---- */
+
+/* The state of a folder or file: what a stored list says about it holds while its stamp is the same. */
+struct cr_list_stamp {
+    uint64_t inode;
+    int64_t  mtime_ns, ctime_ns;
+};
+struct cr_list_reader { /* what is still to be read of a list */
+    const char *at, *end;
+};
+struct cr_list_stamp cr_list_stamp_of(const struct stat *info);
+/* Was it changed so shortly before `began_ns` that a later change may get the same stamp? */
+bool cr_list_stamp_is_recent(const struct cr_list_stamp *stamp, int64_t began_ns);
+/* False on file systems whose stamps cannot be trusted (FUSE). *began_ns: the time now, since 1970. */
+bool cr_list_is_safe(const char *root, int64_t *began_ns);
+/* Writes the path KIND-<hash>.list in the user's cache folder (cr_cache_path); "" when there is none. */
+void cr_list_path(char out[CR_PATH_MAX], const char *kind, uint64_t hash);
+/* Reads a list of this kind. *stored, which the caller frees with cr_free, is NULL when there is none or it is damaged.
+ * CR_ERR_MEMORY. */
+CR_MUST cr_status cr_list_read(const char *path, const char kind[8], char **stored, struct cr_list_reader *body);
+/* Take the next bytes, the next text (NULL at the end), or the next of names; false at the end. `name` holds the name
+ * before. */
+bool        cr_list_take_bytes(struct cr_list_reader *reader, void *to, size_t count);
+const char *cr_list_take_text(struct cr_list_reader *reader);
+bool        cr_list_take_name(struct cr_list_reader *reader, char name[PATH_MAX]);
+/* Adds a name: in one byte the number of bytes that it shares with the name before, then the other bytes. */
+void cr_list_add_name(struct cr_text *text, const char *name, const char *before);
+/* Begins a list; writes the list `text` to the file. A file that cannot be written is no error. CR_ERR_MEMORY. */
+void              cr_list_begin(struct cr_text *text, const char kind[8]);
+CR_MUST cr_status cr_list_write(const char *path, struct cr_text *text);
+
+/* ---- data/source/folder_cache.c: the list of a folder ---- */
 
 /* The names of the images of a folder, kept in the user's cache folder (cr_cache_path) as folder-<hash of the
  * path>.list, so that a large folder is listed once.
@@ -79,8 +110,8 @@ struct cr_list_cache {
     char        path[CR_PATH_MAX]; /* of the stored list; "" when there is none */
     const char *root;              /* the folder of the split, without links; borrowed */
     /* a stored list that is used; NULL: none */
-    char       *stored;
-    const char *at, *end;
+    char                 *stored;
+    struct cr_list_reader body;
     /* the list that is made */
     int64_t        began_ns; /* since 1970 */
     dev_t          device;   /* of `root` */
@@ -101,8 +132,11 @@ void cr_list_cache_add_class(struct cr_list_cache *cache, const struct cr_image_
 /* Stores the list if it is worth it. CR_ERR_MEMORY. */
 CR_MUST cr_status cr_list_cache_store(struct cr_list_cache *cache, const struct cr_folder_traversal *t);
 
-/* ---- data/source/folder.c: what data/source/csv.c shares ---- */
+/* ---- data/source/folder.c: what lists and archives share ---- */
 
+/* Names of the folders, and parts of names of archives, of training and of validation; the usual ones first. NULL ends
+ * both. */
+extern const char *const cr_train_names[], *const cr_val_names[];
 /* Creates dataset->state, a struct cr_image_folder with this root, and sets dataset->ops. CR_ERR_CONFIG: the folder
  * does not exist. */
 CR_MUST cr_status cr_folder_begin(const struct cr_config *config, const char *root, struct cr_dataset *dataset);

@@ -1,6 +1,7 @@
-/* data/source/pack_map.c: maps packed files into memory, so that images are read without a copy. A file that another
- * program shortens loses pages, and reading one of them raises SIGBUS, which would end the process. A handler then puts
- * zeros in their place and notes that the file was cut off; whoever reads from it checks that afterwards.
+/* data/source/pack_map.c: maps packed files and archives into memory, so that images are read without a system call. A
+ * file that another program shortens loses pages, and reading one of them raises SIGBUS, which would end the process. A
+ * handler then puts zeros in their place and notes that the file was cut off; whoever reads from it checks that
+ * afterwards.
  *
  * The handler is installed with the first packed file. The library reads none: it changes no handler of its host. */
 #include "data/source/pack_map.h"
@@ -18,7 +19,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum { MAPPINGS_MAX = 64 };
+enum { MAPPINGS_MAX = 16384 };
 
 static struct cr_pack_map *_Atomic mappings[MAPPINGS_MAX];
 static atomic_int                  handlers; /* that run now, and may look at any mapping */
@@ -70,7 +71,7 @@ static cr_status map_file(const char *path, struct cr_pack_map *map) {
         if (atomic_compare_exchange_strong(&mappings[i], &none, map)) return CR_OK;
     }
     munmap(bytes, map->count);
-    return CR_FAIL(CR_ERR_IO, "%s: more than %d packed files are open", path, MAPPINGS_MAX);
+    return CR_FAIL(CR_ERR_IO, "%s: more than %d packed files or archives are open", path, MAPPINGS_MAX);
 }
 
 cr_status cr_pack_map_open(const char *path, struct cr_pack_map **out) {
@@ -94,6 +95,18 @@ cr_status cr_pack_map_open(const char *path, struct cr_pack_map **out) {
 bool cr_pack_map_is_cut(const struct cr_pack_map *map) {
     struct stat info;
     return atomic_load(&map->cut) || (fstat(map->fd, &info) == 0 && (size_t)info.st_size < map->count);
+}
+
+const uint8_t *cr_pack_map_at(const struct cr_pack_map *map, uint64_t offset, size_t count) {
+    enum { LOOKED_AT = 64 };
+    unsigned char   page[LOOKED_AT];
+    const uint8_t  *at   = map->bytes + offset;
+    const uintptr_t from = (uintptr_t)at / page_bytes * page_bytes, bytes = (uintptr_t)at + count - from;
+    const size_t    pages = CR_MIN((bytes + page_bytes - 1) / page_bytes, (size_t)LOOKED_AT);
+    bool            here  = mincore((void *)from, pages * page_bytes, page) == 0;
+    for (size_t i = 0; here && i < pages; i++) here = page[i] & 1;
+    if (!here) madvise((void *)from, bytes, MADV_WILLNEED);
+    return at;
 }
 
 void cr_pack_map_close(struct cr_pack_map *map) {

@@ -1,4 +1,4 @@
-/* data/source/pack_map.h: a packed file, mapped into memory. Private to data/source/. */
+/* data/source/pack_map.h: a packed file or an archive, mapped into memory. Private to data/source/. */
 #ifndef CR_PACK_MAP_H
 #define CR_PACK_MAP_H
 
@@ -16,6 +16,9 @@ struct cr_pack_map {
 CR_MUST cr_status cr_pack_map_open(const char *path, struct cr_pack_map **out);
 /* Was the file shortened since it was opened? What was read since then may have been zeros. */
 bool cr_pack_map_is_cut(const struct cr_pack_map *map);
-void cr_pack_map_close(struct cr_pack_map *map); /* NULL is allowed */
+/* The bytes at `offset`. Those that are not in memory are requested at once: page faults would request too few or too
+ * many pages. */
+const uint8_t *cr_pack_map_at(const struct cr_pack_map *map, uint64_t offset, size_t count);
+void           cr_pack_map_close(struct cr_pack_map *map); /* NULL is allowed */
 
 #endif

@@ -10,11 +10,10 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #define PACK_AGAIN "write it again with cresnet data pack, or copy it again"
 
-enum { CLASSES_MAX = 1000000, IMAGE_BYTES_MAX = 1 << 30, PAGE = 4096, THREADS_MAX = 1024 };
+enum { CLASSES_MAX = 1000000, IMAGE_BYTES_MAX = 1 << 30, THREADS_MAX = 1024 };
 
 struct cr_pack {
     const uint8_t       *bytes;
@@ -236,11 +235,7 @@ const char *cr_pack_name(const struct cr_pack *pack) {
 
 cr_status cr_pack_read(const struct cr_pack *pack, int64_t image, struct cr_pack_entry *entry, const uint8_t **bytes) {
     *entry = cr_pack_entry(pack, image);
-    *bytes = pack->bytes + entry->offset;
-    if (pack->map) { /* requests the whole image at once; page faults would request a few pages each */
-        uintptr_t from = (uintptr_t)*bytes / PAGE * PAGE, to = (uintptr_t)*bytes + entry->bytes;
-        madvise((void *)from, to - from, MADV_WILLNEED);
-    }
+    *bytes = pack->map ? cr_pack_map_at(pack->map, entry->offset, entry->bytes) : pack->bytes + entry->offset;
     if (cr_crc32c(0, *bytes, entry->bytes) == entry->crc) return CR_OK;
     CR_TRY(cr_pack_check(pack));
     return CR_FAIL(CR_ERR_FORMAT, "%s: image %lld is damaged (wrong checksum): " PACK_AGAIN, pack->name,

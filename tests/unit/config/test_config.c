@@ -277,9 +277,8 @@ static void rules_between_keys(void) {
     /* one mistake, one line: no rule reports a value that was refused */
     CHECK_STR(refusal("[model]\narch = custom\ndepths = 3,x\nwidths = 4,4\n", NULL),
               "c.ini:3: [model] depths = 3,x: item 2 must be an integer from 1 to 1000");
-    CHECK_STR(
-        refusal("[data]\nkind = cifarten\n", NULL),
-        "c.ini:2: [data] kind = cifarten: must be one of shapes, cifar10, cifar100, folder, csv, packed, synthetic");
+    CHECK_STR(refusal("[data]\nkind = cifarten\n", NULL), "c.ini:2: [data] kind = cifarten: must be one of shapes, "
+                                                          "cifar10, cifar100, folder, csv, tar, packed, synthetic");
     file_text("sized.ini", "[data]\nkind = folder\nroot = x\ntrain_images = 5\n");
     CHECK_STR(refusal("include = sized.ini\n[data]\ntrain_images = x\n", NULL),
               "c.ini:3: [data] train_images = x: must be an integer from 0 to 100000000");
