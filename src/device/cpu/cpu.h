@@ -47,6 +47,10 @@ extern const struct cr_kernel cr_cpu_quant_kernels[], cr_cpu_qconv_kernels[], cr
 extern const struct cr_kernel cr_cpu_dnnl_kernels[];
 extern const struct cr_kernel cr_cpu_dnnl_int8_kernels[]; /* only with cr_cpu_dnnl_is_best_int8 */
 #endif
+/* device/cpu/device.c: give memory to the pages that lie wholly in this range, with one call instead of an interrupt at
+ * the first write to each, or take it from them; their contents are then zeros. Both are hints. */
+void cr_cpu_populate_pages(void *begin, size_t bytes);
+void cr_cpu_drop_pages(void *begin, size_t bytes);
 /* Fills device->kernels. */
 void cr_cpu_collect_kernels(struct cpu_device *device);
 

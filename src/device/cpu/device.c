@@ -14,7 +14,7 @@
 #include <oneapi/dnnl/dnnl.h>
 #endif
 
-enum { REGION_ALIGN = 256, PAGE_BYTES = 4096, POPULATE_MIN = 64 << 10 };
+enum { REGION_ALIGN = 256, PAGE_BYTES = 4096, ADVISE_MIN = 64 << 10 };
 
 /* Typical values of a server core. The roofline only orders alternatives and does not predict times. The same values on
  * every machine make plans the same everywhere. */
@@ -124,15 +124,29 @@ static cr_status cpu_copy(struct cr_device *device, void *dst, const void *src, 
     return CR_OK;
 }
 
+static void advise_pages(void *begin, size_t bytes, int advice) {
+    const uintptr_t page = PAGE_BYTES, first = ((uintptr_t)begin + page - 1) / page * page;
+    const uintptr_t end = ((uintptr_t)begin + bytes) / page * page;
+    if (bytes >= ADVISE_MIN) (void)madvise((void *)first, end - first, advice);
+}
+
 /* A region begins without memory, and the first write to each of its pages interrupts the thread: 25,000 times for the
  * weights of a ResNet-50. One call for all pages of a copy costs less. (Huge pages cost still less on the average, but
  * sometimes several times as much: see docs/experiments/.) */
-static cr_status cpu_put(struct cr_device *device, void *dst, const void *src, size_t bytes) {
+void cr_cpu_populate_pages(void *begin, size_t bytes) {
 #ifdef MADV_POPULATE_WRITE
-    const uintptr_t page = PAGE_BYTES, begin = ((uintptr_t)dst + page - 1) / page * page;
-    const uintptr_t end = ((uintptr_t)dst + bytes) / page * page;
-    if (bytes >= POPULATE_MIN) (void)madvise((void *)begin, end - begin, MADV_POPULATE_WRITE); /* only a hint */
+    advise_pages(begin, bytes, MADV_POPULATE_WRITE);
+#else
+    (void)begin, (void)bytes;
 #endif
+}
+
+void cr_cpu_drop_pages(void *begin, size_t bytes) {
+    advise_pages(begin, bytes, MADV_DONTNEED);
+}
+
+static cr_status cpu_put(struct cr_device *device, void *dst, const void *src, size_t bytes) {
+    cr_cpu_populate_pages(dst, bytes);
     return cpu_copy(device, dst, src, bytes);
 }
 

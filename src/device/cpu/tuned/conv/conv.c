@@ -17,19 +17,33 @@ static bool accepts(const struct cr_device *device, const struct cr_program *p, 
     return op->attr.conv.stride <= 2 && !(has_epilogue(op) && cr_cpu_conv3_is_best(p, op));
 }
 
-/* Whether the program computes the filter once for many batches. */
-static bool is_constant(const struct cr_program *p, int w) {
-    if (p->hoisted == 0 || p->tensor[w].region == CR_REGION_STORE) return p->hoisted > 0;
+/* Whether a hoisted op computes the filter. */
+static bool is_hoisted(const struct cr_program *p, int w) {
     for (int i = 0; i < p->hoisted; i++)
         for (int s = 0; s < CR_OP_OUT_MAX; s++)
             if (p->op[i].out[s] == w) return true;
     return false;
 }
 
+/* Whether the program computes the filter once for many batches. */
+static bool is_constant(const struct cr_program *p, int w) {
+    return p->hoisted > 0 && (p->tensor[w].region == CR_REGION_STORE || is_hoisted(p, w));
+}
+
+static bool has_one_reader(const struct cr_program *p, int tensor) {
+    int readers = 0;
+    for (int i = 0; i < p->ops; i++) {
+        int ids[CR_OP_IDS_MAX];
+        for (int n = cr_op_reads(&p->op[i], ids); n > 0; n--) readers += ids[n - 1] == tensor;
+    }
+    return readers == 1;
+}
+
 struct prepared {
     struct cr_conv_plan plan;
     float              *packed; /* a constant filter. NULL: each launch packs the filter */
     bool                is_packed;
+    size_t              unread_bytes; /* of the filter, which nothing reads once it is packed */
 };
 
 static cr_status prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op, void **prepared,
@@ -40,6 +54,8 @@ static cr_status prepare(struct cr_device *device, const struct cr_program *p, c
     s->plan          = cr_conv_plan_of(p, op);
     *workspace_bytes = rounded(cr_conv_scratch_floats(&s->plan, threads) * threads);
     if (op->kind == CR_OP_conv && is_constant(p, op->in[CR_IN_conv_w])) {
+        const int w = op->in[CR_IN_conv_w];
+        if (is_hoisted(p, w) && has_one_reader(p, w)) s->unread_bytes = p->tensor[w].bytes;
         s->packed = cr_alloc((size_t)s->plan.packed_floats, sizeof *s->packed);
         if (!s->packed) {
             const size_t bytes = (size_t)s->plan.packed_floats * sizeof *s->packed;
@@ -58,11 +74,15 @@ static void release(void *prepared) {
     cr_free(s);
 }
 
-/* Runs when constant filters have changed, for several ops at once: one thread packs a filter. */
+/* Runs when constant filters have changed, for several ops at once: one thread packs a filter. A filter that a hoisted
+ * op has computed gives its memory back: that op writes it again before the next packing. */
 static void complete(struct cr_device *device, const struct cr_call *call) {
     struct prepared *s = call->prepared;
     (void)device;
-    if (s->packed) cr_conv_pack(&s->plan, call->in[CR_IN_conv_w], s->packed, 1);
+    if (!s->packed) return;
+    if (!s->is_packed) cr_cpu_populate_pages(s->packed, (size_t)s->plan.packed_floats * sizeof *s->packed);
+    cr_conv_pack(&s->plan, call->in[CR_IN_conv_w], s->packed, 1);
+    cr_cpu_drop_pages((void *)(uintptr_t)call->in[CR_IN_conv_w], s->unread_bytes);
     s->is_packed = true;
 }
 

@@ -256,8 +256,8 @@ static void run_chunk(const struct task *t, const struct chunk *c, int64_t first
     }
 }
 
-/* The sums of tile `number` of pixels and one panel, all chunks, in `sums`. x: the input of each pixel. next: distance of
- * the filters that are read next. */
+/* The sums of tile `number` of pixels and one panel, all chunks, in `sums`. x: the input of each pixel. next: how far
+ * behind these filters those that are read next lie. */
 static void sum_tile(const struct task *t, const float *const x[CR_TILE_PIXELS_MAX], int64_t number, int64_t output,
                      int64_t next, float *sums) {
     struct cr_tile tile = {.to = sums};
