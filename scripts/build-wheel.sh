@@ -66,7 +66,7 @@ rm -rf "${work:?}/$kind"
 mkdir -p "$source"
 tar -xzf "$sdist" -C "$source" --strip-components=1
 if [ $kind = cpu ]; then # the other distribution has the same package, and another name
-    sed -i -e 's/^name = "cresnet"/name = "cresnet-cpu"/' -e '/CUDA :: 13/d' -e '/^\[project.optional-dependencies\]/,/^$/d' "$source/pyproject.toml"
+    sed -i -e 's/^name = "cresnet"/name = "cresnet-cpu"/' -e '/CUDA :: 13/d' -e '/^# What the program opens/d' -e '/^cuda13 = /d' -e '/^nccl = /d' "$source/pyproject.toml"
 fi
 
 start=$SECONDS
