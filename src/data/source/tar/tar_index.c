@@ -256,11 +256,12 @@ static cr_status join(struct index *x, struct record *r, int64_t count, bool *us
     x->label.length = 0;
     cr_text_add(&x->label, "%s", "");
     CR_TRY(read_label(x, label, &why));
+    if (x->label.failed) return CR_NO_MEMORY(x->label.capacity * 2);
+    if (why) note(x, CR_TAR_BAD_LABEL, x->names.data + label->name, why);
     *usable  = !why;
     r->label = x->names.length;
     cr_text_add_bytes(&x->names, x->label.data, x->label.length + 1);
-    if (why) note(x, CR_TAR_BAD_LABEL, x->names.data + label->name, why);
-    return x->names.failed || x->label.failed ? CR_NO_MEMORY(x->names.capacity * 2) : CR_OK;
+    return x->names.failed ? CR_NO_MEMORY(x->names.capacity * 2) : CR_OK;
 }
 
 /* Keeps the images of usable samples, sorted by name, and writes their list. */
