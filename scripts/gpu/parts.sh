@@ -258,7 +258,7 @@ part_startup() {
     for i in cold warm warm; do
         out=$(step_of "$(gpu && echo fp16 || echo fp32)" 10 | tee -a /dev/stderr)
         s=$(echo "$out" | field time_to_first_step_s)
-        target=$([ $i = cold ] && echo 4 || echo 1.5)
+        target=$([ $i = cold ] && echo 2.8 || echo 1.5)
         is_number "$s" && holds "$s <= $target"
         verdict $? "time to first step, $i cache" "${s:-none} s, target $target; $(echo "$out" | sed -n 's/.*"start": "\([^"]*\)".*/\1/p')"
     done

@@ -27,8 +27,14 @@ static cr_status add_candidate(struct cr_cost_table *c, const struct cr_op *op, 
     return cr_cost_add(c, &e);
 }
 
-/* Measures all candidates. A candidate whose scratch memory cannot be reserved is skipped. If all are skipped, the
- * first one is added with its roofline time. */
+/* Returns whether the kernel's estimate rules out that it is faster than `best`. */
+static bool is_certainly_slower(const struct cr_cost_table *c, const struct cr_kernel *kernel,
+                                const struct cr_program *p, const struct cr_op *op, double best) {
+    return best > 0 && kernel->estimate && kernel->estimate(c->device, p, op) > CR_ESTIMATE_MARGIN * best;
+}
+
+/* Measures all candidates that may be the fastest. A candidate whose scratch memory cannot be reserved is skipped. If
+ * all are skipped, the first one is added with its roofline time. */
 static cr_status measure_all(struct cr_cost_table *c, const struct cr_program *p, const struct cr_op *queried,
                              const char *signature) {
     const struct cr_cost_model roofline = cr_device_cost_model(c->device);
@@ -38,7 +44,8 @@ static cr_status measure_all(struct cr_cost_table *c, const struct cr_program *p
     CR_TRY(cr_sharing_before(c));
     for (int from = 0; cr_kernel_find(c->device, p, &op, from, &op.kernel); from = op.kernel + 1) {
         const struct cr_kernel *kernel = c->device->kernels[op.kernel];
-        const int               algos  = kernel->algo_count ? kernel->algo_count(c->device, p, &op) : 1;
+        if (is_certainly_slower(c, kernel, p, &op, best)) continue;
+        const int algos = kernel->algo_count ? kernel->algo_count(c->device, p, &op) : 1;
         for (op.algo = 0; op.algo < algos; op.algo++) {
             const cr_status status = time_candidate(c, p, &op, best, &seconds);
             if (status == CR_ERR_MEMORY) {

@@ -18,7 +18,7 @@ enum {
 };
 static const double graph_s      = 200e-6;  /* a graph holds as many launches as last about this long, up to RUNS_MAX */
 static const double long_s       = 2e-3;    /* ops that take longer are timed without a graph */
-static const double prune_factor = 1.3;     /* a candidate that takes longer than this times the best is pruned */
+static const double prune_factor = 1.15;    /* a candidate that takes longer than this times the best is pruned */
 static const double shared_prune = 4;       /* the same while other processes use the device */
 static const double shortest_s   = 0.5e-6;  /* lower limit of a measured time */
 static const double event_margin_s = 10e-6; /* events and the start of an idle device may add this to one launch */
@@ -151,11 +151,6 @@ struct stopwatch {
     int                     rounds;    /* the minimum of so many measurements counts */
 };
 
-static cr_status launch_times(const struct stopwatch *w, int times) {
-    for (int i = 0; i < times; i++) CR_TRY(w->kernel->launch(w->device, w->call));
-    return CR_OK;
-}
-
 /* Some kernels start while the kernel before them ends. Among launches of the same op this would hide part of the time,
  * so a fill of one byte separates the launches; it waits for all work before it. with_op false: only the fills, whose
  * time is subtracted. */
@@ -167,26 +162,31 @@ static cr_status launch_separated(const struct stopwatch *w, int times, bool wit
     return CR_OK;
 }
 
-/* Seconds of one launch: times one launch of a graph with `times` launches, or `times` launches when graph is NULL. */
-static cr_status time_launches(const struct stopwatch *w, int times, void *graph, double *seconds) {
+/* Enqueues one launch of the graph, or of the kernel when graph is NULL, between the two events. */
+static cr_status enqueue(const struct stopwatch *w, void *graph) {
     const struct cr_async *async = w->device->backend->async;
     CR_TRY(async->event_record(w->device, CR_STREAM_COMPUTE, w->from));
-    if (graph)
-        CR_TRY(async->graph_launch(w->device, graph));
-    else
-        CR_TRY(launch_times(w, times));
-    CR_TRY(async->event_record(w->device, CR_STREAM_COMPUTE, w->to));
+    CR_TRY(graph ? async->graph_launch(w->device, graph) : w->kernel->launch(w->device, w->call));
+    return async->event_record(w->device, CR_STREAM_COMPUTE, w->to);
+}
+
+/* Seconds between the two events. */
+static cr_status wait_for(const struct stopwatch *w, double *seconds) {
+    const struct cr_async *async = w->device->backend->async;
     CR_TRY(async->host_wait(w->device, w->to));
-    CR_TRY(async->elapsed(w->device, w->from, w->to, seconds));
-    *seconds /= times;
-    return CR_OK;
+    return async->elapsed(w->device, w->from, w->to, seconds);
+}
+
+static cr_status time_launch(const struct stopwatch *w, void *graph, double *seconds) {
+    CR_TRY(enqueue(w, graph));
+    return wait_for(w, seconds);
 }
 
 /* *seconds holds the first measurement; the minimum of all is returned. */
 static cr_status time_without_graph(const struct stopwatch *w, double *seconds) {
     double one;
     for (int i = 0; i < w->rounds; i++) {
-        CR_TRY(time_launches(w, 1, NULL, &one));
+        CR_TRY(time_launch(w, NULL, &one));
         *seconds = CR_MIN(*seconds, one);
     }
     return CR_OK;
@@ -209,8 +209,8 @@ static cr_status time_separated(const struct stopwatch *w, int runs, bool with_o
     }
     *seconds = 1e30;
     for (int i = 0; i <= rounds && status == CR_OK; i++) {
-        status = time_launches(w, runs, graph, &one);
-        if (status == CR_OK && i) *seconds = CR_MIN(*seconds, one); /* the first launch also uploads the graph */
+        status = time_launch(w, graph, &one);
+        if (status == CR_OK && i) *seconds = CR_MIN(*seconds, one / runs); /* the first launch also uploads the graph */
     }
     async->graph_destroy(w->device, graph);
     return status;
@@ -235,9 +235,9 @@ static cr_status time_with_graph(const struct stopwatch *w, struct cr_measure_me
  * time may be the time that the host needs to enqueue. */
 static cr_status time_once(const struct stopwatch *w, double *seconds, double *lower_s) {
     const int64_t start = cr_time_ns();
-    CR_TRY(launch_times(w, 1));
+    CR_TRY(enqueue(w, NULL));
     const double enqueue_s = (double)(cr_time_ns() - start) * 1e-9;
-    CR_TRY(time_launches(w, 1, NULL, seconds));
+    CR_TRY(wait_for(w, seconds));
     *lower_s = CR_MAX(*seconds - enqueue_s, 0.0);
     return CR_OK;
 }
@@ -263,7 +263,7 @@ cr_status cr_cost_measure(struct cr_device *device, struct cr_measure_memory *sc
     w.separator          = scratch->zeros ? scratch->zeros : scratch->noise;
     CR_TRY_OUT(async->event_create(device, &w.from));
     CR_TRY_OUT(async->event_create(device, &w.to));
-    CR_TRY_OUT(time_launches(&w, 1, NULL, seconds)); /* warm-up: loads the kernel */
+    CR_TRY_OUT(time_launch(&w, NULL, seconds)); /* warm-up: loads the kernel */
     CR_TRY_OUT(time_once(&w, seconds, &lower_s));
     if (best > 0 && lower_s >= factor * best + event_margin_s) goto out;
     CR_TRY_OUT(*seconds < long_s ? time_with_graph(&w, scratch, lower_s, seconds) : time_without_graph(&w, seconds));

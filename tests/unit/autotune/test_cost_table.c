@@ -18,6 +18,31 @@ static void fastest_kernel_and_algo_is_selected(void) {
     fixture_end(&s);
 }
 
+static double estimate_s;
+
+static double estimate(const struct cr_device *d, const struct cr_program *p, const struct cr_op *op) {
+    return (void)d, (void)p, (void)op, estimate_s;
+}
+
+/* A kernel is left out when its estimate exceeds the margin times the best time before it, and only then. */
+static void kernel_ruled_out_by_its_estimate_is_not_measured(void) {
+    static const struct {
+        double estimate_s;
+        int    kernel, measured;
+    } v[] = {{0, 2, 4}, {0.99 * CR_ESTIMATE_MARGIN * 1e-4, 2, 4}, {1.01 * CR_ESTIMATE_MARGIN * 1e-4, 1, 3}};
+    for (size_t i = 0; i < CR_COUNT(v); i++) {
+        struct fixture s;
+        fixture_begin(&s);
+        s.device.options.deterministic = false; /* kernel c, the fastest, too */
+        kernel_c.estimate              = estimate;
+        estimate_s                     = v[i].estimate_s;
+        CHECK_INT(best(&s).kernel, v[i].kernel);
+        CHECK_INT(measured(&s), v[i].measured);
+        kernel_c.estimate = NULL;
+        fixture_end(&s);
+    }
+}
+
 /* The launch of a library takes the host longer than the device: only the device time counts, in any order of the
  * kernels. */
 static void enqueue_time_is_not_counted(void) {
@@ -283,10 +308,10 @@ static void without_scratch_memory_the_first_kernel_is_selected(void) {
     fixture_end(&s);
 }
 
-TESTS(CASE(fastest_kernel_and_algo_is_selected), CASE(enqueue_time_is_not_counted), CASE(event_time_is_not_counted),
-      CASE(inputs_are_noise_each_time), CASE(known_times_are_not_measured_again),
-      CASE(checkpoint_table_takes_precedence), CASE(checkpoint_table_is_not_written_to_the_file),
-      CASE(missing_kernel_is_reported), CASE(candidates_without_memory_are_not_selected),
-      CASE(without_scratch_memory_the_first_kernel_is_selected), CASE(attributes_are_distinguished),
-      CASE(keys_are_those_of_version_0_3), CASE(losses_are_distinguished),
+TESTS(CASE(fastest_kernel_and_algo_is_selected), CASE(kernel_ruled_out_by_its_estimate_is_not_measured),
+      CASE(enqueue_time_is_not_counted), CASE(event_time_is_not_counted), CASE(inputs_are_noise_each_time),
+      CASE(known_times_are_not_measured_again), CASE(checkpoint_table_takes_precedence),
+      CASE(checkpoint_table_is_not_written_to_the_file), CASE(missing_kernel_is_reported),
+      CASE(candidates_without_memory_are_not_selected), CASE(without_scratch_memory_the_first_kernel_is_selected),
+      CASE(attributes_are_distinguished), CASE(keys_are_those_of_version_0_3), CASE(losses_are_distinguished),
       CASE(a_kernel_that_refuses_the_op_is_not_selected))
