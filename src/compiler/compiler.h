@@ -35,13 +35,14 @@
 
 /* Result of fitting a program to a memory limit. */
 struct cr_fit_report {
-    size_t before, after;           /* bytes of the planned pool; `after` may exceed the limit */
-    int    recomputed;              /* ops that run twice */
-    int    offloaded;               /* tensors that are offloaded to host memory */
-    int    mapped;                  /* offloaded tensors that kernels read in place, without a prefetch */
-    size_t offload_bytes;           /* bytes of the offloaded tensors */
-    double seconds_before, seconds; /* predicted time of the program before and after */
-    double stalled;                 /* part of `seconds` in which the compute stream waits for copies */
+    size_t before, after; /* bytes of the planned pool; `after` may exceed the limit */
+    int    recomputed;    /* ops that run twice */
+    int    offloaded;     /* tensors that are offloaded to host memory */
+    int    mapped;        /* offloaded tensors that kernels read in place, without a prefetch */
+    size_t offload_bytes; /* bytes of the offloaded tensors */
+    double to_host_bytes_per_s, to_device_bytes_per_s; /* rates of copies that the prediction assumes */
+    double seconds_before, seconds;                    /* predicted time of the program before and after */
+    double stalled; /* part of `seconds` in which the compute stream waits for copies */
 };
 
 /* How cr_pass_offload ranks tensors. DOA ... SWDOA: the scores of Zhang et al. 2019, by duration of absence, area of

@@ -98,10 +98,10 @@ CR_MUST cr_status cr_pass_buckets(struct cr_program *program, const struct cr_co
 struct cr_recompute_report {
     size_t before, after; /* largest sum of live bytes; `after` may exceed the limit */
     int    recomputed;    /* ops that run twice */
-    double seconds;       /* sum of their costs */
 };
 /* Recomputes tensors (activation checkpointing) until at most `limit` bytes are live at each op or no candidate is
- * left. Runs after select: a repeated op keeps its kernel and algorithm, so results stay bitwise identical. */
+ * left. Runs after select: a repeated op keeps its kernel and algorithm, so results stay bitwise identical. Returns
+ * CR_ERR_USAGE when tensors have been offloaded before. */
 CR_MUST cr_status cr_pass_recompute(struct cr_program *program, const struct cr_cost_model *cost_model, size_t limit,
                                     struct cr_recompute_report *report);
 

@@ -194,8 +194,9 @@ void cr_session_fit_text(const struct cr_session *s, struct cr_text *out) {
     cr_text_add(out, "pool %.0f MiB instead of %.0f:", cr_mib(f->after), cr_mib(f->before));
     if (f->recomputed) cr_text_add(out, " %d ops recomputed", f->recomputed);
     if (f->offloaded)
-        cr_text_add(out, "%s %d tensors offloaded to host memory (%.0f MiB in each direction)",
-                    f->recomputed ? "," : "", f->offloaded, cr_mib(f->offload_bytes));
+        cr_text_add(out, "%s %d tensors offloaded to host memory (%.0f MiB, at %.1f GB/s out and %.1f GB/s back)",
+                    f->recomputed ? "," : "", f->offloaded, cr_mib(f->offload_bytes), f->to_host_bytes_per_s / 1e9,
+                    f->to_device_bytes_per_s / 1e9);
     if (f->mapped) cr_text_add(out, ", %d of them read by mapped reads (zero-copy)", f->mapped);
     cr_text_add(out, "; predicted %.2f %% slower: %.2f ms more per step, %.2f ms of it waiting for copies",
                 f->seconds_before > 0 ? 100 * (f->seconds / f->seconds_before - 1) : 0,

@@ -2,9 +2,9 @@
  *
  * A tensor can be recomputed (compiler/memory/recompute.c) or offloaded to host memory (compiler/memory/offload.c).
  * Which is cheaper depends on the device and on the limit: a copy that hides behind compute is free, and a copy that
- * does not hide costs more than most recomputation. The search therefore tries strategies: each pass alone, and both
- * passes in either order, with the first pass going a part of the way. A simulation of the streams compares the
- * resulting programs.
+ * does not hide costs more than most recomputation. The search therefore lets recomputation leave more and more bytes
+ * above the limit to offloading: from none, recomputation alone, to all, offloading alone. A simulation of the streams
+ * compares the resulting programs.
  *
  * Both passes count live bytes. The planned pool may be slightly larger, and the limit applies to the pool. The search
  * therefore repeats the best strategies with a lower goal until the planned pool is within the limit. */
@@ -14,18 +14,16 @@
 #include "compiler/simulate.h"
 
 enum {
-    PARTS         = 12,  /* steps between no and all of the work for the first of two passes */
+    PARTS         = 12,  /* the copies of offloaded tensors take up to this many twelfths of the program's time */
     ROUNDS        = 8,   /* attempts of one strategy with a lower goal */
     FINALISTS     = 8,   /* strategies that run in full */
     STEP_FRACTION = 400, /* the goal falls by at least limit / 400 per round */
 };
 
-enum strategy_kind { RECOMPUTE, OFFLOAD, OFFLOAD_FIRST, RECOMPUTE_FIRST };
-
 struct strategy { /* one way to reach the limit */
-    enum strategy_kind    kind;
-    int                   part;  /* of PARTS: how far the first of two passes goes */
-    enum cr_offload_score score; /* score of the final run */
+    bool                  recompute, offload;
+    size_t                offload_bytes; /* with both: bytes above the limit that recomputation leaves to offloading */
+    enum cr_offload_score score;         /* score of the final run */
     bool                  fits;
     size_t                live; /* live bytes, when it does not fit */
     double                seconds;
@@ -36,7 +34,8 @@ struct search {
     const struct cr_cost_model      *cost_model; /* without mapped reads until add_mapped_reads */
     const struct cr_compile_options *options;
     size_t                           live; /* of the plain program */
-    struct strategy                  strategy[2 + 2 * PARTS];
+    size_t                           step; /* bytes that are copied to the host in 1 / PARTS of the program's time */
+    struct strategy                  strategy[2 + PARTS];
     int                              strategies;
     struct cr_fit_report             found; /* report of `best`, or of the plain program while there is no best */
     struct cr_program                best;
@@ -70,14 +69,9 @@ static cr_status offload(const struct search *f, struct cr_program *p, size_t go
 static cr_status run_strategy(const struct search *f, const struct strategy *w, struct cr_program *p, size_t goal,
                               bool quick, struct cr_fit_report *r, size_t *live) {
     const enum cr_offload_score score = quick && w->score == CR_OFFLOAD_BEST ? CR_OFFLOAD_ROUGH : w->score;
-    const size_t first_goal           = f->live > goal ? f->live - (f->live - goal) / PARTS * (size_t)w->part : goal;
-    switch (w->kind) {
-    case RECOMPUTE: return recompute(f, p, goal, r, live);
-    case OFFLOAD: return offload(f, p, goal, score, r, live);
-    case OFFLOAD_FIRST: CR_TRY(offload(f, p, first_goal, score, r, live)); return recompute(f, p, goal, r, live);
-    case RECOMPUTE_FIRST: CR_TRY(recompute(f, p, first_goal, r, live)); return offload(f, p, goal, score, r, live);
-    }
-    return CR_OK;
+    *live                             = f->live;
+    if (w->recompute) CR_TRY(recompute(f, p, goal + w->offload_bytes, r, live));
+    return w->offload && *live > goal ? offload(f, p, goal, score, r, live) : CR_OK;
 }
 
 static cr_status predict(const struct search *f, struct cr_program *p, struct cr_fit_report *r) {
@@ -110,9 +104,10 @@ static bool comes_before(const struct strategy *a, const struct strategy *b) {
     return a->seconds < b->seconds;
 }
 
-static cr_status add_strategy(struct search *f, enum strategy_kind kind, int part) {
-    struct strategy w = {.kind = kind, .part = part, .score = f->options->offload_score};
-    int             i = f->strategies;
+static cr_status add_strategy(struct search *f, bool recompute, bool offload, size_t offload_bytes) {
+    struct strategy w = {
+        .recompute = recompute, .offload = offload, .offload_bytes = offload_bytes, .score = f->options->offload_score};
+    int i = f->strategies;
     CR_TRY(try_strategy(f, &w));
     for (; i > 0 && comes_before(&w, &f->strategy[i - 1]); i--) f->strategy[i] = f->strategy[i - 1];
     f->strategy[i] = w;
@@ -121,14 +116,16 @@ static cr_status add_strategy(struct search *f, enum strategy_kind kind, int par
 }
 
 static cr_status add_strategies(struct search *f) {
-    const bool can_offload =
-        f->options->offload && f->cost_model->to_host_bytes_per_s > 0 && f->cost_model->to_device_bytes_per_s > 0;
-    if (can_offload) CR_TRY(add_strategy(f, OFFLOAD, 0));
-    if (!f->options->recompute) return CR_OK;
-    CR_TRY(add_strategy(f, RECOMPUTE, 0));
-    for (int part = 1; part < PARTS && can_offload; part++) {
-        CR_TRY(add_strategy(f, OFFLOAD_FIRST, part));
-        CR_TRY(add_strategy(f, RECOMPUTE_FIRST, part));
+    const struct cr_cost_model *m = f->cost_model;
+    const bool can_offload        = f->options->offload && m->to_host_bytes_per_s > 0 && m->to_device_bytes_per_s > 0;
+    if (can_offload) CR_TRY(add_strategy(f, false, true, 0));
+    if (f->options->recompute) CR_TRY(add_strategy(f, true, false, 0));
+    if (!can_offload || !f->options->recompute) return CR_OK;
+    const double seconds_per_byte = cr_copy_seconds(m, CR_STREAM_TO_HOST, 1 << 30) / (1 << 30);
+    const size_t excess           = f->live - CR_MIN(f->live, f->options->pool_limit);
+    for (int part = 0; part < PARTS; part++) {
+        const double bytes = f->found.seconds_before * part / PARTS / seconds_per_byte;
+        if (bytes < (double)excess) CR_TRY(add_strategy(f, true, true, (size_t)bytes));
     }
     return CR_OK;
 }
@@ -145,7 +142,6 @@ static bool is_better(const struct search *f, const struct cr_fit_report *r) {
 /* Plans the program as the compilation will, with the gradient buckets of several ranks and their workspaces. */
 static cr_status plan(const struct search *f, struct cr_program *p, struct cr_fit_report *r, size_t *bound) {
     struct cr_program complete;
-    CR_TRY(predict(f, p, r));
     CR_TRY(cr_program_copy(p, &complete));
     cr_status status = CR_OK;
     if (f->options->bucket_bytes) {
@@ -168,8 +164,10 @@ static cr_status refine(struct search *f, const struct strategy *w, size_t goal)
         struct cr_fit_report r = {.before = f->found.before, .seconds_before = f->found.seconds_before};
         CR_TRY(cr_program_copy(f->plain, &p));
         cr_status status = run_strategy(f, w, &p, goal, false, &r, &live);
-        if (status == CR_OK) status = plan(f, &p, &r, &bound);
-        const bool better = status == CR_OK && is_better(f, &r);
+        if (status == CR_OK) status = predict(f, &p, &r);
+        const bool slower = f->found.after <= limit && r.seconds >= f->found.seconds; /* a plan would not help */
+        if (status == CR_OK && !slower) status = plan(f, &p, &r, &bound);
+        const bool better = status == CR_OK && !slower && is_better(f, &r);
         if (better) {
             cr_program_free(&f->best);
             f->best          = p;
@@ -178,7 +176,7 @@ static cr_status refine(struct search *f, const struct strategy *w, size_t goal)
             f->best_strategy = *w;
         } else
             cr_program_free(&p);
-        CR_TRY(status);
+        if (status != CR_OK || slower) return status;
         const size_t excess =
             r.after > limit ? CR_MAX(r.after - limit, limit / STEP_FRACTION * (size_t)(round + 1)) : 0;
         if (r.after <= limit || live > goal || excess >= goal) return CR_OK;
@@ -189,14 +187,8 @@ static cr_status refine(struct search *f, const struct strategy *w, size_t goal)
 
 /* No strategy keeps the limit: finds the smallest pool, for the error message. */
 static cr_status refine_towards_minimum(struct search *f) {
-    const struct strategy minimal[] = {
-        {.kind = RECOMPUTE}, {.kind = OFFLOAD}, {.kind = RECOMPUTE_FIRST, .part = PARTS - 1}};
-    for (size_t i = 0; i < CR_COUNT(minimal); i++)
-        for (int k = 0; k < f->strategies; k++)
-            if (f->strategy[k].kind == minimal[i].kind) {
-                CR_TRY(refine(f, &minimal[i], 1));
-                break;
-            }
+    for (int i = 0; i < f->strategies; i++)
+        if (!f->strategy[i].offload_bytes) CR_TRY(refine(f, &f->strategy[i], 1));
     return CR_OK;
 }
 
@@ -209,14 +201,14 @@ static cr_status add_mapped_reads(struct search *f, const struct cr_cost_model *
     const struct strategy best_strategy = f->best_strategy;
     if (fits) return refine(f, &best_strategy, f->options->pool_limit);
     for (int i = 0; i < f->strategies && i < FINALISTS; i++)
-        if (f->strategy[i].kind != RECOMPUTE) CR_TRY(refine(f, &f->strategy[i], f->options->pool_limit));
+        if (f->strategy[i].offload) CR_TRY(refine(f, &f->strategy[i], f->options->pool_limit));
     return CR_OK;
 }
 
 /* Tries each score alone: the set with the least simulated time need not have the smallest planned pool. */
 static cr_status refine_by_scores(struct search *f) {
     for (enum cr_offload_score score = CR_OFFLOAD_DOA; score < CR_OFFLOAD_SCORES; score++) {
-        const struct strategy w = {.kind = OFFLOAD, .score = score};
+        const struct strategy w = {.offload = true, .score = score};
         CR_TRY(refine(f, &w, f->options->pool_limit));
     }
     return CR_OK;
@@ -228,7 +220,8 @@ static cr_status search(struct search *f, const struct cr_cost_model *cost_model
     struct cr_program    p;
     struct cr_fit_report r = {0};
     CR_TRY(cr_program_copy(f->plain, &p));
-    cr_status status = plan(f, &p, &r, &f->live);
+    cr_status status = predict(f, &p, &r);
+    if (status == CR_OK) status = plan(f, &p, &r, &f->live);
     cr_program_free(&p);
     f->found =
         (struct cr_fit_report){.before = r.after, .after = r.after, .seconds_before = r.seconds, .seconds = r.seconds};
@@ -255,8 +248,10 @@ cr_status cr_pass_fit(struct cr_program *p, const struct cr_cost_model *cost_mod
     struct search        f                    = {.plain = p, .cost_model = &without_mapped_reads, .options = options};
     without_mapped_reads.mapped_reads         = false;
     cr_program_init(&f.best, "", NULL);
-    cr_status status = p->ops ? search(&f, cost_model) : CR_OK;
-    *report          = f.found;
+    cr_status status              = p->ops ? search(&f, cost_model) : CR_OK;
+    *report                       = f.found;
+    report->to_host_bytes_per_s   = cost_model->to_host_bytes_per_s;
+    report->to_device_bytes_per_s = cost_model->to_device_bytes_per_s;
     if (status == CR_OK && f.has_best) {
         cr_program_free(p);
         *p                              = f.best;

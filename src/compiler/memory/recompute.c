@@ -9,7 +9,8 @@
  *
  * Choice: among all tensors that could be absent at the op with the most live bytes, the pass takes the one that frees
  * the most bytes per second of recomputation. It repeats this until the load is within the limit. An op is repeated
- * only when its inputs are live anyway or small. */
+ * when its inputs are live anyway or small, or when the ops that made its inputs can be repeated before it: up to
+ * CHAIN_MAX ops for one tensor. At last, repetitions without which the limit is kept too are undone. */
 #include "compiler/cost_model.h"
 #include "compiler/passes.h"
 
@@ -27,22 +28,31 @@ struct write {
 struct recompute {
     struct cr_program          *p;
     const struct cr_cost_model *cost_model;
-    struct use_list            *uses; /* [tensors] */
-    int                        *at;   /* the use lists of all tensors, concatenated */
-    int            *copy_of;          /* [tensors] for a copy in host memory: the tensor that it copies; else CR_NONE */
-    bool           *is_offloaded;     /* [tensors] the tensor is offloaded */
-    int            *writers;          /* [tensors] number of ops that write it */
-    struct write   *write;            /* writes outside the pool, in program order */
-    int             writes;
-    size_t         *load;         /* [ops] live bytes */
-    int             tensors, ops; /* capacity of the arrays */
-    struct cr_arena arena;        /* holds the arrays */
+    struct use_list            *uses;    /* [tensors] */
+    int                        *at;      /* the use lists of all tensors, concatenated */
+    int                        *writers; /* [tensors] number of ops that write it */
+    struct write               *write;   /* writes outside the pool, in program order */
+    int                         writes;
+    size_t                     *load;         /* [ops] live bytes */
+    int                         tensors, ops; /* capacity of the arrays */
+    int            *repeated; /* [repeats] the copies that ops write that run again, in the order of their choice */
+    int             repeats, repeat_capacity;
+    struct cr_arena arena; /* holds the arrays but `repeated` */
+};
+
+enum { CHAIN_MAX = 4 };
+
+struct link { /* an op that runs again, and the output that is wanted of it */
+    int op, tensor;
 };
 
 struct candidate {
-    int    tensor, maker, early, late; /* dropped behind op `early`, recomputed before op `late` */
-    double bytes_per_s;
-    double seconds;
+    int         tensor, early, late; /* dropped behind op `early`, recomputed before op `late` */
+    struct link chain[CHAIN_MAX];    /* in the order in which they run; the last one writes the tensor */
+    int         length;
+    size_t      extra_bytes; /* of the inputs that are recomputed for this tensor only */
+    double      bytes_per_s;
+    double      seconds;
 };
 
 static const double small_fraction =
@@ -68,21 +78,9 @@ static cr_status make_room(struct recompute *f) {
     CR_ARENA_ALLOC(&f->arena, f->uses, (size_t)f->tensors);
     CR_ARENA_ALLOC(&f->arena, f->at, (size_t)f->ops * 2 * CR_OP_IDS_MAX);
     CR_ARENA_ALLOC(&f->arena, f->load, (size_t)f->ops + 1);
-    CR_ARENA_ALLOC(&f->arena, f->copy_of, (size_t)f->tensors);
-    CR_ARENA_ALLOC(&f->arena, f->is_offloaded, (size_t)f->tensors);
     CR_ARENA_ALLOC(&f->arena, f->writers, (size_t)f->tensors);
     CR_ARENA_ALLOC(&f->arena, f->write, (size_t)f->ops * CR_OP_IDS_MAX);
     return CR_OK;
-}
-
-static void find_copies(struct recompute *f) {
-    for (int t = 0; t < f->p->tensors; t++) f->copy_of[t] = CR_NONE, f->is_offloaded[t] = false;
-    for (int i = 0; i < f->p->ops; i++) {
-        const struct cr_op *op = &f->p->op[i];
-        if (op->kind != CR_OP_offload) continue;
-        f->copy_of[op->out[CR_OUT_offload_y]]    = op->in[CR_IN_offload_x];
-        f->is_offloaded[op->in[CR_IN_offload_x]] = true;
-    }
 }
 
 static void find_writes(struct recompute *f) {
@@ -97,14 +95,10 @@ static void find_writes(struct recompute *f) {
     }
 }
 
-/* Calls `visit` once for each tensor that the op uses. An offloaded tensor stays live until the barrier that waits for
- * its copy. */
+/* Calls `visit` once for each tensor that the op uses. */
 static void for_each_operand(struct recompute *f, int op, void (*visit)(struct recompute *, int op, int tensor)) {
-    const struct cr_op *o = &f->p->op[op];
-    int                 ids[2 * CR_OP_IDS_MAX + 1], n = cr_op_reads(o, ids);
-    n += cr_op_writes(o, ids + n);
-    if (o->kind == CR_OP_barrier && o->in[CR_IN_barrier_x] >= 0 && f->copy_of[o->in[CR_IN_barrier_x]] >= 0)
-        ids[n++] = f->copy_of[o->in[CR_IN_barrier_x]];
+    int ids[2 * CR_OP_IDS_MAX], n = cr_op_reads(&f->p->op[op], ids);
+    n += cr_op_writes(&f->p->op[op], ids + n);
     for (int i = 0; i < n; i++) {
         bool again = false;
         for (int j = 0; j < i; j++) again |= ids[j] == ids[i];
@@ -133,7 +127,6 @@ static int last_use(const struct recompute *f, int t) {
 static cr_status analyse(struct recompute *f) {
     struct cr_program *p = f->p;
     CR_TRY(make_room(f));
-    find_copies(f);
     find_writes(f);
     for (int t = 0; t < p->tensors; t++) f->uses[t] = (struct use_list){0, 0};
     for (int i = 0; i < p->ops; i++) for_each_operand(f, i, count_use);
@@ -192,15 +185,33 @@ static bool written_between(const struct recompute *f, int tensor, int from, int
     return false;
 }
 
-static bool inputs_available(const struct recompute *f, const struct candidate *c) {
-    const struct cr_op *op    = &f->p->op[c->maker];
+static bool is_in_chain(const struct candidate *c, int tensor) {
+    int k = 0;
+    while (k < c->length && c->chain[k].tensor != tensor) k++;
+    return k < c->length;
+}
+
+/* Adds the op that made `tensor` to the chain, behind the makers of those of its inputs that are no longer live.
+ * Returns false when the op cannot run again. */
+static bool add_to_chain(const struct recompute *f, int tensor, int depth, struct candidate *c) {
+    const int maker = first_use(f, tensor);
+    if (depth == CHAIN_MAX || maker < 0 || !is_repeatable(&f->p->op[maker]) ||
+        written_between(f, tensor, maker, f->p->ops))
+        return false;
+    const struct cr_op *op    = &f->p->op[maker];
     const double        small = small_fraction * (double)f->p->tensor[c->tensor].bytes;
     for (int s = 0; s < cr_op_info(op->kind)->ins; s++) {
         const int id = op->in[s];
         if (id < 0) continue;
-        if (in_pool(f, id) && last_use(f, id) < c->late && (double)f->p->tensor[id].bytes > small) return false;
-        if (written_between(f, id, c->maker, c->late)) return false;
+        if (written_between(f, id, maker, c->late)) return false;
+        if (!in_pool(f, id) || last_use(f, id) >= c->late || (double)f->p->tensor[id].bytes <= small ||
+            is_in_chain(c, id))
+            continue;
+        if (!add_to_chain(f, id, depth + 1, c)) return false;
+        c->extra_bytes += rounded(f, f->p->tensor[id].bytes);
     }
+    if (c->length == CHAIN_MAX) return false;
+    c->chain[c->length++] = (struct link){maker, tensor};
     return true;
 }
 
@@ -221,13 +232,16 @@ static cr_status seconds_of(const struct recompute *f, const struct cr_op *op, d
 
 static cr_status consider(const struct recompute *f, int tensor, int peak, struct candidate *best) {
     const struct cr_program *p = f->p;
-    struct candidate         c = {.tensor = tensor, .maker = first_use(f, tensor)};
-    if (!in_pool(f, tensor) || f->is_offloaded[tensor] || p->tensor[tensor].keep || c.maker < 0 ||
-        !is_repeatable(&p->op[c.maker]))
+    struct candidate         c = {.tensor = tensor};
+    if (!in_pool(f, tensor) || p->tensor[tensor].keep || tensor == p->logits || tensor == p->metrics ||
+        !find_gap(f, tensor, peak, &c) || !add_to_chain(f, tensor, 0, &c))
         return CR_OK;
-    if (tensor == p->logits || tensor == p->metrics || !find_gap(f, tensor, peak, &c)) return CR_OK;
-    if (written_between(f, tensor, c.maker, p->ops) || !inputs_available(f, &c)) return CR_OK;
-    CR_TRY(seconds_of(f, &p->op[c.maker], &c.seconds));
+    if (c.extra_bytes && f->load[c.late] + c.extra_bytes >= f->load[peak]) return CR_OK; /* that would be a new peak */
+    for (int k = 0; k < c.length; k++) {
+        double seconds;
+        CR_TRY(seconds_of(f, &p->op[c.chain[k].op], &seconds));
+        c.seconds += seconds;
+    }
     c.bytes_per_s = (double)p->tensor[tensor].bytes / CR_MAX(c.seconds, 1e-9);
     if (best->tensor == CR_NONE || c.bytes_per_s > best->bytes_per_s) *best = c;
     return CR_OK;
@@ -259,22 +273,88 @@ static cr_status insert_op(struct cr_program *p, int at, const struct cr_op *op)
     return CR_OK;
 }
 
-static cr_status recompute_tensor(struct recompute *f, const struct candidate *c) {
-    struct cr_program *p     = f->p;
-    struct cr_op       again = p->op[c->maker];
-    int                fresh = CR_NONE;
+/* Inserts a copy of the link's op at index `at`. *fresh: the new tensor in place of link->tensor. */
+static cr_status repeat_op(struct cr_program *p, const struct link *link, int at, int *fresh) {
+    struct cr_op again = p->op[link->op];
     for (int s = 0; s < cr_op_info(again.kind)->outs; s++) {
         if (again.out[s] < 0) continue;
-        const bool wanted = again.out[s] == c->tensor;
+        const bool wanted = again.out[s] == link->tensor;
         again.out[s]      = copy_tensor(p, again.out[s], wanted);
-        if (wanted) fresh = again.out[s];
+        if (wanted) *fresh = again.out[s];
     }
     if (again.workspace >= 0) again.workspace = copy_tensor(p, again.workspace, true);
-    if (p->failed) return CR_NO_MEMORY(sizeof *p->tensor);
-    for (int i = c->late; i < p->ops; i++)
+    return p->failed ? CR_NO_MEMORY(sizeof *p->tensor) : insert_op(p, at, &again);
+}
+
+static void rename_inputs(struct cr_program *p, int from, int old, int fresh) {
+    for (int i = from; i < p->ops; i++)
         for (int s = 0; s < cr_op_info(p->op[i].kind)->ins; s++)
-            if (p->op[i].in[s] == c->tensor) p->op[i].in[s] = fresh;
-    return insert_op(p, c->late, &again);
+            if (p->op[i].in[s] == old) p->op[i].in[s] = fresh;
+}
+
+/* The ops from `late` on, and the ops that run again behind a link, read the new tensor of the link. */
+static cr_status recompute_tensor(struct recompute *f, const struct candidate *c) {
+    struct cr_program *p = f->p;
+    for (int k = c->length - 1; k >= 0; k--) { /* each is inserted before those that read it */
+        int copy = CR_NONE;
+        CR_TRY(repeat_op(p, &c->chain[k], c->late, &copy));
+        rename_inputs(p, c->late + 1, c->chain[k].tensor, copy);
+        CR_GROW(f->repeated, f->repeats, f->repeat_capacity, 1);
+        f->repeated[f->repeats++] = copy;
+    }
+    return CR_OK;
+}
+
+/* ---- repetitions that are not needed after all ---- */
+
+/* The version of the tensor that is written last before this copy. */
+static int version_before(const struct recompute *f, int copy) {
+    const int origin = cr_tensor_origin(f->p, copy);
+    int       last   = origin;
+    for (int t = 0; t < f->p->tensors; t++)
+        if (f->p->tensor[t].copy_of == origin && first_use(f, t) < first_use(f, copy) &&
+            first_use(f, t) > first_use(f, last))
+            last = t;
+    return last;
+}
+
+/* Removes the repetition, before which `old` was the version of the tensor. */
+static cr_status undo(struct recompute *f, int copy, int old) {
+    struct cr_program *p  = f->p;
+    const int          at = first_use(f, copy);
+    memmove(p->op + at, p->op + at + 1, (size_t)(p->ops - at - 1) * sizeof *p->op);
+    p->ops--;
+    rename_inputs(p, at, copy, old);
+    return analyse(f);
+}
+
+static cr_status try_undo(struct recompute *f, int copy, size_t limit, bool *undone) {
+    struct cr_program *p   = f->p;
+    const int          ops = p->ops, old = version_before(f, copy);
+    struct cr_op      *before;
+    *undone = false;
+    CR_ALLOC(before, (size_t)ops);
+    memcpy(before, p->op, (size_t)ops * sizeof *before);
+    cr_status status = undo(f, copy, old);
+    *undone          = status == CR_OK && f->load[peak_op(f)] <= limit;
+    if (status == CR_OK && !*undone) {
+        memcpy(p->op, before, (size_t)ops * sizeof *before);
+        p->ops = ops;
+        status = analyse(f);
+    }
+    cr_free(before);
+    return status;
+}
+
+/* A chain may repeat an op that another chain repeats too, and later choices free more than is needed. */
+static cr_status undo_needless(struct recompute *f, size_t limit, struct cr_recompute_report *report) {
+    for (int k = f->repeats - 1; k >= 0 && report->after <= limit; k--) {
+        bool undone;
+        CR_TRY(try_undo(f, f->repeated[k], limit, &undone));
+        report->recomputed -= undone;
+    }
+    report->after = f->load[peak_op(f)];
+    return CR_OK;
 }
 
 static cr_status recompute_all(struct recompute *f, size_t limit, struct cr_recompute_report *report) {
@@ -285,13 +365,12 @@ static cr_status recompute_all(struct recompute *f, size_t limit, struct cr_reco
         const int        peak = peak_op(f);
         struct candidate best = {.tensor = CR_NONE};
         report->after         = f->load[peak];
-        if (f->load[peak] <= limit || report->recomputed == max_recomputed) return CR_OK;
+        if (f->load[peak] <= limit || report->recomputed >= max_recomputed) return undo_needless(f, limit, report);
         for (int t = 0; t < f->p->tensors; t++) CR_TRY(consider(f, t, peak, &best));
-        if (best.tensor == CR_NONE) return CR_OK; /* no candidate is left; report->after stays above the limit */
+        if (best.tensor == CR_NONE) return CR_OK; /* report->after stays above the limit */
         CR_TRY(recompute_tensor(f, &best));
         CR_TRY(analyse(f));
-        report->recomputed++;
-        report->seconds += best.seconds;
+        report->recomputed += best.length;
     }
 }
 
@@ -299,7 +378,11 @@ cr_status cr_pass_recompute(struct cr_program *p, const struct cr_cost_model *co
                             struct cr_recompute_report *report) {
     struct recompute f = {.p = p, .cost_model = cost_model};
     *report            = (struct cr_recompute_report){0};
-    cr_status status   = p->ops ? recompute_all(&f, limit, report) : CR_OK;
+    for (int i = 0; i < p->ops; i++)
+        if (p->op[i].kind == CR_OP_offload)
+            return CR_FAIL(CR_ERR_USAGE, "program %s: recomputation does not count copies in flight", p->name);
+    cr_status status = p->ops ? recompute_all(&f, limit, report) : CR_OK;
     cr_arena_free(&f.arena);
+    cr_free(f.repeated);
     return status;
 }

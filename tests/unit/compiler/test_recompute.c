@@ -1,5 +1,6 @@
 /* tests/unit/compiler/test_recompute.c: recomputed tensors: nothing is recomputed without need, nor where an operand
- * is no longer live. Equal results and limits of whole networks: test_offload_networks.c. */
+ * can neither be read nor be recomputed; random programs compute the same values within less memory. Equal results and
+ * limits of whole networks: test_offload_networks.c. */
 #include "compiler/passes.h"
 #include "tests/harness/data_support.h"
 #include "tests/harness/executor_poison.h"
@@ -73,6 +74,117 @@ static void operands_must_be_live(void) {
     cr_program_free(&p);
 }
 
+/* ---- random programs ---- */
+
+enum { FORWARD = 10, PIXELS = 64, WIDE = 4 }; /* tensors of the forward part; elements; the widest is WIDE times one */
+
+static const struct cr_cost_model model = {.alignment = 64, .bytes_per_s = 1e9, .flops_per_s = 1e9};
+
+/* A forward part of relu and add, and a backward part that reads its tensors in reverse order, as a network does. */
+static void make_random(struct cr_program *p, struct cr_rng *rng) {
+    int t[FORWARD], sum;
+    cr_program_init(p, "random", NULL);
+    const int x = cr_tensor_add(p, "x", CR_F32, CR_REGION_INPUT, 1, 1, 1, PIXELS);
+    for (int i = 0; i < FORWARD; i++) {
+        char         name[8];
+        const bool   adds = i > 1 && cr_rng_below(rng, 2);
+        struct cr_op op   = cr_op_make(adds ? CR_OP_add : CR_OP_relu, CR_NONE);
+        op.in[0]          = i ? t[i - 1 - (int)cr_rng_below(rng, (uint32_t)CR_MIN(i, 2))] : x;
+        if (adds) op.in[1] = t[cr_rng_below(rng, (uint32_t)i)];
+        snprintf(name, sizeof name, "t%d", i);
+        t[i] = emit(p, &op, name);
+    }
+    sum = t[FORWARD - 1];
+    for (int i = FORWARD - 2; i >= 0; i--) {
+        char         name[8];
+        struct cr_op op = cr_op_make(CR_OP_add, CR_NONE);
+        op.in[0]        = sum;
+        op.in[1]        = t[i];
+        snprintf(name, sizeof name, "g%d", i);
+        sum = emit(p, &op, name);
+    }
+    p->tensor[sum].keep = true;
+}
+
+/* The value that the last op writes for the input 1, and the most bytes that are live at an op: counted from first to
+ * last use, by nothing but the list of ops. */
+static double value_of(const struct cr_program *p, size_t *peak) {
+    double v[256] = {[0] = 1};
+    int    ids[2 * CR_OP_IDS_MAX], last[256] = {0}, first[256] = {0};
+    CR_ASSERT(p->tensors <= 256);
+    for (int i = 0; i < p->ops; i++) {
+        const struct cr_op *op = &p->op[i];
+        int                 n  = cr_op_reads(op, ids);
+        n += cr_op_writes(op, ids + n);
+        for (int k = 0; k < n; k++) {
+            if (!last[ids[k]]) first[ids[k]] = i + 1;
+            last[ids[k]] = i + 1;
+        }
+        v[op->out[0]] = op->kind == CR_OP_add ? 0.75 * v[op->in[0]] + v[op->in[1]] : 0.5 * v[op->in[0]] + 1;
+    }
+    *peak = 0;
+    for (int i = 1; i <= p->ops; i++) {
+        size_t live = 0;
+        for (int t = 1; t < p->tensors; t++) live += last[t] && first[t] <= i && i <= last[t] ? p->tensor[t].bytes : 0;
+        *peak = CR_MAX(*peak, live);
+    }
+    return v[p->op[p->ops - 1].out[0]];
+}
+
+/* Number of repetitions without which the program keeps the limit: each is removed from a copy of the program, where
+ * the version of its tensor before it stays live instead. */
+static int needless_repetitions(const struct cr_program *p, size_t limit, double value) {
+    int needless = 0;
+    for (int i = 0; i < p->ops; i++) {
+        struct cr_program q;
+        const int         out = p->op[i].out[0], origin = cr_tensor_origin(p, out);
+        int               before = i - 1;
+        size_t            peak;
+        if (origin == out) continue;
+        while (cr_tensor_origin(p, p->op[before].out[0]) != origin) before--;
+        CHECK_STATUS(cr_program_copy(p, &q), CR_OK);
+        q.ops--;
+        for (int k = i; k < q.ops; k++) {
+            q.op[k] = p->op[k + 1];
+            for (int s = 0; s < 2; s++)
+                if (q.op[k].in[s] == out) q.op[k].in[s] = p->op[before].out[0];
+        }
+        CHECK(value_of(&q, &peak) == value);
+        needless += peak <= limit;
+        cr_program_free(&q);
+    }
+    return needless;
+}
+
+/* The values stay the same, the pass counts the peak correctly, and it repeats no op without need. */
+static void random_programs_keep_their_values(void) {
+    struct cr_rng rng = cr_rng_make(7, CR_RNG_TEST, 0, 0);
+    int           met = 0, chains = 0, repeated = 0, needless = 0;
+    for (int round = 0; round < 300; round++) {
+        struct cr_program          p;
+        struct cr_recompute_report r;
+        size_t                     whole, peak;
+        make_random(&p, &rng);
+        const double value = value_of(&p, &whole);
+        const size_t limit = whole - whole / FORWARD * (1 + cr_rng_below(&rng, 6));
+        const int    ops   = p.ops;
+        CHECK_STATUS(cr_pass_recompute(&p, &model, limit, &r), CR_OK);
+        CHECK_STATUS(cr_program_check(&p), CR_OK);
+        CHECK(value_of(&p, &peak) == value);
+        CHECK(r.before == whole && r.after == peak && peak <= whole);
+        CHECK_INT(p.ops - ops, r.recomputed);
+        if (peak <= limit) {
+            needless += needless_repetitions(&p, limit, value);
+            repeated += r.recomputed;
+        }
+        met += peak <= limit;
+        chains += cr_tensor_find(&p, "t1''") != CR_NONE;
+        cr_program_free(&p);
+    }
+    CHECK(met > 150 && chains > 0 && repeated > 500);
+    CHECK_INT(needless, 0);
+}
+
 static void memory_amounts(void) {
     static const struct {
         const char *text;
@@ -86,4 +198,5 @@ static void memory_amounts(void) {
     for (size_t i = 0; i < CR_COUNT(bad); i++) CHECK(!cr_bytes_parse(bad[i], &bytes));
 }
 
-TESTS(CASE(nothing_is_recomputed_without_need), CASE(operands_must_be_live), CASE(memory_amounts))
+TESTS(CASE(nothing_is_recomputed_without_need), CASE(operands_must_be_live), CASE(random_programs_keep_their_values),
+      CASE(memory_amounts))
