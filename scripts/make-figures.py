@@ -231,7 +231,7 @@ def memory_speed():
     measured, predicted = speeds("slowdown_percent"), speeds("predicted_slowdown_percent")
     least = min(rows, key=lambda row: number(row, "device_memory_mib"))
     figure = Figure("ResNet-50: training speed under a device memory limit", "Higher is better. Batch 256, 224 × 224 images, fp16.",
-                    ["Machine: one NVIDIA H100. Each filled circle is one run; all but the rightmost set memory.limit.",
+                    ["Machine: one NVIDIA H200. Each filled circle is one run; all but the rightmost set memory.limit.",
                      f"The run in {thousands(number(least, 'device_memory_mib'))} MiB trains {thousands(number(least, 'images_per_second'))} images/s.",
                      "A limit is kept by recomputation and by offloading to host memory. Results are bitwise identical.",
                      "Neither axis starts at zero."],
