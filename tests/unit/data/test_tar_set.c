@@ -1,5 +1,5 @@
-/* tests/unit/data/test_tar_set.c: opening tar archives of every kind survives allocations that fail, and leaks nothing; a
- * sample that is read from a shortened archive is an error. */
+/* tests/unit/data/test_tar_set.c: opening tar archives of every kind survives allocations that fail, and leaks nothing;
+ * a sample that is read from a shortened archive is an error. */
 #include "config/config.h"
 #include "data/source.h"
 #include "tests/harness/data_support.h"

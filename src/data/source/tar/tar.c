@@ -225,13 +225,12 @@ static cr_status divide(struct cr_image_folder *images, int classes, double frac
     return sorted ? CR_OK : CR_NO_MEMORY((size_t)count * sizeof *sorted);
 }
 
-/* Mapped files stay open: the soft limit for open files, often 1,024, is raised if it has to be. */
+/* Mapped files stay open: the soft limit for open files, often 1,024, is raised by their number. */
 static cr_status map_archives(struct state *state, struct cr_tar_set *set) {
-    enum { OTHER_FILES = 512 };
+    enum { FEW = 64 };
     struct rlimit limit;
-    const rlim_t  wanted = (rlim_t)set->count + OTHER_FILES;
-    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < wanted) {
-        limit.rlim_cur = CR_MIN(wanted, limit.rlim_max);
+    if (set->count > FEW && getrlimit(RLIMIT_NOFILE, &limit) == 0) {
+        limit.rlim_cur = CR_MIN(limit.rlim_cur + (rlim_t)set->count, limit.rlim_max);
         setrlimit(RLIMIT_NOFILE, &limit);
     }
     CR_ALLOC(state->path, (size_t)set->count);
