@@ -387,6 +387,8 @@ def stored_lists():
     check("a damaged list", describe()[0] == first and bytes(damaged) != open(path, "rb").read())
     os.utime("large/train-1.tar")
     check("touched: the same", describe() == (first, ""))
+    write("large/train-1.tar", [(f"1/{i:04d}.{ending}", data if ending == "png" else str((i + (i == 9)) % 7).encode()) for i in range(500) for ending in ("png", "cls")])
+    check("one label has changed", "large/train-1.tar has changed" in describe()[1])
     write("large/train-1.tar", [("new/0.png", data), ("new/0.cls", b"3")])
     changed, said = describe()
     check("a changed archive", changed != first and "large/train-1.tar has changed" in said and json.loads(changed)["train"]["images"] == 1001, said)

@@ -73,7 +73,7 @@ struct cr_tar_shard {
     char                 *path;
     uint64_t              bytes;
     struct cr_list_stamp  stamp;
-    uint32_t              crc, crc_before; /* of its headers, CRC-32C; before: in the stored list */
+    uint32_t              crc, crc_before; /* CRC-32C of headers and labels; before: of the stored list */
     cr_status             status;          /* of listing its samples */
     char                  error[1024];
     bool                  listed; /* the members below are known */

@@ -1,5 +1,6 @@
 /* data/source/tar/tar_index.c: the samples of an archive: images and labels whose names are the same up to the first
  * dot of the last part. See data/source/tar/tar.h. */
+#include "core/checksum/crc32c.h"
 #include "core/files.h"
 #include "core/utf8.h"
 #include "data/source/tar/tar.h"
@@ -196,6 +197,7 @@ static cr_status read_label(struct index *x, const struct record *r, const char 
     }
     CR_ALLOC(text, (size_t)r->bytes + 1);
     const cr_status status = cr_tar_read(x->fd, x->shard->path, r->offset, text, (size_t)r->bytes);
+    if (status == CR_OK) x->shard->crc = cr_crc32c(x->shard->crc, text, (size_t)r->bytes);
     if (status == CR_OK && memchr(text, 0, (size_t)r->bytes))
         *why = "the label has zero bytes";
     else if (status == CR_OK)
