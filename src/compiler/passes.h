@@ -84,9 +84,12 @@ CR_MUST cr_status cr_pass_conv_pool(struct cr_program *program, const struct cr_
 CR_MUST cr_status cr_pass_head(struct cr_program *program, const struct cr_cost_model *cost_model);
 
 /* Chooses a kernel for each op. A kernel's workspace becomes a tensor whose lifetime is that op. Returns the errors of
- * cost_model->select. cr_select_op does the same for the op with index `index`. */
+ * cost_model->select. cr_select_op does the same for the op with index `index`. cr_insert_op inserts a copy of `op` at
+ * index `at` and selects its kernel; output slots and names as for cr_emit. */
 CR_MUST cr_status cr_pass_select(struct cr_program *program, const struct cr_cost_model *cost_model);
 CR_MUST cr_status cr_select_op(struct cr_program *program, const struct cr_cost_model *cost_model, int index);
+CR_MUST cr_status cr_insert_op(struct cr_program *program, const struct cr_cost_model *cost_model, int at,
+                               const struct cr_op *op, const char *name);
 
 /* Programs that update parameters: cuts the gradient buffer into buckets of about `bucket_bytes` in the order in which
  * backward finishes them, and inserts an all-reduce behind the last writer of each bucket. The last bucket is smaller,

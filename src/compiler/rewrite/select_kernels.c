@@ -4,6 +4,7 @@
 #include "compiler/passes.h"
 
 #include <stdio.h>
+#include <string.h>
 
 /* Names the workspace after the op's first output. The op index keeps the names of two ops with one output apart (zero
  * and loss both write the metrics). */
@@ -25,6 +26,16 @@ cr_status cr_select_op(struct cr_program *program, const struct cr_cost_model *c
     op->kernel = op->algo = 0;
     if (cost_model->select) CR_TRY(cost_model->select(cost_model->self, program, op, &workspace));
     return workspace ? add_workspace(program, index, workspace) : CR_OK;
+}
+
+cr_status cr_insert_op(struct cr_program *p, const struct cr_cost_model *cost_model, int at, const struct cr_op *op,
+                       const char *name) {
+    const int from = cr_emit(p, op, name);
+    if (p->failed) return CR_NO_MEMORY(sizeof *op);
+    const struct cr_op moved = p->op[from];
+    memmove(&p->op[at + 1], &p->op[at], (size_t)(from - at) * sizeof moved);
+    p->op[at] = moved;
+    return cr_select_op(p, cost_model, at);
 }
 
 cr_status cr_pass_select(struct cr_program *program, const struct cr_cost_model *cost_model) {

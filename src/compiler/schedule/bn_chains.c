@@ -221,16 +221,6 @@ static struct cr_op with_dy(struct cr_program *p, const struct cr_cost_model *m,
     return op;
 }
 
-/* Inserts an op behind op `at`. */
-static cr_status insert_behind(struct cr_program *p, const struct cr_cost_model *m, int at, const struct cr_op *op) {
-    const int from = cr_emit(p, op, "");
-    if (p->failed) return CR_NO_MEMORY(sizeof *op);
-    const struct cr_op moved = p->op[from];
-    memmove(&p->op[at + 2], &p->op[at + 1], (size_t)(from - at - 1) * sizeof *p->op);
-    p->op[at + 1] = moved;
-    return cr_select_op(p, m, at + 1);
-}
-
 /* Inserts the ops that compute all dw behind op `end`. The last convolution of the backward pass comes first. */
 static cr_status insert_filter_grads(struct cr_program *p, const struct cr_cost_model *m, int end,
                                      const struct cr_op *filter, int count, bool *accepted) {
@@ -239,7 +229,7 @@ static cr_status insert_filter_grads(struct cr_program *p, const struct cr_cost_
         const struct cr_op fused = cr_op_fuse(p, &filter[left - parts], parts);
         if (p->failed) return CR_NO_MEMORY(sizeof fused * (size_t)parts);
         *accepted = accepts(m, p, &fused);
-        if (*accepted) CR_TRY(insert_behind(p, m, end, &fused));
+        if (*accepted) CR_TRY(cr_insert_op(p, m, end + 1, &fused, ""));
     }
     return CR_OK;
 }

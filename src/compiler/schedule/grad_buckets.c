@@ -104,13 +104,7 @@ static cr_status insert_all_reduce(struct cut *c, const struct cr_cost_model *co
     op.in[CR_IN_all_reduce_x]   = tensor;
     op.out[CR_OUT_all_reduce_y] = tensor;
     op.attr.reduce.wire         = wire;
-    const int at                = cr_emit(p, &op, name);
-    if (p->failed) return CR_NO_MEMORY(sizeof *p->op);
-    CR_TRY(cr_select_op(p, cost_model, at));
-    op = p->op[at];
-    memmove(&p->op[b->writer + 2], &p->op[b->writer + 1], (size_t)(at - b->writer - 1) * sizeof op);
-    p->op[b->writer + 1] = op;
-    return CR_OK;
+    return cr_insert_op(p, cost_model, b->writer + 1, &op, name);
 }
 
 static void sort_by_writer(struct bucket *bucket, int count) { /* nearly sorted, and few */
