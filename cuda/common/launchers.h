@@ -60,6 +60,13 @@ struct ck_gather {
 /* Copies up to CK_GATHER_PIECES pieces of equal size within the device with one kernel. */
 cudaError_t ck_gather(const struct ck_gather *gather, cudaStream_t stream);
 
+/* ---- cuda/core/fill_node.cu ---- */
+
+/* Adds to the graph, behind the nodes `before`, a kernel node that does the work of a memset node with these
+ * parameters. *node: NULL when there is no kernel for them (several rows, or an address that is no multiple of 16). */
+cudaError_t ck_add_fill_node(cudaGraph_t graph, const cudaGraphNode_t *before, size_t count,
+                             const struct cudaMemsetParams *memset, cudaGraphNode_t *node);
+
 /* ---- cuda/conv/generic/conv.cu: convolutions of any shape ---- */
 
 /* y[i] = x[i], with `add` y[i] + x[i]; i < n. */

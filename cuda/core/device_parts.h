@@ -22,6 +22,8 @@ cr_status cr_cuda_open_offline_kernels(const struct cr_gpu *gpu, const struct cr
  * convolutions. The context of the GPU must exist. CR_ERR_CONFIG
  * when CRESNET_CAPABILITY has an unknown value, or this build has no code for it. */
 cr_status cr_cuda_set_capability(struct cuda_device *device, const struct cudaDeviceProp *properties);
+/* cuda/core/memset_nodes.c: replaces the memset nodes of a graph by kernel nodes that do the same in less time. */
+cr_status cr_cuda_replace_memset_nodes(cudaGraph_t graph);
 /* cuda/train/init_kernels.c */
 cr_status cr_cuda_init_params(struct cr_device *device, const struct cr_param_store *store,
                               const struct cr_config *config, void *region);

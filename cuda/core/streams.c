@@ -170,9 +170,11 @@ static cr_status capture_end(struct cr_device *device, void **out) {
     cudaGraph_t     graph = NULL;
     cudaGraphExec_t exec  = NULL;
     CUDA_TRY(cudaStreamEndCapture(cuda_of(device)->stream[CR_STREAM_COMPUTE], &graph));
-    cudaError_t error = cudaGraphInstantiate(&exec, graph, 0);
+    const cr_status status = cr_cuda_replace_memset_nodes(graph);
+    cudaError_t     error  = status == CR_OK ? cudaGraphInstantiate(&exec, graph, 0) : cudaSuccess;
     (void)cudaGraphDestroy(graph);
     CUDA_TRY(error);
+    CR_TRY(status);
     /* during the capture, not at the first launch */
     error = cudaGraphUpload(exec, cuda_of(device)->stream[CR_STREAM_COMPUTE]);
     if (error != cudaSuccess) {
