@@ -120,10 +120,12 @@ static cr_status check_index(struct cuda_device *d) {
 static cr_status open_streams(struct cuda_device *d) {
     int least = 0, greatest = 0;
     CUDA_TRY(cudaDeviceGetStreamPriorityRange(&least, &greatest));
-    /* other ranks wait for communication, so its stream has the highest priority */
-    for (int l = 0; l < CR_STREAMS; l++)
-        CUDA_TRY(
-            cudaStreamCreateWithPriority(&d->stream[l], cudaStreamNonBlocking, l == CR_STREAM_COMM ? greatest : least));
+    /* Other ranks wait for communication, so its stream has the highest priority. No op of the backward pass waits for
+     * the side stream, so its thread blocks take the room that those of the compute stream leave. */
+    for (int l = 0; l < CR_STREAMS; l++) {
+        const int priority = l == CR_STREAM_COMM ? greatest : l == CR_STREAM_SIDE ? least : (least + greatest) / 2;
+        CUDA_TRY(cudaStreamCreateWithPriority(&d->stream[l], cudaStreamNonBlocking, priority));
+    }
     CUDA_TRY(cudaMalloc((void **)&d->step, sizeof *d->step));
     for (int i = 0; i < 2; i++) {
         CUDA_TRY(cudaHostAlloc(&d->ring[i], RING_BYTES, cudaHostAllocDefault));
@@ -178,8 +180,9 @@ static cr_status open_device(struct cuda_device *d) {
     CR_TRY(cr_cuda_set_capability(d, &prop));
     d->base.free_at_start = cuda_memory_free(&d->base);
     CR_TRY(open_streams(d));
-    d->base.caps.alignment = CR_CUDA_ALIGN;
-    d->base.caps.half      = true;
+    d->base.caps.alignment          = CR_CUDA_ALIGN;
+    d->base.caps.half               = true;
+    d->base.caps.concurrent_kernels = true;
     set_rates(d, &prop);
     describe(d, &prop);
     d->base.caps.overhead_bytes       = CR_GPU_OVERHEAD_BYTES;
@@ -229,10 +232,7 @@ static cr_status cuda_open(const struct cr_device_options *options, struct cr_de
 }
 
 cr_status cr_cuda_cudnn(struct cuda_device *d, cudnnHandle_t *out) {
-    if (!d->cudnn) {
-        CUDNN_TRY(cudnnCreate(&d->cudnn));
-        CUDNN_TRY(cudnnSetStream(d->cudnn, d->stream[CR_STREAM_COMPUTE]));
-    }
+    if (!d->cudnn) CUDNN_TRY(cudnnCreate(&d->cudnn));
     *out = d->cudnn;
     return CR_OK;
 }

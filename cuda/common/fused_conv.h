@@ -140,18 +140,15 @@ struct ck_stem_pool {
     void        *y;    /* [N][(H-4)/2+1][(W-4)/2+1][K] */
 };
 
-/* dy = g, or dy_coeffs[0]*g + dy_coeffs[1]*dy_x + dy_coeffs[2] rounded to the type (9.0 only);
- * dw (+)= sum over pixels of dy and x. */
+/* dw (+)= sum over pixels of g and x. */
 struct ck_stem_grad {
-    enum ck_type type; /* of x, g, dy_x: 16 bits */
+    enum ck_type type; /* of x and g: 16 bits */
     int64_t      N, H, W, K;
     bool         accumulate; /* adds to dw */
     int          config;     /* tile config, index below the family's configs */
-    bool         has_dy_x;
-    const void  *x;         /* [N][H][W][16] */
-    const void  *g, *dy_x;  /* [N][H-3][W-3][K] */
-    const float *dy_coeffs; /* [3][K], with dy_x */
-    float       *dw;        /* [K][4][4][16] */
+    const void  *x;          /* [N][H][W][16] */
+    const void  *g;          /* [N][H-3][W-3][K] */
+    float       *dw;         /* [K][4][4][16] */
 };
 
 /* The filter gradient with the gradient of max pooling (3x3, stride 2, one pixel of padding), ReLU and BN behind the

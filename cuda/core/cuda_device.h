@@ -65,8 +65,8 @@ static inline cudaStream_t cr_cuda_stream(struct cr_device *device, const struct
     return cuda_of(device)->stream[call->op->stream];
 }
 
-/* Return the library's handle and create it at first use. Its stream is CR_STREAM_COMPUTE; cuBLAS gets a workspace of
- * its own. The device owns the handle. */
+/* Return the library's handle and create it at first use. The stream of cuBLAS is CR_STREAM_COMPUTE, and it has a
+ * workspace of its own; a caller that launches kernels of cuDNN sets the stream. The device owns the handle. */
 cr_status cr_cuda_cudnn(struct cuda_device *device, cudnnHandle_t *out);
 cr_status cr_cuda_cublas(struct cuda_device *device, cublasHandle_t *out);
 

@@ -64,6 +64,7 @@ cr_status cr_compile(struct cr_program *program, const struct cr_cost_model *cos
         CR_TRY(cr_program_check(program));
     }
     CR_TRY(cr_pass_bn_chains(program, cost_model, options->pool_limit ? options->pool_limit : SIZE_MAX));
+    CR_TRY(cr_pass_side_stream(program, cost_model, options));
     CR_TRY(cr_program_check(program));
     CR_TRY(cr_pass_insert_waits(program));
     CR_TRY(cr_waits_check(program));

@@ -20,6 +20,7 @@
  *   fit           with a memory limit: recomputes tensors and offloads tensors to host memory (memory/)
  *   buckets       with several ranks: adds the all-reduce of the gradients, bucket by bucket (schedule/)
  *   bn_chains     training only: the end of a BN becomes part of the convolution behind it, where a kernel does both
+ *   side_stream   training only: filter gradients run beside the chain of input gradients (schedule/)
  *   insert_waits  adds the waits between streams that the data hazards require (schedule/)
  *   plan          gives each tensor of the pool an offset (memory/)
  *

@@ -57,6 +57,7 @@ struct cr_cost_model {
     double contention_out, contention_in; /* slowdown of a memory-bound kernel while a copy to the host (out) or to the
                                              device (in) runs, as a fraction: 0.1 means 10 % longer */
 
+    bool   concurrent_kernels; /* kernels of CR_STREAM_SIDE run while those of CR_STREAM_COMPUTE run */
     double sparse_density_max; /* see cr_device_caps in device/device.h */
 
     /* Returns true when a kernel exists for the op. NULL: every op is accepted. */

@@ -136,6 +136,12 @@ CR_MUST cr_status cr_pass_fit(struct cr_program *program, const struct cr_cost_m
 CR_MUST cr_status cr_pass_bn_chains(struct cr_program *program, const struct cr_cost_model *cost_model,
                                     size_t pool_limit);
 
+/* Training programs, on devices that run several kernels at once: moves filter gradients to the side stream, where they
+ * run beside the input gradients, if the pool then needs at most options->pool_limit bytes (0: no limit):
+ * compiler/schedule/side_stream.c. */
+CR_MUST cr_status cr_pass_side_stream(struct cr_program *program, const struct cr_cost_model *cost_model,
+                                      const struct cr_compile_options *options);
+
 /* Sets the waits of each op: the op waits for each op of another stream that it depends on. */
 CR_MUST cr_status cr_pass_insert_waits(struct cr_program *program);
 

@@ -42,6 +42,7 @@ struct cr_device_caps {
     double f32_fraction, tf32_fraction; /* rate of F32 and TF32 kernels as a fraction of flops_per_s, in (0, 1] */
     bool   typical_rates;               /* the two rates are not those of this machine: they only order alternatives */
     bool   half;                        /* there are kernels for 16-bit programs */
+    bool   concurrent_kernels;          /* kernels of several streams run at the same time */
     /* Largest density of a convolution (nonzeros / weights) at which CR_SPARSE_ROWS is expected to be faster than
      * dense kernels, for filters larger than 1x1. Used where kernel times are not measured; 0 means never. */
     double sparse_density_max;

@@ -14,6 +14,7 @@ static void set_caps(const struct cr_gpu *gpu, struct cr_device_caps *caps) {
     caps->f32_fraction         = gpu->f32_fraction;
     caps->tf32_fraction        = gpu->tf32_fraction;
     caps->half                 = true;
+    caps->concurrent_kernels   = true;
     caps->overhead_bytes       = CR_GPU_OVERHEAD_BYTES;
     caps->context_bytes        = CR_GPU_CONTEXT_BYTES;
     caps->host_memory_overhead = 1.0 / CR_GPU_HOST_PAGES;

@@ -77,7 +77,14 @@ const struct cr_op_info *cr_op_info(enum cr_op_kind kind);
 unsigned cr_op_inplace(enum cr_op_kind kind, int out);
 
 /* Streams of a device. Ops of one stream run in program order; `wait` orders ops of different streams. */
-enum cr_stream { CR_STREAM_COMPUTE, CR_STREAM_TO_HOST, CR_STREAM_TO_DEVICE, CR_STREAM_COMM, CR_STREAMS };
+enum cr_stream {
+    CR_STREAM_COMPUTE,
+    CR_STREAM_TO_HOST,
+    CR_STREAM_TO_DEVICE,
+    CR_STREAM_COMM,
+    CR_STREAM_SIDE, /* compute ops that the chain of the compute stream does not wait for */
+    CR_STREAMS
+};
 const char *cr_stream_name(enum cr_stream stream);
 
 /* ---- attributes of ops ---- */

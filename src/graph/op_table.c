@@ -52,7 +52,7 @@ float cr_drop_scale(const struct cr_drop_attr *attr) {
 }
 
 const char *cr_stream_name(enum cr_stream stream) {
-    static const char *const names[CR_STREAMS] = {"compute", "to_host", "to_device", "comm"};
+    static const char *const names[CR_STREAMS] = {"compute", "to_host", "to_device", "comm", "side"};
     return names[stream];
 }
 

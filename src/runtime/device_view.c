@@ -113,6 +113,7 @@ struct cr_cost_model cr_device_cost_model(struct cr_device *device) {
                                   .duplex_speedup        = caps->duplex_speedup,
                                   .mapped_reads          = true,
                                   .host_memory_overhead  = caps->host_memory_overhead,
+                                  .concurrent_kernels    = caps->concurrent_kernels,
                                   .sparse_density_max    = caps->sparse_density_max,
                                   .accepts               = model_accepts,
                                   .select                = model_select,

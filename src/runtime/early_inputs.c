@@ -6,6 +6,9 @@
  * stream are not counted: those of other streams, and barriers. The op head has two launches. Its second launch begins
  * after all launches before the op have ended, so nothing before head is examined.
  *
+ * In a captured graph, a launch that waits for another stream begins early too, while the kernel there still runs. So
+ * no input is early after such a wait, until two ops have been launched.
+ *
  * Bytes are compared, not tensors, because the memory planner lets tensors share memory. */
 #include "runtime/executor_internal.h"
 
@@ -31,11 +34,18 @@ static int launch_before(const struct cr_program *p, int at, enum cr_stream stre
     return at;
 }
 
+/* An op from `first` to `last` waits for another stream. */
+static bool any_waits(const struct cr_program *p, int first, int last, enum cr_stream stream) {
+    for (int i = first; i <= last; i++)
+        if (p->op[i].stream == stream && p->op[i].wait[0] >= 0) return true;
+    return false;
+}
+
 void cr_exec_find_early_inputs(const struct cr_program *p, int index, struct cr_call *call) {
     const enum cr_stream stream = p->op[index].stream;
     const int            last = launch_before(p, index, stream), before = launch_before(p, last, stream);
     call->early_inputs = call->inputs_before_last = 0;
-    if (last < 0) return;
+    if (last < 0 || any_waits(p, CR_MAX(before, 0), index, stream)) return;
     call->inputs_before_last = ~written_inputs(p, &p->op[last], call->op);
     if (p->op[last].kind == CR_OP_head)
         call->early_inputs = call->inputs_before_last;

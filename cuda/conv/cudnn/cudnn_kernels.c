@@ -2,7 +2,7 @@
  * see cuda/conv/cudnn/cudnn_conv.h.
  *
  * Workspace of an op: the graph's scratch, then the sums of each slice if there are several, then the plan's workspace.
- * All ops run on CR_STREAM_COMPUTE, which is the handle's stream. */
+ */
 #include "cuda/conv/cudnn/cudnn_conv.h"
 
 #include "cuda/core/cuda_device.h"
@@ -262,8 +262,8 @@ static cr_status run(struct cr_device *device, const struct cr_call *call) {
     struct prepared_conv *s      = call->prepared;
     const cudaStream_t    stream = cr_cuda_stream(device, call);
     cudnnHandle_t         handle;
-    CR_ASSERT(call->op->stream == CR_STREAM_COMPUTE);
     CR_TRY(cr_cuda_cudnn(cuda_of(device), &handle));
+    CUDNN_TRY(cudnnSetStream(handle, stream));
     CR_TRY(before(s, call, stream));
     for (int64_t i = 0; i < s->slices.count; i++) {
         CR_TRY(bind(s, i, call));

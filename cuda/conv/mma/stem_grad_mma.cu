@@ -126,7 +126,7 @@ template <typename T, int DOWN> cudaError_t start(const params &p, cudaStream_t 
 }
 
 int configs(const struct ck_stem_grad *a, const struct ck_gpu *gpu) {
-    const bool fits = (a->type == CK_F16 || a->type == CK_BF16) && !a->has_dy_x && shape_fits(a->N, a->H, a->W, a->K) &&
+    const bool fits = (a->type == CK_F16 || a->type == CK_BF16) && shape_fits(a->N, a->H, a->W, a->K) &&
                       (int)BYTES <= gpu->block_bytes;
     return fits ? CONFIGS : 0;
 }

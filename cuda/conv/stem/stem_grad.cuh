@@ -7,18 +7,17 @@
 namespace {
 
 struct grad_params {
-    CUtensorMap  g, dy_x;
+    CUtensorMap  g;
     struct shape shape;
     const void  *x;
-    const float *dy_coeffs;
     float       *partial; /* [blocks][K / COLUMNS][GRAD_SUMS][GROUP] */
 };
 
-/* Shared memory: lines of g (each followed by a line of dy_x), stages of x, barriers. */
+/* Shared memory: lines of g, stages of x, barriers. */
 enum {
     GRAD_RUN     = 4,
     GRAD_STAGE   = (GRAD_RUN + SIDE - 1) * ROW_BYTES,
-    GRAD_LINES   = 10, /* without dy_x; with dy_x, half as many pairs */
+    GRAD_LINES   = 10,
     GRAD_X_AT    = GRAD_LINES * LINE_BYTES,
     GRAD_BAR_AT  = GRAD_X_AT + X_STAGES * GRAD_STAGE,
     GRAD_FULL    = 0,
@@ -44,87 +43,52 @@ __device__ __forceinline__ int grad_element(int i, int thread) {
 
 #if CK_HAS_SM90A
 
-template <bool MIX> __device__ constexpr int grad_lines() {
-    return MIX ? GRAD_LINES / 2 : GRAD_LINES;
-}
-template <bool MIX> __device__ constexpr int grad_line_bytes() {
-    return MIX ? 2 * LINE_BYTES : LINE_BYTES;
-}
-
-/* One thread loads the lines of g and dy_x. */
-template <bool MIX> __device__ __forceinline__ void load_lines(const grad_params &p, uint32_t shared, uint32_t bar) {
+/* One thread loads the lines of g. */
+__device__ __forceinline__ void load_lines(const grad_params &p, uint32_t shared, uint32_t bar) {
     const int      column = (int)blockIdx.y * COLUMNS;
     runs<GRAD_RUN> run(p.shape);
     ck_ring_place  at;
     for (; run.more(); run.next(p.shape))
         for (int i = 0; i < run.count; i++) {
             const uint32_t full = bar + 8 * (uint32_t)(GRAD_FULL_G + at.at),
-                           to   = shared + (uint32_t)(at.at * grad_line_bytes<MIX>());
+                           to   = shared + (uint32_t)(at.at * LINE_BYTES);
             const int row       = run.n * p.shape.P + run.p + i;
             ck_mbar_wait(full + 8 * (GRAD_EMPTY_G - GRAD_FULL_G), at.parity ^ 1);
-            ck_mbar_expect(full, grad_line_bytes<MIX>());
+            ck_mbar_expect(full, LINE_BYTES);
             load_line(to, &p.g, full, column, run.q, row);
-            if (MIX) load_line(to + LINE_BYTES, &p.dy_x, full, column, run.q, row);
-            at.next(grad_lines<MIX>());
+            at.next(GRAD_LINES);
         }
 }
 
 /* A worker computes sums of 64 channels of dy (down) with all filter positions of x, for its lines. dy goes through
  * registers. One product reads the rows and channels of x for one column of filter positions. A thread has channels
  * lane/4 and lane/4 + 8 of its warp's 16. */
-template <typename T, bool MIX> struct grad_worker {
+template <typename T> struct grad_worker {
     const grad_params &p;
     const int          me, warp, lane;
     const uint32_t     shared, bar;
     float              acc[SIDE][GRAD_TILE];
     uint32_t           dy[GRAD_STEPS][4];
-    float              coeffs[3][2];
     ck_ring_place      line;
 
     __device__ grad_worker(const grad_params &params, uint32_t shared_, int me_)
         : p(params), me(me_), warp((int)threadIdx.x / 32 % 4), lane((int)threadIdx.x % 32), shared(shared_),
           bar(shared_ + GRAD_BAR_AT) {
-        const int k = (int)blockIdx.y * COLUMNS + warp * 16 + lane / 4;
-#pragma unroll
-        for (int i = 0; i < 6; i++) coeffs[i / 2][i % 2] = MIX ? p.dy_coeffs[i / 2 * p.shape.K + k + i % 2 * 8] : 0.0f;
 #pragma unroll
         for (int i = 0; i < GRAD_SUMS; i++) acc[i / GRAD_TILE][i % GRAD_TILE] = 0.0f;
-        if (me == 1) line.next(grad_lines<MIX>());
+        if (me == 1) line.next(GRAD_LINES);
     }
     __device__ __forceinline__ void arrive(int at) const {
         __syncwarp();
         if (lane == 0) ck_mbar_arrive(bar + 8 * (uint32_t)at);
     }
 
-    __device__ __forceinline__ void mix(uint32_t (&g)[4], const uint32_t (&x)[4]) const {
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const int    c = i % 2;
-            const float2 v = ck_pair<T>(g[i]), u = ck_pair<T>(x[i]);
-            g[i] = ck_pack_word<T>(fmaf(coeffs[0][c], v.x, fmaf(coeffs[1][c], u.x, coeffs[2][c])),
-                                   fmaf(coeffs[0][c], v.y, fmaf(coeffs[1][c], u.y, coeffs[2][c])));
-        }
-    }
-    /* The next line of dy; `inside` pixels of it exist. */
-    __device__ __forceinline__ void prepare(int inside) {
-        const uint32_t from = shared + (uint32_t)(line.at * grad_line_bytes<MIX>()) + lane_row(warp, lane);
+    /* The next line of dy; its pixels outside the image are 0. */
+    __device__ __forceinline__ void prepare() {
+        const uint32_t from = shared + (uint32_t)(line.at * LINE_BYTES) + lane_row(warp, lane);
         ck_mbar_wait(bar + 8 * (uint32_t)(GRAD_FULL_G + line.at), line.parity);
 #pragma unroll
-        for (int i = 0; i < GRAD_STEPS; i++) {
-            ck_ldmatrix_trans(dy[i], from + (uint32_t)(i * 2048));
-            if (MIX) {
-                uint32_t x[4];
-                ck_ldmatrix_trans(x, from + (uint32_t)(LINE_BYTES + i * 2048));
-                mix(dy[i], x);
-            }
-        }
-        if (MIX && inside < LINE) {
-#pragma unroll
-            for (int i = 0; i < 4 * GRAD_STEPS; i++) {
-                const int pixel = i / 4 * 16 + i / 2 % 2 * 8 + lane % 4 * 2;
-                if (pixel + 1 >= inside) dy[i / 4][i % 4] &= pixel < inside ? 0xffffu : 0u;
-            }
-        }
+        for (int i = 0; i < GRAD_STEPS; i++) ck_ldmatrix_trans(dy[i], from + (uint32_t)(i * 2048));
     }
     __device__ __forceinline__ void multiply(uint32_t rows, mma_order &order) {
         const matrices x(rows, 128, PLANE_BYTES);
@@ -138,7 +102,7 @@ template <typename T, bool MIX> struct grad_worker {
         /* Not earlier: an arrival does not wait for loads from shared memory in flight; the products have waited for
          * them. */
         arrive(GRAD_EMPTY_G + line.at);
-        for (int i = 0; i < WORKERS; i++) line.next(grad_lines<MIX>());
+        for (int i = 0; i < WORKERS; i++) line.next(GRAD_LINES);
         order.pass();
         ck_wgmma_wait<0>();
 #pragma unroll
@@ -172,7 +136,7 @@ template <typename T, bool MIX> struct grad_worker {
             const uint32_t rows = shared + (uint32_t)(GRAD_X_AT + stage.at * GRAD_STAGE);
             ck_mbar_wait(bar + 8 * (uint32_t)(GRAD_FULL + stage.at), stage.parity);
             for (; next < run.count; next += WORKERS) {
-                prepare(p.shape.Q - run.q);
+                prepare();
                 multiply(rows + (uint32_t)(next * ROW_BYTES), order);
             }
             arrive(GRAD_EMPTY + stage.at);
@@ -185,8 +149,7 @@ template <typename T, bool MIX> struct grad_worker {
 
 #endif
 
-template <typename T, bool MIX>
-__global__ void __launch_bounds__(THREADS, 1) stem_grad(const __grid_constant__ grad_params p) {
+template <typename T> __global__ void __launch_bounds__(THREADS, 1) stem_grad(const __grid_constant__ grad_params p) {
 #if CK_HAS_SM90A
     extern __shared__ __align__(1024) unsigned char memory[];
     const uint32_t                                  shared = ck_shared(memory), bar = shared + GRAD_BAR_AT;
@@ -210,10 +173,10 @@ __global__ void __launch_bounds__(THREADS, 1) stem_grad(const __grid_constant__ 
             load_rows<GRAD_RUN>(p.shape, p.x, (int)threadIdx.x, shared + GRAD_X_AT, bar + 8 * GRAD_FULL,
                                 bar + 8 * GRAD_EMPTY);
         else if (threadIdx.x == LOADERS)
-            load_lines<MIX>(p, shared, bar);
+            load_lines(p, shared, bar);
     } else {
         ck_registers_increase<224>();
-        grad_worker<T, MIX> worker(p, shared, group - 1);
+        grad_worker<T> worker(p, shared, group - 1);
         worker.run();
     }
 #else

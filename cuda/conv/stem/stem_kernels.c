@@ -28,43 +28,23 @@ static bool pool_args(const struct cr_program *p, const struct cr_op *op, const 
 }
 CUDA_FAMILY_KERNEL(stem_pool, stem_pool, ck_stem_pool, pool_args)
 
-/* ---- filter gradient: conv_wgrad, or a conv_grad whose dx is not used ---- */
-
-static struct ck_stem_grad grad_of(const struct cr_op *op, const struct cr_tensor *x, const struct cr_tensor *dy) {
-    return (struct ck_stem_grad){.type       = cuda_type(x),
-                                 .N          = x->dim[0],
-                                 .H          = x->dim[1],
-                                 .W          = x->dim[2],
-                                 .K          = dy->dim[3],
-                                 .accumulate = op->attr.conv.accumulate,
-                                 .config     = op->algo};
-}
+/* ---- filter gradient ---- */
 
 static bool wgrad_args(const struct cr_program *p, const struct cr_op *op, const struct cr_call *call, void *to) {
-    const struct cr_tensor *x  = cuda_in(p, op, CR_IN_conv_wgrad_x);
-    struct ck_stem_grad     a  = grad_of(op, x, cuda_in(p, op, CR_IN_conv_wgrad_dy));
-    a.x                        = cuda_data_in(call, CR_IN_conv_wgrad_x);
-    a.g                        = cuda_data_in(call, CR_IN_conv_wgrad_dy);
-    a.dw                       = cuda_data_out(call, CR_OUT_conv_wgrad_dw);
-    *(struct ck_stem_grad *)to = a;
-    return is_stem(op, x, cuda_out(p, op, CR_OUT_conv_wgrad_dw));
+    const struct cr_tensor *x = cuda_in(p, op, CR_IN_conv_wgrad_x), *dw = cuda_out(p, op, CR_OUT_conv_wgrad_dw);
+    *(struct ck_stem_grad *)to = (struct ck_stem_grad){.type       = cuda_type(x),
+                                                       .N          = x->dim[0],
+                                                       .H          = x->dim[1],
+                                                       .W          = x->dim[2],
+                                                       .K          = dw->dim[0],
+                                                       .accumulate = op->attr.conv.accumulate,
+                                                       .config     = op->algo,
+                                                       .x          = cuda_data_in(call, CR_IN_conv_wgrad_x),
+                                                       .g          = cuda_data_in(call, CR_IN_conv_wgrad_dy),
+                                                       .dw         = cuda_data_out(call, CR_OUT_conv_wgrad_dw)};
+    return is_stem(op, x, dw);
 }
 CUDA_FAMILY_KERNEL(stem_wgrad, stem_grad, ck_stem_grad, wgrad_args)
-
-static bool grad_args(const struct cr_program *p, const struct cr_op *op, const struct cr_call *call, void *to) {
-    const struct cr_tensor *x = cuda_in(p, op, CR_IN_conv_grad_x), *dy_x = cuda_in(p, op, CR_IN_conv_grad_dy_x);
-    struct ck_stem_grad     a  = grad_of(op, x, cuda_in(p, op, CR_IN_conv_grad_g));
-    a.has_dy_x                 = dy_x != NULL;
-    a.x                        = cuda_data_in(call, CR_IN_conv_grad_x);
-    a.g                        = cuda_data_in(call, CR_IN_conv_grad_g);
-    a.dy_x                     = cuda_data_in(call, CR_IN_conv_grad_dy_x);
-    a.dy_coeffs                = cuda_data_in(call, CR_IN_conv_grad_dy_coeffs);
-    a.dw                       = cuda_data_out(call, CR_OUT_conv_grad_dw);
-    *(struct ck_stem_grad *)to = a;
-    return op->out[CR_OUT_conv_grad_dw] >= 0 && is_stem(op, x, cuda_out(p, op, CR_OUT_conv_grad_dw)) &&
-           (dy_x != NULL) == (cuda_in(p, op, CR_IN_conv_grad_dy_coeffs) != NULL);
-}
-CUDA_FAMILY_KERNEL(stem_grad, stem_grad, ck_stem_grad, grad_args)
 
 /* ---- filter gradient with the gradient of pooling, ReLU and BN ---- */
 
@@ -95,8 +75,5 @@ CUDA_FAMILY_KERNEL(stem_pool_grad, stem_pool_grad, ck_stem_pool_grad, pool_grad_
 const struct cr_kernel cr_cuda_stem_kernels[] = {
     {CUDA_HALF_KERNEL("stem_pool", conv_pool), CUDA_FAMILY(stem_pool)},
     {CUDA_HALF_KERNEL("stem_wgrad", conv_wgrad), CUDA_FAMILY(stem_wgrad)},
-    {CUDA_HALF_KERNEL("stem_grad", conv_grad),
-     .optional_in  = CR_IN_BIT(conv_grad, dy_x) | CR_IN_BIT(conv_grad, dy_coeffs),
-     .optional_out = CR_OUT_BIT(conv_grad, dw), CUDA_FAMILY(stem_grad)},
     {CUDA_HALF_KERNEL("stem_pool_grad", conv_pool_grad), CUDA_FAMILY(stem_pool_grad)},
     {0}};

@@ -1,7 +1,7 @@
 /* cuda/conv/stem/stem_sm90a.cu: the families stem, stem_grad and stem_pool on compute capability 9.0
  * (cuda/common/fused_conv.h).
  *
- * Bytes a pixel of y with K = 64: forward 32 read (x) and 128 written; gradient 160 read, with dy_x 288. Neighbouring
+ * Bytes a pixel of y with K = 64: forward 32 read (x) and 128 written; gradient 160 read. Neighbouring
  * runs share rows of x through L2. 2*256*64 floating-point operations a pixel are about 200 a byte, so memory and
  * tensor cores limit the kernel about equally. Roofline: a copy of the same bytes.
  * With max-pooling 32 bytes are read and 32 written, and the tensor cores limit the kernel.
@@ -171,15 +171,11 @@ cudaError_t launch_grad(const struct ck_stem_grad *a, void *workspace, const str
     grad_params p    = {};
     p.shape          = shape_of(a->N, a->H, a->W, a->K);
     p.x              = a->x;
-    p.dy_coeffs      = a->dy_coeffs;
     p.partial        = static_cast<float *>(workspace);
     const int blocks = blocks_of(&p.shape, gpu->multiprocessors);
-    if (!map_lines(&p.g, a->type, a->g, &p.shape) || (a->has_dy_x && !map_lines(&p.dy_x, a->type, a->dy_x, &p.shape)))
-        return cudaErrorNotSupported;
-    const cudaError_t error = ck_by_half(a->type, [&](auto t) {
-        using T = decltype(t);
-        return start(a->has_dy_x ? stem_grad<T, true> : stem_grad<T, false>, &p, blocks, GRAD_BYTES, stream);
-    });
+    if (!map_lines(&p.g, a->type, a->g, &p.shape)) return cudaErrorNotSupported;
+    const cudaError_t error =
+        ck_by_half(a->type, [&](auto t) { return start(stem_grad<decltype(t)>, &p, blocks, GRAD_BYTES, stream); });
     if (error != cudaSuccess) return error;
     const int64_t width = (int64_t)p.shape.K * TAPS * DEPTH;
     stem_dw<<<(unsigned)(width / 32), dim3(32, FOLD_LANES), 0, stream>>>(p.partial, blocks, width, a->dw,

@@ -25,7 +25,7 @@ static void append(struct cr_program *p, enum cr_op_kind kind, enum cr_stream st
 
 /* The ops before the reader of w and x: each letter is an op.
  *   w, x: writes this tensor; o: writes another one; p: writes bytes that overlap those of w; h: the op head; b: a
- *   barrier; s: another stream, which writes w */
+ *   barrier; s: another stream, which writes w; a, c: as o and b, and waits for another stream */
 static struct cr_call call_behind(const char *ops) {
     struct cr_program p;
     cr_program_init(&p, "early", NULL);
@@ -33,9 +33,11 @@ static struct cr_call call_behind(const char *ops) {
               part     = tensor(&p, BYTES / 2 + (size_t)BYTES * 0);
     p.tensor[x].offset = (size_t)2 * BYTES;
     for (; *ops; ops++) {
-        const int             y    = *ops == 'w' || *ops == 's' ? w : *ops == 'x' ? x : *ops == 'p' ? part : other;
-        const enum cr_op_kind kind = *ops == 'h' ? CR_OP_head : *ops == 'b' ? CR_OP_barrier : CR_OP_relu;
+        const int             y     = *ops == 'w' || *ops == 's' ? w : *ops == 'x' ? x : *ops == 'p' ? part : other;
+        const bool            waits = *ops == 'a' || *ops == 'c';
+        const enum cr_op_kind kind = *ops == 'h' ? CR_OP_head : *ops == 'b' || *ops == 'c' ? CR_OP_barrier : CR_OP_relu;
         append(&p, kind, *ops == 's' ? CR_STREAM_COMM : CR_STREAM_COMPUTE, other, y);
+        if (waits) p.op[p.ops - 1].wait[0] = 0;
     }
     struct cr_op reader      = cr_op_make(CR_OP_add, CR_NONE);
     reader.in[CR_IN_add_a]   = x;
@@ -69,7 +71,11 @@ static void inputs_of_the_last_two_launches_are_not_early(void) {
                  {"h", X | W, X | W},
                  {"who", X | W, X | W},
                  {"wxh", X | W, X | W},
-                 {"oxbs", W, W}};
+                 {"oxbs", W, W},
+                 {"ooa", 0, 0},
+                 {"ao", 0, 0},
+                 {"oco", 0, 0},
+                 {"aoo", X | W, X | W}};
     for (size_t i = 0; i < CR_COUNT(cases); i++) {
         const struct cr_call call = call_behind(cases[i].ops);
         if ((call.early_inputs & (X | W)) != cases[i].early ||
