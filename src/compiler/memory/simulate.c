@@ -2,7 +2,7 @@
  *
  * Each stream runs its ops in list order. An op starts when its stream is free and the ops that it waits for have
  * ended. Copies in both directions at once are slower than alone. Copies and memory-bound kernels slow each other down.
- */
+ * Kernels of the side stream share the device with those of the compute stream, so their times add up. */
 #include "compiler/simulate.h"
 #include "compiler/cost_model.h"
 
@@ -97,21 +97,22 @@ void cr_program_simulate(const struct cr_program *p, const double *seconds, cons
     double free_at[CR_STREAMS] = {0};
     *out                       = (struct cr_simulation){0};
     for (int i = 0; i < p->ops; i++) {
-        const struct cr_op *op    = &p->op[i];
-        double              start = free_at[op->stream];
+        const struct cr_op  *op     = &p->op[i];
+        const enum cr_stream stream = op->stream == CR_STREAM_SIDE ? CR_STREAM_COMPUTE : op->stream;
+        double               start  = free_at[stream];
         for (int k = 0; k < CR_OP_WAIT_MAX && op->wait[k] != CR_NONE; k++) start = CR_MAX(start, time[op->wait[k]].end);
         double end = start + seconds[i];
-        if (op->stream == CR_STREAM_COMPUTE)
+        if (stream == CR_STREAM_COMPUTE)
             end = cr_mapped_read_end(contention, i, start, seconds[i], mapped_read_seconds(p, op, contention),
                                      free_at[CR_STREAM_TO_HOST], &free_at[CR_STREAM_TO_DEVICE]);
         if (op->stream == CR_STREAM_TO_HOST)
             end = cr_copy_end(start, seconds[i], free_at[CR_STREAM_TO_DEVICE], contention->duplex);
         if (op->stream == CR_STREAM_TO_DEVICE)
             end = cr_copy_end(start, seconds[i], free_at[CR_STREAM_TO_HOST], contention->duplex);
-        time[i]             = (struct cr_op_time){.start = start, .end = end, .stall = start - free_at[op->stream]};
-        free_at[op->stream] = end;
+        time[i]         = (struct cr_op_time){.start = start, .end = end, .stall = start - free_at[stream]};
+        free_at[stream] = end;
         out->busy[op->stream] += seconds[i];
-        if (op->stream == CR_STREAM_COMPUTE) out->stalled += time[i].stall;
+        if (stream == CR_STREAM_COMPUTE) out->stalled += time[i].stall;
         out->total = CR_MAX(out->total, time[i].end);
     }
 }
