@@ -145,7 +145,7 @@ def layouts(parts):
     for c, name, data in parts["train"]:
         meta = {"height": 8, "label": number[c], "filename": f"{c}/{name}.png", "text": [{"label": 99}]}
         timm += [(f"{c}_{name}.cls", str(number[c]).encode()), (f"{c}_{name}.png", data), (f"{c}_{name}.json", json.dumps(meta).encode())]
-        clip += [(f"s{c}{name}.PNG", data), (f"s{c}{name}.cls", b"%d\n" % number[c]), (f"s{c}{name}.txt", b"a photo")]
+        clip += [(f"s{c}{name}.webp", data), (f"s{c}{name}.cls", b"%d\n" % number[c]), (f"s{c}{name}.txt", b"a photo")]
         own += [(f"a.b/{c}.d/{name}.seg.png", b"no image"), (f"a.b/{c}.d/{name}.json", json.dumps({"tags": {}, "class": c}).encode()), (f"a.b/{c}.d/{name}.Png", data),
                 (f"a.b/{c}.d/.hidden.png", b""), (f"a.b/{c}.d/README", b"")] 
         labels = [c, "even"] if int(name) % 2 == 0 else [c] if int(name) % 3 else []
