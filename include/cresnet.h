@@ -237,8 +237,9 @@ CRESNET_API cresnet_status cresnet_classify_tensors(cresnet_model *model, const 
  * Images in host memory: the logits are float32, and there when the call returns. Images on the model's GPU: the logits
  * have the type of cresnet_info.precision (tf32: float32). The GPU waits for the earlier work of `stream`, a
  * cudaStream_t (NULL: the default stream), and later work of `stream` waits for the logits. The call returns when the
- * GPU has got the work: change or free the images in work of `stream`, or after cresnet_synchronize. Such logits are
- * not checked for values that are not finite. */
+ * GPU has got the work: change or free the images in work of `stream`, or after cresnet_synchronize. A call that needs
+ * new memory for its logits also waits for the earlier work of `stream`: the first calls on a stream, and those after
+ * logits that another stream has read. Such logits are not checked for values that are not finite. */
 CRESNET_API cresnet_status cresnet_classify_dlpack(cresnet_model *model, const void *images, void *stream,
                                                    void **logits, cresnet_error *error);
 /* Adds an owner, whose work on the logits is on `stream` ((void *)-1: any). */

@@ -310,8 +310,9 @@ class Model:
         in channels_last. Nothing is copied to the host or to another array.
 
         stream: of a GPU: a stream of PyTorch, CuPy, Numba or cuda.core, or a number (1: the default stream). The work is put into the order of this
-        stream, and the call returns at once; later work of the stream may change the images and use the logits. Without it the call
-        returns when the logits are there."""
+        stream, and the call returns at once; later work of the stream may change the images and use the logits. A call that needs new
+        memory for its logits (the first calls on a stream, and those after logits that another stream has read) also waits for the earlier
+        work of the stream. Without `stream` the call returns when the logits are there."""
         with self._call_handle() as handle:
             return _dlpack.classify(handle, self, images, stream)
 
