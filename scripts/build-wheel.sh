@@ -5,9 +5,9 @@
 #   cuda   the wheel cresnet, for GPUs of compute capability 8.0 to 9.0a, 10.0 and 12.0, and PTX for later ones. NVIDIA's libraries are not in
 #          it: cresnet[cuda13] installs their wheels
 #   --archs "90-real 90-virtual"   with code for these GPUs only (CMake's CMAKE_CUDA_ARCHITECTURES)
-# Libraries come from scripts/static-deps.sh, which builds them from Debian's sources. libgomp and oneDNN are shared and go into the wheel.
+# Libraries come from scripts/static-deps.sh, which builds them from Debian's sources; oneDNN takes two cores half an hour. libgomp is shared
+# and goes into the wheel.
 #   CRESNET_STATIC    a folder that scripts/static-deps.sh has filled (build/wheel/static)
-#   CRESNET_ONEDNN    static: oneDNN 3 with convolutions alone, linked statically; it takes two cores half an hour or more
 #   CRESNET_JOBS      compilers at once (all cores)
 set -eu
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -37,14 +37,8 @@ if [ "$(cat "$work/venv/complete" 2>/dev/null)" != "$tools" ]; then
     python3 -m venv "$work/venv" && "$work/venv/bin/pip" install --quiet --disable-pip-version-check $tools
     printf '%s' "$tools" >"$work/venv/complete"
 fi
-libraries="zlib libpng libjpeg-turbo libwebp tiff iniparser"
-if [ "${CRESNET_ONEDNN:-}" = static ]; then libraries="$libraries onednn"; else need_packages libdnnl-dev; fi
-# shellcheck disable=SC2086
-scripts/static-deps.sh "$static" $libraries
+JOBS=${CRESNET_JOBS:-} scripts/static-deps.sh "$static"
 cp /usr/share/doc/libgomp1/copyright "$static/licenses/gcc.txt" # of libgomp and libstdc++
-if [ "${CRESNET_ONEDNN:-}" != static ]; then
-    for package in libdnnl2 ocl-icd-libopencl1; do cp /usr/share/doc/$package/copyright "$static/licenses/$package.txt"; done
-fi
 
 options="-DCRESNET_WITH_ONEDNN=ON -DCRESNET_WITH_OPENMP=ON -DCRESNET_WITH_WEBP=ON -DCRESNET_WITH_TIFF=ON -DCRESNET_WITH_CURL=DLOPEN -DCRESNET_WITH_CUDA=OFF"
 if [ $kind = cuda ]; then

@@ -3,9 +3,10 @@
 # systems: wheels (scripts/build-wheel.sh) and programs for a GPU machine without network (scripts/gpu/pack-build.sh). Without names it
 # builds all: zlib libpng libjpeg-turbo libwebp tiff iniparser onednn. CMake takes them with -DCMAKE_PREFIX_PATH=DIR.
 #
-# apt-get downloads the sources of Debian 13, or of Debian 12 where the archive lacks them, and checks their signatures. oneDNN has only the primitives that cresnet uses,
-# convolutions and reorders. A library that is in DIR is not built again. DIR/licenses gets the licence of each.
+# apt-get downloads the sources of Debian 13, or of Debian 12 where the archive lacks them, and checks their signatures. oneDNN has only the
+# primitives that cresnet uses, convolutions and reorders. A library that is in DIR is not built again. DIR/licenses gets the licence of each.
 #   CRESNET_SOURCES   a folder that holds the source packages (*.dsc and their archives): nothing is downloaded
+#   JOBS              compilers at once (all cores)
 set -eu
 root=$(cd "$(dirname "$0")/.." && pwd)
 [ $# -ge 1 ] || { sed -n '2,/^set -eu/{/^set -eu/d;s/^# \{0,1\}//;p}' "$0" >&2; exit 2; }
