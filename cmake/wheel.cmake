@@ -12,7 +12,7 @@ target_link_options(libcresnet PRIVATE -Wl,--exclude-libs,ALL -Wl,--version-scri
 # The runtime library of C++ is linked statically: the one of another machine may be older.
 set_target_properties(libcresnet PROPERTIES LINKER_LANGUAGE C)
 if(cresnet_cuda OR "${ONEDNN_LIBRARY}" MATCHES "[.]a$")
-  target_link_libraries(libcresnet PRIVATE -l:libstdc++.a)
+  set(CMAKE_C_STANDARD_LIBRARIES -l:libstdc++.a) # after all other libraries
 endif()
 
 add_executable(cresnet src/cli/wheel_main.c)
