@@ -4,6 +4,7 @@
 The programs of a row run in turn, so that a slow period of the machine affects all of them. A row shows the medians, and the median of
 the ratios of the rounds to the fastest peer. PyTorch counts with its fastest mode: contiguous or channels_last tensors, eager or compiled.
 With --level avx2 the peers are limited as cresnet is: by --hide, a library that hides instructions, or by variables, which onnxruntime lacks.
+Rows of training in bf16, where the processor has AMX: PyTorch with autocast.
 8-bit rows: the peers have weights of 7 bits, which processors without VNNI need there; cresnet has 8 bits, or 7 with "reduced range".
 """
 import argparse
@@ -72,7 +73,7 @@ def make_torch_network(name):
     return ResNet(depths, (64, 128, 256, 512), name == "resnet50", False, 1000), 224, 1000
 
 
-def time_torch(name, batch, steps, training, channels_last, compiled):
+def time_torch(name, batch, steps, training, channels_last, compiled, bf16=False):
     import torch
     import torch.nn.functional as F
     torch.manual_seed(1)
@@ -89,7 +90,9 @@ def time_torch(name, batch, steps, training, channels_last, compiled):
             with torch.inference_mode():
                 return run(x)
         optimizer.zero_grad(set_to_none=True)
-        F.cross_entropy(run(x), labels).backward()
+        with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+            loss = F.cross_entropy(run(x), labels)
+        loss.backward()
         return optimizer.step()
 
     return batch / median_seconds(step, steps)
@@ -158,9 +161,9 @@ def run_onnx(a, path, batch, library):
 
 # ---- cresnet ----
 
-def run_cresnet(a, what, target, batch):
+def run_cresnet(a, what, target, batch, *overrides):
     ran = subprocess.run([a.program, "bench", what, target, "--device", "cpu", "--batch", str(batch), f"train.eval_batch={batch}", "--threads",
-                          str(a.threads), "--steps", str(a.steps), "--json", "-q"], env=a.environment, capture_output=True, text=True)
+                          str(a.threads), "--steps", str(a.steps), "--json", "-q", *overrides], env=a.environment, capture_output=True, text=True)
     if ran.returncode:
         sys.exit(f"bench_cpu.py: {' '.join(ran.args)}: {ran.stderr.strip()}")
     return json.loads(ran.stdout.splitlines()[-1])["images_per_s"]
@@ -182,6 +185,11 @@ def make_files(a, name, work, int8):
 
 
 # ---- rows ----
+
+def has_amx(a):
+    with open("/proc/cpuinfo") as f:
+        return a.level in ("", "avx512") and " amx_bf16" in f.read()
+
 
 def show(a, title, ours, peers):
     """peers: {name: a function that measures}. A function that returns None cannot run here."""
@@ -219,10 +227,11 @@ def main():
     modes = {f"PyTorch {'channels_last' if last else 'contiguous'} {'compiled' if compiled else 'eager'}": (last, compiled)
              for last in (False, True) for compiled in (False, True)}
     for name, (config, batch) in TRAININGS.items():
-        title = f"training {name} batch {batch}"
-        if a.only in title:
-            show(a, title, lambda: run_cresnet(a, "step", f"{ROOT}/configs/{config}.ini", batch),
-                 {mode: lambda how=how: run_torch(a, name, batch, True, how) for mode, how in modes.items()})
+        for precision in ("fp32", "bf16") if has_amx(a) else ("fp32",):
+            title = f"training {name} {precision} batch {batch}"
+            if a.only in title:
+                show(a, title, lambda: run_cresnet(a, "step", f"{ROOT}/configs/{config}.ini", batch, f"train.precision={precision}"),
+                     {mode: lambda how=(*how, precision == "bf16"): run_torch(a, name, batch, True, how) for mode, how in modes.items()})
     with tempfile.TemporaryDirectory() as work:
         for name in NETWORKS:
             rows = [(f"inference {name} {kind} batch {batch}", kind, batch) for kind in ("fp32", "int8", "int8 reduced range") for batch in BATCHES]

@@ -57,6 +57,7 @@ FOLDERS = {
     "src/device/cpu/reference": 4.2,
     "src/device/cpu/tuned": 4.2,
     "src/device/cpu/tuned/conv": 4.25,
+    "src/device/cpu/tuned/conv/bf16": 4.26,  # convolutions with products in bf16 by AMX
     "src/device/cpu/tuned/int8": 4.25,
     "src/device/cpu/onednn": 4.2,
     "cuda/common": 4.1,  # device-side helpers and launcher declarations

@@ -170,7 +170,7 @@ static cr_status read_thresholds(struct cresnet_model *m) {
 
 static const char *precision_of(const struct cresnet_model *m) {
     if (m->session.model.real == CR_F16) return "fp16";
-    if (m->session.model.real == CR_BF16) return "bf16";
+    if (m->session.model.real == CR_BF16 || m->session.device->options.bf16) return "bf16";
     return m->config->train.precision == CR_PRECISION_TF32 ? "tf32" : "fp32";
 }
 

@@ -67,7 +67,7 @@ static bool next_number(char **rest, int64_t max, int64_t *out) {
 
 /* The op that a signature describes. CR_OP_COUNT when there is no such op. */
 static enum cr_op_kind signature_op(const char *signature) {
-    static const char *const options[] = {"any ", "tf32 "};
+    static const char *const options[] = {"any ", "tf32 ", "bf16 "};
     for (size_t i = 0; i < CR_COUNT(options); i++)
         if (strncmp(signature, options[i], strlen(options[i])) == 0) signature += strlen(options[i]);
     const size_t length = strcspn(signature, " ");

@@ -44,8 +44,8 @@ static void add_attributes(struct cr_text *out, const struct cr_program *p, cons
 cr_status cr_cost_signature(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
                             struct cr_text *out) {
     const struct cr_op_info *info = cr_op_info(op->kind);
-    cr_text_add(out, "%s%s%s", device->options.deterministic ? "" : "any ", device->options.tf32 ? "tf32 " : "",
-                info->name);
+    cr_text_add(out, "%s%s%s%s", device->options.deterministic ? "" : "any ", device->options.tf32 ? "tf32 " : "",
+                device->options.bf16 && device->caps.bf16_products ? "bf16 " : "", info->name);
     add_attributes(out, p, op);
     for (int s = 0; s < info->ins; s++) add_slot(out, p, op, info->in_name[s], op->in[s]);
     cr_text_add(out, " ->");

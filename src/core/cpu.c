@@ -7,6 +7,10 @@
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
+#ifdef __linux__
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 enum { LEVELS = CR_CPU_AVX512 + 1 };
 
@@ -48,6 +52,28 @@ static bool has_avx_vnni(void) {
     return atomic_load_explicit(&known, memory_order_relaxed) == 2;
 }
 
+/* Linux saves tiles, 8 KiB of each thread, only for processes that have asked for that (since 5.16). */
+static bool may_use_tiles(void) {
+#ifdef __linux__
+    enum { REQUEST_PERMISSION = 0x1023, TILE_DATA = 18 }; /* ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA */
+    return syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
+#else
+    return false;
+#endif
+}
+
+/* Asked once. A processor with AMX has AVX512-BF16. */
+static bool has_amx_bf16(void) {
+    static atomic_int known; /* 1: no, 2: yes */
+    unsigned          a, b, c, d = 0, bf16 = 0;
+    if (!atomic_load_explicit(&known, memory_order_relaxed)) {
+        const bool tiles = __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & 1u << 22) && (d & 1u << 24);
+        const bool has   = tiles && __get_cpuid_count(7, 1, &bf16, &b, &c, &d) && (bf16 & 1u << 5) && may_use_tiles();
+        atomic_store(&known, has ? 2 : 1);
+    }
+    return atomic_load_explicit(&known, memory_order_relaxed) == 2;
+}
+
 enum cr_cpu_level cr_cpu_processor_level(void) {
     if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") || !__builtin_cpu_supports("bmi2") ||
         !has_f16c())
@@ -67,6 +93,7 @@ bool cr_cpu_has(enum cr_cpu_feature feature) {
     case CR_CPU_AVX512_VBMI: return level >= CR_CPU_AVX512 && __builtin_cpu_supports("avx512vbmi");
     case CR_CPU_AVX512_VNNI: return level >= CR_CPU_AVX512 && __builtin_cpu_supports("avx512vnni");
     case CR_CPU_AVX512_VPCLMUL: return level >= CR_CPU_AVX512 && __builtin_cpu_supports("vpclmulqdq");
+    case CR_CPU_AMX_BF16: return level >= CR_CPU_AVX512 && has_amx_bf16();
     }
     return false;
 }

@@ -26,6 +26,7 @@ struct cr_device_options {
     bool              deterministic; /* select only deterministic kernels */
     bool              ref_only;      /* CPU: only the ref.* kernels, for verify and tests */
     bool              tf32;        /* GPU: convolutions and matrix products of f32 tensors may round operands to TF32 */
+    bool              bf16;        /* CPU: convolutions of f32 tensors round operands to bf16, if caps.bf16_products */
     int               index;       /* GPU: index among the GPUs of this host */
     struct cr_comm   *comm;        /* the other ranks, for all_reduce; NULL for one rank. It must outlive the device */
     int               comm_blocks; /* GPU: maximum of thread blocks of a collective; 0 lets the library choose */
@@ -43,6 +44,7 @@ struct cr_device_caps {
     bool   typical_rates;               /* the two rates are not those of this machine: they only order alternatives */
     bool   half;                        /* there are kernels for 16-bit programs */
     bool   concurrent_kernels;          /* kernels of several streams run at the same time */
+    bool   bf16_products;               /* there are kernels that round operands of f32 tensors to bf16 */
     /* Largest density of a convolution (nonzeros / weights) at which CR_SPARSE_ROWS is expected to be faster than
      * dense kernels, for filters larger than 1x1. Used where kernel times are not measured; 0 means never. */
     double sparse_density_max;

@@ -32,7 +32,16 @@ struct cr_step_block {
 /* Arithmetic of a kernel. It decides the tolerance of the comparison with the reference (verification/verify.h).
  * CR_MATH_EXACT: the kernel only moves values or computes integers. CR_MATH_DATA: the type of the op's data; the
  * kernels of a device have that type instead (cr_kernel_list_add). */
-enum cr_math { CR_MATH_F32, CR_MATH_F64, CR_MATH_TF32, CR_MATH_BF16, CR_MATH_F16, CR_MATH_EXACT, CR_MATH_DATA };
+enum cr_math {
+    CR_MATH_F32,
+    CR_MATH_F64,
+    CR_MATH_TF32,
+    CR_MATH_BF16,
+    CR_MATH_BF16_PRODUCTS, /* of f32 data: both factors are rounded to bf16, to nearest; products and sums are f32 */
+    CR_MATH_F16,
+    CR_MATH_EXACT,
+    CR_MATH_DATA
+};
 
 /* Sets of types for cr_kernel.dtypes. */
 enum {

@@ -217,6 +217,7 @@ cr_status cr_session_rank_device(const struct cr_config *c, bool ref_only, struc
                                               .deterministic = c->train.deterministic,
                                               .ref_only      = ref_only,
                                               .tf32          = c->train.precision == CR_PRECISION_TF32,
+                                              .bf16          = c->train.precision == CR_PRECISION_BF16,
                                               .index         = (int)c->train.gpu + local,
                                               .comm          = comm,
                                               .comm_blocks   = (int)c->ranks.blocks,
@@ -225,12 +226,17 @@ cr_status cr_session_rank_device(const struct cr_config *c, bool ref_only, struc
                                               .option        = c->device_option};
     CR_TRY(cr_device_open(c->train.device, &options, device));
     enum cr_precision precision = resolve_precision(c, *device);
-    *real = precision == CR_PRECISION_FP16 ? CR_F16 : precision == CR_PRECISION_BF16 ? CR_BF16 : CR_F32;
-    if ((*device)->caps.half || precision == CR_PRECISION_FP32) return CR_OK;
+    const bool        half = (*device)->caps.half, products = (*device)->caps.bf16_products;
+    *real = !half                            ? CR_F32
+            : precision == CR_PRECISION_FP16 ? CR_F16
+            : precision == CR_PRECISION_BF16 ? CR_BF16
+                                             : CR_F32;
+    if (half || precision == CR_PRECISION_FP32 || (products && precision == CR_PRECISION_BF16)) return CR_OK;
     cr_device_close(*device);
     *device = NULL;
-    return cr_config_fail(c, "train.precision", "%s needs a GPU; the CPU device computes in fp32 (auto, fp32)",
-                          cr_word_precision(c->train.precision));
+    return cr_config_fail(c, "train.precision", "%s needs a GPU%s; this CPU computes in fp32 (auto, fp32)%s",
+                          cr_word_precision(c->train.precision),
+                          precision == CR_PRECISION_BF16 ? " or a CPU with AMX" : "", products ? " or bf16" : "");
 }
 
 /* Logs the keys that are set but have no effect on this device. */

@@ -20,6 +20,7 @@ void cr_run_log_setup(const struct cr_run *run) {
     const char *precision = s->model.real == CR_F16    ? "fp16"
                             : s->model.real == CR_BF16 ? "bf16"
                             : s->device->options.tf32  ? "tf32"
+                            : s->device->options.bf16  ? "bf16 convolutions"
                                                        : "fp32";
     cr_log(CR_LOG_INFO, "device  %s; %s; parameters and state %.1f MiB, activations %.1f MiB", s->device->caps.text,
            precision, store, pool);

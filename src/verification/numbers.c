@@ -160,23 +160,27 @@ bool cr_verify_accumulates(const struct cr_op *op, int out_slot) {
  *     2^-26 of the result per term. If signs alternate, so do the losses. So drift multiplies the result and not A.
  *   - operand: TF32 operands have 10 fraction bits and may be truncated to them, which loses less than 2^-10 of each
  *     factor. F16 and BF16 operands are 16-bit tensors and lose nothing.
+ *   - bf16_factors (AMX): f32 operands are rounded to bf16 first. The reference computes with rounded operands, too, so
+ *     that only the errors of f32 sums remain.
  *   - result: a sum that is stored in f32 (a weight gradient) may be rounded to 16 bits first, because some kernels of
  *     libraries only write the type that they read. This costs half a unit in the last place and overflows where the
  *     16-bit type does. */
 const struct cr_verify_unit *cr_verify_unit(enum cr_math math) {
-    static const struct cr_verify_unit f64  = {.sum = 0x1p-53, .result = CR_F64},
-                                       f32  = {.sum = 0x1p-24, .result = CR_F64},
-                                       tf32 = {.sum     = 0x1p-22,
-                                               .drift   = 0x1p-26,
-                                               .operand = 2 * 0x1p-10,
-                                               .result  = CR_F64},
-                                       f16  = {.sum = 0x1p-22, .drift = 0x1p-26, .result = CR_F16},
-                                       bf16 = {.sum = 0x1p-22, .drift = 0x1p-26, .result = CR_BF16};
+    static const struct cr_verify_unit products = {.sum = 0x1p-24, .result = CR_F64, .bf16_factors = true};
+    static const struct cr_verify_unit f64      = {.sum = 0x1p-53, .result = CR_F64},
+                                       f32      = {.sum = 0x1p-24, .result = CR_F64},
+                                       tf32     = {.sum     = 0x1p-22,
+                                                   .drift   = 0x1p-26,
+                                                   .operand = 2 * 0x1p-10,
+                                                   .result  = CR_F64},
+                                       f16      = {.sum = 0x1p-22, .drift = 0x1p-26, .result = CR_F16},
+                                       bf16     = {.sum = 0x1p-22, .drift = 0x1p-26, .result = CR_BF16};
     switch (math) {
     case CR_MATH_F64: return &f64;
     case CR_MATH_TF32: return &tf32;
     case CR_MATH_F16: return &f16;
     case CR_MATH_BF16: return &bf16;
+    case CR_MATH_BF16_PRODUCTS: return &products;
     case CR_MATH_DATA: /* of rows only, not of the kernels of a device */
     case CR_MATH_EXACT:
     case CR_MATH_F32: break;

@@ -25,6 +25,7 @@ struct ref_run {
     void                      *in[CR_OP_IN_MAX], *out[CR_OP_OUT_MAX];
     void                      *own[CR_OP_IN_MAX + CR_OP_OUT_MAX]; /* buffers to free; in and out may share */
     int                        owns;
+    bool                       bf16_factors; /* of the kernel's arithmetic */
 };
 
 const struct cr_kernel *cr_verify_ref(const struct cr_device *cpu, enum cr_op_kind kind) {
@@ -125,11 +126,19 @@ static void load_input(struct ref_run *t, int id, const void *from, void *to, ch
     for (int64_t i = 0; i < n; i++) dst[i] = magnitude(letter, dst[i], i < n / 2);
 }
 
+static void round_to_bf16(double *x, int64_t count) {
+    for (int64_t i = 0; i < count; i++) x[i] = (double)cr_bf16_to_f32(cr_f32_to_bf16((float)x[i]));
+}
+
 /* Fills the buffers from the original inputs. letters NULL: the inputs are copied unchanged. */
 static void load_inputs(struct ref_run *t, const char *letters, char before) {
+    enum { FACTORS = 2 }; /* the first slots of convolutions and their gradients */
     const struct cr_op_info *info = cr_op_info(t->op.kind);
-    for (int s = 0; s < info->ins; s++)
-        if (t->in[s]) load_input(t, t->op.in[s], t->io->in[s], t->in[s], letters ? letters[s] : 'k');
+    for (int s = 0; s < info->ins; s++) {
+        if (!t->in[s]) continue;
+        load_input(t, t->op.in[s], t->io->in[s], t->in[s], letters ? letters[s] : 'k');
+        if (t->bf16_factors && s < FACTORS) round_to_bf16(t->in[s], cr_tensor_elems(&t->tensor[t->op.in[s]]));
+    }
     for (int s = 0; s < info->outs; s++)
         if (t->out[s] && t->io->before[s])
             load_input(t, t->op.out[s], t->io->before[s], t->out[s], letters ? before : 'k');
@@ -304,6 +313,7 @@ cr_status cr_verify_expected_make(struct cr_device *cpu, const struct cr_program
         .program = program, .op = op, .math = math, .relaxations = io->relaxations, .peak = 1};
     cr_status status;
     CR_TRY_OUT(ref_run_open(&t, cpu, program, op, step, io));
+    t.bf16_factors = cr_verify_unit(math)->bf16_factors;
     CR_TRY_OUT(expected_fill(&t, math, &expected));
 out:
     ref_run_close(&t);

@@ -116,6 +116,7 @@ struct cr_verify_unit {
     double        drift;   /* loss of each term of a sum whose roundings all have the same sign */
     double        operand; /* relative rounding of the operands of a product, both together */
     enum cr_dtype result;  /* type to which a sum may be rounded before it is converted to a wider type; CR_F64: none */
+    bool          bf16_factors; /* both factors of a convolution are rounded to bf16 */
 };
 /* One op in FP64: buffers by slot; floating-point tensors as f64, integers in their own type. */
 struct cr_verify_values {

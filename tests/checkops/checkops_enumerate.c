@@ -69,6 +69,7 @@ static bool reuse_expected(struct cr_verify_expected *expected, enum cr_math mat
         relevant_relaxations(expected->op, expected->relaxations) != relevant_relaxations(expected->op, relaxations))
         return false;
     const struct cr_verify_unit *a = cr_verify_unit(math), *b = cr_verify_unit(expected->math);
+    if (a->bf16_factors != b->bf16_factors) return false;
     const bool by_unit = cr_verify_rule(expected->op->kind)->by_unit || cr_verify_fuses_finalize(expected->op);
     if (by_unit && (a->sum != b->sum || a->operand != b->operand || a->drift != b->drift)) return false;
     expected->math        = math;

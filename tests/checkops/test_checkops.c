@@ -116,8 +116,10 @@ static void report_kind(struct checkops_runner *w, enum cr_op_kind kind) {
 
 static cr_status run_pass(const struct cr_backend *backend, enum pass pass, struct checkops_runner *w,
                           const struct checkops_list *list) {
-    const struct cr_device_options options = {
-        .threads = threads_under_test(), .deterministic = pass != PASS_UNREACHED, .tf32 = pass != PASS_ALL};
+    const struct cr_device_options options = {.threads       = threads_under_test(),
+                                              .deterministic = pass != PASS_UNREACHED,
+                                              .tf32          = pass != PASS_ALL,
+                                              .bf16          = true};
     checkops_arena_close(&w->arena);
     cr_device_close(w->device);
     w->device    = NULL;

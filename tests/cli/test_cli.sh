@@ -53,7 +53,7 @@ if "$bin" --version 2>/dev/null | grep '^device cuda ' | grep -qv 'not available
     run train tiny.ini --device cuda -o nogpu
     [ "$(wc -l <stderr)" -le 2 ] && [ ! -d nogpu/step-1 ] && pass || fail "--device cuda without a GPU says more than it must: $(cat stderr)"
 fi
-run train tiny.ini --device cpu train.precision=bf16 -o half; expect "bf16 on the CPU" 2 "precision" "needs a GPU"
+run train tiny.ini --device cpu train.precision=fp16 -o half; expect "fp16 on the CPU" 2 "precision" "needs a GPU"
 run check tiny.ini --devices cpu,tpu; expect "--devices, the second unknown" 2 "unknown device tpu"
 is "--devices, the second unknown: the first is not checked" "$(grep -c program stderr)" 0
 run plan tiny.ini --device gpu; expect "--device gpu" 2 "did you mean cuda?"

@@ -1,6 +1,7 @@
 /* cli/commands/check.c: cresnet check: compares every op of a configuration's programs on a device with an FP64
  * reference. */
 #include "cli/common/command.h"
+#include "core/cpu.h"
 #include "formats/json_write.h"
 #include "session/checkpoint_tensors.h"
 #include "session/session.h"
@@ -21,7 +22,7 @@ struct totals {
 };
 
 static const char *precision_of(const struct cr_session *s) {
-    return s->device->options.tf32 ? "tf32" : cr_dtype_name(s->model.real);
+    return s->device->options.tf32 ? "tf32" : s->device->options.bf16 ? "bf16" : cr_dtype_name(s->model.real);
 }
 
 static cr_status check_one(struct cr_session *s, struct cr_device *cpu, struct cr_exec *exec,
@@ -93,11 +94,12 @@ static cr_status check_device(const struct cr_args *args, struct cr_cmd_source *
     snprintf(override, sizeof override, "train.device=%s", device);
     CR_TRY(cr_cmd_config_open(args, source, override, &opened));
     if (is_first) source->read = *first = opened;
-    const bool narrow =
-        is_cpu && opened->train.precision != CR_PRECISION_AUTO && opened->train.precision != CR_PRECISION_FP32;
+    const enum cr_precision precision = opened->train.precision;
+    const bool              narrow    = is_cpu && precision != CR_PRECISION_AUTO && precision != CR_PRECISION_FP32 &&
+                        (precision != CR_PRECISION_BF16 || !cr_cpu_has(CR_CPU_AMX_BF16));
     if (narrow)
-        cr_log(CR_LOG_INFO, "cpu: checking in fp32, the only precision of the CPU; train.precision = %s needs a GPU",
-               cr_word_precision(opened->train.precision));
+        cr_log(CR_LOG_INFO, "cpu: checking in fp32, because this CPU has no kernels for train.precision = %s",
+               cr_word_precision(precision));
     cr_status status = cr_config_derive(&config, opened, 0, (const char *const[]){"train.precision=fp32"}, narrow);
     if (!is_first) cr_config_close(opened);
     CR_TRY(status);

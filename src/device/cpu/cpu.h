@@ -42,6 +42,7 @@ extern const struct cr_kernel cr_cpu_bn_kernels[], cr_cpu_bn_apply_kernels[], cr
     cr_cpu_drop_kernels[], cr_cpu_pool_kernels[], cr_cpu_optim_kernels[], cr_cpu_muon_kernels[], cr_cpu_dense_kernels[],
     cr_cpu_conv_kernels[], cr_cpu_conv_wgrad_kernels[], cr_cpu_conv3_kernels[], cr_cpu_conv3_wgrad_kernels[],
     cr_cpu_sparse_kernels[], cr_cpu_sparse_grad_kernels[];
+extern const struct cr_kernel cr_cpu_conv_bf16_kernels[], cr_cpu_conv_wgrad_bf16_kernels[]; /* with CR_CPU_AMX_BF16 */
 extern const struct cr_kernel cr_cpu_quant_kernels[], cr_cpu_qconv_kernels[], cr_cpu_fake_quant_kernels[];
 #ifdef CR_WITH_ONEDNN
 extern const struct cr_kernel cr_cpu_dnnl_kernels[];

@@ -62,6 +62,7 @@ static void describe(struct cpu_device *device) {
     /* Offloading copies within the same memory, whose bandwidth both directions share. Only tests use it. */
     caps->to_host_bytes_per_s = caps->to_device_bytes_per_s = caps->bytes_per_s / 2;
     caps->host_memory                                       = true;
+    caps->bf16_products                                     = cr_cpu_has(CR_CPU_AMX_BF16);
     int used = snprintf(caps->text, sizeof caps->text, "CPU, %d thread%s, %s", device->threads,
                         device->threads == 1 ? "" : "s", cr_cpu_text());
     if (device->base.options.ref_only) {

@@ -25,6 +25,12 @@ static const struct cr_kernel *const tuned[] = {cr_cpu_bn_kernels,         cr_cp
 void cr_cpu_collect_kernels(struct cpu_device *device) {
     struct cr_kernel_list *list = &device->kernels;
     if (!device->base.options.ref_only) {
+#if defined(__x86_64__)
+        if (device->base.options.bf16 && cr_cpu_has(CR_CPU_AMX_BF16)) {
+            cr_kernel_list_add(list, cr_cpu_conv_bf16_kernels);
+            cr_kernel_list_add(list, cr_cpu_conv_wgrad_bf16_kernels);
+        }
+#endif
         if (cr_cpu_level() == CR_CPU_AVX512) {
             cr_kernel_list_add(list, cr_cpu_conv3_kernels);
             cr_kernel_list_add(list, cr_cpu_conv3_wgrad_kernels);

@@ -1,5 +1,5 @@
-/* device/cpu/tuned/conv/conv.c: the kernels cpu.conv and cpu.conv_dgrad: convolutions and their input gradients. A
- * filter is packed in each launch, or once where it is constant. */
+/* device/cpu/tuned/conv/conv.c: the kernels cpu.conv and cpu.conv_dgrad: convolutions and their input gradients; and
+ * cpu.conv_bf16 and cpu.conv_dgrad_bf16. A filter is packed in each launch, or once where it is constant. */
 #include "device/cpu/tuned/conv/window.h"
 
 static size_t rounded(int64_t floats) {
@@ -39,20 +39,28 @@ static bool has_one_reader(const struct cr_program *p, int tensor) {
     return readers == 1;
 }
 
+static int64_t packed_floats(const struct cr_conv_plan *plan) {
+    return plan->packed_floats;
+}
+static const struct cr_conv_method f32_method = {packed_floats, cr_conv_pack, cr_conv_scratch_floats, cr_conv_run};
+
 struct prepared {
-    struct cr_conv_plan plan;
-    float              *packed; /* a constant filter. NULL: each launch packs the filter */
-    bool                is_packed;
-    size_t              unread_bytes; /* of the filter, which nothing reads once it is packed */
+    const struct cr_conv_method *method;
+    struct cr_conv_plan          plan;
+    float                       *packed; /* a constant filter. NULL: each launch packs the filter */
+    bool                         is_packed;
+    size_t                       unread_bytes; /* of the filter, which nothing reads once it is packed */
 };
 
-static cr_status prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op, void **prepared,
-                         size_t *workspace_bytes) {
+static cr_status prepare_by(const struct cr_conv_method *method, struct cr_device *device, const struct cr_program *p,
+                            const struct cr_op *op, void **prepared, size_t *workspace_bytes) {
     const int        threads = cr_cpu_threads(device);
     struct prepared *s;
     CR_ALLOC(s, 1);
-    s->plan          = cr_conv_plan_of(p, op);
-    *workspace_bytes = rounded(cr_conv_scratch_floats(&s->plan, threads) * threads);
+    s->method             = method;
+    s->plan               = cr_conv_plan_of(p, op);
+    s->plan.packed_floats = method->packed_floats(&s->plan);
+    *workspace_bytes      = rounded(method->scratch_floats(&s->plan, threads) * threads);
     if (op->kind == CR_OP_conv && is_constant(p, op->in[CR_IN_conv_w])) {
         const int w = op->in[CR_IN_conv_w];
         if (is_hoisted(p, w) && has_one_reader(p, w)) s->unread_bytes = p->tensor[w].bytes;
@@ -68,6 +76,11 @@ static cr_status prepare(struct cr_device *device, const struct cr_program *p, c
     return CR_OK;
 }
 
+static cr_status prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op, void **prepared,
+                         size_t *workspace_bytes) {
+    return prepare_by(&f32_method, device, p, op, prepared, workspace_bytes);
+}
+
 static void release(void *prepared) {
     struct prepared *s = prepared;
     if (s) cr_free(s->packed);
@@ -81,7 +94,7 @@ static void complete(struct cr_device *device, const struct cr_call *call) {
     (void)device;
     if (!s->packed) return;
     if (!s->is_packed) cr_cpu_populate_pages(s->packed, (size_t)s->plan.packed_floats * sizeof *s->packed);
-    cr_conv_pack(&s->plan, call->in[CR_IN_conv_w], s->packed, 1);
+    s->method->pack(&s->plan, call->in[CR_IN_conv_w], s->packed, 1);
     cr_cpu_drop_pages((void *)(uintptr_t)call->in[CR_IN_conv_w], s->unread_bytes);
     s->is_packed = true;
 }
@@ -91,10 +104,10 @@ static cr_status run(struct cr_device *device, const struct cr_call *call, const
     const int        threads = cr_cpu_threads(device);
     float           *scratch = call->workspace, *packed = s->packed ? s->packed : scratch;
     if (!s->packed) scratch += rounded(s->plan.packed_floats) / sizeof *scratch;
-    if (!s->packed || !s->is_packed) cr_conv_pack(&s->plan, w, packed, threads);
+    if (!s->packed || !s->is_packed) s->method->pack(&s->plan, w, packed, threads);
     s->is_packed = true;
     io->packed   = packed;
-    cr_conv_run(&s->plan, io, scratch, threads);
+    s->method->run(&s->plan, io, scratch, threads);
     return CR_OK;
 }
 
@@ -122,3 +135,19 @@ const struct cr_kernel cr_cpu_conv_kernels[] = {
      .optional_in = CR_IN_BIT(conv_dgrad, add), .accepts = accepts, .prepare = prepare, .launch = conv_dgrad_launch,
      .release = release},
     {0}};
+
+#if defined(__x86_64__)
+static cr_status prepare_bf16(struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
+                              void **prepared, size_t *workspace_bytes) {
+    return prepare_by(&cr_conv_bf16_method, device, p, op, prepared, workspace_bytes);
+}
+
+const struct cr_kernel cr_cpu_conv_bf16_kernels[] = {
+    {CR_KERNEL("cpu.conv_bf16", conv, CR_MATH_BF16_PRODUCTS), .dtypes = CR_TYPES_F32,
+     .optional_in = CR_IN_BIT(conv, bias) | CR_IN_BIT(conv, add), .accepts = cr_conv_bf16_accepts,
+     .prepare = prepare_bf16, .complete = complete, .launch = conv_launch, .release = release},
+    {CR_KERNEL("cpu.conv_dgrad_bf16", conv_dgrad, CR_MATH_BF16_PRODUCTS), .dtypes = CR_TYPES_F32,
+     .optional_in = CR_IN_BIT(conv_dgrad, add), .accepts = cr_conv_bf16_accepts, .prepare = prepare_bf16,
+     .launch = conv_dgrad_launch, .release = release},
+    {0}};
+#endif

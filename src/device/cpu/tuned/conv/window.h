@@ -81,6 +81,17 @@ struct cr_conv_io {
 /* scratch: cr_conv_scratch_floats floats for each thread. */
 void    cr_conv_run(const struct cr_conv_plan *plan, const struct cr_conv_io *io, float *scratch, int threads);
 int64_t cr_conv_scratch_floats(const struct cr_conv_plan *plan, int threads);
+
+/* How convolutions with a plan are computed. */
+struct cr_conv_method {
+    int64_t (*packed_floats)(const struct cr_conv_plan *plan);
+    void (*pack)(const struct cr_conv_plan *plan, const float *w, float *packed, int threads);
+    int64_t (*scratch_floats)(const struct cr_conv_plan *plan, int threads);
+    void (*run)(const struct cr_conv_plan *plan, const struct cr_conv_io *io, float *scratch, int threads);
+};
+extern const struct cr_conv_method cr_conv_bf16_method; /* bf16/conv.c: products in bf16; x86-64 only */
+bool cr_conv_bf16_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op);
+
 /* What follows the sum of an output pixel: add, bias (NULL: absent), ReLU. y may be sum. */
 void cr_conv_finish(float *y, const float *sum, const float *add, const float *bias, bool relu, int64_t outputs);
 
