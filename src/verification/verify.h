@@ -24,7 +24,9 @@
  *     - grad_norm's norm is not compared when its non-finite flag is set, because it is not used then.
  *     - If an operand of a convolution is not finite, NaN may appear anywhere, because tensor cores multiply it with
  *       the zeros of the padding. But a value that is not finite in the reference must not be finite.
- *   - A relaxation that a kernel declares (device/kernel.h) is allowed, element by element. No other deviation is.
+ *   - A relaxation that a kernel declares (device/kernel.h) is allowed, element by element. No other deviation is. With
+ *     CR_RELAXED_TILE_ERROR, A of a 3x3 convolution of stride 1 is the largest A among the pixels that may share a tile
+ *     with the element.
  *   - This folder does not depend on the backend under test: outputs are passed as host memory in the types of the
  *     tensors. */
 #ifndef CR_VERIFY_H

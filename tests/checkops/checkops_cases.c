@@ -45,7 +45,10 @@ static const struct checkops_shape convs[] = {
     {1, 13, 12, 80, 64, 3, 1, 0, false},
     {1, 10, 9, 64, 64, 3, 1, 2, false},
     {1, 10, 10, 400, 64, 3, 1, 1, true},
-    /* enough tiles for filter gradients by Winograd's algorithm: one unit of channels, whole and partial units */
+    /* enough tiles for Winograd's algorithm: F(4x4), the least of its channels, and images that do not fill tiles */
+    {3, 13, 14, 32, 96, 3, 1, 1, false},
+    {2, 16, 15, 16, 16, 3, 1, 1, false},
+    /* and for filter gradients by it: one unit of channels, whole and partial units */
     {8, 8, 7, 64, 72, 3, 1, 1, true},
     {5, 11, 10, 80, 64, 3, 1, 0, true},
     {3, 13, 11, 136, 200, 3, 1, 2, true},

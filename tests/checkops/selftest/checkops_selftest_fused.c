@@ -206,6 +206,8 @@ static const struct {
     unsigned         relaxations;
 } kernels[] = {
     {CHECKOPS_KERNEL("bad.forgets_activation", conv, F32, accepts_f32, forgets_activation), 0},
+    {CHECKOPS_KERNEL("bad.forgets_activation_of_tile", conv, F32, accepts_f32, forgets_activation),
+     CR_RELAXED_TILE_ERROR},
     {CHECKOPS_KERNEL("bad.forgets_activation_half", conv, F16, accepts_f16, forgets_activation), 0},
     {CHECKOPS_KERNEL("bad.forgets_last_pixel", conv, F16, accepts_f16, forgets_last_pixel), 0},
     {CHECKOPS_KERNEL("bad.finishes_biased", conv, F16, accepts_f16, finishes_biased), 0},

@@ -10,11 +10,10 @@
 #endif
 
 enum {
-    LANES  = 16,
-    TAPS   = 3,
-    WIDE   = 16, /* output pixels of a tile with one vector of filters */
-    NARROW = 8,  /* output pixels of a tile with two vectors of filters */
-    AHEAD  = 3   /* prefetch distance in image rows */
+    CHANNELS = 16, /* of the input and of the output: the floats of a vector */
+    TAPS     = 3,
+    PIXELS   = 16, /* of a tile of the output */
+    AHEAD    = 3   /* prefetch distance in image rows */
 };
 
 bool cr_cpu_conv3_accepts(const struct cr_device *device, const struct cr_program *program, const struct cr_op *op);

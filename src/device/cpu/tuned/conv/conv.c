@@ -130,10 +130,10 @@ static cr_status conv_dgrad_launch(struct cr_device *device, const struct cr_cal
 const struct cr_kernel cr_cpu_conv_kernels[] = {
     {CR_KERNEL("cpu.conv", conv, CR_MATH_F32), .dtypes = CR_TYPES_F32,
      .optional_in = CR_IN_BIT(conv, bias) | CR_IN_BIT(conv, add), .accepts = accepts, .prepare = prepare,
-     .complete = complete, .launch = conv_launch, .release = release},
+     .complete = complete, .launch = conv_launch, .release = release, .relaxations = CR_RELAXED_TILE_ERROR},
     {CR_KERNEL("cpu.conv_dgrad", conv_dgrad, CR_MATH_F32), .dtypes = CR_TYPES_F32,
      .optional_in = CR_IN_BIT(conv_dgrad, add), .accepts = accepts, .prepare = prepare, .launch = conv_dgrad_launch,
-     .release = release},
+     .release = release, .relaxations = CR_RELAXED_TILE_ERROR},
     {0}};
 
 #if defined(__x86_64__)

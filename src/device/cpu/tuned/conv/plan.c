@@ -80,7 +80,7 @@ struct cr_conv_plan cr_conv_plan_of(const struct cr_program *p, const struct cr_
     plan.images   = p->tensor[op->in[gradient ? CR_IN_conv_dgrad_dy : CR_IN_conv_x]].dim[0];
     plan.by_tap   = w->dim[3];
     plan.by_row   = w->dim[2] * w->dim[3];
-    plan.winograd = cr_conv_is_winograd(&plan);
+    plan.winograd = cr_winograd_choose(&plan);
     if (plan.winograd) plan.packed_floats = cr_winograd_packed_floats(&plan);
     for (int i = 0; i < plan.windows && !plan.winograd; i++) {
         plan.window[i].packed = plan.packed_floats;

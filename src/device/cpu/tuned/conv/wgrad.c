@@ -230,7 +230,7 @@ static struct cr_winograd_wgrad winograd_of(const struct plan *v) {
 
 static bool is_winograd(const struct plan *v) {
     const struct cr_winograd_wgrad shape = winograd_of(v);
-    return v->R == 3 && v->S == 3 && v->stride == 1 && cr_winograd_wgrad_is_better(&shape);
+    return v->R == 3 && v->S == 3 && v->stride == 1 && cr_winograd_wgrad_choose(&shape);
 }
 
 static size_t workspace(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {

@@ -36,7 +36,7 @@ void cr_wgrad_add(const struct cr_wgrad_pixels *pixels, int64_t channels, int64_
 struct cr_winograd_wgrad {
     int64_t N, H, W, C, P, Q, K, pad; /* x: [N,H,W,C], dy: [N,P,Q,K] */
 };
-bool cr_winograd_wgrad_is_better(const struct cr_winograd_wgrad *shape);
+int cr_winograd_wgrad_choose(const struct cr_winograd_wgrad *shape); /* m of winograd.h; 0: a plain sum is faster */
 /* scratch: cr_winograd_wgrad_floats floats. accumulate: adds to dw. */
 int64_t cr_winograd_wgrad_floats(const struct cr_winograd_wgrad *shape, int threads);
 void    cr_winograd_wgrad_run(const struct cr_winograd_wgrad *shape, const float *x, const float *dy, bool accumulate,

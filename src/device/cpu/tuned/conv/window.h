@@ -33,7 +33,7 @@ struct cr_conv_plan {
     int64_t               out_height, out_width, step;           /* of the output */
     int64_t               by_output, by_row, by_tap, by_channel; /* distances in the filter of the program */
     int64_t               packed_floats;
-    bool                  winograd; /* winograd.c computes it; its filters have a layout of their own */
+    int                   winograd; /* m: winograd.c computes F(m x m, 3x3); its filters have their own layout. 0: no */
     int                   windows;
     struct cr_conv_window window[CR_WINDOWS_MAX];
 };
@@ -97,17 +97,7 @@ void cr_conv_finish(float *y, const float *sum, const float *add, const float *b
 
 /* ---- winograd.c: the same for convolutions with plan->winograd ---- */
 
-/* An image [height, width, pitch]. */
-struct cr_winograd_image {
-    const float *x;
-    int64_t      height, width, pitch;
-};
-/* V of the 4x4 pixels from (h, w) on, with zeros outside the image: number `place` of a channel goes to
- * v[place * step + channel]. edge: 16 * channels floats of scratch memory. */
-void cr_winograd_input(const struct cr_winograd_image *image, int64_t h, int64_t w, int64_t channels, float *v,
-                       int64_t step, float *edge);
-
-bool    cr_conv_is_winograd(const struct cr_conv_plan *plan);
+int     cr_winograd_choose(const struct cr_conv_plan *plan); /* plan->winograd */
 int64_t cr_winograd_packed_floats(const struct cr_conv_plan *plan);
 void    cr_winograd_pack(const struct cr_conv_plan *plan, const float *w, float *packed, int threads);
 int64_t cr_winograd_scratch_floats(const struct cr_conv_plan *plan); /* of each thread */

@@ -1,100 +1,49 @@
-/* device/cpu/tuned/conv/winograd_wgrad.c: filter gradients of 3x3 convolutions of stride 1 with 16 multiplications for
- * four pixels of dy instead of 36. It is the gradient of winograd.c with respect to g:
+/* device/cpu/tuned/conv/winograd_wgrad.c: filter gradients of 3x3 convolutions of stride 1 by Winograd's algorithm
+ * (winograd.h). It is the gradient of winograd.c with respect to g:
  *
  *     dU = sum over tiles of (A dY A^T) * V with V = B^T d B, and dg = G^T dU G
  *
- * dU is 16 products of matrices, [channels of dy][tiles] by [tiles][channels of x], which run in the tiles of
- * wgrad_tile.c. Channels are divided into units whose dU stays in the second cache: V is computed anew for each unit,
- * which costs little. Threads divide the units, or the tiles where there are fewer units than threads. */
+ * dU is one product of matrices for each place, [channels of dy][tiles] by [tiles][channels of x], which runs in the
+ * tiles of wgrad_tile.c. Channels are divided into units whose dU stays in the second cache: V is computed anew for
+ * each unit, which costs little. Threads divide the units, or the tiles where there are fewer units than threads. */
 #include "device/cpu/simd.h"
 #include "device/cpu/tuned/conv/wgrad.h"
 #include "device/cpu/tuned/conv/window.h"
+#include "device/cpu/tuned/conv/winograd.h"
 
 #include <string.h>
 
-typedef float f32x8 __attribute__((vector_size(32), aligned(4), may_alias));
+enum { TAPS = 9 /* of a filter */, VECTOR = CR_WINOGRAD_VECTOR };
 
-enum {
-    VECTOR       = sizeof(f32x8) / sizeof(float),
-    PLACES       = 16,  /* numbers of a transformed tile */
-    TAPS         = 9,   /* of a filter */
-    UNIT         = 128, /* channels of a unit */
-    BLOCK        = 96,  /* tiles that are transformed at once */
-    CHANNELS_MIN = 64   /* with fewer, the transforms cost more than they save */
+/* How F(m x m) divides the work. */
+struct sizes {
+    int64_t channels; /* the least for which it is chosen: with fewer, the transforms cost more than they save */
+    int64_t block;    /* tiles that are transformed at once, and the least for which it is chosen */
+    int64_t unit;     /* channels of a unit */
 };
+static const struct sizes sizes2 = {64, 96, 128}, sizes4 = {16, 48, 128};
 
-bool cr_winograd_wgrad_is_better(const struct cr_winograd_wgrad *s) {
-    return s->C >= CHANNELS_MIN && s->C % VECTOR == 0 && s->K >= CHANNELS_MIN && s->K % VECTOR == 0 &&
-           s->N * ((s->P + 1) / 2) * ((s->Q + 1) / 2) >= BLOCK;
+static int64_t tiles_of(const struct cr_winograd_wgrad *s, int m) {
+    return s->N * ((s->P + m - 1) / m) * ((s->Q + m - 1) / m);
 }
 
-/* ---- transforms ---- */
-
-static inline __attribute__((always_inline)) void spread(f32x8 a, f32x8 b, f32x8 t[4]) {
-    t[0] = a;
-    t[1] = a + b;
-    t[2] = a - b;
-    t[3] = -b;
+static bool pays(const struct cr_winograd_wgrad *s, int m, const struct sizes *sizes) {
+    return s->C >= sizes->channels && s->K >= sizes->channels && tiles_of(s, m) >= sizes->block;
 }
 
-/* A d A^T of 2x2 pixels of dy. Number `place` of channel k goes to to[place * step + k / group * by_group + k % group];
- * a group is 4 or 8 channels. */
-CR_BY_LEVEL(void, transform_gradient,
-            (const float *const d[4], int64_t channels, int64_t group, int64_t by_group, float *to, int64_t step),
-            (d, channels, group, by_group, to, step)) {
-    for (int64_t k = 0; k < channels; k += VECTOR) {
-        f32x8 columns[2][4], out[4];
-        for (int j = 0; j < 2; j++) spread(*(const f32x8 *)(d[j] + k), *(const f32x8 *)(d[2 + j] + k), columns[j]);
-        for (int i = 0; i < 4; i++) {
-            spread(columns[0][i], columns[1][i], out);
-            for (int j = 0; j < 4; j++) {
-                float *at = to + (4 * i + j) * step + k / group * by_group;
-                memcpy(at, &out[j], (size_t)group * sizeof *at);
-                if (group < VECTOR) memcpy(at + by_group, (const float *)&out[j] + VECTOR / 2, sizeof out[j] / 2);
-            }
-        }
-    }
-}
-
-static inline __attribute__((always_inline)) void gather(const f32x8 u[4], f32x8 g[3]) {
-    const f32x8 sum = (u[1] + u[2]) * 0.5f;
-    g[0]            = u[0] + sum;
-    g[1]            = (u[1] - u[2]) * 0.5f;
-    g[2]            = sum + u[3];
-}
-
-/* G^T dU G of `count` channels of x. u: `copies` sums at distance `by_copy`, u[place * step + channel] each, which are
- * added; tap t goes to dw[t * by_tap + channel]. */
-CR_BY_LEVEL(void, transform_sums,
-            (const float *u, int64_t step, int copies, int64_t by_copy, int64_t count, float *dw, int64_t by_tap,
-             bool accumulate),
-            (u, step, copies, by_copy, count, dw, by_tap, accumulate)) {
-    for (int64_t i = 0; i < count; i += VECTOR) {
-        f32x8 rows[4][3], column[4], out[3];
-        for (int r = 0; r < 4; r++) {
-            for (int s = 0; s < 4; s++) {
-                column[s] = *(const f32x8 *)(u + (4 * r + s) * step + i);
-                for (int n = 1; n < copies; n++)
-                    column[s] += *(const f32x8 *)(u + n * by_copy + (4 * r + s) * step + i);
-            }
-            gather(column, rows[r]);
-        }
-        for (int s = 0; s < 3; s++) {
-            for (int r = 0; r < 4; r++) column[r] = rows[r][s];
-            gather(column, out);
-            for (int r = 0; r < 3; r++) {
-                f32x8 *to = (f32x8 *)(dw + (3 * r + s) * by_tap + i);
-                if (accumulate) out[r] += *to;
-                *to = out[r];
-            }
-        }
-    }
+int cr_winograd_wgrad_choose(const struct cr_winograd_wgrad *s) {
+    if (s->C % VECTOR || s->K % VECTOR) return 0;
+    if (pays(s, 4, &sizes4) && tiles_of(s, 4) * cr_winograd_places(4) < tiles_of(s, 2) * cr_winograd_places(2))
+        return 4;
+    return pays(s, 2, &sizes2) ? 2 : 0;
 }
 
 /* ---- a unit ---- */
 
 struct job {
     struct cr_winograd_wgrad s;
+    int                      m, places; /* of winograd.h */
+    int64_t                  block;     /* tiles */
     const float             *x, *dy;
     int64_t                  rows, columns;           /* tiles of an image */
     int64_t                  tiles;                   /* of all images */
@@ -114,22 +63,26 @@ struct memory {
     float *sums;  /* dU: [place][K][C] */
 };
 
-static int64_t dy_floats(int64_t K) {
-    return (K + VECTOR - 1) / cr_wgrad_group() * cr_wgrad_group_floats(BLOCK);
+static int64_t dy_floats(const struct job *j, int64_t K) {
+    return (K + VECTOR - 1) / cr_wgrad_group() * cr_wgrad_group_floats(j->block);
 }
 
 /* The pitch is not monotonic: a unit of fewer channels may have the larger pitch. */
-static int64_t memory_floats(int64_t unit) {
-    return PLACES * (BLOCK * (unit + CR_WGRAD_PITCH) + dy_floats(unit) + unit * unit + unit) + unit;
+static int64_t v_floats(const struct job *j) {
+    return j->block * (j->unit + CR_WGRAD_PITCH);
 }
 
-static struct memory memory_at(float *scratch, int64_t unit) {
+static int64_t memory_floats(const struct job *j) {
+    return j->places * (v_floats(j) + dy_floats(j, j->unit) + j->unit * j->unit + j->unit) + j->unit;
+}
+
+static struct memory memory_at(const struct job *j, float *scratch) {
     struct memory m = {.v = scratch};
-    m.dy            = m.v + PLACES * BLOCK * (unit + CR_WGRAD_PITCH);
-    m.edge          = m.dy + PLACES * dy_floats(unit);
-    m.zeros         = m.edge + PLACES * unit;
-    m.sums          = m.zeros + unit;
-    memset(m.zeros, 0, (size_t)unit * sizeof *m.zeros);
+    m.dy            = m.v + j->places * v_floats(j);
+    m.edge          = m.dy + j->places * dy_floats(j, j->unit);
+    m.zeros         = m.edge + j->places * j->unit;
+    m.sums          = m.zeros + j->unit;
+    memset(m.zeros, 0, (size_t)j->unit * sizeof *m.zeros);
     return m;
 }
 
@@ -143,33 +96,33 @@ static struct unit unit_at(const struct job *j, int64_t i) {
 /* Transforms tile number `tile` of all images, which is number `i` of the block. */
 static void read_tile(const struct job *j, const struct unit *u, int64_t tile, int64_t i, const struct memory *m) {
     const struct cr_winograd_wgrad *s     = &j->s;
-    const int64_t                   image = tile / (j->rows * j->columns), h = tile / j->columns % j->rows * 2;
-    const int64_t                   w = tile % j->columns * 2, group = cr_wgrad_group();
+    const int64_t                   image = tile / (j->rows * j->columns), h = tile / j->columns % j->rows * j->m;
+    const int64_t                   w = tile % j->columns * j->m, group = cr_wgrad_group();
     const struct cr_winograd_image  x = {
          .x = j->x + image * s->H * s->W * s->C + u->c, .height = s->H, .width = s->W, .pitch = s->C};
-    const float *d[4];
-    cr_winograd_input(&x, h - s->pad, w - s->pad, u->C, m->v + i * cr_wgrad_pitch(u->C), BLOCK * cr_wgrad_pitch(u->C),
-                      m->edge);
-    for (int n = 0; n < 4; n++) {
-        const int64_t row = h + n / 2, column = w + n % 2;
+    const float *d[CR_WINOGRAD_OUTPUTS_MAX];
+    cr_winograd_input(j->m, &x, h - s->pad, w - s->pad, u->C, m->v + i * cr_wgrad_pitch(u->C),
+                      j->block * cr_wgrad_pitch(u->C), m->edge);
+    for (int n = 0; n < j->m * j->m; n++) {
+        const int64_t row = h + n / j->m, column = w + n % j->m;
         d[n] = row < s->P && column < s->Q ? j->dy + ((image * s->P + row) * s->Q + column) * s->K + u->k : m->zeros;
     }
-    transform_gradient(d, u->K, group, cr_wgrad_group_floats(BLOCK), m->dy + i * group, dy_floats(u->K));
+    cr_winograd_gradient(j->m, d, u->K, group, cr_wgrad_group_floats(j->block), m->dy + i * group, dy_floats(j, u->K));
 }
 
 /* dU += the sums over tiles begin ... end - 1. */
 static void add_tiles(const struct job *j, const struct unit *u, int64_t begin, int64_t end, const struct memory *m) {
-    for (int64_t first = begin; first < end; first += BLOCK) {
-        const int64_t tiles = CR_MIN((int64_t)BLOCK, end - first);
+    for (int64_t first = begin; first < end; first += j->block) {
+        const int64_t tiles = CR_MIN(j->block, end - first);
         for (int64_t i = 0; i < tiles; i++) read_tile(j, u, first + i, i, m);
-        for (int place = 0; place < PLACES; place++) {
-            const struct cr_wgrad_pixels pixels = {.x         = m->v + place * BLOCK * cr_wgrad_pitch(u->C),
-                                                   .dy        = m->dy + place * dy_floats(u->K),
+        for (int place = 0; place < j->places; place++) {
+            const struct cr_wgrad_pixels pixels = {.x         = m->v + place * j->block * cr_wgrad_pitch(u->C),
+                                                   .dy        = m->dy + place * dy_floats(j, u->K),
                                                    .images    = 1,
                                                    .rows      = 1,
                                                    .columns   = tiles,
                                                    .by_column = cr_wgrad_pitch(u->C),
-                                                   .by_group  = cr_wgrad_group_floats(BLOCK)};
+                                                   .by_group  = cr_wgrad_group_floats(j->block)};
             cr_wgrad_add(&pixels, u->K, u->C, m->sums + place * u->K * u->C, u->C);
         }
     }
@@ -178,17 +131,23 @@ static void add_tiles(const struct job *j, const struct unit *u, int64_t begin, 
 /* Channel `k` of the unit. */
 static void write_filter(const struct job *j, const struct unit *u, int64_t k, const float *sums, int copies,
                          int64_t by_copy, bool accumulate, float *dw) {
-    transform_sums(sums + k * u->C, u->K * u->C, copies, by_copy, u->C, dw + (u->k + k) * TAPS * j->s.C + u->c, j->s.C,
-                   accumulate);
+    const struct cr_winograd_sums from = {
+        .u = sums + k * u->C, .step = u->K * u->C, .by_copy = by_copy, .copies = copies};
+    cr_winograd_filter_gradient(j->m, &from, u->C, dw + (u->k + k) * TAPS * j->s.C + u->c, j->s.C, accumulate);
 }
 
 /* ---- threads ---- */
 
 static struct job job_of(const struct cr_winograd_wgrad *s, int threads) {
-    struct job j = {.s = *s, .unit = UNIT, .rows = (s->P + 1) / 2, .columns = (s->Q + 1) / 2};
-    j.tiles      = s->N * j.rows * j.columns;
-    if ((s->C + UNIT - 1) / UNIT * ((s->K + UNIT - 1) / UNIT) < threads && s->C * s->K > (int64_t)UNIT * UNIT)
-        j.unit = UNIT / 2;
+    const int     m     = cr_winograd_wgrad_choose(s);
+    const int64_t whole = m == 4 ? sizes4.unit : sizes2.unit;
+    struct job    j     = {.s = *s, .m = m, .places = cr_winograd_places(m), .unit = whole};
+    j.block             = m == 4 ? sizes4.block : sizes2.block;
+    j.rows              = (s->P + m - 1) / m;
+    j.columns           = (s->Q + m - 1) / m;
+    j.tiles             = s->N * j.rows * j.columns;
+    if ((s->C + whole - 1) / whole * ((s->K + whole - 1) / whole) < threads && s->C * s->K > whole * whole)
+        j.unit = whole / 2;
     j.unit       = CR_MIN(j.unit, CR_MAX(s->C, s->K));
     j.units_of_x = (s->C + j.unit - 1) / j.unit;
     j.units      = j.units_of_x * ((s->K + j.unit - 1) / j.unit);
@@ -196,26 +155,27 @@ static struct job job_of(const struct cr_winograd_wgrad *s, int threads) {
 }
 
 int64_t cr_winograd_wgrad_floats(const struct cr_winograd_wgrad *s, int threads) {
-    return memory_floats(job_of(s, threads).unit) * threads;
+    const struct job j = job_of(s, threads);
+    return memory_floats(&j) * threads;
 }
 
-static void zero_sums(const struct unit *u, const struct memory *m) {
-    memset(m->sums, 0, (size_t)(PLACES * u->K * u->C) * sizeof *m->sums);
+static void zero_sums(const struct job *j, const struct unit *u, const struct memory *m) {
+    memset(m->sums, 0, (size_t)(j->places * u->K * u->C) * sizeof *m->sums);
 }
 
 /* Threads divide the tiles of one unit. */
 static void run_by_tiles(const struct job *j, const struct unit *u, bool accumulate, float *dw, float *scratch,
                          int threads) {
-    const int64_t part = memory_floats(j->unit);
+    const int64_t part = memory_floats(j);
     CR_PARALLEL_FOR(threads)
     for (int t = 0; t < threads; t++) {
-        const struct memory m = memory_at(scratch + t * part, j->unit);
+        const struct memory m = memory_at(j, scratch + t * part);
         int64_t             begin, end;
         cr_run_of(j->tiles, t, threads, &begin, &end);
-        zero_sums(u, &m);
+        zero_sums(j, u, &m);
         add_tiles(j, u, begin, end, &m);
     }
-    const float *sums = memory_at(scratch, j->unit).sums;
+    const float *sums = memory_at(j, scratch).sums;
     CR_PARALLEL_FOR(threads)
     for (int64_t k = 0; k < u->K; k++) write_filter(j, u, k, sums, threads, part, accumulate, dw);
 }
@@ -223,12 +183,12 @@ static void run_by_tiles(const struct job *j, const struct unit *u, bool accumul
 static void run_by_units(const struct job *j, bool accumulate, float *dw, float *scratch, int threads) {
     CR_PARALLEL_FOR(threads)
     for (int t = 0; t < threads; t++) {
-        const struct memory m = memory_at(scratch + t * memory_floats(j->unit), j->unit);
+        const struct memory m = memory_at(j, scratch + t * memory_floats(j));
         int64_t             begin, end;
         cr_run_of(j->units, t, threads, &begin, &end);
         for (int64_t i = begin; i < end; i++) {
             const struct unit u = unit_at(j, i);
-            zero_sums(&u, &m);
+            zero_sums(j, &u, &m);
             add_tiles(j, &u, 0, j->tiles, &m);
             for (int64_t k = 0; k < u.K; k++) write_filter(j, &u, k, m.sums, 1, 0, accumulate, dw);
         }
