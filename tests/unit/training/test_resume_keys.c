@@ -38,6 +38,8 @@ static const char *const harmless[] = {"data.eval_resize=10",
                                        "data.decode=auto",
                                        "train.threads=2",
                                        "data.root=elsewhere",
+                                       "data.train=elsewhere.tar",
+                                       "data.val=elsewhere.tar",
                                        "model.weights=elsewhere.pth"};
 
 /* Of these keys, the folder is where the run is found, and the teacher is compared by its weights. */
