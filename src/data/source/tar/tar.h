@@ -55,7 +55,7 @@ CR_MUST cr_status cr_tar_read(int fd, const char *name, uint64_t offset, void *t
 
 /* ---- tar_index.c ---- */
 
-/* What an archive has besides samples: how many, and the first of them. */
+/* Members of an archive that are no samples: their number, and the name of the first one. */
 enum cr_tar_note_kind {
     CR_TAR_NO_LABEL,  /* images without a label */
     CR_TAR_NO_IMAGE,  /* labels without an image */
@@ -116,8 +116,8 @@ struct cr_tar_set {
     char                  list[CR_PATH_MAX]; /* path of the stored list; "" when it must not be stored */
     struct cr_tar_options options;
 };
-/* Lists the samples of all archives path[count], whose names the set takes over. A stored list holds for the archives
- * whose size, inode and times are the same. The caller closes the set, also after a failure. CR_ERR_FORMAT, CR_ERR_IO,
+/* Lists the samples of all archives path[count], and takes ownership of the paths. A stored list is used for archives
+ * whose size, inode and times are unchanged. The caller closes the set, also after a failure. CR_ERR_FORMAT, CR_ERR_IO,
  * CR_ERR_MEMORY. */
 CR_MUST cr_status cr_tar_set_open(struct cr_tar_set *set, char **path, int64_t count, const struct cr_config *config);
 /* Stores the lists for the next time, if it is worth it. CR_ERR_MEMORY. */

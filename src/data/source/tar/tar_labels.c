@@ -63,7 +63,7 @@ static cr_status read_beside(const char *archive, bool above, const char *name, 
     return cr_fs_is_file(path) ? cr_file_read(path, LIST_BYTES_MAX, text, NULL) : CR_OK;
 }
 
-/* Divides a text into lines without blanks around them, in place; empty lines at its end do not count. */
+/* Splits a text into lines in place and trims blanks; empty lines at the end do not count. */
 static cr_status split_lines(char *text, const char ***line, int64_t *count) {
     int64_t capacity = 0, lines = 0;
     for (char *save = text; save;) {
@@ -134,8 +134,8 @@ static int64_t number_of(const char *label) {
     return digits && digits < 16 && !label[digits] ? strtoll(label, NULL, 10) : -1;
 }
 
-/* Names class k: `name`, or its number if that is NULL. A name that is there again, as in lists of ImageNet, gets its
- * number. */
+/* Names class k: `name`, or its number if that is NULL. A name that occurred before, as in ImageNet's lists, gets
+ * its class number appended. */
 static cr_status name_class(struct cr_dataset *dataset, int k, const char *name, const char *path,
                             struct cr_tar_texts *seen) {
     int32_t number = k;
@@ -244,7 +244,7 @@ cr_status cr_tar_number_labels(const struct cr_dataset *dataset, const struct cr
     const size_t words = (size_t)CR_MAX(dataset->label_words, 1), bytes = (size_t)labels->count * words * sizeof **out;
     int32_t     *rows;
     cr_status    status = CR_OK;
-    /* One bit for each pair of a label and a class: where all samples have labels of their own, a square. */
+    /* A row has one bit for each class. If each sample has a label of its own, memory grows with the square. */
     if (bytes > ROWS_FREE && bytes / ROWS_PER_BYTE > labels->text.length)
         return CR_FAIL(CR_ERR_FORMAT, "%s: labels of %d classes take %zu MiB: is this a column of labels?", where,
                        dataset->classes, bytes >> 20);
