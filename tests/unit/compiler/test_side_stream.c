@@ -1,5 +1,5 @@
-/* tests/unit/compiler/test_side_stream.c: filter gradients on the side stream: which ops move; training steps are bitwise
- * identical to those of one stream for any interleaving of the streams; a memory limit is kept. */
+/* tests/unit/compiler/test_side_stream.c: filter gradients on the side stream: which ops move; training steps are
+ * bitwise identical to those of one stream for any interleaving of the streams; a memory limit is kept. */
 #include "tests/harness/offload_run.h"
 
 /* Compiles the training program of run `s`, with or without the side stream. */

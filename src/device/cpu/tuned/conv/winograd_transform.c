@@ -25,6 +25,14 @@ enum { VECTOR = 8, EDGE_MAX = 6 };
 
 /* ---- the transforms of a row or a column; m is a constant in each call ---- */
 
+/* The values at 5/8, -5/8, 3/2 and -3/2, from the even and the odd terms of a polynomial at the positive points. */
+CR_INLINE void at_points(f32x8 even_a, f32x8 odd_a, f32x8 even_b, f32x8 odd_b, f32x8 *value) {
+    value[1] = even_a + odd_a;
+    value[2] = even_a - odd_a;
+    value[3] = even_b + odd_b;
+    value[4] = even_b - odd_b;
+}
+
 /* G g. */
 CR_INLINE void filter_line(int m, const f32x8 *g, f32x8 *u) {
     const f32x8 sum = g[0] + g[2];
@@ -38,10 +46,7 @@ CR_INLINE void filter_line(int m, const f32x8 *g, f32x8 *u) {
     const f32x8 even_a = (g[0] + g[2] * CR_A2) * CR_NEAR, odd_a = g[1] * (CR_POINT_A * CR_NEAR);
     const f32x8 even_b = (g[0] + g[2] * CR_B2) * CR_FAR, odd_b = g[1] * (CR_POINT_B * CR_FAR);
     u[0] = g[0] * (1 / (CR_A2 * CR_B2));
-    u[1] = even_a + odd_a;
-    u[2] = even_a - odd_a;
-    u[3] = even_b + odd_b;
-    u[4] = even_b - odd_b;
+    at_points(even_a, odd_a, even_b, odd_b, u);
     u[5] = g[2];
 }
 
@@ -57,10 +62,7 @@ CR_INLINE void input_line(int m, const f32x8 *d, f32x8 *v) {
     const f32x8 even_a = d[4] - d[2] * CR_B2, odd_a = (d[3] - d[1] * CR_B2) * CR_POINT_A;
     const f32x8 even_b = d[4] - d[2] * CR_A2, odd_b = (d[3] - d[1] * CR_A2) * CR_POINT_B;
     v[0] = d[0] * (CR_A2 * CR_B2) - d[2] * (CR_A2 + CR_B2) + d[4];
-    v[1] = even_a + odd_a;
-    v[2] = even_a - odd_a;
-    v[3] = even_b + odd_b;
-    v[4] = even_b - odd_b;
+    at_points(even_a, odd_a, even_b, odd_b, v);
     v[5] = d[1] * (CR_A2 * CR_B2) - d[3] * (CR_A2 + CR_B2) + d[5];
 }
 
@@ -91,10 +93,7 @@ CR_INLINE void gradient_line(int m, const f32x8 *d, f32x8 *t) {
     const f32x8 even_a = d[0] + d[2] * CR_A2, odd_a = (d[1] + d[3] * CR_A2) * CR_POINT_A;
     const f32x8 even_b = d[0] + d[2] * CR_B2, odd_b = (d[1] + d[3] * CR_B2) * CR_POINT_B;
     t[0] = d[0];
-    t[1] = even_a + odd_a;
-    t[2] = even_a - odd_a;
-    t[3] = even_b + odd_b;
-    t[4] = even_b - odd_b;
+    at_points(even_a, odd_a, even_b, odd_b, t);
     t[5] = d[3];
 }
 

@@ -139,13 +139,13 @@ static void write_filter(const struct job *j, const struct unit *u, int64_t k, c
 /* ---- threads ---- */
 
 static struct job job_of(const struct cr_winograd_wgrad *s, int threads) {
-    const int     m     = cr_winograd_wgrad_choose(s);
-    const int64_t whole = m == 4 ? sizes4.unit : sizes2.unit;
-    struct job    j     = {.s = *s, .m = m, .places = cr_winograd_places(m), .unit = whole};
-    j.block             = m == 4 ? sizes4.block : sizes2.block;
-    j.rows              = (s->P + m - 1) / m;
-    j.columns           = (s->Q + m - 1) / m;
-    j.tiles             = s->N * j.rows * j.columns;
+    const int           m     = cr_winograd_wgrad_choose(s);
+    const struct sizes *sizes = m == 4 ? &sizes4 : &sizes2;
+    const int64_t       whole = sizes->unit;
+    struct job          j = {.s = *s, .m = m, .places = cr_winograd_places(m), .block = sizes->block, .unit = whole};
+    j.rows                = (s->P + m - 1) / m;
+    j.columns             = (s->Q + m - 1) / m;
+    j.tiles               = s->N * j.rows * j.columns;
     if ((s->C + whole - 1) / whole * ((s->K + whole - 1) / whole) < threads && s->C * s->K > whole * whole)
         j.unit = whole / 2;
     j.unit       = CR_MIN(j.unit, CR_MAX(s->C, s->K));
