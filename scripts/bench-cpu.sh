@@ -3,7 +3,8 @@
 # its peak in multiply-adds, and for each row the medians and the ratio to the fastest peer: see scripts/bench_cpu.py.
 #   scripts/bench-cpu.sh [ROUNDS] [TEXT]     rounds (3); only the rows whose title has TEXT: training, bf16, "resnet50 int8", "batch 1"
 #   CRESNET_CPU    avx2, avx2_vnni: as a processor without AVX-512 would run them. A library hides the other instructions from the peers,
-#                  where the system lets CPUID fault (Intel; cpuid_fault in /proc/cpuinfo); elsewhere onnxruntime cannot be lowered
+#                  where the system lets CPUID fault (Intel; cpuid_fault in /proc/cpuinfo); elsewhere onnxruntime cannot be lowered. PyTorch has
+#                  variables for it
 #   CRESNET_BIN (build/cresnet), STEPS (10), THREADS (all cores), PYTHON (a python3 with torch, onnxruntime, onnx and openvino; default:
 #   a venv in build/peers-cpu, which the first call fills by pip)
 set -eu

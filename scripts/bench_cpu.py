@@ -17,7 +17,7 @@ import tempfile
 import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-LOWER = {"avx2": {"CRESNET_CPU": "avx2", "ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"}, "avx2_vnni": {"CRESNET_CPU": "avx2_vnni"}}
+LOWER = {"avx2": {"CRESNET_CPU": "avx2", "ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"}, "avx2_vnni": {"CRESNET_CPU": "avx2_vnni", "ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2_VNNI", "MKL_ENABLE_INSTRUCTIONS": "AVX2"}}
 TRAININGS = {"resnet20": ("cifar10-resnet20", 128), "resnet18": ("resnet18", 16), "resnet50": ("resnet50", 8)}
 NETWORKS, BATCHES = ("resnet18", "resnet50"), (1, 8)
 
@@ -111,7 +111,7 @@ def median_seconds(step, steps):
 
 def run_torch(a, name, batch, training, mode):
     ran = subprocess.run([sys.executable, __file__, "--torch", json.dumps([name, batch, a.steps, training, *mode]), "--threads", str(a.threads)],
-                         env=a.peers, capture_output=True, text=True)
+                         env=a.environment, capture_output=True, text=True)
     return float(ran.stdout) if ran.returncode == 0 else None  # torch.compile needs a C++ compiler and headers
 
 
@@ -208,7 +208,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--program", default=f"{ROOT}/build/cresnet")
     parser.add_argument("--level", default="")
-    parser.add_argument("--hide", default="", help="library that the peers preload")
+    parser.add_argument("--hide", default="", help="library that onnxruntime and OpenVINO preload")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))

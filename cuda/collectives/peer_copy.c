@@ -1,5 +1,8 @@
-/* cuda/collectives/peer_copy.c: sums gradients over GPUs of one host without a library. Copy engines move the bytes
- * between the GPUs. The backward pass loses multiprocessors only to flags and to a short sum.
+/* cuda/collectives/peer_copy.c: sums over GPUs of one host without a library. Small sums, those of SyncBN, are one
+ * kernel on the compute stream, which writes into the memory of the other GPUs: see ck_sum_small.
+ *
+ * Gradients: copy engines move the bytes between the GPUs. The backward pass loses multiprocessors only to flags and to
+ * a short sum.
  *
  * Rank s owns part s of each bucket. A round for a bucket has two phases:
  *   A  Every rank copies its values of part s into the box of rank s, which has a place for each sender. It sets a flag
@@ -45,12 +48,14 @@ enum {
 };
 
 typedef CUresult (*batch_mem_op)(CUstream stream, unsigned count, CUstreamBatchMemOpParams *ops, unsigned flags);
-enum { ONE_AT = 2048, WAKE_NS = 1000 * 1000 }; /* ONE_AT: offset of a word with value 1 in a box */
+/* Offsets in the first FLAGS_BYTES of a box: behind the flags a word that an abort sets, too, the rounds of small sums,
+ * a word of value 1. */
+enum { ABORTED_AT = PHASES * CK_PEERS * 4, ROUNDS_AT = 1024, ONE_AT = 2048, WAKE_NS = 1000 * 1000 };
 
 struct cuda_peers {
     struct cr_comm *ranks;
     int             rank, size, index;
-    /* bytes of a sender's place in a box; a box starts with the flags: u32[PHASES][CK_PEERS], by sender */
+    /* bytes of a sender's place in a box: flags (u32[PHASES][CK_PEERS], by sender), places, lines of small sums */
     size_t       place;
     char        *box[CK_PEERS];    /* by rank; boxes of other ranks are mapped into this process */
     char        *region[CK_PEERS]; /* by rank; the shared region; NULL when none is shared */
@@ -85,6 +90,10 @@ size_t cr_cuda_peers_bytes(size_t bytes) {
     return align_up(bytes, SHARED_ALIGN);
 }
 
+static size_t lines_at(const struct cuda_peers *p) {
+    return FLAGS_BYTES + (size_t)(p->size - 1) * p->place;
+}
+
 static bool find_ops(struct cuda_peers *p, char *why) {
     void *entry = ck_driver_function("cuStreamBatchMemOp");
     if (entry)
@@ -95,20 +104,18 @@ static bool find_ops(struct cuda_peers *p, char *why) {
 }
 
 static void make_offer(struct cuda_device *d, struct cuda_peers *p, struct offer *offer) {
-    void *box = NULL;
+    const uint32_t one = 1;
+    void          *box = NULL;
     if (cr_comm_hosts(p->ranks) > 1) return CANNOT(offer->why, "there are several hosts");
     if (p->size > CK_PEERS) return CANNOT(offer->why, "more than %d GPUs", CK_PEERS);
     p->place           = align_up(PIECE_BYTES / (size_t)p->size + PART_ALIGN, CR_CUDA_ALIGN);
-    const size_t bytes = cr_cuda_peers_bytes(FLAGS_BYTES + (size_t)(p->size - 1) * p->place);
+    const size_t bytes = cr_cuda_peers_bytes(lines_at(p) + (size_t)(2 * p->size * CK_SUM_LINES) * sizeof(uint4));
     if (!find_ops(p, offer->why)) return;
     if (failed(cudaMalloc(&box, bytes), "memory for the values of other ranks", offer->why)) return;
     p->box[p->rank] = box;
     if (failed(cudaMemset(box, 0, bytes), "memory for the values of other ranks", offer->why) ||
+        failed(cudaMemcpy((char *)box + ONE_AT, &one, sizeof one, cudaMemcpyHostToDevice), "a copy", offer->why) ||
         failed(cudaDeviceSynchronize(), "the GPU", offer->why))
-        return;
-    const uint32_t one = 1;
-    if (failed(cudaMemcpy((char *)box + ONE_AT, &one, sizeof one, cudaMemcpyHostToDevice),
-               "memory for the values of other ranks", offer->why))
         return;
     if (failed(cudaIpcGetMemHandle(&offer->box, box), "exporting memory", offer->why)) return;
     (void)failed(cudaDeviceGetPCIBusId(offer->bus, sizeof offer->bus, d->index), "the GPU's bus number", offer->why);
@@ -211,12 +218,12 @@ cr_status cr_cuda_peers_open(struct cuda_device *d, struct cuda_peers **out) {
     return CR_OK;
 }
 
-/* Sets the flags that streams wait for, until the process ends or closes the device. */
+/* Sets what streams wait for, until the process ends or closes the device. */
 static void *wake_main(void *argument) {
     struct cuda_peers *p = argument;
     (void)cudaSetDevice(p->index);
     while (!atomic_load(&p->closing)) {
-        (void)cudaMemsetAsync(p->box[p->rank], 1, PHASES * CK_PEERS * sizeof(uint32_t), p->waker);
+        (void)cudaMemsetAsync(p->box[p->rank], 1, ABORTED_AT + sizeof(uint32_t), p->waker);
         nanosleep(&(struct timespec){.tv_nsec = WAKE_NS}, NULL);
     }
     return NULL;
@@ -288,29 +295,23 @@ static uint32_t *flag_at(const struct cuda_peers *p, int at, enum phase phase, i
 /* Copy engines set the flags after the data; the driver waits for the flags and resets them. */
 static cr_status exchange_flags(const struct cuda_peers *p, enum phase phase, cudaStream_t stream) {
     CUstreamBatchMemOpParams op[2 * CK_PEERS] = {0};
-    unsigned                 count            = 0;
+    int                      count            = 0;
     for (int k = 1; k < p->size; k++) {
         const int r = (p->rank + k) % p->size;
         CUDA_TRY(cudaMemcpyAsync(flag_at(p, r, phase, p->rank), p->box[p->rank] + ONE_AT, sizeof(uint32_t),
                                  cudaMemcpyDefault, stream));
     }
     for (int r = 0; r < p->size; r++) {
+        const CUdeviceptr flag = (CUdeviceptr)(uintptr_t)flag_at(p, p->rank, phase, r);
         if (r == p->rank) continue;
-        op[count++].waitValue =
-            (struct CUstreamMemOpWaitValueParams_st){.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32,
-                                                     .address   = (CUdeviceptr)(uintptr_t)flag_at(p, p->rank, phase, r),
-                                                     .value     = 1,
-                                                     .flags     = CU_STREAM_WAIT_VALUE_GEQ};
+        op[count].waitValue = (struct CUstreamMemOpWaitValueParams_st){.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32,
+                                                                       .address   = flag,
+                                                                       .value     = 1,
+                                                                       .flags     = CU_STREAM_WAIT_VALUE_GEQ};
+        op[p->size - 1 + count++].writeValue =
+            (struct CUstreamMemOpWriteValueParams_st){.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32, .address = flag};
     }
-    for (int r = 0; r < p->size; r++) {
-        if (r == p->rank) continue;
-        op[count++].writeValue =
-            (struct CUstreamMemOpWriteValueParams_st){.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32,
-                                                      .address = (CUdeviceptr)(uintptr_t)flag_at(p, p->rank, phase, r),
-                                                      .value   = 0,
-                                                      .flags   = CU_STREAM_WRITE_VALUE_DEFAULT};
-    }
-    const CUresult result = p->ops(stream, count, op, 0);
+    const CUresult result = p->ops(stream, 2 * (unsigned)count, op, 0);
     return result == CUDA_SUCCESS ? CR_OK : CR_FAIL(CR_ERR_DEVICE, "GPU: cuStreamBatchMemOp failed (%d)", (int)result);
 }
 
@@ -367,7 +368,33 @@ static cr_status launch(struct cr_device *device, const struct cr_call *call) {
     return CR_OK;
 }
 
-const struct cr_kernel cr_cuda_peer_copy_kernels[] = {{CR_KERNEL("peer.all_reduce", all_reduce, CR_MATH_EXACT),
-                                                       .dtypes = CR_TYPES_F32, .collective = true, .accepts = accepts,
-                                                       .launch = launch},
-                                                      {0}};
+/* ---- small sums ---- */
+
+static bool is_small(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    const struct cr_tensor *y = cuda_out(p, op, CR_OUT_all_reduce_y);
+    return cuda_of(device)->peers && y->region != CR_REGION_STORE && cr_tensor_elems(y) <= CK_SUM_ELEMS &&
+           op->attr.reduce.wire == CR_F32;
+}
+
+static cr_status launch_small(struct cr_device *device, const struct cr_call *call) {
+    const struct cuda_peers *p    = cuda_of(device)->peers;
+    char                    *mine = p->box[p->rank];
+    struct ck_sum_small      sum  = {.x       = call->in[CR_IN_all_reduce_x],
+                                     .y       = call->out[CR_OUT_all_reduce_y],
+                                     .elems   = cr_tensor_elems(cuda_out(call->program, call->op, CR_OUT_all_reduce_y)),
+                                     .rank    = p->rank,
+                                     .ranks   = p->size,
+                                     .round   = (unsigned *)(void *)(mine + ROUNDS_AT),
+                                     .aborted = (unsigned *)(void *)(mine + ABORTED_AT)};
+    for (int r = 0; r < p->size; r++) sum.lines[r] = (void *)(p->box[r] + lines_at(p));
+    CR_TRY(cr_comm_check(p->ranks));
+    CUDA_TRY(ck_sum_small(&sum, cr_cuda_stream(device, call)));
+    return CR_OK;
+}
+
+const struct cr_kernel cr_cuda_peer_copy_kernels[] = {
+    {CR_KERNEL("peer.all_reduce", all_reduce, CR_MATH_EXACT), .dtypes = CR_TYPES_F32, .collective = true,
+     .accepts = accepts, .launch = launch},
+    {CR_KERNEL("peer.all_reduce_small", all_reduce, CR_MATH_EXACT), .dtypes = CR_TYPES_F32, .collective = true,
+     .traits = {.any_stream = true}, .accepts = is_small, .launch = launch_small},
+    {0}};

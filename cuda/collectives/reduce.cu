@@ -1,5 +1,6 @@
 /* cuda/collectives/reduce.cu: device code for sums over ranks: converts 16-bit gradients back to f32, and sums the
- * parts of ranks that write into each other's memory. */
+ * parts of ranks that write into each other's memory: large ones that copies have brought, small ones that the kernels
+ * exchange themselves. */
 #include "cuda/common/common.cuh"
 #include "cuda/common/launchers.h"
 
@@ -56,7 +57,58 @@ template <int N> cudaError_t sum_run(const struct ck_sum_ranks *sum, int multipr
     return cudaGetLastError();
 }
 
+/* ---- small sums ---- */
+
+enum { LINE_THREADS = 256, LINE_ELEMS = 2 };
+
+/* A line of 16 bytes carries two values, each with the number of the round: the 8 bytes of a value and its number arrive
+ * together, so the receiver needs no other flag. */
+__device__ void send(uint4 *line, float a, float b, unsigned round) {
+    asm volatile("st.volatile.global.v4.u32 [%0], {%1, %2, %3, %2};" ::"l"(line), "r"(__float_as_uint(a)), "r"(round),
+                 "r"(__float_as_uint(b))
+                 : "memory");
+}
+__device__ float2 receive(const uint4 *line, unsigned round, const volatile unsigned *aborted) {
+    unsigned a, b, a_round, b_round;
+    do
+        asm volatile("ld.volatile.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(a), "=r"(a_round), "=r"(b), "=r"(b_round)
+                     : "l"(line)
+                     : "memory");
+    while ((a_round != round || b_round != round) && !*aborted);
+    return make_float2(__uint_as_float(a), __uint_as_float(b));
+}
+
+/* Limiter: one latency of the link between the GPUs. */
+__global__ void __launch_bounds__(LINE_THREADS) sum_small(struct ck_sum_small sum) {
+    const unsigned round = sum.round[blockIdx.x] + 1;
+    const int      i     = (int)(blockIdx.x * LINE_THREADS + threadIdx.x);
+    const int64_t  e     = (int64_t)LINE_ELEMS * i;
+    const bool     two   = e + 1 < sum.elems;
+    const int      half  = (int)(round & 1) * sum.ranks * CK_SUM_LINES + i;
+    if (e < sum.elems) {
+        const float2 mine  = make_float2(sum.x[e], two ? sum.x[e + 1] : 0);
+        float2       total = make_float2(0, 0);
+        for (int r = 0; r < sum.ranks; r++)
+            if (r != sum.rank) send(sum.lines[r] + half + sum.rank * CK_SUM_LINES, mine.x, mine.y, round);
+        for (int r = 0; r < sum.ranks; r++) {
+            const float2 v =
+                r == sum.rank ? mine : receive(sum.lines[sum.rank] + half + r * CK_SUM_LINES, round, sum.aborted);
+            total = r ? make_float2(total.x + v.x, total.y + v.y) : v;
+        }
+        sum.y[e] = total.x;
+        if (two) sum.y[e + 1] = total.y;
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) sum.round[blockIdx.x] = round;
+}
+
 } // namespace
+
+extern "C" cudaError_t ck_sum_small(const struct ck_sum_small *sum, cudaStream_t stream) {
+    sum_small<<<ck_blocks(sum->elems, LINE_THREADS * LINE_ELEMS, CK_SUM_BLOCKS), LINE_THREADS, 0, stream>>>(*sum);
+    return cudaGetLastError();
+}
 
 extern "C" cudaError_t ck_sum_ranks(const struct ck_sum_ranks *sum, int multiprocessors, cudaStream_t stream) {
     switch (sum->ranks) {

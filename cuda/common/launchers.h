@@ -116,6 +116,21 @@ struct ck_sum_ranks {
 /* to[i] = (part[0][i] + part[1][i]) + ... of `ranks` parts, in this order. */
 cudaError_t ck_sum_ranks(const struct ck_sum_ranks *sum, int multiprocessors, cudaStream_t stream);
 
+enum { CK_SUM_BLOCKS = 16, CK_SUM_LINES = 4096, CK_SUM_ELEMS = 8192 }; /* of a small sum at most */
+struct ck_sum_small {
+    const float    *x;
+    float          *y; /* may be x */
+    int64_t         elems;
+    int             rank, ranks;
+    uint4          *lines[CK_PEERS]; /* by rank: [2][ranks][CK_SUM_LINES] in the memory of that rank, zeroed at first */
+    unsigned       *round;           /* [CK_SUM_BLOCKS], zeroed at first: number of sums of each thread block so far */
+    const unsigned *aborted;         /* a value that is not 0 ends the waiting for other ranks */
+};
+/* y[i] = (x[i] of rank 0 + x[i] of rank 1) + ...: the same bits on all ranks, which launch the same sums in the same
+ * order. The kernels write into each other's memory. No line is overwritten before it is read: a rank writes to a half
+ * of the lines again two rounds later, and the round between ended after every rank had ended the one before it. */
+cudaError_t ck_sum_small(const struct ck_sum_small *sum, cudaStream_t stream);
+
 #ifdef __cplusplus
 }
 #endif

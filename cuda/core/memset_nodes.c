@@ -2,9 +2,12 @@
  *
  * cuDNN zeroes workspaces and outputs by cudaMemsetAsync. In a graph, the kernel behind a memset node begins 4 us after
  * it (10 us where the graph has several branches, measured on an H200), the kernel behind a kernel node within 1 us. */
+#include "cuda/common/driver.h"
 #include "cuda/common/launchers.h"
 #include "cuda/core/cuda_device.h"
 #include "cuda/core/device_parts.h"
+
+#include <cuda.h>
 
 #if CUDART_VERSION < 13000 /* there the functions of these names do not know the data of edges */
 #define cudaGraphNodeGetDependencies cudaGraphNodeGetDependencies_v2
@@ -34,17 +37,23 @@ static cr_status replace(cudaGraph_t graph, cudaGraphNode_t node) {
     return CR_OK;
 }
 
+/* The runtime's cudaGraphNodeGetType fails for the nodes of cuStreamBatchMemOp (peer_copy.c), which it has no name for. */
+typedef CUresult (*node_type)(CUgraphNode node, CUgraphNodeType *type);
+
 cr_status cr_cuda_replace_memset_nodes(cudaGraph_t graph) {
     cr_status        status = CR_OK;
     cudaGraphNode_t *node;
     size_t           nodes;
+    node_type        type_of   = NULL;
+    *(void **)(void *)&type_of = ck_driver_function("cuGraphNodeGetType");
+    if (!type_of) return CR_OK;
     CUDA_TRY(cudaGraphGetNodes(graph, NULL, &nodes));
     CR_ALLOC(node, nodes + 1);
     cudaError_t error = nodes ? cudaGraphGetNodes(graph, node, &nodes) : cudaSuccess;
     for (size_t i = 0; i < nodes && error == cudaSuccess && status == CR_OK; i++) {
-        enum cudaGraphNodeType type;
-        error = cudaGraphNodeGetType(node[i], &type);
-        if (error == cudaSuccess && type == cudaGraphNodeTypeMemset) status = replace(graph, node[i]);
+        CUgraphNodeType type;
+        if (type_of(node[i], &type) == CUDA_SUCCESS && type == CU_GRAPH_NODE_TYPE_MEMSET)
+            status = replace(graph, node[i]);
     }
     cr_free(node);
     CUDA_TRY(error);

@@ -93,8 +93,9 @@ CR_MUST cr_status cr_insert_op(struct cr_program *program, const struct cr_cost_
 
 /* Programs that update parameters: cuts the gradient buffer into buckets of about `bucket_bytes` in the order in which
  * backward finishes them, and inserts an all-reduce behind the last writer of each bucket. The last bucket is smaller,
- * because no compute hides its all-reduce. All all-reduce ops move to the comm stream; other ops keep their order, so
- * each rank that compiles the same program runs its collectives in the same order. Runs after select. */
+ * because no compute hides its all-reduce. All-reduce ops move to the comm stream, unless their kernel runs on any
+ * stream; the ops of a stream keep their order, so each rank that compiles the same program runs its collectives in the
+ * same order. Runs after select. */
 CR_MUST cr_status cr_pass_buckets(struct cr_program *program, const struct cr_cost_model *cost_model,
                                   size_t bucket_bytes, enum cr_dtype wire);
 

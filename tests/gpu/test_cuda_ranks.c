@@ -103,6 +103,7 @@ static void four_peers_give_the_same_bits(void) {
         struct run r;
         prepare(&r);
         give(&r, precision[i]);
+        give(&r, "model.sync_bn=yes");
         give(&r, "ranks.transport=peer");
         CHECK(TRAIN(4, &r, "a", "train.batch=6", "train.steps=12") == 0);
         CHECK(TRAIN(4, &r, "b", "train.batch=6", "train.steps=12") == 0);
@@ -120,7 +121,8 @@ static void peers_give_the_bits_of_nccl(void) {
     static const char *const values[][2] = {{"train.precision=fp32", "ranks.bucket_mib=0.004"},
                                             {"train.precision=fp16", "ranks.bucket_mib=0.02"},
                                             {"train.precision=fp16", "model.widths=32,1024"},
-                                            {"train.precision=fp32", "train.accumulate=2"}};
+                                            {"train.precision=fp32", "train.accumulate=2"},
+                                            {"train.precision=fp32", "model.sync_bn=yes"}};
     for (size_t i = 0; i < CR_COUNT(values); i++) {
         struct run r;
         prepare(&r);

@@ -127,6 +127,10 @@ static cr_status insert_buckets(struct cut *c, const struct cr_cost_model *cost_
     return CR_OK;
 }
 
+static bool runs_on_any_stream(const struct cr_cost_model *m, const struct cr_op *op) {
+    return m->device.traits && m->device.traits(m->device.self, op).any_stream;
+}
+
 cr_status cr_pass_buckets(struct cr_program *p, const struct cr_cost_model *cost_model, size_t bucket_bytes,
                           enum cr_dtype wire) {
     struct cut c      = {.p = p};
@@ -137,6 +141,7 @@ cr_status cr_pass_buckets(struct cr_program *p, const struct cr_cost_model *cost
         cr_free(c.bucket);
     }
     for (int i = 0; i < p->ops; i++)
-        if (p->op[i].kind == CR_OP_all_reduce) p->op[i].stream = CR_STREAM_COMM;
+        if (p->op[i].kind == CR_OP_all_reduce && !runs_on_any_stream(cost_model, &p->op[i]))
+            p->op[i].stream = CR_STREAM_COMM;
     return status;
 }
