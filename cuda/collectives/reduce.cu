@@ -61,8 +61,8 @@ template <int N> cudaError_t sum_run(const struct ck_sum_ranks *sum, int multipr
 
 enum { LINE_THREADS = 256, LINE_ELEMS = 2 };
 
-/* A line of 16 bytes carries two values, each with the number of the round: the 8 bytes of a value and its number arrive
- * together, so the receiver needs no other flag. */
+/* A line of 16 bytes carries two values, each with the number of the round: the 8 bytes of a value and its number
+ * arrive together, so the receiver needs no other flag. */
 __device__ void send(uint4 *line, float a, float b, unsigned round) {
     asm volatile("st.volatile.global.v4.u32 [%0], {%1, %2, %3, %2};" ::"l"(line), "r"(__float_as_uint(a)), "r"(round),
                  "r"(__float_as_uint(b))

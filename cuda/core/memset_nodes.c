@@ -37,7 +37,7 @@ static cr_status replace(cudaGraph_t graph, cudaGraphNode_t node) {
     return CR_OK;
 }
 
-/* The runtime's cudaGraphNodeGetType fails for the nodes of cuStreamBatchMemOp (peer_copy.c), which it has no name for. */
+/* The runtime's cudaGraphNodeGetType has no name for the nodes of cuStreamBatchMemOp (peer_copy.c), and fails. */
 typedef CUresult (*node_type)(CUgraphNode node, CUgraphNodeType *type);
 
 cr_status cr_cuda_replace_memset_nodes(cudaGraph_t graph) {
