@@ -15,7 +15,7 @@ include(GNUInstallDirs)
 file(RELATIVE_PATH cresnet_data_from_bin ${CMAKE_INSTALL_FULL_BINDIR} ${CMAKE_INSTALL_FULL_DATADIR})
 set_property(SOURCE src/cli/common/installed.c APPEND PROPERTY COMPILE_DEFINITIONS CR_DATA_FROM_BIN="${cresnet_data_from_bin}")
 # `cresnet train` and `cresnet-train` are the same program; the links are in the same folder.
-set(cresnet_commands train finetune sweep lr-find eval predict explain report plan check bench profile prune compress quantize export data config help) # test_install.sh compares this list with the program
+set(cresnet_commands train finetune sweep lr-find eval predict features explain report plan check bench profile prune compress quantize export data config help) # test_install.sh compares this list with the program
 foreach(command ${cresnet_commands})
   add_custom_command(TARGET cresnet POST_BUILD COMMAND ${CMAKE_COMMAND} -E create_symlink cresnet cresnet-${command}
                      WORKING_DIRECTORY $<TARGET_FILE_DIR:cresnet>)

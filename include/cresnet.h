@@ -147,6 +147,10 @@ typedef struct cresnet_info {
     float          mean4, std4; /* of the fourth channel */
     const char    *fit; /* what images show: "crop": the centre; "squash": the whole image, resized to image_size and
                          * image_width; "letterbox": so too, with its shape, in a border of the mean colour */
+    const char    *reject_score; /* what cresnet_output.scores are: "logit": the largest logit; "energy": log of the sum
+                               * of exp(logit); "distance": minus the cosine distance of the features to the nearest
+                               * mean of a class. NULL: cresnet eval --reject has chosen none for these weights */
+    double         reject_threshold; /* images with a smaller score are rejected; 0 without a score */
 } cresnet_info;
 CRESNET_API cresnet_status cresnet_get_info(const cresnet_model *model, cresnet_info *info);
 /* Name of a class, or NULL when the label is out of range or the network came without class names. */
@@ -197,6 +201,10 @@ typedef struct cresnet_output {
     float         *logits;        /* [images][classes] */
     float         *features;      /* [images][features]: mean over all pixels of the last feature map */
     cresnet_error *image_errors;  /* [images]: see cresnet_classify_encoded */
+    /* These two need cresnet_info.reject_score; else the call is CRESNET_ERROR_CONFIG. */
+    double  *scores;   /* [images]: how well an image fits the classes; larger is better */
+    uint8_t *rejected; /* [images]: 1: the score is less than cresnet_info.reject_threshold, the image is of none of the
+                        * classes; 0: it is not */
 } cresnet_output;
 
 /* Sets top to 1 and all pointers to NULL. */

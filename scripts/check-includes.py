@@ -48,6 +48,7 @@ FOLDERS = {
     "src/data/augment": 4.1,
     "src/data/source": 4.1,
     "src/data/source/tar": 4.15,  # archives of images
+    "src/data/lists": 4.15,  # lists of images: what is left out, labels, files without a dataset
     "src/data/loader": 4.1,
     "src/pruning": 4.0,  # masks, budgets, schedules
     "src/pruning/budget": 4.0,  # searches that know nothing of networks
@@ -112,6 +113,7 @@ FOLDERS = {
     "src/cli/compress": 9.3,  # cresnet compress
     "src/cli/sweep": 9.3,  # cresnet sweep
     "src/cli/explain": 9.2,  # cresnet explain
+    "src/cli/features": 9.2,  # cresnet features
     "src/cli/bench": 9.3,
     "src/cli": 9.4,  # main.c and the table of commands
     "tools/common": 9.5,  # the command line of the programs in tools/

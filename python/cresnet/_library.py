@@ -36,7 +36,7 @@ class InfoStruct(ctypes.Structure):
                 ("network", ctypes.c_char_p), ("weights", ctypes.c_char_p), ("device", ctypes.c_char_p),
                 ("precision", ctypes.c_char_p), ("memory", Memory), ("image_width", ctypes.c_int), ("multi_label", ctypes.c_int),
                 ("channels", ctypes.c_int), ("bits", ctypes.c_int), ("mean4", ctypes.c_float), ("std4", ctypes.c_float),
-                ("fit", ctypes.c_char_p)]
+                ("fit", ctypes.c_char_p), ("reject_score", ctypes.c_char_p), ("reject_threshold", ctypes.c_double)]
 
 
 class Image(ctypes.Structure):
@@ -54,7 +54,8 @@ class Tensor(ctypes.Structure):
 
 class Output(ctypes.Structure):
     _fields_ = [("size", ctypes.c_size_t), ("top", ctypes.c_int), ("labels", ctypes.c_void_p), ("probabilities", ctypes.c_void_p),
-                ("logits", ctypes.c_void_p), ("features", ctypes.c_void_p), ("image_errors", ctypes.c_void_p)]
+                ("logits", ctypes.c_void_p), ("features", ctypes.c_void_p), ("image_errors", ctypes.c_void_p), ("scores", ctypes.c_void_p),
+                ("rejected", ctypes.c_void_p)]
 
 
 _library: Optional[ctypes.CDLL] = None

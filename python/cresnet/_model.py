@@ -77,6 +77,11 @@ class Info:
     bits: int
     #: What images show: "crop" (the centre), or the whole image: "squash" (resized) or "letterbox" (resized and padded).
     fit: str
+    #: What Result.scores are: "logit" (the largest logit), "energy" (the log of the sum of exp(logit)) or "distance" (minus the cosine distance
+    #: of the features to the nearest class mean); None: `cresnet eval --reject` has chosen no score for these weights.
+    reject_score: Optional[str]
+    #: Images with a smaller score are rejected; 0 without a score.
+    reject_threshold: float
 
 
 @dataclass
@@ -92,6 +97,10 @@ class Result:
     features: Optional[npt.NDArray[np.float32]]
     #: For each image why it could not be read, or None.
     errors: list[Optional[str]]
+    #: [images]: how well an image fits the classes, larger is better; None without Info.reject_score.
+    scores: Optional[npt.NDArray[np.float64]] = None
+    #: [images]: the score is less than Info.reject_threshold: the image is of none of the classes; None without Info.reject_score.
+    rejected: Optional[npt.NDArray[np.bool_]] = None
 
 
 def _text(what: str, value: Union[str, bytes]) -> bytes:
@@ -188,7 +197,8 @@ class Model:
         return Info(info.classes, info.features, info.image_size, info.resize, info.max_batch, mean, std,
                     info.network.decode(), os.fsdecode(info.weights), info.device.decode(errors="replace"),
                     info.precision.decode(), int(info.memory.device_bytes), int(info.memory.host_bytes),
-                    bool(info.multi_label), info.image_width, info.channels, info.bits, info.fit.decode())
+                    bool(info.multi_label), info.image_width, info.channels, info.bits, info.fit.decode(),
+                    info.reject_score.decode() if info.reject_score else None, float(info.reject_threshold))
 
     def close(self) -> None:
         """Frees the network, after the calls that other threads have begun and the work of a GPU. Further calls are errors."""
@@ -333,12 +343,16 @@ class Model:
         result = Result(np.full((rows, top), -1, np.int32), np.zeros((rows, top), np.float32),
                         np.zeros((rows, self.info.classes), np.float32) if logits else None,
                         np.zeros((rows, self.info.features), np.float32) if features else None, [None] * rows)
+        if self.info.reject_score:
+            result.scores, result.rejected = np.zeros(rows, np.float64), np.zeros(rows, np.bool_)
         errors, error, output = (Error * max(rows, 1))(), Error(), Output()
         lib().cresnet_output_init(ctypes.byref(output))
         output.top, output.labels, output.probabilities = top, result.labels.ctypes.data, result.probabilities.ctypes.data
         output.logits = result.logits.ctypes.data if result.logits is not None else None
         output.features = result.features.ctypes.data if result.features is not None else None
         output.image_errors = ctypes.addressof(errors)
+        if result.scores is not None and result.rejected is not None:
+            output.scores, output.rejected = result.scores.ctypes.data, result.rejected.ctypes.data
         arguments = (images,) if count is None else (images, count)
         with self._call_handle() as handle:
             status = function(handle, *arguments, ctypes.byref(output), ctypes.byref(error))

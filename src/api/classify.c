@@ -180,8 +180,10 @@ static void clear_errors(const struct cr_api_images *job) {
 }
 
 cresnet_status cr_api_classify(cresnet_model *m, struct cr_api_images *job, cresnet_error *error) {
-    const cresnet_status status = cr_api_check_output(m, job->output, error);
+    cresnet_output       output; /* until the call has ended */
+    const cresnet_status status = cr_api_read_output(m, job->output, &output, error);
     if (status != CRESNET_OK) return status;
+    job->output = &output;
     clear_errors(job);
     if (!cr_api_can_overlap(m, job)) return cr_api_call(m, classify, job, error);
     struct cr_api_job overlapped = {

@@ -10,6 +10,7 @@
 #define CR_API_MODEL_H
 
 #include "include/cresnet.h"
+#include "session/scores/reject.h"
 #include "session/session.h"
 
 #include <pthread.h>
@@ -75,6 +76,8 @@ struct cresnet_model {
     const char            **class_name;
     int                     class_names;
     double                 *threshold; /* [classes], with several labels per image; else NULL */
+    struct cr_reject        reject;
+    bool                    has_reject; /* there is a score and a threshold */
     const char             *weights;
     bool                    f32_input, has_features;
     pid_t                   process;       /* that opened the model: a child process has no thread of the model */
@@ -182,9 +185,12 @@ cr_status cr_api_overlap_end(struct cresnet_model *model, void *call);
 
 /* ---- api/results.c ---- */
 
-/* Checks the output structure of a call. */
-cresnet_status cr_api_check_output(const struct cresnet_model *model, const cresnet_output *output,
-                                   cresnet_error *error);
+/* Checks the output structure of a call and copies it; callers that were built for an older version have a shorter one.
+ */
+cresnet_status cr_api_read_output(const struct cresnet_model *model, const cresnet_output *given, cresnet_output *out,
+                                  cresnet_error *error);
+/* Whether a call needs the features: the caller wants them, or the scores are made of them. */
+bool cr_api_wants_features(const struct cresnet_model *model, const cresnet_output *output);
 /* Reads the results of the last run. With several views, the results after the last one are the means. */
 CR_MUST cr_status cr_api_read_results(struct cresnet_model *model, const cresnet_output *output, int view, int views);
 /* Takes the results that were read and writes those of its first `count` images to the output, as images first,

@@ -168,6 +168,22 @@ static cr_status read_thresholds(struct cresnet_model *m) {
     return cr_saved_model_thresholds(m->config->model.weights, classes, m->threshold);
 }
 
+/* What cresnet eval --reject has chosen for the weights. The network then keeps the features that the score needs. */
+static cr_status read_reject(struct cresnet_model *m, int classes) {
+    CR_TRY(cr_reject_load(m->config->model.weights, classes, &m->reject, &m->has_reject));
+    m->has_features |= m->reject.features > 0;
+    return CR_OK;
+}
+
+static cr_status check_reject(const struct cresnet_model *m) {
+    if (!m->reject.features || m->reject.features == m->feature_count) return CR_OK;
+    return CR_FAIL(
+        CR_ERR_FORMAT,
+        "%s: the class means of --reject have %d features, but the network has %d: choose the threshold again "
+        "with cresnet eval RUN --reject",
+        m->config->model.weights, m->reject.features, m->feature_count);
+}
+
 static const char *precision_of(const struct cresnet_model *m) {
     if (m->session.model.real == CR_F16) return "fp16";
     if (m->session.model.real == CR_BF16 || m->session.device->options.bf16) return "bf16";
@@ -191,6 +207,10 @@ static void describe(struct cresnet_model *m) {
                                                 .channels    = (int)m->config->data.channels,
                                                 .bits        = (int)m->config->data.bits,
                                                 .fit         = cr_word_fit(s->prepare_eval.fit)};
+    if (m->has_reject) {
+        m->info.reject_score     = cr_reject_score_name(m->reject.score);
+        m->info.reject_threshold = m->reject.threshold;
+    }
     for (int c = 0; c < CR_MIN(m->info.channels, 3); c++) {
         m->info.mean[c] = (float)cr_config_mean(m->config, c);
         m->info.std[c]  = (float)cr_config_std(m->config, c);
@@ -203,17 +223,17 @@ static void describe(struct cresnet_model *m) {
 
 static cr_status open_job(struct cresnet_model *m, void *argument) {
     const struct open_job    *job     = argument;
-    struct cr_session_options options = {.eval          = true,
-                                         .execute       = job->execute,
-                                         .f32_input     = m->f32_input,
-                                         .keep_features = m->has_features,
-                                         .eval_batch    = job->options->max_batch};
+    struct cr_session_options options = {
+        .eval = true, .execute = job->execute, .f32_input = m->f32_input, .eval_batch = job->options->max_batch};
     CR_TRY(cr_cpu_check());
     if (!job->config) CR_TRY(read_config(m, job));
     if (!*m->config->model.weights) return cr_config_fail(m->config, "model.weights", "is empty: name the weights");
     CR_TRY(count_classes(m, &options.classes));
+    CR_TRY(read_reject(m, options.classes));
+    options.keep_features = m->has_features;
     CR_TRY(cr_session_open(m->config, &options, &m->session));
     m->feature_count = count_features(&m->session.model);
+    CR_TRY(check_reject(m));
     describe(m);
     if (job->memory) *job->memory = m->info.memory;
     if (!job->execute) return CR_OK;
@@ -235,6 +255,7 @@ static cr_status close_job(struct cresnet_model *m, void *unused) {
     cr_free(m->raw);
     cr_free(m->ranked);
     cr_free(m->threshold);
+    cr_reject_free(&m->reject);
     cr_api_free_logits(m);
     cr_api_overlap_close(m);
     cr_session_close(&m->session);

@@ -8,13 +8,21 @@ void cresnet_output_init(cresnet_output *output) {
     if (output) *output = (cresnet_output){.size = sizeof *output, .top = 1};
 }
 
-cresnet_status cr_api_check_output(const struct cresnet_model *m, const cresnet_output *o, cresnet_error *error) {
+cresnet_status cr_api_read_output(const struct cresnet_model *m, const cresnet_output *given, cresnet_output *o,
+                                  cresnet_error *error) {
     const int classes = m->session.model.classes;
-    if (!o) return cr_api_fail(error, CRESNET_ERROR_ARGUMENT, "output is NULL");
-    if (o->size != sizeof *o)
+    cresnet_output_init(o);
+    if (!given) return cr_api_fail(error, CRESNET_ERROR_ARGUMENT, "output is NULL");
+    if (given->size != sizeof *o && given->size != offsetof(cresnet_output, scores))
         return cr_api_fail(error, CRESNET_ERROR_ARGUMENT,
                            "output.size = %zu is not the size of a cresnet_output: call cresnet_output_init first",
-                           o->size);
+                           given->size);
+    memcpy(o, given, given->size);
+    if ((o->scores || o->rejected) && !m->has_reject)
+        return cr_api_fail(error, CRESNET_ERROR_CONFIG,
+                           "output.scores, output.rejected: %s has no threshold of images of no class: please run "
+                           "cresnet eval RUN --reject 0.05",
+                           m->info.weights);
     if ((o->labels || o->probabilities) && (o->top < 1 || o->top > classes))
         return cr_api_fail(error, CRESNET_ERROR_ARGUMENT, "output.top = %d: the network has %d classes", o->top,
                            classes);
@@ -22,6 +30,10 @@ cresnet_status cr_api_check_output(const struct cresnet_model *m, const cresnet_
         return cr_api_fail(error, CRESNET_ERROR_ARGUMENT,
                            "output.features: open the model with options.features = 1 to get features");
     return CRESNET_OK;
+}
+
+bool cr_api_wants_features(const struct cresnet_model *m, const cresnet_output *o) {
+    return o->features || ((o->scores || o->rejected) && m->reject.score == CR_REJECT_DISTANCE);
 }
 
 static bool all_finite(const float *values, int count) {
@@ -41,6 +53,8 @@ static void write_nothing(const struct cresnet_model *m, const cresnet_output *o
     for (int i = 0; o->labels && i < o->top; i++) o->labels[at * top + (size_t)i] = -1;
     if (o->probabilities) fill(o->probabilities + at * top, o->top, 0);
     if (o->logits) fill(o->logits + at * (size_t)classes, classes, 0);
+    if (o->scores) o->scores[at] = 0;
+    if (o->rejected) o->rejected[at] = 0;
     if (o->features) fill(o->features + at * (size_t)m->feature_count, m->feature_count, 0);
 }
 
@@ -49,8 +63,13 @@ static void write_image(struct cresnet_model *m, const cresnet_output *o, int im
     const size_t top = (size_t)o->top, at = (size_t)image;
     const float *logits = m->logits + (size_t)in_batch * classes;
     if (o->logits) memcpy(o->logits + at * classes, logits, classes * sizeof *logits);
-    if (o->features)
-        memcpy(o->features + at * width, m->features + (size_t)in_batch * width, width * sizeof *m->features);
+    const float *features = m->features ? m->features + (size_t)in_batch * width : NULL;
+    if (o->features) memcpy(o->features + at * width, features, width * sizeof *features);
+    if (o->scores || o->rejected) {
+        const double score = cr_reject_score(&m->reject, m->reject.score, logits, features);
+        if (o->scores) o->scores[at] = score;
+        if (o->rejected) o->rejected[at] = score < m->reject.threshold;
+    }
     if (o->labels || o->probabilities)
         cr_session_top_classes(logits, (int)classes, o->top, m->threshold != NULL, m->ranked,
                                o->labels ? o->labels + at * top : NULL,
@@ -75,7 +94,7 @@ static cr_status read_mean(struct cresnet_model *m, int tensor, int view, int vi
 
 cr_status cr_api_read_results(struct cresnet_model *m, const cresnet_output *o, int view, int views) {
     CR_TRY(read_mean(m, m->session.eval.logits, view, views, m->logits));
-    return o->features ? read_mean(m, m->session.eval.features, view, views, m->features) : CR_OK;
+    return cr_api_wants_features(m, o) ? read_mean(m, m->session.eval.features, view, views, m->features) : CR_OK;
 }
 
 cr_status cr_api_write_results(struct cresnet_model *m, const cresnet_output *o, int first, int count) {

@@ -9,7 +9,7 @@ static cr_command_fn *const functions[CR_CMD_COUNT] = {
     [CR_CMD_BENCH] = cr_cmd_bench,        [CR_CMD_PROFILE] = cr_cmd_profile,   [CR_CMD_PRUNE] = cr_cmd_prune,
     [CR_CMD_QUANTIZE] = cr_cmd_quantize,  [CR_CMD_EXPORT] = cr_cmd_export,     [CR_CMD_DATA] = cr_cmd_data,
     [CR_CMD_CONFIG] = cr_cmd_config_copy, [CR_CMD_HELP] = cr_cmd_help,         [CR_CMD_SWEEP] = cr_cmd_sweep,
-    [CR_CMD_COMPRESS] = cr_cmd_compress,
+    [CR_CMD_COMPRESS] = cr_cmd_compress,  [CR_CMD_FEATURES] = cr_cmd_features,
 };
 
 cr_status cr_command_run(const struct cr_args *args, int *signal_taken) {

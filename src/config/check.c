@@ -312,6 +312,9 @@ static void check_multi_label(const struct check *c) {
     if (config->data.kind != CR_DATA_CSV && config->data.kind != CR_DATA_TAR && !was_rejected(c, "data.kind"))
         COMPLAIN(c, "data.multi_label",
                  "needs data.kind = csv, lists with lines file,label1;label2, or tar, archives with arrays of labels");
+    if (*config->data.exclude || *config->data.labels)
+        COMPLAIN(c, *config->data.exclude ? "data.exclude" : "data.labels",
+                 "needs one label per image: please change the lists of data.root themselves");
     if (config->data.sampling == CR_SAMPLING_BALANCED)
         COMPLAIN(c, "data.sampling", "balanced needs one label per image: please use loss.class_weights = balanced");
     if (config->train.best == CR_BEST_TOP5)

@@ -10,8 +10,9 @@
 
 /* The keys whose values may name a file or folder. */
 static bool names_file(const struct cr_key *key) {
-    static const char *const names[] = {"data.root",       "data.train",         "data.val",    "model.weights",
-                                        "distill.teacher", "loss.class_weights", "prune.budget"};
+    static const char *const names[] = {"data.root",    "data.train",        "data.val",      "data.exclude",
+                                        "data.labels",  "data.outliers",     "model.weights", "distill.teacher",
+                                        "prune.budget", "loss.class_weights"};
     char                     dotted[CR_INI_LINE_MAX];
     snprintf(dotted, sizeof dotted, "%s.%s", key->section, key->name);
     for (size_t i = 0; i < CR_COUNT(names); i++)
@@ -26,7 +27,8 @@ static const char *text_of(const struct cr_key *key, const struct cr_config *con
 /* The absolute path of the file or folder that the value names, or of a pattern of files in a folder that exists. */
 static bool resolve(const struct cr_key *key, const struct cr_config *config, char out[PATH_MAX]) {
     const char *text    = text_of(key, config);
-    const bool  in_root = strcmp(key->section, "data") == 0 && strcmp(key->name, "root") != 0 && *config->data.root;
+    const bool  split   = strcmp(key->name, "train") == 0 || strcmp(key->name, "val") == 0;
+    const bool  in_root = split && strcmp(key->section, "data") == 0 && *config->data.root;
     char        folder[PATH_MAX];
     const char *why;
     if (!*text || !names_file(key) || in_root) return false;

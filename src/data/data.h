@@ -140,6 +140,12 @@ struct cr_dataset; /* read-only once open: any number of threads may call cr_dat
  * file, folder and key. CR_ERR_CONFIG, CR_ERR_FORMAT, CR_ERR_IO, CR_ERR_MEMORY. */
 CR_MUST cr_status cr_dataset_open(const struct cr_config *config, enum cr_split split, struct cr_dataset **out);
 void              cr_dataset_close(struct cr_dataset *dataset); /* NULL is allowed */
+/* Opens image files without labels: files[count], at least one, below the folder `root` or absolute. All have the label
+ * 0, of one class without a name. CR_ERR_CONFIG, CR_ERR_FORMAT, CR_ERR_MEMORY. */
+CR_MUST cr_status cr_dataset_open_files(const struct cr_config *config, const char *root, const char *const *files,
+                                        int64_t count, struct cr_dataset **out);
+/* Keeps at most `most` images of each class, spread evenly over its images. CR_ERR_MEMORY. */
+CR_MUST cr_status cr_dataset_thin(struct cr_dataset *dataset, int64_t most);
 /* True if a folder, or the folder train in it, has archives (*.tar) and no folders, which might be classes. */
 bool cr_dataset_is_of_archives(const char *folder);
 /* Whether cr_dataset_open logs warnings about skipped files and contradicting labels (default: yes). Of the ranks of

@@ -36,7 +36,7 @@ static cr_status open_kind(const struct cr_config *config, enum cr_split split, 
     return CR_FAIL(CR_ERR_CONFIG, "[data] kind: unknown value %d", (int)config->data.kind);
 }
 
-static cr_status alloc_logged(struct cr_dataset *dataset) {
+cr_status cr_dataset_alloc_logged(struct cr_dataset *dataset) {
     CR_ARENA_ALLOC(&dataset->arena, dataset->logged, (size_t)dataset->count / 8 + 1);
     return CR_OK;
 }
@@ -47,7 +47,8 @@ cr_status cr_dataset_open(const struct cr_config *config, enum cr_split split, s
     dataset->format     = cr_format_of(config);
     dataset->max_pixels = config->data.max_pixels;
     cr_status status    = open_kind(config, split, dataset);
-    if (status == CR_OK) status = alloc_logged(dataset);
+    if (status == CR_OK) status = cr_dataset_edit(config, split, dataset);
+    if (status == CR_OK) status = cr_dataset_alloc_logged(dataset);
     if (status != CR_OK) {
         cr_dataset_close(dataset);
         return cr_error_forward(status, __FILE__, __LINE__);

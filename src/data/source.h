@@ -58,6 +58,8 @@ CR_MUST cr_status cr_dataset_check_used(const struct cr_dataset *dataset, cr_sta
  * has all samples is not. */
 bool cr_dataset_is_corrupt(const struct cr_dataset *dataset, cr_status status);
 
+/* Allocates dataset->logged. CR_ERR_MEMORY. */
+CR_MUST cr_status cr_dataset_alloc_logged(struct cr_dataset *dataset);
 /* Returns true at the first call for this sample: its corrupt image is named in the log once, although each evaluation
  * has a loader of its own. Thread-safe. */
 bool cr_dataset_log_once(const struct cr_dataset *dataset, int64_t sample);
@@ -66,6 +68,10 @@ bool cr_dataset_log_once(const struct cr_dataset *dataset, int64_t sample);
 CR_MUST cr_status cr_dataset_fetch(const struct cr_dataset *dataset, int64_t sample, struct cr_scratch *scratch,
                                    struct cr_stored *out, int32_t *label);
 int32_t           cr_dataset_label(const struct cr_dataset *dataset, int64_t sample);
+
+/* data/lists/edits.c: leaves out the images of data.exclude and replaces labels by data.labels. CR_ERR_CONFIG: a
+ * list names an image that neither split has. CR_ERR_FORMAT, CR_ERR_IO, CR_ERR_MEMORY. */
+CR_MUST cr_status cr_dataset_edit(const struct cr_config *config, enum cr_split split, struct cr_dataset *dataset);
 
 /* Each function fills the zeroed dataset; on failure the caller closes it. */
 CR_MUST cr_status cr_cifar_open(const struct cr_config *config, enum cr_split split, struct cr_dataset *dataset);

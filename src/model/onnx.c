@@ -76,6 +76,28 @@ static void put_preparation(const struct cr_onnx *x, struct cr_text *model) {
     }
 }
 
+static void add_floats(struct cr_json_writer *w, const float *value, int count) {
+    cr_json_open_array(w, NULL);
+    for (int i = 0; i < count; i++) cr_json_put_general(w, NULL, (double)value[i], 9);
+    cr_json_close_array(w);
+}
+
+/* What predict --reject does. */
+static void put_reject(const struct cr_onnx_network *n, struct cr_text *model) {
+    struct cr_text        text = {0};
+    struct cr_json_writer w    = cr_json_writer(&text, CR_JSON_SPACED);
+    if (!n->reject_score) return;
+    cr_text_add(&text, "\"%s\"", n->reject_score);
+    put_metadata(model, "reject_score", &text);
+    cr_text_add(&text, "%.17g", n->reject_threshold);
+    put_metadata(model, "reject_threshold", &text);
+    if (!n->reject_means) return;
+    cr_json_open_array(&w, NULL);
+    for (int k = 0; k < n->classes; k++) add_floats(&w, n->reject_means + (size_t)k * (size_t)n->features, n->features);
+    cr_json_close_array(&w);
+    put_metadata(model, "reject_means", &text);
+}
+
 static void put_all_metadata(const struct cr_onnx *x, struct cr_text *model) {
     struct cr_text        text = {0};
     struct cr_json_writer w    = cr_json_writer(&text, CR_JSON_SPACED);
@@ -96,6 +118,7 @@ static void put_all_metadata(const struct cr_onnx *x, struct cr_text *model) {
         put_metadata(model, "thresholds", &text);
         w = cr_json_writer(&text, CR_JSON_SPACED);
     }
+    put_reject(x->n, model);
     if (!x->n->class_names) return;
     cr_json_put_strings(&w, NULL, x->n->class_names, x->n->classes);
     put_metadata(model, "class_names", &text);

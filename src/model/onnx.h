@@ -18,6 +18,10 @@
  *   bits            of a channel: 8 or 16
  *   class_names     a list, if they are known
  *   thresholds      with several labels per image: a number for each class
+ *   reject_score    "logit", "energy" or "distance", if cresnet eval --reject has chosen a score for these weights
+ *   reject_threshold  an image whose score is less is of none of the classes
+ *   reject_means    with "distance": a list for each class, of length 1; the score is the largest cosine of the
+ *                   features, the input of the last Gemm, and one of them, minus 1
  *
  * Invariants
  *   - The graph is the forward program, op by op. An op without an ONNX equivalent is an error that names the op.
@@ -36,7 +40,11 @@ struct cr_onnx_network {
     const struct cr_prepare *prepare;         /* of evaluation images */
     const char *const       *class_names;     /* may be NULL */
     int                      classes;
-    const double            *thresholds; /* [classes], with several labels per image; else NULL */
+    const double            *thresholds;   /* [classes], with several labels per image; else NULL */
+    const char              *reject_score; /* NULL: none was chosen */
+    double                   reject_threshold;
+    const float             *reject_means; /* [classes][features]; NULL but for "distance" */
+    int                      features;
     bool                     fold;       /* fold batch norms into the convolutions before them */
     bool                     preprocess; /* the graph prepares images of bytes */
     bool                     dynamic;    /* height and width of the graph's input are free */

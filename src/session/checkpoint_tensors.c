@@ -210,7 +210,7 @@ static cr_status choose_head(const struct cr_session *s, struct cr_st_file *file
                              bool *fresh_head) {
     int64_t      have = count_classes(&s->model.store, file);
     enum cr_head head = exact ? CR_HEAD_KEEP : s->config->model.head;
-    *fresh_head       = head == CR_HEAD_NEW || (head == CR_HEAD_AUTO && have != s->model.classes);
+    *fresh_head = head == CR_HEAD_NEW || head == CR_HEAD_MATCH || (head == CR_HEAD_AUTO && have != s->model.classes);
     if (!*fresh_head && have && have != s->model.classes)
         return CR_FAIL(CR_ERR_FORMAT, "%s: its classifier has %lld classes, %s %d%s", path, (long long)have,
                        s->config->model.classes ? "but model.classes is" : "the dataset has", s->model.classes,

@@ -59,10 +59,10 @@ static cr_status combine_ranks(struct cr_session *s, cr_status status, struct cr
 struct images {
     const struct cr_sample_callback *callback; /* or NULL */
     struct cr_scores                *out;
-    int                              views, classes;
-    int64_t                          words; /* of labels per image */
-    int64_t                          place; /* logits so far: views of all images */
-    float                           *sum;   /* [classes] of the logits of the views of one image */
+    int                              views, classes, features; /* features: 0 without them */
+    int64_t                          words;                    /* of labels per image */
+    int64_t                          place;                    /* logits so far: views of all images */
+    float *sum, *feature_sum; /* [classes], [features]: of the logits and features of the views of one image */
 };
 
 /* The same scores as the loss op: cross entropy, and the rank of the label with ties by index. */
@@ -97,35 +97,46 @@ static void add_several(const float *logits, int classes, const int32_t *labels,
     out->correct5 += correct;
 }
 
+/* Adds values of a view to the sum, which becomes their mean with the last view. */
+static void add_to_mean(float *sum, const float *values, int count, int64_t view, int views) {
+    for (int k = 0; k < count; k++) sum[k] = view ? sum[k] + values[k] : values[k];
+    for (int k = 0; view == views - 1 && views > 1 && k < count; k++) sum[k] /= (float)views;
+}
+
 /* Adds a view; after the last view of an image, its mean logits are the result of the image. The scores of images with
  * one view are computed by the device. */
-static void add_view(struct images *v, const float *logits, const int32_t *label) {
+static void add_view(struct images *v, const float *logits, const float *features, const int32_t *label) {
     const int64_t view = v->place % v->views, sample = v->place / v->views;
-    for (int k = 0; k < v->classes; k++) v->sum[k] = view ? v->sum[k] + logits[k] : logits[k];
+    add_to_mean(v->sum, logits, v->classes, view, v->views);
+    add_to_mean(v->feature_sum, features, v->features, view, v->views);
     v->place++;
     if (view < v->views - 1 || *label < 0) return;
     if (v->views > 1) {
-        for (int k = 0; k < v->classes; k++) v->sum[k] /= (float)v->views;
         if (v->words > 1)
             add_several(v->sum, v->classes, label, v->out);
         else
             add_image(v->sum, v->classes, *label, v->out);
     }
-    if (v->callback) v->callback->on_sample(v->callback->self, sample, label, v->sum);
+    if (v->callback)
+        v->callback->on_sample(v->callback->self, sample, label, v->sum, v->features ? v->feature_sum : NULL);
 }
 
 /* Runs one batch at a time and passes the logits of its images on. */
 static cr_status run_batches_each(struct cr_session *s, struct cr_loader *loader, struct images *v,
                                   volatile const sig_atomic_t *stop) {
-    const struct cr_step_block step   = {0};
-    const struct cr_tensor    *t      = &s->eval.tensor[s->eval.logits];
-    cr_status                  status = CR_OK;
-    float                     *logits = cr_alloc((size_t)cr_tensor_elems(t), sizeof *logits);
-    void                      *raw    = cr_alloc(t->bytes, 1);
-    v->classes                        = s->model.classes;
-    v->words                          = s->eval.tensor[s->eval.labels].dim[3];
-    v->sum                            = cr_alloc((size_t)v->classes, sizeof *v->sum);
-    if (!logits || !raw || !v->sum)
+    const struct cr_step_block step  = {0};
+    const int                  width = s->model.keep_features ? cr_session_features(s) : 0;
+    const struct cr_tensor    *t = &s->eval.tensor[s->eval.logits], *f = width ? &s->eval.tensor[s->eval.features] : t;
+    cr_status                  status   = CR_OK;
+    float                     *logits   = cr_alloc((size_t)cr_tensor_elems(t), sizeof *logits);
+    float                     *features = cr_alloc((size_t)(width * s->state.eval_batch), sizeof *features);
+    void                      *raw      = cr_alloc(CR_MAX(t->bytes, f->bytes), 1);
+    v->classes                          = s->model.classes;
+    v->features                         = width;
+    v->words                            = s->eval.tensor[s->eval.labels].dim[3];
+    v->sum                              = cr_alloc((size_t)v->classes, sizeof *v->sum);
+    v->feature_sum                      = cr_alloc((size_t)width, sizeof *v->feature_sum);
+    if (!logits || !features || !raw || !v->sum || !v->feature_sum)
         CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory: logits of %lld images", (long long)s->state.eval_batch);
     for (;;) {
         struct cr_batch batch;
@@ -136,14 +147,17 @@ static cr_status run_batches_each(struct cr_session *s, struct cr_loader *loader
         if (status == CR_OK) status = cr_exec_run(s->eval_exec, &step);
         if (status == CR_OK && v->views == 1) status = add_result(s, cr_exec_runs(s->eval_exec), v->out);
         if (status == CR_OK) status = cr_session_read(s, s->eval.logits, raw, logits);
+        if (status == CR_OK && width) status = cr_session_read(s, s->eval.features, raw, features);
         for (int64_t i = 0; status == CR_OK && i < batch.count; i++)
-            add_view(v, logits + (size_t)i * (size_t)v->classes, batch.labels + i * v->words);
+            add_view(v, logits + (size_t)i * (size_t)v->classes, features + i * width, batch.labels + i * v->words);
         cr_loader_release(loader, &batch);
         CR_TRY_OUT(status);
     }
 out:
     cr_free(v->sum);
+    cr_free(v->feature_sum);
     cr_free(logits);
+    cr_free(features);
     cr_free(raw);
     return status;
 }
@@ -157,10 +171,10 @@ struct collector {
     cr_status                        status;
 };
 
-static void collect(void *self, int64_t sample, const int32_t *labels, const float *logits) {
+static void collect(void *self, int64_t sample, const int32_t *labels, const float *logits, const float *features) {
     struct collector *c = self;
     if (c->status == CR_OK) c->status = cr_label_scores_add(c->scores, labels, logits);
-    if (c->callback) c->callback->on_sample(c->callback->self, sample, labels, logits);
+    if (c->callback) c->callback->on_sample(c->callback->self, sample, labels, logits, features);
 }
 
 /* Without images. The images of each rank are gathered: a rank holds its own, a copy to send, and those of all. */
@@ -343,6 +357,10 @@ void cr_session_top_classes(const float *logits, int classes, int top, bool seve
             probabilities[i] =
                 (float)(several ? cr_label_probability(ranked[i].logit) : exp(ranked[i].logit - largest) / sum);
     }
+}
+
+int cr_session_features(const struct cr_session *s) {
+    return (int)(cr_tensor_elems(&s->eval.tensor[s->eval.features]) / s->state.eval_batch);
 }
 
 cr_status cr_session_read(struct cr_session *s, int tensor, void *raw, float *out) {

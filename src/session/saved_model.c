@@ -147,6 +147,16 @@ out:
     return status;
 }
 
+cr_status cr_saved_model_path_beside(const char *weights, const char *name, char *path) {
+    char *model;
+    CR_TRY(cr_ckpt_model_path(weights, &model));
+    char *slash = strrchr(model, '/');
+    if (slash) *slash = 0;
+    const cr_status status = cr_path_join(path, slash ? model : ".", "%s", name);
+    cr_free(model);
+    return status;
+}
+
 /* Reads the file `name` next to the weights into *text, which the caller frees; without the file *text is NULL. */
 static cr_status read_beside(const char *weights, const char *name, char path[CR_PATH_MAX], bool *imagenet,
                              char **text) {

@@ -35,6 +35,8 @@ CR_MUST cr_status cr_saved_model_names_for(const struct cr_dataset *dataset, con
 CR_MUST cr_status cr_saved_model_add_classes(const struct cr_config *config, struct cr_dataset *dataset);
 CR_MUST cr_status cr_saved_model_number_classes(const struct cr_config *config, struct cr_dataset *dataset, bool exact,
                                                 const char *consequence);
+/* Writes the path of a file `name` in the folder of the model file. CR_ERR_IO. */
+CR_MUST cr_status cr_saved_model_path_beside(const char *weights, const char *name, char *path);
 /* Networks with several labels per image: reads thresholds.txt next to the weights, the probability of each class, one
  * in a line in the order of classes.txt, above which its label is predicted. Without the file every threshold is 0.5.
  * out: [classes]. CR_ERR_FORMAT: the file has another number of lines, or a line is no number from 0 to 1. */

@@ -221,6 +221,13 @@ CR_MUST cr_status cr_session_fit_loss_scale(struct cr_session *session);
  * newly initialised one; the log says so. */
 CR_MUST cr_status cr_session_load_weights(struct cr_session *session, const char *path, bool exact);
 
+/* session/loading/match_head.c: with model.head = match, after cr_session_load_weights: gives the rows of the new
+ * classifier whose classes the weights have, by name and by model.rename, their values in the weights, and names in
+ * the log what is kept, new and dropped. names: [model.classes]. CR_ERR_CONFIG: the weights have no class names, a
+ * name of model.rename is unknown, or the classifier of the weights does not fit. CR_ERR_FORMAT, CR_ERR_IO,
+ * CR_ERR_MEMORY. */
+CR_MUST cr_status cr_session_match_head(struct cr_session *session, const char *path, const char *const *names);
+
 /* ---- session/teacher.c: knowledge distillation ---- */
 
 /* Opens the network that distill.teacher names, for training images of this configuration: reads its weights and folds
@@ -272,7 +279,8 @@ CR_MUST cr_status cr_session_evaluate_views(struct cr_session *session, const st
 struct cr_sample_callback {
     void *self;
     /* labels: the label, or with data.multi_label the labels as graph/loss.h describes them */
-    void (*on_sample)(void *self, int64_t sample, const int32_t *labels, const float *logits);
+    /* features: in a session with keep_features, [cr_session_features]; else NULL */
+    void (*on_sample)(void *self, int64_t sample, const int32_t *labels, const float *logits, const float *features);
 };
 CR_MUST cr_status cr_session_evaluate_each(struct cr_session *session, const struct cr_dataset *dataset,
                                            volatile const sig_atomic_t *stop, const struct cr_sample_callback *callback,
@@ -346,6 +354,9 @@ void              cr_session_bn_free(struct cr_bn_statistics *statistics);
 /* Copies a tensor that the eval program keeps (logits, features) to `out`, as f32. `raw` is scratch memory with the
  * size of the tensor, whose type may be f16 or bf16. */
 CR_MUST cr_status cr_session_read(struct cr_session *session, int tensor, void *raw, float *out);
+
+/* Length of a vector of pooled features; the session has keep_features. */
+int cr_session_features(const struct cr_session *session);
 
 struct cr_ranked {
     double logit;

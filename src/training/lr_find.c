@@ -231,7 +231,7 @@ cr_status cr_lr_find(const struct cr_config *config, const struct cr_lr_options 
     *out = (struct cr_lr_found){.best = -1};
     CR_TRY(cr_training_check(config));
     CR_TRY_OUT(cr_dataset_open(config, CR_SPLIT_TRAIN, &f.dataset));
-    if (*config->model.weights && config->model.head != CR_HEAD_NEW)
+    if (*config->model.weights && config->model.head != CR_HEAD_NEW && config->model.head != CR_HEAD_MATCH)
         CR_TRY_OUT(cr_saved_model_number_classes(config, f.dataset, false, CR_RUN_SAME_HEAD));
     CR_TRY_OUT(open_session(&f));
     CR_TRY_OUT(find(&f, out));

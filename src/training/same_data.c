@@ -39,7 +39,7 @@ cr_status cr_run_number_classes(struct cr_run *run) {
     if (run->from) {
         CR_TRY_OUT(cr_saved_model_names(run->from, &arena, &names, &count));
         if (count) CR_TRY_OUT(cr_dataset_adopt_classes(run->train, names, count, "the checkpoint", NULL));
-    } else if (*c->model.weights && c->model.head != CR_HEAD_NEW) {
+    } else if (*c->model.weights && c->model.head != CR_HEAD_NEW && c->model.head != CR_HEAD_MATCH) {
         CR_TRY_OUT(cr_saved_model_number_classes(c, run->train, false, CR_RUN_SAME_HEAD));
     }
     CR_TRY_OUT(number_as_training(run));

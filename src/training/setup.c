@@ -143,6 +143,9 @@ static cr_status load_values(struct cr_run *run) {
         CR_TRY(cr_session_init(&run->session));
         if (*run->config->model.weights) {
             CR_TRY(cr_session_load_weights(&run->session, run->config->model.weights, false));
+            if (run->config->model.head == CR_HEAD_MATCH)
+                CR_TRY(cr_session_match_head(&run->session, run->config->model.weights,
+                                             cr_dataset_class_names(run->train)));
             CR_TRY(cr_state_ema_start(&run->session));
         } else
             cr_log(CR_LOG_INFO, "weights: model.weights is not set: training from scratch");

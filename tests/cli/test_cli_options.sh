@@ -20,7 +20,7 @@ refused --batch predict data
 refused --workers predict plan check profile prune
 refused --steps eval predict report plan check prune export data
 refused --last plan check bench profile train data
-run eval tiny.ini -o scores.json; expect "eval -o" 2 "option -o belongs to cresnet train, finetune, sweep, explain, report, prune, compress, quantize, export, data, not to eval: results are on standard output, which > FILE redirects"
+run eval tiny.ini -o scores.json; expect "eval -o" 2 "option -o belongs to cresnet train, finetune, sweep, features, explain, report, prune, compress, quantize, export, data, not to eval: results are on standard output, which > FILE redirects"
 run predict tiny.ini -b 3; expect "predict -b" 2 "option -b belongs to cresnet" "not to predict"
 run eval tiny.ini --gpus 2; expect "eval --gpus" 2 "train.gpu=N chooses the GPU"
 run train tiny.ini --force -o F; expect "train --force" 2 "--force needs --resume"

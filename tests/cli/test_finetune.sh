@@ -79,7 +79,7 @@ run finetune more --weights start -o A "${small[@]}" train.epochs=1; expect "the
 run finetune more --weights start -o A "${small[@]}" train.epochs=1 -b 8; expect "another batch size" 0 "changed   train.batch: 16 -> 8" "in the new run A-3" "done: step 15, saved in A-3"
 run finetune more --weights start -o A "${small[@]}" -b 8 --epochs 2; expect "other epochs" 0 "changed   train.epochs: 1 -> 2" "in the new run A-4" "done: step 30"
 cp -r more/train/star more/train/nova; cp -r more/val/star more/val/nova
-run finetune more --weights start -o A "${small[@]}" train.epochs=1; expect "a class more" 0 "changed   classes added: nova" "from the weights A-4/step-" "a new classifier for 11 classes" "saved in A-5"
+run finetune more --weights start -o A "${small[@]}" train.epochs=1; expect "a class more" 0 "changed   classes added: nova" "from the weights A-4/step-" "classifier: 10 of 11 classes keep their rows" "1 new: nova" "saved in A-5"
 is "older runs are as they were" "$(checksums A A.ini)" "$before"
 is "no word of --force" "$(grep -c -e --force stderr)" 0
 

@@ -3,6 +3,7 @@
 #include "cli/common/csv_fields.h"
 #include "cli/common/label_table.h"
 #include "cli/common/predictions_csv.h"
+#include "cli/common/reject_choice.h"
 #include "formats/json_write.h"
 #include "session/saved_model.h"
 #include "session/scores/confusion.h"
@@ -24,18 +25,19 @@ struct table {
 
 /* The options of the command and its results. */
 struct evaluation {
-    const char            *split;
-    bool                   json, per_class, scale;
-    const char            *matrix; /* CSV file to write, or NULL */
-    enum cr_tta            tta;
-    struct cr_scores       scores;
-    int                    classes;
-    struct cr_confusion    confusion; /* has no classes unless per_class or matrix is set */
-    struct cr_cmd_names    names;
-    struct table           table;
-    struct cr_label_scores logits;        /* has no classes unless `scale` is set */
-    cr_status              logits_status; /* of the first image that could not be added */
-    struct cr_label_table  labels;        /* has no classes unless images have several labels */
+    const char             *split;
+    bool                    json, per_class, scale;
+    const char             *matrix; /* CSV file to write, or NULL */
+    enum cr_tta             tta;
+    struct cr_scores        scores;
+    int                     classes;
+    struct cr_confusion     confusion; /* has no classes unless per_class or matrix is set */
+    struct cr_cmd_names     names;
+    struct table            table;
+    struct cr_label_scores  logits;        /* has no classes unless `scale` is set */
+    cr_status               logits_status; /* of the first image that could not be added */
+    struct cr_label_table   labels;        /* has no classes unless images have several labels */
+    struct cr_reject_choice reject;
 };
 
 static double fraction(int64_t part, int64_t all) {
@@ -109,6 +111,7 @@ static void print_json(const struct cr_config *config, const struct evaluation *
     cr_json_put_string(&w, "weights", config->model.weights);
     if (e->tta != CR_TTA_NONE) cr_json_put_string(&w, "tta", cr_word_tta(e->tta));
     if (e->scale) json_temperature(e, &w);
+    cr_reject_choice_json(&e->reject, &w);
     if (e->per_class && e->labels.classes)
         cr_label_table_json(&e->labels, &e->names, &w);
     else if (e->per_class) {
@@ -200,6 +203,7 @@ static void print_scores(const struct evaluation *e, struct cr_text *out) {
     if (s->corrupt)
         cr_text_add(out, "%lld unreadable image%s skipped\n", (long long)s->corrupt,
                     s->corrupt == 1 ? " was" : "s were");
+    cr_reject_choice_print(&e->reject, out);
 }
 
 /* ---- the confusion matrix ---- */
@@ -243,13 +247,14 @@ static void add_unreadable(struct table *t, int64_t end) {
     while (t->next < end && t->status == CR_OK) add_line(t, NULL, NULL);
 }
 
-static void on_sample(void *self, int64_t sample, const int32_t *labels, const float *logits) {
+static void on_sample(void *self, int64_t sample, const int32_t *labels, const float *logits, const float *features) {
     struct evaluation *e = self;
     if (e->confusion.classes) {
         const struct cr_sample_callback count = cr_confusion_callback(&e->confusion);
-        count.on_sample(count.self, sample, labels, logits);
+        count.on_sample(count.self, sample, labels, logits, features);
     }
     if (e->scale && e->logits_status == CR_OK) e->logits_status = cr_temperature_add(&e->logits, *labels, logits);
+    if (e->reject.wanted) cr_reject_choice_add(&e->reject, logits, features);
     if (!e->table.csv.name || e->table.status != CR_OK) return;
     add_unreadable(&e->table, sample);
     (e->table.csv.threshold ? sigmoids : softmax)(logits, e->table.csv.classes, e->table.probabilities);
@@ -282,11 +287,12 @@ static cr_status evaluate(const struct cr_config *config, enum cr_split split, s
     const struct cr_sample_callback callback = {.self = e, .on_sample = on_sample};
     const bool                      several  = config->data.multi_label;
     const bool                      count = !several && (e->per_class || e->matrix), table = e->table.csv.name != NULL,
-               each = count || table || e->scale;
+               each = count || table || e->scale || e->reject.wanted;
     cr_status status;
     CR_TRY_OUT(cr_dataset_open(config, split, &dataset));
     CR_TRY_OUT(cr_saved_model_add_classes(config, dataset));
-    struct cr_session_options options = {.eval = true, .execute = true, .classes = cr_dataset_classes(dataset)};
+    struct cr_session_options options = {
+        .eval = true, .execute = true, .keep_features = e->reject.wanted, .classes = cr_dataset_classes(dataset)};
     CR_TRY_OUT(cr_session_open(config, &options, &session));
     cr_log(CR_LOG_INFO, "device: %s", session.device->caps.text);
     CR_TRY_OUT(cr_session_load_weights(&session, config->model.weights, true));
@@ -299,11 +305,13 @@ static cr_status evaluate(const struct cr_config *config, enum cr_split split, s
                                           .words    = 1,
                                           .expected = cr_dataset_count(dataset),
                                           .advice   = "leave --temperature out, or give a smaller validation set"};
+    if (e->reject.wanted) CR_TRY_OUT(cr_reject_choice_prepare(&e->reject, config, &session));
     CR_TRY_OUT(cr_session_evaluate_each(&session, dataset, NULL, each ? &callback : NULL, &e->scores));
     CR_TRY_OUT(e->logits_status);
     CR_TRY_OUT(cr_confusion_finish(&e->confusion));
     if (several) CR_TRY_OUT(cr_label_table_open(&session, config->model.weights, &e->labels));
     if (table) CR_TRY_OUT(finish_table(&e->table));
+    if (e->reject.wanted) CR_TRY_OUT(cr_reject_choice_finish(&e->reject, config, &session));
 out:
     cr_session_close(&session);
     cr_dataset_close(dataset);
@@ -359,6 +367,7 @@ cr_status cr_cmd_eval(const struct cr_args *args, int *signal_taken) {
     }
     e.split = split ? "train" : "val";
     e.tta   = config->data.tta;
+    CR_TRY_OUT(cr_reject_choice_open(args, config, &e.reject));
     CR_TRY_OUT(cr_predictions_csv_open(args, &e.table.csv));
     CR_TRY_OUT(evaluate(config, split ? CR_SPLIT_TRAIN : CR_SPLIT_VAL, &e));
     if (e.matrix) CR_TRY_OUT(write_matrix(args, &e));
@@ -368,6 +377,7 @@ out:
     cr_free(e.table.probabilities);
     cr_free(e.table.threshold);
     cr_label_table_close(&e.labels);
+    cr_reject_choice_close(&e.reject);
     cr_confusion_close(&e.confusion);
     cr_label_scores_free(&e.logits);
     cr_arena_free(&e.names.arena);

@@ -7,6 +7,7 @@
 #include "quantization/quantization.h"
 #include "session/checkpoint_tensors.h"
 #include "session/saved_model.h"
+#include "session/scores/reject.h"
 #include "session/session.h"
 
 #include <string.h>
@@ -60,6 +61,8 @@ static cr_status write_onnx(const struct cr_args *args, struct cr_session *sessi
     struct cr_program      eval    = {0};
     float                 *value = NULL, *running = NULL;
     double                *thresholds = NULL;
+    struct cr_reject       reject     = {0};
+    bool                   rejects;
     int                    integer_max;
     cr_status              status;
     CR_TRY(cr_model_program(&session->model, session->config, CR_PROGRAM_EVAL, 1, &eval));
@@ -71,6 +74,13 @@ static cr_status write_onnx(const struct cr_args *args, struct cr_session *sessi
         CR_TRY_OUT(cr_saved_model_thresholds(session->config->model.weights, network.classes, thresholds));
         network.thresholds = thresholds;
     }
+    CR_TRY_OUT(cr_reject_load(session->config->model.weights, network.classes, &reject, &rejects));
+    if (rejects) {
+        network.reject_score     = cr_reject_score_name(reject.score);
+        network.reject_threshold = reject.threshold;
+        network.reject_means     = reject.means;
+        network.features         = reject.features;
+    }
     network.eval    = &eval;
     network.value   = value;
     network.running = running;
@@ -81,6 +91,7 @@ out:
     cr_free(value);
     cr_free(running);
     cr_free(thresholds);
+    cr_reject_free(&reject);
     return status;
 }
 

@@ -17,6 +17,8 @@ struct prediction {
     const int32_t *label;       /* [count] */
     const float   *probability; /* [count] */
     int            count;
+    double         score; /* with --reject */
+    bool           rejected;
     bool           failed; /* the image could not be read, with the reason in `error` */
     const char    *error;
 };
@@ -27,6 +29,8 @@ struct request {
     int64_t             images;
     enum cr_tta         tta;
     bool                json, table;             /* neither: each image with a list of classes */
+    bool                reject;                  /* images are scored, and may be rejected */
+    int64_t             rejected;                /* number of such images */
     int                 top;                     /* classes to print per image */
     int                 ranked;                  /* classes that the network ranks: all of them with --csv */
     int                 path_width, class_width; /* columns of the table */
@@ -80,6 +84,7 @@ static void print_list(const struct request *r, const char *path, const struct p
     char number[32];
     if (p->failed) return;
     cr_text_add_visible(out, path);
+    if (r->reject) cr_text_add(out, "  score %.6g%s", p->score, p->rejected ? ", rejected" : "");
     cr_text_add(out, "\n");
     if (!p->count) cr_text_add(out, "  no label\n");
     for (int i = 0; i < p->count; i++)
@@ -93,6 +98,7 @@ static void print_line(const struct request *r, const char *path, const struct p
     cr_utf8_visible(path, false, shown, sizeof shown);
     cr_text_add(out, "%-*s", r->path_width, shown);
     if (!p->count) cr_text_add(out, p->failed ? "  unreadable" : "  no label");
+    if (r->reject && !p->failed) cr_text_add(out, "  %-8s %12.6g", p->rejected ? "rejected" : "", p->score);
     for (int i = 0; i < p->count; i++) {
         const bool last = i == p->count - 1;
         cr_text_add(out, "  %6.2f %%  %-*s", 100 * (double)p->probability[i], last ? 0 : r->class_width,
@@ -117,6 +123,8 @@ static void print_json(const struct request *r, const char *path, const struct p
             cr_json_close_object(&w);
         }
         cr_json_close_array(&w);
+        if (r->reject) cr_json_put_general(&w, "score", p->score, 17);
+        if (r->reject) cr_json_put_bool(&w, "rejected", p->rejected);
     } else
         cr_json_put_string(&w, "error", p->error);
     cr_json_close_line(&w);
@@ -140,20 +148,28 @@ struct results {
     int32_t       *label;       /* [images][top] */
     float         *probability; /* [images][top] */
     cresnet_error *error;       /* [images] */
+    double        *score;       /* [images] */
+    uint8_t       *rejected;    /* [images] */
 };
 
 static cr_status results_open(int64_t images, int top, struct results *out) {
     const size_t count = (size_t)CR_MIN(images, PRINT_IMAGES), elems = count * (size_t)top;
     *out = (struct results){.label       = cr_alloc(elems, sizeof *out->label),
                             .probability = cr_alloc(elems, sizeof *out->probability),
-                            .error       = cr_alloc(count, sizeof *out->error)};
-    return out->label && out->probability && out->error ? CR_OK : CR_NO_MEMORY(elems * sizeof *out->label);
+                            .error       = cr_alloc(count, sizeof *out->error),
+                            .score       = cr_alloc(count, sizeof *out->score),
+                            .rejected    = cr_alloc(count, sizeof *out->rejected)};
+    return out->label && out->probability && out->error && out->score && out->rejected
+               ? CR_OK
+               : CR_NO_MEMORY(elems * sizeof *out->label);
 }
 
 static void results_close(struct results *results) {
     cr_free(results->label);
     cr_free(results->probability);
     cr_free(results->error);
+    cr_free(results->score);
+    cr_free(results->rejected);
 }
 
 /* The error of a call to the library as an error of the program. */
@@ -175,6 +191,8 @@ static cr_status from_library(const cresnet_error *error) {
 /* Adds a line to the table of --csv; all classes are ranked. */
 static cr_status add_to_table(struct request *r, const char *path, const struct prediction *p) {
     for (int i = 0; i < r->ranked && !p->failed; i++) r->by_class[p->label[i]] = p->probability[i];
+    r->csv.score    = p->score;
+    r->csv.rejected = p->rejected;
     return cr_predictions_csv_add(&r->csv, path, NULL, p->failed ? NULL : r->by_class);
 }
 
@@ -200,6 +218,8 @@ static cr_status predict_range(cresnet_model *model, struct request *r, int64_t 
     output.labels        = results->label;
     output.probabilities = results->probability;
     output.image_errors  = results->error;
+    output.scores        = r->reject ? results->score : NULL;
+    output.rejected      = r->reject ? results->rejected : NULL;
     (void)cresnet_classify_files(model, r->path + first, count, &output, &error);
     CR_TRY(from_library(&error));
     for (int i = 0; i < count; i++) {
@@ -208,8 +228,11 @@ static cr_status predict_range(cresnet_model *model, struct request *r, int64_t 
         struct prediction p      = {.label       = results->label + at,
                                     .probability = results->probability + at,
                                     .count       = failed ? 0 : r->top,
+                                    .score       = results->score[i],
+                                    .rejected    = results->rejected[i],
                                     .failed      = failed,
                                     .error       = results->error[i].text};
+        r->rejected += p.rejected;
         if (failed) {
             r->unreadable++;
             cr_log(CR_LOG_WARN, "%s", p.error);
@@ -234,6 +257,10 @@ static cr_status check_top(const struct cr_args *args, struct request *r, const 
     r->top        = CR_MIN(r->top, info.classes);
     r->above_only = info.multi_label && !cr_args_has(args, CR_OPT_TOP);
     r->ranked     = r->csv.name || r->above_only ? info.classes : r->top;
+    if (r->reject && !info.reject_score)
+        return cr_args_fail(args, "--reject: no threshold was chosen for %s: cresnet eval %s --reject 0.05 does",
+                            info.weights, args->operand[0]);
+    r->csv.rejects = r->reject;
     if (info.multi_label) {
         CR_ALLOC(r->threshold, (size_t)info.classes);
         for (int k = 0; k < info.classes; k++) r->threshold[k] = cresnet_threshold(model, k);
@@ -264,6 +291,9 @@ static cr_status predict(const struct cr_args *args, const struct cr_config *con
     for (int64_t first = 0; first < r->images; first += PRINT_IMAGES)
         CR_TRY_OUT(predict_range(model, r, first, (int)CR_MIN(r->images - first, PRINT_IMAGES), &results));
     if (r->csv.name) CR_TRY_OUT(cr_predictions_csv_finish(&r->csv));
+    if (r->reject)
+        cr_log(CR_LOG_INFO, "rejected: %lld of %lld images", (long long)r->rejected,
+               (long long)(r->images - r->unreadable));
     if (r->unreadable)
         CR_FAIL_OUT(CR_ERR_FORMAT, "%lld of %lld images could not be read", (long long)r->unreadable,
                     (long long)r->images);
@@ -287,7 +317,7 @@ static cr_status check_output(const struct cr_args *args) {
 
 cr_status cr_cmd_predict(const struct cr_args *args, int *signal_taken) {
     const struct cr_config *config;
-    struct request          r = {.json = cr_args_has(args, CR_OPT_JSON)};
+    struct request          r = {.json = cr_args_has(args, CR_OPT_JSON), .reject = cr_args_has(args, CR_OPT_REJECT)};
     int64_t                 top;
     cr_status               status;
     bool                    owned = true; /* until the model takes the configuration over */

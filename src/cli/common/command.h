@@ -25,6 +25,7 @@ cr_command_fn     cr_cmd_train, cr_cmd_eval, cr_cmd_predict, cr_cmd_report, cr_c
 cr_command_fn     cr_cmd_profile, cr_cmd_prune, cr_cmd_export, cr_cmd_data, cr_cmd_help, cr_cmd_quantize;
 cr_command_fn     cr_cmd_lr_find, cr_cmd_explain;
 cr_command_fn     cr_cmd_config_copy; /* cli/commands/config.c */
+cr_command_fn     cr_cmd_features;    /* cli/features/command.c */
 cr_command_fn     cr_cmd_finetune;    /* cli/finetune/command.c */
 cr_command_fn     cr_cmd_sweep;       /* cli/sweep/command.c */
 cr_command_fn     cr_cmd_compress;    /* cli/compress/command.c */

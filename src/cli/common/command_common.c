@@ -150,12 +150,15 @@ void cr_cmd_source_free(struct cr_cmd_source *source) {
  * from. */
 static cr_status check_trained(const struct cr_args *args, const struct cr_config *config) {
     const bool wants = args->command == CR_CMD_PREDICT || args->command == CR_CMD_EXPLAIN ||
-                       args->command == CR_CMD_EXPORT || args->command == CR_CMD_QUANTIZE;
-    if (!wants || config->model.head != CR_HEAD_NEW || !cr_config_file(config, "model.weights")) return CR_OK;
+                       args->command == CR_CMD_EXPORT || args->command == CR_CMD_QUANTIZE ||
+                       args->command == CR_CMD_FEATURES;
+    const bool other = config->model.head == CR_HEAD_NEW || config->model.head == CR_HEAD_MATCH;
+    if (!wants || !other || !cr_config_file(config, "model.weights")) return CR_OK;
     return cr_args_fail(args,
-                        "%s: its model.weights are those that training starts from (model.head = new): give the run "
+                        "%s: its model.weights are those that training starts from (model.head = %s): give the run "
                         "folder%s%s, or --weights FILE",
-                        args->operand[0], *config->train.output ? " " : "", config->train.output);
+                        args->operand[0], cr_word_head(config->model.head), *config->train.output ? " " : "",
+                        config->train.output);
 }
 
 /* Resolves model.weights for the commands that use trained weights. */

@@ -30,10 +30,14 @@ static const char about_train[] =
 
 static const char about_eval[] =
     "Computes top-1 accuracy, top-5 accuracy and the loss of weights on the validation split. Give a RUN, or a\n"
-    "CONFIG with --weights FILE. With --json, accuracies (top1, top5) are fractions from 0 to 1.\n" RUN_NOTE "\n"
+    "CONFIG with --weights FILE. With --json, accuracies (top1, top5) are fractions from 0 to 1.\n"
+    "--reject RATE gives each image a score, chooses the score that the fraction RATE of these images do not reach,\n"
+    "and stores it in the run for cresnet predict --reject. With data.outliers=DIR, images of no class, it chooses\n"
+    "the score (largest logit, energy, distance to the class means) that separates them best.\n" RUN_NOTE "\n"
     "  cresnet eval checkpoints/demo\n"
     "  cresnet eval checkpoints/demo --per-class --confusion matrix.csv\n"
     "  cresnet eval checkpoints/demo --csv predictions.csv\n"
+    "  cresnet eval checkpoints/demo --reject 0.05\n"
     "  cresnet eval configs/cifar10-resnet20.ini --weights FILE data.root=DIR --json\n";
 
 static const char about_predict[] =
@@ -45,6 +49,15 @@ static const char about_predict[] =
     "  cresnet predict checkpoints/demo holiday/ -k 2\n"
     "  cresnet predict checkpoints/demo holiday/ --json >holiday.jsonl\n"
     "  cresnet predict checkpoints/demo holiday/ --csv holiday.csv\n";
+
+static const char about_features[] =
+    "Writes the features of images, the input of the classifier, as an array of numpy: FILE.npy, float32 [images]\n"
+    "[features], a row for each image. FILE.logits.npy has the logits, [images][classes], and FILE.csv the lines\n"
+    "file,label in the same order. DIR is a folder of images; the label is the name of the folder of a class. A CSV\n"
+    "file names the images in its column file, relative to its own folder, and may have a column label. Rows are\n"
+    "written while images are computed. Images that cannot be read have no row.\n" RUN_NOTE "\n"
+    "  cresnet features checkpoints/demo my-images -o features.npy\n"
+    "  cresnet features checkpoints/demo list.csv -o features.npy\n";
 
 static const char about_explain[] =
     "Shows where in an image the network found evidence for a class: Grad-CAM (Selvaraju et al. 2017) at the output\n"
@@ -204,10 +217,13 @@ static const char about_finetune[] =
     "--minutes N: chooses the image size and the epochs by the measured speed, so that the training takes about N\n"
     "minutes. --weights takes a file (its network is recognised), a run, or the name of published weights, which are\n"
     "downloaded once. Keys (optim.lr=0.01) replace choices. RUN is checkpoints/finetune-NAME unless -o names it.\n"
+    "finetune OLD_RUN DIR: trains the network of a run further. Classes that both have keep their part of the\n"
+    "classifier, by name; model.rename=old=new says which names have changed. Classes that DIR lacks are dropped.\n"
     "\n"
     "  cresnet finetune my-images\n"
     "  cresnet finetune my-images --minutes 5 --device cpu -o checkpoints/quick\n"
-    "  cresnet finetune my-images --weights checkpoints/other-images\n";
+    "  cresnet finetune my-images --weights checkpoints/other-images\n"
+    "  cresnet finetune checkpoints/finetune-my-images more-images\n";
 
 static const char about_sweep[] =
     "Trains CONFIG once for every combination of the listed values. A list has commas (optim.lr=0.05,0.1), a range\n"
@@ -235,19 +251,22 @@ static const char about_lr_find[] =
 #define KEYS "[section.key=value ...] [options]"
 static const struct cr_command commands[CR_CMD_COUNT] = {
     [CR_CMD_TRAIN]    = {"train", "train a network", "CONFIG|--resume RUN " KEYS, about_train},
-    [CR_CMD_FINETUNE] = {"finetune", "train a classifier for a folder of your own images", "DIR " KEYS, about_finetune},
+    [CR_CMD_FINETUNE] = {"finetune", "train a classifier for a folder of your own images", "[RUN] DIR " KEYS,
+                         about_finetune},
     [CR_CMD_SWEEP] = {"sweep", "train with every combination of listed values", "CONFIG section.key=A,B,... [options]",
                       about_sweep},
-    [CR_CMD_LR_FIND] = {"lr-find", "suggest a learning rate, from short trainings in memory", "CONFIG|RUN " KEYS,
-                        about_lr_find},
-    [CR_CMD_EVAL]    = {"eval", "evaluate weights on a validation set", "CONFIG|RUN " KEYS, about_eval},
-    [CR_CMD_PREDICT] = {"predict", "classify images", "RUN|CONFIG IMAGE|FOLDER ... [options]", about_predict},
-    [CR_CMD_EXPLAIN] = {"explain", "show where in an image the network found a class (Grad-CAM)",
-                        "RUN|CONFIG IMAGE -o FILE.png [options]", about_explain},
-    [CR_CMD_REPORT]  = {"report", "write an HTML page about a run: curves, evaluation, memory",
-                        "RUN " KEYS " | --compare RUN RUN ...", about_report},
-    [CR_CMD_PLAN]    = {"plan", "show the network, its program and its memory plan", "CONFIG|RUN " KEYS, about_plan},
-    [CR_CMD_CHECK]   = {"check", "compare every op with an FP64 reference", "CONFIG|RUN " KEYS, about_check},
+    [CR_CMD_LR_FIND]  = {"lr-find", "suggest a learning rate, from short trainings in memory", "CONFIG|RUN " KEYS,
+                         about_lr_find},
+    [CR_CMD_EVAL]     = {"eval", "evaluate weights on a validation set", "CONFIG|RUN " KEYS, about_eval},
+    [CR_CMD_PREDICT]  = {"predict", "classify images", "RUN|CONFIG IMAGE|FOLDER ... [options]", about_predict},
+    [CR_CMD_FEATURES] = {"features", "write the features of images as an array of numpy",
+                         "RUN|CONFIG DIR|CSV -o FILE.npy [options]", about_features},
+    [CR_CMD_EXPLAIN]  = {"explain", "show where in an image the network found a class (Grad-CAM)",
+                         "RUN|CONFIG IMAGE -o FILE.png [options]", about_explain},
+    [CR_CMD_REPORT]   = {"report", "write an HTML page about a run: curves, evaluation, memory",
+                         "RUN " KEYS " | --compare RUN RUN ...", about_report},
+    [CR_CMD_PLAN]     = {"plan", "show the network, its program and its memory plan", "CONFIG|RUN " KEYS, about_plan},
+    [CR_CMD_CHECK]    = {"check", "compare every op with an FP64 reference", "CONFIG|RUN " KEYS, about_check},
     [CR_CMD_BENCH] = {"bench", "time a training step, inference or the data loader", "step|infer|data CONFIG|RUN " KEYS,
                       about_bench, "step infer data"},
     [CR_CMD_PROFILE]  = {"profile", "time every op of the training step, or of an evaluation", "CONFIG|RUN " KEYS,

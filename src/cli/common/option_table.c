@@ -13,11 +13,12 @@ enum {
     /* commands whose programs have the batch size of the configuration, and commands that read images */
     ON_BATCH =
         ON_TRAIN | ON(LR_FIND) | ON(EVAL) | ON(REPORT) | ON(PLAN) | ON(CHECK) | ON(BENCH) | ON(PROFILE) | ON(QUANTIZE),
-    ON_WORKERS = ON_TRAIN | ON(LR_FIND) | ON(EVAL) | ON(REPORT) | ON(BENCH) | ON(DATA) | ON(QUANTIZE) | ON(COMPRESS),
+    ON_WORKERS = ON_TRAIN | ON(LR_FIND) | ON(EVAL) | ON(FEATURES) | ON(REPORT) | ON(BENCH) | ON(DATA) | ON(QUANTIZE) |
+                 ON(COMPRESS),
     ON_SEED =
         ON_TRAIN | ON(LR_FIND) | ON(EVAL) | ON(REPORT) | ON(CHECK) | ON(BENCH) | ON(PROFILE) | ON(DATA) | ON(QUANTIZE),
-    ON_WEIGHTS = ON(LR_FIND) | ON(EVAL) | ON(PREDICT) | ON(EXPLAIN) | ON(REPORT) | ON(PRUNE) | ON(EXPORT) |
-                 ON(QUANTIZE), /* commands that use trained weights */
+    ON_WEIGHTS = ON(LR_FIND) | ON(EVAL) | ON(PREDICT) | ON(FEATURES) | ON(EXPLAIN) | ON(REPORT) | ON(PRUNE) |
+                 ON(EXPORT) | ON(QUANTIZE), /* commands that use trained weights */
     ON_JSON = ON(LR_FIND) | ON(EVAL) | ON(PREDICT) | ON(EXPLAIN) | ON(PLAN) | ON(CHECK) | ON(BENCH) | ON(PROFILE) |
               ON(DATA) | ON(PRUNE) | ON(QUANTIZE),
 };
@@ -28,7 +29,8 @@ static const struct cr_cli_option options[CR_OPT_COUNT] = {
     [CR_OPT_FORCE]         = {"force", 0, NULL, NULL, ON(TRAIN),
                               "resume although the model, the order of the data or the kernels changed"},
     [CR_OPT_REPLACE]       = {"force", 0, NULL, NULL,
-                              ON(EVAL) | ON(PREDICT) | ON(EXPLAIN) | ON(REPORT) | ON(PLAN) | ON(EXPORT) | ON(DATA),
+                              ON(EVAL) | ON(PREDICT) | ON(FEATURES) | ON(EXPLAIN) | ON(REPORT) | ON(PLAN) | ON(EXPORT) |
+                                  ON(DATA),
                               "replace an output file that exists and that cresnet did not write (data: pack, show)"},
     [CR_OPT_START_WEIGHTS] = {"weights", 0, "FILE|NAME|none", NULL, ON(FINETUNE),
                               "weights to start from: a file, a run, a name such as resnet18; none: from scratch"},
@@ -48,7 +50,7 @@ static const struct cr_cli_option options[CR_OPT_COUNT] = {
     [CR_OPT_RANKS]       = {"ranks", 0, "N", NULL, ON(TRAIN) | ON(BENCH) | ON(PLAN),
                             "start N processes; with --device cpu they share the cores (plan: plan one rank of N)"},
     [CR_OPT_SPLIT]       = {"split", 0, "val|train", NULL, ON(EVAL), "split to evaluate (default: val)"},
-    [CR_OPT_TTA]         = {"tta", 0, "VIEWS", "data.tta", ON(EVAL) | ON(PREDICT),
+    [CR_OPT_TTA]         = {"tta", 0, "VIEWS", "data.tta", ON(EVAL) | ON(PREDICT) | ON(FEATURES),
                             "test-time augmentation: flip, five-crop, ten-crop (mean logits of 2, 5, 10 views)"},
     [CR_OPT_PER_CLASS]   = {"per-class", 0, NULL, NULL, ON(EVAL),
                             "also print one line per class, balanced accuracy, macro F1 and calibration error"},
@@ -60,12 +62,17 @@ static const struct cr_cli_option options[CR_OPT_COUNT] = {
     [CR_OPT_PREDICTIONS_CSV] =
         {"csv", 0, "FILE", NULL, ON(EVAL) | ON(PREDICT),
          "also write a table with the classes and probabilities of each image; - is standard output"},
-    [CR_OPT_TOP]     = {"top", 'k', "N", NULL, ON(PREDICT),
-                        "classes to print per image, up to all (default: 5; 1 for folders)"},
-    [CR_OPT_CLASS]   = {"class", 0, "NAME|N", NULL, ON(EXPLAIN),
-                        "class to explain: its name or its number (default: the predicted class)"},
-    [CR_OPT_MAP_CSV] = {"csv", 0, "FILE", NULL, ON(EXPLAIN),
-                        "also write the map as numbers, one line per row of the last stage; - is standard output"},
+    [CR_OPT_REJECT_RATE] = {"reject", 0, "RATE|auto", NULL, ON(EVAL),
+                            "choose and store the score below which images are rejected, as RATE of these (0.05) are; "
+                            "auto: by data.outliers"},
+    [CR_OPT_REJECT]      = {"reject", 0, NULL, NULL, ON(PREDICT),
+                            "also print the score of each image, and whether it is rejected (cresnet eval --reject)"},
+    [CR_OPT_TOP]         = {"top", 'k', "N", NULL, ON(PREDICT),
+                            "classes to print per image, up to all (default: 5; 1 for folders)"},
+    [CR_OPT_CLASS]       = {"class", 0, "NAME|N", NULL, ON(EXPLAIN),
+                            "class to explain: its name or its number (default: the predicted class)"},
+    [CR_OPT_MAP_CSV]     = {"csv", 0, "FILE", NULL, ON(EXPLAIN),
+                            "also write the map as numbers, one line per row of the last stage; - is standard output"},
     [CR_OPT_NO_EVAL] = {"no-eval", 0, NULL, NULL, ON(REPORT), "skip the evaluation: no confusion matrix, no images"},
     [CR_OPT_COMPARE] = {"compare", 0, NULL, NULL, ON(REPORT), "show 2 to 8 RUNs on one page (default: compare.html)"},
     [CR_OPT_LAST]   = {"last", 0, NULL, NULL, ON_WEIGHTS, "use the newest checkpoint of a RUN instead of the best one"},
@@ -139,6 +146,8 @@ static const struct cr_cli_option options[CR_OPT_COUNT] = {
                              "file to write; - is standard output (report: RUN/report.html by default)"},
     [CR_OPT_OVERLAY]      = {"output", 'o', "FILE.png", NULL, ON(EXPLAIN) | ON(DATA),
                              "image to write; - is standard output (data: show)"},
+    [CR_OPT_ARRAYS]       = {"output", 'o', "FILE.npy", NULL, ON(FEATURES),
+                             "array of features to write; the logits go to FILE.logits.npy, the names to FILE.csv"},
     [CR_OPT_ONNX] =
         {"onnx", 0, "FILE", NULL, ON(EXPORT),
          "write the network with its weights as ONNX (opset 17), for other runtimes; the same as -o FILE.onnx"},

@@ -63,7 +63,8 @@ cr_status cr_predictions_csv_start(struct cr_predictions_csv *csv, int classes, 
     csv->names   = names;
     csv->classes = classes;
     csv->labels  = labels;
-    cr_text_add(&csv->text, CR_OUTPUT_PREDICTIONS_START "%s", labels ? ",label,class" : "");
+    cr_text_add(&csv->text, CR_OUTPUT_PREDICTIONS_START "%s%s", csv->rejects ? ",score,rejected" : "",
+                labels ? ",label,class" : "");
     for (int k = 0; k < classes; k++) {
         char           number[32];
         struct cr_text column = {0};
@@ -114,6 +115,10 @@ cr_status cr_predictions_csv_add(struct cr_predictions_csv *csv, const char *pat
         cr_text_add(out, ",%.7g", (double)probabilities[best]);
     } else
         cr_text_add(out, ",,,");
+    if (csv->rejects && probabilities)
+        cr_text_add(out, ",%.17g,%d", csv->score, csv->rejected);
+    else if (csv->rejects)
+        cr_text_add(out, ",,");
     if (csv->labels && !labels)
         cr_text_add(out, ",,");
     else if (csv->labels && csv->threshold)

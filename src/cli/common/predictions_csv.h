@@ -1,8 +1,9 @@
 /* cli/common/predictions_csv.h: the file of --csv: one line per image with its predicted class and all probabilities.
  *
- *   file,predicted_label,predicted_class,probability,label,class,p:NAME,p:NAME,...
+ *   file,predicted_label,predicted_class,probability,score,rejected,label,class,p:NAME,p:NAME,...
  *
- * `label` and `class` are the true ones; cresnet predict, which does not know them, leaves these two columns out. An
+ * `score` and `rejected` (1 or 0) are there with predict --reject. `label` and `class` are the true ones; cresnet
+ * predict, which does not know them, leaves these two columns out. An
  * image that cannot be read has a line with its file and empty fields.
  *
  * Invariant: a file gets its name when it is complete. Its folder is checked before the images are read. Lines are
@@ -16,7 +17,10 @@
 struct cr_predictions_csv {
     const struct cr_cmd_names *names; /* borrowed; without a name, a class is "class N" */
     int                        classes;
-    bool                       labels;    /* has the columns label and class */
+    bool                       labels;  /* has the columns label and class */
+    bool                       rejects; /* has the columns score and rejected: of the image that is added next */
+    double                     score;
+    bool                       rejected;
     const double              *threshold; /* data.multi_label: [classes], borrowed; NULL: one label per image */
     const char                *name;      /* of the file, borrowed */
     bool                       to_stdout;

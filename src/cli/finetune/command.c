@@ -151,6 +151,10 @@ static void say_data(const struct cr_finetune *f) {
 static void say_network(const struct cr_finetune *f) {
     if (*f->weights && f->same_head)
         cr_log(CR_LOG_INFO, "network   %s, from the weights %s, with their classifier", f->network, f->weights);
+    else if (*f->weights && f->match_head)
+        cr_log(CR_LOG_INFO,
+               "network   %s, from the weights %s; classes of the same names keep their part of the classifier",
+               f->network, f->weights);
     else if (*f->weights)
         cr_log(CR_LOG_INFO, "network   %s, from the weights %s; a new classifier for %d classes", f->network,
                f->weights, f->classes);
@@ -237,8 +241,9 @@ static cr_status train(struct cr_finetune *f, const struct cr_config *config, co
 /* The network was chosen when the run began. */
 static void warn_of_choices(const struct cr_finetune *f, const struct cr_config *config) {
     const char *model = f->args->value[CR_OPT_MODEL], *weights = f->args->value[CR_OPT_START_WEIGHTS];
-    const bool  other_model   = model && strcmp(model, cr_word_arch(config->model.arch)) != 0;
-    const bool  other_weights = weights && !cr_finetune_same_weights(weights, config->model.weights);
+    if (f->start) weights = f->start;
+    const bool other_model   = model && strcmp(model, cr_word_arch(config->model.arch)) != 0;
+    const bool other_weights = weights && !cr_finetune_same_weights(weights, config->model.weights);
     if (other_model || other_weights)
         cr_log(
             CR_LOG_WARN, "not used: %s%s%s: the network of this run was chosen when it began; another one needs -o DIR",
@@ -263,6 +268,7 @@ static cr_status train_again(struct cr_finetune *f, const struct cr_training_cha
     struct cr_args args = *f->args;
     f->before           = f->run;
     f->same_head        = !changes->classes;
+    f->match_head       = changes->classes;
     CR_TRY(name_number(f, f->number + 1));
     CR_TRY(list_keys(f, changes, &args.override, &args.overrides));
     f->args = &args;
@@ -341,12 +347,24 @@ out:
     return status;
 }
 
+/* The run whose network is trained further, before the folder of images. */
+static cr_status check_start(struct cr_finetune *f, const char *run) {
+    if (cr_args_has(f->args, CR_OPT_START_WEIGHTS) || cr_args_has(f->args, CR_OPT_MODEL))
+        return cr_args_fail(f->args, "%s gives the network and its weights: leave --weights and --model out", run);
+    if (!cr_fs_is_dir(run) || !cr_ckpt_dir_in_use(run))
+        return cr_args_fail(f->args, "%s: is no run folder: cresnet finetune RUN DIR", run);
+    f->start      = run;
+    f->match_head = true;
+    return CR_OK;
+}
+
 cr_status cr_cmd_finetune(const struct cr_args *args, int *signal_taken) {
     struct cr_finetune f = {.args = args};
     cr_status          status;
-    CR_TRY(cr_args_max_operands(args, 1));
+    CR_TRY(cr_args_max_operands(args, 2));
     if (!args->operands) return cr_args_fail(args, "no folder of images given: cresnet finetune DIR");
-    f.root = args->operand[0];
+    f.root = args->operand[args->operands - 1];
+    if (args->operands == 2) CR_TRY(check_start(&f, args->operand[0]));
     if (cr_fs_is_file(f.root))
         return cr_args_fail(args, "%s: is a file, not a folder of images; unpack an archive first", f.root);
     if (!cr_fs_is_dir(f.root)) {

@@ -22,12 +22,14 @@ struct cr_finetune {
     struct cr_arena           arena;
     const struct cr_config   *given;      /* the dataset and the keys that the user gives; other keys have defaults */
     const char               *root;       /* folder of images */
+    const char               *start;      /* the run that is named before the folder; NULL: none */
     const char               *first;      /* run folder of the first training: the one that is named */
     int                       number;     /* of the training at hand, from 1 on */
     const char               *run;        /* run folder: `first`, or first-2, first-3 ... */
     const char               *ini;        /* RUN.ini */
     const char               *before;     /* the run whose weights this one starts from; NULL: another start */
     bool                      same_head;  /* the classifier of these weights is kept: the classes are the same */
+    bool                      match_head; /* its rows are kept by the names of the classes */
     double                    minutes;    /* --minutes; 0: not given */
     int64_t                   train, val; /* number of images */
     int                       classes;

@@ -216,7 +216,7 @@ static cr_status use_file(struct cr_finetune *f, const char *path) {
 
 cr_status cr_finetune_network(struct cr_finetune *f) {
     const char *model = f->args->value[CR_OPT_MODEL], *weights = f->args->value[CR_OPT_START_WEIGHTS];
-    if (!weights) weights = f->given->model.weights;
+    if (!weights) weights = f->start ? f->start : f->given->model.weights;
     if (f->before) weights = f->before;
     const bool scratch = strcmp(weights, "none") == 0;
     if (!*weights) weights = model ? model : default_network(f);
@@ -233,12 +233,16 @@ cr_status cr_finetune_network(struct cr_finetune *f) {
     } else
         CR_TRY(use_published(f, weights));
     CR_TRY(cr_finetune_set(f, "model", "weights",
-                           !*f->weights   ? "no weights: training from scratch"
-                           : f->same_head ? "the classifier is kept"
-                                          : "the classifier is replaced by one for the classes of the folder",
+                           !*f->weights    ? "no weights: training from scratch"
+                           : f->same_head  ? "the classifier is kept"
+                           : f->match_head ? "the classifier keeps the classes of the same names"
+                                           : "the classifier is replaced by one for the classes of the folder",
                            "%s", f->weights));
     if (!*f->weights) return CR_OK;
-    return cr_finetune_set(f, "model", "head", NULL, "%s", cr_word_head(f->same_head ? CR_HEAD_KEEP : CR_HEAD_NEW));
+    return cr_finetune_set(f, "model", "head", NULL, "%s",
+                           cr_word_head(f->same_head    ? CR_HEAD_KEEP
+                                        : f->match_head ? CR_HEAD_MATCH
+                                                        : CR_HEAD_NEW));
 }
 
 bool cr_finetune_same_weights(const char *given, const char *stored) {

@@ -2,7 +2,6 @@
  * to data.root. The classes are the labels of train.csv, sorted by bytes. Without val.csv, data.val_fraction of each
  * class is held out by a hash of the file names, as in a folder. */
 #include "formats/csv.h"
-#include "core/files.h"
 #include "core/utf8.h"
 #include "data/class_match.h"
 #include "data/source/csv_list.h"
@@ -12,8 +11,6 @@
 #include <string.h>
 #include <strings.h>
 #include <unistd.h>
-
-enum { CSV_BYTES_MAX = 1 << 30 };
 
 static void list_free(struct cr_csv_list *list) {
     if (!list) return;
@@ -102,16 +99,10 @@ static cr_status list_parse(struct cr_csv_list *list, const char *root, bool sev
 /* Reads a list; the caller frees it with list_free, also on failure. */
 static cr_status list_read(const char *root, const char *name, bool several, struct cr_csv_list **out) {
     struct cr_csv_list *list;
-    size_t              length;
     CR_ALLOC(list, 1);
     *out = list;
     CR_TRY(cr_path_format(list->path, "%s/%s", root, name));
-    CR_TRY(cr_file_read(list->path, CSV_BYTES_MAX, &list->text, &length));
-    list->bytes = length;
-    if (length >= 2 && (memcmp(list->text, "\xff\xfe", 2) == 0 || memcmp(list->text, "\xfe\xff", 2) == 0))
-        return CR_FAIL(CR_ERR_FORMAT, "%s: is text in UTF-16: save it as UTF-8", list->path);
-    if (strlen(list->text) != length)
-        return CR_FAIL(CR_ERR_FORMAT, "%s: contains zero bytes: this is no CSV file", list->path);
+    CR_TRY(cr_csv_read(list->path, &list->text, &list->bytes));
     return list_parse(list, root, several);
 }
 

@@ -115,11 +115,13 @@ void cr_calibration_count(struct cr_calibration_bin *bins, double probability, b
     bin->probabilities += probability;
 }
 
-static void count_sample(void *self, int64_t sample, const int32_t *labels, const float *logits) {
+static void count_sample(void *self, int64_t sample, const int32_t *labels, const float *logits,
+                         const float *features) {
     struct cr_confusion *c     = self;
     const int32_t        label = labels[0];
     int                  top   = 0;
     double               sum   = 0;
+    (void)features;
     if (label >= c->classes) return; /* the metrics ignore such labels too */
     for (int k = 1; k < c->classes; k++)
         if (logits[k] > logits[top] || (isnan(logits[top]) && !isnan(logits[k]))) top = k;

@@ -228,6 +228,13 @@ static void wrong_arguments_are_errors_and_the_model_stays_usable(void) {
     REFUSED(cresnet_classify_tensor(model, &good, &wrong, &error), "options.features = 1");
     wrong = output, wrong.top = API_CLASSES + 1, wrong.probabilities = logits;
     REFUSED(cresnet_classify_tensor(model, &good, &wrong, &error), "3 classes");
+    /* a caller that was built before scores and rejected were added */
+    wrong = output, wrong.size = offsetof(cresnet_output, scores), wrong.scores = (double *)1, wrong.logits = logits;
+    CHECK_CALL(cresnet_classify_tensor(model, &good, &wrong, &error), CRESNET_OK);
+    double score;
+    wrong = output, wrong.scores = &score;
+    CHECK_CALL(cresnet_classify_tensor(model, &good, &wrong, &error), CRESNET_ERROR_CONFIG);
+    CHECK_HAS(error.text, "cresnet eval RUN --reject");
     CHECK_CALL(cresnet_classify_tensor(model, NULL, NULL, NULL), CRESNET_ERROR_ARGUMENT); /* no place for the text */
     CHECK_CALL(cresnet_classify_images(model, NULL, 0, &output, &error), CRESNET_OK);
     CHECK_CALL(cresnet_classify_tensor(model, &good, &output, &error), CRESNET_OK);

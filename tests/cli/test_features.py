@@ -1,0 +1,113 @@
+#!/usr/bin/env python3
+"""test_features.py: `cresnet features`: pooled features and logits against the exported ONNX file, which numpy computes in float64
+(tools/onnx_numpy.py), the names in the order of the rows, lists of images, images that cannot be read, and wrong calls."""
+import csv
+import os
+import shutil
+import sys
+
+HERE = os.path.abspath(__file__)
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(HERE)), "tools"))
+import peers
+from support import TINY_MODEL, check, cresnet, run
+
+if not peers.with_modules(HERE, "numpy"):
+    print("skip no python3 with numpy\n0 passed, 0 failed, 1 skipped")
+    sys.exit(77)
+import numpy as np
+import onnx_numpy
+import onnx_text
+import png
+
+BOUND = 2e-6  # of the largest value: both sides round to float32
+
+
+def good(name, *args):
+    ran = cresnet(*args, "-q")
+    check(name, ran.returncode == 0, ran.stderr)
+    return ran
+
+
+def refused(name, code, text, *args):
+    ran = cresnet("features", *args, "-q")
+    check(name, ran.returncode == code and text in ran.stderr and sum(line.startswith("cresnet ") for line in ran.stderr.splitlines()) == 1, (ran.returncode, ran.stderr))
+
+
+def by_numpy(paths):
+    nodes, initializers, meta = onnx_text.graph_of("net.onnx")
+    images = np.array([png.read(path)[2] for path in paths], np.float64).reshape(-1, 32, 32, 3)
+    values = onnx_numpy.evaluated(nodes, initializers, input=((images / 255 - meta["mean"]) / meta["std"]).transpose(0, 3, 1, 2))
+    last = next(node for node in nodes if node["op_type"][0] == b"Gemm")
+    return values[last["input"][0].decode()], values["logits"]
+
+
+def close(name, got, want):
+    check(name, got.dtype == np.float32 and got.shape == want.shape and abs(got - want).max() <= BOUND * abs(want).max(),
+          (got.shape, want.shape, abs(got - want).max() if got.shape == want.shape else ""))
+
+
+def rows(path):
+    with open(path, newline="") as f:
+        return list(csv.reader(f))
+
+
+def main():
+    good("images", "data", "shapes", "set", "data.train_images=60", "data.val_images=40")
+    with open("tiny.ini", "w") as f:
+        f.write(TINY_MODEL + "[data]\nkind = folder\nroot = set\n[train]\nbatch = 20\nepochs = 1\ndevice = cpu\nthreads = 1\n")
+    good("training", "train", "tiny.ini", "-o", "net")
+    good("export", "export", "net", "--onnx", "net.onnx", "--fold")
+
+    good("a folder", "features", "net", "set", "-o", "x.npy")
+    names = rows("x.csv")
+    files = sorted(os.path.relpath(os.path.join(at, f), "set") for at, _, found in os.walk("set") for f in found if f.endswith(".png"))
+    check("names", names[0] == ["file", "label"] and [row[0] for row in names[1:]] == files, names[:3])
+    check("labels", all(row[1] == row[0].split("/")[1] for row in names[1:]), names[:3])
+    features, logits = np.load("x.npy"), np.load("x.logits.npy", mmap_mode="r")
+    want, want_logits = by_numpy([f"set/{row[0]}" for row in names[1:]])
+    close("features", features, want)
+    close("logits", logits, want_logits)
+    check("features differ", np.ptp(features, axis=0).max() > 0.01)
+
+    # a list with columns in another order, one image twice, a quoted name, and one absolute name
+    shutil.copy(f"set/{files[5]}", "set/a, b.png")
+    order = [files[3], files[0], files[3], os.path.abspath(f"set/{files[7]}"), "a, b.png"]
+    with open("set/list.csv", "w", newline="") as f:
+        csv.writer(f).writerows([["score", "label", "file"], *([i, f"class {i}", name] for i, name in enumerate(order))])
+    good("a list", "features", "net", "set/list.csv", "-o", "y.npy")
+    check("rows of a list", rows("y.csv")[1:] == [[name, f"class {i}"] for i, name in enumerate(order)], rows("y.csv"))
+    at = [3, 0, 3, 7, 5]
+    check("values of a list", np.array_equal(np.load("y.npy"), features[at]) and np.array_equal(np.load("y.logits.npy"), logits[at]))
+
+    # test-time augmentation: the mean of the views, as that of the logits
+    good("views", "features", "net", "set/list.csv", "-o", "v.npy", "--tta", "flip")
+    check("the means of views", not np.array_equal(np.load("v.npy"), np.load("y.npy")) and np.load("v.npy").shape == (5, 8))
+
+    # images that cannot be read have no row
+    with open("set/train/broken.png", "w") as f:
+        f.write("no image")
+    ran = cresnet("features", "net", "set/train", "-o", "z.npy")
+    check("a broken image", ran.returncode == 0 and "broken.png" in ran.stderr and "1 of 61 images could not be read" in ran.stderr, ran.stderr)
+    check("it has no row", len(np.load("z.npy")) == 60 == len(rows("z.csv")) - 1 and "broken" not in open("z.csv").read())
+    check("a folder of classes", rows("z.csv")[1][1] == files[0].split("/")[1], rows("z.csv")[1])
+
+    refused("an existing file", 2, "exists and is not a file that this command replaces", "net", "set", "-o", "x.npy")
+    good("--force", "features", "net", "set/val", "-o", "x.npy", "--force")
+    check("it was replaced", len(np.load("x.npy")) == 40)
+    refused("no output", 2, "no output given: give -o FILE.npy", "net", "set")
+    refused("another ending", 2, "must end with .npy", "net", "set", "-o", "x.csv")
+    refused("no images", 2, "give a RUN and a folder of images", "net")
+    os.mkdir("empty")
+    refused("an empty folder", 1, "contains no images", "net", "empty", "-o", "e.npy")
+    with open("gone.csv", "w") as f:
+        f.write(f"file\nset/{files[0]}\nset/gone.png\nset/gone2.png\n")
+    refused("files that are gone", 1, "gone.csv:3: set/gone.png is not there (2 of 3 files are missing)", "net", "gone.csv", "-o", "e.npy")
+    with open("bad.csv", "w") as f:
+        f.write("name,label\na.png,b\n")
+    refused("no column", 1, "bad.csv:1: no column has the name file", "net", "bad.csv", "-o", "e.npy")
+    refused("no list", 1, "nothing.csv", "net", "nothing.csv", "-o", "e.npy")
+    refused("no network", 2, "no weights", "tiny.ini", "set", "-o", "e.npy")
+    check("nothing is left", not [name for name in os.listdir() if name.startswith("e.") or ".tmp." in name], os.listdir())
+
+
+run(main)
