@@ -80,6 +80,9 @@ def main():
     write("place.csv", "file", "train.crpk[3]")
     check("an image of a packed file", sum(counts("data.kind=packed", "data.root=packed", "data.exclude=place.csv")["train"].values()) == 37)
 
+    write("place.csv", "file", "none.crpk[3]")
+    refused("another packed file", "no image none.crpk[3] (1 of 1 names are unknown)", "data.kind=packed", "data.root=packed", "data.exclude=place.csv")
+
     # training sees the lists, and a resumed run refuses others
     ran = cresnet("train", "set.ini", "-o", "less", "data.exclude=gone.csv", "data.labels=labels.csv", "--steps", "2", "-q")
     check("training with lists", ran.returncode == 0, ran.stderr)
@@ -93,6 +96,8 @@ def main():
     # lists that do not fit
     write("bad.csv", "file", files["train"][3], "train/none/1.png", "train/none/2.png")
     refused("images that are gone", "line 3: the dataset has no image train/none/1.png (2 of 3 names are unknown)", "data.exclude=bad.csv")
+    write("bad.csv", "file", "train/a[1].png")
+    refused("a name with a bracket", "no image train/a[1].png", "data.exclude=bad.csv")
     refused("another dataset", "no image train/", "data.exclude=gone.csv", "data.root=set/val", "data.val_fraction=0.5")
     write("bad.csv", "file,label", f"{moved},nothing")
     refused("an unknown class", f"bad.csv:2: the dataset has no class nothing; its first one is {classes[0]}", "data.labels=bad.csv")

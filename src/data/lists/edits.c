@@ -173,16 +173,19 @@ static const struct cr_file_row *edits_find(struct edits *e, const char *name) {
     return row;
 }
 
-/* Rows that this split has not found must be of the other one: files that are there. Names within a file (of archives,
- * CIFAR's and packed files) are not looked up there. */
+/* Rows that this split has not found must be of the other one: files that are there. Of CIFAR and of archives, whose
+ * files have many images and need not lie in data.root, this is not known. */
 static cr_status check_found(const struct cr_config *config, const struct edits *e) {
     char                      path[PATH_MAX];
     int64_t                   missing = 0;
     const struct cr_file_row *first   = NULL;
+    const bool                packed  = config->data.kind == CR_DATA_PACKED;
+    if (!packed && config->data.kind != CR_DATA_FOLDER && config->data.kind != CR_DATA_CSV) return CR_OK;
     for (int64_t i = 0; i < e->list.count; i++) {
         const struct cr_file_row *row = &e->list.row[i];
-        if (e->found[i] || strpbrk(row->file, "[:")) continue;
-        if (snprintf(path, sizeof path, "%s/%s", *row->file == '/' ? "" : e->root, row->file) < (int)sizeof path &&
+        const int length = packed ? (int)strcspn(row->file, "[") : (int)CR_MIN(strlen(row->file), (size_t)PATH_MAX);
+        if (e->found[i]) continue;
+        if (snprintf(path, sizeof path, "%s/%.*s", *row->file == '/' ? "" : e->root, length, row->file) < PATH_MAX &&
             access(path, F_OK) == 0)
             continue;
         if (!missing++ || row->line < first->line) first = row;
