@@ -1,4 +1,4 @@
-# fetch-lib.sh: functions of the fetch scripts, which source this file. Needs curl or wget, tar, and coreutils.
+# fetch-lib.sh: functions of the fetch scripts, which source this file. Needs curl or wget, tar, and coreutils; `clone` needs git.
 
 say() { echo "$(basename "$0"): $*"; }
 die() { echo "$(basename "$0"): $*" >&2; exit 1; }
@@ -35,4 +35,21 @@ unpack() {
     tar -xzf "$1" -C "$2/$3.part" || die "cannot unpack $1"
     mv "$2/$3.part/$3" "$2/$3"
     rm -rf "$2/$3.part"
+}
+
+# clone NAME COMMIT FOLDER PATH...: downloads these paths of one commit of the GitHub repository NAME into FOLDER, without its history. Needs git.
+# A commit is the checksum of all its files: git refuses files that differ from it. FOLDER is complete when it exists.
+clone() {
+    name=$1 commit=$2 folder=$3
+    shift 3
+    [ -d "$folder" ] && { say "$folder exists already"; return; }
+    command -v git >/dev/null || die "needs git: apt install git"
+    say "downloading commit $commit of https://github.com/$name"
+    rm -rf "$folder.part" "$folder.git"
+    git init -q --bare "$folder.git"
+    git -C "$folder.git" fetch -q --depth 1 "https://github.com/$name" "$commit" || die "cannot download https://github.com/$name"
+    mkdir -p "$folder.part"
+    git --git-dir="$folder.git" --work-tree="$folder.part" checkout -q -f "$commit" -- "$@" || die "cannot write $folder.part"
+    mv "$folder.part" "$folder"
+    rm -rf "$folder.git"
 }
