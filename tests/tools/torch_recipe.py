@@ -18,6 +18,7 @@ import os
 import struct
 import time
 
+import st
 import torch
 import torch.nn.functional as F
 import torchvision
@@ -27,14 +28,15 @@ from torchvision.transforms import v2
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 DEFAULTS = {
     "model.block": "basic", "model.stem": "imagenet", "model.shortcut": "B", "model.bn_momentum": "0.1", "model.zero_init_last": "no",
-    "model.init": "he_fan_out", "data.crop": "random_resized", "data.pad": "4", "data.scale": "0.08,1.0", "data.flip": "random", "data.workers": "2",
-    "data.image_sizes": "", "data.eval_resize": "0", "train.label_smoothing": "0", "train.seed": "1", "optim.kind": "sgd", "optim.nesterov": "no",
-    "optim.momentum": "0.9", "optim.weight_decay": "0.0001", "optim.decay_norm_bias": "no", "optim.beta2": "0.999", "optim.eps": "1e-8",
-    "schedule.kind": "cosine", "schedule.warmup_epochs": "0", "schedule.peak": "0.3", "schedule.div_factor": "25", "schedule.final_div_factor": "10000"}
+    "model.init": "he_fan_out", "data.crop": "random_resized", "data.pad": "4", "data.scale": "0.08,1.0", "data.flip": "random",
+    "data.workers": "2", "data.image_sizes": "", "data.eval_resize": "0", "train.label_smoothing": "0", "train.seed": "1",
+    "optim.kind": "sgd", "optim.nesterov": "no", "optim.momentum": "0.9", "optim.weight_decay": "0.0001", "optim.decay_norm_bias": "no",
+    "optim.beta2": "0.999", "optim.eps": "1e-8", "schedule.kind": "cosine", "schedule.warmup_epochs": "0", "schedule.peak": "0.3",
+    "schedule.div_factor": "25", "schedule.final_div_factor": "10000"}
 # Keys that do not change the training, or that are read where they are needed.
-OTHERS = {"model.arch", "model.depths", "model.widths", "model.classes", "data.kind", "data.root", "data.decode", "data.image_size", "data.hflip",
-          "train.batch", "train.eval_batch", "train.epochs", "train.eval_every", "train.precision", "train.keep", "train.save_every", "train.tensorboard",
-          "optim.lr"}
+OTHERS = {"model.arch", "model.depths", "model.widths", "model.classes", "data.kind", "data.root", "data.decode", "data.image_size",
+          "train.batch", "train.eval_batch", "train.epochs", "train.eval_every", "train.precision", "train.keep", "train.save_every",
+          "train.tensorboard", "train.threads", "optim.lr"}
 
 
 def read_config(path):
@@ -96,7 +98,8 @@ class Validation(Packed):
     def __getitem__(self, i):
         image, label = self.image(i)
         size = int(self.config["data.image_size"])
-        return v2.functional.center_crop(v2.functional.resize(image, int(self.config["data.eval_resize"]) or size * 256 // 224, antialias=True), size), label
+        short_side = int(self.config["data.eval_resize"]) or size * 256 // 224
+        return v2.functional.center_crop(v2.functional.resize(image, short_side, antialias=True), size), label
 
 
 def on_device(images, device):
@@ -284,8 +287,8 @@ def main():
                             for kind, name in ((Train, "train"), (Validation, "val")))
     network = make_network(config, training.classes)
     if a.weights:
-        from safetensors.torch import load_file
-        missing, left = network.load_state_dict(load_file(a.weights), strict=False)
+        tensors = {name: torch.from_numpy(values) for name, values in st.load(a.weights)[0].items()}
+        missing, left = network.load_state_dict(tensors, strict=False)
         if left or any(not name.endswith("num_batches_tracked") for name in missing):
             raise SystemExit(f"{a.weights}: missing {missing}, not used {left}")
     network = network.to(device).to(memory_format=torch.channels_last)
