@@ -41,7 +41,7 @@ OTHERS = {"model.arch", "model.depths", "model.widths", "model.classes", "data.k
 
 def read_config(path):
     """{section.key: text} of a file and of the files that it includes."""
-    values, text = {}, open(path).read()
+    values, text = {}, "\n" + open(path).read()
     head, _, rest = text.partition("\n[")
     for line in head.splitlines():
         if line.strip().startswith("include"):
@@ -287,7 +287,7 @@ def main():
                             for kind, name in ((Train, "train"), (Validation, "val")))
     network = make_network(config, training.classes)
     if a.weights:
-        tensors = {name: torch.from_numpy(values) for name, values in st.load(a.weights)[0].items()}
+        tensors = {name: torch.from_numpy(values.copy()) for name, values in st.load(a.weights)[0].items()}
         missing, left = network.load_state_dict(tensors, strict=False)
         if left or any(not name.endswith("num_batches_tracked") for name in missing):
             raise SystemExit(f"{a.weights}: missing {missing}, not used {left}")
