@@ -54,7 +54,7 @@ install(FILES include/cresnet.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(DIRECTORY examples DESTINATION ${CMAKE_INSTALL_DOCDIR} FILES_MATCHING PATTERN "*.c" PATTERN "*.cpp" PATTERN "*.py")
 install(FILES python/README.md DESTINATION ${CMAKE_INSTALL_DATADIR}/cresnet/python)
 install(DIRECTORY python/cresnet DESTINATION ${CMAKE_INSTALL_DATADIR}/cresnet/python FILES_MATCHING PATTERN "*.py" PATTERN "py.typed"
-        PATTERN "__pycache__" EXCLUDE)
+        PATTERN "page.*" PATTERN "curves.js" PATTERN "__pycache__" EXCLUDE)
 install(FILES ${PROJECT_BINARY_DIR}/cresnet.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 install(FILES ${PROJECT_BINARY_DIR}/cresnet-config.cmake ${PROJECT_BINARY_DIR}/cresnet-config-version.cmake
         DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/cresnet)

@@ -45,7 +45,7 @@ need_packages() {
 
 # Installs Python packages that tests compare with, where tests/tools/peers.py finds them. Without them these comparisons are skipped.
 peers_venv=build/peers-venv
-peers="tensorboard onnxruntime openvino pillow scikit-learn ipykernel mypy pytest tqdm pyarrow"
+peers="tensorboard onnxruntime openvino pillow scikit-learn faiss-cpu ipykernel mypy pytest tqdm pyarrow"
 need_peers() {
     [ "$(cat $peers_venv/complete 2>/dev/null)" != "$peers" ] || return 0
     need_packages python3 python3-venv || return 1

@@ -14,6 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs/reference/python.md"
 GROUPS = (("Training", ("train", "finetune", "resume", "Run", "Event")),
           ("Networks from networks", ("sweep", "prune", "quantize", "export")),
+          ("Looking at data and errors", ("audit", "Audit", "Finding", "Errors", "Mistake")),
           ("An estimator", ("Classifier",)),
           ("Classification", ("Model", "Info", "Result", "Logits", "memory_needed")),
           ("Errors and version", ("CresnetError", "ArgumentError", "version")))

@@ -10,18 +10,20 @@
 Training drives the program `cresnet` as a child process; CRESNET names another file of it. Classifying calls the shared library libcresnet.so
 through ctypes; CRESNET_LIBRARY names another file of that. Arrays are NumPy arrays.
 """
+from ._audit import Audit, Finding, audit
 from ._classifier import Classifier
 from ._distributions import warn_about_conflict as _warn_about_conflict
 from ._dlpack import Logits
 from ._errors import ArgumentError, CresnetError
 from ._library import lib as _lib
 from ._library import version
+from ._mistakes import Errors, Mistake
 from ._model import Info, Model, Result, memory_needed
 from ._run import Event, Run, finetune, resume, train
 from ._tools import export, prune, quantize, sweep
 from ._version import __version__
 
-__all__ = ["ArgumentError", "Classifier", "CresnetError", "Event", "Info", "Logits", "Model", "Result", "Run", "export", "finetune", "memory_needed",
-           "prune", "quantize", "resume", "sweep", "train", "version"]
+__all__ = ["ArgumentError", "Audit", "Classifier", "CresnetError", "Errors", "Event", "Finding", "Info", "Logits", "Mistake", "Model", "Result", "Run", "audit",
+           "export", "finetune", "memory_needed", "prune", "quantize", "resume", "sweep", "train", "version"]
 
 _warn_about_conflict()

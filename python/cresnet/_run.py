@@ -7,16 +7,19 @@ import os
 import re
 import threading
 from collections.abc import Iterable, Iterator
-from typing import Any, Callable, Optional, Union
+from typing import TYPE_CHECKING, Any, Callable, Optional, Union
 
 import numpy as np
 import numpy.typing as npt
 
 from ._arguments import arguments, operand
 from ._child import Child, call
-from ._errors import CresnetError, PathLike
+from ._errors import ArgumentError, CresnetError, PathLike
 from ._model import Model, Result
 from ._progress import Progress
+
+if TYPE_CHECKING:
+    from ._mistakes import Errors
 
 __all__ = ["Event", "Run", "finetune", "resume", "train"]
 
@@ -24,6 +27,7 @@ __all__ = ["Event", "Run", "finetune", "resume", "train"]
 Event = dict[str, Any]
 EventFunction = Callable[[Event], object]
 Images = Union[PathLike, Iterable[Union[PathLike, npt.NDArray[np.uint8]]]]
+_OF_A_RUN = ("log.jsonl", ".lock", "last", "best", "model.safetensors")  # the last one: of a checkpoint
 _FOLDER = re.compile(r"run {5}batch size .*?, output (.+)|training {2}Ctrl-C saves .* Checkpoints are in (.+)")
 
 
@@ -55,11 +59,19 @@ def _columns(events: list[Event], prefix: str) -> dict[str, list[float]]:
 
 
 class Run:
-    """A training, or the folder of an earlier one: Run("checkpoints/demo"). Opening a folder reads nothing; its files are read at each use."""
+    """A training, or the folder of an earlier one: Run("checkpoints/demo"). The files of a folder are read at each use. Raises ArgumentError for a
+    folder that is missing or holds no run."""
 
     def __init__(self, path: PathLike) -> None:
+        self._begin(os.path.abspath(path))
+        if not os.path.isdir(self.path):
+            raise ArgumentError(f"{os.fspath(path)}: no such folder of a run", "argument")
+        if not any(os.path.lexists(os.path.join(self.path, name)) for name in _OF_A_RUN):
+            raise ArgumentError(f"{os.fspath(path)}: the folder holds no run: neither a log nor a checkpoint", "argument")
+
+    def _begin(self, path: str) -> None:
         #: The run folder, absolute. Of a training in the background it is known soon after its start.
-        self.path: str = os.path.abspath(path)
+        self.path: str = path
         self._child: Optional[Child] = None
         self._ended = threading.Event()
         self._ended.set()
@@ -136,6 +148,13 @@ class Run:
         scores = call(["eval", operand(self.path), "--json", "--quiet", *arguments("eval", keys)]).splitlines()
         return dict(json.loads(scores[-1]))
 
+    def errors(self, split: str = "val", **keys: object) -> "Errors":
+        """The images of a split (val or train) that the best checkpoint classifies wrongly, to be looked at, sorted into folders and counted. A keyword is an
+        option of `cresnet eval` (device, last, step ...) or a key. Errors as of train(); ArgumentError with several labels per image."""
+        from ._mistakes import Errors
+
+        return Errors(self.path, split, **keys)
+
     def predict(self, images: Images, *, top: int = 1, logits: bool = False, **options: Any) -> Result:
         """Classifies a path of an image, all files of a folder in the order of their names, a list of paths, or uint8 arrays
         [height, width, channels], with the best checkpoint. top and logits as of Model.classify_files(); options of Model."""
@@ -200,7 +219,8 @@ class _Training:
 def _start(line: list[str], output: Optional[str], on_event: Optional[EventFunction], wait: bool, progress: bool) -> Run:
     if on_event is not None and not callable(on_event):
         raise TypeError(f"on_event must be a function of an event, not {type(on_event).__name__}")
-    run = Run(output or "")
+    run = Run.__new__(Run)  # its folder need not exist yet
+    run._begin(os.path.abspath(output or ""))
     pattern = glob.escape(run.path) + "*/log.jsonl" if output else ""
     logs = {log: os.path.getsize(log) for log in glob.glob(pattern)}
     run._ended.clear()

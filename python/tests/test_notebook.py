@@ -45,7 +45,7 @@ class Notebook(unittest.TestCase):
 
     @staticmethod
     def steps(name):
-        return cresnet.Run(name).history.get("step", [])
+        return cresnet.Run(name).history.get("step", []) if os.path.exists(f"{name}/log.jsonl") else []
 
     def ends(self, name):
         while not (cresnet.Run(name).events or [{"event": None}])[-1]["event"] == "stopped":

@@ -283,7 +283,19 @@ print(child_of(f"{{launcher}}/task/{{launcher}}"), flush=True)
         history = cresnet.Run("cut").history
         self.assertEqual((history["step"], history["val_top1"][1]), ([5, 10], 0.5))
         self.assertNotEqual(history["val_loss"][1], history["val_loss"][1])
-        self.assertEqual((cresnet.Run("none").history, cresnet.Run("none").best), ({}, None))
+        os.remove("cut/log.jsonl")
+        os.remove("cut/best.json")
+        self.assertEqual((cresnet.Run("cut").history, cresnet.Run("cut").best), ({}, None))
+
+    def test_no_run(self):
+        os.mkdir("empty")
+        for open_run in (cresnet.Run, cresnet.resume, lambda path: cresnet.prune(path, output="never", sparsity=0.5),
+                         lambda path: cresnet.quantize(path, output="never"), lambda path: cresnet.export(path, "never.safetensors")):
+            for path in ("none", "empty", "tiny.ini/none"):
+                with self.assertRaisesRegex(cresnet.ArgumentError, path):
+                    open_run(path)
+        self.assertFalse(os.path.exists("never"))
+        self.assertFalse(cresnet.Run(quick("exists").path + "/last").events)  # a checkpoint, which has no log
 
     def test_progress(self):
         for module, shown, swept in (("tqdm.auto", "evaluation at step 10", "2 of 2 run"),
