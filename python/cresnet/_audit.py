@@ -166,8 +166,7 @@ def _write_page(result: Audit, found: "Survey") -> None:
         page.groups.append((title, len(findings), note + (f" {found.skipped[kind]}" if kind in found.skipped else "")))
         for place, finding in enumerate(findings):
             where = f"{finding.split}: {finding.label}" if finding.split else finding.label
-            page.more[len(page.items)] = {"lines": [f"Suggestion: {finding.suggestion}"] if finding.suggestion else []}
-            page.items.append((finding.file, where, finding.reason, finding.score))
+            page.items.append((finding.file, where, finding.reason, finding.score, f"Suggestion: {finding.suggestion}" if finding.suggestion else ""))
             decisions.append("exclude" if finding.suggestion == "exclude" else f"={finding.suggestion}" if finding.suggestion else "")
             cluster.append(finding.group if finding.group >= 0 else 0)
     page.data = {"decisions": {"initial": decisions, "classes": listing.classes}, "cluster": _alternating(cluster),

@@ -156,8 +156,8 @@ class Errors:
             page.groups.append((f"{label} taken for {predicted}", count, ""))
             for place in of_pair[label, predicted]:
                 mistake = self._mistake(place)
-                page.items.append((mistake.file, f"{label}", f"{predicted} {100 * mistake.probability:.1f} %", mistake.probability))
-                page.more[len(order)] = {"lines": [f"true class: {label}, {100 * mistake.label_probability:.1f} %"]}
+                page.items.append((mistake.file, label, f"{100 * mistake.probability:.1f} % {predicted}", mistake.probability,
+                                   f"probability of {label}: {100 * mistake.label_probability:.1f} %"))
                 order.append(place)
         return order
 
@@ -179,7 +179,7 @@ class Errors:
         used: dict[str, int] = {}
         for tile, place in enumerate(order):
             rows = [(others[row], value) for row, value in zip(near[tile], cosine[tile]) if row >= 0 and found.files[others[row]] != names[place]]
-            page.more[tile]["near"] = [(used.setdefault(found.files[row], len(used)), f"{found.files[row]}, cosine {value:.3f}") for row, value in rows[:count]]
+            page.more.setdefault(tile, {})["near"] = [(used.setdefault(found.files[row], len(used)), f"{found.files[row]}, cosine {value:.3f}") for row, value in rows[:count]]
         return list(used)
 
     def _add_explanations(self, page: "Page", order: list[int], count: int, output: str, reader: "Reader") -> None:
@@ -195,7 +195,7 @@ class Errors:
                     reader.open(page.items[tile][0]).save(path)
                 drawn = f"explain/{tile}.png"
                 call(["explain", operand(self.run), operand(path), "--quiet", f"--class={self._predicted[order[tile]]}", "-o", os.path.join(output, drawn)])
-                page.more[tile]["explain"] = drawn
+                page.more.setdefault(tile, {})["explain"] = drawn
 
     def _reader(self) -> "Reader":
         from ._inspect.reading import Reader

@@ -81,7 +81,7 @@ function enlarge(place) {
     for (const [number, caption] of more.near || []) pictures.push([thumbnail(data.neighbours[number]), caption, "", ""]);
     byId("pictures").replaceChildren(...pictures.map(([source, caption, size, instead]) =>
         element("figure", {className: size}, picture(source, instead), element("figcaption", {textContent: caption}))));
-    const lines = [items.first[item], items.second[item], `${data.sortedBy} ${items.score[item]}`, ...(more.lines || [])];
+    const lines = [items.first[item], items.second[item], items.third[item], `${data.sortedBy} ${items.score[item]}`];
     byId("text").replaceChildren(...lines.filter(Boolean).map((line) => element("p", {textContent: line})));
     if (decisions) byId("text").append(choice(item));
     if (!dialog.open) dialog.showModal();

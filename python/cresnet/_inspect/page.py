@@ -28,9 +28,9 @@ class Page:
     lead: list[str]
     #: [name, number of tiles, sentence]
     groups: list[tuple[str, int, str]] = field(default_factory=list)
-    #: Of each tile: the name of its image, two lines below it, the number it is sorted by.
-    items: list[tuple[str, str, str, float]] = field(default_factory=list)
-    #: By the place of a tile: further members for its dialog ("near", "explain", "top", "label").
+    #: Of each tile: the name of its image, two lines below it, the number it is sorted by, a further line for its dialog.
+    items: list[tuple[str, str, str, float, str]] = field(default_factory=list)
+    #: By the place of a tile: further members for its dialog, "near" and "explain".
     more: dict[int, dict[str, Any]] = field(default_factory=dict)
     #: The name of the number that tiles are sorted by.
     sorted_by: str = "score"
@@ -45,7 +45,7 @@ def write_page(page: Page, output: str, reader: Reader, neighbours: Optional[lis
     _write_thumbnails(names, output, reader, on_progress)
     place = {name: index for index, name in enumerate(names)}
     items = {"thumb": [place[item[0]] for item in page.items], "file": [item[0] for item in page.items], "first": [item[1] for item in page.items],
-             "second": [item[2] for item in page.items], "score": [round(item[3], 6) for item in page.items]}
+             "second": [item[2] for item in page.items], "score": [round(item[3], 4) for item in page.items], "third": [item[4] for item in page.items]}
     data = {"groups": page.groups, "items": items, "more": page.more, "sortedBy": page.sorted_by, "neighbours": [place[name] for name in neighbours or []],
             "originals": _originals(reader, names, output), **page.data}
     text = json.dumps(data, ensure_ascii=True, separators=(",", ":"), allow_nan=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 import csv
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,8 +13,12 @@ import numpy.typing as npt
 from .._arguments import arguments, operand
 from .._child import call
 from .._errors import ArgumentError, PathLike
+from .._model import Model
+from .listing import list_images
+from .reading import Reader
 
 Floats = npt.NDArray[np.float32]
+_BATCH = 256  # images of the library
 
 
 @dataclass
@@ -80,12 +84,28 @@ class Features:
         return cls(names, rows)
 
 
-def features(run: PathLike, images: PathLike, on_line: Callable[[str], None] = lambda line: None) -> Features:
-    """The pooled features of all images of a folder or CSV list."""
+def features(run: PathLike, root: str) -> Features:
+    """The pooled features of all images of a dataset, with the names of list_images()."""
+    listing = list_images(root)
+    if listing.kind.startswith("cifar"):  # cresnet features reads folders and lists
+        reader = Reader(root)
+        with Model(run, features=True, max_batch=_BATCH) as model:
+            parts = [model.classify_images([np.asarray(reader.open(name)) for name in listing.files[begin:begin + _BATCH]], features=True).features
+                     for begin in range(0, len(listing), _BATCH)]
+        return Features(listing.files, np.concatenate([part for part in parts if part is not None]))
     with tempfile.TemporaryDirectory(prefix="cresnet-") as folder:
         path = os.path.join(folder, "x.npy")
-        call(["features", operand(run), operand(images), "-o", path], on_line)
-        return Features.load(path)
+        if listing.kind == "folder":
+            call(["features", operand(run), operand(root), "--quiet", "-o", path])
+            return Features.load(path)
+        # a list has one split, but the dataset may have two
+        table = os.path.join(folder, "images.csv")
+        with open(table, "w", encoding="utf-8", errors="surrogateescape", newline="") as file:
+            csv.writer(file, quoting=csv.QUOTE_ALL).writerows([["file"], *([os.path.abspath(os.path.join(root, name))] for name in listing.files)])
+        call(["features", operand(run), operand(table), "--quiet", "-o", path])
+        found = Features.load(path)
+        names = {os.path.abspath(os.path.join(root, name)): name for name in listing.files}
+        return Features([names.get(os.path.join(folder, name), name) for name in found.files], found.features)
 
 
 def in_order(found: list[str], rows: Floats, files: list[str], what: str) -> Floats:
