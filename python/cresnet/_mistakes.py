@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import collections
-import configparser
 import os
 import shutil
 import tempfile
@@ -198,18 +197,10 @@ class Errors:
                 page.more.setdefault(tile, {})["explain"] = drawn
 
     def _reader(self) -> "Reader":
+        from ._inspect.program import stored_setting
         from ._inspect.reading import Reader
 
-        return Reader(_data_root(self.run))
-
-
-def _data_root(run: str) -> str:
-    """data.root of the configuration that is stored in a run folder or checkpoint."""
-    for name in ("best/config.ini", "last/config.ini", "config.ini"):
-        settings = configparser.ConfigParser(interpolation=None, strict=False, inline_comment_prefixes=(";",))
-        if settings.read(os.path.join(run, name), encoding="utf-8"):
-            return settings.get("data", "root", fallback="").strip('"')
-    return ""
+        return Reader(stored_setting(self.run, "data", "root"))
 
 
 def _file_name(text: str) -> str:

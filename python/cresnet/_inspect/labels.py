@@ -19,10 +19,12 @@ from .._run import Run, train
 from .extra import extra
 from .listing import Listing
 from .neighbours import normalised
-from .program import Floats, predictions
+from .program import Floats, predictions, stored_setting
 from .reading import Reader
 
 _SMALL = 64  # pixels: up to this size images are used as they are
+_FEW = 10000  # images: fewer are trained in smaller batches and for more epochs
+_STEPS, _MOST_EPOCHS = 1500, 60  # of trainings with few images: epochs until so many steps, but not more than so many
 #: The recipes of the folds, unless the caller names a configuration. The networks are small, because there are as many as folds.
 _RECIPE = """{model}
 [train]
@@ -126,7 +128,7 @@ def out_of_fold(listing: Listing, reader: Reader, fold: npt.NDArray[np.int64], s
     if config is None:
         config = os.path.join(output, "folds.ini")
         with open(config, "w", encoding="utf-8") as file:
-            file.write(_RECIPE.format(**(_SMALL_IMAGES if short_side <= _SMALL else _PHOTOS)))
+            file.write(_recipe(len(listing), short_side))
     for each in range(int(fold.max()) + 1):
         folder = os.path.join(output, f"fold-{each}")
         data = os.path.join(folder, "data")
@@ -135,12 +137,22 @@ def out_of_fold(listing: Listing, reader: Reader, fold: npt.NDArray[np.int64], s
         kind = _write_fold(data, listing, reader, np.flatnonzero(fold != each), held)
         on_line(f"fold {each + 1} of {int(fold.max()) + 1}: training on {len(listing) - len(held)} images, {len(held)} are held out")
         run = _trained(folder, config, {"data_root": data, "data_kind": kind, **_fold_keys(short_side, keys)})
-        found = predictions(run.path)
+        flipped = float(stored_setting(run.path, "data", "hflip") or 0) > 0  # a mean with the mirrored image is more accurate
+        found = predictions(run.path, tta="flip" if flipped else None)
         if found.classes != listing.classes:
             raise CresnetError(f"fold {each}: the network has other classes than the dataset")
         places = {name: place for name, place in zip(_fold_names(data, listing, held), held)}
         probabilities[[places[name] for name in found.files]] = found.probabilities
     return probabilities
+
+
+def _recipe(count: int, short_side: float) -> str:
+    values: dict[str, Any] = dict(_SMALL_IMAGES if short_side <= _SMALL else _PHOTOS)
+    if count < _FEW:
+        steps = max(1, count // 32)
+        values |= {"batch": min(32, max(1, count // 4)), "lr": values["lr"] * 32 / values["batch"],
+                   "epochs": max(values["epochs"], min(_MOST_EPOCHS, _STEPS // steps))}
+    return _RECIPE.format(**values)
 
 
 def _trained(folder: str, config: PathLike, keys: dict[str, Any]) -> Run:

@@ -1,6 +1,7 @@
 """cresnet._inspect.program: features and probabilities that the program computes."""
 from __future__ import annotations
 
+import configparser
 import csv
 import os
 import tempfile
@@ -61,6 +62,15 @@ def _table(path: str, rows: Iterator[list[str]]) -> Predictions:
     if not files:
         raise ArgumentError("no image could be read", "argument")
     return Predictions(files, [_plain(name[2:]) for name in head[begin:]], np.array(labels, np.int32), np.stack(probabilities))
+
+
+def stored_setting(run: str, section: str, key: str) -> str:
+    """A value of the configuration that is stored in a run folder or checkpoint; empty when it has none."""
+    for name in ("best/config.ini", "last/config.ini", "config.ini"):
+        settings = configparser.ConfigParser(interpolation=None, strict=False, inline_comment_prefixes=(";",))
+        if settings.read(os.path.join(run, name), encoding="utf-8"):
+            return settings.get(section, key, fallback="").strip('"')
+    return ""
 
 
 @dataclass
