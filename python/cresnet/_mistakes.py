@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from ._arguments import operand
 from ._child import call
-from ._errors import ArgumentError, CresnetError, PathLike
+from ._errors import ArgumentError, PathLike
 
 if TYPE_CHECKING:
     from ._inspect.page import Page
@@ -161,24 +161,18 @@ class Errors:
         return order
 
     def _add_nearest(self, page: "Page", order: list[int], count: int, reader: "Reader") -> list[str]:
-        """Adds the most similar images of the other split to each tile. Returns the names of these images."""
+        """Adds the most similar training images to each tile. Returns the names of these images."""
         from ._inspect.neighbours import nearest, normalised
-        from ._inspect.program import features
+        from ._inspect.program import features, predictions
 
-        found = features(self.run, reader.root)
-        prefix = os.path.join(reader.root, "")
-        names = [name[len(prefix):] if name.startswith(prefix) else name for name in self._all.files]
-        own, mine = set(names), {name: row for row, name in enumerate(found.files)}
-        queries = [mine.get(names[place], -1) for place in order]
-        others = np.array([row for row, name in enumerate(found.files) if self.split == "train" or name not in own])
-        if min(queries, default=0) < 0 or not len(others):
-            raise CresnetError(f"{reader.root}: the features are of other images than the evaluation: nearest=0 leaves them out")
-        base = normalised(np.asarray(found.features[others]))
-        near, cosine = nearest(base, normalised(np.asarray(found.features[queries])), count + (self.split == "train"))
+        training = self._all.files if self.split == "train" else predictions(self.run, "train").files
+        files = [self._all.files[place] for place in order]
+        rows = np.nan_to_num(normalised(features(self.run, reader, training + files)))
+        near, cosine = nearest(rows[:len(training)], rows[len(training):], count + 1)  # of the training images one may be the image itself
         used: dict[str, int] = {}
-        for tile, place in enumerate(order):
-            rows = [(others[row], value) for row, value in zip(near[tile], cosine[tile]) if row >= 0 and found.files[others[row]] != names[place]]
-            page.more.setdefault(tile, {})["near"] = [(used.setdefault(found.files[row], len(used)), f"{found.files[row]}, cosine {value:.3f}") for row, value in rows[:count]]
+        for tile, file in enumerate(files):
+            others = [(training[place], value) for place, value in zip(near[tile], cosine[tile]) if place >= 0 and training[place] != file][:count]
+            page.more.setdefault(tile, {})["near"] = [(used.setdefault(name, len(used)), f"{name}, cosine {value:.3f}") for name, value in others]
         return list(used)
 
     def _add_explanations(self, page: "Page", order: list[int], count: int, output: str, reader: "Reader") -> None:

@@ -22,9 +22,9 @@ _FREQUENCIES = 8
 _COLOUR_WEIGHT = 0.5  # of a value of colour against one of brightness
 _NEIGHBOURS = 8
 _CANDIDATE = 0.6  # cosine of two hashes
-_ALIKE = 0.9  # correlation of the details of duplicates
+_ALIKE, _CLOSE = 0.9, 0.6  # correlation of the details of duplicates; of pairs that are looked at twice
 _CHROMA = 10.0  # of 255: root mean square of the difference of colours
-_PART = 4096  # pairs that are compared at once
+_PART = 1024  # pairs that are compared at once
 _FLAT = 3.0  # standard deviation of a thumbnail of one colour
 
 
@@ -104,8 +104,10 @@ def _compare(images: Images, pairs: npt.NDArray[np.int64]) -> Floats:
     for begin in range(0, len(pairs), _PART):
         a, b = pairs[begin:begin + _PART].T
         first, second = (blurred(images.grey[i].astype(np.float32)) for i in (a, b))
-        # the smaller cut is inside the larger one, whichever it is
-        score[begin:begin + _PART] = np.maximum(registered(first, second), registered(second, first))
+        found = registered(first, second)
+        again = np.flatnonzero((found < _ALIKE) & (found >= _CLOSE))  # the other way round, more or less may be seen
+        found[again] = np.maximum(found[again], registered(second[again], first[again]))
+        score[begin:begin + _PART] = found
         score[begin:begin + _PART][_colour_distance(images.chroma[a], images.chroma[b]) > _CHROMA] = 0
     return score
 

@@ -13,9 +13,8 @@ import numpy.typing as npt
 
 from .._arguments import arguments, operand
 from .._child import call
-from .._errors import ArgumentError, PathLike
+from .._errors import ArgumentError
 from .._model import Model
-from .listing import list_images
 from .reading import Reader
 
 Floats = npt.NDArray[np.float32]
@@ -94,28 +93,29 @@ class Features:
         return cls(names, rows)
 
 
-def features(run: PathLike, root: str) -> Features:
-    """The pooled features of all images of a dataset, with the names of list_images()."""
-    listing = list_images(root)
-    if listing.kind.startswith("cifar"):  # cresnet features reads folders and lists
-        reader = Reader(root)
-        with Model(run, features=True, max_batch=_BATCH) as model:
-            parts = [model.classify_images([np.asarray(reader.open(name)) for name in listing.files[begin:begin + _BATCH]], features=True).features
-                     for begin in range(0, len(listing), _BATCH)]
-        return Features(listing.files, np.concatenate([part for part in parts if part is not None]))
+def features(run: str, reader: Reader, files: list[str]) -> Floats:
+    """[N, features] pooled features of images, in the order of their names; nan for an image that cannot be read."""
+    paths = [os.path.abspath(reader.path(name)) for name in files]
+    if not all(map(os.path.isfile, paths)):
+        return _features_of_records(run, reader, files)
     with tempfile.TemporaryDirectory(prefix="cresnet-") as folder:
-        path = os.path.join(folder, "x.npy")
-        if listing.kind == "folder":
-            call(["features", operand(run), operand(root), "--quiet", "-o", path])
-            return Features.load(path)
-        # a list has one split, but the dataset may have two
-        table = os.path.join(folder, "images.csv")
+        table, output = os.path.join(folder, "images.csv"), os.path.join(folder, "x.npy")
         with open(table, "w", encoding="utf-8", errors="surrogateescape", newline="") as file:
-            csv.writer(file, quoting=csv.QUOTE_ALL).writerows([["file"], *([os.path.abspath(os.path.join(root, name))] for name in listing.files)])
-        call(["features", operand(run), operand(table), "--quiet", "-o", path])
-        found = Features.load(path)
-        names = {os.path.abspath(os.path.join(root, name)): name for name in listing.files}
-        return Features([names.get(os.path.join(folder, name), name) for name in found.files], found.features)
+            csv.writer(file, quoting=csv.QUOTE_ALL).writerows([["file"], *([path] for path in paths)])
+        call(["features", operand(run), operand(table), "--quiet", "-o", output])
+        found = Features.load(output)
+        return in_order([os.path.join(folder, name) for name in found.files], found.features, paths, "the features")
+
+
+def _features_of_records(run: str, reader: Reader, files: list[str]) -> Floats:
+    """Of images that are no files of their own, by the library."""
+    with Model(run, features=True, max_batch=_BATCH) as model:
+        rows = np.full((len(files), model.info.features), np.nan, np.float32)
+        for begin in range(0, len(files), _BATCH):
+            found = model.classify_images([np.asarray(reader.open(name)) for name in files[begin:begin + _BATCH]], features=True)
+            if found.features is not None:
+                rows[begin:begin + _BATCH] = found.features
+    return rows
 
 
 def in_order(found: list[str], rows: Floats, files: list[str], what: str) -> Floats:

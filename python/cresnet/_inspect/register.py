@@ -11,7 +11,9 @@ Floats = npt.NDArray[np.float32]
 _MOVED, _SCALED = 3.0, 0.125  # largest move in pixels of a thumbnail, and largest change of scale
 _STEPS = 4
 _DETAIL = 7  # pixels: what differs from the mean of a square of this size is a detail
+_HOPELESS = 0.4  # correlation after two steps: such pairs are not followed
 _LEAST_SEEN = 0.6  # of the pixels
+_NOISE = 6.0  # of 255: spread of details that recompression changes
 
 
 def blurred(images: Floats) -> Floats:
@@ -47,29 +49,45 @@ def _warped(images: Floats, move: Floats) -> tuple[Floats, Floats]:
 def registered(first: Floats, second: Floats) -> Floats:
     """[P] correlations of the details of images [P,SIDE,SIDE], after the second ones were moved, scaled, and changed in brightness and contrast so that
     they fit best, by Gauss-Newton steps."""
-    count = len(first)
-    move = np.zeros((count, 4), np.float32)
-    grid = (np.arange(SIDE, dtype=np.float32) - (SIDE - 1) / 2) / SIDE
-    best = np.zeros(count, np.float32)
-    for step in range(_STEPS + 1):
-        warped, seen = _warped(second, move)
-        best = np.maximum(best, _correlation(first, warped, seen))
-        if step == _STEPS:
-            break
-        across, down = np.gradient(warped, axis=2), np.gradient(warped, axis=1)
-        columns = np.stack([across, down, across * grid * SIDE, down * grid[:, None] * SIDE, warped, np.ones_like(warped)], axis=1)
-        columns = columns.reshape(count, 6, -1)
-        weighted = columns * seen.reshape(count, 1, -1)
-        normal = weighted @ columns.transpose(0, 2, 1) + 1e-3 * np.eye(6, dtype=np.float32) * SIDE
-        solved = np.linalg.solve(normal.astype(np.float64), weighted.astype(np.float64) @ first.reshape(count, -1, 1).astype(np.float64))[:, :, 0]
-        change = solved[:, :4] / np.where(np.abs(solved[:, 4:5]) < 0.1, 0.1, solved[:, 4:5])
-        move = (move + change.astype(np.float32)).clip([-_MOVED, -_MOVED, -_SCALED, -_SCALED], [_MOVED, _MOVED, _SCALED, _SCALED]).astype(np.float32)
-    return best
+    score, left = np.zeros(len(first), np.float32), np.arange(len(first))
+    move = np.zeros((len(first), 4), np.float32)
+    first, second = (images - images.mean(axis=(1, 2), keepdims=True) for images in (first, second))
+    for step in range(_STEPS):
+        move = _better_move(first, second, move)
+        if step in (1, _STEPS - 1):
+            found = _correlation(first, *_warped(second, move))
+            score[left] = np.maximum(score[left], found)
+            keep = found >= _HOPELESS
+            left, first, second, move = left[keep], first[keep], second[keep], move[keep]
+    return score
+
+
+def _better_move(first: Floats, second: Floats, move: Floats) -> Floats:
+    """One Gauss-Newton step of the moves [P,4]."""
+    warped, seen = _warped(second, move)
+    grid = np.arange(SIDE, dtype=np.float32) - (SIDE - 1) / 2
+    columns = np.empty((len(first), 6, SIDE, SIDE), np.float32)  # derivatives by moves in x and y, scales in x and y, contrast, brightness
+    columns[:, 0], columns[:, 1] = np.gradient(warped, axis=2), np.gradient(warped, axis=1)
+    columns[:, 2], columns[:, 3] = columns[:, 0] * grid, columns[:, 1] * grid[:, None]
+    columns[:, 4], columns[:, 5] = warped, 1
+    flat = columns.reshape(len(first), 6, SIDE * SIDE)
+    weighted = flat * seen.reshape(len(first), 1, SIDE * SIDE)
+    normal = (weighted @ flat.transpose(0, 2, 1)).astype(np.float64) + 0.03 * np.eye(6)
+    right = (weighted @ first.reshape(len(first), SIDE * SIDE, 1)).astype(np.float64)
+    solved = np.linalg.solve(normal, right)[:, :, 0]
+    change = solved[:, :4] / np.where(np.abs(solved[:, 4:5]) < 0.1, 0.1, solved[:, 4:5])
+    largest = np.array([_MOVED, _MOVED, _SCALED, _SCALED])
+    return np.asarray((move + change).clip(-largest, largest), np.float32)
 
 
 def _correlation(first: Floats, second: Floats, seen: Floats) -> Floats:
-    """Of the details of both, where the second one is seen."""
+    """Of the details of both, where the second one is seen. Details are divided by their spread in their surroundings, because otherwise a frame or a
+    silhouette alone makes images alike."""
     area = np.maximum(_box(seen), 1)
-    a, b = (((image - _box(image * seen) / area) * seen).reshape(len(seen), -1) for image in (first, second))
+    parts = []
+    for image in (first, second):
+        detail = (image - _box(image * seen) / area) * seen
+        parts.append((detail / np.sqrt(_box(detail * detail) / area + _NOISE**2)).reshape(len(seen), SIDE * SIDE))
+    a, b = parts
     product = (a * b).sum(axis=1) / np.sqrt(np.maximum((a * a).sum(axis=1) * (b * b).sum(axis=1), 1e-6))
     return np.asarray(np.where(seen.mean(axis=(1, 2)) >= _LEAST_SEEN, product, 0), np.float32)

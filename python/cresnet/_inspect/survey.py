@@ -54,7 +54,7 @@ def survey(root: str, run: Optional[Union[Run, PathLike]], output: str, folds: i
     check_output(output)
     listing, reader = list_images(root), Reader(root)
     say(f"{root}: {len(listing)} images of {len(listing.classes)} classes in {len(listing.split_names)} split{'s' * (len(listing.split_names) > 1)}")
-    given = _given_features(run, root, listing, say)
+    given = _given_features(run, reader, listing, say)
     found = Survey(listing, reader, read_images(reader, listing.files, threads, _every_tenth(say, "reading images")))
     readable = found.images.width > 0
     if not readable.any():
@@ -70,7 +70,7 @@ def survey(root: str, run: Optional[Union[Run, PathLike]], output: str, folds: i
                          out_of_fold(listing, reader, fold, short, output, config, say, **keys))
         _judge_labels(found, probabilities)
         if given is None:
-            given = _rows(features(os.path.join(output, "fold-0", "run"), root), listing)
+            given = features(os.path.join(output, "fold-0", "run"), reader, listing.files)
     else:
         found.skipped["label"] = "Not looked for: folds = 0."
     if given is not None:
@@ -90,18 +90,16 @@ def _every_tenth(say: Callable[[str], None], what: str) -> Callable[[int, int], 
     return report
 
 
-def _given_features(run: Optional[Union[Run, PathLike]], root: str, listing: Listing, say: Callable[[str], None]) -> Optional[npt.NDArray[np.float32]]:
+def _given_features(run: Optional[Union[Run, PathLike]], reader: Reader, listing: Listing,
+                    say: Callable[[str], None]) -> Optional[npt.NDArray[np.float32]]:
     if run is None:
         return None
     path = run.path if isinstance(run, Run) else os.fspath(run)
     if path.endswith(".npy"):
-        return _rows(Features.load(path), listing)
+        given = Features.load(path)
+        return in_order(given.files, given.features, listing.files, "the features")
     say(f"features of {path}")
-    return _rows(features(Run(path).path, root), listing)
-
-
-def _rows(given: Features, listing: Listing) -> npt.NDArray[np.float32]:
-    return in_order(given.files, given.features, listing.files, "the features")
+    return features(Run(path).path, reader, listing.files)
 
 
 def _groups(copies: Duplicates, listing: Listing) -> list[tuple[list[int], float]]:
