@@ -23,6 +23,7 @@ from .program import Floats, predictions, stored_setting
 from .reading import Reader
 
 _SMALL = 64  # pixels: up to this size images are used as they are
+_SURE = 0.8  # probability: the networks of separable classes are usually surer, but this is sure enough
 _FEW = 10000  # images: fewer are trained in smaller batches and for more epochs
 _STEPS, _MOST_EPOCHS = 1500, 60  # of trainings with few images: epochs until so many steps, but not more than so many
 #: The recipes of the folds, unless the caller names a configuration. The networks are small, because there are as many as folds.
@@ -60,13 +61,13 @@ class LabelScores:
 
 
 def confident_learning(labels: npt.NDArray[np.int32], probabilities: Floats) -> LabelScores:
-    """labels [N], probabilities [N, classes]. The threshold of a class is the mean probability of the class over the images that have it as label. An
-    image counts for the most probable class among those above their thresholds."""
+    """labels [N], probabilities [N, classes]. The threshold of a class is the mean probability of the class over the images that have it as label, at
+    most 0.8. An image counts for the most probable class among those above their thresholds."""
     count, classes = probabilities.shape
     known = ~np.isnan(probabilities[:, 0])
     given = np.where(known, probabilities[np.arange(count), labels], np.nan).astype(np.float64)
     totals = np.bincount(labels[known], given[known], classes)
-    thresholds = totals / np.maximum(np.bincount(labels[known], minlength=classes), 1)
+    thresholds = np.minimum(totals / np.maximum(np.bincount(labels[known], minlength=classes), 1), _SURE)
     margin, suggested, wrong = np.full(count, np.nan), np.zeros(count, np.int32), np.zeros(count, bool)
     joint = np.zeros((classes, classes), np.int64)
     for begin in range(0, count, 16384):

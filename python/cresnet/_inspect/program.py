@@ -18,7 +18,7 @@ from .._model import Model
 from .reading import Reader
 
 Floats = npt.NDArray[np.float32]
-_BATCH = 256  # images of the library
+_BATCH, _CALL = 64, 1024  # images that are computed at once, images of a call
 
 
 @dataclass
@@ -95,26 +95,16 @@ class Features:
 
 def features(run: str, reader: Reader, files: list[str]) -> Floats:
     """[N, features] pooled features of images, in the order of their names; nan for an image that cannot be read."""
-    paths = [os.path.abspath(reader.path(name)) for name in files]
-    if not all(map(os.path.isfile, paths)):
-        return _features_of_records(run, reader, files)
-    with tempfile.TemporaryDirectory(prefix="cresnet-") as folder:
-        table, output = os.path.join(folder, "images.csv"), os.path.join(folder, "x.npy")
-        with open(table, "w", encoding="utf-8", errors="surrogateescape", newline="") as file:
-            csv.writer(file, quoting=csv.QUOTE_ALL).writerows([["file"], *([path] for path in paths)])
-        call(["features", operand(run), operand(table), "--quiet", "-o", output])
-        found = Features.load(output)
-        return in_order([os.path.join(folder, name) for name in found.files], found.features, paths, "the features")
-
-
-def _features_of_records(run: str, reader: Reader, files: list[str]) -> Floats:
-    """Of images that are no files of their own, by the library."""
     with Model(run, features=True, max_batch=_BATCH) as model:
         rows = np.full((len(files), model.info.features), np.nan, np.float32)
-        for begin in range(0, len(files), _BATCH):
-            found = model.classify_images([np.asarray(reader.open(name)) for name in files[begin:begin + _BATCH]], features=True)
+        for begin in range(0, len(files), _CALL):
+            names = files[begin:begin + _CALL]
+            paths = [reader.path(name) for name in names]
+            found = (model.classify_files(paths, features=True) if all(map(os.path.isfile, paths)) else
+                     model.classify_images([np.asarray(reader.open(name)) for name in names], features=True))
+            read = [place for place, error in enumerate(found.errors) if error is None]
             if found.features is not None:
-                rows[begin:begin + _BATCH] = found.features
+                rows[[begin + place for place in read]] = found.features[read]
     return rows
 
 

@@ -51,7 +51,7 @@ def registered(first: Floats, second: Floats) -> Floats:
     they fit best, by Gauss-Newton steps."""
     score, left = np.zeros(len(first), np.float32), np.arange(len(first))
     move = np.zeros((len(first), 4), np.float32)
-    first, second = (images - images.mean(axis=(1, 2), keepdims=True) for images in (first, second))
+    first, second = (np.asarray(images - images.mean(axis=(1, 2), keepdims=True), np.float32) for images in (first, second))
     for step in range(_STEPS):
         move = _better_move(first, second, move)
         if step in (1, _STEPS - 1):
@@ -86,7 +86,7 @@ def _correlation(first: Floats, second: Floats, seen: Floats) -> Floats:
     area = np.maximum(_box(seen), 1)
     parts = []
     for image in (first, second):
-        detail = (image - _box(image * seen) / area) * seen
+        detail = np.asarray((image - _box(image * seen) / area) * seen, np.float32)
         parts.append((detail / np.sqrt(_box(detail * detail) / area + _NOISE**2)).reshape(len(seen), SIDE * SIDE))
     a, b = parts
     product = (a * b).sum(axis=1) / np.sqrt(np.maximum((a * a).sum(axis=1) * (b * b).sum(axis=1), 1e-6))
