@@ -205,7 +205,11 @@ def main():
     duplicates.add_argument("--keep")
     size = commands.add_parser("size")
     size.add_argument("images", type=int)
-    options = parser.parse_args()
+    options, rest = parser.parse_known_args()  # keys may follow options
+    if any(text.startswith("-") for text in rest) or (rest and options.command != "labels"):
+        parser.error(f"unknown arguments: {' '.join(rest)}")
+    if options.command == "labels":
+        options.keys += rest
     {"labels": bench_labels, "duplicates": bench_duplicates, "size": bench_size}[options.command](options)
 
 

@@ -30,8 +30,9 @@ class Mistake:
     file: str
     #: Name of its class.
     label: str
-    #: Name of the predicted class, and its probability.
+    #: Name of the predicted class.
     predicted: str
+    #: Probability of the predicted class.
     probability: float
     #: Probability of the true class.
     label_probability: float

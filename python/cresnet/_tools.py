@@ -15,7 +15,10 @@ __all__ = ["export", "prune", "quantize", "sweep"]
 
 
 def _path(run: Union[Run, PathLike]) -> str:
-    return operand(run.path if isinstance(run, Run) else run)
+    path = run.path if isinstance(run, Run) else os.fspath(run)
+    if os.path.isdir(path) or not (os.path.exists(path) or path.endswith(".ini")):  # a configuration may be an installed one
+        Run(path)  # the program calls a missing folder an unreadable file, which is no wrong argument
+    return operand(path)
 
 
 def sweep(config: PathLike, *, output: PathLike, progress: bool = True, **keys: object) -> list[Run]:

@@ -38,7 +38,7 @@ def main(arguments: Optional[list[str]] = None) -> int:
     parser.add_argument("--seed", type=int, default=1, metavar="N", help="seed of the folds (1)")
     parser.add_argument("--threads", type=int, default=0, metavar="N", help="threads that read images (0: one for each core)")
     parser.add_argument("-q", "--quiet", action="store_true", help="only errors")
-    options = parser.parse_args(arguments)
+    options = parser.parse_intermixed_args(arguments)
     keys: dict[str, Any] = {"epochs": options.epochs, "device": options.device}
     for text in options.keys:
         key, equals, value = text.partition("=")

@@ -134,6 +134,14 @@ class Parts(unittest.TestCase):
         self.assertEqual(np.nanargmin(labels.confident_learning(given, p).margin[:60]), 5)
 
 
+def images_of(*keys):
+    """The number of training and of validation images that the program uses."""
+    said = subprocess.run([BIN, "data", "--json", "-q", "tiny.ini", "data.train_images=0", "data.val_images=0", *keys], capture_output=True, text=True, check=False)
+    if said.returncode:
+        raise AssertionError(said.stderr)
+    return [json.loads(said.stdout)[split]["images"] for split in ("train", "val")]
+
+
 def plant(root):
     """Shapes with planted faults. Returns their names."""
     subprocess.run([BIN, "data", "shapes", root, "data.train_images=300", "data.val_images=100", "-q"], check=True, capture_output=True)
@@ -174,6 +182,10 @@ class Audit(unittest.TestCase):
         self.assertLessEqual({"train/star/photo1.jpg", "train/star/resized.jpg", "train/circle/photo2.jpg", "train/circle/broken.jpg"}, excluded | {"train/circle/photo2.jpg"})
         self.assertNotIn("val/star/cropped.jpg", excluded)
         self.assertNotIn("train/star/copy.jpg", excluded)  # its label differs: a person has to choose
+        keys = ("data.kind=folder", "data.root=faulty")
+        before, after = images_of(*keys), images_of(*keys, "data.exclude=plain/exclude.csv")
+        self.assertEqual(sum(before) - sum(after), len(excluded))
+        self.assertEqual(before[0] - after[0], sum(name.startswith("train/") for name in excluded))
         odd = {finding.file: finding.reason for finding in found.of("odd")}
         for name, reason in (("train/circle/red.png", "one colour"), ("val/circle/dark.png", "one colour"), ("train/circle/wide.jpg", "unusual shape: 400x40"),
                              ("train/circle/broken.jpg", "unreadable")):
@@ -204,6 +216,7 @@ class Audit(unittest.TestCase):
         self.assertEqual(len(ranking), len(rows))
         first = {row["file"] for row in ranking[:len(wrong)]}
         self.assertGreaterEqual(len(first & wrong), len(wrong) - 1)
+        self.assertEqual(sum(images_of("data.kind=csv", "data.root=noisy", "data.val_fraction=0.2", "data.labels=judged/labels.csv")), len(rows))
         suggested = {row["file"]: row["label"] for row in rows_of("judged/labels.csv")}
         for name in first & wrong:
             self.assertEqual(suggested[name], classes[int(name[len("images/"):-len(".png")]) % 3])
@@ -214,7 +227,7 @@ class Audit(unittest.TestCase):
         self.assertTrue(os.path.isdir("judged/fold-2/run/last"))
 
     def test_module(self):
-        ran = subprocess.run([sys.executable, "-m", "cresnet.audit", "faulty", "-o", "command", "--folds", "0"], capture_output=True, text=True, check=False)
+        ran = subprocess.run([sys.executable, "-m", "cresnet.audit", "faulty", "-o", "command", "--folds", "0", "train.batch=8"], capture_output=True, text=True, check=False)
         self.assertEqual(ran.returncode, 0, ran.stderr)
         self.assertIn("page: ", ran.stdout)
         code = "import cresnet.audit; print(cresnet.audit('faulty', output='called', folds=0, progress=False).images)"

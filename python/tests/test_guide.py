@@ -29,7 +29,7 @@ class Guide(unittest.TestCase):
         os.symlink(support.BIN, "audit-guide/build/cresnet")
         with open(f"{ROOT}/configs/demo.ini", encoding="utf-8") as file, open("audit-guide/configs/demo.ini", "w", encoding="utf-8") as small:
             small.write(file.read().replace("kind = shapes", "kind = shapes\ntrain_images = 320\nval_images = 100"))
-        code = "\n".join(blocks("audit")).replace("epochs=30", "epochs=1").replace("train_images=1000", "train_images=300")
+        code = "\n".join(blocks("audit")).replace("epochs=20", "epochs=1").replace("train_images=1000", "train_images=300")
         code = code.replace("range(10, 14)", "range(10, 13)")
         ran = subprocess.run([sys.executable, "-B", "-c", code], capture_output=True, text=True, check=False, cwd="audit-guide")
         self.assertEqual(ran.returncode, 0, ran.stderr)

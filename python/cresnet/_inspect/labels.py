@@ -202,5 +202,5 @@ def _absolute(listing: Listing, place: int) -> str:
 def _fold_names(data: str, listing: Listing, held: npt.NDArray[np.int64]) -> list[str]:
     """The names that the program gives the images of val."""
     if listing.kind.startswith("cifar"):
-        return [f"val.crpk[{row}]" for row in range(len(held))]
+        return [os.path.join(data, f"val.crpk[{row}]") for row in range(len(held))]
     return [_absolute(listing, place) for place in held]
