@@ -151,20 +151,4 @@ struct ck_stem_grad {
     float       *dw;         /* [K][4][4][16] */
 };
 
-/* The filter gradient with the gradient of max pooling (3x3, stride 2, one pixel of padding), ReLU and BN behind the
- * convolution: dy = coeffs[0]*d + coeffs[1]*y + coeffs[2], rounded to the type, where d is the sum of g over the
- * windows that chose the pixel, where y*scale_bias[0] + scale_bias[1] > 0, else 0. */
-struct ck_stem_pool_grad {
-    enum ck_type         type; /* of x, g and y: 16 bits */
-    int64_t              N, H, W, K;
-    bool                 accumulate; /* adds to dw */
-    const void          *x;          /* [N][H][W][16] */
-    const void          *y;          /* [N][H-3][W-3][K] */
-    const void          *g;          /* [N][(H-4)/2+1][(W-4)/2+1][K] */
-    const unsigned char *index;      /* like g: position in the window, row*3 + column */
-    const float         *coeffs;     /* [3][K] */
-    const float         *scale_bias; /* [2][K] */
-    float               *dw;         /* [K][4][4][16] */
-};
-
 #endif

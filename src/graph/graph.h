@@ -122,7 +122,7 @@ struct cr_conv_attr {
     int  window;     /* maxpool: R = S = window; convolutions use R, S of the filter */
     int  pad_c;      /* pad_shortcut*: number of zero channels before the input's channels */
     int  add_pad_c;  /* conv_grad: not 0: the summand is pad_shortcut_grad(add) with this pad_c and attr.conv.stride */
-    bool accumulate; /* conv_wgrad, conv_grad, conv_pool_grad, s2d_filter_grad: add to dw instead of assigning */
+    bool accumulate; /* conv_wgrad, conv_grad, s2d_filter_grad: add to dw instead of assigning */
     bool relu;       /* conv: apply ReLU to y; gram_dgrad: see graph/ops.def */
     struct cr_qconv_types   types;   /* pack_filter: of the qconv that reads the packed filter */
     struct cr_bn_attr       bn;      /* conv, conv_grad with slot gamma: the batch norm whose sums the op finalizes */

@@ -82,9 +82,6 @@ void cr_op_cost(const struct cr_program *p, const struct cr_op *op, double *byte
         *flops = conv_flops(p, op->in[CR_IN_conv_grad_g], op->in[CR_IN_conv_grad_w]);
         if (op->out[CR_OUT_conv_grad_dx] >= 0 && op->out[CR_OUT_conv_grad_dw] >= 0) *flops *= 2;
         break;
-    case CR_OP_conv_pool_grad:
-        *flops = conv_flops(p, op->in[CR_IN_conv_pool_grad_y], op->out[CR_OUT_conv_pool_grad_dw]);
-        break;
     case CR_OP_gram: *flops = gram_flops(p, op); break;
     case CR_OP_gram_bn_finalize:
         *flops = 2.0 * elems_of(p, op->in[CR_IN_gram_bn_finalize_w]) *

@@ -13,7 +13,6 @@
 #define infer_group_conv_dgrad infer_given
 #define infer_group_conv_wgrad infer_given
 #define infer_channel_conv_wgrad infer_given
-#define infer_conv_pool_grad infer_given
 #define infer_fused infer_given /* it has no slots of its own */
 #define infer_head infer_given
 #define infer_s2d_filter_grad infer_given

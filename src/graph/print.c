@@ -43,7 +43,6 @@ static void print_attributes(const struct cr_op *op, struct cr_text *out) {
     case CR_OP_conv_dgrad:
     case CR_OP_conv_wgrad:
     case CR_OP_conv_grad:
-    case CR_OP_conv_pool_grad:
     case CR_OP_group_conv:
     case CR_OP_group_conv_dgrad:
     case CR_OP_group_conv_wgrad:

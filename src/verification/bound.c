@@ -371,7 +371,6 @@ static const struct cr_verify_hooks hooks[CR_OP_COUNT] = {
     [CR_OP_conv_dgrad]         = {.prologue = cr_verify_prologue_dgrad, .epilogue = cr_verify_epilogue_dgrad},
     [CR_OP_conv_wgrad]         = {.prologue = cr_verify_prologue_wgrad},
     [CR_OP_conv_grad]          = {.prologue = cr_verify_prologue_conv_grad, .epilogue = cr_verify_epilogue_conv_grad},
-    [CR_OP_conv_pool_grad]     = {.prologue = cr_verify_prologue_conv_pool_grad},
     [CR_OP_gram]               = {.prologue = cr_verify_prologue_gram, .epilogue = cr_verify_epilogue_gram},
     [CR_OP_gram_bn_finalize]   = {.epilogue = cr_verify_epilogue_gram_bn_finalize},
     [CR_OP_gram_bn_sums]       = {.epilogue = cr_verify_epilogue_gram_bn_sums},

@@ -154,63 +154,6 @@ void cr_verify_prologue_conv_grad(struct cr_verify_run *run) {
     for (int s = CR_OUT_conv_grad_grad_sums; s <= CR_OUT_conv_grad_grad_coeffs; s++) run->op->out[s] = CR_NONE;
 }
 
-/* ---- conv_pool_grad: the gradient of y is computed while y is read ---- */
-
-/* The gradient that max pooling 3x3, stride 2, padding 1 passes to element `at` of y: a sum of its windows' gradients
- * in any order, rounded to the type after each of them. */
-static struct interval pooled_gradient(const struct cr_verify_run *run, const struct cr_tensor *y,
-                                       const struct cr_tensor *pooled, int64_t at) {
-    const int64_t C = y->dim[3], w = at / C % y->dim[2], h = at / C / y->dim[2] % y->dim[1],
-                  n      = at / C / y->dim[2] / y->dim[1];
-    const double  *d     = run->in[CR_IN_conv_pool_grad_dy];
-    const uint8_t *index = run->in[CR_IN_conv_pool_grad_index];
-    double         sum = 0, size = 0;
-    int            windows = 0;
-    for (int64_t i = h / 2; i <= (h + 1) / 2 && i < pooled->dim[1]; i++)
-        for (int64_t j = w / 2; j <= (w + 1) / 2 && j < pooled->dim[2]; j++) {
-            const int64_t from = ((n * pooled->dim[1] + i) * pooled->dim[2] + j) * C + at % C;
-            if (index[from] != (h - 2 * i + 1) * 3 + w - 2 * j + 1) continue;
-            sum += d[from];
-            size += fabs(d[from]);
-            windows++;
-        }
-    const double rounding = windows > 1 && y->dtype != CR_F64 ? (windows - 1) * cr_verify_half_ulp(y->dtype, size) : 0;
-    return (struct interval){sum - rounding, sum, sum + rounding};
-}
-
-/* The same behind the ReLU of y*scale + bias. */
-static struct interval masked(enum cr_dtype dtype, struct interval g, double y, double scale, double bias) {
-    const double pre = y * scale + bias, error = dtype == CR_F64 ? 0 : cr_verify_affine_error(y, scale, bias);
-    if (error > 0 && fabs(pre) <= error) /* the ReLU may pass it or not */
-        return (struct interval){fmin(g.low, 0), pre > 0 ? g.exact : 0, fmax(g.high, 0)};
-    return pre > 0 ? g : (struct interval){0, 0, 0};
-}
-
-/* factor*g + linear + constant, rounded. */
-static struct interval bn_gradient(enum cr_dtype dtype, struct interval g, double factor, double linear,
-                                   double constant) {
-    const double low[3] = {factor * g.low, linear, constant}, exact[3] = {factor * g.exact, linear, constant},
-                 high[3]    = {factor * g.high, linear, constant};
-    const struct interval a = sum_interval(dtype, low), b = sum_interval(dtype, exact), c = sum_interval(dtype, high);
-    return (struct interval){fmin(fmin(a.low, b.low), c.low), b.exact, fmax(fmax(a.high, b.high), c.high)};
-}
-
-/* Replaces y by its gradient. */
-void cr_verify_prologue_conv_pool_grad(struct cr_verify_run *run) {
-    const struct cr_tensor *y      = tensor_of(run->original, run->op->in[CR_IN_conv_pool_grad_y]),
-                           *pooled = tensor_of(run->original, run->op->in[CR_IN_conv_pool_grad_dy]);
-    const int64_t C                = y->dim[3];
-    double       *data             = run->in[CR_IN_conv_pool_grad_y];
-    const double *scale_bias = run->in[CR_IN_conv_pool_grad_scale_bias], *k = run->in[CR_IN_conv_pool_grad_coeffs];
-    for (int64_t i = 0; i < cr_tensor_elems(y); i++) {
-        const int64_t         c = i % C;
-        const struct interval g =
-            masked(y->dtype, pooled_gradient(run, y, pooled, i), data[i], scale_bias[c], scale_bias[C + c]);
-        data[i] = operand_of(run, bn_gradient(y->dtype, g, k[c], k[C + c] * data[i], k[2 * C + c]));
-    }
-    run->op->in[CR_IN_conv_pool_grad_coeffs] = CR_NONE;
-}
-
 /* ---- max-pool of act(x): values within their interval; the index where no other element can be the maximum ---- */
 
 struct pooling {

@@ -71,7 +71,6 @@ static double reduction(const struct cr_program *p, const struct cr_op *op, int 
     case CR_OP_gram_dgrad:
         if (slot == CR_OUT_gram_dgrad_grad_sums) return pixels(p, in[CR_IN_gram_dgrad_x]);
         return (double)(dim(p, in[CR_IN_gram_dgrad_g], 3) + dim(p, in[CR_IN_gram_dgrad_x], 3));
-    case CR_OP_conv_pool_grad: return pixels(p, in[CR_IN_conv_pool_grad_y]);
     case CR_OP_conv_pool: /* the terms of one sum, and its bias: the maximum has the error of one of its operands */
         return (double)(elems(p, in[CR_IN_conv_pool_w]) / dim(p, in[CR_IN_conv_pool_w], 0)) + 1;
     case CR_OP_conv_pair: /* the terms of t lead to y, and those of y to z */
@@ -133,7 +132,6 @@ bool cr_verify_accumulates(const struct cr_op *op, int out_slot) {
             return op->attr.conv.bn.accumulate;
         return op->attr.conv.accumulate && out_slot == CR_OUT_conv_grad_dw;
     case CR_OP_s2d_filter_grad:
-    case CR_OP_conv_pool_grad:
     case CR_OP_group_conv_wgrad: return op->attr.conv.accumulate;
     case CR_OP_conv_wgrad: return op->attr.conv.accumulate && out_slot == CR_OUT_conv_wgrad_dw;
     case CR_OP_gram_bn_grad: return op->attr.bn.accumulate && out_slot >= CR_OUT_gram_bn_grad_dw;
@@ -224,7 +222,7 @@ double cr_verify_loss_grad_factor(const struct cr_verify_values *v) {
 double cr_verify_tiny(const struct cr_verify_values *v, int out_slot) {
     const double n = cr_verify_terms(v->program, v->op, out_slot), unit = 0x1p-149;
     const bool acts = v->op->kind == CR_OP_conv || v->op->kind == CR_OP_conv_wgrad || v->op->kind == CR_OP_conv_grad ||
-                      v->op->kind == CR_OP_conv_pool_grad || v->op->kind == CR_OP_gram_dgrad;
+                      v->op->kind == CR_OP_gram_dgrad;
     if (cr_verify_rule(v->op->kind)->products) { /* scale factors of operands multiply their loss */
         const double top = largest_operand(v);
         return n * FLT_MIN * (acts ? top * top : top);

@@ -58,7 +58,6 @@ static const struct cr_verify_rule rules[CR_OP_COUNT] = {
     [CR_OP_conv_dgrad]         = {.magnitude = "aaakkkk", .extra = 1, .products = true, .pads = true},
     [CR_OP_conv_wgrad]         = {.magnitude = "kak", .before = 'a', .extra = 1, .products = true, .pads = true},
     [CR_OP_conv_grad]         = {.magnitude = "kkkakkkakkk", .before = 'a', .extra = 1, .products = true, .pads = true},
-    [CR_OP_conv_pool_grad]    = {.magnitude = "kkkkka", .before = 'a', .extra = 1, .products = true, .pads = true},
     [CR_OP_gram_bn_grad_sums] = {.magnitude = "aaas", .extra = 4},
     [CR_OP_gram_bn_grad]      = {.extra = 12, .by_unit = true},
     [CR_OP_gram_dgrad]        = {.magnitude = "aakaakka", .extra = 4, .products = true},

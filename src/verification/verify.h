@@ -261,7 +261,6 @@ void      cr_verify_prologue_conv(struct cr_verify_run *run);
 void      cr_verify_prologue_wgrad(struct cr_verify_run *run);
 void      cr_verify_prologue_dgrad(struct cr_verify_run *run);
 void      cr_verify_prologue_conv_grad(struct cr_verify_run *run);
-void      cr_verify_prologue_conv_pool_grad(struct cr_verify_run *run);
 void      cr_verify_prologue_maxpool(struct cr_verify_run *run);
 cr_status cr_verify_epilogue_conv(const struct cr_verify_values *v, struct cr_verify_expected *expected);
 cr_status cr_verify_epilogue_conv_pool(const struct cr_verify_values *v, struct cr_verify_expected *expected);

@@ -140,7 +140,6 @@ void    checkops_build_conv(struct checkops_build *b);
 void    checkops_build_group_conv(struct checkops_build *b);
 void    checkops_build_conv_pair(struct checkops_build *b);
 void    checkops_build_conv_pool(struct checkops_build *b);
-void    checkops_build_conv_pool_grad(struct checkops_build *b);
 void    checkops_build_quant(struct checkops_build *b);
 void    checkops_build_gram(struct checkops_build *b);
 void    checkops_build_loss(struct checkops_build *b);

@@ -301,7 +301,6 @@ static void list_all(struct checkops_list *list) {
     list_variants(list, CR_OP_conv_pair, TABLE(chains),
                   FLAGS(CHECKOPS_TWO, CHECKOPS_BIAS, CHECKOPS_TWO | CHECKOPS_BIAS));
     list_variants(list, CR_OP_conv_pool, TABLE(pooled), FLAGS(0));
-    list_variants(list, CR_OP_conv_pool_grad, TABLE(pooled), FLAGS(0, CHECKOPS_ACCUMULATE));
     list_convs(list, CR_OP_conv_dgrad, FLAGS(0));
     list_convs(list, CR_OP_conv_wgrad, FLAGS(0, CHECKOPS_ACCUMULATE));
     list_variants(list, CR_OP_group_conv, TABLE(grouped), FLAGS(0, CHECKOPS_TWO));

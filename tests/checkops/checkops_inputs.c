@@ -88,7 +88,6 @@ static const char *const meaning[CR_OP_COUNT] = {
     [CR_OP_zero]               = "",
     [CR_OP_cast]               = "x",
     [CR_OP_conv_grad]          = "xxkxxchxxgy",
-    [CR_OP_conv_pool_grad]     = "xIxckx",
     [CR_OP_pool_bn_grad_sums]  = "xIxch",
     [CR_OP_fold_bn]            = "xgbmv",
     [CR_OP_pool_bn_grad_apply] = "xIxck",

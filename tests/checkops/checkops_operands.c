@@ -254,13 +254,7 @@ static void draw_labels(struct checkops_drawing *d, const struct cr_tensor *t, v
 
 /* A position of each window that is inside the image. */
 static void draw_index(struct checkops_drawing *d, const struct cr_tensor *t, void *data) {
-    struct checkops_case        pooling = d->unit->c;
-    const struct checkops_case *c       = &pooling;
-    if (c->kind == CR_OP_conv_pool_grad) { /* the pooling behind the convolution */
-        pooling.H      = checkops_window_out(d->unit->c.H, &d->unit->c);
-        pooling.W      = checkops_window_out(d->unit->c.W, &d->unit->c);
-        pooling.window = 3, pooling.stride = 2, pooling.pad = 1;
-    }
+    const struct checkops_case *c = &d->unit->c;
     for (int64_t i = 0; i < cr_tensor_elems(t); i++) {
         const int64_t q = i / t->dim[3] % t->dim[2], p = i / t->dim[3] / t->dim[2] % t->dim[1];
         int64_t       r, s, h, w;

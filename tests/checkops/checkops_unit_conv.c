@@ -241,17 +241,3 @@ void checkops_build_conv_pool(struct checkops_build *b) {
     in(b, CR_IN_conv_pool_w, b->real, c->K, c->window, c->window, c->C);
     in(b, CR_IN_conv_pool_bias, b->wide, 1, 1, 1, c->K);
 }
-
-void checkops_build_conv_pool_grad(struct checkops_build *b) {
-    const struct checkops_case *c = b->c;
-    const int64_t               P = checkops_window_out(c->H, c), Q = checkops_window_out(c->W, c);
-    b->op.attr.conv =
-        (struct cr_conv_attr){.stride = c->stride, .pad = c->pad, .accumulate = (c->flags & CHECKOPS_ACCUMULATE) != 0};
-    in(b, CR_IN_conv_pool_grad_dy, b->real, c->N, (P - 1) / 2 + 1, (Q - 1) / 2 + 1, c->K);
-    in(b, CR_IN_conv_pool_grad_index, CR_U8, c->N, (P - 1) / 2 + 1, (Q - 1) / 2 + 1, c->K);
-    in(b, CR_IN_conv_pool_grad_y, b->real, c->N, P, Q, c->K);
-    in(b, CR_IN_conv_pool_grad_scale_bias, b->wide, 2, 1, 1, c->K);
-    in(b, CR_IN_conv_pool_grad_coeffs, b->wide, 3, 1, 1, c->K);
-    in(b, CR_IN_conv_pool_grad_x, b->real, c->N, c->H, c->W, c->C);
-    out(b, CR_OUT_conv_pool_grad_dw, b->wide, c->K, c->window, c->window, c->C);
-}

@@ -332,7 +332,6 @@ void checkops_build_op(struct checkops_build *b) {
     case CR_OP_group_conv_wgrad: checkops_build_group_conv(b); return;
     case CR_OP_conv_pair: checkops_build_conv_pair(b); return;
     case CR_OP_conv_pool: checkops_build_conv_pool(b); return;
-    case CR_OP_conv_pool_grad: checkops_build_conv_pool_grad(b); return;
     case CR_OP_maxpool:
     case CR_OP_maxpool_grad:
     case CR_OP_pool_bn_grad_sums:

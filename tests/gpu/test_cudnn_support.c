@@ -69,11 +69,6 @@ static bool accepts(void *self, const struct cr_program *p, const struct cr_op *
     return is_conv(op->kind) || cr_kernel_find(self, p, op, 0, &index);
 }
 
-/* Yes, except for the gradient of pooling inside a filter gradient: few GPUs have a kernel for it. */
-static bool accepts_most(void *self, const struct cr_program *p, const struct cr_op *op) {
-    return op->kind != CR_OP_conv_pool_grad || accepts(self, p, op);
-}
-
 /* `any_fusion`: ops are fused without a question to the GPU, so each fused form must have a kernel. */
 static void query_program(int cc, const struct precision *precision, const struct cr_config *c, struct cr_model *model,
                           enum cr_program_kind kind, bool any_fusion) {
@@ -90,7 +85,7 @@ static void query_program(int cc, const struct precision *precision, const struc
     struct cuda_device device;
     open_device(cc, precision, &device);
     const struct cr_cost_model cost_model = {
-        .self = &device.base, .alignment = CR_CUDA_ALIGN, .accepts = any_fusion ? accepts_most : accepts};
+        .self = &device.base, .alignment = CR_CUDA_ALIGN, .accepts = any_fusion ? NULL : accepts};
     const int plain = program.ops;
     query_others(cc, precision, &program);
     REQUIRE_OK(cr_pass_fuse(&program, &cost_model));

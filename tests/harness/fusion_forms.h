@@ -9,8 +9,7 @@ static inline bool is_fused_conv(const struct cr_op *op) {
     case CR_OP_conv: return !cr_op_uses_only(op, 3, 1);
     case CR_OP_conv_dgrad: return !cr_op_uses_only(op, 3, 1);
     case CR_OP_conv_wgrad: return op->in[CR_IN_conv_wgrad_scale_bias] >= 0;
-    case CR_OP_conv_grad:
-    case CR_OP_conv_pool_grad: return true;
+    case CR_OP_conv_grad: return true;
     default: return false;
     }
 }
@@ -42,7 +41,7 @@ static inline bool accepts_features(void *self, const struct cr_program *p, cons
 static inline cr_status flat_cost(void *self, const struct cr_program *p, const struct cr_op *op, double *seconds) {
     (void)self, (void)p;
     bool conv = op->kind == CR_OP_conv || op->kind == CR_OP_conv_dgrad || op->kind == CR_OP_conv_wgrad ||
-                op->kind == CR_OP_conv_grad || op->kind == CR_OP_conv_pool_grad;
+                op->kind == CR_OP_conv_grad;
     *seconds = conv ? 10 : 1;
     return CR_OK;
 }

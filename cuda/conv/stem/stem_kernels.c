@@ -46,34 +46,8 @@ static bool wgrad_args(const struct cr_program *p, const struct cr_op *op, const
 }
 CUDA_FAMILY_KERNEL(stem_wgrad, stem_grad, ck_stem_grad, wgrad_args)
 
-/* ---- filter gradient with the gradient of pooling, ReLU and BN ---- */
-
-#define IN(slot) cuda_in(p, op, CR_IN_conv_pool_grad_##slot)
-
-static bool pool_grad_args(const struct cr_program *p, const struct cr_op *op, const struct cr_call *call, void *to) {
-    const struct cr_tensor *x = IN(x);
-    *(struct ck_stem_pool_grad *)to =
-        (struct ck_stem_pool_grad){.type       = cuda_type(x),
-                                   .N          = x->dim[0],
-                                   .H          = x->dim[1],
-                                   .W          = x->dim[2],
-                                   .K          = IN(y)->dim[3],
-                                   .accumulate = op->attr.conv.accumulate,
-                                   .x          = cuda_data_in(call, CR_IN_conv_pool_grad_x),
-                                   .g          = cuda_data_in(call, CR_IN_conv_pool_grad_dy),
-                                   .y          = cuda_data_in(call, CR_IN_conv_pool_grad_y),
-                                   .index      = cuda_data_in(call, CR_IN_conv_pool_grad_index),
-                                   .coeffs     = cuda_data_in(call, CR_IN_conv_pool_grad_coeffs),
-                                   .scale_bias = cuda_data_in(call, CR_IN_conv_pool_grad_scale_bias),
-                                   .dw         = cuda_data_out(call, CR_OUT_conv_pool_grad_dw)};
-    return is_stem(op, x, cuda_out(p, op, CR_OUT_conv_pool_grad_dw)) && cuda_is_f32(IN(scale_bias));
-}
-CUDA_FAMILY_KERNEL(stem_pool_grad, stem_pool_grad, ck_stem_pool_grad, pool_grad_args)
-
 /* ---- the kernels ---- */
 
-const struct cr_kernel cr_cuda_stem_kernels[] = {
-    {CUDA_HALF_KERNEL("stem_pool", conv_pool), CUDA_FAMILY(stem_pool)},
-    {CUDA_HALF_KERNEL("stem_wgrad", conv_wgrad), CUDA_FAMILY(stem_wgrad)},
-    {CUDA_HALF_KERNEL("stem_pool_grad", conv_pool_grad), CUDA_FAMILY(stem_pool_grad)},
-    {0}};
+const struct cr_kernel cr_cuda_stem_kernels[] = {{CUDA_HALF_KERNEL("stem_pool", conv_pool), CUDA_FAMILY(stem_pool)},
+                                                 {CUDA_HALF_KERNEL("stem_wgrad", conv_wgrad), CUDA_FAMILY(stem_wgrad)},
+                                                 {0}};

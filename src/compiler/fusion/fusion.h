@@ -45,8 +45,6 @@ cr_fuse_pattern cr_fuse_gram_dgrad; /* gram_dgrad -> ReLU mask and BN gradient s
 cr_fuse_pattern cr_fuse_conv_finalize, cr_fuse_conv_grad_finalize;
 /* compiler/fusion/patterns_stem.c */
 cr_fuse_pattern cr_fuse_bn_pool, cr_fuse_pool_grad; /* BN + ReLU -> maxpool, and its gradient */
-/* pool_bn_grad_apply -> filter gradient, where one kernel takes less time; runs after the choice by cost */
-cr_fuse_pattern cr_fuse_pool_wgrad;
 /* compiler/fusion/quantize_stem.c: normalize -> quantize -> qconv -> maxpool */
 cr_fuse_pattern cr_fuse_quantized_stem;
 /* Turns the 7x7 convolution of stride 2 on the image into a 4x4 convolution of stride 1 on the image in space-to-depth

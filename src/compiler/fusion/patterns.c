@@ -150,7 +150,6 @@ static const struct pattern patterns[] = {
 
 /* Run after the fusions that are chosen by cost. */
 static const struct pattern late_patterns[] = {
-    {"pool_bn_grad_apply+filter gradient", CR_OP_pool_bn_grad_apply, cr_fuse_pool_wgrad},
     {"gram_dgrad+add", CR_OP_add, cr_fuse_gram_add},
     {"(pad_shortcut_grad)+conv_grad", CR_OP_conv_grad, fuse_padded_gradient},
     {"conv+bn_finalize", CR_OP_bn_finalize, cr_fuse_conv_finalize},

@@ -74,51 +74,6 @@ bool cr_fuse_pool_grad(struct cr_edit *edit, const struct cr_cost_model *cost_mo
     return true;
 }
 
-/* The filter gradient of a convolution without a gradient of its input: conv_wgrad, or conv_grad as the fusions that
- * are chosen by cost write it. Stores its x and dw. */
-static bool is_filter_grad(const struct cr_op *op, int dy, int *x, int *dw) {
-    if (op->kind == CR_OP_conv_wgrad) {
-        *x = op->in[CR_IN_conv_wgrad_x], *dw = op->out[CR_OUT_conv_wgrad_dw];
-        return op->in[CR_IN_conv_wgrad_dy] == dy &&
-               cr_op_uses_only(op, 1u << CR_IN_conv_wgrad_x | 1u << CR_IN_conv_wgrad_dy, 1u << CR_OUT_conv_wgrad_dw) &&
-               !cr_op_has_sparsity_pattern(op);
-    }
-    if (op->kind != CR_OP_conv_grad) return false;
-    *x = op->in[CR_IN_conv_grad_x], *dw = op->out[CR_OUT_conv_grad_dw];
-    return op->in[CR_IN_conv_grad_g] == dy &&
-           cr_op_uses_only(op, 1u << CR_IN_conv_grad_g | 1u << CR_IN_conv_grad_w | 1u << CR_IN_conv_grad_x,
-                           1u << CR_OUT_conv_grad_dw);
-}
-
-/* The gradient of the convolution's output is the largest tensor of an ImageNet network; it is not stored. */
-bool cr_fuse_pool_wgrad(struct cr_edit *edit, const struct cr_cost_model *cost_model, int root) {
-    const struct cr_op *apply = cr_fuse_op(edit, root);
-    const int           dy    = apply->out[CR_OUT_pool_bn_grad_apply_dx];
-    int                 x, dw;
-    if (apply->attr.conv.window != 3 || apply->attr.conv.stride != 2 || apply->attr.conv.pad != 1) return false;
-    if (!cr_edit_is_private(edit, dy) || edit->reads[dy] != 1 || edit->writes[dy] != 1) return false;
-    const int grad = cr_edit_next_reader(edit, dy, root);
-    if (grad == CR_NONE || !is_filter_grad(cr_fuse_op(edit, grad), dy, &x, &dw)) return false;
-    if (!cr_fuse_same_stream(edit, root, grad) || !cr_edit_can_move(edit, root, grad)) return false;
-    const struct cr_op *wgrad              = cr_fuse_op(edit, grad);
-    struct cr_op        op                 = cr_op_make(CR_OP_conv_pool_grad, wgrad->layer);
-    op.stream                              = wgrad->stream;
-    op.attr.conv                           = wgrad->attr.conv;
-    op.in[CR_IN_conv_pool_grad_dy]         = apply->in[CR_IN_pool_bn_grad_apply_dy];
-    op.in[CR_IN_conv_pool_grad_index]      = apply->in[CR_IN_pool_bn_grad_apply_index];
-    op.in[CR_IN_conv_pool_grad_y]          = apply->in[CR_IN_pool_bn_grad_apply_x];
-    op.in[CR_IN_conv_pool_grad_scale_bias] = apply->in[CR_IN_pool_bn_grad_apply_scale_bias];
-    op.in[CR_IN_conv_pool_grad_coeffs]     = apply->in[CR_IN_pool_bn_grad_apply_coeffs];
-    op.in[CR_IN_conv_pool_grad_x]          = x;
-    op.out[CR_OUT_conv_pool_grad_dw]       = dw;
-    if (!cr_fuse_accepted(edit, cost_model, &op)) return false;
-    const double one_by_one = cr_fuse_seconds(edit, cost_model, apply) + cr_fuse_seconds(edit, cost_model, wgrad);
-    if (cr_fuse_seconds(edit, cost_model, &op) > one_by_one * (1 + 1e-9) || edit->failure != CR_OK) return false;
-    cr_edit_remove(edit, root);
-    cr_edit_replace(edit, grad, &op);
-    return true;
-}
-
 /* ---- space to depth ---- */
 
 enum { WINDOW = 7, S2D_WINDOW = 4, S2D_CHANNELS = 16 };

@@ -137,8 +137,6 @@ void cr_ref_activate(struct cr_device *device, const struct ref *x, const struct
 /* dx = gradient of the input of pad_shortcut, from that of its output. */
 void cr_ref_shortcut_grad(struct cr_device *device, const struct cr_conv_attr *attr, const struct ref *dy,
                           const struct ref *dx);
-/* dy = the gradient of y in the op conv_pool_grad of this call. */
-void cr_ref_conv_pool_dy(struct cr_device *device, const struct cr_call *call, const struct ref *dy);
 /* sums = sums of x and x^2 over each channel. */
 void cr_ref_sum_squares(struct cr_device *device, const struct ref *x, const struct ref *sums);
 /* grad_sums = sums of g and g*xhat over each channel, with g = dy where the mask passes it. */

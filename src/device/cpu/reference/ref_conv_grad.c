@@ -51,18 +51,6 @@ cr_status cr_ref_conv_grad(struct cr_device *device, const struct cr_call *call)
     return CR_OK;
 }
 
-/* Without coeffs, y is already its own gradient: verification computes it. */
-cr_status cr_ref_conv_pool_grad(struct cr_device *device, const struct cr_call *call) {
-    struct ref dy = REF_IN(conv_pool_grad, y), coeffs = REF_IN(conv_pool_grad, coeffs);
-    if (coeffs.data) {
-        dy = ref_scratch_like(&dy, call->workspace);
-        cr_ref_conv_pool_dy(device, call, &dy);
-    }
-    const struct ref_conv v = ref_conv_of(call, REF_IN(conv_pool_grad, x), REF_OUT(conv_pool_grad, dw), dy);
-    cr_ref_wgrad(device, &v);
-    return CR_OK;
-}
-
 static size_t bytes_of(const struct cr_program *p, int tensor) {
     return tensor < 0 ? 0 : p->tensor[tensor].bytes;
 }
@@ -103,7 +91,6 @@ size_t cr_ref_workspace(const struct cr_device *device, const struct cr_program 
         (in[CR_IN_conv_grad_scale_bias] >= 0 || in[CR_IN_conv_grad_dy_coeffs] >= 0 || op->attr.conv.add_pad_c))
         return bytes_of(p, in[CR_IN_conv_grad_x]) + bytes_of(p, in[CR_IN_conv_grad_g]) +
                (op->attr.conv.add_pad_c ? bytes_of(p, in[CR_IN_conv_grad_x]) : 0);
-    if (op->kind == CR_OP_conv_pool_grad) return bytes_of(p, in[CR_IN_conv_pool_grad_y]);
     if (op->kind == CR_OP_muon_direction) return cr_ref_muon_workspace(p);
     if (op->kind == CR_OP_head) return cr_ref_head_workspace(p, op);
     for (int k = 0; op->kind == CR_OP_fused && k < op->attr.fused.parts; k++)

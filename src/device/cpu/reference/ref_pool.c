@@ -136,30 +136,15 @@ cr_status cr_ref_pool_bn_grad_sums(struct cr_device *device, const struct cr_cal
     return CR_OK;
 }
 
-static void pool_bn_apply(struct cr_device *device, const struct pool_bn *v) {
-    CR_PARALLEL_FOR(cr_cpu_threads(device))
-    for (int64_t i = 0; i < v->out.elems; i++)
-        ref_put(&v->out, i, ref_bn_gradient(&v->grad_coeffs, pool_bn_grad(v, i), &v->pool.x, i, i % v->pool.x.C));
-}
-
 cr_status cr_ref_pool_bn_grad_apply(struct cr_device *device, const struct cr_call *call) {
     struct pool_bn v = pool_bn_of(call, REF_IN(pool_bn_grad_apply, dy), REF_IN(pool_bn_grad_apply, index),
                                   REF_IN(pool_bn_grad_apply, x), REF_IN(pool_bn_grad_apply, scale_bias));
     v.grad_coeffs    = REF_IN(pool_bn_grad_apply, coeffs);
     v.out            = REF_OUT(pool_bn_grad_apply, dx);
-    pool_bn_apply(device, &v);
+    CR_PARALLEL_FOR(cr_cpu_threads(device))
+    for (int64_t i = 0; i < v.out.elems; i++)
+        ref_put(&v.out, i, ref_bn_gradient(&v.grad_coeffs, pool_bn_grad(&v, i), &v.pool.x, i, i % v.pool.x.C));
     return CR_OK;
-}
-
-void cr_ref_conv_pool_dy(struct cr_device *device, const struct cr_call *call, const struct ref *dy) {
-    struct pool_bn v = pool_bn_of(call, REF_IN(conv_pool_grad, dy), REF_IN(conv_pool_grad, index),
-                                  REF_IN(conv_pool_grad, y), REF_IN(conv_pool_grad, scale_bias));
-    v.pool.window    = 3;
-    v.pool.stride    = 2;
-    v.pool.pad       = 1;
-    v.grad_coeffs    = REF_IN(conv_pool_grad, coeffs);
-    v.out            = *dy;
-    pool_bn_apply(device, &v);
 }
 
 /* ---- global average pooling ---- */
