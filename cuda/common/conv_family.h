@@ -49,7 +49,7 @@ extern const struct ck_conv_family ck_point_conv_wgmma, ck_point_gram_wgmma, ck_
     ck_conv3x3_wide_wgmma, ck_stem_wgmma, ck_stem_grad_wgmma, ck_stem_pool_wgmma, ck_gram_wgmma, ck_gram_product_wgmma,
     ck_int8_conv_wgmma, ck_int8_split_wgmma, ck_int8_stem_wgmma, ck_conv_pair_wgmma, ck_conv_chain_wgmma;
 extern const struct ck_conv_family ck_point_conv_mma, ck_point_gram_mma, ck_point_grad_mma, ck_conv3x3_mma, ck_stem_mma,
-    ck_stem_grad_mma, ck_gram_conv_mma, ck_gram_mma, ck_gram_product_mma, ck_int8_conv_mma, ck_int8_stem_mma;
+    ck_stem_grad_mma, ck_gram_mma, ck_gram_product_mma, ck_int8_conv_mma, ck_int8_stem_mma;
 
 #ifdef __cplusplus
 }

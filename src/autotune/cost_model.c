@@ -170,11 +170,14 @@ static cr_status has_candidates(struct cr_cost_table *c, const struct cr_program
     return CR_OK;
 }
 
-/* A table from a file may name a kernel that does not compute this op. For convolutions this would take long, because a
- * library builds a plan first; their kernels refuse in `prepare`. */
+/* A table from a file may name a kernel or a tile config that does not compute this op. A kernel of a library is not
+ * asked, because the library builds a plan first, which takes long; it refuses in `prepare`. */
 static bool still_accepts(const struct cr_cost_table *c, const struct cr_program *p, const struct cr_op *op,
-                          int kernel) {
-    return cr_cost_stores_rejections(op->kind) || cr_kernel_accepts(c->device, c->device->kernels[kernel], p, op);
+                          const struct cr_cost *best) {
+    const struct cr_kernel *kernel = c->device->kernels[best->kernel];
+    if (cr_cost_stores_rejections(op->kind) && kernel->prepare) return true;
+    return cr_kernel_accepts(c->device, kernel, p, op) &&
+           (!kernel->algo_count || best->algo < kernel->algo_count(c->device, p, op));
 }
 
 static cr_status model_select(void *self, const struct cr_program *p, struct cr_op *op, size_t *workspace) {
@@ -185,7 +188,7 @@ static cr_status model_select(void *self, const struct cr_program *p, struct cr_
     if (!several) return cr_device_select(c->device, p, op, workspace);
     CR_TRY(cr_cost_table_best(c, p, op, &best));
     if (best.kernel < 0) return cr_device_select(c->device, p, op, workspace); /* sets the error message */
-    if (!still_accepts(c, p, op, best.kernel)) return cr_device_select(c->device, p, op, workspace);
+    if (!still_accepts(c, p, op, &best)) return cr_device_select(c->device, p, op, workspace);
     op->kernel = best.kernel;
     op->algo   = best.algo;
     return cr_device_workspace(c->device, p, op, workspace);

@@ -114,10 +114,9 @@ bool supports(const struct ck_fused_conv *a) {
     return !bn || (a->has_bn_x && a->has_scale_bias && !a->has_add && a->stride == 1);
 }
 
-/* First the tile configs of gram_conv.cu, then those of this file. */
 int configs(const struct ck_fused_conv *a, const struct ck_gpu *gpu) {
     struct plan plan;
-    return supports(a) ? ck_gram_conv_mma.configs(a, gpu) + find_plan(&plan, a, -1, gpu) : 0;
+    return supports(a) ? find_plan(&plan, a, -1, gpu) : 0;
 }
 
 size_t workspace_of(const struct ck_fused_conv *a, const struct ck_gpu *gpu) {
@@ -128,10 +127,7 @@ size_t workspace_of(const struct ck_fused_conv *a, const struct ck_gpu *gpu) {
 
 cudaError_t launch(const struct ck_fused_conv *a, void *workspace, const struct ck_gpu *gpu, cudaStream_t stream) {
     struct plan plan;
-    if (a->config < 0 || !supports(a)) return cudaErrorInvalidValue;
-    const int first = ck_gram_conv_mma.configs(a, gpu);
-    if (a->config < first) return ck_gram_conv_mma.launch(a, workspace, gpu, stream);
-    if (find_plan(&plan, a, a->config - first, gpu) <= a->config - first) return cudaErrorInvalidValue;
+    if (a->config < 0 || !supports(a) || find_plan(&plan, a, a->config, gpu) <= a->config) return cudaErrorInvalidValue;
     const gram_params p     = gram_params_of(a, &plan, workspace);
     cudaError_t       error = set_others(a, stream);
     if (error != cudaSuccess) return error;
