@@ -29,6 +29,6 @@ static cr_status barrier_launch(struct cr_device *device, const struct cr_call *
 
 /* They copy bytes of any type. */
 #define HOST_COPY_KERNEL(kind)                                                                                         \
-    { CR_KERNEL("cuda." #kind, kind, CR_MATH_EXACT), .traits.host_slots = CR_IN_BIT(kind, x), .launch = kind##_launch }
+    { CR_KERNEL("cuda." #kind, kind, CR_MATH_EXACT), .launch = kind##_launch }
 const struct cr_kernel cr_cuda_host_copy_kernels[] = {
     HOST_COPY_KERNEL(offload), HOST_COPY_KERNEL(prefetch), HOST_COPY_KERNEL(barrier), {0}};

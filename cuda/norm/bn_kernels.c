@@ -258,7 +258,7 @@ static cr_status channel_scale_launch(struct cr_device *device, const struct cr_
 #define BN_KERNEL(kind, types, ...)                                                                                    \
     { CR_KERNEL("cuda." #kind, kind, CR_MATH_F32), .dtypes = types, .launch = kind##_launch, __VA_ARGS__ }
 const struct cr_kernel cr_cuda_bn_kernels[] = {
-    BN_KERNEL(bn_sums, CR_TYPES_FLOAT, .workspace = bn_sums_workspace, .traits.host_slots = CR_IN_BIT(bn_sums, x)),
+    BN_KERNEL(bn_sums, CR_TYPES_FLOAT, .workspace = bn_sums_workspace),
     /* An op with `center` has a kernel in cuda/conv/gram/gram_kernels.c. */
     BN_KERNEL(bn_finalize, CR_TYPES_F32, .optional_out = CR_OUT_BIT(bn_finalize, scale_bias_half),
               .accepts = bn_finalize_accepts),
@@ -266,24 +266,18 @@ const struct cr_kernel cr_cuda_bn_kernels[] = {
     BN_KERNEL(bn_apply, CR_TYPES_FLOAT,
               .optional_in =
                   CR_IN_BIT(bn_apply, mean_rstd) | CR_IN_BIT(bn_apply, add) | CR_IN_BIT(bn_apply, add_scale_bias),
-              .optional_out = CR_OUT_BIT(bn_apply, mask), .accepts = bn_apply_accepts,
-              .traits.host_slots = CR_IN_BIT(bn_apply, x) | CR_IN_BIT(bn_apply, add)),
-    BN_KERNEL(
-        bn_grad_sums, CR_TYPES_FLOAT, .optional_in = CR_IN_BIT(bn_grad_sums, y) | CR_IN_BIT(bn_grad_sums, scale_bias),
-        .accepts = bn_grad_sums_accepts, .workspace = grad_sums_bytes,
-        .traits.host_slots = CR_IN_BIT(bn_grad_sums, dy) | CR_IN_BIT(bn_grad_sums, x) | CR_IN_BIT(bn_grad_sums, y)),
+              .optional_out = CR_OUT_BIT(bn_apply, mask), .accepts = bn_apply_accepts),
+    BN_KERNEL(bn_grad_sums, CR_TYPES_FLOAT,
+              .optional_in = CR_IN_BIT(bn_grad_sums, y) | CR_IN_BIT(bn_grad_sums, scale_bias),
+              .accepts = bn_grad_sums_accepts, .workspace = grad_sums_bytes),
     BN_KERNEL(bn_grad_finalize, CR_TYPES_F32),
     BN_KERNEL(bn_grad_apply, CR_TYPES_FLOAT,
               .optional_in = CR_IN_BIT(bn_grad_apply, y) | CR_IN_BIT(bn_grad_apply, scale_bias),
-              .accepts     = bn_grad_apply_accepts,
-              .traits.host_slots =
-                  CR_IN_BIT(bn_grad_apply, dy) | CR_IN_BIT(bn_grad_apply, x) | CR_IN_BIT(bn_grad_apply, y)),
-    BN_KERNEL(channel_scale, CR_TYPES_FLOAT, .traits.host_slots = CR_IN_BIT(channel_scale, dy)),
+              .accepts     = bn_grad_apply_accepts),
+    BN_KERNEL(channel_scale, CR_TYPES_FLOAT),
     BN_KERNEL(relu_grad, CR_TYPES_FLOAT,
               .optional_in = CR_IN_BIT(relu_grad, add) | CR_IN_BIT(relu_grad, bn_x) | CR_IN_BIT(relu_grad, mean_rstd) |
                              CR_IN_BIT(relu_grad, bn2_x) | CR_IN_BIT(relu_grad, mean_rstd2),
               .optional_out = CR_OUT_BIT(relu_grad, grad_sums) | CR_OUT_BIT(relu_grad, grad_sums2),
-              .accepts = relu_grad_accepts, .workspace = relu_grad_workspace,
-              .traits.host_slots = CR_IN_BIT(relu_grad, dy) | CR_IN_BIT(relu_grad, y) | CR_IN_BIT(relu_grad, add) |
-                                   CR_IN_BIT(relu_grad, bn_x) | CR_IN_BIT(relu_grad, bn2_x)),
+              .accepts = relu_grad_accepts, .workspace = relu_grad_workspace),
     {0}};

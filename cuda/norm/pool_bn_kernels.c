@@ -72,8 +72,7 @@ static cr_status pool_bn_grad_apply_launch(struct cr_device *device, const struc
 
 #define POOL_BN_KERNEL(kind, ...)                                                                                      \
     {                                                                                                                  \
-        CR_KERNEL("cuda." #kind, kind, CR_MATH_F32), .dtypes = CR_TYPES_FLOAT,                                         \
-                                                     .traits.host_slots = CR_IN_BIT(kind, x), .accepts = pool_accepts, \
+        CR_KERNEL("cuda." #kind, kind, CR_MATH_F32), .dtypes = CR_TYPES_FLOAT, .accepts = pool_accepts,                \
                                                      .launch = kind##_launch, __VA_ARGS__                              \
     }
 const struct cr_kernel cr_cuda_pool_bn_kernels[] = {

@@ -19,9 +19,6 @@ static const double overlap_margin = 1.5; /* background work lasts this many tim
  * H200, five programs). During each op kind that is timed here they mostly reached 55. The cause is unknown. A plan
  * that assumes 55 GB/s stalls. */
 static const double loaded_slowdown_min = 1.13;
-/* mapped_read_slowdown: kernels read host memory at 51.2 GB/s where copies reach 55.5, and for 4 MiB at 49.2 where
- * copies reach 53.7 (one H200). */
-static const double mapped_slowdown = 1.085;
 
 static const char *const signatures[CR_COPY_TIMES] = {
     [CR_COPY_TO_HOST]     = "offload during prefetch, 64 MiB",
@@ -326,7 +323,6 @@ void cr_cost_use_copy_rates(const struct cr_cost_table *c, struct cr_cost_model 
     model->to_device_bytes_per_s = PIECE_BYTES / CR_MAX(s[CR_COPY_TO_DEVICE] - small, 1e-6);
     model->duplex_speedup =
         CR_MIN(s[CR_COPY_TO_HOST] / s[CR_COPY_OUT_ALONE], s[CR_COPY_TO_DEVICE] / s[CR_COPY_IN_ALONE]);
-    model->mapped_read_slowdown = mapped_slowdown;
     if (!c->contention_known) return;
     model->loaded_copy_slowdown = loaded_slowdown_min;
     for (int i = CR_COPY_OUT_ADD; i <= CR_COPY_OUT_CONV; i++)

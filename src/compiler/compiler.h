@@ -36,11 +36,10 @@
 
 /* Result of fitting a program to a memory limit. */
 struct cr_fit_report {
-    size_t before, after; /* bytes of the planned pool; `after` may exceed the limit */
-    int    recomputed;    /* ops that run twice */
-    int    offloaded;     /* tensors that are offloaded to host memory */
-    int    mapped;        /* offloaded tensors that kernels read in place, without a prefetch */
-    size_t offload_bytes; /* bytes of the offloaded tensors */
+    size_t before, after;                              /* bytes of the planned pool; `after` may exceed the limit */
+    int    recomputed;                                 /* ops that run twice */
+    int    offloaded;                                  /* tensors that are offloaded to host memory */
+    size_t offload_bytes;                              /* bytes of the offloaded tensors */
     double to_host_bytes_per_s, to_device_bytes_per_s; /* rates of copies that the prediction assumes */
     double seconds_before, seconds;                    /* predicted time of the program before and after */
     double stalled; /* part of `seconds` in which the compute stream waits for copies */
@@ -71,7 +70,6 @@ struct cr_compile_options {
     bool              offload;    /* with `pool_limit`: tensors may be offloaded, where that is fastest */
     /* with `offload`: which tensors. BEST, which is 0; only comparisons (tools/memory-trace) use others */
     enum cr_offload_score offload_score;
-    bool                  zero_copy;    /* with `offload`: kernels may read offloaded tensors from host memory */
     const char           *until;        /* last pass to run: "grad", "fuse", "select", "insert_waits" or "plan";
                                     NULL: "plan" */
     struct cr_fit_report *report;       /* result of `pool_limit`; may be NULL */

@@ -47,13 +47,10 @@ struct cr_cost_model {
     /* Copies between device and host memory. The rates hold while copies run in both directions at once and no kernel
      * runs. A rate of 0: the device cannot offload. */
     double to_host_bytes_per_s, to_device_bytes_per_s;
-    double copy_latency_s; /* fixed time of each copy */
-    double duplex_speedup; /* speedup of a copy while the other direction is idle; clamped to 1 ... 2 */
-    bool   mapped_reads;   /* kernels may read from host memory (zero-copy) where device.traits says that they can */
+    double copy_latency_s;       /* fixed time of each copy */
+    double duplex_speedup;       /* speedup of a copy while the other direction is idle; clamped to 1 ... 2 */
     double host_memory_overhead; /* bytes of device memory per byte of the HOST region; counted against a limit */
     double loaded_copy_slowdown; /* slowdown of a copy to the host while kernels run; values below 1 count as 1 */
-    double mapped_read_slowdown; /* time of a mapped (zero-copy) read over the time of a copy to the device; values
-                                    below 1 count as 1 */
     double contention_out, contention_in; /* slowdown of a memory-bound kernel while a copy to the host (out) or to the
                                              device (in) runs, as a fraction: 0.1 means 10 % longer */
 

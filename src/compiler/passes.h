@@ -112,15 +112,13 @@ CR_MUST cr_status cr_pass_recompute(struct cr_program *program, const struct cr_
 struct cr_offload_report {
     size_t before, after;           /* largest sum of live bytes; `after` may exceed the limit */
     int    tensors;                 /* offloaded tensors */
-    int    mapped;                  /* offloaded tensors that kernels read in place, without a prefetch */
     size_t bytes;                   /* of the offloaded tensors */
     double seconds, seconds_before; /* predicted time of the program with and without offloading */
     double stalled;                 /* part of `seconds` in which the compute stream waits for copies */
 };
 /* Offloads tensors to the HOST region until at most `limit` bytes are live at each op, by simulated times, or no
- * candidate is left. With BEST, kernels read a tensor from host memory where cost_model->device.traits allows it
- * and the mapped read is faster or saves memory. Runs after select. Leaves the program unchanged when a copy rate of
- * the device is 0. Returns CR_ERR_USAGE when the program uses several streams already. */
+ * candidate is left. Runs after select. Leaves the program unchanged when a copy rate of the device is 0. Returns
+ * CR_ERR_USAGE when the program uses several streams already. */
 CR_MUST cr_status cr_pass_offload(struct cr_program *program, const struct cr_cost_model *cost_model, size_t limit,
                                   enum cr_offload_score score, struct cr_offload_report *report);
 

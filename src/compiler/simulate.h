@@ -18,7 +18,6 @@ struct cr_simulation {
 struct cr_contention {
     double        duplex;      /* speed of a copy while the other direction is busy, as a fraction of its speed alone */
     double        out, in;     /* contention_out, contention_in of the cost model */
-    double        read_s;      /* seconds of a mapped read of one byte of host memory */
     const double *memory_busy; /* [ops]: fraction of the op's time in which it saturates device memory; NULL: 0 */
 };
 /* `memory_busy` is borrowed and may be NULL. */
@@ -39,10 +38,6 @@ CR_MUST cr_status cr_program_predict(const struct cr_program *program, const str
  * `out_end` and the copies to the device until `in_end`. */
 double cr_kernel_end(const struct cr_contention *contention, int op, double begin, double seconds, double out_end,
                      double in_end);
-/* End of a kernel that also reads host memory for `reading` seconds. The mapped read and the copies to the device share
- * one link and are serialised. *in_end: time at which that link is free, updated by the call. */
-double cr_mapped_read_end(const struct cr_contention *contention, int op, double begin, double seconds, double reading,
-                          double out_end, double *in_end);
 /* End of a copy that takes `alone` seconds alone and starts at `begin`, while the other direction is busy until
  * `other`. The later copy carries the loss of both, so the end of the earlier copy stays valid. */
 double cr_copy_end(double begin, double alone, double other, double duplex);

@@ -20,6 +20,8 @@ static const struct cr_old_name names[] = {
     {"memory", "swap", "first", "memory", "swap", "auto", NULL},
     {"memory", "trace", NULL, NULL, NULL, NULL,
      "cresnet-memory-trace log CONFIG writes the log: tools/memory-trace/README.md"},
+    {"memory", "zero_copy", NULL, NULL, NULL, NULL,
+     "leave it out: offloaded activations are copied back, which is as fast, or recomputed"},
     {"model", "stem_init", NULL, NULL, NULL, NULL, "leave it out: whitening filters changed no accuracy"},
     {"prune", "group_decay", NULL, NULL, NULL, NULL,
      "leave it out: networks lost more accuracy with it; cresnet prune --pattern channels needs no such training"},
@@ -51,10 +53,10 @@ const struct cr_old_name *cr_old_name_find(const char *section, const char *key,
 void cr_old_name_explain(const struct cr_old_name *old, char *out, size_t bytes) {
     const char *what = old->value ? "this value" : "this key";
     if (old->instead_key)
-        snprintf(out, bytes, "version 0.4 no longer has %s: write %s.%s%s%s", what, old->instead_section,
+        snprintf(out, bytes, "this version no longer has %s: write %s.%s%s%s", what, old->instead_section,
                  old->instead_key, old->instead_value ? " = " : "", old->instead_value ? old->instead_value : "");
     else
-        snprintf(out, bytes, "version 0.4 no longer has %s: %s", what, old->advice);
+        snprintf(out, bytes, "this version no longer has %s: %s", what, old->advice);
 }
 
 const char *cr_old_kernel_now(const char *name) {

@@ -165,11 +165,7 @@ void cr_kernel_list_add(struct cr_kernel_list *list, const struct cr_kernel *row
 
 /* FLOP/s that a kernel with this arithmetic can reach. */
 double cr_device_flops(const struct cr_device *device, enum cr_math math);
-/* The traits of the kernel on this device: where the device's memory is that of the host, all inputs may lie in the
- * HOST region. */
-struct cr_kernel_traits cr_kernel_traits(const struct cr_device *device, const struct cr_kernel *kernel);
-/* Returns whether the kernel supports the op, including its types, slots, sparsity pattern and the regions of its
- * inputs. */
+/* Returns whether the kernel supports the op, including its types, slots and sparsity pattern. */
 bool cr_kernel_accepts(const struct cr_device *device, const struct cr_kernel *kernel, const struct cr_program *program,
                        const struct cr_op *op);
 /* Returns the first kernel at index `from` or later that accepts the op (and is deterministic if the device must be),

@@ -102,20 +102,6 @@ static bool pattern_fits(const struct cr_kernel *kernel, const struct cr_op *op)
     return cr_op_has_sparsity_pattern(op) ? kernel->sparse || kernel->reference : !kernel->sparse;
 }
 
-struct cr_kernel_traits cr_kernel_traits(const struct cr_device *device, const struct cr_kernel *kernel) {
-    struct cr_kernel_traits traits = kernel->traits;
-    if (device->caps.host_memory) traits.host_slots = ~0u;
-    return traits;
-}
-
-static bool can_read_inputs(const struct cr_device *device, const struct cr_kernel *kernel, const struct cr_program *p,
-                            const struct cr_op *op) {
-    const unsigned host_slots = cr_kernel_traits(device, kernel).host_slots;
-    for (int s = 0; s < CR_OP_IN_MAX; s++)
-        if (op->in[s] >= 0 && p->tensor[op->in[s]].region == CR_REGION_HOST && !(host_slots >> s & 1)) return false;
-    return true;
-}
-
 /* Required slots are always there; only optional ones are compared. */
 static bool implements_slots(const struct cr_kernel *kernel, const struct cr_op *op) {
     const struct cr_op_info *info = cr_op_info(op->kind);
@@ -128,7 +114,7 @@ static bool implements_slots(const struct cr_kernel *kernel, const struct cr_op 
 
 bool cr_kernel_accepts(const struct cr_device *device, const struct cr_kernel *kernel, const struct cr_program *program,
                        const struct cr_op *op) {
-    return kernel->op == op->kind && pattern_fits(kernel, op) && can_read_inputs(device, kernel, program, op) &&
+    return kernel->op == op->kind && pattern_fits(kernel, op) &&
            (!kernel->dtypes || (implements_slots(kernel, op) && cr_op_has_types(program, op, kernel->dtypes))) &&
            (!kernel->accepts || kernel->accepts(device, program, op));
 }

@@ -8,9 +8,8 @@
 #include <stdbool.h>
 
 struct cr_kernel_traits {
-    unsigned host_slots;   /* bit s is set when input s may lie in the HOST region (each value is read once) */
-    bool     any_stream;   /* a collective that needs no stream of its own: it runs between the ops around it */
-    bool     sparse_cores; /* uses sparse tensor cores: see cr_cost_table_has_lasting_effect */
+    bool any_stream;   /* a collective that needs no stream of its own: it runs between the ops around it */
+    bool sparse_cores; /* uses sparse tensor cores: see cr_cost_table_has_lasting_effect */
 };
 
 #endif

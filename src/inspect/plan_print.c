@@ -303,13 +303,9 @@ void cr_plan_print_csv(const struct cr_program *p, struct cr_text *out) {
 }
 
 static void json_offloads(const struct cr_program *p, struct cr_json_writer *w) {
-    int offloaded = 0, mapped = 0;
-    for (int i = 0; i < p->ops; i++) {
-        offloaded += p->op[i].kind == CR_OP_prefetch;
-        for (int s = 0; s < CR_OP_IN_MAX; s++) mapped += cr_plan_mapped_reads(p, &p->op[i], s) != CR_NONE;
-    }
+    int offloaded = 0;
+    for (int i = 0; i < p->ops; i++) offloaded += p->op[i].kind == CR_OP_prefetch;
     cr_json_put_int(w, "offloaded", offloaded);
-    cr_json_put_int(w, "mapped_reads", mapped);
 }
 
 static void json_sizes(const struct cr_plan_numbers *n, struct cr_json_writer *w) {

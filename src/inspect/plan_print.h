@@ -30,14 +30,11 @@ void cr_plan_print_summary(const struct cr_program *program, struct cr_text *out
  * have one common lifetime, whose id is that of the first tensor. lower and upper are op indices, half open; sizes
  * and offsets are in bytes. */
 void cr_plan_print_csv(const struct cr_program *program, struct cr_text *out);
-/* Prints a line for each large transient: where it is while no op uses it (on the device, recomputed, offloaded, or
- * in host memory as a mapped read), and the times behind this decision: the longest idle time, the time of both
- * copies, the time of the op that computes it. The program must be planned. CR_ERR_MEMORY. */
+/* Prints a line for each large transient: where it is while no op uses it (on the device, recomputed or offloaded), and
+ * the times behind this decision: the longest idle time, the time of both copies, the time of the op that computes it.
+ * The program must be planned. CR_ERR_MEMORY. */
 CR_MUST cr_status cr_plan_print_lifetimes(const struct cr_program *program, const struct cr_cost_model *model,
                                           struct cr_text *out);
-/* Returns the tensor that input `slot` of an op reads from host memory (mapped read) instead of after a prefetch, or
- * CR_NONE. */
-int cr_plan_mapped_reads(const struct cr_program *program, const struct cr_op *op, int slot);
 /* The program of one size of data.image_sizes. Memory in bytes. */
 struct cr_plan_size {
     int     image_size; /* pixels */

@@ -7,7 +7,7 @@
 
 enum { POOL_FRACTION = 1000 }; /* tensors below 1/1000 of the pool are not printed */
 
-enum location { DEVICE, RECOMPUTE, OFFLOAD, MAPPED_READ, LOCATIONS };
+enum location { DEVICE, RECOMPUTE, OFFLOAD, LOCATIONS };
 
 struct place {                   /* of a tensor of the program before offloading and recomputation */
     int           tensor, again; /* again: the tensor that has the same values later, under another name; CR_NONE */
@@ -60,29 +60,6 @@ static void find_idle(struct listing *l) {
     }
 }
 
-int cr_plan_mapped_reads(const struct cr_program *p, const struct cr_op *op, int slot) {
-    const int host = op->in[slot];
-    if (host < 0 || p->tensor[host].region != CR_REGION_HOST || op->kind == CR_OP_barrier || op->kind == CR_OP_prefetch)
-        return CR_NONE;
-    for (int i = 0; i < p->ops; i++)
-        if (p->op[i].kind == CR_OP_offload && p->op[i].out[CR_OUT_offload_y] == host)
-            return p->op[i].in[CR_IN_offload_x];
-    return CR_NONE;
-}
-
-static void find_mapped_reads(struct listing *l) {
-    for (int i = 0; i < l->p->ops; i++)
-        for (int s = 0; s < CR_OP_IN_MAX; s++) {
-            const int t = cr_plan_mapped_reads(l->p, &l->p->op[i], s), host = l->p->op[i].in[s];
-            for (int k = 0; k < l->places && t != CR_NONE; k++) {
-                if (l->place[k].tensor != (l->origin[t] == CR_NONE ? t : l->origin[t])) continue;
-                l->origin[host]      = l->place[k].tensor;
-                l->place[k].again    = host;
-                l->place[k].location = MAPPED_READ;
-            }
-        }
-}
-
 static void find_places(struct listing *l) {
     const struct cr_program *p = l->p;
     for (int t = 0; t < p->tensors; t++) {
@@ -100,7 +77,6 @@ static void find_places(struct listing *l) {
                                            ? OFFLOAD
                                            : CR_MAX(l->place[k].location, RECOMPUTE);
             }
-    find_mapped_reads(l);
 }
 
 static double copy_seconds(const struct listing *l, size_t bytes) {
@@ -108,7 +84,7 @@ static double copy_seconds(const struct listing *l, size_t bytes) {
 }
 
 static void print_place(const struct listing *l, const struct place *k, struct cr_text *out) {
-    static const char *const names[] = {"device", "recompute", "offload", "mapped"};
+    static const char *const names[] = {"device", "recompute", "offload"};
     const struct cr_tensor  *x       = &l->p->tensor[k->tensor];
     const bool               copies  = l->model->to_host_bytes_per_s > 0 && l->model->to_device_bytes_per_s > 0;
     char                     ops[64], again[32] = "", copy[32] = "";
@@ -145,8 +121,8 @@ static cr_status print_all(struct listing *l, struct cr_text *out) {
         print_place(l, &l->place[k], out);
         bytes[l->place[k].location] += (double)l->p->tensor[l->place[k].tensor].bytes / (1 << 20);
     }
-    cr_text_add(out, "\non the device %.1f MiB, recomputed %.1f, offloaded %.1f, mapped reads %.1f\n", bytes[DEVICE],
-                bytes[RECOMPUTE], bytes[OFFLOAD], bytes[MAPPED_READ]);
+    cr_text_add(out, "\non the device %.1f MiB, recomputed %.1f, offloaded %.1f\n", bytes[DEVICE], bytes[RECOMPUTE],
+                bytes[OFFLOAD]);
     return CR_OK;
 }
 

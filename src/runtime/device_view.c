@@ -86,7 +86,7 @@ static cr_status model_explain(void *self, const struct cr_program *p, const str
 
 static struct cr_kernel_traits traits(void *self, const struct cr_op *op) {
     const struct cr_device *device = self;
-    return cr_kernel_traits(device, device->kernels[op->kernel]);
+    return device->kernels[op->kernel]->traits;
 }
 
 static int sum_rows(void *self, const struct cr_program *p, const struct cr_op *op) {
@@ -111,7 +111,6 @@ struct cr_cost_model cr_device_cost_model(struct cr_device *device) {
                                   .to_device_bytes_per_s = caps->to_device_bytes_per_s,
                                   .copy_latency_s        = caps->copy_latency_s,
                                   .duplex_speedup        = caps->duplex_speedup,
-                                  .mapped_reads          = true,
                                   .host_memory_overhead  = caps->host_memory_overhead,
                                   .concurrent_kernels    = caps->concurrent_kernels,
                                   .sparse_density_max    = caps->sparse_density_max,

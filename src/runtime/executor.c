@@ -41,8 +41,8 @@ static cr_status bind(struct cr_exec *exec, int index) {
         cr_arena_printf(&exec->arena, "%s %s", cr_op_info(op->kind)->name, op->layer >= 0 ? p->layer[op->layer] : "");
     if (!bound->title) return CR_NO_MEMORY(64);
     for (int s = 0; s < CR_OP_IN_MAX; s++)
-        CR_ASSERT(op->in[s] < 0 || p->tensor[op->in[s]].region != CR_REGION_HOST ||
-                  (cr_kernel_traits(device, bound->kernel).host_slots >> s & 1));
+        CR_ASSERT(op->in[s] < 0 || p->tensor[op->in[s]].region != CR_REGION_HOST || op->kind == CR_OP_prefetch ||
+                  op->kind == CR_OP_barrier);
     bind_operands(exec, op, &bound->call);
     CR_TRY(bind_parts(exec, op, &bound->call));
     cr_exec_find_early_inputs(p, index, &bound->call);

@@ -112,7 +112,6 @@ static cr_status compile(struct cr_session *s, struct cr_cost_model *model, enum
                                          .reuse               = c->memory.reuse,
                                          .recompute           = c->memory.recompute,
                                          .offload             = may_offload(s),
-                                         .zero_copy           = c->memory.zero_copy,
                                          .until               = until,
                                          .report              = fit,
                                          .sparse_filter_grads = cr_session_may_mask_gradients(c)};
@@ -197,7 +196,6 @@ void cr_session_fit_text(const struct cr_session *s, struct cr_text *out) {
         cr_text_add(out, "%s %d tensors offloaded to host memory (%.0f MiB, at %.1f GB/s out and %.1f GB/s back)",
                     f->recomputed ? "," : "", f->offloaded, cr_mib(f->offload_bytes), f->to_host_bytes_per_s / 1e9,
                     f->to_device_bytes_per_s / 1e9);
-    if (f->mapped) cr_text_add(out, ", %d of them read by mapped reads (zero-copy)", f->mapped);
     cr_text_add(out, "; predicted %.2f %% slower: %.2f ms more per step, %.2f ms of it waiting for copies",
                 f->seconds_before > 0 ? 100 * (f->seconds / f->seconds_before - 1) : 0,
                 (f->seconds - f->seconds_before) * 1e3, f->stalled * 1e3);

@@ -83,7 +83,7 @@ sed -i 's/^type *= *none/type = int8/' eight/*/config.ini
 refused "a quantised teacher" 2 "the teacher is quantised" train net.ini -q -o X distill.teacher=eight
 refused "binary cross-entropy" 2 "have no softmax" train net.ini -q -o X distill.teacher=teacher loss.kind=bce
 
-refused "features" 2 "[distill] features = 1: version 0.4 no longer has this key" train net.ini -q -o X distill.teacher=teacher distill.features=1
+refused "features" 2 "[distill] features = 1: this version no longer has this key" train net.ini -q -o X distill.teacher=teacher distill.features=1
 cp -r teacher short
 truncate -s 500 short/step-*/model.safetensors
 refused "a file that is cut off" 1 "[distill] teacher = short/last: short/last/model.safetensors: is damaged" train net.ini -q -o X distill.teacher=short/last

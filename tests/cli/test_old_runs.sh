@@ -16,12 +16,12 @@ holds "export: the tensors" same_tensors R.safetensors R/step-4/model.safetensor
 run report R -o R.html; expect "report" 0
 cp R/step-4/config.ini old.ini
 run train old.ini -o R --resume auto --steps 8 -q
-expect "a configuration with an old value" 2 "old.ini:111: [memory] swap = swdoa: version 0.4 no longer has this value: write memory.swap = auto" \
-    "[memory] trace = : version 0.4 no longer has this key: "
+expect "a configuration with an old value" 2 "old.ini:111: [memory] swap = swdoa: this version no longer has this value: write memory.swap = auto" \
+    "[memory] trace = : this version no longer has this key: "
 run train R/last/config.ini --resume R --steps 8 -q; expect "resume, as train --resume R advises" 0
 run eval R --last --no-ema --json; near "resume: the loss" "$(field loss)" 1.264709
 holds "the resumed run stores names of this version" grep -q '^swap = auto' R/step-8/config.ini
-run eval R memory.swap=swdoa; expect "an old value of the command line" 2 "command line: [memory] swap = swdoa: version 0.4 no longer has this value"
+run eval R memory.swap=swdoa; expect "an old value of the command line" 2 "command line: [memory] swap = swdoa: this version no longer has this value"
 fresh S; sed -i 's/^trace =/trace = stolen.log/' S/step-4/config.ini
 run eval S --json; expect "eval, a run with a removed key" 0; is "a removed key has no effect" "$(ls stolen.log 2>/dev/null)" ""
 fresh T; sed -i 's/^swap = swdoa/swap = nonsense/' T/step-4/config.ini; run eval T; expect "eval, an unknown value" 2 "T/step-4/config.ini:111: [memory] swap is invalid"

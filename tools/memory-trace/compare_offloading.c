@@ -11,9 +11,9 @@ enum { HIGHEST = 95, LOWEST = 40, STEP = 5 }; /* memory limits in percent of the
 static const char *const names[CR_OFFLOAD_SCORES] = {"best", "doa", "aoa", "wdoa", "swdoa", "first"};
 
 static cr_status measure(const struct cr_program *selected, const struct cr_cost_model *model, size_t limit,
-                         enum cr_offload_score score, bool zero_copy, struct cr_fit_report *out) {
+                         enum cr_offload_score score, struct cr_fit_report *out) {
     const struct cr_compile_options options = {
-        .reuse = true, .pool_limit = limit, .offload = true, .offload_score = score, .zero_copy = zero_copy};
+        .reuse = true, .pool_limit = limit, .offload = true, .offload_score = score};
     struct cr_program p;
     CR_TRY(cr_program_copy(selected, &p));
     const cr_status status = cr_pass_fit(&p, model, &options, out);
@@ -21,10 +21,10 @@ static cr_status measure(const struct cr_program *selected, const struct cr_cost
     return status;
 }
 
-static cr_status print_curve(const struct cr_program *selected, const struct cr_cost_model *model, bool zero_copy,
+static cr_status print_curve(const struct cr_program *selected, const struct cr_cost_model *model,
                              struct cr_text *out) {
     struct cr_fit_report base, at; /* base: without offloading */
-    CR_TRY(measure(selected, model, SIZE_MAX, CR_OFFLOAD_BEST, false, &base));
+    CR_TRY(measure(selected, model, SIZE_MAX, CR_OFFLOAD_BEST, &base));
     if (model->to_host_bytes_per_s <= 0 || model->to_device_bytes_per_s <= 0)
         return CR_FAIL(CR_ERR_DEVICE,
                        "this device cannot copy to host memory while it computes: there is no offloading");
@@ -41,7 +41,7 @@ static cr_status print_curve(const struct cr_program *selected, const struct cr_
         cr_text_add(out, "\n%5d%% %10.1f", percent, cr_mib(limit));
         for (int k = 0; k < CR_OFFLOAD_SCORES; k++) {
             char cell[64];
-            CR_TRY(measure(selected, model, limit, (enum cr_offload_score)k, zero_copy, &at));
+            CR_TRY(measure(selected, model, limit, (enum cr_offload_score)k, &at));
             int used = snprintf(cell, sizeof cell, "%7.2f %%", 100 * (at.seconds / base.seconds - 1));
             if (at.after > limit)
                 used += snprintf(cell + used, sizeof cell - (size_t)used, " (%.1f)",
@@ -86,7 +86,7 @@ static cr_status compare(struct cr_session *s, struct cr_text *out) {
     struct cr_program    program;
     CR_TRY(cr_session_compile(s, CR_PROGRAM_STEP, s->state.batch, "select", &program));
     cr_status status = s->cost_table ? cr_cost_table_copy_rates(s->cost_table, &model) : CR_OK;
-    if (status == CR_OK) status = print_curve(&program, &model, s->config->memory.zero_copy, out);
+    if (status == CR_OK) status = print_curve(&program, &model, out);
     if (s->cost_table) cr_cost_table_flush(s->cost_table);
     cr_program_free(&program);
     return status;

@@ -216,7 +216,6 @@ static void print_json(const struct bench *b, const char *parts, struct cr_text 
     if (fit->seconds_before > 0) {
         cr_json_put_int(&w, "recomputed", fit->recomputed);
         cr_json_put_int(&w, "offloaded", fit->offloaded);
-        cr_json_put_int(&w, "mapped_reads", fit->mapped);
         cr_json_put_fixed(&w, "offloaded_mib", cr_mib(fit->offload_bytes), 1);
         cr_json_put_fixed(&w, "predicted_slowdown", fit->seconds / fit->seconds_before - 1, 5);
         cr_json_put_fixed(&w, "predicted_stall_ms", fit->stalled * 1e3, 4);

@@ -31,7 +31,7 @@ struct strategy { /* one way to reach the limit */
 
 struct search {
     const struct cr_program         *plain;
-    const struct cr_cost_model      *cost_model; /* without mapped reads until add_mapped_reads */
+    const struct cr_cost_model      *cost_model;
     const struct cr_compile_options *options;
     size_t                           live; /* of the plain program */
     size_t                           step; /* bytes that are copied to the host in 1 / PARTS of the program's time */
@@ -40,7 +40,6 @@ struct search {
     struct cr_fit_report             found; /* report of `best`, or of the plain program while there is no best */
     struct cr_program                best;
     bool                             has_best;
-    struct strategy                  best_strategy; /* the strategy of `best`, when has_best is set */
 };
 
 /* ---- one strategy ---- */
@@ -59,7 +58,6 @@ static cr_status offload(const struct search *f, struct cr_program *p, size_t go
     struct cr_offload_report report;
     CR_TRY(cr_pass_offload(p, f->cost_model, goal, score, &report));
     r->offloaded     = report.tensors;
-    r->mapped        = report.mapped;
     r->offload_bytes = report.bytes;
     *live            = report.after;
     return CR_OK;
@@ -170,10 +168,9 @@ static cr_status refine(struct search *f, const struct strategy *w, size_t goal)
         const bool better = status == CR_OK && !slower && is_better(f, &r);
         if (better) {
             cr_program_free(&f->best);
-            f->best          = p;
-            f->found         = r;
-            f->has_best      = true;
-            f->best_strategy = *w;
+            f->best     = p;
+            f->found    = r;
+            f->has_best = true;
         } else
             cr_program_free(&p);
         if (status != CR_OK || slower) return status;
@@ -192,19 +189,6 @@ static cr_status refine_towards_minimum(struct search *f) {
     return CR_OK;
 }
 
-/* Repeats the best strategy with mapped reads allowed; all strategies when none keeps the limit. This is a separate
- * step, so allowing mapped reads never makes a plan worse. */
-static cr_status add_mapped_reads(struct search *f, const struct cr_cost_model *cost_model) {
-    const bool fits = f->found.after <= f->options->pool_limit;
-    if (!f->options->zero_copy || !cost_model->mapped_reads || (fits && !f->found.offloaded)) return CR_OK;
-    f->cost_model                       = cost_model;
-    const struct strategy best_strategy = f->best_strategy;
-    if (fits) return refine(f, &best_strategy, f->options->pool_limit);
-    for (int i = 0; i < f->strategies && i < FINALISTS; i++)
-        if (f->strategy[i].offload) CR_TRY(refine(f, &f->strategy[i], f->options->pool_limit));
-    return CR_OK;
-}
-
 /* Tries each score alone: the set with the least simulated time need not have the smallest planned pool. */
 static cr_status refine_by_scores(struct search *f) {
     for (enum cr_offload_score score = CR_OFFLOAD_DOA; score < CR_OFFLOAD_SCORES; score++) {
@@ -216,7 +200,7 @@ static cr_status refine_by_scores(struct search *f) {
 
 static const double quick_trial_margin = 1.1; /* a full run improves a quick trial by up to about this factor */
 
-static cr_status search(struct search *f, const struct cr_cost_model *cost_model) {
+static cr_status search(struct search *f) {
     struct cr_program    p;
     struct cr_fit_report r = {0};
     CR_TRY(cr_program_copy(f->plain, &p));
@@ -238,17 +222,14 @@ static cr_status search(struct search *f, const struct cr_cost_model *cost_model
     }
     if (f->found.stalled > 0 && !f->found.recomputed && f->options->offload_score == CR_OFFLOAD_BEST)
         CR_TRY(refine_by_scores(f));
-    CR_TRY(add_mapped_reads(f, cost_model));
     return f->found.after > f->options->pool_limit ? refine_towards_minimum(f) : CR_OK;
 }
 
 cr_status cr_pass_fit(struct cr_program *p, const struct cr_cost_model *cost_model,
                       const struct cr_compile_options *options, struct cr_fit_report *report) {
-    struct cr_cost_model without_mapped_reads = *cost_model;
-    struct search        f                    = {.plain = p, .cost_model = &without_mapped_reads, .options = options};
-    without_mapped_reads.mapped_reads         = false;
+    struct search f = {.plain = p, .cost_model = cost_model, .options = options};
     cr_program_init(&f.best, "", NULL);
-    cr_status status              = p->ops ? search(&f, cost_model) : CR_OK;
+    cr_status status              = p->ops ? search(&f) : CR_OK;
     *report                       = f.found;
     report->to_host_bytes_per_s   = cost_model->to_host_bytes_per_s;
     report->to_device_bytes_per_s = cost_model->to_device_bytes_per_s;

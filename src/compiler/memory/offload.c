@@ -5,8 +5,8 @@
  *   barrier, reads a.host             on compute: where the memory of a becomes free
  *   barrier, writes a.event           on compute: where the copy back may start
  *   prefetch a.host, a.event -> a'    on stream to_device
- * The ops from l on read a'. With a mapped read they read a.host instead, and a.event and a' do not exist. These
- * tensors order the streams like any other tensors, so no other pass needs to know about offloading. */
+ * The ops from l on read a'. These tensors order the streams like any other tensors, so no other pass needs to know
+ * about offloading. */
 #include "compiler/memory/offload.h"
 
 #include <stdio.h>
@@ -43,9 +43,8 @@ static cr_status add_tensors(struct rewrite *r) {
         const int t = r->w->c[k].tensor;
         char      name[300];
         if (r->s->release_at[k] == CR_NONE) continue;
-        r->host[k] = r->prefetched[k] = add_tensor(r->p, t, ".host", CR_REGION_HOST);
+        r->host[k] = add_tensor(r->p, t, ".host", CR_REGION_HOST);
         if (r->p->failed) break;
-        if (r->s->prefetch_at[k] == CR_NONE) continue;
         r->prefetched[k] = add_tensor(r->p, t, "'", CR_REGION_POOL);
         if (r->p->failed) break;
         r->p->tensor[r->prefetched[k]].copy_of = cr_tensor_origin(r->p, t);
@@ -150,15 +149,14 @@ static size_t peak_load(const struct cr_offload_work *w) {
 static cr_status offload_all(struct cr_program *p, const struct cr_cost_model *cost_model, struct cr_offload_work *w,
                              enum cr_offload_score score, struct cr_offload_report *report) {
     struct cr_offload_schedule s;
-    enum cr_offload_action    *actions;
-    CR_ARENA_ALLOC(&w->arena, actions, (size_t)CR_MAX(w->count, 1));
+    bool                      *chosen;
+    CR_ARENA_ALLOC(&w->arena, chosen, (size_t)CR_MAX(w->count, 1));
     cr_status status = cr_offload_schedule_open(w, &s);
-    if (status == CR_OK) status = cr_offload_choose(w, score, actions, &s);
+    if (status == CR_OK) status = cr_offload_choose(w, score, chosen, &s);
     if (status == CR_OK && s.tensors) status = rewrite(p, cost_model, w, &s);
     if (status == CR_OK && s.tensors) {
         report->after   = s.peak;
         report->tensors = s.tensors;
-        report->mapped  = s.mapped;
         report->bytes   = s.bytes;
         report->seconds = s.total;
         report->stalled = s.stalled;

@@ -2,8 +2,7 @@
  *
  * A candidate is a POOL tensor with a gap between two consecutive uses, the ops `early` and `late`. When the candidate
  * is chosen, its tensor is copied to host memory as soon as its writer has finished. Its device memory is free from
- * some op behind `early` (release_at) to some op up to `late` (prefetch_at), where the copy back starts. Alternatively
- * the ops from `late` on read the copy in host memory (mapped read), and the tensor is never copied back.
+ * some op behind `early` (release_at) to some op up to `late` (prefetch_at), where the copy back starts.
  *
  * Op indices refer to the program before the pass; cr_pass_offload inserts the copies at the end. Only src/compiler and
  * its tests use this header. */
@@ -14,8 +13,6 @@
 #include "compiler/passes.h"
 #include "compiler/simulate.h"
 
-enum cr_offload_action { CR_OFFLOAD_NOT, CR_OFFLOAD_PREFETCHED, CR_OFFLOAD_MAPPED };
-
 struct cr_offload_candidate {
     int    tensor, writer, early, late; /* tensor id; op indices */
     size_t bytes;                       /* rounded up to the alignment */
@@ -24,10 +21,6 @@ struct cr_offload_candidate {
     size_t at_writer, at_last; /* extra bytes at its writer and at its last reader, because the tensor's storage
                                   is no longer reused in place there */
     int    last;               /* op index of its last use */
-    bool   mappable;           /* CR_OFFLOAD_MAPPED is possible */
-    bool   mapped_only;        /* the limit is exceeded only from `late` on: a copy back to the device would not help */
-    double read_s;             /* seconds of the mapped read that each reader gains */
-    int    reader, readers;    /* slice of cr_offload_work.reader: one entry per input slot */
 };
 
 /* Everything that is known before a choice. */
@@ -40,7 +33,6 @@ struct cr_offload_work {
     size_t                      *load;                  /* [ops] live bytes without offloading */
     struct cr_offload_candidate *c;                     /* [count], sorted by writer */
     int                          count;
-    int                         *reader;  /* op indices of the readers of all candidates */
     int                         *by_late; /* [count] candidates sorted by `late` */
     int64_t                      visits;  /* number of schedules computed so far */
     struct cr_arena              arena;   /* holds the arrays */
@@ -54,28 +46,28 @@ CR_MUST cr_status cr_offload_work_open(const struct cr_program *program, const s
 /* When the copies of the chosen candidates run. */
 struct cr_offload_schedule {
     int   *release_at;     /* [count] op before which the memory becomes free; CR_NONE: not offloaded */
-    int   *prefetch_at;    /* [count] op before which the copy back starts; CR_NONE: not offloaded, or mapped */
+    int   *prefetch_at;    /* [count] op before which the copy back starts; CR_NONE: not offloaded */
     double total, stalled; /* seconds of the program; part in which compute waits for copies */
     size_t peak;           /* most live bytes at an op */
     size_t bytes;          /* bytes of the offloaded tensors */
-    int    tensors, mapped;
+    int    tensors;
     /* scratch */
-    double         *begin, *out_end, *reading;
+    double         *begin, *out_end;
     int            *planned, *offloaded;
     size_t         *room;
     struct cr_arena arena; /* holds the arrays */
 };
 /* CR_ERR_MEMORY. The caller frees out->arena, also after a failure. */
 CR_MUST cr_status cr_offload_schedule_open(const struct cr_offload_work *work, struct cr_offload_schedule *out);
-/* Computes the schedule of actions[count] with the least total time below the limit. Compute waits where memory is not
- * free yet or a tensor is not back yet. peak > limit: these candidates do not free enough memory. */
-void cr_offload_schedule_make(struct cr_offload_work *work, const enum cr_offload_action *actions,
-                              struct cr_offload_schedule *schedule);
+/* Computes the schedule of the candidates that chosen[count] names, with the least total time below the limit. Compute
+ * waits where memory is not free yet or a tensor is not back yet. peak > limit: these candidates do not free enough
+ * memory. */
+void cr_offload_schedule_make(struct cr_offload_work *work, const bool *chosen, struct cr_offload_schedule *schedule);
 
 /* Fills the scores doa, aoa and wdoa of the candidates. */
 void cr_offload_score_set(struct cr_offload_work *work);
-/* Chooses candidates by `score`: sets actions[count] and *schedule. */
-CR_MUST cr_status cr_offload_choose(struct cr_offload_work *work, enum cr_offload_score score,
-                                    enum cr_offload_action *actions, struct cr_offload_schedule *schedule);
+/* Chooses candidates by `score`: sets chosen[count] and *schedule. */
+CR_MUST cr_status cr_offload_choose(struct cr_offload_work *work, enum cr_offload_score score, bool *chosen,
+                                    struct cr_offload_schedule *schedule);
 
 #endif

@@ -15,7 +15,6 @@ struct find {
     int                    *reused_at;    /* [tensors] op that reuses its storage in place, or CR_NONE */
     bool                   *reuses_input; /* [tensors] its writer reuses the storage of an input */
     int                    *above;        /* [ops + 1] number of earlier ops that are above the limit */
-    int                     readers;      /* entries of w->reader */
 };
 
 static size_t rounded(const struct cr_offload_work *w, size_t bytes) {
@@ -44,7 +43,6 @@ static cr_status find_uses(struct find *f) {
     }
     for (int t = 0; t < p->tensors; t++) f->begin[t + 1] += f->begin[t];
     CR_ARENA_ALLOC(&f->w->arena, f->at, (size_t)CR_MAX(f->begin[p->tensors], 1));
-    CR_ARENA_ALLOC(&f->w->arena, f->w->reader, (size_t)p->ops * CR_OP_IN_MAX);
     int *next;
     CR_ALLOC(next, (size_t)CR_MAX(p->tensors, 1));
     for (int i = 0; i < p->ops; i++) {
@@ -110,48 +108,19 @@ static void find_load(struct find *f) {
 
 /* ---- candidates ---- */
 
-/* Returns whether the kernels can read the tensor from host memory in each use from `late` on, and records these uses.
- */
-static bool record_readers(struct find *f, const struct cr_cost_model *cost_model, struct cr_offload_candidate *c) {
-    const int first = f->readers;
-    if (!cost_model->mapped_reads || !cost_model->device.traits) return false;
-    for (int k = f->begin[c->tensor]; k < f->begin[c->tensor + 1]; k++) {
-        const struct cr_op *op = &f->w->p->op[f->at[k]];
-        for (int s = 0; s < CR_OP_IN_MAX && f->at[k] >= c->late; s++) {
-            if (op->in[s] != c->tensor) continue;
-            if (!(cost_model->device.traits(cost_model->device.self, op).host_slots >> s & 1)) {
-                f->readers = first;
-                return false;
-            }
-            f->w->reader[f->readers++] = f->at[k];
-        }
-    }
-    c->reader  = first;
-    c->readers = f->readers - first;
-    return true;
-}
-
-/* Finds the longest gap with an op above the limit. until_last: ops from `late` to the last use count too. */
-static bool find_gap(const struct find *f, int t, bool until_last, struct cr_offload_candidate *c) {
+/* Finds the longest gap with an op above the limit. */
+static bool find_gap(const struct find *f, int t, struct cr_offload_candidate *c) {
     const double *begin   = f->w->begin;
     double        longest = -1;
     for (int k = f->begin[t]; k + 1 < f->begin[t + 1]; k++) {
         const int early = f->at[k], late = f->at[k + 1];
-        if (late <= early + 1 || f->above[until_last ? last_use(f, t) + 1 : late] == f->above[early + 1] ||
-            begin[late] - begin[early + 1] <= longest)
+        if (late <= early + 1 || f->above[late] == f->above[early + 1] || begin[late] - begin[early + 1] <= longest)
             continue;
         longest  = begin[late] - begin[early + 1];
         c->early = early;
         c->late  = late;
     }
     return longest >= 0;
-}
-
-static bool find_action(struct find *f, const struct cr_cost_model *cost_model, int t, struct cr_offload_candidate *c) {
-    c->mapped_only = !find_gap(f, t, false, c);
-    if (c->mapped_only && !find_gap(f, t, true, c)) return false;
-    c->mappable = record_readers(f, cost_model, c);
-    return c->mappable || !c->mapped_only;
 }
 
 /* Returns whether the tensor is written more than once. A copy behind its first writer would be stale. */
@@ -202,12 +171,11 @@ static void find_candidates(struct find *f, const struct cr_cost_model *cost_mod
     const size_t min_bytes = CR_MAX(CR_MIN((size_t)BYTES_MIN, peak / POOL_FRACTION), (size_t)1);
     for (int t = 0; t < p->tensors; t++) {
         struct cr_offload_candidate c = {.tensor = t, .bytes = rounded(w, p->tensor[t].bytes)};
-        if (!is_offloadable(f, t, min_bytes) || !find_action(f, cost_model, t, &c)) continue;
+        if (!is_offloadable(f, t, min_bytes) || !find_gap(f, t, &c)) continue;
         c.writer         = first_use(f, t);
         c.last           = last_use(f, t);
         c.out_s          = cr_copy_seconds(cost_model, CR_STREAM_TO_HOST, p->tensor[t].bytes);
         c.in_s           = cr_copy_seconds(cost_model, CR_STREAM_TO_DEVICE, p->tensor[t].bytes);
-        c.read_s         = w->contention.read_s * (double)p->tensor[t].bytes;
         c.at_writer      = f->reuses_input[t] ? c.bytes : 0;
         c.at_last        = f->reused_at[t] != CR_NONE ? c.bytes : 0;
         w->c[w->count++] = c;

@@ -16,8 +16,7 @@
  * schedule.
  *
  * BEST takes the plan with the least predicted time of all orders. A local search improves it by removing, adding and
- * exchanging candidates, and by turning prefetches into mapped reads. When no plan is below the limit, the orders run
- * again with mapped reads for all candidates that allow them. */
+ * exchanging candidates. */
 #include "compiler/memory/offload.h"
 
 #include <math.h>
@@ -37,8 +36,7 @@ struct choice {
     size_t                     *load; /* [ops] live bytes with the present choice */
     double                     *key;  /* [count] */
     int                        *order;
-    enum cr_offload_action     *actions, *best;
-    bool                        map; /* add() chooses mapped reads where they are possible */
+    bool                       *chosen, *best;
     struct cr_offload_schedule *s;
     struct cr_offload_schedule  best_plan; /* schedule of `best`: total, peak and bytes only */
     bool                        has_best;
@@ -80,27 +78,22 @@ static size_t peak_load(const struct choice *x) {
     return peak;
 }
 
-/* The op from which on the tensor is in device memory again. */
-static int return_op(const struct choice *x, const struct cr_offload_candidate *c) {
-    return x->map && c->mappable ? c->last + 1 : c->late;
-}
-
 static bool helps(const struct choice *x, const struct cr_offload_candidate *c) {
-    for (int i = c->early + 1; i < return_op(x, c); i++)
+    for (int i = c->early + 1; i < c->late; i++)
         if (x->load[i] > x->w->limit) return true;
     return false;
 }
 
 static void add(struct choice *x, int k) {
     const struct cr_offload_candidate *c = &x->w->c[k];
-    x->actions[k]                        = x->map && c->mappable ? CR_OFFLOAD_MAPPED : CR_OFFLOAD_PREFETCHED;
+    x->chosen[k]                         = true;
     x->load[c->writer] += c->at_writer;
     x->load[c->last] += c->at_last;
-    for (int i = c->early + 1; i < return_op(x, c); i++) x->load[i] -= c->bytes;
+    for (int i = c->early + 1; i < c->late; i++) x->load[i] -= c->bytes;
 }
 
 static void reset(struct choice *x) {
-    memset(x->actions, 0, (size_t)CR_MAX(x->w->count, 1) * sizeof *x->actions);
+    memset(x->chosen, 0, (size_t)CR_MAX(x->w->count, 1) * sizeof *x->chosen);
     memcpy(x->load, x->w->load, (size_t)x->w->p->ops * sizeof *x->load);
 }
 
@@ -109,7 +102,7 @@ static void reset(struct choice *x) {
 static int largest_key(const struct choice *x) {
     int best = CR_NONE;
     for (int k = 0; k < x->w->count; k++)
-        if (!x->actions[k] && helps(x, &x->w->c[k]) && (best == CR_NONE || x->key[k] > x->key[best])) best = k;
+        if (!x->chosen[k] && helps(x, &x->w->c[k]) && (best == CR_NONE || x->key[k] > x->key[best])) best = k;
     return best;
 }
 
@@ -130,15 +123,15 @@ static int cheapest(struct choice *x) {
     for (; count < SHORTLIST_MAX; count++) {
         shortlist[count] = largest_key(x);
         if (shortlist[count] == CR_NONE) break;
-        x->actions[shortlist[count]] = CR_OFFLOAD_PREFETCHED; /* so that largest_key finds the next one */
+        x->chosen[shortlist[count]] = true; /* so that largest_key finds the next one */
     }
-    for (int j = 0; j < count; j++) x->actions[shortlist[j]] = CR_OFFLOAD_NOT;
-    cr_offload_schedule_make(x->w, x->actions, x->s);
+    for (int j = 0; j < count; j++) x->chosen[shortlist[j]] = false;
+    cr_offload_schedule_make(x->w, x->chosen, x->s);
     const double now = x->s->total;
     for (int j = 0; j < count; j++) {
-        x->actions[shortlist[j]] = CR_OFFLOAD_PREFETCHED;
-        cr_offload_schedule_make(x->w, x->actions, x->s);
-        x->actions[shortlist[j]] = CR_OFFLOAD_NOT;
+        x->chosen[shortlist[j]] = true;
+        cr_offload_schedule_make(x->w, x->chosen, x->s);
+        x->chosen[shortlist[j]] = false;
         const double added = CR_MAX(x->s->total - now, 1e-6), gain = CR_MIN(x->key[shortlist[j]], before) / added;
         if (gain <= best_ratio) continue;
         best_ratio = gain;
@@ -176,38 +169,31 @@ static bool is_better(const struct choice *x, const struct cr_offload_schedule *
 }
 
 static bool keep_if_better(struct choice *x) {
-    cr_offload_schedule_make(x->w, x->actions, x->s);
+    cr_offload_schedule_make(x->w, x->chosen, x->s);
     if (x->has_best && !is_better(x, x->s, &x->best_plan)) return false;
     x->best_plan.total = x->s->total;
     x->best_plan.peak  = x->s->peak;
     x->best_plan.bytes = x->s->bytes;
-    memcpy(x->best, x->actions, (size_t)x->w->count * sizeof *x->best);
+    memcpy(x->best, x->chosen, (size_t)x->w->count * sizeof *x->best);
     x->has_best = true;
     return true;
 }
 
 /* ---- local search ---- */
 
-static bool try_action(struct choice *x, int k, enum cr_offload_action action) {
-    const enum cr_offload_action before = x->actions[k];
-    x->actions[k]                       = action;
+static bool try_toggle(struct choice *x, int k) {
+    x->chosen[k] = !x->chosen[k];
     if (keep_if_better(x)) return true;
-    x->actions[k] = before;
+    x->chosen[k] = !x->chosen[k];
     return false;
 }
 
-static bool try_toggle(struct choice *x, int k) {
-    return (x->actions[k] || !x->w->c[k].mapped_only) &&
-           try_action(x, k, x->actions[k] ? CR_OFFLOAD_NOT : CR_OFFLOAD_PREFETCHED);
-}
-
 static bool try_exchange(struct choice *x, int k, int m) {
-    const enum cr_offload_action before = x->actions[k];
-    x->actions[k]                       = CR_OFFLOAD_NOT;
-    x->actions[m]                       = CR_OFFLOAD_PREFETCHED;
+    x->chosen[k] = false;
+    x->chosen[m] = true;
     if (keep_if_better(x)) return true;
-    x->actions[k] = before;
-    x->actions[m] = CR_OFFLOAD_NOT;
+    x->chosen[k] = true;
+    x->chosen[m] = false;
     return false;
 }
 
@@ -227,36 +213,15 @@ static cr_status improve(struct choice *x) {
     qsort(sorted, (size_t)n, sizeof *sorted, compare_bytes);
     for (int k = 0; k < n; k++) x->order[k] = (int)(sorted[k] - x->w->c);
     cr_free(sorted);
-    memcpy(x->actions, x->best, (size_t)n * sizeof *x->actions);
+    memcpy(x->chosen, x->best, (size_t)n * sizeof *x->chosen);
     for (bool again = true; again;) {
         again = false;
         for (int j = 0; j < n && x->w->visits < end; j++) again |= try_toggle(x, x->order[j]);
         for (int j = 0; j < n && !again; j++)
-            for (int i = 0; i < n && x->actions[x->order[j]] && x->w->visits < end; i++)
-                if (!x->actions[x->order[i]] && !x->w->c[x->order[i]].mapped_only &&
-                    x->w->c[x->order[i]].bytes != x->w->c[x->order[j]].bytes)
+            for (int i = 0; i < n && x->chosen[x->order[j]] && x->w->visits < end; i++)
+                if (!x->chosen[x->order[i]] && x->w->c[x->order[i]].bytes != x->w->c[x->order[j]].bytes)
                     again |= try_exchange(x, x->order[j], x->order[i]);
         if (x->w->visits >= end) break;
-    }
-    return CR_OK;
-}
-
-/* Turns prefetches into mapped reads where that improves the plan. This runs last, so allowing mapped reads never makes
- * a plan worse. */
-static cr_status use_mapped_reads(struct choice *x) {
-    const int n = x->w->count;
-    x->map      = x->best_plan.peak > x->w->limit;
-    for (enum order_by by = BY_DOA; by <= BY_FIRST && x->map; by++) {
-        add_in_order(x, by);
-        keep_if_better(x);
-    }
-    if (x->map) CR_TRY(improve(x));
-    for (bool again = true; again;) {
-        again = false;
-        memcpy(x->actions, x->best, (size_t)n * sizeof *x->actions);
-        for (int j = 0; j < n; j++)
-            if (x->w->c[x->order[j]].mappable && x->actions[x->order[j]] != CR_OFFLOAD_MAPPED)
-                again |= try_action(x, x->order[j], CR_OFFLOAD_MAPPED);
     }
     return CR_OK;
 }
@@ -269,21 +234,20 @@ static cr_status choose(struct choice *x, enum cr_offload_score score) {
         keep_if_better(x);
     }
     if (score != CR_OFFLOAD_BEST) return CR_OK;
-    CR_TRY(improve(x));
-    return use_mapped_reads(x);
+    return improve(x);
 }
 
-cr_status cr_offload_choose(struct cr_offload_work *w, enum cr_offload_score score, enum cr_offload_action *actions,
+cr_status cr_offload_choose(struct cr_offload_work *w, enum cr_offload_score score, bool *chosen,
                             struct cr_offload_schedule *s) {
     const size_t  n = (size_t)CR_MAX(w->count, 1);
-    struct choice x = {.w = w, .s = s, .actions = actions};
+    struct choice x = {.w = w, .s = s, .chosen = chosen};
     CR_ARENA_ALLOC(&w->arena, x.load, (size_t)w->p->ops + 1);
     CR_ARENA_ALLOC(&w->arena, x.key, n);
     CR_ARENA_ALLOC(&w->arena, x.order, n);
     CR_ARENA_ALLOC(&w->arena, x.best, n);
     cr_offload_score_set(w);
     CR_TRY(choose(&x, score));
-    memcpy(actions, x.best, (size_t)w->count * sizeof *actions);
-    cr_offload_schedule_make(w, actions, s);
+    memcpy(chosen, x.best, (size_t)w->count * sizeof *chosen);
+    cr_offload_schedule_make(w, chosen, s);
     return CR_OK;
 }

@@ -18,7 +18,7 @@ static const double margin_fraction = 0.05; /* fraction of a copy's time: measur
 struct simulation {
     const struct cr_offload_work *w;
     struct cr_offload_schedule   *s;
-    const enum cr_offload_action *actions;
+    const bool                   *chosen;
     int    in_flight;     /* copies to the host whose memory is not free yet, oldest first: s->offloaded */
     int    next_prefetch; /* index into w->by_late */
     int    next_offload;  /* index into w->c */
@@ -35,7 +35,6 @@ cr_status cr_offload_schedule_open(const struct cr_offload_work *w, struct cr_of
     CR_ARENA_ALLOC(&s->arena, s->out_end, 2 * n);
     CR_ARENA_ALLOC(&s->arena, s->begin, ops);
     CR_ARENA_ALLOC(&s->arena, s->room, ops);
-    CR_ARENA_ALLOC(&s->arena, s->reading, ops);
     return CR_OK;
 }
 
@@ -59,7 +58,7 @@ static void plan_prefetches(struct simulation *a, const double *begin) {
     for (int k = w->count - 1; k >= 0; k--) {
         const int                          i = w->by_late[k];
         const struct cr_offload_candidate *c = &w->c[i];
-        if (a->actions[i] != CR_OFFLOAD_PREFETCHED) continue;
+        if (!a->chosen[i]) continue;
         free             = CR_MIN(free, begin[c->late]) - c->in_s * (1 + margin_fraction);
         a->s->planned[i] = op_at(begin, c->early + 1, c->late, free);
     }
@@ -75,9 +74,9 @@ static void find_room(struct simulation *a) {
     memset(room, 0, ((size_t)ops + 1) * sizeof *room); /* differences first; unsigned wrap-around cancels in the sum */
     for (int i = 0; i < w->count; i++) {
         const struct cr_offload_candidate *c = &w->c[i];
-        if (!a->actions[i]) continue;
+        if (!a->chosen[i]) continue;
         room[c->early + 1] -= c->bytes;
-        room[a->actions[i] == CR_OFFLOAD_MAPPED ? c->last + 1 : c->late] += c->bytes;
+        room[c->late] += c->bytes;
         room[c->writer] += c->at_writer;
         room[c->writer + 1] -= c->at_writer;
         room[c->last] += c->at_last;
@@ -140,7 +139,7 @@ static void start_prefetches(struct simulation *a, int op) {
     for (; a->next_prefetch < w->count; a->next_prefetch++) {
         const int                          i = w->by_late[a->next_prefetch];
         const struct cr_offload_candidate *c = &w->c[i];
-        if (a->actions[i] != CR_OFFLOAD_PREFETCHED) continue;
+        if (!a->chosen[i]) continue;
         if (c->late != op && (a->s->planned[i] > op || a->s->release_at[i] == CR_NONE || !fits(a, op, c))) return;
         a->s->prefetch_at[i] = op;
         a->to_device_free =
@@ -155,7 +154,7 @@ static void wait_for_prefetches(struct simulation *a, int op, int *from) {
     for (; *from < a->next_prefetch; ++*from) {
         const int i = w->by_late[*from];
         if (w->c[i].late > op) return;
-        if (a->actions[i] == CR_OFFLOAD_PREFETCHED) a->now = CR_MAX(a->now, a->s->out_end[w->count + i]);
+        if (a->chosen[i]) a->now = CR_MAX(a->now, a->s->out_end[w->count + i]);
     }
 }
 
@@ -163,7 +162,7 @@ static void start_offloads(struct simulation *a, int op) {
     const struct cr_offload_work *w = a->w;
     for (; a->next_offload < w->count && w->c[a->next_offload].writer <= op; a->next_offload++) {
         const int i = a->next_offload;
-        if (!a->actions[i]) continue;
+        if (!a->chosen[i]) continue;
         a->to_host_free =
             cr_copy_end(CR_MAX(a->to_host_free, a->now), w->c[i].out_s, a->to_device_free, w->contention.duplex);
         a->s->out_end[i]                = a->to_host_free;
@@ -171,51 +170,38 @@ static void start_offloads(struct simulation *a, int op) {
     }
 }
 
-static void find_mapped_reads(const struct simulation *a) {
-    const struct cr_offload_work *w = a->w;
-    memset(a->s->reading, 0, (size_t)w->p->ops * sizeof *a->s->reading);
-    for (int i = 0; i < w->count; i++)
-        for (int k = 0; k < w->c[i].readers && a->actions[i] == CR_OFFLOAD_MAPPED; k++)
-            a->s->reading[w->reader[w->c[i].reader + k]] += w->c[i].read_s;
-}
-
-static void simulate(const struct cr_offload_work *w, const enum cr_offload_action *actions, const double *begin,
+static void simulate(const struct cr_offload_work *w, const bool *chosen, const double *begin,
                      struct cr_offload_schedule *s) {
-    struct simulation a      = {.w = w, .s = s, .actions = actions};
+    struct simulation a      = {.w = w, .s = s, .chosen = chosen};
     int               waited = 0;
     s->peak                  = 0;
     for (int i = 0; i < w->count; i++) s->release_at[i] = s->prefetch_at[i] = CR_NONE;
     plan_prefetches(&a, begin);
     find_room(&a);
-    find_mapped_reads(&a);
     for (int op = 0; op < w->p->ops; op++) {
         release_memory(&a, op);
         start_prefetches(&a, op);
         wait_for_prefetches(&a, op, &waited);
         s->peak      = CR_MAX(s->peak, s->room[op] + pending_bytes(&a, op, op));
         s->begin[op] = a.now;
-        a.now        = cr_mapped_read_end(&w->contention, op, a.now, w->seconds[op], s->reading[op], a.to_host_free,
-                                          &a.to_device_free);
+        a.now        = cr_kernel_end(&w->contention, op, a.now, w->seconds[op], a.to_host_free, a.to_device_free);
         start_offloads(&a, op);
     }
     s->begin[w->p->ops] = s->total = a.now;
     s->stalled                     = a.now - w->begin[w->p->ops];
 }
 
-void cr_offload_schedule_make(struct cr_offload_work *w, const enum cr_offload_action *actions,
-                              struct cr_offload_schedule *s) {
-    simulate(w, actions, w->begin, s);
+void cr_offload_schedule_make(struct cr_offload_work *w, const bool *chosen, struct cr_offload_schedule *s) {
+    simulate(w, chosen, w->begin, s);
     if (s->stalled > 0) {
         double total = s->total;
         size_t peak  = s->peak;
-        simulate(w, actions, s->begin, s); /* reads s->begin for the plan before it overwrites it */
-        if (s->total > total || s->peak > CR_MAX(peak, w->limit)) simulate(w, actions, w->begin, s);
+        simulate(w, chosen, s->begin, s); /* reads s->begin for the plan before it overwrites it */
+        if (s->total > total || s->peak > CR_MAX(peak, w->limit)) simulate(w, chosen, w->begin, s);
     }
     s->bytes   = 0;
-    s->tensors = s->mapped = 0;
-    for (int i = 0; i < w->count; i++) {
-        if (actions[i]) s->bytes += w->c[i].bytes, s->tensors++;
-        s->mapped += actions[i] == CR_OFFLOAD_MAPPED;
-    }
+    s->tensors = 0;
+    for (int i = 0; i < w->count; i++)
+        if (chosen[i]) s->bytes += w->c[i].bytes, s->tensors++;
     w->visits++;
 }

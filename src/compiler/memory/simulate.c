@@ -29,14 +29,8 @@ double cr_copy_end(double begin, double alone, double other, double duplex) {
 /* ---- kernels during copies ---- */
 
 struct cr_contention cr_contention_of(const struct cr_cost_model *t, const double *memory_busy) {
-    return (struct cr_contention){.duplex      = cr_copy_contention(t),
-                                  .out         = t->contention_out,
-                                  .in          = t->contention_in,
-                                  .memory_busy = memory_busy,
-                                  .read_s      = t->to_device_bytes_per_s > 0
-                                                     ? CR_MAX(t->mapped_read_slowdown, 1.0) *
-                                                      (cr_copy_seconds(t, CR_STREAM_TO_DEVICE, 1) - t->copy_latency_s)
-                                                     : 0};
+    return (struct cr_contention){
+        .duplex = cr_copy_contention(t), .out = t->contention_out, .in = t->contention_in, .memory_busy = memory_busy};
 }
 
 double cr_kernel_end(const struct cr_contention *b, int op, double begin, double seconds, double out_end,
@@ -44,25 +38,6 @@ double cr_kernel_end(const struct cr_contention *b, int op, double begin, double
     if (!b->memory_busy) return begin + seconds;
     const double out = CR_MIN(CR_MAX(out_end - begin, 0), seconds), in = CR_MIN(CR_MAX(in_end - begin, 0), seconds);
     return begin + seconds + b->memory_busy[op] * (out * b->out + in * b->in);
-}
-
-/* A mapped read consists of many small loads. It gets the link after the copy before it, and a later copy waits for it.
- */
-double cr_mapped_read_end(const struct cr_contention *b, int op, double begin, double seconds, double reading,
-                          double out_end, double *in_end) {
-    const double end = cr_kernel_end(b, op, begin, seconds, out_end, *in_end);
-    if (reading <= 0) return end;
-    *in_end = cr_copy_end(CR_MAX(*in_end, begin), reading, out_end, b->duplex);
-    return CR_MAX(end, *in_end);
-}
-
-/* Seconds of the mapped reads of a compute op. */
-static double mapped_read_seconds(const struct cr_program *p, const struct cr_op *op, const struct cr_contention *b) {
-    double sum = 0;
-    for (int s = 0; s < CR_OP_IN_MAX && op->kind != CR_OP_barrier; s++)
-        if (op->in[s] >= 0 && p->tensor[op->in[s]].region == CR_REGION_HOST)
-            sum += b->read_s * (double)p->tensor[op->in[s]].bytes;
-    return sum;
 }
 
 /* Fraction of the op's time in which it saturates device memory: its roofline memory time over its time. */
@@ -103,8 +78,8 @@ void cr_program_simulate(const struct cr_program *p, const double *seconds, cons
         for (int k = 0; k < CR_OP_WAIT_MAX && op->wait[k] != CR_NONE; k++) start = CR_MAX(start, time[op->wait[k]].end);
         double end = start + seconds[i];
         if (stream == CR_STREAM_COMPUTE)
-            end = cr_mapped_read_end(contention, i, start, seconds[i], mapped_read_seconds(p, op, contention),
-                                     free_at[CR_STREAM_TO_HOST], &free_at[CR_STREAM_TO_DEVICE]);
+            end = cr_kernel_end(contention, i, start, seconds[i], free_at[CR_STREAM_TO_HOST],
+                                free_at[CR_STREAM_TO_DEVICE]);
         if (op->stream == CR_STREAM_TO_HOST)
             end = cr_copy_end(start, seconds[i], free_at[CR_STREAM_TO_DEVICE], contention->duplex);
         if (op->stream == CR_STREAM_TO_DEVICE)
