@@ -2,6 +2,7 @@
  * it, or read; then its printed form reads back the same, and a plan of a few lifetimes passes the check. */
 #include "tests/fuzz/fuzz.h"
 #include "tools/memory-trace/lifetimes_csv.h"
+#include "tools/memory-trace/search.h"
 
 #include <string.h>
 

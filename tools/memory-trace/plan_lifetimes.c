@@ -1,6 +1,7 @@
 /* tools/memory-trace/plan_lifetimes.c: plans offsets for the lifetimes in a file, of any program. */
 #include "tools/memory-trace/commands.h"
 #include "tools/memory-trace/lifetimes_csv.h"
+#include "tools/memory-trace/search.h"
 
 enum { TIME_LIMIT_S = 60, TIME_LIMIT_MAX_S = 1000 * 1000 };
 

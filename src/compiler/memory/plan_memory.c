@@ -11,10 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SEARCH_VISITS = 1 << 24 };
-
-#define SEARCH_THRESHOLD 1.01 /* times the bound: above this the search runs */
-
 struct plan {
     struct cr_program         *p;
     struct cr_stream_interval *live;
@@ -91,18 +87,6 @@ static void build_intervals(struct plan *w) {
         if (w->interval_of[t] == CR_NONE) add_to_interval(w, t);
 }
 
-/* Greedy placement is enough for nearly all programs. The search runs for the others, with a budget that keeps it
- * short. */
-static cr_status place_shared(struct plan *w, size_t alignment, size_t *peak, size_t *bound) {
-    const struct cr_plan_effort effort = {
-        .alignment = alignment, .enough = SEARCH_THRESHOLD, .visits = SEARCH_VISITS, .limit_ns = INT64_MAX};
-    struct cr_plan_found found;
-    CR_TRY(cr_plan_search(w->interval, w->intervals, &effort, &found));
-    *peak  = found.peak;
-    *bound = found.bound;
-    return CR_OK;
-}
-
 /* Gives each interval memory of its own. */
 static void place_separately(struct plan *w, size_t alignment, size_t *peak) {
     size_t top = 0;
@@ -137,7 +121,7 @@ cr_status cr_pass_plan(struct cr_program *p, size_t alignment, bool reuse) {
     if (reuse) find_aliases(&w);
     build_intervals(&w);
     if (reuse) {
-        CR_TRY_OUT(place_shared(&w, alignment, &peak, &bound));
+        CR_TRY_OUT(cr_plan_intervals(w.interval, w.intervals, alignment, &peak, &bound));
     } else {
         CR_TRY_OUT(cr_plan_bound(w.interval, w.intervals, alignment, &bound));
         place_separately(&w, alignment, &peak);

@@ -4,6 +4,7 @@
 #include "tests/harness/compiler_support.h"
 #include "tests/harness/failing_alloc.h"
 #include "tools/memory-trace/lifetimes_csv.h"
+#include "tools/memory-trace/search.h"
 
 static struct cr_plan_effort effort_of(size_t alignment, size_t capacity, int64_t visits) {
     return (struct cr_plan_effort){

@@ -1,4 +1,4 @@
-/* compiler/memory/branch_and_bound.h: decides by depth-first search whether all intervals fit below a capacity.
+/* tools/memory-trace/branch_and_bound.h: decides by depth-first search whether all intervals fit below a capacity.
  *
  *   - The search is complete: CR_TREE_NONE proves that no plan fits. CR_TREE_STOPPED says only that the budget is used
  *     up.

@@ -1,6 +1,6 @@
-/* compiler/memory/search.c: searches for a better plan where the greedy plan is above the bound.
+/* tools/memory-trace/search.c: searches for a better plan where the greedy plan is above the bound.
  *
- * compiler/memory/branch_and_bound.c decides whether all intervals fit below a capacity; this file chooses the
+ * tools/memory-trace/branch_and_bound.c decides whether all intervals fit below a capacity; this file chooses the
  * capacities. The greedy plan stands until a better plan is found. The first capacity is the lower bound, or the
  * capacity that the caller wants. When that is too low or too hard, the next capacity is the middle between it and the
  * best plan, and so on.
@@ -10,9 +10,9 @@
  * sections where earlier searches failed. Searches are short and restart, because an early mistake is not corrected
  * deep in the tree. Points in time without live intervals split the intervals into groups, which are searched
  * separately. */
-#include "compiler/intervals.h"
-#include "compiler/memory/branch_and_bound.h"
+#include "tools/memory-trace/search.h"
 #include "core/rng.h"
+#include "tools/memory-trace/branch_and_bound.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -302,7 +302,6 @@ cr_status cr_plan_search(struct cr_interval *interval, int count, const struct c
     found->greedy      = found->peak;
     found->lower_bound = found->bound;
     if (found->peak <= CR_MAX(found->bound, effort->capacity) || effort->visits <= 0) return CR_OK;
-    if ((double)found->peak <= effort->enough * (double)found->bound) return CR_OK;
     if (effort->limit_ns < INT64_MAX) w.budget.deadline_ns = cr_time_ns() + effort->limit_ns;
     CR_TRY_OUT(search_plan(&w, count, effort, found));
 out:

@@ -1,4 +1,4 @@
-/* compiler/memory/branch_and_bound.c: depth-first search for offsets below a capacity.
+/* tools/memory-trace/branch_and_bound.c: depth-first search for offsets below a capacity.
  *
  * Every plan can be compacted until each item rests on the bottom or on another item. The items of a compacted plan can
  * be placed one by one with non-decreasing offsets. So a node of the tree places one of the unplaced items at its
@@ -12,7 +12,7 @@
  *
  * When no unplaced item spans a border between two sections, the two sides are independent. They are solved one after
  * the other; when one side has no solution, the other side is not tried again. */
-#include "compiler/memory/branch_and_bound.h"
+#include "tools/memory-trace/branch_and_bound.h"
 
 #include <string.h>
 
