@@ -1,37 +1,22 @@
-/* autotune/copy_rates.c: measures the rates of copies between host and device, alone and while kernels run, and the
- * slowdown of kernels during copies. See autotune/cost_table.h.
+/* autotune/copy_rates.c: measures the rates of copies between host and device. See autotune/cost_table.h.
  *
  * Rates are measured once for a device and stored in the table. The table stores times of ops, so a rate is stored as
  * the time of an offload or prefetch op of PIECE_BYTES, and the fixed time of a copy as the time of a very small one.
- *
- * Work is a sequence of launches of one op. Copies to the host are timed while work runs that takes longer than they
- * do, because copies compete with kernels for memory: convolutions read from the cache, BN sums read from memory; the
- * slowest copy counts. The op `add`, which is limited by memory, is timed while copies run that take longer. */
+ */
 #include "autotune/cost_table_internal.h"
 
-#include <math.h>
-
 enum { PIECE_BYTES = 64 << 20, PIECES = 4, SMALL_BYTES = 256, SMALL_PIECES = 64, ROUNDS = 3 };
-enum { WORK_TENSORS = 3, WORK_BYTES = 128 << 20, WORK_LAUNCHES = 32, LAUNCHES_MAX = 4096, PIECES_MAX = 256 };
-enum { OUT, IN };                         /* direction of a copy: to the host, to the device */
-static const double overlap_margin = 1.5; /* background work lasts this many times as long as what is timed */
-/* Minimum of loaded_copy_slowdown. During real forward passes copies to the host reached 48 to 50 of 55.3 GB/s (one
- * H200, five programs). During each op kind that is timed here they mostly reached 55. The cause is unknown. A plan
- * that assumes 55 GB/s stalls. */
-static const double loaded_slowdown_min = 1.13;
+enum { OUT, IN }; /* direction of a copy: to the host, to the device */
+/* During real forward passes copies to the host reached 48 to 50 of 55.3 GB/s (one H200, five programs), and 54 to 55
+ * while one op ran again and again (add, bn_sums, conv). The cause is unknown. A plan that assumes 55 GB/s stalls. */
+static const double loaded_slowdown = 1.13;
 
 static const char *const signatures[CR_COPY_TIMES] = {
-    [CR_COPY_TO_HOST]     = "offload during prefetch, 64 MiB",
-    [CR_COPY_TO_DEVICE]   = "prefetch during offload, 64 MiB",
-    [CR_COPY_OUT_ALONE]   = "offload alone, 64 MiB",
-    [CR_COPY_IN_ALONE]    = "prefetch alone, 64 MiB",
-    [CR_COPY_SMALL]       = "offload alone, 256 B",
-    [CR_COPY_OUT_ADD]     = "offload during add, 64 MiB",
-    [CR_COPY_OUT_BN_SUMS] = "offload during bn_sums, 64 MiB",
-    [CR_COPY_OUT_CONV]    = "offload during conv, 64 MiB",
-    [CR_COPY_WORK_ALONE]  = "add alone, 32 of 128 MiB",
-    [CR_COPY_WORK_OUT]    = "add during offload, 32 of 128 MiB",
-    [CR_COPY_WORK_IN]     = "add during prefetch, 32 of 128 MiB",
+    [CR_COPY_TO_HOST]   = "offload during prefetch, 64 MiB",
+    [CR_COPY_TO_DEVICE] = "prefetch during offload, 64 MiB",
+    [CR_COPY_OUT_ALONE] = "offload alone, 64 MiB",
+    [CR_COPY_IN_ALONE]  = "prefetch alone, 64 MiB",
+    [CR_COPY_SMALL]     = "offload alone, 256 B",
 };
 
 /* ---- copies alone ---- */
@@ -118,131 +103,6 @@ static cr_status measure_copies(struct copy_bench *b, double seconds[CR_COPY_TIM
     return CR_OK;
 }
 
-/* ---- copies and kernels at the same time ---- */
-
-/* An op on f32 tensors of at most WORK_BYTES each, ready for launches. */
-struct work {
-    struct cr_program       p;
-    struct cr_op            op;
-    const struct cr_kernel *kernel; /* NULL: the device has no kernel for the op */
-    struct cr_call          call;
-    void                   *memory[WORK_TENSORS], *workspace;
-    void                   *start, *done; /* events */
-};
-
-static int tensor(struct work *w, int i, int n, int height, int width, int c) {
-    static const char *const names[WORK_TENSORS] = {"a", "b", "y"};
-    return cr_tensor_add(&w->p, names[i], CR_F32, CR_REGION_POOL, n, height, width, c);
-}
-
-static void make_work(struct work *w, enum cr_op_kind kind) {
-    w->op = cr_op_make(kind, CR_NONE);
-    if (kind == CR_OP_add) {
-        w->op.in[CR_IN_add_a]   = tensor(w, 0, 32, 64, 64, WORK_BYTES >> 19);
-        w->op.in[CR_IN_add_b]   = tensor(w, 1, 32, 64, 64, WORK_BYTES >> 19);
-        w->op.out[CR_OUT_add_y] = tensor(w, 2, 32, 64, 64, WORK_BYTES >> 19);
-    } else if (kind == CR_OP_bn_sums) {
-        w->op.in[CR_IN_bn_sums_x]      = tensor(w, 0, 32, 64, 64, WORK_BYTES >> 19);
-        w->op.out[CR_OUT_bn_sums_sums] = tensor(w, 2, 2, 1, 1, WORK_BYTES >> 19);
-    } else {
-        w->op.attr.conv          = (struct cr_conv_attr){.stride = 1, .pad = 1, .window = 3};
-        w->op.in[CR_IN_conv_x]   = tensor(w, 0, 64, 56, 56, 64);
-        w->op.in[CR_IN_conv_w]   = tensor(w, 1, 64, 3, 3, 64);
-        w->op.out[CR_OUT_conv_y] = tensor(w, 2, 64, 56, 56, 64);
-    }
-}
-
-static cr_status open_work(struct cr_device *device, enum cr_op_kind kind, struct work *w) {
-    size_t bytes = 0;
-    cr_program_init(&w->p, "work", NULL);
-    make_work(w, kind);
-    if (w->p.failed) return CR_NO_MEMORY(sizeof *w->p.tensor);
-    if (!cr_kernel_find(device, &w->p, &w->op, 0, &w->op.kernel)) return CR_OK;
-    const struct cr_kernel *kernel = device->kernels[w->op.kernel];
-    CR_TRY(cr_kernel_prepare(device, kernel, &w->p, &w->op, &w->call.prepared, &bytes));
-    w->kernel = kernel;
-    for (int i = 0; i < WORK_TENSORS; i++) CR_TRY(device->backend->reserve(device, WORK_BYTES, &w->memory[i]));
-    if (bytes) CR_TRY(device->backend->reserve(device, bytes, &w->workspace));
-    w->call.program   = &w->p;
-    w->call.op        = &w->op;
-    w->call.workspace = w->workspace;
-    for (int i = 0; i < 2; i++) w->call.in[i] = w->op.in[i] < 0 ? NULL : w->memory[i];
-    w->call.out[0] = w->memory[2];
-    CR_TRY(device->backend->async->event_create(device, &w->start));
-    return device->backend->async->event_create(device, &w->done);
-}
-
-static void close_work(struct cr_device *device, struct work *w) {
-    for (int i = 0; i < WORK_TENSORS; i++)
-        if (w->memory[i]) device->backend->release(device, w->memory[i]);
-    if (w->workspace) device->backend->release(device, w->workspace);
-    if (w->kernel) cr_kernel_release(w->kernel, w->call.prepared);
-    device->backend->async->event_destroy(device, w->start);
-    device->backend->async->event_destroy(device, w->done);
-    cr_program_free(&w->p);
-}
-
-/* Runs `pieces` copies in one direction and `launches` launches at the same time. Returns the seconds of one copy and
- * of all launches. */
-static cr_status time_overlapped(struct copy_bench *b, struct work *w, int direction, int pieces, int launches,
-                                 double *piece_s, double *work_s) {
-    const struct cr_async *async = b->device->backend->async;
-    CR_TRY(async->event_record(b->device, CR_STREAM_COMPUTE, b->start));
-    CR_TRY(async->stream_wait_event(b->device, copy_stream[direction], b->start));
-    for (int k = 0; k < pieces; k++) CR_TRY(enqueue_copy(b, direction, PIECE_BYTES));
-    CR_TRY(async->event_record(b->device, copy_stream[direction], b->done[direction]));
-    CR_TRY(async->event_record(b->device, CR_STREAM_COMPUTE, w->start));
-    for (int k = 0; k < launches; k++) CR_TRY(w->kernel->launch(b->device, &w->call));
-    CR_TRY(async->event_record(b->device, CR_STREAM_COMPUTE, w->done));
-    CR_TRY(async->host_wait(b->device, b->done[direction]));
-    CR_TRY(async->host_wait(b->device, w->done));
-    CR_TRY(async->elapsed(b->device, b->start, b->done[direction], piece_s));
-    *piece_s /= CR_MAX(pieces, 1);
-    return async->elapsed(b->device, w->start, w->done, work_s);
-}
-
-/* Number of pieces of background work of one_s each that last longer than timed_s. */
-static int background_count(double timed_s, double one_s, int max) {
-    return (int)CR_MIN(ceil(overlap_margin * timed_s / CR_MAX(one_s, 1e-7)), (double)max);
-}
-
-/* Measures copies to the host during the work, and for `add` also the work during copies. seconds[] already holds the
- * times of copies alone. */
-static cr_status measure_work(struct copy_bench *b, struct work *w, enum cr_copy_time out,
-                              double seconds[CR_COPY_TIMES]) {
-    double x[ROUNDS], other;
-    for (int i = -1; i < ROUNDS; i++)
-        CR_TRY(time_overlapped(b, w, OUT, 0, WORK_LAUNCHES, &other, &x[CR_MAX(i, 0)])); /* -1: warm-up */
-    const double alone = median3(x), piece = seconds[CR_COPY_OUT_ALONE];
-    const int    launches = background_count(PIECES * piece, alone / WORK_LAUNCHES, LAUNCHES_MAX);
-    for (int i = 0; i < ROUNDS; i++) CR_TRY(time_overlapped(b, w, OUT, PIECES, launches, &x[i], &other));
-    seconds[out] = median3(x);
-    if (out != CR_COPY_OUT_ADD) return CR_OK;
-    seconds[CR_COPY_WORK_ALONE] = alone;
-    for (int direction = OUT; direction <= IN; direction++) {
-        const bool to_host = direction == OUT;
-        const int pieces = background_count(alone, seconds[to_host ? CR_COPY_OUT_ALONE : CR_COPY_IN_ALONE], PIECES_MAX);
-        for (int i = 0; i < ROUNDS; i++) CR_TRY(time_overlapped(b, w, direction, pieces, WORK_LAUNCHES, &other, &x[i]));
-        seconds[to_host ? CR_COPY_WORK_OUT : CR_COPY_WORK_IN] = median3(x);
-    }
-    return CR_OK;
-}
-
-/* Measures copies during each kind of work. A kind without a kernel counts as no slowdown. */
-static cr_status measure_contention(struct copy_bench *b, double seconds[CR_COPY_TIMES]) {
-    static const enum cr_op_kind kinds[] = {CR_OP_add, CR_OP_bn_sums, CR_OP_conv};
-    for (int i = 0; i < (int)CR_COUNT(kinds); i++) {
-        struct work             w      = {.kernel = NULL};
-        const enum cr_copy_time out    = (enum cr_copy_time)(CR_COPY_OUT_ADD + i);
-        cr_status               status = open_work(b->device, kinds[i], &w);
-        seconds[out]                   = seconds[CR_COPY_OUT_ALONE];
-        if (status == CR_OK && w.kernel) status = measure_work(b, &w, out, seconds);
-        close_work(b->device, &w);
-        CR_TRY(status);
-    }
-    return CR_OK;
-}
-
 /* ---- the table ---- */
 
 static int first_kernel(const struct cr_cost_table *c, enum cr_op_kind kind) {
@@ -251,68 +111,53 @@ static int first_kernel(const struct cr_cost_table *c, enum cr_op_kind kind) {
     return CR_NONE;
 }
 
-static bool all_known(struct cr_cost_table *c, double seconds[CR_COPY_TIMES], int from, int to) {
+/* Takes the times from the table. Returns whether it has all. */
+static bool find_known(struct cr_cost_table *c) {
     struct cr_cost cost;
-    for (int i = from; i < to; i++) {
+    for (int i = 0; i < CR_COPY_TIMES; i++) {
         if (!cr_cost_best_known(c, signatures[i], &cost) || cost.kernel < 0) return false;
-        seconds[i] = cost.seconds;
+        c->copy_s[i] = cost.seconds;
     }
-    return true;
+    return c->copies_known = true;
 }
 
-static enum cr_op_kind kind_of(int time) {
-    if (time >= CR_COPY_WORK_ALONE) return CR_OP_add;
-    return time == CR_COPY_TO_DEVICE || time == CR_COPY_IN_ALONE ? CR_OP_prefetch : CR_OP_offload;
-}
-
-/* Adds the times from index `from` to `to` - 1 to the table, and rounds them to the precision of the table. */
-static cr_status store_times(struct cr_cost_table *c, double seconds[CR_COPY_TIMES], int from, int to) {
-    for (int i = from; i < to; i++) {
-        const struct cr_cost_entry e = {.signature = signatures[i],
-                                        .source    = CR_COST_MEASURED,
-                                        .used      = true,
-                                        .kernel    = first_kernel(c, kind_of(i)),
-                                        .ns        = CR_MAX((int64_t)(seconds[i] * 1e9 + 0.5), 1)};
-        seconds[i]                   = (double)e.ns * 1e-9;
+/* Adds the times to the table, and rounds them to the precision of the table. */
+static cr_status store_times(struct cr_cost_table *c) {
+    for (int i = 0; i < CR_COPY_TIMES; i++) {
+        const bool                 in = i == CR_COPY_TO_DEVICE || i == CR_COPY_IN_ALONE;
+        const struct cr_cost_entry e  = {.signature = signatures[i],
+                                         .source    = CR_COST_MEASURED,
+                                         .used      = true,
+                                         .kernel    = first_kernel(c, in ? CR_OP_prefetch : CR_OP_offload),
+                                         .ns        = CR_MAX((int64_t)(c->copy_s[i] * 1e9 + 0.5), 1)};
+        c->copy_s[i]                  = (double)e.ns * 1e-9;
         CR_TRY(cr_cost_add(c, &e));
     }
-    c->measured += to - from;
+    c->measured += CR_COPY_TIMES;
     return CR_OK;
 }
 
-/* Measures the times that the table lacks and stores them. If memory is too short, the device's estimates stay.
- * `kernel` is the index of a kernel for `add`, or CR_NONE. */
-static cr_status measure_missing(struct cr_cost_table *c, int kernel) {
-    struct copy_bench b          = {.device = c->device};
-    const bool        copies     = !c->copies_known;
-    bool              contention = false;
+/* Measures the times and stores them. If memory is too short, the device's estimates stay. */
+static cr_status measure(struct cr_cost_table *c) {
+    struct copy_bench b = {.device = c->device};
     CR_TRY(cr_sharing_before(c));
     const int64_t start  = cr_time_ns();
     cr_status     status = open_bench(&b);
-    if (status == CR_OK && copies) {
-        status          = measure_copies(&b, c->copy_s);
-        c->copies_known = status == CR_OK;
-    }
-    if (status == CR_OK && kernel != CR_NONE) {
-        status     = measure_contention(&b, c->copy_s);
-        contention = status == CR_OK;
-    }
+    if (status == CR_OK) status = measure_copies(&b, c->copy_s);
     close_bench(&b);
+    c->copies_known = status == CR_OK;
     if (status == CR_ERR_MEMORY) {
         cr_error_clear();
-        status = CR_OK;
+        return CR_OK;
     }
-    CR_TRY(status);
-    if (copies && c->copies_known) CR_TRY(store_times(c, c->copy_s, 0, CR_COPY_OUT_ADD));
-    if (contention) CR_TRY(store_times(c, c->copy_s, CR_COPY_OUT_ADD, CR_COPY_TIMES));
-    c->contention_known = contention;
+    if (status == CR_OK) status = store_times(c);
     c->measure_ns += cr_time_ns() - start;
-    return CR_OK;
+    return status;
 }
 
-/* Additional time as a fraction of the time alone. */
-static double slowdown(double overlapped, double alone) {
-    return CR_MAX(overlapped / alone - 1, 0);
+/* A copy takes its bytes from the memory bandwidth of the kernels that run. */
+static double contention(const struct cr_cost_model *model, double bytes_per_s) {
+    return model->bytes_per_s > 0 ? bytes_per_s / model->bytes_per_s : 0;
 }
 
 void cr_cost_use_copy_rates(const struct cr_cost_table *c, struct cr_cost_model *model) {
@@ -323,30 +168,18 @@ void cr_cost_use_copy_rates(const struct cr_cost_table *c, struct cr_cost_model 
     model->to_device_bytes_per_s = PIECE_BYTES / CR_MAX(s[CR_COPY_TO_DEVICE] - small, 1e-6);
     model->duplex_speedup =
         CR_MIN(s[CR_COPY_TO_HOST] / s[CR_COPY_OUT_ALONE], s[CR_COPY_TO_DEVICE] / s[CR_COPY_IN_ALONE]);
-    if (!c->contention_known) return;
-    model->loaded_copy_slowdown = loaded_slowdown_min;
-    for (int i = CR_COPY_OUT_ADD; i <= CR_COPY_OUT_CONV; i++)
-        model->loaded_copy_slowdown = CR_MAX(model->loaded_copy_slowdown, 1 + slowdown(s[i], s[CR_COPY_OUT_ALONE]));
-    model->contention_out = slowdown(s[CR_COPY_WORK_OUT], s[CR_COPY_WORK_ALONE]);
-    model->contention_in  = slowdown(s[CR_COPY_WORK_IN], s[CR_COPY_WORK_ALONE]);
-}
-
-/* Takes the times from the table. Returns whether it has all. */
-static bool find_known(struct cr_cost_table *c, int kernel) {
-    c->copies_known = all_known(c, c->copy_s, 0, CR_COPY_OUT_ADD);
-    c->contention_known =
-        c->copies_known && kernel != CR_NONE && all_known(c, c->copy_s, CR_COPY_OUT_ADD, CR_COPY_TIMES);
-    return c->copies_known && (c->contention_known || kernel == CR_NONE);
+    model->loaded_copy_slowdown = loaded_slowdown;
+    model->contention_out       = contention(model, model->to_host_bytes_per_s);
+    model->contention_in        = contention(model, model->to_device_bytes_per_s);
 }
 
 cr_status cr_cost_table_copy_rates(struct cr_cost_table *c, struct cr_cost_model *model) {
-    const int kernel = first_kernel(c, CR_OP_add);
     CR_ASSERT(model->self == c);
     c->queried = true;
     if (!c->copies_known && first_kernel(c, CR_OP_offload) != CR_NONE && first_kernel(c, CR_OP_prefetch) != CR_NONE) {
-        bool known = find_known(c, kernel);
-        if (!c->offline && !known && cr_cost_lock(c)) known = find_known(c, kernel);
-        if (!c->offline && !known) CR_TRY(measure_missing(c, kernel));
+        bool known = find_known(c);
+        if (!c->offline && !known && cr_cost_lock(c)) known = find_known(c);
+        if (!c->offline && !known) CR_TRY(measure(c));
     }
     cr_cost_use_copy_rates(c, model);
     return CR_OK;

@@ -14,22 +14,14 @@ enum cr_cost_source {
     CR_COST_SHARED   /* measured while other processes used the device. Not written to the file */
 };
 
-/* Times of copies between host and device, and of kernels during copies. OUT is the direction to the host. The first
- * five times are of copies only: both directions at once, one direction alone, and a small copy. The other times exist
- * where the device has kernels for the work: a large copy to the host during three op kinds, and the time of `add`
- * alone and during copies in each direction. */
+/* Times of copies between host and device: both directions at once, one direction alone (OUT: to the host), and a small
+ * copy. */
 enum cr_copy_time {
     CR_COPY_TO_HOST,
     CR_COPY_TO_DEVICE,
     CR_COPY_OUT_ALONE,
     CR_COPY_IN_ALONE,
     CR_COPY_SMALL,
-    CR_COPY_OUT_ADD,
-    CR_COPY_OUT_BN_SUMS,
-    CR_COPY_OUT_CONV,
-    CR_COPY_WORK_ALONE,
-    CR_COPY_WORK_OUT,
-    CR_COPY_WORK_IN,
     CR_COPY_TIMES
 };
 
@@ -60,10 +52,9 @@ struct cr_cost_table {
     int                      entries, capacity;
     int                     *bucket; /* [buckets]: index of the first entry by hash % buckets; CR_NONE: none */
     int                      buckets;
-    int                      fixed;            /* number of entries that come from a checkpoint */
-    bool                     queried;          /* a query has been answered, so load_fixed is no longer allowed */
-    bool                     copies_known;     /* copy_s holds the first five times */
-    bool                     contention_known; /* copy_s holds the other times */
+    int                      fixed;        /* number of entries that come from a checkpoint */
+    bool                     queried;      /* a query has been answered, so load_fixed is no longer allowed */
+    bool                     copies_known; /* copy_s holds the times */
     double                   copy_s[CR_COPY_TIMES];
     struct cr_measure_memory scratch;
     struct cr_cost_sharing   sharing;
