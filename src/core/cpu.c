@@ -92,7 +92,6 @@ bool cr_cpu_has(enum cr_cpu_feature feature) {
     case CR_CPU_AVX_VNNI: return level >= CR_CPU_AVX2 && has_avx_vnni();
     case CR_CPU_AVX512_VBMI: return level >= CR_CPU_AVX512 && __builtin_cpu_supports("avx512vbmi");
     case CR_CPU_AVX512_VNNI: return level >= CR_CPU_AVX512 && __builtin_cpu_supports("avx512vnni");
-    case CR_CPU_AVX512_VPCLMUL: return level >= CR_CPU_AVX512 && __builtin_cpu_supports("vpclmulqdq");
     case CR_CPU_AMX_BF16: return level >= CR_CPU_AVX512 && has_amx_bf16();
     }
     return false;

@@ -19,12 +19,11 @@
 
 enum cr_cpu_level { CR_CPU_BASELINE, CR_CPU_AVX2, CR_CPU_AVX512 };
 enum cr_cpu_feature {
-    CR_CPU_SSE42,          /* CRC-32C instruction; level avx2 */
-    CR_CPU_AVX_VNNI,       /* 8-bit dot products of 256 bits; level avx2 */
-    CR_CPU_AVX512_VBMI,    /* byte permutation; level avx512 */
-    CR_CPU_AVX512_VNNI,    /* 8-bit and 16-bit dot products; level avx512 */
-    CR_CPU_AVX512_VPCLMUL, /* products of polynomials over GF(2) (VPCLMULQDQ); level avx512 */
-    CR_CPU_AMX_BF16,       /* products of bf16 matrices (AMX), and AVX512-BF16; level avx512 */
+    CR_CPU_SSE42,       /* CRC-32C instruction; level avx2 */
+    CR_CPU_AVX_VNNI,    /* 8-bit dot products of 256 bits; level avx2 */
+    CR_CPU_AVX512_VBMI, /* byte permutation; level avx512 */
+    CR_CPU_AVX512_VNNI, /* 8-bit and 16-bit dot products; level avx512 */
+    CR_CPU_AMX_BF16,    /* products of bf16 matrices (AMX), and AVX512-BF16; level avx512 */
 };
 
 /* ---- instructions ---- */

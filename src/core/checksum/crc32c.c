@@ -1,4 +1,4 @@
-/* core/checksum/crc32c.c: CRC-32C, with the CRC instruction where the CPU has it; many bytes: crc32c_avx512.c. */
+/* core/checksum/crc32c.c: CRC-32C, with the CRC instruction where the CPU has it. */
 #include "core/checksum/crc32c.h"
 
 #include "core/cpu.h"
@@ -10,8 +10,7 @@
 #include <immintrin.h>
 #endif
 
-enum { POLYNOMIAL = 0x82f63b78 };                  /* Castagnoli's polynomial, bits reversed */
-enum { AVX512_FROM = 4 * CR_CRC32C_AVX512_BLOCK }; /* with fewer bytes the end takes longer than the rest */
+enum { POLYNOMIAL = 0x82f63b78 }; /* Castagnoli's polynomial, bits reversed */
 
 /* tables[0][b] is the sum of byte b, tables[n][b] that of b followed by n zero bytes: the sum of eight bytes is the
  * exclusive or of eight independent lookups. */
@@ -95,12 +94,6 @@ __attribute__((target("sse4.2"))) static uint32_t crc_sse42(uint32_t crc, const 
 #endif
 
 uint32_t cr_crc32c(uint32_t crc, const void *bytes, size_t count) {
-    if (count >= AVX512_FROM && cr_crc32c_has_avx512()) {
-        const size_t blocks = count / CR_CRC32C_AVX512_BLOCK, done = blocks * CR_CRC32C_AVX512_BLOCK;
-        crc   = cr_crc32c_avx512(crc, bytes, blocks);
-        bytes = (const uint8_t *)bytes + done;
-        count -= done;
-    }
 #if defined(__x86_64__)
     if (cr_cpu_has(CR_CPU_SSE42)) return crc_sse42(crc, bytes, count);
 #endif

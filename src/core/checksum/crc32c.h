@@ -12,9 +12,4 @@ uint32_t cr_crc32c_plain(uint32_t crc, const void *bytes, size_t count); /* the 
 /* Reads CR_CRC32C_DIGITS digits; what follows does not matter. False when "%08x" would not write them like this. */
 bool cr_crc32c_parse(const char *text, uint32_t *out);
 
-/* For crc32c.c: the same for at least one block, on processors for which cr_crc32c_has_avx512 is true. */
-enum { CR_CRC32C_AVX512_BLOCK = 256 };
-bool     cr_crc32c_has_avx512(void);
-uint32_t cr_crc32c_avx512(uint32_t crc, const uint8_t *bytes, size_t blocks);
-
 #endif

@@ -56,7 +56,6 @@ static void the_level_is_what_the_system_reports(void) {
         CHECK(!cr_cpu_has(CR_CPU_AVX_VNNI));
         CHECK_INT(cr_cpu_has(CR_CPU_AVX512_VBMI), level == CR_CPU_AVX512 && strstr(flags, " avx512vbmi ") != NULL);
         CHECK_INT(cr_cpu_has(CR_CPU_AVX512_VNNI), level == CR_CPU_AVX512 && strstr(flags, " avx512_vnni ") != NULL);
-        CHECK_INT(cr_cpu_has(CR_CPU_AVX512_VPCLMUL), level == CR_CPU_AVX512 && strstr(flags, " vpclmulqdq ") != NULL);
         CHECK_INT(cr_cpu_has(CR_CPU_AMX_BF16), level == CR_CPU_AVX512 && strstr(flags, " amx_bf16 ") != NULL);
         cr_cpu_hide(CR_CPU_AVX_VNNI, hidden);
         CHECK_INT(strstr(cr_cpu_text(), "CRESNET_CPU") != NULL, level < (int)want || (hidden && level == CR_CPU_AVX2));

@@ -2,7 +2,6 @@
  * around its blocks, and the published value of "123456789". */
 #include "core/cpu.h"
 #include "tests/harness/test.h"
-#include "tests/unit/core/crc32c_simde.h"
 
 #include <string.h>
 
@@ -35,12 +34,4 @@ static void equals_the_definition(void) {
     }
 }
 
-static void the_avx512_source_equals_the_definition_through_simde(void) {
-    if (!crc32c_has_simde()) SKIP("libsimde-dev is not installed, or this is not x86-64");
-    for (size_t blocks = 1; blocks < 12; blocks++)
-        for (size_t from = 0; from < 70; from += 23)
-            CHECK(simde_crc32c_avx512((uint32_t)blocks * 77, bytes + from, blocks) ==
-                  by_definition((uint32_t)blocks * 77, bytes + from, blocks * CR_CRC32C_AVX512_BLOCK));
-}
-
-TESTS(CASE(equals_the_definition), CASE(the_avx512_source_equals_the_definition_through_simde))
+TESTS(CASE(equals_the_definition))
