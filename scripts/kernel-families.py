@@ -132,7 +132,8 @@ class Plans:
     def losses(self, name):
         """[(how much longer, program)] of the programs that choose these kernels, the largest first; None: nothing replaces them."""
         absent = absent_kernels(name)
-        users = [program for program, rows in self.all.items() if any(absent(kernel) for _, kernel in rows)]
+        measured = [program for program in self.all if program.rsplit(" ", 1)[0] not in VARIANTS]  # no times of other types are kept
+        users = [program for program in measured if any(absent(kernel) for _, kernel in self.all[program])]
         found = []
         for program, rows in self.run(without(self.text, absent), users).items():
             longer = sum(ms for ms, _ in rows) / sum(ms for ms, _ in self.all[program]) - 1
