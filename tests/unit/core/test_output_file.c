@@ -1,5 +1,6 @@
 /* tests/unit/core/test_output_file.c: which names may be written: new, own, foreign and empty files, links, devices,
- * pipes, folders. Every kind is recognised by its first bytes, and by nothing shorter. */
+ * pipes, folders. Every kind is recognised by its first bytes, and by nothing shorter; arrays and lists of names, which
+ * other programs write with the same beginning, are not recognised. */
 #include "core/output_file.h"
 #include "tests/harness/folder.h"
 
@@ -45,6 +46,7 @@ static void each_kind_is_recognised(void) {
     const char *path = in_folder("x");
     for (int kind = 0; kind < CR_OUTPUT_KINDS; kind++) {
         for (int content = 0; content < CR_OUTPUT_KINDS; content++) {
+            if (!starts[content].bytes) continue;
             put(path, starts[content].bytes, starts[content].count);
             CHECK_STATUS(find(path, (enum cr_output_kind)kind, 0, &file), kind == content ? CR_OK : CR_ERR_CONFIG);
         }
