@@ -26,16 +26,28 @@ static const char *name_of(const struct cr_key *key, char name[96]) {
 /* ---- keys that may change ---- */
 
 /* Another value for each key that decides evaluation or this host alone. */
-static const char *const harmless[] = {
-    "data.eval_resize=10",      "data.eval_crop=8",       "data.tta=flip",
-    "data.val_images=20",       "train.eval_batch=2",     "train.final_tta=flip",
-    "data.workers=0",           "data.prefetch=1",        "train.gpu=1",
-    "data.decode=auto",         "train.threads=2",        "data.root=elsewhere",
-    "data.train=elsewhere.tar", "data.val=elsewhere.tar", "model.weights=elsewhere.pth"};
+static const char *const harmless[] = {"data.eval_resize=10",
+                                       "data.eval_crop=8",
+                                       "data.tta=flip",
+                                       "data.val_images=20",
+                                       "train.eval_batch=2",
+                                       "train.final_tta=flip",
+                                       "data.workers=0",
+                                       "data.prefetch=1",
+                                       "train.gpu=1",
+                                       "data.decode=auto",
+                                       "train.threads=2",
+                                       "data.root=elsewhere",
+                                       "data.train=elsewhere.tar",
+                                       "data.val=elsewhere.tar",
+                                       "data.outliers=elsewhere",
+                                       "model.weights=elsewhere.pth"};
 
-/* Of these keys, the folder is where the run is found, and the teacher is compared by its weights. */
+/* Of these keys, the folder is where the run is found; the teacher is compared by its weights, and lists of images by
+ * the dataset that they leave. */
 static bool is_special(const char *name) {
-    return strcmp(name, "train.output") == 0 || strcmp(name, "distill.teacher") == 0;
+    return strcmp(name, "train.output") == 0 || strcmp(name, "distill.teacher") == 0 ||
+           strcmp(name, "data.exclude") == 0 || strcmp(name, "data.labels") == 0;
 }
 
 static bool is_listed(const char *name) {
