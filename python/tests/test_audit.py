@@ -9,9 +9,9 @@ import subprocess
 import sys
 import unittest
 
+import support  # finds a Python with numpy
 import numpy as np
 
-import support
 from support import BIN, WORK
 import cresnet
 from cresnet._inspect import duplicates, images, labels, listing, neighbours, register, scores

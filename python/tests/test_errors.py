@@ -7,9 +7,9 @@ import os
 import subprocess
 import unittest
 
+import support  # finds a Python with numpy
 import numpy as np
 
-import support
 from support import BIN
 import cresnet
 
