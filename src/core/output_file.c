@@ -79,18 +79,17 @@ static const struct {
     const char *what;
     bool (*is_ours)(struct start s);
 } kinds[CR_OUTPUT_KINDS] = {
-    [CR_OUTPUT_SAFETENSORS]   = {"an export of cresnet", is_export},
-    [CR_OUTPUT_ONNX]          = {"an ONNX file of cresnet", is_onnx},
-    [CR_OUTPUT_CONFUSION]     = {"a confusion matrix of cresnet", is_confusion},
-    [CR_OUTPUT_PREDICTIONS]   = {"a table of predictions of cresnet", is_predictions},
-    [CR_OUTPUT_REPORT]        = {"a report of cresnet", is_report},
-    [CR_OUTPUT_POOL_SVG]      = {"a plan drawn by cresnet", is_pool_svg},
-    [CR_OUTPUT_EXPLAIN_PNG]   = {"an overlay of cresnet explain", is_explain_png},
-    [CR_OUTPUT_EXPLAIN_CSV]   = {"a map of cresnet explain", is_explain_csv},
-    [CR_OUTPUT_SHOW_PNG]      = {"a page of cresnet data show", is_show_png},
-    [CR_OUTPUT_PACK]          = {"a packed dataset", is_pack},
-    [CR_OUTPUT_ARRAY]         = {"a file that this command replaces", is_none},
-    [CR_OUTPUT_FEATURE_NAMES] = {"a file that this command replaces", is_none},
+    [CR_OUTPUT_SAFETENSORS] = {"an export of cresnet", is_export},
+    [CR_OUTPUT_ONNX]        = {"an ONNX file of cresnet", is_onnx},
+    [CR_OUTPUT_CONFUSION]   = {"a confusion matrix of cresnet", is_confusion},
+    [CR_OUTPUT_PREDICTIONS] = {"a table of predictions of cresnet", is_predictions},
+    [CR_OUTPUT_REPORT]      = {"a report of cresnet", is_report},
+    [CR_OUTPUT_POOL_SVG]    = {"a plan drawn by cresnet", is_pool_svg},
+    [CR_OUTPUT_EXPLAIN_PNG] = {"an overlay of cresnet explain", is_explain_png},
+    [CR_OUTPUT_EXPLAIN_CSV] = {"a map of cresnet explain", is_explain_csv},
+    [CR_OUTPUT_SHOW_PNG]    = {"a page of cresnet data show", is_show_png},
+    [CR_OUTPUT_PACK]        = {"a packed dataset", is_pack},
+    [CR_OUTPUT_UNMARKED]    = {"a file that this command replaces", is_none},
 };
 
 /* ---- checking ---- */

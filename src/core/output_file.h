@@ -25,8 +25,7 @@ enum cr_output_kind {
     CR_OUTPUT_EXPLAIN_CSV,
     CR_OUTPUT_SHOW_PNG,
     CR_OUTPUT_PACK,
-    CR_OUTPUT_ARRAY, /* of cresnet features: nothing tells it from those of other programs */
-    CR_OUTPUT_FEATURE_NAMES,
+    CR_OUTPUT_UNMARKED, /* arrays and names of cresnet features: nothing tells them from those of other programs */
     CR_OUTPUT_KINDS,
 };
 

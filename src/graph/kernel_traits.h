@@ -8,7 +8,7 @@
 #include <stdbool.h>
 
 struct cr_kernel_traits {
-    bool any_stream;   /* a collective that needs no stream of its own: it runs between the ops around it */
+    bool any_stream;   /* a collective that may run on the compute stream */
     bool sparse_cores; /* uses sparse tensor cores: see cr_cost_table_has_lasting_effect */
 };
 

@@ -108,7 +108,7 @@ static cr_status name_outputs(const struct cr_args *args, struct features *f) {
         struct cr_output_file found;
         if (snprintf(f->path[i], CR_PATH_MAX, "%.*s%s", (int)(length - 4), file, endings[i]) >= CR_PATH_MAX)
             return cr_args_fail(args, "-o %.100s...: the path is too long", file);
-        CR_TRY(cr_output_file_find(f->path[i], i < 2 ? CR_OUTPUT_ARRAY : CR_OUTPUT_FEATURE_NAMES,
+        CR_TRY(cr_output_file_find(f->path[i], CR_OUTPUT_UNMARKED,
                                    cr_args_has(args, CR_OPT_REPLACE) ? CR_OUTPUT_FORCE : 0, &found));
         if (found.direct) return cr_args_fail(args, "%s: is no regular file", f->path[i]);
         snprintf(f->path[i], CR_PATH_MAX, "%s", found.path);
