@@ -1,5 +1,5 @@
-/* tests/unit/model/test_onnx.c: the ONNX export when memory runs out. What onnxruntime computes from the files:
- * tests/cli/test_onnx_golden.py. */
+/* tests/unit/model/test_onnx.c: the ONNX export when memory runs out. What the files compute:
+ * tests/cli/test_onnx_nodes.py. */
 #include "model/onnx.h"
 #include "session/checkpoint_tensors.h"
 #include "session/session.h"
