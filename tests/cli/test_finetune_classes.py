@@ -59,6 +59,9 @@ def main():
     compare("the same classes", got, before, {}, [])
     check("the same classes: all are kept", sorted(got) == classes and "classifier: 10 of 10 classes keep their rows" in said, said)
 
+    got, _ = finetuned("exchanged names", "exchanged", "net", "set", f"model.rename={classes[2]}={classes[3]},{classes[3]}={classes[2]}")
+    compare("exchanged names", got, before, {classes[2]: classes[3], classes[3]: classes[2]}, [])
+
     shutil.copytree("set", "more")
     a, b, c, d = classes[1], classes[4], classes[6], classes[8]
     for split in ("train", "val"):

@@ -156,6 +156,13 @@ def main():
     right = [found["outliers_rejected"] - found["rejected"]]
     check("auto divides them best", abs(right[0] - max(np.mean(o < t) - np.mean(i < t) for i, o in [(np.array(list(inside[found["score"]].values())), np.array(list(outside[found["score"]].values())))] for t in [*i, *o])) < 0.02, (right, found))
 
+    # moving averages have scores of their own
+    weights = f"{os.path.dirname(found['file'])}/model.safetensors"
+    shutil.copy(weights, f"{os.path.dirname(weights)}/ema.safetensors")
+    refused("chosen without the averages", 2, "ema.safetensors: cresnet eval net --reject 0.05 does", "predict", "net", "noise", "--reject")
+    good("--no-ema", "predict", "net", "noise", "--reject", "--no-ema")
+    os.remove(f"{os.path.dirname(weights)}/ema.safetensors")
+
     # wrong calls, and files that do not fit
     for rate in ("-0.1", "0.6", "x", "nan"):
         refused(f"--reject {rate}", 2, "must be auto, or the fraction of images to reject, from 0 to 0.5", "eval", "net", f"--reject={rate}")
@@ -163,7 +170,6 @@ def main():
     refused("examples alone", 2, "needs --reject RATE", "eval", "net", "data.outliers=noise")
     os.mkdir("empty")
     refused("no examples", 2, "contains no images", "eval", "net", "--reject", "0.1", "data.outliers=empty")
-    weights = f"{os.path.dirname(found['file'])}/model.safetensors"
     os.mkdir("alone")
     shutil.copy(weights, "alone/w.safetensors")
     refused("weights of no run", 2, "is in no run", "eval", "tiny.ini", "--weights", "alone/w.safetensors", "--reject", "0.1")

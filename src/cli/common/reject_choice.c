@@ -123,10 +123,10 @@ static void sort_scores(struct cr_reject_scores *scores) {
 static void choose(struct cr_reject_choice *c) {
     const struct cr_reject_scores *in = &c->images, *out = &c->outliers;
     int                            best = CR_REJECT_DEFAULT;
-    for (int k = 0; out->count && k < CR_REJECT_SCORES; k++) {
+    for (int k = 0; out->count && k < CR_REJECT_SCORES; k++)
         c->auroc[k] = cr_reject_auroc(in->at[k], in->count, out->at[k], out->count);
+    for (int k = 0; k < CR_REJECT_SCORES; k++)
         if (c->auroc[k] > c->auroc[best]) best = k;
-    }
     c->reject.score     = (enum cr_reject_score)best;
     c->reject.threshold = c->by_rate ? cr_reject_quantile(in->at[best], in->count, c->rate)
                                      : cr_reject_divide(in->at[best], in->count, out->at[best], out->count);

@@ -1,8 +1,8 @@
 /* cli/common/reject_choice.h: cresnet eval --reject: chooses the score, and the value below which images are rejected,
  * from the images of an evaluation and, with data.outliers, from images of no class.
  *
- * Without outliers the score is CR_REJECT_DEFAULT. With them it is the one with the largest area under the ROC
- * curve. */
+ * Without outliers the score is CR_REJECT_DEFAULT. With them it is the one with the largest area under the ROC curve;
+ * of equal ones the default. */
 #ifndef CR_REJECT_CHOICE_H
 #define CR_REJECT_CHOICE_H
 

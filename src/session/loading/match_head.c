@@ -12,17 +12,19 @@ enum { NAMES_SHOWN = 12 };
 struct match {
     struct cr_session *session;
     struct cr_arena    arena;
-    const char       **saved; /* [count]: the names of the classes of the weights; renamed by model.rename */
+    const char       **saved;   /* [count]: the names of the classes of the weights */
+    const char       **renamed; /* [count]: the same after model.rename */
     int                count;
 };
 
-/* Gives the class `old`, length bytes long, the name `fresh`. */
+/* Gives the class `old`, length bytes long, the name `fresh`. All old names are those of the weights, so that two
+ * classes can exchange their names. */
 static cr_status rename_class(struct match *m, const char *old, size_t length, const char *fresh, size_t fresh_length) {
     const struct cr_config *config = m->session->config;
     for (int k = 0; k < m->count; k++) {
         if (strlen(m->saved[k]) != length || memcmp(m->saved[k], old, length) != 0) continue;
-        m->saved[k] = cr_arena_printf(&m->arena, "%.*s", (int)fresh_length, fresh);
-        return m->saved[k] ? CR_OK : CR_NO_MEMORY(fresh_length);
+        m->renamed[k] = cr_arena_printf(&m->arena, "%.*s", (int)fresh_length, fresh);
+        return m->renamed[k] ? CR_OK : CR_NO_MEMORY(fresh_length);
     }
     return cr_config_fail(config, "model.rename", "the weights have no class %.*s", (int)CR_MIN(length, (size_t)100),
                           old);
@@ -30,6 +32,8 @@ static cr_status rename_class(struct match *m, const char *old, size_t length, c
 
 static cr_status rename_classes(struct match *m) {
     const struct cr_config *config = m->session->config;
+    CR_ARENA_ALLOC(&m->arena, m->renamed, (size_t)m->count);
+    for (int k = 0; k < m->count; k++) m->renamed[k] = m->saved[k];
     for (const char *at = config->model.rename; *at;) {
         const size_t length = strcspn(at, ","), old = strcspn(at, "=");
         if (!old || old + 1 >= length)
@@ -125,14 +129,14 @@ static cr_status match_classes(const struct match *m, const char *path, const ch
     bool     *known = cr_alloc((size_t)classes, sizeof *known), *kept = cr_alloc((size_t)m->count, sizeof *kept);
     cr_status status = CR_OK;
     if (!known || !kept) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory: names of %d classes", classes);
-    CR_TRY_OUT(cr_class_match(names, classes, m->saved, m->count, true, &match));
+    CR_TRY_OUT(cr_class_match(names, classes, m->renamed, m->count, true, &match));
     for (int k = 0; k < classes; k++) {
         known[k] = match.to[k] >= 0;
         if (known[k]) kept[match.to[k]] = true;
     }
     cr_log(CR_LOG_RESULT, "classifier: %d of %d classes keep their rows of the weights", match.matched, classes);
     log_names("new", names, classes, known, false, "");
-    log_names("dropped", m->saved, m->count, kept, false, ", which the images do not have");
+    log_names("dropped", m->renamed, m->count, kept, false, ", which the images do not have");
     status = put_classifier(m, path, match.to);
 out:
     cr_class_match_free(&match);

@@ -1,5 +1,6 @@
 /* session/scores/reject.c: scores and thresholds of images of no class. See session/scores/reject.h. */
 #include "session/scores/reject.h"
+#include "checkpoint/checkpoint.h"
 #include "core/files.h"
 #include "core/temporary.h"
 #include "formats/safetensors.h"
@@ -11,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { FEATURES_MAX = 1 << 20 };
+enum { FEATURES_MAX = 1 << 20, NAME_BYTES = 256 };
 
 static const char file_name[] = "reject.safetensors";
 
@@ -55,6 +56,16 @@ void cr_reject_free(struct cr_reject *r) {
     *r = (struct cr_reject){0};
 }
 
+/* The name of the file of the weights. A checkpoint with moving averages has two, whose scores differ. */
+static cr_status name_of_weights(const char *weights, char name[NAME_BYTES]) {
+    char *path;
+    CR_TRY(cr_ckpt_model_path(weights, &path));
+    const char *slash = strrchr(path, '/');
+    snprintf(name, NAME_BYTES, "%s", slash ? slash + 1 : path);
+    cr_free(path);
+    return CR_OK;
+}
+
 static bool read_number(const struct cr_st_file *file, const char *key, double *out) {
     const char *text = cr_st_meta_find(file, key);
     char       *end;
@@ -93,29 +104,35 @@ static cr_status read_file(struct cr_st_file *file, const char *path, int classe
 }
 
 cr_status cr_reject_load(const char *weights, int classes, struct cr_reject *out, bool *found) {
-    char               path[CR_PATH_MAX];
+    char               path[CR_PATH_MAX], name[NAME_BYTES];
     struct cr_st_file *file;
-    *out   = (struct cr_reject){0};
-    *found = false;
+    cr_status          status = CR_OK;
+    *out                      = (struct cr_reject){0};
+    *found                    = false;
     CR_TRY(cr_saved_model_path_beside(weights, file_name, path));
     if (access(path, F_OK) != 0) return CR_OK;
+    CR_TRY(name_of_weights(weights, name));
     CR_TRY(cr_st_open(path, &file));
-    const cr_status status = read_file(file, path, classes, out);
+    const char *chosen_for = cr_st_meta_find(file, "weights");
+    if (!chosen_for || strcmp(chosen_for, name) == 0) {
+        status = read_file(file, path, classes, out);
+        *found = status == CR_OK;
+    }
     cr_st_close(file);
     if (status != CR_OK) cr_reject_free(out);
-    *found = status == CR_OK;
     return status;
 }
 
-static cr_status write_file(struct cr_temporary *t, const struct cr_reject *r) {
+static cr_status write_file(struct cr_temporary *t, const struct cr_reject *r, const char *weights) {
     const struct cr_st_entry means = {
         .name = "class_means", .dtype = CR_F32, .dims = 2, .dim = {r->classes, r->features}};
     const size_t            bytes = (size_t)r->classes * (size_t)r->features * sizeof *r->means;
     char                    text[4][40];
-    const struct cr_st_meta meta[] = {{"score", names[r->score]}, {"threshold", text[0]}, {"rate", text[1]},
-                                      {"images", text[2]},        {"classes", text[3]},   CR_ST_SUMS};
-    struct cr_st_writer    *writer;
-    const int               fd = t->fd;
+    const struct cr_st_meta meta[] = {
+        {"score", names[r->score]}, {"threshold", text[0]}, {"rate", text[1]}, {"images", text[2]},
+        {"classes", text[3]},       {"weights", weights},   CR_ST_SUMS};
+    struct cr_st_writer *writer;
+    const int            fd = t->fd;
     snprintf(text[0], sizeof *text, "%.17g", r->threshold);
     snprintf(text[1], sizeof *text, "%.17g", r->rate);
     snprintf(text[2], sizeof *text, "%lld", (long long)r->images);
@@ -130,14 +147,15 @@ static cr_status write_file(struct cr_temporary *t, const struct cr_reject *r) {
 
 cr_status cr_reject_save(const char *weights, const struct cr_reject *r, char *path) {
     struct cr_temporary t;
-    char                config[CR_PATH_MAX];
+    char                config[CR_PATH_MAX], name[NAME_BYTES];
     CR_TRY(cr_saved_model_path_beside(weights, "config.ini", config));
     if (!cr_fs_is_file(config))
         return CR_FAIL(CR_ERR_CONFIG, "%s: is in no run, which the score of --reject is stored in: give a RUN",
                        weights);
+    CR_TRY(name_of_weights(weights, name));
     CR_TRY(cr_saved_model_path_beside(weights, file_name, path));
     CR_TRY(cr_temporary_file(&t, path));
-    const cr_status status = write_file(&t, r);
+    const cr_status status = write_file(&t, r, name);
     if (status == CR_OK) return cr_temporary_commit(&t);
     cr_temporary_drop(&t);
     return status;

@@ -7,6 +7,7 @@
  *   rate       fraction of the validation images that are rejected
  *   images     their number
  *   classes    of the network
+ *   weights    name of their file: model.safetensors, or ema.safetensors for the moving averages
  * and with the score "distance" the tensor class_means, f32 [classes][features], vectors of length 1. */
 #ifndef CR_REJECT_H
 #define CR_REJECT_H
@@ -36,7 +37,8 @@ struct cr_reject {
 double cr_reject_score(const struct cr_reject *reject, enum cr_reject_score score, const float *logits,
                        const float *features);
 
-/* Reads the file next to the weights. *found is false without one; the caller frees *out with cr_reject_free, and
+/* Reads the file next to the weights. *found is false without one, or if it was chosen for other weights of the
+ * checkpoint (moving averages or not); the caller frees *out with cr_reject_free, and
  * compares out->features with the network. CR_ERR_FORMAT: damaged, or of a network with another number of classes. */
 CR_MUST cr_status cr_reject_load(const char *weights, int classes, struct cr_reject *out, bool *found);
 /* Writes the file into the checkpoint folder of the weights; *path [CR_PATH_MAX] becomes its name. CR_ERR_CONFIG: the
