@@ -22,11 +22,9 @@ void cr_api_overlap_close(struct cresnet_model *m) {
     }
 }
 
-/* Logits in host memory (memory.swap) need the host between the program and the results. */
 bool cr_api_can_overlap(const struct cresnet_model *m, const struct cr_api_images *call) {
     return call->tensors && call->count > 0 && call->tensors->on_device && call->count <= m->session.state.eval_batch &&
-           !cr_api_wants_features(m, call->output) &&
-           m->session.eval.tensor[m->session.eval.logits].region != CR_REGION_HOST;
+           !cr_api_wants_features(m, call->output);
 }
 
 cr_status cr_api_overlap_begin(struct cresnet_model *m, void *argument) {

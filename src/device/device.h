@@ -58,7 +58,7 @@ struct cr_device_caps {
     size_t overhead_bytes;
     size_t context_bytes;        /* device memory of the driver's context, while the device is not open; else 0 */
     double host_memory_overhead; /* bytes of device memory (page tables) for each byte of the HOST region */
-    bool   host_memory;          /* device memory is host memory: every kernel may read the HOST region */
+    bool   host_memory;          /* device memory is host memory */
     char   text[160];            /* description for people: "CPU, 2 threads, avx512, oneDNN 2.6.3" */
 };
 

@@ -184,23 +184,14 @@ cr_status cr_exec_result(struct cr_exec *exec, int64_t run, struct cr_exec_resul
 
 /* ---- tensors ---- */
 
-/* Returns whether the tensor is in page-locked host memory, so that the host copies the tensor. */
-static bool in_host_memory(const struct cr_exec *exec, int tensor) {
-    return exec->program->tensor[tensor].region == CR_REGION_HOST && cr_exec_async(exec);
-}
-
 cr_status cr_exec_get(struct cr_exec *exec, int tensor, void *host) {
-    const size_t bytes = exec->program->tensor[tensor].bytes;
-    if (!in_host_memory(exec, tensor))
-        return cr_exec_device(exec)->backend->get(cr_exec_device(exec), host, cr_exec_address(exec, tensor), bytes);
-    CR_TRY(cr_exec_device(exec)->backend->sync(cr_exec_device(exec)));
-    memcpy(host, cr_exec_address(exec, tensor), bytes);
-    return CR_OK;
+    return cr_exec_device(exec)->backend->get(cr_exec_device(exec), host, cr_exec_address(exec, tensor),
+                                              exec->program->tensor[tensor].bytes);
 }
 
 cr_status cr_exec_get_later(struct cr_exec *exec, int tensor, void *host, void *event) {
     const struct cr_async *async = cr_exec_async(exec);
-    CR_ASSERT(async && !in_host_memory(exec, tensor));
+    CR_ASSERT(async);
     CR_TRY(async->get(cr_exec_device(exec), CR_STREAM_COMPUTE, host, cr_exec_address(exec, tensor),
                       exec->program->tensor[tensor].bytes));
     return async->event_record(cr_exec_device(exec), CR_STREAM_COMPUTE, event);
@@ -209,15 +200,10 @@ cr_status cr_exec_get_later(struct cr_exec *exec, int tensor, void *host, void *
 cr_status cr_exec_copy_on_device(struct cr_exec *exec, int tensor, void *to, size_t bytes) {
     const struct cr_async *async = cr_exec_async(exec);
     CR_ASSERT(async && bytes <= exec->program->tensor[tensor].bytes);
-    return (in_host_memory(exec, tensor) ? async->put : async->move)(cr_exec_device(exec), CR_STREAM_COMPUTE, to,
-                                                                     cr_exec_address(exec, tensor), bytes);
+    return async->move(cr_exec_device(exec), CR_STREAM_COMPUTE, to, cr_exec_address(exec, tensor), bytes);
 }
 
 cr_status cr_exec_put(struct cr_exec *exec, int tensor, const void *host) {
-    const size_t bytes = exec->program->tensor[tensor].bytes;
-    if (!in_host_memory(exec, tensor))
-        return cr_exec_device(exec)->backend->put(cr_exec_device(exec), cr_exec_address(exec, tensor), host, bytes);
-    CR_TRY(cr_exec_device(exec)->backend->sync(cr_exec_device(exec)));
-    memcpy(cr_exec_address(exec, tensor), host, bytes);
-    return CR_OK;
+    return cr_exec_device(exec)->backend->put(cr_exec_device(exec), cr_exec_address(exec, tensor), host,
+                                              exec->program->tensor[tensor].bytes);
 }
