@@ -33,7 +33,8 @@ log_every = 5
 """
 
 # An interpreter with all that some tests need, or at least NumPy.
-if not any(peers.with_modules(os.path.abspath(sys.argv[0]), *modules) for modules in (("numpy", "sklearn", "ipykernel", "mypy", "faiss", "PIL"), ("numpy", "sklearn", "ipykernel", "mypy"), ("numpy",))):
+MODULES = (("numpy", "sklearn", "ipykernel", "mypy", "faiss", "PIL"), ("numpy", "sklearn", "ipykernel", "mypy"), ("numpy",))
+if not any(peers.with_modules(os.path.abspath(sys.argv[0]), *modules) for modules in MODULES):
     print("skip: no NumPy\n0 passed, 0 failed, 1 skipped")
     sys.exit(SKIP)
 WORK = tempfile.mkdtemp()

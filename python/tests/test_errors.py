@@ -74,8 +74,8 @@ class Errors(unittest.TestCase):
         self.assertEqual(len(explained), 2)
         for path in (*explained, *(f"thumbs/0/{number}.jpg" for number in data["items"]["thumb"])):
             self.assertGreater(os.path.getsize(f"gallery/{path}"), 100)
-        for name, original in zip(data["items"]["file"], data["items"]["file"]):
-            self.assertTrue(os.path.exists(os.path.join("gallery", data["originals"], original)), name)
+        for name in data["items"]["file"]:
+            self.assertTrue(os.path.exists(os.path.join("gallery", data["originals"], name)), name)
 
     def test_nearest(self):
         self.errors.gallery("nearest", nearest=3, progress=False)

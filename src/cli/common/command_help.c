@@ -251,7 +251,7 @@ static const char about_lr_find[] =
 #define KEYS "[section.key=value ...] [options]"
 static const struct cr_command commands[CR_CMD_COUNT] = {
     [CR_CMD_TRAIN]    = {"train", "train a network", "CONFIG|--resume RUN " KEYS, about_train},
-    [CR_CMD_FINETUNE] = {"finetune", "train a classifier for a folder of your own images", "[RUN] DIR " KEYS,
+    [CR_CMD_FINETUNE] = {"finetune", "train a classifier for a folder of your own images", "[OLD_RUN] DIR " KEYS,
                          about_finetune},
     [CR_CMD_SWEEP] = {"sweep", "train with every combination of listed values", "CONFIG section.key=A,B,... [options]",
                       about_sweep},
