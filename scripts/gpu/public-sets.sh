@@ -16,7 +16,7 @@
 # Queues: v5 v20 v80 (variants of Imagewoof2 at 128 px), w128 w192 (the six rows, five seeds), tiny18 tiny50 (plain), tinyv (variants, 40 epochs),
 # tinybest18 tinybest50, cifar94 cifar96 cifarv, prune0 (a dense ResNet-56), prune.
 #   CRESNET   the program (build/gpu/cresnet)           WORK    data and trainings (build/public-sets)
-#   WOPT TOPT values that the variants chose, for the rows of Imagewoof2 and for the best ones of Tiny-ImageNet
+#   WOPT_5 WOPT_20 WOPT_80 TOPT   values that the variants chose, for the rows of Imagewoof2 and for the best ones of Tiny-ImageNet
 set -u
 cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 1
 E=$(realpath -m "${WORK:-build/public-sets}") P=${PIECES:-.gpu/pieces} sums=.gpu/SUMS
@@ -128,8 +128,7 @@ queue() {
             seeds v80-1best imagewoof-128-80 data.image_sizes=96@0,128@16 model.depths=3,4,6,3 model.stochastic_depth=0.1
             seeds v80-2cutmix imagewoof-128-80 data.mixup=0 data.cutmix=1 data.mix_prob=0.5
             seeds v80-3trivial imagewoof-128-80 data.augment=trivial data.mixup=0 ;;
-        w128) S="1 2 3 4 5"; for e in 5 20 80; do seeds w128-$e imagewoof-128-$e ${WOPT:-}; done ;;
-        w192) S="1 2 3 4 5"; for e in 5 20 80; do seeds w192-$e imagewoof-192-$e ${WOPT:-}; done ;;
+        w128 | w192) S="1 2 3 4 5"; for e in 5 20 80; do o=WOPT_$e; seeds $1-$e imagewoof-${1#w}-$e ${!o:-}; done ;;
         tiny18) S="1 2 3"; seeds tiny18 tiny-imagenet-resnet18 ;;
         tiny50) S=1; seeds tiny50 tiny-imagenet-resnet50 ;;
         tinyv)
