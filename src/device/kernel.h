@@ -88,7 +88,7 @@ static inline bool cr_call_reads_early(const struct cr_call *call, unsigned slot
 /* A kernel: one implementation of one op kind: a row of a table, which ends with a row without a name. Tables are
  * constants with static lifetime. */
 struct cr_kernel {
-    /* "dnnl.conv": printed by plan and profile, stored with kernel times. A '*' stands for the type, and the row is a
+    /* "cpu.conv": printed by plan and profile, stored with kernel times. A '*' stands for the type, and the row is a
      * kernel for each of its types: "cuda.stem.*" is listed as cuda.stem.f16 and cuda.stem.bf16. */
     const char     *name;
     enum cr_op_kind op;

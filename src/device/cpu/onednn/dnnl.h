@@ -50,8 +50,8 @@ struct cr_dnnl_conv_shape {
     cr_dnnl_md_ref x, w, y;
     dnnl_dims_t    strides, pads;
 };
-/* Creates the primitive descriptor of the forward convolution (CR_OP_conv) or one of its gradients; the caller destroys
- * it. */
+/* Creates the primitive descriptor of the forward convolution (CR_OP_group_conv) or one of its gradients; the caller
+ * destroys it. */
 CR_MUST cr_status cr_dnnl_conv_desc(enum cr_op_kind kind, const struct cr_dnnl_conv_shape *shape,
                                     dnnl_primitive_attr_t attr, dnnl_engine_t engine, dnnl_primitive_desc_t *out);
 /* The 8-bit convolution. scale: factor of each output channel; add: the destination's previous value times add_scale is

@@ -1,5 +1,5 @@
-/* device/cpu/onednn/dnnl_conv.c: convolution and its two gradients by oneDNN, plain and grouped. Activations stay
- * NHWC. oneDNN chooses the layout of the filter, and the filter is reordered in each launch, because filters are much
+/* device/cpu/onednn/dnnl_conv.c: grouped convolution and its two gradients by oneDNN. Activations stay NHWC. oneDNN
+ * chooses the layout of the filter, and the filter is reordered in each launch, because filters are much
  * smaller than activations. */
 #include "device/cpu/onednn/dnnl.h"
 
@@ -30,30 +30,18 @@ struct operands {
     const struct cr_tensor *x, *w, *y;
 };
 
-/* The ops of grouped convolutions have the slots of the plain ones at the same positions. */
-_Static_assert((int)CR_IN_group_conv_w == (int)CR_IN_conv_w &&
-                   (int)CR_IN_group_conv_dgrad_w == (int)CR_IN_conv_dgrad_w &&
-                   (int)CR_IN_group_conv_wgrad_dy == (int)CR_IN_conv_wgrad_dy,
-               "grouped convolutions must have the slots of plain ones");
-static enum cr_op_kind plain_kind(const struct cr_op *op) {
-    switch (op->kind) {
-    case CR_OP_group_conv: return CR_OP_conv;
-    case CR_OP_group_conv_dgrad: return CR_OP_conv_dgrad;
-    case CR_OP_group_conv_wgrad: return CR_OP_conv_wgrad;
-    default: return op->kind;
-    }
-}
-
 static struct operands operands_of(const struct cr_program *p, const struct cr_op *op) {
     const struct cr_tensor *t = p->tensor;
-    switch (plain_kind(op)) {
-    case CR_OP_conv_dgrad:
-        return (struct operands){&t[op->out[CR_OUT_conv_dgrad_dx]], &t[op->in[CR_IN_conv_dgrad_w]],
-                                 &t[op->in[CR_IN_conv_dgrad_dy]]};
-    case CR_OP_conv_wgrad:
-        return (struct operands){&t[op->in[CR_IN_conv_wgrad_x]], &t[op->out[CR_OUT_conv_wgrad_dw]],
-                                 &t[op->in[CR_IN_conv_wgrad_dy]]};
-    default: return (struct operands){&t[op->in[CR_IN_conv_x]], &t[op->in[CR_IN_conv_w]], &t[op->out[CR_OUT_conv_y]]};
+    switch (op->kind) {
+    case CR_OP_group_conv_dgrad:
+        return (struct operands){&t[op->out[CR_OUT_group_conv_dgrad_dx]], &t[op->in[CR_IN_group_conv_dgrad_w]],
+                                 &t[op->in[CR_IN_group_conv_dgrad_dy]]};
+    case CR_OP_group_conv_wgrad:
+        return (struct operands){&t[op->in[CR_IN_group_conv_wgrad_x]], &t[op->out[CR_OUT_group_conv_wgrad_dw]],
+                                 &t[op->in[CR_IN_group_conv_wgrad_dy]]};
+    default:
+        return (struct operands){&t[op->in[CR_IN_group_conv_x]], &t[op->in[CR_IN_group_conv_w]],
+                                 &t[op->out[CR_OUT_group_conv_y]]};
     }
 }
 
@@ -61,13 +49,13 @@ static struct operands operands_of(const struct cr_program *p, const struct cr_o
  * with two threads its results are wrong in most runs. */
 static bool has_data_race(const struct cr_op *op, const struct operands *o) {
     enum { SIMD_CHANNELS = 8 };
-    return plain_kind(op) == CR_OP_conv_wgrad && o->w->dim[1] == 1 && o->w->dim[2] == 1 && o->w->dim[3] < SIMD_CHANNELS;
+    return op->kind == CR_OP_group_conv_wgrad && o->w->dim[1] == 1 && o->w->dim[2] == 1 && o->w->dim[3] < SIMD_CHANNELS;
 }
 
 static bool conv_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     (void)device;
     struct operands o = operands_of(p, op);
-    return !op->attr.conv.relu && !has_data_race(op, &o);
+    return !has_data_race(op, &o);
 }
 
 struct descriptors {
@@ -82,19 +70,14 @@ static void descriptors_free(struct descriptors *d) {
 }
 
 static cr_status describe(const struct operands *o, struct descriptors *d) {
-    const dnnl_dims_t x       = {o->x->dim[0], o->x->dim[3], o->x->dim[1], o->x->dim[2]};
-    const dnnl_dims_t w       = {o->w->dim[0], o->w->dim[3], o->w->dim[1], o->w->dim[2]};
-    const int64_t     g       = o->x->dim[3] / o->w->dim[3];
-    const dnnl_dims_t grouped = {g, o->w->dim[0] / g, o->w->dim[3], o->w->dim[1], o->w->dim[2]};
-    const dnnl_dims_t y       = {o->y->dim[0], o->y->dim[3], o->y->dim[1], o->y->dim[2]};
+    const dnnl_dims_t x = {o->x->dim[0], o->x->dim[3], o->x->dim[1], o->x->dim[2]};
+    const int64_t     g = o->x->dim[3] / o->w->dim[3];
+    const dnnl_dims_t w = {g, o->w->dim[0] / g, o->w->dim[3], o->w->dim[1], o->w->dim[2]};
+    const dnnl_dims_t y = {o->y->dim[0], o->y->dim[3], o->y->dim[1], o->y->dim[2]};
     CR_TRY(cr_dnnl_md(&d->x, x, dnnl_nhwc));
     CR_TRY(cr_dnnl_md(&d->y, y, dnnl_nhwc));
-    if (g > 1) {
-        CR_TRY(cr_dnnl_md_typed(&d->w_user, 5, grouped, dnnl_f32, dnnl_gohwi));
-        return cr_dnnl_md_typed(&d->w, 5, grouped, dnnl_f32, dnnl_format_tag_any);
-    }
-    CR_TRY(cr_dnnl_md(&d->w_user, w, dnnl_ohwi));
-    return cr_dnnl_md(&d->w, w, dnnl_format_tag_any);
+    CR_TRY(cr_dnnl_md_typed(&d->w_user, 5, w, dnnl_f32, dnnl_gohwi));
+    return cr_dnnl_md_typed(&d->w, 5, w, dnnl_f32, dnnl_format_tag_any);
 }
 
 static cr_status make_reorder(struct conv_state *s, cr_dnnl_md_ref from, cr_dnnl_md_ref to, bool add,
@@ -126,7 +109,7 @@ static cr_status make_memories(struct conv_state *s, const struct descriptors *d
                                cr_dnnl_md_ref w, cr_dnnl_md_ref scratch, dnnl_engine_t engine) {
     cr_status            status = CR_OK;
     const cr_dnnl_md_ref x = CR_DNNL_MD(d->x), y = CR_DNNL_MD(d->y);
-    const cr_dnnl_md_ref in = kind == CR_OP_conv_dgrad ? y : x, out = kind == CR_OP_conv_dgrad ? x : y;
+    const cr_dnnl_md_ref in = kind == CR_OP_group_conv_dgrad ? y : x, out = kind == CR_OP_group_conv_dgrad ? x : y;
     DNNL_TRY_OUT(dnnl_memory_create(&s->image_in, in, engine, DNNL_MEMORY_NONE));
     DNNL_TRY_OUT(dnnl_memory_create(&s->image_out, out, engine, DNNL_MEMORY_NONE));
     DNNL_TRY_OUT(dnnl_memory_create(&s->filter_user, CR_DNNL_MD(d->w_user), engine, DNNL_MEMORY_NONE));
@@ -145,8 +128,8 @@ static cr_status conv_prepare(struct cr_device *device, const struct cr_program 
     dnnl_primitive_attr_t attr   = NULL;
     dnnl_primitive_desc_t pd     = NULL;
     cr_status             status = CR_OK;
-    const enum cr_op_kind kind   = plain_kind(op);
-    bool                  wgrad = kind == CR_OP_conv_wgrad, add = wgrad && op->attr.conv.accumulate;
+    const enum cr_op_kind kind   = op->kind;
+    bool                  wgrad = kind == CR_OP_group_conv_wgrad, add = wgrad && op->attr.conv.accumulate;
     CR_TRY(cr_dnnl_open(device, &h));
     CR_ALLOC(s, 1);
     s->stream = h->stream;
@@ -196,7 +179,8 @@ static void set_handles(struct conv_state *s, const void *in, const void *out, c
 static cr_status launch_fwd(struct cr_device *device, const struct cr_call *call) {
     struct conv_state *s = call->prepared;
     (void)device;
-    set_handles(s, call->in[CR_IN_conv_x], call->out[CR_OUT_conv_y], call->in[CR_IN_conv_w], call->workspace);
+    set_handles(s, call->in[CR_IN_group_conv_x], call->out[CR_OUT_group_conv_y], call->in[CR_IN_group_conv_w],
+                call->workspace);
     if (s->reorder) CR_TRY(run_reorder(s, s->filter_user, s->filter));
     const dnnl_exec_arg_t args[] = {{DNNL_ARG_SRC, s->image_in},
                                     {DNNL_ARG_WEIGHTS, s->filter},
@@ -208,8 +192,8 @@ static cr_status launch_fwd(struct cr_device *device, const struct cr_call *call
 static cr_status launch_dgrad(struct cr_device *device, const struct cr_call *call) {
     struct conv_state *s = call->prepared;
     (void)device;
-    set_handles(s, call->in[CR_IN_conv_dgrad_dy], call->out[CR_OUT_conv_dgrad_dx], call->in[CR_IN_conv_dgrad_w],
-                call->workspace);
+    set_handles(s, call->in[CR_IN_group_conv_dgrad_dy], call->out[CR_OUT_group_conv_dgrad_dx],
+                call->in[CR_IN_group_conv_dgrad_w], call->workspace);
     if (s->reorder) CR_TRY(run_reorder(s, s->filter_user, s->filter));
     const dnnl_exec_arg_t args[] = {{DNNL_ARG_DIFF_DST, s->image_in},
                                     {DNNL_ARG_WEIGHTS, s->filter},
@@ -222,8 +206,8 @@ static cr_status launch_dgrad(struct cr_device *device, const struct cr_call *ca
 static cr_status launch_wgrad(struct cr_device *device, const struct cr_call *call) {
     struct conv_state *s = call->prepared;
     (void)device;
-    set_handles(s, call->in[CR_IN_conv_wgrad_x], call->in[CR_IN_conv_wgrad_dy], call->out[CR_OUT_conv_wgrad_dw],
-                call->workspace);
+    set_handles(s, call->in[CR_IN_group_conv_wgrad_x], call->in[CR_IN_group_conv_wgrad_dy],
+                call->out[CR_OUT_group_conv_wgrad_dw], call->workspace);
     const dnnl_exec_arg_t args[] = {{DNNL_ARG_SRC, s->image_in},
                                     {DNNL_ARG_DIFF_DST, s->image_out},
                                     {DNNL_ARG_DIFF_WEIGHTS, s->filter},
@@ -239,10 +223,7 @@ static cr_status launch_wgrad(struct cr_device *device, const struct cr_call *ca
                                                      .prepare = conv_prepare, .launch = launcher,                      \
                                                      .release = conv_release                                           \
     }
-const struct cr_kernel cr_cpu_dnnl_kernels[] = {CONV_KERNEL(conv, launch_fwd),
-                                                CONV_KERNEL(conv_dgrad, launch_dgrad),
-                                                CONV_KERNEL(conv_wgrad, launch_wgrad),
-                                                CONV_KERNEL(group_conv, launch_fwd),
+const struct cr_kernel cr_cpu_dnnl_kernels[] = {CONV_KERNEL(group_conv, launch_fwd),
                                                 CONV_KERNEL(group_conv_dgrad, launch_dgrad),
                                                 CONV_KERNEL(group_conv_wgrad, launch_wgrad),
                                                 {0}};

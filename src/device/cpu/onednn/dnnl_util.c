@@ -98,11 +98,11 @@ cr_status cr_dnnl_conv_desc(enum cr_op_kind kind, const struct cr_dnnl_conv_shap
     DNNL_TRY_OUT(dnnl_convolution_forward_primitive_desc_create(&forward, engine, dnnl_forward_training,
                                                                 dnnl_convolution_direct, s->x, s->w, NULL, s->y,
                                                                 s->strides, no_dilation, s->pads, s->pads, attr));
-    if (kind == CR_OP_conv) {
+    if (kind == CR_OP_group_conv) {
         *out = forward;
         return CR_OK;
     }
-    if (kind == CR_OP_conv_dgrad)
+    if (kind == CR_OP_group_conv_dgrad)
         DNNL_TRY_OUT(dnnl_convolution_backward_data_primitive_desc_create(out, engine, dnnl_convolution_direct, s->x,
                                                                           s->w, s->y, s->strides, no_dilation, s->pads,
                                                                           s->pads, forward, attr));
@@ -138,12 +138,12 @@ cr_status cr_dnnl_conv_desc(enum cr_op_kind kind, const struct cr_dnnl_conv_shap
     cr_status               status = CR_OK;
     DNNL_TRY_OUT(dnnl_convolution_forward_desc_init(&fwd, dnnl_forward_training, dnnl_convolution_direct, s->x, s->w,
                                                     NULL, s->y, s->strides, s->pads, s->pads));
-    if (kind == CR_OP_conv) {
+    if (kind == CR_OP_group_conv) {
         DNNL_TRY_OUT(dnnl_primitive_desc_create(out, &fwd, attr, engine, NULL));
         return CR_OK;
     }
     DNNL_TRY_OUT(dnnl_primitive_desc_create(&hint, &fwd, attr, engine, NULL));
-    if (kind == CR_OP_conv_dgrad)
+    if (kind == CR_OP_group_conv_dgrad)
         DNNL_TRY_OUT(dnnl_convolution_backward_data_desc_init(&bwd, dnnl_convolution_direct, s->x, s->w, s->y,
                                                               s->strides, s->pads, s->pads));
     else
