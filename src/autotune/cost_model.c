@@ -72,7 +72,7 @@ static cr_status use_roofline(const struct cr_cost_table *c, const struct cr_pro
     struct cr_op               op       = *queried;
     *out                                = (struct cr_cost){.kernel = CR_NONE};
     if (!cr_kernel_find(c->device, p, &op, 0, &op.kernel)) return CR_OK;
-    *out = (struct cr_cost){.kernel = op.kernel, .seconds = cr_op_seconds(&roofline, p, &op), .source = "roofline"};
+    *out = (struct cr_cost){.kernel = op.kernel, .seconds = cr_op_seconds(&roofline, p, &op)};
     return CR_OK;
 }
 
@@ -141,19 +141,6 @@ static cr_status model_cost(void *self, const struct cr_program *p, const struct
     return best.kernel >= 0 ? CR_OK : cr_device_select(c->device, p, &copy, &workspace); /* sets the error message */
 }
 
-static cr_status model_explain(void *self, const struct cr_program *p, const struct cr_op *op,
-                               struct cr_selection *out) {
-    struct cr_cost_table *c = self;
-    struct cr_cost        best;
-    CR_TRY(cr_cost_table_best(c, p, op, &best));
-    if (best.kernel >= 0)
-        *out = (struct cr_selection){.kernel  = c->device->kernels[best.kernel]->name,
-                                     .algo    = best.algo,
-                                     .seconds = best.seconds,
-                                     .source  = best.source};
-    return CR_OK;
-}
-
 /* Sets *yes when the op has several candidates, or an entry in the table, which implies that it had several. */
 static cr_status has_candidates(struct cr_cost_table *c, const struct cr_program *p, const struct cr_op *op,
                                 bool *yes) {
@@ -199,7 +186,6 @@ struct cr_cost_model cr_cost_table_model(struct cr_cost_table *costs) {
     t.self                 = costs;
     t.accepts              = model_accepts;
     t.select               = model_select;
-    t.explain              = model_explain;
     t.cost                 = model_cost;
     cr_cost_use_copy_rates(costs, &t);
     return t;

@@ -68,14 +68,9 @@ static bool is_fixed(const struct cr_cost_table *c, const char *signature, uint6
 /* Among equal times the entry that was added first wins. A signature that has an entry has all of its candidates, so
  * the kernels are not queried again; a query of a library takes longer than the launches. */
 bool cr_cost_best_known(struct cr_cost_table *c, const char *signature, struct cr_cost *out) {
-    static const char *const sources[] = {[CR_COST_FILE]       = "file",
-                                          [CR_COST_CHECKPOINT] = "checkpoint",
-                                          [CR_COST_MEASURED]   = "measured",
-                                          [CR_COST_PARTIAL]    = "measured in part",
-                                          [CR_COST_SHARED]     = "measured on a shared GPU"};
-    const uint64_t           hash      = cr_cost_hash(signature);
-    const bool               fixed     = is_fixed(c, signature, hash);
-    int                      best = CR_NONE, known = 0;
+    const uint64_t hash  = cr_cost_hash(signature);
+    const bool     fixed = is_fixed(c, signature, hash);
+    int            best = CR_NONE, known = 0;
     for (int i = CR_NONE; (i = cr_cost_next(c, signature, hash, i)) != CR_NONE;) {
         struct cr_cost_entry *e = &c->entry[i];
         if (fixed && e->source != CR_COST_CHECKPOINT) continue;
@@ -86,10 +81,8 @@ bool cr_cost_best_known(struct cr_cost_table *c, const char *signature, struct c
     }
     *out = (struct cr_cost){.kernel = CR_NONE};
     if (best != CR_NONE)
-        *out = (struct cr_cost){.kernel  = c->entry[best].kernel,
-                                .algo    = c->entry[best].algo,
-                                .seconds = (double)c->entry[best].ns * 1e-9,
-                                .source  = sources[c->entry[best].source]};
+        *out = (struct cr_cost){
+            .kernel = c->entry[best].kernel, .algo = c->entry[best].algo, .seconds = (double)c->entry[best].ns * 1e-9};
     return known > 0;
 }
 

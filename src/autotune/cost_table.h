@@ -54,11 +54,9 @@ CR_MUST cr_status cr_cost_table_copy_rates(struct cr_cost_table *costs, struct c
 
 /* The fastest candidate of an op. */
 struct cr_cost {
-    int         kernel; /* index in device->kernels; CR_NONE when no kernel accepts the op */
-    int         algo;
-    double      seconds;
-    const char *source; /* of the time: "measured", "file", "checkpoint", "roofline", "measured in part" when memory was
-                           too short for some candidates, or "measured on a shared GPU" */
+    int    kernel; /* index in device->kernels; CR_NONE when no kernel accepts the op */
+    int    algo;
+    double seconds;
 };
 /* Finds the fastest candidate for the op. Measures all candidates if the table does not contain the signature. */
 CR_MUST cr_status cr_cost_table_best(struct cr_cost_table *costs, const struct cr_program *program,

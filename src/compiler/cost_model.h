@@ -8,14 +8,6 @@
 #include "graph/graph.h"
 #include "graph/kernel_traits.h"
 
-/* The kernel that an op gets. The strings belong to the device and live as long as the device. */
-struct cr_selection {
-    const char *kernel;  /* name; NULL when no kernel accepts the op */
-    int         algo;    /* algorithm or tile configuration of the kernel */
-    double      seconds; /* time of one launch */
-    const char *source;  /* where `seconds` comes from: "measured", "file", "checkpoint", "roofline" ... */
-};
-
 /* What the kernels of a device say about an op: the same whether times are measured or computed. Each callback gets
  * `self`; NULL: see its comment. */
 struct cr_device_view {
@@ -66,10 +58,6 @@ struct cr_cost_model {
     /* Seconds of the fastest kernel for an accepted op; may measure. The op's tensors are in the program; the op itself
      * need not be. NULL: the passes use the roofline (cr_op_seconds). */
     cr_status (*cost)(void *self, const struct cr_program *program, const struct cr_op *op, double *seconds);
-    /* The kernel that the op gets, for reports (compiler/rewrite/explain.h); may measure. NULL: reports name
-     * no kernel. */
-    cr_status (*explain)(void *self, const struct cr_program *program, const struct cr_op *op,
-                         struct cr_selection *out);
 };
 
 /* Roofline time of one op: the longer of its memory traffic and its arithmetic. For offload and prefetch: the

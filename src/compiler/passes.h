@@ -10,7 +10,6 @@
 
 #include "compiler/compiler.h"
 
-struct cr_choices;         /* compiler/rewrite/explain.h */
 struct cr_compile_options; /* compiler/compiler.h */
 struct cr_fit_report;
 
@@ -69,9 +68,9 @@ CR_MUST cr_status cr_sparsify_cost(struct cr_program *program, const struct cr_c
 /* Makes convolutions sparse where the parameter store has a sparsity pattern and the sparse kernel is faster. The
  * program stays unchanged when the total gain is below CR_SPARSE_GAIN_MIN. filter_grads: filter gradients become sparse
  * too; a gradient is then 0 where the weight is pruned. report (may be NULL): gets one line for each op with a sparsity
- * pattern (compiler/rewrite/explain.h). */
+ * pattern. */
 CR_MUST cr_status cr_pass_sparsify(struct cr_program *program, const struct cr_cost_model *cost_model,
-                                   bool filter_grads, struct cr_choices *report);
+                                   bool filter_grads, struct cr_text *report);
 
 /* Joins two 1x1 convolutions in a row where one kernel takes less time: compiler/fusion/conv_pairs.c. */
 CR_MUST cr_status cr_pass_conv_pairs(struct cr_program *program, const struct cr_cost_model *cost_model);

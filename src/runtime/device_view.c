@@ -73,17 +73,6 @@ static cr_status model_select(void *self, const struct cr_program *p, struct cr_
     return cr_device_select(self, p, op, workspace);
 }
 
-static cr_status model_explain(void *self, const struct cr_program *p, const struct cr_op *op,
-                               struct cr_selection *out) {
-    struct cr_cost_model    roofline = cr_device_cost_model(self);
-    int                     index;
-    const struct cr_kernel *kernel = cr_kernel_find(self, p, op, 0, &index);
-    if (kernel)
-        *out = (struct cr_selection){
-            .kernel = kernel->name, .seconds = cr_op_seconds(&roofline, p, op), .source = "roofline"};
-    return CR_OK;
-}
-
 static struct cr_kernel_traits traits(void *self, const struct cr_op *op) {
     const struct cr_device *device = self;
     return device->kernels[op->kernel]->traits;
@@ -115,6 +104,5 @@ struct cr_cost_model cr_device_cost_model(struct cr_device *device) {
                                   .concurrent_kernels    = caps->concurrent_kernels,
                                   .sparse_density_max    = caps->sparse_density_max,
                                   .accepts               = model_accepts,
-                                  .select                = model_select,
-                                  .explain               = model_explain};
+                                  .select                = model_select};
 }

@@ -87,7 +87,6 @@ documented data data verify packed
 documented data data F
 documented data data pack images packed2
 documented plan plan tiny.ini data.image_sizes=12@0,16@2
-documented plan plan tiny.ini --choices
 documented profile profile tiny.ini --steps 1
 documented check check tiny.ini
 documented bench bench step tiny.ini --steps 1 memory.limit=1GiB
@@ -96,7 +95,6 @@ documented prune prune F --sparsity 0.5 -o PJ --recalibrate 1
 documented prune prune F --pattern channels --flops 1.3 --multiple 1 -o PK --recalibrate 1
 documented prune prune F --pattern channels --speedup 1.1 --multiple 1 --batch 4 -o PL train.measure=no
 documented quantize quantize F -o PM --images 8
-documented plan plan PJ --which eval --choices
 
 # ---- train --quiet: results, warnings and errors only ----
 run train tiny.ini --steps 16 -o Q -q

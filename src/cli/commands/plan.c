@@ -4,11 +4,9 @@
 #include "cli/common/command.h"
 #include "cli/svg/svg.h"
 #include "compiler/fusion/conv_fusion.h"
-#include "formats/json_write.h"
 #include "inspect/plan_print.h"
 #include "session/session.h"
 
-#include <math.h>
 #include <string.h>
 
 struct plan {
@@ -101,42 +99,22 @@ static cr_status compile(struct plan *p, enum cr_program_kind kind, const char *
     return CR_OK;
 }
 
-/* Adds the last JSON line. Numbers are null when there was nothing to choose or no times are measured. */
-static void add_totals(const struct plan *p, const struct cr_choices *c) {
-    struct cr_json_writer w = cr_json_open_line(c->text);
-    cr_json_put_int(&w, "convolutions", c->fusions);
-    cr_json_put_int(&w, "pruned", c->sparse);
-    cr_json_put_string(&w, "program", p->program.name);
-    cr_json_put_int(&w, "batch", p->batch);
-    cr_json_put_string(&w, "kernel_times", p->session.cost_table ? "measured" : "roofline");
-    cr_json_put_string(&w, "device", p->session.device->caps.text);
-    cr_json_put_fixed(&w, "unfused_us", c->plain_s > 0 ? 1e6 * c->plain_s : NAN, 4);
-    cr_json_put_fixed(&w, "chosen_us", c->plain_s > 0 ? 1e6 * c->chosen_s : NAN, 4);
-    cr_json_put_fixed(&w, "dense_us", c->dense_s > 0 ? 1e6 * c->dense_s : NAN, 4);
-    cr_json_put_fixed(&w, "selected_us", c->dense_s > 0 ? 1e6 * c->sparse_s : NAN, 4);
-    cr_json_put_bool(&w, "gain_too_small", c->dense_s > 0 && c->too_little);
-    cr_json_close_line(&w);
-}
-
 /* Adds the fusion candidates of all convolutions and the chosen fusions. */
-static cr_status print_choices(struct plan *p, enum cr_program_kind kind, bool json, struct cr_text *out) {
-    const struct cr_cost_model model   = cr_session_cost_model(&p->session);
-    struct cr_choices          choices = {.text = out, .json = json};
+static cr_status print_choices(struct plan *p, enum cr_program_kind kind, struct cr_text *out) {
+    const struct cr_cost_model model = cr_session_cost_model(&p->session);
     if (!p->config->train.fuse)
         return cr_config_fail(p->config, "train.fuse", "no op is fused, so --choices has nothing to print");
     CR_TRY(emit(p, kind));
     CR_TRY(cr_pass_fold(&p->program, &model)); /* fold and gram run before fusions are chosen */
     CR_TRY(cr_pass_gram(&p->program, &model, p->config->train.gram_bn));
-    if (!json)
-        cr_text_add(out, "program %s, batch %lld, on %s; kernel times are %s\n", p->program.name, (long long)p->batch,
-                    p->session.device->caps.text, p->session.cost_table ? "measured" : "roofline estimates");
-    CR_TRY(cr_fuse_report(&p->program, &model, &choices));
+    cr_text_add(out, "program %s, batch %lld, on %s; kernel times are %s\n", p->program.name, (long long)p->batch,
+                p->session.device->caps.text, p->session.cost_table ? "measured" : "roofline estimates");
+    CR_TRY(cr_fuse_report(&p->program, &model, out));
     if (p->session.pattern && p->config->train.sparse) {
-        if (!json) cr_text_add(out, "\npruned convolutions:\n");
+        cr_text_add(out, "\npruned convolutions:\n");
         CR_TRY(cr_pass_fuse(&p->program, &model)); /* cr_pass_sparsify expects fused convolutions (stem, gradients) */
-        CR_TRY(cr_pass_sparsify(&p->program, &model, cr_session_may_mask_gradients(p->config), &choices));
+        CR_TRY(cr_pass_sparsify(&p->program, &model, cr_session_may_mask_gradients(p->config), out));
     }
-    if (json) add_totals(p, &choices);
     if (p->session.cost_table) cr_cost_table_flush(p->session.cost_table);
     return CR_OK;
 }
@@ -254,7 +232,7 @@ static cr_status print_plan(struct plan *p, const struct cr_args *args, enum cr_
                             struct cr_text *out) {
     const char *after = args->value[CR_OPT_AFTER];
     CR_TRY(open_model(p, args, kind));
-    if (cr_args_has(args, CR_OPT_CHOICES)) return print_choices(p, kind, cr_args_has(args, CR_OPT_JSON), out);
+    if (cr_args_has(args, CR_OPT_CHOICES)) return print_choices(p, kind, out);
     CR_TRY(compile(p, kind, after));
     if (cr_args_has(args, CR_OPT_SVG)) CR_TRY(write_svg(args, &p->program));
     if (cr_args_has(args, CR_OPT_JSON))
@@ -290,9 +268,9 @@ static cr_status check_options(const struct cr_args *args, bool early) {
         return cr_args_fail(args, "--after %s: the memory pool (--json, --csv) exists only after the last pass",
                             args->value[CR_OPT_AFTER]);
     if (cr_args_has(args, CR_OPT_CHOICES) &&
-        (early || cr_args_has(args, CR_OPT_CSV) || cr_args_has(args, CR_OPT_PROGRAM)))
-        return cr_args_fail(
-            args, "--choices prints its own table (or JSON with --json): leave --after, --program and --csv out");
+        (early || cr_args_has(args, CR_OPT_JSON) || cr_args_has(args, CR_OPT_CSV) || cr_args_has(args, CR_OPT_PROGRAM)))
+        return cr_args_fail(args, "--choices prints its own table: leave --after, --program, --json and --csv out; "
+                                  "cresnet profile --json has the kernel and the time of each op");
     if (cr_args_has(args, CR_OPT_LIFETIMES) &&
         (early || cr_args_has(args, CR_OPT_JSON) || cr_args_has(args, CR_OPT_CSV) ||
          cr_args_has(args, CR_OPT_CHOICES) || cr_args_has(args, CR_OPT_PROGRAM)))

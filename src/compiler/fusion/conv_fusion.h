@@ -28,7 +28,6 @@
 
 #include "compiler/fusion/fusion.h"
 #include "compiler/passes.h"
-#include "compiler/rewrite/explain.h"
 
 enum { CR_FUSION_OPTIONS_MAX = 128 }; /* S 2 * P 3 * (separate gradients W 3 * D 3 + joint W 2 * D 3 * B 2) = 126 */
 
@@ -108,12 +107,12 @@ bool    cr_conv_fusion_fits(const struct cr_fusion_candidate *first, const struc
 int64_t cr_conv_fusion_edge_ps(const struct cr_fusion_candidate *first, const struct cr_fusion_option *a,
                                const struct cr_fusion_option *b);
 
-/* Writes the chosen fusions: as a table, one line for each convolution with several options, with the microseconds of
- * the plain and of the chosen option; as JSON, one line for each convolution. */
-CR_MUST cr_status cr_conv_fusions_explain(const struct cr_conv_fusions *fusions, struct cr_choices *out);
-/* The same report for a program that is not fused yet; the program stays unchanged. */
+/* Appends a table of the chosen fusions: one line for each convolution with several options, with the microseconds of
+ * the plain and of the chosen option. */
+void cr_conv_fusions_print(const struct cr_conv_fusions *fusions, struct cr_text *out);
+/* The same table for a program that is not fused yet; the program stays unchanged. */
 CR_MUST cr_status cr_fuse_report(const struct cr_program *program, const struct cr_cost_model *cost_model,
-                                 struct cr_choices *out);
+                                 struct cr_text *out);
 
 /* ---- internal to conv_fusion*.c ---- */
 

@@ -183,7 +183,7 @@ cr_status cr_pass_fuse(struct cr_program *program, const struct cr_cost_model *c
 }
 
 cr_status cr_fuse_report(const struct cr_program *program, const struct cr_cost_model *cost_model,
-                         struct cr_choices *out) {
+                         struct cr_text *out) {
     struct cr_program      copy;
     struct cr_edit         edit    = {0};
     struct cr_conv_fusions fusions = {0};
@@ -193,7 +193,7 @@ cr_status cr_fuse_report(const struct cr_program *program, const struct cr_cost_
     if (status == CR_OK) run_patterns(&edit, cost_model);
     if (status == CR_OK) status = cr_conv_fusions_find(&fusions, &edit, cost_model);
     if (status == CR_OK) status = cr_conv_fusions_choose(&fusions);
-    if (status == CR_OK) status = cr_conv_fusions_explain(&fusions, out);
+    if (status == CR_OK) cr_conv_fusions_print(&fusions, out);
     cr_conv_fusions_close(&fusions);
     cr_edit_close(&edit);
     cr_program_free(&copy);

@@ -214,13 +214,12 @@ static cr_status rewrite(struct cr_program *p, int conv, const struct cr_sparse_
     return insert(p, conv, &filter);
 }
 
-static cr_status report_op(struct cr_program *p, const struct cr_cost_model *cost_model, const struct cr_op *dense,
-                           const struct cr_sparse_cost *c, bool chosen, struct cr_choices *report) {
-    if (!report) return CR_OK;
-    report->sparse++;
+static void report_op(struct cr_program *p, const struct cr_cost_model *cost_model, const struct cr_sparse_cost *c,
+                      bool chosen, struct cr_text *report) {
+    if (!report) return;
     if (has_packed(&c->op) && c->formats)
         set_packed_elems(p, &c->op, c->elems); /* the length of the best format, not of the last one tried */
-    return cr_sparsify_report_op(p, cost_model, dense, c, chosen, report);
+    cr_sparsify_report_op(p, cost_model, c, chosen, report);
 }
 
 static bool choose(const struct cr_cost_model *cost_model, const struct cr_sparse_cost *c,
@@ -232,12 +231,12 @@ static bool choose(const struct cr_cost_model *cost_model, const struct cr_spars
 }
 
 static cr_status sparsify_conv(struct cr_program *p, const struct cr_cost_model *cost_model, int *index,
-                               bool unpromising, struct cr_sparse_gain *gain, struct cr_choices *report) {
+                               bool unpromising, struct cr_sparse_gain *gain, struct cr_text *report) {
     const int             tensors = p->tensors;
     struct cr_sparse_cost c;
     CR_TRY(find_cost(p, cost_model, *index, unpromising, &c));
     const bool chosen = choose(cost_model, &c, gain);
-    if (p->tensors > tensors) CR_TRY(report_op(p, cost_model, &p->op[*index], &c, chosen, report));
+    if (p->tensors > tensors) report_op(p, cost_model, &c, chosen, report);
     if (chosen) return rewrite(p, (*index)++, &c);
     p->tensors = tensors; /* removes the trial's tensors */
     return CR_OK;
@@ -278,7 +277,7 @@ static cr_status estimate_all(struct cr_program *p, const struct cr_cost_model *
 }
 
 static cr_status sparsify_eval(struct cr_program *p, const struct cr_cost_model *cost_model,
-                               struct cr_sparse_gain *gain, struct cr_choices *report) {
+                               struct cr_sparse_gain *gain, struct cr_text *report) {
     struct cr_sparse_gain estimates   = {0};
     bool                  unpromising = p->real != CR_F32 && cost_model->cost && cost_model->device.estimate;
     if (unpromising) {
@@ -294,20 +293,20 @@ static cr_status sparsify_eval(struct cr_program *p, const struct cr_cost_model 
 /* ---- programs that train ---- */
 
 static cr_status sparsify_training_op(struct cr_program *p, const struct cr_cost_model *cost_model, int index,
-                                      struct cr_sparse_gain *gain, struct cr_choices *report) {
+                                      struct cr_sparse_gain *gain, struct cr_text *report) {
     const struct cr_op    dense = p->op[index];
     struct cr_sparse_cost c     = {.op = dense};
     if (cr_op_has_sparsity_pattern(&dense) || !find_pattern(p, &c)) return CR_OK;
     CR_TRY(measure(p, cost_model, &dense, &c));
     const bool chosen = choose(cost_model, &c, gain);
-    CR_TRY(report_op(p, cost_model, &dense, &c, chosen, report));
+    report_op(p, cost_model, &c, chosen, report);
     if (chosen) p->op[index] = c.op;
     return CR_OK;
 }
 
 /* FP32 only: in 16 bits the tensor cores are faster, and the gradients have no sparse kernels. */
 static cr_status sparsify_training(struct cr_program *p, const struct cr_cost_model *cost_model, bool filter_grads,
-                                   struct cr_sparse_gain *gain, struct cr_choices *report) {
+                                   struct cr_sparse_gain *gain, struct cr_text *report) {
     for (int i = 0; i < p->ops && p->real == CR_F32; i++) {
         const struct cr_op *op = &p->op[i];
         if (filter_of(op) != CR_NONE && (filter_grads || op->kind != CR_OP_conv_wgrad))
@@ -319,7 +318,7 @@ static cr_status sparsify_training(struct cr_program *p, const struct cr_cost_mo
 /* ---- the pass ---- */
 
 cr_status cr_pass_sparsify(struct cr_program *p, const struct cr_cost_model *cost_model, bool filter_grads,
-                           struct cr_choices *report) {
+                           struct cr_text *report) {
     struct cr_program     dense;
     struct cr_sparse_gain gain = {0};
     if (!p->store || !p->store->pattern) return CR_OK;
@@ -327,10 +326,6 @@ cr_status cr_pass_sparsify(struct cr_program *p, const struct cr_cost_model *cos
     const cr_status status = cr_program_trains(p) ? sparsify_training(p, cost_model, filter_grads, &gain, report)
                                                   : sparsify_eval(p, cost_model, &gain, report);
     const bool      enough = is_gain_enough(&gain), some = gain.sparse_s < gain.dense_s;
-    if (report) {
-        report->dense_s  = gain.dense_s;
-        report->sparse_s = gain.sparse_s;
-    }
     if (status == CR_OK && some && report) cr_sparsify_report_gain(&gain, enough, report);
     if (status == CR_OK && some && !enough) {
         const struct cr_program sparse = *p;

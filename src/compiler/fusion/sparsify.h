@@ -3,7 +3,6 @@
 #define CR_SPARSIFY_H
 
 #include "compiler/passes.h"
-#include "compiler/rewrite/explain.h"
 
 /* No sparse kernel has been faster above this density. */
 #define CR_SPARSE_DENSITY_MAX 0.7
@@ -14,12 +13,10 @@ struct cr_sparse_gain {
     double dense_s, sparse_s;
 };
 
-/* Writes the line of one op; `dense` is the op before the pass. Returns the errors of cost_model->explain. */
-CR_MUST cr_status cr_sparsify_report_op(const struct cr_program *program, const struct cr_cost_model *cost_model,
-                                        const struct cr_op *dense, const struct cr_sparse_cost *cost, bool chosen,
-                                        struct cr_choices *report);
-/* Tables only: the line about formats that were not measured, and the total. */
-void cr_sparsify_report_estimates(const struct cr_sparse_gain *estimates, struct cr_choices *report);
-void cr_sparsify_report_gain(const struct cr_sparse_gain *gain, bool enough, struct cr_choices *report);
+/* Append to the report the line of one op, the line about formats that were not measured, and the total. */
+void cr_sparsify_report_op(const struct cr_program *program, const struct cr_cost_model *cost_model,
+                           const struct cr_sparse_cost *cost, bool chosen, struct cr_text *out);
+void cr_sparsify_report_estimates(const struct cr_sparse_gain *estimates, struct cr_text *out);
+void cr_sparsify_report_gain(const struct cr_sparse_gain *gain, bool enough, struct cr_text *out);
 
 #endif

@@ -1,7 +1,5 @@
-/* compiler/fusion/sparsify_report.c: writes what cr_pass_sparsify chose for each op, as a table or as JSON lines. */
+/* compiler/fusion/sparsify_report.c: writes what cr_pass_sparsify chose for each op, as a table. */
 #include "compiler/fusion/sparsify.h"
-
-#include <math.h>
 
 static const char *prune_reason(const struct cr_sparse_cost *c) {
     return c->unpromising ? "skipped: total gain too small" : "pruned by estimate";
@@ -18,8 +16,8 @@ static void print_format(const struct cr_program *p, const struct cr_cost_model 
     cr_text_free(&name);
 }
 
-static void print_op(const struct cr_program *p, const struct cr_cost_model *cost_model, const struct cr_sparse_cost *c,
-                     bool chosen, struct cr_text *out) {
+void cr_sparsify_report_op(const struct cr_program *p, const struct cr_cost_model *cost_model,
+                           const struct cr_sparse_cost *c, bool chosen, struct cr_text *out) {
     const char *name = c->op.layer >= 0 ? p->layer[c->op.layer] : "?";
     if (cr_program_trains(p)) cr_text_add(out, "%-11s ", cr_op_info(c->op.kind)->name);
     cr_text_add(out, "%-28s nonzero %6.2f %%  %s", name, 100 * c->density, chosen ? "sparse" : "dense ");
@@ -43,52 +41,15 @@ static void print_op(const struct cr_program *p, const struct cr_cost_model *cos
     }
 }
 
-/* `dense` is the op before the pass. */
-static cr_status add_json(const struct cr_program *p, const struct cr_cost_model *cost_model, const struct cr_op *dense,
-                          const struct cr_sparse_cost *c, bool chosen, struct cr_choices *report) {
-    struct cr_json_writer *w        = &report->writer;
-    struct cr_text         name     = {0};
-    const bool             measured = cost_model->cost != NULL;
-    CR_TRY(cr_choices_begin(report, cost_model, p, chosen ? &c->op : dense, "pattern"));
-    if (c->formats && cost_model->device.algo_name)
-        cost_model->device.algo_name(cost_model->device.self, p, &c->op, &name);
-    cr_json_put_fixed(w, "density", c->density, 6);
-    cr_json_put_string(w, "chosen", chosen ? "sparse" : "dense");
-    cr_json_put_fixed(w, "dense_us", measured && c->density <= CR_SPARSE_DENSITY_MAX ? 1e6 * c->dense_s : NAN, 4);
-    cr_json_put_fixed(w, "sparse_us", measured && c->formats ? 1e6 * c->sparse_s : NAN, 4);
-    if (c->formats)
-        cr_json_put_int(w, "format", cr_sparse_format_number(c->op.attr.conv.pattern.format));
-    else
-        cr_json_put_null(w, "format");
-    cr_json_put_string(w, "format_name", name.data);
-    cr_json_put_int(w, "formats", c->formats);
-    cr_json_put_int(w, "formats_pruned", c->pruned);
-    cr_choices_end(report);
-    cr_text_free(&name);
-    return CR_OK;
-}
-
-cr_status cr_sparsify_report_op(const struct cr_program *p, const struct cr_cost_model *cost_model,
-                                const struct cr_op *dense, const struct cr_sparse_cost *c, bool chosen,
-                                struct cr_choices *report) {
-    if (report->json) return add_json(p, cost_model, dense, c, chosen, report);
-    print_op(p, cost_model, c, chosen, report->text);
-    return CR_OK;
-}
-
-void cr_sparsify_report_estimates(const struct cr_sparse_gain *estimates, struct cr_choices *report) {
-    if (report->json) return;
-    cr_text_add(report->text,
-                "sparse kernels: estimated total gain %.1f %%, below the minimum of %.0f %%; not measured\n",
+void cr_sparsify_report_estimates(const struct cr_sparse_gain *estimates, struct cr_text *out) {
+    cr_text_add(out, "sparse kernels: estimated total gain %.1f %%, below the minimum of %.0f %%; not measured\n",
                 100 * (1 - estimates->sparse_s / estimates->dense_s), 100 * CR_SPARSE_GAIN_MIN);
 }
 
-void cr_sparsify_report_gain(const struct cr_sparse_gain *gain, bool enough, struct cr_choices *report) {
-    report->too_little = !enough;
-    if (report->json) return;
+void cr_sparsify_report_gain(const struct cr_sparse_gain *gain, bool enough, struct cr_text *out) {
     if (enough)
-        cr_text_add(report->text, "total: %.2f us instead of %.2f us\n", 1e6 * gain->sparse_s, 1e6 * gain->dense_s);
+        cr_text_add(out, "total: %.2f us instead of %.2f us\n", 1e6 * gain->sparse_s, 1e6 * gain->dense_s);
     else
-        cr_text_add(report->text, "total gain %.1f %%, below the minimum of %.0f %%: all convolutions stay dense\n",
+        cr_text_add(out, "total gain %.1f %%, below the minimum of %.0f %%: all convolutions stay dense\n",
                     100 * (1 - gain->sparse_s / gain->dense_s), 100 * CR_SPARSE_GAIN_MIN);
 }

@@ -142,7 +142,7 @@ static void check_times_are_not_saved(bool pieces) {
     CHECK_HAS(text, "100000\tfake.b\t1");
     cr_free(text);
     cr_cost_table_flush(s.table);
-    CHECK(strcmp(best(&s).source, "measured on a shared GPU") == 0);
+    for (int i = 0; i < s.table->entries; i++) CHECK_INT(s.table->entry[i].source, CR_COST_SHARED);
     CHECK(best(&s).algo == 1 && measured(&s) == 3); /* this run does not measure again */
     REQUIRE_OK(cr_cost_table_text(s.table, &text));
     CHECK_HAS(text, "100000\tfake.b\t1");
