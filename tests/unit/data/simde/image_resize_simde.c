@@ -1,7 +1,7 @@
 /* tests/unit/data/simde/image_resize_simde.c: the resize with its AVX-512 source compiled through SIMDe, which computes
  * these intrinsics with other instructions: it runs on every x86-64 processor, and the sanitizers see its loads.
  *
- * resize_avx512.c is the only source with AVX-512 intrinsics. The other code of the level avx512 needs the processor:
+ * The other code of the level avx512 needs the processor: the intrinsics in src/device/cpu/tuned compute in bf16 or 8 bits,
  * what compilers vectorise for the target avx512f (CR_BY_LEVEL) is the same C source as at the other levels, and oneDNN
  * generates its machine code. */
 #include "tests/unit/data/simde/image_resize_simde.h"
