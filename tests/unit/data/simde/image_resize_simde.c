@@ -1,9 +1,9 @@
 /* tests/unit/data/simde/image_resize_simde.c: the resize with its AVX-512 source compiled through SIMDe, which computes
  * these intrinsics with other instructions: it runs on every x86-64 processor, and the sanitizers see its loads.
  *
- * The other code of the level avx512 needs the processor: the intrinsics in src/device/cpu/tuned compute in bf16 or 8 bits,
- * what compilers vectorise for the target avx512f (CR_BY_LEVEL) is the same C source as at the other levels, and oneDNN
- * generates its machine code. */
+ * The other code of the level avx512 needs the processor: the intrinsics in src/device/cpu/tuned compute in bf16 or
+ * 8 bits, what compilers vectorise for the target avx512f (CR_BY_LEVEL) is the same C source as at the other levels,
+ * and oneDNN generates its machine code. */
 #include "tests/unit/data/simde/image_resize_simde.h"
 
 #if defined(__x86_64__) && __has_include(<simde/x86/avx512.h>)
