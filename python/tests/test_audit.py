@@ -196,6 +196,7 @@ class Audit(unittest.TestCase):
         self.assertEqual(sum(group[1] for group in data["groups"]), len(found.findings))
         self.assertTrue(os.path.exists(f"plain/thumbs/0/{data['items']['thumb'][0]}.jpg"))
 
+    @support.needs_library
     def test_labels(self):
         os.makedirs("noisy/images")
         rows, wrong, random, classes = [], set(), np.random.default_rng(1), ["red", "green", "blue"]

@@ -220,6 +220,7 @@ class OrderOfStreams(unittest.TestCase):
 
     def logits(self, stream, dtype=np.float16, **members):
         self.owner = Owner(np.zeros((2, 10), dtype), (2, 0), **members)
+        self.addCleanup(id, self.owner)  # logits of an earlier call may still be freed
         self.model, self.functions = mock.Mock(), mock.Mock()
         patched = mock.patch.object(_dlpack, "lib", return_value=self.functions)
         patched.start()

@@ -77,6 +77,7 @@ class Errors(unittest.TestCase):
         for name in data["items"]["file"]:
             self.assertTrue(os.path.exists(os.path.join("gallery", data["originals"], name)), name)
 
+    @support.needs_library
     def test_nearest(self):
         self.errors.gallery("nearest", nearest=3, progress=False)
         with open("nearest/data.js", encoding="utf-8") as file:
