@@ -22,6 +22,7 @@ BLOCKS = blocks("python")
 
 
 class Guide(unittest.TestCase):
+    @support.needs_library
     @unittest.skipUnless(EXTRA, "no faiss, Pillow and scikit-learn")
     def test_audit(self):
         os.makedirs("audit-guide/configs")

@@ -25,6 +25,8 @@ PHOTOS = os.environ.get("CRESNET_PHOTOS", f"{DATA}/imagenet-sample-jpegs")
 RUN = os.environ.get("CRESNET_RUN", "")
 LIBRARY = os.environ.get("CRESNET_LIBRARY", os.path.join(os.path.dirname(BIN), "libcresnet.so"))
 needed = [path for path in (PHOTOS, RUN or WEIGHTS, LIBRARY) if not os.path.exists(path)]
+if os.environ.get("CRESNET_SANITIZE"):
+    needed.append("a library without a sanitizer")
 if needed or not peers.with_modules(HERE, "numpy", "PIL", "onnxruntime"):
     print(f"skip {', '.join(needed) or 'no python3 with numpy, PIL and onnxruntime'}\n0 passed, 0 failed, 1 skipped")
     sys.exit(77)
