@@ -48,7 +48,6 @@ FOLDERS = {
     "src/data/augment": 4.1,
     "src/data/source": 4.1,
     "src/data/source/tar": 4.15,  # archives of images
-    "src/data/lists": 4.15,  # lists of images: what is left out, labels, files without a dataset
     "src/data/loader": 4.1,
     "src/pruning": 4.0,  # masks, budgets, schedules
     "src/pruning/budget": 4.0,  # searches that know nothing of networks

@@ -4,7 +4,6 @@
 #include "data/decode.h"
 #include "data/scratch.h"
 
-#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 

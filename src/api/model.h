@@ -77,7 +77,6 @@ struct cresnet_model {
     int                     class_names;
     double                 *threshold; /* [classes], with several labels per image; else NULL */
     struct cr_reject        reject;
-    bool                    has_reject; /* there is a score and a threshold */
     const char             *weights;
     bool                    f32_input, has_features;
     pid_t                   process;       /* that opened the model: a child process has no thread of the model */

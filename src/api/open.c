@@ -4,8 +4,6 @@
 #include "data/scratch.h"
 #include "session/saved_model.h"
 
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -168,15 +166,8 @@ static cr_status read_thresholds(struct cresnet_model *m) {
     return cr_saved_model_thresholds(m->config->model.weights, classes, m->threshold);
 }
 
-/* What cresnet eval --reject has chosen for the weights. The network then keeps the features that the score needs. */
-static cr_status read_reject(struct cresnet_model *m, int classes) {
-    CR_TRY(cr_reject_load(m->config->model.weights, classes, &m->reject, &m->has_reject));
-    m->has_features |= m->reject.features > 0;
-    return CR_OK;
-}
-
 static cr_status check_reject(const struct cresnet_model *m) {
-    if (!m->reject.features || m->reject.features == m->feature_count) return CR_OK;
+    if (m->reject.score != CR_REJECT_DISTANCE || m->reject.features == m->feature_count) return CR_OK;
     return CR_FAIL(
         CR_ERR_FORMAT,
         "%s: the class means of --reject have %d features, but the network has %d: choose the threshold again "
@@ -207,7 +198,7 @@ static void describe(struct cresnet_model *m) {
                                                 .channels    = (int)m->config->data.channels,
                                                 .bits        = (int)m->config->data.bits,
                                                 .fit         = cr_word_fit(s->prepare_eval.fit)};
-    if (m->has_reject) {
+    if (m->reject.means) {
         m->info.reject_score     = cr_reject_score_name(m->reject.score);
         m->info.reject_threshold = m->reject.threshold;
     }
@@ -229,7 +220,9 @@ static cr_status open_job(struct cresnet_model *m, void *argument) {
     if (!job->config) CR_TRY(read_config(m, job));
     if (!*m->config->model.weights) return cr_config_fail(m->config, "model.weights", "is empty: name the weights");
     CR_TRY(count_classes(m, &options.classes));
-    CR_TRY(read_reject(m, options.classes));
+    /* The score that cresnet eval --reject has chosen may need the features. */
+    CR_TRY(cr_reject_load(m->config->model.weights, options.classes, &m->reject));
+    m->has_features |= m->reject.score == CR_REJECT_DISTANCE;
     options.keep_features = m->has_features;
     CR_TRY(cr_session_open(m->config, &options, &m->session));
     m->feature_count = count_features(&m->session.model);

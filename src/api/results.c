@@ -18,7 +18,7 @@ cresnet_status cr_api_read_output(const struct cresnet_model *m, const cresnet_o
                            "output.size = %zu is not the size of a cresnet_output: call cresnet_output_init first",
                            given->size);
     memcpy(o, given, given->size);
-    if ((o->scores || o->rejected) && !m->has_reject)
+    if ((o->scores || o->rejected) && !m->reject.means)
         return cr_api_fail(error, CRESNET_ERROR_CONFIG,
                            "output.scores, output.rejected: %s has no threshold of images of no class: please run "
                            "cresnet eval RUN --reject 0.05",

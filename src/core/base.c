@@ -18,6 +18,10 @@ int cr_compare_i64(const void *a, const void *b) {
     return (s > t) - (s < t);
 }
 
+int cr_compare_texts(const void *a, const void *b) {
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
 const char *cr_status_name(cr_status status) {
     switch (status) {
 #define X(code, exit_status, name)                                                                                     \

@@ -5,7 +5,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <limits.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -235,6 +234,16 @@ cr_status cr_fs_read_at(int fd, const char *path, void *dst, size_t count, uint6
 bool cr_fs_is_dir(const char *path) {
     struct stat s;
     return stat(path, &s) == 0 && S_ISDIR(s.st_mode);
+}
+
+bool cr_fs_has_dir(const char *folder, const char *name) {
+    char path[CR_PATH_MAX];
+    return snprintf(path, sizeof path, "%s/%s", folder, name) < (int)sizeof path && cr_fs_is_dir(path);
+}
+
+bool cr_fs_has_file(const char *folder, const char *name) {
+    char path[CR_PATH_MAX];
+    return snprintf(path, sizeof path, "%s/%s", folder, name) < (int)sizeof path && cr_fs_is_file(path);
 }
 
 bool cr_fs_is_same(const char *a, const char *b) {

@@ -40,7 +40,9 @@ int cr_fs_memory_file(const void *bytes, size_t count);
 
 /* ---- queries; also false if permission is missing ---- */
 bool cr_fs_is_dir(const char *path);
-bool cr_fs_is_file(const char *path); /* true for a regular file */
+bool cr_fs_is_file(const char *path);                     /* true for a regular file */
+bool cr_fs_has_dir(const char *folder, const char *name); /* the same for FOLDER/NAME */
+bool cr_fs_has_file(const char *folder, const char *name);
 /* True when the paths are equal, or lead to the same folder or file through links. */
 bool cr_fs_is_same(const char *a, const char *b);
 

@@ -70,11 +70,6 @@ static bool is_pack(struct start s) {
                        "CRPK\r\n\x1a");
 }
 
-static bool is_none(struct start s) {
-    (void)s;
-    return false;
-}
-
 static const struct {
     const char *what;
     bool (*is_ours)(struct start s);
@@ -89,7 +84,7 @@ static const struct {
     [CR_OUTPUT_EXPLAIN_CSV] = {"a map of cresnet explain", is_explain_csv},
     [CR_OUTPUT_SHOW_PNG]    = {"a page of cresnet data show", is_show_png},
     [CR_OUTPUT_PACK]        = {"a packed dataset", is_pack},
-    [CR_OUTPUT_UNMARKED]    = {"a file that this command replaces", is_none},
+    [CR_OUTPUT_UNMARKED]    = {"a file that this command replaces", NULL},
 };
 
 /* ---- checking ---- */
@@ -122,7 +117,8 @@ static cr_status check_existing(const char *name, enum cr_output_kind kind, unsi
     char   bytes[START_BYTES];
     size_t count = 0;
     if ((flags & CR_OUTPUT_FORCE) || s->st_size == 0) return CR_OK;
-    if (read_start(path, bytes, &count) && kinds[kind].is_ours((struct start){bytes, count})) return CR_OK;
+    if (kinds[kind].is_ours && read_start(path, bytes, &count) && kinds[kind].is_ours((struct start){bytes, count}))
+        return CR_OK;
     return CR_FAIL(CR_ERR_CONFIG, "%s: exists and is not %s: choose another name%s", name, kinds[kind].what,
                    flags & CR_OUTPUT_NO_FORCE ? ", or remove it" : ", or add --force to replace it");
 }

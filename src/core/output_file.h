@@ -35,7 +35,6 @@ enum cr_output_kind {
 #define CR_OUTPUT_CSV_START "label\\predicted"      /* first cell of a confusion matrix */
 #define CR_OUTPUT_CSV_LIST "label,predicted,images" /* the same as a list of cells */
 #define CR_OUTPUT_PREDICTIONS_START "file,predicted_label,predicted_class,probability" /* first columns of --csv */
-#define CR_OUTPUT_FEATURE_NAMES_START "file,label"   /* first line of the names of cresnet features */
 #define CR_OUTPUT_EXPLAIN_SOFTWARE "cresnet explain" /* text chunk "Software" of its overlay */
 #define CR_OUTPUT_SHOW_SOFTWARE "cresnet data show"  /* the same of its page */
 #define CR_OUTPUT_EXPLAIN_START "row\\column"        /* first cell of its map */

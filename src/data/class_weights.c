@@ -1,5 +1,4 @@
 /* data/class_weights.c: resolves [loss] class_weights: `balanced`, a list of numbers, or a CSV file. */
-#include "core/files.h"
 #include "data/data.h"
 #include "formats/csv.h"
 
@@ -8,7 +7,6 @@
 #include <string.h>
 #include <strings.h>
 
-enum { FILE_BYTES_MAX = 16 << 20 };
 static const char key[] = "loss.class_weights";
 
 /* images / (classes * images of the class), as in scikit-learn: the mean over all images is 1. Classes without images
@@ -58,12 +56,6 @@ static cr_status parse_list(const struct cr_config *c, const char *text, const s
 
 /* ---- CSV: class,weight ---- */
 
-static int class_of(const struct cr_dataset *data, int classes, const char *name) {
-    for (int k = 0; k < classes; k++)
-        if (strcmp(cr_dataset_class_name(data, k), name) == 0) return k;
-    return -1;
-}
-
 /* Splits a line "class,weight" at its last comma, so that a name may have commas without quotes around it. */
 static bool split_line(char *line, const char **name, const char **weight) {
     char *comma = strrchr(line, ','), *rest = comma + 1;
@@ -77,8 +69,7 @@ static bool split_line(char *line, const char **name, const char **weight) {
 }
 
 /* Messages do not repeat the text, because the configuration of a foreign run may name any file. */
-static cr_status parse_line(const char *path, int number, char *line, const struct cr_dataset *data, int classes,
-                            float *weights) {
+static cr_status parse_line(const char *path, int number, char *line, const struct cr_dataset *data, float *weights) {
     const char *name, *text, *end;
     float       value  = 0;
     const bool  fields = split_line(line, &name, &text);
@@ -86,7 +77,7 @@ static cr_status parse_line(const char *path, int number, char *line, const stru
     end = fields ? parse_weight(text, &value) : NULL;
     if (!end || *end)
         return CR_FAIL(CR_ERR_FORMAT, "%s:%d: the line must be class,weight with a weight from 0 to 1e9", path, number);
-    const int k = class_of(data, classes, name);
+    const int k = cr_dataset_class_of(data, name);
     if (k < 0) return CR_FAIL(CR_ERR_FORMAT, "%s:%d: the dataset has no class with this name", path, number);
     if (!isnan(weights[k])) return CR_FAIL(CR_ERR_FORMAT, "%s:%d: this class has a weight already", path, number);
     weights[k] = value;
@@ -97,18 +88,17 @@ static cr_status read_file(const struct cr_config *c, const struct cr_dataset *d
     const char *path = c->loss.class_weights;
     char       *text;
     size_t      length;
-    cr_status   status = cr_file_read(path, FILE_BYTES_MAX, &text, &length);
+    cr_status   status = cr_csv_read(path, &text, &length);
     if (status != CR_OK)
         return cr_config_fail(c, key, "is neither balanced, nor a list of numbers, nor a file that can be read: %s",
                               cr_error_message());
-    if (strlen(text) != length) CR_FAIL_OUT(CR_ERR_FORMAT, "%s: contains zero bytes: a CSV file is needed", path);
     for (int k = 0; k < classes; k++) weights[k] = NAN;
     int number = 1;
-    for (char *at = cr_csv_start(text); at; number++) {
+    for (char *at = text; at; number++) {
         char *end = strchr(at, '\n');
         if (end) *end = 0;
         if (end && end > at && end[-1] == '\r') end[-1] = 0;
-        if (at[strspn(at, " \t\r")]) CR_TRY_OUT(parse_line(path, number, at, data, classes, weights));
+        if (at[strspn(at, " \t\r")]) CR_TRY_OUT(parse_line(path, number, at, data, weights));
         at = end ? end + 1 : NULL;
     }
     for (int k = 0; k < classes; k++)

@@ -2,18 +2,17 @@
 #include "data/class_match.h"
 #include "data/source.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 cr_status cr_dataset_fetch(const struct cr_dataset *dataset, int64_t sample, struct cr_scratch *scratch,
                            struct cr_stored *out, int32_t *label) {
-    CR_TRY(dataset->ops->fetch(dataset, sample, scratch, out, label));
-    if (!dataset->label_rows) *label = cr_dataset_renumbered(dataset, *label);
-    return CR_OK;
+    *label = cr_dataset_label(dataset, sample);
+    return dataset->ops->fetch(dataset, cr_dataset_stored_as(dataset, sample), scratch, out);
 }
 
 int32_t cr_dataset_label(const struct cr_dataset *dataset, int64_t sample) {
-    const int32_t label = dataset->ops->label(dataset, sample);
+    const int64_t place = cr_dataset_stored_as(dataset, sample);
+    const int32_t label = dataset->edited_labels ? dataset->edited_labels[place] : dataset->ops->label(dataset, place);
     return dataset->label_rows ? label : cr_dataset_renumbered(dataset, label); /* label_rows: `label` is a hash */
 }
 

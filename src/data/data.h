@@ -155,6 +155,7 @@ int64_t            cr_dataset_count(const struct cr_dataset *dataset);
 int                cr_dataset_classes(const struct cr_dataset *dataset);
 const char        *cr_dataset_class_name(const struct cr_dataset *dataset, int label);
 const char *const *cr_dataset_class_names(const struct cr_dataset *dataset); /* [classes], until it is renumbered */
+int                cr_dataset_class_of(const struct cr_dataset *dataset, const char *name); /* its label, or -1 */
 /* Gives class k of the dataset the label to[k], in the names, the counts and the labels of all samples: `to` [classes]
  * has each label once. The order of the samples and the fingerprint stay. Before any loader is opened.
  * CR_ERR_MEMORY. */

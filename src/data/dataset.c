@@ -100,6 +100,13 @@ const char *const *cr_dataset_class_names(const struct cr_dataset *dataset) {
     return dataset->class_names;
 }
 
+int cr_dataset_class_of(const struct cr_dataset *dataset, const char *name) {
+    int k = dataset->classes;
+    while (--k >= 0 && strcmp(dataset->class_names[k], name) != 0) {
+    }
+    return k;
+}
+
 const int64_t *cr_dataset_class_counts(const struct cr_dataset *dataset) {
     return dataset->class_counts;
 }
@@ -113,16 +120,19 @@ int cr_dataset_label_words(const struct cr_dataset *dataset) {
 }
 
 void cr_dataset_sample_name(const struct cr_dataset *dataset, int64_t sample, char *buf, size_t size) {
+    dataset->ops->name(dataset, cr_dataset_stored_as(dataset, sample), buf, size);
+}
+
+int64_t cr_dataset_stored_as(const struct cr_dataset *dataset, int64_t sample) {
     CR_ASSERT(sample >= 0 && sample < dataset->count);
-    dataset->ops->name(dataset, sample, buf, size);
+    return dataset->kept ? dataset->kept[sample] : sample;
 }
 
 cr_status cr_dataset_view(const struct cr_dataset *dataset, int64_t sample, struct cr_scratch *scratch,
                           struct cr_stored *stored, struct cr_image *view, int32_t *label) {
-    CR_ASSERT(sample >= 0 && sample < dataset->count);
     struct cr_lazy_image lazy;
     char                 name[CR_SAMPLE_NAME_BYTES];
-    dataset->ops->name(dataset, sample, name, sizeof name);
+    cr_dataset_sample_name(dataset, sample, name, sizeof name);
     CR_TRY(cr_dataset_fetch(dataset, sample, scratch, stored, label));
     cr_status status = cr_lazy_image_open(stored, name, scratch, &lazy);
     if (status == CR_OK) status = cr_lazy_image_whole(&lazy, scratch, view);
@@ -182,7 +192,7 @@ cr_status cr_dataset_contents(const struct cr_dataset *dataset, uint64_t *out) {
     CR_ALLOC(head, CR_DIGEST_BYTES);
     bool known = true;
     for (int64_t i = 0; known && i < samples; i++) { /* the last image is always one of them */
-        const int64_t sample = ((i + 1) * dataset->count - 1) / samples;
+        const int64_t sample = cr_dataset_stored_as(dataset, ((i + 1) * dataset->count - 1) / samples);
         uint64_t      digest = dataset->ops->digest(dataset, sample, head);
         if (!digest) digest = dataset->ops->digest(dataset, sample, head); /* network file systems fail now and then */
         hash  = cr_hash_mix(hash ^ digest) + 1;

@@ -10,7 +10,7 @@ static cr_status open_image(const struct cr_dataset *dataset, int64_t sample, st
     struct cr_stored     stored;
     struct cr_lazy_image lazy;
     int32_t              label;
-    dataset->ops->name(dataset, sample, name, sizeof name);
+    cr_dataset_sample_name(dataset, sample, name, sizeof name);
     CR_TRY(cr_dataset_fetch(dataset, sample, scratch, &stored, &label));
     return cr_lazy_image_open(&stored, name, scratch, &lazy);
 }

@@ -14,7 +14,7 @@ enum { CR_SAMPLE_NAME_BYTES = PATH_MAX + 32, CR_DIGEST_BYTES = 64 << 10 };
 struct cr_dataset_ops {
     /* Returns the sample as it is stored, borrowed from the dataset or the scratch. */
     cr_status (*fetch)(const struct cr_dataset *dataset, int64_t sample, struct cr_scratch *scratch,
-                       struct cr_stored *out, int32_t *label);
+                       struct cr_stored *out);
     void (*name)(const struct cr_dataset *dataset, int64_t sample, char *buf, size_t size);
     int32_t (*label)(const struct cr_dataset *dataset, int64_t sample); /* without reading files */
     void (*close)(struct cr_dataset *dataset); /* frees state, which may be incomplete or NULL */
@@ -30,10 +30,14 @@ struct cr_dataset {
     int                          classes;
     const char                 **class_names;  /* in the arena */
     int64_t                     *class_counts; /* in the arena; NULL when unknown */
-    int32_t                     *renumbered;   /* in the arena: the label of each class of the format, which `fetch` and
-                                                  `label` return; NULL: the same (cr_dataset_renumber) */
+    int32_t                     *renumbered;   /* in the arena: the label of each class of the format, which `label`
+                                                  returns; NULL: the same (cr_dataset_renumber) */
+    /* data/source/edits.c: the sample of the format behind each sample, [count], and the label of each sample of the
+     * format, both in the arena; NULL: as the format has them. The functions of `ops` take samples of the format. */
+    int64_t *kept;
+    int32_t *edited_labels;
     /* With data.multi_label: the labels of each sample, [count][label_words] in the arena, as graph/loss.h describes
-     * them; the number that `fetch` and `label` return is then a hash of these. Else NULL and 0. */
+     * them; the number that `label` returns is then a hash of these. Else NULL and 0. */
     int32_t             *label_rows;
     int                  label_words;
     uint64_t             fingerprint;
@@ -68,9 +72,11 @@ bool cr_dataset_log_once(const struct cr_dataset *dataset, int64_t sample);
 CR_MUST cr_status cr_dataset_fetch(const struct cr_dataset *dataset, int64_t sample, struct cr_scratch *scratch,
                                    struct cr_stored *out, int32_t *label);
 int32_t           cr_dataset_label(const struct cr_dataset *dataset, int64_t sample);
+/* The number of a sample in the format. */
+int64_t cr_dataset_stored_as(const struct cr_dataset *dataset, int64_t sample);
 
-/* data/lists/edits.c: leaves out the images of data.exclude and replaces labels by data.labels. CR_ERR_CONFIG: a
- * list names an image that neither split has. CR_ERR_FORMAT, CR_ERR_IO, CR_ERR_MEMORY. */
+/* data/source/edits.c: leaves out the images of data.exclude and replaces labels by data.labels. CR_ERR_CONFIG: a list
+ * names an image that neither split has. CR_ERR_FORMAT, CR_ERR_IO, CR_ERR_MEMORY. */
 CR_MUST cr_status cr_dataset_edit(const struct cr_config *config, enum cr_split split, struct cr_dataset *dataset);
 
 /* Each function fills the zeroed dataset; on failure the caller closes it. */

@@ -11,7 +11,6 @@
 
 struct cr_npy {
     struct cr_temporary temporary;
-    struct cr_text      buffer; /* rows that are not written yet */
     int64_t             rows;
     int                 columns;
 };
@@ -22,7 +21,7 @@ CR_MUST cr_status cr_npy_open(struct cr_npy *npy, const char *path, int columns)
 CR_MUST cr_status cr_npy_add(struct cr_npy *npy, const float *row);
 /* Writes the number of rows and gives the file its name. CR_ERR_IO. */
 CR_MUST cr_status cr_npy_finish(struct cr_npy *npy);
-/* Removes a file that was not finished, and frees everything. A zeroed struct is allowed. */
+/* Removes a file that was not finished. A zeroed struct is allowed. */
 void cr_npy_close(struct cr_npy *npy);
 
 #endif

@@ -3,7 +3,6 @@
 #include "formats/json.h"
 #include "formats/safetensors_file.h"
 
-#include <stdio.h>
 #include <string.h>
 
 enum { CHUNK_BYTES = 256 << 10, NAME_SHOWN = 120 }; /* a chunk stays in a second level cache */

@@ -49,10 +49,6 @@ static int compare_meta(const void *a, const void *b) {
     return strcmp(x->key, y->key);
 }
 
-static int compare_text(const void *a, const void *b) {
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
-}
-
 static cr_status check_text(const char *path, const char *what, const char *text) {
     char shown[120];
     cr_json_quote(shown, sizeof shown, text);
@@ -77,7 +73,7 @@ static cr_status place_entries(struct cr_st_writer *writer, const struct cr_st_e
     }
     if (count) {
         qsort(writer->placed, (size_t)count, sizeof *writer->placed, compare_placed);
-        qsort(names, (size_t)count, sizeof *names, compare_text);
+        qsort(names, (size_t)count, sizeof *names, cr_compare_texts);
     }
     for (int i = 1; i < count; i++) CR_ASSERT(strcmp(names[i - 1], names[i]) != 0);
     for (int i = 0; i < count; i++) {

@@ -4,16 +4,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int compare_names(const void *a, const void *b) {
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
-}
-
 static cr_status check_names(const struct cr_program *p) {
     const char **names = cr_alloc((size_t)p->tensors, sizeof *names);
     if (!names) return CR_NO_MEMORY((size_t)p->tensors * sizeof *names);
     cr_status status = CR_OK;
     for (int i = 0; i < p->tensors; i++) names[i] = p->tensor[i].name;
-    qsort(names, (size_t)p->tensors, sizeof *names, compare_names);
+    qsort(names, (size_t)p->tensors, sizeof *names, cr_compare_texts);
     for (int i = 1; i < p->tensors && status == CR_OK; i++)
         if (strcmp(names[i - 1], names[i]) == 0)
             status = CR_FAIL(CR_ERR_DEVICE, "program %s: two tensors are named %s", p->name, names[i]);

@@ -76,12 +76,6 @@ static void put_preparation(const struct cr_onnx *x, struct cr_text *model) {
     }
 }
 
-static void add_floats(struct cr_json_writer *w, const float *value, int count) {
-    cr_json_open_array(w, NULL);
-    for (int i = 0; i < count; i++) cr_json_put_general(w, NULL, (double)value[i], 9);
-    cr_json_close_array(w);
-}
-
 /* What predict --reject does. */
 static void put_reject(const struct cr_onnx_network *n, struct cr_text *model) {
     struct cr_text        text = {0};
@@ -92,8 +86,13 @@ static void put_reject(const struct cr_onnx_network *n, struct cr_text *model) {
     cr_text_add(&text, "%.17g", n->reject_threshold);
     put_metadata(model, "reject_threshold", &text);
     if (!n->reject_means) return;
+    const float *mean = n->reject_means;
     cr_json_open_array(&w, NULL);
-    for (int k = 0; k < n->classes; k++) add_floats(&w, n->reject_means + (size_t)k * (size_t)n->features, n->features);
+    for (int k = 0; k < n->classes; k++) {
+        cr_json_open_array(&w, NULL);
+        for (int i = 0; i < n->features; i++) cr_json_put_general(&w, NULL, (double)*mean++, 9);
+        cr_json_close_array(&w);
+    }
     cr_json_close_array(&w);
     put_metadata(model, "reject_means", &text);
 }

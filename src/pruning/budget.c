@@ -9,7 +9,6 @@
 #include "pruning/pruning.h"
 
 #include "config/config.h"
-#include "core/files.h"
 #include "formats/csv.h"
 
 #include <math.h>
@@ -18,57 +17,19 @@
 #include <string.h>
 #include <strings.h>
 
-enum { FILE_BYTES_MAX = 1 << 20, CELLS_MAX = 64 };
-
-struct line {
-    const char *cell[CELLS_MAX];
-    int         cells, number;
-};
-
 struct table {
-    const char  *path;
-    struct line *line;         /* line[0] names the columns */
-    int          lines, first; /* first column of sparsities */
-    int          column;       /* the selected column */
-    char        *text;
+    struct cr_csv_table csv;    /* the first row names the columns */
+    int                 first;  /* column of sparsities */
+    int                 column; /* the selected column */
 };
 
-/* ---- reading ---- */
-
-static cr_status split(const char *path, char *text, struct line *line) {
-    for (int end = ','; end == ',';) {
-        if (line->cells == CELLS_MAX)
-            return CR_FAIL(CR_ERR_FORMAT, "%s:%d: more than %d columns", path, line->number, CELLS_MAX);
-        end = cr_csv_field(&text, &line->cell[line->cells++]);
-        if (end < 0)
-            return CR_FAIL(CR_ERR_FORMAT, "%s:%d: a quote is missing, or is not around a whole cell", path,
-                           line->number);
-    }
-    return CR_OK;
+static const char *cell(const struct table *t, int64_t row, int column) {
+    return t->csv.cell[row * t->csv.columns + column];
 }
 
-static cr_status read_lines(const char *path, struct table *t) {
-    int    capacity = 1, number = 0;
-    size_t length;
-    t->path = path;
-    CR_TRY(cr_file_read(path, FILE_BYTES_MAX, &t->text, &length));
-    if (strlen(t->text) != length)
-        return CR_FAIL(CR_ERR_FORMAT, "%s: contains zero bytes: a CSV file in plain text (UTF-8) is needed", path);
-    for (const char *c = t->text; *c; c++) capacity += *c == '\n';
-    CR_ALLOC(t->line, (size_t)capacity);
-    char *at = cr_csv_start(t->text);
-    while (at) {
-        char *end = strchr(at, '\n');
-        if (end) *end = 0;
-        number++;
-        if (at[strspn(at, " \t\r,")]) {
-            struct line *line = &t->line[t->lines++];
-            line->number      = number;
-            CR_TRY(split(path, at, line));
-        }
-        at = end ? end + 1 : NULL;
-    }
-    if (t->lines >= 2 && t->line[0].cells >= 2) return CR_OK;
+static cr_status read_table(const char *path, struct table *t) {
+    CR_TRY(cr_csv_table_read(path, &t->csv));
+    if (t->csv.rows >= 2 && t->csv.columns >= 2) return CR_OK;
     return CR_FAIL(
         CR_ERR_FORMAT,
         "%s: not a table: the file needs a line with column names and a line for each layer, separated by commas",
@@ -79,16 +40,15 @@ static cr_status read_lines(const char *path, struct table *t) {
 
 /* The name of a column; a column without a name belongs to the nearest named column before it. */
 static const char *column_name(const struct table *t, int column) {
-    for (int c = CR_MIN(column, t->line[0].cells - 1); c > 0; c--)
-        if (*t->line[0].cell[c]) return t->line[0].cell[c];
-    return "";
+    while (column > 0 && !*cell(t, 0, column)) column--;
+    return column > 0 ? cell(t, 0, column) : "";
 }
 
-static bool read_sparsity(const struct table *t, const struct line *line, int column, double *out) {
-    const char *cell = column < line->cells ? line->cell[column] : "";
+static bool read_sparsity(const struct table *t, int64_t row, int column, double *out) {
+    const char *text = cell(t, row, column);
     char       *end;
-    *out = strtod(cell, &end);
-    if (end == cell) return false;
+    *out = strtod(text, &end);
+    if (end == text) return false;
     end += strspn(end, " ");
     const bool percent = *end == '%' || strchr(column_name(t, column), '%');
     if (*end && strcmp(end, "%") != 0) return false;
@@ -98,45 +58,47 @@ static bool read_sparsity(const struct table *t, const struct line *line, int co
 
 /* ---- the column ---- */
 
-static const struct line *find_overall(const struct table *t) {
-    for (int i = 1; i < t->lines; i++)
-        if (strcasecmp(t->line[i].cell[0], "Overall") == 0) return &t->line[i];
-    return NULL;
+/* The number of the row Overall; 0 without one. */
+static int64_t find_overall(const struct table *t) {
+    for (int64_t i = 1; i < t->csv.rows; i++)
+        if (strcasecmp(cell(t, i, 0), "Overall") == 0) return i;
+    return 0;
 }
 
 static cr_status column_by_name(const struct cr_prune *prune, struct table *t) {
-    for (t->column = t->first; t->column < t->line[0].cells; t->column++)
-        if (strcasecmp(t->line[0].cell[t->column], prune->config->prune.column) == 0) return CR_OK;
-    return cr_config_fail(prune->config, "prune.column", "%s has no such column", t->path);
+    for (t->column = t->first; t->column < t->csv.columns; t->column++)
+        if (strcasecmp(cell(t, 0, t->column), prune->config->prune.column) == 0) return CR_OK;
+    return cr_config_fail(prune->config, "prune.column", "%s has no such column", t->csv.path);
 }
 
 static cr_status column_by_overall(const struct cr_prune *prune, struct table *t) {
-    const struct line *overall = find_overall(t);
-    const double       target  = prune->config->prune.sparsity;
-    const int          columns = t->line[0].cells - t->first;
-    double             best    = 2, sparsity;
+    const int64_t overall = find_overall(t);
+    const double  target  = prune->config->prune.sparsity;
+    const int     columns = t->csv.columns - t->first;
+    double        best    = 2, sparsity;
     if (!overall)
         return cr_config_fail(prune->config, "prune.column",
-                              "%s has %d columns and no row Overall: name a column, such as prune.column=%s", t->path,
-                              columns, t->line[0].cell[t->first]);
+                              "%s has %d columns and no row Overall: name a column, such as prune.column=%s",
+                              t->csv.path, columns, cell(t, 0, t->first));
     if (target <= 0)
-        return cr_config_fail(prune->config, "prune.sparsity", "%s has %d columns: set the overall sparsity", t->path,
-                              columns);
-    for (int c = t->first; c < t->line[0].cells; c++) {
+        return cr_config_fail(prune->config, "prune.sparsity", "%s has %d columns: set the overall sparsity",
+                              t->csv.path, columns);
+    for (int c = t->first; c < t->csv.columns; c++) {
         if (!read_sparsity(t, overall, c, &sparsity) || fabs(sparsity - target) >= best) continue;
         best      = fabs(sparsity - target);
         t->column = c;
     }
     return best <= 1 ? CR_OK
-                     : CR_FAIL(CR_ERR_FORMAT, "%s:%d: no sparsity in the row Overall", t->path, overall->number);
+                     : CR_FAIL(CR_ERR_FORMAT, "%s:%lld: no sparsity in the row Overall", t->csv.path,
+                               (long long)t->csv.line[overall]);
 }
 
 static cr_status choose_column(const struct cr_prune *prune, struct table *t) {
     t->first = t->column = 1;
-    for (int c = t->line[0].cells - 1; c > 0; c--)
-        if (strncasecmp(t->line[0].cell[c], "sparsity", 8) == 0) t->first = t->column = c;
+    for (int c = t->csv.columns - 1; c > 0; c--)
+        if (strncasecmp(cell(t, 0, c), "sparsity", 8) == 0) t->first = t->column = c;
     if (*prune->config->prune.column) return column_by_name(prune, t);
-    return t->line[0].cells - t->first > 1 ? column_by_overall(prune, t) : CR_OK;
+    return t->csv.columns - t->first > 1 ? column_by_overall(prune, t) : CR_OK;
 }
 
 /* ---- the layers ---- */
@@ -161,51 +123,52 @@ static bool is_total(const char *label) {
 
 /* Rejects a file without column names, whose first layer would be ignored. */
 static cr_status check_header(struct cr_prune *prune, const struct table *t) {
-    const struct line *header = &t->line[0];
-    if (!find_layer(prune, header->cell[0])) return CR_OK;
-    return CR_FAIL(CR_ERR_FORMAT, "%s:%d: the first line names the columns, e.g. \"layer,sparsity\"; \"%s\" is a layer",
-                   t->path, header->number, header->cell[0]);
+    if (!find_layer(prune, cell(t, 0, 0))) return CR_OK;
+    return CR_FAIL(CR_ERR_FORMAT,
+                   "%s:%lld: the first line names the columns, e.g. \"layer,sparsity\"; \"%s\" is a layer", t->csv.path,
+                   (long long)t->csv.line[0], cell(t, 0, 0));
 }
 
 /* line_of[layer]: number of an earlier line with this layer, 0 when there is none. */
-static cr_status set_layer(struct cr_prune *prune, const struct table *t, const struct line *line, double sparsity,
-                           int *line_of) {
-    struct cr_prune_layer *layer = find_layer(prune, line->cell[0]);
+static cr_status set_layer(struct cr_prune *prune, const struct table *t, int64_t row, double sparsity,
+                           int64_t *line_of) {
+    const char            *name  = cell(t, row, 0);
+    const long long        line  = t->csv.line[row];
+    struct cr_prune_layer *layer = find_layer(prune, name);
     if (!layer && sparsity > 0)
-        return CR_FAIL(CR_ERR_FORMAT, "%s:%d: this network has no layer \"%s\"", t->path, line->number, line->cell[0]);
+        return CR_FAIL(CR_ERR_FORMAT, "%s:%lld: this network has no layer \"%s\"", t->csv.path, line, name);
     if (!layer) return CR_OK;
-    int *earlier = &line_of[layer - prune->layer];
+    int64_t *earlier = &line_of[layer - prune->layer];
     if (*earlier)
-        return CR_FAIL(CR_ERR_FORMAT, "%s:%d: layer %s already appears in line %d: remove one of the lines", t->path,
-                       line->number, layer->name, *earlier);
+        return CR_FAIL(CR_ERR_FORMAT, "%s:%lld: layer %s already appears in line %lld: remove one of the lines",
+                       t->csv.path, line, layer->name, (long long)*earlier);
     if (prune->config->prune.pattern == CR_PRUNE_PATTERN_2_4 && !layer->dense && sparsity > 0.5)
         return CR_FAIL(CR_ERR_FORMAT,
-                       "%s:%d: %s of layer %s: must not exceed 0.5 with pattern 2:4, which keeps two of four weights",
-                       t->path, line->number, line->cell[t->column], layer->name);
-    *earlier        = line->number;
+                       "%s:%lld: %s of layer %s: must not exceed 0.5 with pattern 2:4, which keeps two of four weights",
+                       t->csv.path, line, cell(t, row, t->column), layer->name);
+    *earlier        = line;
     layer->sparsity = sparsity;
     return CR_OK;
 }
 
-static cr_status set_layers(struct cr_prune *prune, const struct table *t, int *line_of) {
-    for (int i = 1; i < t->lines; i++) {
-        const struct line *line = &t->line[i];
-        double             sparsity;
-        if (is_total(line->cell[0])) continue;
-        if (!read_sparsity(t, line, t->column, &sparsity))
-            return CR_FAIL(CR_ERR_FORMAT, "%s:%d: column %d: expected a sparsity, 0 to 1 or 0 to 100 %%, not \"%s\"",
-                           t->path, line->number, t->column + 1, t->column < line->cells ? line->cell[t->column] : "");
-        CR_TRY(set_layer(prune, t, line, sparsity, line_of));
+static cr_status set_layers(struct cr_prune *prune, const struct table *t, int64_t *line_of) {
+    for (int64_t i = 1; i < t->csv.rows; i++) {
+        double sparsity;
+        if (is_total(cell(t, i, 0))) continue;
+        if (!read_sparsity(t, i, t->column, &sparsity))
+            return CR_FAIL(CR_ERR_FORMAT, "%s:%lld: column %d: expected a sparsity, 0 to 1 or 0 to 100 %%, not \"%s\"",
+                           t->csv.path, (long long)t->csv.line[i], t->column + 1, cell(t, i, t->column));
+        CR_TRY(set_layer(prune, t, i, sparsity, line_of));
     }
     return CR_OK;
 }
 
 cr_status cr_prune_budget(struct cr_prune *prune, const char *path) {
     struct table t       = {0};
-    int         *line_of = cr_alloc((size_t)CR_MAX(prune->layers, 1), sizeof *line_of);
+    int64_t     *line_of = cr_alloc((size_t)CR_MAX(prune->layers, 1), sizeof *line_of);
     cr_status    status;
     if (!line_of) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory: budget of %d layers", prune->layers);
-    CR_TRY_OUT(read_lines(path, &t));
+    CR_TRY_OUT(read_table(path, &t));
     CR_TRY_OUT(check_header(prune, &t));
     CR_TRY_OUT(choose_column(prune, &t));
     CR_TRY_OUT(set_layers(prune, &t, line_of));
@@ -218,7 +181,6 @@ out:
                     "shown (prune.budget=FILE on the command line shows it)",
                     path);
     cr_free(line_of);
-    cr_free(t.line);
-    cr_free(t.text);
+    cr_csv_table_free(&t.csv);
     return status;
 }

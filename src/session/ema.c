@@ -2,8 +2,6 @@
  * session/checkpoint_tensors.h. */
 #include "session/checkpoint_tensors.h"
 
-#include <stdio.h>
-#include <string.h>
 #include <sys/stat.h>
 
 static const enum cr_param_buffer pairs[2][2] = {{CR_BUFFER_VALUE, CR_BUFFER_EMA},

@@ -59,6 +59,7 @@ static cr_status combine_ranks(struct cr_session *s, cr_status status, struct cr
 struct images {
     const struct cr_sample_callback *callback; /* or NULL */
     struct cr_scores                *out;
+    struct cr_arena                  arena;
     int                              views, classes, features; /* features: 0 without them */
     int64_t                          words;                    /* of labels per image */
     int64_t                          place;                    /* logits so far: views of all images */
@@ -127,23 +128,22 @@ static cr_status run_batches_each(struct cr_session *s, struct cr_loader *loader
     const struct cr_step_block step  = {0};
     const int                  width = s->model.keep_features ? cr_session_features(s) : 0;
     const struct cr_tensor    *t = &s->eval.tensor[s->eval.logits], *f = width ? &s->eval.tensor[s->eval.features] : t;
-    cr_status                  status   = CR_OK;
-    float                     *logits   = cr_alloc((size_t)cr_tensor_elems(t), sizeof *logits);
-    float                     *features = cr_alloc((size_t)(width * s->state.eval_batch), sizeof *features);
-    void                      *raw      = cr_alloc(CR_MAX(t->bytes, f->bytes), 1);
-    v->classes                          = s->model.classes;
-    v->features                         = width;
-    v->words                            = s->eval.tensor[s->eval.labels].dim[3];
-    v->sum                              = cr_alloc((size_t)v->classes, sizeof *v->sum);
-    v->feature_sum                      = cr_alloc((size_t)width, sizeof *v->feature_sum);
-    if (!logits || !features || !raw || !v->sum || !v->feature_sum)
-        CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory: logits of %lld images", (long long)s->state.eval_batch);
+    float                     *logits, *features;
+    char                      *raw;
+    v->classes  = s->model.classes;
+    v->features = width;
+    v->words    = s->eval.tensor[s->eval.labels].dim[3];
+    CR_ARENA_ALLOC(&v->arena, logits, (size_t)cr_tensor_elems(t));
+    CR_ARENA_ALLOC(&v->arena, features, (size_t)(width * s->state.eval_batch));
+    CR_ARENA_ALLOC(&v->arena, raw, CR_MAX(t->bytes, f->bytes));
+    CR_ARENA_ALLOC(&v->arena, v->sum, (size_t)v->classes);
+    CR_ARENA_ALLOC(&v->arena, v->feature_sum, (size_t)width);
     for (;;) {
         struct cr_batch batch;
-        if (stop && *stop) CR_FAIL_OUT(CR_ERR_INTERRUPTED, "evaluation interrupted");
-        CR_TRY_OUT(cr_loader_next(loader, &batch));
-        if (batch.count == 0) break;
-        status = cr_exec_feed(s->eval_exec, batch.images, batch.labels, NULL);
+        if (stop && *stop) return CR_FAIL(CR_ERR_INTERRUPTED, "evaluation interrupted");
+        CR_TRY(cr_loader_next(loader, &batch));
+        if (batch.count == 0) return CR_OK;
+        cr_status status = cr_exec_feed(s->eval_exec, batch.images, batch.labels, NULL);
         if (status == CR_OK) status = cr_exec_run(s->eval_exec, &step);
         if (status == CR_OK && v->views == 1) status = add_result(s, cr_exec_runs(s->eval_exec), v->out);
         if (status == CR_OK) status = cr_session_read(s, s->eval.logits, raw, logits);
@@ -151,15 +151,8 @@ static cr_status run_batches_each(struct cr_session *s, struct cr_loader *loader
         for (int64_t i = 0; status == CR_OK && i < batch.count; i++)
             add_view(v, logits + (size_t)i * (size_t)v->classes, features + i * width, batch.labels + i * v->words);
         cr_loader_release(loader, &batch);
-        CR_TRY_OUT(status);
+        CR_TRY(status);
     }
-out:
-    cr_free(v->sum);
-    cr_free(v->feature_sum);
-    cr_free(logits);
-    cr_free(features);
-    cr_free(raw);
-    return status;
 }
 
 /* ---- several labels per image ---- */
@@ -260,6 +253,7 @@ static cr_status evaluate(struct cr_session *s, const struct cr_dataset *dataset
     struct images images = {.callback = callback, .out = &scores, .views = cr_prepare_views(prepare->tta)};
     cr_status     status =
         views || callback ? run_batches_each(s, loader, &images, stop) : run_batches(s, loader, stop, &scores);
+    cr_arena_free(&images.arena);
     scores.corrupt = cr_loader_corrupt(loader);
     status         = combine_ranks(s, status, &scores);
     if (c->data.multi_label) status = finish_collecting(s, &several, status, &scores.map);

@@ -2,7 +2,6 @@
  * session/session.h and autotune/cost_table.h. */
 #include "session/session.h"
 
-#include <stdio.h>
 #include <unistd.h>
 
 enum { TABLE_BYTES_MAX = 64 << 20 };

@@ -2,7 +2,6 @@
  * session/session.h. */
 #include "session/checkpoint_tensors.h"
 
-#include <stdio.h>
 #include <string.h>
 
 enum { CHUNK_BYTES = 1 << 20 };

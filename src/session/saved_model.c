@@ -26,20 +26,15 @@ static cr_status join(const char *folder, const char *name, char **out) {
     return copy(path, out);
 }
 
-static bool has_file(const char *folder, const char *name) {
-    char path[CR_PATH_MAX];
-    return snprintf(path, sizeof path, "%s/%s", folder, name) < (int)sizeof path && cr_fs_is_file(path);
-}
-
 static cr_status find_in_checkpoint(const char *folder, struct cr_saved_model *out) {
     CR_TRY(join(folder, "config.ini", &out->config));
-    return has_file(folder, "ema.safetensors") ? join(folder, "ema.safetensors", &out->weights)
-                                               : copy(folder, &out->weights);
+    return cr_fs_has_file(folder, "ema.safetensors") ? join(folder, "ema.safetensors", &out->weights)
+                                                     : copy(folder, &out->weights);
 }
 
 static cr_status find_in_folder(const char *path, struct cr_saved_model *out) {
     char *checkpoint;
-    if (has_file(path, "model.safetensors")) return find_in_checkpoint(path, out);
+    if (cr_fs_has_file(path, "model.safetensors")) return find_in_checkpoint(path, out);
     CR_TRY(cr_ckpt_find_best(path, &checkpoint));
     if (!checkpoint)
         return CR_FAIL(CR_ERR_CONFIG,
@@ -158,18 +153,10 @@ cr_status cr_saved_model_path_beside(const char *weights, const char *name, char
 }
 
 /* Reads the file `name` next to the weights into *text, which the caller frees; without the file *text is NULL. */
-static cr_status read_beside(const char *weights, const char *name, char path[CR_PATH_MAX], bool *imagenet,
-                             char **text) {
-    char *model;
+static cr_status read_beside(const char *weights, const char *name, char path[CR_PATH_MAX], char **text) {
     *text = NULL;
-    CR_TRY(cr_ckpt_model_path(weights, &model));
-    *imagenet   = cr_pretrained_has_imagenet_classes(model);
-    char *slash = strrchr(model, '/');
-    if (slash) *slash = 0;
-    cr_status status = cr_path_join(path, slash ? model : ".", "%s", name);
-    if (status == CR_OK && access(path, F_OK) == 0) status = cr_file_read_no_link(path, CLASSES_FILE_MAX, text, NULL);
-    cr_free(model);
-    return status;
+    CR_TRY(cr_saved_model_path_beside(weights, name, path));
+    return access(path, F_OK) == 0 ? cr_file_read_no_link(path, CLASSES_FILE_MAX, text, NULL) : CR_OK;
 }
 
 static cr_status split_lines(char *text, struct cr_arena *arena, const char ***names, int *count) {
@@ -232,20 +219,21 @@ static cr_status names_in_file(const char *weights, struct cr_arena *arena, cons
 }
 
 cr_status cr_saved_model_names(const char *weights, struct cr_arena *arena, const char ***names, int *count) {
-    char     *text = NULL, path[CR_PATH_MAX];
-    bool      imagenet;
+    char     *text = NULL, *model = NULL, path[CR_PATH_MAX];
     cr_status status;
     *names = NULL;
     *count = 0;
     CR_TRY(names_in_file(weights, arena, names, count));
     if (*count) return CR_OK;
-    CR_TRY_OUT(read_beside(weights, "classes.txt", path, &imagenet, &text));
-    if (!text && imagenet) {
+    CR_TRY_OUT(read_beside(weights, "classes.txt", path, &text));
+    if (!text) CR_TRY_OUT(cr_ckpt_model_path(weights, &model));
+    if (!text && cr_pretrained_has_imagenet_classes(model)) {
         text = cr_strdup(cr_imagenet_classes);
         if (!text) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory for the names of classes");
     }
     if (text) CR_TRY_OUT(split_lines(text, arena, names, count));
 out:
+    cr_free(model);
     cr_free(text);
     return status;
 }
@@ -272,10 +260,9 @@ static cr_status parse_thresholds(const char *path, char *text, int classes, dou
 
 cr_status cr_saved_model_thresholds(const char *weights, int classes, double *out) {
     char     *text = NULL, path[CR_PATH_MAX];
-    bool      imagenet;
     cr_status status;
     for (int k = 0; k < classes; k++) out[k] = 0.5;
-    CR_TRY_OUT(read_beside(weights, thresholds_file, path, &imagenet, &text));
+    CR_TRY_OUT(read_beside(weights, thresholds_file, path, &text));
     if (text) CR_TRY_OUT(parse_thresholds(path, text, classes, out));
 out:
     cr_free(text);

@@ -84,7 +84,7 @@ zero=$(field correct); run eval net.ini --weights coarse.safetensors --json -q
 if [ "$drop_rc" = 0 ]; then holds "--max-drop 0: no image is lost" [ "$zero" -ge "$(field correct)" ]; fi
 
 # ---- mistakes ----
-refused "no weights" 2 "no weights to quantise" quantize net.ini -o X
+refused "no weights" 2 "no weights: give --weights FILE" quantize net.ini -o X
 refused "quantised twice" 2 "quantised already" quantize Q-max -o X
 refused "output not empty" 2 "K is not empty" quantize R -o K
 refused "no output" 2 "give -o DIR" quantize R

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""test_data_lists.py: data.exclude and data.labels: which images and labels a command then sees, in folders, CSV lists and packed files;
+"""test_data_lists.py: data.exclude and data.labels: which images and labels a command then sees, in data of every kind;
 training and resuming; and lists that do not fit the dataset, which are one clear error."""
 import csv
+import io
 import json
 import os
 import shutil
 import sys
+import tarfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "tools"))
 from support import TINY_MODEL, check, cresnet, run
@@ -83,6 +85,41 @@ def main():
     write("place.csv", "file", "none.crpk[3]")
     refused("another packed file", "no image none.crpk[3] (1 of 1 names are unknown)", "data.kind=packed", "data.root=packed", "data.exclude=place.csv")
 
+    # CIFAR's files and archives have many images each: names that neither split has are found there too
+    os.mkdir("cifar")
+    for part in (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"):
+        with open(f"cifar/{part}.bin", "wb") as f:
+            f.write(b"".join(bytes([i]) + bytes(3072) for i in range(10)))  # all later images are black, of the first class
+            f.truncate(10000 * 3073)
+    cifar = ["data.kind=cifar10", "data.root=cifar"]
+    write("place.csv", "file", "data_batch_2.bin[3]", "cifar/test_batch.bin[4]")
+    got = counts("data.exclude=place.csv", *cifar)
+    check("CIFAR", sum(got["train"].values()) == 49999 and sum(got["val"].values()) == 9999, got)
+    write("place.csv", "file,label", "test_batch.bin[4],airplane", "data_batch_5.bin[0],truck")
+    got = counts("data.labels=place.csv", *cifar)
+    check("a label of CIFAR", list(got["val"].values()) == [9992, 1, 1, 1, 0, 1, 1, 1, 1, 1] and got["train"]["truck"] == 6, got)
+    write("place.csv", "file", "data_batch_2.bin[3]", "data_batch_2.bin[10000]")
+    refused("no image of CIFAR", "line 3: the dataset has no image data_batch_2.bin[10000] (1 of 2 names are unknown)", "data.exclude=place.csv", *cifar)
+    os.makedirs("tars/train")
+    os.makedirs("tars/val")
+    for part in ("train", "val"):
+        with tarfile.open(f"tars/{part}/{part}-0.tar", "w") as archive:
+            for i, name in enumerate(files[part]):
+                archive.add(f"set/{name}", f"{i:03}.png")
+                info = tarfile.TarInfo(f"{i:03}.cls")
+                info.size = 1
+                archive.addfile(info, io.BytesIO(b"%d" % classes.index(name.split("/")[1])))
+    tars = ["data.kind=tar", "data.root=tars"]
+    write("place.csv", "file", "train/train-0.tar:003.png", "val/val-0.tar:004.png")
+    got = counts("data.exclude=place.csv", *tars)
+    check("archives", sum(got["train"].values()) == 39 and sum(got["val"].values()) == 19, got)
+    write("place.csv", "file", "train/train-0.tar:003.png", "train/train-0.tar:040.png")
+    refused("no image of an archive", "the dataset has no image train/train-0.tar:040.png (1 of 2 names are unknown)", "data.exclude=place.csv", *tars)
+    write("place.csv", "file", "train.crpk[38]")
+    refused("no image of a packed file", "no image train.crpk[38] (1 of 1 names are unknown)", "data.kind=packed", "data.root=packed", "data.exclude=place.csv")
+    write("place.csv", "file", files["train"][2], "train/gone.png")
+    refused("a file that no list names", "no image train/gone.png", "data.kind=csv", "data.exclude=place.csv")
+
     # training sees the lists, and a resumed run refuses others
     ran = cresnet("train", "set.ini", "-o", "less", "data.exclude=gone.csv", "data.labels=labels.csv", "--steps", "2", "-q")
     check("training with lists", ran.returncode == 0, ran.stderr)
@@ -106,13 +143,13 @@ def main():
     write("bad.csv", "file", *(f for f in files["train"] if f.startswith(f"train/{classes[4]}/")))
     refused("an empty class", f"the class {classes[4]} has no image left for training", "data.exclude=bad.csv")
     write("bad.csv", *files["val"])
-    refused("no header", "bad.csv:1: no column has the name file", "data.exclude=bad.csv")
+    refused("no header", "bad.csv: no column has the name file", "data.exclude=bad.csv")
     write("bad.csv", "file,other", moved)
-    refused("no column label", "bad.csv:1: no column has the name label", "data.labels=bad.csv")
+    refused("no column label", "bad.csv: no column has the name label", "data.labels=bad.csv")
     write("bad.csv", "file,label", moved)
-    refused("too few fields", "bad.csv:2: has 1 fields, but the first line has 2", "data.labels=bad.csv")
+    refused("too few fields", "bad.csv:2: the label is empty", "data.labels=bad.csv")
     write("bad.csv", "file,label", f'"{moved},x')
-    refused("quotes", "bad.csv:2: the quotes are wrong", "data.labels=bad.csv")
+    refused("quotes", "bad.csv:2: a quote is missing", "data.labels=bad.csv")
     write("bad.csv", "file,label", f"{moved},")
     refused("an empty label", "bad.csv:2: the label is empty", "data.labels=bad.csv")
     refused("no file", "nothing.csv", "data.exclude=nothing.csv")

@@ -134,10 +134,10 @@ def main():
     found = json.loads(good("outliers", "eval", "net", "--reject", str(RATE), "data.outliers=noise", "--json").stdout)["reject"]
     reject = st.load(found["file"])[0]
     good("training images", "features", "net", "set/train", "-o", "t.npy")
-    x, label = np.load("t.npy").astype(np.float64), [row["label"] for row in csv.DictReader(open("t.csv"))]
+    x, label = np.load("t.npy").astype(np.float64), [row["file"].split("/")[0] for row in csv.DictReader(open("t.csv"))]
     groups = [x[[i for i, name in enumerate(label) if name == k]] for k in sorted(set(label))]
     own = unit(np.array([unit(g).mean(axis=0) for g in groups]))
-    check("the means of the classes", abs(own - means).max() < 1e-5 and (found["score"] != "distance" or np.array_equal(reject["class_means"], means)))
+    check("the means of the classes", abs(own - means).max() < 1e-5 and np.array_equal(reject["class_means"], means))
     inside, outside = scores_of("v", "set/val", means), scores_of("n", "noise", means)
     areas = {name: area(inside[name], outside[name]) for name in inside}
     check("areas", all(abs(found["auroc"][name] - areas[name]) < 1e-3 for name in areas), (found["auroc"], areas))
@@ -147,7 +147,7 @@ def main():
 
     # the distance, whatever the outliers say
     middle = float(np.median(list(outside["distance"].values())))
-    numbers = {"score": "energy", "threshold": "1", "rate": "0.1", "images": "9", "classes": "10"}
+    numbers = {"score": "energy", "threshold": "1"}
     st.save(found["file"], {"class_means": means.astype(np.float32)}, {**numbers, "score": "distance", "threshold": str(middle)})
     _, meta = compare("distance", "distance", middle, scores_of("n", "noise", means.astype(np.float32))["distance"], "noise")
     check("distance: ONNX", np.array_equal(np.array(meta["reject_means"], np.float32), means.astype(np.float32)))
@@ -161,6 +161,8 @@ def main():
     shutil.copy(weights, f"{os.path.dirname(weights)}/ema.safetensors")
     refused("chosen without the averages", 2, "ema.safetensors: cresnet eval net --reject 0.05 does", "predict", "net", "noise", "--reject")
     good("--no-ema", "predict", "net", "noise", "--reject", "--no-ema")
+    own = json.loads(good("a threshold of the averages", "eval", "net", "--reject", "0.2", "--json").stdout)["reject"]
+    check("both thresholds are stored", own["file"].endswith("/reject-ema.safetensors") and os.path.exists(found["file"]), own)
     os.remove(f"{os.path.dirname(weights)}/ema.safetensors")
 
     # wrong calls, and files that do not fit
@@ -174,13 +176,13 @@ def main():
     shutil.copy(weights, "alone/w.safetensors")
     refused("weights of no run", 2, "is in no run", "eval", "tiny.ini", "--weights", "alone/w.safetensors", "--reject", "0.1")
     for name, text, tensors, changes in (
-            ("another network", "is of a network with 4 classes, but this one has 10", {}, {"classes": "4"}),
-            ("no number", "lacks the score or a number", {}, {"threshold": "x"}),
-            ("another score", "lacks the score or a number", {}, {"score": "luck"}),
-            ("no means", "the tensor class_means is missing or has another shape", {}, {"score": "distance"}),
+            ("another network", "is of a network with 4 classes, but this one has 10", {"class_means": np.zeros((4, 8), np.float32)}, {}),
+            ("no number", "lacks the score, its threshold or class_means", {"class_means": means.astype(np.float32)}, {"threshold": "x"}),
+            ("another score", "lacks the score, its threshold or class_means", {"class_means": means.astype(np.float32)}, {"score": "luck"}),
+            ("no means", "lacks the score, its threshold or class_means", {"x": np.zeros(1, np.float32)}, {"score": "distance"}),
             ("features of another network", "the class means of --reject have 5 features, but the network has 8",
              {"class_means": np.zeros((10, 5), np.float32)}, {"score": "distance"})):
-        st.save(found["file"], tensors or {"x": np.zeros(1, np.float32)}, {**numbers, **changes})
+        st.save(found["file"], tensors, {**numbers, **changes})
         refused(name, 1, text, "predict", "net", "noise", "--reject")
     os.remove(found["file"])
     good("without the file", "predict", "net", "noise")

@@ -6,7 +6,6 @@
 #include "session/session.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 
 enum {
     STEPS     = 20,

@@ -2,7 +2,6 @@
 #include "cli/budget/budget.h"
 #include "compiler/passes.h"
 
-#include <stdio.h>
 #include <string.h>
 
 /* 0.81 and not 0.8: a rule "from 0.8 on" must also hold when the number of pruned weights is rounded down. */

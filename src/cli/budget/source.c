@@ -2,8 +2,6 @@
 #include "cli/budget/budget.h"
 #include "session/saved_model.h"
 
-#include <string.h>
-
 #define TAYLOR_BATCH "train.batch=32" /* with train.batch = auto */
 
 static cr_status open_session(struct cr_budget_source *s, int classes) {

@@ -278,18 +278,12 @@ static void verify_file(const char *path, struct verification *v) {
     cr_error_clear();
 }
 
-static bool has_file(const char *dir, const char *name) {
-    char        path[CR_PATH_MAX];
-    struct stat info;
-    return snprintf(path, sizeof path, "%s/%s", dir, name) < (int)sizeof path && stat(path, &info) == 0;
-}
-
 /* Returns whether the path is a configuration, a run, or a folder of images; otherwise it is a packed file or a folder
  * of them. */
 static bool is_data_set(const char *path) {
     const char *dot = strrchr(path, '.');
     if (!cr_fs_is_dir(path)) return dot && strcmp(dot, ".ini") == 0;
-    return !has_file(path, CR_PACK_TRAIN_NAME) && !has_file(path, CR_PACK_VAL_NAME);
+    return !cr_fs_has_file(path, CR_PACK_TRAIN_NAME) && !cr_fs_has_file(path, CR_PACK_VAL_NAME);
 }
 
 static cr_status verify(const struct cr_args *args) {
@@ -356,7 +350,7 @@ static cr_status check_options(const struct cr_args *args, const char *word) {
 /* Sets *folder when the only operand is a folder of images or packed files: `data DIR` is `data stat DIR`. */
 static cr_status is_data_folder(const struct cr_args *args, bool *folder) {
     char *run = NULL;
-    *folder   = args->operands == 1 && cr_fs_is_dir(args->operand[0]) && !has_file(args->operand[0], "config.ini");
+    *folder = args->operands == 1 && cr_fs_is_dir(args->operand[0]) && !cr_fs_has_file(args->operand[0], "config.ini");
     if (!*folder) return CR_OK;
     CR_TRY(cr_cmd_checkpoint_find(args, args->operand[0], &run));
     *folder = !run;

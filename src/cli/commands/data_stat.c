@@ -4,7 +4,6 @@
 #include "data/statistics.h"
 #include "formats/json_write.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -107,14 +106,9 @@ struct spread {
     int64_t min, median, max;
 };
 
-static int compare_numbers(const void *a, const void *b) {
-    const int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return (x > y) - (x < y);
-}
-
 static struct spread spread_of(int64_t *numbers, int64_t count) {
     if (!count) return (struct spread){0};
-    qsort(numbers, (size_t)count, sizeof *numbers, compare_numbers);
+    qsort(numbers, (size_t)count, sizeof *numbers, cr_compare_i64);
     return (struct spread){numbers[0], numbers[count / 2], numbers[count - 1]};
 }
 

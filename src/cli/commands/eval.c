@@ -254,7 +254,7 @@ static void on_sample(void *self, int64_t sample, const int32_t *labels, const f
         count.on_sample(count.self, sample, labels, logits, features);
     }
     if (e->scale && e->logits_status == CR_OK) e->logits_status = cr_temperature_add(&e->logits, *labels, logits);
-    if (e->reject.wanted) cr_reject_choice_add(&e->reject, logits, features);
+    if (e->reject.wanted) cr_reject_choice_add(&e->reject, *labels, logits, features);
     if (!e->table.csv.name || e->table.status != CR_OK) return;
     add_unreadable(&e->table, sample);
     (e->table.csv.threshold ? sigmoids : softmax)(logits, e->table.csv.classes, e->table.probabilities);
@@ -305,7 +305,7 @@ static cr_status evaluate(const struct cr_config *config, enum cr_split split, s
                                           .words    = 1,
                                           .expected = cr_dataset_count(dataset),
                                           .advice   = "leave --temperature out, or give a smaller validation set"};
-    if (e->reject.wanted) CR_TRY_OUT(cr_reject_choice_prepare(&e->reject, config, &session));
+    if (e->reject.wanted) CR_TRY_OUT(cr_reject_choice_prepare(&e->reject, config, &session, cr_dataset_count(dataset)));
     CR_TRY_OUT(cr_session_evaluate_each(&session, dataset, NULL, each ? &callback : NULL, &e->scores));
     CR_TRY_OUT(e->logits_status);
     CR_TRY_OUT(cr_confusion_finish(&e->confusion));
@@ -354,17 +354,10 @@ cr_status cr_cmd_eval(const struct cr_args *args, int *signal_taken) {
     CR_TRY(cr_args_max_operands(args, 1));
     CR_TRY(cr_args_word(args, CR_OPT_SPLIT, &split));
     CR_TRY(check_outputs(args, &e));
-    CR_TRY(cr_cmd_config(args, &config));
-    if (!*config->model.weights) {
-        status = cr_args_fail(args, "no weights to evaluate: give --weights FILE, or a run folder instead of %s",
-                              args->operand[0]);
-        goto out;
-    }
-    if (config->data.multi_label && (e.matrix || e.scale)) {
-        status = cr_args_fail(args, "%s needs one label per image, but data.multi_label = yes: leave it out",
-                              e.matrix ? "--confusion" : "--temperature");
-        goto out;
-    }
+    CR_TRY(cr_cmd_config_of_weights(args, &config));
+    if (config->data.multi_label && (e.matrix || e.scale))
+        CR_TRY_OUT(cr_args_fail(args, "%s needs one label per image, but data.multi_label = yes: leave it out",
+                                e.matrix ? "--confusion" : "--temperature"));
     e.split = split ? "train" : "val";
     e.tta   = config->data.tta;
     CR_TRY_OUT(cr_reject_choice_open(args, config, &e.reject));

@@ -62,7 +62,6 @@ static cr_status write_onnx(const struct cr_args *args, struct cr_session *sessi
     float                 *value = NULL, *running = NULL;
     double                *thresholds = NULL;
     struct cr_reject       reject     = {0};
-    bool                   rejects;
     int                    integer_max;
     cr_status              status;
     CR_TRY(cr_model_program(&session->model, session->config, CR_PROGRAM_EVAL, 1, &eval));
@@ -74,11 +73,11 @@ static cr_status write_onnx(const struct cr_args *args, struct cr_session *sessi
         CR_TRY_OUT(cr_saved_model_thresholds(session->config->model.weights, network.classes, thresholds));
         network.thresholds = thresholds;
     }
-    CR_TRY_OUT(cr_reject_load(session->config->model.weights, network.classes, &reject, &rejects));
-    if (rejects) {
+    CR_TRY_OUT(cr_reject_load(session->config->model.weights, network.classes, &reject));
+    if (reject.means) {
         network.reject_score     = cr_reject_score_name(reject.score);
         network.reject_threshold = reject.threshold;
-        network.reject_means     = reject.means;
+        network.reject_means     = reject.score == CR_REJECT_DISTANCE ? reject.means : NULL;
         network.features         = reject.features;
     }
     network.eval    = &eval;
@@ -103,12 +102,7 @@ static cr_status export_onnx(const void *context, const char *file) {
     struct cr_cmd_names       names   = {0};
     struct cr_session_options options = {.eval = true, .execute = true, .eval_batch = 1};
     cr_status                 status;
-    CR_TRY(cr_cmd_config(args, &config));
-    if (!*config->model.weights) {
-        status = cr_args_fail(args, "no weights to export: give --weights FILE, or a run folder instead of %s",
-                              args->operand[0]);
-        goto out;
-    }
+    CR_TRY(cr_cmd_config_of_weights(args, &config));
     CR_TRY_OUT(cr_config_change(&config, 0, CR_CHANGES(CR_CMD_ON_CPU, "train.batch=1")));
     CR_TRY_OUT(cr_saved_model_classes(config, &options.classes));
     CR_TRY_OUT(cr_session_open(config, &options, &session));

@@ -8,7 +8,6 @@
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 
 enum { BATCH_MAX = 32, TOP_DEFAULT = 5, TOP_MAX = 1000000, PRINT_IMAGES = 256, COLUMN_MAX = 60 };
 
@@ -46,11 +45,6 @@ struct request {
 
 /* ---- images ---- */
 
-static bool is_folder(const char *path) {
-    struct stat info;
-    return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
-}
-
 static cr_status add_paths(struct request *r, const char *const *paths, int64_t count) {
     if (!count) return CR_OK;
     const char **grown = cr_realloc(r->path, (size_t)(r->images + count), sizeof *grown);
@@ -67,7 +61,7 @@ static cr_status find_images(const struct cr_args *args, struct request *r) {
         const char **paths = &given;
         int64_t      count = 1;
         CR_TRY(cr_cmd_input_image(args, &given));
-        if (is_folder(given)) {
+        if (cr_fs_is_dir(given)) {
             r->table = !r->json;
             CR_TRY(cr_folder_images(given, &r->arena, &paths, &count));
             if (!count) cr_log(CR_LOG_WARN, "%s: contains no images (" CR_IMAGE_ENDINGS ")", given);
@@ -152,40 +146,24 @@ struct results {
     uint8_t       *rejected;    /* [images] */
 };
 
-static cr_status results_open(int64_t images, int top, struct results *out) {
-    const size_t count = (size_t)CR_MIN(images, PRINT_IMAGES), elems = count * (size_t)top;
-    *out = (struct results){.label       = cr_alloc(elems, sizeof *out->label),
-                            .probability = cr_alloc(elems, sizeof *out->probability),
-                            .error       = cr_alloc(count, sizeof *out->error),
-                            .score       = cr_alloc(count, sizeof *out->score),
-                            .rejected    = cr_alloc(count, sizeof *out->rejected)};
-    return out->label && out->probability && out->error && out->score && out->rejected
-               ? CR_OK
-               : CR_NO_MEMORY(elems * sizeof *out->label);
-}
-
-static void results_close(struct results *results) {
-    cr_free(results->label);
-    cr_free(results->probability);
-    cr_free(results->error);
-    cr_free(results->score);
-    cr_free(results->rejected);
+static cr_status results_open(struct request *r, struct results *out) {
+    const size_t count = (size_t)CR_MIN(r->images, PRINT_IMAGES), elems = count * (size_t)r->ranked;
+    CR_ARENA_ALLOC(&r->arena, out->label, elems);
+    CR_ARENA_ALLOC(&r->arena, out->probability, elems);
+    CR_ARENA_ALLOC(&r->arena, out->error, count);
+    CR_ARENA_ALLOC(&r->arena, out->score, count);
+    CR_ARENA_ALLOC(&r->arena, out->rejected, count);
+    return CR_OK;
 }
 
 /* The error of a call to the library as an error of the program. */
 static cr_status from_library(const cresnet_error *error) {
-    switch (error->status) {
-    case CRESNET_OK: return CR_OK;
-    case CRESNET_ERROR_ARGUMENT:
-    case CRESNET_ERROR_CONFIG: return CR_FAIL(CR_ERR_CONFIG, "%s", error->text);
-    case CRESNET_ERROR_IO: return CR_FAIL(CR_ERR_IO, "%s", error->text);
-    case CRESNET_ERROR_FORMAT: return CR_FAIL(CR_ERR_FORMAT, "%s", error->text);
-    case CRESNET_ERROR_MEMORY: return CR_FAIL(CR_ERR_MEMORY, "%s", error->text);
-    case CRESNET_ERROR_NOT_FINITE: return CR_FAIL(CR_ERR_NUMERIC, "%s", error->text);
-    case CRESNET_ERROR_DEVICE:
-    case CRESNET_ERROR_BROKEN: break;
-    }
-    return CR_FAIL(CR_ERR_DEVICE, "%s", error->text);
+    static const cr_status of_program[] = {
+        [CRESNET_ERROR_ARGUMENT] = CR_ERR_CONFIG, [CRESNET_ERROR_CONFIG] = CR_ERR_CONFIG,
+        [CRESNET_ERROR_IO] = CR_ERR_IO,           [CRESNET_ERROR_FORMAT] = CR_ERR_FORMAT,
+        [CRESNET_ERROR_MEMORY] = CR_ERR_MEMORY,   [CRESNET_ERROR_NOT_FINITE] = CR_ERR_NUMERIC,
+        [CRESNET_ERROR_DEVICE] = CR_ERR_DEVICE,   [CRESNET_ERROR_BROKEN] = CR_ERR_DEVICE};
+    return error->status == CRESNET_OK ? CR_OK : CR_FAIL(of_program[error->status], "%s", error->text);
 }
 
 /* Adds a line to the table of --csv; all classes are ranked. */
@@ -262,19 +240,19 @@ static cr_status check_top(const struct cr_args *args, struct request *r, const 
                             info.weights, args->operand[0]);
     r->csv.rejects = r->reject;
     if (info.multi_label) {
-        CR_ALLOC(r->threshold, (size_t)info.classes);
+        CR_ARENA_ALLOC(&r->arena, r->threshold, (size_t)info.classes);
         for (int k = 0; k < info.classes; k++) r->threshold[k] = cresnet_threshold(model, k);
         r->csv.threshold = r->threshold;
     }
     if (!r->csv.name) return CR_OK;
-    CR_ALLOC(r->by_class, (size_t)info.classes);
+    CR_ARENA_ALLOC(&r->arena, r->by_class, (size_t)info.classes);
     return cr_predictions_csv_start(&r->csv, info.classes, false, &r->names);
 }
 
 /* Opens the model, which takes the configuration over. */
 static cr_status predict(const struct cr_args *args, const struct cr_config *config, struct request *r) {
-    struct results  results = {0};
-    cresnet_model  *model   = NULL;
+    struct results  results;
+    cresnet_model  *model = NULL;
     cresnet_options options;
     cresnet_error   error;
     cr_status       status;
@@ -286,7 +264,7 @@ static cr_status predict(const struct cr_args *args, const struct cr_config *con
     if (r->tta != CR_TTA_NONE)
         cr_log(CR_LOG_INFO, "test-time augmentation %s: probabilities of the mean logits of %d views per image",
                cr_word_tta(r->tta), cr_prepare_views(r->tta));
-    CR_TRY_OUT(results_open(r->images, r->ranked, &results));
+    CR_TRY_OUT(results_open(r, &results));
     set_widths(r);
     for (int64_t first = 0; first < r->images; first += PRINT_IMAGES)
         CR_TRY_OUT(predict_range(model, r, first, (int)CR_MIN(r->images - first, PRINT_IMAGES), &results));
@@ -298,7 +276,6 @@ static cr_status predict(const struct cr_args *args, const struct cr_config *con
         CR_FAIL_OUT(CR_ERR_FORMAT, "%lld of %lld images could not be read", (long long)r->unreadable,
                     (long long)r->images);
 out:
-    results_close(&results);
     cresnet_close(model);
     return status;
 }
@@ -324,15 +301,9 @@ cr_status cr_cmd_predict(const struct cr_args *args, int *signal_taken) {
     (void)signal_taken;
     CR_TRY(check_output(args));
     CR_TRY(cr_args_int(args, CR_OPT_TOP, 1, TOP_MAX, 0, &top));
-    CR_TRY(cr_cmd_config(args, &config));
-    if (args->operands < 2) {
-        status = cr_args_fail(args, "no image given: cresnet predict %s IMAGE|FOLDER ...", args->operand[0]);
-        goto out;
-    }
-    if (!*config->model.weights) {
-        status = cr_args_fail(args, "no weights: give --weights FILE, or a run folder instead of %s", args->operand[0]);
-        goto out;
-    }
+    CR_TRY(cr_cmd_config_of_weights(args, &config));
+    if (args->operands < 2)
+        CR_TRY_OUT(cr_args_fail(args, "no image given: cresnet predict %s IMAGE|FOLDER ...", args->operand[0]));
     r.tta = config->data.tta;
     CR_TRY_OUT(find_images(args, &r));
     CR_TRY_OUT(cr_predictions_csv_open(args, &r.csv));
@@ -342,8 +313,6 @@ cr_status cr_cmd_predict(const struct cr_args *args, int *signal_taken) {
     status = predict(args, config, &r);
 out:
     cr_predictions_csv_close(&r.csv);
-    cr_free(r.by_class);
-    cr_free(r.threshold);
     cr_free(r.path);
     cr_arena_free(&r.arena);
     cr_arena_free(&r.names.arena);

@@ -4,9 +4,7 @@
 #include "formats/json_write.h"
 #include "session/saved_model.h"
 
-#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #define DATA_BATCH "train.batch=32" /* with train.batch = auto */
 

@@ -8,9 +8,6 @@
 #include "pruning/shrink.h"
 #include "session/saved_model.h"
 
-#include <stdio.h>
-#include <string.h>
-
 struct job {
     const struct cr_config  *config, *small_config;     /* copies of the caller's for this machine's CPU */
     struct cr_dataset       *train;                     /* NULL when not needed */

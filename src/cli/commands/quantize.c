@@ -9,7 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 enum {
     FEW_IMAGES   = 32, /* fewer calibration images cause a warning */
@@ -243,9 +242,6 @@ static void print_json(const struct quantization *q, struct cr_text *out) {
 /* ---- the command ---- */
 
 static cr_status check(const struct cr_args *args, const struct cr_config *config) {
-    if (!*config->model.weights)
-        return cr_args_fail(args, "no weights to quantise: give --weights FILE, or a run folder instead of %s",
-                            args->operand[0]);
     if (config->quant.type != CR_QUANT_NONE)
         return cr_config_fail(config, "quant.type",
                               "this network is quantised already: give the one in floating point");
@@ -284,7 +280,7 @@ cr_status cr_cmd_quantize(const struct cr_args *args, int *signal_taken) {
     (void)signal_taken;
     CR_TRY(cr_args_max_operands(args, 1));
     CR_TRY(cr_args_real(args, CR_OPT_MAX_DROP, 0, 100, "points of accuracy from 0 to 100, e.g. 0.3", &q.max_drop));
-    CR_TRY(cr_cmd_config(args, &q.config));
+    CR_TRY(cr_cmd_config_of_weights(args, &q.config));
     CR_TRY_OUT(check(args, q.config));
     CR_TRY_OUT(run(&q, &text));
 out:

@@ -4,7 +4,6 @@
 #include "session/session.h"
 #include "training/training.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -117,6 +117,8 @@ CR_MUST cr_status cr_cmd_config_open(const struct cr_args *args, const struct cr
                                      const struct cr_config **out);
 /* cr_cmd_source_find and cr_cmd_config_open in one call. */
 CR_MUST cr_status cr_cmd_config(const struct cr_args *args, const struct cr_config **out);
+/* The same for commands that use trained weights. CR_ERR_USAGE without weights. */
+CR_MUST cr_status cr_cmd_config_of_weights(const struct cr_args *args, const struct cr_config **out);
 /* The keys with which a command computes on the CPU in fp32, whatever device and precision training uses. */
 #define CR_CMD_ON_CPU "train.device=cpu", "train.precision=fp32", "memory.limit="
 /* The keys with which a training does not prune. */

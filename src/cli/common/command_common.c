@@ -209,19 +209,17 @@ cr_status cr_cmd_config(const struct cr_args *args, const struct cr_config **out
     return status;
 }
 
-static bool has_file(const char *folder, const char *name) {
-    char path[CR_PATH_MAX];
-    return snprintf(path, sizeof path, "%s/%s", folder, name) < (int)sizeof path && cr_fs_is_file(path);
-}
-static bool has_folder(const char *folder, const char *name) {
-    char path[CR_PATH_MAX];
-    return snprintf(path, sizeof path, "%s/%s", folder, name) < (int)sizeof path && cr_fs_is_dir(path);
+cr_status cr_cmd_config_of_weights(const struct cr_args *args, const struct cr_config **out) {
+    CR_TRY(cr_cmd_config(args, out));
+    if (*(*out)->model.weights) return CR_OK;
+    cr_config_close(*out);
+    return cr_args_fail(args, "no weights: give --weights FILE, or a run folder instead of %s", args->operand[0]);
 }
 
 enum cr_data_kind cr_cmd_data_kind(const char *folder) {
     if (cr_dataset_is_of_archives(folder)) return CR_DATA_TAR;
-    if (has_file(folder, CR_PACK_TRAIN_NAME)) return CR_DATA_PACKED;
-    return has_file(folder, "train.csv") && !has_folder(folder, "train") ? CR_DATA_CSV : CR_DATA_FOLDER;
+    if (cr_fs_has_file(folder, CR_PACK_TRAIN_NAME)) return CR_DATA_PACKED;
+    return cr_fs_has_file(folder, "train.csv") && !cr_fs_has_dir(folder, "train") ? CR_DATA_CSV : CR_DATA_FOLDER;
 }
 
 cr_status cr_cmd_data_config(const struct cr_args *args, const struct cr_config **config) {
@@ -278,7 +276,7 @@ cr_status cr_cmd_check_no_class(const struct cr_args *args, const struct cr_conf
     const size_t length = strlen(root);
     if (strncmp(path, root, length) != 0 || path[length] != '/') return CR_OK;
     snprintf(part, sizeof part, "%.*s", (int)(length + 1 + strcspn(path + length + 1, "/")), path);
-    if (!has_folder(root, name) && !has_folder(part, name)) return CR_OK; /* next to train/ and val/ */
+    if (!cr_fs_has_dir(root, name) && !cr_fs_has_dir(part, name)) return CR_OK; /* next to train/ and val/ */
     return cr_args_fail(
         args, "%s lies in the folder of images, where each folder is a class: choose a place outside of it", out);
 }

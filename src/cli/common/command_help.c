@@ -52,10 +52,9 @@ static const char about_predict[] =
 
 static const char about_features[] =
     "Writes the features of images, the input of the classifier, as an array of numpy: FILE.npy, float32 [images]\n"
-    "[features], a row for each image. FILE.logits.npy has the logits, [images][classes], and FILE.csv the lines\n"
-    "file,label in the same order. DIR is a folder of images; the label is the name of the folder of a class. A CSV\n"
-    "file names the images in its column file, relative to its own folder, and may have a column label. Rows are\n"
-    "written while images are computed. Images that cannot be read have no row.\n" RUN_NOTE "\n"
+    "[features], a row for each image. FILE.logits.npy has the logits, [images][classes], and FILE.csv the names, in\n"
+    "the same order. DIR is a folder of images; a CSV file names them in its column file, relative to its own folder.\n"
+    "Rows are written while images are computed. Images that cannot be read have no row.\n" RUN_NOTE "\n"
     "  cresnet features checkpoints/demo my-images -o features.npy\n"
     "  cresnet features checkpoints/demo list.csv -o features.npy\n";
 

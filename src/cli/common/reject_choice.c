@@ -28,21 +28,61 @@ cr_status cr_reject_choice_open(const struct cr_args *args, const struct cr_conf
     return CR_OK;
 }
 
-/* ---- the means of the classes ---- */
+/* ---- images ---- */
 
-static void add_to_means(void *self, int64_t sample, const int32_t *labels, const float *logits,
-                         const float *features) {
-    (void)sample;
-    (void)logits;
-    cr_reject_means_add(self, *labels, features);
+static double length_of(const float *vector, int count) {
+    double squares = 0;
+    for (int i = 0; i < count; i++) squares += (double)vector[i] * (double)vector[i];
+    return sqrt(squares);
 }
 
-cr_status cr_reject_choice_prepare(struct cr_reject_choice *c, const struct cr_config *config, struct cr_session *s) {
-    const struct cr_sample_callback callback = {.self = &c->means, .on_sample = add_to_means};
-    struct cr_dataset              *train    = NULL;
+/* Adds the vector, with length 1, to the sum. */
+static void add_direction(float *sum, const float *vector, int count) {
+    const double length = length_of(vector, count);
+    for (int i = 0; length > 0 && i < count; i++) sum[i] += (float)((double)vector[i] / length);
+}
+
+void cr_reject_choice_add(struct cr_reject_choice *c, int label, const float *logits, const float *features) {
+    const struct cr_reject *r = &c->reject;
+    if (!c->now) return add_direction(r->means + (size_t)label * (size_t)r->features, features, r->features);
+    for (int k = 0; k < CR_REJECT_SCORES; k++)
+        c->now->at[k][c->now->count] = cr_reject_score(r, (enum cr_reject_score)k, logits, features);
+    c->now->count++;
+}
+
+static void on_sample(void *self, int64_t sample, const int32_t *labels, const float *logits, const float *features) {
+    (void)sample;
+    cr_reject_choice_add(self, *labels, logits, features);
+}
+
+/* The images that are evaluated next, at most `most`, are added to `scores`. */
+static cr_status begin(struct cr_reject_choice *c, struct cr_reject_scores *scores, int64_t most) {
+    for (int k = 0; k < CR_REJECT_SCORES; k++) CR_ARENA_ALLOC(&c->arena, scores->at[k], (size_t)most);
+    c->now = scores;
+    return CR_OK;
+}
+
+static cr_status evaluate(struct cr_reject_choice *c, struct cr_session *s, const struct cr_dataset *dataset) {
+    const struct cr_sample_callback callback = {.self = c, .on_sample = on_sample};
     struct cr_scores                scores;
-    cr_status                       status;
-    c->reject.classes = s->model.classes;
+    return cr_session_evaluate_each(s, dataset, NULL, &callback, &scores);
+}
+
+/* ---- the means of the classes ---- */
+
+/* Gives all means length 1. A class without images keeps zeros: nothing is near it. */
+static void scale_means(const struct cr_reject *r) {
+    for (int k = 0; k < r->classes; k++) {
+        float       *mean   = r->means + (size_t)k * (size_t)r->features;
+        const double length = length_of(mean, r->features);
+        for (int i = 0; length > 0 && i < r->features; i++) mean[i] = (float)((double)mean[i] / length);
+    }
+}
+
+cr_status cr_reject_choice_prepare(struct cr_reject_choice *c, const struct cr_config *config, struct cr_session *s,
+                                   int64_t images) {
+    struct cr_dataset *train = NULL;
+    cr_status          status;
     CR_TRY_OUT(cr_dataset_open(config, CR_SPLIT_TRAIN, &train));
     CR_TRY_OUT(cr_saved_model_add_classes(config, train));
     CR_TRY_OUT(cr_saved_model_number_classes(config, train, true, CR_CMD_SCORES_BY_NUMBER));
@@ -50,110 +90,109 @@ cr_status cr_reject_choice_prepare(struct cr_reject_choice *c, const struct cr_c
         CR_FAIL_OUT(CR_ERR_CONFIG, "the training set has %d classes, but the network has %d", cr_dataset_classes(train),
                     s->model.classes);
     CR_TRY_OUT(cr_dataset_thin(train, MEANS_IMAGES));
-    CR_TRY_OUT(cr_reject_means_open(s->model.classes, cr_session_features(s), &c->means));
-    CR_TRY_OUT(cr_session_evaluate_each(s, train, NULL, &callback, &scores));
-    status = cr_reject_means_finish(&c->means, &c->reject);
+    c->reject.classes  = s->model.classes;
+    c->reject.features = cr_session_features(s);
+    c->reject.means    = cr_alloc((size_t)c->reject.classes * (size_t)c->reject.features, sizeof *c->reject.means);
+    if (!c->reject.means) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory: means of %d classes", c->reject.classes);
+    CR_TRY_OUT(evaluate(c, s, train));
+    scale_means(&c->reject);
+    status = begin(c, &c->images, images);
 out:
     cr_dataset_close(train);
     return status;
 }
 
-/* ---- scores ---- */
-
-static cr_status add_scores(const struct cr_reject *r, struct cr_reject_scores *to, const float *logits,
-                            const float *features) {
-    double score[CR_REJECT_SCORES];
-    for (int k = 0; k < CR_REJECT_SCORES; k++) {
-        score[k] = cr_reject_score(r, (enum cr_reject_score)k, logits, features);
-        if (!isfinite(score[k])) return CR_OK;
-    }
-    for (int k = 0; k < CR_REJECT_SCORES; k++) {
-        int64_t capacity = to->capacity;
-        CR_GROW(to->at[k], to->count, capacity, 4096);
-        if (k == CR_REJECT_SCORES - 1) to->capacity = capacity;
-    }
-    for (int k = 0; k < CR_REJECT_SCORES; k++) to->at[k][to->count] = score[k];
-    to->count++;
-    return CR_OK;
-}
-
-void cr_reject_choice_add(struct cr_reject_choice *c, const float *logits, const float *features) {
-    if (c->status == CR_OK) c->status = add_scores(&c->reject, &c->images, logits, features);
-}
-
-static void add_outlier(void *self, int64_t sample, const int32_t *labels, const float *logits, const float *features) {
-    struct cr_reject_choice *c = self;
-    (void)sample;
-    (void)labels;
-    if (c->status == CR_OK) c->status = add_scores(&c->reject, &c->outliers, logits, features);
-}
+/* ---- outliers ---- */
 
 static cr_status score_outliers(struct cr_reject_choice *c, const struct cr_config *config, struct cr_session *s) {
-    const struct cr_sample_callback callback = {.self = c, .on_sample = add_outlier};
-    const char                     *folder   = config->data.outliers;
-    struct cr_dataset              *dataset  = NULL;
-    struct cr_arena                 arena    = {0};
-    const char                    **files;
-    int64_t                         count;
-    struct cr_scores                scores;
-    cr_status                       status;
-    CR_TRY_OUT(cr_folder_images(folder, &arena, &files, &count));
-    if (!count) {
-        status = cr_config_fail(config, "data.outliers", "contains no images (" CR_IMAGE_ENDINGS ")");
-        goto out;
-    }
-    const size_t length = strlen(folder);
-    for (int64_t i = 0; i < count; i++) files[i] += length + strspn(files[i] + length, "/");
-    CR_TRY_OUT(cr_dataset_open_files(config, folder, files, count, &dataset));
-    CR_TRY_OUT(cr_session_evaluate_each(s, dataset, NULL, &callback, &scores));
-    status = c->status;
+    struct cr_dataset *dataset = NULL;
+    const char       **files;
+    int64_t            count;
+    cr_status          status;
+    CR_TRY_OUT(cr_folder_images(config->data.outliers, &c->arena, &files, &count));
+    if (!count) CR_TRY_OUT(cr_config_fail(config, "data.outliers", "contains no images (" CR_IMAGE_ENDINGS ")"));
+    CR_TRY_OUT(cr_dataset_open_files(config, ".", files, count, &dataset));
+    CR_TRY_OUT(begin(c, &c->outliers, count));
+    status = evaluate(c, s, dataset);
 out:
     cr_dataset_close(dataset);
-    cr_arena_free(&arena);
     return status;
 }
 
 /* ---- the choice ---- */
 
-static void sort_scores(struct cr_reject_scores *scores) {
+/* A threshold below which are `less` of the sorted scores. */
+static double threshold_at(const double *score, int64_t count, int64_t less) {
+    if (less <= 0) return score[0];
+    if (less >= count) return nextafter(score[count - 1], INFINITY);
+    return score[less - 1] + (score[less] - score[less - 1]) / 2;
+}
+
+/* The threshold with the largest difference between the rejected fractions of outliers and of images. */
+static double divide(const double *image, int64_t images, const double *outlier, int64_t outliers) {
+    double  best = image[0], most = -1;
+    int64_t below = 0; /* outliers */
+    for (int64_t i = 0; i <= images; i++) {
+        const double at = threshold_at(image, images, i);
+        while (below < outliers && outlier[below] < at) below++;
+        const double difference = (double)below / (double)outliers - (double)i / (double)images;
+        if (difference > most) best = at;
+        most = CR_MAX(difference, most);
+    }
+    return best;
+}
+
+/* Area under the ROC curve: the probability that an image has a larger score than an outlier; equal ones count half. */
+static double area(const double *image, int64_t images, const double *outlier, int64_t outliers) {
+    double  sum  = 0;
+    int64_t less = 0, not_more = 0; /* outliers, of the score of an image */
+    for (int64_t i = 0; i < images; i++) {
+        while (less < outliers && outlier[less] < image[i]) less++;
+        while (not_more < outliers && outlier[not_more] <= image[i]) not_more++;
+        sum += (double)(less + not_more) / 2;
+    }
+    return sum / ((double)images * (double)outliers);
+}
+
+static void sort(struct cr_reject_scores *scores) {
     for (int k = 0; k < CR_REJECT_SCORES && scores->count; k++)
         qsort(scores->at[k], (size_t)scores->count, sizeof *scores->at[k], cr_compare_doubles);
 }
 
+static double fraction_below(const struct cr_reject_scores *scores, int score, double threshold) {
+    int64_t below = 0;
+    while (below < scores->count && scores->at[score][below] < threshold) below++;
+    return (double)below / (double)CR_MAX(scores->count, 1);
+}
+
 static void choose(struct cr_reject_choice *c) {
-    const struct cr_reject_scores *in = &c->images, *out = &c->outliers;
-    int                            best = CR_REJECT_DEFAULT;
+    struct cr_reject_scores *in = &c->images, *out = &c->outliers;
+    int                      best = CR_REJECT_DEFAULT;
+    sort(in);
+    sort(out);
     for (int k = 0; out->count && k < CR_REJECT_SCORES; k++)
-        c->auroc[k] = cr_reject_auroc(in->at[k], in->count, out->at[k], out->count);
+        c->auroc[k] = area(in->at[k], in->count, out->at[k], out->count);
     for (int k = 0; k < CR_REJECT_SCORES; k++)
         if (c->auroc[k] > c->auroc[best]) best = k;
-    c->reject.score     = (enum cr_reject_score)best;
-    c->reject.threshold = c->by_rate ? cr_reject_quantile(in->at[best], in->count, c->rate)
-                                     : cr_reject_divide(in->at[best], in->count, out->at[best], out->count);
-    c->reject.images    = in->count;
-    c->rejected         = cr_reject_fraction(in->at[best], in->count, c->reject.threshold);
-    c->reject.rate      = c->rejected;
-    if (out->count) c->outliers_rejected = cr_reject_fraction(out->at[best], out->count, c->reject.threshold);
-    if (best == CR_REJECT_DISTANCE) return;
-    cr_free(c->reject.means);
-    c->reject.means    = NULL;
-    c->reject.features = 0;
+    const double threshold = c->by_rate
+                                 ? threshold_at(in->at[best], in->count, (int64_t)llround(c->rate * (double)in->count))
+                                 : divide(in->at[best], in->count, out->at[best], out->count);
+    in->rejected           = fraction_below(in, best, threshold);
+    out->rejected          = fraction_below(out, best, threshold);
+    c->reject.score        = (enum cr_reject_score)best;
+    c->reject.threshold    = threshold;
 }
 
 cr_status cr_reject_choice_finish(struct cr_reject_choice *c, const struct cr_config *config, struct cr_session *s) {
-    CR_TRY(c->status);
+    const double deciding = c->rate * (double)c->images.count;
     if (*config->data.outliers) CR_TRY(score_outliers(c, config, s));
-    if (!c->images.count || (*config->data.outliers && !c->outliers.count))
-        return CR_FAIL(CR_ERR_NUMERIC, "--reject: the network's outputs are not finite with these weights");
-    sort_scores(&c->images);
-    sort_scores(&c->outliers);
     choose(c);
-    if (c->by_rate && c->rate > 0 && c->rate * (double)c->images.count < FEW_IMAGES)
+    if (deciding > 0 && deciding < FEW_IMAGES)
         cr_log(
             CR_LOG_WARN,
             "--reject %g: only %.0f of %lld images decide about the threshold: other images may be rejected at quite "
             "another rate",
-            c->rate, c->rate * (double)c->images.count, (long long)c->images.count);
+            c->rate, deciding, (long long)c->images.count);
     return cr_reject_save(config->model.weights, &c->reject, c->path);
 }
 
@@ -162,10 +201,10 @@ cr_status cr_reject_choice_finish(struct cr_reject_choice *c, const struct cr_co
 void cr_reject_choice_print(const struct cr_reject_choice *c, struct cr_text *out) {
     if (!c->wanted) return;
     cr_text_add(out, "reject: score %s below %.6g: %.2f %% of these %lld images", cr_reject_score_name(c->reject.score),
-                c->reject.threshold, 100 * c->rejected, (long long)c->images.count);
+                c->reject.threshold, 100 * c->images.rejected, (long long)c->images.count);
     if (c->outliers.count)
         cr_text_add(out, ", %.2f %% of %lld outliers; area under the ROC curve: logit %.4f, energy %.4f, distance %.4f",
-                    100 * c->outliers_rejected, (long long)c->outliers.count, c->auroc[CR_REJECT_LOGIT],
+                    100 * c->outliers.rejected, (long long)c->outliers.count, c->auroc[CR_REJECT_LOGIT],
                     c->auroc[CR_REJECT_ENERGY], c->auroc[CR_REJECT_DISTANCE]);
     cr_text_add(out, "; stored in %s\n", c->path);
 }
@@ -175,11 +214,11 @@ void cr_reject_choice_json(const struct cr_reject_choice *c, struct cr_json_writ
     cr_json_open_object(w, "reject");
     cr_json_put_string(w, "score", cr_reject_score_name(c->reject.score));
     cr_json_put_general(w, "threshold", c->reject.threshold, 17);
-    cr_json_put_fixed(w, "rejected", c->rejected, 6);
+    cr_json_put_fixed(w, "rejected", c->images.rejected, 6);
     cr_json_put_int(w, "images", c->images.count);
     if (c->outliers.count) {
         cr_json_put_int(w, "outliers", c->outliers.count);
-        cr_json_put_fixed(w, "outliers_rejected", c->outliers_rejected, 6);
+        cr_json_put_fixed(w, "outliers_rejected", c->outliers.rejected, 6);
         cr_json_open_object(w, "auroc");
         for (int k = 0; k < CR_REJECT_SCORES; k++)
             cr_json_put_fixed(w, cr_reject_score_name((enum cr_reject_score)k), c->auroc[k], 6);
@@ -190,10 +229,6 @@ void cr_reject_choice_json(const struct cr_reject_choice *c, struct cr_json_writ
 }
 
 void cr_reject_choice_close(struct cr_reject_choice *c) {
-    for (int k = 0; k < CR_REJECT_SCORES; k++) {
-        cr_free(c->images.at[k]);
-        cr_free(c->outliers.at[k]);
-    }
-    cr_reject_means_close(&c->means);
+    cr_arena_free(&c->arena);
     cr_reject_free(&c->reject);
 }

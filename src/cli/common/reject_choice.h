@@ -15,31 +15,32 @@
 #define CR_REJECT_DEFAULT CR_REJECT_DISTANCE
 
 struct cr_reject_scores {
-    double *at[CR_REJECT_SCORES]; /* [count] */
-    int64_t count, capacity;
+    double *at[CR_REJECT_SCORES]; /* [count]; sorted at the end */
+    int64_t count;
+    double  rejected; /* fraction of the images */
 };
 struct cr_reject_choice {
-    bool                    wanted;  /* --reject was given */
-    bool                    by_rate; /* false: by outliers alone */
-    double                  rate;
-    struct cr_reject        reject; /* what was chosen; while images are scored, the means */
-    struct cr_reject_means  means;
-    struct cr_reject_scores images, outliers;
-    double                  rejected; /* fraction of the images */
-    double                  outliers_rejected, auroc[CR_REJECT_SCORES];
-    char                    path[CR_PATH_MAX]; /* of the file that has the choice */
-    cr_status               status;            /* of the first image that could not be added */
+    bool                     wanted;  /* --reject was given */
+    bool                     by_rate; /* false: by outliers alone */
+    double                   rate;
+    struct cr_reject         reject; /* what was chosen; while images are scored, the means */
+    struct cr_reject_scores  images, outliers;
+    struct cr_reject_scores *now; /* to which images are added; NULL: to the means */
+    double                   auroc[CR_REJECT_SCORES];
+    struct cr_arena          arena;             /* of the scores and the names of outliers */
+    char                     path[CR_PATH_MAX]; /* of the file that has the choice */
 };
 
 /* Reads the option. The caller ends with cr_reject_choice_close. CR_ERR_USAGE; CR_ERR_CONFIG: several labels per image.
  */
 CR_MUST cr_status cr_reject_choice_open(const struct cr_args *args, const struct cr_config *config,
                                         struct cr_reject_choice *out);
-/* Before the evaluation, in a session with keep_features: computes the means of the classes from training images. */
+/* Before the evaluation of `images` images, in a session with keep_features: computes the means of the classes from
+ * training images. */
 CR_MUST cr_status cr_reject_choice_prepare(struct cr_reject_choice *choice, const struct cr_config *config,
-                                           struct cr_session *session);
-/* Adds a validation image. */
-void cr_reject_choice_add(struct cr_reject_choice *choice, const float *logits, const float *features);
+                                           struct cr_session *session, int64_t images);
+/* Adds an image of the evaluation. */
+void cr_reject_choice_add(struct cr_reject_choice *choice, int label, const float *logits, const float *features);
 /* After the evaluation: scores the outliers, chooses, and stores the choice next to the weights. */
 CR_MUST cr_status cr_reject_choice_finish(struct cr_reject_choice *choice, const struct cr_config *config,
                                           struct cr_session *session);

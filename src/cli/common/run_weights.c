@@ -12,11 +12,6 @@
 #include <string.h>
 #include <unistd.h>
 
-static bool has_file(const char *folder, const char *name) {
-    char path[CR_PATH_MAX];
-    return snprintf(path, sizeof path, "%s/%s", folder, name) < (int)sizeof path && cr_fs_is_file(path);
-}
-
 /* ---- the checkpoint of a run folder ---- */
 
 /* The option that chooses a checkpoint; NULL when none is given. */
@@ -101,7 +96,7 @@ static cr_status refuse_options(const struct cr_args *args, const char *given) {
 
 /* Chooses between the weights and the moving averages of a step folder. */
 static cr_status choose_in_checkpoint(const struct cr_args *args, const char *folder, char path[CR_PATH_MAX]) {
-    const bool there    = has_file(folder, "ema.safetensors");
+    const bool there    = cr_fs_has_file(folder, "ema.safetensors");
     const bool averages = there && !cr_args_has(args, CR_OPT_NO_EMA);
     if (cr_args_has(args, CR_OPT_EMA) && cr_args_has(args, CR_OPT_NO_EMA))
         return cr_args_fail(args, "--ema and --no-ema exclude each other: give one of them");
@@ -118,7 +113,7 @@ static cr_status choose_in_checkpoint(const struct cr_args *args, const char *fo
  * checkpoint already. */
 static cr_status check_checkpoint_option(const struct cr_args *args, const char *given) {
     const char *option = checkpoint_option(args), *operand = args->operands ? args->operand[0] : "";
-    if (!option || (cr_fs_is_dir(operand) && !has_file(operand, "config.ini") && strcmp(operand, given) != 0))
+    if (!option || (cr_fs_is_dir(operand) && !cr_fs_has_file(operand, "config.ini") && strcmp(operand, given) != 0))
         return CR_OK;
     return cr_args_fail(args, "%s needs a run folder, but %s is one checkpoint: leave %s out", option, given, option);
 }
@@ -145,11 +140,12 @@ cr_status cr_cmd_weights_choose(const struct cr_args *args, const char *given, c
         if (access(given, F_OK) == 0 || cr_st_key(given)) cr_log(CR_LOG_INFO, "weights: %s", given);
         return CR_OK;
     }
-    if (has_file(given, "model.safetensors")) {
+    if (cr_fs_has_file(given, "model.safetensors")) {
         CR_TRY(check_checkpoint_option(args, given));
         return choose_in_checkpoint(args, given, path);
     }
-    if (has_file(given, "model.safetensors.index.json")) /* weights in several files; resolved when they are read */
+    if (cr_fs_has_file(given,
+                       "model.safetensors.index.json")) /* weights in several files; resolved when they are read */
         return check_checkpoint_option(args, given);
     CR_TRY(cr_cmd_checkpoint_find(args, given, &folder));
     if (!folder) return CR_FAIL(CR_ERR_IO, "%s: no model.safetensors and no readable step-N in this folder", given);

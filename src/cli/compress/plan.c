@@ -4,7 +4,6 @@
 #include "session/saved_model.h"
 
 #include <inttypes.h>
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 

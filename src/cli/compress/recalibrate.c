@@ -3,7 +3,6 @@
 #include "data/data.h"
 
 #include <stdio.h>
-#include <string.h>
 
 #define BATCH "train.batch=64" /* with train.batch = auto */
 

@@ -196,8 +196,6 @@ static cr_status check_config(const struct cr_args *args, const struct cr_config
     if (args->operands != 2)
         return cr_args_fail(args, "%s: cresnet explain %s IMAGE -o FILE.png",
                             args->operands < 2 ? "no image given" : "more than one image given", args->operand[0]);
-    if (!*config->model.weights)
-        return cr_args_fail(args, "no weights: give --weights FILE, or a run folder instead of %s", args->operand[0]);
     if (config->quant.type == CR_QUANT_NONE) return CR_OK;
     return cr_config_fail(config, "quant.type",
                           "explain needs a network in floating point: give the run that was quantised");
@@ -209,7 +207,7 @@ cr_status cr_cmd_explain(const struct cr_args *args, int *signal_taken) {
     cr_status               status;
     (void)signal_taken;
     CR_TRY(check_outputs(args));
-    CR_TRY(cr_cmd_config(args, &config));
+    CR_TRY(cr_cmd_config_of_weights(args, &config));
     CR_TRY_OUT(check_config(args, config));
     e.path = args->operand[1];
     CR_TRY_OUT(cr_cmd_input_image(args, &e.path));

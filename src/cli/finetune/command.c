@@ -149,9 +149,9 @@ static void say_data(const struct cr_finetune *f) {
 }
 
 static void say_network(const struct cr_finetune *f) {
-    if (*f->weights && f->same_head)
+    if (*f->weights && f->head == CR_HEAD_KEEP)
         cr_log(CR_LOG_INFO, "network   %s, from the weights %s, with their classifier", f->network, f->weights);
-    else if (*f->weights && f->match_head)
+    else if (*f->weights && f->head == CR_HEAD_MATCH)
         cr_log(CR_LOG_INFO,
                "network   %s, from the weights %s; classes of the same names keep their part of the classifier",
                f->network, f->weights);
@@ -267,8 +267,7 @@ static cr_status start_run(struct cr_finetune *f, int *signal_taken);
 static cr_status train_again(struct cr_finetune *f, const struct cr_training_changes *changes, int *signal_taken) {
     struct cr_args args = *f->args;
     f->before           = f->run;
-    f->same_head        = !changes->classes;
-    f->match_head       = changes->classes;
+    f->head             = changes->classes ? CR_HEAD_MATCH : CR_HEAD_KEEP;
     CR_TRY(name_number(f, f->number + 1));
     CR_TRY(list_keys(f, changes, &args.override, &args.overrides));
     f->args = &args;
@@ -353,13 +352,13 @@ static cr_status check_start(struct cr_finetune *f, const char *run) {
         return cr_args_fail(f->args, "%s gives the network and its weights: leave --weights and --model out", run);
     if (!cr_fs_is_dir(run) || !cr_ckpt_dir_in_use(run))
         return cr_args_fail(f->args, "%s: is no run folder: cresnet finetune RUN DIR", run);
-    f->start      = run;
-    f->match_head = true;
+    f->start = run;
+    f->head  = CR_HEAD_MATCH;
     return CR_OK;
 }
 
 cr_status cr_cmd_finetune(const struct cr_args *args, int *signal_taken) {
-    struct cr_finetune f = {.args = args};
+    struct cr_finetune f = {.args = args, .head = CR_HEAD_NEW};
     cr_status          status;
     CR_TRY(cr_args_max_operands(args, 2));
     if (!args->operands) return cr_args_fail(args, "no folder of images given: cresnet finetune DIR");

@@ -28,8 +28,7 @@ struct cr_finetune {
     const char               *run;        /* run folder: `first`, or first-2, first-3 ... */
     const char               *ini;        /* RUN.ini */
     const char               *before;     /* the run whose weights this one starts from; NULL: another start */
-    bool                      same_head;  /* the classifier of these weights is kept: the classes are the same */
-    bool                      match_head; /* its rows are kept by the names of the classes */
+    enum cr_head              head;       /* what becomes of the classifier of the weights: KEEP, MATCH or NEW */
     double                    minutes;    /* --minutes; 0: not given */
     int64_t                   train, val; /* number of images */
     int                       classes;

@@ -7,9 +7,7 @@
 #include "pretrained/pretrained.h"
 #include "session/saved_model.h"
 
-#include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -233,16 +231,13 @@ cr_status cr_finetune_network(struct cr_finetune *f) {
     } else
         CR_TRY(use_published(f, weights));
     CR_TRY(cr_finetune_set(f, "model", "weights",
-                           !*f->weights    ? "no weights: training from scratch"
-                           : f->same_head  ? "the classifier is kept"
-                           : f->match_head ? "the classifier keeps the classes of the same names"
-                                           : "the classifier is replaced by one for the classes of the folder",
+                           !*f->weights              ? "no weights: training from scratch"
+                           : f->head == CR_HEAD_KEEP ? "the classifier is kept"
+                           : f->head == CR_HEAD_MATCH
+                               ? "the classifier keeps the classes of the same names"
+                               : "the classifier is replaced by one for the classes of the folder",
                            "%s", f->weights));
-    if (!*f->weights) return CR_OK;
-    return cr_finetune_set(f, "model", "head", NULL, "%s",
-                           cr_word_head(f->same_head    ? CR_HEAD_KEEP
-                                        : f->match_head ? CR_HEAD_MATCH
-                                                        : CR_HEAD_NEW));
+    return *f->weights ? cr_finetune_set(f, "model", "head", NULL, "%s", cr_word_head(f->head)) : CR_OK;
 }
 
 bool cr_finetune_same_weights(const char *given, const char *stored) {

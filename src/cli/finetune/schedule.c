@@ -26,8 +26,9 @@ bool cr_finetune_is_tiny(const struct cr_finetune *f) {
 }
 
 static int64_t frozen_of(const struct cr_finetune *f, int64_t epochs) {
-    return *f->weights && !f->same_head && !cr_finetune_is_tiny(f) && epochs > 1 ? CR_MIN((epochs + 5) / 10, (int64_t)2)
-                                                                                 : 0;
+    return *f->weights && f->head != CR_HEAD_KEEP && !cr_finetune_is_tiny(f) && epochs > 1
+               ? CR_MIN((epochs + 5) / 10, (int64_t)2)
+               : 0;
 }
 
 enum { EVALUATIONS = 8, FEW_EVALUATIONS = 3, FEW_UPDATES = 200, FEW_UPDATES_IN_HURRY = 500 };
@@ -177,7 +178,7 @@ static cr_status set_rates(struct cr_finetune *f) {
     const double lr = base * (double)f->batch / 16, scratch = 0.05 * (double)f->batch / 16;
     CR_TRY(cr_finetune_set(f, "optim", "kind", NULL, "sgd"));
     CR_TRY(cr_finetune_set(f, "optim", "lr", NULL, "%g", *f->weights ? lr : scratch));
-    if (*f->weights && !f->same_head && !cr_finetune_is_tiny(f))
+    if (*f->weights && f->head != CR_HEAD_KEEP && !cr_finetune_is_tiny(f))
         CR_TRY(cr_finetune_set(f, "optim", "head_lr", "the classifier is new and learns faster", "%g", 5 * lr));
     CR_TRY(cr_finetune_set(f, "optim", "momentum", NULL, "0.9"));
     CR_TRY(cr_finetune_set(f, "optim", "nesterov", NULL, "yes"));

@@ -4,7 +4,6 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 enum { WIDTH = 480, HEIGHT = 250, LEFT = 58, RIGHT = 14, TOP = 22, BOTTOM = 36, POINTS_MAX = 300, TICKS = 6 };
 enum { PLOT_WIDTH = WIDTH - LEFT - RIGHT, PLOT_HEIGHT = HEIGHT - TOP - BOTTOM };

@@ -2,7 +2,6 @@
  * the highest loss. */
 #include "cli/report/report.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -2,7 +2,6 @@
 #include "cli/report/report.h"
 
 #include <stdio.h>
-#include <string.h>
 
 void cr_page_fact(struct cr_text *out, const char *name, const char *fmt, ...) {
     char    text[256];

@@ -2,10 +2,6 @@
 #include "cli/report/report.h"
 #include "session/checkpoint_tensors.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 static double mib(size_t bytes) {
     return (double)bytes / (1 << 20);
 }

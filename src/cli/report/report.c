@@ -13,14 +13,6 @@
 
 /* ---- the run ---- */
 
-/* Returns whether a folder holds a regular file of this name. */
-static bool has_file(const char *dir, const char *name) {
-    char        path[CR_PATH_MAX];
-    struct stat st;
-    return snprintf(path, sizeof path, "%s/%s", dir, name) < (int)sizeof path && stat(path, &st) == 0 &&
-           S_ISREG(st.st_mode);
-}
-
 /* Finds the run folder and the step folder. When the operand is a run folder, cr_cmd_checkpoint_find chooses the step
  * folder. When the operand is a step folder, its parent is the run folder. */
 static cr_status find_run(const struct cr_args *args, int index, struct cr_report_run *run) {
@@ -29,7 +21,7 @@ static cr_status find_run(const struct cr_args *args, int index, struct cr_repor
     struct stat st;
     if (stat(given, &st) != 0) return CR_FAIL(CR_ERR_IO, "%s: %s", given, strerror(errno));
     if (!S_ISDIR(st.st_mode)) return cr_args_fail(args, "%s: is not a run folder", given);
-    if (has_file(given, "config.ini") && has_file(given, "model.safetensors")) {
+    if (cr_fs_has_file(given, "config.ini") && cr_fs_has_file(given, "model.safetensors")) {
         if (!realpath(given, real)) return CR_FAIL(CR_ERR_IO, "%s: %s", given, strerror(errno));
         run->step   = cr_strdup(given);
         char *slash = strrchr(real, '/');
@@ -58,7 +50,7 @@ cr_status cr_report_run_open(const struct cr_args *args, int index, struct cr_re
     source.folder = run->step;
     CR_TRY(cr_cmd_config_open(args, &source, NULL, &run->config));
     status = cr_saved_model_classes(run->config, &run->classes);
-    if (status == CR_OK && has_file(run->dir, "log.jsonl")) {
+    if (status == CR_OK && cr_fs_has_file(run->dir, "log.jsonl")) {
         CR_TRY(cr_path_join(path, run->dir, "log.jsonl"));
         status = cr_run_log_read(path, &run->log);
     }

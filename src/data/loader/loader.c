@@ -12,7 +12,6 @@
 #include "graph/graph.h"
 
 #include <signal.h>
-#include <stdio.h>
 #include <string.h>
 
 enum { CLAIM_MAX = 16 }; /* samples that a worker claims at once, at most */

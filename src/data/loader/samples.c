@@ -111,7 +111,7 @@ static cr_status load_sample(struct cr_loader *loader, struct cr_scratch *scratc
     scratch->counts.file_bytes += (int64_t)(stored.bytes ? stored.count : pixel_bytes);
     stored.verified =
         stored.verified || (atomic_load_explicit(&loader->verified[sample / 8], memory_order_relaxed) & bit);
-    set->ops->name(set, sample, name, sizeof name);
+    cr_dataset_sample_name(set, sample, name, sizeof name);
     CR_TRY(cr_lazy_image_open(&stored, name, scratch, &lazy));
     const bool is_jpeg = !lazy.image.rgb;
     if (o->split == CR_SPLIT_TRAIN)

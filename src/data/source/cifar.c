@@ -245,13 +245,12 @@ out:
 }
 
 static cr_status cifar_fetch(const struct cr_dataset *dataset, int64_t sample, struct cr_scratch *scratch,
-                             struct cr_stored *out, int32_t *label) {
+                             struct cr_stored *out) {
     const struct cifar *cifar = dataset->state;
     (void)scratch;
     *out              = (struct cr_stored){.format = dataset->format}; /* the pixels are RGB8 */
     out->pixels.width = out->pixels.height = SIDE;
     out->pixels.rgb                        = cifar->pixels + (size_t)sample * CR_CIFAR_PIXEL_BYTES;
-    *label                                 = cifar->labels[sample];
     return CR_OK;
 }
 

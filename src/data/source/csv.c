@@ -70,7 +70,7 @@ static cr_status add_entry(struct cr_csv_list *list, const struct cr_csv_entry *
 }
 
 static cr_status list_parse(struct cr_csv_list *list, const char *root, bool several) {
-    char *at = cr_csv_start(list->text);
+    char *at = list->text;
     for (int64_t line = 1; *at; line++) {
         struct cr_csv_entry e = {.line = line};
         char                start[80]; /* parsing overwrites the text */
@@ -108,13 +108,9 @@ static cr_status list_read(const char *root, const char *name, bool several, str
 
 /* ---- classes ---- */
 
-static int compare_texts(const void *a, const void *b) {
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
-}
-
 cr_status cr_csv_make_classes(const char *path, const char **label, int64_t count, struct cr_dataset *dataset) {
     int64_t classes = 0;
-    if (count) qsort(label, (size_t)count, sizeof *label, compare_texts);
+    if (count) qsort(label, (size_t)count, sizeof *label, cr_compare_texts);
     for (int64_t i = 0; i < count; i++)
         if (i == 0 || strcmp(label[i], label[classes - 1]) != 0) label[classes++] = label[i];
     cr_status status = CR_OK;
@@ -134,7 +130,8 @@ cr_status cr_csv_make_classes(const char *path, const char **label, int64_t coun
 }
 
 int32_t cr_csv_class_of(const struct cr_dataset *dataset, const char *label) {
-    const char *const *k = bsearch(&label, dataset->class_names, (size_t)dataset->classes, sizeof label, compare_texts);
+    const char *const *k =
+        bsearch(&label, dataset->class_names, (size_t)dataset->classes, sizeof label, cr_compare_texts);
     return k ? (int32_t)(k - dataset->class_names) : -1;
 }
 
@@ -163,6 +160,65 @@ static cr_status number_labels(struct cr_csv_list *list, const struct cr_dataset
         if (e->number >= 0) continue;
         return cr_csv_fail_label(dataset, list, e, train, e->label);
     }
+    return CR_OK;
+}
+
+/* ---- images that are listed twice ---- */
+
+/* A line of one of the lists. */
+struct line {
+    struct cr_csv_place place;
+    const char         *file; /* without ./ */
+    int64_t             at;   /* among all lines, in which those of `train` are first */
+};
+
+static int compare_lines(const void *a, const void *b) {
+    const struct line *x = a, *y = b;
+    const int          order = strcmp(x->file, y->file);
+    return order ? order : (x->at > y->at) - (x->at < y->at);
+}
+
+static int64_t add_lines(const struct cr_csv_list *list, struct line *line, int64_t count) {
+    for (int64_t i = 0; list && i < list->count; i++, count++) {
+        const char *file = list->entry[i].file;
+        while (file[0] == '.' && file[1] == '/') file += 2;
+        line[count] = (struct line){{list->path, &list->entry[i]}, file, count};
+    }
+    return count;
+}
+
+cr_status cr_csv_find_twice(const struct cr_csv_list *train, const struct cr_csv_list *val, bool same_label,
+                            struct cr_csv_twice *out) {
+    struct line *line;
+    int64_t      second = INT64_MAX;
+    *out                = (struct cr_csv_twice){0};
+    CR_ALLOC(line, (size_t)(train->count + (val ? val->count : 0)));
+    const int64_t count = add_lines(val, line, add_lines(train, line, 0));
+    qsort(line, (size_t)count, sizeof *line, compare_lines);
+    for (int64_t i = 0, end; i < count; i = end) {
+        int64_t other = 0; /* the first line that counts after line i */
+        for (end = i + 1; end < count && strcmp(line[end].file, line[i].file) == 0; end++)
+            if (!other && (same_label || line[end].place.entry->number != line[i].place.entry->number)) other = end;
+        out->files += other > 0;
+        if (!other || line[other].at > second) continue;
+        second      = line[other].at;
+        out->first  = line[i].place;
+        out->second = line[other].place;
+    }
+    cr_free(line);
+    return CR_OK;
+}
+
+static cr_status warn_conflicts(const struct cr_csv_list *train, const struct cr_csv_list *val) {
+    struct cr_csv_twice t;
+    CR_TRY(cr_csv_find_twice(train, val, false, &t));
+    if (!t.files || !cr_folder_warning_is_new("conflict", t.files, train->path)) return CR_OK;
+    cr_log(CR_LOG_WARN,
+           "%s:%lld: %s has the label %.100s, but %.100s in %s:%lld; %lld image%s listed with different labels: remove "
+           "the lines with wrong labels",
+           t.second.list, (long long)t.second.entry->line, t.second.entry->file, t.second.entry->label,
+           t.first.entry->label, t.first.list, (long long)t.first.entry->line, (long long)t.files,
+           t.files == 1 ? " is" : "s are");
     return CR_OK;
 }
 
@@ -207,7 +263,7 @@ static cr_status fill(struct cr_dataset *dataset, struct cr_csv_list *train, str
     cr_folder_say_order(dataset, train->path);
     CR_TRY(number_labels(train, dataset, train->path));
     if (val) CR_TRY(number_labels(val, dataset, train->path));
-    if (split == CR_SPLIT_TRAIN) CR_TRY(cr_csv_warn_conflicts(train, val));
+    if (split == CR_SPLIT_TRAIN) CR_TRY(warn_conflicts(train, val));
     CR_TRY(val || fraction == 0 ? add_all(list, dataset->state) : add_divided(list, fraction, split, dataset->state));
     CR_TRY(cr_folder_finish(dataset));
     return cr_csv_check_first(dataset, list);

@@ -3,7 +3,6 @@
 #include "core/utf8.h"
 #include "data/source/csv_list.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 /* The labels of one list, as texts. */
@@ -100,27 +99,14 @@ static cr_status number_labels(const struct cr_csv_list *list, const struct labe
     return CR_OK;
 }
 
-static int compare_files(const void *a, const void *b) {
-    const struct cr_csv_entry *p = *(const struct cr_csv_entry *const *)a, *q = *(const struct cr_csv_entry *const *)b;
-    const int                  order = strcmp(p->file, q->file);
-    return order ? order : (p->line > q->line) - (p->line < q->line);
-}
-
 /* Lists with one line for each label of an image would be read as several images with one label each. */
 static cr_status check_unique(const struct cr_csv_list *list) {
-    const struct cr_csv_entry **sorted;
-    cr_status                   status = CR_OK;
-    CR_ALLOC(sorted, (size_t)list->count);
-    for (int64_t i = 0; i < list->count; i++) sorted[i] = &list->entry[i];
-    qsort(sorted, (size_t)list->count, sizeof *sorted, compare_files);
-    for (int64_t i = 1; i < list->count && status == CR_OK; i++)
-        if (strcmp(sorted[i - 1]->file, sorted[i]->file) == 0)
-            status =
-                CR_FAIL(CR_ERR_FORMAT,
-                        "%s:%lld: line %lld has this image already: write one line file,label1;label2 for an image",
-                        list->path, (long long)sorted[i]->line, (long long)sorted[i - 1]->line);
-    cr_free(sorted);
-    return status;
+    struct cr_csv_twice t;
+    CR_TRY(cr_csv_find_twice(list, NULL, true, &t));
+    if (!t.files) return CR_OK;
+    return CR_FAIL(CR_ERR_FORMAT,
+                   "%s:%lld: line %lld has this image already: write one line file,label1;label2 for an image",
+                   list->path, (long long)t.second.entry->line, (long long)t.first.entry->line);
 }
 
 /* Adds the images of the list; the label of an image is its line in `list` until cr_folder_finish_labels. */

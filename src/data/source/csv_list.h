@@ -32,9 +32,17 @@ cr_status cr_csv_fail_label(const struct cr_dataset *dataset, const struct cr_cs
 /* A wrong folder is found before the run starts. */
 CR_MUST cr_status cr_csv_check_first(const struct cr_dataset *dataset, const struct cr_csv_list *list);
 
-/* data/source/csv_conflicts.c: logs a warning when the lists name images more than once with different labels: how
- * many, and two lines of the first one. `val` may be NULL. The numbers of the labels are known. CR_ERR_MEMORY. */
-CR_MUST cr_status cr_csv_warn_conflicts(const struct cr_csv_list *train, const struct cr_csv_list *val);
+struct cr_csv_twice {
+    int64_t files; /* that are named more than once */
+    struct cr_csv_place {
+        const char                *list; /* its path */
+        const struct cr_csv_entry *entry;
+    } first, second; /* two lines of the first one */
+};
+/* Finds files that the lists name more than once; unless `same_label`, with different numbers of labels. `val` may be
+ * NULL. CR_ERR_MEMORY. */
+CR_MUST cr_status cr_csv_find_twice(const struct cr_csv_list *train, const struct cr_csv_list *val, bool same_label,
+                                    struct cr_csv_twice *out);
 /* data/source/csv_labels.c: with data.multi_label, fills a dataset from lists with lines file,label1;label2. `val` may
  * be NULL; the fraction `fraction` of the images, chosen by a hash of their names, is then held out. */
 CR_MUST cr_status cr_csv_fill_several(struct cr_dataset *dataset, struct cr_csv_list *train, struct cr_csv_list *val,

@@ -14,7 +14,6 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,17 +22,6 @@
 #include <unistd.h>
 
 enum { CLASSES_MAX = 1000000 };
-
-static int compare_names(const void *a, const void *b) {
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
-}
-
-static bool is_folder(const char *parent, const char *name) {
-    char        path[PATH_MAX];
-    struct stat info;
-    return snprintf(path, sizeof path, "%s/%s", parent, name) < (int)sizeof path && stat(path, &info) == 0 &&
-           S_ISDIR(info.st_mode);
-}
 
 /* Lists the class folders of `root`, sorted; the names and the array are allocated in the arena. */
 static cr_status list_classes(struct cr_arena *arena, const char *root, const char ***out, int *count) {
@@ -44,7 +32,7 @@ static cr_status list_classes(struct cr_arena *arena, const char *root, const ch
     int                  found = 0, capacity = 0;
     const struct dirent *entry;
     while (errno = 0, (entry = readdir(dir))) {
-        if (entry->d_name[0] == '.' || entry->d_type == DT_REG || !is_folder(root, entry->d_name)) continue;
+        if (entry->d_name[0] == '.' || entry->d_type == DT_REG || !cr_fs_has_dir(root, entry->d_name)) continue;
         if (cr_utf8_has_control(entry->d_name)) /* classes.txt of a checkpoint has one name in a line */
             CR_FAIL_OUT(CR_ERR_FORMAT, "%s/%s: the name of this class folder has control characters; please rename it",
                         root, entry->d_name);
@@ -59,7 +47,7 @@ static cr_status list_classes(struct cr_arena *arena, const char *root, const ch
         if (++found > CLASSES_MAX) CR_FAIL_OUT(CR_ERR_FORMAT, "%s: more than %d classes", root, CLASSES_MAX);
     }
     if (errno) CR_FAIL_OUT(CR_ERR_IO, "%s: cannot be listed: %s", root, strerror(errno));
-    if (found) qsort(names, (size_t)found, sizeof *names, compare_names);
+    if (found) qsort(names, (size_t)found, sizeof *names, cr_compare_texts);
     list = cr_arena_alloc(arena, (size_t)(found + 1) * sizeof *list);
     if (!list) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory while listing %s", root);
     if (found) memcpy(list, names, (size_t)found * sizeof *list);
@@ -164,7 +152,8 @@ static bool holds_folder(const char *root, const char *name) {
     bool                 found = false;
     const struct dirent *entry;
     DIR *dir = snprintf(path, sizeof path, "%s/%s", root, name) < (int)sizeof path ? opendir(path) : NULL;
-    while (dir && !found && (entry = readdir(dir))) found = entry->d_name[0] != '.' && is_folder(path, entry->d_name);
+    while (dir && !found && (entry = readdir(dir)))
+        found = entry->d_name[0] != '.' && cr_fs_has_dir(path, entry->d_name);
     if (dir) closedir(dir);
     return found;
 }
@@ -175,7 +164,7 @@ const char *const cr_val_names[]   = {"val", "valid", "validation", "eval", "eva
 /* Returns the first of `names` that is a folder in root, or NULL. */
 static const char *find_part(const char *root, const char *const *names) {
     for (size_t i = 0; names[i]; i++)
-        if (is_folder(root, names[i])) return names[i];
+        if (cr_fs_has_dir(root, names[i])) return names[i];
     return NULL;
 }
 
@@ -257,11 +246,9 @@ static void folder_name(const struct cr_dataset *dataset, int64_t sample, char *
 }
 
 static cr_status folder_fetch(const struct cr_dataset *dataset, int64_t sample, struct cr_scratch *scratch,
-                              struct cr_stored *out, int32_t *label) {
-    const struct cr_image_folder *folder = dataset->state;
-    char                          path[PATH_MAX];
-    *label = folder->images[sample].label;
-    *out   = (struct cr_stored){.exif = dataset->exif, .format = dataset->format, .max_pixels = dataset->max_pixels};
+                              struct cr_stored *out) {
+    char path[PATH_MAX];
+    *out = (struct cr_stored){.exif = dataset->exif, .format = dataset->format, .max_pixels = dataset->max_pixels};
     folder_name(dataset, sample, path, sizeof path);
     CR_TRY(cr_image_file_read(path, scratch, &out->count));
     out->bytes = scratch->file.bytes;
@@ -383,4 +370,28 @@ cr_status cr_folder_finish(struct cr_dataset *dataset) {
     dataset->count       = folder->count;
     dataset->fingerprint = hash;
     return check_left(folder);
+}
+
+/* ---- files without classes ---- */
+
+cr_status cr_dataset_open_files(const struct cr_config *config, const char *root, const char *const *files,
+                                int64_t count, struct cr_dataset **out) {
+    static const char *no_class = "";
+    struct cr_dataset *dataset;
+    cr_status          status = CR_OK;
+    CR_ALLOC(dataset, 1);
+    dataset->format      = cr_format_of(config);
+    dataset->max_pixels  = config->data.max_pixels;
+    dataset->classes     = 1;
+    dataset->class_names = &no_class;
+    CR_TRY_OUT(cr_folder_begin(config, root, dataset));
+    for (int64_t i = 0; i < count; i++) CR_TRY_OUT(cr_folder_add(dataset->state, files[i], 0));
+    CR_TRY_OUT(cr_folder_finish(dataset));
+    status = cr_dataset_alloc_logged(dataset);
+out:
+    if (status != CR_OK)
+        cr_dataset_close(dataset);
+    else
+        *out = dataset;
+    return status;
 }

@@ -10,7 +10,6 @@
 #include "data/source.h"
 
 #include <errno.h>
-#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -226,7 +225,7 @@ static cr_status prepare_item(const struct packing *p, int64_t sample, struct it
     struct cr_lazy_image          lazy;
     struct cr_image               view;
     char                          name[CR_SAMPLE_NAME_BYTES];
-    p->dataset->ops->name(p->dataset, sample, name, sizeof name);
+    cr_dataset_sample_name(p->dataset, sample, name, sizeof name);
     CR_TRY(cr_dataset_fetch(p->dataset, sample, scratch, &stored, &item->label));
     const bool unchanged = !o->raw_side && !o->jpeg_side && stored.bytes;
     if (unchanged) stored.exif = false; /* the index has the sizes of the images as they are stored */

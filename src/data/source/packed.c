@@ -7,7 +7,6 @@
 #include "data/source.h"
 
 #include <stdio.h>
-#include <string.h>
 #include <unistd.h>
 
 static const char *const file_names[] = {CR_PACK_TRAIN_NAME, CR_PACK_VAL_NAME};
@@ -17,7 +16,7 @@ static void packed_name(const struct cr_dataset *dataset, int64_t sample, char *
 }
 
 static cr_status packed_fetch(const struct cr_dataset *dataset, int64_t sample, struct cr_scratch *scratch,
-                              struct cr_stored *out, int32_t *label) {
+                              struct cr_stored *out) {
     const struct cr_pack *pack = dataset->state;
     struct cr_pack_entry  entry;
     const uint8_t        *bytes;
@@ -26,7 +25,6 @@ static cr_status packed_fetch(const struct cr_dataset *dataset, int64_t sample, 
     CR_TRY(cr_pack_read(pack, sample, &entry, &bytes));
     *out = (struct cr_stored){
         .verified = true, .exif = dataset->exif, .format = dataset->format, .max_pixels = dataset->max_pixels};
-    *label = entry.label;
     if (cr_pack_form(pack) == CR_PACK_RAW) {
         packed_name(dataset, sample, name, sizeof name);
         CR_TRY(cr_image_check_sides(out, entry.width, entry.height, name));

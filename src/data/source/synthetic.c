@@ -6,7 +6,6 @@
 #include "data/source.h"
 
 #include <stdio.h>
-#include <string.h>
 
 enum {
     POOL_IMAGES    = 64,
@@ -35,11 +34,11 @@ static int32_t draw_label(const struct cr_dataset *dataset, int64_t sample, int 
 }
 
 static cr_status synthetic_fetch(const struct cr_dataset *dataset, int64_t sample, struct cr_scratch *scratch,
-                                 struct cr_stored *out, int32_t *label) {
+                                 struct cr_stored *out) {
     const struct synthetic *s = dataset->state;
     int                     image;
     (void)scratch;
-    *label            = draw_label(dataset, sample, &image);
+    (void)draw_label(dataset, sample, &image);
     *out              = (struct cr_stored){.format = dataset->format, .pixels.format = dataset->format};
     out->pixels.width = out->pixels.height = s->size;
     out->pixels.rgb                        = s->pool + (size_t)image * s->image_bytes;

@@ -9,155 +9,103 @@
 
 enum { NAMES_SHOWN = 12 };
 
-struct match {
-    struct cr_session *session;
-    struct cr_arena    arena;
-    const char       **saved;   /* [count]: the names of the classes of the weights */
-    const char       **renamed; /* [count]: the same after model.rename */
-    int                count;
-};
-
-/* Gives the class `old`, length bytes long, the name `fresh`. All old names are those of the weights, so that two
- * classes can exchange their names. */
-static cr_status rename_class(struct match *m, const char *old, size_t length, const char *fresh, size_t fresh_length) {
-    const struct cr_config *config = m->session->config;
-    for (int k = 0; k < m->count; k++) {
-        if (strlen(m->saved[k]) != length || memcmp(m->saved[k], old, length) != 0) continue;
-        m->renamed[k] = cr_arena_printf(&m->arena, "%.*s", (int)fresh_length, fresh);
-        return m->renamed[k] ? CR_OK : CR_NO_MEMORY(fresh_length);
-    }
-    return cr_config_fail(config, "model.rename", "the weights have no class %.*s", (int)CR_MIN(length, (size_t)100),
-                          old);
-}
-
-static cr_status rename_classes(struct match *m) {
-    const struct cr_config *config = m->session->config;
-    CR_ARENA_ALLOC(&m->arena, m->renamed, (size_t)m->count);
-    for (int k = 0; k < m->count; k++) m->renamed[k] = m->saved[k];
-    for (const char *at = config->model.rename; *at;) {
-        const size_t length = strcspn(at, ","), old = strcspn(at, "=");
-        if (!old || old + 1 >= length)
+/* Gives classes of the weights the names that model.rename says. All old names are those of the weights, saved[count],
+ * so that two classes can exchange their names. */
+static cr_status rename_classes(const struct cr_config *config, struct cr_arena *arena, const char *const *saved,
+                                int count, const char ***out) {
+    char *text = cr_arena_printf(arena, "%s", config->model.rename), *next = NULL;
+    CR_ARENA_ALLOC(arena, *out, (size_t)count);
+    memcpy(*out, saved, (size_t)count * sizeof **out);
+    if (!text) return CR_NO_MEMORY(strlen(config->model.rename));
+    for (char *pair = strtok_r(text, ",", &next); pair; pair = strtok_r(NULL, ",", &next)) {
+        char *to = strchr(pair, '=');
+        int   k  = 0;
+        if (!to || to == pair || !to[1])
             return cr_config_fail(config, "model.rename", "must be a list of old=new, such as cat=kitten,dog=puppy");
-        CR_TRY(rename_class(m, at, old, at + old + 1, length - old - 1));
-        at += length + (at[length] == ',');
+        *to++ = 0;
+        while (k < count && strcmp(saved[k], pair) != 0) k++;
+        if (k == count)
+            return cr_config_fail(config, "model.rename", "the weights have no class %.100s; their first one is %.100s",
+                                  pair, saved[0]);
+        (*out)[k] = to;
     }
     return CR_OK;
 }
 
-/* ---- the log ---- */
-
-/* Logs the names for which keep[k] is `wanted`. */
-static void log_names(const char *what, const char *const *names, int count, const bool *flag, bool wanted,
-                      const char *consequence) {
-    struct cr_text text  = {0};
-    int            found = 0;
-    for (int k = 0; k < count; k++) {
-        if (flag[k] != wanted || found++ >= NAMES_SHOWN) continue;
-        cr_text_add(&text, "%s%s", found > 1 ? ", " : "", names[k]);
-    }
-    if (found)
-        cr_log(CR_LOG_RESULT, "classifier: %d %s%s: %s%s", found, what, consequence, text.data ? text.data : "",
-               found > NAMES_SHOWN ? ", ..." : "");
+/* Logs the names that have no match. */
+static void log_unmatched(const char *what, const char *const *names, int count, const struct cr_class_match *match) {
+    struct cr_text text      = {0};
+    const int      unmatched = count - match->matched;
+    for (int k = 0, shown = 0; k < count; k++)
+        if (match->to[k] < 0 && shown++ < NAMES_SHOWN) cr_text_add(&text, "%s%s", shown > 1 ? ", " : "", names[k]);
+    if (unmatched)
+        cr_log(CR_LOG_RESULT, "classifier: %d %s: %s%s", unmatched, what, text.data ? text.data : "",
+               unmatched > NAMES_SHOWN ? ", ..." : "");
     cr_text_free(&text);
 }
 
-/* ---- the rows ---- */
-
-static const struct cr_param *find_param(const struct cr_param_store *store, enum cr_param_role role) {
-    for (int i = 0; i < store->params; i++)
-        if (store->param[i].classifier && store->param[i].role == role) return &store->param[i];
-    return NULL;
-}
-
-/* Reads the classifier's tensor of the file, [count][columns], as f32. */
-static cr_status read_rows(const struct match *m, struct cr_st_file *file, const char *path, const struct cr_param *q,
-                           int64_t columns, float **out) {
-    const struct cr_st_entry *e     = cr_st_find(file, q->name);
-    const int                 dims  = q->role == CR_ROLE_DENSE_WEIGHT ? 2 : 1;
-    const int64_t             elems = m->count * columns;
-    void                     *raw;
-    if (!e || e->dims != dims || e->dim[0] != m->count || (dims == 2 && e->dim[1] != columns) ||
-        (e->dtype != CR_F32 && e->dtype != CR_F16 && e->dtype != CR_BF16))
-        return CR_FAIL(CR_ERR_CONFIG,
-                       "%s: its classifier %s cannot be matched: it must be dense, with %d rows of %lld values; "
-                       "model.head=new trains a new one",
-                       path, q->name, m->count, (long long)columns);
-    CR_ALLOC(*out, (size_t)elems);
-    raw = cr_alloc(e->bytes, 1);
-    if (!raw) return CR_NO_MEMORY(e->bytes);
-    const cr_status status = cr_st_read_whole(file, e, raw);
-    if (status == CR_OK) cr_numbers_to_f32(e->dtype, raw, elems, *out);
-    cr_free(raw);
-    return status;
-}
-
-/* from[k]: the row of the file for row k of the network, or -1. */
-static cr_status put_rows(const struct match *m, struct cr_st_file *file, const char *path, enum cr_param_role role,
+/* Copies rows of a tensor of the file, [count][...], to a parameter, [classes][...]. */
+static cr_status put_rows(struct cr_st_file *file, const char *path, int count, const struct cr_param *q, int classes,
                           const int *from, float *value) {
-    const struct cr_param_store *store = &m->session->model.store;
-    const struct cr_param       *q     = find_param(store, role);
-    const int                    rows  = m->session->model.classes;
-    float                       *saved = NULL;
-    if (!q) return CR_FAIL(CR_ERR_CONFIG, "model.head = match: the network has no classifier of one layer");
-    const int64_t columns = q->elems / rows;
-    cr_status     status  = read_rows(m, file, path, q, columns, &saved);
-    for (int k = 0; status == CR_OK && k < rows; k++)
+    const struct cr_st_entry *e       = cr_st_find(file, q->name);
+    const size_t              columns = (size_t)(q->elems / classes), elems = (size_t)count * columns;
+    float                    *saved;
+    if (!e || e->dtype != CR_F32 || e->dims < 1 || e->dim[0] != count || e->bytes != elems * sizeof *saved)
+        return CR_FAIL(CR_ERR_CONFIG,
+                       "%s: its classifier %s cannot be matched: it must be dense, in fp32, with %d rows of %zu "
+                       "values; model.head=new trains a new one",
+                       path, q->name, count, columns);
+    CR_ALLOC(saved, elems);
+    const cr_status status = cr_st_read_whole(file, e, saved);
+    for (int k = 0; status == CR_OK && k < classes; k++)
         if (from[k] >= 0)
-            memcpy(value + q->offset + k * columns, saved + from[k] * columns, (size_t)columns * sizeof *value);
+            memcpy(value + q->offset + (size_t)k * columns, saved + (size_t)from[k] * columns, columns * sizeof *saved);
     cr_free(saved);
     return status;
 }
 
-static cr_status put_classifier(const struct match *m, const char *path, const int *from) {
-    struct cr_st_file *file  = NULL;
-    float             *value = NULL;
-    cr_status          status;
+/* from[k]: the row of the file for class k of the network, or -1. */
+static cr_status put_classifier(struct cr_session *s, const char *given, int count, const int *from) {
+    const struct cr_param_store *store = &s->model.store;
+    struct cr_st_file           *file  = NULL;
+    char                        *path  = NULL;
+    float                       *value = NULL;
+    cr_status                    status;
+    CR_TRY_OUT(cr_ckpt_model_path(given, &path));
     CR_TRY_OUT(cr_ckpt_open_weights(path, NULL, 0, &file));
-    CR_TRY_OUT(cr_state_buffer_copy(m->session, CR_BUFFER_VALUE, &value));
-    CR_TRY_OUT(put_rows(m, file, path, CR_ROLE_DENSE_WEIGHT, from, value));
-    CR_TRY_OUT(put_rows(m, file, path, CR_ROLE_DENSE_BIAS, from, value));
-    status = cr_state_buffer_put(m->session, CR_BUFFER_VALUE, value);
+    CR_TRY_OUT(cr_state_buffer_copy(s, CR_BUFFER_VALUE, &value));
+    for (int i = 0; i < store->params; i++)
+        if (store->param[i].classifier)
+            CR_TRY_OUT(put_rows(file, path, count, &store->param[i], s->model.classes, from, value));
+    status = cr_state_buffer_put(s, CR_BUFFER_VALUE, value);
 out:
     cr_st_close(file);
+    cr_free(path);
     cr_free(value);
     return status;
 }
 
-static cr_status match_classes(const struct match *m, const char *path, const char *const *names) {
-    const int             classes = m->session->model.classes;
-    struct cr_class_match match   = {0};
-    bool     *known = cr_alloc((size_t)classes, sizeof *known), *kept = cr_alloc((size_t)m->count, sizeof *kept);
-    cr_status status = CR_OK;
-    if (!known || !kept) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory: names of %d classes", classes);
-    CR_TRY_OUT(cr_class_match(names, classes, m->renamed, m->count, true, &match));
-    for (int k = 0; k < classes; k++) {
-        known[k] = match.to[k] >= 0;
-        if (known[k]) kept[match.to[k]] = true;
-    }
-    cr_log(CR_LOG_RESULT, "classifier: %d of %d classes keep their rows of the weights", match.matched, classes);
-    log_names("new", names, classes, known, false, "");
-    log_names("dropped", m->renamed, m->count, kept, false, ", which the images do not have");
-    status = put_classifier(m, path, match.to);
-out:
-    cr_class_match_free(&match);
-    cr_free(known);
-    cr_free(kept);
-    return status;
-}
-
 cr_status cr_session_match_head(struct cr_session *s, const char *given, const char *const *names) {
-    struct match m    = {.session = s};
-    char        *path = NULL;
-    cr_status    status;
-    CR_TRY_OUT(cr_ckpt_model_path(given, &path));
-    CR_TRY_OUT(cr_saved_model_names(given, &m.arena, &m.saved, &m.count));
-    if (!m.count)
+    const int             classes = s->model.classes;
+    struct cr_class_match match = {0}, back = {0};
+    struct cr_arena       arena = {0};
+    const char          **saved, **renamed;
+    int                   count;
+    cr_status             status;
+    CR_TRY_OUT(cr_saved_model_names(given, &arena, &saved, &count));
+    if (!count)
         CR_FAIL_OUT(CR_ERR_CONFIG,
                     "%s: has no class names, by which model.head = match finds the rows of the classifier", given);
-    CR_TRY_OUT(rename_classes(&m));
-    status = match_classes(&m, path, names);
+    CR_TRY_OUT(rename_classes(s->config, &arena, saved, count, &renamed));
+    CR_TRY_OUT(cr_class_match(names, classes, renamed, count, true, &match));
+    CR_TRY_OUT(cr_class_match(renamed, count, names, classes, true, &back));
+    cr_log(CR_LOG_RESULT, "classifier: %d of %d classes keep their rows of the weights", match.matched, classes);
+    log_unmatched("new", names, classes, &match);
+    log_unmatched("dropped, which the images do not have", renamed, count, &back);
+    status = put_classifier(s, given, count, match.to);
 out:
-    cr_free(path);
-    cr_arena_free(&m.arena);
+    cr_class_match_free(&match);
+    cr_class_match_free(&back);
+    cr_arena_free(&arena);
     return status;
 }

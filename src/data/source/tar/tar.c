@@ -8,7 +8,6 @@
 #include "data/source/pack_map.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 
@@ -55,11 +54,10 @@ static cr_status read_place(const struct state *s, const struct place *place, vo
 }
 
 static cr_status tar_fetch(const struct cr_dataset *dataset, int64_t sample, struct cr_scratch *scratch,
-                           struct cr_stored *out, int32_t *label) {
+                           struct cr_stored *out) {
     const struct state *s = dataset->state;
     const char         *name;
     const struct place  place = place_of(s, sample, &name);
-    *label                    = s->images.images[sample].label;
     *out = (struct cr_stored){.exif = dataset->exif, .format = dataset->format, .max_pixels = dataset->max_pixels};
     if (!place.bytes || place.bytes > IMAGE_BYTES_MAX)
         return CR_FAIL(CR_ERR_FORMAT, "%s:%s: %s", s->path[place.shard], name,

@@ -101,10 +101,6 @@ static cr_status add_braces(struct cr_tar_paths *paths, const char *pattern) {
     return CR_OK;
 }
 
-static int compare_paths(const void *a, const void *b) {
-    return strcmp(*(char *const *)a, *(char *const *)b);
-}
-
 /* Adds the archives that `value`, the value of the key `key`, names. */
 static cr_status expand(const struct cr_config *config, const char *key, const char *value,
                         struct cr_tar_paths *paths) {
@@ -121,7 +117,7 @@ static cr_status expand(const struct cr_config *config, const char *key, const c
         if (!cr_fs_is_file(paths->path[i])) return cr_config_fail(config, key, "there is no file %s", paths->path[i]);
     if (!paths->count)
         return cr_config_fail(config, key, "no archive (*.tar) is there%s%s", *packed ? "; " : "", packed);
-    qsort(paths->path, (size_t)paths->count, sizeof *paths->path, compare_paths);
+    qsort(paths->path, (size_t)paths->count, sizeof *paths->path, cr_compare_texts);
     return CR_OK;
 }
 
