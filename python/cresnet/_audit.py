@@ -129,7 +129,8 @@ def _collect(result: Audit, found: "Survey") -> None:
 
 
 def _write_table(path: str, head: list[str], rows: Any) -> None:
-    with open(path + ".tmp", "w", newline="", encoding="utf-8", errors="surrogateescape") as file:
+    from ._inspect.page import naming
+    with naming(path), open(path + ".tmp", "w", newline="", encoding="utf-8", errors="surrogateescape") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(head)
         writer.writerows(rows)

@@ -107,6 +107,7 @@ class Errors:
     def copy_to(self, output: PathLike) -> int:
         """Copies the images to output/TRUE/PREDICTED/NAME, and images that are no files of their own as PNG. Returns their number. Files of equal names are
         numbered. ArgumentError when the folder exists and is not empty."""
+        from ._inspect.page import naming
         folder = os.fspath(output)
         if os.path.isdir(folder) and os.listdir(folder):
             raise ArgumentError(f"{folder}: the folder is not empty", "argument")
@@ -118,7 +119,9 @@ class Errors:
             if os.path.isfile(path):
                 shutil.copyfile(path, _free(os.path.join(place, os.path.basename(path))))
             else:
-                reader.open(mistake.file).save(_free(os.path.join(place, _file_name(os.path.basename(mistake.file)) + ".png")))
+                path = _free(os.path.join(place, _file_name(os.path.basename(mistake.file)) + ".png"))
+                with naming(path):
+                    reader.open(mistake.file).save(path)
         return len(self)
 
     def gallery(self, output: PathLike, *, nearest: int = 0, explain: int = 0, progress: bool = True) -> str:

@@ -48,8 +48,11 @@ def main(arguments: Optional[list[str]] = None) -> int:
     try:
         audit(options.images, options.run, output=options.output, folds=options.folds, config=options.config, seed=options.seed, threads=options.threads,
               progress=not options.quiet, **{name: value for name, value in keys.items() if value is not None})
-    except (CresnetError, OSError) as error:
+    except CresnetError as error:
         print(f"audit: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(f"audit: {error.filename}: {error.strerror}" if error.filename else f"audit: {error}", file=sys.stderr)
         return 1
     return 0
 

@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """test_audit.py: cresnet.audit() on images with planted faults; its parts against scikit-learn and plain loops; wrong input."""
+import contextlib
 import csv
 import importlib.util
+import io
 import json
 import os
 import shutil
@@ -255,10 +257,29 @@ class Audit(unittest.TestCase):
                 cresnet.audit(*arguments, output="never", folds=0, progress=False)
         with self.assertRaisesRegex(cresnet.ArgumentError, "not written by cresnet"):
             cresnet.audit("faulty", output="foreign", folds=0, progress=False)
+        with self.assertRaisesRegex(cresnet.ArgumentError, "foreign/index.html: is a file"):
+            cresnet.audit("faulty", output="foreign/index.html", folds=0, progress=False)
+        with self.assertRaisesRegex(cresnet.ArgumentError, "index.html: is a file: name the folder of the images"):
+            cresnet.audit("foreign/index.html", output="never", folds=0, progress=False)
+        with self.assertRaisesRegex(cresnet.ArgumentError, "0 images of no class"):
+            cresnet.audit("foreign", output="never", folds=0, progress=False)
+        with self.assertRaisesRegex(cresnet.ArgumentError, "they have 0 of .* names, and not train"):
+            cresnet.audit("faulty", "others.npy", output="never", folds=0, progress=False)
         with self.assertRaisesRegex(cresnet.ArgumentError, "folds = 1"):
             cresnet.audit("faulty", folds=1)
         with self.assertRaises(TypeError):
             cresnet.audit("faulty", output="never", folds=2, progress=False, nonsense=1)
+
+    def test_full_disk(self):
+        from unittest import mock
+
+        from cresnet.audit import main
+        full = OSError(28, "No space left on device")
+        with mock.patch.object(Image.Image, "save", side_effect=full), self.assertRaisesRegex(OSError, r"No space left on device: '.*thumbs/0/\d+.jpg'"):
+            cresnet.audit("faulty", output="full", folds=0, progress=False)
+        with mock.patch.object(Image.Image, "save", side_effect=full), contextlib.redirect_stderr(io.StringIO()) as said:
+            self.assertEqual(main(["faulty", "-o", "full", "--folds", "0", "-q"]), 1)
+        self.assertRegex(said.getvalue(), r"^audit: .*/full/thumbs/0/\d+.jpg: No space left on device\n$")
 
     def test_reader(self):
         os.makedirs("records", exist_ok=True)

@@ -49,7 +49,7 @@ def list_images(root: str) -> Listing:
     """Lists a folder with a folder for each class, train/ and val/ with such folders, train.csv and val.csv, or CIFAR in its binary form. Raises
     ArgumentError for another folder, and for one class alone."""
     if not os.path.isdir(root):
-        raise ArgumentError(f"{root}: no such folder", "argument")
+        raise ArgumentError(f"{root}: " + ("is a file: name the folder of the images" if os.path.exists(root) else "no such folder"), "argument")
     found = _splits(root)
     if os.path.exists(os.path.join(root, "data_batch_1.bin")) or os.path.exists(os.path.join(root, "train.bin")):
         listing = _cifar(root)
@@ -60,7 +60,7 @@ def list_images(root: str) -> Listing:
     else:
         listing = _listing(root, "folder", [("", list(_folder(root, "")))])
     if len(listing.classes) < 2:
-        raise ArgumentError(f"{root}: {len(listing)} images of {len(listing.classes)} class: give a folder with a folder of images for each of at least "
+        raise ArgumentError(f"{root}: {len(listing)} images of {len(listing.classes) or 'no'} class: give a folder with a folder of images for each of at least "
                             "two classes, or with train.csv", "argument")
     return listing
 

@@ -6,8 +6,9 @@ import json
 import os
 import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
@@ -63,6 +64,8 @@ def write_page(page: Page, output: str, reader: Reader, neighbours: Optional[lis
 def check_output(output: str) -> None:
     """Makes the folder. ArgumentError when it holds another page."""
     path = os.path.join(output, "index.html")
+    if os.path.exists(output) and not os.path.isdir(output):
+        raise ArgumentError(f"{output}: is a file: name a folder for the page", "argument")
     if os.path.exists(path):
         with open(path, encoding="utf-8", errors="replace") as file:
             if not file.read(len(_MARK)) == _MARK:
@@ -70,8 +73,17 @@ def check_output(output: str) -> None:
     os.makedirs(output, exist_ok=True)
 
 
+@contextmanager
+def naming(path: str) -> Iterator[None]:
+    """Errors of writing, such as that of a full disk, name the file."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror or str(error), error.filename or path) from None
+
+
 def _write(path: str, text: str) -> None:
-    with open(path + ".tmp", "w", encoding="utf-8", errors="surrogateescape") as file:
+    with naming(path), open(path + ".tmp", "w", encoding="utf-8", errors="surrogateescape") as file:
         file.write(text)
     os.replace(path + ".tmp", path)
 
@@ -98,9 +110,11 @@ def _write_thumbnails(names: list[str], output: str, reader: Reader, on_progress
         try:
             image = reader.open(names[index], THUMBNAIL)
             image.thumbnail((THUMBNAIL, THUMBNAIL))
-            image.save(path, quality=80)
-        except OSError:  # the page shows an empty tile
-            pass
+        except OSError:
+            image = None  # the page shows an empty tile
+        if image:
+            with naming(path):
+                image.save(path, quality=80)
         with lock:
             done[0] += 1
             if on_progress and done[0] % _FOLDER == 0:

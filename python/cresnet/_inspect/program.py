@@ -87,7 +87,7 @@ class Features:
             with open(path[:-len(".npy")] + ".csv", encoding="utf-8", errors="surrogateescape", newline="") as file:
                 names = [row["file"] for row in csv.DictReader(file)]
         except (OSError, ValueError, KeyError) as error:
-            raise ArgumentError(f"{path}: no features of cresnet features: {error}", "argument") from None
+            raise ArgumentError(f"{path}: cannot be read as an array that cresnet features has written: {error}", "argument") from None
         if rows.ndim != 2 or len(rows) != len(names):
             raise ArgumentError(f"{path}: the features are {list(rows.shape)}, but the table names {len(names)} images", "argument")
         return cls(names, rows)
@@ -114,7 +114,8 @@ def in_order(found: list[str], rows: Floats, files: list[str], what: str) -> Flo
     places = {name: place for place, name in enumerate(found)}
     chosen = np.array([places.get(name, -1) for name in files])
     if (chosen < 0).mean() > 0.5:
-        raise ArgumentError(f"{what} are of other images: {found[0] if found else 'none'} instead of {files[0]}", "argument")
+        raise ArgumentError(f"{what} are of other images: they have {(chosen >= 0).sum()} of {len(files)} names, and not {files[(chosen < 0).argmax()]}",
+                            "argument")
     ordered = np.asarray(rows[np.maximum(chosen, 0)], np.float32)
     ordered[chosen < 0] = np.nan
     return ordered
