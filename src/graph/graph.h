@@ -273,6 +273,9 @@ struct cr_program {
     bool         too_large;           /* a tensor larger than CR_TENSOR_BYTES_MAX was requested */
     struct cr_arena arena;            /* owns the names */
 };
+/* Returns whether an inference program computes the tensor once for many runs: a parameter or a result of a hoisted op.
+ * Kernels prepare such operands once (kernel.h: complete). */
+bool cr_program_is_constant(const struct cr_program *program, int tensor);
 /* Makes an empty program; the caller frees it with cr_program_free. `store` is borrowed. */
 void cr_program_init(struct cr_program *program, const char *name, const struct cr_param_store *store);
 void cr_program_free(struct cr_program *program);

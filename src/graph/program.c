@@ -183,6 +183,13 @@ no_memory:
 
 /* ---- lifetimes ---- */
 
+bool cr_program_is_constant(const struct cr_program *p, int tensor) {
+    for (int i = 0; i < p->hoisted; i++)
+        for (int s = 0; s < CR_OP_OUT_MAX; s++)
+            if (p->op[i].out[s] == tensor) return true;
+    return p->hoisted > 0 && p->tensor[tensor].region == CR_REGION_STORE;
+}
+
 void cr_program_lifetimes(struct cr_program *p) {
     for (int t = 0; t < p->tensors; t++) p->tensor[t].first = p->tensor[t].last = -1;
     for (int i = 0; i < p->ops; i++) {

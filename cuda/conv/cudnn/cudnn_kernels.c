@@ -122,12 +122,16 @@ struct prepared_conv {
     size_t                sums_bytes;       /* bytes of a slice's sums; 0 when they are written to their final place */
     size_t                relu_mask_at;     /* offset in the workspace, when `masks_relu` */
     bool                  masks_relu;       /* ck_bn_relu_grad runs behind the convolution */
+    void                 *half_bias; /* device memory [K]: a constant f32 bias in the type of the images; NULL: each ...
+                                      * ... launch converts the bias into the workspace */
+    bool has_half_bias;
 };
 
 static void release(void *opaque) {
     struct prepared_conv *s = opaque;
     if (!s) return;
     for (int64_t i = 0; s->slice && i < s->slices.count; i++) cr_cudnn_pack_close(s->slice[i].pack);
+    if (s->half_bias) (void)cudaFree(s->half_bias);
     cr_free(s->slice);
     cr_free(s);
 }
@@ -168,6 +172,8 @@ static cr_status prepare_new(struct cuda_device *device, const struct cr_program
     s->sums_at       = scratch;
     s->plan_at       = scratch + (size_t)s->slices.count * s->sums_bytes;
     *workspace_bytes = s->plan_at + plan_bytes;
+    if ((s->key.uses & CR_CUDNN_WIDE_BIAS) && cr_program_is_constant(p, op->in[CR_IN_conv_bias]))
+        CUDA_TRY(cudaMalloc(&s->half_bias, p->tensor[op->in[CR_IN_conv_bias]].bytes / 2));
     return CR_OK;
 }
 
@@ -202,7 +208,10 @@ static void *address(const struct prepared_conv *s, int64_t index, int t, const 
     switch (o->where) {
     case CR_CUDNN_IN: base = mutable(call->in[o->slot]); break;
     case CR_CUDNN_OUT: base = call->out[o->slot]; break;
-    case CR_CUDNN_SCRATCH: base = call->workspace; break;
+    case CR_CUDNN_SCRATCH:
+        if (s->half_bias) return s->half_bias; /* a forward convolution with a bias has no other scratch tensor */
+        base = call->workspace;
+        break;
     default: return NULL;
     }
     if (o->sum && s->sums_bytes) base = (char *)call->workspace + s->sums_at + (size_t)index * s->sums_bytes;
@@ -224,14 +233,23 @@ static cr_status bind(struct prepared_conv *s, int64_t index, const struct cr_ca
     return cr_cudnn_pack_open(graph, pointer, workspace, &slice->pack);
 }
 
+static cudaError_t convert_bias(struct prepared_conv *s, const struct cr_call *call, cudaStream_t stream) {
+    const struct cr_tensor *y = cuda_out(call->program, call->op, CR_OUT_conv_y);
+    void *to = s->half_bias ? s->half_bias : (char *)call->workspace + s->slice[0].plans->problem.half_bias;
+    const cudaError_t error = ck_cast(call->in[CR_IN_conv_bias], cuda_type(y), to, y->dim[3], stream);
+    s->has_half_bias        = s->half_bias && error == cudaSuccess;
+    return error;
+}
+
+/* Runs when the parameters have changed. */
+static void complete(struct cr_device *device, const struct cr_call *call) {
+    struct prepared_conv *s = call->prepared;
+    if (s->half_bias) (void)convert_bias(s, call, cr_cuda_stream(device, call));
+}
+
 /* Copies and conversions before the convolution runs. */
-static cr_status before(const struct prepared_conv *s, const struct cr_call *call, cudaStream_t stream) {
-    const struct cudnn_problem *problem = &s->slice[0].plans->problem;
-    if (s->key.uses & CR_CUDNN_WIDE_BIAS) {
-        const struct cr_tensor *y = cuda_out(call->program, call->op, CR_OUT_conv_y);
-        CUDA_TRY(ck_cast(call->in[CR_IN_conv_bias], cuda_type(y), (char *)call->workspace + problem->half_bias,
-                         y->dim[3], stream));
-    }
+static cr_status before(struct prepared_conv *s, const struct cr_call *call, cudaStream_t stream) {
+    if ((s->key.uses & CR_CUDNN_WIDE_BIAS) && !s->has_half_bias) CUDA_TRY(convert_bias(s, call, stream));
     if (cudnn_adds_in_output(&s->key) && call->in[CR_IN_conv_dgrad_add] != call->out[CR_OUT_conv_dgrad_dx])
         CUDA_TRY(cudaMemcpyAsync(call->out[CR_OUT_conv_dgrad_dx], call->in[CR_IN_conv_dgrad_add],
                                  cuda_out(call->program, call->op, CR_OUT_conv_dgrad_dx)->bytes,
@@ -324,8 +342,8 @@ enum {
     {                                                                                                                  \
         .name = "cudnn." #kind "." #named, .op = CR_OP_##kind, .math = CR_MATH_##of_math, .dtypes = types,             \
         kind##_SLOTS, .deterministic = repeats, .relaxations = freedom, .accepts = variant_name##_accepts,             \
-        .algo_count = variant_name##_algo_count, .prepare = variant_name##_prepare, .launch = launch,                  \
-        .release = release                                                                                             \
+        .algo_count = variant_name##_algo_count, .prepare = variant_name##_prepare, .complete = complete,              \
+        .launch = launch, .release = release                                                                           \
     }
 /* The kernels of f16 and bf16 deviate in different ways. */
 #define KERNELS(kind)                                                                                                  \

@@ -17,19 +17,6 @@ static bool accepts(const struct cr_device *device, const struct cr_program *p, 
     return op->attr.conv.stride <= 2 && !(has_epilogue(op) && cr_cpu_conv3_is_best(p, op));
 }
 
-/* Whether a hoisted op computes the filter. */
-static bool is_hoisted(const struct cr_program *p, int w) {
-    for (int i = 0; i < p->hoisted; i++)
-        for (int s = 0; s < CR_OP_OUT_MAX; s++)
-            if (p->op[i].out[s] == w) return true;
-    return false;
-}
-
-/* Whether the program computes the filter once for many batches. */
-static bool is_constant(const struct cr_program *p, int w) {
-    return p->hoisted > 0 && (p->tensor[w].region == CR_REGION_STORE || is_hoisted(p, w));
-}
-
 static bool has_one_reader(const struct cr_program *p, int tensor) {
     int readers = 0;
     for (int i = 0; i < p->ops; i++) {
@@ -61,9 +48,9 @@ static cr_status prepare_by(const struct cr_conv_method *method, struct cr_devic
     s->plan               = cr_conv_plan_of(p, op);
     s->plan.packed_floats = method->packed_floats(&s->plan);
     *workspace_bytes      = rounded(method->scratch_floats(&s->plan, threads) * threads);
-    if (op->kind == CR_OP_conv && is_constant(p, op->in[CR_IN_conv_w])) {
+    if (op->kind == CR_OP_conv && cr_program_is_constant(p, op->in[CR_IN_conv_w])) {
         const int w = op->in[CR_IN_conv_w];
-        if (is_hoisted(p, w) && has_one_reader(p, w)) s->unread_bytes = p->tensor[w].bytes;
+        if (p->tensor[w].region != CR_REGION_STORE && has_one_reader(p, w)) s->unread_bytes = p->tensor[w].bytes;
         s->packed = cr_alloc((size_t)s->plan.packed_floats, sizeof *s->packed);
         if (!s->packed) {
             const size_t bytes = (size_t)s->plan.packed_floats * sizeof *s->packed;
