@@ -1,5 +1,5 @@
 /* cuda/train/distill.cu: the losses of knowledge distillation and their gradients. Reference:
- * device/cpu/reference/ref_loss.c.
+ * device/cpu/reference/ref_distill.c.
  *
  * A group of threads processes a sample: a warp for few classes, a block for many. Probabilities and sums are in FP64,
  * because the loss is a small difference when both networks agree. Limiter: latency, a few microseconds. */

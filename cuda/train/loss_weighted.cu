@@ -1,5 +1,5 @@
 /* cuda/train/loss_weighted.cu: the loss with class weights, focal loss or binary cross-entropy, and its gradient.
- * Reference: device/cpu/reference/ref_loss_weighted.c.
+ * Reference: device/cpu/reference/ref_loss.c.
  *
  * A warp processes a sample, or a block when there are many classes. All arithmetic is FP64: with a focal loss the
  * result depends on 1-p, which loses its digits in FP32 when p is almost 1, and the ops are small. Limiter: latency. */

@@ -168,8 +168,4 @@ size_t cr_ref_head_workspace(const struct cr_program *p, const struct cr_op *op)
 /* ref_optim.c: scratch memory of the op muon_direction in bytes. */
 size_t cr_ref_muon_workspace(const struct cr_program *p);
 
-/* ref_loss_weighted.c: loss and loss_grad with class weights, focal loss or several labels per sample. */
-cr_status cr_ref_loss_weighted(struct cr_device *device, const struct cr_call *call);
-cr_status cr_ref_loss_weighted_grad(struct cr_device *device, const struct cr_call *call);
-
 #endif
