@@ -1,5 +1,5 @@
 /* cuda/elementwise/channel_conv.cu: the convolution over channels of efficient channel attention and its gradients.
- * Reference: device/cpu/reference/ref_group_conv.c. The tensors have one pixel: the launch is the limiter. */
+ * Reference: device/cpu/reference/ref_channel_conv.c. The tensors have one pixel: the launch is the limiter. */
 #include "cuda/common/common.cuh"
 
 namespace {

@@ -1,5 +1,5 @@
 /* cuda/conv/generic/group_conv.cu: grouped convolutions of any shape, for shapes that cuDNN does not support.
- * Reference: device/cpu/reference/ref_group_conv.c.
+ * Reference: device/cpu/reference/ref_conv.c.
  *
  * One thread computes an element of y or dx, one block an element of dw, with fma in a fixed order. The kernels come
  * after cuDNN's in the kernel table and are not tuned: no operand is reused from shared memory. */

@@ -1,6 +1,6 @@
 /* device/cpu/reference/ref_conv.c: convolution (cross-correlation, as in every deep-learning library) and its two
  * gradients. y[n,p,q,k] = sum over r,s,c of x[n, p*stride - pad + r, q*stride - pad + s, c] * w[k,r,s,c] where x is 0
- * outside the image. */
+ * outside the image. In a grouped convolution w has the channels of one group, and k sums those of its own group. */
 #include "device/cpu/reference/ref_conv.h"
 
 enum {
@@ -17,6 +17,14 @@ REF_INLINE int64_t output_of(int64_t h, int64_t r, int64_t stride, int64_t pad, 
     int64_t top = h + pad - r;
     if (top < 0 || top % stride != 0 || top / stride >= outputs) return -1;
     return top / stride;
+}
+
+/* The number of filters of a group, and the first channel of x that filter k reads. */
+REF_INLINE int64_t group_filters(const struct ref_conv *v) {
+    return v->w.N * v->w.C / v->x.C;
+}
+REF_INLINE int64_t first_channel(const struct ref_conv *v, int64_t k) {
+    return k / group_filters(v) * v->w.C;
 }
 
 /* ---- forward ---- */
@@ -36,15 +44,17 @@ REF_INLINE double dot(enum cr_dtype type, const struct ref *x, int64_t x0, const
 }
 
 /* Sum of products of one output element. The elements s of a filter row that are inside the image are contiguous in x
- * and in w: one dot product. */
+ * and in w: one dot product, or one for each pixel when there are groups. */
 REF_INLINE double sum_at(enum cr_dtype type, const struct ref_conv *v, int64_t n, int64_t p, int64_t q, int64_t k) {
     const struct ref *x = &v->x, *w = &v->w;
     const int64_t     left = q * v->stride - v->pad, s0 = CR_MAX(0, -left), s1 = CR_MIN(w->W, x->W - left);
+    const int64_t     c0 = first_channel(v, k), pixels = w->C == x->C ? s1 - s0 : 1;
     double            sum = 0;
     for (int64_t r = 0; r < w->H; r++) {
         int64_t h = p * v->stride - v->pad + r;
-        if (h < 0 || h >= x->H || s1 <= s0) continue;
-        sum += dot(type, x, offset4(x, n, h, left + s0), w, offset4(w, k, r, s0), (s1 - s0) * x->C);
+        if (h < 0 || h >= x->H) continue;
+        for (int64_t s = s0; s < s1; s += pixels)
+            sum += dot(type, x, offset4(x, n, h, left + s) + c0, w, offset4(w, k, r, s), pixels * w->C);
     }
     return sum;
 }
@@ -60,6 +70,18 @@ REF_INLINE void forward_row(enum cr_dtype type, const struct ref_conv *v, int64_
 
 CR_BY_LEVEL(void, forward_row_typed, (const struct ref_conv *v, int64_t n, int64_t p), (v, n, p)) {
     REF_BY_TYPE(v->y.dtype, forward_row, v, n, p);
+}
+
+static void forward(struct cr_device *device, const struct ref_conv *v) {
+    const int64_t rows = v->y.N * v->y.H;
+    CR_PARALLEL_FOR(cr_cpu_threads(device))
+    for (int64_t i = 0; i < rows; i++) forward_row_typed(v, i / v->y.H, i % v->y.H);
+}
+
+cr_status cr_ref_group_conv(struct cr_device *device, const struct cr_call *call) {
+    const struct ref_conv v = ref_conv_of(call, REF_IN(group_conv, x), REF_IN(group_conv, w), REF_OUT(group_conv, y));
+    forward(device, &v);
+    return CR_OK;
 }
 
 /* Finalizes the BN sums as bn_finalize does. */
@@ -79,24 +101,16 @@ static void finalize(const struct cr_call *call, const struct ref *sums) {
 cr_status cr_ref_conv(struct cr_device *device, const struct cr_call *call) {
     struct ref_conv v          = ref_conv_of(call, REF_IN(conv, x), REF_IN(conv, w), REF_OUT(conv, y));
     struct ref      scale_bias = REF_IN(conv, scale_bias), sums = REF_OUT(conv, sums), mask = REF_OUT(conv, mask);
-    int64_t         rows = v.y.N * v.y.H;
-    v.epilogue           = (struct ref_epilogue){.scale_bias = REF_IN(conv, out_scale_bias),
-                                                 .bias       = REF_IN(conv, bias),
-                                                 .add        = REF_IN(conv, add),
-                                                 .relu       = call->op->attr.conv.relu};
+    v.epilogue = (struct ref_epilogue){.scale_bias = REF_IN(conv, out_scale_bias),
+                                       .bias       = REF_IN(conv, bias),
+                                       .add        = REF_IN(conv, add),
+                                       .relu       = call->op->attr.conv.relu};
     ref_conv_activate(device, &v.x, &scale_bias, call->workspace);
-    CR_PARALLEL_FOR(cr_cpu_threads(device))
-    for (int64_t i = 0; i < rows; i++) forward_row_typed(&v, i / v.y.H, i % v.y.H);
+    forward(device, &v);
     if (sums.data) cr_ref_sum_squares(device, &v.y, &sums);
     if (mask.data) cr_ref_mask_bits(device, &v.y, &mask);
     if (call->op->in[CR_IN_conv_gamma] >= 0) finalize(call, &sums);
     return CR_OK;
-}
-
-static void forward(struct cr_device *device, const struct ref_conv *v) {
-    const int64_t rows = v->y.N * v->y.H;
-    CR_PARALLEL_FOR(cr_cpu_threads(device))
-    for (int64_t i = 0; i < rows; i++) forward_row_typed(v, i / v->y.H, i % v->y.H);
 }
 
 /* The 3x3 convolution in front of a pair; its result is in the workspace. Without one, the pair reads x. */
@@ -187,10 +201,15 @@ cr_status cr_ref_conv_pool(struct cr_device *device, const struct cr_call *call)
 
 /* ---- input gradient: dx[n,h,w,c] = sum of dy[n,p,q,k] * w[k,r,s,c] over the outputs that read the pixel ---- */
 
+/* Channels from c0 on that are summed together: at most to the end of c0's group. */
+REF_INLINE int64_t block_of(const struct ref_conv *v, int64_t c0) {
+    return CR_MIN(v->w.C - c0 % v->w.C, (int64_t)CHANNEL_BLOCK);
+}
+
 REF_INLINE void dgrad_pixel(enum cr_dtype type, const struct ref_conv *v, int64_t n, int64_t h, int64_t at,
                             int64_t c0) {
     const struct ref *dx = &v->x, *w = &v->w, *dy = &v->y;
-    const int64_t     width              = CR_MIN(dx->C - c0, (int64_t)CHANNEL_BLOCK);
+    const int64_t     width = block_of(v, c0), filters = group_filters(v), k0 = c0 / w->C * filters;
     double            sum[CHANNEL_BLOCK] = {0};
     for (int64_t r = 0; r < w->H; r++) {
         int64_t p = output_of(h, r, v->stride, v->pad, dy->H);
@@ -198,9 +217,9 @@ REF_INLINE void dgrad_pixel(enum cr_dtype type, const struct ref_conv *v, int64_
         for (int64_t s = 0; s < w->W; s++) {
             int64_t q = output_of(at, s, v->stride, v->pad, dy->W);
             if (q < 0) continue;
-            for (int64_t k = 0; k < dy->C; k++) {
+            for (int64_t k = k0; k < k0 + filters; k++) {
                 double  g  = cr_number_load(type, dy->data, offset4(dy, n, p, q) + k);
-                int64_t w0 = offset4(w, k, r, s) + c0;
+                int64_t w0 = offset4(w, k, r, s) + c0 % w->C;
                 CR_SIMD
                 for (int64_t c = 0; c < width; c++) sum[c] += g * cr_number_load(type, w->data, w0 + c);
             }
@@ -214,13 +233,20 @@ REF_INLINE void dgrad_pixel(enum cr_dtype type, const struct ref_conv *v, int64_
 
 CR_BY_LEVEL(void, dgrad_row_typed, (const struct ref_conv *v, int64_t n, int64_t h), (v, n, h)) {
     for (int64_t at = 0; at < v->x.W; at++)
-        for (int64_t c0 = 0; c0 < v->x.C; c0 += CHANNEL_BLOCK) REF_BY_TYPE(v->x.dtype, dgrad_pixel, v, n, h, at, c0);
+        for (int64_t c0 = 0; c0 < v->x.C; c0 += block_of(v, c0)) REF_BY_TYPE(v->x.dtype, dgrad_pixel, v, n, h, at, c0);
 }
 
 void cr_ref_dgrad(struct cr_device *device, const struct ref_conv *v) {
     const int64_t rows = v->x.N * v->x.H;
     CR_PARALLEL_FOR(cr_cpu_threads(device))
     for (int64_t i = 0; i < rows; i++) dgrad_row_typed(v, i / v->x.H, i % v->x.H);
+}
+
+cr_status cr_ref_group_conv_dgrad(struct cr_device *device, const struct cr_call *call) {
+    const struct ref_conv v =
+        ref_conv_of(call, REF_OUT(group_conv_dgrad, dx), REF_IN(group_conv_dgrad, w), REF_IN(group_conv_dgrad, dy));
+    cr_ref_dgrad(device, &v);
+    return CR_OK;
 }
 
 cr_status cr_ref_conv_dgrad(struct cr_device *device, const struct cr_call *call) {
@@ -244,7 +270,7 @@ REF_INLINE bool is_nonzero(const struct ref_conv *v, int64_t i) {
 
 REF_INLINE void wgrad_tap(enum cr_dtype type, const struct ref_conv *v, int64_t k, int64_t r, int64_t s, int64_t c0) {
     const struct ref *x = &v->x, *dw = &v->w, *dy = &v->y;
-    const int64_t     width              = CR_MIN(x->C - c0, (int64_t)CHANNEL_BLOCK);
+    const int64_t     width = block_of(v, c0), from = first_channel(v, k) + c0;
     double            sum[CHANNEL_BLOCK] = {0};
     for (int64_t n = 0; n < dy->N; n++) {
         for (int64_t p = 0; p < dy->H; p++) {
@@ -254,7 +280,7 @@ REF_INLINE void wgrad_tap(enum cr_dtype type, const struct ref_conv *v, int64_t 
                 int64_t at = q * v->stride - v->pad + s;
                 if (at < 0 || at >= x->W) continue;
                 double  g  = cr_number_load(type, dy->data, offset4(dy, n, p, q) + k);
-                int64_t x0 = offset4(x, n, h, at) + c0;
+                int64_t x0 = offset4(x, n, h, at) + from;
                 CR_SIMD
                 for (int64_t c = 0; c < width; c++) sum[c] += g * cr_number_load(type, x->data, x0 + c);
             }
@@ -269,13 +295,20 @@ REF_INLINE void wgrad_tap(enum cr_dtype type, const struct ref_conv *v, int64_t 
 
 CR_BY_LEVEL(void, wgrad_tap_typed, (const struct ref_conv *v, int64_t tap), (v, tap)) {
     int64_t s = tap % v->w.W, r = tap / v->w.W % v->w.H, k = tap / v->w.W / v->w.H;
-    for (int64_t c0 = 0; c0 < v->x.C; c0 += CHANNEL_BLOCK) REF_BY_TYPE(v->x.dtype, wgrad_tap, v, k, r, s, c0);
+    for (int64_t c0 = 0; c0 < v->w.C; c0 += CHANNEL_BLOCK) REF_BY_TYPE(v->x.dtype, wgrad_tap, v, k, r, s, c0);
 }
 
 void cr_ref_wgrad(struct cr_device *device, const struct ref_conv *v) {
     const int64_t taps = v->w.N * v->w.H * v->w.W;
     CR_PARALLEL_FOR(cr_cpu_threads(device))
     for (int64_t tap = 0; tap < taps; tap++) wgrad_tap_typed(v, tap);
+}
+
+cr_status cr_ref_group_conv_wgrad(struct cr_device *device, const struct cr_call *call) {
+    const struct ref_conv v =
+        ref_conv_of(call, REF_IN(group_conv_wgrad, x), REF_OUT(group_conv_wgrad, dw), REF_IN(group_conv_wgrad, dy));
+    cr_ref_wgrad(device, &v);
+    return CR_OK;
 }
 
 /* sums[k] = sum of x over the pixels; absent sums are not computed. */
