@@ -2,7 +2,6 @@
 #ifndef CK_CIFAR_LAUNCH_CUH
 #define CK_CIFAR_LAUNCH_CUH
 
-#include "cuda/common/carveout.cuh"
 #include "cuda/common/common.cuh"
 #include "cuda/common/launchers.h"
 
