@@ -31,7 +31,8 @@ template <bool SIGNED> __device__ __forceinline__ void ck_add_bytes(uint4 bytes,
 #define CK_INT8(d, i)                                                                                                  \
     "+r"((d)[(i) + 0]), "+r"((d)[(i) + 1]), "+r"((d)[(i) + 2]), "+r"((d)[(i) + 3]), "+r"((d)[(i) + 4]),                \
         "+r"((d)[(i) + 5]), "+r"((d)[(i) + 6]), "+r"((d)[(i) + 7])
-#define CK_INT32(d, i) CK_INT8(d, i), CK_INT8(d, (i) + 8), CK_INT8(d, (i) + 16), CK_INT8(d, (i) + 24)
+#define CK_INT16(d, i) CK_INT8(d, i), CK_INT8(d, (i) + 8)
+#define CK_INT32(d, i) CK_INT16(d, i), CK_INT16(d, (i) + 16)
 #define CK_INT64(d, i) CK_INT32(d, i), CK_INT32(d, (i) + 32)
 #define CK_INT128(d, i) CK_INT64(d, i), CK_INT64(d, (i) + 64)
 
@@ -46,9 +47,11 @@ template <bool A_SIGNED, int N> struct ck_wgmma_int8;
                          : "l"(a), "l"(b), "r"(keep));                                                                 \
         }                                                                                                              \
     };
+CK_WGMMA_INT8(false, "u8", 32, 16, "16", "17", "18")
 CK_WGMMA_INT8(false, "u8", 64, 32, "32", "33", "34")
 CK_WGMMA_INT8(false, "u8", 128, 64, "64", "65", "66")
 CK_WGMMA_INT8(false, "u8", 256, 128, "128", "129", "130")
+CK_WGMMA_INT8(true, "s8", 32, 16, "16", "17", "18")
 CK_WGMMA_INT8(true, "s8", 64, 32, "32", "33", "34")
 CK_WGMMA_INT8(true, "s8", 128, 64, "64", "65", "66")
 CK_WGMMA_INT8(true, "s8", 256, 128, "128", "129", "130")
