@@ -5,6 +5,7 @@ static const struct ck_conv_families wgmma = {.point_conv         = &ck_point_co
                                               .point_gram         = &ck_point_gram_wgmma,
                                               .point_grad         = &ck_point_grad_wgmma,
                                               .conv3x3            = &ck_conv3x3_wgmma,
+                                              .split_conv         = &ck_split_conv_wgmma,
                                               .stem               = &ck_stem_wgmma,
                                               .stem_grad          = &ck_stem_grad_wgmma,
                                               .stem_pool          = &ck_stem_pool_wgmma,

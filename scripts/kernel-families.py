@@ -31,6 +31,7 @@ FAMILIES = {
     "point_grad": (["cuda.point_grad."], ["cuda/conv/pointwise/point_grad*", "cuda/conv/mma/point_grad*", "cuda/common/point_grad_fold.cuh"]),
     "gram": (["cuda.gram.", "cuda.gram_wgmma.", "cuda.point_gram."], ["cuda/conv/gram", "cuda/conv/mma/gram", "cuda/conv/pointwise/point_gram*"]),
     "conv3x3": (["cuda.conv3x3"], ["cuda/conv/conv3x3", "cuda/conv/mma/conv3x3*"]),
+    "split_conv": (["cuda.split_conv."], ["cuda/conv/fused/split_conv*", "cuda/common/split_conv.cuh"]),
     "stem": (["cuda.stem"], ["cuda/conv/stem", "cuda/conv/mma/stem*"]),
     "int8_conv": (["cuda.int8_conv.", "cuda.int8_conv_mma", "cuda.int8_conv_plain", "cuda.int8_pack", "cuda.int8_stem"], ["cuda/conv/int8"]),
     "conv_pair, conv_chain": (["cuda.conv_pair", "cuda.conv_chain", "cuda.int8_conv_pair", "cuda.int8_conv_chain"], ["cuda/conv/pair"]),

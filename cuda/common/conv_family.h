@@ -26,6 +26,7 @@ struct ck_conv_family {
 /* The families of a kind of GPU; NULL: it has none. */
 struct ck_conv_families {
     const struct ck_conv_family *point_conv, *point_gram, *conv3x3, *stem; /* struct ck_fused_conv */
+    const struct ck_conv_family *split_conv;                               /* the same */
     const struct ck_conv_family *point_grad;                               /* struct ck_point_grad */
     const struct ck_conv_family *gram, *gram_wgmma;                        /* struct ck_gram_matrix */
     const struct ck_conv_family *gram_product, *gram_product_wgmma;        /* struct ck_gram_product */
@@ -46,8 +47,9 @@ const struct ck_conv_families *ck_families_of(int cc);
 
 /* Each is defined at the end of the file that has its name, cuda/conv/.../NAME_sm90a.cu or NAME_mma.cu. */
 extern const struct ck_conv_family ck_point_conv_wgmma, ck_point_gram_wgmma, ck_point_grad_wgmma, ck_conv3x3_wgmma,
-    ck_conv3x3_wide_wgmma, ck_stem_wgmma, ck_stem_grad_wgmma, ck_stem_pool_wgmma, ck_gram_wgmma, ck_gram_product_wgmma,
-    ck_int8_conv_wgmma, ck_int8_split_wgmma, ck_int8_stem_wgmma, ck_conv_pair_wgmma, ck_conv_chain_wgmma;
+    ck_conv3x3_wide_wgmma, ck_split_conv_wgmma, ck_stem_wgmma, ck_stem_grad_wgmma, ck_stem_pool_wgmma, ck_gram_wgmma,
+    ck_gram_product_wgmma, ck_int8_conv_wgmma, ck_int8_split_wgmma, ck_int8_stem_wgmma, ck_conv_pair_wgmma,
+    ck_conv_chain_wgmma;
 extern const struct ck_conv_family ck_point_conv_mma, ck_point_gram_mma, ck_point_grad_mma, ck_conv3x3_mma, ck_stem_mma,
     ck_stem_grad_mma, ck_gram_mma, ck_gram_product_mma, ck_int8_conv_mma, ck_int8_stem_mma;
 

@@ -35,6 +35,7 @@
  *   point_gram  1x1 with out_scale_bias or second_x, C and K multiples of 64
  *   conv3x3     3x3 with one zero pixel around the image; bias not with transposed or sums. 64 channels on both sides
  *               with stride 1; on 9.0 also multiples of 128, without bias, relu and add, transposed also with stride 2
+ *   split_conv  few pixels (about 100 to 200 tiles of 64 x 64), bias, C a multiple of 64, K of 8; add, relu; on 9.0
  *   stem        4x4 of 16 channels without padding, stride 1, K a multiple of 64; sums not with bias or relu */
 struct ck_fused_conv {
     enum ck_type type; /* of x, w, y, add, bn_x, second_x and second_w: 16 bits */

@@ -53,6 +53,7 @@ CUDA_FAMILY_KERNEL(point_conv, point_conv, ck_fused_conv, conv_args)
 CUDA_FAMILY_KERNEL(conv3x3, conv3x3, ck_fused_conv, conv_args)
 CUDA_FAMILY_KERNEL(gram_conv, point_gram, ck_fused_conv, conv_args)
 CUDA_FAMILY_KERNEL(stem, stem, ck_fused_conv, conv_args)
+CUDA_FAMILY_KERNEL(split_conv, split_conv, ck_fused_conv, conv_args)
 
 #undef IN
 #undef OUT
@@ -142,6 +143,8 @@ const struct cr_kernel cr_cuda_fused_conv_kernels[] = {
      .optional_out = CR_OUT_BIT(conv, mask), CUDA_FAMILY(gram_conv)},
     {CUDA_HALF_KERNEL("stem", conv), .optional_in = CR_IN_BIT(conv, bias), .optional_out = CR_OUT_BIT(conv, sums),
      CUDA_FAMILY(stem)},
+    {CUDA_HALF_KERNEL("split_conv", conv), .optional_in = CR_IN_BIT(conv, bias) | CR_IN_BIT(conv, add),
+     CUDA_FAMILY(split_conv)},
     {CUDA_HALF_KERNEL("point_dgrad", conv_dgrad), DGRAD_SLOTS, CUDA_FAMILY(point_dgrad)},
     {CUDA_HALF_KERNEL("conv3x3_dgrad", conv_dgrad), DGRAD_SLOTS, CUDA_FAMILY(conv3x3_dgrad)},
     {CUDA_HALF_KERNEL("point_gram.dgrad", gram_dgrad),
