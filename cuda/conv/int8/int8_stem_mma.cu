@@ -34,6 +34,12 @@ static_assert(AHEAD * SPAN <= THREADS, "each thread converts one pixel");
 __device__ __forceinline__ uint32_t filter_at(uint32_t shared, int row, int chunk) {
     return shared + (uint32_t)(row * FILTER_ROW + ((chunk ^ row % 8) << 4));
 }
+/* Element `i` (row, column, channel in space-to-depth form) of filter k. */
+__device__ __forceinline__ int filter_element(const params &p, int k, int i) {
+    const int c = i % 16, part = c / 3, s = 2 * (i / 16 % 4) + part % 2 - 1, r = 2 * (i / 64) + part / 2 - 1;
+    return part > 3 || r < 0 || s < 0 ? 0 : p.w[((k * 7 + r) * 7 + s) * 3 + c % 3];
+}
+
 __device__ __forceinline__ void make_filter(const params &p, uint32_t shared) {
     for (int i = (int)threadIdx.x * 4; i < COLUMNS * FILTER_ROW; i += THREADS * 4) {
         const int row = i / FILTER_ROW, at = i % FILTER_ROW, k = (int)blockIdx.y * COLUMNS + channel_of(row);
@@ -188,7 +194,7 @@ __global__ void __launch_bounds__(THREADS, RESIDENT) int8_stem_mma(const __grid_
     extern __shared__ __align__(128) unsigned char memory[];
     const uint32_t                                 shared = ck_shared(memory);
     ck_begin_after_last();
-    make_table(p, reinterpret_cast<int8_t *>(memory + TABLE_AT));
+    make_table(p, reinterpret_cast<int8_t *>(memory + TABLE_AT), (int)threadIdx.x, (int)blockDim.x);
     make_filter(p, shared);
     if (threadIdx.x < 2 * COLUMNS / 16) /* pixel -1: less than all others */
         ck_put16(shared + OUT_AT + threadIdx.x / 4 * OUT_BYTES + threadIdx.x % 4 * 16, make_uint4(0, 0, 0, 0));

@@ -29,14 +29,18 @@ enum {
     RING_AT      = FILTER_AT + COLUMNS * TAPS * TAPS * 16,
     OUT_AT       = RING_AT + WORKERS * SLOTS * ROW_BYTES,
     TABLE_AT     = OUT_AT + WORKERS * OUT_BYTES,
+    RAW_AT       = RING_AT, /* the block's filters as they are, before the first row */
     BAR_AT       = TABLE_AT + TABLE_BYTES,
     SHARED_BYTES = BAR_AT + 2 * WORKERS * SLOTS * 8
 };
 static_assert(BAR_AT % 8 == 0 && OUT_AT % 16 == 0, "aligned");
+constexpr int RAW_BYTES = COLUMNS * 7 * 7 * 3;
+static_assert(RAW_BYTES % 16 == 0 && RAW_BYTES + 8 <= WORKERS * SLOTS * ROW_BYTES, "fits");
 
 #if CK_HAS_SM90A
 
-/* A loader fills pixel `thread` of each row for its worker; rows are loaded AHEAD rows in advance. */
+/* A loader fills pixel `thread` of each row for its worker; rows are loaded AHEAD rows in advance, the first ones
+ * while the table is made. */
 enum { AHEAD = 2 };
 struct loader {
     const params  &p;
@@ -44,32 +48,35 @@ struct loader {
     const uint8_t *table;
     uint32_t       ring, full;
     ck_ring_place  at;
+    two_pixels     above[AHEAD], below[AHEAD];
 
-    __device__ __forceinline__ void row(const two_pixels &above, const two_pixels &below) {
+    __device__ __forceinline__ void row(int k) {
         const uint32_t bar = full + 8 * (uint32_t)at.at;
         ck_mbar_wait(bar + 8 * WORKERS * SLOTS, at.parity ^ 1);
-        if (thread < SPAN) ck_put16(ring + (uint32_t)(at.at * ROW_BYTES + thread * 16), convert(table, above, below));
+        if (thread < SPAN)
+            ck_put16(ring + (uint32_t)(at.at * ROW_BYTES + thread * 16), convert(table, above[k], below[k]));
         ck_fence_async();
         __syncwarp();
         if (thread % 32 == 0) ck_mbar_arrive(bar);
         at.next(SLOTS);
     }
-    __device__ __forceinline__ void fetch(const band &b, int i, two_pixels &above, two_pixels &below) const {
+    __device__ __forceinline__ void fetch(const band &b, int i, int k) {
         const int h = 2 * (b.top() + i - 2), w = 2 * (b.left + thread - 2);
-        above.load(p, b.n, h, thread < SPAN ? w : -1);
-        below.load(p, b.n, h + 1, thread < SPAN ? w : -1);
+        above[k].load(p, b.n, h, thread < SPAN ? w : -1);
+        below[k].load(p, b.n, h + 1, thread < SPAN ? w : -1);
+    }
+    __device__ __forceinline__ void begin(const band &b) {
+#pragma unroll
+        for (int k = 0; k < AHEAD; k++) fetch(b, k, k); /* a band has at least TAPS rows */
     }
     __device__ __forceinline__ void run(const band &b) {
         const int rows = b.count() + TAPS - 1;
-        for (int i = 0; i < rows; i += AHEAD) {
-            two_pixels above[AHEAD], below[AHEAD];
+        for (int i = 0; i < rows; i += AHEAD)
 #pragma unroll
-            for (int k = 0; k < AHEAD; k++)
-                if (i + k < rows) fetch(b, i + k, above[k], below[k]);
-#pragma unroll
-            for (int k = 0; k < AHEAD; k++)
-                if (i + k < rows) row(above[k], below[k]);
-        }
+            for (int k = 0; k < AHEAD; k++) {
+                if (i + k < rows) row(k);
+                if (i + k + AHEAD < rows) fetch(b, i + k + AHEAD, k);
+            }
     }
 };
 
@@ -84,19 +91,44 @@ __device__ __forceinline__ void multiply_line(int (&d)[56], uint64_t a, uint64_t
                  : "l"(a), "l"(b), "r"(keep));
 }
 
-/* The block's filters in the order of the product's rows; those with a negative factor are negated. All loads of a
- * thread are under way at the same time. */
-__device__ __forceinline__ void make_filter(const params &p, uint32_t to) {
-    constexpr int ROUNDS = COLUMNS * TAPS * TAPS * 16 / (4 * 2 * WORKERS * GROUP);
+/* Six bytes of shared memory at any address. */
+__device__ __forceinline__ uint2 six_bytes(uint32_t at) {
+    const uint32_t first = at & ~3u, shift = at % 4 * 8, middle = ck_get4(first + 4);
+    return make_uint2(__funnelshift_r(ck_get4(first), middle, shift),
+                      __funnelshift_r(middle, ck_get4(first + 8), shift) & 0xffffu);
+}
+
+/* The workers' threads write the block's filters in the order of the product's rows; those with a negative factor are
+ * negated. A filter position is two rows of two neighbouring elements of the 7x7 filter, of six bytes each. */
+__device__ __forceinline__ void make_filter(const params &p, uint32_t raw, uint32_t to) {
+    const int     thread = (int)threadIdx.x, threads = WORKERS * GROUP;
+    const int8_t *from   = p.w + (int64_t)blockIdx.y * RAW_BYTES;
+    constexpr int ROUNDS = COLUMNS * TAPS * TAPS / (WORKERS * GROUP);
+    float         sign[ROUNDS];
+    for (int i = thread; i < RAW_BYTES / 16; i += threads) ck_put16(raw + (uint32_t)(16 * i), ck_load(from, i));
 #pragma unroll
     for (int round = 0; round < ROUNDS; round++) {
-        const int i = (round * 2 * WORKERS * GROUP + (int)threadIdx.x) * 4, m = i / 256, at = i % 256;
-        const int k    = (int)blockIdx.y * COLUMNS + m / 16 * 16 + m % 8 * 2 + m % 16 / 8;
-        const int sign = p.coeffs[k] < 0.0f ? -1 : 1;
-        uint32_t  word = 0;
+        const int m = (round * threads + thread) / 16;
+        sign[round] = p.coeffs[(int)blockIdx.y * COLUMNS + m / 16 * 16 + m % 8 * 2 + m % 16 / 8];
+    }
+    ck_barrier(1 + WORKERS, threads);
 #pragma unroll
-        for (int b = 0; b < 4; b++) word |= (uint32_t)(sign * filter_element(p, k, at + b) & 255) << 8 * b;
-        ck_put4(to + (uint32_t)(at / 128 * COLUMNS * 128 + m * 128 + (at % 128 / 16 ^ m % 8) * 16 + at % 16), word);
+    for (int round = 0; round < ROUNDS; round++) {
+        const int m = (round * threads + thread) / 16, tap = thread % 16, R = tap / TAPS, S = tap % TAPS;
+        const int k = m / 16 * 16 + m % 8 * 2 + m % 16 / 8;
+        uint2     row[2];
+#pragma unroll
+        for (int d = 0; d < 2; d++) { /* element (2R + d - 1, 2S - 1) and the next one; those at -1 are 0 */
+            const int at = (k * 49 + (2 * R + d - 1) * 7 + 2 * S - 1) * 3;
+            row[d]       = six_bytes(raw + (uint32_t)(at < 0 ? 0 : at));
+            if (S == 0)
+                row[d] = at < 0 ? make_uint2(row[d].x << 24, row[d].x >> 8 & 0xffffu)
+                                : make_uint2(row[d].x & 0xff000000u, row[d].y);
+            if (2 * R + d == 0) row[d] = make_uint2(0, 0);
+        }
+        uint4 v = make_uint4(row[0].x, row[0].y | row[1].x << 16, row[1].x >> 16 | row[1].y << 16, 0);
+        if (sign[round] < 0.0f) v = make_uint4(__vneg4(v.x), __vneg4(v.y), __vneg4(v.z), 0);
+        ck_put16(to + (uint32_t)(tap / 8 * COLUMNS * 128 + m * 128 + (tap % 8 ^ m % 8) * 16), v);
     }
 }
 
@@ -240,11 +272,7 @@ __global__ void __launch_bounds__(2 * WORKERS * GROUP, 1) int8_stem(const __grid
         ck_mbar_init_fence();
     }
     ck_begin_after_last();
-    make_table(p, reinterpret_cast<int8_t *>(memory + TABLE_AT));
-    make_filter(p, shared + FILTER_AT);
-    ck_fence_async();
-    __syncthreads();
-    const int mine = group % WORKERS;
+    const int mine = group % WORKERS, first = mine * (int)gridDim.x + (int)blockIdx.x;
     if (group >= WORKERS) {
         ck_registers_decrease<40>();
         loader l = {p,
@@ -252,12 +280,24 @@ __global__ void __launch_bounds__(2 * WORKERS * GROUP, 1) int8_stem(const __grid
                     memory + TABLE_AT,
                     shared + (uint32_t)(RING_AT + mine * SLOTS * ROW_BYTES),
                     bars + 8 * (uint32_t)(mine * SLOTS),
+                    {},
+                    {},
                     {}};
-        for (int i = (int)blockIdx.x * WORKERS + mine; i < p.shape.work; i += step) l.run(band(p.shape, i));
+        if (first < p.shape.work) l.begin(band(p.shape, first));
+        make_table(p, reinterpret_cast<int8_t *>(memory + TABLE_AT), (int)threadIdx.x - WORKERS * GROUP,
+                   WORKERS * GROUP);
+        ck_barrier(0, 2 * WORKERS * GROUP);
+        for (int i = first; i < p.shape.work; i += step) {
+            if (i > first) l.begin(band(p.shape, i));
+            l.run(band(p.shape, i));
+        }
     } else {
         ck_registers_increase<216>();
+        make_filter(p, shared + RAW_AT, shared + FILTER_AT);
+        ck_fence_async();
+        ck_barrier(0, 2 * WORKERS * GROUP);
         worker w(p, shared, mine);
-        for (int i = (int)blockIdx.x * WORKERS + mine; i < p.shape.work; i += step) w.run_band(band(p.shape, i));
+        for (int i = first; i < p.shape.work; i += step) w.run_band(band(p.shape, i));
     }
 #else
     (void)p;
@@ -268,8 +308,8 @@ __global__ void __launch_bounds__(2 * WORKERS * GROUP, 1) int8_stem(const __grid
 cudaError_t launch(const struct ck_int8_stem *a, void *, const struct ck_gpu *gpu, cudaStream_t stream) {
     if (!ck_int8_stem_configs(a, gpu)) return cudaErrorInvalidValue;
     const params p       = params_of(a, BAND_MAX, WORKERS * gpu->multiprocessors);
-    const int    columns = p.shape.K / COLUMNS, pairs = (p.shape.work + WORKERS - 1) / WORKERS,
-              blocks = pairs < gpu->multiprocessors ? pairs : gpu->multiprocessors;
+    const int    columns = p.shape.K / COLUMNS,
+              blocks     = p.shape.work < gpu->multiprocessors ? p.shape.work : gpu->multiprocessors;
     return ck_launch_shared(int8_stem, dim3((unsigned)blocks, (unsigned)columns), dim3(2 * WORKERS * GROUP),
                             SHARED_BYTES, stream, p);
 }
