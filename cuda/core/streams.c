@@ -7,6 +7,11 @@
 #include <nvtx3/nvToolsExt.h>
 #include <string.h>
 
+#if CUDART_VERSION < 13000 /* there the functions of these names do not know the data of edges */
+#define cudaStreamGetCaptureInfo cudaStreamGetCaptureInfo_v3
+#define cudaStreamUpdateCaptureDependencies cudaStreamUpdateCaptureDependencies_v2
+#endif
+
 static cr_status copy(struct cr_device *device, enum cr_stream stream, void *dst, const void *src, size_t bytes,
                       enum cudaMemcpyKind kind) {
     CUDA_TRY(cudaMemcpyAsync(dst, src, bytes, kind, cuda_of(device)->stream[stream]));
@@ -86,13 +91,25 @@ static cr_status event_record(struct cr_device *device, enum cr_stream stream, v
     CUDA_TRY(cudaEventRecord(event, cuda_of(device)->stream[stream]));
     return CR_OK;
 }
+/* In a graph no node waits for the event: the next kernel depends on the node before it and may overlap with that. */
 static cr_status event_record_external(struct cr_device *device, enum cr_stream stream, void *event) {
     enum cudaStreamCaptureStatus capture;
     cudaStream_t                 cuda_stream = cuda_of(device)->stream[stream];
-    CUDA_TRY(cudaStreamIsCapturing(cuda_stream, &capture));
-    CUDA_TRY(cudaEventRecordWithFlags(event, cuda_stream,
-                                      capture == cudaStreamCaptureStatusActive ? cudaEventRecordExternal
-                                                                               : cudaEventRecordDefault));
+    const cudaGraphNode_t       *before;
+    const cudaGraphEdgeData     *edges;
+    cudaGraphNode_t              last  = NULL;
+    cudaGraphEdgeData            edge  = {0};
+    size_t                       count = 0;
+    CUDA_TRY(cudaStreamGetCaptureInfo(cuda_stream, &capture, NULL, NULL, &before, &edges, &count));
+    const bool is_captured = capture == cudaStreamCaptureStatusActive;
+    if (is_captured && count == 1) {
+        last = before[0];
+        if (edges) edge = edges[0];
+    }
+    CUDA_TRY(
+        cudaEventRecordWithFlags(event, cuda_stream, is_captured ? cudaEventRecordExternal : cudaEventRecordDefault));
+    if (last)
+        CUDA_TRY(cudaStreamUpdateCaptureDependencies(cuda_stream, &last, &edge, 1, cudaStreamSetCaptureDependencies));
     return CR_OK;
 }
 static cr_status stream_wait_event(struct cr_device *device, enum cr_stream stream, void *event) {

@@ -27,6 +27,7 @@ __global__ void __launch_bounds__(THREADS)
     normalize(const uint8_t *images, const int4 *boxes, T *y, int64_t N, unsigned H, unsigned W, const affine k) {
     constexpr int  LANES  = ck_vector_elems<T>();
     const unsigned across = W / 2 + MORE, pixels = (H / 2 + MORE) * across;
+    ck_begin_after_last();
     for (int64_t n = blockIdx.y; n < N; n += gridDim.y) {
         const int4     box   = boxes ? boxes[n] : make_int4(0, 0, 0, 0); /* dy, dx, flip, 0 */
         const uint8_t *image = images + n * H * W * COLOURS;
@@ -62,9 +63,8 @@ template <typename T>
 cudaError_t normalize_run(const uint8_t *images, const int32_t *boxes, void *y, int64_t N, int64_t H, int64_t W,
                           affine k, cudaStream_t stream) {
     const dim3 grid(ck_blocks((H / 2 + MORE) * (W / 2 + MORE), THREADS, INT32_MAX), ck_blocks(N, 1, 65535));
-    normalize<T><<<grid, THREADS, 0, stream>>>(images, reinterpret_cast<const int4 *>(boxes), (T *)y, N, (unsigned)H,
-                                               (unsigned)W, k);
-    return cudaGetLastError();
+    return ck_launch(normalize<T>, grid, THREADS, 0, stream, images, reinterpret_cast<const int4 *>(boxes), (T *)y, N,
+                     (unsigned)H, (unsigned)W, k);
 }
 
 /* ---- the filter: w16[k][R][S][(dh*2+dw)*3+c] = w[k][2R+dh-1][2S+dw-1][c], 0 where w has no such element ---- */

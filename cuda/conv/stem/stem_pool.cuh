@@ -293,6 +293,7 @@ template <typename T> __global__ void __launch_bounds__(THREADS, 1) stem_pool(co
         ck_mbar_init_fence();
     }
     __syncthreads();
+    ck_begin_after_last();
     const int group = (int)threadIdx.x / GROUP;
     if (group == 0) {
         ck_registers_decrease<24>();

@@ -152,7 +152,10 @@ cudaError_t launch_pool(const struct ck_stem_pool *a, void *, const struct ck_gp
     const int rows = p.shape.N * p.rows, blocks = blocks_for(&p.shape, rows, gpu->multiprocessors);
     if (!map_rows(&p.y, a->type, a->y, rows, (p.shape.Q - 1) / 2 + 1, p.shape.K, POOL_LINE))
         return cudaErrorNotSupported;
-    return ck_by_half(a->type, [&](auto t) { return start(stem_pool<decltype(t)>, &p, blocks, POOL_BYTES, stream); });
+    const dim3 grid((unsigned)blocks, (unsigned)(p.shape.K / COLUMNS));
+    return ck_by_half(a->type, [&](auto t) {
+        return ck_launch_shared(stem_pool<decltype(t)>, grid, dim3(THREADS), POOL_BYTES, stream, p);
+    });
 }
 
 /* ---- stem_grad ---- */
