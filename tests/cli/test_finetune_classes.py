@@ -95,6 +95,7 @@ def main():
     refused("images are no run", 2, "is no run folder: it holds neither", "finetune", "more", "set", "-o", "X", *STILL)
     refused("three folders", 2, "", "finetune", "net", "set", "more", "-o", "X")
     refused("an unknown class", 2, "the weights have no class none", "finetune", "net", "set", "-o", "X", "model.rename=none=x", *STILL)
+    refused("one name for two classes", 2, f"gives two classes of the weights the name {a}", "finetune", "net", "set", "-o", "X", f"model.rename={b}={a}", *STILL)
     refused("no pair", 2, "must be a list of old=new", "finetune", "net", "set", "-o", "X", "model.rename=x", *STILL)
     os.mkdir("alone")
     shutil.copy("net/last/model.safetensors", "alone/w.safetensors")

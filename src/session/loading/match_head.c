@@ -29,6 +29,11 @@ static cr_status rename_classes(const struct cr_config *config, struct cr_arena 
                                   pair, saved[0]);
         (*out)[k] = to;
     }
+    for (int k = 1; k < count && *config->model.rename; k++)
+        for (int i = 0; i < k; i++)
+            if (strcmp((*out)[i], (*out)[k]) == 0)
+                return cr_config_fail(config, "model.rename", "gives two classes of the weights the name %.100s",
+                                      (*out)[k]);
     return CR_OK;
 }
 
