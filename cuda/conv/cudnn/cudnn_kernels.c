@@ -124,7 +124,7 @@ struct prepared_conv {
     bool                  masks_relu;       /* ck_bn_relu_grad runs behind the convolution */
     void                 *half_bias; /* device memory [K]: a constant f32 bias in the type of the images; NULL: each ...
                                       * ... launch converts the bias into the workspace */
-    bool has_half_bias;
+    bool                  has_half_bias;
 };
 
 static void release(void *opaque) {
@@ -172,7 +172,8 @@ static cr_status prepare_new(struct cuda_device *device, const struct cr_program
     s->sums_at       = scratch;
     s->plan_at       = scratch + (size_t)s->slices.count * s->sums_bytes;
     *workspace_bytes = s->plan_at + plan_bytes;
-    if ((s->key.uses & CR_CUDNN_WIDE_BIAS) && cr_program_is_constant(p, op->in[CR_IN_conv_bias]))
+    /* An offline device has no memory: it only plans. */
+    if (!device->offline && (s->key.uses & CR_CUDNN_WIDE_BIAS) && cr_program_is_constant(p, op->in[CR_IN_conv_bias]))
         CUDA_TRY(cudaMalloc(&s->half_bias, p->tensor[op->in[CR_IN_conv_bias]].bytes / 2));
     return CR_OK;
 }
@@ -235,7 +236,7 @@ static cr_status bind(struct prepared_conv *s, int64_t index, const struct cr_ca
 
 static cudaError_t convert_bias(struct prepared_conv *s, const struct cr_call *call, cudaStream_t stream) {
     const struct cr_tensor *y = cuda_out(call->program, call->op, CR_OUT_conv_y);
-    void *to = s->half_bias ? s->half_bias : (char *)call->workspace + s->slice[0].plans->problem.half_bias;
+    void             *to = s->half_bias ? s->half_bias : (char *)call->workspace + s->slice[0].plans->problem.half_bias;
     const cudaError_t error = ck_cast(call->in[CR_IN_conv_bias], cuda_type(y), to, y->dim[3], stream);
     s->has_half_bias        = s->half_bias && error == cudaSuccess;
     return error;
