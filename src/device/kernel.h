@@ -129,7 +129,7 @@ struct cr_kernel {
                          void **prepared, size_t *workspace_bytes);
     /* Returns the size of the scratch memory of a kernel without `prepare`. NULL: no workspace. */
     size_t (*workspace)(const struct cr_device *device, const struct cr_program *program, const struct cr_op *op);
-    /* Does the part of a launch that needs results of hoisted ops but of no others. The executor calls it whenever these
+    /* Does the part of a launch that needs results of hoisted ops but of no others. The executor calls it when these
      * have run: on a CPU for many ops at once, from several threads; a kernel of a GPU enqueues its work. An error is
      * not reported: launch repeats what has failed. NULL: launch does everything. */
     void (*complete)(struct cr_device *device, const struct cr_call *call);
