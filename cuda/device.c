@@ -329,6 +329,11 @@ static cr_status cuda_set_step(struct cr_device *base, const struct cr_step_bloc
     return CR_OK;
 }
 
+static void cuda_for_each(struct cr_device *base, int count, void (*job)(void *context, int i), void *context) {
+    (void)base;
+    for (int i = 0; i < count; i++) job(context, i);
+}
+
 const struct cr_backend cr_backend_cuda = {
     .name            = "cuda",
     .available       = cuda_available,
@@ -348,6 +353,7 @@ const struct cr_backend cr_backend_cuda = {
     .async           = &cr_cuda_async,
     .jpeg            = &cr_cuda_jpeg,
     .init_store      = cr_cuda_init_params,
+    .for_each        = cuda_for_each,
     .packed_elems    = cr_cuda_packed_elems,
     .open_offline    = cr_cuda_open_offline,
 };

@@ -176,8 +176,8 @@ struct cr_backend {
      * GPU this needs no host memory. */
     cr_status (*init_store)(struct cr_device *device, const struct cr_param_store *store,
                             const struct cr_config *config, void *region);
-    /* Calls job(context, i) for each i in [0, count), on all threads of the device and in any order; returns when all
-     * calls have returned. NULL: the device has no threads on the host. */
+    /* Calls job(context, i) for each i in [0, count), in any order, the CPU on all its threads; returns when all calls
+     * have returned. NULL: the kernels of the device have no `complete`. */
     void (*for_each)(struct cr_device *device, int count, void (*job)(void *context, int i), void *context);
     /* Returns the number of f32 elements that the packed nonzeros of a sparse convolution occupy in the op's weight
      * format (attr.conv.pattern.format), or 0 when the device does not support the format for this convolution. NULL:

@@ -263,13 +263,10 @@ static void complete_op(void *context, int i) {
 /* Runs the hoisted ops and completes the preparation of the ops that read their results. */
 static cr_status run_hoisted(struct cr_exec *exec, const struct cr_step_block *step) {
     const struct cr_backend *backend = cr_exec_device(exec)->backend;
-    const int                hoisted = exec->program->hoisted, others = exec->program->ops - hoisted;
-    if (hoisted == 0) return CR_OK;
+    const int                hoisted = exec->program->hoisted;
     CR_TRY(launch_range(exec, step, 0, hoisted - 1));
-    if (backend->for_each)
-        backend->for_each(cr_exec_device(exec), others, complete_op, exec);
-    else
-        for (int i = 0; i < others; i++) complete_op(exec, i);
+    if (hoisted && backend->for_each)
+        backend->for_each(cr_exec_device(exec), exec->program->ops - hoisted, complete_op, exec);
     return CR_OK;
 }
 
