@@ -70,7 +70,7 @@ static int compare_rows(const void *a, const void *b) {
     return order ? order : x->list != y->list ? (int)x->list - (int)y->list : (x->line > y->line) - (x->line < y->line);
 }
 
-/* Of several rows about one file the first one counts: excluded images keep no label. */
+/* When several rows name a file, the first one is used. Rows of data.exclude come before those of data.labels. */
 static cr_status sort_rows(struct edits *e) {
     int64_t kept = 0;
     if (e->count) qsort(e->row, (size_t)e->count, sizeof *e->row, compare_rows);
@@ -97,7 +97,7 @@ static struct row *find(struct edits *e, const struct cr_dataset *dataset, int64
     return row;
 }
 
-/* Rows that this split has not found are of the other one, or wrong. */
+/* Fails when a row names an image that neither this split nor the other one has. */
 static cr_status check_found(const struct cr_config *config, enum cr_split split, struct edits *e) {
     struct cr_config   plain   = *config;
     struct cr_dataset *other   = NULL;

@@ -201,7 +201,7 @@ cr_status cr_ref_conv_pool(struct cr_device *device, const struct cr_call *call)
 
 /* ---- input gradient: dx[n,h,w,c] = sum of dy[n,p,q,k] * w[k,r,s,c] over the outputs that read the pixel ---- */
 
-/* Channels from c0 on that are summed together: at most to the end of c0's group. */
+/* The number of channels, beginning with c0, that are computed together: all belong to one group. */
 REF_INLINE int64_t block_of(const struct ref_conv *v, int64_t c0) {
     return CR_MIN(v->w.C - c0 % v->w.C, (int64_t)CHANNEL_BLOCK);
 }

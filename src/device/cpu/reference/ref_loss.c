@@ -28,7 +28,7 @@ static double class_weight(const struct batch *b, int64_t k) {
     return b->weights.data ? ref_get(&b->weights, k) : 1;
 }
 
-/* True if the sample counts: -1 is padding of the last batch, and other values that are not a class count as -1. */
+/* False for the padding of the last batch, whose label is -1, and for labels that are no class. */
 static bool is_valid(const struct batch *b, int64_t n) {
     const int32_t first = b->labels[n * b->words];
     return first >= 0 && (b->attr.several || first < b->logits.C);
@@ -38,7 +38,7 @@ static bool has_label(const struct batch *b, int64_t n, int64_t k) {
     return b->attr.several ? cr_label_has(b->labels + n * b->words, k) : b->labels[n] == k;
 }
 
-/* A sample; the other sample whose labels have the rest of its target, or -1; the part of its own labels. */
+/* n: the sample. other: the sample that it is mixed with (mixup, cutmix), or -1. own_part: weight of its own labels. */
 struct sample {
     int64_t n, other;
     double  own_part;
