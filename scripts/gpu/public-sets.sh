@@ -143,10 +143,13 @@ queue() {
         cifar96) S="1 2 3 4 5"; seeds cifar96 cifar10-96 ;;
         cifarv)
             seeds cifarv-0base cifar10-94
-            seeds cifarv-1muon cifar10-94 $muon optim.lr=0.006 train.epochs=12 data.image_sizes=24@0,32@5
-            seeds cifarv-2muon cifar10-94 $muon optim.lr=0.012 train.epochs=12 data.image_sizes=24@0,32@5
-            seeds cifarv-3short cifar10-94 train.epochs=16 data.image_sizes=24@0,32@7
-            seeds cifarv-4muon96 cifar10-96 $muon optim.lr=0.006 train.epochs=50 data.image_sizes=24@0,32@17 ;;
+            seeds cifarv-1muon6 cifar10-94 $muon optim.lr=0.006 train.epochs=12 data.image_sizes=24@0,32@5
+            seeds cifarv-2muon12 cifar10-94 $muon optim.lr=0.012 train.epochs=12 data.image_sizes=24@0,32@5
+            seeds cifarv-3muon24 cifar10-94 $muon optim.lr=0.024 train.epochs=12 data.image_sizes=24@0,32@5
+            seeds cifarv-4muon10 cifar10-94 $muon optim.lr=0.012 train.epochs=10 data.image_sizes=24@0,32@5
+            seeds cifarv-5short cifar10-94 train.epochs=16 data.image_sizes=24@0,32@7
+            seeds cifarv-6muon96 cifar10-96 $muon optim.lr=0.006 train.epochs=50 data.image_sizes=24@0,32@17
+            seeds cifarv-7muon96 cifar10-96 $muon optim.lr=0.012 train.epochs=50 data.image_sizes=24@0,32@17 ;;
         prune0) S=1; seeds dense56 cifar10-resnet56 ;;
         prune) S="1 2 3 4 5"; [ -d "$E/runs/dense56-1/best" ] || { echo "prune0 first" >&2; return; }
             dense=model.weights=$E/runs/dense56-1/best
@@ -167,9 +170,8 @@ train() {
 }
 step_prime() {
     queue "$1" | awk -F'|' '!seen[$2 $4]++' | while IFS='|' read -r name config seed values; do
-        rm -rf "$E/runs/prime-$seed"
-        train prime "$config" "$seed" "$cores" $values --steps 2 </dev/null >>"$E/prime.log" 2>&1 || say "prime $name: $(tail -1 "$E/prime.log")"
-        rm -rf "$E/runs/prime-$seed"
+        train "prime$$" "$config" "$seed" "$cores" $values --steps 2 </dev/null >>"$E/prime.log" 2>&1 || say "prime $name: $(tail -1 "$E/prime.log")"
+        rm -rf "$E/runs/prime$$-$seed"
     done
     say "primed $1"
 }
